@@ -5,7 +5,7 @@ CTEST  = ctest --output-on-failure -j$(JOBS)
 MAKE_IN = cmake --build $(BUILD) -j$(JOBS)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test asan tsan coverage fuzz deps-cudnn test-gpu bench-gpu bench gallery install lint clean help
+.PHONY: all demo test asan tsan coverage fuzz deps-cudnn deps-julia test-gpu bench-gpu bench gallery install lint clean help
 all: $(BUILD)/Makefile
 	@$(MAKE_IN) --target fxattn fxattn_shared fxattn_static fxattn_completions
 
@@ -53,6 +53,9 @@ deps-cudnn:          ## cuDNN and NVRTC for tests that give them graphs without 
 	python3 -m pip install --quiet --disable-pip-version-check --no-deps --retries 1 --timeout 30 --target $(CUDNN_DEPS) \
 	$(CUDNN_PACKAGES) && python3 tools/stub_driver.py $(CUDNN_DEPS)/stub $(CUDNN_DEPS)/nvidia/cudnn/lib && \
 	echo "$(CUDNN_PACKAGES)" > $(CUDNN_DEPS)/fetched; }
+
+deps-julia:          ## Julia 1.5.3 for the tests of julia/FXAttn, from Debian's packages into the build folder (70 MB)
+	@python3 tools/fetch_julia.py $(BUILD)/deps/julia
 
 # Where there is no GPU both say so by name, and that is no failure.
 test-gpu: $(BUILD)/Makefile ## the cudnn engine on a GPU against the reference, then PyTorch and JAX with it (docs/gpu.md)

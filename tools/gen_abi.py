@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes what bindings must know of include/fxattn/: constants, of each struct the size, alignment and the
-offset, size and type of its fields, of each function the types. As JSON, or as the module fxattn._abi of the Python
-front end. Names come from the header as the preprocessor leaves it, numbers from a program that the C compiler makes of
+offset, size and type of its fields, of each function the types. As JSON, as the module fxattn._abi of the Python front
+end, or as the module LibFXA of Julia's. Names come from the header as the preprocessor leaves it, numbers from a program that the C compiler makes of
 them, so that nothing is counted here.
 
-    gen_abi.py [--cc CC] [--format json|python] [--out FILE]
+    gen_abi.py [--cc CC] [--format json|python|julia] [--out FILE]
 """
 import argparse
 import json
@@ -179,14 +179,79 @@ def python_module(result):
     return "\n".join(out + ["}", ""])
 
 
+# ---- The Julia module -----------------------------------------------------------------------------------------------
+
+JULIA_TYPES = {"char": "UInt8", "double": "Cdouble", "int": "Cint", "int32_t": "Int32", "int64_t": "Int64",
+               "uint8_t": "UInt8", "uint32_t": "UInt32", "uint64_t": "UInt64", "size_t": "Csize_t",
+               "fxa_value": "Int32", "void": "Cvoid", "pointer": "Ptr{Cvoid}", "text": "Cstring"}
+JULIA_WORDS = {"begin", "end", "struct", "function", "module", "global", "local", "const", "let"}
+JULIA_HEAD = """\
+# Generated from fxattn.h by tools/gen_abi.py: constants, structs and functions of the library, by their names in C.
+# Functions are called by their addresses, which `load` finds when the first one is called (library.jl sets it).
+module LibFXA
+
+const VERSION = "%s"
+const load = Ref{Any}(nothing)
+"""
+
+
+def julia_name(name):
+    return name + "_" if name in JULIA_WORDS else name
+
+
+def julia_struct(name, struct, spell):
+    out = ["", "struct %s" % name]
+    for field in struct["fields"]:
+        base, dimensions = re.match(r"(.*?)((?:\[[^\]]*\])*)$", field["type"]).groups()
+        kind = spell(base)
+        if dimensions:
+            kind = "NTuple{%d ÷ sizeof(%s), %s}" % (field["size"], kind, kind)
+        out.append("    %s::%s" % (julia_name(field["name"]), kind))
+    return out + ["end"]
+
+
+def julia_module(result):
+    """The source of LibFXA. Arrays inside of structs are tuples, pointers are Ptr{Cvoid}, enums Int32."""
+    enums = set(re.findall(r"typedef enum (fxa_\w+)", public_header.text()))
+
+    def spell(name):
+        if name in result["structs"]:
+            return name
+        if name.endswith("_fn"):
+            return "Ptr{Cvoid}"
+        return JULIA_TYPES["int32_t" if name in enums else name]
+
+    out = [JULIA_HEAD % result["version"]]
+    out += ["const %s = %d" % item for item in result["constants"].items()]
+    for name, struct in result["structs"].items():
+        out += julia_struct(name, struct, spell)
+    out += ["", "# Of each struct: size, alignment, and of its fields the name, offset and size.", "const LAYOUTS = Any["]
+    for name, struct in result["structs"].items():
+        fields = ", ".join("(:%s, %d, %d)" % (julia_name(f["name"]), f["offset"], f["size"]) for f in struct["fields"])
+        out.append("    (%s, %d, %d, Any[%s])," % (name, struct["size"], struct["align"], fields))
+    out += ["]", "", "const NAMES = Symbol["] + ["    :%s," % name for name, _, _ in result["functions"]] + [
+        "]", "const addresses = fill(C_NULL, length(NAMES))", "",
+        "function address(i)", "    found = addresses[i]", "    found == C_NULL || return found",
+        "    load[]()", "    return addresses[i]", "end", ""]
+    for i, (name, kind, parameters) in enumerate(result["functions"], 1):
+        letters = ["a%d" % j for j in range(1, len(parameters) + 1)]
+        types = "".join(spell(p) + ", " for p in parameters)
+        out.append("%s(%s) = ccall(address(%d), %s, (%s)%s)" % (name, ", ".join(letters), i, spell(kind), types.strip(),
+                                                              "".join(", " + x for x in letters)))
+    return "\n".join(out + ["", "end", ""])
+
+
+WRITERS = {"json": lambda result: json.dumps(result, indent=1) + "\n", "python": python_module, "julia": julia_module}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cc", default=os.environ.get("CC", "cc"))
-    parser.add_argument("--format", choices=("json", "python"), default="json")
+    parser.add_argument("--format", choices=tuple(WRITERS), default="json")
     parser.add_argument("--out", help="file to write; default standard output")
     options = parser.parse_args()
     result = abi(options.cc)
-    text = json.dumps(result, indent=1) + "\n" if options.format == "json" else python_module(result)
+    text = WRITERS[options.format](result)
     if not options.out:
         sys.stdout.write(text)
         return

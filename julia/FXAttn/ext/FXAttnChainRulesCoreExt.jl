@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+# Reverse rules for attention: Zygote and all that reads ChainRules differentiate through it, by q, k and v and by
+# what the score function captured. Loaded by Julia 1.9 and newer where ChainRulesCore is there. The tests of this
+# repository run it against a stand-in of the few names that it uses, not against the package itself, which they
+# cannot have.
+module FXAttnChainRulesCoreExt
+
+using ChainRulesCore
+using ChainRulesCore: @not_implemented
+using FXAttn
+using FXAttn: Gradients, captured_tree
+
+ChainRulesCore.rrule(::typeof(attention), q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
+    ruled(nothing, q, k, v; options...)
+ChainRulesCore.rrule(::typeof(attention), f, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
+    ruled(f, q, k, v; options...)
+
+function ruled(f, q, k, v; return_lse = false, return_max = false, lse_type = nothing, options...)
+    return_max && throw(ArgumentError("the row maximum has no derivative here; leave return_max out"))
+    out, back = attention_pullback(q, k, v; score = f, return_lse = return_lse, options...)
+    function pullback(tangent)
+        # One backward pass for all, when the first of them is asked for.
+        pass = Ref{Any}(nothing)
+        function grads()
+            pass[] === nothing && (pass[] = backward_of(back, out, unthunk(tangent), return_lse))
+            return pass[]
+        end
+        of_arrays = (@thunk(grads().q), @thunk(grads().k), @thunk(grads().v))
+        f === nothing && return (NoTangent(), of_arrays...)
+        return (NoTangent(), @thunk(tangent_of(f, captured_tree(grads(), :score), grads())), of_arrays...)
+    end
+    return out, pullback
+end
+
+dense(x, like) = x isa AbstractZero ? fill!(similar(like), 0) : collect_like(unthunk(x), like)
+# A gradient without memory of its own, as that of sum(o) is one, becomes an array.
+collect_like(x, like) = FXAttn.place(x) === nothing ? copyto!(similar(like), x) : x
+
+function backward_of(back, out, tangent, return_lse)
+    return_lse || return back(dense(tangent, out))
+    tangent isa AbstractZero && return back(dense(tangent, out[1]))
+    dlse = unthunk(tangent[2])
+    return back(dense(unthunk(tangent[1]), out[1]), dlse isa AbstractZero ? nothing : dense(dlse, out[2]))
+end
+
+"""The tangent of a function with that of each thing it holds."""
+function tangent_of(x, tree, grads::Gradients)
+    isempty(grads.why) || return @not_implemented(grads.why)
+    tree isa Dict || return tree
+    isempty(tree) && return fieldcount(typeof(x)) == 0 ? NoTangent() : ZeroTangent()
+    parts = Dict(name => tangent_of(getfield(x, name), branch, grads) for (name, branch) in tree)
+    if x isa Tuple
+        return Tangent{typeof(x)}((get(parts, i, ZeroTangent()) for i in 1:length(x))...)
+    end
+    return Tangent{typeof(x)}(; (name => part for (name, part) in parts)...)
+end
+tangent_of(x, tree::FXAttn.Constant, grads::Gradients) =
+    @not_implemented("it lies in a field of a fixed type, so the trace saw its value alone")
+
+end

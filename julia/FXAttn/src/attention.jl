@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+# attention and its backward pass, with new arrays and in place.
+
+# ---- Forward ---------------------------------------------------------------------------------------------------------
+
+out_size(call::Call) = (size(call.v.keep, 1), size(call.q.keep)[2:end]...)
+rows_size(call::Call) = size(call.q.keep)[2:end]
+
+function check_array(call, @nospecialize(A), what, wanted)
+    m = memory(A, what)
+    size(A) == wanted || refuse("$what has size $(size(A)); $wanted is accepted")
+    is_float(eltype(A)) || refuse("$what has elements of type $(eltype(A)); a float type is accepted")
+    same_device(call, m, what)
+    return m
+end
+
+function bind_rows(call, it, name, slot, @nospecialize(A))
+    A === nothing || bind(call, it, name, slot, check_array(call, A, String(name), rows_size(call)); rows = true)
+end
+
+function run_forward(call::Call, @nospecialize(o), @nospecialize(lse), @nospecialize(rowmax))
+    flags = (lse === nothing ? 0 : LibFXA.FXA_WANT_LSE) | (rowmax === nothing ? 0 : LibFXA.FXA_WANT_MAX)
+    it = bound(call, false, flags)
+    bind(call, it, :o, LibFXA.FXA_SLOT_O, check_array(call, o, "the output", out_size(call)))
+    bind_rows(call, it, :lse, LibFXA.FXA_SLOT_LSE, lse)
+    bind_rows(call, it, :max, LibFXA.FXA_SLOT_MAX_ROW, rowmax)
+    execute(call, it)
+    return o
+end
+
+# Rows of packed sequences that belong to none are not written.
+new_array(call, T, sizes) = (A = similar(call.q.keep, T, sizes); is_packed(call) ? fill!(A, 0) : A)
+
+function lse_type(call, given)
+    given === nothing && return row_type(eltype(call.q.keep))
+    given in (Float32, Float64) || refuse("lse_type is $given; Float32 and Float64 are accepted")
+    return given
+end
+
+"""
+    attention([f,] q, k, v; keywords...)
+
+softmax(f(scale * Q'K)) V: an array like q with the features of v; with `return_lse` and `return_max` a tuple of it
+and the log of the sum of the exponentials (-Inf for a row that attends to nothing) and the maximum of each row, both
+(h, s, b).
+
+q, k and v are (d, h, s, b) arrays, (d, h, s) without a batch, (d, s) without heads, or (d, h, total) with `cu_q` and
+`cu_k`. Heads of q are a multiple of those of k and v. `f`, also given as `score`, is what happens to each score: a
+function f(score, b, h, q, k) of one score and its place, which is traced and may use arrays and numbers from outside; a
+`Program`; program text, or an expression. `mask` is which pairs are attended, mask(b, h, q, k). **b, h, q and k count
+from 0**; arrays are indexed from 1, as ever: `slopes[h + 1]`.
+
+Keywords: tensors, params (by name, for a Program or text), scale, causal, window = (left, right), bottom_right,
+q_lengths, k_lengths, cu_q, cu_k, pages, positions, sink (:zero or a vector), dropout, seed, coordinates, q_len, k_len,
+heads, strict_index, deterministic, engine, lse_type; docs/julia.md has each.
+"""
+attention(q::AbstractArray, k::AbstractArray, v::AbstractArray; return_lse::Bool = false, return_max::Bool = false,
+          lse_type = nothing, options...) =
+    new_attention(Call(q, k, v, Options(options)), return_lse, return_max, lse_type)
+
+function new_attention(call::Call, return_lse, return_max, lse_type)
+    q = call.q.keep
+    o = new_array(call, eltype(q), out_size(call))
+    lse = return_lse ? new_array(call, FXAttn.lse_type(call, lse_type), rows_size(call)) : nothing
+    rowmax = return_max ? new_array(call, row_type(eltype(q)), rows_size(call)) : nothing
+    run_forward(call, o, lse, rowmax)
+    return_lse || return_max || return o
+    return Tuple(x for x in (o, lse, rowmax) if x !== nothing)
+end
+attention(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
+    attention(q, k, v; score = score, options...)
+
+"""
+    attention!([f,] o, q, k, v; lse = nothing, rowmax = nothing, keywords...)
+
+`attention` into `o`, and into `lse` and `rowmax` where they are given, of any strides; gives `o`. They must not overlap
+what is read.
+"""
+function attention!(o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; lse = nothing,
+                    rowmax = nothing, options...)
+    return run_forward(Call(q, k, v, Options(options)), o, lse, rowmax)
+end
+attention!(score, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
+    attention!(o, q, k, v; score = score, options...)
+
+# ---- Backward --------------------------------------------------------------------------------------------------------
+
+const WRT = (:q, :k, :v, :sink, :tensors, :params)
+
+"""
+Gradients of one backward pass: `q`, `k`, `v` (which it also unpacks to: `dq, dk, dv = grads`), `sink`, and `tensors`
+and `params`, by name, of what the program uses: nothing where there is none. `of(grads, array)` is the gradient of an
+array that the function captured. Where a function needed the value of a captured number while it was traced,
+gradients of what it captured are not there, and `why` says so.
+"""
+struct Gradients
+    q::Any
+    k::Any
+    v::Any
+    sink::Any
+    tensors::Dict{Symbol, Any}
+    params::Dict{Symbol, Union{Nothing, Float64}}
+    why::String
+    source::Source
+end
+Base.iterate(g::Gradients, i = 1) = i > 3 ? nothing : ((g.q, g.k, g.v)[i], i + 1)
+Base.length(::Gradients) = 3
+Base.getindex(g::Gradients, i::Integer) = (g.q, g.k, g.v)[i]
+function Base.show(io::IO, g::Gradients)
+    there(named) = [String(name) for (name, x) in named if x !== nothing]
+    names = ["q"; "k"; "v"; there((:sink => g.sink,)); there(g.tensors); there(g.params)]
+    print(io, "Gradients(", join(names, ", "), ")")
+end
+
+"""The gradient of an array that the function captured."""
+function of(g::Gradients, A::AbstractArray)
+    isempty(g.why) || refuse("gradients of captured arrays are not there: ", g.why)
+    total = nothing
+    for (name, (array, _)) in zip(g.source.names, g.source.tensors)
+        grad = array === A ? g.tensors[name] : nothing
+        grad === nothing && continue
+        total = total === nothing ? reshape(grad, size(A)) : total .+ reshape(grad, size(A))
+    end
+    total === nothing && refuse("the program captured no such array of floats: it captured ",
+                                isempty(g.source.names) ? "none" : join(g.source.names, ", "))
+    return total
+end
+
+"""What a gradient of a captured number would be that the trace saw the value of alone."""
+struct Constant end
+
+"""Gradients of what the score function (`root` :score) or the mask holds, by its fields at every depth."""
+function captured_tree(g::Gradients, root::Symbol)
+    tree = Dict{Any, Any}()
+    function put(path, value)
+        path[1] === root || return
+        at = tree
+        for field in path[2:end-1]
+            at = get!(() -> Dict{Any, Any}(), at, field)
+        end
+        at[path[end]] = haskey(at, path[end]) ? at[path[end]] .+ value : value
+    end
+    for (name, value) in Iterators.flatten((g.tensors, g.params))
+        value === nothing || !haskey(g.source.paths, name) || put(g.source.paths[name], value)
+    end
+    foreach(path -> put(path, Constant()), g.source.constants)
+    return tree
+end
+
+"""A gradient of K or V where one batch entry serves all: room for each entry, to be summed."""
+function room(call, name, target)
+    call.spread && name !== :q || return target
+    T = is_wide(eltype(target)) ? Float64 : Float32
+    sizes = (size(target)[1:end-1]..., call.sizes[:b])
+    return similar(target, T, sizes)
+end
+collect_room(target, whole) = target === whole ? target : (target .= sum(whole; dims = ndims(whole)))
+
+function check_target(call, @nospecialize(target), what, @nospecialize(like))
+    m = memory(target, what)
+    size(target) == size(like) || refuse("$what has size $(size(target)); $(size(like)) is accepted")
+    same_device(call, m, what)
+    return m
+end
+
+function bind_gradients(call, it, @nospecialize(targets))
+    rooms = Any[]
+    for (name, field, slot, target, like) in ((:q, :dq, LibFXA.FXA_SLOT_DQ, targets.q, call.q.keep),
+                                              (:k, :dk, LibFXA.FXA_SLOT_DK, targets.k, call.k.keep),
+                                              (:v, :dv_grad, LibFXA.FXA_SLOT_DV, targets.v, call.v.keep))
+        target === nothing && continue
+        check_target(call, target, "the gradient of $name", like)
+        whole = room(call, name, target)
+        bind(call, it, field, slot, memory(whole, "the gradient of $name"))
+        push!(rooms, (target, whole))
+    end
+    if targets.sink !== nothing
+        m = check_target(call, targets.sink, "the gradient of sink", call.sink.keep)
+        it.problem.dsink = LibFXA.fxa_operand(m.dtype, LibFXA.FXA_LAYOUT_STRIDED, padded(4, (0, m.stride[1])))
+        put(it, LibFXA.FXA_SLOT_DSINK, m)
+    end
+    return rooms
+end
+
+"""Gradients of captured arrays: given ones by name, new ones where `wanted`."""
+function captured_gradients(call, it, wanted, given)
+    source = call.source
+    check_names("dtensors", source.names, keys(given), Symbol[])
+    grads = map(zip(source.names, source.tensors)) do (name, (array, m))
+        haskey(given, name) && return check_target(call, given[name], "dtensors.$name", array)
+        wanted && is_float(eltype(m.keep)) || return nothing
+        memory(similar(m.keep, eltype(m.keep), Tuple(m.size)), "a gradient")
+    end
+    isempty(grads) && return Dict{Symbol, Any}()
+    set_captures(it, :captures, [capture(m, grad) for ((_, m), grad) in zip(source.tensors, grads)])
+    set_array(it, :dtensors, Ptr{Cvoid}[grad === nothing ? C_NULL : grad.address for grad in grads])
+    append!(it.keep, (grad.keep for grad in grads if grad !== nothing))
+    arrays = [grad === nothing ? nothing : grad.keep for grad in grads]
+    return Dict{Symbol, Any}(zip(source.names, arrays))
+end
+
+function param_gradients(call, it, wanted)
+    types = call.source.param_types
+    wants = [wanted && type === :float for type in types]
+    it.problem.param_grads = reduce(|, (UInt64(want) << (i - 1) for (i, want) in enumerate(wants)); init = UInt64(0))
+    values = fill!(similar(call.q.keep, Float64, (length(types),)), 0)
+    m = memory(values, "gradients of params")
+    push!(it.keep, values)
+    it.args.dparams, it.args.n_dparams = m.address, length(types)
+    return values, wants
+end
+
+"""The backward pass of a call, into `targets` (q, k, v, sink: an array, or nothing)."""
+function run_backward(call::Call, @nospecialize(dout), @nospecialize(dlse), @nospecialize(o), @nospecialize(lse),
+                      @nospecialize(targets), wrt, dtensors, accumulate)
+    flag(x, bits) = x === nothing ? 0 : bits
+    flags = flag(targets.q, LibFXA.FXA_GRAD_Q) | flag(targets.k, LibFXA.FXA_GRAD_K) |
+            flag(targets.v, LibFXA.FXA_GRAD_V) | flag(targets.sink, LibFXA.FXA_GRAD_SINK) |
+            flag(dlse, LibFXA.FXA_GRAD_LSE)
+    if accumulate
+        call.spread && refuse("accumulate is given, and one batch entry of k and v serves all; add gradients yourself")
+        flags |= flag(targets.q, LibFXA.FXA_ACC_Q) | flag(targets.k, LibFXA.FXA_ACC_K) |
+                 flag(targets.v, LibFXA.FXA_ACC_V) | flag(targets.sink, LibFXA.FXA_ACC_SINK)
+        isempty(dtensors) || (flags |= LibFXA.FXA_ACC_TENSORS)
+    end
+    it = bound(call, true, flags)
+    bind(call, it, :o, LibFXA.FXA_SLOT_O, check_array(call, o, "the output", out_size(call)))
+    bind(call, it, :dout, LibFXA.FXA_SLOT_DO, check_array(call, dout, "dout", out_size(call)))
+    bind_rows(call, it, :lse, LibFXA.FXA_SLOT_LSE, lse)
+    bind_rows(call, it, :dlse, LibFXA.FXA_SLOT_DLSE, dlse)
+    rooms = bind_gradients(call, it, targets)
+    exact = call.source.exact
+    tensors = captured_gradients(call, it, :tensors in wrt && exact && !accumulate, dtensors)
+    values, wants = param_gradients(call, it, :params in wrt && exact)
+    execute(call, it)
+    foreach(pair -> collect_room(pair...), rooms)
+    numbers = any(wants) ? Array(values) : zeros(length(wants))
+    params = Dict{Symbol, Union{Nothing, Float64}}(
+        name => want ? x : nothing for (name, want, x) in zip(call.source.param_names, wants, numbers))
+    return Gradients(targets.q, targets.k, targets.v, targets.sink, tensors, params, call.source.why, call.source)
+end
+
+function wanted(wrt)
+    unknown = [name for name in wrt if !(name in WRT)]
+    isempty(unknown) || refuse("wrt has $(join(unknown, ", ")); of $(join(WRT, ", ")) some are accepted")
+    return wrt
+end
+
+function new_targets(call, wrt)
+    gradient(m, name) = name in wrt && m !== nothing ?
+        (is_packed(call) ? fill!(similar(m.keep), 0) : similar(m.keep)) : nothing
+    return (q = gradient(call.q, :q), k = gradient(call.k, :k), v = gradient(call.v, :v),
+            sink = gradient(call.sink, :sink))
+end
+
+"""
+    attention_backward!(dq, dk, dv, dout, o, lse, q, k, v; dlse, dsink, dtensors, accumulate = false, keywords...)
+
+The backward pass of `attention`, of an output `o` and `lse` that are known, into dq, dk and dv, each an array or
+nothing, `dsink`, and `dtensors` by name; `accumulate` adds to what is there. `dout` and `dlse` are the gradients of o
+and lse. Gives Gradients, with those of captured arrays and params that were not given besides (`wrt` says which of
+:tensors, :params). The score function is given as `score`, as is all else that attention was called with.
+"""
+function attention_backward!(dq, dk, dv, dout, o, lse, q, k, v; dlse = nothing, dsink = nothing, dtensors = nothing,
+                             accumulate::Bool = false, wrt = (:tensors, :params), options...)
+    call = Call(q, k, v, Options(options))
+    dsink === nothing || call.sink !== nothing || refuse("dsink is given without sink")
+    return run_backward(call, dout, dlse, o, lse, (q = dq, k = dk, v = dv, sink = dsink), wanted(wrt),
+                        Dict(pairs_of(dtensors, "dtensors")), accumulate)
+end
+
+"""
+    attention_backward(dout, o, lse, q, k, v; dlse, wrt = (:q, :k, :v, :sink, :tensors, :params), keywords...)
+
+The same with new arrays. LSE in Float64 (`lse_type = Float64` of attention) loses nothing between the passes.
+"""
+function attention_backward(dout, o, lse, q, k, v; dlse = nothing, wrt = WRT, options...)
+    call = Call(q, k, v, Options(options))
+    return run_backward(call, dout, dlse, o, lse, new_targets(call, wanted(wrt)), wrt, Dict{Symbol, Any}(), false)
+end
+
+"""
+    o, back = attention_pullback([f,] q, k, v; wrt, keywords...);  dq, dk, dv = back(dout)
+    (o, lse), back = attention_pullback(...; return_lse = true);   dq, dk, dv = back(dout, dlse)
+
+attention and its backward pass as a function of the gradient of what it gives. The arrays are held, not copied.
+"""
+function attention_pullback(q::AbstractArray, k::AbstractArray, v::AbstractArray; return_lse::Bool = false, wrt = WRT,
+                            options...)
+    return pullback(Call(q, k, v, Options(options)), return_lse, wanted(wrt))
+end
+function pullback(call::Call, return_lse, wrt)
+    q = call.q.keep
+    o = new_array(call, eltype(q), out_size(call))
+    # LSE in f64 between the passes: what a narrower one loses, steep programs would show in their gradients.
+    lse = new_array(call, Float64, rows_size(call))
+    run_forward(call, o, lse, nothing)
+    back(dout, dlse = nothing) =
+        run_backward(call, dout, dlse, o, lse, new_targets(call, wrt), wrt, Dict{Symbol, Any}(), false)
+    return (return_lse ? (o, row_type(eltype(q)).(lse)) : o), back
+end
+attention_pullback(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
+    attention_pullback(q, k, v; score = score, options...)

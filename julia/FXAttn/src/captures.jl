@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+# What a function holds: its closure, fields of callable objects, and callables inside of these.
+#
+# Before it is traced, a function is made anew with its floats in place of params and its arrays of floats in place of
+# TracedArrays, wherever the types of its fields allow it: those of closures do, and fields whose type is a parameter.
+# So a scalar changes without a new plan, and all that the function computes from either has its gradient. Ints and
+# bools stay values: loops and sizes are made of them. The user's own objects are not touched.
+
+const DEEPEST = 8
+
+"""The function with what it holds replaced, at every depth; itself where there is nothing to replace."""
+lifted(trace::Trace, @nospecialize(f), path) = lift(trace, f, path, 0, IdDict{Any, Any}())
+
+function lift(trace::Trace, @nospecialize(x), path, depth, done)
+    depth > DEEPEST && return x
+    haskey(done, x) && return done[x]
+    if x isa AbstractFloat && is_float(typeof(x))
+        return param(trace, path, x)
+    elseif x isa AbstractArray
+        name_array(trace, x, path)
+        return is_float(eltype(x)) && place(x) !== nothing ? TracedArray(trace, x) : x
+    elseif x isa Core.Box
+        return lift_box(trace, x, path, depth, done)
+    elseif x isa Union{Tuple, NamedTuple}
+        new = Any[lift(trace, getfield(x, i), (path..., fieldname(typeof(x), i)), depth + 1, done)
+                  for i in 1:fieldcount(typeof(x))]
+        all(i -> new[i] === getfield(x, i), 1:length(new)) && return x
+        return x isa Tuple ? Tuple(new) : NamedTuple{fieldnames(typeof(x))}(Tuple(new))
+    elseif may_rebuild(x)
+        return rebuilt(trace, x, path, depth, done)
+    end
+    return x
+end
+
+# Functions, Refs, and objects of the user's own types: not those of Base, whose fields are nobody's business.
+may_rebuild(x::Base.RefValue) = true
+may_rebuild(x::Function) = fieldcount(typeof(x)) > 0
+may_rebuild(x::Union{Number, AbstractString, Symbol, Module, Type, AbstractDict, Task, IO, Ptr}) = false
+may_rebuild(x) = isstructtype(typeof(x)) && fieldcount(typeof(x)) > 0 &&
+    !(parentmodule(typeof(x)) in (Base, Core, FXAttn))
+
+function lift_box(trace, box, path, depth, done)
+    isdefined(box, :contents) || return box
+    old = box.contents
+    done[box] = box # a function that refers to itself
+    new = lift(trace, old, (path..., :contents), depth + 1, done)
+    new === old && return box
+    return done[box] = Core.Box(new)
+end
+
+function rebuilt(trace, @nospecialize(x), path, depth, done)
+    kind = typeof(x)
+    n = fieldcount(kind)
+    all(i -> isdefined(x, i), 1:n) || return x
+    ismutable_object(x) && (done[x] = x)
+    fields = Any[getfield(x, i) for i in 1:n]
+    declared = Base.unwrap_unionall(kind.name.wrapper)
+    parameters = Any[kind.parameters...]
+    new = copy(fields)
+    taken = Dict{Int, Any}() # parameters that have a new type
+    for i in 1:n
+        at = findfirst(p -> p === declared.types[i], collect(Any, declared.parameters))
+        inside = (path..., fieldname(kind, i))
+        if at === nothing && fields[i] isa AbstractFloat && !(Traced <: fieldtype(kind, i))
+            push!(trace.constants, inside)
+            continue
+        end
+        at === nothing && !may_hold(fieldtype(kind, i)) && !(fields[i] isa AbstractArray) && continue
+        value = lift(trace, fields[i], inside, depth + 1, done)
+        value === fields[i] && continue
+        if at === nothing
+            value isa fieldtype(kind, i) && (new[i] = value)
+        elseif typeof(value) <: declared.parameters[at].ub && get(taken, at, typeof(value)) === typeof(value)
+            new[i], taken[at] = value, typeof(value)
+        end
+    end
+    for (at, type) in taken
+        parameters[at] = type
+    end
+    type = isempty(taken) ? kind : applied(kind.name.wrapper, parameters)
+    # A parameter that two fields share has one type: where one of them stayed, both stay.
+    type === nothing && return x
+    for i in 1:n
+        new[i] isa fieldtype(type, i) || return x
+    end
+    all(i -> new[i] === fields[i], 1:n) && return x
+    twin = GC.@preserve new ccall(:jl_new_structv, Any, (Any, Ptr{Any}, UInt32), type, new, n)
+    ismutable_object(x) && (done[x] = twin)
+    return twin
+end
+
+"""A field of such a type may get a traced value in place of its own: an abstract type, or one that holds others."""
+may_hold(T::Type) = !isconcretetype(T) || T === Core.Box || T <: Function || isstructtype(T)
+ismutable_object(x) = !isimmutable(x)
+
+function applied(wrapper, parameters)
+    try
+        return wrapper{parameters...}
+    catch
+        return nothing
+    end
+end
+
+"""A float of the function's as a param, given at run time."""
+function param(trace::Trace, path, @nospecialize(x))
+    if length(trace.params) >= LibFXA.FXA_MAX_PARAMS
+        push!(trace.constants, path)
+        return x
+    end
+    name = unused_name(trace, path_name(path))
+    trace.paths[name] = path
+    push!(trace.params, name => Float64(x))
+    return traced(trace, LibFXA.fxa_builder_param(trace.builder, name, LibFXA.FXA_FLOAT))
+end
+
+function name_array(trace::Trace, @nospecialize(A), path)
+    haskey(trace.names, A) && return
+    name = path_name(path)
+    trace.names[A] = name
+    trace.paths[name] = path
+    return
+end
+
+# The name of the innermost field that has one: `w` of a closure, `cap` of an object in it.
+function path_name(path)
+    for field in reverse(path)
+        # A variable that hides another of its name is #7#name.
+        field isa Symbol && !(field in (:contents, :x)) && return replace(String(field), r"^#\d+#" => "")
+    end
+    return "x"
+end

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+# The C library in this process: where it is, its errors as exceptions, its structs as something to fill, the contexts
+# that plans live in, and how its objects are given back.
+#
+# Invariants:
+# - No callback into Julia is ever given to the library, so nothing inside of it waits for Julia's threads or its GC.
+# - A finalizer takes no lock, allocates nothing and calls nothing of the library: it hangs the object onto a list by
+#   one compare-and-swap. The next call of a normal thread takes the list and destroys what is on it.
+# - Contexts are never destroyed: other threads may still be inside the library when Julia ends.
+
+const ENVIRONMENT = "FXATTN_LIBRARY"
+const FOLDER = joinpath(@__DIR__, "..", "lib")
+const LIBRARY_NAME = "libfxattn." * Libdl.dlext
+const LOCK = ReentrantLock()
+
+"""What the library could not do that is no mistake of the arguments: `status` is the name of the library's status, such
+as "E_UNSUPPORTED", `message` says why."""
+struct FXAttnError <: Exception
+    status::String
+    message::String
+end
+Base.showerror(io::IO, e::FXAttnError) = print(io, "FXAttnError: ", e.message, " (", e.status, ")")
+
+"""The file of the library: that of FXATTN_LIBRARY, the one inside the package, or what the system finds by its name."""
+function library_path()
+    given = get(ENV, ENVIRONMENT, "")
+    isempty(given) || return given
+    inside = joinpath(FOLDER, LIBRARY_NAME)
+    return isfile(inside) ? inside : LIBRARY_NAME
+end
+
+function load_library()
+    lock(LOCK) do
+        path = library_path()
+        handle = try
+            dlopen(path)
+        catch e
+            throw(FXAttnError("E_UNAVAILABLE", "cannot load the fxattn library $path: $(sprint(showerror, e)); " *
+                              "name the file in $ENVIRONMENT"))
+        end
+        found = dlsym(handle, :fxa_version; throw_error = false)
+        found === nothing && throw(FXAttnError("E_UNAVAILABLE", "$path is not a library of fxattn"))
+        version = unsafe_string(ccall(found, Cstring, ()))
+        # Structs are those of one minor version, which the shared library's name also holds.
+        if split(version, '.')[1:2] != split(LibFXA.VERSION, '.')[1:2]
+            throw(FXAttnError("E_VERSION", "$path is version $version; this package is built for $(LibFXA.VERSION)"))
+        end
+        for (i, name) in enumerate(LibFXA.NAMES)
+            LibFXA.addresses[i] = dlsym(handle, name)
+        end
+    end
+    return nothing
+end
+
+# ---- Errors ----------------------------------------------------------------------------------------------------------
+
+# What a run reads, in the words of the keywords.
+const KEYWORDS = Dict("LEN_Q" => "q_lengths", "LEN_K" => "k_lengths", "CU_Q" => "cu_q", "CU_K" => "cu_k",
+                      "POS_Q" => "positions", "PAGES" => "pages", "SINK" => "sink")
+const SLOT = r"\b(?:LEN_Q|LEN_K|CU_Q|CU_K|POS_Q|PAGES|SINK)\b"
+
+refuse(words...) = throw(ArgumentError(string(words...)))
+
+chars_to_string(chars) = String(UInt8[c for c in Iterators.takewhile(!iszero, chars)])
+
+"""Calls a function that returns a status and takes an fxa_error last; a failure is thrown: mistakes of the caller as an
+ArgumentError, anything else as an FXAttnError. `source` is the text that was parsed, whose line the message shows."""
+function call(f::F, arguments...; source::Union{Nothing, String} = nothing) where {F}
+    err = Ref{LibFXA.fxa_error}()
+    f(arguments..., err) == LibFXA.FXA_OK || throw(error_of(err, source))
+    return nothing
+end
+
+function error_of(err, source = nothing)
+    status = err[].status
+    text = chars_to_string(err[].text)
+    if source !== nothing && err[].line > 0
+        text = rendered(err, source)
+    else
+        text = replace(text, SLOT => word -> KEYWORDS[word])
+    end
+    status < LibFXA.FXA_E_UNSUPPORTED && return ArgumentError(text)
+    return FXAttnError(unsafe_string(LibFXA.fxa_status_name(status))[5:end], text)
+end
+
+function rendered(err, source)
+    n = sizeof(source)
+    needed = LibFXA.fxa_error_render(err, "program", source, n, C_NULL, 0)
+    out = zeros(UInt8, needed + 1)
+    LibFXA.fxa_error_render(err, "program", source, n, out, length(out))
+    return rstrip(chars_to_string(out), '\n')
+end
+
+"""What a two-call function (out, capacity, needed, error last) gives."""
+function two_calls(f::F, arguments...) where {F}
+    needed = Ref{Csize_t}(0)
+    call(f, arguments..., C_NULL, 0, needed)
+    out = zeros(UInt8, needed[] + 1)
+    call(f, arguments..., out, length(out), needed)
+    return resize!(out, needed[])
+end
+
+# ---- Structs ---------------------------------------------------------------------------------------------------------
+
+"""A struct of the library, all zeroes at first, whose fields are set by name: `s.sq = 128`."""
+struct Filled{T}
+    ref::Base.RefValue{T}
+end
+
+function Filled{T}() where {T}
+    ref = Ref{T}()
+    GC.@preserve ref ccall(:memset, Ptr{Cvoid}, (Ptr{Cvoid}, Cint, Csize_t), ref, 0, sizeof(T))
+    filled = Filled{T}(ref)
+    fieldname(T, 1) === :struct_size && (filled.struct_size = sizeof(T))
+    return filled
+end
+
+struct_of(s::Filled) = getfield(s, :ref)
+Base.getproperty(s::Filled, name::Symbol) = getproperty(struct_of(s)[], name)
+function Base.setproperty!(s::Filled{T}, name::Symbol, value) where {T}
+    i = Base.fieldindex(T, name)
+    kind = fieldtype(T, i)
+    ref = struct_of(s)
+    at = Ptr{kind}(Base.unsafe_convert(Ptr{Cvoid}, ref) + fieldoffset(T, i))
+    GC.@preserve ref unsafe_store!(at, convert(kind, value))
+    return value
+end
+
+"""The first values of a tuple of n; the rest are zeroes."""
+padded(n, values) = ntuple(i -> i <= length(values) ? Int64(values[i]) : Int64(0), n)
+
+# ---- Contexts --------------------------------------------------------------------------------------------------------
+
+const contexts = Dict{Int, Ptr{Cvoid}}()
+const wanted_threads = Threads.Atomic{Int}(0)
+
+"""The process's context for runs of as many threads as set_num_threads said. Each number has one, with a plan cache of
+its own."""
+function context()
+    RELEASED[] == 0 || release()
+    lock(LOCK) do
+        threads = wanted_threads[]
+        get!(contexts, threads) do
+            config = Filled{LibFXA.fxa_context_config}()
+            config.threads = threads
+            out = Ref{Ptr{Cvoid}}(C_NULL)
+            call(LibFXA.fxa_context_create, struct_of(config), out)
+            out[]
+        end
+    end
+end
+
+"""How many threads of the library's own a run takes at most, that of the caller counted; 0: as many as FXA_THREADS
+says, or as there are CPUs. They are not Julia's threads, and results do not depend on their number."""
+function set_num_threads(threads::Integer)
+    0 <= threads <= LibFXA.FXA_MAX_THREADS ||
+        refuse("the number of threads is $threads; 0 to $(LibFXA.FXA_MAX_THREADS) are accepted")
+    wanted_threads[] = threads
+    return nothing
+end
+
+"""How many threads a run takes at most, as the library resolved it."""
+get_num_threads() = Int(LibFXA.fxa_context_threads(context()))
+
+# ---- Objects that are given back -------------------------------------------------------------------------------------
+
+# What finalizers left: a list of entries of C's memory, each (the next entry, what to destroy, by which function).
+const RELEASED = Threads.Atomic{UInt}(0)
+const ENTRY = 3 * sizeof(UInt)
+
+"""An entry for an object, made with it, so that its finalizer needs no memory."""
+function release_entry(object::Ptr{Cvoid}, destroyer::Integer)
+    entry = Ptr{UInt}(Libc.malloc(ENTRY))
+    entry == C_NULL && throw(OutOfMemoryError())
+    unsafe_store!(entry, UInt(object), 2)
+    unsafe_store!(entry, UInt(destroyer), 3)
+    return entry
+end
+
+function release_later(entry::Ptr{UInt})
+    while true
+        first = RELEASED[]
+        unsafe_store!(entry, first, 1)
+        Threads.atomic_cas!(RELEASED, first, UInt(entry)) == first && return nothing
+    end
+end
+
+"""Destroys what finalizers left. Only from calls of normal threads."""
+function release()
+    entry = Ptr{UInt}(Threads.atomic_xchg!(RELEASED, UInt(0)))
+    while entry != C_NULL
+        next, object, destroyer = unsafe_load(entry, 1), unsafe_load(entry, 2), unsafe_load(entry, 3)
+        Libc.free(entry)
+        destroyer == 1 ? LibFXA.fxa_program_destroy(Ptr{Cvoid}(object)) : LibFXA.fxa_plan_destroy(Ptr{Cvoid}(object))
+        entry = Ptr{UInt}(next)
+    end
+    return nothing
+end
+
+finish(object) = release_later(object.entry)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+# Score programs as Julia objects: immutable, compared by content, printed as their canonical text.
+
+const TYPES = Dict(LibFXA.FXA_FLOAT => :float, LibFXA.FXA_INT => :int, LibFXA.FXA_BOOL => :bool)
+const KINDS = Dict(:score => LibFXA.FXA_PROGRAM_SCORE, :bprop => LibFXA.FXA_PROGRAM_BPROP,
+                   :derivative => LibFXA.FXA_PROGRAM_DERIVATIVE)
+
+"""
+    Program(text; kind = :score)
+    Program(f, [mask])
+
+A score program: what happens to each score and which pairs are attended. Of the language's text, or of a function
+`f(score, b, h, q, k)` and a mask `mask(b, h, q, k)`, which are traced. Equal programs are equal, in every process.
+"""
+mutable struct Program
+    handle::Ptr{Cvoid}
+    entry::Ptr{UInt}
+    # Takes over one reference of the library's.
+    function Program(handle::Ptr{Cvoid})
+        program = new(handle, release_entry(handle, 1))
+        return finalizer(finish, program)
+    end
+end
+
+function Program(text::AbstractString; kind::Symbol = :score)
+    haskey(KINDS, kind) || refuse("kind is $(repr(kind)); :score and :bprop are accepted")
+    return parse_texts([String(text)], kind)
+end
+
+"""The program of several texts, joined. `params` and `tensors` say what they may use without a declaration: names with
+:float or :int, and with (dtype, rank)."""
+function parse_texts(texts::Vector{String}, kind::Symbol; params = (), tensors = ())
+    names = Any[String(name) for (name, _) in params]
+    append!(names, String(name) for (name, _) in tensors)
+    declarations = LibFXA.fxa_declaration[]
+    entries = LibFXA.fxa_text[]
+    label = "program"
+    out = Ref{Ptr{Cvoid}}(C_NULL)
+    config = Filled{LibFXA.fxa_parse_config}()
+    config.kind = KINDS[kind]
+    GC.@preserve names texts declarations entries label begin
+        for (i, (_, type)) in enumerate(params)
+            code = type === :int ? LibFXA.FXA_INT : LibFXA.FXA_FLOAT
+            push!(declarations, LibFXA.fxa_declaration(pointer(names[i]), code, 0, 0))
+        end
+        for (i, (_, (code, rank))) in enumerate(tensors)
+            push!(declarations, LibFXA.fxa_declaration(pointer(names[length(params) + i]), 0, code, rank))
+        end
+        for text in texts
+            push!(entries, LibFXA.fxa_text(pointer(label), pointer(text), sizeof(text)))
+        end
+        config.texts, config.n_texts = pointer(entries), length(entries)
+        config.declarations, config.n_declarations = pointer(declarations), length(declarations)
+        err = Ref{LibFXA.fxa_error}()
+        status = LibFXA.fxa_program_parse_texts(context(), struct_of(config), out, err)
+        status == LibFXA.FXA_OK || throw(error_of(err, texts[clamp(err[].part + 1, 1, length(texts))]))
+    end
+    return Program(out[])
+end
+
+"""The canonical text of a program: parsed, it is the same program again."""
+text(program::Program) = GC.@preserve program String(two_calls(LibFXA.fxa_program_print, program.handle))
+
+"""128 bits of the program's content, in hexadecimal: equal for equal programs, on every machine."""
+function program_hash(program::Program)
+    out = zeros(UInt8, 16)
+    GC.@preserve program LibFXA.fxa_program_hash(program.handle, out)
+    return bytes2hex(out)
+end
+
+Base.:(==)(x::Program, y::Program) = program_hash(x) == program_hash(y)
+Base.hash(x::Program, seed::UInt) = hash(program_hash(x), hash(:FXAttnProgram, seed))
+Base.show(io::IO, program::Program) = print(io, "Program(\"\"\"\n", text(program), "\"\"\")")
+
+"""(name, :float or :int, default or nothing) of each param of a program, in its order."""
+function params(program::Program)
+    GC.@preserve program map(1:Int(LibFXA.fxa_program_param_count(program.handle))) do i
+        info = LibFXA.fxa_program_param(program.handle, i - 1)
+        value = Ref{Cdouble}(0)
+        has = LibFXA.fxa_program_param_default(program.handle, i - 1, value)
+        (name = Symbol(unsafe_string(Ptr{UInt8}(info.name))), type = TYPES[info.type],
+         default = has != 0 ? value[] : nothing)
+    end
+end
+
+"""(name, dtype, rank) of each captured tensor of a program, in its order; dtype as a text, such as "f32"."""
+function tensors(program::Program)
+    GC.@preserve program map(1:Int(LibFXA.fxa_program_tensor_count(program.handle))) do i
+        info = LibFXA.fxa_program_tensor(program.handle, i - 1)
+        (name = Symbol(unsafe_string(Ptr{UInt8}(info.name))), code = Int(info.dtype),
+         dtype = unsafe_string(LibFXA.fxa_dtype_name(info.dtype)), rank = Int(info.rank))
+    end
+end
+
+"""The backward of a program, as the library derives it."""
+function derivative(program::Program)
+    out = Ref{Ptr{Cvoid}}(C_NULL)
+    GC.@preserve program call(LibFXA.fxa_program_derivative, program.handle, out)
+    return Program(out[])
+end
+
+"""What is known of a program without running it: facts such as "causal", "soft cap"."""
+function facts(program::Program)
+    out = Ref{LibFXA.fxa_facts}()
+    GC.@preserve program LibFXA.fxa_program_facts(program.handle, out)
+    named = (unsafe_string(LibFXA.fxa_fact_name(UInt32(1) << bit))
+             for bit in 0:(LibFXA.FXA_FACT_COUNT - 1) if out[].flags >> bit & 1 == 1)
+    return collect(String, named)
+end
+
+"""A program as bytes, and back: `load_program(save(program))`. The loader trusts nothing."""
+save(program::Program) = GC.@preserve program two_calls(LibFXA.fxa_program_save, program.handle)
+function load_program(bytes::AbstractVector{UInt8})
+    data, out = Vector{UInt8}(bytes), Ref{Ptr{Cvoid}}(C_NULL)
+    GC.@preserve data call(LibFXA.fxa_program_load, context(), data, length(data), out)
+    return Program(out[])
+end

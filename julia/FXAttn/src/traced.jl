@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+# The traced number: what a user's function is called with, and what every operation on it gives.
+#
+# A Traced is a value inside a builder of the library, with its type, or a plain number that has not met one yet (what
+# zero(x) and promotion make). An int knows bounds of its value: with them an index from 1 becomes one from 0 without
+# a guard where it cannot be below 1. Operations mean what they mean in Julia, on floats of the problem's width and
+# ints of 32 bits: a function gives the same called with numbers and traced.
+
+"""A function that is being traced: the builder, the arrays that were found and the scalars that became params."""
+mutable struct Trace
+    builder::Ptr{Cvoid}
+    names::IdDict{Any, String}               # of arrays and Refs that the function holds
+    handles::Dict{Tuple{UInt, Bool}, Int32}  # tensors of the builder by array (and whether as a vector)
+    tensors::Vector{Pair{String, Any}}       # their names and arrays
+    params::Vector{Pair{String, Float64}}
+    paths::Dict{String, Tuple}               # where in the function what has the name was found
+    used::Set{String}
+    constants::Vector{Tuple}                 # where floats lie that could not become params
+end
+
+struct Traced <: Real
+    trace::Union{Trace, Nothing}  # nothing: a number
+    value::Int32
+    type::Int32
+    lo::Int64
+    hi::Int64
+    number::Float64
+    base::Int32   # an int is base + offset, modulo 2^32: so that i + 1 - 1 is i again
+    offset::Int64
+end
+
+const FLOAT, INT, BOOL = Int32(LibFXA.FXA_FLOAT), Int32(LibFXA.FXA_INT), Int32(LibFXA.FXA_BOOL)
+const LOWEST, HIGHEST = Int64(typemin(Int32)), Int64(typemax(Int32))
+
+Traced(x::Traced) = x
+Traced(x::Bool) = Traced(nothing, 0, BOOL, x, x, x, 0, 0)
+Traced(x::Integer) = Traced(nothing, 0, INT, clamp(x, LOWEST, HIGHEST), clamp(x, LOWEST, HIGHEST), Float64(x), 0, 0)
+Traced(x::Real) = Traced(nothing, 0, FLOAT, LOWEST, HIGHEST, Float64(x), 0, 0)
+Base.promote_rule(::Type{Traced}, ::Type{<:Real}) = Traced
+Base.promote_rule(::Type{Bool}, ::Type{Traced}) = Traced
+
+"""The number that a Traced is, if it is one: then nothing of it goes to the builder."""
+plain(x::Real) = x
+function plain(x::Traced)
+    x.trace === nothing || return x
+    return x.type == FLOAT ? x.number : x.type == BOOL ? x.number != 0 : Int64(x.number)
+end
+
+trace_of() = nothing
+trace_of(x, rest...) = trace_of(rest...)
+trace_of(x::Traced, rest...) = x.trace === nothing ? trace_of(rest...) : x.trace
+
+type_of(x::Traced) = x.type
+type_of(::Bool) = BOOL
+type_of(::Integer) = INT
+type_of(::Real) = FLOAT
+low(x::Traced) = x.lo
+low(x::Real) = x isa Integer ? Int64(clamp(x, LOWEST, HIGHEST)) : LOWEST
+high(x::Traced) = x.hi
+high(x::Real) = x isa Integer ? Int64(clamp(x, LOWEST, HIGHEST)) : HIGHEST
+
+"""The builder's value of an operand; `float`: beside a float, where an int may be of any size."""
+function value_of(trace::Trace, x::Traced, float = false)
+    x.trace === nothing && return value_of(trace, plain(x), float)
+    x.trace === trace || refuse("a value of one traced function is used in another; compute it there again")
+    return x.value
+end
+value_of(trace::Trace, x::Bool, float = false) = LibFXA.fxa_builder_bool(trace.builder, x)
+function value_of(trace::Trace, x::Integer, float = false)
+    LOWEST <= x <= HIGHEST && return LibFXA.fxa_builder_int(trace.builder, x)
+    float && return LibFXA.fxa_builder_float(trace.builder, Float64(x))
+    refuse("the integer $x meets an int of a traced function, which has 32 bits")
+end
+value_of(trace::Trace, x::Real, float = false) = LibFXA.fxa_builder_float(trace.builder, Float64(x))
+
+"""A value that the builder gave, or the error that it gives instead."""
+function traced(trace::Trace, value::Int32, lo = LOWEST, hi = HIGHEST)
+    if value < 0
+        err = Ref{LibFXA.fxa_error}()
+        LibFXA.fxa_builder_error(trace.builder, err)
+        throw(error_of(err))
+    end
+    type = Int32(LibFXA.fxa_builder_type(trace.builder, value))
+    lo < LOWEST || hi > HIGHEST ? (lo, hi) = (LOWEST, HIGHEST) : nothing # it may wrap
+    type == BOOL ? (lo, hi) = (0, 1) : nothing
+    return Traced(trace, value, type, lo, hi, NaN, value, 0)
+end
+
+"""x + n for an int: the two offsets are one."""
+function moved(x::Traced, n::Integer)
+    trace = x.trace::Trace
+    offset = x.offset + n
+    by = LibFXA.fxa_builder_int(trace.builder, offset % Int32)
+    value = offset == 0 ? x.base : LibFXA.fxa_builder_op2(trace.builder, LibFXA.FXA_OP_ADD, x.base, by)
+    at = traced(trace, value, low(x) + n, high(x) + n)
+    return Traced(trace, value, at.type, at.lo, at.hi, NaN, x.base, offset)
+end
+is_offset(x, n) = x isa Traced && x.type == INT && n isa Integer && !(n isa Bool) && LOWEST <= n <= HIGHEST
+
+"""An operation of the library on operands of which one at least is in a builder."""
+function emit(op::Integer, operands::Real...; lo = LOWEST, hi = HIGHEST)
+    trace = trace_of(operands...)::Trace
+    float = any(x -> type_of(x) == FLOAT, operands)
+    values = Int32[value_of(trace, x, float) for x in operands]
+    return traced(trace, LibFXA.fxa_builder_op(trace.builder, op, values, length(values)), lo, hi)
+end
+
+is_number(x::Traced) = x.trace === nothing
+is_number(x::Real) = true
+
+# What needs the value is refused, with the remedy.
+Base.show(io::IO, x::Traced) =
+    is_number(x) ? print(io, plain(x)) : print(io, "<traced ", TYPES[Int(x.type)], ">")
+Base.hash(x::Traced, seed::UInt) =
+    refuse("a traced value is no key of a Dict and in no Set: it is known when the program runs")
+
+Base.zero(::Type{Traced}) = Traced(0)
+Base.one(::Type{Traced}) = Traced(1)
+Base.zero(x::Traced) = x.type == FLOAT ? Traced(0.0) : Traced(0)
+Base.one(x::Traced) = x.type == FLOAT ? Traced(1.0) : Traced(1)
+Base.oneunit(x::Traced) = one(x)
+Base.isinteger(x::Traced) = x.type != FLOAT || x == floor(x)
+Base.isreal(::Traced) = true
+Base.real(x::Traced) = x
+
+# ---- Loads -----------------------------------------------------------------------------------------------------------
+
+"""An array that a function captured, in its place: reading an element, also by a plain index, is a load, so that it
+has a gradient."""
+struct TracedArray{T, N, A <: AbstractArray{T, N}} <: AbstractArray{Traced, N}
+    trace::Trace
+    parent::A
+end
+Base.size(A::TracedArray) = size(A.parent)
+Base.axes(A::TracedArray) = axes(A.parent)
+Base.IndexStyle(::Type{<:TracedArray}) = IndexCartesian()
+Base.getindex(A::TracedArray, index::Integer...) = load(A.trace, A.parent, index)
+Base.getindex(A::TracedArray{T, N}, index::Vararg{Int, N}) where {T, N} = load(A.trace, A.parent, index)
+
+# Arrays that stayed as they are are seen when a traced value indexes them, wherever among the indices it stands.
+const PLAIN = Union{Integer, Colon, AbstractArray}
+Base.getindex(A::AbstractArray, i::Traced, rest...) = load_any(A, (i, rest...))
+Base.getindex(A::AbstractArray, i::PLAIN, j::Traced, rest...) = load_any(A, (i, j, rest...))
+Base.getindex(A::AbstractArray, i::PLAIN, j::PLAIN, k::Traced, rest...) = load_any(A, (i, j, k, rest...))
+Base.getindex(A::AbstractArray, i::PLAIN, j::PLAIN, k::PLAIN, l::Traced, rest...) = load_any(A, (i, j, k, l, rest...))
+Base.getindex(A::AbstractArray, i::PLAIN, j::PLAIN, k::PLAIN, l::PLAIN, m::Traced, rest...) =
+    load_any(A, (i, j, k, l, m, rest...))
+Base.getindex(t::Tuple, i::Traced) = not_an_array(t)
+Base.getindex(t::NamedTuple, i::Traced) = not_an_array(t)
+not_an_array(t) = refuse("a $(nameof(typeof(t))) cannot be indexed by a traced value; make an Array of it")
+
+load_any(A::TracedArray, index) = load(A.trace, A.parent, index)
+function load_any(A, index)
+    index = map(i -> i isa Traced ? plain(i) : i, index)
+    trace = trace_of(index...)
+    return trace === nothing ? A[index...] : load(trace, A, index)
+end
+
+function load(trace::Trace, @nospecialize(A::AbstractArray), index)
+    index = map(i -> i isa Traced ? plain(i) : i, index)
+    for i in index
+        i isa Integer || i isa Traced && type_of(i) == INT ||
+            refuse("an array is indexed by $(i isa Traced ? i : typeof(i)) beside traced values; integers, which give ",
+                   "one element, are accepted")
+    end
+    isempty(index) && length(A) == 1 && (index = ntuple(i -> first(axes(A, i)), ndims(A)))
+    whole = length(index) == ndims(A) || length(index) > ndims(A) && all(isequal(1), index[(ndims(A) + 1):end])
+    as_vector = !whole && length(index) == 1
+    whole || as_vector || refuse("an array of $(ndims(A)) dimensions is indexed by $(length(index)) values; ",
+        "$(ndims(A)) or 1 are accepted")
+    sizes = as_vector ? (length(A),) : size(A)
+    firsts = as_vector ? (firstindex(A),) : map(first, axes(A))
+    handle = tensor(trace, A, as_vector)
+    places = Int32[value_of(trace, from_zero(trace, index[i], firsts[i], sizes[i], A)) for i in 1:length(sizes)]
+    lo, hi = bounds_of(eltype(A))
+    return traced(trace, LibFXA.fxa_builder_load(trace.builder, handle, places, length(places)), lo, hi)
+end
+
+bounds_of(T) = T <: Integer && sizeof(T) < 4 ? (Int64(typemin(T)), Int64(typemax(T))) : (LOWEST, HIGHEST)
+
+"""An index of Julia's as one of the library's, from 0. Below 0 the library counts from the end, where Julia has no
+element: an index that may lie there becomes one that is outside, whose load is 0 and an error with strict_index."""
+function from_zero(trace, i, first, n, A)
+    if i isa Integer
+        0 <= i - first < n || throw(BoundsError(A, i))
+        return i - first
+    end
+    at = i - first
+    return low(at) >= 0 ? at : select(at < 0, HIGHEST, at)
+end
+
+"""The builder's tensor of an array, found again by the array itself."""
+function tensor(trace::Trace, @nospecialize(A::AbstractArray), as_vector::Bool)
+    key = (objectid(A), as_vector && ndims(A) != 1)
+    get!(trace.handles, key) do
+        length(trace.tensors) < LibFXA.FXA_MAX_TENSORS ||
+            refuse("the function captures more than $(LibFXA.FXA_MAX_TENSORS) arrays")
+        found = readable_memory(A, "a captured array")
+        if key[2]
+            is_dense(found.size, found.stride) ||
+                refuse("a captured array that is a view with gaps is indexed by one value; give one for each dimension")
+            found = Memory(found.address, found.dtype, [length(A)], [1], found.device, found.keep)
+        end
+        given = get(trace.names, A, "t")
+        name = unused_name(trace, given)
+        haskey(trace.paths, given) && name != given && (trace.paths[name] = trace.paths[given])
+        push!(trace.tensors, name => (A, found))
+        LibFXA.fxa_builder_tensor(trace.builder, name, found.dtype, length(found.size))
+    end
+end
+
+"""A name of the language for a name of Julia's, that no other array or scalar has."""
+function unused_name(trace::Trace, name::AbstractString)
+    plain = replace(String(name), r"[^A-Za-z0-9_]" => "_")
+    plain = isempty(plain) || isdigit(plain[1]) ? "x" * plain : first(plain, 48)
+    name in trace.used && plain == name || (plain in reserved_words() && (plain *= "_"))
+    candidate, n = plain, 1
+    while candidate in trace.used
+        n += 1
+        candidate = string(plain, "_", n)
+    end
+    push!(trace.used, candidate)
+    return candidate
+end
+
+const words = Set{String}()
+function reserved_words()
+    lock(LOCK) do
+        isempty(words) || return words
+        union!(words, ["param", "tensor", "let", "fn", "mask", "true", "false", "inf", "nan", "pi", "grad", "sum",
+                       "any", "all", "float", "int", "bool", "where", "pow"])
+        union!(words, [unsafe_string(LibFXA.fxa_input_name(i)) for i in 0:(LibFXA.FXA_INPUT_COUNT - 1)])
+        for i in 0:1000
+            spelling = LibFXA.fxa_spelling(i)
+            spelling.text == C_NULL && break
+            push!(words, unsafe_string(Ptr{UInt8}(spelling.text)))
+        end
+        words
+    end
+end

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+# Support with reasons, plans kept, saved and loaded, the cache's counters.
+let (q, k, v) = inputs(Float32), slopes = Float32[0.5, 0.25]
+    f = (score, b, h, q, k) -> score - slopes[h + 1] * (q - k)
+    verdicts = support(f, q, k, v; causal = true)
+    @test [x.engine for x in verdicts if x.supported] == ["cpu", "ref"]
+    @test all(x -> x.supported || !isempty(x.reason), support(q, k, v; backward = true))
+    asked = support(f, q, k, v; engine = "ref")
+    @test any(x -> !x.supported, asked) && occursin("no: ", sprint(show, first(x for x in asked if !x.supported)))
+
+    p = plan(f, q, k, v; causal = true)
+    @test FXAttn.engine(p) == "cpu" && FXAttn.deterministic(p) && FXAttn.workspace(p) >= 0 && occursin("cpu", sprint(show, p))
+    o = similar(q)
+    @test run!(p, f, o, q, k, v; causal = true) == attention(f, q, k, v; causal = true)
+    again = FXAttn.load_plan(FXAttn.save(p))
+    @test FXAttn.key(again) == FXAttn.key(p)
+    fill!(o, 0)
+    @test run!(again, f, o, q, k, v; causal = true) == attention(f, q, k, v; causal = true)
+    @test occursin("another plan", message(() -> run!(p, f, o, q, k, v)))
+    @test FXAttn.key(plan(f, q, k, v; causal = true, backward = true)) != FXAttn.key(p)
+    @test FXAttn.load_program(FXAttn.save(Program(f))) == Program(f)
+
+    # Another value of a captured number, and other arrays: the same plan.
+    soft(cap, w) = (score, b, h, q, k) -> cap * tanh(score / cap) + w[h + 1]
+    attention(soft(20.0, slopes), q, k, v)
+    before = FXAttn.cache_stats()
+    attention(soft(30.0, 2slopes), q, k, v)
+    after = FXAttn.cache_stats()
+    @test after.builds == before.builds && after.hits == before.hits + 1 && after.runs == before.runs + 1
+    FXAttn.cache_clear()
+    @test FXAttn.cache_stats().plans == 0
+    attention(q, k, v)
+    @test FXAttn.cache_stats().plans == 1
+    FXAttn.set_num_threads(1)
+    @test FXAttn.get_num_threads() == 1 && attention(f, q, k, v) isa Array
+    FXAttn.set_num_threads(0)
+
+    said = sprint(io -> explain(io, f, q, k, v; causal = true))
+    @test all(words -> occursin(words, said), ("slopes", "causal", "derivative", "cpu: yes", "backward"))
+    @test "soft cap" in FXAttn.facts(Program(soft(2.0, slopes))) || "additive bias" in FXAttn.facts(Program(f))
+    @test occursin("grad", FXAttn.text(FXAttn.derivative(Program(f))))
+end
