@@ -71,6 +71,9 @@ NUMPY = {
     "types by name": lambda s, b, h, q, k: (
         s + (s * 2.5).astype("int32") + (s * 2.5).astype("i4") * 3 + q.astype("int8") * np.int8(100) + (s * 9).astype("<i2")
         + (q - 9.5).astype("bool") + rows[q].astype("int64").sum() + q.astype("float64") / 3 + (s * 7).astype(int)),
+    "options": lambda s, b, h, q, k: (
+        np.nan_to_num(s / (q - 3.0) * 0, True, 2.5) + np.cumsum(np.stack([s * 3, s * 5]), dtype="int32")[1]
+        + np.squeeze(np.stack([s, s * 2])[None], axis=0)[1]),
     "bools": lambda s, b, h, q, k: s + flags[q] + (flags[q] + flags[k]) + flags[q] * flags[k] + flags[q] // (q > -1),
     "clips": lambda s, b, h, q, k: np.clip(s, -1, 1) + np.clip(q - k, -2, None) + np.minimum(s, q) + np.fmax(s, 0.2),
     "functions": lambda s, b, h, q, k: (
@@ -129,6 +132,9 @@ def test_numpy_early_values():
     (lambda s, b, h, q, k: s.astype("nonsense"), "'nonsense' is the name of no dtype"),
     (lambda s, b, h, q, k: s.astype("complex64"), "cannot be converted to complex64"),
     (lambda s, b, h, q, k: s.view("int32"), "bits of a traced value cannot be read as int32"),
+    (lambda s, b, h, q, k: s + np.take(heads, q, mode="clip"), "take: mode and out are not known"),
+    (lambda s, b, h, q, k: np.reshape(np.stack([rows[q], rows[k]]), (4, 2), order="F")[0, 1], "not order F"),
+    (lambda s, b, h, q, k: np.stack([rows[q], rows[k]]).flatten("F")[1], "not order F"),
     (lambda s, b, h, q, k: s.max(initial=0.3), "initial=0.3 is not known"),
     (lambda s, b, h, q, k: s.view(np.uint8), "bits of a traced value")])
 def test_numpy_arguments_that_mean_something_else(mod, words):

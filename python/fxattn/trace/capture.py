@@ -14,6 +14,7 @@ from typing import Any, Dict, Optional
 from .indexing import index
 from .literals import names_of
 from .symbol import recording_of
+from .taking import check_take
 
 _captured_class: Optional[type] = None
 _DEEPEST = 6
@@ -34,6 +35,7 @@ def _make_class(numpy: Any) -> type:
         def take(self, indices: Any, axis: Any = None, *args: Any, **rest: Any) -> Any:
             if recording_of((indices,)) is None:
                 return super().take(indices, axis, *args, **rest)
+            check_take(*args, **rest)
             flat, before = (self.reshape(-1), 0) if axis is None else (self, axis % self.ndim)
             return flat[(slice(None),) * before + (indices,)]
     return Captured

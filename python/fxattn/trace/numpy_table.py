@@ -12,7 +12,7 @@ from .place import like, refuse
 from .record import Recording
 from .symbol import Sym, recording_of
 from .tables import (COMMON, Handler, check_rest, h_concatenate, h_expand, h_permute, h_reduce, h_reshape, h_swap,
-                     not_taken, one, same, spread, two)
+                     in_rows, not_taken, one, same, spread, two)
 from .taking import h_take, h_take_along
 from .torch_handlers import h_astype, h_full_like, h_isin, h_like, h_linalg_norm, h_numel, h_rank, h_round
 from .types import FLOAT
@@ -40,8 +40,7 @@ def h_expand_to(rec: Recording, x: Any, shape: Any, **rest: Any) -> Any:
 
 
 def h_ravel(rec: Recording, x: Any, order: str = "C") -> Any:
-    if order != "C":
-        refuse("ravel: rows in order C are known to traced values, not order %s" % order)
+    in_rows("ravel", order)
     return arrays.vec(rec, h_reshape(rec, x, -1))
 
 
@@ -80,9 +79,15 @@ def h_transpose(rec: Recording, x: Any, axes: Any = None) -> Any:
     return h_permute(rec, x, tuple(range(len(x.shape)))[::-1] if axes is None else tuple(axes))
 
 
-def h_cumsum(rec: Recording, x: Any, axis: Any = None, **rest: Any) -> Any:
+def h_cumsum(rec: Recording, x: Any, axis: Any = None, dtype: Any = None, **rest: Any) -> Any:
     check_rest("cumsum", rest)
-    return reductions.cumsum(rec, x if axis is not None else arrays.reshape(arrays.vec(rec, x), (-1,)), axis or 0)
+    x = x if axis is not None else arrays.reshape(arrays.vec(rec, x), (-1,))
+    return COMMON["cumsum"](rec, x, axis or 0, dtype=dtype)
+
+
+def h_nan_to_num(rec: Recording, x: Any, copy: bool = True, nan: Any = None, posinf: Any = None,
+                 neginf: Any = None) -> Any:
+    return COMMON["nan_to_num"](rec, x, nan, posinf, neginf)
 
 
 def h_concatenate_flat(rec: Recording, parts: Any, axis: Any = 0, **rest: Any) -> Any:
@@ -104,6 +109,7 @@ NUMPY: Dict[str, Handler] = {**COMMON, **spread({
     "expand_dims": h_expand_dims, "ravel": h_ravel, "concatenate": h_concatenate_flat,
     "zeros_like empty_like": h_like(0), "ones_like": h_like(1), "full_like": h_full_like,
     "copy asarray ascontiguousarray conjugate conj real": same, "take": h_take, "take_along_axis": h_take_along,
+    "nan_to_num": h_nan_to_num,
     "searchsorted": h_searchsorted, "digitize": h_digitize, "isin": h_isin, "ndim": h_rank, "shape": lambda rec,
     x: tuple(x.shape), "size": h_numel, "angle": h_angle,
 })}

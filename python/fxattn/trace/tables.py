@@ -114,7 +114,14 @@ def dims_of(sizes: Sequence[Any]) -> Any:
 
 # ---- shapes
 
+def in_rows(name: str, order: Any) -> None:
+    """Raises for NumPy's other orders of elements."""
+    if order != "C":
+        refuse("%s: rows in order C are known to traced values, not order %s" % (name, order))
+
+
 def h_reshape(rec: Recording, x: Any, *sizes: Any, **rest: Any) -> Any:
+    in_rows("reshape", rest.get("order", "C"))
     return arrays.reshape(vec(rec, x), dims_of(sizes or (rest.get("shape") or rest.get("size"),)))
 
 
@@ -124,8 +131,9 @@ def h_unsqueeze(rec: Recording, x: Any, dim: int) -> Any:
     return Vec(rec, x.shape[:dim] + (1,) + x.shape[dim:], x.elements)
 
 
-def h_squeeze(rec: Recording, x: Any, dim: Any = None) -> Any:
-    x = vec(rec, x)
+def h_squeeze(rec: Recording, x: Any, dim: Any = None, **rest: Any) -> Any:
+    x, dim = vec(rec, x), rest.pop("axis", dim)
+    check_rest("squeeze", rest)
     dims = arrays.axes_of(dim, len(x.shape))
     return arrays.value(Vec(rec, [n for d, n in enumerate(x.shape) if d not in dims or n != 1], x.elements))
 

@@ -42,10 +42,15 @@ def h_narrow(rec: Recording, x: Any, dim: Any, start: Any, length: int) -> Any:
     return _along(rec, x, dim, slice(as_int(start), as_int(start) + length))
 
 
+def check_take(out: Any = None, mode: str = "raise", **rest: Any) -> None:
+    """Raises for what NumPy's take has besides, and indexing has not."""
+    if mode != "raise" or out is not None:
+        refuse("take: mode and out are not known to traced values; index with t[i], of np.clip(i, 0, n - 1) or i % n")
+
+
 def h_take(rec: Recording, x: Any, index: Any, axis: Optional[int] = None, **rest: Any) -> Any:
     """torch's, of all elements in a row, and NumPy's, which may name an axis."""
-    if rest.get("mode", "raise") != "raise" or rest.get("out") is not None:
-        refuse("take: mode and out are not known to traced values; index with t[i]")
+    check_take(**rest)
     return h_getitem(rec, x.reshape(-1), index) if axis is None else _along(rec, x, axis, index)
 
 

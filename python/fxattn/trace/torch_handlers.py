@@ -11,7 +11,7 @@ from .libraries import dtype_name, kind_of_dtype, library_of
 from .place import refuse
 from .record import Recording
 from .symbol import NeedsJax, Sym
-from .tables import Handler, check_rest, dims_of, h_concatenate, h_reshape, is_plain
+from .tables import Handler, check_rest, dims_of, h_concatenate, h_reshape, in_rows, is_plain
 from .types import FLOAT
 
 _OF_JAX_TOO = ("float32", "float64", "float", "int32", "bool")  # what JAX makes of these is what is made of them here
@@ -254,7 +254,10 @@ def h_rank(rec: Recording, x: Any) -> int:
     return len(x.shape)
 
 
-def h_flatten(rec: Recording, x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+def h_flatten(rec: Recording, x: Any, start_dim: Any = 0, end_dim: int = -1, order: str = "C") -> Any:
+    if isinstance(start_dim, str):  # NumPy's method
+        start_dim, order = 0, start_dim
+    in_rows("flatten", order)
     shape = tuple(x.shape)
     first, last = (arrays.axis_of(as_int(d), len(shape)) for d in (start_dim, end_dim))
     return vec(rec, h_reshape(rec, x, (*shape[:first], -1, *shape[last + 1:])))
