@@ -18,7 +18,7 @@ import time
 GROUPS = {"no_program": 20, "small_programs": 60, "smooth_programs": 50, "only_masks": 60, "programs_with_masks": 50,
           "every_operation": 40, "gallery": 60, "sparse_masks": 60}
 FAMILIES = {"any": ("bf16", "f16", "bf16"), "sm80": ("f16", "bf16"), "simt": ("f32",)}
-SHARD = 5  # programs of a process
+SHARD = 2  # programs of a process
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
          "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")
 COUNTS = re.compile(r"(\d+) cases: forward (\d+) right, (\d+) refused; backward (\d+) right, (\d+) refused; "
