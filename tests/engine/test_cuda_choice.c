@@ -73,12 +73,9 @@ static void no_bytes(fxa_problem *p) { p->q.dtype = FXA_E4M3, p->o.dtype = FXA_B
 static void no_width(fxa_problem *p) { p->d = 257; }
 static void no_keys(fxa_problem *p) { p->sk = 0; }
 static void no_heads(fxa_problem *p) { p->hq = p->hkv = 65536, p->sq = p->sk = 1; }
-static void no_length(fxa_problem *p) { p->sk = ((int64_t)1 << 30) + 1, p->hkv = 1, p->d = 1; }
-static void no_positions(fxa_problem *p) { p->flags |= FXA_POSITIONS; }
-static void no_map(fxa_problem *p) { p->map_q.base = 7; }
-static void no_shard(fxa_problem *p) { p->k_len = 1000; }
+static void no_length(fxa_problem *p) { p->sk = ((int64_t)1 << 28) + 1, p->hkv = 1, p->d = 1; }
+static void no_map(fxa_problem *p) { p->map_q.base = 7, p->flags |= FXA_DROPOUT, p->dropout_p = 0.5; }
 static void no_adding(fxa_problem *p) { p->flags |= FXA_ACC_OUT; }
-static void no_scalars(fxa_problem *p) { p->flags |= FXA_SCALARS_IN_MEMORY; }
 static void no_scales(fxa_problem *p) { p->flags |= FXA_SCALED, p->o.dtype = FXA_E4M3; }
 static void no_max(fxa_problem *p) { p->flags |= FXA_WANT_MAX; }
 static void no_wide_lse(fxa_problem *p) { p->lse.dtype = FXA_F64; }
@@ -106,13 +103,10 @@ TEST(refusals_have_their_reasons) {
         {FXA_FORWARD, no_width, "at most 256"},
         {FXA_BACKWARD, no_keys, "nothing that is empty"},
         {FXA_FORWARD, no_heads, "at most 65535"},
-        {FXA_FORWARD, no_length, "at most 2^30"},
-        {FXA_FORWARD, no_positions, "positions: kernels have no positions"},
-        {FXA_FORWARD, no_map, "no coordinate maps"},
-        {FXA_FORWARD, no_shard, "no whole of shards"},
+        {FXA_FORWARD, no_length, "at most 2^28"},
+        {FXA_FORWARD, no_map, "dropout: kernels drop by local indices"},
         {FXA_FORWARD, no_adding, "accumulate-out: kernels overwrite"},
         {FXA_BACKWARD, no_packed_adding, "accumulate-dk: gradients of packed rows"},
-        {FXA_FORWARD, no_scalars, "scalars-in-memory: "},
         {FXA_FORWARD, no_scales, "scaled: "},
         {FXA_FORWARD, no_max, "max: kernels do not write"},
         {FXA_FORWARD, no_wide_lse, "LSE is to be f32"},

@@ -41,7 +41,7 @@ static const char meant_head[] =
     "    return all;\n}\n"
     "static void atomicAdd(float *p, float x) { *p += x; }\n"
     "typedef unsigned u32;\n#define __ldg(p) (*(p))\n#define FXA_CUDA_DEVICE_CUH\n"
-    "#include \"engine/cuda/coords.cuh\"\n"
+    "#include \"engine/cuda/scalars.cuh\"\n"
     "static int q_length(const FxaArgs &a, int) { return a.q_len; }\n"
     "static int k_length(const FxaArgs &a, int) { return a.k_len; }\n"
     "struct Pair { int q, k, q_off, k_off; float diagonal, dense; int q_word, k_word; };\n"
@@ -50,9 +50,9 @@ static const char meant_head[] =
     "    static int tile_class(const FxaArgs &, int, int, int, int, int, int) { return TILE_FULL; }\n"
     "    void tile(const FxaArgs &, int, int) {}\n};\n";
 
-static const char *const meant_switches[] = {"VALUE",  "SLOPE",   "MASK",      "BOUNDED",       "DIAGONAL",
-                                             "DENSE",  "VECTOR",  "NEAR",      "GRAD_DIAGONAL", "GRAD_DENSE",
-                                             "COORDS", "SCALARS", "GRAD_SUMS", "GRAD_SCATTER",  "SAME"};
+static const char *const meant_switches[] = {"VALUE",   "SLOPE",     "MASK",         "BOUNDED",       "DIAGONAL",
+                                             "DENSE",   "VECTOR",    "NEAR",         "GRAD_DIAGONAL", "GRAD_DENSE",
+                                             "SCALARS", "GRAD_SUMS", "GRAD_SCATTER", "SAME"};
 
 /* at: b, h, q, k and how far q and k are from the first of their tile (tiles: b, h, q0, q1, k0, k1). Called with the
  * number of the program. */
@@ -100,12 +100,12 @@ static const char *const meant_listed[] = {
     "score = score < 0.0 ? 0.1 * score : score\nmask = (q ^ k) & 1 == 0",
     "score = 30.0 * tanh(score / 30.0) + 1.5",
 };
-enum { MEANT_LISTED = sizeof meant_listed / sizeof *meant_listed, MEANT_WAYS = 6 };
+enum { MEANT_LISTED = sizeof meant_listed / sizeof *meant_listed, MEANT_WAYS = 5 };
 
 typedef struct meant_case {
     fxa_program *p, *d;
     bool words; /* else tensors may have any sizes and strides */
-    bool coords, scalars;
+    bool scalars;
     fxa__cuda_program cuda;
 } meant_case;
 
@@ -120,19 +120,18 @@ static bool meant_make(rig *r, int i, meant_case *c) {
     T_OK(fxa__program_lift_masks(r->host, p, &c->p, &err));
     T_OK(fxa_program_derivative(c->p, &c->d, &err));
     fxa_program_destroy(p);
-    int way = i % MEANT_WAYS; /* as 0; what is a factor may be anything; no sizes; forward; coordinates; scalars */
+    int way = i % MEANT_WAYS; /* as 0; what is a factor may be anything; no sizes; forward; scalars */
     fxa__cuda_config config = {.program = c->p,
                                .derivative = way == 3 ? NULL : c->d,
                                .grad_params = UINT64_MAX,
                                .grad_tensors = UINT64_MAX,
                                .dense = -1,
                                .fits = way == 2 ? 0 : UINT64_MAX,
-                               .coords = way == 4,
-                               .scalars = way == 5,
+                               .scalars = way == 4,
                                .words = way != 2,
-                               .plain = way % 2 == 0};
+                               .plain = way == 0};
     c->words = config.words;
-    c->coords = config.coords, c->scalars = config.scalars;
+    c->scalars = config.scalars;
     for (int32_t t = 0; way % 2 && t < c->p->n_tensors; t++)
         if (c->p->tensors[t].dtype == FXA_F16) config.dense = t;
     return fxa__cuda_program_make(r->host, &config, &c->cuda, &err) == FXA_OK || err.status == FXA_E_UNSUPPORTED;
@@ -153,9 +152,8 @@ static void meant_text(const meant_case *c, int number, fxa__writer *w) {
 
 typedef struct meant_run {
     struct FxaArgs a;
-    double scale;                      /* in memory */
-    int more[4], position[MEANT_SIDE]; /* of b, h, q, k; of entries */
-    double params[RIG_PARAMS];         /* of the rewritten program */
+    double scale;              /* in memory */
+    double params[RIG_PARAMS]; /* of the rewritten program */
     float grads[FXA_CUDA_TENSORS][RIG_CELLS];
     int32_t ranges[2][4096];
 } meant_run;
@@ -197,46 +195,6 @@ static void meant_vector(const rig *r, const meant_case *c, int32_t word, struct
         *(p->nodes[n->arg[d]].imm == FXA_INPUT_B ? &v->ranges_b : &v->ranges_h) = pitch;
 }
 
-static int meant_some(rig *r) {
-    return (int)(t_int(&r->rng, 0, 5) ? t_int(&r->rng, -3, 3) : t_int(&r->rng, INT32_MIN, INT32_MAX));
-}
-
-static void meant_shift(rig *r, meant_run *run) {
-    struct FxaCoords *c = &run->a.coords;
-    const int **adds[] = {&c->b_add, &c->h_add, &c->q_add, &c->k_add};
-    int *const own[] = {&c->b, &c->h, &c->q, &c->k};
-    for (int i = 0; i < 4; i++) {
-        run->more[i] = meant_some(r);
-        *own[i] = meant_some(r);
-        *adds[i] = t_int(&r->rng, 0, 1) ? &run->more[i] : NULL;
-        run->position[i] = meant_some(r);
-    }
-    c->positions = t_int(&r->rng, 0, 1) ? run->position : NULL;
-    c->align = !c->positions;
-    c->q_len = (int)t_int(&r->rng, 0, 1) * 9;
-    c->k_len = (int)t_int(&r->rng, 0, 1) * 7;
-    c->heads = (int)t_int(&r->rng, 0, 1) * 8;
-}
-
-static int meant_sum(int x, int y, const int *more) {
-    return (int)((unsigned)x + (unsigned)y + (more ? (unsigned)*more : 0));
-}
-
-/* What the program sees of local coordinates. */
-static void meant_see(const meant_run *run, int32_t *coord) {
-    const struct FxaCoords *c = &run->a.coords;
-    int b = coord[FXA_INPUT_B];
-    if (c->q_len) coord[FXA_INPUT_Q_LEN] = c->q_len;
-    if (c->k_len) coord[FXA_INPUT_K_LEN] = c->k_len;
-    if (c->heads) coord[FXA_INPUT_HEADS] = c->heads;
-    coord[FXA_INPUT_B] = meant_sum(b, c->b, c->b_add);
-    coord[FXA_INPUT_H] = meant_sum(coord[FXA_INPUT_H], c->h, c->h_add);
-    coord[FXA_INPUT_K] = meant_sum(coord[FXA_INPUT_K], c->k, c->k_add);
-    int q = meant_sum(coord[FXA_INPUT_Q], c->q, c->q_add);
-    if (c->align) q = meant_sum(q, coord[FXA_INPUT_K_LEN] - coord[FXA_INPUT_Q_LEN], NULL);
-    coord[FXA_INPUT_Q] = c->positions ? meant_sum(q, c->positions[b], NULL) : q;
-}
-
 static void meant_bind(rig *r, const meant_case *c, double scale, meant_run *run) {
     *run = (meant_run){.a = {.heads = MEANT_SIDE, .q_len = MEANT_SIDE, .k_len = MEANT_SIDE}};
     rig_fill(r, c->p);
@@ -253,7 +211,6 @@ static void meant_bind(rig *r, const meant_case *c, double scale, meant_run *run
     meant_params(r, c, scale, run);
     run->scale = scale;
     if (c->scalars) run->a.scalars = (struct FxaScalars){&run->scale, r->params, NULL};
-    if (c->coords) meant_shift(r, run);
     meant_vector(r, c, c->cuda.q_word, &run->a.q_vector, run->ranges[0]);
     meant_vector(r, c, c->cuda.k_word, &run->a.k_vector, run->ranges[1]);
 }
@@ -346,7 +303,6 @@ static int meant_check_pair(rig *r, const meant_case *c, meant_run *run, meant_p
     env.coord[FXA_INPUT_Q_LEN] = env.coord[FXA_INPUT_K_LEN] = env.coord[FXA_INPUT_HEADS] = MEANT_SIDE;
     int at[6] = {env.coord[FXA_INPUT_B], env.coord[FXA_INPUT_H], env.coord[FXA_INPUT_Q], env.coord[FXA_INPUT_K]};
     for (int i = 0; i < 2; i++) at[4 + i] = (int)t_int(&r->rng, 0, at[2 + i]);
-    meant_see(run, env.coord);
     own = env;
     own.score = raw;
     own.params = run->params;
@@ -386,7 +342,6 @@ static void meant_check_tile(rig *r, const meant_case *c, const meant_run *run, 
             fxa__env env = {.params = r->params,
                             .tensors = r->views,
                             .coord = {0, at[0], at[1], q, k, MEANT_SIDE, MEANT_SIDE, 0, MEANT_SIDE}};
-            meant_see(run, env.coord);
             fxa__val *vals = rig_eval(c->p, &env);
             seen |= vals[fxa__program_output(c->p, FXA__OUT_MASK)].i ? 2 : 1;
             free(vals);

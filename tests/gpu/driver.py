@@ -31,7 +31,7 @@ Args = struct(
     ("f", f32 * 16), ("i", i32 * 16), ("batch heads kv_heads group d dv q_len k_len q_pad", i32),
     ("q_total k_total pad_rows q_tiles tiles section reverse splits", i32), ("scale scale_log2", f32),
     ("partial partial_ml", p), ("seed", C.c_uint * 2), ("drop_below", C.c_uint), ("keep_inverse", f32),
-    ("b_add h_add q_add k_add positions", p), ("coords", i32 * 8), ("scale_at params_at seed_at", p))
+    ("scale_at params_at seed_at", p))
 Map = struct("Map", ("opaque", C.c_ulonglong * 16))
 Maps = struct("Maps", ("q k v o grad_o grad_q grad_k grad_v dense grad_dense", Map))
 Shape = struct("Shape", ("threads shared_bytes q_rows k_rows store_rows persistent sum_rows parts", i32))

@@ -94,6 +94,9 @@ bool fxa__cu_is_plain(fxa__host *host, const fxa_program *program, const fxa_pro
 /* Whether the factor of the score is above 0 with these numbers and any scale above 0. */
 bool fxa__cu_factor_is_positive(const fxa__cuda_program *program);
 
+/* Tensors, by bits, that are as large as the text counts on; bits of none are set. */
+uint64_t fxa__cu_fitting(const fxa__problem *p, const fxa__cuda_program *program);
+
 /* cuda_coordinates.c: the program with the coordinates and lengths that the problem says; its tensors past the caller's
  * are arrays of slots. Whether coordinates are other than local indices, which dropout in kernels does not know. */
 fxa_status fxa__cu_coordinates(const fxa__problem *p, fxa_program *program, fxa_program **out, fxa_error *err);

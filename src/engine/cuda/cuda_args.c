@@ -90,8 +90,13 @@ static double args_param(const fxa__cu_call *c, int32_t i) {
 
 static void args_scalars(fxa__cu_call *c) {
     const fxa_program *program = c->code->program.program;
+    bool memory = c->p->in.flags & FXA_SCALARS_IN_MEMORY;
+    if (memory)
+        c->a.scalars = (struct FxaScalars){c->bind->slot[FXA_SLOT_SCALE], c->bind->slot[FXA_SLOT_PARAMS],
+                                           c->bind->slot[FXA_SLOT_SEED]};
     for (int32_t i = 0; i < program->n_params; i++) {
         int32_t at = fxa__lower_emit_param(program, i);
+        if (memory && c->code->program.params[i].from != FXA__CUDA_NUMBER) continue; /* kernels read it */
         if (program->params[i].type == FXA_FLOAT)
             c->a.f[at] = (float)args_param(c, i);
         else

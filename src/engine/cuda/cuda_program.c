@@ -65,7 +65,6 @@ static bool choose_is_diagonal(const cuda_work *w, int32_t node) {
 static void choose_diagonal(cuda_work *w) {
     const fxa_program *p = w->c->program;
     w->c->diagonal = -1;
-    if (w->coords) return;
     if (w->c->has_value && choose_is_diagonal(w, w->c->value)) w->c->diagonal = w->c->value;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         if (!(w->need[i] & (CUDA_VALUE | CUDA_SLOPE)) || choose_is_diagonal(w, i)) continue;
@@ -102,7 +101,7 @@ static void choose_loads(cuda_work *w, const fxa__cuda_config *config) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
         uint32_t last = 0;
-        if (n->op != FXA_OP_LOAD || !w->need[i] || w->coords) continue;
+        if (n->op != FXA_OP_LOAD || !w->need[i]) continue;
         int positions = choose_place(p, n, &last);
         uint8_t dtype = p->tensors[n->imm].dtype;
         if (positions == 2 && n->imm == config->dense && !(w->need[i] & CUDA_MASK)) w->c->dense = i;
@@ -120,7 +119,7 @@ static uint8_t choose_sure(const cuda_work *w, const fxa__node *n, int64_t *leas
         const fxa__node *index = &w->c->program->nodes[n->arg[d]];
         const fxa__span *s = &w->spans[n->arg[d]];
         bool head = index->imm == FXA_INPUT_B || index->imm == FXA_INPUT_H;
-        bool coordinate = !w->coords && index->op == FXA_OP_INPUT && head;
+        bool coordinate = index->op == FXA_OP_INPUT && head;
         int64_t needs = coordinate ? -1 - index->imm : s->hi + 1;
         bool known = coordinate || (s->lo >= 0 && s->hi < FXA__CUDA_LENGTH);
         /* One axis has one bound: the larger of two numbers, or the same coordinate. */
@@ -177,7 +176,7 @@ static void choose_gradients(cuda_work *w, const fxa__cuda_config *config) {
             c->grad_diagonal = true;
         else if (choose_is_load(w, out, c->dense))
             c->grad_dense = true;
-        else if (grad.kind <= (w->coords ? FXA__GRAD_ONE : FXA__GRAD_HEAD) && c->n_sums < FXA__CUDA_SUMS)
+        else if (grad.kind <= FXA__GRAD_HEAD && c->n_sums < FXA__CUDA_SUMS)
             c->sums[c->n_sums++] = i;
         else
             c->has_scatter = true;
@@ -203,12 +202,11 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     w->c->has_slope = slope >= 0 && !choose_is_number(p, slope, 1);
     w->c->has_mask = !(p->nodes[mask].op == FXA_OP_CONST && p->nodes[mask].imm);
     choose_mark(w);
-    fxa__cuda_spans(w, w->spans);
+    fxa__cuda_spans(p, w->spans);
     fxa__cuda_tiles(w, w->tiles);
     choose_diagonal(w);
     choose_loads(w, config);
     w->c->mask_inputs = w->sets[mask].inputs;
-    if (w->coords && (w->c->mask_inputs & 1u << FXA_INPUT_Q)) w->c->mask_inputs |= 1u << FXA_INPUT_B; /* positions */
     if (w->c->diagonal >= 0) w->c->diagonal_inputs = w->sets[w->c->diagonal].inputs;
     choose_bounds(w, config);
     choose_bound(w);
@@ -222,7 +220,6 @@ fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *confi
     FXA_TRY(fxa__cuda_rewrite(host, config, out, err));
     size_t n = (size_t)out->program->n_nodes, n_outputs = (size_t)out->program->n_outputs;
     cuda_work w = {.host = host, .c = out, .backward = config->derivative != NULL, .rounded = -1};
-    w.coords = config->coords;
     w.scalars = config->scalars;
     w.forms = fxa__alloc_array(host, n, sizeof *w.forms);
     w.sets = fxa__alloc_array(host, n, sizeof *w.sets);

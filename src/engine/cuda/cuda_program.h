@@ -39,7 +39,6 @@ typedef struct fxa__cuda_config {
     int32_t dense;                      /* tensor that may be read as pair.dense: its strides and sizes are right; -1 */
     uint64_t fits; /* tensors, by bits, whose sizes the caller compares with `least` below; of others all indices that
                       are looked at by pairs are guarded */
-    bool coords;   /* coordinates are not the local ones (FxaCoords): no words, dense tensor or diagonal then */
     bool scalars;  /* scale and params are where only the device can read them (FxaScalars): not `plain` then */
     bool words;    /* loads may be words: tensors have an element for each entry, head and position */
     bool plain; /* scale and params that are factors or divisors of floats are finite and not 0, and the factor of the

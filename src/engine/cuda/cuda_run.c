@@ -54,6 +54,9 @@ static const struct where_slot {
     {FXA_SLOT_CU_Q, {FXA_VARLEN, FXA_VARLEN}},
     {FXA_SLOT_CU_K, {FXA_VARLEN, FXA_VARLEN}},
     {FXA_SLOT_PAGES, {FXA_PAGED, FXA_PAGED}},
+    {FXA_SLOT_SCALE, {FXA_SCALARS_IN_MEMORY, FXA_SCALARS_IN_MEMORY}},
+    {FXA_SLOT_SEED, {FXA_SCALARS_IN_MEMORY, FXA_SCALARS_IN_MEMORY}},
+    {FXA_SLOT_PARAMS, {FXA_SCALARS_IN_MEMORY, FXA_SCALARS_IN_MEMORY}},
 };
 
 static fxa_status where_check(const fxa__cu_self *s, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {

@@ -20,7 +20,7 @@
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN)
 #define SUPPORT_ACCUMULATES (FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V)
 
-enum { CU_MOST_COLUMNS = 256, CU_MOST_GRID = 65535, CU_MOST_LENGTH = 1 << 30, CU_MOST_NARROW = 128 };
+enum { CU_MOST_COLUMNS = 256, CU_MOST_GRID = 65535, CU_MOST_LENGTH = FXA__CUDA_LENGTH, CU_MOST_NARROW = 128 };
 
 /* ---- Questions --------------------------------------------------------------------------------------------------- */
 
@@ -60,11 +60,10 @@ static const struct cu_row {
     {BOTH, 0, cu_is_wide, "d and dv are to be at most 256"},
     {BOTH, 0, cu_is_empty, "b, sq or sk is 0: kernels take nothing that is empty"},
     {BOTH, 0, cu_is_beyond, "b and hq are to be at most 65535"},
-    {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^30"},
+    {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^28"},
     {BOTH, FXA_DROPOUT, fxa__cu_coordinates_move, "kernels drop by local indices, which are no coordinates here"},
     {FORWARD, FXA_ACC_OUT, NULL, "kernels overwrite what is there"},
     {BACKWARD, SUPPORT_ACCUMULATES, cu_is_unpadded, "gradients of packed rows overwrite what is there"},
-    {BOTH, FXA_SCALARS_IN_MEMORY, NULL, "kernels get scale, seed and params with the launch"},
     {BOTH, FXA_SCALED, NULL, "kernels have no scales of operands"},
     {FORWARD, FXA_WANT_MAX, NULL, "kernels do not write the row maximum"},
     {BOTH, 0, cu_has_wide_lse, "LSE is to be f32"},
@@ -258,7 +257,8 @@ static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice 
 
 /* ---- The program ------------------------------------------------------------------------------------------------- */
 
-/* A factor that turns out to be 0 or below stays with the pairs. */
+/* A factor that turns out to be 0 or below stays with the pairs; of tensors that are smaller than the text counts on
+ * indices are guarded. */
 static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_program *derivative, fxa__cu_choice *c,
                           fxa__cuda_program *out, fxa_error *err) {
     bool backward = p->in.pass == FXA_BACKWARD;
@@ -266,10 +266,14 @@ static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_
     config.grad_params = backward ? p->in.param_grads : 0;
     config.grad_tensors = backward ? cu_tensor_grads(&p->in) : 0;
     config.plain = c->plain;
+    config.scalars = p->in.flags & FXA_SCALARS_IN_MEMORY;
+    config.fits = UINT64_MAX;
     FXA_TRY(fxa__cuda_program_make(p->host, &config, out, err));
-    if (!c->plain || fxa__cu_factor_is_positive(out)) return FXA_OK;
+    bool stays = c->plain && !fxa__cu_factor_is_positive(out);
+    config.fits = fxa__cu_fitting(p, out);
+    if (!stays && config.fits == UINT64_MAX) return FXA_OK;
     fxa__cuda_program_free(out);
-    c->plain = config.plain = false;
+    if (stays) c->plain = config.plain = false;
     return fxa__cuda_program_make(p->host, &config, out, err);
 }
 
@@ -283,7 +287,7 @@ static fxa_status cu_program(const fxa__problem *p, fxa__cu_choice *c, fxa__cuda
     if (status == FXA_OK) {
         c->dense = fxa__cu_dense_tensor(p, lifted);
         c->words = fxa__cu_words_fit(p, lifted);
-        c->plain = fxa__cu_is_plain(p->host, lifted, derivative);
+        c->plain = !(p->in.flags & FXA_SCALARS_IN_MEMORY) && fxa__cu_is_plain(p->host, lifted, derivative);
         status = cu_text(p, lifted, derivative, c, out, err);
     }
     fxa_program_destroy(derivative);

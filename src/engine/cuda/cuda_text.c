@@ -28,23 +28,10 @@ typedef struct cuda_text {
     } scalars[FXA_MAX_PARAMS]; /* of params that are in memory */
 } cuda_text;
 
-/* How functions begin: what they are called with is local, what they compute with is what the program sees. */
+static const char cudatext_pair[] = "        const int q = p.q, k = p.k;\n";
 static const char cudatext_lengths[] =
     "        const int q_len = q_length(a, b), k_len = k_length(a, b), heads = a.heads;\n";
-static const char cudatext_seen[] = "        const int b = coord_b(a, b_), h = coord_h(a, h_), heads = seen_heads(a);\n"
-                                    "        const int q_len = seen_q_len(a, q_rows), k_len = seen_k_len(a, k_rows);\n";
-static const char cudatext_ends[] = "        const int q_rows = q_length(a, b_), k_rows = k_length(a, b_);\n";
-static const char cudatext_moved[] =
-    "        const int q_more = shift_q(a, b_, q_len, k_len), k_more = shift_k(a);\n"
-    "        const long long q0 = (long long)q0_ + q_more, q1 = (long long)q1_ + q_more;\n"
-    "        const long long k0 = (long long)k0_ + k_more, k1 = (long long)k1_ + k_more;\n";
-
 static void cudatext_put(cuda_text *t, const char *text) { fxa__write_bytes(t->w, text, strlen(text)); }
-
-static void cudatext_pair(cuda_text *t) {
-    cudatext_put(t, t->work->coords ? "        const int q = fxa__shift(p.q, q_more), k = fxa__shift(p.k, k_more);\n"
-                                    : "        const int q = p.q, k = p.k;\n");
-}
 
 static void cudatext_switch(cuda_text *t, const char *name, int value) {
     if (value) fxa__write_format(t->w, "#define PROG_%s %d\n", name, value);
@@ -213,15 +200,8 @@ static void cudatext_head(cuda_text *t) {
         fxa__lower_emit_kept(&t->pairs, (fxa__emit_level)level, t->w);
     if (t->near >= 0) cudatext_put(t, "    float limit;\n");
     cudatext_scalars(t, false);
-    if (t->work->coords) {
-        cudatext_put(t, "    int q_more, k_more;\n"
-                        "    FXA_INLINE void head(const FxaArgs &a, int b_, int h_, int q_rows, int k_rows)\n    {\n");
-        cudatext_put(t, cudatext_seen);
-        cudatext_put(t, "        q_more = shift_q(a, b_, q_len, k_len), k_more = shift_k(a);\n");
-    } else {
-        cudatext_put(t, "    FXA_INLINE void head(const FxaArgs &a, int b, int h, int q_len, int k_len)\n    {\n"
-                        "        const int heads = a.heads;\n");
-    }
+    cudatext_put(t, "    FXA_INLINE void head(const FxaArgs &a, int b, int h, int q_len, int k_len)\n    {\n"
+                    "        const int heads = a.heads;\n");
     cudatext_scalars(t, true);
     for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
         fxa__lower_emit_nodes(&t->pairs, (fxa__emit_level)level, 0xff, t->w);
@@ -257,11 +237,7 @@ static void cudatext_tile(cuda_text *t) {
         count++;
     }
     if (!count) return;
-    if (t->work->coords)
-        cudatext_put(t, "    FXA_INLINE void tile(const FxaArgs &a, int q_, int k_)\n    {\n"
-                        "        const int q = fxa__shift(q_, q_more), k = fxa__shift(k_, k_more);\n");
-    else
-        cudatext_put(t, "    FXA_INLINE void tile(const FxaArgs &a, int q, int k)\n    {\n");
+    cudatext_put(t, "    FXA_INLINE void tile(const FxaArgs &a, int q, int k)\n    {\n");
     cudatext_inside(t, &t->tiles, CUDA_TILE);
     for (int32_t i = 0; i < n; i++)
         if (cudatext_is_tiled(t, i)) cudatext_tile_member(t, i);
@@ -278,14 +254,14 @@ static void cudatext_value(cuda_text *t) {
     int32_t slope = fxa__program_output(t->c->program, FXA__OUT_DSCORE);
     if (t->c->has_value) {
         cudatext_put(t, "    FXA_INLINE float value(const FxaArgs &a, float score, const Pair &p) const\n    {\n");
-        cudatext_pair(t);
+        cudatext_put(t, cudatext_pair);
         cudatext_inside(t, &t->pairs, CUDA_VALUE);
         cudatext_return(t, &t->pairs, t->c->value);
     }
     if (!t->c->has_slope) return;
     cudatext_put(
         t, "    FXA_INLINE float value(const FxaArgs &a, float score, const Pair &p, float &slope) const\n    {\n");
-    cudatext_pair(t);
+    cudatext_put(t, cudatext_pair);
     cudatext_inside(t, &t->pairs, CUDA_VALUE | CUDA_SLOPE);
     cudatext_put(t, "        slope = ");
     fxa__lower_emit_value(&t->pairs, slope, t->w);
@@ -303,7 +279,7 @@ static void cudatext_near(cuda_text *t) {
     cudatext_put(t, "    FXA_INLINE float near(const FxaArgs &) const { return limit; }\n");
     t->pairs.tanh = "score_tanh_near";
     cudatext_put(t, "    FXA_INLINE float value_near(const FxaArgs &a, float score, const Pair &p) const\n    {\n");
-    cudatext_pair(t);
+    cudatext_put(t, cudatext_pair);
     cudatext_inside(t, &t->pairs, CUDA_VALUE);
     cudatext_return(t, &t->pairs, t->c->value);
     cudatext_put(t, "#endif\n");
@@ -313,7 +289,7 @@ static void cudatext_near(cuda_text *t) {
 static void cudatext_mask_same(cuda_text *t) {
     if (t->n_rest < 0) return;
     cudatext_put(t, "    FXA_INLINE bool mask_same(const FxaArgs &a, const Pair &p) const\n    {\n");
-    cudatext_pair(t);
+    cudatext_put(t, cudatext_pair);
     cudatext_inside(t, &t->pairs, CUDA_SAME);
     cudatext_put(t, "        return 1");
     for (int i = 0; i < t->n_rest; i++) {
@@ -327,7 +303,7 @@ static void cudatext_mask(cuda_text *t) {
     if (!t->c->has_mask) return;
     /* A mask that reads the score has it from nobody: such a program is refused before. */
     cudatext_put(t, "    FXA_INLINE bool mask(const FxaArgs &a, const Pair &p) const\n    {\n");
-    cudatext_pair(t);
+    cudatext_put(t, cudatext_pair);
     cudatext_inside(t, &t->pairs, CUDA_MASK);
     cudatext_return(t, &t->pairs, fxa__program_output(t->c->program, FXA__OUT_MASK));
 }
@@ -338,7 +314,7 @@ static void cudatext_partials(cuda_text *t) {
                       "    FXA_INLINE void partials(const FxaArgs &a, float score, const Pair &p, float (&g)[%d]) "
                       "const\n    {\n",
                       (int)t->c->n_sums);
-    cudatext_pair(t);
+    cudatext_put(t, cudatext_pair);
     cudatext_inside(t, &t->grads, CUDA_GRADS);
     for (int32_t i = 0; i < t->c->n_sums; i++) {
         fxa__write_format(t->w, "        g[%d] = ", (int)i);
@@ -362,7 +338,7 @@ static void cudatext_scatter(cuda_text *t) {
     cudatext_put(
         t, "    FXA_INLINE void scatter(const FxaArgs &a, int b, int h, float score, const Pair &p, float ds) const"
            "\n    {\n");
-    cudatext_pair(t);
+    cudatext_put(t, cudatext_pair);
     cudatext_inside(t, &t->grads, CUDA_GRADS);
     for (int32_t i = 0; i < t->c->program->n_outputs; i++)
         if (fxa__cuda_is_scattered(t->work, i)) cudatext_add(t, &t->c->program->outputs[i]);
@@ -397,22 +373,6 @@ static bool cudatext_diagonal(cuda_text *t) {
 static const char cudatext_q_range[] = "fxa__span_words(vector_range(a.q_vector, b, h, q0, q1))";
 static const char cudatext_k_range[] = "fxa__span_words(vector_range(a.k_vector, b, h, k0, k1))";
 
-static void cudatext_class_head(cuda_text *t) {
-    if (t->work->coords) {
-        cudatext_put(
-            t, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b_, int h_, int q0_, int q1_, int k0_, "
-               "int k1_)\n    {\n");
-        cudatext_put(t, cudatext_ends);
-        cudatext_put(t, cudatext_seen);
-        cudatext_put(t, cudatext_moved);
-    } else {
-        cudatext_put(
-            t, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
-               "\n    {\n");
-        cudatext_put(t, cudatext_lengths);
-    }
-}
-
 static bool cudatext_class(cuda_text *t) {
     fxa__interval v;
     if (!t->c->has_mask) return true;
@@ -422,7 +382,10 @@ static bool cudatext_class(cuda_text *t) {
             v.emit.given[t->c->q_word] = cudatext_q_range;
         if (t->c->k_word >= 0 && t->c->program->nodes[t->c->k_word].type == FXA_INT)
             v.emit.given[t->c->k_word] = cudatext_k_range;
-        cudatext_class_head(t);
+        cudatext_put(
+            t, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
+               "\n    {\n");
+        cudatext_put(t, cudatext_lengths);
         cudatext_give_params(t, &v.emit, false);
         cudatext_put(t, "        const auto load_range = [&](const FxaArgs &, int, long long, int, fxa__span) {\n"
                         "            return fxa__span_any();\n        };\n"
@@ -458,7 +421,6 @@ static void cudatext_switches(cuda_text *t) {
     cudatext_switch(t, "BOUNDED", c->has_value && c->bound <= 16);
     cudatext_switch(t, "DIAGONAL", c->diagonal >= 0);
     cudatext_switch(t, "DENSE", c->dense >= 0);
-    cudatext_switch(t, "COORDS", t->work->coords);
     cudatext_switch(t, "SCALARS", t->work->scalars);
     cudatext_switch(t, "VECTOR", c->vector);
     cudatext_switch(t, "SAME", t->n_rest >= 0);

@@ -31,7 +31,7 @@ typedef struct cuda_work {
     uint8_t *sure;           /* of loads: indices that are inside for certain */
     bool *wanted;            /* by output: a gradient that is wanted, and not always 0 */
     bool backward;           /* the text is of a backward pass */
-    bool coords, scalars;    /* as the caller says */
+    bool scalars;            /* as the caller says */
     int32_t rounded;         /* a float that the forward has rounded, as a number on a diagonal: it is not fused; -1 */
     struct cuda_tile *tiles; /* by node */
 } cuda_work;
@@ -47,7 +47,7 @@ typedef struct cuda_tile { /* of a node that pairs get from t<node>, a member th
 } cuda_tile;
 
 /* Bounds of ints, by node, for coordinates and lengths up to FXA__CUDA_LENGTH; others are anything. */
-void fxa__cuda_spans(const cuda_work *w, fxa__span *out);
+void fxa__cuda_spans(const fxa_program *p, fxa__span *out);
 void fxa__cuda_tiles(const cuda_work *w, cuda_tile *out);
 
 /* ---- cuda_short.c ------------------------------------------------------------------------------------------------ */

@@ -48,10 +48,8 @@ static fxa__span tile_span(const fxa_program *p, const fxa__node *n, const fxa__
     }
 }
 
-void fxa__cuda_spans(const cuda_work *w, fxa__span *out) {
-    const fxa_program *p = w->c->program;
-    for (int32_t i = 0; i < p->n_nodes; i++)
-        out[i] = w->coords && p->nodes[i].op == FXA_OP_INPUT ? fxa__span_any() : tile_span(p, &p->nodes[i], out);
+void fxa__cuda_spans(const fxa_program *p, fxa__span *out) {
+    for (int32_t i = 0; i < p->n_nodes; i++) out[i] = tile_span(p, &p->nodes[i], out);
 }
 
 /* ---- What moves, and how ----------------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
  *
  * Dropout: which pairs are kept. Philox4x32-10 on the logical (b, h, q, k), as src/base/philox.h has it, so that all
  * engines drop the same pairs: counter (k >> 2, q, h, b), a pair takes word k & 3 and is kept when that is not below
- * the threshold. Where coordinates are others than the local ones (PROG_COORDS), what is added to k is a multiple of 4.
+ * the threshold.
  *
  * One call serves four keys, which lie in several lanes, so lanes share calls: each makes a quarter or half of those
  * that its neighbours need and the answers, a bit per pair, are exchanged. Bit i of the result belongs to accumulator i
@@ -11,18 +11,12 @@
 #ifndef FXA_CUDA_DROPOUT_CUH
 #define FXA_CUDA_DROPOUT_CUH
 
-#include "score.cuh"
+#include "spans.cuh"
 
 /* Bit i of the result: word i of the four is kept. */
 FXA_INLINE u32 keep_four(const FxaArgs &a, int b, int h, int q, int four)
 {
     u32 c0 = (u32)four, c1 = (u32)q, c2 = (u32)h, c3 = (u32)b, k0 = run_seed(a, 0), k1 = run_seed(a, 1);
-#if PROG_COORDS
-    c0 += (u32)(shift_k(a) >> 2);
-    c1 += (u32)shift_q(a, b, seen_q_len(a, q_length(a, b)), seen_k_len(a, k_length(a, b)));
-    c2 = (u32)coord_h(a, h);
-    c3 = (u32)coord_b(a, b);
-#endif
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         const u64 p0 = (u64)0xD2511F53u * c0, p1 = (u64)0xCD9E8D57u * c2;

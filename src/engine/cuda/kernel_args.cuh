@@ -81,19 +81,6 @@ struct FxaVector {
     long long ranges_b, ranges_h; /* of ranges, in pairs */
 };
 
-/*
- * Where rows, keys, heads and entries lie in the whole: the program and dropout see b, h, q and k with these added,
- * modulo 2^32, and the lengths and heads that are given here; memory is read by what is local. For texts with
- * PROG_COORDS alone.
- */
-struct FxaCoords {
-    const int *b_add, *h_add, *q_add, *k_add; /* one int each, or 0 */
-    const int *positions; /* per batch entry, added to q; or 0 */
-    int b, h, q, k;
-    int q_len, k_len, heads; /* 0: the entry's own, and `heads` */
-    int align; /* 1: k_len - q_len is added to q */
-};
-
 /* Scalars that only the device knows: each where it is not 0. For texts with PROG_SCALARS; scale and seed of kernels. */
 struct FxaScalars {
     const double *scale; /* NaN: 1 / sqrt(d) */
@@ -138,7 +125,6 @@ struct FxaArgs {
     float *partial, *partial_ml; /* decode workspace */
     unsigned seed[2], drop_below; /* FXA_DROPOUT: low word of the seed first; words below the threshold drop */
     float keep_inverse; /* 1 / (1 - p) */
-    struct FxaCoords coords;
     struct FxaScalars scalars;
 };
 

@@ -13,8 +13,6 @@
  *   PROG_DIAGONAL       value() reads pair.diagonal; diagonal() gives the row that fxa_diagonal_fill tabulates
  *   PROG_DENSE          value() reads pair.dense, an element of a 16-bit tensor [b, h, q, k]
  *   PROG_VECTOR         pair.q_word and pair.k_word are read: 1 by mask() alone, 2 by value() too
- *   PROG_COORDS         b, h, q and k are not the local ones: a.coords says what they are. Excludes words, diagonals and
- *                       dense tensors
  *   PROG_SCALARS        scale and params are read by a.scalars
  *   PROG_GRAD_DIAGONAL  the gradient of the diagonal row is wanted; PROG_GRAD_DENSE: that of the dense tensor. Both
  *                       need d value / d tensor = 1, so they exclude PROG_SLOPE.
@@ -119,9 +117,6 @@ struct ProgramBase {
 #endif
 #ifndef PROG_MASK
 #define PROG_MASK 0
-#endif
-#ifndef PROG_COORDS
-#define PROG_COORDS 0
 #endif
 #ifndef PROG_SAME
 #define PROG_SAME 0

@@ -6,7 +6,7 @@
 #ifndef FXA_CUDA_SPANS_CUH
 #define FXA_CUDA_SPANS_CUH
 
-#include "coords.cuh"
+#include "scalars.cuh"
 
 /* Of a problem without them nothing is compiled: they cost the inner loops some registers. */
 FXA_INLINE const int *q_lens(const FxaArgs &a)
