@@ -98,13 +98,14 @@ typedef struct cudev_tally {
 /* What of a case is left to be drawn for its program as a whole, because kernels are compiled for it. */
 typedef struct cudev_kind {
     uint32_t features;
-    bool aligned, gradients, deterministic, maximum;
+    bool aligned, gradients, deterministic, maximum, scalars;
 } cudev_kind;
 
 static cudev_kind cudev_kind_draw(uint64_t *rng) {
     cudev_kind k = {.features = cudev_features(rng)};
     k.aligned = attn_int(rng, 0, 3) > 0, k.gradients = attn_int(rng, 0, 1);
     k.deterministic = attn_int(rng, 0, 2) == 0, k.maximum = attn_int(rng, 0, 19) == 0;
+    k.scalars = attn_int(rng, 0, 5) == 0;
     return k;
 }
 
@@ -121,6 +122,7 @@ static bool cudev_is_aligned(const conf_case *c) {
 
 static void cudev_narrow(conf_case *c, const cudev_kind *k) {
     fxa_problem *p = &c->base.data.problem;
+    if (k->scalars && !(p->flags & FXA_DROPOUT)) p->flags |= FXA_SCALARS_IN_MEMORY;
     if (!k->maximum) p->flags &= ~(uint32_t)FXA_WANT_MAX;
     p->alignment = k->aligned && cudev_is_aligned(c) ? 16 : 0;
     if (k->deterministic) c->base.data.backward_flags |= FXA_DETERMINISTIC;
