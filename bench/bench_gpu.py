@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The cuDNN engine on a GPU, next to PyTorch's cuDNN attention and FlexAttention in the same run.
+"""The cudnn or the cuda engine on a GPU, next to PyTorch's cuDNN attention and FlexAttention in the same run.
 
-    PYTHONPATH=build/python python3 bench/bench_gpu.py [--flex] [--shapes ABC] [--rows causal,...] [--prepare]
+    PYTHONPATH=build/python python3 bench/bench_gpu.py [--engine cuda] [--flex] [--shapes ABC] [--rows causal,...] [--prepare]
 
 TFLOP/s forward and backward, medians of CUDA events with the L2 cache flushed before each run, exact pairs counted
 (4 D and 10 D operations for a pair of features D); then what a plan, an answer, a restore and the host's part of a run
@@ -26,6 +26,7 @@ from fxattn._problem import Args, Plan, Problem, View
 from fxattn._program import Program
 
 SHAPES = {"A": (4, 16, 4096, 128), "B": (1, 16, 16384, 128), "C": (4, 32, 4096, 64)}
+ENGINE = "cudnn"
 CAP, WINDOW, DOCUMENTS = 20.0, 1024, 8
 SOFTCAP = "param cap : float\nscore = cap * tanh(score / cap)\n"
 ALIBI = "tensor slope : f32[1]\nscore = score - slope[h] * (q - k)\n"
@@ -78,13 +79,13 @@ class Runner:
             flags |= _abi.VARLEN
             fields.update(b=b * DOCUMENTS, sq=n, sk=n, total_q=b * s, total_k=b * s)
             self.t["cu"] = torch.arange(0, b * s + 1, n, device="cuda", dtype=torch.int32)
-        p = Problem(self.program, backward=backward, flags=flags, engine="cudnn", **fields)
+        p = Problem(self.program, backward=backward, flags=flags, engine=ENGINE, **fields)
         names = ("q", "k", "v", "o") + (("dout", "dq", "dk", "dv_grad") if backward else ())
         for name in names:
             stride = (0, d, h * d, 1) if self.row == "documents" else ()  # packed: [T,H,D]
             p.operand(name, _abi.BF16, stride)
         if self.row == "documents":
-            p.operand("lse", _abi.F32, (0, 1, h))
+            p.operand("lse", _abi.F32, (0, 1, h) if ENGINE == "cudnn" else (0, b * s, 1))
         p.captures([View(t.data_ptr(), _abi.F32, tuple(t.shape), t.stride()) for t in self.captured])
         return p
 
@@ -210,16 +211,19 @@ def host_times(shape=(2, 4, 512, 128)):
     for backward, name in ((False, "forward"), (True, "backward")):
         plan, args, seconds = runner.plans[backward]
         run, handle, pointer = lib.plan_run, plan._handle, ctypes.byref(args.struct)
-        best = float("inf")
-        for _ in range(200):
+        for flags, how in ((0, "by ctypes"), (1, "by ctypes, pointers trusted")):
+            args.struct.flags = flags
+            best = float("inf")
+            for _ in range(200):
+                torch.cuda.synchronize()
+                began = time.perf_counter()
+                failed = [run(handle, pointer, None) for _ in range(20)]
+                best = min(best, (time.perf_counter() - began) / 20)
             torch.cuda.synchronize()
-            began = time.perf_counter()
-            failed = [run(handle, pointer, None) for _ in range(20)]
-            best = min(best, (time.perf_counter() - began) / 20)
-        torch.cuda.synchronize()
-        if any(failed):
-            print("%s: a run failed" % name)
-        print("%s: plan %.0f ms, run %.1f us on the host (by ctypes)" % (name, seconds * 1e3, best * 1e6))
+            if any(failed):
+                print("%s: a run failed" % name)
+            print("%s: plan %.0f ms, run %.1f us on the host (%s)" % (name, seconds * 1e3, best * 1e6, how))
+        args.struct.flags = 0
         saved = plan.save()
         cache_clear()
         began = time.perf_counter()
@@ -228,7 +232,7 @@ def host_times(shape=(2, 4, 512, 128)):
     for cap in ("again", "other"):
         text = SOFTCAP if cap == "again" else "score = 2.0 * tanh(score * 0.5)"
         began = time.perf_counter()
-        p = Problem(Program.from_text(text), engine="cudnn", flags=_abi.WANT_LSE, b=2, hq=4, hkv=4, sq=640, sk=640,
+        p = Problem(Program.from_text(text), engine=ENGINE, flags=_abi.WANT_LSE, b=2, hq=4, hkv=4, sq=640, sk=640,
                     d=128, device=_abi.CUDA, alignment=16)
         for name in ("q", "k", "v", "o"):
             p.operand(name, _abi.BF16)
@@ -241,13 +245,14 @@ def host_times(shape=(2, 4, 512, 128)):
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--engine", choices=("cudnn", "cuda"), default="cudnn")
     parser.add_argument("--flex", action="store_true", help="FlexAttention too, compiled for every row")
     parser.add_argument("--shapes", default="".join(SHAPES))
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--prepare", action="store_true", help="compile everything, time nothing")
     chosen = parser.parse_args()
-    global PREPARE
-    PREPARE = chosen.prepare
+    global PREPARE, ENGINE
+    PREPARE, ENGINE = chosen.prepare, chosen.engine
     if not torch.cuda.is_available():
         print("skipped: bench-gpu: no GPU is there")
         return 77
@@ -257,7 +262,7 @@ def main():
     print("%s, torch %s; TFLOP/s forward/backward" % (torch.cuda.get_device_name(), torch.__version__))
     for name in chosen.shapes:
         for row in chosen.rows.split(","):
-            found = [of_ours(row, SHAPES[name]), tried(of_sdpa, row, SHAPES[name])]
+            found = [tried(of_ours, row, SHAPES[name]), tried(of_sdpa, row, SHAPES[name])]
             found.append(tried(of_flex, row, SHAPES[name]) if chosen.flex else "-")
             print("%s %-16s fxattn %-9s  PyTorch's cuDNN %-9s  FlexAttention %s" % ((name, row) + tuple(map(show, found))),
                   flush=True)
