@@ -65,7 +65,7 @@ test-gpu: $(BUILD)/Makefile ## the cudnn and cuda engines on a GPU against the r
 	@python3 tests/gpu/run_cuda.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
 	@for file in torch_cuda jax_cuda; do PYTHONPATH=$(BUILD)/python python3 tests/gpu/$$file.py || [ $$? = 77 ] || exit 1; done
 
-bench-gpu: $(BUILD)/Makefile ## the cudnn engine on a GPU beside PyTorch's cuDNN attention and FlexAttention (needs torch)
+bench-gpu: $(BUILD)/Makefile ## the engines of a GPU beside PyTorch's cuDNN attention and FlexAttention (needs torch)
 	@$(MAKE_IN) --target python
 	@PYTHONPATH=$(BUILD)/python python3 bench/bench_gpu.py --flex $(GPU_FLAGS) || [ $$? = 77 ]
 
