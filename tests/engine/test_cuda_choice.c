@@ -79,11 +79,6 @@ static void no_adding(fxa_problem *p) { p->flags |= FXA_ACC_OUT; }
 static void no_scales(fxa_problem *p) { p->flags |= FXA_SCALED, p->o.dtype = FXA_E4M3; }
 static void no_max(fxa_problem *p) { p->flags |= FXA_WANT_MAX; }
 static void no_wide_lse(fxa_problem *p) { p->lse.dtype = FXA_F64; }
-static void no_far_lse(fxa_problem *p) { p->lse.layout = FXA_LAYOUT_BSHD; }
-static void no_other_dlse(fxa_problem *p) {
-    p->flags |= FXA_GRAD_LSE;
-    p->dlse = (fxa_operand){.layout = FXA_LAYOUT_STRIDED, .stride = {4 * 400, 400, 1}};
-}
 static void no_paged_grads(fxa_problem *p) { p->flags |= FXA_PAGED, p->page_size = 64, p->n_pages = 32; }
 static void no_packed_adding(fxa_problem *p) { p->flags |= FXA_VARLEN | FXA_ACC_K, p->total_q = 400, p->total_k = 700; }
 static void no_mixture(fxa_problem *p) { p->v.dtype = FXA_F16; }
@@ -110,9 +105,6 @@ TEST(refusals_have_their_reasons) {
         {FXA_FORWARD, no_scales, "scaled: "},
         {FXA_FORWARD, no_max, "max: kernels do not write"},
         {FXA_FORWARD, no_wide_lse, "LSE is to be f32"},
-        {FXA_FORWARD, no_far_lse, "rows of LSE"},
-        {FXA_BACKWARD, no_far_lse, "rows of LSE"},
-        {FXA_BACKWARD, no_other_dlse, "dLSE is to lie"},
         {FXA_BACKWARD, no_paged_grads, "no gradients of pages"},
         {FXA_FORWARD, no_mixture, "V is f16 and Q bf16"},
         {FXA_FORWARD, no_columns, "the last stride of Q is 2"},

@@ -298,6 +298,7 @@ TEST(causal_forward) {
     T_INT(main->a.q.b, 8 * 300 * 128);
     T_INT(main->a.k.h, 500 * 128);
     T_INT(main->a.lse_h, 300);
+    T_INT(main->a.lse_s, 1);
     T_CHECK(main->a.scale == 0.125f && fabsf(main->a.scale_log2 - 0.18033688f) < 1e-7f);
     T_INT(watch.maps, 4);
     T_INT(watch.map_size[1][1], 500);

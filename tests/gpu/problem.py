@@ -171,7 +171,7 @@ class Problem:
         a.f[0], a.f[1], a.i[0] = CAP * LOG2E, self.scale / CAP, self.window
         self.scalars(a, True)
         shape = self.lse_shape()
-        a.lse_b, a.lse_h = shape[1] * shape[2], shape[2]
+        a.lse_b, a.lse_h, a.lse_s = shape[1] * shape[2], shape[2], 1
         for name in ("q_lens", "k_lens", "q_starts", "k_starts", "sink", "grad_lse"):
             if getattr(self, name) is not None:
                 setattr(a, name, getattr(self, name).data_ptr())
@@ -180,6 +180,7 @@ class Problem:
             a.pad_rows, a.lse_b = (a.q_total // 128 + self.B) * 128, 0
             for t in (a.q, a.k, a.v):
                 t.b = 0
+        a.grad_lse_b, a.grad_lse_h, a.grad_lse_s = a.lse_b, a.lse_h, a.lse_s
         if self.pages is not None:
             a.pages, a.pages_b, a.page_size = self.pages.data_ptr(), self.pages.shape[1], self.paged
             a.n_pages = self.k.shape[0]

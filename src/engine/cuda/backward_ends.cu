@@ -61,9 +61,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
     if (a.grad_q_sum)
         for (int j = lane; j < FXA_D / 4; j += LANES) ((Float4 *)a.grad_q_sum)[row * (FXA_D / 4) + j] = Float4{};
     if (lane == 0) {
-        const long long l = at.b * a.lse_b + h * a.lse_h + rows.first + at.q;
-        const float lse = inside ? a.lse[l] : POS_INF;
-        a.delta[row] = inside && a.grad_lse ? sum - a.grad_lse[l] : sum;
+        const long long q = rows.first + at.q;
+        const float lse = inside ? a.lse[at.b * a.lse_b + h * a.lse_h + q * a.lse_s] : POS_INF;
+        const float *grad = a.grad_lse + at.b * a.grad_lse_b + h * a.grad_lse_h + q * a.grad_lse_s;
+        a.delta[row] = inside && a.grad_lse ? sum - *grad : sum;
         a.lse2[row] = lse == NEG_INF ? 0.f : lse * LOG2E;
     }
 }

@@ -208,16 +208,16 @@ static void args_tables(fxa__cu_call *c) {
 static void args_lse(fxa__cu_call *c) {
     const fxa_problem *p = &c->p->in;
     bool packed = p->flags & FXA_VARLEN;
-    if (c->at.lse) {
-        c->a.lse = c->at.lse;
-        c->a.lse_h = packed ? p->total_q : p->sq;
-        c->a.lse_b = packed ? 0 : p->hq * p->sq;
-    } else {
-        c->a.lse = c->bind->slot[FXA_SLOT_LSE];
-        c->a.lse_h = p->lse.stride[1];
-        c->a.lse_b = p->lse.stride[0];
-    }
-    if (p->flags & FXA_GRAD_LSE) c->a.grad_lse = c->bind->slot[FXA_SLOT_DLSE];
+    struct FxaArgs *a = &c->a;
+    a->lse = c->at.lse ? c->at.lse : c->bind->slot[FXA_SLOT_LSE];
+    a->lse_b = c->at.lse ? (packed ? 0 : p->hq * p->sq) : p->lse.stride[0];
+    a->lse_h = c->at.lse ? (packed ? p->total_q : p->sq) : p->lse.stride[1];
+    a->lse_s = c->at.lse ? 1 : p->lse.stride[2];
+    if (!(p->flags & FXA_GRAD_LSE)) return;
+    a->grad_lse = c->bind->slot[FXA_SLOT_DLSE];
+    a->grad_lse_b = p->dlse.stride[0];
+    a->grad_lse_h = p->dlse.stride[1];
+    a->grad_lse_s = p->dlse.stride[2];
 }
 
 static void args_operands(fxa__cu_call *c) {

@@ -35,10 +35,6 @@ static bool cu_is_long(const fxa_problem *p) {
 }
 static bool cu_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
 static bool cu_has_wide_lse(const fxa_problem *p) { return p->lse.dtype == FXA_F64; }
-static bool cu_has_far_lse(const fxa_problem *p) { return p->lse.stride[2] != 1; }
-static bool cu_has_other_dlse(const fxa_problem *p) {
-    return memcmp(p->dlse.stride, p->lse.stride, 3 * sizeof *p->lse.stride) != 0;
-}
 static bool cu_is_unpadded(const fxa_problem *p) { return (p->flags & FXA_VARLEN) != 0; }
 static bool cu_has_byte_grads(const fxa_problem *p) {
     for (size_t i = 0; i < p->n_captures; i++)
@@ -67,9 +63,6 @@ static const struct cu_row {
     {BOTH, FXA_SCALED, NULL, "kernels have no scales of operands"},
     {FORWARD, FXA_WANT_MAX, NULL, "kernels do not write the row maximum"},
     {BOTH, 0, cu_has_wide_lse, "LSE is to be f32"},
-    {FORWARD, FXA_WANT_LSE, cu_has_far_lse, "rows of LSE are to lie beside each other"},
-    {BACKWARD, 0, cu_has_far_lse, "rows of LSE are to lie beside each other"},
-    {BACKWARD, FXA_GRAD_LSE, cu_has_other_dlse, "dLSE is to lie as LSE does"},
     {BACKWARD, FXA_PAGED, NULL, "there are no gradients of pages"},
     {BACKWARD, 0, cu_has_bprop, "a backward program of the caller's is not there yet"},
     {BACKWARD, 0, cu_has_byte_grads, "gradients of captured tensors are to have 16 bits or more"},

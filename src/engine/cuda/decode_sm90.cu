@@ -291,7 +291,7 @@ FXA_INLINE void write_row(const FxaArgs &a, const Part &at, int r, int d, const 
     if (q_starts(a) && !inside) return;
     store_pair(rows_of(a.o, at.b, h, at.q_first + q), d, a.dv,
                inside && end.factor != 0.f ? pack16(o.x * end.factor, o.y * end.factor) : 0);
-    if (d == 0) a.lse[at.b * a.lse_b + h * a.lse_h + at.q_first + q] = inside ? end.lse : NEG_INF;
+    if (d == 0) a.lse[at.b * a.lse_b + h * a.lse_h + (at.q_first + q) * a.lse_s] = inside ? end.lse : NEG_INF;
 }
 
 /* The warps of this CTA; to the result, or to the workspace when there are more splits. */

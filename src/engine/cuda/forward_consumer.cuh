@@ -304,7 +304,7 @@ struct Consumer : TileOwner {
             const RowEnd end(a, h, finite_or_zero(row_max[r]) * unit, sum[r]);
             factor[r] = q < q_len ? end.factor : 0.f;
             if ((lane & 3) == 0 && q < (q_starts(a) ? q_len : a.q_len))
-                a.lse[b * a.lse_b + h * a.lse_h + q_first + q] = q < q_len ? end.lse : NEG_INF;
+                a.lse[b * a.lse_b + h * a.lse_h + (q_first + q) * a.lse_s] = q < q_len ? end.lse : NEG_INF;
         }
         const u32 rows = sh.q(turn) + (group * 64 + warp * 16) * 128;
         stage_rows<BM>(rows, o, factor[0], factor[1]);

@@ -104,7 +104,8 @@ struct Tile {
             if (q >= limit) continue;
             store_sums(o, i, q < at.q.length ? end.factor : 0.f, a.o, at.b, at.h, at.q.first + q, a.dv);
             if (x == 0)
-                a.lse[at.b * a.lse_b + at.h * a.lse_h + at.q.first + q] = q < at.q.length ? end.lse : NEG_INF;
+                a.lse[at.b * a.lse_b + at.h * a.lse_h + (at.q.first + q) * a.lse_s] =
+                    q < at.q.length ? end.lse : NEG_INF;
         }
     }
 

@@ -176,7 +176,7 @@ struct Tile {
                 const float factor = q < q_len ? end.factor : 0.f;
                 if (q >= limit) continue;
                 if ((lane & 3) == 0)
-                    a.lse[b * a.lse_b + h * a.lse_h + q_first + q] = q < q_len ? end.lse : NEG_INF;
+                    a.lse[b * a.lse_b + h * a.lse_h + (q_first + q) * a.lse_s] = q < q_len ? end.lse : NEG_INF;
                 u16 *to = rows_of(a.o, b, h, q_first + q);
 #pragma unroll
                 for (int j = 0; j < FXA_DV / 8; j++)

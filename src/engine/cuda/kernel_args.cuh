@@ -91,8 +91,8 @@ struct FxaScalars {
 struct FxaArgs {
     struct FxaView q, k, v, o, grad_o, grad_q, grad_k, grad_v;
     float *lse; /* natural logarithm */
-    const float *grad_lse; /* or 0; strides as lse */
-    long long lse_b, lse_h;
+    const float *grad_lse; /* or 0 */
+    long long lse_b, lse_h, lse_s, grad_lse_b, grad_lse_h, grad_lse_s; /* elements */
     float *lse2, *delta, *grad_q_sum; /* backward workspace, rows of q_pad per (b, h) */
     unsigned *next_tile; /* zero before the first launch, left zero by every launch */
     int *redo; /* per query tile of the launch; the same */
