@@ -5,7 +5,7 @@
 
 flax.py has the same for flax.linen; what both do is in _layers.py.
 """
-from typing import Any, Callable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -19,6 +19,39 @@ __all__ = ["DotProductAttention", "MultiHeadAttention", "SequenceDescriptor"]
 
 def __dir__() -> List[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
+def _read_by(mod: Any) -> Iterator[nnx.Variable]:
+    """Variables that a function closes over, or reads of the module whose method it is."""
+    function = getattr(mod, "__func__", mod)
+    held = [getattr(mod, "__self__", None)]
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            held.append(cell.cell_contents)
+        except ValueError:  # a cell that is not filled
+            pass
+    for x in held:
+        if isinstance(x, nnx.Variable):
+            yield x
+        elif isinstance(x, nnx.Module):
+            names = function.__code__.co_names
+            yield from (value for name, value in vars(x).items() if name in names and isinstance(value, nnx.Variable))
+
+
+def _traces_of(module: nnx.Module, mod: Any) -> Iterator[Tuple[Any, Any]]:
+    """The traces of JAX in which the variables of a function were made, and that in which the module was; nothing where
+    this Flax does not say."""
+    own = getattr(getattr(module, "_pytree__state", None), "trace_state", None)
+    for x in _read_by(mod):
+        other = getattr(x, "_trace_state", None)
+        if own is not None and other is not None:
+            yield other, own
+
+
+_COPIED = ("score_mod reads an nnx.Param of when the module was made: nnx.jit and nnx.grad copy modules, so that it "
+           "would get no gradient and stay as it was compiled. Give it at call time, by score_mod_tensors to program "
+           "text or score_mod(graph, score, tensors), or make the function in the __call__ of your module; a constant "
+           "is captured as an array, x[...]")
 
 
 @told
@@ -40,6 +73,7 @@ class DotProductAttention(nnx.Module):
                                  softmax_type, score_mod, score_mod_bprop)
         self.settings.check("DotProductAttention")
         self.deterministic = deterministic
+        self.made_beside = all(other == own for other, own in _traces_of(self, score_mod))
         self.rngs = rngs.dropout.fork() if rngs is not None and self.settings.attention_dropout > 0.0 else None
         self.softmax_offset = nnx.Param(jnp.zeros(num_attention_heads, jnp.float32)) \
             if self.settings.softmax_type == "learnable" else None
@@ -50,6 +84,8 @@ class DotProductAttention(nnx.Module):
                  score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, rngs: Optional[nnx.Rngs] = None) -> Any:
         """Arguments are those of fxattn.jax.flax.DotProductAttention."""
         deterministic = self.deterministic if deterministic is None else deterministic
+        if self.made_beside and any(other != own for other, own in _traces_of(self, self.settings.score_mod)):
+            refuse("DotProductAttention", [_COPIED])
         key_of = None
         if self.settings.attention_dropout > 0.0 and not deterministic:
             stream = rngs.dropout if rngs is not None else self.rngs

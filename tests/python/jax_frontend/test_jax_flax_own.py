@@ -171,3 +171,43 @@ def test_shapes_and_types_of_modules():
         {}, q, k, v, bias=jnp.asarray(bias, "float8_e5m2").astype("float32")))
     with pytest.raises(ValueError, match="attention_dropout is 'x'"):
         modules.DotProductAttention(8, 4, attention_dropout="x")
+
+
+class _Learned(nnx.Module):
+    """Slopes of its own, that a function reads: given to the constructor, made in the call, given as an array."""
+
+    def __init__(self, how):
+        self.how, self.slopes, self.factor = how, nnx.Param(jnp.asarray([0.5, 0.25, 0.1, 0.0])), 0.5
+        mods = {"method": self.mod, "closed": lambda s, b, h, q, k: s - self.slopes[h] * (q - k), "number": self.scaled,
+                "text": "score - slopes[h] * (q - k)", "array": by_array(self.slopes[...])}
+        self.core = modules.DotProductAttention(8, 4, score_mod=mods.get(how))
+
+    def mod(self, s, b, h, q, k):
+        return s - self.slopes[h] * (q - k)
+
+    def scaled(self, s, b, h, q, k):
+        return s * self.factor
+
+    def __call__(self, q, k, v):
+        if self.how == "made":
+            return modules.DotProductAttention(8, 4, score_mod=self.mod)(q, k, v)
+        return self.core(q, k, v, **{"score_mod_tensors": {"slopes": self.slopes}} if self.how == "text" else {})
+
+
+def by_array(slopes):
+    return lambda s, b, h, q, k: s - slopes[h] * (q - k)
+
+
+@pytest.mark.parametrize("how", ["method", "closed", "made", "text", "number", "array"])
+def test_functions_that_read_what_a_module_learns(how):
+    module, (q, k, v) = _Learned(how), qkv(8, s=8)
+    want = attention(q, k, v, score_mod=module.scaled if how == "number" else by_array(module.slopes[...]), causal=True)
+    for call in (module, jax.jit(lambda *a: module(*a))):  # as it is, and as a constant
+        assert all_close(call(q, k, v), want, 8)
+    train = nnx.jit(nnx.grad(lambda m: m(q, k, v).sum()))
+    if how in ("method", "closed"):
+        with pytest.raises(ValueError, match="score_mod reads an nnx.Param of when the module was made.*score_mod_tensors"):
+            train(module)
+    else:
+        assert (np.asarray(train(module).slopes[...]) != 0).any() == (how in ("made", "text"))
+        nnx.jit(lambda m: jax.checkpoint(lambda q: m(q, k, v))(q))(module)
