@@ -142,6 +142,12 @@ void fxa__torch_problem_end(fxa__torch_problem *p);
 void fxa__torch_operand_set(fxa_operand *operand, const fxa__torch_tensor *tensor);
 fxa_status fxa__torch_problem_run(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx);
 
+/* The plan of a problem, one reference for the caller: that of an equal one of late, or the context's
+ * (torch_plans.c). */
+fxa_status fxa__torch_plan_get(fxa_context *ctx, const fxa_problem *problem, fxa_plan **out, fxa_error *err);
+void fxa__torch_plans_clear(void);
+void fxa__torch_plans_forget(void); /* in a child */
+
 /* ---- Of torch_device.c ------------------------------------------------------------------------------------------ */
 
 bool fxa__torch_is_on_host(const fxa__torch_tensor *tensor);

@@ -135,7 +135,7 @@ static void remedy_add(fxa__torch_call *call) {
 
 fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx, fxa_plan **out) {
     alignment_set(p);
-    fxa_status status = fxa__torch.fxa_plan_create(ctx, &p->problem, out, &call->err);
+    fxa_status status = fxa__torch_plan_get(ctx, &p->problem, out, &call->err);
     if (status == FXA_E_UNSUPPORTED && !p->recorded) { /* perhaps of an engine that waits, or reads there */
         fxa_error why;
         p->problem.flags &= ~(uint32_t)FXA_CAPTURE;

@@ -377,7 +377,7 @@ fxa_status fxa__torch_problem_run(fxa__torch_problem *p, fxa__torch_call *call, 
     if (fxa__torch_is_nothing(p, call)) {
         return FXA_OK;
     }
-    fxa_status status = p->problem.device == FXA_HOST ? fxa__torch.fxa_plan_create(ctx, &p->problem, &plan, &call->err)
+    fxa_status status = p->problem.device == FXA_HOST ? fxa__torch_plan_get(ctx, &p->problem, &plan, &call->err)
                                                       : fxa__torch_device_plan(p, call, ctx, &plan);
     size_t size = status ? 0 : fxa__torch.fxa_plan_workspace(plan);
     if (size > 0) {

@@ -350,6 +350,7 @@ int fxa_torch_cache_clear(void) {
     if (fxa__torch_context(&ctx, &err)) {
         return -1;
     }
+    fxa__torch_plans_clear();
     fxa__torch.fxa_cache_clear(ctx);
     fxa__torch_pieces_clear();
     return 0;

@@ -37,6 +37,7 @@ static void state_after_fork(void) {
     memset(torch_state.context, 0, sizeof torch_state.context);
     torch_state.forked = 1;
     fxa__torch_pieces_forget();
+    fxa__torch_plans_forget();
 }
 
 void fxa__torch_state_begin(void) { pthread_atfork(NULL, NULL, state_after_fork); }

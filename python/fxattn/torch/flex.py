@@ -31,7 +31,7 @@ _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
 _PLACES = {"cpu": -1, torch.device("cpu"): -1, "cuda": -2, torch.device("cuda"): -2}
 # What is expected of a call without a mask (direct_expected in torch_direct.c), and what most functions are told.
 ALIKE, ALIKE_GROUPED = (1, 1, 1, -1, -1, -1), (2, 1, 1, -1, -1, -1)
-ON_HOST, NO_FLAGS = ("torch", None, None), (0,)
+ON_HOST, NO_FLAGS, _FLOAT64 = ("torch", None, None), (0,), torch.float64
 _said: Set[str] = set()  # warnings that are given once in a process
 
 
@@ -253,13 +253,14 @@ def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any
     floats: Tuple[float, ...] = DEFAULT_FLOATS
     recorded = is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if score_mod is not None or mask_mod is not None:
-        told: Tuple[Any, ...] = ON_HOST
-        if not q.is_cpu or q.dtype is torch.float64:  # as told_of_scores has it
-            told = "torch", None if q.is_cpu else q.device, torch.float64 if q.dtype is torch.float64 else None
-        traced = known(score_mod, mask_mod, told)
+        wide = _FLOAT64 if q.dtype is _FLOAT64 else None  # as told_of_scores has it
+        if q.is_cpu:
+            traced = known(score_mod, mask_mod, ON_HOST if wide is None else ("torch", None, wide))
+        else:
+            traced = known(score_mod, mask_mod, ("torch", q.device, wide))
         if traced is None:
             return None
-        source, tensors, params, *_ = traced
+        source, tensors, params, _, _, _ = traced
         ready = _ready.get(id(source))
         if ready is None or ready[0] is not source or ready[1] is not params:
             ready = _make_ready(source, params)

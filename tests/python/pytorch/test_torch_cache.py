@@ -171,6 +171,36 @@ def test_steady_state_builds_and_asks_nothing():
     assert after["runs"] == before["runs"] + 20
 
 
+def test_plans_of_calls_that_alternate():
+    """Problems that differ in one thing alone (a length, a stride, a dtype, a flag, how a captured tensor lies, a program
+    of other numbers), more of them than plans are kept, in turns and over again, by two threads: each its own values."""
+    g = torch.Generator().manual_seed(3)
+    table, calls = torch.randn(2, 12, generator=g), []
+    for n in range(12):
+        x = torch.randn(1, 2, 4 + n, 8, generator=g)
+        other = x.transpose(1, 2).contiguous().transpose(1, 2)
+        calls += [(x, None), (other, None), (x.double(), None), (x[:, :, ::2], None),
+                  (x, lambda s, b, h, i, j, t=table[:, :n + 1].contiguous()[:, 0]: s + t[h]),
+                  (x, lambda s, b, h, i, j, t=table[:, n]: s + t[h]), (x, eval("lambda s, b, h, i, j: s * %d" % n))]
+    wanted = [eager(x, x, x, mod)[0] for x, mod in calls]
+
+    def work(number):
+        for turn in range(3):
+            for at in range(len(calls)):
+                at = at * (5 if number else 1) % len(calls)
+                x, mod = calls[at]
+                got = fx.flex_attention(x, x, x, mod)
+                torch.testing.assert_close(got, wanted[at], rtol=1e-4, atol=1e-5)
+                causal = fx.attention(x, x, x, mod, is_causal=True)[:, :, 0]  # one key is all
+                torch.testing.assert_close(causal, x[:, :, 0], rtol=1e-4, atol=1e-5)
+                for wide, rows in ((0, x), (99, got)):
+                    found = fx.attention(x, x, x, mod, window=(wide, wide))
+                    torch.testing.assert_close(found, rows, rtol=1e-4, atol=1e-5)
+            if turn == 1 and number:
+                fx.cache_clear()
+    run_threads(work, 2)
+
+
 # ---- Threads ---------------------------------------------------------------------------------------------------------
 
 def test_eight_threads():

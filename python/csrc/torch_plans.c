@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The plans of the last calls (torch_call.h), in front of the context's own memo (src/plan/memo.c): that one makes a
+ * key of what a problem says, programs by content, and digests it. Programs here are one object for one text
+ * (torch_state.c), so two problems can be compared as they lie, which takes a tenth of it.
+ *
+ * Invariants: an entry holds its plan and its programs, so that no pointer in it is used for something else meanwhile.
+ * A problem that compares equal is equal; bytes between fields, or more tensors than there is room for, are at worst a
+ * reason to ask the context. Nothing but plans that were made is kept. The lock is held for a look-up only.
+ */
+#include "torch_call.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <string.h>
+
+enum { PLANS_KEPT = 32, PLAN_CAPTURES = 4 }; /* the first is a power of two */
+
+typedef struct plan_entry {
+    fxa_problem problem; /* without its arrays */
+    fxa_capture captures[PLAN_CAPTURES];
+    const fxa_context *ctx;
+    fxa_plan *plan; /* NULL: free */
+} plan_entry;
+
+static struct {
+    pthread_mutex_t lock;
+    plan_entry entry[PLANS_KEPT];
+} plans = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Where a problem is kept, by what differs between the calls of a model. */
+static plan_entry *plan_place(const fxa_problem *p) {
+    const uint64_t words[] = {p->pass,         p->flags,        (uintptr_t)p->program,    (uint64_t)p->b,
+                              (uint64_t)p->hq, (uint64_t)p->sq, (uint64_t)p->sk,          (uint64_t)p->d,
+                              p->q.dtype,      p->alignment,    (uint64_t)p->q.stride[2], (uint64_t)p->ordinal};
+    uint64_t hash = 0;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    return &plans.entry[hash >> 32 & (PLANS_KEPT - 1)];
+}
+
+static bool plan_fits(const fxa_problem *p) { return p->n_captures <= PLAN_CAPTURES && p->n_bprop_captures == 0; }
+
+/* Whether two problems are the same, but for where their arrays lie. */
+static bool problem_equal(const fxa_problem *a, const fxa_problem *b) {
+    size_t arrays = offsetof(fxa_problem, captures), rest = offsetof(fxa_problem, param_grads);
+    return memcmp(a, b, arrays) == 0 && a->n_captures == b->n_captures && a->n_bprop_captures == b->n_bprop_captures &&
+           memcmp((const char *)a + rest, (const char *)b + rest, sizeof *a - rest) == 0;
+}
+
+static void entry_release(plan_entry *e) {
+    if (e->plan) {
+        fxa__torch.fxa_plan_destroy(e->plan);
+        fxa__torch.fxa_program_destroy((fxa_program *)(uintptr_t)e->problem.program);
+        fxa__torch.fxa_program_destroy((fxa_program *)(uintptr_t)e->problem.bprop);
+    }
+}
+
+/* A reference to the plan for the caller, or NULL. */
+static fxa_plan *plan_look(const fxa_context *ctx, const fxa_problem *p) {
+    fxa_plan *found = NULL;
+    pthread_mutex_lock(&plans.lock);
+    const plan_entry *e = plan_place(p);
+    if (e->plan && e->ctx == ctx && problem_equal(&e->problem, p) &&
+        memcmp(e->captures, p->captures, p->n_captures * sizeof e->captures[0]) == 0) {
+        found = e->plan;
+        fxa__torch.fxa_plan_retain(found);
+    }
+    pthread_mutex_unlock(&plans.lock);
+    return found;
+}
+
+static void plan_put(const fxa_context *ctx, const fxa_problem *p, fxa_plan *plan) {
+    fxa__torch.fxa_plan_retain(plan);
+    fxa__torch.fxa_program_retain((fxa_program *)(uintptr_t)p->program);
+    fxa__torch.fxa_program_retain((fxa_program *)(uintptr_t)p->bprop);
+    pthread_mutex_lock(&plans.lock);
+    plan_entry *e = plan_place(p), old;
+    old.problem = e->problem;
+    old.plan = e->plan;
+    e->problem = *p;
+    e->problem.captures = e->problem.bprop_captures = NULL;
+    memcpy(e->captures, p->captures, p->n_captures * sizeof e->captures[0]);
+    e->ctx = ctx;
+    e->plan = plan;
+    pthread_mutex_unlock(&plans.lock);
+    entry_release(&old);
+}
+
+fxa_status fxa__torch_plan_get(fxa_context *ctx, const fxa_problem *problem, fxa_plan **out, fxa_error *err) {
+    bool fits = plan_fits(problem);
+    *out = fits ? plan_look(ctx, problem) : NULL;
+    if (*out) {
+        return FXA_OK;
+    }
+    fxa_status status = fxa__torch.fxa_plan_create(ctx, problem, out, err);
+    if (!status && fits) {
+        plan_put(ctx, problem, *out);
+    }
+    return status;
+}
+
+void fxa__torch_plans_clear(void) {
+    for (size_t i = 0; i < PLANS_KEPT; i++) {
+        plan_entry old;
+        pthread_mutex_lock(&plans.lock);
+        old = plans.entry[i];
+        plans.entry[i].plan = NULL;
+        pthread_mutex_unlock(&plans.lock);
+        entry_release(&old);
+    }
+}
+
+void fxa__torch_plans_forget(void) {
+    pthread_mutex_init(&plans.lock, NULL);
+    for (size_t i = 0; i < PLANS_KEPT; i++) {
+        plans.entry[i].plan = NULL;
+    }
+}
