@@ -111,11 +111,7 @@ class Call:
             return made[0] if made else None
         plain = self.plain(_training_flags(q))
         made = _direct.forward(self, q, k, v, plain.config, expected)
-        if not made:
-            return None
-        if self.extras or self.scalars:
-            return _apply_over(made, plain, q, k, v, *self.tensors, *self.extras, *self.scalars)
-        return _apply_over(made, plain, q, k, v, *self.tensors)
+        return _apply_over(made, plain, q, k, v, *self.all_tensors()) if made else None
 
     def _refuse_devices(self, q: Tensor, k: Tensor, v: Tensor) -> NoReturn:
         """Never run: the dispatcher would take the kernels of one device for tensors of the other."""
@@ -297,6 +293,16 @@ class _Over(torch.autograd.Function):
 
 
 _apply_over = super(torch.autograd.Function, _Over).apply
+
+
+def recorded_at_once(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor], floats: Sequence[float],
+                     config: Tuple[int, ...], program: str, expected: Sequence[int]) -> Optional[Tensor]:
+    """Call.output_direct with gradients, of a call that has nothing but these; without a Call."""
+    config = (config[0] | _training_flags(q), *config[1:])
+    made = _direct._run(q, k, v, tensors, (), (), (), floats, config, program, expected)
+    if not made:
+        return None
+    return _apply_over(made, Plain(len(tensors), 0, 0, (), floats, config, program), q, k, v, *tensors)
 
 
 class Backward(torch.autograd.Function):

@@ -22,6 +22,7 @@ from .._program import Program
 from ..trace import trace
 from ..trace.watch import find as known
 from . import _direct, _dynamo
+from ._autograd import recorded_at_once
 from ._traced import DEFAULT_FLOATS, are_floats, call_of, check_scale, told_of_scores
 from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of, noop_mask
 
@@ -251,7 +252,8 @@ def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any
         return None
     traced, tensors, program = None, (), ""
     floats: Tuple[float, ...] = DEFAULT_FLOATS
-    recorded = is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    enabled, usual = is_grad_enabled(), True
+    recorded = enabled and (q.requires_grad or k.requires_grad or v.requires_grad)
     if score_mod is not None or mask_mod is not None:
         wide = _FLOAT64 if q.dtype is _FLOAT64 else None  # as told_of_scores has it
         if q.is_cpu:
@@ -266,11 +268,14 @@ def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any
             ready = _make_ready(source, params)
         _, _, program, floats = ready
         for tensor in tensors:
-            recorded = recorded or not isinstance(tensor, Tensor) or tensor.requires_grad
-    if recorded or not floats:  # or with params that a Call has to look at
+            usual = usual and isinstance(tensor, Tensor)
+            recorded = recorded or enabled and usual and tensor.requires_grad
+    if not usual or not floats:  # arrays of others, or params that a Call has to look at
         return call_of(traced, scale, config).output_direct(q, k, v, expected)
     if scale is not None:
         floats = scale, *floats[1:]
+    if recorded:
+        return recorded_at_once(q, k, v, tensors, floats, config, program, expected)
     made = _direct._run(q, k, v, tensors, (), (), (), floats, config, program, expected)
     return made[0] if made else None
 
