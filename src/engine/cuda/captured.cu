@@ -12,9 +12,13 @@
  * fxa_captured_diagonal takes sums along diagonals (FxaDiagonalGrad) to the elements that the diagonal's load read.
  * Launch: grid (size / 128 rounded up, heads, batch, or 1: then over all entries in order).
  *
+ * fxa_captured_dense sums the gradients of pairs (a.grad_dense) over the entries and heads that the tensor does not
+ * tell apart, into the caller's gradient. Launch: any grid.
+ *
  * fxa_captured_store takes a dense array to the caller's gradient, in its type and strides. Launch: any grid.
  */
 #include "score.cuh"
+#include "storage.cuh"
 
 /* Of sum i: the param it is the gradient of, or -1 and the tensor. */
 struct SumTargets {
@@ -142,5 +146,28 @@ extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
             rest /= to.size[d];
         }
         grad_store(to, at, (double)from[i] + (to.add ? grad_load(to, at) : 0.));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
+    fxa_captured_dense(const __grid_constant__ FxaArgs a, const __grid_constant__ GradTensor to, int by_b, int by_h,
+                       long long count)
+{
+    const long long step = (long long)gridDim.x * CAPTURED_THREADS;
+    for (long long i = blockIdx.x * (long long)CAPTURED_THREADS + threadIdx.x; i < count; i += step) {
+        int index[FXA_CUDA_RANK];
+        long long at = 0, rest = i;
+        for (int d = to.rank - 1; d >= 0; d--) {
+            index[d] = (int)(rest % to.size[d]);
+            rest /= to.size[d];
+            at += index[d] * to.stride[d];
+        }
+        const int q = index[to.rank - 2], k = index[to.rank - 1], b0 = by_b ? index[0] : 0, h0 = by_h ? index[by_b] : 0;
+        const int b1 = by_b ? min(b0 + 1, a.batch) : a.batch, h1 = by_h ? min(h0 + 1, a.heads) : a.heads;
+        double sum = to.add ? grad_load(to, at) : 0.;
+        if (q < a.q_len && k < a.k_len)
+            for (int b = b0; b < b1; b++)
+                for (int h = h0; h < h1; h++) sum += (double)from_stored(row_of(a.grad_dense, b, h, q)[k]);
+        grad_store(to, at, sum);
     }
 }

@@ -61,6 +61,7 @@ fxa_status fxa__cu_backward(fxa__cu_call *c) {
     int32_t rows = c->code->unit[FXA__CU_ENDS].shape.q_rows;
     fxa__cu_captured_args(c);
     FXA_TRY(fxa__cu_prepare(c));
+    FXA_TRY(fxa__cu_captured_begin(c));
     FXA_TRY(backward_end(c, FXA__CU_PREPARE, c->at.pad_rows / rows, p->hq));
     FXA_TRY(backward_keys(c));
     if (p->flags & FXA_GRAD_Q)

@@ -22,17 +22,49 @@ typedef struct captured_tensor {
     int rank, dtype, add;
 } captured_tensor;
 
+static int32_t captured_dense_tensor(const fxa__cuda_program *g) { return g->program->nodes[g->dense].imm; }
+
+bool fxa__cu_dense_is_direct(const fxa__cu_choice *choice, const fxa__cuda_program *g, const fxa_problem *p) {
+    int32_t i = captured_dense_tensor(g);
+    const fxa_capture *t = &p->captures[i];
+    int64_t step = 1;
+    if (g->program->nodes[g->dense].n_args != 4 || t->grad_dtype != (uint32_t)choice->dtype || t->size[3] % 8)
+        return false;
+    for (int d = 3; d >= 0; d--) {
+        if (t->grad_stride[d] != step) return false;
+        step *= t->size[d];
+    }
+    return p->alignment >= 16 && !(p->flags & FXA_ACC_TENSORS);
+}
+
+/* Tiles that nobody visits are not written. */
+static fxa_status captured_clear_dense(fxa__cu_call *c) {
+    const fxa_view *v = &c->bind->dtensors[captured_dense_tensor(&c->code->program)];
+    size_t words = 1;
+    for (int d = 0; d < v->rank; d++) words *= (size_t)v->size[d];
+    int status = c->self->gpu.driver.fill((uintptr_t)v->data, 0, words / 2, c->bind->stream);
+    return fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err);
+}
+
+static struct FxaView captured_dense_view(const fxa__cu_call *c) {
+    const fxa__cu_grads *g = &c->at.grads;
+    int64_t pairs = c->p->in.sq * g->pitch;
+    if (g->dense) return (struct FxaView){g->dense, c->p->in.hq * pairs, pairs, g->pitch};
+    const fxa_view *v = &c->bind->dtensors[captured_dense_tensor(&c->code->program)];
+    return (struct FxaView){(void *)(uintptr_t)v->data, v->stride[0], v->stride[1], v->stride[2]};
+}
+
 void fxa__cu_captured_args(fxa__cu_call *c) {
     const fxa__cu_grads *g = &c->at.grads;
     const fxa_problem *p = &c->p->in;
     const fxa__cuda_program *program = &c->code->program;
     const struct FxaShape *shape = &c->code->unit[FXA__CU_BACKWARD].shape;
-    int64_t row = g->sum_rows * program->n_sums, part = (int64_t)g->tiles * g->part_size, pairs = p->sq * g->pitch;
+    int64_t row = g->sum_rows * program->n_sums, part = (int64_t)g->tiles * g->part_size;
     if (program->n_sums) c->a.sums = (struct FxaSums){g->sums, p->hq * row, row};
     if (program->grad_diagonal)
         c->a.grad_diagonal = (struct FxaDiagonalGrad){g->parts,          p->hq * part,  part,        g->part_size,
                                                       shape->k_rows - 1, shape->k_rows, g->part_size};
-    if (program->grad_dense) c->a.grad_dense = (struct FxaView){g->dense, p->hq * pairs, pairs, g->pitch};
+    if (program->grad_dense) c->a.grad_dense = captured_dense_view(c);
     for (int i = 0; i < FXA_CUDA_TENSORS; i++) c->a.grad_tensor[i] = g->tensor[i];
 }
 
@@ -93,23 +125,54 @@ static fxa_status captured_diagonal(fxa__cu_call *c) {
 
 /* ---- To the caller ----------------------------------------------------------------------------------------------- */
 
-static fxa_status captured_store(fxa__cu_call *c, int32_t i) {
+static captured_tensor captured_target(const fxa__cu_call *c, int32_t i) {
     const fxa_view *v = &c->bind->dtensors[i];
-    const float *from = c->at.grads.tensor[i];
-    long long count = c->at.grads.count[i];
     captured_tensor to = {.data = (void *)(uintptr_t)v->data, .rank = v->rank, .dtype = (int)v->dtype};
     to.add = (c->p->in.flags & FXA_ACC_TENSORS) != 0;
     for (int d = 0; d < v->rank; d++) to.size[d] = (int)v->size[d], to.stride[d] = v->stride[d];
+    return to;
+}
+
+static fxa__cu_grid captured_grid(int64_t count) {
+    return (fxa__cu_grid){fxa__min_i64(fxa__div_up(count, CAPTURED_BLOCK), CAPTURED_BLOCKS), 1, 1};
+}
+
+static fxa_status captured_store(fxa__cu_call *c, int32_t i) {
+    captured_tensor to = captured_target(c, i);
+    const float *from = c->at.grads.tensor[i];
+    long long count = c->at.grads.count[i];
     void *params[] = {&from, &to, &count};
     if (!count) return FXA_OK;
-    return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_STORE,
-                          (fxa__cu_grid){fxa__min_i64(fxa__div_up(count, CAPTURED_BLOCK), CAPTURED_BLOCKS), 1, 1},
-                          CAPTURED_BLOCK, params);
+    return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_STORE, captured_grid(count), CAPTURED_BLOCK, params);
+}
+
+/* The load has b and h, where it has them, before q and k. */
+static fxa_status captured_dense(fxa__cu_call *c) {
+    const fxa__cuda_program *g = &c->code->program;
+    if (!c->at.grads.dense) return FXA_OK;
+    const fxa__node *load = &g->program->nodes[g->dense];
+    captured_tensor to = captured_target(c, load->imm);
+    long long count = 1;
+    int by[2] = {0, 0};
+    for (int d = 0; d < load->n_args; d++) {
+        uint32_t input = fxa__node_input(&g->program->nodes[load->arg[d]]);
+        by[0] |= input == 1u << FXA_INPUT_B;
+        by[1] |= input == 1u << FXA_INPUT_H;
+        count *= to.size[d];
+    }
+    void *params[] = {&c->a, &to, &by[0], &by[1], &count};
+    return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TO_DENSE, captured_grid(count), CAPTURED_BLOCK, params);
+}
+
+fxa_status fxa__cu_captured_begin(fxa__cu_call *c) {
+    const fxa__cuda_program *g = &c->code->program;
+    return g->grad_dense && !c->at.grads.dense ? captured_clear_dense(c) : FXA_OK;
 }
 
 fxa_status fxa__cu_captured(fxa__cu_call *c) {
     FXA_TRY(captured_sums(c));
     FXA_TRY(captured_diagonal(c));
+    FXA_TRY(captured_dense(c));
     for (int32_t i = 0; i < FXA_CUDA_TENSORS; i++)
         if (c->at.grads.tensor[i]) FXA_TRY(captured_store(c, i));
     return FXA_OK;

@@ -207,9 +207,11 @@ static void layout_captured(layout *l) {
     g->part_size = (int32_t)(fxa__round_up(l->p->sq, LAYOUT_PAD) + LAYOUT_PAD);
     if (l->g->grad_diagonal) g->parts = layout_take(l, heads, g->tiles, g->part_size, sizeof(float));
     g->pitch = fxa__round_up(l->p->sk, 8);
-    if (l->g->grad_dense) g->dense = layout_take(l, heads, l->p->sq, g->pitch, sizeof(uint16_t));
+    int32_t dense = l->g->grad_dense ? l->g->program->nodes[l->g->dense].imm : -1;
+    if (dense >= 0 && !fxa__cu_dense_is_direct(l->choice, l->g, l->p))
+        g->dense = layout_take(l, heads, l->p->sq, g->pitch, sizeof(uint16_t));
     for (size_t i = 0; i < l->p->n_captures && i < FXA_CUDA_TENSORS; i++) {
-        if (!l->p->captures[i].grad) continue;
+        if (!l->p->captures[i].grad || (int32_t)i == dense) continue;
         g->count[i] = layout_elements(&l->p->captures[i], l->g->program->tensors[i].rank);
         g->tensor[i] = layout_take(l, g->count[i], 1, 1, sizeof(float));
     }

@@ -48,13 +48,21 @@ static bool promise_is_place(const fxa_problem *p, const fxa_program *program, c
     return (all & (1u << FXA_INPUT_Q | 1u << FXA_INPUT_K)) != 0;
 }
 
+/* How many loads a tensor has: its gradient is one sum of pairs if that is one. */
+static int promise_loads(const fxa_program *program, int32_t tensor) {
+    int n = 0;
+    for (int32_t i = 0; i < program->n_nodes; i++)
+        n += program->nodes[i].op == FXA_OP_LOAD && program->nodes[i].imm == tensor;
+    return n;
+}
+
 /* Rows that TMA can copy. */
 static bool promise_is_dense(const fxa_problem *p, const fxa_program *program, int32_t tensor) {
     const fxa_capture *t = &p->captures[tensor];
     int32_t rank = program->tensors[tensor].rank;
     if (program->tensors[tensor].dtype != p->q.dtype || p->q.dtype == FXA_F32 || p->alignment < 16 || rank < 2)
         return false;
-    if (p->pass == FXA_BACKWARD && t->grad) return false; /* its gradient is scattered: see cuda_captured.c */
+    if (p->pass == FXA_BACKWARD && t->grad && promise_loads(program, tensor) != 1) return false;
     if (p->flags & FXA_VARLEN || t->stride[rank - 1] != 1) return false;
     for (int32_t d = 0; d + 1 < rank; d++)
         if (t->stride[d] < 1 || t->stride[d] % PROMISE_ALIGN) return false;

@@ -124,6 +124,9 @@ fxa_status fxa__cu_stage_out(fxa__cu_call *c);
 
 /* cuda_captured.c: what the arguments of the backward kernels say of such gradients; and where those go after them. */
 void fxa__cu_captured_args(fxa__cu_call *c);
+/* Whether the kernel writes the gradient of the dense tensor where the caller wants it. */
+bool fxa__cu_dense_is_direct(const fxa__cu_choice *choice, const fxa__cuda_program *program, const fxa_problem *p);
+fxa_status fxa__cu_captured_begin(fxa__cu_call *c);
 fxa_status fxa__cu_captured(fxa__cu_call *c);
 
 fxa_status fxa__cu_forward(fxa__cu_call *c);

@@ -177,7 +177,8 @@ static void cu_describe(const fxa__cu_self *s, fxa__cu_code *c) {
                    x->family == FXA__CU_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
                    x->separate_dq ? ", dQ apart" : "", x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "",
                    x->fast_math ? ", fast functions" : "",
-                   c->program.grad_diagonal && x->family == FXA__CU_SM90 ? ", pairs rounded" : "",
+                   (c->program.grad_diagonal && x->family == FXA__CU_SM90) || c->program.grad_dense ? ", pairs rounded"
+                                                                                                    : "",
                    x->adds ? ", rounded before added" : "");
 }
 
