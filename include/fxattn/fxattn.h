@@ -113,7 +113,8 @@ typedef struct fxa_index_map {
  *     memory on the host. Refused for problems on the host.
  * SCALED: operands of 8 bits have scales, each one f32 where the tensors lie: what is read is the element times
  *     FXA_SLOT_DESCALE_x, what is written the result times FXA_SLOT_SCALE_x, and FXA_SLOT_AMAX_x gets the largest
- *     absolute value of the result before that. Each of these slots may be NULL: 1, or not written.
+ *     absolute value of the result before that. Each of these slots may be NULL: 1, or not written. DS is dS times the
+ *     scale of scores, which no one stores: docs/numerics.md says what becomes of its scale.
  * SCALARS_IN_MEMORY: scale, seed and params are read by the run where the tensors lie (FXA_SLOT_SCALE, SEED, PARAMS),
  *     not from fxa_args: for scalars that a device computes, and for graphs that are replayed with others. */
 #define FXA_FLAG_MAP(X)                                                                                                \
@@ -356,14 +357,16 @@ FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_probl
     X(AMAX_O, 39) /* written; NaN where a result is */                                                                 \
     X(AMAX_DQ, 40)                                                                                                     \
     X(AMAX_DK, 41)                                                                                                     \
-    X(AMAX_DV, 42)
+    X(AMAX_DV, 42)                                                                                                     \
+    X(SCALE_DS, 43) /* of gradients by scores, where an engine rounds them to 8 bits; with dO of 8 bits */             \
+    X(AMAX_DS, 44)
 
 /* clang-format off */
 typedef enum fxa_slot {
 #define FXA_SLOT_ENUM(name, value) FXA_SLOT_##name = value,
     FXA_SLOT_MAP(FXA_SLOT_ENUM)
 #undef FXA_SLOT_ENUM
-    FXA_SLOT_COUNT = 43,
+    FXA_SLOT_COUNT = 45,
     FXA_SLOT_MAX = 64
 } fxa_slot;
 /* clang-format on */

@@ -90,4 +90,10 @@ typedef struct FxaGpuPlaces {
     int32_t segments, reserved; /* 0: affine */
 } FxaGpuPlaces;
 
+/* fxa_gpu_inverse: *to = 1 / *from; 1 where there is none. */
+typedef struct FxaGpuInverse {
+    const float *from; /* or NULL */
+    float *to;
+} FxaGpuInverse;
+
 #endif

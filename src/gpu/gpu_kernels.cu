@@ -335,3 +335,9 @@ FXA_KERNEL fxa_gpu_places(FXA_ARGS FxaGpuPlaces a) {
         a.out[n] = (int32_t)(uint32_t)x;
     }
 }
+
+/* ---- Scales ------------------------------------------------------------------------------------------------------- */
+
+FXA_KERNEL fxa_gpu_inverse(FXA_ARGS FxaGpuInverse a) {
+    if (FXA_FIRST == 0) a.to[0] = a.from ? 1 / a.from[0] : 1;
+}

@@ -18,6 +18,7 @@ static const struct launch_kernel {
     [FXA__GPU_JOIN] = {"fxa_gpu_join", true},
     [FXA__GPU_SINK] = {"fxa_gpu_sink", true},
     [FXA__GPU_PLACES] = {"fxa_gpu_places", false},
+    [FXA__GPU_INVERSE] = {"fxa_gpu_inverse", false},
 };
 
 fxa_status fxa__gpu_module_open(const fxa__gpu *gpu, fxa__gpu_module *module, fxa_error *err) {

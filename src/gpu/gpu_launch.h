@@ -16,7 +16,8 @@
     X(STATISTICS, statistics, FxaGpuStatistics)                                                                        \
     X(JOIN, join, FxaGpuJoin)                                                                                          \
     X(SINK, sink, FxaGpuSink)                                                                                          \
-    X(PLACES, places, FxaGpuPlaces)
+    X(PLACES, places, FxaGpuPlaces)                                                                                    \
+    X(INVERSE, inverse, FxaGpuInverse)
 
 /* clang-format off */
 typedef enum fxa__gpu_kernel {

@@ -16,7 +16,7 @@ typedef struct fxa__bind {
     bool trusted; /* FXA_TRUSTED: whose pointers these are is not asked */
     double scale; /* on a device with SCALARS_IN_MEMORY: the slots have this, seed and params */
     /* By slot: what elements are multiplied with when they are read, and before they are written (on a device 1: the
-     * slots of scales have them); where the largest result goes, or NULL. */
+     * slots of scales have them); where the largest result goes, or NULL; of DO that of dS. */
     double load[FXA__SCALED_SLOTS], store[FXA__SCALED_SLOTS];
     float *amax[FXA__SCALED_SLOTS];
     const double *params;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Scales of operands of 8 bits as a table; see scales.h. A scale belongs to an operand and to one direction: what a
- * pass reads has a descale, what it writes a scale and a largest value.
+ * pass reads has a descale, what it writes a scale and a largest value. dS, the gradients by scores times their scale,
+ * is no operand: it goes with dO, whose dtype it has where it is rounded, and whose `store` and `amax` are free.
  */
 #include "scales.h"
 
@@ -29,6 +30,8 @@ static const scale_row scale_rows[] = {
     {FXA_SLOT_AMAX_DQ, FXA_SLOT_DQ, FXA__SCALE_WRITTEN, FXA__WRITTEN},
     {FXA_SLOT_AMAX_DK, FXA_SLOT_DK, FXA__SCALE_WRITTEN, FXA__WRITTEN},
     {FXA_SLOT_AMAX_DV, FXA_SLOT_DV, FXA__SCALE_WRITTEN, FXA__WRITTEN},
+    {FXA_SLOT_SCALE_DS, FXA_SLOT_DO, FXA__SCALE_READ, FXA__READ},
+    {FXA_SLOT_AMAX_DS, FXA_SLOT_DO, FXA__SCALE_WRITTEN, FXA__READ},
 };
 enum { SCALE_ROWS = sizeof scale_rows / sizeof *scale_rows };
 
@@ -111,7 +114,7 @@ void fxa__scales_fill(const fxa_problem *p, bool readable, fxa__bind *bind) {
         if (use == FXA__SCALE_WRITTEN)
             bind->amax[row->operand] = x;
         else
-            (row->role == FXA__READ ? bind->load : bind->store)[row->operand] = (double)*x;
+            (row->slot <= FXA_SLOT_DESCALE_DO ? bind->load : bind->store)[row->operand] = (double)*x;
     }
 }
 

@@ -4,8 +4,9 @@
  * gallery and random programs, both passes: what the engine writes finds an engine of cuDNN, and the first of them, as
  * many as FXA_TEST_PLANS says, are compiled. Then masks that differ must be compiled to code that differs: cuDNN takes
  * some masks for others, or drops them, without a word. (Bounds are passed by value: masks that differ in them alone
- * have the same code.) FXA_TEST_PROGRAM, a text, is tried alone. Run by test_cudnn_builds.py; FXA_TEST_SCALE=15
- * compiles the whole gallery with its masks, without them and with their contrary.
+ * have the same code.) FXA_TEST_PROGRAM, a text, is tried alone, and where FXA_TEST_BYTES is set, graphs of e4m3 are.
+ * Run by test_cudnn_builds.py; FXA_TEST_SCALE=15 compiles the whole gallery with its masks, without them and with their
+ * contrary.
  */
 #include "engine/cudnn/cudnn.h"
 #include "engine/cudnn/cudnn_build.h"
@@ -68,10 +69,10 @@ static fxa__problem *builds_problem(builds *b, const fxa_program *program, fxa_p
     fxa_error err;
     memset(captures, 0, sizeof captures);
     p.b = 2, p.hq = 4, p.hkv = 2, p.sq = BUILDS_LENGTH - (odd ? 13 : 0), p.sk = BUILDS_LENGTH - (odd ? 27 : 0),
-    p.d = 64;
+    p.d = pass == FXA_BACKWARD && b->dtype ? 128 : 64;
     p.pass = (uint32_t)pass, p.q.dtype = b->dtype ? b->dtype : (uint32_t)FXA_BF16, p.device = FXA_CUDA,
     p.alignment = 16, p.program = program;
-    p.flags = pass == FXA_FORWARD ? FXA_WANT_LSE | (b->dtype ? FXA_SCALED : 0) : FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    p.flags = (pass == FXA_FORWARD ? FXA_WANT_LSE : FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V) | (b->dtype ? FXA_SCALED : 0);
     p.captures = captures, p.n_captures = program ? fxa_program_tensor_count(program) : 0;
     if (pass == FXA_BACKWARD && b->own) {
         p.bprop = b->own, p.bprop_captures = captures;
@@ -282,6 +283,7 @@ static void builds_one(builds *b, const char *text) {
     fxa_error err;
     fxa_program *program = NULL;
     T_OK(fxa_program_parse(b->ctx, text, SIZE_MAX, &program, &err));
+    if (getenv("FXA_TEST_BYTES")) b->dtype = FXA_E4M3;
     for (int i = 0; i < 4 && program; i++) {
         builds_pass(b, program, "FXA_TEST_PROGRAM", (fxa_pass)(i & 1), i & 2, NULL);
         printf("  %s%s: workspace of cuDNN %" PRId64 "\n", i & 1 ? "backward" : "forward", i & 2 ? ", odd lengths" : "",
@@ -327,21 +329,22 @@ static void builds_masks(builds *b, fxa_pass pass, int n) {
     for (int i = 0; i < n; i++) free(code[i]);
 }
 
-/* The gallery's forward passes of e4m3 with scales, where they are taken at all; and the first masks. */
+/* The gallery of e4m3 with scales, where it is taken at all; and the first masks. */
 static void builds_bytes(builds *b) {
     struct dirent **files = NULL;
     int n = scandir(BUILDS_GALLERY, &files, builds_is_program, alphasort), yes = b->yes, no = b->no;
     b->dtype = FXA_E4M3;
     for (int i = 0; i < n; i++) {
         fxa_program *program = builds_file(b, files[i]->d_name);
-        builds_pass(b, program, files[i]->d_name, FXA_FORWARD, i & 1, NULL);
+        builds_both(b, program, files[i]->d_name, i & 1);
         fxa_program_destroy(program);
         free(files[i]);
     }
     free(files);
     printf("e4m3: %d graphs of the gallery found an engine, %d were refused with a reason\n", b->yes - yes, b->no - no);
-    if (b->level.arch / 10 == 9) T_CHECK(b->yes - yes > n / 2);
-    if (b->level.arch / 10 == 9 && b->plans > 0) builds_masks(b, FXA_FORWARD, BUILDS_BYTE_MASKS);
+    if (b->level.arch / 10 == 9) T_CHECK(b->yes - yes > n);
+    for (int pass = 0; pass < 2 && b->level.arch / 10 == 9 && b->plans > 0; pass++)
+        builds_masks(b, (fxa_pass)pass, BUILDS_BYTE_MASKS);
     b->dtype = 0;
 }
 
@@ -400,14 +403,15 @@ TEST(graphs_for_a_device) {
     T_REQUIRE(builds_open(&b, profile) == FXA_OK);
     T_CHECK(b.library.compiler); /* kept: cuDNN would load it for every question */
     const char *one = getenv("FXA_TEST_PROGRAM");
+    bool some = (one && *one) || getenv("FXA_TEST_BYTES");
     if (one && *one)
         builds_one(&b, one);
+    else if (some)
+        builds_bytes(&b);
     else
-        builds_programs(&b), builds_own(&b), builds_bias(&b);
-    if (!(one && *one)) builds_bytes(&b);
-    for (int pass = 0; pass < 2 && b.plans > 0 && !(one && *one); pass++)
-        builds_masks(&b, (fxa_pass)pass, BUILDS_MASKS);
-    if (b.plans > 0 && !(one && *one)) builds_neighbours(&b);
+        builds_programs(&b), builds_own(&b), builds_bias(&b), builds_bytes(&b);
+    for (int pass = 0; pass < 2 && b.plans > 0 && !some; pass++) builds_masks(&b, (fxa_pass)pass, BUILDS_MASKS);
+    if (b.plans > 0 && !some) builds_neighbours(&b);
     (void)b.library.api.descriptor_destroy(b.profile);
     fxa__cudnn_library_close(&b.library);
     fxa_context_destroy(b.ctx);

@@ -16,7 +16,7 @@ typedef struct support_case {
     fxa_pass pass;
     uint32_t flags;
     int64_t sq, sk, d, dv, hq, b;
-    uint32_t dtype, alignment, page_size, sink, o, lse;
+    uint32_t dtype, alignment, page_size, sink, o, lse, dout, dq;
     double dropout;
     bool taken; /* it is no refusal: the neighbour of one */
 } support_case;
@@ -35,11 +35,23 @@ static const support_case support_cases[] = {
     {.says = "8 bits were tried on sm_90", .version = 91901, .arch = 100, BYTES},
     {.says = "8 bits were tried on sm_90", H200, BYTES, .taken = true},
     {.says = "with cuDNN 9.19 alone", .version = 91801, .arch = 90, BYTES},
-    {.says = "8 bits is not written", H200, BYTES, .pass = FXA_BACKWARD},
+    {.says = "d and dv of 128", H200, BYTES, .pass = FXA_BACKWARD},
+    {.says = "d and dv of 128", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .dv = 64},
+    {.says = "d and dv of 128", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .taken = true},
+    {.says = "O is to be e4m3", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .o = FXA_E5M2},
+    {.says = "O is to be e4m3", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .dout = FXA_BF16},
+    {.says = "O is to be e4m3", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .dq = FXA_F32},
+    {.says = "O is to be e4m3", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .dout = FXA_E5M2, .taken = true},
+    {.says = "O is to be e4m3", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .dq = FXA_E5M2, .taken = true},
+    {.says = "beside gradients of 8", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .flags = FXA_DETERMINISTIC},
+    {.says = "beside gradients of 8", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .flags = FXA_PADDING},
+    {.says = "beside gradients of 8", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .flags = FXA_GRAD_LSE},
+    {.says = "beside gradients of 8", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .flags = FXA_ACC_Q},
     {.says = "are to be e4m3", H200, .dtype = FXA_E5M2},
     {.says = "multiples of 16", H200, BYTES, .d = 72},
     {.says = "multiples of 16", H200, BYTES, .d = 80, .dv = 48, .taken = true},
     {.says = "no pass of one row", H200, BYTES, .sq = 1},
+    {.says = "no pass of one row", H200, BYTES, .pass = FXA_BACKWARD, .sq = 1, .d = 128},
     {.says = "no pass of one row", H200, BYTES, .sq = 2, .taken = true},
     {.says = "16 bits from sm_100 on", H200, BYTES, .o = FXA_BF16},
     {.says = "f32 from 9.19.1 on", .version = 91900, .arch = 90, BYTES, .o = FXA_F32},
@@ -117,6 +129,7 @@ static fxa_problem support_problem(const support_case *c) {
     p.q.dtype = c->dtype ? c->dtype : (uint32_t)FXA_BF16, p.alignment = c->alignment ? c->alignment : 16;
     p.page_size = c->page_size, p.n_pages = c->page_size ? 9 : 0, p.dropout_p = c->dropout;
     p.sink.dtype = c->sink, p.o.dtype = c->o, p.lse.dtype = c->lse;
+    p.dout.dtype = c->dout, p.dq.dtype = c->dq;
     return p;
 }
 
@@ -144,17 +157,18 @@ static void support_ask_grads(fxa__host *host, fxa_context *ctx, bool hit[SUPPOR
         int64_t sq, hkv;
         uint32_t flags;
         int tensors;
-        bool own, wide;
-    } cases[] = {{NULL, 90, 64, 2, 0, 1, false, false},
-                 {"tried on sm_90 alone", 80, 64, 2, 0, 1, false, false},
-                 {"of the dtype of Q", 90, 64, 2, 0, 2, false, false},
-                 {"of the dtype of Q", 90, 64, 2, 0, 1, false, true},
-                 {"a multiple of 64", 90, 65, 2, 0, 1, false, false},
-                 {"heads that share keys", 90, 64, 1, 0, 1, false, false},
-                 {"beside bprop", 90, 64, 2, 0, 1, true, false},
-                 {"not tried beside it", 90, 64, 2, FXA_GRAD_LSE, 1, false, false},
-                 {"not tried beside it", 90, 64, 2, FXA_ACC_TENSORS, 1, false, false},
-                 {"not tried beside it", 90, 64, 2, FXA_PADDING, 1, false, false}};
+        bool own, wide, bytes;
+    } cases[] = {{NULL, 90, 64, 2, 0, 1, false, false, false},
+                 {"tried on sm_90 alone", 80, 64, 2, 0, 1, false, false, false},
+                 {"of the dtype of Q", 90, 64, 2, 0, 2, false, false, false},
+                 {"of the dtype of Q", 90, 64, 2, 0, 1, false, true, false},
+                 {"a multiple of 64", 90, 65, 2, 0, 1, false, false, false},
+                 {"heads that share keys", 90, 64, 1, 0, 1, false, false, false},
+                 {"beside bprop", 90, 64, 2, 0, 1, true, false, false},
+                 {"not tried beside it", 90, 64, 2, FXA_GRAD_LSE, 1, false, false, false},
+                 {"not tried beside it", 90, 64, 2, FXA_ACC_TENSORS, 1, false, false, false},
+                 {"not tried beside it", 90, 64, 2, FXA_PADDING, 1, false, false, false},
+                 {"beside those of 8 bits", 90, 64, 2, 0, 1, false, false, true}};
     fxa_program *program = NULL, *bprop = NULL;
     fxa_error err;
     const fxa_text text = {"bprop", "dscore = dscore * 2.0", SIZE_MAX};
@@ -166,6 +180,7 @@ static void support_ask_grads(fxa__host *host, fxa_context *ctx, bool hit[SUPPOR
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const support_case plain = {H200, .pass = FXA_BACKWARD, .sq = cases[i].sq, .sk = 128, .flags = cases[i].flags};
         fxa_problem p = support_problem(&plain);
+        if (cases[i].bytes) p.q.dtype = FXA_E4M3, p.d = 128;
         fxa_capture captures[2] = {{.size = {cases[i].sq, 128}, .grad = 1},
                                    {.size = {cases[i].sq, 128}, .grad = cases[i].tensors > 1}};
         char reason[240];

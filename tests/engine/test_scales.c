@@ -24,6 +24,7 @@ typedef struct scales_case {
     attn_data narrow, wide; /* of 8 bits; the same numbers in f64, or f32 */
     bool powers;            /* scales are powers of two: then the cpu engine in f32 is the same, bit by bit */
     float descale[5], scale[4], amax[4];
+    float scale_ds, amax_ds;
     bool given[5]; /* descales: else 1 */
 } scales_case;
 
@@ -57,6 +58,7 @@ static void scales_open(scales_case *c, uint64_t *rng, bool powers, bool few) {
     c->narrow.problem.flags |= FXA_SCALED;
     for (int i = 0; i < 5; i++) c->given[i] = attn_int(rng, 0, 4), c->descale[i] = scales_draw(rng, powers);
     for (int i = 0; i < 4; i++) c->scale[i] = scales_draw(rng, powers) * 16;
+    c->scale_ds = scales_draw(rng, false);
 }
 static void scales_close(scales_case *c) { attn_data_free(&c->narrow), attn_data_free(&c->wide); }
 
@@ -69,12 +71,18 @@ static void scales_widen(scales_case *c, int input) {
 }
 
 static void scales_run(scales_case *c, const char *engine, fxa_pass pass) {
+    static const uint32_t grads[4] = {0, FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V};
     attn_call call;
     fxa_error err;
     attn_call_make(&c->narrow, pass, &call);
     for (int i = 0; i < 5; i++) call.args.slot[scales_descale[i]] = c->given[i] ? &c->descale[i] : NULL;
-    for (int i = 0; i < 4; i++) call.args.slot[scales_scale[i]] = &c->scale[i];
-    for (int i = 0; i < 4; i++) call.args.slot[scales_amax[i]] = &c->amax[i], c->amax[i] = -5;
+    for (int i = 0; i < 4; i++) {
+        c->amax[i] = -5;
+        if (i && !(c->narrow.backward_flags & grads[i])) continue;
+        call.args.slot[scales_scale[i]] = &c->scale[i], call.args.slot[scales_amax[i]] = &c->amax[i];
+    }
+    call.args.slot[FXA_SLOT_SCALE_DS] = &c->scale_ds, call.args.slot[FXA_SLOT_AMAX_DS] = &c->amax_ds;
+    c->amax_ds = -5;
     call.p.engine = engine;
     T_OK(fxa_attention(scales_context(), &call.p, &call.args, &err));
 }
@@ -99,22 +107,40 @@ static void scales_check(const scales_case *c, int i, double share) {
     T_NEAR((double)c->amax[i], most, (share + 3 * 0x1p-24) * most); /* factor, product, float */
 }
 
-/* Backward begins from the O and LSE that forward of that engine left. */
-static void scales_backward(scales_case *c, const char *engine, double share) {
-    attn_tensor *lse = &c->narrow.t[FXA_SLOT_LSE];
-    scales_run(c, engine, FXA_FORWARD);
-    for (int i = 3; i < 5; i++) scales_widen(c, i);
-    for (int64_t j = 0; j < attn_tensor_places(lse); j++) attn_set(&c->wide.t[FXA_SLOT_LSE], j, attn_get(lse, j));
-    scales_run(c, engine, FXA_BACKWARD);
-    scales_run_wide(c, FXA_BACKWARD);
-    for (int i = 1; i < 4; i++) scales_check(c, i, share);
-}
-
 /* Sums in f32: of d products for a score, which is some tens large, of sk for a result, and a few roundings more. */
 static double scales_share(const scales_case *c) {
     double d = (double)c->narrow.problem.d, sk = (double)c->narrow.problem.sk;
     double score = 16 * d * (c->descale[0] * c->descale[1] > 1 ? (double)c->descale[0] * (double)c->descale[1] : 1);
     return 0x1p-24 * (2 * score * sqrt(d) + 4 * sk + 64);
+}
+
+/* The largest dS is that of the reference, whichever gradients are wanted. tests/engine/test_cudnn_fp8_backward.c has
+ * that of the reference from pairs. */
+static void scales_check_ds(scales_case *c, const char *engine) {
+    uint32_t flags = c->narrow.backward_flags;
+    scales_run(c, "ref", FXA_BACKWARD);
+    double want = (double)c->amax_ds;
+    T_CHECK(want > 0);
+    for (int i = 0; i < 3; i++) {
+        static const uint32_t others[3] = {0, FXA_GRAD_Q | FXA_GRAD_K, FXA_GRAD_V};
+        c->narrow.backward_flags = flags & ~others[i], c->scale_ds = ldexpf(1, 4 * i);
+        scales_run(c, engine, FXA_BACKWARD);
+        T_NEAR((double)c->amax_ds, want, scales_share(c) * want);
+    }
+    c->narrow.backward_flags = flags;
+}
+
+/* Backward begins from the O and LSE that forward of that engine left. */
+static void scales_backward(scales_case *c, const char *engine, double share) {
+    attn_tensor *lse = &c->narrow.t[FXA_SLOT_LSE];
+    scales_run(c, engine, FXA_FORWARD);
+    T_SAME((double)c->amax_ds, -5.0); /* of the other pass */
+    scales_check_ds(c, engine);
+    for (int i = 3; i < 5; i++) scales_widen(c, i);
+    for (int64_t j = 0; j < attn_tensor_places(lse); j++) attn_set(&c->wide.t[FXA_SLOT_LSE], j, attn_get(lse, j));
+    scales_run(c, engine, FXA_BACKWARD);
+    scales_run_wide(c, FXA_BACKWARD);
+    for (int i = 1; i < 4; i++) scales_check(c, i, share);
 }
 
 static void scales_try(const char *engine, uint64_t seed, bool powers) {
@@ -172,6 +198,28 @@ TEST(scales_that_would_not_count_are_refused_by_name) {
     T_CHECK(fxa_attention(scales_context(), &call.p, &call.args, &err) == FXA_E_PROBLEM);
     T_HAS(err.text, "no operand has 8 bits");
     scales_close(&c);
+}
+
+/* dS is written nowhere: its scale is for engines that round it, of which these are none. */
+TEST(a_scale_of_ds_changes_nothing_here) {
+    static const char *const engines[2] = {"ref", "cpu"};
+    for (int n = 0; n < 2; n++) {
+        uint64_t rng = 8;
+        scales_case c;
+        attn_kept kept = {{NULL}};
+        scales_open(&c, &rng, false, false);
+        scales_run(&c, engines[n], FXA_FORWARD);
+        for (int i = 0; i < 2; i++) {
+            c.scale_ds = i ? 1e-30f : 1e30f;
+            scales_run(&c, engines[n], FXA_BACKWARD);
+            T_CHECK(!attn_other_bits(&c.narrow, FXA_BACKWARD, &kept));
+        }
+        attn_drop(&kept);
+        c.narrow.problem.dout.dtype = FXA_BF16;
+        scales_refused(&c, FXA_BACKWARD, FXA_SLOT_SCALE_DS, FXA_SCALED, "it lacks DO of 8 bits");
+        scales_refused(&c, FXA_BACKWARD, FXA_SLOT_AMAX_DS, FXA_SCALED, "it lacks DO of 8 bits");
+        scales_close(&c);
+    }
 }
 
 TEST(values_of_scales_are_above_0_and_finite) {

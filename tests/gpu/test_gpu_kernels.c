@@ -108,4 +108,23 @@ TEST(what_is_written_is_rounded_to_nearest) {
     kernels_close(&r);
 }
 
+TEST(inverses_are_those_of_floats) {
+    static const float from[] = {1, 3, 0.1f, 448, 1e-30f, 3e38f};
+    kernels_rig r;
+    const char *missing = kernels_open(&r);
+    if (missing) T_SKIP(missing);
+    for (int i = 0; i < 7; i++) { /* the last: of nothing */
+        fxa_error err;
+        fxa__gpu_args args = {.inverse = {i < 6 ? r.from : NULL, r.to}};
+        float got = 0;
+        T_OK(fxa__gpu_copy_to(&r.gpu, r.from, &from[i < 6 ? i : 1], sizeof *from, NULL, &err));
+        T_OK(fxa__gpu_enter(&r.gpu, &err));
+        T_OK(fxa__gpu_launch(&r.gpu, &r.module, FXA__GPU_INVERSE, &args, 1, NULL, &err));
+        fxa__gpu_leave(&r.gpu);
+        T_OK(fxa__gpu_copy_from(&r.gpu, &got, r.to, sizeof got, NULL, &err));
+        T_SAME((double)got, i < 6 ? (double)(1 / from[i]) : 1.0);
+    }
+    kernels_close(&r);
+}
+
 T_MAIN

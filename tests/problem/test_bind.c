@@ -97,7 +97,7 @@ TEST(refused_slots) {
                  a->slot[FXA_SLOT_LSE] = the.data[4]);
     BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DSINK is set, and this problem does not write it",
                  a->slot[FXA_SLOT_DSINK] = the.data[4]);
-    BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot 43 is set: this library knows slots 0 to 42",
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot 45 is set: this library knows slots 0 to 44",
                  a->slot[FXA_SLOT_COUNT] = the.data[4]);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot K is 0x", a->slot[FXA_SLOT_K] = (char *)the.data[1] + 2);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "its elements need a multiple of 4 bytes",

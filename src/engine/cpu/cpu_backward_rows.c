@@ -69,6 +69,7 @@ void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked,
             memset(fxa__back_at(job, ds, n), 0, (size_t)(steps - n) * kernels->real_size);
             back_row_through(w, row, begin, steps, s, ds);
         }
+        fxa__cpu_amax_ds(kernels, job->bind, ds, n);
     }
     if (keep) kernels->row_drop(p, keep, factor, n);
 }

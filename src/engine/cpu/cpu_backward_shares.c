@@ -13,6 +13,7 @@
 #include "../../base/carve.h"
 #include "../../base/invariant.h"
 #include "../../lower/grad_class.h"
+#include "../../problem/scales.h"
 
 /* Bounds of memory and of what waits for a thread are guesses, not tuned: as much memory as a problem of that size has
  * anyway, as many units and lanes as large machines have threads. */
@@ -155,7 +156,7 @@ fxa__back_shares fxa__back_shares_make(const fxa__cpu_code *code, const fxa__pro
         .want_q = in->flags & FXA_GRAD_Q, .want_k = in->flags & FXA_GRAD_K, .want_v = in->flags & FXA_GRAD_V};
     c.want_sums = in->param_grads != 0;
     for (int32_t t = 0; t < p->program->n_tensors; t++) c.want_sums = c.want_sums || in->captures[t].grad;
-    c.want_ds = c.want_q || c.want_k || c.want_sums;
+    c.want_ds = c.want_q || c.want_k || c.want_sums || fxa__scale_use_of(in, FXA_SLOT_AMAX_DS) == FXA__SCALE_WRITTEN;
     c.pool = (in->flags & FXA_PAGED) && (c.want_k || c.want_v);
     c.pool_rows = c.pool ? shares_mul(in->n_pages, in->page_size) : 0;
     c.keep_score = c.want_ds && (code->joined || code->derivative || code->bprop);

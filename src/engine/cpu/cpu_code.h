@@ -150,6 +150,8 @@ fxa__bind fxa__cpu_bind_scaled(const fxa__bind *bind, fxa_pass pass);
  * the largest of it before the scale, if that is asked for. */
 void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bind *bind, fxa_slot slot, const fxa__cpu_place *to,
                     const void *row, double factor, bool add);
+/* The largest of gradients by scaled scores, times the scale without descales, if that is asked for. */
+void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bind *bind, const void *ds, int64_t n);
 
 /* Coordinates that programs see. Of keys: true when each is the one before plus 1, modulo 2^32. */
 void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q);

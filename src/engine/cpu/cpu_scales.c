@@ -42,3 +42,9 @@ void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bind *bind, fxa_
     if (bind->amax[slot])
         fxa__amax_add(bind->amax[slot], scales_largest(row, kernels->real_size, to->n) * fabs(factor));
 }
+
+void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bind *bind, const void *ds, int64_t n) {
+    if (!bind->amax[FXA_SLOT_DO]) return;
+    double scale = bind->scale * bind->load[FXA_SLOT_DQ] * bind->load[FXA_SLOT_DK];
+    fxa__amax_add(bind->amax[FXA_SLOT_DO], scales_largest(ds, kernels->real_size, n) * fabs(scale));
+}

@@ -27,6 +27,8 @@ static inline uint32_t fxa__dnn_family_of(int32_t arch) {
                         : FXA__SM_120;
 }
 
+enum { FXA__DNN_SCALES = FXA_SLOT_COUNT - FXA_SLOT_DESCALE_Q }; /* slots of scales and largest values */
+
 /* A graph in the making, and what it is made from. */
 typedef struct fxa__dnn_attention {
     fxa__dnn_graph g;
@@ -47,6 +49,8 @@ typedef struct fxa__dnn_attention {
     size_t span_step;     /* which writes these */
     uint8_t offsets[FXA_SLOT_DV + 1]; /* 1 + the place of an operand among those of span_step; 0: none */
     size_t fill_step;                 /* 1 + that which fills results once cuDNN is done; 0: span_step does before */
+    /* 1 + the tensor of each scale and largest value, then of the inverse of SCALE_DS; 0: not made yet */
+    uint16_t scales[FXA__DNN_SCALES + 1];
     fxa__dnn_step nobody;
 } fxa__dnn_attention;
 
@@ -109,7 +113,9 @@ fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t 
                                   double fill);
 
 /* Whether gradients of heads are rounded to 16 bits before they are summed to those of a key head. */
-static inline bool fxa__dnn_rounds_heads(const fxa_problem *p) { return p->pass == FXA_BACKWARD && p->hq != p->hkv; }
+static inline bool fxa__dnn_rounds_heads(const fxa_problem *p) {
+    return p->pass == FXA_BACKWARD && p->hq != p->hkv && p->q.dtype != FXA_E4M3;
+}
 
 /* Whether results are rounded to 16 bits before they are added to, or joined with, what is there. */
 static inline bool fxa__dnn_rounds_sums(const fxa_problem *p) {
@@ -128,6 +134,12 @@ void fxa__dnn_forward(fxa__dnn_attention *a);
 bool fxa__dnn_is_fp8(const fxa_problem *p);
 int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_fp8_output(fxa__dnn_attention *a, int32_t e, int32_t sum, int32_t v, int32_t o);
+/* Backward: the sums of dO O, P as it is multiplied, dP, dS as it is multiplied, and dQ, dK or dV from its sums. */
+int32_t fxa__dnn_fp8_sums(fxa__dnn_attention *a, int32_t sums);
+int32_t fxa__dnn_fp8_weights(fxa__dnn_attention *a, int32_t weights);
+int32_t fxa__dnn_fp8_dp(fxa__dnn_attention *a, int32_t dp);
+int32_t fxa__dnn_fp8_ds(fxa__dnn_attention *a, int32_t ds);
+void fxa__dnn_fp8_result(fxa__dnn_attention *a, fxa_slot slot, int32_t x, int32_t out);
 void fxa__dnn_backward(fxa__dnn_attention *a);
 
 /* cudnn_bias.c: the captured tensor whose gradient is wanted, -1: none; and that gradient, from those of pairs. */

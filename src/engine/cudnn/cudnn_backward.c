@@ -33,7 +33,7 @@ static int32_t backward_row(fxa__dnn_attention *a, fxa_slot slot, double fill) {
     return t;
 }
 
-/* The sum of dO O over features, of each row: in memory, as cuDNN wants it. */
+/* The sum of dO O over features, of each row: in memory, as cuDNN wants it; but of 8 bits. */
 static int32_t backward_sums(fxa__dnn_attention *a, int32_t dout, int32_t o) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
@@ -41,6 +41,7 @@ static int32_t backward_sums(fxa__dnn_attention *a, int32_t dout, int32_t o) {
     int32_t product = fxa__dnn_virtual(g, full, CUDNN_DATA_FLOAT);
     (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_MUL, dout, o, product, CUDNN_DATA_FLOAT);
     int32_t sum = fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, product, fxa__dnn_virtual(g, row, CUDNN_DATA_FLOAT));
+    if (fxa__dnn_is_fp8(p)) return fxa__dnn_fp8_sums(a, sum);
     return fxa__dnn_op2_into(g, CUDNN_POINTWISE_MUL, sum, fxa__dnn_float(g, 1),
                              fxa__dnn_scratch(g, row, CUDNN_DATA_FLOAT), CUDNN_DATA_FLOAT);
 }
@@ -68,12 +69,14 @@ static int32_t backward_pad(fxa__dnn_attention *a, int32_t s) {
     return fxa__dnn_mask_lengths(a, s);
 }
 
-/* x of [B,Hq,Sq,Sk] as [B,Hq,Sk,Sq] in storage. */
+/* x of [B,Hq,Sq,Sk] as [B,Hq,Sk,Sq] in storage, where what has 8 bits already is. */
 static int32_t backward_turn(fxa__dnn_attention *a, int32_t x) {
     const fxa_problem *p = &a->p->in;
+    if (a->g.status != FXA_OK) return 0;
     const fxa__dnn_tensor t = {.dim = {p->b, p->hq, p->sk, p->sq},
                                .stride = {p->hq * p->sq * p->sk, p->sq * p->sk, 1, p->sk},
-                               .type = (uint8_t)fxa__dnn_data_type(p->q.dtype),
+                               .type =
+                                   fxa__dnn_is_fp8(p) ? a->g.tensors[x].type : (uint8_t)fxa__dnn_data_type(p->q.dtype),
                                .source = FXA__DNN_VIRTUAL};
     return fxa__dnn_reshape(&a->g, x, fxa__dnn_add(&a->g, &t));
 }
@@ -93,6 +96,18 @@ static void backward_by_keys(fxa__dnn_attention *a, int32_t weights, int32_t row
                           fxa__dnn_matmul(&a->g, turned, rows, heads, a->len_k, -1, a->len_q), out);
 }
 
+/* The same of 8 bits: everything is a float until the scale of the result. */
+static void backward_by_keys_fp8(fxa__dnn_attention *a, int32_t weights, int32_t rows, fxa_slot slot, int32_t out,
+                                 int64_t features) {
+    const fxa_problem *p = &a->p->in;
+    const int64_t dim[4] = {p->b, p->hq, p->sk, features}, kept[4] = {p->b, p->hkv, p->sk, features};
+    int32_t x = fxa__dnn_virtual(&a->g, dim, CUDNN_DATA_FLOAT);
+    (void)fxa__dnn_matmul(&a->g, backward_turn(a, weights), rows, x, a->len_k, -1, a->len_q);
+    if (p->hq != p->hkv)
+        x = fxa__dnn_reduce(&a->g, CUDNN_REDUCE_TENSOR_ADD, x, fxa__dnn_virtual(&a->g, kept, CUDNN_DATA_FLOAT));
+    fxa__dnn_fp8_result(a, slot, x, out);
+}
+
 /* dQ: summed into floats by whoever comes, or in a fixed order from all of dS kept in memory. */
 static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32_t dq) {
     fxa__dnn_graph *g = &a->g;
@@ -106,6 +121,11 @@ static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32
     view.stride[2] = g->tensors[k].stride[3], view.stride[3] = g->tensors[k].stride[2];
     view.ragged = g->tensors[k].ragged;
     int32_t keys = fxa__dnn_reshape(g, k, fxa__dnn_add(g, &view));
+    if (fxa__dnn_is_fp8(p)) {
+        int32_t x = fxa__dnn_virtual(g, dim, CUDNN_DATA_FLOAT);
+        fxa__dnn_fp8_result(a, FXA_SLOT_DQ, fxa__dnn_matmul(g, ds, keys, x, a->len_q, -1, a->len_k), dq);
+        return;
+    }
     if ((p->flags & FXA_DETERMINISTIC) || fxa__dnn_bias_of(p) >= 0) {
         (void)fxa__dnn_matmul(g, ds, keys, dq, a->len_q, -1, a->len_k);
         return;
@@ -186,8 +206,14 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     int32_t dout = fxa__dnn_operand(a, FXA_SLOT_DO, false);
     int32_t sums = backward_sums(a, dout, o);
     int32_t weights = backward_weights(a, q, k, kept);
-    backward_by_keys(a, weights, dout, backward_output(a, FXA_SLOT_DV, FXA_GRAD_V, FXA_ACC_V), p->dv);
+    int32_t dv = backward_output(a, FXA_SLOT_DV, FXA_GRAD_V, FXA_ACC_V);
+    bool fp8 = fxa__dnn_is_fp8(p);
+    if (fp8)
+        backward_by_keys_fp8(a, fxa__dnn_fp8_weights(a, weights), dout, FXA_SLOT_DV, dv, p->dv);
+    else
+        backward_by_keys(a, weights, dout, dv, p->dv);
     int32_t dp = fxa__dnn_matmul(g, dout, v, fxa__dnn_virtual(g, pairs, CUDNN_DATA_FLOAT), a->len_q, a->len_k, -1);
+    if (fp8) dp = fxa__dnn_fp8_dp(a, dp);
     int32_t dlse = p->flags & FXA_GRAD_LSE ? backward_row(a, FXA_SLOT_DLSE, 0) : -1;
     dp = fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, dp, sums);
     if (dlse >= 0) dp = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, dp, dlse);
@@ -196,8 +222,11 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     kept->indexed = a->score.indexed; /* by a mask, too */
     a->score = *kept;
     fxa__dnn_bias(a, dp);
-    int32_t ds = backward_score(a, dp);
-    backward_by_keys(a, ds, q, backward_output(a, FXA_SLOT_DK, FXA_GRAD_K, FXA_ACC_K), p->d);
+    int32_t ds = backward_score(a, dp), dk = backward_output(a, FXA_SLOT_DK, FXA_GRAD_K, FXA_ACC_K);
+    if (fp8)
+        backward_by_keys_fp8(a, ds = fxa__dnn_fp8_ds(a, ds), q, FXA_SLOT_DK, dk, p->d);
+    else
+        backward_by_keys(a, ds, q, dk, p->d);
     backward_by_rows(a, ds, k, backward_output(a, FXA_SLOT_DQ, FXA_GRAD_Q, FXA_ACC_Q));
 }
 

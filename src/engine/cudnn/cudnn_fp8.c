@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward pass of Q, K and V of 8 bits, as far as it differs: scores are multiplied with the descales of Q and K, P
- * with a scale of its own before it is rounded to 8 bits, and what is multiplied with V has that scale and V's taken
- * out again before the scale of O. Largest values of P and O are reductions that cuDNN's engines expect; that of P
- * nobody reads.
+ * Q, K and V of 8 bits, as far as passes with them differ. Forward: scores are multiplied with the descales of Q and K,
+ * P with a scale of its own before it is rounded to 8 bits, and what is multiplied with V has that scale and V's taken
+ * out again before the scale of O. Backward: the same of P, and of dS, which is rounded to the dtype of dO with the
+ * caller's scale; results are floats until their own scale. Largest values are reductions that cuDNN's engines expect,
+ * whether anybody reads them or not.
  *
  * Scales lie in memory. One that a run does not give, or that the problem does not have, is 1 in memory of ours, which
- * the run writes.
+ * the run writes; the inverse of that of dS, a helper kernel. Each is one tensor, however often it is used.
  */
 #include "cudnn_attention.h"
 
@@ -35,14 +36,21 @@ static int32_t fp8_value(fxa__dnn_attention *a, float x) {
     return t;
 }
 
+static bool fp8_is_written(fxa_slot slot) {
+    return (slot >= FXA_SLOT_AMAX_O && slot <= FXA_SLOT_AMAX_DV) || slot == FXA_SLOT_AMAX_DS;
+}
+
 /* A scale, or where a largest value goes: the slot's memory, if a run has it, else ours. */
 static int32_t fp8_slot(fxa__dnn_attention *a, fxa_slot slot) {
-    fxa__scale_use use = fxa__scale_use_of(&a->p->in, slot);
-    bool written = slot >= FXA_SLOT_AMAX_O;
+    bool written = fp8_is_written(slot);
+    uint16_t *made = &a->scales[slot - FXA_SLOT_DESCALE_Q];
+    if (*made) return *made - 1;
     int32_t t = written ? fxa__dnn_scratch(&a->g, fp8_one, CUDNN_DATA_FLOAT) : fp8_value(a, 1);
     if (a->g.status != FXA_OK) return t;
+    *made = (uint16_t)(t + 1);
     a->g.tensors[t].cleared = written;
-    if (use >= FXA__SCALE_READ) a->g.tensors[t].source = FXA__DNN_SLOT, a->g.tensors[t].index = (int32_t)slot;
+    if (fxa__scale_use_of(&a->p->in, slot) >= FXA__SCALE_READ)
+        a->g.tensors[t].source = FXA__DNN_SLOT, a->g.tensors[t].index = (int32_t)slot;
     return t;
 }
 
@@ -68,4 +76,56 @@ void fxa__dnn_fp8_output(fxa__dnn_attention *a, int32_t e, int32_t sum, int32_t 
     x = fp8_times(a, x, fp8_slot(a, FXA_SLOT_DESCALE_V));
     (void)fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_AMAX, x, fp8_slot(a, FXA_SLOT_AMAX_O));
     (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_MUL, x, fp8_slot(a, FXA_SLOT_SCALE_O), o, CUDNN_DATA_FLOAT);
+}
+
+/* ---- Backward ---------------------------------------------------------------------------------------------------- */
+
+/* 1 / SCALE_DS, in memory of ours. */
+static int32_t fp8_inverse(fxa__dnn_attention *a) {
+    uint16_t *made = &a->scales[FXA__DNN_SCALES];
+    if (*made) return *made - 1;
+    bool given = fxa__scale_use_of(&a->p->in, FXA_SLOT_SCALE_DS) == FXA__SCALE_READ;
+    int32_t t = given ? fxa__dnn_scratch(&a->g, fp8_one, CUDNN_DATA_FLOAT) : fp8_value(a, 1);
+    if (a->g.status != FXA_OK) return t;
+    *made = (uint16_t)(t + 1);
+    if (!given) return t;
+    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_INVERSE, false, 1);
+    fxa__dnn_step_point(step, &step->args.inverse.from, FXA__DNN_SLOT, FXA_SLOT_SCALE_DS, 0);
+    fxa__dnn_step_data(step, &step->args.inverse.to, &a->g, t);
+    return t;
+}
+
+int32_t fxa__dnn_fp8_sums(fxa__dnn_attention *a, int32_t sums) {
+    sums = fp8_times(a, sums, fp8_slot(a, FXA_SLOT_DESCALE_DO));
+    return fp8_times(a, sums, fp8_slot(a, FXA_SLOT_DESCALE_O));
+}
+
+int32_t fxa__dnn_fp8_weights(fxa__dnn_attention *a, int32_t weights) {
+    int32_t y = fxa__dnn_like(&a->g, weights, (uint8_t)fxa__dnn_data_type(a->p->in.q.dtype));
+    return fxa__dnn_op2_into(&a->g, CUDNN_POINTWISE_MUL, weights, fp8_value(a, FP8_SCALE_P), y, CUDNN_DATA_FLOAT);
+}
+
+int32_t fxa__dnn_fp8_dp(fxa__dnn_attention *a, int32_t dp) {
+    dp = fp8_times(a, dp, fp8_slot(a, FXA_SLOT_DESCALE_DO));
+    return fp8_times(a, dp, fp8_slot(a, FXA_SLOT_DESCALE_V));
+}
+
+int32_t fxa__dnn_fp8_ds(fxa__dnn_attention *a, int32_t ds) {
+    (void)fxa__dnn_reduce(&a->g, CUDNN_REDUCE_TENSOR_AMAX, ds, fp8_slot(a, FXA_SLOT_AMAX_DS));
+    int32_t y = fxa__dnn_like(&a->g, ds, (uint8_t)fxa__dnn_data_type(a->p->in.dout.dtype));
+    return fxa__dnn_op2_into(&a->g, CUDNN_POINTWISE_MUL, ds, fp8_slot(a, FXA_SLOT_SCALE_DS), y, CUDNN_DATA_FLOAT);
+}
+
+void fxa__dnn_fp8_result(fxa__dnn_attention *a, fxa_slot slot, int32_t x, int32_t out) {
+    static const struct {
+        uint8_t slot, descale, scale, amax;
+    } rows[] = {{FXA_SLOT_DQ, FXA_SLOT_DESCALE_K, FXA_SLOT_SCALE_DQ, FXA_SLOT_AMAX_DQ},
+                {FXA_SLOT_DK, FXA_SLOT_DESCALE_Q, FXA_SLOT_SCALE_DK, FXA_SLOT_AMAX_DK},
+                {FXA_SLOT_DV, FXA_SLOT_DESCALE_DO, FXA_SLOT_SCALE_DV, FXA_SLOT_AMAX_DV}};
+    size_t i = 0;
+    while (rows[i].slot != slot) i++;
+    x = fp8_times(a, x, slot == FXA_SLOT_DV ? fp8_value(a, 1 / FP8_SCALE_P) : fp8_inverse(a));
+    x = fp8_times(a, x, fp8_slot(a, (fxa_slot)rows[i].descale));
+    (void)fxa__dnn_reduce(&a->g, CUDNN_REDUCE_TENSOR_AMAX, x, fp8_slot(a, (fxa_slot)rows[i].amax));
+    (void)fxa__dnn_op2_into(&a->g, CUDNN_POINTWISE_MUL, x, fp8_slot(a, (fxa_slot)rows[i].scale), out, CUDNN_DATA_FLOAT);
 }

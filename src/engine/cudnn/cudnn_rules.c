@@ -26,6 +26,12 @@ static bool rules_is_used(const fxa__dnn_graph *g, int32_t t) {
     return false;
 }
 
+static const fxa__dnn_op *rules_maker(const rules_look *l, int32_t t) {
+    for (size_t i = 0; i < l->g->n_ops; i++)
+        if (l->g->ops[i].y == t) return &l->g->ops[i];
+    return NULL;
+}
+
 /* An operation whose result nobody uses makes gradients wrong. */
 static const char *rules_unused(const rules_look *l) {
     bool kept = rules_tensor(l, l->op->y)->source != FXA__DNN_VIRTUAL || rules_is_used(l->g, l->op->y);
@@ -70,12 +76,15 @@ static const char *rules_cast(const rules_look *l) {
     return cast && rules_tensor(l, l->op->y)->type != CUDNN_DATA_FLOAT ? "casts to something else than a float" : NULL;
 }
 
-/* The sum of heads: those of floats are taken, and something else is summed; but for gradients of pairs. */
+/* The sum of heads: those of floats are taken, and something else is summed; but for gradients of pairs, and of
+ * products of 8 bits, of which nobody has seen it. */
 static const char *rules_heads(const rules_look *l) {
     const fxa__dnn_tensor *x = rules_tensor(l, l->op->x), *y = rules_tensor(l, l->op->y);
     bool sums = l->op->kind == FXA__DNN_REDUCTION && l->op->mode == CUDNN_REDUCE_TENSOR_ADD;
     bool heads = sums && y->dim[1] < x->dim[1] && y->source != FXA__DNN_DTENSOR;
-    return heads && x->type == CUDNN_DATA_FLOAT ? "sums heads of floats" : NULL;
+    const fxa__dnn_op *maker = heads ? rules_maker(l, l->op->x) : NULL;
+    bool bytes = maker && fxa__dnn_size(rules_tensor(l, maker->x)->type) == 1;
+    return heads && x->type == CUDNN_DATA_FLOAT && !bytes ? "sums heads of floats" : NULL;
 }
 
 /* The gradient of a captured tensor beside a dQ that is summed into floats in any order: it is never written. */
@@ -104,12 +113,6 @@ static const char *rules_second_band(const rules_look *l) {
 }
 
 /* ---- Padding ----------------------------------------------------------------------------------------------------- */
-
-static const fxa__dnn_op *rules_maker(const rules_look *l, int32_t t) {
-    for (size_t i = 0; i < l->g->n_ops; i++)
-        if (l->g->ops[i].y == t) return &l->g->ops[i];
-    return NULL;
-}
 
 static bool rules_is_length(const fxa__dnn_graph *g, int32_t t) {
     for (size_t i = 0; i < g->n_ops; i++)
@@ -162,7 +165,8 @@ static const char *rules_memory_of(const rules_look *l, int32_t t) {
     if (!x || !rules_has_memory(x)) return NULL;
     bool known = x->type == CUDNN_DATA_FLOAT || x->type == CUDNN_DATA_HALF || x->type == CUDNN_DATA_BFLOAT16 ||
                  x->type == CUDNN_DATA_INT32;
-    if (!known) return "reads memory of a type that ends the process";
+    bool rows = l->op->mode == CUDNN_POINTWISE_MUL && rules_tensor(l, l->op->x)->source == FXA__DNN_SLOT; /* dO O */
+    if (!known && !rows) return "reads memory of a type that ends the process";
     bool own = fxa__dnn_is_captured(x) || x->read;
     if (own && y->dim[2] == 1 && x->dim[1] > 1 && x->dim[3] == 1 && y->dim[3] > 128 && !rules_is_backward(l->g))
         return "reads one value per head for one row";

@@ -260,7 +260,7 @@ static fxa_status run_check_place(const fxa__dnn_self *s, const fxa__problem *p,
         FXA_TRY(fxa__gpu_check(&s->gpu, "slot", fxa_slot_name((fxa_slot)run_slots[i].slot),
                                bind->slot[run_slots[i].slot], err));
     }
-    for (int i = FXA_SLOT_DESCALE_Q; i <= FXA_SLOT_AMAX_DV; i++)
+    for (int i = FXA_SLOT_DESCALE_Q; i < FXA_SLOT_COUNT; i++)
         if (bind->slot[i] && fxa__scale_use_of(&p->in, (fxa_slot)i) >= FXA__SCALE_READ)
             FXA_TRY(fxa__gpu_check(&s->gpu, "slot", fxa_slot_name((fxa_slot)i), bind->slot[i], err));
     for (size_t i = 0; i < p->in.n_captures; i++)

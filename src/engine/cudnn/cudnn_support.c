@@ -21,6 +21,8 @@ enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 }; /* f16 and bf16; e4m3 an
 #define SUPPORT_FIRST 91400              /* the oldest version that was tried */
 #define SUPPORT_REACH ((int64_t)1 << 31) /* elements; of rows 2^24 apart the 129th was the first seen wrong */
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN | FXA_PAGED)
+#define SUPPORT_BYTE_FLAGS                                                                                             \
+    (SUPPORT_SPANS | FXA_DETERMINISTIC | FXA_GRAD_LSE | FXA_GRAD_SINK | FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V)
 
 /* ---- Conditions of rows that flags do not say -------------------------------------------------------------------- */
 
@@ -65,6 +67,14 @@ static bool support_has_sinks(const fxa_problem *p) { return (p->flags & (FXA_SI
 static bool support_has_byte_sinks(const fxa_problem *p) {
     return fxa__dtype_is_byte_float(p->sink.dtype) || fxa__dtype_is_byte_float(p->dsink.dtype);
 }
+static bool support_is_not_128(const fxa_problem *p) { return p->d != 128 || p->dv != 128; }
+static bool support_has_wide_backward(const fxa_problem *p) {
+    const fxa_operand *grads[3] = {&p->dq, &p->dk, &p->dv_grad};
+    static const uint32_t flags[3] = {FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V};
+    bool wide = p->o.dtype != FXA_E4M3 || !fxa__dtype_is_byte_float(p->dout.dtype);
+    for (int i = 0; i < 3; i++) wide = wide || ((p->flags & flags[i]) && !fxa__dtype_is_byte_float(grads[i]->dtype));
+    return wide;
+}
 static bool support_has_grads(const fxa_problem *p) { return fxa__dnn_bias_of(p) >= 0; }
 static bool support_has_tiles_left(const fxa_problem *p) { return support_has_grads(p) && (p->sq % 64 || p->sk % 128); }
 static bool support_has_groups(const fxa_problem *p) { return support_has_grads(p) && p->hq != p->hkv; }
@@ -98,10 +108,9 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_ALL, BOTH, OTHERS, 0, NULL, "cuDNN has fused attention for f16 and bf16, and for e4m3"},
     {0, SUPPORT_LAST, SM_80 | SM_100 | SM_120, BOTH, BYTES, 0, NULL, "floats of 8 bits were tried on sm_90 alone"},
     {0, 91900, SM_ALL, BOTH, BYTES, 0, NULL, "floats of 8 bits were tried with cuDNN 9.19 alone"},
-    {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, NULL, "the backward pass of 8 bits is not written"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_e5m2, "of 8 bits Q, K and V are to be e4m3"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_odd_16, "of 8 bits d and dv are to be multiples of 16"},
-    {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_is_one_row, "of 8 bits cuDNN has no pass of one row"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_one_row, "of 8 bits cuDNN has no pass of one row"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_half_output,
      "from Q, K and V of 8 bits cuDNN writes 16 bits from sm_100 on; e4m3 and e5m2 it does"},
     {0, 91901, SM_ALL, FORWARD, BYTES, 0, support_has_f32_output,
@@ -109,6 +118,12 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_wide_lse, "of 8 bits LSE is to be f32"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, SUPPORT_SPANS | FXA_SINK | FXA_SINK_ZERO | FXA_WANT_MAX | FXA_ACC_OUT,
      NULL, "it was not tried beside floats of 8 bits"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_is_not_128, "of 8 bits cuDNN's backward has d and dv of 128"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_has_wide_backward,
+     "of 8 bits O is to be e4m3, and dO and gradients e4m3 or e5m2"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, SUPPORT_BYTE_FLAGS, NULL, "it was not tried beside gradients of 8 bits"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_has_grads,
+     "gradients of captured tensors were not tried beside those of 8 bits"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_unaligned,
      "alignment is less than 16: cuDNN wants pointers that are multiples of 16"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_empty, "b, sq or sk is 0: cuDNN takes nothing that is empty"},
@@ -225,10 +240,10 @@ static bool support_operands_ok(fxa__dnn_graph *g, const fxa_problem *p) {
                                         {"K", &p->k, BOTH, 0, true, false},
                                         {"V", &p->v, BOTH, 0, true, false},
                                         {"O", &p->o, BOTH, 0, false, true},
-                                        {"dO", &p->dout, BACKWARD, 0, false, false},
-                                        {"dQ", &p->dq, BACKWARD, FXA_GRAD_Q, false, false},
-                                        {"dK", &p->dk, BACKWARD, FXA_GRAD_K, true, false},
-                                        {"dV", &p->dv_grad, BACKWARD, FXA_GRAD_V, true, false}};
+                                        {"dO", &p->dout, BACKWARD, 0, false, true},
+                                        {"dQ", &p->dq, BACKWARD, FXA_GRAD_Q, false, true},
+                                        {"dK", &p->dk, BACKWARD, FXA_GRAD_K, true, true},
+                                        {"dV", &p->dv_grad, BACKWARD, FXA_GRAD_V, true, true}};
     for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) {
         const support_operand *o = &operands[i];
         bool used = (o->passes >> p->pass & 1u) && (!o->wanted || (p->flags & o->wanted));

@@ -20,6 +20,7 @@
 #include "../../base/dtype.h"
 #include "../../base/num.h"
 #include "../../problem/merge.h"
+#include "../../problem/scales.h"
 
 #include <string.h>
 
@@ -39,6 +40,7 @@ static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_le
     if (dnew == 0) return;
 
     double ds = fxa__ref_through_program(r, dnew) * r->bind->scale;
+    if (r->bind->amax[FXA_SLOT_DO]) fxa__amax_add(r->bind->amax[FXA_SLOT_DO], fabs(ds));
     fxa__ref_axpy(r->dq, ds, r->k + k * d, d);
     fxa__ref_axpy(r->dk + row * d, ds, r->q, d);
 }

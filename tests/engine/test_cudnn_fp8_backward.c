@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The backward pass of e4m3 in the cuDNN engine, on the stand-ins, and on a device where there is one: gradients and
+ * largest values against the reference. What is allowed is summed up pair by pair from P and dS in f64, as computed
+ * here: P times 256 is rounded to e4m3, by 2^-4 of itself, or below 2^-14 by 2^-18; dS times its scale to the dtype of
+ * dO; products are added up with 13 bits, which is what Hopper has for 8; then results are rounded. Roundings have no
+ * common direction: in the root mean square their squares are added up, and the rest as it is.
+ *
+ * Scales are chosen as a caller does: from largest values, which the reference says here.
+ */
+#include "cudnn_rig.h"
+
+#include "base/dtype.h"
+
+#include <math.h>
+
+enum { BW8_PROGRAMS = 9, BW8_D = 128, BW8_DESCALES = 5 };
+static const char *const bw8_programs[BW8_PROGRAMS] = {
+    NULL,
+    "score = 20.0 * tanh(score / 20.0)",
+    "mask = k <= q",
+    "score = score + 0.05 * float(k - q)\nmask = k <= q",
+    "score = 10.0 * tanh(score / 10.0)\nmask = k <= q && q - k < 40",
+    "mask = (k // 16 == q // 16 || k < 4) && q % 5 != 2", /* rows that see nothing, */
+    "score = score > 0.0 ? score : 0.25 * score",
+    "mask = k + 5 <= q", /* and some more */
+    "score = 20.0 * tanh(score / 20.0)",
+};
+static const char *const bw8_own = "dscore = dscore"; /* of the last */
+
+typedef struct bw8_case {
+    int program;
+    int64_t b, hq, hkv, sq, sk;
+    fxa_dtype dout, grads;
+    bool scaled, bare; /* bare: dS has no scale, and nobody asks for its largest */
+} bw8_case;
+
+/* A result, in f64, and how far it may be off: at most; in the square, by roundings; the rest. */
+typedef struct bw8_result {
+    double *want, *off, *square, *rest;
+    float scale, amax;
+} bw8_result;
+
+typedef struct bw8_data {
+    attn_data x;
+    bw8_result r[3];          /* dQ, dK, dV */
+    double *in[BW8_DESCALES]; /* as they are meant */
+    float descale[BW8_DESCALES], scale_o, scale_ds, amax_ds;
+    double score, dp;       /* what a score and a dP may be off by */
+    double most_ds, off_ds; /* the largest dS, and what it may be off by */
+} bw8_data;
+
+static const fxa_slot bw8_results[3] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
+static const fxa_slot bw8_scales[3] = {FXA_SLOT_SCALE_DQ, FXA_SLOT_SCALE_DK, FXA_SLOT_SCALE_DV};
+static const fxa_slot bw8_largest[3] = {FXA_SLOT_AMAX_DQ, FXA_SLOT_AMAX_DK, FXA_SLOT_AMAX_DV};
+static const fxa_slot bw8_inputs[BW8_DESCALES] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_O, FXA_SLOT_DO};
+
+/* ---- P and dS ---------------------------------------------------------------------------------------------------- */
+
+static bool bw8_sees(int program, int64_t q, int64_t k) {
+    switch (program) {
+    case 2:
+    case 3: return k <= q;
+    case 4: return k <= q && q - k < 40;
+    case 5: return (k / 16 == q / 16 || k < 4) && q % 5 != 2;
+    case 7: return k + 5 <= q;
+    default: return true;
+    }
+}
+
+/* The new score and its slope; bend: what the slope may be off by where the score is off by that. */
+static double bw8_score(int program, double s, double far, double off, double *slope, double *bend) {
+    double cap = program == 4 ? 10 : 20, t = tanh(s / cap);
+    bool capped = program == 1 || program == 4 || program == 8, leaky = program == 6 && s <= 0;
+    *slope = capped && program != 8 ? 1 - t * t : leaky ? 0.25 : 1;
+    *bend = capped ? off / cap : program == 6 && fabs(s) <= off ? 0.75 : 0;
+    return capped ? cap * t : leaky ? 0.25 * s : program == 3 ? s + 0.05 * far : s;
+}
+
+static double bw8_get(const bw8_data *f, int input, int64_t row, int64_t i) { return f->in[input][row * BW8_D + i]; }
+
+static double bw8_dot(const bw8_data *f, int x, int64_t at_x, int y, int64_t at_y) {
+    double sum = 0;
+    for (int64_t i = 0; i < BW8_D; i++) sum += bw8_get(f, x, at_x, i) * bw8_get(f, y, at_y, i);
+    return sum;
+}
+
+/* A product of a weight, which may be off, with a row: what that does to a row of the result. */
+static void bw8_spread(bw8_result *r, int64_t row, const bw8_data *f, int input, int64_t at, double rounds,
+                       double rest) {
+    for (int64_t i = 0; i < BW8_D; i++) {
+        double x = fabs(bw8_get(f, input, at, i));
+        r->off[row * BW8_D + i] += (rounds + rest) * x;
+        r->square[row * BW8_D + i] += rounds * rounds / 3 * x * x;
+        r->rest[row * BW8_D + i] += rest * x;
+    }
+}
+
+static void bw8_pair(const bw8_case *c, bw8_data *f, int64_t row, int64_t key, int64_t q, int64_t k, double delta) {
+    double scale = 1 / sqrt((double)BW8_D), lse = attn_get(&f->x.t[FXA_SLOT_LSE], row), slope, bend;
+    if (!bw8_sees(c->program, q, k) || lse == -INFINITY) return;
+    double s = bw8_score(c->program, bw8_dot(f, 0, row, 1, key) * scale, (double)(k - q), f->score, &slope, &bend);
+    double p = fmin(exp(s - lse), 1), through = p * (bw8_dot(f, 4, row, 2, key) - delta) * scale, ds = through * slope;
+    double half = c->dout == FXA_E4M3 ? 0x1p-4 : 0x1p-3, least = c->dout == FXA_E4M3 ? 0x1p-10 : 0x1p-17;
+    double rest_p = p * (2 * expm1(f->score) + 0x1p-12);
+    double rest = fabs(ds) * (2 * expm1(f->score) + 0x1p-12) + p * scale * f->dp + fabs(through) * bend;
+    double rounds = half * fabs(ds) + least / (double)f->scale_ds;
+    f->most_ds = fmax(f->most_ds, fabs(ds)), f->off_ds = fmax(f->off_ds, rest);
+    bw8_spread(&f->r[0], row, f, 1, key, rounds, rest);
+    bw8_spread(&f->r[1], key, f, 0, row, rounds, rest);
+    bw8_spread(&f->r[2], key, f, 4, row, 0x1p-4 * p + 0x1p-18, rest_p);
+}
+
+/* Decodes an input. Returns its largest. */
+static double bw8_decode(bw8_data *f, int input) {
+    const attn_tensor *t = &f->x.t[bw8_inputs[input]];
+    double most = 0, *in = f->in[input] = calloc((size_t)attn_tensor_places(t), sizeof(double));
+    if (!in) abort();
+    for (int64_t i = 0; i < attn_tensor_places(t); i++) {
+        in[i] = attn_get(t, i) * (double)f->descale[input];
+        most = fmax(most, fabs(in[i]));
+    }
+    return most;
+}
+
+static void bw8_pairs(const bw8_case *c, bw8_data *f) {
+    double most[BW8_DESCALES];
+    for (int i = 0; i < BW8_DESCALES; i++) most[i] = bw8_decode(f, i);
+    f->score = 2 * 0x1p-13 * sqrt((double)BW8_D) * most[0] * most[1];
+    f->dp = 2 * 0x1p-13 * BW8_D * most[4] * fmax(most[2], most[3]);
+    for (int64_t row = 0; row < c->b * c->hq * c->sq; row++) {
+        int64_t q = row % c->sq, head = row / c->sq / (c->hq / c->hkv);
+        double delta = bw8_dot(f, 4, row, 3, row);
+        for (int64_t k = 0; k < c->sk; k++) bw8_pair(c, f, row, head * c->sk + k, q, k, delta);
+    }
+}
+
+/* ---- Runs -------------------------------------------------------------------------------------------------------- */
+
+static void bw8_open(const bw8_case *c, bw8_data *f, fxa_context *ctx, uint64_t seed) {
+    attn_spec s = {.b = c->b, .hq = c->hq, .hkv = c->hkv, .sq = c->sq, .sk = c->sk, .d = BW8_D};
+    fxa_error err;
+    uint64_t rng = seed;
+    s.dtype = FXA_E4M3, s.slot_dtype[FXA_SLOT_DO] = c->dout, s.text = bw8_programs[c->program], s.reach = 2;
+    for (int i = 0; i < 3; i++) s.slot_dtype[bw8_results[i]] = c->grads;
+    if (c->program == BW8_PROGRAMS - 1) s.bprop_text = bw8_own;
+    memset(f, 0, sizeof *f);
+    T_OK(attn_data_make(&f->x, ctx, &s, seed, &err));
+    f->x.backward_flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    f->scale_o = f->scale_ds = 1;
+    for (int i = 0; i < BW8_DESCALES; i++) f->descale[i] = c->scaled ? (float)exp2(attn_real(&rng, -1, 0.5)) : 1;
+    if (c->scaled) f->scale_o = 32, f->descale[3] = 1 / 32.0f, f->x.problem.flags |= FXA_SCALED;
+    for (int i = 0; i < 3; i++) {
+        size_t n = (size_t)attn_tensor_places(&f->x.t[bw8_results[i]]);
+        double **all[4] = {&f->r[i].want, &f->r[i].off, &f->r[i].square, &f->r[i].rest};
+        for (int j = 0; j < 4; j++)
+            if (!(*all[j] = calloc(n, sizeof(double)))) abort();
+        f->r[i].scale = 1;
+    }
+}
+
+static void bw8_close(bw8_data *f) {
+    for (int i = 0; i < 3; i++) free(f->r[i].want), free(f->r[i].off), free(f->r[i].square), free(f->r[i].rest);
+    for (int i = 0; i < BW8_DESCALES; i++) free(f->in[i]);
+    attn_data_free(&f->x);
+}
+
+static void bw8_call(const bw8_case *c, bw8_data *f, fxa_pass pass, bool bare, attn_call *call) {
+    static const fxa_slot slots[BW8_DESCALES] = {FXA_SLOT_DESCALE_Q, FXA_SLOT_DESCALE_K, FXA_SLOT_DESCALE_V,
+                                                 FXA_SLOT_DESCALE_O, FXA_SLOT_DESCALE_DO};
+    attn_call_make(&f->x, pass, call);
+    if (!c->scaled) return;
+    for (int i = 0; i < BW8_DESCALES; i++) call->args.slot[slots[i]] = &f->descale[i];
+    call->args.slot[FXA_SLOT_SCALE_O] = &f->scale_o;
+    if (bare) return;
+    call->args.slot[FXA_SLOT_SCALE_DS] = &f->scale_ds, call->args.slot[FXA_SLOT_AMAX_DS] = &f->amax_ds;
+}
+
+/* O and LSE, gradients in f64, and from these the scales that a caller would give. */
+static void bw8_reference(const bw8_case *c, bw8_data *f, fxa_context *ctx) {
+    attn_call call;
+    fxa_error err;
+    bw8_call(c, f, FXA_FORWARD, false, &call);
+    call.p.engine = "ref";
+    T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
+    bw8_call(c, f, FXA_BACKWARD, false, &call);
+    call.p.engine = "ref", call.p.dq.dtype = call.p.dk.dtype = call.p.dv_grad.dtype = FXA_F64;
+    for (int i = 0; i < 3; i++) call.args.slot[bw8_results[i]] = f->r[i].want;
+    T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
+    for (int i = 0; i < 3 && c->scaled; i++) {
+        double most = 0;
+        for (int64_t j = 0; j < attn_tensor_places(&f->x.t[bw8_results[i]]); j++)
+            most = fmax(most, fabs(f->r[i].want[j]));
+        f->r[i].scale = (float)(300 / most);
+    }
+    if (c->scaled && !c->bare) f->scale_ds = (float)(300 / (double)f->amax_ds);
+}
+
+static fxa_status bw8_run(const bw8_case *c, bw8_data *f, fxa_context *ctx, fxa_error *err) {
+    attn_call call;
+    bw8_call(c, f, FXA_BACKWARD, c->bare, &call);
+    call.p.engine = "cudnn", call.p.device = FXA_CUDA, call.p.alignment = 16;
+    for (int i = 0; i < 3 && c->scaled; i++)
+        call.args.slot[bw8_scales[i]] = &f->r[i].scale, call.args.slot[bw8_largest[i]] = &f->r[i].amax;
+    f->amax_ds = -1;
+    return fxa_attention(ctx, &call.p, &call.args, err);
+}
+
+/* ---- Comparisons ------------------------------------------------------------------------------------------------- */
+
+static void bw8_check(const bw8_case *c, const bw8_data *f, int i, int number) {
+    const bw8_result *r = &f->r[i];
+    const attn_tensor *t = &f->x.t[bw8_results[i]];
+    double scale = (double)r->scale, unit = c->grads == FXA_E4M3 ? 0x1p-4 : 0x1p-3, most = 0, far = 0, worst = 0;
+    double least = (c->grads == FXA_E4M3 ? 0x1p-10 : 0x1p-17) / scale, squares = 0, allowed = 0;
+    int bad = 0;
+    for (int64_t j = 0; j < attn_tensor_places(t); j++) {
+        double want = r->want[j], off = r->off[j] + 1e-6 * fabs(want), got = attn_get(t, j);
+        double lo = attn_round(c->grads, (want - off) * scale), hi = attn_round(c->grads, (want + off) * scale);
+        most = fmax(most, fabs(want)), far = fmax(far, off);
+        worst = fmax(worst, fabs(got / scale - want) / (off + unit * fabs(want) + least));
+        squares += (got / scale - want) * (got / scale - want);
+        allowed += pow(sqrt(r->square[j]) + r->rest[j] + unit / sqrt(3) * fabs(want) + least, 2);
+        if (!(got >= lo && got <= hi) && bad++ < 3)
+            T_FAIL("case %d, %s %lld is %g, wanted is %g, off by %g of %g\n", number, t->name, (long long)j,
+                   got / scale, want, fabs(got / scale - want), off);
+    }
+    if (!(squares <= allowed))
+        T_FAIL("case %d, %s: off by %g of %g in the root mean square\n", number, t->name, sqrt(squares), sqrt(allowed));
+    if (c->scaled && !(fabs((double)r->amax - most) <= far + 1e-6 * most))
+        T_FAIL("case %d, %s: the largest is %g, wanted is %g\n", number, t->name, (double)r->amax, most);
+    printf("    %s: worst %.2f, root mean square %.2f of what is allowed, which is %.3f of the largest\n", t->name,
+           worst, sqrt(squares / allowed), sqrt(allowed / (double)attn_tensor_places(t)) / most);
+}
+
+/* cuDNN does not say whether runs repeat their bits: told, not judged. */
+static void bw8_again(const bw8_case *c, bw8_data *f, fxa_context *ctx) {
+    attn_kept kept = {{NULL}};
+    fxa_error err;
+    (void)attn_other_bits(&f->x, FXA_BACKWARD, &kept);
+    T_OK(bw8_run(c, f, ctx, &err));
+    const char *other = attn_other_bits(&f->x, FXA_BACKWARD, &kept);
+    printf("    once more: %s%s\n", other ? "other bits in " : "the same bits", other ? other : "");
+    attn_drop(&kept);
+}
+
+static void bw8_try(const bw8_case *c, fxa_context *ctx, int number) {
+    bw8_data f;
+    fxa_error err;
+    bw8_open(c, &f, ctx, t_seed() + (uint64_t)number);
+    bw8_reference(c, &f, ctx);
+    float most = f.amax_ds;
+    bw8_pairs(c, &f);
+    if (c->scaled) T_NEAR((double)most, f.most_ds, 1e-6 * f.most_ds); /* P and dS here are the reference's */
+    T_OK(bw8_run(c, &f, ctx, &err));
+    if (err.status == FXA_OK) {
+        printf("  case %d: %s, %lldx%lldx%lldx%lldx%lld, dO %s, gradients %s%s\n", number,
+               bw8_programs[c->program] ? bw8_programs[c->program] : "identity", (long long)c->b, (long long)c->hq,
+               (long long)c->hkv, (long long)c->sq, (long long)c->sk, fxa_dtype_name(c->dout), fxa_dtype_name(c->grads),
+               c->scaled ? ", scaled" : "");
+        for (int i = 0; i < 3; i++) bw8_check(c, &f, i, number);
+        if (c->scaled && !c->bare) T_NEAR((double)f.amax_ds, f.most_ds, f.off_ds);
+        if (!standin_ready()) bw8_again(c, &f, ctx);
+    }
+    bw8_close(&f);
+}
+
+static void bw8_try_all(const int64_t shapes[3][5], int step, int first) {
+    setenv("FXA_CUDNN_UNTRIED", "1", 1);
+    fxa_context *ctx = context_new();
+    for (int i = 0; i < 2 * BW8_PROGRAMS; i += step) {
+        const int64_t *s = shapes[i % 3];
+        bw8_case c = {.program = i % BW8_PROGRAMS, .b = s[0], .hq = s[1], .hkv = s[2], .sq = s[3], .sk = s[4]};
+        c.dout = i % 4 == 1 ? FXA_E5M2 : FXA_E4M3, c.grads = i % 5 == 2 ? FXA_E5M2 : FXA_E4M3, c.scaled = i % 6 != 4;
+        c.bare = i % 7 == 3;
+        bw8_try(&c, ctx, first + i);
+    }
+    fxa_context_destroy(ctx);
+}
+
+TEST(gradients_of_8_bits_are_those_of_the_reference) {
+    static const int64_t shapes[3][5] = {{1, 2, 2, 64, 128}, {2, 4, 2, 37, 53}, {1, 2, 1, 100, 70}};
+    if (cudnn_missing()) T_SKIP(cudnn_missing());
+    bw8_try_all(shapes, t_scaled(4) < 4 ? 5 : 1, 0);
+    if (standin_ready()) standin_check_end();
+}
+
+/* Where it takes no long time to evaluate a graph: several tiles of rows and keys. */
+TEST(larger_gradients_on_a_device) {
+    static const int64_t shapes[3][5] = {{1, 4, 1, 300, 500}, {1, 2, 2, 512, 640}, {2, 2, 2, 200, 700}};
+    if (standin_ready()) T_SKIP("the stand-ins would take long");
+    if (cudnn_missing()) T_SKIP(cudnn_missing());
+    bw8_try_all(shapes, 2, 100);
+}
+
+T_MAIN
