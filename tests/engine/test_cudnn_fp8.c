@@ -20,7 +20,7 @@ static const char *const fp8_programs[FP8_PROGRAMS] = {
     "mask = (k / 16) == (q / 16) || k < 4",
     "param a : float\nscore = score * a + 0.5",
     "tensor t : f32[1]\nscore = score + t[h]",
-    "score = score > 0.0 ? score : 0.25 * score",
+    "score = 4.0 * sigmoid(score)",
 };
 
 typedef struct fp8_case {
@@ -197,6 +197,38 @@ TEST(without_being_asked_for_8_bits_are_refused) {
     p.pass = FXA_BACKWARD, p.flags = FXA_GRAD_Q, p.d = 128;
     T_HAS(answer_of(ctx, &p).reason, "8 bits have not been run on a device: FXA_CUDNN_UNTRIED=1");
     fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
+/* cuDNN offers kernels for these, and does not compile them. */
+TEST(what_cudnn_does_not_compile_is_refused) {
+    static const struct {
+        const char *text, *forward, *backward; /* NULL: taken */
+    } cases[] = {{"score = tanh(score) + 0.1 * float(k - q)", NULL, NULL},
+                 {"score = max(score, 0.0)", "forward compiles no program that uses the score twice", NULL},
+                 {"score = sin(score)", "nor sin, cos, tan, floor", NULL},
+                 {"score = score * tanh(score)", "uses the score twice", NULL},
+                 {"score = score > 0.0 ? score : 0.25 * score", "compares or divides by it", NULL},
+                 {"tensor t : f32[1]\nscore = score * t[q]", NULL, "cuDNN's backward of e4m3 takes 0"}};
+    NEEDS_STANDIN;
+    setenv("FXA_CUDNN_UNTRIED", "1", 1);
+    fxa_context *ctx = context_new();
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        fxa_problem p = problem_of(&spec, (fxa_pass)(i & 1));
+        const char *says = i & 1 ? cases[i / 2].backward : cases[i / 2].forward;
+        fxa_capture capture = {.size = {9}};
+        fxa_program *program = NULL;
+        fxa_error err;
+        T_OK(fxa_program_parse(ctx, cases[i / 2].text, SIZE_MAX, &program, &err));
+        p.q.dtype = FXA_E4M3, p.d = 128, p.program = program;
+        p.captures = &capture, p.n_captures = fxa_program_tensor_count(program);
+        fxa_support said = answer_of(ctx, &p);
+        if (said.supported != !says) T_FAIL("%s: %s\n", cases[i / 2].text, said.reason);
+        if (says) T_HAS(said.reason, says);
+        fxa_program_destroy(program);
+    }
+    fxa_context_destroy(ctx);
+    unsetenv("FXA_CUDNN_UNTRIED");
     standin_check_end();
 }
 

@@ -134,6 +134,8 @@ void fxa__dnn_forward(fxa__dnn_attention *a);
 bool fxa__dnn_is_fp8(const fxa_problem *p);
 int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_fp8_output(fxa__dnn_attention *a, int32_t e, int32_t sum, int32_t v, int32_t o);
+/* Refuses what the forward pass of 8 bits cannot hold. */
+void fxa__dnn_fp8_check(fxa__dnn_attention *a);
 /* Backward: the sums of dO O, P as it is multiplied, dP, dS as it is multiplied, and dQ, dK or dV from its sums. */
 int32_t fxa__dnn_fp8_sums(fxa__dnn_attention *a, int32_t sums);
 int32_t fxa__dnn_fp8_weights(fxa__dnn_attention *a, int32_t weights);

@@ -17,7 +17,8 @@
 
 /* Rows and keys of a tile of cuDNN's backward kernels. */
 enum { BACKWARD_ROWS = 64, BACKWARD_KEYS = 128 };
-/* Operations with a tensor that has a value per row which kernels for sm_90 take beside their own two; others: none. */
+/* Operations with a tensor that has a value per row which kernels for sm_90 take beside their own two; others, and
+ * those of 8 bits, which are offered and then not compiled: none. */
 enum { BACKWARD_VECTORS = 2 };
 
 /* A gradient: memory of the caller, or of ours where it is not wanted or to be added to what is there. */
@@ -231,7 +232,7 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
 }
 
 static void backward_count_vectors(fxa__dnn_attention *a) {
-    int vectors = 0, most = a->level.arch / 10 == 9 ? BACKWARD_VECTORS : 0;
+    int vectors = 0, most = a->level.arch / 10 == 9 && !fxa__dnn_is_fp8(&a->p->in) ? BACKWARD_VECTORS : 0;
     for (size_t i = 0; i < a->g.n_ops && a->g.status == FXA_OK; i++) {
         const fxa__dnn_tensor *t = a->g.ops[i].b >= 0 ? &a->g.tensors[a->g.ops[i].b] : NULL;
         vectors += t && (fxa__dnn_is_captured(t) || t->read) && t->dim[2] > 1 && t->dim[3] == 1;
@@ -239,8 +240,8 @@ static void backward_count_vectors(fxa__dnn_attention *a) {
     if (vectors > most)
         (void)fxa__dnn_refuse(&a->g,
                               "values of rows or entries (t[q], t[b], positions, coordinate maps) are used %d times: "
-                              "on sm_%d cuDNN's backward takes %d",
-                              vectors, (int)a->level.arch, most);
+                              "on sm_%d cuDNN's backward of %s takes %d",
+                              vectors, (int)a->level.arch, fxa_dtype_name((fxa_dtype)a->p->in.q.dtype), most);
 }
 
 /* Before 9.19 cuDNN writes the entries of a gradient where those of the operand are, whatever its own offsets say. */

@@ -191,6 +191,7 @@ void fxa__dnn_forward(fxa__dnn_attention *a) {
     s = fxa__dnn_mask_lengths(a, fxa__dnn_mask_others(a, s));
     forward_softmax(a, fxa__dnn_mask_bands(a, s), v, o);
     if (joins) forward_join(a, o);
+    if (fxa__dnn_is_fp8(p)) fxa__dnn_fp8_check(a);
 }
 
 /* ---- A problem --------------------------------------------------------------------------------------------------- */

@@ -78,6 +78,29 @@ void fxa__dnn_fp8_output(fxa__dnn_attention *a, int32_t e, int32_t sum, int32_t 
     (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_MUL, x, fp8_slot(a, FXA_SLOT_SCALE_O), o, CUDNN_DATA_FLOAT);
 }
 
+static bool fp8_is_pairs(const fxa__dnn_graph *g, int32_t t) {
+    return t >= 0 && g->tensors[t].score && g->tensors[t].dim[3] > 1;
+}
+
+/* Operations that its forward kernels of 8 bits are offered with, and then not compiled. Backward has them all. */
+static bool fp8_lacks(const fxa__dnn_graph *g, const fxa__dnn_op *op) {
+    static const int16_t modes[] = {CUDNN_POINTWISE_SIN,   CUDNN_POINTWISE_COS,       CUDNN_POINTWISE_TAN,
+                                    CUDNN_POINTWISE_FLOOR, CUDNN_POINTWISE_CEIL,      CUDNN_POINTWISE_MIN,
+                                    CUDNN_POINTWISE_MAX,   CUDNN_POINTWISE_RECIPROCAL};
+    if (op->kind != FXA__DNN_POINTWISE || !fp8_is_pairs(g, op->y)) return false;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        if (op->mode == modes[i]) return true;
+    return fp8_is_pairs(g, op->b) || fp8_is_pairs(g, op->t) || g->tensors[op->y].type == CUDNN_DATA_INT32;
+}
+
+void fxa__dnn_fp8_check(fxa__dnn_attention *a) {
+    for (size_t i = 0; i < a->g.n_ops && a->g.status == FXA_OK; i++)
+        if (fp8_lacks(&a->g, &a->g.ops[i]))
+            (void)fxa__dnn_refuse(&a->g,
+                                  "of 8 bits cuDNN's forward compiles no program that uses the score twice, compares "
+                                  "or divides by it, nor sin, cos, tan, floor, ceil, min, max of it");
+}
+
 /* ---- Backward ---------------------------------------------------------------------------------------------------- */
 
 /* 1 / SCALE_DS, in memory of ours. */
