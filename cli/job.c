@@ -95,9 +95,31 @@ void job_set_shape(cli_job *job, const cli_shape *shape, bool small) {
     p->sk = v[SHAPE_SK];
     p->d = v[SHAPE_D];
     p->dv = v[SHAPE_DV];
+    if (p->flags & FXA_PAGED) p->n_pages = (int64_t)((uint64_t)p->b * (uint64_t)((p->sk - 1) / p->page_size + 1));
     if (!(p->flags & FXA_VARLEN)) return;
     p->total_q = (int64_t)((uint64_t)p->b * (uint64_t)p->sq); /* what does not fit the library refuses by other sizes */
     p->total_k = (int64_t)((uint64_t)p->b * (uint64_t)p->sk);
+}
+
+/* What runs of a plan will have: --with, --page-size. */
+static int job_read_with(cli *c, fxa_problem *p) {
+    static const struct {
+        const char *name;
+        uint32_t flag;
+    } words[] = {{"sink", FXA_SINK}, {"positions", FXA_POSITIONS}, {"scales", FXA_SCALED}};
+    int64_t page = 0;
+    size_t at = 0;
+    for (const char *word; (word = opt_next(c, OPT_WITH, &at)) != NULL;) {
+        size_t i = 0;
+        while (i < 3 && strcmp(word, words[i].name) != 0) i++;
+        if (i == 3) return cli_fail(c, CLI_BAD_INPUT, "--with %.20s: accepted are sink, positions, scales", word);
+        p->flags |= words[i].flag;
+    }
+    int rc = opt_int(c, OPT_PAGE_SIZE, 1, INT32_MAX, &page);
+    if (rc != CLI_OK || !page) return rc;
+    p->flags |= FXA_PAGED;
+    p->page_size = (uint32_t)page;
+    return CLI_OK;
 }
 
 /* How memory lies that a command plans for: --layout, --lengths, --lse-dtype. */
@@ -136,6 +158,7 @@ int job_make(cli *c, bool small, cli_job **out) {
     const char *dtype = opt_get(c, OPT_DTYPE);
     cli_shape given = job->shape;
     rc = job_read_memory(c, p);
+    if (rc == CLI_OK) rc = job_read_with(c, p);
     if (rc != CLI_OK) return rc;
     job_set_shape(job, &given, small);
     p->q.dtype = dtype ? (uint32_t)fxa_dtype_find(dtype) : (uint32_t)FXA_F32;
@@ -168,6 +191,7 @@ fxa_problem job_backward(cli_job *job) {
     fxa_problem p = job->problem;
     p.pass = FXA_BACKWARD;
     p.flags |= FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    if ((p.flags & FXA_SINK) && !job->qkv) p.flags |= FXA_GRAD_SINK;
     for (size_t i = 0; i < job->bind.n_tensors; i++) {
         job->grad_captures[i] = job->bind.captures[i];
         job->grad_captures[i].grad = !job->qkv && dtype_is_float(job->bind.views[i].dtype);

@@ -42,7 +42,8 @@ typedef struct fxa__engine {
                              workspace may be sized by it */
 
     /* An instance of the engine on device `ordinal`, or of what the profile `target` describes, when that is not NULL.
-     * Writes the identity. A failure is remembered as the reason why the engine cannot run here, but for E_MEMORY.
+     * Writes the identity. A failure is remembered as the reason why the engine cannot run here, but for E_MEMORY; of a
+     * target that it does not understand it is E_PROBLEM.
      * Both NULL: nothing to keep, self is NULL and the identity "". */
     fxa_status (*open)(fxa__host *host, int32_t ordinal, const char *target, void **self, char identity[FXA__IDENTITY],
                        fxa_error *err);

@@ -112,31 +112,30 @@ static bool profile_is_between(profile_reader *r) {
 static fxa_status profile_pair(profile_reader *r, fxa_error *err) {
     char name[64];
     if (!profile_string(r, name, sizeof name) || !profile_take(r, ':'))
-        return fxa__fail(err, FXA_E_UNAVAILABLE, "target has no \"key\": at \"%.16s\"", r->at);
+        return fxa__fail(err, FXA_E_PROBLEM, "target has no \"key\": at \"%.16s\"", r->at);
     for (int i = 0; i < PROFILE_KEYS; i++) {
         if (strcmp(name, profile_keys[i].name) != 0) continue;
-        if (r->seen >> i & 1u) return fxa__fail(err, FXA_E_UNAVAILABLE, "target has %s twice", name);
+        if (r->seen >> i & 1u) return fxa__fail(err, FXA_E_PROBLEM, "target has %s twice", name);
         r->seen |= 1u << i;
         if (profile_value(r, i) && profile_is_between(r)) return FXA_OK;
-        return fxa__fail(err, FXA_E_UNAVAILABLE, "target has no value that a device can have for %s, before \"%.16s\"",
+        return fxa__fail(err, FXA_E_PROBLEM, "target has no value that a device can have for %s, before \"%.16s\"",
                          name, r->at);
     }
-    return fxa__fail(err, FXA_E_UNAVAILABLE, "target has a key \"%s\", which profiles have not", name);
+    return fxa__fail(err, FXA_E_PROBLEM, "target has a key \"%s\", which profiles have not", name);
 }
 
 fxa_status fxa__gpu_profile_parse(const char *text, fxa__gpu_profile *out, fxa_error *err) {
     profile_reader r = {.at = text};
     if (strnlen(text, PROFILE_MOST_TEXT) == PROFILE_MOST_TEXT || !profile_take(&r, '{'))
-        return fxa__fail(err, FXA_E_UNAVAILABLE,
+        return fxa__fail(err, FXA_E_PROBLEM,
                          "target is no profile of a device as `fxattn device` writes it, in JSON: %.32s", text);
     do FXA_TRY(profile_pair(&r, err));
     while (profile_take(&r, ','));
     bool ends = profile_take(&r, '}');
     profile_skip(&r);
-    if (!ends || *r.at)
-        return fxa__fail(err, FXA_E_UNAVAILABLE, "target does not end where its object does: %.16s", r.at);
+    if (!ends || *r.at) return fxa__fail(err, FXA_E_PROBLEM, "target does not end where its object does: %.16s", r.at);
     for (int i = 0; i < PROFILE_KEYS; i++)
-        if (!(r.seen >> i & 1u)) return fxa__fail(err, FXA_E_UNAVAILABLE, "target lacks %s", profile_keys[i].name);
+        if (!(r.seen >> i & 1u)) return fxa__fail(err, FXA_E_PROBLEM, "target lacks %s", profile_keys[i].name);
     *out = (fxa__gpu_profile){.arch = r.value[0] / 10, .driver = r.value[1], .processors = r.value[2]};
     memcpy(out->name, r.name, sizeof out->name);
     return fxa__ok(err);

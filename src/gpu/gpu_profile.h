@@ -18,7 +18,7 @@ typedef struct fxa__gpu_profile {
     char name[FXA__GPU_NAME];
 } fxa__gpu_profile;
 
-/* E_UNAVAILABLE: what is wrong with the text. */
+/* E_PROBLEM: what is wrong with the text. */
 fxa_status fxa__gpu_profile_parse(const char *text, fxa__gpu_profile *out, fxa_error *err);
 /* Writes that of a device which is here, without a terminator. Makes no context on it. E_UNAVAILABLE: there is none. */
 fxa_status fxa__gpu_profile_write(int32_t ordinal, fxa__writer *w, fxa_error *err);

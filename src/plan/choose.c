@@ -68,6 +68,7 @@ static fxa_status choose_instance(fxa_context *ctx, const fxa__problem *p, const
 typedef struct choose_reasons {
     char text[sizeof((fxa_error *)0)->text + sizeof((fxa_support *)0)->reason];
     size_t at;
+    bool is_wrong; /* an engine did not understand the target: that is nothing which another one could change */
 } choose_reasons;
 
 static void choose_reason(choose_reasons *r, const char *engine, const char *reason) {
@@ -86,6 +87,7 @@ static fxa_status choose_best(fxa_context *ctx, const fxa__problem *p, uint64_t 
     *out = NULL;
     reasons->at = 0;
     reasons->text[0] = '\0';
+    reasons->is_wrong = false;
     for (size_t i = 0; i < CHOOSE_ENGINES && fxa__engine_at(i); i++) {
         fxa__instance *instance;
         fxa_support answer;
@@ -97,6 +99,7 @@ static fxa_status choose_best(fxa_context *ctx, const fxa__problem *p, uint64_t 
         FXA_TRY(choose_instance(ctx, p, fxa__engine_at(i), &instance, err));
         FXA_TRY(fxa__answers_get(ctx, instance, p, &answer, err));
         if (!answer.supported || (refused >> i & 1u)) {
+            reasons->is_wrong = reasons->is_wrong || instance->failure.status == FXA_E_PROBLEM;
             choose_reason(reasons, answer.engine, answer.supported ? "its compiler refuses it" : answer.reason);
             continue;
         }
@@ -116,7 +119,8 @@ static fxa_status choose_refuse(fxa_context *ctx, const fxa__problem *p, const c
     if (reasons->at == 0)
         return fxa__fail(err, FXA_E_UNSUPPORTED, "no engine of this build computes in the memory of device %s",
                          fxa_device_name((fxa_device)p->in.device));
-    return fxa__fail(err, FXA_E_UNSUPPORTED, "no engine can run this problem%s", reasons->text);
+    return fxa__fail(err, reasons->is_wrong ? FXA_E_PROBLEM : FXA_E_UNSUPPORTED, "no engine can run this problem%s",
+                     reasons->text);
 }
 
 /* A compiler's no is remembered as the answer, if there is memory for that; for this call it counts in any case. */

@@ -87,6 +87,8 @@ class Here(Cli):
         told, env = self.cudnn()
         if told["available"] or "cannot be used" not in told["reason"]:
             self.skipTest("this machine has cuDNN")
+        self.fails_everywhere("FXA_CUDNN_PATH is %s: no folder with libcudnn.so.9 or libcublasLt" % self.folder.name, env)
+        told, env = self.cudnn(FXA_CUDNN_PATH="")
         self.fails_everywhere("cuBLASLt, which cuDNN needs (FXA_CUDNN_PATH may name its folder), cannot be used: ", env)
         self.bring("libcublasLt.so.13")
         told, env = self.cudnn()
@@ -104,6 +106,8 @@ class Here(Cli):
         self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9")
         told, env = self.cudnn()
         self.assertEqual((told["available"], told["reason"]), (True, ""))
+        for folder in (self.path("nowhere"), self.path("libcudnn.so.9")):  # who names a folder means it
+            self.assertIn("FXA_CUDNN_PATH is %s: " % folder, self.cudnn(FXA_CUDNN_PATH=folder)[0]["reason"])
         self.assertIn("cuDNN 9.19.1, sm_90", told["detail"])
         there = self.run_json("bench", "--device", "cuda:1", "--dtype", "bf16", "--shape", "h=2,s=32,d=16", "--reps", "2",
                               "--causal", env=env)
@@ -191,6 +195,20 @@ class Here(Cli):
                      "@softcap", "--param", "cap=3", "--grads", "qkv", env=env)
         self.fails("explain", "--grads", "some", says="all, qkv")
 
+    def explains_runs(self, path, env):
+        """What runs will have besides Q, K and V is asked for, too."""
+        ask = ("explain", "--target", path, "--dtype", "bf16", "--shape", "b=2,h=2,s=64,d=64")
+        for words, said in ((("--with", "sink"), ("", "")), (("--with", "sink", "--shape", "h=2,sq=1,sk=64,d=64"), ("no sink for one row", "")),
+                            (("--page-size", "16"), ("", "no gradients of pages")),
+                            (("--with", "positions", "--causal"), ("", "")),
+                            (("--with", "positions", "--with", "sink", "--lengths", "padded"), ("beside lengths of entries", ""))):
+            asked = ask[:-2] + words if "--shape" in words else ask + words
+            found = [x["reason"] for x in self.run_json(*asked, env=env)["engines"] if x["engine"] == "cudnn"]
+            for reason, expected in zip(found, said):
+                self.assertTrue(expected in reason and bool(expected) == bool(reason), (words, found))
+        self.fails(*ask, "--with", "some", says="accepted are sink, positions, scales", env=env)
+        self.fails(*ask, "--with", "scales", says="no operand has 8 bits", env=env)
+
     def shows_what_is_not_here(self, plan, saved):
         """What the bytes of a plan say by themselves, where its device is not: who made it and for what."""
         nothing = {"LD_LIBRARY_PATH": "/nowhere", "FXA_CUDNN_PATH": ""}
@@ -228,6 +246,7 @@ class Here(Cli):
         e = self.run_json("explain", "--target", path, *problem, env=env)
         self.assertEqual([x["supported"] for x in e["engines"] if x["engine"] == "cudnn"], [True, True])
         self.explains_gradients(path, env)
+        self.explains_runs(path, env)
         self.warms_lengths(path, env)
         saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=env)
         self.assertEqual((saved["engine"], saved["device"]), ("cudnn", "cuda:0"))
@@ -239,8 +258,7 @@ class Here(Cli):
         for wrong, says in ((text.replace("900", "-1"), "no value that a device can have for deviceVer"),
                             ("", "no profile of a device"), (text + "\0", "it is no text"), ("x" * 70000, "is larger than")):
             self.write("gpu.json", wrong)
-            self.fails("plan", "save", plan, "--target", path, *problem, env=env, says=says,
-                       code=2 if "text" in says or "larger" in says else 3)
+            self.fails("plan", "save", plan, "--target", path, *problem, env=env, says=says)
         self.fails("plan", "save", plan, "--target", self.path("none.json"), says="cannot be read")
         self.fails("explain", "--device", "host", "--target", path, says="larger")
         self.write("gpu.json", text)

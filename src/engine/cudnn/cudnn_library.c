@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finding cuDNN, in the order of gpu/gpu_search.h, with FXA_CUDNN_PATH as the folder.
+ * Finding cuDNN, in the order of gpu/gpu_search.h, with FXA_CUDNN_PATH as the folder. Who names a folder means it: one
+ * without any of these libraries is a reason, though others be found elsewhere.
  * cuDNN ends the process when it cannot find cuBLASLt or its own part libcudnn_graph by itself, so these are loaded
  * before it is called, and their absence is a reason. They are kept for as long as cuDNN is.
  */
@@ -8,6 +9,9 @@
 
 #include "../../base/dl.h"
 #include "../../gpu/gpu_search.h"
+
+#include <stdio.h>
+#include <unistd.h>
 
 #define CUDNN_FUNCTION(name, field)                                                                                    \
     { name, offsetof(fxa__cudnn_api, field), false }
@@ -52,6 +56,17 @@ static fxa_status cudnn_search_make(fxa__gpu_search *s, const char *folder, cons
                                     const char *const *files, fxa_error *err) {
     const fxa__gpu_wanted wanted = {"FXA_CUDNN_PATH", folder, packages, files, NULL};
     return fxa__gpu_search_make(s, &wanted, err);
+}
+
+static fxa_status cudnn_check_folder(const char *folder, fxa_error *err) {
+    static const char *const files[] = {"libcudnn.so.9", "libcublasLt.so.13", "libcublasLt.so.12"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[4096];
+        int length = snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        if (length < 0 || length >= (int)sizeof path || access(path, F_OK) == 0) return FXA_OK; /* too long: later */
+    }
+    return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDNN_PATH is %.200s: no folder with libcudnn.so.9 or libcublasLt",
+                     folder);
 }
 
 /* cuDNN looks for it by its name alone, and ends the process over a file that does not call itself so. */
@@ -116,7 +131,9 @@ fxa_status fxa__cudnn_library_open(fxa__host *host, const char *folder, fxa__cud
     *out = (fxa__cudnn_library){.version = 0};
     fxa__gpu_search *s = fxa__alloc(host, sizeof *s);
     if (!s) return fxa__fail_memory(err, "the search for cuDNN");
-    fxa_status status = cudnn_open_both(s, folder, out, err);
+    folder = folder && *folder ? folder : NULL;
+    fxa_status status = folder ? cudnn_check_folder(folder, err) : FXA_OK;
+    if (status == FXA_OK) status = cudnn_open_both(s, folder, out, err);
     fxa__free(host, s, sizeof *s);
     return status;
 }
