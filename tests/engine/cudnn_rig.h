@@ -68,18 +68,25 @@ __attribute__((unused)) static fxa_status data_run(attn_data *x, fxa_context *ct
     return fxa_attention(ctx, &call.p, &call.args, err);
 }
 
-/* Why nothing runs here; NULL: the stand-ins do, or a device (make test-gpu). */
-__attribute__((unused)) static const char *cudnn_missing(void) {
+/* Why a problem of that dtype, or of the spec's, does not run here. */
+__attribute__((unused)) static const char *cudnn_missing_of(uint32_t dtype) {
     static fxa_support report;
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
     size_t count = 1;
     fxa_error err;
     if (standin_ready()) return NULL;
     fxa_context *ctx = context_new();
+    if (dtype) p.q.dtype = dtype;
     T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
     fxa_context_destroy(ctx);
     return report.supported ? NULL : report.reason;
 }
+
+/* Why nothing runs here; NULL: the stand-ins do, or a device (make test-gpu). */
+__attribute__((unused)) static const char *cudnn_missing(void) { return cudnn_missing_of(0); }
+
+/* The same of Q, K and V of 8 bits, which older versions do not have. */
+__attribute__((unused)) static const char *cudnn_bytes_missing(void) { return cudnn_missing_of(FXA_E4M3); }
 
 #define NEEDS_CUDNN                                                                                                    \
     do {                                                                                                               \

@@ -15,23 +15,25 @@
 #include <math.h>
 
 enum { BW8_PROGRAMS = 9, BW8_D = 128, BW8_DESCALES = 5 };
-static const char *const bw8_programs[BW8_PROGRAMS] = {
-    NULL,
-    "score = 20.0 * tanh(score / 20.0)",
-    "mask = k <= q",
-    "score = score + 0.05 * float(k - q)\nmask = k <= q",
-    "score = 10.0 * tanh(score / 10.0)\nmask = k <= q && q - k < 40",
-    "mask = (k // 16 == q // 16 || k < 4) && q % 5 != 2", /* rows that see nothing, */
-    "score = score > 0.0 ? score : 0.25 * score",
-    "mask = k + 5 <= q", /* and some more */
-    "score = 20.0 * tanh(score / 20.0)",
+static const struct {
+    const char *text, *own; /* own: the backward program of the caller's */
+} bw8_programs[BW8_PROGRAMS] = {
+    {NULL, NULL},
+    {"mask = k <= q", NULL},
+    {"mask = k + 5 <= q", NULL}, /* rows that see nothing, */
+    {"mask = k <= q + 7", NULL},
+    {"mask = q - k < 40", NULL},
+    {"mask = k <= q && q - k < 40", NULL},
+    {"score = score + 0.05 * float(k - q)\nmask = k <= q", NULL},
+    {"mask = (k // 16 == q // 16 || k < 4) && q % 5 != 2", NULL}, /* and some more */
+    {"score = 20.0 * tanh(score / 20.0)", "dscore = dscore"},
 };
-static const char *const bw8_own = "dscore = dscore"; /* of the last */
 
 typedef struct bw8_case {
     int program;
     int64_t b, hq, hkv, sq, sk;
     fxa_dtype dout, grads;
+    int style;         /* 1: BSHD, 2: SBHD */
     bool scaled, bare; /* bare: dS has no scale, and nobody asks for its largest */
 } bw8_case;
 
@@ -59,22 +61,25 @@ static const fxa_slot bw8_inputs[BW8_DESCALES] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SL
 
 static bool bw8_sees(int program, int64_t q, int64_t k) {
     switch (program) {
-    case 2:
-    case 3: return k <= q;
-    case 4: return k <= q && q - k < 40;
-    case 5: return (k / 16 == q / 16 || k < 4) && q % 5 != 2;
-    case 7: return k + 5 <= q;
+    case 1:
+    case 6: return k <= q;
+    case 2: return k + 5 <= q;
+    case 3: return k <= q + 7;
+    case 4: return q - k < 40;
+    case 5: return k <= q && q - k < 40;
+    case 7: return (k / 16 == q / 16 || k < 4) && q % 5 != 2;
     default: return true;
     }
 }
 
-/* The new score and its slope; bend: what the slope may be off by where the score is off by that. */
-static double bw8_score(int program, double s, double far, double off, double *slope, double *bend) {
-    double cap = program == 4 ? 10 : 20, t = tanh(s / cap);
-    bool capped = program == 1 || program == 4 || program == 8, leaky = program == 6 && s <= 0;
-    *slope = capped && program != 8 ? 1 - t * t : leaky ? 0.25 : 1;
-    *bend = capped ? off / cap : program == 6 && fabs(s) <= off ? 0.75 : 0;
-    return capped ? cap * t : leaky ? 0.25 * s : program == 3 ? s + 0.05 * far : s;
+static double bw8_score(int program, double s, int64_t q, int64_t k) {
+    return program == 6 ? s + 0.05 * (double)(k - q) : program == 8 ? 20 * tanh(s / 20) : s;
+}
+
+/* The place of a row, counted by entries, heads and rows, in memory. */
+static int64_t bw8_place(const attn_tensor *t, int64_t row) {
+    int64_t s = row % t->n[2], h = row / t->n[2] % t->n[1], b = row / t->n[2] / t->n[1];
+    return b * t->stride[0] + h * t->stride[1] + s * t->stride[2];
 }
 
 static double bw8_get(const bw8_data *f, int input, int64_t row, int64_t i) { return f->in[input][row * BW8_D + i]; }
@@ -86,29 +91,32 @@ static double bw8_dot(const bw8_data *f, int x, int64_t at_x, int y, int64_t at_
 }
 
 /* A product of a weight, which may be off, with a row: what that does to a row of the result. */
-static void bw8_spread(bw8_result *r, int64_t row, const bw8_data *f, int input, int64_t at, double rounds,
+static void bw8_spread(bw8_data *to, int result, int64_t row, const bw8_data *f, int input, int64_t at, double rounds,
                        double rest) {
+    bw8_result *r = &to->r[result];
+    int64_t place = bw8_place(&f->x.t[bw8_results[result]], row);
     for (int64_t i = 0; i < BW8_D; i++) {
         double x = fabs(bw8_get(f, input, at, i));
-        r->off[row * BW8_D + i] += (rounds + rest) * x;
-        r->square[row * BW8_D + i] += rounds * rounds / 3 * x * x;
-        r->rest[row * BW8_D + i] += rest * x;
+        r->off[place + i] += (rounds + rest) * x;
+        r->square[place + i] += rounds * rounds / 3 * x * x;
+        r->rest[place + i] += rest * x;
     }
 }
 
-static void bw8_pair(const bw8_case *c, bw8_data *f, int64_t row, int64_t key, int64_t q, int64_t k, double delta) {
-    double scale = 1 / sqrt((double)BW8_D), lse = attn_get(&f->x.t[FXA_SLOT_LSE], row), slope, bend;
+static void bw8_pair(const bw8_case *c, bw8_data *f, int64_t row, int64_t key, int64_t k, double delta) {
+    double scale = 1 / sqrt((double)BW8_D), lse = attn_get(&f->x.t[FXA_SLOT_LSE], row);
+    int64_t q = row % c->sq;
     if (!bw8_sees(c->program, q, k) || lse == -INFINITY) return;
-    double s = bw8_score(c->program, bw8_dot(f, 0, row, 1, key) * scale, (double)(k - q), f->score, &slope, &bend);
-    double p = fmin(exp(s - lse), 1), through = p * (bw8_dot(f, 4, row, 2, key) - delta) * scale, ds = through * slope;
+    double s = bw8_score(c->program, bw8_dot(f, 0, row, 1, key) * scale, q, k);
+    double p = fmin(exp(s - lse), 1), ds = p * (bw8_dot(f, 4, row, 2, key) - delta) * scale;
     double half = c->dout == FXA_E4M3 ? 0x1p-4 : 0x1p-3, least = c->dout == FXA_E4M3 ? 0x1p-10 : 0x1p-17;
     double rest_p = p * (2 * expm1(f->score) + 0x1p-12);
-    double rest = fabs(ds) * (2 * expm1(f->score) + 0x1p-12) + p * scale * f->dp + fabs(through) * bend;
+    double rest = fabs(ds) * (2 * expm1(f->score) + 0x1p-12) + p * scale * f->dp;
     double rounds = half * fabs(ds) + least / (double)f->scale_ds;
     f->most_ds = fmax(f->most_ds, fabs(ds)), f->off_ds = fmax(f->off_ds, rest);
-    bw8_spread(&f->r[0], row, f, 1, key, rounds, rest);
-    bw8_spread(&f->r[1], key, f, 0, row, rounds, rest);
-    bw8_spread(&f->r[2], key, f, 4, row, 0x1p-4 * p + 0x1p-18, rest_p);
+    bw8_spread(f, 0, row, f, 1, key, rounds, rest);
+    bw8_spread(f, 1, key, f, 0, row, rounds, rest);
+    bw8_spread(f, 2, key, f, 4, row, 0x1p-4 * p + 0x1p-18, rest_p);
 }
 
 /* Decodes an input. Returns its largest. */
@@ -117,7 +125,7 @@ static double bw8_decode(bw8_data *f, int input) {
     double most = 0, *in = f->in[input] = calloc((size_t)attn_tensor_places(t), sizeof(double));
     if (!in) abort();
     for (int64_t i = 0; i < attn_tensor_places(t); i++) {
-        in[i] = attn_get(t, i) * (double)f->descale[input];
+        in[i] = attn_get(t, bw8_place(t, i / BW8_D) + i % BW8_D) * (double)f->descale[input];
         most = fmax(most, fabs(in[i]));
     }
     return most;
@@ -129,21 +137,34 @@ static void bw8_pairs(const bw8_case *c, bw8_data *f) {
     f->score = 2 * 0x1p-13 * sqrt((double)BW8_D) * most[0] * most[1];
     f->dp = 2 * 0x1p-13 * BW8_D * most[4] * fmax(most[2], most[3]);
     for (int64_t row = 0; row < c->b * c->hq * c->sq; row++) {
-        int64_t q = row % c->sq, head = row / c->sq / (c->hq / c->hkv);
+        int64_t head = row / c->sq / (c->hq / c->hkv);
         double delta = bw8_dot(f, 4, row, 3, row);
-        for (int64_t k = 0; k < c->sk; k++) bw8_pair(c, f, row, head * c->sk + k, q, k, delta);
+        for (int64_t k = 0; k < c->sk; k++) bw8_pair(c, f, row, head * c->sk + k, k, delta);
     }
 }
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
+/* Rows of heads side by side. */
+static void bw8_lay_out(const bw8_case *c, attn_spec *s) {
+    static const fxa_slot slots[8] = {FXA_SLOT_Q, FXA_SLOT_O, FXA_SLOT_DO, FXA_SLOT_DQ,
+                                      FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DK, FXA_SLOT_DV};
+    for (int i = 0; i < 8; i++) {
+        int64_t h = i < 4 ? c->hq : c->hkv, n = i < 4 ? c->sq : c->sk, *stride = s->stride[slots[i]];
+        stride[3] = 1, stride[1] = BW8_D, s->strided |= 1u << slots[i];
+        stride[0] = c->style == 1 ? n * h * BW8_D : h * BW8_D;
+        stride[2] = c->style == 1 ? h * BW8_D : c->b * h * BW8_D;
+    }
+}
+
 static void bw8_open(const bw8_case *c, bw8_data *f, fxa_context *ctx, uint64_t seed) {
     attn_spec s = {.b = c->b, .hq = c->hq, .hkv = c->hkv, .sq = c->sq, .sk = c->sk, .d = BW8_D};
     fxa_error err;
     uint64_t rng = seed;
-    s.dtype = FXA_E4M3, s.slot_dtype[FXA_SLOT_DO] = c->dout, s.text = bw8_programs[c->program], s.reach = 2;
+    s.dtype = FXA_E4M3, s.slot_dtype[FXA_SLOT_DO] = c->dout, s.reach = 2;
+    s.text = bw8_programs[c->program].text, s.bprop_text = bw8_programs[c->program].own;
     for (int i = 0; i < 3; i++) s.slot_dtype[bw8_results[i]] = c->grads;
-    if (c->program == BW8_PROGRAMS - 1) s.bprop_text = bw8_own;
+    if (c->style) bw8_lay_out(c, &s);
     memset(f, 0, sizeof *f);
     T_OK(attn_data_make(&f->x, ctx, &s, seed, &err));
     f->x.backward_flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
@@ -213,7 +234,7 @@ static void bw8_check(const bw8_case *c, const bw8_data *f, int i, int number) {
     const attn_tensor *t = &f->x.t[bw8_results[i]];
     double scale = (double)r->scale, unit = c->grads == FXA_E4M3 ? 0x1p-4 : 0x1p-3, most = 0, far = 0, worst = 0;
     double least = (c->grads == FXA_E4M3 ? 0x1p-10 : 0x1p-17) / scale, squares = 0, allowed = 0;
-    int bad = 0;
+    int64_t bad = 0, row0 = INT64_MAX, row1 = -1, col0 = INT64_MAX, col1 = -1;
     for (int64_t j = 0; j < attn_tensor_places(t); j++) {
         double want = r->want[j], off = r->off[j] + 1e-6 * fabs(want), got = attn_get(t, j);
         double lo = attn_round(c->grads, (want - off) * scale), hi = attn_round(c->grads, (want + off) * scale);
@@ -221,7 +242,12 @@ static void bw8_check(const bw8_case *c, const bw8_data *f, int i, int number) {
         worst = fmax(worst, fabs(got / scale - want) / (off + unit * fabs(want) + least));
         squares += (got / scale - want) * (got / scale - want);
         allowed += pow(sqrt(r->square[j]) + r->rest[j] + unit / sqrt(3) * fabs(want) + least, 2);
-        if (!(got >= lo && got <= hi) && bad++ < 3)
+        if (!(got >= lo && got <= hi)) {
+            int64_t row = j / t->stride[2] % t->n[2], col = j % BW8_D;
+            row0 = row < row0 ? row : row0, row1 = row > row1 ? row : row1;
+            col0 = col < col0 ? col : col0, col1 = col > col1 ? col : col1;
+        }
+        if (!(got >= lo && got <= hi) && bad++ < 2)
             T_FAIL("case %d, %s %lld is %g, wanted is %g, off by %g of %g\n", number, t->name, (long long)j,
                    got / scale, want, fabs(got / scale - want), off);
     }
@@ -229,6 +255,9 @@ static void bw8_check(const bw8_case *c, const bw8_data *f, int i, int number) {
         T_FAIL("case %d, %s: off by %g of %g in the root mean square\n", number, t->name, sqrt(squares), sqrt(allowed));
     if (c->scaled && !(fabs((double)r->amax - most) <= far + 1e-6 * most))
         T_FAIL("case %d, %s: the largest is %g, wanted is %g\n", number, t->name, (double)r->amax, most);
+    if (bad)
+        printf("    %s: %lld of %lld wrong, rows %lld to %lld, columns %lld to %lld\n", t->name, (long long)bad,
+               (long long)attn_tensor_places(t), (long long)row0, (long long)row1, (long long)col0, (long long)col1);
     printf("    %s: worst %.2f, root mean square %.2f of what is allowed, which is %.3f of the largest\n", t->name,
            worst, sqrt(squares / allowed), sqrt(allowed / (double)attn_tensor_places(t)) / most);
 }
@@ -252,12 +281,12 @@ static void bw8_try(const bw8_case *c, fxa_context *ctx, int number) {
     float most = f.amax_ds;
     bw8_pairs(c, &f);
     if (c->scaled) T_NEAR((double)most, f.most_ds, 1e-6 * f.most_ds); /* P and dS here are the reference's */
-    T_OK(bw8_run(c, &f, ctx, &err));
+    if (bw8_run(c, &f, ctx, &err) != FXA_OK) T_FAIL("case %d: %s\n", number, err.text);
     if (err.status == FXA_OK) {
         printf("  case %d: %s, %lldx%lldx%lldx%lldx%lld, dO %s, gradients %s%s\n", number,
-               bw8_programs[c->program] ? bw8_programs[c->program] : "identity", (long long)c->b, (long long)c->hq,
-               (long long)c->hkv, (long long)c->sq, (long long)c->sk, fxa_dtype_name(c->dout), fxa_dtype_name(c->grads),
-               c->scaled ? ", scaled" : "");
+               bw8_programs[c->program].text ? bw8_programs[c->program].text : "identity", (long long)c->b,
+               (long long)c->hq, (long long)c->hkv, (long long)c->sq, (long long)c->sk, fxa_dtype_name(c->dout),
+               fxa_dtype_name(c->grads), c->scaled ? ", scaled" : "");
         for (int i = 0; i < 3; i++) bw8_check(c, &f, i, number);
         if (c->scaled && !c->bare) T_NEAR((double)f.amax_ds, f.most_ds, f.off_ds);
         if (!standin_ready()) bw8_again(c, &f, ctx);
@@ -265,32 +294,53 @@ static void bw8_try(const bw8_case *c, fxa_context *ctx, int number) {
     bw8_close(&f);
 }
 
-static void bw8_try_all(const int64_t shapes[3][5], int step, int first) {
-    setenv("FXA_CUDNN_UNTRIED", "1", 1);
+static const int64_t bw8_heads[][2] = {{2, 2}, {4, 2}, {6, 2}, {8, 1}, {3, 3}, {1, 1}};
+
+/* Of one head numbers of programs are refused. */
+static bw8_case bw8_draw(uint64_t *rng, int program, int64_t pairs) {
+    static const int64_t rows[] = {64, 128, 192, 256, 320, 512, 1024, 2048, 16, 32, 48, 80, 96, 112, 144, 208};
+    static const int64_t keys[] = {64, 128, 192, 256, 384, 512, 1024, 2048, 3, 2, 17, 63, 65, 70, 100, 127, 129, 333};
+    const int64_t *h = bw8_heads[attn_int(rng, 0, program < 6 ? 5 : 4)];
+    bw8_case c = {.program = program, .hq = h[0], .hkv = h[1]};
+    do {
+        c.b = attn_int(rng, 1, 3), c.sq = rows[attn_int(rng, 0, 15)], c.sk = keys[attn_int(rng, 0, 17)];
+    } while (c.b * c.hq * c.sq * c.sk > pairs);
+    c.dout = attn_int(rng, 0, 2) ? FXA_E4M3 : FXA_E5M2, c.grads = attn_int(rng, 0, 2) ? FXA_E4M3 : FXA_E5M2;
+    c.scaled = attn_int(rng, 0, 3) > 0, c.bare = attn_int(rng, 0, 3) == 0, c.style = (int)attn_int(rng, 0, 2);
+    return c;
+}
+
+/* Cases first, first + by, ... below count; a line for each that says whether it is right. */
+static void bw8_many(int first, int by, int count, int64_t pairs) {
     fxa_context *ctx = context_new();
-    for (int i = 0; i < 2 * BW8_PROGRAMS; i += step) {
-        const int64_t *s = shapes[i % 3];
-        bw8_case c = {.program = i % BW8_PROGRAMS, .b = s[0], .hq = s[1], .hkv = s[2], .sq = s[3], .sk = s[4]};
-        c.dout = i % 4 == 1 ? FXA_E5M2 : FXA_E4M3, c.grads = i % 5 == 2 ? FXA_E5M2 : FXA_E4M3, c.scaled = i % 6 != 4;
-        c.bare = i % 7 == 3;
-        bw8_try(&c, ctx, first + i);
+    for (int i = first; i < count; i += by) {
+        uint64_t rng = t_seed() + 7919u * (uint64_t)i;
+        bw8_case c = bw8_draw(&rng, i % BW8_PROGRAMS, pairs);
+        int before = t_failures;
+        bw8_try(&c, ctx, i);
+        printf("%s %d program %d b %d heads %d/%d %dx%d dO %s grads %s%s%s style %d\n",
+               t_failures == before ? "right" : "WRONG", i, c.program, (int)c.b, (int)c.hq, (int)c.hkv, (int)c.sq,
+               (int)c.sk, fxa_dtype_name(c.dout), fxa_dtype_name(c.grads), c.scaled ? " scaled" : "",
+               c.bare ? " bare" : "", c.style);
+        fflush(stdout);
     }
     fxa_context_destroy(ctx);
 }
 
 TEST(gradients_of_8_bits_are_those_of_the_reference) {
-    static const int64_t shapes[3][5] = {{1, 2, 2, 64, 128}, {2, 4, 2, 37, 53}, {1, 2, 1, 100, 70}};
-    if (cudnn_missing()) T_SKIP(cudnn_missing());
-    bw8_try_all(shapes, t_scaled(4) < 4 ? 5 : 1, 0);
+    if (cudnn_bytes_missing()) T_SKIP(cudnn_bytes_missing());
+    bw8_many(0, 1, t_scaled(2 * BW8_PROGRAMS), 20000);
     if (standin_ready()) standin_check_end();
 }
 
-/* Where it takes no long time to evaluate a graph: several tiles of rows and keys. */
-TEST(larger_gradients_on_a_device) {
-    static const int64_t shapes[3][5] = {{1, 4, 1, 300, 500}, {1, 2, 2, 512, 640}, {2, 2, 2, 200, 700}};
-    if (standin_ready()) T_SKIP("the stand-ins would take long");
-    if (cudnn_missing()) T_SKIP(cudnn_missing());
-    bw8_try_all(shapes, 2, 100);
+/* FXA_TEST_SHARD, "which/of": processes side by side share the cases (gpu/run_cudnn.py). */
+TEST(many_gradients_on_a_device) {
+    int which = 0, of = 1;
+    const char *shard = getenv("FXA_TEST_SHARD");
+    if (standin_ready() && !shard) T_SKIP("the stand-ins would take long");
+    if (cudnn_bytes_missing()) T_SKIP(cudnn_bytes_missing());
+    if (shard && sscanf(shard, "%d/%d", &which, &of) != 2) T_SKIP("FXA_TEST_SHARD is no which/of");
+    bw8_many(1000 + which, of, 1000 + t_scaled(192), 300000);
 }
 
 T_MAIN

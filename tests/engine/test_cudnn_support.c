@@ -3,23 +3,9 @@
  * The support table of the cuDNN engine: a case for every row, at which its reason is given, and a neighbour of the
  * case that is taken. Needs no cuDNN: versions and devices are said.
  */
-#include "engine/cudnn/cudnn_attention.h"
-#include "plan/plan.h"
-#include "t.h"
+#include "cudnn_cases.h"
 
 enum { SUPPORT_MOST = 64 };
-
-typedef struct support_case {
-    const char *says;
-    int64_t version;
-    int32_t arch;
-    fxa_pass pass;
-    uint32_t flags;
-    int64_t sq, sk, d, dv, hq, b;
-    uint32_t dtype, alignment, page_size, sink, o, lse, dout, dq;
-    double dropout;
-    bool taken; /* it is no refusal: the neighbour of one */
-} support_case;
 
 #define H200 .version = 91901, .arch = 90
 #define BYTES .dtype = FXA_E4M3
@@ -53,13 +39,22 @@ static const support_case support_cases[] = {
     {.says = "no pass of one row", H200, BYTES, .sq = 1},
     {.says = "no pass of one row", H200, BYTES, .pass = FXA_BACKWARD, .sq = 1, .d = 128},
     {.says = "no pass of one row", H200, BYTES, .sq = 2, .taken = true},
-    {.says = "16 bits from sm_100 on", H200, BYTES, .o = FXA_BF16},
-    {.says = "f32 from 9.19.1 on", .version = 91900, .arch = 90, BYTES, .o = FXA_F32},
-    {.says = "f32 from 9.19.1 on", H200, BYTES, .o = FXA_F32, .taken = true},
+    {.says = "O is to be e4m3 or e5m2", H200, BYTES, .o = FXA_BF16},
+    {.says = "O is to be e4m3 or e5m2", H200, BYTES, .o = FXA_F32},
+    {.says = "O is to be e4m3 or e5m2", H200, BYTES, .o = FXA_E5M2, .taken = true},
+    {.says = "one key was not tried", H200, BYTES, .sk = 1},
+    {.says = "touches memory outside", H200, BYTES, .d = 128, .dv = 144},
+    {.says = "touches memory outside", H200, BYTES, .d = 144, .dv = 256, .taken = true},
+    {.says = "touches memory outside", H200, BYTES, .d = 16, .dv = 128, .taken = true},
+    {.says = "9.19, no newer", .version = 92000, .arch = 90, BYTES},
+    {.says = "leaves out part of dQ", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .sq = 72},
+    {.says = "leaves out part of dQ", H200, BYTES, .pass = FXA_BACKWARD, .d = 128, .sq = 80, .sk = 3, .taken = true},
+    {.says = "leaves out part of dQ", H200, BYTES, .sq = 73, .taken = true},
     {.says = "LSE is to be f32", H200, BYTES, .lse = FXA_F64},
     {.says = "not tried beside floats of 8", H200, BYTES, .flags = FXA_PADDING},
     {.says = "not tried beside floats of 8", H200, BYTES, .flags = FXA_SINK_ZERO},
     {.says = "not tried beside floats of 8", H200, BYTES, .flags = FXA_WANT_MAX},
+    {.says = "not tried beside floats of 8", H200, BYTES, .flags = FXA_SCALARS_IN_MEMORY},
     {.says = "not tried beside floats of 8", H200, BYTES, .flags = FXA_CAUSAL | FXA_SCALED, .taken = true},
     {.says = "multiples of 16", H200, .alignment = 8},
     {.says = "nothing that is empty", H200, .sq = -1},
@@ -118,31 +113,6 @@ static const support_case support_cases[] = {
     {.says = "two values per row", .version = 91901, .arch = 120, .pass = FXA_BACKWARD, .flags = FXA_GRAD_LSE},
     {.says = "two values per row", H200, .pass = FXA_BACKWARD, .flags = FXA_GRAD_LSE, .taken = true},
 };
-
-static fxa_problem support_problem(const support_case *c) {
-    fxa_problem p = FXA_PROBLEM_INIT;
-    p.pass = (uint32_t)c->pass, p.device = FXA_CUDA;
-    p.flags = c->flags | (c->pass == FXA_BACKWARD ? (uint32_t)FXA_GRAD_Q : (uint32_t)FXA_WANT_LSE);
-    p.b = c->b ? c->b : 2, p.hq = c->hq ? c->hq : 2, p.hkv = c->hq ? 1 : 2;
-    p.sq = c->sq < 0 ? 0 : c->sq ? c->sq : 64, p.sk = c->sk ? c->sk : 64;
-    p.d = c->d ? c->d : 64, p.dv = c->dv;
-    p.q.dtype = c->dtype ? c->dtype : (uint32_t)FXA_BF16, p.alignment = c->alignment ? c->alignment : 16;
-    p.page_size = c->page_size, p.n_pages = c->page_size ? 9 : 0, p.dropout_p = c->dropout;
-    p.sink.dtype = c->sink, p.o.dtype = c->o, p.lse.dtype = c->lse;
-    p.dout.dtype = c->dout, p.dq.dtype = c->dq;
-    return p;
-}
-
-static bool support_ask(fxa__host *host, const fxa_problem *p, fxa__dnn_level level, char reason[240]) {
-    fxa__problem *checked = NULL;
-    fxa_error err;
-    fxa__dnn_graph g = {.host = host, .status = FXA_OK};
-    T_OK(fxa__problem_create(host, p, &checked, &err));
-    bool yes = checked && fxa__dnn_supports(&g, checked, level);
-    snprintf(reason, 240, "%s", g.reason);
-    fxa__problem_release(checked);
-    return yes;
-}
 
 static void support_hit(bool hit[SUPPORT_MOST], const char *reason) {
     for (size_t i = 0; fxa__dnn_support_why(i); i++)
@@ -214,6 +184,11 @@ static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
         T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), what == 0);
         support_hit(hit, reason);
     }
+    fxa_problem bytes = support_problem(&(support_case){H200, BYTES});
+    T_INT(support_ask(host, &bytes, (fxa__dnn_level){91901, 90}, reason), true);
+    bytes.flags = 0;
+    T_INT(support_ask(host, &bytes, (fxa__dnn_level){91901, 90}, reason), false);
+    support_hit(hit, reason);
     support_ask_grads(host, ctx, hit);
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
@@ -239,251 +214,6 @@ TEST(every_row_of_the_table) {
         if (!hit[i]) T_FAIL("row %zu has no case: %s\n", i, fxa__dnn_support_why(i));
     }
     fxa__host_release(host);
-}
-
-/* Of one row cuDNN counts keys wrongly past the 128th: what counts them is refused there, and nothing else is. */
-TEST(one_row_counts_128_keys) {
-    static const struct {
-        const char *text;
-        int64_t sq, sk;
-        bool taken;
-    } cases[] = {{"score = score + 0.5 * k", 1, 129, false}, {"score = score + 0.5 * k", 1, 128, true},
-                 {"score = score + 0.5 * k", 2, 129, true},  {"mask = k < 100", 1, 500, false},
-                 {"mask = k - q < 300", 1, 500, false},      {"score = tanh(score)", 1, 500, true}};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (size_t at = 0; at < 2 * sizeof cases / sizeof *cases; at++) {
-        static fxa__dnn_attention a;
-        size_t i = at / 2;
-        const support_case one = {.pass = at % 2 ? FXA_BACKWARD : FXA_FORWARD, .sq = cases[i].sq, .sk = cases[i].sk};
-        fxa_problem p = support_problem(&one);
-        fxa_program *program = NULL;
-        fxa__problem *checked = NULL;
-        T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
-        p.program = program;
-        T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
-        fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err);
-        if ((status == FXA_OK) != cases[i].taken) T_FAIL("%s: %s\n", cases[i].text, status ? err.text : "taken");
-        if (!cases[i].taken) T_HAS(err.text, "counts keys wrongly past 128, for two rightly");
-        fxa__dnn_attention_free(&a);
-        fxa__problem_release(checked);
-        fxa_program_destroy(program);
-    }
-    fxa_context_destroy(ctx);
-}
-
-/* Whether there is a graph of a problem with that program. */
-static fxa_status support_make_by(fxa_context *ctx, const char *text, const fxa_problem *problem, int64_t version,
-                                  fxa_error *why) {
-    static fxa__dnn_attention a;
-    fxa_problem p = *problem;
-    fxa_program *program = NULL;
-    fxa__problem *checked = NULL;
-    fxa_error err;
-    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
-    p.program = program;
-    T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
-    fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){version, 90}, &a, why);
-    fxa__dnn_attention_free(&a);
-    fxa__problem_release(checked);
-    fxa_program_destroy(program);
-    return status;
-}
-
-static fxa_status support_make(fxa_context *ctx, const char *text, const fxa_problem *problem, fxa_error *why) {
-    return support_make_by(ctx, text, problem, 91901, why);
-}
-
-/* Before 9.19 the entries of a gradient are written where those of its operand are. */
-TEST(gradients_lie_as_operands_do_before_9_19) {
-    enum { ALL = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V };
-    static const struct {
-        uint32_t flags;
-        int64_t row; /* of dK; 0: as that of K */
-        bool taken;
-    } cases[] = {{FXA_VARLEN | ALL, 0, true},
-                 {FXA_VARLEN | ALL, 256, false},
-                 {FXA_VARLEN | ALL | FXA_ACC_K, 0, false},
-                 {FXA_VARLEN | FXA_GRAD_Q | FXA_GRAD_V, 0, false},
-                 {FXA_PADDING | ALL, 0, true},
-                 {FXA_PADDING | ALL | FXA_ACC_K, 0, true}, /* through memory that lies as K does */
-                 {ALL | FXA_ACC_K, 256, true}};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
-        const support_case plain = {.pass = FXA_BACKWARD, .flags = cases[i / 2].flags};
-        fxa_problem p = support_problem(&plain);
-        fxa_operand *operands[] = {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv_grad};
-        for (int j = 0; j < 8; j++) operands[j]->layout = FXA_LAYOUT_BSHD;
-        if (p.flags & FXA_VARLEN) p.total_q = p.total_k = 100;
-        if (cases[i / 2].row) {
-            const int64_t stride[4] = {64 * cases[i / 2].row, 64, cases[i / 2].row, 1};
-            p.dk.layout = FXA_LAYOUT_STRIDED;
-            memcpy(p.dk.stride, stride, sizeof stride);
-            if (p.flags & FXA_VARLEN) p.dk.stride[0] = 0;
-        }
-        p.flags = cases[i / 2].flags;
-        bool old = i % 2, taken = cases[i / 2].taken || !old;
-        fxa_status status = support_make_by(ctx, "score = tanh(score)", &p, old ? 91400 : 91900, &err);
-        if ((status == FXA_OK) != taken) T_FAIL("case %zu: %s\n", i, status == FXA_OK ? "taken" : err.text);
-        if (status != FXA_OK) T_HAS(err.text, "is to lie as K does");
-    }
-    fxa_context_destroy(ctx);
-}
-
-/* A run gives pointers to so many tensors and values: with more the answer is no, and not that of the build. */
-TEST(more_values_than_a_run_has_room_for) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (int n = 100; n <= 150; n += 50) {
-        char text[8192];
-        for (int i = 0, at = 0; i < n; i++)
-            at += snprintf(text + at, sizeof text - (size_t)at, "score = score %c 0.%d\n", i % 2 ? '*' : '+', 100 + i);
-        const support_case plain = {.pass = FXA_FORWARD};
-        const fxa_problem p = support_problem(&plain);
-        fxa_status status = support_make(ctx, text, &p, &err);
-        T_INT(status, n == 100 ? FXA_OK : FXA_E_UNSUPPORTED);
-        if (status != FXA_OK) T_HAS(err.text, "tensors and values");
-        T_INT(support_make_by(ctx, text, &p, 91400, &err), FXA_E_UNSUPPORTED);
-        T_HAS(err.text, "this engine takes 64");
-    }
-    fxa_context_destroy(ctx);
-}
-
-/* A window is compared in floats, and so are the indices of a causal mask: exact to 2^24. */
-TEST(bands_of_so_many_places) {
-    static const char *const texts[] = {"mask = k <= q", "mask = q - k < 100", "score = tanh(score)"};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (int i = 0; i < 6; i++) {
-        const support_case plain = {.pass = FXA_FORWARD, .sq = i % 2 ? 1 << 25 : 1 << 24, .sk = 1 << 24, .d = 8};
-        const fxa_problem p = support_problem(&plain);
-        fxa_status status = support_make(ctx, texts[i / 2], &p, &err);
-        T_INT(status, i % 2 && i / 2 < 2 ? FXA_E_UNSUPPORTED : FXA_OK);
-        if (status != FXA_OK) T_HAS(err.text, "2^24");
-    }
-    fxa_context_destroy(ctx);
-}
-
-/* For one row cuDNN reads a value per entry and head wrongly, and has no code for one per head past some keys: they are
- * written out by keys. */
-TEST(one_row_has_values_by_key) {
-    static fxa__dnn_attention a;
-    static const char *const texts[] = {"tensor t : f32[2]\nscore = score + t[b, h]",
-                                        "tensor t : f32[2]\nscore = score * t[0, h]"};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (int i = 0; i < 4; i++) {
-        const support_case one = {.pass = FXA_FORWARD, .sq = 1 + i / 2, .sk = 1000};
-        fxa_capture capture = {.size = {2, 2}};
-        fxa_problem p = support_problem(&one);
-        fxa_program *program = NULL;
-        fxa__problem *checked = NULL;
-        int few = 0;
-        T_OK(fxa_program_parse(ctx, texts[i % 2], SIZE_MAX, &program, &err));
-        p.program = program, p.captures = &capture, p.n_captures = 1;
-        T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
-        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err));
-        for (size_t j = 0; j < a.g.n_ops; j++) {
-            const fxa__dnn_tensor *t = a.g.ops[j].b < 0 ? NULL : &a.g.tensors[a.g.ops[j].b];
-            few += t && (t->read || t->source == FXA__DNN_TENSOR) && t->dim[1] > 1 && t->dim[3] == 1;
-        }
-        T_INT(few, i / 2);
-        fxa__dnn_attention_free(&a);
-        fxa__problem_release(checked);
-        fxa_program_destroy(program);
-    }
-    fxa_context_destroy(ctx);
-}
-
-/* How many rows there are in all is no part of the code, unless they reach further than cuDNN's backward counts. */
-TEST(packed_rows_that_reach_far) {
-    fxa__host *host = NULL;
-    fxa_error err;
-    fxa__writer keys[3];
-    T_OK(fxa__host_create(NULL, NULL, &host, &err));
-    for (int i = 0; i < 3; i++) {
-        static const int64_t totals[3] = {1000, 2000, 1 << 24};
-        const support_case packed = {.pass = FXA_BACKWARD, .flags = FXA_VARLEN, .d = 128};
-        fxa_problem p = support_problem(&packed);
-        fxa__problem *checked = NULL;
-        char reason[240];
-        p.total_q = p.total_k = totals[i];
-        p.q.layout = p.k.layout = p.v.layout = p.o.layout = p.dout.layout = FXA_LAYOUT_BSHD;
-        p.dq.layout = p.dk.layout = p.dv_grad.layout = FXA_LAYOUT_BSHD;
-        T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), i < 2);
-        if (i == 2) T_HAS(reason, "in 32 bits");
-        T_OK(fxa__problem_create(host, &p, &checked, &err));
-        keys[i] = (fxa__writer){.host = host};
-        fxa__dnn_key(NULL, checked, &keys[i]);
-        fxa__problem_release(checked);
-    }
-    T_CHECK(keys[0].size == keys[1].size && memcmp(keys[0].data, keys[1].data, keys[0].size) == 0);
-    T_CHECK(keys[0].size != keys[2].size || memcmp(keys[0].data, keys[2].data, keys[0].size) != 0);
-    for (int i = 0; i < 3; i++) fxa__writer_free(&keys[i]);
-    fxa__host_release(host);
-}
-
-/* cuDNN reads pages whose size is a power of two; others are gathered first. */
-TEST(pages_of_any_size) {
-    static fxa__dnn_attention a;
-    static const uint32_t sizes[] = {1, 16, 24, 100};
-    fxa__host *host = NULL;
-    fxa_error err;
-    T_OK(fxa__host_create(NULL, NULL, &host, &err));
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const support_case one = {.pass = FXA_FORWARD, .flags = FXA_PAGED, .sq = 1, .page_size = sizes[i]};
-        fxa_problem p = support_problem(&one);
-        fxa__problem *checked = NULL;
-        int paged = 0;
-        p.n_pages = 200;
-        T_OK(fxa__problem_create(host, &p, &checked, &err));
-        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err));
-        for (size_t j = 0; j < a.g.n_ops; j++) paged += a.g.ops[j].kind == FXA__DNN_PAGED;
-        T_INT(paged, sizes[i] < 24 ? 2 : 0);
-        fxa__dnn_attention_free(&a);
-        fxa__problem_release(checked);
-    }
-    fxa__host_release(host);
-}
-
-/* On sm_100 cuDNN ends the process over captured tensors whose keys do not lie one after the other; on sm_90 it reads
- * those of 16 bits wrongly, or where they are not: they are copied. */
-TEST(keys_of_tensors_lie_together) {
-    static const char *const texts[] = {"tensor t : f32[2]\nscore = score + t[k, q]",
-                                        "tensor t : bf16[2]\nscore = score * t[k, 1]",
-                                        "tensor t : f32[2]\nscore = score + t[q, k]"};
-    static const int32_t archs[] = {90, 100, 103};
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (size_t i = 0; i < 9; i++) {
-        static fxa__dnn_attention a;
-        const support_case plain = {.pass = FXA_FORWARD};
-        fxa_capture capture = {.size = {64, 64}};
-        fxa_problem p = support_problem(&plain);
-        fxa_program *program = NULL;
-        fxa__problem *checked = NULL;
-        int apart = 0;
-        T_OK(fxa_program_parse(ctx, texts[i / 3], SIZE_MAX, &program, &err));
-        p.program = program, p.captures = &capture, p.n_captures = 1;
-        T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
-        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, archs[i % 3]}, &a, &err));
-        for (size_t j = 0; j < a.g.n_tensors; j++) {
-            const fxa__dnn_tensor *t = &a.g.tensors[j];
-            apart += t->source == FXA__DNN_TENSOR && t->dim[3] > 1 && t->stride[3] != 1;
-        }
-        T_INT(apart, archs[i % 3] == 90 && i / 3 == 0);
-        fxa__dnn_attention_free(&a);
-        fxa__problem_release(checked);
-        fxa_program_destroy(program);
-    }
-    fxa_context_destroy(ctx);
 }
 
 T_MAIN

@@ -4,8 +4,8 @@
 For each cuDNN that is found here: problems of all that it supports against the reference and the cpu engine
 (test_cudnn_lowering, cut into processes that run side by side, since building a plan takes a second), what its functions
 are off by (test_cudnn_functions), backward programs of the caller's (test_cudnn_bprop), gradients of captured tensors
-(test_cudnn_bias), what is left out of backward passes (test_cudnn_reuse), numbers as helper kernels have them
-(test_gpu_kernels), then, alone on the device, threads, recording and memory (test_cudnn_device). Counts are printed by
+(test_cudnn_bias), what is left out of backward passes (test_cudnn_reuse), captured tensors of 8 bits, numbers as helper
+kernels have them (test_gpu_kernels), Q, K and V of 8 bits (test_cudnn_fp8, test_cudnn_fp8_backward), then, alone on the device, threads, recording and memory (test_cudnn_device). Counts are printed by
 group and summed. --seconds is the time for the comparisons with one cuDNN: what was not begun by then is left out. Without
 a GPU, driver or cuDNN it says so and exits with 77."""
 import argparse
@@ -25,7 +25,11 @@ WHOLE = {"functions": ("test_cudnn_functions", ""),
          "own_programs": ("test_cudnn_bprop", "own_programs_are_those_of_the_reference"),
          "bias": ("test_cudnn_bias", "gradients_of_what_is_added"),
          "reuse": ("test_cudnn_reuse", "pairs_that_are_masked_and_no_number"),
+         "captured_bytes": ("test_cudnn_programs", "captured_floats_of_8_bits"),
          "kernels": ("test_gpu_kernels", "")}
+# Programs whose cases processes share among them: (program, test, processes).
+SHARED = {"forward_of_8_bits": ("test_cudnn_fp8", "many_on_a_device", 16),
+          "backward_of_8_bits": ("test_cudnn_fp8_backward", "many_gradients_on_a_device", 16)}
 SHARD = 10  # cases of a process
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
          "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")
@@ -104,6 +108,7 @@ class Runner:
             shards += [((i + 0.5) / n, group, i, "%.9f" % (SHARD / cases)) for i in range(n)]
         shards = [(-1, name, 0, "1") for name in (*WHOLE, "bands_of_one_kind", "values_per_head", "quotients_by_params",
                                                 "quotients_of_large_ints")] + sorted(shards)
+        shards += [(2, name, i, "%.9f" % chosen.scale) for name in SHARED for i in range(SHARED[name][2])]
         until, left = time.time() + chosen.seconds, 0
 
         def one(shard):
@@ -112,6 +117,9 @@ class Runner:
                 return group, None, True
             if group in WHOLE:
                 return (group,) + self.run(*WHOLE[group], 300)
+            if group in SHARED:
+                program, test, of = SHARED[group]
+                return (group,) + self.run(program, test, 300, FXA_TEST_SHARD="%d/%d" % (seed, of), FXA_TEST_SCALE=scale)
             dtype = "f16" if seed % 3 == 1 else "bf16"
             return (group,) + self.run("test_cudnn_lowering", group, 300, FXA_TEST_SEED=str(seed + 1),
                                        FXA_TEST_SCALE=scale, FXA_TEST_DTYPE=dtype, FXA_THREADS="1")
@@ -125,6 +133,10 @@ class Runner:
                 self.judge(group, said, good)
                 if group in WHOLE:
                     print(said, end="", flush=True)
+                if group in SHARED:
+                    skipped = re.search(r"skipped \w+: (.*)", said)
+                    print("%s: %s" % (group, skipped.group(1) if skipped else "%d right, %d wrong" % (
+                        len(re.findall("(?m)^right ", said)), len(re.findall("(?m)^WRONG ", said)))), flush=True)
                 for counts in COUNTS.findall(said):
                     self.totals = [a + int(b) for a, b in zip(self.totals, counts[:7])] + [
                         max(self.totals[7], float(counts[7]))]

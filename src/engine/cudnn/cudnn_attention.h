@@ -41,6 +41,8 @@ typedef struct fxa__dnn_attention {
     fxa__dnn_score score;
     fxa__depend *own_depend;
     fxa__dnn_score own;    /* the caller's backward program, in place of the derivative; program NULL: there is none */
+    bool spread;           /* numbers of the program are in memory (cudnn_spread.c); */
+    size_t first;          /* its first operation then */
     int32_t scale, scaled; /* of the run; scores as programs read them */
     int32_t len_q, len_k;  /* lengths for products; -1: none */
     bool banded;           /* a causal or window mask is there */
@@ -126,10 +128,19 @@ static inline bool fxa__dnn_rounds_sums(const fxa_problem *p) {
 int32_t fxa__dnn_mask_lengths(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s);
+/* Whether causal and window masks are all of the mask. */
+bool fxa__dnn_mask_is_banded(fxa__dnn_attention *a);
 
 /* The new scores, without masks, from Q and K. */
 int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k);
 void fxa__dnn_forward(fxa__dnn_attention *a);
+/* cudnn_spread.c: whether numbers of the program are to be in memory; scores that are multiplied with the descales of Q
+ * and K then; and numbers of the operations from `first` on are put there. A derivative whose operations begin there is
+ * refused. */
+bool fxa__dnn_spread_is_needed(fxa__dnn_attention *a);
+int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s);
+void fxa__dnn_spread(fxa__dnn_attention *a, size_t first);
+void fxa__dnn_spread_derivative(fxa__dnn_attention *a, size_t first);
 /* cudnn_fp8.c: Q has 8 bits; scores of such products, and from exp and its sum to O. */
 bool fxa__dnn_is_fp8(const fxa_problem *p);
 int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s);

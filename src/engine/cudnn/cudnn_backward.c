@@ -157,6 +157,7 @@ static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
     fxa__dnn_score *s = a->own.program ? &a->own : &a->score;
     int32_t node = fxa__program_output(s->program, FXA__OUT_DSCORE);
     bool plain = (s->depend[node].inputs & 1u << FXA_INPUT_DSCORE) != 0;
+    size_t first = g->n_ops;
     a->score.dscore = dscore;
     if (s->own && !backward_start_own(a, node, dscore)) plain = false;
     int32_t ds = fxa__dnn_as_virtual(s, fxa__dnn_score_node(s, node));
@@ -165,6 +166,7 @@ static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
             fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_NEQ, dscore, fxa__dnn_float(g, 0), CUDNN_DATA_INT32, CUDNN_DATA_FLOAT);
         ds = fxa__dnn_select(g, ds, fxa__dnn_float(g, 0), some);
     }
+    fxa__dnn_spread_derivative(a, first);
     return fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, ds, a->scale);
 }
 
@@ -173,7 +175,9 @@ static int32_t backward_weights(fxa__dnn_attention *a, int32_t q, int32_t k, fxa
     fxa__dnn_graph *g = &a->g;
     int32_t s = fxa__dnn_scores(a, q, k);
     *kept = a->score;
-    s = backward_pad(a, fxa__dnn_mask_others(a, s));
+    s = fxa__dnn_mask_others(a, s);
+    fxa__dnn_spread(a, a->first);
+    s = backward_pad(a, s);
     s = fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, s, backward_row(a, FXA_SLOT_LSE, -INFINITY));
     return fxa__dnn_float2(g, CUDNN_POINTWISE_EXP, fxa__dnn_mask_bands(a, s), -1);
 }

@@ -28,9 +28,10 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
     int32_t s = fxa__dnn_virtual(&a->g, dim, CUDNN_DATA_FLOAT);
     if (a->g.status == FXA_OK) a->g.tensors[s].score = true;
     s = fxa__dnn_matmul(&a->g, q, k, s, a->len_q, a->len_k, -1);
-    if (fxa__dnn_is_fp8(p)) s = fxa__dnn_fp8_scores(a, s);
     a->scale = fxa__dnn_scale(&a->score);
-    a->scaled = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, a->scale);
+    a->spread = fxa__dnn_spread_is_needed(a);
+    if (fxa__dnn_is_fp8(p)) s = fxa__dnn_fp8_scores(a, s);
+    a->scaled = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, a->spread ? fxa__dnn_scale(&a->score) : a->scale);
     fxa__dnn_score_start(&a->score, a->scaled, -1, a->scaled);
     int32_t node = fxa__program_output(a->program, FXA__OUT_SCORE);
     s = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, node));
@@ -188,7 +189,9 @@ void fxa__dnn_forward(fxa__dnn_attention *a) {
     bool joins = p->flags & FXA_ACC_OUT;
     int32_t o = joins ? fxa__dnn_dense(a, FXA_SLOT_O) : fxa__dnn_output(a, FXA_SLOT_O, true, false);
     int32_t s = fxa__dnn_scores(a, q, k);
-    s = fxa__dnn_mask_lengths(a, fxa__dnn_mask_others(a, s));
+    s = fxa__dnn_mask_others(a, s);
+    fxa__dnn_spread(a, a->first);
+    s = fxa__dnn_mask_lengths(a, s);
     forward_softmax(a, fxa__dnn_mask_bands(a, s), v, o);
     if (joins) forward_join(a, o);
     if (fxa__dnn_is_fp8(p)) fxa__dnn_fp8_check(a);

@@ -54,6 +54,7 @@ typedef struct fxa__dnn_tensor {
     int32_t index;
     int64_t offset;
     double value;
+    bool spread;    /* by value, but in the workspace, as often as there are heads: written by a run */
     int32_t fill;   /* of workspace: 32-bit words with this value, where it is not 0; a run writes them first */
     bool cleared;   /* a run writes 0 there first */
     int32_t ragged; /* 1 + the tensor that says where each batch entry begins, in elements; 0: stride[0] does */
@@ -112,8 +113,8 @@ int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 int32_t fxa__dnn_length(fxa__dnn_graph *g, int64_t b, int64_t length);
 
 static inline bool fxa__dnn_is_by_value(const fxa__dnn_tensor *t) {
-    return t->source == FXA__DNN_VALUE || t->source == FXA__DNN_NODE || t->source == FXA__DNN_OWN_NODE ||
-           t->source == FXA__DNN_SCALE;
+    return !t->spread && (t->source == FXA__DNN_VALUE || t->source == FXA__DNN_NODE || t->source == FXA__DNN_OWN_NODE ||
+                          t->source == FXA__DNN_SCALE);
 }
 static inline bool fxa__dnn_is_captured(const fxa__dnn_tensor *t) {
     return t->source == FXA__DNN_TENSOR || t->source == FXA__DNN_OWN_TENSOR;

@@ -216,6 +216,14 @@ static bool mask_is_done(const fxa__dnn_attention *a, const fxa__part *part, con
     return mask_is_by_entry(a, part) ? a->p->in.sq == 1 : part->bound < 0;
 }
 
+bool fxa__dnn_mask_is_banded(fxa__dnn_attention *a) {
+    if (!mask_is_plain(a)) return false;
+    const mask_bands bands = mask_bands_choose(a);
+    for (size_t i = 0; i < a->mask.n; i++)
+        if (!mask_is_done(a, &a->mask.parts[i], &bands)) return false;
+    return true;
+}
+
 /* Indices are those of the tensor that is masked. */
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s) {
     if (!mask_is_plain(a)) return mask_whole(a, s);

@@ -213,56 +213,8 @@ static int32_t dnn_clamp(const dnn_use *u) {
     return use_extreme(u, CUDNN_POINTWISE_MIN, use_extreme(u, CUDNN_POINTWISE_MAX, u->arg[0], u->arg[1]), u->arg[2]);
 }
 
-/* ---- Zero wins --------------------------------------------------------------------------------------------------- */
-
-/* How far from 0 a node may be where it is no NaN; INFINITY: not known. */
-static double use_bound(const fxa__dnn_score *s, int32_t node, int depth) {
-    const fxa__node *n = &s->program->nodes[node];
-    switch (n->op) {
-    case FXA_OP_PARAM: return fxa__dnn_score_is_number(s, node) ? FXA__DNN_NUMBER_MOST : INFINITY;
-    case FXA_OP_CONST: /* the same of a number that is in place */
-        return n->type == FXA_FLOAT && isfinite(n->f) ? fmax(fabs(n->f), FXA__DNN_NUMBER_MOST) : INFINITY;
-    case FXA_OP_TANH:
-    case FXA_OP_SIGMOID:
-    case FXA_OP_ERF: return 1 + 0x1p-8;
-    case FXA_OP_NEG: return depth ? use_bound(s, n->arg[0], depth - 1) : INFINITY;
-    case FXA_OP_ADD:
-    case FXA_OP_SUB:
-    case FXA_OP_MUL: break;
-    default: return INFINITY;
-    }
-    if (!depth || n->type != FXA_FLOAT) return INFINITY;
-    double x = use_bound(s, n->arg[0], depth - 1), y = use_bound(s, n->arg[1], depth - 1);
-    return n->op == FXA_OP_MUL ? x * y : x + y;
-}
-
-/* Whether 0 times it, or over it, is 0 for certain: a number by value that is one in floats, as a divisor not 0. */
-static bool use_is_plain(const dnn_use *u, int32_t t) {
-    const fxa__dnn_tensor *y = use_tensor(u, t);
-    float f = (float)y->value;
-    return y->number || (y->source == FXA__DNN_VALUE && isfinite(f) && (u->mode == CUDNN_POINTWISE_MUL || f != 0));
-}
-
-/* x * y or x / y, but 0 where x is. The fast form takes y for 0 (or 1) there; it needs a y without memory. Of a y that
- * is bounded only a NaN could spoil the 0, and cuDNN's minimum drops that; where x is not 0, the score was made of y's
- * NaN, and x is NaN itself. */
-static int32_t dnn_zero_wins(const dnn_use *u) {
-    static const double most = 0x1p64; /* times 0 it is 0 */
-    enum { DEPTH = 6 };
-    int32_t x = fxa__dnn_as_virtual(u->s, u->arg[0]), y = u->arg[1];
-    if (u->g->status != FXA_OK) return 0;
-    if (use_is_plain(u, y)) return fxa__dnn_float2(u->g, u->mode, x, y);
-    bool bounded = use_bound(u->s, u->n->arg[1], DEPTH) <= most;
-    if (u->mode == CUDNN_POINTWISE_MUL && bounded && use_is_virtual(u, y))
-        return fxa__dnn_float2(u->g, u->mode, x,
-                               fxa__dnn_float2(u->g, CUDNN_POINTWISE_MIN, y, fxa__dnn_float(u->g, most)));
-    int32_t some =
-        fxa__dnn_op2(u->g, CUDNN_POINTWISE_CMP_NEQ, x, fxa__dnn_float(u->g, 0), CUDNN_DATA_INT32, CUDNN_DATA_FLOAT);
-    if (u->g->status != FXA_OK) return 0;
-    double instead = u->mode == CUDNN_POINTWISE_DIV ? 1 : 0;
-    if (use_is_virtual(u, y))
-        return fxa__dnn_float2(u->g, u->mode, x, fxa__dnn_select(u->g, y, fxa__dnn_float(u->g, instead), some));
-    return fxa__dnn_select(u->g, fxa__dnn_float2(u->g, u->mode, x, y), fxa__dnn_float(u->g, 0), some);
+static int32_t dnn_zero(const dnn_use *u) {
+    return fxa__dnn_zero_wins(u->s, u->n->arg[1], u->mode, u->arg[0], u->arg[1]);
 }
 
 /* ---- Bools ------------------------------------------------------------------------------------------------------- */
@@ -363,8 +315,8 @@ static const struct dnn_row {
     [FXA_OP_MAX] = {dnn_extreme, CUDNN_POINTWISE_MAX},
     [FXA_OP_CLAMP] = {dnn_clamp, 0},
     [FXA_OP_POW] = {dnn_pow, 0},
-    [FXA_OP_MULZ] = {dnn_zero_wins, CUDNN_POINTWISE_MUL},
-    [FXA_OP_DIVZ] = {dnn_zero_wins, CUDNN_POINTWISE_DIV},
+    [FXA_OP_MULZ] = {dnn_zero, CUDNN_POINTWISE_MUL},
+    [FXA_OP_DIVZ] = {dnn_zero, CUDNN_POINTWISE_DIV},
     [FXA_OP_SQRT] = {dnn_unary, CUDNN_POINTWISE_SQRT},
     [FXA_OP_RSQRT] = {dnn_unary, CUDNN_POINTWISE_RSQRT},
     [FXA_OP_EXP] = {dnn_unary, CUDNN_POINTWISE_EXP},

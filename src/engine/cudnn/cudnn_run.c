@@ -25,7 +25,8 @@ bool fxa__dnn_bound_find(const fxa__dnn_graph *g, fxa__dnn_code *code) {
         const fxa__dnn_tensor *t = &g->tensors[i];
         if (t->source == FXA__DNN_VIRTUAL || !fxa__dnn_is_used(g, (int32_t)i)) continue;
         if (code->n_bound == FXA__DNN_BOUND) return false;
-        code->bound[code->n_bound++] = (fxa__dnn_bound){(int64_t)i + 1, *t, t->fill || t->cleared ? t->dim[0] : 0};
+        code->bound[code->n_bound++] =
+            (fxa__dnn_bound){(int64_t)i + 1, *t, t->fill || t->cleared || t->spread ? t->dim[0] * t->dim[1] : 0};
     }
     return true;
 }
@@ -94,7 +95,7 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
 static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bind *bind, char *scratch) {
     bool instead = t->source == FXA__DNN_SLOT && !bind->slot[t->index] && (t->fill || t->cleared);
     if (t->source == FXA__DNN_SLOT && !instead) return bind->slot[t->index];
-    if (t->source == FXA__DNN_SCRATCH || instead) return scratch + t->offset;
+    if (t->source == FXA__DNN_SCRATCH || t->spread || instead) return scratch + t->offset;
     const fxa_view *views = t->source == FXA__DNN_OWN_TENSOR ? bind->bprop_tensors
                             : t->source == FXA__DNN_DTENSOR  ? bind->dtensors
                                                              : bind->tensors;
@@ -123,7 +124,7 @@ static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const f
     for (size_t i = 0; i < c->n_bound; i++) {
         const fxa__dnn_tensor *t = &c->bound[i].tensor;
         r->id[i] = c->bound[i].id;
-        if (!fxa__dnn_is_by_value(t)) {
+        if (!fxa__dnn_is_by_value(t) && !t->spread) {
             r->pointer[i] = run_pointer(t, bind, scratch);
             continue;
         }
@@ -132,18 +133,19 @@ static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const f
         run_values *values = own ? &r->own : &r->values;
         if (program) run_evaluate(program, &p->in, own ? bind->bprop_params : r->params, values);
         r->value[i] = run_value_of(program, t, bind, values);
-        r->pointer[i] = &r->value[i];
+        r->pointer[i] = t->spread ? run_pointer(t, bind, scratch) : &r->value[i];
     }
 }
 
-static fxa_status run_lengths(const fxa__dnn_self *s, const fxa__dnn_code *c, const fxa__bind *bind, char *scratch,
-                              fxa_error *err) {
+static fxa_status run_lengths(const fxa__dnn_self *s, const fxa__dnn_code *c, const run_pack *r, const fxa__bind *bind,
+                              char *scratch, fxa_error *err) {
     for (size_t i = 0; i < c->n_bound; i++) {
         const fxa__dnn_bound *b = &c->bound[i];
         bool given = b->tensor.source == FXA__DNN_SLOT && bind->slot[b->tensor.index];
         if (!b->words || (given && !b->tensor.cleared)) continue;
-        int status = s->gpu.driver.fill((uintptr_t)run_pointer(&b->tensor, bind, scratch), (unsigned)b->tensor.fill,
-                                        (size_t)b->words, bind->stream);
+        unsigned word = (unsigned)(b->tensor.spread ? r->value[i].i : b->tensor.fill);
+        int status =
+            s->gpu.driver.fill((uintptr_t)run_pointer(&b->tensor, bind, scratch), word, (size_t)b->words, bind->stream);
         FXA_TRY(fxa__gpu_status(&s->gpu, status, "cuMemsetD32Async", err));
     }
     return FXA_OK;
@@ -170,7 +172,7 @@ static fxa_status run_helpers(fxa__dnn_self *s, const fxa__dnn_code *c, bool aft
                               const fxa__bind *bind, char *scratch, fxa_error *err) {
     for (size_t i = 0; i < c->n_steps; i++) {
         const fxa__dnn_step *step = &c->steps[i];
-        if (step->after != after) continue;
+        if (step->after != after || (step->optional && !run_ref(&step->ref[0], bind, scratch))) continue;
         fxa__gpu_args args = step->args;
         for (int j = 0; j < step->n_refs; j++) {
             void *pointer = run_ref(&step->ref[j], bind, scratch);
@@ -188,7 +190,7 @@ static fxa_status run_helpers(fxa__dnn_self *s, const fxa__dnn_code *c, bool aft
 static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const run_pack *r, const fxa_problem *p,
                               const fxa__bind *bind, char *scratch, fxa_error *err) {
     void *handle, *pack;
-    FXA_TRY(run_lengths(s, c, bind, scratch, err));
+    FXA_TRY(run_lengths(s, c, r, bind, scratch, err));
     FXA_TRY(run_helpers(s, c, false, p, bind, scratch, err));
     FXA_TRY(fxa__dnn_handle_take(s, bind->stream, &handle, err));
     fxa_status status =

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The leaves of a score program as tensors of a graph: coordinates, values, scalars, loads; see cudnn_score.h.
+ * The leaves of a score program as tensors of a graph: coordinates, values, scalars; see cudnn_score.h. Loads are in
+ * cudnn_load.c.
  */
 #include "cudnn_score.h"
 
-#include "../../base/dtype.h"
 #include "../../base/num.h"
 
 #include <math.h>
@@ -27,11 +27,11 @@ static const fxa_index_map *score_map(const fxa_problem *p, fxa_input axis) {
                                  : &p->map_k;
 }
 
-static int64_t score_extent(const fxa_problem *p, fxa_input axis) {
+int64_t fxa__dnn_extent(const fxa_problem *p, fxa_input axis) {
     return axis == FXA_INPUT_B ? p->b : axis == FXA_INPUT_H ? p->hq : axis == FXA_INPUT_Q ? p->sq : p->sk;
 }
 
-static int score_axis(fxa_input input) {
+int fxa__dnn_axis_index(fxa_input input) {
     return input == FXA_INPUT_B ? 0 : input == FXA_INPUT_H ? 1 : input == FXA_INPUT_Q ? 2 : 3;
 }
 
@@ -60,7 +60,7 @@ static void score_bounds_of_segments(const fxa_index_map *map, int64_t n, fxa__d
 fxa__dnn_axis fxa__dnn_axis_of(const fxa__dnn_score *s, fxa_input axis) {
     const fxa_problem *p = &s->p->in;
     const fxa_index_map *map = score_map(p, axis);
-    int64_t n = score_extent(p, axis), q = fxa__dnn_length_of(s, false), k = fxa__dnn_length_of(s, true), more = 0;
+    int64_t n = fxa__dnn_extent(p, axis), q = fxa__dnn_length_of(s, false), k = fxa__dnn_length_of(s, true), more = 0;
     fxa__dnn_axis out = {false, 0, 1, INT32_MIN, INT32_MAX};
     bool aligned = score_is_aligned(p, axis), moved = axis == FXA_INPUT_Q && (p->flags & FXA_POSITIONS);
     if (map->kind == FXA_MAP_TABLE || map->dynamic || moved) return out;
@@ -80,7 +80,7 @@ fxa__dnn_axis fxa__dnn_axis_of(const fxa__dnn_score *s, fxa_input axis) {
 static int32_t score_table(fxa__dnn_score *s, fxa_input input, int axis) {
     const fxa_problem *p = &s->p->in;
     const fxa_index_map *map = score_map(p, input);
-    int64_t n = score_extent(p, input), q = fxa__dnn_length_of(s, false), k = fxa__dnn_length_of(s, true);
+    int64_t n = fxa__dnn_extent(p, input), q = fxa__dnn_length_of(s, false), k = fxa__dnn_length_of(s, true);
     bool aligned = score_is_aligned(p, input), moved = axis == 2 && (p->flags & FXA_POSITIONS);
     bool by_entry = moved || (aligned && (q < 0 || k < 0));
     if (aligned && (q < 0) != (k < 0))
@@ -108,14 +108,12 @@ static int32_t score_table(fxa__dnn_score *s, fxa_input input, int axis) {
     return t;
 }
 
-static void score_expand(const fxa_problem *p, fxa__dnn_tensor *t);
-
 /* From memory that a run fills first. */
 static int32_t score_from_table(fxa__dnn_score *s, fxa_input input, int axis) {
     if (s->table[axis] < 0) {
         int32_t t = score_table(s, input, axis);
         if (s->g->status != FXA_OK) return 0;
-        score_expand(&s->p->in, &s->g->tensors[t]);
+        fxa__dnn_expand(&s->p->in, &s->g->tensors[t]);
         s->g->tensors[t].read = true;
         s->table[axis] = t;
     }
@@ -144,7 +142,7 @@ int32_t fxa__dnn_more(fxa__dnn_score *s) {
 int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input) {
     if (input == FXA_INPUT_Q_LEN || input == FXA_INPUT_K_LEN)
         return score_by_entry(s, s->length[input == FXA_INPUT_K_LEN]);
-    int axis = score_axis(input);
+    int axis = fxa__dnn_axis_index(input);
     if (s->axis[axis] >= 0) return s->axis[axis];
     const fxa__dnn_axis c = fxa__dnn_axis_of(s, input);
     s->indexed = s->indexed || axis >= 2 || (axis == 1 && !c.known);
@@ -251,144 +249,12 @@ int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor) {
     return fxa__dnn_float2(s->g, CUDNN_POINTWISE_ADD, zero, tensor);
 }
 
-/* ---- Captured tensors -------------------------------------------------------------------------------------------- */
-
-static int score_data_type(fxa_dtype dtype) {
-    switch (dtype) {
-    case FXA_F32: return CUDNN_DATA_FLOAT;
-    case FXA_F16: return CUDNN_DATA_HALF;
-    case FXA_BF16: return CUDNN_DATA_BFLOAT16;
-    case FXA_I32: return CUDNN_DATA_INT32;
-    default: return -1;
-    }
-}
-
-/* A load in the making: as a tensor of the captured memory, and what of it a copy would need. */
-typedef struct score_source {
-    fxa__dnn_tensor t;
-    int64_t limit[4]; /* of a copy: elements there are, by axis; 0: enough */
-    bool copied;      /* cuDNN cannot read it where it is */
-} score_source;
-
-static bool score_load_constant(fxa__dnn_score *s, const fxa__node *load, int i, int64_t index, score_source *x) {
-    const fxa_capture *c = &s->captures[load->imm];
-    int64_t size = c->size[i], at = index < 0 ? index + size : index;
-    if (at >= 0 && at < size) {
-        x->t.offset += at * c->stride[i];
-        return true;
-    }
-    (void)fxa__dnn_refuse(s->g, "axis %d of %s has %lld elements, and is read at %lld: cuDNN cannot read 0 there", i,
-                          s->program->tensors[load->imm].name, (long long)size, (long long)index);
-    return false;
-}
-
-/* One index of a load: a coordinate, whose axis it is, or a constant. */
-static bool score_load_index(fxa__dnn_score *s, const fxa__node *load, int i, score_source *x) {
-    const fxa__node *n = &s->program->nodes[load->arg[i]];
-    const fxa_capture *c = &s->captures[load->imm];
-    const char *name = s->program->tensors[load->imm].name;
-    if (n->op == FXA_OP_CONST) return score_load_constant(s, load, i, n->imm, x);
-    if (n->op != FXA_OP_INPUT || n->imm < FXA_INPUT_B || n->imm > FXA_INPUT_K) {
-        (void)fxa__dnn_refuse(s->g,
-                              "index %d of %s is computed (operation %s): cuDNN reads b, h, q, k or constants alone; "
-                              "gather %s into a tensor of these before",
-                              i, name, fxa__op_info_get(n->op)->id, name);
-        return false;
-    }
-    fxa_input input = (fxa_input)n->imm;
-    int axis = score_axis(input);
-    int64_t extent = score_extent(&s->p->in, input), size = c->size[i];
-    const fxa__dnn_axis at = fxa__dnn_axis_of(s, input);
-    if (!at.known || at.base < 0 || at.step < 1 || (x->limit[axis] && at.hi >= size)) {
-        (void)fxa__dnn_refuse(s->g, "axis %d of %s is read at %s, which is no place plus a constant here", i, name,
-                              fxa_input_name(input));
-        return false;
-    }
-    if (at.hi >= size)
-        x->copied = true, x->limit[axis] = at.base >= size ? -1 : (size - at.base + at.step - 1) / at.step;
-    x->t.offset += at.base < size ? at.base * c->stride[i] : 0;
-    x->t.stride[axis] = (x->t.dim[axis] > 1 ? x->t.stride[axis] : 0) + at.step * c->stride[i];
-    x->t.dim[axis] = extent;
-    return true;
-}
-
-/* cuDNN reads wrong elements of what has one value per batch entry, and in backward of what has one per key: the row
- * axis is written out then, with stride 0. */
-static void score_expand(const fxa_problem *p, fxa__dnn_tensor *t) {
-    bool per_entry = t->dim[0] > 1 && t->dim[2] == 1 && t->dim[3] == 1;
-    bool per_key = t->dim[2] == 1 && t->dim[3] > 1 && p->pass == FXA_BACKWARD;
-    if (!per_entry && !per_key) return;
-    t->dim[2] = p->sq, t->stride[2] = 0;
-    if (!per_key) return;
-    t->dim[0] = p->b, t->dim[1] = p->hq;
-}
-
-/* The elements in memory of ours, in a type that cuDNN reads; those outside of the tensor are 0. */
-static int32_t score_copy(fxa__dnn_score *s, const fxa__decl *decl, const score_source *x) {
-    uint8_t type = decl->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32;
-    int32_t t = fxa__dnn_scratch(s->g, x->t.dim, type);
-    int64_t work = x->t.dim[0] * x->t.dim[1] * x->t.dim[2] * x->t.dim[3];
-    fxa__dnn_step *step = fxa__dnn_step_new(s->g, FXA__GPU_COPY, false, work, s->nobody);
-    FxaGpuCopy *c = &step->args.copy;
-    memcpy(c->rows.size, x->t.dim, sizeof c->rows.size);
-    memcpy(c->from.stride, x->t.stride, sizeof c->from.stride);
-    memcpy(c->limit, x->limit, sizeof c->limit);
-    c->from.type = (int32_t)decl->dtype;
-    int64_t bytes = (int64_t)fxa_dtype_size((fxa_dtype)decl->dtype);
-    fxa__dnn_step_point(step, &c->from.data, x->t.source, x->t.index, x->t.offset * bytes);
-    fxa__dnn_step_tensor(step, &c->to, s->g, t);
-    return t;
-}
-
-/* For one row cuDNN reads a value per entry and head wrongly, and has no code for one per head past some keys: as many
- * as there are keys. */
-static void score_write_out(const fxa__dnn_score *s, score_source *x) {
-    const fxa_problem *p = &s->p->in;
-    if (p->sq != 1 || p->pass != FXA_FORWARD || x->t.dim[1] == 1 || x->t.dim[3] > 1 || p->sk == 1) return;
-    x->t.dim[3] = p->sk, x->t.stride[3] = 0, x->copied = true;
-}
-
-static int32_t score_load(fxa__dnn_score *s, const fxa__node *n) {
-    const fxa__decl *decl = &s->program->tensors[n->imm];
-    score_source x = {.t = {.dim = {1, 1, 1, 1},
-                            .stride = {0, 0, 0, 0},
-                            .source = s->own ? FXA__DNN_OWN_TENSOR : FXA__DNN_TENSOR,
-                            .index = n->imm}};
-    int type = score_data_type((fxa_dtype)decl->dtype);
-    if (fxa__dtype_is_byte_float(decl->dtype)) /* cuDNN ends the process; copies were not tried */
-        return fxa__dnn_refuse(s->g,
-                               "tensor %s is %s: captured tensors are to have 16 bits or more, or be ints or bools",
-                               decl->name, fxa_dtype_name((fxa_dtype)decl->dtype));
-    for (int i = 0; i < n->n_args; i++)
-        if (!score_load_index(s, n, i, &x)) return 0;
-    for (int i = 0; i < 4; i++) x.copied = x.copied || x.t.stride[i] < 0;
-    if (fxa__dnn_is_per_head(&x.t)) x.copied = x.copied || x.t.stride[1] != 1;
-    bool narrow = type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16; /* of these it reads two at a time */
-    x.copied = x.copied || ((narrow || s->keys_dense) && x.t.dim[3] > 1 && x.t.stride[3] != 1);
-    score_write_out(s, &x);
-    if (type < 0 || x.copied) {
-        int32_t made = score_copy(s, decl, &x);
-        if (s->g->status != FXA_OK) return 0;
-        fxa__dnn_tensor *t = &s->g->tensors[made];
-        for (int i = 0; i < 4; i++)
-            if (t->dim[i] == 1) t->stride[i] = 0;
-        score_expand(&s->p->in, t);
-        t->read = true;
-        return made;
-    }
-    x.t.type = (uint8_t)type;
-    score_expand(&s->p->in, &x.t);
-    for (int i = 0; i < 4; i++)
-        if (x.t.dim[i] == 1) x.t.stride[i] = 1;
-    return fxa__dnn_add(s->g, &x.t);
-}
-
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
 static int32_t score_leaf(fxa__dnn_score *s, int32_t node) {
     const fxa__node *n = &s->program->nodes[node];
     if (n->op == FXA_OP_LOAD) {
-        if (s->load[node] < 0) s->load[node] = score_load(s, n);
+        if (s->load[node] < 0) s->load[node] = fxa__dnn_load(s, n);
         return s->load[node];
     }
     if (n->op == FXA_OP_PARAM) return score_param(s, n);

@@ -68,6 +68,9 @@ typedef struct fxa__dnn_axis {
 } fxa__dnn_axis;
 /* axis: FXA_INPUT_B, H, Q or K. */
 fxa__dnn_axis fxa__dnn_axis_of(const fxa__dnn_score *s, fxa_input axis);
+/* The axis of such an input, and how many places it has. */
+int fxa__dnn_axis_index(fxa_input input);
+int64_t fxa__dnn_extent(const fxa_problem *p, fxa_input axis);
 /* The length of rows or keys as the program reads it, the same for all entries; -1: each has its own. */
 int64_t fxa__dnn_length_of(const fxa__dnn_score *s, bool keys);
 /* k_len - q_len as ints: by value, or with memory. */
@@ -81,6 +84,14 @@ bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t 
 void fxa__dnn_reuse_cancel(fxa__dnn_score *s);
 /* and nodes of `to` that are what nodes of `from` are, made at the same place, have their tensors. */
 void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to);
+
+/* cudnn_load.c: what a load reads; and the row axis written out with a stride of 0, where cuDNN reads the tensor
+ * wrongly without it. */
+int32_t fxa__dnn_load(fxa__dnn_score *s, const fxa__node *load);
+void fxa__dnn_expand(const fxa_problem *p, fxa__dnn_tensor *t);
+
+/* cudnn_zero.c: x * y or x / y (mode) of the node that y is the tensor of, but 0 where x is. */
+int32_t fxa__dnn_zero_wins(fxa__dnn_score *s, int32_t node, int mode, int32_t x, int32_t y);
 
 /* cudnn_ops.c: the tensor of an operation whose operands are made. */
 int32_t fxa__dnn_lower_op(fxa__dnn_score *s, int32_t node);

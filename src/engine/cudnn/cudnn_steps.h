@@ -24,6 +24,7 @@ typedef struct fxa__dnn_ref {
 typedef struct fxa__dnn_step {
     uint8_t kernel; /* fxa__gpu_kernel */
     bool after;     /* cuDNN's kernel; else before it */
+    bool optional;  /* left out where a run does not give the slot of the first pointer */
     uint8_t n_refs;
     int64_t work;
     fxa__dnn_ref ref[FXA__DNN_REFS];

@@ -22,7 +22,8 @@ enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 }; /* f16 and bf16; e4m3 an
 #define SUPPORT_REACH ((int64_t)1 << 31) /* elements; of rows 2^24 apart the 129th was the first seen wrong */
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN | FXA_PAGED)
 #define SUPPORT_BYTE_FLAGS                                                                                             \
-    (SUPPORT_SPANS | FXA_DETERMINISTIC | FXA_GRAD_LSE | FXA_GRAD_SINK | FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V)
+    (SUPPORT_SPANS | FXA_SCALARS_IN_MEMORY | FXA_DETERMINISTIC | FXA_GRAD_LSE | FXA_GRAD_SINK | FXA_ACC_Q |            \
+     FXA_ACC_K | FXA_ACC_V)
 
 /* ---- Conditions of rows that flags do not say -------------------------------------------------------------------- */
 
@@ -57,8 +58,12 @@ static bool support_has_params(const fxa_problem *p) { return p->param_grads != 
 static bool support_is_odd(const fxa_problem *p) { return p->d % 8 || p->dv % 8; }
 static bool support_is_odd_16(const fxa_problem *p) { return p->d % 16 || p->dv % 16; }
 static bool support_is_e5m2(const fxa_problem *p) { return p->q.dtype == FXA_E5M2; }
-static bool support_has_half_output(const fxa_problem *p) { return p->o.dtype == FXA_F16 || p->o.dtype == FXA_BF16; }
-static bool support_has_f32_output(const fxa_problem *p) { return p->o.dtype == FXA_F32; }
+static bool support_has_wide_output(const fxa_problem *p) { return !fxa__dtype_is_byte_float(p->o.dtype); }
+/* Its kernels are chosen by d, and dv is not in what they have room for. */
+static bool support_is_wider(const fxa_problem *p) { return p->d <= 128 && p->dv > 128; }
+static bool support_has_no_lse(const fxa_problem *p) { return !(p->flags & FXA_WANT_LSE); }
+static bool support_is_one_key(const fxa_problem *p) { return p->sk == 1; }
+static bool support_is_odd_rows(const fxa_problem *p) { return p->sq % 16 != 0; }
 static bool support_has_wide_lse(const fxa_problem *p) { return (p->flags & FXA_WANT_LSE) && p->lse.dtype == FXA_F64; }
 static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p->dv > 128; }
 static bool support_is_above_256(const fxa_problem *p) { return p->d > 256 || p->dv > 256; }
@@ -108,17 +113,23 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_ALL, BOTH, OTHERS, 0, NULL, "cuDNN has fused attention for f16 and bf16, and for e4m3"},
     {0, SUPPORT_LAST, SM_80 | SM_100 | SM_120, BOTH, BYTES, 0, NULL, "floats of 8 bits were tried on sm_90 alone"},
     {0, 91900, SM_ALL, BOTH, BYTES, 0, NULL, "floats of 8 bits were tried with cuDNN 9.19 alone"},
+    {92000, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, NULL, "floats of 8 bits were tried with cuDNN 9.19, no newer"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_e5m2, "of 8 bits Q, K and V are to be e4m3"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_odd_16, "of 8 bits d and dv are to be multiples of 16"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_one_row, "of 8 bits cuDNN has no pass of one row"},
-    {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_half_output,
-     "from Q, K and V of 8 bits cuDNN writes 16 bits from sm_100 on; e4m3 and e5m2 it does"},
-    {0, 91901, SM_ALL, FORWARD, BYTES, 0, support_has_f32_output,
-     "from Q, K and V of 8 bits cuDNN writes f32 from 9.19.1 on"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_one_key, "of 8 bits one key was not tried"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_no_lse, "of 8 bits it was tried with LSE asked for"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_wide_output,
+     "from Q, K and V of 8 bits O is to be e4m3 or e5m2"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_is_wider,
+     "of 8 bits cuDNN touches memory outside where dv is above 128 and d is not"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_wide_lse, "of 8 bits LSE is to be f32"},
-    {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, SUPPORT_SPANS | FXA_SINK | FXA_SINK_ZERO | FXA_WANT_MAX | FXA_ACC_OUT,
-     NULL, "it was not tried beside floats of 8 bits"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES,
+     SUPPORT_SPANS | FXA_SCALARS_IN_MEMORY | FXA_SINK | FXA_SINK_ZERO | FXA_WANT_MAX | FXA_ACC_OUT, NULL,
+     "it was not tried beside floats of 8 bits"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_is_not_128, "of 8 bits cuDNN's backward has d and dv of 128"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_is_odd_rows,
+     "of 8 bits cuDNN's backward leaves out part of dQ where sq is no multiple of 16"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_has_wide_backward,
      "of 8 bits O is to be e4m3, and dO and gradients e4m3 or e5m2"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, SUPPORT_BYTE_FLAGS, NULL, "it was not tried beside gradients of 8 bits"},

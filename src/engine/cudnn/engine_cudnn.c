@@ -182,13 +182,6 @@ static fxa_status dnn_probe_graph(const fxa__dnn_self *s, const fxa__dnn_attenti
     return status;
 }
 
-/* Floats of 8 bits, where nothing else speaks against them. */
-static fxa_status dnn_check_bytes(const fxa__dnn_self *s, const fxa__problem *p, fxa_status status, fxa_error *err) {
-    if (status != FXA_OK || s->untried || !fxa__dnn_is_fp8(&p->in)) return status;
-    return fxa__fail(err, FXA_E_UNSUPPORTED,
-                     "floats of 8 bits have not been run on a device: FXA_CUDNN_UNTRIED=1 uses them all the same");
-}
-
 static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
     fxa__dnn_self *s = self;
     const fxa__dnn_code *have = code;
@@ -204,7 +197,7 @@ static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code,
     }
     fxa__dnn_attention *a = fxa__alloc(s->host, sizeof *a);
     if (!a) return fxa__fail_memory(err, "a graph for cuDNN");
-    status = dnn_check_bytes(s, p, fxa__dnn_attention_make(p, s->level, a, &why), &why);
+    status = fxa__dnn_attention_make(p, s->level, a, &why);
     if (status == FXA_OK) status = dnn_probe_graph(s, a, &out->report, &why);
     fxa__dnn_attention_free(a);
     fxa__free(s->host, a, sizeof *a);

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Numbers of a score program beside Q, K and V of 8 bits. cuDNN's kernels for these find their scales by the order in
+ * which numbers, [1,1,1,1], come among the operations of a graph: with the first three behind Q K^T they multiply
+ * scores once all else that stands before the softmax is done, whatever the graph says; the next is the scale of P, and
+ * so on. A number that a program brings is taken for one of these: so it was seen on a device, in every program with
+ * one. Here the three are 1, and descales, scale and all numbers of the program lie in memory, which a run writes
+ * first, once for each head, [1,H,1,1]: that cuDNN takes for what it is. Of one head it is one for each row, [1,1,Sq,1]
+ * with a stride of 0, which backward has no code for.
+ */
+#include "cudnn_attention.h"
+
+#include "../../problem/scales.h"
+
+#include <string.h>
+
+static const int64_t spread_one[4] = {1, 1, 1, 1};
+
+/* 1.0f, as a run writes it. */
+enum { SPREAD_ONE = 0x3f800000 };
+
+bool fxa__dnn_spread_is_needed(fxa__dnn_attention *a) {
+    const fxa_program *p = a->program;
+    bool bare = p->nodes[fxa__program_output(p, FXA__OUT_SCORE)].op == FXA_OP_INPUT;
+    return fxa__dnn_is_fp8(&a->p->in) && !(bare && fxa__dnn_mask_is_banded(a));
+}
+
+/* Memory for a number, and how cuDNN is told of it. */
+static int32_t spread_room(fxa__dnn_attention *a, uint8_t type) {
+    const int64_t dim[4] = {1, a->p->in.hq, 1, 1};
+    int32_t t = fxa__dnn_scratch(&a->g, dim, type);
+    if (a->g.status != FXA_OK || a->p->in.hq > 1) return t;
+    if (a->p->in.pass == FXA_BACKWARD)
+        return fxa__dnn_refuse(&a->g, "hq is 1: of 8 bits cuDNN's backward takes no number of a program for one head");
+    a->g.tensors[t].dim[2] = a->p->in.sq, a->g.tensors[t].stride[2] = 0;
+    return t;
+}
+
+/* A step that copies one number to as many places as there are heads. */
+static fxa__dnn_step *spread_copy(fxa__dnn_attention *a) {
+    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_COPY, false, a->p->in.hq);
+    FxaGpuCopy *c = &step->args.copy;
+    c->rows.size[0] = c->rows.size[2] = c->rows.size[3] = 1, c->rows.size[1] = a->p->in.hq;
+    return step;
+}
+
+/* A scale of the caller's, 1 where a run does not give it. */
+static int32_t spread_slot(fxa__dnn_attention *a, int32_t s, fxa_slot slot) {
+    if (fxa__scale_use_of(&a->p->in, slot) < FXA__SCALE_READ) return s;
+    int32_t t = spread_room(a, CUDNN_DATA_FLOAT);
+    if (a->g.status != FXA_OK) return 0;
+    a->g.tensors[t].fill = SPREAD_ONE;
+    fxa__dnn_step *step = spread_copy(a);
+    step->optional = true, step->args.copy.from.type = FXA_F32;
+    fxa__dnn_step_point(step, &step->args.copy.from.data, FXA__DNN_SLOT, (int32_t)slot, 0);
+    fxa__dnn_step_tensor(step, &step->args.copy.to, &a->g, t);
+    return fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, t);
+}
+
+int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s) {
+    for (int i = 0; i < 3; i++) {
+        int32_t one = fxa__dnn_scratch(&a->g, spread_one, CUDNN_DATA_FLOAT);
+        if (a->g.status == FXA_OK) a->g.tensors[one].fill = SPREAD_ONE;
+        s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, one);
+    }
+    a->first = a->g.n_ops;
+    return spread_slot(a, spread_slot(a, s, FXA_SLOT_DESCALE_Q), FXA_SLOT_DESCALE_K);
+}
+
+/* A number by value becomes one in memory, in its place. */
+static int32_t spread_number(fxa__dnn_attention *a, int32_t number) {
+    if (number < 0 || a->g.status != FXA_OK) return number;
+    fxa__dnn_tensor t = a->g.tensors[number];
+    bool one = t.dim[0] * t.dim[1] * t.dim[2] * t.dim[3] == 1 && t.source != FXA__DNN_VIRTUAL;
+    if (!one || t.spread) return number;
+    int32_t room = spread_room(a, t.type);
+    if (a->g.status != FXA_OK) return number;
+    if (!fxa__dnn_is_by_value(&t))
+        return fxa__dnn_refuse(&a->g, "a tensor is read at one place for all pairs, which was not tried beside 8 bits");
+    fxa__dnn_tensor *to = &a->g.tensors[number];
+    memcpy(to->dim, a->g.tensors[room].dim, sizeof to->dim);
+    memcpy(to->stride, a->g.tensors[room].stride, sizeof to->stride);
+    to->offset = a->g.tensors[room].offset, to->spread = true;
+    return number;
+}
+
+void fxa__dnn_spread(fxa__dnn_attention *a, size_t first) {
+    for (size_t i = first; a->spread && i < a->g.n_ops && a->g.status == FXA_OK; i++) {
+        const fxa__dnn_op op = a->g.ops[i];
+        int32_t x = spread_number(a, op.x), b = spread_number(a, op.b), t = spread_number(a, op.t);
+        a->g.ops[i].x = x, a->g.ops[i].b = b, a->g.ops[i].t = t;
+    }
+}
+
+/* cuDNN makes something else of scores that derivatives read, too. */
+void fxa__dnn_spread_derivative(fxa__dnn_attention *a, size_t first) {
+    for (size_t i = 0; a->spread && i < a->g.n_tensors && a->g.status == FXA_OK; i++)
+        if (fxa__dnn_is_captured(&a->g.tensors[i]) || a->g.tensors[i].read)
+            (void)fxa__dnn_refuse(&a->g, "captured tensors were not tried in the backward pass of 8 bits");
+    if (fxa__dnn_is_fp8(&a->p->in) && a->g.status == FXA_OK && a->g.n_ops > first)
+        (void)fxa__dnn_refuse(&a->g,
+                              "the derivative of the program is not dscore itself: of 8 bits cuDNN's backward was "
+                              "not seen right with any other");
+}

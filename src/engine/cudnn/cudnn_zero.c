@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Products and quotients in which 0 wins, which derivatives are made of: 0 times what is infinite or no number is 0, as
+ * nobody asks about pairs that have no part in the result. Of the spellings that cuDNN computes as they are meant, the
+ * fastest which keeps to that; see cudnn_score.h.
+ */
+#include "cudnn_score.h"
+
+#include <math.h>
+
+/* How far from 0 a node may be where it is no NaN; INFINITY: not known. */
+static double zero_bound(const fxa__dnn_score *s, int32_t node, int depth) {
+    const fxa__node *n = &s->program->nodes[node];
+    switch (n->op) {
+    case FXA_OP_PARAM: return fxa__dnn_score_is_number(s, node) ? FXA__DNN_NUMBER_MOST : INFINITY;
+    case FXA_OP_CONST: /* the same of a number that is in place */
+        return n->type == FXA_FLOAT && isfinite(n->f) ? fmax(fabs(n->f), FXA__DNN_NUMBER_MOST) : INFINITY;
+    case FXA_OP_TANH:
+    case FXA_OP_SIGMOID:
+    case FXA_OP_ERF: return 1 + 0x1p-8;
+    case FXA_OP_NEG: return depth ? zero_bound(s, n->arg[0], depth - 1) : INFINITY;
+    case FXA_OP_ADD:
+    case FXA_OP_SUB:
+    case FXA_OP_MUL: break;
+    default: return INFINITY;
+    }
+    if (!depth || n->type != FXA_FLOAT) return INFINITY;
+    double x = zero_bound(s, n->arg[0], depth - 1), y = zero_bound(s, n->arg[1], depth - 1);
+    return n->op == FXA_OP_MUL ? x * y : x + y;
+}
+
+/* Whether 0 times it, or over it, is 0 for certain: a number by value that is one in floats, as a divisor not 0. */
+static bool zero_is_plain(const fxa__dnn_tensor *y, int mode) {
+    float f = (float)y->value;
+    return y->number || (y->source == FXA__DNN_VALUE && isfinite(f) && (mode == CUDNN_POINTWISE_MUL || f != 0));
+}
+
+/* x * y or x / y, but 0 where x is. The fast form takes y for 0 (or 1) there; it needs a y without memory. Of a y that
+ * is bounded only a NaN could spoil the 0, and cuDNN's minimum drops that; where x is not 0, the score was made of y's
+ * NaN, and x is NaN itself. */
+int32_t fxa__dnn_zero_wins(fxa__dnn_score *s, int32_t node, int mode, int32_t x, int32_t y) {
+    static const double most = 0x1p64; /* times 0 it is 0 */
+    enum { DEPTH = 6 };
+    fxa__dnn_graph *g = s->g;
+    x = fxa__dnn_as_virtual(s, x);
+    if (g->status != FXA_OK) return 0;
+    bool is_virtual = g->tensors[y].source == FXA__DNN_VIRTUAL;
+    if (zero_is_plain(&g->tensors[y], mode)) return fxa__dnn_float2(g, mode, x, y);
+    bool bounded = zero_bound(s, node, DEPTH) <= most;
+    if (mode == CUDNN_POINTWISE_MUL && bounded && is_virtual)
+        return fxa__dnn_float2(g, mode, x, fxa__dnn_float2(g, CUDNN_POINTWISE_MIN, y, fxa__dnn_float(g, most)));
+    int32_t some =
+        fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_NEQ, x, fxa__dnn_float(g, 0), CUDNN_DATA_INT32, CUDNN_DATA_FLOAT);
+    if (g->status != FXA_OK) return 0;
+    double instead = mode == CUDNN_POINTWISE_DIV ? 1 : 0;
+    if (is_virtual) return fxa__dnn_float2(g, mode, x, fxa__dnn_select(g, y, fxa__dnn_float(g, instead), some));
+    return fxa__dnn_select(g, fxa__dnn_float2(g, mode, x, y), fxa__dnn_float(g, 0), some);
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Problems by what of them cuDNN may refuse, and the question, without cuDNN: versions and devices are said.
+ */
+#ifndef FXA_TESTS_CUDNN_CASES_H
+#define FXA_TESTS_CUDNN_CASES_H
+
+#include "engine/cudnn/cudnn_attention.h"
+#include "plan/plan.h"
+#include "t.h"
+
+typedef struct support_case {
+    const char *says;
+    int64_t version;
+    int32_t arch;
+    fxa_pass pass;
+    uint32_t flags;
+    int64_t sq, sk, d, dv, hq, b;
+    uint32_t dtype, alignment, page_size, sink, o, lse, dout, dq;
+    double dropout;
+    bool taken; /* it is no refusal: the neighbour of one */
+} support_case;
+
+__attribute__((unused)) static fxa_problem support_problem(const support_case *c) {
+    fxa_problem p = FXA_PROBLEM_INIT;
+    p.pass = (uint32_t)c->pass, p.device = FXA_CUDA;
+    p.flags = c->flags | (c->pass == FXA_BACKWARD ? (uint32_t)FXA_GRAD_Q : (uint32_t)FXA_WANT_LSE);
+    p.b = c->b ? c->b : 2, p.hq = c->hq ? c->hq : 2, p.hkv = c->hq ? 1 : 2;
+    p.sq = c->sq < 0 ? 0 : c->sq ? c->sq : 64, p.sk = c->sk ? c->sk : 64;
+    p.d = c->d ? c->d : 64, p.dv = c->dv;
+    p.q.dtype = c->dtype ? c->dtype : (uint32_t)FXA_BF16, p.alignment = c->alignment ? c->alignment : 16;
+    p.page_size = c->page_size, p.n_pages = c->page_size ? 9 : 0, p.dropout_p = c->dropout;
+    p.sink.dtype = c->sink, p.o.dtype = c->o, p.lse.dtype = c->lse;
+    p.dout.dtype = c->dout, p.dq.dtype = c->dq;
+    return p;
+}
+
+__attribute__((unused)) static bool support_ask(fxa__host *host, const fxa_problem *p, fxa__dnn_level level,
+                                                char reason[240]) {
+    fxa__problem *checked = NULL;
+    fxa_error err;
+    fxa__dnn_graph g = {.host = host, .status = FXA_OK};
+    T_OK(fxa__problem_create(host, p, &checked, &err));
+    bool yes = checked && fxa__dnn_supports(&g, checked, level);
+    snprintf(reason, 240, "%s", g.reason);
+    fxa__problem_release(checked);
+    return yes;
+}
+
+#endif

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the cuDNN engine refuses by the problem and its program together, beyond the rows of the support table
+ * (test_cudnn_support.c), with neighbours that are taken. Needs no cuDNN: versions and devices are said.
+ */
+#include "cudnn_cases.h"
+
+/* Of one row cuDNN counts keys wrongly past the 128th: what counts them is refused there, and nothing else is. */
+TEST(one_row_counts_128_keys) {
+    static const struct {
+        const char *text;
+        int64_t sq, sk;
+        bool taken;
+    } cases[] = {{"score = score + 0.5 * k", 1, 129, false}, {"score = score + 0.5 * k", 1, 128, true},
+                 {"score = score + 0.5 * k", 2, 129, true},  {"mask = k < 100", 1, 500, false},
+                 {"mask = k - q < 300", 1, 500, false},      {"score = tanh(score)", 1, 500, true}};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t at = 0; at < 2 * sizeof cases / sizeof *cases; at++) {
+        static fxa__dnn_attention a;
+        size_t i = at / 2;
+        const support_case one = {.pass = at % 2 ? FXA_BACKWARD : FXA_FORWARD, .sq = cases[i].sq, .sk = cases[i].sk};
+        fxa_problem p = support_problem(&one);
+        fxa_program *program = NULL;
+        fxa__problem *checked = NULL;
+        T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
+        p.program = program;
+        T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
+        fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err);
+        if ((status == FXA_OK) != cases[i].taken) T_FAIL("%s: %s\n", cases[i].text, status ? err.text : "taken");
+        if (!cases[i].taken) T_HAS(err.text, "counts keys wrongly past 128, for two rightly");
+        fxa__dnn_attention_free(&a);
+        fxa__problem_release(checked);
+        fxa_program_destroy(program);
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* Whether there is a graph of a problem with that program. */
+static fxa_status support_make_by(fxa_context *ctx, const char *text, const fxa_problem *problem, int64_t version,
+                                  fxa_error *why) {
+    static fxa__dnn_attention a;
+    fxa_problem p = *problem;
+    fxa_program *program = NULL;
+    fxa__problem *checked = NULL;
+    fxa_error err;
+    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
+    p.program = program;
+    T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
+    fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){version, 90}, &a, why);
+    fxa__dnn_attention_free(&a);
+    fxa__problem_release(checked);
+    fxa_program_destroy(program);
+    return status;
+}
+
+static fxa_status support_make(fxa_context *ctx, const char *text, const fxa_problem *problem, fxa_error *why) {
+    return support_make_by(ctx, text, problem, 91901, why);
+}
+
+/* Before 9.19 the entries of a gradient are written where those of its operand are. */
+TEST(gradients_lie_as_operands_do_before_9_19) {
+    enum { ALL = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V };
+    static const struct {
+        uint32_t flags;
+        int64_t row; /* of dK; 0: as that of K */
+        bool taken;
+    } cases[] = {{FXA_VARLEN | ALL, 0, true},
+                 {FXA_VARLEN | ALL, 256, false},
+                 {FXA_VARLEN | ALL | FXA_ACC_K, 0, false},
+                 {FXA_VARLEN | FXA_GRAD_Q | FXA_GRAD_V, 0, false},
+                 {FXA_PADDING | ALL, 0, true},
+                 {FXA_PADDING | ALL | FXA_ACC_K, 0, true}, /* through memory that lies as K does */
+                 {ALL | FXA_ACC_K, 256, true}};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        const support_case plain = {.pass = FXA_BACKWARD, .flags = cases[i / 2].flags};
+        fxa_problem p = support_problem(&plain);
+        fxa_operand *operands[] = {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv_grad};
+        for (int j = 0; j < 8; j++) operands[j]->layout = FXA_LAYOUT_BSHD;
+        if (p.flags & FXA_VARLEN) p.total_q = p.total_k = 100;
+        if (cases[i / 2].row) {
+            const int64_t stride[4] = {64 * cases[i / 2].row, 64, cases[i / 2].row, 1};
+            p.dk.layout = FXA_LAYOUT_STRIDED;
+            memcpy(p.dk.stride, stride, sizeof stride);
+            if (p.flags & FXA_VARLEN) p.dk.stride[0] = 0;
+        }
+        p.flags = cases[i / 2].flags;
+        bool old = i % 2, taken = cases[i / 2].taken || !old;
+        fxa_status status = support_make_by(ctx, "score = tanh(score)", &p, old ? 91400 : 91900, &err);
+        if ((status == FXA_OK) != taken) T_FAIL("case %zu: %s\n", i, status == FXA_OK ? "taken" : err.text);
+        if (status != FXA_OK) T_HAS(err.text, "is to lie as K does");
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* A run gives pointers to so many tensors and values: with more the answer is no, and not that of the build. */
+TEST(more_values_than_a_run_has_room_for) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int n = 100; n <= 150; n += 50) {
+        char text[8192];
+        for (int i = 0, at = 0; i < n; i++)
+            at += snprintf(text + at, sizeof text - (size_t)at, "score = score %c 0.%d\n", i % 2 ? '*' : '+', 100 + i);
+        const support_case plain = {.pass = FXA_FORWARD};
+        const fxa_problem p = support_problem(&plain);
+        fxa_status status = support_make(ctx, text, &p, &err);
+        T_INT(status, n == 100 ? FXA_OK : FXA_E_UNSUPPORTED);
+        if (status != FXA_OK) T_HAS(err.text, "tensors and values");
+        T_INT(support_make_by(ctx, text, &p, 91400, &err), FXA_E_UNSUPPORTED);
+        T_HAS(err.text, "this engine takes 64");
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* A window is compared in floats, and so are the indices of a causal mask: exact to 2^24. */
+TEST(bands_of_so_many_places) {
+    static const char *const texts[] = {"mask = k <= q", "mask = q - k < 100", "score = tanh(score)"};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int i = 0; i < 6; i++) {
+        const support_case plain = {.pass = FXA_FORWARD, .sq = i % 2 ? 1 << 25 : 1 << 24, .sk = 1 << 24, .d = 8};
+        const fxa_problem p = support_problem(&plain);
+        fxa_status status = support_make(ctx, texts[i / 2], &p, &err);
+        T_INT(status, i % 2 && i / 2 < 2 ? FXA_E_UNSUPPORTED : FXA_OK);
+        if (status != FXA_OK) T_HAS(err.text, "2^24");
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* For one row cuDNN reads a value per entry and head wrongly, and has no code for one per head past some keys: they are
+ * written out by keys. */
+TEST(one_row_has_values_by_key) {
+    static fxa__dnn_attention a;
+    static const char *const texts[] = {"tensor t : f32[2]\nscore = score + t[b, h]",
+                                        "tensor t : f32[2]\nscore = score * t[0, h]"};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int i = 0; i < 4; i++) {
+        const support_case one = {.pass = FXA_FORWARD, .sq = 1 + i / 2, .sk = 1000};
+        fxa_capture capture = {.size = {2, 2}};
+        fxa_problem p = support_problem(&one);
+        fxa_program *program = NULL;
+        fxa__problem *checked = NULL;
+        int few = 0;
+        T_OK(fxa_program_parse(ctx, texts[i % 2], SIZE_MAX, &program, &err));
+        p.program = program, p.captures = &capture, p.n_captures = 1;
+        T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
+        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err));
+        for (size_t j = 0; j < a.g.n_ops; j++) {
+            const fxa__dnn_tensor *t = a.g.ops[j].b < 0 ? NULL : &a.g.tensors[a.g.ops[j].b];
+            few += t && (t->read || t->source == FXA__DNN_TENSOR) && t->dim[1] > 1 && t->dim[3] == 1;
+        }
+        T_INT(few, i / 2);
+        fxa__dnn_attention_free(&a);
+        fxa__problem_release(checked);
+        fxa_program_destroy(program);
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* How many rows there are in all is no part of the code, unless they reach further than cuDNN's backward counts. */
+TEST(packed_rows_that_reach_far) {
+    fxa__host *host = NULL;
+    fxa_error err;
+    fxa__writer keys[3];
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    for (int i = 0; i < 3; i++) {
+        static const int64_t totals[3] = {1000, 2000, 1 << 24};
+        const support_case packed = {.pass = FXA_BACKWARD, .flags = FXA_VARLEN, .d = 128};
+        fxa_problem p = support_problem(&packed);
+        fxa__problem *checked = NULL;
+        char reason[240];
+        p.total_q = p.total_k = totals[i];
+        p.q.layout = p.k.layout = p.v.layout = p.o.layout = p.dout.layout = FXA_LAYOUT_BSHD;
+        p.dq.layout = p.dk.layout = p.dv_grad.layout = FXA_LAYOUT_BSHD;
+        T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), i < 2);
+        if (i == 2) T_HAS(reason, "in 32 bits");
+        T_OK(fxa__problem_create(host, &p, &checked, &err));
+        keys[i] = (fxa__writer){.host = host};
+        fxa__dnn_key(NULL, checked, &keys[i]);
+        fxa__problem_release(checked);
+    }
+    T_CHECK(keys[0].size == keys[1].size && memcmp(keys[0].data, keys[1].data, keys[0].size) == 0);
+    T_CHECK(keys[0].size != keys[2].size || memcmp(keys[0].data, keys[2].data, keys[0].size) != 0);
+    for (int i = 0; i < 3; i++) fxa__writer_free(&keys[i]);
+    fxa__host_release(host);
+}
+
+/* cuDNN reads pages whose size is a power of two; others are gathered first. */
+TEST(pages_of_any_size) {
+    static fxa__dnn_attention a;
+    static const uint32_t sizes[] = {1, 16, 24, 100};
+    fxa__host *host = NULL;
+    fxa_error err;
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const support_case one = {.pass = FXA_FORWARD, .flags = FXA_PAGED, .sq = 1, .page_size = sizes[i]};
+        fxa_problem p = support_problem(&one);
+        fxa__problem *checked = NULL;
+        int paged = 0;
+        p.n_pages = 200;
+        T_OK(fxa__problem_create(host, &p, &checked, &err));
+        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err));
+        for (size_t j = 0; j < a.g.n_ops; j++) paged += a.g.ops[j].kind == FXA__DNN_PAGED;
+        T_INT(paged, sizes[i] < 24 ? 2 : 0);
+        fxa__dnn_attention_free(&a);
+        fxa__problem_release(checked);
+    }
+    fxa__host_release(host);
+}
+
+/* On sm_100 cuDNN ends the process over captured tensors whose keys do not lie one after the other; on sm_90 it reads
+ * those of 16 bits wrongly, or where they are not: they are copied. */
+TEST(keys_of_tensors_lie_together) {
+    static const char *const texts[] = {"tensor t : f32[2]\nscore = score + t[k, q]",
+                                        "tensor t : bf16[2]\nscore = score * t[k, 1]",
+                                        "tensor t : f32[2]\nscore = score + t[q, k]"};
+    static const int32_t archs[] = {90, 100, 103};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < 9; i++) {
+        static fxa__dnn_attention a;
+        const support_case plain = {.pass = FXA_FORWARD};
+        fxa_capture capture = {.size = {64, 64}};
+        fxa_problem p = support_problem(&plain);
+        fxa_program *program = NULL;
+        fxa__problem *checked = NULL;
+        int apart = 0;
+        T_OK(fxa_program_parse(ctx, texts[i / 3], SIZE_MAX, &program, &err));
+        p.program = program, p.captures = &capture, p.n_captures = 1;
+        T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
+        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, archs[i % 3]}, &a, &err));
+        for (size_t j = 0; j < a.g.n_tensors; j++) {
+            const fxa__dnn_tensor *t = &a.g.tensors[j];
+            apart += t->source == FXA__DNN_TENSOR && t->dim[3] > 1 && t->stride[3] != 1;
+        }
+        T_INT(apart, archs[i % 3] == 90 && i / 3 == 0);
+        fxa__dnn_attention_free(&a);
+        fxa__problem_release(checked);
+        fxa_program_destroy(program);
+    }
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN
