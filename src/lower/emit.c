@@ -3,7 +3,7 @@
  * Text of programs; see emit.h. The only knowledge of operations here is what the rows of ops.def spell, and which sums
  * are fused.
  */
-#include "emit.h"
+#include "emit_load.h"
 
 #include "../base/invariant.h"
 
@@ -22,11 +22,6 @@ static const char *const emit_dtypes[] = {
 #define EMIT_DTYPE(name, value, text, size, type) [value] = text,
     FXA_DTYPE_MAP(EMIT_DTYPE)
 #undef EMIT_DTYPE
-};
-static const int emit_sizes[] = {
-#define EMIT_SIZE(name, value, text, size, type) [value] = size,
-    FXA_DTYPE_MAP(EMIT_SIZE)
-#undef EMIT_SIZE
 };
 /* clang-format on */
 
@@ -80,15 +75,19 @@ static void emit_int(int32_t x, fxa__writer *w) {
 
 static const char *emit_type(const fxa__node *n) { return n->type == FXA_FLOAT ? "real" : "int"; }
 
-static bool emit_has_statement(const fxa__node *n) { return n->op != FXA_OP_CONST && n->op != FXA_OP_PARAM; }
+/* Constants and params are their text, and so is what a run gives. */
+static bool emit_has_statement(const fxa__emit *e, int32_t node) {
+    const fxa__node *n = &e->p->nodes[node];
+    return n->op != FXA_OP_CONST && n->op != FXA_OP_PARAM && !(e->given[node] && e->level[node] == FXA__EMIT_RUN);
+}
 
 void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const emit_words *words = &emit_dialects[e->dialect];
     const fxa__node *n = &e->p->nodes[node];
-    if (n->op == FXA_OP_PARAM && e->given[node])
-        fxa__write_format(w, "%s", e->given[node]);
-    else if (emit_has_statement(n))
+    if (emit_has_statement(e, node))
         fxa__write_format(w, "%sv%d", e->kept[node] ? words->keeps : "", (int)node);
+    else if (e->given[node])
+        fxa__write_format(w, "%s", e->given[node]);
     else if (n->op == FXA_OP_PARAM)
         fxa__write_format(w, "%s%c[%d]", words->args, n->type == FXA_FLOAT ? 'f' : 'i',
                           (int)fxa__lower_emit_param(e->p, n->imm));
@@ -193,151 +192,9 @@ static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
     fxa__write_format(w, ")");
 }
 
-/* ---- Loads ------------------------------------------------------------------------------------------------------- */
-
 /* Elements of i64 are kept whole too, w<node>, since equality asks for all of their bits. */
 static bool emit_is_whole(const fxa__emit *e, const fxa__node *n) {
     return n->op == FXA_OP_LOAD && e->p->tensors[n->imm].dtype == FXA_I64;
-}
-
-/* The offset of a load's element, o<node>, and whether it is inside, i<node>. */
-static void emit_place(const fxa__emit *e, int32_t node, fxa__writer *w) {
-    const char *args = emit_dialects[e->dialect].args;
-    const fxa__node *n = &e->p->nodes[node];
-    int at = (int)node, tensor = (int)n->imm;
-    FXA__ASSERT(!n->word); /* whole elements are read here: nobody needs their halves */
-    fxa__write_format(w, "    long long o%d = 0;\n    const int i%d = 1", at, at);
-    for (int d = 0; d < n->n_args; d++) {
-        fxa__write_format(w, " & fxa__at(%stensor[%d].size[%d], %stensor[%d].stride[%d], ", args, tensor, d, args,
-                          tensor, d);
-        fxa__lower_emit_value(e, n->arg[d], w);
-        fxa__write_format(w, ", &o%d)", at);
-    }
-    fxa__write_format(w, ";\n");
-}
-
-static bool emit_moves(const fxa__emit *e, int32_t node) { return e->level[node] > FXA__EMIT_HEAD; }
-
-bool fxa__lower_emit_takes_base(const fxa__emit *e, int32_t node) {
-    const fxa__node *n = &e->p->nodes[node];
-    if (n->op != FXA_OP_LOAD) return false;
-    for (int d = 0; d < n->n_args; d++)
-        if (emit_moves(e, n->arg[d])) return true;
-    return false;
-}
-
-static bool emit_is_sure(const fxa__emit *e, int32_t node, int d) { return e->sure[node] >> d & 1; }
-
-/* Nothing has to be looked at among the indices that move, or (heads) among the others. */
-static bool emit_all_sure(const fxa__emit *e, int32_t node, bool moving) {
-    const fxa__node *n = &e->p->nodes[node];
-    for (int d = 0; d < n->n_args; d++)
-        if (emit_moves(e, n->arg[d]) == moving && !emit_is_sure(e, node, d)) return false;
-    return true;
-}
-
-/* The first index that moves and is looked at: n<node> stands for its axis. */
-static int emit_first(const fxa__emit *e, int32_t node) {
-    int d = 0;
-    while (!emit_moves(e, e->p->nodes[node].arg[d]) || emit_is_sure(e, node, d)) d++;
-    return d;
-}
-
-/* Where elements begin at this head, o<node>, and whether there is one, i<node>. */
-static void emit_base_place(const fxa__emit *e, int32_t node, fxa__writer *w) {
-    const char *args = emit_dialects[e->dialect].args;
-    const fxa__node *n = &e->p->nodes[node];
-    int at = (int)node, tensor = (int)n->imm;
-    fxa__write_format(w, "    long long o%d = 0;\n    const int i%d = 1", at, at);
-    for (int d = 0; d < n->n_args; d++) {
-        bool moves = emit_moves(e, n->arg[d]), sure = emit_is_sure(e, node, d);
-        if (moves && !sure) fxa__write_format(w, " & (%stensor[%d].size[%d] > 0)", args, tensor, d);
-        if (moves) continue;
-        fxa__write_format(w, " & fxa__at(%stensor[%d].size[%d], %stensor[%d].stride[%d], ", args, tensor, d, args,
-                          tensor, d);
-        fxa__lower_emit_value(e, n->arg[d], w);
-        fxa__write_format(w, ", &o%d)", at);
-    }
-    fxa__write_format(w, ";\n");
-}
-
-static void emit_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
-    const char *args = emit_dialects[e->dialect].args;
-    const fxa__node *n = &e->p->nodes[node];
-    int at = (int)node, tensor = (int)n->imm, size = emit_sizes[e->p->tensors[n->imm].dtype];
-    emit_base_place(e, node, w);
-    if (emit_all_sure(e, node, true) && emit_all_sure(e, node, false)) {
-        fxa__write_format(w, "    d%d = (const char *)%stensor[%d].data + o%d * %d;\n", at, args, tensor, at, size);
-        return;
-    }
-    fxa__write_format(w, "    d%d = i%d ? (const char *)%stensor[%d].data + o%d * %d : (const char *)&fxa__nothing;\n",
-                      at, at, args, tensor, at, size);
-    if (emit_all_sure(e, node, true))
-        fxa__write_format(w, "    n%d = i%d;\n", at, at);
-    else
-        fxa__write_format(w, "    n%d = i%d ? %stensor[%d].size[%d] : 0;\n", at, at, args, tensor, emit_first(e, node));
-}
-
-void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w) {
-    for (int32_t i = 0; i < e->p->n_nodes; i++)
-        if (e->based[i] == 2) emit_base(e, i, w);
-}
-
-/* One index that moves, x<node>_<axis>: of one that may be negative that from the end. */
-static void emit_index(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
-    const fxa__node *n = &e->p->nodes[node];
-    fxa__write_format(w, "    const int x%d_%d = ", (int)node, d);
-    fxa__lower_emit_value(e, n->arg[d], w);
-    if (!e->plus[n->arg[d]]) {
-        fxa__write_format(w, " + (");
-        fxa__lower_emit_value(e, n->arg[d], w);
-        fxa__write_format(w, " < 0 ? %stensor[%d].size[%d] : 0)", emit_dialects[e->dialect].args, (int)n->imm, d);
-    }
-    fxa__write_format(w, ";\n");
-}
-
-/* Whether the element is inside, i<node>. */
-static void emit_inside(const fxa__emit *e, int32_t node, fxa__writer *w) {
-    const fxa__node *n = &e->p->nodes[node];
-    int at = (int)node, first = emit_first(e, node);
-    fxa__write_format(w, "    const int i%d = fxa__inside(n%d, x%d_%d)", at, at, at, first);
-    for (int d = first + 1; d < n->n_args; d++)
-        if (emit_moves(e, n->arg[d]) && !emit_is_sure(e, node, d))
-            fxa__write_format(w, " & fxa__inside(%stensor[%d].size[%d], x%d_%d)", emit_dialects[e->dialect].args,
-                              (int)n->imm, d, at, d);
-    fxa__write_format(w, ";\n");
-}
-
-/* The rest of a place from its base on. Outside it is that of the base, where something can be read. */
-static void emit_place_from_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
-    const fxa__node *n = &e->p->nodes[node];
-    int at = (int)node;
-    bool sure = emit_all_sure(e, node, true), heads = emit_all_sure(e, node, false);
-    for (int d = 0; d < n->n_args; d++)
-        if (emit_moves(e, n->arg[d])) emit_index(e, node, d, w);
-    if (!sure) emit_inside(e, node, w);
-    if (sure && !heads) fxa__write_format(w, "    const int i%d = n%d;\n", at, at);
-    fxa__write_format(w, "    const long long o%d = 0", at);
-    for (int d = 0; d < n->n_args; d++) {
-        if (!emit_moves(e, n->arg[d])) continue;
-        if (sure && heads)
-            fxa__write_format(w, " + x%d_%d", at, d);
-        else
-            fxa__write_format(w, " + (i%d ? x%d_%d : 0)", at, at, d);
-        fxa__write_format(w, " * %stensor[%d].stride[%d]", emit_dialects[e->dialect].args, (int)n->imm, d);
-    }
-    fxa__write_format(w, ";\n");
-}
-
-static void emit_element(const fxa__emit *e, int32_t node, const char *get, fxa__writer *w) {
-    if (e->based[node]) {
-        bool sure = emit_all_sure(e, node, true) && emit_all_sure(e, node, false);
-        fxa__write_format(w, sure ? "fxa__get_%s(d%d, o%d)" : "fxa__take_%s(d%d, o%d, i%d)", get, (int)node, (int)node,
-                          (int)node);
-        return;
-    }
-    fxa__write_format(w, "i%d ? fxa__get_%s(%stensor[%d].data, o%d) : 0", (int)node, get,
-                      emit_dialects[e->dialect].args, (int)e->p->nodes[node].imm, (int)node);
 }
 
 /* ---- Levels ------------------------------------------------------------------------------------------------------ */
@@ -365,7 +222,7 @@ static void emit_right_side(const fxa__emit *e, int32_t node, fxa__writer *w) {
         emit_whole_name(e, node, w);
         fxa__write_format(w, ")");
     } else if (n->op == FXA_OP_LOAD) {
-        emit_element(e, node, emit_dtypes[e->p->tensors[n->imm].dtype], w);
+        fxa__emit_element(e, node, emit_dtypes[e->p->tensors[n->imm].dtype], w);
     } else if (fxa__node_compares_wide(e->p, n)) {
         emit_whole_name(e, n->arg[0], w);
         fxa__write_format(w, n->op == FXA_OP_EQ ? " == " : " != ");
@@ -377,10 +234,10 @@ static void emit_right_side(const fxa__emit *e, int32_t node, fxa__writer *w) {
 
 static void emit_statement(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    if (n->op == FXA_OP_LOAD && !e->given[node]) (e->based[node] ? emit_place_from_base : emit_place)(e, node, w);
+    if (n->op == FXA_OP_LOAD && !e->given[node]) fxa__emit_place(e, node, w);
     if (emit_is_whole(e, n) && !e->given[node]) {
         emit_left_side(e, node, "long long", 'w', w);
-        emit_element(e, node, "whole", w);
+        fxa__emit_element(e, node, "whole", w);
         fxa__write_format(w, ";\n");
     }
     emit_left_side(e, node, emit_type(n), 'v', w);
@@ -392,11 +249,7 @@ void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
         if (level == FXA__EMIT_HEAD && e->based[i] == 2)
-            fxa__write_format(w,
-                              emit_all_sure(e, i, true) && emit_all_sure(e, i, false)
-                                  ? "    const char *d%d;\n"
-                                  : "    const char *d%d;\n    int n%d;\n",
-                              (int)i, (int)i);
+            fxa__write_format(w, "    const char *d%d;\n    int n%d;\n", (int)i, (int)i);
         if (!e->kept[i] || e->level[i] != level) continue;
         fxa__write_format(w, "    %s v%d;\n", emit_type(n), (int)i);
         if (emit_is_whole(e, n)) fxa__write_format(w, "    long long w%d;\n", (int)i);
@@ -405,8 +258,7 @@ void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer
 
 void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t kinds, fxa__writer *w) {
     for (int32_t i = 0; i < e->p->n_nodes; i++)
-        if (e->level[i] == level && (e->used[i] & kinds) && emit_has_statement(&e->p->nodes[i]))
-            emit_statement(e, i, w);
+        if (e->level[i] == level && (e->used[i] & kinds) && emit_has_statement(e, i)) emit_statement(e, i, w);
 }
 
 static fxa__emit_level emit_level_of(const fxa__depend *d) {
@@ -422,7 +274,7 @@ static fxa__emit_level emit_level_of(const fxa__depend *d) {
 /* Statements of `level`, which outputs of these kinds need, read a node. */
 static void emit_read(fxa__emit *e, int32_t node, uint8_t level, uint8_t kinds) {
     e->used[node] |= kinds;
-    if (e->level[node] != level && emit_has_statement(&e->p->nodes[node])) e->kept[node] = 1;
+    if (e->level[node] != level && emit_has_statement(e, node)) e->kept[node] = 1;
 }
 
 /* Whoever computes node i reads its operands, and in place of a product that it fuses those of the product. */
@@ -430,7 +282,7 @@ static void emit_read_by(fxa__emit *e, int32_t i) {
     const fxa__node *n = &e->p->nodes[i];
     int product = emit_product(e, i);
     for (int j = 0; j < n->n_args && !e->given[i]; j++) {
-        bool base = e->based[i] && !emit_moves(e, n->arg[j]);
+        bool base = e->based[i] && e->level[n->arg[j]] <= FXA__EMIT_HEAD;
         uint8_t level = base ? FXA__EMIT_HEAD : e->level[i];
         if (j != product) emit_read(e, n->arg[j], level, e->used[i]);
         for (int k = 0; j == product && k < 2; k++)

@@ -47,7 +47,7 @@ typedef struct fxa__emit {
     uint8_t *based;     /* 1 for loads whose place in the axes that no row or key changes is a base of its own: d<node>,
                            where elements begin, and n<node>, how many the first other axis has, 0 where that place is
                            outside; 2 where heads have it. CUDA only */
-    uint8_t *sure;      /* of loads with a base, by bits: indices that are inside for certain */
+    uint8_t *sure;      /* of loads, by bits: indices that are inside for certain */
 } fxa__emit;
 
 /* Of a program of any kind, which lives as long, for its outputs of some kinds (bit i: fxa__out_kind i). False: out of
@@ -63,7 +63,9 @@ void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer
 void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t kinds, fxa__writer *w);
 /* Statements of the bases (2), for heads; their declarations come with those of FXA__EMIT_HEAD. */
 void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w);
-/* Whether a load may have a base: some of its indices move with rows or keys. */
+/* Whether all indices of a load are inside for certain. */
+bool fxa__lower_emit_is_sure(const fxa__emit *e, int32_t node);
+/* Whether a load may have a base: some of its indices move with rows or keys, and not all are sure. */
 bool fxa__lower_emit_takes_base(const fxa__emit *e, int32_t node);
 /* A node's value where it is known: a name or a number, as an operand of anything. */
 void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w);

@@ -5,7 +5,7 @@
  *
  *   cuda_texts RANDOM (grads | alone) FILE...
  *
- * The line "// f: ..." says what a run puts into f[] and i[]: the scale, params by name, numbers; and what partials()
+ * The line "// f: ..." says what a run puts into f[] and i[]: the scale, params by name, numbers, expressions of them; and what partials()
  * gives: of an element at a constant place that, else its number. A tensor that is called dense may be read as such.
  */
 #include "lower/lower_rig.h"
@@ -22,6 +22,48 @@ static void texts_arguments(const fxa_program *p, const fxa__cuda_program *out, 
             printf(" %.17g", out->params[i].value);
         else
             printf(" %s", from == FXA__CUDA_SCALE ? "scale" : p->params[from].name);
+    }
+}
+
+/* An expression of what a run knows, as Python reads it. */
+static void texts_expression(const fxa_program *p, const fxa__cuda_program *out, int32_t node) {
+    const fxa__node *n = &out->program->nodes[node];
+    const char *op = n->op == FXA_OP_ADD ? "+" : n->op == FXA_OP_SUB ? "-" : n->op == FXA_OP_MUL ? "*" : "/";
+    if (n->op == FXA_OP_CONST) {
+        printf("%.17g", n->f);
+    } else if (n->op == FXA_OP_PARAM) {
+        const fxa__cuda_param *x = &out->params[n->imm];
+        if (x->from == FXA__CUDA_NUMBER)
+            printf("%.17g", x->value);
+        else
+            printf("%s", x->from == FXA__CUDA_SCALE ? "scale" : p->params[x->from].name);
+    } else if (n->n_args == 1) {
+        printf(n->op == FXA_OP_NEG ? "-(" : "abs(");
+        texts_expression(p, out, n->arg[0]);
+        printf(")");
+    } else {
+        printf("(");
+        texts_expression(p, out, n->arg[0]);
+        printf("%s", op);
+        texts_expression(p, out, n->arg[1]);
+        printf(")");
+    }
+}
+
+/* What follows the float params. */
+static void texts_runs(const fxa_program *p, const fxa__cuda_program *out) {
+    for (int32_t i = 0; i < out->n_run; i++) {
+        printf(" ");
+        texts_expression(p, out, out->run[i]);
+    }
+    if (out->unit_at >= 0) {
+        printf(" 1.4426950408889634*");
+        texts_expression(p, out, out->factor);
+    }
+    if (out->near_at >= 0) {
+        printf(" 0.5994/abs(");
+        texts_expression(p, out, out->near);
+        printf(")");
     }
 }
 
@@ -51,6 +93,7 @@ static void texts_show(rig *r, fxa_program *p, const char *name, bool backward, 
     else {
         printf("=== %s %s\n//", name, backward ? "backward" : "forward");
         texts_arguments(lifted, &out, FXA_FLOAT);
+        texts_runs(lifted, &out);
         texts_arguments(lifted, &out, FXA_INT);
         texts_sums(&out);
         printf("\n%.*s", (int)out.text.size, (const char *)out.text.data);

@@ -161,6 +161,7 @@ typedef struct meant_run {
 /* Params that are factors are finite and not 0, and above it where the whole score is multiplied. */
 static void meant_params(rig *r, const meant_case *c, double scale, meant_run *run) {
     const fxa_program *p = c->cuda.program;
+    double given[FXA_MAX_PARAMS];
     static const double odd[] = {INT32_MIN, INT32_MIN + 1, INT32_MIN + 3, INT32_MAX, INT32_MAX - 1, INT32_MAX - 3};
     for (int32_t i = 0; i < c->p->n_params; i++) {
         if (c->p->params[i].type == FXA_FLOAT)
@@ -171,14 +172,10 @@ static void meant_params(rig *r, const meant_case *c, double scale, meant_run *r
     for (int32_t i = 0; i < p->n_params; i++) {
         const fxa__cuda_param *from = &c->cuda.params[i];
         double x = from->from == FXA__CUDA_SCALE ? scale : from->from >= 0 ? r->params[from->from] : from->value;
-        int32_t at = fxa__lower_emit_param(p, i);
-        run->params[i] = x;
-        if (c->scalars && from->from != FXA__CUDA_NUMBER) continue;
-        if (p->params[i].type == FXA_FLOAT)
-            run->a.f[at] = (float)x;
-        else
-            run->a.i[at] = fxa__toint(x);
+        run->params[i] = given[i] = x;
+        if (c->scalars && from->from != FXA__CUDA_NUMBER) given[i] = 0;
     }
+    fxa__cuda_fill(&c->cuda, given, run->a.f, run->a.i);
 }
 
 /* The ranges of a word: pairs of its tensor, rows by b and h as its indices say. */
@@ -416,7 +413,7 @@ TEST(what_goes_where) {
     static const struct {
         const char *text, *has, *has_not;
     } rows[] = {
-        {"score = score", "return a.f[0] * LOG2E;", "PROG_VALUE"},
+        {"score = score", "return a.f[1];", "PROG_VALUE"},
         {"param cap : float\nscore = cap * tanh(score / cap)", "#define PROG_BOUNDED 1", "PROG_MASK"},
         {"tensor s : f32[1]\nscore = score + s[h] * float(k - q)", "__fadd_rn(t", "PROG_DIAGONAL"},
         {"tensor t : f32[1]\nscore = score + t[clamp(q - k, 0, 9)]", "#define PROG_DIAGONAL 1", "PROG_SLOPE"},

@@ -246,7 +246,8 @@ def bench_text_specs():
             ("causal", "window", "documents", "softcap", "alibi_causal", "head_table", "relative_causal", "per_head")]
     rows += [Spec("bench", "softcap", fast=0, **FIRST)]
     rows += [Spec("bench", name, **LONG) for name in ("window", "documents")]
-    rows += [Spec("bench", name, D=64, B=4, H=32, Sq=4096) for name in ("softcap", "alibi_causal", "head_table")]
+    rows += [Spec("bench", name, D=64, B=4, H=32, Sq=4096) for name in
+             ("plain", "softcap", "alibi_causal", "head_table")]
     return rows
 
 

@@ -203,7 +203,7 @@ class Problem:
         own = {"scale": self.scale, "cap": CAP, "window": self.window}
         for to, names in zip((a.f, a.i), programs.ARGUMENTS.get((self.program, forward), ())):
             for i, name in enumerate(names):
-                to[i] = own[name] if name in own else float(name)
+                to[i] = eval(name, {"abs": abs}, own)
 
     def for_prepass(self, a):
         """The same arguments with the scalars of a forward pass: what pre-passes are compiled with."""

@@ -94,14 +94,12 @@ static void args_scalars(fxa__cu_call *c) {
     if (memory)
         c->a.scalars = (struct FxaScalars){c->bind->slot[FXA_SLOT_SCALE], c->bind->slot[FXA_SLOT_PARAMS],
                                            c->bind->slot[FXA_SLOT_SEED]};
+    double params[FXA_MAX_PARAMS];
     for (int32_t i = 0; i < program->n_params; i++) {
-        int32_t at = fxa__lower_emit_param(program, i);
-        if (memory && c->code->program.params[i].from != FXA__CUDA_NUMBER) continue; /* kernels read it */
-        if (program->params[i].type == FXA_FLOAT)
-            c->a.f[at] = (float)args_param(c, i);
-        else
-            c->a.i[at] = (int)args_param(c, i);
+        bool read = memory && c->code->program.params[i].from != FXA__CUDA_NUMBER; /* by the kernels */
+        params[i] = read ? 0 : args_param(c, i);
     }
+    fxa__cuda_fill(&c->code->program, params, c->a.f, c->a.i);
 }
 
 static fxa_view args_slot_view(const fxa__cu_call *c, int32_t slot) {

@@ -191,6 +191,37 @@ bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output) {
     return w->wanted[output] && !choose_is_load(w, out, c->diagonal) && !choose_is_load(w, out, c->dense);
 }
 
+/* ---- What the host computes -------------------------------------------------------------------------------------- */
+
+static bool choose_is_filled(const cuda_work *w, int32_t node) {
+    uint8_t op = w->c->program->nodes[node].op;
+    return choose_is_run(w, node) && op != FXA_OP_PARAM && op != FXA_OP_CONST &&
+           fxa__cuda_can_fill(w->c->program, node);
+}
+
+/* Floats of params alone that something else reads, the unit and near(). Not where the device alone has the params. */
+static void choose_runs(cuda_work *w) {
+    fxa__cuda_program *c = w->c;
+    const fxa_program *p = c->program;
+    c->near = c->has_value ? fxa__cuda_near_factor(w) : -1;
+    c->unit_at = c->near_at = -1;
+    for (int32_t i = 0; i < p->n_params; i++) c->run_at += p->params[i].type == FXA_FLOAT;
+    for (int32_t i = 0; i < p->n_nodes; i++) w->given[i] = -1;
+    if (w->scalars) return;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        if (choose_is_run(w, i)) continue;
+        for (int k = 0; k < p->nodes[i].n_args; k++) {
+            int32_t x = p->nodes[i].arg[k];
+            if (!choose_is_filled(w, x) || w->given[x] >= 0 || c->n_run == FXA__CUDA_RUNS) continue;
+            w->given[x] = c->run_at + c->n_run;
+            c->run[c->n_run++] = x;
+        }
+    }
+    int32_t next = c->run_at + c->n_run;
+    if (c->factor >= 0 && fxa__cuda_can_fill(p, c->factor)) c->unit_at = next++;
+    if (c->near >= 0 && fxa__cuda_can_fill(p, c->near)) c->near_at = next++;
+}
+
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
 static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
@@ -212,6 +243,7 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     choose_bound(w);
     w->c->steep = w->c->has_slope && !(config->plain && choose_is_run(w, slope)) && fxa__cuda_is_steep(w, slope);
     choose_gradients(w, config);
+    choose_runs(w);
 }
 
 fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out,
@@ -228,7 +260,8 @@ fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *confi
     w.wanted = fxa__alloc(host, n_outputs);
     w.spans = fxa__alloc_array(host, n, sizeof *w.spans);
     w.tiles = fxa__alloc_array(host, n, sizeof *w.tiles);
-    bool ok = w.forms && w.sets && w.need && w.sure && w.wanted && w.spans && w.tiles;
+    w.given = fxa__alloc_array(host, n, sizeof *w.given);
+    bool ok = w.forms && w.sets && w.need && w.sure && w.wanted && w.spans && w.tiles && w.given;
     if (ok) choose_all(&w, config);
     bool refused = ok && w.sets[fxa__program_output(out->program, FXA__OUT_MASK)].inputs & 1u << FXA_INPUT_SCORE;
     ok = ok && !refused && fxa__cuda_text_write(&w) && !out->text.failed;
@@ -239,6 +272,7 @@ fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *confi
     fxa__free(host, w.wanted, n_outputs);
     fxa__free(host, w.spans, n * sizeof *w.spans);
     fxa__free(host, w.tiles, n * sizeof *w.tiles);
+    fxa__free(host, w.given, n * sizeof *w.given);
     if (refused)
         return fxa__fail(err, FXA_E_UNSUPPORTED, "the mask reads the score, which CUDA kernels do not give it");
     return ok ? FXA_OK : fxa__fail_memory(err, "the text of a program for CUDA kernels");

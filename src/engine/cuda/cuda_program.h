@@ -21,7 +21,8 @@
 #include "../../lower/depend.h"
 
 enum {
-    FXA__CUDA_SUMS = 16,       /* gradients of all float params have room */
+    FXA__CUDA_SUMS = 16, /* gradients of all float params have room */
+    FXA__CUDA_RUNS = 8,
     FXA__CUDA_LENGTH = 1 << 28 /* lengths, heads and batch entries are at most that: texts count on it */
 };
 
@@ -57,6 +58,11 @@ typedef struct fxa__cuda_program {
     double bound;                          /* |value()| is at most that, whatever is run; INFINITY: nobody knows */
     int32_t vector;                        /* who reads words: 0 nobody, 1 the mask, 2 the value too */
     uint32_t mask_inputs, diagonal_inputs; /* what they depend on, by bits of fxa_input */
+    /* Floats of params alone, which the host computes: nodes, and their places in f[] from `run_at` on. */
+    int32_t run[FXA__CUDA_RUNS];
+    int32_t n_run, run_at;
+    int32_t unit_at, near_at; /* places of the unit and of near(), which are made of `factor` and `near`; -1 */
+    int32_t near;             /* node: the factor of the score in a tanh; -1 */
     /* Of tensors in `fits`: how many elements an axis has at least, at every run; 0: any number. Below 0: as many as
      * input -1 - x has values (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). If one has fewer, the text is not for
      * it: make another without that bit. */
@@ -71,6 +77,12 @@ typedef struct fxa__cuda_program {
 fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out,
                                   fxa_error *err);
 void fxa__cuda_program_free(fxa__cuda_program *p);
+
+/* cuda_fill.c: f[] and i[] of a run, from its params: one for each of the rewritten program. Those that kernels read from
+ * memory may be anything. */
+void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, int *i);
+/* Whether the host can compute a float: params, numbers and arithmetic. */
+bool fxa__cuda_can_fill(const fxa_program *p, int32_t node);
 
 /* cuda_rewrite.c: fills program and params. */
 fxa_status fxa__cuda_rewrite(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out, fxa_error *err);

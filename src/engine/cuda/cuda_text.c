@@ -22,10 +22,10 @@ typedef struct cuda_text {
     fxa__emit tiles;              /* of the first pair of a tile */
     int32_t rest[CUDA_CONJUNCTS]; /* of mask_same() */
     int n_rest;                   /* -1: there is none */
-    int32_t near;                 /* fxa__cuda_near_factor */
     struct {
         char member[16], call[32];
-    } scalars[FXA_MAX_PARAMS]; /* of params that are in memory */
+    } scalars[FXA_MAX_PARAMS];     /* of params that are in memory */
+    char runs[FXA__CUDA_RUNS][16]; /* what the host computes */
 } cuda_text;
 
 static const char cudatext_pair[] = "        const int q = p.q, k = p.k;\n";
@@ -65,8 +65,8 @@ static void cudatext_share(fxa__emit *x, fxa__emit *y) {
 static void cudatext_known(const cuda_text *t, fxa__emit *e) {
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         e->plus[i] = e->p->nodes[i].type == FXA_INT && t->work->spans[i].lo >= 0;
-        e->based[i] = fxa__lower_emit_takes_base(e, i);
         e->sure[i] = t->work->sure[i];
+        e->based[i] = fxa__lower_emit_takes_base(e, i);
     }
 }
 
@@ -77,6 +77,7 @@ static void cudatext_give(cuda_text *t, int32_t node, const char *as_float, cons
 
 /* Params of the caller's and the scale, where they are in memory: members, or what reads them on the spot. */
 static void cudatext_give_params(cuda_text *t, fxa__emit *e, bool members) {
+    for (int32_t i = 0; i < t->c->n_run; i++) e->given[t->c->run[i]] = t->runs[i];
     for (int32_t i = 0; t->work->scalars && i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
         if (n->op != FXA_OP_PARAM || t->c->params[n->imm].from == FXA__CUDA_NUMBER) continue;
@@ -85,6 +86,8 @@ static void cudatext_give_params(cuda_text *t, fxa__emit *e, bool members) {
 }
 
 static void cudatext_name_params(cuda_text *t) {
+    for (int32_t i = 0; i < t->c->n_run; i++)
+        (void)snprintf(t->runs[i], sizeof t->runs[i], "a.f[%d]", (int)(t->c->run_at + i));
     for (int32_t i = 0; i < t->c->program->n_params; i++) {
         int32_t from = t->c->params[i].from;
         bool real = t->c->program->params[i].type == FXA_FLOAT;
@@ -143,7 +146,6 @@ static bool cudatext_open(cuda_text *t) {
     cudatext_give(t, t->c->diagonal, "p.diagonal", "");
     cudatext_give_tiles(t);
     if (t->work->rounded >= 0) t->pairs.plus[t->work->rounded] = 1;
-    t->near = t->c->has_value ? fxa__cuda_near_factor(t->work) : -1;
     t->n_rest = t->c->has_mask ? fxa__cuda_short_mask(t->work, t->rest) : -1;
     cudatext_want_pairs(t);
     cudatext_want_tiles(t);
@@ -198,7 +200,7 @@ static void cudatext_scalars(cuda_text *t, bool fill) {
 static void cudatext_head(cuda_text *t) {
     for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
         fxa__lower_emit_kept(&t->pairs, (fxa__emit_level)level, t->w);
-    if (t->near >= 0) cudatext_put(t, "    float limit;\n");
+    if (t->c->near >= 0 && t->c->near_at < 0) cudatext_put(t, "    float limit;\n");
     cudatext_scalars(t, false);
     cudatext_put(t, "    FXA_INLINE void head(const FxaArgs &a, int b, int h, int q_len, int k_len)\n    {\n"
                     "        const int heads = a.heads;\n");
@@ -206,9 +208,9 @@ static void cudatext_head(cuda_text *t) {
     for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
         fxa__lower_emit_nodes(&t->pairs, (fxa__emit_level)level, 0xff, t->w);
     fxa__lower_emit_bases(&t->pairs, t->w);
-    if (t->near >= 0) {
+    if (t->c->near >= 0 && t->c->near_at < 0) {
         cudatext_put(t, "        limit = 0.999f * TANH_NEAR / fabsf(");
-        fxa__lower_emit_value(&t->pairs, t->near, t->w);
+        fxa__lower_emit_value(&t->pairs, t->c->near, t->w);
         cudatext_put(t, ");\n");
     }
     cudatext_put(t, "    }\n");
@@ -274,9 +276,13 @@ static void cudatext_value(cuda_text *t) {
 
 /* The same where |score| stays below what keeps the tanh near 0. */
 static void cudatext_near(cuda_text *t) {
-    if (t->near < 0) return;
+    if (t->c->near < 0) return;
     cudatext_put(t, "#if !FXA_FAST_MATH\n#define PROG_NEAR 1\n");
-    cudatext_put(t, "    FXA_INLINE float near(const FxaArgs &) const { return limit; }\n");
+    if (t->c->near_at >= 0)
+        fxa__write_format(t->w, "    FXA_INLINE float near(const FxaArgs &a) const { return a.f[%d]; }\n",
+                          (int)t->c->near_at);
+    else
+        cudatext_put(t, "    FXA_INLINE float near(const FxaArgs &) const { return limit; }\n");
     t->pairs.tanh = "score_tanh_near";
     cudatext_put(t, "    FXA_INLINE float value_near(const FxaArgs &a, float score, const Pair &p) const\n    {\n");
     cudatext_put(t, cudatext_pair);
@@ -350,11 +356,13 @@ static void cudatext_scatter(cuda_text *t) {
 static bool cudatext_unit(cuda_text *t) {
     cudatext_put(t, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
     bool ok = true;
-    if (t->c->factor >= 0)
+    if (t->c->unit_at >= 0)
+        fxa__write_format(t->w, "        return a.f[%d]", (int)t->c->unit_at);
+    else if (t->c->factor >= 0)
         ok = cudatext_alone(t, t->c->factor, FXA__EMIT_RUN);
     else
         cudatext_put(t, "        return 1.f");
-    cudatext_put(t, " * LOG2E;\n    }\n");
+    cudatext_put(t, t->c->unit_at >= 0 ? ";\n    }\n" : " * LOG2E;\n    }\n");
     return ok;
 }
 

@@ -34,6 +34,7 @@ typedef struct cuda_work {
     bool scalars;            /* as the caller says */
     int32_t rounded;         /* a float that the forward has rounded, as a number on a diagonal: it is not fused; -1 */
     struct cuda_tile *tiles; /* by node */
+    int32_t *given;          /* by node: the place in f[] that the host fills with it; -1 */
 } cuda_work;
 
 /* ---- cuda_tile.c ------------------------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 
 #define FXA_CUDA_TENSORS 8 /* captured tensors of a program */
 #define FXA_CUDA_SCALARS 16 /* params of each type */
+#define FXA_CUDA_RUNS 10 /* numbers that the host computes of them, behind the float ones */
 #define FXA_CUDA_RANK 5
 
 /* A tensor [b, h, s, d] in memory; strides in elements, d contiguous. */
@@ -111,7 +112,7 @@ struct FxaArgs {
     struct FxaCapture tensor[FXA_CUDA_TENSORS];
     float *grad_tensor[FXA_CUDA_TENSORS]; /* what scatter() adds to; set to 0 by the host */
     struct FxaSums sums;
-    float f[FXA_CUDA_SCALARS];
+    float f[FXA_CUDA_SCALARS + FXA_CUDA_RUNS];
     int i[FXA_CUDA_SCALARS];
     int batch, heads, kv_heads, group; /* group = heads / kv_heads */
     int d, dv; /* head dimensions as they are, at most FXA_D and FXA_DV */

@@ -11,7 +11,7 @@ FXA_INLINE float run_scale(const FxaArgs &a)
 {
     if (!a.scalars.scale) return a.scale;
     const double x = *a.scalars.scale;
-    return (float)(x != x ? 1. / sqrt((double)a.d) : x);
+    return x != x ? 1.f / sqrtf((float)a.d) : (float)x;
 }
 
 FXA_INLINE float scalar_float(const FxaArgs &a, int i)

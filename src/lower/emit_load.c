@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The text of loads; see emit.h. Three ways to an element, each for the indices that nobody has looked at:
+ *
+ *   plain   every index is looked at where it is used; outside it reads nothing
+ *   based   indices that neither rows nor keys change are looked at once, by heads (d<node>, n<node>); the others where
+ *           they are used, and outside an element is read that is there, so that nothing branches
+ *   sure    the caller knows that all are inside
+ */
+#include "emit_load.h"
+
+#include "../base/invariant.h"
+
+static const int load_sizes[] = {
+#define LOAD_SIZE(name, value, text, size, type) [value] = size,
+    FXA_DTYPE_MAP(LOAD_SIZE)
+#undef LOAD_SIZE
+};
+
+static bool load_moves(const fxa__emit *e, int32_t node) { return e->level[node] > FXA__EMIT_HEAD; }
+
+static bool load_is_sure(const fxa__emit *e, int32_t node, int d) { return e->sure[node] >> d & 1; }
+
+/* Nothing has to be looked at among the indices that move. */
+static bool load_moves_surely(const fxa__emit *e, int32_t node) {
+    const fxa__node *n = &e->p->nodes[node];
+    for (int d = 0; d < n->n_args; d++)
+        if (load_moves(e, n->arg[d]) && !load_is_sure(e, node, d)) return false;
+    return true;
+}
+
+bool fxa__lower_emit_is_sure(const fxa__emit *e, int32_t node) {
+    const fxa__node *n = &e->p->nodes[node];
+    return n->n_args > 0 && e->sure[node] == (1 << n->n_args) - 1;
+}
+
+bool fxa__lower_emit_takes_base(const fxa__emit *e, int32_t node) {
+    const fxa__node *n = &e->p->nodes[node];
+    if (n->op != FXA_OP_LOAD || fxa__lower_emit_is_sure(e, node)) return false;
+    for (int d = 0; d < n->n_args; d++)
+        if (load_moves(e, n->arg[d])) return true;
+    return false;
+}
+
+/* fxa__at(size, stride, index, &offset) */
+static void load_at(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
+    const char *args = fxa__lower_emit_args(e->dialect);
+    const fxa__node *n = &e->p->nodes[node];
+    fxa__write_format(w, " & fxa__at(%stensor[%d].size[%d], %stensor[%d].stride[%d], ", args, (int)n->imm, d, args,
+                      (int)n->imm, d);
+    fxa__lower_emit_value(e, n->arg[d], w);
+    fxa__write_format(w, ", &o%d)", (int)node);
+}
+
+static void load_stride(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
+    fxa__write_format(w, " * %stensor[%d].stride[%d]", fxa__lower_emit_args(e->dialect), (int)e->p->nodes[node].imm, d);
+}
+
+/* ---- Bases ------------------------------------------------------------------------------------------------------- */
+
+/* The first index that moves and is looked at: n<node> stands for its axis. */
+static int load_first(const fxa__emit *e, int32_t node) {
+    int d = 0;
+    while (!load_moves(e, e->p->nodes[node].arg[d]) || load_is_sure(e, node, d)) d++;
+    return d;
+}
+
+static void load_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const char *args = fxa__lower_emit_args(e->dialect);
+    const fxa__node *n = &e->p->nodes[node];
+    int at = (int)node, tensor = (int)n->imm, size = load_sizes[e->p->tensors[n->imm].dtype];
+    fxa__write_format(w, "    long long o%d = 0;\n    const int i%d = 1", at, at);
+    for (int d = 0; d < n->n_args; d++) {
+        if (!load_moves(e, n->arg[d]))
+            load_at(e, node, d, w);
+        else if (!load_is_sure(e, node, d))
+            fxa__write_format(w, " & (%stensor[%d].size[%d] > 0)", args, tensor, d);
+    }
+    fxa__write_format(w,
+                      ";\n    d%d = i%d ? (const char *)%stensor[%d].data + o%d * %d : (const char *)&fxa__nothing;\n",
+                      at, at, args, tensor, at, size);
+    if (load_moves_surely(e, node))
+        fxa__write_format(w, "    n%d = i%d;\n", at, at);
+    else
+        fxa__write_format(w, "    n%d = i%d ? %stensor[%d].size[%d] : 0;\n", at, at, args, tensor, load_first(e, node));
+}
+
+void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w) {
+    for (int32_t i = 0; i < e->p->n_nodes; i++)
+        if (e->based[i] == 2) load_base(e, i, w);
+}
+
+/* ---- Places ------------------------------------------------------------------------------------------------------ */
+
+/* One index that moves, x<node>_<axis>: of one that may be negative that from the end. */
+static void load_index(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
+    const fxa__node *n = &e->p->nodes[node];
+    fxa__write_format(w, "    const int x%d_%d = ", (int)node, d);
+    fxa__lower_emit_value(e, n->arg[d], w);
+    if (!e->plus[n->arg[d]]) {
+        fxa__write_format(w, " + (");
+        fxa__lower_emit_value(e, n->arg[d], w);
+        fxa__write_format(w, " < 0 ? %stensor[%d].size[%d] : 0)", fxa__lower_emit_args(e->dialect), (int)n->imm, d);
+    }
+    fxa__write_format(w, ";\n");
+}
+
+static void load_inside(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &e->p->nodes[node];
+    int at = (int)node;
+    if (load_moves_surely(e, node)) {
+        fxa__write_format(w, "    const int i%d = n%d;\n", at, at);
+        return;
+    }
+    int first = load_first(e, node);
+    fxa__write_format(w, "    const int i%d = fxa__inside(n%d, x%d_%d)", at, at, at, first);
+    for (int d = first + 1; d < n->n_args; d++)
+        if (load_moves(e, n->arg[d]) && !load_is_sure(e, node, d))
+            fxa__write_format(w, " & fxa__inside(%stensor[%d].size[%d], x%d_%d)", fxa__lower_emit_args(e->dialect),
+                              (int)n->imm, d, at, d);
+    fxa__write_format(w, ";\n");
+}
+
+static void load_place_based(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &e->p->nodes[node];
+    int at = (int)node;
+    for (int d = 0; d < n->n_args; d++)
+        if (load_moves(e, n->arg[d])) load_index(e, node, d, w);
+    load_inside(e, node, w);
+    fxa__write_format(w, "    const long long o%d = 0", at);
+    for (int d = 0; d < n->n_args; d++) {
+        if (!load_moves(e, n->arg[d])) continue;
+        fxa__write_format(w, " + (i%d ? x%d_%d : 0)", at, at, d);
+        load_stride(e, node, d, w);
+    }
+    fxa__write_format(w, ";\n");
+}
+
+static void load_place_sure(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &e->p->nodes[node];
+    fxa__write_format(w, "    const long long o%d = 0", (int)node);
+    for (int d = 0; d < n->n_args; d++) {
+        fxa__write_format(w, " + ");
+        fxa__lower_emit_value(e, n->arg[d], w);
+        load_stride(e, node, d, w);
+    }
+    fxa__write_format(w, ";\n");
+}
+
+void fxa__emit_place(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &e->p->nodes[node];
+    FXA__ASSERT(!n->word); /* whole elements are read here: nobody needs their halves */
+    if (e->based[node]) {
+        load_place_based(e, node, w);
+    } else if (fxa__lower_emit_is_sure(e, node)) {
+        load_place_sure(e, node, w);
+    } else {
+        fxa__write_format(w, "    long long o%d = 0;\n    const int i%d = 1", (int)node, (int)node);
+        for (int d = 0; d < n->n_args; d++) load_at(e, node, d, w);
+        fxa__write_format(w, ";\n");
+    }
+}
+
+void fxa__emit_element(const fxa__emit *e, int32_t node, const char *get, fxa__writer *w) {
+    const char *args = fxa__lower_emit_args(e->dialect);
+    int at = (int)node, tensor = (int)e->p->nodes[node].imm;
+    if (e->based[node])
+        fxa__write_format(w, "fxa__take_%s(d%d, o%d, i%d)", get, at, at, at);
+    else if (fxa__lower_emit_is_sure(e, node))
+        fxa__write_format(w, "fxa__get_%s(%stensor[%d].data, o%d)", get, args, tensor, at);
+    else
+        fxa__write_format(w, "i%d ? fxa__get_%s(%stensor[%d].data, o%d) : 0", at, get, args, tensor, at);
+}
