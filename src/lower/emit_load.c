@@ -105,7 +105,7 @@ static void load_index(const fxa__emit *e, int32_t node, int d, fxa__writer *w) 
     fxa__write_format(w, ";\n");
 }
 
-static void load_inside(const fxa__emit *e, int32_t node, fxa__writer *w) {
+static void load_is_inside(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     int at = (int)node;
     if (load_moves_surely(e, node)) {
@@ -126,7 +126,7 @@ static void load_place_based(const fxa__emit *e, int32_t node, fxa__writer *w) {
     int at = (int)node;
     for (int d = 0; d < n->n_args; d++)
         if (load_moves(e, n->arg[d])) load_index(e, node, d, w);
-    load_inside(e, node, w);
+    load_is_inside(e, node, w);
     fxa__write_format(w, "    const long long o%d = 0", at);
     for (int d = 0; d < n->n_args; d++) {
         if (!load_moves(e, n->arg[d])) continue;

@@ -5,8 +5,9 @@
  *
  *   cuda_texts RANDOM (grads | alone) FILE...
  *
- * The line "// f: ..." says what a run puts into f[] and i[]: the scale, params by name, numbers, expressions of them; and what partials()
- * gives: of an element at a constant place that, else its number. A tensor that is called dense may be read as such.
+ * The line "// f: ..." says what a run puts into f[] and i[]: the scale, params by name, numbers, expressions of them;
+ * and what partials() gives: of an element at a constant place that, else its number. A tensor that is called dense may
+ * be read as such.
  */
 #include "lower/lower_rig.h"
 

@@ -78,8 +78,8 @@ fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *confi
                                   fxa_error *err);
 void fxa__cuda_program_free(fxa__cuda_program *p);
 
-/* cuda_fill.c: f[] and i[] of a run, from its params: one for each of the rewritten program. Those that kernels read from
- * memory may be anything. */
+/* cuda_fill.c: f[] and i[] of a run, from its params: one for each of the rewritten program. Those that kernels read
+ * from memory may be anything. */
 void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, int *i);
 /* Whether the host can compute a float: params, numbers and arithmetic. */
 bool fxa__cuda_can_fill(const fxa_program *p, int32_t node);
