@@ -11,21 +11,21 @@
 
 #include "../base/invariant.h"
 
-static const int load_sizes[] = {
+static const int emitload_sizes[] = {
 #define LOAD_SIZE(name, value, text, size, type) [value] = size,
     FXA_DTYPE_MAP(LOAD_SIZE)
 #undef LOAD_SIZE
 };
 
-static bool load_moves(const fxa__emit *e, int32_t node) { return e->level[node] > FXA__EMIT_HEAD; }
+static bool emitload_moves(const fxa__emit *e, int32_t node) { return e->level[node] > FXA__EMIT_HEAD; }
 
-static bool load_is_sure(const fxa__emit *e, int32_t node, int d) { return e->sure[node] >> d & 1; }
+static bool emitload_is_sure(const fxa__emit *e, int32_t node, int d) { return e->sure[node] >> d & 1; }
 
 /* Nothing has to be looked at among the indices that move. */
-static bool load_moves_surely(const fxa__emit *e, int32_t node) {
+static bool emitload_moves_surely(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     for (int d = 0; d < n->n_args; d++)
-        if (load_moves(e, n->arg[d]) && !load_is_sure(e, node, d)) return false;
+        if (emitload_moves(e, n->arg[d]) && !emitload_is_sure(e, node, d)) return false;
     return true;
 }
 
@@ -38,12 +38,12 @@ bool fxa__lower_emit_takes_base(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     if (n->op != FXA_OP_LOAD || fxa__lower_emit_is_sure(e, node)) return false;
     for (int d = 0; d < n->n_args; d++)
-        if (load_moves(e, n->arg[d])) return true;
+        if (emitload_moves(e, n->arg[d])) return true;
     return false;
 }
 
 /* fxa__at(size, stride, index, &offset) */
-static void load_at(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
+static void emitload_at(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
     const char *args = fxa__lower_emit_args(e->dialect);
     const fxa__node *n = &e->p->nodes[node];
     fxa__write_format(w, " & fxa__at(%stensor[%d].size[%d], %stensor[%d].stride[%d], ", args, (int)n->imm, d, args,
@@ -52,48 +52,49 @@ static void load_at(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
     fxa__write_format(w, ", &o%d)", (int)node);
 }
 
-static void load_stride(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
+static void emitload_stride(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
     fxa__write_format(w, " * %stensor[%d].stride[%d]", fxa__lower_emit_args(e->dialect), (int)e->p->nodes[node].imm, d);
 }
 
 /* ---- Bases ------------------------------------------------------------------------------------------------------- */
 
 /* The first index that moves and is looked at: n<node> stands for its axis. */
-static int load_first(const fxa__emit *e, int32_t node) {
+static int emitload_first(const fxa__emit *e, int32_t node) {
     int d = 0;
-    while (!load_moves(e, e->p->nodes[node].arg[d]) || load_is_sure(e, node, d)) d++;
+    while (!emitload_moves(e, e->p->nodes[node].arg[d]) || emitload_is_sure(e, node, d)) d++;
     return d;
 }
 
-static void load_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
+static void emitload_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const char *args = fxa__lower_emit_args(e->dialect);
     const fxa__node *n = &e->p->nodes[node];
-    int at = (int)node, tensor = (int)n->imm, size = load_sizes[e->p->tensors[n->imm].dtype];
+    int at = (int)node, tensor = (int)n->imm, size = emitload_sizes[e->p->tensors[n->imm].dtype];
     fxa__write_format(w, "    long long o%d = 0;\n    const int i%d = 1", at, at);
     for (int d = 0; d < n->n_args; d++) {
-        if (!load_moves(e, n->arg[d]))
-            load_at(e, node, d, w);
-        else if (!load_is_sure(e, node, d))
+        if (!emitload_moves(e, n->arg[d]))
+            emitload_at(e, node, d, w);
+        else if (!emitload_is_sure(e, node, d))
             fxa__write_format(w, " & (%stensor[%d].size[%d] > 0)", args, tensor, d);
     }
     fxa__write_format(w,
                       ";\n    d%d = i%d ? (const char *)%stensor[%d].data + o%d * %d : (const char *)&fxa__nothing;\n",
                       at, at, args, tensor, at, size);
-    if (load_moves_surely(e, node))
+    if (emitload_moves_surely(e, node))
         fxa__write_format(w, "    n%d = i%d;\n", at, at);
     else
-        fxa__write_format(w, "    n%d = i%d ? %stensor[%d].size[%d] : 0;\n", at, at, args, tensor, load_first(e, node));
+        fxa__write_format(w, "    n%d = i%d ? %stensor[%d].size[%d] : 0;\n", at, at, args, tensor,
+                          emitload_first(e, node));
 }
 
 void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w) {
     for (int32_t i = 0; i < e->p->n_nodes; i++)
-        if (e->based[i] == 2) load_base(e, i, w);
+        if (e->based[i] == 2) emitload_base(e, i, w);
 }
 
 /* ---- Places ------------------------------------------------------------------------------------------------------ */
 
 /* One index that moves, x<node>_<axis>: of one that may be negative that from the end. */
-static void load_index(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
+static void emitload_index(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     fxa__write_format(w, "    const int x%d_%d = ", (int)node, d);
     fxa__lower_emit_value(e, n->arg[d], w);
@@ -105,44 +106,44 @@ static void load_index(const fxa__emit *e, int32_t node, int d, fxa__writer *w) 
     fxa__write_format(w, ";\n");
 }
 
-static void load_is_inside(const fxa__emit *e, int32_t node, fxa__writer *w) {
+static void emitload_is_inside(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     int at = (int)node;
-    if (load_moves_surely(e, node)) {
+    if (emitload_moves_surely(e, node)) {
         fxa__write_format(w, "    const int i%d = n%d;\n", at, at);
         return;
     }
-    int first = load_first(e, node);
+    int first = emitload_first(e, node);
     fxa__write_format(w, "    const int i%d = fxa__inside(n%d, x%d_%d)", at, at, at, first);
     for (int d = first + 1; d < n->n_args; d++)
-        if (load_moves(e, n->arg[d]) && !load_is_sure(e, node, d))
+        if (emitload_moves(e, n->arg[d]) && !emitload_is_sure(e, node, d))
             fxa__write_format(w, " & fxa__inside(%stensor[%d].size[%d], x%d_%d)", fxa__lower_emit_args(e->dialect),
                               (int)n->imm, d, at, d);
     fxa__write_format(w, ";\n");
 }
 
-static void load_place_based(const fxa__emit *e, int32_t node, fxa__writer *w) {
+static void emitload_place_based(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     int at = (int)node;
     for (int d = 0; d < n->n_args; d++)
-        if (load_moves(e, n->arg[d])) load_index(e, node, d, w);
-    load_is_inside(e, node, w);
+        if (emitload_moves(e, n->arg[d])) emitload_index(e, node, d, w);
+    emitload_is_inside(e, node, w);
     fxa__write_format(w, "    const long long o%d = 0", at);
     for (int d = 0; d < n->n_args; d++) {
-        if (!load_moves(e, n->arg[d])) continue;
+        if (!emitload_moves(e, n->arg[d])) continue;
         fxa__write_format(w, " + (i%d ? x%d_%d : 0)", at, at, d);
-        load_stride(e, node, d, w);
+        emitload_stride(e, node, d, w);
     }
     fxa__write_format(w, ";\n");
 }
 
-static void load_place_sure(const fxa__emit *e, int32_t node, fxa__writer *w) {
+static void emitload_place_sure(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     fxa__write_format(w, "    const long long o%d = 0", (int)node);
     for (int d = 0; d < n->n_args; d++) {
         fxa__write_format(w, " + ");
         fxa__lower_emit_value(e, n->arg[d], w);
-        load_stride(e, node, d, w);
+        emitload_stride(e, node, d, w);
     }
     fxa__write_format(w, ";\n");
 }
@@ -151,12 +152,12 @@ void fxa__emit_place(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     FXA__ASSERT(!n->word); /* whole elements are read here: nobody needs their halves */
     if (e->based[node]) {
-        load_place_based(e, node, w);
+        emitload_place_based(e, node, w);
     } else if (fxa__lower_emit_is_sure(e, node)) {
-        load_place_sure(e, node, w);
+        emitload_place_sure(e, node, w);
     } else {
         fxa__write_format(w, "    long long o%d = 0;\n    const int i%d = 1", (int)node, (int)node);
-        for (int d = 0; d < n->n_args; d++) load_at(e, node, d, w);
+        for (int d = 0; d < n->n_args; d++) emitload_at(e, node, d, w);
         fxa__write_format(w, ";\n");
     }
 }
