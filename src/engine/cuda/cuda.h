@@ -64,6 +64,7 @@ typedef struct fxa__cu_code {
     fxa__cu_choice choice;
     fxa__cuda_program program; /* what the host has to give: params, words, diagonal, dense, sums, scatter */
     fxa__cu_module unit[FXA__CU_UNIT_COUNT];
+    int32_t processors; /* of the device that it was made on or for */
     char detail[160];
 } fxa__cu_code;
 
@@ -119,6 +120,9 @@ const uint8_t *fxa__cu_cubin_find(const uint8_t *cubin, size_t size, const char 
 void fxa__cu_saved_write(const fxa__cu_code *code, fxa__writer *w);
 /* Fills cubins of the code's units, which fxa__cu_build then takes. E_BYTES: they are none of these units. */
 fxa_status fxa__cu_saved_read(fxa__reader *r, fxa__cu_code *code, fxa_error *err);
+
+/* cuda_cost.c: seconds of a run, about. */
+double fxa__cu_cost(int32_t processors, const fxa__cu_choice *choice, const fxa__problem *p);
 
 /* cuda_listing.c: the program's text and tiles for people. */
 void fxa__cu_listing(const void *code, const fxa__problem *p, fxa__writer *w);

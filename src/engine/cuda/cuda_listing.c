@@ -62,6 +62,8 @@ static void cu_list_params(const fxa__cu_code *c, const fxa__problem *p, fxa__wr
 
 void fxa__cu_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
     const fxa__cu_code *c = code;
+    fxa__write_format(w, "about %.3g ms a run, by the table of cuda_cost.c\n",
+                      1e3 * fxa__cu_cost(c->processors, &c->choice, p));
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
         if (c->unit[unit].cubin) cu_list_unit(c, (fxa__cu_unit)unit, w);
     cu_list_given(c, w);

@@ -105,6 +105,17 @@ static bool cu_is_deterministic(const fxa__problem *p, const fxa__cu_choice *c, 
     return dq && !g->has_scatter && !g->grad_diagonal;
 }
 
+/* Tiles that are left out where the mask leaves nothing of them. */
+static void cu_tiles(const fxa__cu_choice *c, const fxa__cuda_program *g, fxa_support *report) {
+    fxa__cu_unit unit = c->units >> FXA__CU_DECODE & 1u     ? FXA__CU_DECODE
+                        : c->units >> FXA__CU_BACKWARD & 1u ? FXA__CU_BACKWARD
+                                                            : FXA__CU_FORWARD;
+    struct FxaShape shape = fxa__cu_shape(c, g, unit);
+    if (!g->has_mask || unit == FXA__CU_DECODE) return;
+    report->tile_q = shape.q_rows;
+    report->tile_k = shape.k_rows;
+}
+
 static fxa_status cu_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
     const fxa__cu_self *s = self;
     fxa__cu_choice choice;
@@ -117,6 +128,7 @@ static fxa_status cu_query(void *self, const fxa__problem *p, const void *code, 
         out->report.multiplies_zeros = 1;
         out->report.deterministic = cu_is_deterministic(p, &choice, &program);
         out->report.workspace = fxa__cu_workspace(s, &choice, &program, p);
+        cu_tiles(&choice, &program, &out->report);
     }
     fxa__cuda_program_free(&program);
     if (status == FXA_OK) return FXA_OK;
@@ -126,6 +138,14 @@ static fxa_status cu_query(void *self, const fxa__problem *p, const void *code, 
     }
     if (err) *err = why;
     return status;
+}
+
+static double cu_cost(void *self, const fxa__problem *p) {
+    fxa__cu_choice choice;
+    fxa__cuda_program program;
+    fxa_status status = fxa__cu_choose(self, p, &choice, &program, NULL);
+    fxa__cuda_program_free(&program);
+    return status == FXA_OK ? fxa__cu_cost(((const fxa__cu_self *)self)->processors, &choice, p) : -1;
 }
 
 /* Of a problem that is refused: all that it says. */
@@ -212,6 +232,7 @@ static fxa_status cu_load(void *self, const fxa__problem *p, fxa__reader *saved,
     fxa__cu_code *c = fxa__alloc(p->host, sizeof *c);
     if (!c) return fxa__fail_memory(err, "code of the CUDA engine");
     c->host = p->host;
+    c->processors = s->processors;
     fxa_status status = fxa__cu_choose(s, p, &c->choice, &c->program, err);
     if (status == FXA_OK && c->choice.staged) status = cu_helpers_load(s, err);
     if (status == FXA_OK && saved) status = fxa__cu_saved_read(saved, c, err);
@@ -269,6 +290,7 @@ const fxa__engine fxa__engine_cuda = {
     .query = cu_query,
     .key = cu_key,
     .numbers = cu_numbers,
+    .cost = cu_cost,
     .compile = cu_compile,
     .release = cu_release,
     .check = fxa__cu_check,

@@ -33,8 +33,9 @@ typedef struct fxa__dnn_self {
     fxa__cudnn_library library;
     void *profile; /* a descriptor */
     fxa__dnn_level level;
-    bool untried;                              /* what has not been run on a device is asked for */
-    bool on_device;                            /* else of a target: nothing runs */
+    bool untried;   /* what has not been run on a device is asked for */
+    bool on_device; /* else of a target: nothing runs */
+    int64_t processors;
     _Atomic(void *) handles[FXA__DNN_HANDLES]; /* idle ones */
     _Atomic(fxa__gpu_module *) module;         /* helper kernels, once code needs some */
 } fxa__dnn_self;
@@ -66,6 +67,9 @@ typedef struct fxa__dnn_code {
 uint64_t fxa__dnn_workspace(int64_t scratch, int64_t own);
 /* What a run has to give pointers to. False: there are too many. */
 bool fxa__dnn_bound_find(const fxa__dnn_graph *g, fxa__dnn_code *code);
+
+/* Seconds of a run, about. (cudnn_cost.c) */
+double fxa__dnn_cost(int64_t processors, const fxa__problem *p);
 
 /* The graph as lines for people. */
 void fxa__dnn_listing(const void *code, const fxa__problem *p, fxa__writer *w);

@@ -80,6 +80,7 @@ static fxa_status dnn_open_target(fxa__dnn_self *s, const char *target, char ide
     FXA_TRY(fxa__gpu_profile_parse(target, &described, err));
     FXA_TRY(fxa__cudnn_library_open(s->host, getenv("FXA_CUDNN_PATH"), &s->library, err));
     s->level = (fxa__dnn_level){s->library.version, (int32_t)described.arch};
+    s->processors = described.processors;
     dnn_identity(s, described.name, described.driver, described.processors, identity);
     fxa_status status = fxa__dnn_profile_text(&s->library.api, target, &s->profile, err);
     if (status != FXA_OK) fxa__cudnn_library_close(&s->library);
@@ -122,6 +123,7 @@ static fxa_status dnn_open_library(fxa__dnn_self *s, fxa_error *err) {
 static fxa_status dnn_open_device(fxa__dnn_self *s, int32_t ordinal, char identity[FXA__IDENTITY], fxa_error *err) {
     FXA_TRY(fxa__gpu_open(&s->gpu, ordinal, err));
     s->on_device = true;
+    s->processors = s->gpu.processors;
     fxa_status status = dnn_open_library(s, err);
     if (status == FXA_OK)
         dnn_identity(s, s->gpu.name, s->gpu.driver_version, s->gpu.processors, identity);
@@ -208,6 +210,10 @@ static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code,
     }
     if (err) *err = why;
     return status;
+}
+
+static double dnn_cost(void *self, const fxa__problem *p) {
+    return fxa__dnn_cost(((const fxa__dnn_self *)self)->processors, p);
 }
 
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
@@ -339,6 +345,7 @@ const fxa__engine fxa__engine_cudnn = {
     .query = dnn_query,
     .key = fxa__dnn_key,
     .numbers = fxa__dnn_numbers,
+    .cost = dnn_cost,
     .compile = dnn_compile,
     .release = dnn_release,
     .check = fxa__dnn_check,

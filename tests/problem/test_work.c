@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The work of a pass, as engines reckon with it (src/problem/work.h), against pairs counted one by one.
+ */
+#include "problem/work.h"
+#include "support/own_context.h"
+
+static double work_of(const fxa_problem *p) {
+    fxa__problem *made = NULL;
+    fxa_error err;
+    T_OK(fxa__problem_create(fxa__context_host(ctx), p, &made, &err));
+    double x = made ? fxa__problem_operations(made) : -1;
+    if (made) fxa__problem_release(made);
+    return x;
+}
+
+TEST(bands_are_left_out) {
+    static const struct {
+        uint32_t flags;
+        int64_t sq, sk, left, right;
+    } cases[] = {{0, 300, 500, -1, -1},
+                 {FXA_CAUSAL, 300, 300, -1, -1},
+                 {FXA_CAUSAL, 200, 500, -1, -1},
+                 {FXA_CAUSAL, 500, 200, -1, -1},
+                 {FXA_CAUSAL | FXA_BOTTOM_RIGHT, 200, 500, -1, -1},
+                 {FXA_WINDOW, 400, 400, 50, 20},
+                 {FXA_WINDOW, 400, 300, 100, -1},
+                 {FXA_CAUSAL | FXA_WINDOW, 400, 400, 63, 63}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa_problem p = FXA_PROBLEM_INIT;
+        int64_t count = 0, left = cases[i].left, right = cases[i].right;
+        p.b = 2, p.hq = 3, p.sq = cases[i].sq, p.sk = cases[i].sk, p.d = 16, p.dv = 24, p.flags = cases[i].flags;
+        p.window_left = left, p.window_right = right;
+        for (int64_t q = 0; q < p.sq; q++)
+            for (int64_t k = 0; k < p.sk; k++) {
+                int64_t at = q + (p.flags & FXA_BOTTOM_RIGHT ? p.sk - p.sq : 0);
+                bool causal = !(p.flags & FXA_CAUSAL) || k <= at;
+                bool window =
+                    !(p.flags & FXA_WINDOW) || ((left < 0 || at - k <= left) && (right < 0 || k - at <= right));
+                count += causal && window;
+            }
+        T_NEAR(work_of(&p), 2.0 * (16 + 24) * 6 * (double)count, 0.02 * 2 * 40 * 6 * (double)count);
+        p.pass = FXA_BACKWARD, p.flags |= FXA_GRAD_Q;
+        T_NEAR(work_of(&p), 2.0 * (3 * 16 + 2 * 24) * 6 * (double)count, 0.02 * 2 * 96 * 6 * (double)count);
+    }
+}
+
+TEST(packed_sequences_share_their_rows) {
+    fxa_problem p = FXA_PROBLEM_INIT;
+    p.b = 4, p.hq = 2, p.sq = p.sk = 1000, p.d = 8, p.flags = FXA_VARLEN, p.total_q = 400, p.total_k = 800;
+    T_NEAR(work_of(&p), 2.0 * 16 * 4 * 2 * 100 * 200, 1);
+}
+
+T_MAIN
