@@ -5,7 +5,7 @@ CTEST  = ctest --output-on-failure -j$(JOBS)
 MAKE_IN = cmake --build $(BUILD) -j$(JOBS)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test asan tsan coverage fuzz deps-cudnn deps-julia test-gpu bench-gpu bench gallery install lint clean help
+.PHONY: all demo test test-cuda-builds asan tsan coverage fuzz deps-cudnn deps-julia test-gpu bench-gpu bench gallery install lint clean help
 all: $(BUILD)/Makefile
 	@$(MAKE_IN) --target fxattn fxattn_shared fxattn_static fxattn_completions
 
@@ -56,6 +56,10 @@ deps-cudnn:          ## cuDNN and NVRTC for tests that give them graphs without 
 
 deps-julia:          ## Julia 1.5.3 for the tests of julia/FXAttn, from Debian's packages into the build folder (70 MB)
 	@python3 tools/fetch_julia.py $(BUILD)/deps/julia
+
+test-cuda-builds: $(BUILD)/Makefile ## plans of the cuda engine by NVRTC, no GPU: MATRIX=200 of them (full: all, days of CPU)
+	@$(MAKE_IN) --target test_cuda_builds
+	@FXA_CUDA_MATRIX=$(or $(MATRIX),200) $(BUILD)/tests/test_cuda_builds
 
 # Where there is no GPU both say so by name, and that is no failure.
 test-gpu: $(BUILD)/Makefile ## the cudnn and cuda engines on a GPU against the reference, then PyTorch and JAX with it (docs/gpu.md)

@@ -5,6 +5,7 @@
  */
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/cuda_sources.h"
+#include "engine/cudnn/cudnn.h"
 #include "plan/plan.h"
 #include "support/own_context.h"
 
@@ -323,6 +324,31 @@ TEST(keys_are_what_code_depends_on) {
         if ((n == m && memcmp(want, got, n) == 0) != cases[i].same) T_FAIL("case %zu: key\n", i);
         if (cases[i].text == other) T_CHECK(memcmp(numbers, others, sizeof numbers) != 0);
     }
+}
+
+/* ---- Costs ------------------------------------------------------------------------------------------------------- */
+
+/* On an H200 these kernels were ahead of cuDNN's at all head dimensions (docs/cuda-kernels.md, docs/gpu.md); those
+ * without matrix instructions are not. */
+TEST(costs_order_engines_as_they_were_measured) {
+    static const int32_t columns[] = {64, 96, 128, 192, 256};
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+            choice_case c;
+            fxa__problem *p = NULL;
+            fxa_error err;
+            fxa__cu_choice choice = {.family = FXA__CU_SM90, .d = columns[i], .dv = columns[i]};
+            choice_start(&c, (fxa_pass)pass, NULL);
+            c.p.d = columns[i], c.p.sq = c.p.sk = 4096;
+            T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
+            double cuda = fxa__cu_cost(132, &choice, p), cudnn = fxa__dnn_cost(132, p);
+            if (!(cuda > 0 && cuda < cudnn))
+                T_FAIL("pass %d, %d columns: %g and %g s\n", pass, columns[i], cuda, cudnn);
+            T_CHECK(fxa__cu_cost(66, &choice, p) > cuda);
+            choice.family = FXA__CU_SIMT;
+            T_CHECK(fxa__cu_cost(132, &choice, p) > cudnn);
+            fxa__problem_release(p);
+        }
 }
 
 T_MAIN
