@@ -40,7 +40,7 @@ function evaluate(t, score, b, h, q, k)
     views = LibFXA.fxa_view[LibFXA.fxa_view(m.address, m.dtype, length(m.size), FXAttn.padded(5, m.size),
                                             FXAttn.padded(5, m.stride)) for m in memories]
     value, mask = Ref{Cdouble}(0), Ref{Cint}(0)
-    GC.@preserve t views memories FXAttn.call(LibFXA.fxa_program_eval, t.program.handle, at, params, views, value, mask)
+    GC.@preserve t views memories FXAttn.call(LibFXA.fxa_program_eval, FXAttn.handle_of(t.program), at, params, views, value, mask)
     return value[], mask[] != 0
 end
 

@@ -80,6 +80,21 @@ let (q, k, v) = inputs()
     says("unexpected keyword", () -> attention(q, k, v; casual = true))
     @test_throws DivideError Program((s, b, h, q, k) -> s + 1 ÷ 0)
 end
+# Vectors that were resized after the forward pass, and views of one that became shorter: nothing is read behind them.
+let (q, k, v) = inputs(), w = [1.0, 2.0], long = randn(100), part = view(long, 1:80)
+    f = (score, b, h, q, k) -> score * w[h + 1]
+    o, back = attention_pullback(f, q, k, v)
+    append!(w, ones(1000))
+    @test occursin("resized", message(() -> back(o)))
+    wide = reshape(part, 4, 2, 5, 2)
+    @test attention(wide, k, v) isa Array
+    resize!(long, 10)
+    @test occursin("with strides", message(() -> attention(wide, k, v)))
+    p = Program("score = 2 * score")
+    finalize(p)
+    @test occursin("finalized", message(() -> attention(p, q, k, v))) && occursin("finalized", message(() -> FXAttn.text(p)))
+    @test occursin("first argument", message(() -> attention("score", q, k, v; score = "score")))
+end
 # Bytes that are not ours, damaged ones, and what no engine can.
 @test message(() -> FXAttn.load_plan(rand(UInt8, 100)), FXAttnError) != "nothing was thrown"
 @test occursin("E_BYTES", message(() -> FXAttn.load_program(zeros(UInt8, 64)), FXAttnError))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Support with reasons, plans kept, saved and loaded, the cache's counters.
+using Serialization
 let (q, k, v) = inputs(Float32), slopes = Float32[0.5, 0.25]
     f = (score, b, h, q, k) -> score - slopes[h + 1] * (q - k)
     verdicts = support(f, q, k, v; causal = true)
@@ -19,6 +20,14 @@ let (q, k, v) = inputs(Float32), slopes = Float32[0.5, 0.25]
     @test occursin("another plan", message(() -> run!(p, f, o, q, k, v)))
     @test FXAttn.key(plan(f, q, k, v; causal = true, backward = true)) != FXAttn.key(p)
     @test FXAttn.load_program(FXAttn.save(Program(f))) == Program(f)
+
+    # Copies are the same object; through a file it is its bytes.
+    @test deepcopy(p) === p && copy(Program(f)) == Program(f)
+    io = IOBuffer()
+    serialize(io, (Program(f), p))
+    seekstart(io)
+    program, other = deserialize(io)
+    @test program == Program(f) && FXAttn.key(other) == FXAttn.key(p)
 
     # Another value of a captured number, and other arrays: the same plan.
     soft(cap, w) = (score, b, h, q, k) -> cap * tanh(score / cap) + w[h + 1]

@@ -12,6 +12,7 @@ const FUNCTIONS = Any[
     (s, b, h, q, k) -> -s * abs(s) + abs2(s) + inv(s + 5) + sign(s),
     (s, b, h, q, k) -> exp(s) + exp2(s) + exp10(s / 4) + expm1(s) + log(abs(s)) + log2(abs(s)) + log10(abs(s)) + log1p(abs(s)),
     (s, b, h, q, k) -> sqrt(abs(s)) + rsqrt(abs(s)) + sin(s) + cos(s) + tan(s) + tanh(s) + sinh(s) + cosh(s),
+    (s, b, h, q, k) -> atan(s, q - k) + atan(q - k, s) + atan(1, s) + atan(s, -2) + cbrt(s) + sum(sincos(s)) + TABLE[(q >> 1) + 1],
     (s, b, h, q, k) -> atan(s) + asin(tanh(s)) + acos(tanh(s)) + hypot(s, 2.0),
     (s, b, h, q, k) -> sigmoid(s) + erf(s) + relu(s) + softplus(s) + graft(s, 0.0),
     (s, b, h, q, k) -> min(s, 0.3) + max(q, k) + min(q, k, h) + clamp(s, -0.5, 0.5) + clamp(q, k, 3) + clamp(2, q, k),
@@ -58,6 +59,7 @@ let t = FXAttn.trace((s, b, h, q, k) -> s + TABLE[q - k + 1], nothing)
     @test evaluate(t, 0.0, 0, 0, 1, 2)[1] == 0 # where Julia has no element
     @test evaluate(t, 0.0, 0, 0, 9, 1)[1] == 0
 end
+@test !occursin("where", FXAttn.text(Program((s, b, h, q, k) -> TABLE[(q >> 7 & 3 | 1) + k ÷ 64 % 2 + 1])))
 @test !occursin("where", FXAttn.text(FXAttn.trace((s, b, h, q, k) -> TABLE[q - k + 4], nothing, ((0, 0), (0, 0), (0, 3), (0, 3))).program))
 
 # Numbers that have not met a traced value.

@@ -28,7 +28,7 @@ function FXAttn.execute_on_device(like::CuArray, it::FXAttn.Bound)
     args.workspace = bytes == 0 ? C_NULL : Ptr{Cvoid}(reinterpret(UInt, pointer(space)))
     args.workspace_size = bytes
     args.stream = Ptr{Cvoid}(stream.handle)
-    GC.@preserve plan space it FXAttn.call(LibFXA.fxa_plan_run, plan.handle, FXAttn.struct_of(args))
+    GC.@preserve plan space it FXAttn.call(LibFXA.fxa_plan_run, FXAttn.handle_of(plan), FXAttn.struct_of(args))
     CUDA.unsafe_free!(space) # in the order of the stream: after the run
     return nothing
 end

@@ -48,8 +48,11 @@ function tangent_of(x, tree, grads::Gradients)
     isempty(grads.why) || return @not_implemented(grads.why)
     tree isa Dict || return tree
     isempty(tree) && return fieldcount(typeof(x)) == 0 ? NoTangent() : ZeroTangent()
-    parts = Dict(name => tangent_of(getfield(x, name), branch, grads) for (name, branch) in tree)
-    if x isa Tuple
+    parts = Dict(name => tangent_of(x isa AbstractArray ? x[name] : getfield(x, name), branch, grads)
+                 for (name, branch) in tree)
+    if x isa AbstractArray
+        return [get(parts, i, ZeroTangent()) for i in eachindex(x)]
+    elseif x isa Tuple
         return Tangent{typeof(x)}((get(parts, i, ZeroTangent()) for i in 1:length(x))...)
     end
     return Tangent{typeof(x)}(; (name => part for (name, part) in parts)...)

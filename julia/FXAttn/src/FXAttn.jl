@@ -19,6 +19,7 @@ module FXAttn
 
 using Libdl
 using LinearAlgebra: Adjoint, Transpose
+using Serialization: Serialization, AbstractSerializer, deserialize, serialize
 
 export attention, attention!, attention_backward, attention_backward!, attention_pullback
 export Program, Plan, FXAttnError, Gradients, support, explain, plan, run!

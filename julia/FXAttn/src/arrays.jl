@@ -53,6 +53,8 @@ function place(A::SubArray{T}) where {T}
     indices = parentindices(A)
     found === nothing && return nothing
     length(indices) == ndims(parent(A)) || return nothing
+    # A view of a vector that has been shortened since reaches behind it.
+    checkbounds(Bool, parent(A), indices...) || return nothing
     address, strides, offset = found[1], Int[], 0
     for (axis, index) in enumerate(indices)
         stride = found[2][axis]

@@ -68,7 +68,13 @@ function new_attention(call::Call, return_lse, return_max, lse_type)
     return Tuple(x for x in (o, lse, rowmax) if x !== nothing)
 end
 attention(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
-    attention(q, k, v; score = score, options...)
+    attention(q, k, v; with_score(score, options)...)
+
+"""Keywords with the score function, which is given once."""
+function with_score(@nospecialize(score), @nospecialize(options))
+    haskey(options, :score) && refuse("a score function is given as the first argument and as `score`")
+    return (score = score, values(options)...)
+end
 
 """
     attention!([f,] o, q, k, v; lse = nothing, rowmax = nothing, keywords...)
@@ -81,7 +87,7 @@ function attention!(o::AbstractArray, q::AbstractArray, k::AbstractArray, v::Abs
     return run_forward(Call(q, k, v, Options(options)), o, lse, rowmax)
 end
 attention!(score, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
-    attention!(o, q, k, v; score = score, options...)
+    attention!(o, q, k, v; with_score(score, options)...)
 
 # ---- Backward --------------------------------------------------------------------------------------------------------
 
@@ -300,4 +306,4 @@ function pullback(call::Call, return_lse, wrt)
     return (return_lse ? (o, row_type(eltype(q)).(lse)) : o), back
 end
 attention_pullback(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
-    attention_pullback(q, k, v; score = score, options...)
+    attention_pullback(q, k, v; with_score(score, options)...)

@@ -319,9 +319,17 @@ function set_text(it, field, text)
     setproperty!(it.problem, field, pointer(bytes))
 end
 
+"""The address of an array, which must not have changed its size since it was looked at."""
+function address_of(m::Memory)
+    found = place(m.keep)
+    (found === nothing || found[1] != m.address || length(m.keep) != prod(m.size)) &&
+        refuse("an array of size $(size_words(m)) has been resized since the call that it was given to")
+    return m.address
+end
+
 function put(it::Bound, slot, m::Memory)
     push!(it.keep, m.keep)
-    it.slots[slot + 1] = m.address
+    it.slots[slot + 1] = address_of(m)
 end
 
 """Strides as the library has them: batch, head, position, feature; of rows without the last."""
@@ -340,9 +348,9 @@ end
 
 function bind_source(it, source, program, captures, tensors, params)
     source.program === nothing && return
-    setproperty!(it.problem, program, source.program.handle)
+    setproperty!(it.problem, program, handle_of(source.program))
     set_captures(it, captures, [capture(m) for (_, m) in source.tensors])
-    set_array(it, tensors, Ptr{Cvoid}[m.address for (_, m) in source.tensors])
+    set_array(it, tensors, Ptr{Cvoid}[address_of(m) for (_, m) in source.tensors])
     set_array(it, params, source.params)
     append!(it.keep, (m.keep for (_, m) in source.tensors))
 end

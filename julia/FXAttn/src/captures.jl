@@ -17,6 +17,7 @@ function lift(trace::Trace, @nospecialize(x), path, depth, done)
     if x isa AbstractFloat && is_float(typeof(x))
         return param(trace, path, x)
     elseif x isa AbstractArray
+        isbitstype(eltype(x)) || return lift_items(trace, x, path, depth, done)
         name_array(trace, x, path)
         return is_float(eltype(x)) && place(x) !== nothing ? TracedArray(trace, x) : x
     elseif x isa Core.Box
@@ -28,14 +29,29 @@ function lift(trace::Trace, @nospecialize(x), path, depth, done)
         return x isa Tuple ? Tuple(new) : NamedTuple{fieldnames(typeof(x))}(Tuple(new))
     elseif may_rebuild(x)
         return rebuilt(trace, x, path, depth, done)
+    elseif x isa Union{AbstractDict, Task, IO} # which may hold anything, and is used as it is
+        push!(trace.constants, path)
     end
     return x
+end
+
+"""A vector of arrays, of functions and the like."""
+function lift_items(trace, @nospecialize(x), path, depth, done)
+    if !(x isa Array) || length(x) > LibFXA.FXA_MAX_TENSORS || !all(i -> isassigned(x, i), eachindex(x))
+        push!(trace.constants, path)
+        return x
+    end
+    done[x] = x
+    new = Any[lift(trace, x[i], (path..., i), depth + 1, done) for i in eachindex(x)]
+    all(i -> new[i] === x[i], eachindex(x)) && return x
+    return done[x] = reshape(new, size(x))
 end
 
 # Functions, Refs, and objects of the user's own types: not those of Base, whose fields are nobody's business.
 may_rebuild(x::Base.RefValue) = true
 may_rebuild(x::Function) = fieldcount(typeof(x)) > 0
-may_rebuild(x::Union{Number, AbstractString, Symbol, Module, Type, AbstractDict, Task, IO, Ptr}) = false
+may_rebuild(x::Union{Number, AbstractString, Symbol, Module, Type, AbstractDict, Task, IO, Ptr,
+                    Owner, Traced}) = false
 may_rebuild(x) = isstructtype(typeof(x)) && fieldcount(typeof(x)) > 0 &&
     !(parentmodule(typeof(x)) in (Base, Core, FXAttn))
 

@@ -197,4 +197,23 @@ function release()
     return nothing
 end
 
-finish(object) = release_later(object.entry)
+"""The finalizer of programs and plans. Who finalizes one by hand and uses it then gets an error, not freed memory."""
+function finish(object)
+    object.handle = C_NULL
+    return release_later(object.entry)
+end
+
+"""The library's object of a program or plan, for a call that keeps the latter alive."""
+handle_of(object) =
+    object.handle == C_NULL ? refuse("this $(nameof(typeof(object))) was finalized") : object.handle
+
+# An object of the library is never copied with the one that owns it: it is immutable, so a copy is itself.
+abstract type Owner end
+Base.copy(x::Owner) = x
+Base.deepcopy_internal(x::Owner, ::IdDict) = x
+
+# In files and other processes it is its bytes.
+function Serialization.serialize(s::AbstractSerializer, x::Owner)
+    Serialization.serialize_type(s, typeof(x))
+    return serialize(s, save(x))
+end

@@ -157,6 +157,16 @@ Base.sinh(x::Traced) = select(abs(x) < 1, expm1(x) * (1 + exp(-x)) / 2, (exp(x) 
 Base.cosh(x::Traced) = (exp(x) + exp(-x)) / 2
 Base.asin(x::Traced) = atan(x / sqrt((1 - x) * (1 + x)))
 Base.acos(x::Traced) = pi / 2 - asin(x)
+function Base.atan(y::Traced, x::Traced)
+    turned = atan(y / x)
+    left = select(y >= 0, turned + pi, turned - pi)
+    straight = select(y > 0, pi / 2, select(y < 0, -pi / 2, 0.0))
+    return select(x > 0, turned, select(x < 0, left, straight))
+end
+Base.atan(y::Traced, x::Plain) = atan(y, Traced(x))
+Base.atan(y::Plain, x::Traced) = atan(Traced(y), x)
+Base.cbrt(x::Traced) = sign(x) * abs(x)^(1 / 3)
+Base.sincos(x::Traced) = (sin(x), cos(x))
 Base.hypot(x::Traced, y::Traced) = sqrt(x * x + y * y)
 Base.float(x::Traced) = x.type == FLOAT ? x : unary(x -> emit(LibFXA.FXA_OP_FLOAT, x), x, float)
 Base.AbstractFloat(x::Traced) = float(x)
@@ -233,7 +243,12 @@ end
 
 function on_bits(op, x, y)
     is_floating(x, y) && refuse("&, | and xor take ints and bools, not floats; compare a float first")
-    op == LibFXA.FXA_OP_AND || return emit(op, x, y)
+    if op != LibFXA.FXA_OP_AND
+        # Of numbers that cannot be negative the result has no more binary digits than they have.
+        positive = low(x) >= 0 && low(y) >= 0
+        digits = ndigits(max(high(x), high(y)); base = 2)
+        return positive ? emit(op, x, y; lo = 0, hi = Int64(2)^digits - 1) : emit(op, x, y)
+    end
     # Of x & y no bit is set that is not set in an operand that cannot be negative.
     whole(z) = low(z) >= 0 ? high(z) : HIGHEST
     return emit(op, x, y; lo = low(x) >= 0 || low(y) >= 0 ? 0 : LOWEST, hi = min(whole(x), whole(y)))
@@ -249,7 +264,9 @@ Base.:!(x::Traced) = x.type == BOOL ? unary(x -> emit(LibFXA.FXA_OP_NOT, x), x, 
 """Shifts by counts outside 0..31 leave nothing, of >> the sign; the library's own take them modulo 32."""
 function shifted(op, x, n)
     type_of(x) == FLOAT && refuse("shifts take ints, not floats")
-    n isa Integer && 0 <= n < 32 && return emit(op, x, n)
+    if n isa Integer && 0 <= n < 32
+        return op == LibFXA.FXA_OP_SHR ? emit(op, x, n; lo = low(x) >> n, hi = high(x) >> n) : emit(op, x, n)
+    end
     n isa Integer && n < 0 && return shifted(op == LibFXA.FXA_OP_SHL ? LibFXA.FXA_OP_SHR : LibFXA.FXA_OP_SHL, x, -n)
     rest = op == LibFXA.FXA_OP_SHL ? 0 : select(x < 0, -1, 0)
     n isa Integer && return rest isa Traced ? rest : Traced(rest)

@@ -7,7 +7,7 @@
 The plan that a call with these arrays has, from the cache or compiled: `run!(plan, o, q, k, v; ...)` runs it. It is
 immutable, and may be used by several threads at the same time.
 """
-mutable struct Plan
+mutable struct Plan <: Owner
     handle::Ptr{Cvoid}
     entry::Ptr{UInt}
     function Plan(handle::Ptr{Cvoid})
@@ -43,29 +43,32 @@ function plan(q::AbstractArray, k::AbstractArray, v::AbstractArray; backward::Bo
     GC.@preserve call it FXAttn.call(LibFXA.fxa_plan_create, context(), struct_of(it.problem), out)
     return Plan(out[])
 end
-plan(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) = plan(q, k, v; score = score, options...)
+plan(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
+    plan(q, k, v; with_score(score, options)...)
 
-engine(p::Plan) = GC.@preserve p unsafe_string(LibFXA.fxa_plan_engine(p.handle))
+engine(p::Plan) = GC.@preserve p unsafe_string(LibFXA.fxa_plan_engine(handle_of(p)))
 """The engine's own words on how it runs the plan: "avx512, 2 threads"."""
-detail(p::Plan) = GC.@preserve p unsafe_string(LibFXA.fxa_plan_detail(p.handle))
-workspace(p::Plan) = GC.@preserve p Int(LibFXA.fxa_plan_workspace(p.handle))
-deterministic(p::Plan) = GC.@preserve p LibFXA.fxa_plan_is_deterministic(p.handle) != 0
+detail(p::Plan) = GC.@preserve p unsafe_string(LibFXA.fxa_plan_detail(handle_of(p)))
+workspace(p::Plan) = GC.@preserve p Int(LibFXA.fxa_plan_workspace(handle_of(p)))
+deterministic(p::Plan) = GC.@preserve p LibFXA.fxa_plan_is_deterministic(handle_of(p)) != 0
 function key(p::Plan)
     out = zeros(UInt8, 16)
-    GC.@preserve p LibFXA.fxa_plan_key(p.handle, out)
+    GC.@preserve p LibFXA.fxa_plan_key(handle_of(p), out)
     return bytes2hex(out)
 end
 Base.show(io::IO, p::Plan) = print(io, "Plan(", engine(p), ", ", detail(p), ", key ", first(key(p), 8), ")")
 
 """A plan as bytes, and back by `load_plan` on the same kind of machine; with `rebuild` it is compiled again where it
 does not fit here. Hostile bytes are an error, never more."""
-save(p::Plan) = GC.@preserve p two_calls(LibFXA.fxa_plan_save, p.handle)
+save(p::Plan) = GC.@preserve p two_calls(LibFXA.fxa_plan_save, handle_of(p))
 function load_plan(bytes::AbstractVector{UInt8}; rebuild::Bool = false)
     data, out = Vector{UInt8}(bytes), Ref{Ptr{Cvoid}}(C_NULL)
     GC.@preserve data call(LibFXA.fxa_plan_load_flags, context(), data, length(data),
                            rebuild ? LibFXA.FXA_LOAD_REBUILD : 0, out)
     return Plan(out[])
 end
+
+Serialization.deserialize(s::AbstractSerializer, ::Type{Plan}) = load_plan(deserialize(s))
 
 """
     run!(plan, [f,] o, q, k, v; lse = nothing, keywords...)
@@ -92,13 +95,13 @@ function run!(p::Plan, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::
             at = UInt(pointer(space))
             it.args.workspace = Ptr{Cvoid}(at + mod(-at, LibFXA.FXA_WORKSPACE_ALIGN))
             it.args.workspace_size = bytes
-            FXAttn.call(LibFXA.fxa_plan_run, p.handle, struct_of(it.args))
+            FXAttn.call(LibFXA.fxa_plan_run, handle_of(p), struct_of(it.args))
         end
     end
     return o
 end
 run!(p::Plan, score, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
-    run!(p, o, q, k, v; score = score, options...)
+    run!(p, o, q, k, v; with_score(score, options)...)
 
 """What one engine says of a call: supported, or the reason why not."""
 struct Verdict
@@ -125,7 +128,7 @@ function support(q::AbstractArray, k::AbstractArray, v::AbstractArray; backward:
                     chars_to_string(r.reason)) for r in reports[1:min(count[], 16)]]
 end
 support(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
-    support(q, k, v; score = score, options...)
+    support(q, k, v; with_score(score, options)...)
 
 """
     explain([io,] [f,] q, k, v; keywords...)
@@ -147,10 +150,10 @@ function explain(io::IO, q::AbstractArray, k::AbstractArray, v::AbstractArray; o
     end
 end
 explain(io::IO, score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
-    explain(io, q, k, v; score = score, options...)
+    explain(io, q, k, v; with_score(score, options)...)
 explain(q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) = explain(stdout, q, k, v; options...)
 explain(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
-    explain(stdout, q, k, v; score = score, options...)
+    explain(stdout, q, k, v; with_score(score, options)...)
 
 # ---- The plan cache --------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ const KINDS = Dict(:score => LibFXA.FXA_PROGRAM_SCORE, :bprop => LibFXA.FXA_PROG
 A score program: what happens to each score and which pairs are attended. Of the language's text, or of a function
 `f(score, b, h, q, k)` and a mask `mask(b, h, q, k)`, which are traced. Equal programs are equal, in every process.
 """
-mutable struct Program
+mutable struct Program <: Owner
     handle::Ptr{Cvoid}
     entry::Ptr{UInt}
     # Takes over one reference of the library's.
@@ -59,12 +59,12 @@ function parse_texts(texts::Vector{String}, kind::Symbol; params = (), tensors =
 end
 
 """The canonical text of a program: parsed, it is the same program again."""
-text(program::Program) = GC.@preserve program String(two_calls(LibFXA.fxa_program_print, program.handle))
+text(program::Program) = GC.@preserve program String(two_calls(LibFXA.fxa_program_print, handle_of(program)))
 
 """128 bits of the program's content, in hexadecimal: equal for equal programs, on every machine."""
 function program_hash(program::Program)
     out = zeros(UInt8, 16)
-    GC.@preserve program LibFXA.fxa_program_hash(program.handle, out)
+    GC.@preserve program LibFXA.fxa_program_hash(handle_of(program), out)
     return bytes2hex(out)
 end
 
@@ -74,10 +74,10 @@ Base.show(io::IO, program::Program) = print(io, "Program(\"\"\"\n", text(program
 
 """(name, :float or :int, default or nothing) of each param of a program, in its order."""
 function params(program::Program)
-    GC.@preserve program map(1:Int(LibFXA.fxa_program_param_count(program.handle))) do i
-        info = LibFXA.fxa_program_param(program.handle, i - 1)
+    GC.@preserve program map(1:Int(LibFXA.fxa_program_param_count(handle_of(program)))) do i
+        info = LibFXA.fxa_program_param(handle_of(program), i - 1)
         value = Ref{Cdouble}(0)
-        has = LibFXA.fxa_program_param_default(program.handle, i - 1, value)
+        has = LibFXA.fxa_program_param_default(handle_of(program), i - 1, value)
         (name = Symbol(unsafe_string(Ptr{UInt8}(info.name))), type = TYPES[info.type],
          default = has != 0 ? value[] : nothing)
     end
@@ -85,8 +85,8 @@ end
 
 """(name, dtype, rank) of each captured tensor of a program, in its order; dtype as a text, such as "f32"."""
 function tensors(program::Program)
-    GC.@preserve program map(1:Int(LibFXA.fxa_program_tensor_count(program.handle))) do i
-        info = LibFXA.fxa_program_tensor(program.handle, i - 1)
+    GC.@preserve program map(1:Int(LibFXA.fxa_program_tensor_count(handle_of(program)))) do i
+        info = LibFXA.fxa_program_tensor(handle_of(program), i - 1)
         (name = Symbol(unsafe_string(Ptr{UInt8}(info.name))), code = Int(info.dtype),
          dtype = unsafe_string(LibFXA.fxa_dtype_name(info.dtype)), rank = Int(info.rank))
     end
@@ -95,23 +95,24 @@ end
 """The backward of a program, as the library derives it."""
 function derivative(program::Program)
     out = Ref{Ptr{Cvoid}}(C_NULL)
-    GC.@preserve program call(LibFXA.fxa_program_derivative, program.handle, out)
+    GC.@preserve program call(LibFXA.fxa_program_derivative, handle_of(program), out)
     return Program(out[])
 end
 
 """What is known of a program without running it: facts such as "causal", "soft cap"."""
 function facts(program::Program)
     out = Ref{LibFXA.fxa_facts}()
-    GC.@preserve program LibFXA.fxa_program_facts(program.handle, out)
+    GC.@preserve program LibFXA.fxa_program_facts(handle_of(program), out)
     named = (unsafe_string(LibFXA.fxa_fact_name(UInt32(1) << bit))
              for bit in 0:(LibFXA.FXA_FACT_COUNT - 1) if out[].flags >> bit & 1 == 1)
     return collect(String, named)
 end
 
 """A program as bytes, and back: `load_program(save(program))`. The loader trusts nothing."""
-save(program::Program) = GC.@preserve program two_calls(LibFXA.fxa_program_save, program.handle)
+save(program::Program) = GC.@preserve program two_calls(LibFXA.fxa_program_save, handle_of(program))
 function load_program(bytes::AbstractVector{UInt8})
     data, out = Vector{UInt8}(bytes), Ref{Ptr{Cvoid}}(C_NULL)
     GC.@preserve data call(LibFXA.fxa_program_load, context(), data, length(data), out)
     return Program(out[])
 end
+Serialization.deserialize(s::AbstractSerializer, ::Type{Program}) = load_program(deserialize(s))

@@ -150,6 +150,31 @@ Base.getindex(t::NamedTuple, i::Traced) = not_an_array(t)
 not_an_array(t) = refuse("a $(nameof(typeof(t))) cannot be indexed by a traced value; make an Array of it")
 
 load_any(A::TracedArray, index) = load(A.trace, A.parent, index)
+
+# Views of arrays in their place, and arrays that a function made of traced values.
+function load_any(A::SubArray{Traced}, index)
+    length(index) == ndims(A) || refuse("a view of $(ndims(A)) dimensions is indexed by $(length(index)) values")
+    inside, at = Any[], 0
+    for i in parentindices(A)
+        i isa Integer || (at += 1)
+        push!(inside, i isa AbstractRange ? first(i) + (index[at] - 1) * step(i) : i isa Integer ? i : i[index[at]])
+    end
+    return load_any(parent(A), Tuple(inside))
+end
+load_any(A::Union{Adjoint{Traced, <:AbstractMatrix}, Transpose{Traced, <:AbstractMatrix}}, index::Tuple{Any, Any}) =
+    load_any(parent(A), reverse(index))
+function load_any(A::Array{Traced}, index)
+    length(A) <= LibFXA.FXA_MAX_LOOP ||
+        refuse("an array of $(length(A)) traced values is indexed by a traced value; at most $(LibFXA.FXA_MAX_LOOP) ",
+               "are accepted")
+    length(index) == 1 && (A = vec(A))
+    length(index) == ndims(A) || refuse("an array of $(ndims(A)) dimensions is indexed by $(length(index)) values")
+    found = zero(Traced)
+    for place in CartesianIndices(A)
+        found = select(reduce(&, [index[i] == place[i] for i in 1:ndims(A)]), A[place], found)
+    end
+    return found
+end
 function load_any(A, index)
     index = map(i -> i isa Traced ? plain(i) : i, index)
     trace = trace_of(index...)
