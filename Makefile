@@ -5,7 +5,7 @@ CTEST  = ctest --output-on-failure -j$(JOBS)
 MAKE_IN = cmake --build $(BUILD) -j$(JOBS)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test test-cuda-builds asan tsan coverage fuzz deps-cudnn deps-julia test-gpu bench-gpu bench gallery install lint clean help
+.PHONY: all demo test test-cuda-builds asan tsan coverage fuzz deps-cudnn deps-julia julia test-gpu bench-gpu bench gallery install lint clean help
 all: $(BUILD)/Makefile
 	@$(MAKE_IN) --target fxattn fxattn_shared fxattn_static fxattn_completions
 
@@ -60,6 +60,9 @@ deps-julia:          ## Julia 1.5.3 for the tests of julia/FXAttn, from Debian's
 test-cuda-builds: $(BUILD)/Makefile ## plans of the cuda engine by NVRTC, no GPU: MATRIX=200 of them (full: all, days of CPU)
 	@$(MAKE_IN) --target test_cuda_builds
 	@FXA_CUDA_MATRIX=$(or $(MATRIX),200) $(BUILD)/tests/test_cuda_builds
+
+julia: $(BUILD)/Makefile ## the Julia package, assembled in build/julia (docs/julia.md)
+	@$(MAKE_IN) --target julia
 
 # Where there is no GPU both say so by name, and that is no failure.
 test-gpu: $(BUILD)/Makefile ## the cudnn and cuda engines on a GPU against the reference, then PyTorch and JAX with it (docs/gpu.md)

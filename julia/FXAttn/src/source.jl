@@ -32,6 +32,10 @@ given by name. `bounds` are those of b, h, q and k."""
 function resolve(@nospecialize(score), @nospecialize(mask), @nospecialize(tensors), @nospecialize(params), bounds)
     score === nothing && mask === nothing && return named_source(nothing, tensors, params, "")
     functions = [x for x in (score, mask) if x !== nothing && !is_text(x)]
+    for x in functions
+        x isa Function || !isempty(methods(x)) ||
+            refuse("score or mask is of type $(typeof(x)); a function, a Program or its text is accepted")
+    end
     if isempty(functions)
         program = text_program([(score, "score"), (mask, "mask")], :score, tensors, params)
         return named_source(program, tensors, params, "")
