@@ -7,7 +7,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli_case import Cli
+from cli_case import Cli, some_of
 
 
 def chain(loads):
@@ -28,10 +28,10 @@ class PlotWork(Cli):
     def test_large_programs(self):
         """400 loads at s=1024 were 16 s. Sanitizers take some five times as long."""
         slow = 6 if os.environ.get("FXA_TEST_SCALE") else 1
-        for loads, args in (
+        for loads, args in some_of([
             (400, ["--shape", "s=1024"]),
             (400, ["--shape", "s=8192", "--tile", "32,32", "--svg", self.path("x.svg")]),
-        ):
+        ]):
             file = self.write("p.fxa", chain(loads))
             seconds, p = self.seconds("--program", file, *args)
             self.assertLess(seconds, 8 * slow, (loads, args))
