@@ -82,7 +82,7 @@ TEST(plans_for_a_device_that_is_not_here) {
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
-/* Where each call fails in turn one thread does everything, in half a minute of ThreadSanitizer, which learns nothing. */
+/* Where each call fails in turn one thread does everything: half a minute of ThreadSanitizer, which learns nothing. */
 #if defined(__SANITIZE_THREAD__)
 #define NEEDS_NO_TSAN T_SKIP("ThreadSanitizer has nothing to say of one thread")
 #else
