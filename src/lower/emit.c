@@ -223,7 +223,7 @@ static void emit_right_side(const fxa__emit *e, int32_t node, fxa__writer *w) {
         fxa__write_format(w, ")");
     } else if (n->op == FXA_OP_LOAD) {
         fxa__emit_element(e, node, emit_dtypes[e->p->tensors[n->imm].dtype], w);
-    } else if (fxa__node_compares_wide(e->p, n)) {
+    } else if (fxa__node_compares_wide(e->p, n) && !(e->given[n->arg[0]] && e->given[n->arg[1]])) {
         emit_whole_name(e, n->arg[0], w);
         fxa__write_format(w, n->op == FXA_OP_EQ ? " == " : " != ");
         emit_whole_name(e, n->arg[1], w);

@@ -13,6 +13,8 @@
  *
  *   RUN   none    HEAD  b, h, q_len, k_len, heads    ROW  q    KEY  k    PAIR  score, dscore
  *
+ * Elements of i64 are compared whole, unless the texts of both are given: then as the ints that those are.
+ *
  * In f32 a sum with a product in it is one fused operation; that is decided by the node and its operands alone, so a
  * program's text has the same bits wherever it stands.
  */

@@ -244,7 +244,7 @@ class Problem:
         self.prepasses.append(Kernel(modules["tile_lists"], "fxa_vector_prepare", False).call(
             (up(pitch, 512) // 512, H, B),
             [p(words.data_ptr()), ll(words.stride(0)), ll(words.stride(1)), ll(1), p(data.data_ptr()),
-             p(ranges.data_ptr()), ll(pitch), i32(length)], 256))
+             p(ranges.data_ptr()), ll(pitch), i32(length), i32(1)], 256))
         to.data, to.ranges = data.data_ptr(), ranges.data_ptr()
         to.b, to.ranges_b = (H * pitch, H * pitch // 64) if B > 1 else (0, 0)
         to.h, to.ranges_h = (pitch, pitch // 64) if H > 1 else (0, 0)

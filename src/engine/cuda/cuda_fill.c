@@ -63,3 +63,9 @@ void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, 
     if (p->unit_at >= 0) f[p->unit_at] = (float)(fill_value(program, p->factor, params) * FILL_LOG2E);
     if (p->near_at >= 0) f[p->near_at] = (float)(FILL_NEAR / fabs(fill_value(program, p->near, params)));
 }
+
+int32_t fxa__cuda_word_kind(fxa_dtype dtype) {
+    static const int32_t kinds[] = {[FXA_F32] = 1, [FXA_I32] = 1, [FXA_I64] = 2, [FXA_I16] = 3,  [FXA_I8] = 4,
+                                    [FXA_U8] = 5,  [FXA_B8] = 6,  [FXA_F16] = 7, [FXA_BF16] = 8, [FXA_E5M2] = 0};
+    return (size_t)dtype < sizeof kinds / sizeof *kinds ? kinds[dtype] : 0;
+}

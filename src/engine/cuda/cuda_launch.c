@@ -41,14 +41,14 @@ static fxa_status launch_words(fxa__cu_call *c, const fxa__cu_words *w) {
     const fxa__node *load = &program->nodes[w->node];
     const fxa_view *v = &c->tensors[load->imm];
     long long b = 0, h = 0, s = 0, pitch = w->pitch;
-    int length = (int)w->length;
+    int length = (int)w->length, kind = fxa__cuda_word_kind(v->dtype);
     const void *from = v->data;
     void *data = w->data, *ranges = w->ranges;
     for (int d = 0; d < load->n_args; d++) {
         uint32_t input = fxa__node_input(&program->nodes[load->arg[d]]);
         *(input == 1u << FXA_INPUT_B ? &b : input == 1u << FXA_INPUT_H ? &h : &s) = v->stride[d];
     }
-    void *params[] = {&from, &b, &h, &s, &data, &ranges, &pitch, &length};
+    void *params[] = {&from, &b, &h, &s, &data, &ranges, &pitch, &length, &kind};
     return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_VECTOR,
                           (fxa__cu_grid){fxa__div_up(w->pitch, 2 * LAUNCH_PREPASS), w->heads, w->batch}, LAUNCH_PREPASS,
                           params);

@@ -105,10 +105,30 @@ static void choose_loads(cuda_work *w, const fxa__cuda_config *config) {
         int positions = choose_place(p, n, &last);
         uint8_t dtype = p->tensors[n->imm].dtype;
         if (positions == 2 && n->imm == config->dense && !(w->need[i] & CUDA_MASK)) w->c->dense = i;
-        if (positions != 1 || !config->words || (dtype != FXA_I32 && dtype != FXA_F32)) continue;
+        if (positions != 1 || !config->words || !fxa__cuda_word_kind((fxa_dtype)dtype)) continue;
         if (last == 1u << FXA_INPUT_Q && w->c->q_word < 0) w->c->q_word = i;
         if (last == 1u << FXA_INPUT_K && w->c->k_word < 0) w->c->k_word = i;
     }
+}
+
+static bool choose_is_word(const cuda_work *w, int32_t node) { return node == w->c->q_word || node == w->c->k_word; }
+
+/* Whole elements that are compared: by their words where both have one and the mask alone asks; else as they are. */
+static void choose_wide(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    bool ok = true;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        if (!w->need[i] || !fxa__node_compares_wide(p, n)) continue;
+        int words = choose_is_word(w, n->arg[0]) + choose_is_word(w, n->arg[1]);
+        w->wide = w->wide || words > 0;
+        ok = ok && (words == 0 || (words == 2 && w->need[i] == CUDA_MASK && n->arg[0] != n->arg[1]));
+    }
+    if (ok) return;
+    int32_t *const words[] = {&w->c->q_word, &w->c->k_word};
+    for (int i = 0; i < 2; i++)
+        if (*words[i] >= 0 && p->tensors[p->nodes[*words[i]].imm].dtype == FXA_I64) *words[i] = -1;
+    w->wide = false;
 }
 
 /* Bits of the indices of a load that are inside of a tensor with `least` elements: b, h, and what is known to stay
@@ -237,6 +257,7 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     fxa__cuda_tiles(w, w->tiles);
     choose_diagonal(w);
     choose_loads(w, config);
+    choose_wide(w);
     w->c->mask_inputs = w->sets[mask].inputs;
     if (w->c->diagonal >= 0) w->c->diagonal_inputs = w->sets[w->c->diagonal].inputs;
     choose_bounds(w, config);

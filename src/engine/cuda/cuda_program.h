@@ -78,6 +78,9 @@ fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *confi
                                   fxa_error *err);
 void fxa__cuda_program_free(fxa__cuda_program *p);
 
+/* How fxa_vector_prepare reads elements of a dtype as words: its last argument. 0: it does not. */
+int32_t fxa__cuda_word_kind(fxa_dtype dtype);
+
 /* cuda_fill.c: f[] and i[] of a run, from its params: one for each of the rewritten program. Those that kernels read
  * from memory may be anything. */
 void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, int *i);

@@ -20,6 +20,7 @@ typedef struct cuda_text {
     fxa__emit pairs;              /* value, slope, mask: with what pairs are given */
     fxa__emit grads;              /* partials and scatter, where pairs have nothing but q and k */
     fxa__emit tiles;              /* of the first pair of a tile */
+    fxa__emit wholes;             /* the mask, where whole elements are compared */
     int32_t rest[CUDA_CONJUNCTS]; /* of mask_same() */
     int n_rest;                   /* -1: there is none */
     struct {
@@ -132,9 +133,9 @@ static void cudatext_want_pairs(cuda_text *t) {
 
 static bool cudatext_open(cuda_text *t) {
     const fxa_program *p = t->c->program;
-    fxa__emit *emits[] = {&t->pairs, &t->grads, &t->tiles};
+    fxa__emit *emits[] = {&t->pairs, &t->grads, &t->tiles, &t->wholes};
     bool ok = true;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         ok = fxa__lower_emit_open(t->work->host, p, FXA__CUDA_F32, 0, emits[i]) && ok;
         if (ok) cudatext_known(t, emits[i]);
         if (ok) cudatext_give_params(t, emits[i], true);
@@ -146,7 +147,7 @@ static bool cudatext_open(cuda_text *t) {
     cudatext_give(t, t->c->diagonal, "p.diagonal", "");
     cudatext_give_tiles(t);
     if (t->work->rounded >= 0) t->pairs.plus[t->work->rounded] = 1;
-    t->n_rest = t->c->has_mask ? fxa__cuda_short_mask(t->work, t->rest) : -1;
+    t->n_rest = t->c->has_mask && !t->work->wide ? fxa__cuda_short_mask(t->work, t->rest) : -1;
     cudatext_want_pairs(t);
     cudatext_want_tiles(t);
     for (int32_t i = 0; i < p->n_outputs; i++) {
@@ -157,10 +158,10 @@ static bool cudatext_open(cuda_text *t) {
         for (int32_t d = 0; !sum && d < p->outputs[i].n_index; d++)
             fxa__lower_emit_want(&t->grads, p->outputs[i].index[d], CUDA_GRADS);
     }
-    for (int i = 0; i < 3; i++) cudatext_localize(emits[i], FXA__EMIT_ROW);
-    cudatext_share(&t->pairs, &t->grads);
-    cudatext_share(&t->pairs, &t->tiles);
-    cudatext_share(&t->pairs, &t->grads); /* what tiles keep */
+    if (t->work->wide) fxa__lower_emit_want(&t->wholes, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
+    for (int i = 0; i < 4; i++) cudatext_localize(emits[i], FXA__EMIT_ROW);
+    for (int i = 0; i < 2; i++) /* once more for what the last ones keep */
+        for (int k = 1; k < 4; k++) cudatext_share(&t->pairs, emits[k]);
     return true;
 }
 
@@ -305,10 +306,22 @@ static void cudatext_mask_same(cuda_text *t) {
     cudatext_put(t, ";\n    }\n");
 }
 
+/* Words that differ are elements that differ, and so are equal ones equal but for those at the ends of 32 bits. */
+static void cudatext_mask_whole(cuda_text *t) {
+    cudatext_put(t, "    FXA_INLINE bool mask_whole(const FxaArgs &a, const Pair &p) const\n    {\n");
+    cudatext_put(t, cudatext_pair);
+    cudatext_inside(t, &t->wholes, CUDA_MASK);
+    cudatext_return(t, &t->wholes, fxa__program_output(t->c->program, FXA__OUT_MASK));
+}
+
 static void cudatext_mask(cuda_text *t) {
     if (!t->c->has_mask) return;
+    if (t->work->wide) cudatext_mask_whole(t);
     /* A mask that reads the score has it from nobody: such a program is refused before. */
     cudatext_put(t, "    FXA_INLINE bool mask(const FxaArgs &a, const Pair &p) const\n    {\n");
+    if (t->work->wide)
+        cudatext_put(t,
+                     "        if (p.q_word == 2147483647 || p.q_word == -2147483647 - 1) return mask_whole(a, p);\n");
     cudatext_put(t, cudatext_pair);
     cudatext_inside(t, &t->pairs, CUDA_MASK);
     cudatext_return(t, &t->pairs, fxa__program_output(t->c->program, FXA__OUT_MASK));
@@ -386,9 +399,9 @@ static bool cudatext_class(cuda_text *t) {
     if (!t->c->has_mask) return true;
     bool ok = fxa__lower_interval_open(t->work->host, t->c->program, FXA__CUDA_F32, &v);
     if (ok) {
-        if (t->c->q_word >= 0 && t->c->program->nodes[t->c->q_word].type == FXA_INT)
+        if (t->c->q_word >= 0 && t->c->program->nodes[t->c->q_word].type != FXA_FLOAT)
             v.emit.given[t->c->q_word] = cudatext_q_range;
-        if (t->c->k_word >= 0 && t->c->program->nodes[t->c->k_word].type == FXA_INT)
+        if (t->c->k_word >= 0 && t->c->program->nodes[t->c->k_word].type != FXA_FLOAT)
             v.emit.given[t->c->k_word] = cudatext_k_range;
         cudatext_put(
             t, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
@@ -459,5 +472,6 @@ bool fxa__cuda_text_write(const cuda_work *w) {
     fxa__lower_emit_close(&t.pairs);
     fxa__lower_emit_close(&t.grads);
     fxa__lower_emit_close(&t.tiles);
+    fxa__lower_emit_close(&t.wholes);
     return ok;
 }

@@ -31,6 +31,7 @@ typedef struct cuda_work {
     uint8_t *sure;           /* of loads: indices that are inside for certain */
     bool *wanted;            /* by output: a gradient that is wanted, and not always 0 */
     bool backward;           /* the text is of a backward pass */
+    bool wide;               /* words are i64 elements, cut to 32 bits, and the mask compares whole ones */
     bool scalars;            /* as the caller says */
     int32_t rounded;         /* a float that the forward has rounded, as a number on a diagonal: it is not fused; -1 */
     struct cuda_tile *tiles; /* by node */

@@ -3,7 +3,7 @@
  * Which tiles are visited, decided on the device: for masks that read captured tensors or run-time lengths, so that no
  * block mask is ever built or stored by the caller.
  *
- * fxa_vector_prepare copies an int per position into padded rows and notes smallest and largest of every 64 positions.
+ * fxa_vector_prepare copies a word per position (word_of) into padded rows and notes smallest and largest of every 64 positions.
  * Launch: grid (pitch / 512 rounded up, heads, batch), one warp per 64 positions.
  *
  * fxa_tile_lists asks the program's tile_class() about every tile and writes the rows of an FxaTileList. Launch: grid
@@ -31,18 +31,41 @@ FXA_INLINE int class_of(const FxaArgs &a, const Cut &cut, int b, int h, int row,
     return found == TILE_FULL && ragged ? TILE_PARTIAL : found;
 }
 
+/* An element as a word: kind 1 words as they are; 2 i64, at the ends of 32 bits beyond them; 3 to 6 i16, i8, u8, bool;
+ * 7 and 8 f16 and bf16 as f32. */
+FXA_INLINE int word_of(const void *from, int kind, long long at)
+{
+    switch (kind) {
+    case 2: {
+        const long long x = ((const long long *)from)[at], least = -2147483648ll, most = 2147483647ll;
+        return (int)(x < least ? least : x > most ? most : x);
+    }
+    case 3: return ((const short *)from)[at];
+    case 4: return ((const signed char *)from)[at];
+    case 5: return ((const u8 *)from)[at];
+    case 6: return ((const u8 *)from)[at] != 0;
+    case 7: {
+        float x;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(((const u16 *)from)[at]));
+        return __float_as_int(x);
+    }
+    case 8: return ((const u16 *)from)[at] << 16;
+    default: return ((const int *)from)[at];
+    }
+}
+
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    fxa_vector_prepare(const int *from, long long from_b, long long from_h, long long from_s, int *to, Int2 *ranges,
-                       long long pitch, int length)
+    fxa_vector_prepare(const void *from, long long from_b, long long from_h, long long from_s, int *to, Int2 *ranges,
+                       long long pitch, int length, int kind)
 {
     const int block = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
     const long long row = (long long)b * gridDim.y + h;
     if (block * 64 >= pitch) return;
     int least = 0x7fffffff, most = -0x7fffffff - 1;
     for (int i = block * 64 + lane; i < block * 64 + 64; i += 32) {
-        const int x = i < length ? from[b * from_b + h * from_h + i * from_s] : 0;
+        const int x = i < length ? word_of(from, kind, b * from_b + h * from_h + i * from_s) : 0;
         if (i < length) {
             least = min(least, x);
             most = max(most, x);
