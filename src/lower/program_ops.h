@@ -135,6 +135,16 @@ FXA__OPS_FN real fxa__get_e5m2(const void *data, long long at) { /* an f16 witho
     return (real)fxa__float_of_f16((unsigned)FXA__OPS_READ(unsigned char, data, at) << 8);
 }
 FXA__OPS_FN long long fxa__get_whole(const void *data, long long at) { return FXA__OPS_READ(long long, data, at); }
+/* The same where it is hardly ever needed: the compiler does not move it to where it would cost something. */
+FXA__OPS_FN long long fxa__rare_whole(const void *data, long long at) {
+#ifdef __CUDACC__
+    long long x;
+    asm volatile("ld.global.s64 %0, [%1];" : "=l"(x) : "l"((const long long *)data + at));
+    return x;
+#else
+    return fxa__get_whole(data, at);
+#endif
+}
 FXA__OPS_FN int fxa__get_i64(const void *data, long long at) { return fxa__sat32(fxa__get_whole(data, at)); }
 FXA__OPS_FN int fxa__get_i32(const void *data, long long at) { return FXA__OPS_READ(int, data, at); }
 FXA__OPS_FN int fxa__get_i16(const void *data, long long at) { return FXA__OPS_READ(short, data, at); }

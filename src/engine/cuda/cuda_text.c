@@ -55,7 +55,8 @@ static void cudatext_localize(fxa__emit *e, fxa__emit_level from) {
 /* All texts have the same members. */
 static void cudatext_share(fxa__emit *x, fxa__emit *y) {
     for (int32_t i = 0; i < x->p->n_nodes; i++) {
-        if (x->based[i] && ((x->used[i] && !x->given[i]) || (y->used[i] && !y->given[i]))) x->based[i] = 2;
+        if (x->based[i] && ((x->used[i] && !x->given[i]) || (y->based[i] && y->used[i] && !y->given[i])))
+            x->based[i] = 2;
         if (x->level[i] > FXA__EMIT_HEAD) continue;
         x->used[i] |= y->used[i];
         x->kept[i] = y->kept[i] = x->kept[i] | y->kept[i];
@@ -131,6 +132,10 @@ static void cudatext_want_pairs(cuda_text *t) {
     for (int i = 0; i < t->n_rest; i++) fxa__lower_emit_want(&t->pairs, t->rest[i], CUDA_SAME);
 }
 
+/* Whole elements in the Hopper backward: both ways to them take more registers than there are, so its pairs load them,
+ * and of words the ranges alone are read, by tile_class(). */
+static bool cudatext_ranges_alone(const cuda_text *t) { return t->work->wide && t->work->backward; }
+
 static bool cudatext_open(cuda_text *t) {
     const fxa_program *p = t->c->program;
     fxa__emit *emits[] = {&t->pairs, &t->grads, &t->tiles, &t->wholes};
@@ -141,8 +146,10 @@ static bool cudatext_open(cuda_text *t) {
         if (ok) cudatext_give_params(t, emits[i], true);
     }
     if (!ok) return false;
-    cudatext_give(t, t->c->q_word, "__int_as_float(p.q_word)", "p.q_word");
-    cudatext_give(t, t->c->k_word, "__int_as_float(p.k_word)", "p.k_word");
+    if (!cudatext_ranges_alone(t)) {
+        cudatext_give(t, t->c->q_word, "__int_as_float(p.q_word)", "p.q_word");
+        cudatext_give(t, t->c->k_word, "__int_as_float(p.k_word)", "p.k_word");
+    }
     cudatext_give(t, t->c->dense, "p.dense", "");
     cudatext_give(t, t->c->diagonal, "p.diagonal", "");
     cudatext_give_tiles(t);
@@ -158,7 +165,9 @@ static bool cudatext_open(cuda_text *t) {
         for (int32_t d = 0; !sum && d < p->outputs[i].n_index; d++)
             fxa__lower_emit_want(&t->grads, p->outputs[i].index[d], CUDA_GRADS);
     }
-    if (t->work->wide) fxa__lower_emit_want(&t->wholes, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
+    for (int32_t i = 0; i < p->n_nodes; i++) t->wholes.based[i] = 0; /* registers that nobody should wait for */
+    if (t->work->wide && !t->work->backward)
+        fxa__lower_emit_want(&t->wholes, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
     for (int i = 0; i < 4; i++) cudatext_localize(emits[i], FXA__EMIT_ROW);
     for (int i = 0; i < 2; i++) /* once more for what the last ones keep */
         for (int k = 1; k < 4; k++) cudatext_share(&t->pairs, emits[k]);
@@ -308,18 +317,21 @@ static void cudatext_mask_same(cuda_text *t) {
 
 /* Words that differ are elements that differ, and so are equal ones equal but for those at the ends of 32 bits. */
 static void cudatext_mask_whole(cuda_text *t) {
-    cudatext_put(t, "    FXA_INLINE bool mask_whole(const FxaArgs &a, const Pair &p) const\n    {\n");
+    cudatext_put(t, "#define fxa__get_whole fxa__rare_whole\n"
+                    "    FXA_INLINE bool mask_whole(const FxaArgs &a, const Pair &p) const\n    {\n");
     cudatext_put(t, cudatext_pair);
     cudatext_inside(t, &t->wholes, CUDA_MASK);
     cudatext_return(t, &t->wholes, fxa__program_output(t->c->program, FXA__OUT_MASK));
+    cudatext_put(t, "#undef fxa__get_whole\n");
 }
 
 static void cudatext_mask(cuda_text *t) {
     if (!t->c->has_mask) return;
-    if (t->work->wide) cudatext_mask_whole(t);
+    bool whole = t->work->wide && !t->work->backward;
+    if (whole) cudatext_mask_whole(t);
     /* A mask that reads the score has it from nobody: such a program is refused before. */
     cudatext_put(t, "    FXA_INLINE bool mask(const FxaArgs &a, const Pair &p) const\n    {\n");
-    if (t->work->wide)
+    if (whole)
         cudatext_put(t,
                      "        if (p.q_word == 2147483647 || p.q_word == -2147483647 - 1) return mask_whole(a, p);\n");
     cudatext_put(t, cudatext_pair);
@@ -443,7 +455,7 @@ static void cudatext_switches(cuda_text *t) {
     cudatext_switch(t, "DIAGONAL", c->diagonal >= 0);
     cudatext_switch(t, "DENSE", c->dense >= 0);
     cudatext_switch(t, "SCALARS", t->work->scalars);
-    cudatext_switch(t, "VECTOR", c->vector);
+    cudatext_switch(t, "VECTOR", cudatext_ranges_alone(t) ? 0 : c->vector);
     cudatext_switch(t, "SAME", t->n_rest >= 0);
     cudatext_switch(t, "GRAD_DIAGONAL", c->grad_diagonal);
     cudatext_switch(t, "GRAD_DENSE", c->grad_dense);
