@@ -2,7 +2,9 @@
 # Attention written out, in Float64, with a Julia function called by numbers: what a traced one must be equal to.
 
 """(o, lse) of q, k, v (d, h, s, b); `f(score, b, h, q, k)` and `m(b, h, q, k)` as they are given to attention."""
-function dense(f, q, k, v; m = (b, h, q, k) -> true, scale = 1 / sqrt(size(q, 1)), sink = nothing)
+dense(f, q, k, v; m = (b, h, q, k) -> true, scale = 1 / sqrt(size(q, 1)), sink = nothing) = written_out(f, m, q, k, v, scale, sink)
+# Compiled once, not for every function.
+function written_out(@nospecialize(f), @nospecialize(m), @nospecialize(q), @nospecialize(k), @nospecialize(v), scale, @nospecialize(sink))
     (d, hq, sq, nb), (dv, hkv, sk, _) = size(q), size(v)
     o, lse = zeros(dv, hq, sq, nb), fill(-Inf, hq, sq, nb)
     for b in 1:nb, h in 1:hq, i in 1:sq

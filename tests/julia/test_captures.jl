@@ -98,9 +98,9 @@ end
 # Vectors of arrays and of functions, views and columns of captured arrays, elements of small arrays that it makes.
 let ws = [[1.0, 2.0], [3.0, 4.0]], fs = Any[s -> 2s, sin], w = [1.0 2 3; 4 5 6], table = Dict(:a => 2.5)
     f = (score, b, h, q, k) -> ws[1][h + 1] * ws[2][1] + sum(g(score) for g in fs) + view(w, :, 2)[h + 1] + w[1, :][q + 1 - q] +
-        transpose(w)[h + 1, b + 1] + w'[2, h + 1] + (2 .* w)[h + 1, b + 1] + view(w, 2:-1:1, 3)[h + 1] + table[:a]
+        transpose(w)[h + 1, b + 1] + w'[2, h + 1] + [2 * x for x in w][h + 1, b + 1] + view(w, 2:-1:1, 3)[h + 1] + table[:a]
     t = FXAttn.trace(f, nothing)
     @test same_as_called(f) && t.exact && length(t.tensors) == 3 && t.constants == [(:score, :table)]
     w2 = ones(2, 100)
-    @test !FXAttn.trace((score, b, h, q, k) -> (2 .* w2)[h + 1, b + 1], nothing).exact
+    @test !FXAttn.trace((score, b, h, q, k) -> [2 * x for x in w2][h + 1, b + 1], nothing).exact
 end
