@@ -188,10 +188,18 @@ static void touch_vector(const char *name, const struct FxaVector *v, const fxa_
     touch(name, v->ranges, 8 * rows * (pitch / 64));
 }
 
+/* Packed tensors have no batch stride: their rows are counted from the first entry's, wherever they lie. */
+static void touch_packed(const struct FxaArgs *a) {
+    const struct FxaView *views[] = {&a->q, &a->k, &a->v, &a->o, &a->grad_o, &a->grad_q, &a->grad_k, &a->grad_v};
+    for (int i = 0; i < 8; i++) T_INT(views[i]->b, 0);
+    T_INT(a->lse_b, 0);
+}
+
 /* As kernel_args.cuh and docs/cuda-kernels.md say. */
 static void touch_args(const bed *x, const struct FxaArgs *a) {
     const fxa_problem *p = &x->p->in;
     bool packed = p->flags & FXA_VARLEN;
+    if (packed) touch_packed(a);
     int64_t rows = (int64_t)a->heads * a->pad_rows, b = a->list.b_rows ? p->b : 1, h = a->list.h_rows ? p->hq : 1;
     int64_t list_rows = a->list.h_rows ? a->list.h_rows : a->list.b_rows / h;
     touch("lse2", a->lse2, 4 * rows);

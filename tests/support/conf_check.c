@@ -56,7 +56,8 @@ static double conf_least_error(const conf_case *c, conf_buffer *t) {
 static double conf_product_error(const conf_case *c, conf_buffer *t, int64_t place, double deviations) {
     double all = t->size[place], some = deviations * sqrt(t->noise[place] / 3);
     bool equal = conf_has_equal_terms(c) || (c->base.features & ATTN_PAGED); /* pages are shared: keys are equal */
-    return c->product_unit * (equal ? all : fmin(all, some)) + conf_least_error(c, t);
+    double times = c->rounds_twice && t == &c->slot[FXA_SLOT_DK] ? 2 : 1;
+    return times * (c->product_unit * (equal ? all : fmin(all, some)) + conf_least_error(c, t));
 }
 
 /* dK and dV of single heads rounded to 16 bits, or, where a tensor's gradient is summed of them, those of pairs: what
@@ -169,7 +170,7 @@ bool conf_compare(conf_case *c, fxa_pass pass) {
 static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     conf_call x;
     fxa_plan *plan = NULL;
-    c->product_unit = c->head_unit = c->pair_unit = 0, c->rounds_sums = false, c->function = NULL;
+    c->product_unit = c->head_unit = c->pair_unit = 0, c->rounds_sums = c->rounds_twice = false, c->function = NULL;
     conf_call_make(c, engine, pass, false, &x);
     if (fxa_plan_create(c->base.ctx, &x.p, &plan, NULL) != FXA_OK) return;
     const char *detail = fxa_plan_detail(plan);
@@ -178,6 +179,7 @@ static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     c->head_unit = strstr(detail, "heads rounded") ? unit : 0;
     c->pair_unit = strstr(detail, "pairs rounded") ? unit : 0;
     c->rounds_sums = strstr(detail, "rounded before added") != NULL;
+    c->rounds_twice = strstr(detail, "dK rounded twice") != NULL;
     c->function = strstr(detail, "cuDNN") ? conf_cudnn_function : NULL;
     fxa_plan_destroy(plan);
 }

@@ -21,10 +21,10 @@ static bool args_is_key(fxa_slot slot) {
     return slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
 }
 
-/* A gradient in the workspace. */
+/* A gradient in the workspace; packed ones have no batch stride. */
 static struct FxaView args_spare(const int64_t size[4], void *data) {
     int64_t pitch = fxa__round_up(size[3], 8);
-    return (struct FxaView){data, size[1] * size[2] * pitch, size[2] * pitch, pitch};
+    return (struct FxaView){data, size[0] > 1 ? size[1] * size[2] * pitch : 0, size[2] * pitch, pitch};
 }
 
 fxa__cu_tensor fxa__cu_tensor_given(const fxa__cu_call *c, fxa_slot slot) {
