@@ -42,7 +42,6 @@ static const support_case support_cases[] = {
     {.says = "O is to be e4m3 or e5m2", H200, BYTES, .o = FXA_BF16},
     {.says = "O is to be e4m3 or e5m2", H200, BYTES, .o = FXA_F32},
     {.says = "O is to be e4m3 or e5m2", H200, BYTES, .o = FXA_E5M2, .taken = true},
-    {.says = "one key was not tried", H200, BYTES, .sk = 1},
     {.says = "touches memory outside", H200, BYTES, .d = 128, .dv = 144},
     {.says = "touches memory outside", H200, BYTES, .d = 144, .dv = 256, .taken = true},
     {.says = "touches memory outside", H200, BYTES, .d = 16, .dv = 128, .taken = true},
@@ -184,11 +183,17 @@ static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
         T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), what == 0);
         support_hit(hit, reason);
     }
-    fxa_problem bytes = support_problem(&(support_case){H200, BYTES});
+    fxa_problem bytes = support_problem(&(support_case){H200, BYTES, .pass = FXA_BACKWARD, .d = 128});
+    fxa_program *own = NULL;
+    const fxa_text text = {"bprop", "dscore = dscore", SIZE_MAX};
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    config.kind = FXA_PROGRAM_BPROP, config.texts = &text, config.n_texts = 1;
+    T_OK(fxa_program_parse_texts(ctx, &config, &own, &err));
     T_INT(support_ask(host, &bytes, (fxa__dnn_level){91901, 90}, reason), true);
-    bytes.flags = 0;
+    bytes.bprop = own;
     T_INT(support_ask(host, &bytes, (fxa__dnn_level){91901, 90}, reason), false);
     support_hit(hit, reason);
+    fxa_program_destroy(own);
     support_ask_grads(host, ctx, hit);
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);

@@ -135,12 +135,12 @@ bool fxa__dnn_mask_is_banded(fxa__dnn_attention *a);
 int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k);
 void fxa__dnn_forward(fxa__dnn_attention *a);
 /* cudnn_spread.c: whether numbers of the program are to be in memory; scores that are multiplied with the descales of Q
- * and K then; and numbers of the operations from `first` on are put there. A derivative whose operations begin there is
- * refused. */
+ * and K then; and numbers of the operations from `first` on are put there. The same of those of the derivative, which
+ * is refused where it is no number. */
 bool fxa__dnn_spread_is_needed(fxa__dnn_attention *a);
 int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_spread(fxa__dnn_attention *a, size_t first);
-void fxa__dnn_spread_derivative(fxa__dnn_attention *a, size_t first);
+void fxa__dnn_spread_derivative(fxa__dnn_attention *a, size_t first, int32_t dscore);
 /* cudnn_fp8.c: Q has 8 bits; scores of such products, and from exp and its sum to O. */
 bool fxa__dnn_is_fp8(const fxa_problem *p);
 int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s);

@@ -166,7 +166,7 @@ static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
             fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_NEQ, dscore, fxa__dnn_float(g, 0), CUDNN_DATA_INT32, CUDNN_DATA_FLOAT);
         ds = fxa__dnn_select(g, ds, fxa__dnn_float(g, 0), some);
     }
-    fxa__dnn_spread_derivative(a, first);
+    fxa__dnn_spread_derivative(a, first, dscore);
     return fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, ds, a->scale);
 }
 

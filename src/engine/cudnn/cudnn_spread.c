@@ -67,7 +67,8 @@ int32_t fxa__dnn_spread_scores(fxa__dnn_attention *a, int32_t s) {
     return spread_slot(a, spread_slot(a, s, FXA_SLOT_DESCALE_Q), FXA_SLOT_DESCALE_K);
 }
 
-/* A number by value becomes one in memory, in its place. */
+/* The tensor that stands for a number: a number by value becomes one in memory, in its place; one that is in memory is
+ * copied there. */
 static int32_t spread_number(fxa__dnn_attention *a, int32_t number) {
     if (number < 0 || a->g.status != FXA_OK) return number;
     fxa__dnn_tensor t = a->g.tensors[number];
@@ -75,8 +76,12 @@ static int32_t spread_number(fxa__dnn_attention *a, int32_t number) {
     if (!one || t.spread) return number;
     int32_t room = spread_room(a, t.type);
     if (a->g.status != FXA_OK) return number;
-    if (!fxa__dnn_is_by_value(&t))
-        return fxa__dnn_refuse(&a->g, "a tensor is read at one place for all pairs, which was not tried beside 8 bits");
+    if (!fxa__dnn_is_by_value(&t)) {
+        fxa__dnn_step *step = spread_copy(a);
+        fxa__dnn_step_tensor(step, &step->args.copy.from, &a->g, number);
+        fxa__dnn_step_tensor(step, &step->args.copy.to, &a->g, room);
+        return room;
+    }
     fxa__dnn_tensor *to = &a->g.tensors[number];
     memcpy(to->dim, a->g.tensors[room].dim, sizeof to->dim);
     memcpy(to->stride, a->g.tensors[room].stride, sizeof to->stride);
@@ -84,7 +89,18 @@ static int32_t spread_number(fxa__dnn_attention *a, int32_t number) {
     return number;
 }
 
+/* Backward was seen right with sums and products of the score: dS is off by more than it may be with tanh, say. */
+static bool spread_is_plain(const fxa__dnn_attention *a, const fxa__dnn_op *op) {
+    bool plain = op->mode == CUDNN_POINTWISE_ADD || op->mode == CUDNN_POINTWISE_SUB ||
+                 op->mode == CUDNN_POINTWISE_MUL || op->mode == CUDNN_POINTWISE_BINARY_SELECT;
+    return plain || a->p->in.pass == FXA_FORWARD || !a->g.tensors[op->y].score;
+}
+
 void fxa__dnn_spread(fxa__dnn_attention *a, size_t first) {
+    for (size_t i = first; a->spread && i < a->g.n_ops && a->g.status == FXA_OK; i++)
+        if (!spread_is_plain(a, &a->g.ops[i]))
+            (void)fxa__dnn_refuse(&a->g,
+                                  "of 8 bits cuDNN's backward was seen right with sums and products of the score");
     for (size_t i = first; a->spread && i < a->g.n_ops && a->g.status == FXA_OK; i++) {
         const fxa__dnn_op op = a->g.ops[i];
         int32_t x = spread_number(a, op.x), b = spread_number(a, op.b), t = spread_number(a, op.t);
@@ -92,13 +108,34 @@ void fxa__dnn_spread(fxa__dnn_attention *a, size_t first) {
     }
 }
 
-/* cuDNN makes something else of scores that derivatives read, too. */
-void fxa__dnn_spread_derivative(fxa__dnn_attention *a, size_t first) {
-    for (size_t i = 0; a->spread && i < a->g.n_tensors && a->g.status == FXA_OK; i++)
-        if (fxa__dnn_is_captured(&a->g.tensors[i]) || a->g.tensors[i].read)
-            (void)fxa__dnn_refuse(&a->g, "captured tensors were not tried in the backward pass of 8 bits");
-    if (fxa__dnn_is_fp8(&a->p->in) && a->g.status == FXA_OK && a->g.n_ops > first)
-        (void)fxa__dnn_refuse(&a->g,
-                              "the derivative of the program is not dscore itself: of 8 bits cuDNN's backward was "
-                              "not seen right with any other");
+/* Whether an operation of the derivative reads something else than dscore, numbers and what it makes itself. */
+static bool spread_reads_more(const fxa__dnn_attention *a, size_t first, int32_t t, int32_t dscore) {
+    if (t < 0 || t == dscore || a->g.tensors[t].spread || fxa__dnn_is_by_value(&a->g.tensors[t])) return false;
+    for (size_t i = first; i < a->g.n_ops; i++)
+        if (a->g.ops[i].y == t) return false;
+    return true;
+}
+
+/* Of captured tensors one that has a value for each pair, the same for all entries and heads, was seen right. */
+static bool spread_is_pairs(const fxa__dnn_attention *a, const fxa__dnn_tensor *t) {
+    return t->dim[0] == 1 && t->dim[1] == 1 && t->dim[2] == a->p->in.sq && t->dim[3] == a->p->in.sk;
+}
+
+void fxa__dnn_spread_derivative(fxa__dnn_attention *a, size_t first, int32_t dscore) {
+    bool more = false;
+    if (!fxa__dnn_is_fp8(&a->p->in) || a->g.status != FXA_OK) return;
+    for (size_t i = first; i < a->g.n_ops; i++) {
+        const fxa__dnn_op *op = &a->g.ops[i];
+        more = more || spread_reads_more(a, first, op->x, dscore) || spread_reads_more(a, first, op->b, dscore) ||
+               spread_reads_more(a, first, op->t, dscore);
+    }
+    if (more)
+        (void)fxa__dnn_refuse(&a->g, "the derivative of the program is no number: of 8 bits cuDNN's backward computes "
+                                     "something else with any other");
+    for (size_t i = 0; i < a->g.n_tensors && a->g.status == FXA_OK; i++) {
+        const fxa__dnn_tensor *t = &a->g.tensors[i];
+        if ((fxa__dnn_is_captured(t) || t->read) && !spread_is_pairs(a, t))
+            (void)fxa__dnn_refuse(&a->g, "in the backward pass of 8 bits captured tensors were tried as t[q, k] alone");
+    }
+    fxa__dnn_spread(a, first);
 }

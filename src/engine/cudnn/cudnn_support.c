@@ -61,8 +61,7 @@ static bool support_is_e5m2(const fxa_problem *p) { return p->q.dtype == FXA_E5M
 static bool support_has_wide_output(const fxa_problem *p) { return !fxa__dtype_is_byte_float(p->o.dtype); }
 /* Its kernels are chosen by d, and dv is not in what they have room for. */
 static bool support_is_wider(const fxa_problem *p) { return p->d <= 128 && p->dv > 128; }
-static bool support_has_no_lse(const fxa_problem *p) { return !(p->flags & FXA_WANT_LSE); }
-static bool support_is_one_key(const fxa_problem *p) { return p->sk == 1; }
+static bool support_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
 static bool support_is_odd_rows(const fxa_problem *p) { return p->sq % 16 != 0; }
 static bool support_has_wide_lse(const fxa_problem *p) { return (p->flags & FXA_WANT_LSE) && p->lse.dtype == FXA_F64; }
 static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p->dv > 128; }
@@ -117,8 +116,6 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_e5m2, "of 8 bits Q, K and V are to be e4m3"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_odd_16, "of 8 bits d and dv are to be multiples of 16"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_one_row, "of 8 bits cuDNN has no pass of one row"},
-    {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_one_key, "of 8 bits one key was not tried"},
-    {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_no_lse, "of 8 bits it was tried with LSE asked for"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_wide_output,
      "from Q, K and V of 8 bits O is to be e4m3 or e5m2"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_is_wider,
@@ -130,6 +127,8 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_is_not_128, "of 8 bits cuDNN's backward has d and dv of 128"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_is_odd_rows,
      "of 8 bits cuDNN's backward leaves out part of dQ where sq is no multiple of 16"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_has_bprop,
+     "of 8 bits the largest dS was seen wrong beside backward programs of the caller's"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_has_wide_backward,
      "of 8 bits O is to be e4m3, and dO and gradients e4m3 or e5m2"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, SUPPORT_BYTE_FLAGS, NULL, "it was not tried beside gradients of 8 bits"},
