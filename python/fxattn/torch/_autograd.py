@@ -150,6 +150,8 @@ class Call:
         made = _direct.backward(self, q, k, v, out, lse, grads, want)
         if made:
             return made
+        if torch.compiler.is_dynamo_compiling():  # of a compiled backward pass
+            return ops.bwd(q, k, v, *self.arguments(), out, lse, grads, want)
         with _below():
             return ops.bwd(q, k, v, *self.arguments(), out, lse, grads, want)
 
@@ -282,11 +284,11 @@ class _Over(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Optional[Tensor]) -> Tuple[Any, ...]:
         plain, saved = ctx.plain, ctx.saved_tensors
-        if len(saved) == 5 and dout is not None and _direct.possible and not torch.is_grad_enabled() \
+        if len(saved) == 5 and dout is not None and not torch.is_grad_enabled() \
                 and ctx.needs_input_grad == _NEEDS_QKV:  # nothing but q, k and v, as most calls have it
             q, k, v, out, lse = saved
-            made = _direct._run_back(q, k, v, (), (), (), plain.ints, plain.floats, plain.config, plain.program, out,
-                                     lse, (dout,), _WANT_QKV)
+            made = _direct.backward(Call(plain.program, (), (), (), plain.ints, plain.floats, plain.config), q, k, v,
+                                    out, lse, (dout,), _WANT_QKV)
             if made:
                 return None, None, *made
         return _gradients(ctx, saved, dout, None, 2)

@@ -115,7 +115,7 @@ def backward(call: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tenso
              want: Sequence[int]) -> Sequence[Tensor]:
     """The wanted gradients, at least one, of tensors that saved ones may have become: whatever they are is looked at
     there. None of them: ask the operator."""
-    if not possible:
+    if not possible or torch.compiler.is_dynamo_compiling():  # which traces backward passes that are compiled
         return ()
     return _run_back(q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, call.config,
                      call.program, out, lse, grads, want)

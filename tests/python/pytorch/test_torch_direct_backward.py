@@ -156,6 +156,21 @@ def test_what_cannot_be_read_is_the_operators(taken):
     assert not taken and _direct.backward(call, q, q, q, out, lse, good["grads"], good["want"]) and taken
 
 
+def test_compiled_backward_passes_are_one_graph():
+    """Of autograd's graph traced by Dynamo, which follows no function of C: the operator."""
+    from torch._dynamo import compiled_autograd
+    x = x4()
+
+    def step():
+        out = fx.flex_attention(x, x, x, learned)
+        return torch.autograd.grad(out.sum(), (x, bias))
+
+    expected = step()
+    with compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+        got = step()
+    assert all(torch.equal(a, b) for a, b in zip(got, expected))
+
+
 # ---- attention() and the modules at once -----------------------------------------------------------------------------
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd", "sbhd"])
