@@ -29,7 +29,7 @@ static void texts_arguments(const fxa_program *p, const fxa__cuda_program *out, 
 /* An expression of what a run knows, as Python reads it. */
 static void texts_expression(const fxa_program *p, const fxa__cuda_program *out, int32_t node) {
     const fxa__node *n = &out->program->nodes[node];
-    const char *op = n->op == FXA_OP_ADD ? "+" : n->op == FXA_OP_SUB ? "-" : n->op == FXA_OP_MUL ? "*" : "/";
+    const char *op = n->op == FXA_OP_ADD ? "+" : n->op == FXA_OP_SUB ? "-" : n->op == FXA_OP_DIV ? "/" : "*";
     if (n->op == FXA_OP_CONST) {
         printf("%.17g", n->f);
     } else if (n->op == FXA_OP_PARAM) {

@@ -26,6 +26,7 @@ static bool fill_can(const fxa_program *p, int32_t node, int depth) {
     case FXA_OP_ADD:
     case FXA_OP_SUB:
     case FXA_OP_MUL:
+    case FXA_OP_MULZ:
     case FXA_OP_DIV: return fill_can(p, n->arg[0], depth - 1) && fill_can(p, n->arg[1], depth - 1);
     default: return false;
     }
@@ -46,6 +47,7 @@ static double fill_value(const fxa_program *p, int32_t node, const double *param
     case FXA_OP_ADD: return x + y;
     case FXA_OP_SUB: return x - y;
     case FXA_OP_MUL: return x * y;
+    case FXA_OP_MULZ: return x == 0 ? 0 : x * y;
     default: return x / y;
     }
 }

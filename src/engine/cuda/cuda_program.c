@@ -44,6 +44,16 @@ static void choose_bound(cuda_work *w) {
     fxa__range_close(&r);
 }
 
+/* What params alone decide is no pair's matter: where that is not finite, nothing of the run is. */
+static bool choose_is_steep(const cuda_work *w, int32_t slope) {
+    const fxa_program *p = w->c->program;
+    for (const fxa__node *n = &p->nodes[slope]; n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; n = &p->nodes[slope]) {
+        if (choose_is_run(w, n->arg[0]) == choose_is_run(w, n->arg[1])) break;
+        slope = n->arg[choose_is_run(w, n->arg[0])];
+    }
+    return !choose_is_run(w, slope) && fxa__cuda_is_steep(w, slope);
+}
+
 /* ---- What pairs are given ---------------------------------------------------------------------------------------- */
 
 /* Marks what the nodes that pairs compute need: value, slope and mask. */
@@ -262,7 +272,7 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     if (w->c->diagonal >= 0) w->c->diagonal_inputs = w->sets[w->c->diagonal].inputs;
     choose_bounds(w, config);
     choose_bound(w);
-    w->c->steep = w->c->has_slope && !(config->plain && choose_is_run(w, slope)) && fxa__cuda_is_steep(w, slope);
+    w->c->steep = w->c->has_slope && choose_is_steep(w, slope);
     choose_gradients(w, config);
     choose_runs(w);
 }

@@ -31,7 +31,7 @@ typedef struct rewrite {
 static bool rewrite_stays(const rewrite *r, int32_t node) { return fxa__lower_rate(&r->sets[node]) <= FXA__RATE_HEAD; }
 
 /* How a product or quotient is read: x * c, x / c; of mulz and divz, which an exact 0 wins in, only where c is a param
- * or made of params: a run looks that those are finite and not 0. */
+ * or made of params: a run looks that those are finite and not 0, or a 0 goes on to win. */
 static bool rewrite_is_product(const fxa__node *n) { return n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; }
 static bool rewrite_is_quotient(const fxa__node *n) { return n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ; }
 static bool rewrite_zero_wins(const fxa__node *n) { return n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ; }
@@ -41,7 +41,7 @@ static int rewrite_factor_at(const rewrite *r, const fxa__node *n) {
     if (n->type != FXA_FLOAT || !(rewrite_is_product(n) || rewrite_is_quotient(n))) return -1;
     for (int k = rewrite_is_quotient(n); k < 2; k++) {
         const fxa__depend *c = &r->sets[n->arg[k]];
-        bool params = fxa__lower_rate(c) <= FXA__RATE_RUN && !c->tensors && r->plain;
+        bool params = fxa__lower_rate(c) <= FXA__RATE_RUN && !c->tensors;
         if (rewrite_zero_wins(n) && !params) continue;
         if (rewrite_stays(r, n->arg[k]) && !rewrite_stays(r, n->arg[1 - k])) return k;
     }
@@ -60,6 +60,19 @@ static fxa_value rewrite_operation(const rewrite *r, const fxa__node *n) {
     case FXA_OP_LOAD: return fxa_builder_load(r->b, r->tensor[n->imm], arg, n->n_args);
     default: return fxa_builder_op(r->b, (fxa_op)n->op, arg, n->n_args);
     }
+}
+
+/* The same where a 0 wins and params may be anything: x is looked at by the pair, params once for a run. */
+static void rewrite_product_zero(rewrite *r, int32_t i, int at) {
+    const fxa__node *n = &r->p->nodes[i];
+    int32_t moving = n->arg[1 - at];
+    const fxa__node *x = &r->p->nodes[moving];
+    fxa_value c = r->map[n->arg[at]];
+    bool had = r->factor[moving] >= 0 && rewrite_zero_wins(x);
+    if (rewrite_is_quotient(n)) c = fxa_builder_op2(r->b, FXA_OP_DIV, fxa_builder_float(r->b, 1), c);
+    r->base[i] = had ? r->base[moving] : r->map[moving];
+    r->factor[i] = had ? fxa_builder_op2(r->b, FXA_OP_MULZ, r->factor[moving], c) : c;
+    r->map[i] = fxa_builder_op2(r->b, FXA_OP_MULZ, r->base[i], r->factor[i]);
 }
 
 /* A product or quotient with what stays: of the operand that moves, whatever factor that had joins; a factor that is
@@ -88,6 +101,8 @@ static void rewrite_node(rewrite *r, int32_t i) {
         r->base[i] = fxa_builder_input(r->b, FXA_INPUT_SCORE);
         r->factor[i] = r->scale;
         r->map[i] = fxa_builder_op2(r->b, FXA_OP_MUL, r->base[i], r->scale);
+    } else if (at >= 0 && rewrite_zero_wins(n) && !r->plain) {
+        rewrite_product_zero(r, i, at);
     } else if (at >= 0) {
         rewrite_product(r, i, at);
     } else {
