@@ -411,6 +411,43 @@ TEST(generated_text_is_the_program) {
     free(r);
 }
 
+/* A factor that is divided by again is no division of pairs, and the slope is the same for any of them. */
+TEST(factors_that_cancel) {
+    static const double caps[] = {20, -3, 0.25, 0, INFINITY, -INFINITY, NAN};
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    fxa_program *p = rig_parse(r, "param cap : float\nscore = cap * tanh(score / cap)"), *d = NULL;
+    fxa_error err;
+    fxa__cuda_program out;
+    T_REQUIRE(p);
+    T_OK(fxa_program_derivative(p, &d, &err));
+    fxa__cuda_config config = {.program = p, .derivative = d, .dense = -1};
+    T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
+    for (size_t i = 0; i < sizeof caps / sizeof *caps; i++) {
+        double params[2] = {0};
+        for (int32_t k = 0; k < out.program->n_params; k++)
+            params[k] = out.params[k].from == FXA__CUDA_SCALE ? 0.5 : caps[i];
+        fxa__env env = {.score = 0.75, .dscore = 1, .params = &caps[i]}, own = {.score = 1.5, .params = params};
+        fxa__val *want = rig_eval(d, &env), *got = rig_eval(out.program, &own);
+        double x = want[fxa__program_output(d, FXA__OUT_DSCORE)].f;
+        double y = got[fxa__program_output(out.program, FXA__OUT_DSCORE)].f;
+        if (!(fabs(x - y) <= 1e-12) && !(isnan(x) && isnan(y))) T_FAIL("cap %g: %g, not %g\n", caps[i], y, x);
+        free(want), free(got);
+    }
+    fxa__depend sets[64];
+    T_REQUIRE(out.program->n_nodes <= 64);
+    fxa__lower_depend(out.program, NULL, sets);
+    for (int32_t i = 0; i < out.program->n_nodes; i++) {
+        const fxa__node *n = &out.program->nodes[i];
+        if (n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ) T_CHECK(fxa__lower_rate(&sets[i]) <= FXA__RATE_HEAD);
+    }
+    fxa__cuda_program_free(&out);
+    fxa_program_destroy(d);
+    fxa_program_destroy(p);
+    rig_end(r);
+    free(r);
+}
+
 /* What the programs of tests/gpu/programs.py were written by hand for. */
 TEST(what_goes_where) {
     static const struct {

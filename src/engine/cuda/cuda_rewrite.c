@@ -93,9 +93,28 @@ static void rewrite_product(rewrite *r, int32_t i, int at) {
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MUL, r->base[i], r->factor[i]);
 }
 
+/* c * x / c, as the derivative of a soft cap has it, whatever c is: which operand of the product c is; -1. An exact 0
+ * wins in both operations or in neither. */
+static int rewrite_cancels_at(const rewrite *r, const fxa__node *n) {
+    if (n->type != FXA_FLOAT || !rewrite_is_quotient(n) || !rewrite_stays(r, n->arg[1])) return -1;
+    const fxa__node *m = &r->p->nodes[n->arg[0]];
+    if (!rewrite_is_product(m) || rewrite_zero_wins(m) != rewrite_zero_wins(n)) return -1;
+    for (int k = 0; k < 2; k++)
+        if (m->arg[k] == n->arg[1] && !rewrite_stays(r, m->arg[1 - k])) return k;
+    return -1;
+}
+
+/* (c / c) * x: the quotient is 1, or 0 or NaN as the whole is then, and no pair divides. */
+static fxa_value rewrite_cancelled(const rewrite *r, const fxa__node *n, int at) {
+    const fxa__node *m = &r->p->nodes[n->arg[0]];
+    fxa_value arg[2] = {r->map[m->arg[0]], r->map[m->arg[1]]};
+    arg[at] = fxa_builder_op2(r->b, (fxa_op)n->op, r->map[n->arg[1]], r->map[n->arg[1]]);
+    return fxa_builder_op2(r->b, (fxa_op)m->op, arg[0], arg[1]);
+}
+
 static void rewrite_node(rewrite *r, int32_t i) {
     const fxa__node *n = &r->p->nodes[i];
-    int at = rewrite_factor_at(r, n);
+    int at = rewrite_factor_at(r, n), cancelled = at < 0 ? rewrite_cancels_at(r, n) : -1;
     r->factor[i] = r->base[i] = -1;
     if (n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE) {
         r->base[i] = fxa_builder_input(r->b, FXA_INPUT_SCORE);
@@ -105,6 +124,8 @@ static void rewrite_node(rewrite *r, int32_t i) {
         rewrite_product_zero(r, i, at);
     } else if (at >= 0) {
         rewrite_product(r, i, at);
+    } else if (cancelled >= 0) {
+        r->map[i] = rewrite_cancelled(r, n, cancelled);
     } else {
         r->map[i] = rewrite_operation(r, n);
     }
