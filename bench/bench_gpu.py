@@ -34,32 +34,39 @@ FLUSH = None
 PREPARE = False
 
 
-def milliseconds(function, rounds=30):
-    """The median of one call by events, the cache flushed before each."""
+def race(functions, rounds=30):
+    """The median of a call of each by events, the cache flushed before it; in turns, because the clock of a device that
+    has been working is another than that of one that has not. The device waits until the host has said all of a call."""
     global FLUSH
     if PREPARE:
-        function()
+        for function in functions:
+            function()
         torch.cuda.synchronize()
-        return 1.0
+        return [1.0] * len(functions)
     if FLUSH is None:
         FLUSH = torch.empty(1 << 28, device="cuda", dtype=torch.uint8)
-    for _ in range(3):
-        function()
-    took = []
-    for _ in range(rounds):
-        FLUSH.zero_()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        function()
-        end.record()
-        took.append((begin, end))
+    took = [[] for _ in functions]
+    for turn in range(rounds + 3):
+        for function, times in zip(functions, took):
+            torch.cuda._sleep(500_000)
+            FLUSH.zero_()
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            function()
+            end.record()
+            times += [(begin, end)] if turn >= 3 else []
     torch.cuda.synchronize()
-    return statistics.median(begin.elapsed_time(end) for begin, end in took)
+    return [statistics.median(begin.elapsed_time(end) for begin, end in times) for times in took]
+
+
+def milliseconds(function, rounds=30):
+    return race([function], rounds)[0]
 
 
 def of_ours(engine, row, z):
+    """Both passes as functions."""
     runner = Runner(engine, row, z)
-    return rates(z, milliseconds(lambda: runner.run(False)), milliseconds(lambda: runner.run(True)))
+    return lambda: runner.run(False), lambda: runner.run(True)
 
 
 def tried(function, *args):
@@ -67,6 +74,15 @@ def tried(function, *args):
         return function(*args)
     except Exception as error:  # noqa: BLE001 - the reason belongs into the table, and the next is tried
         return str(error).split("\n")[0][:120]
+
+
+def timed(found, z):
+    """Rates in place of what ran."""
+    ran = [i for i, (_, value) in enumerate(found) if not isinstance(value, str)]
+    took = [race([found[i][1][backward] for i in ran]) for backward in (0, 1)]
+    for i, forward_ms, backward_ms in zip(ran, *took):
+        found[i] = (found[i][0], rates(z, forward_ms, backward_ms))
+    return found
 
 
 def show(value):
@@ -157,11 +173,11 @@ def main():
         for row in chosen.rows.split(",") if chosen.rows else (ROWS if name == "A" else USUAL):
             z = sizes_of(row, name)
             found = [(engine, tried(of_ours, engine, row, z)) for engine in engines]
-            found.append(("PyTorch's cuDNN", tried(of_sdpa, milliseconds, row, z)))
+            found.append(("PyTorch's cuDNN", tried(of_sdpa, row, z)))
             if chosen.flex:
-                found += [("FlexAttention", tried(of_flex, milliseconds, row, z)),
-                          ("with tanh.approx", tried(of_flex, milliseconds, row, z, True))]
-            print("%s %-16s " % (name, row) + "  ".join("%s %-8s" % (n, show(v)) for n, v in found), flush=True)
+                found += [("FlexAttention", tried(of_flex, row, z)), ("with tanh.approx", tried(of_flex, row, z, True))]
+            print("%s %-16s " % (name, row) + "  ".join("%s %-8s" % (n, show(v)) for n, v in timed(found, z)), flush=True)
+            del found
             torch.cuda.empty_cache()
     if not chosen.rows and not PREPARE:
         print("copy %.0f GB/s" % copying())

@@ -2,17 +2,23 @@
 """The rows of gpu_rows.py for the peers of bench_gpu.py: PyTorch's attention through cuDNN, and FlexAttention compiled, with
 torch.tanh or with the hardware's tanh.approx, which is a function of its own there."""
 import torch
-from gpu_rows import CAP, WINDOW, ROWS, documents, rates, slopes
+from gpu_rows import CAP, ROWS, WINDOW, documents, slopes
 
 
-def of_step(clock, forward, inputs, z, also=()):
-    """Rates of a function of PyTorch, its backward pass by itself."""
-    with torch.no_grad():
-        forward_ms = clock(lambda: forward(*inputs))
+def of_step(forward, inputs, also=()):
+    """Both passes of a function of PyTorch, the backward pass by itself; each has run once."""
+    def first():
+        with torch.no_grad():
+            return forward(*inputs)
+    first()
     out = forward(*inputs)
     grad = torch.randn_like(out)
     wanted = tuple(inputs) + tuple(also)
-    return rates(z, forward_ms, clock(lambda: torch.autograd.grad(out, wanted, grad, retain_graph=True)))
+
+    def second():
+        return torch.autograd.grad(out, wanted, grad, retain_graph=True)
+    second()
+    return first, second
 
 
 def inputs_of(z):
@@ -20,13 +26,16 @@ def inputs_of(z):
     return make(z.h, z.d), make(z.kv, z.d), make(z.kv, z.dv)
 
 
-def of_sdpa(clock, row, z):
+def of_sdpa(row, z):
     if ROWS[row].captured or ROWS[row].params or z.pairs not in ("full", "causal") or z.flags:
         return "-"
     from torch.nn.attention import SDPBackend, sdpa_kernel
-    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-        return of_step(clock, lambda *x: torch.nn.functional.scaled_dot_product_attention(
-            *x, is_causal=z.pairs == "causal", enable_gqa=z.kv != z.h), inputs_of(z), z)
+
+    def forward(*x):
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+            return torch.nn.functional.scaled_dot_product_attention(*x, is_causal=z.pairs == "causal",
+                                                                    enable_gqa=z.kv != z.h)
+    return of_step(forward, inputs_of(z))
 
 
 def hardware_tanh():
@@ -64,7 +73,7 @@ class Fast(torch.autograd.Function):
         return grad * (1 - y * y)
 
 
-def of_flex(clock, row, z, fast=False):
+def of_flex(row, z, fast=False):
     if (fast and not ROWS[row].params) or z.packed or z.flags:
         return "-"
     from torch.nn.attention import flex_attention as flex
@@ -80,5 +89,5 @@ def of_flex(clock, row, z, fast=False):
     score, mask = scores.get(row.split("_")[0]), masks.get(z.pairs)
     block = flex.create_block_mask(mask, None, None, z.s, z.s) if mask else None
     compiled = torch.compile(flex.flex_attention, dynamic=False)
-    return of_step(clock, lambda *x: compiled(*x, score_mod=score, block_mask=block, enable_gqa=z.kv != z.h), inputs_of(z), z,
+    return of_step(lambda *x: compiled(*x, score_mod=score, block_mask=block, enable_gqa=z.kv != z.h), inputs_of(z),
                    (captured,) if ROWS[row].gradient else ())
