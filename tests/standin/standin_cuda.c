@@ -117,7 +117,7 @@ STANDIN(cuDevicePrimaryCtxRelease_v2)(int device) {
 STANDIN(cuCtxPushCurrent_v2)(void *context);
 STANDIN(cuCtxPushCurrent_v2)(void *context) {
     int status = standin_fails();
-    standin_cuda.context_lost = standin_cuda.context_lost || status;
+    if (status) standin_cuda.context_lost = true; /* written by no thread that succeeds: others may run */
     if (!status) standin_stack[standin_depth++ & 15] = (int)(uintptr_t)context;
     return status;
 }
