@@ -85,3 +85,22 @@ let (q, k, v) = inputs(), cap = 2.0, w = [1.0, 2.0]
     @test grads.tensors[:w] === nothing && occursin("boolean", grads.why)
     @test occursin("not there", message(() -> FXAttn.of(grads, w)))
 end
+# Where gradients are written that the library does not see as they are: of an array that is indexed by one value, and of k and v
+# that serve all batch entries.
+let (q, k, v) = inputs(), w = randn(4, 5), f = (score, b, h, q, k) -> score + w[q + k + 1]
+    o, lse = attention(f, q, k, v; return_lse = true, lse_type = Float64)
+    into(dw) = attention_backward!(nothing, nothing, nothing, q, o, lse, q, k, v; score = f, dtensors = (w = dw,))
+    dense_dw = zeros(4, 5)
+    into(dense_dw)
+    @test dense_dw == FXAttn.of(attention_backward(q, o, lse, q, k, v; score = f), w)
+    for dw in (PermutedDimsArray(zeros(5, 4), (2, 1)), view(zeros(9, 5), 2:2:9, :))
+        @test occursin("dense", message(() -> into(dw))) && all(iszero, dw)
+    end
+    k1, v1 = k[:, :, :, 1:1], v[:, :, :, 1:1]
+    o, lse = attention(q, k1, v1; return_lse = true, lse_type = Float64)
+    same, k_before = zeros(size(k1)), copy(k1)
+    for (dk, dv) in ((same, same), (k1, nothing), (nothing, view(q, :, :, :, 2:2)))
+        @test occursin("overlaps", message(() -> attention_backward!(nothing, dk, dv, o, o, lse, q, k1, v1)))
+    end
+    @test all(iszero, same) && k1 == k_before
+end

@@ -104,3 +104,30 @@ let ws = [[1.0, 2.0], [3.0, 4.0]], fs = Any[s -> 2s, sin], w = [1.0 2 3; 4 5 6],
     w2 = ones(2, 100)
     @test !FXAttn.trace((score, b, h, q, k) -> [2 * x for x in w2][h + 1, b + 1], nothing).exact
 end
+# Gradients of numbers in fields that cannot hold a traced one are not there, instead of 0; so are those of the whole where one
+# field prevents it. Views by a vector of indices have whole gradients.
+struct Narrow{T <: AbstractFloat}
+    cap::T
+end
+(f::Narrow)(score, b, h, q, k) = f.cap * tanh(score / f.cap)
+struct Holds
+    inner::SoftCap{Float64}
+end
+(f::Holds)(score, place...) = f.inner(score, place...)
+struct Mixed{T}
+    cap::T
+    w::Vector{T}
+end
+(f::Mixed)(score, b, h, q, k) = f.cap * score + f.w[h + 1]
+let (q, k, v) = inputs(), w = randn(3), shuffled = view(w, [3, 1, 2])
+    for f in (Narrow(2.0), Holds(SoftCap(2.0)), Mixed(2.0, w))
+        grads = attention_pullback(f, q, k, v)[2](q)
+        @test grads.params[:cap] === nothing
+        @test FXAttn.captured_tree(grads, :score)[f isa Holds ? :inner : :cap] isa Union{FXAttn.Constant, Dict}
+    end
+    f(w) = (score, b, h, q, k) -> score * w[1] + w[h + 1] * k
+    grads, same = (attention_pullback(f(x), q, k, v)[2](q) for x in (shuffled, collect(shuffled)))
+    @test FXAttn.of(grads, shuffled) == same.tensors[:w]
+    large = fill(typemax(UInt64), 5)
+    @test attention((score, b, h, q, k) -> score * (large[k + 1] > 7), q, k, v) == attention(q, k, v)
+end

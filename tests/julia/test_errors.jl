@@ -101,6 +101,9 @@ let (q, k, v) = inputs(), w = [1.0, 2.0], long = randn(100), part = view(long, 1
     @test occursin("finalized", message(() -> attention(p, q, k, v))) && occursin("finalized", message(() -> FXAttn.text(p)))
     @test occursin("first argument", message(() -> attention("score", q, k, v; score = "score")))
 end
+let (q, k, v) = inputs()
+    @test occursin("64 bits", message(() -> attention(q, k, v; coordinates = (q = big(2)^70,))))
+end
 # Bytes that are not ours, damaged ones, and what no engine can.
 @test message(() -> FXAttn.load_plan(rand(UInt8, 100)), FXAttnError) != "nothing was thrown"
 @test occursin("E_BYTES", message(() -> FXAttn.load_program(zeros(UInt8, 64)), FXAttnError))

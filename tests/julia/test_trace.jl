@@ -59,7 +59,29 @@ let t = FXAttn.trace((s, b, h, q, k) -> s + TABLE[q - k + 1], nothing)
     @test evaluate(t, 0.0, 0, 0, 1, 2)[1] == 0 # where Julia has no element
     @test evaluate(t, 0.0, 0, 0, 9, 1)[1] == 0
 end
-@test !occursin("where", FXAttn.text(Program((s, b, h, q, k) -> TABLE[(q >> 7 & 3 | 1) + k ÷ 64 % 2 + 1])))
+@test !occursin("where", FXAttn.text(FXAttn.trace((s, b, h, q, k) -> TABLE[(q >> 7 & 3 | 1) + k ÷ 64 % 2 + 1], nothing,
+                                                   ntuple(i -> (0, 2^20), 4)).program))
+# A program that is kept runs where q is negative, and what clamp gives lies within its bounds.
+let (q, k, v) = inputs(; sq = 7, sk = 5), bias = randn(9)
+    f = (score, b, h, q, k) -> score + bias[q + 1] * k
+    for more in ((bottom_right = true,), (coordinates = (q = -3,),))
+        @test attention(f, q, k, v; more...) == attention(Program(f), q, k, v; tensors = (bias = bias,), more...)
+    end
+    t = FXAttn.trace((s, b, h, q, k) -> s + bias[8 - (clamp(q, 10, 20) | 0)], nothing, ntuple(i -> (0, 5), 4))
+    @test evaluate(t, 1.0, 0, 0, 2, 0)[1] == 1
+end
+for f in ((s, b, h, q, k) -> s + (13 << (q - k)) + (-77 >> (q - k)), (s, b, h, q, k) -> s + ((q - 9) << k) + ((q * 99) >> k))
+    t = FXAttn.trace(f, nothing)
+    @test all(evaluate(t, 0.5, 0, 0, q, k)[1] == f(0.5, 0, 0, q, k) for q in (0, 3, 70), k in (0, 2, 5))
+end
+# Ranges too long to be compared with are an error before they are made. A value that outlives its trace is one.
+@test occursin("16384", message(() -> Program((s, b, h, q, k) -> s + (q in 0:2:2 * 10^13))))
+let kept = Ref{Any}(nothing)
+    Program((s, b, h, q, k) -> (kept[] = q; s))
+    for use in (x -> x + 1, x -> x * x, x -> TABLE[x], x -> -x, x -> x == 2)
+        @test occursin("after its trace", message(() -> use(kept[])))
+    end
+end
 @test !occursin("where", FXAttn.text(FXAttn.trace((s, b, h, q, k) -> TABLE[q - k + 4], nothing, ((0, 0), (0, 0), (0, 3), (0, 3))).program))
 
 # Numbers that have not met a traced value.

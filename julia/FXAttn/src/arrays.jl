@@ -118,9 +118,11 @@ end
 
 """The same for an array that is read alone: what has no strides, or elements of a wider unsigned type, is copied."""
 function readable_memory(@nospecialize(A::AbstractArray), what)
-    dtype(eltype(A)) == LibFXA.FXA_DTYPE_NONE && eltype(A) <: Unsigned && return memory(Array{Int64}(A), what)
+    dtype(eltype(A)) == LibFXA.FXA_DTYPE_NONE && eltype(A) <: Unsigned && return memory(saturated(A), what)
     return memory(place(A) === nothing && isconcretetype(eltype(A)) ? Array(A) : A, what)
 end
+
+saturated(A) = Int64[min(x, typemax(Int64)) for x in A]
 
 """A vector or matrix of int32 for lengths, offsets, pages and maps."""
 function index_table(@nospecialize(values), what, sizes)

@@ -160,6 +160,15 @@ function room(call, name, target)
     sizes = (size(target)[1:end-1]..., call.sizes[:b])
     return similar(target, T, sizes)
 end
+
+"""Of targets that are written from a room the library sees the room alone: they must not overlap anything either."""
+function check_rooms(it, rooms)
+    targets = [target for (target, whole) in rooms if target !== whole]
+    for (i, target) in enumerate(targets), other in Iterators.flatten((it.keep, targets[(i + 1):end]))
+        other isa AbstractArray && Base.mightalias(target, other) &&
+            refuse("a gradient of k or v, of which one batch entry serves all, overlaps another array in memory")
+    end
+end
 collect_room(target, whole) = target === whole ? target : (target .= sum(whole; dims = ndims(whole)))
 
 function check_target(call, @nospecialize(target), what, @nospecialize(like))
@@ -188,12 +197,22 @@ function bind_gradients(call, it, @nospecialize(targets))
     return rooms
 end
 
+"""Where the gradient of a captured array goes: of one that is indexed by one value as a vector too."""
+function captured_target(call, @nospecialize(target), name, @nospecialize(array), m)
+    found = check_target(call, target, "dtensors.$name", array)
+    length(found.size) == length(m.size) && return found
+    is_dense(found.size, found.stride) ||
+        refuse("dtensors.$name is a view with gaps or in another order, and the array is indexed by one value; a ",
+               "dense array is accepted")
+    return Memory(found.address, found.dtype, m.size, [1], found.device, found.keep)
+end
+
 """Gradients of captured arrays: given ones by name, new ones where `wanted`."""
 function captured_gradients(call, it, wanted, given)
     source = call.source
     check_names("dtensors", source.names, keys(given), Symbol[])
     grads = map(zip(source.names, source.tensors)) do (name, (array, m))
-        haskey(given, name) && return check_target(call, given[name], "dtensors.$name", array)
+        haskey(given, name) && return captured_target(call, given[name], name, array, m)
         wanted && is_float(eltype(m.keep)) || return nothing
         memory(similar(m.keep, eltype(m.keep), Tuple(m.size)), "a gradient")
     end
@@ -206,8 +225,9 @@ function captured_gradients(call, it, wanted, given)
 end
 
 function param_gradients(call, it, wanted)
-    types = call.source.param_types
-    wants = [wanted && type === :float for type in types]
+    source, types = call.source, call.source.param_types
+    seen(name) = haskey(source.paths, name) && source.paths[name] in source.constants
+    wants = [wanted && type === :float && !seen(name) for (name, type) in zip(source.param_names, types)]
     it.problem.param_grads = reduce(|, (UInt64(want) << (i - 1) for (i, want) in enumerate(wants)); init = UInt64(0))
     values = fill!(similar(call.q.keep, Float64, (length(types),)), 0)
     m = memory(values, "gradients of params")
@@ -238,6 +258,7 @@ function run_backward(call::Call, @nospecialize(dout), @nospecialize(dlse), @nos
     exact = call.source.exact
     tensors = captured_gradients(call, it, :tensors in wrt && exact && !accumulate, dtensors)
     values, wants = param_gradients(call, it, :params in wrt && exact)
+    check_rooms(it, rooms)
     execute(call, it)
     foreach(pair -> collect_room(pair...), rooms)
     numbers = any(wants) ? Array(values) : zeros(length(wants))

@@ -19,7 +19,7 @@ function lift(trace::Trace, @nospecialize(x), path, depth, done)
     elseif x isa AbstractArray
         isbitstype(eltype(x)) || return lift_items(trace, x, path, depth, done)
         name_array(trace, x, path)
-        return is_float(eltype(x)) && place(x) !== nothing ? TracedArray(trace, x) : x
+        return is_float(eltype(x)) && !(x isa AbstractRange) ? TracedArray(trace, x) : x
     elseif x isa Core.Box
         return lift_box(trace, x, path, depth, done)
     elseif x isa Union{Tuple, NamedTuple}
@@ -85,9 +85,11 @@ function rebuilt(trace, @nospecialize(x), path, depth, done)
         value = lift(trace, fields[i], inside, depth + 1, done)
         value === fields[i] && continue
         if at === nothing
-            value isa fieldtype(kind, i) && (new[i] = value)
+            value isa fieldtype(kind, i) ? (new[i] = value) : dropped(trace, value)
         elseif typeof(value) <: declared.parameters[at].ub && get(taken, at, typeof(value)) === typeof(value)
             new[i], taken[at] = value, typeof(value)
+        else
+            dropped(trace, value)
         end
     end
     for (at, type) in taken
@@ -95,14 +97,26 @@ function rebuilt(trace, @nospecialize(x), path, depth, done)
     end
     type = isempty(taken) ? kind : applied(kind.name.wrapper, parameters)
     # A parameter that two fields share has one type: where one of them stayed, both stay.
-    type === nothing && return x
-    for i in 1:n
-        new[i] isa fieldtype(type, i) || return x
+    if type === nothing || !all(i -> new[i] isa fieldtype(type, i), 1:n)
+        foreach(value -> dropped(trace, value), new)
+        return x
     end
     all(i -> new[i] === fields[i], 1:n) && return x
     twin = GC.@preserve new ccall(:jl_new_structv, Any, (Any, Ptr{Any}, UInt32), type, new, n)
     ismutable_object(x) && (done[x] = twin)
     return twin
+end
+
+"""What was made of a field that cannot hold it: its params stay numbers, and have no gradient."""
+function dropped(trace, @nospecialize(x), depth = 0)
+    if x isa Traced
+        haskey(trace.lifted, x.value) && push!(trace.constants, trace.lifted[x.value])
+    elseif depth <= DEEPEST && x isa Array{Any}
+        foreach(i -> isassigned(x, i) && dropped(trace, x[i], depth + 1), eachindex(x))
+    elseif depth <= DEEPEST && (x isa Union{Tuple, NamedTuple, Core.Box} || !(x isa AbstractArray) && may_rebuild(x))
+        foreach(i -> isdefined(x, i) && dropped(trace, getfield(x, i), depth + 1), 1:fieldcount(typeof(x)))
+    end
+    return nothing
 end
 
 """A field of such a type may get a traced value in place of its own: an abstract type, or one that holds others."""
@@ -126,7 +140,9 @@ function param(trace::Trace, path, @nospecialize(x))
     name = unused_name(trace, path_name(path))
     trace.paths[name] = path
     push!(trace.params, name => Float64(x))
-    return traced(trace, LibFXA.fxa_builder_param(trace.builder, name, LibFXA.FXA_FLOAT))
+    found = traced(trace, LibFXA.fxa_builder_param(live(trace), name, LibFXA.FXA_FLOAT))
+    trace.lifted[found.value] = path
+    return found
 end
 
 function name_array(trace::Trace, @nospecialize(A), path)

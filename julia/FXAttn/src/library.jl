@@ -121,6 +121,8 @@ function Base.setproperty!(s::Filled{T}, name::Symbol, value) where {T}
     i = Base.fieldindex(T, name)
     kind = fieldtype(T, i)
     ref = struct_of(s)
+    kind <: Integer && value isa Integer && !(typemin(kind) <= value <= typemax(kind)) &&
+        refuse("$name is $value; an integer of $(8 * sizeof(kind)) bits is accepted")
     at = Ptr{kind}(Base.unsafe_convert(Ptr{Cvoid}, ref) + fieldoffset(T, i))
     GC.@preserve ref unsafe_store!(at, convert(kind, value))
     return value

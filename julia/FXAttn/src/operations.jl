@@ -103,8 +103,10 @@ unary(body, x, f) = is_number(x) ? Traced(f(plain(x))) : body(x)
 function Base.clamp(x::Traced, lo::Real, hi::Real)
     # Where the bounds may be the wrong way round, Julia's own definition.
     ordered = is_number(lo) && is_number(hi) && plain(lo) <= plain(hi)
-    ordered && !is_number(x) && return emit(LibFXA.FXA_OP_CLAMP, x, plain(lo), plain(hi);
-                                           lo = max(low(x), low(lo)), hi = min(high(x), high(hi)))
+    if ordered && !is_number(x)
+        within(n) = clamp(n, low(lo), high(hi))
+        return emit(LibFXA.FXA_OP_CLAMP, x, plain(lo), plain(hi); lo = within(low(x)), hi = within(high(x)))
+    end
     return select(x > hi, hi, select(x < lo, lo, x))
 end
 Base.clamp(x::Plain, lo::Traced, hi::Real) = clamp(Traced(x), lo, hi)
@@ -233,11 +235,20 @@ Base.iseven(x::Traced) = x & 1 == 0
 Base.signbit(x::Traced) = x < 0
 Base.:(==)(x::Traced, y::AbstractIrrational) = x == Float64(y)
 Base.:(==)(x::AbstractIrrational, y::Traced) = Float64(x) == y
-Base.in(x::Traced, items::Union{Tuple, Array}) = isempty(items) ? Traced(false) : reduce(|, [x == y for y in items])
-Base.in(x::Traced, items::AbstractRange{<:Integer}) = in(x, collect(items))
-Base.in(x::Traced, items::AbstractRange{<:AbstractFloat}) = in(x, collect(items))
+Base.in(x::Traced, items::Union{Tuple, Array}) = is_one_of(x, items)
+Base.in(x::Traced, items::AbstractRange{<:Integer}) = is_one_of(x, items)
+Base.in(x::Traced, items::AbstractRange{<:AbstractFloat}) = is_one_of(x, items)
+# One by one: of a range that is too long the builder's bound ends it, not memory.
+function is_one_of(x, items)
+    is_number(x) && items isa AbstractRange && return Traced(plain(x) in items)
+    found = Traced(false)
+    for (i, y) in enumerate(items)
+        found = i == 1 ? x == y : found | (x == y)
+    end
+    return found
+end
 function Base.in(x::Traced, items::AbstractUnitRange{<:Integer})
-    x.type == FLOAT && return in(x, collect(items))
+    x.type == FLOAT && return is_one_of(x, items)
     return (x >= first(items)) & (x <= last(items))
 end
 
@@ -261,17 +272,19 @@ Base.:~(x::Traced) = unary(x -> emit(LibFXA.FXA_OP_NOT, x), x, ~)
 Base.:!(x::Traced) = x.type == BOOL ? unary(x -> emit(LibFXA.FXA_OP_NOT, x), x, !) :
     refuse("! takes a bool, not $x; compare it, as in x == 0")
 
-"""Shifts by counts outside 0..31 leave nothing, of >> the sign; the library's own take them modulo 32."""
+"""Shifts by counts outside 0..31 leave nothing, of >> the sign; the library's own take them modulo 32. Counts below 0
+shift the other way."""
 function shifted(op, x, n)
     type_of(x) == FLOAT && refuse("shifts take ints, not floats")
     if n isa Integer && 0 <= n < 32
         return op == LibFXA.FXA_OP_SHR ? emit(op, x, n; lo = low(x) >> n, hi = high(x) >> n) : emit(op, x, n)
     end
-    n isa Integer && n < 0 && return shifted(op == LibFXA.FXA_OP_SHL ? LibFXA.FXA_OP_SHR : LibFXA.FXA_OP_SHL, x, -n)
-    rest = op == LibFXA.FXA_OP_SHL ? 0 : select(x < 0, -1, 0)
-    n isa Integer && return rest isa Traced ? rest : Traced(rest)
-    low(n) >= 0 || refuse("a shift by a traced count that may be negative; write x << max(n, 0)")
-    return select(n < 32, emit(op, x, n), rest)
+    other = op == LibFXA.FXA_OP_SHL ? LibFXA.FXA_OP_SHR : LibFXA.FXA_OP_SHL
+    n isa Integer && n < 0 && return shifted(other, x, -n)
+    rest(op) = op == LibFXA.FXA_OP_SHL ? 0 : select(x < 0, -1, 0)
+    n isa Integer && return Traced(rest(op))
+    here = select(n < 32, emit(op, x, n), rest(op))
+    return low(n) >= 0 ? here : select(n < 0, select(n > -32, emit(other, x, -n), rest(other)), here)
 end
 for (name, op) in ((:<<, :SHL), (:>>, :SHR))
     code = getproperty(LibFXA, Symbol(:FXA_OP_, op))

@@ -13,12 +13,16 @@ struct TracedProgram
     why::String
 end
 
+const ANYWHERE = ((Int64(0), Int64(2)^30 - 1), (Int64(0), Int64(2)^30 - 1), (LOWEST, HIGHEST), (LOWEST, HIGHEST))
+
 """
     trace(score, mask, bounds) -> TracedProgram
 
-`score(score, b, h, q, k)` and `mask(b, h, q, k)`, either may be nothing. `bounds` are (lo, hi) of b, h, q and k.
+`score(score, b, h, q, k)` and `mask(b, h, q, k)`, either may be nothing. `bounds` are (lo, hi) of b, h, q and k: a
+program that is kept may run where q and k are negative (bottom_right, coordinates), so by default they may be
+anything.
 """
-function trace(@nospecialize(score), @nospecialize(mask), bounds = ntuple(i -> (Int64(0), Int64(2)^30 - 1), 4))
+function trace(@nospecialize(score), @nospecialize(mask), bounds = ANYWHERE)
     try
         return trace_once(score, mask, bounds, true, "")
     catch first_error
@@ -37,9 +41,9 @@ end
 function trace_once(@nospecialize(score), @nospecialize(mask), bounds, lift_captured, why)
     out = Ref{Ptr{Cvoid}}(C_NULL)
     call(LibFXA.fxa_builder_create, context(), LibFXA.FXA_PROGRAM_SCORE, out)
+    t = Trace(out[], IdDict{Any, String}(), Dict(), Pair{String, Any}[], Pair{String, Float64}[], Dict(), Set{String}(),
+              Tuple[], Dict())
     try
-        t = Trace(out[], IdDict{Any, String}(), Dict(), Pair{String, Any}[], Pair{String, Float64}[], Dict(),
-                  Set{String}(), Tuple[])
         place_of = map(input_value(t), (LibFXA.FXA_INPUT_B, LibFXA.FXA_INPUT_H, LibFXA.FXA_INPUT_Q, LibFXA.FXA_INPUT_K),
                        bounds)
         score === nothing || trace_score(t, lift_captured, score, place_of)
@@ -50,6 +54,7 @@ function trace_once(@nospecialize(score), @nospecialize(mask), bounds, lift_capt
         return TracedProgram(Program(program[]), named(t.tensors), Dict{Symbol, Float64}(named(t.params)),
                              Dict{Symbol, Tuple}(named(t.paths)), t.constants, lift_captured, why)
     finally
+        t.builder = C_NULL
         LibFXA.fxa_builder_destroy(out[])
     end
 end

@@ -16,7 +16,12 @@ mutable struct Trace
     paths::Dict{String, Tuple}               # where in the function what has the name was found
     used::Set{String}
     constants::Vector{Tuple}                 # where floats lie that could not become params
+    lifted::Dict{Int32, Tuple}               # where those lie that did, by the builder's values
 end
+
+"""The builder of a trace. Who keeps a traced value and uses it after the trace gets an error, not freed memory."""
+live(trace::Trace) = trace.builder != C_NULL ? trace.builder :
+    refuse("a value of a traced function is used after its trace; compute it there again")
 
 struct Traced <: Real
     trace::Union{Trace, Nothing}  # nothing: a number
@@ -65,22 +70,22 @@ function value_of(trace::Trace, x::Traced, float = false)
     x.trace === trace || refuse("a value of one traced function is used in another; compute it there again")
     return x.value
 end
-value_of(trace::Trace, x::Bool, float = false) = LibFXA.fxa_builder_bool(trace.builder, x)
+value_of(trace::Trace, x::Bool, float = false) = LibFXA.fxa_builder_bool(live(trace), x)
 function value_of(trace::Trace, x::Integer, float = false)
-    LOWEST <= x <= HIGHEST && return LibFXA.fxa_builder_int(trace.builder, x)
-    float && return LibFXA.fxa_builder_float(trace.builder, Float64(x))
+    LOWEST <= x <= HIGHEST && return LibFXA.fxa_builder_int(live(trace), x)
+    float && return LibFXA.fxa_builder_float(live(trace), Float64(x))
     refuse("the integer $x meets an int of a traced function, which has 32 bits")
 end
-value_of(trace::Trace, x::Real, float = false) = LibFXA.fxa_builder_float(trace.builder, Float64(x))
+value_of(trace::Trace, x::Real, float = false) = LibFXA.fxa_builder_float(live(trace), Float64(x))
 
 """A value that the builder gave, or the error that it gives instead."""
 function traced(trace::Trace, value::Int32, lo = LOWEST, hi = HIGHEST)
     if value < 0
         err = Ref{LibFXA.fxa_error}()
-        LibFXA.fxa_builder_error(trace.builder, err)
+        LibFXA.fxa_builder_error(live(trace), err)
         throw(error_of(err))
     end
-    type = Int32(LibFXA.fxa_builder_type(trace.builder, value))
+    type = Int32(LibFXA.fxa_builder_type(live(trace), value))
     lo < LOWEST || hi > HIGHEST ? (lo, hi) = (LOWEST, HIGHEST) : nothing # it may wrap
     type == BOOL ? (lo, hi) = (0, 1) : nothing
     return Traced(trace, value, type, lo, hi, NaN, value, 0)
@@ -90,8 +95,8 @@ end
 function moved(x::Traced, n::Integer)
     trace = x.trace::Trace
     offset = x.offset + n
-    by = LibFXA.fxa_builder_int(trace.builder, offset % Int32)
-    value = offset == 0 ? x.base : LibFXA.fxa_builder_op2(trace.builder, LibFXA.FXA_OP_ADD, x.base, by)
+    by = LibFXA.fxa_builder_int(live(trace), offset % Int32)
+    value = offset == 0 ? x.base : LibFXA.fxa_builder_op2(live(trace), LibFXA.FXA_OP_ADD, x.base, by)
     at = traced(trace, value, low(x) + n, high(x) + n)
     return Traced(trace, value, at.type, at.lo, at.hi, NaN, x.base, offset)
 end
@@ -102,7 +107,7 @@ function emit(op::Integer, operands::Real...; lo = LOWEST, hi = HIGHEST)
     trace = trace_of(operands...)::Trace
     float = any(x -> type_of(x) == FLOAT, operands)
     values = Int32[value_of(trace, x, float) for x in operands]
-    return traced(trace, LibFXA.fxa_builder_op(trace.builder, op, values, length(values)), lo, hi)
+    return traced(trace, LibFXA.fxa_builder_op(live(trace), op, values, length(values)), lo, hi)
 end
 
 is_number(x::Traced) = x.trace === nothing
@@ -198,7 +203,7 @@ function load(trace::Trace, @nospecialize(A::AbstractArray), index)
     handle = tensor(trace, A, as_vector)
     places = Int32[value_of(trace, from_zero(trace, index[i], firsts[i], sizes[i], A)) for i in 1:length(sizes)]
     lo, hi = bounds_of(eltype(A))
-    return traced(trace, LibFXA.fxa_builder_load(trace.builder, handle, places, length(places)), lo, hi)
+    return traced(trace, LibFXA.fxa_builder_load(live(trace), handle, places, length(places)), lo, hi)
 end
 
 bounds_of(T) = T <: Integer && sizeof(T) < 4 ? (Int64(typemin(T)), Int64(typemax(T))) : (LOWEST, HIGHEST)
@@ -230,7 +235,7 @@ function tensor(trace::Trace, @nospecialize(A::AbstractArray), as_vector::Bool)
         name = unused_name(trace, given)
         haskey(trace.paths, given) && name != given && (trace.paths[name] = trace.paths[given])
         push!(trace.tensors, name => (A, found))
-        LibFXA.fxa_builder_tensor(trace.builder, name, found.dtype, length(found.size))
+        LibFXA.fxa_builder_tensor(live(trace), name, found.dtype, length(found.size))
     end
 end
 
