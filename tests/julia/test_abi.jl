@@ -33,3 +33,9 @@ let ours(m) = parentmodule(m.module) === FXAttn || m.module === FXAttn
     found = [pair for pair in Test.detect_ambiguities(FXAttn, Base) if any(ours, pair)]
     @test isempty([pair for pair in found if all(m -> ours(m) || m.module in (Base, Core), pair)])
 end
+# Pkg of this Julia takes the package's project, as Pkg.develop does; what is weak is of the same UUID as an extra.
+let project = Base.require(Base.PkgId(Base.UUID("44cfe95a-1eb2-52ea-b672-e2afdf69b78f"), "Pkg")).Types.read_project(
+        joinpath(BUILD, "julia", "FXAttn", "Project.toml"))
+    @test project.name == "FXAttn" && haskey(project.deps, "Libdl")
+    @test sort!(collect(keys(project.extras))) == ["CUDA", "ChainRulesCore"]
+end

@@ -42,6 +42,19 @@ let (q, k, v) = inputs()
     says("cu_q", () -> attention(q[:, :, :, 1], k[:, :, :, 1], v[:, :, :, 1]; cu_q = [0, 4, 2], cu_k = [0, 5, 5]))
     says("coordinates", () -> attention(q, k, v; coordinates = (x = 1,)))
     says("wrt", () -> attention_pullback(q, k, v; wrt = (:o,)))
+    says("wrt", () -> attention_pullback(q, k, v; wrt = :o))
+    @test attention_pullback(q, k, v; wrt = :k)[2](q).q === nothing
+    says("dq, dk, dv", () -> attention_backward!(nothing, nothing, nothing, q, q, zeros(2, 5, 2), q, k, v))
+    # Entries are counted as Julia does, also where the library counts from 0.
+    says("k_lengths[2] is 99", () -> attention(q, k, v; k_lengths = [1, 99]))
+    says("cu_q[3] is 9", () -> attention(q[:, :, :, 1], k[:, :, :, 1], v[:, :, :, 1]; cu_q = [0, 4, 9], cu_k = [0, 4, 5]))
+    says("pages[1,2] is 7", () -> attention(q, k, v; pages = [0 7]))
+    let t = [1.0, 2.0]
+        says("count from 0", () -> attention((s, b, h, q, k) -> s + t[h], q, k, v; strict_index = true))
+        says("below 1", () -> attention((s, b, h, q, k) -> s + t[h], q, k, v; strict_index = true))
+    end
+    # A plan is of its arrays' names too.
+    says("the function and keywords of `plan`", () -> run!(plan(q, k, v; causal = true), similar(q), q, k, v))
     says("dsink", () -> attention_backward!(nothing, nothing, nothing, q, q, zeros(2, 5, 2), q, k, v; dsink = zeros(2)))
     says("nonesuch", () -> attention(q, k, v; engine = "nonesuch"))
     says("lacks t", () -> attention("tensor t : f32[1]\nscore = score + t[h]", q, k, v))
@@ -82,6 +95,12 @@ let (q, k, v) = inputs()
     says("another", () -> Program((s, b, h, q, k) -> s + leaked[]))
     @test_throws BoundsError Program((s, b, h, q, k) -> s + (A = [1.0, 2.0]; A[3]))
     says("no method", () -> Program((s, b) -> s))
+    # The function that is wrong is named, with what it is called with.
+    says("f(score, b, h, q, k)", () -> Program((s, b) -> s))
+    says("mask(b, h, q, k)", () -> Program(nothing, (q, k) -> q >= k))
+    says("the mask function (test_errors.jl:", () -> Program(nothing, (b, h, q, k) -> q >= k && k > 0))
+    says("the mask function (test_errors.jl:", () -> Program((s, b, h, q, k) -> s, (b, h, q, k) -> 0 <= q - k < 3))
+    says("the score function (test_errors.jl:", () -> Program((s, b, h, q, k) -> s > 0 ? s : 0, (b, h, q, k) -> q >= k))
     says("causal is 1", () -> attention(q, k, v; causal = 1))
     says("unexpected keyword", () -> attention(q, k, v; casual = true))
     @test_throws DivideError Program((s, b, h, q, k) -> s + 1 ÷ 0)

@@ -259,6 +259,8 @@ function run_backward(call::Call, @nospecialize(dout), @nospecialize(dlse), @nos
     tensors = captured_gradients(call, it, :tensors in wrt && exact && !accumulate, dtensors)
     values, wants = param_gradients(call, it, :params in wrt && exact)
     check_rooms(it, rooms)
+    all(isnothing, targets) && all(isnothing, Base.values(tensors)) && !any(wants) &&
+        refuse("no gradient is asked for: dq, dk, dv, dsink, dtensors are not given, or wrt names what is not there")
     execute(call, it)
     foreach(pair -> collect_room(pair...), rooms)
     numbers = any(wants) ? Array(values) : zeros(length(wants))
@@ -267,6 +269,7 @@ function run_backward(call::Call, @nospecialize(dout), @nospecialize(dlse), @nos
     return Gradients(targets.q, targets.k, targets.v, targets.sink, tensors, params, call.source.why, call.source)
 end
 
+wanted(wrt::Symbol) = wanted((wrt,))
 function wanted(wrt)
     unknown = [name for name in wrt if !(name in WRT)]
     isempty(unknown) || refuse("wrt has $(join(unknown, ", ")); of $(join(WRT, ", ")) some are accepted")
@@ -303,7 +306,8 @@ The same with new arrays. LSE in Float64 (`lse_type = Float64` of attention) los
 """
 function attention_backward(dout, o, lse, q, k, v; dlse = nothing, wrt = WRT, options...)
     call = Call(q, k, v, Options(options))
-    return run_backward(call, dout, dlse, o, lse, new_targets(call, wanted(wrt)), wrt, Dict{Symbol, Any}(), false)
+    wrt = wanted(wrt)
+    return run_backward(call, dout, dlse, o, lse, new_targets(call, wrt), wrt, Dict{Symbol, Any}(), false)
 end
 
 """

@@ -58,6 +58,9 @@ end
 const KEYWORDS = Dict("LEN_Q" => "q_lengths", "LEN_K" => "k_lengths", "CU_Q" => "cu_q", "CU_K" => "cu_k",
                       "POS_Q" => "positions", "PAGES" => "pages", "SINK" => "sink")
 const SLOT = r"\b(?:LEN_Q|LEN_K|CU_Q|CU_K|POS_Q|PAGES|SINK)\b"
+const TABLE_ENTRY = r"\b(LEN_Q|LEN_K|CU_Q|CU_K|POS_Q)\[(\d+)\]"
+const PAGE_ENTRY = r"\bPAGES\[(\d+),(\d+)\]"
+const STRICT = "(FXA_STRICT_INDEX)"
 
 refuse(words...) = throw(ArgumentError(string(words...)))
 
@@ -71,13 +74,24 @@ function call(f::F, arguments...; source::Union{Nothing, String} = nothing) wher
     return nothing
 end
 
+"""The library's message in Julia's words: entries of tables are counted from 1, with the first dimension first."""
+function in_julia(text)
+    from_one(digits) = parse(Int, digits) + 1
+    entry(found) = (m = match(TABLE_ENTRY, found); "$(m[1])[$(from_one(m[2]))]")
+    page(found) = (m = match(PAGE_ENTRY, found); "PAGES[$(from_one(m[2])),$(from_one(m[1]))]")
+    text = replace(replace(text, TABLE_ENTRY => entry), PAGE_ENTRY => page)
+    text = replace(text, STRICT => "(strict_index; index and axis count from 0 here, as in a program's text, and " *
+                                   "$(typemax(Int32)) is one below 1 of an array in a Julia function)")
+    return replace(text, SLOT => word -> KEYWORDS[word])
+end
+
 function error_of(err, source = nothing)
     status = err[].status
     text = chars_to_string(err[].text)
     if source !== nothing && err[].line > 0
         text = rendered(err, source)
     else
-        text = replace(text, SLOT => word -> KEYWORDS[word])
+        text = in_julia(text)
     end
     status < LibFXA.FXA_E_UNSUPPORTED && return ArgumentError(text)
     return FXAttnError(unsafe_string(LibFXA.fxa_status_name(status))[5:end], text)

@@ -88,7 +88,9 @@ function run!(p::Plan, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::
         out = Ref{Ptr{Cvoid}}(C_NULL)
         FXAttn.call(LibFXA.fxa_plan_create, context(), struct_of(it.problem), out)
         asked = Plan(out[])
-        key(asked) == key(p) || refuse("the arrays and keywords ask for another plan ($(asked)) than this one ($(p))")
+        key(asked) == key(p) || refuse(
+            "the arrays and keywords ask for another plan ($(asked)) than this one ($(p)); run! takes the function " *
+            "and keywords of `plan` again, whose captured arrays have the same names")
         bytes = workspace(p)
         space = zeros(UInt8, bytes + LibFXA.FXA_WORKSPACE_ALIGN)
         GC.@preserve space begin

@@ -33,7 +33,7 @@ function trace(@nospecialize(score), @nospecialize(mask), bounds = ANYWHERE)
         return try
             trace_once(score, mask, bounds, false, why)
         catch e
-            throw(explained(e, catch_backtrace()))
+            throw(explained(e, catch_backtrace(), score, mask))
         end
     end
 end
@@ -97,19 +97,23 @@ end
 
 const CHOOSE = "use ifelse(c, x, y) instead of if, ?: and chained comparisons, and & | ! instead of && and ||"
 
-function explained(e, trace)
+function explained(e, trace, @nospecialize(score), @nospecialize(mask))
+    of_mask = any(frame -> frame.func === :trace_mask, stacktrace(trace))
     words = if e isa TypeError && e.got isa Traced && e.expected === Bool
         "the truth of a traced value is not known while the function is traced; " * CHOOSE *
             (Base.ifelse isa Core.Builtin ? " (ifelse of FXAttn: `using FXAttn: ifelse`)" : "")
     elseif e isa StackOverflowError
         "a function that it calls is none of those that are traced, and ends in itself; a table of it, computed " *
             "before, may be indexed"
+    elseif e isa MethodError && e.f === (of_mask ? mask : score)
+        "it is called as $(of_mask ? "mask(b, h, q, k)" : "f(score, b, h, q, k)"), and has no method for that: " *
+            sprint(showerror, e)
     elseif e isa MethodError && any(x -> x isa Traced || x isa TracedArray, arguments_of(e))
         "$(e.f) has no method for traced values: " * sprint(showerror, e)
     else
         return e
     end
-    return ArgumentError("the score function" * user_line(trace) * ": " * words)
+    return ArgumentError("the $(of_mask ? "mask" : "score") function" * user_line(trace) * ": " * words)
 end
 
 arguments_of(e) = e.args isa Tuple ? e.args : ()
