@@ -43,7 +43,7 @@ let (q, k, v) = inputs()
     says("coordinates", () -> attention(q, k, v; coordinates = (x = 1,)))
     says("wrt", () -> attention_pullback(q, k, v; wrt = (:o,)))
     says("wrt", () -> attention_pullback(q, k, v; wrt = :o))
-    @test attention_pullback(q, k, v; wrt = :k)[2](q).q === nothing
+    @test string(attention_pullback(q, k, v; wrt = :k)[2](q)) == "Gradients(k)"
     says("dq, dk, dv", () -> attention_backward!(nothing, nothing, nothing, q, q, zeros(2, 5, 2), q, k, v))
     # Entries are counted as Julia does, also where the library counts from 0.
     says("k_lengths[2] is 99", () -> attention(q, k, v; k_lengths = [1, 99]))

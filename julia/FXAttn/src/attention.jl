@@ -114,7 +114,7 @@ Base.length(::Gradients) = 3
 Base.getindex(g::Gradients, i::Integer) = (g.q, g.k, g.v)[i]
 function Base.show(io::IO, g::Gradients)
     there(named) = [String(name) for (name, x) in named if x !== nothing]
-    names = ["q"; "k"; "v"; there((:sink => g.sink,)); there(g.tensors); there(g.params)]
+    names = [there((:q => g.q, :k => g.k, :v => g.v, :sink => g.sink)); there(g.tensors); there(g.params)]
     print(io, "Gradients(", join(names, ", "), ")")
 end
 
