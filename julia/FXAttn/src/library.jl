@@ -219,9 +219,10 @@ function finish(object)
     return release_later(object.entry)
 end
 
-"""The library's object of a program or plan, for a call that keeps the latter alive."""
-handle_of(object) =
-    object.handle == C_NULL ? refuse("this $(nameof(typeof(object))) was finalized") : object.handle
+"""The library's object of a program or plan, for a call that keeps the latter alive. Those that a package made while it
+was precompiled have none."""
+handle_of(object) = object.handle != C_NULL ? object.handle :
+    refuse("this $(nameof(typeof(object))) was finalized, or made by another process: make it in __init__")
 
 # An object of the library is never copied with the one that owns it: it is immutable, so a copy is itself.
 abstract type Owner end
