@@ -49,3 +49,12 @@ let (q, k, v) = inputs(Float32), slopes = Float32[0.5, 0.25]
     @test "soft cap" in FXAttn.facts(Program(soft(2.0, slopes))) || "additive bias" in FXAttn.facts(Program(f))
     @test occursin("grad", FXAttn.text(FXAttn.derivative(Program(f))))
 end
+# A plan with an LSE is the one of `attention` with it, in the type that it gives, or in the one that is asked for.
+let (q, k, v) = Tuple(Float32.(x) for x in inputs())
+    for (asked, T) in ((nothing, Float32), (Float64, Float64))
+        o, lse = similar(q), zeros(T, 2, 5, 2)
+        run!(plan(q, k, v; return_lse = true, lse_type = asked), o, q, k, v; lse = lse)
+        @test (o, lse) == attention(q, k, v; return_lse = true, lse_type = asked)
+    end
+    @test occursin("lse_type", message(() -> plan(q, k, v; return_lse = true, lse_type = Float16)))
+end

@@ -2,10 +2,10 @@
 # Plans to keep, save and load; what engines say of a call, and why not; counters of the plan cache.
 
 """
-    plan([f,] q, k, v; backward = false, keywords...) -> Plan
+    plan([f,] q, k, v; backward = false, return_lse = false, lse_type, keywords...) -> Plan
 
-The plan that a call with these arrays has, from the cache or compiled: `run!(plan, o, q, k, v; ...)` runs it. It is
-immutable, and may be used by several threads at the same time.
+The plan that a call with these arrays has, from the cache or compiled: `run!(plan, o, q, k, v; ...)` runs it, with an
+`lse` where `return_lse` was said. It is immutable, and may be used by several threads at the same time.
 """
 mutable struct Plan <: Owner
     handle::Ptr{Cvoid}
@@ -17,12 +17,13 @@ mutable struct Plan <: Owner
 end
 
 """A problem of both passes without data: outputs as `attention` makes them."""
-function described_problem(call::Call, backward::Bool, return_lse::Bool)
+function described_problem(call::Call, backward::Bool, return_lse::Bool, lse_type = nothing)
     if !backward
         it = bound(call, false, return_lse ? LibFXA.FXA_WANT_LSE : 0)
         bind(call, it, :o, LibFXA.FXA_SLOT_O, memory(similar(call.q.keep, out_size(call)), "the output"))
-        return_lse && bind(call, it, :lse, LibFXA.FXA_SLOT_LSE,
-                           memory(similar(call.q.keep, Float64, rows_size(call)), "lse"); rows = true)
+        return_lse || return it
+        lse = similar(call.q.keep, FXAttn.lse_type(call, lse_type), rows_size(call))
+        bind(call, it, :lse, LibFXA.FXA_SLOT_LSE, memory(lse, "lse"); rows = true)
         return it
     end
     it = bound(call, true, LibFXA.FXA_GRAD_Q | LibFXA.FXA_GRAD_K | LibFXA.FXA_GRAD_V)
@@ -36,9 +37,9 @@ function described_problem(call::Call, backward::Bool, return_lse::Bool)
 end
 
 function plan(q::AbstractArray, k::AbstractArray, v::AbstractArray; backward::Bool = false, return_lse::Bool = false,
-              options...)
+              lse_type = nothing, options...)
     call = Call(q, k, v, Options(options))
-    it = described_problem(call, backward, return_lse)
+    it = described_problem(call, backward, return_lse, lse_type)
     out = Ref{Ptr{Cvoid}}(C_NULL)
     GC.@preserve call it FXAttn.call(LibFXA.fxa_plan_create, context(), struct_of(it.problem), out)
     return Plan(out[])
