@@ -326,6 +326,62 @@ TEST(keys_are_what_code_depends_on) {
     }
 }
 
+/* Sums of two params may be made by the same text: where they go is in the code. */
+TEST(keys_tell_gradients_apart) {
+    static const char text[] = "param x : float\nparam y : float\nscore = score + x + y";
+    static uint8_t one[1 << 16], two[1 << 16];
+    double numbers[FXA__NUMBERS] = {0};
+    size_t n = 0, m = 0;
+    choice_case c;
+    choice_start(&c, FXA_BACKWARD, text);
+    c.p.param_grads = 1;
+    choice_key(&c, one, &n, numbers);
+    choice_start(&c, FXA_BACKWARD, text);
+    c.p.param_grads = 2;
+    choice_key(&c, two, &m, numbers);
+    T_CHECK(n != m || memcmp(one, two, n) != 0);
+}
+
+/* Captured tensors are found by their places: all of them stay, read or not, and places of gradients read params where
+ * the others do. */
+TEST(tensors_keep_their_places) {
+    static const char *const texts[] = {
+        "tensor a : f32[1]\ntensor z : f32[1]\nscore = score + z[k]",
+        "tensor a : f32[1]\ntensor z : f32[1]\nscore = k <= q ? score + z[k] : -inf",
+        "tensor a : f32[1]\ntensor z : f32[1]\nscore = k <= q ? score + z[k] : -inf\nmask = q < 0 && a[q] > 0.0",
+    };
+    for (size_t i = 0; i < 2 * sizeof texts / sizeof *texts; i++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, texts[i / 2]);
+        T_INT(c.p.n_captures, 2);
+        T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
+        T_INT(g.program->n_tensors, 2);
+        if (g.program->n_tensors == 2) T_STR(g.program->tensors[1].name, "z");
+        fxa__cuda_program_free(&g);
+    }
+}
+
+TEST(places_of_gradients_read_params_in_memory) {
+    static const char *const texts[] = {"param o : int\ntensor t : f32[1]\nscore = score + t[q - k + o]",
+                                        "param o : int\ntensor t : f32[1]\nscore = score + t[h + o]"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, FXA_BACKWARD, texts[i]);
+        c.captures[0].grad = 1, c.p.flags |= FXA_SCALARS_IN_MEMORY;
+        T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
+        T_CHECK(g.grad_diagonal || g.n_sums);
+        fxa__write_bytes(&g.text, "", 1);
+        T_CHECK(strstr((const char *)g.text.data, "a.i[") == NULL); /* what the host has there is nobody's */
+        fxa__cuda_program_free(&g);
+    }
+}
+
 /* ---- Costs ------------------------------------------------------------------------------------------------------- */
 
 /* On an H200 these kernels were ahead of cuDNN's at all head dimensions (docs/cuda-kernels.md, docs/gpu.md); those

@@ -4,7 +4,7 @@
  *
  *   problem -> cuda_support.c: no, and why; yes: which kernels, compiled with what (fxa__cu_choice), with what
  *              cuda_promise.c promises to the program's text
- *           -> cuda_program.c (cuda_rewrite.c, cuda_text.c): the program's text, program.cuh
+ *           -> cuda_program.c (cuda_rewrite.c, cuda_text.c and others of cuda_text.h): the program's text, program.cuh
  *           -> cuda_build.c: sources (embedded at build) and text through NVRTC (gpu/gpu_nvrtc.h): cubins
  *   bytes  <-> cuda_saved.c: cubins
  *   run     -> cuda_layout.c: workspace by problem and tile sizes; cuda_args.c: FxaArgs and tensor maps of a bind;

@@ -275,6 +275,7 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     w->c->steep = w->c->has_slope && choose_is_steep(w, slope);
     choose_gradients(w, config);
     choose_runs(w);
+    fxa__cuda_names_make(w, &w->names);
 }
 
 fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out,

@@ -2,12 +2,11 @@
  *
  * The text of program.cuh; see score.cuh for what it defines. What neither rows nor keys change is in head(), as
  * members; everything else is in the function that needs it, as a function of the pair: the compiler finds what
- * unrolled loops over pairs have in common. Static functions see no members and compute all by themselves.
+ * unrolled loops over pairs have in common. Static functions are those of cuda_static.c and cuda_places.c.
  */
 #include "cuda_text.h"
 
 #include "../../lower/emit.h"
-#include "../../lower/interval.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -23,15 +22,10 @@ typedef struct cuda_text {
     fxa__emit wholes;             /* the mask, where whole elements are compared */
     int32_t rest[CUDA_CONJUNCTS]; /* of mask_same() */
     int n_rest;                   /* -1: there is none */
-    struct {
-        char member[16], call[32];
-    } scalars[FXA_MAX_PARAMS];     /* of params that are in memory */
-    char runs[FXA__CUDA_RUNS][16]; /* what the host computes */
 } cuda_text;
 
 static const char cudatext_pair[] = "        const int q = p.q, k = p.k;\n";
-static const char cudatext_lengths[] =
-    "        const int q_len = q_length(a, b), k_len = k_length(a, b), heads = a.heads;\n";
+
 static void cudatext_put(cuda_text *t, const char *text) { fxa__write_bytes(t->w, text, strlen(text)); }
 
 static void cudatext_switch(cuda_text *t, const char *name, int value) {
@@ -77,31 +71,6 @@ static void cudatext_give(cuda_text *t, int32_t node, const char *as_float, cons
     t->pairs.given[node] = t->c->program->nodes[node].type == FXA_FLOAT ? as_float : as_int;
 }
 
-/* Params of the caller's and the scale, where they are in memory: members, or what reads them on the spot. */
-static void cudatext_give_params(cuda_text *t, fxa__emit *e, bool members) {
-    for (int32_t i = 0; i < t->c->n_run; i++) e->given[t->c->run[i]] = t->runs[i];
-    for (int32_t i = 0; t->work->scalars && i < e->p->n_nodes; i++) {
-        const fxa__node *n = &e->p->nodes[i];
-        if (n->op != FXA_OP_PARAM || t->c->params[n->imm].from == FXA__CUDA_NUMBER) continue;
-        e->given[i] = members ? t->scalars[n->imm].member : t->scalars[n->imm].call;
-    }
-}
-
-static void cudatext_name_params(cuda_text *t) {
-    for (int32_t i = 0; i < t->c->n_run; i++)
-        (void)snprintf(t->runs[i], sizeof t->runs[i], "a.f[%d]", (int)(t->c->run_at + i));
-    for (int32_t i = 0; i < t->c->program->n_params; i++) {
-        int32_t from = t->c->params[i].from;
-        bool real = t->c->program->params[i].type == FXA_FLOAT;
-        (void)snprintf(t->scalars[i].member, sizeof t->scalars[i].member, "p%d", (int)i);
-        if (from == FXA__CUDA_SCALE)
-            (void)snprintf(t->scalars[i].call, sizeof t->scalars[i].call, "run_scale(a)");
-        else
-            (void)snprintf(t->scalars[i].call, sizeof t->scalars[i].call, "scalar_%s(a, %d)", real ? "float" : "int",
-                           (int)from);
-    }
-}
-
 /* A pair's ints and comparisons from those of its tile; what other texts give is given already. */
 static void cudatext_give_tiles(cuda_text *t) {
     const cuda_tile *tiles = t->work->tiles;
@@ -143,7 +112,7 @@ static bool cudatext_open(cuda_text *t) {
     for (int i = 0; i < 4; i++) {
         ok = fxa__lower_emit_open(t->work->host, p, FXA__CUDA_F32, 0, emits[i]) && ok;
         if (ok) cudatext_known(t, emits[i]);
-        if (ok) cudatext_give_params(t, emits[i], true);
+        if (ok) fxa__cuda_names_give(t->work, emits[i], true);
     }
     if (!ok) return false;
     if (!cudatext_ranges_alone(t)) {
@@ -174,23 +143,6 @@ static bool cudatext_open(cuda_text *t) {
     return true;
 }
 
-/* All that one node needs, computed on the spot. */
-static bool cudatext_alone(cuda_text *t, int32_t node, fxa__emit_level most) {
-    fxa__emit e;
-    bool ok = fxa__lower_emit_open(t->work->host, t->c->program, FXA__CUDA_F32, 0, &e);
-    if (ok) {
-        cudatext_give_params(t, &e, false);
-        fxa__lower_emit_want(&e, node, CUDA_VALUE);
-        cudatext_localize(&e, FXA__EMIT_RUN);
-        for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
-            fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, t->w);
-        cudatext_put(t, "        return ");
-        fxa__lower_emit_value(&e, node, t->w);
-    }
-    fxa__lower_emit_close(&e);
-    return ok;
-}
-
 /* ---- Functions of pairs ------------------------------------------------------------------------------------------ */
 
 /* Members for params that are in memory: their declarations, or what fills them. */
@@ -201,9 +153,11 @@ static void cudatext_scalars(cuda_text *t, bool fill) {
         if (n->op != FXA_OP_PARAM || !t->pairs.given[i]) continue;
         if (!(t->pairs.used[i] | t->grads.used[i] | t->tiles.used[i])) continue;
         if (fill)
-            fxa__write_format(t->w, "        %s = %s;\n", t->scalars[n->imm].member, t->scalars[n->imm].call);
+            fxa__write_format(t->w, "        %s = %s;\n", t->work->names.scalar[n->imm].member,
+                              t->work->names.scalar[n->imm].call);
         else
-            fxa__write_format(t->w, "    %s %s;\n", n->type == FXA_FLOAT ? "float" : "int", t->scalars[n->imm].member);
+            fxa__write_format(t->w, "    %s %s;\n", n->type == FXA_FLOAT ? "float" : "int",
+                              t->work->names.scalar[n->imm].member);
     }
 }
 
@@ -376,60 +330,6 @@ static void cudatext_scatter(cuda_text *t) {
     cudatext_put(t, "    }\n");
 }
 
-/* ---- Static functions -------------------------------------------------------------------------------------------- */
-
-static bool cudatext_unit(cuda_text *t) {
-    cudatext_put(t, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
-    bool ok = true;
-    if (t->c->unit_at >= 0)
-        fxa__write_format(t->w, "        return a.f[%d]", (int)t->c->unit_at);
-    else if (t->c->factor >= 0)
-        ok = cudatext_alone(t, t->c->factor, FXA__EMIT_RUN);
-    else
-        cudatext_put(t, "        return 1.f");
-    cudatext_put(t, t->c->unit_at >= 0 ? ";\n    }\n" : " * LOG2E;\n    }\n");
-    return ok;
-}
-
-/* Any pair on the diagonal does: the one nearest to 0. */
-static bool cudatext_diagonal(cuda_text *t) {
-    if (t->c->diagonal < 0) return true;
-    cudatext_put(t, "    static FXA_INLINE float diagonal(const FxaArgs &a, int b, int h, int d)\n    {\n");
-    cudatext_put(t, cudatext_lengths);
-    cudatext_put(t, "        const int q = max(d, 0), k = max(-d, 0);\n");
-    bool ok = cudatext_alone(t, t->c->diagonal, FXA__EMIT_PAIR);
-    cudatext_put(t, ";\n    }\n");
-    return ok;
-}
-
-/* Ranges of the words of a tile are there; of other tables nobody knows. */
-static const char cudatext_q_range[] = "fxa__span_words(vector_range(a.q_vector, b, h, q0, q1))";
-static const char cudatext_k_range[] = "fxa__span_words(vector_range(a.k_vector, b, h, k0, k1))";
-
-static bool cudatext_class(cuda_text *t) {
-    fxa__interval v;
-    if (!t->c->has_mask) return true;
-    bool ok = fxa__lower_interval_open(t->work->host, t->c->program, FXA__CUDA_F32, &v);
-    if (ok) {
-        if (t->c->q_word >= 0 && t->c->program->nodes[t->c->q_word].type != FXA_FLOAT)
-            v.emit.given[t->c->q_word] = cudatext_q_range;
-        if (t->c->k_word >= 0 && t->c->program->nodes[t->c->k_word].type != FXA_FLOAT)
-            v.emit.given[t->c->k_word] = cudatext_k_range;
-        cudatext_put(
-            t, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
-               "\n    {\n");
-        cudatext_put(t, cudatext_lengths);
-        cudatext_give_params(t, &v.emit, false);
-        cudatext_put(t, "        const auto load_range = [&](const FxaArgs &, int, long long, int, fxa__span) {\n"
-                        "            return fxa__span_any();\n        };\n"
-                        "        const auto fxa__span_words = [](Int2 r) { return fxa__span_make(r.x, r.y); };\n");
-        fxa__lower_interval_text(&v, t->w);
-        cudatext_put(t, "    }\n");
-    }
-    fxa__lower_interval_close(&v);
-    return ok;
-}
-
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
 static int cudatext_words(const cuda_text *t) {
@@ -465,7 +365,6 @@ static void cudatext_switches(cuda_text *t) {
 
 bool fxa__cuda_text_write(const cuda_work *w) {
     cuda_text t = {.work = w, .c = w->c, .w = &w->c->text};
-    cudatext_name_params(&t);
     bool ok = cudatext_open(&t);
     if (ok) {
         cudatext_switches(&t);
@@ -478,7 +377,7 @@ bool fxa__cuda_text_write(const cuda_work *w) {
         cudatext_mask_same(&t);
         cudatext_partials(&t);
         cudatext_scatter(&t);
-        ok = cudatext_unit(&t) && cudatext_diagonal(&t) && cudatext_class(&t) && fxa__cuda_places_write(w) && ok;
+        ok = fxa__cuda_static_write(w) && fxa__cuda_places_write(w);
         cudatext_put(&t, "};\n");
     }
     fxa__lower_emit_close(&t.pairs);

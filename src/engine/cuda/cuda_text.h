@@ -21,6 +21,14 @@ enum {
     CUDA_GRADS = 1 << 5
 };
 
+/* What texts read params by, where kernels do not have them as a.f[] and a.i[]. */
+typedef struct cuda_names {
+    struct {
+        char member[16], call[32];
+    } scalar[FXA_MAX_PARAMS];     /* of params that are in memory: of Program, and on the spot */
+    char run[FXA__CUDA_RUNS][16]; /* what the host computes */
+} cuda_names;
+
 typedef struct cuda_work {
     fxa__host *host;
     fxa__cuda_program *c;
@@ -36,6 +44,7 @@ typedef struct cuda_work {
     int32_t rounded;         /* a float that the forward has rounded, as a number on a diagonal: it is not fused; -1 */
     struct cuda_tile *tiles; /* by node */
     int32_t *given;          /* by node: the place in f[] that the host fills with it; -1 */
+    cuda_names names;
 } cuda_work;
 
 /* ---- cuda_tile.c ------------------------------------------------------------------------------------------------- */
@@ -64,6 +73,18 @@ int32_t fxa__cuda_near_factor(const cuda_work *w);
 bool fxa__cuda_is_steep(const cuda_work *w, int32_t slope);
 /* Whether a float on a diagonal is a few operations on numbers of heads and distances: cheaper than a load. */
 bool fxa__cuda_is_cheap(const cuda_work *w, int32_t node);
+
+/* ---- cuda_names.c ------------------------------------------------------------------------------------------------ */
+
+void fxa__cuda_names_make(const cuda_work *w, cuda_names *out);
+/* Gives a text these names, before anything is wanted of it. Every text that computes something of params has them, so
+ * that all of them see the same bits. members: it is one of pairs, which have members; else static. */
+void fxa__cuda_names_give(const cuda_work *w, fxa__emit *e, bool members);
+
+/* ---- cuda_static.c ----------------------------------------------------------------------------------------------- */
+
+/* unit(), diagonal(), tile_class(). False: out of memory. */
+bool fxa__cuda_static_write(const cuda_work *k);
 
 /* ---- cuda_text.c ------------------------------------------------------------------------------------------------- */
 

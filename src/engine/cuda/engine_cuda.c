@@ -160,6 +160,7 @@ static void cu_key(void *self, const fxa__problem *p, fxa__writer *w) {
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
         fxa__write_bytes(w, g.program->hash, sizeof g.program->hash);
         for (int32_t i = 0; i < g.program->n_params; i++) fxa__write_u32(w, (uint32_t)g.params[i].from);
+        for (int32_t i = 0; i < g.n_sums; i++) fxa__write_u32(w, (uint32_t)g.sums[i]); /* the text has only values */
         fxa__write_u64(w, g.text.size);
         fxa__write_bytes(w, g.text.data, g.text.size);
     } else {

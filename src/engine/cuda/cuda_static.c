@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The static functions of program.cuh that are asked before there is a pair: unit(), diagonal(), tile_class(). They see
+ * no members and compute all by themselves.
+ */
+#include "cuda_text.h"
+
+#include "../../lower/interval.h"
+
+#include <string.h>
+
+static const char static_lengths[] =
+    "        const int q_len = q_length(a, b), k_len = k_length(a, b), heads = a.heads;\n";
+
+static void static_put(const cuda_work *k, const char *text) { fxa__write_bytes(&k->c->text, text, strlen(text)); }
+
+/* All that one node needs, computed on the spot. */
+static bool static_alone(const cuda_work *k, int32_t node, fxa__emit_level most) {
+    fxa__emit e;
+    bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
+    if (ok) {
+        fxa__cuda_names_give(k, &e, false);
+        fxa__lower_emit_want(&e, node, CUDA_VALUE);
+        for (int32_t i = 0; i < e.p->n_nodes; i++) e.kept[i] = 0; /* there are no members */
+        for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
+            fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, &k->c->text);
+        static_put(k, "        return ");
+        fxa__lower_emit_value(&e, node, &k->c->text);
+    }
+    fxa__lower_emit_close(&e);
+    return ok;
+}
+
+static bool static_unit(const cuda_work *k) {
+    static_put(k, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
+    bool ok = true;
+    if (k->c->unit_at >= 0)
+        fxa__write_format(&k->c->text, "        return a.f[%d]", (int)k->c->unit_at);
+    else if (k->c->factor >= 0)
+        ok = static_alone(k, k->c->factor, FXA__EMIT_RUN);
+    else
+        static_put(k, "        return 1.f");
+    static_put(k, k->c->unit_at >= 0 ? ";\n    }\n" : " * LOG2E;\n    }\n");
+    return ok;
+}
+
+/* Any pair on the diagonal does: the one nearest to 0. */
+static bool static_diagonal(const cuda_work *k) {
+    if (k->c->diagonal < 0) return true;
+    static_put(k, "    static FXA_INLINE float diagonal(const FxaArgs &a, int b, int h, int d)\n    {\n");
+    static_put(k, static_lengths);
+    static_put(k, "        const int q = max(d, 0), k = max(-d, 0);\n");
+    bool ok = static_alone(k, k->c->diagonal, FXA__EMIT_PAIR);
+    static_put(k, ";\n    }\n");
+    return ok;
+}
+
+/* Ranges of the words of a tile are there; of other tables nobody knows. */
+static const char static_q_range[] = "fxa__span_words(vector_range(a.q_vector, b, h, q0, q1))";
+static const char static_k_range[] = "fxa__span_words(vector_range(a.k_vector, b, h, k0, k1))";
+
+static bool static_class(const cuda_work *k) {
+    fxa__interval v;
+    if (!k->c->has_mask) return true;
+    bool ok = fxa__lower_interval_open(k->host, k->c->program, FXA__CUDA_F32, &v);
+    if (ok) {
+        if (k->c->q_word >= 0 && k->c->program->nodes[k->c->q_word].type != FXA_FLOAT)
+            v.emit.given[k->c->q_word] = static_q_range;
+        if (k->c->k_word >= 0 && k->c->program->nodes[k->c->k_word].type != FXA_FLOAT)
+            v.emit.given[k->c->k_word] = static_k_range;
+        static_put(
+            k, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
+               "\n    {\n");
+        static_put(k, static_lengths);
+        fxa__cuda_names_give(k, &v.emit, false);
+        static_put(k, "        const auto load_range = [&](const FxaArgs &, int, long long, int, fxa__span) {\n"
+                      "            return fxa__span_any();\n        };\n"
+                      "        const auto fxa__span_words = [](Int2 r) { return fxa__span_make(r.x, r.y); };\n");
+        fxa__lower_interval_text(&v, &k->c->text);
+        static_put(k, "    }\n");
+    }
+    fxa__lower_interval_close(&v);
+    return ok;
+}
+
+bool fxa__cuda_static_write(const cuda_work *k) { return static_unit(k) && static_diagonal(k) && static_class(k); }
