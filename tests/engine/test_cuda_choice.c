@@ -263,6 +263,28 @@ TEST(promises_to_the_text) {
     }
 }
 
+/* A text that is made once more counts on no size that nobody looked at. */
+TEST(indices_are_guarded_where_tensors_are_small) {
+    static const char *const texts[] = {"tensor t : f32[1]\nscore = score + t[h]",
+                                        "tensor t : f32[1]\nscore = -2.5 * (score * t[h])",
+                                        "tensor t : f32[1]\nscore = 2.5 * (tanh(score) * t[h] / t[h])",
+                                        "tensor t : f32[1]\nscore = -2.5 * (tanh(score) * t[h] / t[h])"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (int64_t size = 1; size <= 4; size += 3) {
+            choice_case c;
+            fxa__cu_choice out;
+            fxa__cuda_program g;
+            fxa_error err = {.status = FXA_OK};
+            choice_start(&c, FXA_FORWARD, texts[i]);
+            c.captures[0].size[0] = size;
+            T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
+            if (size < 4 && g.least[0][0]) T_FAIL("%s: t has to have one for each head\n", texts[i]);
+            fxa__write_bytes(&g.text, "", 1);
+            T_CHECK(strstr((const char *)g.text.data, "a.tensor[0]")); /* 0 / 0 is no 1 */
+            fxa__cuda_program_free(&g);
+        }
+}
+
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
 static void choice_key(choice_case *c, uint8_t out[1 << 16], size_t *size, double numbers[FXA__NUMBERS]) {
@@ -380,6 +402,25 @@ TEST(places_of_gradients_read_params_in_memory) {
         T_CHECK(strstr((const char *)g.text.data, "a.i[") == NULL); /* what the host has there is nobody's */
         fxa__cuda_program_free(&g);
     }
+}
+
+/* Sums that have no room are scattered, which params cannot be. */
+TEST(params_have_room_among_sums) {
+    char text[512] = "param x : float\ntensor t : f32[2]\nscore = score + x";
+    choice_case c;
+    fxa__cu_choice out;
+    fxa__cuda_program g;
+    fxa_error err = {.status = FXA_OK};
+    bool param = false;
+    for (int i = 0; i <= FXA__CUDA_SUMS; i++) (void)sprintf(text + strlen(text), " + t[h, %d]", i);
+    choice_start(&c, FXA_BACKWARD, text);
+    c.captures[0].grad = 1, c.p.param_grads = 1;
+    T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
+    T_INT(g.n_sums, FXA__CUDA_SUMS);
+    T_CHECK(g.has_scatter);
+    for (int32_t i = 0; i < g.n_sums; i++) param |= g.program->outputs[g.sums[i]].kind == FXA__OUT_DPARAM;
+    T_CHECK(param);
+    fxa__cuda_program_free(&g);
 }
 
 /* ---- Costs ------------------------------------------------------------------------------------------------------- */

@@ -75,15 +75,15 @@ static void rewrite_product_zero(rewrite *r, int32_t i, int at) {
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MULZ, r->base[i], r->factor[i]);
 }
 
-/* A product or quotient with what stays: of the operand that moves, whatever factor that had joins; a factor that is
- * divided by again is gone. */
+/* A product or quotient with what stays: of the operand that moves, whatever factor that had joins; a factor of params
+ * that is divided by again is gone. One of a tensor may be 0: nobody looks at its elements. */
 static void rewrite_product(rewrite *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t moving = n->arg[1 - at];
     fxa_value c = r->map[n->arg[at]];
-    bool had = r->factor[moving] >= 0;
+    bool had = r->factor[moving] >= 0, known = r->plain && !r->sets[n->arg[at]].tensors;
     r->base[i] = had ? r->base[moving] : r->map[moving];
-    if (had && rewrite_is_quotient(n) && r->factor[moving] == c && r->plain) {
+    if (had && rewrite_is_quotient(n) && r->factor[moving] == c && known) {
         r->map[i] = r->base[i];
         r->base[i] = -1;
         return;

@@ -251,7 +251,7 @@ static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice 
 /* ---- The program ------------------------------------------------------------------------------------------------- */
 
 /* A factor that turns out to be 0 or below stays with the pairs; of tensors that are smaller than the text counts on
- * indices are guarded. */
+ * indices are guarded. Every text is looked at: one that is made once more may count on other sizes. */
 static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_program *derivative, fxa__cu_choice *c,
                           fxa__cuda_program *out, fxa_error *err) {
     bool backward = p->in.pass == FXA_BACKWARD;
@@ -261,13 +261,15 @@ static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_
     config.plain = c->plain;
     config.scalars = p->in.flags & FXA_SCALARS_IN_MEMORY;
     config.fits = UINT64_MAX;
-    FXA_TRY(fxa__cuda_program_make(p->host, &config, out, err));
-    bool stays = c->plain && !fxa__cu_factor_is_positive(out);
-    config.fits = fxa__cu_fitting(p, out);
-    if (!stays && config.fits == UINT64_MAX) return FXA_OK;
-    fxa__cuda_program_free(out);
-    if (stays) c->plain = config.plain = false;
-    return fxa__cuda_program_make(p->host, &config, out, err);
+    for (;;) {
+        FXA_TRY(fxa__cuda_program_make(p->host, &config, out, err));
+        bool stays = c->plain && !fxa__cu_factor_is_positive(out);
+        uint64_t fits = config.fits & fxa__cu_fitting(p, out);
+        if (!stays && fits == config.fits) return FXA_OK;
+        fxa__cuda_program_free(out);
+        config.fits = fits;
+        if (stays) c->plain = config.plain = false;
+    }
 }
 
 static fxa_status cu_program(const fxa__problem *p, fxa__cu_choice *c, fxa__cuda_program *out, fxa_error *err) {
