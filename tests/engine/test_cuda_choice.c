@@ -218,6 +218,19 @@ TEST(sums_beside_slopes_are_for_sm80) {
     fxa__cuda_program_free(&g);
 }
 
+/* Groups of rows and KV heads share an axis of the grid, which has 65535. */
+TEST(decoding_fits_its_grid) {
+    for (int sq = 32; sq <= 64; sq += 32) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, FXA_FORWARD, NULL);
+        c.p.hq = c.p.hkv = 40000, c.p.sq = sq;
+        T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
+        T_INT(out.row_tiles, sq == 32 ? 4 : 0);
+    }
+}
+
 /* ---- Promises ---------------------------------------------------------------------------------------------------- */
 
 /* Whether the scale may go into the unit, whether loads are words, which tensor is read with the tiles. */

@@ -11,6 +11,8 @@
  */
 #include "cuda.h"
 
+#include "../../base/num.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -208,14 +210,15 @@ static uint64_t cu_tensor_grads(const fxa_problem *p) {
     return bits;
 }
 
-enum { CU_DECODE_ROWS = 64, CU_DECODE_KEYS = 256 };
+enum { CU_DECODE_ROWS = 64, CU_DECODE_KEYS = 256, CU_DECODE_MOST = 32 /* rows of a CTA */ };
 
 /* Few rows for many keys: decoding, where all rows of a KV head share what is read. Its lists have a row for each KV
  * head, so masks are the same for its query heads. */
 static bool cu_is_decode(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
     bool same = p->hq == p->hkv || !(g->mask_inputs & 1u << FXA_INPUT_H);
     bool fits = c->family == FXA__CU_SM90 && c->d == c->dv && c->d <= CU_MOST_NARROW && p->d == p->dv && !c->dropout;
-    return p->pass == FXA_FORWARD && fits && same && p->sq * (p->hq / p->hkv) <= CU_DECODE_ROWS &&
+    int64_t rows = p->sq * (p->hq / p->hkv), groups = fxa__div_up(rows, CU_DECODE_MOST); /* the grid has all of them */
+    return p->pass == FXA_FORWARD && fits && same && rows <= CU_DECODE_ROWS && p->hkv * groups <= CU_MOST_GRID &&
            p->sk >= CU_DECODE_KEYS;
 }
 
