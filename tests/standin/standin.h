@@ -26,6 +26,7 @@ typedef struct standin_state {
     atomic_size_t held;     /* now: contexts and memory; descriptors and handles */
     bool context_lost;      /* it could not be entered: what is in it stays there */
     atomic_size_t runs;
+    atomic_size_t waits; /* for all of a context */
 } standin_state;
 
 #endif

@@ -140,7 +140,10 @@ static int standin_enter(void) {
 }
 
 STANDIN(cuCtxSynchronize)(void);
-STANDIN(cuCtxSynchronize)(void) { return standin_enter(); }
+STANDIN(cuCtxSynchronize)(void) {
+    standin_cuda.waits++;
+    return standin_enter();
+}
 
 STANDIN(cuMemAlloc_v2)(uintptr_t *out, size_t size);
 STANDIN(cuMemAlloc_v2)(uintptr_t *out, size_t size) {

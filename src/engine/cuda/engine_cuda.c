@@ -181,14 +181,17 @@ static fxa_status cu_numbers(void *self, const fxa__problem *p, double numbers[F
 
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
 
-/* What was begun with it on the device may not have ended: its code must not be unloaded under it. */
-static void cu_release(void *self, void *code) {
-    const fxa__cu_self *s = self;
-    fxa__cu_code *c = code;
-    if (s->on_device) fxa__gpu_wait_all(&s->gpu);
+static void cu_free(const fxa__cu_self *s, fxa__cu_code *c) {
     fxa__cu_build_free(s, c);
     fxa__cuda_program_free(&c->program);
     fxa__free(c->host, c, sizeof *c);
+}
+
+/* What was begun with it on the device may not have ended: its code must not be unloaded under it. */
+static void cu_release(void *self, void *code) {
+    const fxa__cu_self *s = self;
+    if (s->on_device) fxa__gpu_wait_all(&s->gpu);
+    cu_free(s, code);
 }
 
 static void cu_describe(const fxa__cu_self *s, fxa__cu_code *c) {
@@ -240,7 +243,7 @@ static fxa_status cu_load(void *self, const fxa__problem *p, fxa__reader *saved,
     if (status == FXA_OK && saved) status = fxa__cu_saved_read(saved, c, err);
     if (status == FXA_OK) status = fxa__cu_build(s, c, err);
     if (status != FXA_OK) {
-        cu_release(self, c);
+        cu_free(s, c); /* nothing runs it: to wait would end what other threads record */
         return status;
     }
     cu_describe(s, c);
