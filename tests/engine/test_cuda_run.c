@@ -409,6 +409,32 @@ TEST(scale_of_zero_is_refused_where_it_is_in_the_unit) {
     bed_close(&x);
 }
 
+static int watch_attributes(unsigned n, int *attributes, void **values, uintptr_t at) {
+    (void)n, (void)attributes;
+    *(unsigned *)values[0] = at ? 2 : 0; /* memory of a device */
+    *(int *)values[2] = 0;
+    return 0;
+}
+static int watch_recorded(void *stream, int *status) { return (void)stream, *status = 0, 0; }
+
+/* A tensor without elements may be nowhere, as PyTorch has it. */
+TEST(empty_tensors_are_nowhere) {
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_FORWARD, "tensor t : f32[2]\nscore = score + t[h, q]", &program);
+    fxa_capture t = {.size = {8, 0}};
+    fxa_error err;
+    bed x;
+    p.captures = &t, p.n_captures = 1;
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    x.self.gpu.driver.pointer_attributes = watch_attributes;
+    x.self.gpu.driver.stream_recorded = watch_recorded;
+    x.tensors[0].data = NULL;
+    T_OK(fxa__cu_check(&x.self, x.p, &x.bind, &err));
+    T_OK(bed_run(&x, &err));
+    bed_close(&x);
+    fxa_program_destroy(program);
+}
+
 /* Every call of the driver may fail: the run says so and goes no further. */
 TEST(failing_calls) {
     fxa_program *program;

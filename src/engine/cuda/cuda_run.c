@@ -71,7 +71,8 @@ static fxa_status where_check(const fxa__cu_self *s, const fxa__problem *p, cons
         if (bind->slot[i]) FXA_TRY(fxa__gpu_check(&s->gpu, "slot", fxa_slot_name((fxa_slot)i), bind->slot[i], err));
     for (size_t i = 0; i < p->in.n_captures; i++) {
         const char *name = p->program->tensors[i].name;
-        FXA_TRY(fxa__gpu_check(&s->gpu, "tensor", name, bind->tensors[i].data, err));
+        if (bind->tensors[i].data) /* else it has no elements: problem/bind.c */
+            FXA_TRY(fxa__gpu_check(&s->gpu, "tensor", name, bind->tensors[i].data, err));
         if (bind->dtensors && bind->dtensors[i].data)
             FXA_TRY(fxa__gpu_check(&s->gpu, "gradient of tensor", name, bind->dtensors[i].data, err));
     }
