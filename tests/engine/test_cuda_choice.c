@@ -146,6 +146,10 @@ TEST(refusals_of_programs) {
     choice_start(&c, FXA_FORWARD, "mask = score > 0");
     T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "mask reads the score");
+    choice_start(&c, FXA_FORWARD, "tensor zzzz_slot_20 : i32[1]\nscore = score + float(q + zzzz_slot_20[k])");
+    c.p.map_q.kind = FXA_MAP_TABLE; /* which is in slot 20 */
+    T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "zzzz_slot_");
 }
 
 /* ---- Families ---------------------------------------------------------------------------------------------------- */

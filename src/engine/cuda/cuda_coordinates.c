@@ -127,10 +127,13 @@ static fxa_status coords_build(fxa__host *host, coords *c, const fxa_program *pr
     return status;
 }
 
-/* The caller's tensors keep their places. */
+/* The caller's tensors keep their places, and none of them stands in for a slot. */
 static bool coords_keeps(const fxa_program *before, const fxa_program *after) {
-    for (int32_t i = 0; i < before->n_tensors; i++)
-        if (i >= after->n_tensors || strcmp(before->tensors[i].name, after->tensors[i].name) != 0) return false;
+    for (int32_t i = 0; i < before->n_tensors; i++) {
+        const char *name = before->tensors[i].name;
+        if (i >= after->n_tensors || strcmp(name, after->tensors[i].name) != 0) return false;
+        if (strncmp(name, coords_prefix, sizeof coords_prefix - 1) == 0) return false;
+    }
     return true;
 }
 
@@ -149,8 +152,8 @@ fxa_status fxa__cu_coordinates(const fxa__problem *p, fxa_program *program, fxa_
     if (status != FXA_OK || coords_keeps(program, *out)) return status;
     fxa_program_destroy(*out);
     *out = NULL;
-    return fxa__fail(err, FXA_E_UNSUPPORTED, "the program's tensors have names after %s, or are not all read",
-                     coords_prefix);
+    return fxa__fail(err, FXA_E_UNSUPPORTED,
+                     "the program's tensors have names like %s or after it, or are not all read", coords_prefix);
 }
 
 int32_t fxa__cu_coordinates_slot(const fxa_program *program, int32_t tensor) {
