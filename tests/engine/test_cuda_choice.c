@@ -222,6 +222,21 @@ TEST(sums_beside_slopes_are_for_sm80) {
     fxa__cuda_program_free(&g);
 }
 
+/* TMA counts to 2^40 bytes. */
+TEST(strides_beyond_tma_are_for_sm80) {
+    for (int i = 0; i < 2; i++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, FXA_FORWARD, NULL);
+        c.p.k.layout = FXA_LAYOUT_STRIDED;
+        c.p.k.stride[0] = (INT64_C(1) << 39) - (i ? 0 : 8);
+        c.p.k.stride[1] = 500 * 64, c.p.k.stride[2] = 64, c.p.k.stride[3] = 1;
+        T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
+        T_INT(out.family, i ? FXA__CU_SM80 : FXA__CU_SM90);
+    }
+}
+
 /* Groups of rows and KV heads share an axis of the grid, which has 65535. */
 TEST(decoding_fits_its_grid) {
     for (int sq = 32; sq <= 64; sq += 32) {

@@ -102,6 +102,7 @@ static const char *const meant_listed[] = {
     "tensor g : f32[1]\nscore = score * g[q] + g[k] * g[q - k]",
     "score = score < 0.0 ? 0.1 * score : score\nmask = (q ^ k) & 1 == 0",
     "score = 30.0 * tanh(score / 30.0) + 1.5",
+    "param o : int\ntensor t : f32[2]\nscore = score + t[h, q - k + o] + t[h + o, 0]",
 };
 enum { MEANT_LISTED = sizeof meant_listed / sizeof *meant_listed, MEANT_WAYS = 5 };
 

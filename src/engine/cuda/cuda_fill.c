@@ -34,7 +34,7 @@ static bool fill_can(const fxa_program *p, int32_t node, int depth) {
 
 bool fxa__cuda_can_fill(const fxa_program *p, int32_t node) { return fill_can(p, node, FILL_DEPTH); }
 
-/* Of what can be filled; params in f32, as kernels have them. */
+/* Of what can be filled. */
 static double fill_value(const fxa_program *p, int32_t node, const double *params) {
     const fxa__node *n = &p->nodes[node];
     double x = n->n_args > 0 ? fill_value(p, n->arg[0], params) : 0;

@@ -24,6 +24,8 @@
 
 enum { CU_MOST_COLUMNS = 256, CU_MOST_GRID = 65535, CU_MOST_LENGTH = FXA__CUDA_LENGTH, CU_MOST_NARROW = 128 };
 
+#define CU_MOST_STRIDE (INT64_C(1) << 39) /* elements of 16 bits: strides of TMA are below 2^40 bytes */
+
 /* ---- Questions --------------------------------------------------------------------------------------------------- */
 
 static bool cu_is_f64(const fxa_problem *p) { return p->q.dtype == FXA_F64; }
@@ -148,7 +150,8 @@ static bool cu_is_aligned(const fxa_problem *p) {
     for (size_t i = 0; i < n; i++)
         for (int axis = 0; axis < 3; axis++) {
             int64_t stride = operands[i].operand->stride[axis];
-            aligned = aligned && (operands[i].size[axis] == 1 || (stride > 0 && stride % 8 == 0));
+            aligned =
+                aligned && (operands[i].size[axis] == 1 || (stride > 0 && stride % 8 == 0 && stride < CU_MOST_STRIDE));
         }
     return aligned;
 }
