@@ -157,8 +157,8 @@ class _Flex:
             try:
                 return _ROUTES[route](mod, rec, arguments)
             except (Exception, NeedsCapture, NeedsJax) as error:
-                if first is not None:
-                    raise first from None
+                if first is not None:  # who asked for JAX by himself is told what JAX could not
+                    raise (error if "__jax_array__" in str(first) else first) from None
                 if isinstance(error, TypeError):
                     _check_call(mod, arguments, inputs is _MASK_ARGUMENTS)
                 if on_trial and isinstance(error, TraceError) and not isinstance(error, NotJaxs):
