@@ -13,9 +13,9 @@ SOURCE = os.path.join(ROOT, "src", "engine", "cuda")
 
 
 def find_nvrtc():
-    """The library, or None: FXA_NVRTC, the loader's path, a wheel of this Python, the toolkit."""
+    """The library, or None: FXA_NVRTC, the loader's path, a wheel of this Python, `make deps-cudnn`, the toolkit."""
     names = [os.environ.get("FXA_NVRTC", ""), "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]
-    for base in sys.path:
+    for base in sys.path + [os.path.join(os.environ.get("FXA_BUILD", ""), "deps", "cudnn")]:
         names += sorted(glob.glob(os.path.join(base, "nvidia", "*", "lib", "libnvrtc.so.*")))
     names += sorted(glob.glob("/usr/local/cuda*/lib64/libnvrtc.so.*"))
     for name in names:
