@@ -455,6 +455,11 @@ TEST(failing_calls) {
         T_INT(watch.calls, i);
         T_INT(watch.pushed, 0);
     }
+    memset(&watch, 0, sizeof watch);
+    x.code.unit[FXA__CU_ENDS].function[0] = NULL; /* as bytes of a plan may have it */
+    T_STATUS(fxa__cu_run(&x.self, &x.code, x.p, &x.bind, &err), FXA_E_ENGINE);
+    T_HAS(err.text, "lacks a kernel");
+    T_INT(watch.pushed, 0);
     bed_close(&x);
     fxa_program_destroy(program);
 }

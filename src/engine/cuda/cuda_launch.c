@@ -13,6 +13,8 @@ fxa_status fxa__cu_launch(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa_
                           void **params) {
     const fxa__cu_module *m = &c->code->unit[unit];
     int32_t shared = threads ? 0 : m->shape.shared_bytes;
+    if (!m->function[function]) /* a cubin of somebody's bytes */
+        return fxa__fail(c->err, FXA_E_ENGINE, "the plan's code lacks a kernel that its problem needs");
     int status = c->self->gpu.driver.launch(m->function[function], (unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z,
                                             (unsigned)(threads ? threads : m->shape.threads), 1, 1, (unsigned)shared,
                                             c->bind->stream, params, NULL);
