@@ -129,9 +129,9 @@ def check_text():
                     say(path, number, "unfinished: " + line.strip())
 
 
-def check_python():
-    """Modules of the package; scripts and tests are as their writers like them."""
-    for path in sources("python", ".py"):
+def check_package(folder, suffix):
+    """Modules of a front end's package; scripts and tests are as their writers like them."""
+    for path in sources(folder, suffix):
         lines = open(path, encoding="utf-8").read().split("\n")
         if lines[0] != "# SPDX-License-Identifier: Apache-2.0":
             say(path, 1, "does not open with the SPDX line")
@@ -144,19 +144,9 @@ def check_python():
                 say(path, number, "tab or white space at the end")
 
 
-def check_julia():
-    """The package by the rules of Python's, and no generated file among it; tests are as their writers like them."""
-    for path in sources("julia", ".jl"):
-        lines = open(path, encoding="utf-8").read().split("\n")
-        if lines[0] != "# SPDX-License-Identifier: Apache-2.0":
-            say(path, 1, "does not open with the SPDX line")
-        if len(lines) > 500:
-            say(path, len(lines), "%d lines: split it (limit 500)" % len(lines))
-        for number, line in enumerate(lines, 1):
-            if len(line) > 120:
-                say(path, number, "line of %d columns (120)" % len(line))
-            if "\t" in line or line.rstrip() != line:
-                say(path, number, "tab or white space at the end")
+def check_packages():
+    check_package("python", ".py")
+    check_package("julia", ".jl")
 
 
 def check_forbidden():
@@ -217,7 +207,7 @@ def check_format():
 
 
 def main():
-    for check in (check_includes, check_names, check_text, check_python, check_julia, check_forbidden, check_float_state, check_exports, check_format):
+    for check in (check_includes, check_names, check_text, check_packages, check_forbidden, check_float_state, check_exports, check_format):
         check()
     print("\n".join(findings) if findings else "lint: nothing found")
     return 1 if findings else 0
