@@ -31,6 +31,8 @@ typedef struct fxa__answer {
 
 /* Makes the report a no, with its reason; what does not fit is cut off. */
 void fxa__support_refuse(fxa_support *report, const char *reason);
+/* What `query` returns of a status that came about while it looked: a no for E_UNSUPPORTED, whose reason is `why`. */
+fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__answer *out, fxa_error *err);
 
 typedef struct fxa__engine {
     const char *name;
@@ -61,7 +63,8 @@ typedef struct fxa__engine {
     fxa_status (*numbers)(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err);
     /* Seconds that a run of a supported problem will take, about. NULL: not known; the order of engines decides. */
     double (*cost)(void *self, const fxa__problem *p);
-    /* Makes immutable code, its memory from p->host; *bytes is what it costs the cache. May give NULL code. */
+    /* Makes immutable code, its memory from p->host; *bytes is what it costs the cache. May give NULL code. NULL:
+     * `load` without a reader does it. */
     fxa_status (*compile)(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err);
     /* Never while a call of `run` with the code is under way. Of a device: from a thread that opens, compiles or
      * clears, not from whoever dropped the last reference; what `run` began there may not have ended, and the engine

@@ -19,6 +19,16 @@ void fxa__support_refuse(fxa_support *report, const char *reason) {
     report->reason[n] = '\0';
 }
 
+fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__answer *out, fxa_error *err) {
+    if (status == FXA_OK) return FXA_OK;
+    if (status == FXA_E_UNSUPPORTED) {
+        fxa__support_refuse(&out->report, why->text);
+        return FXA_OK;
+    }
+    if (err) *err = *why;
+    return status;
+}
+
 /* ---- Code put aside ---------------------------------------------------------------------------------------------- */
 
 static bool instance_is_foreign(const fxa__instance *i) {
@@ -175,7 +185,9 @@ static fxa_status code_fill(fxa__code *code, const fxa__problem *p, const fxa__c
     *bytes = from->made_bytes;
     if (from->made) return FXA_OK;
     if (from->section) return code_load(code, p, from->section, bytes, err);
-    return code->instance->engine->compile(code->instance->self, p, &code->code, bytes, err);
+    const fxa__engine *engine = code->instance->engine;
+    if (!engine->compile) return engine->load(code->instance->self, p, NULL, &code->code, bytes, err);
+    return engine->compile(code->instance->self, p, &code->code, bytes, err);
 }
 
 fxa_status fxa__code_create(fxa__instance *instance, const fxa__problem *p, const fxa__code_source *from,

@@ -11,7 +11,9 @@
 #define FXA_GPU_GPU_H
 
 #include "../base/device_memory.h"
+#include "../base/host.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -66,6 +68,8 @@ typedef struct fxa__gpu {
     int arch;           /* 90: compute capability 9.0 */
     int processors;
     char name[FXA__GPU_NAME];
+    fxa__host *host;                           /* of the engine, who sets it: memory for the next */
+    _Atomic(struct fxa__gpu_module *) helpers; /* gpu_launch.h: NULL until something needs them */
 } fxa__gpu;
 
 /* E_UNAVAILABLE with the reason: no driver, no such device. On failure there is nothing to close. */

@@ -39,6 +39,45 @@ void fxa__gpu_module_close(const fxa__gpu *gpu, const fxa__gpu_module *module) {
     fxa__gpu_leave(gpu);
 }
 
+/* ---- Of an instance ---------------------------------------------------------------------------------------------- */
+
+static fxa_status launch_load(const fxa__gpu *gpu, fxa__gpu_module *mine, bool *loaded, fxa_error *err) {
+    int before;
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    fxa_status status = fxa__gpu_recording_allow(gpu, &before, err);
+    if (status == FXA_OK) {
+        status = fxa__gpu_module_open(gpu, mine, err);
+        *loaded = status == FXA_OK;
+        fxa_status restored = fxa__gpu_recording_restore(gpu, before, *loaded ? err : NULL);
+        if (*loaded) status = restored;
+    }
+    fxa__gpu_leave(gpu);
+    return status;
+}
+
+fxa_status fxa__gpu_helpers_load(fxa__gpu *gpu, fxa_error *err) {
+    bool loaded = false;
+    if (atomic_load(&gpu->helpers)) return FXA_OK;
+    fxa__gpu_module *mine = fxa__alloc(gpu->host, sizeof *mine), *none = NULL;
+    if (!mine) return fxa__fail_memory(err, "helper kernels");
+    fxa_status status = launch_load(gpu, mine, &loaded, err);
+    if (status == FXA_OK && atomic_compare_exchange_strong(&gpu->helpers, &none, mine)) return FXA_OK;
+    if (loaded) fxa__gpu_module_close(gpu, mine);
+    fxa__free(gpu->host, mine, sizeof *mine);
+    return status;
+}
+
+const fxa__gpu_module *fxa__gpu_helpers(const fxa__gpu *gpu) {
+    return atomic_load(&((fxa__gpu *)(uintptr_t)gpu)->helpers); /* which C11 has for what is not const alone */
+}
+
+void fxa__gpu_helpers_free(fxa__gpu *gpu) {
+    fxa__gpu_module *module = atomic_exchange(&gpu->helpers, NULL);
+    if (!module) return;
+    fxa__gpu_module_close(gpu, module);
+    fxa__free(gpu->host, module, sizeof *module);
+}
+
 fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, fxa__gpu_kernel kernel,
                            const fxa__gpu_args *args, int64_t work, void *stream, fxa_error *err) {
     const struct launch_kernel *k = &launch_kernels[kernel];

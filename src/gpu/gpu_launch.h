@@ -44,6 +44,12 @@ typedef struct fxa__gpu_module {
 fxa_status fxa__gpu_module_open(const fxa__gpu *gpu, fxa__gpu_module *module, fxa_error *err);
 void fxa__gpu_module_close(const fxa__gpu *gpu, const fxa__gpu_module *module);
 
+/* Those of an instance of an engine, loaded once something needs them and freed with it. What is recorded meanwhile, on
+ * other threads, goes on. */
+fxa_status fxa__gpu_helpers_load(fxa__gpu *gpu, fxa_error *err);
+const fxa__gpu_module *fxa__gpu_helpers(const fxa__gpu *gpu);
+void fxa__gpu_helpers_free(fxa__gpu *gpu);
+
 /* In the device's context. `work`: elements, or blocks where the kernel has one for each. */
 fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, fxa__gpu_kernel kernel,
                            const fxa__gpu_args *args, int64_t work, void *stream, fxa_error *err);

@@ -14,8 +14,7 @@ static FxaGpuArray merge_array(const fxa_operand *t, const void *data, bool row)
     return a;
 }
 
-static fxa_status merge_begin(const fxa__gpu *gpu, const fxa__gpu_module *module, const fxa_merge_args *a,
-                              fxa_error *err) {
+static fxa_status merge_begin(const fxa__gpu *gpu, const fxa_merge_args *a, fxa_error *err) {
     const struct {
         const char *name;
         const void *data;
@@ -31,14 +30,16 @@ static fxa_status merge_begin(const fxa__gpu *gpu, const fxa__gpu_module *module
                                    .into = merge_array(&a->o_a, a->o_a_data, false),
                                    .into_lse = merge_array(&a->lse_a, a->lse_a_data, true),
                                    .rows = {.size = {a->b, a->h, a->s, a->d}}}};
-    return fxa__gpu_launch(gpu, module, FXA__GPU_JOIN, &args, a->b * a->h * a->s, a->stream, err);
+    return fxa__gpu_launch(gpu, fxa__gpu_helpers(gpu), FXA__GPU_JOIN, &args, a->b * a->h * a->s, a->stream, err);
 }
 
-fxa_status fxa__gpu_merge(const fxa__gpu *gpu, const fxa__gpu_module *module, const fxa_merge_args *args,
-                          fxa_error *err) {
+fxa_status fxa__gpu_merge(void *self, const fxa_merge_args *args, fxa_error *err) {
+    fxa__gpu *gpu = self;
+    if (!fxa__gpu_helpers(gpu)) FXA_TRY(fxa__gpu_memory.begin(gpu, args->stream, err));
+    FXA_TRY(fxa__gpu_helpers_load(gpu, err));
     if (args->b == 0 || args->h == 0 || args->s == 0) return FXA_OK;
     FXA_TRY(fxa__gpu_enter(gpu, err));
-    fxa_status status = merge_begin(gpu, module, args, err);
+    fxa_status status = merge_begin(gpu, args, err);
     fxa__gpu_leave(gpu);
     return status;
 }

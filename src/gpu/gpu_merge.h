@@ -7,9 +7,9 @@
 
 #include "gpu_launch.h"
 
-/* Arguments that have been checked, but for whose the pointers are: E_BINDING then. Only begins, on args->stream, which
- * may be recorded. */
-fxa_status fxa__gpu_merge(const fxa__gpu *gpu, const fxa__gpu_module *module, const fxa_merge_args *args,
-                          fxa_error *err);
+/* As engines have it; self: their instance, which begins with the fxa__gpu. Arguments that have been checked, but for
+ * whose the pointers are: E_BINDING then. Only begins, on args->stream, which may be recorded, but for the first one,
+ * which loads kernels. */
+fxa_status fxa__gpu_merge(void *self, const fxa_merge_args *args, fxa_error *err);
 
 #endif

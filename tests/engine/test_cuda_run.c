@@ -142,7 +142,7 @@ static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_err
     }
     for (int i = 0; i < FXA__GPU_KERNEL_COUNT; i++)
         x->helpers.function[i] = (void *)(uintptr_t)(FXA__CU_UNIT_COUNT * WATCH_MODULE + i + 1);
-    atomic_init(&x->self.module, x->code.choice.staged ? &x->helpers : NULL);
+    atomic_init(&x->self.gpu.helpers, x->code.choice.staged ? &x->helpers : NULL);
     bed_bind(x);
     x->workspace = fxa__cu_workspace(&x->self, &x->code.choice, &x->code.program, x->p);
     x->bind.workspace = (void *)WATCH_WORKSPACE, x->bind.workspace_size = (size_t)x->workspace;
@@ -429,7 +429,7 @@ TEST(empty_tensors_are_nowhere) {
     x.self.gpu.driver.pointer_attributes = watch_attributes;
     x.self.gpu.driver.stream_recorded = watch_recorded;
     x.tensors[0].data = NULL;
-    T_OK(fxa__cu_check(&x.self, x.p, &x.bind, &err));
+    T_OK(fxa__gpu_engine_check(&x.self, x.p, &x.bind, &err));
     T_OK(bed_run(&x, &err));
     bed_close(&x);
     fxa_program_destroy(program);

@@ -16,7 +16,7 @@
 
 #include "../../gpu/gpu_launch.h"
 #include "../../gpu/gpu_nvrtc.h"
-#include "../engine.h"
+#include "../gpu_engine.h"
 #include "cuda_program.h"
 #include "kernel_args.cuh"
 
@@ -77,7 +77,6 @@ typedef struct fxa__cu_self {
     bool fast_math; /* FXA_FAST_MATH=1 */
     int32_t forced; /* fxa__cu_family, by FXA_CUDA_FAMILY; -1: none */
     fxa__nvrtc nvrtc;
-    _Atomic(fxa__gpu_module *) module; /* helper kernels, once something needs some */
 } fxa__cu_self;
 
 /* cuda_support.c. E_UNSUPPORTED with the reason. program: made for the answer, the caller frees it in any case. A run
@@ -146,7 +145,6 @@ uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choic
 bool fxa__cu_stage_is_any(const fxa_problem *p);
 
 /* cuda_run.c */
-fxa_status fxa__cu_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
 fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
 
 #endif

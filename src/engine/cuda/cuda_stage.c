@@ -43,8 +43,8 @@ static fxa_status stage_copy(fxa__cu_call *c, const FxaGpuArray *to, const FxaGp
     fxa__gpu_args args = {.copy = {.to = *to, .from = *from, .mode = add ? FXA_GPU_ADD : FXA_GPU_COPY}};
     int64_t work = 1;
     for (int i = 0; i < 4; i++) args.copy.rows.size[i] = size[i], work *= size[i];
-    const fxa__gpu_module *module = atomic_load(&((fxa__cu_self *)(uintptr_t)c->self)->module);
-    return fxa__gpu_launch(&c->self->gpu, module, FXA__GPU_COPY, &args, work, c->bind->stream, c->err);
+    const fxa__gpu *gpu = &c->self->gpu;
+    return fxa__gpu_launch(gpu, fxa__gpu_helpers(gpu), FXA__GPU_COPY, &args, work, c->bind->stream, c->err);
 }
 
 fxa_status fxa__cu_stage_in(fxa__cu_call *c) {

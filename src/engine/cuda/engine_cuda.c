@@ -75,21 +75,19 @@ static fxa_status cu_open(fxa__host *host, int32_t ordinal, const char *target, 
     fxa__cu_self *s = fxa__alloc(host, sizeof *s);
     if (!s) return fxa__fail_memory(err, "an instance of the CUDA engine");
     s->host = host;
-    atomic_init(&s->module, NULL);
     fxa_status status = target ? cu_open_target(s, target, identity, err) : cu_open_device(s, ordinal, identity, err);
     if (status != FXA_OK) {
         fxa__free(host, s, sizeof *s);
         return status;
     }
+    s->gpu.host = host;
     *self = s;
     return fxa__ok(err);
 }
 
 static void cu_close(fxa__host *host, void *self) {
     fxa__cu_self *s = self;
-    fxa__gpu_module *module = atomic_load(&s->module);
-    if (module) fxa__gpu_module_close(&s->gpu, module);
-    fxa__free(host, module, sizeof *module);
+    fxa__gpu_helpers_free(&s->gpu);
     fxa__nvrtc_close(&s->nvrtc);
     if (s->on_device) fxa__gpu_close(&s->gpu);
     fxa__free(host, s, sizeof *s);
@@ -131,13 +129,7 @@ static fxa_status cu_query(void *self, const fxa__problem *p, const void *code, 
         cu_tiles(&choice, &program, &out->report);
     }
     fxa__cuda_program_free(&program);
-    if (status == FXA_OK) return FXA_OK;
-    if (status == FXA_E_UNSUPPORTED) {
-        fxa__support_refuse(&out->report, why.text);
-        return FXA_OK;
-    }
-    if (err) *err = why;
-    return status;
+    return fxa__answer_end(status, &why, out, err);
 }
 
 static double cu_cost(void *self, const fxa__problem *p) {
@@ -207,28 +199,6 @@ static void cu_describe(const fxa__cu_self *s, fxa__cu_code *c) {
                    wide ? ", dK rounded twice" : "", x->adds ? ", rounded before added" : "");
 }
 
-/* Helper kernels, once something needs them. What is recorded on other threads meanwhile goes on. */
-static fxa_status cu_helpers_load(fxa__cu_self *s, fxa_error *err) {
-    int before;
-    if (!s->on_device || atomic_load(&s->module)) return FXA_OK;
-    fxa__gpu_module *mine = fxa__alloc(s->host, sizeof *mine), *none = NULL;
-    if (!mine) return fxa__fail_memory(err, "helper kernels");
-    fxa_status status = fxa__gpu_enter(&s->gpu, err);
-    bool entered = status == FXA_OK, loaded = false;
-    if (entered) status = fxa__gpu_recording_allow(&s->gpu, &before, err);
-    if (status == FXA_OK) {
-        status = fxa__gpu_module_open(&s->gpu, mine, err);
-        loaded = status == FXA_OK;
-        fxa_status restored = fxa__gpu_recording_restore(&s->gpu, before, loaded ? err : NULL);
-        if (loaded) status = restored;
-    }
-    if (entered) fxa__gpu_leave(&s->gpu);
-    if (status == FXA_OK && atomic_compare_exchange_strong(&s->module, &none, mine)) return FXA_OK;
-    if (loaded) fxa__gpu_module_close(&s->gpu, mine);
-    fxa__free(s->host, mine, sizeof *mine);
-    return status;
-}
-
 /* saved: cubins, else they are compiled. */
 static fxa_status cu_load(void *self, const fxa__problem *p, fxa__reader *saved, void **code, size_t *bytes,
                           fxa_error *err) {
@@ -239,7 +209,7 @@ static fxa_status cu_load(void *self, const fxa__problem *p, fxa__reader *saved,
     c->host = p->host;
     c->processors = s->processors;
     fxa_status status = fxa__cu_choose(s, p, &c->choice, &c->program, err);
-    if (status == FXA_OK && c->choice.staged) status = cu_helpers_load(s, err);
+    if (status == FXA_OK && c->choice.staged && s->on_device) status = fxa__gpu_helpers_load(&s->gpu, err);
     if (status == FXA_OK && saved) status = fxa__cu_saved_read(saved, c, err);
     if (status == FXA_OK) status = fxa__cu_build(s, c, err);
     if (status != FXA_OK) {
@@ -253,10 +223,6 @@ static fxa_status cu_load(void *self, const fxa__problem *p, fxa__reader *saved,
     return fxa__ok(err);
 }
 
-static fxa_status cu_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
-    return cu_load(self, p, NULL, code, bytes, err);
-}
-
 static void cu_save(void *self, const void *code, fxa__writer *w) {
     (void)self;
     fxa__cu_saved_write(code, w);
@@ -267,22 +233,7 @@ static const char *cu_detail(const void *code, const fxa__problem *p) {
     return ((const fxa__cu_code *)code)->detail;
 }
 
-/* ---- Merging ----------------------------------------------------------------------------------------------------- */
-
-/* Kernels are loaded for the first one, which a stream that is recorded does not allow. */
-static fxa_status cu_helpers(fxa__cu_self *s, void *stream, fxa_error *err) {
-    if (atomic_load(&s->module)) return FXA_OK;
-    FXA_TRY(fxa__gpu_memory.begin(&s->gpu, stream, err));
-    return cu_helpers_load(s, err);
-}
-
-static fxa_status cu_merge(void *self, const fxa_merge_args *args, fxa_error *err) {
-    fxa__cu_self *s = self;
-    FXA_TRY(cu_helpers(s, args->stream, err));
-    return fxa__gpu_merge(&s->gpu, atomic_load(&s->module), args, err);
-}
-
-_Static_assert(offsetof(fxa__cu_self, gpu) == 0, "fxa__gpu_memory takes an instance for its fxa__gpu");
+_Static_assert(offsetof(fxa__cu_self, gpu) == 0, "fxa__gpu_memory and the like take an instance for its fxa__gpu");
 
 const fxa__engine fxa__engine_cuda = {
     .name = "cuda",
@@ -296,14 +247,13 @@ const fxa__engine fxa__engine_cuda = {
     .key = cu_key,
     .numbers = cu_numbers,
     .cost = cu_cost,
-    .compile = cu_compile,
     .release = cu_release,
-    .check = fxa__cu_check,
+    .check = fxa__gpu_engine_check,
     .run = fxa__cu_run,
     .detail = cu_detail,
     .listing = fxa__cu_listing,
     .save = cu_save,
     .load = cu_load,
     .memory = &fxa__gpu_memory,
-    .merge = cu_merge,
+    .merge = fxa__gpu_merge,
 };

@@ -20,7 +20,7 @@
 #ifndef FXA_ENGINE_CUDNN_CUDNN_H
 #define FXA_ENGINE_CUDNN_CUDNN_H
 
-#include "../../gpu/gpu.h"
+#include "../gpu_engine.h"
 #include "cudnn_attention.h"
 
 enum {
@@ -37,7 +37,6 @@ typedef struct fxa__dnn_self {
     bool on_device; /* else of a target: nothing runs */
     int64_t processors;
     _Atomic(void *) handles[FXA__DNN_HANDLES]; /* idle ones */
-    _Atomic(fxa__gpu_module *) module;         /* helper kernels, once code needs some */
 } fxa__dnn_self;
 
 /* A tensor that a run gives a pointer, as in the graph. */
@@ -78,7 +77,6 @@ void fxa__dnn_listing(const void *code, const fxa__problem *p, fxa__writer *w);
 fxa_status fxa__dnn_handle_take(fxa__dnn_self *self, void *stream, void **handle, fxa_error *err);
 void fxa__dnn_handle_give(fxa__dnn_self *self, void *handle);
 
-fxa_status fxa__dnn_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
 fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
 
 #endif

@@ -6,7 +6,6 @@
 #include "cudnn.h"
 
 #include "../../base/num.h"
-#include "../../problem/scales.h"
 #include "cudnn_build.h"
 
 #include <string.h>
@@ -179,7 +178,7 @@ static fxa_status run_helpers(fxa__dnn_self *s, const fxa__dnn_code *c, bool aft
             memcpy((char *)&args + step->ref[j].at, &pointer, sizeof pointer);
             if (step->ref[j].strided) run_strides(&args, &step->ref[j], p);
         }
-        FXA_TRY(fxa__gpu_launch(&s->gpu, atomic_load(&s->module), (fxa__gpu_kernel)step->kernel, &args, step->work,
+        FXA_TRY(fxa__gpu_launch(&s->gpu, fxa__gpu_helpers(&s->gpu), (fxa__gpu_kernel)step->kernel, &args, step->work,
                                 bind->stream, err));
     }
     return FXA_OK;
@@ -234,53 +233,4 @@ fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, con
     fxa_status status = run_execute(s, c, &r, &p->in, bind, (char *)first, err);
     fxa__gpu_leave(&s->gpu);
     return status == FXA_OK ? fxa__ok(err) : status;
-}
-
-/* ---- Whose pointers they are ------------------------------------------------------------------------------------- */
-
-static const struct run_slot {
-    uint8_t slot;
-    uint32_t flag[2]; /* by pass: looked at where it is set; 0: always; UINT32_MAX: never */
-} run_slots[] = {
-    {FXA_SLOT_Q, {0, 0}},
-    {FXA_SLOT_K, {0, 0}},
-    {FXA_SLOT_V, {0, 0}},
-    {FXA_SLOT_O, {0, 0}},
-    {FXA_SLOT_LSE, {FXA_WANT_LSE, 0}},
-    {FXA_SLOT_DO, {UINT32_MAX, 0}},
-    {FXA_SLOT_DQ, {UINT32_MAX, FXA_GRAD_Q}},
-    {FXA_SLOT_DK, {UINT32_MAX, FXA_GRAD_K}},
-    {FXA_SLOT_DV, {UINT32_MAX, FXA_GRAD_V}},
-};
-
-static fxa_status run_check_place(const fxa__dnn_self *s, const fxa__problem *p, const fxa__bind *bind,
-                                  fxa_error *err) {
-    FXA_TRY(fxa__gpu_check_stream(&s->gpu, bind->stream, p->in.flags & FXA_CAPTURE, err));
-    for (size_t i = 0; i < sizeof run_slots / sizeof *run_slots; i++) {
-        uint32_t flag = run_slots[i].flag[p->in.pass];
-        if (flag == UINT32_MAX || (flag && !(p->in.flags & flag))) continue;
-        FXA_TRY(fxa__gpu_check(&s->gpu, "slot", fxa_slot_name((fxa_slot)run_slots[i].slot),
-                               bind->slot[run_slots[i].slot], err));
-    }
-    for (int i = FXA_SLOT_DESCALE_Q; i < FXA_SLOT_COUNT; i++)
-        if (bind->slot[i] && fxa__scale_use_of(&p->in, (fxa_slot)i) >= FXA__SCALE_READ)
-            FXA_TRY(fxa__gpu_check(&s->gpu, "slot", fxa_slot_name((fxa_slot)i), bind->slot[i], err));
-    for (size_t i = 0; i < p->in.n_captures; i++)
-        FXA_TRY(fxa__gpu_check(&s->gpu, "tensor", p->program->tensors[i].name, bind->tensors[i].data, err));
-    int32_t bias = fxa__dnn_bias_of(&p->in);
-    if (bias >= 0)
-        FXA_TRY(fxa__gpu_check(&s->gpu, "gradient of tensor", p->program->tensors[bias].name, bind->dtensors[bias].data,
-                               err));
-    for (size_t i = 0; p->in.pass == FXA_BACKWARD && i < p->in.n_bprop_captures; i++)
-        FXA_TRY(
-            fxa__gpu_check(&s->gpu, "tensor of bprop", p->in.bprop->tensors[i].name, bind->bprop_tensors[i].data, err));
-    return bind->workspace ? fxa__gpu_check(&s->gpu, "the", "workspace", bind->workspace, err) : FXA_OK;
-}
-
-fxa_status fxa__dnn_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
-    const fxa__dnn_self *s = self;
-    FXA_TRY(fxa__gpu_enter(&s->gpu, err));
-    fxa_status status = run_check_place(s, p, bind, err);
-    fxa__gpu_leave(&s->gpu);
-    return status;
 }

@@ -139,12 +139,12 @@ static fxa_status dnn_open(fxa__host *host, int32_t ordinal, const char *target,
     s->host = host;
     s->untried = dnn_is_untried_asked();
     for (int i = 0; i < FXA__DNN_HANDLES; i++) atomic_init(&s->handles[i], NULL);
-    atomic_init(&s->module, NULL);
     fxa_status status = target ? dnn_open_target(s, target, identity, err) : dnn_open_device(s, ordinal, identity, err);
     if (status != FXA_OK) {
         fxa__free(host, s, sizeof *s);
         return status;
     }
+    s->gpu.host = host;
     *self = s;
     return fxa__ok(err);
 }
@@ -156,9 +156,7 @@ static void dnn_close(fxa__host *host, void *self) {
     dnn_handles_end(s);
     if (entered) fxa__gpu_leave(&s->gpu);
     fxa__cudnn_library_close(&s->library);
-    fxa__gpu_module *module = atomic_load(&s->module);
-    if (module) fxa__gpu_module_close(&s->gpu, module);
-    fxa__free(host, module, sizeof *module);
+    fxa__gpu_helpers_free(&s->gpu);
     if (s->on_device) fxa__gpu_close(&s->gpu);
     fxa__free(host, s, sizeof *s);
 }
@@ -203,13 +201,7 @@ static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code,
     if (status == FXA_OK) status = dnn_probe_graph(s, a, &out->report, &why);
     fxa__dnn_attention_free(a);
     fxa__free(s->host, a, sizeof *a);
-    if (status == FXA_OK) return FXA_OK;
-    if (status == FXA_E_UNSUPPORTED) {
-        fxa__support_refuse(&out->report, why.text);
-        return FXA_OK;
-    }
-    if (err) *err = why;
-    return status;
+    return fxa__answer_end(status, &why, out, err);
 }
 
 static double dnn_cost(void *self, const fxa__problem *p) {
@@ -232,25 +224,13 @@ static void dnn_release(void *self, void *code) {
     fxa__free(c->host, c, sizeof *c);
 }
 
-/* Loaded by the first who needs it. */
-static fxa_status dnn_module(fxa__dnn_self *s, fxa_error *err) {
-    if (!s->on_device || atomic_load(&s->module)) return FXA_OK;
-    fxa__gpu_module *mine = fxa__alloc(s->host, sizeof *mine), *none = NULL;
-    if (!mine) return fxa__fail_memory(err, "helper kernels");
-    fxa_status status = fxa__gpu_module_open(&s->gpu, mine, err);
-    if (status == FXA_OK && atomic_compare_exchange_strong(&s->module, &none, mine)) return FXA_OK;
-    if (status == FXA_OK) fxa__gpu_module_close(&s->gpu, mine);
-    fxa__free(s->host, mine, sizeof *mine);
-    return status;
-}
-
 static fxa_status dnn_steps(fxa__dnn_self *s, const fxa__dnn_graph *g, fxa__dnn_code *c, fxa_error *err) {
     if (!g->n_steps) return FXA_OK;
     c->steps = fxa__alloc_array(c->host, g->n_steps, sizeof *c->steps);
     if (!c->steps) return fxa__fail_memory(err, "steps of the cuDNN engine");
     c->n_steps = g->n_steps;
     memcpy(c->steps, g->steps, g->n_steps * sizeof *c->steps);
-    return dnn_module(s, err);
+    return s->on_device ? fxa__gpu_helpers_load(&s->gpu, err) : FXA_OK;
 }
 
 /* saved: the compiled plan, else it is compiled. */
@@ -306,10 +286,6 @@ static fxa_status dnn_load(void *self, const fxa__problem *p, fxa__reader *saved
     return status;
 }
 
-static fxa_status dnn_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
-    return dnn_load(self, p, NULL, code, bytes, err);
-}
-
 static void dnn_save(void *self, const void *code, fxa__writer *w) {
     const fxa__dnn_self *s = self;
     const fxa__dnn_code *c = code;
@@ -323,17 +299,7 @@ static const char *dnn_detail(const void *code, const fxa__problem *p) {
     return ((const fxa__dnn_code *)code)->detail;
 }
 
-/* ---- Merging ----------------------------------------------------------------------------------------------------- */
-
-/* Kernels are loaded for the first one, which a stream that is recorded does not allow. */
-static fxa_status dnn_merge(void *self, const fxa_merge_args *args, fxa_error *err) {
-    fxa__dnn_self *s = self;
-    if (!atomic_load(&s->module)) FXA_TRY(fxa__gpu_memory.begin(&s->gpu, args->stream, err));
-    FXA_TRY(dnn_module(s, err));
-    return fxa__gpu_merge(&s->gpu, atomic_load(&s->module), args, err);
-}
-
-_Static_assert(offsetof(fxa__dnn_self, gpu) == 0, "fxa__gpu_memory takes an instance for its fxa__gpu");
+_Static_assert(offsetof(fxa__dnn_self, gpu) == 0, "fxa__gpu_memory and the like take an instance for its fxa__gpu");
 
 const fxa__engine fxa__engine_cudnn = {
     .name = "cudnn",
@@ -346,14 +312,13 @@ const fxa__engine fxa__engine_cudnn = {
     .key = fxa__dnn_key,
     .numbers = fxa__dnn_numbers,
     .cost = dnn_cost,
-    .compile = dnn_compile,
     .release = dnn_release,
-    .check = fxa__dnn_check,
+    .check = fxa__gpu_engine_check,
     .run = fxa__dnn_run,
     .detail = dnn_detail,
     .listing = fxa__dnn_listing,
     .save = dnn_save,
     .load = dnn_load,
     .memory = &fxa__gpu_memory,
-    .merge = dnn_merge,
+    .merge = fxa__gpu_merge,
 };

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whose the pointers of a run are: see gpu_engine.h. Which slots a problem uses is told by the tables of src/problem,
+ * the same that bind.c has looked for missing ones by; so what is NULL here is optional or has no elements, and a slot
+ * that a later version adds is looked at without a line here. Params, also those of bprop, lie on the host.
+ */
+#include "gpu_engine.h"
+
+#include "../problem/problem_private.h"
+
+static fxa_status gpu_check_one(const fxa__gpu *gpu, const char *kind, const char *name, const void *data,
+                                fxa_error *err) {
+    return data ? fxa__gpu_check(gpu, kind, name, data, err) : FXA_OK;
+}
+
+static fxa_status gpu_check_slots(const fxa__gpu *gpu, const fxa_problem *p, const fxa__bind *bind, fxa_error *err) {
+    for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
+        const fxa__operand_info *info = fxa__operand_info_get(i);
+        fxa_slot slot = (fxa_slot)info->slot;
+        if (fxa__operand_role(p, info) != FXA__UNUSED)
+            FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name(slot), bind->slot[slot], err));
+    }
+    for (int i = FXA_SLOT_LEN_Q; i < FXA_SLOT_COUNT; i++)
+        if (fxa__slot_length(p, (fxa_slot)i) > 0)
+            FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name((fxa_slot)i), bind->slot[i], err));
+    return FXA_OK;
+}
+
+static fxa_status gpu_check_views(const fxa__gpu *gpu, const char *kind, const fxa_program *program,
+                                  const fxa_view *views, size_t n, fxa_error *err) {
+    for (size_t i = 0; views && i < n; i++) {
+        fxa__region r = fxa__view_region(&views[i]);
+        if (!fxa__region_is_empty(&r)) FXA_TRY(gpu_check_one(gpu, kind, program->tensors[i].name, views[i].data, err));
+    }
+    return FXA_OK;
+}
+
+static fxa_status gpu_check_all(const fxa__gpu *gpu, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    size_t n = p->in.n_captures, n_bprop = p->in.pass == FXA_BACKWARD ? p->in.n_bprop_captures : 0;
+    FXA_TRY(fxa__gpu_check_stream(gpu, bind->stream, p->in.flags & FXA_CAPTURE, err));
+    FXA_TRY(gpu_check_slots(gpu, &p->in, bind, err));
+    FXA_TRY(gpu_check_views(gpu, "tensor", p->program, bind->tensors, n, err));
+    FXA_TRY(gpu_check_views(gpu, "gradient of tensor", p->program, bind->dtensors, n, err));
+    FXA_TRY(gpu_check_views(gpu, "tensor of bprop", p->in.bprop, bind->bprop_tensors, n_bprop, err));
+    FXA_TRY(gpu_check_one(gpu, "the", "gradients of params", bind->dparams, err));
+    return gpu_check_one(gpu, "the", "workspace", bind->workspace, err);
+}
+
+fxa_status fxa__gpu_engine_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    const fxa__gpu *gpu = self;
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    fxa_status status = gpu_check_all(gpu, p, bind, err);
+    fxa__gpu_leave(gpu);
+    return status;
+}

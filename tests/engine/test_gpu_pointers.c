@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whose the pointers of a run are, in the engines of CUDA devices: each of them that leads somewhere on the device is
+ * asked about, and named where it is memory of the host; on a driver that knows which address is whose. The rows below
+ * are the public structure's, by hand, and not those of src/problem which the engines go by.
+ */
+#include "engine/gpu_engine.h"
+#include "problem/problem_private.h"
+#include "support/own_context.h"
+#include "t.h"
+
+/* ---- A driver ---------------------------------------------------------------------------------------------------- */
+
+static struct {
+    const void *host; /* the one address that is not the device's */
+    int asked, pushed, recorded;
+} wheres;
+
+static int wheres_push(void *context) { return (void)context, wheres.pushed++, 0; }
+static int wheres_pop(void **context) { return *context = NULL, wheres.pushed--, 0; }
+static int wheres_error(int status, const char **text) { return (void)status, *text = "none", 0; }
+static int wheres_recorded(void *stream, int *status) { return (void)stream, *status = wheres.recorded, 0; }
+static int wheres_attributes(unsigned n, int *attributes, void **values, uintptr_t at) {
+    T_CHECK(n == 3 && attributes[0] == 2 && at && wheres.pushed == 1);
+    wheres.asked++;
+    *(unsigned *)values[0] = at == (uintptr_t)wheres.host ? 0 : 2;
+    *(int *)values[2] = 0;
+    return 0;
+}
+
+static const fxa__gpu wheres_gpu = {.driver = {.context_push = wheres_push,
+                                               .context_pop = wheres_pop,
+                                               .error_string = wheres_error,
+                                               .stream_recorded = wheres_recorded,
+                                               .pointer_attributes = wheres_attributes}};
+
+/* ---- Problems ---------------------------------------------------------------------------------------------------- */
+
+enum { PLAIN, PADDED, PACKED, PAGED, TABLES, DYNAMIC, PLACED, SCALARS, BYTES, OWN };
+static const uint32_t kinds[] = {[PLAIN] = FXA_SINK,
+                                 [PADDED] = FXA_PADDING,
+                                 [PACKED] = FXA_VARLEN,
+                                 [PAGED] = FXA_PAGED,
+                                 [TABLES] = 0,
+                                 [DYNAMIC] = 0,
+                                 [PLACED] = FXA_POSITIONS,
+                                 [SCALARS] = FXA_SCALARS_IN_MEMORY | FXA_DROPOUT,
+                                 [BYTES] = FXA_SCALED,
+                                 [OWN] = 0};
+
+typedef struct pointers_row {
+    uint8_t slot, kind;
+    bool pass[2]; /* in which it is looked at */
+} pointers_row;
+
+static const pointers_row pointers_rows[] = {
+    {FXA_SLOT_Q, PLAIN, {1, 1}},         {FXA_SLOT_K, PLAIN, {1, 1}},          {FXA_SLOT_V, PLAIN, {1, 1}},
+    {FXA_SLOT_O, PLAIN, {1, 1}},         {FXA_SLOT_LSE, PLAIN, {1, 1}},        {FXA_SLOT_MAX_ROW, PLAIN, {1, 0}},
+    {FXA_SLOT_DO, PLAIN, {0, 1}},        {FXA_SLOT_DLSE, PLAIN, {0, 1}},       {FXA_SLOT_DQ, PLAIN, {0, 1}},
+    {FXA_SLOT_DK, PLAIN, {0, 1}},        {FXA_SLOT_DV, PLAIN, {0, 1}},         {FXA_SLOT_SINK, PLAIN, {1, 1}},
+    {FXA_SLOT_DSINK, PLAIN, {0, 1}},     {FXA_SLOT_LEN_Q, PADDED, {1, 1}},     {FXA_SLOT_LEN_K, PADDED, {1, 1}},
+    {FXA_SLOT_CU_Q, PACKED, {1, 1}},     {FXA_SLOT_CU_K, PACKED, {1, 1}},      {FXA_SLOT_PAGES, PAGED, {1, 0}},
+    {FXA_SLOT_MAP_B, TABLES, {1, 1}},    {FXA_SLOT_MAP_H, TABLES, {1, 1}},     {FXA_SLOT_MAP_Q, TABLES, {1, 1}},
+    {FXA_SLOT_MAP_K, TABLES, {1, 1}},    {FXA_SLOT_DYN_B, DYNAMIC, {1, 1}},    {FXA_SLOT_DYN_H, DYNAMIC, {1, 1}},
+    {FXA_SLOT_DYN_Q, DYNAMIC, {1, 1}},   {FXA_SLOT_DYN_K, DYNAMIC, {1, 1}},    {FXA_SLOT_POS_Q, PLACED, {1, 1}},
+    {FXA_SLOT_SCALE, SCALARS, {1, 1}},   {FXA_SLOT_SEED, SCALARS, {1, 1}},     {FXA_SLOT_PARAMS, SCALARS, {1, 1}},
+    {FXA_SLOT_DESCALE_Q, BYTES, {1, 1}}, {FXA_SLOT_DESCALE_K, BYTES, {1, 1}},  {FXA_SLOT_DESCALE_V, BYTES, {1, 1}},
+    {FXA_SLOT_DESCALE_O, BYTES, {0, 1}}, {FXA_SLOT_DESCALE_DO, BYTES, {0, 1}}, {FXA_SLOT_SCALE_O, BYTES, {1, 0}},
+    {FXA_SLOT_SCALE_DQ, BYTES, {0, 1}},  {FXA_SLOT_SCALE_DK, BYTES, {0, 1}},   {FXA_SLOT_SCALE_DV, BYTES, {0, 1}},
+    {FXA_SLOT_AMAX_O, BYTES, {1, 0}},    {FXA_SLOT_AMAX_DQ, BYTES, {0, 1}},    {FXA_SLOT_AMAX_DK, BYTES, {0, 1}},
+    {FXA_SLOT_AMAX_DV, BYTES, {0, 1}},   {FXA_SLOT_SCALE_DS, BYTES, {0, 1}},   {FXA_SLOT_AMAX_DS, BYTES, {0, 1}},
+};
+enum { POINTERS_ROWS = sizeof pointers_rows / sizeof *pointers_rows };
+
+static fxa_problem pointers_problem(int kind, fxa_pass pass) {
+    fxa_problem p = FXA_PROBLEM_INIT;
+    fxa_index_map *maps[] = {&p.map_b, &p.map_h, &p.map_q, &p.map_k};
+    p.pass = (uint32_t)pass, p.b = 2, p.hq = 2, p.sq = 4, p.sk = 6, p.d = 8, p.device = FXA_CUDA;
+    p.q.dtype = kind == BYTES ? FXA_E4M3 : FXA_BF16;
+    p.flags = kinds[kind] | (pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE);
+    if (kind == PLAIN) p.flags |= pass ? FXA_GRAD_LSE | FXA_GRAD_SINK : FXA_WANT_MAX;
+    if (kind == PACKED) p.total_q = p.total_k = 8;
+    if (kind == PAGED) p.page_size = 2, p.n_pages = 9;
+    if (kind == SCALARS) p.dropout_p = 0.5;
+    for (int i = 0; i < 4; i++) {
+        if (kind == TABLES) maps[i]->kind = FXA_MAP_TABLE;
+        if (kind == DYNAMIC) maps[i]->dynamic = 1;
+    }
+    return p;
+}
+
+static void *pointers_place(int i) { return (void *)(uintptr_t)(4096 * (i + 1)); }
+
+typedef struct pointers_case {
+    fxa_program *program, *bprop;
+    fxa_capture captures[2];
+    fxa__problem *p;
+    fxa__bind bind;
+    fxa_view tensors[2], dtensors[2], own[2];
+} pointers_case;
+
+/* Every slot of the rows has an address, also where the pass does not look. */
+static bool pointers_open(pointers_case *x, int kind, fxa_pass pass) {
+    fxa_problem in = pointers_problem(kind, pass);
+    fxa_error err;
+    memset(x, 0, sizeof *x);
+    const char *text = kind == SCALARS ? "param c : float\nscore = score * c"
+                       : kind == OWN   ? "tensor t : f32[1]\ntensor u : f32[1]\nscore = score + t[q] + u[k]"
+                                       : NULL;
+    if (text) T_OK(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &x->program, &err));
+    if (kind == OWN)
+        T_OK(own_parse(FXA_PROGRAM_BPROP, "tensor w : f32[1]\ndscore = dscore * w[k]", SIZE_MAX, &x->bprop, &err));
+    x->captures[0] = (fxa_capture){.size = {4}, .grad = pass == FXA_BACKWARD && !x->bprop};
+    x->captures[1] = (fxa_capture){.size = {6}};
+    in.program = x->program, in.captures = x->captures, in.n_captures = kind == OWN ? 2 : 0;
+    if (kind == OWN && pass == FXA_BACKWARD)
+        in.bprop = x->bprop, in.bprop_captures = x->captures + 1, in.n_bprop_captures = 1;
+    fxa_status status = fxa__problem_create(fxa__context_host(ctx), &in, &x->p, &err);
+    if (status != FXA_OK) T_FAIL("kind %d: %s\n", kind, err.text);
+    if (status != FXA_OK) return false;
+    for (int i = 0; i < POINTERS_ROWS; i++)
+        if (pointers_rows[i].kind == kind || pointers_rows[i].kind == PLAIN)
+            x->bind.slot[pointers_rows[i].slot] = pointers_place(pointers_rows[i].slot);
+    return true;
+}
+
+static void pointers_close(pointers_case *x) {
+    fxa__problem_release(x->p);
+    fxa_program_destroy(x->program);
+    fxa_program_destroy(x->bprop);
+}
+
+static const fxa__engine *const pointers_engines[] = {&fxa__engine_cudnn, &fxa__engine_cuda};
+
+static fxa_status pointers_check(const fxa__engine *engine, pointers_case *x, const void *host, fxa_error *err) {
+    fxa__gpu gpu = wheres_gpu; /* an instance begins with it, and the check looks at nothing else */
+    wheres.host = host, wheres.asked = 0;
+    fxa_status status = engine->check(&gpu, x->p, &x->bind, err);
+    T_INT(wheres.pushed, 0);
+    return status;
+}
+
+/* ---- Tests ------------------------------------------------------------------------------------------------------- */
+
+static void pointers_row_check(const fxa__engine *engine, const pointers_row *row, fxa_pass pass) {
+    void *at = pointers_place(row->slot);
+    char words[64];
+    fxa_error err;
+    pointers_case x;
+    if (!pointers_open(&x, row->kind, pass)) return;
+    (void)snprintf(words, sizeof words, "slot %s is %p", fxa_slot_name((fxa_slot)row->slot), at);
+    T_OK(pointers_check(engine, &x, NULL, &err));
+    int asked = wheres.asked;
+    fxa_status want = row->pass[pass] ? FXA_E_BINDING : FXA_OK;
+    T_STATUS(pointers_check(engine, &x, at, &err), want);
+    if (want != FXA_OK) T_HAS(err.text, words);
+    x.bind.slot[row->slot] = NULL; /* optional here, or refused by the bind before */
+    T_OK(pointers_check(engine, &x, NULL, &err));
+    T_INT(wheres.asked, asked - row->pass[pass]);
+    pointers_close(&x);
+}
+
+TEST(every_slot_is_asked_about) {
+    bool seen[FXA_SLOT_COUNT] = {false};
+    for (int i = 0; i < POINTERS_ROWS; i++) {
+        seen[pointers_rows[i].slot] = true;
+        for (int pass = 0; pass < 2; pass++)
+            for (int e = 0; e < 2 && (pass == 0 || pointers_rows[i].kind != PAGED); e++)
+                pointers_row_check(pointers_engines[e], &pointers_rows[i], (fxa_pass)pass);
+    }
+    for (int i = 0; i < FXA_SLOT_COUNT; i++) T_CHECK(seen[i]);
+}
+
+/* Captured tensors, their gradients and those of a backward program; results of params; the workspace. */
+TEST(all_other_pointers_are_asked_about) {
+    static const struct {
+        const char *words;
+        fxa_pass pass;
+        int place;
+    } rows[] = {{"tensor t is", FXA_FORWARD, 100},           {"tensor u is", FXA_BACKWARD, 101},
+                {"gradient of tensor t", FXA_BACKWARD, 102}, {"tensor of bprop w", FXA_BACKWARD, 103},
+                {"gradients of params", FXA_BACKWARD, 104},  {"workspace", FXA_FORWARD, 105}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int e = 0; e < 2; e++) {
+            pointers_case x;
+            fxa_error err;
+            if (!pointers_open(&x, OWN, rows[i].pass)) return;
+            for (size_t k = 0; k < 2; k++)
+                x.tensors[k] = fxa__capture_view(x.p->program, x.p->in.captures, k, pointers_place(100 + (int)k));
+            x.dtensors[0] = x.tensors[0], x.dtensors[0].data = pointers_place(102);
+            x.own[0] = x.tensors[1], x.own[0].data = pointers_place(103);
+            x.bind.tensors = x.tensors;
+            if (rows[i].pass == FXA_BACKWARD) x.bind.dtensors = x.dtensors, x.bind.bprop_tensors = x.own;
+            x.bind.dparams = pointers_place(104), x.bind.workspace = pointers_place(105);
+            T_OK(pointers_check(pointers_engines[e], &x, NULL, &err));
+            T_STATUS(pointers_check(pointers_engines[e], &x, pointers_place(rows[i].place), &err), FXA_E_BINDING);
+            T_HAS(err.text, rows[i].words);
+            x.tensors[0].data = NULL, x.tensors[0].size[0] = 0; /* without elements it may be nowhere, or anywhere */
+            T_OK(pointers_check(pointers_engines[e], &x, NULL, &err));
+            x.tensors[0].data = pointers_place(100);
+            T_OK(pointers_check(pointers_engines[e], &x, pointers_place(100), &err));
+            pointers_close(&x);
+        }
+}
+
+TEST(a_recorded_stream_needs_the_flag) {
+    for (int e = 0; e < 2; e++) {
+        pointers_case x;
+        fxa_error err;
+        if (!pointers_open(&x, PLAIN, FXA_FORWARD)) return;
+        wheres.recorded = 1;
+        T_STATUS(pointers_check(pointers_engines[e], &x, NULL, &err), FXA_E_BINDING);
+        T_HAS(err.text, "recorded into a graph");
+        T_INT(wheres.asked, 0);
+        x.p->in.flags |= FXA_CAPTURE;
+        T_OK(pointers_check(pointers_engines[e], &x, NULL, &err));
+        wheres.recorded = 0;
+        pointers_close(&x);
+    }
+}
+
+T_MAIN
