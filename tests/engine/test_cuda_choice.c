@@ -143,9 +143,6 @@ TEST(refusals_of_programs) {
     c.captures[0].grad = 1;
     T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "16 bits or more");
-    choice_start(&c, FXA_FORWARD, "mask = score > 0");
-    T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
-    T_HAS(err.text, "mask reads the score");
     choice_start(&c, FXA_FORWARD, "tensor zzzz_slot_20 : i32[1]\nscore = score + float(q + zzzz_slot_20[k])");
     c.p.map_q.kind = FXA_MAP_TABLE; /* which is in slot 20 */
     T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
@@ -315,6 +312,23 @@ TEST(indices_are_guarded_where_tensors_are_small) {
             T_CHECK(strstr((const char *)g.text.data, "a.tensor[0]")); /* 0 / 0 is no 1 */
             fxa__cuda_program_free(&g);
         }
+}
+
+/* Conditions on the score are a part of the value, and tiles go by the others. */
+TEST(masks_may_read_the_score) {
+    static const char *const texts[] = {"mask = score > 0", "mask = k <= q && score > 0",
+                                        "score = tanh(score)\nmask = (score > 0 && k <= q) && q - k < 9"};
+    for (size_t i = 0; i < 2 * sizeof texts / sizeof *texts; i++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, texts[i / 2]);
+        T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
+        T_CHECK(g.has_value && g.has_mask == (i > 1) && !(g.mask_inputs & 1u << FXA_INPUT_SCORE));
+        T_INT(out.family, FXA__CU_SM90);
+        fxa__cuda_program_free(&g);
+    }
 }
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */

@@ -110,4 +110,44 @@ TEST(random_coordinates) {
     fxa_program_destroy(program);
 }
 
+/* ---- Masks that read the score ----------------------------------------------------------------------------------- */
+
+/* The new score of a pair, -inf where its mask is false. */
+static double scored_value(const fxa_program *program, const fxa__env *env) {
+    static fxa__val values[4096];
+    fxa__program_eval(program, env, values);
+    int32_t score = fxa__program_output(program, FXA__OUT_SCORE), mask = fxa__program_output(program, FXA__OUT_MASK);
+    return values[mask].i ? values[score].f : -INFINITY;
+}
+
+TEST(conditions_on_the_score_are_moved) {
+    static const char *const texts[] = {"mask = score > 0",
+                                        "mask = k <= q && score > 0",
+                                        "mask = k <= q || score > 0",
+                                        "score = tanh(score)\nmask = (score > 0 && k <= q) && (q - k < 9 && score < 1)",
+                                        "mask = !(k <= q && score > 0)",
+                                        "mask = k <= q"};
+    t_rng r = {t_seed()};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        fxa_program *program = NULL, *moved = NULL;
+        fxa_error err;
+        T_OK(own_parse(FXA_PROGRAM_SCORE, texts[i], SIZE_MAX, &program, &err));
+        T_OK(fxa__cu_scored(fxa__context_host(ctx), program, &moved, &err));
+        T_REQUIRE(moved);
+        T_INT(moved == program, !strstr(texts[i], "score > 0"));
+        uint16_t reads[64];
+        T_REQUIRE(moved->n_nodes <= 64);
+        fxa__program_inputs(moved, reads);
+        T_CHECK(!(reads[fxa__program_output(moved, FXA__OUT_MASK)] >> FXA_INPUT_SCORE & 1));
+        for (int n = 0; n < 200; n++) {
+            fxa__env env = {.score = t_real(&r, -2, 2)};
+            env.coord[FXA_INPUT_Q] = (int32_t)t_int(&r, 0, 20), env.coord[FXA_INPUT_K] = (int32_t)t_int(&r, 0, 20);
+            double want = scored_value(program, &env), got = scored_value(moved, &env);
+            if (want != got) T_FAIL("%s: %g, not %g\n", texts[i], got, want);
+        }
+        fxa_program_destroy(moved);
+        fxa_program_destroy(program);
+    }
+}
+
 T_MAIN

@@ -6,8 +6,7 @@
  */
 #include "lower/emit_rig.h"
 
-#include "engine/cuda/cuda_program.h"
-#include "engine/cuda/kernel_args.cuh"
+#include "engine/cuda/cuda.h"
 #include "lower/interval.h"
 #include "program/eval_error.h"
 #include "support/fail_alloc.h"
@@ -103,6 +102,8 @@ static const char *const meant_listed[] = {
     "score = score < 0.0 ? 0.1 * score : score\nmask = (q ^ k) & 1 == 0",
     "score = 30.0 * tanh(score / 30.0) + 1.5",
     "param o : int\ntensor t : f32[2]\nscore = score + t[h, q - k + o] + t[h + o, 0]",
+    "mask = score > 0.25",
+    "tensor t : f32[1]\nscore = tanh(score) * t[h]\nmask = k <= q && (score > t[k] && q - k < 3) && abs(score) < 2.0",
 };
 enum { MEANT_LISTED = sizeof meant_listed / sizeof *meant_listed, MEANT_WAYS = 5 };
 
@@ -121,7 +122,10 @@ static bool meant_make(rig *r, int i, meant_case *c) {
     fxa_error err = {.status = FXA_OK};
     *c = (meant_case){.p = NULL};
     if (!p) return false;
-    T_OK(fxa__program_lift_masks(r->host, p, &c->p, &err));
+    fxa_program *lifted = NULL;
+    T_OK(fxa__program_lift_masks(r->host, p, &lifted, &err));
+    T_OK(fxa__cu_scored(r->host, lifted, &c->p, &err));
+    fxa_program_destroy(lifted);
     T_OK(fxa_program_derivative(c->p, &c->d, &err));
     fxa_program_destroy(p);
     int way = i % MEANT_WAYS; /* as 0; what is a factor may be anything; no sizes; forward; scalars */
@@ -527,23 +531,58 @@ TEST(out_of_memory_at_every_allocation) {
     T_INT(f.live_bytes, 0);
 }
 
+/* So many declarations, all of which the score adds up. Without any the text itself. */
+static void meant_many(const char *declaration, const char *loads, int count, char text[2048]) {
+    bool many = strstr(declaration, "%d");
+    text[0] = 0;
+    for (int i = 0; many && i < count; i++) {
+        const char *name = strchr(declaration, '%');
+        (void)sprintf(text + strlen(text), "%.*s%d%s", (int)(name - declaration), declaration, i, name + 2);
+    }
+    (void)strcat(text, many ? "score = score" : declaration);
+    for (int i = 0; many && i < count; i++)
+        (void)sprintf(text + strlen(text), strstr(declaration, "int") ? " + float(x%d)" : " + x%d%s", i, loads);
+}
+
+/* As many as there is room for: the highest places of the arguments are read. */
+TEST(as_much_as_kernels_take) {
+    static const char *const rows[][2] = {{"tensor x%d : f32[0]\n", "a.tensor[15]"}, {"param x%d : int\n", "a.i[31]"}};
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    T_CHECK(sizeof(struct FxaArgs) + sizeof(struct FxaMaps) <= 4096);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[2048];
+        fxa_error err;
+        fxa__cuda_program out;
+        meant_many(rows[i][0], i ? "" : "[]", i ? FXA_CUDA_SCALARS : FXA_CUDA_TENSORS, text);
+        fxa_program *p = rig_parse(r, text);
+        T_REQUIRE(p);
+        fxa__cuda_config config = {.program = p, .dense = -1};
+        T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
+        fxa__write_bytes(&out.text, "", 1);
+        T_CHECK(strstr((const char *)out.text.data, rows[i][1]));
+        fxa__cuda_program_free(&out);
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
 TEST(what_kernels_cannot_do_is_refused) {
     static const char *const rows[][2] = {
         {"mask = score < 1.0", "the mask reads the score"},
-        {"tensor a : f32[0]\ntensor b0 : f32[0]\ntensor c : f32[0]\ntensor d : f32[0]\ntensor e : f32[0]\n"
-         "tensor f : f32[0]\ntensor g : f32[0]\ntensor i : f32[0]\ntensor j : f32[0]\n"
-         "score = score + a[] + b0[] + c[] + d[] + e[] + f[] + g[] + i[] + j[]",
-         "captures 9 tensors; CUDA kernels take 8"},
-        {"param a : int\nparam b0 : int\nparam c : int\nparam d : int\nparam e : int\nparam f : int\nparam g : int\n"
-         "param i : int\nparam j : int\nparam l : int\nparam m : int\nparam n : int\nparam o : int\nparam p : int\n"
-         "param r : int\nparam s : int\nparam t : int\n"
-         "mask = q < a * b0 * c * d * e * f * g * i * j * l * m * n * o * p * r * s * t",
-         "0 float and 17 int params; CUDA kernels take 15 and 16"},
+        {"tensor x%d : f32[0]\n", "captures 17 tensors; CUDA kernels take 16"},
+        {"param x%d : int\n", "0 float and 33 int params; CUDA kernels take 31 and 32"},
+        {"param x%d : float\n", "32 float and 0 int params; CUDA kernels take 31 and 32"},
     };
     rig *r = calloc(1, sizeof *r);
     T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fxa_program *p = rig_parse(r, rows[i][0]);
+        char text[2048];
+        const char *loads = strstr(rows[i][0], "tensor") ? "[]" : "";
+        int most = *loads ? FXA_CUDA_TENSORS + 1 : FXA_CUDA_SCALARS + (strstr(rows[i][0], "int") != NULL);
+        meant_many(rows[i][0], loads, most, text);
+        fxa_program *p = rig_parse(r, text);
         fxa_error err;
         fxa__cuda_program out;
         T_REQUIRE(p);

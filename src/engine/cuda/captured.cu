@@ -22,7 +22,7 @@
 
 /* Of sum i: the param it is the gradient of, or -1 and the tensor. */
 struct SumTargets {
-    int param[16], tensor[16];
+    int param[FXA_CUDA_SUMS], tensor[FXA_CUDA_SUMS];
 };
 
 constexpr int CAPTURED_THREADS = 256;

@@ -101,6 +101,9 @@ uint64_t fxa__cu_fitting(const fxa__problem *p, const fxa__cuda_program *program
  * are arrays of slots. Whether coordinates are other than local indices, which dropout in kernels does not know. */
 fxa_status fxa__cu_coordinates(const fxa__problem *p, fxa_program *program, fxa_program **out, fxa_error *err);
 bool fxa__cu_coordinates_move(const fxa_problem *p);
+/* cuda_scored.c: the same with conditions of the mask that read the score in the score; p itself, retained, where there
+ * are none. */
+fxa_status fxa__cu_scored(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
 /* The slot of such a tensor; -1: the caller's. */
 int32_t fxa__cu_coordinates_slot(const fxa_program *program, int32_t tensor);
 

@@ -19,9 +19,10 @@
 #define FXA_ENGINE_CUDA_PROGRAM_H
 
 #include "../../lower/depend.h"
+#include "kernel_args.cuh"
 
 enum {
-    FXA__CUDA_SUMS = 16, /* gradients of all float params have room */
+    FXA__CUDA_SUMS = FXA_CUDA_SUMS,
     FXA__CUDA_RUNS = 8,
     FXA__CUDA_LENGTH = 1 << 28 /* lengths, heads and batch entries are at most that: texts count on it */
 };
@@ -72,8 +73,8 @@ typedef struct fxa__cuda_program {
     fxa__writer text;
 } fxa__cuda_program;
 
-/* E_UNSUPPORTED: the program has more params or tensors than kernels take, or a mask that reads the score. Free
- * in either case. */
+/* E_UNSUPPORTED: the program has more params or tensors than kernels take, or a mask that reads the score (see
+ * cuda_scored.c). Free in either case. */
 fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out,
                                   fxa_error *err);
 void fxa__cuda_program_free(fxa__cuda_program *p);

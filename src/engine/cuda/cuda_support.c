@@ -279,10 +279,12 @@ static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_
 }
 
 static fxa_status cu_program(const fxa__problem *p, fxa__cu_choice *c, fxa__cuda_program *out, fxa_error *err) {
-    fxa_program *own = NULL, *lifted = NULL, *derivative = NULL;
+    fxa_program *own = NULL, *masked = NULL, *lifted = NULL, *derivative = NULL;
     FXA_TRY(fxa__cu_coordinates(p, p->program, &own, err));
-    fxa_status status = fxa__program_lift_masks(p->host, own, &lifted, err);
+    fxa_status status = fxa__program_lift_masks(p->host, own, &masked, err);
+    if (status == FXA_OK) status = fxa__cu_scored(p->host, masked, &lifted, err);
     fxa_program_destroy(own);
+    fxa_program_destroy(masked);
     if (status == FXA_OK) status = cu_check_captures(p, lifted, err);
     if (status == FXA_OK && p->in.pass == FXA_BACKWARD) status = fxa_program_derivative(lifted, &derivative, err);
     if (status == FXA_OK) {

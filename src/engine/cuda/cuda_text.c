@@ -283,7 +283,7 @@ static void cudatext_mask(cuda_text *t) {
     if (!t->c->has_mask) return;
     bool whole = t->work->wide && !t->work->backward;
     if (whole) cudatext_mask_whole(t);
-    /* A mask that reads the score has it from nobody: such a program is refused before. */
+    /* One that reads the score would have it from nobody: cuda_scored.c. */
     cudatext_put(t, "    FXA_INLINE bool mask(const FxaArgs &a, const Pair &p) const\n    {\n");
     if (whole)
         cudatext_put(t,

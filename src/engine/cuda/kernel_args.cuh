@@ -10,8 +10,9 @@
 #ifndef FXA_CUDA_KERNEL_ARGS_CUH
 #define FXA_CUDA_KERNEL_ARGS_CUH
 
-#define FXA_CUDA_TENSORS 8 /* captured tensors of a program */
-#define FXA_CUDA_SCALARS 16 /* params of each type */
+#define FXA_CUDA_TENSORS 16 /* captured tensors of a program; with the maps all has to stay below 4 KB */
+#define FXA_CUDA_SCALARS 32 /* params of each type */
+#define FXA_CUDA_SUMS 32 /* gradients that are sums: those of all float params have room */
 #define FXA_CUDA_RUNS 10 /* numbers that the host computes of them, behind the float ones */
 #define FXA_CUDA_RANK 5
 
