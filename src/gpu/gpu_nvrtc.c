@@ -8,6 +8,9 @@
 #include "../base/dl.h"
 #include "gpu_search.h"
 
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -104,32 +107,76 @@ static fxa_status nvrtc_refuse(const fxa__nvrtc *nvrtc, fxa__host *host, void *p
     return fxa__fail(err, FXA_E_ENGINE, "NVRTC %d.%d does not compile %s: %s", nvrtc->major, nvrtc->minor, name, first);
 }
 
-static fxa_status nvrtc_take(const fxa__nvrtc *nvrtc, fxa__host *host, void *program, uint8_t **cubin, size_t *size,
-                             fxa_error *err) {
+static fxa_status nvrtc_take(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvrtc_job *job, fxa_error *err) {
     size_t n = 0;
-    FXA_TRY(nvrtc_status(nvrtc, nvrtc->api.cubin_size(program, &n), "nvrtcGetCUBINSize", err));
+    if (!job->created) return nvrtc_status(nvrtc, job->status, "nvrtcCreateProgram", err);
+    if (job->status == NVRTC_COMPILATION) return nvrtc_refuse(nvrtc, host, job->program, job->name, err);
+    FXA_TRY(nvrtc_status(nvrtc, job->status, "nvrtcCompileProgram", err));
+    FXA_TRY(nvrtc_status(nvrtc, nvrtc->api.cubin_size(job->program, &n), "nvrtcGetCUBINSize", err));
     if (n == 0) return fxa__fail(err, FXA_E_ENGINE, "NVRTC %d.%d made no code", nvrtc->major, nvrtc->minor);
-    uint8_t *bytes = fxa__alloc(host, n);
-    if (!bytes) return fxa__fail_memory(err, "compiled kernels");
-    fxa_status status = nvrtc_status(nvrtc, nvrtc->api.cubin(program, (char *)bytes), "nvrtcGetCUBIN", err);
-    if (status != FXA_OK) {
-        fxa__free(host, bytes, n);
-        return status;
-    }
-    *cubin = bytes;
-    *size = n;
-    return FXA_OK;
+    job->cubin = fxa__alloc(host, n);
+    if (!job->cubin) return fxa__fail_memory(err, "compiled kernels");
+    job->size = n;
+    return nvrtc_status(nvrtc, nvrtc->api.cubin(job->program, (char *)job->cubin), "nvrtcGetCUBIN", err);
 }
 
-fxa_status fxa__nvrtc_compile(const fxa__nvrtc *nvrtc, fxa__host *host, const fxa__nvrtc_job *job, uint8_t **cubin,
-                              size_t *size, fxa_error *err) {
-    void *program = NULL;
-    int status = nvrtc->api.create(&program, job->source, job->name, job->n_headers, job->headers, job->header_names);
-    FXA_TRY(nvrtc_status(nvrtc, status, "nvrtcCreateProgram", err));
-    status = nvrtc->api.compile(program, job->n_options, job->options);
-    fxa_status result = status == NVRTC_OK            ? nvrtc_take(nvrtc, host, program, cubin, size, err)
-                        : status == NVRTC_COMPILATION ? nvrtc_refuse(nvrtc, host, program, job->name, err)
-                                                      : nvrtc_status(nvrtc, status, "nvrtcCompileProgram", err);
-    (void)nvrtc->api.destroy(&program);
-    return result;
+/* ---- On threads -------------------------------------------------------------------------------------------------- */
+
+enum { NVRTC_THREADS = 16 };
+#define NVRTC_STACK ((size_t)8 << 20) /* a compiler recurses: what a program's first thread has */
+
+typedef struct nvrtc_queue {
+    const fxa__nvrtc *nvrtc;
+    fxa__nvrtc_job *jobs;
+    int n;
+    atomic_int next;
+} nvrtc_queue;
+
+/* Takes jobs until there are none left; nothing in it is the host's. */
+static void *nvrtc_work(void *user) {
+    nvrtc_queue *q = user;
+    const fxa__nvrtc_api *api = &q->nvrtc->api;
+    for (int i; (i = atomic_fetch_add(&q->next, 1)) < q->n;) {
+        fxa__nvrtc_job *j = &q->jobs[i];
+        j->status = api->create(&j->program, j->source, j->name, j->n_headers, j->headers, j->header_names);
+        j->created = j->status == NVRTC_OK;
+        if (j->created) j->status = api->compile(j->program, j->n_options, j->options);
+    }
+    return NULL;
+}
+
+/* Up to n of them; signals are the program's own threads' business. */
+static int nvrtc_threads_start(nvrtc_queue *q, int n, pthread_t threads[NVRTC_THREADS]) {
+    sigset_t all, before;
+    pthread_attr_t attr;
+    int started = 0;
+    if (n <= 0 || pthread_attr_init(&attr) != 0) return 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pthread_attr_setstacksize(&attr, NVRTC_STACK) == 0)
+        while (started < n && pthread_create(&threads[started], &attr, nvrtc_work, q) == 0) started++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    return started;
+}
+
+fxa_status fxa__nvrtc_compile(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvrtc_job *jobs, int n, int32_t width,
+                              fxa_error *err) {
+    pthread_t threads[NVRTC_THREADS];
+    nvrtc_queue q = {.nvrtc = nvrtc, .jobs = jobs, .n = n};
+    atomic_init(&q.next, 0);
+    int most = width < n ? width : n;
+    int started = nvrtc_threads_start(&q, (most < NVRTC_THREADS ? most : NVRTC_THREADS) - 1, threads);
+    (void)nvrtc_work(&q);
+    for (int i = 0; i < started; i++) (void)pthread_join(threads[i], NULL);
+    fxa_status status = FXA_OK;
+    for (int i = 0; i < n; i++) {
+        if (status == FXA_OK) status = nvrtc_take(nvrtc, host, &jobs[i], err);
+        if (jobs[i].created) (void)nvrtc->api.destroy(&jobs[i].program);
+    }
+    for (int i = 0; status != FXA_OK && i < n; i++) {
+        fxa__free(host, jobs[i].cubin, jobs[i].size);
+        jobs[i].cubin = NULL;
+    }
+    return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NVIDIA's run-time compiler as a table of functions, looked for when an engine opens, and one compilation by it: a
- * source and headers by name, nothing from files. It needs no device and no driver.
+ * NVIDIA's run-time compiler as a table of functions, looked for when an engine opens, and compilations by it: sources
+ * and headers by name, nothing from files. It needs no device and no driver.
  */
 #ifndef FXA_GPU_NVRTC_H
 #define FXA_GPU_NVRTC_H
@@ -52,11 +52,18 @@ typedef struct fxa__nvrtc_job {
     int n_headers;
     const char *const *options;
     int n_options;
+    uint8_t *cubin; /* what comes of it: `size` bytes of the host's, which the caller frees */
+    size_t size;
+    void *program; /* NVRTC's, on the way, and what it says of it */
+    int status;
+    bool created;
 } fxa__nvrtc_job;
 
-/* *cubin has *size bytes of the host's, which the caller frees. E_ENGINE with the first lines of the compiler's log;
+/* All of them, beside each other on up to `width` threads, of which the caller is one; as many of the others are
+ * started as the system gives. Memory is the caller's thread's business alone. The error is that of the first job, in
+ * their order, that has one, and then no job has a cubin: E_ENGINE with the first lines of the compiler's log;
  * E_MEMORY. */
-fxa_status fxa__nvrtc_compile(const fxa__nvrtc *nvrtc, fxa__host *host, const fxa__nvrtc_job *job, uint8_t **cubin,
-                              size_t *size, fxa_error *err);
+fxa_status fxa__nvrtc_compile(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvrtc_job *jobs, int n, int32_t width,
+                              fxa_error *err);
 
 #endif

@@ -172,6 +172,38 @@ TEST(code_is_shared) {
     box_check_end();
 }
 
+/* What comes before and after the backward kernels is compiled for the first program alone. */
+TEST(programs_share_what_no_text_is_in) {
+    NEEDS_BOX;
+    fxa_context *ctx = box_context();
+    fxa_plan *plan[2] = {NULL, NULL};
+    fxa_program *other = NULL;
+    fxa_error err;
+    size_t calls[2];
+    box b;
+    T_OK(fxa_program_parse(box_ctx, "tensor ids : i32[1]\nscore = tanh(score)\nmask = ids[q] == ids[k]", SIZE_MAX,
+                           &other, &err));
+    for (int i = 0; i < 2; i++) {
+        box_start(&b, FXA_BACKWARD, NULL);
+        if (i) b.p.program = other;
+        box_arm(box_nvrtc, 0);
+        T_OK(fxa_plan_create(ctx, &b.p, &plan[i], &err));
+        calls[i] = box_nvrtc->calls;
+        box_end(&b);
+    }
+    T_REQUIRE(plan[0] && plan[1]);
+    const fxa__cu_code *x = plan[0]->code->code, *y = plan[1]->code->code;
+    const fxa__cu_module *first = &x->unit[FXA__CU_ENDS], *second = &y->unit[FXA__CU_ENDS];
+    T_CHECK(x != y && first->cubin != second->cubin && first->size == second->size);
+    T_CHECK(memcmp(first->cubin, second->cubin, first->size) == 0);
+    int fewer = __builtin_popcount(x->choice.units) - __builtin_popcount(y->choice.units) + 1;
+    T_INT(calls[1], calls[0] - 3 - 4 * (size_t)fewer); /* of opening it; create, compile, size and code */
+    for (int i = 0; i < 2; i++) fxa_plan_destroy(plan[i]);
+    fxa_program_destroy(other);
+    fxa_context_destroy(ctx);
+    box_check_end();
+}
+
 TEST(it_is_asked_where_it_is_named) {
     NEEDS_BOX;
     fxa_context *ctx = box_context();

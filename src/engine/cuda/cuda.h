@@ -5,7 +5,8 @@
  *   problem -> cuda_support.c: no, and why; yes: which kernels, compiled with what (fxa__cu_choice), with what
  *              cuda_promise.c promises to the program's text
  *           -> cuda_program.c (cuda_rewrite.c, cuda_text.c and others of cuda_text.h): the program's text, program.cuh
- *           -> cuda_build.c: sources (embedded at build) and text through NVRTC (gpu/gpu_nvrtc.h): cubins
+ *           -> cuda_compile.c: sources (embedded at build) and text through NVRTC (gpu/gpu_nvrtc.h): cubins
+ *           -> cuda_build.c: cubins, looked at and on a device loaded: code
  *   bytes  <-> cuda_saved.c: cubins
  *   run     -> cuda_layout.c: workspace by problem and tile sizes; cuda_args.c: FxaArgs and tensor maps of a bind;
  *              cuda_forward.c, cuda_backward.c, cuda_decode.c: launches
@@ -68,6 +69,8 @@ typedef struct fxa__cu_code {
     char detail[160];
 } fxa__cu_code;
 
+typedef struct fxa__cu_kept fxa__cu_kept; /* cuda_compile.c */
+
 typedef struct fxa__cu_self {
     fxa__gpu gpu; /* first: see gpu/gpu_memory.c */
     fxa__host *host;
@@ -77,6 +80,7 @@ typedef struct fxa__cu_self {
     bool fast_math; /* FXA_FAST_MATH=1 */
     int32_t forced; /* fxa__cu_family, by FXA_CUDA_FAMILY; -1: none */
     fxa__nvrtc nvrtc;
+    _Atomic(fxa__cu_kept *) kept; /* compiled units that programs share */
 } fxa__cu_self;
 
 /* cuda_support.c. E_UNSUPPORTED with the reason. program: made for the answer, the caller frees it in any case. A run
@@ -109,11 +113,15 @@ int32_t fxa__cu_coordinates_slot(const fxa_program *program, int32_t tensor);
 
 /* cuda_build.c. Fills the units that the choice has: compiles them, or takes cubins that are there; on a device it
  * loads them. Free in any case, when nothing on the device uses them any more. */
-fxa_status fxa__cu_build(const fxa__cu_self *self, fxa__cu_code *code, fxa_error *err);
+fxa_status fxa__cu_build(fxa__cu_self *self, fxa__cu_code *code, fxa_error *err);
 void fxa__cu_build_free(const fxa__cu_self *self, fxa__cu_code *code);
 /* The source file of a unit, without its ending; NULL: the family has none. */
 const char *fxa__cu_unit_file(const fxa__cu_choice *choice, fxa__cu_unit unit);
 const char *fxa__cu_family_name(fxa__cu_family family); /* "sm90", "sm80", "simt" */
+
+/* cuda_compile.c: cubins of the units that the choice has. */
+fxa_status fxa__cu_compile(fxa__cu_self *self, fxa__cu_code *code, fxa_error *err);
+void fxa__cu_kept_free(fxa__cu_self *self);
 
 /* cuda_cubin.c: the bytes of a symbol of a cubin, NULL: it has none. A kernel's are its code. */
 const uint8_t *fxa__cu_cubin_find(const uint8_t *cubin, size_t size, const char *name, size_t *bytes);

@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a choice and a program's text to cubins, and on a device to loaded kernels: see cuda.h. A unit is one source
- * file of this folder, compiled by itself; the headers and the text of the program are given to the compiler by name.
- * What a kernel wants of a launch is in its cubin and held against what cuda_layout.c reckons with: a cubin that says
- * something else is not run.
+ * From cubins, compiled (cuda_compile.c) or of bytes, to code, and on a device to loaded kernels: see cuda.h. A unit is
+ * one source file of this folder, compiled by itself. What a kernel wants of a launch is in its cubin and held against
+ * what cuda_layout.c reckons with: a cubin that says something else is not run.
  */
 #include "cuda.h"
-
-#include "../../base/invariant.h"
-#include "cuda_sources.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { BUILD_SHARED_BYTES = 8 /* the driver's attribute of a function */, BUILD_OPTIONS = 16, BUILD_OPTION = 48 };
+enum { BUILD_SHARED_BYTES = 8 }; /* the driver's attribute of a function */
 
 /* ---- Units ------------------------------------------------------------------------------------------------------- */
 
@@ -43,104 +39,6 @@ const char *fxa__cu_unit_file(const fxa__cu_choice *choice, fxa__cu_unit unit) {
 const char *fxa__cu_family_name(fxa__cu_family family) {
     static const char *const names[] = {"sm90", "sm80", "simt"};
     return names[family];
-}
-
-/* ---- Compiling --------------------------------------------------------------------------------------------------- */
-
-/* Room for a job: pointers into it and into the code. */
-typedef struct build_job {
-    char option[BUILD_OPTIONS][BUILD_OPTION];
-    const char *options[BUILD_OPTIONS];
-    int n_options;
-    const char **headers, **names;
-    int n_headers;
-} build_job;
-
-static void build_option(build_job *j, const char *name, int32_t value) {
-    (void)snprintf(j->option[j->n_options], BUILD_OPTION, "-D%s=%d", name, (int)value);
-    j->options[j->n_options] = j->option[j->n_options];
-    j->n_options++;
-}
-
-/* wgmma is there in code for sm_90a alone, which runs on devices of sm_90 and no other. */
-static void build_options(const fxa__cu_choice *c, build_job *j) {
-    (void)snprintf(j->option[0], BUILD_OPTION, "--gpu-architecture=sm_%d%s", (int)c->arch,
-                   c->family == FXA__CU_SM90 ? "a" : "");
-    j->options[0] = j->option[0];
-    j->options[1] = "--std=c++17";
-    j->options[2] = "-default-device";
-    j->n_options = 3;
-    build_option(j, "FXA_D", c->d);
-    build_option(j, "FXA_DV", c->dv);
-    build_option(j, "FXA_F16", c->dtype == FXA_F16);
-    build_option(j, "FXA_F32", c->dtype == FXA_F32);
-    build_option(j, "FXA_SPANS", c->spans);
-    build_option(j, "FXA_DROPOUT", c->dropout);
-    build_option(j, "FXA_PAGED", c->paged);
-    build_option(j, "FXA_ALIGNED", c->aligned);
-    build_option(j, "FXA_FAST_MATH", c->fast_math);
-    build_option(j, "FXA_SEPARATE_DQ", c->separate_dq);
-    if (c->row_tiles) build_option(j, "FXA_ROW_TILES", c->row_tiles);
-}
-
-static bool build_is_header(const char *name) {
-    size_t n = strlen(name);
-    return n < 3 || strcmp(name + n - 3, ".cu") != 0;
-}
-
-static const char *build_source(const char *file) {
-    size_t n = strlen(file);
-    for (size_t i = 0; i < fxa__cu_source_count; i++)
-        if (strncmp(fxa__cu_sources[i].name, file, n) == 0 && strcmp(fxa__cu_sources[i].name + n, ".cu") == 0)
-            return fxa__cu_sources[i].text;
-    return NULL;
-}
-
-static fxa_status build_unit(const fxa__cu_self *self, fxa__cu_code *code, const build_job *j, fxa__cu_unit unit,
-                             fxa_error *err) {
-    const char *file = fxa__cu_unit_file(&code->choice, unit), *source = file ? build_source(file) : NULL;
-    char name[32];
-    FXA__ASSERT(source);
-    (void)snprintf(name, sizeof name, "%s.cu", file);
-    const fxa__nvrtc_job job = {source, name, j->headers, j->names, j->n_headers, j->options, j->n_options};
-    fxa__cu_module *m = &code->unit[unit];
-    return fxa__nvrtc_compile(&self->nvrtc, code->host, &job, &m->cubin, &m->size, err);
-}
-
-static fxa_status build_all(const fxa__cu_self *self, fxa__cu_code *code, build_job *j, const char *program,
-                            fxa_error *err) {
-    for (size_t i = 0; i < fxa__cu_source_count; i++) {
-        if (!build_is_header(fxa__cu_sources[i].name)) continue;
-        j->names[j->n_headers] = fxa__cu_sources[i].name;
-        j->headers[j->n_headers++] = fxa__cu_sources[i].text;
-    }
-    j->names[j->n_headers] = "program.cuh";
-    j->headers[j->n_headers++] = program;
-    build_options(&code->choice, j);
-    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
-        if (code->choice.units >> unit & 1u) FXA_TRY(build_unit(self, code, j, (fxa__cu_unit)unit, err));
-    return FXA_OK;
-}
-
-static fxa_status build_compile(const fxa__cu_self *self, fxa__cu_code *code, fxa_error *err) {
-    size_t room = fxa__cu_source_count + 1, length = code->program.text.size;
-    build_job *j = fxa__alloc(code->host, sizeof *j);
-    const char **names = fxa__alloc_array(code->host, 2 * room, sizeof *names);
-    char *program = fxa__alloc(code->host, length + 1);
-    fxa_status status = FXA_OK;
-    if (j && names && program) {
-        memcpy(program, code->program.text.data, length);
-        program[length] = '\0';
-        j->names = names;
-        j->headers = names + room;
-        status = build_all(self, code, j, program, err);
-    } else {
-        status = fxa__fail_memory(err, "the sources of kernels");
-    }
-    fxa__free(code->host, program, length + 1);
-    fxa__free(code->host, names, 2 * room * sizeof *names);
-    fxa__free(code->host, j, sizeof *j);
-    return status;
 }
 
 /* ---- What is in it ----------------------------------------------------------------------------------------------- */
@@ -208,10 +106,10 @@ static fxa_status build_load_all(const fxa__cu_self *self, fxa__cu_code *code, f
     return status;
 }
 
-fxa_status fxa__cu_build(const fxa__cu_self *self, fxa__cu_code *code, fxa_error *err) {
+fxa_status fxa__cu_build(fxa__cu_self *self, fxa__cu_code *code, fxa_error *err) {
     bool there = false;
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) there = there || code->unit[unit].cubin;
-    if (!there) FXA_TRY(build_compile(self, code, err));
+    if (!there) FXA_TRY(fxa__cu_compile(self, code, err));
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
         if (code->unit[unit].cubin) FXA_TRY(build_check(code, (fxa__cu_unit)unit, err));
     return self->on_device ? build_load_all(self, code, err) : FXA_OK;

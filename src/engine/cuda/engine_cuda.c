@@ -75,6 +75,7 @@ static fxa_status cu_open(fxa__host *host, int32_t ordinal, const char *target, 
     fxa__cu_self *s = fxa__alloc(host, sizeof *s);
     if (!s) return fxa__fail_memory(err, "an instance of the CUDA engine");
     s->host = host;
+    atomic_init(&s->kept, NULL);
     fxa_status status = target ? cu_open_target(s, target, identity, err) : cu_open_device(s, ordinal, identity, err);
     if (status != FXA_OK) {
         fxa__free(host, s, sizeof *s);
@@ -88,6 +89,7 @@ static fxa_status cu_open(fxa__host *host, int32_t ordinal, const char *target, 
 static void cu_close(fxa__host *host, void *self) {
     fxa__cu_self *s = self;
     fxa__gpu_helpers_free(&s->gpu);
+    fxa__cu_kept_free(s);
     fxa__nvrtc_close(&s->nvrtc);
     if (s->on_device) fxa__gpu_close(&s->gpu);
     fxa__free(host, s, sizeof *s);

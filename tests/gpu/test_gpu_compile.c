@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Several compilations at a time (gpu/gpu_nvrtc.h), by a table of functions that is no compiler: they run beside each
+ * other, the first in order that fails has the word, memory is asked for by the calling thread alone.
+ */
+#include "gpu/gpu_nvrtc.h"
+#include "support/fail_alloc.h"
+#include "t.h"
+
+#include <pthread.h>
+#include <time.h>
+
+enum { JOBS = 6 };
+
+/* A source is its number as a digit and "c" or "l" when creating or compiling it fails, "o" when it makes nothing. */
+static atomic_int now, most, held;
+static atomic_bool meets; /* compilations wait for a second one to be there, for a while */
+static pthread_t caller;
+
+static int fake_create(void **program, const char *source, const char *name, int n, const char *const *headers,
+                       const char *const *names) {
+    (void)name, (void)n, (void)headers, (void)names;
+    if (source[1] == 'c') return 11;
+    *program = (void *)(uintptr_t)source;
+    atomic_fetch_add(&held, 1);
+    return 0;
+}
+static int fake_destroy(void **program) {
+    *program = NULL;
+    atomic_fetch_sub(&held, 1);
+    return 0;
+}
+static int fake_compile(void *program, int n, const char *const *options) {
+    (void)n, (void)options;
+    int here = atomic_fetch_add(&now, 1) + 1, seen = atomic_load(&most);
+    while (here > seen && !atomic_compare_exchange_weak(&most, &seen, here)) {}
+    for (int i = 0; atomic_load(&meets) && atomic_load(&most) < 2 && i < 2000; i++)
+        (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    atomic_fetch_sub(&now, 1);
+    return ((const char *)program)[1] == 'l' ? 6 : 0;
+}
+static const char *fake_words(int status) { return status ? "no" : "yes"; }
+static int fake_log_size(void *program, size_t *size) {
+    (void)program;
+    *size = 16;
+    return 0;
+}
+static int fake_log(void *program, char *out) {
+    (void)snprintf(out, 16, "error %c", ((const char *)program)[0]);
+    return 0;
+}
+static int fake_cubin_size(void *program, size_t *size) {
+    *size = ((const char *)program)[1] == 'o' ? 0 : 1;
+    return 0;
+}
+static int fake_cubin(void *program, char *out) {
+    *out = ((const char *)program)[0];
+    return 0;
+}
+
+static const fxa__nvrtc fake = {.api = {.error_string = fake_words,
+                                        .create = fake_create,
+                                        .destroy = fake_destroy,
+                                        .compile = fake_compile,
+                                        .log_size = fake_log_size,
+                                        .log = fake_log,
+                                        .cubin_size = fake_cubin_size,
+                                        .cubin = fake_cubin}};
+
+static void *own_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
+    if (!pthread_equal(caller, pthread_self())) ((fail_alloc *)user)->mistakes++;
+    return fail_alloc_fn(user, ptr, old_size, new_size, align);
+}
+
+static fxa_status fake_run(fxa__host *host, const char *const sources[JOBS], int32_t width, char made[JOBS],
+                           fxa_error *err) {
+    fxa__nvrtc_job jobs[JOBS];
+    for (int i = 0; i < JOBS; i++) jobs[i] = (fxa__nvrtc_job){.source = sources[i], .name = "it.cu"};
+    fxa_status status = fxa__nvrtc_compile(&fake, host, jobs, JOBS, width, err);
+    for (int i = 0; i < JOBS; i++) {
+        made[i] = jobs[i].cubin ? (char)jobs[i].cubin[0] : '-';
+        fxa__free(host, jobs[i].cubin, jobs[i].size);
+    }
+    T_INT(held, 0);
+    return status;
+}
+
+TEST(compilations_beside_each_other) {
+    static const char *const good[JOBS] = {"0", "1", "2", "3", "4", "5"};
+    static const struct {
+        const char *source[JOBS], *why;
+    } bad[] = {{{"0", "1l", "2c", "3o", "4l", "5"}, "error 1"},
+               {{"0", "1", "2c", "3o", "4l", "5"}, "nvrtcCreateProgram: 11, no"},
+               {{"0", "1", "2", "3o", "4l", "5"}, "made no code"}};
+    fail_alloc f = FAIL_ALLOC_INIT;
+    fxa__host *host = NULL;
+    fxa_error err;
+    char made[JOBS];
+    caller = pthread_self();
+    T_OK(fxa__host_create(own_alloc, &f, &host, &err));
+    for (int32_t width = 1; width <= 40; width = width * 3 + 1) {
+        atomic_store(&most, 0);
+        atomic_store(&meets, width > 1);
+        T_OK(fake_run(host, good, width, made, &err));
+        T_CHECK(memcmp(made, "012345", JOBS) == 0);
+        T_CHECK(width > 1 ? atomic_load(&most) >= 2 : atomic_load(&most) == 1);
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+            T_STATUS(fake_run(host, bad[i].source, width, made, &err), FXA_E_ENGINE);
+            T_HAS(err.text, bad[i].why);
+            T_CHECK(memcmp(made, "------", JOBS) == 0);
+        }
+        size_t k = 1;
+        for (bool more = true; more; k++) {
+            size_t before = f.failures;
+            fail_alloc_arm(&f, k, false);
+            fxa_status status = fake_run(host, good, width, made, &err);
+            more = f.failures > before;
+            fail_alloc_arm(&f, 0, false);
+            T_INT(status, more ? FXA_E_MEMORY : FXA_OK);
+            T_CHECK(memcmp(made, more ? "------" : "012345", JOBS) == 0);
+        }
+        T_INT(k, JOBS + 2);
+    }
+    fxa__host_release(host);
+    T_INT(f.live_bytes, 0);
+    T_INT(f.mistakes, 0);
+}
+
+T_MAIN
