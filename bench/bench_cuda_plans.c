@@ -3,7 +3,7 @@
  * What plans of the CUDA engine take, compiled by the real NVRTC: cold, and from the folder of compiled code in a
  * context that knows nothing. No device is needed:
  *
- *   bench_cuda_plans examples/targets/h200.json examples/programs/softcap.fxa ...     (--device: the device that is here)
+ *   bench_cuda_plans examples/targets/h200.json examples/programs/softcap.fxa ...   (--device: that here)
  *
  * bf16, heads 64 and 128 wide, forward, causal forward and backward of every program. A line for each: wall and CPU
  * seconds, wall milliseconds from the folder; then the median, the ninth of ten and the slowest. NVRTC is loaded before
@@ -132,8 +132,8 @@ static int plans_order(const void *x, const void *y) {
 
 static void plans_tell(const char *what, double *values, int n, double unit) {
     qsort(values, (size_t)n, sizeof *values, plans_order);
-    printf("%-20s median %.3f, ninth of ten %.3f, slowest %.3f\n", what, unit * values[n / 2], unit * values[n * 9 / 10],
-           unit * values[n - 1]);
+    printf("%-20s median %.3f, ninth of ten %.3f, slowest %.3f\n", what, unit * values[n / 2],
+           unit * values[n * 9 / 10], unit * values[n - 1]);
 }
 
 int main(int argc, char **argv) {
