@@ -35,7 +35,7 @@ static const bias_case bias_cases[] = {
 /* Answered, and where that is yes held against the reference, within what the arithmetic allows. */
 static void bias_try(const bias_case *c) {
     static conf_case x;
-    const attn_shape shape = {BIAS_B, BIAS_H, BIAS_H, BIAS_Q, BIAS_K, 32, 32, 16, 1, BIAS_K};
+    const attn_shape shape = {BIAS_B, BIAS_H, BIAS_H, BIAS_Q, BIAS_K, 32, 32, 16, 1, BIAS_K, 0};
     fxa_context *ctx = context_new();
     fxa_program *program = NULL;
     conf_tally tally = {0};

@@ -73,7 +73,7 @@ static fxa_program *bprop_parse(fxa_context *ctx, const char *text, fxa_program_
 /* Both passes of cudnn against the reference, within what the arithmetic allows. */
 static void bprop_compare(fxa_context *ctx, const bprop_case *c, uint64_t seed) {
     static conf_case x;
-    const attn_shape shape = {2, 4, 2, 21, 30, 32, 32, 16, 1, 30};
+    const attn_shape shape = {2, 4, 2, 21, 30, 32, 32, 16, 1, 30, 0};
     conf_tally tally = {0};
     fxa_program *program = bprop_parse(ctx, c->text ? c->text : "", FXA_PROGRAM_SCORE);
     fxa_program *own = bprop_parse(ctx, c->own, FXA_PROGRAM_BPROP);

@@ -160,7 +160,7 @@ static void lowering_text_by(fxa_context *ctx, const char *text, fxa_pass pass, 
     fxa_error err;
     fxa_program *program = NULL;
     uint64_t rng = 7;
-    const attn_shape shape = {2, 4, 2, 21, 30, 32, 32, 16, 1, 30};
+    const attn_shape shape = {2, 4, 2, 21, 30, 32, 32, 16, 1, 30, 0};
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
     lowering_tally all = {0};
     setenv("FXA_TEST_DTYPE", "bf16", 0);

@@ -1,285 +1,286 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuda engine on a GPU against the reference: random programs, shapes, strides, dtypes and features, both passes,
- * by the bounds of all engines (docs/numerics.md). Kernels take seconds to compile and nothing of lengths is in them,
- * so each program is run with several shapes. A case that hangs is ended by a watchdog, with its process; run_cuda.py
- * runs many processes side by side, and each family of kernels (FXA_CUDA_FAMILY) in turn. FXA_TEST_CASE=0x... replays
- * the program that a failure names, FXA_TEST_REASONS=1 prints what was refused and why.
+ * The cuda engine on a GPU against the reference: kinds of problems in many shapes (cuda_kinds.h), both passes, by the
+ * bounds of all engines (docs/numerics.md), with cpu and cudnn as further opinions. run_cuda.py runs many processes of
+ * it side by side, each family of kernels (FXA_CUDA_FAMILY) in turn, and counts what they print: a line for each case,
+ * at once, so that a process which is ended has not run in vain. A case that hangs is ended by a watchdog, with its
+ * process. FXA_TEST_KINDS=from,count says which kinds, FXA_TEST_SHAPES how many shapes of each, FXA_TEST_CASE=0x... and
+ * FXA_TEST_SHAPE=i replay what a failure names, FXA_TEST_SMALL=1 has small shapes alone, FXA_TEST_OTHERS=cpu,cudnn says
+ * who else is asked, FXA_TEST_SECONDS when the watchdog comes, and FXA_TEST_ENGINE=cpu tries all of this without a GPU.
+ *
+ * Without a GPU: the kinds are what run_cuda.py counts on, and the frame is held against the cpu engine.
  */
-#include "base/dtype.h"
-#include "support/conf_case.h"
+#include "cuda_kinds.h"
+#include "engine/cuda/cuda.h"
+#include "plan/plan.h"
 #include "support/own_engines.h"
 #include "t.h"
 
+#include <time.h>
 #include <unistd.h>
 
-static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__engine_cpu, &fxa__engine_ref};
+static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__engine_cudnn, &fxa__engine_cpu,
+                                                      &fxa__engine_ref};
 
-enum { CU_WRONG = 6 /* cases that are shown before a test ends */, CU_PAIRS = 80000, CU_SHAPES = 4, CU_SECONDS = 100 };
+enum { CU_WRONG = 6 /* kinds that are wrong before a test ends */, CU_SHAPES = 12, CU_SECONDS = 60 };
 
-/* Why the engine does not run here; NULL: it does. */
-static const char *cudev_missing(void) {
-    static fxa_support report;
-    fxa_context *ctx = NULL;
-    fxa_problem p = FXA_PROBLEM_INIT;
-    size_t count = 1;
-    fxa_error err;
-    const char *standin = getenv("FXA_TEST_STANDIN");
-    if (standin && *standin) return "kernels of the cuda engine need a GPU";
-    p.b = p.hq = 1, p.sq = p.sk = p.d = 64, p.q.dtype = FXA_F32, p.alignment = 16, p.device = FXA_CUDA;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
-    fxa_context_destroy(ctx);
-    return report.supported ? NULL : report.reason;
+static double cudev_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- Shapes ------------------------------------------------------------------------------------------------------ */
-
-/* Widths, which are compiled in. */
-static void cudev_widths(attn_shape *s, bool both, uint64_t *rng) {
-    static const int64_t widths[] = {64, 128, 96, 32, 192, 256};
-    s->d = widths[attn_int(rng, 0, attn_int(rng, 0, 1) ? 1 : 5)];
-    if (attn_int(rng, 0, 3) == 0) s->d = attn_int(rng, 1, s->d);
-    s->dv = both && attn_int(rng, 0, 1) ? widths[attn_int(rng, 0, 5)] : s->d;
+static int cudev_number(const char *variable, int otherwise) {
+    return frame_is_set(variable) ? atoi(getenv(variable)) : otherwise;
 }
 
-static int64_t cudev_length(uint64_t *rng) {
-    static const int64_t edges[] = {64, 128, 192, 256, 384, 512};
-    int64_t r = attn_int(rng, 0, 9);
-    if (r < 3) return edges[attn_int(rng, 0, 5)] + attn_int(rng, -1, 1);
-    return r < 5 ? attn_int(rng, 1, 40) : attn_int(rng, 1, 700);
+/* ---- What a case has --------------------------------------------------------------------------------------------- */
+
+static void cudev_tag(char *out, size_t room, bool has, const char *name) {
+    size_t n = strlen(out);
+    if (has) snprintf(out + n, room - n, "%s%s", n ? "," : "", name);
 }
 
-/* Everything else: at most CU_PAIRS pairs, each of which the reference looks at several times. */
-static void cudev_shape(attn_shape *s, uint64_t *rng) {
-    s->b = attn_int(rng, 1, 3), s->hkv = attn_int(rng, 1, 3);
-    s->hq = s->hkv * attn_int(rng, 1, 4);
-    s->sq = attn_int(rng, 0, 7) ? cudev_length(rng) : attn_int(rng, 1, 4);
-    s->sk = cudev_length(rng);
-    while (s->b * s->hq * s->sq * s->sk > CU_PAIRS) {
-        if (s->b > 1 && attn_int(rng, 0, 1))
-            s->b--;
-        else if (s->hkv > 1)
-            s->hkv--, s->hq = s->hkv;
-        else if (s->hq > 2)
-            s->hq = 2;
-        else if (s->sq > s->sk)
-            s->sq = s->sq * 3 / 4;
-        else
-            s->sk = s->sk * 3 / 4;
+static void cudev_tag_flags(const conf_case *c, char *out, size_t room) {
+    static const struct {
+        uint32_t flag;
+        const char *name;
+    } forward[] = {{FXA_PADDING, "padded"},     {FXA_VARLEN, "packed"},
+                   {FXA_PAGED, "paged"},        {FXA_SINK, "sink"},
+                   {FXA_SINK_ZERO, "sink-zero"}, {FXA_DROPOUT, "dropout"},
+                   {FXA_CAUSAL, "causal"},      {FXA_WINDOW, "window"},
+                   {FXA_POSITIONS, "positions"}, {FXA_BOTTOM_RIGHT, "bottom-right"},
+                   {FXA_SCALARS_IN_MEMORY, "scalars-in-memory"}},
+      backward[] = {{FXA_GRAD_LSE, "dLSE"},
+                    {FXA_GRAD_SINK, "dsink"},
+                    {FXA_DETERMINISTIC, "deterministic"},
+                    {FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V | FXA_ACC_SINK, "added-to"},
+                    {FXA_ACC_TENSORS | FXA_ACC_PARAMS, "added-to-captured"}};
+    const fxa_problem *p = &c->base.data.problem;
+    uint32_t grads = c->base.data.backward_flags, all = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    for (size_t i = 0; i < sizeof forward / sizeof *forward; i++)
+        cudev_tag(out, room, p->flags & forward[i].flag, forward[i].name);
+    for (size_t i = 0; i < sizeof backward / sizeof *backward; i++)
+        cudev_tag(out, room, grads & backward[i].flag, backward[i].name);
+    cudev_tag(out, room, (p->flags & FXA_PAGED) && (p->flags & FXA_VARLEN), "packed-and-paged");
+    cudev_tag(out, room, (grads & all) != all, "some-gradients");
+    cudev_tag(out, room, p->param_grads, "gradients-of-params");
+    cudev_tag(out, room, p->q_len || p->k_len || p->heads, "lengths-seen");
+}
+
+static void cudev_tag_maps(const conf_case *c, char *out, size_t room) {
+    static const char *const names[] = {"map-affine", "map-segments", "map-table"};
+    const fxa_problem *p = &c->base.data.problem;
+    const fxa_index_map *maps[] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
+    bool has[3] = {false}, dynamic = false;
+    for (int i = 0; i < 4; i++) {
+        bool moved = maps[i]->kind || maps[i]->base || maps[i]->step > 1 || maps[i]->step < 0;
+        has[maps[i]->kind] = has[maps[i]->kind] || moved;
+        dynamic = dynamic || maps[i]->dynamic;
     }
-    s->page_size = attn_int(rng, 0, 1) ? 16 : attn_int(rng, 0, 1) ? 64 : attn_int(rng, 1, 40);
-    s->n_pages = attn_int(rng, 1, s->b * (s->sk / s->page_size + 1) + 2);
-    s->window = attn_int(rng, 0, 1) ? 40 : s->sk;
+    for (int i = 0; i < 3; i++) cudev_tag(out, room, has[i], names[i]);
+    cudev_tag(out, room, dynamic, "map-dynamic");
 }
 
-/* FXA_TEST_FEATURES has more of them by force, FXA_TEST_WITHOUT takes some away. */
-static uint32_t cudev_features(uint64_t *rng) {
-    const char *forced = getenv("FXA_TEST_FEATURES"), *without = getenv("FXA_TEST_WITHOUT");
-    uint32_t plain = ATTN_GQA | ATTN_DIMS | ATTN_READY | ATTN_SOME_GRADS | ATTN_DLSE;
-    uint32_t others = ATTN_PADDING | ATTN_VARLEN | ATTN_PAGED | ATTN_SINK_ZERO | ATTN_SINK | ATTN_DROPOUT |
-                      ATTN_STRIDES | ATTN_CHUNKED | ATTN_MAPS | ATTN_ACC | ATTN_LENGTHS | ATTN_ROWS;
-    uint32_t rare = ATTN_DTYPES | ATTN_MIXED;
-    uint32_t features = plain & (uint32_t)attn_next(rng);
-    if (attn_int(rng, 0, 1)) features |= others & (uint32_t)attn_next(rng) & (uint32_t)attn_next(rng);
-    if (attn_int(rng, 0, 11) == 0) features |= rare & (uint32_t)attn_next(rng) & (uint32_t)attn_next(rng);
-    features |= forced ? (uint32_t)strtoul(forced, NULL, 0) : 0;
-    return features & ~(without ? (uint32_t)strtoul(without, NULL, 0) : 0);
+static void cudev_tag_tensors(const conf_case *c, const kinds_kind *k, char *out, size_t room) {
+    bool wide = false, narrow = false, grads = false, strided = false;
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        fxa_dtype dtype = c->tensor[i].dtype;
+        wide = wide || dtype == FXA_I64;
+        narrow = narrow || (fxa_dtype_size(dtype) < 4 && !(k->dense && i == 0));
+        grads = grads || c->captures[i].grad;
+        strided = strided || c->captures[i].strided;
+    }
+    cudev_tag(out, room, c->n_tensors, "captured"), cudev_tag(out, room, c->n_params, "params");
+    cudev_tag(out, room, wide, "i64"), cudev_tag(out, room, narrow, "narrow-words");
+    cudev_tag(out, room, grads, "gradients-of-captured"), cudev_tag(out, room, strided, "captured-strided");
+    cudev_tag(out, room, k->dense, "pair-tensor");
+    cudev_tag(out, room, k->dense && grads, "pair-tensor-gradient");
+}
+
+/* Of what run_cuda.py counts by. */
+static void cudev_tags(const conf_case *c, const kinds_kind *k, int values, char *out, size_t room) {
+    const oracle *x = &c->base.x;
+    const attn_shape s = {.hq = x->hq, .hkv = x->hkv, .sq = x->sq, .sk = x->sk};
+    char name[32];
+    bool styles[ATTN_GIVEN + 1] = {false};
+    out[0] = 0;
+    snprintf(name, sizeof name, "theme:%s", k->theme->name);
+    for (char *at = name; *at; at++) *at = *at == ' ' ? '-' : *at;
+    cudev_tag(out, room, true, name);
+    snprintf(name, sizeof name, "d:%d", (int)k->width);
+    cudev_tag(out, room, true, name);
+    cudev_tag_flags(c, out, room), cudev_tag_maps(c, out, room), cudev_tag_tensors(c, k, out, room);
+    for (int i = FXA_SLOT_Q; i <= FXA_SLOT_DV; i++) styles[c->base.data.t[i].style] = true;
+    cudev_tag(out, room, styles[ATTN_BSHD] || styles[ATTN_SBHD], "layouts"), cudev_tag(out, room, styles[ATTN_PITCHED], "pitched");
+    cudev_tag(out, room, styles[ATTN_WILD] || styles[ATTN_EXPANDED], "wild-strides");
+    cudev_tag(out, room, x->hq != x->hkv, "gqa"), cudev_tag(out, room, x->d != x->dv, "d!=dv");
+    cudev_tag(out, room, x->d % 8 || x->dv % 8, "odd-columns"), cudev_tag(out, room, x->d < 8, "d<8");
+    cudev_tag(out, room, (x->sq | x->sk) & 1, "odd-lengths"), cudev_tag(out, room, x->sq == 1, "one-row");
+    cudev_tag(out, room, x->sk == 1, "one-key");
+    cudev_tag(out, room, x->sk > 256 && x->sq > 128, "many-tiles"), cudev_tag(out, room, kinds_is_decode(&s), "decode");
+    cudev_tag(out, room, c->base.data.problem.alignment == 0, "unaligned");
+    cudev_tag(out, room, values == 1, "values-small"), cudev_tag(out, room, values == 2, "values-large");
+    cudev_tag(out, room, values == 3, "values-nan");
 }
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
-typedef struct cudev_tally {
-    conf_tally all;
-    int64_t refused[2], done[2]; /* by pass */
-    int64_t cases;
-} cudev_tally;
-
-/* What of a case is left to be drawn for its program as a whole, because kernels are compiled for it. */
-typedef struct cudev_kind {
-    uint32_t features;
-    bool aligned, gradients, deterministic, maximum, scalars;
-} cudev_kind;
-
-static cudev_kind cudev_kind_draw(uint64_t *rng) {
-    cudev_kind k = {.features = cudev_features(rng)};
-    k.aligned = attn_int(rng, 0, 3) > 0, k.gradients = attn_int(rng, 0, 1);
-    k.deterministic = attn_int(rng, 0, 2) == 0, k.maximum = attn_int(rng, 0, 19) == 0;
-    k.scalars = attn_int(rng, 0, 5) == 0;
-    return k;
-}
-
-static bool cudev_is_at(const void *origin) { return (uintptr_t)origin % 16 == 0; }
-
-/* Whether 16 bytes can be promised: where data has strides of its own, it begins anywhere. */
-static bool cudev_is_aligned(const conf_case *c) {
-    bool aligned = true;
-    for (int i = 0; i < CONF_SLOTS; i++) aligned = aligned && cudev_is_at(c->slot[i].origin);
-    for (size_t i = 0; i < c->n_tensors; i++)
-        aligned = aligned && cudev_is_at(c->tensor[i].origin) && cudev_is_at(c->dtensor[i].origin);
-    return aligned;
-}
-
-static void cudev_narrow(conf_case *c, const cudev_kind *k) {
-    fxa_problem *p = &c->base.data.problem;
-    if (k->scalars && !(p->flags & FXA_DROPOUT)) p->flags |= FXA_SCALARS_IN_MEMORY;
-    if (!k->maximum) p->flags &= ~(uint32_t)FXA_WANT_MAX;
-    p->alignment = k->aligned && cudev_is_aligned(c) ? 16 : 0;
-    if (k->deterministic) c->base.data.backward_flags |= FXA_DETERMINISTIC;
-    if (k->gradients) return;
-    p->param_grads = 0;
-    for (size_t i = 0; i < c->n_tensors; i++) c->captures[i].grad = 0;
-    c->base.data.backward_flags &= ~(uint32_t)(FXA_ACC_TENSORS | FXA_ACC_PARAMS);
-}
-
-static bool cudev_pass(conf_case *c, fxa_pass pass, cudev_tally *tally) {
-    alarm(CU_SECONDS); /* ends the process */
-    bool ok = pass == FXA_FORWARD ? conf_check_forward(c, "cuda") : conf_check_backward(c, "cuda");
-    alarm(0);
-    tally->refused[pass] += c->refused;
-    if (c->refused && getenv("FXA_TEST_REASONS")) printf("  refused: %s\n", c->why);
-    tally->done[pass] += ok && !c->refused && !c->unsure;
-    return ok;
-}
-
-/* Rows without finite statistics: 0 times NaN in a product of matrices, as docs/numerics.md says of such engines. */
-static bool cudev_is_finite(const conf_case *c) {
-    const conf_buffer *t = &c->slot[FXA_SLOT_LSE];
-    int64_t at[FXA_MAX_RANK] = {0};
-    do {
-        double x = fxa__load_f64(t->memory, t->dtype, conf_place(t, at));
-        if (isnan(x) || x == INFINITY) return false;
-    } while (conf_next(t, at));
-    return true;
-}
-
-/* With a LSE of f32 mostly: others are refused. */
-static bool cudev_draw(conf_case *c, fxa_context *ctx, const cudev_kind *kind, const attn_shape *shape,
-                       fxa_program *program, const char *name, cudev_tally *tally, uint64_t *rng) {
-    for (int i = 0;; i++) {
-        fxa_program_retain(program);
-        bool ok = conf_draw(c, ctx, kind->features, shape, program, name, NULL, &tally->all, rng);
-        if (!ok || i == 4 || c->base.data.t[FXA_SLOT_LSE].dtype == FXA_F32) return ok;
-        conf_free(c);
+/* Seconds that the engine's plans of both passes take: what compiling costs. */
+static double cudev_made(conf_case *c, const char *engine) {
+    double began = cudev_now();
+    for (int pass = 0; pass < 2; pass++) {
+        conf_call x;
+        fxa_plan *plan = NULL;
+        conf_call_make(c, engine, (fxa_pass)pass, false, &x);
+        if (fxa_plan_create(c->base.ctx, &x.p, &plan, NULL) == FXA_OK) fxa_plan_destroy(plan);
     }
+    return cudev_now() - began;
 }
 
-static bool cudev_one(fxa_context *ctx, const cudev_kind *kind, const attn_shape *shape, fxa_program *program,
-                      const char *name, uint64_t start, cudev_tally *tally, uint64_t *rng) {
+static void cudev_line(const conf_frame *f, const kinds_kind *k, int i, const char *tags, double made, double checked) {
+    static const char *const states[] = {"-", "right", "refused", "unsure", "WRONG"};
+    char family[2][8] = {"-", "-"};
+    for (int pass = 0; pass < 2; pass++)
+        if (sscanf(f->detail[pass], "kernels %4[a-z0-9]", family[pass]) != 1) family[pass][0] = '-';
+    printf("case 0x%" PRIx64 ".%d %s/%s on %s/%s", k->start, i, states[f->state[0]], states[f->state[1]], family[0],
+           family[1]);
+    for (int j = 0; j < FRAME_OTHERS; j++)
+        if (f->other[j]) printf(" %s %s/%s", f->other[j], states[f->said[j][0]], states[f->said[j][1]]);
+    printf(" made %.2f checked %.2f worst %.2f %s %s\n", made, checked,
+           fmax(f->all.element[FXA_F32], fmax(f->all.element[FXA_F16], f->all.element[FXA_BF16])), k->name, tags);
+    (void)fflush(stdout);
+}
+
+static bool cudev_one(fxa_context *ctx, const kinds_kind *k, int i, conf_frame *f) {
     static conf_case c;
-    char what[400], text[4000] = "";
-    bool ok = cudev_draw(&c, ctx, kind, shape, program, name, tally, rng);
-    int64_t before = tally->done[0] + tally->done[1];
-    fxa_pass pass = FXA_FORWARD;
-    if (ok) cudev_narrow(&c, kind);
-    ok = ok && cudev_pass(&c, pass, tally);
-    if (ok && cudev_is_finite(&c)) pass = FXA_BACKWARD, ok = cudev_pass(&c, pass, tally);
-    tally->cases += tally->done[0] + tally->done[1] > before;
+    char what[400], text[4000] = "", tags[900] = "";
+    alarm(f->seconds);
+    int values = kinds_case(&c, ctx, k, i, &f->all);
+    bool ok = values >= 0;
+    double made = ok ? cudev_made(&c, f->engine) : 0, began = cudev_now();
+    ok = ok && frame_passes(f, &c);
+    if (ok || values >= 0) cudev_tags(&c, k, values, tags, sizeof tags);
+    cudev_line(f, k, i, tags, made, cudev_now() - began);
     if (!ok) {
         conf_describe(&c, what, sizeof what);
-        if (fxa_program_print(program, text, sizeof text, NULL, NULL) != FXA_OK) text[0] = 0;
-        T_FAIL("0x%" PRIx64 " %s: %s\n    %s\n    align %u\n%s", start, pass ? "backward" : "forward", what, c.why,
-               c.base.data.problem.alignment, text);
+        if (fxa_program_print(k->program, text, sizeof text, NULL, NULL) != FXA_OK) text[0] = 0;
+        T_FAIL("FXA_TEST_CASE=0x%" PRIx64 " FXA_TEST_SHAPE=%d FXA_TEST_DTYPE=%s FXA_CUDA_FAMILY=%s %s: %s, align %u\n"
+               "    %s\n    %s | %s\n%s\n",
+               k->start, i, getenv("FXA_TEST_DTYPE"), frame_is_set("FXA_CUDA_FAMILY") ? getenv("FXA_CUDA_FAMILY") : "",
+               f->state[1] == FRAME_NOT_RUN ? "forward" : "backward", what, c.base.data.problem.alignment, c.why,
+               f->detail[0], f->detail[1], text);
     }
+    (void)fflush(stdout);
     conf_free(&c);
     return ok;
 }
 
-static bool cudev_program(fxa_context *ctx, conf_source source, cudev_tally *tally, uint64_t *rng) {
-    const char *name;
-    uint64_t start = *rng;
-    const cudev_kind kind = cudev_kind_draw(rng);
-    fxa_program *program = conf_program(ctx, source, FXA_SOURCE_DIR "/examples/programs", rng, &name);
-    attn_shape shape = {0};
-    bool ok = program != NULL;
-    if (!program) T_FAIL("no program (%s, 0x%" PRIx64 ")\n", name, start);
-    cudev_widths(&shape, kind.features & ATTN_DIMS, rng);
-    for (int i = 0; i < CU_SHAPES && ok; i++) {
-        cudev_shape(&shape, rng);
-        ok = cudev_one(ctx, &kind, &shape, program, name, start, tally, rng);
+/* False: a case was wrong; the other shapes of the kind would be, too. */
+static bool cudev_kind(fxa_context *ctx, int number, int shapes, conf_frame *f) {
+    kinds_kind k = kinds_draw(ctx, t_seed(), number);
+    bool ok = k.program != NULL;
+    int only = cudev_number("FXA_TEST_SHAPE", -1);
+    if (!ok) T_FAIL("no program (%s, 0x%" PRIx64 ")\n", k.name, k.start);
+    printf("kind 0x%" PRIx64 "\n", k.start);
+    (void)fflush(stdout);
+    for (int i = only < 0 ? 0 : only; i < (only < 0 ? shapes : only + 1) && ok; i++) {
+        f->others = (i % 2 == 0 ? 1u : 0) | (i % 6 == 0 ? 2u : 0); /* cpu, and cudnn, which makes a plan for each shape */
+        ok = cudev_one(ctx, &k, i, f);
     }
-    fxa_program_destroy(program);
+    fxa_program_destroy(k.program);
     return ok;
 }
 
-static void cudev_cases(conf_source source, int n, int least) {
+static void cudev_kinds(conf_frame *f, int count, int shapes) {
     fxa_error err;
     fxa_context *ctx = NULL;
-    cudev_tally tally = {0};
-    uint64_t rng = t_seed() * 0x9E3779B97F4A7C15u ^ (uint64_t)source << 40;
-    const char *replay = getenv("FXA_TEST_CASE"), *missing = cudev_missing();
-    if (missing) T_SKIP(missing);
-    if (replay && *replay) rng = strtoull(replay, NULL, 0), n = 1, least = 0;
+    const char *which = getenv("FXA_TEST_KINDS");
+    int from = 0, wrong = 0;
+    if (which) sscanf(which, "%d,%d", &from, &count);
+    if (frame_is_set("FXA_TEST_CASE")) count = 1;
     setenv("FXA_TEST_DTYPE", "bf16", 0);
     T_OK(fxa_context_create(NULL, &ctx, &err));
-    n = t_scaled(n);
-    for (int i = 0, wrong = 0; i < n && wrong < CU_WRONG; i++) wrong += !cudev_program(ctx, source, &tally, &rng);
-    printf("  %" PRId64 " cases: forward %" PRId64 " right, %" PRId64 " refused; backward %" PRId64 " right, %" PRId64
-           " refused; %" PRId64 " unsure; worst %.2f of what is allowed\n",
-           tally.cases, tally.done[0], tally.refused[0], tally.done[1], tally.refused[1], tally.all.unsure,
-           fmax(tally.all.element[FXA_F32], fmax(tally.all.element[FXA_F16], tally.all.element[FXA_BF16])));
-    if (n >= 20) T_CHECK(tally.done[0] * 100 >= (int64_t)least * n); /* of a handful, all may be refused */
+    for (int i = 0; i < count && wrong < CU_WRONG; i++)
+        wrong += !cudev_kind(ctx, from + i, cudev_number("FXA_TEST_SHAPES", shapes), f);
+    frame_print(f);
     fxa_context_destroy(ctx);
 }
 
-/* ---- Dense tensors ----------------------------------------------------------------------------------------------- */
+TEST(kinds) {
+    const char *engine = getenv("FXA_TEST_ENGINE"), *others = getenv("FXA_TEST_OTHERS");
+    conf_frame f = {.engine = engine ? engine : "cuda", .seconds = (unsigned)cudev_number("FXA_TEST_SECONDS", CU_SECONDS)};
+    const char *missing = engine ? NULL : frame_missing(FXA_F32);
+    if (missing) T_SKIP(missing);
+    if (!others || strstr(others, "cpu")) f.other[0] = "cpu";
+    if (!others || strstr(others, "cudnn")) f.other[1] = "cudnn";
+    cudev_kinds(&f, 40, CU_SHAPES);
+}
 
-/* A tensor of pairs in storage type, with its gradient: direct, or summed over entries and heads. */
-static void cudev_dense(fxa_context *ctx, const char *text, bool exact, cudev_tally *tally, uint64_t *rng) {
+/* ---- Without a GPU ----------------------------------------------------------------------------------------------- */
+
+/* The key of the code that a pass would be compiled to on sm_90, hashed; 0: it is refused. */
+static uint64_t cudev_code(conf_case *c, fxa_pass pass) {
+    fxa__cu_self self = {.arch = 90, .processors = 132, .forced = -1};
+    fxa__problem *p = NULL;
+    fxa__answer answer = {.report = {.supported = 0}};
+    fxa_error err;
+    conf_call x;
+    uint64_t hash = 1469598103934665603u;
+    conf_call_make(c, "cuda", pass, false, &x);
+    T_OK(fxa__problem_create(fxa__context_host(c->base.ctx), &x.p, &p, &err));
+    if (!p) return 0;
+    fxa__writer w = {.host = fxa__context_host(c->base.ctx)};
+    T_OK(fxa__engine_cuda.query(&self, p, NULL, &answer, &err));
+    if (answer.report.supported) fxa__engine_cuda.key(&self, p, &w);
+    for (size_t i = 0; i < w.size; i++) hash = (hash ^ w.data[i]) * 1099511628211u;
+    fxa__writer_free(&w);
+    fxa__problem_release(p);
+    return answer.report.supported ? hash : 0;
+}
+
+/* Kinds have so few codes that most shapes compile nothing, and most of them are taken. */
+TEST(shapes_of_a_kind_share_their_code) {
     static conf_case c;
     fxa_error err;
-    fxa_program *program = NULL;
-    attn_shape s = {0};
-    cudev_widths(&s, false, rng);
-    cudev_shape(&s, rng);
-    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
-    T_REQUIRE(program);
-    const cudev_kind kind = {.features = ATTN_GQA, .aligned = true, .gradients = true};
-    bool ok = cudev_draw(&c, ctx, &kind, &s, program, "dense", tally, rng);
-    int64_t pitch = exact ? (s.sk + 7) / 8 * 8 : s.sk + 3, n[4] = {s.b, s.hq, s.sq, pitch};
-    if (strstr(text, "[3]")) n[0] = s.hq, n[1] = s.sq, n[2] = pitch;
-    if (strstr(text, "[2]")) n[0] = s.sq, n[1] = pitch;
-    if (ok) conf_resize(&c, 0, n, rng);
-    if (ok) c.captures[0].grad_dtype = (uint32_t)c.dtensor[0].dtype;
-    if (ok) cudev_narrow(&c, &kind);
-    ok = ok && cudev_pass(&c, FXA_FORWARD, tally) && cudev_pass(&c, FXA_BACKWARD, tally);
-    if (!ok) T_FAIL("%s: b %d hq %d sq %d sk %d: %s\n", text, (int)s.b, (int)s.hq, (int)s.sq, (int)s.sk, c.why);
-    conf_free(&c);
-    fxa_program_destroy(program);
-}
-
-TEST(dense_tensors) {
-    static const char *const texts[] = {"tensor w : %s[4]\nscore = score + w[b, h, q, k]",
-                                        "tensor w : %s[4]\nscore = score + w[b, h, q, k]\nmask = k <= q",
-                                        "tensor w : %s[3]\nscore = score + w[h, q, k]\nmask = q - k < 99",
-                                        "tensor w : %s[2]\nscore = score + w[q, k]",
-                                        "tensor w : %s[2]\nscore = 9 * tanh((score + w[q, k]) / 9)"};
     fxa_context *ctx = NULL;
-    fxa_error err;
-    cudev_tally tally = {0};
-    char text[200];
-    uint64_t rng = t_seed() * 977;
-    const char *missing = cudev_missing();
-    if (missing) T_SKIP(missing);
+    conf_tally tally = {0};
+    enum { KINDS = KINDS_THEMES * 4 };
+    int codes = 0, taken[2] = {0}, most = 0;
     setenv("FXA_TEST_DTYPE", "bf16", 0);
     T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        for (int exact = 0; exact < 2; exact++) {
-            snprintf(text, sizeof text, texts[i], getenv("FXA_TEST_DTYPE"));
-            cudev_dense(ctx, text, exact, &tally, &rng);
+    for (int number = 0; number < KINDS; number++) {
+        kinds_kind k = kinds_draw(ctx, t_seed(), number);
+        uint64_t seen[2 * CU_SHAPES];
+        int n = 0;
+        T_REQUIRE(k.program);
+        for (int i = 0; i < CU_SHAPES; i++) {
+            T_CHECK(kinds_case(&c, ctx, &k, i, &tally) >= 0);
+            for (int pass = 0; pass < 2; pass++) {
+                uint64_t code = cudev_code(&c, (fxa_pass)pass);
+                bool old = code == 0;
+                for (int j = 0; j < n; j++) old = old || seen[j] == code;
+                if (!old) seen[n++] = code;
+                taken[pass] += code != 0;
+            }
+            conf_free(&c);
         }
-    printf("  %d cases: forward %d right, %d refused; backward %d right, %d refused; %d unsure; worst 0.0 of all\n", 10,
-           (int)tally.done[0], (int)tally.refused[0], (int)tally.done[1], (int)tally.refused[1], (int)tally.all.unsure);
+        if (getenv("FXA_TEST_REASONS")) printf("%d %s %s: %d codes, features %x also %x\n", number, k.theme->name, k.name, n, k.features, k.also);
+        codes += n, most = n > most ? n : most;
+        fxa_program_destroy(k.program);
+    }
+    printf("  %d kinds of %d shapes: forward taken %d, backward %d; %d codes, at most %d of a kind\n", KINDS, CU_SHAPES,
+           taken[0], taken[1], codes, most);
+    T_CHECK(codes <= 3 * KINDS && most <= 8);
+    T_CHECK(taken[0] * 10 >= KINDS * CU_SHAPES * 9 && taken[1] * 10 >= KINDS * CU_SHAPES * 6);
     fxa_context_destroy(ctx);
 }
 
-TEST(no_program) { cudev_cases(CONF_IDENTITY, 20, 50); }
-TEST(small_programs) { cudev_cases(CONF_TWIN, 60, 50); }
-TEST(smooth_programs) { cudev_cases(CONF_SMOOTH, 50, 50); }
-TEST(only_masks) { cudev_cases(CONF_MASK, 60, 50); }
-TEST(programs_with_masks) { cudev_cases(CONF_BOTH, 50, 50); }
-TEST(every_operation) { cudev_cases(CONF_WILD, 40, 0); }
-TEST(gallery) { cudev_cases(CONF_GALLERY, 60, 50); }
-TEST(sparse_masks) { cudev_cases(CONF_SPARSE, 60, 50); }
+/* The frame itself: cpu takes everything and is right. */
+TEST(by_the_cpu_engine) {
+    conf_frame f = {.engine = "cpu", .other = {"cpu"}};
+    cudev_kinds(&f, t_scaled_down(KINDS_THEMES), 1);
+    T_CHECK(f.refused[0] + f.refused[1] == 0);
+}
 
 T_MAIN

@@ -17,6 +17,8 @@ static void *case_own(attn_case *c, int64_t n, size_t element) {
 
 static bool case_has(const attn_case *c, uint32_t feature) { return (c->features & feature) != 0; }
 
+uint64_t *attn_case_kind(attn_case *c, uint64_t *rng) { return c->kinds ? &c->kind : rng; }
+
 /* ---- Sizes, lengths, offsets, pages ------------------------------------------------------------------------------ */
 
 static attn_shape case_draw_shape(const attn_case *c, uint64_t *rng) {
@@ -40,7 +42,7 @@ static void case_set_sizes(attn_case *c, const attn_shape *s) {
 static void case_draw_lengths(attn_case *c, bool keys, int64_t *length, uint64_t *rng) {
     int64_t longest = keys ? c->x.sk : c->x.sq;
     fxa_slot cu = keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q, len = keys ? FXA_SLOT_LEN_K : FXA_SLOT_LEN_Q;
-    bool padded = case_has(c, ATTN_PADDING) && (keys || attn_int(rng, 0, 1));
+    bool padded = case_has(c, ATTN_PADDING) && (keys || attn_int(attn_case_kind(c, rng), 0, 1));
     if (padded) c->data.ints[len] = case_own(c, c->x.b, sizeof(int32_t));
     if (case_has(c, ATTN_VARLEN) && !(keys && case_has(c, ATTN_PAGED)))
         c->data.ints[cu] = case_own(c, c->x.b + 1, sizeof(int32_t));
@@ -71,9 +73,10 @@ static void case_draw_geometry(attn_case *c, const attn_shape *s, uint64_t *rng)
     case_draw_lengths(c, false, q_len, rng);
     case_draw_lengths(c, true, k_len, rng);
     if (case_has(c, ATTN_PAGED)) case_draw_pages(c, s, rng);
+    uint64_t *kind = attn_case_kind(c, rng);
     if (case_has(c, ATTN_LENGTHS))
-        c->data.problem.q_len = attn_int(rng, 0, 20), c->data.problem.k_len = attn_int(rng, 0, 20),
-        c->data.problem.heads = attn_int(rng, 0, 20);
+        c->data.problem.q_len = attn_int(kind, 0, 20), c->data.problem.k_len = attn_int(kind, 0, 20),
+        c->data.problem.heads = attn_int(kind, 0, 20);
     x->seen_heads = (int32_t)c->data.problem.heads;
     for (int64_t b = 0; b < x->b; b++) {
         seen_q[b] = (int32_t)(c->data.problem.q_len ? c->data.problem.q_len : q_len[b]);
@@ -89,18 +92,19 @@ static void case_draw_geometry(attn_case *c, const attn_shape *s, uint64_t *rng)
 static int32_t *case_draw_map(attn_case *c, fxa_index_map *map, int axis, int64_t n, uint64_t *rng) {
     int32_t *at = case_own(c, n, sizeof(int32_t)), dynamic = 0;
     for (int64_t i = 0; i < n; i++) at[i] = (int32_t)i;
-    if (!case_has(c, ATTN_MAPS) || attn_int(rng, 0, 3) == 0) return at;
-    map->kind = (uint32_t)attn_int(rng, 0, 2);
-    map->dynamic = (uint32_t)attn_int(rng, 0, 1);
+    uint64_t *kind = attn_case_kind(c, rng);
+    if (!case_has(c, ATTN_MAPS) || attn_int(kind, 0, 3) == 0) return at;
+    map->kind = (uint32_t)attn_int(kind, 0, 2);
+    map->dynamic = (uint32_t)attn_int(kind, 0, 1);
     if (map->dynamic) {
         c->data.ints[FXA_SLOT_DYN_B + axis] = case_own(c, 1, sizeof(int32_t));
         dynamic = c->data.ints[FXA_SLOT_DYN_B + axis][0] = (int32_t)attn_int(rng, -3, 12);
     }
-    map->base = attn_int(rng, -2, 9);
-    map->step = attn_int(rng, -2, 3);
+    map->base = attn_int(kind, -2, 9);
+    map->step = attn_int(kind, -2, 3);
     map->n_segments = map->kind == FXA_MAP_SEGMENTS ? 2 : 0;
-    map->segment[0] = (fxa_segment){0, attn_int(rng, 0, 9), attn_int(rng, 0, 2)};
-    map->segment[1] = (fxa_segment){attn_int(rng, 1, 4), attn_int(rng, 0, 20), attn_int(rng, -1, 2)};
+    map->segment[0] = (fxa_segment){0, attn_int(kind, 0, 9), attn_int(kind, 0, 2)};
+    map->segment[1] = (fxa_segment){attn_int(kind, 1, 4), attn_int(kind, 0, 20), attn_int(kind, -1, 2)};
     if (map->kind == FXA_MAP_TABLE) c->data.ints[FXA_SLOT_MAP_B + axis] = case_own(c, n, sizeof(int32_t));
     for (int64_t i = 0; i < n; i++) {
         const fxa_segment *s = &map->segment[i >= map->segment[1].begin];
@@ -124,7 +128,7 @@ static void case_draw_maps(attn_case *c, uint64_t *rng) {
  * wrap. */
 static void case_draw_rows(attn_case *c, uint64_t *rng) {
     oracle *x = &c->x;
-    bool aligned = !(c->data.problem.flags & (FXA_CAUSAL | FXA_WINDOW)) && attn_int(rng, 0, 1);
+    bool aligned = !(c->data.problem.flags & (FXA_CAUSAL | FXA_WINDOW)) && attn_int(attn_case_kind(c, rng), 0, 1);
     int32_t *shift = case_own(c, x->b, sizeof(int32_t));
     for (int64_t b = 0; b < x->b; b++) {
         int64_t far = attn_int(rng, 0, 63) ? attn_int(rng, -6, x->sk + 6) : attn_int(rng, INT32_MIN, INT32_MAX);
@@ -163,13 +167,16 @@ static fxa_dtype case_named_dtype(fxa_dtype other) {
     abort();
 }
 
-static fxa_dtype case_draw_float(const attn_case *c, uint64_t *rng) {
-    return case_has(c, ATTN_DTYPES) ? attn_draw_dtype(true, rng) : case_named_dtype(FXA_F64);
+static fxa_dtype case_draw_float(attn_case *c, uint64_t *rng) {
+    return case_has(c, ATTN_DTYPES) ? attn_draw_dtype(true, attn_case_kind(c, rng)) : case_named_dtype(FXA_F64);
 }
 
-static attn_style case_draw_style(const attn_case *c, bool input, uint64_t *rng) {
+static attn_style case_draw_style(attn_case *c, bool input, uint64_t *rng) {
     if (!case_has(c, ATTN_STRIDES)) return ATTN_BHSD;
-    return (attn_style)attn_int(rng, ATTN_BHSD, input ? ATTN_EXPANDED : ATTN_WILD);
+    static const attn_style of_kinds[] = {ATTN_BHSD, ATTN_BSHD, ATTN_SBHD, ATTN_PITCHED, ATTN_PITCHED, ATTN_PITCHED};
+    int64_t drawn = attn_int(attn_case_kind(c, rng), 0, c->kinds ? 63 : input ? ATTN_EXPANDED : ATTN_WILD);
+    if (c->kinds) return drawn ? of_kinds[drawn % 6] : input ? ATTN_EXPANDED : ATTN_WILD; /* most engines refuse those */
+    return (attn_style)drawn;
 }
 
 /* Storage, operand description and dense f64 array of one slot. */
@@ -211,13 +218,13 @@ static void case_draw_operands(attn_case *c, uint64_t *rng) {
     for (int i = 0; i < 5; i++) {
         fxa_dtype dtype = inputs[i] == FXA_SLOT_DLSE ? row : inputs[i] == FXA_SLOT_DO ? case_draw_float(c, rng) : main;
         bool apart = (i == 1 || i == 2) && main != FXA_F64 && case_has(c, ATTN_MIXED);
-        if (apart) dtype = attn_draw_dtype(false, rng);
+        if (apart) dtype = attn_draw_dtype(false, attn_case_kind(c, rng));
         case_make_operand(c, inputs[i], dtype, true, rng);
         case_fill_operand(c, inputs[i], rng);
     }
     static const fxa_slot outputs[] = {FXA_SLOT_O, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
     for (int i = 0; i < 4; i++) case_make_operand(c, outputs[i], case_draw_float(c, rng), false, rng);
-    case_make_operand(c, FXA_SLOT_LSE, attn_int(rng, 0, 2) ? row : FXA_F64, false, rng);
+    case_make_operand(c, FXA_SLOT_LSE, attn_int(attn_case_kind(c, rng), 0, 2) ? row : FXA_F64, false, rng);
     case_make_operand(c, FXA_SLOT_MAX_ROW, row, false, rng);
     for (fxa_slot i = FXA_SLOT_Q; i <= FXA_SLOT_DV; i++) *attn_operand(p, i) = attn_tensor_operand(&c->data.t[i]);
     x->q = c->dense[FXA_SLOT_Q], x->k = c->dense[FXA_SLOT_K], x->v = c->dense[FXA_SLOT_V];
@@ -251,6 +258,7 @@ static void case_draw_sinks(attn_case *c, uint64_t *rng) {
 static void case_draw_softmax(attn_case *c, int64_t window, uint64_t *rng) {
     oracle *x = &c->x;
     fxa_problem *p = &c->data.problem;
+    uint64_t *kind = attn_case_kind(c, rng);
     case_draw_sinks(c, rng);
     x->scale = attn_real(rng, 0.3, 1.2);
     x->seed = attn_next(rng);
@@ -260,11 +268,11 @@ static void case_draw_softmax(attn_case *c, int64_t window, uint64_t *rng) {
         p->flags |= FXA_DROPOUT;
     }
     if (case_has(c, ATTN_READY)) {
-        x->causal = attn_int(rng, 0, 1);
-        x->window = attn_int(rng, 0, 1) || !x->causal;
-        x->bottom_right = attn_int(rng, 0, 1);
-        p->window_left = x->left = attn_int(rng, -1, window);
-        p->window_right = x->right = attn_int(rng, -1, window);
+        x->causal = attn_int(kind, 0, 1);
+        x->window = attn_int(kind, 0, 1) || !x->causal;
+        x->bottom_right = attn_int(kind, 0, 1);
+        p->window_left = x->left = attn_int(kind, -1, window);
+        p->window_right = x->right = attn_int(kind, -1, window);
         p->flags |= (x->causal ? FXA_CAUSAL : 0u) | (x->window ? FXA_WINDOW : 0u);
         p->flags |= x->bottom_right ? FXA_BOTTOM_RIGHT : 0u;
     }
@@ -339,7 +347,7 @@ static bool case_draw_program(attn_case *c, uint64_t *rng) {
 
 /* ---- The whole --------------------------------------------------------------------------------------------------- */
 
-static void case_draw_flags(attn_case *c, uint64_t *rng) {
+static void case_draw_flags(attn_case *c, uint64_t *rng) { /* of the kind, all of them */
     uint32_t grads = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | (case_has(c, ATTN_SINK) ? FXA_GRAD_SINK : 0u);
     c->data.problem.flags |= FXA_WANT_LSE | FXA_WANT_MAX;
     if (case_has(c, ATTN_ACC) && attn_int(rng, 0, 1)) c->data.problem.flags |= FXA_ACC_OUT;
@@ -365,6 +373,7 @@ bool attn_case_draw_shape(attn_case *c, fxa_context *ctx, const char *engine, ui
                           const attn_shape *shape, uint64_t *rng) {
     memset(c, 0, sizeof *c);
     c->ctx = ctx, c->engine = engine, c->features = features;
+    c->kinds = shape && shape->kind, c->kind = shape ? shape->kind : 0;
     if (case_has(c, ATTN_VARLEN) && !case_has(c, ATTN_CHUNKED)) c->features &= ~(uint32_t)(ATTN_PADDING | ATTN_PAGED);
     if (case_has(c, ATTN_SINK)) c->features &= ~(uint32_t)ATTN_SINK_ZERO;
     c->data.problem = (fxa_problem)FXA_PROBLEM_INIT;
@@ -376,7 +385,7 @@ bool attn_case_draw_shape(attn_case *c, fxa_context *ctx, const char *engine, ui
     case_draw_softmax(c, s.window, rng);
     if (case_has(c, ATTN_ROWS)) case_draw_rows(c, rng);
     if (!case_draw_program(c, rng)) return false;
-    case_draw_flags(c, rng);
+    case_draw_flags(c, attn_case_kind(c, rng));
     return true;
 }
 

@@ -43,6 +43,8 @@ typedef struct attn_case {
     fxa_context *ctx;
     const char *engine;
     uint32_t features;
+    bool kinds;    /* draws of what is compiled for come from */
+    uint64_t kind; /* this, else from what all others come from */
     const oracle_twin *twin;
     attn_data data;
     oracle x;
@@ -58,7 +60,11 @@ typedef struct attn_shape {
     int64_t b, hq, hkv, sq, sk, d, dv;
     int64_t page_size, n_pages;
     int64_t window; /* the widest */
+    uint64_t kind;  /* not 0: what engines compile for is drawn from this, the same whatever the sizes */
 } attn_shape;
+
+/* Where draws come from that decide what is compiled. */
+uint64_t *attn_case_kind(attn_case *c, uint64_t *rng);
 
 /* Draws a case for an engine; false (with why) when the library refuses to parse its program. */
 bool attn_case_draw(attn_case *c, fxa_context *ctx, const char *engine, uint32_t features, uint64_t *rng);

@@ -29,8 +29,9 @@ double attn_real(uint64_t *rng, double lo, double hi) {
 static void tensor_order(attn_style style, uint64_t *rng, int order[4]) {
     static const int named[3][4] = {{3, 2, 1, 0}, {3, 1, 2, 0}, {3, 1, 0, 2}};
     memcpy(order, named[style <= ATTN_SBHD ? style : 0], 4 * sizeof(int));
-    for (int i = 3; style > ATTN_SBHD && i > 0; i--) {
-        int j = (int)attn_int(rng, 0, i), keep = order[i];
+    int least = style == ATTN_PITCHED;
+    for (int i = 3; style > ATTN_SBHD && i > least; i--) {
+        int j = (int)attn_int(rng, least, i), keep = order[i];
         order[i] = order[j];
         order[j] = keep;
     }
@@ -40,15 +41,16 @@ attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style sty
     attn_tensor t = {.dtype = dtype, .style = style};
     int order[4];
     int64_t step = 1, first = 0, band = 8, size = (int64_t)fxa_dtype_size(dtype);
-    bool wild = style > ATTN_SBHD;
+    bool pitched = style == ATTN_PITCHED, wild = style > ATTN_SBHD && !pitched;
     tensor_order(style, rng, order);
     if (wild) step = attn_int(rng, 1, 2);
+    if (pitched && n[3] % 8) first = 1;
     for (int i = 0; i < 4; i++) {
         int axis = order[i];
         int64_t count = n[axis] > 0 ? n[axis] : 1;
         t.n[axis] = n[axis];
         t.stride[axis] = step;
-        step = step * count + (wild ? attn_int(rng, 0, 2) : 0);
+        step = step * count + (wild ? attn_int(rng, 0, 2) : pitched ? 8 * attn_int(rng, 0, 2) : 0);
         if (wild && attn_int(rng, 0, 3) == 0) {
             first += (count - 1) * t.stride[axis];
             t.stride[axis] = -t.stride[axis];

@@ -112,15 +112,16 @@ static void conf_draw_tensor(conf_case *c, size_t i, bool plain, bool dtypes, ui
     fxa_capture *capture = &c->captures[i];
     int64_t longest = c->base.x.sk > c->base.x.sq ? c->base.x.sk : c->base.x.sq;
     static const int64_t most[] = {0, 320, 48, 12, 6, 4};
+    uint64_t *kind = attn_case_kind(&c->base, rng);
     t->name = "tensor", t->dtype = info.dtype, t->rank = info.rank;
     for (int j = 0; j < t->rank; j++) {
         int64_t fits = longest + 4 < most[t->rank] ? longest + 4 : most[t->rank];
-        t->n[j] = attn_int(rng, 0, 3) ? fits : attn_int(rng, 1, most[t->rank]);
+        t->n[j] = attn_int(kind, 0, 3) ? fits : attn_int(rng, 1, most[t->rank]);
     }
     *dt = *t;
-    dt->name = "dtensor", dt->dtype = dtypes ? attn_draw_dtype(true, rng) : info.dtype;
+    dt->name = "dtensor", dt->dtype = dtypes ? attn_draw_dtype(true, kind) : info.dtype;
     if (!fxa__dtype_is_float(dt->dtype)) dt->dtype = FXA_F32; /* of an int tensor: never used */
-    bool plain_t = plain || attn_int(rng, 0, 1), plain_dt = plain || attn_int(rng, 0, 1);
+    bool plain_t = plain || attn_int(kind, 0, 1), plain_dt = plain || attn_int(kind, 0, 1);
     conf_make_buffer(t, plain_t, true, rng);
     conf_make_buffer(dt, plain_dt, false, rng);
     conf_fill_capture(t, rng);
@@ -163,11 +164,12 @@ static void conf_draw_own(conf_case *c, uint64_t *rng) {
 }
 
 static void conf_draw_params(conf_case *c, bool some, uint64_t *rng) {
+    uint64_t *kind = attn_case_kind(&c->base, rng);
     c->base.data.problem.param_grads = 0;
     for (size_t i = 0; i < c->n_params; i++) {
         bool whole = fxa_program_param(c->program, i).type == FXA_INT;
         c->params[i] = whole ? (double)attn_int(rng, 0, attn_int(rng, 0, 1) ? 8 : 60) : attn_real(rng, 0.5, 2);
-        if (!whole && !(some && attn_int(rng, 0, 1))) c->base.data.problem.param_grads |= UINT64_C(1) << i;
+        if (!whole && !(some && attn_int(kind, 0, 1))) c->base.data.problem.param_grads |= UINT64_C(1) << i;
     }
 }
 
@@ -199,16 +201,17 @@ bool conf_draw(conf_case *c, fxa_context *ctx, uint32_t features, const attn_sha
     if (c->n_params > CONF_PARAMS || c->n_tensors > CONF_TENSORS) abort();
     conf_draw_params(c, features & ATTN_SOME_GRADS, rng);
     bool any = false;
+    uint64_t *kind = attn_case_kind(&c->base, rng);
     for (size_t i = 0; i < c->n_tensors; i++) {
         conf_draw_tensor(c, i, !(features & ATTN_STRIDES), features & ATTN_DTYPES, rng);
-        if ((features & ATTN_SOME_GRADS) && attn_int(rng, 0, 1)) c->captures[i].grad = 0;
+        if ((features & ATTN_SOME_GRADS) && attn_int(kind, 0, 1)) c->captures[i].grad = 0;
         any = any || c->captures[i].grad;
     }
     conf_draw_own(c, rng);
     uint32_t *flags = &c->base.data.backward_flags;
     *flags &= ~(uint32_t)(FXA_ACC_PARAMS | FXA_ACC_TENSORS);
-    if ((features & ATTN_ACC) && c->base.data.problem.param_grads && attn_int(rng, 0, 1)) *flags |= FXA_ACC_PARAMS;
-    if ((features & ATTN_ACC) && any && attn_int(rng, 0, 1)) *flags |= FXA_ACC_TENSORS;
+    if ((features & ATTN_ACC) && c->base.data.problem.param_grads && attn_int(kind, 0, 1)) *flags |= FXA_ACC_PARAMS;
+    if ((features & ATTN_ACC) && any && attn_int(kind, 0, 1)) *flags |= FXA_ACC_TENSORS;
     return true;
 }
 
@@ -255,6 +258,14 @@ conf_buffer *conf_output(conf_case *c, fxa_pass pass, int i) {
     return NULL;
 }
 
+void conf_clear_bounds(conf_case *c, fxa_pass pass) {
+    conf_buffer *t;
+    for (int i = 0; (t = conf_output(c, pass, i)); i++) {
+        size_t bytes = (size_t)conf_places(t) * sizeof(double);
+        memset(t->error, 0, bytes), memset(t->size, 0, bytes), memset(t->noise, 0, bytes);
+    }
+}
+
 void conf_fill_outputs(conf_case *c, fxa_pass pass) {
     uint64_t rng = c->base.x.seed + 7 + (uint64_t)pass;
     conf_buffer *t;
@@ -273,14 +284,12 @@ void conf_fill_outputs(conf_case *c, fxa_pass pass) {
             t->error = conf_alloc((size_t)n, sizeof(double)), t->size = conf_alloc((size_t)n, sizeof(double));
             t->noise = conf_alloc((size_t)n, sizeof(double));
         }
-        memset(t->error, 0, (size_t)n * sizeof(double));
-        memset(t->size, 0, (size_t)n * sizeof(double));
-        memset(t->noise, 0, (size_t)n * sizeof(double));
         memcpy(t->before, t->memory, t->bytes);
         for (int64_t j = 0; j < n; j++)
             fxa__store_f64(t->want_before, t->want_dtype, j, fxa__load_f64(t->memory, t->dtype, j));
         memcpy(t->want_memory, t->want_before, (size_t)n * fxa_dtype_size(t->want_dtype));
     }
+    conf_clear_bounds(c, pass);
     for (size_t i = 0; i < c->n_params; i++) c->old_dparams[i] = attn_real(&rng, -2, 2);
     memcpy(c->dparams, c->old_dparams, sizeof c->dparams);
     memcpy(c->want_dparams, c->old_dparams, sizeof c->dparams);

@@ -67,6 +67,7 @@ typedef struct conf_case {
     bool unsure;      /* a comparison is closer than the arithmetic can tell: nothing can be said of the case */
     bool refused;     /* the engine said that it does not support the problem; why has its reason */
     conf_tally *tally;
+    char detail[160]; /* of the plan of the last check */
     char why[800];
 } conf_case;
 
@@ -93,6 +94,7 @@ conf_buffer *conf_output(conf_case *c, fxa_pass pass, int i);
 /* Old content into the outputs of a pass: random elements, NaN between them. */
 void conf_fill_outputs(conf_case *c, fxa_pass pass);
 void conf_restore_outputs(conf_case *c, fxa_pass pass);
+void conf_clear_bounds(conf_case *c, fxa_pass pass);
 /* Runs the reference into want; after forward its O and LSE are stored as the input of backward by conf_keep. */
 bool conf_reference(conf_case *c, fxa_pass pass);
 void conf_keep(conf_case *c);
@@ -109,6 +111,8 @@ bool conf_bound_backward(conf_case *c);
 /* All of it: true also when the engine refused, or nothing can be said. */
 bool conf_check_forward(conf_case *c, const char *engine);
 bool conf_check_backward(conf_case *c, const char *engine);
+/* Another engine at a pass that was checked: the reference is not run again. */
+bool conf_check_also(conf_case *c, const char *engine, fxa_pass pass);
 
 int64_t conf_place(const conf_buffer *t, const int64_t *at); /* number of an element in memory */
 int64_t conf_places(const conf_buffer *t);

@@ -171,9 +171,11 @@ static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     conf_call x;
     fxa_plan *plan = NULL;
     c->product_unit = c->head_unit = c->pair_unit = 0, c->rounds_sums = c->rounds_twice = false, c->function = NULL;
+    c->detail[0] = 0;
     conf_call_make(c, engine, pass, false, &x);
     if (fxa_plan_create(c->base.ctx, &x.p, &plan, NULL) != FXA_OK) return;
     const char *detail = fxa_plan_detail(plan);
+    snprintf(c->detail, sizeof c->detail, "%s", detail);
     double unit = strstr(detail, "bf16") || strstr(detail, "amx") ? 0x1p-8 : strstr(detail, "f16") ? 0x1p-11 : 0;
     c->product_unit = unit;
     c->head_unit = strstr(detail, "heads rounded") ? unit : 0;
@@ -184,10 +186,9 @@ static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     fxa_plan_destroy(plan);
 }
 
-static bool conf_check(conf_case *c, const char *engine, fxa_pass pass) {
-    conf_fill_outputs(c, pass);
-    conf_find_units(c, engine, pass);
-    if (!conf_reference(c, pass) || !conf_run(c, engine, pass)) return false;
+/* The engine's run, what it may be off by, and whether it is. */
+static bool conf_judge(conf_case *c, const char *engine, fxa_pass pass) {
+    if (!conf_run(c, engine, pass)) return false;
     c->unsure = false;
     if (!c->refused && !(pass == FXA_FORWARD ? conf_bound_forward(c) : conf_bound_backward(c))) {
         snprintf(c->why, sizeof c->why, "the bound cannot be computed");
@@ -199,6 +200,12 @@ static bool conf_check(conf_case *c, const char *engine, fxa_pass pass) {
     return c->refused || c->unsure || conf_compare(c, pass);
 }
 
+static bool conf_check(conf_case *c, const char *engine, fxa_pass pass) {
+    conf_fill_outputs(c, pass);
+    conf_find_units(c, engine, pass);
+    return conf_reference(c, pass) && conf_judge(c, engine, pass);
+}
+
 bool conf_check_forward(conf_case *c, const char *engine) {
     bool ok = conf_check(c, engine, FXA_FORWARD);
     conf_keep(c);
@@ -206,3 +213,12 @@ bool conf_check_forward(conf_case *c, const char *engine) {
 }
 
 bool conf_check_backward(conf_case *c, const char *engine) { return conf_check(c, engine, FXA_BACKWARD); }
+
+bool conf_check_also(conf_case *c, const char *engine, fxa_pass pass) {
+    conf_restore_outputs(c, pass);
+    conf_clear_bounds(c, pass);
+    conf_find_units(c, engine, pass);
+    bool ok = conf_judge(c, engine, pass);
+    if (pass == FXA_FORWARD) conf_keep(c);
+    return ok;
+}

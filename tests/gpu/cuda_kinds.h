@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Problems for the cuda engine by kinds: a kind is all that kernels are compiled for (program, features, widths, what is
+ * asked for), and a shape is everything else: batch, heads, lengths, strides, values, params, scale. Compiling takes
+ * seconds and a run does not, so a kind has many shapes. Kinds are numbered: the number decides where the program comes
+ * from and the theme, a feature that the kind has for certain, so that any run of numbers has all of them; the rest is
+ * drawn. Kind and shape come from two numbers, which is how one case is run again.
+ */
+#ifndef FXA_TESTS_CUDA_KINDS_H
+#define FXA_TESTS_CUDA_KINDS_H
+
+#include "base/dtype.h"
+#include "support/conf_frame.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KINDS_MORE = 5 /* of ten shapes have this many pairs at most: */, KINDS_FEW = 4000, KINDS_MOST = 120000 };
+
+/* What a kind has for certain, besides features of cases. */
+enum { KINDS_FIXED = 1, KINDS_GRADS = 2, KINDS_SCALARS = 4, KINDS_DECODE = 8, KINDS_LOOSE = 16, KINDS_MAX = 32 };
+
+static const struct kinds_theme {
+    const char *name;
+    uint32_t features, also;
+} kinds_themes[] = {
+    {"plain", 0, 0},
+    {"decode", ATTN_GQA, KINDS_DECODE},
+    {"padded", ATTN_PADDING, 0},
+    {"packed", ATTN_VARLEN, 0},
+    {"paged", ATTN_PAGED | ATTN_PADDING, 0},
+    {"gradients", 0, KINDS_GRADS},
+    {"sinks", ATTN_SINK | ATTN_DLSE, 0},
+    {"dropout", ATTN_DROPOUT, 0},
+    {"maps", ATTN_MAPS, 0},
+    {"strides", ATTN_STRIDES | ATTN_DIMS, 0},
+    {"added", ATTN_ACC, KINDS_GRADS},
+    {"fixed order", 0, KINDS_FIXED},
+    {"scalars", 0, KINDS_SCALARS | KINDS_GRADS},
+    {"positions", ATTN_ROWS, 0},
+    {"loose", ATTN_GQA | ATTN_DIMS, KINDS_LOOSE},
+    {"packed pages", ATTN_VARLEN | ATTN_CHUNKED | ATTN_PAGED | ATTN_PADDING, 0},
+    {"lengths", ATTN_LENGTHS | ATTN_SINK_ZERO, 0},
+    {"packed with gaps", ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING | ATTN_GQA, 0},
+    {"decode of pages", ATTN_PAGED | ATTN_PADDING | ATTN_GQA, KINDS_DECODE},
+};
+enum { KINDS_THEMES = sizeof kinds_themes / sizeof *kinds_themes };
+
+/* Every way to read a tensor, and every class of gradients; %s: the storage type. [q,k]-shaped ones get the sizes of the
+ * problem. */
+static const char *const kinds_texts[] = {
+    "tensor w : %s[4]\nscore = score + w[b, h, q, k]",
+    "tensor doc : i64[2]\nmask = doc[b, q] == doc[b, k]",
+    "tensor w : %s[3]\nscore = score + w[h, q, k]\nmask = q - k < 99",
+    "tensor s : f32[1]\nscore = score - s[h] * float(abs(q - k))\nmask = k <= q",
+    "tensor w : %s[2]\nscore = 9 * tanh((score + w[q, k]) / 9)",
+    "tensor doc : i64[1]\nmask = doc[q] != doc[k] || k == q\nscore = 0.5 * score",
+    "tensor e : f32[1]\ntensor id : i32[1]\nscore = score + e[id[k]]",
+    "tensor w : %s[4]\nscore = score + w[b, h, q, k]\nmask = k <= q",
+    "tensor t : bf16[2]\nscore = score + t[h, min(max(q - k + 20, 0), 40)]",
+    "tensor r : f32[2]\nscore = score + r[h, q]",
+    "tensor w : i16[1]\nmask = w[q] == w[k] || k < 3",
+    "tensor c : f16[2]\nscore = score + c[b, k]",
+    "tensor t : f32[0]\nparam a : float\nscore = score * t[] + a",
+    "tensor w : u8[2]\nmask = w[b, k] > 2",
+    "param cap : float\nscore = cap * tanh(score / cap)\nmask = k <= q",
+    "tensor w : i8[1]\ntensor g : f64[1]\nmask = w[k] <= w[q]\nscore = score * g[h]",
+};
+enum { KINDS_TEXTS = sizeof kinds_texts / sizeof *kinds_texts };
+
+/* In turn. CONF_STEEP + 1: of kinds_texts. */
+static const int kinds_sources[] = {CONF_TWIN,    CONF_STEEP + 1, CONF_GALLERY, CONF_MASK, CONF_SMOOTH, CONF_STEEP + 1,
+                                    CONF_GALLERY, CONF_SPARSE,    CONF_BOTH,    CONF_WILD, CONF_IDENTITY};
+enum { KINDS_SOURCES = sizeof kinds_sources / sizeof *kinds_sources };
+
+typedef struct kinds_kind {
+    uint64_t start;
+    const struct kinds_theme *theme;
+    const char *name; /* of the program */
+    fxa_program *program;
+    bool dense; /* its first tensor has an element for each pair */
+    uint32_t features, also;
+    int64_t width, width_v; /* compiled */
+    int64_t rows;           /* of decoding: packed ones, at most */
+    int64_t window;
+} kinds_kind;
+
+static uint64_t kinds_mix(uint64_t x, uint64_t y) {
+    uint64_t rng = x ^ (y + 1) * 0xD1342543DE82EF95u;
+    return attn_next(&rng);
+}
+
+/* ---- Kinds ------------------------------------------------------------------------------------------------------- */
+
+static fxa_program *kinds_text(fxa_context *ctx, kinds_kind *k, int i) {
+    char text[256];
+    fxa_program *program = NULL;
+    const char *dtype = getenv("FXA_TEST_DTYPE"), *from = strstr(kinds_texts[i], "%s");
+    k->name = "text", k->dense = from != NULL;
+    if (k->dense && i % 2 == 0) k->also |= KINDS_GRADS;
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(from ? from - kinds_texts[i] : 0), kinds_texts[i], from ? dtype : "",
+             from ? from + 2 : kinds_texts[i]);
+    return fxa_program_parse(ctx, text, strlen(text), &program, NULL) == FXA_OK ? program : NULL;
+}
+
+/* One feature beside the theme's is common, two are not. */
+static uint32_t kinds_features(const kinds_kind *k, uint64_t *rng) {
+    uint32_t plain = ATTN_GQA | ATTN_DIMS | ATTN_READY | ATTN_SOME_GRADS | ATTN_DLSE;
+    uint32_t others = ATTN_PADDING | ATTN_VARLEN | ATTN_SINK_ZERO | ATTN_SINK | ATTN_DROPOUT | ATTN_STRIDES |
+                      ATTN_CHUNKED | ATTN_MAPS | ATTN_ACC | ATTN_LENGTHS | ATTN_ROWS;
+    uint32_t some = k->theme->features | (plain & (uint32_t)attn_next(rng));
+    some |= others & (uint32_t)(attn_next(rng) & attn_next(rng) & attn_next(rng));
+    if (k->also & KINDS_DECODE) some &= ~(uint32_t)(ATTN_DIMS | ATTN_DROPOUT);
+    if (attn_int(rng, 0, 99) == 0) some |= ATTN_DTYPES | ATTN_MIXED; /* nearly always refused */
+    if (k->theme->features & (ATTN_MAPS | ATTN_ROWS)) some &= ~(uint32_t)ATTN_DROPOUT; /* as these are, together */
+    if (k->theme->features & ATTN_DROPOUT) some &= ~(uint32_t)(ATTN_MAPS | ATTN_ROWS);
+    if (k->theme->features & ATTN_ACC) some &= ~(uint32_t)ATTN_VARLEN;
+    return frame_features(some);
+}
+
+static uint32_t kinds_also(const struct kinds_theme *theme, uint64_t *rng) {
+    uint32_t also = theme->also | (attn_int(rng, 0, 1) ? KINDS_GRADS : 0) | (attn_int(rng, 0, 4) ? 0 : KINDS_FIXED);
+    also |= (attn_int(rng, 0, 5) ? 0 : KINDS_LOOSE) | (attn_int(rng, 0, 11) ? 0 : KINDS_SCALARS);
+    if (theme->features & ATTN_PAGED) also &= ~(uint32_t)KINDS_LOOSE;
+    return also | (attn_int(rng, 0, 199) ? 0 : KINDS_MAX);
+}
+
+/* The program is the caller's to destroy. */
+static kinds_kind kinds_draw(fxa_context *ctx, uint64_t seed, int number) {
+    static const int64_t widths[] = {64, 128, 32, 96, 192, 256, 64, 128};
+    kinds_kind k = {.start = frame_start(kinds_mix(seed, 0) << 16 | (uint64_t)(number & 0xffff))};
+    uint64_t rng = k.start;
+    number = (int)(k.start & 0xffff); /* which a replayed one has in it */
+    int turn = number / KINDS_SOURCES, source = kinds_sources[number % KINDS_SOURCES];
+    k.theme = &kinds_themes[(number + 2 * turn) % KINDS_THEMES];
+    k.also = kinds_also(k.theme, &rng);
+    k.features = kinds_features(&k, &rng);
+    k.width = k.width_v = widths[attn_int(&rng, 0, k.also & KINDS_DECODE ? 3 : 7)];
+    if (k.features & ATTN_DIMS) k.width_v = widths[attn_int(&rng, 0, 7)];
+    k.rows = (int64_t[]){8, 16, 64}[attn_int(&rng, 0, 2)];
+    k.window = attn_int(&rng, 0, 1) ? 40 : 300;
+    k.program = source > CONF_STEEP ? kinds_text(ctx, &k, (turn * 2 + (number % KINDS_SOURCES > 1)) % KINDS_TEXTS)
+                                    : conf_program(ctx, (conf_source)source, FXA_SOURCE_DIR "/examples/programs", &rng,
+                                                   &k.name);
+    return k;
+}
+
+/* ---- Shapes ------------------------------------------------------------------------------------------------------ */
+
+/* Columns that are compiled as `width`: multiples of 8 where rows are to be aligned. */
+static int64_t kinds_columns(int64_t width, bool loose, uint64_t *rng) {
+    static const int64_t below[] = {[0] = 0, [1] = 0, [2] = 32, [3] = 64, [4] = 96, [6] = 128, [8] = 192};
+    int64_t least = below[width / 32], r = attn_int(rng, 0, 2);
+    if (r == 0) return width;
+    if (r == 1 && loose) return least + attn_int(rng, 1, 9);
+    return loose ? attn_int(rng, least + 1, width) : 8 * attn_int(rng, least / 8 + 1, width / 8);
+}
+
+static int64_t kinds_length(uint64_t *rng) {
+    static const int64_t edges[] = {64, 128, 192, 256, 384, 512};
+    int64_t r = attn_int(rng, 0, 9);
+    if (r < 3) return edges[attn_int(rng, 0, 5)] + attn_int(rng, -1, 1);
+    return r < 5 ? attn_int(rng, 1, attn_int(rng, 0, 1) ? 3 : 40) : attn_int(rng, 1, 400);
+}
+
+/* Whether the engine would split the keys: other kernels, of which a kind has one at most. */
+static bool kinds_is_decode(const attn_shape *s) { return s->sq * (s->hq / s->hkv) <= 64 && s->sk >= 256; }
+
+static void kinds_decode(const kinds_kind *k, attn_shape *s, uint64_t *rng) {
+    int64_t most = k->rows, least = most == 8 ? 1 : most == 16 ? 9 : 17, rows = attn_int(rng, least, most);
+    int64_t ratio = k->features & ATTN_GQA ? attn_int(rng, 1, rows < 8 ? rows : 8) : 1;
+    s->sq = rows / ratio;
+    if (s->sq * ratio < least) ratio = 1, s->sq = rows;
+    s->hq = s->hkv * ratio, s->sk = attn_int(rng, 256, 1500);
+}
+
+static void kinds_shrink(attn_shape *s, int64_t pairs, uint64_t *rng) {
+    while (s->b * s->hq * s->sq * s->sk > pairs) {
+        if (s->b > 1 && attn_int(rng, 0, 1))
+            s->b--;
+        else if (s->hkv > 1)
+            s->hq = s->hq / s->hkv * (s->hkv - 1), s->hkv--;
+        else if (s->hq > 2)
+            s->hq = 2;
+        else if (s->sq > s->sk)
+            s->sq = s->sq * 3 / 4;
+        else
+            s->sk = s->sk * 3 / 4;
+    }
+}
+
+static attn_shape kinds_shape(const kinds_kind *k, uint64_t *rng) {
+    attn_shape s = {.b = attn_int(rng, 1, 4), .hkv = attn_int(rng, 1, 3), .window = k->window};
+    bool loose = k->also & KINDS_LOOSE, decode = (k->also & KINDS_DECODE) && attn_int(rng, 0, 3);
+    int64_t most = attn_int(rng, 0, 9) < KINDS_MORE ? KINDS_FEW : attn_int(rng, KINDS_FEW, KINDS_MOST);
+    if (frame_is_set("FXA_TEST_SMALL")) most = KINDS_FEW;
+    s.kind = kinds_mix(k->start, 77);
+    s.d = kinds_columns(k->width, loose, rng);
+    s.dv = k->features & ATTN_DIMS ? kinds_columns(k->width_v, loose, rng) : s.d;
+    s.hq = s.hkv * (k->features & ATTN_GQA ? attn_int(rng, 1, 8) : 1);
+    s.sq = attn_int(rng, 0, 9) ? kinds_length(rng) : attn_int(rng, 1, 4);
+    s.sk = kinds_length(rng);
+    if (most > KINDS_FEW && attn_int(rng, 0, 2) == 0) /* several tiles both ways, more than the rest would leave */
+        s.b = s.hkv = 1, s.hq = attn_int(rng, 1, k->features & ATTN_GQA ? 2 : 1), s.sq = attn_int(rng, 129, 330),
+        s.sk = attn_int(rng, 257, 340), most = KINDS_MOST;
+    if (decode) kinds_decode(k, &s, rng);
+    kinds_shrink(&s, decode ? KINDS_MOST : most, rng);
+    if (!decode && kinds_is_decode(&s)) s.sk = attn_int(rng, 200, 255);
+    s.page_size = (int64_t[]){16, 64, 128, 8}[attn_int(rng, 0, 3)];
+    s.n_pages = attn_int(rng, 1, s.b * (s.sk / s.page_size + 1) + 2);
+    return s;
+}
+
+/* ---- Cases ------------------------------------------------------------------------------------------------------- */
+
+static bool kinds_is_at(const void *origin) { return (uintptr_t)origin % 16 == 0; }
+
+static bool kinds_is_aligned(const conf_case *c) {
+    bool aligned = true;
+    for (int i = 0; i < CONF_SLOTS; i++) aligned = aligned && kinds_is_at(c->slot[i].origin);
+    for (size_t i = 0; i < c->n_tensors; i++)
+        aligned = aligned && kinds_is_at(c->tensor[i].origin) && kinds_is_at(c->dtensor[i].origin);
+    return aligned;
+}
+
+static void kinds_narrow(conf_case *c, const kinds_kind *k) {
+    fxa_problem *p = &c->base.data.problem;
+    if ((k->also & KINDS_SCALARS) && !(p->flags & FXA_DROPOUT)) p->flags |= FXA_SCALARS_IN_MEMORY;
+    if (!(k->also & KINDS_MAX)) p->flags &= ~(uint32_t)(FXA_WANT_MAX | FXA_ACC_OUT);
+    p->alignment = !(k->also & KINDS_LOOSE) && kinds_is_aligned(c) ? 16 : 0;
+    if (k->also & KINDS_FIXED) c->base.data.backward_flags |= FXA_DETERMINISTIC;
+    if (k->also & KINDS_GRADS) return;
+    p->param_grads = 0;
+    for (size_t i = 0; i < c->n_tensors; i++) c->captures[i].grad = 0;
+    c->base.data.backward_flags &= ~(uint32_t)(FXA_ACC_TENSORS | FXA_ACC_PARAMS);
+}
+
+/* Where a tensor has an element for each pair; its rows a multiple of 16 bytes, or not. */
+static void kinds_resize(conf_case *c, const kinds_kind *k, const attn_shape *s, uint64_t *rng) {
+    bool exact = attn_int(&(uint64_t){k->start}, 0, 2) > 0;
+    int64_t pitch = exact ? (s->sk + 7) / 8 * 8 : s->sk + 3, n[4] = {s->b, s->hq, s->sq, pitch};
+    int rank = c->tensor[0].rank;
+    conf_resize(c, 0, n + 4 - rank, rng);
+    c->captures[0].grad_dtype = (uint32_t)c->dtensor[0].dtype;
+}
+
+/* What values are like: as they come, small, large (few keys have all the weight), or with a row of Q that is NaN. */
+static const char *const kinds_values[] = {"plain", "small", "large", "a row of NaN"};
+
+static int kinds_revalue(conf_case *c, uint64_t *rng) {
+    static const int by_chance[] = {0, 0, 0, 0, 0, 0, 1, 2, 2, 3};
+    static const double factor[] = {1, 0.01, 6, 1};
+    attn_tensor *t = &c->base.data.t[FXA_SLOT_Q];
+    const oracle *x = &c->base.x;
+    double *dense = c->base.dense[FXA_SLOT_Q];
+    int which = by_chance[attn_int(rng, 0, 9)];
+    int64_t at[4], row = attn_int(rng, 0, x->sq - 1);
+    if (t->style == ATTN_EXPANDED || which == 0) return 0;
+    for (int64_t b = 0; b < x->b; b++)
+        for (int64_t s = 0; s < x->q_len[b] && attn_case_at(&c->base, FXA_SLOT_Q, b, s, at); s++)
+            for (at[1] = 0; at[1] < x->hq; at[1]++)
+                for (at[3] = 0; at[3] < x->d; at[3]++) {
+                    double *to = &dense[((b * x->hq + at[1]) * x->sq + s) * x->d + at[3]];
+                    attn_tensor_set(t, at, which == 3 && s == row ? NAN : *to * factor[which]);
+                    *to = attn_tensor_get(t, at);
+                }
+    return which;
+}
+
+/* Shape number i of a kind; conf_free is the caller's. Returns what its values are like; -1: it cannot be. */
+static int kinds_case(conf_case *c, fxa_context *ctx, const kinds_kind *k, int i, conf_tally *tally) {
+    uint64_t rng = kinds_mix(k->start, 1000 + (uint64_t)i);
+    attn_shape s = kinds_shape(k, &rng);
+    for (;; s.kind++) { /* LSE is f32 */
+        fxa_program_retain(k->program);
+        if (!conf_draw(c, ctx, k->features, &s, k->program, k->name, NULL, tally, &rng)) return -1;
+        if (c->base.data.t[FXA_SLOT_LSE].dtype == FXA_F32) break;
+        conf_free(c);
+    }
+    if (k->dense) kinds_resize(c, k, &s, &rng);
+    kinds_narrow(c, k);
+    return kinds_revalue(c, &rng);
+}
+
+#endif
