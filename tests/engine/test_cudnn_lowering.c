@@ -7,8 +7,7 @@
  * third opinion. Bounds are those of all engines (docs/numerics.md). Set FXA_TEST_CASE=0x... to replay the case that a
  * failure names.
  */
-#include "base/dtype.h"
-#include "support/conf_case.h"
+#include "support/conf_frame.h"
 #include "support/own_engines.h"
 #include "t.h"
 
@@ -16,24 +15,10 @@ static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__
 
 enum { LOWERING_WRONG = 10 /* cases that are shown before a test ends */, LOWERING_PAIRS = 120000 };
 
-static bool lowering_set(const char *variable) {
-    const char *value = getenv(variable);
-    return value && *value;
-}
+static bool lowering_is_standin(void) { return frame_is_set("FXA_TEST_STANDIN"); }
 
 /* Why the engine does not open here; NULL: it does. */
-static const char *lowering_missing(void) {
-    static fxa_support report;
-    fxa_context *ctx = NULL;
-    fxa_problem p = FXA_PROBLEM_INIT;
-    size_t count = 1;
-    fxa_error err;
-    p.b = p.hq = 1, p.sq = p.sk = p.d = 64, p.q.dtype = FXA_BF16, p.alignment = 16, p.device = FXA_CUDA;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
-    fxa_context_destroy(ctx);
-    return report.supported ? NULL : report.reason;
-}
+static const char *lowering_missing(void) { return frame_missing(FXA_BF16); }
 
 /* Sizes that the engine takes; captured tensors reach as far as coordinates, most of them. */
 static attn_shape lowering_shape(uint64_t *rng) {
@@ -44,7 +29,7 @@ static attn_shape lowering_shape(uint64_t *rng) {
     s.dv = widths[attn_int(rng, 0, 4)];
     s.sq = attn_int(rng, 0, 3) ? attn_int(rng, 2, 24) : attn_int(rng, 1, 70);
     s.sk = attn_int(rng, 0, 3) ? attn_int(rng, 1, 24) : attn_int(rng, 1, 140);
-    if (!lowering_set("FXA_TEST_STANDIN") && attn_int(rng, 0, 1)) { /* several tiles of a real kernel */
+    if (!lowering_is_standin() && attn_int(rng, 0, 1)) { /* several tiles of a real kernel */
         static const int64_t wide[] = {64, 96, 128, 192, 256};
         s.sq = attn_int(rng, 1, 520), s.sk = attn_int(rng, 1, 520);
         s.d = wide[attn_int(rng, 0, 4)], s.dv = attn_int(rng, 0, 1) ? s.d : 64;
@@ -73,58 +58,23 @@ static void lowering_narrow(conf_case *c, uint64_t *rng) {
     if (attn_int(rng, 0, 1)) c->base.data.backward_flags |= FXA_DETERMINISTIC;
 }
 
-typedef struct lowering_tally {
-    conf_tally all;
-    int64_t refused[2], done[2]; /* by pass */
-    int64_t cases, third;        /* where a pass was right; what cpu was right at, too */
-} lowering_tally;
-
 /* The cpu engine at what cudnn did, where that was a device. */
-static bool lowering_third(conf_case *c, fxa_pass pass, lowering_tally *tally) {
-    bool unsure = c->unsure;
-    if (lowering_set("FXA_TEST_STANDIN") || c->refused || c->unsure) return true;
-    bool ok = pass == FXA_FORWARD ? conf_check_forward(c, "cpu") : conf_check_backward(c, "cpu");
-    tally->third += ok && !c->refused && !c->unsure;
-    c->refused = false, c->unsure = unsure;
-    if (!ok) memmove(c->why + 5, c->why, sizeof c->why - 6), memcpy(c->why, "cpu: ", 5);
-    return ok;
+static conf_frame lowering_frame(void) {
+    return (conf_frame){.engine = "cudnn", .other = {lowering_is_standin() ? NULL : "cpu"}, .others = 1};
 }
 
-static bool lowering_pass(conf_case *c, fxa_pass pass, lowering_tally *tally) {
-    bool ok = pass == FXA_FORWARD ? conf_check_forward(c, "cudnn") : conf_check_backward(c, "cudnn");
-    tally->refused[pass] += c->refused;
-    if (c->refused && getenv("FXA_TEST_REASONS")) printf("  refused: %s\n", c->why);
-    tally->done[pass] += ok && !c->refused && !c->unsure;
-    return ok && lowering_third(c, pass, tally);
-}
-
-/* A row whose statistics are not finite makes all its gradients NaN here, those of masked pairs too, which are 0 in the
- * reference: 0 times NaN in a product of matrices (docs/numerics.md). Such cases have no backward pass. */
-static bool lowering_is_finite(const conf_case *c) {
-    const conf_buffer *t = &c->slot[FXA_SLOT_LSE];
-    int64_t at[FXA_MAX_RANK] = {0};
-    do {
-        double x = fxa__load_f64(t->memory, t->dtype, conf_place(t, at));
-        if (isnan(x) || x == INFINITY) return false;
-    } while (conf_next(t, at));
-    return true;
-}
-
-/* Features of problems, as often as they leave something to compare: FXA_TEST_FEATURES has more of them by force, and
- * FXA_TEST_WITHOUT takes some away, to find out which of them a failure is about. */
+/* Features of problems, as often as they leave something to compare. */
 static uint32_t lowering_features(uint64_t *rng) {
-    const char *forced = getenv("FXA_TEST_FEATURES"), *without = getenv("FXA_TEST_WITHOUT");
     uint32_t plain = ATTN_GQA | ATTN_DIMS | ATTN_READY | ATTN_LENGTHS | ATTN_SOME_GRADS;
     uint32_t others = ATTN_PADDING | ATTN_VARLEN | ATTN_PAGED | ATTN_SINK_ZERO | ATTN_SINK | ATTN_MAPS | ATTN_ACC |
                       ATTN_DLSE | ATTN_ROWS | ATTN_CHUNKED;
     uint32_t features = plain & (uint32_t)attn_next(rng);
     if (attn_int(rng, 0, 1)) features |= others & (uint32_t)attn_next(rng) & (uint32_t)attn_next(rng);
-    features |= forced ? (uint32_t)strtoul(forced, NULL, 0) : 0;
-    return features & ~(without ? (uint32_t)strtoul(without, NULL, 0) : 0);
+    return frame_features(features);
 }
 
 /* own: with a backward program that is not its derivative. */
-static bool lowering_case(fxa_context *ctx, conf_source source, bool own, lowering_tally *tally, uint64_t *rng) {
+static bool lowering_case(fxa_context *ctx, conf_source source, bool own, conf_frame *f, uint64_t *rng) {
     static conf_case c;
     char what[400], text[4000] = "", own_text[4000] = "";
     const char *name;
@@ -137,12 +87,9 @@ static bool lowering_case(fxa_context *ctx, conf_source source, bool own, loweri
         T_FAIL("no program (%s, 0x%" PRIx64 ")\n", name, start);
         return false;
     }
-    bool ok = conf_draw(&c, ctx, features, &shape, program, name, bprop, &tally->all, rng);
-    int64_t before = tally->done[0] + tally->done[1];
+    bool ok = conf_draw(&c, ctx, features, &shape, program, name, bprop, &f->all, rng);
     if (ok) lowering_narrow(&c, rng);
-    ok = ok && lowering_pass(&c, FXA_FORWARD, tally);
-    ok = ok && (!lowering_is_finite(&c) || lowering_pass(&c, FXA_BACKWARD, tally));
-    tally->cases += tally->done[0] + tally->done[1] > before;
+    ok = ok && frame_passes(f, &c);
     if (!ok) {
         conf_describe(&c, what, sizeof what);
         if (fxa_program_print(program, text, sizeof text, NULL, NULL) != FXA_OK) text[0] = 0;
@@ -156,19 +103,18 @@ static bool lowering_case(fxa_context *ctx, conf_source source, bool own, loweri
 /* A program by its text, of 21 rows and 30 keys, against the reference; param: what its first is, NaN: anything. */
 static void lowering_text_by(fxa_context *ctx, const char *text, fxa_pass pass, double param) {
     static conf_case c;
-    conf_tally tally = {0};
+    conf_frame f = lowering_frame();
     fxa_error err;
     fxa_program *program = NULL;
     uint64_t rng = 7;
     const attn_shape shape = {2, 4, 2, 21, 30, 32, 32, 16, 1, 30, 0};
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
-    lowering_tally all = {0};
     setenv("FXA_TEST_DTYPE", "bf16", 0);
-    bool ok = conf_draw(&c, ctx, ATTN_GQA, &shape, program, "text", NULL, &tally, &rng);
+    bool ok = conf_draw(&c, ctx, ATTN_GQA, &shape, program, "text", NULL, &f.all, &rng);
     if (ok) lowering_narrow(&c, &rng);
     if (param == param) c.params[0] = param;
-    ok = ok && lowering_pass(&c, FXA_FORWARD, &all);
-    ok = ok && (pass == FXA_FORWARD || lowering_pass(&c, FXA_BACKWARD, &all));
+    ok = ok && frame_pass(&f, &c, FXA_FORWARD);
+    ok = ok && (pass == FXA_FORWARD || frame_pass(&f, &c, FXA_BACKWARD));
     if (!ok || c.refused || c.unsure) T_FAIL("%s, %s: %s\n", text, pass ? "backward" : "forward", c.why);
     conf_free(&c);
 }
@@ -178,22 +124,17 @@ static void lowering_text(fxa_context *ctx, const char *text, fxa_pass pass) { l
 static void lowering_cases_of(conf_source source, bool own, int n, int least) {
     fxa_error err;
     fxa_context *ctx = NULL;
-    lowering_tally tally = {0};
-    uint64_t rng = t_seed() ^ (uint64_t)source << 40 ^ (uint64_t)own << 50;
-    const char *replay = getenv("FXA_TEST_CASE");
+    conf_frame f = lowering_frame();
+    uint64_t rng = frame_start(t_seed() ^ (uint64_t)source << 40 ^ (uint64_t)own << 50);
     if (lowering_missing()) T_SKIP(lowering_missing());
-    if (replay && *replay) rng = strtoull(replay, NULL, 0), n = 1, least = 0;
+    n = frame_is_set("FXA_TEST_CASE") ? 1 : t_scaled(n);
     setenv("FXA_TEST_DTYPE", "bf16", 0);
     T_OK(fxa_context_create(NULL, &ctx, &err));
-    n = t_scaled(n);
     for (int i = 0, wrong = 0; i < n && wrong < LOWERING_WRONG; i++)
-        wrong += !lowering_case(ctx, source, own, &tally, &rng);
-    printf("  %" PRId64 " cases: forward %" PRId64 " right, %" PRId64 " refused; backward %" PRId64 " right, %" PRId64
-           " refused; %" PRId64 " unsure; cpu %" PRId64 " right; worst %.2f of what is allowed\n",
-           tally.cases, tally.done[0], tally.refused[0], tally.done[1], tally.refused[1], tally.all.unsure, tally.third,
-           fmax(tally.all.element[FXA_F16], tally.all.element[FXA_BF16]));
+        wrong += !lowering_case(ctx, source, own, &f, &rng);
+    frame_print(&f);
     if (n >= 40) /* of a handful, all may be refused */
-        T_CHECK(tally.done[0] * 100 >= (int64_t)least * n && tally.done[1] * 110 >= (int64_t)least * n);
+        T_CHECK(f.done[0] * 100 >= (int64_t)least * n && f.done[1] * 110 >= (int64_t)least * n);
     fxa_context_destroy(ctx);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems for the cuda engine by kinds: a kind is all that kernels are compiled for (program, features, widths, what is
- * asked for), and a shape is everything else: batch, heads, lengths, strides, values, params, scale. Compiling takes
+ * Problems for the cuda engine by kinds: a kind is all that kernels are compiled for (program, features, widths, what
+ * is asked for), and a shape is everything else: batch, heads, lengths, strides, values, params, scale. Compiling takes
  * seconds and a run does not, so a kind has many shapes. Kinds are numbered: the number decides where the program comes
  * from and the theme, a feature that the kind has for certain, so that any run of numbers has all of them; the rest is
  * drawn. Kind and shape come from two numbers, which is how one case is run again.
@@ -48,8 +48,8 @@ static const struct kinds_theme {
 };
 enum { KINDS_THEMES = sizeof kinds_themes / sizeof *kinds_themes };
 
-/* Every way to read a tensor, and every class of gradients; %s: the storage type. [q,k]-shaped ones get the sizes of the
- * problem. */
+/* Every way to read a tensor, and every class of gradients; %s: the storage type. [q,k]-shaped ones get the sizes of
+ * the problem. */
 static const char *const kinds_texts[] = {
     "tensor w : %s[4]\nscore = score + w[b, h, q, k]",
     "tensor doc : i64[2]\nmask = doc[b, q] == doc[b, k]",
@@ -71,7 +71,7 @@ static const char *const kinds_texts[] = {
 enum { KINDS_TEXTS = sizeof kinds_texts / sizeof *kinds_texts };
 
 /* In turn. CONF_STEEP + 1: of kinds_texts. */
-static const int kinds_sources[] = {CONF_TWIN,    CONF_STEEP + 1, CONF_GALLERY, CONF_MASK, CONF_SMOOTH, CONF_STEEP + 1,
+static const int kinds_sources[] = {CONF_TWIN,    CONF_STEEP + 1, CONF_GALLERY, CONF_MASK, CONF_SMOOTH,  CONF_STEEP + 1,
                                     CONF_GALLERY, CONF_SPARSE,    CONF_BOTH,    CONF_WILD, CONF_IDENTITY};
 enum { KINDS_SOURCES = sizeof kinds_sources / sizeof *kinds_sources };
 
@@ -113,7 +113,7 @@ static uint32_t kinds_features(const kinds_kind *k, uint64_t *rng) {
     uint32_t some = k->theme->features | (plain & (uint32_t)attn_next(rng));
     some |= others & (uint32_t)(attn_next(rng) & attn_next(rng) & attn_next(rng));
     if (k->also & KINDS_DECODE) some &= ~(uint32_t)(ATTN_DIMS | ATTN_DROPOUT);
-    if (attn_int(rng, 0, 99) == 0) some |= ATTN_DTYPES | ATTN_MIXED; /* nearly always refused */
+    if (attn_int(rng, 0, 99) == 0) some |= ATTN_DTYPES | ATTN_MIXED;                   /* nearly always refused */
     if (k->theme->features & (ATTN_MAPS | ATTN_ROWS)) some &= ~(uint32_t)ATTN_DROPOUT; /* as these are, together */
     if (k->theme->features & ATTN_DROPOUT) some &= ~(uint32_t)(ATTN_MAPS | ATTN_ROWS);
     if (k->theme->features & ATTN_ACC) some &= ~(uint32_t)ATTN_VARLEN;
@@ -141,9 +141,9 @@ static kinds_kind kinds_draw(fxa_context *ctx, uint64_t seed, int number) {
     if (k.features & ATTN_DIMS) k.width_v = widths[attn_int(&rng, 0, 7)];
     k.rows = (int64_t[]){8, 16, 64}[attn_int(&rng, 0, 2)];
     k.window = attn_int(&rng, 0, 1) ? 40 : 300;
-    k.program = source > CONF_STEEP ? kinds_text(ctx, &k, (turn * 2 + (number % KINDS_SOURCES > 1)) % KINDS_TEXTS)
-                                    : conf_program(ctx, (conf_source)source, FXA_SOURCE_DIR "/examples/programs", &rng,
-                                                   &k.name);
+    k.program = source > CONF_STEEP
+                    ? kinds_text(ctx, &k, (turn * 2 + (number % KINDS_SOURCES > 1)) % KINDS_TEXTS)
+                    : conf_program(ctx, (conf_source)source, FXA_SOURCE_DIR "/examples/programs", &rng, &k.name);
     return k;
 }
 

@@ -175,7 +175,8 @@ static attn_style case_draw_style(attn_case *c, bool input, uint64_t *rng) {
     if (!case_has(c, ATTN_STRIDES)) return ATTN_BHSD;
     static const attn_style of_kinds[] = {ATTN_BHSD, ATTN_BSHD, ATTN_SBHD, ATTN_PITCHED, ATTN_PITCHED, ATTN_PITCHED};
     int64_t drawn = attn_int(attn_case_kind(c, rng), 0, c->kinds ? 63 : input ? ATTN_EXPANDED : ATTN_WILD);
-    if (c->kinds) return drawn ? of_kinds[drawn % 6] : input ? ATTN_EXPANDED : ATTN_WILD; /* most engines refuse those */
+    if (c->kinds)
+        return drawn ? of_kinds[drawn % 6] : input ? ATTN_EXPANDED : ATTN_WILD; /* most engines refuse those */
     return (attn_style)drawn;
 }
 
@@ -347,7 +348,7 @@ static bool case_draw_program(attn_case *c, uint64_t *rng) {
 
 /* ---- The whole --------------------------------------------------------------------------------------------------- */
 
-static void case_draw_flags(attn_case *c, uint64_t *rng) { /* of the kind, all of them */
+static void case_draw_flags(attn_case *c, uint64_t *rng) {
     uint32_t grads = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | (case_has(c, ATTN_SINK) ? FXA_GRAD_SINK : 0u);
     c->data.problem.flags |= FXA_WANT_LSE | FXA_WANT_MAX;
     if (case_has(c, ATTN_ACC) && attn_int(rng, 0, 1)) c->data.problem.flags |= FXA_ACC_OUT;
@@ -397,13 +398,4 @@ void attn_case_free(attn_case *c) {
     attn_data_free(&c->data);
     for (int i = 0; i < c->n_owned; i++) free(c->owned[i]);
     memset(c, 0, sizeof *c);
-}
-
-void attn_case_describe(const attn_case *c, char *out, size_t capacity) {
-    const oracle *x = &c->x;
-    snprintf(out, capacity,
-             "%s b=%lld hq=%lld hkv=%lld sq=%lld sk=%lld d=%lld dv=%lld %s features 0x%x flags 0x%x|0x%x",
-             c->twin->name, (long long)x->b, (long long)x->hq, (long long)x->hkv, (long long)x->sq, (long long)x->sk,
-             (long long)x->d, (long long)x->dv, fxa_dtype_name(c->data.t[FXA_SLOT_Q].dtype), c->features,
-             c->data.problem.flags, c->data.backward_flags);
 }

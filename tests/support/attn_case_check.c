@@ -242,3 +242,12 @@ bool attn_case_check_backward(attn_case *c) {
     for (int i = 0; i < c->twin->n_tensors; i++) want_free(&tensor[i]);
     return ok;
 }
+
+void attn_case_describe(const attn_case *c, char *out, size_t capacity) {
+    const oracle *x = &c->x;
+    snprintf(out, capacity,
+             "%s b=%lld hq=%lld hkv=%lld sq=%lld sk=%lld d=%lld dv=%lld %s features 0x%x flags 0x%x|0x%x",
+             c->twin->name, (long long)x->b, (long long)x->hq, (long long)x->hkv, (long long)x->sq, (long long)x->sk,
+             (long long)x->d, (long long)x->dv, fxa_dtype_name(c->data.t[FXA_SLOT_Q].dtype), c->features,
+             c->data.problem.flags, c->data.backward_flags);
+}

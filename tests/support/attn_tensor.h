@@ -18,7 +18,15 @@ double attn_real(uint64_t *rng, double lo, double hi);
 
 /* ---- Tensors of four axes ---------------------------------------------------------------------------------------- */
 
-typedef enum attn_style { ATTN_BHSD, ATTN_BSHD, ATTN_SBHD, ATTN_WILD, ATTN_EXPANDED, ATTN_PITCHED, ATTN_GIVEN } attn_style;
+typedef enum attn_style {
+    ATTN_BHSD,
+    ATTN_BSHD,
+    ATTN_SBHD,
+    ATTN_WILD,
+    ATTN_EXPANDED,
+    ATTN_PITCHED,
+    ATTN_GIVEN
+} attn_style;
 
 /* What lies around a tensor: bytes that are looked at in the end, or on one side a page that is a fault to touch. */
 typedef enum attn_around { ATTN_BYTES, ATTN_PAGE_BEHIND, ATTN_PAGE_BEFORE } attn_around;
@@ -35,9 +43,9 @@ typedef struct attn_tensor {
     guard page;            /* whose memory it is, where a page is around */
 } attn_tensor;
 
-/* WILD: axes in any order, gaps, negative strides. EXPANDED: the same, and strides of zero. PITCHED: features beside each
- * other, the other axes in any order with gaps of 8 elements; where d is no multiple of 8 it begins one off. Memory is filled with bytes
- * that are NaN in every float dtype. */
+/* WILD: axes in any order, gaps, negative strides. EXPANDED: the same, and strides of zero. PITCHED: features beside
+ * each other, the other axes in any order with gaps of 8 elements; where d is no multiple of 8 it begins one off.
+ * Memory is filled with bytes that are NaN in every float dtype. */
 attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style style, uint64_t *rng);
 /* With strides of the caller's, none negative; NULL: dense. */
 attn_tensor attn_tensor_place(const int64_t n[4], fxa_dtype dtype, const int64_t stride[4], attn_around around);

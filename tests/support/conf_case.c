@@ -200,8 +200,8 @@ bool conf_draw(conf_case *c, fxa_context *ctx, uint32_t features, const attn_sha
     c->n_params = fxa_program_param_count(program), c->n_tensors = fxa_program_tensor_count(program);
     if (c->n_params > CONF_PARAMS || c->n_tensors > CONF_TENSORS) abort();
     conf_draw_params(c, features & ATTN_SOME_GRADS, rng);
-    bool any = false;
     uint64_t *kind = attn_case_kind(&c->base, rng);
+    bool any = false;
     for (size_t i = 0; i < c->n_tensors; i++) {
         conf_draw_tensor(c, i, !(features & ATTN_STRIDES), features & ATTN_DTYPES, rng);
         if ((features & ATTN_SOME_GRADS) && attn_int(kind, 0, 1)) c->captures[i].grad = 0;
@@ -260,10 +260,8 @@ conf_buffer *conf_output(conf_case *c, fxa_pass pass, int i) {
 
 void conf_clear_bounds(conf_case *c, fxa_pass pass) {
     conf_buffer *t;
-    for (int i = 0; (t = conf_output(c, pass, i)); i++) {
-        size_t bytes = (size_t)conf_places(t) * sizeof(double);
-        memset(t->error, 0, bytes), memset(t->size, 0, bytes), memset(t->noise, 0, bytes);
-    }
+    for (int i = 0; (t = conf_output(c, pass, i)); i++)
+        for (int64_t j = 0, n = conf_places(t); j < n; j++) t->error[j] = t->size[j] = t->noise[j] = 0;
 }
 
 void conf_fill_outputs(conf_case *c, fxa_pass pass) {

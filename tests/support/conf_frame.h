@@ -28,10 +28,10 @@ typedef struct conf_frame {
     uint32_t others;
     unsigned seconds; /* after which a pass that hangs ends the process; 0: never */
     conf_tally all, all_others;
-    int64_t cases;                 /* where a pass was right */
-    int64_t done[2], refused[2];   /* by pass */
-    int64_t agreed[FRAME_OTHERS];  /* passes at which they were right */
-    frame_state state[2];          /* of the last case */
+    int64_t cases;                /* where a pass was right */
+    int64_t done[2], refused[2];  /* by pass */
+    int64_t agreed[FRAME_OTHERS]; /* passes at which they were right */
+    frame_state state[2];         /* of the last case */
     frame_state said[FRAME_OTHERS][2];
     char detail[2][160]; /* of its plans */
 } conf_frame;
