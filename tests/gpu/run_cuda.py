@@ -197,7 +197,8 @@ def sanitize(chosen):
         return 0
     runner = Runner(chosen, chosen.seconds)
     families = [family for family in FAMILIES if chosen.family in ("all", family)]
-    jobs = [(tool, family, first) for tool in (None, *TOOLS) for first in range(0, SANITIZED, 3) for family in families]
+    jobs = [(tool, family, first) for tools in ((None,), TOOLS) for first in range(0, SANITIZED, 3) for tool in tools
+            for family in families]
     totals = {tool: Totals() for tool in (None, *TOOLS)}
     errors, ended, made = collections.Counter(), collections.Counter(), threading.Event()
     waiting = [sum(job[0] is None for job in jobs)]

@@ -24,6 +24,8 @@ static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__e
 
 enum { CU_WRONG = 6 /* kinds that are wrong before a test ends */, CU_SHAPES = 12, CU_SECONDS = 60 };
 
+static bool cudev_lost; /* a kernel did what the device ends everything for: nothing more can be run here */
+
 static double cudev_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -169,6 +171,7 @@ static bool cudev_one(fxa_context *ctx, const kinds_kind *k, int i, conf_frame *
     if (ok || values >= 0) cudev_tags(&c, k, values, tags, sizeof tags);
     cudev_line(f, k, i, tags, made, cudev_now() - began);
     if (!ok) {
+        cudev_lost = strstr(c.why, "FXA_E_ENGINE") != NULL;
         conf_describe(&c, what, sizeof what);
         if (fxa_program_print(k->program, text, sizeof text, NULL, NULL) != FXA_OK) text[0] = 0;
         T_FAIL("FXA_TEST_CASE=0x%" PRIx64 " FXA_TEST_SHAPE=%d FXA_TEST_DTYPE=%s FXA_CUDA_FAMILY=%s %s: %s, align %u\n"
@@ -208,7 +211,7 @@ static void cudev_kinds(conf_frame *f, int count, int shapes) {
     if (frame_is_set("FXA_TEST_CASE")) count = 1;
     setenv("FXA_TEST_DTYPE", "bf16", 0);
     T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (int i = 0; i < count && wrong < CU_WRONG; i++)
+    for (int i = 0; i < count && wrong < CU_WRONG && !cudev_lost; i++)
         wrong += !cudev_kind(ctx, from + i, cudev_number("FXA_TEST_SHAPES", shapes), f);
     frame_print(f);
     fxa_context_destroy(ctx);
