@@ -36,11 +36,13 @@ static void touch_operand(const fxa_problem *p, const fxa_args *args, size_t i, 
 
 static void touch_table(const fxa_problem *p, const fxa_args *args, size_t i, fxa__touched *out) {
     fxa_slot slot = (fxa_slot)(FXA_SLOT_LEN_Q + i);
+    out->kind = "slot";
+    out->name = fxa_slot_name(slot);
+    out->index = slot;
+    if (!args->slot[slot]) return;
     int64_t n = fxa__slot_length(p, slot);
     touch_flat(out, "slot", args->slot[slot], fxa__slot_element(slot), n > 0 ? (size_t)n : 0,
                fxa__scale_use_of(p, slot) == FXA__SCALE_WRITTEN);
-    out->name = fxa_slot_name(slot);
-    out->index = slot;
 }
 
 /* Arrays that are neither slots nor tensors. */
@@ -100,22 +102,23 @@ static fxa_status touch_check_pair(const fxa__touch_list *list, size_t i, size_t
 
 fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, size_t workspace_size, fxa_error *err) {
     const fxa__touch_list list = {p, args, workspace_size};
-    int64_t first[FXA__TOUCH_MAX], end[FXA__TOUCH_MAX]; /* addresses; an empty range when nothing is touched */
+    int64_t first[FXA__TOUCH_MAX], end[FXA__TOUCH_MAX]; /* addresses, of what is touched */
+    size_t number[FXA__TOUCH_MAX], n = 0;
     bool written[FXA__TOUCH_MAX];
-    size_t n = 0;
-    for (fxa__touched t; n < FXA__TOUCH_MAX && fxa__touch_get(&list, n, &t); n++) {
-        written[n] = t.written;
-        first[n] = end[n] = 0;
-        if (t.region.data && !fxa__region_addresses(&t.region, &first[n], &end[n]))
+    fxa__touched t;
+    for (size_t i = 0; i < FXA__TOUCH_MAX && fxa__touch_get(&list, i, &t); i++) {
+        if (!t.region.data) continue;
+        if (!fxa__region_addresses(&t.region, &first[n], &end[n]))
             return fxa__fail(err, FXA_E_BINDING, "%s%s%s is %p: it leaves the address space", t.kind,
                              *t.name ? " " : "", t.name, t.region.data);
+        written[n] = t.written;
+        number[n] = i;
+        n += first[n] != end[n];
     }
-    for (size_t i = 0; i < n; i++) {
-        if (!written[i] || first[i] == end[i]) continue;
-        for (size_t j = 0; j < n; j++) {
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; written[i] && j < n; j++) {
             if (j == i || (written[j] && j < i)) continue; /* two outputs are compared once */
-            if (first[i] < end[j] && first[j] < end[i]) FXA_TRY(touch_check_pair(&list, i, j, err));
+            if (first[i] < end[j] && first[j] < end[i]) FXA_TRY(touch_check_pair(&list, number[i], number[j], err));
         }
-    }
     return FXA_OK;
 }

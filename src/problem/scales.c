@@ -60,6 +60,7 @@ static fxa__scale_use scale_use(const fxa_problem *p, const scale_row *row) {
 }
 
 fxa__scale_use fxa__scale_use_of(const fxa_problem *p, fxa_slot slot) {
+    if (!(p->flags & FXA_SCALED)) return FXA__SCALE_NONE; /* nearly always, and asked for every slot of a run */
     const scale_row *row = scale_find(slot);
     return row ? scale_use(p, row) : FXA__SCALE_NONE;
 }

@@ -11,6 +11,8 @@
 #include "support/own_context.h"
 #include "t.h"
 
+#include <pthread.h>
+
 enum { WATCH_LAUNCHES = 32, WATCH_MODULE = 8 };
 #define WATCH_WORKSPACE ((uintptr_t)1 << 44)
 
@@ -450,6 +452,7 @@ TEST(failing_calls) {
     T_CHECK(calls > 10);
     for (int i = 1; i <= calls; i++) {
         memset(&watch, 0, sizeof watch);
+        memset(x.self.maps, 0, sizeof x.self.maps);
         watch.fail_at = i;
         T_STATUS(fxa__cu_run(&x.self, &x.code, x.p, &x.bind, &err), FXA_E_ENGINE);
         T_INT(watch.calls, i);
@@ -462,6 +465,126 @@ TEST(failing_calls) {
     T_INT(watch.pushed, 0);
     bed_close(&x);
     fxa_program_destroy(program);
+}
+
+/* ---- What is kept ------------------------------------------------------------------------------------------------ */
+
+TEST(maps_are_made_once) {
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q", &program);
+    fxa_error err;
+    bed x;
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    T_OK(bed_run(&x, &err));
+    T_INT(watch.maps, 6);
+    T_OK(bed_run(&x, &err));
+    T_INT(watch.maps, 0);
+    T_INT(watch.launches, 4);
+    x.bind.slot[FXA_SLOT_K] = bed_place(99);
+    T_OK(bed_run(&x, &err));
+    T_INT(watch.maps, 1);
+    T_CHECK(watch.map_data[0] == (uintptr_t)bed_place(99));
+    bed_close(&x);
+    fxa_program_destroy(program);
+}
+
+typedef struct maps_thread {
+    pthread_t id;
+    bed *x;
+    int wrong;
+} maps_thread;
+
+static atomic_int maps_made;
+static int maps_of_threads(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size,
+                           const uint64_t *stride, const uint32_t *box, const uint32_t *step, int interleave,
+                           int swizzle, int promotion, int fill) {
+    (void)type, (void)rank, (void)size, (void)stride, (void)box, (void)step;
+    (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    atomic_fetch_add(&maps_made, 1);
+    for (int i = 0; i < 16; i++) ((struct FxaMap *)map)->opaque[i] = data * 31 + (unsigned)i;
+    return 0;
+}
+
+/* More addresses than there are places: rows are written while others read them. */
+static void *maps_work(void *user) {
+    maps_thread *t = user;
+    fxa__bind bind = t->x->bind;
+    fxa__cu_call c = {.self = &t->x->self, .code = &t->x->code, .p = t->x->p, .bind = &bind};
+    for (int i = 0; i < t_scaled(40000); i++) {
+        uintptr_t data = (uintptr_t)(1 + i / 3 % 300) << 20;
+        struct FxaMap map;
+        bind.slot[FXA_SLOT_Q] = (void *)data;
+        if (fxa__cu_map(&c, FXA_SLOT_Q, 64, &map) != FXA_OK) t->wrong++;
+        for (unsigned k = 0; k < 16; k++) t->wrong += map.opaque[k] != data * 31 + k;
+    }
+    return NULL;
+}
+
+TEST(maps_of_several_threads) {
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_FORWARD, NULL, &program);
+    fxa_error err;
+    bed x;
+    maps_thread threads[4];
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    x.self.gpu.driver.tensor_map = maps_of_threads;
+    for (int i = 0; i < 4; i++) {
+        threads[i] = (maps_thread){.x = &x};
+        T_INT(pthread_create(&threads[i].id, NULL, maps_work, &threads[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i].id, NULL);
+        T_INT(threads[i].wrong, 0);
+    }
+    T_CHECK(maps_made < 4 * t_scaled(40000)); /* some were kept */
+    bed_close(&x);
+}
+
+#define COUNTERS_AT ((uintptr_t)1 << 45)
+
+/* Every workspace has a part of its own, for good, and those for whom there is none set theirs before they run. */
+TEST(counters_are_left_at_zero) {
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_FORWARD, NULL, &program);
+    fxa_error err;
+    bed x;
+    int parts = 0;
+    bool taken[FXA__CU_PARTS] = {false};
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    atomic_store(&x.self.counters, (void *)COUNTERS_AT);
+    for (int i = 0; i < 2000; i++) {
+        x.bind.workspace = (void *)(WATCH_WORKSPACE + (uintptr_t)i * 5696);
+        T_OK(bed_run(&x, &err));
+        uintptr_t next = (uintptr_t)watch.launch[0].a.next_tile, redo = (uintptr_t)watch.launch[0].a.redo;
+        bool own = next >= COUNTERS_AT;
+        T_INT(watch.fills, !own);
+        if (!own) T_CHECK(next == (uintptr_t)x.bind.workspace && watch.filled == next);
+        if (!own) continue;
+        uintptr_t part = (next - COUNTERS_AT) / (4 * FXA__CU_PART_WORDS);
+        T_REQUIRE(part < FXA__CU_PARTS && !taken[part]);
+        T_CHECK((redo + 4 * (uintptr_t)watch.launch[0].a.tiles - 1 - COUNTERS_AT) / (4 * FXA__CU_PART_WORDS) == part);
+        taken[part] = true, parts++;
+        T_OK(bed_run(&x, &err));
+        T_CHECK((uintptr_t)watch.launch[0].a.next_tile == next && watch.fills == 0);
+    }
+    T_CHECK(parts > FXA__CU_PARTS / 2);
+    x.bind.workspace = (void *)WATCH_WORKSPACE;
+    T_OK(bed_run(&x, &err));
+    T_INT(watch.fills, 0);
+    bed_close(&x);
+    p.b = 64, p.sq = 4096; /* more tiles than a part has */
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    atomic_store(&x.self.counters, (void *)COUNTERS_AT);
+    T_OK(bed_run(&x, &err));
+    T_INT(watch.fills, 1);
+    touch_check(&x);
+    bed_close(&x);
+    p.b = 1, p.flags |= FXA_SINK_ZERO; /* other memory begins as 0 too */
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    atomic_store(&x.self.counters, (void *)COUNTERS_AT);
+    T_OK(bed_run(&x, &err));
+    T_INT(watch.fills, 1);
+    bed_close(&x);
 }
 
 /* ---- Random ones ------------------------------------------------------------------------------------------------- */

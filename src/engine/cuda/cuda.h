@@ -8,7 +8,8 @@
  *           -> cuda_compile.c: sources (embedded at build) and text through NVRTC (gpu/gpu_nvrtc.h): cubins
  *           -> cuda_build.c: cubins, looked at and on a device loaded: code
  *   bytes  <-> cuda_saved.c: cubins
- *   run     -> cuda_layout.c: workspace by problem and tile sizes; cuda_args.c: FxaArgs and tensor maps of a bind;
+ *   run     -> cuda_layout.c: workspace by problem and tile sizes; cuda_args.c: FxaArgs, cuda_maps.c: tensor maps of a
+ *              bind; cuda_counters.c: what would have to be 0 before;
  *              cuda_forward.c, cuda_backward.c, cuda_decode.c: launches
  *   engine_cuda.c is its table, with instances: on a device, or of a profile without one.
  */
@@ -71,6 +72,19 @@ typedef struct fxa__cu_code {
 
 typedef struct fxa__cu_kept fxa__cu_kept; /* cuda_compile.c */
 
+/* Tensor maps that were made last (cuda_maps.c), and memory of the device for counters (cuda_counters.c). */
+enum {
+    FXA__CU_MAPS = 128,
+    FXA__CU_MAP_KEY = 9,
+    FXA__CU_MAP_WORDS = 16,
+    FXA__CU_PARTS = 256,
+    FXA__CU_PART_WORDS = 4096
+};
+typedef struct fxa__cu_kept_map {
+    atomic_uint turn; /* 0: none yet; odd: it is being written */
+    _Atomic(uint64_t) key[FXA__CU_MAP_KEY], map[FXA__CU_MAP_WORDS];
+} fxa__cu_kept_map;
+
 typedef struct fxa__cu_self {
     fxa__gpu gpu; /* first: see gpu/gpu_memory.c */
     fxa__host *host;
@@ -81,6 +95,9 @@ typedef struct fxa__cu_self {
     int32_t forced; /* fxa__cu_family, by FXA_CUDA_FAMILY; -1: none */
     fxa__nvrtc nvrtc;
     _Atomic(fxa__cu_kept *) kept; /* compiled units that programs share */
+    fxa__cu_kept_map maps[FXA__CU_MAPS];
+    _Atomic(void *) counters;                /* [FXA__CU_PARTS, FXA__CU_PART_WORDS], once there is code */
+    _Atomic(uintptr_t) owner[FXA__CU_PARTS]; /* whose part it is: a workspace; 0: nobody's yet */
 } fxa__cu_self;
 
 /* cuda_support.c. E_UNSUPPORTED with the reason. program: made for the answer, the caller frees it in any case. A run
@@ -154,6 +171,10 @@ uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choic
 
 /* cuda_stage.c: whether a run needs the helper kernels, which are loaded with its code. */
 bool fxa__cu_stage_is_any(const fxa_problem *p);
+
+/* cuda_counters.c: on a device, with the first code. */
+fxa_status fxa__cu_counters_load(fxa__cu_self *self, fxa_error *err);
+void fxa__cu_counters_free(fxa__cu_self *self);
 
 /* cuda_run.c */
 fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arguments of a run's kernels (kernel_args.cuh) and their tensor maps, from the problem and its bind. Nothing here
- * reads memory of the device, and nothing asks the device but for maps, which the driver makes on the host.
+ * The arguments of a run's kernels (kernel_args.cuh), from the problem and its bind. Nothing here reads memory of the
+ * device or asks it.
  */
 #include "cuda_run.h"
 
@@ -46,36 +46,6 @@ fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot) {
     if (slot >= FXA_SLOT_DQ && slot <= FXA_SLOT_DV && c->at.spare[slot - FXA_SLOT_DQ])
         t.view = args_spare(t.size, c->at.spare[slot - FXA_SLOT_DQ]);
     return t;
-}
-
-/* ---- Maps -------------------------------------------------------------------------------------------------------- */
-
-enum { ARGS_F16 = 6, ARGS_BF16 = 9, ARGS_SWIZZLE_128 = 3, ARGS_L2_256 = 3, ARGS_COLUMNS = 64 };
-
-/* Of 16-bit elements; size and stride: b, h, s, d. Strides of axes with one element mean nothing. */
-static fxa_status args_map(fxa__cu_call *c, const void *data, const int64_t size[4], const int64_t stride[3],
-                           int32_t rows, struct FxaMap *out) {
-    const uint64_t sizes[4] = {(uint64_t)size[3], (uint64_t)size[2], (uint64_t)size[1], (uint64_t)size[0]};
-    const uint32_t box[4] = {ARGS_COLUMNS, (uint32_t)rows, 1, 1}, ones[4] = {1, 1, 1, 1};
-    uint64_t bytes[3];
-    for (int i = 0; i < 3; i++)
-        bytes[i] = size[2 - i] > 1 ? 2 * (uint64_t)stride[2 - i] : 2 * (uint64_t)fxa__round_up(size[3], 8);
-    int type = c->code->choice.dtype == FXA_F16 ? ARGS_F16 : ARGS_BF16;
-    int status = c->self->gpu.driver.tensor_map(out, type, 4, (uintptr_t)data, sizes, bytes, box, ones, 0,
-                                                ARGS_SWIZZLE_128, ARGS_L2_256, 0);
-    return fxa__gpu_status(&c->self->gpu, status, "cuTensorMapEncodeTiled", c->err);
-}
-
-fxa_status fxa__cu_map(fxa__cu_call *c, fxa_slot slot, int32_t rows, struct FxaMap *out) {
-    fxa__cu_tensor t = fxa__cu_tensor_of(c, slot);
-    return args_map(c, t.view.data, t.size, (const int64_t[3]){t.view.b, t.view.h, t.view.s}, rows, out);
-}
-
-fxa_status fxa__cu_map_dense(fxa__cu_call *c, const struct FxaView *view, bool whole, int32_t rows,
-                             struct FxaMap *out) {
-    const fxa_problem *p = &c->p->in;
-    const int64_t size[4] = {whole || view->b ? p->b : 1, whole || view->h ? p->hq : 1, p->sq, p->sk};
-    return args_map(c, view->data, size, (const int64_t[3]){view->b, view->h, view->s}, rows, out);
 }
 
 /* ---- The program's ----------------------------------------------------------------------------------------------- */

@@ -228,6 +228,7 @@ static void layout_zeroes(layout *l) {
         out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
         out->redo = layout_take(l, shape.persistent ? layout_query_tiles(l, shape.q_rows) : 0, 1, 1, sizeof(int32_t));
     }
+    out->counter_words = l->c.used / sizeof(uint32_t);
     if (l->p->flags & FXA_SINK_ZERO) out->no_sink = layout_take(l, l->p->hq, 1, 1, sizeof(float));
     for (int side = 0; l->g->vector && side < 2; side++) {
         layout_words_describe(l, side);

@@ -51,7 +51,8 @@ typedef struct fxa__cu_grads {
 typedef struct fxa__cu_layout {
     void *zero; /* so many words from here on are 0 before the first launch */
     size_t zero_words;
-    uint32_t *next_tile; /* of the forward, of dQ */
+    size_t counter_words; /* of them: those that kernels leave at 0, from zero on */
+    uint32_t *next_tile;  /* of the forward, of dQ */
     int32_t *redo;
     float *no_sink;        /* a sink of score 0 for every head */
     fxa__cu_words word[2]; /* of queries, of keys */
@@ -89,12 +90,15 @@ typedef struct fxa__cu_tensor {
     int64_t size[4]; /* b, h, s, d */
 } fxa__cu_tensor;
 
+/* cuda_counters.c: counters that are 0 already, where the instance has a part for the workspace. */
+void fxa__cu_counters_place(fxa__cu_call *c);
+
 /* cuda_args.c: all but the lists, and what single launches add. */
 void fxa__cu_args_make(fxa__cu_call *c);
 /* The operand of a slot as the caller gave it; that, or what stands in for it. */
 fxa__cu_tensor fxa__cu_tensor_given(const fxa__cu_call *c, fxa_slot slot);
 fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot);
-/* A map of a slot with boxes of so many rows. */
+/* cuda_maps.c: a map of a slot with boxes of so many rows. */
 fxa_status fxa__cu_map(fxa__cu_call *c, fxa_slot slot, int32_t rows, struct FxaMap *out);
 fxa_status fxa__cu_map_dense(fxa__cu_call *c, const struct FxaView *view, bool whole, int32_t rows, struct FxaMap *out);
 /* Points the arguments to a list, or to none. */

@@ -90,6 +90,7 @@ static void cu_close(fxa__host *host, void *self) {
     fxa__cu_self *s = self;
     fxa__gpu_helpers_free(&s->gpu);
     fxa__cu_kept_free(s);
+    fxa__cu_counters_free(s);
     fxa__nvrtc_close(&s->nvrtc);
     if (s->on_device) fxa__gpu_close(&s->gpu);
     fxa__free(host, s, sizeof *s);
@@ -212,6 +213,7 @@ static fxa_status cu_load(void *self, const fxa__problem *p, fxa__reader *saved,
     c->processors = s->processors;
     fxa_status status = fxa__cu_choose(s, p, &c->choice, &c->program, err);
     if (status == FXA_OK && c->choice.staged && s->on_device) status = fxa__gpu_helpers_load(&s->gpu, err);
+    if (status == FXA_OK && s->on_device) status = fxa__cu_counters_load(s, err);
     if (status == FXA_OK && saved) status = fxa__cu_saved_read(saved, c, err);
     if (status == FXA_OK) status = fxa__cu_build(s, c, err);
     if (status != FXA_OK) {

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host's part of a run on a CUDA device: what fxa_plan_run takes until it returns, of each engine there, with
+ * pointers that are trusted and with those that are not, in both passes of a few programs; before it what the driver
+ * takes for single calls. Best of many bursts, microseconds. `bench_runs cuda 20` runs that engine, 20 bursts.
+ *
+ * Without a device the stand-ins for the driver and cuDNN do (LD_LIBRARY_PATH; NVRTC is the real one): then it is
+ * instructions that count: valgrind --tool=callgrind --toggle-collect=fxa_plan_run bench_runs cuda 1.
+ */
+#include "fxattn/fxattn.h"
+#include "../src/gpu/gpu.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { RUNS_BURST = 20, RUNS_BYTES = 2 * 4 * 512 * 128 * 4, RUNS_SLOTS = FXA_SLOT_DV + 1 };
+
+static double runs_now(void) {
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return 1e6 * ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec);
+}
+
+typedef struct runs_rig {
+    fxa_context *ctx;
+    fxa__gpu gpu;
+    char *memory; /* a piece for each slot, then the workspace */
+    size_t workspace;
+    void *stream;
+    int bursts;
+} runs_rig;
+
+static const struct {
+    const char *name, *text;
+    uint32_t flags;
+    int64_t sq;
+} runs_cases[] = {
+    {"full", NULL, 0, 512},
+    {"causal", NULL, FXA_CAUSAL, 512},
+    {"soft cap, causal", "score = 30 * tanh(score / 30)", FXA_CAUSAL, 512},
+    {"ALiBi, causal", "score = score - exp2(-float(h + 1)) * float(q - k)", FXA_CAUSAL, 512},
+    {"lengths", NULL, FXA_PADDING, 512},
+    {"one row", NULL, 0, 1},
+};
+
+static fxa_problem runs_problem(size_t i, fxa_pass pass, const fxa_program *program, const char *engine) {
+    fxa_problem p = FXA_PROBLEM_INIT;
+    p.pass = (uint32_t)pass, p.program = program, p.engine = engine, p.device = FXA_CUDA, p.alignment = 16;
+    p.b = 2, p.hq = 4, p.sq = runs_cases[i].sq, p.sk = 512, p.d = 128, p.q.dtype = FXA_BF16;
+    p.flags = runs_cases[i].flags | (pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE);
+    return p;
+}
+
+/* Microseconds of a run; below 0: it fails. */
+static double runs_time(const runs_rig *rig, const fxa_plan *plan, const fxa_args *args) {
+    double best = INFINITY;
+    for (int i = 0; i < rig->bursts; i++) {
+        double start = runs_now();
+        for (int k = 0; k < RUNS_BURST; k++)
+            if (fxa_plan_run(plan, args, NULL) != FXA_OK) return -1;
+        best = fmin(best, (runs_now() - start) / RUNS_BURST);
+        if (fxa__gpu_wait(&rig->gpu, rig->stream, NULL) != FXA_OK) return -1;
+    }
+    return best;
+}
+
+static void runs_case(const runs_rig *rig, const char *engine, size_t i, fxa_pass pass) {
+    fxa_program *program = NULL;
+    fxa_plan *plan = NULL;
+    fxa_error err;
+    const char *text = runs_cases[i].text;
+    if (text && fxa_program_parse(rig->ctx, text, SIZE_MAX, &program, &err) != FXA_OK) exit(1);
+    fxa_problem p = runs_problem(i, pass, program, engine);
+    fxa_args args = FXA_ARGS_INIT;
+    printf("%-6s %-9s %-18s", engine, pass ? "backward" : "forward", runs_cases[i].name);
+    if (fxa_plan_create(rig->ctx, &p, &plan, &err) != FXA_OK || fxa_plan_workspace(plan) > rig->workspace) {
+        printf("%s\n", plan ? "needs more workspace than there is here" : err.text);
+    } else {
+        for (int slot = 0; slot < RUNS_SLOTS; slot++)
+            if (slot != FXA_SLOT_MAX_ROW && slot != FXA_SLOT_DLSE && (pass || slot < FXA_SLOT_DO))
+                args.slot[slot] = rig->memory + (size_t)slot * RUNS_BYTES;
+        if (p.flags & FXA_PADDING) args.slot[FXA_SLOT_LEN_K] = rig->memory + (size_t)FXA_SLOT_MAX_ROW * RUNS_BYTES;
+        args.workspace = rig->memory + (size_t)RUNS_SLOTS * RUNS_BYTES, args.workspace_size = rig->workspace;
+        args.stream = rig->stream;
+        double asked = runs_time(rig, plan, &args);
+        args.flags = FXA_TRUSTED;
+        printf("%6.2f us, trusted %6.2f\n", asked, runs_time(rig, plan, &args));
+    }
+    (void)fflush(stdout);
+    fxa_plan_destroy(plan);
+    fxa_program_destroy(program);
+}
+
+/* ---- Calls of the driver ----------------------------------------------------------------------------------------- */
+
+enum { CALL_CONTEXT, CALL_POINTER, CALL_RECORDED, CALL_MAP, CALL_FILL, CALLS };
+static const char *const runs_calls[CALLS] = {"context pushed and popped", "pointer's attributes", "stream recorded",
+                                              "tensor map", "memory filled"};
+
+static void runs_call(const runs_rig *rig, int call) {
+    const fxa__cuda *cu = &rig->gpu.driver;
+    static _Alignas(128) char map[128];
+    const uint64_t size[4] = {128, 512, 4, 2}, stride[3] = {256, 256 * 512, 256 * 512 * 4};
+    const uint32_t box[4] = {64, 64, 1, 1}, ones[4] = {1, 1, 1, 1};
+    int recorded;
+    if (call == CALL_CONTEXT && fxa__gpu_enter(&rig->gpu, NULL) == FXA_OK) fxa__gpu_leave(&rig->gpu);
+    if (call == CALL_POINTER) (void)fxa__gpu_check(&rig->gpu, "", "", rig->memory, NULL);
+    if (call == CALL_RECORDED) (void)cu->stream_recorded(rig->stream, &recorded);
+    if (call == CALL_MAP && cu->tensor_map)
+        (void)cu->tensor_map(map, 9, 4, (uintptr_t)rig->memory, size, stride, box, ones, 0, 3, 3, 0);
+    if (call == CALL_FILL) (void)cu->fill((uintptr_t)rig->memory, 0, 64, rig->stream);
+}
+
+static void runs_driver(const runs_rig *rig) {
+    if (fxa__gpu_enter(&rig->gpu, NULL) != FXA_OK) return;
+    for (int call = 0; call < CALLS; call++) {
+        double best = INFINITY;
+        for (int i = 0; i < rig->bursts; i++) {
+            double start = runs_now();
+            for (int k = 0; k < RUNS_BURST; k++) runs_call(rig, call);
+            best = fmin(best, (runs_now() - start) / RUNS_BURST);
+            (void)rig->gpu.driver.stream_wait(rig->stream);
+        }
+        printf("driver %-28s %6.2f us\n", runs_calls[call], best);
+    }
+    fxa__gpu_leave(&rig->gpu);
+}
+
+int main(int argc, char **argv) {
+    static const char *const engines[] = {"cuda", "cudnn"};
+    runs_rig rig = {.bursts = argc > 2 ? atoi(argv[2]) : 200, .workspace = (size_t)64 << 20, .stream = (void *)2};
+    fxa_error err;
+    void *memory = NULL;
+    fxa_status status = fxa__gpu_open(&rig.gpu, 0, &err);
+    if (status == FXA_OK)
+        status = fxa__gpu_alloc(&rig.gpu, (size_t)RUNS_SLOTS * RUNS_BYTES + rig.workspace, &memory, &err);
+    if (status == FXA_OK) status = fxa_context_create(NULL, &rig.ctx, &err);
+    if (status != FXA_OK) {
+        printf("bench_runs: skipped, %s\n", err.text);
+        return 0;
+    }
+    rig.memory = memory;
+    if (argc <= 2) runs_driver(&rig);
+    for (size_t e = 0; e < 2; e++)
+        for (size_t i = 0; i < sizeof runs_cases / sizeof *runs_cases; i++)
+            for (int pass = 0; pass < 2 && (argc < 2 || strcmp(argv[1], engines[e]) == 0); pass++)
+                if (pass == 0 || runs_cases[i].sq > 1) runs_case(&rig, engines[e], i, (fxa_pass)pass);
+    fxa_context_destroy(rig.ctx);
+    fxa__gpu_give(&rig.gpu, memory);
+    fxa__gpu_close(&rig.gpu);
+    return 0;
+}
