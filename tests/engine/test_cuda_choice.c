@@ -70,22 +70,13 @@ TEST(sources_of_the_library_are_those_of_the_tree) {
 /* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
 static void no_f64(fxa_problem *p) { p->q.dtype = FXA_F64; }
-static void no_bytes(fxa_problem *p) { p->q.dtype = FXA_E4M3, p->o.dtype = FXA_BF16; }
 static void no_width(fxa_problem *p) { p->d = 257; }
 static void no_keys(fxa_problem *p) { p->sk = 0; }
 static void no_heads(fxa_problem *p) { p->hq = p->hkv = 65536, p->sq = p->sk = 1; }
 static void no_length(fxa_problem *p) { p->sk = ((int64_t)1 << 28) + 1, p->hkv = 1, p->d = 1; }
 static void no_map(fxa_problem *p) { p->map_q.base = 7, p->flags |= FXA_DROPOUT, p->dropout_p = 0.5; }
-static void no_adding(fxa_problem *p) { p->flags |= FXA_ACC_OUT; }
 static void no_scales(fxa_problem *p) { p->flags |= FXA_SCALED, p->o.dtype = FXA_E4M3; }
-static void no_max(fxa_problem *p) { p->flags |= FXA_WANT_MAX; }
-static void no_wide_lse(fxa_problem *p) { p->lse.dtype = FXA_F64; }
 static void no_paged_grads(fxa_problem *p) { p->flags |= FXA_PAGED, p->page_size = 64, p->n_pages = 32; }
-static void no_packed_adding(fxa_problem *p) { p->flags |= FXA_VARLEN | FXA_ACC_K, p->total_q = 400, p->total_k = 700; }
-static void no_mixture(fxa_problem *p) { p->v.dtype = FXA_F16; }
-static void no_columns(fxa_problem *p) {
-    p->q = (fxa_operand){.dtype = FXA_BF16, .layout = FXA_LAYOUT_STRIDED, .stride = {300 * 256, 64, 256, 2}};
-}
 
 TEST(refusals_have_their_reasons) {
     static const struct {
@@ -95,20 +86,13 @@ TEST(refusals_have_their_reasons) {
     } cases[] = {
         /* a line for every row of cuda_support.c */
         {FXA_FORWARD, no_f64, "f64: kernels compute in f32"},
-        {FXA_FORWARD, no_bytes, "floats of 8 bits"},
         {FXA_FORWARD, no_width, "at most 256"},
         {FXA_BACKWARD, no_keys, "nothing that is empty"},
         {FXA_FORWARD, no_heads, "at most 65535"},
         {FXA_FORWARD, no_length, "at most 2^28"},
         {FXA_FORWARD, no_map, "dropout: kernels drop by local indices"},
-        {FXA_FORWARD, no_adding, "accumulate-out: kernels overwrite"},
-        {FXA_BACKWARD, no_packed_adding, "accumulate-dk: gradients of packed rows"},
         {FXA_FORWARD, no_scales, "scaled: "},
-        {FXA_FORWARD, no_max, "max: kernels do not write"},
-        {FXA_FORWARD, no_wide_lse, "LSE is to be f32"},
         {FXA_BACKWARD, no_paged_grads, "no gradients of pages"},
-        {FXA_FORWARD, no_mixture, "V is f16 and Q bf16"},
-        {FXA_FORWARD, no_columns, "the last stride of Q is 2"},
     };
     uint64_t reached = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -202,6 +186,61 @@ TEST(problems_get_their_kernels) {
         T_CHECK(out.d >= r->d && out.d % 32 == 0 && out.dv >= r->dv);
         for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
             if (out.units >> unit & 1u) T_CHECK(fxa__cu_unit_file(&out, (fxa__cu_unit)unit));
+    }
+}
+
+static void with_bytes(fxa_problem *p) { p->q.dtype = p->k.dtype = p->v.dtype = FXA_E4M3, p->o.dtype = FXA_BF16; }
+static void with_byte_results(fxa_problem *p) { with_bytes(p), p->o.dtype = FXA_E5M2; }
+static void with_wide_results(fxa_problem *p) { p->o.dtype = FXA_F32; }
+static void with_mixture(fxa_problem *p) { p->v.dtype = FXA_F16; }
+static void with_columns(fxa_problem *p) {
+    p->q = (fxa_operand){.dtype = FXA_BF16, .layout = FXA_LAYOUT_STRIDED, .stride = {300 * 256, 64, 256, 2}};
+}
+static void with_wide_lse(fxa_problem *p) { p->lse.dtype = FXA_F64; }
+static void with_max(fxa_problem *p) { p->flags |= FXA_WANT_MAX; }
+static void with_joining(fxa_problem *p) { p->flags |= FXA_ACC_OUT; }
+static void with_wide_grads(fxa_problem *p) { p->dk.dtype = FXA_F32; }
+static void with_stable_wide_grads(fxa_problem *p) { with_wide_grads(p), p->flags |= FXA_DETERMINISTIC; }
+static void with_wide_dout(fxa_problem *p) { p->dout.dtype = FXA_F32; }
+static void with_packed_adding(fxa_problem *p) {
+    p->flags |= FXA_VARLEN | FXA_ACC_K, p->total_q = 400, p->total_k = 700;
+}
+
+/* Kernels read one type and write that or f32: the rest goes through the workspace. */
+TEST(operands_through_the_workspace) {
+    static const struct {
+        fxa_pass pass;
+        void (*make)(fxa_problem *p);
+        fxa_dtype in, out;
+        fxa__cu_family family;
+        bool staged, adds;
+    } cases[] = {
+        {FXA_FORWARD, with_bytes, FXA_F32, FXA_F32, FXA__CU_SIMT, true, false},
+        {FXA_FORWARD, with_byte_results, FXA_F32, FXA_F32, FXA__CU_SIMT, true, false},
+        {FXA_FORWARD, with_wide_results, FXA_BF16, FXA_F32, FXA__CU_SM80, false, false},
+        {FXA_FORWARD, with_mixture, FXA_F32, FXA_F32, FXA__CU_SIMT, true, false},
+        {FXA_FORWARD, with_columns, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, false},
+        {FXA_FORWARD, with_wide_lse, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, false},
+        {FXA_FORWARD, with_max, FXA_BF16, FXA_BF16, FXA__CU_SM80, false, false},
+        {FXA_FORWARD, with_joining, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, true},
+        {FXA_BACKWARD, with_wide_lse, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, false},
+        {FXA_BACKWARD, with_wide_grads, FXA_BF16, FXA_F32, FXA__CU_SM80, true, false},
+        {FXA_BACKWARD, with_stable_wide_grads, FXA_BF16, FXA_F32, FXA__CU_SIMT, true, false},
+        {FXA_BACKWARD, with_wide_dout, FXA_F32, FXA_F32, FXA__CU_SIMT, true, false},
+        {FXA_BACKWARD, with_packed_adding, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, cases[i].pass, NULL);
+        cases[i].make(&c.p);
+        T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
+        if (out.dtype != cases[i].in || out.out != cases[i].out || out.family != cases[i].family ||
+            out.staged != cases[i].staged || out.adds != cases[i].adds)
+            T_FAIL("case %zu: %s to %s by %s, staged %d, adds %d\n", i, fxa_dtype_name(out.dtype),
+                   fxa_dtype_name(out.out), fxa__cu_family_name(out.family), out.staged, out.adds);
+        T_INT(out.units >> FXA__CU_STAGE & 1u, out.staged);
     }
 }
 

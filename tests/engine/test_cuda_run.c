@@ -21,8 +21,9 @@ typedef struct watched {
     int function;
     int64_t grid[3];
     unsigned threads;
-    struct FxaArgs a; /* of kernels that have them */
-    fxa__cu_cut cut;  /* of fxa_tile_lists */
+    struct FxaArgs a;         /* of kernels that have them */
+    fxa__cu_cut cut;          /* of fxa_tile_lists */
+    struct FxaStage stage[2]; /* of stage.cu */
 } watched;
 
 static struct {
@@ -75,15 +76,11 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
     w->unit = (fxa__cu_unit)(id / WATCH_MODULE), w->function = (int)(id % WATCH_MODULE);
     w->grid[0] = x, w->grid[1] = y, w->grid[2] = z, w->threads = threads;
     T_CHECK(function && x && y && z && y <= 65535 && z <= 65535 && threads && b_y == 1 && b_z == 1);
-    if (w->unit == FXA__CU_UNIT_COUNT) { /* a helper */
-        const FxaGpuCopy *copy = params[0];
-        T_INT(w->function, FXA__GPU_COPY);
-        T_CHECK(copy->to.data && copy->from.data);
-        return watch_call();
-    }
     const struct FxaArgs *a = watch_args(w, watch_code->unit[w->unit].shape.store_rows, params);
     if (a) w->a = *a;
     if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_TILES) memcpy(&w->cut, params[1], sizeof w->cut);
+    if (w->unit == FXA__CU_STAGE) memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
+    if (w->unit == FXA__CU_STAGE && w->function == FXA__CU_JOIN) memcpy(&w->stage[1], params[2], sizeof w->stage[1]);
     return watch_call();
 }
 
@@ -92,7 +89,6 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
 typedef struct bed {
     fxa__cu_self self;
     fxa__cu_code code;
-    fxa__gpu_module helpers;
     fxa__problem *p;
     fxa__bind bind;
     fxa_view tensors[4], dtensors[4];
@@ -108,6 +104,7 @@ static void bed_bind(bed *x) {
     static const fxa_slot backward[] = {FXA_SLOT_DO, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
     for (int i = 0; i < 5; i++) x->bind.slot[forward[i]] = bed_place((int)forward[i]);
     for (int i = 0; i < 4; i++) x->bind.slot[backward[i]] = bed_place((int)backward[i]);
+    if (p->flags & FXA_WANT_MAX) x->bind.slot[FXA_SLOT_MAX_ROW] = bed_place(FXA_SLOT_MAX_ROW);
     if (p->flags & FXA_PADDING) x->bind.slot[FXA_SLOT_LEN_K] = bed_place(FXA_SLOT_LEN_K);
     if (p->flags & FXA_VARLEN) x->bind.slot[FXA_SLOT_CU_Q] = bed_place(FXA_SLOT_CU_Q);
     if (p->flags & FXA_VARLEN) x->bind.slot[FXA_SLOT_CU_K] = bed_place(FXA_SLOT_CU_K);
@@ -142,9 +139,6 @@ static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_err
         x->code.unit[unit].shape = fxa__cu_shape(&x->code.choice, &x->code.program, (fxa__cu_unit)unit);
         for (int i = 0; i < 5; i++) x->code.unit[unit].function[i] = (void *)(uintptr_t)(unit * WATCH_MODULE + i + 1);
     }
-    for (int i = 0; i < FXA__GPU_KERNEL_COUNT; i++)
-        x->helpers.function[i] = (void *)(uintptr_t)(FXA__CU_UNIT_COUNT * WATCH_MODULE + i + 1);
-    atomic_init(&x->self.gpu.helpers, x->code.choice.staged ? &x->helpers : NULL);
     bed_bind(x);
     x->workspace = fxa__cu_workspace(&x->self, &x->code.choice, &x->code.program, x->p);
     x->bind.workspace = (void *)WATCH_WORKSPACE, x->bind.workspace_size = (size_t)x->workspace;
@@ -172,7 +166,7 @@ typedef struct touched {
     uint64_t bytes;
 } touched;
 
-static touched touch_list[24];
+static touched touch_list[40];
 static int touch_count;
 
 /* A piece of the workspace that kernels read or write; pieces of other memory do not count, the same piece once. */
@@ -181,7 +175,7 @@ static void touch(const char *name, const void *at, int64_t bytes) {
     if (first < WATCH_WORKSPACE || first >= WATCH_WORKSPACE << 1) return;
     for (int i = 0; i < touch_count; i++)
         if (strcmp(touch_list[i].name, name) == 0 && touch_list[i].at == first) return;
-    if (touch_count < 24) touch_list[touch_count++] = (touched){name, first, (uint64_t)bytes};
+    if (touch_count < 40) touch_list[touch_count++] = (touched){name, first, (uint64_t)bytes};
 }
 
 static void touch_vector(const char *name, const struct FxaVector *v, const fxa_problem *p, int64_t length) {
@@ -195,6 +189,30 @@ static void touch_packed(const struct FxaArgs *a) {
     const struct FxaView *views[] = {&a->q, &a->k, &a->v, &a->o, &a->grad_o, &a->grad_q, &a->grad_k, &a->grad_v};
     for (int i = 0; i < 8; i++) T_INT(views[i]->b, 0);
     T_INT(a->lse_b, 0);
+}
+
+/* Those that lie in the workspace: whole. */
+static void touch_operands(const bed *x, const struct FxaArgs *a) {
+    const fxa_problem *p = &x->p->in;
+    const struct FxaView *views[] = {&a->q, &a->k, &a->v, &a->o, &a->grad_o};
+    static const char *const names[] = {"Q", "K", "V", "O", "dO"};
+    static const fxa_slot slots[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_O, FXA_SLOT_DO};
+    for (int i = 0; i < (p->pass == FXA_BACKWARD ? 5 : 4); i++) {
+        bool result = slots[i] == FXA_SLOT_O && p->pass == FXA_FORWARD;
+        int64_t size[4], bytes = (int64_t)fxa_dtype_size(result ? x->code.choice.out : x->code.choice.dtype);
+        fxa__cu_sizes(p, slots[i], size);
+        touch(names[i], views[i]->data,
+              bytes * ((size[0] - 1) * views[i]->b + (size[1] - 1) * views[i]->h + size[2] * views[i]->s));
+    }
+}
+
+/* Copies go from one kind of memory to the other, and in the workspace they are where the kernels look. */
+static void touch_stage(const watched *w) {
+    for (int i = 0; i < 1 + (w->function == FXA__CU_JOIN); i++) {
+        const struct FxaStage *s = &w->stage[i];
+        bool to = (uintptr_t)s->to.data >= WATCH_WORKSPACE, from = (uintptr_t)s->from.data >= WATCH_WORKSPACE;
+        T_CHECK(s->to.data && s->from.data && to != from);
+    }
 }
 
 /* As kernel_args.cuh and docs/cuda-kernels.md say. */
@@ -229,14 +247,15 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     touch_vector("k words", &a->k_vector, p, p->sk);
     touch("sink", a->sink, 4 * p->hq);
     touch("dsink", a->grad_sink, 4 * p->hq);
-    if (a->grad_q.data)
-        touch("dQ", a->grad_q.data, (int64_t)fxa_dtype_size(x->code.choice.dtype) * rows / a->q_pad * p->sq * p->d);
+    int64_t queries = packed ? p->total_q : p->b * p->sq;
+    touch("dQ", a->grad_q.data, (int64_t)fxa_dtype_size(x->code.choice.out) * queries * p->hq * p->d);
+    touch_operands(x, a);
     touch("sums", a->sums.data, 4 * p->b * a->sums.b);
     touch("pairs", a->grad_dense.data, 2 * p->b * a->grad_dense.b);
     touch("parts", a->grad_diagonal.data, 4 * p->b * a->grad_diagonal.b);
     int64_t keys = packed ? p->total_k : p->b * p->sk;
-    touch("dK", a->grad_k.data, (int64_t)fxa_dtype_size(x->code.choice.dtype) * keys * p->hkv * p->d);
-    touch("dV", a->grad_v.data, (int64_t)fxa_dtype_size(x->code.choice.dtype) * keys * p->hkv * p->dv);
+    touch("dK", a->grad_k.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->d);
+    touch("dV", a->grad_v.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->dv);
     for (size_t i = 0; i < p->n_captures; i++) {
         int64_t n = 4;
         for (int d = 0; d < x->code.program.program->tensors[i].rank; d++) n *= p->captures[i].size[d];
@@ -246,7 +265,10 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
 
 static void touch_check(const bed *x) {
     touch_count = 0;
-    for (int i = 0; i < watch.launches; i++) touch_args(x, &watch.launch[i].a);
+    for (int i = 0; i < watch.launches; i++) {
+        touch_args(x, &watch.launch[i].a);
+        if (watch.launch[i].unit == FXA__CU_STAGE) touch_stage(&watch.launch[i]);
+    }
     for (int i = 0; i < touch_count; i++) {
         const touched *t = &touch_list[i];
         if (t->at + t->bytes > WATCH_WORKSPACE + x->workspace)
@@ -388,15 +410,43 @@ TEST(through_the_workspace) {
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
     T_INT(watch.launches, 7);
-    T_CHECK(watch_is(0, FXA__CU_UNIT_COUNT, FXA__GPU_COPY) && watch_is(1, FXA__CU_ENDS, FXA__CU_PREPARE));
+    T_CHECK(watch_is(0, FXA__CU_STAGE, FXA__CU_COPY) && watch_is(1, FXA__CU_ENDS, FXA__CU_PREPARE));
     T_CHECK(watch_is(2, FXA__CU_BACKWARD, 0) && watch_is(3, FXA__CU_ENDS, FXA__CU_FINISH));
-    T_CHECK(watch_is(4, FXA__CU_ENDS, FXA__CU_SINK) && watch_is(5, FXA__CU_UNIT_COUNT, FXA__GPU_COPY));
-    T_CHECK(watch_is(6, FXA__CU_UNIT_COUNT, FXA__GPU_COPY));
+    T_CHECK(watch_is(4, FXA__CU_ENDS, FXA__CU_SINK) && watch_is(5, FXA__CU_STAGE, FXA__CU_COPY));
+    T_CHECK(watch_is(6, FXA__CU_STAGE, FXA__CU_COPY));
     T_CHECK(watch.launch[2].a.grad_k.data != bed_place(FXA_SLOT_DK));
     T_CHECK(watch.launch[2].a.grad_v.data == bed_place(FXA_SLOT_DV));
     T_CHECK((void *)(uintptr_t)watch.launch[2].a.sink != bed_place(FXA_SLOT_SINK));
     touch_check(&x);
     bed_close(&x);
+}
+
+/* Everything of another type, features that are not neighbours: copied in before all else; O joins what is there. */
+TEST(operands_are_staged) {
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q", &program);
+    fxa_error err;
+    bed x;
+    p.flags |= FXA_ACC_OUT, p.lse.dtype = FXA_F64, p.k.dtype = FXA_E4M3;
+    p.v = (fxa_operand){.dtype = FXA_BF16, .layout = FXA_LAYOUT_STRIDED, .stride = {500 * 512, 128, 512, 2}};
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    T_INT(x.code.choice.family, FXA__CU_SIMT);
+    T_OK(bed_run(&x, &err));
+    T_INT(watch.launches, 6);
+    for (int i = 0; i < 3; i++) T_CHECK(watch_is(i, FXA__CU_STAGE, FXA__CU_COPY) && !watch.launch[i].stage[0].side);
+    T_INT(watch.launch[1].stage[0].from.type, FXA_E4M3);
+    T_INT(watch.launch[1].stage[0].to.type, FXA_F32);
+    T_INT(watch.launch[2].stage[0].from.stride[3], 2);
+    T_INT(watch.launch[2].stage[0].to.stride[3], 1);
+    T_CHECK(watch.launch[4].a.k.data == watch.launch[1].stage[0].to.data);
+    T_CHECK(watch_is(5, FXA__CU_STAGE, FXA__CU_JOIN));
+    T_CHECK(watch.launch[5].stage[0].to.data == bed_place(FXA_SLOT_O) && watch.launch[5].stage[0].to.type == FXA_BF16);
+    T_CHECK(watch.launch[5].stage[0].from.data == watch.launch[4].a.o.data);
+    T_CHECK(watch.launch[5].stage[1].to.data == bed_place(FXA_SLOT_LSE) && watch.launch[5].stage[1].to.type == FXA_F64);
+    T_CHECK(watch.launch[5].stage[1].from.data == (void *)watch.launch[4].a.lse);
+    touch_check(&x);
+    bed_close(&x);
+    fxa_program_destroy(program);
 }
 
 TEST(scale_of_zero_is_refused_where_it_is_in_the_unit) {
@@ -620,8 +670,14 @@ static void any_problem(t_rng *r, fxa_problem *p, fxa_capture *t) {
     if (p->pass == FXA_BACKWARD && (p->flags & FXA_SINK)) p->flags |= FXA_GRAD_SINK;
     if (p->pass == FXA_BACKWARD && t_int(r, 0, 3) == 0) p->flags |= FXA_DETERMINISTIC;
     if (t_int(r, 0, 1)) p->sink.dtype = p->dsink.dtype = FXA_BF16;
-    if (p->pass == FXA_BACKWARD && !(p->flags & FXA_VARLEN) && t_int(r, 0, 3) == 0)
+    if (p->pass == FXA_BACKWARD && t_int(r, 0, 3) == 0)
         p->flags |= (p->flags / FXA_GRAD_Q & (uint32_t)t_int(r, 0, 15)) * FXA_ACC_Q;
+    if (p->pass == FXA_FORWARD && (p->flags & FXA_WANT_LSE) && t_int(r, 0, 3) == 0) p->flags |= FXA_ACC_OUT;
+    if (p->pass == FXA_FORWARD && t_int(r, 0, 3) == 0) p->flags |= FXA_WANT_MAX;
+    fxa_operand *const operands[] = {&p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv_grad};
+    for (int i = 0; i < 7; i++)
+        if (t_int(r, 0, 19) == 0) operands[i]->dtype = (uint32_t)t_int(r, FXA_F32, FXA_BF16);
+    if (t_int(r, 0, 3) == 0) p->lse.dtype = FXA_F64;
     p->alignment = t_int(r, 0, 3) ? 16 : 0;
     for (int d = 0; d < 2; d++) t->size[d] = t_int(r, 0, 4) ? 1500 : t_int(r, 1, 40);
     t->grad = p->pass == FXA_BACKWARD && t_int(r, 0, 1);

@@ -114,6 +114,19 @@ FXA_INLINE void store_pair(u16 *row, int c, int d, u32 pair)
     }
 }
 
+/* Two results beside each other; with FXA_OUT_F32 they are floats. */
+FXA_INLINE void store_results(const FxaView &t, int b, int h, long long s, int c, int d, float x, float y)
+{
+    const long long row = b * t.b + h * t.h + s * t.s;
+#if FXA_OUT_F32
+    float *to = (float *)t.data + row;
+    if (c < d) to[c] = x;
+    if (c + 1 < d) to[c + 1] = y;
+#else
+    store_pair((u16 *)t.data + row, c, d, pack16(x, y));
+#endif
+}
+
 FXA_INLINE u32 load_pair(const u16 *row, int c, int d)
 {
     if (FXA_ALIGNED && c + 1 < d) return *(const u32 *)(row + c);

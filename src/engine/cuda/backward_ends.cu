@@ -72,6 +72,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
 #if !FXA_F32
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
 {
+#if FXA_OUT_F32
+    const int head = blockIdx.y;
+    const PaddedRow first(a, blockIdx.x * 64);
+    const Span span = q_span(a, first.b);
+    const float *from = a.grad_q_sum + ((long long)head * a.pad_rows + blockIdx.x * 64) * FXA_D, by = run_scale(a);
+    const int most = q_starts(a) ? span.length : a.q_len;
+    for (int e = threadIdx.x; e < 64 * FXA_D; e += THREADS) {
+        const int t = e >> 2 & 127, r = (t >> 5) * 16 + ((t & 31) >> 2) + (e & 2) * 4;
+        const int c = (e >> 9) * 8 + (t & 3) * 2 + (e & 1), q = first.q + r;
+        if (q >= 0 && q < most && c < a.d) result_row(a.grad_q, first.b, head, span.first + q)[c] = from[e] * by;
+    }
+#else
     constexpr int PITCH = FXA_D / 2 + 4; /* words of a row; 16 bytes more spread columns over banks */
     __shared__ __align__(16) u32 block[64 * PITCH];
     const int h = blockIdx.y;
@@ -93,6 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_q_finish(const __
         if (q >= 0 && q < limit)
             store8(a.grad_q, at.b, h, rows.first + q, c, a.d, *(const Word4 *)(block + r * PITCH + c / 2));
     }
+#endif
 }
 #endif
 

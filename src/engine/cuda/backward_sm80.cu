@@ -227,15 +227,14 @@ struct Tile {
         for (int r = 0; r < 2; r++) {
             const int k = k0 + 8 * r, c = (lane & 3) * 2;
             if (k >= limit) continue;
-            u16 *to_k = rows_of(a.grad_k, b, kv_h, at.k_first + k), *to_v = rows_of(a.grad_v, b, kv_h, at.k_first + k);
 #pragma unroll
             for (int j = 0; j < PART / 8; j++)
-                store_pair(to_k, part * PART + j * 8 + c, a.d,
-                           pack16(dk[j][r * 2] * scale, dk[j][r * 2 + 1] * scale));
+                store_results(a.grad_k, b, kv_h, at.k_first + k, part * PART + j * 8 + c, a.d, dk[j][r * 2] * scale,
+                              dk[j][r * 2 + 1] * scale);
 #pragma unroll
             for (int j = 0; j < PART_V / 8; j++)
-                store_pair(to_v, part * PART_V + j * 8 + c, a.dv,
-                           pack16(dv[j][r * 2] * scale_v, dv[j][r * 2 + 1] * scale_v));
+                store_results(a.grad_v, b, kv_h, at.k_first + k, part * PART_V + j * 8 + c, a.dv,
+                              dv[j][r * 2] * scale_v, dv[j][r * 2 + 1] * scale_v);
         }
     }
 

@@ -34,6 +34,7 @@ typedef enum fxa__cu_unit {
     FXA__CU_DIAGONAL,
     FXA__CU_DECODE,
     FXA__CU_CAPTURED,
+    FXA__CU_STAGE,
     FXA__CU_UNIT_COUNT
 } fxa__cu_unit;
 
@@ -43,13 +44,15 @@ typedef struct fxa__cu_choice {
     fxa__cu_family family;
     int32_t arch;    /* 80, 90, ...: fxa__cu_self */
     int32_t d, dv;   /* compiled: 32, 64, 96, 128, 192, 256 */
-    fxa_dtype dtype; /* storage of Q, K, V */
+    fxa_dtype dtype; /* that kernels read Q, K, V, dO in; */
+    fxa_dtype out;   /* and write O and gradients in: that, or f32 */
     uint32_t units;  /* by bits: those that the problem needs */
     bool spans, dropout, paged, aligned, fast_math, separate_dq, plain;
     int32_t row_tiles; /* decode */
     int32_t dense;     /* the captured tensor that is read as pair.dense; -1 */
     bool words;
-    bool staged, adds; /* cuda_stage.c: operands go through the workspace; are added to what is there */
+    bool maximum;      /* of rows is written */
+    bool staged, adds; /* cuda_stage.c: operands go through the workspace; are rounded before they are added */
 } fxa__cu_choice;
 
 /* A compiled unit. Without a device (a profile): cubin alone. */
@@ -105,6 +108,10 @@ typedef struct fxa__cu_self {
  * in them). It looks that the scale is above 0 where the choice is plain. */
 fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__cu_choice *out,
                           fxa__cuda_program *program, fxa_error *err);
+/* The types that kernels read operands and write results in: those of the problem where all of them are of one type
+ * that kernels have, else f32, and what is otherwise goes through the workspace. */
+fxa_dtype fxa__cu_dtype_in(const fxa_problem *p);
+fxa_dtype fxa__cu_dtype_out(const fxa_problem *p);
 /* The why of a row of the support table, NULL past its end: for tests. */
 const char *fxa__cu_support_why(size_t row);
 
@@ -160,6 +167,7 @@ enum { FXA__CU_VECTOR, FXA__CU_TILES };                               /* LISTS *
 enum { FXA__CU_FILL, FXA__CU_REDUCE };                                /* DIAGONAL */
 enum { FXA__CU_KEYS, FXA__CU_QUERIES };                               /* BACKWARD of SIMT: fxa_backward, fxa_grad_q */
 
+enum { FXA__CU_COPY, FXA__CU_JOIN };                                                            /* STAGE */
 enum { FXA__CU_TOTALS, FXA__CU_TO_SUMS, FXA__CU_TO_DIAGONAL, FXA__CU_STORE, FXA__CU_TO_DENSE }; /* CAPTURED */
 
 /* cuda_layout.c: rows of tiles of the kernels, as the sources have them (a test and every build compare them with the
@@ -169,7 +177,8 @@ struct FxaShape fxa__cu_shape(const fxa__cu_choice *choice, const fxa__cuda_prog
 uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
                            const fxa__problem *p);
 
-/* cuda_stage.c: whether a run needs the helper kernels, which are loaded with its code. */
+/* cuda_stage.c: whether an operand goes through the workspace; any of them. */
+bool fxa__cu_stage_is_needed(const fxa_problem *p, fxa_slot slot);
 bool fxa__cu_stage_is_any(const fxa_problem *p);
 
 /* cuda_counters.c: on a device, with the first code. */

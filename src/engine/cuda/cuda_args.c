@@ -17,11 +17,7 @@
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
-static bool args_is_key(fxa_slot slot) {
-    return slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
-}
-
-/* A gradient in the workspace; packed ones have no batch stride. */
+/* An operand in the workspace; packed ones have no batch stride. */
 static struct FxaView args_spare(const int64_t size[4], void *data) {
     int64_t pitch = fxa__round_up(size[3], 8);
     return (struct FxaView){data, size[0] > 1 ? size[1] * size[2] * pitch : 0, size[2] * pitch, pitch};
@@ -29,22 +25,18 @@ static struct FxaView args_spare(const int64_t size[4], void *data) {
 
 fxa__cu_tensor fxa__cu_tensor_given(const fxa__cu_call *c, fxa_slot slot) {
     const fxa_problem *p = &c->p->in;
-    bool packed = p->flags & FXA_VARLEN, key = args_is_key(slot), paged = key && (p->flags & FXA_PAGED);
     fxa__cu_tensor t;
     int64_t d;
     const fxa_operand *o = fxa__row_operand(p, slot, &d);
-    t.size[0] = paged ? p->n_pages : packed ? 1 : p->b;
-    t.size[1] = key ? p->hkv : p->hq;
-    t.size[2] = paged ? p->page_size : packed ? (key ? p->total_k : p->total_q) : key ? p->sk : p->sq;
-    t.size[3] = d;
+    fxa__cu_sizes(p, slot, t.size);
     t.view = (struct FxaView){c->bind->slot[slot], o->stride[0], o->stride[1], o->stride[2]};
     return t;
 }
 
 fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot) {
     fxa__cu_tensor t = fxa__cu_tensor_given(c, slot);
-    if (slot >= FXA_SLOT_DQ && slot <= FXA_SLOT_DV && c->at.spare[slot - FXA_SLOT_DQ])
-        t.view = args_spare(t.size, c->at.spare[slot - FXA_SLOT_DQ]);
+    int spare = fxa__cu_spare(slot);
+    if (spare >= 0 && c->at.spare[spare]) t.view = args_spare(t.size, c->at.spare[spare]);
     return t;
 }
 
@@ -181,6 +173,12 @@ static void args_lse(fxa__cu_call *c) {
     a->lse_b = c->at.lse ? (packed ? 0 : p->hq * p->sq) : p->lse.stride[0];
     a->lse_h = c->at.lse ? (packed ? p->total_q : p->sq) : p->lse.stride[1];
     a->lse_s = c->at.lse ? 1 : p->lse.stride[2];
+    if (p->flags & FXA_WANT_MAX) {
+        a->row_max = c->bind->slot[FXA_SLOT_MAX_ROW];
+        a->max_b = p->max.stride[0];
+        a->max_h = p->max.stride[1];
+        a->max_s = p->max.stride[2];
+    }
     if (!(p->flags & FXA_GRAD_LSE)) return;
     a->grad_lse = c->bind->slot[FXA_SLOT_DLSE];
     a->grad_lse_b = p->dlse.stride[0];

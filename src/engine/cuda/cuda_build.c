@@ -28,6 +28,7 @@ static const struct build_unit {
     [FXA__CU_CAPTURED] = {{"captured", "captured", "captured"},
                           {"fxa_captured_totals", "fxa_captured_sums", "fxa_captured_diagonal", "fxa_captured_store",
                            "fxa_captured_dense"}},
+    [FXA__CU_STAGE] = {{"stage", "stage", "stage"}, {"fxa_stage_copy", "fxa_stage_join"}},
 };
 
 const char *fxa__cu_unit_file(const fxa__cu_choice *choice, fxa__cu_unit unit) {
@@ -60,7 +61,8 @@ static fxa_status build_check(fxa__cu_code *code, fxa__cu_unit unit, fxa_error *
     if (shape && bytes == sizeof m->shape) memcpy(&m->shape, shape, bytes);
     if (!fxa__cu_cubin_find(m->cubin, m->size, first, &bytes))
         return fxa__fail(err, FXA_E_VERSION, "a cubin has no %s", first);
-    if (unit == FXA__CU_LISTS || unit == FXA__CU_DIAGONAL || unit == FXA__CU_CAPTURED) return FXA_OK;
+    if (unit == FXA__CU_LISTS || unit == FXA__CU_DIAGONAL || unit == FXA__CU_CAPTURED || unit == FXA__CU_STAGE)
+        return FXA_OK;
     struct FxaShape known = fxa__cu_shape(&code->choice, &code->program, unit);
     if (shape && build_same_shape(&m->shape, &known)) return FXA_OK;
     return fxa__fail(err, FXA_E_VERSION,

@@ -4,7 +4,7 @@
  * compiled beside each other, on as many threads as a run may use; headers and the text of the program are given to the
  * compiler by name.
  *
- * What the text is not in (FXA__CU_ENDS) is kept by the instance once it was compiled, by the options it was compiled
+ * What the text is not in (ends, stage) is kept by the instance once it was compiled, by the options it was compiled
  * with, and copied into the code of every other program: a list that is only ever added to, read without a lock.
  */
 #include "cuda.h"
@@ -15,7 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { COMPILE_OPTIONS = 16, COMPILE_OPTION = 48, COMPILE_KEPT = 64, COMPILE_KEPT_UNITS = 1 << FXA__CU_ENDS };
+enum { COMPILE_OPTIONS = 20, COMPILE_OPTION = 48, COMPILE_KEPT = 64 };
+enum { COMPILE_KEPT_UNITS = 1 << FXA__CU_ENDS | 1 << FXA__CU_STAGE };
 
 /* Room for all jobs: pointers into it and into the code. */
 typedef struct compile_room {
@@ -66,6 +67,8 @@ static void compile_options(const fxa__cu_choice *c, compile_room *r) {
     compile_define(r, "FXA_ALIGNED", c->aligned);
     compile_define(r, "FXA_FAST_MATH", c->fast_math);
     compile_define(r, "FXA_SEPARATE_DQ", c->separate_dq);
+    if (c->out != c->dtype) compile_define(r, "FXA_OUT_F32", 1);
+    if (c->maximum) compile_define(r, "FXA_WANT_MAX", 1);
     if (c->row_tiles) compile_define(r, "FXA_ROW_TILES", c->row_tiles);
 }
 

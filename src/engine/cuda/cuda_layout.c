@@ -238,18 +238,26 @@ static void layout_zeroes(layout *l) {
     out->zero_words = l->c.used / sizeof(uint32_t);
 }
 
-/* dQ, dK and dV that do not go to the caller as they are. */
+/* Asked for at every run: most problems have nothing there. */
+static bool layout_is_staged(const layout *l, fxa_slot slot) {
+    return l->choice->staged && fxa__cu_stage_is_needed(l->p, slot);
+}
+
+/* Operands that the kernels do not have in the caller's memory. */
 static void layout_spare(layout *l) {
     const fxa_problem *p = l->p;
-    size_t size = fxa_dtype_size(l->choice->dtype);
-    int64_t rows = l->packed ? p->total_q : p->b * p->sq, keys = l->packed ? p->total_k : p->b * p->sk;
-    if (fxa__cu_stage_is_needed(p, FXA_SLOT_DQ))
-        l->out->spare[0] = layout_take(l, rows, p->hq, fxa__round_up(p->d, 8), size);
-    if (!(p->flags & FXA_GRAD_K) || fxa__cu_stage_is_needed(p, FXA_SLOT_DK))
-        l->out->spare[1] = layout_take(l, keys, p->hkv, fxa__round_up(p->d, 8), size);
-    if (!(p->flags & FXA_GRAD_V) || fxa__cu_stage_is_needed(p, FXA_SLOT_DV))
-        l->out->spare[2] = layout_take(l, keys, p->hkv, fxa__round_up(p->dv, 8), size);
-    if (fxa__cu_stage_is_needed(p, FXA_SLOT_DSINK)) l->out->grad_sink = layout_take(l, p->hq, 1, 1, sizeof(float));
+    for (int i = 0; i < FXA__CU_SPARES; i++) {
+        fxa_slot slot = fxa__cu_spare_slot(i);
+        bool nobody = p->pass == FXA_BACKWARD && ((slot == FXA_SLOT_DK && !(p->flags & FXA_GRAD_K)) ||
+                                                  (slot == FXA_SLOT_DV && !(p->flags & FXA_GRAD_V)));
+        bool result = slot == FXA_SLOT_O ? p->pass == FXA_FORWARD : slot >= FXA_SLOT_DQ && slot <= FXA_SLOT_DV;
+        int64_t size[4];
+        if (!nobody && !layout_is_staged(l, slot)) continue;
+        fxa__cu_sizes(p, slot, size);
+        l->out->spare[i] = layout_take(l, size[0] * size[1], size[2], fxa__round_up(size[3], 8),
+                                       fxa_dtype_size(result ? l->choice->out : l->choice->dtype));
+    }
+    if (layout_is_staged(l, FXA_SLOT_DSINK)) l->out->grad_sink = layout_take(l, p->hq, 1, 1, sizeof(float));
 }
 
 static void layout_backward(layout *l) {
@@ -259,7 +267,6 @@ static void layout_backward(layout *l) {
     out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
-    layout_spare(l);
     layout_list(l, &out->keys, layout_shape(l, FXA__CU_BACKWARD), true);
 }
 
@@ -276,13 +283,14 @@ uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *cho
     for (int side = 0; program->vector && side < 2; side++)
         if (out->word[side].node >= 0) layout_words_take(&l, side);
     layout_diagonal(&l);
-    if (fxa__cu_stage_is_needed(&p->in, FXA_SLOT_SINK)) out->sink = layout_take(&l, p->in.hq, 1, 1, sizeof(float));
+    if (layout_is_staged(&l, FXA_SLOT_SINK)) out->sink = layout_take(&l, p->in.hq, 1, 1, sizeof(float));
     if (layout_has(&l, FXA__CU_DECODE))
         layout_decode_partial(&l);
     else if (layout_by_queries(&l))
         layout_list(&l, &out->queries, layout_shape(&l, layout_query_unit(&l)), false);
     bool forward = p->in.pass == FXA_FORWARD;
-    if (forward && !(p->in.flags & FXA_WANT_LSE))
+    layout_spare(&l);
+    if ((forward && !(p->in.flags & FXA_WANT_LSE)) || layout_is_staged(&l, FXA_SLOT_LSE))
         out->lse = layout_take(&l, p->in.hq, l.packed ? p->in.total_q : p->in.b * p->in.sq, 1, sizeof(float));
     if (!forward) layout_backward(&l);
     return l.c.failed ? UINT64_MAX : (uint64_t)l.c.used;

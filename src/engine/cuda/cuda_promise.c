@@ -60,8 +60,8 @@ static int promise_loads(const fxa_program *program, int32_t tensor) {
 static bool promise_is_dense(const fxa_problem *p, const fxa_program *program, int32_t tensor) {
     const fxa_capture *t = &p->captures[tensor];
     int32_t rank = program->tensors[tensor].rank;
-    if (program->tensors[tensor].dtype != p->q.dtype || p->q.dtype == FXA_F32 || p->alignment < 16 || rank < 2)
-        return false;
+    fxa_dtype dtype = fxa__cu_dtype_in(p);
+    if (program->tensors[tensor].dtype != dtype || dtype == FXA_F32 || p->alignment < 16 || rank < 2) return false;
     if (p->pass == FXA_BACKWARD && t->grad && promise_loads(program, tensor) != 1) return false;
     if (p->flags & FXA_VARLEN || t->stride[rank - 1] != 1) return false;
     for (int32_t d = 0; d + 1 < rank; d++)

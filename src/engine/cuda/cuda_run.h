@@ -47,6 +47,9 @@ typedef struct fxa__cu_grads {
     int64_t count[FXA_CUDA_TENSORS]; /* elements */
 } fxa__cu_grads;
 
+/* Operands that may lie in the workspace, in the order of fxa__cu_spare(). */
+enum { FXA__CU_SPARES = 8 };
+
 /* The workspace of a run. */
 typedef struct fxa__cu_layout {
     void *zero; /* so many words from here on are 0 before the first launch */
@@ -59,8 +62,8 @@ typedef struct fxa__cu_layout {
     fxa__cu_rows diagonal;
     fxa__cu_list queries, keys; /* lists of query tiles, of key tiles */
     float *lse, *lse2, *delta, *grad_q_sum;
-    float *sink, *grad_sink; /* as kernels have them, where the caller's are otherwise */
-    void *spare[3];          /* dQ that is added to what is there; dK and dV too, or where nobody asked for them */
+    float *sink, *grad_sink;     /* as kernels have them, where the caller's are otherwise */
+    void *spare[FXA__CU_SPARES]; /* what goes through the workspace, and dK and dV that nobody asked for */
     float *partial, *partial_ml;
     int32_t splits;
     fxa__cu_grads grads;
@@ -121,8 +124,10 @@ fxa_status fxa__cu_launch_queries(fxa__cu_call *c, fxa__cu_unit unit, int functi
 fxa_status fxa__cu_prepare(fxa__cu_call *c);
 fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list);
 
-/* cuda_stage.c: whether a slot goes through the workspace, any of them; before and after the kernels. */
-bool fxa__cu_stage_is_needed(const fxa_problem *p, fxa_slot slot);
+/* cuda_stage.c: the place of a slot among spares, -1: none; its b, h, s, d. Copies before and after the kernels. */
+int fxa__cu_spare(fxa_slot slot);
+fxa_slot fxa__cu_spare_slot(int spare);
+void fxa__cu_sizes(const fxa_problem *p, fxa_slot slot, int64_t size[4]);
 fxa_status fxa__cu_stage_in(fxa__cu_call *c);
 fxa_status fxa__cu_stage_out(fxa__cu_call *c);
 

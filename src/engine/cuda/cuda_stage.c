@@ -1,10 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What kernels want otherwise than the caller has it goes through the workspace, by the helper kernels of src/gpu:
- * sinks of other types and strides, and gradients that are added to what is there (they are rounded to storage before,
- * as the engine's detail says).
+ * What kernels want otherwise than the caller has it goes through the workspace, by the kernels of stage.cu: operands
+ * of other types than the kernels', or whose features do not lie beside each other, an LSE of f64, sinks of other types
+ * and strides; and results that are added to what is there, or joined with it, which are rounded to the kernels' type
+ * before (as the engine's detail says).
  */
 #include "cuda_run.h"
+
+#include "../../base/num.h"
+#include "../../problem/geometry.h"
+
+static const struct stage_row {
+    uint8_t slot;
+    bool keys;
+    uint32_t wanted, added; /* flags: of a result that is there, that is added; 0: always, never */
+} stage_rows[FXA__CU_SPARES] = {{FXA_SLOT_Q, false, 0, 0},
+                                {FXA_SLOT_K, true, 0, 0},
+                                {FXA_SLOT_V, true, 0, 0},
+                                {FXA_SLOT_O, false, 0, FXA_ACC_OUT},
+                                {FXA_SLOT_DO, false, 0, 0},
+                                {FXA_SLOT_DQ, false, FXA_GRAD_Q, FXA_ACC_Q},
+                                {FXA_SLOT_DK, true, FXA_GRAD_K, FXA_ACC_K},
+                                {FXA_SLOT_DV, true, FXA_GRAD_V, FXA_ACC_V}};
+enum { STAGE_O = 3, STAGE_DO = 4, STAGE_DQ = 5, STAGE_THREADS = 256, STAGE_BLOCKS = 4096 };
+
+int fxa__cu_spare(fxa_slot slot) {
+    for (int i = 0; i < FXA__CU_SPARES; i++)
+        if (stage_rows[i].slot == slot) return i;
+    return -1;
+}
+
+fxa_slot fxa__cu_spare_slot(int spare) { return (fxa_slot)stage_rows[spare].slot; }
+
+void fxa__cu_sizes(const fxa_problem *p, fxa_slot slot, int64_t size[4]) {
+    int spare = fxa__cu_spare(slot);
+    bool packed = p->flags & FXA_VARLEN, keys = spare >= 0 && stage_rows[spare].keys;
+    bool paged = keys && (p->flags & FXA_PAGED);
+    (void)fxa__row_operand(p, slot, &size[3]);
+    size[0] = paged ? p->n_pages : packed ? 1 : p->b;
+    size[1] = keys ? p->hkv : p->hq;
+    size[2] = paged ? p->page_size : packed ? (keys ? p->total_k : p->total_q) : keys ? p->sk : p->sq;
+}
+
+/* ---- What goes there --------------------------------------------------------------------------------------------- */
+
+/* Whether the pass has it at all. */
+static bool stage_is_used(const fxa_problem *p, int i) {
+    bool backward = p->pass == FXA_BACKWARD;
+    if (i >= STAGE_DO && !backward) return false;
+    return !stage_rows[i].wanted || (p->flags & stage_rows[i].wanted);
+}
+
+static bool stage_is_result(const fxa_problem *p, int i) {
+    return i == STAGE_O ? p->pass == FXA_FORWARD : i >= STAGE_DQ;
+}
+
+static bool stage_row_is_needed(const fxa_problem *p, int i) {
+    int64_t d;
+    const fxa_operand *t = fxa__row_operand(p, (fxa_slot)stage_rows[i].slot, &d);
+    bool result = stage_is_result(p, i);
+    if (!stage_is_used(p, i)) return false;
+    return t->dtype != (uint32_t)(result ? fxa__cu_dtype_out(p) : fxa__cu_dtype_in(p)) ||
+           (t->stride[3] != 1 && d > 1) || (result && (p->flags & stage_rows[i].added));
+}
 
 static bool stage_is_apart(const fxa_operand *t) { return t->dtype != FXA_F32 || t->stride[1] != 1; }
 
@@ -15,58 +73,129 @@ bool fxa__cu_stage_is_needed(const fxa_problem *p, fxa_slot slot) {
     case FXA_SLOT_SINK: return (flags & FXA_SINK) && stage_is_apart(&p->sink);
     case FXA_SLOT_DSINK:
         return backward && (flags & FXA_GRAD_SINK) && (stage_is_apart(&p->dsink) || (flags & FXA_ACC_SINK));
-    case FXA_SLOT_DQ: return backward && (flags & FXA_GRAD_Q) && (flags & FXA_ACC_Q);
-    case FXA_SLOT_DK: return backward && (flags & FXA_GRAD_K) && (flags & FXA_ACC_K);
-    case FXA_SLOT_DV: return backward && (flags & FXA_GRAD_V) && (flags & FXA_ACC_V);
-    default: return false;
+    case FXA_SLOT_LSE:
+        if (backward) return p->lse.dtype != FXA_F32;
+        return (flags & FXA_WANT_LSE) && (p->lse.dtype != FXA_F32 || (flags & FXA_ACC_OUT));
+    default: return fxa__cu_spare(slot) >= 0 && stage_row_is_needed(p, fxa__cu_spare(slot));
     }
 }
 
 bool fxa__cu_stage_is_any(const fxa_problem *p) {
-    static const fxa_slot slots[] = {FXA_SLOT_SINK, FXA_SLOT_DSINK, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
-    bool any = false;
-    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++) any = any || fxa__cu_stage_is_needed(p, slots[i]);
+    bool any = fxa__cu_stage_is_needed(p, FXA_SLOT_SINK) || fxa__cu_stage_is_needed(p, FXA_SLOT_DSINK) ||
+               fxa__cu_stage_is_needed(p, FXA_SLOT_LSE);
+    for (int i = 0; i < FXA__CU_SPARES; i++) any = any || stage_row_is_needed(p, i);
     return any;
 }
 
-static FxaGpuArray stage_array(const struct FxaView *v, fxa_dtype type) {
-    return (FxaGpuArray){.data = v->data, .stride = {v->b, v->h, v->s, 1}, .type = (int32_t)type};
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+static fxa_status stage_launch(fxa__cu_call *c, int function, struct FxaStage *s, struct FxaStage *lse, int64_t work) {
+    void *params[] = {&c->a, s, lse};
+    if (work == 0) return FXA_OK;
+    return fxa__cu_launch(c, FXA__CU_STAGE, function, (fxa__cu_grid){fxa__min_i64(work, STAGE_BLOCKS), 1, 1},
+                          STAGE_THREADS, params);
+}
+
+static fxa_status stage_copy(fxa__cu_call *c, struct FxaStage *s) {
+    int64_t n = s->size[0] * s->size[1] * s->size[2] * s->size[3];
+    return stage_launch(c, FXA__CU_COPY, s, NULL, fxa__div_up(n, STAGE_THREADS));
+}
+
+static struct FxaStageArray stage_array(const struct FxaView *v, int64_t last, uint32_t type) {
+    return (struct FxaStageArray){v->data, {v->b, v->h, v->s, last}, (int)type};
+}
+
+/* Rows of results: of packed ones by entries, which own them. */
+static void stage_sizes(const fxa_problem *p, int side, struct FxaStage *s) {
+    if (!(p->flags & FXA_VARLEN) || side == FXA_STAGE_WHOLE) return;
+    s->size[0] = p->b;
+    s->size[2] = side == FXA_STAGE_KEYS ? p->sk : p->sq;
+}
+
+/* An operand between the caller's memory (given) and the workspace. */
+static struct FxaStage stage_operand(const fxa__cu_call *c, int i) {
+    const fxa_problem *p = &c->p->in;
+    fxa_slot slot = (fxa_slot)stage_rows[i].slot;
+    int64_t d;
+    const fxa_operand *t = fxa__row_operand(p, slot, &d);
+    fxa__cu_tensor given = fxa__cu_tensor_given(c, slot), here = fxa__cu_tensor_of(c, slot);
+    bool result = stage_is_result(p, i), paged = stage_rows[i].keys && (p->flags & FXA_PAGED);
+    uint32_t type = (uint32_t)(result ? c->code->choice.out : c->code->choice.dtype);
+    struct FxaStageArray theirs = stage_array(&given.view, t->stride[3], t->dtype);
+    struct FxaStageArray ours = stage_array(&here.view, 1, type);
+    int rows = stage_rows[i].keys ? FXA_STAGE_KEYS : FXA_STAGE_QUERIES;
+    struct FxaStage s = {result ? theirs : ours, result ? ours : theirs, {0}, FXA_STAGE_WHOLE, 0};
+    for (int axis = 0; axis < 4; axis++) s.size[axis] = given.size[axis];
+    if (result && !paged) s.side = rows;
+    s.add = result && (p->flags & stage_rows[i].added);
+    stage_sizes(p, s.side, &s);
+    return s;
+}
+
+static struct FxaStage stage_lse(const fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    bool forward = p->pass == FXA_FORWARD;
+    int64_t size[4];
+    struct FxaStageArray ours = {c->a.lse, {c->a.lse_b, c->a.lse_h, c->a.lse_s, 0}, FXA_F32};
+    struct FxaStageArray theirs = {
+        c->bind->slot[FXA_SLOT_LSE], {p->lse.stride[0], p->lse.stride[1], p->lse.stride[2], 0}, (int)p->lse.dtype};
+    struct FxaStage s = {forward ? theirs : ours, forward ? ours : theirs, {0}, FXA_STAGE_WHOLE, 0};
+    fxa__cu_sizes(p, FXA_SLOT_LSE, size);
+    for (int axis = 0; axis < 4; axis++) s.size[axis] = size[axis];
+    if (forward) s.side = FXA_STAGE_QUERIES;
+    stage_sizes(p, s.side, &s);
+    return s;
 }
 
 /* Of one element per head. */
-static FxaGpuArray stage_heads(void *data, int64_t stride, fxa_dtype type) {
-    return (FxaGpuArray){.data = data, .stride = {0, stride, 0, 0}, .type = (int32_t)type};
-}
-
-static fxa_status stage_copy(fxa__cu_call *c, const FxaGpuArray *to, const FxaGpuArray *from, const int64_t size[4],
-                             bool add) {
-    fxa__gpu_args args = {.copy = {.to = *to, .from = *from, .mode = add ? FXA_GPU_ADD : FXA_GPU_COPY}};
-    int64_t work = 1;
-    for (int i = 0; i < 4; i++) args.copy.rows.size[i] = size[i], work *= size[i];
-    const fxa__gpu *gpu = &c->self->gpu;
-    return fxa__gpu_launch(gpu, fxa__gpu_helpers(gpu), FXA__GPU_COPY, &args, work, c->bind->stream, c->err);
+static struct FxaStageArray stage_heads(void *data, int64_t stride, uint32_t type) {
+    return (struct FxaStageArray){data, {0, stride, 0, 0}, (int)type};
 }
 
 fxa_status fxa__cu_stage_in(fxa__cu_call *c) {
     const fxa_problem *p = &c->p->in;
+    if (!c->code->choice.staged) return FXA_OK;
+    for (int i = 0; i < FXA__CU_SPARES; i++) {
+        if (stage_is_result(p, i) || !stage_row_is_needed(p, i)) continue;
+        struct FxaStage s = stage_operand(c, i);
+        FXA_TRY(stage_copy(c, &s));
+    }
+    if (p->pass == FXA_BACKWARD && fxa__cu_stage_is_needed(p, FXA_SLOT_LSE)) {
+        struct FxaStage s = stage_lse(c);
+        FXA_TRY(stage_copy(c, &s));
+    }
     if (!fxa__cu_stage_is_needed(p, FXA_SLOT_SINK)) return FXA_OK;
-    FxaGpuArray to = stage_heads(c->at.sink, 1, FXA_F32);
-    FxaGpuArray from = stage_heads(c->bind->slot[FXA_SLOT_SINK], p->sink.stride[1], (fxa_dtype)p->sink.dtype);
-    return stage_copy(c, &to, &from, (const int64_t[4]){1, p->hq, 1, 1}, false);
+    struct FxaStage s = {stage_heads(c->at.sink, 1, FXA_F32),
+                         stage_heads(c->bind->slot[FXA_SLOT_SINK], p->sink.stride[1], p->sink.dtype),
+                         {1, p->hq, 1, 1},
+                         FXA_STAGE_WHOLE,
+                         0};
+    return stage_copy(c, &s);
+}
+
+/* O and LSE: joined, or each by itself. */
+static fxa_status stage_forward(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    struct FxaStage lse = stage_lse(c), o = stage_operand(c, STAGE_O);
+    if (p->flags & FXA_ACC_OUT) return stage_launch(c, FXA__CU_JOIN, &o, &lse, o.size[0] * o.size[1] * o.size[2]);
+    if (fxa__cu_stage_is_needed(p, FXA_SLOT_LSE)) FXA_TRY(stage_copy(c, &lse));
+    return stage_row_is_needed(p, STAGE_O) ? stage_copy(c, &o) : FXA_OK;
 }
 
 fxa_status fxa__cu_stage_out(fxa__cu_call *c) {
-    static const fxa_slot slots[] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
     const fxa_problem *p = &c->p->in;
-    fxa_dtype type = c->code->choice.dtype;
-    for (int i = 0; i < 3; i++) {
-        if (!fxa__cu_stage_is_needed(p, slots[i])) continue;
-        fxa__cu_tensor from = fxa__cu_tensor_of(c, slots[i]), to = fxa__cu_tensor_given(c, slots[i]);
-        FxaGpuArray there = stage_array(&to.view, type), here = stage_array(&from.view, type);
-        FXA_TRY(stage_copy(c, &there, &here, to.size, true));
+    if (!c->code->choice.staged) return FXA_OK;
+    if (p->pass == FXA_FORWARD) return stage_forward(c);
+    for (int i = STAGE_DQ; i < FXA__CU_SPARES; i++) {
+        if (!stage_row_is_needed(p, i)) continue;
+        struct FxaStage s = stage_operand(c, i);
+        FXA_TRY(stage_copy(c, &s));
     }
     if (!fxa__cu_stage_is_needed(p, FXA_SLOT_DSINK)) return FXA_OK;
-    FxaGpuArray there = stage_heads(c->bind->slot[FXA_SLOT_DSINK], p->dsink.stride[1], (fxa_dtype)p->dsink.dtype);
-    FxaGpuArray here = stage_heads(c->at.grad_sink, 1, FXA_F32);
-    return stage_copy(c, &there, &here, (const int64_t[4]){1, p->hq, 1, 1}, p->flags & FXA_ACC_SINK);
+    struct FxaStage s = {stage_heads(c->bind->slot[FXA_SLOT_DSINK], p->dsink.stride[1], p->dsink.dtype),
+                         stage_heads(c->at.grad_sink, 1, FXA_F32),
+                         {1, p->hq, 1, 1},
+                         FXA_STAGE_WHOLE,
+                         (p->flags & FXA_ACC_SINK) != 0};
+    return stage_copy(c, &s);
 }

@@ -9,9 +9,10 @@
  *
  * Nothing here is guessed from pointers: alignment is what the problem promises.
  */
-#include "cuda.h"
+#include "cuda_run.h"
 
 #include "../../base/num.h"
+#include "../../problem/geometry.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +21,7 @@
 #define BACKWARD (1u << FXA_BACKWARD)
 #define BOTH (FORWARD | BACKWARD)
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN)
-#define SUPPORT_ACCUMULATES (FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V)
+#define SUPPORT_ACCUMULATES (FXA_ACC_OUT | FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V)
 
 enum { CU_MOST_COLUMNS = 256, CU_MOST_GRID = 65535, CU_MOST_LENGTH = FXA__CUDA_LENGTH, CU_MOST_NARROW = 128 };
 
@@ -29,7 +30,6 @@ enum { CU_MOST_COLUMNS = 256, CU_MOST_GRID = 65535, CU_MOST_LENGTH = FXA__CUDA_L
 /* ---- Questions --------------------------------------------------------------------------------------------------- */
 
 static bool cu_is_f64(const fxa_problem *p) { return p->q.dtype == FXA_F64; }
-static bool cu_is_bytes(const fxa_problem *p) { return fxa_dtype_size((fxa_dtype)p->q.dtype) == 1; }
 static bool cu_is_wide(const fxa_problem *p) { return p->d > CU_MOST_COLUMNS || p->dv > CU_MOST_COLUMNS; }
 static bool cu_is_empty(const fxa_problem *p) { return p->b < 1 || p->sq < 1 || p->sk < 1; }
 static bool cu_is_beyond(const fxa_problem *p) { return p->b > CU_MOST_GRID || p->hq > CU_MOST_GRID; }
@@ -38,8 +38,6 @@ static bool cu_is_long(const fxa_problem *p) {
            p->total_k > CU_MOST_LENGTH || p->n_pages > CU_MOST_LENGTH || p->hq * p->b > CU_MOST_LENGTH;
 }
 static bool cu_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
-static bool cu_has_wide_lse(const fxa_problem *p) { return p->lse.dtype == FXA_F64; }
-static bool cu_is_unpadded(const fxa_problem *p) { return (p->flags & FXA_VARLEN) != 0; }
 static bool cu_has_byte_grads(const fxa_problem *p) {
     for (size_t i = 0; i < p->n_captures; i++)
         if (p->captures[i].grad && fxa_dtype_size((fxa_dtype)p->captures[i].grad_dtype) == 1) return true;
@@ -56,17 +54,12 @@ static const struct cu_row {
     const char *why;
 } cu_rows[] = {
     {BOTH, 0, cu_is_f64, "f64: kernels compute in f32"},
-    {BOTH, 0, cu_is_bytes, "floats of 8 bits: kernels have f16, bf16 and f32"},
     {BOTH, 0, cu_is_wide, "d and dv are to be at most 256"},
     {BOTH, 0, cu_is_empty, "b, sq or sk is 0: kernels take nothing that is empty"},
     {BOTH, 0, cu_is_beyond, "b and hq are to be at most 65535"},
     {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^28"},
     {BOTH, FXA_DROPOUT, fxa__cu_coordinates_move, "kernels drop by local indices, which are no coordinates here"},
-    {FORWARD, FXA_ACC_OUT, NULL, "kernels overwrite what is there"},
-    {BACKWARD, SUPPORT_ACCUMULATES, cu_is_unpadded, "gradients of packed rows overwrite what is there"},
     {BOTH, FXA_SCALED, NULL, "kernels have no scales of operands"},
-    {FORWARD, FXA_WANT_MAX, NULL, "kernels do not write the row maximum"},
-    {BOTH, 0, cu_has_wide_lse, "LSE is to be f32"},
     {BACKWARD, FXA_PAGED, NULL, "there are no gradients of pages"},
     {BACKWARD, 0, cu_has_bprop, "a backward program of the caller's is not there yet"},
     {BACKWARD, 0, cu_has_byte_grads, "gradients of captured tensors are to have 16 bits or more"},
@@ -92,57 +85,55 @@ static fxa_status cu_check_table(const fxa_problem *p, fxa_error *err) {
 enum { CU_OPERANDS = 8 };
 
 typedef struct cu_operand {
-    const char *name;
+    fxa_slot slot;
+    bool result;
     const fxa_operand *operand;
-    int64_t size[3]; /* b, h, s */
-    int64_t columns;
+    int64_t size[4]; /* b, h, s, d */
 } cu_operand;
 
 /* Those that the pass reads or writes. */
 static size_t cu_operands(const fxa_problem *p, cu_operand out[CU_OPERANDS]) {
-    bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED, backward = p->pass == FXA_BACKWARD;
-    int64_t sq = packed ? p->total_q : p->sq, sk = packed ? p->total_k : p->sk;
-    int64_t b = packed ? 1 : p->b, keys = paged ? p->n_pages : b, rows = paged ? p->page_size : sk;
+    bool backward = p->pass == FXA_BACKWARD;
     const struct {
-        const char *name;
-        const fxa_operand *operand;
-        bool used, of_keys;
-        int64_t columns;
-    } all[CU_OPERANDS] = {{"Q", &p->q, true, false, p->d},
-                          {"K", &p->k, true, true, p->d},
-                          {"V", &p->v, true, true, p->dv},
-                          {"O", &p->o, true, false, p->dv},
-                          {"dO", &p->dout, backward, false, p->dv},
-                          {"dQ", &p->dq, backward && (p->flags & FXA_GRAD_Q), false, p->d},
-                          {"dK", &p->dk, backward && (p->flags & FXA_GRAD_K), true, p->d},
-                          {"dV", &p->dv_grad, backward && (p->flags & FXA_GRAD_V), true, p->dv}};
+        fxa_slot slot;
+        bool used, result;
+    } all[CU_OPERANDS] = {{FXA_SLOT_Q, true, false},
+                          {FXA_SLOT_K, true, false},
+                          {FXA_SLOT_V, true, false},
+                          {FXA_SLOT_O, true, !backward},
+                          {FXA_SLOT_DO, backward, false},
+                          {FXA_SLOT_DQ, backward && (p->flags & FXA_GRAD_Q), true},
+                          {FXA_SLOT_DK, backward && (p->flags & FXA_GRAD_K), true},
+                          {FXA_SLOT_DV, backward && (p->flags & FXA_GRAD_V), true}};
     size_t n = 0;
     for (size_t i = 0; i < CU_OPERANDS; i++) {
+        int64_t d;
         if (!all[i].used) continue;
-        out[n] = (cu_operand){all[i].name, all[i].operand, {b, p->hq, sq}, all[i].columns};
-        if (all[i].of_keys) memcpy(out[n].size, (const int64_t[]){keys, p->hkv, rows}, sizeof out[n].size);
-        n++;
+        out[n] = (cu_operand){all[i].slot, all[i].result, fxa__row_operand(p, all[i].slot, &d), {0}};
+        fxa__cu_sizes(p, all[i].slot, out[n++].size);
     }
     return n;
 }
 
-static fxa_status cu_check_operands(const fxa_problem *p, fxa_error *err) {
+fxa_dtype fxa__cu_dtype_in(const fxa_problem *p) {
     cu_operand operands[CU_OPERANDS];
     size_t n = cu_operands(p, operands);
-    for (size_t i = 0; i < n; i++) {
-        const cu_operand *o = &operands[i];
-        if (o->operand->dtype != p->q.dtype)
-            return fxa__fail(err, FXA_E_UNSUPPORTED, "%s is %s and Q %s: kernels have one dtype for all", o->name,
-                             fxa_dtype_name((fxa_dtype)o->operand->dtype), fxa_dtype_name((fxa_dtype)p->q.dtype));
-        if (o->operand->stride[3] != 1 && o->columns > 1)
-            return fxa__fail(err, FXA_E_UNSUPPORTED,
-                             "the last stride of %s is %lld: kernels want features beside each other", o->name,
-                             (long long)o->operand->stride[3]);
-    }
-    return FXA_OK;
+    bool same = p->q.dtype == FXA_F16 || p->q.dtype == FXA_BF16;
+    for (size_t i = 0; i < n; i++) same = same && (operands[i].result || operands[i].operand->dtype == p->q.dtype);
+    return same ? (fxa_dtype)p->q.dtype : FXA_F32;
 }
 
-/* Multiples of 16 bytes throughout, and what TMA takes: strides above 0. Of an axis of 1 the stride does not count. */
+fxa_dtype fxa__cu_dtype_out(const fxa_problem *p) {
+    cu_operand operands[CU_OPERANDS];
+    size_t n = cu_operands(p, operands);
+    fxa_dtype dtype = fxa__cu_dtype_in(p);
+    bool same = true;
+    for (size_t i = 0; i < n; i++) same = same && (!operands[i].result || operands[i].operand->dtype == dtype);
+    return same ? dtype : FXA_F32;
+}
+
+/* Multiples of 16 bytes throughout, and what TMA takes: strides above 0. Of an axis of 1 the stride does not count, and
+ * what goes through the workspace is so there. */
 static bool cu_is_aligned(const fxa_problem *p) {
     cu_operand operands[CU_OPERANDS];
     size_t n = cu_operands(p, operands);
@@ -150,8 +141,8 @@ static bool cu_is_aligned(const fxa_problem *p) {
     for (size_t i = 0; i < n; i++)
         for (int axis = 0; axis < 3; axis++) {
             int64_t stride = operands[i].operand->stride[axis];
-            aligned =
-                aligned && (operands[i].size[axis] == 1 || (stride > 0 && stride % 8 == 0 && stride < CU_MOST_STRIDE));
+            bool any = operands[i].size[axis] == 1 || fxa__cu_stage_is_needed(p, operands[i].slot);
+            aligned = aligned && (any || (stride > 0 && stride % 8 == 0 && stride < CU_MOST_STRIDE));
         }
     return aligned;
 }
@@ -202,7 +193,7 @@ static fxa__cu_family cu_family(const fxa__cu_self *s, const fxa_problem *p, con
     bool backward = p->pass == FXA_BACKWARD, fixed = (p->flags & FXA_DETERMINISTIC) && (p->flags & FXA_GRAD_Q);
     bool maps = !s->on_device || s->gpu.driver.tensor_map;
     if (c->dtype == FXA_F32 || s->forced == FXA__CU_SIMT) return FXA__CU_SIMT;
-    bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CU_SM80;
+    bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CU_SM80 && c->out == c->dtype && !c->maximum;
     if (hopper && cu_pages_fit(p) && (!backward || cu_hopper_has_grads(c, g))) return FXA__CU_SM90;
     return backward && fixed ? FXA__CU_SIMT : FXA__CU_SM80;
 }
@@ -240,6 +231,7 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cu_choice *c, const fx
     if (c->separate_dq && c->family == FXA__CU_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CU_GRAD_Q;
     if (g->has_mask || g->vector) units |= 1u << FXA__CU_LISTS;
     if (g->diagonal >= 0) units |= 1u << FXA__CU_DIAGONAL;
+    if (fxa__cu_stage_is_any(p)) units |= 1u << FXA__CU_STAGE;
     if (p->pass == FXA_BACKWARD && (p->param_grads || cu_tensor_grads(p))) units |= 1u << FXA__CU_CAPTURED;
     return units;
 }
@@ -251,7 +243,7 @@ static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice 
     if (cu_is_decode(p, c, g)) c->row_tiles = cu_row_tiles(p);
     c->units = cu_units(p, c, g);
     c->staged = fxa__cu_stage_is_any(p);
-    c->adds = p->pass == FXA_BACKWARD && (p->flags & SUPPORT_ACCUMULATES);
+    c->adds = c->out != FXA_F32 && (p->flags & SUPPORT_ACCUMULATES);
 }
 
 /* ---- The program ------------------------------------------------------------------------------------------------- */
@@ -302,9 +294,11 @@ fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__
                           fxa__cuda_program *program, fxa_error *err) {
     const fxa_problem *in = &p->in;
     *program = (fxa__cuda_program){.value = -1};
-    *out = (fxa__cu_choice){.arch = self->arch, .dtype = (fxa_dtype)in->q.dtype, .fast_math = self->fast_math};
+    *out = (fxa__cu_choice){.arch = self->arch, .fast_math = self->fast_math};
     FXA_TRY(cu_check_table(in, err));
-    FXA_TRY(cu_check_operands(in, err));
+    out->dtype = fxa__cu_dtype_in(in);
+    out->out = fxa__cu_dtype_out(in);
+    out->maximum = in->pass == FXA_FORWARD && (in->flags & FXA_WANT_MAX);
     out->d = cu_columns(in->d);
     out->dv = cu_columns(in->dv);
     out->spans = in->flags & SUPPORT_SPANS;

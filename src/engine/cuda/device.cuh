@@ -25,6 +25,12 @@
 #define FXA_DROPOUT 0
 #endif
 
+#ifndef FXA_OUT_F32
+#define FXA_OUT_F32 0 /* 1: O and gradients are f32, whatever the operands are; not on Hopper */
+#endif
+#ifndef FXA_WANT_MAX
+#define FXA_WANT_MAX 0 /* 1: the largest new score of rows is written; not on Hopper */
+#endif
 #ifndef FXA_SPANS
 #define FXA_SPANS 0
 #endif

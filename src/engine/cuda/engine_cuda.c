@@ -149,9 +149,10 @@ static void cu_key(void *self, const fxa__problem *p, fxa__writer *w) {
     fxa__cuda_program g;
     fxa_status status = fxa__cu_choose(self, p, &c, &g, NULL);
     if (status == FXA_OK) {
-        const int32_t parts[] = {(int32_t)c.family, c.arch,      c.d,     c.dv,      (int32_t)c.dtype, (int32_t)c.units,
-                                 c.spans,           c.dropout,   c.paged, c.aligned, c.fast_math,      c.separate_dq,
-                                 c.plain,           c.row_tiles, c.dense, c.words,   c.staged,         c.adds};
+        const int32_t parts[] = {(int32_t)c.family, c.arch,        c.d,       c.dv,           (int32_t)c.dtype,
+                                 (int32_t)c.units,  c.spans,       c.dropout, c.paged,        c.aligned,
+                                 c.fast_math,       c.separate_dq, c.plain,   c.row_tiles,    c.dense,
+                                 c.words,           c.staged,      c.adds,    (int32_t)c.out, c.maximum};
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
         fxa__write_bytes(w, g.program->hash, sizeof g.program->hash);
         for (int32_t i = 0; i < g.program->n_params; i++) fxa__write_u32(w, (uint32_t)g.params[i].from);
@@ -212,7 +213,6 @@ static fxa_status cu_load(void *self, const fxa__problem *p, fxa__reader *saved,
     c->host = p->host;
     c->processors = s->processors;
     fxa_status status = fxa__cu_choose(s, p, &c->choice, &c->program, err);
-    if (status == FXA_OK && c->choice.staged && s->on_device) status = fxa__gpu_helpers_load(&s->gpu, err);
     if (status == FXA_OK && s->on_device) status = fxa__cu_counters_load(s, err);
     if (status == FXA_OK && saved) status = fxa__cu_saved_read(saved, c, err);
     if (status == FXA_OK) status = fxa__cu_build(s, c, err);

@@ -100,9 +100,15 @@ struct Tile {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int q = at.m * SIDE + 4 * y + i;
-            const RowEnd end(a, at.h, finite_or_zero(top[i]) * unit, row_total(sum[i]));
+            const float total = row_total(sum[i]);
+            const RowEnd end(a, at.h, finite_or_zero(top[i]) * unit, total);
             if (q >= limit) continue;
             store_sums(o, i, q < at.q.length ? end.factor : 0.f, a.o, at.b, at.h, at.q.first + q, a.dv);
+#if FXA_WANT_MAX
+            if (x == 0)
+                a.row_max[at.b * a.max_b + at.h * a.max_h + (at.q.first + q) * a.max_s] =
+                    q < at.q.length ? row_most(top[i], total, unit) : NEG_INF;
+#endif
             if (x == 0)
                 a.lse[at.b * a.lse_b + at.h * a.lse_h + (at.q.first + q) * a.lse_s] =
                     q < at.q.length ? end.lse : NEG_INF;

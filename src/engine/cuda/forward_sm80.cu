@@ -172,16 +172,22 @@ struct Tile {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int q = first_row(i) + 8 * r;
-                const RowEnd end(a, h, finite_or_zero(row_max[i][r]) * unit, quad_sum(row_sum[i][r]));
+                const float sum = quad_sum(row_sum[i][r]);
+                const RowEnd end(a, h, finite_or_zero(row_max[i][r]) * unit, sum);
                 const float factor = q < q_len ? end.factor : 0.f;
                 if (q >= limit) continue;
                 if ((lane & 3) == 0)
                     a.lse[b * a.lse_b + h * a.lse_h + (q_first + q) * a.lse_s] = q < q_len ? end.lse : NEG_INF;
-                u16 *to = rows_of(a.o, b, h, q_first + q);
+#if FXA_WANT_MAX
+                if ((lane & 3) == 0)
+                    a.row_max[b * a.max_b + h * a.max_h + (q_first + q) * a.max_s] =
+                        q < q_len ? row_most(row_max[i][r], sum, unit) : NEG_INF;
+#endif
 #pragma unroll
                 for (int j = 0; j < FXA_DV / 8; j++)
-                    store_pair(to, j * 8 + (lane & 3) * 2, a.dv,
-                               factor == 0.f ? 0 : pack16(o[i][j][r * 2] * factor, o[i][j][r * 2 + 1] * factor));
+                    store_results(a.o, b, h, q_first + q, j * 8 + (lane & 3) * 2, a.dv,
+                                  factor == 0.f ? 0.f : o[i][j][r * 2] * factor,
+                                  factor == 0.f ? 0.f : o[i][j][r * 2 + 1] * factor);
             }
     }
 

@@ -128,6 +128,23 @@ struct FxaArgs {
     unsigned seed[2], drop_below; /* FXA_DROPOUT: low word of the seed first; words below the threshold drop */
     float keep_inverse; /* 1 / (1 - p) */
     struct FxaScalars scalars;
+    float *row_max; /* FXA_WANT_MAX: the largest new score of rows */
+    long long max_b, max_h, max_s;
+};
+
+/* An operand as stage.cu takes it: type is a fxa_dtype. */
+struct FxaStageArray {
+    void *data;
+    long long stride[4]; /* b, h, s, d; elements */
+    int type;
+};
+
+/* Copies of stage.cu. side: all of size as it lies, or rows of entries: of queries, of keys. */
+enum { FXA_STAGE_WHOLE, FXA_STAGE_QUERIES, FXA_STAGE_KEYS };
+struct FxaStage {
+    struct FxaStageArray to, from;
+    long long size[4];
+    int side, add;
 };
 
 /* The tensor map that cuTensorMapEncodeTiled writes. */

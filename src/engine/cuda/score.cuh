@@ -266,6 +266,14 @@ FXA_INLINE float finite_or_zero(float m)
     return m == NEG_INF ? 0.f : m;
 }
 
+/* The largest new score of a row, of its largest value and what its exponentials add up to. A maximum drops a NaN; the
+ * sum has it, or comes of an infinite score. */
+FXA_INLINE float row_most(float top, float sum, float unit)
+{
+    if (sum != sum && top != POS_INF) return sum;
+    return top == NEG_INF ? NEG_INF : top * unit * LN2;
+}
+
 /* What becomes of a row at the end: `top` is its maximum times unit (0 where nothing was attended), `sum` what its
  * exponentials add up to. The sink, a key with a score and no value, only joins here. A factor of 0 means zeros. */
 struct RowEnd {

@@ -179,13 +179,13 @@ FXA_INLINE void store_sums(const float (&sum)[blocks][4][4], int i, float factor
                            long long s, int columns)
 {
     const int x = threadIdx.x & 15;
-    Stored *row = row_of(t, b, h, s);
+    Result *row = result_row(t, b, h, s);
 #pragma unroll
     for (int block = 0; block < blocks; block++)
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             const int column = block * 64 + 4 * x + c;
-            if (column < columns) row[column] = to_stored(factor == 0.f ? 0.f : sum[block][i][c] * factor);
+            if (column < columns) row[column] = to_result(factor == 0.f ? 0.f : sum[block][i][c] * factor);
         }
 }
 

@@ -41,6 +41,26 @@ FXA_INLINE Stored *row_of(const FxaView &t, int b, int h, long long s)
     return (Stored *)t.data + b * t.b + h * t.h + s * t.s;
 }
 
+/* Results: with FXA_OUT_F32 floats, whatever the operands are. */
+#if FXA_OUT_F32
+typedef float Result;
+FXA_INLINE Result to_result(float x)
+{
+    return x;
+}
+#else
+typedef Stored Result;
+FXA_INLINE Result to_result(float x)
+{
+    return to_stored(x);
+}
+#endif
+
+FXA_INLINE Result *result_row(const FxaView &t, int b, int h, long long s)
+{
+    return (Result *)t.data + b * t.b + h * t.h + s * t.s;
+}
+
 FXA_INLINE bool aligned16(const void *p)
 {
     return ((u64)p & 15) == 0;
