@@ -234,7 +234,7 @@ struct Consumer : TileOwner {
     }
 
     /* S of the next tile beside P V of this one, then the softmax of the next one under P V. */
-    template <bool MASKED, bool FROZEN> FXA_INLINE void next_step()
+    template <bool MASKED, bool FROZEN> FXA_INLINE void next_step(bool safe)
     {
         float s[BN / 2];
         const u32 v_step = step++;
@@ -251,7 +251,7 @@ struct Consumer : TileOwner {
         give_back(sh.k_ring().empty(step));
         score<MASKED>(s, n);
         give_back_dense();
-        const bool shrink = FROZEN ? false : raise_max<false>(s);
+        const bool shrink = FROZEN || (BOUNDED && !safe) ? false : raise_max<false>(s);
         exponentiate<false, FROZEN && BOUNDED>(s);
         drop(s, n);
         wgmma_wait<0>();
@@ -314,29 +314,17 @@ struct Consumer : TileOwner {
         stored = turn;
     }
 
-    /* The safe visit of a bounded program masks every tile: full ones lose nothing by it, and one instance of the step
-     * less is compiled. How the loops are written matters: joined by conditions, they made the compiler keep `step` in
-     * ordinary registers, and the inner loop grew by a fifth in moves of descriptors (R2UR in its SASS). */
-    FXA_INLINE void walk(int partial, int total, bool safe)
+    /* masked: tiles of the list that the producer says are masked, in a safe visit all of them. How the loops are
+     * written matters: joined by conditions, they made the compiler keep `step` in ordinary registers, and the inner
+     * loop grew by a fifth in moves of descriptors (R2UR in its SASS). */
+    FXA_INLINE void walk(int masked, int total, bool safe)
     {
         int j = 1;
         first_step(safe);
-        if (BOUNDED && !safe) {
 #pragma unroll 1
-            for (; j < partial; j++) next_step<true, true>();
+        for (; j < masked; j++) next_step<true, false>(safe);
 #pragma unroll 1
-            for (; j < total; j++) next_step<false, true>();
-            return;
-        }
-        const int masked = BOUNDED ? total : partial;
-#pragma unroll 1
-        for (; j < masked; j++) next_step<true, false>();
-        if (BOUNDED) return;
-        const int frozen = safe ? total : min(j + 1, total);
-#pragma unroll 1
-        for (; j < frozen; j++) next_step<false, false>();
-#pragma unroll 1
-        for (; j < total; j++) next_step<false, true>();
+        for (; j < total; j++) next_step<false, true>(false);
     }
 
     FXA_INLINE void run()

@@ -21,7 +21,7 @@ struct Producer {
         const u32 full = sh.q_ring().full(turn);
         sh.q_ring().wait_empty(turn);
         sh.slot(turn).put(w.tile | safe, w, partial, total);
-        const bool words = words_needed(0, partial, safe);
+        const bool words = words_needed(0, partial);
         barrier_expect(full, Q_BYTES + (words ? QWORD_BYTES : 0));
         tma_load_tile<BM, FXA_D>(sh.q(turn), &maps.q, full, Rows(q_starts(a), w.q_first, w.m * BM, w.h, w.b),
                                  CACHE_FIRST_OUT);
@@ -31,11 +31,17 @@ struct Producer {
 #endif
     }
 
-    /* Words that only mask() reads are not copied where it is not asked. */
-    static FXA_INLINE bool words_needed(int j, int partial, int safe)
+    /* How many tiles are masked. The first one always is; and where the maximum is a running one, so is the one after
+     * them, on which it is not frozen yet, and in a safe visit every tile: full ones lose nothing by it, and one
+     * instance of the step less is compiled. */
+    static FXA_INLINE int masked_tiles(int partial, int total, int safe)
     {
-        return PROG_VECTOR == 2 || (PROG_VECTOR && (j < partial || (BOUNDED && safe)));
+        if (safe) return total;
+        return BOUNDED ? max(partial, 1) : min(max(partial, 1) + 1, total);
     }
+
+    /* Words that only mask() reads are not copied where it is not asked. */
+    static FXA_INLINE bool words_needed(int j, int masked) { return PROG_VECTOR == 2 || (PROG_VECTOR && j < masked); }
 
     FXA_INLINE void load_k(const Work &w, int n, bool words) const
     {
@@ -78,14 +84,14 @@ struct Producer {
      * row is read before the wait for the last V, so that neither latency is seen. */
     FXA_INLINE Work visit(const Work &w, int safe)
     {
-        const int total = max(w.row.total, 1), partial = w.row.total ? w.row.partial : 1;
+        const int total = max(w.row.total, 1), partial = masked_tiles(w.row.total ? w.row.partial : 1, total, safe);
         int ahead = w.row.total ? w.row.first : 0; /* nothing is attended: one tile, which the mask empties */
         int next = a.tiles;
         Work following;
         for (int j = 0; j < total; j++, step++) {
             const int n = ahead;
             if (j + 1 < total) ahead = w.row.tile(j + 1);
-            load_k(w, n, words_needed(j, partial, safe));
+            load_k(w, n, words_needed(j, partial));
             if (j == 0) load_q(w, safe, partial, total);
             if (j == 0 && !safe) next = next_tile(a);
 #if PROG_DENSE
