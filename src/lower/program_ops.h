@@ -69,9 +69,9 @@ FXA__OPS_FN int fxa__sat32(long long x) {
     const int least = -2147483647 - 1, most = 2147483647;
     return x < least ? least : x > most ? most : (int)x;
 }
-/* |a| / |b|, rounded down, and what is left of |a|; by 1 where b is 0. No branches, since a kernel does it for many pairs
- * beside asynchronous products; and what is costly is a function of b alone, which has few values where a has many.
- * With z = floor((2^32 - 1) / y) and x up to 2^31, x z / 2^32 is more than x / y - 1: one too few at most. */
+/* |a| / |b|, rounded down, and what is left of |a|; by 1 where b is 0. No branches, since a kernel does it for many
+ * pairs beside asynchronous products; and what is costly is a function of b alone, which has few values where a has
+ * many. With z = floor((2^32 - 1) / y) and x up to 2^31, x z / 2^32 is more than x / y - 1: one too few at most. */
 FXA__OPS_FN unsigned fxa__divide(int a, int b, unsigned *rest) {
     const unsigned x = a < 0 ? 0u - (unsigned)a : (unsigned)a, y = b < 0 ? 0u - (unsigned)b : b == 0 ? 1u : (unsigned)b;
     const unsigned z = 0xffffffffu / y;
