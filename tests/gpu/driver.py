@@ -26,12 +26,12 @@ Args = struct(
     ("lse2 delta grad_q_sum next_tile redo q_lens k_lens q_starts k_starts pages", p), ("pages_b", ll),
     ("page_size n_pages", i32), ("sink grad_sink", p), ("list", TileList),
     ("diagonal", Diagonal),
-    ("grad_diagonal", DiagonalGrad), ("q_vector k_vector", Vector), ("dense grad_dense", View), ("tensor", Capture * 8),
-    ("grad_tensor", p * 8), ("sums", Sums),
-    ("f", f32 * 26), ("i", i32 * 16), ("batch heads kv_heads group d dv q_len k_len q_pad", i32),
+    ("grad_diagonal", DiagonalGrad), ("q_vector k_vector", Vector), ("dense grad_dense", View), ("tensor", Capture * 16),
+    ("grad_tensor", p * 16), ("sums", Sums),
+    ("f", f32 * 42), ("i", i32 * 32), ("batch heads kv_heads group d dv q_len k_len q_pad", i32),
     ("q_total k_total pad_rows q_tiles tiles section reverse splits", i32), ("scale scale_log2", f32),
     ("partial partial_ml", p), ("seed", C.c_uint * 2), ("drop_below", C.c_uint), ("keep_inverse", f32),
-    ("scale_at params_at seed_at", p))
+    ("scale_at params_at seed_at row_max", p), ("max_b max_h max_s", ll))
 Map = struct("Map", ("opaque", C.c_ulonglong * 16))
 Maps = struct("Maps", ("q k v o grad_o grad_q grad_k grad_v dense grad_dense", Map))
 Shape = struct("Shape", ("threads shared_bytes q_rows k_rows store_rows persistent sum_rows parts", i32))
