@@ -21,6 +21,8 @@ import tempfile
 import threading
 import time
 
+from run_cudnn import libraries
+
 # Families with the storage types that they are run with, and which part of the processes they get.
 FAMILIES = {"any": (("bf16", "f16"), 5), "sm80": (("f16", "bf16"), 3), "simt": (("f32", "bf16", "f32"), 2)}
 KINDS, SHAPES = 3, 12  # kinds of a process, shapes of a kind
@@ -98,7 +100,7 @@ class Runner:
         if limit <= 0:
             return None
         said, late = [], threading.Event()
-        with subprocess.Popen(command, env=dict(os.environ, **env), text=True, errors="replace", stdout=subprocess.PIPE,
+        with subprocess.Popen(command, env=dict(self.chosen.env, **env), text=True, errors="replace", stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT) as process:
             def end():
                 late.set()
@@ -184,7 +186,7 @@ def compare(chosen):
         print("family %s: %s" % (family, total.text()), flush=True)
         for reason, n in total.reasons.most_common(30):
             print("  %6d %s" % (n, reason[:200]))
-    print("all: %d cases right of %d, both passes of %d, in %.0f s" % (
+    print("all: %d cases right of %d, with a backward pass %d, in %.0f s" % (
         sum(t.right for t in totals.values()), sum(t.cases for t in totals.values()),
         sum(t.states[1, "right"] for t in totals.values()), time.time() - began), flush=True)
     return sum(t.bad for t in totals.values())
@@ -272,6 +274,8 @@ def main():
     parser.add_argument("--cache", help="a folder for compiled code; else one that is removed in the end")
     parser.add_argument("--log", help="a folder for all that is printed")
     chosen = parser.parse_args()
+    version, chosen.env = max(libraries().items())  # of cuDNN, which is asked as well
+    print("cuDNN %s" % version)
     own = None if chosen.cache else tempfile.mkdtemp(prefix="fxa_cuda_")
     chosen.cache = chosen.cache or own
     try:
