@@ -71,7 +71,6 @@ TEST(sources_of_the_library_are_those_of_the_tree) {
 
 static void no_f64(fxa_problem *p) { p->q.dtype = FXA_F64; }
 static void no_width(fxa_problem *p) { p->d = 257; }
-static void no_keys(fxa_problem *p) { p->sk = 0; }
 static void no_heads(fxa_problem *p) { p->hq = p->hkv = 65536, p->sq = p->sk = 1; }
 static void no_length(fxa_problem *p) { p->sk = ((int64_t)1 << 28) + 1, p->hkv = 1, p->d = 1; }
 static void no_map(fxa_problem *p) { p->map_q.base = 7, p->flags |= FXA_DROPOUT, p->dropout_p = 0.5; }
@@ -87,7 +86,6 @@ TEST(refusals_have_their_reasons) {
         /* a line for every row of cuda_support.c */
         {FXA_FORWARD, no_f64, "f64: kernels compute in f32"},
         {FXA_FORWARD, no_width, "at most 256"},
-        {FXA_BACKWARD, no_keys, "nothing that is empty"},
         {FXA_FORWARD, no_heads, "at most 65535"},
         {FXA_FORWARD, no_length, "at most 2^28"},
         {FXA_FORWARD, no_map, "dropout: kernels drop by local indices"},
@@ -202,6 +200,7 @@ static void with_joining(fxa_problem *p) { p->flags |= FXA_ACC_OUT; }
 static void with_wide_grads(fxa_problem *p) { p->dk.dtype = FXA_F32; }
 static void with_stable_wide_grads(fxa_problem *p) { with_wide_grads(p), p->flags |= FXA_DETERMINISTIC; }
 static void with_wide_dout(fxa_problem *p) { p->dout.dtype = FXA_F32; }
+static void with_no_keys(fxa_problem *p) { p->sk = 0; }
 static void with_packed_adding(fxa_problem *p) {
     p->flags |= FXA_VARLEN | FXA_ACC_K, p->total_q = 400, p->total_k = 700;
 }
@@ -227,6 +226,8 @@ TEST(operands_through_the_workspace) {
         {FXA_BACKWARD, with_wide_grads, FXA_BF16, FXA_F32, FXA__CU_SM80, true, false},
         {FXA_BACKWARD, with_stable_wide_grads, FXA_BF16, FXA_F32, FXA__CU_SIMT, true, false},
         {FXA_BACKWARD, with_wide_dout, FXA_F32, FXA_F32, FXA__CU_SIMT, true, false},
+        {FXA_FORWARD, with_no_keys, FXA_BF16, FXA_BF16, FXA__CU_SM80, false, false},
+        {FXA_BACKWARD, with_no_keys, FXA_BF16, FXA_BF16, FXA__CU_SM80, false, false},
         {FXA_BACKWARD, with_packed_adding, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

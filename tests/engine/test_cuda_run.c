@@ -449,6 +449,27 @@ TEST(operands_are_staged) {
     fxa_program_destroy(program);
 }
 
+/* Without keys kernels write what there is; without rows gradients are 0; without entries no tile is touched. */
+TEST(nothing_to_attend_to) {
+    static const int64_t sizes[][3] = {{2, 300, 0}, {2, 0, 500}, {0, 300, 500}, {2, 0, 0}};
+    static const int launches[][2] = {{1, 4}, {0, 3}, {0, 1}, {0, 2}};
+    for (int i = 0; i < 8; i++) {
+        fxa_program *program;
+        fxa_problem p = bed_problem((fxa_pass)(i % 2), "param x : float\nscore = score + x\nmask = k <= q", &program);
+        fxa_error err;
+        bed x;
+        p.b = sizes[i / 2][0], p.sq = sizes[i / 2][1], p.sk = sizes[i / 2][2];
+        if (i % 2) p.param_grads = 1;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        T_OK(bed_run(&x, &err));
+        int want = launches[i / 2][i % 2];
+        if (watch.launches != want) T_FAIL("case %d: %d launches, not %d\n", i, watch.launches, want);
+        touch_check(&x);
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
 TEST(scale_of_zero_is_refused_where_it_is_in_the_unit) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, NULL, &program);
@@ -657,13 +678,14 @@ static void any_problem(t_rng *r, fxa_problem *p, fxa_capture *t) {
     static const uint32_t features[] = {FXA_PADDING, FXA_VARLEN, FXA_SINK_ZERO, FXA_SINK, FXA_DROPOUT};
     p->b = t_int(r, 1, 4), p->hkv = t_int(r, 1, 3), p->hq = p->hkv * t_int(r, 1, 4);
     p->sq = t_int(r, 0, 2) ? t_int(r, 1, 700) : t_int(r, 1, 8), p->sk = t_int(r, 1, 700);
+    if (t_int(r, 0, 19) == 0) *(t_int(r, 0, 1) ? &p->sk : t_int(r, 0, 1) ? &p->sq : &p->b) = 0;
     p->d = widths[t_int(r, 0, 6)], p->dv = t_int(r, 0, 1) ? p->d : widths[t_int(r, 0, 6)];
     p->q.dtype = (uint32_t)(t_int(r, 0, 3) ? t_int(r, FXA_F16, FXA_BF16) : FXA_F32);
     p->flags = 0;
     for (int i = 0; i < 5; i++)
         if (t_int(r, 0, 3) == 0) p->flags |= features[i];
     if (p->flags & FXA_SINK) p->flags &= ~(uint32_t)FXA_SINK_ZERO;
-    if (p->flags & FXA_VARLEN) p->total_q = p->b * p->sq - t_int(r, 0, p->sq), p->total_k = p->b * p->sk;
+    if (p->flags & FXA_VARLEN) p->total_q = p->b * p->sq - (p->b ? t_int(r, 0, p->sq) : 0), p->total_k = p->b * p->sk;
     if (p->flags & FXA_DROPOUT) p->dropout_p = 0.25;
     if (p->pass == FXA_FORWARD && t_int(r, 0, 1)) p->flags |= FXA_WANT_LSE;
     if (p->pass == FXA_BACKWARD) p->flags |= (uint32_t)t_int(r, 1, 7) * FXA_GRAD_Q;

@@ -42,6 +42,7 @@ static fxa_status captured_clear_dense(fxa__cu_call *c) {
     const fxa_view *v = &c->bind->dtensors[captured_dense_tensor(&c->code->program)];
     size_t words = 1;
     for (int d = 0; d < v->rank; d++) words *= (size_t)v->size[d];
+    if (words == 0) return FXA_OK;
     int status = c->self->gpu.driver.fill((uintptr_t)v->data, 0, words / 2, c->bind->stream);
     return fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err);
 }

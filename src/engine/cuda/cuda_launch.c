@@ -12,6 +12,7 @@ enum { LAUNCH_PREPASS = 256, LAUNCH_LIST_ROWS = 8 };
 fxa_status fxa__cu_launch(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid, int32_t threads,
                           void **params) {
     const fxa__cu_module *m = &c->code->unit[unit];
+    if (grid.x < 1 || grid.y < 1 || grid.z < 1) return FXA_OK; /* of what is empty */
     int32_t shared = threads ? 0 : m->shape.shared_bytes;
     if (!m->function[function]) /* a cubin of somebody's bytes */
         return fxa__fail(c->err, FXA_E_ENGINE, "the plan's code lacks a kernel that its problem needs");

@@ -147,7 +147,7 @@ static void layout_words_take(layout *l, int side) {
 static void layout_list(layout *l, fxa__cu_list *list, struct FxaShape shape, bool by_key) {
     int64_t q = fxa__div_up(l->p->sq, shape.q_rows), k = fxa__div_up(l->p->sk, shape.k_rows);
     *list = (fxa__cu_list){.items = NULL};
-    if (!l->g->has_mask) return;
+    if (!l->g->has_mask || l->p->sq == 0 || l->p->sk == 0) return;
     list->cut = (fxa__cu_cut){shape.q_rows, shape.k_rows, (int32_t)(by_key ? k : q), (int32_t)(by_key ? q : k), by_key};
     list->batch = l->choice->spans ? (int32_t)l->p->b : layout_batch(l, l->g->mask_inputs);
     list->heads = layout_heads(l, l->g->mask_inputs);

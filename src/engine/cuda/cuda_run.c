@@ -6,6 +6,7 @@
 #include "cuda_run.h"
 
 static fxa_status run_kernels(fxa__cu_call *c) {
+    if (c->p->in.b == 0 && c->p->in.pass == FXA_FORWARD) return FXA_OK; /* packed rows are nobody's */
     if (c->p->in.pass == FXA_BACKWARD) return fxa__cu_backward(c);
     return c->code->choice.units >> FXA__CU_DECODE & 1 ? fxa__cu_decode(c) : fxa__cu_forward(c);
 }

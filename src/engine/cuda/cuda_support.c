@@ -31,7 +31,11 @@ enum { CU_MOST_COLUMNS = 256, CU_MOST_GRID = 65535, CU_MOST_LENGTH = FXA__CUDA_L
 
 static bool cu_is_f64(const fxa_problem *p) { return p->q.dtype == FXA_F64; }
 static bool cu_is_wide(const fxa_problem *p) { return p->d > CU_MOST_COLUMNS || p->dv > CU_MOST_COLUMNS; }
-static bool cu_is_empty(const fxa_problem *p) { return p->b < 1 || p->sq < 1 || p->sk < 1; }
+static bool cu_is_empty(const fxa_problem *p) {
+    bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
+    return p->b < 1 || p->sq < 1 || p->sk < 1 || (packed && p->total_q < 1) || (packed && !paged && p->total_k < 1) ||
+           (paged && p->n_pages < 1);
+}
 static bool cu_is_beyond(const fxa_problem *p) { return p->b > CU_MOST_GRID || p->hq > CU_MOST_GRID; }
 static bool cu_is_long(const fxa_problem *p) {
     return p->sq > CU_MOST_LENGTH || p->sk > CU_MOST_LENGTH || p->total_q > CU_MOST_LENGTH ||
@@ -55,7 +59,6 @@ static const struct cu_row {
 } cu_rows[] = {
     {BOTH, 0, cu_is_f64, "f64: kernels compute in f32"},
     {BOTH, 0, cu_is_wide, "d and dv are to be at most 256"},
-    {BOTH, 0, cu_is_empty, "b, sq or sk is 0: kernels take nothing that is empty"},
     {BOTH, 0, cu_is_beyond, "b and hq are to be at most 65535"},
     {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^28"},
     {BOTH, FXA_DROPOUT, fxa__cu_coordinates_move, "kernels drop by local indices, which are no coordinates here"},
@@ -193,7 +196,8 @@ static fxa__cu_family cu_family(const fxa__cu_self *s, const fxa_problem *p, con
     bool backward = p->pass == FXA_BACKWARD, fixed = (p->flags & FXA_DETERMINISTIC) && (p->flags & FXA_GRAD_Q);
     bool maps = !s->on_device || s->gpu.driver.tensor_map;
     if (c->dtype == FXA_F32 || s->forced == FXA__CU_SIMT) return FXA__CU_SIMT;
-    bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CU_SM80 && c->out == c->dtype && !c->maximum;
+    bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CU_SM80 && c->out == c->dtype &&
+                  !c->maximum && !cu_is_empty(p); /* nothing of maps is 0 */
     if (hopper && cu_pages_fit(p) && (!backward || cu_hopper_has_grads(c, g))) return FXA__CU_SM90;
     return backward && fixed ? FXA__CU_SIMT : FXA__CU_SM80;
 }
