@@ -3,8 +3,9 @@
  * Prints program.cuh for programs of files and for random ones, forward alone or with the backward pass, for
  * tests/gpu/test_cuda_generated.py: a line "=== NAME" before each, "=== NAME refused: WHY" where there is none.
  *
- *   cuda_texts RANDOM (grads | alone) FILE...
+ *   cuda_texts RANDOM (grads | fixed | alone) FILE...
  *
+ * fixed: gradients of captured tensors with the same bits in every run.
  * The line "// f: ..." says what a run puts into f[] and i[]: the scale, params by name, numbers, expressions of them;
  * and what partials() gives: of an element at a constant place that, else its number. A tensor that is called dense may
  * be read as such.
@@ -78,17 +79,18 @@ static void texts_sums(const fxa__cuda_program *out) {
     }
 }
 
-static void texts_show(rig *r, fxa_program *p, const char *name, bool backward, bool grads) {
+static void texts_show(rig *r, fxa_program *p, const char *name, bool backward, const char *grads) {
     fxa_program *d = NULL, *lifted = NULL;
     fxa_error err = {.status = FXA_OK};
     fxa__cuda_program out;
     if (fxa__program_lift_masks(r->host, p, &lifted, &err) != FXA_OK) abort();
     if (backward && fxa_program_derivative(lifted, &d, &err) != FXA_OK) abort();
-    uint64_t wanted = grads ? UINT64_MAX : 0;
+    uint64_t wanted = strcmp(grads, "alone") ? UINT64_MAX : 0;
     fxa__cuda_config config = {.program = lifted, .derivative = d, .grad_params = wanted, .grad_tensors = wanted};
     config.dense = fxa_program_tensor_find(lifted, "dense");
     config.words = config.plain = true;
     config.fits = UINT64_MAX;
+    config.fixed = backward && strcmp(grads, "fixed") == 0;
     if (fxa__cuda_program_make(r->host, &config, &out, &err) != FXA_OK)
         printf("=== %s refused: %s\n", name, err.text);
     else {
@@ -110,7 +112,6 @@ int main(int argc, char **argv) {
     static char text[1 << 16];
     rig *r = calloc(1, sizeof *r);
     if (!r || !rig_start(r) || argc < 3) return 1;
-    bool grads = strcmp(argv[2], "grads") == 0;
     for (int i = 3; i < argc; i++) {
         FILE *file = fopen(argv[i], "r");
         size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
@@ -119,12 +120,12 @@ int main(int argc, char **argv) {
         fclose(file);
         text[n] = 0;
         for (int backward = 0; backward < 2; backward++)
-            texts_show(r, rig_parse(r, text), slash ? slash + 1 : argv[i], backward, grads);
+            texts_show(r, rig_parse(r, text), slash ? slash + 1 : argv[i], backward, argv[2]);
     }
     for (int i = 0; i < atoi(argv[1]); i++) {
         char name[32];
         (void)snprintf(name, sizeof name, "random%d", i);
-        texts_show(r, rig_program(r, i % 2 ? GEN_SMOOTH : GEN_NO_SPECIAL), name, true, grads);
+        texts_show(r, rig_program(r, i % 2 ? GEN_SMOOTH : GEN_NO_SPECIAL), name, true, argv[2]);
     }
     rig_end(r);
     free(r);

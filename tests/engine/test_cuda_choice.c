@@ -259,6 +259,41 @@ TEST(sums_beside_slopes_are_for_sm80) {
     fxa__cuda_program_free(&g);
 }
 
+/* Same bits: sums that have no order, in place of f32 to which pairs and diagonals add; simt where sm80 would be. */
+TEST(fixed_gradients_are_exact_sums) {
+    static const struct {
+        const char *text;
+        uint32_t flags, exact;
+        fxa__cu_family family;
+        bool scatter, diagonal;
+    } rows[] = {
+        {"tensor t : f32[1]\nscore = score + t[(q * k) % 9]", 0, 0, FXA__CU_SM90, true, false},
+        {"tensor t : f32[1]\nscore = score + t[(q * k) % 9]", FXA_DETERMINISTIC, 1, FXA__CU_SM90, true, false},
+        {"tensor t : f32[1]\nscore = score * t[(q * k) % 9]", FXA_DETERMINISTIC, 1, FXA__CU_SIMT, true, false},
+        {"tensor t : f32[1]\nscore = score + t[min(abs(q - k), 8)]", 0, 0, FXA__CU_SM90, false, true},
+        {"tensor t : f32[1]\nscore = score + t[min(abs(q - k), 8)]", FXA_DETERMINISTIC, 1, FXA__CU_SM90, false, true},
+        {"tensor t : f32[1]\nscore = score + t[h]", 0, 1, FXA__CU_SM90, false, false},
+        {"tensor t : f32[4]\nscore = score + t[b, h, q, k]", FXA_DETERMINISTIC, 0, FXA__CU_SM90, true, false},
+        {"tensor t : f32[4]\nscore = score + t[b, h, k, q] + t[b, h, q, k]", FXA_DETERMINISTIC, 1, FXA__CU_SM90, true,
+         false},
+        {"tensor t : f32[3]\nscore = score + t[h, q, k]", FXA_DETERMINISTIC, 1, FXA__CU_SM90, true, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, FXA_BACKWARD, rows[i].text);
+        c.captures[0].grad = 1, c.p.flags |= rows[i].flags;
+        T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
+        if (g.exact != rows[i].exact || out.family != rows[i].family || g.has_scatter != rows[i].scatter ||
+            g.grad_diagonal != rows[i].diagonal)
+            T_FAIL("%s: exact %u, %s, scatter %d, diagonal %d\n", rows[i].text, g.exact,
+                   fxa__cu_family_name(out.family), g.has_scatter, g.grad_diagonal);
+        fxa__cuda_program_free(&g);
+    }
+}
+
 /* TMA counts to 2^40 bytes. */
 TEST(strides_beyond_tma_are_for_sm80) {
     for (int i = 0; i < 2; i++) {

@@ -4,6 +4,7 @@
  * the new score, slope, mask and gradients of the evaluator within the running error of f32, for listed and random
  * programs, and calls no tile empty or full that is not. Skips by name where there is no C++ compiler.
  */
+#include "exact_rig.h"
 #include "lower/emit_rig.h"
 
 #include "engine/cuda/cuda.h"
@@ -38,9 +39,13 @@ static const char meant_head[] =
     "    Int2 all = r[first >> 6];\n"
     "    for (int i = first >> 6; i <= last >> 6; i++) all = Int2{min(all.x, r[i].x), max(all.y, r[i].y)};\n"
     "    return all;\n}\n"
+    "typedef unsigned u32;\ntypedef unsigned long long u64;\n"
     "static void atomicAdd(float *p, float x) { *p += x; }\n"
-    "typedef unsigned u32;\n#define __ldg(p) (*(p))\n#define FXA_CUDA_DEVICE_CUH\n"
-    "#include \"engine/cuda/scalars.cuh\"\n"
+    "static u64 atomicAdd(u64 *p, u64 x) { u64 old = *p; *p += x; return old; }\n"
+    "static int __float_as_int(float x) { union { float f; int i; } u = {x}; return u.i; }\n"
+    "static long long __double_as_longlong(double x) { union { double f; long long i; } u = {x}; return u.i; }\n"
+    "#define __ldg(p) (*(p))\n#define FXA_CUDA_DEVICE_CUH\n"
+    "#include \"engine/cuda/scalars.cuh\"\n#include \"engine/cuda/exact.cuh\"\n"
     "static int q_length(const FxaArgs &a, int) { return a.q_len; }\n"
     "static int k_length(const FxaArgs &a, int) { return a.k_len; }\n"
     "struct Pair { int q, k, q_off, k_off; float diagonal, dense; int q_word, k_word; };\n"
@@ -49,9 +54,9 @@ static const char meant_head[] =
     "    static int tile_class(const FxaArgs &, int, int, int, int, int, int) { return TILE_FULL; }\n"
     "    void tile(const FxaArgs &, int, int) {}\n};\n";
 
-static const char *const meant_switches[] = {"VALUE",   "SLOPE",     "MASK",         "BOUNDED",       "DIAGONAL",
-                                             "DENSE",   "VECTOR",    "NEAR",         "GRAD_DIAGONAL", "GRAD_DENSE",
-                                             "SCALARS", "GRAD_SUMS", "GRAD_SCATTER", "SAME"};
+static const char *const meant_switches[] = {
+    "VALUE",         "SLOPE",      "MASK",    "BOUNDED",   "DIAGONAL",     "DENSE", "VECTOR",     "NEAR",
+    "GRAD_DIAGONAL", "GRAD_DENSE", "SCALARS", "GRAD_SUMS", "GRAD_SCATTER", "SAME",  "GRAD_EXACT", "GRAD_FIXED"};
 
 /* at: b, h, q, k and how far q and k are from the first of their tile (tiles: b, h, q0, q1, k0, k1). Called with the
  * number of the program. */
@@ -135,6 +140,7 @@ static bool meant_make(rig *r, int i, meant_case *c) {
                                .grad_tensors = UINT64_MAX,
                                .dense = -1,
                                .fits = way == 2 ? 0 : UINT64_MAX,
+                               .fixed = way == 1 || way == 4,
                                .scalars = way == 4,
                                .words = way != 2,
                                .plain = way == 0};
@@ -163,6 +169,7 @@ typedef struct meant_run {
     double scale;              /* in memory */
     double params[RIG_PARAMS]; /* of the rewritten program */
     float grads[FXA_CUDA_TENSORS][RIG_CELLS];
+    struct FxaExact exact[FXA_CUDA_TENSORS][RIG_CELLS];
     int32_t ranges[2][4096];
 } meant_run;
 
@@ -211,7 +218,7 @@ static void meant_bind(rig *r, const meant_case *c, double scale, meant_run *run
             to->stride[d] = r->views[t].stride[d];
             to->size[d] = (int)r->views[t].size[d];
         }
-        run->a.grad_tensor[t] = run->grads[t];
+        run->a.grad_tensor[t] = c->cuda.exact >> t & 1 ? (float *)run->exact[t] : run->grads[t];
     }
     meant_params(r, c, scale, run);
     run->scale = scale;
@@ -319,7 +326,11 @@ static int meant_check_pair(rig *r, const meant_case *c, meant_run *run, meant_p
     float given[2] = {c->cuda.dense >= 0 ? (float)y[c->cuda.dense].f : 0, raw}, out[3 + FXA__CUDA_SUMS];
     int words[2] = {meant_word(p, c->cuda.q_word, y), meant_word(p, c->cuda.k_word, y)}, said = 0;
     memset(run->grads, 0, sizeof run->grads);
+    memset(run->exact, 0, sizeof run->exact);
     call(&run->a, at, given, words, out);
+    for (int32_t t = 0; t < c->p->n_tensors; t++)
+        for (int i = 0; (c->cuda.exact >> t & 1) && i < RIG_CELLS; i++)
+            run->grads[t][i] += (float)exact_value(&run->exact[t][i]);
     int32_t score = fxa__program_output(c->p, FXA__OUT_SCORE), mask = fxa__program_output(c->p, FXA__OUT_MASK);
     int32_t slope = fxa__program_output(c->d, FXA__OUT_DSCORE);
     said += meant_close("score", out[0], x[score].f * 1.4426950408889634, error[0][score] * 1.5, c->p);

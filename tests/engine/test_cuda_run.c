@@ -61,7 +61,8 @@ static int watch_map(void *map, int type, unsigned rank, uintptr_t data, const u
 /* Units whose kernels begin with FxaArgs, or with maps before them. */
 static const struct FxaArgs *watch_args(const watched *w, bool maps, void **params) {
     bool plain = (w->unit == FXA__CU_LISTS && w->function == FXA__CU_VECTOR) ||
-                 (w->unit == FXA__CU_CAPTURED && (w->function == FXA__CU_TOTALS || w->function == FXA__CU_STORE));
+                 (w->unit == FXA__CU_CAPTURED &&
+                  (w->function == FXA__CU_TOTALS || w->function == FXA__CU_STORE || w->function == FXA__CU_TO_PARAMS));
     return plain ? NULL : params[maps];
 }
 
@@ -137,7 +138,7 @@ static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_err
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
         if (!(x->code.choice.units >> unit & 1)) continue;
         x->code.unit[unit].shape = fxa__cu_shape(&x->code.choice, &x->code.program, (fxa__cu_unit)unit);
-        for (int i = 0; i < 5; i++) x->code.unit[unit].function[i] = (void *)(uintptr_t)(unit * WATCH_MODULE + i + 1);
+        for (int i = 0; i < 6; i++) x->code.unit[unit].function[i] = (void *)(uintptr_t)(unit * WATCH_MODULE + i + 1);
     }
     bed_bind(x);
     x->workspace = fxa__cu_workspace(&x->self, &x->code.choice, &x->code.program, x->p);
@@ -252,12 +253,14 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     touch_operands(x, a);
     touch("sums", a->sums.data, 4 * p->b * a->sums.b);
     touch("pairs", a->grad_dense.data, 2 * p->b * a->grad_dense.b);
-    touch("parts", a->grad_diagonal.data, 4 * p->b * a->grad_diagonal.b);
+    bool fixed = x->code.program.fixed;
+    touch("parts", a->grad_diagonal.data, (fixed ? (int64_t)sizeof(struct FxaExact) : 4) * p->b * a->grad_diagonal.b);
+    if (a->grad_diagonal.data && fixed) T_INT(a->grad_diagonal.h, p->sq + p->sk - 1);
     int64_t keys = packed ? p->total_k : p->b * p->sk;
     touch("dK", a->grad_k.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->d);
     touch("dV", a->grad_v.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->dv);
     for (size_t i = 0; i < p->n_captures; i++) {
-        int64_t n = 4;
+        int64_t n = x->code.program.exact >> i & 1 ? (int64_t)sizeof(struct FxaExact) : 4;
         for (int d = 0; d < x->code.program.program->tensors[i].rank; d++) n *= p->captures[i].size[d];
         touch("tensor", a->grad_tensor[i], n);
     }
@@ -445,6 +448,79 @@ TEST(operands_are_staged) {
     T_CHECK(watch.launch[5].stage[1].to.data == bed_place(FXA_SLOT_LSE) && watch.launch[5].stage[1].to.type == FXA_F64);
     T_CHECK(watch.launch[5].stage[1].from.data == (void *)watch.launch[4].a.lse);
     touch_check(&x);
+    bed_close(&x);
+    fxa_program_destroy(program);
+}
+
+/* Gradients of a param and of an element per head: steps of a run are as many as heads, not their square. */
+TEST(sums_of_many_heads) {
+    fxa_program *program;
+    fxa_problem p =
+        bed_problem(FXA_BACKWARD, "param a : float\ntensor t : f32[1]\nscore = score + a * float(k) + t[h]", &program);
+    fxa_capture t = {.size = {65535}, .grad = 1};
+    fxa_error err;
+    bed x;
+    p.captures = &t, p.n_captures = 1, p.param_grads = 1;
+    p.b = 4096, p.hq = p.hkv = 65535, p.sq = p.sk = 8, p.d = 32, p.dv = 32;
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    T_OK(bed_run(&x, &err));
+    int i = 0;
+    while (i < watch.launches && !watch_is(i, FXA__CU_CAPTURED, FXA__CU_TOTALS)) i++;
+    T_CHECK(watch_is(i + 1, FXA__CU_CAPTURED, FXA__CU_TO_SUMS) && watch_is(i + 2, FXA__CU_CAPTURED, FXA__CU_TO_PARAMS));
+    T_CHECK(watch_is(i + 3, FXA__CU_CAPTURED, FXA__CU_STORE) && watch.launches == i + 4);
+    T_INT(watch.launch[i].grid[1] * watch.launch[i].grid[2], INT64_C(4096) * 65535);
+    T_INT(watch.launch[i + 1].grid[0], (INT64_C(4096) * 65535 + 255) / 256);
+    T_INT(watch.launch[i + 1].grid[1], 2);
+    touch_check(&x);
+    bed_close(&x);
+    fxa_program_destroy(program);
+}
+
+/* Elements that any pair may add to, 48 bytes each where every run must have the same bits, and diagonals of heads. */
+TEST(workspace_of_fixed_gradients) {
+    static const struct {
+        const char *text;
+        int64_t size[4], more; /* bytes beyond those of a run whose order shows, but for rounding to 64 */
+    } rows[] = {
+        {"tensor t : f32[1]\nscore = score + t[(q * k) % 100]", {100}, 44 * 100},
+        {"tensor t : f32[4]\nscore = score * t[b, h, q, k]", {2, 8, 300, 500}, 0}, /* a pair's own */
+        {"tensor t : f32[1]\nscore = score + t[h]", {8}, 0},
+        {"tensor t : f32[2]\nscore = score + t[h, min(abs(q - k), 63)]", {8, 64}, 44 * 8 * 64 + 48 * 16 * 799},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint64_t bytes[2];
+        for (int fixed = 0; fixed < 2; fixed++) {
+            fxa_program *program;
+            fxa_problem p = bed_problem(FXA_BACKWARD, rows[i].text, &program);
+            fxa_capture t = {.grad = 1};
+            fxa_error err;
+            bed x;
+            memcpy(t.size, rows[i].size, sizeof rows[i].size);
+            p.captures = &t, p.n_captures = 1, p.flags = FXA_GRAD_K | FXA_GRAD_V | (fixed ? FXA_DETERMINISTIC : 0);
+            T_REQUIRE(bed_open(&x, &p, FXA__CU_SIMT, &err));
+            T_OK(bed_run(&x, &err));
+            touch_check(&x);
+            bytes[fixed] = x.workspace;
+            if (x.code.program.grad_diagonal && !fixed) bytes[0] -= 4 * 16 * 8 * (384 + 128);
+            bed_close(&x);
+            fxa_program_destroy(program);
+        }
+        int64_t more = (int64_t)(bytes[1] - bytes[0]);
+        if (more < rows[i].more - 64 || more > rows[i].more + 64)
+            T_FAIL("%s: %lld bytes more, not %lld\n", rows[i].text, (long long)more, (long long)rows[i].more);
+    }
+}
+
+/* A table of more elements than there is memory is counted as such. */
+TEST(tables_beyond_all_memory) {
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_BACKWARD, "tensor t : f32[2]\nscore = score + t[q * k, k]", &program);
+    fxa_capture t = {.size = {INT32_MAX, 1 << 28}, .grad = 1};
+    fxa_error err;
+    bed x;
+    p.captures = &t, p.n_captures = 1, p.flags |= FXA_DETERMINISTIC;
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    T_CHECK(x.workspace == UINT64_MAX);
     bed_close(&x);
     fxa_program_destroy(program);
 }

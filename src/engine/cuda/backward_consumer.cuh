@@ -141,8 +141,11 @@ struct Consumer {
                 const int i = j * 4 + r * 2;
                 const float x = times_rest(s[i], dp[i] - d.x), y = times_rest(s[i + 1], dp[i + 1] - d.y);
                 ds[j * 2 + r] = pack16(x, y);
-                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8, k0 + 8 * r, j * 8, 8 * r}, x);
-                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8 + 1, k0 + 8 * r, j * 8 + 1, 8 * r}, y);
+                /* Where there is no weight there is no gradient, whatever dP is. */
+                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8, k0 + 8 * r, j * 8, 8 * r},
+                             s[i] == 0.f ? 0.f : x);
+                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8 + 1, k0 + 8 * r, j * 8 + 1, 8 * r},
+                             s[i + 1] == 0.f ? 0.f : y);
             }
         }
     }

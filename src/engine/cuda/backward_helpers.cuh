@@ -6,6 +6,7 @@
 #define FXA_CUDA_BACKWARD_HELPERS_CUH
 
 #include "backward_layout.cuh"
+#include "diagonal_sums.cuh"
 
 namespace {
 
@@ -99,11 +100,11 @@ struct Diagonals {
     float below, on, above;
 };
 
-FXA_INLINE void add_diagonals(float *row, const FxaDiagonalGrad &g, int at, const Diagonals &d)
+FXA_INLINE void add_diagonals(DiagonalSum *row, const FxaDiagonalGrad &g, int at, const Diagonals &d)
 {
-    if ((unsigned)(at - 1) < (unsigned)g.size) atomicAdd(row + at - 1, d.below);
-    if ((unsigned)at < (unsigned)g.size) atomicAdd(row + at, d.on);
-    if ((unsigned)(at + 1) < (unsigned)g.size) atomicAdd(row + at + 1, d.above);
+    if ((unsigned)(at - 1) < (unsigned)g.size) diagonal_add(row + at - 1, d.below);
+    if ((unsigned)at < (unsigned)g.size) diagonal_add(row + at, d.on);
+    if ((unsigned)(at + 1) < (unsigned)g.size) diagonal_add(row + at + 1, d.above);
 }
 
 FXA_INLINE void sum_block(u32 ds, int u, Diagonals &near, Diagonals &far)
@@ -134,7 +135,7 @@ FXA_INLINE void sum_diagonals(const FxaArgs &a, const Shared &sh, const Place &a
     for (int i = 0; i < a.group; i++) {
         const int h = at.first_head(a) + i;
         const ListRow row = at.row(a, h);
-        float *out = g.data + at.b * g.b + h * g.h + at.n * g.n;
+        DiagonalSum *out = diagonal_row(a, at.b, h, at.n);
         Diagonals near = {}, far = {};
         for (int j = 0; j < row.total; j++, step++) {
             const int m = row.tile(j), u = lane + (first ? 0 : 32);

@@ -2,8 +2,8 @@
  *
  * Backward without matrix instructions (simt.cuh): f32, and whatever no other kernel takes. fxa_backward: dK and dV by
  * tiles of 64 keys (launch: see backward_place.cuh), and gradients of captured tensors; fxa_grad_q: dQ by tiles of 64
- * queries, with the forward's lists (launch: as forward_simt.cu). Both compute the scores; no atomics, so the results
- * are bit-stable but for gradients of diagonals.
+ * queries, with the forward's lists (launch: as forward_simt.cu). Both compute the scores. No atomics but for gradients
+ * of captured tensors (exact.cuh), so the results are bit-stable.
  */
 #include "backward_place.cuh"
 #include "schedule.cuh"
@@ -63,9 +63,9 @@ struct Gradients {
                 const bool keep = keeps(kept, 4 * i + j);
                 const float w = there >> (4 * i + j) & 1 ? exp2_fast(__fmaf_rn(p[i][j], unit, -lse)) : 0.f;
                 const float dp = !FXA_DROPOUT ? ds[i][j] : keep ? ds[i][j] * a.keep_inverse : 0.f;
-                float g = w * (dp - delta);
+                float g = w == 0.f ? 0.f : w * (dp - delta); /* whatever dP is there */
                 if (CAPTURED && q0 + i < q_len && k0 + 16 * j < k_len) {
-                    store_captured(a, b, h, n, q0 + i, k0 + 16 * j, g);
+                    store_dense(a, b, h, q0 + i, k0 + 16 * j, g);
                     captured.add(program, a, b, h, raw[i][j], Pair{q0 + i, k0 + 16 * j, i, 16 * j}, g);
                 }
                 if (PROG_SLOPE) g = there >> (4 * i + j) & 1 ? times_slope(g, slope[i][j]) : 0.f;
@@ -73,6 +73,17 @@ struct Gradients {
                 ds[i][j] = g;
             }
         }
+    }
+
+    /* Sums of dS along the diagonals of the tile, which lies as weights[k][q], one for each thread. */
+    FXA_INLINE void add_diagonals(const float *weights, int m, int n) const
+    {
+        const FxaDiagonalGrad &g = a.grad_diagonal;
+        const int d = (int)threadIdx.x - (SIDE - 1), at = (m - n) * SIDE + d + g.zero + n * g.zero_step;
+        float sum = 0.f;
+        if (d >= SIDE || (unsigned)at >= (unsigned)g.size) return;
+        for (int k = max(-d, 0); k < min(SIDE - d, SIDE); k++) sum += weights[k * WIDE + k + d];
+        diagonal_add(diagonal_row(a, b, h, n) + at, sum);
     }
 
     template <bool CAPTURED> FXA_INLINE void compute(float (&p)[4][4], float (&ds)[4][4], int m, int n, bool masked)
@@ -110,6 +121,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_backward(const __gr
             held.fetch(pairs.queries(a.grad_o, m, a.dv), 0);
             put_weights<true>(memory.weights[0], p);
             put_weights<true>(memory.weights[1], ds);
+#if PROG_GRAD_DIAGONAL
+            __syncthreads();
+            pairs.add_diagonals(memory.weights[1], m, at.n);
+#endif
             accumulate(dv, memory, memory.weights[0], pairs.queries(a.grad_o, m, a.dv), held);
             held.fetch(pairs.queries(a.q, m, a.d), 0);
             accumulate(dk, memory, memory.weights[1], pairs.queries(a.q, m, a.d), held);

@@ -38,6 +38,7 @@ constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 static_assert(bytes(BK, BQ) <= SHARED_LIMIT, "shared memory");
 
 typedef PlaceOf<BK, BQ> Place;
+constexpr bool CAPTURED = PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL || PROG_GRAD_SUMS || PROG_GRAD_SCATTER;
 
 template <int n> FXA_INLINE void clear(float (&x)[n][4])
 {
@@ -127,6 +128,7 @@ struct Tile {
                     float dp_ = dp[j][r * 2 + x];
                     if (FXA_DROPOUT) dp_ = keep ? dp_ * a.keep_inverse : 0.f;
                     g[x] = w[x] * (dp_ - (x ? delta.y : delta.x));
+                    if (CAPTURED && w[x] == 0.f) g[x] = 0.f; /* whatever dP is there */
                     if (!keep) w[x] = 0.f;
                     if (part == 0 && q0 + c < q_len && k0 + 8 * r < k_len) {
                         store_captured(a, b, h, n, q0 + c, k0 + 8 * r, g[x]);

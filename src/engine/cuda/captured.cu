@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * After the backward kernels: gradients of params and captured tensors that were summed by tiles, to where they belong.
- * Tensors are collected in dense f32 arrays (a.grad_tensor), from which the host's helpers take them on.
+ * Tensors are collected in dense arrays of f32, or of FxaExact where the order of what is added must make no difference
+ * (PROG_GRAD_EXACT, by bits), and from there go to the caller. Nothing here does more than one step for each number that
+ * it reads, and but for sums into f32 arrays by atomics all of it is bit-stable.
  *
  * fxa_captured_totals adds the sums of all warps of (b, h), in a fixed order: totals[(b * heads + h) * n + i]. Launch:
  * grid (n, heads, batch).
  *
- * fxa_captured_sums takes the totals to params (over all b and h) and to elements of tensors, in a fixed order, without
- * atomics: who is the first (b, h) of an element adds up all of it. Launch: one CTA.
+ * fxa_captured_sums takes the totals to elements of tensors, and those of params to `params`, one for each sum. Launch:
+ * grid (batch * heads / 256 rounded up, n).
+ *
+ * fxa_captured_params takes these to the caller. Launch: one CTA.
  *
  * fxa_captured_diagonal takes sums along diagonals (FxaDiagonalGrad) to the elements that the diagonal's load read.
  * Launch: grid (size / 128 rounded up, heads, batch, or 1: then over all entries in order).
@@ -17,7 +21,7 @@
  *
  * fxa_captured_store takes a dense array to the caller's gradient, in its type and strides. Launch: any grid.
  */
-#include "score.cuh"
+#include "diagonal_sums.cuh"
 #include "storage.cuh"
 
 /* Of sum i: the param it is the gradient of, or -1 and the tensor. */
@@ -53,32 +57,26 @@ extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
-    fxa_captured_sums(const __grid_constant__ FxaArgs a, const double *totals, double *params, SumTargets to, int add)
+    fxa_captured_sums(const __grid_constant__ FxaArgs a, const double *totals, FxaExact *params, SumTargets to)
 {
 #if PROG_GRAD_SUMS
-    const int pairs = a.batch * a.heads;
-    for (int i = 0; i < PROG_GRAD_SUMS; i++) {
-        if (to.param[i] >= 0) {
-            double sum = 0;
-            for (int e = threadIdx.x; e < pairs; e += CAPTURED_THREADS) sum += totals[(long long)e * PROG_GRAD_SUMS + i];
-            sum = captured_sum(sum);
-            if (threadIdx.x == 0) params[to.param[i]] = (add ? params[to.param[i]] : 0.) + sum;
-            continue;
-        }
-        for (int e = threadIdx.x; e < pairs; e += CAPTURED_THREADS) {
-            const long long at = Program::sum_place(a, e / a.heads, e % a.heads, i);
-            bool first = at >= 0;
-            for (int x = 0; x < e && first; x++) first = Program::sum_place(a, x / a.heads, x % a.heads, i) != at;
-            if (!first) continue;
-            double sum = 0;
-            for (int x = e; x < pairs; x++)
-                if (Program::sum_place(a, x / a.heads, x % a.heads, i) == at)
-                    sum += totals[(long long)x * PROG_GRAD_SUMS + i];
-            a.grad_tensor[to.tensor[i]][at] += (float)sum;
-        }
-        __syncthreads(); /* the next sum may be of the same tensor */
+    const int i = blockIdx.y;
+    const long long e = blockIdx.x * (long long)CAPTURED_THREADS + threadIdx.x, pairs = (long long)a.batch * a.heads;
+    const double total = e < pairs ? totals[e * PROG_GRAD_SUMS + i] : 0.;
+    if (to.param[i] >= 0) {
+        const double sum = captured_sum(total);
+        if (threadIdx.x == 0) exact_add_double(params + i, sum);
+    } else if (e < pairs) {
+        const long long at = Program::sum_place(a, (int)(e / a.heads), (int)(e % a.heads), i);
+        if (at >= 0) exact_add_double((FxaExact *)a.grad_tensor[to.tensor[i]] + at, total);
     }
 #endif
+}
+
+extern "C" __global__ void fxa_captured_params(const FxaExact *from, double *params, SumTargets to, int add)
+{
+    const int at = threadIdx.x < FXA_CUDA_SUMS ? to.param[threadIdx.x] : -1;
+    if (at >= 0) params[at] = (add ? params[at] : 0.) + exact_value(from + threadIdx.x);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -88,14 +86,18 @@ extern "C" __global__ void __launch_bounds__(128)
     const int i = blockIdx.x * 128 + threadIdx.x, h = blockIdx.y, entries = a.batch / gridDim.z;
     const FxaDiagonalGrad &g = a.grad_diagonal;
     if (i >= size) return;
-    float sum = 0.f;
+    double sum = 0.;
     for (int b = blockIdx.z * entries; b < (blockIdx.z + 1) * entries; b++)
         for (int n = 0; n < tiles; n++) {
             const int at = i - zero + g.zero + n * g.zero_step;
-            if ((unsigned)at < (unsigned)g.size) sum += g.data[b * g.b + h * g.h + n * g.n + at];
+            if ((unsigned)at < (unsigned)g.size) sum += diagonal_read(diagonal_row(a, b, h, n) + at);
         }
     const long long at = Program::diagonal_place(a, blockIdx.z, h, i - zero);
-    if (at >= 0 && sum != 0.f) atomicAdd(a.grad_tensor[tensor] + at, sum);
+    if (at < 0 || sum == 0.) return;
+    if (PROG_GRAD_EXACT >> tensor & 1)
+        exact_add_double((FxaExact *)a.grad_tensor[tensor] + at, sum);
+    else
+        atomicAdd(a.grad_tensor[tensor] + at, (float)sum);
 #endif
 }
 
@@ -119,6 +121,13 @@ FXA_INLINE double grad_load(const GradTensor &t, long long at)
     return (double)x;
 }
 
+/* To 24 bits, odd where it is not exact: what is rounded again, to fewer, is rounded as if it were once. */
+FXA_INLINE float round_to_odd(double x)
+{
+    const float y = __double2float_rz(x);
+    return (double)y == x ? y : __int_as_float(__float_as_int(y) | 1);
+}
+
 FXA_INLINE void grad_store(const GradTensor &t, long long at, double x)
 {
     u16 word;
@@ -127,16 +136,16 @@ FXA_INLINE void grad_store(const GradTensor &t, long long at, double x)
     else if (t.dtype == GRAD_F32)
         ((float *)t.data)[at] = (float)x;
     else if (t.dtype == GRAD_F16) {
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(word) : "f"((float)x));
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(word) : "f"(round_to_odd(x)));
         ((u16 *)t.data)[at] = word;
     } else {
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(word) : "f"((float)x));
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(word) : "f"(round_to_odd(x)));
         ((u16 *)t.data)[at] = word;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
-    fxa_captured_store(const float *from, const __grid_constant__ GradTensor to, long long count)
+    fxa_captured_store(const float *from, const __grid_constant__ GradTensor to, long long count, int exact)
 {
     const long long step = (long long)gridDim.x * CAPTURED_THREADS;
     for (long long i = blockIdx.x * (long long)CAPTURED_THREADS + threadIdx.x; i < count; i += step) {
@@ -145,7 +154,8 @@ extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
             at += rest % to.size[d] * to.stride[d];
             rest /= to.size[d];
         }
-        grad_store(to, at, (double)from[i] + (to.add ? grad_load(to, at) : 0.));
+        const double x = exact ? exact_value((const FxaExact *)from + i) : (double)from[i];
+        grad_store(to, at, x + (to.add ? grad_load(to, at) : 0.));
     }
 }
 

@@ -60,7 +60,7 @@ typedef struct fxa__cu_module {
     uint8_t *cubin;
     size_t size;
     void *module;
-    void *function[5];     /* the kernels of the file, in its order: cuda_build.c has their names */
+    void *function[6];     /* the kernels of the file, in its order: cuda_build.c has their names */
     struct FxaShape shape; /* of the first, where it has one */
 } fxa__cu_module;
 
@@ -167,8 +167,10 @@ enum { FXA__CU_VECTOR, FXA__CU_TILES };                               /* LISTS *
 enum { FXA__CU_FILL, FXA__CU_REDUCE };                                /* DIAGONAL */
 enum { FXA__CU_KEYS, FXA__CU_QUERIES };                               /* BACKWARD of SIMT: fxa_backward, fxa_grad_q */
 
-enum { FXA__CU_COPY, FXA__CU_JOIN };                                                            /* STAGE */
-enum { FXA__CU_TOTALS, FXA__CU_TO_SUMS, FXA__CU_TO_DIAGONAL, FXA__CU_STORE, FXA__CU_TO_DENSE }; /* CAPTURED */
+enum { FXA__CU_COPY, FXA__CU_JOIN }; /* STAGE */
+
+/* CAPTURED */
+enum { FXA__CU_TOTALS, FXA__CU_TO_SUMS, FXA__CU_TO_DIAGONAL, FXA__CU_STORE, FXA__CU_TO_DENSE, FXA__CU_TO_PARAMS };
 
 /* cuda_layout.c: rows of tiles of the kernels, as the sources have them (a test and every build compare them with the
  * constants of the cubins). shared_bytes is 0: the cubin alone says it. */

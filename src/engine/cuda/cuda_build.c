@@ -15,7 +15,7 @@ enum { BUILD_SHARED_BYTES = 8 }; /* the driver's attribute of a function */
 
 static const struct build_unit {
     const char *file[3];     /* by family; NULL: it has none */
-    const char *function[5]; /* in the order of fxa__cu_module */
+    const char *function[6]; /* in the order of fxa__cu_module */
 } build_units[FXA__CU_UNIT_COUNT] = {
     [FXA__CU_FORWARD] = {{"forward_sm90", "forward_sm80", "forward_simt"}, {"fxa_forward"}},
     [FXA__CU_BACKWARD] = {{"backward_sm90", "backward_sm80", "backward_simt"}, {"fxa_backward", "fxa_grad_q"}},
@@ -27,7 +27,7 @@ static const struct build_unit {
     [FXA__CU_DECODE] = {{"decode_sm90", NULL, NULL}, {"fxa_decode"}},
     [FXA__CU_CAPTURED] = {{"captured", "captured", "captured"},
                           {"fxa_captured_totals", "fxa_captured_sums", "fxa_captured_diagonal", "fxa_captured_store",
-                           "fxa_captured_dense"}},
+                           "fxa_captured_dense", "fxa_captured_params"}},
     [FXA__CU_STAGE] = {{"stage", "stage", "stage"}, {"fxa_stage_copy", "fxa_stage_join"}},
 };
 
@@ -85,7 +85,7 @@ static fxa_status build_load(const fxa__cu_self *self, fxa__cu_code *code, fxa__
     fxa__cu_module *m = &code->unit[unit];
     size_t bytes;
     FXA_TRY(fxa__gpu_status(&self->gpu, cu->module_load(&m->module, m->cubin), "cuModuleLoadData", err));
-    for (int i = 0; i < 5 && build_units[unit].function[i]; i++) {
+    for (int i = 0; i < 6 && build_units[unit].function[i]; i++) {
         const char *name = build_units[unit].function[i];
         if (!fxa__cu_cubin_find(m->cubin, m->size, name, &bytes)) continue;
         int status = build_function(cu, m, name, &m->function[i]);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Gradients of params and captured tensors: how the backward kernels sum them (kernel_args.cuh), and where the sums go
- * afterwards. Those of tensors are collected in dense f32 arrays of the workspace first (captured.cu), then stored in
- * the type and the strides of the caller's; a dense tensor [b, h, q, k] comes from the kernel in storage type.
+ * afterwards. Those of tensors are collected in dense arrays of the workspace first (captured.cu), then stored in the
+ * type and the strides of the caller's; a dense tensor [b, h, q, k] comes from the kernel in storage type.
  */
 #include "cuda_run.h"
 
 #include "../../base/num.h"
 
-enum { CAPTURED_DIAGONALS = 128, CAPTURED_BLOCK = 256, CAPTURED_BLOCKS = 1024 };
+enum { CAPTURED_WARP = 32, CAPTURED_DIAGONALS = 128, CAPTURED_BLOCK = 256, CAPTURED_BLOCKS = 1024 };
 
 /* struct SumTargets and struct GradTensor of captured.cu. */
 typedef struct captured_targets {
@@ -62,7 +62,10 @@ void fxa__cu_captured_args(fxa__cu_call *c) {
     const struct FxaShape *shape = &c->code->unit[FXA__CU_BACKWARD].shape;
     int64_t row = g->sum_rows * program->n_sums, part = (int64_t)g->tiles * g->part_size;
     if (program->n_sums) c->a.sums = (struct FxaSums){g->sums, p->hq * row, row};
-    if (program->grad_diagonal)
+    if (program->grad_diagonal && program->fixed)
+        c->a.grad_diagonal = (struct FxaDiagonalGrad){
+            g->parts, p->hq * g->part_size, g->part_size, 0, (int)p->sk - 1, 0, g->part_size};
+    else if (program->grad_diagonal)
         c->a.grad_diagonal = (struct FxaDiagonalGrad){g->parts,          p->hq * part,  part,        g->part_size,
                                                       shape->k_rows - 1, shape->k_rows, g->part_size};
     if (program->grad_dense) c->a.grad_dense = captured_dense_view(c);
@@ -101,13 +104,21 @@ static fxa_status captured_sums(fxa__cu_call *c) {
     const fxa__cu_grads *g = &c->at.grads;
     captured_targets to = captured_find(&c->code->program);
     int n = c->code->program.n_sums, rows = (int)g->sum_rows, add = (c->p->in.flags & FXA_ACC_PARAMS) != 0;
+    int64_t heads = c->p->in.b * c->p->in.hq;
     double *totals = g->totals, *params = c->bind->dparams;
+    struct FxaExact *sums = g->params;
+    bool any = false;
+    for (int32_t i = 0; i < n; i++) any = any || to.param[i] >= 0;
     FXA_TRY(captured_no_sums(c, &to));
     if (!n) return FXA_OK;
-    void *adding[] = {&c->a.sums, &totals, &rows, &n}, *placing[] = {&c->a, &totals, &params, &to, &add};
+    void *adding[] = {&c->a.sums, &totals, &rows, &n}, *placing[] = {&c->a, &totals, &sums, &to};
+    void *ending[] = {&sums, &params, &to, &add};
     FXA_TRY(fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TOTALS, (fxa__cu_grid){n, c->p->in.hq, c->p->in.b},
                            CAPTURED_BLOCK, adding));
-    return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TO_SUMS, (fxa__cu_grid){1, 1, 1}, CAPTURED_BLOCK, placing);
+    FXA_TRY(fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TO_SUMS,
+                           (fxa__cu_grid){fxa__div_up(heads, CAPTURED_BLOCK), n, 1}, CAPTURED_BLOCK, placing));
+    if (!any) return FXA_OK;
+    return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TO_PARAMS, (fxa__cu_grid){1, 1, 1}, CAPTURED_WARP, ending);
 }
 
 /* ---- Diagonals --------------------------------------------------------------------------------------------------- */
@@ -116,7 +127,8 @@ static fxa_status captured_diagonal(fxa__cu_call *c) {
     const fxa__cuda_program *program = &c->code->program;
     const fxa_problem *p = &c->p->in;
     if (!program->grad_diagonal) return FXA_OK;
-    int tensor = program->program->nodes[program->diagonal].imm, tiles = c->at.grads.tiles;
+    int tensor = program->program->nodes[program->diagonal].imm;
+    int tiles = program->fixed ? 1 : c->at.grads.tiles;
     int size = (int)(p->sq + p->sk - 1), zero = (int)p->sk - 1;
     void *params[] = {&c->a, &tensor, &tiles, &size, &zero};
     return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TO_DIAGONAL,
@@ -142,7 +154,8 @@ static fxa_status captured_store(fxa__cu_call *c, int32_t i) {
     captured_tensor to = captured_target(c, i);
     const float *from = c->at.grads.tensor[i];
     long long count = c->at.grads.count[i];
-    void *params[] = {&from, &to, &count};
+    int exact = c->code->program.exact >> i & 1;
+    void *params[] = {&from, &to, &count, &exact};
     if (!count) return FXA_OK;
     return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_STORE, captured_grid(count), CAPTURED_BLOCK, params);
 }

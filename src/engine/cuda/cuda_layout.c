@@ -204,8 +204,12 @@ static void layout_captured(layout *l) {
     g->sum_rows = (int64_t)g->tiles * shape.sum_rows;
     if (l->g->n_sums) g->sums = layout_take(l, heads, g->sum_rows, l->g->n_sums, sizeof(float));
     if (l->g->n_sums) g->totals = layout_take(l, heads, l->g->n_sums, 1, sizeof(double));
-    g->part_size = (int32_t)(fxa__round_up(l->p->sq, LAYOUT_PAD) + LAYOUT_PAD);
-    if (l->g->grad_diagonal) g->parts = layout_take(l, heads, g->tiles, g->part_size, sizeof(float));
+    if (l->g->n_sums) g->params = layout_take(l, l->g->n_sums, 1, 1, sizeof(struct FxaExact));
+    g->part_size = (int32_t)(l->g->fixed ? l->p->sq + l->p->sk - 1 : fxa__round_up(l->p->sq, LAYOUT_PAD) + LAYOUT_PAD);
+    if (l->g->grad_diagonal && l->g->fixed)
+        g->parts = layout_take(l, heads, g->part_size, 1, sizeof(struct FxaExact));
+    else if (l->g->grad_diagonal)
+        g->parts = layout_take(l, heads, g->tiles, g->part_size, sizeof(float));
     g->pitch = fxa__round_up(l->p->sk, 8);
     int32_t dense = l->g->grad_dense ? l->g->program->nodes[l->g->dense].imm : -1;
     if (dense >= 0 && !fxa__cu_dense_is_direct(l->choice, l->g, l->p))
@@ -213,7 +217,8 @@ static void layout_captured(layout *l) {
     for (size_t i = 0; i < l->p->n_captures && i < FXA_CUDA_TENSORS; i++) {
         if (!l->p->captures[i].grad || (int32_t)i == dense) continue;
         g->count[i] = layout_elements(&l->p->captures[i], l->g->program->tensors[i].rank);
-        g->tensor[i] = layout_take(l, g->count[i], 1, 1, sizeof(float));
+        g->tensor[i] =
+            layout_take(l, g->count[i], 1, 1, l->g->exact >> i & 1 ? sizeof(struct FxaExact) : sizeof(float));
     }
 }
 

@@ -213,6 +213,21 @@ static void choose_gradients(cuda_work *w, const fxa__cuda_config *config) {
     }
 }
 
+/* To whose elements pairs, diagonals or heads add in any order, and must not show it. Where every pair has an element
+ * for itself there is no order. */
+static void choose_exact(cuda_work *w) {
+    fxa__cuda_program *c = w->c;
+    const uint32_t pair = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H | 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
+    for (int32_t i = 0; i < c->program->n_outputs; i++) {
+        const fxa__output *out = &c->program->outputs[i];
+        uint32_t own = 0;
+        if (!w->wanted[i] || out->kind != FXA__OUT_DLOAD || choose_is_load(w, out, c->dense)) continue;
+        bool scattered = fxa__cuda_is_scattered(w, i), sum = !scattered && !choose_is_load(w, out, c->diagonal);
+        bool apart = scattered && fxa__lower_grad_own(c->program, out->slot, &own) && (own & pair) == pair;
+        if (sum || (c->fixed && !apart)) c->exact |= 1u << out->slot;
+    }
+}
+
 bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output) {
     const fxa__cuda_program *c = w->c;
     const fxa__output *out = &c->program->outputs[output];
@@ -274,6 +289,8 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     choose_bound(w);
     w->c->steep = w->c->has_slope && choose_is_steep(w, slope);
     choose_gradients(w, config);
+    w->c->fixed = config->fixed;
+    choose_exact(w);
     choose_runs(w);
     fxa__cuda_names_make(w, &w->names);
 }

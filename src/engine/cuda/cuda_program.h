@@ -12,6 +12,7 @@
  *   words       an i32 or f32 per key or per query: loads at [k], [b, k], [h, k], [b, h, k], and so of q
  *   dense       elements [.., q, k] of a tensor in the storage type
  *   sums        gradients with one element for all pairs of a head or of the run; others are added by scatter()
+ *   exact       tensors whose gradients are added in any order to sums that have none (exact.cuh)
  *
  * The text is the same for programs that differ in numbers alone; who runs it looks at the promises below.
  */
@@ -41,6 +42,7 @@ typedef struct fxa__cuda_config {
     int32_t dense;                      /* tensor that may be read as pair.dense: its strides and sizes are right; -1 */
     uint64_t fits; /* tensors, by bits, whose sizes the caller compares with `least` below; of others all indices that
                       are looked at by pairs are guarded */
+    bool fixed;    /* gradients of captured tensors have the same bits in every run */
     bool scalars;  /* scale and params are where only the device can read them (FxaScalars): not `plain` then */
     bool words;    /* loads may be words: tensors have an element for each entry, head and position */
     bool plain; /* scale and params that are factors or divisors of floats are finite and not 0, and the factor of the
@@ -68,7 +70,10 @@ typedef struct fxa__cuda_program {
      * input -1 - x has values (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). If one has fewer, the text is not for
      * it: make another without that bit. */
     int64_t least[FXA_MAX_TENSORS][FXA_MAX_RANK];
-    bool steep; /* the slope may be infinite or NaN */
+    uint32_t exact; /* tensors, by bits, whose gradients are collected in FxaExact: sums of heads, and with `fixed` all
+                       to one element of which several pairs may add */
+    bool fixed;     /* as the caller said */
+    bool steep;     /* the slope may be infinite or NaN */
     bool has_value, has_slope, has_mask, has_scatter, grad_diagonal, grad_dense;
     fxa__writer text;
 } fxa__cuda_program;

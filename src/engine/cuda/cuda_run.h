@@ -38,12 +38,13 @@ typedef struct fxa__cu_rows {
 typedef struct fxa__cu_grads {
     float *sums; /* [b, h, sum_rows, n_sums]: of warps */
     int64_t sum_rows;
-    double *totals; /* [b, h, n_sums] */
-    float *parts;   /* [b, h, tiles, part_size]: along diagonals, a row for each key tile */
+    double *totals;          /* [b, h, n_sums] */
+    struct FxaExact *params; /* [n_sums] */
+    void *parts; /* [b, h, tiles, part_size]: along diagonals, a row for each key tile; fixed: FxaExact, one row */
     int32_t tiles, part_size;
     uint16_t *dense; /* [b, h, q, pitch]: of pairs */
     int64_t pitch;
-    float *tensor[FXA_CUDA_TENSORS]; /* dense, in f32 */
+    float *tensor[FXA_CUDA_TENSORS]; /* dense, in f32 or FxaExact */
     int64_t count[FXA_CUDA_TENSORS]; /* elements */
 } fxa__cu_grads;
 

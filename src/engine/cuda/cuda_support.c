@@ -193,7 +193,8 @@ static bool cu_hopper_has_grads(const fxa__cu_choice *c, const fxa__cuda_program
 
 static fxa__cu_family cu_family(const fxa__cu_self *s, const fxa_problem *p, const fxa__cu_choice *c,
                                 const fxa__cuda_program *g) {
-    bool backward = p->pass == FXA_BACKWARD, fixed = (p->flags & FXA_DETERMINISTIC) && (p->flags & FXA_GRAD_Q);
+    bool backward = p->pass == FXA_BACKWARD, by_pairs = (p->flags & FXA_GRAD_Q) || g->grad_diagonal;
+    bool fixed = (p->flags & FXA_DETERMINISTIC) && by_pairs;
     bool maps = !s->on_device || s->gpu.driver.tensor_map;
     if (c->dtype == FXA_F32 || s->forced == FXA__CU_SIMT) return FXA__CU_SIMT;
     bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CU_SM80 && c->out == c->dtype &&
@@ -261,6 +262,7 @@ static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_
     config.grad_params = backward ? p->in.param_grads : 0;
     config.grad_tensors = backward ? cu_tensor_grads(&p->in) : 0;
     config.plain = c->plain;
+    config.fixed = backward && (p->in.flags & FXA_DETERMINISTIC);
     config.scalars = p->in.flags & FXA_SCALARS_IN_MEMORY;
     config.fits = UINT64_MAX;
     for (;;) {

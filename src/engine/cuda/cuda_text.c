@@ -313,7 +313,9 @@ static void cudatext_partials(cuda_text *t) {
 static void cudatext_add(cuda_text *t, const fxa__output *out) {
     cudatext_put(t, "        {\n");
     fxa__cuda_place_write(&t->grads, out, t->w);
-    fxa__write_format(t->w, "            if (inside) atomicAdd(a.grad_tensor[%d] + at, ds * (", (int)out->slot);
+    fxa__write_format(t->w, "            if (inside) %s[%d] + at, ds * (",
+                      t->c->exact >> out->slot & 1 ? "exact_add((FxaExact *)a.grad_tensor" : "atomicAdd(a.grad_tensor",
+                      (int)out->slot);
     fxa__lower_emit_value(&t->grads, out->value, t->w);
     cudatext_put(t, "));\n        }\n");
 }
@@ -361,6 +363,8 @@ static void cudatext_switches(cuda_text *t) {
     cudatext_switch(t, "GRAD_DENSE", c->grad_dense);
     cudatext_switch(t, "GRAD_SUMS", c->n_sums);
     cudatext_switch(t, "GRAD_SCATTER", c->has_scatter);
+    cudatext_switch(t, "GRAD_EXACT", (int)c->exact);
+    cudatext_switch(t, "GRAD_FIXED", c->fixed && c->grad_diagonal);
 }
 
 bool fxa__cuda_text_write(const cuda_work *w) {

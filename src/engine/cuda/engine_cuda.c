@@ -98,12 +98,11 @@ static void cu_close(fxa__host *host, void *self) {
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
 
-/* dQ of the joint backward is added in any order, and so is what is scattered; several diagonals may share an element.
- */
+/* dQ of the joint backward is added in any order, and so are what is scattered and diagonals where nobody asked. */
 static bool cu_is_deterministic(const fxa__problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
     if (p->in.pass == FXA_FORWARD) return true;
     bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->family == FXA__CU_SIMT;
-    return dq && !g->has_scatter && !g->grad_diagonal;
+    return dq && (g->fixed || (!g->has_scatter && !g->grad_diagonal));
 }
 
 /* Tiles that are left out where the mask leaves nothing of them. */

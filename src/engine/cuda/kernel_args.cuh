@@ -54,9 +54,21 @@ struct FxaDiagonal {
 };
 
 /*
+ * A sum of floats in which their order makes no difference: a whole number of 320 bits in units of 2^-149, negative ones
+ * as in two's complement (exact.cuh). rest: what is not finite among them, else 0.
+ */
+#define FXA_CUDA_EXACT 5
+struct FxaExact {
+    unsigned long long word[FXA_CUDA_EXACT];
+    float rest;
+    int unused;
+};
+
+/*
  * Sums of the score's gradient along diagonals. Key tile n adds into data[b*b + h*h + n*n + zero + n*zero_step + (q-k)]
  * where that index (without the strides) lies in 0..size-1. With n = 0 all tiles share a row and add atomically; with a
- * row per key tile (zero_step = 128) the sums are bit-stable and fxa_diagonal_reduce adds the rows in order.
+ * row per key tile (zero_step = 128) the row is the tile's own. With PROG_GRAD_FIXED data is FxaExact, strides and size
+ * count those, and n = zero_step = 0.
  */
 struct FxaDiagonalGrad {
     float *data;
@@ -111,7 +123,7 @@ struct FxaArgs {
     struct FxaVector q_vector, k_vector;
     struct FxaView dense, grad_dense; /* [b, h, q, k], k contiguous; stride 0 of b or h: shared. grad_dense is whole */
     struct FxaCapture tensor[FXA_CUDA_TENSORS];
-    float *grad_tensor[FXA_CUDA_TENSORS]; /* what scatter() adds to; set to 0 by the host */
+    float *grad_tensor[FXA_CUDA_TENSORS]; /* what scatter() adds to; set to 0 by the host. PROG_GRAD_EXACT: FxaExact */
     struct FxaSums sums;
     float f[FXA_CUDA_SCALARS + FXA_CUDA_RUNS];
     int i[FXA_CUDA_SCALARS];

@@ -6,7 +6,7 @@
 #ifndef FXA_CUDA_PAIR_LOADS_CUH
 #define FXA_CUDA_PAIR_LOADS_CUH
 
-#include "score.cuh"
+#include "diagonal_sums.cuh"
 #include "storage.cuh"
 
 /* Positions past the lengths read zeros of the dense tensor. */
@@ -32,15 +32,20 @@ struct PairLoads {
 
 /* Gradients of the dense tensor and of the diagonal row, for a pair whose new score has the gradient ds. n: key tile.
  */
-FXA_INLINE void store_captured(const FxaArgs &a, int b, int h, int n, int q, int k, float ds)
+FXA_INLINE void store_dense(const FxaArgs &a, int b, int h, int q, int k, float ds)
 {
 #if PROG_GRAD_DENSE
     row_of(a.grad_dense, b, h, q)[k] = to_stored(ds);
 #endif
+}
+
+FXA_INLINE void store_captured(const FxaArgs &a, int b, int h, int n, int q, int k, float ds)
+{
+    store_dense(a, b, h, q, k, ds);
 #if PROG_GRAD_DIAGONAL
     const FxaDiagonalGrad &g = a.grad_diagonal;
     const int at = q - k + g.zero + n * g.zero_step;
-    if ((unsigned)at < (unsigned)g.size) atomicAdd(g.data + b * g.b + h * g.h + n * g.n + at, ds);
+    if ((unsigned)at < (unsigned)g.size) diagonal_add(diagonal_row(a, b, h, n) + at, ds);
 #endif
 }
 

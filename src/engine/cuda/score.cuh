@@ -22,6 +22,9 @@
  *                       Both: with PROG_SLOPE in the kernels for sm_80 and f32 only. backward_wide_sm90.cu has no
  *                       gradients of captured tensors.
  *
+ *   PROG_GRAD_EXACT     tensors, by bits, whose gradients are collected in FxaExact: in any order, with the same bits
+ *   PROG_GRAD_FIXED     sums along diagonals are FxaExact
+ *
  * struct Program, which inherits what it does not need from ProgramBase:
  *   static float unit(a)               > 0; the new score times log2(e) is value() * unit(). So a factor that all
  *                                      scores have in common (the scale, the cap) costs nothing per pair.
@@ -44,6 +47,7 @@
 #ifndef FXA_CUDA_SCORE_CUH
 #define FXA_CUDA_SCORE_CUH
 
+#include "exact.cuh"
 #include "spans.cuh"
 
 /*
@@ -148,6 +152,12 @@ struct ProgramBase {
 #endif
 #ifndef PROG_GRAD_SCATTER
 #define PROG_GRAD_SCATTER 0
+#endif
+#ifndef PROG_GRAD_EXACT
+#define PROG_GRAD_EXACT 0
+#endif
+#ifndef PROG_GRAD_FIXED
+#define PROG_GRAD_FIXED 0
 #endif
 
 static_assert(!(PROG_SLOPE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "gradients of captured tensors need slope 1");

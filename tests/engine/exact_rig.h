@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * src/engine/cuda/exact.cuh for the host, with what it asks of a device.
+ */
+#ifndef EXACT_RIG_H
+#define EXACT_RIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define FXA_CUDA_DEVICE_CUH /* what follows, in place of device.cuh */
+#include "engine/cuda/kernel_args.cuh"
+
+typedef unsigned u32;
+typedef unsigned long long u64;
+#define FXA_INLINE static inline
+
+static inline int __float_as_int(float x) {
+    int bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float __int_as_float(int bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline long long __double_as_longlong(double x) {
+    long long bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float exact_rig_float(float *to, float x) {
+    float old = *to;
+    *to += x;
+    return old;
+}
+
+static inline u64 exact_rig_word(u64 *to, u64 x) {
+    u64 old = *to;
+    *to += x;
+    return old;
+}
+
+#define atomicAdd(to, x) _Generic((to), float *: exact_rig_float, u64 *: exact_rig_word)(to, x)
+
+#include "engine/cuda/exact.cuh"
+
+#undef atomicAdd
+
+#endif
