@@ -46,7 +46,7 @@ static inline u64 exact_rig_word(u64 *to, u64 x) {
     return old;
 }
 
-#define atomicAdd(to, x) _Generic((to), float *: exact_rig_float, u64 *: exact_rig_word)(to, x)
+#define atomicAdd(to, x) _Generic((to), float * : exact_rig_float, u64 * : exact_rig_word)(to, x)
 
 #include "engine/cuda/exact.cuh"
 

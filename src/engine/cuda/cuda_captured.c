@@ -63,8 +63,8 @@ void fxa__cu_captured_args(fxa__cu_call *c) {
     int64_t row = g->sum_rows * program->n_sums, part = (int64_t)g->tiles * g->part_size;
     if (program->n_sums) c->a.sums = (struct FxaSums){g->sums, p->hq * row, row};
     if (program->grad_diagonal && program->fixed)
-        c->a.grad_diagonal = (struct FxaDiagonalGrad){
-            g->parts, p->hq * g->part_size, g->part_size, 0, (int)p->sk - 1, 0, g->part_size};
+        c->a.grad_diagonal =
+            (struct FxaDiagonalGrad){g->parts, p->hq * g->part_size, g->part_size, 0, (int)p->sk - 1, 0, g->part_size};
     else if (program->grad_diagonal)
         c->a.grad_diagonal = (struct FxaDiagonalGrad){g->parts,          p->hq * part,  part,        g->part_size,
                                                       shape->k_rows - 1, shape->k_rows, g->part_size};

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gradients of the cuda engine on a GPU that random problems (test_cuda_device) reach too seldom, against the reference
+ * by the same bounds: those of captured tensors and params of every class, with FXA_DETERMINISTIC the same bits in many
+ * runs, by each family of kernels. FXA_TEST_DTYPE=f32 has simt alone. Skips by name where the engine is not.
+ */
+#include "base/dtype.h"
+#include "support/conf_case.h"
+#include "support/own_engines.h"
+#include "t.h"
+
+#include <unistd.h>
+
+static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__engine_cpu, &fxa__engine_ref};
+
+enum { GRADS_RUNS = 6, GRADS_SECONDS = 60, GRADS_SHAPES = 2 };
+
+/* Why the engine does not run here; NULL: it does. */
+static const char *grads_missing(void) {
+    static fxa_support report;
+    fxa_context *ctx = NULL;
+    fxa_problem p = FXA_PROBLEM_INIT;
+    size_t count = 1;
+    fxa_error err;
+    const char *standin = getenv("FXA_TEST_STANDIN");
+    if (standin && *standin) return "kernels of the cuda engine need a GPU";
+    p.b = p.hq = 1, p.sq = p.sk = p.d = 64, p.q.dtype = FXA_F32, p.alignment = 16, p.device = FXA_CUDA;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
+    fxa_context_destroy(ctx);
+    return report.supported ? NULL : report.reason;
+}
+
+typedef struct grads_row {
+    const char *text;
+    uint32_t features, flags; /* of attn_case.h; of the backward pass */
+    int64_t size[4];          /* of the first tensor; 0: as drawn */
+} grads_row;
+
+static attn_shape grads_shape(int i) {
+    attn_shape s = {.b = 2, .hkv = 2, .hq = i ? 2 : 4, .sq = i ? 130 : 70, .sk = i ? 97 : 190};
+    s.d = s.dv = i ? 128 : 64, s.page_size = i ? 16 : 24, s.n_pages = i ? 9 : 7, s.window = s.sk;
+    return s;
+}
+
+/* More runs of the backward pass, which must leave the same bytes. */
+static bool grads_again(conf_case *c) {
+    static unsigned char first[1 << 22];
+    size_t used = 0;
+    for (int run = 0; run < GRADS_RUNS; run++, used = 0) {
+        conf_buffer *t;
+        conf_restore_outputs(c, FXA_BACKWARD);
+        if (!conf_run(c, "cuda", FXA_BACKWARD) || c->refused) return false;
+        for (int i = 0; (t = conf_output(c, FXA_BACKWARD, i)); used += t->bytes, i++) {
+            if (used + t->bytes + sizeof c->dparams > sizeof first) abort();
+            if (run == 0) memcpy(first + used, t->memory, t->bytes);
+            if (memcmp(first + used, t->memory, t->bytes)) {
+                snprintf(c->why, sizeof c->why, "run %d has other bits of %s", run, t->name);
+                return false;
+            }
+        }
+        if (run == 0) memcpy(first + used, c->dparams, sizeof c->dparams);
+        if (memcmp(first + used, c->dparams, sizeof c->dparams)) {
+            snprintf(c->why, sizeof c->why, "run %d has other bits of params", run);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* 1: right; 0: refused, or nothing can be said. */
+static int grads_one(fxa_context *ctx, const grads_row *row, int shape, uint64_t *rng) {
+    static conf_case c;
+    static conf_tally tally;
+    char what[400];
+    fxa_error err;
+    fxa_program *program = NULL;
+    attn_shape s = grads_shape(shape);
+    T_OK(fxa_program_parse(ctx, row->text, SIZE_MAX, &program, &err));
+    if (!program) return 0;
+    bool ok = conf_draw(&c, ctx, row->features, &s, program, "program", NULL, &tally, rng), forward = ok;
+    fxa_problem *p = &c.base.data.problem;
+    if (ok && row->size[0]) conf_resize(&c, 0, row->size, rng);
+    p->alignment = row->features & ATTN_STRIDES ? 0 : 16;
+    p->flags &= ~(uint32_t)FXA_WANT_MAX;
+    c.base.data.backward_flags |= row->flags;
+    alarm(GRADS_SECONDS); /* ends the process */
+    ok = ok && conf_check_forward(&c, "cuda");
+    forward = ok && !c.refused;
+    ok = ok && conf_check_backward(&c, "cuda");
+    bool right = ok && forward && !c.refused && !c.unsure;
+    if (ok && c.refused) printf("  refused: %s\n", c.why);
+    if (right && (row->flags & FXA_DETERMINISTIC)) ok = grads_again(&c);
+    alarm(0);
+    conf_describe(&c, what, sizeof what);
+    if (!ok) T_FAIL("%s\n    %s\n    %s\n", row->text, what, c.why);
+    conf_free(&c);
+    return ok && right;
+}
+
+/* By every family that a device may have; f32 has one. */
+static void grads_rows(const grads_row *rows, size_t n, size_t least) {
+    static const char *const families[] = {"", "sm80", "simt"};
+    const char *missing = grads_missing();
+    uint64_t rng = t_seed() * 0x9E3779B97F4A7C15u;
+    if (missing) T_SKIP(missing);
+    setenv("FXA_TEST_DTYPE", "bf16", 0);
+    bool narrow = strcmp(getenv("FXA_TEST_DTYPE"), "f32") != 0;
+    for (int f = 0; f < (narrow ? 3 : 1); f++) {
+        fxa_context *ctx = NULL;
+        fxa_error err;
+        size_t right = 0;
+        setenv("FXA_CUDA_FAMILY", families[f], 1);
+        T_OK(fxa_context_create(NULL, &ctx, &err));
+        for (size_t i = 0; i < n; i++)
+            for (int shape = 0; shape < GRADS_SHAPES; shape++) right += (size_t)grads_one(ctx, &rows[i], shape, &rng);
+        printf("  %s: %zu of %zu right\n", f ? families[f] : "any", right, GRADS_SHAPES * n);
+        T_CHECK(right >= least);
+        fxa_context_destroy(ctx);
+    }
+    setenv("FXA_CUDA_FAMILY", "", 1);
+}
+
+#define GRADS_ROWS(rows, least) grads_rows(rows, sizeof(rows) / sizeof *(rows), least)
+
+static const char grads_scatter[] = "tensor t : f32[1]\ntensor ids : i32[1]\nparam a : float\n"
+                                    "score = score + t[ids[k] + q % 3] + a * float(k % 5)\nmask = k <= q + 40";
+static const char grads_slope[] = "tensor t : bf16[2]\nparam cap : float\n"
+                                  "score = cap * tanh(score * t[h, (q * k) % 7] / cap) + t[h, 0]";
+static const char grads_bucket[] = "tensor t : f16[2]\nscore = score + t[h, min(abs(q - k) >> 1, 31)]\nmask = k <= q";
+static const char grads_distance[] = "tensor t : f32[1]\nscore = score + t[q - k + 100]";
+
+TEST(same_bits_in_every_run) {
+    static const grads_row rows[] = {
+        {grads_scatter, ATTN_GQA, FXA_DETERMINISTIC, {0}},
+        {grads_scatter, ATTN_GQA | ATTN_VARLEN, FXA_DETERMINISTIC, {0}},
+        {grads_slope, ATTN_GQA, FXA_DETERMINISTIC, {4, 7}},
+        {grads_bucket, ATTN_GQA, FXA_DETERMINISTIC, {4, 32}},
+        {grads_bucket, ATTN_GQA | ATTN_PADDING, FXA_DETERMINISTIC | FXA_ACC_TENSORS, {4, 32}},
+        {grads_distance, ATTN_GQA | ATTN_DROPOUT, FXA_DETERMINISTIC, {300}},
+    };
+    GRADS_ROWS(rows, 8);
+}
+
+/* One element for all, for each entry or head, for each row or key; indices that leave the tensor. */
+TEST(every_class) {
+    static const grads_row rows[] = {
+        {"tensor t : f32[0]\nparam a : float\nscore = score + a * t[] * float(k - q)", ATTN_GQA, 0, {0}},
+        {"tensor t : f16[1]\nscore = score + t[b] * float(k % 3)", ATTN_GQA, 0, {2}},
+        {"tensor t : bf16[2]\nscore = score * t[b, h % 2] + t[0, h]", ATTN_GQA, FXA_ACC_TENSORS, {2, 4}},
+        {"tensor t : f32[2]\nscore = score + t[h, q]", ATTN_GQA | ATTN_STRIDES, 0, {0}},
+        {"tensor t : f64[2]\nscore = score + t[b, k]", ATTN_GQA, 0, {0}},
+        {"tensor t : f32[2]\nscore = score + t[q, k] + t[k, q]", ATTN_GQA, 0, {190, 190}},
+        {grads_bucket, ATTN_GQA, 0, {4, 32}},
+        {grads_scatter, ATTN_GQA | ATTN_STRIDES, 0, {0}},
+        {"tensor t : f32[1]\nscore = score + t[q * k - 40]", ATTN_GQA, FXA_DETERMINISTIC, {11}},
+    };
+    GRADS_ROWS(rows, 12);
+}
+
+T_MAIN
