@@ -205,7 +205,7 @@ static void layout_captured(layout *l) {
     if (l->g->n_sums) g->sums = layout_take(l, heads, g->sum_rows, l->g->n_sums, sizeof(float));
     if (l->g->n_sums) g->totals = layout_take(l, heads, l->g->n_sums, 1, sizeof(double));
     if (l->g->n_sums) g->params = layout_take(l, l->g->n_sums, 1, 1, sizeof(struct FxaExact));
-    g->part_size = (int32_t)(l->g->fixed ? l->p->sq + l->p->sk - 1 : fxa__round_up(l->p->sq, LAYOUT_PAD) + LAYOUT_PAD);
+    g->part_size = (int32_t)(l->g->fixed ? l->p->sq + l->p->sk : fxa__round_up(l->p->sq, LAYOUT_PAD) + LAYOUT_PAD);
     if (l->g->grad_diagonal && l->g->fixed)
         g->parts = layout_take(l, heads, g->part_size, 1, sizeof(struct FxaExact));
     else if (l->g->grad_diagonal)
