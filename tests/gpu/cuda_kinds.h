@@ -20,7 +20,15 @@
 enum { KINDS_MORE = 5 /* of ten shapes have this many pairs at most: */, KINDS_FEW = 4000, KINDS_MOST = 120000 };
 
 /* What a kind has for certain, besides features of cases. */
-enum { KINDS_FIXED = 1, KINDS_GRADS = 2, KINDS_SCALARS = 4, KINDS_DECODE = 8, KINDS_LOOSE = 16, KINDS_MAX = 32 };
+enum {
+    KINDS_FIXED = 1,
+    KINDS_GRADS = 2,
+    KINDS_SCALARS = 4,
+    KINDS_DECODE = 8,
+    KINDS_LOOSE = 16,
+    KINDS_MAX = 32,
+    KINDS_LSE = 64
+};
 
 static const struct kinds_theme {
     const char *name;
@@ -44,6 +52,10 @@ static const struct kinds_theme {
     {"packed pages", ATTN_VARLEN | ATTN_CHUNKED | ATTN_PAGED | ATTN_PADDING, 0},
     {"lengths", ATTN_LENGTHS | ATTN_SINK_ZERO, 0},
     {"packed with gaps", ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING | ATTN_GQA, 0},
+    {"types", ATTN_DTYPES | ATTN_MIXED, 0},
+    {"maximum", 0, KINDS_MAX},
+    {"joined", ATTN_ACC | ATTN_GQA, 0},
+    {"f64 of rows", ATTN_DLSE, KINDS_LSE},
     {"decode of pages", ATTN_PAGED | ATTN_PADDING | ATTN_GQA, KINDS_DECODE},
 };
 enum { KINDS_THEMES = sizeof kinds_themes / sizeof *kinds_themes };
@@ -66,6 +78,7 @@ static const char *const kinds_texts[] = {
     "tensor t : f32[0]\nparam a : float\nscore = score * t[] + a",
     "tensor w : u8[2]\nmask = w[b, k] > 2",
     "param cap : float\nscore = cap * tanh(score / cap)\nmask = k <= q",
+    "mask = score > 0.25 || k % 5 == 0",
     "tensor w : i8[1]\ntensor g : f64[1]\nmask = w[k] <= w[q]\nscore = score * g[h]",
 };
 enum { KINDS_TEXTS = sizeof kinds_texts / sizeof *kinds_texts };
@@ -113,10 +126,9 @@ static uint32_t kinds_features(const kinds_kind *k, uint64_t *rng) {
     uint32_t some = k->theme->features | (plain & (uint32_t)attn_next(rng));
     some |= others & (uint32_t)(attn_next(rng) & attn_next(rng) & attn_next(rng));
     if (k->also & KINDS_DECODE) some &= ~(uint32_t)(ATTN_DIMS | ATTN_DROPOUT);
-    if (attn_int(rng, 0, 99) == 0) some |= ATTN_DTYPES | ATTN_MIXED;                   /* nearly always refused */
+    if (attn_int(rng, 0, 19) == 0) some |= attn_int(rng, 0, 1) ? ATTN_DTYPES : ATTN_DTYPES | ATTN_MIXED;
     if (k->theme->features & (ATTN_MAPS | ATTN_ROWS)) some &= ~(uint32_t)ATTN_DROPOUT; /* as these are, together */
     if (k->theme->features & ATTN_DROPOUT) some &= ~(uint32_t)(ATTN_MAPS | ATTN_ROWS);
-    if (k->theme->features & ATTN_ACC) some &= ~(uint32_t)ATTN_VARLEN;
     return frame_features(some);
 }
 
@@ -124,7 +136,7 @@ static uint32_t kinds_also(const struct kinds_theme *theme, uint64_t *rng) {
     uint32_t also = theme->also | (attn_int(rng, 0, 1) ? KINDS_GRADS : 0) | (attn_int(rng, 0, 4) ? 0 : KINDS_FIXED);
     also |= (attn_int(rng, 0, 5) ? 0 : KINDS_LOOSE) | (attn_int(rng, 0, 11) ? 0 : KINDS_SCALARS);
     if (theme->features & ATTN_PAGED) also &= ~(uint32_t)KINDS_LOOSE;
-    return also | (attn_int(rng, 0, 199) ? 0 : KINDS_MAX);
+    return also | (attn_int(rng, 0, 19) ? 0 : KINDS_MAX) | (attn_int(rng, 0, 19) ? 0 : KINDS_LSE);
 }
 
 /* The program is the caller's to destroy. */
@@ -228,7 +240,7 @@ static bool kinds_is_aligned(const conf_case *c) {
 static void kinds_narrow(conf_case *c, const kinds_kind *k) {
     fxa_problem *p = &c->base.data.problem;
     if ((k->also & KINDS_SCALARS) && !(p->flags & FXA_DROPOUT)) p->flags |= FXA_SCALARS_IN_MEMORY;
-    if (!(k->also & KINDS_MAX)) p->flags &= ~(uint32_t)(FXA_WANT_MAX | FXA_ACC_OUT);
+    if (!(k->also & KINDS_MAX)) p->flags &= ~(uint32_t)FXA_WANT_MAX;
     p->alignment = !(k->also & KINDS_LOOSE) && kinds_is_aligned(c) ? 16 : 0;
     if (k->also & KINDS_FIXED) c->base.data.backward_flags |= FXA_DETERMINISTIC;
     if (k->also & KINDS_GRADS) return;
@@ -273,10 +285,11 @@ static int kinds_revalue(conf_case *c, uint64_t *rng) {
 static int kinds_case(conf_case *c, fxa_context *ctx, const kinds_kind *k, int i, conf_tally *tally) {
     uint64_t rng = kinds_mix(k->start, 1000 + (uint64_t)i);
     attn_shape s = kinds_shape(k, &rng);
-    for (;; s.kind++) { /* LSE is f32 */
+    fxa_dtype lse = k->also & KINDS_LSE ? FXA_F64 : FXA_F32;
+    for (;; s.kind++) {
         fxa_program_retain(k->program);
         if (!conf_draw(c, ctx, k->features, &s, k->program, k->name, NULL, tally, &rng)) return -1;
-        if (c->base.data.t[FXA_SLOT_LSE].dtype == FXA_F32) break;
+        if (c->base.data.t[FXA_SLOT_LSE].dtype == lse) break;
         conf_free(c);
     }
     if (k->dense) kinds_resize(c, k, &s, &rng);

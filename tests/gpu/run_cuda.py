@@ -26,13 +26,13 @@ from run_cudnn import libraries
 # Families with the storage types that they are run with, and which part of the processes they get.
 FAMILIES = {"any": (("bf16", "f16"), 5), "sm80": (("f16", "bf16"), 3), "simt": (("f32", "bf16", "f32"), 2)}
 KINDS, SHAPES = 3, 12  # kinds of a process, shapes of a kind
-SANITIZED = 19  # kinds, one for each theme
+SANITIZED = 23  # kinds, one for each theme
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
          "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")
 # What cases are counted by: the words of test_cuda_device.
-FEATURES = """padded packed paged packed-and-paged sink sink-zero dropout causal window positions bottom-right scalars-in-memory
-dLSE dsink deterministic added-to added-to-captured some-gradients gradients-of-params gradients-of-captured lengths-seen
+FEATURES = """padded packed paged packed-and-paged sink sink-zero dropout causal window positions bottom-right scalars-in-memory maximum joined mixed-types
+other-results lse-f64 dLSE dsink deterministic added-to added-to-captured some-gradients gradients-of-params gradients-of-captured lengths-seen
 map-affine map-segments map-table map-dynamic captured params i64 narrow-words captured-strided pair-tensor pair-tensor-gradient
 layouts pitched wild-strides gqa d!=dv odd-columns d<8 odd-lengths one-row one-key many-tiles decode unaligned values-small
 values-large values-nan d:32 d:64 d:96 d:128 d:192 d:256""".split()

@@ -57,7 +57,9 @@ static void cudev_tag_flags(const conf_case *c, char *out, size_t room) {
                    {FXA_WINDOW, "window"},
                    {FXA_POSITIONS, "positions"},
                    {FXA_BOTTOM_RIGHT, "bottom-right"},
-                   {FXA_SCALARS_IN_MEMORY, "scalars-in-memory"}},
+                   {FXA_SCALARS_IN_MEMORY, "scalars-in-memory"},
+                   {FXA_WANT_MAX, "maximum"},
+                   {FXA_ACC_OUT, "joined"}},
       backward[] = {{FXA_GRAD_LSE, "dLSE"},
                     {FXA_GRAD_SINK, "dsink"},
                     {FXA_DETERMINISTIC, "deterministic"},
@@ -121,6 +123,14 @@ static void cudev_tags(const conf_case *c, const kinds_kind *k, int values, char
     for (int i = FXA_SLOT_Q; i <= FXA_SLOT_DV; i++) styles[c->base.data.t[i].style] = true;
     cudev_tag(out, room, styles[ATTN_BSHD] || styles[ATTN_SBHD], "layouts"),
         cudev_tag(out, room, styles[ATTN_PITCHED], "pitched");
+    bool mixed = false, other = false;
+    for (int i = FXA_SLOT_K; i <= FXA_SLOT_DV; i++) {
+        bool row = i == FXA_SLOT_LSE || i == FXA_SLOT_MAX_ROW || i == FXA_SLOT_DLSE;
+        bool apart = !row && c->slot[i].dtype != c->slot[FXA_SLOT_Q].dtype;
+        mixed = mixed || (apart && i <= FXA_SLOT_V), other = other || (apart && i > FXA_SLOT_V);
+    }
+    cudev_tag(out, room, mixed, "mixed-types"), cudev_tag(out, room, other, "other-results");
+    cudev_tag(out, room, c->slot[FXA_SLOT_LSE].dtype == FXA_F64, "lse-f64");
     cudev_tag(out, room, styles[ATTN_WILD] || styles[ATTN_EXPANDED], "wild-strides");
     cudev_tag(out, room, x->hq != x->hkv, "gqa"), cudev_tag(out, room, x->d != x->dv, "d!=dv");
     cudev_tag(out, room, x->d % 8 || x->dv % 8, "odd-columns"), cudev_tag(out, room, x->d < 8, "d<8");

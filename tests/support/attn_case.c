@@ -174,7 +174,7 @@ static fxa_dtype case_draw_float(attn_case *c, uint64_t *rng) {
 static attn_style case_draw_style(attn_case *c, bool input, uint64_t *rng) {
     if (!case_has(c, ATTN_STRIDES)) return ATTN_BHSD;
     static const attn_style of_kinds[] = {ATTN_BHSD, ATTN_BSHD, ATTN_SBHD, ATTN_PITCHED, ATTN_PITCHED, ATTN_PITCHED};
-    int64_t drawn = attn_int(attn_case_kind(c, rng), 0, c->kinds ? 63 : input ? ATTN_EXPANDED : ATTN_WILD);
+    int64_t drawn = attn_int(attn_case_kind(c, rng), 0, c->kinds ? 23 : input ? ATTN_EXPANDED : ATTN_WILD);
     if (c->kinds)
         return drawn ? of_kinds[drawn % 6] : input ? ATTN_EXPANDED : ATTN_WILD; /* most engines refuse those */
     return (attn_style)drawn;
