@@ -32,13 +32,19 @@ typedef struct emit_words {
     const char *fused;    /* x * y + z with one rounding; NULL: sums are sums */
     const char *plain[3]; /* + - * that no compiler fuses; NULL: it does not by itself */
     const char *tanh;     /* NULL: that of <math.h> */
+    const char *times;    /* a product, for small powers; NULL: they are those of <math.h> */
 } emit_words;
 
 static const emit_words emit_dialects[FXA__DIALECTS] = {
-    [FXA__C_F64] = {"", "s->", "a->", NULL, {0}, NULL},
-    [FXA__C_F32] = {"f", "s->", "a->", "fmaf", {0}, NULL},
-    [FXA__CUDA_F32] =
-        {"f", "", "a.", "__fmaf_rn", {"__fadd_rn(a, b)", "__fsub_rn(a, b)", "__fmul_rn(a, b)"}, "score_tanh"},
+    [FXA__C_F64] = {"", "s->", "a->", NULL, {0}, NULL, NULL},
+    [FXA__C_F32] = {"f", "s->", "a->", "fmaf", {0}, NULL, NULL},
+    [FXA__CUDA_F32] = {"f",
+                       "",
+                       "a.",
+                       "__fmaf_rn",
+                       {"__fadd_rn(a, b)", "__fsub_rn(a, b)", "__fmul_rn(a, b)"},
+                       "score_tanh",
+                       "__fmul_rn"},
 };
 
 const char *fxa__lower_emit_args(fxa__dialect dialect) { return emit_dialects[dialect].args; }
@@ -172,6 +178,21 @@ static bool emit_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
     return true;
 }
 
+/* Squares and cubes are products where a power would be a function of a hundred instructions, and no better. */
+static bool emit_small_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
+    const char *times = emit_dialects[e->dialect].times;
+    const fxa__node *by = &e->p->nodes[n->arg[n->n_args - 1]];
+    if (!times || n->op != FXA_OP_POW || by->op != FXA_OP_CONST || (by->f != 2 && by->f != 3)) return false;
+    for (int i = (int)by->f; i > 1; i--) fxa__write_format(w, "%s(", times);
+    fxa__lower_emit_value(e, n->arg[0], w);
+    for (int i = (int)by->f; i > 1; i--) {
+        fxa__write_format(w, ", ");
+        fxa__lower_emit_value(e, n->arg[0], w);
+        fxa__write_format(w, ")");
+    }
+    return true;
+}
+
 static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     uint32_t type = e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type; /* as eval.c chooses */
@@ -184,7 +205,7 @@ static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
         emit_fused(e, n, product, w);
         return;
     }
-    if (emit_power(e, n, w)) return;
+    if (emit_power(e, n, w) || emit_small_power(e, n, w)) return;
     if (type == FXA_FLOAT && plain[0] && n->op >= FXA_OP_ADD && n->op <= FXA_OP_MUL) text = plain[n->op - FXA_OP_ADD];
     FXA__ASSERT(text && strcmp(text, "NA") != 0);
     fxa__write_format(w, n->type == FXA_FLOAT ? "(real)(" : "(int)(");
