@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What few problems have, by the cuda engine on a GPU against the reference, feature by feature: operands of every type
+ * and stride, results that join what is there, nothing to attend to, masks that read the score, backward programs of
+ * the caller's, dropout at moved coordinates, scales of 0 and below, as many params and tensors as kernels take. Each
+ * feature has a few programs with several shapes each. FXA_TEST_ENGINE=cpu runs all of it without a GPU, as the last
+ * test does with some; FXA_TEST_SHAPES says how many shapes, FXA_TEST_REASONS=1 prints what was refused and why.
+ */
+#include "support/conf_frame.h"
+#include "support/own_engines.h"
+#include "t.h"
+
+#include <math.h>
+
+static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__engine_cpu, &fxa__engine_ref};
+
+enum { FEATURE_SHAPES = 6, FEATURE_SECONDS = 60, FEATURE_TEXTS = 4 };
+
+typedef struct feature {
+    uint32_t features;
+    const char *texts[FEATURE_TEXTS]; /* of programs; NULL: none more. An empty one: no program */
+    const char *bprop;
+    void (*shape)(attn_shape *s, int i);
+    void (*change)(conf_case *c, int i);
+} feature;
+
+static attn_shape feature_shape(int i, uint64_t *rng) {
+    static const int64_t widths[] = {64, 128, 40, 32};
+    attn_shape s = {.b = attn_int(rng, 1, 2), .hkv = attn_int(rng, 1, 2)};
+    s.hq = s.hkv * attn_int(rng, 1, 3);
+    s.sq = i % 3 ? attn_int(rng, 1, 200) : attn_int(rng, 1, 3), s.sk = attn_int(rng, 1, 300);
+    s.d = s.dv = widths[i / 2 % 4];
+    s.page_size = attn_int(rng, 0, 1) ? 16 : 64;
+    s.n_pages = attn_int(rng, 1, s.b * (s.sk / s.page_size + 1) + 2);
+    s.window = 40;
+    return s;
+}
+
+static bool feature_is_at(const void *origin) { return (uintptr_t)origin % 16 == 0; }
+
+static bool feature_is_aligned(const conf_case *c) {
+    bool aligned = true;
+    for (int i = 0; i < CONF_SLOTS; i++) aligned = aligned && feature_is_at(c->slot[i].origin);
+    for (size_t i = 0; i < c->n_tensors; i++)
+        aligned = aligned && feature_is_at(c->tensor[i].origin) && feature_is_at(c->dtensor[i].origin);
+    return aligned;
+}
+
+static fxa_program *feature_program(fxa_context *ctx, fxa_program_kind kind, const char *text) {
+    fxa_program *program = NULL;
+    fxa_error err;
+    fxa_text source = {.data = text, .size = strlen(text)};
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    config.kind = (uint32_t)kind, config.texts = &source, config.n_texts = 1;
+    T_OK(fxa_program_parse_texts(ctx, &config, &program, &err));
+    return program;
+}
+
+static bool feature_one(fxa_context *ctx, const feature *x, const char *text, int i, conf_frame *f, uint64_t *rng) {
+    static conf_case c;
+    uint64_t start = *rng;
+    char what[400];
+    attn_shape s = feature_shape(i, rng);
+    if (x->shape) x->shape(&s, i);
+    fxa_program *own = x->bprop ? feature_program(ctx, FXA_PROGRAM_BPROP, x->bprop) : NULL;
+    bool ok = conf_draw(&c, ctx, frame_features(x->features), &s, feature_program(ctx, FXA_PROGRAM_SCORE, text), text,
+                        own, &f->all, rng);
+    if (ok && !(x->features & ATTN_DTYPES)) c.base.data.problem.alignment = feature_is_aligned(&c) ? 16 : 0;
+    if (ok && x->change) x->change(&c, i);
+    ok = ok && frame_passes(f, &c);
+    if (!ok) {
+        conf_describe(&c, what, sizeof what);
+        T_FAIL("0x%" PRIx64 " shape %d, %s: %s\n    %s\n    %s | %s\n%s\n", start, i,
+               f->state[1] == FRAME_NOT_RUN ? "forward" : "backward", what, c.why, f->detail[0], f->detail[1], text);
+    }
+    conf_free(&c);
+    return ok;
+}
+
+static void feature_run(const feature *x, conf_frame *f, int shapes) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    uint64_t rng = t_seed() * 0x9E3779B97F4A7C15u ^ x->features;
+    setenv("FXA_TEST_DTYPE", "bf16", 0);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int t = 0; t < FEATURE_TEXTS && x->texts[t]; t++)
+        for (int i = 0; i < shapes && feature_one(ctx, x, x->texts[t], i, f, &rng); i++) {}
+    frame_print(f);
+    fxa_context_destroy(ctx);
+}
+
+static void feature_check(const feature *x) {
+    const char *engine = getenv("FXA_TEST_ENGINE"), *shapes = getenv("FXA_TEST_SHAPES");
+    conf_frame f = {.engine = engine ? engine : "cuda", .seconds = FEATURE_SECONDS};
+    const char *missing = engine ? NULL : frame_missing(FXA_F32);
+    if (missing) T_SKIP(missing);
+    feature_run(x, &f, shapes ? atoi(shapes) : FEATURE_SHAPES);
+    T_CHECK(f.done[0] > 0);
+}
+
+/* ---- Features ---------------------------------------------------------------------------------------------------- */
+
+static const char causal[] = "mask = k <= q", capped[] = "score = 20 * tanh(score / 20)\nmask = k <= q";
+static const char learned[] = "tensor t : f32[1]\nparam a : float\nscore = score * a + t[k]";
+
+static void change_max(conf_case *c, int i) {
+    if (i % 2) c->base.data.problem.flags |= FXA_WANT_MAX;
+}
+
+static const feature types = {.features = ATTN_DTYPES | ATTN_GQA, .texts = {"", capped, learned}, .change = change_max};
+static const feature mixtures = {.features = ATTN_DTYPES | ATTN_MIXED | ATTN_STRIDES | ATTN_DLSE,
+                                 .texts = {"", causal}};
+static const feature maxima = {.features = ATTN_GQA, .texts = {"", causal, capped}, .change = change_max};
+static const feature joined = {.features = ATTN_ACC | ATTN_GQA, .texts = {"", causal, learned}};
+static const feature packed = {
+    .features = ATTN_ACC | ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING | ATTN_DTYPES | ATTN_SINK, .texts = {"", causal}};
+static const feature scored = {
+    .texts = {"mask = score > 0.1", "mask = k <= q && score > 0.1",
+              "tensor t : f32[1]\nscore = tanh(score) + t[h]\nmask = (score < 1.3 && k <= q) && q - k < 90"}};
+
+TEST(types_of_operands) { feature_check(&types); }
+TEST(mixed_types_and_strides) { feature_check(&mixtures); }
+TEST(row_maximum) { feature_check(&maxima); }
+TEST(joining_what_is_there) { feature_check(&joined); }
+TEST(packed_rows_are_added) { feature_check(&packed); }
+TEST(masks_that_read_the_score) { feature_check(&scored); }
+
+static void shape_empty(attn_shape *s, int i) {
+    if (i % 3 == 0) s->sk = 0;
+    if (i % 3 == 1) s->sq = 0;
+}
+static const feature empty = {.features = ATTN_SINK | ATTN_DLSE, .texts = {"", capped, learned}, .shape = shape_empty};
+static const feature empty_packed = {.features = ATTN_VARLEN | ATTN_ACC, .texts = {"", causal}, .shape = shape_empty};
+TEST(nothing_to_attend_to) { feature_check(&empty), feature_check(&empty_packed); }
+
+static const char many[] =
+    "tensor a0 : f32[1]\ntensor a1 : f32[1]\ntensor a2 : f32[1]\ntensor a3 : f16[1]\ntensor a4 : f32[1]\n"
+    "tensor a5 : f32[1]\ntensor a6 : bf16[1]\ntensor a7 : f32[1]\ntensor a8 : f32[1]\ntensor a9 : f64[1]\n"
+    "score = score + 0.1 * (a0[h] + a1[k] + a2[q] + a3[b] + a4[k] + a5[q - k] + a6[h] + a7[q] + a8[k] + a9[h])";
+static const feature tensors = {.texts = {many}};
+TEST(many_tensors) { feature_check(&tensors); }
+
+/* The frame itself: cpu takes all of it and is right. */
+TEST(by_the_cpu_engine) {
+    const feature *const all[] = {&types, &mixtures, &maxima, &joined, &packed, &scored, &empty, &empty_packed};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        conf_frame f = {.engine = "cpu"};
+        feature_run(all[i], &f, 2);
+        T_CHECK(f.refused[0] + f.refused[1] == 0);
+    }
+}
+
+T_MAIN
