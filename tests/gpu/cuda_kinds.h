@@ -127,8 +127,10 @@ static uint32_t kinds_features(const kinds_kind *k, uint64_t *rng) {
     some |= others & (uint32_t)(attn_next(rng) & attn_next(rng) & attn_next(rng));
     if (k->also & KINDS_DECODE) some &= ~(uint32_t)(ATTN_DIMS | ATTN_DROPOUT);
     if (attn_int(rng, 0, 19) == 0) some |= attn_int(rng, 0, 1) ? ATTN_DTYPES : ATTN_DTYPES | ATTN_MIXED;
-    if (k->theme->features & (ATTN_MAPS | ATTN_ROWS)) some &= ~(uint32_t)ATTN_DROPOUT; /* as these are, together */
-    if (k->theme->features & ATTN_DROPOUT) some &= ~(uint32_t)(ATTN_MAPS | ATTN_ROWS);
+    if (attn_int(rng, 0, 9)) /* both are refused */
+        some &= ~(uint32_t)(k->theme->features & ATTN_DROPOUT ? ATTN_MAPS | ATTN_ROWS
+                            : some & (ATTN_MAPS | ATTN_ROWS)  ? ATTN_DROPOUT
+                                                              : 0);
     return frame_features(some);
 }
 
