@@ -61,6 +61,9 @@ typedef struct fxa__engine {
     void (*key)(void *self, const fxa__problem *p, fxa__writer *w);
     /* What `key` leaves out of the problem's numbers, and runs of its plan get as bind->numbers. NULL: nothing. */
     fxa_status (*numbers)(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err);
+    /* When a plan is made: what its runs share and code does not have, since code is there for several problems. Kept
+     * with the code; runs do without it where it could not be made. NULL: nothing. */
+    void (*prepare)(void *self, const void *code, const fxa__problem *p, const double *numbers);
     /* Seconds that a run of a supported problem will take, about. NULL: not known; the order of engines decides. */
     double (*cost)(void *self, const fxa__problem *p);
     /* Makes immutable code, its memory from p->host; *bytes is what it costs the cache. May give NULL code. NULL:

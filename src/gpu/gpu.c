@@ -30,6 +30,8 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuMemcpyHtoDAsync_v2", copy_to),
     GPU_FUNCTION("cuMemcpyDtoHAsync_v2", copy_from),
     GPU_FUNCTION("cuMemsetD32Async", fill),
+    GPU_FUNCTION("cuStreamCreate", stream_create),
+    GPU_FUNCTION("cuStreamDestroy_v2", stream_destroy),
     GPU_FUNCTION("cuStreamSynchronize", stream_wait),
     GPU_FUNCTION("cuStreamIsCapturing", stream_recorded),
     GPU_FUNCTION("cuThreadExchangeStreamCaptureMode", recording_mode),
@@ -58,7 +60,8 @@ enum {
     GPU_POINTER_ORDINAL = 9,
     GPU_TYPE_HOST = 1,
     GPU_NOT_RECORDED = 0,
-    GPU_RECORDING_RELAXED = 2
+    GPU_RECORDING_RELAXED = 2,
+    GPU_STREAM_APART = 1 /* it does not wait for the default stream, nor that for it */
 };
 
 static const char *gpu_text(const fxa__gpu *gpu, int status) {
@@ -173,4 +176,28 @@ fxa_status fxa__gpu_recording_allow(const fxa__gpu *gpu, int *before, fxa_error 
 
 fxa_status fxa__gpu_recording_restore(const fxa__gpu *gpu, int before, fxa_error *err) {
     return fxa__gpu_status(gpu, gpu->driver.recording_mode(&before), "cuThreadExchangeStreamCaptureMode", err);
+}
+
+static fxa_status gpu_aside(const fxa__gpu *gpu, fxa_status (*begin)(void *user, void *stream, fxa_error *err),
+                            void *user, fxa_error *err) {
+    void *stream = NULL;
+    FXA_TRY(fxa__gpu_status(gpu, gpu->driver.stream_create(&stream, GPU_STREAM_APART), "cuStreamCreate", err));
+    fxa_status status = begin(user, stream, err);
+    int waited = gpu->driver.stream_wait(stream);
+    (void)gpu->driver.stream_destroy(stream);
+    return status == FXA_OK ? fxa__gpu_status(gpu, waited, "cuStreamSynchronize", err) : status;
+}
+
+fxa_status fxa__gpu_aside(const fxa__gpu *gpu, fxa_status (*begin)(void *user, void *stream, fxa_error *err),
+                          void *user, fxa_error *err) {
+    int before;
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    fxa_status status = fxa__gpu_recording_allow(gpu, &before, err);
+    if (status == FXA_OK) {
+        status = gpu_aside(gpu, begin, user, err);
+        fxa_status restored = fxa__gpu_recording_restore(gpu, before, status == FXA_OK ? err : NULL);
+        if (status == FXA_OK) status = restored;
+    }
+    fxa__gpu_leave(gpu);
+    return status;
 }

@@ -36,6 +36,8 @@ typedef struct fxa__cuda {
     int (*copy_to)(uintptr_t to, const void *from, size_t size, void *stream);
     int (*copy_from)(void *to, uintptr_t from, size_t size, void *stream);
     int (*fill)(uintptr_t to, unsigned value, size_t words, void *stream); /* 32 bits each */
+    int (*stream_create)(void **stream, unsigned flags);
+    int (*stream_destroy)(void *stream);
     int (*stream_wait)(void *stream);
     int (*stream_recorded)(void *stream, int *status);
     int (*recording_mode)(int *mode); /* of this thread: given and taken */
@@ -105,5 +107,9 @@ fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool recorde
  * own stream nor those of other threads. */
 fxa_status fxa__gpu_recording_allow(const fxa__gpu *gpu, int *before, fxa_error *err);
 fxa_status fxa__gpu_recording_restore(const fxa__gpu *gpu, int before, fxa_error *err);
+/* Work of the library's own, which no caller's stream waits for: begun by `begin` on a stream made for it, in the
+ * device's context and beside recordings as above, and ended when this returns. */
+fxa_status fxa__gpu_aside(const fxa__gpu *gpu, fxa_status (*begin)(void *user, void *stream, fxa_error *err),
+                          void *user, fxa_error *err);
 
 #endif

@@ -80,6 +80,7 @@ static fxa_status plan_create_of(fxa__host *host, fxa__problem *p, fxa__code *co
         fxa__free(host, plan, sizeof *plan);
         return status;
     }
+    if (engine->prepare) engine->prepare(code->instance->self, code->code, p, plan->numbers);
     atomic_init(&plan->refs, 1);
     plan->host = fxa__host_retain(host);
     plan->problem = fxa__problem_retain(p);

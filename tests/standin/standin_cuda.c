@@ -231,7 +231,7 @@ STANDIN(cuMemsetD32Async)(uintptr_t to, unsigned value, size_t words, void *stre
 STANDIN(cuStreamCreate)(void **stream, unsigned flags);
 STANDIN(cuStreamCreate)(void **stream, unsigned flags) {
     *stream = &standin_blocks;
-    return flags ? STANDIN_INVALID : standin_enter();
+    return flags > 1 ? STANDIN_INVALID : standin_enter();
 }
 
 STANDIN(cuStreamDestroy_v2)(void *stream);

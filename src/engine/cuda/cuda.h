@@ -64,6 +64,8 @@ typedef struct fxa__cu_module {
     struct FxaShape shape; /* of the first, where it has one */
 } fxa__cu_module;
 
+typedef struct fxa__cu_table fxa__cu_table; /* cuda_tables.c */
+
 typedef struct fxa__cu_code {
     fxa__host *host;
     fxa__cu_choice choice;
@@ -71,6 +73,7 @@ typedef struct fxa__cu_code {
     fxa__cu_module unit[FXA__CU_UNIT_COUNT];
     int32_t processors; /* of the device that it was made on or for */
     char detail[160];
+    _Atomic(fxa__cu_table *) tables; /* of its problems, which come and go */
 } fxa__cu_code;
 
 typedef struct fxa__cu_kept fxa__cu_kept; /* cuda_compile.c */
@@ -182,6 +185,10 @@ uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choic
 /* cuda_stage.c: whether an operand goes through the workspace; any of them. */
 bool fxa__cu_stage_is_needed(const fxa_problem *p, fxa_slot slot);
 bool fxa__cu_stage_is_any(const fxa_problem *p);
+
+/* cuda_tables.c: fxa__engine.prepare, for plans on a device. */
+void fxa__cu_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers);
+void fxa__cu_tables_free(const fxa__cu_self *self, fxa__cu_code *code);
 
 /* cuda_counters.c: on a device, with the first code. */
 fxa_status fxa__cu_counters_load(fxa__cu_self *self, fxa_error *err);

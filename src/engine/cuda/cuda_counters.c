@@ -9,38 +9,26 @@
  */
 #include "cuda_run.h"
 
-#define COUNTERS_STREAM ((void *)2) /* the thread's own: the default one would wait for streams that are recorded */
+typedef struct counters_work {
+    const fxa__gpu *gpu;
+    void *memory;
+} counters_work;
 
-static fxa_status counters_clear(const fxa__gpu *gpu, void *memory, fxa_error *err) {
+static fxa_status counters_begin(void *user, void *stream, fxa_error *err) {
+    counters_work *w = user;
     size_t words = (size_t)FXA__CU_PARTS * FXA__CU_PART_WORDS;
-    int status = gpu->driver.fill((uintptr_t)memory, 0, words, COUNTERS_STREAM);
-    FXA_TRY(fxa__gpu_status(gpu, status, "cuMemsetD32Async", err));
-    return fxa__gpu_status(gpu, gpu->driver.stream_wait(COUNTERS_STREAM), "cuStreamSynchronize", err);
-}
-
-static fxa_status counters_make(const fxa__gpu *gpu, void **out, fxa_error *err) {
-    *out = NULL;
-    FXA_TRY(fxa__gpu_alloc(gpu, sizeof(uint32_t) * FXA__CU_PARTS * FXA__CU_PART_WORDS, out, err));
-    fxa_status status = counters_clear(gpu, *out, err);
-    if (status != FXA_OK) fxa__gpu_give(gpu, *out);
-    return status;
+    FXA_TRY(fxa__gpu_alloc(w->gpu, sizeof(uint32_t) * words, &w->memory, err));
+    int status = w->gpu->driver.fill((uintptr_t)w->memory, 0, words, stream);
+    return fxa__gpu_status(w->gpu, status, "cuMemsetD32Async", err);
 }
 
 fxa_status fxa__cu_counters_load(fxa__cu_self *self, fxa_error *err) {
-    void *none = NULL, *mine;
-    int before;
+    counters_work w = {&self->gpu, NULL};
+    void *none = NULL;
     if (atomic_load(&self->counters)) return FXA_OK;
-    FXA_TRY(fxa__gpu_enter(&self->gpu, err));
-    fxa_status status = fxa__gpu_recording_allow(&self->gpu, &before, err);
-    if (status == FXA_OK) {
-        status = counters_make(&self->gpu, &mine, err);
-        bool made = status == FXA_OK;
-        fxa_status restored = fxa__gpu_recording_restore(&self->gpu, before, made ? err : NULL);
-        bool mine_first = made && restored == FXA_OK && atomic_compare_exchange_strong(&self->counters, &none, mine);
-        if (made && !mine_first) fxa__gpu_give(&self->gpu, mine);
-        if (made) status = restored;
-    }
-    fxa__gpu_leave(&self->gpu);
+    fxa_status status = fxa__gpu_aside(&self->gpu, counters_begin, &w, err);
+    if (status == FXA_OK && atomic_compare_exchange_strong(&self->counters, &none, w.memory)) return FXA_OK;
+    if (w.memory) fxa__gpu_give(&self->gpu, w.memory);
     return status;
 }
 

@@ -57,13 +57,12 @@ static fxa_status launch_words(fxa__cu_call *c, const fxa__cu_words *w) {
                           params);
 }
 
-static fxa_status launch_diagonal(fxa__cu_call *c) {
-    const fxa__cu_rows *r = &c->at.diagonal;
+fxa_status fxa__cu_diagonal_write(fxa__cu_call *c, const fxa__cu_rows *r) {
     float *to = r->data;
     long long pitch = r->pitch;
     int zero = r->zero;
     void *params[] = {&c->a, &to, &pitch, &zero};
-    if (!r->pitch) return FXA_OK;
+    if (!r->pitch || r->kept) return FXA_OK;
     return fxa__cu_launch(c, FXA__CU_DIAGONAL, FXA__CU_FILL,
                           (fxa__cu_grid){fxa__div_up(pitch, LAUNCH_PREPASS), r->heads, r->batch}, LAUNCH_PREPASS,
                           params);
@@ -75,7 +74,7 @@ fxa_status fxa__cu_prepare(fxa__cu_call *c) {
         FXA_TRY(fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err));
     }
     for (int side = 0; c->code->program.vector && side < 2; side++) FXA_TRY(launch_words(c, &c->at.word[side]));
-    return launch_diagonal(c);
+    return fxa__cu_diagonal_write(c, &c->at.diagonal);
 }
 
 fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list) {
@@ -83,7 +82,7 @@ fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list) {
     int32_t *items = list->items, *counts = list->counts;
     long long pitch = cut.columns;
     void *params[] = {&c->a, &cut, &items, &counts, &pitch};
-    if (!items) return FXA_OK;
+    if (!items || list->kept) return FXA_OK;
     return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_TILES,
                           (fxa__cu_grid){fxa__div_up(cut.rows, LAUNCH_LIST_ROWS), list->heads, list->batch},
                           LAUNCH_PREPASS, params);

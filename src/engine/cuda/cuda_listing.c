@@ -39,9 +39,13 @@ static void cu_list_tiles(const fxa__cu_code *c, const fxa__problem *p, fxa__wri
 /* Where what pairs read comes from, where that is not a plain load. */
 static void cu_list_given(const fxa__cu_code *c, fxa__writer *w) {
     const fxa__cuda_program *g = &c->program;
-    const char *tile_lists = g->has_mask ? "tiles are listed on the device before the run" : "all tiles are visited";
+    const char *tile_lists = !g->has_mask                        ? "all tiles are visited"
+                             : g->mask_fixed && !c->choice.spans ? "tiles are listed on the device with the plan"
+                                                                 : "tiles are listed on the device before the run";
     fxa__write_format(w, "%s\n", tile_lists);
-    if (g->diagonal >= 0) fxa__write_format(w, "what depends on q - k is tabulated before the run\n");
+    if (g->diagonal >= 0)
+        fxa__write_format(w, "what depends on q - k is tabulated %s\n",
+                          g->diagonal_fixed ? "with the plan" : "before the run");
     if (g->dense >= 0) fxa__write_format(w, "%s is copied with the tiles\n", cu_list_tensor(c, g->dense));
     if (g->q_word >= 0) fxa__write_format(w, "%s is copied with the queries\n", cu_list_tensor(c, g->q_word));
     if (g->k_word >= 0) fxa__write_format(w, "%s is copied with the keys\n", cu_list_tensor(c, g->k_word));

@@ -269,6 +269,14 @@ static void choose_runs(cuda_work *w) {
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
+/* No tensor, no scale and no param of the caller's. */
+static bool choose_is_fixed(const cuda_work *w, int32_t node) {
+    bool fixed = !w->sets[node].tensors;
+    for (int i = 0; i < w->c->program->n_params; i++)
+        fixed = fixed && (!(w->sets[node].params >> i & 1) || w->c->params[i].from == FXA__CUDA_NUMBER);
+    return fixed;
+}
+
 static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     const fxa_program *p = w->c->program;
     int32_t slope = fxa__program_output(p, FXA__OUT_DSCORE), mask = fxa__program_output(p, FXA__OUT_MASK);
@@ -284,7 +292,9 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     choose_loads(w, config);
     choose_wide(w);
     w->c->mask_inputs = w->sets[mask].inputs;
+    w->c->mask_fixed = choose_is_fixed(w, mask);
     if (w->c->diagonal >= 0) w->c->diagonal_inputs = w->sets[w->c->diagonal].inputs;
+    if (w->c->diagonal >= 0) w->c->diagonal_fixed = choose_is_fixed(w, w->c->diagonal);
     choose_bounds(w, config);
     choose_bound(w);
     w->c->steep = w->c->has_slope && choose_is_steep(w, slope);

@@ -74,6 +74,7 @@ typedef struct fxa__cuda_program {
                        to one element of which several pairs may add */
     bool fixed;     /* as the caller said */
     bool steep;     /* the slope may be infinite or NaN */
+    bool mask_fixed, diagonal_fixed; /* they read no tensor and no param of the caller's: shapes and numbers decide */
     bool has_value, has_slope, has_mask, has_scatter, grad_diagonal, grad_dense;
     fxa__writer text;
 } fxa__cuda_program;

@@ -21,6 +21,7 @@ fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, cons
         return fxa__fail(err, FXA_E_BINDING,
                          "scale is %g: kernels with the scale in their unit want one above 0; multiply in the program",
                          bind->scale);
+    fxa__cu_tables_place(&c);
     fxa__cu_counters_place(&c);
     fxa__cu_args_make(&c);
     FXA_TRY(fxa__gpu_enter(&c.self->gpu, err));

@@ -19,6 +19,7 @@ typedef struct fxa__cu_list {
     int32_t *items, *counts;
     fxa__cu_cut cut;
     int32_t heads, batch;
+    bool kept; /* it is written already: cuda_tables.c */
 } fxa__cu_list;
 
 /* A row of words per position, of `heads` heads and `batch` entries; node: the load, -1: zeroes. */
@@ -32,6 +33,7 @@ typedef struct fxa__cu_rows {
     float *data;
     int64_t pitch;
     int32_t heads, batch, zero;
+    bool kept;
 } fxa__cu_rows;
 
 /* Gradients of captured tensors and params on their way. */
@@ -94,6 +96,9 @@ typedef struct fxa__cu_tensor {
     int64_t size[4]; /* b, h, s, d */
 } fxa__cu_tensor;
 
+/* cuda_tables.c: lists and diagonal rows of earlier, where nothing that a run is given decides over them. */
+void fxa__cu_tables_place(fxa__cu_call *c);
+
 /* cuda_counters.c: counters that are 0 already, where the instance has a part for the workspace. */
 void fxa__cu_counters_place(fxa__cu_call *c);
 
@@ -123,6 +128,7 @@ fxa_status fxa__cu_launch_main(fxa__cu_call *c, fxa__cu_unit unit, int function,
 fxa_status fxa__cu_launch_queries(fxa__cu_call *c, fxa__cu_unit unit, int function);
 /* Zeroes, words, diagonal rows: before everything else. */
 fxa_status fxa__cu_prepare(fxa__cu_call *c);
+fxa_status fxa__cu_diagonal_write(fxa__cu_call *c, const fxa__cu_rows *rows);
 fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list);
 
 /* cuda_stage.c: the place of a slot among spares, -1: none; its b, h, s, d. Copies before and after the kernels. */

@@ -177,6 +177,7 @@ static fxa_status cu_numbers(void *self, const fxa__problem *p, double numbers[F
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
 
 static void cu_free(const fxa__cu_self *s, fxa__cu_code *c) {
+    fxa__cu_tables_free(s, c);
     fxa__cu_build_free(s, c);
     fxa__cuda_program_free(&c->program);
     fxa__free(c->host, c, sizeof *c);
@@ -249,6 +250,7 @@ const fxa__engine fxa__engine_cuda = {
     .query = cu_query,
     .key = cu_key,
     .numbers = cu_numbers,
+    .prepare = fxa__cu_tables_make,
     .cost = cu_cost,
     .release = cu_release,
     .check = fxa__gpu_engine_check,
