@@ -6,7 +6,8 @@
  * at once, so that a process which is ended has not run in vain. A case that hangs is ended by a watchdog, with its
  * process. FXA_TEST_KINDS=from,count says which kinds, FXA_TEST_SHAPES how many shapes of each, FXA_TEST_CASE=0x... and
  * FXA_TEST_SHAPE=i replay what a failure names, FXA_TEST_SMALL=1 has small shapes alone, FXA_TEST_OTHERS=cpu,cudnn says
- * who else is asked, FXA_TEST_SECONDS when the watchdog comes, and FXA_TEST_ENGINE=cpu tries all of this without a GPU.
+ * who else is asked, FXA_TEST_SECONDS when the watchdog comes, and FXA_TEST_ENGINE=cpu tries all of this without a GPU,
+ * with FXA_TEST_TARGET=examples/targets/h200.json making plans of cuda by NVRTC besides.
  *
  * Without a GPU: the kinds are what run_cuda.py counts on, and the frame is held against the cpu engine.
  */
@@ -144,14 +145,28 @@ static void cudev_tags(const conf_case *c, const kinds_kind *k, int values, char
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
-/* Seconds that the engine's plans of both passes take: what compiling costs. */
+/* The profile in the file FXA_TEST_TARGET; NULL: there is none. */
+static const char *cudev_target(void) {
+    static char text[4096];
+    FILE *f = !text[0] && frame_is_set("FXA_TEST_TARGET") ? fopen(getenv("FXA_TEST_TARGET"), "r") : NULL;
+    if (f && fread(text, 1, sizeof text - 1, f) == 0) text[0] = 0;
+    if (f) (void)fclose(f);
+    return text[0] ? text : NULL;
+}
+
+/* Seconds that the engine's plans of both passes take: what compiling costs. For a target they are those of cuda. */
 static double cudev_made(conf_case *c, const char *engine) {
     double began = cudev_now();
+    const char *target = cudev_target();
     for (int pass = 0; pass < 2; pass++) {
         conf_call x;
         fxa_plan *plan = NULL;
-        conf_call_make(c, engine, (fxa_pass)pass, false, &x);
-        if (fxa_plan_create(c->base.ctx, &x.p, &plan, NULL) == FXA_OK) fxa_plan_destroy(plan);
+        fxa_error err;
+        conf_call_make(c, target ? "cuda" : engine, (fxa_pass)pass, false, &x);
+        x.p.target = target;
+        fxa_status status = fxa_plan_create(c->base.ctx, &x.p, &plan, &err);
+        if (status == FXA_OK) fxa_plan_destroy(plan);
+        if (status != FXA_OK && status != FXA_E_UNSUPPORTED) T_FAIL("%s\n", err.text);
     }
     return cudev_now() - began;
 }
