@@ -75,7 +75,9 @@ static void no_heads(fxa_problem *p) { p->hq = p->hkv = 65536, p->sq = p->sk = 1
 static void no_length(fxa_problem *p) { p->sk = ((int64_t)1 << 28) + 1, p->hkv = 1, p->d = 1; }
 static void no_map(fxa_problem *p) { p->map_q.base = 7, p->flags |= FXA_DROPOUT, p->dropout_p = 0.5; }
 static void no_scales(fxa_problem *p) { p->flags |= FXA_SCALED, p->o.dtype = FXA_E4M3; }
-static void no_paged_grads(fxa_problem *p) { p->flags |= FXA_PAGED, p->page_size = 64, p->n_pages = 32; }
+static void no_table(fxa_problem *p) {
+    p->flags |= FXA_PAGED, p->page_size = 1, p->n_pages = 32, p->b = 4096, p->sk = 65537;
+}
 
 TEST(refusals_have_their_reasons) {
     static const struct {
@@ -90,7 +92,7 @@ TEST(refusals_have_their_reasons) {
         {FXA_FORWARD, no_length, "at most 2^28"},
         {FXA_FORWARD, no_map, "dropout: kernels drop by local indices"},
         {FXA_FORWARD, no_scales, "scaled: "},
-        {FXA_BACKWARD, no_paged_grads, "no gradients of pages"},
+        {FXA_BACKWARD, no_table, "paged: the table of pages"},
     };
     uint64_t reached = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -291,6 +293,20 @@ TEST(fixed_gradients_are_exact_sums) {
             T_FAIL("%s: exact %u, %s, scatter %d, diagonal %d\n", rows[i].text, g.exact,
                    fxa__cu_family_name(out.family), g.has_scatter, g.grad_diagonal);
         fxa__cuda_program_free(&g);
+    }
+}
+
+/* Its keys are fetched before the kernels, which then know nothing of pages: those of any size by the best family. */
+TEST(pages_in_the_backward_pass) {
+    for (uint32_t size = 1; size < 300; size += 99) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, FXA_BACKWARD, NULL);
+        c.p.flags |= FXA_PAGED, c.p.page_size = size, c.p.n_pages = 7;
+        T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
+        T_INT(out.family, FXA__CU_SM90);
+        T_CHECK(!out.paged && out.staged && (out.units & UNIT(PAGES)));
     }
 }
 

@@ -60,9 +60,11 @@ static int watch_map(void *map, int type, unsigned rank, uintptr_t data, const u
 
 /* Units whose kernels begin with FxaArgs, or with maps before them. */
 static const struct FxaArgs *watch_args(const watched *w, bool maps, void **params) {
-    bool plain = (w->unit == FXA__CU_LISTS && w->function == FXA__CU_VECTOR) ||
-                 (w->unit == FXA__CU_CAPTURED &&
-                  (w->function == FXA__CU_TOTALS || w->function == FXA__CU_STORE || w->function == FXA__CU_TO_PARAMS));
+    bool plain =
+        (w->unit == FXA__CU_PAGES && (w->function == FXA__CU_PAGES_ROOM || w->function == FXA__CU_PAGES_SORT)) ||
+        (w->unit == FXA__CU_LISTS && w->function == FXA__CU_VECTOR) ||
+        (w->unit == FXA__CU_CAPTURED &&
+         (w->function == FXA__CU_TOTALS || w->function == FXA__CU_STORE || w->function == FXA__CU_TO_PARAMS));
     return plain ? NULL : params[maps];
 }
 
@@ -80,9 +82,15 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
     const struct FxaArgs *a = watch_args(w, watch_code->unit[w->unit].shape.store_rows, params);
     if (a) w->a = *a;
     if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_TILES) memcpy(&w->cut, params[1], sizeof w->cut);
+    if (w->unit == FXA__CU_PAGES && (w->function == FXA__CU_PAGES_FETCH || w->function == FXA__CU_PAGES_STORE))
+        memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
     if (w->unit == FXA__CU_STAGE) memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
     if (w->unit == FXA__CU_STAGE && w->function == FXA__CU_JOIN) memcpy(&w->stage[1], params[2], sizeof w->stage[1]);
     return watch_call();
+}
+
+static bool watch_is(int i, fxa__cu_unit unit, int function) {
+    return i < watch.launches && watch.launch[i].unit == unit && watch.launch[i].function == function;
 }
 
 /* ---- A problem and its run --------------------------------------------------------------------------------------- */
@@ -186,9 +194,9 @@ static void touch_vector(const char *name, const struct FxaVector *v, const fxa_
 }
 
 /* Packed tensors have no batch stride: their rows are counted from the first entry's, wherever they lie. */
-static void touch_packed(const struct FxaArgs *a) {
-    const struct FxaView *views[] = {&a->q, &a->k, &a->v, &a->o, &a->grad_o, &a->grad_q, &a->grad_k, &a->grad_v};
-    for (int i = 0; i < 8; i++) T_INT(views[i]->b, 0);
+static void touch_packed(const struct FxaArgs *a, bool paged) {
+    const struct FxaView *views[] = {&a->q, &a->o, &a->grad_o, &a->grad_q, &a->k, &a->v, &a->grad_k, &a->grad_v};
+    for (int i = 0; i < (paged ? 4 : 8); i++) T_INT(views[i]->b, 0);
     T_INT(a->lse_b, 0);
 }
 
@@ -202,6 +210,7 @@ static void touch_operands(const bed *x, const struct FxaArgs *a) {
         bool result = slots[i] == FXA_SLOT_O && p->pass == FXA_FORWARD;
         int64_t size[4], bytes = (int64_t)fxa_dtype_size(result ? x->code.choice.out : x->code.choice.dtype);
         fxa__cu_sizes(p, slots[i], size);
+        if (size[0] * size[2] == 0) continue;
         touch(names[i], views[i]->data,
               bytes * ((size[0] - 1) * views[i]->b + (size[1] - 1) * views[i]->h + size[2] * views[i]->s));
     }
@@ -220,7 +229,7 @@ static void touch_stage(const watched *w) {
 static void touch_args(const bed *x, const struct FxaArgs *a) {
     const fxa_problem *p = &x->p->in;
     bool packed = p->flags & FXA_VARLEN;
-    if (packed) touch_packed(a);
+    if (packed) touch_packed(a, p->flags & FXA_PAGED);
     int64_t rows = (int64_t)a->heads * a->pad_rows, b = a->list.b_rows ? p->b : 1, h = a->list.h_rows ? p->hq : 1;
     int64_t list_rows = a->list.h_rows ? a->list.h_rows : a->list.b_rows / h;
     touch("lse2", a->lse2, 4 * rows);
@@ -256,7 +265,7 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     bool fixed = x->code.program.fixed;
     touch("parts", a->grad_diagonal.data, (fixed ? (int64_t)sizeof(struct FxaExact) : 4) * p->b * a->grad_diagonal.b);
     if (a->grad_diagonal.data && fixed) T_INT(a->grad_diagonal.h, p->sq + p->sk);
-    int64_t keys = packed ? p->total_k : p->b * p->sk;
+    int64_t keys = packed && !(p->flags & FXA_PAGED) ? p->total_k : p->b * p->sk;
     touch("dK", a->grad_k.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->d);
     touch("dV", a->grad_v.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->dv);
     for (size_t i = 0; i < p->n_captures; i++) {
@@ -271,6 +280,8 @@ static void touch_check(const bed *x) {
     for (int i = 0; i < watch.launches; i++) {
         touch_args(x, &watch.launch[i].a);
         if (watch.launch[i].unit == FXA__CU_STAGE) touch_stage(&watch.launch[i]);
+        if (watch_is(i, FXA__CU_PAGES, FXA__CU_PAGES_FETCH) || watch_is(i, FXA__CU_PAGES, FXA__CU_PAGES_STORE))
+            touch_stage(&watch.launch[i]);
     }
     for (int i = 0; i < touch_count; i++) {
         const touched *t = &touch_list[i];
@@ -281,10 +292,6 @@ static void touch_check(const bed *x) {
             if (t->at < touch_list[j].at + touch_list[j].bytes && touch_list[j].at < t->at + t->bytes)
                 T_FAIL("%s and %s overlap\n", t->name, touch_list[j].name);
     }
-}
-
-static bool watch_is(int i, fxa__cu_unit unit, int function) {
-    return i < watch.launches && watch.launch[i].unit == unit && watch.launch[i].function == function;
 }
 
 /* ---- Problems ---------------------------------------------------------------------------------------------------- */
@@ -447,6 +454,34 @@ TEST(operands_are_staged) {
     T_CHECK(watch.launch[5].stage[0].from.data == watch.launch[4].a.o.data);
     T_CHECK(watch.launch[5].stage[1].to.data == bed_place(FXA_SLOT_LSE) && watch.launch[5].stage[1].to.type == FXA_F64);
     T_CHECK(watch.launch[5].stage[1].from.data == (void *)watch.launch[4].a.lse);
+    touch_check(&x);
+    bed_close(&x);
+    fxa_program_destroy(program);
+}
+
+/* Keys come from their pages before all else, and gradients go to the whole pool after it. */
+TEST(pages_of_gradients) {
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q", &program);
+    fxa_error err;
+    bed x;
+    p.flags |= FXA_PAGED | FXA_ACC_V, p.page_size = 48, p.n_pages = 9;
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    T_OK(bed_run(&x, &err));
+    static const int order[] = {FXA__CU_PAGES_COUNT, FXA__CU_PAGES_ROOM,  FXA__CU_PAGES_LIST,
+                                FXA__CU_PAGES_SORT,  FXA__CU_PAGES_STORE, FXA__CU_PAGES_STORE};
+    T_INT(watch.launches, 12);
+    for (int i = 0; i < 2; i++) T_CHECK(watch_is(i, FXA__CU_PAGES, FXA__CU_PAGES_FETCH));
+    for (int i = 0; i < 6; i++) T_CHECK(watch_is(6 + i, FXA__CU_PAGES, order[i]));
+    const watched *k = &watch.launch[0], *main = &watch.launch[4], *dv = &watch.launch[11];
+    T_CHECK(main->unit == FXA__CU_BACKWARD && main->a.k.data == k->stage[0].to.data);
+    T_CHECK(k->stage[0].from.data == bed_place(FXA_SLOT_K) && k->stage[0].from.stride[0] == 2 * 48 * 128);
+    T_INT(k->stage[0].size[0] * k->stage[0].size[2], 2 * 500);
+    T_INT(main->a.k.b, 2 * 500 * 128);
+    T_INT(dv->stage[0].size[0] * dv->stage[0].size[2], 9 * 48);
+    T_CHECK(dv->stage[0].to.data == bed_place(FXA_SLOT_DV) && dv->stage[0].from.data == main->a.grad_v.data);
+    T_CHECK(dv->stage[0].add && !watch.launch[10].stage[0].add);
+    T_INT(main->a.pages_b, 11);
     touch_check(&x);
     bed_close(&x);
     fxa_program_destroy(program);
@@ -877,15 +912,17 @@ static const char *const any_texts[] = {
 
 static void any_problem(t_rng *r, fxa_problem *p, fxa_capture *t) {
     static const int64_t widths[] = {32, 64, 96, 128, 192, 256, 40};
-    static const uint32_t features[] = {FXA_PADDING, FXA_VARLEN, FXA_SINK_ZERO, FXA_SINK, FXA_DROPOUT};
+    static const uint32_t features[] = {FXA_PADDING, FXA_VARLEN, FXA_SINK_ZERO, FXA_SINK, FXA_DROPOUT, FXA_PAGED};
     p->b = t_int(r, 1, 4), p->hkv = t_int(r, 1, 3), p->hq = p->hkv * t_int(r, 1, 4);
     p->sq = t_int(r, 0, 2) ? t_int(r, 1, 700) : t_int(r, 1, 8), p->sk = t_int(r, 1, 700);
     if (t_int(r, 0, 19) == 0) *(t_int(r, 0, 1) ? &p->sk : t_int(r, 0, 1) ? &p->sq : &p->b) = 0;
     p->d = widths[t_int(r, 0, 6)], p->dv = t_int(r, 0, 1) ? p->d : widths[t_int(r, 0, 6)];
     p->q.dtype = (uint32_t)(t_int(r, 0, 3) ? t_int(r, FXA_F16, FXA_BF16) : FXA_F32);
     p->flags = 0;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         if (t_int(r, 0, 3) == 0) p->flags |= features[i];
+    if (p->flags & FXA_PAGED)
+        p->page_size = (uint32_t)(t_int(r, 0, 1) ? 64 : t_int(r, 1, 50)), p->n_pages = t_int(r, 1, 40);
     if (p->flags & FXA_SINK) p->flags &= ~(uint32_t)FXA_SINK_ZERO;
     if (p->flags & FXA_VARLEN) p->total_q = p->b * p->sq - (p->b ? t_int(r, 0, p->sq) : 0), p->total_k = p->b * p->sk;
     if (p->flags & FXA_DROPOUT) p->dropout_p = 0.25;

@@ -158,4 +158,28 @@ TEST(every_class) {
     GRADS_ROWS(rows, 12);
 }
 
+/* Pages that entries share, of any size; rows packed, lengths of keys, gradients that are added. */
+TEST(pages) {
+    static const grads_row rows[] = {
+        {"mask = k <= q + 60", ATTN_GQA | ATTN_PAGED, FXA_DETERMINISTIC, {0}},
+        {"mask = k <= q + 60", ATTN_GQA | ATTN_PAGED | ATTN_PADDING | ATTN_ACC, 0, {0}},
+        {"param cap : float\nscore = cap * tanh(score / cap)", ATTN_PAGED | ATTN_VARLEN | ATTN_CHUNKED, 0, {0}},
+        {grads_scatter, ATTN_PAGED | ATTN_PADDING | ATTN_STRIDES | ATTN_SOME_GRADS, FXA_DETERMINISTIC, {0}},
+        {"mask = k % 3 != 0",
+         ATTN_GQA | ATTN_PAGED | ATTN_PADDING | ATTN_VARLEN | ATTN_CHUNKED,
+         FXA_DETERMINISTIC,
+         {0}},
+    };
+    GRADS_ROWS(rows, 7);
+}
+
+/* Packed, and added to what is there: rows of nobody stay as they are. */
+TEST(packed_and_added) {
+    static const grads_row rows[] = {
+        {"mask = k <= q", ATTN_GQA | ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING, FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V, {0}},
+        {grads_scatter, ATTN_GQA | ATTN_VARLEN | ATTN_ACC, FXA_DETERMINISTIC | FXA_ACC_K | FXA_ACC_TENSORS, {0}},
+    };
+    GRADS_ROWS(rows, 2);
+}
+
 T_MAIN

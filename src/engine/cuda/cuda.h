@@ -35,6 +35,7 @@ typedef enum fxa__cu_unit {
     FXA__CU_DECODE,
     FXA__CU_CAPTURED,
     FXA__CU_STAGE,
+    FXA__CU_PAGES,
     FXA__CU_UNIT_COUNT
 } fxa__cu_unit;
 
@@ -72,7 +73,7 @@ typedef struct fxa__cu_code {
     fxa__cuda_program program; /* what the host has to give: params, words, diagonal, dense, sums, scatter */
     fxa__cu_module unit[FXA__CU_UNIT_COUNT];
     int32_t processors; /* of the device that it was made on or for */
-    char detail[160];
+    char detail[192];
     _Atomic(fxa__cu_table *) tables; /* of its problems, which come and go */
 } fxa__cu_code;
 
@@ -171,6 +172,16 @@ enum { FXA__CU_FILL, FXA__CU_REDUCE };                                /* DIAGONA
 enum { FXA__CU_KEYS, FXA__CU_QUERIES };                               /* BACKWARD of SIMT: fxa_backward, fxa_grad_q */
 
 enum { FXA__CU_COPY, FXA__CU_JOIN }; /* STAGE */
+
+/* PAGES */
+enum {
+    FXA__CU_PAGES_FETCH,
+    FXA__CU_PAGES_COUNT,
+    FXA__CU_PAGES_ROOM,
+    FXA__CU_PAGES_LIST,
+    FXA__CU_PAGES_SORT,
+    FXA__CU_PAGES_STORE
+};
 
 /* CAPTURED */
 enum { FXA__CU_TOTALS, FXA__CU_TO_SUMS, FXA__CU_TO_DIAGONAL, FXA__CU_STORE, FXA__CU_TO_DENSE, FXA__CU_TO_PARAMS };

@@ -21,7 +21,7 @@ static fxa_status backward_maps(fxa__cu_call *c, const struct FxaShape *shape) {
 static fxa_status backward_keys(fxa__cu_call *c) {
     const fxa_problem *p = &c->p->in;
     const struct FxaShape *shape = &c->code->unit[FXA__CU_BACKWARD].shape;
-    bool packed = p->flags & FXA_VARLEN;
+    bool packed = (p->flags & FXA_VARLEN) && !(p->flags & FXA_PAGED);
     int64_t tiles = packed ? p->total_k / shape->k_rows + p->b : fxa__div_up(p->sk, shape->k_rows);
     if (shape->store_rows) {
         FXA_TRY(backward_maps(c, shape));

@@ -29,6 +29,9 @@ static const struct build_unit {
                           {"fxa_captured_totals", "fxa_captured_sums", "fxa_captured_diagonal", "fxa_captured_store",
                            "fxa_captured_dense", "fxa_captured_params"}},
     [FXA__CU_STAGE] = {{"stage", "stage", "stage"}, {"fxa_stage_copy", "fxa_stage_join"}},
+    [FXA__CU_PAGES] = {{"pages", "pages", "pages"},
+                       {"fxa_pages_fetch", "fxa_pages_count", "fxa_pages_room", "fxa_pages_list", "fxa_pages_sort",
+                        "fxa_pages_store"}},
 };
 
 const char *fxa__cu_unit_file(const fxa__cu_choice *choice, fxa__cu_unit unit) {
@@ -61,8 +64,9 @@ static fxa_status build_check(fxa__cu_code *code, fxa__cu_unit unit, fxa_error *
     if (shape && bytes == sizeof m->shape) memcpy(&m->shape, shape, bytes);
     if (!fxa__cu_cubin_find(m->cubin, m->size, first, &bytes))
         return fxa__fail(err, FXA_E_VERSION, "a cubin has no %s", first);
-    if (unit == FXA__CU_LISTS || unit == FXA__CU_DIAGONAL || unit == FXA__CU_CAPTURED || unit == FXA__CU_STAGE)
-        return FXA_OK;
+    const unsigned shapeless = 1u << FXA__CU_LISTS | 1u << FXA__CU_DIAGONAL | 1u << FXA__CU_CAPTURED |
+                               1u << FXA__CU_STAGE | 1u << FXA__CU_PAGES;
+    if (shapeless >> unit & 1u) return FXA_OK;
     struct FxaShape known = fxa__cu_shape(&code->choice, &code->program, unit);
     if (shape && build_same_shape(&m->shape, &known)) return FXA_OK;
     return fxa__fail(err, FXA_E_VERSION,

@@ -16,7 +16,7 @@
 #include <string.h>
 
 enum { COMPILE_OPTIONS = 20, COMPILE_OPTION = 48, COMPILE_KEPT = 64 };
-enum { COMPILE_KEPT_UNITS = 1 << FXA__CU_ENDS | 1 << FXA__CU_STAGE };
+enum { COMPILE_KEPT_UNITS = 1 << FXA__CU_ENDS | 1 << FXA__CU_STAGE | 1 << FXA__CU_PAGES };
 
 /* Room for all jobs: pointers into it and into the code. */
 typedef struct compile_room {

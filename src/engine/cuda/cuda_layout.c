@@ -240,6 +240,10 @@ static void layout_zeroes(layout *l) {
         if (out->word[side].node < 0) layout_words_take(l, side);
     }
     if (l->p->pass == FXA_BACKWARD) layout_captured(l);
+    if (fxa__cu_pages_are_fetched(l->p)) {
+        out->users.count = layout_take(l, l->p->n_pages, 1, 1, sizeof(int32_t));
+        out->users.used = layout_take(l, 1, 1, 1, sizeof(int32_t));
+    }
     out->zero_words = l->c.used / sizeof(uint32_t);
 }
 
@@ -261,6 +265,10 @@ static void layout_spare(layout *l) {
         fxa__cu_sizes(p, slot, size);
         l->out->spare[i] = layout_take(l, size[0] * size[1], size[2], fxa__round_up(size[3], 8),
                                        fxa_dtype_size(result ? l->choice->out : l->choice->dtype));
+    }
+    if (fxa__cu_pages_are_fetched(p)) {
+        l->out->users.end = layout_take(l, p->n_pages, 1, 1, sizeof(int32_t));
+        l->out->users.list = layout_take(l, p->b, fxa__div_up(p->sk, p->page_size), 1, sizeof(int32_t));
     }
     if (layout_is_staged(l, FXA_SLOT_DSINK)) l->out->grad_sink = layout_take(l, p->hq, 1, 1, sizeof(float));
 }

@@ -53,6 +53,12 @@ typedef struct fxa__cu_grads {
 /* Operands that may lie in the workspace, in the order of fxa__cu_spare(). */
 enum { FXA__CU_SPARES = 8 };
 
+/* Who uses a page, in the backward pass: pages.cu. */
+typedef struct fxa__cu_users {
+    int32_t *count, *used; /* [n_pages], [1]: 0 before the first launch */
+    int32_t *end, *list;   /* [n_pages], [places of the table] */
+} fxa__cu_users;
+
 /* The workspace of a run. */
 typedef struct fxa__cu_layout {
     void *zero; /* so many words from here on are 0 before the first launch */
@@ -70,6 +76,7 @@ typedef struct fxa__cu_layout {
     float *partial, *partial_ml;
     int32_t splits;
     fxa__cu_grads grads;
+    fxa__cu_users users;
     int32_t q_pad, pad_rows;
 } fxa__cu_layout;
 
@@ -137,6 +144,13 @@ fxa_slot fxa__cu_spare_slot(int spare);
 void fxa__cu_sizes(const fxa_problem *p, fxa_slot slot, int64_t size[4]);
 fxa_status fxa__cu_stage_in(fxa__cu_call *c);
 fxa_status fxa__cu_stage_out(fxa__cu_call *c);
+
+/* cuda_pages.c: whether the pass has keys entry by entry in the workspace; K or V to there; lists of who uses a page;
+ * dK or dV to the pool. */
+bool fxa__cu_pages_are_fetched(const fxa_problem *p);
+fxa_status fxa__cu_pages_fetch(fxa__cu_call *c, struct FxaStage *s);
+fxa_status fxa__cu_pages_list(fxa__cu_call *c);
+fxa_status fxa__cu_pages_store(fxa__cu_call *c, struct FxaStage *s);
 
 /* cuda_captured.c: what the arguments of the backward kernels say of such gradients; and where those go after them. */
 void fxa__cu_captured_args(fxa__cu_call *c);

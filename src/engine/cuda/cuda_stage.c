@@ -35,7 +35,8 @@ fxa_slot fxa__cu_spare_slot(int spare) { return (fxa_slot)stage_rows[spare].slot
 void fxa__cu_sizes(const fxa_problem *p, fxa_slot slot, int64_t size[4]) {
     int spare = fxa__cu_spare(slot);
     bool packed = p->flags & FXA_VARLEN, keys = spare >= 0 && stage_rows[spare].keys;
-    bool paged = keys && (p->flags & FXA_PAGED);
+    bool fetched = keys && fxa__cu_pages_are_fetched(p), paged = keys && (p->flags & FXA_PAGED) && !fetched;
+    packed = packed && !fetched;
     (void)fxa__row_operand(p, slot, &size[3]);
     size[0] = paged ? p->n_pages : packed ? 1 : p->b;
     size[1] = keys ? p->hkv : p->hq;
@@ -60,6 +61,7 @@ static bool stage_row_is_needed(const fxa_problem *p, int i) {
     const fxa_operand *t = fxa__row_operand(p, (fxa_slot)stage_rows[i].slot, &d);
     bool result = stage_is_result(p, i);
     if (!stage_is_used(p, i)) return false;
+    if (stage_rows[i].keys && fxa__cu_pages_are_fetched(p)) return true;
     return t->dtype != (uint32_t)(result ? fxa__cu_dtype_out(p) : fxa__cu_dtype_in(p)) ||
            (t->stride[3] != 1 && d > 1) || (result && (p->flags & stage_rows[i].added));
 }
@@ -158,7 +160,8 @@ fxa_status fxa__cu_stage_in(fxa__cu_call *c) {
     for (int i = 0; i < FXA__CU_SPARES; i++) {
         if (stage_is_result(p, i) || !stage_row_is_needed(p, i)) continue;
         struct FxaStage s = stage_operand(c, i);
-        FXA_TRY(stage_copy(c, &s));
+        bool fetched = stage_rows[i].keys && fxa__cu_pages_are_fetched(p);
+        FXA_TRY(fetched ? fxa__cu_pages_fetch(c, &s) : stage_copy(c, &s));
     }
     if (p->pass == FXA_BACKWARD && fxa__cu_stage_is_needed(p, FXA_SLOT_LSE)) {
         struct FxaStage s = stage_lse(c);
@@ -186,10 +189,12 @@ fxa_status fxa__cu_stage_out(fxa__cu_call *c) {
     const fxa_problem *p = &c->p->in;
     if (!c->code->choice.staged) return FXA_OK;
     if (p->pass == FXA_FORWARD) return stage_forward(c);
+    bool fetched = fxa__cu_pages_are_fetched(p);
+    if (fetched && (p->flags & (FXA_GRAD_K | FXA_GRAD_V))) FXA_TRY(fxa__cu_pages_list(c));
     for (int i = STAGE_DQ; i < FXA__CU_SPARES; i++) {
         if (!stage_row_is_needed(p, i)) continue;
         struct FxaStage s = stage_operand(c, i);
-        FXA_TRY(stage_copy(c, &s));
+        FXA_TRY(fetched && stage_rows[i].keys ? fxa__cu_pages_store(c, &s) : stage_copy(c, &s));
     }
     if (!fxa__cu_stage_is_needed(p, FXA_SLOT_DSINK)) return FXA_OK;
     struct FxaStage s = {stage_heads(c->bind->slot[FXA_SLOT_DSINK], p->dsink.stride[1], p->dsink.dtype),

@@ -41,6 +41,9 @@ static bool cu_is_long(const fxa_problem *p) {
     return p->sq > CU_MOST_LENGTH || p->sk > CU_MOST_LENGTH || p->total_q > CU_MOST_LENGTH ||
            p->total_k > CU_MOST_LENGTH || p->n_pages > CU_MOST_LENGTH || p->hq * p->b > CU_MOST_LENGTH;
 }
+static bool cu_has_long_table(const fxa_problem *p) {
+    return p->page_size > 0 && p->b * fxa__div_up(p->sk, (int64_t)p->page_size) > CU_MOST_LENGTH;
+}
 static bool cu_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
 static bool cu_has_byte_grads(const fxa_problem *p) {
     for (size_t i = 0; i < p->n_captures; i++)
@@ -63,7 +66,7 @@ static const struct cu_row {
     {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^28"},
     {BOTH, FXA_DROPOUT, fxa__cu_coordinates_move, "kernels drop by local indices, which are no coordinates here"},
     {BOTH, FXA_SCALED, NULL, "kernels have no scales of operands"},
-    {BACKWARD, FXA_PAGED, NULL, "there are no gradients of pages"},
+    {BACKWARD, FXA_PAGED, cu_has_long_table, "the table of pages is to have at most 2^28 entries"},
     {BACKWARD, 0, cu_has_bprop, "a backward program of the caller's is not there yet"},
     {BACKWARD, 0, cu_has_byte_grads, "gradients of captured tensors are to have 16 bits or more"},
 };
@@ -177,7 +180,8 @@ static int32_t cu_columns(int64_t d) {
 
 /* With TMA a page is a multiple of 8 rows, and a multiple or a divisor of a tile of 64 or 128 keys. */
 static bool cu_pages_fit(const fxa_problem *p) {
-    return !(p->flags & FXA_PAGED) || p->page_size % 128 == 0 || (p->page_size % 8 == 0 && 64 % p->page_size == 0);
+    return !(p->flags & FXA_PAGED) || p->pass == FXA_BACKWARD || p->page_size % 128 == 0 ||
+           (p->page_size % 8 == 0 && 64 % p->page_size == 0);
 }
 
 static bool cu_is_separate(const fxa_problem *p, const fxa__cu_choice *c) {
@@ -237,6 +241,7 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cu_choice *c, const fx
     if (g->has_mask || g->vector) units |= 1u << FXA__CU_LISTS;
     if (g->diagonal >= 0) units |= 1u << FXA__CU_DIAGONAL;
     if (fxa__cu_stage_is_any(p)) units |= 1u << FXA__CU_STAGE;
+    if (fxa__cu_pages_are_fetched(p)) units |= 1u << FXA__CU_PAGES;
     if (p->pass == FXA_BACKWARD && (p->param_grads || cu_tensor_grads(p))) units |= 1u << FXA__CU_CAPTURED;
     return units;
 }
@@ -309,7 +314,7 @@ fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__
     out->dv = cu_columns(in->dv);
     out->spans = in->flags & SUPPORT_SPANS;
     out->dropout = in->flags & FXA_DROPOUT;
-    out->paged = in->flags & FXA_PAGED;
+    out->paged = (in->flags & FXA_PAGED) && !fxa__cu_pages_are_fetched(in);
     out->aligned = cu_is_aligned(in);
     FXA_TRY(cu_program(p, out, program, err));
     cu_fill(self, in, out, program);

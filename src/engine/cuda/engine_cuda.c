@@ -193,14 +193,15 @@ static void cu_release(void *self, void *code) {
 static void cu_describe(const fxa__cu_self *s, fxa__cu_code *c) {
     const fxa__cu_choice *x = &c->choice;
     bool wide = x->units >> FXA__CU_BACKWARD & 1u && x->family == FXA__CU_SM90 && (x->d > 128 || x->dv > 128);
-    (void)snprintf(c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s",
+    (void)snprintf(c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s",
                    fxa__cu_family_name(x->family), s->nvrtc.major, s->nvrtc.minor, (int)x->arch,
                    x->family == FXA__CU_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
                    x->separate_dq ? ", dQ apart" : "", x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "",
                    x->fast_math ? ", fast functions" : "",
                    (c->program.grad_diagonal && x->family == FXA__CU_SM90) || c->program.grad_dense ? ", pairs rounded"
                                                                                                     : "",
-                   wide ? ", dK rounded twice" : "", x->adds ? ", rounded before added" : "");
+                   wide ? ", dK rounded twice" : "", x->adds ? ", rounded before added" : "",
+                   x->units >> FXA__CU_PAGES & 1u && x->out != FXA_F32 ? ", entries and heads rounded" : "");
 }
 
 /* saved: cubins, else they are compiled. */

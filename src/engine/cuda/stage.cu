@@ -9,82 +9,11 @@
  *
  * fxa_stage_join: (O, LSE) of a run joins what is there, as fxa_merge does it. Launch: any grid, a CTA takes rows.
  */
-#include "spans.cuh"
+#include "stage.cuh"
 
 namespace {
 
 constexpr int THREADS = 256;
-
-enum { STAGE_F64 = 1, STAGE_F32 = 2, STAGE_F16 = 3, STAGE_BF16 = 4, STAGE_E4M3 = 11, STAGE_E5M2 = 12 }; /* fxa_dtype */
-
-FXA_INLINE float from_half(u16 word)
-{
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(word));
-    return x;
-}
-
-/* All bits set are the NaN; there are no infinities. */
-FXA_INLINE float from_e4m3(u32 x)
-{
-    const u32 sign = (x & 0x80) << 24, exponent = x >> 3 & 15, fraction = x & 7;
-    if ((x & 0x7f) == 0x7f) return __int_as_float((int)(sign | 0x7fc00000u));
-    const float y = exponent ? __int_as_float((int)((exponent + 120) << 23 | fraction << 20)) : fraction * 0x1p-9f;
-    return __int_as_float((int)((u32)__float_as_int(y) | sign));
-}
-
-/* Eight bits with so many of fraction: beyond the largest number that number, as docs/numerics.md says. */
-FXA_INLINE u8 to_byte(float x, int fraction, int bias, float least, float largest, u32 last, u32 nan)
-{
-    const u32 u = (u32)__float_as_int(x), sign = u >> 24 & 0x80, a = u & 0x7fffffff;
-    const int cut = 23 - fraction;
-    u32 code;
-    if (a > 0x7f800000u)
-        code = nan;
-    else if (fabsf(x) >= largest)
-        code = last;
-    else if (fabsf(x) >= least)
-        code = ((a + (1u << (cut - 1)) - 1 + (a >> cut & 1)) >> cut) - ((u32)(127 - bias) << fraction);
-    else
-        code = (u32)__float2int_rn(fabsf(x) / least * (float)(1 << fraction));
-    return (u8)(sign | code);
-}
-
-FXA_INLINE double stage_load(const FxaStageArray &t, long long at)
-{
-    switch (t.type) {
-    case STAGE_F64: return ((const double *)t.data)[at];
-    case STAGE_F32: return (double)((const float *)t.data)[at];
-    case STAGE_F16: return (double)from_half(((const u16 *)t.data)[at]);
-    case STAGE_BF16: return (double)__int_as_float((int)((u32)((const u16 *)t.data)[at] << 16));
-    case STAGE_E4M3: return (double)from_e4m3(((const u8 *)t.data)[at]);
-    default: return (double)from_half((u16)(((const u8 *)t.data)[at] << 8));
-    }
-}
-
-FXA_INLINE void stage_store(const FxaStageArray &t, long long at, double x)
-{
-    u16 word;
-    switch (t.type) {
-    case STAGE_F64: ((double *)t.data)[at] = x; break;
-    case STAGE_F32: ((float *)t.data)[at] = (float)x; break;
-    case STAGE_F16:
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(word) : "f"((float)x));
-        ((u16 *)t.data)[at] = word;
-        break;
-    case STAGE_BF16:
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(word) : "f"((float)x));
-        ((u16 *)t.data)[at] = word;
-        break;
-    case STAGE_E4M3: ((u8 *)t.data)[at] = to_byte((float)x, 3, 7, 0x1p-6f, 448.f, 0x7e, 0x7f); break;
-    default: ((u8 *)t.data)[at] = to_byte((float)x, 2, 15, 0x1p-14f, 57344.f, 0x7b, 0x7e); break;
-    }
-}
-
-FXA_INLINE long long stage_place(const FxaStageArray &t, long long b, long long h, long long s, long long d)
-{
-    return b * t.stride[0] + h * t.stride[1] + s * t.stride[2] + d * t.stride[3];
-}
 
 /* Where row s of entry b lies, and whether it is written. */
 struct StageRow {
