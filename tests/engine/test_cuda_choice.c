@@ -107,8 +107,7 @@ TEST(refusals_have_their_reasons) {
             if (strstr(err.text, fxa__cu_support_why(row))) reached |= (uint64_t)1 << row;
     }
     for (size_t row = 0; fxa__cu_support_why(row); row++) /* those of programs: below */
-        if (!(reached >> row & 1) && !strstr(fxa__cu_support_why(row), "captured") &&
-            !strstr(fxa__cu_support_why(row), "backward program"))
+        if (!(reached >> row & 1) && !strstr(fxa__cu_support_why(row), "captured"))
             T_FAIL("no problem reaches: %s\n", fxa__cu_support_why(row));
 }
 
@@ -117,11 +116,11 @@ TEST(refusals_of_programs) {
     fxa__cu_choice choice;
     fxa_error err = {.status = FXA_OK};
     fxa_program *own = NULL;
-    choice_start(&c, FXA_BACKWARD, NULL);
+    choice_start(&c, FXA_BACKWARD, "tensor zzzz : f32[1]\nscore = score + zzzz[k]");
     T_OK(own_parse(FXA_PROGRAM_BPROP, "dscore = dscore", 15, &own, &err));
     c.p.bprop = own;
     T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
-    T_HAS(err.text, "a backward program of the caller's");
+    T_HAS(err.text, "beside bprop");
     fxa_program_destroy(own);
     choice_start(&c, FXA_BACKWARD, "tensor t : e4m3[1]\nscore = score + t[k]");
     c.captures[0].grad = 1;
@@ -403,6 +402,33 @@ TEST(indices_are_guarded_where_tensors_are_small) {
             T_CHECK(strstr((const char *)g.text.data, "a.tensor[0]")); /* 0 / 0 is no 1 */
             fxa__cuda_program_free(&g);
         }
+}
+
+/* The caller's backward program beside the score program: what both capture has a place of its own. */
+TEST(backward_programs_of_the_caller) {
+    static const char text[] = "param x : float\ntensor t : f32[1]\nscore = x * tanh(score / x) + t[k]";
+    static const char back[] = "param x : float\ntensor t : f32[1]\ndscore = x * dscore * t[k] + 0.5 * dscore";
+    choice_case c;
+    fxa__cu_choice out;
+    fxa__cuda_program g;
+    fxa_program *own = NULL;
+    fxa_capture t = {.size = {512}};
+    fxa_error err = {.status = FXA_OK};
+    T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
+    choice_start(&c, FXA_BACKWARD, text);
+    c.p.bprop = own, c.p.bprop_captures = &t, c.p.n_bprop_captures = 1;
+    c.p.map_q.kind = FXA_MAP_TABLE; /* which nothing reads */
+    T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
+    T_INT(out.family, FXA__CU_SM80);
+    T_CHECK(g.has_own && !g.has_slope && !out.plain && g.program->n_tensors == 2);
+    T_INT(fxa__cuda_own_tensor(g.program->tensors[0].name), -1);
+    T_INT(fxa__cuda_own_tensor(g.program->tensors[1].name), 0);
+    int from[2] = {0, 0};
+    for (int32_t i = 0; i < g.program->n_params; i++)
+        from[0] += g.params[i].from == 0, from[1] += g.params[i].from == FXA__CUDA_OWN;
+    T_CHECK(from[0] == 1 && from[1] == 1);
+    fxa__cuda_program_free(&g);
+    fxa_program_destroy(own);
 }
 
 /* Conditions on the score are a part of the value, and tiles go by the others. */

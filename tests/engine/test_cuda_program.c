@@ -54,9 +54,10 @@ static const char meant_head[] =
     "    static int tile_class(const FxaArgs &, int, int, int, int, int, int) { return TILE_FULL; }\n"
     "    void tile(const FxaArgs &, int, int) {}\n};\n";
 
-static const char *const meant_switches[] = {
-    "VALUE",         "SLOPE",      "MASK",    "BOUNDED",   "DIAGONAL",     "DENSE", "VECTOR",     "NEAR",
-    "GRAD_DIAGONAL", "GRAD_DENSE", "SCALARS", "GRAD_SUMS", "GRAD_SCATTER", "SAME",  "GRAD_EXACT", "GRAD_FIXED"};
+static const char *const meant_switches[] = {"VALUE",      "SLOPE",     "MASK",         "BOUNDED",       "DIAGONAL",
+                                             "DENSE",      "VECTOR",    "NEAR",         "GRAD_DIAGONAL", "GRAD_DENSE",
+                                             "SCALARS",    "GRAD_SUMS", "GRAD_SCATTER", "SAME",          "GRAD_EXACT",
+                                             "GRAD_FIXED", "OWN"};
 
 /* at: b, h, q, k and how far q and k are from the first of their tile (tiles: b, h, q0, q1, k0, k1). Called with the
  * number of the program. */
@@ -68,6 +69,7 @@ static const char meant_calls[] =
     "#if PROG_DIAGONAL\n    x.diagonal = Program::diagonal(*a, at[0], at[1], at[2] - at[3]);\n#endif\n"
     "#if PROG_SLOPE\n    v = p.value(*a, v, x, slope);\n#elif PROG_VALUE\n    v = p.value(*a, v, x);\n#endif\n"
     "#if PROG_NEAR\n    if (fabsf(given[1]) < p.near(*a)) v = p.value_near(*a, given[1], x);\n#endif\n"
+    "#if PROG_OWN\n    slope = p.own(*a, given[1], x, 0.75f);\n#endif\n"
     "    out[0] = v * Program::unit(*a), out[1] = slope, out[2] = 1;\n"
     "#if PROG_MASK\n    out[2] = p.mask(*a, x);\n#endif\n"
     "#if PROG_SAME\n    if (x.q_word == x.k_word && p.mask_same(*a, x) != p.mask(*a, x)) out[2] = -1;\n#endif\n"
@@ -113,13 +115,26 @@ static const char *const meant_listed[] = {
 enum { MEANT_LISTED = sizeof meant_listed / sizeof *meant_listed, MEANT_WAYS = 5 };
 
 typedef struct meant_case {
-    fxa_program *p, *d;
-    bool words; /* else tensors may have any sizes and strides */
+    fxa_program *p, *d, *own; /* own: a backward program of the caller's; mostly NULL */
+    bool words;               /* else tensors may have any sizes and strides */
     bool scalars;
     fxa__cuda_program cuda;
 } meant_case;
 
 static meant_case meant_cases[MEANT_MOST];
+
+static fxa_program *meant_own(rig *r, int i) {
+    static const char *const texts[] = {"dscore = tanh(dscore) * score * score",
+                                        "dscore = dscore * exp(-0.1 * abs(q - k))",
+                                        "dscore = clamp(dscore, -0.5, 0.5)"};
+    fxa_text text = {.data = texts[i % 3], .size = strlen(texts[i % 3])};
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    fxa_program *p = NULL;
+    fxa_error err;
+    config.kind = FXA_PROGRAM_BPROP, config.texts = &text, config.n_texts = 1;
+    T_OK(fxa_program_parse_texts(r->ctx, &config, &p, &err));
+    return p;
+}
 
 static bool meant_make(rig *r, int i, meant_case *c) {
     fxa_program *p = i < MEANT_WAYS * MEANT_LISTED ? rig_parse(r, meant_listed[i / MEANT_WAYS])
@@ -134,8 +149,10 @@ static bool meant_make(rig *r, int i, meant_case *c) {
     T_OK(fxa_program_derivative(c->p, &c->d, &err));
     fxa_program_destroy(p);
     int way = i % MEANT_WAYS; /* as 0; what is a factor may be anything; no sizes; forward; scalars */
+    if (way == 1) c->own = meant_own(r, i / MEANT_WAYS);
     fxa__cuda_config config = {.program = c->p,
                                .derivative = way == 3 ? NULL : c->d,
+                               .own = c->own,
                                .grad_params = UINT64_MAX,
                                .grad_tensors = UINT64_MAX,
                                .dense = -1,
@@ -334,7 +351,15 @@ static int meant_check_pair(rig *r, const meant_case *c, meant_run *run, meant_p
     int32_t score = fxa__program_output(c->p, FXA__OUT_SCORE), mask = fxa__program_output(c->p, FXA__OUT_MASK);
     int32_t slope = fxa__program_output(c->d, FXA__OUT_DSCORE);
     said += meant_close("score", out[0], x[score].f * 1.4426950408889634, error[0][score] * 1.5, c->p);
-    if (p->kind != FXA_PROGRAM_SCORE) said += meant_close("slope", out[1], d[slope].f, error[1][slope], c->p);
+    if (c->own) {
+        own = env, own.dscore = 0.75;
+        fxa__val *z = rig_eval(c->own, &own);
+        fxa__program_error(c->own, &narrow, &own, fabs(env.score) * 0x1p-23, 0, z, error[1]);
+        slope = fxa__program_output(c->own, FXA__OUT_DSCORE);
+        said += meant_close("own gradient", out[1], z[slope].f, error[1][slope], c->own);
+        free(z);
+    } else if (p->kind != FXA_PROGRAM_SCORE)
+        said += meant_close("slope", out[1], d[slope].f, error[1][slope], c->p);
     said += meant_close("mask", out[2], x[mask].i, error[0][mask], c->p);
     for (int32_t i = 0; i < c->cuda.n_sums; i++) {
         int32_t node = p->outputs[c->cuda.sums[i]].value;
@@ -421,6 +446,7 @@ TEST(generated_text_is_the_program) {
     for (int i = 0; i < n; i++) {
         fxa__cuda_program_free(&meant_cases[i].cuda);
         fxa_program_destroy(meant_cases[i].d);
+        fxa_program_destroy(meant_cases[i].own);
         fxa_program_destroy(meant_cases[i].p);
     }
     rig_end(r);

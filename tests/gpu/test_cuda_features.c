@@ -133,6 +133,16 @@ static const feature empty = {.features = ATTN_SINK | ATTN_DLSE, .texts = {"", c
 static const feature empty_packed = {.features = ATTN_VARLEN | ATTN_ACC, .texts = {"", causal}, .shape = shape_empty};
 TEST(nothing_to_attend_to) { feature_check(&empty), feature_check(&empty_packed); }
 
+static const feature owned = {
+    .features = ATTN_GQA | ATTN_DLSE,
+    .texts = {"", capped, learned},
+    .bprop =
+        "param a : float\ntensor t : f32[1]\ndscore = dscore * (0.5 + 0.25 * tanh(a * score)) + 0.1 * t[k] * dscore"};
+static const feature owned_moved = {.features = ATTN_MAPS | ATTN_ROWS | ATTN_VARLEN,
+                                    .texts = {causal},
+                                    .bprop = "dscore = dscore * exp(-0.01 * float(abs(q - k) % 7)) * (1.0 + 0.1 * h)"};
+TEST(backward_programs) { feature_check(&owned), feature_check(&owned_moved); }
+
 static const char many[] =
     "tensor a0 : f32[1]\ntensor a1 : f32[1]\ntensor a2 : f32[1]\ntensor a3 : f16[1]\ntensor a4 : f32[1]\n"
     "tensor a5 : f32[1]\ntensor a6 : bf16[1]\ntensor a7 : f32[1]\ntensor a8 : f32[1]\ntensor a9 : f64[1]\n"
@@ -142,7 +152,8 @@ TEST(many_tensors) { feature_check(&tensors); }
 
 /* The frame itself: cpu takes all of it and is right. */
 TEST(by_the_cpu_engine) {
-    const feature *const all[] = {&types, &mixtures, &maxima, &joined, &packed, &scored, &empty, &empty_packed};
+    const feature *const all[] = {&types,  &mixtures, &maxima,       &joined, &packed,
+                                  &scored, &empty,    &empty_packed, &owned,  &owned_moved};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};
         feature_run(all[i], &f, 2);

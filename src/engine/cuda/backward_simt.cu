@@ -69,6 +69,7 @@ struct Gradients {
                     captured.add(program, a, b, h, raw[i][j], Pair{q0 + i, k0 + 16 * j, i, 16 * j}, g);
                 }
                 if (PROG_SLOPE) g = there >> (4 * i + j) & 1 ? times_slope(g, slope[i][j]) : 0.f;
+                if (PROG_OWN) g = own_gradient(program, a, raw[i][j], pair_of_tile(a, loads, q0, k0, i, j), g);
                 p[i][j] = keep ? w : 0.f;
                 ds[i][j] = g;
             }

@@ -135,6 +135,7 @@ struct Tile {
                         captured.add(program, a, b, h, s[j][r * 2 + x], pair, g[x]);
                     }
                     if (PROG_SLOPE) g[x] = times_slope(g[x], slope);
+                    if (PROG_OWN) g[x] = own_gradient(program, a, s[j][r * 2 + x], pair, g[x]);
                 }
                 p[j][r] = pack16(w[0], w[1]);
                 ds[j][r] = pack16(g[0], g[1]);

@@ -119,10 +119,12 @@ fxa_dtype fxa__cu_dtype_out(const fxa_problem *p);
 /* The why of a row of the support table, NULL past its end: for tests. */
 const char *fxa__cu_support_why(size_t row);
 
-/* cuda_promise.c: what cuda_program.h has to be told of a problem. derivative: of program; NULL: forward. */
+/* cuda_promise.c: what cuda_program.h has to be told of a problem. derivative: of program; NULL: forward. own: or NULL.
+ */
 int32_t fxa__cu_dense_tensor(const fxa__problem *p, const fxa_program *program);
 bool fxa__cu_words_fit(const fxa__problem *p, const fxa_program *program);
-bool fxa__cu_is_plain(fxa__host *host, const fxa_program *program, const fxa_program *derivative);
+bool fxa__cu_is_plain(fxa__host *host, const fxa_program *program, const fxa_program *derivative,
+                      const fxa_program *own);
 /* Whether the factor of the score is above 0 with these numbers and any scale above 0. */
 bool fxa__cu_factor_is_positive(const fxa__cuda_program *program);
 
@@ -136,6 +138,8 @@ bool fxa__cu_coordinates_move(const fxa_problem *p);
 /* cuda_scored.c: the same with conditions of the mask that read the score in the score; p itself, retained, where there
  * are none. */
 fxa_status fxa__cu_scored(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
+/* cuda_own.c: the caller's backward program as kernels have it beside the score program; NULL: there is none. */
+fxa_status fxa__cu_own(const fxa__problem *p, fxa_program **out, fxa_error *err);
 /* The slot of such a tensor; -1: the caller's. */
 int32_t fxa__cu_coordinates_slot(const fxa_program *program, int32_t tensor);
 

@@ -47,7 +47,7 @@ static double args_param(const fxa__cu_call *c, int32_t i) {
     const fxa__cuda_param *param = &c->code->program.params[i];
     if (param->from == FXA__CUDA_SCALE) return c->bind->scale;
     if (param->from == FXA__CUDA_NUMBER) return c->bind->numbers ? c->bind->numbers[i] : param->value;
-    return c->bind->params[param->from];
+    return param->from >= 0 ? c->bind->params[param->from] : c->bind->bprop_params[FXA__CUDA_OWN - param->from];
 }
 
 static void args_scalars(fxa__cu_call *c) {
@@ -58,7 +58,7 @@ static void args_scalars(fxa__cu_call *c) {
                                            c->bind->slot[FXA_SLOT_SEED]};
     double params[FXA_MAX_PARAMS];
     for (int32_t i = 0; i < program->n_params; i++) {
-        bool read = memory && c->code->program.params[i].from != FXA__CUDA_NUMBER; /* by the kernels */
+        bool read = memory && fxa__cuda_in_memory(&c->code->program.params[i]); /* by the kernels */
         params[i] = read ? 0 : args_param(c, i);
     }
     fxa__cuda_fill(&c->code->program, params, c->a.f, c->a.i);
@@ -76,8 +76,9 @@ static fxa_view args_slot_view(const fxa__cu_call *c, int32_t slot) {
 static void args_captures(fxa__cu_call *c) {
     const fxa_program *program = c->code->program.program;
     for (int32_t i = 0; i < program->n_tensors && i < FXA_CUDA_TENSORS; i++) {
-        bool own = i >= (int32_t)c->p->in.n_captures;
-        c->tensors[i] = own ? args_slot_view(c, fxa__cu_coordinates_slot(program, i)) : c->bind->tensors[i];
+        int32_t slot = fxa__cu_coordinates_slot(program, i), own = fxa__cuda_own_tensor(program->tensors[i].name);
+        bool caller = i < (int32_t)c->p->in.n_captures;
+        c->tensors[i] = caller ? c->bind->tensors[i] : own >= 0 ? c->bind->bprop_tensors[own] : args_slot_view(c, slot);
         const fxa_view *v = &c->tensors[i];
         struct FxaCapture *t = &c->a.tensor[i];
         t->data = v->data;

@@ -114,7 +114,7 @@ static int32_t coords_single(uint32_t bits) {
 static fxa_status coords_build(fxa__host *host, coords *c, const fxa_program *program, fxa_value *given,
                                fxa_program **out, fxa_error *err) {
     size_t n = (size_t)program->n_nodes;
-    FXA_TRY(fxa__builder_new(host, FXA_PROGRAM_SCORE, &c->b, err));
+    FXA_TRY(fxa__builder_new(host, (fxa_program_kind)program->kind, &c->b, err));
     fxa__builder_set_limit(c->b, 4 * FXA__MAX_DERIVED_NODES);
     for (size_t i = 0; i < n; i++) {
         int32_t input = coords_single(fxa__node_input(&program->nodes[i]));

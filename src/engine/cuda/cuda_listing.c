@@ -60,6 +60,7 @@ static void cu_list_params(const fxa__cu_code *c, const fxa__problem *p, fxa__wr
         bool is_int = g->program->params[i].type == FXA_INT;
         int32_t from = g->params[i].from;
         const char *name = from == FXA__CUDA_SCALE ? "scale" : from >= 0 ? p->program->params[from].name : "a number";
+        if (from <= FXA__CUDA_OWN) name = p->in.bprop->params[FXA__CUDA_OWN - from].name;
         fxa__write_format(w, "a.%c[%d]: %s\n", is_int ? 'i' : 'f', at[is_int]++, name);
     }
 }

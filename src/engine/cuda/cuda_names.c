@@ -28,7 +28,7 @@ void fxa__cuda_names_give(const cuda_work *w, fxa__emit *e, bool members) {
     for (int32_t i = 0; i < w->c->n_run; i++) e->given[w->c->run[i]] = w->names.run[i];
     for (int32_t i = 0; w->scalars && i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
-        if (n->op != FXA_OP_PARAM || w->c->params[n->imm].from == FXA__CUDA_NUMBER) continue;
+        if (n->op != FXA_OP_PARAM || !fxa__cuda_in_memory(&w->c->params[n->imm])) continue;
         e->given[i] = members ? w->names.scalar[n->imm].member : w->names.scalar[n->imm].call;
     }
 }

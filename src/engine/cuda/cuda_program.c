@@ -115,7 +115,9 @@ static void choose_loads(cuda_work *w, const fxa__cuda_config *config) {
         int positions = choose_place(p, n, &last);
         uint8_t dtype = p->tensors[n->imm].dtype;
         if (positions == 2 && n->imm == config->dense && !(w->need[i] & CUDA_MASK)) w->c->dense = i;
-        if (positions != 1 || !config->words || !fxa__cuda_word_kind((fxa_dtype)dtype)) continue;
+        if (positions != 1 || !config->words || fxa__cuda_own_tensor(p->tensors[n->imm].name) >= 0 ||
+            !fxa__cuda_word_kind((fxa_dtype)dtype))
+            continue;
         if (last == 1u << FXA_INPUT_Q && w->c->q_word < 0) w->c->q_word = i;
         if (last == 1u << FXA_INPUT_K && w->c->k_word < 0) w->c->k_word = i;
     }
@@ -283,7 +285,8 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     fxa__lower_affine(p, w->forms);
     fxa__lower_depend(p, w->forms, w->sets);
     choose_value(w, config->plain);
-    w->c->has_slope = slope >= 0 && !choose_is_number(p, slope, 1);
+    w->c->has_own = config->own != NULL;
+    w->c->has_slope = slope >= 0 && !w->c->has_own && !choose_is_number(p, slope, 1);
     w->c->has_mask = !(p->nodes[mask].op == FXA_OP_CONST && p->nodes[mask].imm);
     choose_mark(w);
     fxa__cuda_spans(p, w->spans);

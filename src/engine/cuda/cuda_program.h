@@ -33,11 +33,19 @@ typedef struct fxa__cuda_param {
     int32_t from; /* the param of the problem's program, or: */
     double value; /* from = FXA__CUDA_NUMBER: this */
 } fxa__cuda_param;
-enum { FXA__CUDA_NUMBER = -1, FXA__CUDA_SCALE = -2 };
+enum {
+    FXA__CUDA_NUMBER = -1,
+    FXA__CUDA_SCALE = -2,
+    FXA__CUDA_OWN = -3 /* and below: param FXA__CUDA_OWN - x of bprop */
+};
+
+/* With FXA_SCALARS_IN_MEMORY: scale and params of the score program; those of bprop are the host's. */
+static inline bool fxa__cuda_in_memory(const fxa__cuda_param *p) { return p->from >= 0 || p->from == FXA__CUDA_SCALE; }
 
 typedef struct fxa__cuda_config {
-    fxa_program *program;               /* a SCORE program with its masks lifted */
-    const fxa_program *derivative;      /* of it; NULL: no backward pass */
+    fxa_program *program;          /* a SCORE program with its masks lifted */
+    const fxa_program *derivative; /* of it; NULL: no backward pass */
+    const fxa_program *own;        /* the caller's backward program in its place (cuda_own.c); NULL: there is none */
     uint64_t grad_params, grad_tensors; /* whose gradients are wanted, by bits */
     int32_t dense;                      /* tensor that may be read as pair.dense: its strides and sizes are right; -1 */
     uint64_t fits; /* tensors, by bits, whose sizes the caller compares with `least` below; of others all indices that
@@ -75,6 +83,7 @@ typedef struct fxa__cuda_program {
     bool fixed;     /* as the caller said */
     bool steep;     /* the slope may be infinite or NaN */
     bool mask_fixed, diagonal_fixed; /* they read no tensor and no param of the caller's: shapes and numbers decide */
+    bool has_own;                    /* own(): the gradient of the score is the caller's */
     bool has_value, has_slope, has_mask, has_scatter, grad_diagonal, grad_dense;
     fxa__writer text;
 } fxa__cuda_program;
@@ -87,6 +96,10 @@ void fxa__cuda_program_free(fxa__cuda_program *p);
 
 /* How fxa_vector_prepare reads elements of a dtype as words: its last argument. 0: it does not. */
 int32_t fxa__cuda_word_kind(fxa_dtype dtype);
+
+/* cuda_own.c: of names of params and tensors which of bprop's they are; -1: none. */
+int32_t fxa__cuda_own_param(const char *name);
+int32_t fxa__cuda_own_tensor(const char *name);
 
 /* cuda_fill.c: f[] and i[] of a run, from its params: one for each of the rewritten program. Those that kernels read
  * from memory may be anything. */

@@ -124,12 +124,17 @@ static bool promise_has_no_factors(const fxa_program *p, fxa__depend *sets) {
     return true;
 }
 
-bool fxa__cu_is_plain(fxa__host *host, const fxa_program *program, const fxa_program *derivative) {
-    size_t n = (size_t)program->n_nodes, m = derivative ? (size_t)derivative->n_nodes : 0;
-    if (program->n_params == 0) return true;
-    fxa__depend *sets = fxa__alloc_array(host, n > m ? n : m, sizeof *sets);
-    bool plain = sets && promise_has_no_factors(program, sets) && (!m || promise_has_no_factors(derivative, sets));
-    fxa__free(host, sets, (n > m ? n : m) * sizeof *sets);
+bool fxa__cu_is_plain(fxa__host *host, const fxa_program *program, const fxa_program *derivative,
+                      const fxa_program *own) {
+    const fxa_program *const all[] = {program, derivative, own};
+    size_t n = 0;
+    for (int i = 0; i < 3; i++)
+        if (all[i] && (size_t)all[i]->n_nodes > n) n = (size_t)all[i]->n_nodes;
+    if (program->n_params == 0 && (!own || own->n_params == 0)) return true;
+    fxa__depend *sets = fxa__alloc_array(host, n, sizeof *sets);
+    bool plain = sets != NULL;
+    for (int i = 0; i < 3; i++) plain = plain && (!all[i] || promise_has_no_factors(all[i], sets));
+    fxa__free(host, sets, n * sizeof *sets);
     return plain;
 }
 

@@ -161,20 +161,26 @@ static fxa_status rewrite_build(fxa__host *host, rewrite *r, const char *scale, 
 }
 
 /* Where each param of the result comes from: by name, since params are sorted by it. */
-static void rewrite_sources(const fxa__lifted *lifted, const char *scale, fxa__cuda_program *out) {
+static void rewrite_sources(const fxa__lifted *lifted, const fxa_program *given, const char *scale,
+                            fxa__cuda_program *out) {
     for (int32_t i = 0; i < out->program->n_params; i++) {
         const char *name = out->program->params[i].name;
-        int32_t at = fxa_program_param_find(lifted->program, name);
+        int32_t at = fxa_program_param_find(lifted->program, name), own = fxa__cuda_own_param(name);
         if (strcmp(name, scale) == 0)
             out->params[i] = (fxa__cuda_param){FXA__CUDA_SCALE, 0};
-        else
+        else if (lifted->from[at] < 0)
             out->params[i] = (fxa__cuda_param){lifted->from[at], lifted->value[at]};
+        else
+            out->params[i] =
+                (fxa__cuda_param){own >= 0 ? FXA__CUDA_OWN - own : (int32_t)fxa_program_param_find(given, name), 0};
     }
 }
 
-/* The same program with dscore 1: its derivative and gradients are slopes. */
-static fxa_status rewrite_slopes(fxa__host *host, const fxa_program *p, fxa_program **out, fxa_error *err) {
-    size_t n = (size_t)p->n_nodes;
+/* The same program with dscore 1: its derivative and gradients are slopes. The caller's own backward keeps it. */
+static fxa_status rewrite_slopes(fxa__host *host, const fxa_program *p, const fxa_program *own, fxa_program **out,
+                                 fxa_error *err) {
+    size_t n = (size_t)(own && own->n_nodes > p->n_nodes ? own->n_nodes : p->n_nodes);
+    uint32_t kinds = own ? ~(1u << FXA__OUT_DSCORE) : UINT32_MAX;
     fxa_builder *b = NULL;
     fxa_value *given = fxa__alloc_array(host, 2 * n, sizeof *given);
     fxa_status status = given ? fxa__builder_new(host, (fxa_program_kind)p->kind, &b, err)
@@ -182,8 +188,11 @@ static fxa_status rewrite_slopes(fxa__host *host, const fxa_program *p, fxa_prog
     if (status == FXA_OK) {
         fxa__builder_set_limit(b, 4 * FXA__MAX_DERIVED_NODES);
         fxa_value one = fxa_builder_float(b, 1);
-        for (size_t i = 0; i < n; i++) given[i] = fxa__node_input(&p->nodes[i]) == 1u << FXA_INPUT_DSCORE ? one : -1;
-        if (fxa__builder_import_with(b, p, given, given + n)) fxa__lower_copy_outputs(b, p, given + n, UINT32_MAX);
+        for (int32_t i = 0; i < p->n_nodes; i++)
+            given[i] = fxa__node_input(&p->nodes[i]) == 1u << FXA_INPUT_DSCORE ? one : -1;
+        if (fxa__builder_import_with(b, p, given, given + n)) fxa__lower_copy_outputs(b, p, given + n, kinds);
+        if (own && fxa__builder_import(b, own, given))
+            fxa_builder_set_dscore(b, given[fxa__program_output(own, FXA__OUT_DSCORE)]);
         status = fxa_builder_finish(b, out, err);
         fxa_builder_destroy(b);
     }
@@ -191,10 +200,10 @@ static fxa_status rewrite_slopes(fxa__host *host, const fxa_program *p, fxa_prog
     return status;
 }
 
-static fxa_status rewrite_lifted(fxa__host *host, const fxa__lifted *lifted, bool plain, fxa__cuda_program *out,
-                                 fxa_error *err) {
+static fxa_status rewrite_lifted(fxa__host *host, const fxa__lifted *lifted, const fxa__cuda_config *config,
+                                 fxa__cuda_program *out, fxa_error *err) {
     size_t n = (size_t)lifted->program->n_nodes;
-    rewrite r = {.p = lifted->program, .plain = plain};
+    rewrite r = {.p = lifted->program, .plain = config->plain};
     char scale[32];
     fxa_status status;
     r.sets = fxa__alloc_array(host, n, sizeof *r.sets);
@@ -206,7 +215,7 @@ static fxa_status rewrite_lifted(fxa__host *host, const fxa__lifted *lifted, boo
         status = fxa__fail_memory(err, "a program for CUDA kernels");
     else
         status = rewrite_build(host, &r, scale, &out->program, err);
-    if (status == FXA_OK) rewrite_sources(lifted, scale, out);
+    if (status == FXA_OK) rewrite_sources(lifted, config->program, scale, out);
     fxa__free(host, r.sets, n * sizeof *r.sets);
     fxa__free(host, r.map, 3 * n * sizeof *r.map);
     return status;
@@ -238,14 +247,14 @@ fxa_status fxa__cuda_rewrite(fxa__host *host, const fxa__cuda_config *config, fx
     fxa_program *whole = config->program, *joint = NULL;
     fxa__lifted lifted = {.program = NULL};
     fxa_status status = FXA_OK;
-    if (whole->n_tensors > FXA_CUDA_TENSORS)
-        return fxa__fail(err, FXA_E_UNSUPPORTED, "the program captures %d tensors; CUDA kernels take %d",
-                         (int)whole->n_tensors, FXA_CUDA_TENSORS);
     if (config->derivative) status = fxa__lower_joint(host, config->program, config->derivative, true, &joint, err);
-    if (config->derivative && status == FXA_OK) status = rewrite_slopes(host, joint, &whole, err);
+    if (config->derivative && status == FXA_OK) status = rewrite_slopes(host, joint, config->own, &whole, err);
     if (!config->derivative) fxa_program_retain(whole);
+    if (status == FXA_OK && whole->n_tensors > FXA_CUDA_TENSORS)
+        status = fxa__fail(err, FXA_E_UNSUPPORTED, "the program captures %d tensors; CUDA kernels take %d",
+                           (int)whole->n_tensors, FXA_CUDA_TENSORS);
     if (status == FXA_OK) status = rewrite_lift(host, whole, &lifted, err);
-    if (status == FXA_OK) status = rewrite_lifted(host, &lifted, config->plain, out, err);
+    if (status == FXA_OK) status = rewrite_lifted(host, &lifted, config, out, err);
     fxa_program_destroy(lifted.program);
     if (whole != config->program || !config->derivative) fxa_program_destroy(whole);
     fxa_program_destroy(joint);

@@ -44,7 +44,6 @@ static bool cu_is_long(const fxa_problem *p) {
 static bool cu_has_long_table(const fxa_problem *p) {
     return p->page_size > 0 && p->b * fxa__div_up(p->sk, (int64_t)p->page_size) > CU_MOST_LENGTH;
 }
-static bool cu_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
 static bool cu_has_byte_grads(const fxa_problem *p) {
     for (size_t i = 0; i < p->n_captures; i++)
         if (p->captures[i].grad && fxa_dtype_size((fxa_dtype)p->captures[i].grad_dtype) == 1) return true;
@@ -67,7 +66,6 @@ static const struct cu_row {
     {BOTH, FXA_DROPOUT, fxa__cu_coordinates_move, "kernels drop by local indices, which are no coordinates here"},
     {BOTH, FXA_SCALED, NULL, "kernels have no scales of operands"},
     {BACKWARD, FXA_PAGED, cu_has_long_table, "the table of pages is to have at most 2^28 entries"},
-    {BACKWARD, 0, cu_has_bprop, "a backward program of the caller's is not there yet"},
     {BACKWARD, 0, cu_has_byte_grads, "gradients of captured tensors are to have 16 bits or more"},
 };
 
@@ -153,18 +151,18 @@ static bool cu_is_aligned(const fxa_problem *p) {
     return aligned;
 }
 
-static fxa_status cu_check_captures(const fxa__problem *p, const fxa_program *program, fxa_error *err) {
-    for (int32_t i = 0; i < (int32_t)p->in.n_captures; i++) {
+static fxa_status cu_check_captures(const fxa_capture *captures, size_t n, const fxa_program *program, fxa_error *err) {
+    for (size_t i = 0; i < n; i++) {
         const fxa__decl *t = &program->tensors[i];
         if (t->rank > FXA_CUDA_RANK)
             return fxa__fail(err, FXA_E_UNSUPPORTED, "tensor %s has %d axes; kernels take %d", t->name, (int)t->rank,
                              FXA_CUDA_RANK);
         for (int32_t d = 0; d < t->rank; d++)
-            if (p->in.captures[i].size[d] > INT32_MAX)
+            if (captures[i].size[d] > INT32_MAX)
                 return fxa__fail(err, FXA_E_UNSUPPORTED,
                                  "tensor %s has %lld elements along axis %d; kernels count to "
                                  "2^31 - 1",
-                                 t->name, (long long)p->in.captures[i].size[d], (int)d);
+                                 t->name, (long long)captures[i].size[d], (int)d);
     }
     return FXA_OK;
 }
@@ -192,6 +190,7 @@ static bool cu_is_separate(const fxa_problem *p, const fxa__cu_choice *c) {
 /* Of the Hopper backward the score is gone when its gradient is there; above 128 columns it has none of these sums. */
 static bool cu_hopper_has_grads(const fxa__cu_choice *c, const fxa__cuda_program *g) {
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, sums = g->n_sums || g->has_scatter;
+    if (g->has_own) return false;
     return wide ? !sums && !g->grad_diagonal && !g->grad_dense : !(sums && g->has_slope);
 }
 
@@ -260,12 +259,13 @@ static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice 
 
 /* A factor that turns out to be 0 or below stays with the pairs; of tensors that are smaller than the text counts on
  * indices are guarded. Every text is looked at: one that is made once more may count on other sizes. */
-static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_program *derivative, fxa__cu_choice *c,
-                          fxa__cuda_program *out, fxa_error *err) {
+static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_program *derivative,
+                          const fxa_program *own, fxa__cu_choice *c, fxa__cuda_program *out, fxa_error *err) {
     bool backward = p->in.pass == FXA_BACKWARD;
     fxa__cuda_config config = {.program = lifted, .derivative = derivative, .dense = c->dense, .words = c->words};
     config.grad_params = backward ? p->in.param_grads : 0;
     config.grad_tensors = backward ? cu_tensor_grads(&p->in) : 0;
+    config.own = own;
     config.plain = c->plain;
     config.fixed = backward && (p->in.flags & FXA_DETERMINISTIC);
     config.scalars = p->in.flags & FXA_SCALARS_IN_MEMORY;
@@ -282,20 +282,24 @@ static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_
 }
 
 static fxa_status cu_program(const fxa__problem *p, fxa__cu_choice *c, fxa__cuda_program *out, fxa_error *err) {
-    fxa_program *own = NULL, *masked = NULL, *lifted = NULL, *derivative = NULL;
+    fxa_program *own = NULL, *masked = NULL, *lifted = NULL, *derivative = NULL, *bprop = NULL;
     FXA_TRY(fxa__cu_coordinates(p, p->program, &own, err));
     fxa_status status = fxa__program_lift_masks(p->host, own, &masked, err);
     if (status == FXA_OK) status = fxa__cu_scored(p->host, masked, &lifted, err);
     fxa_program_destroy(own);
     fxa_program_destroy(masked);
-    if (status == FXA_OK) status = cu_check_captures(p, lifted, err);
+    if (status == FXA_OK) status = cu_check_captures(p->in.captures, p->in.n_captures, lifted, err);
+    if (status == FXA_OK) status = fxa__cu_own(p, &bprop, err);
+    if (status == FXA_OK && bprop)
+        status = cu_check_captures(p->in.bprop_captures, p->in.n_bprop_captures, p->in.bprop, err);
     if (status == FXA_OK && p->in.pass == FXA_BACKWARD) status = fxa_program_derivative(lifted, &derivative, err);
     if (status == FXA_OK) {
         c->dense = fxa__cu_dense_tensor(p, lifted);
         c->words = fxa__cu_words_fit(p, lifted);
-        c->plain = !(p->in.flags & FXA_SCALARS_IN_MEMORY) && fxa__cu_is_plain(p->host, lifted, derivative);
-        status = cu_text(p, lifted, derivative, c, out, err);
+        c->plain = !(p->in.flags & FXA_SCALARS_IN_MEMORY) && fxa__cu_is_plain(p->host, lifted, derivative, bprop);
+        status = cu_text(p, lifted, derivative, bprop, c, out, err);
     }
+    fxa_program_destroy(bprop);
     fxa_program_destroy(derivative);
     fxa_program_destroy(lifted);
     return status;

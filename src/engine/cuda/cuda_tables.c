@@ -161,6 +161,7 @@ void fxa__cu_tables_make(void *self, const void *code, const fxa__problem *p, co
     static const double no_params[FXA_MAX_PARAMS] = {0};
     fxa_view none[FXA_MAX_TENSORS];
     fxa__bind bind = {.scale = 1, .params = no_params, .numbers = numbers, .tensors = none};
+    bind.bprop_params = no_params, bind.bprop_tensors = none;
     fxa__cu_call c = {.self = self, .code = code, .p = p, .bind = &bind};
     if (!c.self->on_device || p->in.target) return;
     memset(none, 0, sizeof none);

@@ -96,7 +96,8 @@ static void cudatext_want_tiles(cuda_text *t) {
 static void cudatext_want_pairs(cuda_text *t) {
     const fxa_program *p = t->c->program;
     if (t->c->has_value) fxa__lower_emit_want(&t->pairs, t->c->value, CUDA_VALUE);
-    if (t->c->has_slope) fxa__lower_emit_want(&t->pairs, fxa__program_output(p, FXA__OUT_DSCORE), CUDA_SLOPE);
+    if (t->c->has_slope || t->c->has_own)
+        fxa__lower_emit_want(&t->pairs, fxa__program_output(p, FXA__OUT_DSCORE), CUDA_SLOPE);
     if (t->c->has_mask) fxa__lower_emit_want(&t->pairs, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
     for (int i = 0; i < t->n_rest; i++) fxa__lower_emit_want(&t->pairs, t->rest[i], CUDA_SAME);
 }
@@ -238,6 +239,15 @@ static void cudatext_value(cuda_text *t) {
         cudatext_put(t, "        return score;\n    }\n");
 }
 
+static void cudatext_own(cuda_text *t) {
+    if (!t->c->has_own) return;
+    cudatext_put(t,
+                 "    FXA_INLINE float own(const FxaArgs &a, float score, const Pair &p, float dscore) const\n    {\n");
+    cudatext_put(t, cudatext_pair);
+    cudatext_inside(t, &t->pairs, CUDA_SLOPE);
+    cudatext_return(t, &t->pairs, fxa__program_output(t->c->program, FXA__OUT_DSCORE));
+}
+
 /* The same where |score| stays below what keeps the tanh near 0. */
 static void cudatext_near(cuda_text *t) {
     if (t->c->near < 0) return;
@@ -352,6 +362,7 @@ static void cudatext_switches(cuda_text *t) {
     cudatext_put(t, "#define FXA__OPS_F32\n#include \"program_ops.h\"\n#include \"span_rules.h\"\n");
     cudatext_switch(t, "VALUE", c->has_value);
     cudatext_switch(t, "SLOPE", c->has_slope ? (c->steep ? 2 : 1) : 0);
+    cudatext_switch(t, "OWN", c->has_own);
     cudatext_switch(t, "MASK", c->has_mask);
     cudatext_switch(t, "BOUNDED", c->has_value && c->bound <= 16);
     cudatext_switch(t, "DIAGONAL", c->diagonal >= 0);
@@ -376,6 +387,7 @@ bool fxa__cuda_text_write(const cuda_work *w) {
         cudatext_head(&t);
         cudatext_tile(&t);
         cudatext_value(&t);
+        cudatext_own(&t);
         cudatext_near(&t);
         cudatext_mask(&t);
         cudatext_mask_same(&t);

@@ -6,6 +6,7 @@
  * Switches, 0 unless defined:
  *   PROG_VALUE          value() changes the score; else the new score is the scaled one
  *   PROG_SLOPE          the slope is not always 1; 2: it may be infinite or NaN, and a gradient of 0 then wins
+ *   PROG_OWN            own() gives the gradient of the score, and there is no slope; kernels for sm_80 and f32 only
  *   PROG_MASK           mask() is not always true
  *   PROG_BOUNDED        |value() * unit()| stays small (soft cap), so that the forward needs no running maximum
  *   PROG_SAME           mask_same() is mask() where q_word == k_word in all pairs of a warp in a tile
@@ -32,6 +33,7 @@
  *   void tile(a, q, k)                 what depends on the tile: q and k are this thread's first query and key
  *   float value(a, s, pair)            s is the product Q.K, not yet scaled
  *   float value(a, s, pair, slope)     the same bits, and slope = d new score / d scaled score; for PROG_SLOPE
+ *   float own(a, s, pair, dscore)      for PROG_OWN: d loss / d scaled score of d loss / d new score
  *   float value_near(a, s, pair), float near(a)   for PROG_NEAR: the forward takes it where all pairs of a warp in a
  *                                      tile are near (tanh near 0 is a polynomial)
  *   bool mask(a, pair)                 only called in tiles that tile_class() calls partial; where it is false, value
@@ -119,6 +121,9 @@ struct ProgramBase {
 #ifndef PROG_SLOPE
 #define PROG_SLOPE 0
 #endif
+#ifndef PROG_OWN
+#define PROG_OWN 0
+#endif
 #ifndef PROG_MASK
 #define PROG_MASK 0
 #endif
@@ -195,6 +200,16 @@ FXA_INLINE float times_slope(float weight, float slope)
 FXA_INLINE float times_rest(float steep, float rest)
 {
     return PROG_SLOPE == 2 && rest == 0.f ? 0.f : steep * rest;
+}
+
+/* The gradient of the score, of that of the new score, where the caller has a program for it; else the same. */
+FXA_INLINE float own_gradient(const Program &program, const FxaArgs &a, float s, const Pair &pair, float ds)
+{
+#if PROG_OWN
+    return ds == 0.f ? 0.f : program.own(a, s, pair, ds);
+#else
+    return ds;
+#endif
 }
 
 /* Whether all products of a warp are near. */

@@ -189,6 +189,15 @@ FXA_INLINE void store_sums(const float (&sum)[blocks][4][4], int i, float factor
         }
 }
 
+/* Pair (i, j) of a thread whose first query and key are q0 and k0. */
+FXA_INLINE Pair pair_of_tile(const FxaArgs &a, const PairLoads &loads, int q0, int k0, int i, int j)
+{
+    const int q = q0 + i, k = k0 + 16 * j;
+    return Pair{q, k, i, 16 * j, PROG_DIAGONAL ? __ldg(loads.diagonal + q - k) : 0.f,
+                PROG_DENSE ? loads.dense_at(a, q, k) : 0.f, PROG_VECTOR ? __ldg(loads.q_words + q) : 0,
+                PROG_VECTOR ? __ldg(loads.k_words + k) : 0};
+}
+
 /* A tile's products to new scores, queries as rows; `there` says which pairs are attended, bit 4 i + j. Slopes are
  * written where the program has them. */
 template <bool MASKED>
@@ -202,9 +211,7 @@ FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const PairLoads &l
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int q = q0 + i, k = k0 + 16 * j;
-            const Pair pair = {q, k, i, 16 * j, PROG_DIAGONAL ? __ldg(loads.diagonal + q - k) : 0.f,
-                               PROG_DENSE ? loads.dense_at(a, q, k) : 0.f, PROG_VECTOR ? __ldg(loads.q_words + q) : 0,
-                               PROG_VECTOR ? __ldg(loads.k_words + k) : 0};
+            const Pair pair = pair_of_tile(a, loads, q0, k0, i, j);
             s[i][j] = score_value(program, a, s[i][j], pair, slope[i][j]);
             if (MASKED && !(q < loads.q_len && k < loads.k_len && score_mask(program, a, pair)))
                 there &= ~(1u << (4 * i + j));
