@@ -49,8 +49,32 @@ static void cu_list_given(const fxa__cu_code *c, fxa__writer *w) {
     if (g->dense >= 0) fxa__write_format(w, "%s is copied with the tiles\n", cu_list_tensor(c, g->dense));
     if (g->q_word >= 0) fxa__write_format(w, "%s is copied with the queries\n", cu_list_tensor(c, g->q_word));
     if (g->k_word >= 0) fxa__write_format(w, "%s is copied with the keys\n", cu_list_tensor(c, g->k_word));
-    if (g->n_sums) fxa__write_format(w, "gradients that are sums of all pairs: %d\n", (int)g->n_sums);
-    if (g->has_scatter) fxa__write_format(w, "other gradients are added pair by pair, in any order\n");
+}
+
+/* Whether a gradient is that of a load that pairs are given. */
+static bool cu_list_is_load(const fxa_program *p, const fxa__output *out, int32_t load, bool has) {
+    bool same = has && p->nodes[load].imm == out->slot;
+    for (int32_t d = 0; same && d < out->n_index; d++) same = p->nodes[load].arg[d] == out->index[d];
+    return same;
+}
+
+/* How each gradient is summed; its class (`--section classes`) says what could be. */
+static void cu_list_grads(const fxa__cu_code *c, const fxa__problem *problem, fxa__writer *w) {
+    const fxa__cuda_program *g = &c->program;
+    const fxa_program *p = g->program;
+    for (int32_t i = 0; i < p->n_outputs; i++) {
+        const fxa__output *out = &p->outputs[i];
+        bool sum = false, tensor = out->kind == FXA__OUT_DLOAD;
+        for (int32_t j = 0; j < g->n_sums; j++) sum = sum || g->sums[j] == i;
+        bool wanted = tensor && out->slot < (int32_t)problem->in.n_captures && problem->in.captures[out->slot].grad;
+        if (!sum && !wanted) continue;
+        const char *how = sum                                                      ? "sums of tiles, in a fixed order"
+                          : cu_list_is_load(p, out, g->diagonal, g->grad_diagonal) ? "along diagonals"
+                          : cu_list_is_load(p, out, g->dense, g->grad_dense)       ? "pair by pair, as dS has it"
+                          : g->exact >> out->slot & 1                              ? "pair by pair, in exact sums"
+                                                                                   : "pair by pair, in any order";
+        fxa__write_format(w, "grad %s: %s\n", tensor ? p->tensors[out->slot].name : p->params[out->slot].name, how);
+    }
 }
 
 static void cu_list_params(const fxa__cu_code *c, const fxa__problem *p, fxa__writer *w) {
@@ -72,6 +96,7 @@ void fxa__cu_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
         if (c->unit[unit].cubin) cu_list_unit(c, (fxa__cu_unit)unit, w);
     cu_list_given(c, w);
+    cu_list_grads(c, p, w);
     cu_list_tiles(c, p, w);
     cu_list_params(c, p, w);
     fxa__write_format(w, "program.cuh:\n");
