@@ -73,7 +73,6 @@ static void no_f64(fxa_problem *p) { p->q.dtype = FXA_F64; }
 static void no_width(fxa_problem *p) { p->d = 257; }
 static void no_heads(fxa_problem *p) { p->hq = p->hkv = 65536, p->sq = p->sk = 1; }
 static void no_length(fxa_problem *p) { p->sk = ((int64_t)1 << 28) + 1, p->hkv = 1, p->d = 1; }
-static void no_map(fxa_problem *p) { p->map_q.base = 7, p->flags |= FXA_DROPOUT, p->dropout_p = 0.5; }
 static void no_scales(fxa_problem *p) { p->flags |= FXA_SCALED, p->o.dtype = FXA_E4M3; }
 static void no_table(fxa_problem *p) {
     p->flags |= FXA_PAGED, p->page_size = 1, p->n_pages = 32, p->b = 4096, p->sk = 65537;
@@ -90,7 +89,6 @@ TEST(refusals_have_their_reasons) {
         {FXA_FORWARD, no_width, "at most 256"},
         {FXA_FORWARD, no_heads, "at most 65535"},
         {FXA_FORWARD, no_length, "at most 2^28"},
-        {FXA_FORWARD, no_map, "dropout: kernels drop by local indices"},
         {FXA_FORWARD, no_scales, "scaled: "},
         {FXA_BACKWARD, no_table, "paged: the table of pages"},
     };
@@ -243,6 +241,23 @@ TEST(operands_through_the_workspace) {
             T_FAIL("case %zu: %s to %s by %s, staged %d, adds %d\n", i, fxa_dtype_name(out.dtype),
                    fxa_dtype_name(out.out), fxa__cu_family_name(out.family), out.staged, out.adds);
         T_INT(out.units >> FXA__CU_STAGE & 1u, out.staged);
+    }
+}
+
+/* Dropout goes by coordinates: where those are moved, another code looks them up. */
+TEST(dropout_at_moved_coordinates) {
+    for (int i = 0; i < 8; i++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, NULL);
+        c.p.flags |= FXA_DROPOUT, c.p.dropout_p = 0.5;
+        if (i / 2 == 1) c.p.map_q.base = 7;
+        if (i / 2 == 2) c.p.flags |= FXA_POSITIONS;
+        if (i / 2 == 3) c.p.heads = 8; /* which only programs read */
+        T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
+        T_CHECK(out.dropout && out.moved == (i / 2 == 1 || i / 2 == 2));
+        T_INT(out.units >> FXA__CU_STAGE & 1u, out.moved);
     }
 }
 

@@ -260,6 +260,8 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     int64_t queries = packed ? p->total_q : p->b * p->sq;
     touch("dQ", a->grad_q.data, (int64_t)fxa_dtype_size(x->code.choice.out) * queries * p->hq * p->d);
     touch_operands(x, a);
+    const int *const places[] = {a->place_b, a->place_h, a->place_q, a->place_k};
+    for (int i = 0; i < 4; i++) touch("places", places[i], 4 * fxa__cu_moved_size(p, i));
     touch("sums", a->sums.data, 4 * p->b * a->sums.b);
     touch("pairs", a->grad_dense.data, 2 * p->b * a->grad_dense.b);
     bool fixed = x->code.program.fixed;
@@ -279,7 +281,8 @@ static void touch_check(const bed *x) {
     touch_count = 0;
     for (int i = 0; i < watch.launches; i++) {
         touch_args(x, &watch.launch[i].a);
-        if (watch.launch[i].unit == FXA__CU_STAGE) touch_stage(&watch.launch[i]);
+        if (watch.launch[i].unit == FXA__CU_STAGE && watch.launch[i].function != FXA__CU_PLACES)
+            touch_stage(&watch.launch[i]);
         if (watch_is(i, FXA__CU_PAGES, FXA__CU_PAGES_FETCH) || watch_is(i, FXA__CU_PAGES, FXA__CU_PAGES_STORE))
             touch_stage(&watch.launch[i]);
     }
@@ -926,6 +929,7 @@ static void any_problem(t_rng *r, fxa_problem *p, fxa_capture *t) {
     if (p->flags & FXA_SINK) p->flags &= ~(uint32_t)FXA_SINK_ZERO;
     if (p->flags & FXA_VARLEN) p->total_q = p->b * p->sq - (p->b ? t_int(r, 0, p->sq) : 0), p->total_k = p->b * p->sk;
     if (p->flags & FXA_DROPOUT) p->dropout_p = 0.25;
+    if (t_int(r, 0, 3) == 0) p->map_k.base = 9;
     if (p->pass == FXA_FORWARD && t_int(r, 0, 1)) p->flags |= FXA_WANT_LSE;
     if (p->pass == FXA_BACKWARD) p->flags |= (uint32_t)t_int(r, 1, 7) * FXA_GRAD_Q;
     if (p->pass == FXA_BACKWARD && (p->flags & FXA_SINK)) p->flags |= FXA_GRAD_SINK;

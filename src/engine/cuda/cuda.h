@@ -53,6 +53,7 @@ typedef struct fxa__cu_choice {
     int32_t dense;     /* the captured tensor that is read as pair.dense; -1 */
     bool words;
     bool maximum;      /* of rows is written */
+    bool moved;        /* dropout goes by coordinates that are no indices: cuda_moved.c */
     bool staged, adds; /* cuda_stage.c: operands go through the workspace; are rounded before they are added */
 } fxa__cu_choice;
 
@@ -175,7 +176,7 @@ enum { FXA__CU_VECTOR, FXA__CU_TILES };                               /* LISTS *
 enum { FXA__CU_FILL, FXA__CU_REDUCE };                                /* DIAGONAL */
 enum { FXA__CU_KEYS, FXA__CU_QUERIES };                               /* BACKWARD of SIMT: fxa_backward, fxa_grad_q */
 
-enum { FXA__CU_COPY, FXA__CU_JOIN }; /* STAGE */
+enum { FXA__CU_COPY, FXA__CU_JOIN, FXA__CU_PLACES }; /* STAGE */
 
 /* PAGES */
 enum {

@@ -223,6 +223,10 @@ void fxa__cu_args_make(fxa__cu_call *c) {
     a->seed[0] = (unsigned)c->bind->seed;
     a->seed[1] = (unsigned)(c->bind->seed >> 32);
     a->drop_below = fxa__dropout_threshold(p->dropout_p);
+    a->place_b = c->at.places[0];
+    a->place_h = c->at.places[1];
+    a->place_q = c->at.places[2];
+    a->place_k = c->at.places[3];
     a->keep_inverse = (float)(1 / (1 - p->dropout_p));
 }
 

@@ -28,7 +28,7 @@ static const struct build_unit {
     [FXA__CU_CAPTURED] = {{"captured", "captured", "captured"},
                           {"fxa_captured_totals", "fxa_captured_sums", "fxa_captured_diagonal", "fxa_captured_store",
                            "fxa_captured_dense", "fxa_captured_params"}},
-    [FXA__CU_STAGE] = {{"stage", "stage", "stage"}, {"fxa_stage_copy", "fxa_stage_join"}},
+    [FXA__CU_STAGE] = {{"stage", "stage", "stage"}, {"fxa_stage_copy", "fxa_stage_join", "fxa_stage_places"}},
     [FXA__CU_PAGES] = {{"pages", "pages", "pages"},
                        {"fxa_pages_fetch", "fxa_pages_count", "fxa_pages_room", "fxa_pages_list", "fxa_pages_sort",
                         "fxa_pages_store"}},

@@ -62,7 +62,7 @@ static void compile_options(const fxa__cu_choice *c, compile_room *r) {
     compile_define(r, "FXA_F16", c->dtype == FXA_F16);
     compile_define(r, "FXA_F32", c->dtype == FXA_F32);
     compile_define(r, "FXA_SPANS", c->spans);
-    compile_define(r, "FXA_DROPOUT", c->dropout);
+    compile_define(r, "FXA_DROPOUT", c->dropout + c->moved);
     compile_define(r, "FXA_PAGED", c->paged);
     compile_define(r, "FXA_ALIGNED", c->aligned);
     compile_define(r, "FXA_FAST_MATH", c->fast_math);

@@ -303,6 +303,8 @@ uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *cho
         layout_list(&l, &out->queries, layout_shape(&l, layout_query_unit(&l)), false);
     bool forward = p->in.pass == FXA_FORWARD;
     layout_spare(&l);
+    for (int axis = 0; choice->moved && axis < FXA__CU_AXES; axis++)
+        out->places[axis] = layout_take(&l, fxa__cu_moved_size(&p->in, axis), 1, 1, sizeof(int));
     if ((forward && !(p->in.flags & FXA_WANT_LSE)) || layout_is_staged(&l, FXA_SLOT_LSE))
         out->lse = layout_take(&l, p->in.hq, l.packed ? p->in.total_q : p->in.b * p->in.sq, 1, sizeof(float));
     if (!forward) layout_backward(&l);

@@ -26,6 +26,7 @@ fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, cons
     fxa__cu_args_make(&c);
     FXA_TRY(fxa__gpu_enter(&c.self->gpu, err));
     fxa_status status = fxa__cu_stage_in(&c);
+    if (status == FXA_OK) status = fxa__cu_moved(&c);
     if (status == FXA_OK) status = run_kernels(&c);
     if (status == FXA_OK) status = fxa__cu_stage_out(&c);
     fxa__gpu_leave(&c.self->gpu);

@@ -50,6 +50,9 @@ typedef struct fxa__cu_grads {
     int64_t count[FXA_CUDA_TENSORS]; /* elements */
 } fxa__cu_grads;
 
+/* b, h, q, k. */
+enum { FXA__CU_AXES = 4 };
+
 /* Operands that may lie in the workspace, in the order of fxa__cu_spare(). */
 enum { FXA__CU_SPARES = 8 };
 
@@ -74,6 +77,7 @@ typedef struct fxa__cu_layout {
     float *sink, *grad_sink;     /* as kernels have them, where the caller's are otherwise */
     void *spare[FXA__CU_SPARES]; /* what goes through the workspace, and dK and dV that nobody asked for */
     float *partial, *partial_ml;
+    int *places[FXA__CU_AXES]; /* coordinates, for dropout */
     int32_t splits;
     fxa__cu_grads grads;
     fxa__cu_users users;
@@ -137,6 +141,10 @@ fxa_status fxa__cu_launch_queries(fxa__cu_call *c, fxa__cu_unit unit, int functi
 fxa_status fxa__cu_prepare(fxa__cu_call *c);
 fxa_status fxa__cu_diagonal_write(fxa__cu_call *c, const fxa__cu_rows *rows);
 fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list);
+
+/* cuda_moved.c: elements of an array of coordinates; what writes those that dropout needs. */
+int64_t fxa__cu_moved_size(const fxa_problem *p, int axis);
+fxa_status fxa__cu_moved(fxa__cu_call *c);
 
 /* cuda_stage.c: the place of a slot among spares, -1: none; its b, h, s, d. Copies before and after the kernels. */
 int fxa__cu_spare(fxa_slot slot);

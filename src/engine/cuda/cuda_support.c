@@ -63,7 +63,6 @@ static const struct cu_row {
     {BOTH, 0, cu_is_wide, "d and dv are to be at most 256"},
     {BOTH, 0, cu_is_beyond, "b and hq are to be at most 65535"},
     {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^28"},
-    {BOTH, FXA_DROPOUT, fxa__cu_coordinates_move, "kernels drop by local indices, which are no coordinates here"},
     {BOTH, FXA_SCALED, NULL, "kernels have no scales of operands"},
     {BACKWARD, FXA_PAGED, cu_has_long_table, "the table of pages is to have at most 2^28 entries"},
     {BACKWARD, 0, cu_has_byte_grads, "gradients of captured tensors are to have 16 bits or more"},
@@ -239,7 +238,7 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cu_choice *c, const fx
     if (c->separate_dq && c->family == FXA__CU_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CU_GRAD_Q;
     if (g->has_mask || g->vector) units |= 1u << FXA__CU_LISTS;
     if (g->diagonal >= 0) units |= 1u << FXA__CU_DIAGONAL;
-    if (fxa__cu_stage_is_any(p)) units |= 1u << FXA__CU_STAGE;
+    if (fxa__cu_stage_is_any(p) || c->moved) units |= 1u << FXA__CU_STAGE;
     if (fxa__cu_pages_are_fetched(p)) units |= 1u << FXA__CU_PAGES;
     if (p->pass == FXA_BACKWARD && (p->param_grads || cu_tensor_grads(p))) units |= 1u << FXA__CU_CAPTURED;
     return units;
@@ -318,6 +317,7 @@ fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__
     out->dv = cu_columns(in->dv);
     out->spans = in->flags & SUPPORT_SPANS;
     out->dropout = in->flags & FXA_DROPOUT;
+    out->moved = out->dropout && fxa__cu_coordinates_move(in);
     out->paged = (in->flags & FXA_PAGED) && !fxa__cu_pages_are_fetched(in);
     out->aligned = cu_is_aligned(in);
     FXA_TRY(cu_program(p, out, program, err));

@@ -5,7 +5,7 @@
  *
  * Compile-time settings, by -D: FXA_D and FXA_DV (head dimensions to compute with, multiples of 32 up to 256; FXA_DV =
  * FXA_D by default; tensors may have fewer columns, a.d and a.dv), FXA_F16 (1: f16, 0: bf16), FXA_FAST_MATH (1: the
- * hardware's approximations), FXA_DROPOUT (1: pairs are dropped), FXA_SPANS (1: entries have lengths of their own or
+ * hardware's approximations), FXA_DROPOUT (1: pairs are dropped, 2: at moved coordinates), FXA_SPANS (1: entries have lengths of their own or
  * are packed; 0 ignores lens and starts), FXA_PAGED (1: K and V of the forward kernels lie in pages).
  */
 #ifndef FXA_CUDA_DEVICE_CUH

@@ -37,6 +37,34 @@ FXA_INLINE bool keeps(u32 kept, int i)
     return !FXA_DROPOUT || (kept >> (i & 31) & 1);
 }
 
+#if FXA_DROPOUT == 2
+/* Coordinates are not the indices: neighbours share nothing. */
+FXA_INLINE u32 keep_moved(const FxaArgs &a, int b, int h, int q, int k)
+{
+    const int at_k = __ldg(a.place_k + min(k, a.k_len - 1));
+    const int at_q = __ldg(a.place_q + (long long)b * a.q_len + min(q, a.q_len - 1));
+    const u32 four = keep_four(a, __ldg(a.place_b + b), __ldg(a.place_h + h), at_q, (int)((u32)at_k >> 2));
+    return four >> (at_k & 3) & 1;
+}
+
+FXA_INLINE u32 kept_by_row(const FxaArgs &a, int b, int h, int q, int k0)
+{
+    u32 all = 0;
+#pragma unroll 1
+    for (int i = 0; i < 32; i++)
+        all |= keep_moved(a, b, h, q + (i & 2) * 4, k0 + (i >> 2) * 8 + (threadIdx.x & 3) * 2 + (i & 1)) << i;
+    return all;
+}
+
+FXA_INLINE u32 kept_by_column(const FxaArgs &a, int b, int h, int q0, int k)
+{
+    u32 all = 0;
+#pragma unroll 1
+    for (int i = 0; i < 32; i++)
+        all |= keep_moved(a, b, h, q0 + (i >> 2) * 8 + (threadIdx.x & 3) * 2 + (i & 1), k + (i & 2) * 4) << i;
+    return all;
+}
+#else
 /* Queries as rows: q is the thread's first query, k0 the first of 64 keys, a multiple of 4. Two lanes share a call. */
 FXA_INLINE u32 kept_by_row(const FxaArgs &a, int b, int h, int q, int k0)
 {
@@ -69,5 +97,7 @@ FXA_INLINE u32 kept_by_column(const FxaArgs &a, int b, int h, int q0, int k)
     }
     return all;
 }
+
+#endif
 
 #endif

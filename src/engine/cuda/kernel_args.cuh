@@ -140,8 +140,20 @@ struct FxaArgs {
     unsigned seed[2], drop_below; /* FXA_DROPOUT: low word of the seed first; words below the threshold drop */
     float keep_inverse; /* 1 / (1 - p) */
     struct FxaScalars scalars;
+    const int *place_b, *place_h, *place_q, *place_k; /* FXA_DROPOUT 2: coordinates of indices; of q a row per entry */
     float *row_max; /* FXA_WANT_MAX: the largest new score of rows */
     long long max_b, max_h, max_s;
+};
+
+/* Coordinates of the indices 0 to size - 1 of an axis, of so many entries: by a table, by segments, or base + step i;
+ * and what is added to them. stage.cu. */
+struct FxaPlaces {
+    int *out;
+    const int *table, *dynamic, *shift; /* or 0; shift has an element per entry */
+    long long size, entries, base, step;
+    long long begin[16], from[16], by[16];
+    long long q_len, k_len; /* as programs read them; 0: those of the entry */
+    int segments, aligned; /* aligned: to the last key */
 };
 
 /* An operand as stage.cu takes it: type is a fxa_dtype. */

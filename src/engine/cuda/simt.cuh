@@ -222,7 +222,12 @@ FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const PairLoads &l
 /* Which pairs dropout keeps, bit 4 i + j: the four lanes of neighbouring keys share their calls. */
 FXA_INLINE u32 kept_of_tile(const FxaArgs &a, int b, int h, int q0, int k0)
 {
-#if FXA_DROPOUT
+#if FXA_DROPOUT == 2
+    u32 kept = 0;
+#pragma unroll 1
+    for (int i = 0; i < 16; i++) kept |= keep_moved(a, b, h, q0 + (i >> 2), k0 + 16 * (i & 3)) << i;
+    return kept;
+#elif FXA_DROPOUT
     const int lane = threadIdx.x & 31, own = lane & 3;
     u32 mine = 0, all = 0;
 #pragma unroll

@@ -7,6 +7,8 @@
  * fxa_stage_copy: to = from, or to += from. Of packed sequences the rows that an entry has are written, and no others;
  * what is past a length is left alone where something is added. Launch: any grid of THREADS.
  *
+ * fxa_stage_places: coordinates of indices, for dropout. Launch: any grid of THREADS.
+ *
  * fxa_stage_join: (O, LSE) of a run joins what is there, as fxa_merge does it. Launch: any grid, a CTA takes rows.
  */
 #include "stage.cuh"
@@ -43,6 +45,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const long long to = stage_place(s.to, at.b, h, at.s, d);
         const double x = stage_load(s.from, stage_place(s.from, at.b, h, at.s, d));
         stage_store(s.to, to, s.add ? x + stage_load(s.to, to) : x);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    fxa_stage_places(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaPlaces x)
+{
+    const long long step = (long long)gridDim.x * THREADS;
+    for (long long n = blockIdx.x * (long long)THREADS + threadIdx.x; n < x.size * x.entries; n += step) {
+        const long long i = n % x.size, b = n / x.size;
+        long long at = x.base + x.step * i;
+        if (x.table) at = x.table[i];
+        for (int s = 0; s < x.segments && x.begin[s] <= i; s++) at = x.from[s] + x.by[s] * (i - x.begin[s]);
+        if (x.dynamic) at += *x.dynamic;
+        if (x.shift) at += x.shift[b];
+        if (x.aligned)
+            at += (x.k_len ? x.k_len : k_length(a, (int)b)) - (x.q_len ? x.q_len : q_length(a, (int)b));
+        x.out[n] = (int)(u32)at;
     }
 }
 
