@@ -2,7 +2,9 @@
  *
  * Gradients of the cuda engine on a GPU that random problems (test_cuda_device) reach too seldom, against the reference
  * by the same bounds: those of captured tensors and params of every class, with FXA_DETERMINISTIC the same bits in many
- * runs, by each family of kernels. FXA_TEST_DTYPE=f32 has simt alone. Skips by name where the engine is not.
+ * runs, by each family of kernels. FXA_TEST_DTYPE=f32 has simt alone. Most of the time goes into compiling: with
+ * FXA_CUDA_FAMILY one family is run (any: the best), with FXA_TEST_ROW one row of a test: many processes side by side.
+ * Skips by name where the engine is not; FXA_TEST_ENGINE=cpu asks another one, which shows the rows themselves.
  */
 #include "base/dtype.h"
 #include "support/conf_case.h"
@@ -15,6 +17,11 @@ static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__e
 
 enum { GRADS_RUNS = 6, GRADS_SECONDS = 60, GRADS_SHAPES = 2 };
 
+static const char *grads_engine(void) {
+    const char *name = getenv("FXA_TEST_ENGINE");
+    return name && *name ? name : "cuda";
+}
+
 /* Why the engine does not run here; NULL: it does. */
 static const char *grads_missing(void) {
     static fxa_support report;
@@ -23,6 +30,7 @@ static const char *grads_missing(void) {
     size_t count = 1;
     fxa_error err;
     const char *standin = getenv("FXA_TEST_STANDIN");
+    if (strcmp(grads_engine(), "cuda") != 0) return NULL;
     if (standin && *standin) return "kernels of the cuda engine need a GPU";
     p.b = p.hq = 1, p.sq = p.sk = p.d = 64, p.q.dtype = FXA_F32, p.alignment = 16, p.device = FXA_CUDA;
     T_OK(fxa_context_create(NULL, &ctx, &err));
@@ -39,7 +47,7 @@ typedef struct grads_row {
 
 static attn_shape grads_shape(int i) {
     attn_shape s = {.b = 2, .hkv = 2, .hq = i ? 2 : 4, .sq = i ? 130 : 70, .sk = i ? 97 : 190};
-    s.d = s.dv = i ? 128 : 64, s.page_size = i ? 16 : 24, s.n_pages = i ? 9 : 7, s.window = s.sk;
+    s.d = s.dv = 64, s.page_size = i ? 16 : 24, s.n_pages = i ? 9 : 7, s.window = s.sk;
     return s;
 }
 
@@ -50,7 +58,7 @@ static bool grads_again(conf_case *c) {
     for (int run = 0; run < GRADS_RUNS; run++, used = 0) {
         conf_buffer *t;
         conf_restore_outputs(c, FXA_BACKWARD);
-        if (!conf_run(c, "cuda", FXA_BACKWARD) || c->refused) return false;
+        if (!conf_run(c, grads_engine(), FXA_BACKWARD) || c->refused) return false;
         for (int i = 0; (t = conf_output(c, FXA_BACKWARD, i)); used += t->bytes, i++) {
             if (used + t->bytes + sizeof c->dparams > sizeof first) abort();
             if (run == 0) memcpy(first + used, t->memory, t->bytes);
@@ -85,9 +93,9 @@ static int grads_one(fxa_context *ctx, const grads_row *row, int shape, uint64_t
     p->flags &= ~(uint32_t)FXA_WANT_MAX;
     c.base.data.backward_flags |= row->flags;
     alarm(GRADS_SECONDS); /* ends the process */
-    ok = ok && conf_check_forward(&c, "cuda");
+    ok = ok && conf_check_forward(&c, grads_engine());
     forward = ok && !c.refused;
-    ok = ok && conf_check_backward(&c, "cuda");
+    ok = ok && conf_check_backward(&c, grads_engine());
     bool right = ok && forward && !c.refused && !c.unsure;
     if (ok && c.refused) printf("  refused: %s\n", c.why);
     if (right && (row->flags & FXA_DETERMINISTIC)) ok = grads_again(&c);
@@ -101,24 +109,30 @@ static int grads_one(fxa_context *ctx, const grads_row *row, int shape, uint64_t
 /* By every family that a device may have; f32 has one. */
 static void grads_rows(const grads_row *rows, size_t n, size_t least) {
     static const char *const families[] = {"", "sm80", "simt"};
+    const char *only = getenv("FXA_CUDA_FAMILY"), *row = getenv("FXA_TEST_ROW");
+    char chosen[8] = "";
+    if (only) snprintf(chosen, sizeof chosen, "%s", only);
+    if (chosen[0]) setenv("FXA_CUDA_FAMILY", "", 1);
     const char *missing = grads_missing();
     uint64_t rng = t_seed() * 0x9E3779B97F4A7C15u;
     if (missing) T_SKIP(missing);
     setenv("FXA_TEST_DTYPE", "bf16", 0);
     bool narrow = strcmp(getenv("FXA_TEST_DTYPE"), "f32") != 0;
     for (int f = 0; f < (narrow ? 3 : 1); f++) {
+        if (chosen[0] && strcmp(chosen, f ? families[f] : "any") != 0) continue;
         fxa_context *ctx = NULL;
         fxa_error err;
         size_t right = 0;
         setenv("FXA_CUDA_FAMILY", families[f], 1);
         T_OK(fxa_context_create(NULL, &ctx, &err));
         for (size_t i = 0; i < n; i++)
-            for (int shape = 0; shape < GRADS_SHAPES; shape++) right += (size_t)grads_one(ctx, &rows[i], shape, &rng);
-        printf("  %s: %zu of %zu right\n", f ? families[f] : "any", right, GRADS_SHAPES * n);
-        T_CHECK(right >= least);
+            for (int shape = 0; shape < GRADS_SHAPES && (!row || (size_t)atoi(row) == i); shape++)
+                right += (size_t)grads_one(ctx, &rows[i], shape, &rng);
+        printf("  %s: %zu of %zu right\n", f ? families[f] : "any", right, row ? GRADS_SHAPES : GRADS_SHAPES * n);
+        T_CHECK(right >= (row ? 1 : least));
         fxa_context_destroy(ctx);
     }
-    setenv("FXA_CUDA_FAMILY", "", 1);
+    setenv("FXA_CUDA_FAMILY", chosen, 1);
 }
 
 #define GRADS_ROWS(rows, least) grads_rows(rows, sizeof(rows) / sizeof *(rows), least)
