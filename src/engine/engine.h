@@ -57,6 +57,9 @@ typedef struct fxa__engine {
     /* Fills the answer (zeroed before): supported or the reason, deterministic, workspace, tiles. code: what this
      * instance compiled under the key of p, or NULL when there is none at hand. Fails only when it cannot tell. */
     fxa_status (*query)(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err);
+    /* Whether there is what it compiles with; else its reason, E_UNSUPPORTED or E_MEMORY. Support queries ask for it,
+     * plans do not: there may be code of theirs. NULL: there is. */
+    fxa_status (*ready)(void *self, fxa_error *err);
     /* Writes what code depends on. NULL: everything that the problem says. */
     void (*key)(void *self, const fxa__problem *p, fxa__writer *w);
     /* What `key` leaves out of the problem's numbers, and runs of its plan get as bind->numbers. NULL: nothing. */

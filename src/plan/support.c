@@ -178,13 +178,21 @@ void fxa__answers_count(fxa__answers *answers, size_t n) {
     fxa__lock_give(&answers->lock);
 }
 
+static fxa_status support_ready(const fxa__instance *instance, fxa_support *out, fxa_error *err) {
+    fxa_error why;
+    fxa_status status = instance->engine->ready(instance->self, &why);
+    if (status == FXA_E_MEMORY) return fxa__fail(err, status, "%s", why.text);
+    return status == FXA_OK ? FXA_OK : support_no(out, why.text);
+}
+
 static fxa_status support_report(fxa_context *ctx, const fxa__engine *engine, const fxa__problem *p, fxa_support *out,
                                  fxa_error *err) {
     char reason[sizeof out->reason];
     fxa__instance *instance;
     if (engine->device == p->in.device) {
         FXA_TRY(fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, p->in.target, &instance, err));
-        return fxa__answers_get(ctx, instance, p, out, err);
+        FXA_TRY(fxa__answers_get(ctx, instance, p, out, err));
+        return out->supported && engine->ready ? support_ready(instance, out, err) : FXA_OK;
     }
     (void)snprintf(reason, sizeof reason, "%s computes in the memory of device %s, and the problem is on device %s",
                    engine->name, fxa_device_name((fxa_device)engine->device),

@@ -2,16 +2,22 @@
  *
  * Plans of the CUDA engine by the real NVRTC, for the devices of examples/targets, where no GPU is: programs of the
  * gallery, both passes, storage types, head dimensions and features, on architectures of all families. What is
- * compiled has the shapes that the engine reckons with (it looks itself), and goes to bytes and back.
+ * compiled has the shapes that the engine reckons with (it looks itself), and goes to bytes and back; the compiler says
+ * what it spills and which products it has to serialise (wgmma), and that is held against a list (built_budgets.h).
  *
- * By default a few that take seconds; FXA_CUDA_MATRIX=full: every program with each of the sizes and features on every
- * target; a number: so many of these, spread; FXA_TEST_TARGET=h200: those for one target. NVRTC is looked for as
- * the engine does, and where make deps-cudnn puts it; where it is not, all this is skipped, by name.
+ * The whole matrix: every program with every size, both passes, once each; which target and features go with it turns,
+ * so that each of them meets every program, every size and one another. It is walked in rounds of all programs. By
+ * default a few that take seconds; FXA_CUDA_MATRIX=full: all of it, an hour of one CPU; a number: so many of these,
+ * spread; FXA_TEST_TARGET=h200: those for one target; FXA_TEST_VERBOSE=1: a line for each. NVRTC is looked for as the
+ * engine does, and where make deps-cudnn puts it; where it is not, all this is skipped, by name.
  */
+#include "built_budgets.h"
+#include "engine/cuda/cuda.h"
 #include "plan/plan.h"
 #include "t.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -147,6 +153,101 @@ static void built_save(built *b, const fxa_plan *plan, double seconds, const cha
     fxa__writer_free(&again);
 }
 
+/* ---- What the compiler says -------------------------------------------------------------------------------------- */
+
+enum { BUILT_LOG = 1 << 18, BUILT_SAID = 16 };
+
+static struct {
+    pthread_mutex_t lock;
+    fxa__nvrtc_api api; /* the real one */
+    struct {
+        char kernel[32];
+        int spills;
+        bool serialised;
+    } said[BUILT_SAID]; /* of the plan that is made */
+    int n;
+} built_compiler = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* The name in quotes that follows `before` in a line, as an index of said; -1: there is none. */
+static int built_said_of(const char *line, const char *before) {
+    const char *name = strstr(line, before);
+    if (!name) return -1;
+    name += strlen(before);
+    int i = 0, length = (int)strcspn(name, "'");
+    while (i < built_compiler.n && strncmp(built_compiler.said[i].kernel, name, (size_t)length) != 0) i++;
+    if (i == BUILT_SAID) return -1;
+    if (i == built_compiler.n) {
+        built_compiler.n++;
+        (void)snprintf(built_compiler.said[i].kernel, sizeof built_compiler.said[i].kernel, "%.*s", length, name);
+    }
+    return i;
+}
+
+/* A line with the name of each kernel, then one with what it spills; products that are serialised have a line too. */
+static void built_read_log(char *log) {
+    int now = -1;
+    for (char *line = strtok(log, "\n"); line; line = strtok(NULL, "\n")) {
+        int next = built_said_of(line, "Compiling entry function '"), slow = built_said_of(line, "in function '");
+        const char *spills = strstr(line, " bytes spill stores");
+        if (next >= 0) now = next;
+        while (spills && spills > line && spills[-1] >= '0' && spills[-1] <= '9') spills--;
+        if (spills && now >= 0) built_compiler.said[now].spills += atoi(spills);
+        if (slow >= 0 && strstr(line, "(C75")) built_compiler.said[slow].serialised = true;
+    }
+}
+
+/* The real compilation with a log of its last part. */
+static int built_compile(void *program, int n, const char *const *options) {
+    const char *more[32];
+    size_t size = 0;
+    for (int i = 0; i < n; i++) more[i] = options[i];
+    more[n] = "--ptxas-options=-v";
+    int status = built_compiler.api.compile(program, n + 1, more);
+    char *log = malloc(BUILT_LOG);
+    bool fits = log && built_compiler.api.log_size(program, &size) == 0 && size && size < BUILT_LOG;
+    (void)pthread_mutex_lock(&built_compiler.lock);
+    if (fits && built_compiler.api.log(program, log) == 0) built_read_log(log);
+    (void)pthread_mutex_unlock(&built_compiler.lock);
+    free(log);
+    return status;
+}
+
+/* NULL: NVRTC is here, and heard from now on. */
+static const char *built_listen(const built *b) {
+    static fxa_error err;
+    for (int i = 0; i < BUILT_TARGETS; i++) {
+        fxa__instance *instance;
+        T_OK(fxa__instance_get(fxa__context_host(b->ctx), &fxa__engine_cuda, 0, b->target[i], &instance, &err));
+        fxa__cu_self *self = instance->self;
+        if (!self || fxa__cu_compiler(self, &err) != FXA_OK) return err.text;
+        built_compiler.api = self->nvrtc.api;
+        self->nvrtc.api.compile = built_compile;
+    }
+    return NULL;
+}
+
+/* What was said of a plan, and no more than is listed. */
+static void built_judge(const char *program, const char *label, const fxa_plan *plan) {
+    const fxa__cu_choice *c = &((const fxa__cu_code *)plan->code->code)->choice;
+    for (int i = 0; i < built_compiler.n; i++) {
+        const char *kernel = built_compiler.said[i].kernel;
+        int spills = built_compiler.said[i].spills, allowed = 0;
+        bool serialised = built_compiler.said[i].serialised;
+        for (size_t j = 0; j < sizeof built_budgets / sizeof *built_budgets; j++) {
+            const struct built_budget *x = &built_budgets[j];
+            if (x->family != (int)c->family || strcmp(x->kernel, kernel) != 0) continue;
+            if (strncmp(x->program, program, strlen(x->program)) != 0) continue;
+            if (x->spills > allowed) allowed = x->spills;
+            if (x->serialised) serialised = false;
+        }
+        if (getenv("FXA_TEST_VERBOSE") && (spills || built_compiler.said[i].serialised))
+            printf("NOTE %s %s %s d %d: spills %d%s\n", fxa__cu_family_name(c->family), kernel, program, (int)c->d,
+                   spills, built_compiler.said[i].serialised ? ", serialised" : "");
+        if (spills > allowed) T_FAIL("%s: %s spills %d bytes, %d are listed\n", label, kernel, spills, allowed);
+        if (serialised) T_FAIL("%s: products of %s are serialised\n", label, kernel);
+    }
+}
+
 static void built_one(built *b, int program, int columns, int feature, int target, fxa_pass pass) {
     fxa_capture captures[FXA_MAX_TENSORS];
     fxa_plan *plan = NULL;
@@ -158,6 +259,8 @@ static void built_one(built *b, int program, int columns, int feature, int targe
     (void)snprintf(label, sizeof label, "%s, %s, %s, d %lld, dv %lld, features %d", b->name[program],
                    built_targets[target], pass == FXA_FORWARD ? "forward" : "backward", (long long)p.d, (long long)p.dv,
                    feature);
+    memset(built_compiler.said, 0, sizeof built_compiler.said);
+    built_compiler.n = 0;
     double start = built_now();
     fxa_status status = fxa_plan_create(b->ctx, &p, &plan, &err);
     start = built_now() - start;
@@ -168,25 +271,11 @@ static void built_one(built *b, int program, int columns, int feature, int targe
         T_FAIL("%s: %s\n", label, err.text);
     else if (++b->compiled % 8 == 1)
         built_save(b, plan, start, label);
+    if (plan) built_judge(b->name[program], label, plan);
     if (start > b->slowest) b->slowest = start;
+    (void)fflush(stdout);
     fxa_plan_destroy(plan);
     fxa_cache_clear(b->ctx);
-}
-
-/* NULL: NVRTC is here. */
-static const char *built_missing(const built *b) {
-    static fxa_support reports[16];
-    static const int64_t columns[2] = {64, 64};
-    fxa_capture captures[FXA_MAX_TENSORS];
-    size_t count = 16;
-    fxa_error err;
-    fxa_problem p = built_problem(b->program[0], &built_features[0], columns, FXA_FORWARD, captures);
-    p.target = b->target[0];
-    T_OK(fxa_support_query(b->ctx, &p, reports, &count, &err));
-    for (size_t i = 0; i < count && i < 16; i++)
-        if (strcmp(reports[i].engine, "cuda") == 0)
-            return strstr(reports[i].reason, "NVRTC") ? reports[i].reason : NULL;
-    return NULL;
 }
 
 /* A program that makes much of what there is first, then all by turns. */
@@ -197,24 +286,25 @@ TEST(programs_compile_for_every_device) {
                *fetched = FXA_TEST_DEPS "/nvidia/cu13/lib";
     if (!getenv("FXA_NVRTC_PATH") && stat(fetched, &st) == 0) setenv("FXA_NVRTC_PATH", fetched, 1);
     T_REQUIRE(built_start(&b));
-    const char *missing = built_missing(&b);
+    const char *missing = built_listen(&b);
     if (missing) {
         built_end(&b);
         T_SKIP(missing);
     }
-    int all = b.n_programs * BUILT_COLUMNS * BUILT_FEATURES * BUILT_TARGETS * 2;
+    int all = b.n_programs * BUILT_COLUMNS * 2;
     bool full = matrix && strcmp(matrix, "full") == 0;
     int wanted = full ? all : matrix && atoi(matrix) > 0 ? atoi(matrix) : BUILT_SOME;
     uint64_t draw = t_seed();
-    for (int i = 0; i < wanted && i < all; i++) {
+    for (int i = 0; i < wanted && i < all;) {
         draw = draw * 6364136223846793005u + 1442695040888963407u;
-        int rest = full ? i : (int)((draw >> 33) % (uint64_t)all),
-            target = full ? rest % BUILT_TARGETS : i % BUILT_TARGETS;
-        rest /= BUILT_TARGETS;
-        int feature = rest % BUILT_FEATURES, columns = rest / BUILT_FEATURES % BUILT_COLUMNS;
-        int program = rest / BUILT_FEATURES / BUILT_COLUMNS % b.n_programs;
-        fxa_pass pass = rest / BUILT_FEATURES / BUILT_COLUMNS / b.n_programs ? FXA_BACKWARD : FXA_FORWARD;
+        int place = full ? i : (int)((draw >> 33) % (uint64_t)all), program = place / 2 % b.n_programs;
+        int columns = (7 * program + place / 2 / b.n_programs) % BUILT_COLUMNS;
+        int target = (program + 3 * columns + place % 2) % BUILT_TARGETS,
+            feature = (program + columns) % BUILT_FEATURES;
+        if (!full && target != i % BUILT_TARGETS) continue; /* a few have them all */
+        fxa_pass pass = place % 2 ? FXA_BACKWARD : FXA_FORWARD;
         if (!only || strcmp(only, built_targets[target]) == 0) built_one(&b, program, columns, feature, target, pass);
+        i++;
     }
     printf("%d plans compiled, %d refused, the slowest in %.1f s\n", b.compiled, b.refused, b.slowest);
     T_CHECK(b.compiled > 0);

@@ -43,7 +43,7 @@ typedef enum fxa__cu_unit {
  * anything is compiled. Everything in it is in the key of the code; nothing else of shapes is. */
 typedef struct fxa__cu_choice {
     fxa__cu_family family;
-    int32_t arch;    /* 80, 90, ...: fxa__cu_self */
+    int32_t arch;    /* of the device: 80, 90, ... */
     int32_t d, dv;   /* compiled: 32, 64, 96, 128, 192, 256 */
     fxa_dtype dtype; /* that kernels read Q, K, V, dO in; */
     fxa_dtype out;   /* and write O and gradients in: that, or f32 */
@@ -74,6 +74,10 @@ typedef struct fxa__cu_code {
     fxa__cuda_program program; /* what the host has to give: params, words, diagonal, dense, sums, scatter */
     fxa__cu_module unit[FXA__CU_UNIT_COUNT];
     int32_t processors; /* of the device that it was made on or for */
+    struct fxa__cu_maker {
+        int32_t major, minor; /* of the NVRTC that compiled it, here or elsewhere */
+        int32_t arch;         /* which it compiled it for: the device's own, or the newest of its family that it knew */
+    } maker;
     char detail[192];
     _Atomic(fxa__cu_table *) tables; /* of its problems, which come and go */
 } fxa__cu_code;
@@ -96,11 +100,15 @@ typedef struct fxa__cu_kept_map {
 typedef struct fxa__cu_self {
     fxa__gpu gpu; /* first: see gpu/gpu_memory.c */
     fxa__host *host;
-    int32_t arch; /* that code is made for: the device's own, or the newest of its family that the compiler knows */
+    int32_t arch; /* of the device */
     int32_t processors;
     bool on_device;
     bool fast_math; /* FXA_FAST_MATH=1 */
     int32_t forced; /* fxa__cu_family, by FXA_CUDA_FAMILY; -1: none */
+    fxa__lock lock; /* of the compiler: the first who compiles something looks for it */
+    char *folder;   /* FXA_NVRTC_PATH, or NULL */
+    bool looked;
+    fxa_error no_compiler; /* why there is none */
     fxa__nvrtc nvrtc;
     _Atomic(fxa__cu_kept *) kept; /* compiled units that programs share */
     fxa__cu_kept_map maps[FXA__CU_MAPS];
@@ -152,9 +160,14 @@ void fxa__cu_build_free(const fxa__cu_self *self, fxa__cu_code *code);
 const char *fxa__cu_unit_file(const fxa__cu_choice *choice, fxa__cu_unit unit);
 const char *fxa__cu_family_name(fxa__cu_family family); /* "sm90", "sm80", "simt" */
 
-/* cuda_compile.c: cubins of the units that the choice has. */
+/* cuda_compile.c: cubins of the units that the choice has. Without a compiler, or where it makes no code for the device,
+ * E_UNSUPPORTED with the reason. */
 fxa_status fxa__cu_compile(fxa__cu_self *self, fxa__cu_code *code, fxa_error *err);
-void fxa__cu_kept_free(fxa__cu_self *self);
+/* Looks for the compiler, once. */
+fxa_status fxa__cu_compiler(fxa__cu_self *self, fxa_error *err);
+/* What an instance has for it; `folder` is copied. E_MEMORY. */
+fxa_status fxa__cu_compiler_init(fxa__cu_self *self, const char *folder, fxa_error *err);
+void fxa__cu_compiler_end(fxa__cu_self *self);
 
 /* cuda_cubin.c: the bytes of a symbol of a cubin, NULL: it has none. A kernel's are its code. */
 const uint8_t *fxa__cu_cubin_find(const uint8_t *cubin, size_t size, const char *name, size_t *bytes);

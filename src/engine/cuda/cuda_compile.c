@@ -4,6 +4,8 @@
  * compiled beside each other, on as many threads as a run may use; headers and the text of the program are given to the
  * compiler by name.
  *
+ * The compiler is looked for by the first who compiles something: code of bytes or of a folder needs none.
+ *
  * What the text is not in (ends, stage) is kept by the instance once it was compiled, by the options it was compiled
  * with, and copied into the code of every other program: a list that is only ever added to, read without a lock.
  */
@@ -41,6 +43,57 @@ struct fxa__cu_kept {
     uint8_t cubin[];
 };
 
+/* ---- The compiler ------------------------------------------------------------------------------------------------ */
+
+fxa_status fxa__cu_compiler_init(fxa__cu_self *self, const char *folder, fxa_error *err) {
+    atomic_init(&self->kept, NULL);
+    FXA_TRY(fxa__lock_init(&self->lock, err));
+    if (!folder) return FXA_OK;
+    self->folder = fxa__alloc(self->host, strlen(folder) + 1);
+    if (self->folder) {
+        memcpy(self->folder, folder, strlen(folder) + 1);
+        return FXA_OK;
+    }
+    fxa__lock_destroy(&self->lock);
+    return fxa__fail_memory(err, "the name of NVRTC's folder");
+}
+
+static void compile_free_kept(fxa__cu_self *self) {
+    for (fxa__cu_kept *k = atomic_exchange(&self->kept, NULL), *next; k; k = next) {
+        next = k->next;
+        fxa__free(self->host, k, sizeof *k + k->size);
+    }
+}
+
+void fxa__cu_compiler_end(fxa__cu_self *self) {
+    compile_free_kept(self);
+    fxa__nvrtc_close(&self->nvrtc);
+    if (self->folder) fxa__free(self->host, self->folder, strlen(self->folder) + 1);
+    fxa__lock_destroy(&self->lock);
+}
+
+/* Without memory it is looked for again the next time. */
+static void compile_look(fxa__cu_self *self) {
+    fxa_error *why = &self->no_compiler;
+    fxa__ok(why);
+    why->status = fxa__nvrtc_open(self->host, self->folder, &self->nvrtc, why);
+    self->looked = why->status != FXA_E_MEMORY;
+    if (why->status == FXA_OK && !fxa__nvrtc_arch(&self->nvrtc, self->arch)) {
+        (void)fxa__fail(why, FXA_E_UNSUPPORTED, "NVRTC %d.%d makes no code for sm_%d", self->nvrtc.major,
+                        self->nvrtc.minor, (int)self->arch);
+        fxa__nvrtc_close(&self->nvrtc);
+    }
+}
+
+fxa_status fxa__cu_compiler(fxa__cu_self *self, fxa_error *err) {
+    fxa__lock_take(&self->lock);
+    if (!self->looked) compile_look(self);
+    fxa_error why = self->no_compiler;
+    fxa__lock_give(&self->lock);
+    if (why.status == FXA_OK) return FXA_OK;
+    return fxa__fail(err, why.status == FXA_E_MEMORY ? FXA_E_MEMORY : FXA_E_UNSUPPORTED, "%s", why.text);
+}
+
 /* ---- Options and sources ----------------------------------------------------------------------------------------- */
 
 static void compile_define(compile_room *r, const char *name, int32_t value) {
@@ -50,8 +103,8 @@ static void compile_define(compile_room *r, const char *name, int32_t value) {
 }
 
 /* wgmma is there in code for sm_90a alone, which runs on devices of sm_90 and no other. */
-static void compile_options(const fxa__cu_choice *c, compile_room *r) {
-    (void)snprintf(r->option[0], COMPILE_OPTION, "--gpu-architecture=sm_%d%s", (int)c->arch,
+static void compile_options(const fxa__cu_choice *c, int32_t arch, compile_room *r) {
+    (void)snprintf(r->option[0], COMPILE_OPTION, "--gpu-architecture=sm_%d%s", (int)arch,
                    c->family == FXA__CU_SM90 ? "a" : "");
     r->options[0] = r->option[0];
     r->options[1] = "--std=c++17";
@@ -131,13 +184,6 @@ static void compile_keep(fxa__cu_self *self, const compile_room *r, fxa__cu_unit
     } while (!atomic_compare_exchange_weak(&self->kept, &first, k));
 }
 
-void fxa__cu_kept_free(fxa__cu_self *self) {
-    for (fxa__cu_kept *k = atomic_exchange(&self->kept, NULL), *next; k; k = next) {
-        next = k->next;
-        fxa__free(self->host, k, sizeof *k + k->size);
-    }
-}
-
 /* ---- Compiling --------------------------------------------------------------------------------------------------- */
 
 static void compile_add(compile_room *r, const fxa__cu_choice *choice, fxa__cu_unit unit) {
@@ -154,7 +200,7 @@ static void compile_add(compile_room *r, const fxa__cu_choice *choice, fxa__cu_u
 static fxa_status compile_all(fxa__cu_self *self, fxa__cu_code *code, compile_room *r, const char *program,
                               fxa_error *err) {
     compile_headers(r, program);
-    compile_options(&code->choice, r);
+    compile_options(&code->choice, code->maker.arch, r);
     for (int i = 0; i < FXA__CU_UNIT_COUNT; i++) {
         fxa__cu_unit unit = (fxa__cu_unit)i;
         bool there = true;
@@ -173,6 +219,9 @@ static fxa_status compile_all(fxa__cu_self *self, fxa__cu_code *code, compile_ro
 }
 
 fxa_status fxa__cu_compile(fxa__cu_self *self, fxa__cu_code *code, fxa_error *err) {
+    FXA_TRY(fxa__cu_compiler(self, err));
+    const fxa__nvrtc *nvrtc = &self->nvrtc;
+    code->maker = (struct fxa__cu_maker){nvrtc->major, nvrtc->minor, fxa__nvrtc_arch(nvrtc, self->arch)};
     size_t room = fxa__cu_source_count + 1, length = code->program.text.size;
     compile_room *r = fxa__alloc(code->host, sizeof *r);
     const char **names = fxa__alloc_array(code->host, 2 * room, sizeof *names);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cubins as bytes: format, then for every unit its number, its size and its cubin. Everything else of the code is made
+ * Cubins as bytes: format, units by bits, who compiled them for what (fxa__cu_maker), then the size and the cubin of
+ * every unit. Everything else of the code is made
  * again of the problem. What a cubin does nobody can check but who made it: bytes are undamaged when they come here, by
  * their checksums, and from whom they are is for the caller to know (docs/gpu.md). That its kernels have the shapes
  * that runs reckon with is checked by fxa__cu_build.
@@ -9,17 +10,31 @@
 
 #include <string.h>
 
-enum { SAVED_CUBINS = 1 };
+enum { SAVED_CUBINS = 2 };
 #define SAVED_MOST_CUBIN ((uint64_t)64 << 20)
 
 void fxa__cu_saved_write(const fxa__cu_code *code, fxa__writer *w) {
     fxa__write_u32(w, SAVED_CUBINS);
     fxa__write_u32(w, code->choice.units);
+    fxa__write_u32(w, (uint32_t)code->maker.major);
+    fxa__write_u32(w, (uint32_t)code->maker.minor);
+    fxa__write_u32(w, (uint32_t)code->maker.arch);
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
         if (!code->unit[unit].cubin) continue;
         fxa__write_u64(w, code->unit[unit].size);
         fxa__write_bytes(w, code->unit[unit].cubin, code->unit[unit].size);
     }
+}
+
+/* Another version of NVRTC is as good: the kernels are the same, and so is the device. */
+static fxa_status saved_maker(fxa__reader *r, fxa__cu_code *code, fxa_error *err) {
+    uint32_t major = fxa__read_u32(r), minor = fxa__read_u32(r), arch = fxa__read_u32(r);
+    uint32_t device = (uint32_t)code->choice.arch;
+    if (major > 999 || minor > 999) return fxa__fail(err, FXA_E_BYTES, "saved kernels of NVRTC %u.%u", major, minor);
+    if (arch > device || arch / 10 != device / 10)
+        return fxa__fail(err, FXA_E_VERSION, "saved kernels are for sm_%u, and the device is sm_%u", arch, device);
+    code->maker = (struct fxa__cu_maker){(int32_t)major, (int32_t)minor, (int32_t)arch};
+    return FXA_OK;
 }
 
 static fxa_status saved_cubin(fxa__reader *r, fxa__host *host, fxa__cu_module *m, fxa_error *err) {
@@ -41,6 +56,7 @@ fxa_status fxa__cu_saved_read(fxa__reader *r, fxa__cu_code *code, fxa_error *err
     if (units != code->choice.units)
         return fxa__fail(err, FXA_E_VERSION, "saved kernels are units %x, and the problem needs %x", units,
                          code->choice.units);
+    FXA_TRY(saved_maker(r, code, err));
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
         if (units >> unit & 1u) FXA_TRY(saved_cubin(r, code->host, &code->unit[unit], err));
     return FXA_OK;

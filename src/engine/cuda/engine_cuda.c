@@ -33,24 +33,19 @@ static fxa_status cu_read_family(fxa__cu_self *s, fxa_error *err) {
     return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDA_FAMILY is \"%.32s\"; accepted are sm80 and simt", name);
 }
 
-/* arch: of the device. */
-static fxa_status cu_open_compiler(fxa__cu_self *s, int32_t arch, char identity[FXA__IDENTITY], fxa_error *err) {
+/* arch: of the device. The compiler is not looked for before there is something to compile, and not in the identity:
+ * which one has made code is told with the code. */
+static fxa_status cu_open_kernels(fxa__cu_self *s, int32_t arch, char identity[FXA__IDENTITY], fxa_error *err) {
     FXA_TRY(cu_read_family(s, err));
     if (arch < 80)
         return fxa__fail(err, FXA_E_UNAVAILABLE, "the kernels are for devices from sm_80 on, and this is sm_%d",
                          (int)arch);
-    FXA_TRY(fxa__nvrtc_open(s->host, getenv("FXA_NVRTC_PATH"), &s->nvrtc, err));
+    s->arch = arch;
     s->fast_math = cu_is_set("FXA_FAST_MATH");
-    s->arch = fxa__nvrtc_arch(&s->nvrtc, arch);
-    (void)snprintf(identity, FXA__IDENTITY, "cuda kernels %s, NVRTC %d.%d, sm_%d%s%s%s", fxa__cu_sources_hash,
-                   s->nvrtc.major, s->nvrtc.minor, (int)s->arch, s->fast_math ? ", fast functions" : "",
-                   s->forced >= 0 ? ", family " : "",
+    (void)snprintf(identity, FXA__IDENTITY, "cuda kernels %s, sm_%d%s%s%s", fxa__cu_sources_hash, (int)s->arch,
+                   s->fast_math ? ", fast functions" : "", s->forced >= 0 ? ", family " : "",
                    s->forced >= 0 ? fxa__cu_family_name((fxa__cu_family)s->forced) : "");
-    if (s->arch) return FXA_OK;
-    (void)fxa__fail(err, FXA_E_UNAVAILABLE, "NVRTC %d.%d makes no code for sm_%d", s->nvrtc.major, s->nvrtc.minor,
-                    (int)arch);
-    fxa__nvrtc_close(&s->nvrtc);
-    return FXA_E_UNAVAILABLE;
+    return fxa__cu_compiler_init(s, getenv("FXA_NVRTC_PATH"), err);
 }
 
 /* The instance of a profile: code is made for it, and nothing runs. */
@@ -58,14 +53,14 @@ static fxa_status cu_open_target(fxa__cu_self *s, const char *target, char ident
     fxa__gpu_profile described;
     FXA_TRY(fxa__gpu_profile_parse(target, &described, err));
     s->processors = (int32_t)described.processors;
-    return cu_open_compiler(s, (int32_t)described.arch, identity, err);
+    return cu_open_kernels(s, (int32_t)described.arch, identity, err);
 }
 
 static fxa_status cu_open_device(fxa__cu_self *s, int32_t ordinal, char identity[FXA__IDENTITY], fxa_error *err) {
     FXA_TRY(fxa__gpu_open(&s->gpu, ordinal, err));
     s->on_device = true;
     s->processors = s->gpu.processors;
-    fxa_status status = cu_open_compiler(s, s->gpu.arch, identity, err);
+    fxa_status status = cu_open_kernels(s, s->gpu.arch, identity, err);
     if (status != FXA_OK) fxa__gpu_close(&s->gpu);
     return status;
 }
@@ -75,7 +70,6 @@ static fxa_status cu_open(fxa__host *host, int32_t ordinal, const char *target, 
     fxa__cu_self *s = fxa__alloc(host, sizeof *s);
     if (!s) return fxa__fail_memory(err, "an instance of the CUDA engine");
     s->host = host;
-    atomic_init(&s->kept, NULL);
     fxa_status status = target ? cu_open_target(s, target, identity, err) : cu_open_device(s, ordinal, identity, err);
     if (status != FXA_OK) {
         fxa__free(host, s, sizeof *s);
@@ -89,9 +83,8 @@ static fxa_status cu_open(fxa__host *host, int32_t ordinal, const char *target, 
 static void cu_close(fxa__host *host, void *self) {
     fxa__cu_self *s = self;
     fxa__gpu_helpers_free(&s->gpu);
-    fxa__cu_kept_free(s);
     fxa__cu_counters_free(s);
-    fxa__nvrtc_close(&s->nvrtc);
+    fxa__cu_compiler_end(s);
     if (s->on_device) fxa__gpu_close(&s->gpu);
     fxa__free(host, s, sizeof *s);
 }
@@ -142,6 +135,8 @@ static double cu_cost(void *self, const fxa__problem *p) {
     return status == FXA_OK ? fxa__cu_cost(((const fxa__cu_self *)self)->processors, &choice, p) : -1;
 }
 
+static fxa_status cu_ready(void *self, fxa_error *err) { return fxa__cu_compiler(self, err); }
+
 /* Of a problem that is refused: all that it says. */
 static void cu_key(void *self, const fxa__problem *p, fxa__writer *w) {
     fxa__cu_choice c;
@@ -190,11 +185,11 @@ static void cu_release(void *self, void *code) {
     cu_free(s, code);
 }
 
-static void cu_describe(const fxa__cu_self *s, fxa__cu_code *c) {
+static void cu_describe(fxa__cu_code *c) {
     const fxa__cu_choice *x = &c->choice;
     bool wide = x->units >> FXA__CU_BACKWARD & 1u && x->family == FXA__CU_SM90 && (x->d > 128 || x->dv > 128);
     (void)snprintf(c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s",
-                   fxa__cu_family_name(x->family), s->nvrtc.major, s->nvrtc.minor, (int)x->arch,
+                   fxa__cu_family_name(x->family), (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch,
                    x->family == FXA__CU_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
                    x->separate_dq ? ", dQ apart" : "", x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "",
                    x->fast_math ? ", fast functions" : "",
@@ -221,7 +216,7 @@ static fxa_status cu_load(void *self, const fxa__problem *p, fxa__reader *saved,
         cu_free(s, c); /* nothing runs it: to wait would end what other threads record */
         return status;
     }
-    cu_describe(s, c);
+    cu_describe(c);
     *bytes = sizeof *c + c->program.text.capacity;
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) *bytes += 2 * c->unit[unit].size; /* here and on the device */
     *code = c;
@@ -242,13 +237,14 @@ _Static_assert(offsetof(fxa__cu_self, gpu) == 0, "fxa__gpu_memory and the like t
 
 const fxa__engine fxa__engine_cuda = {
     .name = "cuda",
-    .version = 1,
+    .version = 2,
     .device = FXA_CUDA,
     .by_name = true,
     .open = cu_open,
     .close = cu_close,
     .profile = fxa__gpu_profile_write,
     .query = cu_query,
+    .ready = cu_ready,
     .key = cu_key,
     .numbers = cu_numbers,
     .prepare = fxa__cu_tables_make,

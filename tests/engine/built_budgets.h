@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What compiled kernels may spill, in bytes, and which may have products that the compiler serialises: as NVRTC 13.4
+ * has it, by family, kernel and the beginning of a program's name ("": any), for test_cuda_builds.c.
+ */
+#ifndef FXA_TESTS_BUILT_BUDGETS_H
+#define FXA_TESTS_BUILT_BUDGETS_H
+
+#include "engine/cuda/cuda.h"
+
+static const struct built_budget {
+    int family;
+    const char *kernel, *program;
+    int spills;
+    bool serialised;
+} built_budgets[] = {
+    {FXA__CU_SM90, "fxa_forward", "", 120, false},
+    {FXA__CU_SM90, "fxa_forward", "dense_bias", 320, false}, /* of what is read for every pair by plain loads */
+    {FXA__CU_SM90, "fxa_forward", "graph_distance", 480, false},
+    {FXA__CU_SM90, "fxa_forward", "low_rank_bias", 560, false},
+    {FXA__CU_SM90, "fxa_forward", "pair_bias", 328, false},
+    {FXA__CU_SM90, "fxa_forward", "contextual_bias", 480, false},
+    {FXA__CU_SM90, "fxa_forward", "rbf_kernel", 400, false},
+    {FXA__CU_SM90, "fxa_forward", "rotary_gain", 512, false},
+    {FXA__CU_SM90, "fxa_backward", "", 840, false},
+    {FXA__CU_SM90, "fxa_grad_q", "", 112, false},
+    {FXA__CU_SM90, "fxa_decode", "", 232, false},
+    {FXA__CU_SM80, "fxa_forward", "", 272, false}, /* outside of the inner products */
+    {FXA__CU_SM80, "fxa_backward", "", 404, false},
+    {FXA__CU_SM80, "fxa_backward_prepare", "", 16, false},
+    {FXA__CU_SIMT, "fxa_forward", "", 112, false},
+    {FXA__CU_SIMT, "fxa_backward", "", 100, false},
+    {FXA__CU_SIMT, "fxa_grad_q", "", 100, false},
+};
+
+#endif
