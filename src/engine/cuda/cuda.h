@@ -160,8 +160,8 @@ void fxa__cu_build_free(const fxa__cu_self *self, fxa__cu_code *code);
 const char *fxa__cu_unit_file(const fxa__cu_choice *choice, fxa__cu_unit unit);
 const char *fxa__cu_family_name(fxa__cu_family family); /* "sm90", "sm80", "simt" */
 
-/* cuda_compile.c: cubins of the units that the choice has. Without a compiler, or where it makes no code for the device,
- * E_UNSUPPORTED with the reason. */
+/* cuda_compile.c: cubins of the units that the choice has. Without a compiler, or where it makes no code for the
+ * device, E_UNSUPPORTED with the reason. */
 fxa_status fxa__cu_compile(fxa__cu_self *self, fxa__cu_code *code, fxa_error *err);
 /* Looks for the compiler, once. */
 fxa_status fxa__cu_compiler(fxa__cu_self *self, fxa_error *err);
