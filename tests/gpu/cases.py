@@ -17,7 +17,8 @@ class Spec:
     """One test: a problem and the kernels to run on it."""
 
     def __init__(self, what, program, D=128, f16=0, f32=0, fast=1, family="sm90", separate=0, backward=True, splits=1,
-                 **shape):
+                 adverse=None, again=None, **shape):
+        self.adverse, self.again = adverse, again  # of adverse.py: what changes the problem; whether tiles are redone
         self.what, self.program, self.D, self.f16, self.f32, self.fast = what, program, D, f16, f32, fast
         self.family, self.backward, self.shape, self.splits = family, backward, shape, splits
         self.columns, self.columns_v = size_for(D), size_for(shape.get("Dv") or D)
@@ -68,6 +69,8 @@ class Spec:
             d["FXA_ALIGNED"] = 0
         if file == "backward_sm90" and self.separate:
             d["FXA_SEPARATE_DQ"] = 1
+        if self.adverse and file == "forward_sm90":
+            d["FXA_COUNT_REDO"] = 1
         if file == "decode_sm90":
             rows = self.shape["Sq"] * self.shape["H"] // self.shape["Hkv"]
             d["FXA_ROW_TILES"] = 1 if rows <= 8 else 2 if rows <= 16 else 4
@@ -81,6 +84,7 @@ class Spec:
         words = [self.family, self.program, "D%d" % self.D, "f32" if self.f32 else "f16" if self.f16 else "bf16"]
         words += ["exact"] * (not self.fast) + ["separate"] * self.separate
         words += ["splits%d" % self.splits] * (self.splits > 1)
+        words += [" ".join(map(str, self.adverse))] * bool(self.adverse)
         return " ".join(words + ["%s%s" % i for i in self.shape.items()])
 
 
@@ -278,6 +282,48 @@ def redo_specs():
     return out
 
 
+def adverse_specs():
+    """Names of adverse.py's cases, with their arguments; run_gpu.py finds the functions."""
+    out, plain, dense = [], dict(B=1, H=2, Sq=200, Sk=904), dict(B=2, H=2, Sq=200, Sk=768)
+    for family, D, kinds in (("sm90", 128, (0, 1)), ("sm90", 64, (0, 1)), ("sm90", 256, (0,)), ("sm80", 64, (0, 1)),
+                             ("simt", 64, (2,)), ("decode", 128, (0, 1))):
+        for kind in kinds:
+            more = dict(family=family, D=D, f16=int(kind == 1), f32=int(kind == 2), fast=0, backward=False)
+            more["splits"] = 3 if family == "decode" else 1
+            few = dict(Sq=7, H=4, Hkv=2) if family == "decode" else {}
+
+            def add(name, program, shape, again=None, *arguments, **extra):
+                out.append(Spec("adverse", program, adverse=(name,) + arguments, again=again,
+                                **{**more, **shape, **few, **extra}))
+
+            limit = 10.4 if kind == 1 else 44.4
+            add("control", "plain", plain, False)
+            for each in (5.4, 5.7):
+                add("steps", "plain", plain, None, each)
+            for by in (limit - 3, limit + 1):
+                add("rise", "plain", plain, by > limit, by)
+            add("single", "plain", plain, True)
+            add("huge", "plain", plain, kind != 1)
+            if D <= 128:
+                for level in (-300.0, -20.0):
+                    add("late", "dense", dense, level < -50, level)
+                add("penalty", "dense", dense, kind != 1)
+            add("large", "plain", plain, True, 30.0)
+            add("equal", "plain", plain, kind == 0)
+            add("poisoned", "causal", plain, True)
+            add("future", "causal", dict(plain, Sq=904), True)
+            if family != "decode":
+                add("poisoned", "causal", dict(plain, B=3, H=4, Hkv=2, packed=True), True)
+                add("poisoned", "plain", dict(plain, B=3, lens=True))
+                add("poisoned", "plain", dict(plain, drop=0.3), True)
+            add("poisoned", "plain", dict(plain, sink=True, paged=32), True)
+            add("rise", "plain", dict(plain, sink=True), None, limit - 3)
+    few = dict(B=1, H=2, Sq=200, Sk=904, backward=False)
+    out += [Spec("adverse", "softcap", 64, fast=fast, adverse=(name,), again=again, **few)
+            for fast in (0, 1) for name, again in (("control", False), ("nan_key", True), ("capped", True))]
+    return out
+
+
 def decode_specs():
     out = []
     for D in (128, 64):
@@ -305,7 +351,7 @@ GROUPS = {
     "rows80": lambda: row_specs("sm80", ((64, 96), (256, 192))), "shift": shift_specs, "simt": simt_specs,
     "bench_sizes": bench_size_specs, "bench_texts": bench_text_specs, "sanitize": sanitize_specs, "dump": dump_specs,
     "check": check_specs, "separate": separate_specs, "ampere": lambda: check_specs("sm80"), "bench": bench_specs,
-    "bench_separate": bench_separate_specs, "bench_ampere": bench_ampere_specs, "redo": redo_specs,
+    "bench_separate": bench_separate_specs, "bench_ampere": bench_ampere_specs, "redo": redo_specs, "adverse": adverse_specs,
     "stress": lambda: [Spec("stress", name, **FIRST) for name in
                        ("causal", "documents", "relative_causal", "dense_grad")],
 }

@@ -66,6 +66,11 @@ def compile_all(folder, cache, arch, specs):
 class Tests(Judge):
     """Runs in the child, where torch is."""
 
+    def adverse(self, spec):
+        """Rows that could be got wrong, and how many tiles were computed again (adverse.py, which needs torch)."""
+        import adverse
+        return adverse.run(self, spec)
+
     def __init__(self, folder):
         import torch
 

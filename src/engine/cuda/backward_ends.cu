@@ -35,6 +35,18 @@ struct PaddedRow {
     }
 };
 
+/*
+ * Weights of the backward are 2^(score - lse2), and LSE is a rounded number: up to 2^24 that is a factor of 2^5 at most,
+ * as docs/numerics.md allows. Beyond it says nothing of a weight but that it is none above 1, and lse2 is moved so far
+ * up that none is. A row without keys has 0, and so has one whose LSE does not fit log2: its scores do not either.
+ */
+FXA_INLINE float lse_in_log2(float lse)
+{
+    const float x = lse * LOG2E;
+    if (lse == NEG_INF || x == NEG_INF) return 0.f;
+    return fabsf(x) > 16777216.f ? __fmaf_rn(fabsf(x), 1.f / 2097152.f, x) : x;
+}
+
 } // namespace
 
 extern "C" __constant__ FxaShape fxa_backward_prepare_shape = {THREADS, 0, ROWS, 0, 0, 0, 0, 1};
@@ -65,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
         const float lse = inside ? a.lse[at.b * a.lse_b + h * a.lse_h + q * a.lse_s] : POS_INF;
         const float *grad = a.grad_lse + at.b * a.grad_lse_b + h * a.grad_lse_h + q * a.grad_lse_s;
         a.delta[row] = inside && a.grad_lse ? sum - *grad : sum;
-        a.lse2[row] = lse == NEG_INF ? 0.f : lse * LOG2E;
+        a.lse2[row] = lse_in_log2(lse);
     }
 }
 

@@ -364,7 +364,7 @@ static void cudatext_switches(cuda_text *t) {
     cudatext_switch(t, "SLOPE", c->has_slope ? (c->steep ? 2 : 1) : 0);
     cudatext_switch(t, "OWN", c->has_own);
     cudatext_switch(t, "MASK", c->has_mask);
-    cudatext_switch(t, "BOUNDED", c->has_value && c->bound <= 16);
+    cudatext_switch(t, "BOUNDED", c->has_value && c->bound <= 16 ? (c->bound > 1 ? (int)ceil(c->bound) : 1) : 0);
     cudatext_switch(t, "DIAGONAL", c->diagonal >= 0);
     cudatext_switch(t, "DENSE", c->dense >= 0);
     cudatext_switch(t, "SCALARS", t->work->scalars);

@@ -5,7 +5,7 @@
  *
  * Every warp is a worker of its own with a private ring of TMA buffers: 32 keys of each tile of 128 keys. It computes
  * S^T = K Q^T and O^T += V^T P^T with mma.sync, keys as rows and query rows as columns, without any barrier between
- * warps until the end. Warps then merge in shared memory, and the CTA that finishes last merges the splits.
+ * warps until the end; one whose O is not finite goes over its keys again (finite.cuh). Warps then merge in shared memory, and the CTA that finishes last merges the splits.
  *
  * Packed row r of a KV head is query r / group of head kv_h * group + r % group. A CTA takes ROWS of them. Launch: grid
  * (splits, KV heads * row groups, batch) with row groups = group * q_len / ROWS rounded up. Lists have one row per KV
@@ -13,6 +13,7 @@
  * left at zero; a.partial, ROWS * D floats and a.partial_ml, 2 * ROWS floats per CTA. Head dimensions up to 128, equal.
  */
 #include "ampere.cuh"
+#include "finite.cuh"
 #include "hopper.cuh"
 #include "pair_loads.cuh"
 #include "score.cuh"
@@ -29,6 +30,7 @@ constexpr int STAGES = FXA_D <= 64 ? 6 : 3;
 constexpr int TILE_BYTES = KEYS * D_STORED * 2, RING_BYTES = STAGES * 2 * TILE_BYTES;
 constexpr int BARS_AT = WARPS * RING_BYTES, STATS_AT = BARS_AT + WARPS * STAGES * 8;
 constexpr int BYTES = STATS_AT + WARPS * ROWS * 8 + 16 + 1024;
+constexpr float BIAS = FXA_F16 ? 0.f : 24.f; /* taken off exponents, so that no sum of V overflows */
 static_assert(FXA_D == FXA_DV && FXA_D <= 128 && !FXA_DROPOUT, "other problems go by the forward kernels");
 static_assert(ROWS * FXA_D * 4 <= RING_BYTES, "O of a warp fits its ring");
 
@@ -81,10 +83,11 @@ struct Worker {
 
     FXA_INLINE int row_of(int tile, int x) const { return tile * 8 + (lane & 3) * 2 + x; }
 
-    FXA_INLINE void load(int i) const
+    /* Tile i, as copy `done` + i of this warp: buffers and phases go on where it goes over its keys again. */
+    FXA_INLINE void load(int i, int done) const
     {
         if (at.begin + i >= at.end || !elected()) return;
-        const int s = i % STAGES, n = at.row.tile(at.begin + i) * BN + warp * KEYS;
+        const int s = (done + i) % STAGES, n = at.row.tile(at.begin + i) * BN + warp * KEYS;
         const u32 to = ring + s * 2 * TILE_BYTES;
         barrier_expect(bars + 8 * s, 2 * TILE_BYTES);
         const u32 bar = bars + 8 * s;
@@ -100,7 +103,7 @@ struct Worker {
             barrier_init_done();
         }
         __syncwarp();
-        for (int i = 0; i < STAGES; i++) load(i);
+        for (int i = 0; i < STAGES; i++) load(i, 0);
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
             const int r = t * 8 + (lane >> 2);
@@ -109,12 +112,19 @@ struct Worker {
 #pragma unroll
             for (int k = 0; k < FXA_D / 8; k++) q[t][k] = inside ? load_pair(from, k * 8 + (lane & 3) * 2, a.d) : 0;
 #pragma unroll
+            for (int x = 0; x < 2; x++)
+                program[t][x].head(a, at.b, at.head(a, min(row_of(t, x), at.rows - 1)), at.q_len, at.k_len);
+        }
+    }
+
+    FXA_INLINE void clear()
+    {
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
             for (int x = 0; x < 2; x++) {
                 top[t][x] = NEG_INF;
                 sum[t][x] = 0.f;
-                program[t][x].head(a, at.b, at.head(a, min(row_of(t, x), at.rows - 1)), at.q_len, at.k_len);
             }
-        }
 #pragma unroll
         for (int d = 0; d < FXA_D / 16; d++)
 #pragma unroll
@@ -156,14 +166,14 @@ struct Worker {
                     const Pair pair = {row, k0 + c, 0, c, PROG_DIAGONAL ? __ldg(loads.diagonal + row - k0 - c) : 0.f,
                                        PROG_DENSE ? loads.dense_at(a, row, k0 + c) : 0.f, q_word,
                                        PROG_VECTOR ? __ldg(loads.k_words + k0 + c) : 0};
-                    y = score_value<false>(program[t][x], a, y, pair) * unit;
+                    y = score_value<false>(program[t][x], a, y, pair);
                     if (MASKED && !((c < keys) & score_mask(program[t][x], a, pair))) y = NEG_INF;
                 }
             }
     }
 
     /* Columns are query rows: their maxima and sums run over the lanes 4, 8, 16 apart. */
-    FXA_INLINE void softmax(float (&s)[2][TILES][4])
+    FXA_INLINE void softmax(float (&s)[2][TILES][4], float bias)
     {
         float fade[TILES][2];
         bool shrink = false;
@@ -176,14 +186,14 @@ struct Worker {
                 for (int i = 4; i < 32; i *= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, i));
                 m = fmaxf(m, top[t][x]);
                 const float shift = finite_or_zero(m);
-                fade[t][x] = exp2_fast(top[t][x] - shift);
+                fade[t][x] = exp2_fast((top[t][x] - shift) * unit);
                 shrink |= m != top[t][x];
                 top[t][x] = m;
                 sum[t][x] *= fade[t][x];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     float &y = s[i >> 1][t][(i & 1) * 2 + x];
-                    y = exp2_fast(y - shift);
+                    y = exp2_fast((y - shift) * unit - bias);
                     sum[t][x] += y;
                 }
             }
@@ -226,24 +236,81 @@ struct Worker {
         }
     }
 
-    FXA_INLINE void run()
+    /* All keys of this warp. */
+    FXA_INLINE void walk(int values, int done)
     {
-        start();
+        clear();
+#pragma unroll 1
         for (int i = 0; at.begin + i < at.end; i++) {
-            const u32 keys = ring + (i % STAGES) * 2 * TILE_BYTES;
+            const u32 keys = ring + ((done + i) % STAGES) * 2 * TILE_BYTES;
             const int n = at.row.tile(at.begin + i);
             float s[2][TILES][4];
-            barrier_wait(bars + 8 * (i % STAGES), (i / STAGES) & 1);
+            barrier_wait(bars + 8 * ((done + i) % STAGES), ((done + i) / STAGES) & 1);
             products(s, keys);
             if (at.begin + i < at.row.partial)
                 score<true>(s, n);
             else
                 score<false>(s, n);
-            softmax(s);
+            softmax(s, values > VALUES_FINITE ? values_bias(values, !FXA_F16) : BIAS);
             clear_values(keys + TILE_BYTES, n);
+            if (values) {
+                change_values(keys + TILE_BYTES, TILE_BYTES, values, lane, 32);
+                async_fence(); /* the buffer is TMA's again after this */
+                __syncwarp();
+            }
             add_values(s, keys + TILE_BYTES);
             __syncwarp();
-            load(i + STAGES);
+            load(i + STAGES, done);
+        }
+    }
+
+    /* Bit by bit, in the order of loops: where O is to be +inf, -inf. */
+    typedef u32 Marks[(FXA_D / 16 * TILES * 4 + 31) / 32];
+
+    FXA_INLINE void take_marks(Marks &marks) const
+    {
+#pragma unroll
+        for (int i = 0; i < FXA_D / 16 * TILES * 4; i++) {
+            if (i % 32 == 0) marks[i / 32] = 0;
+            marks[i / 32] |= (u32)(o[i / 4 / TILES][i / 4 % TILES][i % 4] > 0.f) << (i % 32);
+        }
+    }
+
+    FXA_INLINE bool spoilt() const
+    {
+        float x = 0.f;
+#pragma unroll
+        for (int i = 0; i < FXA_D / 16 * TILES * 4; i++)
+            x = __fmaf_rn(o[i / 4 / TILES][i / 4 % TILES][i % 4], 0.f, x);
+        return __any_sync(~0u, x != x);
+    }
+
+    /* Once; where O is not finite, three times more. */
+    FXA_INLINE void run()
+    {
+        Marks up = {}, down = {};
+        int values = VALUES_AS_THEY_ARE, done = 0;
+        start();
+#pragma unroll 1
+        for (;;) {
+            walk(values, done);
+            if (values ? values == VALUES_FINITE : !spoilt()) break;
+            if (values == VALUES_DOWN) take_marks(down);
+            if (values == VALUES_UP) take_marks(up);
+            values = values ? values - 1 : VALUES_DOWN;
+            done += at.end - at.begin;
+            for (int i = 0; i < STAGES; i++) load(i, done);
+        }
+        if (values) put_marks(up, down);
+    }
+
+    FXA_INLINE void put_marks(const Marks &up, const Marks &down)
+    {
+#pragma unroll
+        for (int i = 0; i < FXA_D / 16 * TILES * 4; i++) {
+            const bool plus = up[i / 32] >> (i % 32) & 1, minus = down[i / 32] >> (i % 32) & 1;
+            float &x = o[i / 4 / TILES][i / 4 % TILES][i % 4];
+            if (plus || minus) x = plus && minus ? POS_INF - POS_INF : plus ? POS_INF : NEG_INF;
         }
     }
 
@@ -270,23 +337,25 @@ struct Worker {
     }
 };
 
-/* Results of several workers for one row: weights of each, then the sum. */
+/* Results of several workers for one row: weights of each, then the sum. Maxima are before the unit. */
 struct Merge {
-    float top, sum;
+    float unit, top, sum;
 
     /* stat(i) gives {maximum, sum} of worker i */
-    template <class F> FXA_INLINE Merge(int workers, F stat) : top(NEG_INF), sum(0.f)
+    template <class F>
+    FXA_INLINE Merge(const FxaArgs &a, int workers, F stat) : unit(Program::unit(a)), top(NEG_INF), sum(0.f)
     {
         for (int i = 0; i < workers; i++) top = fmaxf(top, stat(i).x);
         for (int i = 0; i < workers; i++) sum += weight(stat(i).x) * stat(i).y;
     }
-    FXA_INLINE float weight(float worker_top) const { return exp2_fast(worker_top - finite_or_zero(top)); }
+    FXA_INLINE float weight(float worker_top) const { return exp2_fast((worker_top - finite_or_zero(top)) * unit); }
+    static FXA_INLINE float share(float weight, float x) { return weight == 0.f ? 0.f : weight * x; }
 };
 
 FXA_INLINE void write_row(const FxaArgs &a, const Part &at, int r, int d, const Merge &m, Float2 o)
 {
     const int h = at.head(a, r), q = at.query(a, r);
-    const RowEnd end(a, h, finite_or_zero(m.top), m.sum);
+    const RowEnd end(a, h, finite_or_zero(m.top), m.unit, BIAS, m.sum);
     const bool inside = q < at.q_len;
     if (q_starts(a) && !inside) return;
     store_pair(rows_of(a.o, at.b, h, at.q_first + q), d, a.dv,
@@ -299,13 +368,14 @@ FXA_INLINE void merge_warps(const FxaArgs &a, const Part &at, const float *memor
 {
     for (int e = threadIdx.x; e < at.rows * (FXA_D / 2); e += THREADS) {
         const int r = e / (FXA_D / 2), d = e % (FXA_D / 2) * 2;
-        const Merge m(WARPS, [&](int w) { return Float2{stats[w * 2 * ROWS + r], stats[w * 2 * ROWS + ROWS + r]}; });
+        const Merge m(a, WARPS,
+                      [&](int w) { return Float2{stats[w * 2 * ROWS + r], stats[w * 2 * ROWS + ROWS + r]}; });
         Float2 o = {0.f, 0.f};
         for (int w = 0; w < WARPS; w++) {
             const float weight = m.weight(stats[w * 2 * ROWS + r]);
             const Float2 x = *(const Float2 *)(memory + w * (RING_BYTES / 4) + r * FXA_D + d);
-            o.x += weight * x.x;
-            o.y += weight * x.y;
+            o.x += Merge::share(weight, x.x);
+            o.y += Merge::share(weight, x.y);
         }
         if (a.splits == 1) {
             write_row(a, at, r, d, m, o);
@@ -332,7 +402,7 @@ FXA_INLINE void merge_splits(const FxaArgs &a, const Part &at, float *weights)
         for (int i = 16; i; i >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
         for (int s = lane; s < a.splits; s += 32) {
             const Float2 x = stats[s * ROWS + r];
-            weights[r * a.splits + s] = exp2_fast(x.x - finite_or_zero(top));
+            weights[r * a.splits + s] = exp2_fast((x.x - finite_or_zero(top)) * Program::unit(a));
             sum += weights[r * a.splits + s] * x.y;
         }
 #pragma unroll
@@ -346,10 +416,10 @@ FXA_INLINE void merge_splits(const FxaArgs &a, const Part &at, float *weights)
 #pragma unroll 8
         for (int s = 0; s < a.splits; s++) {
             const Float2 x = *(const Float2 *)(from + ((long long)s * ROWS + r) * FXA_D + d);
-            o.x += weights[r * a.splits + s] * x.x;
-            o.y += weights[r * a.splits + s] * x.y;
+            o.x += Merge::share(weights[r * a.splits + s], x.x);
+            o.y += Merge::share(weights[r * a.splits + s], x.y);
         }
-        write_row(a, at, r, d, Merge(1, [&](int) { return merged[r]; }), o);
+        write_row(a, at, r, d, Merge(a, 1, [&](int) { return merged[r]; }), o);
     }
 }
 

@@ -39,6 +39,10 @@
 #define FXA_PAGED 0
 #endif
 
+#ifndef FXA_COUNT_REDO
+#define FXA_COUNT_REDO 0
+#endif
+
 static_assert(FXA_D % 32 == 0 && FXA_D > 0 && FXA_D <= 256, "head dimension of Q and K");
 static_assert(FXA_DV % 32 == 0 && FXA_DV > 0 && FXA_DV <= 256, "head dimension of V");
 
@@ -74,12 +78,13 @@ FXA_INLINE float exp2_fast(float x)
     return y;
 }
 
-/* exp2 without the special function unit: 2^n by shifting, the fraction by a cubic; relative error below 2^-13. */
+/* exp2 without the special function unit: 2^n by shifting, the fraction by a cubic; relative error below 2^-13. Of x
+ * below 126; NaN gives a number above 2^120, which nobody takes for a sum. */
 FXA_INLINE float exp2_by_fma(float x)
 {
     constexpr float BIAS = 12582912.f; /* 1.5 * 2^23: adding it rounds down to an integer in the low bits */
     float r;
-    x = fmaxf(x, -127.f);
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(-127.f));
     asm("add.rm.ftz.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(BIAS));
     const float f = x - (r - BIAS);
     const float p = __fmaf_rn(__fmaf_rn(__fmaf_rn(0.07711909f, f, 0.22756439f), f, 0.69514614f), f, 1.f);

@@ -128,7 +128,7 @@ struct Consumer : TileOwner {
         named_sync(BAR_CLEAR + group, 128);
     }
 
-    /* New row maxima. True when O must shrink by fade: only when a maximum grew by more than LAZY, in any row. */
+    /* New row maxima. True when O must shrink by fade: only when a maximum grew by more than it may lag. */
     template <bool FIRST> FXA_INLINE bool raise_max(const float (&s)[BN / 2])
     {
         float top[2];
@@ -144,7 +144,8 @@ struct Consumer : TileOwner {
             row_max[1] = top[1];
             return false;
         }
-        if (!__any_sync(~0u, (top[0] - row_max[0]) * unit > LAZY || (top[1] - row_max[1]) * unit > LAZY)) return false;
+        if (!__any_sync(~0u, (top[0] - row_max[0]) * unit > Frozen::LAZY ||
+                                (top[1] - row_max[1]) * unit > Frozen::LAZY)) return false;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             fade[r] = exp2_fast((row_max[r] - finite_or_zero(top[r])) * unit);
@@ -154,12 +155,29 @@ struct Consumer : TileOwner {
         return true;
     }
 
-    /* ZERO: row_max is 0. */
-    template <bool FIRST, bool ZERO> FXA_INLINE void exponentiate(float (&s)[BN / 2])
+    /* What is taken off the exponents of a visit beside the maximum. */
+    static FXA_INLINE float bias(int tile)
+    {
+        return tile & (UP | DOWN) ? Frozen::MARK_BIAS : tile & SAFE ? Frozen::BIAS : 0.f;
+    }
+
+    FXA_INLINE void take_maximum(float (&s)[BN / 2]) const
     {
 #pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int i = 0; i < BN / 4; i++) s[(i >> 1) * 4 + r * 2 + (i & 1)] -= finite_or_zero(row_max[r]);
+    }
+
+    /* ZERO: row_max is 0. */
+    template <bool FIRST, bool ZERO> FXA_INLINE void exponentiate(float (&s)[BN / 2], int tile)
+    {
+        if (!ZERO && (tile & SAFE)) take_maximum(s);
+#pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float shift = ZERO ? 0.f : finite_or_zero(row_max[r]) * unit;
+            const float shift = ZERO            ? 0.f
+                                : tile & SAFE ? bias(tile)
+                                              : finite_or_zero(row_max[r]) * unit;
             float sum = FIRST ? 0.f : row_sum[r];
 #pragma unroll
             for (int i = 0; i < BN / 4; i++) {
@@ -186,6 +204,23 @@ struct Consumer : TileOwner {
 #endif
     }
 
+    static FXA_INLINE int values_of(int tile)
+    {
+        return tile & UP ? VALUES_UP : tile & DOWN ? VALUES_DOWN : VALUES_FINITE;
+    }
+
+    /* V of a second visit, all warpgroups together, before any of them multiplies it. */
+    FXA_INLINE void contain_values(int tile) const
+    {
+        if (!(tile & SAFE)) return;
+        sh.v_ring().wait_full(step);
+        if (change_values(sh.v(step), V_BYTES, values_of(tile), (int)threadIdx.x - 128, 128 * GROUPS) &&
+            values_of(tile) == VALUES_FINITE)
+            store_shared(sh.found(), 1);
+        async_fence();
+        named_sync(BAR_VALUES, 128 * GROUPS);
+    }
+
     FXA_INLINE void pack(const float (&s)[BN / 2])
     {
 #pragma unroll
@@ -210,7 +245,7 @@ struct Consumer : TileOwner {
     }
 
     /* Tile 0 of the list: always masked. */
-    FXA_INLINE void first_step(bool safe)
+    FXA_INLINE void first_step(int tile)
     {
         float s[BN / 2];
         sh.k_ring().wait_full(step);
@@ -226,15 +261,16 @@ struct Consumer : TileOwner {
         score<true>(s, n);
         give_back_dense();
         raise_max<true>(s);
-        if (BOUNDED && !safe) row_max[0] = row_max[1] = 0.f;
-        exponentiate<true, false>(s);
+        if (BOUNDED && !(tile & SAFE)) row_max[0] = row_max[1] = 0.f;
+        exponentiate<true, false>(s, tile);
         drop(s, n);
         pack(s);
         clear_values<true>(n);
+        contain_values(tile);
     }
 
     /* S of the next tile beside P V of this one, then the softmax of the next one under P V. */
-    template <bool MASKED, bool FROZEN> FXA_INLINE void next_step(bool safe)
+    template <bool MASKED, bool FROZEN> FXA_INLINE void next_step(int tile)
     {
         float s[BN / 2];
         const u32 v_step = step++;
@@ -251,8 +287,8 @@ struct Consumer : TileOwner {
         give_back(sh.k_ring().empty(step));
         score<MASKED>(s, n);
         give_back_dense();
-        const bool shrink = FROZEN || (BOUNDED && !safe) ? false : raise_max<false>(s);
-        exponentiate<false, FROZEN && BOUNDED>(s);
+        const bool shrink = FROZEN || (BOUNDED && !(tile & SAFE)) ? false : raise_max<false>(s);
+        exponentiate<false, FROZEN && BOUNDED>(s, tile);
         drop(s, n);
         wgmma_wait<0>();
         settle(o);
@@ -264,6 +300,7 @@ struct Consumer : TileOwner {
             for (int i = 0; i < FXA_DV / 2; i++) o[i] *= fade[(i >> 1) & 1];
         }
         clear_values<MASKED>(n);
+        contain_values(tile);
     }
 
     FXA_INLINE void last_product()
@@ -277,54 +314,91 @@ struct Consumer : TileOwner {
         step++;
     }
 
-    /* Flags the tile when a row of this warp left the range in which the frozen maximum is harmless. */
-    FXA_INLINE bool flag_redo(int tile, const float (&sum)[2]) const
+    /* Whether row half r of O has an element that is not finite. */
+    FXA_INLINE bool spoilt(int r) const
     {
+        float x = 0.f;
+#pragma unroll
+        for (int i = 0; i < FXA_DV / 4; i++) x = __fmaf_rn(o[(i >> 1) * 4 + r * 2 + (i & 1)], 0.f, x);
+        return x != x;
+    }
+
+    /* Flags the tile when a row of this warp left the range in which the frozen maximum is harmless (frozen.cuh), or
+     * when its O is not finite. */
+    FXA_INLINE void flag_redo(int tile, const float (&sum)[2]) const
+    {
+        const TileSlot slot = sh.slot(turn);
+        const bool froze = slot.total() > slot.partial();
+        const bool wild = EMULATE && !(PROG_BOUNDED * unit < 126.f); /* exp2_by_fma knows no infinity */
         bool bad = false;
 #pragma unroll
-        for (int r = 0; r < 2; r++) bad |= q0 + 8 * r < q_len && !(sum[r] < SUM_LIMIT && sum[r] >= SUM_FLOOR);
-        if ((tile & SAFE) || !__any_sync(~0u, bad)) return false;
-        if (lane == 0) {
-            *(volatile int *)(a.redo + tile) = (int)blockIdx.x + 1;
-            store_shared(sh.flag(), 1);
+        for (int r = 0; r < 2; r++) {
+            const bool guessed = BOUNDED ? !(PROG_BOUNDED * unit < 64.f) : froze && row_max[r] == NEG_INF;
+            const bool left = Frozen::is_left(finite_or_zero(row_max[r]) * unit, sum[r], guessed, a.sink != 0);
+            const bool row = q0 + 8 * r < q_len && (left || wild || spoilt(r));
+            bad |= row;
+            if (FXA_COUNT_REDO && row && (lane & 3) == 0) count_redo(0);
         }
-        return true;
+        if (!__any_sync(~0u, bad) || lane) return;
+        *(volatile int *)(a.redo + tile) = (int)blockIdx.x + 1;
+        store_shared(sh.flag(), 1);
+    }
+
+    /* What a visit for infinities has found, 16 staged rows, goes into O, which the visits before it have stored. */
+    FXA_INLINE void put_marks(int tile, u32 rows, int row) const
+    {
+        const int count = min(q_len - row, 16);
+        __syncwarp();
+#pragma unroll 1
+        for (int i = lane; i < count * a.dv; i += 32) {
+            const int r = i / a.dv, c = i - r * a.dv;
+            if (load_shared_half(swizzled<BM>(rows, r, c >> 3) + (c & 7) * 2))
+                put_mark(row_of(a.o, b, h, q_first + row + r) + c, values_of(tile));
+        }
     }
 
     /* Normalises O, writes LSE, stages O in the Q buffer and stores it, each warp its own 16 rows. */
     FXA_INLINE void finish(int tile, int m)
     {
         const float sum[2] = {quad_sum(row_sum[0]), quad_sum(row_sum[1])};
-        const bool bad = flag_redo(tile, sum);
         const int row = m * BM + group * 64 + warp * 16; /* of the warp */
+        storing = true;
+        stored = turn;
+        if (tile & SAFE) { /* what the visits before this one have stored has to be there first */
+            if (lane == 0) bulk_wait();
+            __syncwarp();
+        } else {
+            flag_redo(tile, sum);
+        }
         float factor[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int q = q0 + 8 * r;
-            const RowEnd end(a, h, finite_or_zero(row_max[r]) * unit, sum[r]);
+            const RowEnd end(a, h, finite_or_zero(row_max[r]), unit, bias(tile), sum[r]);
             factor[r] = q < q_len ? end.factor : 0.f;
-            if ((lane & 3) == 0 && q < (q_starts(a) ? q_len : a.q_len))
+            if (tile & (UP | DOWN)) factor[r] = sum[r] == sum[r] ? 1.f : 0.f; /* a row of NaN stays so */
+            else if ((lane & 3) == 0 && q < (q_starts(a) ? q_len : a.q_len))
                 a.lse[b * a.lse_b + h * a.lse_h + (q_first + q) * a.lse_s] = q < q_len ? end.lse : NEG_INF;
         }
         const u32 rows = sh.q(turn) + (group * 64 + warp * 16) * 128;
         stage_rows<BM>(rows, o, factor[0], factor[1]);
-        store_staged<BM, FXA_DV>(&maps.o, a.o, Rows(q_starts(a), q_first, row, h, b), rows, q_len - row, a.dv);
-        if (bad && lane == 0) bulk_wait(); /* the tile is stored again later: this store must land first */
-        storing = true;
-        stored = turn;
+        if (tile & (UP | DOWN))
+            put_marks(tile, rows, row);
+        else
+            store_staged<BM, FXA_DV>(&maps.o, a.o, Rows(q_starts(a), q_first, row, h, b), rows, q_len - row, a.dv);
     }
 
     /* masked: tiles of the list that the producer says are masked, in a safe visit all of them. How the loops are
      * written matters: joined by conditions, they made the compiler keep `step` in ordinary registers, and the inner
      * loop grew by a fifth in moves of descriptors (R2UR in its SASS). */
-    FXA_INLINE void walk(int masked, int total, bool safe)
+    FXA_INLINE void walk(int masked, int total, int tile)
     {
         int j = 1;
-        first_step(safe);
+        first_step(tile);
 #pragma unroll 1
-        for (; j < masked; j++) next_step<true, false>(safe);
+        for (; j < masked; j++) next_step<true, false>(tile);
 #pragma unroll 1
-        for (; j < total; j++) next_step<false, true>(false);
+        for (; j < total; j++) next_step<false, true>(0);
     }
 
     FXA_INLINE void run()
@@ -342,7 +416,7 @@ struct Consumer : TileOwner {
             q0 = m * BM + row_in_tile();
             q_operand = k_major(sh.q(turn) + group * 64 * 128);
             program.head(a, b, h, q_len, k_len);
-            walk(slot.partial(), slot.total(), tile & SAFE);
+            walk(slot.partial(), slot.total(), tile);
             last_product();
             finish(tile, m);
         }

@@ -8,6 +8,8 @@
 #ifndef FXA_CUDA_FORWARD_LAYOUT_CUH
 #define FXA_CUDA_FORWARD_LAYOUT_CUH
 
+#include "finite.cuh"
+#include "frozen.cuh"
 #include "hopper.cuh"
 #include "schedule.cuh"
 #include "score.cuh"
@@ -45,11 +47,22 @@ constexpr int KWORD_BYTES = PROG_VECTOR ? BN * 4 : 0, QWORD_BYTES = PROG_VECTOR 
 constexpr bool BOUNDED = PROG_BOUNDED && !FXA_F16; /* f16 cannot hold exp2 of an unshifted score */
 /* Where tanh and exp2 fill the special function unit, half of the exp2 goes to the other pipes. */
 constexpr bool EMULATE = BOUNDED && FXA_FAST_MATH && SMALL;
-constexpr float SUM_LIMIT = FXA_F16 ? 32768.f : 18446744073709551616.f; /* P must fit storage; 2^64 leaves V room */
-constexpr float SUM_FLOOR = BOUNDED ? 5.4210109e-20f : 0.f; /* 2^-64 */
-constexpr float LAZY = FXA_F16 ? 0.f : 8.f; /* log2 by which the maximum may lag: f16 freezes the true one */
-constexpr int SAFE = 0x40000000; /* in a tile's number: second visit, never frozen */
-enum { BAR_TURN = 1, BAR_CLEAR = 4 }; /* named barriers, one per consumer warpgroup each */
+typedef FrozenMax<FXA_F16> Frozen;
+/* In a tile's number: a second visit, never frozen, with V made finite; visits that look for infinities in it. */
+constexpr int SAFE = 0x40000000, UP = 0x20000000, DOWN = 0x10000000;
+enum { BAR_TURN = 1, BAR_CLEAR = 4, BAR_VALUES = 7 }; /* named; one per consumer warpgroup but for the last */
+
+#if FXA_COUNT_REDO /* for tests: rows that were flagged, tiles that were visited again, and for their infinities */
+extern "C" __device__ unsigned fxa_redone[3];
+__device__ unsigned fxa_redone[3];
+#endif
+
+FXA_INLINE void count_redo(int what)
+{
+#if FXA_COUNT_REDO
+    atomicAdd(&fxa_redone[what], 1u);
+#endif
+}
 
 /* Shared memory: the buffers, then the barriers, then what the producer tells the consumers. */
 struct Shared {
@@ -81,6 +94,7 @@ struct Shared {
     FXA_INLINE TileSlot slot(u32 turn) const { return {base + SLOTS_AT + TileSlot::bytes * (turn % Q_BUFFERS)}; }
     FXA_INLINE u32 number(u32 step) const { return base + NUMBERS_AT + 4 * (step % (2 * STAGES)); }
     FXA_INLINE u32 flag() const { return base + FLAG_AT; } /* some tile of this CTA must be visited again */
+    FXA_INLINE u32 found() const { return base + FLAG_AT + 4; } /* V of a second visit was not finite */
 
     FXA_INLINE void init() const
     {

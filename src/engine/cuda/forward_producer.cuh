@@ -105,14 +105,34 @@ struct Producer {
         return following;
     }
 
+    FXA_INLINE void wait_for_consumers() const
+    {
+        for (u32 i = turn > Q_BUFFERS ? turn - Q_BUFFERS : 0; i < turn; i++) sh.q_ring().wait_consumed(i);
+    }
+
     /* The next flagged tile of this CTA from `from` on, once the consumers are done with all tiles; or a.tiles. */
     FXA_INLINE int find_redo(int from) const
     {
-        for (u32 i = turn > Q_BUFFERS ? turn - Q_BUFFERS : 0; i < turn; i++) sh.q_ring().wait_consumed(i);
+        wait_for_consumers();
         if (!load_shared(sh.flag())) return a.tiles;
         while (from < a.tiles && *(volatile int *)(a.redo + from) != (int)blockIdx.x + 1) from++;
         if (from < a.tiles) a.redo[from] = 0;
         return from;
+    }
+
+    /* Once, and twice more where V was not finite. */
+    FXA_INLINE void visit_again(int tile)
+    {
+        Work w;
+        w.plan<BM, BN>(a, tile);
+        store_shared(sh.found(), 0);
+#pragma unroll 1
+        for (int mode = SAFE; mode; mode = mode == SAFE ? SAFE | UP : mode == (SAFE | UP) ? SAFE | DOWN : 0) {
+            visit(w, mode);
+            count_redo(mode == SAFE ? 1 : 2);
+            wait_for_consumers();
+            if (!load_shared(sh.found())) break;
+        }
     }
 
     FXA_INLINE void run()
@@ -120,10 +140,8 @@ struct Producer {
         Work w;
         w.plan<BM, BN>(a, blockIdx.x);
         while (w.tile < a.tiles) w = visit(w, 0);
-        for (int tile = find_redo(0); tile < a.tiles; tile = find_redo(tile + 1)) {
-            w.plan<BM, BN>(a, tile);
-            visit(w, SAFE);
-        }
+#pragma unroll 1
+        for (int tile = find_redo(0); tile < a.tiles; tile = find_redo(tile + 1)) visit_again(tile);
         sh.q_ring().wait_empty(turn);
         sh.slot(turn).put_end();
         barrier_arrive(sh.q_ring().full(turn));

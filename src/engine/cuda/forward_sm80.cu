@@ -2,11 +2,12 @@
  *
  * Forward for sm_80 and newer: mma.sync and cp.async. A CTA owns 128 query rows of one head (64 where head dimensions
  * exceed 128), a warp 32 (16) of them; K and V have one buffer each, and each is loaded while the other is worked on.
- * Online softmax with the maximum always updated. Launch: grid (query tiles, heads, batch); packed: grid (q_total / BM
+ * Online softmax with the maximum always updated. A tile whose O is not finite is visited again (finite.cuh). Launch: grid (query tiles, heads, batch); packed: grid (q_total / BM
  * + batch, heads, 1).
  */
 #include "ampere.cuh"
 #include "dropout.cuh"
+#include "finite.cuh"
 #include "pair_loads.cuh"
 #include "schedule.cuh"
 #include "score.cuh"
@@ -18,6 +19,7 @@ constexpr int BLOCKS = FXA_D <= 128 && FXA_DV <= 128 && !PROG_DENSE ? 2 : 1;
 constexpr int WARPS = 4, THREADS = 32 * WARPS, BM = 16 * BLOCKS * WARPS, BN = 64;
 constexpr int Q_BYTES = BM * D_STORED * 2, K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2;
 constexpr int BYTES = Q_BYTES + K_BYTES + V_BYTES + 1024;
+constexpr float LARGE = 65536.f; /* of a maximum in log2: what its rounding may put weights off by is 2^-8 */
 
 struct Tile {
     const FxaArgs &a;
@@ -34,6 +36,10 @@ struct Tile {
           loads(a_, b, h, q_len, k_len), unit(Program::unit(a_))
     {
         program.head(a, b, h, q_len, k_len);
+    }
+
+    FXA_INLINE void clear()
+    {
 #pragma unroll
         for (int i = 0; i < BLOCKS; i++) {
             row_max[i][0] = row_max[i][1] = NEG_INF;
@@ -96,7 +102,7 @@ struct Tile {
     }
 
     /* Scores to probabilities in 16 bits, without the dropped ones; O shrinks with a growing maximum. */
-    FXA_INLINE void softmax(float (&s)[BN / 8][4], u32 (&p)[BN / 8][2], int block, int n)
+    FXA_INLINE void softmax(float (&s)[BN / 8][4], u32 (&p)[BN / 8][2], int block, int n, int values)
     {
         const u32 kept = FXA_DROPOUT ? kept_by_row(a, b, h, first_row(block), n * BN) : 0;
 #pragma unroll
@@ -105,8 +111,17 @@ struct Tile {
 #pragma unroll
             for (int j = 0; j < BN / 8; j++) top = fmaxf(top, fmaxf(s[j][r * 2], s[j][r * 2 + 1]));
             top = quad_max(top);
-            const float shift = finite_or_zero(top) * unit;
-            const float fade = exp2_fast(row_max[block][r] * unit - shift);
+            const float middle = finite_or_zero(top), fade = exp2_fast((row_max[block][r] - middle) * unit);
+            float shift = middle * unit;
+            if (__any_sync(~0u, !(fabsf(shift) < LARGE))) { /* too large for a product that is rounded by itself */
+#pragma unroll
+                for (int j = 0; j < BN / 8; j++) {
+                    s[j][r * 2] -= middle;
+                    s[j][r * 2 + 1] -= middle;
+                }
+                shift = 0.f;
+            }
+            shift += values_bias(values, !FXA_F16);
             float sum = row_sum[block][r] * fade;
             row_max[block][r] = top;
 #pragma unroll
@@ -142,8 +157,9 @@ struct Tile {
             }
     }
 
-    template <bool MASKED> FXA_INLINE void visit(int n, int next)
+    template <bool MASKED> FXA_INLINE bool visit(int n, int next, int values)
     {
+        bool changed = false;
         float s[BLOCKS][BN / 8][4];
         u32 p[BLOCKS][BN / 8][2];
         copy_wait<0>();
@@ -157,14 +173,19 @@ struct Tile {
 #pragma unroll
         for (int i = 0; i < BLOCKS; i++) {
             score<MASKED>(s[i], i, n);
-            softmax(s[i], p[i], i, n);
+            softmax(s[i], p[i], i, n, values);
         }
         copy_wait<1>();
         __syncthreads();
+        if (values) {
+            changed = change_values(v_tile, V_BYTES, values, thread, THREADS);
+            __syncthreads();
+        }
         add_values(p);
+        return changed;
     }
 
-    FXA_INLINE void store() const
+    FXA_INLINE void store(float bias) const
     {
         const int limit = q_starts(a) ? q_len : a.q_len;
 #pragma unroll
@@ -173,7 +194,7 @@ struct Tile {
             for (int r = 0; r < 2; r++) {
                 const int q = first_row(i) + 8 * r;
                 const float sum = quad_sum(row_sum[i][r]);
-                const RowEnd end(a, h, finite_or_zero(row_max[i][r]) * unit, sum);
+                const RowEnd end(a, h, finite_or_zero(row_max[i][r]), unit, bias, sum);
                 const float factor = q < q_len ? end.factor : 0.f;
                 if (q >= limit) continue;
                 if ((lane & 3) == 0)
@@ -191,24 +212,76 @@ struct Tile {
             }
     }
 
-    FXA_INLINE void run()
+    /* All tiles of the row; whether this thread has changed an element of V. */
+    FXA_INLINE bool walk(const ListRow &row, int values)
     {
-        const ListRow row(a, b, h, m, (k_len + BN - 1) / BN, (m + 1) * BM > q_len, k_len % BN != 0);
+        bool changed = false;
         int n = row.first, j = 0;
-        copy_tile<BM, FXA_D, THREADS>(q_tile, TileRows(a.q, b, h, q_first + m * BM), q_len - m * BM, a.d, thread);
+        clear();
         if (row.total) copy_keys(n);
         copy_commit();
 #pragma unroll 1
         for (; j < row.total; j++) {
             const int next = j + 1 < row.total ? row.tile(j + 1) : -1;
             if (j < row.partial)
-                visit<true>(n, next);
+                changed |= visit<true>(n, next, values);
             else
-                visit<false>(n, next);
+                changed |= visit<false>(n, next, values);
             n = next;
         }
         copy_wait<0>();
-        store();
+        return changed;
+    }
+
+    /* Whether a row of this thread, one that exists, is not finite. */
+    FXA_INLINE bool spoilt() const
+    {
+        bool bad = false;
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++) {
+            float x[2] = {0.f, 0.f};
+#pragma unroll
+            for (int j = 0; j < FXA_DV / 8; j++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) x[c >> 1] = __fmaf_rn(o[i][j][c], 0.f, x[c >> 1]);
+            bad |= (x[0] != x[0] && first_row(i) < q_len) || (x[1] != x[1] && first_row(i) + 8 < q_len);
+        }
+        return bad;
+    }
+
+    FXA_INLINE void put_marks(int values) const
+    {
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float sum = quad_sum(row_sum[i][r]);
+                if (first_row(i) + 8 * r >= q_len || sum != sum) continue; /* a row of NaN stays so */
+                u16 *to = rows_of(a.o, b, h, q_first + first_row(i) + 8 * r);
+#pragma unroll
+                for (int j = 0; j < FXA_DV / 8; j++)
+#pragma unroll
+                    for (int x = 0; x < 2; x++) {
+                        const int c = j * 8 + (lane & 3) * 2 + x;
+                        if (o[i][j][r * 2 + x] > 0.f && c < a.dv) put_mark(to + c, values);
+                    }
+            }
+    }
+
+    FXA_INLINE void run()
+    {
+        const ListRow row(a, b, h, m, (k_len + BN - 1) / BN, (m + 1) * BM > q_len, k_len % BN != 0);
+        copy_tile<BM, FXA_D, THREADS>(q_tile, TileRows(a.q, b, h, q_first + m * BM), q_len - m * BM, a.d, thread);
+#pragma unroll 1
+        for (int values = VALUES_AS_THEY_ARE; values <= VALUES_DOWN; values++) {
+            const bool changed = walk(row, values);
+            if (values <= VALUES_FINITE)
+                store(values_bias(values, !FXA_F16));
+            else
+                put_marks(values);
+            const bool again = values == VALUES_AS_THEY_ARE ? spoilt() : changed || values == VALUES_UP;
+            if (!__syncthreads_or(again)) break;
+        }
     }
 };
 

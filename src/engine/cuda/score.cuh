@@ -8,7 +8,7 @@
  *   PROG_SLOPE          the slope is not always 1; 2: it may be infinite or NaN, and a gradient of 0 then wins
  *   PROG_OWN            own() gives the gradient of the score, and there is no slope; kernels for sm_80 and f32 only
  *   PROG_MASK           mask() is not always true
- *   PROG_BOUNDED        |value() * unit()| stays small (soft cap), so that the forward needs no running maximum
+ *   PROG_BOUNDED        |value()| is at most so much (soft cap: 1), so that the forward needs no running maximum
  *   PROG_SAME           mask_same() is mask() where q_word == k_word in all pairs of a warp in a tile
  *   PROG_NEAR           value_near() gives the same bits as value(), for less, while |s| < near()
  *   PROG_DIAGONAL       value() reads pair.diagonal; diagonal() gives the row that fxa_diagonal_fill tabulates
@@ -296,18 +296,25 @@ FXA_INLINE float finite_or_zero(float m)
 FXA_INLINE float row_most(float top, float sum, float unit)
 {
     if (sum != sum && top != POS_INF) return sum;
-    return top == NEG_INF ? NEG_INF : top * unit * LN2;
+    return top == NEG_INF ? NEG_INF : top * (unit * LN2);
 }
 
-/* What becomes of a row at the end: `top` is its maximum times unit (0 where nothing was attended), `sum` what its
- * exponentials add up to. The sink, a key with a score and no value, only joins here. A factor of 0 means zeros. */
+/*
+ * What becomes of a row at the end. m: its maximum before it was multiplied by the unit (0 where nothing was attended);
+ * sum: what its exponentials 2^((s - m) unit - bias) add up to. The sink, a key with a score and no value, only joins
+ * here. A factor of 0 means zeros. A maximum that overflows in log2 (-3.4e38, the usual large penalty) still has an
+ * LSE: the logarithm of its sum is nothing beside it.
+ */
 struct RowEnd {
     float factor, lse;
 
-    FXA_INLINE RowEnd(const FxaArgs &a, int h, float top, float sum)
+    FXA_INLINE RowEnd(const FxaArgs &a, int h, float m, float unit, float bias, float sum)
     {
+        constexpr float MOST = 3.4e38f;
         const float z = a.sink ? a.sink[h] * LOG2E : NEG_INF;
-        float fade = 1.f;
+        float top = m * unit, fade = 1.f;
+        const bool far = fabsf(top) > MOST;
+        top = (far ? copysignf(MOST, top) : top) + bias;
         if (z != NEG_INF) {
             const float most = sum == 0.f ? z : fmaxf(top, z);
             fade = sum == 0.f ? 0.f : exp2_fast(top - most);
@@ -317,6 +324,7 @@ struct RowEnd {
         factor = sum == 0.f ? 0.f : fade / sum;
         if (FXA_DROPOUT) factor *= a.keep_inverse;
         lse = sum == 0.f ? NEG_INF : (top + log2_fast(sum)) * LN2;
+        if (far && fade == 1.f) lse = m * (unit * LN2) + (sum - sum);
     }
 };
 

@@ -10,6 +10,7 @@
 #define FXA_CUDA_SIMT_CUH
 
 #include "dropout.cuh"
+#include "finite.cuh"
 #include "pair_loads.cuh"
 #include "score.cuh"
 #include "storage.cuh"
@@ -61,6 +62,20 @@ template <int columns, int pitch> struct Held {
             for (int j = 0; j < 8; j++) x[i][j] = 0.f;
             if (row < s.count) s.load(row, c + at, x[i]);
         }
+    }
+
+    /* Values that are not finite (finite.cuh); whether there are some. */
+    FXA_INLINE bool change(int values)
+    {
+        bool changed = false;
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                changed |= !(fabsf(x[i][j]) < POS_INF);
+                x[i][j] = changed_float(x[i][j], values);
+            }
+        return changed;
     }
 
     FXA_INLINE void put(float *to) const
@@ -133,13 +148,16 @@ template <bool TRANSPOSED> FXA_INLINE void put_weights(float *to, const float (&
 }
 
 /* sum[block][i][c] += weights[4 y + i][.] times column 64 block + 4 x + c of the strip's rows, whose first 64 columns
- * are fetched. */
+ * are fetched. Whether some of them were changed. */
 template <int blocks>
-FXA_INLINE void accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *weights, const Strip &s, HeldBlock &held)
+FXA_INLINE bool accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *weights, const Strip &s, HeldBlock &held,
+                           int values = VALUES_AS_THEY_ARE)
 {
     const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
+    bool changed = false;
 #pragma unroll
     for (int block = 0; block < blocks; block++) {
+        if (values) changed |= held.change(values);
         __syncthreads(); /* weights are there, and the last block is read */
         held.put(m.block);
         __syncthreads();
@@ -163,6 +181,7 @@ FXA_INLINE void accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *
             }
         }
     }
+    return changed;
 }
 
 template <int blocks> FXA_INLINE void clear_sums(float (&sum)[blocks][4][4])
