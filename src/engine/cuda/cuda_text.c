@@ -355,7 +355,10 @@ static int cudatext_words(const cuda_text *t) {
     return most;
 }
 
-/* Sixteen: exp2 of what a bounded score is times the unit stays far from the ends of f32 for units up to 4. */
+/* The bound as a whole number, or 0. Sixteen: exp2 of what a bounded score is times the unit stays far from the ends of
+ * f32 for units up to 4. Who reads it leaves room for the roundings that a bound has in it. */
+static int cudatext_bound(double bound) { return !(bound <= 16) ? 0 : bound <= 1.01 ? 1 : (int)ceil(bound * 0.99); }
+
 static void cudatext_switches(cuda_text *t) {
     fxa__cuda_program *c = t->c;
     c->vector = cudatext_words(t);
@@ -364,7 +367,7 @@ static void cudatext_switches(cuda_text *t) {
     cudatext_switch(t, "SLOPE", c->has_slope ? (c->steep ? 2 : 1) : 0);
     cudatext_switch(t, "OWN", c->has_own);
     cudatext_switch(t, "MASK", c->has_mask);
-    cudatext_switch(t, "BOUNDED", c->has_value && c->bound <= 16 ? (c->bound > 1 ? (int)ceil(c->bound) : 1) : 0);
+    cudatext_switch(t, "BOUNDED", c->has_value ? cudatext_bound(c->bound) : 0);
     cudatext_switch(t, "DIAGONAL", c->diagonal >= 0);
     cudatext_switch(t, "DENSE", c->dense >= 0);
     cudatext_switch(t, "SCALARS", t->work->scalars);
