@@ -66,6 +66,7 @@ fxa_problem problem_on_host(const fxa_problem *p) {
     host.device = FXA_HOST;
     host.ordinal = 0;
     host.alignment = 0;
+    host.target = NULL;
     return host;
 }
 

@@ -11,6 +11,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cli_case
+import npy_text as npy
 from cli_case import Cli
 
 MOCK = os.path.join(os.path.dirname(cli_case.FXATTN), "tests", "fxattn_mock")
@@ -34,6 +35,14 @@ class NoDevice(Cli):
         here, there = (self.run_json("explain", "--causal", *words) for words in ((), ("--device", "host")))
         self.assertEqual(here, there)
         self.assertEqual(here["device"], "host")
+
+    def test_a_profile_and_values(self):
+        """What a program makes of values is looked at on the host, also where the plan is for a device that is not here."""
+        target = os.path.join(cli_case.SOURCE, "examples", "targets", "h200.json")
+        doc = npy.save(self.path("doc.npy"), npy.Array((1000,), [i // 128 for i in range(1000)]), "i4")
+        e = self.run_json("explain", "--target", target, "--dtype", "bf16", "--shape", "h=2,s=1000,d=128", "--program",
+                          "@document", "--tensor", "doc=" + doc)
+        self.assertEqual([e["tiles"][x] for x in ("empty", "mixed", "full")], [56, 0, 8])
 
     def test_engines_of_another_device(self):
         self.fails("check", "--device", "cuda", "--engine", "ref", says="does not compute in the memory of device cuda")
