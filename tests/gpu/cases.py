@@ -306,7 +306,7 @@ def adverse_specs():
             add("huge", "plain", plain, kind != 1)
             if D <= 128:
                 for level in (-300.0, -20.0):
-                    add("late", "dense", dense, level < -50, level)
+                    add("late", "dense", dense, level < -50 or kind == 1, level)
                 add("penalty", "dense", dense, kind != 1)
             add("large", "plain", plain, True, 30.0)
             add("equal", "plain", plain, kind == 0)

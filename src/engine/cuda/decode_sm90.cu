@@ -251,7 +251,7 @@ struct Worker {
                 score<true>(s, n);
             else
                 score<false>(s, n);
-            softmax(s, values > VALUES_FINITE ? values_bias(values, !FXA_F16) : BIAS);
+            softmax(s, values > VALUES_FINITE ? values_bias(values, FXA_F16) : BIAS);
             clear_values(keys + TILE_BYTES, n);
             if (values) {
                 change_values(keys + TILE_BYTES, TILE_BYTES, values, lane, 32);

@@ -13,24 +13,24 @@
 #ifndef FXA_CUDA_FINITE_CUH
 #define FXA_CUDA_FINITE_CUH
 
+#include "frozen.cuh"
 #include "storage.cuh"
 
 enum { VALUES_AS_THEY_ARE, VALUES_FINITE, VALUES_UP, VALUES_DOWN };
 
-/* What is taken off the exponents of a visit (FrozenMax): the second one of bf16 and f32 leaves room for V of any size;
- * weights of f16 that are only asked whether they are 0 are as large as they may be. */
-FXA_INLINE float values_bias(int values, bool wide)
+/* What is taken off the exponents of a visit (frozen.cuh); f16: weights are rounded to it. */
+FXA_INLINE float values_bias(int values, bool f16)
 {
-    return values == VALUES_FINITE ? (wide ? 24.f : 0.f) : values > VALUES_FINITE && !wide ? -15.f : 0.f;
+    return values == VALUES_FINITE ? frozen_bias(f16) : values > VALUES_FINITE ? frozen_mark_bias(f16) : 0.f;
 }
 
-constexpr u32 HALF_INF = FXA_F16 ? 0x7c00u : 0x7f80u, HALF_ONE = FXA_F16 ? 0x3c00u : 0x3f80u, HALF_NAN = 0x7fffu;
+enum { HALF_INF = FXA_F16 ? 0x7c00 : 0x7f80, HALF_ONE = FXA_F16 ? 0x3c00 : 0x3f80, HALF_NAN = 0x7fff, HALF_SIGN = 0x8000 };
 
 /* One element of 16 bits, in the low half. */
 FXA_INLINE u32 changed_half(u32 x, int values)
 {
     if ((x & HALF_INF) != HALF_INF) return values == VALUES_FINITE ? x : 0u;
-    const u32 against = values == VALUES_UP ? HALF_INF | 0x8000u : HALF_INF; /* the infinity that does not count */
+    const u32 against = values == VALUES_UP ? HALF_INF | HALF_SIGN : HALF_INF; /* the infinity that does not count */
     return values == VALUES_FINITE || x == against ? 0u : HALF_ONE;
 }
 
@@ -64,7 +64,7 @@ FXA_INLINE void put_mark(Stored *at, int values)
 #if FXA_F32
     *at = values == VALUES_UP ? POS_INF : *at == POS_INF ? POS_INF - POS_INF : NEG_INF;
 #else
-    *at = (u16)(values == VALUES_UP ? HALF_INF : *at == HALF_INF ? HALF_NAN : HALF_INF | 0x8000u);
+    *at = (u16)(values == VALUES_UP ? HALF_INF : *at == HALF_INF ? HALF_NAN : HALF_INF | HALF_SIGN);
 #endif
 }
 

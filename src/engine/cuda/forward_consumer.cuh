@@ -144,8 +144,8 @@ struct Consumer : TileOwner {
             row_max[1] = top[1];
             return false;
         }
-        if (!__any_sync(~0u, (top[0] - row_max[0]) * unit > Frozen::LAZY ||
-                                (top[1] - row_max[1]) * unit > Frozen::LAZY)) return false;
+        if (!__any_sync(~0u, (top[0] - row_max[0]) * unit > frozen_lag(FXA_F16) ||
+                                (top[1] - row_max[1]) * unit > frozen_lag(FXA_F16))) return false;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             fade[r] = exp2_fast((row_max[r] - finite_or_zero(top[r])) * unit);
@@ -158,7 +158,7 @@ struct Consumer : TileOwner {
     /* What is taken off the exponents of a visit beside the maximum. */
     static FXA_INLINE float bias(int tile)
     {
-        return tile & (UP | DOWN) ? Frozen::MARK_BIAS : tile & SAFE ? Frozen::BIAS : 0.f;
+        return tile & (UP | DOWN) ? frozen_mark_bias(FXA_F16) : tile & SAFE ? frozen_bias(FXA_F16) : 0.f;
     }
 
     FXA_INLINE void take_maximum(float (&s)[BN / 2]) const
@@ -334,7 +334,8 @@ struct Consumer : TileOwner {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const bool guessed = BOUNDED ? !(PROG_BOUNDED * unit < 64.f) : froze && row_max[r] == NEG_INF;
-            const bool left = Frozen::is_left(finite_or_zero(row_max[r]) * unit, sum[r], guessed, a.sink != 0);
+            const float top = finite_or_zero(row_max[r]) * unit;
+            const bool left = frozen_is_left(FXA_F16, top, sum[r], guessed, a.sink != 0);
             const bool row = q0 + 8 * r < q_len && (left || wild || spoilt(r));
             bad |= row;
             if (FXA_COUNT_REDO && row && (lane & 3) == 0) count_redo(0);

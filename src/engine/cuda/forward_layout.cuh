@@ -47,7 +47,6 @@ constexpr int KWORD_BYTES = PROG_VECTOR ? BN * 4 : 0, QWORD_BYTES = PROG_VECTOR 
 constexpr bool BOUNDED = PROG_BOUNDED && !FXA_F16; /* f16 cannot hold exp2 of an unshifted score */
 /* Where tanh and exp2 fill the special function unit, half of the exp2 goes to the other pipes. */
 constexpr bool EMULATE = BOUNDED && FXA_FAST_MATH && SMALL;
-typedef FrozenMax<FXA_F16> Frozen;
 /* In a tile's number: a second visit, never frozen, with V made finite; visits that look for infinities in it. */
 constexpr int SAFE = 0x40000000, UP = 0x20000000, DOWN = 0x10000000;
 enum { BAR_TURN = 1, BAR_CLEAR = 4, BAR_VALUES = 7 }; /* named; one per consumer warpgroup but for the last */

@@ -93,7 +93,7 @@ struct Tile {
         HeldBlock values;
         values.fetch(keys(a.v, n, a.dv), 0);
         const u32 there = score_tile<MASKED>(program, a, loads, s, slope, q0, k0);
-        softmax(s, there, kept_of_tile(a, at.b, at.h, q0, k0), values_bias(kind, true));
+        softmax(s, there, kept_of_tile(a, at.b, at.h, q0, k0), values_bias(kind, false));
         put_weights<false>(memory.weights[0], s);
         return accumulate(o, memory, memory.weights[0], keys(a.v, n, a.dv), values, kind);
     }
@@ -175,7 +175,7 @@ struct Tile {
         for (int values = VALUES_AS_THEY_ARE; values <= VALUES_DOWN; values++) {
             const bool changed = walk(row, values);
             if (values <= VALUES_FINITE)
-                store(values_bias(values, true));
+                store(values_bias(values, false));
             else
                 put_marks(values);
             const bool again = values == VALUES_AS_THEY_ARE ? spoilt() : changed || values == VALUES_UP;

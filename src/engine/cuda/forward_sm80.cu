@@ -121,7 +121,7 @@ struct Tile {
                 }
                 shift = 0.f;
             }
-            shift += values_bias(values, !FXA_F16);
+            shift += values_bias(values, FXA_F16);
             float sum = row_sum[block][r] * fade;
             row_max[block][r] = top;
 #pragma unroll
@@ -276,7 +276,7 @@ struct Tile {
         for (int values = VALUES_AS_THEY_ARE; values <= VALUES_DOWN; values++) {
             const bool changed = walk(row, values);
             if (values <= VALUES_FINITE)
-                store(values_bias(values, !FXA_F16));
+                store(values_bias(values, FXA_F16));
             else
                 put_marks(values);
             const bool again = values == VALUES_AS_THEY_ARE ? spoilt() : changed || values == VALUES_UP;
