@@ -15,11 +15,9 @@
 enum { FROZEN_F16 = FXA_F16 }; /* of dtypes: the kernels' name is a switch */
 #define FXA_INLINE static inline
 #define FXA_F16 0
-#define FXA_F32 0
 #define FXA_CUDA_STORAGE_CUH /* what follows, in place of storage.cuh */
 typedef uint32_t u32;
 typedef uint16_t u16;
-typedef u16 Stored;
 #define POS_INF INFINITY
 #define NEG_INF (-INFINITY)
 
@@ -237,14 +235,11 @@ TEST(values_that_are_not_finite) {
         T_INT(changed_half(x, VALUES_FINITE), isfinite(v) ? x : 0);
         T_INT(changed_half(x, VALUES_UP), !isfinite(v) && v != NEG_INF ? HALF_ONE : 0);
         T_INT(changed_half(x, VALUES_DOWN), !isfinite(v) && v != POS_INF ? HALF_ONE : 0);
-        T_CHECK(changed_float(v, VALUES_FINITE) == (isfinite(v) ? v : 0));
-        T_CHECK(changed_float(v, VALUES_UP) == (!isfinite(v) && v != NEG_INF ? 1 : 0));
-        T_CHECK(changed_float(v, VALUES_DOWN) == (!isfinite(v) && v != POS_INF ? 1 : 0));
     }
     store_shared(8, 0x7f800001); /* +inf above a small number */
     T_CHECK(change_values(0, 64, VALUES_FINITE, 0, 2) && load_shared(8) == 1);
     T_CHECK(!change_values(0, 64, VALUES_FINITE, 0, 1));
-    Stored o[3] = {0, 0, 0};
+    u16 o[3] = {0, 0, 0};
     put_mark(&o[0], VALUES_UP), put_mark(&o[1], VALUES_UP), put_mark(&o[1], VALUES_DOWN), put_mark(&o[2], VALUES_DOWN);
     T_INT(o[0], HALF_INF);
     T_INT(o[1], HALF_NAN);

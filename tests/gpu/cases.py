@@ -84,7 +84,7 @@ class Spec:
         words = [self.family, self.program, "D%d" % self.D, "f32" if self.f32 else "f16" if self.f16 else "bf16"]
         words += ["exact"] * (not self.fast) + ["separate"] * self.separate
         words += ["splits%d" % self.splits] * (self.splits > 1)
-        words += [" ".join(map(str, self.adverse))] * bool(self.adverse)
+        words += [str(x) for x in self.adverse or ()]
         return " ".join(words + ["%s%s" % i for i in self.shape.items()])
 
 

@@ -118,7 +118,7 @@ static fxa_status cu_query(void *self, const fxa__problem *p, const void *code, 
     fxa_status status = fxa__cu_choose(s, p, &choice, &program, &why);
     if (status == FXA_OK) {
         out->report.supported = 1;
-        out->report.multiplies_zeros = p->in.pass == FXA_BACKWARD; /* forward: src/engine/cuda/finite.cuh */
+        out->report.multiplies_zeros = p->in.pass == FXA_BACKWARD && choice.family != FXA__CU_SIMT;
         out->report.deterministic = cu_is_deterministic(p, &choice, &program);
         out->report.workspace = fxa__cu_workspace(s, &choice, &program, p);
         cu_tiles(&choice, &program, &out->report);

@@ -8,7 +8,7 @@
  *   VALUES_DOWN     the same of -inf and NaN: O is -inf, and NaN where both are so
  *
  * The last two only where the first has found something. An O that is infinite because its sum was, of a large V, is
- * computed again by the first. All of it is outside the loops of finite problems.
+ * computed again by the first. All of it is outside the loops of finite problems. (simt.cuh has its own way.)
  */
 #ifndef FXA_CUDA_FINITE_CUH
 #define FXA_CUDA_FINITE_CUH
@@ -52,20 +52,10 @@ FXA_INLINE bool change_values(u32 tile, int bytes, int values, int thread, int t
     return changed;
 }
 
-FXA_INLINE float changed_float(float x, int values)
-{
-    if (fabsf(x) < POS_INF) return values == VALUES_FINITE ? x : 0.f;
-    return values == VALUES_FINITE || x == (values == VALUES_UP ? NEG_INF : POS_INF) ? 0.f : 1.f;
-}
-
 /* What an element of O becomes where a mark is above 0. `at` is read where VALUES_UP wrote, by the same thread. */
-FXA_INLINE void put_mark(Stored *at, int values)
+FXA_INLINE void put_mark(u16 *at, int values)
 {
-#if FXA_F32
-    *at = values == VALUES_UP ? POS_INF : *at == POS_INF ? POS_INF - POS_INF : NEG_INF;
-#else
     *at = (u16)(values == VALUES_UP ? HALF_INF : *at == HALF_INF ? HALF_NAN : HALF_INF | HALF_SIGN);
-#endif
 }
 
 #endif

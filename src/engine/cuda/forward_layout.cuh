@@ -15,6 +15,12 @@
 #include "score.cuh"
 #include "wgmma.cuh"
 
+#if FXA_COUNT_REDO /* for tests: rows that were flagged, tiles that were visited again, and for their infinities */
+extern "C" {
+__device__ unsigned fxa_redone[3];
+}
+#endif
+
 namespace {
 
 constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
@@ -50,11 +56,6 @@ constexpr bool EMULATE = BOUNDED && FXA_FAST_MATH && SMALL;
 /* In a tile's number: a second visit, never frozen, with V made finite; visits that look for infinities in it. */
 constexpr int SAFE = 0x40000000, UP = 0x20000000, DOWN = 0x10000000;
 enum { BAR_TURN = 1, BAR_CLEAR = 4, BAR_VALUES = 7 }; /* named; one per consumer warpgroup but for the last */
-
-#if FXA_COUNT_REDO /* for tests: rows that were flagged, tiles that were visited again, and for their infinities */
-extern "C" __device__ unsigned fxa_redone[3];
-__device__ unsigned fxa_redone[3];
-#endif
 
 FXA_INLINE void count_redo(int what)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Forward without matrix instructions (simt.cuh): f32, and whatever no other kernel takes. A CTA owns 64 query rows of
- * a head. Online softmax with the maximum always updated. A tile whose O is not finite is visited again (finite.cuh).
- * Launch: grid (query tiles, heads, batch); packed: grid (q_total / 64 + batch, heads, 1).
+ * a head. Online softmax with the maximum always updated. Launch: grid (query tiles, heads, batch); packed: grid
+ * (q_total / 64 + batch, heads, 1).
  */
 #include "schedule.cuh"
 #include "simt.cuh"
@@ -10,6 +10,7 @@
 namespace {
 
 constexpr int BLOCKS = DV_STORED / 64;
+constexpr float BIAS = 24.f; /* taken off exponents, so that no sum of large V overflows */
 
 /* Over the 16 threads of a row. */
 FXA_INLINE float row_maximum(float x)
@@ -40,10 +41,6 @@ struct Tile {
           y(threadIdx.x >> 4), x(threadIdx.x & 15), unit(Program::unit(a_))
     {
         program.head(a, at.b, at.h, at.q.length, at.k.length);
-    }
-
-    FXA_INLINE void clear()
-    {
         clear_sums(o);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -57,7 +54,7 @@ struct Tile {
         return Strip{a, t, true, at.b, kv_h, at.k.first, n * SIDE, at.k.length - n * SIDE, columns};
     }
 
-    FXA_INLINE void softmax(float (&s)[4][4], u32 there, u32 kept, float bias)
+    FXA_INLINE void softmax(float (&s)[4][4], u32 there, u32 kept)
     {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -73,7 +70,7 @@ struct Tile {
             top[i] = most;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const float p = exp2_fast((s[i][j] - shift) * unit - bias);
+                const float p = exp2_fast((s[i][j] - shift) * unit - BIAS);
                 sum[i] += p;
                 s[i][j] = keeps(kept, 4 * i + j) ? p : 0.f;
             }
@@ -84,7 +81,7 @@ struct Tile {
         }
     }
 
-    template <bool MASKED> FXA_INLINE bool visit(int n, int kind)
+    template <bool MASKED> FXA_INLINE void visit(int n)
     {
         float s[4][4], slope[4][4];
         const int q0 = at.m * SIDE + 4 * y, k0 = n * SIDE + x;
@@ -93,19 +90,19 @@ struct Tile {
         HeldBlock values;
         values.fetch(keys(a.v, n, a.dv), 0);
         const u32 there = score_tile<MASKED>(program, a, loads, s, slope, q0, k0);
-        softmax(s, there, kept_of_tile(a, at.b, at.h, q0, k0), values_bias(kind, false));
+        softmax(s, there, kept_of_tile(a, at.b, at.h, q0, k0));
         put_weights<false>(memory.weights[0], s);
-        return accumulate(o, memory, memory.weights[0], keys(a.v, n, a.dv), values, kind);
+        accumulate(o, memory, memory.weights[0], keys(a.v, n, a.dv), values);
     }
 
-    FXA_INLINE void store(float bias) const
+    FXA_INLINE void store() const
     {
         const int limit = q_starts(a) ? at.q.length : a.q_len;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int q = at.m * SIDE + 4 * y + i;
             const float total = row_total(sum[i]);
-            const RowEnd end(a, at.h, finite_or_zero(top[i]), unit, bias, total);
+            const RowEnd end(a, at.h, finite_or_zero(top[i]), unit, BIAS, total);
             if (q >= limit) continue;
             store_sums(o, i, q < at.q.length ? end.factor : 0.f, a.o, at.b, at.h, at.q.first + q, a.dv);
 #if FXA_WANT_MAX
@@ -119,68 +116,18 @@ struct Tile {
         }
     }
 
-    FXA_INLINE bool walk(const ListRow &row, int values)
-    {
-        bool changed = false;
-        clear();
-#pragma unroll 1
-        for (int j = 0; j < row.total; j++) {
-            if (j < row.partial)
-                changed |= visit<true>(row.tile(j), values);
-            else
-                changed |= visit<false>(row.tile(j), values);
-        }
-        return changed;
-    }
-
-    /* Whether a row of this thread, one that exists, is not finite. */
-    FXA_INLINE bool spoilt() const
-    {
-        bool bad = false;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float x = 0.f;
-#pragma unroll
-            for (int block = 0; block < BLOCKS; block++)
-#pragma unroll
-                for (int c = 0; c < 4; c++) x = __fmaf_rn(o[block][i][c], 0.f, x);
-            bad |= x != x && at.m * SIDE + 4 * y + i < at.q.length;
-        }
-        return bad;
-    }
-
-    FXA_INLINE void put_marks(int values) const
-    {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int q = at.m * SIDE + 4 * y + i;
-            const float all = row_total(sum[i]);
-            if (q >= at.q.length || all != all) continue; /* a row of NaN stays so */
-            Stored *row = row_of(a.o, at.b, at.h, at.q.first + q);
-#pragma unroll
-            for (int block = 0; block < BLOCKS; block++)
-#pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    const int column = block * 64 + 4 * x + c;
-                    if (o[block][i][c] > 0.f && column < a.dv) put_mark(row + column, values);
-                }
-        }
-    }
-
     FXA_INLINE void run()
     {
         const int q_len = at.q.length, k_len = at.k.length;
         const ListRow row(a, at.b, at.h, at.m, (k_len + SIDE - 1) / SIDE, (at.m + 1) * SIDE > q_len, k_len % SIDE != 0);
 #pragma unroll 1
-        for (int values = VALUES_AS_THEY_ARE; values <= VALUES_DOWN; values++) {
-            const bool changed = walk(row, values);
-            if (values <= VALUES_FINITE)
-                store(values_bias(values, false));
+        for (int j = 0; j < row.total; j++) {
+            if (j < row.partial)
+                visit<true>(row.tile(j));
             else
-                put_marks(values);
-            const bool again = values == VALUES_AS_THEY_ARE ? spoilt() : changed || values == VALUES_UP;
-            if (!__syncthreads_or(again)) break;
+                visit<false>(row.tile(j));
         }
+        store();
     }
 };
 

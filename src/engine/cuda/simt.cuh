@@ -10,7 +10,6 @@
 #define FXA_CUDA_SIMT_CUH
 
 #include "dropout.cuh"
-#include "finite.cuh"
 #include "pair_loads.cuh"
 #include "score.cuh"
 #include "storage.cuh"
@@ -64,18 +63,15 @@ template <int columns, int pitch> struct Held {
         }
     }
 
-    /* Values that are not finite (finite.cuh); whether there are some. */
-    FXA_INLINE bool change(int values)
+    /* Whether all of this thread's are finite. */
+    FXA_INLINE bool is_finite() const
     {
-        bool changed = false;
+        float none = 0.f;
 #pragma unroll
         for (int i = 0; i < EACH; i++)
 #pragma unroll
-            for (int j = 0; j < 8; j++) {
-                changed |= !(fabsf(x[i][j]) < POS_INF);
-                x[i][j] = changed_float(x[i][j], values);
-            }
-        return changed;
+            for (int j = 0; j < 8; j++) none = __fmaf_rn(x[i][j], 0.f, none);
+        return none == 0.f;
     }
 
     FXA_INLINE void put(float *to) const
@@ -147,21 +143,36 @@ template <bool TRANSPOSED> FXA_INLINE void put_weights(float *to, const float (&
             to[TRANSPOSED ? (x + 16 * j) * WIDE + 4 * y + i : (4 * y + i) * WIDE + x + 16 * j] = w[i][j];
 }
 
+/* One block of that where the right operand is not finite: weights of 0 are passed over. */
+FXA_INLINE void add_some(float (&sum)[4][4], const float *weights, const float *block, int y, int x)
+{
+#pragma unroll 1
+    for (int k = 0; k < SIDE; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float f = weights[(4 * y + i) * WIDE + k];
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                sum[i][c] = f == 0.f ? sum[i][c] : __fmaf_rn(f, block[k * WIDE + 4 * x + c], sum[i][c]);
+        }
+}
+
 /* sum[block][i][c] += weights[4 y + i][.] times column 64 block + 4 x + c of the strip's rows, whose first 64 columns
- * are fetched. Whether some of them were changed. */
+ * are fetched. A weight of 0 adds nothing, whatever is there. */
 template <int blocks>
-FXA_INLINE bool accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *weights, const Strip &s, HeldBlock &held,
-                           int values = VALUES_AS_THEY_ARE)
+FXA_INLINE void accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *weights, const Strip &s, HeldBlock &held)
 {
     const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
-    bool changed = false;
 #pragma unroll
     for (int block = 0; block < blocks; block++) {
-        if (values) changed |= held.change(values);
         __syncthreads(); /* weights are there, and the last block is read */
         held.put(m.block);
-        __syncthreads();
+        const int odd = __syncthreads_or(!held.is_finite());
         if (block + 1 < blocks) held.fetch(s, block * 64 + 64);
+        if (odd) {
+            add_some(sum[block], weights, m.block, y, x);
+            continue;
+        }
 #pragma unroll 2
         for (int k = 0; k < SIDE; k += 4) {
             Float4 w[4];
@@ -181,7 +192,6 @@ FXA_INLINE bool accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *
             }
         }
     }
-    return changed;
 }
 
 template <int blocks> FXA_INLINE void clear_sums(float (&sum)[blocks][4][4])
