@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The frozen maximum of the Hopper forward kernel on the host (docs/cuda-kernels.md, Numbers): rows are computed as a
- * consumer computes them, tile by tile in f32, with the decisions of src/engine/cuda/frozen.cuh, and held against f64. A
- * row that is kept must be right, and so must one that is computed again; cases say whether one must be. So a bound of
+ * consumer computes them, tile by tile in f32, with the decisions of src/engine/cuda/frozen.cuh, and held against f64.
+ * A row that is kept must be right, and so must one that is computed again; cases say whether one must be. So a bound of
  * that file that is too wide fails here, without a GPU. What V becomes where it is not finite is tried for all halves.
  */
 #include "base/dtype.h"
@@ -100,7 +100,7 @@ static bool frozen_compute(frozen_row *r, int masked, float bound) {
 
 /* ---- What is right ----------------------------------------------------------------------------------------------- */
 
-/* O and log2 of the sum of exponentials against f64. P is rounded to storage; exponents are products that are rounded. */
+/* O and log2 of the sum of exponentials against f64. P is rounded to storage, exponents are rounded products. */
 static void frozen_check(const frozen_row *r, const char *what, bool again) {
     double most = -INFINITY, sum = 0, o = 0, size = 0, far = 0, all = 0;
     for (int i = 0; i < FROZEN_KEYS; i++) most = fmax(most, (double)r->score[i] * (double)r->unit);
@@ -114,10 +114,12 @@ static void frozen_check(const frozen_row *r, const char *what, bool again) {
         return;
     }
     const double narrow = r->f16 ? 0x1p-11 : 0x1p-8;
-    const double allowed = (narrow * size + 0x1p-20 * (far + size * fmin(fabs(most), 0x1p20)) +
-                            (r->f16 ? 0x1p-23 * all : 0x1p-94 * all)) / sum;
+    const double allowed =
+        (narrow * size + 0x1p-20 * (far + size * fmin(fabs(most), 0x1p20)) + (r->f16 ? 0x1p-23 * all : 0x1p-94 * all)) /
+        sum;
     const double got = (double)r->o / (double)r->sum, is = o / sum;
-    const double lse = (double)frozen_finite_or_zero(r->most) * (double)r->unit + (double)r->bias + log2((double)r->sum);
+    const double lse =
+        (double)frozen_finite_or_zero(r->most) * (double)r->unit + (double)r->bias + log2((double)r->sum);
     if (!(fabs(got - is) <= allowed))
         T_FAIL("%s%s: O is %.9g instead of %.9g, allowed %.3g\n", what, again ? ", again" : "", got, is, allowed);
     if (!(fabs(lse - (most + log2(sum))) <= 1e-4 + 0x1p-20 * fabs(most)))

@@ -31,7 +31,8 @@ static void cu_list_tiles(const fxa__cu_code *c, const fxa__problem *p, fxa__wri
     fxa_tile_counts n;
     if (!c->program.has_mask || !shape->q_rows || !shape->k_rows || fxa__tiles_count(&grid, &n, NULL) != FXA_OK) return;
     fxa__write_format(w, "tiles of b 0, h 0%s: %llu left out, %llu with the mask, %llu without",
-                      p->in.n_captures ? ", whatever tensors hold" : "", (unsigned long long)n.empty, (unsigned long long)n.mixed, (unsigned long long)n.full);
+                      p->in.n_captures ? ", whatever tensors hold" : "", (unsigned long long)n.empty,
+                      (unsigned long long)n.mixed, (unsigned long long)n.full);
     if (n.unknown) fxa__write_format(w, ", %llu not looked at", (unsigned long long)n.unknown);
     fxa__write_format(w, "\n");
 }
