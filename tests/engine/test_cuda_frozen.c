@@ -2,8 +2,9 @@
  *
  * The frozen maximum of the Hopper forward kernel on the host (docs/cuda-kernels.md, Numbers): rows are computed as a
  * consumer computes them, tile by tile in f32, with the decisions of src/engine/cuda/frozen.cuh, and held against f64.
- * A row that is kept must be right, and so must one that is computed again; cases say whether one must be. So a bound of
- * that file that is too wide fails here, without a GPU. What V becomes where it is not finite is tried for all halves.
+ * A row that is kept must be right, and so must one that is computed again; cases say whether one must be. So a bound
+ * of that file that is too wide fails here, without a GPU. What V becomes where it is not finite is tried for all
+ * halves.
  */
 #include "base/dtype.h"
 #include "t.h"
