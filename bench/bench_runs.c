@@ -96,6 +96,40 @@ static void runs_case(const runs_rig *rig, const char *engine, size_t i, fxa_pas
 
 /* ---- Calls of the driver ----------------------------------------------------------------------------------------- */
 
+/* Kernels that do nothing, by the bytes of their arguments: those of the cuda engine have 2,480, with maps 3,760. */
+static const struct {
+    const char *name;
+    unsigned shared;
+} runs_kernels[] = {{"k8", 0}, {"k1024", 0}, {"k2480", 0}, {"k3760", 0}, {"k3760", 200 << 10}};
+static const char runs_ptx[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
+                               ".visible .entry k8(.param .align 8 .b8 p[8]) { ret; }\n"
+                               ".visible .entry k1024(.param .align 8 .b8 p[1024]) { ret; }\n"
+                               ".visible .entry k2480(.param .align 8 .b8 p[2480]) { ret; }\n"
+                               ".visible .entry k3760(.param .align 128 .b8 p[3760]) { ret; }\n";
+
+static void runs_launches(const runs_rig *rig) {
+    static _Alignas(128) char args[4096];
+    const fxa__cuda *cu = &rig->gpu.driver;
+    void *module = NULL, *function = NULL, *params[] = {args};
+    if (cu->module_load(&module, runs_ptx) != FXA__CUDA_OK) return;
+    for (size_t i = 0; i < sizeof runs_kernels / sizeof *runs_kernels; i++) {
+        double best = INFINITY;
+        int status = cu->module_function(&function, module, runs_kernels[i].name);
+        if (status == FXA__CUDA_OK && runs_kernels[i].shared)
+            status = cu->function_attribute(function, 8, (int)runs_kernels[i].shared);
+        for (int n = 0; n < rig->bursts && status == FXA__CUDA_OK; n++) {
+            double start = runs_now();
+            for (int k = 0; k < RUNS_BURST && status == FXA__CUDA_OK; k++)
+                status = cu->launch(function, 1, 1, 1, 128, 1, 1, runs_kernels[i].shared, rig->stream, params, NULL);
+            best = fmin(best, (runs_now() - start) / RUNS_BURST);
+            (void)cu->stream_wait(rig->stream);
+        }
+        printf("driver launch, %-6s bytes of arguments, %6u shared %6.2f us (%d)\n", runs_kernels[i].name + 1,
+               runs_kernels[i].shared, best, status);
+    }
+    (void)cu->module_unload(module);
+}
+
 enum { CALL_CONTEXT, CALL_POINTER, CALL_RECORDED, CALL_MAP, CALL_FILL, CALLS };
 static const char *const runs_calls[CALLS] = {"context pushed and popped", "pointer's attributes", "stream recorded",
                                               "tensor map", "memory filled"};
@@ -126,6 +160,7 @@ static void runs_driver(const runs_rig *rig) {
         }
         printf("driver %-28s %6.2f us\n", runs_calls[call], best);
     }
+    runs_launches(rig);
     fxa__gpu_leave(&rig->gpu);
 }
 

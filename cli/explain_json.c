@@ -121,6 +121,10 @@ static void explain_json_engines(json *j, const explanation *e) {
             json_bool(j, "deterministic", s->deterministic);
             json_bool(j, "multiplies_zeros", s->multiplies_zeros);
             json_uint(j, "workspace", s->workspace);
+            if (s->seconds > 0)
+                json_number(j, "seconds", s->seconds);
+            else
+                json_null(j, "seconds");
             json_string(j, "reason", s->reason);
             if (pass && e->qkv) {
                 json_open(j, "grads_qkv", '{');

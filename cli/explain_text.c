@@ -113,8 +113,11 @@ static void explain_own(cli_buf *out, const explanation *e, int pass, size_t eng
 
 static void explain_answer(cli_buf *out, const fxa_support *s) {
     if (s->supported)
-        buf_printf(out, "yes, %sdeterministic, workspace %" PRIu64 " bytes\n", s->deterministic ? "" : "not ",
+        buf_printf(out, "yes, %sdeterministic, workspace %" PRIu64 " bytes", s->deterministic ? "" : "not ",
                    s->workspace);
+    if (s->supported && s->seconds > 0) buf_printf(out, ", about %.3g ms a run", 1e3 * s->seconds);
+    if (s->supported)
+        buf_text(out, "\n");
     else
         buf_printf(out, "no: %s\n", s->reason);
 }

@@ -245,7 +245,9 @@ typedef struct fxa_support {
     int32_t multiplies_zeros; /* a weight of exactly 0 is multiplied by V (and K, Q, dO) all the same, so that NaN and
                                  infinities there reach results; 0: it contributes nothing (docs/numerics.md) */
     int32_t reserved_int;
-    uint64_t reserved[3];
+    double seconds; /* of a run, about, by what was measured on one device (docs/cuda.md): what automatic choice
+                       between engines goes by; 0: nobody knows */
+    uint64_t reserved[2];
 } fxa_support;
 
 /* Fills at most *count reports, in order of preference, and sets *count to how many engines there are. */

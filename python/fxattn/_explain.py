@@ -33,6 +33,7 @@ class Engine(NamedTuple):
     deterministic: bool
     workspace: int
     reason: str
+    seconds: Optional[float] = None  # of a run, about; None: nobody knows
 
 
 class Explanation:
@@ -52,8 +53,8 @@ class Explanation:
     @property
     def engines(self) -> List[Engine]:
         """The verdict of each engine, for both passes, in order of preference."""
-        return [Engine(e["engine"], e["pass"], e["supported"], e["deterministic"], e["workspace"], e["reason"])
-                for e in self.json["engines"]]
+        return [Engine(e["engine"], e["pass"], e["supported"], e["deterministic"], e["workspace"], e["reason"],
+                       e["seconds"]) for e in self.json["engines"]]
 
     def __str__(self) -> str:
         return self.text

@@ -38,6 +38,7 @@ class Verdict(NamedTuple):
     deterministic: bool
     workspace: int
     reason: str
+    seconds: float = 0.0  # of a run, about; 0: nobody knows
 
 
 class Sizes(NamedTuple):
@@ -126,7 +127,7 @@ class Problem:
         reports, count = (_abi.Support * 16)(), ctypes.c_size_t(16)
         call(lib.support_query, context(), _BYREF(self.struct), reports, _BYREF(count))
         return [Verdict(ctypes.string_at(r.engine).decode(), bool(r.supported), bool(r.deterministic), r.workspace,
-                        r.reason.decode("utf-8", "replace")) for r in reports[:count.value]]
+                        r.reason.decode("utf-8", "replace"), r.seconds) for r in reports[:count.value]]
 
     def plan(self, threads: Optional[int] = None) -> "Plan":
         """The plan, from the cache or compiled."""

@@ -15,6 +15,7 @@ void fxa__support_refuse(fxa_support *report, const char *reason) {
     size_t n = strnlen(reason, sizeof report->reason - 1);
     report->supported = 0;
     report->workspace = 0;
+    report->seconds = 0;
     memcpy(report->reason, reason, n);
     report->reason[n] = '\0';
 }

@@ -123,20 +123,26 @@ static fxa_status choose_refuse(fxa_context *ctx, const fxa__problem *p, const c
                      reasons->text);
 }
 
-/* A compiler's no is remembered as the answer, if there is memory for that; for this call it counts in any case. */
+/* A compiler's no is remembered as the answer, if there is memory for that; for this call it counts in any case. One
+ * that breaks says nothing of the problem: another engine may do, and if none does, what broke first is the error. */
 static fxa_status choose_and_make(fxa_context *ctx, fxa__problem *p, fxa_plan **out, fxa_error *err) {
     uint64_t refused = 0;
     fxa_status status = FXA_E_UNSUPPORTED;
-    while (status == FXA_E_UNSUPPORTED) {
+    fxa_error broken = {.status = FXA_OK};
+    while (status == FXA_E_UNSUPPORTED || status == FXA_E_ENGINE) {
         choose_reasons reasons;
         fxa__instance *instance;
+        fxa_error why;
         size_t at = 0;
         FXA_TRY(choose_best(ctx, p, refused, &instance, &at, &reasons, err));
+        if (!instance && broken.status != FXA_OK) return fxa__fail(err, broken.status, "%s", broken.text);
         if (!instance) return choose_refuse(ctx, p, &reasons, err);
-        status = fxa__plan_make(ctx, p, instance, NULL, out, err);
+        status = fxa__plan_make(ctx, p, instance, NULL, out, &why);
+        if (status == FXA_E_ENGINE && broken.status == FXA_OK) broken = why;
+        if (status != FXA_OK && err) *err = why;
         refused |= (uint64_t)1 << at;
     }
-    return status;
+    return status == FXA_OK ? fxa__ok(err) : status;
 }
 
 fxa_status fxa__plan_choose(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err) {

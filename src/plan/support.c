@@ -11,6 +11,7 @@
 #include "../problem/index_check.h"
 #include "plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -131,6 +132,8 @@ static fxa_status support_ask(fxa_context *ctx, fxa__instance *instance, const f
     *out = answer.report;
     out->engine = instance->engine->name;
     if (status != FXA_OK) return status;
+    double seconds = out->supported && instance->engine->cost ? instance->engine->cost(instance->self, p) : 0;
+    out->seconds = seconds > 0 && seconds < INFINITY ? seconds : 0;
     if (out->supported) return support_demand(p, out);
     out->workspace = 0;
     return FXA_OK;

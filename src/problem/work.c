@@ -29,3 +29,26 @@ double fxa__problem_operations(const fxa__problem *p) {
     double d = (double)p->in.d, dv = (double)p->in.dv, columns = p->in.pass == FXA_FORWARD ? d + dv : 3 * d + 2 * dv;
     return 2 * columns * work_pairs(p);
 }
+
+double fxa__problem_key_bytes(const fxa__problem *p) {
+    const fxa_problem *in = &p->in;
+    bool packed = (in->flags & FXA_VARLEN) && !(in->flags & FXA_PAGED);
+    double keys = packed ? (double)in->total_k : (double)in->b * (double)in->sk;
+    double row = (double)(in->d * (int64_t)fxa_dtype_size((fxa_dtype)in->k.dtype)) +
+                 (double)(in->dv * (int64_t)fxa_dtype_size((fxa_dtype)in->v.dtype));
+    return keys * (double)in->hkv * row;
+}
+
+bool fxa__problem_is_capped(const fxa__problem *p) {
+    fxa_facts facts;
+    fxa_program_facts(p->program, &facts);
+    return facts.flags & FXA_FACT_SOFTCAP;
+}
+
+bool fxa__problem_is_uneven(const fxa__problem *p) {
+    const uint32_t bands = FXA_FACT_NO_MASK | FXA_FACT_CAUSAL | FXA_FACT_CAUSAL_BOTTOM_RIGHT | FXA_FACT_WINDOW;
+    fxa_facts facts;
+    fxa_program_facts(p->program, &facts);
+    bool own = facts.mask_depends & (1u << FXA_INPUT_B | 1u << FXA_INPUT_H);
+    return p->in.n_captures > 0 || own || !(facts.flags & (bands | FXA_FACT_PADDING));
+}

@@ -10,5 +10,11 @@
 /* Multiplications and additions of the matrix products of a pass, over the pairs that bands of the mask leave (causal,
  * windows); packed sequences are taken for equally long, and lengths that the run brings for the longest. */
 double fxa__problem_operations(const fxa__problem *p);
+/* Bytes of K and V, once: what a pass of few rows has to read. */
+double fxa__problem_key_bytes(const fxa__problem *p);
+/* Whether a soft cap has to be computed for each pair. */
+bool fxa__problem_is_capped(const fxa__problem *p);
+/* Whether something besides bands and lengths decides over pairs, or is read for them: tensors, other masks. */
+bool fxa__problem_is_uneven(const fxa__problem *p);
 
 #endif

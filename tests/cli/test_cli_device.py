@@ -194,6 +194,7 @@ class Here(Cli):
             said = [x for x in self.run_json(*ask, env=env)["engines"] if x["engine"] == "cudnn"]
             self.assertEqual([x["supported"] for x in said], [True, False])
             self.assertIn("gradients of ", said[1]["reason"])
+            self.assertTrue(said[0]["seconds"] > 0 and said[1]["seconds"] is None, said)
             self.assertEqual((said[1]["grads_qkv"]["supported"], said[1]["grads_qkv"]["reason"]), (True, ""))
             self.assertIn("of Q, K and V alone (--grads qkv) yes", self.run_cli(*ask, "--section", "engines", env=env))
             alone = [x for x in self.run_json(*ask, "--grads", "qkv", env=env)["engines"] if x["engine"] == "cudnn"]

@@ -603,6 +603,55 @@ TEST(params_have_room_among_sums) {
 
 /* ---- Costs ------------------------------------------------------------------------------------------------------- */
 
+/* Who was ahead on an H200 (docs/cuda.md, figures), by what a problem has. */
+TEST(costs_follow_the_figures) {
+    static const struct {
+        const char *text;
+        int64_t b, hq, hkv, sq, sk, d;
+        uint32_t flags;
+        bool cuda[2]; /* by pass: ahead */
+    } rows[] = {
+        {NULL, 4, 16, 16, 4096, 4096, 128, 0, {1, 1}},
+        {NULL, 4, 16, 16, 4096, 4096, 128, FXA_CAUSAL, {1, 1}},
+        {"score = 30 * tanh(score / 30)", 4, 16, 16, 4096, 4096, 128, 0, {1, 0}},
+        {"score = 30 * tanh(score / 30)", 4, 32, 32, 4096, 4096, 64, 0, {0, 0}},
+        {"score = 30 * tanh(score / 30)\ntensor ids : i32[1]\nmask = ids[q] == ids[k]",
+         4,
+         32,
+         32,
+         4096,
+         4096,
+         64,
+         0,
+         {1, 1}},
+        {"score = 30 * tanh(score / 30)\nmask = k % 64 < 32", 4, 32, 32, 4096, 4096, 64, 0, {1, 1}},
+        {NULL, 1, 64, 8, 1, 8192, 128, 0, {1, 1}},
+        {NULL, 32, 64, 8, 1, 8192, 128, 0, {0, 1}},
+        {NULL, 4, 64, 8, 4, 131072, 128, 0, {1, 1}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int pass = 0; pass < 2; pass++) {
+            choice_case c;
+            fxa_capture ids = {.size = {4096}};
+            fxa__problem *p = NULL;
+            fxa__cu_choice choice;
+            fxa__cuda_program program;
+            fxa_error err;
+            choice_start(&c, (fxa_pass)pass, rows[i].text);
+            c.p.b = rows[i].b, c.p.hq = rows[i].hq, c.p.hkv = rows[i].hkv, c.p.sq = rows[i].sq, c.p.sk = rows[i].sk;
+            c.p.d = rows[i].d, c.p.flags |= rows[i].flags;
+            if (rows[i].text && strstr(rows[i].text, "ids")) c.p.captures = &ids, c.p.n_captures = 1;
+            T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
+            T_OK(fxa__cu_choose(&choice_hopper, p, &choice, &program, &err));
+            double cuda = fxa__cu_cost(132, &choice, p), cudnn = fxa__dnn_cost(132, p);
+            if (!(cuda > 0 && cudnn > 0) || (cuda < cudnn) != rows[i].cuda[pass])
+                T_FAIL("row %zu, pass %d: %g and %g s\n", i, pass, cuda, cudnn);
+            fxa__cuda_program_free(&program);
+            fxa__problem_release(p);
+            fxa_program_destroy(c.program);
+        }
+}
+
 /* On an H200 these kernels were ahead of cuDNN's at all head dimensions (docs/cuda-kernels.md, docs/gpu.md); those
  * without matrix instructions are not. */
 TEST(costs_order_engines_as_they_were_measured) {

@@ -113,6 +113,7 @@ struct Verdict
     deterministic::Bool
     workspace::Int
     reason::String
+    seconds::Float64 # of a run, about; 0: nobody knows
 end
 Base.show(io::IO, v::Verdict) = print(io, v.engine, v.supported ? ": yes" : ": no: ", v.reason)
 
@@ -128,7 +129,7 @@ function support(q::AbstractArray, k::AbstractArray, v::AbstractArray; backward:
     reports, count = Vector{LibFXA.fxa_support}(undef, 16), Ref{Csize_t}(16)
     GC.@preserve call it reports FXAttn.call(LibFXA.fxa_support_query, context(), struct_of(it.problem), reports, count)
     return [Verdict(unsafe_string(Ptr{UInt8}(r.engine)), r.supported != 0, r.deterministic != 0, Int(r.workspace),
-                    chars_to_string(r.reason)) for r in reports[1:min(count[], 16)]]
+                    chars_to_string(r.reason), r.seconds) for r in reports[1:min(count[], 16)]]
 end
 support(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
     support(q, k, v; with_score(score, options)...)

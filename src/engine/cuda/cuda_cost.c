@@ -1,28 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a run costs, from what was measured on one H200 (docs/cuda-kernels.md, figures): full problems of 4096 rows in
- * TFLOP/s. On other devices it is the number of multiprocessors that is reckoned with, and nothing was measured.
+ * What a run costs, from what was measured on one H200 (docs/cuda.md, figures): problems of 4096 rows in TFLOP/s, and
+ * decoding in bytes of K and V. On other devices it is the number of multiprocessors that is reckoned with, and nothing
+ * was measured. What is not in the table goes by the row of its columns.
  */
 #include "cuda.h"
 
 #include "../../problem/work.h"
 
-enum { COST_PROCESSORS = 132, COST_CPU_US = 6 };
+#include <math.h>
+
+enum { COST_PROCESSORS = 132, COST_CPU_US = 6, COST_ROWS = 128, COST_DECODE_US = 15 };
+#define COST_DECODE_BYTES 3.9e12 /* a second */
 
 static const struct cost_row {
     fxa__cu_family family;
-    int32_t columns; /* up to so many */
-    double tera[2];  /* forward, backward */
+    int32_t columns;  /* up to so many */
+    double tera[2];   /* forward, backward */
+    double capped[2]; /* with a soft cap */
+    double fast[2];   /* of that with FXA_FAST_MATH=1 */
+    double fixed;     /* backward, bit-stable */
 } cost_rows[] = {
-    {FXA__CU_SM90, 32, {342, 376}},  {FXA__CU_SM90, 64, {540, 515}},  {FXA__CU_SM90, 96, {606, 498}},
-    {FXA__CU_SM90, 128, {710, 547}}, {FXA__CU_SM90, 192, {690, 445}}, {FXA__CU_SM90, 256, {710, 466}},
-    {FXA__CU_SM80, 256, {301, 213}}, {FXA__CU_SIMT, 256, {23, 16}},
+    {FXA__CU_SM90, 32, {342, 376}, {168, 219}, {186, 282}, 317},
+    {FXA__CU_SM90, 64, {596, 542}, {293, 316}, {324, 406}, 457},
+    {FXA__CU_SM90, 96, {672, 521}, {437, 403}, {501, 487}, 439},
+    {FXA__CU_SM90, 128, {802, 572}, {522, 442}, {598, 535}, 482},
+    {FXA__CU_SM90, 192, {779, 489}, {507, 378}, {581, 457}, 412},
+    {FXA__CU_SM90, 256, {805, 506}, {524, 391}, {600, 473}, 426},
+    {FXA__CU_SM80, 256, {301, 213}, {196, 165}, {224, 199}, 180},
+    {FXA__CU_SIMT, 256, {23, 16}, {20, 14}, {20, 14}, 16},
 };
 
-double fxa__cu_cost(int32_t processors, const fxa__cu_choice *choice, const fxa__problem *p) {
+static double cost_rate(const fxa__cu_choice *choice, const fxa__problem *p) {
     int32_t columns = choice->d > choice->dv ? choice->d : choice->dv;
     size_t i = 0;
     while (cost_rows[i].family != choice->family || cost_rows[i].columns < columns) i++;
-    double rate = cost_rows[i].tera[p->in.pass] * 1e12 * processors / COST_PROCESSORS;
-    return COST_CPU_US * 1e-6 + fxa__problem_operations(p) / rate;
+    const struct cost_row *row = &cost_rows[i];
+    const double *tera = !fxa__problem_is_capped(p) ? row->tera : choice->fast_math ? row->fast : row->capped;
+    bool fixed = p->in.pass == FXA_BACKWARD && (p->in.flags & FXA_DETERMINISTIC);
+    return 1e12 * tera[p->in.pass] * (fixed ? row->fixed / row->tera[FXA_BACKWARD] : 1);
+}
+
+double fxa__cu_cost(int32_t processors, const fxa__cu_choice *choice, const fxa__problem *p) {
+    double share = (double)processors / COST_PROCESSORS, rows = (double)p->in.sq;
+    if (choice->units >> FXA__CU_DECODE & 1)
+        return 1e-6 * COST_DECODE_US + fxa__problem_key_bytes(p) / (COST_DECODE_BYTES * share);
+    double wasted = rows > 0 ? fmax(1, COST_ROWS / rows) : 1; /* a tile has so many, also where few are there */
+    return 1e-6 * COST_CPU_US + wasted * fxa__problem_operations(p) / (cost_rate(choice, p) * share);
 }

@@ -1,23 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a run costs, from what was measured on one H200: full problems of 4096 rows in TFLOP/s (docs/gpu.md; 96 columns
- * and more than 128 by PyTorch's cuDNN 9.19 on another day). Other devices have the share of its multiprocessors.
+ * What a run costs, from what was measured on one H200 beside the cuda engine (docs/cuda.md, figures): problems of 4096
+ * rows in TFLOP/s, and one row in bytes of K and V. Other devices have the share of its multiprocessors.
  */
 #include "cudnn.h"
 
 #include "../../problem/work.h"
 
-enum { COST_OF_PROCESSORS = 132, COST_OF_CPU_US = 10 };
+#include <math.h>
+
+enum { COST_OF_PROCESSORS = 132, COST_OF_CPU_US = 10, COST_OF_ROWS = 128, COST_OF_ONE_US = 18 };
+#define COST_OF_ONE_BYTES 4.6e12 /* a second */
+#define COST_OF_UNEVEN 0.55      /* of the rate: masks that are looked at in all pairs, captured tensors */
 
 static const struct cost_of_columns {
-    int64_t columns; /* up to so many */
-    double tera[2];  /* forward, backward */
-} cost_of_columns[] = {{64, {475, 431}}, {96, {470, 409}}, {128, {672, 544}}, {192, {600, 305}}, {256, {660, 374}}};
+    int64_t columns;  /* up to so many */
+    double tera[2];   /* forward, backward */
+    double capped[2]; /* with a soft cap */
+    double fixed;     /* backward, bit-stable */
+} cost_of_columns[] = {
+    {64, {475, 440}, {331, 388}, 399},  {96, {515, 428}, {385, 386}, 388},  {128, {675, 542}, {505, 489}, 491},
+    {192, {656, 304}, {490, 274}, 275}, {256, {724, 348}, {541, 314}, 315},
+};
 
-double fxa__dnn_cost(int64_t processors, const fxa__problem *p) {
+static double cost_of_rate(const fxa__problem *p) {
     int64_t columns = p->in.d > p->in.dv ? p->in.d : p->in.dv;
     size_t i = 0;
     while (cost_of_columns[i].columns < columns && i + 1 < sizeof cost_of_columns / sizeof *cost_of_columns) i++;
-    double rate = cost_of_columns[i].tera[p->in.pass] * 1e12 * (double)processors / COST_OF_PROCESSORS;
-    return COST_OF_CPU_US * 1e-6 + fxa__problem_operations(p) / rate;
+    const struct cost_of_columns *row = &cost_of_columns[i];
+    bool fixed = p->in.pass == FXA_BACKWARD && (p->in.flags & FXA_DETERMINISTIC);
+    double rate = 1e12 * (fxa__problem_is_capped(p) ? row->capped : row->tera)[p->in.pass];
+    if (fixed) rate *= row->fixed / row->tera[FXA_BACKWARD];
+    return fxa__problem_is_uneven(p) ? COST_OF_UNEVEN * rate : rate;
+}
+
+double fxa__dnn_cost(int64_t processors, const fxa__problem *p) {
+    double share = (double)processors / COST_OF_PROCESSORS, rows = (double)p->in.sq;
+    if (p->in.sq == 1 && p->in.pass == FXA_FORWARD)
+        return 1e-6 * COST_OF_ONE_US + fxa__problem_key_bytes(p) / (COST_OF_ONE_BYTES * share);
+    double wasted = rows > 0 ? fmax(1, COST_OF_ROWS / rows) : 1;
+    return 1e-6 * COST_OF_CPU_US + wasted * fxa__problem_operations(p) / (cost_of_rate(p) * share);
 }
