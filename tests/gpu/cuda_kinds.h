@@ -27,7 +27,8 @@ enum {
     KINDS_DECODE = 8,
     KINDS_LOOSE = 16,
     KINDS_MAX = 32,
-    KINDS_LSE = 64
+    KINDS_LSE = 64,
+    KINDS_OWN = 128
 };
 
 static const struct kinds_theme {
@@ -52,6 +53,7 @@ static const struct kinds_theme {
     {"packed pages", ATTN_VARLEN | ATTN_CHUNKED | ATTN_PAGED | ATTN_PADDING, 0},
     {"lengths", ATTN_LENGTHS | ATTN_SINK_ZERO, 0},
     {"packed with gaps", ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING | ATTN_GQA, 0},
+    {"own backward", 0, KINDS_OWN},
     {"types", ATTN_DTYPES | ATTN_MIXED, 0},
     {"maximum", 0, KINDS_MAX},
     {"joined", ATTN_ACC | ATTN_GQA, 0},
@@ -91,9 +93,9 @@ enum { KINDS_SOURCES = sizeof kinds_sources / sizeof *kinds_sources };
 typedef struct kinds_kind {
     uint64_t start;
     const struct kinds_theme *theme;
-    const char *name; /* of the program */
-    fxa_program *program;
-    bool dense; /* its first tensor has an element for each pair */
+    const char *name;             /* of the program */
+    fxa_program *program, *bprop; /* of the caller; NULL: the derivative */
+    bool dense;                   /* its first tensor has an element for each pair */
     uint32_t features, also;
     int64_t width, width_v; /* compiled */
     int64_t rows;           /* of decoding: packed ones, at most */
@@ -127,10 +129,6 @@ static uint32_t kinds_features(const kinds_kind *k, uint64_t *rng) {
     some |= others & (uint32_t)(attn_next(rng) & attn_next(rng) & attn_next(rng));
     if (k->also & KINDS_DECODE) some &= ~(uint32_t)(ATTN_DIMS | ATTN_DROPOUT);
     if (attn_int(rng, 0, 19) == 0) some |= attn_int(rng, 0, 1) ? ATTN_DTYPES : ATTN_DTYPES | ATTN_MIXED;
-    if (attn_int(rng, 0, 9)) /* both are refused */
-        some &= ~(uint32_t)(k->theme->features & ATTN_DROPOUT ? ATTN_MAPS | ATTN_ROWS
-                            : some & (ATTN_MAPS | ATTN_ROWS)  ? ATTN_DROPOUT
-                                                              : 0);
     return frame_features(some);
 }
 
@@ -141,23 +139,29 @@ static uint32_t kinds_also(const struct kinds_theme *theme, uint64_t *rng) {
     return also | (attn_int(rng, 0, 19) ? 0 : KINDS_MAX) | (attn_int(rng, 0, 19) ? 0 : KINDS_LSE);
 }
 
-/* The program is the caller's to destroy. */
+static const int64_t kinds_widths[] = {64, 128, 32, 96, 192, 256, 64, 128}; /* compiled; the first six are all */
+enum { KINDS_PAIRS = 0xf000 /* kinds from here on: every pair of widths, without a program */ };
+
+/* The programs are the caller's to destroy. */
 static kinds_kind kinds_draw(fxa_context *ctx, uint64_t seed, int number) {
-    static const int64_t widths[] = {64, 128, 32, 96, 192, 256, 64, 128};
     kinds_kind k = {.start = frame_start(kinds_mix(seed, 0) << 16 | (uint64_t)(number & 0xffff))};
     uint64_t rng = k.start;
     number = (int)(k.start & 0xffff); /* which a replayed one has in it */
     int turn = number / KINDS_SOURCES, source = kinds_sources[number % KINDS_SOURCES];
-    k.theme = &kinds_themes[(number + 2 * turn) % KINDS_THEMES];
-    k.also = kinds_also(k.theme, &rng);
-    k.features = kinds_features(&k, &rng);
-    k.width = k.width_v = widths[attn_int(&rng, 0, k.also & KINDS_DECODE ? 3 : 7)];
-    if (k.features & ATTN_DIMS) k.width_v = widths[attn_int(&rng, 0, 7)];
+    bool pairs = number >= KINDS_PAIRS;
+    if (pairs) source = CONF_IDENTITY;
+    k.theme = &kinds_themes[pairs ? 0 : (number + 2 * turn) % KINDS_THEMES];
+    k.also = pairs ? 0 : kinds_also(k.theme, &rng);
+    k.features = pairs ? ATTN_DIMS | ATTN_GQA | (number & 1 ? ATTN_READY : 0) : kinds_features(&k, &rng);
+    k.width = k.width_v = kinds_widths[attn_int(&rng, 0, k.also & KINDS_DECODE ? 3 : 7)];
+    if (k.features & ATTN_DIMS) k.width_v = kinds_widths[attn_int(&rng, 0, 7)];
+    if (pairs) k.width = kinds_widths[number % 6], k.width_v = kinds_widths[number / 6 % 6];
     k.rows = (int64_t[]){8, 16, 64}[attn_int(&rng, 0, 2)];
     k.window = attn_int(&rng, 0, 1) ? 40 : 300;
     k.program = source > CONF_STEEP
                     ? kinds_text(ctx, &k, (turn * 2 + (number % KINDS_SOURCES > 1)) % KINDS_TEXTS)
                     : conf_program(ctx, (conf_source)source, FXA_SOURCE_DIR "/examples/programs", &rng, &k.name);
+    if (k.also & KINDS_OWN) k.bprop = conf_bprop(ctx, &rng), k.also &= ~(uint32_t)KINDS_GRADS;
     return k;
 }
 
@@ -261,23 +265,24 @@ static void kinds_resize(conf_case *c, const kinds_kind *k, const attn_shape *s,
 }
 
 /* What values are like: as they come, small, large (few keys have all the weight), or with a row of Q that is NaN. */
-static const char *const kinds_values[] = {"plain", "small", "large", "a row of NaN"};
+enum { KINDS_PLAIN, KINDS_SMALL, KINDS_LARGE, KINDS_NAN };
 
 static int kinds_revalue(conf_case *c, uint64_t *rng) {
-    static const int by_chance[] = {0, 0, 0, 0, 0, 0, 1, 2, 2, 3};
+    static const int by_chance[] = {0, 0, 0, 0,           0,           0,           0,           0,
+                                    0, 0, 0, KINDS_SMALL, KINDS_SMALL, KINDS_LARGE, KINDS_LARGE, KINDS_NAN};
     static const double factor[] = {1, 0.01, 6, 1};
     attn_tensor *t = &c->base.data.t[FXA_SLOT_Q];
     const oracle *x = &c->base.x;
     double *dense = c->base.dense[FXA_SLOT_Q];
-    int which = by_chance[attn_int(rng, 0, 9)];
+    int which = by_chance[attn_int(rng, 0, 15)];
     int64_t at[4], row = attn_int(rng, 0, x->sq - 1);
-    if (t->style == ATTN_EXPANDED || which == 0) return 0;
+    if (t->style == ATTN_EXPANDED || which == KINDS_PLAIN) return KINDS_PLAIN;
     for (int64_t b = 0; b < x->b; b++)
         for (int64_t s = 0; s < x->q_len[b] && attn_case_at(&c->base, FXA_SLOT_Q, b, s, at); s++)
             for (at[1] = 0; at[1] < x->hq; at[1]++)
                 for (at[3] = 0; at[3] < x->d; at[3]++) {
                     double *to = &dense[((b * x->hq + at[1]) * x->sq + s) * x->d + at[3]];
-                    attn_tensor_set(t, at, which == 3 && s == row ? NAN : *to * factor[which]);
+                    attn_tensor_set(t, at, which == KINDS_NAN && s == row ? NAN : *to * factor[which]);
                     *to = attn_tensor_get(t, at);
                 }
     return which;
@@ -289,8 +294,8 @@ static int kinds_case(conf_case *c, fxa_context *ctx, const kinds_kind *k, int i
     attn_shape s = kinds_shape(k, &rng);
     fxa_dtype lse = k->also & KINDS_LSE ? FXA_F64 : FXA_F32;
     for (;; s.kind++) {
-        fxa_program_retain(k->program);
-        if (!conf_draw(c, ctx, k->features, &s, k->program, k->name, NULL, tally, &rng)) return -1;
+        fxa_program_retain(k->program), fxa_program_retain(k->bprop);
+        if (!conf_draw(c, ctx, k->features, &s, k->program, k->name, k->bprop, tally, &rng)) return -1;
         if (c->base.data.t[FXA_SLOT_LSE].dtype == lse) break;
         conf_free(c);
     }

@@ -26,13 +26,14 @@ from run_cudnn import libraries
 # Families with the storage types that they are run with, and which part of the processes they get.
 FAMILIES = {"any": (("bf16", "f16"), 5), "sm80": (("f16", "bf16"), 3), "simt": (("f32", "bf16", "f32"), 2)}
 KINDS, SHAPES = 3, 12  # kinds of a process, shapes of a kind
-SANITIZED = 23  # kinds, one for each theme
+PAIRS, ALL_PAIRS = 0xf000, 36  # kinds from here on: every pair of widths
+SANITIZED = 24  # kinds, one for each theme
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
          "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")
 # What cases are counted by: the words of test_cuda_device.
 FEATURES = """padded packed paged packed-and-paged sink sink-zero dropout causal window positions bottom-right scalars-in-memory maximum joined mixed-types
-other-results lse-f64 dLSE dsink deterministic added-to added-to-captured some-gradients gradients-of-params gradients-of-captured lengths-seen
+other-results lse-f64 own-backward dLSE dsink deterministic added-to added-to-captured some-gradients gradients-of-params gradients-of-captured lengths-seen
 map-affine map-segments map-table map-dynamic captured params i64 narrow-words captured-strided pair-tensor pair-tensor-gradient
 layouts pitched wild-strides gqa d!=dv odd-columns d<8 odd-lengths one-row one-key many-tiles decode unaligned values-small
 values-large values-nan bits-again d:32 d:64 d:96 d:128 d:192 d:256""".split()
@@ -51,7 +52,7 @@ class Totals:
         self.features = collections.defaultdict(lambda: [0, 0])  # right passes
         self.reasons = collections.Counter()
         self.made = self.checked = self.worst = 0.0
-        self.cases = self.right = self.kinds = self.bad = self.cut = self.left = 0
+        self.cases = self.right = self.kinds = self.bad = self.cut = self.left = self.slow = 0
 
     def take(self, line):
         if line.startswith("kind "):
@@ -81,11 +82,11 @@ class Totals:
         s = self.states
         return ("%d cases right of %d, of %d kinds: forward %d right, %d refused, %d unsure, %d wrong; backward %d right, %d refused, "
                 "%d unsure, %d wrong; worst %.2f of what is allowed; passes by %s; also right %s; %.0f s made, %.0f s checked; "
-                "%d bad processes, %d ended, %d not begun"
+                "%d bad processes, %d kinds not compiled in time, %d ended, %d not begun"
                 % (self.right, self.cases, self.kinds, *(s[i, state] for i in (0, 1) for state in
                                                          ("right", "refused", "unsure", "WRONG")),
                    self.worst, dict(self.ran), {e: n for (e, state), n in self.others.items() if state == "right"},
-                   self.made, self.checked, self.bad, self.cut, self.left))
+                   self.made, self.checked, self.bad, self.slow, self.cut, self.left))
 
 
 class Runner:
@@ -131,10 +132,16 @@ def test(chosen):
     return [os.path.join(chosen.build, "tests", "test_cuda_device"), "kinds"]
 
 
+def begun(said):
+    """The last thing that it began or ended."""
+    lines = [line for line in said.splitlines() if line.startswith(("kind ", "making ", "running ", "case "))]
+    return lines[-1][:60] if lines else "nothing"
+
+
 def show_bad(name, code, said):
-    lines = [line for line in said.splitlines() if not line.startswith(("  refused:", "case ", "kind "))]
-    begun = [line for line in said.splitlines() if line.startswith(("kind ", "case "))]
-    print("BAD  %s: %s; last: %s\n%s" % (name, code, begun[-1][:60] if begun else "nothing", "\n".join(lines)[-6000:]), flush=True)
+    lines = [line for line in said.splitlines()
+             if not line.startswith(("  refused:", "case ", "kind ", "making ", "running "))]
+    print("BAD  %s: %s; last: %s\n%s" % (name, code, begun(said), "\n".join(lines)[-6000:]), flush=True)
 
 
 # ---- Parts ------------------------------------------------------------------------------------------------------------
@@ -145,6 +152,8 @@ def shards(chosen):
     for family, (dtypes, part) in FAMILIES.items():
         if chosen.family in ("all", family):
             n = max(1, round(chosen.processes * part / 10))
+            for i in range(ALL_PAIRS // KINDS):
+                out.append(((i + 0.5) / (ALL_PAIRS // KINDS), family, dtypes[0], PAIRS + KINDS * i))
             out += [((i + 0.5) / n, family, dtypes[i % len(dtypes)], 5000 * list(FAMILIES).index(family) + KINDS * i) for i in range(n)]
     return sorted(out)
 
@@ -178,6 +187,9 @@ def compare(chosen):
                 total.left += 1
             elif result[0] == "ended":
                 total.cut += 1
+            elif result[0] != 0 and "FAIL" not in result[1] and begun(result[1]).startswith("making "):
+                total.slow += 1
+                print("slow %s %s: %s" % (family, dtype, begun(result[1])), flush=True)
             elif result[0] != 0:
                 total.bad += 1
                 show_bad("%s %s kinds from %d seed %d" % (family, dtype, first, chosen.seed), *result)

@@ -104,6 +104,7 @@ static void cudev_tag_tensors(const conf_case *c, const kinds_kind *k, char *out
     cudev_tag(out, room, c->n_tensors, "captured"), cudev_tag(out, room, c->n_params, "params");
     cudev_tag(out, room, wide, "i64"), cudev_tag(out, room, narrow, "narrow-words");
     cudev_tag(out, room, grads, "gradients-of-captured"), cudev_tag(out, room, strided, "captured-strided");
+    cudev_tag(out, room, k->bprop, "own-backward");
     cudev_tag(out, room, k->dense, "pair-tensor");
     cudev_tag(out, room, k->dense && grads, "pair-tensor-gradient");
 }
@@ -139,8 +140,9 @@ static void cudev_tags(const conf_case *c, const kinds_kind *k, int values, char
     cudev_tag(out, room, x->sk == 1, "one-key");
     cudev_tag(out, room, x->sk > 256 && x->sq > 128, "many-tiles"), cudev_tag(out, room, kinds_is_decode(&s), "decode");
     cudev_tag(out, room, c->base.data.problem.alignment == 0, "unaligned");
-    cudev_tag(out, room, values == 1, "values-small"), cudev_tag(out, room, values == 2, "values-large");
-    cudev_tag(out, room, values == 3, "values-nan");
+    cudev_tag(out, room, values == KINDS_SMALL, "values-small"),
+        cudev_tag(out, room, values == KINDS_LARGE, "values-large");
+    cudev_tag(out, room, values == KINDS_NAN, "values-nan");
 }
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
@@ -215,7 +217,13 @@ static bool cudev_one(fxa_context *ctx, const kinds_kind *k, int i, conf_frame *
     alarm(f->seconds);
     int values = kinds_case(&c, ctx, k, i, &f->all);
     bool ok = values >= 0, promised = false;
+    printf("making 0x%" PRIx64 ".%d\n", k->start, i); /* where it ends here, it was the compiler that had no end */
+    (void)fflush(stdout);
     double made = ok ? cudev_made(&c, f->engine) : 0, began = cudev_now();
+    printf("running 0x%" PRIx64 ".%d\n", k->start, i);
+    (void)fflush(stdout);
+    alarm(f->seconds);
+    f->forward_alone = values == KINDS_NAN; /* a weight of 0 times NaN is NaN in kernels: docs/numerics.md */
     ok = ok && frame_passes(f, &c);
     alarm(f->seconds);
     if (ok && f->state[1] == FRAME_RIGHT) ok = cudev_repeats(&c, f->engine, &promised);
@@ -226,9 +234,10 @@ static bool cudev_one(fxa_context *ctx, const kinds_kind *k, int i, conf_frame *
         cudev_lost = strstr(c.why, "FXA_E_ENGINE") != NULL;
         conf_describe(&c, what, sizeof what);
         if (fxa_program_print(k->program, text, sizeof text, NULL, NULL) != FXA_OK) text[0] = 0;
-        T_FAIL("FXA_TEST_CASE=0x%" PRIx64 " FXA_TEST_SHAPE=%d FXA_TEST_DTYPE=%s FXA_CUDA_FAMILY=%s %s: %s, align %u\n"
+        T_FAIL("FXA_TEST_CASE=0x%" PRIx64 " FXA_TEST_SHAPE=%d%s FXA_TEST_DTYPE=%s FXA_CUDA_FAMILY=%s %s: %s, align %u\n"
                "    %s\n    %s | %s\n%s\n",
-               k->start, i, getenv("FXA_TEST_DTYPE"), frame_is_set("FXA_CUDA_FAMILY") ? getenv("FXA_CUDA_FAMILY") : "",
+               k->start, i, frame_is_set("FXA_TEST_SMALL") ? " FXA_TEST_SMALL=1" : "", getenv("FXA_TEST_DTYPE"),
+               frame_is_set("FXA_CUDA_FAMILY") ? getenv("FXA_CUDA_FAMILY") : "",
                f->state[1] == FRAME_NOT_RUN ? "forward" : "backward", what, c.base.data.problem.alignment, c.why,
                f->detail[0], f->detail[1], text);
     }
@@ -241,17 +250,20 @@ static bool cudev_one(fxa_context *ctx, const kinds_kind *k, int i, conf_frame *
 /* False: a case was wrong; the other shapes of the kind would be, too. */
 static bool cudev_kind(fxa_context *ctx, int number, int shapes, conf_frame *f) {
     kinds_kind k = kinds_draw(ctx, t_seed(), number);
+    char text[8000];
     bool ok = k.program != NULL;
     int only = cudev_number("FXA_TEST_SHAPE", -1);
     if (!ok) T_FAIL("no program (%s, 0x%" PRIx64 ")\n", k.name, k.start);
     printf("kind 0x%" PRIx64 "\n", k.start);
+    if (ok && frame_is_set("FXA_TEST_CASE") && fxa_program_print(k.program, text, sizeof text, NULL, NULL) == FXA_OK)
+        printf("%s\n", text);
     (void)fflush(stdout);
     for (int i = only < 0 ? 0 : only; i < (only < 0 ? shapes : only + 1) && ok; i++) {
         f->others =
             (i % 2 == 0 ? 1u : 0) | (i % 6 == 0 ? 2u : 0); /* cpu, and cudnn, which makes a plan for each shape */
         ok = cudev_one(ctx, &k, i, f);
     }
-    fxa_program_destroy(k.program);
+    fxa_program_destroy(k.program), fxa_program_destroy(k.bprop);
     return ok;
 }
 
@@ -332,7 +344,7 @@ TEST(shapes_of_a_kind_share_their_code) {
         if (frame_is_set("FXA_TEST_REASONS"))
             printf("%d %s %s: %d codes, features %x also %x\n", number, k.theme->name, k.name, n, k.features, k.also);
         codes += n, most = n > most ? n : most;
-        fxa_program_destroy(k.program);
+        fxa_program_destroy(k.program), fxa_program_destroy(k.bprop);
     }
     printf("  %d kinds of %d shapes: forward taken %d, backward %d; %d codes, at most %d of a kind\n", kinds, CU_SHAPES,
            taken[0], taken[1], codes, most);

@@ -89,7 +89,7 @@ static bool frame_is_finite(const conf_case *c) {
 bool frame_passes(conf_frame *f, conf_case *c) {
     memset(f->state, 0, sizeof f->state), memset(f->said, 0, sizeof f->said), memset(f->detail, 0, sizeof f->detail);
     bool ok = frame_pass(f, c, FXA_FORWARD);
-    if (ok && frame_is_finite(c)) ok = frame_pass(f, c, FXA_BACKWARD);
+    if (ok && !f->forward_alone && frame_is_finite(c)) ok = frame_pass(f, c, FXA_BACKWARD);
     f->cases += f->state[0] == FRAME_RIGHT || f->state[1] == FRAME_RIGHT;
     return ok;
 }

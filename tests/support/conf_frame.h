@@ -15,7 +15,7 @@
 enum { FRAME_OTHERS = 2 };
 
 typedef enum frame_state {
-    FRAME_NOT_RUN, /* of backward: forward was not right, or has rows without finite statistics */
+    FRAME_NOT_RUN, /* of backward: forward was not right, is alone, or has rows without finite statistics */
     FRAME_RIGHT,
     FRAME_REFUSED,
     FRAME_UNSURE, /* nothing can be said */
@@ -26,6 +26,7 @@ typedef struct conf_frame {
     const char *engine;
     const char *other[FRAME_OTHERS]; /* asked about what it did, too; NULL: none. Not asked of a case: `others` */
     uint32_t others;
+    bool forward_alone;
     unsigned seconds; /* after which a pass that hangs ends the process; 0: never */
     conf_tally all, all_others;
     int64_t cases;                /* where a pass was right */

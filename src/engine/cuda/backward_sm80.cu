@@ -32,7 +32,9 @@ constexpr int BQ = BK == 32 ? 32 : 64;
 constexpr int WARPS = BK / 16, THREADS = 32 * WARPS;
 constexpr int PARTS = FXA_D <= 128 && FXA_DV <= 128 ? 1 : 2;
 constexpr int PART = FXA_D / PARTS, PART_V = FXA_DV / PARTS; /* columns of a CTA */
-constexpr int HALF = PART / 2; /* columns of dQ that a warp computes at a time */
+constexpr int DQ_PIECE = PART % 32 ? PART : PART / 2; /* columns of dQ that a warp computes at a time */
+constexpr int DQ_PIECES = PART / DQ_PIECE;
+static_assert(DQ_PIECE % 16 == 0 && PART_V % 16 == 0, "products have 16 columns");
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 static_assert(bytes(BK, BQ) <= SHARED_LIMIT, "shared memory");
@@ -175,19 +177,19 @@ struct Tile {
         }
     }
 
-    /* dQ of 16 queries and half of this CTA's columns = dS K, added into the sum: four floats of a thread side by side.
-     */
-    FXA_INLINE void add_dq(int m, int block, int half) const
+    /* dQ of 16 queries and a piece of this CTA's columns = dS K, added into the sum: four floats of a thread side by
+     * side. */
+    FXA_INLINE void add_dq(int m, int block, int piece) const
     {
-        const int group = part * (PART / 8) + half * (HALF / 8), q = m * BQ + block * 16;
-        float dq[HALF / 8][4];
+        const int group = part * (PART / 8) + piece * (DQ_PIECE / 8), q = m * BQ + block * 16;
+        float dq[DQ_PIECE / 8][4];
         clear(dq);
 #pragma unroll
         for (int k = 0; k < BK / 16; k++) {
             u32 rows[4], r[4];
             operand_a<BQ>(rows, ds_tile, block * 16, k, lane);
 #pragma unroll
-            for (int j = 0; j < HALF / 16; j++) {
+            for (int j = 0; j < DQ_PIECE / 16; j++) {
                 operand_b_transposed<BK>(r, k_tile, k, group + j * 2, lane);
                 mma(dq[2 * j], rows, r[0], r[1]);
                 mma(dq[2 * j + 1], rows, r[2], r[3]);
@@ -195,7 +197,7 @@ struct Tile {
         }
         float *to = a.grad_q_sum + (padded + (q & ~63)) * FXA_D + (group * 128 + (q & 63) * 2 + lane) * 4;
 #pragma unroll
-        for (int j = 0; j < HALF / 8; j++) add4(to + j * 512, dq[j]);
+        for (int j = 0; j < DQ_PIECE / 8; j++) add4(to + j * 512, dq[j]);
     }
 
     FXA_INLINE void visit(int m, bool masked)
@@ -219,7 +221,7 @@ struct Tile {
         add(dv, p, o_tile);
         add(dk, ds, q_tile);
         __syncthreads();
-        for (int i = warp; i < BQ / 8; i += WARPS) add_dq(m, i >> 1, i & 1);
+        for (int i = warp; i < BQ / 16 * DQ_PIECES; i += WARPS) add_dq(m, i / DQ_PIECES, i % DQ_PIECES);
     }
 
     FXA_INLINE void store() const
