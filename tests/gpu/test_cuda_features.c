@@ -29,7 +29,7 @@ static attn_shape feature_shape(int i, uint64_t *rng) {
     attn_shape s = {.b = attn_int(rng, 1, 2), .hkv = attn_int(rng, 1, 2)};
     s.hq = s.hkv * attn_int(rng, 1, 3);
     s.sq = i % 3 ? attn_int(rng, 1, 200) : attn_int(rng, 1, 3), s.sk = attn_int(rng, 1, 300);
-    s.d = s.dv = widths[i / 2 % 4];
+    s.d = s.dv = widths[i / 6 % 4]; /* what is compiled for another is compiled once more */
     s.page_size = attn_int(rng, 0, 1) ? 16 : 64;
     s.n_pages = attn_int(rng, 1, s.b * (s.sk / s.page_size + 1) + 2);
     s.window = 40;
@@ -68,6 +68,8 @@ static bool feature_one(fxa_context *ctx, const feature *x, const char *text, in
     if (ok && !(x->features & ATTN_DTYPES)) c.base.data.problem.alignment = feature_is_aligned(&c) ? 16 : 0;
     if (ok && x->change) x->change(&c, i);
     ok = ok && frame_passes(f, &c);
+    printf("  shape %d: %s, forward %d backward %d\n", i, text, (int)f->state[0], (int)f->state[1]);
+    (void)fflush(stdout);
     if (!ok) {
         conf_describe(&c, what, sizeof what);
         T_FAIL("0x%" PRIx64 " shape %d, %s: %s\n    %s\n    %s | %s\n%s\n", start, i,
@@ -143,6 +145,12 @@ static const feature owned_moved = {.features = ATTN_MAPS | ATTN_ROWS | ATTN_VAR
                                     .bprop = "dscore = dscore * exp(-0.01 * float(abs(q - k) % 7)) * (1.0 + 0.1 * h)"};
 TEST(backward_programs) { feature_check(&owned), feature_check(&owned_moved); }
 
+/* Cases with maps have all kinds of them, also those that a run is given. */
+static const feature dropped = {.features = ATTN_DROPOUT | ATTN_MAPS | ATTN_ROWS, .texts = {"", capped}};
+static const feature dropped_packed = {
+    .features = ATTN_DROPOUT | ATTN_MAPS | ATTN_ROWS | ATTN_VARLEN | ATTN_PADDING | ATTN_GQA, .texts = {causal}};
+TEST(dropout_at_moved_coordinates) { feature_check(&dropped), feature_check(&dropped_packed); }
+
 static const char many[] =
     "tensor a0 : f32[1]\ntensor a1 : f32[1]\ntensor a2 : f32[1]\ntensor a3 : f16[1]\ntensor a4 : f32[1]\n"
     "tensor a5 : f32[1]\ntensor a6 : bf16[1]\ntensor a7 : f32[1]\ntensor a8 : f32[1]\ntensor a9 : f64[1]\n"
@@ -153,7 +161,7 @@ TEST(many_tensors) { feature_check(&tensors); }
 /* The frame itself: cpu takes all of it and is right. */
 TEST(by_the_cpu_engine) {
     const feature *const all[] = {&types,  &mixtures, &maxima,       &joined, &packed,
-                                  &scored, &empty,    &empty_packed, &owned,  &owned_moved};
+                                  &scored, &empty,    &empty_packed, &owned, &owned_moved, &dropped, &dropped_packed};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};
         feature_run(all[i], &f, 2);
