@@ -584,16 +584,30 @@ TEST(nothing_to_attend_to) {
     }
 }
 
-TEST(scale_of_zero_is_refused_where_it_is_in_the_unit) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_FORWARD, NULL, &program);
-    fxa_error err;
-    bed x;
-    T_REQUIRE(bed_open(&x, &p, -1, &err));
-    x.bind.scale = 0;
-    T_STATUS(bed_run(&x, &err), FXA_E_BINDING);
-    T_INT(watch.launches, 0);
-    bed_close(&x);
+/* A unit is above 0 whatever the scale is: products are turned, and what is left is in the unit. */
+TEST(scales_of_zero_and_below) {
+    static const double scales[] = {0.5, 0, -0.25};
+    static const float units[] = {0.5f, 1, 0.25f};
+    for (int i = 0; i < 12; i++) {
+        fxa_program *program;
+        fxa_problem p =
+            bed_problem((fxa_pass)(i / 3 % 2), i < 6 ? NULL : "param x : float\nscore = x * score", &program);
+        fxa_error err;
+        bed x;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        x.bind.scale = scales[i % 3];
+        T_OK(bed_run(&x, &err));
+        T_INT(x.code.choice.plain, i < 6);
+        for (int k = 0; k < watch.launches; k++) {
+            const struct FxaArgs *a = &watch.launch[k].a;
+            bool finish = watch_is(k, FXA__CU_ENDS, FXA__CU_FINISH) && i < 6; /* the kernel has turned K */
+            T_INT(a->turned, i < 6 ? (i % 3 == 0 ? 0 : i % 3 == 1 ? 2 : 1) : 0);
+            T_CHECK(a->scale == (finish ? units[i % 3] : (float)scales[i % 3]));
+            if (i < 6) T_CHECK(fabsf(a->scale_log2 - units[i % 3] * 1.44269504f) < 1e-6f);
+        }
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
 }
 
 static int watch_attributes(unsigned n, int *attributes, void **values, uintptr_t at) {

@@ -151,6 +151,20 @@ static const feature dropped_packed = {
     .features = ATTN_DROPOUT | ATTN_MAPS | ATTN_ROWS | ATTN_VARLEN | ATTN_PADDING | ATTN_GQA, .texts = {causal}};
 TEST(dropout_at_moved_coordinates) { feature_check(&dropped), feature_check(&dropped_packed); }
 
+static void change_scale(conf_case *c, int i) { c->base.x.scale = i % 3 == 0 ? 0 : i % 3 == 1 ? -0.125 : -1; }
+static const feature turned = {
+    .features = ATTN_GQA | ATTN_SINK, .texts = {"", causal, capped, learned}, .change = change_scale};
+static void shape_wide(attn_shape *s, int i) {
+    s->d = s->dv = 192;
+    if (i % 2) s->sq = 2, s->sk = 300, s->d = s->dv = 64; /* decoding */
+}
+static void change_fixed(conf_case *c, int i) {
+    change_scale(c, i);
+    if (i % 3 == 2) c->base.data.backward_flags |= FXA_DETERMINISTIC;
+}
+static const feature turned_wide = {.texts = {"", capped}, .shape = shape_wide, .change = change_fixed};
+TEST(scales_of_zero_and_below) { feature_check(&turned), feature_check(&turned_wide); }
+
 static const char many[] =
     "tensor a0 : f32[1]\ntensor a1 : f32[1]\ntensor a2 : f32[1]\ntensor a3 : f16[1]\ntensor a4 : f32[1]\n"
     "tensor a5 : f32[1]\ntensor a6 : bf16[1]\ntensor a7 : f32[1]\ntensor a8 : f32[1]\ntensor a9 : f64[1]\n"
@@ -160,8 +174,9 @@ TEST(many_tensors) { feature_check(&tensors); }
 
 /* The frame itself: cpu takes all of it and is right. */
 TEST(by_the_cpu_engine) {
-    const feature *const all[] = {&types,  &mixtures, &maxima,       &joined, &packed,
-                                  &scored, &empty,    &empty_packed, &owned, &owned_moved, &dropped, &dropped_packed};
+    const feature *const all[] = {&types,   &mixtures,       &maxima,       &joined,     &packed,
+                                  &scored,  &empty,          &empty_packed, &owned,      &owned_moved,
+                                  &dropped, &dropped_packed, &turned,       &turned_wide};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};
         feature_run(all[i], &f, 2);

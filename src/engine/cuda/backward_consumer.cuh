@@ -271,6 +271,10 @@ struct Consumer {
         if (WITH_DQ && warp == 0) named_arrive(BAR_DQ_EMPTY + group, 160);
         barrier_wait(sh.kv_full(), 0);
         clear_keys();
+        if (a.turned) { /* dQ reads all of them */
+            turn_rows<BK, FXA_D>(a, sh.k() + group * 64 * 128);
+            named_sync(BAR_TURNED, 256);
+        }
         for (int g = 0; g < a.group; g++) {
             h = at.first_head(a) + g;
             const ListRow row = at.row(a, h);

@@ -36,7 +36,7 @@ constexpr int DQ_SENT[2] = {DQ_BYTES, BQ == 128 ? DQ_BYTES : 64 * (FXA_D - DQ_CO
 constexpr int DENSE_BYTES = PROG_DENSE ? DS_BYTES : 0;
 constexpr int QWORD_BYTES = PROG_VECTOR ? BQ * 4 : 0, KWORD_BYTES = PROG_VECTOR ? BK * 4 : 0;
 /* Named barriers. Of dQ there is one per consumer warpgroup, shared with the warp that sends. */
-enum { BAR_DS = 1, BAR_END = 2, BAR_DQ_EMPTY = 3, BAR_DQ_FULL = 5, BAR_DENSE = 7, BAR_CLEAR = 9 };
+enum { BAR_DS = 1, BAR_END = 2, BAR_DQ_EMPTY = 3, BAR_DQ_FULL = 5, BAR_DENSE = 7, BAR_CLEAR = 9, BAR_TURNED = 11 };
 static_assert(FXA_D <= 128 && FXA_DV <= 128, "backward_wide_sm90.cu is for the others");
 static_assert(!(PROG_SLOPE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER)), "the score is gone when its gradient is there");
 

@@ -47,6 +47,7 @@ struct Gradients {
         float slope[4][4], raw[4][4];
         const int q0 = m * SIDE + 4 * (threadIdx.x >> 4), k0 = n * SIDE + (threadIdx.x & 15);
         multiply<FXA_D>(p, memory, queries(a.q, m, a.d), keys(a.k, n, a.d));
+        turn_products(a, p);
         multiply<FXA_DV>(ds, memory, queries(a.grad_o, m, a.dv), keys(a.v, n, a.dv));
 #pragma unroll
         for (int i = 0; i < 4; i++)

@@ -248,6 +248,12 @@ struct Tile {
         const int keys = k_len - n * BK;
         copy_tile<BK, FXA_D, THREADS>(k_tile, KeyRows(a, a.k, b, kv_h, at.k_first, n * BK), keys, a.d, thread);
         copy_tile<BK, FXA_DV, THREADS>(v_tile, KeyRows(a, a.v, b, kv_h, at.k_first, n * BK), keys, a.dv, thread);
+        if (a.turned) {
+            copy_commit();
+            copy_wait<0>();
+            __syncthreads();
+            turn_words(a, k_tile, K_BYTES, thread, THREADS);
+        }
         for (int g = 0; g < a.group; g++) {
             h = at.first_head(a) + g;
             padded = at.workspace_row(a, h);

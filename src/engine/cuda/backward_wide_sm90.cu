@@ -199,6 +199,10 @@ struct WideScores : Worker {
     {
         const u32 blocks = (u32)at.blocks(a);
         barrier_wait(sh.kv_full(), 0);
+        if (a.turned) {
+            turn_rows<BK, FXA_D>(a, sh.k());
+            named_sync(BAR_CLEAR, 128);
+        }
         if (blocks) {
             visit<true>(0);
 #pragma unroll 1

@@ -42,10 +42,18 @@ fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot) {
 
 /* ---- The program's ----------------------------------------------------------------------------------------------- */
 
+/* A unit is above 0: where the scale is not, products are turned instead, which is as if Q were. */
+static bool args_is_turned(const fxa__cu_call *c) { return c->code->choice.plain && c->bind->scale <= 0; }
+
+double fxa__cu_unit_scale(const fxa__cu_call *c) {
+    if (!args_is_turned(c)) return c->bind->scale;
+    return c->bind->scale == 0 ? 1 : -c->bind->scale;
+}
+
 /* A number of the program's text, one of the caller's params, or the scale. */
 static double args_param(const fxa__cu_call *c, int32_t i) {
     const fxa__cuda_param *param = &c->code->program.params[i];
-    if (param->from == FXA__CUDA_SCALE) return c->bind->scale;
+    if (param->from == FXA__CUDA_SCALE) return fxa__cu_unit_scale(c);
     if (param->from == FXA__CUDA_NUMBER) return c->bind->numbers ? c->bind->numbers[i] : param->value;
     return param->from >= 0 ? c->bind->params[param->from] : c->bind->bprop_params[FXA__CUDA_OWN - param->from];
 }
@@ -147,7 +155,8 @@ static void args_sizes(fxa__cu_call *c) {
     if (packed) a->q_total = (int)p->total_q;
     if (packed) a->k_total = (int)p->total_k;
     a->scale = (float)c->bind->scale;
-    a->scale_log2 = (float)(c->bind->scale * ARGS_LOG2E);
+    a->scale_log2 = (float)(fxa__cu_unit_scale(c) * ARGS_LOG2E);
+    a->turned = !args_is_turned(c) ? 0 : c->bind->scale == 0 ? 2 : 1;
     a->splits = c->at.splits;
 }
 

@@ -56,6 +56,15 @@ static fxa_status backward_end(fxa__cu_call *c, int function, int64_t rows, int6
                           c->code->unit[FXA__CU_ENDS].shape.threads, params);
 }
 
+/* Where products are turned, the kernels have turned K, and summed dQ with that. */
+static fxa_status backward_finish(fxa__cu_call *c) {
+    float scale = c->a.scale;
+    if (c->a.turned) c->a.scale = (float)fxa__cu_unit_scale(c);
+    fxa_status status = backward_end(c, FXA__CU_FINISH, c->at.pad_rows / 64, c->p->in.hq);
+    c->a.scale = scale;
+    return status;
+}
+
 /* Without an entry gradients of sinks, params and captured tensors are 0, and packed rows are nobody's. */
 static fxa_status backward_of_nothing(fxa__cu_call *c) {
     FXA_TRY(fxa__cu_prepare(c));
@@ -74,9 +83,7 @@ fxa_status fxa__cu_backward(fxa__cu_call *c) {
     FXA_TRY(fxa__cu_captured_begin(c));
     FXA_TRY(backward_end(c, FXA__CU_PREPARE, c->at.pad_rows / rows, p->hq));
     FXA_TRY(backward_keys(c));
-    if (p->flags & FXA_GRAD_Q)
-        FXA_TRY(backward_is_separate(c) ? backward_queries(c)
-                                        : backward_end(c, FXA__CU_FINISH, c->at.pad_rows / 64, p->hq));
+    if (p->flags & FXA_GRAD_Q) FXA_TRY(backward_is_separate(c) ? backward_queries(c) : backward_finish(c));
     if (p->flags & FXA_GRAD_SINK) FXA_TRY(backward_end(c, FXA__CU_SINK, p->hq, 1));
     return fxa__cu_captured(c);
 }

@@ -17,10 +17,6 @@ fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, cons
     if (bind->workspace_size < bytes)
         return fxa__fail(err, FXA_E_WORKSPACE, "the kernels need a workspace of %llu bytes, %zu were given",
                          (unsigned long long)bytes, bind->workspace_size);
-    if (c.code->choice.plain && !(bind->scale > 0))
-        return fxa__fail(err, FXA_E_BINDING,
-                         "scale is %g: kernels with the scale in their unit want one above 0; multiply in the program",
-                         bind->scale);
     fxa__cu_tables_place(&c);
     fxa__cu_counters_place(&c);
     fxa__cu_args_make(&c);

@@ -113,6 +113,8 @@ void fxa__cu_tables_place(fxa__cu_call *c);
 /* cuda_counters.c: counters that are 0 already, where the instance has a part for the workspace. */
 void fxa__cu_counters_place(fxa__cu_call *c);
 
+/* The scale that units are made of: above 0 where the choice is plain. */
+double fxa__cu_unit_scale(const fxa__cu_call *c);
 /* cuda_args.c: all but the lists, and what single launches add. */
 void fxa__cu_args_make(fxa__cu_call *c);
 /* The operand of a slot as the caller gave it; that, or what stands in for it. */

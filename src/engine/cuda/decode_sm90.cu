@@ -111,6 +111,9 @@ struct Worker {
             const u16 *from = rows_of(a.q, at.b, at.head(a, inside ? r : 0), at.q_first + at.query(a, inside ? r : 0));
 #pragma unroll
             for (int k = 0; k < FXA_D / 8; k++) q[t][k] = inside ? load_pair(from, k * 8 + (lane & 3) * 2, a.d) : 0;
+            if (a.turned)
+#pragma unroll
+                for (int k = 0; k < FXA_D / 8; k++) q[t][k] = turn_pair(a, q[t][k]);
 #pragma unroll
             for (int x = 0; x < 2; x++)
                 program[t][x].head(a, at.b, at.head(a, min(row_of(t, x), at.rows - 1)), at.q_len, at.k_len);

@@ -192,6 +192,30 @@ FXA_INLINE Word4 load_shared_words(u32 at)
     return x;
 }
 
+/* Two elements of storage times -1 or 0 (a.turned); nothing is rounded, and a NaN or an infinity times 0 is a NaN. */
+FXA_INLINE u32 turn_pair(const FxaArgs &a, u32 x)
+{
+    const u32 by = a.turned == 2 ? 0 : FXA_F16 ? 0xBC00BC00u : 0xBF80BF80u, none = 0x80008000u;
+    u32 y;
+#if FXA_F16
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(by), "r"(none));
+#else
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(by), "r"(none));
+#endif
+    return y;
+}
+
+/* The same of so many bytes of shared memory. */
+FXA_INLINE void turn_words(const FxaArgs &a, u32 from, int bytes, int thread, int threads)
+{
+#pragma unroll 1
+    for (int i = thread * 16; i < bytes; i += threads * 16) {
+        const Word4 x = load_shared_words(from + i);
+        store_shared_float4(from + i, __int_as_float(turn_pair(a, x.x)), __int_as_float(turn_pair(a, x.y)),
+                            __int_as_float(turn_pair(a, x.z)), __int_as_float(turn_pair(a, x.w)));
+    }
+}
+
 /* Four 8x8 matrices of 16-bit words between registers and shared memory; lane l gives the row address of row l % 8 of
  * matrix l / 8. */
 FXA_INLINE void load_matrix(u32 at, u32 (&r)[4])

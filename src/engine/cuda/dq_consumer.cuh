@@ -151,6 +151,10 @@ struct Consumer : TileOwner {
             lse[r] = a.lse2[row + 8 * r];
             delta[r] = a.delta[row + 8 * r];
         }
+        if (a.turned) {
+            turn_rows<BM, FXA_D>(a, sh.q() + group * 64 * 128);
+            named_sync(BAR_TILE + group, 128);
+        }
         if constexpr (IN_REGISTERS) {
             take(q, sh.q());
             take(grad_o, sh.grad_o());

@@ -416,6 +416,10 @@ struct Consumer : TileOwner {
             own(slot);
             q0 = m * BM + row_in_tile();
             q_operand = k_major(sh.q(turn) + group * 64 * 128);
+            if (a.turned) {
+                turn_rows<BM, FXA_D>(a, sh.q(turn) + group * 64 * 128);
+                named_sync(BAR_CLEAR + group, 128);
+            }
             program.head(a, b, h, q_len, k_len);
             walk(slot.partial(), slot.total(), tile);
             last_product();

@@ -87,6 +87,7 @@ struct Tile {
         const int q0 = at.m * SIDE + 4 * y, k0 = n * SIDE + x;
         const Strip rows = {a, a.q, false, at.b, at.h, at.q.first, at.m * SIDE, at.q.length - at.m * SIDE, a.d};
         multiply<FXA_D>(s, memory, rows, keys(a.k, n, a.d));
+        turn_products(a, s);
         HeldBlock values;
         values.fetch(keys(a.v, n, a.dv), 0);
         const u32 there = score_tile<MASKED>(program, a, loads, s, slope, q0, k0);

@@ -220,6 +220,11 @@ struct Tile {
         clear();
         if (row.total) copy_keys(n);
         copy_commit();
+        if (a.turned) {
+            copy_wait<0>();
+            __syncthreads();
+            turn_words(a, q_tile, Q_BYTES, thread, THREADS);
+        }
 #pragma unroll 1
         for (; j < row.total; j++) {
             const int next = j + 1 < row.total ? row.tile(j + 1) : -1;

@@ -218,6 +218,15 @@ template <int rows, int columns> FXA_INLINE void clear_rows(u32 tile, int from, 
     async_fence();
 }
 
+/* 64 rows of an operand, where its products are turned, by the 128 threads of a warpgroup. async_fence is done, a barrier
+ * is not. */
+template <int tile_rows, int columns> FXA_INLINE void turn_rows(const FxaArgs &a, u32 rows)
+{
+#pragma unroll 1
+    for (int c = 0; c < columns; c += 64) turn_words(a, rows + c * tile_rows * 2, 64 * 128, threadIdx.x & 127, 128);
+    async_fence();
+}
+
 /* Accumulators of a warp's 16 rows times a factor for each half, in 16 bits, into a swizzled tile at the first of its
  * rows. Factor 0 gives zeros whatever the accumulators hold. */
 template <int tile_rows, int n> FXA_INLINE void stage_rows(u32 rows, const float (&x)[n], float first, float second)

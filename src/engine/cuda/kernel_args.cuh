@@ -136,6 +136,7 @@ struct FxaArgs {
     int section, reverse; /* order of query tiles: heads that share the L2 cache; 1: the last tile of a head first */
     int splits; /* decode */
     float scale, scale_log2; /* scale_log2 = scale * log2(e) */
+    int turned; /* 1: products of Q and K count times -1, 2: times 0; scale_log2 and the program have the rest */
     float *partial, *partial_ml; /* decode workspace */
     unsigned seed[2], drop_below; /* FXA_DROPOUT: low word of the seed first; words below the threshold drop */
     float keep_inverse; /* 1 / (1 - p) */

@@ -167,6 +167,17 @@ struct ProgramBase {
 
 static_assert(!(PROG_SLOPE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "gradients of captured tensors need slope 1");
 
+/* Products times -1 or 0 (a.turned), for kernels whose operands stay as they are. */
+template <int n> FXA_INLINE void turn_products(const FxaArgs &a, float (&s)[n][4])
+{
+    if (!a.turned) return;
+    const float by = a.turned == 2 ? 0.f : -1.f;
+#pragma unroll
+    for (int i = 0; i < n; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) s[i][j] *= by;
+}
+
 /* The new score: the same operations in the same order in every kernel, so that the backward sees the bits
  * of the forward. */
 template <bool NEAR> FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair)
