@@ -135,7 +135,7 @@ def size_specs(family="sm90", **more):
              "key_bias_causal", "causal", "head_table")
     out = []
     for i, (D, Dv) in enumerate(((32, 32), (24, 40), (96, 96), (80, 80), (100, 77), (64, 128), (128, 64), (192, 128),
-                                 (192, 192), (130, 200), (256, 256), (225, 33))):
+                                 (192, 192), (130, 200), (256, 256), (225, 33), (90, 160), (20, 250))):
         for j in range(4):
             name = names[(3 * i + j) % len(names)]
             shape = dict(ODD[(i + j) % 3], window=300)
