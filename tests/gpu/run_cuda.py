@@ -25,9 +25,9 @@ from run_cudnn import libraries
 
 # Families with the storage types that they are run with, and which part of the processes they get.
 FAMILIES = {"any": (("bf16", "f16"), 5), "sm80": (("f16", "bf16"), 3), "simt": (("f32", "bf16", "f32"), 2)}
-KINDS, SHAPES = 3, 12  # kinds of a process, shapes of a kind
+KINDS, SHAPES = 3, 16  # kinds of a process, shapes of a kind
 PAIRS, ALL_PAIRS = 0xf000, 36  # kinds from here on: every pair of widths
-SANITIZED = 24  # kinds, one for each theme
+SANITIZED = 8  # processes of each family and tool, with the kinds of compare
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
          "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")
@@ -205,53 +205,42 @@ def compare(chosen):
 
 
 def sanitize(chosen):
-    """Code is compiled before, by processes without the tool; how many processes went wrong."""
+    """How many processes went wrong. Kinds are those of compare, whose code is in the folder; else the first tool has it made."""
     if not shutil.which("compute-sanitizer"):
         print("skipped: compute-sanitizer was not found")
         return 0
-    runner = Runner(chosen, chosen.seconds)
-    families = [family for family in FAMILIES if chosen.family in ("all", family)]
-    jobs = [(tool, family, first) for tools in ((None,), TOOLS) for first in range(0, SANITIZED, 3) for tool in tools
-            for family in families]
-    totals = {tool: Totals() for tool in (None, *TOOLS)}
-    errors, ended, made = collections.Counter(), collections.Counter(), threading.Event()
-    waiting = [sum(job[0] is None for job in jobs)]
+    runner, totals = Runner(chosen, chosen.seconds), {tool: Totals() for tool in TOOLS}
+    errors, summaries = collections.Counter(), collections.Counter()
 
-    def one(job):
-        tool, family, first = job
-        dtype = FAMILIES[family][0][0]
-        if tool:
-            made.wait()
-        command = test(chosen)
-        if tool:
-            command = ["compute-sanitizer", "--tool", tool, "--print-limit", "4", "--error-exitcode", "9", *command]
-        result = runner.run("%s %s %s kinds from %d" % (tool, family, dtype, first), command, environment(
-            chosen, family, dtype, first, min(3, SANITIZED - first), 2, FXA_TEST_OTHERS="none", FXA_TEST_SMALL="1",
-            FXA_TEST_SECONDS="240"), totals[tool].take)
-        if not tool:
-            with runner.lock:
-                waiting[0] -= 1
-                if not waiting[0]:
-                    made.set()
-        return job, result
+    def one(shard):
+        """By all tools, one after the other."""
+        _, family, dtype, first = shard
+        env = environment(chosen, family, dtype, first, KINDS, 2, FXA_TEST_OTHERS="none", FXA_TEST_SMALL="1", FXA_TEST_SECONDS="240")
+        out = []
+        for tool in TOOLS:
+            name = "%s %s %s kinds from %d seed %d" % (tool, family, dtype, first, chosen.seed)
+            command = ["compute-sanitizer", "--tool", tool, "--print-limit", "4", "--error-exitcode", "9", *test(chosen)]
+            out.append((tool, name, runner.run(name, command, env, totals[tool].take)))
+        return out
 
-    bad = 0
+    chosen_shards = [shard for family in FAMILIES for shard in
+                     [s for s in shards(chosen) if s[1] == family and s[3] < PAIRS][:SANITIZED]]
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(one, job) for job in jobs]):
-            (tool, family, first), result = done.result()
-            if result is None or result[0] == "ended":
-                totals[tool].left += result is None
-                totals[tool].cut += result is not None
-                continue
-            found = [int(a or b) for a, b in ERRORS.findall(result[1])]
-            errors[tool] += sum(found)
-            ended[tool] += len(found)
-            if result[0] != 0 or sum(found):
-                bad += 1
-                show_bad("%s %s kinds from %d" % (tool, family, first), *result)
+        for done in concurrent.futures.as_completed([pool.submit(one, shard) for shard in sorted(chosen_shards)]):
+            for tool, name, result in done.result():
+                if result is None or result[0] == "ended":
+                    totals[tool].left += result is None
+                    totals[tool].cut += result is not None
+                    continue
+                found = [int(a or b) for a, b in ERRORS.findall(result[1])]
+                errors[tool] += sum(found)
+                summaries[tool] += len(found)
+                if result[0] != 0 or sum(found):
+                    totals[tool].bad += 1
+                    show_bad(name, *result)
     for tool in TOOLS:
-        print("%s: %d errors in %d summaries; %s" % (tool, errors[tool], ended[tool], totals[tool].text()), flush=True)
-    return bad
+        print("%s: %d errors in %d summaries; %s" % (tool, errors[tool], summaries[tool], totals[tool].text()), flush=True)
+    return sum(total.bad for total in totals.values())
 
 
 def alone(chosen):

@@ -23,7 +23,7 @@
 static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__engine_cpu, &fxa__engine_cudnn,
                                                       &fxa__engine_ref};
 
-enum { CU_WRONG = 6 /* kinds that are wrong before a test ends */, CU_SHAPES = 12, CU_SECONDS = 60 };
+enum { CU_WRONG = 6 /* kinds that are wrong before a test ends */, CU_SHAPES = 12, CU_SECONDS = 45 };
 
 static bool cudev_lost; /* a kernel did what the device ends everything for: nothing more can be run here */
 
