@@ -17,6 +17,8 @@ CAP, WINDOW, DOCUMENTS = 20.0, 1024, 8
 SOFTCAP = "param cap : float\nscore = cap * tanh(score / cap)\n"
 ALIBI = "tensor slope : f32[1]\nscore = score - slope[h] * (q - k)\n"
 RELATIVE = "tensor table : f32[2]\nscore = score + table[h, q - k + %d]\n"
+TEMPERATURE = "tensor t : f32[1]\nscore = score * t[h]\n"
+SCATTER = "tensor table : f32[2]\nscore = score + table[h, (3 * q + 7 * k) & 255]\n"
 DENSE = "tensor bias : bf16[4]\nscore = score + bias[b, h, q, k]\n"
 SAME = "tensor document : i32[1]\nmask = k <= q && document[q] == document[k]\n"
 CAUSAL = "mask = k <= q\n"
@@ -82,6 +84,10 @@ ROWS = {
     "f16_causal": Row(CAUSAL, sizes=dict(pairs="causal", dtype=torch.float16)),
     "same_bits": Row(sizes=dict(flags=_abi.DETERMINISTIC)),
     "same_bits_causal": Row(CAUSAL, sizes=dict(pairs="causal", flags=_abi.DETERMINISTIC)),
+    "relative_same_bits": Row(RELATIVE, (), table, True, dict(flags=_abi.DETERMINISTIC)),
+    "temperature_grad": Row(TEMPERATURE, (), slopes, True),
+    "scatter_grad": Row(SCATTER, (), table, True),
+    "scatter_grad_same_bits": Row(SCATTER, (), table, True, dict(flags=_abi.DETERMINISTIC)),
 }
 USUAL = tuple(ROWS)[:8]  # at all shapes; the others at the first
 

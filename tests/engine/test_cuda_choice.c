@@ -261,18 +261,22 @@ TEST(dropout_at_moved_coordinates) {
     }
 }
 
-/* Gradients of a param through a slope: the score is gone by then in the Hopper kernel. */
-TEST(sums_beside_slopes_are_for_sm80) {
-    choice_case c;
-    fxa__cu_choice out;
-    fxa__cuda_program g;
-    fxa_error err = {.status = FXA_OK};
-    choice_start(&c, FXA_BACKWARD, choice_slopes);
-    c.p.param_grads = 1;
-    T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
-    T_INT(out.family, FXA__CU_SM80);
-    T_CHECK(g.has_slope && g.n_sums == 1 && !out.separate_dq);
-    fxa__cuda_program_free(&g);
+/* Gradients of a param through a slope: not where the Hopper kernel lacks registers for them. */
+TEST(sums_beside_slopes) {
+    for (int i = 0; i < 3; i++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, FXA_BACKWARD, choice_slopes);
+        c.p.param_grads = 1;
+        if (i == 1) c.p.flags |= FXA_DROPOUT, c.p.dropout_p = 0.5;
+        if (i == 2) c.p.d = 192;
+        T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
+        T_INT(out.family, i ? FXA__CU_SM80 : FXA__CU_SM90);
+        T_CHECK(g.has_slope && g.n_sums == 1 && !out.separate_dq);
+        fxa__cuda_program_free(&g);
+    }
 }
 
 /* Same bits: sums that have no order, in place of f32 to which pairs and diagonals add; simt where sm80 would be. */

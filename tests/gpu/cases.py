@@ -23,8 +23,8 @@ class Spec:
         self.family, self.backward, self.shape, self.splits = family, backward, shape, splits
         self.columns, self.columns_v = size_for(D), size_for(shape.get("Dv") or D)
         self.wide = max(self.columns, self.columns_v) > 128 and family == "sm90"
-        if family == "sm90" and (program in programs.NEEDS_SCORE or (
-                self.wide and "GRAD_" in programs.PROGRAMS[program])):  # see score.cuh
+        scored = program == "temperature_causal" and family == "sm90" and max(self.columns, self.columns_v) > 96
+        if scored or (self.wide and "GRAD_" in programs.PROGRAMS[program]):  # see score.cuh and cuda_support.c
             self.backward = False
         self.separate = separate or int(self.wide or family == "simt")
 

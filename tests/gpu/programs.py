@@ -319,6 +319,3 @@ PARTIALS = {
     "temperature_causal": lambda s, c: [s, (c.k % 2).double().expand_as(s)],
 }
 SCATTER = {"buckets": lambda c: _bucket(c)}
-
-# Gradients that need the score beside its gradient: not in the Hopper kernels.
-NEEDS_SCORE = ("temperature_causal",)

@@ -83,10 +83,11 @@ struct Consumer {
         for (int i = 0; i < BQ / 4 + 2; i++) entries[i] = __ldg(row + 8 * (i >> 1) - 8 + (i & 1));
     }
 
-    /* S to P in 16 bits for dV, without the pairs that are dropped; s itself becomes P times the slope. */
+    /* S to P in 16 bits for dV, without the pairs that are dropped; s itself becomes P times the slope. SCORED: what is
+     * captured gets its gradients here, where the score still is; else nobody reads dp. */
     template <bool MASKED>
-    FXA_INLINE void probabilities(float (&s)[BQ / 2], u32 (&p)[BQ / 4], int m, const u32 (&dense)[BQ / 4],
-                                  const float (&strip)[BQ / 4 + 2], u32 kept)
+    FXA_INLINE void probabilities(float (&s)[BQ / 2], const float (&dp)[BQ / 2], u32 (&p)[BQ / 4], int m,
+                                  const u32 (&dense)[BQ / 4], const float (&strip)[BQ / 4 + 2], u32 kept)
     {
         constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
         const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
@@ -100,6 +101,7 @@ struct Consumer {
 #pragma unroll
         for (int j = 0; j < BQ / 8; j++) {
             const Float2 l = load_shared_float2(lse + j * 32);
+            const Float2 d = SCORED ? load_shared_float2(sh.delta(step) + (lane & 3) * 8 + j * 32) : Float2{};
             float weight[2][2];
 #pragma unroll
             for (int x = 0; x < 2; x++) {
@@ -116,6 +118,10 @@ struct Consumer {
                     float w = exp2_fast(__fmaf_rn(value, unit, -(x ? l.y : l.x)));
                     if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w = slope = 0.f;
                     weight[r][x] = keeps(kept, i) ? w : 0.f;
+                    if (SCORED) {
+                        const float grad = !FXA_DROPOUT ? dp[i] : keeps(kept, i) ? dp[i] * a.keep_inverse : 0.f;
+                        captured.add(program, a, at.b, h, s[i], pair, w == 0.f ? 0.f : w * (grad - (x ? d.y : d.x)));
+                    }
                     s[i] = PROG_SLOPE ? times_slope(w, slope) : w;
                 }
             }
@@ -141,6 +147,7 @@ struct Consumer {
                 const int i = j * 4 + r * 2;
                 const float x = times_rest(s[i], dp[i] - d.x), y = times_rest(s[i + 1], dp[i + 1] - d.y);
                 ds[j * 2 + r] = pack16(x, y);
+                if (SCORED) continue;
                 /* Where there is no weight there is no gradient, whatever dP is. */
                 captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8, k0 + 8 * r, j * 8, 8 * r},
                              s[i] == 0.f ? 0.f : x);
@@ -211,9 +218,10 @@ struct Consumer {
         if (PROG_DIAGONAL) load_diagonal(strip, q0, k0);
         if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
         const u32 kept = FXA_DROPOUT ? kept_by_column(a, at.b, h, m * BQ, k0) : 0;
-        wgmma_wait<1>();
+        wgmma_wait<SCORED ? 0 : 1>();
         settle(s);
-        probabilities<MASKED>(s, p, m, dense, strip, kept);
+        if (SCORED) settle(dp);
+        probabilities<MASKED>(s, dp, p, m, dense, strip, kept);
         wgmma_wait<0>();
         settle(dp);
         score_gradients(s, dp, ds, m, kept);

@@ -19,6 +19,8 @@ namespace {
 constexpr int BK = 128; /* keys of a tile */
 /* Queries of a block. 128 need the registers and the shared memory of a head dimension of 64 and a plain program. */
 constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
+/* Gradients of what is captured need the score, which the slope takes the place of: they wait for dP before it. */
+constexpr bool SCORED = PROG_SLOPE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER);
 constexpr bool PLAIN = !PROG_SLOPE && !PROG_DENSE && !PROG_GRAD_DIAGONAL && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER;
 constexpr int BQ = SMALL && PLAIN && !FXA_DROPOUT ? 128 : 64;
 constexpr int STAGES = 2; /* of Q, dO and of dS */
@@ -38,7 +40,6 @@ constexpr int QWORD_BYTES = PROG_VECTOR ? BQ * 4 : 0, KWORD_BYTES = PROG_VECTOR 
 /* Named barriers. Of dQ there is one per consumer warpgroup, shared with the warp that sends. */
 enum { BAR_DS = 1, BAR_END = 2, BAR_DQ_EMPTY = 3, BAR_DQ_FULL = 5, BAR_DENSE = 7, BAR_CLEAR = 9, BAR_TURNED = 11 };
 static_assert(FXA_D <= 128 && FXA_DV <= 128, "backward_wide_sm90.cu is for the others");
-static_assert(!(PROG_SLOPE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER)), "the score is gone when its gradient is there");
 
 typedef PlaceOf<BK, BQ> Place;
 

@@ -23,7 +23,7 @@
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN)
 #define SUPPORT_ACCUMULATES (FXA_ACC_OUT | FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V)
 
-enum { CU_MOST_COLUMNS = 256, CU_MOST_GRID = 65535, CU_MOST_LENGTH = FXA__CUDA_LENGTH, CU_MOST_NARROW = 128 };
+enum { CU_MOST_COLUMNS = 256, CU_MOST_GRID = 65535, CU_MOST_LENGTH = FXA__CUDA_LENGTH, CU_MOST_NARROW = 128, CU_MOST_SCORED = 96 };
 
 #define CU_MOST_STRIDE (INT64_C(1) << 39) /* elements of 16 bits: strides of TMA are below 2^40 bytes */
 
@@ -186,11 +186,14 @@ static bool cu_is_separate(const fxa_problem *p, const fxa__cu_choice *c) {
     return p->pass == FXA_BACKWARD && (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q));
 }
 
-/* Of the Hopper backward the score is gone when its gradient is there; above 128 columns it has none of these sums. */
+/* The Hopper backward above 128 columns has none of these sums; below it has registers for those that need the score
+ * too, of 128 columns for one, but not for places of pairs or dropout beside them. */
 static bool cu_hopper_has_grads(const fxa__cu_choice *c, const fxa__cuda_program *g) {
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, sums = g->n_sums || g->has_scatter;
     if (g->has_own) return false;
-    return wide ? !sums && !g->grad_diagonal && !g->grad_dense : !(sums && g->has_slope);
+    if (wide) return !sums && !g->grad_diagonal && !g->grad_dense;
+    bool few = (c->d <= CU_MOST_SCORED && c->dv <= CU_MOST_SCORED) || g->n_sums == 1;
+    return !(sums && g->has_slope) || (few && !g->has_scatter && !c->dropout);
 }
 
 static fxa__cu_family cu_family(const fxa__cu_self *s, const fxa_problem *p, const fxa__cu_choice *c,

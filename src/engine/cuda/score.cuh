@@ -20,8 +20,8 @@
  *   PROG_GRAD_SUMS      so many sums over all pairs of (b, h): gradients of params and of tensors with an element per
  *                       head. partials() gives the terms.
  *   PROG_GRAD_SCATTER   scatter() adds the gradient of a pair to tensors by itself, in any order
- *                       Both: with PROG_SLOPE in the kernels for sm_80 and f32 only. backward_wide_sm90.cu has no
- *                       gradients of captured tensors.
+ *                       With PROG_SLOPE the latter is for sm_80 and f32. backward_wide_sm90.cu has no gradients of
+ *                       captured tensors.
  *
  *   PROG_GRAD_EXACT     tensors, by bits, whose gradients are collected in FxaExact: in any order, with the same bits
  *   PROG_GRAD_FIXED     sums along diagonals are FxaExact
