@@ -198,6 +198,8 @@ static void with_max(fxa_problem *p) { p->flags |= FXA_WANT_MAX; }
 static void with_joining(fxa_problem *p) { p->flags |= FXA_ACC_OUT; }
 static void with_wide_grads(fxa_problem *p) { p->dk.dtype = FXA_F32; }
 static void with_stable_wide_grads(fxa_problem *p) { with_wide_grads(p), p->flags |= FXA_DETERMINISTIC; }
+static void with_wide_o(fxa_problem *p) { p->o.dtype = FXA_F32; }
+static void with_other_o(fxa_problem *p) { p->o.dtype = FXA_F16; }
 static void with_wide_dout(fxa_problem *p) { p->dout.dtype = FXA_F32; }
 static void with_no_keys(fxa_problem *p) { p->sk = 0; }
 static void with_packed_adding(fxa_problem *p) {
@@ -224,6 +226,8 @@ TEST(operands_through_the_workspace) {
         {FXA_BACKWARD, with_wide_lse, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, false},
         {FXA_BACKWARD, with_wide_grads, FXA_BF16, FXA_F32, FXA__CU_SM80, true, false},
         {FXA_BACKWARD, with_stable_wide_grads, FXA_BF16, FXA_F32, FXA__CU_SIMT, true, false},
+        {FXA_BACKWARD, with_wide_o, FXA_BF16, FXA_BF16, FXA__CU_SM90, false, false},
+        {FXA_BACKWARD, with_other_o, FXA_BF16, FXA_BF16, FXA__CU_SM90, true, false},
         {FXA_BACKWARD, with_wide_dout, FXA_F32, FXA_F32, FXA__CU_SIMT, true, false},
         {FXA_FORWARD, with_no_keys, FXA_BF16, FXA_BF16, FXA__CU_SM80, false, false},
         {FXA_BACKWARD, with_no_keys, FXA_BF16, FXA_BF16, FXA__CU_SM80, false, false},
@@ -241,6 +245,7 @@ TEST(operands_through_the_workspace) {
             T_FAIL("case %zu: %s to %s by %s, staged %d, adds %d\n", i, fxa_dtype_name(out.dtype),
                    fxa_dtype_name(out.out), fxa__cu_family_name(out.family), out.staged, out.adds);
         T_INT(out.units >> FXA__CU_STAGE & 1u, out.staged);
+        T_INT(out.wide_o, cases[i].make == with_wide_o || cases[i].make == with_other_o);
     }
 }
 

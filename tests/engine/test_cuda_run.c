@@ -207,8 +207,7 @@ static void touch_operands(const bed *x, const struct FxaArgs *a) {
     static const char *const names[] = {"Q", "K", "V", "O", "dO"};
     static const fxa_slot slots[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_O, FXA_SLOT_DO};
     for (int i = 0; i < (p->pass == FXA_BACKWARD ? 5 : 4); i++) {
-        bool result = slots[i] == FXA_SLOT_O && p->pass == FXA_FORWARD;
-        int64_t size[4], bytes = (int64_t)fxa_dtype_size(result ? x->code.choice.out : x->code.choice.dtype);
+        int64_t size[4], bytes = (int64_t)fxa_dtype_size(fxa__cu_stage_type(p, slots[i]));
         fxa__cu_sizes(p, slots[i], size);
         if (size[0] * size[2] == 0) continue;
         touch(names[i], views[i]->data,

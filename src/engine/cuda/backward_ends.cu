@@ -63,7 +63,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
     float sum = 0.f;
     if (inside) {
         float x[8], y[8];
+#if FXA_O_F32 /* whatever the other operands are */
+        const float *o = (const float *)a.o.data + at.b * a.o.b + h * a.o.h + (rows.first + at.q) * a.o.s;
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] = lane * 8 + j < a.dv ? o[lane * 8 + j] : 0.f;
+#else
         load8(a.o, at.b, h, rows.first + at.q, lane * 8, a.dv, x);
+#endif
         load8(a.grad_o, at.b, h, rows.first + at.q, lane * 8, a.dv, y);
 #pragma unroll
         for (int j = 0; j < 8; j++) sum = __fmaf_rn(x[j], y[j], sum);

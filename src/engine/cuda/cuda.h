@@ -47,6 +47,7 @@ typedef struct fxa__cu_choice {
     int32_t d, dv;   /* compiled: 32, 64, 96, 128, 192, 256 */
     fxa_dtype dtype; /* that kernels read Q, K, V, dO in; */
     fxa_dtype out;   /* and write O and gradients in: that, or f32 */
+    bool wide_o;     /* backward: O is f32 all the same */
     uint32_t units;  /* by bits: those that the problem needs */
     bool spans, dropout, paged, aligned, fast_math, separate_dq, plain;
     int32_t row_tiles; /* decode */
@@ -214,6 +215,8 @@ uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choic
 /* cuda_stage.c: whether an operand goes through the workspace; any of them. */
 bool fxa__cu_stage_is_needed(const fxa_problem *p, fxa_slot slot);
 bool fxa__cu_stage_is_any(const fxa_problem *p);
+/* The type that kernels have an operand in. */
+fxa_dtype fxa__cu_stage_type(const fxa_problem *p, fxa_slot slot);
 
 /* cuda_tables.c: fxa__engine.prepare, for plans on a device. */
 void fxa__cu_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers);

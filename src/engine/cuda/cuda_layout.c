@@ -259,12 +259,11 @@ static void layout_spare(layout *l) {
         fxa_slot slot = fxa__cu_spare_slot(i);
         bool nobody = p->pass == FXA_BACKWARD && ((slot == FXA_SLOT_DK && !(p->flags & FXA_GRAD_K)) ||
                                                   (slot == FXA_SLOT_DV && !(p->flags & FXA_GRAD_V)));
-        bool result = slot == FXA_SLOT_O ? p->pass == FXA_FORWARD : slot >= FXA_SLOT_DQ && slot <= FXA_SLOT_DV;
         int64_t size[4];
         if (!nobody && !layout_is_staged(l, slot)) continue;
         fxa__cu_sizes(p, slot, size);
         l->out->spare[i] = layout_take(l, size[0] * size[1], size[2], fxa__round_up(size[3], 8),
-                                       fxa_dtype_size(result ? l->choice->out : l->choice->dtype));
+                                       fxa_dtype_size(fxa__cu_stage_type(p, slot)));
     }
     if (fxa__cu_pages_are_fetched(p)) {
         l->out->users.end = layout_take(l, p->n_pages, 1, 1, sizeof(int32_t));

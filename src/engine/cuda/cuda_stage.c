@@ -56,14 +56,21 @@ static bool stage_is_result(const fxa_problem *p, int i) {
     return i == STAGE_O ? p->pass == FXA_FORWARD : i >= STAGE_DQ;
 }
 
+fxa_dtype fxa__cu_stage_type(const fxa_problem *p, fxa_slot slot) {
+    int i = fxa__cu_spare(slot);
+    fxa_dtype type = fxa__cu_dtype_in(p);
+    if (stage_is_result(p, i)) return fxa__cu_dtype_out(p);
+    return i == STAGE_O && p->o.dtype != (uint32_t)type ? FXA_F32 : type; /* backward reads it before all else */
+}
+
 static bool stage_row_is_needed(const fxa_problem *p, int i) {
     int64_t d;
     const fxa_operand *t = fxa__row_operand(p, (fxa_slot)stage_rows[i].slot, &d);
     bool result = stage_is_result(p, i);
     if (!stage_is_used(p, i)) return false;
     if (stage_rows[i].keys && fxa__cu_pages_are_fetched(p)) return true;
-    return t->dtype != (uint32_t)(result ? fxa__cu_dtype_out(p) : fxa__cu_dtype_in(p)) ||
-           (t->stride[3] != 1 && d > 1) || (result && (p->flags & stage_rows[i].added));
+    return t->dtype != (uint32_t)fxa__cu_stage_type(p, (fxa_slot)stage_rows[i].slot) || (t->stride[3] != 1 && d > 1) ||
+           (result && (p->flags & stage_rows[i].added));
 }
 
 static bool stage_is_apart(const fxa_operand *t) { return t->dtype != FXA_F32 || t->stride[1] != 1; }
@@ -122,7 +129,7 @@ static struct FxaStage stage_operand(const fxa__cu_call *c, int i) {
     const fxa_operand *t = fxa__row_operand(p, slot, &d);
     fxa__cu_tensor given = fxa__cu_tensor_given(c, slot), here = fxa__cu_tensor_of(c, slot);
     bool result = stage_is_result(p, i), paged = stage_rows[i].keys && (p->flags & FXA_PAGED);
-    uint32_t type = (uint32_t)(result ? c->code->choice.out : c->code->choice.dtype);
+    uint32_t type = (uint32_t)fxa__cu_stage_type(p, slot);
     struct FxaStageArray theirs = stage_array(&given.view, t->stride[3], t->dtype);
     struct FxaStageArray ours = stage_array(&here.view, 1, type);
     int rows = stage_rows[i].keys ? FXA_STAGE_KEYS : FXA_STAGE_QUERIES;

@@ -128,7 +128,9 @@ fxa_dtype fxa__cu_dtype_in(const fxa_problem *p) {
     cu_operand operands[CU_OPERANDS];
     size_t n = cu_operands(p, operands);
     bool same = p->q.dtype == FXA_F16 || p->q.dtype == FXA_BF16;
-    for (size_t i = 0; i < n; i++) same = same && (operands[i].result || operands[i].operand->dtype == p->q.dtype);
+    for (size_t i = 0; i < n; i++)
+        same =
+            same && (operands[i].slot == FXA_SLOT_O || operands[i].result || operands[i].operand->dtype == p->q.dtype);
     return same ? (fxa_dtype)p->q.dtype : FXA_F32;
 }
 
@@ -321,6 +323,7 @@ fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__
     FXA_TRY(cu_check_table(in, err));
     out->dtype = fxa__cu_dtype_in(in);
     out->out = fxa__cu_dtype_out(in);
+    out->wide_o = in->pass == FXA_BACKWARD && out->dtype != FXA_F32 && fxa__cu_stage_type(in, FXA_SLOT_O) == FXA_F32;
     out->maximum = in->pass == FXA_FORWARD && (in->flags & FXA_WANT_MAX);
     out->d = cu_columns(in->d);
     out->dv = cu_columns(in->dv);

@@ -28,6 +28,9 @@
 #ifndef FXA_OUT_F32
 #define FXA_OUT_F32 0 /* 1: O and gradients are f32, whatever the operands are; not on Hopper */
 #endif
+#ifndef FXA_O_F32
+#define FXA_O_F32 0 /* 1: the backward reads an O of f32, whatever the other operands are */
+#endif
 #ifndef FXA_WANT_MAX
 #define FXA_WANT_MAX 0 /* 1: the largest new score of rows is written; not on Hopper */
 #endif
