@@ -264,18 +264,21 @@ static void kinds_resize(conf_case *c, const kinds_kind *k, const attn_shape *s,
     c->captures[0].grad_dtype = (uint32_t)c->dtensor[0].dtype;
 }
 
-/* What values are like: as they come, small, large (few keys have all the weight), or with a row of Q that is NaN. */
-enum { KINDS_PLAIN, KINDS_SMALL, KINDS_LARGE, KINDS_NAN };
+/* What values are like: as they come, small, large (few keys have all the weight), with a row of Q that
+ * is NaN; or the scale is another. */
+enum { KINDS_PLAIN, KINDS_SMALL, KINDS_LARGE, KINDS_NAN, KINDS_TURNED /* a scale below 0 */, KINDS_ZERO /* of 0 */ };
 
 static int kinds_revalue(conf_case *c, uint64_t *rng) {
-    static const int by_chance[] = {0, 0, 0, 0,           0,           0,           0,           0,
-                                    0, 0, 0, KINDS_SMALL, KINDS_SMALL, KINDS_LARGE, KINDS_LARGE, KINDS_NAN};
-    static const double factor[] = {1, 0.01, 6, 1};
+    static const int by_chance[16] = {KINDS_SMALL, KINDS_LARGE, KINDS_LARGE, KINDS_NAN, KINDS_TURNED, KINDS_ZERO};
+    static const double factor[] = {1, 0.01, 6, 1, 1, 1};
     attn_tensor *t = &c->base.data.t[FXA_SLOT_Q];
     const oracle *x = &c->base.x;
     double *dense = c->base.dense[FXA_SLOT_Q];
     int which = by_chance[attn_int(rng, 0, 15)];
     int64_t at[4], row = attn_int(rng, 0, x->sq - 1);
+    if (which == KINDS_TURNED) c->base.x.scale = -c->base.x.scale;
+    if (which == KINDS_ZERO) c->base.x.scale = 0;
+    if (which >= KINDS_TURNED) return which;
     if (t->style == ATTN_EXPANDED || which == KINDS_PLAIN) return KINDS_PLAIN;
     for (int64_t b = 0; b < x->b; b++)
         for (int64_t s = 0; s < x->q_len[b] && attn_case_at(&c->base, FXA_SLOT_Q, b, s, at); s++)

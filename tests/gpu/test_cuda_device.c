@@ -143,6 +143,7 @@ static void cudev_tags(const conf_case *c, const kinds_kind *k, int values, char
     cudev_tag(out, room, values == KINDS_SMALL, "values-small"),
         cudev_tag(out, room, values == KINDS_LARGE, "values-large");
     cudev_tag(out, room, values == KINDS_NAN, "values-nan");
+    cudev_tag(out, room, values == KINDS_TURNED, "scale<0"), cudev_tag(out, room, values == KINDS_ZERO, "scale=0");
 }
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
@@ -223,7 +224,8 @@ static bool cudev_one(fxa_context *ctx, const kinds_kind *k, int i, conf_frame *
     printf("running 0x%" PRIx64 ".%d\n", k->start, i);
     (void)fflush(stdout);
     alarm(f->seconds);
-    f->forward_alone = values == KINDS_NAN; /* a weight of 0 times NaN is NaN in kernels: docs/numerics.md */
+    if (values >= KINDS_TURNED) f->others &= 1u; /* cudnn says at the run that it does not */
+    f->forward_alone = values == KINDS_NAN;      /* a weight of 0 times NaN is NaN in kernels: docs/numerics.md */
     ok = ok && frame_passes(f, &c);
     alarm(f->seconds);
     if (ok && f->state[1] == FRAME_RIGHT) ok = cudev_repeats(&c, f->engine, &promised);
