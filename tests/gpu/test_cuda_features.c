@@ -179,7 +179,7 @@ TEST(by_the_cpu_engine) {
                                   &dropped, &dropped_packed, &turned,       &turned_wide};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};
-        feature_run(all[i], &f, 2);
+        feature_run(all[i], &f, 1);
         T_CHECK(f.refused[0] + f.refused[1] == 0);
     }
 }

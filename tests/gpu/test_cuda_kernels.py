@@ -68,6 +68,13 @@ def jobs(full):
             (("forward_sm90", 128), ("decode_sm90", 64), ("forward_sm80", 96), ("forward_simt", 32))]
     out += [("forward_sm80", "89", "causal", 96, 96, 0, {"FXA_ALIGNED": 0, "FXA_DROPOUT": 1}),
             ("backward_sm80", "89", "causal", 256, 256, 0, {"FXA_ALIGNED": 0, "FXA_DROPOUT": 1})]
+    out += [(kernel, arch, "causal", d, d, 0, more) for kernel, arch, d, more in (
+        ("forward_sm80", "89", 96, {"FXA_OUT_F32": 1, "FXA_WANT_MAX": 1}),
+        ("backward_sm80", "90a", 128, {"FXA_OUT_F32": 1, "FXA_DROPOUT": 2}),
+        ("forward_simt", "100", 64, {"FXA_OUT_F32": 1, "FXA_WANT_MAX": 1, "FXA_DROPOUT": 2}),
+        ("backward_ends", "80", 64, {"FXA_OUT_F32": 1, "FXA_O_F32": 1}), ("stage", "80", 64, {"FXA_SPANS": 1}),
+        ("forward_sm90", "90a", 128, {"FXA_DROPOUT": 2}), ("backward_sm90", "90a", 128, {"FXA_DROPOUT": 2}),
+        ("dq_sm90", "90a", 128, {"FXA_DROPOUT": 2}), ("backward_wide_sm90", "90a", 256, {"FXA_DROPOUT": 2}))]
     return [job for job in dict.fromkeys((k, a, n, d, v, f, tuple(m.items())) for k, a, n, d, v, f, m in out)
             if takes(job[0], job[2], job[3], job[4])]
 
