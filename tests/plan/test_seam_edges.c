@@ -153,12 +153,22 @@ static fxa_status edge_refuse(void *self, const fxa__problem *p, void **code, si
     return fxa__fail(err, FXA_E_ENGINE, "the assembler is not there");
 }
 
+/* Another engine does, unless one is named; where all break, what broke first is said, if somebody reads it. */
 TEST(a_compiler_that_fails_with_nobody_to_read_why) {
     plan_rig r;
     fxa_plan *plan = NULL;
+    fxa_error err;
     T_REQUIRE(seam_start(&r));
     seam_first.compile = edge_refuse;
+    T_STR(seam_engine(&r, &err), "second");
+    r.t.problem.engine = "first";
     T_INT(fxa_plan_create(r.ctx, &r.t.problem, &plan, NULL), FXA_E_ENGINE);
+    r.t.problem.engine = NULL;
+    fxa_cache_clear(r.ctx);
+    seam_second.compile = edge_refuse;
+    T_INT(fxa_plan_create(r.ctx, &r.t.problem, &plan, NULL), FXA_E_ENGINE);
+    T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_ENGINE);
+    T_HAS(err.text, "the assembler is not there");
     T_CHECK(!plan);
     seam_end(&r);
 }
