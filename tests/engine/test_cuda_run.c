@@ -548,6 +548,27 @@ TEST(workspace_of_fixed_gradients) {
     }
 }
 
+/* A row of floats for each key tile while there are few of them; a million of rows and keys want no more than a row. */
+TEST(workspace_of_long_diagonals) {
+    for (int64_t sk = 500; sk < 2000000; sk *= 2000) {
+        fxa_program *program;
+        fxa_problem p = bed_problem(FXA_BACKWARD, "tensor t : f32[1]\nscore = score + t[q - k]", &program);
+        fxa_capture t = {.size = {64}, .grad = 1};
+        fxa_error err;
+        bed x;
+        p.captures = &t, p.n_captures = 1, p.sq = p.sk = sk;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        T_OK(bed_run(&x, &err));
+        touch_check(&x);
+        const struct FxaDiagonalGrad *g = &watch.launch[watch.launches - 3].a.grad_diagonal;
+        T_CHECK(g->data && (sk == 500 ? g->n == g->size && g->zero_step == 128 : g->n == 0 && g->zero_step == 0));
+        T_INT(g->h, sk == 500 ? 4 * (512 + 128) : 2 * sk);
+        T_CHECK(x.workspace < (uint64_t)sk * 16 * 1500);
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
 /* A table of more elements than there is memory is counted as such. */
 TEST(tables_beyond_all_memory) {
     fxa_program *program;

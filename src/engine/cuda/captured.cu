@@ -121,13 +121,6 @@ FXA_INLINE double grad_load(const GradTensor &t, long long at)
     return (double)x;
 }
 
-/* To 24 bits, odd where it is not exact: what is rounded again, to fewer, is rounded as if it were once. */
-FXA_INLINE float round_to_odd(double x)
-{
-    const float y = __double2float_rz(x);
-    return (double)y == x ? y : __int_as_float(__float_as_int(y) | 1);
-}
-
 FXA_INLINE void grad_store(const GradTensor &t, long long at, double x)
 {
     u16 word;

@@ -60,9 +60,9 @@ void fxa__cu_captured_args(fxa__cu_call *c) {
     const fxa_problem *p = &c->p->in;
     const fxa__cuda_program *program = &c->code->program;
     const struct FxaShape *shape = &c->code->unit[FXA__CU_BACKWARD].shape;
-    int64_t row = g->sum_rows * program->n_sums, part = (int64_t)g->tiles * g->part_size;
+    int64_t row = g->sum_rows * program->n_sums, part = (int64_t)g->part_rows * g->part_size;
     if (program->n_sums) c->a.sums = (struct FxaSums){g->sums, p->hq * row, row};
-    if (program->grad_diagonal && program->fixed)
+    if (program->grad_diagonal && g->one_row)
         c->a.grad_diagonal =
             (struct FxaDiagonalGrad){g->parts, p->hq * g->part_size, g->part_size, 0, (int)p->sk - 1, 0, g->part_size};
     else if (program->grad_diagonal)
@@ -128,7 +128,7 @@ static fxa_status captured_diagonal(fxa__cu_call *c) {
     const fxa_problem *p = &c->p->in;
     if (!program->grad_diagonal) return FXA_OK;
     int tensor = program->program->nodes[program->diagonal].imm;
-    int tiles = program->fixed ? 1 : c->at.grads.tiles;
+    int tiles = c->at.grads.part_rows;
     int size = (int)(p->sq + p->sk - 1), zero = (int)p->sk - 1;
     void *params[] = {&c->a, &tensor, &tiles, &size, &zero};
     return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TO_DIAGONAL,

@@ -8,7 +8,12 @@
 
 #include "../../base/carve.h"
 
-enum { LAYOUT_PAD = 128, LAYOUT_SPLITS = 64, LAYOUT_SPLIT_TILES = 4 };
+enum {
+    LAYOUT_PAD = 128,
+    LAYOUT_PARTS = 32 /* rows of diagonals, by key tiles */,
+    LAYOUT_SPLITS = 64,
+    LAYOUT_SPLIT_TILES = 4
+};
 
 /* ---- Tiles ------------------------------------------------------------------------------------------------------- */
 
@@ -205,11 +210,12 @@ static void layout_captured(layout *l) {
     if (l->g->n_sums) g->sums = layout_take(l, heads, g->sum_rows, l->g->n_sums, sizeof(float));
     if (l->g->n_sums) g->totals = layout_take(l, heads, l->g->n_sums, 1, sizeof(double));
     if (l->g->n_sums) g->params = layout_take(l, l->g->n_sums, 1, 1, sizeof(struct FxaExact));
-    g->part_size = (int32_t)(l->g->fixed ? l->p->sq + l->p->sk : fxa__round_up(l->p->sq, LAYOUT_PAD) + LAYOUT_PAD);
-    if (l->g->grad_diagonal && l->g->fixed)
-        g->parts = layout_take(l, heads, g->part_size, 1, sizeof(struct FxaExact));
-    else if (l->g->grad_diagonal)
-        g->parts = layout_take(l, heads, g->tiles, g->part_size, sizeof(float));
+    g->one_row = l->g->fixed || g->tiles > LAYOUT_PARTS;
+    g->part_rows = g->one_row ? 1 : g->tiles;
+    g->part_size = (int32_t)(g->one_row ? l->p->sq + l->p->sk : fxa__round_up(l->p->sq, LAYOUT_PAD) + LAYOUT_PAD);
+    if (l->g->grad_diagonal)
+        g->parts =
+            layout_take(l, heads, g->part_rows, g->part_size, l->g->fixed ? sizeof(struct FxaExact) : sizeof(float));
     g->pitch = fxa__round_up(l->p->sk, 8);
     int32_t dense = l->g->grad_dense ? l->g->program->nodes[l->g->dense].imm : -1;
     if (dense >= 0 && !fxa__cu_dense_is_direct(l->choice, l->g, l->p))

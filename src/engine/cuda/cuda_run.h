@@ -42,8 +42,10 @@ typedef struct fxa__cu_grads {
     int64_t sum_rows;
     double *totals;          /* [b, h, n_sums] */
     struct FxaExact *params; /* [n_sums] */
-    void *parts; /* [b, h, tiles, part_size]: along diagonals, a row for each key tile; fixed: FxaExact, one row */
-    int32_t tiles, part_size;
+    void *parts; /* [b, h, part_rows, part_size]: along diagonals, a row for each key tile, or of sq + sk for all of
+                    them where there are many or the order must not show; then FxaExact, else f32 */
+    int32_t tiles, part_rows, part_size;
+    bool one_row;
     uint16_t *dense; /* [b, h, q, pitch]: of pairs */
     int64_t pitch;
     float *tensor[FXA_CUDA_TENSORS]; /* dense, in f32 or FxaExact */

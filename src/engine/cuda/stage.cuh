@@ -6,7 +6,7 @@
 #ifndef FXA_CUDA_STAGE_CUH
 #define FXA_CUDA_STAGE_CUH
 
-#include "spans.cuh"
+#include "storage.cuh"
 
 namespace {
 
@@ -64,15 +64,15 @@ FXA_INLINE void stage_store(const FxaStageArray &t, long long at, double x)
     case STAGE_F64: ((double *)t.data)[at] = x; break;
     case STAGE_F32: ((float *)t.data)[at] = (float)x; break;
     case STAGE_F16:
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(word) : "f"((float)x));
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(word) : "f"(round_to_odd(x)));
         ((u16 *)t.data)[at] = word;
         break;
     case STAGE_BF16:
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(word) : "f"((float)x));
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(word) : "f"(round_to_odd(x)));
         ((u16 *)t.data)[at] = word;
         break;
-    case STAGE_E4M3: ((u8 *)t.data)[at] = to_byte((float)x, 3, 7, 0x1p-6f, 448.f, 0x7e, 0x7f); break;
-    default: ((u8 *)t.data)[at] = to_byte((float)x, 2, 15, 0x1p-14f, 57344.f, 0x7b, 0x7e); break;
+    case STAGE_E4M3: ((u8 *)t.data)[at] = to_byte(round_to_odd(x), 3, 7, 0x1p-6f, 448.f, 0x7e, 0x7f); break;
+    default: ((u8 *)t.data)[at] = to_byte(round_to_odd(x), 2, 15, 0x1p-14f, 57344.f, 0x7b, 0x7e); break;
     }
 }
 

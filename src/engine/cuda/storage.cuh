@@ -18,6 +18,13 @@ typedef float Stored;
 typedef u16 Stored;
 #endif
 
+/* To 24 bits, odd where it is not exact: what is rounded again, to fewer, is rounded as if it were once. */
+FXA_INLINE float round_to_odd(double x)
+{
+    const float y = __double2float_rz(x);
+    return (double)y == x ? y : __int_as_float(__float_as_int(y) | 1);
+}
+
 FXA_INLINE float from_stored(Stored x)
 {
 #if FXA_F32
