@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A driver that only writes down what it is asked for, a problem of the cuda engine with its run on it, and what a run
+ * may touch of the workspace: for test_cuda_run.c and test_cuda_run_grads.c. No pointer here leads anywhere.
+ */
+#ifndef FXA_TESTS_CUDA_RUN_RIG_H
+#define FXA_TESTS_CUDA_RUN_RIG_H
+
+#include "engine/cuda/cuda_run.h"
+#include "base/num.h"
+#include "plan/plan.h"
+#include "problem/problem_private.h"
+#include "support/own_context.h"
+#include "t.h"
+
+#include <pthread.h>
+
+enum { WATCH_LAUNCHES = 32, WATCH_MODULE = 8 };
+#define WATCH_WORKSPACE ((uintptr_t)1 << 44)
+
+typedef struct watched {
+    fxa__cu_unit unit;
+    int function;
+    int64_t grid[3];
+    unsigned threads;
+    struct FxaArgs a;         /* of kernels that have them */
+    fxa__cu_cut cut;          /* of fxa_tile_lists */
+    struct FxaStage stage[2]; /* of stage.cu */
+} watched;
+
+static struct {
+    watched launch[WATCH_LAUNCHES];
+    int launches, fills, maps, pushed, fail_at, calls;
+    uintptr_t filled;
+    size_t filled_words;
+    uint64_t map_size[16][4], map_stride[16][3], map_data[16];
+    uint32_t map_rows[16];
+} watch;
+
+static int watch_call(void) { return ++watch.calls == watch.fail_at ? 999 : 0; }
+static int watch_push(void *context) { return (void)context, watch.pushed++, 0; }
+static int watch_pop(void **context) { return *context = NULL, watch.pushed--, 0; }
+static int watch_error(int status, const char **text) { return (void)status, *text = "watched", 0; }
+static int watch_fill(uintptr_t to, unsigned value, size_t words, void *stream) {
+    (void)stream;
+    T_INT(value, 0);
+    if (watch.fills++ == 0) watch.filled = to, watch.filled_words = words;
+    return watch_call();
+}
+
+static int watch_map(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size, const uint64_t *stride,
+                     const uint32_t *box, const uint32_t *step, int interleave, int swizzle, int promotion, int fill) {
+    T_CHECK((uintptr_t)map % 64 == 0 && rank == 4 && box[0] == 64 && step[1] == 1 && !interleave && swizzle == 3);
+    T_CHECK((type == 6 || type == 9) && promotion == 3 && !fill && data % 16 == 0);
+    for (int i = 0; i < 3; i++) T_CHECK(stride[i] && stride[i] % 16 == 0);
+    int n = watch.maps++ % 16;
+    memcpy(watch.map_size[n], size, sizeof watch.map_size[n]);
+    memcpy(watch.map_stride[n], stride, sizeof watch.map_stride[n]);
+    watch.map_data[n] = data, watch.map_rows[n] = box[1];
+    return watch_call();
+}
+
+/* Units whose kernels begin with FxaArgs, or with maps before them. */
+static const struct FxaArgs *watch_args(const watched *w, bool maps, void **params) {
+    bool plain =
+        (w->unit == FXA__CU_PAGES && (w->function == FXA__CU_PAGES_ROOM || w->function == FXA__CU_PAGES_SORT)) ||
+        (w->unit == FXA__CU_LISTS && w->function == FXA__CU_VECTOR) ||
+        (w->unit == FXA__CU_CAPTURED &&
+         (w->function == FXA__CU_TOTALS || w->function == FXA__CU_STORE || w->function == FXA__CU_TO_PARAMS));
+    return plain ? NULL : params[maps];
+}
+
+static const fxa__cu_code *watch_code;
+
+static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned b_y,
+                        unsigned b_z, unsigned shared, void *stream, void **params, void **extra) {
+    watched *w = &watch.launch[watch.launches++ % WATCH_LAUNCHES];
+    uintptr_t id = (uintptr_t)function - 1;
+    (void)shared, (void)stream, (void)extra;
+    memset(w, 0, sizeof *w);
+    w->unit = (fxa__cu_unit)(id / WATCH_MODULE), w->function = (int)(id % WATCH_MODULE);
+    w->grid[0] = x, w->grid[1] = y, w->grid[2] = z, w->threads = threads;
+    T_CHECK(function && x && y && z && y <= 65535 && z <= 65535 && threads && b_y == 1 && b_z == 1);
+    const struct FxaArgs *a = watch_args(w, watch_code->unit[w->unit].shape.store_rows, params);
+    if (a) w->a = *a;
+    if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_TILES) memcpy(&w->cut, params[1], sizeof w->cut);
+    if (w->unit == FXA__CU_PAGES && (w->function == FXA__CU_PAGES_FETCH || w->function == FXA__CU_PAGES_STORE))
+        memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
+    if (w->unit == FXA__CU_STAGE) memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
+    if (w->unit == FXA__CU_STAGE && w->function == FXA__CU_JOIN) memcpy(&w->stage[1], params[2], sizeof w->stage[1]);
+    return watch_call();
+}
+
+static bool watch_is(int i, fxa__cu_unit unit, int function) {
+    return i < watch.launches && watch.launch[i].unit == unit && watch.launch[i].function == function;
+}
+
+/* ---- A problem and its run --------------------------------------------------------------------------------------- */
+
+typedef struct bed {
+    fxa__cu_self self;
+    fxa__cu_code code;
+    fxa__problem *p;
+    fxa__bind bind;
+    fxa_view tensors[4], dtensors[4];
+    double params[4];
+    uint64_t workspace;
+} bed;
+
+static void *bed_place(int i) { return (void *)(uintptr_t)((uint64_t)(i + 1) << 36); }
+
+static void bed_bind(bed *x) {
+    const fxa_problem *p = &x->p->in;
+    static const fxa_slot forward[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_O, FXA_SLOT_LSE};
+    static const fxa_slot backward[] = {FXA_SLOT_DO, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
+    for (int i = 0; i < 5; i++) x->bind.slot[forward[i]] = bed_place((int)forward[i]);
+    for (int i = 0; i < 4; i++) x->bind.slot[backward[i]] = bed_place((int)backward[i]);
+    if (p->flags & FXA_WANT_MAX) x->bind.slot[FXA_SLOT_MAX_ROW] = bed_place(FXA_SLOT_MAX_ROW);
+    if (p->flags & FXA_PADDING) x->bind.slot[FXA_SLOT_LEN_K] = bed_place(FXA_SLOT_LEN_K);
+    if (p->flags & FXA_VARLEN) x->bind.slot[FXA_SLOT_CU_Q] = bed_place(FXA_SLOT_CU_Q);
+    if (p->flags & FXA_VARLEN) x->bind.slot[FXA_SLOT_CU_K] = bed_place(FXA_SLOT_CU_K);
+    if (p->flags & FXA_PAGED) x->bind.slot[FXA_SLOT_PAGES] = bed_place(FXA_SLOT_PAGES);
+    if (p->flags & FXA_SINK) x->bind.slot[FXA_SLOT_SINK] = bed_place(FXA_SLOT_SINK);
+    if (p->flags & FXA_GRAD_SINK) x->bind.slot[FXA_SLOT_DSINK] = bed_place(FXA_SLOT_DSINK);
+    for (size_t i = 0; i < p->n_captures; i++) {
+        x->tensors[i] = fxa__capture_view(x->p->program, p->captures, i, bed_place(40 + (int)i));
+        x->dtensors[i] =
+            fxa__capture_grad_view(x->p->program, p->captures, i, p->captures[i].grad ? bed_place(50 + (int)i) : NULL);
+    }
+    for (int i = 0; i < 4; i++) x->params[i] = 2 + i;
+    x->bind.scale = 0.125, x->bind.params = x->params, x->bind.seed = UINT64_C(0x0123456789abcdef);
+    x->bind.tensors = x->tensors, x->bind.dtensors = x->dtensors, x->bind.dparams = bed_place(60);
+}
+
+/* False: refused. */
+static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_error *err) {
+    memset(x, 0, sizeof *x);
+    x->self.arch = 90, x->self.processors = x->self.gpu.processors = 132, x->self.forced = forced;
+    fxa__cuda *driver = &x->self.gpu.driver;
+    driver->launch = watch_launch, driver->fill = watch_fill, driver->tensor_map = watch_map;
+    driver->context_push = watch_push, driver->context_pop = watch_pop, driver->error_string = watch_error;
+    if (fxa__problem_create(fxa__context_host(ctx), problem, &x->p, err) != FXA_OK) {
+        T_FAIL("%s\n", err->text);
+        return false;
+    }
+    fxa_status status = fxa__cu_choose(&x->self, x->p, &x->code.choice, &x->code.program, err);
+    if (status != FXA_OK) return false;
+    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
+        if (!(x->code.choice.units >> unit & 1)) continue;
+        x->code.unit[unit].shape = fxa__cu_shape(&x->code.choice, &x->code.program, (fxa__cu_unit)unit);
+        for (int i = 0; i < 6; i++) x->code.unit[unit].function[i] = (void *)(uintptr_t)(unit * WATCH_MODULE + i + 1);
+    }
+    bed_bind(x);
+    x->workspace = fxa__cu_workspace(&x->self, &x->code.choice, &x->code.program, x->p);
+    x->bind.workspace = (void *)WATCH_WORKSPACE, x->bind.workspace_size = (size_t)x->workspace;
+    return true;
+}
+
+static void bed_close(bed *x) {
+    fxa__cuda_program_free(&x->code.program);
+    fxa__problem_release(x->p);
+}
+
+static fxa_status bed_run(bed *x, fxa_error *err) {
+    memset(&watch, 0, sizeof watch);
+    watch_code = &x->code;
+    fxa_status status = fxa__cu_run(&x->self, &x->code, x->p, &x->bind, err);
+    T_INT(watch.pushed, 0);
+    return status;
+}
+
+/* ---- What is touched --------------------------------------------------------------------------------------------- */
+
+typedef struct touched {
+    const char *name;
+    uintptr_t at;
+    uint64_t bytes;
+} touched;
+
+static touched touch_list[40];
+static int touch_count;
+
+/* A piece of the workspace that kernels read or write; pieces of other memory do not count, the same piece once. */
+static void touch(const char *name, const void *at, int64_t bytes) {
+    uintptr_t first = (uintptr_t)at;
+    if (first < WATCH_WORKSPACE || first >= WATCH_WORKSPACE << 1) return;
+    for (int i = 0; i < touch_count; i++)
+        if (strcmp(touch_list[i].name, name) == 0 && touch_list[i].at == first) return;
+    if (touch_count < 40) touch_list[touch_count++] = (touched){name, first, (uint64_t)bytes};
+}
+
+static void touch_vector(const char *name, const struct FxaVector *v, const fxa_problem *p, int64_t length) {
+    int64_t pitch = (length + 127) / 128 * 128 + 128, rows = (v->b ? p->b : 1) * (v->h ? p->hq : 1);
+    touch(name, v->data, 4 * rows * pitch);
+    touch(name, v->ranges, 8 * rows * (pitch / 64));
+}
+
+/* Packed tensors have no batch stride: their rows are counted from the first entry's, wherever they lie. */
+static void touch_packed(const struct FxaArgs *a, bool paged) {
+    const struct FxaView *views[] = {&a->q, &a->o, &a->grad_o, &a->grad_q, &a->k, &a->v, &a->grad_k, &a->grad_v};
+    for (int i = 0; i < (paged ? 4 : 8); i++) T_INT(views[i]->b, 0);
+    T_INT(a->lse_b, 0);
+}
+
+/* Those that lie in the workspace: whole. */
+static void touch_operands(const bed *x, const struct FxaArgs *a) {
+    const fxa_problem *p = &x->p->in;
+    const struct FxaView *views[] = {&a->q, &a->k, &a->v, &a->o, &a->grad_o};
+    static const char *const names[] = {"Q", "K", "V", "O", "dO"};
+    static const fxa_slot slots[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_O, FXA_SLOT_DO};
+    for (int i = 0; i < (p->pass == FXA_BACKWARD ? 5 : 4); i++) {
+        int64_t size[4], bytes = (int64_t)fxa_dtype_size(fxa__cu_stage_type(p, slots[i]));
+        fxa__cu_sizes(p, slots[i], size);
+        if (size[0] * size[2] == 0) continue;
+        touch(names[i], views[i]->data,
+              bytes * ((size[0] - 1) * views[i]->b + (size[1] - 1) * views[i]->h + size[2] * views[i]->s));
+    }
+}
+
+/* Copies go from one kind of memory to the other, and in the workspace they are where the kernels look. */
+static void touch_stage(const watched *w) {
+    for (int i = 0; i < 1 + (w->function == FXA__CU_JOIN); i++) {
+        const struct FxaStage *s = &w->stage[i];
+        bool to = (uintptr_t)s->to.data >= WATCH_WORKSPACE, from = (uintptr_t)s->from.data >= WATCH_WORKSPACE;
+        T_CHECK(s->to.data && s->from.data && to != from);
+    }
+}
+
+/* As kernel_args.cuh and docs/cuda-kernels.md say. */
+static void touch_args(const bed *x, const struct FxaArgs *a) {
+    const fxa_problem *p = &x->p->in;
+    bool packed = p->flags & FXA_VARLEN;
+    if (packed) touch_packed(a, p->flags & FXA_PAGED);
+    int64_t rows = (int64_t)a->heads * a->pad_rows, b = a->list.b_rows ? p->b : 1, h = a->list.h_rows ? p->hq : 1;
+    int64_t list_rows = a->list.h_rows ? a->list.h_rows : a->list.b_rows / h;
+    touch("lse2", a->lse2, 4 * rows);
+    touch("delta", a->delta, 4 * rows);
+    touch("sum", a->grad_q_sum, 4 * rows * x->code.choice.d);
+    touch("next", a->next_tile, 4);
+    if (a->tiles && x->code.choice.family == FXA__CU_SM90) touch("redo", a->redo, 4 * (int64_t)a->tiles);
+    if (list_rows) touch("items", a->list.items, 4 * b * h * list_rows * a->list.pitch);
+    if (list_rows) touch("counts", a->list.counts, 8 * b * h * list_rows);
+    if (x->code.choice.units >> FXA__CU_DECODE & 1) {
+        int64_t tile = 8 * (int64_t)x->code.choice.row_tiles, groups = (a->group * p->sq + tile - 1) / tile;
+        int64_t ctas = p->b * p->hkv * groups * a->splits;
+        touch("partial", a->partial, 4 * ctas * tile * x->code.choice.d);
+        touch("partial ml", a->partial_ml, 8 * ctas * tile);
+        touch("arrived", a->redo, 4 * p->b * p->hkv * groups);
+    }
+    touch("lse", a->lse, 4 * p->hq * (packed ? p->total_q : p->b * p->sq));
+    if (a->diagonal.data) {
+        int64_t pitch = a->diagonal.zero + (p->sq + 191) / 192 * 192 + 256;
+        T_INT(a->diagonal.zero % 4, 3);
+        T_CHECK(a->diagonal.zero >= (p->sk + 127) / 128 * 128);
+        touch("diagonal", a->diagonal.data, 4 * (a->diagonal.b ? p->b : 1) * (a->diagonal.h ? p->hq : 1) * pitch);
+    }
+    touch_vector("q words", &a->q_vector, p, p->sq);
+    touch_vector("k words", &a->k_vector, p, p->sk);
+    touch("sink", a->sink, 4 * p->hq);
+    touch("dsink", a->grad_sink, 4 * p->hq);
+    int64_t queries = packed ? p->total_q : p->b * p->sq;
+    touch("dQ", a->grad_q.data, (int64_t)fxa_dtype_size(x->code.choice.out) * queries * p->hq * p->d);
+    touch_operands(x, a);
+    const int *const places[] = {a->place_b, a->place_h, a->place_q, a->place_k};
+    for (int i = 0; i < 4; i++) touch("places", places[i], 4 * fxa__cu_moved_size(p, i));
+    touch("sums", a->sums.data, 4 * p->b * a->sums.b);
+    touch("pairs", a->grad_dense.data, 2 * p->b * a->grad_dense.b);
+    bool fixed = x->code.program.fixed;
+    touch("parts", a->grad_diagonal.data, (fixed ? (int64_t)sizeof(struct FxaExact) : 4) * p->b * a->grad_diagonal.b);
+    if (a->grad_diagonal.data && fixed) T_INT(a->grad_diagonal.h, p->sq + p->sk);
+    int64_t keys = packed && !(p->flags & FXA_PAGED) ? p->total_k : p->b * p->sk;
+    touch("dK", a->grad_k.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->d);
+    touch("dV", a->grad_v.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->dv);
+    for (size_t i = 0; i < p->n_captures; i++) {
+        int64_t n = x->code.program.exact >> i & 1 ? (int64_t)sizeof(struct FxaExact) : 4;
+        for (int d = 0; d < x->code.program.program->tensors[i].rank; d++) n *= p->captures[i].size[d];
+        touch("tensor", a->grad_tensor[i], n);
+    }
+}
+
+static void touch_check(const bed *x) {
+    touch_count = 0;
+    for (int i = 0; i < watch.launches; i++) {
+        touch_args(x, &watch.launch[i].a);
+        if (watch.launch[i].unit == FXA__CU_STAGE && watch.launch[i].function != FXA__CU_PLACES)
+            touch_stage(&watch.launch[i]);
+        if (watch_is(i, FXA__CU_PAGES, FXA__CU_PAGES_FETCH) || watch_is(i, FXA__CU_PAGES, FXA__CU_PAGES_STORE))
+            touch_stage(&watch.launch[i]);
+    }
+    for (int i = 0; i < touch_count; i++) {
+        const touched *t = &touch_list[i];
+        if (t->at + t->bytes > WATCH_WORKSPACE + x->workspace)
+            T_FAIL("%s ends %llu bytes past the workspace\n", t->name,
+                   (unsigned long long)(t->at + t->bytes - WATCH_WORKSPACE - x->workspace));
+        for (int j = 0; j < i; j++)
+            if (t->at < touch_list[j].at + touch_list[j].bytes && touch_list[j].at < t->at + t->bytes)
+                T_FAIL("%s and %s overlap\n", t->name, touch_list[j].name);
+    }
+}
+
+/* ---- Problems ---------------------------------------------------------------------------------------------------- */
+
+static fxa_problem bed_problem(fxa_pass pass, const char *text, fxa_program **program) {
+    fxa_problem p = FXA_PROBLEM_INIT;
+    fxa_error err;
+    p.pass = (uint32_t)pass, p.b = 2, p.hq = 8, p.hkv = 2, p.sq = 300, p.sk = 500, p.d = 128, p.q.dtype = FXA_BF16;
+    p.alignment = 16, p.device = FXA_CUDA;
+    p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE;
+    *program = NULL;
+    if (text) T_OK(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, program, &err));
+    p.program = *program;
+    return p;
+}
+
+#endif

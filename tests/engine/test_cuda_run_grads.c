@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gradients of params, captured tensors and pages in runs of the cuda engine, on the driver of cuda_run_rig.h: launches
+ * and the workspace that they take.
+ */
+#include "cuda_run_rig.h"
+
+/* Keys come from their pages before all else, and gradients go to the whole pool after it. */
+TEST(pages_of_gradients) {
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q", &program);
+    fxa_error err;
+    bed x;
+    p.flags |= FXA_PAGED | FXA_ACC_V, p.page_size = 48, p.n_pages = 9;
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    T_OK(bed_run(&x, &err));
+    static const int order[] = {FXA__CU_PAGES_COUNT, FXA__CU_PAGES_ROOM,  FXA__CU_PAGES_LIST,
+                                FXA__CU_PAGES_SORT,  FXA__CU_PAGES_STORE, FXA__CU_PAGES_STORE};
+    T_INT(watch.launches, 12);
+    for (int i = 0; i < 2; i++) T_CHECK(watch_is(i, FXA__CU_PAGES, FXA__CU_PAGES_FETCH));
+    for (int i = 0; i < 6; i++) T_CHECK(watch_is(6 + i, FXA__CU_PAGES, order[i]));
+    const watched *k = &watch.launch[0], *main = &watch.launch[4], *dv = &watch.launch[11];
+    T_CHECK(main->unit == FXA__CU_BACKWARD && main->a.k.data == k->stage[0].to.data);
+    T_CHECK(k->stage[0].from.data == bed_place(FXA_SLOT_K) && k->stage[0].from.stride[0] == 2 * 48 * 128);
+    T_INT(k->stage[0].size[0] * k->stage[0].size[2], 2 * 500);
+    T_INT(main->a.k.b, 2 * 500 * 128);
+    T_INT(dv->stage[0].size[0] * dv->stage[0].size[2], 9 * 48);
+    T_CHECK(dv->stage[0].to.data == bed_place(FXA_SLOT_DV) && dv->stage[0].from.data == main->a.grad_v.data);
+    T_CHECK(dv->stage[0].add && !watch.launch[10].stage[0].add);
+    T_INT(main->a.pages_b, 11);
+    touch_check(&x);
+    bed_close(&x);
+    fxa_program_destroy(program);
+}
+
+/* Gradients of a param and of an element per head: steps of a run are as many as heads, not their square. */
+TEST(sums_of_many_heads) {
+    fxa_program *program;
+    fxa_problem p =
+        bed_problem(FXA_BACKWARD, "param a : float\ntensor t : f32[1]\nscore = score + a * float(k) + t[h]", &program);
+    fxa_capture t = {.size = {65535}, .grad = 1};
+    fxa_error err;
+    bed x;
+    p.captures = &t, p.n_captures = 1, p.param_grads = 1;
+    p.b = 4096, p.hq = p.hkv = 65535, p.sq = p.sk = 8, p.d = 32, p.dv = 32;
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    T_OK(bed_run(&x, &err));
+    int i = 0;
+    while (i < watch.launches && !watch_is(i, FXA__CU_CAPTURED, FXA__CU_TOTALS)) i++;
+    T_CHECK(watch_is(i + 1, FXA__CU_CAPTURED, FXA__CU_TO_SUMS) && watch_is(i + 2, FXA__CU_CAPTURED, FXA__CU_TO_PARAMS));
+    T_CHECK(watch_is(i + 3, FXA__CU_CAPTURED, FXA__CU_STORE) && watch.launches == i + 4);
+    T_INT(watch.launch[i].grid[1] * watch.launch[i].grid[2], INT64_C(4096) * 65535);
+    T_INT(watch.launch[i + 1].grid[0], (INT64_C(4096) * 65535 + 255) / 256);
+    T_INT(watch.launch[i + 1].grid[1], 2);
+    touch_check(&x);
+    bed_close(&x);
+    fxa_program_destroy(program);
+}
+
+/* Elements that any pair may add to, 48 bytes each where every run must have the same bits, and diagonals of heads. */
+TEST(workspace_of_fixed_gradients) {
+    static const struct {
+        const char *text;
+        int64_t size[4], more; /* bytes beyond those of a run whose order shows, but for rounding to 64 */
+    } rows[] = {
+        {"tensor t : f32[1]\nscore = score + t[(q * k) % 100]", {100}, 44 * 100},
+        {"tensor t : f32[4]\nscore = score * t[b, h, q, k]", {2, 8, 300, 500}, 0}, /* a pair's own */
+        {"tensor t : f32[1]\nscore = score + t[h]", {8}, 0},
+        {"tensor t : f32[2]\nscore = score + t[h, min(abs(q - k), 63)]", {8, 64}, 44 * 8 * 64 + 48 * 16 * 800},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint64_t bytes[2];
+        for (int fixed = 0; fixed < 2; fixed++) {
+            fxa_program *program;
+            fxa_problem p = bed_problem(FXA_BACKWARD, rows[i].text, &program);
+            fxa_capture t = {.grad = 1};
+            fxa_error err;
+            bed x;
+            memcpy(t.size, rows[i].size, sizeof rows[i].size);
+            p.captures = &t, p.n_captures = 1, p.flags = FXA_GRAD_K | FXA_GRAD_V | (fixed ? FXA_DETERMINISTIC : 0);
+            T_REQUIRE(bed_open(&x, &p, FXA__CU_SIMT, &err));
+            T_OK(bed_run(&x, &err));
+            touch_check(&x);
+            bytes[fixed] = x.workspace;
+            if (x.code.program.grad_diagonal && !fixed) bytes[0] -= 4 * 16 * 8 * (384 + 128);
+            bed_close(&x);
+            fxa_program_destroy(program);
+        }
+        int64_t more = (int64_t)(bytes[1] - bytes[0]);
+        if (more < rows[i].more - 64 || more > rows[i].more + 64)
+            T_FAIL("%s: %lld bytes more, not %lld\n", rows[i].text, (long long)more, (long long)rows[i].more);
+    }
+}
+
+/* A row of floats for each key tile while there are few of them; a million of rows and keys want no more than a row. */
+TEST(workspace_of_long_diagonals) {
+    for (int64_t sk = 500; sk < 2000000; sk *= 2000) {
+        fxa_program *program;
+        fxa_problem p = bed_problem(FXA_BACKWARD, "tensor t : f32[1]\nscore = score + t[q - k]", &program);
+        fxa_capture t = {.size = {64}, .grad = 1};
+        fxa_error err;
+        bed x;
+        p.captures = &t, p.n_captures = 1, p.sq = p.sk = sk;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        T_OK(bed_run(&x, &err));
+        touch_check(&x);
+        const struct FxaDiagonalGrad *g = &watch.launch[watch.launches - 3].a.grad_diagonal;
+        T_CHECK(g->data && (sk == 500 ? g->n == g->size && g->zero_step == 128 : g->n == 0 && g->zero_step == 0));
+        T_INT(g->h, sk == 500 ? 4 * (512 + 128) : 2 * sk);
+        T_CHECK(x.workspace < (uint64_t)sk * 16 * 1500);
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
+/* A table of more elements than there is memory is counted as such. */
+TEST(tables_beyond_all_memory) {
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_BACKWARD, "tensor t : f32[2]\nscore = score + t[q * k, k]", &program);
+    fxa_capture t = {.size = {INT32_MAX, 1 << 28}, .grad = 1};
+    fxa_error err;
+    bed x;
+    p.captures = &t, p.n_captures = 1, p.flags |= FXA_DETERMINISTIC;
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    T_CHECK(x.workspace == UINT64_MAX);
+    bed_close(&x);
+    fxa_program_destroy(program);
+}
+
+T_MAIN
