@@ -169,7 +169,8 @@ static const char many[] =
     "tensor a0 : f32[1]\ntensor a1 : f32[1]\ntensor a2 : f32[1]\ntensor a3 : f16[1]\ntensor a4 : f32[1]\n"
     "tensor a5 : f32[1]\ntensor a6 : bf16[1]\ntensor a7 : f32[1]\ntensor a8 : f32[1]\ntensor a9 : f64[1]\n"
     "score = score + 0.1 * (a0[h] + a1[k] + a2[q] + a3[b] + a4[k] + a5[q - k] + a6[h] + a7[q] + a8[k] + a9[h])";
-static const feature tensors = {.texts = {many}};
+static const feature tensors = {
+    .texts = {many, "tensor t : e4m3[1]\ntensor u : e5m2[2]\nscore = score + t[k] + u[h, 0]"}};
 TEST(many_tensors) { feature_check(&tensors); }
 
 /* The frame itself: cpu takes all of it and is right. */

@@ -22,6 +22,7 @@
  * fxa_captured_store takes a dense array to the caller's gradient, in its type and strides. Launch: any grid.
  */
 #include "diagonal_sums.cuh"
+#include "stage.cuh"
 #include "storage.cuh"
 
 /* Of sum i: the param it is the gradient of, or -1 and the tensor. */
@@ -109,32 +110,14 @@ struct GradTensor {
     int rank, dtype, add; /* dtype: fxa_dtype */
 };
 
-enum { GRAD_F64 = 1, GRAD_F32 = 2, GRAD_F16 = 3, GRAD_BF16 = 4 };
-
 FXA_INLINE double grad_load(const GradTensor &t, long long at)
 {
-    if (t.dtype == GRAD_F64) return ((const double *)t.data)[at];
-    if (t.dtype == GRAD_F32) return (double)((const float *)t.data)[at];
-    const u16 word = ((const u16 *)t.data)[at];
-    float x = __int_as_float((int)((u32)word << 16));
-    if (t.dtype == GRAD_F16) asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(word));
-    return (double)x;
+    return stage_load(FxaStageArray{t.data, {}, t.dtype}, at);
 }
 
 FXA_INLINE void grad_store(const GradTensor &t, long long at, double x)
 {
-    u16 word;
-    if (t.dtype == GRAD_F64)
-        ((double *)t.data)[at] = x;
-    else if (t.dtype == GRAD_F32)
-        ((float *)t.data)[at] = (float)x;
-    else if (t.dtype == GRAD_F16) {
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(word) : "f"(round_to_odd(x)));
-        ((u16 *)t.data)[at] = word;
-    } else {
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(word) : "f"(round_to_odd(x)));
-        ((u16 *)t.data)[at] = word;
-    }
+    stage_store(FxaStageArray{t.data, {}, t.dtype}, at, x);
 }
 
 extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)

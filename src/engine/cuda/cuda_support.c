@@ -50,11 +50,6 @@ static bool cu_is_long(const fxa_problem *p) {
 static bool cu_has_long_table(const fxa_problem *p) {
     return p->page_size > 0 && p->b * fxa__div_up(p->sk, (int64_t)p->page_size) > CU_MOST_LENGTH;
 }
-static bool cu_has_byte_grads(const fxa_problem *p) {
-    for (size_t i = 0; i < p->n_captures; i++)
-        if (p->captures[i].grad && fxa_dtype_size((fxa_dtype)p->captures[i].grad_dtype) == 1) return true;
-    return false;
-}
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
@@ -71,7 +66,6 @@ static const struct cu_row {
     {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^28"},
     {BOTH, FXA_SCALED, NULL, "kernels have no scales of operands"},
     {BACKWARD, FXA_PAGED, cu_has_long_table, "the table of pages is to have at most 2^28 entries"},
-    {BACKWARD, 0, cu_has_byte_grads, "gradients of captured tensors are to have 16 bits or more"},
 };
 
 const char *fxa__cu_support_why(size_t row) { return row < sizeof cu_rows / sizeof *cu_rows ? cu_rows[row].why : NULL; }
