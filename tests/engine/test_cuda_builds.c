@@ -8,7 +8,8 @@
  * The whole matrix: every program with every size, both passes, once each; which target and features go with it turns,
  * so that each of them meets every program, every size and one another. It is walked in rounds of all programs. By
  * default a few that take seconds; FXA_CUDA_MATRIX=full: all of it, an hour of one CPU; a number: so many of these,
- * spread; FXA_TEST_TARGET=h200: those for one target; FXA_TEST_VERBOSE=1: a line for each. NVRTC is looked for as the
+ * spread; FXA_TEST_TARGET=h200: those for one target; FXA_TEST_SHARD=3/14: every 14th, of which this is number 3, for
+ * as many processes; FXA_TEST_VERBOSE=1: a line for each. NVRTC is looked for as the
  * engine does, and where make deps-cudnn puts it; where it is not, all this is skipped, by name.
  */
 #include "built_budgets.h"
@@ -294,6 +295,8 @@ TEST(programs_compile_for_every_device) {
     int all = b.n_programs * BUILT_COLUMNS * 2;
     bool full = matrix && strcmp(matrix, "full") == 0;
     int wanted = full ? all : matrix && atoi(matrix) > 0 ? atoi(matrix) : BUILT_SOME;
+    int shard = 0, shards = 1;
+    if (getenv("FXA_TEST_SHARD")) T_INT(sscanf(getenv("FXA_TEST_SHARD"), "%d/%d", &shard, &shards), 2);
     uint64_t draw = t_seed();
     for (int i = 0; i < wanted && i < all;) {
         draw = draw * 6364136223846793005u + 1442695040888963407u;
@@ -303,7 +306,8 @@ TEST(programs_compile_for_every_device) {
             feature = (program + columns) % BUILT_FEATURES;
         if (!full && target != i % BUILT_TARGETS) continue; /* a few have them all */
         fxa_pass pass = place % 2 ? FXA_BACKWARD : FXA_FORWARD;
-        if (!only || strcmp(only, built_targets[target]) == 0) built_one(&b, program, columns, feature, target, pass);
+        if (i % shards == shard && (!only || strcmp(only, built_targets[target]) == 0))
+            built_one(&b, program, columns, feature, target, pass);
         i++;
     }
     printf("%d plans compiled, %d refused, the slowest in %.1f s\n", b.compiled, b.refused, b.slowest);
