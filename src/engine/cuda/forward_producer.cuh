@@ -31,13 +31,13 @@ struct Producer {
 #endif
     }
 
-    /* How many tiles are masked. The first one always is; and where the maximum is a running one, so is the one after
-     * them, on which it is not frozen yet, and in a safe visit every tile: full ones lose nothing by it, and one
-     * instance of the step less is compiled. */
+    /* How many tiles are masked. The first one always is; and where the maximum is a running one, of which partial tiles
+     * may have said little, so is the one after them, on which it is not frozen yet; in a safe visit every tile. Full
+     * ones lose nothing by it, and one instance of the step less is compiled. */
     static FXA_INLINE int masked_tiles(int partial, int total, int safe)
     {
         if (safe) return total;
-        return BOUNDED ? max(partial, 1) : min(max(partial, 1) + 1, total);
+        return BOUNDED || partial == 0 ? max(partial, 1) : min(partial + 1, total);
     }
 
     /* Words that only mask() reads are not copied where it is not asked. */
