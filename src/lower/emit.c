@@ -193,13 +193,20 @@ static bool emit_small_power(const fxa__emit *e, const fxa__node *n, fxa__writer
     return true;
 }
 
+/* Of an operand that is known not to be negative. */
+static const char *emit_ints(const fxa__emit *e, const fxa__node *n) {
+    if (n->op == FXA_OP_FLOORDIV && e->plus[n->arg[0]]) return "fxa__plusdiv32(a, b)";
+    if (n->op == FXA_OP_MOD && e->plus[n->arg[0]]) return "fxa__plusmod32(a, b)";
+    return emit_rows[n->op].ints;
+}
+
 static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     uint32_t type = e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type; /* as eval.c chooses */
     const char *const *plain = emit_dialects[e->dialect].plain;
     int product = emit_product(e, node);
     const char *text = type == FXA_FLOAT ? emit_rows[n->op].floats
-                       : type == FXA_INT ? emit_rows[n->op].ints
+                       : type == FXA_INT ? emit_ints(e, n)
                                          : emit_rows[n->op].bools;
     if (product >= 0) {
         emit_fused(e, n, product, w);

@@ -67,27 +67,38 @@ FXA__OPS_FN int fxa__sat32(long long x) {
     const int least = -2147483647 - 1, most = 2147483647;
     return x < least ? least : x > most ? most : (int)x;
 }
-/* |a| / |b|, rounded down, and what is left of |a|; by 1 where b is 0. No branches, since a kernel does it for many
- * pairs beside asynchronous products; and what is costly is a function of b alone, which has few values where a has
- * many. With z = floor((2^32 - 1) / y) and x up to 2^31, x z / 2^32 is more than x / y - 1: one too few at most. */
-FXA__OPS_FN unsigned fxa__divide(int a, int b, unsigned *rest) {
-    const unsigned x = a < 0 ? 0u - (unsigned)a : (unsigned)a, y = b < 0 ? 0u - (unsigned)b : b == 0 ? 1u : (unsigned)b;
-    const unsigned z = 0xffffffffu / y;
+/* x / |b|, rounded down, and what is left of x, which is 2^31 at most; by 1 where b is 0. No branches, since a kernel
+ * does it for many pairs beside asynchronous products; and what is costly is a function of b alone, which has few
+ * values where x has many. With z = floor((2^32 - 1) / y), x z / 2^32 is more than x / y - 1: one too few at most. */
+FXA__OPS_FN unsigned fxa__divide(unsigned x, int b, unsigned *rest) {
+    const unsigned y = b < 0 ? 0u - (unsigned)b : b == 0 ? 1u : (unsigned)b, z = 0xffffffffu / y;
     const unsigned q = (unsigned)((unsigned long long)x * z >> 32), r = x - q * y;
     *rest = r >= y ? r - y : r;
     return r >= y ? q + 1 : q;
 }
+FXA__OPS_FN unsigned fxa__size32(int a) { return a < 0 ? 0u - (unsigned)a : (unsigned)a; }
 /* The one quotient that has no room, that of the least int by -1, wraps. */
 FXA__OPS_FN int fxa__floordiv32(int a, int b) {
     unsigned r;
-    const unsigned q = fxa__divide(a, b, &r), down = 0u - q - (r != 0);
+    const unsigned q = fxa__divide(fxa__size32(a), b, &r), down = 0u - q - (r != 0);
     return b == 0 ? 0 : (int)((a < 0) != (b < 0) ? down : q);
 }
 FXA__OPS_FN int fxa__floormod32(int a, int b) {
     unsigned r;
-    (void)fxa__divide(a, b, &r);
-    const unsigned size = b < 0 ? 0u - (unsigned)b : (unsigned)b, m = (a < 0) != (b < 0) && r != 0 ? size - r : r;
+    (void)fxa__divide(fxa__size32(a), b, &r);
+    const unsigned m = (a < 0) != (b < 0) && r != 0 ? fxa__size32(b) - r : r;
     return (int)(b < 0 ? 0u - m : m);
+}
+/* The same of an a that is not negative. */
+FXA__OPS_FN int fxa__plusdiv32(int a, int b) {
+    unsigned r;
+    const unsigned q = fxa__divide((unsigned)a, b, &r), down = 0u - q - (r != 0);
+    return b == 0 ? 0 : (int)(b < 0 ? down : q);
+}
+FXA__OPS_FN int fxa__plusmod32(int a, int b) {
+    unsigned r;
+    (void)fxa__divide((unsigned)a, b, &r);
+    return (int)(b < 0 && r != 0 ? r + (unsigned)b : r);
 }
 FXA__OPS_FN int fxa__shl32(int a, int n) { return (int)((unsigned)a << ((unsigned)n & 31u)); }
 FXA__OPS_FN int fxa__shr32(int a, int n) {
