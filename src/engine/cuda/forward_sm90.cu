@@ -6,10 +6,10 @@
  * (forward_producer.cuh), the other warpgroups are consumers (forward_consumer.cuh); forward_layout.cuh is what they
  * share.
  *
- * The running maximum is frozen after the partial tiles and one full tile (or, for a bounded program, is 0 from the
- * start): exp2 needs no true maximum, only a sum that neither overflows nor vanishes. Rows whose sum leaves that range
- * flag their tile, and the same CTA computes it again at the end with the maximum updated everywhere. So the result
- * never depends on the guess, only the time does.
+ * The running maximum is frozen after the first tiles (or, for a bounded program, is 0 from the start): exp2 needs no
+ * true maximum, only sums that neither overflow nor vanish. Rows whose sum or output leaves that range flag their tile,
+ * and the same CTA computes it again at the end with the maximum updated everywhere (frozen.cuh); where V is not finite
+ * twice more (finite.cuh). So the result never depends on the guess, only the time does.
  *
  * Invariants: all consumers visit the same tiles in the same order; every step is produced and consumed exactly once,
  * so the counters `step` and `turn` of the two sides agree.
