@@ -106,7 +106,10 @@ fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, s
     size_t number[FXA__TOUCH_MAX], n = 0;
     bool written[FXA__TOUCH_MAX];
     fxa__touched t;
-    for (size_t i = 0; i < FXA__TOUCH_MAX && fxa__touch_get(&list, i, &t); i++) {
+    for (size_t i = 0; i < FXA__TOUCH_MAX; i++) {
+        bool table = i >= FXA__OPERAND_COUNT && i < FXA__OPERAND_COUNT + FXA__TOUCH_TABLES;
+        if (table && !args->slot[FXA_SLOT_LEN_Q + i - FXA__OPERAND_COUNT]) continue; /* most are */
+        if (!fxa__touch_get(&list, i, &t)) break;
         if (!t.region.data) continue;
         if (!fxa__region_addresses(&t.region, &first[n], &end[n]))
             return fxa__fail(err, FXA_E_BINDING, "%s%s%s is %p: it leaves the address space", t.kind,

@@ -121,22 +121,24 @@ static int64_t slot_scalars(const fxa_problem *p, fxa_slot slot) {
     return slot == FXA_SLOT_SCALE ? 1 : p->program ? (int64_t)fxa_program_param_count(p->program) : 0;
 }
 
-int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
+/* Of map_b, map_h, map_q, map_k: its table, or its one int. */
+static int64_t slot_mapped(const fxa_problem *p, fxa_slot slot) {
     const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
     const int64_t n[4] = {p->b, p->hq, p->sq, p->sk};
+    if (slot >= FXA_SLOT_DYN_B) return map[slot - FXA_SLOT_DYN_B]->dynamic ? 1 : -1;
+    return map[slot - FXA_SLOT_MAP_B]->kind == FXA_MAP_TABLE ? n[slot - FXA_SLOT_MAP_B] : -1;
+}
+
+/* Asked for every slot of every run. */
+int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
+    if (slot > FXA_SLOT_PARAMS) return fxa__scale_use_of(p, slot) >= FXA__SCALE_READ ? 1 : -1;
     if (slot == FXA_SLOT_LEN_Q || slot == FXA_SLOT_LEN_K) return p->flags & FXA_PADDING ? p->b : -1;
     if (slot == FXA_SLOT_CU_Q) return p->flags & FXA_VARLEN ? p->b + 1 : -1;
     if (slot == FXA_SLOT_CU_K) return (p->flags & (FXA_VARLEN | FXA_PAGED)) == FXA_VARLEN ? p->b + 1 : -1;
     if (slot == FXA_SLOT_PAGES) return p->flags & FXA_PAGED ? p->b * fxa__div_up(p->sk, p->page_size) : -1;
     if (slot == FXA_SLOT_POS_Q) return p->flags & FXA_POSITIONS ? p->b : -1;
     if (slot >= FXA_SLOT_SCALE && slot <= FXA_SLOT_PARAMS) return slot_scalars(p, slot);
-    if (slot > FXA_SLOT_PARAMS) return fxa__scale_use_of(p, slot) >= FXA__SCALE_READ ? 1 : -1;
-    if (slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K) {
-        int axis = (int)slot - FXA_SLOT_MAP_B;
-        return map[axis]->kind == FXA_MAP_TABLE ? n[axis] : -1;
-    }
-    if (slot >= FXA_SLOT_DYN_B && slot <= FXA_SLOT_DYN_K) return map[slot - FXA_SLOT_DYN_B]->dynamic ? 1 : -1;
-    return -1;
+    return slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_DYN_K ? slot_mapped(p, slot) : -1;
 }
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */

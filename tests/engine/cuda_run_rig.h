@@ -13,8 +13,6 @@
 #include "support/own_context.h"
 #include "t.h"
 
-#include <pthread.h>
-
 enum { WATCH_LAUNCHES = 32, WATCH_MODULE = 8 };
 #define WATCH_WORKSPACE ((uintptr_t)1 << 44)
 

@@ -245,7 +245,6 @@ TEST(failing_calls) {
     T_CHECK(calls > 10);
     for (int i = 1; i <= calls; i++) {
         memset(&watch, 0, sizeof watch);
-        memset(x.self.maps, 0, sizeof x.self.maps);
         watch.fail_at = i;
         T_STATUS(fxa__cu_run(&x.self, &x.code, x.p, &x.bind, &err), FXA_E_ENGINE);
         T_INT(watch.calls, i);
@@ -261,77 +260,6 @@ TEST(failing_calls) {
 }
 
 /* ---- What is kept ------------------------------------------------------------------------------------------------ */
-
-TEST(maps_are_made_once) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q", &program);
-    fxa_error err;
-    bed x;
-    T_REQUIRE(bed_open(&x, &p, -1, &err));
-    T_OK(bed_run(&x, &err));
-    T_INT(watch.maps, 6);
-    T_OK(bed_run(&x, &err));
-    T_INT(watch.maps, 0);
-    T_INT(watch.launches, 4);
-    x.bind.slot[FXA_SLOT_K] = bed_place(99);
-    T_OK(bed_run(&x, &err));
-    T_INT(watch.maps, 1);
-    T_CHECK(watch.map_data[0] == (uintptr_t)bed_place(99));
-    bed_close(&x);
-    fxa_program_destroy(program);
-}
-
-typedef struct maps_thread {
-    pthread_t id;
-    bed *x;
-    int wrong;
-} maps_thread;
-
-static atomic_int maps_made;
-static int maps_of_threads(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size,
-                           const uint64_t *stride, const uint32_t *box, const uint32_t *step, int interleave,
-                           int swizzle, int promotion, int fill) {
-    (void)type, (void)rank, (void)size, (void)stride, (void)box, (void)step;
-    (void)interleave, (void)swizzle, (void)promotion, (void)fill;
-    atomic_fetch_add(&maps_made, 1);
-    for (int i = 0; i < 16; i++) ((struct FxaMap *)map)->opaque[i] = data * 31 + (unsigned)i;
-    return 0;
-}
-
-/* More addresses than there are places: rows are written while others read them. */
-static void *maps_work(void *user) {
-    maps_thread *t = user;
-    fxa__bind bind = t->x->bind;
-    fxa__cu_call c = {.self = &t->x->self, .code = &t->x->code, .p = t->x->p, .bind = &bind};
-    for (int i = 0; i < t_scaled(40000); i++) {
-        uintptr_t data = (uintptr_t)(1 + i / 3 % 300) << 20;
-        struct FxaMap map;
-        bind.slot[FXA_SLOT_Q] = (void *)data;
-        if (fxa__cu_map(&c, FXA_SLOT_Q, 64, &map) != FXA_OK) t->wrong++;
-        for (unsigned k = 0; k < 16; k++) t->wrong += map.opaque[k] != data * 31 + k;
-    }
-    return NULL;
-}
-
-TEST(maps_of_several_threads) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_FORWARD, NULL, &program);
-    fxa_error err;
-    bed x;
-    maps_thread threads[4];
-    T_REQUIRE(bed_open(&x, &p, -1, &err));
-    x.self.gpu.driver.tensor_map = maps_of_threads;
-    for (int i = 0; i < 4; i++) {
-        threads[i] = (maps_thread){.x = &x};
-        T_INT(pthread_create(&threads[i].id, NULL, maps_work, &threads[i]), 0);
-    }
-    for (int i = 0; i < 4; i++) {
-        pthread_join(threads[i].id, NULL);
-        T_INT(threads[i].wrong, 0);
-    }
-    T_CHECK(maps_made < 4 * t_scaled(40000)); /* some were kept */
-    bed_close(&x);
-}
 
 #define COUNTERS_AT ((uintptr_t)1 << 45)
 

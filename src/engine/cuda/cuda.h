@@ -85,18 +85,8 @@ typedef struct fxa__cu_code {
 
 typedef struct fxa__cu_kept fxa__cu_kept; /* cuda_compile.c */
 
-/* Tensor maps that were made last (cuda_maps.c), and memory of the device for counters (cuda_counters.c). */
-enum {
-    FXA__CU_MAPS = 128,
-    FXA__CU_MAP_KEY = 9,
-    FXA__CU_MAP_WORDS = 16,
-    FXA__CU_PARTS = 256,
-    FXA__CU_PART_WORDS = 4096
-};
-typedef struct fxa__cu_kept_map {
-    atomic_uint turn; /* 0: none yet; odd: it is being written */
-    _Atomic(uint64_t) key[FXA__CU_MAP_KEY], map[FXA__CU_MAP_WORDS];
-} fxa__cu_kept_map;
+/* Memory of the device for counters (cuda_counters.c). */
+enum { FXA__CU_PARTS = 256, FXA__CU_PART_WORDS = 4096 };
 
 typedef struct fxa__cu_self {
     fxa__gpu gpu; /* first: see gpu/gpu_memory.c */
@@ -111,8 +101,7 @@ typedef struct fxa__cu_self {
     bool looked;
     fxa_error no_compiler; /* why there is none */
     fxa__nvrtc nvrtc;
-    _Atomic(fxa__cu_kept *) kept; /* compiled units that programs share */
-    fxa__cu_kept_map maps[FXA__CU_MAPS];
+    _Atomic(fxa__cu_kept *) kept;            /* compiled units that programs share */
     _Atomic(void *) counters;                /* [FXA__CU_PARTS, FXA__CU_PART_WORDS], once there is code */
     _Atomic(uintptr_t) owner[FXA__CU_PARTS]; /* whose part it is: a workspace; 0: nobody's yet */
 } fxa__cu_self;
