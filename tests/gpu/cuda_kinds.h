@@ -266,26 +266,41 @@ static void kinds_resize(conf_case *c, const kinds_kind *k, const attn_shape *s,
 
 /* What values are like: as they come, small, large (few keys have all the weight), with a row of Q that
  * is NaN; or the scale is another. */
-enum { KINDS_PLAIN, KINDS_SMALL, KINDS_LARGE, KINDS_NAN, KINDS_TURNED /* a scale below 0 */, KINDS_ZERO /* of 0 */ };
+enum {
+    KINDS_PLAIN,
+    KINDS_SMALL,
+    KINDS_LARGE,
+    KINDS_NAN,
+    KINDS_RISING, /* small keys first, whose maximum is none of the row */
+    KINDS_TURNED, /* a scale below 0 */
+    KINDS_ZERO    /* of 0 */
+};
+
+static double kinds_value(int which, int64_t s, int64_t row, double x) {
+    if (which == KINDS_RISING) return s < 128 ? x * 0.125 : x * 4;
+    return which == KINDS_NAN && s == row ? NAN : which == KINDS_SMALL ? x * 0.01 : which == KINDS_LARGE ? x * 6 : x;
+}
 
 static int kinds_revalue(conf_case *c, uint64_t *rng) {
-    static const int by_chance[16] = {KINDS_SMALL, KINDS_LARGE, KINDS_LARGE, KINDS_NAN, KINDS_TURNED, KINDS_ZERO};
-    static const double factor[] = {1, 0.01, 6, 1, 1, 1};
-    attn_tensor *t = &c->base.data.t[FXA_SLOT_Q];
-    const oracle *x = &c->base.x;
-    double *dense = c->base.dense[FXA_SLOT_Q];
+    static const int by_chance[16] = {KINDS_SMALL,  KINDS_LARGE,  KINDS_LARGE, KINDS_NAN,
+                                      KINDS_TURNED, KINDS_RISING, KINDS_ZERO};
     int which = by_chance[attn_int(rng, 0, 15)];
-    int64_t at[4], row = attn_int(rng, 0, x->sq - 1);
-    if (which == KINDS_TURNED) c->base.x.scale = -c->base.x.scale;
-    if (which == KINDS_ZERO) c->base.x.scale = 0;
+    bool keys = which == KINDS_RISING;
+    fxa_slot slot = keys ? FXA_SLOT_K : FXA_SLOT_Q;
+    attn_tensor *t = &c->base.data.t[slot];
+    oracle *x = &c->base.x;
+    double *dense = c->base.dense[slot];
+    int64_t at[4], row = attn_int(rng, 0, x->sq - 1), heads = keys ? x->hkv : x->hq, longest = keys ? x->sk : x->sq;
+    if (which >= KINDS_TURNED) x->scale = which == KINDS_ZERO ? 0 : -x->scale;
     if (which >= KINDS_TURNED) return which;
-    if (t->style == ATTN_EXPANDED || which == KINDS_PLAIN) return KINDS_PLAIN;
+    bool shared = t->style == ATTN_EXPANDED || (keys && (c->base.features & ATTN_PAGED));
+    if (shared || which == KINDS_PLAIN) return KINDS_PLAIN;
     for (int64_t b = 0; b < x->b; b++)
-        for (int64_t s = 0; s < x->q_len[b] && attn_case_at(&c->base, FXA_SLOT_Q, b, s, at); s++)
-            for (at[1] = 0; at[1] < x->hq; at[1]++)
+        for (int64_t s = 0; s < (keys ? x->k_len : x->q_len)[b] && attn_case_at(&c->base, slot, b, s, at); s++)
+            for (at[1] = 0; at[1] < heads; at[1]++)
                 for (at[3] = 0; at[3] < x->d; at[3]++) {
-                    double *to = &dense[((b * x->hq + at[1]) * x->sq + s) * x->d + at[3]];
-                    attn_tensor_set(t, at, which == KINDS_NAN && s == row ? NAN : *to * factor[which]);
+                    double *to = &dense[((b * heads + at[1]) * longest + s) * x->d + at[3]];
+                    attn_tensor_set(t, at, kinds_value(which, s, row, *to));
                     *to = attn_tensor_get(t, at);
                 }
     return which;

@@ -36,7 +36,7 @@ FEATURES = """padded packed paged packed-and-paged sink sink-zero dropout causal
 other-results lse-f64 own-backward dLSE dsink deterministic added-to added-to-captured some-gradients gradients-of-params gradients-of-captured lengths-seen
 map-affine map-segments map-table map-dynamic captured params i64 narrow-words captured-strided pair-tensor pair-tensor-gradient
 layouts pitched wild-strides gqa d!=dv odd-columns d<8 odd-lengths one-row one-key many-tiles decode unaligned values-small
-values-large values-nan scale<0 scale=0 bits-again d:32 d:64 d:96 d:128 d:192 d:256""".split()
+values-large values-nan values-rising scale<0 scale=0 bits-again d:32 d:64 d:96 d:128 d:192 d:256""".split()
 CASE = re.compile(r"case (0x\w+)\.(\d+) ([-\w]+)/([-\w]+) on ([-\w]+)/([-\w]+)((?: \w+ [-\w]+/[-\w]+)*) made ([\d.]+) "
                   r"checked ([\d.]+) worst ([\d.]+) (.*) (\S+)$")
 ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")

@@ -143,6 +143,7 @@ static void cudev_tags(const conf_case *c, const kinds_kind *k, int values, char
     cudev_tag(out, room, values == KINDS_SMALL, "values-small"),
         cudev_tag(out, room, values == KINDS_LARGE, "values-large");
     cudev_tag(out, room, values == KINDS_NAN, "values-nan");
+    cudev_tag(out, room, values == KINDS_RISING && x->sk > 128, "values-rising");
     cudev_tag(out, room, values == KINDS_TURNED, "scale<0"), cudev_tag(out, room, values == KINDS_ZERO, "scale=0");
 }
 
