@@ -79,6 +79,8 @@ bool frame_pass(conf_frame *f, conf_case *c, fxa_pass pass) {
 static bool frame_is_finite(const conf_case *c) {
     const conf_buffer *t = &c->slot[FXA_SLOT_LSE];
     int64_t at[FXA_MAX_RANK] = {0};
+    for (int d = 0; d < t->rank; d++)
+        if (t->n[d] == 0) return true;
     do {
         double x = fxa__load_f64(t->memory, t->dtype, conf_place(t, at));
         if (isnan(x) || x == INFINITY) return false;
