@@ -52,6 +52,24 @@ static void texts_expression(const fxa_program *p, const fxa__cuda_program *out,
     }
 }
 
+/* near() and its terms, as cuda_fill.c has them of such factors. */
+static void texts_bend(const fxa_program *p, const fxa__cuda_program *out) {
+    static const char *const terms[FXA_CUDA_BEND] = {"0.9999999268692358", "-0.33332309972578855", "0.1331017362435341",
+                                                     "-0.05210147853455042", "0.015475425267545645"};
+    printf(" 0.6/abs(");
+    texts_expression(p, out, out->near);
+    printf(")");
+    for (int k = 0; k < FXA_CUDA_BEND; k++) {
+        printf(" %s*", terms[k]);
+        texts_expression(p, out, out->near);
+        printf("**%d", 2 * k + 1);
+        if (!out->folded) continue;
+        printf("*1.4426950408889634*");
+        if (out->factor >= 0) texts_expression(p, out, out->factor);
+        if (out->factor < 0) printf("1");
+    }
+}
+
 /* What follows the float params. */
 static void texts_runs(const fxa_program *p, const fxa__cuda_program *out) {
     for (int32_t i = 0; i < out->n_run; i++) {
@@ -62,11 +80,7 @@ static void texts_runs(const fxa_program *p, const fxa__cuda_program *out) {
         printf(" 1.4426950408889634*");
         texts_expression(p, out, out->factor);
     }
-    if (out->near_at >= 0) {
-        printf(" 0.5994/abs(");
-        texts_expression(p, out, out->near);
-        printf(")");
-    }
+    if (out->near_at >= 0) texts_bend(p, out);
 }
 
 /* Which terms sums have: of a tensor the last index, where that is a number; else their place. */

@@ -30,8 +30,8 @@ static const char meant_head[] =
     "static float __fmul_rn(float x, float y) { return x * y; }\n"
     "static float __int_as_float(int x) { return fxa__float_of((unsigned)x); }\n"
     "static float score_tanh(float x) { return tanhf(x); }\n"
-    "static float score_tanh_near(float x) { return tanhf(x); }\n"
-    "static const float TANH_NEAR = 0.6f;\n"
+    "static float score_bend_near(float s, const float *c) {\n"
+    "    float p = 0;\n    for (int i = FXA_CUDA_BEND; i-- > 0;) p = fmaf(p, s * s, c[i]);\n    return s * p;\n}\n"
     "#define FXA_FAST_MATH 0\n"
     "struct Int2 { int x, y; };\n"
     "static Int2 vector_range(const FxaVector &v, int b, int h, int first, int last) {\n"
@@ -57,7 +57,7 @@ static const char meant_head[] =
 static const char *const meant_switches[] = {"VALUE",      "SLOPE",     "MASK",         "BOUNDED",       "DIAGONAL",
                                              "DENSE",      "VECTOR",    "NEAR",         "GRAD_DIAGONAL", "GRAD_DENSE",
                                              "SCALARS",    "GRAD_SUMS", "GRAD_SCATTER", "SAME",          "GRAD_EXACT",
-                                             "GRAD_FIXED", "OWN"};
+                                             "GRAD_FIXED", "OWN",       "BEND",         "UNIT_ONE"};
 
 /* at: b, h, q, k and how far q and k are from the first of their tile (tiles: b, h, q0, q1, k0, k1). Called with the
  * number of the program. */
@@ -67,8 +67,9 @@ static const char meant_calls[] =
     "    float v = given[1], slope = 1;\n    p.head(*a, at[0], at[1], a->q_len, a->k_len);\n"
     "    p.tile(*a, at[2] - at[4], at[3] - at[5]);\n"
     "#if PROG_DIAGONAL\n    x.diagonal = Program::diagonal(*a, at[0], at[1], at[2] - at[3]);\n#endif\n"
+    "#if PROG_BEND\n    v = p.bend(*a, v);\n#endif\n"
+    "#if PROG_NEAR\n    if (fabsf(given[1]) < p.near(*a)) v = p.bend_near(*a, given[1]);\n#endif\n"
     "#if PROG_SLOPE\n    v = p.value(*a, v, x, slope);\n#elif PROG_VALUE\n    v = p.value(*a, v, x);\n#endif\n"
-    "#if PROG_NEAR\n    if (fabsf(given[1]) < p.near(*a)) v = p.value_near(*a, given[1], x);\n#endif\n"
     "#if PROG_OWN\n    slope = p.own(*a, given[1], x, 0.75f);\n#endif\n"
     "    out[0] = v * Program::unit(*a), out[1] = slope, out[2] = 1;\n"
     "#if PROG_MASK\n    out[2] = p.mask(*a, x);\n#endif\n"
@@ -490,6 +491,40 @@ TEST(factors_that_cancel) {
     free(r);
 }
 
+/* Near 0 a soft cap is a polynomial of the product, with the unit in it: terms for any cap, or nothing is near. */
+TEST(terms_of_a_soft_cap) {
+    static const double caps[] = {20, 0.5, 1000, 1e-3, 1e9, 1e-30, 1e30};
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    fxa_program *p = rig_parse(r, "param cap : float\nscore = cap * tanh(score / cap)");
+    fxa_error err;
+    fxa__cuda_program out;
+    T_REQUIRE(p);
+    fxa__cuda_config config = {.program = p, .dense = -1, .plain = true};
+    T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
+    T_REQUIRE(out.folded && out.near_at >= 0);
+    for (size_t i = 0; i < sizeof caps / sizeof *caps; i++) {
+        double params[FXA_MAX_PARAMS] = {0}, scale = 0.125;
+        float f[FXA_CUDA_SCALARS + FXA_CUDA_RUNS];
+        int ints[FXA_CUDA_SCALARS];
+        for (int32_t k = 0; k < out.program->n_params; k++)
+            params[k] = out.params[k].from == FXA__CUDA_SCALE ? scale : out.params[k].from == 0 ? caps[i] : 1;
+        fxa__cuda_fill(&out, params, f, ints);
+        const float *c = f + out.near_at + 1;
+        T_CHECK(f[out.near_at] <= 4096 && (f[out.near_at] > 0) == (caps[i] > 1e-6));
+        for (double part = 1; f[out.near_at] > 0 && part > 1e-3; part *= 0.77) {
+            double s = part * (double)f[out.near_at], x = s * scale / caps[i], y = 0;
+            for (int k = FXA_CUDA_BEND; k-- > 0;) y = y * s * s + (double)c[k];
+            double want = caps[i] * tanh(x) * 1.4426950408889634;
+            T_NEAR(s * y, want, 0x1p-22 * want);
+        }
+    }
+    fxa__cuda_program_free(&out);
+    fxa_program_destroy(p);
+    rig_end(r);
+    free(r);
+}
+
 /* What the programs of tests/gpu/programs.py were written by hand for. */
 TEST(what_goes_where) {
     static const struct {
@@ -502,6 +537,9 @@ TEST(what_goes_where) {
         {"mask = k <= q", "p.k_off) <= t", "v1 <="},
         {"tensor d : i32[2]\nmask = d[b, q] == d[b, k] && k <= q", "#define PROG_SAME 1", "load_range(a"},
         {"score = 30.0 * tanh(score / 30.0)", "#define PROG_NEAR 1", "PROG_SLOPE 2"},
+        {"score = 2.0 * tanh(score) + float(q - k)", "#define PROG_BEND 1", "PROG_UNIT_ONE"},
+        {"score = score + 30.0 * tanh(score / 30.0)", "score_tanh(", "PROG_BEND"},
+        {"score = tanh(score) * tanh(score * 0.5)", "score_tanh(", "PROG_BEND"},
         {"score = score * score", "#define PROG_SLOPE 2", "PROG_BOUNDED"},
         {"tensor t : f32[2]\nscore = score + t[h, q - k]", "#define PROG_GRAD_DIAGONAL 1", "PROG_GRAD_SCATTER"},
         {"tensor doc : i32[2]\nmask = doc[b, q] == doc[b, k]", "#define PROG_VECTOR 1", "PROG_VALUE"},

@@ -42,22 +42,25 @@ def program(body, causal=False, head="", tile="", own_class=None, own_mask=None,
     return text + body + "};\n"
 
 
-# Soft cap: cap * tanh(s / cap); the cap is part of the unit. f[0] = cap * log2(e), f[1] = scale / cap.
+# Soft cap: cap * tanh(s / cap); the cap is part of the unit. f[0] = cap * log2(e), f[1] = scale / cap, f[2] where that
+# is near 0, and the terms of tanh there.
 SOFTCAP = """
+#define PROG_BEND 1
     static FXA_INLINE float unit(const FxaArgs &a) { return a.f[0]; }
-    FXA_INLINE float value(const FxaArgs &a, float s, const Pair &p) const { return score_tanh(s * a.f[1]); }
-    FXA_INLINE float value(const FxaArgs &a, float s, const Pair &p, float &slope) const
+    FXA_INLINE float bend(const FxaArgs &a, float s) const { return score_tanh(s * a.f[1]); }
+    FXA_INLINE float value(const FxaArgs &a, float t, const Pair &p) const { return t; }
+    FXA_INLINE float value(const FxaArgs &a, float t, const Pair &p, float &slope) const
     {
-        const float t = score_tanh(s * a.f[1]);
         slope = 1.f - t * t;
         return t;
     }
 #if !FXA_FAST_MATH
 #define PROG_NEAR 1
-    FXA_INLINE float near(const FxaArgs &a) const { return 0.999f * TANH_NEAR / a.f[1]; }
-    FXA_INLINE float value_near(const FxaArgs &a, float s, const Pair &p) const { return score_tanh_near(s * a.f[1]); }
+    FXA_INLINE float near(const FxaArgs &a) const { return a.f[2]; }
+    FXA_INLINE float bend_near(const FxaArgs &a, float s) const { return score_bend_near(s, a.f + 3); }
 #endif
 """
+TANH = (0.9999999268692358, -0.33332309972578855, 0.1331017362435341, -0.05210147853455042, 0.015475425267545645)
 # ALiBi: slope[h] * (k - q), in scaled units: everything is multiplied by log2(e) once per head.
 ALIBI = """
     float rise, base;

@@ -3,10 +3,12 @@
 to serialise. Default: a sample that ends in a minute or two; FXA_CUDA_MATRIX=full: kernels x programs x head dimensions
 x storage types x architectures. Skips by name where NVRTC is missing."""
 import concurrent.futures
+import ctypes
 import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import arguments  # noqa: E402
 import kernels  # noqa: E402
 import programs  # noqa: E402
 
@@ -94,13 +96,21 @@ def run(job):
     return ""
 
 
+def arguments_differ():
+    args = arguments.Args
+    defines = dict(ARGS_BYTES=ctypes.sizeof(args), MAPS_BYTES=ctypes.sizeof(arguments.Maps),
+                   SHAPE_BYTES=ctypes.sizeof(arguments.Shape), F_AT=args.f.offset, BATCH_AT=args.batch.offset,
+                   LIST_AT=args.list.offset, SCALARS_AT=args.scale_at.offset)
+    return kernels.build(kernels.find_nvrtc(), "arguments", "90a", "", defines).error[:500]
+
+
 def main():
     if not kernels.find_nvrtc():
         print("skipped: NVRTC was not found (FXA_NVRTC names it), so the CUDA kernels are not compiled here")
         return 77
     todo = jobs(os.environ.get("FXA_CUDA_MATRIX") == "full")
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
-        bad = [said for said in pool.map(run, todo) if said]
+        bad = [said for said in [arguments_differ(), *pool.map(run, todo)] if said]
     print("\n".join(bad + ["%d kernels compiled, %d bad" % (len(todo), len(bad))]))
     return 1 if bad else 0
 

@@ -21,6 +21,7 @@ struct Consumer {
     u32 step;
     float unit;
     float dk[FXA_D / 2], dv[FXA_DV / 2];
+    u32 k_rows[KV_HELD ? FXA_D / 4 : 1], v_rows[KV_HELD ? FXA_DV / 4 : 1];
     PairGradients captured;
 
     FXA_INLINE Consumer(const FxaMaps &maps_, const FxaArgs &a_, Shared sh_, const Place &at_, int group_)
@@ -54,6 +55,18 @@ struct Consumer {
         clear_rows<BQ, FXA_D>(sh.q(step), queries, threadIdx.x & 127, 128);
         clear_rows<BQ, FXA_DV>(sh.grad_o(step), queries, threadIdx.x & 127, 128);
         named_sync(BAR_CLEAR + group, 128);
+    }
+
+    /* This warp's rows of a tile as a left operand, a[4 * k ..] for k-step k. */
+    template <int words> FXA_INLINE void hold_rows(u32 (&rows)[words], u32 tile) const
+    {
+#pragma unroll
+        for (int k = 0; k < words / 4; k++) {
+            u32 r[4];
+            load_matrix(swizzled<BK>(tile, group * 64 + warp * 16 + (lane & 15), 2 * k + (lane >> 4)), r);
+#pragma unroll
+            for (int x = 0; x < 4; x++) rows[4 * k + x] = r[x];
+        }
     }
 
     /* Where lane l of a transposed 16 x 16 access of queries 16 j.. and this warp's keys begins, in a [q][k] tile. */
@@ -114,7 +127,7 @@ struct Consumer {
                     const Pair pair = {q0 + c, k0 + 8 * r, c, 8 * r, strip[2 * (j - r + 1) + x],
                                        x ? unpack_high(word) : unpack_low(word), q_word, k_word[r]};
                     float slope;
-                    const float value = score_value(program, a, s[i], pair, slope);
+                    const float value = score_value<!SCORED>(program, a, s[i], pair, slope);
                     float w = exp2_fast(__fmaf_rn(value, unit, -(x ? l.y : l.x)));
                     if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w = slope = 0.f;
                     weight[r][x] = keeps(kept, i) ? w : 0.f;
@@ -160,9 +173,12 @@ struct Consumer {
     FXA_INLINE void stage_ds(const u32 (&ds)[BQ / 4]) const
     {
         if (PROG_GRAD_DIAGONAL) sh.ds_ring().wait_empty(step);
+        const u32 first = transposed(sh.ds(step), 0);
 #pragma unroll
-        for (int j = 0; j < BQ / 16; j++)
-            store_matrix_transposed(transposed(sh.ds(step), j), ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
+        for (int j = 0; j < BQ / 16; j++) { /* 128 queries have no register for the first address */
+            const u32 to = BQ == 64 ? first + j * 16 * 128 : transposed(sh.ds(step), j);
+            store_matrix_transposed(to, ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
+        }
     }
 
     /* After both warpgroups have staged dS: to those that read it beside dQ. */
@@ -210,9 +226,15 @@ struct Consumer {
         sh.q_ring().wait_full(step);
         const int m = load_shared(sh.number(step));
         clear_queries<MASKED>(m);
-        issue_rows<FXA_D, BK, BQ>(s, sh.k() + group * 64 * 128, sh.q(step));
+        if (KV_HELD)
+            issue_held<FXA_D, BQ>(s, k_rows, sh.q(step));
+        else
+            issue_rows<FXA_D, BK, BQ>(s, sh.k() + group * 64 * 128, sh.q(step));
         sh.o_ring().wait_full(step);
-        issue_rows<FXA_DV, BK, BQ>(dp, sh.v() + group * 64 * 128, sh.grad_o(step));
+        if (KV_HELD)
+            issue_held<FXA_DV, BQ>(dp, v_rows, sh.grad_o(step));
+        else
+            issue_rows<FXA_DV, BK, BQ>(dp, sh.v() + group * 64 * 128, sh.grad_o(step));
         const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
         if (PROG_DENSE) load_dense(dense);
         if (PROG_DIAGONAL) load_diagonal(strip, q0, k0);
@@ -220,7 +242,10 @@ struct Consumer {
         const u32 kept = FXA_DROPOUT ? kept_by_column(a, at.b, h, m * BQ, k0) : 0;
         wgmma_wait<SCORED ? 0 : 1>();
         settle(s);
-        if (SCORED) settle(dp);
+        if (SCORED)
+            settle(dp);
+        else
+            bend_all(program, a, s, !MASKED || (k0 + 8 < at.k_len && (m + 1) * BQ <= at.q_len));
         probabilities<MASKED>(s, dp, p, m, dense, strip, kept);
         wgmma_wait<0>();
         settle(dp);
@@ -282,6 +307,10 @@ struct Consumer {
         if (a.turned) { /* dQ reads all of them */
             turn_rows<BK, FXA_D>(a, sh.k() + group * 64 * 128);
             named_sync(BAR_TURNED, 256);
+        }
+        if (KV_HELD) {
+            hold_rows(k_rows, sh.k());
+            hold_rows(v_rows, sh.v());
         }
         for (int g = 0; g < a.group; g++) {
             h = at.first_head(a) + g;

@@ -24,6 +24,8 @@ constexpr bool SCORED = PROG_SLOPE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER);
 constexpr bool PLAIN = !PROG_SLOPE && !PROG_DENSE && !PROG_GRAD_DIAGONAL && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER;
 constexpr int BQ = SMALL && PLAIN && !FXA_DROPOUT ? 128 : 64;
 constexpr int STAGES = 2; /* of Q, dO and of dS */
+/* Whether a warp keeps its rows of K and V in registers, which a small block of a small head leaves. */
+constexpr bool KV_HELD = SMALL && BQ == 64 && PROG_SLOPE && !SCORED && !PROG_DENSE && !FXA_DROPOUT;
 constexpr int THREADS = 384;
 constexpr bool WITH_DQ = !FXA_SEPARATE_DQ;
 constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* dS goes through shared memory */

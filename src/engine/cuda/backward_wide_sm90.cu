@@ -107,6 +107,7 @@ struct WideScores : Worker {
         const int k_word[2] = {WORDS ? __ldg(loads.k_words + k0) : 0, WORDS ? __ldg(loads.k_words + k0 + 8) : 0};
         const int queries[2] = {k0 < at.k_len ? at.q_len - q0 : 0, k0 + 8 < at.k_len ? at.q_len - q0 : 0};
         if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+        bend_all(program, a, s, !MASKED || (k0 + 8 < at.k_len && (m + 1) * BQ <= at.q_len));
 #pragma unroll
         for (int j = 0; j < BQ / 8; j++) {
             const Float2 lse = load_shared_float2(sh.lse(step) + (lane & 3) * 8 + j * 32);
@@ -121,7 +122,7 @@ struct WideScores : Worker {
                                        PROG_DENSE ? loads.dense_at(a, q0 + c, k0 + 8 * r) : 0.f,
                                        WORDS ? __ldg(loads.q_words + q0 + c) : 0, k_word[r]};
                     float slope;
-                    const float value = score_value(program, a, s[i], pair, slope);
+                    const float value = score_value<true>(program, a, s[i], pair, slope);
                     float w = exp2_fast(__fmaf_rn(value, unit, -(x ? lse.y : lse.x)));
                     if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w = slope = 0.f;
                     product[x] = times_slope(w, slope);

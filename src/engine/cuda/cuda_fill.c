@@ -11,7 +11,12 @@
 #include <math.h>
 
 #define FILL_LOG2E 1.4426950408889634074
-#define FILL_NEAR (0.999 * 0.6) /* score.cuh: TANH_NEAR, and what rounding takes */
+#define FILL_NEAR 0.6    /* |x| below which the polynomial is used */
+#define FILL_SMALL 4096. /* no product above that is near: terms of a tiny factor, rounded to 0, would be missing */
+
+/* tanh x = x (c[0] + c[1] x^2 + ...) within 2^-23.7 of itself for |x| < 0.6. */
+static const double fill_tanh[FXA_CUDA_BEND] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
+                                                -0.05210147853455042, 0.015475425267545645};
 
 enum { FILL_DEPTH = 16 };
 
@@ -52,6 +57,18 @@ static double fill_value(const fxa_program *p, int32_t node, const double *param
     }
 }
 
+/* near() and the terms behind it. Of a factor so large that they are not finite nothing is near. */
+static void fill_bend(const fxa__cuda_program *p, const double *params, float *f) {
+    double factor = fill_value(p->program, p->near, params), power = factor, limit = FILL_NEAR / fabs(factor);
+    if (p->folded) power *= FILL_LOG2E * (p->factor >= 0 ? fill_value(p->program, p->factor, params) : 1);
+    f[p->near_at] = (float)(limit < FILL_SMALL ? limit : FILL_SMALL);
+    for (int32_t k = 0; k < FXA_CUDA_BEND; k++) {
+        f[p->near_at + 1 + k] = (float)(fill_tanh[k] * power);
+        if (!isfinite(f[p->near_at + 1 + k])) f[p->near_at] = 0;
+        power *= factor * factor;
+    }
+}
+
 void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, int *i) {
     const fxa_program *program = p->program;
     for (int32_t k = 0; k < program->n_params; k++) {
@@ -63,7 +80,7 @@ void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, 
     }
     for (int32_t k = 0; k < p->n_run; k++) f[p->run_at + k] = (float)fill_value(program, p->run[k], params);
     if (p->unit_at >= 0) f[p->unit_at] = (float)(fill_value(program, p->factor, params) * FILL_LOG2E);
-    if (p->near_at >= 0) f[p->near_at] = (float)(FILL_NEAR / fabs(fill_value(program, p->near, params)));
+    if (p->near_at >= 0) fill_bend(p, params, f);
 }
 
 int32_t fxa__cuda_word_kind(fxa_dtype dtype) {

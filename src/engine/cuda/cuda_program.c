@@ -250,8 +250,7 @@ static bool choose_is_filled(const cuda_work *w, int32_t node) {
 static void choose_runs(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
-    c->near = c->has_value ? fxa__cuda_near_factor(w) : -1;
-    c->unit_at = c->near_at = -1;
+    c->unit_at = c->near_at = c->near = c->bend = -1;
     for (int32_t i = 0; i < p->n_params; i++) c->run_at += p->params[i].type == FXA_FLOAT;
     for (int32_t i = 0; i < p->n_nodes; i++) w->given[i] = -1;
     if (w->scalars) return;
@@ -266,7 +265,11 @@ static void choose_runs(cuda_work *w) {
     }
     int32_t next = c->run_at + c->n_run;
     if (c->factor >= 0 && fxa__cuda_can_fill(p, c->factor)) c->unit_at = next++;
-    if (c->near >= 0 && fxa__cuda_can_fill(p, c->near)) c->near_at = next++;
+    if (c->has_value && !c->has_own) c->bend = fxa__cuda_bend(w, &c->near);
+    if (c->bend >= 0 && !fxa__cuda_can_fill(p, c->near)) c->bend = -1;
+    if (c->bend < 0) return;
+    c->near_at = next;
+    c->folded = !w->backward && c->value == c->bend && (c->unit_at >= 0 || c->factor < 0);
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */

@@ -72,8 +72,10 @@ typedef struct fxa__cuda_program {
     /* Floats of params alone, which the host computes: nodes, and their places in f[] from `run_at` on. */
     int32_t run[FXA__CUDA_RUNS];
     int32_t n_run, run_at;
-    int32_t unit_at, near_at; /* places of the unit and of near(), which are made of `factor` and `near`; -1 */
-    int32_t near;             /* node: the factor of the score in a tanh; -1 */
+    int32_t unit_at, near_at; /* places of the unit and of near(), which are made of `factor` and `near`; -1. Behind
+                                 near() are the FXA_CUDA_BEND terms of bend_near() */
+    int32_t bend, near;       /* nodes: the tanh that bend() computes, and the factor of the score in it; -1 */
+    bool folded;              /* bend() gives that times the unit: it is the whole value */
     /* Of tensors in `fits`: how many elements an axis has at least, at every run; 0: any number. Below 0: as many as
      * input -1 - x has values (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). If one has fewer, the text is not for
      * it: make another without that bit. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shorter ways to the same bits, where a program has them; see cuda_text.h: a mask inside one document, the value near
- * a soft cap's middle, distances that are computed faster than read.
+ * Shorter ways to the same bits, where a program has them; see cuda_text.h: a mask inside one document, a soft
+ * cap near its middle, distances that are computed faster than read.
  */
 #include "cuda_text.h"
 
@@ -46,20 +46,34 @@ int fxa__cuda_short_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]) 
 
 /* ---- Near the middle of a soft cap ------------------------------------------------------------------------------- */
 
-int32_t fxa__cuda_near_factor(const cuda_work *w) {
+/* The score times what nothing but params decide: that; -1. */
+static int32_t short_factor(const cuda_work *w, const fxa__node *n) {
     const fxa_program *p = w->c->program;
-    int32_t factor = -1, count = 0;
-    for (int32_t i = 0; i < p->n_nodes; i++) {
-        const fxa__node *n = &p->nodes[i], *x = &p->nodes[n->n_args ? n->arg[0] : i];
-        if (n->op != FXA_OP_TANH || !(w->need[i] & CUDA_VALUE)) continue;
-        count++;
-        for (int k = 0; x->op == FXA_OP_MUL && k < 2; k++) {
-            bool score = fxa__node_input(&p->nodes[x->arg[k]]) & 1u << FXA_INPUT_SCORE;
-            const fxa__depend *c = &w->sets[x->arg[1 - k]];
-            if (score && fxa__lower_rate(c) <= FXA__RATE_RUN && !c->tensors) factor = x->arg[1 - k];
-        }
+    for (int k = 0; n->op == FXA_OP_MUL && k < 2; k++) {
+        const fxa__depend *c = &w->sets[n->arg[1 - k]];
+        bool score = fxa__node_input(&p->nodes[n->arg[k]]) & 1u << FXA_INPUT_SCORE;
+        if (score && fxa__lower_rate(c) <= FXA__RATE_RUN && !c->tensors) return n->arg[1 - k];
     }
-    return count == 1 ? factor : -1;
+    return -1;
+}
+
+int32_t fxa__cuda_bend(const cuda_work *w, int32_t *factor) {
+    const fxa_program *p = w->c->program;
+    int32_t bend = -1, product = -1;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        if (n->op != FXA_OP_TANH || !(w->need[i] & CUDA_VALUE) || short_factor(w, &p->nodes[n->arg[0]]) < 0) continue;
+        bend = i;
+        product = n->arg[0];
+    }
+    for (int32_t i = 0; bend >= 0 && i < p->n_nodes; i++)
+        for (int k = 0; w->need[i] && k < p->nodes[i].n_args; k++) {
+            int32_t x = p->nodes[i].arg[k];
+            bool score = fxa__node_input(&p->nodes[x]) & 1u << FXA_INPUT_SCORE;
+            if ((score && i != product) || (x == product && i != bend)) bend = -1;
+        }
+    if (bend >= 0) *factor = short_factor(w, &p->nodes[product]);
+    return bend;
 }
 
 /* ---- Slopes that are finite -------------------------------------------------------------------------------------- */

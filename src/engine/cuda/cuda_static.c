@@ -34,6 +34,14 @@ static bool static_alone(const cuda_work *k, int32_t node, fxa__emit_level most)
 static bool static_unit(const cuda_work *k) {
     static_put(k, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
     bool ok = true;
+    if (k->c->folded) {
+        static_put(k, "        return 1.f;\n    }\n    static FXA_INLINE float bend_unit(const FxaArgs &a)\n    {\n");
+        if (k->c->unit_at >= 0)
+            fxa__write_format(&k->c->text, "        return a.f[%d];\n    }\n", (int)k->c->unit_at);
+        else
+            static_put(k, "        return LOG2E;\n    }\n");
+        return true;
+    }
     if (k->c->unit_at >= 0)
         fxa__write_format(&k->c->text, "        return a.f[%d]", (int)k->c->unit_at);
     else if (k->c->factor >= 0)

@@ -95,6 +95,10 @@ static void cudatext_want_tiles(cuda_text *t) {
 
 static void cudatext_want_pairs(cuda_text *t) {
     const fxa_program *p = t->c->program;
+    if (t->c->bend >= 0) {
+        t->pairs.given[t->c->bend] = "score";
+        fxa__lower_emit_want(&t->pairs, t->c->near, CUDA_VALUE);
+    }
     if (t->c->has_value) fxa__lower_emit_want(&t->pairs, t->c->value, CUDA_VALUE);
     if (t->c->has_slope || t->c->has_own)
         fxa__lower_emit_want(&t->pairs, fxa__program_output(p, FXA__OUT_DSCORE), CUDA_SLOPE);
@@ -165,7 +169,6 @@ static void cudatext_scalars(cuda_text *t, bool fill) {
 static void cudatext_head(cuda_text *t) {
     for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
         fxa__lower_emit_kept(&t->pairs, (fxa__emit_level)level, t->w);
-    if (t->c->near >= 0 && t->c->near_at < 0) cudatext_put(t, "    float limit;\n");
     cudatext_scalars(t, false);
     cudatext_put(t, "    FXA_INLINE void head(const FxaArgs &a, int b, int h, int q_len, int k_len)\n    {\n"
                     "        const int heads = a.heads;\n");
@@ -173,11 +176,6 @@ static void cudatext_head(cuda_text *t) {
     for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
         fxa__lower_emit_nodes(&t->pairs, (fxa__emit_level)level, 0xff, t->w);
     fxa__lower_emit_bases(&t->pairs, t->w);
-    if (t->c->near >= 0 && t->c->near_at < 0) {
-        cudatext_put(t, "        limit = 0.999f * TANH_NEAR / fabsf(");
-        fxa__lower_emit_value(&t->pairs, t->c->near, t->w);
-        cudatext_put(t, ");\n");
-    }
     cudatext_put(t, "    }\n");
 }
 
@@ -248,22 +246,25 @@ static void cudatext_own(cuda_text *t) {
     cudatext_return(t, &t->pairs, fxa__program_output(t->c->program, FXA__OUT_DSCORE));
 }
 
-/* The same where |score| stays below what keeps the tanh near 0. */
-static void cudatext_near(cuda_text *t) {
-    if (t->c->near < 0) return;
-    cudatext_put(t, "#if !FXA_FAST_MATH\n#define PROG_NEAR 1\n");
-    if (t->c->near_at >= 0)
-        fxa__write_format(t->w, "    FXA_INLINE float near(const FxaArgs &a) const { return a.f[%d]; }\n",
-                          (int)t->c->near_at);
+/* The tanh that value() takes in place of the score. */
+static void cudatext_bend(cuda_text *t) {
+    if (t->c->bend < 0) return;
+    cudatext_put(t, "#define PROG_BEND 1\n    FXA_INLINE float bend(const FxaArgs &a, float score) const\n    {\n"
+                    "        return score_tanh(__fmul_rn(score, ");
+    fxa__lower_emit_value(&t->pairs, t->c->near, t->w);
+    if (!t->c->folded)
+        cudatext_put(t, "));\n    }\n");
+    else if (t->c->unit_at >= 0)
+        fxa__write_format(t->w, ")) * a.f[%d];\n    }\n", (int)t->c->unit_at);
     else
-        cudatext_put(t, "    FXA_INLINE float near(const FxaArgs &) const { return limit; }\n");
-    t->pairs.tanh = "score_tanh_near";
-    cudatext_put(t, "    FXA_INLINE float value_near(const FxaArgs &a, float score, const Pair &p) const\n    {\n");
-    cudatext_put(t, cudatext_pair);
-    cudatext_inside(t, &t->pairs, CUDA_VALUE);
-    cudatext_return(t, &t->pairs, t->c->value);
-    cudatext_put(t, "#endif\n");
-    t->pairs.tanh = NULL;
+        cudatext_put(t, ")) * LOG2E;\n    }\n");
+    if (t->c->folded) cudatext_put(t, "#define PROG_UNIT_ONE 1\n");
+    cudatext_put(t, "#if !FXA_FAST_MATH\n#define PROG_NEAR 1\n");
+    fxa__write_format(t->w,
+                      "    FXA_INLINE float near(const FxaArgs &a) const { return a.f[%d]; }\n"
+                      "    FXA_INLINE float bend_near(const FxaArgs &a, float score) const\n    {\n"
+                      "        return score_bend_near(score, a.f + %d);\n    }\n#endif\n",
+                      (int)t->c->near_at, (int)t->c->near_at + 1);
 }
 
 static void cudatext_mask_same(cuda_text *t) {
@@ -391,7 +392,7 @@ bool fxa__cuda_text_write(const cuda_work *w) {
         cudatext_tile(&t);
         cudatext_value(&t);
         cudatext_own(&t);
-        cudatext_near(&t);
+        cudatext_bend(&t);
         cudatext_mask(&t);
         cudatext_mask_same(&t);
         cudatext_partials(&t);

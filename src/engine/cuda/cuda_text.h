@@ -67,8 +67,9 @@ enum { CUDA_CONJUNCTS = 16 };
 /* What a mask asks beside the equality of the words of query and key, where it asks for that: nodes that must all hold,
  * and none of which reads words. -1: it does not. */
 int fxa__cuda_short_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]);
-/* The factor of the score in the one tanh of value(), where nothing but params decides it: node, or -1. */
-int32_t fxa__cuda_near_factor(const cuda_work *w);
+/* The tanh of the score times a factor that nothing but params decides, where nothing else reads the score: its node,
+ * or -1. */
+int32_t fxa__cuda_bend(const cuda_work *w, int32_t *factor);
 /* Whether the slope may be infinite, or NaN where the value is not. */
 bool fxa__cuda_is_steep(const cuda_work *w, int32_t slope);
 /* Whether a float on a diagonal is a few operations on numbers of heads and distances: cheaper than a load. */

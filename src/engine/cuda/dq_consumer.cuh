@@ -82,6 +82,7 @@ struct Consumer : TileOwner {
         const int q_word[2] = {WORDS ? __ldg(loads.q_words + q0) : 0, WORDS ? __ldg(loads.q_words + q0 + 8) : 0};
         const int keys[2] = {q0 < q_len ? k_len - k0 : 0, q0 + 8 < q_len ? k_len - k0 : 0};
         if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+        bend_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
 #pragma unroll
         for (int j = 0; j < BN / 8; j++)
 #pragma unroll
@@ -96,7 +97,7 @@ struct Consumer : TileOwner {
                                        PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + 8 * r - c) : 0.f, dense,
                                        q_word[r], WORDS ? __ldg(loads.k_words + k0 + c) : 0};
                     float slope;
-                    float w = exp2_fast(__fmaf_rn(score_value(program, a, s[i], pair, slope), unit, -lse[r]));
+                    float w = exp2_fast(__fmaf_rn(score_value<true>(program, a, s[i], pair, slope), unit, -lse[r]));
                     if (MASKED && !((c < keys[r]) & score_mask(program, a, pair))) w = slope = 0.f;
                     s[i] = PROG_SLOPE ? times_slope(w, slope) : w;
                 }

@@ -60,7 +60,7 @@ struct Consumer : TileOwner {
         for (int i = 0; i < BN / 4 + 2; i++) entries[i] = load_shared_float(at + 4 * (8 - 8 * (i >> 1) - (i & 1)));
     }
 
-    template <int ASK, bool NEAR> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
+    template <int ASK> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
     {
         const int k0 = n * BN + (lane & 3) * 2;
         u32 dense[BN / 4] = {};
@@ -85,7 +85,7 @@ struct Consumer : TileOwner {
                 const u32 word = dense[(j >> 1) * 2 + r];
                 const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c, strip[2 * ((j >> 1) - r + 1) + (j & 1)],
                                    (j & 1) ? unpack_high(word) : unpack_low(word), q_word[r], k_word};
-                s[i] = score_value<NEAR>(program, a, s[i], pair);
+                s[i] = score_value<true>(program, a, s[i], pair);
                 if (ASK == ASK_ALL && !((c < keys) & score_mask(program, a, pair))) s[i] = NEG_INF;
                 if (ASK == ASK_SHORT && !score_mask_same(program, a, pair)) s[i] = NEG_INF;
             }
@@ -107,14 +107,13 @@ struct Consumer : TileOwner {
     }
 
     /* Raw products to new scores; pairs that are not attended to -inf. Rows past q_len hold anything until finish(). */
-    template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 2], int n)
+    template <bool MASKED, bool SHORT = true> FXA_INLINE void score(float (&s)[BN / 2], int n)
     {
+        bend_all<SHORT>(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
         if (PROG_SAME && MASKED && short_mask(n))
-            score_pairs<ASK_SHORT, false>(s, n);
-        else if (all_near(program, a, s))
-            score_pairs<MASKED ? ASK_ALL : ASK_NOTHING, true>(s, n);
+            score_pairs<ASK_SHORT>(s, n);
         else
-            score_pairs<MASKED ? ASK_ALL : ASK_NOTHING, false>(s, n);
+            score_pairs<MASKED ? ASK_ALL : ASK_NOTHING>(s, n);
     }
 
     /* The values of a tile that reaches past the last key, before their product: rows that follow it count for nothing,
@@ -182,7 +181,7 @@ struct Consumer : TileOwner {
 #pragma unroll
             for (int i = 0; i < BN / 4; i++) {
                 const int x = (i >> 1) * 4 + r * 2 + (i & 1);
-                const float y = ZERO ? s[x] * unit : s[x] * unit - shift;
+                const float y = PROG_UNIT_ONE ? (ZERO ? s[x] : s[x] - shift) : ZERO ? s[x] * unit : s[x] * unit - shift;
                 s[x] = EMULATE && ZERO && (i & 1) ? exp2_by_fma(y) : exp2_fast(y);
                 sum += s[x];
             }
@@ -285,9 +284,9 @@ struct Consumer : TileOwner {
         wgmma_wait<1>();
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<MASKED>(s, n);
+        score<MASKED, FROZEN || !BOUNDED>(s, n);
         give_back_dense();
-        const bool shrink = FROZEN || (BOUNDED && !(tile & SAFE)) ? false : raise_max<false>(s);
+        const bool shrink = FROZEN ? false : raise_max<false>(s);
         exponentiate<false, FROZEN && BOUNDED>(s, tile);
         drop(s, n);
         wgmma_wait<0>();
@@ -329,11 +328,11 @@ struct Consumer : TileOwner {
     {
         const TileSlot slot = sh.slot(turn);
         const bool froze = slot.total() > slot.partial();
-        const bool wild = EMULATE && !(PROG_BOUNDED * unit < 126.f); /* exp2_by_fma knows no infinity */
+        const bool wild = EMULATE && !(score_bound(a) < 126.f); /* exp2_by_fma knows no infinity */
         bool bad = false;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const bool guessed = BOUNDED ? !(PROG_BOUNDED * unit < 64.f) : froze && row_max[r] == NEG_INF;
+            const bool guessed = BOUNDED ? !(score_bound(a) < 64.f) : froze && row_max[r] == NEG_INF;
             const float top = finite_or_zero(row_max[r]) * unit;
             const bool left = frozen_is_left(FXA_F16, top, sum[r], guessed, a.sink != 0);
             const bool row = q0 + 8 * r < q_len && (left || wild || spoilt(r));
@@ -391,11 +390,15 @@ struct Consumer : TileOwner {
 
     /* masked: tiles of the list that the producer says are masked, in a safe visit all of them. How the loops are
      * written matters: joined by conditions, they made the compiler keep `step` in ordinary registers, and the inner
-     * loop grew by a fifth in moves of descriptors (R2UR in its SASS). */
+     * loop grew by a fifth in moves of descriptors (R2UR in its SASS); so it did with two loops for a bounded program. */
     FXA_INLINE void walk(int masked, int total, int tile)
     {
         int j = 1;
         first_step(tile);
+        if (BOUNDED && !(tile & SAFE)) {
+#pragma unroll 1
+            for (; j < masked; j++) next_step<true, true>(0);
+        }
 #pragma unroll 1
         for (; j < masked; j++) next_step<true, false>(tile);
 #pragma unroll 1

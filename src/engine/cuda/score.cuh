@@ -10,7 +10,9 @@
  *   PROG_MASK           mask() is not always true
  *   PROG_BOUNDED        |value()| is at most so much (soft cap: 1), so that the forward needs no running maximum
  *   PROG_SAME           mask_same() is mask() where q_word == k_word in all pairs of a warp in a tile
- *   PROG_NEAR           value_near() gives the same bits as value(), for less, while |s| < near()
+ *   PROG_BEND           the score is read by bend() alone, and value() takes what that gives in its place
+ *   PROG_NEAR           bend_near() is bend(), for less, while |s| < near()
+ *   PROG_UNIT_ONE       unit() is 1, because bend() has it in what it gives: bend_unit(a), and PROG_BOUNDED is without it
  *   PROG_DIAGONAL       value() reads pair.diagonal; diagonal() gives the row that fxa_diagonal_fill tabulates
  *   PROG_DENSE          value() reads pair.dense, an element of a 16-bit tensor [b, h, q, k]
  *   PROG_VECTOR         pair.q_word and pair.k_word are read: 1 by mask() alone, 2 by value() too
@@ -31,15 +33,16 @@
  *                                      scores have in common (the scale, the cap) costs nothing per pair.
  *   void head(a, b, h, q_len, k_len)   what depends on batch entry and head alone, kept in members
  *   void tile(a, q, k)                 what depends on the tile: q and k are this thread's first query and key
- *   float value(a, s, pair)            s is the product Q.K, not yet scaled
+ *   float value(a, s, pair)            s is the product Q.K, not yet scaled; with PROG_BEND what bend() made of it
  *   float value(a, s, pair, slope)     the same bits, and slope = d new score / d scaled score; for PROG_SLOPE
  *   float own(a, s, pair, dscore)      for PROG_OWN: d loss / d scaled score of d loss / d new score
- *   float value_near(a, s, pair), float near(a)   for PROG_NEAR: the forward takes it where all pairs of a warp in a
- *                                      tile are near (tanh near 0 is a polynomial)
+ *   float bend(a, s)                   for PROG_BEND: tanh of the product times a number of the run
+ *   float bend_near(a, s), float near(a)   for PROG_NEAR: taken where all pairs of a warp in a tile are near 0, where
+ *                                      tanh is a polynomial
  *   bool mask(a, pair)                 only called in tiles that tile_class() calls partial; where it is false, value
  *                                      and slope may be anything, NaN too
  *   bool mask_same(a, pair)            for PROG_SAME: of documents, what is left of the mask inside one of them
- *   void partials(a, s, pair, g)       g[i] = d new score / d what sum i is of; s as in value(). Without PROG_SLOPE it
+ *   void partials(a, s, pair, g)       g[i] = d new score / d what sum i is of; s: the product. Without PROG_SLOPE it
  *                                      cannot depend on s (the slope would depend on the param), and s may be 0. Of
  *                                      the pair only q, k and their offsets are there
  *   void scatter(a, b, h, s, pair, ds) ds = d loss / d new score; s and pair as for partials()
@@ -78,19 +81,10 @@ FXA_INLINE Int2 vector_range(const FxaVector &v, int b, int h, int first, int la
 
 /*
  * tanh of score programs: the hardware's (relative error 2^-11) with FXA_FAST_MATH, else within 4 ulps: an odd
- * polynomial near 0, 1 - 2 / (1 + exp(2 |x|)) beyond. The branch is real (volatile): with both sides computed, the
- * backward runs out of registers. Where a whole tile is near, score_tanh_near gives the same bits without it.
+ * polynomial near 0, 1 - 2 / (1 + exp(2 x)) beyond. Lanes that are near go through the polynomial alone (volatile keeps
+ * the rest under their condition), so that functions beyond cost a warp what its far lanes need.
  */
 constexpr float TANH_NEAR = 0.6f;
-
-FXA_INLINE float score_tanh_near(float x)
-{
-    const float z = x * x;
-    float p = __fmaf_rn(0.015612896531820297f, z, -0.05221197009086609f);
-    p = __fmaf_rn(p, z, 0.13313119113445282f);
-    p = __fmaf_rn(p, z, -0.33332598209381104f);
-    return __fmaf_rn(x * z, p, x);
-}
 
 FXA_INLINE float score_tanh(float x)
 {
@@ -99,15 +93,34 @@ FXA_INLINE float score_tanh(float x)
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 #else
-    if (fabsf(x) < TANH_NEAR) return score_tanh_near(x);
-    asm volatile("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(exp2_fast(fabsf(x) * (2.f * LOG2E)) + 1.f));
-    return copysignf(__fmaf_rn(-2.f, y, 1.f), x);
+    const float z = x * x;
+    float p = __fmaf_rn(0.015612896531820297f, z, -0.05221197009086609f);
+    p = __fmaf_rn(p, z, 0.13313119113445282f);
+    p = __fmaf_rn(p, z, -0.33332598209381104f);
+    float t = __fmaf_rn(x * z, p, x);
+    if (fabsf(x) >= TANH_NEAR) {
+        asm volatile("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(exp2_fast(x * (2.f * LOG2E)) + 1.f));
+        t = __fmaf_rn(-2.f, y, 1.f);
+    }
+    return t;
 #endif
+}
+
+/* s times a polynomial of s^2, whose coefficients are numbers of the run: tanh near 0 of the score times a factor, times
+ * the unit, with neither product. */
+FXA_INLINE float score_bend_near(float s, const float *c)
+{
+    const float z = s * s;
+    float p = c[FXA_CUDA_BEND - 1];
+#pragma unroll
+    for (int i = FXA_CUDA_BEND - 2; i >= 0; i--) p = __fmaf_rn(p, z, c[i]);
+    return s * p;
 }
 
 /* What a program need not say. */
 struct ProgramBase {
     static FXA_INLINE float unit(const FxaArgs &a) { return a.scale_log2; }
+    static FXA_INLINE float bend_unit(const FxaArgs &) { return 1.f; }
     static FXA_INLINE int tile_class(const FxaArgs &, int, int, int, int, int, int) { return TILE_FULL; }
     FXA_INLINE void head(const FxaArgs &, int, int, int, int) {}
     FXA_INLINE void tile(const FxaArgs &, int, int) {}
@@ -130,8 +143,14 @@ struct ProgramBase {
 #ifndef PROG_SAME
 #define PROG_SAME 0
 #endif
+#ifndef PROG_BEND
+#define PROG_BEND 0
+#endif
 #ifndef PROG_NEAR
 #define PROG_NEAR 0
+#endif
+#ifndef PROG_UNIT_ONE
+#define PROG_UNIT_ONE 0
 #endif
 #ifndef PROG_BOUNDED
 #define PROG_BOUNDED 0
@@ -178,12 +197,12 @@ template <int n> FXA_INLINE void turn_products(const FxaArgs &a, float (&s)[n][4
         for (int j = 0; j < 4; j++) s[i][j] *= by;
 }
 
-/* The new score: the same operations in the same order in every kernel, so that the backward sees the bits
- * of the forward. */
-template <bool NEAR> FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair)
+/* The new score, in every kernel by the same operations; with PROG_NEAR those of a pair depend on its neighbours, which
+ * are others in the backward: bend() is as good in both. BENT: s went through bend_all() already. */
+template <bool BENT> FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair)
 {
-#if PROG_NEAR
-    if (NEAR) return program.value_near(a, s, pair);
+#if PROG_BEND
+    if (!BENT) s = program.bend(a, s);
 #endif
 #if PROG_VALUE
     return program.value(a, s, pair);
@@ -192,14 +211,24 @@ template <bool NEAR> FXA_INLINE float score_value(const Program &program, const 
 #endif
 }
 
+template <bool BENT = false>
 FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair, float &slope)
 {
 #if PROG_SLOPE
+#if PROG_BEND
+    if (!BENT) s = program.bend(a, s);
+#endif
     return program.value(a, s, pair, slope);
 #else
     slope = 1.f;
-    return score_value<false>(program, a, s, pair);
+    return score_value<BENT>(program, a, s, pair);
 #endif
+}
+
+/* By PROG_BOUNDED: |value() * unit()| is at most that. */
+FXA_INLINE float score_bound(const FxaArgs &a)
+{
+    return PROG_BOUNDED * (PROG_UNIT_ONE ? Program::bend_unit(a) : Program::unit(a));
 }
 
 /* A weight times the slope, and what that is worth times the rest of a gradient: 0 where either is 0. */
@@ -223,16 +252,30 @@ FXA_INLINE float own_gradient(const Program &program, const FxaArgs &a, float s,
 #endif
 }
 
-/* Whether all products of a warp are near. */
-template <int n> FXA_INLINE bool all_near(const Program &program, const FxaArgs &a, const float (&s)[n])
+/* Bends all products of a tile. What is near is found in four chains: one is as long as the polynomial of a tile. whole:
+ * all pairs of the thread exist; others hold anything, and what they hold must not decide how these are computed. */
+template <bool SHORT = true, int n>
+FXA_INLINE void bend_all(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
 {
 #if PROG_NEAR
-    float most = 0.f;
+    if (!SHORT) {
 #pragma unroll
-    for (int i = 0; i < n; i++) most = fmaxf(most, fabsf(s[i]));
-    return __all_sync(~0u, most < program.near(a));
-#else
-    return false;
+        for (int i = 0; i < n; i++) s[i] = program.bend(a, s[i]);
+        return;
+    }
+    float most[4] = {};
+#pragma unroll
+    for (int i = 0; i < n; i++) most[i & 3] = fmaxf(most[i & 3], fabsf(s[i]));
+    const float top = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+    if (__all_sync(~0u, whole && top < program.near(a))) {
+#pragma unroll
+        for (int i = 0; i < n; i++) s[i] = program.bend_near(a, s[i]);
+        return;
+    }
+#endif
+#if PROG_BEND
+#pragma unroll
+    for (int i = 0; i < n; i++) s[i] = program.bend(a, s[i]);
 #endif
 }
 

@@ -170,6 +170,17 @@ FXA_INLINE void issue_rows(float (&x)[n], u32 left, u32 right)
     wgmma_commit();
 }
 
+/* The same with the left rows in registers. */
+template <int columns, int right_rows, int n, int words>
+FXA_INLINE void issue_held(float (&x)[n], const u32 (&left)[words], u32 right)
+{
+    const u64 b = k_major(right);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < columns / 16; k++) wgmma<0>(x, left, k, b + k_step<right_rows>(k), k > 0);
+    wgmma_commit();
+}
+
 /* sum[64 x N] += weights[64 x rows], from registers, times the rows of a tile. */
 template <int rows, int n, int words> FXA_INLINE void issue_sum(float (&sum)[n], u32 (&weights)[words], u32 tile)
 {
