@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { COST_PROCESSORS = 132, COST_CPU_US = 6, COST_ROWS = 128, COST_DECODE_US = 15 };
+enum { COST_PROCESSORS = 132, COST_CPU_US = 6, COST_ROWS = 128, COST_DECODE_US = 14 };
 #define COST_DECODE_BYTES 3.9e12 /* a second */
 
 static const struct cost_row {

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { COST_OF_PROCESSORS = 132, COST_OF_CPU_US = 10, COST_OF_ROWS = 128, COST_OF_ONE_US = 18 };
+enum { COST_OF_PROCESSORS = 132, COST_OF_CPU_US = 10, COST_OF_ROWS = 128, COST_OF_ONE_US = 12 };
 #define COST_OF_ONE_BYTES 4.6e12 /* a second */
 #define COST_OF_UNEVEN 0.55      /* of the rate: masks that are looked at in all pairs, captured tensors */
 
