@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What compiled kernels may spill, in bytes, and which may have products that the compiler serialises: as NVRTC 13.4
- * has it, by family, kernel and the beginning of a program's name ("": any), for test_cuda_builds.c.
+ * What compiled kernels may spill, in bytes, and which may have products that the compiler serialises: as NVRTC 13.0 and 13.4
+ * have it, by family, kernel and the beginning of a program's name ("": any), for test_cuda_builds.c.
  */
 #ifndef FXA_TESTS_BUILT_BUDGETS_H
 #define FXA_TESTS_BUILT_BUDGETS_H
@@ -23,15 +23,22 @@ static const struct built_budget {
     {FXA__CU_SM90, "fxa_forward", "rbf_kernel", 480, false},
     {FXA__CU_SM90, "fxa_forward", "rotary_gain", 512, false},
     {FXA__CU_SM90, "fxa_forward", "shifted_window", 672, false},
-    {FXA__CU_SM90, "fxa_backward", "", 840, false},
+    {FXA__CU_SM90, "fxa_backward", "", 416, false},
     {FXA__CU_SM90, "fxa_grad_q", "", 112, false},
-    {FXA__CU_SM90, "fxa_decode", "", 232, false},
+    {FXA__CU_SM90, "fxa_grad_q", "low_rank_bias", 540, false},
+    {FXA__CU_SM90, "fxa_decode", "", 296, false},
+    {FXA__CU_SM90, "fxa_tile_lists", "", 8, false},
     {FXA__CU_SM80, "fxa_forward", "", 272, false}, /* outside of the inner products */
-    {FXA__CU_SM80, "fxa_backward", "", 404, false},
-    {FXA__CU_SM80, "fxa_backward_prepare", "", 16, false},
-    {FXA__CU_SIMT, "fxa_forward", "", 112, false},
+    {FXA__CU_SM80, "fxa_forward", "low_rank_bias", 512, false},
+    {FXA__CU_SM80, "fxa_forward", "rbf_kernel", 608, false},
+    {FXA__CU_SM80, "fxa_backward", "", 472, false},
+    {FXA__CU_SM80, "fxa_tile_lists", "", 8, false},
+    {FXA__CU_SM80, "fxa_pages_store", "", 4, false},
+    {FXA__CU_SIMT, "fxa_forward", "", 144, false},
     {FXA__CU_SIMT, "fxa_backward", "", 100, false},
     {FXA__CU_SIMT, "fxa_grad_q", "", 100, false},
+    {FXA__CU_SIMT, "fxa_tile_lists", "", 8, false},
+    {FXA__CU_SIMT, "fxa_pages_store", "", 4, false},
 };
 
 #endif

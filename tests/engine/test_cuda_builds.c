@@ -175,7 +175,9 @@ static int built_said_of(const char *line, const char *before) {
     if (!name) return -1;
     name += strlen(before);
     int i = 0, length = (int)strcspn(name, "'");
-    while (i < built_compiler.n && strncmp(built_compiler.said[i].kernel, name, (size_t)length) != 0) i++;
+    while (i < built_compiler.n && ((int)strlen(built_compiler.said[i].kernel) != length ||
+                                    strncmp(built_compiler.said[i].kernel, name, (size_t)length) != 0))
+        i++;
     if (i == BUILT_SAID) return -1;
     if (i == built_compiler.n) {
         built_compiler.n++;

@@ -152,20 +152,22 @@ struct Consumer {
             for (int i = 0; i < BQ / 2; i++) dp[i] = keeps(kept, i) ? dp[i] * a.keep_inverse : 0.f;
         }
         const u32 delta = sh.delta(step) + (lane & 3) * 8;
+        constexpr bool COLLECTED = !SCORED && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER);
 #pragma unroll
         for (int j = 0; j < BQ / 8; j++) {
             const Float2 d = load_shared_float2(delta + j * 32);
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int i = j * 4 + r * 2;
-                const float x = times_rest(s[i], dp[i] - d.x), y = times_rest(s[i + 1], dp[i + 1] - d.y);
+                float x = times_rest(s[i], dp[i] - d.x), y = times_rest(s[i + 1], dp[i + 1] - d.y);
+                if (COLLECTED) { /* where there is no weight there is no gradient, whatever dP is */
+                    x = s[i] == 0.f ? 0.f : x;
+                    y = s[i + 1] == 0.f ? 0.f : y;
+                }
                 ds[j * 2 + r] = pack16(x, y);
                 if (SCORED) continue;
-                /* Where there is no weight there is no gradient, whatever dP is. */
-                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8, k0 + 8 * r, j * 8, 8 * r},
-                             s[i] == 0.f ? 0.f : x);
-                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8 + 1, k0 + 8 * r, j * 8 + 1, 8 * r},
-                             s[i + 1] == 0.f ? 0.f : y);
+                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8, k0 + 8 * r, j * 8, 8 * r}, x);
+                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8 + 1, k0 + 8 * r, j * 8 + 1, 8 * r}, y);
             }
         }
     }
