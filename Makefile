@@ -57,7 +57,7 @@ deps-cudnn:          ## cuDNN and NVRTC for tests that give them graphs without 
 deps-julia:          ## Julia 1.5.3 for the tests of julia/FXAttn, from Debian's packages into the build folder (70 MB)
 	@python3 tools/fetch_julia.py $(BUILD)/deps/julia
 
-test-cuda-builds: $(BUILD)/Makefile ## plans of the cuda engine by NVRTC, no GPU: MATRIX=200 of them (full: all 2,052, an hour of CPU)
+test-cuda-builds: $(BUILD)/Makefile ## plans of the cuda engine by NVRTC, no GPU: MATRIX=200 of them (full: all 2,052, two hours of CPU)
 	@$(MAKE_IN) --target test_cuda_builds
 	@FXA_CUDA_MATRIX=$(or $(MATRIX),200) $(BUILD)/tests/test_cuda_builds
 

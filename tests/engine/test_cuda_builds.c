@@ -7,7 +7,7 @@
  *
  * The whole matrix: every program with every size, both passes, once each; which target and features go with it turns,
  * so that each of them meets every program, every size and one another. It is walked in rounds of all programs. By
- * default a few that take seconds; FXA_CUDA_MATRIX=full: all of it, an hour of one CPU; a number: so many of these,
+ * default a few that take seconds; FXA_CUDA_MATRIX=full: all of it, two hours of one CPU; a number: so many of these,
  * spread; FXA_TEST_TARGET=h200: those for one target; FXA_TEST_SHARD=3/14: every 14th, of which this is number 3, for
  * as many processes; FXA_TEST_VERBOSE=1: a line for each. NVRTC is looked for as the
  * engine does, and where make deps-cudnn puts it; where it is not, all this is skipped, by name.
