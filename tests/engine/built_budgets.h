@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What compiled kernels may spill, in bytes, and which may have products that the compiler serialises, for
- * test_cuda_builds.c: as NVRTC 13.0 and 13.4 have it, by family, kernel and the beginning of a program's name ("": any).
+ * test_cuda_builds.c: as NVRTC 13.0 and 13.4 have it, by family, kernel and the beginning of a program's name ("":
+ * any).
  */
 #ifndef FXA_TESTS_BUILT_BUDGETS_H
 #define FXA_TESTS_BUILT_BUDGETS_H
