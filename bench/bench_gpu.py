@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engines of a GPU next to PyTorch's cuDNN attention and FlexAttention in the same run.
 
-    PYTHONPATH=build/python python3 bench/bench_gpu.py [--flex] [--engines cuda,cudnn] [--shapes ABC] [--rows ...] [--prepare]
+    PYTHONPATH=build/python python3 bench/bench_gpu.py [--flex] [--engines cuda,cudnn] [--shapes ABC] [--rows ...] [--decode]
+                                                       [--prepare]
 
 TFLOP/s forward and backward, medians of CUDA events with the L2 cache flushed before each run, exact pairs counted
 (gpu_rows.py); before it what a plan, an answer, a restore and the host's part of a run take, of each engine; behind it
@@ -23,8 +24,9 @@ except ImportError:
     sys.exit(77)
 from fxattn import _abi
 from fxattn._library import cache_clear, context, lib
-from fxattn._problem import Args, Plan, Problem
+from fxattn._problem import Plan, Problem
 from fxattn._program import Program
+from decode_rows import ALL as ALL_STEPS, USUAL as USUAL_STEPS, Data
 from flex_rows import of_flex, of_sdpa
 from gpu_rows import ROWS, SHAPES, SOFTCAP, USUAL, Runner, Sizes, rates, sizes_of
 
@@ -34,7 +36,7 @@ FLUSH = None
 PREPARE = False
 
 
-def race(functions, rounds=30):
+def race(functions, rounds=30, warm=False):
     """The median of a call of each by events, the cache flushed before it; in turns, because the clock of a device that
     has been working is another than that of one that has not. The device waits until the host has said all of a call."""
     global FLUSH
@@ -49,7 +51,8 @@ def race(functions, rounds=30):
     for turn in range(rounds + 3):
         for function, times in zip(functions, took):
             torch.cuda._sleep(500_000)
-            FLUSH.zero_()
+            if not warm:
+                FLUSH.zero_()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
             function()
@@ -127,21 +130,14 @@ def host_times(engine):
         print("%s answer: %.2f ms, again %.1f us" % (engine, first * 1e3, (time.perf_counter() - began) * 1e6), flush=True)
 
 
-def decoding(engine, b, keys, rows=1, heads=64, kv=8, d=128):
-    """GB/s of K and V of a step with few rows."""
-    make = lambda n, s: torch.randn(b, n, s, d, device="cuda", dtype=torch.bfloat16)  # noqa: E731
-    q, k, v = make(heads, rows), make(kv, keys), make(kv, keys)
-    out = torch.empty_like(q)
-    p = Problem(engine=engine, b=b, hq=heads, hkv=kv, sq=rows, sk=keys, d=d, device=_abi.CUDA, alignment=16)
-    for name in ("q", "k", "v", "o"):
-        p.operand(name, _abi.BF16)
-    plan = p.plan()
-    args = Args(q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), o=out.data_ptr())
-    workspace = torch.empty(max(plan.workspace, 1), device="cuda", dtype=torch.uint8)
-    args.workspace(workspace.data_ptr() if plan.workspace else None, plan.workspace)
-    args.struct.stream = torch.cuda.current_stream().cuda_stream
-    took = milliseconds(lambda: plan.run(args))
-    return "%.0f GB/s, %.1f us" % (2e-6 * k.numel() * 2 / took, took * 1e3)
+def decoding(engines, z):
+    """GB/s of K and V of a step with few rows, of each engine in turns."""
+    data = Data(z)
+    found = [(engine, tried(data.on, engine)) for engine in engines]
+    ran = [i for i, (_, value) in enumerate(found) if not isinstance(value, str)]
+    for i, took in zip(ran, race([found[i][1] for i in ran], warm=z.warm)):
+        found[i] = (found[i][0], "%.0f GB/s, %.1f us" % (1e-6 * data.bytes / took, took * 1e3))
+    return "; ".join("%s %s" % pair for pair in found)
 
 
 def copying():
@@ -157,6 +153,7 @@ def main():
     parser.add_argument("--engines", default="cuda,cudnn")
     parser.add_argument("--shapes", default="".join(SHAPES))
     parser.add_argument("--rows", default="")
+    parser.add_argument("--decode", action="store_true", help="steps of decoding alone, many of them")
     parser.add_argument("--prepare", action="store_true", help="compile everything, time nothing")
     chosen = parser.parse_args()
     global PREPARE
@@ -166,10 +163,10 @@ def main():
         return 77
     context()
     engines = chosen.engines.split(",")
-    for engine in engines if not PREPARE else ():
+    for engine in engines if not PREPARE and not chosen.decode else ():
         tried(host_times, engine)
     print("%s, torch %s; TFLOP/s forward/backward" % (torch.cuda.get_device_name(), torch.__version__))
-    for name in chosen.shapes:
+    for name in chosen.shapes if not chosen.decode else "":
         for row in chosen.rows.split(",") if chosen.rows else (ROWS if name == "A" else USUAL):
             z = sizes_of(row, name)
             found = [(engine, tried(of_ours, engine, row, z)) for engine in engines]
@@ -179,11 +176,11 @@ def main():
             print("%s %-16s " % (name, row) + "  ".join("%s %-8s" % (n, show(v)) for n, v in timed(found, z)), flush=True)
             del found
             torch.cuda.empty_cache()
-    if not chosen.rows and not PREPARE:
+    if chosen.decode or (not chosen.rows and not PREPARE):
         print("copy %.0f GB/s" % copying())
-        for b, keys, rows in ((1, 8192, 1), (4, 8192, 1), (32, 8192, 1), (4, 131072, 1), (4, 131072, 4)):
-            said = ["%s %s" % (engine, tried(decoding, engine, b, keys, rows)) for engine in engines]
-            print("decode b %d, keys %d, rows %d: " % (b, keys, rows) + "; ".join(said), flush=True)
+        for z in ALL_STEPS if chosen.decode else USUAL_STEPS:
+            print("decode %s: %s" % (z, tried(decoding, engines, z)), flush=True)
+            torch.cuda.empty_cache()
     return 0
 
 

@@ -62,7 +62,7 @@ static int watch_map(void *map, int type, unsigned rank, uintptr_t data, const u
 static const struct FxaArgs *watch_args(const watched *w, bool maps, void **params) {
     bool plain =
         (w->unit == FXA__CU_PAGES && (w->function == FXA__CU_PAGES_ROOM || w->function == FXA__CU_PAGES_SORT)) ||
-        (w->unit == FXA__CU_LISTS && w->function == FXA__CU_VECTOR) ||
+        (w->unit == FXA__CU_LISTS && w->function != FXA__CU_TILES) ||
         (w->unit == FXA__CU_CAPTURED &&
          (w->function == FXA__CU_TOTALS || w->function == FXA__CU_STORE || w->function == FXA__CU_TO_PARAMS));
     return plain ? NULL : params[maps];
@@ -240,10 +240,10 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     if (list_rows) touch("counts", a->list.counts, 8 * b * h * list_rows);
     if (x->code.choice.units >> FXA__CU_DECODE & 1) {
         int64_t tile = 8 * (int64_t)x->code.choice.row_tiles, groups = (a->group * p->sq + tile - 1) / tile;
-        int64_t ctas = p->b * p->hkv * groups * a->splits;
-        touch("partial", a->partial, 4 * ctas * tile * x->code.choice.d);
-        touch("partial ml", a->partial_ml, 8 * ctas * tile);
-        touch("arrived", a->redo, 4 * p->b * p->hkv * groups);
+        int64_t items = p->b * p->hkv * groups * a->splits;
+        if (a->splits > 1) touch("partial", a->partial, 4 * items * tile * x->code.choice.dv);
+        if (a->splits > 1) touch("partial ml", a->partial_ml, 8 * items * tile);
+        if (a->splits > 1) touch("flags", a->redo, 8 * items);
     }
     touch("lse", a->lse, 4 * p->hq * (packed ? p->total_q : p->b * p->sq));
     if (a->diagonal.data) {
@@ -253,7 +253,13 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
         touch("diagonal", a->diagonal.data, 4 * (a->diagonal.b ? p->b : 1) * (a->diagonal.h ? p->hq : 1) * pitch);
     }
     touch_vector("q words", &a->q_vector, p, p->sq);
-    touch_vector("k words", &a->k_vector, p, p->sk);
+    if (a->k_vector.data != a->q_vector.data) touch_vector("k words", &a->k_vector, p, p->sk);
+    for (int32_t i = 0; i < x->code.program.n_ranges; i++) {
+        const struct fxa__cuda_range *r = &x->code.program.ranges[i];
+        int64_t n = 1, size = a->tensor[r->tensor].size[r->axis];
+        for (int d = 0; d < a->tensor[r->tensor].rank; d++) n *= a->tensor[r->tensor].size[d];
+        if (a->ranges[i]) touch("ranges", a->ranges[i], 8 * (n / size) * ((size + 63) / 64));
+    }
     touch("sink", a->sink, 4 * p->hq);
     touch("dsink", a->grad_sink, 4 * p->hq);
     int64_t queries = packed ? p->total_q : p->b * p->sq;

@@ -343,16 +343,21 @@ TEST(strides_beyond_tma_are_for_sm80) {
     }
 }
 
-/* Groups of rows and KV heads share an axis of the grid, which has 65535. */
-TEST(decoding_fits_its_grid) {
-    for (int sq = 32; sq <= 64; sq += 32) {
+/* Rows of a KV head, and how many of them a CTA takes. */
+TEST(decoding_takes_few_rows) {
+    static const struct {
+        int64_t sq, group, d, dv;
+        int32_t tiles;
+    } cases[] = {{1, 8, 128, 128, 1},  {1, 9, 64, 64, 2},  {4, 8, 128, 128, 4}, {16, 8, 128, 128, 4},
+                 {17, 8, 128, 128, 0}, {4, 8, 128, 64, 0}, {2, 4, 256, 256, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
         fxa__cu_choice out;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_FORWARD, NULL);
-        c.p.hq = c.p.hkv = 40000, c.p.sq = sq;
+        c.p.hkv = 2, c.p.hq = 2 * cases[i].group, c.p.sq = cases[i].sq, c.p.d = cases[i].d, c.p.dv = cases[i].dv;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
-        T_INT(out.row_tiles, sq == 32 ? 4 : 0);
+        T_INT(out.row_tiles, cases[i].tiles);
     }
 }
 

@@ -94,6 +94,8 @@ static const char *const meant_listed[] = {
     "tensor doc : i32[2]\nmask = doc[b, q] == doc[b, k] && k <= q",
     "tensor doc : i32[2]\nmask = doc[b, k] < doc[0, k] + 3",
     "tensor ids : i64[1]\nmask = ids[q] == ids[k]",
+    "tensor first : i32[2]\ntensor end : i32[2]\nmask = k >= first[b, q] && k < end[b, q]",
+    "tensor t : i16[1]\ntensor u : i64[2]\nmask = t[q >> 1] <= t[k >> 1] && (t[k] != 0 || u[h, q - 1] == u[1, q])",
     "tensor ids : i64[2]\nscore = score + float(ids[b, k])\nmask = ids[b, q] != ids[b, k] && k <= q",
     "tensor ids : i64[1]\ntensor u : u8[2]\nscore = score + (ids[q] == ids[k] ? 1.0 : 0.0)\nmask = u[b, q] <= u[b, k]",
     "tensor b8 : bool[2]\ntensor t : bf16[2]\nscore = score + t[h, k]\nmask = b8[b, q]",
@@ -188,7 +190,7 @@ typedef struct meant_run {
     double params[RIG_PARAMS]; /* of the rewritten program */
     float grads[FXA_CUDA_TENSORS][RIG_CELLS];
     struct FxaExact exact[FXA_CUDA_TENSORS][RIG_CELLS];
-    int32_t ranges[2][4096];
+    int32_t ranges[2][4096], tables[FXA_CUDA_RANGES][4096];
 } meant_run;
 
 /* Params that are factors are finite and not 0, and above it where the whole score is multiplied. */
@@ -225,6 +227,16 @@ static void meant_vector(const rig *r, const meant_case *c, int32_t word, struct
         *(p->nodes[n->arg[d]].imm == FXA_INPUT_B ? &v->ranges_b : &v->ranges_h) = pitch;
 }
 
+/* Tables of ranges; one in four is not there. */
+static void meant_tables(rig *r, const meant_case *c, meant_run *run) {
+    for (int32_t i = 0; i < c->cuda.n_ranges; i++) {
+        const fxa_view *view = &r->views[c->cuda.ranges[i].tensor];
+        if (fxa__lower_interval_size(view, c->cuda.ranges[i].axis) > 4096 || t_int(&r->rng, 0, 3) == 0) continue;
+        fxa__lower_interval_fill(view, c->cuda.ranges[i].axis, run->tables[i]);
+        run->a.ranges[i] = run->tables[i];
+    }
+}
+
 static void meant_bind(rig *r, const meant_case *c, double scale, meant_run *run) {
     *run = (meant_run){.a = {.heads = MEANT_SIDE, .q_len = MEANT_SIDE, .k_len = MEANT_SIDE}};
     rig_fill(r, c->p);
@@ -243,6 +255,7 @@ static void meant_bind(rig *r, const meant_case *c, double scale, meant_run *run
     if (c->scalars) run->a.scalars = (struct FxaScalars){&run->scale, r->params, NULL};
     meant_vector(r, c, c->cuda.q_word, &run->a.q_vector, run->ranges[0]);
     meant_vector(r, c, c->cuda.k_word, &run->a.k_vector, run->ranges[1]);
+    meant_tables(r, c, run);
 }
 
 static int meant_word(const fxa_program *p, int32_t node, const fxa__val *vals) {
@@ -536,6 +549,7 @@ TEST(what_goes_where) {
         {"tensor t : f32[1]\nscore = score + t[clamp(q - k, 0, 9)]", "#define PROG_DIAGONAL 1", "PROG_SLOPE"},
         {"mask = k <= q", "p.k_off) <= t", "v1 <="},
         {"tensor d : i32[2]\nmask = d[b, q] == d[b, k] && k <= q", "#define PROG_SAME 1", "load_range(a"},
+        {"tensor f : i32[1]\ntensor e : i32[1]\nmask = k >= f[q] && k < e[q]", "load_range(a, 0", "load_range(a, 1"},
         {"score = 30.0 * tanh(score / 30.0)", "#define PROG_NEAR 1", "PROG_SLOPE 2"},
         {"score = 2.0 * tanh(score) + float(q - k)", "#define PROG_BEND 1", "PROG_UNIT_ONE"},
         {"score = score + 30.0 * tanh(score / 30.0)", "score_tanh(", "PROG_BEND"},

@@ -79,34 +79,6 @@ TEST(causal_backward) {
     fxa_program_destroy(program);
 }
 
-/* One row per query head: keys of the two KV heads over splits that the batch does not change. */
-TEST(decoding) {
-    fxa_program *program;
-    fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q + 4000", &program);
-    fxa_error err;
-    int64_t splits = 0;
-    p.sq = 1, p.sk = 5000;
-    for (p.b = 1; p.b < 20; p.b += 6) {
-        bed x;
-        T_REQUIRE(bed_open(&x, &p, -1, &err));
-        T_OK(bed_run(&x, &err));
-        T_INT(watch.launches, 2);
-        T_CHECK(watch_is(0, FXA__CU_LISTS, FXA__CU_TILES) && watch_is(1, FXA__CU_DECODE, 0));
-        const watched *main = &watch.launch[1];
-        T_INT(watch.launch[0].cut.q_rows, 1);
-        T_INT(watch.launch[0].cut.columns, 40);
-        T_INT(main->grid[1], 2);
-        T_INT(main->grid[2], p.b);
-        T_INT(main->a.splits, main->grid[0]);
-        T_CHECK(splits == 0 || splits == main->grid[0]);
-        splits = main->grid[0];
-        T_INT(splits, 10);
-        touch_check(&x);
-        bed_close(&x);
-    }
-    fxa_program_destroy(program);
-}
-
 /* Sinks in 16 bits, and gradients that are added to what is there: by copies before and after. */
 TEST(through_the_workspace) {
     fxa_program *program;

@@ -28,7 +28,7 @@ Args = struct(
     ("f", f32 * 47), ("i", i32 * 32), ("batch heads kv_heads group d dv q_len k_len q_pad", i32),
     ("q_total k_total pad_rows q_tiles tiles section reverse splits", i32), ("scale scale_log2", f32), ("turned", i32),
     ("partial partial_ml", p), ("seed", C.c_uint * 2), ("drop_below", C.c_uint), ("keep_inverse", f32),
-    ("scale_at params_at seed_at place_b place_h place_q place_k row_max", p), ("max_b max_h max_s", ll))
+    ("scale_at params_at seed_at place_b place_h place_q place_k row_max", p), ("max_b max_h max_s", ll), ("ranges", p * 4))
 Map = struct("Map", ("opaque", C.c_ulonglong * 16))
 Maps = struct("Maps", ("q k v o grad_o grad_q grad_k grad_v dense grad_dense", Map))
 Shape = struct("Shape", ("threads shared_bytes q_rows k_rows store_rows persistent sum_rows parts", i32))

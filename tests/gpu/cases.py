@@ -73,7 +73,7 @@ class Spec:
             d["FXA_COUNT_REDO"] = 1
         if file == "decode_sm90":
             rows = self.shape["Sq"] * self.shape["H"] // self.shape["Hkv"]
-            d["FXA_ROW_TILES"] = 1 if rows <= 8 else 2 if rows <= 16 else 4
+            d["FXA_ROW_TILES"] = 1 if rows <= 8 else 2 if rows <= 16 or max(self.columns, self.columns_v) > 128 else 4
         return d
 
     def key(self, file):
@@ -178,6 +178,20 @@ def page_specs():
     for size in (8, 16, 32, 128):
         out.append(Spec("check", "causal", 128, family="decode", backward=False, splits=3, B=3, H=8, Hkv=2, Sq=2,
                         Sk=900, paged=size, lens=size != 32))
+    return out
+
+
+def list_specs():
+    """Rows of lists with less room than tiles: runs of whole ones, or all tiles with the mask."""
+    out = []
+    for family, D in (("sm90", 128), ("sm90", 64), ("sm90", 256), ("sm80", 64), ("simt", 32)):
+        for name in ("causal", "window", "documents", "per_head", "alibi_causal"):
+            for pitch in (2, 4):
+                out.append(Spec("check", name, D, family=family, f32=int(family == "simt"),
+                                separate=int(pitch == 4 and family == "sm90"),
+                                B=2, H=4, Hkv=2, Sq=1500, window=600, docs=-3, pitch=pitch))
+    out += [Spec("check", name, 128, family="decode", backward=False, splits=3, B=2, H=8, Hkv=2, Sq=2, Sk=3000,
+                 window=1700, pitch=pitch) for name in ("causal", "window") for pitch in (2, 4)]
     return out
 
 
@@ -332,6 +346,10 @@ def decode_specs():
             out += [Spec("check", name, D, family="decode", backward=False, splits=s, B=2, H=16, Hkv=2, Sq=q, Sk=k,
                          window=300, f16=i % 2) for s, q, k in ((1, 1, 776), (5, 2, 4096), (9, 7, 2000), (40, 1, 1024))]
     few = dict(family="decode", backward=False)
+    for i, (D, Dv) in enumerate(((256, 256), (192, 128), (64, 128), (72, 200), (128, 40))):
+        out += [Spec("check", name, D, Dv=Dv, splits=s, B=2, H=8, Hkv=2, Sq=q, Sk=1500, lens=i % 2 > 0, f16=i % 2, **few)
+                for name, s, q in (("plain", 3, 1), ("alibi_causal", 1, 3), ("softcap_causal", 7, 9))]
+    out += [Spec("check", "causal", splits=s, B=3, H=8, Hkv=1, Sq=16, Sk=2000, packed=True, **few) for s in (1, 5)]
     out.append(Spec("check", "plain", splits=3, B=4, H=5, Hkv=5, Sq=3, Sk=640, lens=True, **few))
     out.append(Spec("check", "plain", splits=2, B=1, H=64, Hkv=1, Sq=1, Sk=8, **few))
     return out
@@ -348,6 +366,7 @@ GROUPS = {
     "functions": lambda: [Spec("tanh", "plain", fast=0)],
     "decode": decode_specs, "bench_decode": bench_decode_specs,
     "sizes": size_specs, "sizes80": lambda: size_specs("sm80"), "rows": row_specs, "pages": page_specs,
+    "lists": list_specs,
     "rows80": lambda: row_specs("sm80", ((64, 96), (256, 192))), "shift": shift_specs, "simt": simt_specs,
     "bench_sizes": bench_size_specs, "bench_texts": bench_text_specs, "sanitize": sanitize_specs, "dump": dump_specs,
     "check": check_specs, "separate": separate_specs, "ampere": lambda: check_specs("sm80"), "bench": bench_specs,

@@ -22,14 +22,14 @@ def up(x, to):
 class Problem:
     def __init__(self, program, B=1, H=2, Hkv=None, Sq=512, Sk=None, D=128, Dv=None, dtype=torch.bfloat16, window=1024,
                  docs=8, lens=False, layout="bhsd", gain=1.0, ramp=0.0, dense_b=True, packed=False, sink=False,
-                 drop=0.0, grad_lse=False, shift=0, paged=0):
+                 drop=0.0, grad_lse=False, shift=0, paged=0, pitch=0):
         self.program, self.B, self.H, self.Hkv, self.Sq, self.Sk = program, B, H, Hkv or H, Sq, Sk or Sq
         self.D, self.Dv, self.dtype, self.window, self.scale = D, Dv or D, dtype, window, 1 / math.sqrt(D)
         self.cap, self.layout, self.shift, self.drop, self.seed = CAP, layout, shift, drop, 0x0123456789ABCDEF
         self.masked = any(m in program for m in MASKED)
         self.kind = program.split("_")[0] if program != "per_head" and program != "head_table" else program
         self.q_lens = self.k_lens = self.q_starts = self.k_starts = None
-        self.pages, self.paged = None, paged
+        self.pages, self.paged, self.pitch = None, paged, pitch  # pitch: most tiles of a list's row; 0: all of them
         if paged:  # in any order, with pages of nobody between
             count = up(self.Sk, paged) // paged
             self.pages = torch.randperm(B * count + 3, device=DEV)[:B * count].view(B, count).int().contiguous()
@@ -259,14 +259,15 @@ class Problem:
             rows, columns = columns, rows
         per_b = self.kind == "documents" or self.q_lens is not None or self.q_starts is not None
         B, H = self.B if per_b else 1, self.H if self.kind == "per_head" else 1
-        items = torch.full((B, H, rows, columns), -1, dtype=torch.int32, device=DEV)
+        pitch = min(columns, self.pitch or columns)
+        items = torch.full((B, H, rows, pitch), -1, dtype=torch.int32, device=DEV)
         counts = torch.full((B, H, rows, 2), -1, dtype=torch.int32, device=DEV)
         call = Kernel(modules["tile_lists"], "fxa_tile_lists", False).call(
             (up(rows, 8) // 8, H, B),
-            [self.for_prepass(a), Cut(q_rows, k_rows, rows, columns, by_key), p(items.data_ptr()), p(counts.data_ptr()), ll(columns)],
+            [self.for_prepass(a), Cut(q_rows, k_rows, rows, columns, by_key), p(items.data_ptr()), p(counts.data_ptr()), ll(pitch)],
             256)
         call()
-        a.list.items, a.list.counts, a.list.pitch = items.data_ptr(), counts.data_ptr(), columns
+        a.list.items, a.list.counts, a.list.pitch = items.data_ptr(), counts.data_ptr(), pitch
         a.list.h_rows = rows if H > 1 else 0
         a.list.b_rows = rows * H if B > 1 else 0
         self.keep += [items, counts]

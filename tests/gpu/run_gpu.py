@@ -100,7 +100,7 @@ class Tests(Judge):
         pr.fast = spec.fast
         modules = self.load(spec)
         if spec.family == "decode":
-            return pr, modules, self.runs.Decode(pr, modules, spec.splits, spec.columns)
+            return pr, modules, self.runs.Decode(pr, modules, spec.splits, spec.columns_v)
         return pr, modules, self.runs.Forward(pr, modules, "forward_" + spec.family)
 
     def backward_of(self, spec, pr, modules, o, lse):

@@ -183,10 +183,10 @@ class Decode:
         pr.lists(modules, a, pr.Sq, shape.k_rows, 0)
         groups = up(pr.Sq * a.group, shape.q_rows) // shape.q_rows
         rows = pr.B * pr.Hkv * groups
-        self.o, self.lse = pr.poison(pr.q), torch.full(pr.lse_shape(), math.nan, device=DEV)
+        self.o, self.lse = pr.poison(pr.q, pr.Dv), torch.full(pr.lse_shape(), math.nan, device=DEV)
         output(a, pr, "o", self.o)
         a.lse = self.lse.data_ptr()
-        self.redo = torch.zeros(rows, dtype=torch.int32, device=DEV)
+        self.redo = torch.zeros(rows * splits * 2, dtype=torch.int32, device=DEV)
         self.counter = torch.zeros(1, dtype=torch.int32, device=DEV)
         self.partial = torch.full((rows * splits * shape.q_rows * (columns + 2),), math.nan, device=DEV)
         a.redo, a.splits, a.partial = self.redo.data_ptr(), splits, self.partial.data_ptr()
@@ -194,4 +194,5 @@ class Decode:
         box = min(shape.store_rows, pr.paged or shape.store_rows)
         encode(maps.k, pr.k, box)
         encode(maps.v, pr.v, box)
-        self.run = kernel.call((splits, pr.Hkv * groups, pr.B), [maps, a])
+        grid = (min(rows * splits, driver.SMS), 1, 1) if shape.persistent else (splits, pr.Hkv * groups, pr.B)
+        self.run = kernel.call(grid, [maps, a])

@@ -69,8 +69,6 @@ def jobs(full):
                     out.append((kernel, arch, name, d, dv, int(arch == "100"), more))
     out += [(kernel, "90a", "causal", d, d, 0, {"FXA_PAGED": 1}) for kernel, d in
             (("forward_sm90", 128), ("decode_sm90", 64), ("forward_sm80", 96), ("forward_simt", 32))]
-    out += [(kernel, arch, "causal", 64, 64, 0, {"FXA_SPANS": 1}) for kernel in ("stage", "pages")
-            for arch in ("80", "120")]
     out += [("forward_sm80", "89", "causal", 96, 96, 0, {"FXA_ALIGNED": 0, "FXA_DROPOUT": 1}),
             ("backward_sm80", "89", "causal", 256, 256, 0, {"FXA_ALIGNED": 0, "FXA_DROPOUT": 1})]
     out += [(kernel, arch, "causal", d, d, 0, more) for kernel, arch, d, more in (

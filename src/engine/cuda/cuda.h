@@ -175,7 +175,7 @@ void fxa__cu_listing(const void *code, const fxa__problem *p, fxa__writer *w);
 
 /* Functions of units that have several: fxa__cu_module.function. */
 enum { FXA__CU_PREPARE, FXA__CU_FINISH, FXA__CU_SUMS, FXA__CU_SINK }; /* ENDS: finish is not there with f32 */
-enum { FXA__CU_VECTOR, FXA__CU_TILES };                               /* LISTS */
+enum { FXA__CU_VECTOR, FXA__CU_TILES, FXA__CU_RANGE };                /* LISTS */
 enum { FXA__CU_FILL, FXA__CU_REDUCE };                                /* DIAGONAL */
 enum { FXA__CU_KEYS, FXA__CU_QUERIES };                               /* BACKWARD of SIMT: fxa_backward, fxa_grad_q */
 

@@ -131,6 +131,7 @@ static void args_program(fxa__cu_call *c) {
         args_words(&c->at.word[0], &c->a.q_vector);
         args_words(&c->at.word[1], &c->a.k_vector);
     }
+    for (int i = 0; i < FXA_CUDA_RANGES; i++) c->a.ranges[i] = c->at.ranges[i];
     if (!r->pitch) return;
     c->a.diagonal =
         (struct FxaDiagonal){r->data, r->batch > 1 ? r->heads * r->pitch : 0, r->heads > 1 ? r->pitch : 0, r->zero};
@@ -244,7 +245,7 @@ void fxa__cu_args_list(fxa__cu_call *c, const fxa__cu_list *list) {
     c->a.list = (struct FxaTileList){.items = list->items};
     if (!list->items) return;
     c->a.list.counts = list->counts;
-    c->a.list.pitch = list->cut.columns;
+    c->a.list.pitch = list->pitch;
     c->a.list.h_rows = list->heads > 1 ? rows : 0;
     c->a.list.b_rows = list->batch > 1 ? rows * list->heads : 0;
 }

@@ -6,10 +6,11 @@
 
 #include "../../base/num.h"
 
+enum { DECODE_ITEMS = 1024 }; /* of a CTA: decode_layout.cuh has a bit for each */
+
 fxa_status fxa__cu_decode(fxa__cu_call *c) {
     const struct FxaShape *shape = &c->code->unit[FXA__CU_DECODE].shape;
     const fxa_problem *p = &c->p->in;
-    int64_t groups = fxa__div_up(c->a.group * p->sq, shape->q_rows);
     int32_t box = shape->store_rows;
     if (p->flags & FXA_PAGED) box = (int32_t)fxa__min_i64(box, p->page_size);
     FXA_TRY(fxa__cu_map(c, FXA_SLOT_K, box, &c->maps.k));
@@ -17,5 +18,7 @@ fxa_status fxa__cu_decode(fxa__cu_call *c) {
     FXA_TRY(fxa__cu_prepare(c));
     FXA_TRY(fxa__cu_list_write(c, &c->at.queries));
     fxa__cu_args_list(c, &c->at.queries);
-    return fxa__cu_launch_main(c, FXA__CU_DECODE, 0, (fxa__cu_grid){c->at.splits, p->hkv * groups, p->b});
+    int64_t items = c->at.items, ctas = fxa__min_i64(items, c->self->processors);
+    fxa__cu_grid grid = {fxa__max_i64(ctas, fxa__div_up(items, DECODE_ITEMS)), 1, 1};
+    return fxa__cu_launch_main(c, FXA__CU_DECODE, 0, grid);
 }

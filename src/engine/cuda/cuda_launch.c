@@ -57,6 +57,18 @@ static fxa_status launch_words(fxa__cu_call *c, const fxa__cu_words *w) {
                           params);
 }
 
+static fxa_status launch_range(fxa__cu_call *c, int32_t i) {
+    const struct fxa__cuda_range *r = &c->code->program.ranges[i];
+    struct FxaCapture *t = &c->a.tensor[r->tensor];
+    int axis = r->axis, kind = fxa__cuda_word_kind(c->tensors[r->tensor].dtype);
+    void *to = c->at.ranges[i], *params[] = {t, &axis, &kind, &to};
+    int64_t blocks = fxa__div_up(t->size[axis], 64);
+    for (int d = 0; d < t->rank; d++) blocks *= d == axis ? 1 : t->size[d];
+    if (!to) return FXA_OK;
+    return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_RANGE, (fxa__cu_grid){fxa__div_up(blocks, LAUNCH_LIST_ROWS), 1, 1},
+                          LAUNCH_PREPASS, params);
+}
+
 fxa_status fxa__cu_diagonal_write(fxa__cu_call *c, const fxa__cu_rows *r) {
     float *to = r->data;
     long long pitch = r->pitch;
@@ -74,13 +86,14 @@ fxa_status fxa__cu_prepare(fxa__cu_call *c) {
         FXA_TRY(fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err));
     }
     for (int side = 0; c->code->program.vector && side < 2; side++) FXA_TRY(launch_words(c, &c->at.word[side]));
+    for (int32_t i = 0; i < c->code->program.n_ranges; i++) FXA_TRY(launch_range(c, i));
     return fxa__cu_diagonal_write(c, &c->at.diagonal);
 }
 
 fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list) {
     fxa__cu_cut cut = list->cut;
     int32_t *items = list->items, *counts = list->counts;
-    long long pitch = cut.columns;
+    long long pitch = list->pitch;
     void *params[] = {&c->a, &cut, &items, &counts, &pitch};
     if (!items || list->kept) return FXA_OK;
     return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_TILES,

@@ -7,13 +7,19 @@
 #include "cuda_run.h"
 
 #include "../../base/carve.h"
+#include "../../program/span_rules.h"
 
 enum {
     LAYOUT_PAD = 128,
     LAYOUT_PARTS = 32 /* rows of diagonals, by key tiles */,
     LAYOUT_SPLITS = 64,
-    LAYOUT_SPLIT_TILES = 4
+    LAYOUT_SPLIT_TILES = 16,
+    LAYOUT_ELEMENTS = 1 << 30
 };
+
+/* Ints of a row of a list: all tiles of 131072 positions. Longer rows have runs (FxaTileList), so that lists take
+ * memory as positions do, not as pairs. */
+enum { LAYOUT_PITCH = 2048 };
 
 /* ---- Tiles ------------------------------------------------------------------------------------------------------- */
 
@@ -63,10 +69,16 @@ static struct FxaShape layout_backward_sm80(const fxa__cu_choice *c) {
     return (struct FxaShape){2 * keys, 0, keys == 32 ? 32 : 64, keys, 0, 0, keys / 16, parts};
 }
 
+static struct FxaShape layout_decode_shape(const fxa__cu_choice *c) {
+    bool wide = c->d + c->dv > 256;
+    int32_t keys = wide ? 64 : 128, warps = wide && c->row_tiles < 4 ? 4 : 8;
+    return (struct FxaShape){32 * (warps + 1), 0, 8 * c->row_tiles, keys, keys, 1, 0, 1};
+}
+
 struct FxaShape fxa__cu_shape(const fxa__cu_choice *c, const fxa__cuda_program *g, fxa__cu_unit unit) {
     int32_t lanes = c->dv <= 32 ? 4 : c->dv <= 64 ? 8 : c->dv <= 128 ? 16 : 32;
     if (unit == FXA__CU_ENDS) return (struct FxaShape){256, 0, 256 / lanes, 0, 0, 0, 0, 1};
-    if (unit == FXA__CU_DECODE) return (struct FxaShape){128, 0, 8 * c->row_tiles, 128, 32, 0, 0, 1};
+    if (unit == FXA__CU_DECODE) return layout_decode_shape(c);
     if (unit == FXA__CU_GRAD_Q && c->family == FXA__CU_SM90) return (struct FxaShape){384, 0, 128, 64, 16, 1, 0, 1};
     if (unit != FXA__CU_FORWARD && unit != FXA__CU_BACKWARD && unit != FXA__CU_GRAD_Q) return (struct FxaShape){0};
     bool forward = unit == FXA__CU_FORWARD;
@@ -142,7 +154,23 @@ static void layout_words_describe(layout *l, int side) {
     w->heads = layout_heads(l, inputs);
 }
 
+/* Queries and keys with the same words, as those of documents are: one row set serves both. */
+static bool layout_words_are_same(const layout *l) {
+    const fxa__cu_words *q = &l->out->word[0], *k = &l->out->word[1];
+    if (q->node < 0 || k->node < 0 || q->length != k->length) return false;
+    const fxa__node *nodes = l->g->program->nodes, *x = &nodes[q->node], *y = &nodes[k->node];
+    bool same = x->imm == y->imm && x->n_args == y->n_args;
+    for (int d = 0; same && d + 1 < x->n_args; d++)
+        same = fxa__node_input(&nodes[x->arg[d]]) == fxa__node_input(&nodes[y->arg[d]]);
+    return same;
+}
+
 static void layout_words_take(layout *l, int side) {
+    if (side == 1 && layout_words_are_same(l)) {
+        l->out->word[1] = l->out->word[0];
+        l->out->word[1].node = -1; /* nothing is to be written for it */
+        return;
+    }
     fxa__cu_words *w = &l->out->word[side];
     int64_t rows = (int64_t)w->batch * w->heads;
     w->data = layout_take(l, rows, w->pitch, 1, sizeof(int32_t));
@@ -157,8 +185,31 @@ static void layout_list(layout *l, fxa__cu_list *list, struct FxaShape shape, bo
     list->batch = l->choice->spans ? (int32_t)l->p->b : layout_batch(l, l->g->mask_inputs);
     list->heads = layout_heads(l, l->g->mask_inputs);
     int64_t rows = (int64_t)list->batch * list->heads;
-    list->items = layout_take(l, rows, list->cut.rows, list->cut.columns, sizeof(int32_t));
+    list->pitch = (int32_t)fxa__min_i64(list->cut.columns, LAYOUT_PITCH);
+    list->items = layout_take(l, rows, list->cut.rows, list->pitch, sizeof(int32_t));
     list->counts = layout_take(l, rows, list->cut.rows, 2, sizeof(int32_t));
+}
+
+/* Elements of a captured tensor; below 0: more than there are. */
+static int64_t layout_elements(const fxa_capture *t, int32_t rank) {
+    int64_t n = 1;
+    for (int32_t d = 0; d < rank; d++)
+        if (!fxa__mul_i64(n, t->size[d], &n)) return -1;
+    return n;
+}
+
+/* Tables of ranges: of tensors that are no larger than all positions of all heads, or reading them would take longer
+ * than what is left out. Arrays of slots have none. */
+static void layout_ranges(layout *l) {
+    int64_t most = fxa__min_i64(l->p->b * l->p->hq * (l->p->sq + l->p->sk), LAYOUT_ELEMENTS);
+    for (int32_t i = 0; i < l->g->n_ranges; i++) {
+        int32_t tensor = l->g->ranges[i].tensor;
+        if (tensor >= (int32_t)l->p->n_captures) continue;
+        int64_t n = layout_elements(&l->p->captures[tensor], l->g->program->tensors[tensor].rank);
+        int64_t size = l->p->captures[tensor].size[l->g->ranges[i].axis];
+        if (n > 0 && n <= most)
+            l->out->ranges[i] = layout_take(l, n / size, fxa__span_n_blocks(size), 2, sizeof(int32_t));
+    }
 }
 
 static void layout_diagonal(layout *l) {
@@ -171,33 +222,22 @@ static void layout_diagonal(layout *l) {
     r->data = layout_take(l, r->batch, r->heads, r->pitch, sizeof(float));
 }
 
-/* Keys of one (entry, KV head) are split by its own shape alone, so that results do not depend on the batch. */
+/* Keys of one (entry, KV head) are split by its own shape alone, so that results do not depend on the batch. Flags of
+ * shares may hold anything before a run. */
 static void layout_decode(layout *l) {
     struct FxaShape shape = layout_shape(l, FXA__CU_DECODE);
     int64_t group = l->p->hq / l->p->hkv, groups = fxa__div_up(group * l->p->sq, shape.q_rows);
     int64_t tiles = fxa__div_up(l->p->sk, shape.k_rows), rows = l->p->b * l->p->hkv * groups;
-    int64_t most = fxa__max_i64(1, l->self->processors / (l->p->hkv * groups));
+    int64_t most = fxa__max_i64(1, l->self->processors / 2 / (l->p->hkv * groups)); /* half of them read all there is */
     int64_t splits = fxa__min_i64(fxa__div_up(tiles, LAYOUT_SPLIT_TILES), fxa__min_i64(most, LAYOUT_SPLITS));
+    int64_t items = rows * splits;
     l->out->splits = (int32_t)splits;
-    l->out->redo = layout_take(l, rows, 1, 1, sizeof(int32_t));
-}
-
-static void layout_decode_partial(layout *l) {
-    struct FxaShape shape = layout_shape(l, FXA__CU_DECODE);
-    int64_t groups = fxa__div_up(l->p->hq / l->p->hkv * l->p->sq, shape.q_rows);
-    int64_t rows = l->p->b * l->p->hkv * groups * l->out->splits;
-    l->out->partial = layout_take(l, rows, shape.q_rows, l->choice->d, sizeof(float));
-    l->out->partial_ml = layout_take(l, rows, shape.q_rows, 2, sizeof(float));
+    l->out->items = (int32_t)items;
+    l->out->redo = layout_take(l, splits > 1 ? items : 0, 1, 1, sizeof(uint64_t));
+    l->out->partial = layout_take(l, splits > 1 ? items : 0, shape.q_rows, l->choice->dv, sizeof(float));
+    l->out->partial_ml = layout_take(l, splits > 1 ? items : 0, shape.q_rows, 2, sizeof(float));
     shape.q_rows = (int32_t)l->p->sq;
     layout_list(l, &l->out->queries, shape, false);
-}
-
-/* Elements of a captured tensor; below 0: more than there are. */
-static int64_t layout_elements(const fxa_capture *t, int32_t rank) {
-    int64_t n = 1;
-    for (int32_t d = 0; d < rank; d++)
-        if (!fxa__mul_i64(n, t->size[d], &n)) return -1;
-    return n;
 }
 
 /* Gradients of captured tensors, all of which begin as 0. */
@@ -232,9 +272,7 @@ static void layout_captured(layout *l) {
 static void layout_zeroes(layout *l) {
     fxa__cu_layout *out = l->out;
     out->zero = l->c.base;
-    if (layout_has(l, FXA__CU_DECODE)) {
-        layout_decode(l);
-    } else if (layout_by_queries(l)) {
+    if (!layout_has(l, FXA__CU_DECODE) && layout_by_queries(l)) {
         struct FxaShape shape = layout_shape(l, layout_query_unit(l));
         out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
         out->redo = layout_take(l, shape.persistent ? layout_query_tiles(l, shape.q_rows) : 0, 1, 1, sizeof(int32_t));
@@ -301,9 +339,10 @@ uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *cho
     for (int side = 0; program->vector && side < 2; side++)
         if (out->word[side].node >= 0) layout_words_take(&l, side);
     layout_diagonal(&l);
+    layout_ranges(&l);
     if (layout_is_staged(&l, FXA_SLOT_SINK)) out->sink = layout_take(&l, p->in.hq, 1, 1, sizeof(float));
     if (layout_has(&l, FXA__CU_DECODE))
-        layout_decode_partial(&l);
+        layout_decode(&l);
     else if (layout_by_queries(&l))
         layout_list(&l, &out->queries, layout_shape(&l, layout_query_unit(&l)), false);
     bool forward = p->in.pass == FXA_FORWARD;

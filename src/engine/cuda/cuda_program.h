@@ -66,7 +66,11 @@ typedef struct fxa__cuda_program {
     int32_t q_word, k_word;                 /* loads; -1 */
     int32_t sums[FXA__CUDA_SUMS];           /* outputs of the program that partials() gives, in order */
     int32_t n_sums;
-    double bound;                          /* |value()| is at most that, whatever is run; INFINITY: nobody knows */
+    double bound; /* |value()| is at most that, whatever is run; INFINITY: nobody knows */
+    struct fxa__cuda_range {
+        int32_t tensor, axis;
+    } ranges[FXA_CUDA_RANGES]; /* tables that tile_class() reads, where it finds them */
+    int32_t n_ranges;
     int32_t vector;                        /* who reads words: 0 nobody, 1 the mask, 2 the value too */
     uint32_t mask_inputs, diagonal_inputs; /* what they depend on, by bits of fxa_input */
     /* Floats of params alone, which the host computes: nodes, and their places in f[] from `run_at` on. */

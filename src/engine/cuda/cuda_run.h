@@ -18,8 +18,8 @@ typedef struct fxa__cu_cut {
 typedef struct fxa__cu_list {
     int32_t *items, *counts;
     fxa__cu_cut cut;
-    int32_t heads, batch;
-    bool kept; /* it is written already: cuda_tables.c */
+    int32_t heads, batch, pitch; /* pitch: ints of a row */
+    bool kept;                   /* it is written already: cuda_tables.c */
 } fxa__cu_list;
 
 /* A row of words per position, of `heads` heads and `batch` entries; node: the load, -1: zeroes. */
@@ -74,13 +74,14 @@ typedef struct fxa__cu_layout {
     float *no_sink;        /* a sink of score 0 for every head */
     fxa__cu_words word[2]; /* of queries, of keys */
     fxa__cu_rows diagonal;
-    fxa__cu_list queries, keys; /* lists of query tiles, of key tiles */
+    int32_t *ranges[FXA_CUDA_RANGES]; /* tables of the program's; NULL: too large a tensor */
+    fxa__cu_list queries, keys;       /* lists of query tiles, of key tiles */
     float *lse, *lse2, *delta, *grad_q_sum;
     float *sink, *grad_sink;     /* as kernels have them, where the caller's are otherwise */
     void *spare[FXA__CU_SPARES]; /* what goes through the workspace, and dK and dV that nobody asked for */
     float *partial, *partial_ml;
     int *places[FXA__CU_AXES]; /* coordinates, for dropout */
-    int32_t splits;
+    int32_t splits, items;     /* of decode */
     fxa__cu_grads grads;
     fxa__cu_users users;
     int32_t q_pad, pad_rows;

@@ -63,27 +63,58 @@ static bool static_diagonal(const cuda_work *k) {
     return ok;
 }
 
-/* Ranges of the words of a tile are there; of other tables nobody knows. */
+/* Ranges of the words of a tile are there; those of other loads come from tables, as far as there is room. */
 static const char static_q_range[] = "fxa__span_words(vector_range(a.q_vector, b, h, q0, q1))";
 static const char static_k_range[] = "fxa__span_words(vector_range(a.k_vector, b, h, k0, k1))";
+
+static const char static_tables[] =
+    "        const auto load_range = [&](const FxaArgs &, int table, long long row, int size, fxa__span index) {\n"
+    "            const int *pairs = a.ranges[table];\n"
+    "            return pairs ? fxa__span_load(pairs + row * 2 * fxa__span_n_blocks(size), size, index) : "
+    "fxa__span_any();\n"
+    "        };\n"
+    "        const auto fxa__span_words = [](Int2 r) { return fxa__span_make(r.x, r.y); };\n";
+
+static void static_give(fxa__interval *v, const fxa_program *p, int32_t node, const char *range) {
+    if (node < 0 || p->nodes[node].type == FXA_FLOAT) return;
+    v->emit.given[node] = range;
+    v->table[node] = -1;
+}
+
+/* The tables that are still asked for, renumbered. */
+static void static_choose_tables(const cuda_work *k, fxa__interval *v) {
+    const fxa_program *p = k->c->program;
+    int8_t chosen[FXA__INTERVAL_TABLES];
+    for (int i = 0; i < FXA__INTERVAL_TABLES; i++) chosen[i] = -1;
+    k->c->n_ranges = 0;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        if (v->table[i] < 0) continue;
+        const fxa__interval_table *t = &v->tables[v->table[i]];
+        bool room = k->c->n_ranges < FXA_CUDA_RANGES && fxa__cuda_word_kind((fxa_dtype)p->tensors[t->tensor].dtype);
+        if (chosen[v->table[i]] < 0 && room) {
+            chosen[v->table[i]] = (int8_t)k->c->n_ranges;
+            k->c->ranges[k->c->n_ranges++] = (struct fxa__cuda_range){t->tensor, t->axis};
+        }
+        v->table[i] = chosen[v->table[i]];
+    }
+    for (int32_t i = 0; i < k->c->n_ranges; i++)
+        v->tables[i] = (fxa__interval_table){k->c->ranges[i].tensor, k->c->ranges[i].axis};
+}
 
 static bool static_class(const cuda_work *k) {
     fxa__interval v;
     if (!k->c->has_mask) return true;
     bool ok = fxa__lower_interval_open(k->host, k->c->program, FXA__CUDA_F32, &v);
     if (ok) {
-        if (k->c->q_word >= 0 && k->c->program->nodes[k->c->q_word].type != FXA_FLOAT)
-            v.emit.given[k->c->q_word] = static_q_range;
-        if (k->c->k_word >= 0 && k->c->program->nodes[k->c->k_word].type != FXA_FLOAT)
-            v.emit.given[k->c->k_word] = static_k_range;
+        static_give(&v, k->c->program, k->c->q_word, static_q_range);
+        static_give(&v, k->c->program, k->c->k_word, static_k_range);
+        static_choose_tables(k, &v);
         static_put(
             k, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
                "\n    {\n");
         static_put(k, static_lengths);
         fxa__cuda_names_give(k, &v.emit, false);
-        static_put(k, "        const auto load_range = [&](const FxaArgs &, int, long long, int, fxa__span) {\n"
-                      "            return fxa__span_any();\n        };\n"
-                      "        const auto fxa__span_words = [](Int2 r) { return fxa__span_make(r.x, r.y); };\n");
+        static_put(k, static_tables);
         fxa__lower_interval_text(&v, &k->c->text);
         static_put(k, "    }\n");
     }

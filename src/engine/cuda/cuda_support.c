@@ -216,22 +216,24 @@ static uint64_t cu_tensor_grads(const fxa_problem *p) {
     return bits;
 }
 
-enum { CU_DECODE_ROWS = 64, CU_DECODE_KEYS = 256, CU_DECODE_MOST = 32 /* rows of a CTA */ };
+enum { CU_DECODE_KEYS = 256, CU_DECODE_TILES = 4 /* of 8 rows */, CU_DECODE_GROUPS = 4 /* items are below 2^31 */ };
 
-/* Few rows for many keys: decoding, where all rows of a KV head share what is read. Its lists have a row for each KV
- * head, so masks are the same for its query heads. */
+/* Rows of a KV head that share what is read. */
+static int64_t cu_decode_rows(const fxa_problem *p) { return p->sq * (p->hq / p->hkv); }
+
+/* What a CTA takes of them: as many as there are registers for. */
+static int32_t cu_row_tiles(const fxa_problem *p, const fxa__cu_choice *c) {
+    int64_t rows = cu_decode_rows(p);
+    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW;
+    return rows <= 8 ? 1 : rows <= 16 || wide ? CU_DECODE_TILES / 2 : CU_DECODE_TILES;
+}
+
+/* Few rows for many keys: decoding. Its lists have a row for each KV head: masks are the same for its query heads. */
 static bool cu_is_decode(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
     bool same = p->hq == p->hkv || !(g->mask_inputs & 1u << FXA_INPUT_H);
     bool fits = c->family == FXA__CU_SM90 && c->d == c->dv && c->d <= CU_MOST_NARROW && p->d == p->dv && !c->dropout;
-    int64_t rows = p->sq * (p->hq / p->hkv), groups = fxa__div_up(rows, CU_DECODE_MOST); /* the grid has all of them */
-    return p->pass == FXA_FORWARD && fits && same && rows <= CU_DECODE_ROWS && p->hkv * groups <= CU_MOST_GRID &&
-           p->sk >= CU_DECODE_KEYS;
-}
-
-/* Of 8 rows each. */
-static int32_t cu_row_tiles(const fxa_problem *p) {
-    int64_t rows = p->sq * (p->hq / p->hkv);
-    return rows <= 8 ? 1 : rows <= 16 ? 2 : 4;
+    bool few = cu_decode_rows(p) <= 8 * CU_DECODE_GROUPS * cu_row_tiles(p, c);
+    return p->pass == FXA_FORWARD && fits && same && few && p->sk >= CU_DECODE_KEYS;
 }
 
 static uint32_t cu_units(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
@@ -253,7 +255,7 @@ static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice 
     c->family = cu_family(s, p, c, g);
     c->separate_dq = c->family == FXA__CU_SM90 && cu_is_separate(p, c);
     if (c->family == FXA__CU_SIMT) c->aligned = false; /* it makes no difference there */
-    if (cu_is_decode(p, c, g)) c->row_tiles = cu_row_tiles(p);
+    if (cu_is_decode(p, c, g)) c->row_tiles = cu_row_tiles(p, c);
     c->units = cu_units(p, c, g);
     c->staged = fxa__cu_stage_is_any(p);
     c->adds = c->out != FXA_F32 && (p->flags & SUPPORT_ACCUMULATES);

@@ -70,7 +70,7 @@ static const fxa__cu_table *tables_find(const fxa__cu_code *code, const tables_k
 }
 
 static size_t tables_items(const fxa__cu_list *l) {
-    return (size_t)l->batch * (size_t)l->heads * (size_t)l->cut.rows * (size_t)l->cut.columns;
+    return (size_t)l->batch * (size_t)l->heads * (size_t)l->cut.rows * (size_t)l->pitch;
 }
 
 static void tables_use(fxa__cu_call *c, tables_kind kind, void *data) {
@@ -102,7 +102,7 @@ static size_t tables_size(fxa__cu_call *c, tables_kind kind) {
     const fxa__cu_rows *r = &c->at.diagonal;
     const fxa__cu_list *l = kind == TABLES_DIAGONAL ? NULL : tables_list(c, kind);
     size_t rows = l ? (size_t)l->batch * (size_t)l->heads * (size_t)l->cut.rows : (size_t)r->batch * (size_t)r->heads;
-    size_t wide = l ? (size_t)l->cut.columns + 3 : (size_t)r->pitch; /* items, counts, and what rounding takes */
+    size_t wide = l ? (size_t)l->pitch + 3 : (size_t)r->pitch; /* items, counts, and what rounding takes */
     if (rows > TABLES_BYTES || wide > TABLES_BYTES || 4 * rows * wide > TABLES_BYTES) return 0;
     return 4 * rows * wide;
 }

@@ -111,6 +111,12 @@ FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, i
                  : "memory");
 }
 
+/* A map on its way to where copies look for it. */
+FXA_INLINE void tma_prefetch(const FxaMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 /* All blocks of 64 columns of a tile of so many rows: stored_columns(columns) columns. */
 template <int rows, int columns>
 FXA_INLINE void tma_load_tile(u32 to, const FxaMap *map, u32 barrier, const Rows &at, u64 cache)

@@ -16,6 +16,7 @@
 #define FXA_CUDA_BEND 5 /* terms of a tanh near 0 (score.cuh) */
 #define FXA_CUDA_RUNS (10 + FXA_CUDA_BEND) /* numbers that the host computes of them, behind the float ones */
 #define FXA_CUDA_RANK 5
+#define FXA_CUDA_RANGES 4 /* tables of ranges of a program */
 
 /* A tensor [b, h, s, d] in memory; strides in elements, d contiguous. */
 struct FxaView {
@@ -35,7 +36,8 @@ struct FxaCapture {
  * Which tiles a kernel visits. Row r = b * b_rows + h * h_rows + tile has `pitch` ints at items: the numbers of the
  * tiles that need the mask first, then those that are whole, each part ascending; counts holds {partial, total} of the
  * row. A tile that reaches past the last query or key counts as partial. items = 0 means that every tile is visited;
- * the kernel then finds the ragged ones itself. b_rows = 0 and h_rows = 0 share rows between entries and heads.
+ * the kernel then finds the ragged ones itself. A row with more tiles than `pitch` has {partial, ~total}, and in its last
+ * two ints how many of its tiles are listed, n, and x: tile i >= n of the row is tile x + i. b_rows = 0 and h_rows = 0 share rows between entries and heads.
  * The forward and dQ kernels have one row per query tile, the backward kernels one per key tile.
  */
 struct FxaTileList {
@@ -145,6 +147,9 @@ struct FxaArgs {
     const int *place_b, *place_h, *place_q, *place_k; /* FXA_DROPOUT 2: coordinates of indices; of q a row per entry */
     float *row_max; /* FXA_WANT_MAX: the largest new score of rows */
     long long max_b, max_h, max_s;
+    /* For tile_class(): {smallest, largest} of every 64 elements along one axis of a tensor, for all places of the other
+     * axes; 0: nobody knows. fxa_range_table writes them. */
+    const int *ranges[FXA_CUDA_RANGES];
 };
 
 /* Coordinates of the indices 0 to size - 1 of an axis, of so many entries: by a table, by segments, or base + step i;

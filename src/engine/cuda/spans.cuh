@@ -125,6 +125,7 @@ FXA_INLINE long long padded_row(const FxaArgs &a, int b, int h)
 struct ListRow {
     const int *items; /* 0: no list */
     int partial, total, first;
+    int listed, run; /* tile j >= listed is run + j */
 
     FXA_INLINE ListRow() {}
     FXA_INLINE ListRow(const FxaArgs &a, int b, int h, int tile, int all, bool ragged_row, bool ragged_last)
@@ -136,6 +137,13 @@ struct ListRow {
             const Int2 n = *(const Int2 *)(a.list.counts + 2 * row);
             partial = n.x;
             total = n.y;
+            listed = total;
+            if (total < 0) {
+                total = ~total;
+                listed = items[a.list.pitch - 2];
+                run = items[a.list.pitch - 1];
+                if (listed == 0) first = run;
+            }
         } else {
             items = 0;
             partial = ragged_row ? all : ragged_last;
@@ -146,7 +154,7 @@ struct ListRow {
 
     FXA_INLINE int tile(int j) const
     {
-        if (items) return items[j];
+        if (items) return j < listed ? items[j] : run + j;
         return first ? (j ? j - 1 : first) : j;
     }
 };

@@ -6,8 +6,13 @@
  * fxa_vector_prepare copies a word per position (word_of) into padded rows and notes smallest and largest of every 64 positions.
  * Launch: grid (pitch / 512 rounded up, heads, batch), one warp per 64 positions.
  *
+ * fxa_range_table does the second alone for a table of FxaArgs.ranges, of any axis of a captured tensor. Launch: grid (blocks of
+ * 64 / 8 rounded up, 1, 1), one warp per block.
+ *
  * fxa_tile_lists asks the program's tile_class() about every tile and writes the rows of an FxaTileList. Launch: grid
- * (rows / 8 rounded up, heads or 1, batch or 1), one warp per row: 1 where the mask does not depend on h, on b.
+ * (rows / 8 rounded up, heads or 1, batch or 1), one warp per row: 1 where the mask does not depend on h, on b. Rows of
+ * very long sequences have less room than they may have tiles (pitch, 2 at least): then whole tiles are a run, as those
+ * of causal masks, windows and documents are, or all tiles from the first to the last are visited with the mask.
  */
 #include "score.cuh"
 
@@ -30,6 +35,20 @@ FXA_INLINE int class_of(const FxaArgs &a, const Cut &cut, int b, int h, int row,
     const bool ragged = q0 + cut.q_rows > q_len || k0 + cut.k_rows > k_len;
     return found == TILE_FULL && ragged ? TILE_PARTIAL : found;
 }
+
+/* Tiles of one class in a row. */
+struct Found {
+    int count = 0, first = 0x7fffffff, last = -1;
+
+    FXA_INLINE void add(u32 lanes, int column)
+    {
+        if (!lanes) return;
+        count += __popc(lanes);
+        first = min(first, column + __ffs((int)lanes) - 1);
+        last = column + 31 - __clz((int)lanes);
+    }
+    FXA_INLINE bool is_run() const { return last - first + 1 == count; }
+};
 
 /* An element as a word: kind 1 words as they are; 2 i64, at the ends of 32 bits beyond them; 3 to 6 i16, i8, u8, bool;
  * 7 and 8 f16 and bf16 as f32. */
@@ -77,27 +96,67 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     if (lane == 0) ranges[row * (pitch / 64) + block] = Int2{least, most};
 }
 
-/* Two passes over a row: the first counts the partial tiles, the second knows where the whole ones begin. */
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+    fxa_range_table(const __grid_constant__ FxaCapture t, int axis, int kind, Int2 *ranges)
+{
+    const int blocks = (t.size[axis] + 63) / 64, lane = threadIdx.x % 32;
+    const long long place = (long long)blockIdx.x * WARPS + threadIdx.x / 32;
+    long long row = place / blocks, at = 0;
+    const int first = (int)(place - row * blocks) * 64;
+    for (int d = t.rank - 1; d >= 0; d--) {
+        if (d == axis) continue;
+        at += row % t.size[d] * t.stride[d];
+        row /= t.size[d];
+    }
+    if (row) return; /* past the last one */
+    int least = 0x7fffffff, most = -0x7fffffff - 1;
+    for (int i = first + lane; i < min(first + 64, t.size[axis]); i += 32) {
+        const int x = word_of(t.data, kind, at + i * t.stride[axis]);
+        least = min(least, x);
+        most = max(most, x);
+    }
+    least = __reduce_min_sync(~0u, least);
+    most = __reduce_max_sync(~0u, most);
+    if (lane == 0) ranges[place] = Int2{least, most};
+}
+
+/* Two passes over a row: the first counts, the second knows where the whole tiles begin. It remembers what the first has
+ * found, of 1024 columns, because that is what takes time. */
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     fxa_tile_lists(const __grid_constant__ FxaArgs a, Cut cut, int *items, int *counts, long long pitch)
 {
     const int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
     if (row >= cut.rows) return;
     const long long place = ((long long)b * gridDim.y + h) * cut.rows + row;
-    const u32 before = (1u << lane) - 1;
-    int partial = 0, full = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        int next_partial = 0, next_full = partial;
-        for (int column = lane; column - lane < cut.columns; column += 32) {
-            const int found = class_of(a, cut, b, h, row, column);
-            const u32 some = __ballot_sync(~0u, found == TILE_PARTIAL), all = __ballot_sync(~0u, found == TILE_FULL);
-            if (pass && found == TILE_PARTIAL) items[place * pitch + next_partial + __popc(some & before)] = column;
-            if (pass && found == TILE_FULL) items[place * pitch + next_full + __popc(all & before)] = column;
-            next_partial += __popc(some);
-            next_full += __popc(all);
-        }
-        partial = next_partial;
-        full = next_full;
+    int *to = items + place * pitch;
+    Found some, all;
+    u64 classes = 0; /* two bits for each of a lane's columns */
+    for (int first = 0; first < cut.columns; first += 32) {
+        const int found = class_of(a, cut, b, h, row, first + lane);
+        if (first < 1024) classes |= (u64)found << first / 16;
+        some.add(__ballot_sync(~0u, found == TILE_PARTIAL), first);
+        all.add(__ballot_sync(~0u, found == TILE_FULL), first);
     }
-    if (lane == 0) *(Int2 *)(counts + 2 * place) = Int2{partial, full};
+    const bool fits = some.count + all.count <= pitch, runs = !fits && some.count <= pitch - 2 && all.is_run();
+    int next_partial = 0, next_full = some.count;
+    for (int first = 0; first < cut.columns && (fits || runs); first += 32) {
+        const int found =
+            first < 1024 ? (int)(classes >> first / 16 & 3) : class_of(a, cut, b, h, row, first + lane);
+        const u32 before = (1u << lane) - 1;
+        const u32 partial = __ballot_sync(~0u, found == TILE_PARTIAL), full = __ballot_sync(~0u, found == TILE_FULL);
+        if (found == TILE_PARTIAL) to[next_partial + __popc(partial & before)] = first + lane;
+        if (fits && found == TILE_FULL) to[next_full + __popc(full & before)] = first + lane;
+        next_partial += __popc(partial);
+        next_full += __popc(full);
+    }
+    if (lane) return;
+    Int2 count = {some.count, some.count + all.count};
+    if (!fits) {
+        const int least = min(some.first, all.first), most = max(some.last, all.last);
+        if (!runs) count.x = count.y = most - least + 1;
+        count.y = ~count.y;
+        to[pitch - 2] = runs ? some.count : 0;
+        to[pitch - 1] = runs ? all.first - some.count : least;
+    }
+    *(Int2 *)(counts + 2 * place) = count;
 }
