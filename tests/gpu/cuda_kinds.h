@@ -156,7 +156,7 @@ static kinds_kind kinds_draw(fxa_context *ctx, uint64_t seed, int number) {
     k.width = k.width_v = kinds_widths[attn_int(&rng, 0, k.also & KINDS_DECODE ? 3 : 7)];
     if (k.features & ATTN_DIMS) k.width_v = kinds_widths[attn_int(&rng, 0, 7)];
     if (pairs) k.width = kinds_widths[number % 6], k.width_v = kinds_widths[number / 6 % 6];
-    k.rows = (int64_t[]){8, 16, 64}[attn_int(&rng, 0, 2)];
+    k.rows = (int64_t[]){8, 16, 128}[attn_int(&rng, 0, 2)];
     k.window = attn_int(&rng, 0, 1) ? 40 : 300;
     k.program = source > CONF_STEEP
                     ? kinds_text(ctx, &k, (turn * 2 + (number % KINDS_SOURCES > 1)) % KINDS_TEXTS)
@@ -184,7 +184,7 @@ static int64_t kinds_length(uint64_t *rng) {
 }
 
 /* Whether the engine would split the keys: other kernels, of which a kind has one at most. */
-static bool kinds_is_decode(const attn_shape *s) { return s->sq * (s->hq / s->hkv) <= 64 && s->sk >= 256; }
+static bool kinds_is_decode(const attn_shape *s) { return s->sq * (s->hq / s->hkv) <= 128 && s->sk >= 256; }
 
 static void kinds_decode(const kinds_kind *k, attn_shape *s, uint64_t *rng) {
     int64_t most = k->rows, least = most == 8 ? 1 : most == 16 ? 9 : 17, rows = attn_int(rng, least, most);
