@@ -83,9 +83,6 @@ struct Worker {
             if (a.turned)
 #pragma unroll
                 for (int k = 0; k < FXA_D / 8; k++) q[t][k] = turn_pair(a, q[t][k]);
-            if (a.turned)
-#pragma unroll
-                for (int k = 0; k < FXA_D / 8; k++) q[t][k] = turn_pair(a, q[t][k]);
 #pragma unroll
             for (int x = 0; x < 2; x++)
                 program[t][x].head(a, at.b, at.q_head(a, min(row_of(t, x), at.rows - 1)), at.q_len, at.k_len);
