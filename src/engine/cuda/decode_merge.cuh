@@ -93,9 +93,9 @@ FXA_INLINE void merge_splits(const FxaArgs &a, const Part &at, Float2 *shares, F
     const Float2 *stats = (const Float2 *)a.partial_ml + (long long)at.place * a.splits * ROWS;
     const Float4 *from = (const Float4 *)(a.partial + (long long)at.place * a.splits * ROWS * FXA_DV);
     for (int i = threadIdx.x; i < a.splits * ROWS; i += WORKERS) shares[i] = stats[i];
-    named_sync(1, WORKERS);
+    workers_sync();
     merge_stats(a, at, shares, merged);
-    named_sync(1, WORKERS);
+    workers_sync();
 #pragma unroll 1
     for (int e = threadIdx.x; e < at.rows * (FXA_DV / 4); e += WORKERS) {
         const Float4 *next = from + e;
@@ -128,7 +128,7 @@ FXA_INLINE bool is_last(const FxaArgs &a, const Part &at, int *all_there)
 {
     volatile u64 *flags = (volatile u64 *)a.redo + (long long)at.place * a.splits;
     __threadfence();
-    named_sync(1, WORKERS);
+    workers_sync();
     if (threadIdx.x < 32) {
         if (threadIdx.x == 0) {
             flags[at.split] = HANDED_IN;
@@ -141,7 +141,7 @@ FXA_INLINE bool is_last(const FxaArgs &a, const Part &at, int *all_there)
         for (int s = threadIdx.x; all && s < a.splits; s += 32) flags[s] = 0;
         if (threadIdx.x == 0) *all_there = all;
     }
-    named_sync(1, WORKERS);
+    workers_sync();
     if (!*all_there) return false;
     __threadfence();
     return true;

@@ -217,14 +217,14 @@ struct Worker {
      * changed another must not change again: a barrier on either side. */
     FXA_INLINE void change(u32 tile, int values) const
     {
-        if (ROW_PARTS > 1) named_sync(1, WORKERS);
+        if (ROW_PARTS > 1) workers_sync();
         if (row0 == 0)
 #pragma unroll
             for (int c = 0; c < FXA_DV; c += 64)
                 change_values(tile + c * BN * 2 + key0 * 128, KEYS * 128, values, lane, 32);
         async_fence(); /* the buffer is TMA's again after this */
         __syncwarp();
-        if (ROW_PARTS > 1) named_sync(1, WORKERS);
+        if (ROW_PARTS > 1) workers_sync();
     }
 
     /* The item's tiles, from step `step` of the ring on. */
@@ -339,10 +339,10 @@ struct Consumer {
             worker.put_marks(up, down);
         else if (worker.is_spoilt() && worker.lane == 0)
             asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(word), "r"(bit) : "memory");
-        named_sync(1, WORKERS); /* the item before is merged, and all have said what they have */
+        workers_sync(); /* the item before is merged, and all have said what they have */
         if (!again && (u32)load_shared(word) & bit) return;
         worker.hand_in(out, stats);
-        named_sync(1, WORKERS);
+        workers_sync();
         merge_warps(a, at, out, stats);
         if (a.splits > 1 && is_last(a, at, order)) merge_splits(a, at, (Float2 *)out, stats);
     }
@@ -354,7 +354,7 @@ template <class F> FXA_INLINE void visit_items(const FxaArgs &a, u32 base, F vis
 #pragma unroll 1
     for (int values = VALUES_AS_THEY_ARE; values <= VALUES_DOWN; values += VALUES_DOWN) {
         int count = 0;
-        if (values) __syncthreads();
+        if (values) roles_sync();
         for (int item = blockIdx.x; item < all_items(a); item += gridDim.x, count++)
             if (!values || (u32)load_shared(again_word(base, count)) >> count % 32 & 1) visit(item, count, values);
     }
