@@ -129,11 +129,11 @@ def check_text():
                     say(path, number, "unfinished: " + line.strip())
 
 
-def check_package(folder, suffix):
-    """Modules of a front end's package; scripts and tests are as their writers like them."""
-    for path in sources(folder, suffix):
+def check_package(folder, opening, *suffixes):
+    """Modules of a front end's package, kernels; scripts and tests are as their writers like them."""
+    for path in sources(folder, *suffixes):
         lines = open(path, encoding="utf-8").read().split("\n")
-        if lines[0] != "# SPDX-License-Identifier: Apache-2.0":
+        if lines[0] != opening + " SPDX-License-Identifier: Apache-2.0":
             say(path, 1, "does not open with the SPDX line")
         if len(lines) > 500:
             say(path, len(lines), "%d lines: split it (limit 500)" % len(lines))
@@ -145,8 +145,17 @@ def check_package(folder, suffix):
 
 
 def check_packages():
-    check_package("python", ".py")
-    check_package("julia", ".jl")
+    check_package("python", "#", ".py")
+    check_package("julia", "#", ".jl")
+    check_package("src/engine/cuda", "/*", ".cu", ".cuh")
+
+
+def check_assembly():
+    """What kernels say in assembly is in few files, which tests/model replaces."""
+    for path in sources("src/engine/cuda", ".cu", ".cuh"):
+        for number, line in enumerate(open(path), 1):
+            if re.search(r"\basm\b", line) and not os.path.basename(path).startswith("ptx"):
+                say(path, number, "assembly outside of ptx*.cuh")
 
 
 def check_forbidden():
@@ -207,7 +216,8 @@ def check_format():
 
 
 def main():
-    for check in (check_includes, check_names, check_text, check_packages, check_forbidden, check_float_state, check_exports, check_format):
+    for check in (check_includes, check_names, check_text, check_packages, check_assembly, check_forbidden,
+                  check_float_state, check_exports, check_format):
         check()
     print("\n".join(findings) if findings else "lint: nothing found")
     return 1 if findings else 0

@@ -36,9 +36,10 @@ struct PaddedRow {
 };
 
 /*
- * Weights of the backward are 2^(score - lse2), and LSE is a rounded number: up to 2^24 that is a factor of 2^5 at most,
- * as docs/numerics.md allows. Beyond it says nothing of a weight but that it is none above 1, and lse2 is moved so far
- * up that none is. A row without keys has 0, and so has one whose LSE does not fit log2: its scores do not either.
+ * Weights of the backward are 2^(score - lse2), and LSE is a rounded number: up to 2^24 that is a factor of 2^5 at
+ * most, as docs/numerics.md allows. Beyond it says nothing of a weight but that it is none above 1, and lse2 is moved
+ * so far up that none is. A row without keys has 0, and so has one whose LSE does not fit log2: its scores do not
+ * either.
  */
 FXA_INLINE float lse_in_log2(float lse)
 {

@@ -48,17 +48,6 @@ template <int n> FXA_INLINE void clear(float (&x)[n][4])
     for (int i = 0; i < n; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.f;
 }
 
-FXA_INLINE void add4(float *to, const float (&x)[4])
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
-                 : "memory");
-#else
-#pragma unroll
-    for (int i = 0; i < 4; i++) atomicAdd(to + i, x[i]);
-#endif
-}
-
 struct Tile {
     const FxaArgs &a;
     const Place &at;
@@ -155,8 +144,8 @@ struct Tile {
                 const int key = warp * 16 + r * 8 + (lane >> 2), q = j * 8 + (lane & 3) * 2;
                 const u32 at = swizzled<BQ>(ds_tile, q, key >> 3) + (key & 7) * 2;
                 const u32 below = swizzled<BQ>(ds_tile, q + 1, key >> 3) + (key & 7) * 2;
-                asm volatile("st.shared.b16 [%0], %1;" ::"r"(at), "h"((u16)ds[j][r]) : "memory");
-                asm volatile("st.shared.b16 [%0], %1;" ::"r"(below), "h"((u16)(ds[j][r] >> 16)) : "memory");
+                store_shared_half(at, (u16)ds[j][r]);
+                store_shared_half(below, (u16)(ds[j][r] >> 16));
             }
     }
 

@@ -2,8 +2,8 @@
  *
  * After the backward kernels: gradients of params and captured tensors that were summed by tiles, to where they belong.
  * Tensors are collected in dense arrays of f32, or of FxaExact where the order of what is added must make no difference
- * (PROG_GRAD_EXACT, by bits), and from there go to the caller. Nothing here does more than one step for each number that
- * it reads, and but for sums into f32 arrays by atomics all of it is bit-stable.
+ * (PROG_GRAD_EXACT, by bits), and from there go to the caller. Nothing here does more than one step for each number
+ * that it reads, and but for sums into f32 arrays by atomics all of it is bit-stable.
  *
  * fxa_captured_totals adds the sums of all warps of (b, h), in a fixed order: totals[(b * heads + h) * n + i]. Launch:
  * grid (n, heads, batch).

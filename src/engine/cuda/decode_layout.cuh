@@ -30,18 +30,15 @@ constexpr int BYTES = OUT_AT + FIXED_BYTES;
 static_assert(STAGES >= 1 && NUMBERS_AT + 4 * STAGES <= ORDER_AT + 256 && STEPS >= 1, "shared memory");
 static_assert(!FXA_DROPOUT, "other problems go by the forward kernels");
 
-/* Barriers of the warps that compute, and of all. Both roles come to the second from places of their own, and lanes may
- * come one by one: so neither is __syncthreads(), which wants all threads at one place. */
+/* Barriers of the warps that compute, and of all: the two roles come to the second from places of their own. */
 FXA_INLINE void workers_sync()
 {
-    __syncwarp();
-    asm volatile("barrier.sync 1, %0;" ::"n"(WORKERS) : "memory");
+    named_sync_apart<1, WORKERS>();
 }
 
 FXA_INLINE void roles_sync()
 {
-    __syncwarp();
-    asm volatile("barrier.sync 2, %0;" ::"n"(THREADS) : "memory");
+    named_sync_apart<2, THREADS>();
 }
 
 FXA_INLINE int row_groups(const FxaArgs &a)

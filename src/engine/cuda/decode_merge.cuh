@@ -132,7 +132,7 @@ FXA_INLINE bool is_last(const FxaArgs &a, const Part &at, int *all_there)
     if (threadIdx.x < 32) {
         if (threadIdx.x == 0) {
             flags[at.split] = HANDED_IN;
-            asm volatile("fence.sc.gpu;" ::: "memory");
+            fence_in_order();
         }
         __syncwarp();
         bool all = true;

@@ -21,13 +21,6 @@
 
 namespace {
 
-FXA_INLINE u32 transpose8x8(u32 x)
-{
-    u32 y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
 /* ---- The warp that copies --------------------------------------------------------------------------------------- */
 
 /* One lane per box, which is a page where those are smaller than a tile. */
@@ -213,8 +206,8 @@ struct Worker {
         }
     }
 
-    /* The rows of this warp's keys, in every block of 64 columns. Warps that share them write the same, but what one has
-     * changed another must not change again: a barrier on either side. */
+    /* The rows of this warp's keys, in every block of 64 columns. Warps that share them write the same, but what one
+     * has changed another must not change again: a barrier on either side. */
     FXA_INLINE void change(u32 tile, int values) const
     {
         if (ROW_PARTS > 1) workers_sync();
@@ -338,7 +331,7 @@ struct Consumer {
         if (again)
             worker.put_marks(up, down);
         else if (worker.is_spoilt() && worker.lane == 0)
-            asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(word), "r"(bit) : "memory");
+            or_shared(word, bit);
         workers_sync(); /* the item before is merged, and all have said what they have */
         if (!again && (u32)load_shared(word) & bit) return;
         worker.hand_in(out, stats);

@@ -24,7 +24,8 @@ FXA_INLINE float values_bias(int values, bool f16)
     return values == VALUES_FINITE ? frozen_bias(f16) : values > VALUES_FINITE ? frozen_mark_bias(f16) : 0.f;
 }
 
-enum { HALF_INF = FXA_F16 ? 0x7c00 : 0x7f80, HALF_ONE = FXA_F16 ? 0x3c00 : 0x3f80, HALF_NAN = 0x7fff, HALF_SIGN = 0x8000 };
+enum { HALF_INF = FXA_F16 ? 0x7c00 : 0x7f80, HALF_ONE = FXA_F16 ? 0x3c00 : 0x3f80 };
+enum { HALF_NAN = 0x7fff, HALF_SIGN = 0x8000 };
 
 /* One element of 16 bits, in the low half. */
 FXA_INLINE u32 changed_half(u32 x, int values)

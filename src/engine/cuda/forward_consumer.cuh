@@ -390,7 +390,8 @@ struct Consumer : TileOwner {
 
     /* masked: tiles of the list that the producer says are masked, in a safe visit all of them. How the loops are
      * written matters: joined by conditions, they made the compiler keep `step` in ordinary registers, and the inner
-     * loop grew by a fifth in moves of descriptors (R2UR in its SASS); so it did with two loops for a bounded program. */
+     * loop grew by a fifth in moves of descriptors (R2UR in its SASS); so it did with two loops for a bounded program.
+     * */
     FXA_INLINE void walk(int masked, int total, int tile)
     {
         int j = 1;

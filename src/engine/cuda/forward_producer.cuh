@@ -31,9 +31,9 @@ struct Producer {
 #endif
     }
 
-    /* How many tiles are masked. The first one always is; and where the maximum is a running one, of which partial tiles
-     * may have said little, so is the one after them, on which it is not frozen yet; in a safe visit every tile. Full
-     * ones lose nothing by it, and one instance of the step less is compiled. */
+    /* How many tiles are masked. The first one always is; and where the maximum is a running one, of which partial
+     * tiles may have said little, so is the one after them, on which it is not frozen yet; in a safe visit every tile.
+     * Full ones lose nothing by it, and one instance of the step less is compiled. */
     static FXA_INLINE int masked_tiles(int partial, int total, int safe)
     {
         if (safe) return total;

@@ -136,7 +136,8 @@ struct Tile {
 
 extern "C" __constant__ FxaShape fxa_forward_shape = {THREADS, sizeof(Scratch), SIDE, SIDE, 0, 0, 0, 1};
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS <= 2 ? 2 : 1) fxa_forward(const __grid_constant__ FxaArgs a)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS <= 2 ? 2 : 1)
+    fxa_forward(const __grid_constant__ FxaArgs a)
 {
     extern __shared__ __align__(16) u8 memory[];
     const QueryPlace<SIDE> at(a);

@@ -2,8 +2,8 @@
  *
  * Forward for sm_80 and newer: mma.sync and cp.async. A CTA owns 128 query rows of one head (64 where head dimensions
  * exceed 128), a warp 32 (16) of them; K and V have one buffer each, and each is loaded while the other is worked on.
- * Online softmax with the maximum always updated. A tile whose O is not finite is visited again (finite.cuh). Launch: grid (query tiles, heads, batch); packed: grid (q_total / BM
- * + batch, heads, 1).
+ * Online softmax with the maximum always updated. A tile whose O is not finite is visited again (finite.cuh). Launch:
+ * grid (query tiles, heads, batch); packed: grid (q_total / BM + batch, heads, 1).
  */
 #include "ampere.cuh"
 #include "dropout.cuh"

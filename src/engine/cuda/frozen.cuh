@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * When a row of the Hopper forward kernel may keep the maximum that it froze, and when its tile is computed again; the
- * proof is in docs/cuda-kernels.md. Plain C as well as CUDA: tests/engine/test_cuda_frozen.c runs rows by it on the host.
+ * proof is in docs/cuda-kernels.md. Plain C as well as CUDA: tests/engine/test_cuda_frozen.c runs rows by it on the
+ * host.
  *
  * Exponents are in log2. A row has exponentials 2^(x - top), where top is what its maximum was when it was frozen, and
  * their sum. Whatever top is, O and LSE are right while no exponential, and no product with V, leaves the range of its
@@ -17,8 +18,9 @@
  * above, distances are taken before they are multiplied by the unit. */
 #define FROZEN_LARGE 1048576.f
 
-/* Of the sum, and so of every weight: P must fit storage. bf16: 2^64 leaves as much again to V; a V that is larger makes
- * O infinite, which is looked for by itself. Where a sink joins, 2^-126 of its weight is still 2^-102 of the row's. */
+/* Of the sum, and so of every weight: P must fit storage. bf16: 2^64 leaves as much again to V; a V that is larger
+ * makes O infinite, which is looked for by itself. Where a sink joins, 2^-126 of its weight is still 2^-102 of the
+ * row's. */
 FXA_INLINE float frozen_limit(bool f16, bool sink)
 {
     return f16 ? 32768.f : sink ? 16777216.f : 18446744073709551616.f;

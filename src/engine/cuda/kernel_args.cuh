@@ -36,9 +36,10 @@ struct FxaCapture {
  * Which tiles a kernel visits. Row r = b * b_rows + h * h_rows + tile has `pitch` ints at items: the numbers of the
  * tiles that need the mask first, then those that are whole, each part ascending; counts holds {partial, total} of the
  * row. A tile that reaches past the last query or key counts as partial. items = 0 means that every tile is visited;
- * the kernel then finds the ragged ones itself. A row with more tiles than `pitch` has {partial, ~total}, and in its last
- * two ints how many of its tiles are listed, n, and x: tile i >= n of the row is tile x + i. b_rows = 0 and h_rows = 0 share rows between entries and heads.
- * The forward and dQ kernels have one row per query tile, the backward kernels one per key tile.
+ * the kernel then finds the ragged ones itself. A row with more tiles than `pitch` has {partial, ~total}, and in its
+ * last two ints how many of its tiles are listed, n, and x: tile i >= n of the row is tile x + i. b_rows = 0 and h_rows
+ * = 0 share rows between entries and heads. The forward and dQ kernels have one row per query tile, the backward
+ * kernels one per key tile.
  */
 struct FxaTileList {
     const int *items;
@@ -57,8 +58,8 @@ struct FxaDiagonal {
 };
 
 /*
- * A sum of floats in which their order makes no difference: a whole number of 320 bits in units of 2^-149, negative ones
- * as in two's complement (exact.cuh). rest: what is not finite among them, else 0.
+ * A sum of floats in which their order makes no difference: a whole number of 320 bits in units of 2^-149, negative
+ * ones as in two's complement (exact.cuh). rest: what is not finite among them, else 0.
  */
 #define FXA_CUDA_EXACT 5
 struct FxaExact {
@@ -98,7 +99,8 @@ struct FxaVector {
     long long ranges_b, ranges_h; /* of ranges, in pairs */
 };
 
-/* Scalars that only the device knows: each where it is not 0. For texts with PROG_SCALARS; scale and seed of kernels. */
+/* Scalars that only the device knows: each where it is not 0. For texts with PROG_SCALARS; scale and seed of kernels.
+ * */
 struct FxaScalars {
     const double *scale; /* NaN: 1 / sqrt(d) */
     const double *params; /* of the problem's program */
@@ -147,8 +149,8 @@ struct FxaArgs {
     const int *place_b, *place_h, *place_q, *place_k; /* FXA_DROPOUT 2: coordinates of indices; of q a row per entry */
     float *row_max; /* FXA_WANT_MAX: the largest new score of rows */
     long long max_b, max_h, max_s;
-    /* For tile_class(): {smallest, largest} of every 64 elements along one axis of a tensor, for all places of the other
-     * axes; 0: nobody knows. fxa_range_table writes them. */
+    /* For tile_class(): {smallest, largest} of every 64 elements along one axis of a tensor, for all places of the
+     * other axes; 0: nobody knows. fxa_range_table writes them. */
     const int *ranges[FXA_CUDA_RANGES];
 };
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pages in the backward pass (cuda_pages.c): its kernels have K, V, dK and dV entry by entry, one row after the other, in
- * the workspace. Before them keys are fetched from their pages; after them every page of the pool gets the sum of what
- * the entries have for it, or 0. Pages may be shared, also inside one entry: who uses a page is listed first, in the
- * order of the table, so that sums have one order. All work is linear in the table (sorting: but for logarithms).
+ * Pages in the backward pass (cuda_pages.c): its kernels have K, V, dK and dV entry by entry, one row after the other,
+ * in the workspace. Before them keys are fetched from their pages; after them every page of the pool gets the sum of
+ * what the entries have for it, or 0. Pages may be shared, also inside one entry: who uses a page is listed first, in
+ * the order of the table, so that sums have one order. All work is linear in the table (sorting: but for logarithms).
  *
  * A place e = b * pages_b + i of the table counts where key i * page_size of entry b exists. Arrays of the workspace:
  * count[page], 0 before, is how many places have it; end[page] where the list of the page ends; list[..] has places.
@@ -77,8 +77,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Of two the order makes no difference. Merges of runs of k / 2 that begin by comparing mirrored places: all comparisons
- * point the same way, so what would lie past the end is left out as if it were the largest. */
+/* Of two the order makes no difference. Merges of runs of k / 2 that begin by comparing mirrored places: all
+ * comparisons point the same way, so what would lie past the end is left out as if it were the largest. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_pages_sort(const int *count, const int *end, int *list, int pages)
 {
@@ -107,7 +107,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 {
     const long long n = s.size[0] * s.size[1] * s.size[2] * s.size[3];
     for (long long i = pages_first(); i < n; i += pages_step()) {
-        const long long d = i % s.size[3], line = i / s.size[3], row = line % s.size[2], h = line / s.size[2] % s.size[1];
+        const long long d = i % s.size[3], line = i / s.size[3];
+        const long long row = line % s.size[2], h = line / s.size[2] % s.size[1];
         const int page = (int)(line / s.size[2] / s.size[1]), users = count[page];
         const int *user = list + (users ? end[page] - users : 0);
         const long long to = stage_place(s.to, page, h, row, d);

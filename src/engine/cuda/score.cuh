@@ -12,7 +12,7 @@
  *   PROG_SAME           mask_same() is mask() where q_word == k_word in all pairs of a warp in a tile
  *   PROG_BEND           the score is read by bend() alone, and value() takes what that gives in its place
  *   PROG_NEAR           bend_near() is bend(), for less, while |s| < near()
- *   PROG_UNIT_ONE       unit() is 1, because bend() has it in what it gives: bend_unit(a), and PROG_BOUNDED is without it
+ *   PROG_UNIT_ONE       unit() is 1, because bend() has it in what it gives (bend_unit(a)); PROG_BOUNDED is without it
  *   PROG_DIAGONAL       value() reads pair.diagonal; diagonal() gives the row that fxa_diagonal_fill tabulates
  *   PROG_DENSE          value() reads pair.dense, an element of a 16-bit tensor [b, h, q, k]
  *   PROG_VECTOR         pair.q_word and pair.k_word are read: 1 by mask() alone, 2 by value() too
@@ -81,17 +81,15 @@ FXA_INLINE Int2 vector_range(const FxaVector &v, int b, int h, int first, int la
 
 /*
  * tanh of score programs: the hardware's (relative error 2^-11) with FXA_FAST_MATH, else within 4 ulps: an odd
- * polynomial near 0, 1 - 2 / (1 + exp(2 x)) beyond. Lanes that are near go through the polynomial alone (volatile keeps
- * the rest under their condition), so that functions beyond cost a warp what its far lanes need.
+ * polynomial near 0, 1 - 2 / (1 + exp(2 x)) beyond. Lanes that are near go through the polynomial alone (the reciprocal
+ * keeps the rest under their condition), so that functions beyond cost a warp what its far lanes need.
  */
 constexpr float TANH_NEAR = 0.6f;
 
 FXA_INLINE float score_tanh(float x)
 {
-    float y;
 #if FXA_FAST_MATH
-    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
+    return tanh_fast(x);
 #else
     const float z = x * x;
     float p = __fmaf_rn(0.015612896531820297f, z, -0.05221197009086609f);
@@ -99,15 +97,15 @@ FXA_INLINE float score_tanh(float x)
     p = __fmaf_rn(p, z, -0.33332598209381104f);
     float t = __fmaf_rn(x * z, p, x);
     if (fabsf(x) >= TANH_NEAR) {
-        asm volatile("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(exp2_fast(x * (2.f * LOG2E)) + 1.f));
+        const float y = reciprocal_fast(exp2_fast(x * (2.f * LOG2E)) + 1.f);
         t = __fmaf_rn(-2.f, y, 1.f);
     }
     return t;
 #endif
 }
 
-/* s times a polynomial of s^2, whose coefficients are numbers of the run: tanh near 0 of the score times a factor, times
- * the unit, with neither product. */
+/* s times a polynomial of s^2, whose coefficients are numbers of the run: tanh near 0 of the score times a factor,
+ * times the unit, with neither product. */
 FXA_INLINE float score_bend_near(float s, const float *c)
 {
     const float z = s * s;
@@ -252,8 +250,9 @@ FXA_INLINE float own_gradient(const Program &program, const FxaArgs &a, float s,
 #endif
 }
 
-/* Bends all products of a tile. What is near is found in four chains: one is as long as the polynomial of a tile. whole:
- * all pairs of the thread exist; others hold anything, and what they hold must not decide how these are computed. */
+/* Bends all products of a tile. What is near is found in four chains: one is as long as the polynomial of a tile.
+ * whole: all pairs of the thread exist; others hold anything, and what they hold must not decide how these are
+ * computed. */
 template <bool SHORT = true, int n>
 FXA_INLINE void bend_all(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
 {
@@ -320,7 +319,7 @@ struct PairGradients {
 #endif
 #if PROG_GRAD_SCATTER
         if (ds != 0.f) program.scatter(a, b, h, s, pair, ds);
-        asm volatile("" ::: "memory"); /* one pair after the other: the addresses of all take too many registers */
+        keep_order(); /* one pair after the other: the addresses of all take too many registers */
 #endif
     }
 

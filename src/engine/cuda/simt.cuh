@@ -160,7 +160,8 @@ FXA_INLINE void add_some(float (&sum)[4][4], const float *weights, const float *
 /* sum[block][i][c] += weights[4 y + i][.] times column 64 block + 4 x + c of the strip's rows, whose first 64 columns
  * are fetched. A weight of 0 adds nothing, whatever is there. */
 template <int blocks>
-FXA_INLINE void accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *weights, const Strip &s, HeldBlock &held)
+FXA_INLINE void accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *weights, const Strip &s,
+                           HeldBlock &held)
 {
     const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
 #pragma unroll

@@ -76,7 +76,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (!at.there) continue;
         const long long to = stage_place(lse.to, at.b, h, at.s, 0);
         const double x = stage_load(lse.from, stage_place(lse.from, at.b, h, at.s, 0)), y = stage_load(lse.to, to);
-        const double most = x > y || x != x ? x : y, wx = x == none ? 0. : exp(x - most), wy = y == none ? 0. : exp(y - most);
+        const double most = x > y || x != x ? x : y;
+        const double wx = x == none ? 0. : exp(x - most), wy = y == none ? 0. : exp(y - most);
         const double sum = wx + wy;
         for (long long d = threadIdx.x; d < s.size[3]; d += THREADS) {
             const long long there = stage_place(s.to, at.b, h, at.s, d);

@@ -12,13 +12,6 @@ namespace {
 
 enum { STAGE_F64 = 1, STAGE_F32 = 2, STAGE_F16 = 3, STAGE_BF16 = 4, STAGE_E4M3 = 11, STAGE_E5M2 = 12 }; /* fxa_dtype */
 
-FXA_INLINE float from_half(u16 word)
-{
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(word));
-    return x;
-}
-
 /* All bits set are the NaN; there are no infinities. */
 FXA_INLINE float from_e4m3(u32 x)
 {
@@ -59,18 +52,11 @@ FXA_INLINE double stage_load(const FxaStageArray &t, long long at)
 
 FXA_INLINE void stage_store(const FxaStageArray &t, long long at, double x)
 {
-    u16 word;
     switch (t.type) {
     case STAGE_F64: ((double *)t.data)[at] = x; break;
     case STAGE_F32: ((float *)t.data)[at] = (float)x; break;
-    case STAGE_F16:
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(word) : "f"(round_to_odd(x)));
-        ((u16 *)t.data)[at] = word;
-        break;
-    case STAGE_BF16:
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(word) : "f"(round_to_odd(x)));
-        ((u16 *)t.data)[at] = word;
-        break;
+    case STAGE_F16: ((u16 *)t.data)[at] = to_half(round_to_odd(x)); break;
+    case STAGE_BF16: ((u16 *)t.data)[at] = to_bfloat(round_to_odd(x)); break;
     case STAGE_E4M3: ((u8 *)t.data)[at] = to_byte(round_to_odd(x), 3, 7, 0x1p-6f, 448.f, 0x7e, 0x7f); break;
     default: ((u8 *)t.data)[at] = to_byte(round_to_odd(x), 2, 15, 0x1p-14f, 57344.f, 0x7b, 0x7e); break;
     }

@@ -3,11 +3,11 @@
  * Which tiles are visited, decided on the device: for masks that read captured tensors or run-time lengths, so that no
  * block mask is ever built or stored by the caller.
  *
- * fxa_vector_prepare copies a word per position (word_of) into padded rows and notes smallest and largest of every 64 positions.
- * Launch: grid (pitch / 512 rounded up, heads, batch), one warp per 64 positions.
+ * fxa_vector_prepare copies a word per position (word_of) into padded rows and notes smallest and largest of every 64
+ * positions. Launch: grid (pitch / 512 rounded up, heads, batch), one warp per 64 positions.
  *
- * fxa_range_table does the second alone for a table of FxaArgs.ranges, of any axis of a captured tensor. Launch: grid (blocks of
- * 64 / 8 rounded up, 1, 1), one warp per block.
+ * fxa_range_table does the second alone for a table of FxaArgs.ranges, of any axis of a captured tensor. Launch: grid
+ * (blocks of 64 / 8 rounded up, 1, 1), one warp per block.
  *
  * fxa_tile_lists asks the program's tile_class() about every tile and writes the rows of an FxaTileList. Launch: grid
  * (rows / 8 rounded up, heads or 1, batch or 1), one warp per row: 1 where the mask does not depend on h, on b. Rows of
@@ -63,11 +63,7 @@ FXA_INLINE int word_of(const void *from, int kind, long long at)
     case 4: return ((const signed char *)from)[at];
     case 5: return ((const u8 *)from)[at];
     case 6: return ((const u8 *)from)[at] != 0;
-    case 7: {
-        float x;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(((const u16 *)from)[at]));
-        return __float_as_int(x);
-    }
+    case 7: return __float_as_int(from_half(((const u16 *)from)[at]));
     case 8: return ((const u16 *)from)[at] << 16;
     default: return ((const int *)from)[at];
     }
@@ -120,8 +116,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     if (lane == 0) ranges[place] = Int2{least, most};
 }
 
-/* Two passes over a row: the first counts, the second knows where the whole tiles begin. It remembers what the first has
- * found, of 1024 columns, because that is what takes time. */
+/* Two passes over a row: the first counts, the second knows where the whole tiles begin. It remembers what the first
+ * has found, of 1024 columns, because that is what takes time. */
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     fxa_tile_lists(const __grid_constant__ FxaArgs a, Cut cut, int *items, int *counts, long long pitch)
 {

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies and barriers of sm_90: mbarriers, TMA loads and stores, bulk copies and reductions, named barriers, registers
+ * moved between warpgroups. Addresses of shared memory are 32 bits. See ptx.cuh.
+ */
+#ifndef FXA_CUDA_PTX_SM90_CUH
+#define FXA_CUDA_PTX_SM90_CUH
+
+#include "ptx.cuh"
+
+/* One lane of a warp, all of which are there. */
+FXA_INLINE bool elected()
+{
+    u32 x;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(x));
+    return x;
+}
+
+/* ---- mbarriers --------------------------------------------------------------------------------------------------- */
+
+FXA_INLINE void barrier_init(u32 at, u32 arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+
+FXA_INLINE void barrier_init_done()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+FXA_INLINE void barrier_expect(u32 at, u32 bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+
+FXA_INLINE void barrier_arrive(u32 at)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+FXA_INLINE void barrier_wait(u32 at, u32 parity)
+{
+    asm volatile("{\n.reg .pred p;\nwait_%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done_%=;\n"
+                 "bra wait_%=;\ndone_%=:\n}" ::"r"(at), "r"(parity)
+                 : "memory");
+}
+
+FXA_INLINE bool barrier_test(u32 at, u32 parity)
+{
+    u32 x;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(x)
+                 : "r"(at), "r"(parity)
+                 : "memory");
+    return x;
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, int h, int b, u64 cache)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to), "l"(map), "r"(barrier), "r"(c), "r"(s), "r"(h),
+                 "r"(b), "l"(cache)
+                 : "memory");
+}
+
+/* A map on its way to where copies look for it. */
+FXA_INLINE void tma_prefetch(const FxaMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+                 "r"(from), "r"(c), "r"(s), "r"(h), "r"(b)
+                 : "memory");
+}
+
+FXA_INLINE void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+FXA_INLINE void bulk_add(float *to, u32 from, u32 bytes)
+{
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+}
+
+FXA_INLINE void bulk_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Until at most `pending` groups of this thread still read shared memory. */
+template <int pending> FXA_INLINE void bulk_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+
+/* Until everything this thread stored has arrived. */
+FXA_INLINE void bulk_wait()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/* Makes ordinary stores to shared memory visible to TMA and wgmma; in each writing thread, before the barrier. */
+FXA_INLINE void async_fence()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+FXA_INLINE void store_matrix(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(r0), "r"(r1),
+                 "r"(r2), "r"(r3)
+                 : "memory");
+}
+
+FXA_INLINE void store_matrix_transposed(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(r0), "r"(r1),
+                 "r"(r2), "r"(r3)
+                 : "memory");
+}
+
+/* ---- Warps ------------------------------------------------------------------------------------------------------- */
+
+FXA_INLINE void named_sync(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+FXA_INLINE void named_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* Barriers for warps whose lanes come one by one, and for threads that come from different places: neither is so of
+ * named_sync and __syncthreads, which want a warp's lanes at one place. */
+template <int id, int threads> FXA_INLINE void named_sync_apart()
+{
+    __syncwarp();
+    asm volatile("barrier.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
+}
+
+/* The registers that a warpgroup gives up or takes. The launch has 168 per thread with 384 threads and 128 with 512:
+ * what is given up is all there is to take, or the taking waits forever. */
+template <int registers> FXA_INLINE void registers_down()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+template <int registers> FXA_INLINE void registers_up()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+#endif
