@@ -16,7 +16,7 @@ SAMPLE, RANDOM = 14, 24
 
 # Bytes of spills that are known, by kernel and the beginning of a program's name. What several plain loads are made for every
 # pair spills on Hopper, where a thread has 32 pairs at once: an offset of 64 bits and a guard for each.
-BUDGET = [("forward_sm80", "", 32), ("forward_sm90", "", 120), ("forward_sm90", "dense_bias", 320),
+BUDGET = [("forward_sm80", "", 40), ("forward_sm90", "", 120), ("forward_sm90", "dense_bias", 320),
           ("forward_sm90", "graph_distance", 480), ("forward_sm90", "low_rank_bias", 680), ("forward_sm90", "pair_bias", 328),
           ("forward_sm90", "rbf_kernel", 480), ("forward_sm90", "rotary_gain", 512),
           ("forward_sm90", "shifted_window", 672), ("backward_sm90", "", 92),

@@ -5,6 +5,7 @@
  * the number standin_cuda.fail_at does. Tests find it where the loader looks first (LD_LIBRARY_PATH).
  */
 #include "standin.h"
+#include "model/model.h"
 #include "standin_kernels.h"
 
 #include <pthread.h>
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STANDIN_DEVICES = 2, STANDIN_BLOCKS = 4096, STANDIN_MEMORY = 2, STANDIN_INVALID = 1, STANDIN_UNKNOWN = 999 };
+enum { STANDIN_DEVICES = 2, STANDIN_BLOCKS = 4096, STANDIN_MEMORY = 2, STANDIN_INVALID = 1, STANDIN_LOST = 719, STANDIN_UNKNOWN = 999 };
 #define STANDIN_TOTAL ((size_t)150109880320) /* bytes of a device */
 
 __attribute__((visibility("default"))) standin_state standin_cuda;
@@ -312,32 +313,67 @@ STANDIN(cuGetErrorString)(int status, const char **text) {
     return 0;
 }
 
-/* ---- Kernels of src/gpu, compiled for the host ------------------------------------------------------------------- */
+/* ---- Kernels ----------------------------------------------------------------------------------------------------- */
 
-static int standin_cubin; /* the module of every cubin; its kernels do nothing */
+/* Those of src/gpu are compiled for the host, and so are those of tests/model; kernels of any other cubin do nothing. */
+typedef enum standin_source { STANDIN_PTX, STANDIN_CUBIN, STANDIN_MODEL } standin_source;
+
+typedef struct standin_module {
+    standin_source source;
+    model_module *model;
+} standin_module;
+
+/* A kernel of a module: of src/gpu, of the model, or nothing. */
+typedef struct standin_function {
+    struct standin_function *next; /* of all there are: functions live as long as the process */
+    standin_source source;
+    void *kernel;
+} standin_function;
+
+static standin_function *standin_functions;
 
 STANDIN(cuModuleLoadData)(void **module, const void *image);
 STANDIN(cuModuleLoadData)(void **module, const void *image) {
     bool text = image && !strncmp(image, ".version", 8), cubin = image && !memcmp(image, "\177ELF", 4);
     int status = text || cubin ? standin_enter() : STANDIN_INVALID;
-    if (status) return status;
-    *module = cubin ? (void *)&standin_cubin : (void *)&standin_lock;
+    standin_module *m = status ? NULL : malloc(sizeof *m);
+    if (!m) return status ? status : STANDIN_MEMORY;
+    m->model = cubin ? model_load(image) : NULL;
+    m->source = m->model ? STANDIN_MODEL : cubin ? STANDIN_CUBIN : STANDIN_PTX;
+    *module = m;
     atomic_fetch_add(&standin_cuda.held, 1);
     return 0;
 }
 
 STANDIN(cuModuleUnload)(void *module);
 STANDIN(cuModuleUnload)(void *module) {
-    atomic_fetch_add(&standin_cuda.mistakes, module != &standin_lock && module != &standin_cubin);
+    standin_module *m = module;
+    if (m->model) model_unload(m->model);
+    free(m);
     atomic_fetch_sub(&standin_cuda.held, 1);
     return 0;
 }
 
+/* The same kernel is the same function. */
+static standin_function *standin_function_of(standin_source source, void *kernel) {
+    pthread_mutex_lock(&standin_lock);
+    standin_function *f = standin_functions;
+    while (f && (f->source != source || f->kernel != kernel)) f = f->next;
+    if (!f && (f = malloc(sizeof *f)) != NULL) {
+        *f = (standin_function){standin_functions, source, kernel};
+        standin_functions = f;
+    }
+    pthread_mutex_unlock(&standin_lock);
+    return f;
+}
+
 STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name);
 STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name) {
-    bool cubin = module == &standin_cubin;
-    *function = cubin ? module : standin_kernel_find(name);
-    return (!cubin && module != &standin_lock) || !*function ? STANDIN_INVALID : standin_enter();
+    const standin_module *m = module;
+    void *kernel = m->source == STANDIN_PTX ? standin_kernel_find(name) : m->model ? model_find(m->model, name) : NULL;
+    if (!kernel && m->source != STANDIN_CUBIN) return STANDIN_INVALID;
+    *function = standin_function_of(m->source, kernel);
+    return *function ? standin_enter() : STANDIN_MEMORY;
 }
 
 STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value);
@@ -352,9 +388,13 @@ STANDIN(cuLaunchKernel)
 STANDIN(cuLaunchKernel)
 (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
  unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra) {
-    (void)stream, (void)extra, (void)shared_bytes;
-    bool cubin = function == &standin_cubin, line = grid_y * grid_z * block_y * block_z == 1;
-    int status = grid_x && block_x && (line || cubin) ? standin_enter() : STANDIN_INVALID;
-    if (!status && !cubin) standin_kernel_run(function, params[0]);
+    (void)stream, (void)extra;
+    const standin_function *f = function;
+    const model_dim grid = {grid_x, grid_y, grid_z}, block = {block_x, block_y, block_z};
+    bool line = grid_y * grid_z * block_y * block_z == 1;
+    int status = grid_x && block_x && (line || f->source != STANDIN_PTX) ? standin_enter() : STANDIN_INVALID;
+    if (!status && f->source == STANDIN_PTX) standin_kernel_run(f->kernel, params[0]);
+    if (!status && f->source == STANDIN_MODEL && !model_launch(f->kernel, grid, block, shared_bytes, params))
+        status = STANDIN_LOST;
     return status;
 }

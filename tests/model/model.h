@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A model of the device that kernels of src/engine/cuda run on, for machines without one. The kernels' own text is
+ * compiled for the host (model_nvrtc.c): what CUDA adds to C++ is model_cuda.h, and in place of ptx*.cuh, which has all
+ * assembly, there are model_ptx*.h. What they need of a device is here: threads that meet, shared memory, copies that
+ * arrive later. model_machine.c does it, below the stand-in for the driver.
+ *
+ * Threads of a CTA are fibers of one thread of the host, so nothing is a race to the host, and a fiber goes on until it
+ * waits for others. In which order they go, when copies and products arrive, and in which order CTAs come is drawn at
+ * random (FXA_MODEL_SEED): what counts on an order that the device does not promise fails now and then.
+ *
+ * Mistakes that a device would hang or fault over, or be silent about, end a launch with words: fibers that wait for each
+ * other, lanes that meet at different instructions, shared memory that was not asked for, misaligned copies.
+ * Not modelled: speed, registers, caches, the order of plain stores between CTAs that run at once (they run one after
+ * the other), fences between plain stores and TMA.
+ */
+#ifndef FXA_TESTS_MODEL_H
+#define FXA_TESTS_MODEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MODEL_WARP = 32, MODEL_THREADS = 1024, MODEL_BARRIERS = 16, MODEL_SHARED = 227 * 1024 };
+enum { MODEL_SHARED_BASE = 1024 }; /* the 32-bit address of the first byte of dynamic shared memory */
+
+typedef struct model_dim {
+    unsigned x, y, z;
+} model_dim;
+
+/* What a thread, of products a warp, has begun and waits for: loads that a barrier in shared memory hears of, stores and
+ * copies in groups, products. */
+enum { MODEL_LOAD, MODEL_STORE, MODEL_COPY, MODEL_PRODUCT, MODEL_KINDS };
+
+/* A copy or product on its way: `run` does it, at any time until somebody waits for it. */
+typedef struct model_job {
+    void (*run)(const struct model_job *job);
+    int kind;
+    int owner, group;              /* the machine's: whose it is, and how many commits came before */
+    uint32_t shared, barrier;      /* addresses */
+    int bytes, at[4];              /* of a copy: at, coordinates in the tensor */
+    const void *map, *memory;      /* of a copy: a tensor's map, or plain memory */
+    uint64_t left, right;          /* of a product: descriptors */
+    int columns, transposed, keep; /* keep: adds to what is there */
+    float *sum[MODEL_WARP];        /* registers of the lanes, read and written when it is done */
+    const uint32_t *word[MODEL_WARP];
+} model_job;
+
+/* What the machine does for kernels. Every function may let other threads go on. */
+typedef struct model_machine {
+    model_dim thread, block, block_dim, grid; /* of the thread that runs */
+    uint8_t *shared;                          /* dynamic shared memory */
+    uint32_t shared_bytes;
+
+    /* All lanes of `mask` that still run meet; the last one to come calls all(slot, mask), where slot[lane] is what each
+     * of them brought. */
+    void (*meet)(uint32_t mask, void *mine, void (*all)(void **slot, uint32_t mask));
+    /* Barrier `id` of so many threads, 0: of all that still run. whole: lanes of a warp come together. */
+    void (*barrier)(int id, int threads, int whole, int wait);
+    void (*yield)(void); /* a thread that looks again later */
+    void (*later)(const model_job *job);
+    void (*commit)(int kind);
+    void (*await)(int kind, int pending); /* until at most so many groups of this thread are on their way */
+    uint32_t (*random)(void);
+    void (*fail)(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+} model_machine;
+
+#ifdef __cplusplus
+}
+#else
+/* ---- For the stand-in of the driver ------------------------------------------------------------------------------ */
+
+#include <stdbool.h>
+
+/* Code that model_nvrtc.c made; NULL: the bytes are none. */
+typedef struct model_module model_module;
+model_module *model_load(const void *image);
+void model_unload(model_module *module);
+void *model_find(model_module *module, const char *kernel);
+
+/* Runs a kernel to its end. False: it went wrong, and model_error says how. */
+bool model_launch(void *kernel, model_dim grid, model_dim block, uint32_t shared_bytes, void **params);
+const char *model_error(void);
+#endif
+
+#endif

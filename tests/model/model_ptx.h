@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * In place of src/engine/cuda/ptx.cuh: the same functions on the machine of model.h. Numbers are exact where the device
+ * approximates.
+ */
+#ifndef FXA_CUDA_PTX_CUH
+#define FXA_CUDA_PTX_CUH
+
+#include "types.cuh"
+
+/* ---- Numbers ----------------------------------------------------------------------------------------------------- */
+
+static inline float model_flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.f, x) : x; }
+
+FXA_INLINE float exp2_fast(float x) { return model_flushed(exp2f(model_flushed(x))); }
+FXA_INLINE float log2_fast(float x) { return log2f(model_flushed(x)); }
+FXA_INLINE float tanh_fast(float x) { return tanhf(x); }
+FXA_INLINE float reciprocal_fast(float x) { return model_flushed(1.f / model_flushed(x)); }
+FXA_INLINE float max_or_nan(float x, float y) { return x != x ? x : y != y ? y : fmaxf(x, y); }
+
+FXA_INLINE float add_down(float x, float y)
+{
+    const double sum = (double)x + (double)y;
+    const float z = (float)sum;
+    return (double)z > sum ? nextafterf(z, -INFINITY) : z;
+}
+
+/* ---- 16 bits ----------------------------------------------------------------------------------------------------- */
+
+FXA_INLINE float from_half(u16 word)
+{
+    const int exponent = word >> 10 & 31, fraction = word & 1023;
+    const float size = exponent == 31 ? (fraction ? NAN : INFINITY)
+                       : exponent     ? ldexpf((float)(1024 + fraction), exponent - 25)
+                                      : ldexpf((float)fraction, -24);
+    return word >> 15 ? -size : size;
+}
+
+FXA_INLINE u16 to_half(float x)
+{
+    const u16 sign = (u16)(__float_as_uint(x) >> 16 & 0x8000);
+    const float size = fabsf(x);
+    if (x != x) return 0x7fff;
+    if (size >= 65520.f) return (u16)(sign | 0x7c00);
+    if (size < 0x1p-14f) return (u16)(sign | (u16)rintf(size * 0x1p24f));
+    const u32 u = __float_as_uint(size);
+    return (u16)(sign | ((u + 0xfff + (u >> 13 & 1)) >> 13) - (112 << 10));
+}
+
+FXA_INLINE u16 to_bfloat(float x)
+{
+    const u32 u = __float_as_uint(x);
+    return x != x ? 0x7fff : (u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static inline float model_from16(u32 word) { return FXA_F16 ? from_half((u16)word) : __uint_as_float(word << 16); }
+static inline u16 model_to16(float x) { return FXA_F16 ? to_half(x) : to_bfloat(x); }
+
+FXA_INLINE u32 pack16(float low, float high) { return model_to16(low) | (u32)model_to16(high) << 16; }
+FXA_INLINE float unpack_low(u32 x) { return model_from16(x & 0xffff); }
+FXA_INLINE float unpack_high(u32 x) { return model_from16(x >> 16); }
+
+FXA_INLINE u32 fma_pair(u32 x, u32 y, u32 z)
+{
+    return pack16(fmaf(unpack_low(x), unpack_low(y), unpack_low(z)),
+                  fmaf(unpack_high(x), unpack_high(y), unpack_high(z)));
+}
+
+/* ---- Shared memory by 32-bit address ----------------------------------------------------------------------------- */
+
+FXA_INLINE u32 shared_address(const void *p) { return __cvta_generic_to_shared(p); }
+FXA_INLINE void store_shared(u32 at, int x) { model_at<int>(at) = x; }
+FXA_INLINE int load_shared(u32 at) { return model_at<int>(at); }
+FXA_INLINE float load_shared_float(u32 at) { return model_at<float>(at); }
+FXA_INLINE void store_shared_half(u32 at, u16 x) { model_at<u16>(at) = x; }
+FXA_INLINE u32 load_shared_half(u32 at) { return model_at<u16>(at); }
+FXA_INLINE Float2 load_shared_float2(u32 at) { return model_at<Float2>(at); }
+FXA_INLINE void store_shared_float4(u32 at, float x, float y, float z, float w)
+{
+    model_at<Float4>(at) = Float4{x, y, z, w};
+}
+FXA_INLINE void store_shared_words(u32 at, u32 x, u32 y, u32 z, u32 w) { model_at<Word4>(at) = Word4{x, y, z, w}; }
+FXA_INLINE Word4 load_shared_words(u32 at) { return model_at<Word4>(at); }
+FXA_INLINE void or_shared(u32 at, u32 bits) { model_at<u32>(at) |= bits; }
+
+/* ---- Warps and memory -------------------------------------------------------------------------------------------- */
+
+/* Four 8x8 matrices, whose rows lie at the addresses that lanes bring; lane l has elements of row l / 4. */
+struct ModelMatrix {
+    u32 at, r[4];
+
+    static u16 &element(void **slot, int matrix, int row, int column)
+    {
+        u16 *line = (u16 *)model_shared(((ModelMatrix *)slot[matrix * 8 + row])->at, 16, 16);
+        return line[column];
+    }
+    template <bool transposed, bool store> static void move(void **slot, uint32_t mask)
+    {
+        if (mask != ~0u) model->fail("matrices of %x lanes", mask);
+        for (int lane = 0; lane < 32; lane++)
+            for (int m = 0; m < 4; m++)
+                for (int half = 0; half < 2; half++) {
+                    const int row = transposed ? lane % 4 * 2 + half : lane / 4;
+                    const int column = transposed ? lane / 4 : lane % 4 * 2 + half;
+                    u16 &x = element(slot, m, row, column), &y = ((u16 *)((ModelMatrix *)slot[lane])->r)[m * 2 + half];
+                    if (store)
+                        x = y;
+                    else
+                        y = x;
+                }
+    }
+};
+
+template <bool transposed> static inline void model_load_matrix(u32 at, u32 (&r)[4])
+{
+    ModelMatrix mine = {at, {}};
+    model->meet(~0u, &mine, ModelMatrix::move<transposed, false>);
+    memcpy(r, mine.r, sizeof r);
+}
+
+FXA_INLINE void load_matrix(u32 at, u32 (&r)[4]) { model_load_matrix<false>(at, r); }
+FXA_INLINE void load_matrix_transposed(u32 at, u32 (&r)[4]) { model_load_matrix<true>(at, r); }
+
+FXA_INLINE u32 transpose8x8(u32 x)
+{
+    const int lane = threadIdx.x & 31;
+    u32 y = 0;
+    for (int half = 0; half < 2; half++) {
+        const u32 word = __shfl_sync(~0u, x, (lane % 4 * 2 + half) * 4 + lane / 8);
+        y |= (word >> 16 * (lane / 4 % 2) & 0xffff) << 16 * half;
+    }
+    return y;
+}
+
+FXA_INLINE void add4(float *to, const float (&x)[4])
+{
+    for (int i = 0; i < 4; i++) to[i] += x[i];
+}
+
+FXA_INLINE void fence_in_order() {}
+FXA_INLINE void keep_order() {}
+FXA_INLINE void keep(u32 &) {}
+
+#endif

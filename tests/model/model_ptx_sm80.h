@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * In place of src/engine/cuda/ptx_sm80.cuh: see model_ptx.h.
+ */
+#ifndef FXA_CUDA_PTX_SM80_CUH
+#define FXA_CUDA_PTX_SM80_CUH
+
+#include "ptx.cuh"
+
+static inline void model_copy(const model_job *job)
+{
+    uint8_t *to = model_shared(job->shared, 16, 16);
+    memset(to, 0, 16);
+    memcpy(to, job->memory, (size_t)job->bytes);
+}
+
+FXA_INLINE void copy_async(u32 to, const void *from, int bytes)
+{
+    model_job job = {};
+    if ((uintptr_t)from % 16 || bytes < 0 || bytes > 16) model->fail("a copy of %d bytes from %p", bytes, from);
+    job.run = model_copy, job.kind = MODEL_COPY, job.shared = to, job.memory = from, job.bytes = bytes;
+    model->later(&job);
+}
+
+FXA_INLINE void copy_commit() { model->commit(MODEL_COPY); }
+template <int pending> FXA_INLINE void copy_wait() { model->await(MODEL_COPY, pending); }
+
+/* A product of a warp: accumulators and words of both operands of every lane. */
+struct ModelProduct {
+    float *d;
+    const u32 *a;
+    u32 b[2];
+
+    static void multiply(void **slot, uint32_t mask)
+    {
+        float a[16][16], b[16][8];
+        if (mask != ~0u) model->fail("a product of %x lanes", mask);
+        for (int lane = 0; lane < 32; lane++) {
+            const ModelProduct *p = (ModelProduct *)slot[lane];
+            for (int i = 0; i < 8; i++)
+                a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i % 2 + i / 4 * 8] =
+                    i % 2 ? unpack_high(p->a[i / 2]) : unpack_low(p->a[i / 2]);
+            for (int i = 0; i < 4; i++)
+                b[lane % 4 * 2 + i % 2 + i / 2 * 8][lane / 4] =
+                    i % 2 ? unpack_high(p->b[i / 2]) : unpack_low(p->b[i / 2]);
+        }
+        for (int lane = 0; lane < 32; lane++)
+            for (int i = 0; i < 4; i++) {
+                const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+                float sum = 0.f;
+                for (int k = 0; k < 16; k++) sum += a[row][k] * b[k][column];
+                ((ModelProduct *)slot[lane])->d[i] += sum;
+            }
+    }
+};
+
+FXA_INLINE void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    ModelProduct mine = {d, a, {b0, b1}};
+    model->meet(~0u, &mine, ModelProduct::multiply);
+}
+
+#endif

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * In place of src/engine/cuda/ptx_sm90.cuh: see model_ptx.h. Tensor maps are what the stand-in for the driver writes.
+ */
+#ifndef FXA_CUDA_PTX_SM90_CUH
+#define FXA_CUDA_PTX_SM90_CUH
+
+#include "ptx.cuh"
+
+FXA_INLINE bool elected()
+{
+    __syncwarp();
+    return (threadIdx.x & 31) == 0;
+}
+
+/* ---- mbarriers --------------------------------------------------------------------------------------------------- */
+
+/* In the eight bytes of a barrier. A phase ends when all have arrived and all bytes have. */
+struct ModelBarrier {
+    short arrivals, missing;
+    int bytes : 31;
+    unsigned phase : 1;
+
+    void end()
+    {
+        if (missing < 0) model->fail("a barrier at which more arrive than the %d of its phase", arrivals);
+        if (missing || bytes) return;
+        missing = arrivals;
+        phase ^= 1;
+    }
+};
+static_assert(sizeof(ModelBarrier) == 8, "a barrier");
+
+static inline ModelBarrier &model_barrier(u32 at) { return *(ModelBarrier *)model_shared(at, 8, 8); }
+
+FXA_INLINE void barrier_init(u32 at, u32 arrivals)
+{
+    ModelBarrier &b = model_barrier(at);
+    b.arrivals = b.missing = (short)arrivals;
+    b.bytes = 0, b.phase = 0;
+}
+
+FXA_INLINE void barrier_init_done() {}
+
+FXA_INLINE void barrier_expect(u32 at, u32 bytes)
+{
+    ModelBarrier &b = model_barrier(at);
+    b.bytes += (int)bytes, b.missing--;
+    b.end();
+}
+
+FXA_INLINE void barrier_arrive(u32 at)
+{
+    ModelBarrier &b = model_barrier(at);
+    b.missing--;
+    b.end();
+}
+
+FXA_INLINE bool barrier_test(u32 at, u32 parity) { return model_barrier(at).phase != parity; }
+
+FXA_INLINE void barrier_wait(u32 at, u32 parity)
+{
+    while (!barrier_test(at, parity)) model->yield();
+}
+
+static inline void model_arrived(const model_job *job)
+{
+    ModelBarrier &b = model_barrier(job->barrier);
+    b.bytes -= job->bytes;
+    b.end();
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+/* A tensor map of the stand-in: address, type, promotion, sizes, strides in bytes of all but the first, box. */
+struct ModelMap {
+    uint64_t data, type, promotion, size[4], stride[3], box[4];
+
+    /* The element at these coordinates, 0: there is none. */
+    u16 *element(const int *at, int c, int s, int h, int b) const
+    {
+        const long long x[4] = {at[0] + c, at[1] + s, at[2] + h, at[3] + b};
+        uint64_t from = data + (uint64_t)x[0] * 2;
+        for (int i = 0; i < 4; i++) {
+            if (x[i] < 0 || x[i] >= (long long)size[i]) return 0;
+            if (i) from += (uint64_t)x[i] * stride[i - 1];
+        }
+        return (u16 *)from;
+    }
+    int bytes() const { return (int)(box[0] * box[1] * box[2] * box[3] * 2); }
+};
+
+/* Chunks of 16 bytes are permuted inside 128 by the row of 128 that they are in. */
+static inline u32 model_swizzled(u32 at) { return at ^ (at >> 7 & 7) << 4; }
+
+/* visit(element or 0, its place in shared memory) for all of a box. */
+template <class F> static inline void model_box(const model_job *job, F visit)
+{
+    const ModelMap &m = *(const ModelMap *)job->map;
+    u32 to = job->shared;
+    for (int b = 0; b < (int)m.box[3]; b++)
+        for (int h = 0; h < (int)m.box[2]; h++)
+            for (int s = 0; s < (int)m.box[1]; s++)
+                for (int c = 0; c < (int)m.box[0]; c++, to += 2)
+                    visit(m.element(job->at, c, s, h, b), (u16 *)model_shared(model_swizzled(to), 2, 2));
+}
+
+static inline void model_tma_load(const model_job *job)
+{
+    model_box(job, [](const u16 *from, u16 *to) { *to = from ? *from : 0; });
+    model_arrived(job);
+}
+
+static inline void model_tma_store(const model_job *job)
+{
+    model_box(job, [](u16 *to, const u16 *from) {
+        if (to) *to = *from;
+    });
+}
+
+static inline model_job model_tma(void (*run)(const model_job *), int kind, const FxaMap *map, u32 shared, int c, int s,
+                                  int h, int b)
+{
+    model_job job = {};
+    const ModelMap &m = *(const ModelMap *)map;
+    if (m.box[0] * 2 != 128 || m.data % 16) model->fail("a tensor map that is none, or not of boxes of 128 bytes");
+    (void)model_shared(shared, (u32)m.bytes(), 128);
+    job.run = run, job.kind = kind, job.map = map, job.shared = shared, job.bytes = m.bytes();
+    job.at[0] = c, job.at[1] = s, job.at[2] = h, job.at[3] = b;
+    return job;
+}
+
+FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, int h, int b, u64)
+{
+    model_job job = model_tma(model_tma_load, MODEL_LOAD, map, to, c, s, h, b);
+    job.barrier = barrier;
+    model->later(&job);
+}
+
+FXA_INLINE void tma_prefetch(const FxaMap *) {}
+
+FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b)
+{
+    const model_job job = model_tma(model_tma_store, MODEL_STORE, map, from, c, s, h, b);
+    model->later(&job);
+}
+
+static inline model_job model_bulk(void (*run)(const model_job *), int kind, u32 shared, const void *memory, u32 bytes)
+{
+    model_job job = {};
+    if (bytes % 16 || (uintptr_t)memory % 16) model->fail("a bulk copy of %u bytes at %p", bytes, memory);
+    (void)model_shared(shared, bytes, 16);
+    job.run = run, job.kind = kind, job.shared = shared, job.memory = memory, job.bytes = (int)bytes;
+    return job;
+}
+
+static inline void model_bulk_load(const model_job *job)
+{
+    memcpy(model_shared(job->shared, (u32)job->bytes, 16), job->memory, (size_t)job->bytes);
+    model_arrived(job);
+}
+
+static inline void model_bulk_add(const model_job *job)
+{
+    const float *from = (const float *)model_shared(job->shared, (u32)job->bytes, 16);
+    for (int i = 0; i < job->bytes / 4; i++) ((float *)job->memory)[i] += from[i];
+}
+
+FXA_INLINE void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier)
+{
+    model_job job = model_bulk(model_bulk_load, MODEL_LOAD, to, from, bytes);
+    job.barrier = barrier;
+    model->later(&job);
+}
+
+FXA_INLINE void bulk_add(float *to, u32 from, u32 bytes)
+{
+    const model_job job = model_bulk(model_bulk_add, MODEL_STORE, from, to, bytes);
+    model->later(&job);
+}
+
+FXA_INLINE void bulk_commit() { model->commit(MODEL_STORE); }
+template <int pending> FXA_INLINE void bulk_wait_read() { model->await(MODEL_STORE, pending); }
+FXA_INLINE void bulk_wait() { model->await(MODEL_STORE, 0); }
+FXA_INLINE void async_fence() {}
+
+template <bool transposed> static inline void model_store_matrix(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
+{
+    ModelMatrix mine = {at, {r0, r1, r2, r3}};
+    model->meet(~0u, &mine, ModelMatrix::move<transposed, true>);
+}
+
+FXA_INLINE void store_matrix(u32 at, u32 r0, u32 r1, u32 r2, u32 r3) { model_store_matrix<false>(at, r0, r1, r2, r3); }
+FXA_INLINE void store_matrix_transposed(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
+{
+    model_store_matrix<true>(at, r0, r1, r2, r3);
+}
+
+/* ---- Warps ------------------------------------------------------------------------------------------------------- */
+
+FXA_INLINE void named_sync(int id, int threads) { model->barrier(id, threads, 1, 1); }
+FXA_INLINE void named_arrive(int id, int threads) { model->barrier(id, threads, 1, 0); }
+
+template <int id, int threads> FXA_INLINE void named_sync_apart()
+{
+    __syncwarp();
+    model->barrier(id, threads, 0, 1);
+}
+
+template <int registers> FXA_INLINE void registers_down() {}
+template <int registers> FXA_INLINE void registers_up() {}
+
+#endif
