@@ -6,6 +6,7 @@ since kernels take seconds to compile, for each family of kernels and each stora
 counted as it is printed, by feature, so that a hole is seen, and what is refused by reason, digits aside.
 sanitize: a few small cases of every feature and family under compute-sanitizer's memcheck, racecheck, initcheck and synccheck.
 alone: alone on the device, threads, recording, memory and equal bits (test_cuda_plans).
+--model: on the model of a device that tests/model is, without a GPU; small shapes, and nothing alone or sanitized.
 --seconds bounds each of the first two: processes are ended then, and what they had said counts. A process that hangs is ended by
 itself, and costs nothing else. Code is kept in a folder (--cache) that all processes share. Without a GPU, driver or NVRTC it
 says so and exits with 77."""
@@ -125,6 +126,8 @@ class Runner:
 def environment(chosen, family, dtype, first, count, shapes, **more):
     env = {"FXA_TEST_SEED": str(chosen.seed), "FXA_TEST_DTYPE": dtype, "FXA_TEST_KINDS": "%d,%d" % (first, count),
            "FXA_TEST_SHAPES": str(shapes), "FXA_THREADS": "1", "FXA_TEST_REASONS": "1", "FXA_CACHE_DIR": chosen.cache, **more}
+    if chosen.model:
+        env.update(FXA_TEST_SMALL="1", FXA_TEST_SECONDS="240", FXA_TEST_OTHERS="none", FXA_MODEL_SEED=str(chosen.seed + first))
     return env if family == "any" else {**env, "FXA_CUDA_FAMILY": family}
 
 
@@ -272,11 +275,16 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--family", choices=("all", *FAMILIES), default="all")
     parser.add_argument("--part", choices=("all", *PARTS), default="all")
+    parser.add_argument("--model", action="store_true", help="without a GPU")
     parser.add_argument("--cache", help="a folder for compiled code; else one that is removed in the end")
     parser.add_argument("--log", help="a folder for all that is printed")
     chosen = parser.parse_args()
-    version, chosen.env = max(libraries().items())  # of cuDNN, which is asked as well
-    print("cuDNN %s" % version)
+    if chosen.model:
+        standin = os.path.join(os.path.abspath(chosen.build), "tests", "standin")
+        chosen.part, chosen.env = "compare", dict(os.environ, LD_LIBRARY_PATH=standin, FXA_NVRTC_PATH=os.path.join(standin, "model"))
+    else:
+        version, chosen.env = max(libraries().items())  # of cuDNN, which is asked as well
+        print("cuDNN %s" % version)
     own = None if chosen.cache else tempfile.mkdtemp(prefix="fxa_cuda_")
     chosen.cache = chosen.cache or own
     try:

@@ -54,28 +54,34 @@ static bool mn_put_header(const mn_program *p, const char *name, const char *tex
     return mn_put(p, name, other);
 }
 
-/* extern __shared__ __align__(16) u8 name[]; becomes a pointer to the machine's; in between the text stays. */
-static void mn_put_source(FILE *f, const char *text) {
-    static const char dynamic[] = "extern __shared__";
-    for (const char *at; (at = strstr(text, dynamic)) != NULL;) {
-        const char *end = strstr(at, "[];"), *name = end;
-        while (name > at && name[-1] != ' ') name--;
-        fprintf(f, "%.*su8 *const %.*s = model->shared;", (int)(at - text), text, (int)(end - name), name);
-        text = end + 3;
-    }
-    fputs(text, f);
+/* extern __shared__ __align__(16) u8 name[]; becomes a pointer to the machine's. */
+static const char *mn_put_shared(FILE *f, const char *at) {
+    const char *end = strstr(at, "[];"), *name = end;
+    while (name > at && name[-1] != ' ') name--;
+    fprintf(f, "u8 *const %.*s = model->shared;", (int)(end - name), name);
+    return end + 3;
 }
 
-/* What the machine calls, for each kernel of a source. */
-static void mn_put_entries(FILE *f, const char *text) {
-    fputs("\nextern \"C\" {\nmodel_machine *model;\n", f);
-    for (const char *at = text; (at = strstr(at, "__global__ void")) != NULL; at++) {
-        const char *name = strstr(at, "fxa_"), *end = name ? strchr(name, '(') : NULL;
-        if (!end) continue;
-        int n = (int)(end - name);
-        fprintf(f, "void model_run_%.*s(void **params) { model_call(%.*s, params); }\n", n, name, n, name);
+/* A kernel, and behind it what the machine calls, under the same conditions of the preprocessor. */
+static const char *mn_put_kernel(FILE *f, const char *at) {
+    const char *name = strstr(at, "fxa_"), *end = strstr(at, "\n}\n") + 3;
+    int n = (int)strcspn(name, "(");
+    const char *dynamic = strstr(at, "extern __shared__");
+    if (dynamic && dynamic < end) {
+        fprintf(f, "%.*s", (int)(dynamic - at), at);
+        at = mn_put_shared(f, dynamic);
     }
-    fputs("}\n", f);
+    fprintf(f, "%.*s", (int)(end - at), at);
+    fprintf(f, "extern \"C\" void model_run_%.*s(void **params) { model_call(%.*s, params); }\n", n, name, n, name);
+    return end;
+}
+
+static void mn_put_source(FILE *f, const char *text) {
+    for (const char *at; (at = strstr(text, "extern \"C\" __global__")) != NULL;) {
+        fprintf(f, "%.*s", (int)(at - text), text);
+        text = mn_put_kernel(f, at);
+    }
+    fprintf(f, "%s\nmodel_machine *model;\n", text);
 }
 
 MODEL_NV(nvrtcDestroyProgram)(void **program);
@@ -104,7 +110,6 @@ MODEL_NV(nvrtcCreateProgram)
     FILE *f = ok ? mn_open(p, "unit.cc", "w") : NULL;
     if (f) {
         mn_put_source(f, source);
-        mn_put_entries(f, source);
         ok = fclose(f) == 0;
     }
     *program = p;
@@ -131,6 +136,7 @@ static void mn_read_log(mn_program *p) {
 
 MODEL_NV(nvrtcCompileProgram)(void *program, int n, const char *const *options);
 MODEL_NV(nvrtcCompileProgram)(void *program, int n, const char *const *options) {
+    static const char arch[] = "--gpu-architecture=sm_";
     mn_program *p = program;
     char command[MN_COMMAND];
     size_t at = (size_t)snprintf(command, sizeof command,
@@ -138,7 +144,10 @@ MODEL_NV(nvrtcCompileProgram)(void *program, int n, const char *const *options) 
                                  "model_cuda.h -c unit.cc -o unit.o",
                                  p->folder, MODEL_FOLDER);
     for (int i = 0; i < n && at < sizeof command; i++)
-        if (!strncmp(options[i], "-D", 2)) at += (size_t)snprintf(command + at, sizeof command - at, " %s", options[i]);
+        if (!strncmp(options[i], "-D", 2))
+            at += (size_t)snprintf(command + at, sizeof command - at, " %s", options[i]);
+        else if (!strncmp(options[i], arch, strlen(arch)))
+            at += (size_t)snprintf(command + at, sizeof command - at, " -D__CUDA_ARCH__=%d0", atoi(options[i] + strlen(arch)));
     if (at < sizeof command) at += (size_t)snprintf(command + at, sizeof command - at, " > log 2>&1");
     if (at >= sizeof command) return MN_INPUT;
     int status = system(command);
