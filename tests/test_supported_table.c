@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The table "What is supported" of README.md is what the engines answer (R-79): for each row some problems, forward and
- * backward, of which an engine must support all to get a yes. FXA_TEST_UPDATE=1 writes it anew. Of engines of the host:
- * what others take depends on the device and on libraries that not every machine has.
+ * backward, of which an engine must support all to get a yes. FXA_TEST_UPDATE=1 writes it anew. Of engines of a device
+ * it has cuda on an H200, whose answer needs neither; what cudnn takes depends on a library that not every machine has
+ * (docs/gpu.md).
  */
+#include "engine/cuda/cuda.h"
+#include "plan/plan.h"
 #include "support/attn_data.h"
 #include "t.h"
 
@@ -149,42 +152,82 @@ static bool table_bprop(table_case *c, int i) {
 
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
-/* Notes follow the verdict: of the cpu engine, of the reference. */
+/* Notes follow the verdict: of the cpu engine, of the reference, of cuda. */
 static const struct table_row {
     const char *label;
     bool (*change)(table_case *c, int i);
-    const char *cpu, *ref;
+    const char *cpu, *ref, *cuda;
 } table_list[] = {
-    {"forward, backward, gradients of captured tensors and params", table_gradients, "", ""},
+    {"forward, backward, gradients of captured tensors and params", table_gradients, "", "", ""},
     {"storage f64, f32, f16, bf16, e4m3, e5m2", table_storage,
-     ": f64 in f64, bf16 in f32 or bf16 products, the others in f32", ", all arithmetic in f64"},
-    {"scales of e4m3 and e5m2 operands, largest values of results", table_scaled, "", ""},
+     ": f64 in f64, bf16 in f32 or bf16 products, the others in f32", ", all arithmetic in f64",
+     ": no f64; 16 bits on tensor cores, the others in f32"},
+    {"scales of e4m3 and e5m2 operands, largest values of results", table_scaled, "", "", ""},
     {"Q, K, V, O and gradients each f32, f16, bf16, e4m3 or e5m2", table_mixed, ", products in f32",
-     ", all arithmetic in f64"},
-    {"captured tensors of f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i16 i8 u8 bool, rank 0 to 5", table_captured, "", ""},
-    {"any strides of any tensor, BHSD, BSHD, SBHD", table_layouts, "", ""},
-    {"GQA and MQA of any ratio, D_qk != D_v, D from 1 to 512, any lengths", table_shapes, "", ""},
-    {"per-batch lengths, packed variable length (with gaps), paged KV", table_lengths, "", ""},
-    {"packed rows over pages, positions per batch entry: chunked prefill and decode in one call", table_chunks, "", ""},
-    {"causal, bottom-right, window, and any mask a program says", table_masks, ", empty tiles are skipped", ""},
-    {"zero sink, learned sink and its gradient", table_sinks, "", ""},
-    {"dropout by counter, the same in every split of the work", table_dropout, "", ""},
-    {"LSE and row-max outputs, gradient of LSE", table_rows, "", ""},
-    {"coordinate maps and `fxa_merge`: context parallelism", table_maps, "", ""},
-    {"user-written backward program", table_bprop, "", ""},
-    {"an index outside its tensor is an error, on request", table_strict, "", ""},
+     ", all arithmetic in f64", ", mixed ones in f32"},
+    {"captured tensors of f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i16 i8 u8 bool, rank 0 to 5", table_captured, "", "", ""},
+    {"any strides of any tensor, BHSD, BSHD, SBHD", table_layouts, "", "", ""},
+    {"GQA and MQA of any ratio, D_qk != D_v, D from 1 to 512, any lengths", table_shapes, "", "", ": D up to 256"},
+    {"per-batch lengths, packed variable length (with gaps), paged KV", table_lengths, "", "", ""},
+    {"packed rows over pages, positions per batch entry: chunked prefill and decode in one call", table_chunks, "", "",
+     ""},
+    {"causal, bottom-right, window, and any mask a program says", table_masks, ", empty tiles are skipped", "",
+     ", empty tiles are skipped"},
+    {"zero sink, learned sink and its gradient", table_sinks, "", "", ""},
+    {"dropout by counter, the same in every split of the work", table_dropout, "", "", ""},
+    {"LSE and row-max outputs, gradient of LSE", table_rows, "", "", ""},
+    {"coordinate maps and `fxa_merge`: context parallelism", table_maps, "", "", ""},
+    {"user-written backward program", table_bprop, "", "", ""},
+    {"an index outside its tensor is an error, on request", table_strict, "", "", ""},
 };
-enum { TABLE_ROWS = sizeof table_list / sizeof table_list[0], TABLE_ENGINES = 8 };
+enum { TABLE_ROWS = sizeof table_list / sizeof table_list[0] };
+
+/* Columns, and what the engines are called there. */
+enum { TABLE_CPU, TABLE_REF, TABLE_CUDA, TABLE_COLUMNS };
+static const char *const table_columns[TABLE_COLUMNS] = {"cpu", "ref", "cuda"};
 
 typedef struct table_votes {
-    int asked, supported[TABLE_ENGINES], deterministic[TABLE_ENGINES];
+    int asked, supported[TABLE_COLUMNS], deterministic[TABLE_COLUMNS];
 } table_votes;
+
+static void table_vote(table_votes *votes, int column, const fxa_support *report) {
+    votes->supported[column] += report->supported;
+    votes->deterministic[column] += report->deterministic;
+}
+
+static void table_ask_host(const table_case *c, table_votes *votes) {
+    fxa_error err;
+    fxa_support reports[8] = {{0}};
+    size_t count = sizeof reports / sizeof *reports;
+    T_OK(fxa_support_query(c->ctx, &c->p, reports, &count, &err));
+    for (size_t i = 0; i < count; i++)
+        for (int column = TABLE_CPU; column <= TABLE_REF; column++)
+            if (strcmp(reports[i].engine, table_columns[column]) == 0) table_vote(votes, column, &reports[i]);
+}
+
+static fxa_support table_h200(const table_case *c) {
+    fxa__cu_self h200 = {.arch = 90, .processors = 132, .forced = -1};
+    fxa__problem *p = NULL;
+    fxa__answer answer = {.report = {.supported = 0}};
+    fxa_error err;
+    if (fxa__problem_create(fxa__context_host(c->ctx), &c->p, &p, &err) != FXA_OK) return answer.report; /* no device's */
+    T_OK(fxa__engine_cuda.query(&h200, p, NULL, &answer, &err));
+    fxa__problem_release(p);
+    return answer.report;
+}
+
+static void table_ask_cuda(table_case *c, table_votes *votes) {
+    c->p.engine = "cuda", c->p.device = FXA_CUDA, c->p.alignment = 16;
+    const fxa_support report = table_h200(c);
+    table_vote(votes, TABLE_CUDA, &report);
+    c->p.flags |= FXA_DETERMINISTIC;
+    const fxa_support fixed = table_h200(c);
+    T_CHECK(fixed.supported == report.supported && fixed.deterministic == fixed.supported); /* as the table says */
+}
 
 /* Asks all engines about the i-th problem of a row; false past the last. */
 static bool table_ask(const struct table_row *row, bool backward, int i, table_votes *votes) {
     fxa_error err;
-    fxa_support reports[TABLE_ENGINES] = {{0}};
-    size_t count = TABLE_ENGINES;
     table_case c = {.p = FXA_PROBLEM_INIT, .backward = backward};
     T_OK(fxa_context_create(NULL, &c.ctx, &err));
     c.p.b = 2, c.p.hq = 4, c.p.hkv = 2, c.p.sq = c.p.sk = 6, c.p.d = 8;
@@ -192,12 +235,9 @@ static bool table_ask(const struct table_row *row, bool backward, int i, table_v
     c.p.flags = backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : 0;
     bool there = row->change(&c, i);
     if (there) {
-        T_OK(fxa_support_query(c.ctx, &c.p, reports, &count, &err));
         votes->asked++;
-        for (size_t e = 0; e < count && e < TABLE_ENGINES; e++) {
-            votes->supported[e] += reports[e].supported;
-            votes->deterministic[e] += reports[e].deterministic;
-        }
+        table_ask_host(&c, votes);
+        table_ask_cuda(&c, votes);
     }
     fxa_program_destroy(c.program);
     fxa_program_destroy(c.bprop);
@@ -207,42 +247,32 @@ static bool table_ask(const struct table_row *row, bool backward, int i, table_v
 
 static const char *table_verdict(int yes, int asked) { return yes == asked ? "yes" : yes ? "some" : "no"; }
 
-static const char *table_note(const struct table_row *row, const char *engine) {
-    return strcmp(engine, "cpu") == 0 ? row->cpu : strcmp(engine, "ref") == 0 ? row->ref : "";
-}
-
-/* The name of the e-th engine if it has a column, else "". NULL past the last. */
-static const char *table_column(size_t e) {
-    const char *name = fxa_engine_name(e);
-    return !name || attn_device(name) == FXA_HOST ? name : "";
+static const char *table_note(const struct table_row *row, int column) {
+    return column == TABLE_CPU ? row->cpu : column == TABLE_REF ? row->ref : row->cuda;
 }
 
 /* The whole table as it must be. */
 static void table_make(char *out, size_t room) {
     table_votes all = {0};
-    size_t n = (size_t)snprintf(out, room, "| |"), e;
-    for (e = 0; table_column(e); e++)
-        if (*table_column(e)) n += (size_t)snprintf(out + n, room - n, " %s |", table_column(e));
-    n += (size_t)snprintf(out + n, room - n, "\n|---|");
-    for (e = 0; table_column(e); e++)
-        if (*table_column(e)) n += (size_t)snprintf(out + n, room - n, "---|");
+    size_t n = (size_t)snprintf(out, room, "| |");
+    for (int c = 0; c < TABLE_COLUMNS; c++) n += (size_t)snprintf(out + n, room - n, " %s |", table_columns[c]);
+    n += (size_t)snprintf(out + n, room - n, "\n|---|---|---|---|");
     for (int r = 0; r < TABLE_ROWS; r++) {
         table_votes votes = {0};
         for (int backward = 0; backward < 2; backward++)
             for (int i = 0; table_ask(&table_list[r], backward, i, &votes); i++) {}
         n += (size_t)snprintf(out + n, room - n, "\n| %s |", table_list[r].label);
-        for (e = 0; table_column(e); e++) {
-            if (!*table_column(e)) continue;
-            n += (size_t)snprintf(out + n, room - n, " %s%s |", table_verdict(votes.supported[e], votes.asked),
-                                  table_note(&table_list[r], table_column(e)));
-            all.deterministic[e] += votes.deterministic[e];
+        for (int c = 0; c < TABLE_COLUMNS; c++) {
+            n += (size_t)snprintf(out + n, room - n, " %s%s |", table_verdict(votes.supported[c], votes.asked),
+                                  table_note(&table_list[r], c));
+            all.deterministic[c] += votes.deterministic[c];
         }
         all.asked += votes.asked;
     }
     n += (size_t)snprintf(out + n, room - n, "\n| the same bits in every run, for any number of threads |");
-    for (e = 0; table_column(e); e++)
-        if (*table_column(e))
-            n += (size_t)snprintf(out + n, room - n, " %s |", table_verdict(all.deterministic[e], all.asked));
+    for (int c = 0; c < TABLE_COLUMNS; c++)
+        n += (size_t)snprintf(out + n, room - n, " %s%s |", table_verdict(all.deterministic[c], all.asked),
+                              c == TABLE_CUDA ? ": all with `FXA_DETERMINISTIC`" : "");
     snprintf(out + n, room - n, "\n\n");
 }
 
