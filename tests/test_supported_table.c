@@ -210,7 +210,7 @@ static fxa_support table_h200(const table_case *c) {
     fxa__problem *p = NULL;
     fxa__answer answer = {.report = {.supported = 0}};
     fxa_error err;
-    if (fxa__problem_create(fxa__context_host(c->ctx), &c->p, &p, &err) != FXA_OK) return answer.report; /* no device's */
+    if (fxa__problem_create(fxa__context_host(c->ctx), &c->p, &p, &err) != FXA_OK) return answer.report;
     T_OK(fxa__engine_cuda.query(&h200, p, NULL, &answer, &err));
     fxa__problem_release(p);
     return answer.report;

@@ -311,6 +311,7 @@ static void bound_pair_backward(bound_work *w, const bound_back *r, int64_t k) {
                           p * dropout * fabs(dout[i]));
 
     double sum = fabs(dp) + fabs(r->delta) + fabs(r->dlse), size = p * sum, e_ds, ds;
+    c->steepest = fmax(c->steepest, sum);
     double error = size * rate + p * (e_dp * dropout + r->e_delta + 4 * unit * sum);
     error += w->arithmetic.tiny * (sum + 1); /* P and dS' may be flushed, and a steep program makes much of them */
     if (size == 0) return;
@@ -357,7 +358,7 @@ bool conf_bound_backward(conf_case *c) {
     bound_work w;
     const oracle *x = &c->base.x;
     bool ok = bound_start(&w, c, FXA_BACKWARD);
-    c->unsure = false;
+    c->unsure = false, c->steepest = 0;
     memset(c->error_dparams, 0, sizeof c->error_dparams);
     memset(c->size_dparams, 0, sizeof c->size_dparams);
     for (int64_t b = 0; ok && b < x->b; b++)

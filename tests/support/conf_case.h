@@ -63,6 +63,7 @@ typedef struct conf_case {
     double head_unit;    /* of dK and dV of single heads before they are summed: not 0 when the plan says so */
     double (*function)(uint32_t op, double x, double y); /* errors of the engine's functions; NULL: those of cpu */
     bool rounds_twice;                                   /* dK: P times the slope before dS, when the plan says so */
+    double steepest;                                     /* the largest that P is multiplied by in dS */
     bool rounds_sums; /* results round before they are added to what is there: when the plan says so */
     bool unsure;      /* a comparison is closer than the arithmetic can tell: nothing can be said of the case */
     bool refused;     /* the engine said that it does not support the problem; why has its reason */

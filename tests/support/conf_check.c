@@ -56,8 +56,9 @@ static double conf_least_error(const conf_case *c, conf_buffer *t) {
 static double conf_product_error(const conf_case *c, conf_buffer *t, int64_t place, double deviations) {
     double all = t->size[place], some = deviations * sqrt(t->noise[place] / 3);
     bool equal = conf_has_equal_terms(c) || (c->base.features & ATTN_PAGED); /* pages are shared: keys are equal */
-    double times = c->rounds_twice && t == &c->slot[FXA_SLOT_DK] ? 2 : 1;
-    return times * (c->product_unit * (equal ? all : fmin(all, some)) + conf_least_error(c, t));
+    bool twice = c->rounds_twice && t == &c->slot[FXA_SLOT_DK];
+    return (twice ? 2 : 1) * c->product_unit * (equal ? all : fmin(all, some)) +
+           (twice ? 1 + c->steepest : 1) * conf_least_error(c, t);
 }
 
 /* dK and dV of single heads rounded to 16 bits, or, where a tensor's gradient is summed of them, those of pairs: what
