@@ -111,7 +111,8 @@ static int64_t masks_int(rig *r, int how, int64_t i, uint32_t dtype) {
     if (dtype == FXA_B8) return how == 0 ? i % 100 < 70 : how == 1 ? 1 : t_int(&r->rng, 0, 9) > 0;
     if (how == 0) return i / 37;
     if (how == 1) return i + t_int(&r->rng, -20, 20);
-    if (how == 2 && dtype != FXA_I16 && t_int(&r->rng, 0, 3) == 0) return ends[t_int(&r->rng, 0, dtype == FXA_I64 ? 5 : 1)];
+    if (how == 2 && dtype != FXA_I16 && t_int(&r->rng, 0, 3) == 0)
+        return ends[t_int(&r->rng, 0, dtype == FXA_I64 ? 5 : 1)];
     return how == 3 && dtype == FXA_I64 ? ends[i / 50 % 6] + i / 90 % 2 : t_int(&r->rng, -3, 5);
 }
 
@@ -158,8 +159,10 @@ static void masks_bind(rig *r, const masks_case *c, masks_run *run) {
             run->a.tensor[t].size[d] = (int)r->views[t].size[d];
         }
     }
-    for (int32_t i = 0; i < c->p->n_params; i++)
-        if (c->p->params[i].type == FXA_INT) r->params[i] = t_int(&r->rng, 0, 3) ? (double)t_int(&r->rng, -9, 300) : INT32_MIN;
+    for (int32_t i = 0; i < c->p->n_params; i++) {
+        int64_t x = t_int(&r->rng, 0, 3) ? t_int(&r->rng, -9, 300) : INT32_MIN;
+        if (c->p->params[i].type == FXA_INT) r->params[i] = (double)x;
+    }
     for (int32_t i = 0; i < p->n_params; i++)
         params[i] = c->cuda.params[i].from >= 0 ? r->params[c->cuda.params[i].from] : c->cuda.params[i].value;
     fxa__cuda_fill(&c->cuda, params, run->a.f, run->a.i);

@@ -99,7 +99,8 @@ static void any_features(t_rng *r, fxa_problem *p) {
 
 static void any_sizes(t_rng *r, fxa_problem *p) {
     p->b = t_int(r, 1, 4), p->hkv = t_int(r, 1, 3), p->hq = p->hkv * t_int(r, 1, 5);
-    p->sq = any_in(r, 3) ? t_int(r, 1, 9) : t_int(r, 1, 700), p->sk = any_in(r, 9) ? t_int(r, 1, 9000) : t_int(r, 1, 700);
+    p->sq = any_in(r, 3) ? t_int(r, 1, 9) : t_int(r, 1, 700);
+    p->sk = any_in(r, 9) ? t_int(r, 1, 9000) : t_int(r, 1, 700);
     p->d = any_in(r, 2) ? 8 * t_int(r, 1, 32) : t_int(r, 1, 256);
     p->dv = any_in(r, 2) ? p->d : any_in(r, 2) ? 8 * t_int(r, 1, 32) : t_int(r, 1, 256);
     if (any_in(r, 5)) p->q_len = t_int(r, 1, 99999), p->k_len = t_int(r, 1, 99999), p->heads = p->hq + t_int(r, 0, 9);

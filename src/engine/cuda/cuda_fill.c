@@ -32,6 +32,7 @@ static bool fill_can(const fxa_program *p, int32_t node, int *left) {
     case FXA_OP_SUB:
     case FXA_OP_MUL:
     case FXA_OP_MULZ:
+    case FXA_OP_DIVZ:
     case FXA_OP_DIV: return fill_can(p, n->arg[0], left) && fill_can(p, n->arg[1], left);
     default: return false;
     }
@@ -56,6 +57,7 @@ static double fill_value(const fxa_program *p, int32_t node, const double *param
     case FXA_OP_SUB: return x - y;
     case FXA_OP_MUL: return x * y;
     case FXA_OP_MULZ: return x == 0 ? 0 : x * y;
+    case FXA_OP_DIVZ: return x == 0 ? 0 : x / y;
     default: return x / y;
     }
 }
