@@ -154,7 +154,8 @@ static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_err
     }
     bed_bind(x);
     x->workspace = fxa__cu_workspace(&x->self, &x->code.choice, &x->code.program, x->p);
-    x->bind.workspace = (void *)WATCH_WORKSPACE, x->bind.workspace_size = (size_t)x->workspace;
+    x->bind.workspace = x->workspace ? (void *)WATCH_WORKSPACE : NULL; /* as src/problem/bind.c has it */
+    x->bind.workspace_size = (size_t)x->workspace;
     return true;
 }
 

@@ -94,13 +94,14 @@ static void any_features(t_rng *r, fxa_problem *p) {
     if (p->flags & FXA_DROPOUT) p->dropout_p = 0.25;
     if (p->flags & FXA_PAGED) p->page_size = (uint32_t)(any_in(r, 2) ? 1 << t_int(r, 0, 8) : t_int(r, 1, 300));
     if (p->flags & FXA_PAGED) p->n_pages = t_int(r, 1, 40);
-    if (p->flags & FXA_VARLEN) p->total_q = p->b * p->sq - t_int(r, 0, p->sq), p->total_k = p->b * p->sk;
+    if (p->flags & FXA_VARLEN) p->total_q = p->b * p->sq - (p->b ? t_int(r, 0, p->sq) : 0), p->total_k = p->b * p->sk;
 }
 
 static void any_sizes(t_rng *r, fxa_problem *p) {
     p->b = t_int(r, 1, 4), p->hkv = t_int(r, 1, 3), p->hq = p->hkv * t_int(r, 1, 5);
     p->sq = any_in(r, 3) ? t_int(r, 1, 9) : t_int(r, 1, 700);
     p->sk = any_in(r, 9) ? t_int(r, 1, 9000) : t_int(r, 1, 700);
+    if (any_in(r, 15)) *(any_in(r, 2) ? &p->sk : any_in(r, 2) ? &p->sq : &p->b) = 0;
     p->d = any_in(r, 2) ? 8 * t_int(r, 1, 32) : t_int(r, 1, 256);
     p->dv = any_in(r, 2) ? p->d : any_in(r, 2) ? 8 * t_int(r, 1, 32) : t_int(r, 1, 256);
     if (any_in(r, 5)) p->q_len = t_int(r, 1, 99999), p->k_len = t_int(r, 1, 99999), p->heads = p->hq + t_int(r, 0, 9);
@@ -136,6 +137,10 @@ static void any_make(t_rng *r, any_case *c) {
     any_features(r, p);
     any_operands(r, p);
     c->program = any_program(r, any_in(r, 3) ? GEN_SMOOTH : any_in(r, 3) ? GEN_AFFINE_MASK : 0);
+    if (any_in(r, 9)) {
+        fxa_program_destroy(c->program);
+        c->program = any_program(r, GEN_NO_TENSORS | GEN_SMOOTH | GEN_NO_PARAMS);
+    }
     if (p->pass == FXA_BACKWARD && any_in(r, 6)) c->own = any_program(r, GEN_BPROP);
     p->program = c->program, p->bprop = c->own;
     any_captures(r, c->program, p, p->pass == FXA_BACKWARD, c->captures);
