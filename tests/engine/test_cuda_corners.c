@@ -73,6 +73,28 @@ TEST(documents_of_floats_have_no_shorter_mask) {
     }
 }
 
+static void corner_text(const char *text, const fxa_capture *t, const char *part, bool there) {
+    fxa_program *program = NULL;
+    fxa_error err;
+    fxa__cu_choice out;
+    fxa__cuda_program g;
+    T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
+    fxa_problem p = corner_problem(FXA_FORWARD, program);
+    p.captures = t, p.n_captures = t ? 1 : 0;
+    T_REQUIRE(corner_choose(&p, &out, &g));
+    if (corner_has(&g, part) != there) T_FAIL("%s: %s\n", text, part);
+    fxa__cuda_program_free(&g);
+    fxa_program_destroy(program);
+}
+
+/* Strides that a tensor map cannot have. */
+TEST(pairs_that_lie_far_apart_are_loaded) {
+    fxa_capture t = {.size = {4, 512, 512}, .strided = 1, .stride = {1 << 20, 512, 1}};
+    corner_text("tensor w : bf16[3]\nscore = score + w[h, q, k]", &t, "PROG_DENSE", true);
+    t.stride[0] = INT64_C(1) << 39;
+    corner_text("tensor w : bf16[3]\nscore = score + w[h, q, k]", &t, "PROG_DENSE", false);
+}
+
 /* ---- Programs whose parts are shared: a walk over paths would not end -------------------------------------------- */
 
 enum { CORNER_DEPTH = 300 };

@@ -8,6 +8,7 @@
 #include "../../program/range.h"
 
 enum { PROMISE_ALIGN = 8 }; /* elements of 16 bits in the 16 bytes that copies by TMA want */
+#define PROMISE_STRIDE (INT64_C(1) << 39) /* of these elements: TMA has strides below 2^40 bytes */
 
 /* A factor that leaves a scale of any kind room in f32. */
 #define PROMISE_LEAST 1e-18
@@ -65,7 +66,7 @@ static bool promise_is_dense(const fxa_problem *p, const fxa_program *program, i
     if (p->pass == FXA_BACKWARD && t->grad && promise_loads(program, tensor) != 1) return false;
     if (p->flags & FXA_VARLEN || t->stride[rank - 1] != 1) return false;
     for (int32_t d = 0; d + 1 < rank; d++)
-        if (t->stride[d] < 1 || t->stride[d] % PROMISE_ALIGN) return false;
+        if (t->stride[d] < 1 || t->stride[d] % PROMISE_ALIGN || t->stride[d] >= PROMISE_STRIDE) return false;
     bool found = false;
     for (int32_t i = 0; i < program->n_nodes; i++) {
         const fxa__node *n = &program->nodes[i];
