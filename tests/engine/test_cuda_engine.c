@@ -448,27 +448,32 @@ TEST(saved_kernels_of_somebody_else) {
         uint32_t format, units;
         uint64_t size;
         fxa_status status;
-        uint32_t major, arch;
-    } cases[] = {
-        {1, 1, 4, FXA_E_BYTES, 13, 90},   {2, 2, 4, FXA_E_VERSION, 13, 90},     {2, 1, 1 << 20, FXA_E_BYTES, 13, 90},
-        {2, 1, 0, FXA_E_BYTES, 13, 90},   {2, 1, 4, FXA_E_BYTES, 1u << 31, 90}, {2, 1, 4, FXA_E_VERSION, 13, 91},
-        {2, 1, 4, FXA_E_VERSION, 13, 80}, {2, 1, 4, FXA_E_VERSION, 13, 0},      {2, 1, 4, FXA_OK, 12, 90}};
+        int32_t major, arch;
+        const char *text;
+    } cases[] = {{2, 1, 4, FXA_E_BYTES, 13, 90, "a"},       {3, 2, 4, FXA_E_VERSION, 13, 90, "a"},
+                 {3, 1, 1 << 20, FXA_E_BYTES, 13, 90, "a"}, {3, 1, 0, FXA_E_BYTES, 13, 90, "a"},
+                 {3, 1, 4, FXA_E_BYTES, -1, 90, "a"},       {3, 1, 4, FXA_E_VERSION, 13, 91, "a"},
+                 {3, 1, 4, FXA_E_VERSION, 13, 80, "a"},     {3, 1, 4, FXA_E_VERSION, 13, 0, "a"},
+                 {3, 1, 4, FXA_E_VERSION, 13, 90, "b"},     {3, 1, 4, FXA_OK, 12, 90, "a"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa__host *host = fxa__context_host(box_ctx);
         fxa__writer w = {.host = host};
+        fxa__cu_code saved = {.choice = {.units = cases[i].units}, .maker = {cases[i].major, 4, cases[i].arch}};
         fxa__cu_code code = {.host = host, .choice = {.units = 1u << FXA__CU_FORWARD, .arch = 90}};
         const fxa__cu_self self = {.host = host};
         fxa_error err;
-        fxa__write_u32(&w, cases[i].format);
-        fxa__write_u32(&w, cases[i].units);
-        fxa__write_u32(&w, cases[i].major);
-        fxa__write_u32(&w, 4);
-        fxa__write_u32(&w, cases[i].arch);
+        saved.program.text.host = code.program.text.host = host;
+        fxa__write_bytes(&saved.program.text, cases[i].text, 1);
+        fxa__write_bytes(&code.program.text, "a", 1);
+        fxa__cu_saved_write(&saved, &w);
+        memcpy(w.data, &cases[i].format, sizeof cases[i].format);
         fxa__write_u64(&w, cases[i].size);
         fxa__write_u32(&w, 0x464c457f);
         fxa__reader r = {.data = w.data, .size = w.size};
         T_STATUS(fxa__cu_saved_read(&r, &code, &err), cases[i].status);
         fxa__cu_build_free(&self, &code);
+        fxa__writer_free(&saved.program.text);
+        fxa__writer_free(&code.program.text);
         fxa__writer_free(&w);
     }
 }

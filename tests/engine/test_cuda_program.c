@@ -4,8 +4,8 @@
  * the new score, slope, mask and gradients of the evaluator within the running error of f32, for listed and random
  * programs, and calls no tile empty or full that is not. Skips by name where there is no C++ compiler.
  */
+#include "cuda_text_rig.h"
 #include "exact_rig.h"
-#include "lower/emit_rig.h"
 
 #include "engine/cuda/cuda.h"
 #include "lower/interval.h"
@@ -13,73 +13,6 @@
 #include "support/fail_alloc.h"
 
 enum { MEANT_RANDOM = 60, MEANT_MOST = 256, MEANT_ROUNDS = 12, MEANT_TILES = 12, MEANT_SIDE = 4 };
-
-/* out: new score times log2(e), slope, mask, then the terms of the sums. */
-typedef void (*meant_pair)(const struct FxaArgs *a, const int *at, const float *given, const int *words, float *out);
-typedef int (*meant_tile)(const struct FxaArgs *a, const int *at);
-
-static const char meant_head[] =
-    "#include <cmath>\n#include <algorithm>\nusing std::max;\nusing std::min;\n"
-    "#define FXA__OPS_F32\n#include \"lower/program_ops.h\"\n#include \"program/span_rules.h\"\n"
-    "#include \"engine/cuda/kernel_args.cuh\"\n"
-    "#define FXA_INLINE inline\n"
-    "static const float LOG2E = 1.4426950408889634f;\n"
-    "static float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }\n"
-    "static float __fadd_rn(float x, float y) { return x + y; }\n"
-    "static float __fsub_rn(float x, float y) { return x - y; }\n"
-    "static float __fmul_rn(float x, float y) { return x * y; }\n"
-    "static float __int_as_float(int x) { return fxa__float_of((unsigned)x); }\n"
-    "static float score_tanh(float x) { return tanhf(x); }\n"
-    "static float score_bend_near(float s, const float *c) {\n"
-    "    float p = 0;\n    for (int i = FXA_CUDA_BEND; i-- > 0;) p = fmaf(p, s * s, c[i]);\n    return s * p;\n}\n"
-    "#define FXA_FAST_MATH 0\n"
-    "struct Int2 { int x, y; };\n"
-    "static Int2 vector_range(const FxaVector &v, int b, int h, int first, int last) {\n"
-    "    const Int2 *r = (const Int2 *)v.ranges + b * v.ranges_b + h * v.ranges_h;\n"
-    "    Int2 all = r[first >> 6];\n"
-    "    for (int i = first >> 6; i <= last >> 6; i++) all = Int2{min(all.x, r[i].x), max(all.y, r[i].y)};\n"
-    "    return all;\n}\n"
-    "typedef unsigned u32;\ntypedef unsigned long long u64;\n"
-    "static void atomicAdd(float *p, float x) { *p += x; }\n"
-    "static u64 atomicAdd(u64 *p, u64 x) { u64 old = *p; *p += x; return old; }\n"
-    "static int __float_as_int(float x) { union { float f; int i; } u = {x}; return u.i; }\n"
-    "static long long __double_as_longlong(double x) { union { double f; long long i; } u = {x}; return u.i; }\n"
-    "#define __ldg(p) (*(p))\n#define FXA_CUDA_DEVICE_CUH\n"
-    "#include \"engine/cuda/scalars.cuh\"\n#include \"engine/cuda/exact.cuh\"\n"
-    "static int q_length(const FxaArgs &a, int) { return a.q_len; }\n"
-    "static int k_length(const FxaArgs &a, int) { return a.k_len; }\n"
-    "struct Pair { int q, k, q_off, k_off; float diagonal, dense; int q_word, k_word; };\n"
-    "enum { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };\n"
-    "struct ProgramBase {\n"
-    "    static int tile_class(const FxaArgs &, int, int, int, int, int, int) { return TILE_FULL; }\n"
-    "    void tile(const FxaArgs &, int, int) {}\n};\n";
-
-static const char *const meant_switches[] = {"VALUE",      "SLOPE",     "MASK",         "BOUNDED",       "DIAGONAL",
-                                             "DENSE",      "VECTOR",    "NEAR",         "GRAD_DIAGONAL", "GRAD_DENSE",
-                                             "SCALARS",    "GRAD_SUMS", "GRAD_SCATTER", "SAME",          "GRAD_EXACT",
-                                             "GRAD_FIXED", "OWN",       "BEND",         "UNIT_ONE"};
-
-/* at: b, h, q, k and how far q and k are from the first of their tile (tiles: b, h, q0, q1, k0, k1). Called with the
- * number of the program. */
-static const char meant_calls[] =
-    "extern \"C\" void pair%d(const FxaArgs *a, const int *at, const float *given, const int *words, float *out) {\n"
-    "    Program p;\n    Pair x = {at[2], at[3], at[4], at[5], 0, given[0], words[0], words[1]};\n"
-    "    float v = given[1], slope = 1;\n    p.head(*a, at[0], at[1], a->q_len, a->k_len);\n"
-    "    p.tile(*a, at[2] - at[4], at[3] - at[5]);\n"
-    "#if PROG_DIAGONAL\n    x.diagonal = Program::diagonal(*a, at[0], at[1], at[2] - at[3]);\n#endif\n"
-    "#if PROG_BEND\n    v = p.bend(*a, v);\n#endif\n"
-    "#if PROG_NEAR\n    if (fabsf(given[1]) < p.near(*a)) v = p.bend_near(*a, given[1]);\n#endif\n"
-    "#if PROG_SLOPE\n    v = p.value(*a, v, x, slope);\n#elif PROG_VALUE\n    v = p.value(*a, v, x);\n#endif\n"
-    "#if PROG_OWN\n    slope = p.own(*a, given[1], x, 0.75f);\n#endif\n"
-    "    out[0] = v * Program::unit(*a), out[1] = slope, out[2] = 1;\n"
-    "#if PROG_MASK\n    out[2] = p.mask(*a, x);\n#endif\n"
-    "#if PROG_SAME\n    if (x.q_word == x.k_word && p.mask_same(*a, x) != p.mask(*a, x)) out[2] = -1;\n#endif\n"
-    "#if PROG_GRAD_SUMS\n    float g[PROG_GRAD_SUMS];\n    p.partials(*a, given[1], x, g);\n"
-    "    for (int i = 0; i < PROG_GRAD_SUMS; i++) out[3 + i] = g[i];\n#endif\n"
-    "#if PROG_GRAD_SCATTER\n    p.scatter(*a, at[0], at[1], given[1], x, 1.f);\n#endif\n}\n";
-static const char meant_class[] =
-    "extern \"C\" int tile%d(const FxaArgs *a, const int *at) {\n"
-    "    return Program::tile_class(*a, at[0], at[1], at[2], at[3], at[4], at[5]);\n}\n}\n";
 
 /* The programs of tests/gpu/programs.py and what else has a form of its own. */
 static const char *const meant_listed[] = {
@@ -169,17 +102,6 @@ static bool meant_make(rig *r, int i, meant_case *c) {
     for (int32_t t = 0; way % 2 && t < c->p->n_tensors; t++)
         if (c->p->tensors[t].dtype == FXA_F16) config.dense = t;
     return fxa__cuda_program_make(r->host, &config, &c->cuda, &err) == FXA_OK || err.status == FXA_E_UNSUPPORTED;
-}
-
-static void meant_text(const meant_case *c, int number, fxa__writer *w) {
-    char text[2048];
-    fxa__write_format(w, "namespace P%d {\n", number);
-    fxa__write_bytes(w, c->cuda.text.data, c->cuda.text.size);
-    (void)snprintf(text, sizeof text, meant_calls, number);
-    fxa__write_bytes(w, text, strlen(text));
-    fxa__write_format(w, meant_class, number);
-    for (size_t i = 0; i < sizeof meant_switches / sizeof *meant_switches; i++)
-        fxa__write_format(w, "#undef PROG_%s\n", meant_switches[i]);
 }
 
 /* ---- A run ------------------------------------------------------------------------------------------------------- */
@@ -306,7 +228,7 @@ static void meant_scattered(const rig *r, const meant_case *c, const meant_run *
             }
             if (is_sum || !meant_place(&r->views[other->slot], there, &place) || place != at) continue;
             want += vals[other->value].f;
-            most += error[other->value];
+            most += error[other->value] + fabs(vals[other->value].f) * 0x1p-24; /* f32 adds them up */
         }
         if (sure && !c->cuda.grad_diagonal && !c->cuda.grad_dense)
             (void)meant_close("a scattered gradient", run->grads[out->slot][at], want, most, c->p);
@@ -330,7 +252,7 @@ static void meant_total(const rig *r, const meant_case *c, const meant_run *run,
         }
         if (sum || !meant_place(&r->views[tensor], index, &at)) continue;
         want += vals[out->value].f;
-        most += error[out->value];
+        most += error[out->value] + fabs(vals[out->value].f) * 0x1p-24;
     }
     for (int i = 0; i < RIG_CELLS; i++) got += (double)run->grads[tensor][i];
     if (!c->cuda.grad_diagonal && !c->cuda.grad_dense)
@@ -446,7 +368,7 @@ TEST(generated_text_is_the_program) {
     fxa__write_bytes(&w, meant_head, strlen(meant_head));
     for (int i = 0; i < n; i++) {
         T_REQUIRE(meant_make(r, i, &meant_cases[i]));
-        if (meant_cases[i].cuda.text.size) meant_text(&meant_cases[i], i, &w);
+        if (meant_cases[i].cuda.text.size) meant_text(&meant_cases[i].cuda, i, &w);
         made += meant_cases[i].cuda.text.size > 0;
     }
     T_CHECK(made > n * 3 / 4);

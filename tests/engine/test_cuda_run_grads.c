@@ -127,4 +127,38 @@ TEST(tables_beyond_all_memory) {
     fxa_program_destroy(program);
 }
 
+/* Without an entry there are no pairs, and the gradient of what they share is 0 in the caller's type and strides. */
+TEST(pairs_of_no_entry) {
+    for (uint32_t flags = 0; flags <= FXA_ACC_TENSORS; flags += FXA_ACC_TENSORS) {
+        fxa_program *program;
+        fxa_problem p = bed_problem(FXA_BACKWARD, "tensor w : bf16[2]\nscore = score + w[q, k]", &program);
+        fxa_capture t = {.size = {300, 512}, .grad = 1, .grad_dtype = FXA_F32};
+        fxa_error err;
+        bed x;
+        p.b = 0, p.captures = &t, p.n_captures = 1, p.flags |= flags;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        T_CHECK(x.code.program.grad_dense && x.workspace == 0);
+        T_OK(bed_run(&x, &err));
+        T_INT(watch.fills, 0);
+        T_CHECK(watch.launches == 1 && watch_is(0, FXA__CU_CAPTURED, FXA__CU_TO_DENSE));
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
+/* The same of rows: there is nothing to sum dQ in, and still nobody takes another way. */
+TEST(no_rows) {
+    for (int32_t forced = FXA__CU_SM80; forced <= FXA__CU_SIMT; forced++) {
+        fxa_program *program;
+        fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
+        fxa_error err;
+        bed x;
+        p.sq = 0;
+        T_REQUIRE(bed_open(&x, &p, forced, &err));
+        T_OK(bed_run(&x, &err));
+        T_CHECK(watch.launches == 1 && watch_is(0, FXA__CU_BACKWARD, FXA__CU_KEYS));
+        bed_close(&x);
+    }
+}
+
 T_MAIN

@@ -7,8 +7,10 @@
 
 #include "../../base/num.h"
 
-/* Whether dQ has its own kernel: bit-stable, wide and f32 backwards. */
-static bool backward_is_separate(const fxa__cu_call *c) { return !c->at.grad_q_sum; }
+/* Whether dQ has its own kernel: bit-stable, wide and f32 backwards. Not by the workspace, which may be nothing. */
+static bool backward_is_separate(const fxa__cu_call *c) {
+    return c->code->choice.separate_dq || c->code->choice.family == FXA__CU_SIMT;
+}
 
 static fxa_status backward_maps(fxa__cu_call *c, const struct FxaShape *shape) {
     FXA_TRY(fxa__cu_map(c, FXA_SLOT_Q, shape->q_rows, &c->maps.q));

@@ -50,7 +50,7 @@ static fxa_status captured_clear_dense(fxa__cu_call *c) {
 static struct FxaView captured_dense_view(const fxa__cu_call *c) {
     const fxa__cu_grads *g = &c->at.grads;
     int64_t pairs = c->p->in.sq * g->pitch;
-    if (g->dense) return (struct FxaView){g->dense, c->p->in.hq * pairs, pairs, g->pitch};
+    if (!g->direct) return (struct FxaView){g->dense, c->p->in.hq * pairs, pairs, g->pitch};
     const fxa_view *v = &c->bind->dtensors[captured_dense_tensor(&c->code->program)];
     return (struct FxaView){(void *)(uintptr_t)v->data, v->stride[0], v->stride[1], v->stride[2]};
 }
@@ -163,7 +163,7 @@ static fxa_status captured_store(fxa__cu_call *c, int32_t i) {
 /* The load has b and h, where it has them, before q and k. */
 static fxa_status captured_dense(fxa__cu_call *c) {
     const fxa__cuda_program *g = &c->code->program;
-    if (!c->at.grads.dense) return FXA_OK;
+    if (!g->grad_dense || c->at.grads.direct) return FXA_OK;
     const fxa__node *load = &g->program->nodes[g->dense];
     captured_tensor to = captured_target(c, load->imm);
     long long count = 1;
@@ -179,8 +179,7 @@ static fxa_status captured_dense(fxa__cu_call *c) {
 }
 
 fxa_status fxa__cu_captured_begin(fxa__cu_call *c) {
-    const fxa__cuda_program *g = &c->code->program;
-    return g->grad_dense && !c->at.grads.dense ? captured_clear_dense(c) : FXA_OK;
+    return c->code->program.grad_dense && c->at.grads.direct ? captured_clear_dense(c) : FXA_OK;
 }
 
 fxa_status fxa__cu_captured(fxa__cu_call *c) {

@@ -18,26 +18,30 @@
 static const double fill_tanh[FXA_CUDA_BEND] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
                                                 -0.05210147853455042, 0.015475425267545645};
 
-enum { FILL_DEPTH = 16 };
+enum { FILL_STEPS = 48 }; /* a run does them all, what is read twice twice */
 
-static bool fill_can(const fxa_program *p, int32_t node, int depth) {
+static bool fill_can(const fxa_program *p, int32_t node, int *left) {
     const fxa__node *n = &p->nodes[node];
-    if (n->type != FXA_FLOAT || depth == 0) return false;
+    if (n->type != FXA_FLOAT || (*left)-- == 0) return false;
     switch (n->op) {
     case FXA_OP_CONST:
     case FXA_OP_PARAM: return true;
     case FXA_OP_NEG:
-    case FXA_OP_ABS: return fill_can(p, n->arg[0], depth - 1);
+    case FXA_OP_ABS: return fill_can(p, n->arg[0], left);
     case FXA_OP_ADD:
     case FXA_OP_SUB:
     case FXA_OP_MUL:
     case FXA_OP_MULZ:
-    case FXA_OP_DIV: return fill_can(p, n->arg[0], depth - 1) && fill_can(p, n->arg[1], depth - 1);
+    case FXA_OP_DIVZ:
+    case FXA_OP_DIV: return fill_can(p, n->arg[0], left) && fill_can(p, n->arg[1], left);
     default: return false;
     }
 }
 
-bool fxa__cuda_can_fill(const fxa_program *p, int32_t node) { return fill_can(p, node, FILL_DEPTH); }
+bool fxa__cuda_can_fill(const fxa_program *p, int32_t node) {
+    int left = FILL_STEPS;
+    return fill_can(p, node, &left);
+}
 
 /* Of what can be filled. */
 static double fill_value(const fxa_program *p, int32_t node, const double *params) {
@@ -53,6 +57,7 @@ static double fill_value(const fxa_program *p, int32_t node, const double *param
     case FXA_OP_SUB: return x - y;
     case FXA_OP_MUL: return x * y;
     case FXA_OP_MULZ: return x == 0 ? 0 : x * y;
+    case FXA_OP_DIVZ: return x == 0 ? 0 : x / y;
     default: return x / y;
     }
 }

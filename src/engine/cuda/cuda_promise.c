@@ -8,6 +8,7 @@
 #include "../../program/range.h"
 
 enum { PROMISE_ALIGN = 8 }; /* elements of 16 bits in the 16 bytes that copies by TMA want */
+#define PROMISE_STRIDE (INT64_C(1) << 39) /* of these elements: TMA has strides below 2^40 bytes */
 
 /* A factor that leaves a scale of any kind room in f32. */
 #define PROMISE_LEAST 1e-18
@@ -65,7 +66,7 @@ static bool promise_is_dense(const fxa_problem *p, const fxa_program *program, i
     if (p->pass == FXA_BACKWARD && t->grad && promise_loads(program, tensor) != 1) return false;
     if (p->flags & FXA_VARLEN || t->stride[rank - 1] != 1) return false;
     for (int32_t d = 0; d + 1 < rank; d++)
-        if (t->stride[d] < 1 || t->stride[d] % PROMISE_ALIGN) return false;
+        if (t->stride[d] < 1 || t->stride[d] % PROMISE_ALIGN || t->stride[d] >= PROMISE_STRIDE) return false;
     bool found = false;
     for (int32_t i = 0; i < program->n_nodes; i++) {
         const fxa__node *n = &program->nodes[i];
@@ -94,12 +95,11 @@ bool fxa__cu_words_fit(const fxa__problem *p, const fxa_program *program) {
 uint64_t fxa__cu_fitting(const fxa__problem *p, const fxa__cuda_program *program) {
     uint64_t fits = UINT64_MAX;
     for (int32_t t = 0; t < program->program->n_tensors; t++) {
-        bool fit = t < (int32_t)p->in.n_captures; /* those of cuda_coordinates.c: their indices are guarded */
+        bool caller = t < (int32_t)p->in.n_captures, fit = true; /* others: their indices are guarded */
         for (int d = 0; d < FXA_MAX_RANK; d++) {
             int64_t least = program->least[t][d];
             if (least < 0) least = promise_extent(&p->in, 1u << (-1 - least));
-            fit = least == 0 || (fit && p->in.captures[t].size[d] >= least);
-            if (!fit) break;
+            fit = fit && (least == 0 || (caller && p->in.captures[t].size[d] >= least));
         }
         if (!fit) fits &= ~(UINT64_C(1) << t);
     }

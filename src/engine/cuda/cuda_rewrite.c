@@ -12,6 +12,7 @@
 
 #include "kernel_args.cuh"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ typedef struct rewrite {
     fxa_value *map;    /* by node of p: its value in b */
     fxa_value *factor; /* by node: map is base * factor; -1: it is no product with what stays */
     fxa_value *base;
+    bool *wins; /* by node: map is mulz(base, factor) */
     int32_t tensor[FXA_MAX_TENSORS];
     fxa_value scale;
     bool plain; /* params that are factors are finite and not 0 */
@@ -30,19 +32,26 @@ typedef struct rewrite {
 /* What neither pairs nor rows nor keys change. */
 static bool rewrite_stays(const rewrite *r, int32_t node) { return fxa__lower_rate(&r->sets[node]) <= FXA__RATE_HEAD; }
 
-/* How a product or quotient is read: x * c, x / c; of mulz and divz, which an exact 0 wins in, only where c is a param
- * or made of params: a run looks that those are finite and not 0, or a 0 goes on to win. */
+/* How a product or quotient is read: x * c, x / c; of mulz and divz, in which an exact 0 of the first operand wins,
+ * only where c is a param or made of params. */
 static bool rewrite_is_product(const fxa__node *n) { return n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; }
 static bool rewrite_is_quotient(const fxa__node *n) { return n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ; }
 static bool rewrite_zero_wins(const fxa__node *n) { return n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ; }
+
+/* A number that is finite and not 0 in every run: then it makes no difference who wins. */
+static bool rewrite_is_sure(const rewrite *r, int32_t node) {
+    const fxa__node *n = &r->p->nodes[node];
+    if (n->op == FXA_OP_CONST) return n->type == FXA_FLOAT && isfinite(n->f) && n->f != 0;
+    return n->op == FXA_OP_PARAM && r->plain;
+}
 
 /* Which operand of a product (or the divisor of a quotient) stays while the other moves; -1. */
 static int rewrite_factor_at(const rewrite *r, const fxa__node *n) {
     if (n->type != FXA_FLOAT || !(rewrite_is_product(n) || rewrite_is_quotient(n))) return -1;
     for (int k = rewrite_is_quotient(n); k < 2; k++) {
         const fxa__depend *c = &r->sets[n->arg[k]];
-        bool params = fxa__lower_rate(c) <= FXA__RATE_RUN && !c->tensors;
-        if (rewrite_zero_wins(n) && !params) continue;
+        bool params = fxa__lower_rate(c) <= FXA__RATE_RUN && !c->tensors, sure = rewrite_is_sure(r, n->arg[k]);
+        if (rewrite_zero_wins(n) && (!params || (k == 0 && !sure))) continue;
         if (rewrite_stays(r, n->arg[k]) && !rewrite_stays(r, n->arg[1 - k])) return k;
     }
     return -1;
@@ -62,28 +71,29 @@ static fxa_value rewrite_operation(const rewrite *r, const fxa__node *n) {
     }
 }
 
-/* The same where a 0 wins and params may be anything: x is looked at by the pair, params once for a run. */
+/* A product or quotient in which a 0 wins and params may be anything: x is looked at by the pair, params once for a
+ * run. */
 static void rewrite_product_zero(rewrite *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t moving = n->arg[1 - at];
-    const fxa__node *x = &r->p->nodes[moving];
     fxa_value c = r->map[n->arg[at]];
-    bool had = r->factor[moving] >= 0 && rewrite_zero_wins(x);
+    bool had = r->wins[moving];
+    r->wins[i] = true;
     if (rewrite_is_quotient(n)) c = fxa_builder_op2(r->b, FXA_OP_DIV, fxa_builder_float(r->b, 1), c);
     r->base[i] = had ? r->base[moving] : r->map[moving];
     r->factor[i] = had ? fxa_builder_op2(r->b, FXA_OP_MULZ, r->factor[moving], c) : c;
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MULZ, r->base[i], r->factor[i]);
 }
 
-/* A product or quotient with what stays: of the operand that moves, whatever factor that had joins; a factor of params
- * that is divided by again is gone. One of a tensor may be 0: nobody looks at its elements. */
+/* The same of others: of the operand that moves, whatever factor that had joins; one that is divided by again is
+ * gone, where it is sure. */
 static void rewrite_product(rewrite *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t moving = n->arg[1 - at];
     fxa_value c = r->map[n->arg[at]];
-    bool had = r->factor[moving] >= 0, known = r->plain && !r->sets[n->arg[at]].tensors;
+    bool had = r->factor[moving] >= 0 && !r->wins[moving], sure = rewrite_is_sure(r, n->arg[at]);
     r->base[i] = had ? r->base[moving] : r->map[moving];
-    if (had && rewrite_is_quotient(n) && r->factor[moving] == c && known) {
+    if (had && rewrite_is_quotient(n) && r->factor[moving] == c && sure) {
         r->map[i] = r->base[i];
         r->base[i] = -1;
         return;
@@ -114,18 +124,21 @@ static fxa_value rewrite_cancelled(const rewrite *r, const fxa__node *n, int at)
 
 static void rewrite_node(rewrite *r, int32_t i) {
     const fxa__node *n = &r->p->nodes[i];
-    int at = rewrite_factor_at(r, n), cancelled = at < 0 ? rewrite_cancels_at(r, n) : -1;
+    int at = rewrite_factor_at(r, n), cancelled;
+    bool wins = at >= 0 && rewrite_zero_wins(n) && !rewrite_is_sure(r, n->arg[at]);
+    cancelled = at < 0 || wins ? rewrite_cancels_at(r, n) : -1;
     r->factor[i] = r->base[i] = -1;
+    r->wins[i] = false;
     if (n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE) {
         r->base[i] = fxa_builder_input(r->b, FXA_INPUT_SCORE);
         r->factor[i] = r->scale;
         r->map[i] = fxa_builder_op2(r->b, FXA_OP_MUL, r->base[i], r->scale);
-    } else if (at >= 0 && rewrite_zero_wins(n) && !r->plain) {
+    } else if (cancelled >= 0) {
+        r->map[i] = rewrite_cancelled(r, n, cancelled);
+    } else if (wins) {
         rewrite_product_zero(r, i, at);
     } else if (at >= 0) {
         rewrite_product(r, i, at);
-    } else if (cancelled >= 0) {
-        r->map[i] = rewrite_cancelled(r, n, cancelled);
     } else {
         r->map[i] = rewrite_operation(r, n);
     }
@@ -210,14 +223,16 @@ static fxa_status rewrite_lifted(fxa__host *host, const fxa__lifted *lifted, con
     r.map = fxa__alloc_array(host, 3 * n, sizeof *r.map);
     r.factor = r.map ? r.map + n : NULL;
     r.base = r.map ? r.map + 2 * n : NULL;
+    r.wins = fxa__alloc(host, n);
     rewrite_name(lifted->program, scale);
-    if (!r.sets || !r.map)
+    if (!r.sets || !r.map || !r.wins)
         status = fxa__fail_memory(err, "a program for CUDA kernels");
     else
         status = rewrite_build(host, &r, scale, &out->program, err);
     if (status == FXA_OK) rewrite_sources(lifted, config->program, scale, out);
     fxa__free(host, r.sets, n * sizeof *r.sets);
     fxa__free(host, r.map, 3 * n * sizeof *r.map);
+    fxa__free(host, r.wins, n);
     return status;
 }
 

@@ -46,6 +46,7 @@ typedef struct fxa__cu_grads {
                     them where there are many or the order must not show; then FxaExact, else f32 */
     int32_t tiles, part_rows, part_size;
     bool one_row;
+    bool direct;     /* pairs of the dense tensor go to the caller; else: */
     uint16_t *dense; /* [b, h, q, pitch]: of pairs */
     int64_t pitch;
     float *tensor[FXA_CUDA_TENSORS]; /* dense, in f32 or FxaExact */

@@ -9,23 +9,37 @@
 
 #include <math.h>
 
-/* Conditions that must all hold, those that read the score or the others, as one; -1: there are none. */
-static fxa_value scored_join(fxa_builder *b, const fxa_program *p, int32_t node, const uint16_t *reads,
-                             const fxa_value *map, bool wanted) {
+static bool scored_reads(const uint16_t *reads, int32_t node) { return reads[node] >> FXA_INPUT_SCORE & 1; }
+
+static bool scored_is_join(const fxa_program *p, const uint16_t *reads, int32_t node) {
     const fxa__node *n = &p->nodes[node];
-    if (n->op == FXA_OP_AND && n->type == FXA_BOOL && (reads[node] >> FXA_INPUT_SCORE & 1)) {
-        fxa_value x = scored_join(b, p, n->arg[0], reads, map, wanted);
-        fxa_value y = scored_join(b, p, n->arg[1], reads, map, wanted);
-        return x < 0 ? y : y < 0 ? x : fxa_builder_op2(b, FXA_OP_AND, x, y);
-    }
-    return (reads[node] >> FXA_INPUT_SCORE & 1) == wanted ? map[node] : -1;
+    return n->op == FXA_OP_AND && n->type == FXA_BOOL && scored_reads(reads, node);
 }
 
-static void scored_build(fxa_builder *b, const fxa_program *p, const uint16_t *reads, fxa_value *map) {
+/* Marks the conditions that must all hold, and what joins them: each once, however often it is joined. */
+static void scored_mark(const fxa_program *p, const uint16_t *reads, int32_t mask, bool *parts) {
+    parts[mask] = true;
+    for (int32_t i = mask; i >= 0; i--)
+        for (int k = 0; parts[i] && scored_is_join(p, reads, i) && k < 2; k++) parts[p->nodes[i].arg[k]] = true;
+}
+
+/* Those of them that read the score, or the others, as one; -1: there are none. */
+static fxa_value scored_join(fxa_builder *b, const fxa_program *p, const uint16_t *reads, const bool *parts,
+                             const fxa_value *map, bool wanted) {
+    fxa_value all = -1;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        if (!parts[i] || scored_is_join(p, reads, i) || scored_reads(reads, i) != wanted) continue;
+        all = all < 0 ? map[i] : fxa_builder_op2(b, FXA_OP_AND, all, map[i]);
+    }
+    return all;
+}
+
+static void scored_build(fxa_builder *b, const fxa_program *p, const uint16_t *reads, bool *parts, fxa_value *map) {
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE), mask = fxa__program_output(p, FXA__OUT_MASK);
     fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);
     if (!fxa__builder_import(b, p, map)) return;
-    fxa_value there = scored_join(b, p, mask, reads, map, true), rest = scored_join(b, p, mask, reads, map, false);
+    scored_mark(p, reads, mask, parts);
+    fxa_value there = scored_join(b, p, reads, parts, map, true), rest = scored_join(b, p, reads, parts, map, false);
     fxa_value none = fxa_builder_float(b, -INFINITY);
     fxa_builder_set_score(b, fxa_builder_op(b, FXA_OP_SELECT, (const fxa_value[]){there, map[score], none}, 3));
     fxa_builder_set_mask(b, rest < 0 ? fxa_builder_bool(b, 1) : rest);
@@ -36,7 +50,8 @@ fxa_status fxa__cu_scored(fxa__host *host, fxa_program *p, fxa_program **out, fx
     fxa_builder *b = NULL;
     uint16_t *reads = fxa__alloc_array(host, n, sizeof *reads);
     fxa_value *map = fxa__alloc_array(host, n, sizeof *map);
-    fxa_status status = reads && map ? FXA_OK : fxa__fail_memory(err, "a mask that reads the score");
+    bool *parts = fxa__alloc(host, n);
+    fxa_status status = reads && map && parts ? FXA_OK : fxa__fail_memory(err, "a mask that reads the score");
     *out = NULL;
     if (status == FXA_OK) fxa__program_inputs(p, reads);
     if (status == FXA_OK && !(reads[fxa__program_output(p, FXA__OUT_MASK)] >> FXA_INPUT_SCORE & 1)) {
@@ -44,11 +59,12 @@ fxa_status fxa__cu_scored(fxa__host *host, fxa_program *p, fxa_program **out, fx
         *out = p;
     } else if (status == FXA_OK) {
         status = fxa__builder_new(host, FXA_PROGRAM_SCORE, &b, err);
-        if (status == FXA_OK) scored_build(b, p, reads, map);
+        if (status == FXA_OK) scored_build(b, p, reads, parts, map);
         if (status == FXA_OK) status = fxa_builder_finish(b, out, err);
         fxa_builder_destroy(b);
     }
     fxa__free(host, reads, n * sizeof *reads);
     fxa__free(host, map, n * sizeof *map);
+    fxa__free(host, parts, n);
     return status;
 }

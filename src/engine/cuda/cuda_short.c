@@ -15,9 +15,11 @@ static bool short_reads_words(const cuda_work *w, int32_t node) {
     return w->sets[node].tensors & words;
 }
 
+/* Of ints: floats with the same bits are not equal where they are NaN. */
 static bool short_is_same(const cuda_work *w, const fxa__node *n) {
-    return n->op == FXA_OP_EQ && ((n->arg[0] == w->c->q_word && n->arg[1] == w->c->k_word) ||
-                                  (n->arg[1] == w->c->q_word && n->arg[0] == w->c->k_word));
+    if (n->op != FXA_OP_EQ || w->c->program->nodes[n->arg[0]].type == FXA_FLOAT) return false;
+    return (n->arg[0] == w->c->q_word && n->arg[1] == w->c->k_word) ||
+           (n->arg[1] == w->c->q_word && n->arg[0] == w->c->k_word);
 }
 
 int fxa__cuda_short_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]) {

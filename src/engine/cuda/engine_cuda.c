@@ -237,7 +237,7 @@ _Static_assert(offsetof(fxa__cu_self, gpu) == 0, "fxa__gpu_memory and the like t
 
 const fxa__engine fxa__engine_cuda = {
     .name = "cuda",
-    .version = 2,
+    .version = 3,
     .device = FXA_CUDA,
     .by_name = true,
     .open = cu_open,

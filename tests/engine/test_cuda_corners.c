@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What few problems have, held against the host's half of the CUDA engine: programs whose parts share much, words that
+ * are no ints, backward programs with tensors of their own. Neither a device nor NVRTC is needed.
+ */
+#include "engine/cuda/cuda.h"
+#include "problem/problem_private.h"
+#include "support/own_context.h"
+
+static const fxa__cu_self corner_hopper = {.arch = 90, .processors = 132, .forced = -1};
+
+static fxa_problem corner_problem(fxa_pass pass, const fxa_program *program) {
+    fxa_problem p = FXA_PROBLEM_INIT;
+    p.pass = (uint32_t)pass, p.b = 2, p.hq = 4, p.hkv = 2, p.sq = 300, p.sk = 500, p.d = 64;
+    p.q.dtype = FXA_BF16, p.alignment = 16, p.device = FXA_CUDA;
+    p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE;
+    p.program = (fxa_program *)(uintptr_t)program;
+    return p;
+}
+
+/* The text of a problem's program, ended by a zero. */
+static bool corner_choose(const fxa_problem *given, fxa__cu_choice *out, fxa__cuda_program *g) {
+    fxa_error err = {.status = FXA_OK};
+    fxa__problem *p = NULL;
+    fxa_status status = fxa__problem_create(fxa__context_host(ctx), given, &p, &err);
+    *g = (fxa__cuda_program){.value = -1};
+    if (status == FXA_OK) status = fxa__cu_choose(&corner_hopper, p, out, g, &err);
+    if (status != FXA_OK) T_FAIL("%s\n", err.text);
+    if (status == FXA_OK) fxa__write_bytes(&g->text, "", 1);
+    if (p) fxa__problem_release(p);
+    return status == FXA_OK;
+}
+
+static bool corner_has(const fxa__cuda_program *g, const char *part) {
+    return strstr((const char *)g->text.data, part) != NULL;
+}
+
+/* Tensors of a backward program are the caller's too, but not those of the score program. */
+TEST(indices_of_backward_programs_are_guarded) {
+    static const char back[] = "tensor t : f32[2]\ndscore = dscore * t[q, 3]";
+    fxa_program *own = NULL;
+    fxa_capture t = {.size = {512, 2}};
+    fxa_error err;
+    fxa__cu_choice out;
+    fxa__cuda_program g;
+    T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
+    fxa_problem p = corner_problem(FXA_BACKWARD, NULL);
+    p.bprop = own, p.bprop_captures = &t, p.n_bprop_captures = 1;
+    T_REQUIRE(corner_choose(&p, &out, &g));
+    T_INT(g.program->n_tensors, 1);
+    for (int d = 0; d < FXA_MAX_RANK; d++) T_INT(g.least[0][d], 0);
+    fxa__cuda_program_free(&g);
+    fxa_program_destroy(own);
+}
+
+/* Floats of equal bits need not be equal: a NaN is not. */
+TEST(documents_of_floats_have_no_shorter_mask) {
+    static const char *const texts[] = {"tensor d : f32[1]\nmask = d[q] == d[k] && k <= q",
+                                        "tensor d : f16[2]\nmask = d[b, q] == d[b, k] && k <= q"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        fxa_program *program = NULL;
+        fxa_capture t = {.size = {512, 512}};
+        fxa_error err;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        T_OK(own_parse(FXA_PROGRAM_SCORE, texts[i], strlen(texts[i]), &program, &err));
+        fxa_problem p = corner_problem(FXA_FORWARD, program);
+        p.captures = &t, p.n_captures = 1;
+        T_REQUIRE(corner_choose(&p, &out, &g));
+        T_CHECK(corner_has(&g, "#define PROG_VECTOR 1") && !corner_has(&g, "PROG_SAME"));
+        fxa__cuda_program_free(&g);
+        fxa_program_destroy(program);
+    }
+}
+
+static void corner_text(const char *text, const fxa_capture *t, const char *part, bool there) {
+    fxa_program *program = NULL;
+    fxa_error err;
+    fxa__cu_choice out;
+    fxa__cuda_program g;
+    T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
+    fxa_problem p = corner_problem(FXA_FORWARD, program);
+    p.captures = t, p.n_captures = t ? 1 : 0;
+    T_REQUIRE(corner_choose(&p, &out, &g));
+    if (corner_has(&g, part) != there) T_FAIL("%s: %s\n", text, part);
+    fxa__cuda_program_free(&g);
+    fxa_program_destroy(program);
+}
+
+/* Strides that a tensor map cannot have. */
+TEST(pairs_that_lie_far_apart_are_loaded) {
+    fxa_capture t = {.size = {4, 512, 512}, .strided = 1, .stride = {1 << 20, 512, 1}};
+    corner_text("tensor w : bf16[3]\nscore = score + w[h, q, k]", &t, "PROG_DENSE", true);
+    t.stride[0] = INT64_C(1) << 39;
+    corner_text("tensor w : bf16[3]\nscore = score + w[h, q, k]", &t, "PROG_DENSE", false);
+}
+
+/* ---- Programs whose parts are shared: a walk over paths would not end -------------------------------------------- */
+
+enum { CORNER_DEPTH = 300 };
+
+/* Each step joins the last one twice, with another condition each time. */
+static fxa_program *corner_shared_mask(bool scored) {
+    fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
+    fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
+    fxa_value score = fxa_builder_input(b, FXA_INPUT_SCORE), mask = fxa_builder_op2(b, FXA_OP_LE, k, q);
+    if (scored) mask = fxa_builder_op2(b, FXA_OP_LT, fxa_builder_float(b, 0), score);
+    for (int i = 0; i < CORNER_DEPTH; i++) {
+        fxa_value x = fxa_builder_op2(b, FXA_OP_NE, q, fxa_builder_int(b, 2 * i));
+        fxa_value y = fxa_builder_op2(b, FXA_OP_NE, k, fxa_builder_int(b, 3 * i));
+        mask = fxa_builder_op2(b, FXA_OP_AND, fxa_builder_op2(b, FXA_OP_AND, mask, x),
+                               fxa_builder_op2(b, FXA_OP_AND, mask, y));
+    }
+    fxa_builder_set_score(b, score);
+    fxa_builder_set_mask(b, mask);
+    return own_finish(b);
+}
+
+/* Powers of a param by squares. */
+static fxa_program *corner_powers(void) {
+    fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
+    fxa_value x = fxa_builder_param(b, "x", FXA_FLOAT), y = fxa_builder_input(b, FXA_INPUT_SCORE);
+    for (int i = 0; i < CORNER_DEPTH; i++) {
+        x = fxa_builder_op2(b, FXA_OP_MUL, x, x);
+        y = fxa_builder_op2(b, FXA_OP_ADD, fxa_builder_op(b, FXA_OP_ABS, &y, 1), x);
+    }
+    fxa_builder_set_score(b, y);
+    return own_finish(b);
+}
+
+TEST(shared_parts_are_walked_once) {
+    for (int i = 0; i < 6; i++) {
+        fxa_program *program = i / 2 == 2 ? corner_powers() : corner_shared_mask(i / 2);
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        fxa_problem p = corner_problem((fxa_pass)(i % 2), program);
+        if (corner_choose(&p, &out, &g)) T_CHECK(g.has_mask == (i < 4));
+        fxa__cuda_program_free(&g);
+        fxa_program_destroy(program);
+    }
+}
+
+/* What the host computes for a run is little, whatever the program is. */
+TEST(powers_are_not_for_the_host) {
+    fxa_program *program = corner_powers();
+    int filled = 0, left = 0;
+    for (int32_t i = 0; i < program->n_nodes; i++) {
+        bool square = program->nodes[i].op == FXA_OP_MUL;
+        filled += square && fxa__cuda_can_fill(program, i);
+        left += square && !fxa__cuda_can_fill(program, i);
+    }
+    T_CHECK(filled > 2 && filled < 8 && left > CORNER_DEPTH - 8);
+    fxa_program_destroy(program);
+}
+
+T_MAIN

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the text of a program is made from, in f64: the rewritten program has the values, slopes and gradients of the
+ * problem's, infinities and NaN included, whatever params are; bounds of values and slopes that are said to be finite
+ * hold for any scores and tensors.
+ */
+#include "engine/cuda/cuda.h"
+#include "lower/lower_rig.h"
+
+enum { REWRITE_PROGRAMS = 1500, REWRITE_ROUNDS = 12 };
+
+typedef struct rewrite_case {
+    fxa_program *p, *d;
+    bool plain;
+    fxa__cuda_program cuda;
+} rewrite_case;
+
+static bool rewrite_make(rig *r, const char *text, unsigned flags, rewrite_case *c) {
+    fxa_program *given = text ? rig_parse(r, text) : rig_program(r, flags), *masked = NULL;
+    fxa_error err = {.status = FXA_OK};
+    *c = (rewrite_case){.p = NULL};
+    if (!given) return false;
+    T_OK(fxa__program_lift_masks(r->host, given, &masked, &err));
+    T_OK(fxa__cu_scored(r->host, masked, &c->p, &err));
+    fxa_program_destroy(masked);
+    fxa_program_destroy(given);
+    if (fxa_program_derivative(c->p, &c->d, &err) != FXA_OK) return false;
+    c->plain = t_int(&r->rng, 0, 1) && fxa__cu_is_plain(r->host, c->p, c->d, NULL); /* as cuda_support.c has it */
+    fxa__cuda_config config = {.program = c->p,
+                               .derivative = c->d,
+                               .grad_params = UINT64_MAX,
+                               .grad_tensors = UINT64_MAX,
+                               .dense = -1,
+                               .words = true,
+                               .plain = c->plain};
+    if (fxa__cuda_program_make(r->host, &config, &c->cuda, &err) != FXA_OK) return false;
+    if (!c->plain || fxa__cu_factor_is_positive(&c->cuda)) return true;
+    fxa__cuda_program_free(&c->cuda);
+    config.plain = c->plain = false;
+    return fxa__cuda_program_make(r->host, &config, &c->cuda, &err) == FXA_OK;
+}
+
+static void rewrite_end(rewrite_case *c) {
+    fxa__cuda_program_free(&c->cuda);
+    fxa_program_destroy(c->d);
+    fxa_program_destroy(c->p);
+}
+
+/* Numbers that f32 has, and that no product of some of them leaves. */
+static double rewrite_number(rig *r) {
+    static const double odd[] = {0, -0.0, INFINITY, -INFINITY, NAN, 1, -1, 2, 0.5};
+    return t_int(&r->rng, 0, 2) ? t_real(&r->rng, -3, 3) : odd[t_int(&r->rng, 0, 8)];
+}
+
+static void rewrite_data(rig *r, const fxa_program *p) {
+    rig_fill(r, p);
+    for (int32_t i = 0; i < p->n_params; i++)
+        if (p->params[i].type == FXA_FLOAT) r->params[i] = rewrite_number(r);
+    for (int32_t t = 0; t < p->n_tensors; t++) {
+        uint32_t dtype = (uint32_t)r->views[t].dtype;
+        for (int64_t i = 0; fxa__dtype_is_float((fxa_dtype)dtype) && i < RIG_CELLS; i++)
+            if (t_int(&r->rng, 0, 3) == 0) fxa__store_f64(r->cells[t], dtype, i, rewrite_number(r));
+    }
+}
+
+static void rewrite_params(const rig *r, const rewrite_case *c, double scale, double *out) {
+    for (int32_t i = 0; i < c->cuda.program->n_params; i++) {
+        const fxa__cuda_param *from = &c->cuda.params[i];
+        out[i] = from->from == FXA__CUDA_SCALE ? scale : from->from >= 0 ? r->params[from->from] : from->value;
+    }
+}
+
+/* Sums and products in another order may differ by their roundings, and by all where those cancel: what is compared
+ * is whether they are numbers, and numbers of tame programs. */
+static void rewrite_compare(const char *what, double got, double want, bool tame, const rewrite_case *c) {
+    bool same = isnan(got) == isnan(want) && !isinf(got) == !isinf(want);
+    if (tame && isfinite(want)) same = same && fabs(got - want) <= 1e-6 * (1 + fabs(want));
+    if (same) return;
+    T_FAIL("%s: %.17g, not %.17g%s\n", what, got, want, c->plain ? ", plain" : "");
+    rig_show(c->p);
+}
+
+/* What params and numbers alone decide is finite: else nothing of a run is. */
+static bool rewrite_is_finite(const fxa_program *p, const fxa__val *vals) {
+    static fxa__depend sets[1 << 16];
+    bool finite = true;
+    if (p->n_nodes > 1 << 16) return false;
+    fxa__lower_depend(p, NULL, sets);
+    for (int32_t i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].type == FXA_FLOAT && fxa__lower_rate(&sets[i]) <= FXA__RATE_RUN)
+            finite = finite && isfinite(vals[i].f);
+    return finite;
+}
+
+/* All that a pair adds to the gradient of a param, or of a tensor wherever that goes. */
+static double rewrite_gradient(const fxa_program *p, const fxa__val *vals, uint32_t kind, const char *name) {
+    double sum = 0;
+    for (int32_t i = 0; i < p->n_outputs; i++) {
+        const fxa__output *out = &p->outputs[i];
+        if (out->kind != kind || (kind != FXA__OUT_DPARAM && kind != FXA__OUT_DLOAD)) continue;
+        const fxa__decl *of = kind == FXA__OUT_DPARAM ? &p->params[out->slot] : &p->tensors[out->slot];
+        if (strcmp(of->name, name) == 0) sum += vals[out->value].f;
+    }
+    return sum;
+}
+
+static void rewrite_check_gradients(const rewrite_case *c, const fxa__val *got, const fxa__val *want, bool tame) {
+    const fxa_program *p = c->cuda.program;
+    for (int32_t i = 0; i < c->p->n_params + c->p->n_tensors; i++) {
+        bool tensor = i >= c->p->n_params;
+        const char *name = tensor ? c->p->tensors[i - c->p->n_params].name : c->p->params[i].name;
+        uint32_t kind = tensor ? FXA__OUT_DLOAD : FXA__OUT_DPARAM;
+        rewrite_compare(name, rewrite_gradient(p, got, kind, name), rewrite_gradient(c->d, want, kind, name), tame, c);
+    }
+}
+
+static void rewrite_check(rig *r, const rewrite_case *c, bool tame) {
+    double params[FXA_MAX_PARAMS], scale = t_int(&r->rng, 0, 1) ? 0.5 : 0.125;
+    rewrite_data(r, c->p);
+    rewrite_params(r, c, scale, params);
+    fxa__env env = rig_env(r, false), own;
+    env.score = t_int(&r->rng, 0, 3) ? t_real(&r->rng, -4, 4) : rewrite_number(r);
+    env.dscore = 1;
+    own = env, own.score = env.score / scale, own.params = params;
+    fxa__val *x = rig_eval(c->p, &env), *d = rig_eval(c->d, &env), *y = rig_eval(c->cuda.program, &own);
+    const fxa_program *p = c->cuda.program;
+    rewrite_compare("score", y[fxa__program_output(p, FXA__OUT_SCORE)].f,
+                    x[fxa__program_output(c->p, FXA__OUT_SCORE)].f, tame, c);
+    if (isfinite(x[fxa__program_output(c->p, FXA__OUT_SCORE)].f)) { /* else it has no weight, or spoils its row */
+        rewrite_compare("slope", y[fxa__program_output(p, FXA__OUT_DSCORE)].f,
+                        d[fxa__program_output(c->d, FXA__OUT_DSCORE)].f, tame, c);
+        rewrite_check_gradients(c, y, d, tame);
+    }
+    double value = y[c->cuda.value].f;
+    if (fabs(value) > c->cuda.bound * 1.01) {
+        T_FAIL("a value of %g is beyond the bound %g\n", value, c->cuda.bound);
+        rig_show(c->p);
+    }
+    double slope = y[fxa__program_output(p, FXA__OUT_DSCORE)].f;
+    bool said = c->cuda.has_slope && !c->cuda.steep && !isnan(value);
+    if (said && !isfinite(slope) && rewrite_is_finite(p, y)) {
+        T_FAIL("a slope of %g beside a value of %g\n", slope, value);
+        rig_show(c->p);
+    }
+    free(x), free(d), free(y);
+}
+
+/* Where an exact 0 wins, it does so also as a number that params alone decide: a gate that is shut, a branch that
+ * nobody takes. */
+TEST(zeros_of_params_win) {
+    static const char *const texts[] = {
+        "param g : float\nscore = score + g * sqrt(abs(score))",
+        "param g : float\nscore = score + mulz(g, log(score))",
+        "param g : float\nparam f : float\nscore = score + mulz(mulz(g, sqrt(score)), f) * 2.5",
+        "param mode : int\nscore = mode > 0 ? score : sqrt(score)",
+        "param g : float\ntensor t : f32[1]\nscore = score + mulz(g, t[k] / score)",
+        "param g : float\nscore = score + divz(score, g) * g",
+        "score = score + divz(score, 0.0) * mulz(score, 0.0)",
+        "param g : float\nscore = score + mulz(score, g) * g / g",
+    };
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && !t_failures; i++)
+        for (int j = 0; j < 400 && !t_failures; j++) {
+            rewrite_case c;
+            T_REQUIRE(rewrite_make(r, texts[i], 0, &c));
+            rewrite_check(r, &c, false);
+            rewrite_end(&c);
+        }
+    rig_end(r);
+    free(r);
+}
+
+TEST(rewritten_programs_are_the_same) {
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    int made = 0;
+    for (int i = 0; i < t_scaled(REWRITE_PROGRAMS) && !t_failures; i++) {
+        rewrite_case c;
+        bool tame = i % 2;
+        if (rewrite_make(r, NULL, tame ? GEN_SMOOTH : GEN_NO_SPECIAL, &c)) {
+            made++;
+            for (int j = 0; j < REWRITE_ROUNDS && !t_failures; j++) rewrite_check(r, &c, tame);
+        }
+        rewrite_end(&c);
+    }
+    printf("  %d programs\n", made);
+    rig_end(r);
+    free(r);
+}
+
+T_MAIN
