@@ -68,7 +68,7 @@ static void builds_programs(builds *b) {
     T_CHECK(yes > 2 * n);
 }
 
-/* Scores that are left as they are with another's derivative, each with whole tiles and odd lengths; none is refused. */
+/* Scores that are left as they are, with another's derivative, with whole tiles and odd lengths; none is refused. */
 static void builds_grafts(builds *b) {
     static const char *const texts[] = {"score = graft(score, 0.0)", "score = graft(score, score * float(k))",
                                         "score = graft(score, tanh(score))\nmask = k <= q"};

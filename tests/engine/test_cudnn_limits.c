@@ -59,8 +59,8 @@ static fxa_status support_make(fxa_context *ctx, const char *text, const fxa_pro
     return support_make_by(ctx, text, problem, 91901, why);
 }
 
-/* Beside LSE and the sums of dO O two values per row have room in backward, of which dLSE is one; one row has values per
- * entry, too, if there are several. */
+/* Beside LSE and the sums of dO O two values per row have room in backward, of which dLSE is one; so have values per
+ * entry beside one row, if there are several entries. */
 TEST(values_of_rows_that_have_room) {
     static const char one[] = "tensor t : f32[1]\nscore = score + t[b]";
     static const char two[] = "tensor t : f32[1]\nscore = score + t[b] + 2.0 * t[b]";
