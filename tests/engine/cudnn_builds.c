@@ -68,6 +68,21 @@ static void builds_programs(builds *b) {
     T_CHECK(yes > 2 * n);
 }
 
+/* Scores that are left as they are, with another's derivative, with whole tiles and odd lengths; none is refused. */
+static void builds_grafts(builds *b) {
+    static const char *const texts[] = {"score = graft(score, 0.0)", "score = graft(score, score * float(k))",
+                                        "score = graft(score, tanh(score))\nmask = k <= q"};
+    int yes = b->yes, n = (int)(sizeof texts / sizeof *texts);
+    for (int i = 0; i < 2 * n; i++) {
+        fxa_program *program = NULL;
+        fxa_error err;
+        T_OK(fxa_program_parse(b->ctx, texts[i / 2], SIZE_MAX, &program, &err));
+        builds_both(b, program, texts[i / 2], i & 1);
+        fxa_program_destroy(program);
+    }
+    T_INT(b->yes - yes, 4 * n);
+}
+
 /* Backward programs of the caller's that are no derivatives, each with whole tiles and odd lengths; none is refused. */
 static void builds_own(builds *b) {
     static const struct {
@@ -266,7 +281,7 @@ TEST(graphs_for_a_device) {
     else if (some)
         builds_bytes(&b);
     else
-        builds_programs(&b), builds_own(&b), builds_bias(&b), builds_bytes(&b);
+        builds_programs(&b), builds_grafts(&b), builds_own(&b), builds_bias(&b), builds_bytes(&b);
     for (int pass = 0; pass < 2 && b.plans > 0 && !some; pass++) builds_masks(&b, (fxa_pass)pass, BUILDS_MASKS);
     if (b.plans > 0 && !some) builds_neighbours(&b);
     (void)b.library.api.descriptor_destroy(b.profile);

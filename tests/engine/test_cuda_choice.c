@@ -455,6 +455,29 @@ TEST(backward_programs_of_the_caller) {
     fxa_program_destroy(own);
 }
 
+/* Its tensors have no size among those of the score program: their indices are guarded, whichever axis is known. */
+TEST(indices_of_backward_programs_are_guarded) {
+    static const char *const texts[] = {"score = 2.0 * tanh(score)", "tensor t : f32[2]\nscore = score + t[k, h]"};
+    static const char back[] = "tensor t : f32[2]\ndscore = dscore * t[k, h]";
+    fxa_program *own = NULL;
+    fxa_error err = {.status = FXA_OK};
+    T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        fxa_capture t = {.size = {512, 1}};
+        choice_start(&c, FXA_BACKWARD, texts[i]);
+        c.p.bprop = own, c.p.bprop_captures = &t, c.p.n_bprop_captures = 1;
+        T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
+        T_INT(g.program->n_tensors, (int)i + 1);
+        T_INT(g.least[i][0], 0);
+        T_INT(g.least[i][1], 0);
+        fxa__cuda_program_free(&g);
+    }
+    fxa_program_destroy(own);
+}
+
 /* Conditions on the score are a part of the value, and tiles go by the others. */
 TEST(masks_may_read_the_score) {
     static const char *const texts[] = {"mask = score > 0", "mask = k <= q && score > 0",

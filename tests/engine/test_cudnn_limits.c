@@ -59,6 +59,39 @@ static fxa_status support_make(fxa_context *ctx, const char *text, const fxa_pro
     return support_make_by(ctx, text, problem, 91901, why);
 }
 
+/* Beside LSE and the sums of dO O two values per row have room in backward, of which dLSE is one; so have values per
+ * entry beside one row, if there are several entries. */
+TEST(values_of_rows_that_have_room) {
+    static const char one[] = "tensor t : f32[1]\nscore = score + t[b]";
+    static const char two[] = "tensor t : f32[1]\nscore = score + t[b] + 2.0 * t[b]";
+    static const char three[] = "tensor t : f32[1]\nscore = score + t[b] + 2.0 * t[b] + 4.0 * t[b]";
+    static const struct {
+        const char *text;
+        int64_t sq, b;
+        uint32_t flags;
+        const char *says; /* NULL: it is taken */
+    } cases[] = {{two, 64, 2, 0, NULL},
+                 {three, 64, 2, 0, "are used 3 times: on sm_90 cuDNN's backward of bf16 takes 2"},
+                 {one, 64, 2, FXA_GRAD_LSE, NULL},
+                 {two, 64, 2, FXA_GRAD_LSE, "are used 2 times: on sm_90 cuDNN's backward of bf16 takes 1 beside dLSE"},
+                 {two, 1, 2, 0, NULL},
+                 {three, 1, 2, 0, "are used 3 times"},
+                 {three, 1, 1, 0, NULL}};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const support_case plain = {.pass = FXA_BACKWARD, .flags = cases[i].flags, .sq = cases[i].sq, .b = cases[i].b};
+        fxa_problem p = support_problem(&plain);
+        const fxa_capture t = {.size = {9}};
+        p.captures = &t, p.n_captures = 1;
+        fxa_status status = support_make(ctx, cases[i].text, &p, &err);
+        if ((status == FXA_OK) != !cases[i].says) T_FAIL("%zu: %s\n", i, status ? err.text : "taken");
+        if (cases[i].says) T_HAS(err.text, cases[i].says);
+    }
+    fxa_context_destroy(ctx);
+}
+
 /* Before 9.19 the entries of a gradient are written where those of its operand are. */
 TEST(gradients_lie_as_operands_do_before_9_19) {
     enum { ALL = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V };

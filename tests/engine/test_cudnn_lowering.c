@@ -185,8 +185,15 @@ TEST(quotients_by_params) {
     fxa_context_destroy(ctx);
 }
 
-/* Quotients and remainders just below and at multiples of the divisor, of ints up to 2^12, 2^18 and 2^22. */
+/* Quotients and remainders just below and at multiples of the divisor, of ints up to 2^12, 2^18 and 2^22; and ints past
+ * 2^24 that only comparisons of 32 bits tell apart, as ids of documents may be. */
 TEST(quotients_of_large_ints) {
+    static const char *const compared[] = {
+        "tensor t : i32[1]\nmask = k == 0 || t[q] + 1073741824 == t[k] + 1073741824",
+        "tensor t : i32[1]\nmask = k == 0 || t[q] + 1073741824 != t[k] + 1073741824",
+        "tensor t : i32[1]\nmask = k == 0 || t[q] + 1073741824 <= t[k] + 1073741823",
+        "tensor t : i32[1]\nmask = k == 0 || t[k] - 1073741824 < t[q] - 1073741824",
+        "tensor t : i32[2]\nmask = k == 0 || t[q, k] + 1073741824 <= t[k, q] + 1073741825"};
     static const int coefficient[] = {195, 12483, 199728}; /* of the last row, 20, and of keys up to 29 */
     static const char *const ends[] = {"// 7 % 5 < 3", "// 977 % 2 == 0", "% 4099 % 3 != 1"};
     fxa_context *ctx = NULL;
@@ -199,6 +206,7 @@ TEST(quotients_of_large_ints) {
             snprintf(text, sizeof text, "mask = k == 0 || (q * %d + k * 977) %s", coefficient[i], ends[j]);
             lowering_text(ctx, text, FXA_FORWARD);
         }
+    for (size_t i = 0; i < sizeof compared / sizeof *compared; i++) lowering_text(ctx, compared[i], FXA_BACKWARD);
     fxa_context_destroy(ctx);
 }
 

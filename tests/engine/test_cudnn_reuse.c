@@ -69,6 +69,40 @@ TEST(operations_that_are_left_out) {
     }
 }
 
+/* Lengths are spelled as cuDNN knows them: what is masked by them has its two indices, and no other use. Of a score
+ * that is left as it is a derivative may be another's, which reads it or counts its places. */
+TEST(scores_that_lengths_mask_have_no_other_use) {
+    static fxa__dnn_attention a;
+    static const reuse_case cases[] = {{"", NULL, 0, 0, 0},
+                                       {"score = graft(score, 0.0)", NULL, 0, 0, 0},
+                                       {"score = graft(score, score * float(k))", NULL, 0, 0, 0},
+                                       {"score = graft(score, tanh(score))", NULL, 0, 0, 0},
+                                       {"score = graft(tanh(score), tanh(score) * tanh(score))", NULL, 0, 0, 0},
+                                       {"score = exp(score)", NULL, 0, 0, 0},
+                                       {"", "dscore = dscore * float(k)", 0, 0, 0},
+                                       {"mask = k != q", "dscore = dscore * score", 0, 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa_context *ctx = context_new();
+        fxa_error err;
+        attn_data x;
+        attn_call call;
+        fxa__problem *checked = reuse_problem(ctx, &cases[i], &x, &call);
+        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91900, 90}, &a, &err));
+        int32_t masked = -1;
+        int uses = 0;
+        for (size_t k = 0; k < a.g.n_ops; k++)
+            if (a.g.ops[k].mode == CUDNN_POINTWISE_BINARY_SELECT && a.g.tensors[a.g.ops[k].t].type != CUDNN_DATA_INT32)
+                masked = a.g.ops[k].x;
+        for (size_t k = 0; k < a.g.n_ops; k++)
+            uses += (a.g.ops[k].x == masked) + (a.g.ops[k].b == masked) + (a.g.ops[k].t == masked);
+        if (masked < 0 || uses != 3) T_FAIL("%s: %d uses of %d\n", cases[i].text, uses, (int)masked);
+        fxa__dnn_attention_free(&a);
+        fxa__problem_release(checked);
+        attn_data_free(&x);
+        fxa_context_destroy(ctx);
+    }
+}
+
 /* Keys of 0 that no row sees: their scores over a cap of 0 are NaN, and no gradient knows of it. */
 TEST(pairs_that_are_masked_and_no_number) {
     NEEDS_CUDNN;

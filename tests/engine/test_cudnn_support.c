@@ -111,6 +111,22 @@ static const support_case support_cases[] = {
     {.says = "two values per row", .version = 91901, .arch = 80, .pass = FXA_BACKWARD, .flags = FXA_GRAD_LSE},
     {.says = "two values per row", .version = 91901, .arch = 120, .pass = FXA_BACKWARD, .flags = FXA_GRAD_LSE},
     {.says = "two values per row", H200, .pass = FXA_BACKWARD, .flags = FXA_GRAD_LSE, .taken = true},
+    {.says = "without FXA_DETERMINISTIC",
+     .version = 91901,
+     .arch = 100,
+     .pass = FXA_BACKWARD,
+     .flags = FXA_GRAD_LSE | FXA_DETERMINISTIC},
+    {.says = "without FXA_DETERMINISTIC",
+     .version = 91901,
+     .arch = 100,
+     .pass = FXA_BACKWARD,
+     .flags = FXA_GRAD_LSE,
+     .taken = true},
+    {.says = "without FXA_DETERMINISTIC",
+     H200,
+     .pass = FXA_BACKWARD,
+     .flags = FXA_GRAD_LSE | FXA_DETERMINISTIC,
+     .taken = true},
 };
 
 static void support_hit(bool hit[SUPPORT_MOST], const char *reason) {

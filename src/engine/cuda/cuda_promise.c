@@ -95,11 +95,12 @@ bool fxa__cu_words_fit(const fxa__problem *p, const fxa_program *program) {
 uint64_t fxa__cu_fitting(const fxa__problem *p, const fxa__cuda_program *program) {
     uint64_t fits = UINT64_MAX;
     for (int32_t t = 0; t < program->program->n_tensors; t++) {
-        bool caller = t < (int32_t)p->in.n_captures, fit = true; /* others: their indices are guarded */
-        for (int d = 0; d < FXA_MAX_RANK; d++) {
+        bool sized = t < (int32_t)p->in.n_captures; /* of cuda_coordinates.c and cuda_own.c: indices are guarded */
+        bool fit = true;
+        for (int d = 0; d < FXA_MAX_RANK && fit; d++) {
             int64_t least = program->least[t][d];
             if (least < 0) least = promise_extent(&p->in, 1u << (-1 - least));
-            fit = fit && (least == 0 || (caller && p->in.captures[t].size[d] >= least));
+            fit = least == 0 || (sized && p->in.captures[t].size[d] >= least);
         }
         if (!fit) fits &= ~(UINT64_C(1) << t);
     }

@@ -17,8 +17,8 @@
 
 /* Rows and keys of a tile of cuDNN's backward kernels. */
 enum { BACKWARD_ROWS = 64, BACKWARD_KEYS = 128 };
-/* Operations with a tensor that has a value per row which kernels for sm_90 take beside their own two; others, and
- * those of 8 bits, which are offered and then not compiled: none. */
+/* Operations with a tensor that has a value per row which kernels for sm_90 take beside their own two, LSE and the sums
+ * of dO O; a dLSE is one of them. Others, and those of 8 bits, which are offered and then not compiled: none. */
 enum { BACKWARD_VECTORS = 2 };
 
 /* A gradient: memory of the caller, or of ours where it is not wanted or to be added to what is there. */
@@ -53,11 +53,14 @@ static void backward_lengths(fxa__dnn_attention *a) {
     a->len_k = fxa__dnn_length(&a->g, p->b, p->sk);
 }
 
-/* Whether the derivative reads the new score. The caller's own reads the score as it came, which may be the same. */
+/* Whether the derivative reads the new score, or counts its places. The caller's own reads the score as it came, which
+ * may be the same; and where that is left as it is, any derivative but dscore itself is another's (graft). */
 static bool backward_reads_score(const fxa__dnn_attention *a) {
     const fxa_program *p = a->program;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
-    if (a->own.program) return p->nodes[score].op == FXA_OP_INPUT;
+    bool bare = p->nodes[score].op == FXA_OP_INPUT;
+    if (a->own.program) return bare;
+    if (bare && p->nodes[fxa__program_output(p, FXA__OUT_DSCORE)].op != FXA_OP_INPUT) return true;
     for (int32_t i = score + 1; i < p->n_nodes; i++)
         for (int j = 0; j < p->nodes[i].n_args; j++)
             if (p->nodes[i].arg[j] == score) return true;
@@ -235,17 +238,22 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     backward_by_rows(a, ds, k, backward_output(a, FXA_SLOT_DQ, FXA_GRAD_Q, FXA_ACC_Q));
 }
 
+/* Values per entry are rows' too: written out for more rows than one (cudnn_load.c), and for one row as they are. */
 static void backward_count_vectors(fxa__dnn_attention *a) {
-    int vectors = 0, most = a->level.arch / 10 == 9 && !fxa__dnn_is_fp8(&a->p->in) ? BACKWARD_VECTORS : 0;
+    const fxa_problem *p = &a->p->in;
+    bool some = a->level.arch / 10 == 9 && !fxa__dnn_is_fp8(p), dlse = p->flags & FXA_GRAD_LSE;
+    int vectors = 0, most = some ? BACKWARD_VECTORS - dlse : 0;
     for (size_t i = 0; i < a->g.n_ops && a->g.status == FXA_OK; i++) {
         const fxa__dnn_tensor *t = a->g.ops[i].b >= 0 ? &a->g.tensors[a->g.ops[i].b] : NULL;
-        vectors += t && (fxa__dnn_is_captured(t) || t->read) && t->dim[2] > 1 && t->dim[3] == 1;
+        bool ours = t && (fxa__dnn_is_captured(t) || t->read);
+        vectors += ours && t->dim[3] == 1 && (t->dim[2] > 1 || t->dim[0] > 1);
     }
     if (vectors > most)
         (void)fxa__dnn_refuse(&a->g,
-                              "values of rows or entries (t[q], t[b], positions, coordinate maps) are used %d times: "
-                              "on sm_%d cuDNN's backward of %s takes %d",
-                              vectors, (int)a->level.arch, fxa_dtype_name((fxa_dtype)a->p->in.q.dtype), most);
+                              "values of rows or entries (t[q], t[b], positions, coordinate maps) are used %d time%s: "
+                              "on sm_%d cuDNN's backward of %s takes %d%s",
+                              vectors, vectors == 1 ? "" : "s", (int)a->level.arch,
+                              fxa_dtype_name((fxa_dtype)p->q.dtype), most, dlse ? " beside dLSE" : "");
 }
 
 /* Before 9.19 cuDNN writes the entries of a gradient where those of the operand are, whatever its own offsets say. */

@@ -28,7 +28,7 @@ static void listing_by_value(const listing *l, const fxa__dnn_tensor *t) {
     } else if (t->source == FXA__DNN_SCALE) {
         fxa__write_format(l->w, "scale");
     } else if (!n) {
-        fxa__write_format(l->w, "%.9g", t->value);
+        fxa__write_format(l->w, t->type == CUDNN_DATA_INT32 ? "%.10g" : "%.9g", t->value);
     } else {
         static const char *const parts[] = {[FXA__DNN_WHOLE] = "",
                                             [FXA__DNN_DIVISOR] = "size of ",

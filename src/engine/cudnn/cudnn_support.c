@@ -94,6 +94,7 @@ static bool support_has_wide_grads(const fxa_problem *p) {
     }
     return other || n > 1;
 }
+static bool support_is_fixed(const fxa_problem *p) { return (p->flags & FXA_DETERMINISTIC) != 0; }
 static bool support_has_own_grads(const fxa_problem *p) { return support_has_grads(p) && p->bprop; }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
@@ -167,6 +168,8 @@ static const support_row support_rows[] = {
      "beside lengths of entries cuDNN does not write the row maximum"},
     {0, SUPPORT_LAST, SM_80 | SM_120, BACKWARD, DTYPES, FXA_GRAD_LSE, NULL,
      "on such a device cuDNN's backward takes two values per row, LSE and the sums of dO O"},
+    {0, SUPPORT_LAST, SM_100, BACKWARD, DTYPES, FXA_GRAD_LSE, support_is_fixed,
+     "on such a device cuDNN has it beside sums in any order alone, without FXA_DETERMINISTIC"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_params,
      "gradients of params: cuDNN sums over pairs in 16 bits alone"},
     {0, SUPPORT_LAST, SM_80 | SM_100 | SM_120, BACKWARD, DTYPES, 0, support_has_grads,
