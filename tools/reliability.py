@@ -3,17 +3,19 @@
 """Runs the long campaigns and writes what they reached into docs/reliability.md; nothing there is written by hand.
 
     tools/reliability.py [--fuzz SECONDS] [--scale FACTOR] [--seed NUMBER] [--tests BUILD]
+    tools/reliability.py --model SECONDS [--seed NUMBER] [--tests BUILD]
     tools/reliability.py --coverage BUILD [--since COMMIT TESTS]
 
 --fuzz      seconds per fuzz target (0: leave out), side by side, with clang, ASan and UBSan
 --scale     iterations of the random tests, as a multiple of the default run; those of CAMPAIGNS by their factor more
 --seed      of the random tests; another one than the default run has
 --tests     where the tests are built; those under the thread sanitizer in BUILD-tsan
+--model     writes the section of the CUDA kernels only: problems on the model of a device (make test-model), for so long
 --coverage  writes the coverage section only: what the tests of that build (make coverage) have reached, by gcovr
 --since     make coverage was run on that commit, and since then only tests of these folders, in the same build: counts of
             sources that did not change go on, those of others begin anew
 
-Each of the two leaves the other's section as it is."""
+Each of the three leaves the others' sections as they are."""
 import argparse
 import datetime
 import json
@@ -27,6 +29,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "docs", "reliability.md")
 COVERAGE = "## Coverage"
+MODEL = "## CUDA kernels on a model of a device"
 REASONS = os.path.join(ROOT, "tools", "coverage_left.txt")
 # Of what was once wrong and only a long run would have found: (what, tests, under the thread sanitizer, factor of scale).
 CAMPAIGNS = [
@@ -125,18 +128,38 @@ def fuzz_campaign(seconds):
     return code, rows or ["| fuzz targets | %s | - |" % (out.strip().splitlines() or ["nothing"])[-1]]
 
 
+def model_section(build, seconds, seed):
+    """(exit code, section)."""
+    build_tests(build, ["test_cuda_device", "standin_cuda", "model_nvrtc"])
+    commit = run(["git", "describe", "--always", "--dirty=, with changes that were not committed"])[1].strip()
+    code, out = run([sys.executable, "tests/gpu/run_cuda.py", build, "--model", "--seconds", str(seconds), "--seed", str(seed)])
+    rows = []
+    for family, right, cases, kinds, text in re.findall(r"^family (\w+): (\d+) cases right of (\d+), of (\d+) kinds: (.*)", out, re.M):
+        passes = re.findall(r"(?:forward|backward) (\d+) right, (\d+) refused, (\d+) unsure, (\d+) wrong", text)
+        worst = re.search(r"worst ([\d.]+)", text).group(1)
+        rows.append("| %s | %s of %s | %s | %s | %s |" % (family, right, cases, kinds, " | ".join(" / ".join(p) for p in passes), worst))
+    if code != 0 or not rows:
+        print(out[-20000:], file=sys.stderr)
+    about = ("Written by `tools/reliability.py --model %d --seed %d` on %s, commit %s. What it is: docs/cuda.md. Kinds of problems in "
+             "several shapes against the reference; `any` is what the engine takes on an H200, the others are forced. Right / refused / "
+             "of which nothing can be said / wrong." % (seconds, seed, datetime.date.today().isoformat(), commit))
+    return code, "\n".join([MODEL, "", about, "", "| kernels | cases right | kinds | forward | backward | worst, of what is allowed |",
+                            "|---|---|---|---|---|---|"] + rows)
+
+
 def read_sections():
-    """The page as (campaigns, coverage), each with its heading; empty where there is none."""
+    """The page as [campaigns, model, coverage], each with its heading; empty where there is none."""
     if not os.path.exists(PAGE):
-        return "", ""
+        return ["", "", ""]
     with open(PAGE) as file:
-        campaigns, mark, coverage = file.read().partition(COVERAGE)
-    return campaigns, mark + coverage
+        rest, mark, coverage = file.read().partition(COVERAGE)
+    campaigns, model_mark, model = rest.partition(MODEL)
+    return [campaigns, model_mark + model, mark + coverage]
 
 
-def write_sections(campaigns, coverage):
+def write_sections(*parts):
     with open(PAGE, "w") as file:
-        file.write("\n\n".join(part.strip() for part in (campaigns, coverage) if part.strip()) + "\n")
+        file.write("\n\n".join(part.strip() for part in parts if part.strip()) + "\n")
 
 
 def percent(covered, total):
@@ -243,15 +266,21 @@ def main():
     options.add_argument("--scale", type=float, default=20)
     options.add_argument("--seed", type=int, default=9)
     options.add_argument("--tests", default="build")
+    options.add_argument("--model", type=int, metavar="SECONDS")
     options.add_argument("--coverage", metavar="BUILD")
     options.add_argument("--since", nargs=2, metavar=("COMMIT", "TESTS"))
     given = options.parse_args()
-    campaigns, coverage = read_sections()
+    campaigns, model, coverage = read_sections()
     if given.coverage:
         coverage = coverage_section(given.coverage, given.since)
-        write_sections(campaigns, coverage)
+        write_sections(campaigns, model, coverage)
         print(coverage)
         return 0
+    if given.model:
+        code, model = model_section(given.tests, given.model, given.seed)
+        write_sections(campaigns, model, coverage)
+        print(model)
+        return code != 0
     commit = run(["git", "rev-parse", "--short", "HEAD"])[1].strip()
     code, rows = test_campaigns(given.tests, given.scale, given.seed)
     if given.fuzz:
@@ -263,7 +292,7 @@ def main():
             "Machine: %s." % machine(), "", "| campaign | size | findings |", "|---|---|---|"] + rows
     text += ["", "Lines: %d of library, %d of command, %d of tests and fuzz targets." %
              (lines_of("src", "include"), lines_of("cli"), lines_of("tests", "fuzz")), ""]
-    write_sections("\n".join(text), coverage)
+    write_sections("\n".join(text), model, coverage)
     print("\n".join(text))
     return code != 0
 
