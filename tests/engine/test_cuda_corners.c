@@ -53,6 +53,27 @@ TEST(indices_of_backward_programs_are_guarded) {
     fxa_program_destroy(own);
 }
 
+/* Gradients of captured tensors are of the new score; what a backward program gives is for Q and K alone. */
+TEST(gradients_beside_backward_programs) {
+    static const char text[] = "tensor t : f32[1]\nscore = score + t[q - k + 500]", back[] = "dscore = 0.5 * dscore";
+    for (int i = 0; i < 2; i++) {
+        fxa_program *program = NULL, *own = NULL;
+        fxa_capture t = {.size = {1000}, .grad = 1};
+        fxa_error err;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
+        T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
+        fxa_problem p = corner_problem(FXA_BACKWARD, program);
+        p.captures = &t, p.n_captures = 1, p.bprop = i ? own : NULL;
+        T_REQUIRE(corner_choose(&p, &out, &g));
+        T_CHECK(g.diagonal >= 0 && g.grad_diagonal == !i && g.has_scatter == i);
+        fxa__cuda_program_free(&g);
+        fxa_program_destroy(own);
+        fxa_program_destroy(program);
+    }
+}
+
 /* Floats of equal bits need not be equal: a NaN is not. */
 TEST(documents_of_floats_have_no_shorter_mask) {
     static const char *const texts[] = {"tensor d : f32[1]\nmask = d[q] == d[k] && k <= q",
