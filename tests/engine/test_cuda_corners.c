@@ -7,6 +7,8 @@
 #include "problem/problem_private.h"
 #include "support/own_context.h"
 
+#include <math.h>
+
 static const fxa__cu_self corner_hopper = {.arch = 90, .processors = 132, .forced = -1};
 
 static fxa_problem corner_problem(fxa_pass pass, const fxa_program *program) {
@@ -53,6 +55,27 @@ TEST(indices_of_backward_programs_are_guarded) {
     fxa_program_destroy(own);
 }
 
+/* Gradients of captured tensors are of the new score; what a backward program gives is for Q and K alone. */
+TEST(gradients_beside_backward_programs) {
+    static const char text[] = "tensor t : f32[1]\nscore = score + t[q - k + 500]", back[] = "dscore = 0.5 * dscore";
+    for (int i = 0; i < 2; i++) {
+        fxa_program *program = NULL, *own = NULL;
+        fxa_capture t = {.size = {1000}, .grad = 1};
+        fxa_error err;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
+        T_OK(own_parse(FXA_PROGRAM_BPROP, back, strlen(back), &own, &err));
+        fxa_problem p = corner_problem(FXA_BACKWARD, program);
+        p.captures = &t, p.n_captures = 1, p.bprop = i ? own : NULL;
+        T_REQUIRE(corner_choose(&p, &out, &g));
+        T_CHECK(g.diagonal >= 0 && g.grad_diagonal == !i && g.has_scatter == i);
+        fxa__cuda_program_free(&g);
+        fxa_program_destroy(own);
+        fxa_program_destroy(program);
+    }
+}
+
 /* Floats of equal bits need not be equal: a NaN is not. */
 TEST(documents_of_floats_have_no_shorter_mask) {
     static const char *const texts[] = {"tensor d : f32[1]\nmask = d[q] == d[k] && k <= q",
@@ -93,6 +116,23 @@ TEST(pairs_that_lie_far_apart_are_loaded) {
     corner_text("tensor w : bf16[3]\nscore = score + w[h, q, k]", &t, "PROG_DENSE", true);
     t.stride[0] = INT64_C(1) << 39;
     corner_text("tensor w : bf16[3]\nscore = score + w[h, q, k]", &t, "PROG_DENSE", false);
+}
+
+/* Kernels multiply scores of -inf with the unit: it is above 0 and finite for every scale that is. */
+TEST(units_of_any_scale) {
+    static const double scales[] = {1e-300, 1e-46, 1e-30, 0.125, 1e30, 1e300};
+    fxa__cu_choice out;
+    fxa__cuda_program g;
+    fxa_problem p = corner_problem(FXA_FORWARD, NULL);
+    T_REQUIRE(corner_choose(&p, &out, &g));
+    T_REQUIRE(out.plain && g.unit_at >= 0 && g.program->n_params == 1);
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+        float f[FXA_CUDA_SCALARS + FXA_CUDA_RUNS] = {0};
+        int ints[FXA_CUDA_SCALARS];
+        fxa__cuda_fill(&g, &scales[i], f, ints);
+        T_CHECK(f[g.unit_at] > 0 && isfinite(f[g.unit_at]));
+    }
+    fxa__cuda_program_free(&g);
 }
 
 /* ---- Programs whose parts are shared: a walk over paths would not end -------------------------------------------- */

@@ -358,6 +358,11 @@ __attribute__((unused)) static void conjunct_check(rig *r, const fxa_program *p,
 
 /* ---- joint, lift ------------------------------------------------------------------------------------------------- */
 
+/* The same bits. Of two zeros max and min give the first, and which operand comes first is decided by hashes. */
+__attribute__((unused)) static bool joint_bits(uint32_t type, fxa__val x, fxa__val y) {
+    return rig_same(type, x, y) || (type == FXA_FLOAT && x.f == 0 && y.f == 0);
+}
+
 /* Output i of x and output j of y, at the values of both. */
 __attribute__((unused)) static bool joint_same(const fxa_program *x, int32_t i, const fxa__val *xs,
                                                const fxa_program *y, int32_t j, const fxa__val *ys) {
@@ -365,7 +370,7 @@ __attribute__((unused)) static bool joint_same(const fxa_program *x, int32_t i, 
     if (a->kind != b->kind || a->slot != b->slot || a->n_index != b->n_index) return false;
     for (int32_t k = 0; k < a->n_index; k++)
         if (xs[a->index[k]].i != ys[b->index[k]].i) return false;
-    return rig_same(x->nodes[a->value].type, xs[a->value], ys[b->value]);
+    return joint_bits(x->nodes[a->value].type, xs[a->value], ys[b->value]);
 }
 
 __attribute__((unused)) static void joint_check(rig *r, const fxa_program *p, const fxa_program *d,
@@ -400,7 +405,7 @@ __attribute__((unused)) static void lift_check(rig *r, const fxa_program *p, con
             const fxa__output *c = &lifted->program->outputs[j];
             int32_t slot = c->kind == FXA__OUT_DPARAM ? lifted->from[c->slot] : c->slot;
             bool same = c->kind == a->kind && (a->kind <= FXA__OUT_DSCORE || slot == a->slot) &&
-                        rig_same(p->nodes[a->value].type, x[a->value], y[c->value]);
+                        joint_bits(p->nodes[a->value].type, x[a->value], y[c->value]);
             for (int32_t k = 0; same && k < a->n_index; k++) same = x[a->index[k]].i == y[c->index[k]].i;
             if (same) b = c;
         }

@@ -8,6 +8,7 @@
 #include "../../base/num.h"
 #include "../../lower/emit.h"
 
+#include <float.h>
 #include <math.h>
 
 #define FILL_LOG2E 1.4426950408889634074
@@ -74,6 +75,13 @@ static void fill_bend(const fxa__cuda_program *p, const double *params, float *f
     }
 }
 
+/* Above 0 and finite as the factor is: 0 times a score of -inf would be NaN, and so would an infinity times 0. */
+static float fill_unit(double x) {
+    float unit = (float)x;
+    if (x > 0 && unit < FLT_MIN) return FLT_MIN;
+    return x > 0 && isfinite(x) && unit > FLT_MAX ? FLT_MAX : unit;
+}
+
 void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, int *i) {
     const fxa_program *program = p->program;
     for (int32_t k = 0; k < program->n_params; k++) {
@@ -84,7 +92,7 @@ void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, 
             i[at] = fxa__toint(params[k]);
     }
     for (int32_t k = 0; k < p->n_run; k++) f[p->run_at + k] = (float)fill_value(program, p->run[k], params);
-    if (p->unit_at >= 0) f[p->unit_at] = (float)(fill_value(program, p->factor, params) * FILL_LOG2E);
+    if (p->unit_at >= 0) f[p->unit_at] = fill_unit(fill_value(program, p->factor, params) * FILL_LOG2E);
     if (p->near_at >= 0) fill_bend(p, params, f);
 }
 

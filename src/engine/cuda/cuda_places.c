@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text that says where gradients of captured tensors go: their elements as places in dense f32 arrays of the
- * tensors' sizes, in which a run collects them (cuda_captured.c) before they go to the caller's memory in its type and
- * strides. sum_place() is for sums over all pairs of (b, h), diagonal_place() for sums along diagonals; scatter()
- * writes the same for a pair.
+ * The text of gradients of params and captured tensors: what a pair adds to sums (partials()), and where those of
+ * tensors go, as places in dense f32 arrays of the tensors' sizes, in which a run collects them (cuda_captured.c)
+ * before they go to the caller's memory in its type and strides. sum_place() is for sums over all pairs of (b, h),
+ * diagonal_place() for sums along diagonals; scatter() writes the same for a pair.
  */
 #include "cuda_text.h"
 
@@ -13,7 +13,8 @@
 
 static void places_put(fxa__writer *w, const char *text) { fxa__write_bytes(w, text, strlen(text)); }
 
-void fxa__cuda_place_write(const fxa__emit *e, const fxa__output *out, fxa__writer *w) {
+/* "at" and "inside" of an element of a dense array, by the values of its indices. */
+static void places_element(const fxa__emit *e, const fxa__output *out, fxa__writer *w) {
     places_put(w, "            long long at = 0;\n            const int inside = 1");
     for (int32_t d = 0; d < out->n_index; d++) {
         fxa__write_format(w, " & fxa__at(a.tensor[%d].size[%d], 1ll", (int)out->slot, (int)d);
@@ -26,6 +27,58 @@ void fxa__cuda_place_write(const fxa__emit *e, const fxa__output *out, fxa__writ
     places_put(w, ";\n");
 }
 
+/* ---- Of pairs ---------------------------------------------------------------------------------------------------- */
+
+static void places_inside(const fxa__emit *grads, fxa__writer *w) {
+    places_put(w, "        const int q = p.q, k = p.k;\n");
+    for (int level = FXA__EMIT_ROW; level < FXA__EMIT_LEVELS; level++)
+        fxa__lower_emit_nodes(grads, (fxa__emit_level)level, CUDA_GRADS, w);
+}
+
+static void places_partials(const fxa__cuda_program *c, const fxa__emit *grads, fxa__writer *w) {
+    if (!c->n_sums) return;
+    fxa__write_format(w,
+                      "    FXA_INLINE void partials(const FxaArgs &a, float score, const Pair &p, float (&g)[%d]) "
+                      "const\n    {\n",
+                      (int)c->n_sums);
+    places_inside(grads, w);
+    for (int32_t i = 0; i < c->n_sums; i++) {
+        fxa__write_format(w, "        g[%d] = ", (int)i);
+        fxa__lower_emit_value(grads, c->program->outputs[c->sums[i]].value, w);
+        places_put(w, ";\n");
+    }
+    places_put(w, "    }\n");
+}
+
+/* One element of a tensor: added to where its indices are inside. Params are sums: all of them have room there. */
+static void places_add(const fxa__cuda_program *c, const fxa__emit *grads, const fxa__output *out, fxa__writer *w) {
+    places_put(w, "        {\n");
+    places_element(grads, out, w);
+    fxa__write_format(w, "            if (inside) %s[%d] + at, ds * (",
+                      c->exact >> out->slot & 1 ? "exact_add((FxaExact *)a.grad_tensor" : "atomicAdd(a.grad_tensor",
+                      (int)out->slot);
+    fxa__lower_emit_value(grads, out->value, w);
+    places_put(w, "));\n        }\n");
+}
+
+static void places_scatter(const cuda_work *k, const fxa__emit *grads, fxa__writer *w) {
+    if (!k->c->has_scatter) return;
+    places_put(
+        w, "    FXA_INLINE void scatter(const FxaArgs &a, int b, int h, float score, const Pair &p, float ds) const"
+           "\n    {\n");
+    places_inside(grads, w);
+    for (int32_t i = 0; i < k->c->program->n_outputs; i++)
+        if (fxa__cuda_is_scattered(k, i)) places_add(k->c, grads, &k->c->program->outputs[i], w);
+    places_put(w, "    }\n");
+}
+
+void fxa__cuda_grads_write(const cuda_work *k, const fxa__emit *grads) {
+    places_partials(k->c, grads, &k->c->text);
+    places_scatter(k, grads, &k->c->text);
+}
+
+/* ---- Of sums ----------------------------------------------------------------------------------------------------- */
+
 /* What the indices of an output need, and then its place; -1: outside of the tensor. */
 static bool places_return(const cuda_work *k, const fxa__output *out, fxa__emit_level most, fxa__writer *w) {
     fxa__emit e;
@@ -36,7 +89,7 @@ static bool places_return(const cuda_work *k, const fxa__output *out, fxa__emit_
         for (int32_t i = 0; i < e.p->n_nodes; i++) e.kept[i] = 0;
         for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
             fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, w);
-        fxa__cuda_place_write(&e, out, w);
+        places_element(&e, out, w);
         places_put(w, "            return inside ? at : -1;\n");
     }
     fxa__lower_emit_close(&e);

@@ -179,9 +179,11 @@ static bool choose_is_number(const fxa_program *p, int32_t node, double x) {
     return p->nodes[node].op == FXA_OP_CONST && p->nodes[node].type == FXA_FLOAT && p->nodes[node].f == x;
 }
 
-/* The gradient of a load that pairs are given, with slope 1 throughout: what the kernels sum by themselves. */
+/* The gradient of a load that pairs are given, with slope 1 throughout: what the kernels sum by themselves. Along
+ * diagonals they sum what dQ and dK are made of, which a backward program of the caller's has changed. */
 static bool choose_is_load(const cuda_work *w, const fxa__output *out, int32_t load) {
     const fxa_program *p = w->c->program;
+    if (w->c->has_own && load == w->c->diagonal) return false;
     if (load < 0 || w->c->has_slope || p->nodes[load].op != FXA_OP_LOAD || out->kind != FXA__OUT_DLOAD) return false;
     if (p->nodes[load].imm != out->slot || !choose_is_number(p, out->value, 1)) return false;
     for (int32_t d = 0; d < out->n_index; d++)

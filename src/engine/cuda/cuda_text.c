@@ -2,7 +2,8 @@
  *
  * The text of program.cuh; see score.cuh for what it defines. What neither rows nor keys change is in head(), as
  * members; everything else is in the function that needs it, as a function of the pair: the compiler finds what
- * unrolled loops over pairs have in common. Static functions are those of cuda_static.c and cuda_places.c.
+ * unrolled loops over pairs have in common. Static functions are those of cuda_static.c; cuda_places.c has the
+ * gradients of params and captured tensors.
  */
 #include "cuda_text.h"
 
@@ -304,45 +305,6 @@ static void cudatext_mask(cuda_text *t) {
     cudatext_return(t, &t->pairs, fxa__program_output(t->c->program, FXA__OUT_MASK));
 }
 
-static void cudatext_partials(cuda_text *t) {
-    if (!t->c->n_sums) return;
-    fxa__write_format(t->w,
-                      "    FXA_INLINE void partials(const FxaArgs &a, float score, const Pair &p, float (&g)[%d]) "
-                      "const\n    {\n",
-                      (int)t->c->n_sums);
-    cudatext_put(t, cudatext_pair);
-    cudatext_inside(t, &t->grads, CUDA_GRADS);
-    for (int32_t i = 0; i < t->c->n_sums; i++) {
-        fxa__write_format(t->w, "        g[%d] = ", (int)i);
-        fxa__lower_emit_value(&t->grads, t->c->program->outputs[t->c->sums[i]].value, t->w);
-        cudatext_put(t, ";\n");
-    }
-    cudatext_put(t, "    }\n");
-}
-
-/* One element of a tensor: added to where its indices are inside. Params are sums: all of them have room there. */
-static void cudatext_add(cuda_text *t, const fxa__output *out) {
-    cudatext_put(t, "        {\n");
-    fxa__cuda_place_write(&t->grads, out, t->w);
-    fxa__write_format(t->w, "            if (inside) %s[%d] + at, ds * (",
-                      t->c->exact >> out->slot & 1 ? "exact_add((FxaExact *)a.grad_tensor" : "atomicAdd(a.grad_tensor",
-                      (int)out->slot);
-    fxa__lower_emit_value(&t->grads, out->value, t->w);
-    cudatext_put(t, "));\n        }\n");
-}
-
-static void cudatext_scatter(cuda_text *t) {
-    if (!t->c->has_scatter) return;
-    cudatext_put(
-        t, "    FXA_INLINE void scatter(const FxaArgs &a, int b, int h, float score, const Pair &p, float ds) const"
-           "\n    {\n");
-    cudatext_put(t, cudatext_pair);
-    cudatext_inside(t, &t->grads, CUDA_GRADS);
-    for (int32_t i = 0; i < t->c->program->n_outputs; i++)
-        if (fxa__cuda_is_scattered(t->work, i)) cudatext_add(t, &t->c->program->outputs[i]);
-    cudatext_put(t, "    }\n");
-}
-
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
 static int cudatext_words(const cuda_text *t) {
@@ -395,8 +357,7 @@ bool fxa__cuda_text_write(const cuda_work *w) {
         cudatext_bend(&t);
         cudatext_mask(&t);
         cudatext_mask_same(&t);
-        cudatext_partials(&t);
-        cudatext_scatter(&t);
+        fxa__cuda_grads_write(w, &t.grads);
         ok = fxa__cuda_static_write(w) && fxa__cuda_places_write(w);
         cudatext_put(&t, "};\n");
     }

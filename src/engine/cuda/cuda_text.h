@@ -91,11 +91,14 @@ bool fxa__cuda_static_write(const cuda_work *k);
 
 /* Whether an output is a gradient that scatter() adds. */
 bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output);
-/* cuda_places.c: "at" and "inside" of an element of a dense array, by the values of its indices; and functions that say
- * where sums go. False: out of memory. */
-void fxa__cuda_place_write(const fxa__emit *e, const fxa__output *out, fxa__writer *w);
-bool fxa__cuda_places_write(const cuda_work *w);
 /* Writes c->text. False: out of memory. */
 bool fxa__cuda_text_write(const cuda_work *w);
+
+/* ---- cuda_places.c ----------------------------------------------------------------------------------------------- */
+
+/* partials() and scatter(), of nodes that are marked with CUDA_GRADS. */
+void fxa__cuda_grads_write(const cuda_work *w, const fxa__emit *grads);
+/* sum_place(), diagonal_place(). False: out of memory. */
+bool fxa__cuda_places_write(const cuda_work *w);
 
 #endif
