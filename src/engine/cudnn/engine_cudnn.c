@@ -74,8 +74,8 @@ static bool dnn_is_untried_asked(void) {
     return untried && strcmp(untried, "1") == 0;
 }
 
-/* The instance of a profile: cuDNN makes plans for it, and nothing runs. From 9.27 on it wants keys that profiles have
- * not, memoryBusWidth among them. */
+/* The instance of a profile: cuDNN makes plans for it, and nothing runs. From 9.27 on it wants keys that profiles
+ * have not. */
 static fxa_status dnn_open_target(fxa__dnn_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
     fxa__gpu_profile described;
     FXA_TRY(fxa__gpu_profile_parse(target, &described, err));
