@@ -80,6 +80,24 @@ TEST(plans_for_a_device_that_is_not_here) {
     standin_check_end();
 }
 
+/* A profile that is in order, and that the cuDNN which is here does not take: by its version, with its own words. */
+TEST(profiles_that_cudnn_does_not_read) {
+    NEEDS_STANDIN;
+    fxa_problem p = problem_of(&spec, FXA_FORWARD);
+    int said = 0;
+    p.target = profile;
+    for (size_t k = 1; k <= 4 && !said; k++) {
+        fxa_context *ctx = context_new();
+        standin_arm(1, k);
+        fxa_support answer = answer_of(ctx, &p);
+        standin_arm(1, 0);
+        if (strstr(answer.reason, "cuDNN 9.19.1 does not read this target (9.14 to 9.26 do): cuDNN says ")) said++;
+        fxa_context_destroy(ctx);
+        standin_check_end();
+    }
+    T_CHECK(said > 0);
+}
+
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
 /* Where each call fails in turn one thread does everything: half a minute of ThreadSanitizer, which learns nothing. */

@@ -74,7 +74,8 @@ static bool dnn_is_untried_asked(void) {
     return untried && strcmp(untried, "1") == 0;
 }
 
-/* The instance of a profile: cuDNN makes plans for it, and nothing runs. */
+/* The instance of a profile: cuDNN makes plans for it, and nothing runs. From 9.27 on it wants keys that profiles
+ * have not. */
 static fxa_status dnn_open_target(fxa__dnn_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
     fxa__gpu_profile described;
     FXA_TRY(fxa__gpu_profile_parse(target, &described, err));
@@ -82,9 +83,12 @@ static fxa_status dnn_open_target(fxa__dnn_self *s, const char *target, char ide
     s->level = (fxa__dnn_level){s->library.version, (int32_t)described.arch};
     s->processors = described.processors;
     dnn_identity(s, described.name, described.driver, described.processors, identity);
-    fxa_status status = fxa__dnn_profile_text(&s->library.api, target, &s->profile, err);
-    if (status != FXA_OK) fxa__cudnn_library_close(&s->library);
-    return status;
+    fxa_error why;
+    if (fxa__dnn_profile_text(&s->library.api, target, &s->profile, &why) == FXA_OK) return FXA_OK;
+    fxa__cudnn_library_close(&s->library);
+    return fxa__fail(err, why.status, "cuDNN %lld.%lld.%lld does not read this target (9.14 to 9.26 do): %s",
+                     (long long)s->library.version / 10000, (long long)s->library.version / 100 % 100,
+                     (long long)s->library.version % 100, why.text);
 }
 
 static fxa_status dnn_open_handle(fxa__dnn_self *s, fxa_error *err) {
