@@ -9,10 +9,15 @@
  * waits for others. In which order they go, when copies and products arrive, and in which order CTAs come is drawn at
  * random (FXA_MODEL_SEED): what counts on an order that the device does not promise fails now and then.
  *
- * Mistakes that a device would hang or fault over, or be silent about, end a launch with words: fibers that wait for each
- * other, lanes that meet at different instructions, shared memory that was not asked for, misaligned copies.
- * Not modelled: speed, registers, caches, the order of plain stores between CTAs that run at once (they run one after
- * the other), fences between plain stores and TMA.
+ * Mistakes that a device would hang or fault over, or be silent about, end a launch with words: threads that wait for
+ * each other, lanes that meet at different instructions, barriers of other counts, mbarriers that nobody has begun,
+ * shared memory that was not asked for, misaligned copies, plain stores that TMA or wgmma read without a fence, copies
+ * and products that nobody waited for, warps of a group with other products, registers that nobody gave up.
+ * test_model.c has a kernel for each of these promises.
+ *
+ * Not modelled: speed, caches, how many registers code needs; CTAs at once (they run one after the other, and
+ * what one has stored all that come later see); when a store that has read shared memory reaches the tensor; the last
+ * bits of exp2, log2, tanh and of products, whose sums are f32 in order of k.
  */
 #ifndef FXA_TESTS_MODEL_H
 #define FXA_TESTS_MODEL_H
@@ -24,15 +29,22 @@
 extern "C" {
 #endif
 
-enum { MODEL_WARP = 32, MODEL_THREADS = 1024, MODEL_BARRIERS = 16, MODEL_SHARED = 227 * 1024 };
-enum { MODEL_SHARED_BASE = 1024 }; /* the 32-bit address of the first byte of dynamic shared memory */
+enum {
+    MODEL_WARP = 32,
+    MODEL_THREADS = 1024,
+    MODEL_WARPS = MODEL_THREADS / MODEL_WARP,
+    MODEL_BARRIERS = 16,
+    MODEL_SHARED = 227 * 1024,
+    MODEL_SHARED_BASE = 1024, /* the 32-bit address of the first byte of dynamic shared memory */
+    MODEL_CHUNK = 16          /* bytes of shared memory of which it is known who wrote them last */
+};
 
 typedef struct model_dim {
     unsigned x, y, z;
 } model_dim;
 
-/* What a thread, of products a warp, has begun and waits for: loads that a barrier in shared memory hears of, stores and
- * copies in groups, products. */
+/* What a thread, of products a warp, has begun and waits for: loads that a barrier in shared memory hears of, stores
+ * and copies in groups, products. */
 enum { MODEL_LOAD, MODEL_STORE, MODEL_COPY, MODEL_PRODUCT, MODEL_KINDS };
 
 /* A copy or product on its way: `run` does it, at any time until somebody waits for it. */
@@ -49,21 +61,30 @@ typedef struct model_job {
     const uint32_t *word[MODEL_WARP];
 } model_job;
 
-/* What the machine does for kernels. Every function may let other threads go on. */
+/* What the machine does for kernels. Every function but `random` and those of statics and registers' names may let
+ * other threads go on. */
 typedef struct model_machine {
     model_dim thread, block, block_dim, grid; /* of the thread that runs */
+    int number;                               /* of that thread in its CTA */
     uint8_t *shared;                          /* dynamic shared memory */
     uint32_t shared_bytes;
 
-    /* All lanes of `mask` that still run meet; the last one to come calls all(slot, mask), where slot[lane] is what each
-     * of them brought. */
+    /* Of each chunk who wrote it last by a plain store, and when (model_wrote); when each thread had its last fence. */
+    uint64_t *written;
+    uint32_t now, fenced[MODEL_THREADS];
+
+    /* All lanes of `mask` that still run meet; the last one to come calls all(slot, mask), where slot[lane] is what
+     * each of them brought. Those that meet bring the same `all`, which names the instruction. */
     void (*meet)(uint32_t mask, void *mine, void (*all)(void **slot, uint32_t mask));
     /* Barrier `id` of so many threads, 0: of all that still run. whole: lanes of a warp come together. */
     void (*barrier)(int id, int threads, int whole, int wait);
-    void (*yield)(void); /* a thread that looks again later */
+    /* Until *word has other bits than `same` in `mask`. */
+    void (*look)(const uint32_t *word, uint32_t mask, uint32_t same);
     void (*later)(const model_job *job);
     void (*commit)(int kind);
     void (*await)(int kind, int pending); /* until at most so many groups of this thread are on their way */
+    void (*registers)(int count, int up); /* of each thread of this warp from now on */
+    void (*begin)(void *data, size_t bytes); /* static shared memory: filled by the first thread of a CTA that comes */
     uint32_t (*random)(void);
     void (*fail)(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 } model_machine;
@@ -75,15 +96,18 @@ typedef struct model_machine {
 
 #include <stdbool.h>
 
-/* Code that model_nvrtc.c made; NULL: the bytes are none. */
+/* Code that model_nvrtc.c made. Loading: NULL with words on stderr where it cannot be. */
 typedef struct model_module model_module;
+bool model_is_module(const void *image);
 model_module *model_load(const void *image);
 void model_unload(model_module *module);
 void *model_find(model_module *module, const char *kernel);
 
-/* Runs a kernel to its end. False: it went wrong, and model_error says how. */
+/* Runs a kernel to its end. False: it went wrong, and model_error says how; model_fault is the address that it touched
+ * where no memory is, NULL: it was something else. */
 bool model_launch(void *kernel, model_dim grid, model_dim block, uint32_t shared_bytes, void **params);
 const char *model_error(void);
+const void *model_fault(void);
 #endif
 
 #endif

@@ -7,12 +7,32 @@
 
 #include "model.h"
 
-#include <math.h>
-#include <string.h>
-#include <utility>
+extern model_machine *model; /* of this unit: set when its module is loaded */
 
+/* What kernels call of the C library. Its headers take C++ a fifth of the time that a unit takes. */
 extern "C" {
-extern model_machine *model;
+void *memcpy(void *, const void *, size_t) noexcept;
+void *memset(void *, int, size_t) noexcept;
+#define MODEL_MATH(name) \
+    double name(double) noexcept; \
+    float name##f(float) noexcept;
+MODEL_MATH(exp) MODEL_MATH(exp2) MODEL_MATH(expm1) MODEL_MATH(log) MODEL_MATH(log2) MODEL_MATH(log1p)
+MODEL_MATH(sqrt) MODEL_MATH(cbrt) MODEL_MATH(sin) MODEL_MATH(cos) MODEL_MATH(tan) MODEL_MATH(tanh) MODEL_MATH(atan)
+MODEL_MATH(erf) MODEL_MATH(erfc) MODEL_MATH(floor) MODEL_MATH(ceil) MODEL_MATH(trunc) MODEL_MATH(rint) MODEL_MATH(fabs)
+MODEL_MATH(round)
+#undef MODEL_MATH
+#define MODEL_MATH(name) \
+    double name(double, double) noexcept; \
+    float name##f(float, float) noexcept;
+MODEL_MATH(pow) MODEL_MATH(fmod) MODEL_MATH(fmin) MODEL_MATH(fmax) MODEL_MATH(copysign) MODEL_MATH(nextafter)
+MODEL_MATH(atan2)
+#undef MODEL_MATH
+double fma(double, double, double) noexcept;
+float fmaf(float, float, float) noexcept;
+float ldexpf(float, int) noexcept;
+double ldexp(double, int) noexcept;
+long lrintf(float) noexcept;
+int abs(int) noexcept;
 }
 
 #define __global__
@@ -23,7 +43,7 @@ extern model_machine *model;
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-#define __shared__ static /* CTAs run one after the other; dynamic shared memory: model_nvrtc.c */
+#define __shared__ static /* model_nvrtc.c tells the machine of it; dynamic shared memory is a pointer there */
 #define threadIdx (model->thread)
 #define blockIdx (model->block)
 #define blockDim (model->block_dim)
@@ -94,16 +114,40 @@ static inline uint32_t __cvta_generic_to_shared(const void *p)
 static inline uint8_t *model_shared(uint32_t at, uint32_t bytes, uint32_t alignment)
 {
     const uint32_t from = at - MODEL_SHARED_BASE;
-    if (at < MODEL_SHARED_BASE || from > model->shared_bytes || bytes > model->shared_bytes - from)
-        model->fail("%u bytes of shared memory at %u, of %u", bytes, from, model->shared_bytes);
+    if (from > model->shared_bytes || bytes > model->shared_bytes - from)
+        model->fail("%u bytes of shared memory at %d, of %u", bytes, (int)from, model->shared_bytes);
     if (at % alignment) model->fail("shared memory at %u: not a multiple of %u", from, alignment);
     return model->shared + from;
 }
 
 template <class T> static inline T &model_at(uint32_t at) { return *(T *)model_shared(at, sizeof(T), sizeof(T)); }
 
+/* Plain stores to shared memory and what TMA and wgmma do there are in order after a fence of who wrote, or of who
+ * begins the copy or product. Known are those by a 32-bit address, and of a chunk the last one. */
+static inline void model_wrote(uint32_t at)
+{
+    model->written[(at - MODEL_SHARED_BASE) / MODEL_CHUNK] = (uint64_t)model->now << 10 | (unsigned)model->number;
+}
+
+template <class T> static inline void model_put(uint32_t at, T x)
+{
+    model_at<T>(at) = x;
+    model_wrote(at);
+}
+
+static inline void model_fence() { model->fenced[model->number] = ++model->now; }
+
+static inline void model_fenced(uint32_t at)
+{
+    const uint64_t who = model->written[(at - MODEL_SHARED_BASE) / MODEL_CHUNK], when = who >> 10;
+    if (who && model->fenced[who & 1023] <= when && model->fenced[model->number] <= when)
+        model->fail("shared memory at %u, which thread %u wrote, without a fence before TMA or a product",
+                    at - MODEL_SHARED_BASE, (unsigned)(who & 1023));
+}
+
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
+static inline int model_lane() { return model->number & 31; }
 static inline void __syncwarp(unsigned mask = ~0u) { model->meet(mask, 0, 0); }
 static inline void __syncthreads() { model->barrier(0, 0, 1, 1); }
 
@@ -131,18 +175,18 @@ template <class T> static inline T __shfl_sync(unsigned mask, T x, int from)
 
 template <class T> static inline T __shfl_xor_sync(unsigned mask, T x, int with)
 {
-    return __shfl_sync(mask, x, (int)(threadIdx.x & 31) ^ with);
+    return __shfl_sync(mask, x, model_lane() ^ with);
 }
 
 template <class T> static inline T __shfl_down_sync(unsigned mask, T x, int by)
 {
-    const int lane = threadIdx.x & 31;
+    const int lane = model_lane();
     return __shfl_sync(mask, x, lane + by < 32 ? lane + by : lane);
 }
 
 template <class T> static inline T __shfl_up_sync(unsigned mask, T x, int by)
 {
-    const int lane = threadIdx.x & 31;
+    const int lane = model_lane();
     return __shfl_sync(mask, x, lane >= by ? lane - by : lane);
 }
 
@@ -185,7 +229,7 @@ template <class T> static inline T __reduce_max_sync(unsigned mask, T x)
 static inline int __syncthreads_or(int x)
 {
     static int any;
-    if (threadIdx.x == 0) any = 0;
+    if (model->number == 0) any = 0;
     __syncthreads();
     any |= x != 0;
     __syncthreads();
@@ -204,15 +248,29 @@ template <class T> struct ModelArgument<const T> {
     typedef T type;
 };
 
+template <size_t... I> struct ModelIndices {};
+template <size_t n, size_t... I> struct ModelCount : ModelCount<n - 1, n - 1, I...> {};
+template <size_t... I> struct ModelCount<0, I...> {
+    typedef ModelIndices<I...> type;
+};
+
 template <class... A, size_t... I>
-static inline void model_apply(void (*kernel)(A...), void **params, std::index_sequence<I...>)
+static inline void model_apply(void (*kernel)(A...), void **params, ModelIndices<I...>)
 {
     kernel(*(typename ModelArgument<A>::type *)params[I]...);
 }
 
 template <class... A> static inline void model_call(void (*kernel)(A...), void **params)
 {
-    model_apply(kernel, params, std::index_sequence_for<A...>());
+    model_apply(kernel, params, typename ModelCount<sizeof...(A)>::type());
 }
+
+/* Behind a kernel, and at the end of a unit. */
+#define MODEL_EXPORT extern "C" __attribute__((visibility("default")))
+#define MODEL_KERNEL(name) \
+    MODEL_EXPORT void model_run_##name(void **params) { model_call(name, params); }
+#define MODEL_UNIT \
+    model_machine *model; \
+    MODEL_EXPORT size_t model_meet_machine(model_machine *machine) { return model = machine, sizeof *machine; }
 
 #endif

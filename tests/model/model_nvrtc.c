@@ -1,128 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NVRTC of the model (model.h): a unit is compiled by the C++ compiler of this machine, and its cubin is the object
- * file, in which kernels and their shapes are found by name as in a real one. Headers are written into a folder as they
- * are given, but for ptx*.cuh, in whose place those of this folder (MODEL_FOLDER) are included.
+ * NVRTC of the model (model.h): a unit is compiled by the C++ compiler of this machine (c++, or what FXA_MODEL_CXX
+ * names), and its cubin is the object file, in which kernels and their shapes are found by name as in a real one, with
+ * the shared library of the same code behind it. Headers are written into a folder as they are given, but for ptx*.cuh,
+ * in whose place those of this folder (MODEL_FOLDER) are included. The folder, below TMPDIR, goes with the program;
+ * FXA_MODEL_KEEP=1 leaves it and says where it is.
+ *
+ * Of the text three things are changed, line by line, so that lines keep their numbers: dynamic shared memory is a
+ * pointer to the machine's, static shared memory is told to the machine, and behind each kernel stands what the machine
+ * calls. They begin their lines, and a kernel ends with a brace at the first column.
  */
 #define _GNU_SOURCE
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <spawn.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { MN_MEMORY = 1, MN_INPUT = 3, MN_COMPILATION = 6, MN_PATH = 256, MN_LOG = 8192, MN_COMMAND = 4096 };
+enum { MN_MEMORY = 1, MN_INPUT = 3, MN_COMPILATION = 6, MN_MISSING = 11 };
+enum { MN_PATH = 4096, MN_NAME = 128, MN_LOG = 8192, MN_OPTIONS = 96 };
 
 typedef struct mn_program {
-    char folder[40];
+    char folder[MN_PATH];
     char log[MN_LOG];
     char *cubin;
     size_t size;
 } mn_program;
 
+extern char **environ;
+
 #define MODEL_NV(name) __attribute__((visibility("default"))) int name
 
-MODEL_NV(nvrtcVersion)(int *major, int *minor);
-MODEL_NV(nvrtcVersion)(int *major, int *minor) { return *major = 13, *minor = 0, 0; }
+static const char *mn_compiler(void) {
+    const char *named = getenv("FXA_MODEL_CXX");
+    return named && *named ? named : "c++";
+}
 
-__attribute__((visibility("default"))) const char *nvrtcGetErrorString(int status);
-const char *nvrtcGetErrorString(int status) { return status ? "the model's compiler fails" : "success"; }
-
-MODEL_NV(nvrtcGetNumSupportedArchs)(int *count);
-MODEL_NV(nvrtcGetNumSupportedArchs)(int *count) { return *count = 2, 0; }
-
-MODEL_NV(nvrtcGetSupportedArchs)(int *archs);
-MODEL_NV(nvrtcGetSupportedArchs)(int *archs) { return archs[0] = 80, archs[1] = 90, 0; }
+/* ---- Files ------------------------------------------------------------------------------------------------------- */
 
 static FILE *mn_open(const mn_program *p, const char *name, const char *mode) {
-    char path[MN_PATH];
-    (void)snprintf(path, sizeof path, "%s/%s", p->folder, name);
+    char path[MN_PATH + MN_NAME];
+    (void)snprintf(path, sizeof path, "%s/%.*s", p->folder, MN_NAME - 2, name);
     return fopen(path, mode);
 }
 
-static bool mn_put(const mn_program *p, const char *name, const char *text) {
-    FILE *f = mn_open(p, name, "w");
-    bool ok = f && fputs(text, f) >= 0;
-    return f && fclose(f) == 0 && ok;
-}
-
-/* ptx_sm80.cuh is model_ptx_sm80.h of this folder. */
-static bool mn_put_header(const mn_program *p, const char *name, const char *text) {
-    char other[MN_PATH];
-    if (strncmp(name, "ptx", 3) != 0) return mn_put(p, name, text);
-    (void)snprintf(other, sizeof other, "#include \"model_%.*s.h\"\n", (int)(strcspn(name, ".")), name);
-    return mn_put(p, name, other);
-}
-
-/* extern __shared__ __align__(16) u8 name[]; becomes a pointer to the machine's. */
-static const char *mn_put_shared(FILE *f, const char *at) {
-    const char *end = strstr(at, "[];"), *name = end;
-    while (name > at && name[-1] != ' ') name--;
-    fprintf(f, "u8 *const %.*s = model->shared;", (int)(end - name), name);
-    return end + 3;
-}
-
-/* A kernel, and behind it what the machine calls, under the same conditions of the preprocessor. */
-static const char *mn_put_kernel(FILE *f, const char *at) {
-    const char *name = strstr(at, "fxa_"), *end = strstr(at, "\n}\n") + 3;
-    int n = (int)strcspn(name, "(");
-    const char *dynamic = strstr(at, "extern __shared__");
-    if (dynamic && dynamic < end) {
-        fprintf(f, "%.*s", (int)(dynamic - at), at);
-        at = mn_put_shared(f, dynamic);
-    }
-    fprintf(f, "%.*s", (int)(end - at), at);
-    fprintf(f, "extern \"C\" void model_run_%.*s(void **params) { model_call(%.*s, params); }\n", n, name, n, name);
-    return end;
-}
-
-static void mn_put_source(FILE *f, const char *text) {
-    for (const char *at; (at = strstr(text, "extern \"C\" __global__")) != NULL;) {
-        fprintf(f, "%.*s", (int)(at - text), text);
-        text = mn_put_kernel(f, at);
-    }
-    fprintf(f, "%s\nmodel_machine *model;\n", text);
-}
-
-MODEL_NV(nvrtcDestroyProgram)(void **program);
-MODEL_NV(nvrtcDestroyProgram)(void **program) {
-    mn_program *p = *program;
-    char command[64];
-    (void)snprintf(command, sizeof command, "rm -rf %s", p->folder);
-    int status = *p->folder ? system(command) : 0;
-    free(p->cubin);
-    free(p);
-    *program = NULL;
-    return status ? MN_INPUT : 0;
-}
-
-MODEL_NV(nvrtcCreateProgram)
-(void **program, const char *source, const char *name, int n, const char *const *headers, const char *const *names);
-MODEL_NV(nvrtcCreateProgram)
-(void **program, const char *source, const char *name, int n, const char *const *headers, const char *const *names) {
-    (void)name;
-    mn_program *p = calloc(1, sizeof *p);
-    if (!p) return MN_MEMORY;
-    (void)strcpy(p->folder, "/tmp/fxattn_model_XXXXXX");
-    bool ok = mkdtemp(p->folder) != NULL;
+static bool mn_make_folder(mn_program *p) {
+    const char *below = getenv("TMPDIR");
+    int n = snprintf(p->folder, sizeof p->folder, "%s/fxattn_model_XXXXXX", below && *below ? below : "/tmp");
+    bool ok = n > 0 && n < MN_PATH && mkdtemp(p->folder);
     if (!ok) p->folder[0] = 0;
-    for (int i = 0; i < n && ok; i++) ok = mn_put_header(p, names[i], headers[i]);
-    FILE *f = ok ? mn_open(p, "unit.cc", "w") : NULL;
-    if (f) {
-        mn_put_source(f, source);
-        ok = fclose(f) == 0;
-    }
-    *program = p;
-    if (f && ok) return 0;
-    return (void)nvrtcDestroyProgram(program), MN_INPUT;
+    return ok;
 }
 
-static bool mn_read(const mn_program *p, const char *name, char **out, size_t *size) {
+static void mn_remove_folder(const mn_program *p) {
+    DIR *files = *p->folder ? opendir(p->folder) : NULL;
+    const struct dirent *e;
+    while (files && (e = readdir(files)) != NULL)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) (void)unlinkat(dirfd(files), e->d_name, 0);
+    if (files) (void)closedir(files);
+    if (files) (void)rmdir(p->folder);
+}
+
+/* Appends a file to the cubin. */
+static bool mn_read(mn_program *p, const char *name) {
     FILE *f = mn_open(p, name, "rb");
     long end = f && fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
-    bool ok = end > 0 && fseek(f, 0, SEEK_SET) == 0 && (*out = malloc((size_t)end)) != NULL;
-    if (ok) ok = fread(*out, 1, (size_t)end, f) == (size_t)end;
-    *size = ok ? (size_t)end : 0;
+    char *all = end > 0 ? realloc(p->cubin, p->size + (size_t)end) : NULL;
+    bool ok = all && fseek(f, 0, SEEK_SET) == 0 && fread(all + p->size, 1, (size_t)end, f) == (size_t)end;
+    if (all) p->cubin = all;
+    if (ok) p->size += (size_t)end;
     if (f) (void)fclose(f);
     return ok;
 }
@@ -134,26 +86,179 @@ static void mn_read_log(mn_program *p) {
     if (f) (void)fclose(f);
 }
 
+/* ---- The text ---------------------------------------------------------------------------------------------------- */
+
+static bool mn_begins(const char *line, const char *with) { return strncmp(line, with, strlen(with)) == 0; }
+static bool mn_is_name(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+/* The name of what a line declares, up to a bracket or its end; false: it declares nothing. */
+static bool mn_declared(const char *line, int length, char name[MN_NAME]) {
+    int end = 0;
+    while (end < length && line[end] != '[' && line[end] != ';') end++;
+    int from = end;
+    while (from > 0 && mn_is_name(line[from - 1])) from--;
+    if (end == length || from == end || end - from >= MN_NAME) return false;
+    (void)snprintf(name, MN_NAME, "%.*s", end - from, line + from);
+    return true;
+}
+
+/* The name of a kernel: the first one with a parenthesis behind it that is no attribute's. */
+static void mn_kernel(const char *at, char name[MN_NAME]) {
+    for (const char *open = strchr(at, '('); open; open = strchr(open + 1, '(')) {
+        const char *from = open;
+        while (from > at && mn_is_name(from[-1])) from--;
+        if (from == open || mn_begins(from, "__") || open - from >= MN_NAME) continue;
+        (void)snprintf(name, MN_NAME, "%.*s", (int)(open - from), from);
+        return;
+    }
+    name[0] = 0;
+}
+
+static void mn_put_text(FILE *f, const char *text) {
+    static const char kernel[] = "extern \"C\" __global__", shared[] = "__shared__ ", outer[] = "extern __shared__ ";
+    char running[MN_NAME] = "", name[MN_NAME];
+    while (*text) {
+        int length = (int)strcspn(text, "\n"), blank = (int)strspn(text, " ");
+        const char *line = text + blank;
+        if (mn_begins(line, kernel)) mn_kernel(line + strlen(kernel), running);
+        if (mn_begins(line, outer) && mn_declared(line, length - blank, name))
+            fprintf(f, "unsigned char *const %s = model->shared;", name);
+        else if (mn_begins(line, shared) && mn_declared(line, length - blank, name))
+            fprintf(f, "%.*s model->begin(&%s, sizeof %s);", length - blank, line, name, name);
+        else
+            fprintf(f, "%.*s", length, text);
+        if (*running && length == 1 && *text == '}') {
+            fprintf(f, " MODEL_KERNEL(%s)", running);
+            running[0] = 0;
+        }
+        text += length;
+        if (*text) text++, fputc('\n', f);
+    }
+}
+
+static bool mn_put(const mn_program *p, const char *name, const char *text, const char *end) {
+    FILE *f = mn_open(p, name, "w");
+    if (!f) return false;
+    mn_put_text(f, text);
+    fputs(end, f);
+    bool ok = !ferror(f);
+    return fclose(f) == 0 && ok;
+}
+
+/* ptx_sm80.cuh is model_ptx_sm80.h of this folder. */
+static bool mn_put_header(const mn_program *p, const char *name, const char *text) {
+    char other[2 * MN_NAME];
+    if (!mn_begins(name, "ptx")) return mn_put(p, name, text, "\n");
+    (void)snprintf(other, sizeof other, "#include \"model_%.*s.h\"\n", (int)strcspn(name, "."), name);
+    return mn_put(p, name, other, "");
+}
+
+/* ---- The compiler ------------------------------------------------------------------------------------------------ */
+
+/* Runs it with all that it says in a log; its status, -1: it does not run. */
+static int mn_run(const mn_program *p, const char *const *words) {
+    char log[MN_PATH + MN_NAME];
+    posix_spawn_file_actions_t actions;
+    pid_t child;
+    int status = -1;
+    (void)snprintf(log, sizeof log, "%s%s", *p->folder ? p->folder : "/dev", *p->folder ? "/log" : "/null");
+    if (posix_spawn_file_actions_init(&actions)) return -1;
+    bool ok = !posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0600) &&
+              !posix_spawn_file_actions_adddup2(&actions, 1, 2) &&
+              !posix_spawnp(&child, words[0], &actions, NULL, (char *const *)(uintptr_t)words, environ);
+    if (ok && waitpid(child, &status, 0) != child) status = -1;
+    (void)posix_spawn_file_actions_destroy(&actions);
+    return ok ? status : -1;
+}
+
+/* Whether there is one, asked once. */
+static bool mn_has_compiler(void) {
+    static const mn_program nowhere;
+    const char *const words[] = {mn_compiler(), "--version", NULL};
+    return mn_run(&nowhere, words) == 0;
+}
+
+static bool mn_compile(mn_program *p, int n, const char *const *options) {
+    static const char arch[] = "--gpu-architecture=sm_";
+    char here[MN_PATH + 8], unit[MN_PATH + 16], object[MN_PATH + 16], library[MN_PATH + 16];
+    char define[MN_NAME] = "-DMODEL";
+    const char *words[MN_OPTIONS] = {
+        mn_compiler(), "-std=c++17", "-Og", /* twice the time of -O1 to run, and 2/3 to compile, which is most of it */
+        "-ffp-contract=off", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-fPIC",
+        "-w", "-Wno-psabi", here, "-I" MODEL_FOLDER, "-include", "model_cuda.h", "-c", unit, "-o", object, define};
+    int count = 0;
+    while (words[count]) count++;
+    (void)snprintf(here, sizeof here, "-I%s", p->folder);
+    (void)snprintf(unit, sizeof unit, "%s/unit.cc", p->folder);
+    (void)snprintf(object, sizeof object, "%s/unit.o", p->folder);
+    (void)snprintf(library, sizeof library, "%s/unit.so", p->folder);
+    for (int i = 0; i < n; i++) {
+        if (mn_begins(options[i], arch))
+            (void)snprintf(define, sizeof define, "-D__CUDA_ARCH__=%d0", atoi(options[i] + strlen(arch)));
+        else if (mn_begins(options[i], "-D") && count < MN_OPTIONS - 1)
+            words[count++] = options[i];
+    }
+    const char *const link[] = {mn_compiler(), "-shared", "-o", library, object, NULL};
+    bool ok = mn_run(p, words) == 0;
+    mn_read_log(p);
+    if (!ok) return false;
+    ok = mn_run(p, link) == 0;
+    if (!ok) mn_read_log(p);
+    return ok && mn_read(p, "unit.o") && mn_read(p, "unit.so");
+}
+
+/* ---- NVRTC ------------------------------------------------------------------------------------------------------- */
+
+MODEL_NV(nvrtcVersion)(int *major, int *minor);
+MODEL_NV(nvrtcVersion)(int *major, int *minor) { return *major = 13, *minor = 0, mn_has_compiler() ? 0 : MN_MISSING; }
+
+__attribute__((visibility("default"))) const char *nvrtcGetErrorString(int status);
+const char *nvrtcGetErrorString(int status) {
+    return !status               ? "success"
+           : status == MN_MISSING ? "the model's NVRTC finds no C++ compiler (c++)"
+                                  : "the model's NVRTC fails";
+}
+
+MODEL_NV(nvrtcGetNumSupportedArchs)(int *count);
+MODEL_NV(nvrtcGetNumSupportedArchs)(int *count) { return *count = 2, 0; }
+
+MODEL_NV(nvrtcGetSupportedArchs)(int *archs);
+MODEL_NV(nvrtcGetSupportedArchs)(int *archs) { return archs[0] = 80, archs[1] = 90, 0; }
+
+MODEL_NV(nvrtcDestroyProgram)(void **program);
+MODEL_NV(nvrtcDestroyProgram)(void **program) {
+    mn_program *p = *program;
+    const char *keep = getenv("FXA_MODEL_KEEP");
+    if (keep && *keep)
+        fprintf(stderr, "model: %s\n", p->folder);
+    else
+        mn_remove_folder(p);
+    free(p->cubin);
+    free(p);
+    *program = NULL;
+    return 0;
+}
+
+MODEL_NV(nvrtcCreateProgram)
+(void **program, const char *source, const char *name, int n, const char *const *headers, const char *const *names);
+MODEL_NV(nvrtcCreateProgram)
+(void **program, const char *source, const char *name, int n, const char *const *headers, const char *const *names) {
+    (void)name;
+    mn_program *p = calloc(1, sizeof *p);
+    if (!p) return MN_MEMORY;
+    bool ok = mn_make_folder(p);
+    for (int i = 0; i < n && ok; i++) ok = mn_put_header(p, names[i], headers[i]);
+    ok = ok && mn_put(p, "unit.cc", source, "\nMODEL_UNIT\n");
+    *program = p;
+    return ok ? 0 : ((void)nvrtcDestroyProgram(program), MN_INPUT);
+}
+
 MODEL_NV(nvrtcCompileProgram)(void *program, int n, const char *const *options);
 MODEL_NV(nvrtcCompileProgram)(void *program, int n, const char *const *options) {
-    static const char arch[] = "--gpu-architecture=sm_";
     mn_program *p = program;
-    char command[MN_COMMAND];
-    size_t at = (size_t)snprintf(command, sizeof command,
-                                 "cd %s && c++ -std=c++17 -O1 -ffp-contract=off -fno-strict-aliasing -w -fPIC -I. -I%s -include "
-                                 "model_cuda.h -c unit.cc -o unit.o",
-                                 p->folder, MODEL_FOLDER);
-    for (int i = 0; i < n && at < sizeof command; i++)
-        if (!strncmp(options[i], "-D", 2))
-            at += (size_t)snprintf(command + at, sizeof command - at, " %s", options[i]);
-        else if (!strncmp(options[i], arch, strlen(arch)))
-            at += (size_t)snprintf(command + at, sizeof command - at, " -D__CUDA_ARCH__=%d0", atoi(options[i] + strlen(arch)));
-    if (at < sizeof command) at += (size_t)snprintf(command + at, sizeof command - at, " > log 2>&1");
-    if (at >= sizeof command) return MN_INPUT;
-    int status = system(command);
-    mn_read_log(p);
-    if (status) fprintf(stderr, "model: %s\n%s\n", command, p->log);
-    return status == 0 && mn_read(p, "unit.o", &p->cubin, &p->size) ? 0 : MN_COMPILATION;
+    bool ok = mn_compile(p, n, options);
+    if (!ok) fprintf(stderr, "model: %s\n", p->log);
+    return ok ? 0 : MN_COMPILATION;
 }
 
 MODEL_NV(nvrtcGetProgramLogSize)(void *program, size_t *size);
@@ -163,7 +268,8 @@ MODEL_NV(nvrtcGetProgramLogSize)(void *program, size_t *size) {
 
 MODEL_NV(nvrtcGetProgramLog)(void *program, char *out);
 MODEL_NV(nvrtcGetProgramLog)(void *program, char *out) {
-    return (void)strcpy(out, ((const mn_program *)program)->log), 0;
+    const mn_program *p = program;
+    return (void)memcpy(out, p->log, strlen(p->log) + 1), 0;
 }
 
 MODEL_NV(nvrtcGetCUBINSize)(void *program, size_t *size);

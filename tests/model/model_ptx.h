@@ -22,18 +22,16 @@ FXA_INLINE float add_down(float x, float y)
 {
     const double sum = (double)x + (double)y;
     const float z = (float)sum;
-    return (double)z > sum ? nextafterf(z, -INFINITY) : z;
+    return (double)z > sum ? nextafterf(z, NEG_INF) : z;
 }
 
 /* ---- 16 bits ----------------------------------------------------------------------------------------------------- */
 
 FXA_INLINE float from_half(u16 word)
 {
-    const int exponent = word >> 10 & 31, fraction = word & 1023;
-    const float size = exponent == 31 ? (fraction ? NAN : INFINITY)
-                       : exponent     ? ldexpf((float)(1024 + fraction), exponent - 25)
-                                      : ldexpf((float)fraction, -24);
-    return word >> 15 ? -size : size;
+    const u32 size = (u32)(word & 0x7fff) << 13, sign = (u32)(word & 0x8000) << 16;
+    const u32 bits = __float_as_uint(__uint_as_float(size) * 0x1p112f);
+    return __uint_as_float((size < 0x7c00u << 13 ? bits : size + (224u << 23)) | sign);
 }
 
 FXA_INLINE u16 to_half(float x)
@@ -66,22 +64,25 @@ FXA_INLINE u32 fma_pair(u32 x, u32 y, u32 z)
                   fmaf(unpack_high(x), unpack_high(y), unpack_high(z)));
 }
 
+/* Eight columns of a product. Sums are f32, in order of k: what the device adds them by it does not say. */
+typedef float ModelRow __attribute__((vector_size(32)));
+
 /* ---- Shared memory by 32-bit address ----------------------------------------------------------------------------- */
 
 FXA_INLINE u32 shared_address(const void *p) { return __cvta_generic_to_shared(p); }
-FXA_INLINE void store_shared(u32 at, int x) { model_at<int>(at) = x; }
+FXA_INLINE void store_shared(u32 at, int x) { model_put(at, x); }
 FXA_INLINE int load_shared(u32 at) { return model_at<int>(at); }
 FXA_INLINE float load_shared_float(u32 at) { return model_at<float>(at); }
-FXA_INLINE void store_shared_half(u32 at, u16 x) { model_at<u16>(at) = x; }
+FXA_INLINE void store_shared_half(u32 at, u16 x) { model_put(at, x); }
 FXA_INLINE u32 load_shared_half(u32 at) { return model_at<u16>(at); }
 FXA_INLINE Float2 load_shared_float2(u32 at) { return model_at<Float2>(at); }
 FXA_INLINE void store_shared_float4(u32 at, float x, float y, float z, float w)
 {
-    model_at<Float4>(at) = Float4{x, y, z, w};
+    model_put(at, Float4{x, y, z, w});
 }
-FXA_INLINE void store_shared_words(u32 at, u32 x, u32 y, u32 z, u32 w) { model_at<Word4>(at) = Word4{x, y, z, w}; }
+FXA_INLINE void store_shared_words(u32 at, u32 x, u32 y, u32 z, u32 w) { model_put(at, Word4{x, y, z, w}); }
 FXA_INLINE Word4 load_shared_words(u32 at) { return model_at<Word4>(at); }
-FXA_INLINE void or_shared(u32 at, u32 bits) { model_at<u32>(at) |= bits; }
+FXA_INLINE void or_shared(u32 at, u32 bits) { model_put(at, model_at<u32>(at) | bits); }
 
 /* ---- Warps and memory -------------------------------------------------------------------------------------------- */
 
@@ -89,25 +90,22 @@ FXA_INLINE void or_shared(u32 at, u32 bits) { model_at<u32>(at) |= bits; }
 struct ModelMatrix {
     u32 at, r[4];
 
-    static u16 &element(void **slot, int matrix, int row, int column)
-    {
-        u16 *line = (u16 *)model_shared(((ModelMatrix *)slot[matrix * 8 + row])->at, 16, 16);
-        return line[column];
-    }
     template <bool transposed, bool store> static void move(void **slot, uint32_t mask)
     {
-        if (mask != ~0u) model->fail("matrices of %x lanes", mask);
-        for (int lane = 0; lane < 32; lane++)
-            for (int m = 0; m < 4; m++)
-                for (int half = 0; half < 2; half++) {
-                    const int row = transposed ? lane % 4 * 2 + half : lane / 4;
-                    const int column = transposed ? lane / 4 : lane % 4 * 2 + half;
-                    u16 &x = element(slot, m, row, column), &y = ((u16 *)((ModelMatrix *)slot[lane])->r)[m * 2 + half];
-                    if (store)
-                        x = y;
-                    else
-                        y = x;
-                }
+        if (mask != ~0u) model->fail("matrices of lanes %x", mask);
+        for (int i = 0; i < 32; i++) {
+            const ModelMatrix *row = (const ModelMatrix *)slot[i];
+            u16 *line = (u16 *)model_shared(row->at, 16, 16);
+            for (int c = 0; c < 8; c++) {
+                const int lane = transposed ? c * 4 + i % 8 / 2 : i % 8 * 4 + c / 2;
+                u16 *word = (u16 *)((ModelMatrix *)slot[lane])->r + i / 8 * 2 + (transposed ? i : c) % 2;
+                if (store)
+                    line[c] = *word;
+                else
+                    *word = line[c];
+            }
+            if (store) model_wrote(row->at);
+        }
     }
 };
 
@@ -123,7 +121,7 @@ FXA_INLINE void load_matrix_transposed(u32 at, u32 (&r)[4]) { model_load_matrix<
 
 FXA_INLINE u32 transpose8x8(u32 x)
 {
-    const int lane = threadIdx.x & 31;
+    const int lane = model_lane();
     u32 y = 0;
     for (int half = 0; half < 2; half++) {
         const u32 word = __shfl_sync(~0u, x, (lane % 4 * 2 + half) * 4 + lane / 8);

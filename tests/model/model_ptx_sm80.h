@@ -18,6 +18,7 @@ FXA_INLINE void copy_async(u32 to, const void *from, int bytes)
 {
     model_job job = {};
     if ((uintptr_t)from % 16 || bytes < 0 || bytes > 16) model->fail("a copy of %d bytes from %p", bytes, from);
+    (void)model_shared(to, 16, 16);
     job.run = model_copy, job.kind = MODEL_COPY, job.shared = to, job.memory = from, job.bytes = bytes;
     model->later(&job);
 }
@@ -33,24 +34,26 @@ struct ModelProduct {
 
     static void multiply(void **slot, uint32_t mask)
     {
-        float a[16][16], b[16][8];
-        if (mask != ~0u) model->fail("a product of %x lanes", mask);
+        float a[16][16];
+        ModelRow b[16];
+        if (mask != ~0u) model->fail("a product of lanes %x", mask);
         for (int lane = 0; lane < 32; lane++) {
             const ModelProduct *p = (ModelProduct *)slot[lane];
-            for (int i = 0; i < 8; i++)
-                a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i % 2 + i / 4 * 8] =
-                    i % 2 ? unpack_high(p->a[i / 2]) : unpack_low(p->a[i / 2]);
-            for (int i = 0; i < 4; i++)
-                b[lane % 4 * 2 + i % 2 + i / 2 * 8][lane / 4] =
-                    i % 2 ? unpack_high(p->b[i / 2]) : unpack_low(p->b[i / 2]);
-        }
-        for (int lane = 0; lane < 32; lane++)
             for (int i = 0; i < 4; i++) {
-                const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-                float sum = 0.f;
-                for (int k = 0; k < 16; k++) sum += a[row][k] * b[k][column];
-                ((ModelProduct *)slot[lane])->d[i] += sum;
+                float *row = &a[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8];
+                row[0] = unpack_low(p->a[i]), row[1] = unpack_high(p->a[i]);
             }
+            for (int i = 0; i < 2; i++) {
+                ModelRow *rows = &b[lane % 4 * 2 + i * 8];
+                rows[0][lane / 4] = unpack_low(p->b[i]), rows[1][lane / 4] = unpack_high(p->b[i]);
+            }
+        }
+        for (int row = 0; row < 16; row++) {
+            ModelRow sum = {};
+            for (int k = 0; k < 16; k++) sum += a[row][k] * b[k];
+            for (int column = 0; column < 8; column++)
+                ((ModelProduct *)slot[row % 8 * 4 + column / 2])->d[row / 8 * 2 + column % 2] += sum[column];
+        }
     }
 };
 

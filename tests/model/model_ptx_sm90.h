@@ -10,34 +10,44 @@
 FXA_INLINE bool elected()
 {
     __syncwarp();
-    return (threadIdx.x & 31) == 0;
+    return model_lane() == 0;
 }
 
 /* ---- mbarriers --------------------------------------------------------------------------------------------------- */
 
-/* In the eight bytes of a barrier. A phase ends when all have arrived and all bytes have. */
+/* In the eight bytes of a barrier; memory that nobody has written is none. A phase ends when all have arrived and all
+ * bytes have. */
 struct ModelBarrier {
     short arrivals, missing;
-    int bytes : 31;
-    unsigned phase : 1;
+    u32 word; /* bytes, of 31 bits, and the phase */
 
-    void end()
+    u32 phase() const { return word >> 31; }
+    int bytes() const { return (int)(word << 1) >> 1; }
+    void change(int missing_, int bytes_)
     {
-        if (missing < 0) model->fail("a barrier at which more arrive than the %d of its phase", arrivals);
-        if (missing || bytes) return;
-        missing = arrivals;
-        phase ^= 1;
+        if (missing_ < 0) model->fail("a barrier at which more arrive than the %d of its phase", arrivals);
+        if (bytes_ <= -(1 << 20) || bytes_ >= 1 << 20) model->fail("a barrier that waits for %d bytes", bytes_);
+        const bool ends = !missing_ && !bytes_;
+        missing = ends ? arrivals : (short)missing_;
+        word = ((u32)bytes_ & 0x7fffffffu) | (phase() ^ ends) << 31;
     }
 };
 static_assert(sizeof(ModelBarrier) == 8, "a barrier");
 
-static inline ModelBarrier &model_barrier(u32 at) { return *(ModelBarrier *)model_shared(at, 8, 8); }
+static inline ModelBarrier &model_barrier(u32 at)
+{
+    ModelBarrier &b = *(ModelBarrier *)model_shared(at, 8, 8);
+    if (b.arrivals <= 0 || b.missing < 0 || b.missing > b.arrivals)
+        model->fail("no barrier was begun in shared memory at %u", at - MODEL_SHARED_BASE);
+    return b;
+}
 
 FXA_INLINE void barrier_init(u32 at, u32 arrivals)
 {
-    ModelBarrier &b = model_barrier(at);
+    ModelBarrier &b = *(ModelBarrier *)model_shared(at, 8, 8);
+    if (arrivals < 1 || arrivals > MODEL_THREADS) model->fail("a barrier of %u arrivals", arrivals);
     b.arrivals = b.missing = (short)arrivals;
-    b.bytes = 0, b.phase = 0;
+    b.word = 0;
 }
 
 FXA_INLINE void barrier_init_done() {}
@@ -45,29 +55,27 @@ FXA_INLINE void barrier_init_done() {}
 FXA_INLINE void barrier_expect(u32 at, u32 bytes)
 {
     ModelBarrier &b = model_barrier(at);
-    b.bytes += (int)bytes, b.missing--;
-    b.end();
+    b.change(b.missing - 1, b.bytes() + (int)bytes);
 }
 
 FXA_INLINE void barrier_arrive(u32 at)
 {
     ModelBarrier &b = model_barrier(at);
-    b.missing--;
-    b.end();
+    b.change(b.missing - 1, b.bytes());
 }
 
-FXA_INLINE bool barrier_test(u32 at, u32 parity) { return model_barrier(at).phase != parity; }
+FXA_INLINE bool barrier_test(u32 at, u32 parity) { return model_barrier(at).phase() != parity; }
 
 FXA_INLINE void barrier_wait(u32 at, u32 parity)
 {
-    while (!barrier_test(at, parity)) model->yield();
+    if (parity > 1) model->fail("a parity of %u", parity);
+    model->look(&model_barrier(at).word, 1u << 31, parity << 31);
 }
 
 static inline void model_arrived(const model_job *job)
 {
     ModelBarrier &b = model_barrier(job->barrier);
-    b.bytes -= job->bytes;
-    b.end();
+    b.change(b.missing, b.bytes() - job->bytes);
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
@@ -93,7 +101,7 @@ struct ModelMap {
 /* Chunks of 16 bytes are permuted inside 128 by the row of 128 that they are in. */
 static inline u32 model_swizzled(u32 at) { return at ^ (at >> 7 & 7) << 4; }
 
-/* visit(element or 0, its place in shared memory) for all of a box. */
+/* visit(where eight neighbours are, each 0 where there is none, and their place in shared memory) for all of a box. */
 template <class F> static inline void model_box(const model_job *job, F visit)
 {
     const ModelMap &m = *(const ModelMap *)job->map;
@@ -101,21 +109,38 @@ template <class F> static inline void model_box(const model_job *job, F visit)
     for (int b = 0; b < (int)m.box[3]; b++)
         for (int h = 0; h < (int)m.box[2]; h++)
             for (int s = 0; s < (int)m.box[1]; s++)
-                for (int c = 0; c < (int)m.box[0]; c++, to += 2)
-                    visit(m.element(job->at, c, s, h, b), (u16 *)model_shared(model_swizzled(to), 2, 2));
+                for (int c = 0; c < (int)m.box[0]; c += 8, to += 16) {
+                    u16 *x[8];
+                    for (int i = 0; i < 8; i++) x[i] = m.element(job->at, c + i, s, h, b);
+                    visit(x, model_swizzled(to));
+                }
 }
 
 static inline void model_tma_load(const model_job *job)
 {
-    model_box(job, [](const u16 *from, u16 *to) { *to = from ? *from : 0; });
+    model_box(job, [](u16 *const *from, u32 at) {
+        u16 *to = (u16 *)model_shared(at, 16, 16);
+        for (int i = 0; i < 8; i++) to[i] = from[i] ? *from[i] : 0;
+    });
     model_arrived(job);
 }
 
 static inline void model_tma_store(const model_job *job)
 {
-    model_box(job, [](u16 *to, const u16 *from) {
-        if (to) *to = *from;
+    model_box(job, [](u16 *const *to, u32 at) {
+        const u16 *from = (const u16 *)model_shared(at, 16, 16);
+        for (int i = 0; i < 8; i++)
+            if (to[i]) *to[i] = from[i];
     });
+}
+
+/* Plain stores there are fenced, and what comes of TMA is no plain store. */
+static inline void model_proxy(u32 at, u32 bytes, bool load)
+{
+    for (u32 i = 0; i < bytes; i += MODEL_CHUNK) {
+        model_fenced(at + i);
+        if (load) model->written[(at + i - MODEL_SHARED_BASE) / MODEL_CHUNK] = 0;
+    }
 }
 
 static inline model_job model_tma(void (*run)(const model_job *), int kind, const FxaMap *map, u32 shared, int c, int s,
@@ -125,6 +150,7 @@ static inline model_job model_tma(void (*run)(const model_job *), int kind, cons
     const ModelMap &m = *(const ModelMap *)map;
     if (m.box[0] * 2 != 128 || m.data % 16) model->fail("a tensor map that is none, or not of boxes of 128 bytes");
     (void)model_shared(shared, (u32)m.bytes(), 128);
+    model_proxy(shared, (u32)m.bytes(), kind == MODEL_LOAD);
     job.run = run, job.kind = kind, job.map = map, job.shared = shared, job.bytes = m.bytes();
     job.at[0] = c, job.at[1] = s, job.at[2] = h, job.at[3] = b;
     return job;
@@ -134,6 +160,7 @@ FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, i
 {
     model_job job = model_tma(model_tma_load, MODEL_LOAD, map, to, c, s, h, b);
     job.barrier = barrier;
+    (void)model_barrier(barrier);
     model->later(&job);
 }
 
@@ -150,6 +177,7 @@ static inline model_job model_bulk(void (*run)(const model_job *), int kind, u32
     model_job job = {};
     if (bytes % 16 || (uintptr_t)memory % 16) model->fail("a bulk copy of %u bytes at %p", bytes, memory);
     (void)model_shared(shared, bytes, 16);
+    model_proxy(shared, bytes, kind == MODEL_LOAD);
     job.run = run, job.kind = kind, job.shared = shared, job.memory = memory, job.bytes = (int)bytes;
     return job;
 }
@@ -170,6 +198,7 @@ FXA_INLINE void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier)
 {
     model_job job = model_bulk(model_bulk_load, MODEL_LOAD, to, from, bytes);
     job.barrier = barrier;
+    (void)model_barrier(barrier);
     model->later(&job);
 }
 
@@ -182,7 +211,7 @@ FXA_INLINE void bulk_add(float *to, u32 from, u32 bytes)
 FXA_INLINE void bulk_commit() { model->commit(MODEL_STORE); }
 template <int pending> FXA_INLINE void bulk_wait_read() { model->await(MODEL_STORE, pending); }
 FXA_INLINE void bulk_wait() { model->await(MODEL_STORE, 0); }
-FXA_INLINE void async_fence() {}
+FXA_INLINE void async_fence() { model_fence(); }
 
 template <bool transposed> static inline void model_store_matrix(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
 {
@@ -207,7 +236,7 @@ template <int id, int threads> FXA_INLINE void named_sync_apart()
     model->barrier(id, threads, 0, 1);
 }
 
-template <int registers> FXA_INLINE void registers_down() {}
-template <int registers> FXA_INLINE void registers_up() {}
+template <int count> FXA_INLINE void registers_down() { model->registers(count, 0); }
+template <int count> FXA_INLINE void registers_up() { model->registers(count, 1); }
 
 #endif

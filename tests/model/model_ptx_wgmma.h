@@ -1,43 +1,83 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * In place of src/engine/cuda/ptx_wgmma.cuh: see model_ptx.h. A warp's rows of a product need nothing of the other warps
- * of its group, so each does its own; registers and shared memory are read when the product is done, which may be as
- * late as the wait for it.
+ * In place of src/engine/cuda/ptx_wgmma.cuh: see model_ptx.h. A warp's rows of a product need nothing of the other
+ * warps of its group, so each does its own, and the machine holds them against each other in the end. Registers and
+ * shared memory are read when the product is done, which may be as late as the wait for it.
  */
 #ifndef FXA_CUDA_PTX_WGMMA_CUH
 #define FXA_CUDA_PTX_WGMMA_CUH
 
 #include "ptx.cuh"
 
-/* An element of an operand in shared memory. A row of 128 bytes has 64 elements; groups of 8 rows lie `stride` apart,
- * blocks of 64 columns of a transposed operand `lead`. */
-static inline float model_operand(u64 descriptor, int row, int column)
+/* Where eight neighbours of an operand in shared memory are: from column `column` of `row` on. A row of 128 bytes has
+ * 64 elements; groups of 8 rows lie `stride` apart, blocks of 64 columns of a transposed operand `lead`. */
+static inline u32 model_operand(u64 descriptor, int row, int column)
 {
     const u32 start = (u32)(descriptor & 0x3fff) << 4, lead = (u32)(descriptor >> 16 & 0x3fff) << 4;
     const u32 stride = (u32)(descriptor >> 32 & 0x3fff) << 4;
-    if (descriptor >> 62 != 1) model->fail("a descriptor without the swizzle of 128 bytes");
     const u32 at = start + row / 8 * stride + row % 8 * 128 + column / 64 * lead + column % 64 * 2;
-    return model_from16(*(u16 *)model_shared(at ^ (at >> 7 & 7) << 4, 2, 2));
+    return at ^ (at >> 7 & 7) << 4;
+}
+
+static inline ModelRow model_eight(u32 at)
+{
+    const u16 *from = (const u16 *)model_shared(at, 16, 16);
+    ModelRow row;
+    for (int i = 0; i < 8; i++) row[i] = model_from16(from[i]);
+    return row;
+}
+
+/* visit(address of eight elements, their row and column) for all that a warp reads of A, and of B. */
+template <class F> static inline void model_left(const model_job *job, F visit)
+{
+    const int first = job->owner / 32 % 4 * 16;
+    for (int r = 0; r < 16; r++)
+        for (int k = 0; k < 16; k += 8) visit(model_operand(job->left, first + r, k), r, k);
+}
+
+template <class F> static inline void model_right(const model_job *job, F visit)
+{
+    const int rows = job->transposed ? 16 : job->columns, columns = job->transposed ? job->columns : 16;
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < columns; c += 8) visit(model_operand(job->right, r, c), r, c);
 }
 
 static inline void model_wgmma(const model_job *job)
 {
     static float a[16][16], b[16][256];
-    const int first = (int)(job->owner / 32 % 4) * 16, n = job->columns;
+    const int n = job->columns;
+    if (job->word[0])
+        for (int r = 0; r < 16; r++)
+            for (int k = 0; k < 16; k += 2) {
+                const u32 word = job->word[r % 8 * 4 + k % 8 / 2][r / 8 + k / 8 * 2];
+                a[r][k] = unpack_low(word), a[r][k + 1] = unpack_high(word);
+            }
+    else
+        model_left(job, [](u32 at, int r, int k) {
+            const ModelRow row = model_eight(at);
+            memcpy(&a[r][k], &row, sizeof row);
+        });
+    if (job->transposed)
+        model_right(job, [](u32 at, int k, int c) {
+            const ModelRow row = model_eight(at);
+            memcpy(&b[k][c], &row, sizeof row);
+        });
+    else
+        model_right(job, [](u32 at, int c, int k) {
+            const ModelRow row = model_eight(at);
+            for (int i = 0; i < 8; i++) b[k + i][c] = row[i];
+        });
     for (int r = 0; r < 16; r++)
-        for (int k = 0; k < 16; k++) {
-            const u32 word = job->word[0] ? job->word[r % 8 * 4 + k % 8 / 2][r / 8 + k / 8 * 2] : 0;
-            a[r][k] = !job->word[0] ? model_operand(job->left, first + r, k) : k % 2 ? unpack_high(word) : unpack_low(word);
-        }
-    for (int k = 0; k < 16; k++)
-        for (int c = 0; c < n; c++)
-            b[k][c] = job->transposed ? model_operand(job->right, k, c) : model_operand(job->right, c, k);
-    for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < n / 2; i++) {
-            const int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-            float sum = 0.f;
-            for (int k = 0; k < 16; k++) sum += a[row][k] * b[k][column];
-            job->sum[lane][i] = job->keep ? job->sum[lane][i] + sum : sum;
+        for (int c = 0; c < n; c += 8) {
+            ModelRow sum = {}, right;
+            for (int k = 0; k < 16; k++) {
+                memcpy(&right, &b[k][c], sizeof right);
+                sum += a[r][k] * right;
+            }
+            for (int i = 0; i < 8; i++) {
+                float &to = job->sum[r % 8 * 4 + i / 2][c / 2 + r / 8 * 2 + i % 2];
+                to = job->keep ? to + sum[i] : sum[i];
+            }
         }
 }
 
@@ -51,11 +91,22 @@ struct ModelPart {
     static void begin(void **slot, uint32_t mask)
     {
         const ModelPart *p = (const ModelPart *)slot[0];
-        if (mask != ~0u) model->fail("a product of %x lanes", mask);
+        if (mask != ~0u) model->fail("a product of lanes %x", mask);
+        if (p->right >> 62 != 1 || (!p->words && p->left >> 62 != 1))
+            model->fail("a descriptor without the swizzle of 128 bytes");
         model_job job = {};
         job.run = model_wgmma, job.kind = MODEL_PRODUCT, job.left = p->left, job.right = p->right;
         job.columns = p->columns, job.transposed = p->transposed, job.keep = p->keep;
-        for (int i = 0; i < 32; i++) job.sum[i] = ((ModelPart *)slot[i])->sum, job.word[i] = ((ModelPart *)slot[i])->words;
+        for (int i = 0; i < 32; i++) {
+            const ModelPart *lane = (const ModelPart *)slot[i];
+            job.sum[i] = lane->sum, job.word[i] = lane->words;
+            if (lane->left != p->left || lane->right != p->right || lane->keep != p->keep)
+                model->fail("lanes of a product with other operands");
+        }
+        const auto look = [](u32 at, int, int) { (void)model_shared(at, 16, 16), model_fenced(at); };
+        job.owner = model->number & ~31;
+        if (!p->words) model_left(&job, look);
+        model_right(&job, look);
         model->later(&job);
     }
     static void commit(void **, uint32_t) { model->commit(MODEL_PRODUCT); }

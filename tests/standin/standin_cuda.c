@@ -3,24 +3,29 @@
  * A stand-in for the CUDA driver where there is none: a library with the functions that src/gpu and tests call, two
  * devices whose memory is the host's, and streams that are done at once. Calls that can fail count, and the one with
  * the number standin_cuda.fail_at does. Tests find it where the loader looks first (LD_LIBRARY_PATH).
+ *
+ * Memory of a device is filled with NaN, and lies between pages that are not there: its end against the one behind it,
+ * up to the alignment of 256 bytes. What is left around it is looked at after every launch of the model (tests/model),
+ * and when the memory is given back.
  */
 #include "standin.h"
 #include "model/model.h"
 #include "standin_kernels.h"
+#include "support/guard.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { STANDIN_DEVICES = 2, STANDIN_BLOCKS = 4096, STANDIN_MEMORY = 2, STANDIN_INVALID = 1, STANDIN_LOST = 719, STANDIN_UNKNOWN = 999 };
+enum { STANDIN_DEVICES = 2, STANDIN_BLOCKS = 4096, STANDIN_ALIGN = 256, STANDIN_PLAIN_SHARED = 48 * 1024 };
+enum { STANDIN_INVALID = 1, STANDIN_MEMORY = 2, STANDIN_LOST = 719, STANDIN_UNKNOWN = 999 };
 #define STANDIN_TOTAL ((size_t)150109880320) /* bytes of a device */
 
 __attribute__((visibility("default"))) standin_state standin_cuda;
 
 typedef struct standin_block {
-    char *data;
-    size_t size;
+    guard memory; /* without data: there is none */
     int device;
 } standin_block;
 
@@ -37,7 +42,7 @@ static int standin_fails(void) {
 static standin_block *standin_find(uintptr_t at) {
     for (int i = 0; i < STANDIN_BLOCKS; i++) {
         standin_block *b = &standin_blocks[i];
-        if (b->data && at >= (uintptr_t)b->data && at < (uintptr_t)b->data + b->size) return b;
+        if (b->memory.data && at - (uintptr_t)b->memory.data < b->memory.size) return b;
     }
     return NULL;
 }
@@ -46,9 +51,39 @@ static standin_block *standin_find(uintptr_t at) {
 static bool standin_holds(uintptr_t at, size_t size) {
     pthread_mutex_lock(&standin_lock);
     const standin_block *b = standin_find(at);
-    bool ok = b && size <= b->size - (at - (uintptr_t)b->data);
+    bool ok = b && size <= b->memory.size - (at - (uintptr_t)b->memory.data);
     pthread_mutex_unlock(&standin_lock);
     return ok;
+}
+
+/* Whether nobody wrote around it; else says so, once. */
+static bool standin_is_whole(standin_block *b) {
+    ptrdiff_t at;
+    if (!b->memory.data || !guard_stray(&b->memory, &at)) return true;
+    fprintf(stderr, "stand-in: byte %td of device memory of %zu bytes was written\n", at, b->memory.size);
+    guard_mend(&b->memory);
+    return false;
+}
+
+static bool standin_all_whole(void) {
+    bool ok = true;
+    pthread_mutex_lock(&standin_lock);
+    for (int i = 0; i < STANDIN_BLOCKS; i++) ok = standin_is_whole(&standin_blocks[i]) && ok;
+    pthread_mutex_unlock(&standin_lock);
+    return ok;
+}
+
+/* What a kernel has touched that is not there: beside which memory, if it is close to some. */
+static void standin_tell_fault(const void *fault) {
+    pthread_mutex_lock(&standin_lock);
+    for (int i = 0; i < STANDIN_BLOCKS && fault; i++) {
+        const guard *g = &standin_blocks[i].memory;
+        const uintptr_t from = (uintptr_t)g->map, at = (uintptr_t)fault;
+        if (!g->data || at - from >= g->mapped) continue;
+        fprintf(stderr, "stand-in: byte %td of device memory of %zu bytes was touched\n",
+                (ptrdiff_t)(at - (uintptr_t)g->data), g->size);
+    }
+    pthread_mutex_unlock(&standin_lock);
 }
 
 #define STANDIN(name) __attribute__((visibility("default"))) int name
@@ -150,35 +185,32 @@ STANDIN(cuMemAlloc_v2)(uintptr_t *out, size_t size);
 STANDIN(cuMemAlloc_v2)(uintptr_t *out, size_t size) {
     int status = size ? standin_enter() : STANDIN_INVALID;
     if (status) return status;
-    char *data = NULL;
-    if (size > STANDIN_TOTAL || posix_memalign((void **)&data, 256, size)) return STANDIN_MEMORY;
-    memset(data, 0xff, size);
+    guard memory = size > STANDIN_TOTAL ? (guard){0} : guard_try(size, STANDIN_ALIGN, true);
+    if (!memory.data) return STANDIN_MEMORY;
     status = STANDIN_MEMORY;
     pthread_mutex_lock(&standin_lock);
     for (int i = 0; i < STANDIN_BLOCKS && status; i++)
-        if (!standin_blocks[i].data) {
-            standin_blocks[i] = (standin_block){data, size, standin_stack[(standin_depth - 1) & 15] - 100};
+        if (!standin_blocks[i].memory.data) {
+            standin_blocks[i] = (standin_block){memory, standin_stack[(standin_depth - 1) & 15] - 100};
             status = 0;
         }
     pthread_mutex_unlock(&standin_lock);
-    if (status) free(data);
-    if (status) return status;
-    *out = (uintptr_t)data;
-    atomic_fetch_add(&standin_cuda.held, 1);
-    return 0;
+    *out = (uintptr_t)memory.data;
+    if (status)
+        guard_drop(&memory);
+    else
+        atomic_fetch_add(&standin_cuda.held, 1);
+    return status;
 }
 
 STANDIN(cuMemFree_v2)(uintptr_t ptr);
 STANDIN(cuMemFree_v2)(uintptr_t ptr) {
     pthread_mutex_lock(&standin_lock);
     standin_block *b = standin_find(ptr);
-    bool ours = b && (uintptr_t)b->data == ptr;
-    if (ours) {
-        free(b->data);
-        *b = (standin_block){NULL, 0, 0};
-    }
+    bool ours = b && (uintptr_t)b->memory.data == ptr, whole = !ours || standin_is_whole(b);
+    if (ours) guard_drop(&b->memory);
     pthread_mutex_unlock(&standin_lock);
-    atomic_fetch_add(&standin_cuda.mistakes, !ours);
+    atomic_fetch_add(&standin_cuda.mistakes, !ours || !whole);
     if (ours) atomic_fetch_sub(&standin_cuda.held, 1);
     return ours ? 0 : STANDIN_INVALID;
 }
@@ -200,7 +232,7 @@ STANDIN(cuMemGetInfo_v2)(size_t *free_bytes, size_t *total);
 STANDIN(cuMemGetInfo_v2)(size_t *free_bytes, size_t *total) {
     *total = *free_bytes = STANDIN_TOTAL;
     pthread_mutex_lock(&standin_lock);
-    for (int i = 0; i < STANDIN_BLOCKS; i++) *free_bytes -= standin_blocks[i].size;
+    for (int i = 0; i < STANDIN_BLOCKS; i++) *free_bytes -= standin_blocks[i].memory.size;
     pthread_mutex_unlock(&standin_lock);
     return standin_enter();
 }
@@ -315,7 +347,7 @@ STANDIN(cuGetErrorString)(int status, const char **text) {
 
 /* ---- Kernels ----------------------------------------------------------------------------------------------------- */
 
-/* Those of src/gpu are compiled for the host, and so are those of tests/model; kernels of any other cubin do nothing. */
+/* Those of src/gpu are compiled for the host, and so are those of tests/model; kernels of other cubins do nothing. */
 typedef enum standin_source { STANDIN_PTX, STANDIN_CUBIN, STANDIN_MODEL } standin_source;
 
 typedef struct standin_module {
@@ -325,9 +357,10 @@ typedef struct standin_module {
 
 /* A kernel of a module: of src/gpu, of the model, or nothing. */
 typedef struct standin_function {
-    struct standin_function *next; /* of all there are: functions live as long as the process */
-    standin_source source;
+    struct standin_function *next; /* of all there are */
+    const standin_module *module;
     void *kernel;
+    int shared_bytes; /* of dynamic shared memory, at most */
 } standin_function;
 
 static standin_function *standin_functions;
@@ -335,32 +368,48 @@ static standin_function *standin_functions;
 STANDIN(cuModuleLoadData)(void **module, const void *image);
 STANDIN(cuModuleLoadData)(void **module, const void *image) {
     bool text = image && !strncmp(image, ".version", 8), cubin = image && !memcmp(image, "\177ELF", 4);
+    bool modelled = cubin && model_is_module(image);
     int status = text || cubin ? standin_enter() : STANDIN_INVALID;
     standin_module *m = status ? NULL : malloc(sizeof *m);
     if (!m) return status ? status : STANDIN_MEMORY;
-    m->model = cubin ? model_load(image) : NULL;
-    m->source = m->model ? STANDIN_MODEL : cubin ? STANDIN_CUBIN : STANDIN_PTX;
+    m->model = modelled ? model_load(image) : NULL;
+    m->source = modelled ? STANDIN_MODEL : cubin ? STANDIN_CUBIN : STANDIN_PTX;
+    if (modelled && !m->model) {
+        free(m);
+        return STANDIN_INVALID;
+    }
     *module = m;
     atomic_fetch_add(&standin_cuda.held, 1);
     return 0;
 }
 
+/* Its functions go with it. */
 STANDIN(cuModuleUnload)(void *module);
 STANDIN(cuModuleUnload)(void *module) {
     standin_module *m = module;
+    pthread_mutex_lock(&standin_lock);
+    for (standin_function **at = &standin_functions, *f; (f = *at) != NULL;) {
+        if (f->module != m) {
+            at = &f->next;
+            continue;
+        }
+        *at = f->next;
+        free(f);
+    }
+    pthread_mutex_unlock(&standin_lock);
     if (m->model) model_unload(m->model);
     free(m);
     atomic_fetch_sub(&standin_cuda.held, 1);
     return 0;
 }
 
-/* The same kernel is the same function. */
-static standin_function *standin_function_of(standin_source source, void *kernel) {
+/* The same kernel of a module is the same function. */
+static standin_function *standin_function_of(const standin_module *module, void *kernel) {
     pthread_mutex_lock(&standin_lock);
     standin_function *f = standin_functions;
-    while (f && (f->source != source || f->kernel != kernel)) f = f->next;
+    while (f && (f->module != module || f->kernel != kernel)) f = f->next;
     if (!f && (f = malloc(sizeof *f)) != NULL) {
-        *f = (standin_function){standin_functions, source, kernel};
+        *f = (standin_function){standin_functions, module, kernel, STANDIN_PLAIN_SHARED};
         standin_functions = f;
     }
     pthread_mutex_unlock(&standin_lock);
@@ -372,14 +421,25 @@ STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name) {
     const standin_module *m = module;
     void *kernel = m->source == STANDIN_PTX ? standin_kernel_find(name) : m->model ? model_find(m->model, name) : NULL;
     if (!kernel && m->source != STANDIN_CUBIN) return STANDIN_INVALID;
-    *function = standin_function_of(m->source, kernel);
+    *function = standin_function_of(m, kernel);
     return *function ? standin_enter() : STANDIN_MEMORY;
 }
 
 STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value);
 STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value) {
-    bool ok = function && attribute == 8 && value >= 0 && value <= 227 * 1024; /* dynamic shared memory */
-    return ok ? standin_fails() : STANDIN_INVALID;
+    bool ok = function && attribute == 8 && value >= 0 && value <= MODEL_SHARED; /* dynamic shared memory */
+    int status = ok ? standin_fails() : STANDIN_INVALID;
+    if (!status) ((standin_function *)function)->shared_bytes = value;
+    return status;
+}
+
+/* Runs a kernel on the model, with words where it goes wrong. */
+static int standin_run_model(const standin_function *f, model_dim grid, model_dim block, unsigned shared_bytes,
+                             void **params) {
+    bool ran = model_launch(f->kernel, grid, block, shared_bytes, params);
+    if (!ran) fprintf(stderr, "model: %s\n", model_error());
+    if (!ran) standin_tell_fault(model_fault());
+    return standin_all_whole() && ran ? 0 : STANDIN_LOST;
 }
 
 STANDIN(cuLaunchKernel)
@@ -390,11 +450,15 @@ STANDIN(cuLaunchKernel)
  unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra) {
     (void)stream, (void)extra;
     const standin_function *f = function;
+    const standin_source source = f->module->source;
     const model_dim grid = {grid_x, grid_y, grid_z}, block = {block_x, block_y, block_z};
     bool line = grid_y * grid_z * block_y * block_z == 1;
-    int status = grid_x && block_x && (line || f->source != STANDIN_PTX) ? standin_enter() : STANDIN_INVALID;
-    if (!status && f->source == STANDIN_PTX) standin_kernel_run(f->kernel, params[0]);
-    if (!status && f->source == STANDIN_MODEL && !model_launch(f->kernel, grid, block, shared_bytes, params))
-        status = STANDIN_LOST;
+    bool ok = grid_x && grid_x <= INT32_MAX && grid_y && grid_y <= UINT16_MAX && grid_z && grid_z <= UINT16_MAX &&
+              block_x && block_y && block_z && block_z <= 64 &&
+              (uint64_t)block_x * block_y * block_z <= MODEL_THREADS && shared_bytes <= (unsigned)f->shared_bytes &&
+              (line || source != STANDIN_PTX);
+    int status = ok ? standin_enter() : STANDIN_INVALID;
+    if (!status && source == STANDIN_PTX) standin_kernel_run(f->kernel, params[0]);
+    if (!status && source == STANDIN_MODEL) status = standin_run_model(f, grid, block, shared_bytes, params);
     return status;
 }

@@ -14,14 +14,23 @@
 
 static size_t guard_page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
-guard guard_make(size_t size, size_t align, bool at_end) {
+guard guard_try(size_t size, size_t align, bool at_end) {
     size_t page = guard_page(), room = (size + align + page - 1) / page * page;
     guard g = {.size = size, .mapped = room + 2 * page};
     g.map = mmap(NULL, g.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (g.map == MAP_FAILED) abort();
-    if (mprotect(g.map, page, PROT_NONE) || mprotect(g.map + page + room, page, PROT_NONE)) abort();
+    if (g.map == MAP_FAILED) return (guard){0};
+    if (mprotect(g.map, page, PROT_NONE) || mprotect(g.map + page + room, page, PROT_NONE)) {
+        (void)munmap(g.map, g.mapped);
+        return (guard){0};
+    }
     memset(g.map + page, GUARD_FILL, room);
     g.data = g.map + page + (at_end ? (room - size) / align * align : 0);
+    return g;
+}
+
+guard guard_make(size_t size, size_t align, bool at_end) {
+    guard g = guard_try(size, align, at_end);
+    if (!g.data) abort();
     return g;
 }
 
@@ -44,6 +53,13 @@ bool guard_stray(const guard *g, ptrdiff_t *at) {
     return false;
 }
 
+void guard_mend(const guard *g) {
+    size_t page = guard_page();
+    unsigned char *begin = g->map + page, *end = g->map + g->mapped - page;
+    memset(begin, GUARD_FILL, (size_t)(g->data - begin));
+    memset(g->data + g->size, GUARD_FILL, (size_t)(end - g->data) - g->size);
+}
+
 void guard_close(guard *g) {
     ptrdiff_t at;
     if (!g->data) return;
@@ -51,7 +67,11 @@ void guard_close(guard *g) {
         fprintf(stderr, "byte %td of a buffer of %zu was written\n", at, g->size);
         abort();
     }
-    (void)munmap(g->map, g->mapped);
+    guard_drop(g);
+}
+
+void guard_drop(guard *g) {
+    if (g->data) (void)munmap(g->map, g->mapped);
     memset(g, 0, sizeof *g);
 }
 

@@ -20,15 +20,21 @@ typedef struct guard {
 
 /* `size` bytes that end at the page behind them (up to the alignment), or begin at the page before them. */
 guard guard_make(size_t size, size_t align, bool at_end);
+/* The same, or no data where there is no memory for it. */
+guard guard_try(size_t size, size_t align, bool at_end);
 /* The usual case: ends at the page, to the byte. */
 guard guard_open(size_t size);
 /* From now on it can only be read. */
 void guard_lock(const guard *g);
 /* The first byte around the data that was written, relative to it; false: none was. */
 bool guard_stray(const guard *g, ptrdiff_t *at);
+/* As if nobody had written around the data. */
+void guard_mend(const guard *g);
 /* Whether a child that reads or writes this byte dies of it. */
 bool guard_child_dies(volatile void *byte, bool write_it);
 /* Stops the process if a byte around the data was written. */
 void guard_close(guard *g);
+/* Without a look at what is around the data. */
+void guard_drop(guard *g);
 
 #endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Modules of the model (model.h): what model_nvrtc.c made is an object file of the host, in which names are looked up
+ * as in a cubin, and behind it the shared library of the same code, which is loaded here.
+ */
+#define _GNU_SOURCE
+#include "model_machine.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MODULE_OBJECT = 1, MODULE_LIBRARY = 3, MODULE_PATH = 4096 }; /* types of ELF files */
+
+struct model_module {
+    void *library;
+};
+
+static uint64_t module_number(const uint8_t *at, int bytes) {
+    uint64_t x = 0;
+    for (int i = bytes - 1; i >= 0; i--) x = x << 8 | at[i];
+    return x;
+}
+
+/* Both end with their section headers, of 64 bytes each; 0: it is of another type. */
+static size_t module_size(const uint8_t *image, uint64_t type) {
+    if (memcmp(image, "\177ELF", 4) != 0 || module_number(image + 0x10, 2) != type) return 0;
+    return (size_t)(module_number(image + 0x28, 8) + module_number(image + 0x3c, 2) * 64);
+}
+
+/* The file is gone once it is loaded. */
+static void *module_open(const void *data, size_t size) {
+    char path[MODULE_PATH];
+    const char *folder = getenv("TMPDIR");
+    int n = snprintf(path, sizeof path, "%s/fxattn_model_XXXXXX", folder && *folder ? folder : "/tmp");
+    int file = n > 0 && n < MODULE_PATH ? mkstemp(path) : -1;
+    if (file < 0) return NULL;
+    bool ok = true;
+    for (size_t at = 0; ok && at < size;) {
+        ssize_t more = write(file, (const char *)data + at, size - at);
+        ok = more > 0;
+        at += ok ? (size_t)more : 0;
+    }
+    void *library = ok ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (!library) fprintf(stderr, "model: %s\n", ok ? dlerror() : "the library cannot be written");
+    (void)unlink(path);
+    (void)close(file);
+    return library;
+}
+
+bool model_is_module(const void *image) { return module_size(image, MODULE_OBJECT) != 0; }
+
+model_module *model_load(const void *image) {
+    const uint8_t *bytes = image;
+    const size_t before = module_size(bytes, MODULE_OBJECT);
+    const size_t size = module_size(bytes + before, MODULE_LIBRARY);
+    void *library = size ? module_open(bytes + before, size) : NULL;
+    void *symbol = library ? dlsym(library, "model_meet_machine") : NULL;
+    model_module *m = symbol ? malloc(sizeof *m) : NULL;
+    if (!m) {
+        if (library) dlclose(library);
+        return NULL;
+    }
+    size_t (*meet)(model_machine *face);
+    memcpy(&meet, &symbol, sizeof meet);
+    m->library = library;
+    if (meet(model_face()) == sizeof(model_machine)) return m;
+    model_unload(m); /* of a model before this one, from a folder of compiled code: the engine compiles it again */
+    return NULL;
+}
+
+void model_unload(model_module *module) {
+    dlclose(module->library);
+    free(module);
+}
+
+void *model_find(model_module *module, const char *kernel) {
+    char name[128];
+    int n = snprintf(name, sizeof name, "model_run_%s", kernel);
+    return n > 0 && n < (int)sizeof name ? dlsym(module->library, name) : NULL;
+}
