@@ -38,13 +38,13 @@ struct PaddedRow {
 /*
  * Weights of the backward are 2^(score - lse2), and LSE is a rounded number: up to 2^24 that is a factor of 2^5 at
  * most, as docs/numerics.md allows. Beyond it says nothing of a weight but that it is none above 1, and lse2 is moved
- * so far up that none is. A row without keys has 0, and so has one whose LSE does not fit log2: its scores do not
- * either.
+ * so far up that none is. A row whose LSE is -inf has no gradient, whatever its scores are, and as one past the length
+ * it has +inf; so has one whose LSE does not fit log2: its scores do not either.
  */
 FXA_INLINE float lse_in_log2(float lse)
 {
     const float x = lse * LOG2E;
-    if (lse == NEG_INF || x == NEG_INF) return 0.f;
+    if (x == NEG_INF) return POS_INF;
     return fabsf(x) > 16777216.f ? __fmaf_rn(fabsf(x), 1.f / 2097152.f, x) : x;
 }
 

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Numbers that the kernels of the cuda engine could get wrong, against the reference: scores that rise after the first
+ * tiles, fall, or are as large as floats are, rows of nothing, V near the end of its type or not finite where weights
+ * are 0, soft caps near their middle and far from it; in forward, decoding and backward, with all that changes where
+ * rows and keys lie. On a GPU or on the model (tests/model). A case is drawn from one number: FXA_TEST_CASE runs it
+ * again, FXA_TEST_CASES says how many, FXA_TEST_ENGINE=cpu runs them without a GPU.
+ */
+#include "base/dtype.h"
+#include "support/conf_frame.h"
+#include "support/own_engines.h"
+#include "t.h"
+
+#include <math.h>
+
+static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__engine_cpu, &fxa__engine_ref};
+
+enum { ADVERSE_CASES = 24, ADVERSE_SECONDS = 120 };
+
+/* ---- Programs ---------------------------------------------------------------------------------------------------- */
+
+static const struct adverse_program {
+    const char *name, *text;
+    bool large; /* stays exact enough with large scores */
+} adverse_programs[] = {
+    {"plain", "", true},
+    {"causal", "mask = k <= q", true},
+    {"cap", "param cap : float\nscore = cap * tanh(score / cap)", true},
+    {"cap, causal", "score = 20 * tanh(score / 20)\nmask = k <= q", true},
+    {"cap of a bias", "tensor t : f32[1]\nscore = 5 * tanh(score / 5) + t[k]", true},
+    {"cap below 0", "score = -20 * tanh(score / 20)\nmask = k <= q + 9", true},
+    {"cap of a head", "tensor t : f32[1]\nscore = 5 * t[h] * tanh(score / 5)", true},
+    {"cap twice", "param a : float\nscore = 7 * tanh(a * tanh(score / 3))", true},
+    {"cap by a factor", "param a : float\nscore = tanh(score * a) * 12 - 0.5 * float(h)\nmask = q - k < 150", true},
+    {"slope", "param a : float\nscore = score - a * float(abs(q - k))\nmask = k <= q + 50", true},
+    {"window", "mask = k <= q && q - k < 70", true},
+    {"holes", "mask = k % 7 < 4 && (q + k) % 5 != 2", true},
+    {"documents", "tensor doc : i32[1]\nmask = doc[q] == doc[k]", true},
+    {"few rows", "mask = q % 3 == 0 && k >= q - 30", true},
+    {"late", "mask = k > 129 || q % 2 == 1", true},
+    {"infinite", "score = k < 140 && q % 2 == 0 ? -inf : score", true},
+    {"penalty", "score = k > q ? -1e30 : score", false},
+    {"bounded", "score = 3 * sin(score)", false},
+    {"head mask", "mask = k <= q + 20 * h", true},
+    {"dense", "tensor w : bf16[4]\nscore = score + w[b, h, q, k]", true},
+    {"per key", "tensor w : f32[2]\nscore = score + w[b, k]\nmask = k != 3", true},
+};
+enum { ADVERSE_PROGRAMS = sizeof adverse_programs / sizeof *adverse_programs };
+
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
+
+/* What scores are like. Except of SMALL and PLAIN, Q is 0 but for one column, which has a gain of the row; K has there
+ * what is a score, so that scores have few digits and are what they are meant to be. */
+enum { SCORES_PLAIN, SCORES_SMALL, SCORES_STEPS, SCORES_RISE, SCORES_SINGLE, SCORES_FALL, SCORES_HUGE, SCORES_MIXED,
+       SCORES_KINDS };
+static const char *const adverse_scores[] = {"plain", "small", "steps", "rise", "single", "fall", "huge", "mixed"};
+enum { V_PLAIN, V_LARGE, V_EQUAL, V_POISONED, V_TINY, V_KINDS };
+static const char *const adverse_values[] = {"plain", "large", "equal", "poisoned", "tiny"};
+
+typedef struct adverse {
+    uint64_t start;
+    const struct adverse_program *program;
+    uint32_t features;
+    int scores, values;
+    double by; /* of SCORES_RISE and STEPS */
+    bool decode, f16, fixed, scalars;
+    attn_shape s;
+} adverse;
+
+static double adverse_gain(int64_t q) {
+    static const double gains[] = {1, -1, 0.5, 0, 0.75, 1, 0.25};
+    return gains[q % 7];
+}
+
+static double adverse_score(const adverse *x, int64_t k) {
+    switch (x->scores) {
+    case SCORES_STEPS: return (double)(k / 64) * x->by;
+    case SCORES_RISE: return k / 4 % 48 == 40 ? x->by : 0;
+    case SCORES_SINGLE: return k % 256 == 200 ? 1000 : 0;
+    case SCORES_FALL: return (double)-k * x->by;
+    case SCORES_HUGE: return (k % 3 == 0 ? 1 : -1) * (k > 100 ? (x->f16 ? 4096. : 0x1p100) : 0);
+    default: return k % 160 < 128 ? (double)(k % 5) * 0.125 : (double)(k % 11 - 5) * 8; /* MIXED: near tiles, far ones */
+    }
+}
+
+static double adverse_v(const adverse *x, int64_t k, int64_t d, double v) {
+    static const double odd[] = {INFINITY, -INFINITY, NAN};
+    double most = x->f16 ? 60000 : 1e38;
+    switch (x->values) {
+    case V_LARGE: return v < 0 ? -most : most;
+    case V_EQUAL: return most;
+    case V_TINY: return v * (x->f16 ? 0x1p-20 : 0x1p-100);
+    case V_POISONED: return k % 97 != 50 || d % 5 == 4 ? v : odd[d % 5 < 3 ? d % 5 : k % 3];
+    default: return v;
+    }
+}
+
+static double adverse_value(const adverse *x, fxa_slot slot, double scale, int64_t s, int64_t d, double old) {
+    if (slot == FXA_SLOT_V) return adverse_v(x, s, d, old);
+    if (x->scores == SCORES_PLAIN && x->values != V_POISONED) return old;
+    if (x->scores == SCORES_SMALL && x->values != V_POISONED) return old * 0.02;
+    if (slot == FXA_SLOT_Q) return d == 0 ? adverse_gain(s) : 0;
+    if (d > 0) return old;
+    /* keys whose V is not finite have a weight that is not there, or not small */
+    double score = x->values == V_POISONED ? (s % 97 == 50 ? -8000 : (double)(s % 7) * 0.125) : adverse_score(x, s);
+    return x->f16 ? fmin(fmax(score / scale, -60000), 60000) : score / scale;
+}
+
+/* All live elements of a slot, in memory and as the oracle has them. Pages may be shared: what was written last is. */
+static void adverse_fill(conf_case *c, const adverse *x, fxa_slot slot) {
+    attn_case *base = &c->base;
+    bool keys = slot != FXA_SLOT_Q;
+    attn_tensor *t = &base->data.t[slot];
+    int64_t at[4], longest = keys ? base->x.sk : base->x.sq;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t b = 0; b < base->x.b; b++)
+            for (int64_t s = 0; s < (keys ? base->x.k_len : base->x.q_len)[b] && attn_case_at(base, slot, b, s, at); s++)
+                for (at[1] = 0; at[1] < t->n[1]; at[1]++)
+                    for (at[3] = 0; at[3] < t->n[3]; at[3]++) {
+                        double *dense = &base->dense[slot][((b * t->n[1] + at[1]) * longest + s) * t->n[3] + at[3]];
+                        if (pass == 0)
+                            attn_tensor_set(t, at, adverse_value(x, slot, base->x.scale, s, at[3], *dense));
+                        else
+                            *dense = attn_tensor_get(t, at);
+                    }
+}
+
+/* ---- Cases ------------------------------------------------------------------------------------------------------- */
+
+static int64_t adverse_length(uint64_t *rng) {
+    static const int64_t edges[] = {64, 128, 192, 256, 384};
+    int64_t r = attn_int(rng, 0, 9);
+    if (r < 4) return edges[attn_int(rng, 0, 4)] + attn_int(rng, -1, 1);
+    return r < 5 ? attn_int(rng, 1, 9) : attn_int(rng, 1, 420);
+}
+
+/* What is compiled comes of all but the last four bits: cases in a row share it. */
+static adverse adverse_draw(uint64_t start) {
+    static const int64_t widths[] = {64, 128, 32, 96, 64, 128, 192, 256};
+    static const uint32_t some[] = {0, 0, ATTN_PADDING, ATTN_VARLEN, ATTN_PAGED | ATTN_PADDING, ATTN_DROPOUT,
+                                    ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING, ATTN_PADDING | ATTN_GQA};
+    uint64_t draw = start >> 4, *rng = &draw;
+    adverse x = {.start = start};
+    const char *theme = getenv("FXA_TEST_THEME"), *name = getenv("FXA_TEST_PROGRAM");
+    (void)attn_next(rng);
+    x.program = &adverse_programs[attn_int(rng, 0, ADVERSE_PROGRAMS - 1)];
+    for (int i = 0; name && i < ADVERSE_PROGRAMS; i++) {
+        const struct adverse_program *one = &adverse_programs[((start >> 4) + (uint64_t)i) % ADVERSE_PROGRAMS];
+        if (strncmp(one->name, name, strlen(name)) == 0) x.program = one;
+    }
+    x.decode = theme ? strcmp(theme, "decode") == 0 : attn_int(rng, 0, 3) == 0;
+    x.fixed = attn_int(rng, 0, 3) == 0;
+    x.f16 = attn_int(rng, 0, 2) == 0;
+    x.scalars = attn_int(rng, 0, 7) == 0;
+    x.features = some[attn_int(rng, 0, 7)] | (attn_int(rng, 0, 2) ? 0 : ATTN_SINK) | (attn_int(rng, 0, 2) ? 0 : ATTN_GQA);
+    x.features |= attn_int(rng, 0, 3) ? 0 : ATTN_DLSE;
+    if (x.decode) x.features &= ~(uint32_t)ATTN_DROPOUT;
+    attn_shape *s = &x.s;
+    s->d = s->dv = widths[attn_int(rng, 0, x.decode ? 5 : 7)];
+    if (!x.decode && attn_int(rng, 0, 3) == 0) s->dv = widths[attn_int(rng, 0, 7)];
+    if (attn_int(rng, 0, 3) == 0) s->d -= 8 * attn_int(rng, 0, 3), s->dv = x.decode ? s->d : s->dv - 8 * attn_int(rng, 0, 3);
+    int64_t most = (int64_t[]){8, 16, 128}[attn_int(rng, 0, 2)], least = most == 8 ? 1 : most == 16 ? 9 : 17;
+    s->page_size = (int64_t[]){8, 16, 32, 64, 128, 256, 24}[attn_int(rng, 0, 6)];
+    draw ^= start * 0xD1342543DE82EF95u;
+    x.scores = (int)attn_int(rng, 0, SCORES_KINDS - 1);
+    x.values = attn_int(rng, 0, 1) ? V_PLAIN : (int)attn_int(rng, 0, V_KINDS - 1);
+    x.by = (double[]){4, 6, 9, 11, 30, 45, 80, 200, 2000}[attn_int(rng, 0, 8)];
+    s->b = attn_int(rng, 1, 3), s->hkv = attn_int(rng, 1, 2);
+    s->hq = s->hkv * (x.features & ATTN_GQA ? attn_int(rng, 1, 5) : 1);
+    s->sq = adverse_length(rng), s->sk = adverse_length(rng);
+    while (s->b * s->hq * s->sq * s->sk > 60000 && !x.decode) {
+        if (s->b > 1) s->b--;
+        else if (s->hkv > 1) s->hkv--, s->hq = s->hkv;
+        else if (s->hq > 2) s->hq = 2;
+        else break;
+    }
+    if (x.decode) {
+        int64_t rows = attn_int(rng, least, most), ratio = attn_int(rng, 1, rows < 8 ? rows : 8);
+        if (rows / ratio * ratio < least) ratio = 1;
+        s->hq = s->hkv * ratio, s->sq = rows / ratio;
+        s->sk = attn_int(rng, 0, 2) ? attn_int(rng, 256, 900) : attn_int(rng, 2000, 4500);
+        while (s->b * s->hq * s->sq * s->sk > 80000 && s->b * s->hkv > 1)
+            if (s->b > 1) s->b--;
+            else s->hkv = 1, s->hq = ratio;
+        if (s->hq != s->hkv) x.features |= ATTN_GQA;
+    }
+    s->n_pages = attn_int(rng, 1, s->b * (s->sk / s->page_size + 1) + 2);
+    s->window = 40;
+    if (x.scores == SCORES_FALL) x.by /= 128;
+    return x;
+}
+
+/* Where scores are so large that the bounds say nothing: O and LSE within what rounding of weights comes to. */
+static bool adverse_is_near(conf_case *c, const adverse *x) {
+    static const fxa_slot slots[] = {FXA_SLOT_O, FXA_SLOT_LSE};
+    for (int i = 0; i < 2; i++) {
+        conf_buffer *t = &c->slot[slots[i]];
+        int64_t at[FXA_MAX_RANK] = {0}, n = 0;
+        do {
+            int64_t place = conf_place(t, at);
+            double got = fxa__load_f64(t->memory, t->dtype, place), want = fxa__load_f64(t->want_memory, t->want_dtype, place);
+            double size = i == 0 ? (x->values == V_LARGE || x->values == V_EQUAL ? (x->f16 ? 60000 : 1e38) : 2) : fabs(want);
+            double allowed = size * (i == 0 ? 0.02 : 1e-5) + (i == 0 ? 1e-3 : 1e-2);
+            if (got == want || (got != got && want != want) || fabs(got - want) <= allowed) continue;
+            snprintf(c->why, sizeof c->why, "unsure, but %s[%d,%d,%d,%d] is %.9g, not %.9g", t->name, (int)at[0], (int)at[1],
+                     (int)at[2], (int)at[3], got, want);
+            return false;
+        } while (conf_next(t, at) && ++n);
+    }
+    return true;
+}
+
+static bool adverse_one(fxa_context *ctx, conf_frame *f, uint64_t start) {
+    static conf_case c;
+    char what[400];
+    adverse x = adverse_draw(start);
+    uint64_t rng = start ^ 0x9E3779B97F4A7C15u;
+    fxa_program *program = NULL;
+    fxa_error err;
+    setenv("FXA_TEST_DTYPE", x.f16 ? "f16" : "bf16", 1);
+    char text[300];
+    static const double caps[] = {15, 30, 5, -15, 0.5, 1e4, 1e30, 50};
+    snprintf(text, sizeof text, "%s", x.program->text);
+    if (x.f16 && strstr(text, "bf16")) memcpy(strstr(text, "bf16"), " f16", 4);
+    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
+    if (!program) return false;
+    bool ok = conf_draw(&c, ctx, frame_features(x.features), &x.s, program, x.program->name, NULL, &f->all, &rng);
+    if (!ok) return false;
+    if (x.features & ATTN_DROPOUT) c.base.x.dropout_p = c.base.data.problem.dropout_p;
+    if (strcmp(x.program->name, "dense") == 0)
+        conf_resize(&c, 0, (int64_t[]){x.s.b, x.s.hq, x.s.sq, (x.s.sk + 7) / 8 * 8}, &rng);
+    c.base.x.scale = attn_int(&rng, 0, 7) ? 0.125 : attn_int(&rng, 0, 2) ? -0.25 : 0;
+    bool zero = c.base.x.scale == 0;
+    double scale = c.base.x.scale;
+    if (zero) c.base.x.scale = 1; /* of what K is made for */
+    adverse_fill(&c, &x, FXA_SLOT_Q), adverse_fill(&c, &x, FXA_SLOT_K), adverse_fill(&c, &x, FXA_SLOT_V);
+    c.base.x.scale = scale;
+    for (size_t i = 0; i < c.n_params; i++) c.params[i] = strcmp(x.program->name, "cap") == 0 ? caps[attn_int(&rng, 0, 7)] : 0.05;
+    c.base.data.problem.alignment = 16;
+    c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+    if (x.scalars && !(x.features & ATTN_DROPOUT)) c.base.data.problem.flags |= FXA_SCALARS_IN_MEMORY;
+    if (x.fixed) c.base.data.backward_flags |= FXA_DETERMINISTIC;
+    f->forward_alone = x.values == V_POISONED || x.values == V_LARGE || x.values == V_EQUAL || x.scores == SCORES_HUGE;
+    ok = frame_passes(f, &c);
+    if (ok && f->state[0] == FRAME_UNSURE && !(c.base.data.problem.flags & FXA_ACC_OUT)) {
+        ok = conf_check_forward(&c, f->engine); /* again: backward has left other things */
+        conf_fill_outputs(&c, FXA_FORWARD);
+        ok = ok && conf_reference(&c, FXA_FORWARD) && conf_run(&c, f->engine, FXA_FORWARD) && adverse_is_near(&c, &x);
+    }
+    printf("case 0x%" PRIx64 " %s/%s %s, scores %s %g, V %s, %s %d/%d %s\n", start, f->state[0] == FRAME_UNSURE ? "unsure" : "",
+           x.decode ? "decode" : "", x.program->name, adverse_scores[x.scores], x.by, adverse_values[x.values],
+           x.f16 ? "f16" : "bf16", (int)f->state[0], (int)f->state[1], f->detail[0]);
+    (void)fflush(stdout);
+    if (!ok) {
+        conf_describe(&c, what, sizeof what);
+        T_FAIL("FXA_TEST_CASE=0x%" PRIx64 " %s: %s scale %g\n    scores %s by %g, V %s, page %d\n    %s\n    %s | %s\n", start,
+               f->state[1] == FRAME_NOT_RUN ? "forward" : "backward", what, scale, adverse_scores[x.scores], x.by,
+               adverse_values[x.values], (int)x.s.page_size, c.why, f->detail[0], f->detail[1]);
+    }
+    conf_free(&c);
+    return ok;
+}
+
+TEST(numbers) {
+    const char *engine = getenv("FXA_TEST_ENGINE"), *cases = getenv("FXA_TEST_CASES");
+    conf_frame f = {.engine = engine ? engine : "cuda", .seconds = ADVERSE_SECONDS};
+    const char *missing = engine ? NULL : frame_missing(FXA_F32);
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    int from = 0, n = ADVERSE_CASES, wrong = 0;
+    if (missing) T_SKIP(missing);
+    if (cases) sscanf(cases, "%d,%d", &from, &n);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    if (frame_is_set("FXA_TEST_CASE")) n = 1;
+    for (int i = 0; i < n && wrong < 4; i++) wrong += !adverse_one(ctx, &f, frame_start(t_seed() << 20 | (uint64_t)(from + i)));
+    frame_print(&f);
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Rows that are given as empty --------------------------------------------------------------------------------- */
+
+/* Where LSE is -inf the row has no gradient, whatever its scores are. */
+static bool adverse_emptied(fxa_context *ctx, conf_frame *f, const char *text, uint32_t features, int i) {
+    static conf_case c;
+    uint64_t rng = 77 + (uint64_t)i;
+    attn_shape s = {.b = 2, .hq = 2, .hkv = 2, .sq = 70, .sk = 90, .d = i == 2 ? 192 : 64, .dv = 64, .window = 40};
+    fxa_program *program = NULL;
+    fxa_error err;
+    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
+    if (!program || !conf_draw(&c, ctx, features, &s, program, "emptied", NULL, &f->all, &rng)) return false;
+    c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+    if (i == 1) c.base.data.backward_flags |= FXA_DETERMINISTIC;
+    bool ok = frame_pass(f, &c, FXA_FORWARD);
+    conf_buffer *t = &c.slot[FXA_SLOT_LSE];
+    int64_t at[FXA_MAX_RANK] = {0};
+    do {
+        if (at[2] % 5 == 2) fxa__store_f64(t->memory, t->dtype, conf_place(t, at), -INFINITY);
+    } while (conf_next(t, at));
+    ok = ok && frame_pass(f, &c, FXA_BACKWARD);
+    if (!ok) T_FAIL("%s: %s\n    %s\n", text, c.why, f->detail[1]);
+    conf_free(&c);
+    return ok;
+}
+
+TEST(rows_that_are_given_as_empty) {
+    const char *engine = getenv("FXA_TEST_ENGINE");
+    conf_frame f = {.engine = engine ? engine : "cuda", .seconds = ADVERSE_SECONDS};
+    const char *missing = engine ? NULL : frame_missing(FXA_F32);
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    if (missing) T_SKIP(missing);
+    setenv("FXA_TEST_DTYPE", "bf16", 0);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int i = 0; i < 3; i++)
+        if (!adverse_emptied(ctx, &f, i == 1 ? "mask = k <= q + 9" : "", i == 0 ? ATTN_SINK | ATTN_DLSE : 0, i)) break;
+    frame_print(&f);
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN

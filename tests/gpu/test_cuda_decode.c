@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Decoding by the cuda engine, beyond single problems: an entry has the same bits in any batch, a workspace serves
+ * problems of all kinds in turn whatever it holds, and CTAs have as many shares as they may, some of which are computed
+ * again because V is not finite where weights are 0. On a GPU or on the model (tests/model).
+ */
+#define DEVICE_CUDA 1 /* of the engines that device_rig.h may be for */
+#include "gpu/device_driver.h"
+#include "gpu/device_rig.h"
+
+#include <math.h>
+
+enum { DECODE_MOST = 8 };
+
+typedef struct decode_problem {
+    int64_t b, hq, hkv, sq, sk, d;
+    const char *text;
+    bool lengths, backward;
+} decode_problem;
+
+/* Lengths of keys: none, one, a tile and its neighbours, all. */
+static int32_t decode_length(const decode_problem *p, int64_t b) {
+    const int64_t some[] = {p->sk, 0, 128, 1, p->sk - 1, 129, 127, p->sk / 2};
+    return (int32_t)some[b % 8];
+}
+
+static bool decode_make(attn_data *x, fxa_context *ctx, const decode_problem *p, int32_t *lengths) {
+    attn_spec s = {.dtype = FXA_BF16, .flags = FXA_WANT_LSE, .b = p->b, .hq = p->hq, .hkv = p->hkv, .sq = p->sq};
+    s.sk = p->sk, s.d = p->d, s.text = p->text;
+    if (!device_data_make(x, ctx, &s)) return false;
+    if (!p->lengths) return true;
+    for (int64_t b = 0; b < p->b; b++) lengths[b] = decode_length(p, b);
+    x->problem.flags |= FXA_PADDING;
+    x->ints[FXA_SLOT_LEN_K] = lengths;
+    return true;
+}
+
+/* ---- Batches ----------------------------------------------------------------------------------------------------- */
+
+static size_t decode_entry_bytes(const attn_tensor *t) { return t->bytes / 1 && t->n[0] ? (size_t)t->stride[0] * fxa_dtype_size(t->dtype) : 0; }
+
+/* One entry of the data by itself. */
+static fxa_status decode_alone(attn_data *x, fxa_context *ctx, int64_t b, fxa_pass pass, fxa_error *err) {
+    attn_call call;
+    device_call_make(x, pass, &call);
+    call.p.b = 1;
+    for (int i = 0; i < ATTN_SLOTS; i++)
+        if (call.args.slot[i]) call.args.slot[i] = (char *)call.args.slot[i] + (size_t)b * decode_entry_bytes(&x->t[i]);
+    if (call.args.slot[FXA_SLOT_LEN_K]) call.args.slot[FXA_SLOT_LEN_K] = (int32_t *)call.args.slot[FXA_SLOT_LEN_K] + b;
+    return fxa_attention(ctx, &call.p, &call.args, err);
+}
+
+static void decode_batch(fxa_context *ctx, const decode_problem *p) {
+    int32_t lengths[64];
+    attn_kept want = {{NULL}};
+    attn_data x;
+    fxa_error err;
+    T_REQUIRE(decode_make(&x, ctx, p, lengths));
+    T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
+    attn_keep(&x, FXA_FORWARD, &want);
+    for (int64_t b = 0; b < p->b && err.status == FXA_OK; b++) T_OK(decode_alone(&x, ctx, b, FXA_FORWARD, &err));
+    const char *other = attn_other_bits(&x, FXA_FORWARD, &want);
+    if (other)
+        T_FAIL("%s of b=%d hq=%d hkv=%d sq=%d sk=%d d=%d has other bits in a batch\n", other, (int)p->b, (int)p->hq,
+               (int)p->hkv, (int)p->sq, (int)p->sk, (int)p->d);
+    attn_drop(&want);
+    attn_data_free(&x);
+}
+
+static const char decode_causal[] = "mask = k <= q + 300", decode_cap[] = "score = 20 * tanh(score / 20)";
+
+TEST(entries_have_their_bits_in_any_batch) {
+    NEEDS_DEVICE;
+    static const decode_problem problems[] = {
+        {3, 4, 4, 1, 2500, 64, "", false, false},      {4, 8, 2, 1, 700, 64, "", true, false},
+        {3, 8, 1, 2, 2300, 64, decode_causal, true, false}, {2, 4, 1, 20, 4200, 64, decode_causal, false, false},
+        {3, 2, 2, 130, 200, 64, decode_causal, true, false}, {5, 4, 4, 3, 2300, 32, decode_cap, true, false},
+    };
+    fxa_context *ctx = device_context();
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) decode_batch(ctx, &problems[i]);
+    fxa_context_destroy(ctx);
+}
+
+/* ---- One workspace ----------------------------------------------------------------------------------------------- */
+
+/* The call with its tensors on the device and a workspace of the test's. */
+static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pass, int64_t b, uintptr_t workspace, size_t most) {
+    attn_call call;
+    fxa_plan *plan = NULL;
+    fxa_error err;
+    uintptr_t at[FXA_SLOT_COUNT] = {0};
+    size_t bytes[FXA_SLOT_COUNT] = {0};
+    const attn_tensor *t;
+    device_call_make(x, pass, &call);
+    T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
+    T_REQUIRE(plan && fxa_plan_workspace(plan) <= most);
+    for (int i = 0; i < FXA_SLOT_COUNT; i++) {
+        if (!call.args.slot[i]) continue;
+        bytes[i] = i < ATTN_SLOTS ? (size_t)attn_tensor_places(&x->t[i]) * fxa_dtype_size(x->t[i].dtype) : 4 * (size_t)b;
+        T_INT(d->more.alloc(&at[i], bytes[i], NULL), 0);
+        T_INT(d->gpu.driver.copy_to(at[i], call.args.slot[i], bytes[i], NULL), 0);
+        call.args.slot[i] = (void *)at[i];
+    }
+    call.args.workspace = (void *)workspace, call.args.workspace_size = fxa_plan_workspace(plan);
+    if (!call.args.workspace_size) call.args.workspace = NULL;
+    T_OK(fxa_plan_run(plan, &call.args, &err));
+    for (int i = 0; (t = attn_output(x, pass, i)); i++)
+        T_INT(d->gpu.driver.copy_from(t->origin, at[t - x->t], bytes[t - x->t], NULL), 0);
+    T_INT(d->gpu.driver.stream_wait(NULL), 0);
+    for (int i = 0; i < FXA_SLOT_COUNT; i++)
+        if (at[i]) T_INT(d->more.give(at[i], NULL), 0);
+    fxa_plan_destroy(plan);
+}
+
+TEST(problems_of_all_kinds_in_one_workspace) {
+    NEEDS_DEVICE;
+    static const decode_problem problems[DECODE_MOST] = {
+        {2, 2, 1, 1, 4500, 64, "", true, false},       {1, 8, 1, 1, 9000, 64, "", false, false},
+        {1, 2, 2, 130, 200, 64, decode_causal, true, true}, {2, 4, 1, 20, 4200, 64, decode_causal, true, false},
+        {1, 1, 1, 3, 2100, 32, decode_cap, false, false}, {2, 2, 1, 1, 4499, 64, "", true, false},
+        {1, 2, 1, 140, 300, 64, "", false, true},      {2, 8, 2, 1, 2200, 64, decode_causal, true, false},
+    };
+    enum { ROOM = 8 << 20 };
+    static int32_t lengths[DECODE_MOST][8];
+    fxa_context *ctx = device_context();
+    attn_data x[DECODE_MOST];
+    attn_kept want[DECODE_MOST][2] = {{{{NULL}}}};
+    device d;
+    uintptr_t workspace = 0;
+    fxa_error err;
+    T_REQUIRE(device_open(&d));
+    T_INT(d.more.alloc(&workspace, ROOM, NULL), 0);
+    T_INT(d.gpu.driver.fill(workspace, 0xffffffffu, ROOM / 4, NULL), 0);
+    for (int i = 0; i < DECODE_MOST; i++) {
+        T_REQUIRE(decode_make(&x[i], ctx, &problems[i], lengths[i]));
+        T_OK(device_data_run(&x[i], ctx, FXA_FORWARD, &err));
+        if (problems[i].backward) T_OK(device_data_run(&x[i], ctx, FXA_BACKWARD, &err));
+        if (problems[i].backward) attn_keep(&x[i], FXA_BACKWARD, &want[i][1]);
+        if (!problems[i].backward) attn_keep(&x[i], FXA_FORWARD, &want[i][0]);
+    }
+    for (int run = 0; run < 3 * DECODE_MOST; run++) {
+        int i = run * 5 % DECODE_MOST;
+        fxa_pass pass = problems[i].backward ? FXA_BACKWARD : FXA_FORWARD;
+        decode_run_at(&d, &x[i], ctx, pass, problems[i].b, workspace, ROOM);
+        const char *other = attn_other_bits(&x[i], pass, &want[i][pass]);
+        if (other) T_FAIL("run %d, problem %d: %s has other bits\n", run, i, other);
+    }
+    for (int i = 0; i < DECODE_MOST; i++)
+        attn_drop(&want[i][0]), attn_drop(&want[i][1]), attn_data_free(&x[i]);
+    T_INT(d.more.give(workspace, NULL), 0);
+    device_close(&d);
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Many shares ------------------------------------------------------------------------------------------------- */
+
+/* V of some entries is not finite where the mask is false: what an entry gets is what it gets of 0 there. */
+static void decode_poison(attn_data *x, const decode_problem *p, bool poison) {
+    static const double odd[] = {INFINITY, -INFINITY, NAN};
+    attn_tensor *t = &x->t[FXA_SLOT_V];
+    int64_t at[4];
+    for (at[0] = 0; at[0] < p->b; at[0]++)
+        for (at[1] = 0; at[1] < p->hkv; at[1]++)
+            for (at[2] = 3; at[2] < p->sk && (at[0] * p->hkv + at[1]) % 37 == 5; at[2] += 50)
+                for (at[3] = 0; at[3] < p->d; at[3]++)
+                    attn_tensor_set(t, at, poison ? odd[(at[2] / 50 + at[3]) % 3] : 0);
+}
+
+static void decode_many(const decode_problem *p) {
+    fxa_context *ctx = device_context();
+    attn_kept want = {{NULL}};
+    attn_data x;
+    fxa_error err;
+    T_REQUIRE(decode_make(&x, ctx, p, NULL));
+    decode_poison(&x, p, false);
+    T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
+    attn_keep(&x, FXA_FORWARD, &want);
+    decode_poison(&x, p, true);
+    T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
+    const char *other = attn_other_bits(&x, FXA_FORWARD, &want);
+    if (other) T_FAIL("%s of b=%d hkv=%d has other bits where V is not finite\n", other, (int)p->b, (int)p->hkv);
+    attn_drop(&want);
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
+}
+
+TEST(shares_that_are_computed_again) {
+    NEEDS_DEVICE;
+    const char *many = getenv("FXA_TEST_MANY");
+    static const char text[] = "mask = k % 50 != 3";
+    decode_many(&(decode_problem){40, 4, 4, 1, 256, 32, text, false, false});
+    decode_many(&(decode_problem){3, 8, 4, 1, 4200, 64, text, false, false});
+    decode_many(&(decode_problem){2, 4, 2, 15, 2400, 64, text, false, false});
+    if (many) decode_many(&(decode_problem){atoi(many), 3, 3, 1, 256, 32, text, false, false});
+}
+
+T_MAIN
