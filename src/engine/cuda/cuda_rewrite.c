@@ -129,6 +129,11 @@ static void rewrite_node(rewrite *r, int32_t i) {
     cancelled = at < 0 || wins ? rewrite_cancels_at(r, n) : -1;
     r->factor[i] = r->base[i] = -1;
     r->wins[i] = false;
+    if (n->op == FXA_OP_GRAFT) { /* its value: slopes were taken before, and joint programs have none */
+        r->map[i] = r->map[n->arg[0]];
+        r->factor[i] = r->factor[n->arg[0]], r->base[i] = r->base[n->arg[0]], r->wins[i] = r->wins[n->arg[0]];
+        return;
+    }
     if (n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE) {
         r->base[i] = fxa_builder_input(r->b, FXA_INPUT_SCORE);
         r->factor[i] = r->scale;
