@@ -111,9 +111,9 @@ static int bits_check(rig *r, const bits_case *c, int number, const emit_object 
     for (int i = 0; i < BITS_ROUNDS && !t_failures; i++, compared++) {
         rig_fill(r, c->p);
         float raw = (float)t_real(&r->rng, -3, 3), value[2];
-        int at[6];
-        for (int k = 0; k < 4; k++) at[k] = (int)t_int(&r->rng, 0, BITS_SIDE - 1);
-        for (int k = 0; k < 2; k++) at[4 + k] = (int)t_int(&r->rng, 0, at[2 + k]);
+        int at[6], most = c->p->n_tensors == 0 || number == 0 ? 1 << 22 : BITS_SIDE - 1; /* positions of no tensor */
+        for (int k = 0; k < 4; k++) at[k] = (int)t_int(&r->rng, 0, k < 2 ? BITS_SIDE - 1 : most);
+        for (int k = 0; k < 2; k++) at[4 + k] = (int)t_int(&r->rng, 0, at[2 + k] < 127 ? at[2 + k] : 127);
         for (int pass = 0; pass < 2; pass++)
             value[pass] = bits_value(r, &c->cuda[pass], pair[pass], at, raw, i % 2 ? 0.3 : 0.0883883);
         bool nan = value[0] != value[0] && value[1] != value[1];
