@@ -60,13 +60,6 @@ static void bits_end(bits_case *c) {
     fxa_program_destroy(c->p);
 }
 
-static int bits_word(const fxa_program *p, int32_t node, const fxa__val *vals) {
-    int bits = node >= 0 ? vals[node].i : 0;
-    float x = node >= 0 && p->nodes[node].type == FXA_FLOAT ? (float)vals[node].f : 0;
-    if (node >= 0 && p->nodes[node].type == FXA_FLOAT) memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
 /* The new score of a pair in one of the passes. */
 static float bits_value(rig *r, const fxa__cuda_program *g, meant_pair call, const int at[6], float raw, double scale) {
     static struct FxaArgs a;
@@ -93,7 +86,7 @@ static float bits_value(rig *r, const fxa__cuda_program *g, meant_pair call, con
     for (int i = 0; i < 4; i++) env.coord[FXA_INPUT_B + i] = at[i];
     env.coord[FXA_INPUT_Q_LEN] = env.coord[FXA_INPUT_K_LEN] = env.coord[FXA_INPUT_HEADS] = BITS_SIDE;
     fxa__val *vals = rig_eval(p, &env);
-    int words[2] = {bits_word(p, g->q_word, vals), bits_word(p, g->k_word, vals)};
+    int words[2] = {meant_word(p, g->q_word, vals), meant_word(p, g->k_word, vals)};
     call(&a, at, given, words, out);
     free(vals);
     return out[0];
