@@ -18,6 +18,12 @@ static const char *const bits_listed[] = {
     "score = score * 0.3 * float(q) + score * 0.7 * float(k)",
     "param a : float\ntensor t : f32[1]\nscore = score + t[b] / (log(a * a + 1.0) + 3.0)",
     "score = graft(score, 2.0 * score)",
+    "score = 0.101 * erf(score * 0.103 + sin(score) * 0.107) + 0.111 * erf(score * 0.113 + sin(score) * 0"
+    ".117) + 0.121 * erf(score * 0.123 + sin(score) * 0.127) + 0.131 * erf(score * 0.133 + sin(score) * 0"
+    ".137) + 0.141 * erf(score * 0.143 + sin(score) * 0.147) + 0.151 * erf(score * 0.153 + sin(score) * 0"
+    ".157) + 0.161 * erf(score * 0.163 + sin(score) * 0.167) + 0.171 * erf(score * 0.173 + sin(score) * 0"
+    ".177) + 0.181 * erf(score * 0.183 + sin(score) * 0.187) + 0.191 * erf(score * 0.193 + sin(score) * 0"
+    ".197) + 0.777 * cos(score)",
 };
 enum { BITS_LISTED = sizeof bits_listed / sizeof *bits_listed };
 
