@@ -163,14 +163,11 @@ static fxa_status lift_make(fxa__host *host, const lift_work *w, int underscores
     return status;
 }
 
-fxa_status fxa__lower_lift(fxa__host *host, const fxa_program *p, fxa__lifted *out, fxa_error *err) {
-    return fxa__lower_lift_but(host, p, NULL, out, err);
-}
-
-fxa_status fxa__lower_lift_but(fxa__host *host, const fxa_program *p, const uint8_t *kept, fxa__lifted *out,
-                               fxa_error *err) {
+static fxa_status lift_program(fxa__host *host, const fxa_program *p, const uint8_t *kept, int32_t most,
+                               fxa__lifted *out, fxa_error *err) {
     size_t n = (size_t)p->n_nodes;
     lift_work w = {.p = p, .room = FXA_MAX_PARAMS - p->n_params};
+    if (w.room > most) w.room = most;
     fxa_value *given = fxa__alloc_array(host, n, sizeof *given), *map = fxa__alloc_array(host, n, sizeof *map);
     w.kept = fxa__alloc(host, n);
     w.done = fxa__alloc(host, n);
@@ -201,6 +198,19 @@ done:
     fxa__free(host, w.number, n * sizeof *w.number);
     fxa__free(host, w.stack, n * sizeof *w.stack);
     return status;
+}
+
+fxa_status fxa__lower_lift(fxa__host *host, const fxa_program *p, fxa__lifted *out, fxa_error *err) {
+    return lift_program(host, p, NULL, FXA_MAX_PARAMS, out, err);
+}
+
+fxa_status fxa__lower_lift_but(fxa__host *host, const fxa_program *p, const uint8_t *kept, fxa__lifted *out,
+                               fxa_error *err) {
+    return lift_program(host, p, kept, FXA_MAX_PARAMS, out, err);
+}
+
+fxa_status fxa__lower_lift_some(fxa__host *host, const fxa_program *p, int32_t most, fxa__lifted *out, fxa_error *err) {
+    return lift_program(host, p, NULL, most, out, err);
 }
 
 void fxa__lower_lift_params(const fxa__lifted *lifted, const double *given, double *values) {

@@ -26,6 +26,8 @@ fxa_status fxa__lower_lift(fxa__host *host, const fxa_program *p, fxa__lifted *o
 /* The same, where constants also stay whose byte in kept[n_nodes] is set. */
 fxa_status fxa__lower_lift_but(fxa__host *host, const fxa_program *p, const uint8_t *kept, fxa__lifted *out,
                                fxa_error *err);
+/* The same of `most` constants; those that the first outputs need come first. */
+fxa_status fxa__lower_lift_some(fxa__host *host, const fxa_program *p, int32_t most, fxa__lifted *out, fxa_error *err);
 /* All params of the lifted program: those given to p, and the hidden ones. values has room for FXA_MAX_PARAMS. */
 void fxa__lower_lift_params(const fxa__lifted *lifted, const double *given, double *values);
 

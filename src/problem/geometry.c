@@ -24,8 +24,7 @@ const fxa_operand *fxa__row_operand(const fxa_problem *p, fxa_slot slot, int64_t
     }
 }
 
-/* BOTTOM_RIGHT has no ready mask to align, so the rows themselves are. */
-static bool rows_are_aligned(const fxa_problem *p) {
+bool fxa__rows_are_aligned(const fxa_problem *p) {
     return (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
 }
 
@@ -51,7 +50,7 @@ void fxa__align_range(const fxa_problem *p, int64_t *lo, int64_t *hi) {
 void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi) {
     *lo = *hi = 0;
     if (p->flags & FXA_POSITIONS) *lo = INT32_MIN, *hi = INT32_MAX;
-    if (rows_are_aligned(p)) fxa__align_range(p, lo, hi);
+    if (fxa__rows_are_aligned(p)) fxa__align_range(p, lo, hi);
 }
 
 fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
@@ -76,7 +75,7 @@ fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
     seq.k_len_seen = (int32_t)(in->k_len ? in->k_len : seq.k_len);
     seq.heads_seen = (int32_t)(in->heads ? in->heads : in->hq);
     if (in->flags & FXA_POSITIONS) seq.q_shift = ((const int32_t *)bind->slot[FXA_SLOT_POS_Q])[b];
-    if (rows_are_aligned(in)) seq.q_shift = (int64_t)seq.k_len_seen - seq.q_len_seen;
+    if (fxa__rows_are_aligned(in)) seq.q_shift = (int64_t)seq.k_len_seen - seq.q_len_seen;
     return seq;
 }
 

@@ -23,6 +23,9 @@ void fxa__align_range(const fxa_problem *p, int64_t *lo, int64_t *hi);
 /* All that q_shift may be, before a run: 0..0 where nothing is added, all of 32 bits where only the run knows. */
 void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi);
 
+/* BOTTOM_RIGHT without a ready mask to align: the rows themselves are, to the last key. */
+bool fxa__rows_are_aligned(const fxa_problem *p);
+
 /* How the rows of a slot lie (Q K V O, gradients, LSE, row maximum), and how many features they have. */
 const fxa_operand *fxa__row_operand(const fxa_problem *p, fxa_slot slot, int64_t *d);
 

@@ -88,4 +88,12 @@ static void meant_text(const fxa__cuda_program *p, int number, fxa__writer *w) {
         fxa__write_format(w, "#undef PROG_%s\n", meant_switches[i]);
 }
 
+/* The word of a load in the rewritten program, 0 where there is none. */
+static int meant_word(const fxa_program *p, int32_t node, const fxa__val *vals) {
+    float x = node >= 0 && p->nodes[node].type == FXA_FLOAT ? (float)vals[node].f : 0;
+    int bits = node >= 0 ? vals[node].i : 0;
+    if (node >= 0 && p->nodes[node].type == FXA_FLOAT) memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 #endif

@@ -208,13 +208,6 @@ static void masks_check_tile(rig *r, const masks_case *c, const masks_run *run, 
     rig_show(c->p);
 }
 
-static int masks_word_of(const fxa_program *p, int32_t node, const fxa__val *vals) {
-    int bits = node >= 0 ? vals[node].i : 0;
-    float x = node >= 0 && p->nodes[node].type == FXA_FLOAT ? (float)vals[node].f : 0;
-    if (node >= 0 && p->nodes[node].type == FXA_FLOAT) memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
 static void masks_check_pair(rig *r, const masks_case *c, const masks_run *run, meant_pair call) {
     const fxa_program *p = c->cuda.program;
     int at[6] = {(int)t_int(&r->rng, 0, MASKS_B - 1), (int)t_int(&r->rng, 0, MASKS_H - 1),
@@ -228,7 +221,7 @@ static void masks_check_pair(rig *r, const masks_case *c, const masks_run *run, 
     own.params = params;
     fxa__val *x = rig_eval(c->p, &env), *y = rig_eval(p, &own);
     float given[2] = {0, 1}, out[3 + FXA__CUDA_SUMS];
-    int words[2] = {masks_word_of(p, c->cuda.q_word, y), masks_word_of(p, c->cuda.k_word, y)};
+    int words[2] = {meant_word(p, c->cuda.q_word, y), meant_word(p, c->cuda.k_word, y)};
     call(&run->a, at, given, words, out);
     int want = x[fxa__program_output(c->p, FXA__OUT_MASK)].i;
     if ((int)out[2] != want) {

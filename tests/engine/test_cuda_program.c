@@ -180,13 +180,6 @@ static void meant_bind(rig *r, const meant_case *c, double scale, meant_run *run
     meant_tables(r, c, run);
 }
 
-static int meant_word(const fxa_program *p, int32_t node, const fxa__val *vals) {
-    float x = node >= 0 && p->nodes[node].type == FXA_FLOAT ? (float)vals[node].f : 0;
-    int bits = node >= 0 ? vals[node].i : 0;
-    if (node >= 0 && p->nodes[node].type == FXA_FLOAT) memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
 /* Four times the running error: the rewritten program rounds in other places, some of them more often. */
 static int meant_close(const char *what, double got, double want, double error, const fxa_program *p) {
     if (!(error < INFINITY) || !(fabs(want) < 1e30)) return 0;

@@ -8,6 +8,7 @@
 #include "cuda.h"
 
 #include "../../lower/copy_outputs.h"
+#include "../../problem/geometry.h"
 #include "../../program/build.h"
 
 #include <stdio.h>
@@ -24,14 +25,10 @@ static bool coords_is_map(const fxa_index_map *m) {
     return m->kind != FXA_MAP_AFFINE || m->base != 0 || (m->step != 0 && m->step != 1) || m->dynamic;
 }
 
-static bool coords_is_aligned(const fxa_problem *p) {
-    return (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
-}
-
 static bool coords_is_moved(const fxa_problem *p) {
     bool maps =
         coords_is_map(&p->map_b) || coords_is_map(&p->map_h) || coords_is_map(&p->map_q) || coords_is_map(&p->map_k);
-    return maps || coords_is_aligned(p) || (p->flags & FXA_POSITIONS);
+    return maps || fxa__rows_are_aligned(p) || (p->flags & FXA_POSITIONS);
 }
 
 static bool coords_are_own(const fxa_problem *p) {
@@ -93,7 +90,7 @@ static fxa_value coords_of(coords *c, fxa_input input) {
         if (input != FXA_INPUT_Q) return x;
         if (p->flags & FXA_POSITIONS)
             x = coords_add(c, x, coords_load(c, FXA_SLOT_POS_Q, fxa_builder_input(c->b, FXA_INPUT_B)));
-        if (coords_is_aligned(p)) {
+        if (fxa__rows_are_aligned(p)) {
             fxa_value k_len = coords_length(c, FXA_INPUT_K_LEN, p->k_len);
             fxa_value q_len = coords_length(c, FXA_INPUT_Q_LEN, p->q_len);
             x = coords_add(c, x, fxa_builder_op2(c->b, FXA_OP_SUB, k_len, q_len));

@@ -7,6 +7,7 @@
 #include "cuda_run.h"
 
 #include "../../base/num.h"
+#include "../../problem/geometry.h"
 
 enum { MOVED_THREADS = 256, MOVED_BLOCKS = 1024, MOVED_Q = 2 };
 
@@ -14,10 +15,6 @@ enum { MOVED_THREADS = 256, MOVED_BLOCKS = 1024, MOVED_Q = 2 };
 int64_t fxa__cu_moved_size(const fxa_problem *p, int axis) {
     const int64_t sizes[FXA__CU_AXES] = {p->b, p->hq, p->b * p->sq, p->sk};
     return sizes[axis];
-}
-
-static bool moved_is_aligned(const fxa_problem *p) {
-    return (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
 }
 
 static struct FxaPlaces moved_places(const fxa__cu_call *c, int axis) {
@@ -36,7 +33,7 @@ static struct FxaPlaces moved_places(const fxa__cu_call *c, int axis) {
     if (m->dynamic) x.dynamic = c->bind->slot[FXA_SLOT_DYN_B + axis];
     if (axis != MOVED_Q) return x;
     if (p->flags & FXA_POSITIONS) x.shift = c->bind->slot[FXA_SLOT_POS_Q];
-    x.aligned = moved_is_aligned(p);
+    x.aligned = fxa__rows_are_aligned(p);
     x.q_len = p->q_len;
     x.k_len = p->k_len;
     return x;

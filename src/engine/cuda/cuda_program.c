@@ -248,23 +248,45 @@ static bool choose_is_filled(const cuda_work *w, int32_t node) {
            fxa__cuda_can_fill(w->c->program, node);
 }
 
-/* Floats of params alone that something else reads, the unit and near(). Not where the device alone has the params. */
+static bool choose_is_forward(const cuda_work *w, int32_t node) { return w->need[node] & (CUDA_VALUE | CUDA_MASK); }
+
+/* What the nodes of value and mask read, or all others. */
+static void choose_read(cuda_work *w, bool forward) {
+    fxa__cuda_program *c = w->c;
+    const fxa_program *p = c->program;
+    for (int32_t i = 0; i < p->n_nodes && c->n_run < FXA__CUDA_RUNS; i++) {
+        if (choose_is_run(w, i) || (forward && !choose_is_forward(w, i))) continue;
+        for (int k = 0; k < p->nodes[i].n_args && c->n_run < FXA__CUDA_RUNS; k++) {
+            int32_t x = p->nodes[i].arg[k];
+            if (w->given[x] != CUDA_NOT_GIVEN || !choose_is_filled(w, x)) continue;
+            w->given[x] = c->run_at + c->n_run;
+            c->run[c->n_run++] = x;
+        }
+    }
+}
+
+/* Value and mask compute the rest of it of each other: as the forward does, where nothing else reads it. */
+static void choose_keep(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        if (!choose_is_run(w, i) || !choose_is_forward(w, i) || w->given[i] >= 0) continue;
+        for (int k = 0; k < p->nodes[i].n_args; k++)
+            if (w->given[p->nodes[i].arg[k]] < 0) w->given[p->nodes[i].arg[k]] = CUDA_NEVER_GIVEN;
+    }
+}
+
+/* Floats of params alone that something else reads, the unit and near(). Not where the device alone has the params. The
+ * backward fills of value and mask what the forward does: else their bits would be others. */
 static void choose_runs(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
     c->unit_at = c->near_at = c->near = c->bend = -1;
     for (int32_t i = 0; i < p->n_params; i++) c->run_at += p->params[i].type == FXA_FLOAT;
-    for (int32_t i = 0; i < p->n_nodes; i++) w->given[i] = -1;
+    for (int32_t i = 0; i < p->n_nodes; i++) w->given[i] = CUDA_NOT_GIVEN;
     if (w->scalars) return;
-    for (int32_t i = 0; i < p->n_nodes; i++) {
-        if (choose_is_run(w, i)) continue;
-        for (int k = 0; k < p->nodes[i].n_args; k++) {
-            int32_t x = p->nodes[i].arg[k];
-            if (!choose_is_filled(w, x) || w->given[x] >= 0 || c->n_run == FXA__CUDA_RUNS) continue;
-            w->given[x] = c->run_at + c->n_run;
-            c->run[c->n_run++] = x;
-        }
-    }
+    choose_read(w, true);
+    choose_keep(w);
+    choose_read(w, false);
     int32_t next = c->run_at + c->n_run;
     if (c->factor >= 0 && fxa__cuda_can_fill(p, c->factor)) c->unit_at = next++;
     if (c->has_value && !c->has_own) c->bend = fxa__cuda_bend(w, &c->near);

@@ -129,6 +129,11 @@ static void rewrite_node(rewrite *r, int32_t i) {
     cancelled = at < 0 || wins ? rewrite_cancels_at(r, n) : -1;
     r->factor[i] = r->base[i] = -1;
     r->wins[i] = false;
+    if (n->op == FXA_OP_GRAFT) { /* its value: slopes were taken before, and joint programs have none */
+        r->map[i] = r->map[n->arg[0]];
+        r->factor[i] = r->factor[n->arg[0]], r->base[i] = r->base[n->arg[0]], r->wins[i] = r->wins[n->arg[0]];
+        return;
+    }
     if (n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE) {
         r->base[i] = fxa_builder_input(r->b, FXA_INPUT_SCORE);
         r->factor[i] = r->scale;
@@ -242,20 +247,15 @@ static int32_t rewrite_count(const fxa_program *p, uint8_t type) {
     return n;
 }
 
-/* Numbers as params while kernels have room for them beside the scale; else they stay in the text. */
+/* Numbers as params while kernels have room for them beside the scale; the rest stays in the text. Those of the score
+ * come first, so that both passes have the same ones there, and sums in the same order. */
 static fxa_status rewrite_lift(fxa__host *host, fxa_program *p, fxa__lifted *out, fxa_error *err) {
     int32_t floats = rewrite_count(p, FXA_FLOAT), ints = rewrite_count(p, FXA_INT);
     if (floats >= FXA_CUDA_SCALARS || ints > FXA_CUDA_SCALARS)
         return fxa__fail(err, FXA_E_UNSUPPORTED,
                          "the program has %d float and %d int params; CUDA kernels take %d and %d", (int)floats,
                          (int)ints, FXA_CUDA_SCALARS - 1, FXA_CUDA_SCALARS);
-    FXA_TRY(fxa__lower_lift(host, p, out, err));
-    if (rewrite_count(out->program, FXA_FLOAT) < FXA_CUDA_SCALARS) return FXA_OK;
-    fxa_program_destroy(out->program);
-    fxa_program_retain(p);
-    *out = (fxa__lifted){.program = p};
-    for (int32_t i = 0; i < p->n_params; i++) out->from[i] = i;
-    return FXA_OK;
+    return fxa__lower_lift_some(host, p, FXA_CUDA_SCALARS - 1 - floats, out, err);
 }
 
 fxa_status fxa__cuda_rewrite(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out, fxa_error *err) {

@@ -43,9 +43,11 @@ typedef struct cuda_work {
     bool scalars;            /* as the caller says */
     int32_t rounded;         /* a float that the forward has rounded, as a number on a diagonal: it is not fused; -1 */
     struct cuda_tile *tiles; /* by node */
-    int32_t *given;          /* by node: the place in f[] that the host fills with it; -1 */
+    int32_t *given;          /* by node: the place in f[] that the host fills with it, or: */
     cuda_names names;
 } cuda_work;
+
+enum { CUDA_NOT_GIVEN = -1, CUDA_NEVER_GIVEN = -2 };
 
 /* ---- cuda_tile.c ------------------------------------------------------------------------------------------------- */
 
