@@ -54,8 +54,9 @@ enum { ADVERSE_PROGRAMS = sizeof adverse_programs / sizeof *adverse_programs };
 enum { SCORES_PLAIN, SCORES_SMALL, SCORES_STEPS, SCORES_RISE, SCORES_SINGLE, SCORES_FALL, SCORES_HUGE, SCORES_MIXED,
        SCORES_KINDS };
 static const char *const adverse_scores[] = {"plain", "small", "steps", "rise", "single", "fall", "huge", "mixed"};
-enum { V_PLAIN, V_LARGE, V_EQUAL, V_POISONED, V_TINY, V_KINDS };
-static const char *const adverse_values[] = {"plain", "large", "equal", "poisoned", "tiny"};
+/* Not finite at some keys: whose score is far below all others, or falls behind that of a later key. */
+enum { V_PLAIN, V_LARGE, V_EQUAL, V_TINY, V_POISONED, V_OVERCOME, V_KINDS };
+static const char *const adverse_values[] = {"plain", "large", "equal", "tiny", "poisoned", "overcome"};
 
 typedef struct adverse {
     uint64_t start;
@@ -90,19 +91,22 @@ static double adverse_v(const adverse *x, int64_t k, int64_t d, double v) {
     case V_LARGE: return v < 0 ? -most : most;
     case V_EQUAL: return most;
     case V_TINY: return v * (x->f16 ? 0x1p-20 : 0x1p-100);
-    case V_POISONED: return k % 97 != 50 || d % 5 == 4 ? v : odd[d % 5 < 3 ? d % 5 : k % 3];
+    case V_POISONED:
+    case V_OVERCOME: return k % 97 != 50 || d % 5 == 4 ? v : odd[d % 5 < 3 ? d % 5 : k % 3];
     default: return v;
     }
 }
 
 static double adverse_value(const adverse *x, fxa_slot slot, double scale, int64_t s, int64_t d, double old) {
     if (slot == FXA_SLOT_V) return adverse_v(x, s, d, old);
-    if (x->scores == SCORES_PLAIN && x->values != V_POISONED) return old;
-    if (x->scores == SCORES_SMALL && x->values != V_POISONED) return old * 0.02;
+    if (x->scores == SCORES_PLAIN && x->values < V_POISONED) return old;
+    if (x->scores == SCORES_SMALL && x->values < V_POISONED) return old * 0.02;
     if (slot == FXA_SLOT_Q) return d == 0 ? adverse_gain(s) : 0;
     if (d > 0) return old;
     /* keys whose V is not finite have a weight that is not there, or not small */
-    double score = x->values == V_POISONED ? (s % 97 == 50 ? -8000 : (double)(s % 7) * 0.125) : adverse_score(x, s);
+    double score = x->values == V_POISONED  ? (s % 97 == 50 ? -8000 : (double)(s % 7) * 0.125)
+                   : x->values == V_OVERCOME ? (s % 256 == 200 ? 8000 : 0)
+                                             : adverse_score(x, s);
     return x->f16 ? fmin(fmax(score / scale, -60000), 60000) : score / scale;
 }
 
@@ -123,6 +127,17 @@ static void adverse_fill(conf_case *c, const adverse *x, fxa_slot slot) {
                         else
                             *dense = attn_tensor_get(t, at);
                     }
+}
+
+/* Sinks that rows see nothing of, that are all they see, that make them NaN. */
+static void adverse_sinks(conf_case *c, uint64_t *rng) {
+    static const double some[] = {-INFINITY, 1e4, -1e4, 60, -60, 0, 1, INFINITY, NAN};
+    attn_tensor *t = &c->base.data.t[FXA_SLOT_SINK];
+    bool odd = attn_int(rng, 0, 3) == 0;
+    for (int64_t at[4] = {0}; at[1] < t->n[1] && attn_int(rng, 0, 1); at[1]++) {
+        attn_tensor_set(t, at, some[attn_int(rng, 0, odd ? 8 : 6)]);
+        c->base.dense[FXA_SLOT_SINK][at[1]] = attn_tensor_get(t, at);
+    }
 }
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
@@ -175,7 +190,7 @@ static adverse adverse_draw(uint64_t start) {
         else break;
     }
     if (x.decode) {
-        int64_t rows = attn_int(rng, least, most), ratio = attn_int(rng, 1, rows < 8 ? rows : 8);
+        int64_t rows = attn_int(rng, least, most), ratio = attn_int(rng, 1, rows < 8 || attn_int(rng, 0, 2) == 0 ? rows : 8);
         if (rows / ratio * ratio < least) ratio = 1;
         s->hq = s->hkv * ratio, s->sq = rows / ratio;
         s->sk = attn_int(rng, 0, 2) ? attn_int(rng, 256, 900) : attn_int(rng, 2000, 4500);
@@ -210,11 +225,11 @@ static bool adverse_is_near(conf_case *c, const adverse *x) {
     return true;
 }
 
-static bool adverse_one(fxa_context *ctx, conf_frame *f, uint64_t start) {
+/* scale NaN: it is drawn. */
+static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale) {
     static conf_case c;
     char what[400];
-    adverse x = adverse_draw(start);
-    uint64_t rng = start ^ 0x9E3779B97F4A7C15u;
+    uint64_t start = x.start, rng = start ^ 0x9E3779B97F4A7C15u;
     fxa_program *program = NULL;
     fxa_error err;
     setenv("FXA_TEST_DTYPE", x.f16 ? "f16" : "bf16", 1);
@@ -224,23 +239,28 @@ static bool adverse_one(fxa_context *ctx, conf_frame *f, uint64_t start) {
     if (x.f16 && strstr(text, "bf16")) memcpy(strstr(text, "bf16"), " f16", 4);
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
     if (!program) return false;
-    bool ok = conf_draw(&c, ctx, frame_features(x.features), &x.s, program, x.program->name, NULL, &f->all, &rng);
+    bool ok, types = x.features & ATTN_DTYPES; /* then O is of f32 */
+    for (;; conf_free(&c)) {
+        fxa_program_retain(program);
+        ok = conf_draw(&c, ctx, frame_features(x.features), &x.s, program, x.program->name, NULL, &f->all, &rng);
+        if (!ok || !types || c.slot[FXA_SLOT_O].dtype == FXA_F32) break;
+    }
+    fxa_program_destroy(program);
     if (!ok) return false;
     if (x.features & ATTN_DROPOUT) c.base.x.dropout_p = c.base.data.problem.dropout_p;
     if (strcmp(x.program->name, "dense") == 0)
         conf_resize(&c, 0, (int64_t[]){x.s.b, x.s.hq, x.s.sq, (x.s.sk + 7) / 8 * 8}, &rng);
-    c.base.x.scale = attn_int(&rng, 0, 7) ? 0.125 : attn_int(&rng, 0, 2) ? -0.25 : 0;
-    bool zero = c.base.x.scale == 0;
-    double scale = c.base.x.scale;
-    if (zero) c.base.x.scale = 1; /* of what K is made for */
+    if (isnan(scale)) scale = attn_int(&rng, 0, 7) ? 0.125 : attn_int(&rng, 0, 2) ? -0.25 : 0;
+    c.base.x.scale = scale == 0 ? 1 : scale; /* what K is made for */
     adverse_fill(&c, &x, FXA_SLOT_Q), adverse_fill(&c, &x, FXA_SLOT_K), adverse_fill(&c, &x, FXA_SLOT_V);
     c.base.x.scale = scale;
+    if (c.base.features & ATTN_SINK) adverse_sinks(&c, &rng);
     for (size_t i = 0; i < c.n_params; i++) c.params[i] = strcmp(x.program->name, "cap") == 0 ? caps[attn_int(&rng, 0, 7)] : 0.05;
-    c.base.data.problem.alignment = 16;
+    c.base.data.problem.alignment = types ? 0 : 16;
     c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
     if (x.scalars && !(x.features & ATTN_DROPOUT)) c.base.data.problem.flags |= FXA_SCALARS_IN_MEMORY;
     if (x.fixed) c.base.data.backward_flags |= FXA_DETERMINISTIC;
-    f->forward_alone = x.values == V_POISONED || x.values == V_LARGE || x.values == V_EQUAL || x.scores == SCORES_HUGE;
+    f->forward_alone = x.values >= V_POISONED || x.values == V_LARGE || x.values == V_EQUAL || x.scores == SCORES_HUGE;
     ok = frame_passes(f, &c);
     if (ok && f->state[0] == FRAME_UNSURE && !(c.base.data.problem.flags & FXA_ACC_OUT)) {
         ok = conf_check_forward(&c, f->engine); /* again: backward has left other things */
@@ -272,7 +292,29 @@ TEST(numbers) {
     if (cases) sscanf(cases, "%d,%d", &from, &n);
     T_OK(fxa_context_create(NULL, &ctx, &err));
     if (frame_is_set("FXA_TEST_CASE")) n = 1;
-    for (int i = 0; i < n && wrong < 4; i++) wrong += !adverse_one(ctx, &f, frame_start(t_seed() << 20 | (uint64_t)(from + i)));
+    for (int i = 0; i < n && wrong < 4; i++) {
+        adverse x = adverse_draw(frame_start(t_seed() << 20 | (uint64_t)(from + i)));
+        wrong += !adverse_run(ctx, &f, x, NAN);
+    }
+    frame_print(&f);
+    fxa_context_destroy(ctx);
+}
+
+/* V that is not finite, beside what is done to Q and to O on their way: scales below 0, results of f32. */
+TEST(values_without_weight) {
+    const char *engine = getenv("FXA_TEST_ENGINE");
+    conf_frame f = {.engine = engine ? engine : "cuda", .seconds = ADVERSE_SECONDS};
+    const char *missing = engine ? NULL : frame_missing(FXA_F32);
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    if (missing) T_SKIP(missing);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int i = 0; i < 12; i++) {
+        adverse x = {.start = 990 + (uint64_t)i, .program = &adverse_programs[i % 2], .scores = SCORES_PLAIN};
+        x.values = i % 4 < 2 ? V_POISONED : V_OVERCOME, x.features = i >= 8 ? ATTN_DTYPES : 0;
+        x.s = (attn_shape){.b = 1, .hq = 2, .hkv = 2, .sq = 60 + i, .sk = 250 + i, .d = 64, .dv = 64, .window = 40};
+        if (!adverse_run(ctx, &f, x, i % 8 < 4 ? 0.125 : -0.25)) break;
+    }
     frame_print(&f);
     fxa_context_destroy(ctx);
 }

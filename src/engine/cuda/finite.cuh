@@ -54,9 +54,13 @@ FXA_INLINE bool change_values(u32 tile, int bytes, int values, int thread, int t
 }
 
 /* What an element of O becomes where a mark is above 0. `at` is read where VALUES_UP wrote, by the same thread. */
-FXA_INLINE void put_mark(u16 *at, int values)
+FXA_INLINE void put_mark(Result *at, int values)
 {
-    *at = (u16)(values == VALUES_UP ? HALF_INF : *at == HALF_INF ? HALF_NAN : HALF_INF | HALF_SIGN);
+#if FXA_OUT_F32
+    *at = values == VALUES_UP ? POS_INF : *at == POS_INF ? POS_INF - POS_INF : NEG_INF;
+#else
+    *at = (Result)(values == VALUES_UP ? HALF_INF : *at == HALF_INF ? HALF_NAN : HALF_INF | HALF_SIGN);
+#endif
 }
 
 #endif

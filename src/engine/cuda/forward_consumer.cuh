@@ -353,7 +353,7 @@ struct Consumer : TileOwner {
         for (int i = lane; i < count * a.dv; i += 32) {
             const int r = i / a.dv, c = i - r * a.dv;
             if (load_shared_half(swizzled<BM>(rows, r, c >> 3) + (c & 7) * 2))
-                put_mark((u16 *)row_of(a.o, b, h, q_first + row + r) + c, values_of(tile));
+                put_mark(row_of(a.o, b, h, q_first + row + r) + c, values_of(tile));
         }
     }
 

@@ -77,7 +77,7 @@ struct Tile {
 #pragma unroll
             for (int b = 0; b < BLOCKS; b++)
 #pragma unroll
-                for (int c = 0; c < 4; c++) o[b][i][c] *= fade;
+                for (int c = 0; c < 4; c++) o[b][i][c] = fade == 0.f ? 0.f : o[b][i][c] * fade; /* it may be infinite */
         }
     }
 

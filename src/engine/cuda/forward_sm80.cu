@@ -220,7 +220,7 @@ struct Tile {
         clear();
         if (row.total) copy_keys(n);
         copy_commit();
-        if (a.turned) {
+        if (a.turned && !values) { /* once: Q stays where it is */
             copy_wait<0>();
             __syncthreads();
             turn_words(a, q_tile, Q_BYTES, thread, THREADS);
@@ -262,7 +262,7 @@ struct Tile {
             for (int r = 0; r < 2; r++) {
                 const float sum = quad_sum(row_sum[i][r]);
                 if (first_row(i) + 8 * r >= q_len || sum != sum) continue; /* a row of NaN stays so */
-                u16 *to = rows_of(a.o, b, h, q_first + first_row(i) + 8 * r);
+                Result *to = result_row(a.o, b, h, q_first + first_row(i) + 8 * r);
 #pragma unroll
                 for (int j = 0; j < FXA_DV / 8; j++)
 #pragma unroll
