@@ -75,6 +75,30 @@ extern "C" __global__ void fxa_mirror(ARGUMENTS)
     out[blockDim.x + t] = fixed[other];
 }
 
+/* Counts on an order: of lanes, warps, CTAs, copies, upwards (way even) or downwards. */
+extern "C" __global__ void fxa_orders(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 at = shared_address(memory);
+    const int t = threadIdx.x, sign = way % 2 ? 1 : -1;
+    if (way < 4) {
+        const int other = t + sign * (way < 2 ? 1 : 32);
+        store_shared(at + 4 * t, in[t]);
+        out[t] = other >= 0 && other < blockDim.x ? load_shared(at + 4 * other) : 0;
+    } else if (way < 6) {
+        const int other = (int)blockIdx.x + sign;
+        out[blockIdx.x] = in[blockIdx.x];
+        out[gridDim.x + blockIdx.x] = other >= 0 && other < gridDim.x ? out[other] : 0;
+    } else if (t == 0) {
+        const int last = way % 2 ? 0 : 1; /* this one is waited for before the other one is read */
+        for (int i = 0; i < 2; i++) barrier_init(at + 8 * i, 1), barrier_expect(at + 8 * i, 16);
+        for (int i = 0; i < 2; i++) bulk_load(at + 64 + 16 * i, in + 4 * i, 16, at + 8 * i);
+        barrier_wait(at + 8 * last, 0);
+        out[0] = load_shared(at + 64 + 16 * (1 - last));
+        barrier_wait(at + 8 * (1 - last), 0);
+    }
+}
+
 /* Warp 0 hands numbers to warp 1 by two named barriers, n times. way 1: without waiting for its answer; 2: the reader
  * does not wait for the number. */
 extern "C" __global__ void fxa_named(ARGUMENTS)

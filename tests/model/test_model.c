@@ -150,7 +150,8 @@ static bool rig_ready(void) {
     ready = rig_compile("model_kernels.cu", "-DFXA_F16=0", &rig_module[RIG_KERNELS]) &&
             rig_compile("model_kernels.cu", "-DFXA_F16=1", &rig_module[RIG_KERNELS_F16]) &&
             (!rig_state || rig_compile("model_mistakes.cu", "-DFXA_F16=0", &rig_module[RIG_MISTAKES]));
-    if (!ready) T_FAIL("the kernels do not compile\n");
+    rig_missing = "the kernels do not compile";
+    if (!ready) T_FAIL("%s\n", rig_missing);
     return ready;
 }
 
@@ -311,6 +312,33 @@ TEST(shared_memory_between_threads_wants_a_barrier) {
     rig_wrong("fxa_mirror", &r, check_mirror);
     r.way = 0, r.n = 1; /* nobody has written it, in the second CTA neither */
     if (rig_state) rig_right("fxa_mirror", &r, check_mirror);
+}
+
+/* As it would be in the order that the kernel counts on. */
+static bool check_order(const rig_run *r) {
+    const int sign = r->way % 2 ? 1 : -1, step = r->way == 2 || r->way == 3 ? 32 : 1;
+    const int n = (int)(r->way < 4 ? r->block[0] : r->grid[0]);
+    bool ok = true;
+    if (r->way >= 6) return r->out[0] == (r->way == 6 ? 1 : 5);
+    for (int i = 0; i < n; i++) {
+        const int other = i + sign * step;
+        ok = ok && r->out[r->way < 4 ? i : n + i] == (other >= 0 && other < n ? other + 1 : 0);
+    }
+    return ok;
+}
+
+TEST(no_order_is_promised) {
+    static const int32_t zero[512];
+    NEEDS_MODEL;
+    for (int way = 0; way < 8; way++) {
+        rig_run r = rig_of(way < 2 ? 4 : way < 4 ? 64 : 32, 1024, way, 0);
+        r.grid[0] = way == 4 || way == 5 ? 3 : 1;
+        r.in = rig_count(), r.in_bytes = 1024, r.out_bytes = 1024, r.before = zero;
+        rig_wrong("fxa_orders", &r, check_order);
+        bool any = false;
+        for (int k = 0; k < 4 * RIG_TIMES && !any; k++) any = rig_launch("fxa_orders", &r) == 0 && check_order(&r);
+        if (!any) T_FAIL("way %d is wrong in every order\n", way);
+    }
 }
 
 static bool check_named(const rig_run *r) {
