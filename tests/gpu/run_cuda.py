@@ -285,8 +285,12 @@ def main():
     else:
         version, chosen.env = max(libraries().items())  # of cuDNN, which is asked as well
         print("cuDNN %s" % version)
-    own = None if chosen.cache else tempfile.mkdtemp(prefix="fxa_cuda_")
-    chosen.cache = chosen.cache or own
+    own = tempfile.mkdtemp(prefix="fxa_cuda_")
+    if not chosen.cache:
+        chosen.cache = os.path.join(own, "cache")
+        os.mkdir(chosen.cache)
+    if chosen.model:  # what processes that are ended leave goes with it
+        chosen.env["TMPDIR"] = own
     try:
         said = Runner(chosen, 60).run("first", test(chosen), environment(chosen, "any", "f32", 0, 0, 0), lambda line: None)[1]
         missing = re.search(r"skipped \w+: (.*)", said)
@@ -295,8 +299,7 @@ def main():
             return 77
         return 1 if sum(part(chosen) for name, part in PARTS.items() if chosen.part in ("all", name)) else 0
     finally:
-        if own:
-            shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,12 @@
 
 enum {
     FIBER_STACK = 256 * 1024,
-    MACHINE_STATICS = 16,           /* variables in static shared memory of a kernel, */
-    MACHINE_STATIC = 48 * 1024,     /* and their bytes */
-    MACHINE_ALIGN = 1024,           /* of dynamic shared memory; as many bytes in front of it are looked at */
-    MACHINE_REGISTERS = 64 * 1024,  /* of a multiprocessor */
-    MACHINE_GROUP = 4,              /* warps of a group */
-    MACHINE_FILL = 0xff             /* of memory that nobody has written: NaN in every float type */
+    MACHINE_STATICS = 16,          /* variables in static shared memory of a kernel, */
+    MACHINE_STATIC = 48 * 1024,    /* and their bytes */
+    MACHINE_ALIGN = 1024,          /* of dynamic shared memory; as many bytes in front of it are looked at */
+    MACHINE_REGISTERS = 64 * 1024, /* of a multiprocessor */
+    MACHINE_GROUP = 4,             /* warps of a group */
+    MACHINE_FILL = 0xff            /* of memory that nobody has written: NaN in every float type */
 };
 
 /* ---- Fibers ------------------------------------------------------------------------------------------------------ */
@@ -94,12 +94,13 @@ typedef struct fiber_barrier {
 } fiber_barrier;
 
 typedef struct fiber_warp {
-    uint32_t ready, looks, gone;          /* lanes; gone: have ended, or never were */
-    fiber_meeting meeting[MODEL_WARP];    /* by the first lane of their mask: those of other lanes are others */
+    uint32_t ready, looks, gone; /* lanes; gone: have ended, or never were */
+    uint32_t active;             /* meetings, of several masks at a time */
+    fiber_meeting meeting[MODEL_WARP];
     void *slot[MODEL_WARP];
-    uint64_t products;                    /* what it had to do with the other warps of its group, as a hash */
-    int registers;                        /* of a thread */
-    uint32_t asks;                        /* for so many, 0: for none */
+    uint64_t products; /* what it had to do with the other warps of its group, as a hash */
+    int registers;     /* of a thread */
+    uint32_t asks;     /* for so many, 0: for none */
 } fiber_warp;
 
 /* When what is begun arrives: at once, as late as can be, at any time between. */
@@ -111,8 +112,8 @@ static struct {
     fiber_warp warps[MODEL_WARPS];
     fiber_barrier barriers[MODEL_BARRIERS];
     int n_threads, n_warps, n_done;
-    int n_jobs;           /* on their way */
-    int free_registers;   /* of a thread, times warps */
+    int n_jobs;         /* on their way */
+    int free_registers; /* of a thread, times warps */
     fiber_job *unused;
     struct {
         void *data;
@@ -189,9 +190,19 @@ static bool meeting_end(fiber_meeting *m, fiber_warp *w) {
     uint32_t mask = m->here;
     if (!mask || mask != (m->mask & ~w->gone)) return false;
     m->here = 0;
+    w->active &= ~(UINT32_C(1) << (m - w->meeting));
     w->ready |= mask;
     if (m->all) m->all(w->slot, mask);
     return true;
+}
+
+/* Of these lanes, or one that is not used: there is one, since each has a lane that is in no other. */
+static fiber_meeting *meeting_find(fiber_warp *w, uint32_t mask) {
+    for (uint32_t left = w->active; left; left &= left - 1)
+        if (w->meeting[__builtin_ctz(left)].mask == mask) return &w->meeting[__builtin_ctz(left)];
+    const int unused = __builtin_ctz(~w->active);
+    w->active |= UINT32_C(1) << unused;
+    return &w->meeting[unused];
 }
 
 static void machine_meet(uint32_t mask, void *mine, void (*all)(void **slot, uint32_t mask)) {
@@ -199,9 +210,8 @@ static void machine_meet(uint32_t mask, void *mine, void (*all)(void **slot, uin
     const uint32_t me = UINT32_C(1) << lane;
     fiber_warp *w = warp_now();
     if (!(mask & me)) machine_fail("lane %d meets those of %x", lane, mask);
-    fiber_meeting *m = &w->meeting[__builtin_ctz(mask)];
+    fiber_meeting *m = meeting_find(w, mask);
     if (m->here && m->all != all) machine_fail("lanes of a warp meet at different instructions");
-    if (m->here && m->mask != mask) machine_fail("lanes of a warp meet with masks %x and %x", m->mask, mask);
     m->mask = mask, m->all = all, w->slot[lane] = mine;
     m->here |= me;
     if (meeting_end(m, w))
@@ -461,10 +471,12 @@ static void machine_look_after(void) {
         for (int kind = 0; kind < MODEL_KINDS; kind++)
             if (f->queue[kind].first) machine_fail("%s of thread %d that nobody waited for", names[kind], i);
     }
-    for (int w = 0; w < machine.n_warps; w++)
-        if (machine.warps[w].products && (w - w % MACHINE_GROUP + MACHINE_GROUP > machine.n_warps ||
-                                          machine.warps[w].products != machine.warps[w - w % MACHINE_GROUP].products))
+    for (int w = 0; w < machine.n_warps; w++) {
+        const int first = w - w % MACHINE_GROUP;
+        const uint64_t mine = machine.warps[w].products;
+        if (mine != machine.warps[first].products || (mine && first + MACHINE_GROUP > machine.n_warps))
             machine_fail("warp %d has other products or registers than its group", w);
+    }
     for (const uint8_t *p = machine.face.shared - MACHINE_ALIGN; p < machine.memory_end; p++) {
         if (p == machine.face.shared) p += machine.face.shared_bytes;
         if (p < machine.memory_end && *p != MACHINE_FILL)

@@ -20,6 +20,7 @@ typedef struct standin_state {
     int family;                /* devices are sm_80, say: 8; 0: sm_90 */
     void *recorded;            /* a stream that is being recorded; NULL: none */
     uintptr_t pinned, managed; /* memory of the host that the driver knows; that of the second is at device 1 */
+    bool quiet;                /* what is wrong with a kernel of the model is not printed */
     /* by the stand-in */
     atomic_size_t calls, failures;
     atomic_size_t mistakes; /* what should never happen: a call without a context, memory given back twice */
@@ -27,6 +28,7 @@ typedef struct standin_state {
     bool context_lost;      /* it could not be entered: what is in it stays there */
     atomic_size_t runs;
     atomic_size_t waits; /* for all of a context */
+    char words[512];     /* what was wrong with the last kernel of the model, and with memory around it */
 } standin_state;
 
 #endif

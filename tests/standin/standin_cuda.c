@@ -14,11 +14,13 @@
 #include "support/guard.h"
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { STANDIN_DEVICES = 2, STANDIN_BLOCKS = 4096, STANDIN_ALIGN = 256, STANDIN_PLAIN_SHARED = 48 * 1024 };
+enum { STANDIN_DEVICES = 2, STANDIN_BLOCKS = 4096, STANDIN_SPARE = 16, STANDIN_ALIGN = 256 };
+enum { STANDIN_KEPT = 16 << 20, STANDIN_PLAIN_SHARED = 48 * 1024 }; /* bytes of a spare one, of shared memory */
 enum { STANDIN_INVALID = 1, STANDIN_MEMORY = 2, STANDIN_LOST = 719, STANDIN_UNKNOWN = 999 };
 #define STANDIN_TOTAL ((size_t)150109880320) /* bytes of a device */
 
@@ -31,6 +33,8 @@ typedef struct standin_block {
 
 static pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
 static standin_block standin_blocks[STANDIN_BLOCKS];
+static guard standin_spare[STANDIN_SPARE]; /* given back: a fault to touch until it is memory again */
+static int standin_next_spare;
 static _Thread_local int standin_stack[16], standin_depth;
 
 static int standin_fails(void) {
@@ -56,34 +60,34 @@ static bool standin_holds(uintptr_t at, size_t size) {
     return ok;
 }
 
+/* For who looks at what is printed, and for tests; under the lock. */
+static void standin_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void standin_say(const char *format, ...) {
+    char *words = standin_cuda.words;
+    size_t n = strlen(words);
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(words + n, sizeof standin_cuda.words - n, format, args);
+    va_end(args);
+    if (!standin_cuda.quiet) fprintf(stderr, "stand-in: %s\n", words + n);
+}
+
 /* Whether nobody wrote around it; else says so, once. */
 static bool standin_is_whole(standin_block *b) {
     ptrdiff_t at;
     if (!b->memory.data || !guard_stray(&b->memory, &at)) return true;
-    fprintf(stderr, "stand-in: byte %td of device memory of %zu bytes was written\n", at, b->memory.size);
+    standin_say("byte %td of device memory of %zu bytes was written; ", at, b->memory.size);
     guard_mend(&b->memory);
     return false;
 }
 
-static bool standin_all_whole(void) {
-    bool ok = true;
-    pthread_mutex_lock(&standin_lock);
-    for (int i = 0; i < STANDIN_BLOCKS; i++) ok = standin_is_whole(&standin_blocks[i]) && ok;
-    pthread_mutex_unlock(&standin_lock);
-    return ok;
-}
-
-/* What a kernel has touched that is not there: beside which memory, if it is close to some. */
-static void standin_tell_fault(const void *fault) {
-    pthread_mutex_lock(&standin_lock);
-    for (int i = 0; i < STANDIN_BLOCKS && fault; i++) {
+/* What a kernel has touched that is not there: of which memory, if it is close to some. */
+static void standin_say_fault(uintptr_t at) {
+    for (int i = 0; i < STANDIN_BLOCKS; i++) {
         const guard *g = &standin_blocks[i].memory;
-        const uintptr_t from = (uintptr_t)g->map, at = (uintptr_t)fault;
-        if (!g->data || at - from >= g->mapped) continue;
-        fprintf(stderr, "stand-in: byte %td of device memory of %zu bytes was touched\n",
-                (ptrdiff_t)(at - (uintptr_t)g->data), g->size);
+        if (!g->data || at - (uintptr_t)g->map >= g->mapped) continue;
+        standin_say("it is byte %td of device memory of %zu bytes; ", (ptrdiff_t)(at - (uintptr_t)g->data), g->size);
     }
-    pthread_mutex_unlock(&standin_lock);
 }
 
 #define STANDIN(name) __attribute__((visibility("default"))) int name
@@ -181,15 +185,37 @@ STANDIN(cuCtxSynchronize)(void) {
     return standin_enter();
 }
 
+/* Under the lock, both. */
+static guard standin_take(size_t size) {
+    if (size > STANDIN_TOTAL) return (guard){0};
+    for (int i = 0; i < STANDIN_SPARE; i++) {
+        guard *g = &standin_spare[i], taken = *g;
+        if (!guard_again(&taken, size, STANDIN_ALIGN, true)) continue;
+        *g = (guard){0};
+        return taken;
+    }
+    return guard_try(size, STANDIN_ALIGN, true);
+}
+
+static void standin_give(guard *memory) {
+    guard *spare = &standin_spare[standin_next_spare++ % STANDIN_SPARE];
+    if (memory->mapped > STANDIN_KEPT || !guard_shut(memory)) {
+        guard_drop(memory);
+        return;
+    }
+    guard_drop(spare);
+    *spare = *memory;
+    *memory = (guard){0};
+}
+
 STANDIN(cuMemAlloc_v2)(uintptr_t *out, size_t size);
 STANDIN(cuMemAlloc_v2)(uintptr_t *out, size_t size) {
     int status = size ? standin_enter() : STANDIN_INVALID;
     if (status) return status;
-    guard memory = size > STANDIN_TOTAL ? (guard){0} : guard_try(size, STANDIN_ALIGN, true);
-    if (!memory.data) return STANDIN_MEMORY;
     status = STANDIN_MEMORY;
     pthread_mutex_lock(&standin_lock);
-    for (int i = 0; i < STANDIN_BLOCKS && status; i++)
+    guard memory = standin_take(size);
+    for (int i = 0; i < STANDIN_BLOCKS && status && memory.data; i++)
         if (!standin_blocks[i].memory.data) {
             standin_blocks[i] = (standin_block){memory, standin_stack[(standin_depth - 1) & 15] - 100};
             status = 0;
@@ -208,7 +234,7 @@ STANDIN(cuMemFree_v2)(uintptr_t ptr) {
     pthread_mutex_lock(&standin_lock);
     standin_block *b = standin_find(ptr);
     bool ours = b && (uintptr_t)b->memory.data == ptr, whole = !ours || standin_is_whole(b);
-    if (ours) guard_drop(&b->memory);
+    if (ours) standin_give(&b->memory);
     pthread_mutex_unlock(&standin_lock);
     atomic_fetch_add(&standin_cuda.mistakes, !ours || !whole);
     if (ours) atomic_fetch_sub(&standin_cuda.held, 1);
@@ -436,10 +462,14 @@ STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value) {
 /* Runs a kernel on the model, with words where it goes wrong. */
 static int standin_run_model(const standin_function *f, model_dim grid, model_dim block, unsigned shared_bytes,
                              void **params) {
-    bool ran = model_launch(f->kernel, grid, block, shared_bytes, params);
-    if (!ran) fprintf(stderr, "model: %s\n", model_error());
-    if (!ran) standin_tell_fault(model_fault());
-    return standin_all_whole() && ran ? 0 : STANDIN_LOST;
+    bool ok = model_launch(f->kernel, grid, block, shared_bytes, params);
+    pthread_mutex_lock(&standin_lock);
+    standin_cuda.words[0] = 0;
+    if (!ok) standin_say("%s; ", model_error());
+    if (!ok && model_fault()) standin_say_fault((uintptr_t)model_fault());
+    for (int i = 0; i < STANDIN_BLOCKS; i++) ok = standin_is_whole(&standin_blocks[i]) && ok;
+    pthread_mutex_unlock(&standin_lock);
+    return ok ? 0 : STANDIN_LOST;
 }
 
 STANDIN(cuLaunchKernel)

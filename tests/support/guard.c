@@ -14,19 +14,40 @@
 
 static size_t guard_page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
+static size_t guard_room(size_t size, size_t align) {
+    return (size + align + guard_page() - 1) / guard_page() * guard_page();
+}
+
+static void guard_place(guard *g, size_t size, size_t align, bool at_end) {
+    size_t room = g->mapped - 2 * guard_page();
+    unsigned char *from = g->map + guard_page();
+    memset(from, GUARD_FILL, room);
+    g->size = size;
+    g->data = from + (at_end ? (room - size) / align * align : 0);
+}
+
 guard guard_try(size_t size, size_t align, bool at_end) {
-    size_t page = guard_page(), room = (size + align + page - 1) / page * page;
-    guard g = {.size = size, .mapped = room + 2 * page};
+    size_t page = guard_page(), room = guard_room(size, align);
+    guard g = {.mapped = room + 2 * page};
     g.map = mmap(NULL, g.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (g.map == MAP_FAILED) return (guard){0};
     if (mprotect(g.map, page, PROT_NONE) || mprotect(g.map + page + room, page, PROT_NONE)) {
         (void)munmap(g.map, g.mapped);
         return (guard){0};
     }
-    memset(g.map + page, GUARD_FILL, room);
-    g.data = g.map + page + (at_end ? (room - size) / align * align : 0);
+    guard_place(&g, size, align, at_end);
     return g;
 }
+
+bool guard_again(guard *g, size_t size, size_t align, bool at_end) {
+    size_t page = guard_page(), room = guard_room(size, align);
+    if (!g->data || g->mapped != room + 2 * page) return false;
+    if (mprotect(g->map + page, room, PROT_READ | PROT_WRITE)) return false;
+    guard_place(g, size, align, at_end);
+    return true;
+}
+
+bool guard_shut(const guard *g) { return mprotect(g->map, g->mapped, PROT_NONE) == 0; }
 
 guard guard_make(size_t size, size_t align, bool at_end) {
     guard g = guard_try(size, align, at_end);

@@ -22,6 +22,10 @@ typedef struct guard {
 guard guard_make(size_t size, size_t align, bool at_end);
 /* The same, or no data where there is no memory for it. */
 guard guard_try(size_t size, size_t align, bool at_end);
+/* From now on it cannot be touched; guard_again makes it what guard_try would, where as many pages are wanted: false,
+ * they are not. So pages are kept that the system would be slow to give. */
+bool guard_shut(const guard *g);
+bool guard_again(guard *g, size_t size, size_t align, bool at_end);
 /* The usual case: ends at the page, to the byte. */
 guard guard_open(size_t size);
 /* From now on it can only be read. */

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels of test_model.c, each of which needs one thing of a device, or makes one mistake. They are CUDA as any of
+ * src/engine/cuda: what they do right they do on a device too, and test_model runs them there where it is told to.
+ * All take a tensor map, results, operands, which `way` to go, and a number.
+ */
+#include "ptx_sm80.cuh"
+#include "ptx_sm90.cuh"
+#include "ptx_wgmma.cuh"
+
+#define ARGUMENTS const __grid_constant__ FxaMap map, int *out, const int *in, int way, int n
+
+FXA_INLINE int thread_number()
+{
+    return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+}
+
+/* An element of a tile of so many rows, in blocks of 64 columns, each row's chunks of 16 bytes permuted by the row. */
+FXA_INLINE u32 element(u32 tile, int rows, int r, int c)
+{
+    return tile + c / 64 * rows * 128 + r * 128 + ((c % 64 / 8 ^ r % 8) * 16) + c % 8 * 2;
+}
+
+FXA_INLINE u32 swapped(u32 at)
+{
+    return at ^ (at >> 7 & 7) << 4;
+}
+
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
+
+/* Each thread of each CTA counts itself. */
+extern "C" __global__ void fxa_grid(ARGUMENTS)
+{
+    const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+    atomicAdd(out + block * (blockDim.x * blockDim.y * blockDim.z) + thread_number(), 1);
+}
+
+/* Four kinds of shuffles, votes, minimum and maximum, of a warp; half a warp by itself; the CTA's or. */
+extern "C" __global__ void fxa_exchange(ARGUMENTS)
+{
+    const int t = threadIdx.x, lane = t & 31, x = in[t];
+    int *to = out + t * 12;
+    to[0] = __shfl_sync(~0u, x, (lane * 5 + 3) & 31);
+    to[1] = __shfl_xor_sync(~0u, x, 9);
+    to[2] = __shfl_up_sync(~0u, x, 3);
+    to[3] = __shfl_down_sync(~0u, x, 7);
+    to[4] = (int)__ballot_sync(~0u, x & 1);
+    to[5] = __any_sync(~0u, x == 77) | __all_sync(~0u, x >= 0) << 1;
+    to[6] = __reduce_min_sync(~0u, x);
+    to[7] = __reduce_max_sync(~0u, x);
+    to[8] = __syncthreads_or(x == 77);
+    if (lane < 16)
+        to[9] = __shfl_xor_sync(0xffffu, x, 1);
+    else
+        to[9] = __shfl_xor_sync(0xffff0000u, x, 2);
+    __syncwarp();
+    to[10] = elected();
+    to[10] = (int)__ballot_sync(~0u, to[10]);
+    to[11] = __popc((unsigned)x) + (__ffs(x) << 8) + (__clz(x) << 16);
+}
+
+/* A number through dynamic and one through static shared memory, to another thread. way 1: without a barrier. */
+extern "C" __global__ void fxa_mirror(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    __shared__ int fixed[256];
+    int *moving = (int *)memory;
+    const int t = threadIdx.x, other = blockDim.x - 1 - t;
+    if (n) out[2 * blockDim.x + t] = moving[t] + fixed[t]; /* what nobody has written */
+    if (n) __syncthreads();
+    moving[t] = in[t];
+    fixed[t] = in[t] + 1000;
+    if (way == 0) __syncthreads();
+    out[t] = moving[other];
+    out[blockDim.x + t] = fixed[other];
+}
+
+/* Counts on an order: of lanes, warps, CTAs, copies, upwards (way even) or downwards. */
+extern "C" __global__ void fxa_orders(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 at = shared_address(memory);
+    const int t = threadIdx.x, sign = way % 2 ? 1 : -1;
+    if (way < 4) {
+        const int other = t + sign * (way < 2 ? 1 : 32);
+        store_shared(at + 4 * t, in[t]);
+        out[t] = other >= 0 && other < blockDim.x ? load_shared(at + 4 * other) : 0;
+    } else if (way < 6) {
+        const int other = (int)blockIdx.x + sign;
+        out[blockIdx.x] = in[blockIdx.x];
+        out[gridDim.x + blockIdx.x] = other >= 0 && other < gridDim.x ? out[other] : 0;
+    } else if (t == 0) {
+        const int last = way % 2 ? 0 : 1; /* this one is waited for before the other one is read */
+        for (int i = 0; i < 2; i++) barrier_init(at + 8 * i, 1), barrier_expect(at + 8 * i, 16);
+        for (int i = 0; i < 2; i++) bulk_load(at + 64 + 16 * i, in + 4 * i, 16, at + 8 * i);
+        barrier_wait(at + 8 * last, 0);
+        out[0] = load_shared(at + 64 + 16 * (1 - last));
+        barrier_wait(at + 8 * (1 - last), 0);
+    }
+}
+
+/* Warp 0 hands numbers to warp 1 by two named barriers, n times. way 1: without waiting for its answer; 2: the reader
+ * does not wait for the number. */
+extern "C" __global__ void fxa_named(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 at = shared_address(memory) + (threadIdx.x & 31) * 4;
+    if (threadIdx.x < 32) {
+        for (int i = 0; i < n; i++) {
+            if (way != 1) named_sync(2, 64);
+            store_shared(at, in[i * 32 + threadIdx.x]);
+            named_arrive(3, 64);
+        }
+    } else {
+        for (int i = 0; i < n; i++) {
+            if (way != 1) named_arrive(2, 64);
+            if (way != 2) named_sync(3, 64);
+            out[i * 32 + threadIdx.x - 32] = load_shared(at ^ 4);
+            __syncwarp();
+        }
+    }
+}
+
+/* Tickets, sums and bits that all threads add to. */
+extern "C" __global__ void fxa_atomics(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 at = shared_address(memory);
+    const int t = threadIdx.x;
+    const float four[4] = {1.f, 2.f, 3.f, 4.f};
+    if (t == 0) store_shared(at, 0);
+    __syncthreads();
+    or_shared(at, 1u << (t & 31));
+    out[16 + atomicAdd(out, 1)] = t;
+    atomicAdd((float *)out + 1, 0.5f);
+    atomicAdd((unsigned long long *)out + 1, 1ull << 31);
+    add4((float *)out + 4, four);
+    __syncthreads();
+    if (t == 0) out[8] = load_shared(at);
+}
+
+/* Numbers: all halves, all bfloats by pairs, what floats round to. */
+extern "C" __global__ void fxa_numbers(ARGUMENTS)
+{
+    const float *x = (const float *)in;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        out[5 * i] = __float_as_int(FXA_F16 ? from_half((u16)i) : unpack_low((u32)i));
+        out[5 * i + 1] = (int)pack16(x[i], -x[i]);
+        out[5 * i + 2] = (FXA_F16 ? to_half(x[i]) : to_bfloat(x[i])) | (unpack_high((u32)i << 16) == unpack_low((u32)i)) << 16;
+        out[5 * i + 3] = __float_as_int(add_down(x[i], x[(i + 1) % n]));
+        out[5 * i + 4] = __float_as_int(max_or_nan(x[i], i % 5 ? 1.f : __int_as_float(0x7fc00000)));
+    }
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+/* Two groups of copies of 16 bytes, of which `n` are there. way 0: waits for both; 1: reads the second after a wait for
+ * the first; 2: does not wait; 3: writes there meanwhile. */
+extern "C" __global__ void fxa_copies(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 at = shared_address(memory) + threadIdx.x * 32;
+    store_shared_words(at, 7, 7, 7, 7), store_shared_words(at + 16, 7, 7, 7, 7);
+    copy_async(at, in + threadIdx.x * 8, 16);
+    copy_commit();
+    copy_async(at + 16, in + threadIdx.x * 8 + 4, n);
+    copy_commit();
+    if (way == 3) store_shared(at, 5);
+    if (way == 0 || way == 3) copy_wait<0>();
+    if (way == 1) copy_wait<1>();
+    __syncwarp();
+    for (int i = 0; i < 8; i++) out[threadIdx.x * 8 + i] = load_shared(at + 4 * i);
+}
+
+/* A box of the map into shared memory, which is shown as it lies there, and n bytes behind it. way 1: does not wait. */
+extern "C" __global__ void fxa_load(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 tile = shared_address(memory) + 1024, barrier = tile - 1024;
+    const int bytes = in[0];
+    if (threadIdx.x == 0) {
+        barrier_init(barrier, 1);
+        barrier_init_done();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        barrier_expect(barrier, bytes + n);
+        tma_load(tile, &map, barrier, in[1], in[2], in[3], in[4], 0);
+        bulk_load(tile + bytes, in + 8, n, barrier);
+        if (way == 1) { /* somebody has to, in the end */
+            for (int i = 0; i < (bytes + n) / 4; i++) out[i] = load_shared(tile + 4 * i);
+            barrier_wait(barrier, 0);
+        }
+    }
+    if (way == 1) return;
+    barrier_wait(barrier, 0);
+    for (int i = threadIdx.x; i < (bytes + n) / 4; i += blockDim.x) out[i] = load_shared(tile + 4 * i);
+}
+
+/* A box out of shared memory, n bytes added to `out`, and a second box once the first is read. way 1: without waiting
+ * for that. */
+extern "C" __global__ void fxa_store(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 tile = shared_address(memory), sums = tile + in[0];
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = threadIdx.x; i < in[0] / 2; i += blockDim.x)
+            store_shared_half(swapped(tile + 2 * i), (u16)(1 + i + turn * 20000));
+        for (int i = threadIdx.x; i < n / 4; i += blockDim.x) store_shared(sums + 4 * i, __float_as_int(1.f + i + turn));
+        async_fence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            tma_store(&map, tile, in[1], in[2], in[3], in[4] + turn);
+            bulk_add((float *)out, sums, n);
+            bulk_commit();
+            if (way == 0 || turn) bulk_wait_read<0>();
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) bulk_wait();
+}
+
+/* Blocks of 64 bytes through a ring of two: one thread loads, a warp reads. way 1: the loader does not wait until a
+ * place is empty; 2: readers look at the other phase. */
+extern "C" __global__ void fxa_ring(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 data = shared_address(memory), full = data + 512, empty = full + 16;
+    if (threadIdx.x == 0)
+        for (int i = 0; i < 2; i++) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 16);
+    __syncthreads();
+    if (threadIdx.x == 32) {
+        for (int i = 0; i < n; i++) {
+            const u32 place = i % 2;
+            if (way != 1) barrier_wait(empty + 8 * place, (i / 2 & 1) ^ 1);
+            barrier_expect(full + 8 * place, 64);
+            bulk_load(data + 64 * place, in + 16 * i, 64, full + 8 * place);
+        }
+        if (way) /* all of them, in the end */
+            for (int i = max(0, n - 2); i < n; i++) barrier_wait(full + 8 * (i % 2), i / 2 & 1);
+    } else if (threadIdx.x < 16) {
+        for (int i = 0; i < n; i++) {
+            const u32 place = i % 2;
+            if (way == 2)
+                barrier_wait(full + 8 * place, (i / 2 & 1) ^ 1);
+            else
+                barrier_wait(full + 8 * place, i / 2 & 1);
+            out[16 * i + threadIdx.x] = load_shared(data + 64 * place + 4 * threadIdx.x);
+            if (way != 1) barrier_arrive(empty + 8 * place);
+        }
+    }
+}
+
+/* ---- Matrices ---------------------------------------------------------------------------------------------------- */
+
+/* 32 rows of 8 words: loaded plain and transposed, stored plain and transposed, transposed in registers. */
+extern "C" __global__ void fxa_matrices(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 tile = shared_address(memory);
+    const int lane = threadIdx.x;
+    u32 r[4];
+    for (int i = 0; i < 4; i++) store_shared(tile + lane * 16 + 4 * i, in[lane * 4 + i]);
+    __syncwarp();
+    load_matrix(tile + lane * 16, r);
+    for (int i = 0; i < 4; i++) out[lane * 4 + i] = (int)r[i];
+    store_matrix(tile + 512 + lane * 16, r[0], r[1], r[2], r[3]);
+    store_matrix_transposed(tile + 1024 + lane * 16, r[0], r[1], r[2], r[3]);
+    load_matrix_transposed(tile + lane * 16, r);
+    for (int i = 0; i < 4; i++) out[128 + lane * 4 + i] = (int)r[i];
+    __syncwarp();
+    for (int i = 0; i < 4; i++) {
+        out[256 + lane * 4 + i] = load_shared(tile + 512 + lane * 16 + 4 * i);
+        out[384 + lane * 4 + i] = load_shared(tile + 1024 + lane * 16 + 4 * i);
+    }
+    out[512 + lane] = (int)transpose8x8((u32)in[lane]);
+}
+
+/* d[16 x 8] = 1 + a[16 x 16] b[16 x 8]: rows of a, then columns of b, two elements to a word. */
+extern "C" __global__ void fxa_mma(ARGUMENTS)
+{
+    const int row = threadIdx.x / 4, pair = threadIdx.x % 4;
+    u32 a[4];
+    float d[4] = {1.f, 1.f, 1.f, 1.f};
+    for (int i = 0; i < 4; i++) a[i] = (u32)in[(row + i % 2 * 8) * 8 + pair + i / 2 * 4];
+    mma(d, a, (u32)in[128 + row * 8 + pair], (u32)in[128 + row * 8 + pair + 4]);
+    for (int i = 0; i < 4; i++) ((float *)out)[(row + i / 2 * 8) * 8 + pair * 2 + i % 2] = d[i];
+}
+
+FXA_INLINE u64 operand(u32 at, u32 lead)
+{
+    return 1ull << 62 | (u64)(1024 >> 4) << 32 | (u64)(lead >> 4) << 16 | (u64)(at >> 4);
+}
+
+constexpr int WG_HELD = 1, WG_TRANSPOSED = 2, WG_EARLY = 4, WG_OVERWRITTEN = 8, WG_CHANGED = 16, WG_PART = 32;
+
+template <int columns> FXA_INLINE void show_product(const float (&d)[columns / 2], float *to)
+{
+    const int t = threadIdx.x, row = t / 32 * 16 + t % 32 / 4;
+    for (int i = 0; i < columns / 2; i++)
+        to[(row + i / 2 % 2 * 8) * columns + i / 4 * 8 + t % 4 * 2 + i % 2] = d[i];
+}
+
+/* d[64 x n] = a[64 x 64] b[n x 64]^T of a group of warps; a, then b, 16 bits to an element. A in shared memory or
+ * held in registers, B with k or n beside each other. Mistakes: results are read before the wait, or in part; B is
+ * overwritten, or the registers of A are, while the product is on its way. */
+template <int columns, bool held, int transposed> FXA_INLINE void group_product(u32 tile, float *out, const u16 *in, int way)
+{
+    const int t = threadIdx.x, lane = t % 32;
+    const u32 left = tile, right = tile + 64 * 128;
+    for (int i = t; i < 64 * 64; i += 128) store_shared_half(element(left, 64, i / 64, i % 64), in[i]);
+    for (int i = t; i < columns * 64; i += 128) {
+        const int c = i / 64, k = i % 64;
+        store_shared_half(transposed ? element(right, 64, k, c) : element(right, columns, c, k), in[64 * 64 + i]);
+    }
+    async_fence();
+    __syncthreads();
+    float d[columns / 2];
+    u32 words[16];
+    for (int i = 0; i < columns / 2; i++) d[i] = 3.f;
+    for (int i = 0; i < 16; i++) {
+        const int row = t / 32 * 16 + lane / 4 + i % 2 * 8, k = i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2;
+        words[i] = in[row * 64 + k] | (u32)in[row * 64 + k + 1] << 16;
+    }
+    const u64 a = operand(left, 16), b = operand(right, transposed ? 64 * 128 : 16);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const u64 at = b + (transposed ? k * 2048 >> 4 : k * 32 >> 4);
+        if constexpr (held)
+            wgmma<transposed>(d, words, k, at, k > 0);
+        else
+            wgmma<transposed>(d, a + (k * 32 >> 4), at, k > 0);
+        if (way & WG_PART) wgmma_commit();
+    }
+    wgmma_commit();
+    if (way & WG_EARLY) {
+        __syncwarp();
+        show_product<columns>(d, out);
+    }
+    if (way & WG_CHANGED) words[0] = words[7] = 0;
+    if (way & WG_OVERWRITTEN) __syncthreads(); /* all have begun it */
+    if (way & WG_OVERWRITTEN) store_shared_half(element(right, 64, t % 8, 0), 0);
+    if (way & WG_PART) wgmma_wait<2>();
+    if (way & WG_PART) show_product<columns>(d, out);
+    wgmma_wait<0>();
+    settle(d);
+    settle(words);
+    if (!(way & (WG_EARLY | WG_PART))) show_product<columns>(d, out);
+}
+
+template <int columns> FXA_INLINE void group_products(u32 tile, float *out, const u16 *in, int way)
+{
+    if constexpr (columns == 32 || columns == 64 || columns == 128) {
+        if (way & WG_HELD)
+            way & WG_TRANSPOSED ? group_product<columns, true, 1>(tile, out, in, way)
+                                : group_product<columns, true, 0>(tile, out, in, way);
+        else
+            way & WG_TRANSPOSED ? group_product<columns, false, 1>(tile, out, in, way)
+                                : group_product<columns, false, 0>(tile, out, in, way);
+    } else {
+        way & WG_TRANSPOSED ? group_product<columns, true, 1>(tile, out, in, way)
+                            : group_product<columns, true, 0>(tile, out, in, way);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128) fxa_wgmma(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 tile = shared_address(memory);
+    float *to = (float *)out;
+    const u16 *from = (const u16 *)in;
+    if (n == 32) group_products<32>(tile, to, from, way);
+    if (n == 64) group_products<64>(tile, to, from, way);
+    if (n == 96) group_products<96>(tile, to, from, way);
+    if (n == 128) group_products<128>(tile, to, from, way);
+    if (n == 192) group_products<192>(tile, to, from, way);
+    if (n == 256) group_products<256>(tile, to, from, way);
+}
+
+/* Registers of one group of warps for the other two; way 1: more than it gives up. */
+extern "C" __global__ void __launch_bounds__(384, 1) fxa_registers(ARGUMENTS)
+{
+    if (threadIdx.x < 128) {
+        registers_down<40>();
+    } else {
+        if (way == 0)
+            registers_up<232>();
+        else
+            registers_up<240>();
+    }
+    out[threadIdx.x] = in[threadIdx.x];
+}

@@ -1,0 +1,846 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The model of a device (model.h) itself: kernels written for it, compiled by its NVRTC and run by the stand-in for the
+ * driver. What is right is right in every order that the model draws; what counts on an order is wrong in some; what a
+ * device would hang or fault over ends with words. Layouts are held against plain sums on the host.
+ *
+ * FXA_TEST_STANDIN is the folder of the driver and FXA_NVRTC_PATH that of NVRTC. On a machine with a GPU and their real
+ * ones (FXA_TEST_MODEL=device) the kernels that are right run there, so that the model is held against the device.
+ */
+#include "standin/standin.h"
+#include "t.h"
+
+#include "base/dtype.h"
+
+#include <dlfcn.h>
+
+enum { RIG_TIMES = 60, RIG_BYTES = 4 << 20, RIG_TEXT = 1 << 18, RIG_LOST = 719, RIG_HEADERS = 6 };
+enum { RIG_KERNELS, RIG_KERNELS_F16, RIG_MISTAKES, RIG_UNITS };
+
+/* As FxaMap. */
+typedef struct rig_map {
+    _Alignas(64) uint64_t words[16];
+} rig_map;
+
+typedef struct rig_nvrtc {
+    int (*version)(int *major, int *minor);
+    const char *(*error_string)(int status);
+    int (*create)(void **program, const char *source, const char *name, int n, const char *const *headers,
+                  const char *const *names);
+    int (*compile)(void *program, int n, const char *const *options);
+    int (*cubin_size)(void *program, size_t *size);
+    int (*cubin)(void *program, char *out);
+    int (*log_size)(void *program, size_t *size);
+    int (*log)(void *program, char *out);
+    int (*destroy)(void **program);
+} rig_nvrtc;
+
+typedef struct rig_driver {
+    int (*init)(unsigned flags);
+    int (*device)(int *device, int ordinal);
+    int (*retain)(void **context, int device);
+    int (*push)(void *context);
+    int (*load)(void **module, const void *image);
+    int (*find)(void **function, void *module, const char *name);
+    int (*set)(void *function, int attribute, int value);
+    int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                  unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);
+    int (*wait)(void);
+    int (*alloc)(uintptr_t *out, size_t size);
+    int (*free)(uintptr_t at);
+    int (*to_device)(uintptr_t to, const void *from, size_t size, void *stream);
+    int (*to_host)(void *to, uintptr_t from, size_t size, void *stream);
+    int (*map)(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size, const uint64_t *stride_bytes,
+               const uint32_t *box, const uint32_t *element_stride, int interleave, int swizzle, int promotion,
+               int fill);
+} rig_driver;
+
+static rig_nvrtc rig_nv;
+static rig_driver rig_cu;
+static standin_state *rig_state; /* NULL: on a device */
+static void *rig_module[RIG_UNITS];
+static const char *rig_missing = "";
+
+/* ---- Libraries, modules, memory ---------------------------------------------------------------------------------- */
+
+static bool rig_on_device(void) {
+    const char *text = getenv("FXA_TEST_MODEL");
+    return text && strcmp(text, "device") == 0;
+}
+
+static void *rig_open(const char *folder, const char *file) {
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s%s%s", folder ? folder : "", folder ? "/" : "", file);
+    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+/* Functions in the order of a table. */
+static bool rig_bind(void *library, const char *const *names, int n, void *table) {
+    for (int i = 0; i < n; i++) {
+        void *f = dlsym(library, names[i]);
+        if (!f) return false;
+        memcpy((char *)table + (size_t)i * sizeof f, &f, sizeof f);
+    }
+    return true;
+}
+
+static bool rig_libraries(void) {
+    static const char *const nvrtc[] = {"nvrtcVersion",      "nvrtcGetErrorString", "nvrtcCreateProgram",
+                                        "nvrtcCompileProgram", "nvrtcGetCUBINSize", "nvrtcGetCUBIN",
+                                        "nvrtcGetProgramLogSize", "nvrtcGetProgramLog", "nvrtcDestroyProgram"};
+    static const char *const driver[] = {"cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2",
+                                         "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute",
+                                         "cuLaunchKernel", "cuCtxSynchronize", "cuMemAlloc_v2", "cuMemFree_v2",
+                                         "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuTensorMapEncodeTiled"};
+    const char *standin = getenv("FXA_TEST_STANDIN"), *folder = getenv("FXA_NVRTC_PATH");
+    if (!rig_on_device() && (!standin || !folder)) return false;
+    void *cuda = rig_open(rig_on_device() ? NULL : standin, "libcuda.so.1"), *rtc = rig_open(folder, "libnvrtc.so.13");
+    if (!cuda || !rtc) return false;
+    rig_state = dlsym(cuda, "standin_cuda");
+    return rig_bind(rtc, nvrtc, (int)(sizeof nvrtc / sizeof *nvrtc), &rig_nv) &&
+           rig_bind(cuda, driver, (int)(sizeof driver / sizeof *driver), &rig_cu);
+}
+
+static char *rig_read(const char *folder, const char *name) {
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/%s/%s", FXA_SOURCE_DIR, folder, name);
+    FILE *f = fopen(path, "r");
+    char *text = f ? calloc(1, RIG_TEXT) : NULL;
+    if (text && fread(text, 1, RIG_TEXT - 1, f) == RIG_TEXT - 1) text[0] = 0;
+    if (f) (void)fclose(f);
+    return text;
+}
+
+static bool rig_compile(const char *file, const char *half, void **module) {
+    static const char *const names[RIG_HEADERS] = {"kernel_args.cuh", "types.cuh",    "ptx.cuh",
+                                                   "ptx_sm80.cuh",    "ptx_sm90.cuh", "ptx_wgmma.cuh"};
+    const char *const options[] = {"--gpu-architecture=sm_90a", "-std=c++17", "-DFXA_D=64", half};
+    char *headers[RIG_HEADERS], *source = rig_read("tests/model", file), *cubin = NULL;
+    void *program = NULL;
+    size_t size = 0;
+    for (int i = 0; i < RIG_HEADERS; i++) headers[i] = rig_read("src/engine/cuda", names[i]);
+    bool ok = source && rig_nv.create(&program, source, file, RIG_HEADERS, (const char *const *)headers, names) == 0;
+    ok = ok && rig_nv.compile(program, 4, options) == 0 && rig_nv.cubin_size(program, &size) == 0;
+    if (program && !ok && rig_nv.log_size(program, &size) == 0 && (cubin = calloc(1, size + 1)) != NULL) {
+        (void)rig_nv.log(program, cubin);
+        printf("  %s: %.2000s\n", file, cubin);
+    } else if (ok) {
+        ok = (cubin = malloc(size)) != NULL && rig_nv.cubin(program, cubin) == 0 && rig_cu.load(module, cubin) == 0;
+    }
+    if (program) (void)rig_nv.destroy(&program);
+    for (int i = 0; i < RIG_HEADERS; i++) free(headers[i]);
+    free(source), free(cubin);
+    return ok;
+}
+
+/* Once; where something is not there, rig_missing says what. */
+static bool rig_ready(void) {
+    static bool tried, ready;
+    int device = 0, major, minor;
+    void *context = NULL;
+    if (tried) return ready;
+    tried = true;
+    rig_missing = "the stand-ins for the driver and NVRTC are not there (FXA_TEST_STANDIN, FXA_NVRTC_PATH)";
+    if (!rig_libraries()) return false;
+    int status = rig_nv.version(&major, &minor);
+    rig_missing = status ? rig_nv.error_string(status) : "the driver has no device";
+    if (status || rig_cu.init(0) || rig_cu.device(&device, 0)) return false;
+    if (rig_cu.retain(&context, device) || rig_cu.push(context)) return false;
+    if (rig_state) rig_state->quiet = true;
+    ready = rig_compile("model_kernels.cu", "-DFXA_F16=0", &rig_module[RIG_KERNELS]) &&
+            rig_compile("model_kernels.cu", "-DFXA_F16=1", &rig_module[RIG_KERNELS_F16]) &&
+            (!rig_state || rig_compile("model_mistakes.cu", "-DFXA_F16=0", &rig_module[RIG_MISTAKES]));
+    rig_missing = "the kernels do not compile";
+    if (!ready) T_FAIL("%s\n", rig_missing);
+    return ready;
+}
+
+#define NEEDS_RIG                                                                                                      \
+    do {                                                                                                               \
+        if (!rig_ready()) T_SKIP(rig_missing);                                                                         \
+    } while (0)
+#define NEEDS_MODEL                                                                                                    \
+    do {                                                                                                               \
+        NEEDS_RIG;                                                                                                     \
+        if (!rig_state) T_SKIP("a device has no words for it");                                                        \
+    } while (0)
+
+/* A launch: what it is given, and what came back in `out`. */
+typedef struct rig_run {
+    int unit;
+    unsigned grid[3], block[3], shared;
+    int way, n;
+    const void *in;
+    size_t in_bytes, out_bytes;
+    const void *before; /* what is in `out` at first, NULL: nobody has written it */
+    const rig_map *map;
+    int32_t *out;
+} rig_run;
+
+static rig_run rig_of(unsigned threads, unsigned shared, int way, int n) {
+    return (rig_run){.grid = {1, 1, 1}, .block = {threads, 1, 1}, .shared = shared, .way = way, .n = n};
+}
+
+static int rig_launch(const char *kernel, rig_run *r) {
+    static int32_t result[RIG_BYTES / 4];
+    static const rig_map none;
+    uintptr_t in = 0, out = 0;
+    void *function = NULL;
+    rig_map map = r->map ? *r->map : none;
+    void *params[] = {&map, &out, &in, &r->way, &r->n};
+    int status = rig_cu.find(&function, rig_module[r->unit], kernel) | rig_cu.set(function, 8, (int)r->shared);
+    if (r->in_bytes) status |= rig_cu.alloc(&in, r->in_bytes) | rig_cu.to_device(in, r->in, r->in_bytes, NULL);
+    if (r->out_bytes) status |= rig_cu.alloc(&out, r->out_bytes);
+    if (r->before) status |= rig_cu.to_device(out, r->before, r->out_bytes, NULL);
+    if (status) T_FAIL("%s: the driver says %d before the launch\n", kernel, status);
+    status = rig_cu.launch(function, r->grid[0], r->grid[1], r->grid[2], r->block[0], r->block[1], r->block[2],
+                           r->shared, NULL, params, NULL);
+    if (!status) status = rig_cu.wait();
+    r->out = result;
+    if (!status && r->out_bytes) status = rig_cu.to_host(result, out, r->out_bytes, NULL) | rig_cu.wait();
+    if (in) (void)rig_cu.free(in);
+    if (out) (void)rig_cu.free(out);
+    return status;
+}
+
+/* A kernel that is right: as often as orders are drawn. check: whether `out` is. */
+static void rig_right(const char *kernel, rig_run *r, bool (*check)(const rig_run *r)) {
+    for (int i = 0; i < (rig_state ? RIG_TIMES : 2); i++) {
+        int status = rig_launch(kernel, r);
+        if (status) T_FAIL("%s, way %d: %d, %s\n", kernel, r->way, status, rig_state ? rig_state->words : "");
+        if (!status && !check(r)) T_FAIL("%s, way %d, n %d: wrong in run %d\n", kernel, r->way, r->n, i);
+        if (status) return;
+    }
+}
+
+/* One that counts on an order: wrong in some, or with words. */
+static void rig_wrong(const char *kernel, rig_run *r, bool (*check)(const rig_run *r)) {
+    int right = 0, wrong = 0;
+    if (!rig_state) return;
+    for (int i = 0; i < RIG_TIMES; i++) {
+        bool ok = rig_launch(kernel, r) == 0 && check(r);
+        right += ok, wrong += !ok;
+    }
+    if (!wrong) T_FAIL("%s, way %d: right in every order\n", kernel, r->way);
+}
+
+/* One that is told by words in every order. */
+static void rig_words(const char *kernel, rig_run *r, const char *words) {
+    for (int i = 0; i < 8; i++) {
+        int status = rig_launch(kernel, r);
+        if (status != RIG_LOST) T_FAIL("%s, way %d: %d\n", kernel, r->way, status);
+        if (status == RIG_LOST && !strstr(rig_state->words, words))
+            T_FAIL("%s, way %d: \"%s\" without \"%s\"\n", kernel, r->way, rig_state->words, words);
+    }
+}
+
+/* Numbers that differ: 1, 2, 3 and so on. */
+static const int32_t *rig_count(void) {
+    static int32_t count[1 << 16];
+    for (int i = 0; i < 1 << 16; i++) count[i] = i + 1;
+    return count;
+}
+
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
+
+static bool check_grid(const rig_run *r) {
+    for (size_t i = 0; i < r->out_bytes / 4; i++)
+        if (r->out[i] != 1) return false;
+    return true;
+}
+
+TEST(every_thread_of_a_grid_of_three_dimensions_runs_once) {
+    static const int32_t zero[1 << 14];
+    NEEDS_RIG;
+    rig_run r = {.grid = {3, 5, 2}, .block = {10, 3, 2}, .before = zero, .out_bytes = 30 * 60 * 4};
+    rig_right("fxa_grid", &r, check_grid);
+    rig_run line = {.grid = {7, 1, 1}, .block = {1024, 1, 1}, .before = zero, .out_bytes = 7 * 1024 * 4};
+    rig_right("fxa_grid", &line, check_grid);
+}
+
+static int32_t check_exchanged[64];
+
+static bool check_exchange(const rig_run *r) {
+    bool ok = true;
+    for (int t = 0; t < 64; t++) {
+        const int32_t *x = check_exchanged + t / 32 * 32, *got = r->out + t * 12;
+        const int lane = t % 32;
+        int32_t ballot = 0, least = x[0], most = x[0], all = 2;
+        for (int i = 0; i < 32; i++) {
+            ballot |= (int32_t)((uint32_t)(x[i] & 1) << i);
+            least = x[i] < least ? x[i] : least, most = x[i] > most ? x[i] : most;
+        }
+        for (int i = 0; i < 32; i++) all = x[i] < 0 ? all & 1 : x[i] == 77 ? all | 1 : all;
+        const int bits = __builtin_popcount((unsigned)x[lane]), first = __builtin_ffs(x[lane]);
+        const int zeros = x[lane] ? __builtin_clz((unsigned)x[lane]) : 32;
+        const int32_t want[12] = {x[(lane * 5 + 3) & 31], x[lane ^ 9], x[lane < 3 ? lane : lane - 3],
+                                  x[lane > 24 ? lane : lane + 7], ballot, all, least, most, 1,
+                                  x[lane < 16 ? lane ^ 1 : lane ^ 2], 1, bits + (first << 8) + (zeros << 16)};
+        /* Any one lane may be elected. */
+        for (int i = 0; i < 12; i++)
+            ok = ok && (i == 10 ? __builtin_popcount((unsigned)got[i]) == 1 : i == 8 ? got[i] != 0 : got[i] == want[i]);
+    }
+    return ok;
+}
+
+TEST(lanes_of_a_warp_exchange) {
+    NEEDS_RIG;
+    t_rng rng = {t_seed()};
+    for (int i = 0; i < 64; i++) check_exchanged[i] = (int32_t)t_int(&rng, i < 32 ? -1000 : 0, 1 << 20);
+    check_exchanged[40] = 77, check_exchanged[7] = 0;
+    rig_run r = rig_of(64, 0, 0, 0);
+    r.in = check_exchanged, r.in_bytes = sizeof check_exchanged, r.out_bytes = 64 * 12 * 4;
+    rig_right("fxa_exchange", &r, check_exchange);
+}
+
+static bool check_mirror(const rig_run *r) {
+    const int n = (int)r->block[0];
+    bool ok = true;
+    for (int t = 0; t < n; t++) {
+        ok = ok && r->out[t] == n - t && r->out[n + t] == n - t + 1000;
+        if (r->n) ok = ok && r->out[2 * n + t] == -2; /* all bits of both are set */
+    }
+    return ok;
+}
+
+TEST(shared_memory_between_threads_wants_a_barrier) {
+    NEEDS_RIG;
+    rig_run r = rig_of(256, 1024, 0, 0);
+    r.grid[0] = 3, r.in = rig_count(), r.in_bytes = 1024, r.out_bytes = 3 * 1024;
+    rig_right("fxa_mirror", &r, check_mirror);
+    r.way = 1;
+    rig_wrong("fxa_mirror", &r, check_mirror);
+    r.way = 0, r.n = 1; /* nobody has written it, in the second CTA neither */
+    if (rig_state) rig_right("fxa_mirror", &r, check_mirror);
+}
+
+/* As it would be in the order that the kernel counts on. */
+static bool check_order(const rig_run *r) {
+    const int sign = r->way % 2 ? 1 : -1, step = r->way == 2 || r->way == 3 ? 32 : 1;
+    const int n = (int)(r->way < 4 ? r->block[0] : r->grid[0]);
+    bool ok = true;
+    if (r->way >= 6) return r->out[0] == (r->way == 6 ? 1 : 5);
+    for (int i = 0; i < n; i++) {
+        const int other = i + sign * step;
+        ok = ok && r->out[r->way < 4 ? i : n + i] == (other >= 0 && other < n ? other + 1 : 0);
+    }
+    return ok;
+}
+
+TEST(no_order_is_promised) {
+    static const int32_t zero[512];
+    NEEDS_MODEL;
+    for (int way = 0; way < 8; way++) {
+        rig_run r = rig_of(way < 2 ? 4 : way < 4 ? 64 : 32, 1024, way, 0);
+        r.grid[0] = way == 4 || way == 5 ? 3 : 1;
+        r.in = rig_count(), r.in_bytes = 1024, r.out_bytes = 1024, r.before = zero;
+        rig_wrong("fxa_orders", &r, check_order);
+        bool any = false;
+        for (int k = 0; k < 4 * RIG_TIMES && !any; k++) any = rig_launch("fxa_orders", &r) == 0 && check_order(&r);
+        if (!any) T_FAIL("way %d is wrong in every order\n", way);
+    }
+}
+
+static bool check_named(const rig_run *r) {
+    bool ok = true;
+    for (int i = 0; i < r->n * 32; i++) ok = ok && r->out[i] == (i ^ 1) + 1;
+    return ok;
+}
+
+TEST(named_barriers_hand_over) {
+    NEEDS_RIG;
+    rig_run r = rig_of(64, 128, 0, 6);
+    r.in = rig_count(), r.in_bytes = 6 * 128, r.out_bytes = 6 * 128;
+    rig_right("fxa_named", &r, check_named);
+    for (r.way = 1; r.way < 3; r.way++) rig_wrong("fxa_named", &r, check_named);
+}
+
+static bool check_atomics(const rig_run *r) {
+    const int n = (int)r->block[0];
+    static bool seen[1024];
+    float half, four[4];
+    uint64_t wide;
+    bool ok = r->out[0] == n && r->out[8] == -1;
+    memcpy(&half, r->out + 1, 4), memcpy(&wide, r->out + 2, 8), memcpy(four, r->out + 4, 16);
+    for (int i = 0; i < 4; i++) ok = ok && four[i] == (float)(n * (i + 1));
+    ok = ok && half == (float)n * 0.5f && wide == (uint64_t)n << 31;
+    memset(seen, 0, sizeof seen);
+    for (int i = 0; i < n && ok; i++) {
+        const int32_t t = r->out[16 + i];
+        ok = t >= 0 && t < n && !seen[t];
+        if (ok) seen[t] = true;
+    }
+    return ok;
+}
+
+TEST(atomics_lose_nothing) {
+    static const int32_t zero[512];
+    NEEDS_RIG;
+    rig_run r = rig_of(256, 16, 0, 0);
+    r.before = zero, r.out_bytes = (16 + 256) * 4;
+    rig_right("fxa_atomics", &r, check_atomics);
+}
+
+/* ---- Numbers ----------------------------------------------------------------------------------------------------- */
+
+static float check_floats[1 << 16];
+
+static float float_of(int32_t bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static uint16_t narrow_of(double x, bool half) { return half ? fxa__f64_to_f16(x) : fxa__f64_to_bf16(x); }
+
+static bool is_nan16(uint16_t x, bool half) { return half ? (x & 0x7fff) > 0x7c00 : (x & 0x7fff) > 0x7f80; }
+
+static bool check_numbers(const rig_run *r) {
+    const bool half = r->unit == RIG_KERNELS_F16;
+    int bad = 0;
+    for (int i = 0; i < r->n; i++) {
+        const int32_t *got = r->out + 5 * i;
+        const double wide = half ? fxa__f16_to_f64((uint16_t)i) : fxa__bf16_to_f64((uint16_t)i);
+        const float x = check_floats[i], y = check_floats[(i + 1) % r->n];
+        const uint16_t narrow = narrow_of((double)x, half), other = narrow_of(-(double)x, half);
+        const uint16_t low = (uint16_t)got[1], high = (uint16_t)((uint32_t)got[1] >> 16), one = (uint16_t)got[2];
+        const float down = float_of(got[3]), most = float_of(got[4]);
+        const double sum = (double)x + (double)y;
+        const bool nan = wide != wide;
+        bool ok = nan ? float_of(got[0]) != float_of(got[0]) : (double)float_of(got[0]) == wide;
+        ok = ok && (is_nan16(narrow, half) ? is_nan16(low, half) && is_nan16(high, half) && is_nan16(one, half)
+                                           : low == narrow && high == other && one == narrow);
+        ok = ok && got[2] >> 16 == !nan;
+        if (fabs(sum) > 1e-30 && fabs(sum) < 1e30)
+            ok = ok && (double)down <= sum && (double)nextafterf(down, INFINITY) > sum;
+        ok = ok && (i % 5 == 0 || x != x ? most != most : most == (x > 1.f ? x : 1.f));
+        bad += !ok;
+    }
+    return bad == 0;
+}
+
+TEST(numbers_of_16_bits) {
+    NEEDS_RIG;
+    t_rng rng = {t_seed()};
+    for (int i = 0; i < 1 << 16; i++) {
+        const int how = i % 4;
+        check_floats[i] = (float)ldexp(t_real(&rng, -1, 1), (int)t_int(&rng, how ? -30 : -100, how ? 18 : 60));
+        if (how == 3) check_floats[i] = (float)fxa__f16_to_f64((uint16_t)(i / 4)) * (1 + 0x1p-11f); /* between two */
+    }
+    check_floats[0] = INFINITY, check_floats[1] = -INFINITY, check_floats[2] = NAN, check_floats[3] = -0.f;
+    for (int half = 0; half < 2; half++) {
+        rig_run r = rig_of(128, 0, 0, 1 << 16);
+        r.unit = half, r.in = check_floats, r.in_bytes = sizeof check_floats, r.out_bytes = 5 << 18;
+        T_INT(rig_launch("fxa_numbers", &r), 0);
+        T_CHECK(check_numbers(&r));
+    }
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+static bool check_copies(const rig_run *r) {
+    bool ok = true;
+    for (int t = 0; t < 32; t++)
+        for (int i = 0; i < 8; i++)
+            ok = ok && r->out[t * 8 + i] == (i < 4 || (i - 4) * 4 < r->n ? t * 8 + i + 1 : 0);
+    return ok;
+}
+
+static bool check_first_copy(const rig_run *r) {
+    bool ok = true;
+    for (int t = 0; t < 32; t++)
+        for (int i = 0; i < 4; i++) ok = ok && r->out[t * 8 + i] == t * 8 + i + 1;
+    return ok;
+}
+
+TEST(copies_by_groups_are_there_after_the_wait) {
+    NEEDS_RIG;
+    for (int n = 0; n <= 16; n += 4) {
+        rig_run r = rig_of(32, 1024, 0, n);
+        r.in = rig_count(), r.in_bytes = 1024, r.out_bytes = 1024;
+        rig_right("fxa_copies", &r, check_copies);
+        r.way = 1;
+        rig_right("fxa_copies", &r, check_first_copy);
+        for (r.way = 1; r.way < 4; r.way++) rig_wrong("fxa_copies", &r, check_copies);
+    }
+}
+
+/* A tensor [4][3][20][72] of 16 bits, of which 70 columns are told, with a box of 64 columns. */
+enum { TMA_D = 70, TMA_PITCH = 72, TMA_S = 20, TMA_H = 3, TMA_B = 4, TMA_ALL = TMA_B * TMA_H * TMA_S * TMA_PITCH };
+enum { TMA_BOX = 64, TMA_ROWS = 9, TMA_HEADS = 2, TMA_BYTES = TMA_BOX * TMA_ROWS * TMA_HEADS * 2 };
+
+static int32_t tma_in[64]; /* bytes of the box and where it begins, from the ninth word on what a bulk copy brings */
+static uint16_t tma_tensor[TMA_ALL];
+
+static bool tma_map(uintptr_t data, rig_map *map) {
+    const uint64_t size[4] = {TMA_D, TMA_S, TMA_H, TMA_B};
+    const uint64_t stride[3] = {TMA_PITCH * 2, TMA_S * TMA_PITCH * 2, TMA_H * TMA_S * TMA_PITCH * 2};
+    const uint32_t box[4] = {TMA_BOX, TMA_ROWS, TMA_HEADS, 1}, one[4] = {1, 1, 1, 1};
+    return rig_cu.map(map, 9, 4, data, size, stride, box, one, 0, 3, 0, 0) == 0;
+}
+
+/* The element of the tensor that element i of the box is, -1: none. Where it lies in shared memory: *place. */
+static int tma_place(int i, int later, int *place) {
+    const int c = i % TMA_BOX + tma_in[1], s = i / TMA_BOX % TMA_ROWS + tma_in[2];
+    const int h = i / TMA_BOX / TMA_ROWS + tma_in[3], b = tma_in[4] + later;
+    *place = i * 2 ^ (i * 2 >> 7 & 7) << 4;
+    if (c < 0 || c >= TMA_D || s < 0 || s >= TMA_S || h < 0 || h >= TMA_H || b < 0 || b >= TMA_B) return -1;
+    return ((b * TMA_H + h) * TMA_S + s) * TMA_PITCH + c;
+}
+
+static bool check_load(const rig_run *r) {
+    const uint8_t *got = (const uint8_t *)r->out;
+    bool ok = memcmp(got + TMA_BYTES, tma_in + 8, (size_t)r->n) == 0;
+    for (int i = 0; i < TMA_BYTES / 2; i++) {
+        int place, from = tma_place(i, 0, &place);
+        uint16_t x;
+        memcpy(&x, got + place, 2);
+        ok = ok && x == (from < 0 ? 0 : tma_tensor[from]);
+    }
+    return ok;
+}
+
+static void tma_from(int c, int s, int h, int b) {
+    tma_in[0] = TMA_BYTES, tma_in[1] = c, tma_in[2] = s, tma_in[3] = h, tma_in[4] = b;
+    for (int i = 8; i < 64; i++) tma_in[i] = i * 1001;
+}
+
+static const int tma_corners[][4] = {{0, 0, 0, 0}, {64, 16, 2, 3}, {-5, -3, -1, 1},
+                                     {8, 5, 1, 2}, {0, 0, 0, 4},   {80, 0, 0, 0}};
+enum { TMA_CORNERS = sizeof tma_corners / sizeof *tma_corners };
+
+TEST(boxes_of_a_tensor_are_loaded_swizzled_and_with_zeros_past_it) {
+    NEEDS_RIG;
+    uintptr_t data = 0;
+    rig_map map;
+    for (int i = 0; i < TMA_ALL; i++) tma_tensor[i] = (uint16_t)(i + 1);
+    T_REQUIRE(rig_cu.alloc(&data, sizeof tma_tensor) == 0 && tma_map(data, &map));
+    T_REQUIRE(rig_cu.to_device(data, tma_tensor, sizeof tma_tensor, NULL) == 0);
+    for (int i = 0; i < TMA_CORNERS; i++) {
+        rig_run r = rig_of(64, 1024 + TMA_BYTES + 128, 0, 128);
+        tma_from(tma_corners[i][0], tma_corners[i][1], tma_corners[i][2], tma_corners[i][3]);
+        r.in = tma_in, r.in_bytes = sizeof tma_in, r.out_bytes = TMA_BYTES + 128, r.map = &map;
+        rig_right("fxa_load", &r, check_load);
+        r.way = 1;
+        rig_wrong("fxa_load", &r, check_load);
+    }
+    T_INT(rig_cu.free(data), 0);
+}
+
+/* What the stores have made of the tensor, which was all 9. */
+static bool check_stored(const uint16_t *got, const rig_run *r) {
+    static uint16_t want[TMA_ALL];
+    bool ok = true;
+    for (int i = 0; i < TMA_ALL; i++) want[i] = 9;
+    for (int turn = 0; turn < 2; turn++)
+        for (int i = 0; i < TMA_BYTES / 2; i++) {
+            int place, to = tma_place(i, turn, &place);
+            if (to >= 0) want[to] = (uint16_t)(1 + i + turn * 20000);
+        }
+    for (int i = 0; i < r->n / 4; i++) ok = ok && float_of(r->out[i]) == (float)(3 + 2 * i);
+    return ok && memcmp(got, want, sizeof want) == 0;
+}
+
+static bool stored_once(rig_run *r, uintptr_t data) {
+    static uint16_t tensor[TMA_ALL];
+    for (int i = 0; i < TMA_ALL; i++) tensor[i] = 9;
+    bool ok = rig_cu.to_device(data, tensor, sizeof tensor, NULL) == 0 && rig_launch("fxa_store", r) == 0 &&
+              rig_cu.to_host(tensor, data, sizeof tensor, NULL) == 0 && rig_cu.wait() == 0;
+    return ok && check_stored(tensor, r);
+}
+
+TEST(boxes_are_stored_inside_the_tensor_and_read_before_the_wait) {
+    static const int32_t zero[32];
+    NEEDS_RIG;
+    uintptr_t data = 0;
+    rig_map map;
+    T_REQUIRE(rig_cu.alloc(&data, sizeof tma_tensor) == 0 && tma_map(data, &map));
+    for (int i = 0; i < TMA_CORNERS; i++) {
+        rig_run r = rig_of(96, TMA_BYTES + 128, 0, 128);
+        int wrong = 0;
+        tma_from(tma_corners[i][0], tma_corners[i][1], tma_corners[i][2], tma_corners[i][3]);
+        r.in = tma_in, r.in_bytes = sizeof tma_in, r.out_bytes = 128, r.before = zero, r.map = &map;
+        for (int k = 0; k < (rig_state ? RIG_TIMES : 2); k++) wrong += !stored_once(&r, data);
+        if (wrong) T_FAIL("corner %d: %d are wrong: %s\n", i, wrong, rig_state ? rig_state->words : "");
+        r.way = 1;
+        for (int k = 0; k < RIG_TIMES && rig_state; k++) wrong += !stored_once(&r, data);
+        if (rig_state && !wrong) T_FAIL("corner %d: right in every order\n", i);
+    }
+    T_INT(rig_cu.free(data), 0);
+}
+
+static bool check_ring(const rig_run *r) {
+    bool ok = true;
+    for (int i = 0; i < r->n * 16; i++) ok = ok && r->out[i] == i + 1;
+    return ok;
+}
+
+TEST(a_ring_goes_by_the_phases_of_its_barriers) {
+    NEEDS_RIG;
+    for (int n = 1; n < 12; n += 5) {
+        rig_run r = rig_of(64, 1024, 0, n);
+        r.in = rig_count(), r.in_bytes = (size_t)n * 64, r.out_bytes = (size_t)n * 64;
+        rig_right("fxa_ring", &r, check_ring);
+        for (r.way = n > 2 ? 1 : 2; r.way < 3; r.way++) rig_wrong("fxa_ring", &r, check_ring);
+    }
+}
+
+/* ---- Matrices ---------------------------------------------------------------------------------------------------- */
+
+static uint16_t word_of(const int32_t *words, int i) { return (uint16_t)((uint32_t)words[i / 2] >> 16 * (i % 2)); }
+
+static bool check_matrices(const rig_run *r) {
+    bool ok = true;
+    const int32_t *in = r->in, *out = r->out;
+    for (int lane = 0; lane < 32; lane++)
+        for (int m = 0; m < 4; m++)
+            for (int half = 0; half < 2; half++) {
+                const int i = lane * 8 + m * 2 + half, row = lane / 4, column = lane % 4 * 2 + half;
+                ok = ok && word_of(out, i) == word_of(in, (m * 8 + row) * 8 + column);
+                ok = ok && word_of(out + 128, i) == word_of(in, (m * 8 + column) * 8 + row);
+            }
+    for (int i = 0; i < 256; i++) {
+        const int m = i / 64, row = i / 8 % 8, column = i % 8;
+        ok = ok && word_of(out + 256, i) == word_of(in, i);
+        ok = ok && word_of(out + 384, i) == word_of(in, m * 64 + column * 8 + row);
+    }
+    for (int i = 0; i < 64; i++) ok = ok && word_of(out + 512, i) == word_of(in, i % 8 * 8 + i / 8);
+    return ok;
+}
+
+TEST(matrices_of_8_by_8) {
+    NEEDS_RIG;
+    int32_t in[128];
+    for (int i = 0; i < 128; i++) in[i] = (2 * i + 1) | (2 * i + 2) << 16;
+    rig_run r = rig_of(32, 1536, 0, 0);
+    r.in = in, r.in_bytes = sizeof in, r.out_bytes = 544 * 4;
+    rig_right("fxa_matrices", &r, check_matrices);
+}
+
+static double product_left[64][64], product_right[256][64]; /* right: columns */
+
+static void product_draw(uint16_t *in, int rows, int columns, int deep, bool half) {
+    t_rng rng = {t_seed() + (uint64_t)columns};
+    for (int i = 0; i < rows * deep + columns * deep; i++) {
+        double x = (double)t_int(&rng, -8, 8) / 4; /* sums are exact */
+        in[i] = narrow_of(x, half);
+        if (i < rows * deep)
+            product_left[i / deep][i % deep] = x;
+        else
+            product_right[i / deep - rows][i % deep] = x;
+    }
+}
+
+static bool check_product(const rig_run *r, int rows, int columns, int deep, double from) {
+    int bad = 0;
+    for (int i = 0; i < rows * columns; i++) {
+        double sum = from;
+        for (int k = 0; k < deep; k++) sum += product_left[i / columns][k] * product_right[i % columns][k];
+        bad += (double)float_of(r->out[i]) != sum;
+    }
+    return bad == 0;
+}
+
+static bool check_mma(const rig_run *r) { return check_product(r, 16, 8, 16, 1); }
+static bool check_wgmma(const rig_run *r) { return check_product(r, 64, r->n, 64, 0); }
+
+TEST(a_product_of_a_warp) {
+    NEEDS_RIG;
+    for (int half = 0; half < 2; half++) {
+        uint16_t in[24 * 16];
+        product_draw(in, 16, 8, 16, half);
+        rig_run r = rig_of(32, 0, 0, 0);
+        r.unit = half, r.in = in, r.in_bytes = sizeof in, r.out_bytes = 16 * 8 * 4;
+        rig_right("fxa_mma", &r, check_mma);
+    }
+}
+
+enum { WG_HELD = 1, WG_TRANSPOSED = 2, WG_EARLY = 4, WG_OVERWRITTEN = 8, WG_CHANGED = 16, WG_PART = 32 };
+
+static rig_run product_run(int columns, int way, bool half, uint16_t *in) {
+    rig_run r = rig_of(128, (unsigned)(64 + (columns + 63) / 64 * 64) * 128, way, columns);
+    product_draw(in, 64, columns, 64, half);
+    r.unit = half, r.in = in, r.in_bytes = (size_t)(64 + columns) * 128, r.out_bytes = (size_t)columns * 256;
+    return r;
+}
+
+TEST(products_of_a_group_of_warps) {
+    static const int columns[] = {32, 64, 96, 128, 192, 256};
+    static uint16_t in[(64 + 256) * 64];
+    NEEDS_RIG;
+    for (int i = 0; i < 6; i++)
+        for (int way = 0; way < 4; way++)
+            for (int half = 0; half < 2; half++) {
+                if (!(way & WG_HELD) && columns[i] != 32 && columns[i] != 64 && columns[i] != 128) continue;
+                rig_run r = product_run(columns[i], way, half, in);
+                for (int k = 0; k < 5; k++) {
+                    const char *words = rig_state ? rig_state->words : "";
+                    if (rig_launch("fxa_wgmma", &r) || !check_wgmma(&r))
+                        T_FAIL("%d columns, way %d, f16 %d: wrong %s\n", columns[i], way, half, words);
+                }
+            }
+}
+
+TEST(products_are_there_after_the_wait_and_read_until_then) {
+    static const int mistakes[] = {WG_EARLY, WG_OVERWRITTEN, WG_HELD | WG_CHANGED, WG_PART};
+    static uint16_t in[(64 + 256) * 64];
+    NEEDS_MODEL;
+    for (int i = 0; i < 4; i++) {
+        rig_run r = product_run(64, mistakes[i] | WG_TRANSPOSED, false, in);
+        rig_wrong("fxa_wgmma", &r, check_wgmma);
+        bool any = false; /* where all is done early it is right: late is not all that the model does */
+        for (int k = 0; k < RIG_TIMES && !any; k++) any = rig_launch("fxa_wgmma", &r) == 0 && check_wgmma(&r);
+        if (!any) T_FAIL("mistake %d is wrong in every order\n", mistakes[i]);
+    }
+}
+
+/* ---- Mistakes with words ----------------------------------------------------------------------------------------- */
+
+static bool check_copied(const rig_run *r) { return memcmp(r->out, r->in, r->out_bytes) == 0; }
+
+TEST(registers_of_a_group_for_another) {
+    NEEDS_RIG;
+    rig_run r = rig_of(384, 0, 0, 0);
+    r.in = rig_count(), r.in_bytes = 384 * 4, r.out_bytes = 384 * 4;
+    rig_right("fxa_registers", &r, check_copied);
+    r.way = 1;
+    if (rig_state) rig_words("fxa_registers", &r, "all wait for each other");
+}
+
+TEST(threads_that_wait_for_each_other_and_lanes_that_do_not_meet) {
+    static const char *const words[] = {
+        "all wait for each other: 64 wait at a barrier (first 0, barrier 1)",
+        "lanes of a warp meet at different instructions",
+        "barrier 1 of ",
+        "barrier 1 of 40 threads, of 64",
+        "barrier 16",
+        "all wait for each other: 2 wait at a barrier",
+        "lanes of a warp meet at different instructions",
+        " meets those of fff0",
+        "lanes of a warp meet at different instructions",
+        "barrier 1 of 96 threads, of 64",
+        "all wait for each other: 64 look at a word",
+        "25 registers of a thread",
+        "all wait for each other: 64 wait at a barrier",
+    };
+    NEEDS_MODEL;
+    for (int way = 0; way < (int)(sizeof words / sizeof *words); way++) {
+        rig_run r = rig_of(way == 2 ? 96 : 64, 0, way, 0);
+        r.unit = RIG_MISTAKES, r.out_bytes = 384;
+        rig_words("fxa_mistake_threads", &r, words[way]);
+    }
+}
+
+TEST(memory_that_is_not_there_or_not_aligned) {
+    static const char *const words[] = {
+        "4 bytes of shared memory at 1000, of 1000",
+        "shared memory at 4: not a multiple of 8",
+        "shared memory at 1000 of 1000 was written",
+        "shared memory at -1 of 1000 was written",
+        "shared memory at 8: not a multiple of 16",
+        "a copy of 16 bytes from",
+        "shared memory at 8: not a multiple of 16",
+        "4 bytes of shared memory at -1024, of 1000",
+        "is not shared memory",
+        "it is byte 4096 of device memory of 4096 bytes",
+        "it is byte 4096 of device memory of 4096 bytes",
+        "byte -4 of device memory of 4000 bytes was written",
+        "byte 4000 of device memory of 4000 bytes was written",
+        "where there is none",
+        "where there is none",
+    };
+    NEEDS_MODEL;
+    for (int way = 0; way < (int)(sizeof words / sizeof *words); way++) {
+        rig_run r = rig_of(32, 1000, way, 1000);
+        r.unit = RIG_MISTAKES, r.in = rig_count(), r.in_bytes = 4096, r.out_bytes = way < 11 ? 4096 : 4000;
+        rig_words("fxa_mistake_places", &r, words[way]);
+    }
+}
+
+TEST(copies_without_barriers_waits_or_fences) {
+    static const char *const words[] = {
+        "no barrier was begun in shared memory at 0",
+        "no barrier was begun in shared memory at 0",
+        "all wait for each other: 1 look at a word (first 0); 31 have ended",
+        "a barrier at which more arrive than the 1 of its phase",
+        "a bulk copy of 24 bytes",
+        "a bulk copy of 16 bytes",
+        "loads of thread 0 that nobody waited for",
+        "stores of thread 0 that nobody waited for",
+        "shared memory at 1024, which thread 0 wrote, without a fence",
+        "shared memory at 1024, which thread 0 wrote, without a fence",
+        "shared memory at 1024, which thread 0 wrote, without a fence",
+        "shared memory at 1024, which thread 0 wrote, without a fence",
+        "stores of thread 0 that nobody waited for",
+        "shared memory at 1088: not a multiple of 128",
+        "shared memory at 4: not a multiple of 8",
+        "no barrier was begun in shared memory at 16",
+        "all wait for each other",
+        "a barrier that waits for 1048576 bytes",
+        "a barrier of 0 arrivals",
+        "bytes of shared memory at 9216, of 8192",
+    };
+    NEEDS_MODEL;
+    uintptr_t data = 0;
+    rig_map map;
+    T_REQUIRE(rig_cu.alloc(&data, sizeof tma_tensor) == 0 && tma_map(data, &map));
+    for (int way = 0; way < (int)(sizeof words / sizeof *words); way++) {
+        rig_run r = rig_of(32, 8192, way, 8192);
+        r.unit = RIG_MISTAKES, r.in = rig_count(), r.in_bytes = 4096, r.out_bytes = 4096, r.map = &map;
+        if (way == 6) continue;
+        rig_words("fxa_mistake_copies", &r, words[way]);
+    }
+    /* A load that was there at once is as if somebody had waited. */
+    rig_run r = rig_of(32, 8192, 6, 0);
+    r.unit = RIG_MISTAKES, r.in = rig_count(), r.in_bytes = 4096, r.out_bytes = 4096, r.map = &map;
+    int told = 0;
+    for (int i = 0; i < RIG_TIMES; i++)
+        told += rig_launch("fxa_mistake_copies", &r) == RIG_LOST && strstr(rig_state->words, words[6]);
+    T_CHECK(told > 0);
+    T_INT(rig_cu.free(data), 0);
+}
+
+TEST(products_without_waits_fences_or_their_group) {
+    static const char *const words[] = {"products of thread", "products of thread", "without the swizzle of 128 bytes",
+                                        "without a fence before TMA or a product", "than its group", NULL,
+                                        "16 bytes of shared memory at "};
+    NEEDS_MODEL;
+    for (int way = 0; way < 7; way++) {
+        rig_run r = rig_of(128, 8192, way, 8192);
+        r.unit = RIG_MISTAKES, r.out_bytes = 512;
+        if (words[way]) rig_words("fxa_mistake_products", &r, words[way]);
+        if (!words[way]) T_INT(rig_launch("fxa_mistake_products", &r), 0);
+    }
+}
+
+/* ---- The driver -------------------------------------------------------------------------------------------------- */
+
+TEST(launches_that_no_driver_takes) {
+    NEEDS_RIG;
+    void *function = NULL, *params[5] = {NULL};
+    T_INT(rig_cu.find(&function, rig_module[RIG_KERNELS], "fxa_grid"), 0);
+    T_CHECK(rig_cu.launch(function, 1, 1, 1, 1025, 1, 1, 0, NULL, params, NULL) != 0);
+    T_CHECK(rig_cu.launch(function, 1, 1, 1, 32, 1, 65, 0, NULL, params, NULL) != 0);
+    T_CHECK(rig_cu.launch(function, 1, 65536, 1, 32, 1, 1, 0, NULL, params, NULL) != 0);
+    T_CHECK(rig_cu.launch(function, 0, 1, 1, 32, 1, 1, 0, NULL, params, NULL) != 0);
+    T_CHECK(rig_cu.launch(function, 1, 1, 1, 32, 1, 1, 49 * 1024, NULL, params, NULL) != 0); /* nobody has asked */
+    T_CHECK(rig_cu.set(function, 8, 228 * 1024) != 0);
+    T_CHECK(rig_cu.find(&function, rig_module[RIG_KERNELS], "fxa_nothing") != 0);
+}
+
+/* As what is left around memory is looked at when it is given back. */
+TEST(memory_is_given_back_as_it_was_around) {
+    NEEDS_MODEL;
+    uintptr_t data = 0;
+    T_INT(rig_state->mistakes, 0);
+    T_INT(rig_cu.alloc(&data, 1000), 0);
+    T_INT(data % 256, 0);
+    ((unsigned char *)data)[1000] = 3;
+    rig_state->words[0] = 0;
+    T_INT(rig_cu.free(data), 0);
+    T_INT(rig_state->mistakes, 1);
+    T_HAS(rig_state->words, "byte 1000 of device memory of 1000 bytes was written");
+    rig_state->mistakes = 0;
+}
+
+T_MAIN
