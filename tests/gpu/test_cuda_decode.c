@@ -37,7 +37,7 @@ static bool decode_make(attn_data *x, fxa_context *ctx, const decode_problem *p,
 
 /* ---- Batches ----------------------------------------------------------------------------------------------------- */
 
-static size_t decode_entry_bytes(const attn_tensor *t) { return t->bytes / 1 && t->n[0] ? (size_t)t->stride[0] * fxa_dtype_size(t->dtype) : 0; }
+static size_t decode_entry_bytes(const attn_tensor *t) { return (size_t)t->stride[0] * fxa_dtype_size(t->dtype); }
 
 /* One entry of the data by itself. */
 static fxa_status decode_alone(attn_data *x, fxa_context *ctx, int64_t b, fxa_pass pass, fxa_error *err) {
@@ -84,7 +84,7 @@ TEST(entries_have_their_bits_in_any_batch) {
 /* ---- One workspace ----------------------------------------------------------------------------------------------- */
 
 /* The call with its tensors on the device and a workspace of the test's. */
-static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pass, int64_t b, uintptr_t workspace, size_t most) {
+static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pass, uintptr_t workspace, size_t most) {
     attn_call call;
     fxa_plan *plan = NULL;
     fxa_error err;
@@ -96,7 +96,8 @@ static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pa
     T_REQUIRE(plan && fxa_plan_workspace(plan) <= most);
     for (int i = 0; i < FXA_SLOT_COUNT; i++) {
         if (!call.args.slot[i]) continue;
-        bytes[i] = i < ATTN_SLOTS ? (size_t)attn_tensor_places(&x->t[i]) * fxa_dtype_size(x->t[i].dtype) : 4 * (size_t)b;
+        bytes[i] = sizeof(int32_t) * (size_t)call.p.b;
+        if (i < ATTN_SLOTS) bytes[i] = (size_t)attn_tensor_places(&x->t[i]) * fxa_dtype_size(x->t[i].dtype);
         T_INT(d->more.alloc(&at[i], bytes[i], NULL), 0);
         T_INT(d->gpu.driver.copy_to(at[i], call.args.slot[i], bytes[i], NULL), 0);
         call.args.slot[i] = (void *)at[i];
@@ -141,7 +142,7 @@ TEST(problems_of_all_kinds_in_one_workspace) {
     for (int run = 0; run < 3 * DECODE_MOST; run++) {
         int i = run * 5 % DECODE_MOST;
         fxa_pass pass = problems[i].backward ? FXA_BACKWARD : FXA_FORWARD;
-        decode_run_at(&d, &x[i], ctx, pass, problems[i].b, workspace, ROOM);
+        decode_run_at(&d, &x[i], ctx, pass, workspace, ROOM);
         const char *other = attn_other_bits(&x[i], pass, &want[i][pass]);
         if (other) T_FAIL("run %d, problem %d: %s has other bits\n", run, i, other);
     }
