@@ -153,6 +153,46 @@ TEST(problems_of_all_kinds_in_one_workspace) {
     fxa_context_destroy(ctx);
 }
 
+/* Lengths that only the device sees count as far as there are rows, in every pass. */
+TEST(lengths_of_any_value) {
+    NEEDS_DEVICE;
+    static const decode_problem problems[] = {
+        {4, 4, 2, 1, 600, 64, decode_causal, true, false},
+        {4, 1, 1, 140, 200, 64, "", true, false},
+        {4, 2, 1, 70, 200, 64, decode_causal, true, true},
+    };
+    enum { ROOM = 4 << 20 };
+    fxa_context *ctx = device_context();
+    device d;
+    uintptr_t workspace = 0;
+    fxa_error err;
+    T_REQUIRE(device_open(&d));
+    T_INT(d.more.alloc(&workspace, ROOM, NULL), 0);
+    T_INT(d.gpu.driver.fill(workspace, 0xffffffffu, ROOM / 4, NULL), 0);
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        const decode_problem *p = &problems[i];
+        const int32_t most = (int32_t)p->sk, wild[] = {-7, INT32_MAX, INT32_MIN, most + 1}, tame[] = {0, most, 0, most};
+        fxa_pass pass = p->backward ? FXA_BACKWARD : FXA_FORWARD;
+        int32_t lengths[4];
+        attn_kept want = {{NULL}};
+        attn_data x;
+        T_REQUIRE(decode_make(&x, ctx, p, lengths));
+        memcpy(lengths, tame, sizeof lengths);
+        if (p->backward) T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
+        for (int run = 0; run < 2; run++) {
+            memcpy(lengths, run ? wild : tame, sizeof lengths);
+            decode_run_at(&d, &x, ctx, pass, workspace, ROOM);
+            const char *other = attn_other_bits(&x, pass, &want);
+            if (other) T_FAIL("problem %zu: %s has other bits\n", i, other);
+        }
+        attn_drop(&want);
+        attn_data_free(&x);
+    }
+    T_INT(d.more.give(workspace, NULL), 0);
+    device_close(&d);
+    fxa_context_destroy(ctx);
+}
+
 /* ---- Many shares ------------------------------------------------------------------------------------------------- */
 
 /* V of some entries is not finite where the mask is false: what an entry gets is what it gets of 0 there. */
