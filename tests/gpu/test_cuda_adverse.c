@@ -234,7 +234,7 @@ static bool adverse_is_near(conf_case *c, const adverse *x) {
         do {
             int64_t place = conf_place(t, at);
             double got = fxa__load_f64(t->memory, t->dtype, place);
-            double want = fxa__load_f64(t->want_memory, t->want_dtype, place);
+            double want = attn_round(t->dtype, fxa__load_f64(t->want_memory, t->want_dtype, place));
             double most = x->values != V_LARGE && x->values != V_EQUAL ? 2 : x->f16 ? 60000 : 1e38;
             double allowed = i == 0 ? 0.02 * most + 1e-3 : 1e-5 * fabs(want) + 1e-2;
             if (got == want || (got != got && want != want) || fabs(got - want) <= allowed) continue;
