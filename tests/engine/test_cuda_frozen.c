@@ -18,8 +18,7 @@ enum { FROZEN_F16 = FXA_F16 }; /* of dtypes: the kernels' name is a switch */
 #define FXA_F16 0
 #define FXA_CUDA_STORAGE_CUH /* what follows, in place of storage.cuh */
 typedef uint32_t u32;
-typedef uint16_t u16;
-typedef u16 Result;
+typedef uint16_t u16, Result;
 #define POS_INF INFINITY
 #define NEG_INF (-INFINITY)
 

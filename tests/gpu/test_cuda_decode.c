@@ -37,7 +37,7 @@ static bool decode_make(attn_data *x, fxa_context *ctx, const decode_problem *p,
 
 /* ---- Batches ----------------------------------------------------------------------------------------------------- */
 
-static size_t decode_entry_bytes(const attn_tensor *t) { return t->bytes / 1 && t->n[0] ? (size_t)t->stride[0] * fxa_dtype_size(t->dtype) : 0; }
+static size_t decode_entry_bytes(const attn_tensor *t) { return (size_t)t->stride[0] * fxa_dtype_size(t->dtype); }
 
 /* One entry of the data by itself. */
 static fxa_status decode_alone(attn_data *x, fxa_context *ctx, int64_t b, fxa_pass pass, fxa_error *err) {
@@ -84,7 +84,7 @@ TEST(entries_have_their_bits_in_any_batch) {
 /* ---- One workspace ----------------------------------------------------------------------------------------------- */
 
 /* The call with its tensors on the device and a workspace of the test's. */
-static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pass, int64_t b, uintptr_t workspace, size_t most) {
+static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pass, uintptr_t workspace, size_t most) {
     attn_call call;
     fxa_plan *plan = NULL;
     fxa_error err;
@@ -96,7 +96,8 @@ static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pa
     T_REQUIRE(plan && fxa_plan_workspace(plan) <= most);
     for (int i = 0; i < FXA_SLOT_COUNT; i++) {
         if (!call.args.slot[i]) continue;
-        bytes[i] = i < ATTN_SLOTS ? (size_t)attn_tensor_places(&x->t[i]) * fxa_dtype_size(x->t[i].dtype) : 4 * (size_t)b;
+        bytes[i] = sizeof(int32_t) * (size_t)call.p.b;
+        if (i < ATTN_SLOTS) bytes[i] = (size_t)attn_tensor_places(&x->t[i]) * fxa_dtype_size(x->t[i].dtype);
         T_INT(d->more.alloc(&at[i], bytes[i], NULL), 0);
         T_INT(d->gpu.driver.copy_to(at[i], call.args.slot[i], bytes[i], NULL), 0);
         call.args.slot[i] = (void *)at[i];
@@ -141,12 +142,52 @@ TEST(problems_of_all_kinds_in_one_workspace) {
     for (int run = 0; run < 3 * DECODE_MOST; run++) {
         int i = run * 5 % DECODE_MOST;
         fxa_pass pass = problems[i].backward ? FXA_BACKWARD : FXA_FORWARD;
-        decode_run_at(&d, &x[i], ctx, pass, problems[i].b, workspace, ROOM);
+        decode_run_at(&d, &x[i], ctx, pass, workspace, ROOM);
         const char *other = attn_other_bits(&x[i], pass, &want[i][pass]);
         if (other) T_FAIL("run %d, problem %d: %s has other bits\n", run, i, other);
     }
     for (int i = 0; i < DECODE_MOST; i++)
         attn_drop(&want[i][0]), attn_drop(&want[i][1]), attn_data_free(&x[i]);
+    T_INT(d.more.give(workspace, NULL), 0);
+    device_close(&d);
+    fxa_context_destroy(ctx);
+}
+
+/* Lengths that only the device sees count as far as there are rows, in every pass. */
+TEST(lengths_of_any_value) {
+    NEEDS_DEVICE;
+    static const decode_problem problems[] = {
+        {4, 4, 2, 1, 600, 64, decode_causal, true, false},
+        {4, 1, 1, 140, 200, 64, "", true, false},
+        {4, 2, 1, 70, 200, 64, decode_causal, true, true},
+    };
+    enum { ROOM = 4 << 20 };
+    fxa_context *ctx = device_context();
+    device d;
+    uintptr_t workspace = 0;
+    fxa_error err;
+    T_REQUIRE(device_open(&d));
+    T_INT(d.more.alloc(&workspace, ROOM, NULL), 0);
+    T_INT(d.gpu.driver.fill(workspace, 0xffffffffu, ROOM / 4, NULL), 0);
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        const decode_problem *p = &problems[i];
+        const int32_t most = (int32_t)p->sk, wild[] = {-7, INT32_MAX, INT32_MIN, most + 1}, tame[] = {0, most, 0, most};
+        fxa_pass pass = p->backward ? FXA_BACKWARD : FXA_FORWARD;
+        int32_t lengths[4];
+        attn_kept want = {{NULL}};
+        attn_data x;
+        T_REQUIRE(decode_make(&x, ctx, p, lengths));
+        memcpy(lengths, tame, sizeof lengths);
+        if (p->backward) T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
+        for (int run = 0; run < 2; run++) {
+            memcpy(lengths, run ? wild : tame, sizeof lengths);
+            decode_run_at(&d, &x, ctx, pass, workspace, ROOM);
+            const char *other = attn_other_bits(&x, pass, &want);
+            if (other) T_FAIL("problem %zu: %s has other bits\n", i, other);
+        }
+        attn_drop(&want);
+        attn_data_free(&x);
+    }
     T_INT(d.more.give(workspace, NULL), 0);
     device_close(&d);
     fxa_context_destroy(ctx);

@@ -355,6 +355,7 @@ struct Consumer : TileOwner {
             if (load_shared_half(swizzled<BM>(rows, r, c >> 3) + (c & 7) * 2))
                 put_mark(row_of(a.o, b, h, q_first + row + r) + c, values_of(tile));
         }
+        async_fence(); /* Q comes where they were staged */
     }
 
     /* Normalises O, writes LSE, stages O in the Q buffer and stores it, each warp its own 16 rows. */
