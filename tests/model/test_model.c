@@ -294,7 +294,7 @@ TEST(lanes_of_a_warp_exchange) {
     NEEDS_RIG;
     t_rng rng = {t_seed()};
     for (int i = 0; i < 64; i++) check_exchanged[i] = (int32_t)t_int(&rng, i < 32 ? -1000 : 0, 1 << 20);
-    check_exchanged[40] = 77, check_exchanged[7] = 0;
+    check_exchanged[40] = 77, check_exchanged[7] = 0, check_exchanged[3] = -1; /* not all of the first warp are above */
     rig_run r = rig_of(64, 0, 0, 0);
     r.in = check_exchanged, r.in_bytes = sizeof check_exchanged, r.out_bytes = 64 * 12 * 4;
     rig_right("fxa_exchange", &r, check_exchange);
