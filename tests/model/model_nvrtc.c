@@ -5,7 +5,7 @@
  * the shared library of the same code behind it. Headers are written into a folder as they are given, but for ptx*.cuh,
  * in whose place those of this folder (MODEL_FOLDER) are included. The folder, below TMPDIR, goes with the program;
  * FXA_MODEL_KEEP=1 leaves it and says where it is. With FXA_MODEL_CHECK=1 every access is looked at for its alignment,
- * and every index of an array for its bounds: twice the time to compile.
+ * and every index of an array for its bounds: a quarter more time.
  *
  * Of the text three things are changed, line by line, so that lines keep their numbers: dynamic shared memory is a
  * pointer to the machine's, static shared memory is told to the machine, and behind each kernel stands what the machine
