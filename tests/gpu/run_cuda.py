@@ -127,7 +127,8 @@ def environment(chosen, family, dtype, first, count, shapes, **more):
     env = {"FXA_TEST_SEED": str(chosen.seed), "FXA_TEST_DTYPE": dtype, "FXA_TEST_KINDS": "%d,%d" % (first, count),
            "FXA_TEST_SHAPES": str(shapes), "FXA_THREADS": "1", "FXA_TEST_REASONS": "1", "FXA_CACHE_DIR": chosen.cache, **more}
     if chosen.model:
-        env.update(FXA_TEST_SMALL="1", FXA_TEST_SECONDS="240", FXA_TEST_OTHERS="none", FXA_MODEL_SEED=str(chosen.seed + first))
+        env.update(FXA_TEST_SMALL="1", FXA_TEST_SECONDS="240", FXA_TEST_OTHERS="none", FXA_MODEL_SEED=str(chosen.seed + first),
+                   FXA_MODEL_CHECK="1")
     return env if family == "any" else {**env, "FXA_CUDA_FAMILY": family}
 
 

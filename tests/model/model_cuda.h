@@ -248,6 +248,13 @@ template <class T> struct ModelArgument<const T> {
     typedef T type;
 };
 
+template <class T> static inline T model_argument(const void *from)
+{
+    T x;
+    memcpy((void *)&x, from, sizeof x);
+    return x;
+}
+
 template <size_t... I> struct ModelIndices {};
 template <size_t n, size_t... I> struct ModelCount : ModelCount<n - 1, n - 1, I...> {};
 template <size_t... I> struct ModelCount<0, I...> {
@@ -257,12 +264,23 @@ template <size_t... I> struct ModelCount<0, I...> {
 template <class... A, size_t... I>
 static inline void model_apply(void (*kernel)(A...), void **params, ModelIndices<I...>)
 {
-    kernel(*(typename ModelArgument<A>::type *)params[I]...);
+    kernel(model_argument<typename ModelArgument<A>::type>(params[I])...);
 }
 
 template <class... A> static inline void model_call(void (*kernel)(A...), void **params)
 {
     model_apply(kernel, params, typename ModelCount<sizeof...(A)>::type());
+}
+
+/* What code that is looked at (FXA_MODEL_CHECK) calls where an access is not aligned, an index past its array. */
+extern "C" inline __attribute__((used)) void __ubsan_handle_type_mismatch_v1(void *, uintptr_t at)
+{
+    model->fail("memory at %p, which is not aligned", (void *)at);
+}
+
+extern "C" inline __attribute__((used)) void __ubsan_handle_out_of_bounds(void *, uintptr_t index)
+{
+    model->fail("element %lld of an array that has less", (long long)index);
 }
 
 /* Behind a kernel, and at the end of a unit. */

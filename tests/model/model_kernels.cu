@@ -28,11 +28,12 @@ FXA_INLINE u32 swapped(u32 at)
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
-/* Each thread of each CTA counts itself. */
+/* Each thread of each CTA counts itself, if its coordinates are inside. */
 extern "C" __global__ void fxa_grid(ARGUMENTS)
 {
     const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-    atomicAdd(out + block * (blockDim.x * blockDim.y * blockDim.z) + thread_number(), 1);
+    const bool inside = threadIdx.x < blockDim.x && threadIdx.y < blockDim.y && threadIdx.z < blockDim.z;
+    if (inside) atomicAdd(out + block * (blockDim.x * blockDim.y * blockDim.z) + thread_number(), 1);
 }
 
 /* Four kinds of shuffles, votes, minimum and maximum, of a warp; half a warp by itself; the CTA's or. */

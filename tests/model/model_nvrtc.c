@@ -4,7 +4,8 @@
  * names), and its cubin is the object file, in which kernels and their shapes are found by name as in a real one, with
  * the shared library of the same code behind it. Headers are written into a folder as they are given, but for ptx*.cuh,
  * in whose place those of this folder (MODEL_FOLDER) are included. The folder, below TMPDIR, goes with the program;
- * FXA_MODEL_KEEP=1 leaves it and says where it is.
+ * FXA_MODEL_KEEP=1 leaves it and says where it is. With FXA_MODEL_CHECK=1 every access is looked at for its alignment,
+ * and every index of an array for its bounds: a quarter more time.
  *
  * Of the text three things are changed, line by line, so that lines keep their numbers: dynamic shared memory is a
  * pointer to the machine's, static shared memory is told to the machine, and behind each kernel stands what the machine
@@ -36,6 +37,11 @@ typedef struct mn_program {
 extern char **environ;
 
 #define MODEL_NV(name) __attribute__((visibility("default"))) int name
+
+static bool mn_is_set(const char *name) {
+    const char *text = getenv(name);
+    return text && *text;
+}
 
 static const char *mn_compiler(void) {
     const char *named = getenv("FXA_MODEL_CXX");
@@ -192,6 +198,7 @@ static bool mn_compile(mn_program *p, int n, const char *const *options) {
     (void)snprintf(unit, sizeof unit, "%s/unit.cc", p->folder);
     (void)snprintf(object, sizeof object, "%s/unit.o", p->folder);
     (void)snprintf(library, sizeof library, "%s/unit.so", p->folder);
+    if (mn_is_set("FXA_MODEL_CHECK")) words[count++] = "-fsanitize=alignment,bounds";
     for (int i = 0; i < n; i++) {
         if (mn_begins(options[i], arch))
             (void)snprintf(define, sizeof define, "-D__CUDA_ARCH__=%d0", atoi(options[i] + strlen(arch)));
@@ -228,8 +235,7 @@ MODEL_NV(nvrtcGetSupportedArchs)(int *archs) { return archs[0] = 80, archs[1] = 
 MODEL_NV(nvrtcDestroyProgram)(void **program);
 MODEL_NV(nvrtcDestroyProgram)(void **program) {
     mn_program *p = *program;
-    const char *keep = getenv("FXA_MODEL_KEEP");
-    if (keep && *keep)
+    if (mn_is_set("FXA_MODEL_KEEP"))
         fprintf(stderr, "model: %s\n", p->folder);
     else
         mn_remove_folder(p);

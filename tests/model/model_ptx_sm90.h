@@ -134,13 +134,10 @@ static inline void model_tma_store(const model_job *job)
     });
 }
 
-/* Plain stores there are fenced, and what comes of TMA is no plain store. */
-static inline void model_proxy(u32 at, u32 bytes, bool load)
+/* Plain stores there are fenced, where TMA reads and where it writes. */
+static inline void model_proxy(u32 at, u32 bytes)
 {
-    for (u32 i = 0; i < bytes; i += MODEL_CHUNK) {
-        model_fenced(at + i);
-        if (load) model->written[(at + i - MODEL_SHARED_BASE) / MODEL_CHUNK] = 0;
-    }
+    for (u32 i = 0; i < bytes; i += MODEL_CHUNK) model_fenced(at + i);
 }
 
 static inline model_job model_tma(void (*run)(const model_job *), int kind, const FxaMap *map, u32 shared, int c, int s,
@@ -150,7 +147,7 @@ static inline model_job model_tma(void (*run)(const model_job *), int kind, cons
     const ModelMap &m = *(const ModelMap *)map;
     if (m.box[0] * 2 != 128 || m.data % 16) model->fail("a tensor map that is none, or not of boxes of 128 bytes");
     (void)model_shared(shared, (u32)m.bytes(), 128);
-    model_proxy(shared, (u32)m.bytes(), kind == MODEL_LOAD);
+    model_proxy(shared, (u32)m.bytes());
     job.run = run, job.kind = kind, job.map = map, job.shared = shared, job.bytes = m.bytes();
     job.at[0] = c, job.at[1] = s, job.at[2] = h, job.at[3] = b;
     return job;
@@ -177,7 +174,7 @@ static inline model_job model_bulk(void (*run)(const model_job *), int kind, u32
     model_job job = {};
     if (bytes % 16 || (uintptr_t)memory % 16) model->fail("a bulk copy of %u bytes at %p", bytes, memory);
     (void)model_shared(shared, bytes, 16);
-    model_proxy(shared, bytes, kind == MODEL_LOAD);
+    model_proxy(shared, bytes);
     job.run = run, job.kind = kind, job.shared = shared, job.memory = memory, job.bytes = (int)bytes;
     return job;
 }
