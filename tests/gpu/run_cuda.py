@@ -6,7 +6,7 @@ since kernels take seconds to compile, for each family of kernels and each stora
 counted as it is printed, by feature, so that a hole is seen, and what is refused by reason, digits aside.
 sanitize: a few small cases of every feature and family under compute-sanitizer's memcheck, racecheck, initcheck and synccheck.
 alone: alone on the device, threads, recording, memory and equal bits (test_cuda_plans).
---model: on the model of a device that tests/model is, without a GPU; small shapes, and nothing alone or sanitized.
+--model: on the model of a device that tests/model is, without a GPU; half of it in small shapes, nothing alone or sanitized.
 --seconds bounds each of the first two: processes are ended then, and what they had said counts. A process that hangs is ended by
 itself, and costs nothing else. Code is kept in a folder (--cache) that all processes share. Without a GPU, driver or NVRTC it
 says so and exits with 77."""
@@ -127,8 +127,9 @@ def environment(chosen, family, dtype, first, count, shapes, **more):
     env = {"FXA_TEST_SEED": str(chosen.seed), "FXA_TEST_DTYPE": dtype, "FXA_TEST_KINDS": "%d,%d" % (first, count),
            "FXA_TEST_SHAPES": str(shapes), "FXA_THREADS": "1", "FXA_TEST_REASONS": "1", "FXA_CACHE_DIR": chosen.cache, **more}
     if chosen.model:
-        env.update(FXA_TEST_SMALL="1", FXA_TEST_SECONDS="240", FXA_TEST_OTHERS="none", FXA_MODEL_SEED=str(chosen.seed + first),
-                   FXA_MODEL_CHECK="1")
+        env.update(FXA_TEST_SECONDS="240", FXA_TEST_OTHERS="none", FXA_MODEL_SEED=str(chosen.seed + first), FXA_MODEL_CHECK="1")
+        if first // KINDS % 2 == 0:  # the others have several tiles both ways
+            env["FXA_TEST_SMALL"] = "1"
     return env if family == "any" else {**env, "FXA_CUDA_FAMILY": family}
 
 
