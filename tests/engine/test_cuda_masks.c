@@ -35,19 +35,52 @@ static const char masks_declared[] = "param w : int\nparam x : float\ntensor doc
                                      "tensor flo : f32[1]\ntensor per : i32[3]\ntensor net : bool[2]\n";
 
 static const char *const masks_ints[] = {
-    "q",         "k",           "q - k",      "doc[b, q]",       "doc[b, k]",      "doc[0, k]",    "lim[h, q]",
-    "lim[h, k]", "per[b, h, q]", "per[b, h, k]", "blk[k // 16]", "blk[q // 16]",   "blk[doc[b, k]]", "w",
-    "3",         "100",         "k_len - q_len", "lim[w, k]",    "doc[b, k + 1]",  "doc[b, q - 5]", "doc[b, -1 - k]",
-    "abs(q - k)", "per[b, 1, k]", "lim[h, q] * 2", "doc[b, k] + q", "min(doc[b, q], k)", "k % 64",
-    "clamp(q - k, -20, 20)", "ids[q]", "ids[k]", "int(flo[k])", "int(x * float(k))",
+    "q",
+    "k",
+    "q - k",
+    "doc[b, q]",
+    "doc[b, k]",
+    "doc[0, k]",
+    "lim[h, q]",
+    "lim[h, k]",
+    "per[b, h, q]",
+    "per[b, h, k]",
+    "blk[k // 16]",
+    "blk[q // 16]",
+    "blk[doc[b, k]]",
+    "w",
+    "3",
+    "100",
+    "k_len - q_len",
+    "lim[w, k]",
+    "doc[b, k + 1]",
+    "doc[b, q - 5]",
+    "doc[b, -1 - k]",
+    "abs(q - k)",
+    "per[b, 1, k]",
+    "lim[h, q] * 2",
+    "doc[b, k] + q",
+    "min(doc[b, q], k)",
+    "k % 64",
+    "clamp(q - k, -20, 20)",
+    "ids[q]",
+    "ids[k]",
+    "int(flo[k])",
+    "int(x * float(k))",
 };
-static const char *const masks_bools[] = {"ok[b, q]", "ok[b, k]", "net[q // 64, k // 64]", "flo[q] == flo[k]",
-                                          "flo[k] < x", "ids[q] == ids[k]", "doc[b, q] == doc[b, k]", "k <= q",
-                                          "ids[k] != ids[q]", "flo[q] <= flo[k] * x", "ok[w, k]"};
+static const char *const masks_bools[] = {"ok[b, q]",
+                                          "ok[b, k]",
+                                          "net[q // 64, k // 64]",
+                                          "flo[q] == flo[k]",
+                                          "flo[k] < x",
+                                          "ids[q] == ids[k]",
+                                          "doc[b, q] == doc[b, k]",
+                                          "k <= q",
+                                          "ids[k] != ids[q]",
+                                          "flo[q] <= flo[k] * x",
+                                          "ok[w, k]"};
 
-static const char *masks_pick(t_rng *r, const char *const *from, size_t n) {
-    return from[t_int(r, 0, (int64_t)n - 1)];
-}
+static const char *masks_pick(t_rng *r, const char *const *from, size_t n) { return from[t_int(r, 0, (int64_t)n - 1)]; }
 
 static void masks_write(t_rng *r, int depth, char *out, size_t size) {
     static const char *const compares[] = {"==", "!=", "<", "<=", ">", ">="};
@@ -96,9 +129,14 @@ static void masks_sizes(const char *name, fxa_view *v) {
     static const struct {
         const char *name;
         int64_t size[3];
-    } sizes[] = {{"doc", {MASKS_B, MASKS_ROW}}, {"ids", {MASKS_ROW}},        {"lim", {MASKS_H, MASKS_ROW}},
-                 {"ok", {MASKS_B, MASKS_ROW}},  {"blk", {MASKS_ROW / 16}},   {"flo", {MASKS_ROW}},
-                 {"net", {5, 5}},               {"per", {1, 1, 1}}};
+    } sizes[] = {{"doc", {MASKS_B, MASKS_ROW}},
+                 {"ids", {MASKS_ROW}},
+                 {"lim", {MASKS_H, MASKS_ROW}},
+                 {"ok", {MASKS_B, MASKS_ROW}},
+                 {"blk", {MASKS_ROW / 16}},
+                 {"flo", {MASKS_ROW}},
+                 {"net", {5, 5}},
+                 {"per", {1, 1, 1}}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (strcmp(sizes[i].name, name) == 0) memcpy(v->size, sizes[i].size, sizeof sizes[i].size);
     if (strcmp(name, "per") == 0) v->size[0] = MASKS_B, v->size[1] = MASKS_H, v->size[2] = MASKS_ROW;
@@ -179,9 +217,8 @@ static void masks_bind(rig *r, const masks_case *c, masks_run *run) {
 /* ---- Checks ------------------------------------------------------------------------------------------------------ */
 
 static fxa__env masks_env(const rig *r, const masks_run *run, int b, int h, int q, int k) {
-    return (fxa__env){.params = r->params,
-                      .tensors = r->views,
-                      .coord = {0, b, h, q, k, run->a.q_len, run->a.k_len, 0, MASKS_H}};
+    return (fxa__env){
+        .params = r->params, .tensors = r->views, .coord = {0, b, h, q, k, run->a.q_len, run->a.k_len, 0, MASKS_H}};
 }
 
 static void masks_check_tile(rig *r, const masks_case *c, const masks_run *run, meant_tile call, fxa__val *vals,
@@ -204,7 +241,10 @@ static void masks_check_tile(rig *r, const masks_case *c, const masks_run *run, 
         }
     if ((got == 0 && seen == 1) || (got == 2 && seen == 2)) return;
     T_FAIL("a tile is %d, truly %s: b %d h %d q %d..%d k %d..%d\n", got,
-           seen == 3 ? "mixed" : seen == 2 ? "full" : "empty", at[0], at[1], at[2], at[3], at[4], at[5]);
+           seen == 3   ? "mixed"
+           : seen == 2 ? "full"
+                       : "empty",
+           at[0], at[1], at[2], at[3], at[4], at[5]);
     rig_show(c->p);
 }
 

@@ -53,8 +53,10 @@ static void any_operands(t_rng *r, fxa_problem *p) {
     if (any_in(r, 3)) p->lse.dtype = FXA_F64;
     for (int i = 0; i < 8; i++) {
         bool keys = i == 1 || i == 2 || i > 5, value = i == 2 || i == 3 || i == 4 || i == 7;
-        int64_t size[4] = {keys && paged ? p->n_pages : packed ? 1 : p->b, keys ? p->hkv : p->hq, keys ? p->sk : p->sq,
-                           value ? p->dv : p->d};
+        int64_t size[4] = {keys && paged ? p->n_pages
+                           : packed      ? 1
+                                         : p->b,
+                           keys ? p->hkv : p->hq, keys ? p->sk : p->sq, value ? p->dv : p->d};
         if (packed) size[2] = keys ? p->total_k : p->total_q;
         if (keys && paged) size[2] = p->page_size;
         if (any_in(r, 2)) all[i]->layout = (uint32_t)t_int(r, 0, 2);
@@ -73,13 +75,13 @@ static void any_map(t_rng *r, fxa_index_map *m) {
     if (m->kind == FXA_MAP_AFFINE) m->base = t_int(r, -9, 9), m->step = t_int(r, 0, 3);
     if (m->kind != FXA_MAP_SEGMENTS) return;
     m->n_segments = (uint32_t)t_int(r, 1, 3);
-    for (uint32_t i = 0; i < m->n_segments; i++)
-        m->segment[i] = (fxa_segment){i * 7, t_int(r, 0, 99), t_int(r, 0, 2)};
+    for (uint32_t i = 0; i < m->n_segments; i++) m->segment[i] = (fxa_segment){i * 7, t_int(r, 0, 99), t_int(r, 0, 2)};
 }
 
 static void any_features(t_rng *r, fxa_problem *p) {
-    static const uint32_t both[] = {FXA_PADDING, FXA_VARLEN, FXA_PAGED,        FXA_SINK, FXA_DROPOUT,
-                                    FXA_CAUSAL,  FXA_WINDOW, FXA_BOTTOM_RIGHT, FXA_SCALARS_IN_MEMORY};
+    static const uint32_t both[] = {FXA_PADDING, FXA_VARLEN,       FXA_PAGED,
+                                    FXA_SINK,    FXA_DROPOUT,      FXA_CAUSAL,
+                                    FXA_WINDOW,  FXA_BOTTOM_RIGHT, FXA_SCALARS_IN_MEMORY};
     static const uint32_t back[] = {FXA_GRAD_LSE, FXA_GRAD_Q,      FXA_GRAD_K,     FXA_GRAD_V,
                                     FXA_ACC_Q,    FXA_ACC_TENSORS, FXA_ACC_PARAMS, FXA_DETERMINISTIC};
     p->flags = 0;

@@ -113,7 +113,7 @@ static double adverse_value(const adverse *x, fxa_slot slot, double scale, int64
     if (slot == FXA_SLOT_Q) return d == 0 ? adverse_gain(x, s) : 0;
     if (d > 0) return old;
     /* keys whose V is not finite have a weight that is not there, or not small */
-    double score = x->values == V_POISONED  ? (s % 97 == 50 ? -8000 : (double)(s % 7) * 0.125)
+    double score = x->values == V_POISONED   ? (s % 97 == 50 ? -8000 : (double)(s % 7) * 0.125)
                    : x->values == V_OVERCOME ? (s % 256 == 200 ? 8000 : 0)
                                              : adverse_score(x, s);
     return x->f16 ? fmin(fmax(score / scale, -60000), 60000) : score / scale;
@@ -162,8 +162,14 @@ static int64_t adverse_length(uint64_t *rng) {
 /* What is compiled comes of all but the last four bits: cases in a row share it. */
 static adverse adverse_draw(uint64_t start) {
     static const int64_t widths[] = {64, 128, 32, 96, 64, 128, 192, 256};
-    static const uint32_t some[] = {0, 0, ATTN_PADDING, ATTN_VARLEN, ATTN_PAGED | ATTN_PADDING, ATTN_DROPOUT,
-                                    ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING, ATTN_PADDING | ATTN_GQA};
+    static const uint32_t some[] = {0,
+                                    0,
+                                    ATTN_PADDING,
+                                    ATTN_VARLEN,
+                                    ATTN_PAGED | ATTN_PADDING,
+                                    ATTN_DROPOUT,
+                                    ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING,
+                                    ATTN_PADDING | ATTN_GQA};
     uint64_t draw = start >> 4, *rng = &draw;
     adverse x = {.start = start};
     const char *theme = getenv("FXA_TEST_THEME"), *name = getenv("FXA_TEST_PROGRAM");

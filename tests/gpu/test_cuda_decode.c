@@ -72,9 +72,12 @@ static const char decode_causal[] = "mask = k <= q + 300", decode_cap[] = "score
 TEST(entries_have_their_bits_in_any_batch) {
     NEEDS_DEVICE;
     static const decode_problem problems[] = {
-        {3, 4, 4, 1, 2500, 64, "", false, false},      {4, 8, 2, 1, 700, 64, "", true, false},
-        {3, 8, 1, 2, 2300, 64, decode_causal, true, false}, {2, 4, 1, 20, 4200, 64, decode_causal, false, false},
-        {3, 2, 2, 130, 200, 64, decode_causal, true, false}, {5, 4, 4, 3, 2300, 32, decode_cap, true, false},
+        {3, 4, 4, 1, 2500, 64, "", false, false},
+        {4, 8, 2, 1, 700, 64, "", true, false},
+        {3, 8, 1, 2, 2300, 64, decode_causal, true, false},
+        {2, 4, 1, 20, 4200, 64, decode_causal, false, false},
+        {3, 2, 2, 130, 200, 64, decode_causal, true, false},
+        {5, 4, 4, 3, 2300, 32, decode_cap, true, false},
     };
     fxa_context *ctx = device_context();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) decode_batch(ctx, &problems[i]);
@@ -116,10 +119,14 @@ static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pa
 TEST(problems_of_all_kinds_in_one_workspace) {
     NEEDS_DEVICE;
     static const decode_problem problems[DECODE_MOST] = {
-        {2, 2, 1, 1, 4500, 64, "", true, false},       {1, 8, 1, 1, 9000, 64, "", false, false},
-        {1, 2, 2, 130, 200, 64, decode_causal, true, true}, {2, 4, 1, 20, 4200, 64, decode_causal, true, false},
-        {1, 1, 1, 3, 2100, 32, decode_cap, false, false}, {2, 2, 1, 1, 4499, 64, "", true, false},
-        {1, 2, 1, 140, 300, 64, "", false, true},      {2, 8, 2, 1, 2200, 64, decode_causal, true, false},
+        {2, 2, 1, 1, 4500, 64, "", true, false},
+        {1, 8, 1, 1, 9000, 64, "", false, false},
+        {1, 2, 2, 130, 200, 64, decode_causal, true, true},
+        {2, 4, 1, 20, 4200, 64, decode_causal, true, false},
+        {1, 1, 1, 3, 2100, 32, decode_cap, false, false},
+        {2, 2, 1, 1, 4499, 64, "", true, false},
+        {1, 2, 1, 140, 300, 64, "", false, true},
+        {2, 8, 2, 1, 2200, 64, decode_causal, true, false},
     };
     enum { ROOM = 8 << 20 };
     static int32_t lengths[DECODE_MOST][8];
@@ -146,8 +153,7 @@ TEST(problems_of_all_kinds_in_one_workspace) {
         const char *other = attn_other_bits(&x[i], pass, &want[i][pass]);
         if (other) T_FAIL("run %d, problem %d: %s has other bits\n", run, i, other);
     }
-    for (int i = 0; i < DECODE_MOST; i++)
-        attn_drop(&want[i][0]), attn_drop(&want[i][1]), attn_data_free(&x[i]);
+    for (int i = 0; i < DECODE_MOST; i++) attn_drop(&want[i][0]), attn_drop(&want[i][1]), attn_data_free(&x[i]);
     T_INT(d.more.give(workspace, NULL), 0);
     device_close(&d);
     fxa_context_destroy(ctx);

@@ -82,8 +82,8 @@ typedef struct model_machine {
     void (*look)(const uint32_t *word, uint32_t mask, uint32_t same);
     void (*later)(const model_job *job);
     void (*commit)(int kind);
-    void (*await)(int kind, int pending); /* until at most so many groups of this thread are on their way */
-    void (*registers)(int count, int up); /* of each thread of this warp from now on */
+    void (*await)(int kind, int pending);    /* until at most so many groups of this thread are on their way */
+    void (*registers)(int count, int up);    /* of each thread of this warp from now on */
     void (*begin)(void *data, size_t bytes); /* static shared memory: filled by the first thread of a CTA that comes */
     uint32_t (*random)(void);
     void (*fail)(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));

@@ -13,21 +13,22 @@ extern model_machine *model; /* of this unit: set when its module is loaded */
 extern "C" {
 void *memcpy(void *, const void *, size_t) noexcept;
 void *memset(void *, int, size_t) noexcept;
-#define MODEL_MATH(name) \
-    double name(double) noexcept; \
+#define MODEL_MATH(name)                                                                                               \
+    double name(double) noexcept;                                                                                      \
     float name##f(float) noexcept;
-MODEL_MATH(exp) MODEL_MATH(exp2) MODEL_MATH(expm1) MODEL_MATH(log) MODEL_MATH(log2) MODEL_MATH(log1p)
-MODEL_MATH(sqrt) MODEL_MATH(cbrt) MODEL_MATH(sin) MODEL_MATH(cos) MODEL_MATH(tan) MODEL_MATH(tanh) MODEL_MATH(atan)
-MODEL_MATH(erf) MODEL_MATH(erfc) MODEL_MATH(floor) MODEL_MATH(ceil) MODEL_MATH(trunc) MODEL_MATH(rint) MODEL_MATH(fabs)
-MODEL_MATH(round)
+MODEL_MATH(exp)
+MODEL_MATH(exp2)
+MODEL_MATH(expm1) MODEL_MATH(log) MODEL_MATH(log2) MODEL_MATH(log1p) MODEL_MATH(sqrt) MODEL_MATH(cbrt) MODEL_MATH(sin)
+    MODEL_MATH(cos) MODEL_MATH(tan) MODEL_MATH(tanh) MODEL_MATH(atan) MODEL_MATH(erf) MODEL_MATH(erfc) MODEL_MATH(floor)
+        MODEL_MATH(ceil) MODEL_MATH(trunc) MODEL_MATH(rint) MODEL_MATH(fabs) MODEL_MATH(round)
 #undef MODEL_MATH
-#define MODEL_MATH(name) \
-    double name(double, double) noexcept; \
+#define MODEL_MATH(name)                                                                                               \
+    double name(double, double) noexcept;                                                                              \
     float name##f(float, float) noexcept;
-MODEL_MATH(pow) MODEL_MATH(fmod) MODEL_MATH(fmin) MODEL_MATH(fmax) MODEL_MATH(copysign) MODEL_MATH(nextafter)
-MODEL_MATH(atan2)
+            MODEL_MATH(pow) MODEL_MATH(fmod) MODEL_MATH(fmin) MODEL_MATH(fmax) MODEL_MATH(copysign)
+                MODEL_MATH(nextafter) MODEL_MATH(atan2)
 #undef MODEL_MATH
-double fma(double, double, double) noexcept;
+                    double fma(double, double, double) noexcept;
 float fmaf(float, float, float) noexcept;
 float ldexpf(float, int) noexcept;
 double ldexp(double, int) noexcept;
@@ -51,8 +52,7 @@ int abs(int) noexcept;
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */
 
-template <class To, class From> static inline To model_bits(From x)
-{
+template <class To, class From> static inline To model_bits(From x) {
     static_assert(sizeof(To) == sizeof(From), "the same bits");
     To y;
     memcpy(&y, &x, sizeof y);
@@ -74,14 +74,13 @@ static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 
-static inline float __double2float_rz(double x)
-{
+static inline float __double2float_rz(double x) {
     const float y = (float)x;
     return fabs((double)y) > fabs(x) ? nextafterf(y, 0.f) : y;
 }
 
-#define MODEL_ORDER(type) \
-    static inline type min(type x, type y) { return y < x ? y : x; } \
+#define MODEL_ORDER(type)                                                                                              \
+    static inline type min(type x, type y) { return y < x ? y : x; }                                                   \
     static inline type max(type x, type y) { return x < y ? y : x; }
 MODEL_ORDER(int)
 MODEL_ORDER(unsigned)
@@ -95,24 +94,21 @@ static inline float max(float x, float y) { return fmaxf(x, y); }
 
 template <class T> static inline T __ldg(const T *from) { return *from; }
 
-template <class T> static inline T atomicAdd(T *to, T x)
-{
+template <class T> static inline T atomicAdd(T *to, T x) {
     const T before = *to;
     *to = before + x;
     return before;
 }
 static inline void __threadfence() {}
 
-static inline uint32_t __cvta_generic_to_shared(const void *p)
-{
+static inline uint32_t __cvta_generic_to_shared(const void *p) {
     const uint8_t *at = (const uint8_t *)p;
     if (at < model->shared || at > model->shared + model->shared_bytes) model->fail("%p is not shared memory", p);
     return MODEL_SHARED_BASE + (uint32_t)(at - model->shared);
 }
 
 /* Where so many bytes at a 32-bit address are. */
-static inline uint8_t *model_shared(uint32_t at, uint32_t bytes, uint32_t alignment)
-{
+static inline uint8_t *model_shared(uint32_t at, uint32_t bytes, uint32_t alignment) {
     const uint32_t from = at - MODEL_SHARED_BASE;
     if (from > model->shared_bytes || bytes > model->shared_bytes - from)
         model->fail("%u bytes of shared memory at %d, of %u", bytes, (int)from, model->shared_bytes);
@@ -124,21 +120,18 @@ template <class T> static inline T &model_at(uint32_t at) { return *(T *)model_s
 
 /* Plain stores to shared memory and what TMA and wgmma do there are in order after a fence of who wrote, or of who
  * begins the copy or product. Known are those by a 32-bit address, and of a chunk the last one. */
-static inline void model_wrote(uint32_t at)
-{
+static inline void model_wrote(uint32_t at) {
     model->written[(at - MODEL_SHARED_BASE) / MODEL_CHUNK] = (uint64_t)model->now << 10 | (unsigned)model->number;
 }
 
-template <class T> static inline void model_put(uint32_t at, T x)
-{
+template <class T> static inline void model_put(uint32_t at, T x) {
     model_at<T>(at) = x;
     model_wrote(at);
 }
 
 static inline void model_fence() { model->fenced[model->number] = ++model->now; }
 
-static inline void model_fenced(uint32_t at)
-{
+static inline void model_fenced(uint32_t at) {
     const uint64_t who = model->written[(at - MODEL_SHARED_BASE) / MODEL_CHUNK], when = who >> 10;
     if (who && model->fenced[who & 1023] <= when && model->fenced[model->number] <= when)
         model->fail("shared memory at %u, which thread %u wrote, without a fence before TMA or a product",
@@ -156,8 +149,7 @@ template <class T> struct ModelLane {
     T x, y;
     int from;
 
-    static void shuffle(void **slot, uint32_t mask)
-    {
+    static void shuffle(void **slot, uint32_t mask) {
         for (int i = 0; i < MODEL_WARP; i++)
             if (mask >> i & 1) {
                 ModelLane *lane = (ModelLane *)slot[i];
@@ -166,26 +158,22 @@ template <class T> struct ModelLane {
     }
 };
 
-template <class T> static inline T __shfl_sync(unsigned mask, T x, int from)
-{
+template <class T> static inline T __shfl_sync(unsigned mask, T x, int from) {
     ModelLane<T> lane = {x, x, from & 31};
     model->meet(mask, &lane, ModelLane<T>::shuffle);
     return lane.y;
 }
 
-template <class T> static inline T __shfl_xor_sync(unsigned mask, T x, int with)
-{
+template <class T> static inline T __shfl_xor_sync(unsigned mask, T x, int with) {
     return __shfl_sync(mask, x, model_lane() ^ with);
 }
 
-template <class T> static inline T __shfl_down_sync(unsigned mask, T x, int by)
-{
+template <class T> static inline T __shfl_down_sync(unsigned mask, T x, int by) {
     const int lane = model_lane();
     return __shfl_sync(mask, x, lane + by < 32 ? lane + by : lane);
 }
 
-template <class T> static inline T __shfl_up_sync(unsigned mask, T x, int by)
-{
+template <class T> static inline T __shfl_up_sync(unsigned mask, T x, int by) {
     const int lane = model_lane();
     return __shfl_sync(mask, x, lane >= by ? lane - by : lane);
 }
@@ -194,8 +182,7 @@ struct ModelVote {
     int x;
     unsigned ballot;
 
-    static void count(void **slot, uint32_t mask)
-    {
+    static void count(void **slot, uint32_t mask) {
         unsigned all = 0;
         for (int i = 0; i < MODEL_WARP; i++)
             if (mask >> i & 1 && ((ModelVote *)slot[i])->x) all |= 1u << i;
@@ -204,8 +191,7 @@ struct ModelVote {
     }
 };
 
-static inline unsigned __ballot_sync(unsigned mask, int x)
-{
+static inline unsigned __ballot_sync(unsigned mask, int x) {
     ModelVote vote = {x, 0};
     model->meet(mask, &vote, ModelVote::count);
     return vote.ballot;
@@ -214,20 +200,17 @@ static inline unsigned __ballot_sync(unsigned mask, int x)
 static inline int __any_sync(unsigned mask, int x) { return __ballot_sync(mask, x) != 0; }
 static inline int __all_sync(unsigned mask, int x) { return __ballot_sync(mask, !x) == 0; }
 
-template <class T> static inline T __reduce_min_sync(unsigned mask, T x)
-{
+template <class T> static inline T __reduce_min_sync(unsigned mask, T x) {
     for (int i = 16; i; i >>= 1) x = min(x, __shfl_xor_sync(mask, x, i));
     return x;
 }
 
-template <class T> static inline T __reduce_max_sync(unsigned mask, T x)
-{
+template <class T> static inline T __reduce_max_sync(unsigned mask, T x) {
     for (int i = 16; i; i >>= 1) x = max(x, __shfl_xor_sync(mask, x, i));
     return x;
 }
 
-static inline int __syncthreads_or(int x)
-{
+static inline int __syncthreads_or(int x) {
     static int any;
     if (model->number == 0) any = 0;
     __syncthreads();
@@ -241,15 +224,10 @@ static inline int __syncthreads_or(int x)
 /* ---- Kernels ----------------------------------------------------------------------------------------------------- */
 
 /* A kernel with its arguments where the driver gets them. */
-template <class T> struct ModelArgument {
-    typedef T type;
-};
-template <class T> struct ModelArgument<const T> {
-    typedef T type;
-};
+template <class T> struct ModelArgument { typedef T type; };
+template <class T> struct ModelArgument<const T> { typedef T type; };
 
-template <class T> static inline T model_argument(const void *from)
-{
+template <class T> static inline T model_argument(const void *from) {
     T x;
     memcpy((void *)&x, from, sizeof x);
     return x;
@@ -257,38 +235,32 @@ template <class T> static inline T model_argument(const void *from)
 
 template <size_t... I> struct ModelIndices {};
 template <size_t n, size_t... I> struct ModelCount : ModelCount<n - 1, n - 1, I...> {};
-template <size_t... I> struct ModelCount<0, I...> {
-    typedef ModelIndices<I...> type;
-};
+template <size_t... I> struct ModelCount<0, I...> { typedef ModelIndices<I...> type; };
 
 template <class... A, size_t... I>
-static inline void model_apply(void (*kernel)(A...), void **params, ModelIndices<I...>)
-{
+static inline void model_apply(void (*kernel)(A...), void **params, ModelIndices<I...>) {
     kernel(model_argument<typename ModelArgument<A>::type>(params[I])...);
 }
 
-template <class... A> static inline void model_call(void (*kernel)(A...), void **params)
-{
+template <class... A> static inline void model_call(void (*kernel)(A...), void **params) {
     model_apply(kernel, params, typename ModelCount<sizeof...(A)>::type());
 }
 
 /* What code that is looked at (FXA_MODEL_CHECK) calls where an access is not aligned, an index past its array. */
-extern "C" inline __attribute__((used)) void __ubsan_handle_type_mismatch_v1(void *, uintptr_t at)
-{
+extern "C" inline __attribute__((used)) void __ubsan_handle_type_mismatch_v1(void *, uintptr_t at) {
     model->fail("memory at %p, which is not aligned", (void *)at);
 }
 
-extern "C" inline __attribute__((used)) void __ubsan_handle_out_of_bounds(void *, uintptr_t index)
-{
+extern "C" inline __attribute__((used)) void __ubsan_handle_out_of_bounds(void *, uintptr_t index) {
     model->fail("element %lld of an array that has less", (long long)index);
 }
 
 /* Behind a kernel, and at the end of a unit. */
 #define MODEL_EXPORT extern "C" __attribute__((visibility("default")))
-#define MODEL_KERNEL(name) \
+#define MODEL_KERNEL(name)                                                                                             \
     MODEL_EXPORT void model_run_##name(void **params) { model_call(name, params); }
-#define MODEL_UNIT \
-    model_machine *model; \
+#define MODEL_UNIT                                                                                                     \
+    model_machine *model;                                                                                              \
     MODEL_EXPORT size_t model_meet_machine(model_machine *machine) { return model = machine, sizeof *machine; }
 
 #endif

@@ -151,8 +151,8 @@ static void machine_fail(const char *format, ...) {
     va_list args;
     va_start(args, format);
     const model_dim t = machine.face.thread, b = machine.face.block;
-    int n = snprintf(machine.error, sizeof machine.error, "CTA %u,%u,%u, thread %u,%u,%u: ", b.x, b.y, b.z, t.x, t.y,
-                     t.z);
+    int n =
+        snprintf(machine.error, sizeof machine.error, "CTA %u,%u,%u, thread %u,%u,%u: ", b.x, b.y, b.z, t.x, t.y, t.z);
     (void)vsnprintf(machine.error + n, sizeof machine.error - (size_t)n, format, args);
     va_end(args);
     fiber_context left;

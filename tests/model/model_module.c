@@ -63,7 +63,7 @@ model_module *model_load(const void *image) {
         if (library) dlclose(library);
         return NULL;
     }
-    size_t (*meet)(model_machine *face);
+    size_t (*meet)(model_machine * face);
     memcpy(&meet, &symbol, sizeof meet);
     m->library = library;
     if (meet(model_face()) == sizeof(model_machine)) return m;

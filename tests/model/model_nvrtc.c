@@ -188,10 +188,26 @@ static bool mn_compile(mn_program *p, int n, const char *const *options) {
     static const char arch[] = "--gpu-architecture=sm_";
     char here[MN_PATH + 8], unit[MN_PATH + 16], object[MN_PATH + 16], library[MN_PATH + 16];
     char define[MN_NAME] = "-DMODEL";
-    const char *words[MN_OPTIONS] = {
-        mn_compiler(), "-std=c++17", "-Og", /* twice the time of -O1 to run, and 2/3 to compile, which is most of it */
-        "-ffp-contract=off", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-fPIC",
-        "-w", "-Wno-psabi", here, "-I" MODEL_FOLDER, "-include", "model_cuda.h", "-c", unit, "-o", object, define};
+    const char *words[MN_OPTIONS] = {mn_compiler(),
+                                     "-std=c++17",
+                                     "-Og", /* twice the time of -O1 to run, and 2/3 to compile, which is most of it */
+                                     "-ffp-contract=off",
+                                     "-fno-strict-aliasing",
+                                     "-fno-exceptions",
+                                     "-fno-rtti",
+                                     "-fvisibility=hidden",
+                                     "-fPIC",
+                                     "-w",
+                                     "-Wno-psabi",
+                                     here,
+                                     "-I" MODEL_FOLDER,
+                                     "-include",
+                                     "model_cuda.h",
+                                     "-c",
+                                     unit,
+                                     "-o",
+                                     object,
+                                     define};
     int count = 0;
     while (words[count]) count++;
     (void)snprintf(here, sizeof here, "-I%s", p->folder);
@@ -221,7 +237,7 @@ MODEL_NV(nvrtcVersion)(int *major, int *minor) { return *major = 13, *minor = 0,
 
 __attribute__((visibility("default"))) const char *nvrtcGetErrorString(int status);
 const char *nvrtcGetErrorString(int status) {
-    return !status               ? "success"
+    return !status                ? "success"
            : status == MN_MISSING ? "the model's NVRTC finds no C++ compiler (c++)"
                                   : "the model's NVRTC fails";
 }

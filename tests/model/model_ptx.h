@@ -18,8 +18,7 @@ FXA_INLINE float tanh_fast(float x) { return tanhf(x); }
 FXA_INLINE float reciprocal_fast(float x) { return model_flushed(1.f / model_flushed(x)); }
 FXA_INLINE float max_or_nan(float x, float y) { return x != x ? x : y != y ? y : fmaxf(x, y); }
 
-FXA_INLINE float add_down(float x, float y)
-{
+FXA_INLINE float add_down(float x, float y) {
     const double sum = (double)x + (double)y;
     const float z = (float)sum;
     return (double)z > sum ? nextafterf(z, NEG_INF) : z;
@@ -27,15 +26,13 @@ FXA_INLINE float add_down(float x, float y)
 
 /* ---- 16 bits ----------------------------------------------------------------------------------------------------- */
 
-FXA_INLINE float from_half(u16 word)
-{
+FXA_INLINE float from_half(u16 word) {
     const u32 size = (u32)(word & 0x7fff) << 13, sign = (u32)(word & 0x8000) << 16;
     const u32 bits = __float_as_uint(__uint_as_float(size) * 0x1p112f);
     return __uint_as_float((size < 0x7c00u << 13 ? bits : size + (224u << 23)) | sign);
 }
 
-FXA_INLINE u16 to_half(float x)
-{
+FXA_INLINE u16 to_half(float x) {
     const u16 sign = (u16)(__float_as_uint(x) >> 16 & 0x8000);
     const float size = fabsf(x);
     if (x != x) return 0x7fff;
@@ -45,8 +42,7 @@ FXA_INLINE u16 to_half(float x)
     return (u16)(sign | ((u + 0xfff + (u >> 13 & 1)) >> 13) - (112 << 10));
 }
 
-FXA_INLINE u16 to_bfloat(float x)
-{
+FXA_INLINE u16 to_bfloat(float x) {
     const u32 u = __float_as_uint(x);
     return x != x ? 0x7fff : (u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
@@ -58,8 +54,7 @@ FXA_INLINE u32 pack16(float low, float high) { return model_to16(low) | (u32)mod
 FXA_INLINE float unpack_low(u32 x) { return model_from16(x & 0xffff); }
 FXA_INLINE float unpack_high(u32 x) { return model_from16(x >> 16); }
 
-FXA_INLINE u32 fma_pair(u32 x, u32 y, u32 z)
-{
+FXA_INLINE u32 fma_pair(u32 x, u32 y, u32 z) {
     return pack16(fmaf(unpack_low(x), unpack_low(y), unpack_low(z)),
                   fmaf(unpack_high(x), unpack_high(y), unpack_high(z)));
 }
@@ -76,10 +71,7 @@ FXA_INLINE float load_shared_float(u32 at) { return model_at<float>(at); }
 FXA_INLINE void store_shared_half(u32 at, u16 x) { model_put(at, x); }
 FXA_INLINE u32 load_shared_half(u32 at) { return model_at<u16>(at); }
 FXA_INLINE Float2 load_shared_float2(u32 at) { return model_at<Float2>(at); }
-FXA_INLINE void store_shared_float4(u32 at, float x, float y, float z, float w)
-{
-    model_put(at, Float4{x, y, z, w});
-}
+FXA_INLINE void store_shared_float4(u32 at, float x, float y, float z, float w) { model_put(at, Float4{x, y, z, w}); }
 FXA_INLINE void store_shared_words(u32 at, u32 x, u32 y, u32 z, u32 w) { model_put(at, Word4{x, y, z, w}); }
 FXA_INLINE Word4 load_shared_words(u32 at) { return model_at<Word4>(at); }
 FXA_INLINE void or_shared(u32 at, u32 bits) { model_put(at, model_at<u32>(at) | bits); }
@@ -90,8 +82,7 @@ FXA_INLINE void or_shared(u32 at, u32 bits) { model_put(at, model_at<u32>(at) | 
 struct ModelMatrix {
     u32 at, r[4];
 
-    template <bool transposed, bool store> static void move(void **slot, uint32_t mask)
-    {
+    template <bool transposed, bool store> static void move(void **slot, uint32_t mask) {
         if (mask != ~0u) model->fail("matrices of lanes %x", mask);
         for (int i = 0; i < 32; i++) {
             const ModelMatrix *row = (const ModelMatrix *)slot[i];
@@ -109,8 +100,7 @@ struct ModelMatrix {
     }
 };
 
-template <bool transposed> static inline void model_load_matrix(u32 at, u32 (&r)[4])
-{
+template <bool transposed> static inline void model_load_matrix(u32 at, u32 (&r)[4]) {
     ModelMatrix mine = {at, {}};
     model->meet(~0u, &mine, ModelMatrix::move<transposed, false>);
     memcpy(r, mine.r, sizeof r);
@@ -119,8 +109,7 @@ template <bool transposed> static inline void model_load_matrix(u32 at, u32 (&r)
 FXA_INLINE void load_matrix(u32 at, u32 (&r)[4]) { model_load_matrix<false>(at, r); }
 FXA_INLINE void load_matrix_transposed(u32 at, u32 (&r)[4]) { model_load_matrix<true>(at, r); }
 
-FXA_INLINE u32 transpose8x8(u32 x)
-{
+FXA_INLINE u32 transpose8x8(u32 x) {
     const int lane = model_lane();
     u32 y = 0;
     for (int half = 0; half < 2; half++) {
@@ -130,8 +119,7 @@ FXA_INLINE u32 transpose8x8(u32 x)
     return y;
 }
 
-FXA_INLINE void add4(float *to, const float (&x)[4])
-{
+FXA_INLINE void add4(float *to, const float (&x)[4]) {
     for (int i = 0; i < 4; i++) to[i] += x[i];
 }
 

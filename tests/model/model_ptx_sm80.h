@@ -7,15 +7,13 @@
 
 #include "ptx.cuh"
 
-static inline void model_copy(const model_job *job)
-{
+static inline void model_copy(const model_job *job) {
     uint8_t *to = model_shared(job->shared, 16, 16);
     memset(to, 0, 16);
     memcpy(to, job->memory, (size_t)job->bytes);
 }
 
-FXA_INLINE void copy_async(u32 to, const void *from, int bytes)
-{
+FXA_INLINE void copy_async(u32 to, const void *from, int bytes) {
     model_job job = {};
     if ((uintptr_t)from % 16 || bytes < 0 || bytes > 16) model->fail("a copy of %d bytes from %p", bytes, from);
     (void)model_shared(to, 16, 16);
@@ -32,8 +30,7 @@ struct ModelProduct {
     const u32 *a;
     u32 b[2];
 
-    static void multiply(void **slot, uint32_t mask)
-    {
+    static void multiply(void **slot, uint32_t mask) {
         float a[16][16];
         ModelRow b[16];
         if (mask != ~0u) model->fail("a product of lanes %x", mask);
@@ -57,8 +54,7 @@ struct ModelProduct {
     }
 };
 
-FXA_INLINE void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1)
-{
+FXA_INLINE void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     ModelProduct mine = {d, a, {b0, b1}};
     model->meet(~0u, &mine, ModelProduct::multiply);
 }

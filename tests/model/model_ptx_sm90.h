@@ -7,8 +7,7 @@
 
 #include "ptx.cuh"
 
-FXA_INLINE bool elected()
-{
+FXA_INLINE bool elected() {
     __syncwarp();
     return model_lane() == 0;
 }
@@ -23,8 +22,7 @@ struct ModelBarrier {
 
     u32 phase() const { return word >> 31; }
     int bytes() const { return (int)(word << 1) >> 1; }
-    void change(int missing_, int bytes_)
-    {
+    void change(int missing_, int bytes_) {
         if (missing_ < 0) model->fail("a barrier at which more arrive than the %d of its phase", arrivals);
         if (bytes_ <= -(1 << 20) || bytes_ >= 1 << 20) model->fail("a barrier that waits for %d bytes", bytes_);
         const bool ends = !missing_ && !bytes_;
@@ -34,16 +32,14 @@ struct ModelBarrier {
 };
 static_assert(sizeof(ModelBarrier) == 8, "a barrier");
 
-static inline ModelBarrier &model_barrier(u32 at)
-{
+static inline ModelBarrier &model_barrier(u32 at) {
     ModelBarrier &b = *(ModelBarrier *)model_shared(at, 8, 8);
     if (b.arrivals <= 0 || b.missing < 0 || b.missing > b.arrivals)
         model->fail("no barrier was begun in shared memory at %u", at - MODEL_SHARED_BASE);
     return b;
 }
 
-FXA_INLINE void barrier_init(u32 at, u32 arrivals)
-{
+FXA_INLINE void barrier_init(u32 at, u32 arrivals) {
     ModelBarrier &b = *(ModelBarrier *)model_shared(at, 8, 8);
     if (arrivals < 1 || arrivals > MODEL_THREADS) model->fail("a barrier of %u arrivals", arrivals);
     b.arrivals = b.missing = (short)arrivals;
@@ -52,28 +48,24 @@ FXA_INLINE void barrier_init(u32 at, u32 arrivals)
 
 FXA_INLINE void barrier_init_done() {}
 
-FXA_INLINE void barrier_expect(u32 at, u32 bytes)
-{
+FXA_INLINE void barrier_expect(u32 at, u32 bytes) {
     ModelBarrier &b = model_barrier(at);
     b.change(b.missing - 1, b.bytes() + (int)bytes);
 }
 
-FXA_INLINE void barrier_arrive(u32 at)
-{
+FXA_INLINE void barrier_arrive(u32 at) {
     ModelBarrier &b = model_barrier(at);
     b.change(b.missing - 1, b.bytes());
 }
 
 FXA_INLINE bool barrier_test(u32 at, u32 parity) { return model_barrier(at).phase() != parity; }
 
-FXA_INLINE void barrier_wait(u32 at, u32 parity)
-{
+FXA_INLINE void barrier_wait(u32 at, u32 parity) {
     if (parity > 1) model->fail("a parity of %u", parity);
     model->look(&model_barrier(at).word, 1u << 31, parity << 31);
 }
 
-static inline void model_arrived(const model_job *job)
-{
+static inline void model_arrived(const model_job *job) {
     ModelBarrier &b = model_barrier(job->barrier);
     b.change(b.missing, b.bytes() - job->bytes);
 }
@@ -85,8 +77,7 @@ struct ModelMap {
     uint64_t data, type, promotion, size[4], stride[3], box[4];
 
     /* The element at these coordinates, 0: there is none. */
-    u16 *element(const int *at, int c, int s, int h, int b) const
-    {
+    u16 *element(const int *at, int c, int s, int h, int b) const {
         const long long x[4] = {at[0] + c, at[1] + s, at[2] + h, at[3] + b};
         uint64_t from = data + (uint64_t)x[0] * 2;
         for (int i = 0; i < 4; i++) {
@@ -102,8 +93,7 @@ struct ModelMap {
 static inline u32 model_swizzled(u32 at) { return at ^ (at >> 7 & 7) << 4; }
 
 /* visit(where eight neighbours are, each 0 where there is none, and their place in shared memory) for all of a box. */
-template <class F> static inline void model_box(const model_job *job, F visit)
-{
+template <class F> static inline void model_box(const model_job *job, F visit) {
     const ModelMap &m = *(const ModelMap *)job->map;
     u32 to = job->shared;
     for (int b = 0; b < (int)m.box[3]; b++)
@@ -116,8 +106,7 @@ template <class F> static inline void model_box(const model_job *job, F visit)
                 }
 }
 
-static inline void model_tma_load(const model_job *job)
-{
+static inline void model_tma_load(const model_job *job) {
     model_box(job, [](u16 *const *from, u32 at) {
         u16 *to = (u16 *)model_shared(at, 16, 16);
         for (int i = 0; i < 8; i++) to[i] = from[i] ? *from[i] : 0;
@@ -125,8 +114,7 @@ static inline void model_tma_load(const model_job *job)
     model_arrived(job);
 }
 
-static inline void model_tma_store(const model_job *job)
-{
+static inline void model_tma_store(const model_job *job) {
     model_box(job, [](u16 *const *to, u32 at) {
         const u16 *from = (const u16 *)model_shared(at, 16, 16);
         for (int i = 0; i < 8; i++)
@@ -135,14 +123,12 @@ static inline void model_tma_store(const model_job *job)
 }
 
 /* Plain stores there are fenced, where TMA reads and where it writes. */
-static inline void model_proxy(u32 at, u32 bytes)
-{
+static inline void model_proxy(u32 at, u32 bytes) {
     for (u32 i = 0; i < bytes; i += MODEL_CHUNK) model_fenced(at + i);
 }
 
 static inline model_job model_tma(void (*run)(const model_job *), int kind, const FxaMap *map, u32 shared, int c, int s,
-                                  int h, int b)
-{
+                                  int h, int b) {
     model_job job = {};
     const ModelMap &m = *(const ModelMap *)map;
     if (m.box[0] * 2 != 128 || m.data % 16) model->fail("a tensor map that is none, or not of boxes of 128 bytes");
@@ -153,8 +139,7 @@ static inline model_job model_tma(void (*run)(const model_job *), int kind, cons
     return job;
 }
 
-FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, int h, int b, u64)
-{
+FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, int h, int b, u64) {
     model_job job = model_tma(model_tma_load, MODEL_LOAD, map, to, c, s, h, b);
     job.barrier = barrier;
     (void)model_barrier(barrier);
@@ -163,14 +148,13 @@ FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, i
 
 FXA_INLINE void tma_prefetch(const FxaMap *) {}
 
-FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b)
-{
+FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b) {
     const model_job job = model_tma(model_tma_store, MODEL_STORE, map, from, c, s, h, b);
     model->later(&job);
 }
 
-static inline model_job model_bulk(void (*run)(const model_job *), int kind, u32 shared, const void *memory, u32 bytes)
-{
+static inline model_job model_bulk(void (*run)(const model_job *), int kind, u32 shared, const void *memory,
+                                   u32 bytes) {
     model_job job = {};
     if (bytes % 16 || (uintptr_t)memory % 16) model->fail("a bulk copy of %u bytes at %p", bytes, memory);
     (void)model_shared(shared, bytes, 16);
@@ -179,28 +163,24 @@ static inline model_job model_bulk(void (*run)(const model_job *), int kind, u32
     return job;
 }
 
-static inline void model_bulk_load(const model_job *job)
-{
+static inline void model_bulk_load(const model_job *job) {
     memcpy(model_shared(job->shared, (u32)job->bytes, 16), job->memory, (size_t)job->bytes);
     model_arrived(job);
 }
 
-static inline void model_bulk_add(const model_job *job)
-{
+static inline void model_bulk_add(const model_job *job) {
     const float *from = (const float *)model_shared(job->shared, (u32)job->bytes, 16);
     for (int i = 0; i < job->bytes / 4; i++) ((float *)job->memory)[i] += from[i];
 }
 
-FXA_INLINE void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier)
-{
+FXA_INLINE void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier) {
     model_job job = model_bulk(model_bulk_load, MODEL_LOAD, to, from, bytes);
     job.barrier = barrier;
     (void)model_barrier(barrier);
     model->later(&job);
 }
 
-FXA_INLINE void bulk_add(float *to, u32 from, u32 bytes)
-{
+FXA_INLINE void bulk_add(float *to, u32 from, u32 bytes) {
     const model_job job = model_bulk(model_bulk_add, MODEL_STORE, from, to, bytes);
     model->later(&job);
 }
@@ -210,15 +190,13 @@ template <int pending> FXA_INLINE void bulk_wait_read() { model->await(MODEL_STO
 FXA_INLINE void bulk_wait() { model->await(MODEL_STORE, 0); }
 FXA_INLINE void async_fence() { model_fence(); }
 
-template <bool transposed> static inline void model_store_matrix(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
-{
+template <bool transposed> static inline void model_store_matrix(u32 at, u32 r0, u32 r1, u32 r2, u32 r3) {
     ModelMatrix mine = {at, {r0, r1, r2, r3}};
     model->meet(~0u, &mine, ModelMatrix::move<transposed, true>);
 }
 
 FXA_INLINE void store_matrix(u32 at, u32 r0, u32 r1, u32 r2, u32 r3) { model_store_matrix<false>(at, r0, r1, r2, r3); }
-FXA_INLINE void store_matrix_transposed(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
-{
+FXA_INLINE void store_matrix_transposed(u32 at, u32 r0, u32 r1, u32 r2, u32 r3) {
     model_store_matrix<true>(at, r0, r1, r2, r3);
 }
 
@@ -227,8 +205,7 @@ FXA_INLINE void store_matrix_transposed(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
 FXA_INLINE void named_sync(int id, int threads) { model->barrier(id, threads, 1, 1); }
 FXA_INLINE void named_arrive(int id, int threads) { model->barrier(id, threads, 1, 0); }
 
-template <int id, int threads> FXA_INLINE void named_sync_apart()
-{
+template <int id, int threads> FXA_INLINE void named_sync_apart() {
     __syncwarp();
     model->barrier(id, threads, 0, 1);
 }

@@ -11,16 +11,14 @@
 
 /* Where eight neighbours of an operand in shared memory are: from column `column` of `row` on. A row of 128 bytes has
  * 64 elements; groups of 8 rows lie `stride` apart, blocks of 64 columns of a transposed operand `lead`. */
-static inline u32 model_operand(u64 descriptor, int row, int column)
-{
+static inline u32 model_operand(u64 descriptor, int row, int column) {
     const u32 start = (u32)(descriptor & 0x3fff) << 4, lead = (u32)(descriptor >> 16 & 0x3fff) << 4;
     const u32 stride = (u32)(descriptor >> 32 & 0x3fff) << 4;
     const u32 at = start + row / 8 * stride + row % 8 * 128 + column / 64 * lead + column % 64 * 2;
     return at ^ (at >> 7 & 7) << 4;
 }
 
-static inline ModelRow model_eight(u32 at)
-{
+static inline ModelRow model_eight(u32 at) {
     const u16 *from = (const u16 *)model_shared(at, 16, 16);
     ModelRow row;
     for (int i = 0; i < 8; i++) row[i] = model_from16(from[i]);
@@ -28,22 +26,19 @@ static inline ModelRow model_eight(u32 at)
 }
 
 /* visit(address of eight elements, their row and column) for all that a warp reads of A, and of B. */
-template <class F> static inline void model_left(const model_job *job, F visit)
-{
+template <class F> static inline void model_left(const model_job *job, F visit) {
     const int first = job->owner / 32 % 4 * 16;
     for (int r = 0; r < 16; r++)
         for (int k = 0; k < 16; k += 8) visit(model_operand(job->left, first + r, k), r, k);
 }
 
-template <class F> static inline void model_right(const model_job *job, F visit)
-{
+template <class F> static inline void model_right(const model_job *job, F visit) {
     const int rows = job->transposed ? 16 : job->columns, columns = job->transposed ? job->columns : 16;
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < columns; c += 8) visit(model_operand(job->right, r, c), r, c);
 }
 
-static inline void model_wgmma(const model_job *job)
-{
+static inline void model_wgmma(const model_job *job) {
     static float a[16][16], b[16][256];
     const int n = job->columns;
     if (job->word[0])
@@ -88,8 +83,7 @@ struct ModelPart {
     u64 left, right;
     int columns, transposed, keep;
 
-    static void begin(void **slot, uint32_t mask)
-    {
+    static void begin(void **slot, uint32_t mask) {
         const ModelPart *p = (const ModelPart *)slot[0];
         if (mask != ~0u) model->fail("a product of lanes %x", mask);
         if (p->right >> 62 != 1 || (!p->words && p->left >> 62 != 1))
@@ -113,15 +107,13 @@ struct ModelPart {
     template <int pending> static void wait(void **, uint32_t) { model->await(MODEL_PRODUCT, pending); }
 };
 
-template <int transposed, int n> FXA_INLINE void wgmma(float (&d)[n], u64 a, u64 b, int accumulate)
-{
+template <int transposed, int n> FXA_INLINE void wgmma(float (&d)[n], u64 a, u64 b, int accumulate) {
     ModelPart mine = {d, 0, a, b, 2 * n, transposed, accumulate};
     model->meet(~0u, &mine, ModelPart::begin);
 }
 
 template <int transposed, int words, int n>
-FXA_INLINE void wgmma(float (&d)[n], const u32 (&a)[words], int k, u64 b, int accumulate = 1)
-{
+FXA_INLINE void wgmma(float (&d)[n], const u32 (&a)[words], int k, u64 b, int accumulate = 1) {
     ModelPart mine = {d, a + 4 * k, 0, b, 2 * n, transposed, accumulate};
     model->meet(~0u, &mine, ModelPart::begin);
 }

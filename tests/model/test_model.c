@@ -85,13 +85,23 @@ static bool rig_bind(void *library, const char *const *names, int n, void *table
 }
 
 static bool rig_libraries(void) {
-    static const char *const nvrtc[] = {"nvrtcVersion",      "nvrtcGetErrorString", "nvrtcCreateProgram",
-                                        "nvrtcCompileProgram", "nvrtcGetCUBINSize", "nvrtcGetCUBIN",
-                                        "nvrtcGetProgramLogSize", "nvrtcGetProgramLog", "nvrtcDestroyProgram"};
-    static const char *const driver[] = {"cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2",
-                                         "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute",
-                                         "cuLaunchKernel", "cuCtxSynchronize", "cuMemAlloc_v2", "cuMemFree_v2",
-                                         "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuTensorMapEncodeTiled"};
+    static const char *const nvrtc[] = {"nvrtcVersion",           "nvrtcGetErrorString", "nvrtcCreateProgram",
+                                        "nvrtcCompileProgram",    "nvrtcGetCUBINSize",   "nvrtcGetCUBIN",
+                                        "nvrtcGetProgramLogSize", "nvrtcGetProgramLog",  "nvrtcDestroyProgram"};
+    static const char *const driver[] = {"cuInit",
+                                         "cuDeviceGet",
+                                         "cuDevicePrimaryCtxRetain",
+                                         "cuCtxPushCurrent_v2",
+                                         "cuModuleLoadData",
+                                         "cuModuleGetFunction",
+                                         "cuFuncSetAttribute",
+                                         "cuLaunchKernel",
+                                         "cuCtxSynchronize",
+                                         "cuMemAlloc_v2",
+                                         "cuMemFree_v2",
+                                         "cuMemcpyHtoDAsync_v2",
+                                         "cuMemcpyDtoHAsync_v2",
+                                         "cuTensorMapEncodeTiled"};
     const char *standin = getenv("FXA_TEST_STANDIN"), *folder = getenv("FXA_NVRTC_PATH");
     if (!rig_on_device() && (!standin || !folder)) return false;
     void *cuda = rig_open(rig_on_device() ? NULL : standin, "libcuda.so.1"), *rtc = rig_open(folder, "libnvrtc.so.13");
@@ -280,9 +290,18 @@ static bool check_exchange(const rig_run *r) {
         for (int i = 0; i < 32; i++) all = x[i] < 0 ? all & 1 : x[i] == 77 ? all | 1 : all;
         const int bits = __builtin_popcount((unsigned)x[lane]), first = __builtin_ffs(x[lane]);
         const int zeros = x[lane] ? __builtin_clz((unsigned)x[lane]) : 32;
-        const int32_t want[12] = {x[(lane * 5 + 3) & 31], x[lane ^ 9], x[lane < 3 ? lane : lane - 3],
-                                  x[lane > 24 ? lane : lane + 7], ballot, all, least, most, 1,
-                                  x[lane < 16 ? lane ^ 1 : lane ^ 2], 1, bits + (first << 8) + (zeros << 16)};
+        const int32_t want[12] = {x[(lane * 5 + 3) & 31],
+                                  x[lane ^ 9],
+                                  x[lane < 3 ? lane : lane - 3],
+                                  x[lane > 24 ? lane : lane + 7],
+                                  ballot,
+                                  all,
+                                  least,
+                                  most,
+                                  1,
+                                  x[lane < 16 ? lane ^ 1 : lane ^ 2],
+                                  1,
+                                  bits + (first << 8) + (zeros << 16)};
         /* Any one lane may be elected. */
         for (int i = 0; i < 12; i++)
             ok = ok && (i == 10 ? __builtin_popcount((unsigned)got[i]) == 1 : i == 8 ? got[i] != 0 : got[i] == want[i]);
@@ -448,8 +467,7 @@ TEST(numbers_of_16_bits) {
 static bool check_copies(const rig_run *r) {
     bool ok = true;
     for (int t = 0; t < 32; t++)
-        for (int i = 0; i < 8; i++)
-            ok = ok && r->out[t * 8 + i] == (i < 4 || (i - 4) * 4 < r->n ? t * 8 + i + 1 : 0);
+        for (int i = 0; i < 8; i++) ok = ok && r->out[t * 8 + i] == (i < 4 || (i - 4) * 4 < r->n ? t * 8 + i + 1 : 0);
     return ok;
 }
 
@@ -810,8 +828,12 @@ TEST(copies_without_barriers_waits_or_fences) {
 }
 
 TEST(products_without_waits_fences_or_their_group) {
-    static const char *const words[] = {"products of thread", "products of thread", "without the swizzle of 128 bytes",
-                                        "without a fence before TMA or a product", "than its group", NULL,
+    static const char *const words[] = {"products of thread",
+                                        "products of thread",
+                                        "without the swizzle of 128 bytes",
+                                        "without a fence before TMA or a product",
+                                        "than its group",
+                                        NULL,
                                         "16 bytes of shared memory at "};
     NEEDS_MODEL;
     for (int way = 0; way < 7; way++) {

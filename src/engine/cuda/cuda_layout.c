@@ -259,8 +259,7 @@ static void layout_captured(layout *l) {
     g->pitch = fxa__round_up(l->p->sk, 8);
     int32_t dense = l->g->grad_dense ? l->g->program->nodes[l->g->dense].imm : -1;
     g->direct = dense >= 0 && fxa__cu_dense_is_direct(l->choice, l->g, l->p);
-    if (dense >= 0 && !g->direct)
-        g->dense = layout_take(l, heads, l->p->sq, g->pitch, sizeof(uint16_t));
+    if (dense >= 0 && !g->direct) g->dense = layout_take(l, heads, l->p->sq, g->pitch, sizeof(uint16_t));
     for (size_t i = 0; i < l->p->n_captures && i < FXA_CUDA_TENSORS; i++) {
         if (!l->p->captures[i].grad || (int32_t)i == dense) continue;
         g->count[i] = layout_elements(&l->p->captures[i], l->g->program->tensors[i].rank);

@@ -63,9 +63,9 @@ static void places_add(const fxa__cuda_program *c, const fxa__emit *grads, const
 
 static void places_scatter(const cuda_work *k, const fxa__emit *grads, fxa__writer *w) {
     if (!k->c->has_scatter) return;
-    places_put(
-        w, "    FXA_INLINE void scatter(const FxaArgs &a, int b, int h, float score, const Pair &p, float ds) const"
-           "\n    {\n");
+    places_put(w,
+               "    FXA_INLINE void scatter(const FxaArgs &a, int b, int h, float score, const Pair &p, float ds) const"
+               "\n    {\n");
     places_inside(grads, w);
     for (int32_t i = 0; i < k->c->program->n_outputs; i++)
         if (fxa__cuda_is_scattered(k, i)) places_add(k->c, grads, &k->c->program->outputs[i], w);

@@ -7,7 +7,7 @@
 
 #include "../../program/range.h"
 
-enum { PROMISE_ALIGN = 8 }; /* elements of 16 bits in the 16 bytes that copies by TMA want */
+enum { PROMISE_ALIGN = 8 };               /* elements of 16 bits in the 16 bytes that copies by TMA want */
 #define PROMISE_STRIDE (INT64_C(1) << 39) /* of these elements: TMA has strides below 2^40 bytes */
 
 /* A factor that leaves a scale of any kind room in f32. */
