@@ -10,31 +10,32 @@
 extern model_machine *model; /* of this unit: set when its module is loaded */
 
 /* What kernels call of the C library. Its headers take C++ a fifth of the time that a unit takes. */
+/* clang-format off */
 extern "C" {
 void *memcpy(void *, const void *, size_t) noexcept;
 void *memset(void *, int, size_t) noexcept;
-#define MODEL_MATH(name)                                                                                               \
-    double name(double) noexcept;                                                                                      \
+#define MODEL_MATH(name) \
+    double name(double) noexcept; \
     float name##f(float) noexcept;
-MODEL_MATH(exp)
-MODEL_MATH(exp2)
-MODEL_MATH(expm1) MODEL_MATH(log) MODEL_MATH(log2) MODEL_MATH(log1p) MODEL_MATH(sqrt) MODEL_MATH(cbrt) MODEL_MATH(sin)
-    MODEL_MATH(cos) MODEL_MATH(tan) MODEL_MATH(tanh) MODEL_MATH(atan) MODEL_MATH(erf) MODEL_MATH(erfc) MODEL_MATH(floor)
-        MODEL_MATH(ceil) MODEL_MATH(trunc) MODEL_MATH(rint) MODEL_MATH(fabs) MODEL_MATH(round)
+MODEL_MATH(exp) MODEL_MATH(exp2) MODEL_MATH(expm1) MODEL_MATH(log) MODEL_MATH(log2) MODEL_MATH(log1p)
+MODEL_MATH(sqrt) MODEL_MATH(cbrt) MODEL_MATH(sin) MODEL_MATH(cos) MODEL_MATH(tan) MODEL_MATH(tanh) MODEL_MATH(atan)
+MODEL_MATH(erf) MODEL_MATH(erfc) MODEL_MATH(floor) MODEL_MATH(ceil) MODEL_MATH(trunc) MODEL_MATH(rint) MODEL_MATH(fabs)
+MODEL_MATH(round)
 #undef MODEL_MATH
-#define MODEL_MATH(name)                                                                                               \
-    double name(double, double) noexcept;                                                                              \
+#define MODEL_MATH(name) \
+    double name(double, double) noexcept; \
     float name##f(float, float) noexcept;
-            MODEL_MATH(pow) MODEL_MATH(fmod) MODEL_MATH(fmin) MODEL_MATH(fmax) MODEL_MATH(copysign)
-                MODEL_MATH(nextafter) MODEL_MATH(atan2)
+MODEL_MATH(pow) MODEL_MATH(fmod) MODEL_MATH(fmin) MODEL_MATH(fmax) MODEL_MATH(copysign) MODEL_MATH(nextafter)
+MODEL_MATH(atan2)
 #undef MODEL_MATH
-                    double fma(double, double, double) noexcept;
+double fma(double, double, double) noexcept;
 float fmaf(float, float, float) noexcept;
 float ldexpf(float, int) noexcept;
 double ldexp(double, int) noexcept;
 long lrintf(float) noexcept;
 int abs(int) noexcept;
 }
+/* clang-format on */
 
 #define __global__
 #define __device__
