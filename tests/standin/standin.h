@@ -15,12 +15,12 @@ typedef struct standin_state {
     /* by the test */
     size_t fail_at; /* the call of that number, from 1, fails; 0: none */
     bool devices_gone;
+    bool quiet;                /* what is wrong with a kernel of the model is not printed */
     bool no_engine;            /* cuDNN finds none that takes a graph, */
     int64_t tried;             /* of as many that it knows */
     int family;                /* devices are sm_80, say: 8; 0: sm_90 */
     void *recorded;            /* a stream that is being recorded; NULL: none */
     uintptr_t pinned, managed; /* memory of the host that the driver knows; that of the second is at device 1 */
-    bool quiet;                /* what is wrong with a kernel of the model is not printed */
     /* by the stand-in */
     atomic_size_t calls, failures;
     atomic_size_t mistakes; /* what should never happen: a call without a context, memory given back twice */
