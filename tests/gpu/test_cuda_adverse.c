@@ -358,8 +358,8 @@ static const char *const adverse_masks[] = {
     "tensor t : bool[1]\nmask = t[k] && k <= q + 40",
     "tensor t : i32[2]\nmask = t[q // 16, k // 16] > 2",
     "tensor t : i64[1]\nmask = t[q] >= t[k] && t[k + 5] < 100",
-    "tensor a : i32[1]\ntensor c : i32[1]\ntensor d : i16[1]\ntensor e : i8[1]\ntensor f : i32[1]\n"
-    "mask = a[q] <= c[k] - 9 || d[q] == e[k] && k % 2 == 0 || f[k] > 11",
+    ("tensor a : i32[1]\ntensor c : i32[1]\ntensor d : i16[1]\ntensor e : i8[1]\ntensor f : i32[1]\n"
+     "mask = a[q] <= c[k] - 9 || d[q] == e[k] && k % 2 == 0 || f[k] > 11"),
     "tensor t : i32[1]\nmask = k >= t[b] * 10 && k < t[-1 - b] * 40",
     "tensor t : i32[1]\nmask = t[min(k, 70)] < 4 && t[max(q - 8, 0)] > 0",
     "tensor t : i32[1]\nmask = t[k // 64] != t[q // 64] || t[k] == 2",
