@@ -5,9 +5,11 @@ compare: kinds of problems in many shapes against the reference (test_cuda_devic
 since kernels take seconds to compile, for each family of kernels and each storage type that it has; what came of every case is
 counted as it is printed, by feature, so that a hole is seen, and what is refused by reason, digits aside.
 sanitize: a few small cases of every feature and family under compute-sanitizer's memcheck, racecheck, initcheck and synccheck.
+named: every test of the programs for a device that draw no kinds (features, gradients, adverse numbers, decoding, and the test of the
+model), by each family.
 alone: alone on the device, threads, recording, memory and equal bits (test_cuda_plans).
 --model: on the model of a device that tests/model is, without a GPU; half of it in small shapes, nothing alone or sanitized.
---seconds bounds each of the first two: processes are ended then, and what they had said counts. A process that hangs is ended by
+--seconds bounds each of the first three: processes are ended then, and what they had said counts. A process that hangs is ended by
 itself, and costs nothing else. Code is kept in a folder (--cache) that all processes share. Without a GPU, driver or NVRTC it
 says so and exits with 77."""
 import argparse
@@ -22,7 +24,7 @@ import tempfile
 import threading
 import time
 
-from run_cudnn import libraries
+from run_cudnn import folders_of, libraries
 
 # Families with the storage types that they are run with, and which part of the processes they get.
 FAMILIES = {"any": (("bf16", "f16"), 5), "sm80": (("f16", "bf16"), 3), "simt": (("f32", "bf16", "f32"), 2)}
@@ -32,6 +34,8 @@ SANITIZED = 8  # processes of each family and tool, with the kinds of compare
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
          "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")
+# Programs of part named, and whether families differ in them.
+NAMED = {"test_cuda_features": True, "test_cuda_grads": True, "test_cuda_adverse": True, "test_cuda_decode": False, "test_model": False}
 # What cases are counted by: the words of test_cuda_device.
 FEATURES = """padded packed paged packed-and-paged sink sink-zero dropout causal window positions bottom-right scalars-in-memory maximum joined mixed-types
 other-results lse-f64 own-backward dLSE dsink deterministic added-to added-to-captured some-gradients gradients-of-params gradients-of-captured lengths-seen
@@ -248,6 +252,46 @@ def sanitize(chosen):
     return sum(total.bad for total in totals.values())
 
 
+def tests_of(program):
+    """The names of its tests, from its source, which lies here or beside."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for folder in (here, os.path.join(here, "..", "model")):
+        path = os.path.join(folder, program + ".c")
+        if os.path.exists(path):
+            with open(path) as source:
+                return re.findall(r"(?m)^TEST\((\w+)\)", source.read())
+    return []
+
+
+def named(chosen):
+    """How many processes went wrong."""
+    runner, counts = Runner(chosen, chosen.seconds), collections.Counter()
+    work = [(program, test, family) for program, by_family in NAMED.items() for test in tests_of(program) if "cpu_engine" not in test
+            for family in (FAMILIES if by_family and chosen.family == "all" else [chosen.family])]
+    nvrtc = folders_of("libnvrtc.so.13", "cu13", "cuda_nvrtc") + ["/usr/local/cuda/lib64"]
+
+    def one(item):
+        program, test, family = item
+        env = {"FXA_CACHE_DIR": chosen.cache, "FXA_THREADS": "2"}
+        if program == "test_model":
+            env.update(FXA_TEST_MODEL="device", FXA_NVRTC_PATH=nvrtc[0])
+        elif family not in ("all", "any") or program == "test_cuda_grads":  # which else goes through all of them
+            env["FXA_CUDA_FAMILY"] = family
+        return item, runner.run("%s %s %s" % item, [os.path.join(chosen.build, "tests", program), test], env, lambda line: None)
+
+    with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(one, item) for item in work]):
+            item, result = done.result()
+            state = ("not begun" if result is None else "ended" if result[0] == "ended" else "BAD" if result[0] != 0 else
+                     "skipped" if "\nok " not in "\n" + result[1] else "right")
+            counts[item[0], state] += 1
+            if state == "BAD":
+                show_bad("%s %s %s" % item, *result)
+    for (program, state), n in sorted(counts.items()):
+        print("%s: %d %s" % (program, n, state), flush=True)
+    return sum(n for (_, state), n in counts.items() if state == "BAD")
+
+
 def alone(chosen):
     """How many of them went wrong."""
     bad = 0
@@ -264,14 +308,14 @@ def alone(chosen):
     return bad
 
 
-PARTS = {"alone": alone, "compare": compare, "sanitize": sanitize}
+PARTS = {"alone": alone, "compare": compare, "named": named, "sanitize": sanitize}
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("build")
     parser.add_argument("--jobs", type=int, default=max(1, os.cpu_count() or 2))
-    parser.add_argument("--seconds", type=float, default=600, help="of compare and of sanitize")
+    parser.add_argument("--seconds", type=float, default=600, help="of compare, named and sanitize each")
     parser.add_argument("--limit", type=float, default=300, help="seconds of a process")
     parser.add_argument("--processes", type=int, default=120, help="of compare, with %d kinds each" % KINDS)
     parser.add_argument("--seed", type=int, default=1)
