@@ -141,11 +141,11 @@ static void adverse_fill(conf_case *c, const adverse *x, fxa_slot slot) {
 
 /* Sinks that rows see nothing of, that are all they see, that make them NaN. */
 static void adverse_sinks(conf_case *c, uint64_t *rng) {
-    static const double some[] = {-INFINITY, 1e4, -1e4, 60, -60, 0, 1, INFINITY, NAN};
+    static const double some[] = {-INFINITY, 1e4, -1e4, 60, -60, 0, 1, 3.4e38, -3.4e38, INFINITY, NAN};
     attn_tensor *t = &c->base.data.t[FXA_SLOT_SINK];
     bool odd = attn_int(rng, 0, 3) == 0;
     for (int64_t at[4] = {0}; at[1] < t->n[1] && attn_int(rng, 0, 1); at[1]++) {
-        attn_tensor_set(t, at, some[attn_int(rng, 0, odd ? 8 : 6)]);
+        attn_tensor_set(t, at, some[attn_int(rng, 0, odd ? 10 : 6)]);
         c->base.dense[FXA_SLOT_SINK][at[1]] = attn_tensor_get(t, at);
     }
 }

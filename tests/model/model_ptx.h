@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * In place of src/engine/cuda/ptx.cuh: the same functions on the machine of model.h. Numbers are exact where the device
- * approximates.
+ * approximates, but for logarithms, which are off by as much as the device may be.
  */
 #ifndef FXA_CUDA_PTX_CUH
 #define FXA_CUDA_PTX_CUH
@@ -13,10 +13,15 @@
 static inline float model_flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.f, x) : x; }
 
 FXA_INLINE float exp2_fast(float x) { return model_flushed(exp2f(model_flushed(x))); }
-FXA_INLINE float log2_fast(float x) { return log2f(model_flushed(x)); }
 FXA_INLINE float tanh_fast(float x) { return tanhf(x); }
 FXA_INLINE float reciprocal_fast(float x) { return model_flushed(1.f / model_flushed(x)); }
 FXA_INLINE float max_or_nan(float x, float y) { return x != x ? x : y != y ? y : fmaxf(x, y); }
+
+/* lg2.approx: within 2^-22 between 1/2 and 2, elsewhere within 2^-22 of the result. */
+FXA_INLINE float log2_fast(float x) {
+    const float y = log2f(model_flushed(x)), most = 0x1p-22f * fmaxf(1.f, fabsf(y));
+    return x == 1.f || !(fabsf(y) < POS_INF) ? y : __float_as_int(x) >> 3 & 1 ? y + most : y - most;
+}
 
 FXA_INLINE float add_down(float x, float y) {
     const double sum = (double)x + (double)y;
