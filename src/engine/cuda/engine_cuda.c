@@ -239,7 +239,6 @@ const fxa__engine fxa__engine_cuda = {
     .name = "cuda",
     .version = 3,
     .device = FXA_CUDA,
-    .by_name = true,
     .open = cu_open,
     .close = cu_close,
     .profile = fxa__gpu_profile_write,
