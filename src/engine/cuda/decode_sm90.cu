@@ -37,7 +37,7 @@ FXA_INLINE void copy_item(const FxaMaps &maps, const FxaArgs &a, u32 base, int i
         const u32 to = base + step % STAGES * STAGE_BYTES, full = ring.full(step);
         ring.wait_empty(step);
         if (lane == 0) {
-            store_shared(base + NUMBERS_AT + step % STAGES * 4, n);
+            put_word(base + NUMBERS_AT + step % STAGES * 4, n);
             barrier_expect(full, STAGE_BYTES);
         }
         __syncwarp();
@@ -234,7 +234,7 @@ struct Worker {
             const u32 keys = base + step % STAGES * STAGE_BYTES;
             float s[STEPS][TILES][4];
             ring.wait_full(step);
-            const int n = load_shared(base + NUMBERS_AT + step % STAGES * 4);
+            const int n = take_word(base + NUMBERS_AT + step % STAGES * 4);
             products(s, keys);
             if (i < at.row.partial)
                 score<true>(s, n);
