@@ -358,8 +358,8 @@ def as_on_the_host(report, device, dtype, shape):
             out.backward(torch.ones_like(out))
         pairs = [(call(*there), call(*here))] + [(a.grad, b.grad) for a, b in zip(there, here) if b.grad is not None]
         for got, want in pairs:
-            got = got.detach().cpu().double()
-            worst = max(worst, float((got - want.double()).norm() / (want.double().norm() + 1e-6)))
+            got, want = got.detach().cpu().double(), want.detach().double()
+            worst = max(worst, float((got - want).norm() / (want.norm() + 1e-6)))
         report(name, worst < (1e-5 if kind is torch.float32 else 2e-2), "off by %.1e" % worst)
 
     for kind in (torch.float32, dtype):
