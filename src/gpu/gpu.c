@@ -41,6 +41,7 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuModuleGetFunction", module_function),
     GPU_FUNCTION("cuFuncSetAttribute", function_attribute),
     GPU_FUNCTION("cuLaunchKernel", launch),
+    {"cuLaunchKernelEx", offsetof(fxa__cuda, launch_with), true},      /* since 11.8 */
     {"cuTensorMapEncodeTiled", offsetof(fxa__cuda, tensor_map), true}, /* since 12.0 */
     GPU_FUNCTION("cuGetErrorString", error_string),
 };

@@ -17,6 +17,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* CUlaunchConfig and its attributes, as the driver declares them. */
+typedef struct fxa__cuda_launch_attribute {
+    int id, unused;
+    union {
+        int flag;
+        uint64_t room[8];
+    } value;
+} fxa__cuda_launch_attribute;
+
+typedef struct fxa__cuda_launch {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream;
+    fxa__cuda_launch_attribute *attributes;
+    unsigned n_attributes;
+} fxa__cuda_launch;
+
 /* The driver's functions, as it declares them; CUdeviceptr is a uintptr_t here. */
 typedef struct fxa__cuda {
     int (*init)(unsigned flags);
@@ -48,6 +64,7 @@ typedef struct fxa__cuda {
     int (*function_attribute)(void *function, int attribute, int value);
     int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                   unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);
+    int (*launch_with)(const fxa__cuda_launch *config, void *function, void **params, void **extra); /* or NULL */
     /* Of a tensor of 16 bits for TMA, 128 bytes of map; NULL: the driver is too old for it. */
     int (*tensor_map)(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size,
                       const uint64_t *stride_bytes, const uint32_t *box, const uint32_t *element_stride, int interleave,

@@ -78,6 +78,19 @@ void fxa__gpu_helpers_free(fxa__gpu *gpu) {
     fxa__free(gpu->host, module, sizeof *module);
 }
 
+/* Recordings have such launches since the driver of 12.3. */
+enum { LAUNCH_EARLY_ARCH = 90, LAUNCH_EARLY_DRIVER = 12030, LAUNCH_EARLY = 6 };
+
+int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsigned threads, unsigned shared_bytes,
+                   bool early, void *stream, void **params) {
+    const fxa__cuda *cu = &gpu->driver;
+    if (!early || !cu->launch_with || gpu->arch < LAUNCH_EARLY_ARCH || gpu->driver_version < LAUNCH_EARLY_DRIVER)
+        return cu->launch(function, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes, stream, params, NULL);
+    fxa__cuda_launch_attribute attribute = {.id = LAUNCH_EARLY, .value = {.flag = 1}};
+    fxa__cuda_launch config = {{grid.x, grid.y, grid.z}, {threads, 1, 1}, shared_bytes, stream, &attribute, 1};
+    return cu->launch_with(&config, function, params, NULL);
+}
+
 fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, fxa__gpu_kernel kernel,
                            const fxa__gpu_args *args, int64_t work, void *stream, fxa_error *err) {
     const struct launch_kernel *k = &launch_kernels[kernel];
@@ -85,7 +98,7 @@ fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, f
     int64_t most = (int64_t)gpu->processors * LAUNCH_BLOCKS_OF_PROCESSOR;
     void *params[1] = {(void *)(uintptr_t)args};
     if (work < 1) return FXA_OK;
-    int status = gpu->driver.launch(module->function[kernel], (unsigned)(blocks < most ? blocks : most), 1, 1,
-                                    LAUNCH_THREADS, 1, 1, 0, stream, params, NULL);
+    fxa__gpu_dim grid = {(unsigned)(blocks < most ? blocks : most), 1, 1};
+    int status = fxa__gpu_start(gpu, module->function[kernel], grid, LAUNCH_THREADS, 0, false, stream, params);
     return fxa__gpu_status(gpu, status, k->name, err);
 }

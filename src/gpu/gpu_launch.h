@@ -50,6 +50,15 @@ fxa_status fxa__gpu_helpers_load(fxa__gpu *gpu, fxa_error *err);
 const fxa__gpu_module *fxa__gpu_helpers(const fxa__gpu *gpu);
 void fxa__gpu_helpers_free(fxa__gpu *gpu);
 
+/* A launch of any kernel, in the device's context; what the driver says. early: the stream's work before it is a kernel
+ * of the same run, and this one waits for that by itself (launch_wait of engine/cuda/ptx.cuh): it may begin before that
+ * one has ended, where device and driver have it, recorded into a graph too. */
+typedef struct fxa__gpu_dim {
+    unsigned x, y, z;
+} fxa__gpu_dim;
+int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsigned threads, unsigned shared_bytes,
+                   bool early, void *stream, void **params);
+
 /* In the device's context. `work`: elements, or blocks where the kernel has one for each. */
 fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, fxa__gpu_kernel kernel,
                            const fxa__gpu_args *args, int64_t work, void *stream, fxa_error *err);

@@ -21,6 +21,7 @@ typedef struct watched {
     int function;
     int64_t grid[3];
     unsigned threads;
+    bool early;               /* it may begin before what is before it has ended */
     struct FxaArgs a;         /* of kernels that have them */
     fxa__cu_cut cut;          /* of fxa_tile_lists */
     struct FxaStage stage[2]; /* of stage.cu */
@@ -29,6 +30,7 @@ typedef struct watched {
 static struct {
     watched launch[WATCH_LAUNCHES];
     int launches, fills, maps, pushed, fail_at, calls;
+    bool kernel; /* the last work was one */
     uintptr_t filled;
     size_t filled_words;
     uint64_t map_size[16][4], map_stride[16][3], map_data[16];
@@ -42,6 +44,7 @@ static int watch_error(int status, const char **text) { return (void)status, *te
 static int watch_fill(uintptr_t to, unsigned value, size_t words, void *stream) {
     (void)stream;
     T_INT(value, 0);
+    watch.kernel = false;
     if (watch.fills++ == 0) watch.filled = to, watch.filled_words = words;
     return watch_call();
 }
@@ -87,7 +90,18 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
         memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
     if (w->unit == FXA__CU_STAGE) memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
     if (w->unit == FXA__CU_STAGE && w->function == FXA__CU_JOIN) memcpy(&w->stage[1], params[2], sizeof w->stage[1]);
+    watch.kernel = true;
     return watch_call();
+}
+
+/* Behind a kernel of the run alone: what the caller put on the stream knows nothing of it, and fills do not. */
+static int watch_launch_early(const fxa__cuda_launch *c, void *function, void **params, void **extra) {
+    watched *w = &watch.launch[watch.launches % WATCH_LAUNCHES];
+    T_CHECK(watch.kernel && c->n_attributes == 1 && c->attributes->id == 6 && c->attributes->value.flag == 1);
+    int status = watch_launch(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2],
+                              c->shared_bytes, c->stream, params, extra);
+    w->early = true;
+    return status;
 }
 
 static bool watch_is(int i, fxa__cu_unit unit, int function) {
@@ -139,7 +153,9 @@ static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_err
     memset(x, 0, sizeof *x);
     x->self.arch = 90, x->self.processors = x->self.gpu.processors = 132, x->self.forced = forced;
     fxa__cuda *driver = &x->self.gpu.driver;
-    driver->launch = watch_launch, driver->fill = watch_fill, driver->tensor_map = watch_map;
+    x->self.gpu.arch = 90, x->self.gpu.driver_version = 13000;
+    driver->launch = watch_launch, driver->launch_with = watch_launch_early;
+    driver->fill = watch_fill, driver->tensor_map = watch_map;
     driver->context_push = watch_push, driver->context_pop = watch_pop, driver->error_string = watch_error;
     if (fxa__problem_create(fxa__context_host(ctx), problem, &x->p, err) != FXA_OK) {
         T_FAIL("%s\n", err->text);

@@ -96,7 +96,7 @@ TEST(long_lists) {
         int at = 0;
         while (at < watch.launches && watch.launch[at].unit != unit) at++;
         T_INT(watch.launch[at].a.list.pitch, 2048);
-        T_INT(watch.launch[backward].cut.columns, backward ? 16384 : 8192);
+        T_INT(watch.launch[0].cut.columns, backward ? 16384 : 8192);
         T_CHECK(x.workspace < (backward ? UINT64_C(700) << 20 : UINT64_C(80) << 20)); /* most of it the sum of dQ */
         touch_check(&x);
         bed_close(&x);

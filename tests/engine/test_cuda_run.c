@@ -61,13 +61,14 @@ TEST(causal_backward) {
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
     T_INT(watch.launches, 4);
-    T_CHECK(watch_is(0, FXA__CU_ENDS, FXA__CU_PREPARE) && watch_is(1, FXA__CU_LISTS, FXA__CU_TILES));
+    T_CHECK(watch_is(0, FXA__CU_LISTS, FXA__CU_TILES) && watch_is(1, FXA__CU_ENDS, FXA__CU_PREPARE));
     T_CHECK(watch_is(2, FXA__CU_BACKWARD, 0) && watch_is(3, FXA__CU_ENDS, FXA__CU_FINISH));
-    T_INT(watch.launch[0].grid[0], 768 / 16);
-    T_INT(watch.launch[0].grid[1], 8);
-    T_INT(watch.launch[1].cut.by_key, 1);
-    T_INT(watch.launch[1].cut.rows, 4);
-    T_INT(watch.launch[1].cut.columns, 5);
+    for (int i = 0; i < 4; i++) T_INT(watch.launch[i].early, i > 0);
+    T_INT(watch.launch[1].grid[0], 768 / 16);
+    T_INT(watch.launch[1].grid[1], 8);
+    T_INT(watch.launch[0].cut.by_key, 1);
+    T_INT(watch.launch[0].cut.rows, 4);
+    T_INT(watch.launch[0].cut.columns, 5);
     T_INT(watch.launch[2].grid[0], 4);
     T_INT(watch.launch[2].grid[1], 2);
     T_INT(watch.launch[2].grid[2], 2);
@@ -127,6 +128,33 @@ TEST(operands_are_staged) {
     touch_check(&x);
     bed_close(&x);
     fxa_program_destroy(program);
+}
+
+/* All launches of a run but those behind a fill and the first begin early, and prepare where it reads what copies
+ * write; none does where the device or the driver has no such launches. */
+TEST(launches_begin_early) {
+    static const char *const documents = "tensor ids : i32[2]\nmask = ids[b, q] == ids[b, k]";
+    for (int i = 0; i < 6; i++) {
+        fxa_program *program;
+        fxa_problem p = bed_problem(i ? FXA_BACKWARD : FXA_FORWARD, documents, &program);
+        fxa_capture t = {.size = {2, 500}};
+        fxa_error err;
+        bed x;
+        p.captures = &t, p.n_captures = 1;
+        if (i == 2) p.lse.dtype = FXA_F64;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        if (i == 3) x.self.gpu.driver.launch_with = NULL;
+        if (i == 4) x.self.gpu.arch = 89;
+        if (i == 5) x.self.gpu.driver_version = 12020;
+        T_OK(bed_run(&x, &err));
+        T_CHECK(watch.launches > 2);
+        for (int n = 0; n < watch.launches; n++) {
+            bool waits = i > 2 || n == 0 || (i == 2 && watch_is(n, FXA__CU_ENDS, FXA__CU_PREPARE));
+            if (watch.launch[n].early == waits) T_FAIL("case %d, launch %d: early %d\n", i, n, !waits);
+        }
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
 }
 
 /* Without keys kernels write what there is; without rows gradients are 0; without entries no tile is touched. */

@@ -90,6 +90,7 @@ typedef struct model_machine {
     void (*commit)(int kind);
     void (*await)(int kind, int pending);    /* until at most so many groups of this thread are on their way */
     void (*registers)(int count, int up);    /* of each thread of this warp from now on */
+    void (*launched)(int waits);             /* lets the next launch begin, or waits for the one before */
     void (*begin)(void *data, size_t bytes); /* static shared memory: filled by the first thread of a CTA that comes */
     uint32_t (*random)(void);
     void (*fail)(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
@@ -133,8 +134,11 @@ void model_know_written(const void *from, size_t bytes);
 void model_know_nothing(const void *from, size_t bytes);
 
 /* Runs a kernel to its end. False: it went wrong, and model_error says how; model_fault is the address that it touched
- * where no memory is, NULL: it was something else. */
-bool model_launch(void *kernel, model_dim grid, model_dim block, uint32_t shared_bytes, void **params);
+ * where no memory is, NULL: it was something else. hide: of a launch that may begin before the one before it has ended:
+ * each of its threads has to wait for that one, and before launch_next() or launch_wait() none touches memory, which
+ * this hides until one of the first CTA has come there. NULL: of any other launch. */
+bool model_launch(void *kernel, model_dim grid, model_dim block, uint32_t shared_bytes, void (*hide)(bool hidden),
+                  void **params);
 const char *model_error(void);
 const void *model_fault(void);
 #endif

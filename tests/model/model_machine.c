@@ -124,6 +124,7 @@ static bool fiber_begin(int i) {
     const unsigned n = (unsigned)i;
     f->thread = (model_dim){n % d.x, n / d.x % d.y, n / d.x / d.y};
     f->wait = FIBER_READY;
+    f->launched = !machine.hide;
     memset(f->group, 0, sizeof f->group);
     for (int k = 0; k < MODEL_KINDS; k++) /* of a launch that failed */
         while (f->queue[k].first) job_drop(&f->queue[k], NULL, f->queue[k].first);
@@ -198,6 +199,7 @@ static bool machine_prepare(void) {
     if (f->meet) return true;
     machine.state = machine_seed();
     f->barrier = machine_barrier, f->look = machine_look, f->registers = machine_registers, f->begin = machine_begin;
+    f->launched = machine_launched;
     f->later = machine_later, f->commit = machine_commit, f->await = machine_await;
     f->random = machine_random, f->fail = machine_fail;
     if (!machine.memory && !machine_memory()) return false;
@@ -241,7 +243,8 @@ static void machine_run_guarded(model_dim grid, model_dim block, uint32_t shared
     if (set) (void)sigaction(SIGSEGV, &machine.before, NULL);
 }
 
-bool model_launch(void *kernel, model_dim grid, model_dim block, uint32_t shared_bytes, void **params) {
+bool model_launch(void *kernel, model_dim grid, model_dim block, uint32_t shared_bytes, void (*hide)(bool hidden),
+                  void **params) {
     const uint64_t threads = (uint64_t)block.x * block.y * block.z;
     pthread_mutex_lock(&machine_lock);
     machine.error[0] = 0;
@@ -256,7 +259,10 @@ bool model_launch(void *kernel, model_dim grid, model_dim block, uint32_t shared
     } else {
         memcpy(&machine.run, &kernel, sizeof machine.run);
         machine.params = params;
+        machine.hide = hide;
+        machine_hide(true);
         machine_run_guarded(grid, block, shared_bytes);
+        machine_hide(false);
     }
     bool ok = machine.ok;
     pthread_mutex_unlock(&machine_lock);

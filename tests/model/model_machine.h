@@ -49,6 +49,7 @@ typedef struct fiber {
     const uint32_t *word; /* that it looks at */
     uint32_t mask, same;
     model_dim thread;
+    bool launched;          /* it has waited for the launch before */
     int group[MODEL_KINDS]; /* commits so far */
     fiber_queue queue[MODEL_KINDS];
 } fiber;
@@ -95,7 +96,8 @@ typedef struct machine_state {
     uint8_t *memory, *memory_end; /* in which dynamic shared memory lies, against a page that is not there */
     machine_mode mode;
     uint64_t state;
-    bool ok;
+    bool ok, hidden;
+    void (*hide)(bool hidden); /* model_launch() */
     char error[512];
     const void *fault;
     pthread_t thread; /* that launches */
@@ -116,6 +118,8 @@ void machine_meet(uint32_t mask, void *mine, void (*all)(void **slot, uint32_t m
 void machine_barrier(int id, int threads, int whole, int wait);
 void machine_look(const uint32_t *word, uint32_t mask, uint32_t same);
 void machine_registers(int count, int up);
+void machine_launched(int waits);
+void machine_hide(bool hidden);
 void machine_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 uint32_t machine_random(void);
 int machine_draw(int n); /* 0 to n - 1 */

@@ -29,6 +29,17 @@ extern "C" __global__ void fxa_mistake_threads(ARGUMENTS)
     if (way == 6 && !lane) named_sync(1, 64);
 }
 
+/* Of launches that begin early. */
+extern "C" __global__ void fxa_mistake_launches(ARGUMENTS)
+{
+    const int t = threadIdx.x;
+    if (way == 0) out[t] = in[t];
+    launch_next();
+    if (way == 1 && t == 40) return;
+    if (way != 2) launch_wait();
+    if (way == 3) out[t] = in[t];
+}
+
 /* Of where something is. */
 extern "C" __global__ void fxa_mistake_places(ARGUMENTS)
 {

@@ -132,6 +132,8 @@ FXA_INLINE void add4(float *to, const float (&x)[4]) {
 
 MODEL_UNSEEN FXA_INLINE u64 load_flag(const u64 *at) { return *at; }
 FXA_INLINE void fence_in_order() {}
+FXA_INLINE void launch_next() { model->launched(0); }
+FXA_INLINE void launch_wait() { model->launched(1); }
 FXA_INLINE void keep_order() {}
 FXA_INLINE void keep(u32 &) {}
 

@@ -163,9 +163,21 @@ void machine_look(const uint32_t *word, uint32_t mask, uint32_t same) {
     fiber_leave(FIBER_LOOKS);
 }
 
+void machine_hide(bool hidden) {
+    if (!machine.hide || machine.hidden == hidden) return;
+    machine.hidden = hidden;
+    machine.hide(hidden);
+}
+
+void machine_launched(int waits) {
+    machine_hide(false);
+    if (waits) fiber_now()->launched = true;
+}
+
 /* A thread has come to its end: who has waited for it alone goes on. */
 void fiber_main(void) {
     machine.run(machine.params);
+    if (!fiber_now()->launched) machine_fail("a thread that has not waited for the launch before");
     fiber_warp *w = warp_now();
     machine.n_done++;
     w->gone |= UINT32_C(1) << machine.face.number % MODEL_WARP;

@@ -11,6 +11,7 @@
 #include "t.h"
 
 #include "base/dtype.h"
+#include "gpu/gpu.h"
 
 #include <dlfcn.h>
 
@@ -45,6 +46,7 @@ typedef struct rig_driver {
     int (*set)(void *function, int attribute, int value);
     int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                   unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);
+    int (*launch_with)(const fxa__cuda_launch *config, void *function, void **params, void **extra);
     int (*wait)(void);
     int (*alloc)(uintptr_t *out, size_t size);
     int (*free)(uintptr_t at);
@@ -96,6 +98,7 @@ static bool rig_libraries(void) {
                                          "cuModuleGetFunction",
                                          "cuFuncSetAttribute",
                                          "cuLaunchKernel",
+                                         "cuLaunchKernelEx",
                                          "cuCtxSynchronize",
                                          "cuMemAlloc_v2",
                                          "cuMemFree_v2",
@@ -187,6 +190,7 @@ typedef struct rig_run {
     int unit;
     unsigned grid[3], block[3], shared;
     int way, n;
+    bool early;
     const void *in;
     size_t in_bytes, out_bytes;
     const void *before; /* what is in `out` at first, NULL: nobody has written it */
@@ -210,8 +214,12 @@ static int rig_launch(const char *kernel, rig_run *r) {
     if (r->out_bytes) status |= rig_cu.alloc(&out, r->out_bytes);
     if (r->before) status |= rig_cu.to_device(out, r->before, r->out_bytes, NULL);
     if (status) T_FAIL("%s: the driver says %d before the launch\n", kernel, status);
-    status = rig_cu.launch(function, r->grid[0], r->grid[1], r->grid[2], r->block[0], r->block[1], r->block[2],
-                           r->shared, NULL, params, NULL);
+    fxa__cuda_launch_attribute attribute = {.id = 6, .value = {.flag = 1}};
+    fxa__cuda_launch config = {
+        {r->grid[0], r->grid[1], r->grid[2]}, {r->block[0], r->block[1], r->block[2]}, r->shared, NULL, &attribute, 1};
+    status = r->early ? rig_cu.launch_with(&config, function, params, NULL)
+                      : rig_cu.launch(function, r->grid[0], r->grid[1], r->grid[2], r->block[0], r->block[1],
+                                      r->block[2], r->shared, NULL, params, NULL);
     if (!status) status = rig_cu.wait();
     r->out = result;
     if (!status && r->out_bytes) status = rig_cu.to_host(result, out, r->out_bytes, NULL) | rig_cu.wait();
@@ -750,6 +758,22 @@ TEST(threads_that_wait_for_each_other_and_lanes_that_do_not_meet) {
         rig_run r = rig_of(way == 2 ? 96 : 64, 0, way, 0);
         r.unit = RIG_MISTAKES, r.out_bytes = 384;
         rig_words("fxa_mistake_threads", &r, words[way]);
+    }
+}
+
+/* A launch that begins early waits for the one before it, each thread, and touches nothing before it says that it is
+ * there; any other launch may. */
+TEST(launches_that_begin_early) {
+    static const char *const words[] = {"of device memory of 256 bytes", "a thread that has not waited",
+                                        "a thread that has not waited"};
+    NEEDS_MODEL;
+    for (int way = 0; way < 4; way++) {
+        rig_run r = rig_of(64, 0, way, 0);
+        r.unit = RIG_MISTAKES, r.in = rig_count(), r.in_bytes = r.out_bytes = 256;
+        T_INT(rig_launch("fxa_mistake_launches", &r), 0);
+        r.early = true;
+        if (way < 3) rig_words("fxa_mistake_launches", &r, words[way]);
+        if (way == 3) T_INT(rig_launch("fxa_mistake_launches", &r), 0);
     }
 }
 

@@ -9,6 +9,7 @@
  * and when the memory is given back.
  */
 #include "standin.h"
+#include "gpu/gpu.h"
 #include "model/model.h"
 #include "standin_kernels.h"
 #include "support/guard.h"
@@ -32,6 +33,7 @@ typedef struct standin_block {
 } standin_block;
 
 static pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_rwlock_t standin_shown = PTHREAD_RWLOCK_INITIALIZER; /* held by who touches memory, or hides it */
 static standin_block standin_blocks[STANDIN_BLOCKS];
 static guard standin_spare[STANDIN_SPARE]; /* given back: a fault to touch until it is memory again */
 static int standin_next_spare;
@@ -232,12 +234,14 @@ STANDIN(cuMemAlloc_v2)(uintptr_t *out, size_t size) {
 
 STANDIN(cuMemFree_v2)(uintptr_t ptr);
 STANDIN(cuMemFree_v2)(uintptr_t ptr) {
+    pthread_rwlock_rdlock(&standin_shown);
     pthread_mutex_lock(&standin_lock);
     standin_block *b = standin_find(ptr);
     bool ours = b && (uintptr_t)b->memory.data == ptr, whole = !ours || standin_is_whole(b);
     if (ours) model_know_nothing(b->memory.map, b->memory.mapped);
     if (ours) standin_give(&b->memory);
     pthread_mutex_unlock(&standin_lock);
+    pthread_rwlock_unlock(&standin_shown);
     atomic_fetch_add(&standin_cuda.mistakes, !ours || !whole);
     if (ours) atomic_fetch_sub(&standin_cuda.held, 1);
     return ours ? 0 : STANDIN_INVALID;
@@ -269,8 +273,10 @@ STANDIN(cuMemcpyHtoDAsync_v2)(uintptr_t to, const void *from, size_t size, void 
 STANDIN(cuMemcpyHtoDAsync_v2)(uintptr_t to, const void *from, size_t size, void *stream) {
     (void)stream;
     int status = standin_holds(to, size) ? standin_enter() : STANDIN_INVALID;
+    pthread_rwlock_rdlock(&standin_shown);
     if (!status) memcpy((void *)to, from, size);
     if (!status) model_know_written((void *)to, size);
+    pthread_rwlock_unlock(&standin_shown);
     return status;
 }
 
@@ -278,7 +284,9 @@ STANDIN(cuMemcpyDtoHAsync_v2)(void *to, uintptr_t from, size_t size, void *strea
 STANDIN(cuMemcpyDtoHAsync_v2)(void *to, uintptr_t from, size_t size, void *stream) {
     (void)stream;
     int status = standin_holds(from, size) ? standin_enter() : STANDIN_INVALID;
+    pthread_rwlock_rdlock(&standin_shown);
     if (!status) memcpy(to, (const void *)from, size);
+    pthread_rwlock_unlock(&standin_shown);
     return status;
 }
 
@@ -286,8 +294,10 @@ STANDIN(cuMemsetD32Async)(uintptr_t to, unsigned value, size_t words, void *stre
 STANDIN(cuMemsetD32Async)(uintptr_t to, unsigned value, size_t words, void *stream) {
     (void)stream;
     int status = standin_holds(to, 4 * words) ? standin_enter() : STANDIN_INVALID;
+    pthread_rwlock_rdlock(&standin_shown);
     for (size_t i = 0; !status && i < words; i++) memcpy((char *)to + 4 * i, &value, 4);
     if (!status) model_know_written((void *)to, 4 * words);
+    pthread_rwlock_unlock(&standin_shown);
     return status;
 }
 
@@ -472,10 +482,20 @@ static void standin_know_all(void) {
     pthread_mutex_unlock(&standin_lock);
 }
 
+/* All memory of devices, from a kernel that begins too early for it. */
+static void standin_hide(bool hidden) {
+    if (hidden) pthread_rwlock_wrlock(&standin_shown);
+    pthread_mutex_lock(&standin_lock);
+    for (int i = 0; i < STANDIN_BLOCKS; i++)
+        if (standin_blocks[i].memory.data) guard_hide(&standin_blocks[i].memory, hidden);
+    pthread_mutex_unlock(&standin_lock);
+    if (!hidden) pthread_rwlock_unlock(&standin_shown);
+}
+
 /* Runs a kernel on the model, with words where it goes wrong. */
 static int standin_run_model(const standin_function *f, model_dim grid, model_dim block, unsigned shared_bytes,
-                             void **params) {
-    bool ok = model_launch(f->kernel, grid, block, shared_bytes, params);
+                             bool early, void **params) {
+    bool ok = model_launch(f->kernel, grid, block, shared_bytes, early ? standin_hide : NULL, params);
     pthread_mutex_lock(&standin_lock);
     standin_cuda.words[0] = 0;
     if (!ok) standin_say("%s; ", model_error());
@@ -485,6 +505,21 @@ static int standin_run_model(const standin_function *f, model_dim grid, model_di
     return ok ? 0 : STANDIN_LOST;
 }
 
+static int standin_launch(const standin_function *f, model_dim grid, model_dim block, unsigned shared_bytes, bool early,
+                          void **params) {
+    const standin_source source = f->module->source;
+    bool line = grid.y * grid.z * block.y * block.z == 1;
+    bool ok = grid.x && grid.x <= INT32_MAX && grid.y && grid.y <= UINT16_MAX && grid.z && grid.z <= UINT16_MAX &&
+              block.x && block.y && block.z && block.z <= 64 &&
+              (uint64_t)block.x * block.y * block.z <= MODEL_THREADS && shared_bytes <= (unsigned)f->shared_bytes &&
+              (line || source != STANDIN_PTX);
+    int status = ok ? standin_enter() : STANDIN_INVALID;
+    if (!status && !(f->module->model && model_checks(f->module->model))) standin_know_all();
+    if (!status && source == STANDIN_PTX) standin_kernel_run(f->kernel, params[0]);
+    if (!status && source == STANDIN_MODEL) status = standin_run_model(f, grid, block, shared_bytes, early, params);
+    return status;
+}
+
 STANDIN(cuLaunchKernel)
 (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
  unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);
@@ -492,17 +527,17 @@ STANDIN(cuLaunchKernel)
 (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
  unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra) {
     (void)stream, (void)extra;
-    const standin_function *f = function;
-    const standin_source source = f->module->source;
-    const model_dim grid = {grid_x, grid_y, grid_z}, block = {block_x, block_y, block_z};
-    bool line = grid_y * grid_z * block_y * block_z == 1;
-    bool ok = grid_x && grid_x <= INT32_MAX && grid_y && grid_y <= UINT16_MAX && grid_z && grid_z <= UINT16_MAX &&
-              block_x && block_y && block_z && block_z <= 64 &&
-              (uint64_t)block_x * block_y * block_z <= MODEL_THREADS && shared_bytes <= (unsigned)f->shared_bytes &&
-              (line || source != STANDIN_PTX);
-    int status = ok ? standin_enter() : STANDIN_INVALID;
-    if (!status && !(f->module->model && model_checks(f->module->model))) standin_know_all();
-    if (!status && source == STANDIN_PTX) standin_kernel_run(f->kernel, params[0]);
-    if (!status && source == STANDIN_MODEL) status = standin_run_model(f, grid, block, shared_bytes, params);
-    return status;
+    return standin_launch(function, (model_dim){grid_x, grid_y, grid_z}, (model_dim){block_x, block_y, block_z},
+                          shared_bytes, false, params);
+}
+
+/* The one attribute that is known: a launch that begins before the one before it has ended. */
+STANDIN(cuLaunchKernelEx)(const fxa__cuda_launch *config, void *function, void **params, void **extra);
+STANDIN(cuLaunchKernelEx)(const fxa__cuda_launch *config, void *function, void **params, void **extra) {
+    const unsigned *g = config->grid, *b = config->block;
+    (void)extra;
+    if (config->n_attributes != 1 || config->attributes->id != 6 || config->attributes->value.flag != 1)
+        return STANDIN_INVALID;
+    return standin_launch(function, (model_dim){g[0], g[1], g[2]}, (model_dim){b[0], b[1], b[2]}, config->shared_bytes,
+                          true, params);
 }

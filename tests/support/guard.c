@@ -62,6 +62,11 @@ void guard_lock(const guard *g) {
     if (mprotect(g->map + page, g->mapped - 2 * page, PROT_READ)) abort();
 }
 
+void guard_hide(const guard *g, bool hidden) {
+    size_t page = guard_page();
+    if (mprotect(g->map + page, g->mapped - 2 * page, hidden ? PROT_NONE : PROT_READ | PROT_WRITE)) abort();
+}
+
 bool guard_stray(const guard *g, ptrdiff_t *at) {
     size_t page = guard_page();
     const unsigned char *end = g->map + g->mapped - page;

@@ -30,6 +30,8 @@ bool guard_again(guard *g, size_t size, size_t align, bool at_end);
 guard guard_open(size_t size);
 /* From now on it can only be read. */
 void guard_lock(const guard *g);
+/* From now on it cannot be touched, or can be again. */
+void guard_hide(const guard *g, bool hidden);
 /* The first byte around the data that was written, relative to it; false: none was. */
 bool guard_stray(const guard *g, ptrdiff_t *at);
 /* As if nobody had written around the data. */

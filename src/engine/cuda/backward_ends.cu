@@ -56,6 +56,7 @@ extern "C" __constant__ FxaShape fxa_grad_sink_shape = {THREADS, 0, 0, 0, 0, 0, 
 
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const __grid_constant__ FxaArgs a)
 {
+    launch_next();
     const int lane = threadIdx.x % LANES, i = blockIdx.x * ROWS + threadIdx.x / LANES, h = blockIdx.y;
     const PaddedRow at(a, i);
     const Span rows = q_span(a, at.b);
@@ -86,11 +87,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
         a.delta[row] = inside && a.grad_lse ? sum - *grad : sum;
         a.lse2[row] = lse_in_log2(lse);
     }
+    launch_wait();
 }
 
 #if !FXA_F32
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
 {
+    launch_begin();
 #if FXA_OUT_F32
     const int head = blockIdx.y;
     const PaddedRow first(a, blockIdx.x * 64);
@@ -143,6 +146,7 @@ FXA_INLINE double sum_of_threads(double x)
 extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_sums_reduce(FxaSums from, float *out, int batch, int rows, int n)
 {
+    launch_begin();
     const int h = blockIdx.x, i = blockIdx.y;
     double sum = 0;
     for (int b = 0; b < batch; b++)
@@ -154,6 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_sink(const __grid_constant__ FxaArgs a)
 {
+    launch_begin();
     const int h = blockIdx.x;
     const float z = a.sink[h] * LOG2E;
     const long long first = (long long)h * a.pad_rows;

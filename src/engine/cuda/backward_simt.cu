@@ -106,6 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_backward(const __gr
 {
     extern __shared__ __align__(16) u8 bytes[];
     Scratch &memory = *(Scratch *)bytes;
+    launch_begin();
     const PlaceOf<SIDE, SIDE> at(a);
     if (at.outside(a)) return;
     float dk[BLOCKS][4][4], dv[BLOCKS_V][4][4], p[4][4], ds[4][4];
@@ -147,6 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_grad_q(const __grid
 {
     extern __shared__ __align__(16) u8 bytes[];
     Scratch &memory = *(Scratch *)bytes;
+    launch_begin();
     const QueryPlace<SIDE> at(a);
     if (at.outside(a)) return;
     const int q_len = at.q.length, k_len = at.k.length;

@@ -265,6 +265,7 @@ extern "C" __constant__ FxaShape fxa_backward_shape = {THREADS, bytes(BK, BQ), B
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward(const __grid_constant__ FxaArgs a)
 {
     extern __shared__ __align__(1024) u8 memory[];
+    launch_begin();
     const Place at(a, PARTS);
     if (!at.outside(a)) Tile(a, at, (shared_address(memory) + 1023) & ~1023u).run();
 }

@@ -23,9 +23,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) u8 memory[];
     const Shared sh = {(shared_address(memory) + 1023) & ~1023u};
     const int group = __shfl_sync(~0u, (int)threadIdx.x >> 7, 0), warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
+    if (threadIdx.x == 0) begin(maps, sh);
+    launch_begin();
     const Place at(a);
     if (at.outside(a)) return;
-    if (threadIdx.x == 0) sh.init();
     __syncthreads();
     if (group == 0) {
         registers_down<FXA_SEPARATE_DQ ? 24 : 40>();

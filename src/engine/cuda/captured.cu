@@ -49,6 +49,7 @@ FXA_INLINE double captured_sum(double x)
 extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
     fxa_captured_totals(FxaSums from, double *totals, int rows, int n)
 {
+    launch_begin();
     const int i = blockIdx.x, h = blockIdx.y, b = blockIdx.z;
     const float *data = from.data + b * from.b + h * from.h + i;
     double sum = 0;
@@ -60,6 +61,7 @@ extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
 extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
     fxa_captured_sums(const __grid_constant__ FxaArgs a, const double *totals, FxaExact *params, SumTargets to)
 {
+    launch_begin();
 #if PROG_GRAD_SUMS
     const int i = blockIdx.y;
     const long long e = blockIdx.x * (long long)CAPTURED_THREADS + threadIdx.x, pairs = (long long)a.batch * a.heads;
@@ -76,6 +78,7 @@ extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
 
 extern "C" __global__ void fxa_captured_params(const FxaExact *from, double *params, SumTargets to, int add)
 {
+    launch_begin();
     const int at = threadIdx.x < FXA_CUDA_SUMS ? to.param[threadIdx.x] : -1;
     if (at >= 0) params[at] = (add ? params[at] : 0.) + exact_value(from + threadIdx.x);
 }
@@ -83,6 +86,7 @@ extern "C" __global__ void fxa_captured_params(const FxaExact *from, double *par
 extern "C" __global__ void __launch_bounds__(128)
     fxa_captured_diagonal(const __grid_constant__ FxaArgs a, int tensor, int tiles, int size, int zero)
 {
+    launch_begin();
 #if PROG_GRAD_DIAGONAL
     const int i = blockIdx.x * 128 + threadIdx.x, h = blockIdx.y, entries = a.batch / gridDim.z;
     const FxaDiagonalGrad &g = a.grad_diagonal;
@@ -123,6 +127,7 @@ FXA_INLINE void grad_store(const GradTensor &t, long long at, double x)
 extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
     fxa_captured_store(const float *from, const __grid_constant__ GradTensor to, long long count, int exact)
 {
+    launch_begin();
     const long long step = (long long)gridDim.x * CAPTURED_THREADS;
     for (long long i = blockIdx.x * (long long)CAPTURED_THREADS + threadIdx.x; i < count; i += step) {
         long long at = 0, rest = i;
@@ -139,6 +144,7 @@ extern "C" __global__ void __launch_bounds__(CAPTURED_THREADS)
     fxa_captured_dense(const __grid_constant__ FxaArgs a, const __grid_constant__ GradTensor to, int by_b, int by_h,
                        long long count)
 {
+    launch_begin();
     const long long step = (long long)gridDim.x * CAPTURED_THREADS;
     for (long long i = blockIdx.x * (long long)CAPTURED_THREADS + threadIdx.x; i < count; i += step) {
         int index[FXA_CUDA_RANK];

@@ -32,7 +32,6 @@ static fxa_status backward_keys(fxa__cu_call *c) {
         if (c->a.grad_dense.data)
             FXA_TRY(fxa__cu_map_dense(c, &c->a.grad_dense, true, shape->q_rows, &c->maps.grad_dense));
     }
-    FXA_TRY(fxa__cu_list_write(c, &c->at.keys));
     fxa__cu_args_list(c, &c->at.keys);
     return fxa__cu_launch_main(c, FXA__CU_BACKWARD, FXA__CU_KEYS,
                                (fxa__cu_grid){tiles * shape->parts, p->hkv, packed ? 1 : p->b});
@@ -46,7 +45,6 @@ static fxa_status backward_queries(fxa__cu_call *c) {
         FXA_TRY(backward_maps(c, shape));
         FXA_TRY(fxa__cu_map(c, FXA_SLOT_DQ, shape->store_rows, &c->maps.grad_q));
     }
-    FXA_TRY(fxa__cu_list_write(c, &c->at.queries));
     fxa__cu_args_list(c, &c->at.queries);
     fxa__cu_args_order(c, shape->q_rows);
     return fxa__cu_launch_queries(c, unit, simt ? FXA__CU_QUERIES : 0);
@@ -83,6 +81,9 @@ fxa_status fxa__cu_backward(fxa__cu_call *c) {
     if (p->b == 0) return backward_of_nothing(c);
     FXA_TRY(fxa__cu_prepare(c));
     FXA_TRY(fxa__cu_captured_begin(c));
+    FXA_TRY(fxa__cu_list_write(c, &c->at.keys));
+    FXA_TRY(fxa__cu_list_write(c, &c->at.queries));
+    if (c->code->choice.staged) c->early = false; /* prepare reads O, dO and LSE before it waits */
     FXA_TRY(backward_end(c, FXA__CU_PREPARE, c->at.pad_rows / rows, p->hq));
     FXA_TRY(backward_keys(c));
     if (p->flags & FXA_GRAD_Q) FXA_TRY(backward_is_separate(c) ? backward_queries(c) : backward_finish(c));

@@ -42,9 +42,7 @@ static fxa_status captured_clear_dense(fxa__cu_call *c) {
     const fxa_view *v = &c->bind->dtensors[captured_dense_tensor(&c->code->program)];
     size_t words = 1;
     for (int d = 0; d < v->rank; d++) words *= (size_t)v->size[d];
-    if (words == 0) return FXA_OK;
-    int status = c->self->gpu.driver.fill((uintptr_t)v->data, 0, words / 2, c->bind->stream);
-    return fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err);
+    return fxa__cu_fill(c, (void *)(uintptr_t)v->data, words / 2);
 }
 
 static struct FxaView captured_dense_view(const fxa__cu_call *c) {
@@ -92,11 +90,8 @@ static fxa_status captured_no_sums(fxa__cu_call *c, const captured_targets *to) 
     uint64_t left = c->p->in.flags & FXA_ACC_PARAMS ? 0 : c->p->in.param_grads;
     for (int32_t i = 0; i < FXA__CUDA_SUMS; i++)
         if (to->param[i] >= 0) left &= ~(UINT64_C(1) << to->param[i]);
-    for (int i = 0; i < FXA_MAX_PARAMS; i++) {
-        if (!(left >> i & 1)) continue;
-        int status = c->self->gpu.driver.fill((uintptr_t)(c->bind->dparams + i), 0, 2, c->bind->stream);
-        FXA_TRY(fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err));
-    }
+    for (int i = 0; i < FXA_MAX_PARAMS; i++)
+        if (left >> i & 1) FXA_TRY(fxa__cu_fill(c, c->bind->dparams + i, 2));
     return FXA_OK;
 }
 

@@ -16,10 +16,19 @@ fxa_status fxa__cu_launch(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa_
     int32_t shared = threads ? 0 : m->shape.shared_bytes;
     if (!m->function[function]) /* a cubin of somebody's bytes */
         return fxa__fail(c->err, FXA_E_ENGINE, "the plan's code lacks a kernel that its problem needs");
-    int status = c->self->gpu.driver.launch(m->function[function], (unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z,
-                                            (unsigned)(threads ? threads : m->shape.threads), 1, 1, (unsigned)shared,
-                                            c->bind->stream, params, NULL);
+    fxa__gpu_dim dim = {(unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z};
+    int status =
+        fxa__gpu_start(&c->self->gpu, m->function[function], dim, (unsigned)(threads ? threads : m->shape.threads),
+                       (unsigned)shared, c->early, c->bind->stream, params);
+    c->early = true;
     return fxa__gpu_status(&c->self->gpu, status, "cuLaunchKernel", c->err);
+}
+
+fxa_status fxa__cu_fill(fxa__cu_call *c, void *at, size_t words) {
+    if (!words) return FXA_OK;
+    c->early = false;
+    int status = c->self->gpu.driver.fill((uintptr_t)at, 0, words, c->bind->stream);
+    return fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err);
 }
 
 fxa_status fxa__cu_launch_main(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid) {
@@ -81,10 +90,7 @@ fxa_status fxa__cu_diagonal_write(fxa__cu_call *c, const fxa__cu_rows *r) {
 }
 
 fxa_status fxa__cu_prepare(fxa__cu_call *c) {
-    if (c->at.zero_words) {
-        int status = c->self->gpu.driver.fill((uintptr_t)c->at.zero, 0, c->at.zero_words, c->bind->stream);
-        FXA_TRY(fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err));
-    }
+    FXA_TRY(fxa__cu_fill(c, c->at.zero, c->at.zero_words));
     for (int side = 0; c->code->program.vector && side < 2; side++) FXA_TRY(launch_words(c, &c->at.word[side]));
     for (int32_t i = 0; i < c->code->program.n_ranges; i++) FXA_TRY(launch_range(c, i));
     return fxa__cu_diagonal_write(c, &c->at.diagonal);

@@ -99,6 +99,7 @@ typedef struct fxa__cu_call {
     const fxa__problem *p;
     const fxa__bind *bind;
     fxa_error *err;
+    bool early; /* the stream's last work is a kernel of this run: the next one need not wait for its end to begin */
     fxa__cu_layout at;
     fxa_view tensors[FXA_CUDA_TENSORS]; /* of the program: the caller's, then arrays of slots */
     _Alignas(128) struct FxaMaps maps;  /* the driver wants 64 */
@@ -139,6 +140,8 @@ typedef struct fxa__cu_grid {
 /* cuda_launch.c: a kernel of the code, with the shape of its unit's first or so many threads. */
 fxa_status fxa__cu_launch(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid, int32_t threads,
                           void **params);
+/* So many words from there on are 0 for launches after it. */
+fxa_status fxa__cu_fill(fxa__cu_call *c, void *at, size_t words);
 /* A kernel that takes (maps and) arguments. */
 fxa_status fxa__cu_launch_main(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid);
 /* By query tiles: the forward, dQ. */

@@ -119,6 +119,7 @@ static fxa_status tables_begin(void *user, void *stream, fxa_error *err) {
     tables_work *w = user;
     FXA_TRY(fxa__gpu_alloc(&w->c->self->gpu, w->size, &w->data, err));
     w->bind->stream = stream;
+    w->c->early = false;
     tables_use(w->c, w->kind, w->data);
     if (w->kind == TABLES_DIAGONAL) {
         w->c->at.diagonal.kept = false;

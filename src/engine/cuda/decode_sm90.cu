@@ -387,6 +387,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         barrier_init_done();
     }
     if (threadIdx.x < AGAIN_BYTES / 4) store_shared(base + AGAIN_AT + 4 * threadIdx.x, 0);
+    launch_begin();
     __syncthreads();
     if (threadIdx.x >= WORKERS)
         produce(maps, a, base);

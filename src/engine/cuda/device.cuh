@@ -7,6 +7,14 @@
 
 #include "ptx.cuh"
 
+/* The begin of a kernel, before it touches memory of the device: all but those that wait at their end, which read
+ * nothing that another launch of the run writes and write what none before them touches. */
+FXA_INLINE void launch_begin()
+{
+    launch_next();
+    launch_wait();
+}
+
 /* exp2 without the special function unit: 2^n by shifting, the fraction by a cubic; relative error below 2^-13. Of x
  * below 126; NaN gives a number above 2^120, which nobody takes for a sum. */
 FXA_INLINE float exp2_by_fma(float x)

@@ -14,15 +14,18 @@
 extern "C" __global__ void __launch_bounds__(256)
     fxa_diagonal_fill(const __grid_constant__ FxaArgs a, float *to, long long pitch, int zero)
 {
+    launch_next();
     const long long i = blockIdx.x * 256ll + threadIdx.x, row = (long long)blockIdx.z * gridDim.y + blockIdx.y;
 #if PROG_DIAGONAL
     if (i < pitch) to[row * pitch + i] = Program::diagonal(a, blockIdx.z, blockIdx.y, (int)i - zero);
 #endif
+    launch_wait();
 }
 
 extern "C" __global__ void __launch_bounds__(128)
     fxa_diagonal_reduce(FxaDiagonalGrad g, float *out, int batch, int key_tiles, int size, int zero)
 {
+    launch_begin();
     const int i = blockIdx.x * 128 + threadIdx.x, h = blockIdx.y;
     if (i >= size) return;
     float sum = 0.f;

@@ -140,6 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS <= 2 ? 2 : 1)
     fxa_forward(const __grid_constant__ FxaArgs a)
 {
     extern __shared__ __align__(16) u8 memory[];
+    launch_begin();
     const QueryPlace<SIDE> at(a);
     if (!at.outside(a)) Tile(a, at, *(Scratch *)memory).run();
 }

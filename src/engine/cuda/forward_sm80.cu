@@ -297,6 +297,7 @@ extern "C" __constant__ FxaShape fxa_forward_shape = {THREADS, BYTES, BM, BN, 0,
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_forward(const __grid_constant__ FxaArgs a)
 {
     extern __shared__ __align__(1024) u8 memory[];
+    launch_begin();
     const QueryPlace<BM> at(a);
     if (!at.outside(a)) Tile(a, at, (shared_address(memory) + 1023) & ~1023u).run();
 }

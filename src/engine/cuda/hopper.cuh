@@ -163,6 +163,16 @@ FXA_INLINE void store_staged(const FxaMap *map, const FxaView &t, const Rows &at
     }
 }
 
+/* What one thread of a backward kernel does at first. */
+template <class Shared> FXA_INLINE void begin(const FxaMaps &maps, const Shared &sh)
+{
+    tma_prefetch(&maps.k);
+    tma_prefetch(&maps.v);
+    tma_prefetch(&maps.q);
+    tma_prefetch(&maps.grad_o);
+    sh.init();
+}
+
 /* The two halves of a persistent kernel: one lane of the first warpgroup produces, the other warpgroups consume, with
  * the registers that each of them keeps. */
 template <class Producer, class Consumer, int few, int many, class Shared>
@@ -170,7 +180,13 @@ FXA_INLINE void produce_and_consume(const FxaMaps &maps, const FxaArgs &a, const
 {
     const Shared sh = {(shared_address(memory) + 1023) & ~1023u};
     const int group = __shfl_sync(~0u, (int)threadIdx.x >> 7, 0);
-    if (threadIdx.x == 0) sh.init();
+    if (threadIdx.x == 0) {
+        tma_prefetch(&maps.q);
+        tma_prefetch(&maps.k);
+        tma_prefetch(&maps.v);
+        sh.init();
+    }
+    launch_begin();
     __syncthreads();
     if (group == 0) {
         registers_down<few>();

@@ -43,6 +43,7 @@ FXA_INLINE int page_at(const FxaArgs &a, long long e)
 extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_pages_fetch(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaStage s)
 {
+    launch_begin();
     const long long n = s.size[0] * s.size[1] * s.size[2] * s.size[3];
     for (long long i = pages_first(); i < n; i += pages_step()) {
         const long long d = i % s.size[3], row = i / s.size[3], k = row % s.size[2], h = row / s.size[2] % s.size[1];
@@ -56,6 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_pages_count(const __grid_constant__ FxaArgs a, int *count)
 {
+    launch_begin();
     for (long long e = pages_first(); e < a.batch * a.pages_b; e += pages_step()) {
         const int page = page_at(a, e);
         if (page >= 0) atomicAdd(count + page, 1);
@@ -64,6 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_pages_count(const __gr
 
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_pages_room(const int *count, int *end, int *used, int pages)
 {
+    launch_begin();
     for (long long page = pages_first(); page < pages; page += pages_step())
         if (count[page]) end[page] = atomicAdd(used, count[page]);
 }
@@ -71,6 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_pages_room(const int *
 extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_pages_list(const __grid_constant__ FxaArgs a, int *end, int *list)
 {
+    launch_begin();
     for (long long e = pages_first(); e < a.batch * a.pages_b; e += pages_step()) {
         const int page = page_at(a, e);
         if (page >= 0) list[atomicAdd(end + page, 1)] = (int)e;
@@ -82,6 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_pages_sort(const int *count, const int *end, int *list, int pages)
 {
+    launch_begin();
     for (int page = blockIdx.x; page < pages; page += gridDim.x) {
         const int n = count[page];
         if (n < 3) continue;
@@ -105,6 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_pages_store(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaStage s, const int *count,
                     const int *end, const int *list)
 {
+    launch_begin();
     const long long n = s.size[0] * s.size[1] * s.size[2] * s.size[3];
     for (long long i = pages_first(); i < n; i += pages_step()) {
         const long long d = i % s.size[3], line = i / s.size[3];

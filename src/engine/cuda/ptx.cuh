@@ -262,6 +262,26 @@ FXA_INLINE void fence_in_order()
     asm volatile("fence.sc.gpu;" ::: "memory");
 }
 
+/* ---- Launches ---------------------------------------------------------------------------------------------------- */
+
+/* A launch may begin while the one before it in the run still works (fxa__cu_launch), and both of these stand in every
+ * kernel. The next one may begin once all CTAs of this one have come here. */
+FXA_INLINE void launch_next()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Until the launch before, and so all that are before it, have ended and what they wrote is there. Every thread comes
+ * here before it ends: who waits for this launch then has waited for those before it too. */
+FXA_INLINE void launch_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* ---- What the compiler must not move or see through ------------------------------------------------------------- */
 
 FXA_INLINE void keep_order()

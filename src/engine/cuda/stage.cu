@@ -37,6 +37,7 @@ struct StageRow {
 extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_stage_copy(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaStage s)
 {
+    launch_begin();
     const long long n = s.size[0] * s.size[1] * s.size[2] * s.size[3], step = (long long)gridDim.x * THREADS;
     for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < n; i += step) {
         const long long d = i % s.size[3], row = i / s.size[3], h = row / s.size[2] % s.size[1];
@@ -51,6 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_stage_places(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaPlaces x)
 {
+    launch_begin();
     const long long step = (long long)gridDim.x * THREADS;
     for (long long n = blockIdx.x * (long long)THREADS + threadIdx.x; n < x.size * x.entries; n += step) {
         const long long i = n % x.size, b = n / x.size;
@@ -69,6 +71,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     fxa_stage_join(const __grid_constant__ FxaArgs a, const __grid_constant__ FxaStage s,
                    const __grid_constant__ FxaStage lse)
 {
+    launch_begin();
     const double none = (double)NEG_INF;
     for (long long i = blockIdx.x; i < s.size[0] * s.size[1] * s.size[2]; i += gridDim.x) {
         const long long h = i / s.size[2] % s.size[1];

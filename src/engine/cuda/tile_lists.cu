@@ -75,11 +75,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     fxa_vector_prepare(const void *from, long long from_b, long long from_h, long long from_s, int *to, Int2 *ranges,
                        long long pitch, int length, int kind)
 {
+    launch_next();
     const int block = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
     const long long row = (long long)b * gridDim.y + h;
-    if (block * 64 >= pitch) return;
+    const bool inside = block * 64 < pitch;
     int least = 0x7fffffff, most = -0x7fffffff - 1;
-    for (int i = block * 64 + lane; i < block * 64 + 64; i += 32) {
+    for (int i = block * 64 + lane; inside && i < block * 64 + 64; i += 32) {
         const int x = i < length ? word_of(from, kind, b * from_b + h * from_h + i * from_s) : 0;
         if (i < length) {
             least = min(least, x);
@@ -89,12 +90,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     }
     least = __reduce_min_sync(~0u, least);
     most = __reduce_max_sync(~0u, most);
-    if (lane == 0) ranges[row * (pitch / 64) + block] = Int2{least, most};
+    if (lane == 0 && inside) ranges[row * (pitch / 64) + block] = Int2{least, most};
+    launch_wait();
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     fxa_range_table(const __grid_constant__ FxaCapture t, int axis, int kind, Int2 *ranges)
 {
+    launch_next();
     const int blocks = (t.size[axis] + 63) / 64, lane = threadIdx.x % 32;
     const long long place = (long long)blockIdx.x * WARPS + threadIdx.x / 32;
     long long row = place / blocks, at = 0;
@@ -104,16 +107,17 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         at += row % t.size[d] * t.stride[d];
         row /= t.size[d];
     }
-    if (row) return; /* past the last one */
+    const int end = row ? first : min(first + 64, t.size[axis]); /* past the last one there is nothing */
     int least = 0x7fffffff, most = -0x7fffffff - 1;
-    for (int i = first + lane; i < min(first + 64, t.size[axis]); i += 32) {
+    for (int i = first + lane; i < end; i += 32) {
         const int x = word_of(t.data, kind, at + i * t.stride[axis]);
         least = min(least, x);
         most = max(most, x);
     }
     least = __reduce_min_sync(~0u, least);
     most = __reduce_max_sync(~0u, most);
-    if (lane == 0) ranges[place] = Int2{least, most};
+    if (lane == 0 && !row) ranges[place] = Int2{least, most};
+    launch_wait();
 }
 
 /* Two passes over a row: the first counts, the second knows where the whole tiles begin. It remembers what the first
@@ -121,6 +125,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     fxa_tile_lists(const __grid_constant__ FxaArgs a, Cut cut, int *items, int *counts, long long pitch)
 {
+    launch_begin();
     const int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
     if (row >= cut.rows) return;
     const long long place = ((long long)b * gridDim.y + h) * cut.rows + row;
