@@ -256,6 +256,7 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     touch("lse2", a->lse2, 4 * rows);
     touch("delta", a->delta, 4 * rows);
     touch("sum", a->grad_q_sum, 4 * rows * x->code.choice.d);
+    touch("first", a->first_share, rows / 16);
     touch("next", a->next_tile, 4);
     if (a->tiles && x->code.choice.family == FXA__CU_SM90) touch("redo", a->redo, 4 * (int64_t)a->tiles);
     if (list_rows) touch("items", a->list.items, 4 * b * h * list_rows * a->list.pitch);

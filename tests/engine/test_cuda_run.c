@@ -157,6 +157,30 @@ TEST(launches_begin_early) {
     }
 }
 
+/* Where the first share of dQ is stored, prepare sets words to 0 in place of the sum; not beside the gradient of all
+ * pairs, not where a kernel of its own computes dQ. */
+TEST(first_share_of_dq) {
+    static const char *const texts[] = {NULL, NULL, "tensor w : bf16[4]\nscore = score + w[b, h, q, k]"};
+    for (int i = 0; i < 3; i++) {
+        fxa_program *program;
+        fxa_problem p = bed_problem(FXA_BACKWARD, texts[i], &program);
+        fxa_error err;
+        bed x;
+        p.sk = 512; /* rows of pairs of whole 16 bytes */
+        if (i == 1) p.flags |= FXA_DETERMINISTIC;
+        fxa_capture w = {.size = {p.b, p.hq, p.sq, p.sk}, .grad = 1};
+        if (i == 2) p.captures = &w, p.n_captures = 1;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        T_OK(bed_run(&x, &err));
+        const struct FxaArgs *a = &watch.launch[0].a;
+        T_INT(a->first_share != NULL, i == 0);
+        T_INT(a->grad_q_sum != NULL, i != 1);
+        touch_check(&x);
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
 /* Without keys kernels write what there is; without rows gradients are 0; without entries no tile is touched. */
 TEST(nothing_to_attend_to) {
     static const int64_t sizes[][3] = {{2, 300, 0}, {2, 0, 500}, {0, 300, 500}, {2, 0, 0}};

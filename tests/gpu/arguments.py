@@ -20,7 +20,7 @@ Vector = struct("Vector", ("data ranges", p), ("b h ranges_b ranges_h", ll))
 Args = struct(
     "Args", ("q k v o grad_o grad_q grad_k grad_v", View), ("lse grad_lse", p),
     ("lse_b lse_h lse_s grad_lse_b grad_lse_h grad_lse_s", ll),
-    ("lse2 delta grad_q_sum next_tile redo q_lens k_lens q_starts k_starts pages", p), ("pages_b", ll),
+    ("lse2 delta grad_q_sum first_share next_tile redo q_lens k_lens q_starts k_starts pages", p), ("pages_b", ll),
     ("page_size n_pages", i32), ("sink grad_sink", p), ("list", TileList),
     ("diagonal", Diagonal),
     ("grad_diagonal", DiagonalGrad), ("q_vector k_vector", Vector), ("dense grad_dense", View), ("tensor", Capture * 16),

@@ -83,6 +83,9 @@ class Backward:
         a.grad_q_sum = self.sum.data_ptr() if self.sum is not None else 0
         self.zero, self.after, self.grad_sink = [], [], None
         self.captured(modules, a, shape)
+        if self.sum is not None and file == "backward_sm90" and self.grad_dense is None:
+            self.first_share = torch.full((rows // 64,), -7, dtype=torch.int32, device=DEV)
+            a.first_share = self.first_share.data_ptr()
         if pr.sink is not None:
             self.grad_sink = torch.full((pr.H,), math.nan, device=DEV)
             a.grad_sink = self.grad_sink.data_ptr()

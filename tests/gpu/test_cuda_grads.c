@@ -15,7 +15,7 @@
 
 static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__engine_cpu, &fxa__engine_ref};
 
-enum { GRADS_RUNS = 6, GRADS_SECONDS = 60, GRADS_SHAPES = 2 };
+enum { GRADS_RUNS = 6, GRADS_SECONDS = 60, GRADS_SHAPES = 2, GRADS_KEYS = 4, GRADS_COLUMNS = 5 };
 
 static const char *grads_engine(void) {
     const char *name = getenv("FXA_TEST_ENGINE");
@@ -42,12 +42,14 @@ static const char *grads_missing(void) {
 typedef struct grads_row {
     const char *text;
     uint32_t features, flags; /* of attn_case.h; of the backward pass */
-    int64_t size[4];          /* of the first tensor; 0: as drawn */
+    int64_t size[6]; /* of the first tensor; 0: as drawn. Then keys and columns of all shapes; 0: as they are */
 } grads_row;
 
-static attn_shape grads_shape(int i) {
-    attn_shape s = {.b = 2, .hkv = 2, .hq = i ? 2 : 4, .sq = i ? 130 : 70, .sk = i ? 97 : 190};
-    s.d = s.dv = 64, s.page_size = i ? 16 : 24, s.n_pages = i ? 9 : 7, s.window = s.sk;
+static attn_shape grads_shape(const grads_row *row, int i) {
+    attn_shape s = {.b = 2, .hkv = 2, .hq = i ? 2 : 4, .sq = i ? 130 : 70, .sk = row->size[GRADS_KEYS]};
+    if (!s.sk) s.sk = i ? 97 : 190;
+    s.d = s.dv = row->size[GRADS_COLUMNS] ? row->size[GRADS_COLUMNS] : 64, s.page_size = i ? 16 : 24,
+    s.n_pages = i ? 9 : 7, s.window = s.sk;
     return s;
 }
 
@@ -83,7 +85,7 @@ static int grads_one(fxa_context *ctx, const grads_row *row, int shape, uint64_t
     char what[400];
     fxa_error err;
     fxa_program *program = NULL;
-    attn_shape s = grads_shape(shape);
+    attn_shape s = grads_shape(row, shape);
     T_OK(fxa_program_parse(ctx, row->text, SIZE_MAX, &program, &err));
     if (!program) return 0;
     bool ok = conf_draw(&c, ctx, row->features, &s, program, "program", NULL, &tally, rng), forward = ok;
@@ -154,6 +156,16 @@ TEST(same_bits_in_every_run) {
         {grads_distance, ATTN_GQA | ATTN_DROPOUT, FXA_DETERMINISTIC, {300}},
     };
     GRADS_ROWS(rows, 8);
+}
+
+/* Queries to which no key tile comes, beside others: what is not written of the sum of dQ counts for nothing. */
+TEST(queries_without_keys) {
+    static const grads_row rows[] = {
+        {"mask = (q >> 6) % 2 == 0", ATTN_GQA, 0, {0, 0, 0, 0, 300, 128}},
+        {"mask = (q >> 6) % 2 == 1 && k <= q + 150", ATTN_GQA, 0, {0, 0, 0, 0, 300, 96}},
+        {"mask = q >= 128", ATTN_GQA, 0, {0, 0, 0, 0, 300, 64}},
+    };
+    GRADS_ROWS(rows, 4);
 }
 
 /* One element for all, for each entry or head, for each row or key; indices that leave the tensor. */

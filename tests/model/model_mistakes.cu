@@ -27,6 +27,7 @@ extern "C" __global__ void fxa_mistake_threads(ARGUMENTS)
     if (way == 12 && t < 32) __syncthreads();
     if (way == 12 && t >= 32) named_sync(1, 64);
     if (way == 6 && !lane) named_sync(1, 64);
+    if (way == 13) out[t] = -1, flag_claim(out + t, -1);
 }
 
 /* Of launches that begin early. */

@@ -189,6 +189,26 @@ FXA_INLINE void bulk_add(float *to, u32 from, u32 bytes) {
     model->later(&job);
 }
 
+static inline void model_bulk_store(const model_job *job) {
+    memcpy((void *)job->memory, model_shared(job->shared, (u32)job->bytes, 16), (size_t)job->bytes);
+}
+
+FXA_INLINE void bulk_store(float *to, u32 from, u32 bytes) {
+    const model_job job = model_bulk(model_bulk_store, MODEL_STORE, from, to, bytes);
+    model->later(&job);
+}
+
+FXA_INLINE int flag_now(const int *at) { return *at; }
+FXA_INLINE void flag_set(int *at, int value) { *at = value; }
+
+/* CTAs run one after the other, and none leaves a claim: who sees one would wait for ever. */
+FXA_INLINE int flag_claim(int *at, int value) {
+    const int x = *at;
+    if (x == value) model->fail("a word is claimed that was left claimed");
+    if (!x) *at = value;
+    return x;
+}
+
 FXA_INLINE void bulk_commit() { model->commit(MODEL_STORE); }
 template <int pending> FXA_INLINE void bulk_wait_read() { model->await(MODEL_STORE, pending); }
 FXA_INLINE void bulk_wait() { model->await(MODEL_STORE, 0); }

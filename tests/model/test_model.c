@@ -752,6 +752,7 @@ TEST(threads_that_wait_for_each_other_and_lanes_that_do_not_meet) {
         "all wait for each other: 64 look at a word",
         "25 registers of a thread",
         "all wait for each other: 64 wait at a barrier",
+        "a word is claimed that was left claimed",
     };
     NEEDS_MODEL;
     for (int way = 0; way < (int)(sizeof words / sizeof *words); way++) {

@@ -4,7 +4,7 @@
  *
  * fxa_backward_prepare: delta[q] = dO . O - dLSE and lse2[q] = LSE * log2(e), in the padded rows of padded_row(); rows
  * past the length get lse2 = +inf, so that their probabilities are 0. Also sets the f32 sum of dQ to 0, when there is
- * one. Launch: grid (pad_rows / ROWS, heads).
+ * one, or the words that say whether its first share is there. Launch: grid (pad_rows / ROWS, heads).
  *
  * fxa_grad_q_finish: dQ = scale * sum, from the layout in which the backward kernels add: per block of 64 queries
  * [8-column group][thread of 128] four floats, as the accumulators of an m64 product lie. Launch: grid (pad_rows / 64,
@@ -48,6 +48,12 @@ FXA_INLINE float lse_in_log2(float lse)
     return fabsf(x) > 16777216.f ? __fmaf_rn(fabsf(x), 1.f / 2097152.f, x) : x;
 }
 
+/* Whether nobody has come to the 64 rows of this CTA: then the sum holds anything. */
+FXA_INLINE bool has_no_sum(const FxaArgs &a, int h)
+{
+    return a.first_share && a.first_share[((long long)h * a.pad_rows >> 6) + blockIdx.x] == 0;
+}
+
 } // namespace
 
 extern "C" __constant__ FxaShape fxa_backward_prepare_shape = {THREADS, 0, ROWS, 0, 0, 0, 0, 1};
@@ -78,7 +84,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
     }
 #pragma unroll
     for (int j = LANES / 2; j; j >>= 1) sum += __shfl_xor_sync(~0u, sum, j);
-    if (a.grad_q_sum)
+    if (a.first_share && lane == 0 && i % 64 == 0) a.first_share[row / 64] = 0;
+    if (a.grad_q_sum && !a.first_share)
         for (int j = lane; j < FXA_D / 4; j += LANES) ((Float4 *)a.grad_q_sum)[row * (FXA_D / 4) + j] = Float4{};
     if (lane == 0) {
         const long long q = rows.first + at.q;
@@ -99,11 +106,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_q_finish(const __
     const PaddedRow first(a, blockIdx.x * 64);
     const Span span = q_span(a, first.b);
     const float *from = a.grad_q_sum + ((long long)head * a.pad_rows + blockIdx.x * 64) * FXA_D, by = run_scale(a);
+    const bool none = has_no_sum(a, head);
     const int most = q_starts(a) ? span.length : a.q_len;
     for (int e = threadIdx.x; e < 64 * FXA_D; e += THREADS) {
         const int t = e >> 2 & 127, r = (t >> 5) * 16 + ((t & 31) >> 2) + (e & 2) * 4;
         const int c = (e >> 9) * 8 + (t & 3) * 2 + (e & 1), q = first.q + r;
-        if (q >= 0 && q < most && c < a.d) result_row(a.grad_q, first.b, head, span.first + q)[c] = from[e] * by;
+        if (q >= 0 && q < most && c < a.d)
+            result_row(a.grad_q, first.b, head, span.first + q)[c] = none ? 0.f : from[e] * by;
     }
 #else
     constexpr int PITCH = FXA_D / 2 + 4; /* words of a row; 16 bytes more spread columns over banks */
@@ -113,9 +122,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_q_finish(const __
     const Span rows = q_span(a, at.b);
     const float scale = run_scale(a);
     const Float4 *sum = (const Float4 *)(a.grad_q_sum + ((long long)h * a.pad_rows + blockIdx.x * 64) * FXA_D);
+    const bool none = has_no_sum(a, h);
 #pragma unroll
     for (int e = threadIdx.x; e < 64 * FXA_D / 4; e += THREADS) {
-        const Float4 x = sum[e];
+        const Float4 x = none ? Float4{} : sum[e];
         const int t = e & 127, r = (t >> 5) * 16 + ((t & 31) >> 2), c = (e >> 7) * 8 + (t & 3) * 2;
         block[r * PITCH + c / 2] = pack16(x.x * scale, x.y * scale);
         block[(r + 8) * PITCH + c / 2] = pack16(x.z * scale, x.w * scale);

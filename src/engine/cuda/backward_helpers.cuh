@@ -63,25 +63,69 @@ FXA_INLINE void copy_all(const FxaMaps &maps, const FxaArgs &a, const Shared &sh
 
 /* ---- Warp 1: dQ ------------------------------------------------------------------------------------------------- */
 
+/*
+ * The first share of dQ of a block of queries is stored, so that nobody has to set the sum to 0 before: who comes first
+ * claims that in FxaArgs.first_share, when its share is there, and the others wait until it has arrived. One lane does
+ * all of it.
+ */
+struct Share {
+    static constexpr int CLAIMED = -1, THERE = 1;
+    int *first;
+    bool stores;
+
+    /* Before the share is there. */
+    FXA_INLINE void ask() { stores = FIRST_STORED && flag_now(first) != THERE; }
+    FXA_INLINE void take()
+    {
+        if (!stores) return;
+        int now;
+        do
+            now = flag_claim(first, CLAIMED);
+        while (now == CLAIMED);
+        stores = now == 0;
+    }
+    FXA_INLINE void send(float *to, u32 from, int bytes) const
+    {
+        if (stores)
+            bulk_store(to, from, bytes);
+        else
+            bulk_add(to, from, bytes);
+        bulk_commit();
+    }
+    FXA_INLINE void end() const
+    {
+        if (!stores) return;
+        bulk_wait();
+        if (BQ == 128) first[1] = THERE;
+        flag_set(first, THERE);
+    }
+};
+
+/* Buffers go back when they are read; that the first share is there is said when all of it has arrived. */
 FXA_INLINE void send_dq(const FxaArgs &a, const Shared &sh, const Place &at)
 {
     for (int g = 0; g < a.group; g++) {
         const int h = at.first_head(a) + g;
         const ListRow row = at.row(a, h);
         for (int j = 0; j < row.total; j++) {
-            float *to = a.grad_q_sum + (at.workspace_row(a, h) + (long long)row.tile(j) * BQ) * FXA_D;
+            const long long first = at.workspace_row(a, h) + (long long)row.tile(j) * BQ;
+            float *to = a.grad_q_sum + first * FXA_D;
+            Share share = {a.first_share + first / 64, false};
+            if (elected()) share.ask();
+            __syncwarp();
 #pragma unroll
             for (int x = 0; x < 2; x++) {
                 named_sync(BAR_DQ_FULL + x, 160);
                 if (DQ_SENT[x] && elected()) {
-                    bulk_add(to + x * (DQ_BYTES / 4), sh.dq(x), DQ_SENT[x]);
-                    bulk_commit();
+                    if (x == 0) share.take();
+                    share.send(to + x * (DQ_BYTES / 4), sh.dq(x), DQ_SENT[x]);
                 }
             }
             if (elected()) bulk_wait_read<0>();
             __syncwarp();
             named_arrive(BAR_DQ_EMPTY, 160);
             named_arrive(BAR_DQ_EMPTY + 1, 160);
+            if (elected()) share.end();
         }
     }
     if (elected()) bulk_wait();

@@ -11,6 +11,7 @@
 
 enum {
     LAYOUT_PAD = 128,
+    LAYOUT_SHARE = 64, /* rows of dQ of which it is known whether there is a share */
     LAYOUT_PARTS = 32 /* rows of diagonals, by key tiles */,
     LAYOUT_SPLITS = 64,
     LAYOUT_SPLIT_TILES = 16,
@@ -323,6 +324,8 @@ static void layout_backward(layout *l) {
     out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
+    if (joint && l->choice->family == FXA__CU_SM90 && !l->g->grad_dense) /* FIRST_STORED of its kernel */
+        out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
     layout_list(l, &out->keys, layout_shape(l, FXA__CU_BACKWARD), true);
 }
 

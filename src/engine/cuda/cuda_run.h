@@ -78,6 +78,7 @@ typedef struct fxa__cu_layout {
     int32_t *ranges[FXA_CUDA_RANGES]; /* tables of the program's; NULL: too large a tensor */
     fxa__cu_list queries, keys;       /* lists of query tiles, of key tiles */
     float *lse, *lse2, *delta, *grad_q_sum;
+    int32_t *first_share;
     float *sink, *grad_sink;     /* as kernels have them, where the caller's are otherwise */
     void *spare[FXA__CU_SPARES]; /* what goes through the workspace, and dK and dV that nobody asked for */
     float *partial, *partial_ml;

@@ -92,6 +92,12 @@ FXA_INLINE void bulk_add(float *to, u32 from, u32 bytes)
                  : "memory");
 }
 
+FXA_INLINE void bulk_store(float *to, u32 from, u32 bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
 FXA_INLINE void bulk_commit()
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -107,6 +113,30 @@ template <int pending> FXA_INLINE void bulk_wait_read()
 FXA_INLINE void bulk_wait()
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/* Words in global memory by which CTAs tell each other of bulk copies to it: what it is; this one in place of 0, and
+ * what it was; this one from now on. What who sets a word has waited for is before the bulk copies of who sees it. */
+FXA_INLINE int flag_now(const int *at)
+{
+    int x;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\nfence.proxy.async.global;" : "=r"(x) : "l"(at) : "memory");
+    return x;
+}
+
+FXA_INLINE int flag_claim(int *at, int value)
+{
+    int x;
+    asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], 0, %2;\nfence.proxy.async.global;"
+                 : "=r"(x)
+                 : "l"(at), "r"(value)
+                 : "memory");
+    return x;
+}
+
+FXA_INLINE void flag_set(int *at, int value)
+{
+    asm volatile("fence.proxy.async.global;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
 /* Makes ordinary stores to shared memory visible to TMA and wgmma; in each writing thread, before the barrier. */
