@@ -55,6 +55,25 @@ TEST(indices_of_backward_programs_are_guarded) {
     fxa_program_destroy(own);
 }
 
+/* Names say which params are a backward program's only where there is one. */
+TEST(params_may_have_any_name) {
+    static const char text[] = "param zzzy_own_03 : float\nparam scale : float\nscore = score + zzzy_own_03 * scale";
+    for (int pass = 0; pass < 2; pass++) {
+        fxa_program *program = NULL;
+        fxa_error err;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        int own = 0;
+        T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
+        fxa_problem p = corner_problem((fxa_pass)pass, program);
+        T_REQUIRE(corner_choose(&p, &out, &g));
+        for (int32_t i = 0; i < g.program->n_params; i++) own += g.params[i].from >= 0;
+        T_INT(own, 2);
+        fxa__cuda_program_free(&g);
+        fxa_program_destroy(program);
+    }
+}
+
 /* Gradients of captured tensors are of the new score; what a backward program gives is for Q and K alone. */
 TEST(gradients_beside_backward_programs) {
     static const char text[] = "tensor t : f32[1]\nscore = score + t[q - k + 500]", back[] = "dscore = 0.5 * dscore";
