@@ -95,6 +95,34 @@ TEST(gradients_beside_backward_programs) {
     }
 }
 
+/* A slope of 1 throughout does not say that gradients of what is captured do not read the score: it may be in them
+ * where no slope goes through. Kernels give it to them only beside slopes. */
+TEST(gradients_that_read_the_score) {
+    static const struct {
+        const char *text;
+        bool reads;
+    } rows[] = {{"tensor t : f32[1]\nscore = score + t[h] * graft(score, 0.0)", true},
+                {"tensor t : f32[1]\nscore = score + (score > 0.1 ? t[h] : 0.0)", true},
+                {"tensor t : f32[1]\nscore = score + t[int(score)]", true},
+                {"tensor t : f32[1]\nscore = score + t[h]", false},
+                {"tensor t : f32[1]\nscore = score + (q > k ? t[k] : 0.0)", false}};
+    for (size_t i = 0; i < 2 * (sizeof rows / sizeof *rows); i++) {
+        fxa_program *program = NULL;
+        fxa_capture t = {.size = {512}, .grad = i % 2 == 0};
+        fxa_error err;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        T_OK(own_parse(FXA_PROGRAM_SCORE, rows[i / 2].text, SIZE_MAX, &program, &err));
+        fxa_problem p = corner_problem(FXA_BACKWARD, program);
+        p.captures = &t, p.n_captures = 1;
+        T_REQUIRE(corner_choose(&p, &out, &g));
+        if (g.has_slope != (rows[i / 2].reads && t.grad)) T_FAIL("%s: %d\n", rows[i / 2].text, g.has_slope);
+        T_CHECK(corner_has(&g, "#define PROG_SLOPE 1") == g.has_slope);
+        fxa__cuda_program_free(&g);
+        fxa_program_destroy(program);
+    }
+}
+
 /* Floats of equal bits need not be equal: a NaN is not. */
 TEST(documents_of_floats_have_no_shorter_mask) {
     static const char *const texts[] = {"tensor d : f32[1]\nmask = d[q] == d[k] && k <= q",

@@ -120,12 +120,18 @@ static const feature scored = {
     .texts = {"mask = score > 0.1", "mask = k <= q && score > 0.1",
               "tensor t : f32[1]\nscore = tanh(score) + t[h]\nmask = (score < 1.3 && k <= q) && q - k < 90"}};
 
+static const feature stopped = {.features = ATTN_GQA,
+                                .texts = {"param a : float\nscore = score + a * graft(score, 0.0)",
+                                          "tensor t : f32[1]\nscore = score + t[h] * graft(score, 0.0)",
+                                          "tensor t : f32[1]\nscore = score + t[k] * graft(tanh(score), 0.0)"}};
+
 TEST(types_of_operands) { feature_check(&types); }
 TEST(mixed_types_and_strides) { feature_check(&mixtures); }
 TEST(row_maximum) { feature_check(&maxima); }
 TEST(joining_what_is_there) { feature_check(&joined); }
 TEST(packed_rows_are_added) { feature_check(&packed); }
 TEST(masks_that_read_the_score) { feature_check(&scored); }
+TEST(gradients_that_read_the_score) { feature_check(&stopped); }
 
 static void shape_empty(attn_shape *s, int i) {
     if (i % 3 == 0) s->sk = 0;
@@ -175,9 +181,9 @@ TEST(many_tensors) { feature_check(&tensors); }
 
 /* The frame itself: cpu takes all of it and is right. */
 TEST(by_the_cpu_engine) {
-    const feature *const all[] = {&types,   &mixtures,       &maxima,       &joined,     &packed,
-                                  &scored,  &empty,          &empty_packed, &owned,      &owned_moved,
-                                  &dropped, &dropped_packed, &turned,       &turned_wide};
+    const feature *const all[] = {&types,   &mixtures,       &maxima,       &joined,      &packed,
+                                  &scored,  &empty,          &empty_packed, &owned,       &owned_moved,
+                                  &dropped, &dropped_packed, &turned,       &turned_wide, &stopped};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};
         feature_run(all[i], &f, 1);
