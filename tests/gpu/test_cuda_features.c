@@ -120,10 +120,18 @@ static const feature scored = {
     .texts = {"mask = score > 0.1", "mask = k <= q && score > 0.1",
               "tensor t : f32[1]\nscore = tanh(score) + t[h]\nmask = (score < 1.3 && k <= q) && q - k < 90"}};
 
+/* Gradients of what is captured that read the score, which the slope does not. */
 static const feature stopped = {.features = ATTN_GQA,
                                 .texts = {"param a : float\nscore = score + a * graft(score, 0.0)",
                                           "tensor t : f32[1]\nscore = score + t[h] * graft(score, 0.0)",
                                           "tensor t : f32[1]\nscore = score + t[k] * graft(tanh(score), 0.0)"}};
+
+/* Tiles without a mask in which nothing but the slope, or a backward program, reads coordinates. */
+static const feature sloped = {.features = ATTN_GQA,
+                               .texts = {"score = graft(score, score * (1.0 + 0.01 * float(q - k)))",
+                                         "score = graft(score, (q > k + 3 ? score : 0.5 * score))\nmask = k < 200"}};
+static const feature owned_alone = {.texts = {"", "mask = k <= q + 200"},
+                                    .bprop = "dscore = dscore * (1.0 + 0.01 * float(q - k))"};
 
 TEST(types_of_operands) { feature_check(&types); }
 TEST(mixed_types_and_strides) { feature_check(&mixtures); }
@@ -131,7 +139,8 @@ TEST(row_maximum) { feature_check(&maxima); }
 TEST(joining_what_is_there) { feature_check(&joined); }
 TEST(packed_rows_are_added) { feature_check(&packed); }
 TEST(masks_that_read_the_score) { feature_check(&scored); }
-TEST(gradients_that_read_the_score) { feature_check(&stopped); }
+TEST(slopes_of_one) { feature_check(&stopped); }
+TEST(slopes_without_values) { feature_check(&sloped), feature_check(&owned_alone); }
 
 static void shape_empty(attn_shape *s, int i) {
     if (i % 3 == 0) s->sk = 0;
@@ -181,9 +190,9 @@ TEST(many_tensors) { feature_check(&tensors); }
 
 /* The frame itself: cpu takes all of it and is right. */
 TEST(by_the_cpu_engine) {
-    const feature *const all[] = {&types,   &mixtures,       &maxima,       &joined,      &packed,
-                                  &scored,  &empty,          &empty_packed, &owned,       &owned_moved,
-                                  &dropped, &dropped_packed, &turned,       &turned_wide, &stopped};
+    const feature *const all[] = {&types,  &mixtures,     &maxima,  &joined,      &packed,     &scored,
+                                  &empty,  &empty_packed, &owned,   &owned_moved, &dropped,    &dropped_packed,
+                                  &turned, &turned_wide,  &stopped, &sloped,      &owned_alone};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};
         feature_run(all[i], &f, 1);

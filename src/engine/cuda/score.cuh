@@ -183,6 +183,10 @@ struct ProgramBase {
 #define PROG_GRAD_FIXED 0
 #endif
 
+/* Whether pairs of the backward ask the program for something in tiles without a mask too: then it has to have seen
+ * their tile(). A slope may be the one thing that it says of a score (graft). */
+constexpr bool ASKED_ALWAYS = PROG_VALUE || PROG_SLOPE || PROG_OWN;
+
 static_assert(!(PROG_SLOPE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "gradients of captured tensors need slope 1");
 
 /* Products times -1 or 0 (a.turned), for kernels whose operands stay as they are. */
