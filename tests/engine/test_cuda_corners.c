@@ -157,6 +157,39 @@ static void corner_text(const char *text, const fxa_capture *t, const char *part
     fxa_program_destroy(program);
 }
 
+/* Shared memory has no room for all that a program may want of it at once: then dQ goes apart, or another family. */
+TEST(much_for_shared_memory) {
+    static const char bias[] = "tensor t : bf16[3]\nscore = score + t[h, q, k]";
+    static const char words[] = "tensor t : bf16[3]\ntensor w : bool[1]\nscore = score + t[h, q, k]\nmask = w[k]";
+    static const char far[] = "tensor t : bf16[3]\nscore = score + t[h, q, k] - 0.1 * float(abs(q - k) % 7)";
+    static const struct {
+        const char *text;
+        fxa_pass pass;
+        int64_t d;
+        fxa__cu_family family;
+        bool apart;
+    } rows[] = {{bias, FXA_BACKWARD, 128, FXA__CU_SM90, false}, {words, FXA_BACKWARD, 64, FXA__CU_SM90, false},
+                {words, FXA_BACKWARD, 128, FXA__CU_SM90, true}, {words, FXA_BACKWARD, 96, FXA__CU_SM90, true},
+                {words, FXA_FORWARD, 256, FXA__CU_SM90, false}, {far, FXA_FORWARD, 192, FXA__CU_SM90, false},
+                {far, FXA_FORWARD, 256, FXA__CU_SM80, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fxa_program *program = NULL;
+        fxa_capture t[2] = {{.size = {4, 300, 512}}, {.size = {512}}};
+        fxa_error err;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        T_OK(own_parse(FXA_PROGRAM_SCORE, rows[i].text, SIZE_MAX, &program, &err));
+        fxa_problem p = corner_problem(rows[i].pass, program);
+        p.captures = t, p.n_captures = fxa_program_tensor_count(program), p.d = rows[i].d;
+        T_REQUIRE(corner_choose(&p, &out, &g));
+        T_CHECK(g.dense >= 0);
+        if (out.family != rows[i].family || out.separate_dq != rows[i].apart)
+            T_FAIL("row %d: %s%s\n", (int)i, fxa__cu_family_name(out.family), out.separate_dq ? ", dQ apart" : "");
+        fxa__cuda_program_free(&g);
+        fxa_program_destroy(program);
+    }
+}
+
 /* Strides that a tensor map cannot have. */
 TEST(pairs_that_lie_far_apart_are_loaded) {
     fxa_capture t = {.size = {4, 512, 512}, .strided = 1, .stride = {1 << 20, 512, 1}};

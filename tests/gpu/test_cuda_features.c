@@ -188,11 +188,31 @@ static const feature tensors = {
     .texts = {many, "tensor t : e4m3[1]\ntensor u : e5m2[2]\nscore = score + t[k] + u[h, 0]"}};
 TEST(many_tensors) { feature_check(&tensors); }
 
+/* A tensor of pairs beside what else goes through shared memory, at the widths where that is scarce. */
+static void shape_crowded(attn_shape *s, int i) {
+    s->b = 1, s->d = s->dv = i % 2 ? 256 : 128, s->sq = 70 + i, s->sk = 140 + 2 * i;
+    if (i % 6 == 4) s->dv = 96;
+}
+static void change_crowded(conf_case *c, int i) {
+    uint64_t rng = 5 + (uint64_t)i;
+    const oracle *x = &c->base.x;
+    conf_resize(c, 0, (int64_t[]){x->hq, x->sq, (x->sk + 7) / 8 * 8}, &rng);
+    for (size_t t = 1; t < c->n_tensors; t++) conf_resize(c, t, (int64_t[]){400}, &rng);
+    c->base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+}
+static const feature crowded = {
+    .texts = {"tensor t : bf16[3]\ntensor w : bool[1]\nscore = score + t[h, q, k]\nmask = w[k] || k < 3",
+              "tensor t : bf16[3]\ntensor u : f32[1]\nscore = score + t[h, q, k] + u[q - k + 200] + u[k]\nmask = k <= "
+              "q + 90"},
+    .shape = shape_crowded,
+    .change = change_crowded};
+TEST(much_for_shared_memory) { feature_check(&crowded); }
+
 /* The frame itself: cpu takes all of it and is right. */
 TEST(by_the_cpu_engine) {
-    const feature *const all[] = {&types,  &mixtures,     &maxima,  &joined,      &packed,     &scored,
-                                  &empty,  &empty_packed, &owned,   &owned_moved, &dropped,    &dropped_packed,
-                                  &turned, &turned_wide,  &stopped, &sloped,      &owned_alone};
+    const feature *const all[] = {&types,  &mixtures,     &maxima,  &joined,      &packed,      &scored,
+                                  &empty,  &empty_packed, &owned,   &owned_moved, &dropped,     &dropped_packed,
+                                  &turned, &turned_wide,  &stopped, &sloped,      &owned_alone, &crowded};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};
         feature_run(all[i], &f, 1);
