@@ -55,6 +55,25 @@ TEST(indices_of_backward_programs_are_guarded) {
     fxa_program_destroy(own);
 }
 
+/* Names say which params are a backward program's only where there is one. */
+TEST(params_may_have_any_name) {
+    static const char text[] = "param zzzy_own_03 : float\nparam scale : float\nscore = score + zzzy_own_03 * scale";
+    for (int pass = 0; pass < 2; pass++) {
+        fxa_program *program = NULL;
+        fxa_error err;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        int own = 0;
+        T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &program, &err));
+        fxa_problem p = corner_problem((fxa_pass)pass, program);
+        T_REQUIRE(corner_choose(&p, &out, &g));
+        for (int32_t i = 0; i < g.program->n_params; i++) own += g.params[i].from >= 0;
+        T_INT(own, 2);
+        fxa__cuda_program_free(&g);
+        fxa_program_destroy(program);
+    }
+}
+
 /* Gradients of captured tensors are of the new score; what a backward program gives is for Q and K alone. */
 TEST(gradients_beside_backward_programs) {
     static const char text[] = "tensor t : f32[1]\nscore = score + t[q - k + 500]", back[] = "dscore = 0.5 * dscore";
@@ -72,6 +91,34 @@ TEST(gradients_beside_backward_programs) {
         T_CHECK(g.diagonal >= 0 && g.grad_diagonal == !i && g.has_scatter == i);
         fxa__cuda_program_free(&g);
         fxa_program_destroy(own);
+        fxa_program_destroy(program);
+    }
+}
+
+/* A slope of 1 throughout does not say that gradients of what is captured do not read the score: it may be in them
+ * where no slope goes through. Kernels give it to them only beside slopes. */
+TEST(gradients_that_read_the_score) {
+    static const struct {
+        const char *text;
+        bool reads;
+    } rows[] = {{"tensor t : f32[1]\nscore = score + t[h] * graft(score, 0.0)", true},
+                {"tensor t : f32[1]\nscore = score + (score > 0.1 ? t[h] : 0.0)", true},
+                {"tensor t : f32[1]\nscore = score + t[int(score)]", true},
+                {"tensor t : f32[1]\nscore = score + t[h]", false},
+                {"tensor t : f32[1]\nscore = score + (q > k ? t[k] : 0.0)", false}};
+    for (size_t i = 0; i < 2 * (sizeof rows / sizeof *rows); i++) {
+        fxa_program *program = NULL;
+        fxa_capture t = {.size = {512}, .grad = i % 2 == 0};
+        fxa_error err;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        T_OK(own_parse(FXA_PROGRAM_SCORE, rows[i / 2].text, SIZE_MAX, &program, &err));
+        fxa_problem p = corner_problem(FXA_BACKWARD, program);
+        p.captures = &t, p.n_captures = 1;
+        T_REQUIRE(corner_choose(&p, &out, &g));
+        if (g.has_slope != (rows[i / 2].reads && t.grad)) T_FAIL("%s: %d\n", rows[i / 2].text, g.has_slope);
+        T_CHECK(corner_has(&g, "#define PROG_SLOPE 1") == g.has_slope);
+        fxa__cuda_program_free(&g);
         fxa_program_destroy(program);
     }
 }
@@ -108,6 +155,39 @@ static void corner_text(const char *text, const fxa_capture *t, const char *part
     if (corner_has(&g, part) != there) T_FAIL("%s: %s\n", text, part);
     fxa__cuda_program_free(&g);
     fxa_program_destroy(program);
+}
+
+/* Shared memory has no room for all that a program may want of it at once: then dQ goes apart, or another family. */
+TEST(much_for_shared_memory) {
+    static const char bias[] = "tensor t : bf16[3]\nscore = score + t[h, q, k]";
+    static const char words[] = "tensor t : bf16[3]\ntensor w : bool[1]\nscore = score + t[h, q, k]\nmask = w[k]";
+    static const char far[] = "tensor t : bf16[3]\nscore = score + t[h, q, k] - 0.1 * float(abs(q - k) % 7)";
+    static const struct {
+        const char *text;
+        fxa_pass pass;
+        int64_t d;
+        fxa__cu_family family;
+        bool apart;
+    } rows[] = {{bias, FXA_BACKWARD, 128, FXA__CU_SM90, false}, {words, FXA_BACKWARD, 64, FXA__CU_SM90, false},
+                {words, FXA_BACKWARD, 128, FXA__CU_SM90, true}, {words, FXA_BACKWARD, 96, FXA__CU_SM90, true},
+                {words, FXA_FORWARD, 256, FXA__CU_SM90, false}, {far, FXA_FORWARD, 192, FXA__CU_SM90, false},
+                {far, FXA_FORWARD, 256, FXA__CU_SM80, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fxa_program *program = NULL;
+        fxa_capture t[2] = {{.size = {4, 300, 512}}, {.size = {512}}};
+        fxa_error err;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        T_OK(own_parse(FXA_PROGRAM_SCORE, rows[i].text, SIZE_MAX, &program, &err));
+        fxa_problem p = corner_problem(rows[i].pass, program);
+        p.captures = t, p.n_captures = fxa_program_tensor_count(program), p.d = rows[i].d;
+        T_REQUIRE(corner_choose(&p, &out, &g));
+        T_CHECK(g.dense >= 0);
+        if (out.family != rows[i].family || out.separate_dq != rows[i].apart)
+            T_FAIL("row %d: %s%s\n", (int)i, fxa__cu_family_name(out.family), out.separate_dq ? ", dQ apart" : "");
+        fxa__cuda_program_free(&g);
+        fxa_program_destroy(program);
+    }
 }
 
 /* Strides that a tensor map cannot have. */

@@ -120,12 +120,27 @@ static const feature scored = {
     .texts = {"mask = score > 0.1", "mask = k <= q && score > 0.1",
               "tensor t : f32[1]\nscore = tanh(score) + t[h]\nmask = (score < 1.3 && k <= q) && q - k < 90"}};
 
+/* Gradients of what is captured that read the score, which the slope does not. */
+static const feature stopped = {.features = ATTN_GQA,
+                                .texts = {"param a : float\nscore = score + a * graft(score, 0.0)",
+                                          "tensor t : f32[1]\nscore = score + t[h] * graft(score, 0.0)",
+                                          "tensor t : f32[1]\nscore = score + t[k] * graft(tanh(score), 0.0)"}};
+
+/* Tiles without a mask in which nothing but the slope, or a backward program, reads coordinates. */
+static const feature sloped = {.features = ATTN_GQA,
+                               .texts = {"score = graft(score, score * (1.0 + 0.01 * float(q - k)))",
+                                         "score = graft(score, (q > k + 3 ? score : 0.5 * score))\nmask = k < 200"}};
+static const feature owned_alone = {.texts = {"", "mask = k <= q + 200"},
+                                    .bprop = "dscore = dscore * (1.0 + 0.01 * float(q - k))"};
+
 TEST(types_of_operands) { feature_check(&types); }
 TEST(mixed_types_and_strides) { feature_check(&mixtures); }
 TEST(row_maximum) { feature_check(&maxima); }
 TEST(joining_what_is_there) { feature_check(&joined); }
 TEST(packed_rows_are_added) { feature_check(&packed); }
 TEST(masks_that_read_the_score) { feature_check(&scored); }
+TEST(slopes_of_one) { feature_check(&stopped); }
+TEST(slopes_without_values) { feature_check(&sloped), feature_check(&owned_alone); }
 
 static void shape_empty(attn_shape *s, int i) {
     if (i % 3 == 0) s->sk = 0;
@@ -173,11 +188,31 @@ static const feature tensors = {
     .texts = {many, "tensor t : e4m3[1]\ntensor u : e5m2[2]\nscore = score + t[k] + u[h, 0]"}};
 TEST(many_tensors) { feature_check(&tensors); }
 
+/* A tensor of pairs beside what else goes through shared memory, at the widths where that is scarce. */
+static void shape_crowded(attn_shape *s, int i) {
+    s->b = 1, s->d = s->dv = i % 2 ? 256 : 128, s->sq = 70 + i, s->sk = 140 + 2 * i;
+    if (i % 6 == 4) s->dv = 96;
+}
+static void change_crowded(conf_case *c, int i) {
+    uint64_t rng = 5 + (uint64_t)i;
+    const oracle *x = &c->base.x;
+    conf_resize(c, 0, (int64_t[]){x->hq, x->sq, (x->sk + 7) / 8 * 8}, &rng);
+    for (size_t t = 1; t < c->n_tensors; t++) conf_resize(c, t, (int64_t[]){400}, &rng);
+    c->base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+}
+static const feature crowded = {
+    .texts = {"tensor t : bf16[3]\ntensor w : bool[1]\nscore = score + t[h, q, k]\nmask = w[k] || k < 3",
+              "tensor t : bf16[3]\ntensor u : f32[1]\nscore = score + t[h, q, k] + u[q - k + 200] + u[k]\nmask = k <= "
+              "q + 90"},
+    .shape = shape_crowded,
+    .change = change_crowded};
+TEST(much_for_shared_memory) { feature_check(&crowded); }
+
 /* The frame itself: cpu takes all of it and is right. */
 TEST(by_the_cpu_engine) {
-    const feature *const all[] = {&types,   &mixtures,       &maxima,       &joined,     &packed,
-                                  &scored,  &empty,          &empty_packed, &owned,      &owned_moved,
-                                  &dropped, &dropped_packed, &turned,       &turned_wide};
+    const feature *const all[] = {&types,  &mixtures,     &maxima,  &joined,      &packed,      &scored,
+                                  &empty,  &empty_packed, &owned,   &owned_moved, &dropped,     &dropped_packed,
+                                  &turned, &turned_wide,  &stopped, &sloped,      &owned_alone, &crowded};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};
         feature_run(all[i], &f, 1);

@@ -240,7 +240,7 @@ struct Consumer {
         const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
         if (PROG_DENSE) load_dense(dense);
         if (PROG_DIAGONAL) load_diagonal(strip, q0, k0);
-        if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+        if (ASKED_ALWAYS || MASKED) program.tile(a, q0, k0);
         const u32 kept = FXA_DROPOUT ? kept_by_column(a, at.b, h, m * BQ, k0) : 0;
         wgmma_wait<SCORED ? 0 : 1>();
         settle(s);

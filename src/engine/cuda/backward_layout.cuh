@@ -58,6 +58,7 @@ struct Shared {
     static constexpr int KWORD_AT = QWORD_AT + STAGES * QWORD_BYTES, KV_BAR_AT = KWORD_AT + STAGES * KWORD_BYTES;
     static constexpr int RINGS_AT = KV_BAR_AT + 16, NUMBERS_AT = RINGS_AT + 3 * Ring<STAGES>::bytes;
     static constexpr int BYTES = NUMBERS_AT + 4 * STAGES + 8 + 1024;
+    static_assert(BYTES <= 227 * 1024, "shared memory");
 
     FXA_INLINE u32 k() const { return base; }
     FXA_INLINE u32 v() const { return base + V_AT; }

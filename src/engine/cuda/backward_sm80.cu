@@ -96,7 +96,7 @@ struct Tile {
         const int k_word[2] = {WORDS ? __ldg(loads.k_words + k0) : 0, WORDS ? __ldg(loads.k_words + k0 + 8) : 0};
         const int queries[2] = {k0 < k_len ? q_len - q0 : 0, k0 + 8 < k_len ? q_len - q0 : 0};
         const u32 kept = FXA_DROPOUT ? kept_by_column(a, b, h, m * BQ, k0) : 0;
-        if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+        if (ASKED_ALWAYS || MASKED) program.tile(a, q0, k0);
 #pragma unroll
         for (int j = 0; j < BQ / 8; j++) {
             const Float2 lse = *(const Float2 *)(a.lse2 + padded + q0 + j * 8);

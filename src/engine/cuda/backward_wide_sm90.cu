@@ -106,7 +106,7 @@ struct WideScores : Worker {
         const PairLoads loads(a, at.b, h, at.q_len, at.k_len);
         const int k_word[2] = {WORDS ? __ldg(loads.k_words + k0) : 0, WORDS ? __ldg(loads.k_words + k0 + 8) : 0};
         const int queries[2] = {k0 < at.k_len ? at.q_len - q0 : 0, k0 + 8 < at.k_len ? at.q_len - q0 : 0};
-        if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+        if (ASKED_ALWAYS || MASKED) program.tile(a, q0, k0);
         bend_all(program, a, s, !MASKED || (k0 + 8 < at.k_len && (m + 1) * BQ <= at.q_len));
 #pragma unroll
         for (int j = 0; j < BQ / 8; j++) {

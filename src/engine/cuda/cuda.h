@@ -198,6 +198,9 @@ enum { FXA__CU_TOTALS, FXA__CU_TO_SUMS, FXA__CU_TO_DIAGONAL, FXA__CU_STORE, FXA_
 /* cuda_layout.c: rows of tiles of the kernels, as the sources have them (a test and every build compare them with the
  * constants of the cubins). shared_bytes is 0: the cubin alone says it. */
 struct FxaShape fxa__cu_shape(const fxa__cu_choice *choice, const fxa__cuda_program *program, fxa__cu_unit unit);
+/* Whether the shared memory of a Hopper CTA has room for the forward, for the backward with dQ beside dK and dV. */
+bool fxa__cu_forward_fits(const fxa__cu_choice *choice, const fxa__cuda_program *program);
+bool fxa__cu_joint_fits(const fxa__cu_choice *choice, const fxa__cuda_program *program);
 /* Exact bytes of a run's workspace; UINT64_MAX: more than there are. program: of the code or made for the question. */
 uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
                            const fxa__problem *p);

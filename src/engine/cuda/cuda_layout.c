@@ -26,6 +26,8 @@ enum { LAYOUT_PITCH = 2048 };
 
 static int32_t layout_stored(int32_t d) { return (d + 63) / 64 * 64; }
 
+enum { LAYOUT_SHARED = 227 * 1024 - 1536 }; /* of a Hopper CTA, but for alignment and barriers */
+
 /* Whether a tile of so many keys fits in the shared memory of the Hopper forward, with one buffer of Q. */
 static bool layout_forward_fits(const fxa__cu_choice *c, const fxa__cuda_program *g, int32_t rows, int32_t keys,
                                 bool small) {
@@ -34,18 +36,38 @@ static bool layout_forward_fits(const fxa__cu_choice *c, const fxa__cuda_program
     if (g->dense >= 0) bytes += 2 * rows * keys * 2;
     if (g->diagonal >= 0) bytes += 2 * stages * (rows + keys) * 4;
     if (g->vector) bytes += (2 * stages * keys + rows) * 4;
-    return bytes + 1536 <= 227 * 1024;
+    return bytes <= LAYOUT_SHARED;
+}
+
+static bool layout_is_small(const fxa__cu_choice *c) { return c->d <= 64 && c->dv <= 64; }
+
+static int32_t layout_forward_groups(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    return layout_is_small(c) && g->dense < 0 && !c->dropout ? 3 : 2;
+}
+
+/* Of 256 columns a dense tensor leaves no room for diagonals. */
+bool fxa__cu_forward_fits(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    return layout_forward_fits(c, g, 64 * layout_forward_groups(c, g), 64, layout_is_small(c));
+}
+
+/* Tiles of 128 keys and 64 queries, two of these, of dS and of the dense tensor, without which all has room. Of 128
+ * columns it leaves none for words beside the sum of dQ. */
+bool fxa__cu_joint_fits(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    int32_t columns = layout_stored(c->d) + layout_stored(c->dv), pairs = 64 * 128 * 2;
+    int32_t bytes = (128 + 2 * 64) * columns * 2 + 4 * pairs + 2 * 64 * (c->d > 64 ? 64 : 32) * 4 + 2 * 2 * 64 * 4;
+    if (g->vector) bytes += 2 * (64 + 128) * 4;
+    return g->dense < 0 || bytes <= LAYOUT_SHARED;
 }
 
 static struct FxaShape layout_forward_sm90(const fxa__cu_choice *c, const fxa__cuda_program *g) {
-    bool small = c->d <= 64 && c->dv <= 64;
-    int32_t groups = small && g->dense < 0 && !c->dropout ? 3 : 2, rows = 64 * groups;
+    bool small = layout_is_small(c);
+    int32_t groups = layout_forward_groups(c, g), rows = 64 * groups;
     int32_t keys = c->dv <= 128 && layout_forward_fits(c, g, rows, 128, small) ? 128 : 64;
     return (struct FxaShape){128 * (groups + 1), 0, rows, keys, 16, 1, 0, 1};
 }
 
 static struct FxaShape layout_backward_sm90(const fxa__cu_choice *c, const fxa__cuda_program *g) {
-    bool small = c->d <= 64 && c->dv <= 64;
+    bool small = layout_is_small(c);
     bool bare = !g->has_slope && g->dense < 0 && !g->grad_diagonal && !g->n_sums && !g->has_scatter;
     if (c->d > 128 || c->dv > 128) return (struct FxaShape){384, 0, 64, 64, 16, 0, 0, 1};
     return (struct FxaShape){384, 0, small && bare && !c->dropout ? 128 : 64, 128, 16, 0, 8, 1};

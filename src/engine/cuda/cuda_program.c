@@ -199,6 +199,20 @@ static bool choose_is_wanted(const fxa__cuda_program *c, const fxa__cuda_config 
            (config->grad_params >> c->params[out->slot].from & 1);
 }
 
+/* Whether gradients that are wanted read the score, by a comparison, an index or what has no slope itself (graft,
+ * floor): a slope of 1 does not say that they do not. Kernels have it for them beside slopes alone. */
+static bool choose_grads_read_score(const cuda_work *w, const fxa__cuda_config *config) {
+    const fxa_program *p = w->c->program;
+    uint32_t inputs = 0;
+    for (int32_t i = 0; i < p->n_outputs; i++) {
+        const fxa__output *out = &p->outputs[i];
+        if (!choose_is_wanted(w->c, config, out)) continue;
+        inputs |= w->sets[out->value].inputs;
+        for (int32_t d = 0; d < out->n_index; d++) inputs |= w->sets[out->index[d]].inputs;
+    }
+    return inputs & 1u << FXA_INPUT_SCORE;
+}
+
 static void choose_gradients(cuda_work *w, const fxa__cuda_config *config) {
     fxa__cuda_program *c = w->c;
     for (int32_t i = 0; i < c->program->n_outputs; i++) {
@@ -313,7 +327,8 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     fxa__lower_depend(p, w->forms, w->sets);
     choose_value(w, config->plain);
     w->c->has_own = config->own != NULL;
-    w->c->has_slope = slope >= 0 && !w->c->has_own && !choose_is_number(p, slope, 1);
+    w->c->has_slope =
+        slope >= 0 && !w->c->has_own && (!choose_is_number(p, slope, 1) || choose_grads_read_score(w, config));
     w->c->has_mask = !(p->nodes[mask].op == FXA_OP_CONST && p->nodes[mask].imm);
     choose_mark(w);
     fxa__cuda_spans(p, w->spans);

@@ -178,19 +178,20 @@ static fxa_status rewrite_build(fxa__host *host, rewrite *r, const char *scale, 
     return status;
 }
 
-/* Where each param of the result comes from: by name, since params are sorted by it. */
-static void rewrite_sources(const fxa__lifted *lifted, const fxa_program *given, const char *scale,
+/* Where each param of the result comes from: by name, since params are sorted by it. Without a backward program of the
+ * caller's a name that reads like one of its params is a name like others. */
+static void rewrite_sources(const fxa__lifted *lifted, const fxa__cuda_config *config, const char *scale,
                             fxa__cuda_program *out) {
     for (int32_t i = 0; i < out->program->n_params; i++) {
         const char *name = out->program->params[i].name;
-        int32_t at = fxa_program_param_find(lifted->program, name), own = fxa__cuda_own_param(name);
+        int32_t at = fxa_program_param_find(lifted->program, name), own = config->own ? fxa__cuda_own_param(name) : -1;
         if (strcmp(name, scale) == 0)
             out->params[i] = (fxa__cuda_param){FXA__CUDA_SCALE, 0};
         else if (lifted->from[at] < 0)
             out->params[i] = (fxa__cuda_param){lifted->from[at], lifted->value[at]};
         else
-            out->params[i] =
-                (fxa__cuda_param){own >= 0 ? FXA__CUDA_OWN - own : (int32_t)fxa_program_param_find(given, name), 0};
+            out->params[i] = (fxa__cuda_param){
+                own >= 0 ? FXA__CUDA_OWN - own : (int32_t)fxa_program_param_find(config->program, name), 0};
     }
 }
 
@@ -234,7 +235,7 @@ static fxa_status rewrite_lifted(fxa__host *host, const fxa__lifted *lifted, con
         status = fxa__fail_memory(err, "a program for CUDA kernels");
     else
         status = rewrite_build(host, &r, scale, &out->program, err);
-    if (status == FXA_OK) rewrite_sources(lifted, config->program, scale, out);
+    if (status == FXA_OK) rewrite_sources(lifted, config, scale, out);
     fxa__free(host, r.sets, n * sizeof *r.sets);
     fxa__free(host, r.map, 3 * n * sizeof *r.map);
     fxa__free(host, r.wins, n);

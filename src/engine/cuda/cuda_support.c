@@ -183,9 +183,10 @@ static bool cu_pages_fit(const fxa_problem *p) {
            (p->page_size % 8 == 0 && 64 % p->page_size == 0);
 }
 
-static bool cu_is_separate(const fxa_problem *p, const fxa__cu_choice *c) {
+static bool cu_is_separate(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW;
-    return p->pass == FXA_BACKWARD && (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q));
+    return p->pass == FXA_BACKWARD &&
+           (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q) || !fxa__cu_joint_fits(c, g));
 }
 
 /* The Hopper backward above 128 columns has none of these sums; below it has registers for those that need the score
@@ -206,7 +207,8 @@ static fxa__cu_family cu_family(const fxa__cu_self *s, const fxa_problem *p, con
     if (c->dtype == FXA_F32 || s->forced == FXA__CU_SIMT) return FXA__CU_SIMT;
     bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CU_SM80 && c->out == c->dtype &&
                   !c->maximum && !cu_is_empty(p); /* nothing of maps is 0 */
-    if (hopper && cu_pages_fit(p) && (!backward || cu_hopper_has_grads(c, g))) return FXA__CU_SM90;
+    if (hopper && cu_pages_fit(p) && (backward ? cu_hopper_has_grads(c, g) : fxa__cu_forward_fits(c, g)))
+        return FXA__CU_SM90;
     return backward && fixed ? FXA__CU_SIMT : FXA__CU_SM80;
 }
 
@@ -253,7 +255,7 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cu_choice *c, const fx
 
 static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice *c, const fxa__cuda_program *g) {
     c->family = cu_family(s, p, c, g);
-    c->separate_dq = c->family == FXA__CU_SM90 && cu_is_separate(p, c);
+    c->separate_dq = c->family == FXA__CU_SM90 && cu_is_separate(p, c, g);
     if (c->family == FXA__CU_SIMT) c->aligned = false; /* it makes no difference there */
     if (cu_is_decode(p, c, g)) c->row_tiles = cu_row_tiles(p, c);
     c->units = cu_units(p, c, g);

@@ -81,7 +81,7 @@ struct Consumer : TileOwner {
         const PairLoads loads(a, b, h, q_len, k_len);
         const int q_word[2] = {WORDS ? __ldg(loads.q_words + q0) : 0, WORDS ? __ldg(loads.q_words + q0 + 8) : 0};
         const int keys[2] = {q0 < q_len ? k_len - k0 : 0, q0 + 8 < q_len ? k_len - k0 : 0};
-        if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+        if (ASKED_ALWAYS || MASKED) program.tile(a, q0, k0);
         bend_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
 #pragma unroll
         for (int j = 0; j < BN / 8; j++)

@@ -5,7 +5,8 @@
  *
  * Switches, 0 unless defined:
  *   PROG_VALUE          value() changes the score; else the new score is the scaled one
- *   PROG_SLOPE          the slope is not always 1; 2: it may be infinite or NaN, and a gradient of 0 then wins
+ *   PROG_SLOPE          the slope is not always 1, or gradients of what is captured read the score; 2: it may be
+ *                       infinite or NaN, and a gradient of 0 then wins
  *   PROG_OWN            own() gives the gradient of the score, and there is no slope; kernels for sm_80 and f32 only
  *   PROG_MASK           mask() is not always true
  *   PROG_BOUNDED        |value()| is at most so much (soft cap: 1), so that the forward needs no running maximum
@@ -43,8 +44,8 @@
  *                                      and slope may be anything, NaN too
  *   bool mask_same(a, pair)            for PROG_SAME: of documents, what is left of the mask inside one of them
  *   void partials(a, s, pair, g)       g[i] = d new score / d what sum i is of; s: the product. Without PROG_SLOPE it
- *                                      cannot depend on s (the slope would depend on the param), and s may be 0. Of
- *                                      the pair only q, k and their offsets are there
+ *                                      does not depend on s, which may be 0 then. Of the pair only q, k and their
+ *                                      offsets are there
  *   void scatter(a, b, h, s, pair, ds) ds = d loss / d new score; s and pair as for partials()
  *   static float diagonal(a, b, h, d)  d = q - k
  *   static int tile_class(a, b, h, q0, q1, k0, k1)   TILE_EMPTY, TILE_PARTIAL or TILE_FULL for pairs in q0..q1 x k0..k1
@@ -181,6 +182,10 @@ struct ProgramBase {
 #ifndef PROG_GRAD_FIXED
 #define PROG_GRAD_FIXED 0
 #endif
+
+/* Whether pairs of the backward ask the program for something in tiles without a mask too: then it has to have seen
+ * their tile(). A slope may be the one thing that it says of a score (graft). */
+constexpr bool ASKED_ALWAYS = PROG_VALUE || PROG_SLOPE || PROG_OWN;
 
 static_assert(!(PROG_SLOPE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "gradients of captured tensors need slope 1");
 

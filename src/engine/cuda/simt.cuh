@@ -235,7 +235,7 @@ FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const PairLoads &l
                           float (&slope)[4][4], int q0, int k0)
 {
     u32 there = 0xffffu;
-    if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+    if (ASKED_ALWAYS || MASKED) program.tile(a, q0, k0);
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
