@@ -300,10 +300,12 @@ static int plan_warm_one(cli *c, json *j, cli_job *job, fxa_pass pass, plan_tall
     fxa_plan_destroy(plan);
     if (status != FXA_OK && status != FXA_E_UNSUPPORTED) return cli_fail_library(c, &err, NULL);
     tally->plans++, tally->refused += status != FXA_OK;
-    if (after.disk_writes > before.disk_writes) what = "compiled and written";
-    if (after.disk_misses > before.disk_misses && after.disk_writes == before.disk_writes)
+    if (after.disk_hits > before.disk_hits) /* another engine, which was asked before, may have missed */
+        what = "was there";
+    else if (after.disk_writes > before.disk_writes)
+        what = "compiled and written";
+    else if (after.disk_misses > before.disk_misses)
         what = "not written", tally->unwritten += status == FXA_OK;
-    if (after.disk_hits > before.disk_hits) what = "was there";
     if (status != FXA_OK) what = err.text;
     if (c->json) {
         json_open(j, NULL, '{');

@@ -39,7 +39,6 @@ typedef struct fxa__engine {
     uint32_t version;     /* changes when saved code or results change */
     const char *variable; /* of the environment: who sets it asks for this engine; NULL: none */
     uint32_t device;      /* fxa_device: where everything that a run points to lies */
-    bool by_name;         /* automatic choice leaves it out: it is there for who names it */
     bool threads;         /* runs get bind->pool, others NULL. It has p->host->width workers for a context's life:
                              workspace may be sized by it */
 

@@ -92,10 +92,6 @@ static fxa_status choose_best(fxa_context *ctx, const fxa__problem *p, uint64_t 
         fxa__instance *instance;
         fxa_support answer;
         if (fxa__engine_at(i)->device != p->in.device) continue;
-        if (fxa__engine_at(i)->by_name) {
-            choose_reason(reasons, fxa__engine_at(i)->name, "it is only asked where it is named");
-            continue;
-        }
         FXA_TRY(choose_instance(ctx, p, fxa__engine_at(i), &instance, err));
         FXA_TRY(fxa__answers_get(ctx, instance, p, &answer, err));
         if (!answer.supported || (refused >> i & 1u)) {

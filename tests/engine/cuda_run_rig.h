@@ -49,7 +49,7 @@ static int watch_fill(uintptr_t to, unsigned value, size_t words, void *stream) 
 static int watch_map(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size, const uint64_t *stride,
                      const uint32_t *box, const uint32_t *step, int interleave, int swizzle, int promotion, int fill) {
     T_CHECK((uintptr_t)map % 64 == 0 && rank == 4 && box[0] == 64 && step[1] == 1 && !interleave && swizzle == 3);
-    T_CHECK((type == 6 || type == 9) && promotion == 3 && !fill && data % 16 == 0);
+    T_CHECK((type == 6 || type == 9) && (promotion == 3 || promotion == 2) && !fill && data % 16 == 0);
     for (int i = 0; i < 3; i++) T_CHECK(stride[i] && stride[i] % 16 == 0 && stride[i] < UINT64_C(1) << 40);
     for (int i = 0; i < 4; i++) T_CHECK(size[i] > 0 && size[i] <= UINT64_C(1) << 32 && box[i] <= 256);
     int n = watch.maps++ % 16;

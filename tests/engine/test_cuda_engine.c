@@ -235,21 +235,6 @@ TEST(programs_share_what_no_text_is_in) {
     box_check_end();
 }
 
-TEST(it_is_asked_where_it_is_named) {
-    NEEDS_BOX;
-    fxa_context *ctx = box_context();
-    fxa_plan *plan = NULL;
-    fxa_error err;
-    box b;
-    box_start(&b, FXA_FORWARD, NULL);
-    b.p.engine = NULL;
-    T_STATUS(fxa_plan_create(ctx, &b.p, &plan, &err), FXA_E_UNSUPPORTED);
-    T_HAS(err.text, "cuda: it is only asked where it is named");
-    fxa_context_destroy(ctx);
-    box_end(&b);
-    box_check_end();
-}
-
 /* ---- Failures ---------------------------------------------------------------------------------------------------- */
 
 /* Each call of the driver and of NVRTC fails once while a plan is made, and while one is loaded. */
@@ -366,6 +351,7 @@ TEST(environment) {
     box_expect_reason("FXA_CUDA_FAMILY", "sm75", "FXA_CUDA_FAMILY is \"sm75\"; accepted are sm80 and simt");
     box_expect_reason("FXA_CUDA_FAMILY", "simt", NULL);
     box_expect_reason("FXA_FAST_MATH", "1", NULL);
+    box_expect_reason("FXA_CUDA_LINES", "1", NULL);
     box_driver->family = 7;
     box_expect_reason("FXA_FAST_MATH", "0", "from sm_80 on, and this is sm_70");
     box_driver->family = 0;

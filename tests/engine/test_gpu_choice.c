@@ -13,8 +13,7 @@
 
 #include <dlfcn.h>
 
-static fxa__engine pick_cuda; /* asked also where nobody names it */
-static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &pick_cuda};
+static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_cuda};
 
 static standin_state *pick_nvrtc;
 static fxa_context *pick_own; /* for what shapes are asked with */
@@ -38,8 +37,6 @@ static void pick_shape(const char *source, int32_t shape[8]) {
 
 static bool pick_ready(void) {
     char path[4096];
-    pick_cuda = fxa__engine_cuda;
-    pick_cuda.by_name = false;
     if (!getenv("FXA_TEST_STANDIN")) return false;
     if (pick_nvrtc) return true;
     (void)snprintf(path, sizeof path, "%s/nvrtc/libnvrtc.so.13", getenv("FXA_TEST_STANDIN"));

@@ -65,6 +65,8 @@ static bool support_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
 static bool support_is_odd_rows(const fxa_problem *p) { return p->sq % 16 != 0; }
 static bool support_has_wide_lse(const fxa_problem *p) { return (p->flags & FXA_WANT_LSE) && p->lse.dtype == FXA_F64; }
 static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p->dv > 128; }
+/* Its kernels are for 256 and 128 columns then. */
+static bool support_is_deep(const fxa_problem *p) { return p->d > 192 && p->dv <= 128; }
 static bool support_is_above_256(const fxa_problem *p) { return p->d > 256 || p->dv > 256; }
 static bool support_has_spans(const fxa_problem *p) { return (p->flags & SUPPORT_SPANS) != 0; }
 static bool support_has_sinks(const fxa_problem *p) { return (p->flags & (FXA_SINK | FXA_SINK_ZERO)) != 0; }
@@ -156,6 +158,8 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_80, BACKWARD, DTYPES, SUPPORT_SPANS, NULL, "lengths of entries were not tried below sm_90"},
     {0, 91900, SM_90, BACKWARD, DTYPES, SUPPORT_SPANS, support_is_above_128,
      "before cuDNN 9.19 gradients beside lengths of entries are wrong past feature 128"},
+    {91900, SUPPORT_LAST, SM_90, BACKWARD, DTYPES, SUPPORT_SPANS, support_is_deep,
+     "gradients beside lengths of entries are wrong where d is above 192 and dv is not above 128"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, FXA_PAGED, NULL, "cuDNN has no gradients of pages"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_SINK | FXA_SINK_ZERO, support_is_one_row,
      "cuDNN has no sink for one row"},

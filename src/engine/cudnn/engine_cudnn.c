@@ -307,7 +307,7 @@ _Static_assert(offsetof(fxa__dnn_self, gpu) == 0, "fxa__gpu_memory and the like 
 
 const fxa__engine fxa__engine_cudnn = {
     .name = "cudnn",
-    .version = 5,
+    .version = 6,
     .device = FXA_CUDA,
     .open = dnn_open,
     .close = dnn_close,
