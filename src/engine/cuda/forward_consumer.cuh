@@ -60,20 +60,21 @@ struct Consumer : TileOwner {
         for (int i = 0; i < BN / 4 + 2; i++) entries[i] = load_shared_float(at + 4 * (8 - 8 * (i >> 1) - (i & 1)));
     }
 
+    /* New scores of a tile (ASK_NOTHING), or what is asked of its pairs, which comes after. */
     template <int ASK> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
     {
         const int k0 = n * BN + (lane & 3) * 2;
         u32 dense[BN / 4] = {};
         float strip[BN / 4 + 2] = {};
         int q_word[2] = {};
-        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && ASK == ASK_ALL);
-        if (PROG_DENSE) load_dense(dense);
-        if (PROG_DIAGONAL) load_strip(strip);
+        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && (PROG_SAME ? ASK == ASK_ALL : ASK != ASK_NOTHING));
+        if (PROG_DENSE && !ASK) load_dense(dense);
+        if (PROG_DIAGONAL && !ASK) load_strip(strip);
         if (WORDS) {
             q_word[0] = load_shared(sh.q_words(turn) + row_in_tile() * 4);
             q_word[1] = load_shared(sh.q_words(turn) + row_in_tile() * 4 + 32);
         }
-        if (PROG_VALUE || ASK) program.tile(a, q0, k0);
+        program.tile(a, q0, k0);
         const int keys = k_len - k0;
 #pragma unroll
         for (int j = 0; j < BN / 4; j++) {
@@ -85,7 +86,7 @@ struct Consumer : TileOwner {
                 const u32 word = dense[(j >> 1) * 2 + r];
                 const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c, strip[2 * ((j >> 1) - r + 1) + (j & 1)],
                                    (j & 1) ? unpack_high(word) : unpack_low(word), q_word[r], k_word};
-                s[i] = score_value<true>(program, a, s[i], pair);
+                if (ASK == ASK_NOTHING) s[i] = score_value<true>(program, a, s[i], pair);
                 if (ASK == ASK_ALL && !((c < keys) & score_mask(program, a, pair))) s[i] = NEG_INF;
                 if (ASK == ASK_SHORT && !score_mask_same(program, a, pair)) s[i] = NEG_INF;
             }
@@ -106,14 +107,18 @@ struct Consumer : TileOwner {
 #endif
     }
 
-    /* Raw products to new scores; pairs that are not attended to -inf. Rows past q_len hold anything until finish(). */
-    template <bool MASKED, bool SHORT = true> FXA_INLINE void score(float (&s)[BN / 2], int n)
+    /* Raw products to new scores; pairs that are not attended to -inf. Rows past q_len hold anything until finish().
+     * whole: nothing is asked of the tile's pairs though the step is one for masks. That costs a third of the softmax,
+     * and where a query tile has two or three key tiles one of them is often so. */
+    template <bool MASKED, bool SHORT = true> FXA_INLINE void score(float (&s)[BN / 2], int n, bool whole)
     {
         bend_all<SHORT>(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
-        if (PROG_SAME && MASKED && short_mask(n))
+        if (PROG_VALUE) score_pairs<ASK_NOTHING>(s, n);
+        if (!MASKED || whole) return;
+        if (short_mask(n))
             score_pairs<ASK_SHORT>(s, n);
         else
-            score_pairs<MASKED ? ASK_ALL : ASK_NOTHING>(s, n);
+            score_pairs<ASK_ALL>(s, n);
     }
 
     /* The values of a tile that reaches past the last key, before their product: rows that follow it count for nothing,
@@ -248,7 +253,7 @@ struct Consumer : TileOwner {
     {
         float s[BN / 2];
         sh.k_ring().wait_full(step);
-        const int n = load_shared(sh.number(step));
+        const int number = load_shared(sh.number(step)), n = number & ~WHOLE;
         issue_s(s);
         give_back_q();
         if (PROG_DENSE) sh.dense_ring().wait_full(step);
@@ -257,7 +262,7 @@ struct Consumer : TileOwner {
         wgmma_wait<0>();
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<true>(s, n);
+        score<true>(s, n, number & WHOLE);
         give_back_dense();
         raise_max<true>(s);
         if (BOUNDED && !(tile & SAFE)) row_max[0] = row_max[1] = 0.f;
@@ -274,7 +279,7 @@ struct Consumer : TileOwner {
         float s[BN / 2];
         const u32 v_step = step++;
         sh.k_ring().wait_full(step);
-        const int n = MASKED || PROG_VALUE || FXA_DROPOUT ? load_shared(sh.number(step)) : 0;
+        const int number = MASKED || PROG_VALUE || FXA_DROPOUT ? load_shared(sh.number(step)) : 0, n = number & ~WHOLE;
         if (TAKE_TURNS) named_sync(BAR_TURN + group, 256);
         issue_s(s);
         sh.v_ring().wait_full(v_step);
@@ -284,7 +289,7 @@ struct Consumer : TileOwner {
         wgmma_wait<1>();
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<MASKED, FROZEN || !BOUNDED>(s, n);
+        score<MASKED, FROZEN || !BOUNDED>(s, n, number & WHOLE);
         give_back_dense();
         const bool shrink = FROZEN ? false : raise_max<false>(s);
         exponentiate<false, FROZEN && BOUNDED>(s, tile);
