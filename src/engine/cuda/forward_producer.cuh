@@ -82,7 +82,8 @@ struct Producer {
     }
 
     /* All copies of one query tile; returns the next one. Its number is asked for with the first copies and its list
-     * row is read before the wait for the last V, so that neither latency is seen. */
+     * row is read before the wait for the last V (after an only one), so that neither latency is seen. In one place:
+     * planning takes most of the few registers that a producer has. */
     FXA_INLINE Work visit(const Work &w, int safe)
     {
         const int total = max(w.row.total, 1), partial = w.row.total ? w.row.partial : 1;
