@@ -60,20 +60,21 @@ struct Consumer : TileOwner {
         for (int i = 0; i < BN / 4 + 2; i++) entries[i] = load_shared_float(at + 4 * (8 - 8 * (i >> 1) - (i & 1)));
     }
 
+    /* New scores of a tile (ASK_NOTHING), or what is asked of its pairs, which comes after them. */
     template <int ASK> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
     {
         const int k0 = n * BN + (lane & 3) * 2;
         u32 dense[BN / 4] = {};
         float strip[BN / 4 + 2] = {};
         int q_word[2] = {};
-        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && ASK == ASK_ALL);
-        if (PROG_DENSE) load_dense(dense);
-        if (PROG_DIAGONAL) load_strip(strip);
+        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && (PROG_SAME ? ASK == ASK_ALL : ASK != ASK_NOTHING));
+        if (PROG_DENSE && !ASK) load_dense(dense);
+        if (PROG_DIAGONAL && !ASK) load_strip(strip);
         if (WORDS) {
             q_word[0] = load_shared(sh.q_words(turn) + row_in_tile() * 4);
             q_word[1] = load_shared(sh.q_words(turn) + row_in_tile() * 4 + 32);
         }
-        if (PROG_VALUE || ASK) program.tile(a, q0, k0);
+        program.tile(a, q0, k0);
         const int keys = k_len - k0;
 #pragma unroll
         for (int j = 0; j < BN / 4; j++) {
@@ -85,7 +86,7 @@ struct Consumer : TileOwner {
                 const u32 word = dense[(j >> 1) * 2 + r];
                 const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c, strip[2 * ((j >> 1) - r + 1) + (j & 1)],
                                    (j & 1) ? unpack_high(word) : unpack_low(word), q_word[r], k_word};
-                s[i] = score_value<true>(program, a, s[i], pair);
+                if (ASK == ASK_NOTHING) s[i] = score_value<true>(program, a, s[i], pair);
                 if (ASK == ASK_ALL && !((c < keys) & score_mask(program, a, pair))) s[i] = NEG_INF;
                 if (ASK == ASK_SHORT && !score_mask_same(program, a, pair)) s[i] = NEG_INF;
             }
@@ -106,14 +107,18 @@ struct Consumer : TileOwner {
 #endif
     }
 
-    /* Raw products to new scores; pairs that are not attended to -inf. Rows past q_len hold anything until finish(). */
-    template <bool MASKED, bool SHORT = true> FXA_INLINE void score(float (&s)[BN / 2], int n)
+    /* Raw products to new scores; pairs that are not attended to -inf. Rows past q_len hold anything until finish().
+     * whole: nothing is asked of the tile's pairs though the step is one for masks. That costs a third of the softmax,
+     * and where a query tile has two or three key tiles one of them is often so. */
+    template <bool MASKED, bool SHORT = true> FXA_INLINE void score(float (&s)[BN / 2], int n, bool whole)
     {
         bend_all<SHORT>(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
-        if (PROG_SAME && MASKED && short_mask(n))
+        if (PROG_VALUE) score_pairs<ASK_NOTHING>(s, n);
+        if (!MASKED || whole) return;
+        if (short_mask(n))
             score_pairs<ASK_SHORT>(s, n);
         else
-            score_pairs<MASKED ? ASK_ALL : ASK_NOTHING>(s, n);
+            score_pairs<ASK_ALL>(s, n);
     }
 
     /* The values of a tile that reaches past the last key, before their product: rows that follow it count for nothing,
@@ -248,7 +253,7 @@ struct Consumer : TileOwner {
     {
         float s[BN / 2];
         sh.k_ring().wait_full(step);
-        const int n = take_word(sh.number(step));
+        const int number = take_word(sh.number(step)), n = number & ~WHOLE;
         issue_s(s);
         give_back_q();
         if (PROG_DENSE) sh.dense_ring().wait_full(step);
@@ -257,7 +262,7 @@ struct Consumer : TileOwner {
         wgmma_wait<0>();
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<true>(s, n);
+        score<true>(s, n, number & WHOLE);
         give_back_dense();
         raise_max<true>(s);
         if (BOUNDED && !(tile & SAFE)) row_max[0] = row_max[1] = 0.f;
@@ -274,7 +279,7 @@ struct Consumer : TileOwner {
         float s[BN / 2];
         const u32 v_step = step++;
         sh.k_ring().wait_full(step);
-        const int n = MASKED || PROG_VALUE || FXA_DROPOUT ? take_word(sh.number(step)) : 0;
+        const int number = MASKED || PROG_VALUE || FXA_DROPOUT ? take_word(sh.number(step)) : 0, n = number & ~WHOLE;
         if (TAKE_TURNS) named_sync(BAR_TURN + group, 256);
         issue_s(s);
         sh.v_ring().wait_full(v_step);
@@ -284,7 +289,7 @@ struct Consumer : TileOwner {
         wgmma_wait<1>();
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<MASKED, FROZEN || !BOUNDED>(s, n);
+        score<MASKED, FROZEN || !BOUNDED>(s, n, number & WHOLE);
         give_back_dense();
         const bool shrink = FROZEN ? false : raise_max<false>(s);
         exponentiate<false, FROZEN && BOUNDED>(s, tile);
@@ -302,44 +307,37 @@ struct Consumer : TileOwner {
         contain_values(tile);
     }
 
-    FXA_INLINE void last_product()
-    {
-        sh.v_ring().wait_full(step);
-        issue_sum<BN>(o, p, sh.v(step));
-        wgmma_wait<0>();
-        settle(o);
-        settle(p);
-        give_back(sh.v_ring().empty(step));
-        step++;
-    }
-
-    /* Whether row half r of O has an element that is not finite. */
+    /* Whether row half r of O has an element that is not finite. Several sums: one is as long as all of staging. */
     FXA_INLINE bool spoilt(int r) const
     {
-        float x = 0.f;
+        float x[4] = {};
 #pragma unroll
-        for (int i = 0; i < FXA_DV / 4; i++) x = __fmaf_rn(o[(i >> 1) * 4 + r * 2 + (i & 1)], 0.f, x);
-        return x != x;
+        for (int i = 0; i < FXA_DV / 4; i++) x[i & 3] = __fmaf_rn(o[(i >> 1) * 4 + r * 2 + (i & 1)], 0.f, x[i & 3]);
+        const float all = (x[0] + x[1]) + (x[2] + x[3]);
+        return all != all;
     }
 
-    /* Flags the tile when a row of this warp left the range in which the frozen maximum is harmless (frozen.cuh), or
-     * when its O is not finite. */
-    FXA_INLINE void flag_redo(int tile, const float (&sum)[2]) const
+    /* Whether row half r left the range in which the frozen maximum is harmless (frozen.cuh). */
+    FXA_INLINE bool left_range(int r, float sum) const
     {
         const TileSlot slot = sh.slot(turn);
         const bool froze = slot.total() > slot.partial();
         const bool wild = EMULATE && !(score_bound(a) < 126.f); /* exp2_by_fma knows no infinity */
-        bool bad = false;
+        const bool guessed = BOUNDED ? !(score_bound(a) < 64.f) : froze && row_max[r] == NEG_INF;
+        return frozen_is_left(FXA_F16, finite_or_zero(row_max[r]) * unit, sum, guessed, a.sink != 0) || wild;
+    }
+
+    /* Flags the tile when a row of this warp left that range, or when its O is not finite. */
+    FXA_INLINE void flag_redo(int tile, const bool (&bad)[2]) const
+    {
+        bool any = false;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const bool guessed = BOUNDED ? !(score_bound(a) < 64.f) : froze && row_max[r] == NEG_INF;
-            const float top = finite_or_zero(row_max[r]) * unit;
-            const bool left = frozen_is_left(FXA_F16, top, sum[r], guessed, a.sink != 0);
-            const bool row = q0 + 8 * r < q_len && (left || wild || spoilt(r));
-            bad |= row;
+            const bool row = (q0 + 8 * r < q_len) & bad[r];
+            any |= row;
             if (FXA_COUNT_REDO && row && (lane & 3) == 0) count_redo(0);
         }
-        if (!__any_sync(~0u, bad) || lane) return;
+        if (!__any_sync(~0u, any) || lane) return;
         *(volatile int *)(a.redo + tile) = (int)blockIdx.x + 1;
         store_shared(sh.flag(), 1);
     }
@@ -358,35 +356,57 @@ struct Consumer : TileOwner {
         async_fence(); /* Q comes where they were staged */
     }
 
-    /* Normalises O, writes LSE, stages O in the Q buffer and stores it, each warp its own 16 rows. */
-    FXA_INLINE void finish(int tile, int m)
+    /* LSE of the rows, what their O is multiplied by, and whether they left their range: all but O itself. */
+    FXA_INLINE void end_rows(int tile, float (&factor)[2], bool (&bad)[2]) const
     {
         const float sum[2] = {quad_sum(row_sum[0]), quad_sum(row_sum[1])};
-        const int row = m * BM + group * 64 + warp * 16; /* of the warp */
-        storing = true;
-        stored = turn;
-        if (tile & SAFE) { /* what the visits before this one have stored has to be there first */
-            if (lane == 0) bulk_wait();
-            __syncwarp();
-        } else {
-            flag_redo(tile, sum);
-        }
-        float factor[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int q = q0 + 8 * r;
             const RowEnd end(a, h, finite_or_zero(row_max[r]), unit, bias(tile), sum[r]);
+            bad[r] = left_range(r, sum[r]);
             factor[r] = q < q_len ? end.factor : 0.f;
             if (tile & (UP | DOWN)) factor[r] = sum[r] == sum[r] ? 1.f : 0.f; /* a row of NaN stays so */
             else if ((lane & 3) == 0 && q < (q_starts(a) ? q_len : a.q_len))
                 a.lse[b * a.lse_b + h * a.lse_h + (q_first + q) * a.lse_s] = q < q_len ? end.lse : NEG_INF;
         }
+    }
+
+    /* Stages O in the Q buffer and stores it, each warp its own 16 rows; a tile to be visited again is flagged. */
+    FXA_INLINE void store_rows(int tile, int m, const float (&factor)[2], bool (&bad)[2])
+    {
+        const int row = m * BM + group * 64 + warp * 16; /* of the warp */
         const u32 rows = sh.q(turn) + (group * 64 + warp * 16) * 128;
+        storing = true;
+        stored = turn;
+        if (tile & SAFE) { /* what the visits before this one have stored has to be there first */
+            if (lane == 0) bulk_wait();
+            __syncwarp();
+        }
+        bad[0] |= spoilt(0);
+        bad[1] |= spoilt(1);
         stage_rows<BM>(rows, o, factor[0], factor[1]);
         if (tile & (UP | DOWN))
             put_marks(tile, rows, row);
         else
             store_staged<BM, FXA_DV>(&maps.o, a.o, Rows(q_starts(a), q_first, row, h, b), rows, q_len - row, a.dv);
+        if (!(tile & SAFE)) flag_redo(tile, bad);
+    }
+
+    /* The last product; under it all of the rows' end that does not wait for it. */
+    FXA_INLINE void finish(int tile, int m)
+    {
+        float factor[2];
+        bool bad[2];
+        sh.v_ring().wait_full(step);
+        issue_sum<BN>(o, p, sh.v(step));
+        end_rows(tile, factor, bad);
+        wgmma_wait<0>();
+        settle(o);
+        settle(p);
+        give_back(sh.v_ring().empty(step));
+        step++;
+        store_rows(tile, m, factor, bad);
     }
 
     /* masked: tiles of the list that the producer says are masked, in a safe visit all of them. How the loops are
@@ -427,7 +447,6 @@ struct Consumer : TileOwner {
             }
             program.head(a, b, h, q_len, k_len);
             walk(slot.partial(), slot.total(), tile);
-            last_product();
             finish(tile, m);
         }
     }

@@ -55,6 +55,7 @@ constexpr bool BOUNDED = PROG_BOUNDED && !FXA_F16; /* f16 cannot hold exp2 of an
 constexpr bool EMULATE = BOUNDED && FXA_FAST_MATH && SMALL;
 /* In a tile's number: a second visit, never frozen, with V made finite; visits that look for infinities in it. */
 constexpr int SAFE = 0x40000000, UP = 0x20000000, DOWN = 0x10000000;
+constexpr int WHOLE = 0x40000000; /* in a key tile's number: nothing is asked of its pairs */
 enum { BAR_TURN = 1, BAR_CLEAR = 4, BAR_VALUES = 7 }; /* named; one per consumer warpgroup but for the last */
 
 FXA_INLINE void count_redo(int what)

@@ -16,12 +16,11 @@ struct Producer {
     Shared sh;
     u32 step, turn;
 
-    FXA_INLINE void load_q(const Work &w, int safe, int partial, int total) const
+    FXA_INLINE void load_q(const Work &w, int safe, int masked, int total, bool words) const
     {
         const u32 full = sh.q_ring().full(turn);
         sh.q_ring().wait_empty(turn);
-        sh.slot(turn).put(w.tile | safe, w, partial, total);
-        const bool words = words_needed(0, partial);
+        sh.slot(turn).put(w.tile | safe, w, masked, total);
         barrier_expect(full, Q_BYTES + (words ? QWORD_BYTES : 0));
         tma_load_tile<BM, FXA_D>(sh.q(turn), &maps.q, full, Rows(q_starts(a), w.q_first, w.m * BM, w.h, w.b),
                                  CACHE_FIRST_OUT);
@@ -31,9 +30,10 @@ struct Producer {
 #endif
     }
 
-    /* How many tiles are masked. The first one always is; and where the maximum is a running one, of which partial
-     * tiles may have said little, so is the one after them, on which it is not frozen yet; in a safe visit every tile.
-     * Full ones lose nothing by it, and one instance of the step less is compiled. */
+    /* How many tiles go through the step for masks. The first one always does; and where the maximum is a running one,
+     * of which partial tiles may have said little, so does the one after them, on which it is not frozen yet; in a safe
+     * visit every tile. Those that are not partial are WHOLE there, and lose nothing but a branch by it, for which one
+     * instance of the step less is compiled. */
     static FXA_INLINE int masked_tiles(int partial, int total, int safe)
     {
         if (safe) return total;
@@ -41,13 +41,14 @@ struct Producer {
     }
 
     /* Words that only mask() reads are not copied where it is not asked. */
-    static FXA_INLINE bool words_needed(int j, int masked) { return PROG_VECTOR == 2 || (PROG_VECTOR && j < masked); }
+    static FXA_INLINE bool words_needed(bool partial) { return PROG_VECTOR == 2 || (PROG_VECTOR && partial); }
 
-    FXA_INLINE void load_k(const Work &w, int n, bool words) const
+    FXA_INLINE void load_k(const Work &w, int n, bool partial) const
     {
+        const bool words = words_needed(partial);
         const u32 full = sh.k_ring().full(step);
         sh.k_ring().wait_empty(step);
-        put_word(sh.number(step), n);
+        put_word(sh.number(step), partial ? n : n | WHOLE);
         barrier_expect(full, K_BYTES + STRIP_BYTES + (words ? KWORD_BYTES : 0));
         tma_load_keys<BN, FXA_D>(sh.k(step), &maps.k, full, a, w.k_first, n * BN, w.kv_h, w.b, CACHE_KEEP);
 #if PROG_DIAGONAL
@@ -81,26 +82,27 @@ struct Producer {
     }
 
     /* All copies of one query tile; returns the next one. Its number is asked for with the first copies and its list
-     * row is read before the wait for the last V, so that neither latency is seen. */
+     * row is read before the wait for the last V (after an only one), so that neither latency is seen. In one place:
+     * planning takes most of the few registers that a producer has. */
     FXA_INLINE Work visit(const Work &w, int safe)
     {
-        const int total = max(w.row.total, 1), partial = masked_tiles(w.row.total ? w.row.partial : 1, total, safe);
+        const int total = max(w.row.total, 1), partial = w.row.total ? w.row.partial : 1;
         int ahead = w.row.total ? w.row.first : 0; /* nothing is attended: one tile, which the mask empties */
         int next = a.tiles;
         Work following;
         for (int j = 0; j < total; j++, step++) {
             const int n = ahead;
             if (j + 1 < total) ahead = w.row.tile(j + 1);
-            load_k(w, n, words_needed(j, partial));
-            if (j == 0) load_q(w, safe, partial, total);
+            load_k(w, n, j < partial);
+            if (j == 0) load_q(w, safe, masked_tiles(partial, total, safe), total, words_needed(partial > 0));
             if (j == 0 && !safe) next = next_tile(a);
 #if PROG_DENSE
             load_dense(w, n);
 #endif
-            if (j > 0 && j + 1 == total) following.plan<BM, BN>(a, next);
-            load_v(w, n);
+            if (total == 1) load_v(w, n);
+            if (j + 1 == total) following.plan<BM, BN>(a, next);
+            if (total > 1) load_v(w, n);
         }
-        if (total == 1) following.plan<BM, BN>(a, next);
         turn++;
         return following;
     }
