@@ -157,11 +157,12 @@ TEST(launches_begin_early) {
     }
 }
 
-/* Where the first share of dQ is stored, prepare sets words to 0 in place of the sum; not beside the gradient of all
- * pairs, not where a kernel of its own computes dQ. */
+/* Where the first share of dQ is stored, prepare sets words to 0 in place of the sum; not where all tiles are visited,
+ * not beside the gradient of all pairs, not where a kernel of its own computes dQ. */
 TEST(first_share_of_dq) {
-    static const char *const texts[] = {NULL, NULL, "tensor w : bf16[4]\nscore = score + w[b, h, q, k]"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const texts[] = {"mask = k <= q", "mask = k <= q",
+                                        "tensor w : bf16[4]\nscore = score + w[b, h, q, k]\nmask = k <= q", NULL};
+    for (int i = 0; i < 4; i++) {
         fxa_program *program;
         fxa_problem p = bed_problem(FXA_BACKWARD, texts[i], &program);
         fxa_error err;

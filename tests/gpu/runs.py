@@ -83,7 +83,8 @@ class Backward:
         a.grad_q_sum = self.sum.data_ptr() if self.sum is not None else 0
         self.zero, self.after, self.grad_sink = [], [], None
         self.captured(modules, a, shape)
-        if self.sum is not None and file == "backward_sm90" and self.grad_dense is None:
+        listed = pr.masked or pr.q_lens is not None or pr.q_starts is not None
+        if self.sum is not None and file == "backward_sm90" and listed and self.grad_dense is None:
             self.first_share = torch.full((rows // 64,), -7, dtype=torch.int32, device=DEV)
             a.first_share = self.first_share.data_ptr()
         if pr.sink is not None:

@@ -28,9 +28,10 @@ constexpr int STAGES = 2; /* of Q, dO and of dS */
 constexpr bool KV_HELD = SMALL && BQ == 64 && PROG_SLOPE && !SCORED && !PROG_DENSE && !FXA_DROPOUT;
 constexpr int THREADS = 384;
 constexpr bool WITH_DQ = !FXA_SEPARATE_DQ;
-/* Whether who comes first to a block of queries stores its share of dQ; else the sum is 0 before. Beside stores of all
- * of dS the way of a word there and back takes longer than a block leaves time for. */
-constexpr bool FIRST_STORED = WITH_DQ && !PROG_GRAD_DENSE;
+/* Whether who comes first to a block of queries stores its share of dQ; else the sum is 0 before. Where all key tiles
+ * of a head have all blocks, they come to each at the same time, and all but one would wait. Beside stores of all of dS
+ * the way of a word there and back takes longer than a block leaves time for. */
+constexpr bool FIRST_STORED = WITH_DQ && (PROG_MASK || FXA_SPANS) && !PROG_GRAD_DENSE;
 constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* dS goes through shared memory */
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2, DS_BYTES = BQ * BK * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;

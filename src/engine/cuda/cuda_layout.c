@@ -346,7 +346,8 @@ static void layout_backward(layout *l) {
     out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
-    if (joint && l->choice->family == FXA__CU_SM90 && !l->g->grad_dense) /* FIRST_STORED of its kernel */
+    bool listed = l->g->has_mask || l->choice->spans;
+    if (joint && l->choice->family == FXA__CU_SM90 && listed && !l->g->grad_dense) /* FIRST_STORED of its kernel */
         out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
     layout_list(l, &out->keys, layout_shape(l, FXA__CU_BACKWARD), true);
 }

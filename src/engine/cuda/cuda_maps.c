@@ -9,7 +9,7 @@
 
 enum { MAPS_F16 = 6, MAPS_BF16 = 9, MAPS_SWIZZLE_128 = 3, MAPS_L2_128 = 2, MAPS_L2_256 = 3, MAPS_COLUMNS = 64 };
 
-/* Decoding reads every byte once, and lines of 128 come 4 % faster from memory than pairs of them (docs/cuda-kernels.md). */
+/* Decoding reads every byte once, and lines of 128 come 4 % faster from memory than pairs of them. */
 static int maps_promotion(const fxa__cu_call *c) {
     return c->code->choice.units >> FXA__CU_DECODE & 1 ? MAPS_L2_128 : MAPS_L2_256;
 }
