@@ -4,7 +4,8 @@
 compare: kinds of problems in many shapes against the reference (test_cuda_device), cut into processes that run side by side,
 since kernels take seconds to compile, for each family of kernels and each storage type that it has; what came of every case is
 counted as it is printed, by feature, so that a hole is seen, and what is refused by reason, digits aside.
-sanitize: a few small cases of every feature and family under compute-sanitizer's memcheck, racecheck, initcheck and synccheck.
+sanitize: a few small cases of every feature and family under compute-sanitizer's memcheck, racecheck, initcheck and synccheck;
+what it reports that is not known (sanitizer.py) is wrong. --sanitizer names another one than that of the toolkit.
 named: every test of the programs for a device that draw no kinds (features, gradients, adverse numbers, decoding, and the test of the
 model), by each family.
 alone: alone on the device, threads, recording, memory and equal bits (test_cuda_plans).
@@ -25,6 +26,7 @@ import threading
 import time
 
 from run_cudnn import folders_of, libraries
+from sanitizer import Reports
 
 # Families with the storage types that they are run with, and which part of the processes they get.
 FAMILIES = {"any": (("bf16", "f16"), 5), "sm80": (("f16", "bf16"), 3), "simt": (("f32", "bf16", "f32"), 2)}
@@ -44,7 +46,7 @@ layouts pitched wild-strides gqa d!=dv odd-columns d<8 odd-lengths one-row one-k
 values-large values-nan values-rising scale<0 scale=0 bits-again d:32 d:64 d:96 d:128 d:192 d:256""".split()
 CASE = re.compile(r"case (0x\w+)\.(\d+) ([-\w]+)/([-\w]+) on ([-\w]+)/([-\w]+)((?: \w+ [-\w]+/[-\w]+)*) made ([\d.]+) "
                   r"checked ([\d.]+) worst ([\d.]+) (.*) (\S+)$")
-ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
+REPORTED = 9  # the exit code of a process with reports
 
 
 class Totals:
@@ -214,23 +216,38 @@ def compare(chosen):
 
 
 def sanitize(chosen):
-    """How many processes went wrong. Kinds are those of compare, whose code is in the folder; else the first tool has it made."""
-    if not shutil.which("compute-sanitizer"):
+    """How many processes went wrong. Kinds are those of compare; code knows its lines, and the first tool has it made."""
+    if not shutil.which(chosen.sanitizer):
         print("skipped: compute-sanitizer was not found")
         return 0
     runner, totals = Runner(chosen, chosen.seconds), {tool: Totals() for tool in TOOLS}
-    errors, summaries = collections.Counter(), collections.Counter()
+    known, unknown = collections.Counter(), collections.Counter()
 
     def one(shard):
         """By all tools, one after the other."""
         _, family, dtype, first = shard
-        env = environment(chosen, family, dtype, first, KINDS, 2, FXA_TEST_OTHERS="none", FXA_TEST_SMALL="1", FXA_TEST_SECONDS="240")
+        env = environment(chosen, family, dtype, first, KINDS, 2, FXA_TEST_OTHERS="none", FXA_TEST_SMALL="1", FXA_TEST_SECONDS="240",
+                          FXA_CUDA_LINES="1")
         out = []
         for tool in TOOLS:
             name = "%s %s %s kinds from %d seed %d" % (tool, family, dtype, first, chosen.seed)
-            command = ["compute-sanitizer", "--tool", tool, "--print-limit", "4", "--error-exitcode", "9", *test(chosen)]
+            command = [chosen.sanitizer, "--tool", tool, "--print-limit", "100000", "--show-backtrace", "no",
+                       "--error-exitcode", str(REPORTED), *test(chosen)]
             out.append((tool, name, runner.run(name, command, env, totals[tool].take)))
         return out
+
+    def judge(tool, name, code, said):
+        reports = Reports()
+        for line in said.splitlines():
+            reports.take(line)
+        reports.end()
+        for reason, n in reports.known.items():
+            known[tool, reason] += n
+        unknown[tool] += len(reports.unknown)
+        if code not in (0, REPORTED) or " 0 failed" not in said or reports.unknown:
+            totals[tool].bad += 1
+            own = "\n".join(line for line in said.splitlines() if not line.startswith("====="))
+            show_bad(name, code, own + "\n" + "\n".join(reports.unknown[:20]))
 
     chosen_shards = [shard for family in FAMILIES for shard in
                      [s for s in shards(chosen) if s[1] == family and s[3] < PAIRS][:SANITIZED]]
@@ -240,15 +257,12 @@ def sanitize(chosen):
                 if result is None or result[0] == "ended":
                     totals[tool].left += result is None
                     totals[tool].cut += result is not None
-                    continue
-                found = [int(a or b) for a, b in ERRORS.findall(result[1])]
-                errors[tool] += sum(found)
-                summaries[tool] += len(found)
-                if result[0] != 0 or sum(found):
-                    totals[tool].bad += 1
-                    show_bad(name, *result)
+                else:
+                    judge(tool, name, *result)
     for tool in TOOLS:
-        print("%s: %d errors in %d summaries; %s" % (tool, errors[tool], summaries[tool], totals[tool].text()), flush=True)
+        print("%s: %d reports that are not known; %s" % (tool, unknown[tool], totals[tool].text()))
+    for (tool, reason), n in sorted(known.items()):
+        print("  %6d known of %s: %s" % (n, tool, reason), flush=True)
     return sum(total.bad for total in totals.values())
 
 
@@ -321,6 +335,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--family", choices=("all", *FAMILIES), default="all")
     parser.add_argument("--part", choices=("all", *PARTS), default="all")
+    parser.add_argument("--sanitizer", default="compute-sanitizer", help="of part sanitize")
     parser.add_argument("--model", action="store_true", help="without a GPU")
     parser.add_argument("--cache", help="a folder for compiled code; else one that is removed in the end")
     parser.add_argument("--log", help="a folder for all that is printed")

@@ -327,13 +327,44 @@ def refusals(report, device, dtype, shape):
         "a sink on the host": (lambda: fx.attention(q, k, v, sink=table), "sink is on cpu"),
         "the operator, k on the host": (lambda: torch.ops.fxattn.fwd(q, on_host, v, [], [], [], [], [], [], ""),
                                         "another device"),
-        "f32": (lambda: fx.flex_attention(q.float(), k.float(), v.float()), "no engine.*cudnn.*f16 and bf16"),
-        "f64": (lambda: fx.flex_attention(q.double(), k.double(), v.double()), "no engine.*cudnn.*f16 and bf16"),
-        "dropout": (lambda: fx.attention(q, k, v, dropout_p=0.5), "no engine.*cudnn"),
-        "rows of 20 features": (lambda: fx.flex_attention(q[..., :20], k[..., :20], v[..., :20]), "multiples of 8"),
+        "f64": (lambda: fx.flex_attention(q.double(), k.double(), v.double()), "no engine.*cudnn.*f16 and bf16.*cuda.*f64"),
     }
     for name, (call, words) in cases.items():
         report.run(name, check_said, call, words)
+
+
+def as_on_the_host(report, device, dtype, shape):
+    """What cudnn refuses and cuda has, f32 and f16 or bf16: the same call there and on the host, with its gradients."""
+    def flat(q, k, v, x):
+        return fx.attention(q, k, v)
+
+    def narrow(q, k, v, x):
+        return fx.flex_attention(q[..., :20], k[..., :20], v[..., :20])
+
+    def dropped(q, k, v, x):
+        return fx.attention(q, k, v, dropout_p=0.5, seed=7, is_causal=True)
+
+    def learned(q, k, v, x):
+        return fx.flex_attention(q, k, v, lambda s, b, h, i, j: s - x[h] * (i - j))
+
+    def check(report, name, call, kind):
+        there = [t.detach().to(kind) for t in inputs(shape, device, dtype)[:3]] + [torch.linspace(0.01, 0.1, shape[1]).to(device)]
+        here = [t.cpu().float() for t in there]
+        worst = 0.0
+        for group in (there, here):
+            for t in group:
+                t.requires_grad_()
+            out = call(*group)
+            out.backward(torch.ones_like(out))
+        pairs = [(call(*there), call(*here))] + [(a.grad, b.grad) for a, b in zip(there, here) if b.grad is not None]
+        for got, want in pairs:
+            got, want = got.detach().cpu().double(), want.detach().double()
+            worst = max(worst, float((got - want).norm() / (want.norm() + 1e-6)))
+        report(name, worst < (1e-5 if kind is torch.float32 else 2e-2), "off by %.1e" % worst)
+
+    for kind in (torch.float32, dtype):
+        for call in (flat, narrow, dropped, learned):
+            report.run("%s, %s" % (call.__name__, str(kind)[6:]), check, call, kind)
 
 
 def main():
@@ -369,6 +400,7 @@ def main():
             torch_models.run(report, device, dtype, shape)
         if device != "cpu":
             refusals(report, device, dtype, shape)
+            as_on_the_host(report, device, dtype, shape)
             import torch_streams
             torch_streams.run(report, device, dtype, shape)
     if given.compile:

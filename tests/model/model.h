@@ -36,7 +36,10 @@ enum {
     MODEL_BARRIERS = 16,
     MODEL_SHARED = 227 * 1024,
     MODEL_SHARED_BASE = 1024, /* the 32-bit address of the first byte of dynamic shared memory */
-    MODEL_CHUNK = 16          /* bytes of shared memory of which it is known who wrote them last */
+    MODEL_CHUNK = 16,         /* bytes of shared memory of which it is known who wrote them last */
+    MODEL_REGION = 30,        /* bits of an address within a region, */
+    MODEL_REGIONS = 1 << 18,
+    MODEL_PAGE = 12 /* and within a page: see model_known.c */
 };
 
 typedef struct model_dim {
@@ -73,6 +76,9 @@ typedef struct model_machine {
     uint64_t *written;
     uint32_t now, fenced[MODEL_THREADS];
 
+    uint8_t **
+        *known; /* by region and page, of each byte of device memory whether it was written; NULL: nothing there */
+
     /* All lanes of `mask` that still run meet; the last one to come calls all(slot, mask), where slot[lane] is what
      * each of them brought. Those that meet bring the same `all`, which names the instruction. */
     void (*meet)(uint32_t mask, void *mine, void (*all)(void **slot, uint32_t mask));
@@ -89,6 +95,21 @@ typedef struct model_machine {
     void (*fail)(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 } model_machine;
 
+/* Code that is not looked at for what it reads: see model_known.h. */
+#ifdef MODEL_CHECKED
+#define MODEL_UNSEEN __attribute__((no_sanitize("thread")))
+#else
+#define MODEL_UNSEEN
+#endif
+
+/* What is known of a byte at an address; NULL: it is no memory of the device, or nobody looks at that. */
+MODEL_UNSEEN static inline uint8_t *model_known(const model_machine *m, uintptr_t at) {
+    const uintptr_t region = at >> MODEL_REGION, page = at >> MODEL_PAGE & ((1 << (MODEL_REGION - MODEL_PAGE)) - 1);
+    uint8_t **pages = m && m->known && region < MODEL_REGIONS ? m->known[region] : NULL;
+    uint8_t *bytes = pages ? pages[page] : NULL;
+    return bytes ? bytes + (at & ((1 << MODEL_PAGE) - 1)) : NULL;
+}
+
 #ifdef __cplusplus
 }
 #else
@@ -102,6 +123,14 @@ bool model_is_module(const void *image);
 model_module *model_load(const void *image);
 void model_unload(model_module *module);
 void *model_find(model_module *module, const char *kernel);
+/* Whether its code looks at what nobody has written, and writes down what it writes. */
+bool model_checks(const model_module *module);
+
+/* Memory of the device, in whole pages, that nobody has written (with FXA_MODEL_CHECK, else it is not looked at); what
+ * somebody has; what is memory no more. */
+void model_know_memory(const void *from, size_t bytes);
+void model_know_written(const void *from, size_t bytes);
+void model_know_nothing(const void *from, size_t bytes);
 
 /* Runs a kernel to its end. False: it went wrong, and model_error says how; model_fault is the address that it touched
  * where no memory is, NULL: it was something else. */

@@ -51,6 +51,8 @@ int abs(int) noexcept;
 #define blockDim (model->block_dim)
 #define gridDim (model->grid)
 
+#include "model_known.h"
+
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */
 
 template <class To, class From> static inline To model_bits(From x) {
@@ -260,8 +262,15 @@ extern "C" inline __attribute__((used)) void __ubsan_handle_out_of_bounds(void *
 #define MODEL_EXPORT extern "C" __attribute__((visibility("default")))
 #define MODEL_KERNEL(name)                                                                                             \
     MODEL_EXPORT void model_run_##name(void **params) { model_call(name, params); }
+#ifdef MODEL_CHECKED
+#define MODEL_UNIT_CHECKED                                                                                             \
+    MODEL_EXPORT void model_checked() {}
+#else
+#define MODEL_UNIT_CHECKED
+#endif
 #define MODEL_UNIT                                                                                                     \
     model_machine *model;                                                                                              \
+    MODEL_UNIT_CHECKED                                                                                                 \
     MODEL_EXPORT size_t model_meet_machine(model_machine *machine) { return model = machine, sizeof *machine; }
 
 #endif

@@ -99,3 +99,23 @@ extern "C" __global__ void fxa_mistake_products(ARGUMENTS)
     if (way != 0) wgmma_wait<0>();
     out[threadIdx.x] = 1;
 }
+
+/* Of device memory that nobody has written: of `out` and of the tensor. From way 8 on it is right,
+ * and so is way 6. */
+extern "C" __global__ void fxa_mistake_unwritten(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 barrier = shared_address(memory), at = barrier + 1024;
+    if (threadIdx.x) return;
+    barrier_init(barrier, 1);
+    if (way == 0) out[1] = out[0];
+    if (way == 1) out[0] = 1, *(Float2 *)(out + 4) = *(const Float2 *)out;
+    if (way == 2) atomicAdd(out, 1);
+    if (way == 3) copy_async(at, out, 4);
+    if (way == 4) barrier_expect(barrier, 64), bulk_load(at, out, 64, barrier), barrier_wait(barrier, 0);
+    if (way == 5) bulk_add((float *)out, at, 16), bulk_commit(), bulk_wait();
+    if (way == 6) out[0] = in[(n >> 2) - 1], out[1] = out[0], atomicAdd(out, 1), copy_async(at, out + 4, 0);
+    if (way == 7) out[0] = **(const int *const *)&map; /* the map begins with where its tensor is, */
+    if (way == 8) tma_store(&map, at, 0, 0, 0, 0), bulk_commit(), bulk_wait(), out[0] = **(const int *const *)&map;
+    if (way == 9) barrier_expect(barrier, n), tma_load(at, &map, barrier, 0, 0, 0, 0, 0), barrier_wait(barrier, 0);
+}

@@ -81,3 +81,5 @@ void *model_find(model_module *module, const char *kernel) {
     int n = snprintf(name, sizeof name, "model_run_%s", kernel);
     return n > 0 && n < (int)sizeof name ? dlsym(module->library, name) : NULL;
 }
+
+bool model_checks(const model_module *module) { return dlsym(module->library, "model_checked") != NULL; }

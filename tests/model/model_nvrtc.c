@@ -5,7 +5,8 @@
  * the shared library of the same code behind it. Headers are written into a folder as they are given, but for ptx*.cuh,
  * in whose place those of this folder (MODEL_FOLDER) are included. The folder, below TMPDIR, goes with the program;
  * FXA_MODEL_KEEP=1 leaves it and says where it is. With FXA_MODEL_CHECK=1 every access is looked at for its alignment,
- * and every index of an array for its bounds: a quarter more time.
+ * every index of an array for its bounds, and reads of device memory for whether somebody has written it
+ * (model_known.h): twice the time.
  *
  * Of the text three things are changed, line by line, so that lines keep their numbers: dynamic shared memory is a
  * pointer to the machine's, static shared memory is told to the machine, and behind each kernel stands what the machine
@@ -214,7 +215,10 @@ static bool mn_compile(mn_program *p, int n, const char *const *options) {
     (void)snprintf(unit, sizeof unit, "%s/unit.cc", p->folder);
     (void)snprintf(object, sizeof object, "%s/unit.o", p->folder);
     (void)snprintf(library, sizeof library, "%s/unit.so", p->folder);
-    if (mn_is_set("FXA_MODEL_CHECK")) words[count++] = "-fsanitize=alignment,bounds";
+    if (mn_is_set("FXA_MODEL_CHECK")) {
+        words[count++] = "-fsanitize=alignment,bounds,thread"; /* thread: see model_known.h */
+        words[count++] = "-DMODEL_CHECKED";
+    }
     for (int i = 0; i < n; i++) {
         if (mn_begins(options[i], arch))
             (void)snprintf(define, sizeof define, "-D__CUDA_ARCH__=%d0", atoi(options[i] + strlen(arch)));

@@ -72,6 +72,8 @@ typedef float ModelRow __attribute__((vector_size(32)));
 FXA_INLINE u32 shared_address(const void *p) { return __cvta_generic_to_shared(p); }
 FXA_INLINE void store_shared(u32 at, int x) { model_put(at, x); }
 FXA_INLINE int load_shared(u32 at) { return model_at<int>(at); }
+FXA_INLINE void put_word(u32 at, int x) { model_put(at, x); }
+FXA_INLINE int take_word(u32 at) { return model_at<int>(at); }
 FXA_INLINE float load_shared_float(u32 at) { return model_at<float>(at); }
 FXA_INLINE void store_shared_half(u32 at, u16 x) { model_put(at, x); }
 FXA_INLINE u32 load_shared_half(u32 at) { return model_at<u16>(at); }
@@ -128,6 +130,7 @@ FXA_INLINE void add4(float *to, const float (&x)[4]) {
     for (int i = 0; i < 4; i++) to[i] += x[i];
 }
 
+MODEL_UNSEEN FXA_INLINE u64 load_flag(const u64 *at) { return *at; }
 FXA_INLINE void fence_in_order() {}
 FXA_INLINE void keep_order() {}
 FXA_INLINE void keep(u32 &) {}

@@ -17,6 +17,7 @@ FXA_INLINE void copy_async(u32 to, const void *from, int bytes) {
     model_job job = {};
     if ((uintptr_t)from % 16 || bytes < 0 || bytes > 16) model->fail("a copy of %d bytes from %p", bytes, from);
     (void)model_shared(to, 16, 16);
+    MODEL_READ(from, (size_t)bytes);
     job.run = model_copy, job.kind = MODEL_COPY, job.shared = to, job.memory = from, job.bytes = bytes;
     model->later(&job);
 }

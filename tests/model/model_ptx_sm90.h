@@ -106,10 +106,13 @@ template <class F> static inline void model_box(const model_job *job, F visit) {
                 }
 }
 
+/* Of rows that nobody owns too: see model_known.h. */
+MODEL_UNSEEN static inline u16 model_fetch(const u16 *from) { return *from; }
+
 static inline void model_tma_load(const model_job *job) {
     model_box(job, [](u16 *const *from, u32 at) {
         u16 *to = (u16 *)model_shared(at, 16, 16);
-        for (int i = 0; i < 8; i++) to[i] = from[i] ? *from[i] : 0;
+        for (int i = 0; i < 8; i++) to[i] = from[i] ? model_fetch(from[i]) : 0;
     });
     model_arrived(job);
 }
@@ -175,6 +178,7 @@ static inline void model_bulk_add(const model_job *job) {
 
 FXA_INLINE void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier) {
     model_job job = model_bulk(model_bulk_load, MODEL_LOAD, to, from, bytes);
+    MODEL_READ(from, bytes);
     job.barrier = barrier;
     (void)model_barrier(barrier);
     model->later(&job);

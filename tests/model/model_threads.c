@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "model_machine.h"
 
+#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,12 +51,22 @@ uint32_t machine_random(void) {
 
 int machine_draw(int n) { return (int)(machine_random() % (uint32_t)n); }
 
+/* Of what is running, as model_module.c has found it. */
+static const char *machine_kernel(void) {
+    static const char before[] = "model_run_";
+    Dl_info info;
+    void *run = NULL;
+    memcpy(&run, &machine.run, sizeof run);
+    bool found = run && dladdr(run, &info) && info.dli_sname && !strncmp(info.dli_sname, before, sizeof before - 1);
+    return found ? info.dli_sname + sizeof before - 1 : "a kernel";
+}
+
 void machine_fail(const char *format, ...) {
     va_list args;
     va_start(args, format);
     const model_dim t = machine.face.thread, b = machine.face.block;
-    int n =
-        snprintf(machine.error, sizeof machine.error, "CTA %u,%u,%u, thread %u,%u,%u: ", b.x, b.y, b.z, t.x, t.y, t.z);
+    int n = snprintf(machine.error, sizeof machine.error, "%s, CTA %u,%u,%u, thread %u,%u,%u: ", machine_kernel(), b.x,
+                     b.y, b.z, t.x, t.y, t.z);
     (void)vsnprintf(machine.error + n, sizeof machine.error - (size_t)n, format, args);
     va_end(args);
     fiber_context left;

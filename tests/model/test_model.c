@@ -841,6 +841,34 @@ TEST(products_without_waits_fences_or_their_group) {
     }
 }
 
+TEST(device_memory_that_nobody_has_written) {
+    static const char *const words[] = {"4 bytes of device memory at ",
+                                        "byte 4 of which nobody has written",
+                                        "byte 0 of which nobody has written",
+                                        "4 bytes of device memory at ",
+                                        "64 bytes of device memory at ",
+                                        "byte 0 of which nobody has written",
+                                        NULL,
+                                        "byte 0 of which nobody has written",
+                                        NULL,
+                                        NULL};
+    NEEDS_MODEL;
+    (void)setenv("FXA_MODEL_CHECK", "1", 1);
+    for (int way = 0; way < (int)(sizeof words / sizeof *words); way++) {
+        uintptr_t data = 0;
+        rig_map map;
+        rig_run r = rig_of(32, 8192, way, TMA_BYTES);
+        r.unit = RIG_MISTAKES, r.in = rig_count(), r.in_bytes = TMA_BYTES, r.out_bytes = 4096, r.map = &map;
+        T_REQUIRE(rig_cu.alloc(&data, sizeof tma_tensor) == 0 && tma_map(data, &map));
+        if (words[way])
+            rig_words("fxa_mistake_unwritten", &r, words[way]);
+        else if (rig_launch("fxa_mistake_unwritten", &r) != 0)
+            T_FAIL("way %d: %s\n", way, rig_state->words);
+        T_INT(rig_cu.free(data), 0);
+    }
+    (void)unsetenv("FXA_MODEL_CHECK");
+}
+
 /* ---- The driver -------------------------------------------------------------------------------------------------- */
 
 TEST(launches_that_no_driver_takes) {

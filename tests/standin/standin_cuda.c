@@ -218,6 +218,7 @@ STANDIN(cuMemAlloc_v2)(uintptr_t *out, size_t size) {
     for (int i = 0; i < STANDIN_BLOCKS && status && memory.data; i++)
         if (!standin_blocks[i].memory.data) {
             standin_blocks[i] = (standin_block){memory, standin_stack[(standin_depth - 1) & 15] - 100};
+            model_know_memory(memory.map, memory.mapped);
             status = 0;
         }
     pthread_mutex_unlock(&standin_lock);
@@ -234,6 +235,7 @@ STANDIN(cuMemFree_v2)(uintptr_t ptr) {
     pthread_mutex_lock(&standin_lock);
     standin_block *b = standin_find(ptr);
     bool ours = b && (uintptr_t)b->memory.data == ptr, whole = !ours || standin_is_whole(b);
+    if (ours) model_know_nothing(b->memory.map, b->memory.mapped);
     if (ours) standin_give(&b->memory);
     pthread_mutex_unlock(&standin_lock);
     atomic_fetch_add(&standin_cuda.mistakes, !ours || !whole);
@@ -268,6 +270,7 @@ STANDIN(cuMemcpyHtoDAsync_v2)(uintptr_t to, const void *from, size_t size, void 
     (void)stream;
     int status = standin_holds(to, size) ? standin_enter() : STANDIN_INVALID;
     if (!status) memcpy((void *)to, from, size);
+    if (!status) model_know_written((void *)to, size);
     return status;
 }
 
@@ -284,6 +287,7 @@ STANDIN(cuMemsetD32Async)(uintptr_t to, unsigned value, size_t words, void *stre
     (void)stream;
     int status = standin_holds(to, 4 * words) ? standin_enter() : STANDIN_INVALID;
     for (size_t i = 0; !status && i < words; i++) memcpy((char *)to + 4 * i, &value, 4);
+    if (!status) model_know_written((void *)to, 4 * words);
     return status;
 }
 
@@ -459,6 +463,15 @@ STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value) {
     return status;
 }
 
+/* A kernel that does not tell what it writes may have written everything. */
+static void standin_know_all(void) {
+    pthread_mutex_lock(&standin_lock);
+    for (int i = 0; i < STANDIN_BLOCKS; i++)
+        if (standin_blocks[i].memory.data)
+            model_know_written(standin_blocks[i].memory.data, standin_blocks[i].memory.size);
+    pthread_mutex_unlock(&standin_lock);
+}
+
 /* Runs a kernel on the model, with words where it goes wrong. */
 static int standin_run_model(const standin_function *f, model_dim grid, model_dim block, unsigned shared_bytes,
                              void **params) {
@@ -488,6 +501,7 @@ STANDIN(cuLaunchKernel)
               (uint64_t)block_x * block_y * block_z <= MODEL_THREADS && shared_bytes <= (unsigned)f->shared_bytes &&
               (line || source != STANDIN_PTX);
     int status = ok ? standin_enter() : STANDIN_INVALID;
+    if (!status && !(f->module->model && model_checks(f->module->model))) standin_know_all();
     if (!status && source == STANDIN_PTX) standin_kernel_run(f->kernel, params[0]);
     if (!status && source == STANDIN_MODEL) status = standin_run_model(f, grid, block, shared_bytes, params);
     return status;

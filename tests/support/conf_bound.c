@@ -200,12 +200,13 @@ static void bound_row_forward(bound_work *w, int64_t b, int64_t h, int64_t q) {
     double shared = bound_row_softmax(w, b, h, place_lse, conf_place(&w->c->slot[FXA_SLOT_MAX_ROW], at), &m, &sum);
     for (int64_t k = 0; k < x->k_len[b]; k++) {
         w->env.coord[FXA_INPUT_K] = x->at_k[k];
-        double p = w->fresh[k] == -INFINITY ? 0 : exp(w->fresh[k] - m) / sum * bound_dropout(w);
+        double kept = bound_dropout(w), p = w->fresh[k] == -INFINITY ? 0 : exp(w->fresh[k] - m) / sum * kept;
+        double tiny = fmax(w->arithmetic.tiny, w->c->least_weight * kept);
         const double *v = x->v + ((b * x->hkv + hkv) * x->sk + k) * x->dv;
         for (int64_t i = 0; p != 0 && i < x->dv; i++) {
             size[i] += p * fabs(v[i]);
             noise[i] += p * v[i] * p * v[i];
-            error[i] += (p * bound_exp(w, k, m) + w->arithmetic.tiny) * fabs(v[i]);
+            error[i] += (p * bound_exp(w, k, m) + tiny) * fabs(v[i]);
         }
     }
     for (at[3] = 0; at[3] < x->dv && m > -INFINITY; at[3]++) {

@@ -62,6 +62,7 @@ typedef struct conf_case {
     double pair_unit;    /* of gradients of pairs, which those of tensors are summed of: not 0 when the plan says so */
     double head_unit;    /* of dK and dV of single heads before they are summed: not 0 when the plan says so */
     double (*function)(uint32_t op, double x, double y); /* errors of the engine's functions; NULL: those of cpu */
+    double least_weight;                                 /* of a row in forward: what is below may count as 0 */
     bool rounds_twice;                                   /* dK: P times the slope before dS, when the plan says so */
     double steepest;                                     /* the largest that P is multiplied by in dS */
     bool rounds_sums; /* results round before they are added to what is there: when the plan says so */

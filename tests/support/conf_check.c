@@ -172,6 +172,7 @@ static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     conf_call x;
     fxa_plan *plan = NULL;
     c->product_unit = c->head_unit = c->pair_unit = 0, c->rounds_sums = c->rounds_twice = false, c->function = NULL;
+    c->least_weight = 0;
     c->detail[0] = 0;
     conf_call_make(c, engine, pass, false, &x);
     if (fxa_plan_create(c->base.ctx, &x.p, &plan, NULL) != FXA_OK) return;
@@ -183,6 +184,7 @@ static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     c->pair_unit = strstr(detail, "pairs rounded") ? unit : 0;
     c->rounds_sums = strstr(detail, "rounded before added") != NULL;
     c->rounds_twice = strstr(detail, "dK rounded twice") != NULL;
+    c->least_weight = strncmp(detail, "kernels ", 8) == 0 ? 0x1p-102 : 0; /* of the cuda engine */
     c->function = strstr(detail, "cuDNN") ? conf_cudnn_function : NULL;
     fxa_plan_destroy(plan);
 }

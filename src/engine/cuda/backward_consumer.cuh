@@ -226,7 +226,7 @@ struct Consumer {
         float s[BQ / 2], dp[BQ / 2], strip[BQ / 4 + 2] = {};
         u32 p[BQ / 4], ds[BQ / 4], dense[BQ / 4] = {};
         sh.q_ring().wait_full(step);
-        const int m = load_shared(sh.number(step));
+        const int m = take_word(sh.number(step));
         clear_queries<MASKED>(m);
         if (KV_HELD)
             issue_held<FXA_D, BQ>(s, k_rows, sh.q(step));

@@ -28,7 +28,7 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &
     const Rows rows(q_starts(a), at.q_first, m * BQ, h, at.b);
     const u32 full = sh.q_ring().full(step);
     sh.q_ring().wait_empty(step);
-    store_shared(sh.number(step), m);
+    put_word(sh.number(step), m);
     barrier_expect(full, Q_BYTES + BQ * 4 + DENSE_BYTES + (words ? QWORD_BYTES + KWORD_BYTES : 0));
     tma_load_tile<BQ, FXA_D>(sh.q(step), &maps.q, full, rows, CACHE_KEEP);
     bulk_load(sh.lse(step), a.lse2 + row, BQ * 4, full);

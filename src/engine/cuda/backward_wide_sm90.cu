@@ -22,8 +22,8 @@ FXA_INLINE void copy_block(const FxaMaps &maps, const FxaArgs &a, const Shared &
     const Rows rows(q_starts(a), at.q_first, m * BQ, h, at.b);
     const u32 full = sh.q_ring().full(step);
     sh.q_ring().wait_empty(step);
-    store_shared(sh.number(step), m | (partial ? PARTIAL : 0));
-    store_shared(sh.number(step) + 4, h);
+    put_word(sh.number(step), m | (partial ? PARTIAL : 0));
+    put_word(sh.number(step) + 4, h);
     barrier_expect(full, Q_BYTES + BQ * 4);
     tma_load_tile<BQ, FXA_D>(sh.q(step), &maps.q, full, rows, CACHE_KEEP);
     bulk_load(sh.lse(step), a.lse2 + row, BQ * 4, full);
@@ -173,7 +173,7 @@ struct WideScores : Worker {
         float s[BQ / 2];
         u32 steep[BQ / 4];
         sh.q_ring().wait_full(step);
-        const int number = load_shared(sh.number(step)), m = number & ~PARTIAL, head = load_shared(sh.number(step) + 4);
+        const int number = take_word(sh.number(step)), m = number & ~PARTIAL, head = take_word(sh.number(step) + 4);
         if (!FIRST) clear_grad_o(step - 1);
         issue_rows<FXA_D, BK, BQ>(s, sh.k(), sh.q(step));
         if (!FIRST) issue_dv(step - 1);
@@ -269,7 +269,7 @@ struct WideGradients : Worker {
         u32 p[BQ / 4], ds[BQ / 4];
         sh.q_ring().wait_full(step);
         sh.o_ring().wait_full(step);
-        const int m = load_shared(sh.number(step)) & ~PARTIAL;
+        const int m = take_word(sh.number(step)) & ~PARTIAL;
         clear_queries<FXA_DV>(sh.grad_o(step), m, 1);
         clear_queries<FXA_D>(sh.q(step), m, 1);
         issue_rows<FXA_DV, BK, BQ>(dp, sh.v(), sh.grad_o(step));

@@ -95,6 +95,7 @@ typedef struct fxa__cu_self {
     int32_t processors;
     bool on_device;
     bool fast_math; /* FXA_FAST_MATH=1 */
+    bool lines;     /* FXA_CUDA_LINES=1 */
     int32_t forced; /* fxa__cu_family, by FXA_CUDA_FAMILY; -1: none */
     fxa__lock lock; /* of the compiler: the first who compiles something looks for it */
     char *folder;   /* FXA_NVRTC_PATH, or NULL */

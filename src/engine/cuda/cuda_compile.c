@@ -103,13 +103,14 @@ static void compile_define(compile_room *r, const char *name, int32_t value) {
 }
 
 /* wgmma is there in code for sm_90a alone, which runs on devices of sm_90 and no other. */
-static void compile_options(const fxa__cu_choice *c, int32_t arch, compile_room *r) {
+static void compile_options(const fxa__cu_choice *c, int32_t arch, bool lines, compile_room *r) {
     (void)snprintf(r->option[0], COMPILE_OPTION, "--gpu-architecture=sm_%d%s", (int)arch,
                    c->family == FXA__CU_SM90 ? "a" : "");
     r->options[0] = r->option[0];
     r->options[1] = "--std=c++17";
     r->options[2] = "-default-device";
-    r->n_options = 3;
+    r->options[3] = "-lineinfo";
+    r->n_options = lines ? 4 : 3;
     compile_define(r, "FXA_D", c->d);
     compile_define(r, "FXA_DV", c->dv);
     compile_define(r, "FXA_F16", c->dtype == FXA_F16);
@@ -201,7 +202,7 @@ static void compile_add(compile_room *r, const fxa__cu_choice *choice, fxa__cu_u
 static fxa_status compile_all(fxa__cu_self *self, fxa__cu_code *code, compile_room *r, const char *program,
                               fxa_error *err) {
     compile_headers(r, program);
-    compile_options(&code->choice, code->maker.arch, r);
+    compile_options(&code->choice, code->maker.arch, self->lines, r);
     for (int i = 0; i < FXA__CU_UNIT_COUNT; i++) {
         fxa__cu_unit unit = (fxa__cu_unit)i;
         bool there = true;

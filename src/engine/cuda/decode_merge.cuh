@@ -92,7 +92,8 @@ FXA_INLINE void merge_splits(const FxaArgs &a, const Part &at, Float2 *shares, F
 {
     const Float2 *stats = (const Float2 *)a.partial_ml + (long long)at.place * a.splits * ROWS;
     const Float4 *from = (const Float4 *)(a.partial + (long long)at.place * a.splits * ROWS * FXA_DV);
-    for (int i = threadIdx.x; i < a.splits * ROWS; i += WORKERS) shares[i] = stats[i];
+    for (int i = threadIdx.x; i < a.splits * ROWS; i += WORKERS)
+        if (i % ROWS < at.rows) shares[i] = stats[i];
     workers_sync();
     merge_stats(a, at, shares, merged);
     workers_sync();
@@ -126,19 +127,19 @@ constexpr u64 HANDED_IN = 0xB5297A4D68E31DA5ull;
  */
 FXA_INLINE bool is_last(const FxaArgs &a, const Part &at, int *all_there)
 {
-    volatile u64 *flags = (volatile u64 *)a.redo + (long long)at.place * a.splits;
+    u64 *flags = (u64 *)a.redo + (long long)at.place * a.splits;
     __threadfence();
     workers_sync();
     if (threadIdx.x < 32) {
         if (threadIdx.x == 0) {
-            flags[at.split] = HANDED_IN;
+            *(volatile u64 *)(flags + at.split) = HANDED_IN;
             fence_in_order();
         }
         __syncwarp();
         bool all = true;
-        for (int s = threadIdx.x; s < a.splits; s += 32) all &= flags[s] == HANDED_IN;
+        for (int s = threadIdx.x; s < a.splits; s += 32) all &= load_flag(flags + s) == HANDED_IN;
         all = __all_sync(~0u, all);
-        for (int s = threadIdx.x; all && s < a.splits; s += 32) flags[s] = 0;
+        for (int s = threadIdx.x; all && s < a.splits; s += 32) *(volatile u64 *)(flags + s) = 0;
         if (threadIdx.x == 0) *all_there = all;
     }
     workers_sync();

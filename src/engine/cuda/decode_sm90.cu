@@ -37,7 +37,7 @@ FXA_INLINE void copy_item(const FxaMaps &maps, const FxaArgs &a, u32 base, int i
         const u32 to = base + step % STAGES * STAGE_BYTES, full = ring.full(step);
         ring.wait_empty(step);
         if (lane == 0) {
-            store_shared(base + NUMBERS_AT + step % STAGES * 4, n);
+            put_word(base + NUMBERS_AT + step % STAGES * 4, n);
             barrier_expect(full, STAGE_BYTES);
         }
         __syncwarp();
@@ -176,13 +176,17 @@ struct Worker {
                 for (int x = 0; x < 4; x++) o[d][t][x] *= fade[t][x & 1];
     }
 
-    /* What follows the last key of the entry has weight 0 and may be anything (clear_rows). */
+    /* What follows the last key of the entry has weight 0 and may be anything (clear_rows). Each warp has its own keys;
+     * where warps share them, one of them clears, and all wait. */
     FXA_INLINE void clear_values(u32 values, int n) const
     {
         const int keys = at.k_len - n * BN;
-        if (keys >= key0 + KEYS || !loose_keys(a)) return;
-        clear_rows<BN, FXA_DV>(values, max(keys, key0), lane, 32);
-        __syncwarp();
+        if (keys >= (ROW_PARTS > 1 ? BN : key0 + KEYS) || !loose_keys(a)) return;
+        if (row0 == 0) clear_rows<BN, FXA_DV>(values, max(keys, key0), lane, 32, key0 + KEYS);
+        if (ROW_PARTS > 1)
+            workers_sync();
+        else
+            __syncwarp();
     }
 
     FXA_INLINE void add_values(const float (&s)[STEPS][TILES][4], u32 values)
@@ -230,7 +234,7 @@ struct Worker {
             const u32 keys = base + step % STAGES * STAGE_BYTES;
             float s[STEPS][TILES][4];
             ring.wait_full(step);
-            const int n = load_shared(base + NUMBERS_AT + step % STAGES * 4);
+            const int n = take_word(base + NUMBERS_AT + step % STAGES * 4);
             products(s, keys);
             if (i < at.row.partial)
                 score<true>(s, n);

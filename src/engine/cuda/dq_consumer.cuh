@@ -123,7 +123,7 @@ struct Consumer : TileOwner {
         float s[BN / 2], dp[BN / 2];
         u32 ds[BN / 4];
         sh.k_ring().wait_full(step);
-        const int n = load_shared(sh.number(step));
+        const int n = take_word(sh.number(step));
         clear_keys<MASKED>(n);
         issue_scores(s, q, sh.q(), sh.k(step));
         sh.v_ring().wait_full(step);

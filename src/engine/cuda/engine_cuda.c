@@ -4,7 +4,8 @@
  *
  * The environment, read when an instance is opened: FXA_NVRTC_PATH, a folder to look for NVRTC in first;
  * FXA_FAST_MATH=1, the hardware's tanh and the like (docs/numerics.md); FXA_CUDA_FAMILY, sm80 or simt: kernels of that
- * family also where others are better, for tests.
+ * family also where others are better, for tests; FXA_CUDA_LINES=1, code that knows its lines, for sanitizers and
+ * profilers.
  */
 #include "cuda.h"
 
@@ -42,8 +43,10 @@ static fxa_status cu_open_kernels(fxa__cu_self *s, int32_t arch, char identity[F
                          (int)arch);
     s->arch = arch;
     s->fast_math = cu_is_set("FXA_FAST_MATH");
-    (void)snprintf(identity, FXA__IDENTITY, "cuda kernels %s, sm_%d%s%s%s", fxa__cu_sources_hash, (int)s->arch,
-                   s->fast_math ? ", fast functions" : "", s->forced >= 0 ? ", family " : "",
+    s->lines = cu_is_set("FXA_CUDA_LINES");
+    (void)snprintf(identity, FXA__IDENTITY, "cuda kernels %s, sm_%d%s%s%s%s", fxa__cu_sources_hash, (int)s->arch,
+                   s->fast_math ? ", fast functions" : "", s->lines ? ", with lines" : "",
+                   s->forced >= 0 ? ", family " : "",
                    s->forced >= 0 ? fxa__cu_family_name((fxa__cu_family)s->forced) : "");
     return fxa__cu_compiler_init(s, getenv("FXA_NVRTC_PATH"), err);
 }

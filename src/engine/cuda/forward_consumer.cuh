@@ -248,7 +248,7 @@ struct Consumer : TileOwner {
     {
         float s[BN / 2];
         sh.k_ring().wait_full(step);
-        const int n = load_shared(sh.number(step));
+        const int n = take_word(sh.number(step));
         issue_s(s);
         give_back_q();
         if (PROG_DENSE) sh.dense_ring().wait_full(step);
@@ -274,7 +274,7 @@ struct Consumer : TileOwner {
         float s[BN / 2];
         const u32 v_step = step++;
         sh.k_ring().wait_full(step);
-        const int n = MASKED || PROG_VALUE || FXA_DROPOUT ? load_shared(sh.number(step)) : 0;
+        const int n = MASKED || PROG_VALUE || FXA_DROPOUT ? take_word(sh.number(step)) : 0;
         if (TAKE_TURNS) named_sync(BAR_TURN + group, 256);
         issue_s(s);
         sh.v_ring().wait_full(v_step);

@@ -47,7 +47,7 @@ struct Producer {
     {
         const u32 full = sh.k_ring().full(step);
         sh.k_ring().wait_empty(step);
-        store_shared(sh.number(step), n);
+        put_word(sh.number(step), n);
         barrier_expect(full, K_BYTES + STRIP_BYTES + (words ? KWORD_BYTES : 0));
         tma_load_keys<BN, FXA_D>(sh.k(step), &maps.k, full, a, w.k_first, n * BN, w.kv_h, w.b, CACHE_KEEP);
 #if PROG_DIAGONAL

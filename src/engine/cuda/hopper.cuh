@@ -95,13 +95,14 @@ FXA_INLINE void load_grad_o(const FxaMaps &maps, const FxaArgs &a, const Shared 
 
 /* ---- Rows in and out -------------------------------------------------------------------------------------------- */
 
-/* Sets the rows from `from` on to 0, by `threads` threads; async_fence is done, a barrier of them is not. Rows past a
- * length hold what the caller left there, and 0 times NaN would spoil a product in which they have weight 0. */
-template <int rows, int columns> FXA_INLINE void clear_rows(u32 tile, int from, int thread, int threads)
+/* Sets the rows from `from` to `end` to 0, by `threads` threads; async_fence is done, a barrier of them is not. Rows
+ * past a length hold what the caller left there, and 0 times NaN would spoil a product in which they have weight 0. */
+template <int rows, int columns>
+FXA_INLINE void clear_rows(u32 tile, int from, int thread, int threads, int end = rows)
 {
     keep(tile); /* else its parts take uniform registers from the loops around it */
 #pragma unroll 1
-    for (int i = max(from, 0) * 8 + thread; i < rows * 8; i += threads)
+    for (int i = max(from, 0) * 8 + thread; i < end * 8; i += threads)
 #pragma unroll
         for (int c = 0; c < columns; c += 64) store_shared_float4(tile + c * rows * 2 + i * 16, 0.f, 0.f, 0.f, 0.f);
     async_fence();

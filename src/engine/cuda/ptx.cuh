@@ -144,6 +144,20 @@ FXA_INLINE int load_shared(u32 at)
     return x;
 }
 
+/* A word that one thread leaves for others, which barriers of a ring order both ways. Racecheck of compute-sanitizer
+ * does not see it everywhere, so such words are known by these names (tests/gpu/sanitizer.py). */
+FXA_INLINE void put_word(u32 at, int x)
+{
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+
+FXA_INLINE int take_word(u32 at)
+{
+    int x;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    return x;
+}
+
 FXA_INLINE float load_shared_float(u32 at)
 {
     float x;
@@ -232,6 +246,14 @@ FXA_INLINE void add4(float *to, const float (&x)[4])
 #pragma unroll
     for (int i = 0; i < 4; i++) atomicAdd(to + i, x[i]);
 #endif
+}
+
+/* A word of global memory that others may write at any time, and that may hold anything before. */
+FXA_INLINE u64 load_flag(const u64 *at)
+{
+    u64 x;
+    asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(x) : "l"(at) : "memory");
+    return x;
 }
 
 /* Stores before it and loads behind it, of all threads of the device, in one order. */

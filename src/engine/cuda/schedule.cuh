@@ -67,13 +67,13 @@ struct TileSlot {
     {
         const int words[9] = {tile, partial, total, w.m, w.h, w.b, w.q_len, w.k_len, w.q_first};
 #pragma unroll
-        for (int i = 0; i < 9; i++) store_shared(at + 4 * i, words[i]);
+        for (int i = 0; i < 9; i++) put_word(at + 4 * i, words[i]);
     }
-    FXA_INLINE void put_end() const { store_shared(at, -1); }
-    FXA_INLINE int tile() const { return load_shared(at); }
-    FXA_INLINE int partial() const { return load_shared(at + 4); }
-    FXA_INLINE int total() const { return load_shared(at + 8); }
-    FXA_INLINE int m() const { return load_shared(at + 12); }
+    FXA_INLINE void put_end() const { put_word(at, -1); }
+    FXA_INLINE int tile() const { return take_word(at); }
+    FXA_INLINE int partial() const { return take_word(at + 4); }
+    FXA_INLINE int total() const { return take_word(at + 8); }
+    FXA_INLINE int m() const { return take_word(at + 12); }
 };
 
 /* What a consumer keeps of it for as long as it works on the tile. */
@@ -82,11 +82,11 @@ struct TileOwner {
 
     FXA_INLINE void own(const TileSlot &slot)
     {
-        h = load_shared(slot.at + 16);
-        b = load_shared(slot.at + 20);
-        q_len = load_shared(slot.at + 24);
-        k_len = load_shared(slot.at + 28);
-        q_first = load_shared(slot.at + 32);
+        h = take_word(slot.at + 16);
+        b = take_word(slot.at + 20);
+        q_len = take_word(slot.at + 24);
+        k_len = take_word(slot.at + 28);
+        q_first = take_word(slot.at + 32);
     }
 };
 

@@ -133,7 +133,7 @@ struct ListRow {
         if (a.list.items) {
             const long long row = b * a.list.b_rows + h * a.list.h_rows + tile;
             items = a.list.items + row * a.list.pitch;
-            first = items[0]; /* read beside the counts, not after them; of an empty row it means nothing */
+            first = items[0]; /* read beside the counts, not after them; 0 in an empty row */
             const Int2 n = *(const Int2 *)(a.list.counts + 2 * row);
             partial = n.x;
             total = n.y;
