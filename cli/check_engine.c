@@ -70,8 +70,8 @@ static double engine_ratio(fxa_dtype dtype, double got, double want, double tole
 
 /* How far what was got may be from what is wanted, on its side of it: the tolerance and the rounding that follows. */
 static double engine_room(fxa_dtype dtype, double got, double want, double tolerance) {
-    double side = got < want ? want - engine_round(dtype, want - tolerance)
-                             : engine_round(dtype, want + tolerance) - want;
+    double side =
+        got < want ? want - engine_round(dtype, want - tolerance) : engine_round(dtype, want + tolerance) - want;
     return fmax(side, fabs(engine_round(dtype, want) - want));
 }
 
