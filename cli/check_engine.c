@@ -68,6 +68,13 @@ static double engine_ratio(fxa_dtype dtype, double got, double want, double tole
     return fmin(1, fabs(got - want) / tolerance);
 }
 
+/* How far what was got may be from what is wanted, on its side of it: the tolerance and the rounding that follows. */
+static double engine_room(fxa_dtype dtype, double got, double want, double tolerance) {
+    double side =
+        got < want ? want - engine_round(dtype, want - tolerance) : engine_round(dtype, want + tolerance) - want;
+    return fmax(side, fabs(engine_round(dtype, want) - want));
+}
+
 /* What was found in one array. */
 typedef struct engine_tally {
     double worst, error, allowed;                     /* of the element that is worst by its own tolerance */
@@ -91,7 +98,7 @@ static void engine_compare_element(engine_tally *t, const check_bound *bound, si
     t->worst = ratio;
     t->at = i;
     t->error = fabs(g - w);
-    t->allowed = tolerance + fabs(engine_round(dtype, w) - w);
+    t->allowed = engine_room(dtype, g, w, tolerance);
     t->finite_differs = isfinite(g) != isfinite(w);
 }
 

@@ -306,6 +306,8 @@ static int plan_warm_one(cli *c, json *j, cli_job *job, fxa_pass pass, plan_tall
         what = "compiled and written";
     else if (after.disk_misses > before.disk_misses)
         what = "not written", tally->unwritten += status == FXA_OK;
+    else if (after.hits > before.hits)
+        what = "has the code of a shape before";
     if (status != FXA_OK) what = err.text;
     if (c->json) {
         json_open(j, NULL, '{');

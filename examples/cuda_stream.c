@@ -44,16 +44,21 @@ static float from_bf16(uint16_t x) {
     return value;
 }
 
-/* The engine's own words where it does not take the problem; 1 when it does. */
+/* What each engine says, in its own words where it does not take the problem; 1 when one does. */
 static int is_supported(fxa_context *ctx, const fxa_problem *problem, fxa_error *err) {
     fxa_support said[8];
     size_t count = 8;
     if (fxa_support_query(ctx, problem, said, &count, err)) return 0;
+    int any = 0;
     for (size_t i = 0; i < count && i < 8; i++) {
-        if (said[i].supported) return 1;
-        if (strcmp(said[i].engine, "cudnn") == 0) printf("skipped: %s\n", said[i].reason);
+        any = any || said[i].supported;
+        if (said[i].supported)
+            printf("%s: yes, about %.3g us a run\n", said[i].engine, 1e6 * said[i].seconds);
+        else
+            printf("%s: no: %s\n", said[i].engine, said[i].reason);
     }
-    return 0;
+    if (!any) printf("skipped: no engine takes it\n");
+    return any;
 }
 
 static float worst(const uint16_t *x, const uint16_t *y) {
@@ -121,7 +126,7 @@ int main(void) {
     if (fxa_attention(ctx, &problem, &host, &err)) goto failed;
 
     problem.device = FXA_CUDA;
-    problem.alignment = 16;       /* what cudaMalloc gives, and cuDNN wants */
+    problem.alignment = 16;       /* what cudaMalloc gives; engines want it for their fast kernels */
     problem.flags |= FXA_CAPTURE; /* runs may be recorded */
     code = 0;
     if (!is_supported(ctx, &problem, &err)) goto done;

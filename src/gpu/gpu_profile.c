@@ -109,17 +109,24 @@ static bool profile_is_between(profile_reader *r) {
     return *r->at == ',' || *r->at == '}';
 }
 
+/* How much of what follows a message has: what is on the same line. */
+static int profile_rest(const profile_reader *r) {
+    int n = 0;
+    while (n < 16 && (unsigned char)r->at[n] >= 0x20) n++;
+    return n;
+}
+
 static fxa_status profile_pair(profile_reader *r, fxa_error *err) {
     char name[64];
     if (!profile_string(r, name, sizeof name) || !profile_take(r, ':'))
-        return fxa__fail(err, FXA_E_PROBLEM, "target has no \"key\": at \"%.16s\"", r->at);
+        return fxa__fail(err, FXA_E_PROBLEM, "target has no \"key\": at \"%.*s\"", profile_rest(r), r->at);
     for (int i = 0; i < PROFILE_KEYS; i++) {
         if (strcmp(name, profile_keys[i].name) != 0) continue;
         if (r->seen >> i & 1u) return fxa__fail(err, FXA_E_PROBLEM, "target has %s twice", name);
         r->seen |= 1u << i;
         if (profile_value(r, i) && profile_is_between(r)) return FXA_OK;
-        return fxa__fail(err, FXA_E_PROBLEM, "target has no value that a device can have for %s, before \"%.16s\"",
-                         name, r->at);
+        return fxa__fail(err, FXA_E_PROBLEM, "target has no value that a device can have for %s, before \"%.*s\"", name,
+                         profile_rest(r), r->at);
     }
     return fxa__fail(err, FXA_E_PROBLEM, "target has a key \"%s\", which profiles have not", name);
 }

@@ -362,6 +362,8 @@ class Mock(Cli):
         self.assertIn("ordinal is 7", refused[0]["result"])
         host = self.run_json("plan", "warm", shapes, env=env)["plans"]
         self.assertEqual((host[0]["engine"], host[0]["result"]), ("ref", "nothing to keep"))
+        twice = self.run_json("plan", "warm", self.write("twice", "s=8\ns=8\n"), "--device", "cuda", env=env)["plans"]
+        self.assertEqual(twice[2]["result"], "has the code of a shape before")
         file = self.write("file", "")
         told = self.run_json(*words, env={"FXA_CACHE_DIR": file}, code=1, warns=["4 plans could not be kept"])
         self.assertEqual((told["plans"][0]["result"], len(told["warnings"])), ("not written", 1))

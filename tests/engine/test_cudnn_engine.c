@@ -61,7 +61,7 @@ TEST(plans_for_a_device_that_is_not_here) {
     fxa_plan *plan = NULL;
     fxa_problem p = problem_of(&spec, FXA_BACKWARD);
     p.target = profile;
-    T_CHECK(answer_of(ctx, &p).supported);
+    T_CHECK(answer_of(ctx, &p).supported && answer_of(ctx, &p).seconds > 0);
     T_OK(fxa_plan_create(ctx, &p, &plan, &err));
     T_HAS(fxa_plan_detail(plan), "cuDNN 9.19.1, sm_90, products");
     fxa_plan_destroy(plan);
@@ -71,6 +71,7 @@ TEST(plans_for_a_device_that_is_not_here) {
     p.target = other;
     T_OK(fxa_plan_create(ctx, &p, &plan, &err));
     T_HAS(fxa_plan_detail(plan), "sm_80 (there with FXA_CUDNN_UNTRIED=1 alone), products");
+    T_CHECK(answer_of(ctx, &p).seconds == 0); /* and automatic choice takes any other engine before */
     fxa_plan_destroy(plan);
     p.target = "{}";
     T_CHECK(!answer_of(ctx, &p).supported);

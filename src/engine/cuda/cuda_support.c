@@ -60,7 +60,7 @@ static const struct cu_row {
     bool (*holds)(const fxa_problem *p); /* NULL: always */
     const char *why;
 } cu_rows[] = {
-    {BOTH, 0, cu_is_f64, "f64: kernels compute in f32"},
+    {BOTH, 0, cu_is_f64, "f64: kernels compute in f32, and take all other types"},
     {BOTH, 0, cu_is_wide, "d and dv are to be at most 256"},
     {BOTH, 0, cu_is_beyond, "b and hq are to be at most 65535"},
     {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^28"},
@@ -78,7 +78,9 @@ static fxa_status cu_check_table(const fxa_problem *p, fxa_error *err) {
         uint32_t flag = r->flags & p->flags;
         const char *name = flag ? fxa_flag_name(flag & (~flag + 1)) : NULL;
         if (name) return fxa__fail(err, FXA_E_UNSUPPORTED, "%s: %s", name, r->why);
-        return fxa__fail(err, FXA_E_UNSUPPORTED, "%s", r->why);
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "b %lld, hq %lld, sq %lld, sk %lld, d %lld, dv %lld: %s",
+                         (long long)p->b, (long long)p->hq, (long long)p->sq, (long long)p->sk, (long long)p->d,
+                         (long long)p->dv, r->why);
     }
     return FXA_OK;
 }

@@ -13,6 +13,7 @@
 #include "cudnn_build.h"
 #include "cudnn_saved.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,8 +209,10 @@ static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code,
     return fxa__answer_end(status, &why, out, err);
 }
 
+/* For a target that would refuse it, the engine is the last that automatic choice takes. */
 static double dnn_cost(void *self, const fxa__problem *p) {
-    return fxa__dnn_cost(((const fxa__dnn_self *)self)->processors, p);
+    const fxa__dnn_self *s = self;
+    return s->level.arch / 10 == DNN_TRIED || s->untried ? fxa__dnn_cost(s->processors, p) : INFINITY;
 }
 
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
