@@ -23,10 +23,11 @@ SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "
 # {who writes: who may read, None: anybody}
 RACES = {"bulk_load": None, "put_word": ("take_word",)}
 READS = ("load_flag",)
-READ_FROM_TMA = ("fxa_pages_store", "fxa_stage_copy", "fxa_stage_join", "fxa_captured_dense")
+READ_FROM_TMA = ("fxa_grad_q_finish", "fxa_pages_store", "fxa_stage_copy", "fxa_stage_join", "fxa_captured_dense")
 
-ACCESS = re.compile(r"(Read|Write) access at (\w+)\S*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
-PLACE = re.compile(r"^\s*at (\w+)\S*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
+# As "Read access at take_word(unsigned int)+0x1000 in ptx.cuh:157": a kernel, or a function that is inlined in one.
+ACCESS = re.compile(r"(Read|Write) access at (\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
+PLACE = re.compile(r"^\s*at (\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) errors?(?! were)|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)")
 FUNCTION = re.compile(r"FXA_INLINE[^(]*?(\w+)\(")
 
@@ -79,7 +80,7 @@ class Reports:
 
     @staticmethod
     def pairs(block):
-        """The first access with each of the others, as (kind, kernel, function)."""
+        """The first access with each of the others, as (kind, where the tool says that it is, function)."""
         found = [ACCESS.search(line) for line in block]
         ends = [(m.group(1), m.group(2), function_of(m.group(3), m.group(4))) for m in found if m]
         return [(ends[0], other) for other in ends[1:]]
@@ -91,7 +92,7 @@ class Reports:
             return ""
         write, read = (first, second) if first[0] == "Write" else (second, first)
         if write[2] in RACES and (RACES[write[2]] is None or read[2] in RACES[write[2]]):
-            return "%s and %s in %s" % (write[2], read[2] or "any", write[1])
+            return "%s and %s" % (write[2], read[2] or "any")
         return ""
 
     def read(self, block, kernel, path, line):

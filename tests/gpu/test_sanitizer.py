@@ -20,8 +20,10 @@ def place(function):
 
 def race(first, *others):
     """A report of accesses that are "Read function" and "Write function"."""
-    at = ["%s access at fxa_backward+0x1%d0%s" % (x.split()[0], i, " in " + place(x.split()[1]) if " " in x else "")
-          for i, x in enumerate((first, *others))]
+    at = []
+    for i, (kind, _, function) in enumerate(x.partition(" ") for x in (first, *others)):
+        at.append("%s access at %s+0x1%d0%s" % (kind, function + "(unsigned int, float (&)[4])" if function else "fxa_backward", i,
+                                                " in " + place(function) if function else ""))
     return ["========= Error: Race reported between " + at[0], *("=========     and %s [64 hazards]" % x for x in at[1:]), "========= "]
 
 

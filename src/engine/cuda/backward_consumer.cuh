@@ -36,15 +36,15 @@ struct Consumer {
 
     FXA_INLINE int first_key() const { return group * 64 + warp * 16 + (lane >> 2); } /* in the tile */
 
-    /* What follows the last key or query in a tile that reaches past it counts for nothing (clear_rows). Both
-     * warpgroups clear, each for itself. */
+    /* What follows the last key or query in a tile that reaches past it counts for nothing (clear_rows). Keys are
+     * cleared once, by both warpgroups together; queries by each for itself, where the other may write its zeros again. */
     FXA_INLINE void clear_keys() const
     {
-        const int keys = at.k_len - at.n * BK;
+        const int keys = at.k_len - at.n * BK, thread = group * 128 + (threadIdx.x & 127);
         if (keys >= BK || !loose_keys(a)) return;
-        clear_rows<BK, FXA_D>(sh.k(), keys, threadIdx.x & 127, 128);
-        clear_rows<BK, FXA_DV>(sh.v(), keys, threadIdx.x & 127, 128);
-        named_sync(BAR_CLEAR + group, 128);
+        clear_rows<BK, FXA_D>(sh.k(), keys, thread, 256);
+        clear_rows<BK, FXA_DV>(sh.v(), keys, thread, 256);
+        named_sync(BAR_TURNED, 256);
     }
 
     template <bool MASKED> FXA_INLINE void clear_queries(int m) const
