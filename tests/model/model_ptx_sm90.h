@@ -191,8 +191,7 @@ FXA_INLINE void bulk_add(float *to, u32 from, u32 bytes) {
 
 static inline void model_bulk_store(const model_job *job) {
     const float *from = (const float *)model_shared(job->shared, (u32)job->bytes, 16);
-    for (int i = 0; i < job->bytes / 4; i++)
-        ((float *)job->memory)[i] = from[i]; /* one by one: model_known.h sees it */
+    for (int i = 0; i < job->bytes / 4; i++) ((float *)job->memory)[i] = from[i]; /* model_known.h sees it */
 }
 
 FXA_INLINE void bulk_store(float *to, u32 from, u32 bytes) {

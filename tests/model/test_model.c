@@ -876,7 +876,9 @@ TEST(device_memory_that_nobody_has_written) {
                                         NULL,
                                         "byte 0 of which nobody has written",
                                         NULL,
-                                        NULL};
+                                        NULL,
+                                        NULL,
+                                        "byte 0 of which nobody has written"};
     NEEDS_MODEL;
     (void)setenv("FXA_MODEL_CHECK", "1", 1);
     for (int way = 0; way < (int)(sizeof words / sizeof *words); way++) {
