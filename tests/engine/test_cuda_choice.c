@@ -645,8 +645,9 @@ TEST(costs_follow_the_figures) {
     } rows[] = {
         {NULL, 4, 16, 16, 4096, 4096, 128, 0, {1, 1}},
         {NULL, 4, 16, 16, 4096, 4096, 128, FXA_CAUSAL, {1, 1}},
-        {"score = 30 * tanh(score / 30)", 4, 16, 16, 4096, 4096, 128, 0, {1, 0}},
-        {"score = 30 * tanh(score / 30)", 4, 32, 32, 4096, 4096, 64, 0, {0, 0}},
+        {"score = 30 * tanh(score / 30)", 4, 16, 16, 4096, 4096, 128, 0, {1, 1}},
+        {"score = 30 * tanh(score / 30)", 4, 32, 32, 4096, 4096, 64, 0, {1, 1}},
+        {NULL, 4, 16, 16, 4096, 4096, 128, FXA_DETERMINISTIC, {1, 0}},
         {"score = 30 * tanh(score / 30)\ntensor ids : i32[1]\nmask = ids[q] == ids[k]",
          4,
          32,

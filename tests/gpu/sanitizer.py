@@ -23,11 +23,12 @@ SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "
 # {who writes: who may read, None: anybody}
 RACES = {"bulk_load": None, "put_word": ("take_word",)}
 READS = ("load_flag",)
-READ_FROM_TMA = ("fxa_grad_q_finish", "fxa_pages_store", "fxa_stage_copy", "fxa_stage_join", "fxa_captured_dense")
+READ_FROM_TMA = ("fxa_grad_q_finish", "fxa_pages_store", "fxa_stage_copy", "fxa_stage_join", "fxa_captured_dense",
+                 "stage_load")  # the last is inlined in some of the others
 
 # As "Read access at take_word(unsigned int)+0x1000 in ptx.cuh:157": a kernel, or a function that is inlined in one.
-ACCESS = re.compile(r"(Read|Write) access at (\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
-PLACE = re.compile(r"^\s*at (\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
+ACCESS = re.compile(r"(Read|Write) access at (?:<unnamed>::)?(\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
+PLACE = re.compile(r"^\s*at (?:<unnamed>::)?(\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) errors?(?! were)|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)")
 FUNCTION = re.compile(r"FXA_INLINE[^(]*?(\w+)\(")
 

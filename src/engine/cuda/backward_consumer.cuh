@@ -37,7 +37,7 @@ struct Consumer {
     FXA_INLINE int first_key() const { return group * 64 + warp * 16 + (lane >> 2); } /* in the tile */
 
     /* What follows the last key or query in a tile that reaches past it counts for nothing (clear_rows). Keys are
-     * cleared once, by both warpgroups together; queries by each for itself, where the other may write its zeros again. */
+     * cleared by both warpgroups together; queries by each for itself, while the other may write its zeros again. */
     FXA_INLINE void clear_keys() const
     {
         const int keys = at.k_len - at.n * BK, thread = group * 128 + (threadIdx.x & 127);
