@@ -2,7 +2,7 @@
  *
  * Which of the two engines of CUDA devices makes a plan, on stand-ins for the driver, cuDNN and NVRTC: the cheaper one
  * where both say yes, the other where one refuses or its compiler does, the one that is named; and what the support
- * answer says of costs. What the costs are: test_cuda_choice.c.
+ * answer says of costs. What the costs are: test_cuda_keys.c.
  */
 #include "engine/cuda/cuda.h"
 #include "engine/cudnn/cudnn.h"
