@@ -282,6 +282,12 @@ def named(chosen):
     runner, counts = Runner(chosen, chosen.seconds), collections.Counter()
     work = [(program, test, family) for program, by_family in NAMED.items() for test in tests_of(program) if "cpu_engine" not in test
             for family in (FAMILIES if by_family and chosen.family == "all" else [chosen.family])]
+    count, seen = collections.Counter(program for program, _, _ in work), collections.Counter()
+    order = {}
+    for item in work:  # all programs make progress together
+        seen[item[0]] += 1
+        order[item] = seen[item[0]] / count[item[0]]
+    work.sort(key=order.get)
     nvrtc = folders_of("libnvrtc.so.13", "cu13", "cuda_nvrtc") + ["/usr/local/cuda/lib64"]
 
     def one(item):
