@@ -35,7 +35,7 @@ static const struct built_budget {
     {FXA__CU_SM80, "fxa_backward", "", 472, false},
     {FXA__CU_SM80, "fxa_tile_lists", "", 8, false},
     {FXA__CU_SM80, "fxa_pages_store", "", 4, false},
-    {FXA__CU_SIMT, "fxa_forward", "", 144, false},
+    {FXA__CU_SIMT, "fxa_forward", "", 168, false},
     {FXA__CU_SIMT, "fxa_backward", "", 100, false},
     {FXA__CU_SIMT, "fxa_grad_q", "", 100, false},
     {FXA__CU_SIMT, "fxa_tile_lists", "", 8, false},
