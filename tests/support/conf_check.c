@@ -61,12 +61,21 @@ static double conf_product_error(const conf_case *c, conf_buffer *t, int64_t pla
            (twice ? 1 + c->steepest : 1) * conf_least_error(c, t);
 }
 
+/* How many parts dK and dV of a key are summed of at most: one for each head that reads it, and of a page for each
+ * place that it has in the tables of entries. */
+static double conf_parts(const conf_case *c) {
+    const oracle *x = &c->base.x;
+    int64_t page = c->base.features & ATTN_PAGED ? c->base.data.problem.page_size : 0;
+    return (double)(x->hq / x->hkv) * (page ? (double)(x->b * ((x->sk + page - 1) / page)) : 1);
+}
+
 /* dK and dV of single heads rounded to 16 bits, or, where a tensor's gradient is summed of them, those of pairs: what
- * is rounded is no larger than the magnitudes that it sums up. */
+ * is rounded is no larger than the magnitudes that it sums up; in f16 a part below 2^-14 is off by 2^-25. */
 static double conf_head_error(const conf_case *c, const conf_buffer *t, int64_t place) {
     bool summed = t == &c->slot[FXA_SLOT_DK] || t == &c->slot[FXA_SLOT_DV];
     bool tensor = t >= c->dtensor && t < c->dtensor + CONF_TENSORS;
-    return (summed ? c->head_unit : tensor ? c->pair_unit : 0) * t->size[place];
+    double least = summed && c->head_unit == 0x1p-11 ? conf_parts(c) * 0x1p-25 : 0;
+    return (summed ? c->head_unit : tensor ? c->pair_unit : 0) * t->size[place] + least;
 }
 
 static double conf_half_ulp(fxa_dtype dtype, double x) {
