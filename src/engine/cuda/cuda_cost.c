@@ -2,7 +2,8 @@
  *
  * What a run costs, from what was measured on one H200 (docs/cuda.md, figures): problems of 4096 rows in TFLOP/s, and
  * decoding in bytes of K and V. On other devices it is the number of multiprocessors that is reckoned with, and nothing
- * was measured. What is not in the table goes by the row of its columns.
+ * was measured. What is not in the table goes by the row of its columns. Measured are full problems, and at 64 and 128
+ * columns soft caps; at 128 bit-stable ones. The others are full ones times what these were of full ones at 128.
  */
 #include "cuda.h"
 

@@ -2,6 +2,7 @@
  *
  * What a run costs, from what was measured on one H200 beside the cuda engine (docs/cuda.md, figures): problems of 4096
  * rows in TFLOP/s, and one row in bytes of K and V. Other devices have the share of its multiprocessors.
+ * Soft caps of other columns than 64 and 128, and bit-stable ones of others than 128, are reckoned from those of 128.
  */
 #include "cudnn.h"
 

@@ -65,7 +65,7 @@ static bool support_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
 static bool support_is_odd_rows(const fxa_problem *p) { return p->sq % 16 != 0; }
 static bool support_has_wide_lse(const fxa_problem *p) { return (p->flags & FXA_WANT_LSE) && p->lse.dtype == FXA_F64; }
 static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p->dv > 128; }
-/* Its kernels are for 256 and 128 columns then. */
+/* On a device 20 of 31 such problems were wrong, and none of 217 others (docs/gpu.md). */
 static bool support_is_deep(const fxa_problem *p) { return p->d > 192 && p->dv <= 128; }
 static bool support_is_above_256(const fxa_problem *p) { return p->d > 256 || p->dv > 256; }
 static bool support_has_spans(const fxa_problem *p) { return (p->flags & SUPPORT_SPANS) != 0; }
