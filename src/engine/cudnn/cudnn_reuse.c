@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of a program need not be computed: factors that cancel in a derivative, one that the scale of the run can have in
- * it, and what the score program has computed for a backward program.
+ * What of a program need not be computed: factors that cancel in a derivative, one that the scale of the run can have
+ * in it, and what the score program has computed for a backward program.
  * Between the analysis of a program and its lowering (cudnn_score.c), which takes from here that a node is another one.
  */
 #include "cudnn_attention.h"
@@ -64,7 +64,7 @@ int32_t fxa__dnn_reuse_fold(fxa__dnn_score *s) {
     bool *needed = s->needed; /* room that is free until a node is made */
     int32_t score = 0;
     reuse_mark(p, needed);
-    while (score < p->n_nodes && (p->nodes[score].op != FXA_OP_INPUT || p->nodes[score].imm != FXA_INPUT_SCORE)) score++;
+    while (score < p->n_nodes && !(fxa__node_input(&p->nodes[score]) & 1u << FXA_INPUT_SCORE)) score++;
     if (score == p->n_nodes || !needed[score]) return -1;
     const int32_t at = reuse_user(p, needed, score), above = at >= 0 ? reuse_user(p, needed, at) : -1;
     if (above < 0 || p->nodes[above].op != FXA_OP_TANH || at == fxa__program_output(p, FXA__OUT_SCORE)) return -1;

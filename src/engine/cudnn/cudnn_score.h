@@ -78,7 +78,7 @@ int64_t fxa__dnn_length_of(const fxa__dnn_score *s, bool keys);
 int32_t fxa__dnn_more(fxa__dnn_score *s);
 /* The scale of the run: by value, or in memory. */
 int32_t fxa__dnn_scale(fxa__dnn_score *s);
-/* What makes `folded`, or the score, of Q K^T: the scale times or over a number of the program, by value; or the scale. */
+/* What Q K^T is multiplied with to be `folded`, the scale times or over a number of the program; or the score. */
 int32_t fxa__dnn_scale_folded(fxa__dnn_score *s);
 /* The bounds of an int, over all coordinates of the problem; false: not known. */
 bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t *hi);
