@@ -20,8 +20,8 @@ namespace {
 
 constexpr int WARPS = 8;
 
-/* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: of 64 queries, of which it is said where they
- * attend to nothing of a partial tile; 0: it is not. */
+/* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: so many of 64 queries, of each of which it
+ * is said whether it attends to nothing of a partial tile; 0: it is not. */
 struct Cut {
     int q_rows, k_rows, rows, columns, by_key, parts;
 };
