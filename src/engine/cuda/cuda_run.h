@@ -11,7 +11,7 @@
 
 /* Tiles as fxa_tile_lists has them: its struct Cut. */
 typedef struct fxa__cu_cut {
-    int32_t q_rows, k_rows, rows, columns, by_key;
+    int32_t q_rows, k_rows, rows, columns, by_key, parts;
 } fxa__cu_cut;
 
 /* A tile list: rows for `heads` heads (1: shared by all) of `batch` entries. items NULL: there is no mask. */
