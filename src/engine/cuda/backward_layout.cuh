@@ -38,7 +38,7 @@ constexpr bool WITH_DQ = !FXA_SEPARATE_DQ;
  * the way of a word there and back takes longer than a block leaves time for. */
 constexpr bool FIRST_STORED = WITH_DQ && (PROG_MASK || FXA_SPANS) && !PROG_GRAD_DENSE;
 constexpr bool TURNS = FXA_DQ_TURNS;
-static_assert(!TURNS || (WITH_DQ && !PROG_MASK && !FXA_SPANS), "turns are those of key tiles that all have all blocks");
+static_assert(!TURNS || (WITH_DQ && !PROG_MASK && !FXA_SPANS), "turns are of key tiles that all have all blocks");
 constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* dS goes through shared memory */
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2, DS_BYTES = BQ * BK * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
@@ -62,16 +62,23 @@ static_assert(FXA_D <= 128 && FXA_DV <= 128, "backward_wide_sm90.cu is for the o
 
 typedef PlaceOf<BK, BQ> Place;
 
-FXA_INLINE int bar_dq_empty(u32 step, int group) { return BAR_DQ_EMPTY + group + BAR_SECOND * (int)(step % DQ_BUFFERS); }
+FXA_INLINE int bar_dq_empty(u32 step, int group)
+{
+    return BAR_DQ_EMPTY + group + BAR_SECOND * (int)(step % DQ_BUFFERS);
+}
 
-FXA_INLINE int bar_dq_full(u32 step, int group) { return BAR_DQ_FULL + group + BAR_SECOND * (int)(step % SENDERS); }
+FXA_INLINE int bar_dq_full(u32 step, int group)
+{
+    return BAR_DQ_FULL + group + BAR_SECOND * (int)(step % SENDERS);
+}
 
 struct Shared {
     u32 base;
 
     static constexpr int V_AT = K_BYTES, Q_AT = V_AT + V_BYTES, DO_AT = Q_AT + STAGES * Q_BYTES;
     static constexpr int DS_AT = DO_AT + STAGES * DO_BYTES, DQ_AT = DS_AT + (WITH_DS ? STAGES * DS_BYTES : 0);
-    static constexpr int DENSE_AT = DQ_AT + (WITH_DQ ? DQ_BUFFERS * 2 * DQ_BYTES : 0), LSE_AT = DENSE_AT + STAGES * DENSE_BYTES;
+    static constexpr int DENSE_AT = DQ_AT + (WITH_DQ ? DQ_BUFFERS * 2 * DQ_BYTES : 0);
+    static constexpr int LSE_AT = DENSE_AT + STAGES * DENSE_BYTES;
     static constexpr int DELTA_AT = LSE_AT + STAGES * BQ * 4, QWORD_AT = DELTA_AT + STAGES * BQ * 4;
     static constexpr int KWORD_AT = QWORD_AT + STAGES * QWORD_BYTES, KV_BAR_AT = KWORD_AT + STAGES * KWORD_BYTES;
     static constexpr int RINGS_AT = KV_BAR_AT + 16, NUMBERS_AT = RINGS_AT + 3 * Ring<STAGES>::bytes;

@@ -7,11 +7,11 @@
  * atomics). Scores are computed transposed, keys as rows: P and dS then feed dV and dK from registers, and only dS goes
  * through shared memory, for dQ = dS K. dQ leaves by bulk reductions into an f32 sum whose layout is that of the
  * accumulators; fxa_grad_q_finish turns it into dQ. They come in any order, or with FXA_DQ_TURNS in that of key tiles,
- * and then the whole backward is bit-stable. So it is with FXA_SEPARATE_DQ that part is left out: dq_sm90.cu computes dQ
- * by query tiles, and the whole backward is bit-stable.
+ * and the whole backward is bit-stable. So it is with FXA_SEPARATE_DQ, where that part is left out: dq_sm90.cu computes
+ * dQ by query tiles.
  *
- * Warps of the first warpgroup: 0 copies (one lane), 1 sends dQ, 2 and 3 add up diagonals of dS for the gradient of a
- * diagonal row. Launch: see backward_place.cuh.
+ * Warps of the first warpgroup: 0 copies (one lane), 1 sends dQ (by turns 2 too), 2 and 3 add up diagonals of dS
+ * for the gradient of a diagonal row. Launch: see backward_place.cuh.
  */
 #include "backward_consumer.cuh"
 #include "backward_helpers.cuh"

@@ -3,9 +3,9 @@
  * dQ in a fixed order: each key tile adds its share to a block of queries when the tile before it has, and the first
  * one stores it. FxaArgs.first_share counts the shares that are there.
  *
- * Nobody may wait for a CTA that has not begun, which may need this one's place. So a CTA takes a ticket when it begins,
- * and that says which key tile it has; tickets of a head are given in the order of turns. Then the one with the lowest
- * ticket of those that have not ended waits for nobody: all it could wait for have ended.
+ * Nobody may wait for a CTA that has not begun, which may need this one's place. So a CTA takes a ticket when it
+ * begins, and that says which key tile it has; tickets of a head are given in the order of turns. Then the one with the
+ * lowest ticket of those that have not ended waits for nobody: all it could wait for have ended.
  *
  * Tickets go through `section` heads at a time, tile by tile over all of them. Tiles of one head that begin together
  * wait for each other, each a little longer than the one before; with others in between they begin one after the other

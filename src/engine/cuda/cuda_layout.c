@@ -349,8 +349,7 @@ static void layout_backward(layout *l) {
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
     bool listed = l->g->has_mask || l->choice->spans;
     bool first_stored = joint && l->choice->family == FXA__CU_SM90 && listed && !l->g->grad_dense; /* of its kernel */
-    if (first_stored || l->choice->turns)
-        out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
+    if (first_stored || l->choice->turns) out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
     layout_list(l, &out->keys, layout_shape(l, FXA__CU_BACKWARD), true);
 }
 

@@ -191,8 +191,8 @@ static bool cu_is_separate(const fxa_problem *p, const fxa__cu_choice *c, const 
            (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q) || !fxa__cu_joint_fits(c, g));
 }
 
-/* Bit-stable, but in one kernel: key tiles add to dQ in their order. All of them have all blocks of queries, so that who
- * comes before is known, and both buffers of dQ fit. */
+/* Bit-stable, but in one kernel: key tiles add to dQ in their order. All of them have all blocks of queries, so that
+ * who comes before is known, and both buffers of dQ fit. */
 static bool cu_is_by_turns(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, all = !g->has_mask && !c->spans;
     bool wanted = p->pass == FXA_BACKWARD && p->flags & FXA_DETERMINISTIC && p->flags & FXA_GRAD_Q;

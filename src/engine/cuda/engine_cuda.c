@@ -194,8 +194,10 @@ static void cu_describe(fxa__cu_code *c) {
     (void)snprintf(c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s",
                    fxa__cu_family_name(x->family), (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch,
                    x->family == FXA__CU_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
-                   x->separate_dq ? ", dQ apart" : x->turns ? ", dQ by turns" : "", x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "",
-                   x->fast_math ? ", fast functions" : "",
+                   x->separate_dq ? ", dQ apart"
+                   : x->turns     ? ", dQ by turns"
+                                  : "",
+                   x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "", x->fast_math ? ", fast functions" : "",
                    (c->program.grad_diagonal && x->family == FXA__CU_SM90) || c->program.grad_dense ? ", pairs rounded"
                                                                                                     : "",
                    wide ? ", dK rounded twice" : "", x->adds ? ", rounded before added" : "",
