@@ -307,6 +307,7 @@ static void layout_zeroes(layout *l) {
         out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
         out->redo = layout_take(l, shape.persistent ? layout_query_tiles(l, shape.q_rows) : 0, 1, 1, sizeof(int32_t));
     }
+    if (l->choice->turns) out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
     out->counter_words = l->c.used / sizeof(uint32_t);
     if (l->p->flags & FXA_SINK_ZERO) out->no_sink = layout_take(l, l->p->hq, 1, 1, sizeof(float));
     for (int side = 0; l->g->vector && side < 2; side++) {
@@ -354,8 +355,8 @@ static void layout_backward(layout *l) {
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
     bool listed = l->g->has_mask || l->choice->spans;
-    if (joint && l->choice->family == FXA__CU_SM90 && listed && !l->g->grad_dense) /* FIRST_STORED of its kernel */
-        out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
+    bool first_stored = joint && l->choice->family == FXA__CU_SM90 && listed && !l->g->grad_dense; /* of its kernel */
+    if (first_stored || l->choice->turns) out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
     layout_list(l, &out->keys, layout_shape(l, FXA__CU_BACKWARD), true);
 }
 

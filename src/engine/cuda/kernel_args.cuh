@@ -115,7 +115,8 @@ struct FxaArgs {
     const float *grad_lse; /* or 0 */
     long long lse_b, lse_h, lse_s, grad_lse_b, grad_lse_h, grad_lse_s; /* elements */
     float *lse2, *delta, *grad_q_sum; /* backward workspace, rows of q_pad per (b, h) */
-    int *first_share; /* of every 64 of those rows: 0 before one of dQ is there; or 0: the sum is 0 at first */
+    int *first_share; /* of every 64 of those rows: 0 before one of dQ is there, by turns how many are; or 0: the sum
+                       * is 0 at first */
     unsigned *next_tile; /* zero before the first launch, left zero by every launch */
     int *redo; /* per query tile of the launch; the same */
     const int *q_lens, *k_lens; /* per batch entry, or 0 */
