@@ -68,7 +68,7 @@ static bool feature_one(fxa_context *ctx, const feature *x, const char *text, in
     if (ok && !(x->features & ATTN_DTYPES)) c.base.data.problem.alignment = feature_is_aligned(&c) ? 16 : 0;
     if (ok && x->change) x->change(&c, i);
     ok = ok && frame_passes(f, &c);
-    printf("  shape %d: %s, forward %d backward %d\n", i, text, (int)f->state[0], (int)f->state[1]);
+    printf("  shape %d: %s, forward %d backward %d; %s\n", i, text, (int)f->state[0], (int)f->state[1], f->detail[0]);
     (void)fflush(stdout);
     if (!ok) {
         conf_describe(&c, what, sizeof what);
@@ -142,6 +142,23 @@ TEST(masks_that_read_the_score) { feature_check(&scored); }
 TEST(slopes_of_one) { feature_check(&stopped); }
 TEST(slopes_without_values) { feature_check(&sloped), feature_check(&owned_alone); }
 
+/* Rows that end within 16 bytes, multiples of those apart: TMA stores 16 at a time, and between rows is the caller's. */
+static void shape_ending(attn_shape *s, int i) {
+    s->d = i % 3 == 2 ? 180 : i % 3 ? 60 : 124, s->dv = i % 2 ? s->d : 20;
+    if (i % 6 == 5) s->sq = s->b = s->hq = s->hkv = 1; /* nothing but its columns says how long it is */
+}
+static void change_ending(conf_case *c, int i) {
+    c->base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+    if (i % 2) c->base.data.problem.flags |= FXA_DETERMINISTIC;
+}
+static const feature ending = {
+    .features = ATTN_APART | ATTN_GQA, .texts = {"", causal}, .shape = shape_ending, .change = change_ending};
+static const feature ending_packed = {.features = ATTN_APART | ATTN_VARLEN | ATTN_PADDING,
+                                      .texts = {causal},
+                                      .shape = shape_ending,
+                                      .change = change_ending};
+TEST(columns_that_end_within_16_bytes) { feature_check(&ending), feature_check(&ending_packed); }
+
 static void shape_empty(attn_shape *s, int i) {
     if (i % 3 == 0) s->sk = 0;
     if (i % 3 == 1) s->sq = 0;
@@ -212,7 +229,8 @@ TEST(much_for_shared_memory) { feature_check(&crowded); }
 TEST(by_the_cpu_engine) {
     const feature *const all[] = {&types,  &mixtures,     &maxima,  &joined,      &packed,      &scored,
                                   &empty,  &empty_packed, &owned,   &owned_moved, &dropped,     &dropped_packed,
-                                  &turned, &turned_wide,  &stopped, &sloped,      &owned_alone, &crowded};
+                                  &turned, &turned_wide,  &stopped, &sloped,      &owned_alone, &crowded,
+                                  &ending, &ending_packed};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};
         feature_run(all[i], &f, 1);

@@ -117,11 +117,11 @@ static inline void model_tma_load(const model_job *job) {
     model_arrived(job);
 }
 
+/* By 16 bytes: of those in which the columns end, all are written. So it was seen on a device. */
 static inline void model_tma_store(const model_job *job) {
     model_box(job, [](u16 *const *to, u32 at) {
         const u16 *from = (const u16 *)model_shared(at, 16, 16);
-        for (int i = 0; i < 8; i++)
-            if (to[i]) *to[i] = from[i];
+        for (int i = 0; i < 8 && to[0]; i++) to[0][i] = from[i];
     });
 }
 
@@ -152,6 +152,7 @@ FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, i
 FXA_INLINE void tma_prefetch(const FxaMap *) {}
 
 FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b) {
+    if (c < 0 || s < 0 || h < 0 || b < 0) model->fail("a store that begins before the tensor, at %d %d %d %d", c, s, h, b);
     const model_job job = model_tma(model_tma_store, MODEL_STORE, map, from, c, s, h, b);
     model->later(&job);
 }

@@ -189,7 +189,8 @@ static void case_make_operand(attn_case *c, fxa_slot slot, fxa_dtype dtype, bool
     attn_slot_sizes(&dense, slot, n);
     c->dense[slot] = case_own(c, n[0] * n[1] * n[2] * n[3], sizeof(double));
     attn_slot_sizes(p, slot, n);
-    c->data.t[slot] = attn_tensor_make(n, dtype, case_draw_style(c, input, rng), rng);
+    bool apart = case_has(c, ATTN_APART) && n[3] > 1;
+    c->data.t[slot] = attn_tensor_make(n, dtype, apart ? ATTN_PITCHED : case_draw_style(c, input, rng), rng);
 }
 
 /* Random values in the live elements of an input, the rest stays NaN; then the dense copy of what was stored. */

@@ -35,7 +35,8 @@ enum { /* what a case may draw; without a bit that feature is plain */
        ATTN_SMOOTH = 1 << 17,     /* only twins without kinks */
        ATTN_ROWS = 1 << 18,       /* q of each batch entry is moved: positions, or aligned to the last key */
        ATTN_CHUNKED = 1 << 19, /* VARLEN keeps PADDING, which makes gaps, and PAGED; without it those two are dropped */
-       ATTN_MIXED = 1 << 20    /* with DTYPES: each of Q, K, V has its own, unless one is f64 */
+       ATTN_MIXED = 1 << 20,   /* with DTYPES: each of Q, K, V has its own, unless one is f64 */
+       ATTN_APART = 1 << 21    /* all operands of rows PITCHED; not in ALL */
 };
 #define ATTN_ALL (((1u << 21) - 1) & ~(uint32_t)ATTN_SMOOTH)
 

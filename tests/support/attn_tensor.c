@@ -44,13 +44,15 @@ attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style sty
     bool pitched = style == ATTN_PITCHED, wild = style > ATTN_SBHD && !pitched;
     tensor_order(style, rng, order);
     if (wild) step = attn_int(rng, 1, 2);
-    if (pitched && n[3] % 8) first = 1;
+    bool even = pitched && n[3] % 8 == 4;
+    if (pitched && n[3] % 4) first = 1;
     for (int i = 0; i < 4; i++) {
         int axis = order[i];
         int64_t count = n[axis] > 0 ? n[axis] : 1;
         t.n[axis] = n[axis];
         t.stride[axis] = step;
         step = step * count + (wild ? attn_int(rng, 0, 2) : pitched ? 8 * attn_int(rng, 0, 2) : 0);
+        if (even) step = (step + 7) / 8 * 8;
         if (wild && attn_int(rng, 0, 3) == 0) {
             first += (count - 1) * t.stride[axis];
             t.stride[axis] = -t.stride[axis];

@@ -2,8 +2,8 @@
  *
  * What kernels want otherwise than the caller has it goes through the workspace, by the kernels of stage.cu: operands
  * of other types than the kernels', or whose features do not lie beside each other, an LSE of f64, sinks of other types
- * and strides; and results that are added to what is there, or joined with it, which are rounded to the kernels' type
- * before (as the engine's detail says).
+ * and strides; results whose rows end where TMA cannot; and those that are added to what is there, or joined with it,
+ * which are rounded to the kernels' type before (as the engine's detail says).
  */
 #include "cuda_run.h"
 
@@ -63,6 +63,16 @@ fxa_dtype fxa__cu_stage_type(const fxa_problem *p, fxa_slot slot) {
     return i == STAGE_O && p->o.dtype != (uint32_t)type ? FXA_F32 : type; /* backward reads it before all else */
 }
 
+/* TMA stores 16 bytes at a time: where the columns of a result end within them, what follows would be written, too. Its
+ * kernels are not for results with other strides than these. */
+static bool stage_ends_within(const fxa_problem *p, const fxa_operand *t, fxa_slot slot) {
+    int64_t size[4];
+    bool maps = p->alignment >= 16 && (t->dtype == FXA_F16 || t->dtype == FXA_BF16);
+    fxa__cu_sizes(p, slot, size);
+    for (int axis = 0; axis < 3; axis++) maps = maps && (size[axis] == 1 || t->stride[axis] % 8 == 0);
+    return maps && size[3] % 8;
+}
+
 static bool stage_row_is_needed(const fxa_problem *p, int i) {
     int64_t d;
     const fxa_operand *t = fxa__row_operand(p, (fxa_slot)stage_rows[i].slot, &d);
@@ -70,7 +80,7 @@ static bool stage_row_is_needed(const fxa_problem *p, int i) {
     if (!stage_is_used(p, i)) return false;
     if (stage_rows[i].keys && fxa__cu_pages_are_fetched(p)) return true;
     return t->dtype != (uint32_t)fxa__cu_stage_type(p, (fxa_slot)stage_rows[i].slot) || (t->stride[3] != 1 && d > 1) ||
-           (result && (p->flags & stage_rows[i].added));
+           (result && ((p->flags & stage_rows[i].added) || stage_ends_within(p, t, (fxa_slot)stage_rows[i].slot)));
 }
 
 static bool stage_is_apart(const fxa_operand *t) { return t->dtype != FXA_F32 || t->stride[1] != 1; }
