@@ -227,10 +227,10 @@ TEST(much_for_shared_memory) { feature_check(&crowded); }
 
 /* The frame itself: cpu takes all of it and is right. */
 TEST(by_the_cpu_engine) {
-    const feature *const all[] = {&types,  &mixtures,     &maxima,  &joined,      &packed,      &scored,
-                                  &empty,  &empty_packed, &owned,   &owned_moved, &dropped,     &dropped_packed,
-                                  &turned, &turned_wide,  &stopped, &sloped,      &owned_alone, &crowded,
-                                  &ending, &ending_packed};
+    const feature *const all[] = {&types,   &mixtures,       &maxima,       &joined,      &packed,
+                                  &scored,  &empty,          &empty_packed, &owned,       &owned_moved,
+                                  &dropped, &dropped_packed, &turned,       &turned_wide, &stopped,
+                                  &sloped,  &owned_alone,    &crowded,      &ending,      &ending_packed};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};
         feature_run(all[i], &f, 1);

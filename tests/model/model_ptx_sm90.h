@@ -152,7 +152,8 @@ FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, i
 FXA_INLINE void tma_prefetch(const FxaMap *) {}
 
 FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b) {
-    if (c < 0 || s < 0 || h < 0 || b < 0) model->fail("a store that begins before the tensor, at %d %d %d %d", c, s, h, b);
+    if (c < 0 || s < 0 || h < 0 || b < 0)
+        model->fail("a store that begins before the tensor, at %d %d %d %d", c, s, h, b);
     const model_job job = model_tma(model_tma_store, MODEL_STORE, map, from, c, s, h, b);
     model->later(&job);
 }
