@@ -45,7 +45,8 @@ typedef struct attn_tensor {
 
 /* WILD: axes in any order, gaps, negative strides. EXPANDED: the same, and strides of zero. PITCHED: features beside
  * each other, the other axes in any order with gaps of 8 elements; where d is no multiple of 4 it begins one off,
- * where it is one of 4 alone strides are multiples of 8 all the same. Memory is filled with bytes that are NaN in every float dtype. */
+ * where it is one of 4 alone strides are multiples of 8 all the same. Memory is filled with bytes that are NaN in every
+ * float dtype. */
 attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style style, uint64_t *rng);
 /* With strides of the caller's, none negative; NULL: dense. */
 attn_tensor attn_tensor_place(const int64_t n[4], fxa_dtype dtype, const int64_t stride[4], attn_around around);
