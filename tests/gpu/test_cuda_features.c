@@ -142,7 +142,7 @@ TEST(masks_that_read_the_score) { feature_check(&scored); }
 TEST(slopes_of_one) { feature_check(&stopped); }
 TEST(slopes_without_values) { feature_check(&sloped), feature_check(&owned_alone); }
 
-/* Rows that end within 16 bytes, multiples of those apart: TMA stores 16 at a time, and what follows is the caller's. */
+/* Rows that end within 16 bytes and are multiples of those apart: TMA stores 16 at a time, what follows is not ours. */
 static void shape_ending(attn_shape *s, int i) {
     s->d = i % 3 == 2 ? 180 : i % 3 ? 60 : 124, s->dv = i % 2 ? s->d : 20;
     if (i % 6 == 5) s->sq = s->b = s->hq = s->hkv = 1; /* nothing but its columns says how long it is */
