@@ -23,7 +23,7 @@ def of_step(forward, inputs, also=()):
 
 def inputs_of(z):
     make = lambda heads, d: torch.randn(z.b, heads, z.s, d, device="cuda", dtype=z.dtype, requires_grad=True)  # noqa: E731
-    return make(z.h, z.d), make(z.kv, z.d), make(z.kv, z.dv)
+    return (make(z.h, z.d).detach() * z.q).requires_grad_(), make(z.kv, z.d), make(z.kv, z.dv)
 
 
 def of_sdpa(row, z):

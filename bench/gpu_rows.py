@@ -52,6 +52,7 @@ class Sizes(NamedTuple):
     flags: int = 0
     packed: bool = False
     pairs: str = "full"
+    q: float = 1.0  # what Q is multiplied with
 
 
 SHAPES = {"A": Sizes(4, 16, 4096, 128), "B": Sizes(1, 16, 16384, 128), "C": Sizes(4, 32, 4096, 64)}
@@ -85,6 +86,8 @@ ROWS = {
     "same_bits": Row(sizes=dict(flags=_abi.DETERMINISTIC)),
     "same_bits_causal": Row(CAUSAL, sizes=dict(pairs="causal", flags=_abi.DETERMINISTIC)),
     "relative_same_bits": Row(RELATIVE, (), table, True, dict(flags=_abi.DETERMINISTIC)),
+    "softcap_near": Row(SOFTCAP, (CAP,), sizes=dict(q=8.0)),  # scores around the cap
+    "softcap_near_causal": Row(SOFTCAP + CAUSAL, (CAP,), sizes=dict(pairs="causal", q=8.0)),
     "temperature_grad": Row(TEMPERATURE, (), slopes, True),
     "scatter_grad": Row(SCATTER, (), table, True),
     "scatter_grad_same_bits": Row(SCATTER, (), table, True, dict(flags=_abi.DETERMINISTIC)),
@@ -119,7 +122,7 @@ class Runner:
         text = self.row.text % (z.s - 1) if "%d" in self.row.text else self.row.text
         self.program = Program.from_text(text) if text else None
         make = lambda heads, d: torch.randn(z.b, heads, z.s, d, device="cuda", dtype=z.dtype)  # noqa: E731
-        self.t = {"q": make(z.h, z.d), "k": make(z.kv, z.d), "v": make(z.kv, z.dv), "do": make(z.h, z.dv)}
+        self.t = {"q": make(z.h, z.d) * z.q, "k": make(z.kv, z.d), "v": make(z.kv, z.dv), "do": make(z.h, z.dv)}
         for name, like in (("o", "do"), ("dq", "q"), ("dk", "k"), ("dv", "v")):
             self.t[name] = torch.empty_like(self.t[like])
         self.t["lse"] = torch.empty(z.b, z.h, z.s, device="cuda", dtype=torch.float32)
