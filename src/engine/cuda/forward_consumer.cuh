@@ -263,7 +263,7 @@ struct Consumer : TileOwner {
         wgmma_wait<0>();
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<true>(s, n, number & WHOLE);
+        score<true>(s, n, number & FXA_CUDA_WHOLE << group);
         give_back_dense();
         raise_max<true>(s);
         if (BOUNDED && !(tile & SAFE)) row_max[0] = row_max[1] = 0.f;
@@ -292,7 +292,7 @@ struct Consumer : TileOwner {
         wgmma_wait<1>();
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<MASKED, FROZEN || !BOUNDED>(s, n, number & WHOLE);
+        score<MASKED, FROZEN || !BOUNDED>(s, n, number & FXA_CUDA_WHOLE << group);
         give_back_dense();
         const bool shrink = FROZEN ? false : raise_max<false>(s);
         exponentiate<false, FROZEN && BOUNDED>(s, tile);
