@@ -156,6 +156,10 @@ FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int 
     model->later(&job);
 }
 
+FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b, u64) {
+    tma_store(map, from, c, s, h, b);
+}
+
 static inline model_job model_bulk(void (*run)(const model_job *), int kind, u32 shared, const void *memory,
                                    u32 bytes) {
     model_job job = {};
