@@ -25,7 +25,9 @@ namespace {
 
 constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
 constexpr int GROUPS = SMALL && !PROG_DENSE && !FXA_DROPOUT ? 3 : 2; /* consumer warpgroups */
-constexpr bool TAKE_TURNS = GROUPS == 3; /* products of the warpgroups in turn: gains at 64, loses at 128 */
+/* Products of the warpgroups in turn: gains at 64, loses at 128. Not in steps with masks, over which some of them pass:
+ * all would take as long as the slowest. */
+constexpr bool TAKE_TURNS = GROUPS == 3;
 constexpr int BM = 64 * GROUPS;
 constexpr int THREADS = 128 * (GROUPS + 1);
 constexpr int STAGES = SMALL ? 3 : 2, DENSE_STAGES = 2;
