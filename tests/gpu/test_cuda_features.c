@@ -225,12 +225,39 @@ static const feature crowded = {
     .change = change_crowded};
 TEST(much_for_shared_memory) { feature_check(&crowded); }
 
+/* Query tiles of which single parts attend to nothing, or to all, of a key tile: several of 192 queries, and documents
+ * that begin and end anywhere in them. */
+static void shape_parts(attn_shape *s, int i) {
+    s->b = 1 + (i & 1), s->hq = s->hkv = 1, s->d = s->dv = i % 4 == 3 ? 32 : 64;
+    s->sq = s->sk = 460 - 61 * (i % 5);
+}
+static void change_parts(conf_case *c, int i) {
+    uint64_t rng = 7 + (uint64_t)i;
+    int64_t n = c->base.x.sq + c->base.x.sk;
+    c->base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX; /* else by the kernels of sm_80 */
+    for (size_t t = 0; t < c->n_tensors; t++) {
+        conf_resize(c, t, &n, &rng);
+        int32_t *id = (int32_t *)(void *)c->tensor[t].origin;
+        for (int64_t k = 0; k < n; k++) id[k] = (int32_t)((k + 37 * i) / (90 + 50 * (i % 4)));
+    }
+}
+static const char windowed[] = "mask = k <= q && q - k < 70";
+static const feature parts = {
+    .texts = {"tensor d : i32[1]\nmask = d[q] == d[k] && k <= q"}, .shape = shape_parts, .change = change_parts};
+static const feature parts_alone = {.texts = {causal, windowed, capped}, .shape = shape_parts, .change = change_parts};
+static const feature parts_padded = {
+    .features = ATTN_PADDING, .texts = {causal, windowed}, .shape = shape_parts, .change = change_parts};
+static const feature parts_packed = {
+    .features = ATTN_VARLEN, .texts = {causal, windowed, capped}, .shape = shape_parts, .change = change_parts};
+TEST(documents_in_query_tiles) { feature_check(&parts); }
+TEST(parts_of_query_tiles) { feature_check(&parts_alone), feature_check(&parts_padded), feature_check(&parts_packed); }
+
 /* The frame itself: cpu takes all of it and is right. */
 TEST(by_the_cpu_engine) {
-    const feature *const all[] = {&types,   &mixtures,       &maxima,       &joined,      &packed,
-                                  &scored,  &empty,          &empty_packed, &owned,       &owned_moved,
-                                  &dropped, &dropped_packed, &turned,       &turned_wide, &stopped,
-                                  &sloped,  &owned_alone,    &crowded,      &ending,      &ending_packed};
+    const feature *const all[] = {&types,  &mixtures,      &maxima,  &joined,      &packed,      &scored,
+                                  &empty,  &empty_packed,  &owned,   &owned_moved, &dropped,     &dropped_packed,
+                                  &turned, &turned_wide,   &stopped, &sloped,      &owned_alone, &crowded,
+                                  &ending, &ending_packed, &parts};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};
         feature_run(all[i], &f, 1);

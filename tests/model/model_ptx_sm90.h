@@ -158,6 +158,18 @@ FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int 
     model->later(&job);
 }
 
+FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b, u64) {
+    tma_store(map, from, c, s, h, b);
+}
+
+/* What is asked for ahead may be nothing that is ever read, but the map is one. */
+FXA_INLINE void tma_fetch(const FxaMap *map, int, int, int, int) {
+    const ModelMap &m = *(const ModelMap *)map;
+    if (m.box[0] * 2 != 128 || m.data % 16) model->fail("a tensor map that is none, or not of boxes of 128 bytes");
+}
+
+FXA_INLINE u32 processors() { return 2; }
+
 static inline model_job model_bulk(void (*run)(const model_job *), int kind, u32 shared, const void *memory,
                                    u32 bytes) {
     model_job job = {};

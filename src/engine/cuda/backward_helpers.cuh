@@ -45,6 +45,25 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &
     load_grad_o<BQ>(maps, a, sh, rows, row, step);
 }
 
+/* Where tiles are short: into the L2 cache what the CTA asks for at first that comes when this one is done. CTAs begin
+ * in the order of their numbers, one on each multiprocessor. */
+FXA_INLINE void fetch_next(const FxaMaps &maps, const FxaArgs &a)
+{
+    const u32 next = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z) + processors();
+    const u32 head = next / gridDim.x, entry = head / gridDim.y;
+    if (entry >= gridDim.z) return;
+    const Place at(a, (int)(next - head * gridDim.x), (int)(head - entry * gridDim.y), (int)entry);
+    if (at.outside(a)) return;
+    const ListRow row = at.row(a, at.first_head(a));
+    if (row.total == 0) return;
+    const Rows keys(k_starts(a), at.k_first, at.n * BK, at.kv_h, at.b);
+    const Rows queries(q_starts(a), at.q_first, row.first * BQ, at.first_head(a), at.b);
+    for (int c = 0; c < FXA_D; c += 64) tma_fetch(&maps.k, c, keys.s, keys.h, keys.b);
+    for (int c = 0; c < FXA_D; c += 64) tma_fetch(&maps.q, c, queries.s, queries.h, queries.b);
+    for (int c = 0; c < FXA_DV; c += 64) tma_fetch(&maps.v, c, keys.s, keys.h, keys.b);
+    for (int c = 0; c < FXA_DV; c += 64) tma_fetch(&maps.grad_o, c, queries.s, queries.h, queries.b);
+}
+
 FXA_INLINE void copy_all(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at)
 {
     u32 step = 0;
@@ -59,6 +78,7 @@ FXA_INLINE void copy_all(const FxaMaps &maps, const FxaArgs &a, const Shared &sh
             load_block(maps, a, sh, at, h, m, j < row.partial, step);
         }
     }
+    if (PROG_MASK || FXA_SPANS) fetch_next(maps, a);
 }
 
 /* ---- Warp 1: dQ ------------------------------------------------------------------------------------------------- */

@@ -263,7 +263,7 @@ struct Consumer : TileOwner {
         wgmma_wait<0>();
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<true>(s, n, number & WHOLE);
+        score<true>(s, n, number & FXA_CUDA_WHOLE << group);
         give_back_dense();
         raise_max<true>(s);
         if (BOUNDED && !(tile & SAFE)) row_max[0] = row_max[1] = 0.f;
@@ -283,16 +283,16 @@ struct Consumer : TileOwner {
         sh.k_ring().wait_full(step);
         const int number = MASKED || PROG_VALUE || FXA_DROPOUT ? take_word(sh.number(step)) : 0;
         const int n = number & FXA_CUDA_PASS - 1;
-        if (TAKE_TURNS) named_sync(BAR_TURN + group, 256);
+        if (TAKE_TURNS && !MASKED) named_sync(BAR_TURN + group, 256);
         issue_s(s);
         sh.v_ring().wait_full(v_step);
         issue_sum<BN>(o, p, sh.v(v_step));
-        if (TAKE_TURNS) named_arrive(BAR_TURN + (group + 1 == GROUPS ? 0 : group + 1), 256);
+        if (TAKE_TURNS && !MASKED) named_arrive(BAR_TURN + (group + 1 == GROUPS ? 0 : group + 1), 256);
         if (PROG_DENSE) sh.dense_ring().wait_full(step);
         wgmma_wait<1>();
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<MASKED, FROZEN || !BOUNDED>(s, n, number & WHOLE);
+        score<MASKED, FROZEN || !BOUNDED>(s, n, number & FXA_CUDA_WHOLE << group);
         give_back_dense();
         const bool shrink = FROZEN ? false : raise_max<false>(s);
         exponentiate<false, FROZEN && BOUNDED>(s, tile);
@@ -317,8 +317,6 @@ struct Consumer : TileOwner {
         sh.k_ring().wait_full(step + 1);
         if (!(take_word(sh.number(step + 1)) & FXA_CUDA_PASS << group)) return false;
         step++;
-        if (TAKE_TURNS) named_sync(BAR_TURN + group, 256);
-        if (TAKE_TURNS) named_arrive(BAR_TURN + (group + 1 == GROUPS ? 0 : group + 1), 256);
         give_back(sh.k_ring().empty(step));
         sh.v_ring().wait_full(step);
         give_back(sh.v_ring().empty(step));

@@ -25,7 +25,9 @@ namespace {
 
 constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
 constexpr int GROUPS = SMALL && !PROG_DENSE && !FXA_DROPOUT ? 3 : 2; /* consumer warpgroups */
-constexpr bool TAKE_TURNS = GROUPS == 3; /* products of the warpgroups in turn: gains at 64, loses at 128 */
+/* Products of the warpgroups in turn: gains at 64, loses at 128. Not in steps with masks, over which some of them pass:
+ * all would take as long as the slowest. */
+constexpr bool TAKE_TURNS = GROUPS == 3;
 constexpr int BM = 64 * GROUPS;
 constexpr int THREADS = 128 * (GROUPS + 1);
 constexpr int STAGES = SMALL ? 3 : 2, DENSE_STAGES = 2;
@@ -55,7 +57,7 @@ constexpr bool BOUNDED = PROG_BOUNDED && !FXA_F16; /* f16 cannot hold exp2 of an
 constexpr bool EMULATE = BOUNDED && FXA_FAST_MATH && SMALL;
 /* In a tile's number: a second visit, never frozen, with V made finite; visits that look for infinities in it. */
 constexpr int SAFE = 0x40000000, UP = 0x20000000, DOWN = 0x10000000;
-constexpr int WHOLE = 0x40000000; /* in a key tile's number: nothing is asked of its pairs */
+constexpr int WHOLE = 7 * FXA_CUDA_WHOLE; /* in a key tile's number: nothing is asked of any warpgroup's pairs */
 /* Whether a warpgroup passes over a key tile of which its own 64 queries attend to nothing, as FxaTileList says of
  * partial tiles. Of 192 queries one third is often so; of 128 that begin where documents do, none. */
 constexpr bool PASSES = PROG_MASK && GROUPS == 3;

@@ -14,15 +14,16 @@ namespace {
  * the step after it is one without a mask, over the last with one; and over STAGES - 1 in a row at most: what is passed
  * over must have arrived, while V of the tile before, whose product is still to come, is held. */
 struct Passing {
-    int last = 0, before = 0;
+    int held = 0; /* of the last tile; below them of the one before it */
 
-    FXA_INLINE int next(int item, bool may)
+    /* The number that is told of a tile of the list. */
+    FXA_INLINE int number(int item, bool partial, bool may)
     {
-        if (!PASSES) return 0;
-        const int now = may ? item & 7 * FXA_CUDA_PASS & ~(last & before) : 0;
-        before = last;
-        last = now;
-        return now;
+        constexpr int ALL = 7 * FXA_CUDA_PASS;
+        if (!PASSES) return partial ? item : item | WHOLE;
+        const int now = may ? item & ALL & ~(held & held << 3) : 0;
+        held = now | (held >> 3 & ALL >> 3);
+        return partial ? (item & ~ALL) | now : item | WHOLE;
     }
 };
 
@@ -109,9 +110,10 @@ struct Producer {
         Passing passing;
         for (int j = 0; j < total; j++, step++) {
             const int n = ahead & FXA_CUDA_PASS - 1;
-            const int passed = passing.next(ahead, j > 0 && !safe && !(BOUNDED && j + 1 == partial && partial < total));
+            const int number = passing.number(
+                ahead, j < partial, j > 0 && !safe && !(BOUNDED && j + 1 == partial && partial < total));
             if (j + 1 < total) ahead = w.row.tile(j + 1);
-            load_k(w, n, n | passed | (j < partial ? 0 : WHOLE), j < partial);
+            load_k(w, n, number, j < partial);
             if (j == 0) load_q(w, safe, masked_tiles(partial, total, safe), total, words_needed(partial > 0));
             if (j == 0 && !safe) next = next_tile(a);
 #if PROG_DENSE

@@ -40,9 +40,11 @@ struct FxaCapture {
  * last two ints how many of its tiles are listed, n, and x: tile i >= n of the row is tile x + i. b_rows = 0 and h_rows
  * = 0 share rows between entries and heads. The forward and dQ kernels have one row per query tile, the backward
  * kernels one per key tile. Beside the number of a partial tile may stand which parts of 64 queries attend to nothing
- * of it: FXA_CUDA_PASS << i of part i, for the kernel that asks for that when the list is written.
+ * of it, FXA_CUDA_PASS << i of part i, and which to all of it, FXA_CUDA_WHOLE << i, for the kernel that asks for that
+ * when the list is written.
  */
 #define FXA_CUDA_PASS (1 << 24) /* lengths are at most 2^28, tiles 64 or more */
+#define FXA_CUDA_WHOLE (8 * FXA_CUDA_PASS)
 struct FxaTileList {
     const int *items;
     const int *counts;

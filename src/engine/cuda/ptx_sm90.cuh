@@ -78,6 +78,30 @@ FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int 
                  : "memory");
 }
 
+FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b, u64 cache)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group.L2::cache_hint "
+                 "[%0, {%2, %3, %4, %5}], [%1], %6;" ::"l"(map),
+                 "r"(from), "r"(c), "r"(s), "r"(h), "r"(b), "l"(cache)
+                 : "memory");
+}
+
+/* A box on its way to the L2 cache. */
+FXA_INLINE void tma_fetch(const FxaMap *map, int c, int s, int h, int b)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(c), "r"(s),
+                 "r"(h), "r"(b)
+                 : "memory");
+}
+
+/* Multiprocessors, about: numbers of some may be left out. */
+FXA_INLINE u32 processors()
+{
+    u32 n;
+    asm("mov.u32 %0, %%nsmid;" : "=r"(n));
+    return n;
+}
+
 FXA_INLINE void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),

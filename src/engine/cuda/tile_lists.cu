@@ -21,7 +21,7 @@ namespace {
 constexpr int WARPS = 8;
 
 /* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: so many of 64 queries, of each of which it
- * is said whether it attends to nothing of a partial tile; 0: it is not. */
+ * is said whether it attends to nothing or to all of a partial tile; 0: it is not. */
 struct Cut {
     int q_rows, k_rows, rows, columns, by_key, parts;
 };
@@ -37,15 +37,18 @@ FXA_INLINE int class_of(const FxaArgs &a, const Cut &cut, int b, int h, int row,
     return found == TILE_FULL && ragged ? TILE_PARTIAL : found;
 }
 
-/* Which parts of a query tile attend to nothing of a key tile, as bits of FxaTileList. */
-FXA_INLINE int passing_parts(const FxaArgs &a, const Cut &cut, int b, int h, int row, int column)
+/* Which parts of a query tile attend to nothing of a key tile, which to all of it, as bits of FxaTileList. Where there
+ * are no queries both is true. */
+FXA_INLINE int classes_of_parts(const FxaArgs &a, const Cut &cut, int b, int h, int row, int column)
 {
-    const int q_len = q_length(a, b), k0 = column * cut.k_rows, k1 = min(k0 + cut.k_rows, k_length(a, b)) - 1;
+    const int q_len = q_length(a, b), k_len = k_length(a, b), k0 = column * cut.k_rows, k1 = k0 + cut.k_rows - 1;
     int out = 0;
 #pragma unroll 1
     for (int i = 0; i < cut.parts; i++) {
         const int q0 = row * cut.q_rows + i * 64, q1 = min(q0 + 64, q_len) - 1;
-        if (q0 >= q_len || Program::tile_class(a, b, h, q0, q1, k0, k1) == TILE_EMPTY) out |= FXA_CUDA_PASS << i;
+        const int found = q0 < q_len ? Program::tile_class(a, b, h, q0, q1, k0, min(k1, k_len - 1)) : TILE_EMPTY;
+        if (found == TILE_EMPTY) out |= FXA_CUDA_PASS << i;
+        if (q0 >= q_len || (found == TILE_FULL && k1 < k_len)) out |= FXA_CUDA_WHOLE << i;
     }
     return out;
 }
@@ -161,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         const u32 partial = __ballot_sync(~0u, found == TILE_PARTIAL), full = __ballot_sync(~0u, found == TILE_FULL);
         if (found == TILE_PARTIAL)
             to[next_partial + __popc(partial & before)] =
-                (first + lane) | passing_parts(a, cut, b, h, row, first + lane);
+                (first + lane) | classes_of_parts(a, cut, b, h, row, first + lane);
         if (fits && found == TILE_FULL) to[next_full + __popc(full & before)] = first + lane;
         next_partial += __popc(partial);
         next_full += __popc(full);
