@@ -158,10 +158,6 @@ FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int 
     model->later(&job);
 }
 
-FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b, u64) {
-    tma_store(map, from, c, s, h, b);
-}
-
 /* What is asked for ahead may be nothing that is ever read, but the map is one. */
 FXA_INLINE void tma_fetch(const FxaMap *map, int, int, int, int) {
     const ModelMap &m = *(const ModelMap *)map;

@@ -191,8 +191,7 @@ struct Consumer {
         if (PROG_GRAD_DIAGONAL && threadIdx.x == 128) barrier_arrive(sh.ds_ring().full(step));
 #if PROG_GRAD_DENSE
         if (leader) {
-            tma_store(&maps.grad_dense, sh.ds(step) + group * BQ * 128, at.n * BK + group * 64, m * BQ, h, at.b,
-                      CACHE_FIRST_OUT);
+            tma_store(&maps.grad_dense, sh.ds(step) + group * BQ * 128, at.n * BK + group * 64, m * BQ, h, at.b);
             bulk_commit();
             bulk_wait_read<1>(); /* the other buffer may be written once the next barrier is passed */
         }

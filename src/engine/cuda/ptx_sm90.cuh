@@ -78,14 +78,6 @@ FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int 
                  : "memory");
 }
 
-FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b, u64 cache)
-{
-    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group.L2::cache_hint "
-                 "[%0, {%2, %3, %4, %5}], [%1], %6;" ::"l"(map),
-                 "r"(from), "r"(c), "r"(s), "r"(h), "r"(b), "l"(cache)
-                 : "memory");
-}
-
 /* A box on its way to the L2 cache. */
 FXA_INLINE void tma_fetch(const FxaMap *map, int c, int s, int h, int b)
 {
