@@ -58,6 +58,8 @@ def jobs(full):
                     for n in (names if full else ("causal",))]
     out += [("decode_sm90", "90a", "alibi_causal", 128, 128, 0, {"FXA_ROW_TILES": n}) for n in (1, 2, 4)]
     out += [("backward_sm90", "90a", n, 128, 128, 0, {"FXA_SEPARATE_DQ": 1}) for n in (names if full else ("causal",))]
+    out += [("backward_sm90", "90a", n, d, d, int(d == 96), {"FXA_DQ_TURNS": 1}) for d in (32, 64, 96, 128)
+            for n in (("plain", "softcap", "alibi", "head_table", "buckets") if full else ("plain", "softcap")[d % 64 > 0:])]
     out += [("backward_sm80", "80", "causal", d, dv, 0, {}) for d, dv in ((96, 192), (32, 256))]
     for arch in OTHERS + ("90a",):
         for i, kernel in enumerate(ANY):

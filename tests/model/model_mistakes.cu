@@ -93,6 +93,8 @@ extern "C" __global__ void fxa_mistake_copies(ARGUMENTS)
     if (way == 17) barrier_expect(barrier, 1 << 20);
     if (way == 18) barrier_init(barrier, 0);
     if (way == 19) tma_store(&map, at + n, 0, 0, 0, 0);
+    if (way == 20) tma_load(at, &map, barrier, -5, 0, 0, 0, 0);
+    if (way == 21) tma_load(at, &map, barrier, 4, 0, 0, 0, 0);
 }
 
 /* Of products of a group, and of the warp that goes alone. */

@@ -142,7 +142,9 @@ static inline model_job model_tma(void (*run)(const model_job *), int kind, cons
     return job;
 }
 
+/* An H200 calls another first coordinate an illegal instruction. */
 FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, int h, int b, u64) {
+    if (c % 8) model->fail("a box loaded from column %d: not a multiple of 16 bytes", c);
     model_job job = model_tma(model_tma_load, MODEL_LOAD, map, to, c, s, h, b);
     job.barrier = barrier;
     (void)model_barrier(barrier);

@@ -271,7 +271,7 @@ static void tma_from(int c, int s, int h, int b) {
     for (int i = 8; i < 64; i++) tma_in[i] = i * 1001;
 }
 
-static const int tma_corners[][4] = {{0, 0, 0, 0}, {64, 16, 2, 3}, {-5, -3, -1, 1},
+static const int tma_corners[][4] = {{0, 0, 0, 0}, {64, 16, 2, 3}, {-8, -3, -1, 1},
                                      {8, 5, 1, 2}, {0, 0, 0, 4},   {80, 0, 0, 0}};
 enum { TMA_CORNERS = sizeof tma_corners / sizeof *tma_corners };
 

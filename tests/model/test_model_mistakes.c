@@ -109,6 +109,8 @@ TEST(copies_without_barriers_waits_or_fences) {
         "a barrier that waits for 1048576 bytes",
         "a barrier of 0 arrivals",
         "bytes of shared memory at 9216, of 8192",
+        "a box loaded from column -5: not a multiple of 16 bytes",
+        "a box loaded from column 4: not a multiple of 16 bytes",
     };
     NEEDS_MODEL;
     uintptr_t data = 0;

@@ -39,6 +39,7 @@ constexpr bool WITH_DQ = !FXA_SEPARATE_DQ;
 constexpr bool FIRST_STORED = WITH_DQ && (PROG_MASK || FXA_SPANS) && !PROG_GRAD_DENSE;
 constexpr bool TURNS = FXA_DQ_TURNS;
 static_assert(!TURNS || (WITH_DQ && !PROG_MASK && !FXA_SPANS), "turns are of key tiles that all have all blocks");
+static_assert(!TURNS || !PROG_GRAD_DIAGONAL, "the warp that would send by turns adds up diagonals");
 constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* dS goes through shared memory */
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2, DS_BYTES = BQ * BK * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
@@ -48,28 +49,22 @@ constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 constexpr int DQ_COLUMNS = BQ == 128 ? FXA_D : FXA_D > 64 ? 64 : 32;
 constexpr int DQ_BYTES = 64 * DQ_COLUMNS * 4;
 constexpr int DQ_SENT[2] = {DQ_BYTES, BQ == 128 ? DQ_BYTES : 64 * (FXA_D - DQ_COLUMNS) * 4};
-/* Who waits for a turn and then for what it has sent takes longer than a block: two warps do so by turns, each with a
- * buffer where shared memory has room for a second one. */
-constexpr int SENDERS = TURNS && !PROG_GRAD_DIAGONAL ? 2 : 1;
-constexpr int DQ_BUFFERS = SENDERS == 2 && BQ == 64 && !PROG_DENSE && !PROG_VECTOR ? 2 : 1;
+/* Who waits for a turn and then until what it has sent is there takes longer than a block: two warps do so by turns.
+ * They share a buffer, which is free before that. */
+constexpr int SENDERS = TURNS ? 2 : 1;
 constexpr int DENSE_BYTES = PROG_DENSE ? DS_BYTES : 0;
 constexpr int QWORD_BYTES = PROG_VECTOR ? BQ * 4 : 0, KWORD_BYTES = PROG_VECTOR ? BK * 4 : 0;
-/* Named barriers. Of dQ there is one per consumer warpgroup and buffer, shared with the warps that send; those of a
- * second buffer or sender lie BAR_SECOND further. */
+/* Named barriers. Of dQ there is one per consumer warpgroup, shared with the warps that send; BAR_DQ_SECOND is full for
+ * the second of these. */
 enum { BAR_DS = 1, BAR_END = 2, BAR_DQ_EMPTY = 3, BAR_DQ_FULL = 5, BAR_DENSE = 7, BAR_CLEAR = 9, BAR_TURNED = 11 };
-enum { BAR_SECOND = 9 };
+enum { BAR_DQ_SECOND = 12 };
 static_assert(FXA_D <= 128 && FXA_DV <= 128, "backward_wide_sm90.cu is for the others");
 
 typedef PlaceOf<BK, BQ> Place;
 
-FXA_INLINE int bar_dq_empty(u32 step, int group)
-{
-    return BAR_DQ_EMPTY + group + BAR_SECOND * (int)(step % DQ_BUFFERS);
-}
-
 FXA_INLINE int bar_dq_full(u32 step, int group)
 {
-    return BAR_DQ_FULL + group + BAR_SECOND * (int)(step % SENDERS);
+    return (step % SENDERS ? BAR_DQ_SECOND : BAR_DQ_FULL) + group;
 }
 
 struct Shared {
@@ -77,7 +72,7 @@ struct Shared {
 
     static constexpr int V_AT = K_BYTES, Q_AT = V_AT + V_BYTES, DO_AT = Q_AT + STAGES * Q_BYTES;
     static constexpr int DS_AT = DO_AT + STAGES * DO_BYTES, DQ_AT = DS_AT + (WITH_DS ? STAGES * DS_BYTES : 0);
-    static constexpr int DENSE_AT = DQ_AT + (WITH_DQ ? DQ_BUFFERS * 2 * DQ_BYTES : 0);
+    static constexpr int DENSE_AT = DQ_AT + (WITH_DQ ? 2 * DQ_BYTES : 0);
     static constexpr int LSE_AT = DENSE_AT + STAGES * DENSE_BYTES;
     static constexpr int DELTA_AT = LSE_AT + STAGES * BQ * 4, QWORD_AT = DELTA_AT + STAGES * BQ * 4;
     static constexpr int KWORD_AT = QWORD_AT + STAGES * QWORD_BYTES, KV_BAR_AT = KWORD_AT + STAGES * KWORD_BYTES;
@@ -90,10 +85,7 @@ struct Shared {
     FXA_INLINE u32 q(u32 step) const { return base + Q_AT + (step % STAGES) * Q_BYTES; }
     FXA_INLINE u32 grad_o(u32 step) const { return base + DO_AT + (step % STAGES) * DO_BYTES; }
     FXA_INLINE u32 ds(u32 step) const { return base + DS_AT + (step % STAGES) * DS_BYTES; }
-    FXA_INLINE u32 dq(u32 step, int group) const
-    {
-        return base + DQ_AT + ((step % DQ_BUFFERS) * 2 + group) * DQ_BYTES;
-    }
+    FXA_INLINE u32 dq(int group) const { return base + DQ_AT + group * DQ_BYTES; }
     FXA_INLINE u32 dense(u32 step) const { return base + DENSE_AT + (step % STAGES) * DENSE_BYTES; }
     FXA_INLINE u32 lse(u32 step) const { return base + LSE_AT + (step % STAGES) * BQ * 4; }
     FXA_INLINE u32 delta(u32 step) const { return base + DELTA_AT + (step % STAGES) * BQ * 4; }

@@ -56,15 +56,15 @@ FXA_INLINE void send_in_turn(const FxaArgs &a, const Shared &sh, const Place &at
                 named_sync(bar_dq_full(step, x), 160);
                 if (!DQ_SENT[x] || !elected()) continue;
                 if (at.n == 0)
-                    bulk_store(to + x * (DQ_BYTES / 4), sh.dq(step, x), DQ_SENT[x]);
+                    bulk_store(to + x * (DQ_BYTES / 4), sh.dq(x), DQ_SENT[x]);
                 else
-                    bulk_add(to + x * (DQ_BYTES / 4), sh.dq(step, x), DQ_SENT[x]);
+                    bulk_add(to + x * (DQ_BYTES / 4), sh.dq(x), DQ_SENT[x]);
                 bulk_commit();
             }
             if (elected()) bulk_wait_read<0>();
             __syncwarp();
-            named_arrive(bar_dq_empty(step, 0), 160);
-            named_arrive(bar_dq_empty(step, 1), 160);
+            named_arrive(BAR_DQ_EMPTY, 160);
+            named_arrive(BAR_DQ_EMPTY + 1, 160);
             if (!elected()) continue;
             bulk_wait();
             if (BQ == 128) turn[1] = at.n + 1; /* for who asks whether there is a sum */

@@ -3,7 +3,8 @@
  * What a run costs, from what was measured on one H200 (docs/cuda.md, figures): problems of 4096 rows in TFLOP/s, and
  * decoding in bytes of K and V. On other devices it is the number of multiprocessors that is reckoned with, and nothing
  * was measured. What is not in the table goes by the row of its columns. Measured are full problems, and at 64 and 128
- * columns soft caps; at 128 bit-stable ones. The others are full ones times what these were of full ones at 128.
+ * columns soft caps, which at others are full ones times what these were of full ones at 128. A bit-stable backward by
+ * turns was as fast as one in any order, and above 128 columns it is the same one.
  */
 #include "cuda.h"
 
@@ -11,8 +12,9 @@
 
 #include <math.h>
 
-enum { COST_PROCESSORS = 132, COST_CPU_US = 6, COST_ROWS = 128, COST_DECODE_US = 14 };
+enum { COST_PROCESSORS = 132, COST_CPU_US = 6, COST_ROWS = 128, COST_DECODE_US = 14, COST_JOINT = 128 /* columns */ };
 #define COST_DECODE_BYTES 3.9e12 /* a second */
+#define COST_APART 0.85          /* of the rate has a bit-stable backward with a kernel for dQ: causal, 128 columns */
 
 static const struct cost_row {
     fxa__cu_family family;
@@ -20,16 +22,11 @@ static const struct cost_row {
     double tera[2];   /* forward, backward */
     double capped[2]; /* with a soft cap */
     double fast[2];   /* of that with FXA_FAST_MATH=1 */
-    double fixed;     /* backward, bit-stable */
 } cost_rows[] = {
-    {FXA__CU_SM90, 32, {342, 376}, {168, 219}, {186, 282}, 317},
-    {FXA__CU_SM90, 64, {596, 542}, {338, 399}, {361, 432}, 443},
-    {FXA__CU_SM90, 96, {696, 550}, {471, 500}, {512, 517}, 449},
-    {FXA__CU_SM90, 128, {806, 596}, {546, 542}, {593, 560}, 487},
-    {FXA__CU_SM90, 192, {801, 497}, {543, 452}, {589, 467}, 406},
-    {FXA__CU_SM90, 256, {818, 531}, {554, 483}, {602, 499}, 434},
-    {FXA__CU_SM80, 256, {301, 213}, {196, 165}, {224, 199}, 180},
-    {FXA__CU_SIMT, 256, {23, 16}, {20, 14}, {20, 14}, 16},
+    {FXA__CU_SM90, 32, {342, 376}, {168, 219}, {186, 282}},  {FXA__CU_SM90, 64, {596, 542}, {338, 399}, {361, 432}},
+    {FXA__CU_SM90, 96, {696, 550}, {471, 500}, {512, 517}},  {FXA__CU_SM90, 128, {806, 596}, {546, 542}, {593, 560}},
+    {FXA__CU_SM90, 192, {801, 497}, {543, 452}, {589, 467}}, {FXA__CU_SM90, 256, {818, 531}, {554, 483}, {602, 499}},
+    {FXA__CU_SM80, 256, {301, 213}, {196, 165}, {224, 199}}, {FXA__CU_SIMT, 256, {23, 16}, {20, 14}, {20, 14}},
 };
 
 static double cost_rate(const fxa__cu_choice *choice, const fxa__problem *p) {
@@ -38,8 +35,8 @@ static double cost_rate(const fxa__cu_choice *choice, const fxa__problem *p) {
     while (cost_rows[i].family != choice->family || cost_rows[i].columns < columns) i++;
     const struct cost_row *row = &cost_rows[i];
     const double *tera = !fxa__problem_is_capped(p) ? row->tera : choice->fast_math ? row->fast : row->capped;
-    bool fixed = p->in.pass == FXA_BACKWARD && (p->in.flags & FXA_DETERMINISTIC);
-    return 1e12 * tera[p->in.pass] * (fixed ? row->fixed / row->tera[FXA_BACKWARD] : 1);
+    bool apart = choice->separate_dq && columns <= COST_JOINT && (p->in.flags & FXA_DETERMINISTIC);
+    return 1e12 * tera[p->in.pass] * (apart ? COST_APART : 1);
 }
 
 double fxa__cu_cost(int32_t processors, const fxa__cu_choice *choice, const fxa__problem *p) {

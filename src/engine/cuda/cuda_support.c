@@ -192,7 +192,8 @@ static bool cu_is_separate(const fxa_problem *p, const fxa__cu_choice *c, const 
 }
 
 /* Bit-stable, but in one kernel: key tiles add to dQ in their order. All of them have all blocks of queries, so that
- * who comes before is known, and both buffers of dQ fit. */
+ * who comes before is known. Not by the number of tiles: an entry has the same bits in any batch. Beside a tensor of
+ * pairs and words nothing was measured. */
 static bool cu_is_by_turns(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
     bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, all = !g->has_mask && !c->spans;
     bool wanted = p->pass == FXA_BACKWARD && p->flags & FXA_DETERMINISTIC && p->flags & FXA_GRAD_Q;
