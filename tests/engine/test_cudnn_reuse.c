@@ -21,6 +21,8 @@ static const reuse_case reuse_cases[] = {
     /* Where another reads the score, or what is made of it, the quotient stays. */
     {"param c : float\nscore = c * tanh(score / c) + score", NULL, 1, 0, 1},
     {"param c : float\nscore = c * tanh(score / c) + sin(score / c)", NULL, 1, 3, 2},
+    {"param c : float\nmask = tanh(score / c) > 0.1", NULL, 1, 1, 1},
+    {"param c : float\nscore = graft(score, c * tanh(score / c))", NULL, 1, 0, 1},
     {"param c : float\nscore = c * exp(score / c)", NULL, 0, 1, 1}, /* which may be infinite */
     /* Of the caller's program what the score program has computed: numbers alone, since params are each one's own. */
     {"score = 8.0 * tanh(score / 8.0)", "let t = tanh(score / 8.0)\ndscore = dscore * (1.0 - t * t)", 1, 1, 1},
@@ -187,6 +189,38 @@ TEST(caps_at_the_ends_of_floats) {
             if (off.odd || !(off.worst <= allowed))
                 T_FAIL("cap %g: %lld odd, off by %g of %g\n", cases[i].cap, (long long)off.odd, off.worst, off.size);
         }
+        attn_drop(&want);
+        attn_data_free(&x);
+    }
+    fxa_context_destroy(ctx);
+    if (standin_ready()) standin_check_end();
+}
+
+/* Scores that are a result as they are, while the mask has them over a number: the scale stays theirs. O is
+ * off by its own rounding and that of the weights, of what V is. */
+TEST(scores_that_stay_as_they_are) {
+    NEEDS_CUDNN;
+    static const char *const texts[] = {"param c : float\nmask = tanh(score / c) > -0.1",
+                                        "mask = tanh(score * 5.0) > -0.1 && k <= q + 3"};
+    fxa_context *ctx = context_new();
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        attn_spec s = spec;
+        attn_kept want = {{NULL}};
+        fxa_error err;
+        attn_data x;
+        attn_call call;
+        s.text = texts[i];
+        T_OK(attn_data_make(&x, ctx, &s, 79, &err));
+        x.problem.alignment = 16, x.params[0] = -2;
+        attn_call_make(&x, FXA_FORWARD, &call);
+        call.p.engine = "ref";
+        T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
+        attn_keep(&x, FXA_FORWARD, &want);
+        call.p.engine = "cudnn", call.p.device = FXA_CUDA;
+        T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
+        attn_off off = attn_tensor_off(attn_output(&x, FXA_FORWARD, 0), want.memory[0]);
+        if (off.odd || !(off.worst <= 3 * 0x1p-8 * off.size))
+            T_FAIL("%s: %lld odd, off by %g of %g\n", texts[i], (long long)off.odd, off.worst, off.size);
         attn_drop(&want);
         attn_data_free(&x);
     }

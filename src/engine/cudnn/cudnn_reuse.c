@@ -10,18 +10,22 @@
 
 /* ---- Factors that cancel ----------------------------------------------------------------------------------------- */
 
+enum { REUSE_KINDS = 3 };
+static const uint32_t reuse_kinds[REUSE_KINDS] = {FXA__OUT_SCORE, FXA__OUT_MASK, FXA__OUT_DSCORE};
+
 /* Nodes that the score, the mask and the gradient by the score are made of. */
 static void reuse_mark(const fxa_program *p, bool *needed) {
-    static const uint32_t kinds[] = {FXA__OUT_SCORE, FXA__OUT_MASK, FXA__OUT_DSCORE};
     memset(needed, 0, (size_t)p->n_nodes * sizeof *needed);
-    for (int i = 0; i < 3; i++)
-        if (fxa__program_output(p, kinds[i]) >= 0) needed[fxa__program_output(p, kinds[i])] = true;
+    for (int i = 0; i < REUSE_KINDS; i++)
+        if (fxa__program_output(p, reuse_kinds[i]) >= 0) needed[fxa__program_output(p, reuse_kinds[i])] = true;
     for (int32_t i = p->n_nodes - 1; i >= 0; i--)
         for (int j = 0; needed[i] && j < p->nodes[i].n_args; j++) needed[p->nodes[i].arg[j]] = true;
 }
 
+/* Who takes a result of the program is a user, too. */
 static bool reuse_has_one_user(const fxa_program *p, const bool *needed, int32_t node) {
-    int users = node == fxa__program_output(p, FXA__OUT_DSCORE);
+    int users = 0;
+    for (int i = 0; i < REUSE_KINDS; i++) users += node == fxa__program_output(p, reuse_kinds[i]);
     for (int32_t i = node + 1; i < p->n_nodes; i++)
         for (int j = 0; needed[i] && j < p->nodes[i].n_args; j++) users += p->nodes[i].arg[j] == node;
     return users == 1;
@@ -67,7 +71,7 @@ int32_t fxa__dnn_reuse_fold(fxa__dnn_score *s) {
     while (score < p->n_nodes && !(fxa__node_input(&p->nodes[score]) & 1u << FXA_INPUT_SCORE)) score++;
     if (score == p->n_nodes || !needed[score]) return -1;
     const int32_t at = reuse_user(p, needed, score), above = at >= 0 ? reuse_user(p, needed, at) : -1;
-    if (above < 0 || p->nodes[above].op != FXA_OP_TANH || at == fxa__program_output(p, FXA__OUT_SCORE)) return -1;
+    if (above < 0 || p->nodes[above].op != FXA_OP_TANH) return -1;
     const fxa__node *n = &p->nodes[at];
     if (n->op != FXA_OP_MUL && (n->op != FXA_OP_DIV || n->arg[0] != score)) return -1;
     return fxa__dnn_score_is_by_value(s, n->arg[n->arg[0] == score]) ? at : -1;
