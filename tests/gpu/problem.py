@@ -170,6 +170,8 @@ class Problem:
         a.scale, a.scale_log2 = self.scale, self.scale * LOG2E
         a.f[0], a.f[1], a.i[0] = CAP * LOG2E, self.scale / CAP, self.window
         a.f[2:8] = [0.6 / a.f[1]] + [c * a.f[1] ** (2 * i + 1) for i, c in enumerate(programs.TANH)]
+        a.f[9] = 2 * LOG2E * a.f[1]
+        a.f[8] = 28 / a.f[9]
         self.scalars(a, True)
         shape = self.lse_shape()
         a.lse_b, a.lse_h, a.lse_s = shape[1] * shape[2], shape[2], 1

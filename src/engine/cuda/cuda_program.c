@@ -294,7 +294,7 @@ static void choose_keep(cuda_work *w) {
 static void choose_runs(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
-    c->unit_at = c->near_at = c->near = c->bend = -1;
+    c->unit_at = c->near_at = c->near = c->bend = c->gain = -1;
     for (int32_t i = 0; i < p->n_params; i++) c->run_at += p->params[i].type == FXA_FLOAT;
     for (int32_t i = 0; i < p->n_nodes; i++) w->given[i] = CUDA_NOT_GIVEN;
     if (w->scalars) return;
@@ -308,6 +308,9 @@ static void choose_runs(cuda_work *w) {
     if (c->bend < 0) return;
     c->near_at = next;
     c->folded = !w->backward && c->value == c->bend && (c->unit_at >= 0 || c->factor < 0);
+    const fxa__node *n = &p->nodes[c->value];
+    for (int k = 0; !w->backward && n->op == FXA_OP_MUL && k < 2; k++)
+        if (n->arg[k] == c->bend && fxa__cuda_can_fill(p, n->arg[1 - k])) c->gain = n->arg[1 - k];
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */

@@ -12,7 +12,8 @@
  *   PROG_BOUNDED        |value()| is at most so much (soft cap: 1), so that the forward needs no running maximum
  *   PROG_SAME           mask_same() is mask() where q_word == k_word in all pairs of a warp in a tile
  *   PROG_BEND           the score is read by bend() alone, and value() takes what that gives in its place
- *   PROG_NEAR           bend_near() is bend(), for less, while |s| < near()
+ *   PROG_NEAR           bend_near() is bend(), for less, while |s| < near(); bend_far() says how pairs are bent four at
+ *                       a time while |s| < far(), off by no more than 2^-20 of the largest that bend() gives
  *   PROG_UNIT_ONE       unit() is 1, because bend() has it in what it gives (bend_unit(a)); PROG_BOUNDED is without it
  *   PROG_DIAGONAL       value() reads pair.diagonal; diagonal() gives the row that fxa_diagonal_fill tabulates
  *   PROG_DENSE          value() reads pair.dense, an element of a 16-bit tensor [b, h, q, k]
@@ -40,6 +41,8 @@
  *   float bend(a, s)                   for PROG_BEND: tanh of the product times a number of the run
  *   float bend_near(a, s), float near(a)   for PROG_NEAR: taken where all pairs of a warp in a tile are near 0, where
  *                                      tanh is a polynomial
+ *   Bend bend_far(a), float far(a)     for PROG_NEAR: where not all are; 0 where the host says that the score would be
+ *                                      off by too much
  *   bool mask(a, pair)                 only called in tiles that tile_class() calls partial; where it is false, value
  *                                      and slope may be anything, NaN too
  *   bool mask_same(a, pair)            for PROG_SAME: of documents, what is left of the mask inside one of them
@@ -114,6 +117,37 @@ FXA_INLINE float score_bend_near(float s, const float *c)
 #pragma unroll
     for (int i = FXA_CUDA_BEND - 2; i >= 0; i--) p = __fmaf_rn(p, z, c[i]);
     return s * p;
+}
+
+/* A run's numbers for score_bend_four: u tanh(s factor / (2 log2(e))), inverse = -1 / (2 u). */
+struct Bend {
+    float factor, inverse, u;
+};
+
+/*
+ * u (1 - 2 / (1 + e)) with e = 2^(s factor), of four pairs by one reciprocal: with p = inverse (1 + e) (1 + e') that of
+ * p p' gives 1 / p = -2 u / ((1 + e) (1 + e')), and that times (1 + e') is what a pair adds to u. Five instructions and
+ * a half for each and one and a quarter of the special function unit, which is what tiles wait for; no pair may have e
+ * so large that p p' overflows, nor be NaN, which its neighbours would be too. Off by up to 2^-20 u: exp2 by 2 ulps,
+ * which is half of that in the quotient, and seven roundings of 2^-24 of the quotient, which is 2 u at most.
+ */
+FXA_INLINE void score_bend_four(const Bend &b, float *s)
+{
+    float e[4], p[2];
+#pragma unroll
+    for (int i = 0; i < 4; i++) e[i] = exp2_fast(s[i] * b.factor);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float half = __fmaf_rn(e[2 * i + 1], b.inverse, b.inverse);
+        p[i] = __fmaf_rn(half, e[2 * i], half);
+    }
+    const float r = reciprocal_free(p[0] * p[1]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float share = r * p[1 - i], rest = share + b.u;
+        s[2 * i] = __fmaf_rn(share, e[2 * i + 1], rest);
+        s[2 * i + 1] = __fmaf_rn(share, e[2 * i], rest);
+    }
 }
 
 /* What a program need not say. */
@@ -255,29 +289,51 @@ FXA_INLINE float own_gradient(const Program &program, const FxaArgs &a, float s,
 #endif
 }
 
+/* Each pair by itself, as well as can be, sixteen at a time: few tiles of few problems come here, and the code for all
+ * pairs of a thread is most of what a compiler has to do for a soft cap. */
+template <int n> FXA_INLINE void bend_apart(const Program &program, const FxaArgs &a, float (&s)[n])
+{
+#if PROG_BEND
+    constexpr int AT_ONCE = n < 16 ? n : 16;
+    static_assert(n % AT_ONCE == 0, "pairs of a thread");
+#pragma unroll 1
+    for (int turn = 0; turn < n; turn += AT_ONCE) {
+        float bent[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) bent[i] = program.bend(a, s[i]);
+#pragma unroll
+        for (int i = 0; i < n - AT_ONCE; i++) s[i] = s[i + AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) s[n - AT_ONCE + i] = bent[i];
+    }
+#endif
+}
+
 /* Bends all products of a tile. What is near is found in four chains: one is as long as the polynomial of a tile.
  * whole: all pairs of the thread exist; others hold anything, and what they hold must not decide how these are
- * computed. */
+ * computed. A NaN is neither near nor far. */
 template <bool SHORT = true, int n>
 FXA_INLINE void bend_all(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
 {
 #if PROG_NEAR
     if (!SHORT) {
-#pragma unroll
-        for (int i = 0; i < n; i++) s[i] = program.bend(a, s[i]);
+        bend_apart(program, a, s);
         return;
     }
     float most[4] = {};
 #pragma unroll
-    for (int i = 0; i < n; i++) most[i & 3] = fmaxf(most[i & 3], fabsf(s[i]));
-    const float top = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+    for (int i = 0; i < n; i++) most[i & 3] = max_or_nan(most[i & 3], fabsf(s[i]));
+    const float top = max_or_nan(max_or_nan(most[0], most[1]), max_or_nan(most[2], most[3]));
     if (__all_sync(~0u, whole && top < program.near(a))) {
 #pragma unroll
         for (int i = 0; i < n; i++) s[i] = program.bend_near(a, s[i]);
-        return;
-    }
-#endif
-#if PROG_BEND
+    } else if (__all_sync(~0u, whole && top < program.far(a))) {
+        const Bend bend = program.bend_far(a);
+#pragma unroll
+        for (int i = 0; i < n; i += 4) score_bend_four(bend, s + i);
+    } else
+        bend_apart(program, a, s);
+#elif PROG_BEND
 #pragma unroll
     for (int i = 0; i < n; i++) s[i] = program.bend(a, s[i]);
 #endif
