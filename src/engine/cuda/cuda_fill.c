@@ -76,8 +76,7 @@ static double fill_gain(const fxa__cuda_program *c, int32_t node, const double *
     for (int i = 0; i < n->n_args; i++) sum += gain[i] = fill_gain(c, n->arg[i], params, left);
     if (sum == 0 || n->op == FXA_OP_ADD || n->op == FXA_OP_SUB || n->op == FXA_OP_NEG) return sum;
     for (int i = 0; n->op == FXA_OP_MUL && i < 2; i++)
-        if (gain[i] == 0 && fxa__cuda_can_fill(p, n->arg[i]))
-            return sum * fabs(fill_value(p, n->arg[i], params));
+        if (gain[i] == 0 && fxa__cuda_can_fill(p, n->arg[i])) return sum * fabs(fill_value(p, n->arg[i], params));
     return INFINITY;
 }
 
@@ -92,11 +91,20 @@ static void fill_far(const fxa__cuda_program *p, const double *params, double fa
     f[2] = takes ? (float)(-0.5 / unit) : 0;
 }
 
+/* What bend() gives where a param is the cap, and the unit: 1, but where that would overflow beside the cap. Kernels
+ * then see that it is not (left_range of forward_consumer.cuh). */
+static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
+    double cap = fill_value(p->program, p->gain, params) * FILL_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
+    f[0] = (float)(cap / unit);
+    f[1] = (float)unit;
+    return cap / unit;
+}
+
 /* near() and the terms behind it. Of a factor so large that they are not finite nothing is near. */
 static void fill_bend(const fxa__cuda_program *p, const double *params, float *f) {
     double factor = fill_value(p->program, p->near, params), power = factor, limit = FILL_NEAR / fabs(factor), unit = 1;
     if (p->folded) unit = FILL_LOG2E * (p->factor >= 0 ? fill_value(p->program, p->factor, params) : 1);
-    if (p->gain >= 0) unit = fill_value(p->program, p->gain, params);
+    if (p->gain >= 0) unit = fill_cap(p, params, f + p->unit_at);
     fill_far(p, params, factor, unit, f + p->near_at + 1 + FXA_CUDA_BEND);
     power *= unit;
     f[p->near_at] = (float)(limit < FILL_SMALL ? limit : FILL_SMALL);
@@ -124,7 +132,7 @@ void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, 
             i[at] = fxa__toint(params[k]);
     }
     for (int32_t k = 0; k < p->n_run; k++) f[p->run_at + k] = (float)fill_value(program, p->run[k], params);
-    if (p->unit_at >= 0) f[p->unit_at] = fill_unit(fill_value(program, p->factor, params) * FILL_LOG2E);
+    if (p->unit_at >= 0 && p->gain < 0) f[p->unit_at] = fill_unit(fill_value(program, p->factor, params) * FILL_LOG2E);
     if (p->near_at >= 0) fill_bend(p, params, f);
 }
 

@@ -99,7 +99,6 @@ static void cudatext_want_pairs(cuda_text *t) {
     if (t->c->bend >= 0) {
         t->pairs.given[t->c->gain >= 0 ? t->c->value : t->c->bend] = "score";
         fxa__lower_emit_want(&t->pairs, t->c->near, CUDA_VALUE);
-        if (t->c->gain >= 0) fxa__lower_emit_want(&t->pairs, t->c->gain, CUDA_VALUE);
     }
     if (t->c->has_value) fxa__lower_emit_want(&t->pairs, t->c->value, CUDA_VALUE);
     if (t->c->has_slope || t->c->has_own)
@@ -254,11 +253,7 @@ static void cudatext_bend(cuda_text *t) {
     cudatext_put(t, "#define PROG_BEND 1\n    FXA_INLINE float bend(const FxaArgs &a, float score) const\n    {\n"
                     "        return score_tanh(__fmul_rn(score, ");
     fxa__lower_emit_value(&t->pairs, t->c->near, t->w);
-    if (t->c->gain >= 0) {
-        cudatext_put(t, ")) * ");
-        fxa__lower_emit_value(&t->pairs, t->c->gain, t->w);
-        cudatext_put(t, ";\n    }\n");
-    } else if (!t->c->folded)
+    if (!t->c->folded)
         cudatext_put(t, "));\n    }\n");
     else if (t->c->unit_at >= 0)
         fxa__write_format(t->w, ")) * a.f[%d];\n    }\n", (int)t->c->unit_at);
@@ -278,11 +273,7 @@ static void cudatext_bend(cuda_text *t) {
                       at, at + 1);
     if (t->c->folded)
         fxa__write_format(t->w, "a.f[%d], bend_unit(a)};\n    }\n#endif\n", at + 2);
-    else if (t->c->gain >= 0) {
-        fxa__write_format(t->w, "a.f[%d], ", at + 2);
-        fxa__lower_emit_value(&t->pairs, t->c->gain, t->w);
-        cudatext_put(t, "};\n    }\n#endif\n");
-    } else
+    else
         cudatext_put(t, "-0.5f, 1.f};\n    }\n#endif\n");
 }
 
