@@ -166,7 +166,7 @@ TEST(soft_caps) {
     const char *missing = engine ? NULL : frame_missing(FXA_F32);
     fxa_context *ctx = NULL;
     fxa_error err;
-    int from = kind ? atoi(kind) : 0, n = shapes ? atoi(shapes) : 4 * CAPS_PROGRAMS;
+    int from = kind ? atoi(kind) : 0, n = shapes ? atoi(shapes) : 2 * CAPS_PROGRAMS;
     if (missing) T_SKIP(missing);
     T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < n && caps_kind(ctx, &f, from + i); i++) {}
