@@ -52,7 +52,13 @@ static void texts_expression(const fxa_program *p, const fxa__cuda_program *out,
     }
 }
 
-/* near() and its terms, as cuda_fill.c has them of such factors. */
+static void texts_unit(const fxa_program *p, const fxa__cuda_program *out) {
+    printf("*1.4426950408889634*");
+    if (out->factor >= 0) texts_expression(p, out, out->factor);
+    if (out->factor < 0) printf("1");
+}
+
+/* near() and what follows it, as cuda_fill.c has them of such factors. */
 static void texts_bend(const fxa_program *p, const fxa__cuda_program *out) {
     static const char *const terms[FXA_CUDA_BEND] = {"0.9999999268692358", "-0.33332309972578855", "0.1331017362435341",
                                                      "-0.05210147853455042", "0.015475425267545645"};
@@ -63,11 +69,16 @@ static void texts_bend(const fxa_program *p, const fxa__cuda_program *out) {
         printf(" %s*", terms[k]);
         texts_expression(p, out, out->near);
         printf("**%d", 2 * k + 1);
-        if (!out->folded) continue;
-        printf("*1.4426950408889634*");
-        if (out->factor >= 0) texts_expression(p, out, out->factor);
-        if (out->factor < 0) printf("1");
+        if (out->folded) texts_unit(p, out);
     }
+    /* far() and the numbers of bend_far(), for caps up to 64 */
+    static const char *const far[] = {" 28/abs(2.8853900817779268*", ") 2.8853900817779268*", " -0.5/(1"};
+    for (int k = 0; k < 3; k++) {
+        printf("%s", far[k]);
+        if (k < 2) texts_expression(p, out, out->near);
+    }
+    if (out->folded) texts_unit(p, out);
+    printf(")");
 }
 
 /* What follows the float params. */

@@ -419,35 +419,47 @@ TEST(factors_that_cancel) {
     free(r);
 }
 
-/* Near 0 a soft cap is a polynomial of the product, with the unit in it: terms for any cap, or nothing is near. */
-TEST(terms_of_a_soft_cap) {
-    static const double caps[] = {20, 0.5, 1000, 1e-3, 1e9, 1e-30, 1e30};
+/* Numbers of a soft cap's run: near 0 it is a polynomial of the product, with the unit in it, or nothing is near; four
+ * pairs at a time where the cap is neither large nor tiny. */
+static void cap_check(const fxa__cuda_program *out, double cap) {
+    double params[FXA_MAX_PARAMS] = {0}, scale = 0.125, log2e = 1.4426950408889634;
+    float f[FXA_CUDA_SCALARS + FXA_CUDA_RUNS];
+    int ints[FXA_CUDA_SCALARS];
+    for (int32_t k = 0; k < out->program->n_params; k++)
+        params[k] = out->params[k].from == FXA__CUDA_SCALE ? scale : out->params[k].from == 0 ? cap : 1;
+    fxa__cuda_fill(out, params, f, ints);
+    const float *c = f + out->near_at + 1, *far = c + FXA_CUDA_BEND;
+    double unit = out->gain >= 0 ? (double)f[out->unit_at + 1] : 1, u = (double)f[out->unit_at];
+    T_CHECK(f[out->near_at] <= 4096 && (f[out->near_at] > 0) == (fabs(cap) > 1e-6));
+    T_CHECK(unit == (fabs(cap) > 2.3e38 ? 4 : 1) && (far[0] > 0) == (fabs(cap) > 0.0867 && fabs(cap) <= 64));
+    T_NEAR(u * unit, cap * log2e, 0x1p-24 * fabs(cap * log2e));
+    for (double part = 1; f[out->near_at] > 0 && part > 1e-3; part *= 0.77) {
+        double s = part * (double)f[out->near_at], x = s * scale / cap, y = 0;
+        for (int k = FXA_CUDA_BEND; k-- > 0;) y = y * s * s + (double)c[k];
+        double want = cap * tanh(x) * log2e / unit;
+        T_NEAR(s * y, want, 0x1p-22 * fabs(want));
+    }
+    for (double part = -1; far[0] > 0 && part <= 1; part += 0.0625) {
+        double s = part * (double)far[0], e = exp2(s * (double)far[1]), y = u + 1 / ((double)far[2] * (1 + e));
+        T_NEAR(y, cap * tanh(s * scale / cap) * log2e, 0x1p-22 * fabs(u));
+    }
+}
+
+TEST(numbers_of_a_soft_cap) {
+    static const double caps[] = {20, 0.5, 1000, 1e-3, 1e9, 1e-30, 1e30, 64, 65, 0.08, -20, -1e9, 3e38, -3.4e38};
     rig *r = calloc(1, sizeof *r);
     T_REQUIRE(r && rig_start(r));
     fxa_program *p = rig_parse(r, "param cap : float\nscore = cap * tanh(score / cap)");
     fxa_error err;
     fxa__cuda_program out;
     T_REQUIRE(p);
-    fxa__cuda_config config = {.program = p, .dense = -1, .plain = true};
-    T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
-    T_REQUIRE(out.folded && out.near_at >= 0);
-    for (size_t i = 0; i < sizeof caps / sizeof *caps; i++) {
-        double params[FXA_MAX_PARAMS] = {0}, scale = 0.125;
-        float f[FXA_CUDA_SCALARS + FXA_CUDA_RUNS];
-        int ints[FXA_CUDA_SCALARS];
-        for (int32_t k = 0; k < out.program->n_params; k++)
-            params[k] = out.params[k].from == FXA__CUDA_SCALE ? scale : out.params[k].from == 0 ? caps[i] : 1;
-        fxa__cuda_fill(&out, params, f, ints);
-        const float *c = f + out.near_at + 1;
-        T_CHECK(f[out.near_at] <= 4096 && (f[out.near_at] > 0) == (caps[i] > 1e-6));
-        for (double part = 1; f[out.near_at] > 0 && part > 1e-3; part *= 0.77) {
-            double s = part * (double)f[out.near_at], x = s * scale / caps[i], y = 0;
-            for (int k = FXA_CUDA_BEND; k-- > 0;) y = y * s * s + (double)c[k];
-            double want = caps[i] * tanh(x) * 1.4426950408889634;
-            T_NEAR(s * y, want, 0x1p-22 * want);
-        }
+    for (int plain = 0; plain < 2; plain++) {
+        fxa__cuda_config config = {.program = p, .dense = -1, .plain = plain};
+        T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
+        T_REQUIRE(out.folded && out.near_at >= 0 && (out.gain >= 0) == !plain && out.bound < 1.01);
+        for (size_t i = 0; i < (plain ? 10 : sizeof caps / sizeof *caps); i++) cap_check(&out, caps[i]);
+        fxa__cuda_program_free(&out);
     }
-    fxa__cuda_program_free(&out);
     fxa_program_destroy(p);
     rig_end(r);
     free(r);

@@ -208,7 +208,7 @@ def run(tests, spec):
     pr, modules, fw = tests.make(spec)
     globals()[spec.adverse[0]](pr, *spec.adverse[1:])
     if spec.adverse[0] == "capped":
-        fw.a.f[0], fw.a.f[1] = pr.cap * 1.4426950408889634, pr.scale / pr.cap
+        pr.capped(fw.a, pr.cap)
     torch.cuda.synchronize()
     redone(tests, modules, clear=True)
     fw.run()

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * score_tanh of every f32 from a bit pattern on, for run_gpu.py to compare with f64; with terms what is near 0 by
- * score_bend_near. Launch: any grid of 256 threads.
+ * score_bend_near. Then groups of four pairs by score_bend_four, in place. Launch: any grid of 256 threads.
  */
 #include "score.cuh"
 
@@ -10,5 +10,16 @@ extern "C" __global__ void fxa_try_tanh(float *to, unsigned first, long long cou
     for (long long i = blockIdx.x * 256ll + threadIdx.x; i < count; i += gridDim.x * 256ll) {
         const float x = __uint_as_float(first + (unsigned)i);
         to[i] = terms && fabsf(x) < TANH_NEAR ? score_bend_near(x, terms) : score_tanh(x);
+    }
+}
+
+extern "C" __global__ void fxa_try_bend(float *pairs, long long groups, float factor, float inverse, float u)
+{
+    const Bend bend = {factor, inverse, u};
+    for (long long i = blockIdx.x * 256ll + threadIdx.x; i < groups; i += gridDim.x * 256ll) {
+        float s[4];
+        for (int k = 0; k < 4; k++) s[k] = pairs[4 * i + k];
+        score_bend_four(bend, s);
+        for (int k = 0; k < 4; k++) pairs[4 * i + k] = s[k];
     }
 }

@@ -161,6 +161,13 @@ class Problem:
 
     # ---- arguments -----------------------------------------------------------------------------------------------
 
+    def capped(self, a, cap):
+        """Numbers of a soft cap (programs.SOFTCAP)."""
+        a.f[0], a.f[1] = cap * LOG2E, self.scale / cap
+        a.f[2:8] = [0.6 / a.f[1]] + [c * a.f[1] ** (2 * i + 1) for i, c in enumerate(programs.TANH)]
+        a.f[9] = 2 * LOG2E * a.f[1]
+        a.f[8] = 28 / a.f[9] if cap <= 64 else 0
+
     def arguments(self):
         a = Args()
         a.q, a.k, a.v = view(self.q), view(self.k), view(self.v)
@@ -168,8 +175,8 @@ class Problem:
         a.d, a.dv, a.q_len, a.k_len, a.q_pad = self.D, self.Dv, self.Sq, self.Sk, up(self.Sq, 128)
         a.pad_rows = a.q_pad * self.B
         a.scale, a.scale_log2 = self.scale, self.scale * LOG2E
-        a.f[0], a.f[1], a.i[0] = CAP * LOG2E, self.scale / CAP, self.window
-        a.f[2:8] = [0.6 / a.f[1]] + [c * a.f[1] ** (2 * i + 1) for i, c in enumerate(programs.TANH)]
+        a.i[0] = self.window
+        self.capped(a, CAP)
         self.scalars(a, True)
         shape = self.lse_shape()
         a.lse_b, a.lse_h, a.lse_s = shape[1] * shape[2], shape[2], 1

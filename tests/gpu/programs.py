@@ -43,7 +43,7 @@ def program(body, causal=False, head="", tile="", own_class=None, own_mask=None,
 
 
 # Soft cap: cap * tanh(s / cap); the cap is part of the unit. f[0] = cap * log2(e), f[1] = scale / cap, f[2] where that
-# is near 0, and the terms of tanh there.
+# is near 0, and the terms of tanh there, f[8] how far pairs are bent four at a time, f[9] the factor of their exponents.
 SOFTCAP = """
 #define PROG_BEND 1
     static FXA_INLINE float unit(const FxaArgs &a) { return a.f[0]; }
@@ -58,6 +58,8 @@ SOFTCAP = """
 #define PROG_NEAR 1
     FXA_INLINE float near(const FxaArgs &a) const { return a.f[2]; }
     FXA_INLINE float bend_near(const FxaArgs &a, float s) const { return score_bend_near(s, a.f + 3); }
+    FXA_INLINE float far(const FxaArgs &a) const { return a.f[8]; }
+    FXA_INLINE Bend bend_far(const FxaArgs &a) const { return {a.f[9], -0.5f, 1.f}; }
 #endif
 """
 TANH = (0.9999999268692358, -0.33332309972578855, 0.1331017362435341, -0.05210147853455042, 0.015475425267545645)

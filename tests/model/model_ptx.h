@@ -15,6 +15,7 @@ static inline float model_flushed(float x) { return fabsf(x) < 0x1p-126f ? copys
 FXA_INLINE float exp2_fast(float x) { return model_flushed(exp2f(model_flushed(x))); }
 FXA_INLINE float tanh_fast(float x) { return tanhf(x); }
 FXA_INLINE float reciprocal_fast(float x) { return model_flushed(1.f / model_flushed(x)); }
+FXA_INLINE float reciprocal_free(float x) { return reciprocal_fast(x); }
 FXA_INLINE float max_or_nan(float x, float y) { return x != x ? x : y != y ? y : fmaxf(x, y); }
 
 /* lg2.approx: within 2^-22 between 1/2 and 2, elsewhere within 2^-22 of the result. */

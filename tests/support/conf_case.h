@@ -105,6 +105,10 @@ bool conf_compare(conf_case *c, fxa_pass pass);
 
 /* What cuDNN's functions may be off by (conf_functions.c); below 0: nothing is said. */
 double conf_cudnn_function(uint32_t op, double x, double y);
+/* The same of the cuda engine's tanh in kernels of 16 bits for Hopper, for programs that are a soft cap by which the
+ * tanh counts 64 times at most. */
+double conf_cuda_cap(uint32_t op, double x, double y);
+bool conf_is_cuda_cap(const fxa_program *p, const double *params);
 
 /* error and size of every output, unsure (conf_bound.c). */
 bool conf_bound_forward(conf_case *c);

@@ -195,6 +195,8 @@ static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     c->rounds_twice = strstr(detail, "dK rounded twice") != NULL;
     c->least_weight = strncmp(detail, "kernels ", 8) == 0 ? 0x1p-102 : 0; /* of the cuda engine */
     c->function = strstr(detail, "cuDNN") ? conf_cudnn_function : NULL;
+    bool bends = unit > 0 && strstr(detail, "kernels sm90") && !strstr(detail, "fast functions");
+    if (bends && conf_is_cuda_cap(c->program, c->params)) c->function = conf_cuda_cap;
     fxa_plan_destroy(plan);
 }
 

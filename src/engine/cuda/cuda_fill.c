@@ -14,6 +14,9 @@
 #define FILL_LOG2E 1.4426950408889634074
 #define FILL_NEAR 0.6    /* |x| below which the polynomial is used */
 #define FILL_SMALL 4096. /* no product above that is near: terms of a tiny factor, rounded to 0, would be missing */
+#define FILL_CAP 64.     /* 2^-20 of it, what a new score may be off by where pairs are bent four at a time, is 2^-14 */
+#define FILL_LEAST 0.125 /* of a unit, so that products of four such pairs are finite with exponents below ... */
+#define FILL_POWER 28.
 
 /* tanh x = x (c[0] + c[1] x^2 + ...) within 2^-23.7 of itself for |x| < 0.6. */
 static const double fill_tanh[FXA_CUDA_BEND] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
@@ -63,10 +66,47 @@ static double fill_value(const fxa_program *p, int32_t node, const double *param
     }
 }
 
+/* What a change of the tanh is multiplied by in value(), at most; INFINITY: not known. */
+static double fill_gain(const fxa__cuda_program *c, int32_t node, const double *params, int *left) {
+    const fxa_program *p = c->program;
+    const fxa__node *n = &p->nodes[node];
+    if (node == c->bend) return 1;
+    if ((*left)-- <= 0) return INFINITY;
+    double gain[FXA_MAX_RANK], sum = 0;
+    for (int i = 0; i < n->n_args; i++) sum += gain[i] = fill_gain(c, n->arg[i], params, left);
+    if (sum == 0 || n->op == FXA_OP_ADD || n->op == FXA_OP_SUB || n->op == FXA_OP_NEG) return sum;
+    for (int i = 0; n->op == FXA_OP_MUL && i < 2; i++)
+        if (gain[i] == 0 && fxa__cuda_can_fill(p, n->arg[i])) return sum * fabs(fill_value(p, n->arg[i], params));
+    return INFINITY;
+}
+
+/* far() and the numbers of bend_far(): 0 where nothing is to be bent so. */
+static void fill_far(const fxa__cuda_program *p, const double *params, double factor, double unit, float *f) {
+    int left = FILL_STEPS;
+    double cap = fill_gain(p, p->value, params, &left), by = 2 * FILL_LOG2E * factor;
+    if (p->factor >= 0) cap *= fabs(fill_value(p->program, p->factor, params));
+    bool takes = cap <= FILL_CAP && fabs(unit) >= FILL_LEAST && fabs(by) > FLT_MIN && fabs(by) < FLT_MAX;
+    f[0] = takes ? (float)fmin(FILL_POWER / fabs(by), FLT_MAX) : 0;
+    f[1] = takes ? (float)by : 0;
+    f[2] = takes ? (float)(-0.5 / unit) : 0;
+}
+
+/* What bend() gives where a param is the cap, and the unit: 1, but where that would overflow beside the cap. Kernels
+ * then see that it is not (left_range of forward_consumer.cuh). */
+static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
+    double cap = fill_value(p->program, p->gain, params) * FILL_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
+    f[0] = (float)(cap / unit);
+    f[1] = (float)unit;
+    return cap / unit;
+}
+
 /* near() and the terms behind it. Of a factor so large that they are not finite nothing is near. */
 static void fill_bend(const fxa__cuda_program *p, const double *params, float *f) {
-    double factor = fill_value(p->program, p->near, params), power = factor, limit = FILL_NEAR / fabs(factor);
-    if (p->folded) power *= FILL_LOG2E * (p->factor >= 0 ? fill_value(p->program, p->factor, params) : 1);
+    double factor = fill_value(p->program, p->near, params), power = factor, limit = FILL_NEAR / fabs(factor), unit = 1;
+    if (p->folded) unit = FILL_LOG2E * (p->factor >= 0 ? fill_value(p->program, p->factor, params) : 1);
+    if (p->gain >= 0) unit = fill_cap(p, params, f + p->unit_at);
+    fill_far(p, params, factor, unit, f + p->near_at + 1 + FXA_CUDA_BEND);
+    power *= unit;
     f[p->near_at] = (float)(limit < FILL_SMALL ? limit : FILL_SMALL);
     for (int32_t k = 0; k < FXA_CUDA_BEND; k++) {
         f[p->near_at + 1 + k] = (float)(fill_tanh[k] * power);
@@ -92,7 +132,7 @@ void fxa__cuda_fill(const fxa__cuda_program *p, const double *params, float *f, 
             i[at] = fxa__toint(params[k]);
     }
     for (int32_t k = 0; k < p->n_run; k++) f[p->run_at + k] = (float)fill_value(program, p->run[k], params);
-    if (p->unit_at >= 0) f[p->unit_at] = fill_unit(fill_value(program, p->factor, params) * FILL_LOG2E);
+    if (p->unit_at >= 0 && p->gain < 0) f[p->unit_at] = fill_unit(fill_value(program, p->factor, params) * FILL_LOG2E);
     if (p->near_at >= 0) fill_bend(p, params, f);
 }
 

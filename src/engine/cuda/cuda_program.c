@@ -289,12 +289,21 @@ static void choose_keep(cuda_work *w) {
     }
 }
 
+/* A soft cap by a param, which may be 0, below or not finite, so that it is no unit: |value()| is at most that. */
+static void choose_gain(fxa__cuda_program *c) {
+    const fxa_program *p = c->program;
+    const fxa__node *n = &p->nodes[c->value];
+    for (int k = 0; c->factor < 0 && n->op == FXA_OP_MUL && k < 2; k++)
+        if (n->arg[k] == c->bend && fxa__cuda_can_fill(p, n->arg[1 - k])) c->gain = n->arg[1 - k];
+    if (c->gain >= 0) c->bound = 1;
+}
+
 /* Floats of params alone that something else reads, the unit and near(). Not where the device alone has the params. The
  * backward fills of value and mask what the forward does: else their bits would be others. */
 static void choose_runs(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
-    c->unit_at = c->near_at = c->near = c->bend = -1;
+    c->unit_at = c->near_at = c->near = c->bend = c->gain = -1;
     for (int32_t i = 0; i < p->n_params; i++) c->run_at += p->params[i].type == FXA_FLOAT;
     for (int32_t i = 0; i < p->n_nodes; i++) w->given[i] = CUDA_NOT_GIVEN;
     if (w->scalars) return;
@@ -306,8 +315,10 @@ static void choose_runs(cuda_work *w) {
     if (c->has_value && !c->has_own) c->bend = fxa__cuda_bend(w, &c->near);
     if (c->bend >= 0 && !fxa__cuda_can_fill(p, c->near)) c->bend = -1;
     if (c->bend < 0) return;
+    if (!w->backward) choose_gain(c);
+    if (c->gain >= 0) c->unit_at = next, next += 2;
     c->near_at = next;
-    c->folded = !w->backward && c->value == c->bend && (c->unit_at >= 0 || c->factor < 0);
+    c->folded = !w->backward && (c->gain >= 0 || (c->value == c->bend && (c->unit_at >= 0 || c->factor < 0)));
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */

@@ -77,9 +77,11 @@ typedef struct fxa__cuda_program {
     int32_t run[FXA__CUDA_RUNS];
     int32_t n_run, run_at;
     int32_t unit_at, near_at; /* places of the unit and of near(), which are made of `factor` and `near`; -1. Behind
-                                 near() are the FXA_CUDA_BEND terms of bend_near() */
+                                 near() are the FXA_CUDA_BEND terms of bend_near(), far() and two of bend_far() */
     int32_t bend, near;       /* nodes: the tanh that bend() computes, and the factor of the score in it; -1 */
-    bool folded;              /* bend() gives that times the unit: it is the whole value */
+    int32_t gain;             /* node: what the forward's score is that tanh times, of any sign and size; -1. `unit_at`
+                                 is that then, and behind it the unit */
+    bool folded;              /* bend() gives the tanh times what `unit_at` is: the whole value */
     /* Of tensors in `fits`: how many elements an axis has at least, at every run; 0: any number. Below 0: as many as
      * input -1 - x has values (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). If one has fewer, the text is not for
      * it: make another without that bit. */

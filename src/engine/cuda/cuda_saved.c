@@ -17,7 +17,7 @@ enum { SAVED_CUBINS = 3, SAVED_DIGEST = 16 };
 
 /* The text, and what the host gives it that the text does not say. */
 static void saved_digest(const fxa__cuda_program *g, uint8_t out[SAVED_DIGEST]) {
-    const int32_t places[] = {g->n_run, g->run_at, g->unit_at, g->near_at, g->folded};
+    const int32_t places[] = {g->n_run, g->run_at, g->unit_at, g->near_at, g->gain, g->folded};
     fxa__blake2s s;
     fxa__blake2s_start(&s, SAVED_DIGEST);
     if (g->program) fxa__blake2s_add(&s, g->program->hash, sizeof g->program->hash);

@@ -35,7 +35,11 @@ static bool static_unit(const cuda_work *k) {
     static_put(k, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
     bool ok = true;
     if (k->c->folded) {
-        static_put(k, "        return 1.f;\n    }\n    static FXA_INLINE float bend_unit(const FxaArgs &a)\n    {\n");
+        if (k->c->gain >= 0)
+            fxa__write_format(&k->c->text, "        return a.f[%d];\n", (int)k->c->unit_at + 1);
+        else
+            static_put(k, "        return 1.f;\n");
+        static_put(k, "    }\n    static FXA_INLINE float bend_unit(const FxaArgs &a)\n    {\n");
         if (k->c->unit_at >= 0)
             fxa__write_format(&k->c->text, "        return a.f[%d];\n    }\n", (int)k->c->unit_at);
         else

@@ -97,7 +97,7 @@ static void cudatext_want_tiles(cuda_text *t) {
 static void cudatext_want_pairs(cuda_text *t) {
     const fxa_program *p = t->c->program;
     if (t->c->bend >= 0) {
-        t->pairs.given[t->c->bend] = "score";
+        t->pairs.given[t->c->gain >= 0 ? t->c->value : t->c->bend] = "score";
         fxa__lower_emit_want(&t->pairs, t->c->near, CUDA_VALUE);
     }
     if (t->c->has_value) fxa__lower_emit_want(&t->pairs, t->c->value, CUDA_VALUE);
@@ -264,8 +264,17 @@ static void cudatext_bend(cuda_text *t) {
     fxa__write_format(t->w,
                       "    FXA_INLINE float near(const FxaArgs &a) const { return a.f[%d]; }\n"
                       "    FXA_INLINE float bend_near(const FxaArgs &a, float score) const\n    {\n"
-                      "        return score_bend_near(score, a.f + %d);\n    }\n#endif\n",
+                      "        return score_bend_near(score, a.f + %d);\n    }\n",
                       (int)t->c->near_at, (int)t->c->near_at + 1);
+    int at = (int)t->c->near_at + 1 + FXA_CUDA_BEND;
+    fxa__write_format(t->w,
+                      "    FXA_INLINE float far(const FxaArgs &a) const { return a.f[%d]; }\n"
+                      "    FXA_INLINE Bend bend_far(const FxaArgs &a) const\n    {\n        return {a.f[%d], ",
+                      at, at + 1);
+    if (t->c->folded)
+        fxa__write_format(t->w, "a.f[%d], bend_unit(a)};\n    }\n#endif\n", at + 2);
+    else
+        cudatext_put(t, "-0.5f, 1.f};\n    }\n#endif\n");
 }
 
 static void cudatext_mask_same(cuda_text *t) {

@@ -166,12 +166,16 @@ struct Consumer : TileOwner {
         return tile & (UP | DOWN) ? frozen_mark_bias(FXA_F16) : tile & SAFE ? frozen_bias(FXA_F16) : 0.f;
     }
 
+    /* With a unit that may be no 1 in this visit alone (left_range), times that. */
     FXA_INLINE void take_maximum(float (&s)[BN / 2]) const
     {
 #pragma unroll
         for (int r = 0; r < 2; r++)
 #pragma unroll
-            for (int i = 0; i < BN / 4; i++) s[(i >> 1) * 4 + r * 2 + (i & 1)] -= finite_or_zero(row_max[r]);
+            for (int i = 0; i < BN / 4; i++) {
+                float &x = s[(i >> 1) * 4 + r * 2 + (i & 1)];
+                x = (x - finite_or_zero(row_max[r])) * (PROG_UNIT_ONE ? unit : 1.f);
+            }
     }
 
     /* ZERO: row_max is 0. */
@@ -343,7 +347,8 @@ struct Consumer : TileOwner {
     {
         const TileSlot slot = sh.slot(turn);
         const bool froze = slot.total() > slot.partial();
-        const bool wild = EMULATE && !(score_bound(a) < 126.f); /* exp2_by_fma knows no infinity */
+        /* exp2_by_fma knows no infinity; with a cap near the end of f32 the unit is not 1 (cuda_fill.c) */
+        const bool wild = (EMULATE || PROG_UNIT_ONE) && !(score_bound(a) < (EMULATE ? 126.f : 1e37f));
         const bool guessed = BOUNDED ? !(score_bound(a) < 64.f) : froze && row_max[r] == NEG_INF;
         return frozen_is_left(FXA_F16, finite_or_zero(row_max[r]) * unit, sum, guessed, a.sink != 0) || wild;
     }

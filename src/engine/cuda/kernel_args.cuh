@@ -14,7 +14,7 @@
 #define FXA_CUDA_SCALARS 32 /* params of each type */
 #define FXA_CUDA_SUMS 32 /* gradients that are sums: those of all float params have room */
 #define FXA_CUDA_BEND 5 /* terms of a tanh near 0 (score.cuh) */
-#define FXA_CUDA_RUNS (10 + FXA_CUDA_BEND) /* numbers that the host computes of them, behind the float ones */
+#define FXA_CUDA_RUNS (14 + FXA_CUDA_BEND) /* numbers that the host computes of them, behind the float ones */
 #define FXA_CUDA_RANK 5
 #define FXA_CUDA_RANGES 4 /* tables of ranges of a program */
 

@@ -40,6 +40,14 @@ FXA_INLINE float reciprocal_fast(float x)
     return y;
 }
 
+/* The same where the compiler may have it wherever it likes. */
+FXA_INLINE float reciprocal_free(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* The larger one, or NaN if one of them is. */
 FXA_INLINE float max_or_nan(float x, float y)
 {

@@ -12,8 +12,10 @@
  *   PROG_BOUNDED        |value()| is at most so much (soft cap: 1), so that the forward needs no running maximum
  *   PROG_SAME           mask_same() is mask() where q_word == k_word in all pairs of a warp in a tile
  *   PROG_BEND           the score is read by bend() alone, and value() takes what that gives in its place
- *   PROG_NEAR           bend_near() is bend(), for less, while |s| < near()
- *   PROG_UNIT_ONE       unit() is 1, because bend() has it in what it gives (bend_unit(a)); PROG_BOUNDED is without it
+ *   PROG_NEAR           bend_near() is bend(), for less, while |s| < near(); bend_far() says how pairs are bent four at
+ *                       a time while |s| < far(), off by no more than 2^-20 of the largest that bend() gives
+ *   PROG_UNIT_ONE       unit() is 1, because bend() has it in what it gives, bend_unit(a), of any sign; PROG_BOUNDED is
+ *                       without it. Where bend_unit(a) would not be a float, unit() has 4 of it
  *   PROG_DIAGONAL       value() reads pair.diagonal; diagonal() gives the row that fxa_diagonal_fill tabulates
  *   PROG_DENSE          value() reads pair.dense, an element of a 16-bit tensor [b, h, q, k]
  *   PROG_VECTOR         pair.q_word and pair.k_word are read: 1 by mask() alone, 2 by value() too
@@ -40,6 +42,8 @@
  *   float bend(a, s)                   for PROG_BEND: tanh of the product times a number of the run
  *   float bend_near(a, s), float near(a)   for PROG_NEAR: taken where all pairs of a warp in a tile are near 0, where
  *                                      tanh is a polynomial
+ *   Bend bend_far(a), float far(a)     for PROG_NEAR: where not all are; 0 where the host says that the score would be
+ *                                      off by too much
  *   bool mask(a, pair)                 only called in tiles that tile_class() calls partial; where it is false, value
  *                                      and slope may be anything, NaN too
  *   bool mask_same(a, pair)            for PROG_SAME: of documents, what is left of the mask inside one of them
@@ -53,6 +57,7 @@
 #ifndef FXA_CUDA_SCORE_CUH
 #define FXA_CUDA_SCORE_CUH
 
+#include "bend.cuh"
 #include "exact.cuh"
 #include "spans.cuh"
 
@@ -78,42 +83,6 @@ FXA_INLINE Int2 vector_range(const FxaVector &v, int b, int h, int first, int la
         all.y = max(all.y, r[i].y);
     }
     return all;
-}
-
-/*
- * tanh of score programs: the hardware's (relative error 2^-11) with FXA_FAST_MATH, else within 4 ulps: an odd
- * polynomial near 0, 1 - 2 / (1 + exp(2 x)) beyond. Lanes that are near go through the polynomial alone (the reciprocal
- * keeps the rest under their condition), so that functions beyond cost a warp what its far lanes need.
- */
-constexpr float TANH_NEAR = 0.6f;
-
-FXA_INLINE float score_tanh(float x)
-{
-#if FXA_FAST_MATH
-    return tanh_fast(x);
-#else
-    const float z = x * x;
-    float p = __fmaf_rn(0.015612896531820297f, z, -0.05221197009086609f);
-    p = __fmaf_rn(p, z, 0.13313119113445282f);
-    p = __fmaf_rn(p, z, -0.33332598209381104f);
-    float t = __fmaf_rn(x * z, p, x);
-    if (fabsf(x) >= TANH_NEAR) {
-        const float y = reciprocal_fast(exp2_fast(x * (2.f * LOG2E)) + 1.f);
-        t = __fmaf_rn(-2.f, y, 1.f);
-    }
-    return t;
-#endif
-}
-
-/* s times a polynomial of s^2, whose coefficients are numbers of the run: tanh near 0 of the score times a factor,
- * times the unit, with neither product. */
-FXA_INLINE float score_bend_near(float s, const float *c)
-{
-    const float z = s * s;
-    float p = c[FXA_CUDA_BEND - 1];
-#pragma unroll
-    for (int i = FXA_CUDA_BEND - 2; i >= 0; i--) p = __fmaf_rn(p, z, c[i]);
-    return s * p;
 }
 
 /* What a program need not say. */
@@ -231,7 +200,7 @@ FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, 
 /* By PROG_BOUNDED: |value() * unit()| is at most that. */
 FXA_INLINE float score_bound(const FxaArgs &a)
 {
-    return PROG_BOUNDED * (PROG_UNIT_ONE ? Program::bend_unit(a) : Program::unit(a));
+    return PROG_BOUNDED * (PROG_UNIT_ONE ? fabsf(Program::bend_unit(a)) : Program::unit(a));
 }
 
 /* A weight times the slope, and what that is worth times the rest of a gradient: 0 where either is 0. */
@@ -255,29 +224,51 @@ FXA_INLINE float own_gradient(const Program &program, const FxaArgs &a, float s,
 #endif
 }
 
+/* Each pair by itself, as well as can be, sixteen at a time: few tiles of few problems come here, and the code for all
+ * pairs of a thread is most of what a compiler has to do for a soft cap. */
+template <int n> FXA_INLINE void bend_apart(const Program &program, const FxaArgs &a, float (&s)[n])
+{
+#if PROG_BEND
+    constexpr int AT_ONCE = n < 16 ? n : 16;
+    static_assert(n % AT_ONCE == 0, "pairs of a thread");
+#pragma unroll 1
+    for (int turn = 0; turn < n; turn += AT_ONCE) {
+        float bent[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) bent[i] = program.bend(a, s[i]);
+#pragma unroll
+        for (int i = 0; i < n - AT_ONCE; i++) s[i] = s[i + AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) s[n - AT_ONCE + i] = bent[i];
+    }
+#endif
+}
+
 /* Bends all products of a tile. What is near is found in four chains: one is as long as the polynomial of a tile.
  * whole: all pairs of the thread exist; others hold anything, and what they hold must not decide how these are
- * computed. */
+ * computed. A NaN is neither near nor far. */
 template <bool SHORT = true, int n>
 FXA_INLINE void bend_all(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
 {
 #if PROG_NEAR
     if (!SHORT) {
-#pragma unroll
-        for (int i = 0; i < n; i++) s[i] = program.bend(a, s[i]);
+        bend_apart(program, a, s);
         return;
     }
     float most[4] = {};
 #pragma unroll
-    for (int i = 0; i < n; i++) most[i & 3] = fmaxf(most[i & 3], fabsf(s[i]));
-    const float top = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+    for (int i = 0; i < n; i++) most[i & 3] = max_or_nan(most[i & 3], fabsf(s[i]));
+    const float top = max_or_nan(max_or_nan(most[0], most[1]), max_or_nan(most[2], most[3]));
     if (__all_sync(~0u, whole && top < program.near(a))) {
 #pragma unroll
         for (int i = 0; i < n; i++) s[i] = program.bend_near(a, s[i]);
-        return;
-    }
-#endif
-#if PROG_BEND
+    } else if (__all_sync(~0u, whole && top < program.far(a))) {
+        const Bend bend = program.bend_far(a);
+#pragma unroll
+        for (int i = 0; i < n; i += 4) score_bend_four(bend, s + i);
+    } else
+        bend_apart(program, a, s);
+#elif PROG_BEND
 #pragma unroll
     for (int i = 0; i < n; i++) s[i] = program.bend(a, s[i]);
 #endif
