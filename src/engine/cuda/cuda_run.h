@@ -83,7 +83,7 @@ typedef struct fxa__cu_layout {
     void *spare[FXA__CU_SPARES]; /* what goes through the workspace, and dK and dV that nobody asked for */
     float *partial, *partial_ml;
     int *places[FXA__CU_AXES]; /* coordinates, for dropout */
-    int32_t splits, items;     /* of decode */
+    int32_t splits, run, items; /* of decode */
     fxa__cu_grads grads;
     fxa__cu_users users;
     int32_t q_pad, pad_rows;

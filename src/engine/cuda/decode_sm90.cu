@@ -3,16 +3,18 @@
  * Forward for few queries and many keys on Hopper: all query rows of a KV head (its query heads times q_len) share each
  * key that is read, and the keys are split over CTAs. What bounds it is reading K and V once.
  *
- * An item is a share of the keys of one (entry, KV head, group of rows). CTAs are persistent and take items in turn.
+ * The keys of one (entry, KV head, group of rows) are cut into `splits` pieces, and an item is `run` of them, 2^i, the
+ * last one what is left: pieces are of the entry's shape alone and added up by one tree, so `run` changes no bit and may
+ * be as large as leaves all CTAs something to do. CTAs are persistent and take items in turn.
  * One warp of a CTA copies tiles of keys into a ring and runs ahead of the others, from item to item too, so that
  * memory is never idle. The others compute S^T = K Q^T and O^T += V^T P^T with mma.sync, keys as rows and query rows as
  * columns: KEY_PARTS warps have keys of their own, ROW_PARTS query rows of their own. decode_merge.cuh is the end of an
  * item. One whose O is not finite is left for the end of all, and gone over again (finite.cuh).
  *
  * Packed row r of a KV head is query r / group of head kv_h * group + r % group. An item has ROWS of them. Launch: grid
- * min(items, multiprocessors), or so many that none has more than 1024 items, with items = splits * KV heads * row
- * groups * batch and row groups = group * q_len / ROWS rounded up. Lists have one row per KV head and entry (of b_rows,
- * h_rows; tile 0) of key tiles of BN. Workspace where there is more than one split: a.redo, 8 bytes per item, which may
+ * min(items, multiprocessors), or so many that none has more than 1024 items, with items = shares * KV heads * row
+ * groups * batch, shares = splits / run and row groups = group * q_len / ROWS rounded up. Lists have one row per KV head and entry (of b_rows,
+ * h_rows; tile 0) of key tiles of BN. Workspace where there is more than one share: a.redo, 8 bytes per item, which may
  * hold anything; a.partial, ROWS * DV floats and a.partial_ml, 2 * ROWS floats per item.
  */
 #include "decode_merge.cuh"
@@ -24,15 +26,15 @@ namespace {
 /* ---- The warp that copies --------------------------------------------------------------------------------------- */
 
 /* One lane per box, which is a page where those are smaller than a tile. */
-FXA_INLINE void copy_item(const FxaMaps &maps, const FxaArgs &a, u32 base, int item, u32 &step)
+FXA_INLINE void copy_tiles(const FxaMaps &maps, const FxaArgs &a, u32 base, const Part &at, int begin, int end,
+                           u32 &step)
 {
     const Ring<STAGES> ring = {base + BARS_AT};
-    const Part at(a, item);
     const int lane = threadIdx.x & 31, box = FXA_PAGED ? min(a.page_size, BN) : BN, r = lane * box;
-    int next = at.begin < at.end ? at.row.tile(at.begin) : 0;
-    for (int j = at.begin; j < at.end; j++, step++) {
+    int next = begin < end ? at.row.tile(begin) : 0;
+    for (int j = begin; j < end; j++, step++) {
         const int n = next;
-        if (j + 1 < at.end) next = at.row.tile(j + 1);
+        if (j + 1 < end) next = at.row.tile(j + 1);
         const KeyPlace from(a, at.b, at.k_first, n * BN + (r < BN ? r : 0));
         const u32 to = base + step % STAGES * STAGE_BYTES, full = ring.full(step);
         ring.wait_empty(step);
@@ -48,6 +50,17 @@ FXA_INLINE void copy_item(const FxaMaps &maps, const FxaArgs &a, u32 base, int i
 #pragma unroll
         for (int c = 0; c < FXA_DV; c += 64)
             tma_load(to + K_BYTES + c * BN * 2 + r * 128, &maps.v, full, c, from.s, at.kv_h, from.b, CACHE_FIRST_OUT);
+    }
+}
+
+/* All tiles of an item, or those of each of its pieces so often. */
+FXA_INLINE void copy_item(const FxaMaps &maps, const FxaArgs &a, u32 base, int item, int times, u32 &step)
+{
+    const Part at(a, item);
+    const int some = times > 1 ? 1 : at.pieces;
+    for (int i = 0; i < at.pieces * times; i += some) {
+        const int piece = times > 1 ? i / times : 0;
+        copy_tiles(maps, a, base, at, at.begin(piece), at.begin(piece + some), step);
     }
 }
 
@@ -224,13 +237,14 @@ struct Worker {
         if (ROW_PARTS > 1) workers_sync();
     }
 
-    /* The item's tiles, from step `step` of the ring on. */
-    FXA_INLINE void walk(u32 base, u32 &step, int values)
+    /* The tiles of a piece, from step `step` of the ring on. */
+    FXA_INLINE void walk(u32 base, u32 &step, int piece, int values)
     {
         const Ring<STAGES> ring = {base + BARS_AT};
+        const int end = at.begin(piece + 1);
         clear();
 #pragma unroll 1
-        for (int i = at.begin; i < at.end; i++, step++) {
+        for (int i = at.begin(piece); i < end; i++, step++) {
             const u32 keys = base + step % STAGES * STAGE_BYTES;
             float s[STEPS][TILES][4];
             ring.wait_full(step);
@@ -282,20 +296,22 @@ struct Worker {
     /* O, maximum and sum of this warp to shared memory. */
     FXA_INLINE void hand_in(float *out, Float2 *stats) const
     {
-        const int part = key0 / KEYS;
+        u32 place = (row0 + (lane & 3) * 2) << 16 | lane >> 2;
+        keep(place); /* else addresses take registers from the loop over tiles */
+        const int part = key0 / KEYS, column = place & 0xffff;
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
             for (int x = 0; x < 2; x++) {
-                const int r = row_of(t, x);
+                const int r = (int)(place >> 16) + t * 8 + x;
                 float all = sum[t][x];
 #pragma unroll
                 for (int i = 4; i < 32; i *= 2) all += __shfl_xor_sync(~0u, all, i);
                 if (lane < 4) stats[part * ROWS + r] = Float2{top[t][x], all};
 #pragma unroll
                 for (int d = 0; d < FXA_DV / 16; d++) {
-                    out[(part * ROWS + r) * FXA_DV + d * 16 + (lane >> 2)] = o[d][t][x];
-                    out[(part * ROWS + r) * FXA_DV + d * 16 + (lane >> 2) + 8] = o[d][t][x + 2];
+                    out[out_place(part, r, d * 16 + column)] = o[d][t][x];
+                    out[out_place(part, r, d * 16 + column + 8)] = o[d][t][x + 2];
                 }
             }
     }
@@ -315,33 +331,45 @@ struct Consumer {
     {
     }
 
-    /* values: as they are, or the first of three visits of an item that is computed again. */
-    FXA_INLINE void visit(int item, int count, int values)
+    /* O of a piece in the worker: as it is, or by three visits of its tiles. */
+    FXA_INLINE void compute(Worker &worker, int piece, int values)
     {
-        const Part at(a, item);
-        Worker worker(a, at, warp);
         Worker::Marks up = {}, down = {};
-        const u32 word = again_word(base, count), bit = 1u << count % 32;
         const bool again = values;
 #pragma unroll 1
         for (;; values--) {
-            worker.walk(base, step, values);
+            worker.walk(base, step, piece, values);
             if (values <= VALUES_FINITE) break;
             if (values == VALUES_DOWN)
                 worker.take_marks(down);
             else
                 worker.take_marks(up);
         }
-        if (again)
-            worker.put_marks(up, down);
-        else if (worker.is_spoilt() && worker.lane == 0)
-            or_shared(word, bit);
-        workers_sync(); /* the item before is merged, and all have said what they have */
-        if (!again && (u32)load_shared(word) & bit) return;
-        worker.hand_in(out, stats);
-        workers_sync();
-        merge_warps(a, at, out, stats);
-        if (a.splits > 1 && is_last(a, at, order)) merge_splits(a, at, (Float2 *)out, stats);
+        if (again) worker.put_marks(up, down);
+    }
+
+    /* values: as they are, or the first of three visits of an item that is computed again. */
+    FXA_INLINE void visit(int item, int count, int values)
+    {
+        const Part at(a, item);
+        Worker worker(a, at, warp);
+        Sums sums;
+        const u32 word = again_word(base, count), bit = 1u << count % 32;
+        bool left = false; /* for the end of all */
+#pragma unroll 1
+        for (int piece = 0; piece < (FOLDS ? at.pieces : 1); piece++) {
+            compute(worker, piece, values);
+            if (!values && worker.is_spoilt() && worker.lane == 0) or_shared(word, bit);
+            workers_sync(); /* the piece before is added up, and all have said what they have */
+            left = !values && (u32)load_shared(word) & bit;
+            if (left) continue;
+            worker.hand_in(out, stats);
+            workers_sync();
+            sums.add(a, at, out, stats);
+        }
+        if (left) return;
+        sums.put(a, at);
+        if (all_shares(a) > 1 && is_last(a, at, order)) merge_shares(a, at);
     }
 };
 
@@ -361,7 +389,7 @@ FXA_INLINE void produce(const FxaMaps &maps, const FxaArgs &a, u32 base)
 {
     u32 step = 0;
     visit_items(a, base, [&](int item, int, int values) {
-        for (int i = max(values, 1); i > 0; i--) copy_item(maps, a, base, item, step);
+        copy_item(maps, a, base, item, max(values, 1), step);
     });
 }
 
