@@ -278,7 +278,8 @@ static int64_t layout_decode_run(const layout *l, const struct FxaShape *shape, 
     if (!layout_decode_folds(l, shape)) return 1;
     for (int64_t run = 2; run <= fxa__min_i64(pieces, LAYOUT_RUN); run *= 2) {
         if (l->choice->spans && rows * (pieces / run) < LAYOUT_ROUNDS * l->self->processors) break;
-        if (layout_decode_time(l, rows, pieces, run, tiles) <= layout_decode_time(l, rows, pieces, best, tiles)) best = run;
+        int64_t time = layout_decode_time(l, rows, pieces, run, tiles);
+        if (time <= layout_decode_time(l, rows, pieces, best, tiles)) best = run;
     }
     return best;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The end of a piece and of an item of decode_sm90.cu: what its warps have of a piece is added up, the pieces of an item
- * become one share, and who hands in the last share of a row group adds all of them up. {maximum, sum} of rows are of scores before the unit; a weight of 0 contains what O is.
+ * The ends of a piece and of an item of decode_sm90.cu: what its warps have of a piece is added up, the pieces of an
+ * item become one share, and who hands in the last share of a row group adds all of them up. {maximum, sum} of rows are
+ * of scores before the unit; a weight of 0 contains what O is.
  */
 #ifndef FXA_CUDA_DECODE_MERGE_CUH
 #define FXA_CUDA_DECODE_MERGE_CUH

@@ -4,18 +4,19 @@
  * key that is read, and the keys are split over CTAs. What bounds it is reading K and V once.
  *
  * The keys of one (entry, KV head, group of rows) are cut into `splits` pieces, and an item is `run` of them, 2^i, the
- * last one what is left: pieces are of the entry's shape alone and added up by one tree, so `run` changes no bit and may
- * be as large as leaves all CTAs something to do. CTAs are persistent and take items in turn.
- * One warp of a CTA copies tiles of keys into a ring and runs ahead of the others, from item to item too, so that
- * memory is never idle. The others compute S^T = K Q^T and O^T += V^T P^T with mma.sync, keys as rows and query rows as
- * columns: KEY_PARTS warps have keys of their own, ROW_PARTS query rows of their own. decode_merge.cuh is the end of an
+ * last one what is left: pieces are of the entry's shape alone and added up by one tree, so `run` changes no bit and
+ * may be as large as leaves all CTAs something to do. CTAs are persistent and take items in turn. One warp of a CTA
+ * copies tiles of keys into a ring and runs ahead of the others, from item to item too, so that memory is never idle.
+ * The others compute S^T = K Q^T and O^T += V^T P^T with mma.sync, keys as rows and query rows as columns: KEY_PARTS
+ * warps have keys of their own, ROW_PARTS query rows of their own. decode_merge.cuh is the end of a piece and of an
  * item. One whose O is not finite is left for the end of all, and gone over again (finite.cuh).
  *
  * Packed row r of a KV head is query r / group of head kv_h * group + r % group. An item has ROWS of them. Launch: grid
  * min(items, multiprocessors), or so many that none has more than 1024 items, with items = shares * KV heads * row
- * groups * batch, shares = splits / run and row groups = group * q_len / ROWS rounded up. Lists have one row per KV head and entry (of b_rows,
- * h_rows; tile 0) of key tiles of BN. Workspace where there is more than one share: a.redo, 8 bytes per item, which may
- * hold anything; a.partial, ROWS * DV floats and a.partial_ml, 2 * ROWS floats per item.
+ * groups * batch, shares = splits / run and row groups = group * q_len / ROWS, each rounded up. Lists have one row per
+ * KV head and entry (of b_rows, h_rows; tile 0) of key tiles of BN. Workspace where there is more than one share:
+ * a.redo, 8 bytes per item, which may hold anything; a.partial, ROWS * DV floats and a.partial_ml, 2 * ROWS floats per
+ * item.
  */
 #include "decode_merge.cuh"
 #include "finite.cuh"
