@@ -82,7 +82,7 @@ typedef struct fxa__cu_layout {
     float *sink, *grad_sink;     /* as kernels have them, where the caller's are otherwise */
     void *spare[FXA__CU_SPARES]; /* what goes through the workspace, and dK and dV that nobody asked for */
     float *partial, *partial_ml;
-    int *places[FXA__CU_AXES]; /* coordinates, for dropout */
+    int *places[FXA__CU_AXES];  /* coordinates, for dropout */
     int32_t splits, run, items; /* of decode */
     fxa__cu_grads grads;
     fxa__cu_users users;
