@@ -92,24 +92,52 @@ def show(value):
     return value if isinstance(value, str) else "%.0f/%.0f" % value
 
 
+def best_of(call, bursts=200, calls=20):
+    """Microseconds of a call, the best of many bursts, and what they returned."""
+    best, said = float("inf"), []
+    for _ in range(bursts):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        said = [call() for _ in range(calls)]
+        best = min(best, (time.perf_counter() - began) / calls)
+    torch.cuda.synchronize()
+    return best * 1e6, said
+
+
+EMPTY_PTX = b".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .align 128 .b8 p[3760]) { ret; }\n\0"
+
+
+def host_floor():
+    """What this host takes for a call by ctypes that does nothing, and for the driver's launch of a kernel that does
+    nothing, with as many bytes of arguments as ours have: what a run cannot be below, and by which a slow host shows."""
+    plain = best_of(lambda: lib.plan_run(None, None, None))[0]  # says no at once
+    driver, module, function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    room = ctypes.create_string_buffer(4096)
+    params = (ctypes.c_void_p * 1)((ctypes.addressof(room) + 127) // 128 * 128)
+    torch.zeros(1, device="cuda")  # the context is current
+    if driver.cuModuleLoadData(ctypes.byref(module), EMPTY_PTX) or driver.cuModuleGetFunction(
+            ctypes.byref(function), module, b"k"):
+        return plain, float("nan")
+    one, launch = ctypes.c_uint(1), driver.cuLaunchKernel
+    launched, said = best_of(lambda: launch(function, one, one, one, one, one, one, 0, None, params, None))
+    return plain, float("nan") if any(said) else launched - plain
+
+
 def host_times(engine):
     """Microseconds of the host's part of a run, milliseconds of plans, answers and restores."""
     runner = Runner(engine, "softcap_causal", Sizes(2, 4, 512, 128, 128, 4, pairs="causal"))
+    plain, launch = host_floor()
+    print("%s host: a call by ctypes %.1f us, the driver's launch of an empty kernel %.1f us" % (engine, plain, launch))
     for backward, name in ((False, "forward"), (True, "backward")):
         plan, args, seconds = runner.plans[backward]
         run, handle, pointer = lib.plan_run, plan._handle, ctypes.byref(args.struct)
         for flags, how in ((0, "by ctypes"), (1, "by ctypes, pointers trusted")):
             args.struct.flags = flags
-            best = float("inf")
-            for _ in range(200):
-                torch.cuda.synchronize()
-                began = time.perf_counter()
-                failed = [run(handle, pointer, None) for _ in range(20)]
-                best = min(best, (time.perf_counter() - began) / 20)
-            torch.cuda.synchronize()
+            best, failed = best_of(lambda: run(handle, pointer, None))
             if any(failed):
                 print("%s: a run failed" % name)
-            print("%s %s: plan %.0f ms, run %.1f us on the host (%s)" % (engine, name, seconds * 1e3, best * 1e6, how))
+            print("%s %s: plan %.0f ms, run %.1f us on the host (%s), %.1f without ctypes and one launch" % (
+                engine, name, seconds * 1e3, best, how, best - plain - launch))
         args.struct.flags = 0
         saved = plan.save()
         cache_clear()

@@ -17,11 +17,11 @@ static fxa_status gpu_check_slots(const fxa__gpu *gpu, const fxa_problem *p, con
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
         const fxa__operand_info *info = fxa__operand_info_get(i);
         fxa_slot slot = (fxa_slot)info->slot;
-        if (fxa__operand_role(p, info) != FXA__UNUSED)
+        if (bind->slot[slot] && fxa__operand_role(p, info) != FXA__UNUSED)
             FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name(slot), bind->slot[slot], err));
     }
     for (int i = FXA_SLOT_LEN_Q; i < FXA_SLOT_COUNT; i++)
-        if (fxa__slot_length(p, (fxa_slot)i) > 0)
+        if (bind->slot[i] && fxa__slot_length(p, (fxa_slot)i) > 0) /* most are NULL: that is asked first */
             FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name((fxa_slot)i), bind->slot[i], err));
     return FXA_OK;
 }

@@ -93,9 +93,20 @@ static fxa_status bind_check_scale(const fxa_problem *p, fxa_slot slot, fxa_erro
     return bind_fail_unused(slot, "use", operand, "of 8 bits", err);
 }
 
+/* Whether the problem reads any array: most do not, and then slots that are not set need no look. */
+static bool bind_reads_tables(const fxa_problem *p) {
+    const uint32_t flags = FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_POSITIONS | FXA_SCALARS_IN_MEMORY | FXA_SCALED;
+    const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
+    bool some = p->flags & flags;
+    for (int i = 0; i < 4; i++) some = some || map[i]->kind == FXA_MAP_TABLE || map[i]->dynamic;
+    return some;
+}
+
 static fxa_status bind_check_tables(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     void *const *slot = args->slot;
+    bool tables = bind_reads_tables(p);
     for (int i = FXA_SLOT_LEN_Q; i < FXA_SLOT_COUNT; i++) {
+        if (!tables && !slot[i]) continue;
         const struct bind_table *row = &bind_tables[i];
         int64_t n = fxa__slot_length(p, (fxa_slot)i);
         bool scale = i > FXA_SLOT_PARAMS, optional = i == FXA_SLOT_LEN_Q || i == FXA_SLOT_LEN_K || scale;

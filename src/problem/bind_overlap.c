@@ -100,6 +100,13 @@ static fxa_status touch_check_pair(const fxa__touch_list *list, size_t i, size_t
                      fxa__overlap_note(overlap));
 }
 
+/* Slots alone, before their sizes are asked for. */
+static bool touch_is_null(const fxa_args *args, size_t i) {
+    if (i < FXA__OPERAND_COUNT) return !args->slot[fxa__operand_info_get(i)->slot];
+    i -= FXA__OPERAND_COUNT;
+    return i < FXA__TOUCH_TABLES && !args->slot[FXA_SLOT_LEN_Q + i];
+}
+
 fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, size_t workspace_size, fxa_error *err) {
     const fxa__touch_list list = {p, args, workspace_size};
     int64_t first[FXA__TOUCH_MAX], end[FXA__TOUCH_MAX]; /* addresses, of what is touched */
@@ -107,8 +114,7 @@ fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, s
     bool written[FXA__TOUCH_MAX];
     fxa__touched t;
     for (size_t i = 0; i < FXA__TOUCH_MAX; i++) {
-        bool table = i >= FXA__OPERAND_COUNT && i < FXA__OPERAND_COUNT + FXA__TOUCH_TABLES;
-        if (table && !args->slot[FXA_SLOT_LEN_Q + i - FXA__OPERAND_COUNT]) continue; /* most are */
+        if (touch_is_null(args, i)) continue; /* most are */
         if (!fxa__touch_get(&list, i, &t)) break;
         if (!t.region.data) continue;
         if (!fxa__region_addresses(&t.region, &first[n], &end[n]))

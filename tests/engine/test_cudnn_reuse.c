@@ -14,10 +14,13 @@ typedef struct reuse_case {
 #define REUSE_CAP "param cap : float\nscore = cap * tanh(score / cap)"
 static const reuse_case reuse_cases[] = {
     /* A soft cap is tanh once, and dscore (1 - t t). */
-    {REUSE_CAP, NULL, 1, 0, 1},
-    {"score = 30.0 * tanh(score / 30.0)", NULL, 1, 0, 1},
-    {"param c : float\nscore = c * tanh(score / c) + 0.5 * tanh(score / c)", NULL, 1, 2, 2},
-    {"param a : float\nparam c : float\nscore = a * tanh(score / c)", NULL, 1, 2, 2},
+    {REUSE_CAP, NULL, 1, 0, 0},
+    {"score = 30.0 * tanh(score / 30.0)", NULL, 1, 0, 0},
+    {"param c : float\nscore = c * tanh(score / c) + 0.5 * tanh(score / c)", NULL, 1, 2, 1},
+    {"param a : float\nparam c : float\nscore = a * tanh(score / c)", NULL, 1, 2, 1},
+    /* Where another reads the score, or what is made of it, the quotient stays. */
+    {"param c : float\nscore = c * tanh(score / c) + score", NULL, 1, 0, 1},
+    {"param c : float\nscore = c * tanh(score / c) + sin(score / c)", NULL, 1, 3, 2},
     {"param c : float\nscore = c * exp(score / c)", NULL, 0, 1, 1}, /* which may be infinite */
     /* Of the caller's program what the score program has computed: numbers alone, since params are each one's own. */
     {"score = 8.0 * tanh(score / 8.0)", "let t = tanh(score / 8.0)\ndscore = dscore * (1.0 - t * t)", 1, 1, 1},
@@ -136,6 +139,57 @@ TEST(pairs_that_are_masked_and_no_number) {
     }
     attn_drop(&want);
     attn_data_free(&x);
+    fxa_context_destroy(ctx);
+    if (standin_ready()) standin_check_end();
+}
+
+/* The number that is in the scale at its ends: a row of Q is 0, whose scores are 0 whatever they are divided by, but 0.
+ * Weights are between e^-2c and 1, c the cap that tanh times makes of scores: O is off by its own rounding, that of the
+ * weights, and 2^-16 of tanh times c, of what V is. */
+TEST(caps_at_the_ends_of_floats) {
+    NEEDS_CUDNN;
+    static const struct {
+        const char *text;
+        double cap, most; /* of the new scores */
+        bool refused;
+    } cases[] = {{REUSE_CAP, 3, 3, false},
+                 {REUSE_CAP, -3, 3, false},
+                 {REUSE_CAP, 1e-42, 1e-42, false},
+                 {REUSE_CAP, 0, 0, false},
+                 {REUSE_CAP, 1e30, 30, false},
+                 {REUSE_CAP, 3e38, 30, true},
+                 {REUSE_CAP, (double)INFINITY, 0, false},
+                 {"param cap : float\nscore = 2.0 * tanh(score * cap)", 3e38, 2, false},
+                 {"param cap : float\nscore = 2.0 * tanh(score * cap)", -0.25, 2, false},
+                 {"param cap : float\nscore = 2.0 * tanh(cap * score)", 1e-39, 2, true}};
+    fxa_context *ctx = context_new();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        attn_spec s = spec;
+        attn_kept want = {{NULL}};
+        fxa_error err;
+        attn_data x;
+        attn_call call;
+        s.text = cases[i].text;
+        T_OK(attn_data_make(&x, ctx, &s, 79, &err));
+        x.problem.alignment = 16, x.params[0] = cases[i].cap;
+        for (int64_t d = 0; d < s.d; d++) attn_tensor_set(&x.t[FXA_SLOT_Q], (const int64_t[4]){0, 0, 1, d}, 0);
+        attn_call_make(&x, FXA_FORWARD, &call);
+        call.p.engine = "ref";
+        T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
+        attn_keep(&x, FXA_FORWARD, &want);
+        call.p.engine = "cudnn", call.p.device = FXA_CUDA;
+        fxa_status status = fxa_attention(ctx, &call.p, &call.args, &err);
+        if (status != (cases[i].refused ? FXA_E_BINDING : FXA_OK)) T_FAIL("cap %g: %s\n", cases[i].cap, err.text);
+        if (status == FXA_OK) {
+            attn_off off = attn_tensor_off(attn_output(&x, FXA_FORWARD, 0), want.memory[0]);
+            const double unit = s.dtype == FXA_F16 ? 0x1p-11 : 0x1p-8;
+            const double allowed = (3 * unit + 2 * cases[i].most * 0x1p-14) * off.size;
+            if (off.odd || !(off.worst <= allowed))
+                T_FAIL("cap %g: %lld odd, off by %g of %g\n", cases[i].cap, (long long)off.odd, off.worst, off.size);
+        }
+        attn_drop(&want);
+        attn_data_free(&x);
+    }
     fxa_context_destroy(ctx);
     if (standin_ready()) standin_check_end();
 }

@@ -32,4 +32,4 @@ Args = struct(
 Map = struct("Map", ("opaque", C.c_ulonglong * 16))
 Maps = struct("Maps", ("q k v o grad_o grad_q grad_k grad_v dense grad_dense", Map))
 Shape = struct("Shape", ("threads shared_bytes q_rows k_rows store_rows persistent sum_rows parts", i32))
-Cut = struct("Cut", ("q_rows k_rows rows columns by_key", i32))
+Cut = struct("Cut", ("q_rows k_rows rows columns by_key parts", i32))

@@ -11,7 +11,8 @@ the kernel. Everything that is not listed here is a mistake of ours until somebo
   reading warp arrives at `empty` behind its last read (give_back), for which the producer waits. The model of a device holds the
   kernels to it, in orders that are drawn: a read behind give_back is a wrong result there.
 - Initcheck does not see what TMA stores by a tensor map. Where a kernel of ours reads such results, from the workspace, it takes
-  them for memory that nobody has written: only of cases whose kernels are those of sm90, and of the kernels that read them.
+  them for memory that nobody has written: only of cases whose kernels are those of sm90, and of the kernels that read them. It keeps
+  256 reports of a launch and says that it dropped the rest: known where all that it kept are, of one kernel.
 - Flags of decoding's shares may hold anything before a run (load_flag, decode_merge.cuh).
 
 The model of a device has initcheck's question too, and sees TMA's stores (tests/model/model_known.h)."""
@@ -30,6 +31,8 @@ READ_FROM_TMA = ("fxa_grad_q_finish", "fxa_pages_store", "fxa_stage_copy", "fxa_
 ACCESS = re.compile(r"(Read|Write) access at (?:<unnamed>::)?(\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
 PLACE = re.compile(r"^\s*at (?:<unnamed>::)?(\w+)[^+]*\+0x[0-9a-f]+(?: in (\S+?):(\d+))?")
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) errors?(?! were)|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)")
+OVERFLOW, KEPT = "Error buffer overflow has been detected", 256  # said behind the reports of a launch
+SKIPPED = re.compile(r"^ \d+ errors were skipped \(error buffer overflow\)")
 FUNCTION = re.compile(r"FXA_INLINE[^(]*?(\w+)\(")
 
 
@@ -51,6 +54,8 @@ class Reports:
         self.known, self.unknown = collections.Counter(), []
         self.block, self.waiting = [], []  # lines of a report; reports of the case that runs
         self.printed, self.all = 0, None  # all: as the summary has it
+        self.launch = []  # kernels of the reads that were reported since records were dropped last
+        self.dropped = True  # all of them with a reason
 
     def take(self, line):
         if line.startswith("case "):
@@ -76,7 +81,18 @@ class Reports:
             self.put(reason if pairs and all(self.race(*pair) for pair in pairs) else "", block)
         elif block[0].startswith(" Uninitialized __global__ memory read") and len(block) > 1 and PLACE.search(block[1]):
             self.read(block, *PLACE.search(block[1]).groups())
+        elif OVERFLOW in block[0]:
+            self.drop(block)
         else:
+            self.put("of the same launches, dropped" if SKIPPED.search(block[0]) and self.dropped else "", block)
+
+    def drop(self, block):
+        kept, self.launch = self.launch[-KEPT:], []
+        kernel = kept[0] if len(kept) == KEPT and len(set(kept)) == 1 else ""
+        if kernel in READ_FROM_TMA:
+            self.waiting.append((kernel, block))
+        else:
+            self.dropped = False
             self.put("", block)
 
     @staticmethod
@@ -98,6 +114,7 @@ class Reports:
 
     def read(self, block, kernel, path, line):
         function = function_of(path, line)
+        self.launch.append(kernel)
         if function in READS:
             self.put("%s in %s" % (function, kernel), block)
         elif kernel in READ_FROM_TMA:

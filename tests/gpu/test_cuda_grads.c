@@ -141,6 +141,7 @@ static void grads_rows(const grads_row *rows, size_t n, size_t least) {
 
 static const char grads_scatter[] = "tensor t : f32[1]\ntensor ids : i32[1]\nparam a : float\n"
                                     "score = score + t[ids[k] + q % 3] + a * float(k % 5)\nmask = k <= q + 40";
+static const char grads_scatter_all[] = "tensor t : f32[1]\ntensor ids : i32[1]\nscore = score + t[ids[k] + q % 3]";
 static const char grads_slope[] = "tensor t : bf16[2]\nparam cap : float\n"
                                   "score = cap * tanh(score * t[h, (q * k) % 7] / cap) + t[h, 0]";
 static const char grads_bucket[] = "tensor t : f16[2]\nscore = score + t[h, min(abs(q - k) >> 1, 31)]\nmask = k <= q";
@@ -154,6 +155,20 @@ TEST(same_bits_in_every_run) {
         {grads_bucket, ATTN_GQA, FXA_DETERMINISTIC, {4, 32}},
         {grads_bucket, ATTN_GQA | ATTN_PADDING, FXA_DETERMINISTIC | FXA_ACC_TENSORS, {4, 32}},
         {grads_distance, ATTN_GQA | ATTN_DROPOUT, FXA_DETERMINISTIC, {300}},
+    };
+    GRADS_ROWS(rows, 8);
+}
+
+/* Key tiles that add to dQ one after the other. */
+TEST(dq_by_turns) {
+    static const char cap[] = "param cap : float\nscore = cap * tanh(score / cap)";
+    static const grads_row rows[] = {
+        {"score = score * 0.5", ATTN_GQA, FXA_DETERMINISTIC, {0, 0, 0, 0, 300, 128}},
+        {cap, ATTN_GQA, FXA_DETERMINISTIC, {0, 0, 0, 0, 140, 96}},
+        {"score = score + 1.0", ATTN_GQA | ATTN_DROPOUT, FXA_DETERMINISTIC, {0, 0, 0, 0, 300, 64}},
+        {"score = score - 1.0", ATTN_GQA | ATTN_ACC, FXA_DETERMINISTIC, {0, 0, 0, 0, 300, 64}},
+        {cap, ATTN_GQA, FXA_DETERMINISTIC, {0, 0, 0, 0, 129, 32}},
+        {grads_scatter_all, ATTN_GQA, FXA_DETERMINISTIC, {0, 0, 0, 0, 150, 128}},
     };
     GRADS_ROWS(rows, 8);
 }

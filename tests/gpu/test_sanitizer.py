@@ -33,6 +33,14 @@ def read(kernel, function=None):
             "=========     by thread (96,0,0) in block (8,0,0)", "=========     Address 0x7fcb1542b780", "========= "]
 
 
+def dropped():
+    return ["========= Warning: Error buffer overflow has been detected. Some records have been dropped", "========= "]
+
+
+def skipped():
+    return ["========= 19238 errors were skipped (error buffer overflow)."]
+
+
 def case(ran="sm90/sm90"):
     return ["case 0x7c315d75fa510004.0 right/right on %s made 0.72 checked 1.0 worst 0.4 smooth d:192" % ran]
 
@@ -64,6 +72,11 @@ CASES = {
     "the same of other kernels": (read("fxa_pages_store") + case("sm80/sm80") + errors(1), 0, 1),
     "of no case": (read("fxa_pages_store") + errors(1), 0, 1),
     "list rows": (read("fxa_forward", "load_shared") + case() + errors(1), 0, 1),
+    "more than is kept": (256 * read("fxa_pages_store") + dropped() + case() + errors(257) + skipped(), 258, 0),
+    "more than is kept, of other kernels": (256 * read("fxa_pages_store") + dropped() + case("sm80/sm80") + errors(257), 0, 257),
+    "more than is kept, of two": (255 * read("fxa_pages_store") + read("fxa_decode", "load_flag") + dropped() + case() + errors(257) + skipped(),
+                                  256, 2),
+    "dropped beside few": (5 * read("fxa_pages_store") + dropped() + case() + errors(6), 5, 1),
     "another tool": (["========= Invalid __global__ write of size 4 bytes", "=========     at fxa_forward+0x10", "========= "] + errors(1), 0, 1),
 }
 

@@ -24,9 +24,10 @@ FXA_INLINE float log2_fast(float x) {
 }
 
 FXA_INLINE float add_down(float x, float y) {
-    const double sum = (double)x + (double)y;
+    const double sum = (double)x + (double)y, part = sum - (double)x; /* what the sum has of y */
+    const double left = ((double)x - (sum - part)) + ((double)y - part);
     const float z = (float)sum;
-    return (double)z > sum ? nextafterf(z, NEG_INF) : z;
+    return (double)z > sum || ((double)z == sum && left < 0) ? nextafterf(z, NEG_INF) : z;
 }
 
 /* ---- 16 bits ----------------------------------------------------------------------------------------------------- */

@@ -200,6 +200,11 @@ FXA_INLINE void bulk_store(float *to, u32 from, u32 bytes) {
 }
 
 FXA_INLINE int flag_now(const int *at) { return *at; }
+/* CTAs run one after the other: what none of those before has set would be waited for on a device that has not begun
+ * the one that sets it, and for ever where that one in turn waits for room. */
+FXA_INLINE void flag_await(const int *at, int value) {
+    if (*at != value) model->fail("a word is %d and waited for to be %d: who sets it has not begun", *at, value);
+}
 FXA_INLINE void flag_set(int *at, int value) { *at = value; }
 
 /* CTAs run one after the other, and none leaves a claim: who sees one would wait for ever. */

@@ -168,6 +168,13 @@ static uint16_t narrow_of(double x, bool half) { return half ? fxa__f64_to_f16(x
 
 static bool is_nan16(uint16_t x, bool half) { return half ? (x & 0x7fff) > 0x7c00 : (x & 0x7fff) > 0x7f80; }
 
+/* Whether z is below x + y, or the same, exactly: a double has not all bits of the sum, and `left` has the others. */
+static bool is_at_most_sum(float z, float x, float y) {
+    const double sum = (double)x + (double)y, part = sum - (double)x;
+    const double left = ((double)x - (sum - part)) + ((double)y - part);
+    return (double)z < sum || ((double)z == sum && left >= 0);
+}
+
 static bool check_numbers(const rig_run *r) {
     const bool half = r->unit == RIG_KERNELS_F16;
     int bad = 0;
@@ -178,14 +185,13 @@ static bool check_numbers(const rig_run *r) {
         const uint16_t narrow = narrow_of((double)x, half), other = narrow_of(-(double)x, half);
         const uint16_t low = (uint16_t)got[1], high = (uint16_t)((uint32_t)got[1] >> 16), one = (uint16_t)got[2];
         const float down = float_of(got[3]), most = float_of(got[4]);
-        const double sum = (double)x + (double)y;
         const bool nan = wide != wide;
         bool ok = nan ? float_of(got[0]) != float_of(got[0]) : (double)float_of(got[0]) == wide;
         ok = ok && (is_nan16(narrow, half) ? is_nan16(low, half) && is_nan16(high, half) && is_nan16(one, half)
                                            : low == narrow && high == other && one == narrow);
         ok = ok && got[2] >> 16 == !nan;
-        if (fabs(sum) > 1e-30 && fabs(sum) < 1e30)
-            ok = ok && (double)down <= sum && (double)nextafterf(down, INFINITY) > sum;
+        if (fabsf(x + y) > 1e-30f && fabsf(x + y) < 1e30f)
+            ok = ok && is_at_most_sum(down, x, y) && !is_at_most_sum(nextafterf(down, INFINITY), x, y);
         ok = ok && (i % 5 == 0 || x != x ? most != most : most == (x > 1.f ? x : 1.f));
         bad += !ok;
     }

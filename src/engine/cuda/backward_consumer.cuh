@@ -212,13 +212,13 @@ struct Consumer {
 
     FXA_INLINE void hand_over_dq(const float (&dq)[DQ_COLUMNS / 2]) const
     {
-        named_sync(BAR_DQ_EMPTY + group, 160);
+        named_sync(bar_dq_empty(step, group), 160);
 #pragma unroll
         for (int i = 0; i < DQ_COLUMNS / 8; i++)
-            store_shared_float4(sh.dq(group) + (i * 128 + (threadIdx.x & 127)) * 16, dq[4 * i], dq[4 * i + 1],
+            store_shared_float4(sh.dq(step, group) + (i * 128 + (threadIdx.x & 127)) * 16, dq[4 * i], dq[4 * i + 1],
                                 dq[4 * i + 2], dq[4 * i + 3]);
         async_fence();
-        named_arrive(BAR_DQ_FULL + group, 160);
+        named_arrive(bar_dq_full(step, group), 160);
     }
 
     template <bool MASKED> FXA_INLINE void visit()
@@ -303,7 +303,8 @@ struct Consumer {
 
     FXA_INLINE void run()
     {
-        if (WITH_DQ && warp == 0) named_arrive(BAR_DQ_EMPTY + group, 160);
+        for (int i = 0; WITH_DQ && i < DQ_BUFFERS; i++)
+            if (warp == 0) named_arrive(bar_dq_empty(i, group), 160);
         barrier_wait(sh.kv_full(), 0);
         clear_keys();
         if (a.turned) { /* dQ reads all of them */

@@ -118,7 +118,7 @@ FXA_INLINE void send_dq(const FxaArgs &a, const Shared &sh, const Place &at)
                 named_sync(BAR_DQ_FULL + x, 160);
                 if (DQ_SENT[x] && elected()) {
                     if (x == 0) share.take();
-                    share.send(to + x * (DQ_BYTES / 4), sh.dq(x), DQ_SENT[x]);
+                    share.send(to + x * (DQ_BYTES / 4), sh.dq(0, x), DQ_SENT[x]);
                 }
             }
             if (elected()) bulk_wait_read<0>();

@@ -14,6 +14,11 @@
 #define FXA_SEPARATE_DQ 0
 #endif
 
+/* dQ is added up in a fixed order: backward_turns.cuh. */
+#ifndef FXA_DQ_TURNS
+#define FXA_DQ_TURNS 0
+#endif
+
 namespace {
 
 constexpr int BK = 128; /* keys of a tile */
@@ -32,6 +37,8 @@ constexpr bool WITH_DQ = !FXA_SEPARATE_DQ;
  * of a head have all blocks, they come to each at the same time, and all but one would wait. Beside stores of all of dS
  * the way of a word there and back takes longer than a block leaves time for. */
 constexpr bool FIRST_STORED = WITH_DQ && (PROG_MASK || FXA_SPANS) && !PROG_GRAD_DENSE;
+constexpr bool TURNS = FXA_DQ_TURNS;
+static_assert(!TURNS || (WITH_DQ && !PROG_MASK && !FXA_SPANS), "turns are of key tiles that all have all blocks");
 constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* dS goes through shared memory */
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2, DS_BYTES = BQ * BK * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
@@ -41,24 +48,41 @@ constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 constexpr int DQ_COLUMNS = BQ == 128 ? FXA_D : FXA_D > 64 ? 64 : 32;
 constexpr int DQ_BYTES = 64 * DQ_COLUMNS * 4;
 constexpr int DQ_SENT[2] = {DQ_BYTES, BQ == 128 ? DQ_BYTES : 64 * (FXA_D - DQ_COLUMNS) * 4};
+/* Who waits for a turn and then for what it has sent takes longer than a block: two warps do so by turns, each with a
+ * buffer where shared memory has room for a second one. */
+constexpr int SENDERS = TURNS && !PROG_GRAD_DIAGONAL ? 2 : 1;
+constexpr int DQ_BUFFERS = SENDERS == 2 && BQ == 64 && !PROG_DENSE && !PROG_VECTOR ? 2 : 1;
 constexpr int DENSE_BYTES = PROG_DENSE ? DS_BYTES : 0;
 constexpr int QWORD_BYTES = PROG_VECTOR ? BQ * 4 : 0, KWORD_BYTES = PROG_VECTOR ? BK * 4 : 0;
-/* Named barriers. Of dQ there is one per consumer warpgroup, shared with the warp that sends. */
+/* Named barriers. Of dQ there is one per consumer warpgroup and buffer, shared with the warps that send; those of a
+ * second buffer or sender lie BAR_SECOND further. */
 enum { BAR_DS = 1, BAR_END = 2, BAR_DQ_EMPTY = 3, BAR_DQ_FULL = 5, BAR_DENSE = 7, BAR_CLEAR = 9, BAR_TURNED = 11 };
+enum { BAR_SECOND = 9 };
 static_assert(FXA_D <= 128 && FXA_DV <= 128, "backward_wide_sm90.cu is for the others");
 
 typedef PlaceOf<BK, BQ> Place;
+
+FXA_INLINE int bar_dq_empty(u32 step, int group)
+{
+    return BAR_DQ_EMPTY + group + BAR_SECOND * (int)(step % DQ_BUFFERS);
+}
+
+FXA_INLINE int bar_dq_full(u32 step, int group)
+{
+    return BAR_DQ_FULL + group + BAR_SECOND * (int)(step % SENDERS);
+}
 
 struct Shared {
     u32 base;
 
     static constexpr int V_AT = K_BYTES, Q_AT = V_AT + V_BYTES, DO_AT = Q_AT + STAGES * Q_BYTES;
     static constexpr int DS_AT = DO_AT + STAGES * DO_BYTES, DQ_AT = DS_AT + (WITH_DS ? STAGES * DS_BYTES : 0);
-    static constexpr int DENSE_AT = DQ_AT + (WITH_DQ ? 2 * DQ_BYTES : 0), LSE_AT = DENSE_AT + STAGES * DENSE_BYTES;
+    static constexpr int DENSE_AT = DQ_AT + (WITH_DQ ? DQ_BUFFERS * 2 * DQ_BYTES : 0);
+    static constexpr int LSE_AT = DENSE_AT + STAGES * DENSE_BYTES;
     static constexpr int DELTA_AT = LSE_AT + STAGES * BQ * 4, QWORD_AT = DELTA_AT + STAGES * BQ * 4;
     static constexpr int KWORD_AT = QWORD_AT + STAGES * QWORD_BYTES, KV_BAR_AT = KWORD_AT + STAGES * KWORD_BYTES;
     static constexpr int RINGS_AT = KV_BAR_AT + 16, NUMBERS_AT = RINGS_AT + 3 * Ring<STAGES>::bytes;
-    static constexpr int BYTES = NUMBERS_AT + 4 * STAGES + 8 + 1024;
+    static constexpr int TICKET_AT = NUMBERS_AT + 4 * STAGES, BYTES = TICKET_AT + 8 + 1024;
     static_assert(BYTES <= 227 * 1024, "shared memory");
 
     FXA_INLINE u32 k() const { return base; }
@@ -66,7 +90,10 @@ struct Shared {
     FXA_INLINE u32 q(u32 step) const { return base + Q_AT + (step % STAGES) * Q_BYTES; }
     FXA_INLINE u32 grad_o(u32 step) const { return base + DO_AT + (step % STAGES) * DO_BYTES; }
     FXA_INLINE u32 ds(u32 step) const { return base + DS_AT + (step % STAGES) * DS_BYTES; }
-    FXA_INLINE u32 dq(int group) const { return base + DQ_AT + group * DQ_BYTES; }
+    FXA_INLINE u32 dq(u32 step, int group) const
+    {
+        return base + DQ_AT + ((step % DQ_BUFFERS) * 2 + group) * DQ_BYTES;
+    }
     FXA_INLINE u32 dense(u32 step) const { return base + DENSE_AT + (step % STAGES) * DENSE_BYTES; }
     FXA_INLINE u32 lse(u32 step) const { return base + LSE_AT + (step % STAGES) * BQ * 4; }
     FXA_INLINE u32 delta(u32 step) const { return base + DELTA_AT + (step % STAGES) * BQ * 4; }
@@ -77,6 +104,7 @@ struct Shared {
     FXA_INLINE Ring<STAGES> o_ring() const { return {q_ring().at + Ring<STAGES>::bytes}; }
     FXA_INLINE Ring<STAGES> ds_ring() const { return {o_ring().at + Ring<STAGES>::bytes}; }
     FXA_INLINE u32 number(u32 step) const { return base + NUMBERS_AT + 4 * (step % STAGES); }
+    FXA_INLINE u32 ticket() const { return base + TICKET_AT; }
 
     FXA_INLINE void init() const
     {

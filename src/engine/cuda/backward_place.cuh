@@ -15,7 +15,8 @@ static_assert(!FXA_PAGED, "gradients of pages are not written");
 template <int keys, int queries> struct PlaceOf {
     int n, kv_h, b, q_first, q_len, k_first, k_len;
 
-    FXA_INLINE PlaceOf(const FxaArgs &a, int parts = 1) : n(blockIdx.x / parts), kv_h(blockIdx.y), b(blockIdx.z)
+    FXA_INLINE PlaceOf(const FxaArgs &a, int parts = 1) : PlaceOf(a, blockIdx.x / parts, blockIdx.y, blockIdx.z) {}
+    FXA_INLINE PlaceOf(const FxaArgs &a, int n_, int kv_h_, int b_) : n(n_), kv_h(kv_h_), b(b_)
     {
         if (k_starts(a)) {
             b = tile_entry(k_starts(a), a.batch, keys, a.k_total, n);

@@ -6,14 +6,16 @@
  * the query blocks of the tile's list, for every query head of the group in turn (so dK and dV of shared heads need no
  * atomics). Scores are computed transposed, keys as rows: P and dS then feed dV and dK from registers, and only dS goes
  * through shared memory, for dQ = dS K. dQ leaves by bulk reductions into an f32 sum whose layout is that of the
- * accumulators; fxa_grad_q_finish turns it into dQ. With FXA_SEPARATE_DQ that part is left out: dq_sm90.cu computes dQ
- * by query tiles, and the whole backward is bit-stable.
+ * accumulators; fxa_grad_q_finish turns it into dQ. They come in any order, or with FXA_DQ_TURNS in that of key tiles,
+ * and the whole backward is bit-stable. So it is with FXA_SEPARATE_DQ, where that part is left out: dq_sm90.cu computes
+ * dQ by query tiles.
  *
- * Warps of the first warpgroup: 0 copies (one lane), 1 sends dQ, 2 and 3 add up diagonals of dS for the gradient of a
- * diagonal row. Launch: see backward_place.cuh.
+ * Warps of the first warpgroup: 0 copies (one lane), 1 sends dQ (by turns 2 too), 2 and 3 add up diagonals of dS
+ * for the gradient of a diagonal row. Launch: see backward_place.cuh.
  */
 #include "backward_consumer.cuh"
 #include "backward_helpers.cuh"
+#include "backward_turns.cuh"
 
 extern "C" __constant__ FxaShape fxa_backward_shape = {THREADS, Shared::BYTES, BQ, BK, 16, 0, 8, 1};
 
@@ -25,13 +27,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int group = __shfl_sync(~0u, (int)threadIdx.x >> 7, 0), warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
     if (threadIdx.x == 0) begin(maps, sh);
     launch_begin();
-    const Place at(a);
+    if (TURNS && threadIdx.x == 0) put_word(sh.ticket(), take_ticket(a));
+    if (TURNS) __syncthreads();
+    const Place at = TURNS ? ticket_place(a, take_word(sh.ticket())) : Place(a);
     if (at.outside(a)) return;
-    __syncthreads();
+    if (!TURNS) __syncthreads();
     if (group == 0) {
         registers_down<FXA_SEPARATE_DQ ? 24 : 40>();
         if (warp == 0) {
             if (elected()) copy_all(maps, a, sh, at);
+        } else if (TURNS && warp <= SENDERS) {
+            send_in_turn(a, sh, at, warp - 1);
         } else if (WITH_DQ && warp == 1) {
             send_dq(a, sh, at);
         } else if (PROG_GRAD_DIAGONAL && warp >= 2) {

@@ -49,7 +49,7 @@ typedef struct fxa__cu_choice {
     fxa_dtype out;   /* and write O and gradients in: that, or f32 */
     bool wide_o;     /* backward: O is f32 all the same */
     uint32_t units;  /* by bits: those that the problem needs */
-    bool spans, dropout, paged, aligned, fast_math, separate_dq, plain;
+    bool spans, dropout, paged, aligned, fast_math, separate_dq, turns, plain;
     int32_t row_tiles; /* decode */
     int32_t dense;     /* the captured tensor that is read as pair.dense; -1 */
     bool words;

@@ -265,3 +265,10 @@ void fxa__cu_args_order(fxa__cu_call *c, int32_t q_rows) {
     c->a.section = (int)fxa__min_i64(section, batch * p->hq);
     c->a.reverse = masked;
 }
+
+/* Heads whose key tiles are taken together where they add by turns: Q, dO and the sum of dQ stay in the cache. */
+void fxa__cu_args_turns(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    int64_t bytes = fxa__round_up(p->sq, 128) * (6 * p->d + 2 * p->dv), heads = p->b * p->hkv;
+    c->a.section = (int)fxa__max_i64(1, fxa__min_i64(ARGS_L2_BYTES / bytes, heads));
+}

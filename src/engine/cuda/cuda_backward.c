@@ -33,6 +33,7 @@ static fxa_status backward_keys(fxa__cu_call *c) {
             FXA_TRY(fxa__cu_map_dense(c, &c->a.grad_dense, true, shape->q_rows, &c->maps.grad_dense));
     }
     fxa__cu_args_list(c, &c->at.keys);
+    if (c->code->choice.turns) fxa__cu_args_turns(c);
     return fxa__cu_launch_main(c, FXA__CU_BACKWARD, FXA__CU_KEYS,
                                (fxa__cu_grid){tiles * shape->parts, p->hkv, packed ? 1 : p->b});
 }

@@ -121,6 +121,7 @@ static void compile_options(const fxa__cu_choice *c, int32_t arch, bool lines, c
     compile_define(r, "FXA_ALIGNED", c->aligned);
     compile_define(r, "FXA_FAST_MATH", c->fast_math);
     compile_define(r, "FXA_SEPARATE_DQ", c->separate_dq);
+    if (c->turns) compile_define(r, "FXA_DQ_TURNS", 1);
     if (c->out != c->dtype) compile_define(r, "FXA_OUT_F32", 1);
     if (c->wide_o) compile_define(r, "FXA_O_F32", 1);
     if (c->maximum) compile_define(r, "FXA_WANT_MAX", 1);

@@ -14,6 +14,7 @@ enum {
     LAYOUT_SHARE = 64, /* rows of dQ of which it is known whether there is a share */
     LAYOUT_PARTS = 32 /* rows of diagonals, by key tiles */,
     LAYOUT_SPLITS = 64,
+    LAYOUT_PASSING = 3, /* warpgroups of a forward in which each has tiles of its own */
     LAYOUT_SPLIT_TILES = 16,
     LAYOUT_PIECE_TILES = 4,
     LAYOUT_RUN = 16, /* pieces: RUN_LEVELS in decode_merge.cuh */
@@ -46,6 +47,11 @@ static bool layout_is_small(const fxa__cu_choice *c) { return c->d <= 64 && c->d
 
 static int32_t layout_forward_groups(const fxa__cu_choice *c, const fxa__cuda_program *g) {
     return layout_is_small(c) && g->dense < 0 && !c->dropout ? 3 : 2;
+}
+
+/* Whether its warpgroups pass over tiles: PASSES of forward_layout.cuh. */
+static bool layout_passes(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    return c->family == FXA__CU_SM90 && layout_forward_groups(c, g) == LAYOUT_PASSING;
 }
 
 /* Of 256 columns a dense tensor leaves no room for diagonals. */
@@ -207,7 +213,8 @@ static void layout_list(layout *l, fxa__cu_list *list, struct FxaShape shape, bo
     int64_t q = fxa__div_up(l->p->sq, shape.q_rows), k = fxa__div_up(l->p->sk, shape.k_rows);
     *list = (fxa__cu_list){.items = NULL};
     if (!l->g->has_mask || l->p->sq == 0 || l->p->sk == 0) return;
-    list->cut = (fxa__cu_cut){shape.q_rows, shape.k_rows, (int32_t)(by_key ? k : q), (int32_t)(by_key ? q : k), by_key};
+    list->cut =
+        (fxa__cu_cut){shape.q_rows, shape.k_rows, (int32_t)(by_key ? k : q), (int32_t)(by_key ? q : k), by_key, 0};
     list->batch = l->choice->spans ? (int32_t)l->p->b : layout_batch(l, l->g->mask_inputs);
     list->heads = layout_heads(l, l->g->mask_inputs);
     int64_t rows = (int64_t)list->batch * list->heads;
@@ -337,6 +344,7 @@ static void layout_zeroes(layout *l) {
         out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
         out->redo = layout_take(l, shape.persistent ? layout_query_tiles(l, shape.q_rows) : 0, 1, 1, sizeof(int32_t));
     }
+    if (l->choice->turns) out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
     out->counter_words = l->c.used / sizeof(uint32_t);
     if (l->p->flags & FXA_SINK_ZERO) out->no_sink = layout_take(l, l->p->hq, 1, 1, sizeof(float));
     for (int side = 0; l->g->vector && side < 2; side++) {
@@ -384,8 +392,8 @@ static void layout_backward(layout *l) {
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
     bool listed = l->g->has_mask || l->choice->spans;
-    if (joint && l->choice->family == FXA__CU_SM90 && listed && !l->g->grad_dense) /* FIRST_STORED of its kernel */
-        out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
+    bool first_stored = joint && l->choice->family == FXA__CU_SM90 && listed && !l->g->grad_dense; /* of its kernel */
+    if (first_stored || l->choice->turns) out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
     layout_list(l, &out->keys, layout_shape(l, FXA__CU_BACKWARD), true);
 }
 
@@ -408,6 +416,7 @@ uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *cho
         layout_decode(&l);
     else if (layout_by_queries(&l))
         layout_list(&l, &out->queries, layout_shape(&l, layout_query_unit(&l)), false);
+    if (layout_has(&l, FXA__CU_FORWARD) && layout_passes(choice, program)) out->queries.cut.parts = LAYOUT_PASSING;
     bool forward = p->in.pass == FXA_FORWARD;
     layout_spare(&l);
     for (int axis = 0; choice->moved && axis < FXA__CU_AXES; axis++)

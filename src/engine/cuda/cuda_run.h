@@ -11,7 +11,7 @@
 
 /* Tiles as fxa_tile_lists has them: its struct Cut. */
 typedef struct fxa__cu_cut {
-    int32_t q_rows, k_rows, rows, columns, by_key;
+    int32_t q_rows, k_rows, rows, columns, by_key, parts;
 } fxa__cu_cut;
 
 /* A tile list: rows for `heads` heads (1: shared by all) of `batch` entries. items NULL: there is no mask. */
@@ -133,6 +133,8 @@ fxa_status fxa__cu_map_dense(fxa__cu_call *c, const struct FxaView *view, bool w
 void fxa__cu_args_list(fxa__cu_call *c, const fxa__cu_list *list);
 /* How many query tiles of so many rows there are, and in which order they are taken. */
 void fxa__cu_args_order(fxa__cu_call *c, int32_t q_rows);
+/* In which order key tiles are taken where they add by turns. */
+void fxa__cu_args_turns(fxa__cu_call *c);
 
 typedef struct fxa__cu_grid {
     int64_t x, y, z;

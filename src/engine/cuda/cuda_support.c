@@ -191,6 +191,14 @@ static bool cu_is_separate(const fxa_problem *p, const fxa__cu_choice *c, const 
            (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q) || !fxa__cu_joint_fits(c, g));
 }
 
+/* Bit-stable, but in one kernel: key tiles add to dQ in their order. All of them have all blocks of queries, so that
+ * who comes before is known, and both buffers of dQ fit. */
+static bool cu_is_by_turns(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, all = !g->has_mask && !c->spans;
+    bool wanted = p->pass == FXA_BACKWARD && p->flags & FXA_DETERMINISTIC && p->flags & FXA_GRAD_Q;
+    return wanted && all && !wide && g->dense < 0 && !g->vector && !g->grad_diagonal;
+}
+
 /* The Hopper backward above 128 columns has none of these sums; below it has registers for those that need the score
  * too, of 128 columns for one, but not for places of pairs or dropout beside them. */
 static bool cu_hopper_has_grads(const fxa__cu_choice *c, const fxa__cuda_program *g) {
@@ -257,7 +265,8 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cu_choice *c, const fx
 
 static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice *c, const fxa__cuda_program *g) {
     c->family = cu_family(s, p, c, g);
-    c->separate_dq = c->family == FXA__CU_SM90 && cu_is_separate(p, c, g);
+    c->turns = c->family == FXA__CU_SM90 && cu_is_by_turns(p, c, g);
+    c->separate_dq = c->family == FXA__CU_SM90 && !c->turns && cu_is_separate(p, c, g);
     if (c->family == FXA__CU_SIMT) c->aligned = false; /* it makes no difference there */
     if (cu_is_decode(p, c, g)) c->row_tiles = cu_row_tiles(p, c);
     c->units = cu_units(p, c, g);

@@ -97,7 +97,7 @@ static void cu_close(fxa__host *host, void *self) {
 /* dQ of the joint backward is added in any order, and so are what is scattered and diagonals where nobody asked. */
 static bool cu_is_deterministic(const fxa__problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
     if (p->in.pass == FXA_FORWARD) return true;
-    bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->family == FXA__CU_SIMT;
+    bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->turns || c->family == FXA__CU_SIMT;
     return dq && (g->fixed || (!g->has_scatter && !g->grad_diagonal));
 }
 
@@ -149,7 +149,7 @@ static void cu_key(void *self, const fxa__problem *p, fxa__writer *w) {
         const int32_t parts[] = {(int32_t)c.family, c.arch,      c.d,     c.dv,      (int32_t)c.dtype, (int32_t)c.units,
                                  c.spans,           c.dropout,   c.paged, c.aligned, c.fast_math,      c.separate_dq,
                                  c.plain,           c.row_tiles, c.dense, c.words,   c.staged,         c.adds,
-                                 (int32_t)c.out,    c.maximum,   c.moved, c.wide_o};
+                                 (int32_t)c.out,    c.maximum,   c.moved, c.wide_o,  c.turns};
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
         fxa__write_bytes(w, g.program->hash, sizeof g.program->hash);
         for (int32_t i = 0; i < g.program->n_params; i++) fxa__write_u32(w, (uint32_t)g.params[i].from);
@@ -194,8 +194,10 @@ static void cu_describe(fxa__cu_code *c) {
     (void)snprintf(c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s",
                    fxa__cu_family_name(x->family), (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch,
                    x->family == FXA__CU_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
-                   x->separate_dq ? ", dQ apart" : "", x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "",
-                   x->fast_math ? ", fast functions" : "",
+                   x->separate_dq ? ", dQ apart"
+                   : x->turns     ? ", dQ by turns"
+                                  : "",
+                   x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "", x->fast_math ? ", fast functions" : "",
                    (c->program.grad_diagonal && x->family == FXA__CU_SM90) || c->program.grad_dense ? ", pairs rounded"
                                                                                                     : "",
                    wide ? ", dK rounded twice" : "", x->adds ? ", rounded before added" : "",

@@ -18,6 +18,7 @@ struct Consumer : TileOwner {
     Program program;
     int group, warp, lane;
     u32 step, turn, stored; /* stored: turn whose Q buffer the last store of O still reads */
+    u32 pending; /* PASSES: whose weights wait for their product with V, where steps with masks are */
     bool storing;
     int q0; /* this thread's first row */
     u64 q_operand;
@@ -253,7 +254,7 @@ struct Consumer : TileOwner {
     {
         float s[BN / 2];
         sh.k_ring().wait_full(step);
-        const int number = take_word(sh.number(step)), n = number & ~WHOLE;
+        const int number = take_word(sh.number(step)), n = number & FXA_CUDA_PASS - 1;
         issue_s(s);
         give_back_q();
         if (PROG_DENSE) sh.dense_ring().wait_full(step);
@@ -277,9 +278,11 @@ struct Consumer : TileOwner {
     template <bool MASKED, bool FROZEN> FXA_INLINE void next_step(int tile)
     {
         float s[BN / 2];
-        const u32 v_step = step++;
+        const u32 v_step = PASSES && MASKED ? pending : step;
+        step++;
         sh.k_ring().wait_full(step);
-        const int number = MASKED || PROG_VALUE || FXA_DROPOUT ? take_word(sh.number(step)) : 0, n = number & ~WHOLE;
+        const int number = MASKED || PROG_VALUE || FXA_DROPOUT ? take_word(sh.number(step)) : 0;
+        const int n = number & FXA_CUDA_PASS - 1;
         if (TAKE_TURNS) named_sync(BAR_TURN + group, 256);
         issue_s(s);
         sh.v_ring().wait_full(v_step);
@@ -305,6 +308,26 @@ struct Consumer : TileOwner {
         }
         clear_values<MASKED>(n);
         contain_values(tile);
+        if (PASSES && MASKED) pending = step;
+    }
+
+    /* Whether the next tile is none of this warpgroup's: then its buffers go back as they come. */
+    FXA_INLINE bool passes_over()
+    {
+        sh.k_ring().wait_full(step + 1);
+        if (!(take_word(sh.number(step + 1)) & FXA_CUDA_PASS << group)) return false;
+        step++;
+        if (TAKE_TURNS) named_sync(BAR_TURN + group, 256);
+        if (TAKE_TURNS) named_arrive(BAR_TURN + (group + 1 == GROUPS ? 0 : group + 1), 256);
+        give_back(sh.k_ring().empty(step));
+        sh.v_ring().wait_full(step);
+        give_back(sh.v_ring().empty(step));
+        return true;
+    }
+
+    template <bool FROZEN> FXA_INLINE void masked_step(int tile)
+    {
+        if (!PASSES || !passes_over()) next_step<true, FROZEN>(tile);
     }
 
     /* Whether row half r of O has an element that is not finite. Several sums: one is as long as all of staging. */
@@ -398,13 +421,14 @@ struct Consumer : TileOwner {
     {
         float factor[2];
         bool bad[2];
-        sh.v_ring().wait_full(step);
-        issue_sum<BN>(o, p, sh.v(step));
+        const u32 v_step = PASSES ? pending : step;
+        sh.v_ring().wait_full(v_step);
+        issue_sum<BN>(o, p, sh.v(v_step));
         end_rows(tile, factor, bad);
         wgmma_wait<0>();
         settle(o);
         settle(p);
-        give_back(sh.v_ring().empty(step));
+        give_back(sh.v_ring().empty(v_step));
         step++;
         store_rows(tile, m, factor, bad);
     }
@@ -417,14 +441,16 @@ struct Consumer : TileOwner {
     {
         int j = 1;
         first_step(tile);
+        pending = step;
         if (BOUNDED && !(tile & SAFE)) {
 #pragma unroll 1
-            for (; j < masked; j++) next_step<true, true>(0);
+            for (; j < masked; j++) masked_step<true>(0);
         }
 #pragma unroll 1
-        for (; j < masked; j++) next_step<true, false>(tile);
+        for (; j < masked; j++) masked_step<false>(tile);
 #pragma unroll 1
         for (; j < total; j++) next_step<false, true>(0);
+        if (PASSES && masked < total) pending = step;
     }
 
     FXA_INLINE void run()

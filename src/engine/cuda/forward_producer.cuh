@@ -10,6 +10,22 @@
 
 namespace {
 
+/* Which warpgroups pass over a tile, as bits of its number. None over the first one, which sets up its rows; nor, where
+ * the step after it is one without a mask, over the last with one; and over STAGES - 1 in a row at most: what is passed
+ * over must have arrived, while V of the tile before, whose product is still to come, is held. */
+struct Passing {
+    int last = 0, before = 0;
+
+    FXA_INLINE int next(int item, bool may)
+    {
+        if (!PASSES) return 0;
+        const int now = may ? item & 7 * FXA_CUDA_PASS & ~(last & before) : 0;
+        before = last;
+        last = now;
+        return now;
+    }
+};
+
 struct Producer {
     const FxaMaps &maps;
     const FxaArgs &a;
@@ -43,12 +59,12 @@ struct Producer {
     /* Words that only mask() reads are not copied where it is not asked. */
     static FXA_INLINE bool words_needed(bool partial) { return PROG_VECTOR == 2 || (PROG_VECTOR && partial); }
 
-    FXA_INLINE void load_k(const Work &w, int n, bool partial) const
+    FXA_INLINE void load_k(const Work &w, int n, int number, bool partial) const
     {
         const bool words = words_needed(partial);
         const u32 full = sh.k_ring().full(step);
         sh.k_ring().wait_empty(step);
-        put_word(sh.number(step), partial ? n : n | WHOLE);
+        put_word(sh.number(step), number);
         barrier_expect(full, K_BYTES + STRIP_BYTES + (words ? KWORD_BYTES : 0));
         tma_load_keys<BN, FXA_D>(sh.k(step), &maps.k, full, a, w.k_first, n * BN, w.kv_h, w.b, CACHE_KEEP);
 #if PROG_DIAGONAL
@@ -90,10 +106,12 @@ struct Producer {
         int ahead = w.row.total ? w.row.first : 0; /* nothing is attended: one tile, which the mask empties */
         int next = a.tiles;
         Work following;
+        Passing passing;
         for (int j = 0; j < total; j++, step++) {
-            const int n = ahead;
+            const int n = ahead & FXA_CUDA_PASS - 1;
+            const int passed = passing.next(ahead, j > 0 && !safe && !(BOUNDED && j + 1 == partial && partial < total));
             if (j + 1 < total) ahead = w.row.tile(j + 1);
-            load_k(w, n, j < partial);
+            load_k(w, n, n | passed | (j < partial ? 0 : WHOLE), j < partial);
             if (j == 0) load_q(w, safe, masked_tiles(partial, total, safe), total, words_needed(partial > 0));
             if (j == 0 && !safe) next = next_tile(a);
 #if PROG_DENSE

@@ -39,8 +39,10 @@ struct FxaCapture {
  * the kernel then finds the ragged ones itself. A row with more tiles than `pitch` has {partial, ~total}, and in its
  * last two ints how many of its tiles are listed, n, and x: tile i >= n of the row is tile x + i. b_rows = 0 and h_rows
  * = 0 share rows between entries and heads. The forward and dQ kernels have one row per query tile, the backward
- * kernels one per key tile.
+ * kernels one per key tile. Beside the number of a partial tile may stand which parts of 64 queries attend to nothing
+ * of it: FXA_CUDA_PASS << i of part i, for the kernel that asks for that when the list is written.
  */
+#define FXA_CUDA_PASS (1 << 24) /* lengths are at most 2^28, tiles 64 or more */
 struct FxaTileList {
     const int *items;
     const int *counts;
@@ -113,7 +115,8 @@ struct FxaArgs {
     const float *grad_lse; /* or 0 */
     long long lse_b, lse_h, lse_s, grad_lse_b, grad_lse_h, grad_lse_s; /* elements */
     float *lse2, *delta, *grad_q_sum; /* backward workspace, rows of q_pad per (b, h) */
-    int *first_share; /* of every 64 of those rows: 0 before one of dQ is there; or 0: the sum is 0 at first */
+    int *first_share; /* of every 64 of those rows: 0 before one of dQ is there, by turns how many are; or 0: the sum
+                       * is 0 at first */
     unsigned *next_tile; /* zero before the first launch, left zero by every launch */
     int *redo; /* per query tile of the launch; the same */
     const int *q_lens, *k_lens; /* per batch entry, or 0 */

@@ -125,8 +125,6 @@ FXA_INLINE u32 fma_pair(u32 x, u32 y, u32 z)
 
 /* ---- Shared memory by 32-bit address ---------------------------------------------------------------------------- */
 
-/* ---- Shared memory by 32-bit address ---------------------------------------------------------------------------- */
-
 FXA_INLINE u32 shared_address(const void *p)
 {
     return (u32)__cvta_generic_to_shared(p);

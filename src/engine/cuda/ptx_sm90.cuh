@@ -124,6 +124,16 @@ FXA_INLINE int flag_now(const int *at)
     return x;
 }
 
+/* Until it is this one, which somebody who has begun before will set. */
+FXA_INLINE void flag_await(const int *at, int value)
+{
+    int x;
+    do
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    while (x != value);
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 FXA_INLINE int flag_claim(int *at, int value)
 {
     int x;

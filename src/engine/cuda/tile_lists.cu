@@ -20,9 +20,10 @@ namespace {
 
 constexpr int WARPS = 8;
 
-/* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. */
+/* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: so many of 64 queries, of each of which it
+ * is said whether it attends to nothing of a partial tile; 0: it is not. */
 struct Cut {
-    int q_rows, k_rows, rows, columns, by_key;
+    int q_rows, k_rows, rows, columns, by_key, parts;
 };
 
 FXA_INLINE int class_of(const FxaArgs &a, const Cut &cut, int b, int h, int row, int column)
@@ -34,6 +35,19 @@ FXA_INLINE int class_of(const FxaArgs &a, const Cut &cut, int b, int h, int row,
     const int found = Program::tile_class(a, b, h, q0, q1, k0, k1);
     const bool ragged = q0 + cut.q_rows > q_len || k0 + cut.k_rows > k_len;
     return found == TILE_FULL && ragged ? TILE_PARTIAL : found;
+}
+
+/* Which parts of a query tile attend to nothing of a key tile, as bits of FxaTileList. */
+FXA_INLINE int passing_parts(const FxaArgs &a, const Cut &cut, int b, int h, int row, int column)
+{
+    const int q_len = q_length(a, b), k0 = column * cut.k_rows, k1 = min(k0 + cut.k_rows, k_length(a, b)) - 1;
+    int out = 0;
+#pragma unroll 1
+    for (int i = 0; i < cut.parts; i++) {
+        const int q0 = row * cut.q_rows + i * 64, q1 = min(q0 + 64, q_len) - 1;
+        if (q0 >= q_len || Program::tile_class(a, b, h, q0, q1, k0, k1) == TILE_EMPTY) out |= FXA_CUDA_PASS << i;
+    }
+    return out;
 }
 
 /* Tiles of one class in a row. */
@@ -145,7 +159,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
             first < 1024 ? (int)(classes >> first / 16 & 3) : class_of(a, cut, b, h, row, first + lane);
         const u32 before = (1u << lane) - 1;
         const u32 partial = __ballot_sync(~0u, found == TILE_PARTIAL), full = __ballot_sync(~0u, found == TILE_FULL);
-        if (found == TILE_PARTIAL) to[next_partial + __popc(partial & before)] = first + lane;
+        if (found == TILE_PARTIAL)
+            to[next_partial + __popc(partial & before)] =
+                (first + lane) | passing_parts(a, cut, b, h, row, first + lane);
         if (fits && found == TILE_FULL) to[next_full + __popc(full & before)] = first + lane;
         next_partial += __popc(partial);
         next_full += __popc(full);

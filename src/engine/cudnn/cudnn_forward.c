@@ -31,7 +31,8 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
     a->scale = fxa__dnn_scale(&a->score);
     a->spread = fxa__dnn_spread_is_needed(a);
     if (fxa__dnn_is_fp8(p)) s = fxa__dnn_fp8_scores(a, s);
-    a->scaled = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, a->spread ? fxa__dnn_scale(&a->score) : a->scale);
+    const bool scale = !a->spread && a->score.folded < 0;
+    a->scaled = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, scale ? a->scale : fxa__dnn_scale_folded(&a->score));
     fxa__dnn_score_start(&a->score, a->scaled, -1, a->scaled);
     int32_t node = fxa__program_output(a->program, FXA__OUT_SCORE);
     s = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, node));
@@ -227,6 +228,8 @@ static fxa_status attention_analyse(fxa__dnn_attention *a, fxa_error *err) {
     FXA_TRY(attention_analyse_one(&a->score, a->program, &a->depend, err));
     if (own) FXA_TRY(attention_analyse_one(&a->own, own, &a->own_depend, err));
     if (!own && a->p->in.pass == FXA_BACKWARD) fxa__dnn_reuse_cancel(&a->score);
+    bool folds = !own && !fxa__dnn_is_fp8(&a->p->in) && !(a->p->in.flags & FXA_SCALARS_IN_MEMORY);
+    if (folds) a->score.folded = fxa__dnn_reuse_fold(&a->score);
     return fxa__lower_conjuncts(a->g.host, a->program, &a->mask) ? FXA_OK
                                                                  : fxa__fail_memory(err, "the graph of a program");
 }
@@ -251,7 +254,7 @@ fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level le
     a->level = level;
     a->g.host = p->host;
     a->len_q = a->len_k = -1;
-    a->score.g = &a->g, a->score.p = p, a->score.nobody = &a->nobody;
+    a->score.g = &a->g, a->score.p = p, a->score.nobody = &a->nobody, a->score.folded = -1;
     for (int i = 0; i < 4; i++) a->score.table[i] = -1;
     for (int i = 0; i < FXA_MAX_PARAMS; i++) a->score.param[i] = -1;
     if (fxa__dnn_supports(&a->g, p, level)) {

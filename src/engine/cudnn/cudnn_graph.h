@@ -23,7 +23,7 @@ typedef enum fxa__dnn_source {
     FXA__DNN_VALUE,   /* by value: `value`, a float, or a whole number where the type is INT32 */
     FXA__DNN_NODE,    /* by value: value + times * what node `index` of the program is in a run, which reads neither
                          coordinates nor tensors */
-    FXA__DNN_SCALE,   /* by value: the run's scale */
+    FXA__DNN_SCALE,   /* by value: the scale of the run; with `times` 1 or -1 that times or over node `index` */
     FXA__DNN_DTENSOR, /* the gradient of captured tensor `index` */
     FXA__DNN_OWN_TENSOR, /* as TENSOR and NODE, of the caller's backward program */
     FXA__DNN_OWN_NODE

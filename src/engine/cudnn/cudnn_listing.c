@@ -18,6 +18,19 @@ typedef struct listing {
 
 /* ---- Operands ---------------------------------------------------------------------------------------------------- */
 
+/* The scale, with the number of the program that it is multiplied with or divided by. */
+static void listing_scale(const listing *l, const fxa__dnn_tensor *t) {
+    fxa__write_format(l->w, "scale");
+    if (!t->times) return;
+    const fxa__node *n = &l->program->nodes[t->index];
+    const bool param = n->op == FXA_OP_PARAM, known = param && l->numbers && l->numbers->from[n->imm] < 0;
+    fxa__write_format(l->w, t->times < 0 ? " / " : " * ");
+    if (known || n->op == FXA_OP_CONST)
+        fxa__write_format(l->w, "%.9g", known ? l->numbers->value[n->imm] : n->f);
+    else
+        fxa__write_format(l->w, "%s", param ? l->program->params[n->imm].name : "value");
+}
+
 /* Values that the host computes in a run: a param by its name. */
 static void listing_by_value(const listing *l, const fxa__dnn_tensor *t) {
     const fxa_program *program = t->source == FXA__DNN_OWN_NODE ? l->own : l->program;
@@ -26,7 +39,7 @@ static void listing_by_value(const listing *l, const fxa__dnn_tensor *t) {
     if (t->number) {
         fxa__write_format(l->w, "%.9g", l->numbers->value[n->imm]);
     } else if (t->source == FXA__DNN_SCALE) {
-        fxa__write_format(l->w, "scale");
+        listing_scale(l, t);
     } else if (!n) {
         fxa__write_format(l->w, t->type == CUDNN_DATA_INT32 ? "%.10g" : "%.9g", t->value);
     } else {

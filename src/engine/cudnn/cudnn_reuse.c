@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of a backward program need not be computed: factors that cancel, and what the score program has computed.
+ * What of a program need not be computed: factors that cancel in a derivative, one that the scale of the run can have
+ * in it, and what the score program has computed for a backward program.
  * Between the analysis of a program and its lowering (cudnn_score.c), which takes from here that a node is another one.
  */
 #include "cudnn_attention.h"
@@ -13,7 +14,8 @@
 static void reuse_mark(const fxa_program *p, bool *needed) {
     static const uint32_t kinds[] = {FXA__OUT_SCORE, FXA__OUT_MASK, FXA__OUT_DSCORE};
     memset(needed, 0, (size_t)p->n_nodes * sizeof *needed);
-    for (int i = 0; i < 3; i++) needed[fxa__program_output(p, kinds[i])] = true;
+    for (int i = 0; i < 3; i++)
+        if (fxa__program_output(p, kinds[i]) >= 0) needed[fxa__program_output(p, kinds[i])] = true;
     for (int32_t i = p->n_nodes - 1; i >= 0; i--)
         for (int j = 0; needed[i] && j < p->nodes[i].n_args; j++) needed[p->nodes[i].arg[j]] = true;
 }
@@ -42,6 +44,33 @@ void fxa__dnn_reuse_cancel(fxa__dnn_score *s) {
         bool cancels = p->nodes[at].op == FXA_OP_MULZ && p->nodes[at].arg[1] == n->arg[1] && s->same[at] < 0;
         if (cancels && reuse_has_one_user(p, needed, at)) s->same[at] = p->nodes[at].arg[0], s->same[i] = n->arg[0];
     }
+}
+
+/* ---- Factors of the score ---------------------------------------------------------------------------------------- */
+
+/* The one user of a node, -1: it has none, or several, or is an output. */
+static int32_t reuse_user(const fxa_program *p, const bool *needed, int32_t node) {
+    if (!reuse_has_one_user(p, needed, node)) return -1;
+    for (int32_t i = node + 1; i < p->n_nodes; i++)
+        for (int j = 0; needed[i] && j < p->nodes[i].n_args; j++)
+            if (p->nodes[i].arg[j] == node) return i;
+    return -1;
+}
+
+/* tanh alone: what is left between Q K^T and the softmax is then more than a factor, which cuDNN would take out of the
+ * maximum whatever its sign is. */
+int32_t fxa__dnn_reuse_fold(fxa__dnn_score *s) {
+    const fxa_program *p = s->program;
+    bool *needed = s->needed; /* room that is free until a node is made */
+    int32_t score = 0;
+    reuse_mark(p, needed);
+    while (score < p->n_nodes && !(fxa__node_input(&p->nodes[score]) & 1u << FXA_INPUT_SCORE)) score++;
+    if (score == p->n_nodes || !needed[score]) return -1;
+    const int32_t at = reuse_user(p, needed, score), above = at >= 0 ? reuse_user(p, needed, at) : -1;
+    if (above < 0 || p->nodes[above].op != FXA_OP_TANH || at == fxa__program_output(p, FXA__OUT_SCORE)) return -1;
+    const fxa__node *n = &p->nodes[at];
+    if (n->op != FXA_OP_MUL && (n->op != FXA_OP_DIV || n->arg[0] != score)) return -1;
+    return fxa__dnn_score_is_by_value(s, n->arg[n->arg[0] == score]) ? at : -1;
 }
 
 /* ---- What is there already --------------------------------------------------------------------------------------- */

@@ -8,6 +8,8 @@
 #include "../../base/num.h"
 #include "cudnn_build.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 enum { RUN_ALIGN = 256 };
@@ -71,13 +73,22 @@ static int64_t run_part(int64_t x, uint8_t part) {
     }
 }
 
+/* The scale, or what a program makes of it first. A number of the program other than 0 leaves it finite: the score that
+ * it multiplies may be 0. */
+static double run_scale(const fxa__dnn_tensor *t, const fxa__bind *bind, const run_values *v) {
+    if (!t->times) return bind->scale;
+    const double y = v->node[t->index].f, x = t->times > 0 ? bind->scale * y : bind->scale / y;
+    return y != 0 && isfinite(y) && fabs(x) > FLT_MAX ? copysign(FLT_MAX, x) : x;
+}
+
 static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor *t, const fxa__bind *bind,
                               const run_values *v) {
     run_value value = {.i = 0};
     bool ints = t->type == CUDNN_DATA_INT32;
     double x = t->value;
-    if (t->source == FXA__DNN_SCALE) x = bind->scale;
-    if (program) {
+    if (t->source == FXA__DNN_SCALE) {
+        x = run_scale(t, bind, v);
+    } else if (program) {
         bool of_float = program->nodes[t->index].type == FXA_FLOAT;
         x += t->times * (of_float ? v->node[t->index].f : (double)v->node[t->index].i);
     }
@@ -128,7 +139,8 @@ static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const f
             continue;
         }
         bool own = t->source == FXA__DNN_OWN_NODE;
-        const fxa_program *program = own ? c->own : t->source == FXA__DNN_NODE ? c->program : NULL;
+        bool node = t->source == FXA__DNN_NODE || (t->source == FXA__DNN_SCALE && t->times);
+        const fxa_program *program = own ? c->own : node ? c->program : NULL;
         run_values *values = own ? &r->own : &r->values;
         if (program) run_evaluate(program, &p->in, own ? bind->bprop_params : r->params, values);
         r->value[i] = run_value_of(program, t, bind, values);
@@ -218,6 +230,21 @@ static fxa_status run_check_scale(const fxa__dnn_code *c, const fxa_problem *p, 
                      bind->scale);
 }
 
+/* A scale that a number of the program has made smaller than floats are: every score would be 0. */
+static fxa_status run_check_folded(const fxa__dnn_code *c, const fxa__bind *bind, const run_pack *r, fxa_error *err) {
+    for (size_t i = 0; i < c->n_bound; i++) {
+        const fxa__dnn_tensor *t = &c->bound[i].tensor;
+        if (t->source != FXA__DNN_SCALE || !t->times) continue;
+        const double x = run_scale(t, bind, &r->values);
+        if (x != 0 && fabs(x) < FLT_MIN)
+            return fxa__fail(err, FXA_E_BINDING,
+                             "the scale is %g, and %g with the number that tanh wants the score %s: cuDNN has floats "
+                             "no smaller than %g",
+                             bind->scale, x, t->times > 0 ? "times" : "over", (double)FLT_MIN);
+    }
+    return FXA_OK;
+}
+
 fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
     fxa__dnn_self *s = self;
     const fxa__dnn_code *c = code;
@@ -229,6 +256,7 @@ fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, con
     FXA_TRY(run_check_scale(c, &p->in, bind, err));
     uintptr_t first = ((uintptr_t)bind->workspace + RUN_ALIGN - 1) / RUN_ALIGN * RUN_ALIGN;
     run_fill_pack(c, p, bind, (char *)first, &r);
+    FXA_TRY(run_check_folded(c, bind, &r, err));
     FXA_TRY(fxa__gpu_enter(&s->gpu, err));
     fxa_status status = run_execute(s, c, &r, &p->in, bind, (char *)first, err);
     fxa__gpu_leave(&s->gpu);

@@ -14,7 +14,7 @@ enum { SCORE_EXACT = 1 << 24 }; /* ints that floats of 32 bits hold */
 
 void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int32_t base) {
     s->score = score, s->dscore = dscore, s->base = base;
-    for (int32_t i = 0; i < s->program->n_nodes; i++) s->value[i] = -1;
+    for (int32_t i = 0; i < s->program->n_nodes; i++) s->value[i] = i == s->folded ? score : -1;
     for (int i = 0; i < 4; i++) s->axis[i] = -1;
 }
 
@@ -216,6 +216,19 @@ int32_t fxa__dnn_scale(fxa__dnn_score *s) {
         .dim = {1, 1, 1, 1}, .stride = {1, 1, 1, 1}, .type = CUDNN_DATA_FLOAT, .source = FXA__DNN_SCALE};
     if (!(s->p->in.flags & FXA_SCALARS_IN_MEMORY)) return fxa__dnn_add(s->g, &t);
     return score_scalar(s, FXA_SLOT_SCALE, 0, CUDNN_DATA_FLOAT, 1 / sqrt((double)s->p->in.d));
+}
+
+int32_t fxa__dnn_scale_folded(fxa__dnn_score *s) {
+    if (s->folded < 0) return fxa__dnn_scale(s);
+    const fxa__node *n = &s->program->nodes[s->folded];
+    const bool first = s->program->nodes[n->arg[0]].op == FXA_OP_INPUT;
+    const fxa__dnn_tensor t = {.dim = {1, 1, 1, 1},
+                               .stride = {1, 1, 1, 1},
+                               .type = CUDNN_DATA_FLOAT,
+                               .source = FXA__DNN_SCALE,
+                               .times = n->op == FXA_OP_DIV ? -1 : 1,
+                               .index = n->arg[first ? 1 : 0]};
+    return fxa__dnn_add(s->g, &t);
 }
 
 static int32_t score_param(fxa__dnn_score *s, const fxa__node *n) {

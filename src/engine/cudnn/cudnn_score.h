@@ -29,6 +29,7 @@ typedef struct fxa__dnn_score {
     const fxa__lifted *numbers;        /* whose program it is; NULL: constants are in place */
     bool own;                          /* it is the caller's backward program: its params are always by value */
     int32_t score, dscore;             /* the inputs of that name; dscore -1: there is none */
+    int32_t folded;                    /* the node that `score` is in place of the score (cudnn_reuse.c); -1: none */
     int32_t base;                      /* coordinates are those of the places of this tensor */
     int32_t value[FXA__DNN_MAX_NODES]; /* tensors; -1: not made yet */
     int32_t load[FXA__DNN_MAX_NODES];  /* the same of loads, which stay what they are wherever the program is */
@@ -77,11 +78,16 @@ int64_t fxa__dnn_length_of(const fxa__dnn_score *s, bool keys);
 int32_t fxa__dnn_more(fxa__dnn_score *s);
 /* The scale of the run: by value, or in memory. */
 int32_t fxa__dnn_scale(fxa__dnn_score *s);
+/* What Q K^T is multiplied with to be `folded`, the scale times or over a number of the program; or the score. */
+int32_t fxa__dnn_scale_folded(fxa__dnn_score *s);
 /* The bounds of an int, over all coordinates of the problem; false: not known. */
 bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t *hi);
 
 /* cudnn_reuse.c: factors that the derivative multiplies by and divides by are left out; */
 void fxa__dnn_reuse_cancel(fxa__dnn_score *s);
+/* the node of the score times or over a number of the run that one tanh alone reads, as in soft caps, or -1: it is made
+ * of Q K^T at once; */
+int32_t fxa__dnn_reuse_fold(fxa__dnn_score *s);
 /* and nodes of `to` that are what nodes of `from` are, made at the same place, have their tensors. */
 void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to);
 

@@ -310,7 +310,7 @@ _Static_assert(offsetof(fxa__dnn_self, gpu) == 0, "fxa__gpu_memory and the like 
 
 const fxa__engine fxa__engine_cudnn = {
     .name = "cudnn",
-    .version = 6,
+    .version = 7,
     .device = FXA_CUDA,
     .open = dnn_open,
     .close = dnn_close,
