@@ -11,14 +11,9 @@
 
 enum {
     LAYOUT_PAD = 128,
-    LAYOUT_SHARE = 64, /* rows of dQ of which it is known whether there is a share */
-    LAYOUT_PARTS = 32 /* rows of diagonals, by key tiles */,
-    LAYOUT_SPLITS = 64,
+    LAYOUT_SHARE = 64,  /* rows of dQ of which it is known whether there is a share */
+    LAYOUT_PARTS = 32,  /* rows of diagonals, by key tiles */
     LAYOUT_PASSING = 3, /* warpgroups of a forward in which each has tiles of its own */
-    LAYOUT_SPLIT_TILES = 16,
-    LAYOUT_PIECE_TILES = 4,
-    LAYOUT_RUN = 16, /* pieces: RUN_LEVELS in decode_merge.cuh */
-    LAYOUT_ROUNDS = 4,
     LAYOUT_ELEMENTS = 1 << 30
 };
 
@@ -103,8 +98,9 @@ static struct FxaShape layout_backward_sm80(const fxa__cu_choice *c) {
 
 static struct FxaShape layout_decode_shape(const fxa__cu_choice *c) {
     bool wide = c->d + c->dv > 256;
-    int32_t keys = wide ? 64 : 128, warps = wide && c->row_tiles < 4 ? 4 : 8;
-    return (struct FxaShape){32 * (warps + 1), 0, 8 * c->row_tiles, keys, keys, 1, 0, 1};
+    int32_t ctas = !wide && c->row_tiles == 1 ? FXA_DECODE_CTAS : 1;
+    int32_t keys = wide || ctas > 1 ? 64 : 128, warps = keys == 64 && c->row_tiles < 4 ? 4 : 8;
+    return (struct FxaShape){32 * (warps + 1), 0, 8 * c->row_tiles, keys, keys, ctas, 0, 1};
 }
 
 struct FxaShape fxa__cu_shape(const fxa__cu_choice *c, const fxa__cuda_program *g, fxa__cu_unit unit) {
@@ -255,54 +251,14 @@ static void layout_diagonal(layout *l) {
     r->data = layout_take(l, r->batch, r->heads, r->pitch, sizeof(float));
 }
 
-/* Whether a CTA can add up pieces: threads have room for one quad of O each (FOLDS in decode_layout.cuh). */
-static bool layout_decode_folds(const layout *l, const struct FxaShape *shape) {
-    return fxa__div_up((int64_t)shape->q_rows * l->choice->dv / 4, shape->threads - 32) == 1;
-}
-
-/* Pieces of the keys of one (entry, KV head), by its own shape alone: results do not depend on the batch. As many as
- * fill the device with one entry; where each of them ends an item, half as many, which read all there is. */
-static int64_t layout_decode_pieces(const layout *l, const struct FxaShape *shape, int64_t rows) {
-    bool folds = layout_decode_folds(l, shape);
-    int64_t tiles = fxa__div_up(l->p->sk, shape->k_rows), most = l->self->processors / (folds ? 1 : 2) / rows;
-    int64_t least = folds ? LAYOUT_PIECE_TILES : LAYOUT_SPLIT_TILES, pieces = 1;
-    most = fxa__min_i64(fxa__div_up(tiles, least), fxa__min_i64(most, LAYOUT_SPLITS));
-    while (pieces * 2 <= most) pieces *= 2;
-    return folds ? pieces : fxa__max_i64(most, 1);
-}
-
-/* Time of a run with so many pieces in a share, in tiles that memory gives: half of the multiprocessors have as much of
- * it as all, and an item ends in the time of a tile of each. */
-static int64_t layout_decode_time(const layout *l, int64_t rows, int64_t pieces, int64_t run, int64_t tiles) {
-    int64_t ctas = l->self->processors, items = rows * fxa__div_up(pieces, run), rest = items % ctas;
-    int64_t shares = items - rest + (rest ? fxa__max_i64(rest, ctas / 2) : 0);
-    return shares * run * tiles + fxa__div_up(items, ctas) * ctas;
-}
-
-/* Pieces of an item. Entries of other lengths are balanced by many items. */
-static int64_t layout_decode_run(const layout *l, const struct FxaShape *shape, int64_t rows, int64_t pieces) {
-    int64_t tiles = fxa__div_up(fxa__div_up(l->p->sk, shape->k_rows), pieces), best = 1;
-    if (!layout_decode_folds(l, shape)) return 1;
-    for (int64_t run = 2; run <= fxa__min_i64(pieces, LAYOUT_RUN); run *= 2) {
-        if (l->choice->spans && rows * (pieces / run) < LAYOUT_ROUNDS * l->self->processors) break;
-        int64_t time = layout_decode_time(l, rows, pieces, run, tiles);
-        if (time <= layout_decode_time(l, rows, pieces, best, tiles)) best = run;
-    }
-    return best;
-}
-
 /* Flags of shares may hold anything before a run. */
 static void layout_decode(layout *l) {
     struct FxaShape shape = layout_shape(l, FXA__CU_DECODE);
-    int64_t group = l->p->hq / l->p->hkv, groups = fxa__div_up(group * l->p->sq, shape.q_rows);
-    int64_t rows = l->p->b * l->p->hkv * groups, pieces = layout_decode_pieces(l, &shape, l->p->hkv * groups);
-    int64_t run = layout_decode_run(l, &shape, rows, pieces), shares = fxa__div_up(pieces, run), items = rows * shares;
-    l->out->splits = (int32_t)pieces;
-    l->out->run = (int32_t)run;
-    l->out->items = (int32_t)items;
-    l->out->redo = layout_take(l, shares > 1 ? items : 0, 1, 1, sizeof(uint64_t));
-    l->out->partial = layout_take(l, shares > 1 ? items : 0, shape.q_rows, l->choice->dv, sizeof(float));
-    l->out->partial_ml = layout_take(l, shares > 1 ? items : 0, shape.q_rows, 2, sizeof(float));
+    fxa__cu_items_cut(l->self, l->choice, l->p, &shape, l->out);
+    int64_t shared = l->out->run < l->out->splits ? l->out->items : 0;
+    l->out->redo = layout_take(l, shared, 1, 1, sizeof(uint64_t));
+    l->out->partial = layout_take(l, shared, shape.q_rows, l->choice->dv, sizeof(float));
+    l->out->partial_ml = layout_take(l, shared, shape.q_rows, 2, sizeof(float));
     shape.q_rows = (int32_t)l->p->sq;
     layout_list(l, &l->out->queries, shape, false);
 }

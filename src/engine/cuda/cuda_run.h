@@ -182,5 +182,8 @@ fxa_status fxa__cu_captured(fxa__cu_call *c);
 fxa_status fxa__cu_forward(fxa__cu_call *c);
 fxa_status fxa__cu_backward(fxa__cu_call *c);
 fxa_status fxa__cu_decode(fxa__cu_call *c);
+/* splits, run and items of it, whose tiles are of this shape. */
+void fxa__cu_items_cut(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa_problem *p,
+                       const struct FxaShape *shape, fxa__cu_layout *out);
 
 #endif
