@@ -198,5 +198,5 @@ class Decode:
         box = min(shape.store_rows, pr.paged or shape.store_rows)
         encode(maps.k, pr.k, box)
         encode(maps.v, pr.v, box)
-        grid = (min(rows * splits, shape.persistent * driver.SMS), 1, 1)
+        grid = (min(rows * splits, driver.SMS), 1, 1) if shape.persistent else (splits, pr.Hkv * groups, pr.B)
         self.run = kernel.call(grid, [maps, a])

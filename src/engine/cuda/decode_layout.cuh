@@ -15,20 +15,16 @@ namespace {
 
 constexpr int TILES = FXA_ROW_TILES < 2 ? 1 : 2; /* of a warp */
 constexpr int ROW_PARTS = FXA_ROW_TILES / TILES, ROWS = 8 * FXA_ROW_TILES;
-constexpr bool WIDE = FXA_D + FXA_DV > 256;
-constexpr int CTAS = WIDE || FXA_ROW_TILES > 1 ? 1 : FXA_DECODE_CTAS; /* of a multiprocessor */
-constexpr int BN = WIDE || CTAS > 1 ? 64 : 128, KEY_PARTS = BN == 128 && ROW_PARTS == 1 ? 8 : 4;
+constexpr int BN = FXA_D + FXA_DV > 256 ? 64 : 128, KEY_PARTS = BN == 128 && ROW_PARTS == 1 ? 8 : 4;
 constexpr int KEYS = BN / KEY_PARTS, STEPS = KEYS / 16;
 constexpr int WARPS = KEY_PARTS * ROW_PARTS, WORKERS = 32 * WARPS, THREADS = WORKERS + 32;
 constexpr int K_BYTES = BN * D_STORED * 2, STAGE_BYTES = K_BYTES + BN * DV_STORED * 2;
 constexpr int OUT_BYTES = KEY_PARTS * ROWS * FXA_DV * 4, STATS_BYTES = KEY_PARTS * ROWS * 8;
 constexpr int QUADS = ROWS * FXA_DV / 4, EACH = (QUADS + WORKERS - 1) / WORKERS; /* of O, all and of a thread */
+constexpr bool FOLDS = EACH == 1; /* else threads have no room for what pieces before have left, and a.run is 1 */
 constexpr int AGAIN_BYTES = 128; /* a bit for each item of a CTA: it is computed again */
-/* Up to where tiles may begin. Two CTAs have no room for it, and need none where memory is aligned as it is declared;
- * else they would reach past their memory's end, which is an error and not another result. */
-constexpr int PAD = CTAS > 1 ? 0 : 1024;
-constexpr int FIXED_BYTES = OUT_BYTES + STATS_BYTES + AGAIN_BYTES + 256 + PAD;
-constexpr int ROOM = ((228 / CTAS - 1) * 1024 - FIXED_BYTES) / STAGE_BYTES, STAGES = ROOM < 8 ? ROOM : 8;
+constexpr int FIXED_BYTES = OUT_BYTES + STATS_BYTES + AGAIN_BYTES + 256 + 1024;
+constexpr int ROOM = (227 * 1024 - FIXED_BYTES) / STAGE_BYTES, STAGES = ROOM < 8 ? ROOM : 8;
 constexpr int OUT_AT = STAGES * STAGE_BYTES, STATS_AT = OUT_AT + OUT_BYTES, AGAIN_AT = STATS_AT + STATS_BYTES;
 constexpr int ORDER_AT = AGAIN_AT + AGAIN_BYTES, BARS_AT = ORDER_AT + 16;
 constexpr int NUMBERS_AT = BARS_AT + Ring<STAGES>::bytes; /* of the tiles in the stages */

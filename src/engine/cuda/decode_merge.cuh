@@ -53,26 +53,35 @@ FXA_INLINE Share both(const FxaArgs &a, const Share &x, const Share &y)
  * pieces or 2^i neighbours of them. At most 2^levels shares.
  */
 template <int levels> struct Fold {
-    Share level[levels + 1]; /* in local memory, by loops: registers are the tiles' */
+    Share level[levels];
     int count;
 
     FXA_INLINE Fold() : count(0) {}
     FXA_INLINE void add(const FxaArgs &a, Share x)
     {
-        int i = 0;
-#pragma unroll 1
-        for (; count >> i & 1; i++) x = both(a, level[i], x);
-        level[i] = x;
-        count++;
+        const int before = count++;
+        bool carried = true;
+#pragma unroll
+        for (int i = 0; i < levels; i++) {
+            if (!carried) continue;
+            carried = before >> i & 1;
+            if (carried)
+                x = both(a, level[i], x);
+            else
+                level[i] = x;
+        }
+        if (carried) level[0] = x; /* all there can be */
     }
     FXA_INLINE Share all(const FxaArgs &a) const
     {
-        int i = 0;
-        while (!(count >> i & 1)) i++;
-        Share x = level[i];
-#pragma unroll 1
-        for (i++; count >> i; i++)
-            if (count >> i & 1) x = both(a, level[i], x);
+        Share x = level[0];
+        bool some = count & 1 || count == 1 << levels;
+#pragma unroll
+        for (int i = 1; i < levels; i++) {
+            if (!(count >> i & 1)) continue;
+            x = some ? both(a, level[i], x) : level[i];
+            some = true;
+        }
         return x;
     }
 };
@@ -127,25 +136,28 @@ enum { RUN_LEVELS = 4, MERGE_LEVELS = 3, MERGE_LOADS = 1 << MERGE_LEVELS }; /* l
 
 /* The pieces of an item, added up at the end of each. */
 struct Sums {
-    Fold<RUN_LEVELS> fold[EACH]; /* of quads threadIdx.x, threadIdx.x + WORKERS, ... of O */
+    Fold<RUN_LEVELS> fold; /* FOLDS: of quad threadIdx.x of O */
 
     FXA_INLINE void add(const FxaArgs &a, const Part &at, const float *out, const Float2 *stats)
     {
         u32 thread = threadIdx.x;
         keep(thread); /* else addresses take registers from the loop over tiles */
 #pragma unroll 1
-        for (int i = 0; i < EACH; i++) {
-            const int e = thread + i * WORKERS, r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
-            if (r < at.rows) fold[i].add(a, warps_share(a, out, stats, r, d));
+        for (int e = thread; e < at.rows * (FXA_DV / 4); e += WORKERS) {
+            const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
+            const Share x = warps_share(a, out, stats, r, d);
+            if (!FOLDS) {
+                put_share(a, at, r, d, x);
+                continue;
+            }
+            fold.add(a, x);
+            break;
         }
     }
     FXA_INLINE void put(const FxaArgs &a, const Part &at) const
     {
-#pragma unroll 1
-        for (int i = 0; i < EACH; i++) {
-            const int e = threadIdx.x + i * WORKERS, r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
-            if (r < at.rows) put_share(a, at, r, d, fold[i].all(a));
-        }
+        const int r = threadIdx.x / (FXA_DV / 4), d = threadIdx.x % (FXA_DV / 4) * 4;
+        if (FOLDS && r < at.rows) put_share(a, at, r, d, fold.all(a));
     }
 };
 

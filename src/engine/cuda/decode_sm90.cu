@@ -11,9 +11,9 @@
  * finite is left for the end of all, and gone over again (finite.cuh).
  *
  * Packed row r of a KV head is query r / group of head kv_h * group + r % group. An item has ROWS of them. Launch: grid
- * min(items, CTAS * multiprocessors), or so many that none has more than 1024 items, with items = shares * KV heads *
- * row groups * batch, shares = splits / run and row groups = group * q_len / ROWS, each rounded up. Lists have one row
- * per KV head and entry (of b_rows, h_rows; tile 0) of key tiles of BN. Workspace where there is more than one share:
+ * min(items, multiprocessors), or so many that none has more than 1024 items, with items = shares * KV heads * row
+ * groups * batch, shares = splits / run and row groups = group * q_len / ROWS, each rounded up. Lists have one row per
+ * KV head and entry (of b_rows, h_rows; tile 0) of key tiles of BN. Workspace where there is more than one share:
  * a.redo, 8 bytes per item, which may hold anything; a.partial, ROWS * DV floats and a.partial_ml, 2 * ROWS floats per
  * item.
  */
@@ -104,7 +104,7 @@ struct Consumer {
         const u32 word = again_word(base, count), bit = 1u << count % 32;
         bool left = false; /* for the end of all */
 #pragma unroll 1
-        for (int piece = 0; piece < at.pieces; piece++) {
+        for (int piece = 0; piece < (FOLDS ? at.pieces : 1); piece++) {
             compute(worker, piece, values);
             if (!values && worker.is_spoilt() && worker.lane == 0) or_shared(word, bit);
             workers_sync(); /* the piece before is added up, and all have said what they have */
@@ -148,9 +148,9 @@ FXA_INLINE void consume(const FxaArgs &a, u32 base, u8 *start)
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_decode_shape = {THREADS, BYTES, ROWS, BN, BN, CTAS, 0, 1};
+extern "C" __constant__ FxaShape fxa_decode_shape = {THREADS, BYTES, ROWS, BN, BN, 1, 0, 1};
 
-extern "C" __global__ void __launch_bounds__(THREADS, CTAS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fxa_decode(const __grid_constant__ FxaMaps maps, const __grid_constant__ FxaArgs a)
 {
     extern __shared__ __align__(1024) u8 memory[];

@@ -199,15 +199,13 @@ struct FxaMaps {
     struct FxaMap q, k, v, o, grad_o, grad_q, grad_k, grad_v, dense, grad_dense;
 };
 
-enum { FXA_DECODE_CTAS = 1 }; /* of a multiprocessor in decoding with one tile of rows: 1 or 2 */
-
 /* Every module has one as a constant named as its kernel with _shape behind. */
 struct FxaShape {
     int threads;
     int shared_bytes; /* dynamic */
     int q_rows, k_rows; /* of a tile; boxes of loads have these rows */
     int store_rows; /* rows of the boxes of stores, 0: no TMA store */
-    int persistent; /* n: the grid is min(tiles, n * multiprocessors); 0: as docs/cuda-kernels.md says */
+    int persistent; /* 1: the grid is min(tiles, multiprocessors); 0: as docs/cuda-kernels.md says */
     int sum_rows; /* warps of a CTA that write sums */
     int parts; /* CTAs that share a tile, each with some of its columns: the grid is so many times as wide */
 };
