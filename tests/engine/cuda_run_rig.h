@@ -263,10 +263,10 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     if (list_rows) touch("counts", a->list.counts, 8 * b * h * list_rows);
     if (x->code.choice.units >> FXA__CU_DECODE & 1) {
         int64_t tile = 8 * (int64_t)x->code.choice.row_tiles, groups = (a->group * p->sq + tile - 1) / tile;
-        int64_t items = p->b * p->hkv * groups * a->splits;
-        if (a->splits > 1) touch("partial", a->partial, 4 * items * tile * x->code.choice.dv);
-        if (a->splits > 1) touch("partial ml", a->partial_ml, 8 * items * tile);
-        if (a->splits > 1) touch("flags", a->redo, 8 * items);
+        int64_t shares = (a->splits + a->run - 1) / a->run, items = p->b * p->hkv * groups * shares;
+        if (shares > 1) touch("partial", a->partial, 4 * items * tile * x->code.choice.dv);
+        if (shares > 1) touch("partial ml", a->partial_ml, 8 * items * tile);
+        if (shares > 1) touch("flags", a->redo, 8 * items);
     }
     touch("lse", a->lse, 4 * p->hq * (packed ? p->total_q : p->b * p->sq));
     if (a->diagonal.data) {

@@ -5,13 +5,14 @@
  */
 #include "cuda_run_rig.h"
 
-/* One row per query head: keys of the two KV heads over splits that the batch does not change. */
+/* One row per query head: keys of the two KV heads in pieces that the batch does not change, several of which are an
+ * item where there are more of them than multiprocessors. */
 TEST(decoding) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q + 4000", &program);
     fxa_error err;
     int64_t splits = 0;
-    p.sq = 1, p.sk = 5000;
+    p.sq = 1, p.sk = 9000;
     for (p.b = 1; p.b < 20; p.b += 6) {
         bed x;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
@@ -20,13 +21,14 @@ TEST(decoding) {
         T_CHECK(watch_is(0, FXA__CU_LISTS, FXA__CU_TILES) && watch_is(1, FXA__CU_DECODE, 0));
         const watched *main = &watch.launch[1];
         T_INT(watch.launch[0].cut.q_rows, 1);
-        T_INT(watch.launch[0].cut.columns, 40);
-        int64_t items = 2 * p.b * main->a.splits;
+        T_INT(watch.launch[0].cut.columns, 71);
+        int64_t items = 2 * p.b * (main->a.splits / main->a.run);
         T_INT(main->grid[0], items < 132 ? items : 132);
         T_INT(main->grid[1] * main->grid[2], 1);
         T_CHECK(splits == 0 || splits == main->a.splits);
         splits = main->a.splits;
-        T_INT(splits, 3);
+        T_INT(splits, 8);
+        T_INT(main->a.run, p.b < 13 ? 1 : p.b == 13 ? 2 : 4);
         touch_check(&x);
         bed_close(&x);
     }

@@ -193,7 +193,7 @@ class Decode:
         self.redo = torch.zeros(rows * splits * 2, dtype=torch.int32, device=DEV)
         self.counter = torch.zeros(1, dtype=torch.int32, device=DEV)
         self.partial = torch.full((rows * splits * shape.q_rows * (columns + 2),), math.nan, device=DEV)
-        a.redo, a.splits, a.partial = self.redo.data_ptr(), splits, self.partial.data_ptr()
+        a.redo, a.splits, a.run, a.partial = self.redo.data_ptr(), splits, 1, self.partial.data_ptr()
         a.partial_ml = a.partial + 4 * rows * splits * shape.q_rows * columns
         box = min(shape.store_rows, pr.paged or shape.store_rows)
         encode(maps.k, pr.k, box)

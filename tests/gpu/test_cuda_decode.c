@@ -78,6 +78,9 @@ TEST(entries_have_their_bits_in_any_batch) {
         {2, 4, 1, 20, 4200, 64, decode_causal, false, false},
         {3, 2, 2, 130, 200, 64, decode_causal, true, false},
         {5, 4, 4, 3, 2300, 32, decode_cap, true, false},
+        /* items of four pieces in the batch, of one each alone */
+        {9, 8, 8, 1, 4200, 64, "", false, false},
+        {9, 8, 8, 1, 4200, 64, "mask = k <= q + 1500", false, false},
     };
     fxa_context *ctx = device_context();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) decode_batch(ctx, &problems[i]);
@@ -238,6 +241,7 @@ TEST(shares_that_are_computed_again) {
     decode_many(&(decode_problem){40, 4, 4, 1, 256, 32, text, false, false});
     decode_many(&(decode_problem){3, 8, 4, 1, 4200, 64, text, false, false});
     decode_many(&(decode_problem){2, 4, 2, 15, 2400, 64, text, false, false});
+    decode_many(&(decode_problem){9, 8, 8, 1, 4200, 64, text, false, false}); /* items of four pieces */
     if (many) decode_many(&(decode_problem){atoi(many), 3, 3, 1, 256, 32, text, false, false});
 }
 

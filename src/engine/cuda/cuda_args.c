@@ -159,6 +159,7 @@ static void args_sizes(fxa__cu_call *c) {
     a->scale_log2 = (float)(fxa__cu_unit_scale(c) * ARGS_LOG2E);
     a->turned = !args_is_turned(c) ? 0 : c->bind->scale == 0 ? 2 : 1;
     a->splits = c->at.splits;
+    a->run = c->at.run;
 }
 
 /* Lengths, offsets, pages; a slot that the problem does not use is NULL. */

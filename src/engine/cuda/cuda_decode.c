@@ -1,12 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decoding: few queries, keys split over CTAs. Pre-passes, a list with one row per entry (and KV head), fxa_decode.
+ * Decoding: few queries, keys split over CTAs. Pre-passes, a list with one row per entry (and KV head), fxa_decode; and
+ * how the keys of an entry are cut into what a CTA has at a time (decode_sm90.cu).
  */
 #include "cuda_run.h"
 
 #include "../../base/num.h"
 
-enum { DECODE_ITEMS = 1024 }; /* of a CTA: decode_layout.cuh has a bit for each */
+enum {
+    DECODE_ITEMS = 1024, /* of a CTA: decode_layout.cuh has a bit for each */
+    DECODE_PIECE = 8,    /* tiles at least */
+    DECODE_ALONE = 16,   /* where each piece is an item */
+    DECODE_PIECES = 64,  /* of an entry: what decode_merge.cuh adds up */
+    DECODE_RUN = 16,     /* pieces of an item: RUN_LEVELS there */
+    DECODE_ROUNDS = 4,   /* of items, where these are of many lengths */
+    DECODE_END = 128,    /* KB that a multiprocessor would read while an item ends */
+    DECODE_SHARE = 640,  /* KB that the device would read while a share more is added up */
+    DECODE_FULL = 3,     /* a third of the multiprocessors reads what memory gives, */
+    DECODE_IDLE = 20     /* but for a twentieth of what those that are idle had read */
+};
+
+typedef struct decode_cut {
+    int64_t ctas, rows, pieces, piece; /* rows: (entry, KV head, row group)s; piece: KB */
+    bool folds;                        /* a CTA can add pieces up (FOLDS in decode_layout.cuh) */
+} decode_cut;
+
+/* Pieces of the keys of one (entry, KV head), by its own shape alone: results do not depend on the batch. As many as
+ * fill the device with one entry; where each of them ends an item, half as many, which read all there is. */
+static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles) {
+    int64_t most = fxa__div_up(tiles, c->folds ? DECODE_PIECE : DECODE_ALONE), pieces = 1;
+    most = fxa__min_i64(fxa__min_i64(most, DECODE_PIECES), c->ctas / (c->folds ? 1 : 2) / rows);
+    while (pieces * 2 <= most) pieces *= 2;
+    return c->folds ? pieces : fxa__max_i64(most, 1);
+}
+
+/* Time of a run with so many pieces in an item, in KB that memory gives. */
+static int64_t decode_time(const decode_cut *c, int64_t run) {
+    int64_t shares = fxa__div_up(c->pieces, run), items = c->rows * shares, rest = items % c->ctas;
+    int64_t busy = items - rest, rounds = fxa__div_up(items, c->ctas);
+    if (rest) busy += fxa__max_i64(rest, c->ctas / DECODE_FULL) + (c->ctas - rest) / DECODE_IDLE;
+    return busy * run * c->piece + rounds * c->ctas * DECODE_END + (shares > 1 ? shares * DECODE_SHARE : 0);
+}
+
+/* Pieces of an item. Entries of other lengths are balanced by many items. */
+static int64_t decode_run(const decode_cut *c, bool spans) {
+    int64_t best = 1, most = c->folds ? fxa__min_i64(c->pieces, DECODE_RUN) : 1;
+    for (int64_t run = 2; run <= most; run *= 2) {
+        if (spans && c->rows * (c->pieces / run) < DECODE_ROUNDS * c->ctas) break;
+        if (decode_time(c, run) <= decode_time(c, best)) best = run;
+    }
+    return best;
+}
+
+void fxa__cu_items_cut(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa_problem *p,
+                       const struct FxaShape *shape, fxa__cu_layout *out) {
+    int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->q_rows), tiles = fxa__div_up(p->sk, shape->k_rows);
+    decode_cut c = {self->processors, p->b * p->hkv * groups, 1, 1, false};
+    c.folds = fxa__div_up((int64_t)shape->q_rows * choice->dv / 4, shape->threads - 32) == 1;
+    c.pieces = decode_pieces(&c, p->hkv * groups, tiles);
+    c.piece = fxa__div_up(fxa__div_up(tiles, c.pieces) * shape->k_rows * (choice->d + choice->dv) * 2, 1024);
+    out->splits = (int32_t)c.pieces;
+    out->run = (int32_t)decode_run(&c, choice->spans);
+    out->items = (int32_t)(c.rows * fxa__div_up(c.pieces, out->run));
+}
 
 fxa_status fxa__cu_decode(fxa__cu_call *c) {
     const struct FxaShape *shape = &c->code->unit[FXA__CU_DECODE].shape;

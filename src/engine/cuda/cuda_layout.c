@@ -11,11 +11,9 @@
 
 enum {
     LAYOUT_PAD = 128,
-    LAYOUT_SHARE = 64, /* rows of dQ of which it is known whether there is a share */
-    LAYOUT_PARTS = 32 /* rows of diagonals, by key tiles */,
-    LAYOUT_SPLITS = 64,
+    LAYOUT_SHARE = 64,  /* rows of dQ of which it is known whether there is a share */
+    LAYOUT_PARTS = 32,  /* rows of diagonals, by key tiles */
     LAYOUT_PASSING = 3, /* warpgroups of a forward in which each has tiles of its own */
-    LAYOUT_SPLIT_TILES = 16,
     LAYOUT_ELEMENTS = 1 << 30
 };
 
@@ -252,20 +250,14 @@ static void layout_diagonal(layout *l) {
     r->data = layout_take(l, r->batch, r->heads, r->pitch, sizeof(float));
 }
 
-/* Keys of one (entry, KV head) are split by its own shape alone, so that results do not depend on the batch. Flags of
- * shares may hold anything before a run. */
+/* Flags of shares may hold anything before a run. */
 static void layout_decode(layout *l) {
     struct FxaShape shape = layout_shape(l, FXA__CU_DECODE);
-    int64_t group = l->p->hq / l->p->hkv, groups = fxa__div_up(group * l->p->sq, shape.q_rows);
-    int64_t tiles = fxa__div_up(l->p->sk, shape.k_rows), rows = l->p->b * l->p->hkv * groups;
-    int64_t most = fxa__max_i64(1, l->self->processors / 2 / (l->p->hkv * groups)); /* half of them read all there is */
-    int64_t splits = fxa__min_i64(fxa__div_up(tiles, LAYOUT_SPLIT_TILES), fxa__min_i64(most, LAYOUT_SPLITS));
-    int64_t items = rows * splits;
-    l->out->splits = (int32_t)splits;
-    l->out->items = (int32_t)items;
-    l->out->redo = layout_take(l, splits > 1 ? items : 0, 1, 1, sizeof(uint64_t));
-    l->out->partial = layout_take(l, splits > 1 ? items : 0, shape.q_rows, l->choice->dv, sizeof(float));
-    l->out->partial_ml = layout_take(l, splits > 1 ? items : 0, shape.q_rows, 2, sizeof(float));
+    fxa__cu_items_cut(l->self, l->choice, l->p, &shape, l->out);
+    int64_t shared = l->out->run < l->out->splits ? l->out->items : 0;
+    l->out->redo = layout_take(l, shared, 1, 1, sizeof(uint64_t));
+    l->out->partial = layout_take(l, shared, shape.q_rows, l->choice->dv, sizeof(float));
+    l->out->partial_ml = layout_take(l, shared, shape.q_rows, 2, sizeof(float));
     shape.q_rows = (int32_t)l->p->sq;
     layout_list(l, &l->out->queries, shape, false);
 }

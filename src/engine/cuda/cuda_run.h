@@ -82,8 +82,8 @@ typedef struct fxa__cu_layout {
     float *sink, *grad_sink;     /* as kernels have them, where the caller's are otherwise */
     void *spare[FXA__CU_SPARES]; /* what goes through the workspace, and dK and dV that nobody asked for */
     float *partial, *partial_ml;
-    int *places[FXA__CU_AXES]; /* coordinates, for dropout */
-    int32_t splits, items;     /* of decode */
+    int *places[FXA__CU_AXES];  /* coordinates, for dropout */
+    int32_t splits, run, items; /* of decode */
     fxa__cu_grads grads;
     fxa__cu_users users;
     int32_t q_pad, pad_rows;
@@ -182,5 +182,8 @@ fxa_status fxa__cu_captured(fxa__cu_call *c);
 fxa_status fxa__cu_forward(fxa__cu_call *c);
 fxa_status fxa__cu_backward(fxa__cu_call *c);
 fxa_status fxa__cu_decode(fxa__cu_call *c);
+/* splits, run and items of it, whose tiles are of this shape. */
+void fxa__cu_items_cut(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa_problem *p,
+                       const struct FxaShape *shape, fxa__cu_layout *out);
 
 #endif

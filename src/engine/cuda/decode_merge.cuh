@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The end of an item of decode_sm90.cu: what its warps have becomes one share, and who hands in the last share of a row
- * group adds all of them up. {maximum, sum} of rows are of scores before the unit; a weight of 0 contains what O is.
+ * The ends of a piece and of an item of decode_sm90.cu: what its warps have of a piece is added up, the pieces of an
+ * item become one share, and who hands in the last share of a row group adds all of them up. {maximum, sum} of rows are
+ * of scores before the unit; a weight of 0 contains what O is.
  */
 #ifndef FXA_CUDA_DECODE_MERGE_CUH
 #define FXA_CUDA_DECODE_MERGE_CUH
@@ -14,106 +15,186 @@ namespace {
 
 constexpr float BIAS = FXA_F16 ? 0.f : 24.f; /* taken off exponents, so that no sum of V overflows */
 
-FXA_INLINE void add_share(Float4 &o, float weight, const Float4 &x)
-{
-    if (weight == 0.f) return;
-    o = Float4{o.x + weight * x.x, o.y + weight * x.y, o.z + weight * x.z, o.w + weight * x.w};
-}
-
 FXA_INLINE float share_weight(const FxaArgs &a, float top, float all)
 {
     return exp2_fast((top - finite_or_zero(all)) * Program::unit(a));
 }
 
+/* Four columns of a row over some keys. */
+struct Share {
+    Float2 stat; /* {maximum, sum} */
+    Float4 o;
+};
+
+/* A weight of 0 contains what x is. One rounding each, wherever this is compiled: pieces have one sum whoever adds. */
+FXA_INLINE Float4 weighted(float weight, const Float4 &x)
+{
+    if (weight == 0.f) return Float4{0.f, 0.f, 0.f, 0.f};
+    return Float4{weight * x.x, weight * x.y, weight * x.z, weight * x.w};
+}
+
+FXA_INLINE Float4 plus_weighted(const Float4 &o, float weight, const Float4 &x)
+{
+    if (weight == 0.f) return o;
+    return Float4{__fmaf_rn(weight, x.x, o.x), __fmaf_rn(weight, x.y, o.y), __fmaf_rn(weight, x.z, o.z),
+                  __fmaf_rn(weight, x.w, o.w)};
+}
+
+FXA_INLINE Share both(const FxaArgs &a, const Share &x, const Share &y)
+{
+    const float top = fmaxf(x.stat.x, y.stat.x);
+    const float p = share_weight(a, x.stat.x, top), q = share_weight(a, y.stat.x, top);
+    return Share{{top, __fmaf_rn(q, y.stat.y, p * x.stat.y)}, plus_weighted(weighted(p, x.o), q, y.o)};
+}
+
+/*
+ * Adds shares up by a tree over their numbers, in which a share without a partner stays as it is: shares 0 and 1, 2 and
+ * 3, ... of a level are one of the next. So the sum over a row group has the same bits whether a CTA has all of its
+ * pieces or 2^i neighbours of them. At most 2^levels shares.
+ */
+template <int levels> struct Fold {
+    Share level[levels];
+    int count;
+
+    FXA_INLINE Fold() : count(0) {}
+    FXA_INLINE void add(const FxaArgs &a, Share x)
+    {
+        const int before = count++;
+        bool carried = true;
+#pragma unroll
+        for (int i = 0; i < levels; i++) {
+            if (!carried) continue;
+            carried = before >> i & 1;
+            if (carried)
+                x = both(a, level[i], x);
+            else
+                level[i] = x;
+        }
+        if (carried) level[0] = x; /* all there can be */
+    }
+    FXA_INLINE Share all(const FxaArgs &a) const
+    {
+        Share x = level[0];
+        bool some = count & 1 || count == 1 << levels;
+#pragma unroll
+        for (int i = 1; i < levels; i++) {
+            if (!(count >> i & 1)) continue;
+            x = some ? both(a, level[i], x) : level[i];
+            some = true;
+        }
+        return x;
+    }
+};
+
 /* Four columns of a row from d on. */
-FXA_INLINE void write_row(const FxaArgs &a, const Part &at, int r, int d, const Float2 &stat, const Float4 &o)
+FXA_INLINE void write_row(const FxaArgs &a, const Part &at, int r, int d, const Share &x)
 {
     const int h = at.q_head(a, r), q = at.query(a, r);
-    const RowEnd end(a, h, finite_or_zero(stat.x), Program::unit(a), BIAS, stat.y);
+    const RowEnd end(a, h, finite_or_zero(x.stat.x), Program::unit(a), BIAS, x.stat.y);
     const bool inside = q < at.q_len;
     if (q_starts(a) && !inside) return;
     u16 *to = rows_of(a.o, at.b, h, at.q_first + q);
     const bool some = inside && end.factor != 0.f;
-    store_pair(to, d, a.dv, some ? pack16(o.x * end.factor, o.y * end.factor) : 0);
-    store_pair(to, d + 2, a.dv, some ? pack16(o.z * end.factor, o.w * end.factor) : 0);
+    store_pair(to, d, a.dv, some ? pack16(x.o.x * end.factor, x.o.y * end.factor) : 0);
+    store_pair(to, d + 2, a.dv, some ? pack16(x.o.z * end.factor, x.o.w * end.factor) : 0);
     if (d == 0) a.lse[at.b * a.lse_b + h * a.lse_h + (at.q_first + q) * a.lse_s] = inside ? end.lse : NEG_INF;
 }
 
-/* The warps of this CTA; to the result, or to the workspace when there are more splits. */
-FXA_INLINE void merge_warps(const FxaArgs &a, const Part &at, const float *out, const Float2 *stats)
+/* Where column d of row r of a warp's O is: rows 2, 4, 6 apart, which a warp writes at once, in banks of their own. */
+FXA_INLINE int out_place(int part, int r, int d)
 {
+    static_assert(FXA_DV % 32 == 0, "columns are exchanged within 32");
+    return (part * ROWS + r) * FXA_DV + (d ^ (r >> 1 & 3) << 3);
+}
+
+/* The warps of this CTA. */
+FXA_INLINE Share warps_share(const FxaArgs &a, const float *out, const Float2 *stats, int r, int d)
+{
+    Share all = {{NEG_INF, 0.f}, {0.f, 0.f, 0.f, 0.f}};
+#pragma unroll
+    for (int w = 0; w < KEY_PARTS; w++) all.stat.x = fmaxf(all.stat.x, stats[w * ROWS + r].x);
+#pragma unroll
+    for (int w = 0; w < KEY_PARTS; w++) {
+        const Float2 stat = stats[w * ROWS + r];
+        const float weight = share_weight(a, stat.x, all.stat.x);
+        all.stat.y = __fmaf_rn(weight, stat.y, all.stat.y);
+        all.o = plus_weighted(all.o, weight, *(const Float4 *)(out + out_place(w, r, d)));
+    }
+    return all;
+}
+
+/* To the result, or to the workspace when the row group has more shares. */
+FXA_INLINE void put_share(const FxaArgs &a, const Part &at, int r, int d, const Share &x)
+{
+    if (all_shares(a) == 1) return write_row(a, at, r, d, x);
+    const long long row = at.partial(a) * ROWS + r;
+    *(Float4 *)(a.partial + row * FXA_DV + d) = x.o;
+    if (d == 0) *(Float2 *)(a.partial_ml + row * 2) = x.stat;
+}
+
+enum { RUN_LEVELS = 4, MERGE_LEVELS = 3, MERGE_LOADS = 1 << MERGE_LEVELS }; /* loads: on the way at once */
+
+/* The pieces of an item, added up at the end of each. */
+struct Sums {
+    Fold<RUN_LEVELS> fold; /* FOLDS: of quad threadIdx.x of O */
+
+    FXA_INLINE void add(const FxaArgs &a, const Part &at, const float *out, const Float2 *stats)
+    {
+        u32 thread = threadIdx.x;
+        keep(thread); /* else addresses take registers from the loop over tiles */
+#pragma unroll 1
+        for (int e = thread; e < at.rows * (FXA_DV / 4); e += WORKERS) {
+            const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
+            const Share x = warps_share(a, out, stats, r, d);
+            if (!FOLDS) {
+                put_share(a, at, r, d, x);
+                continue;
+            }
+            fold.add(a, x);
+            break;
+        }
+    }
+    FXA_INLINE void put(const FxaArgs &a, const Part &at) const
+    {
+        const int r = threadIdx.x / (FXA_DV / 4), d = threadIdx.x % (FXA_DV / 4) * 4;
+        if (FOLDS && r < at.rows) put_share(a, at, r, d, fold.all(a));
+    }
+};
+
+/* Shares of a row group from the first of x on, of which `left` are there. */
+FXA_INLINE Share tree_of(const FxaArgs &a, Share (&x)[MERGE_LOADS], int left)
+{
+#pragma unroll
+    for (int step = 1; step < MERGE_LOADS; step *= 2)
+#pragma unroll
+        for (int i = 0; i + step < MERGE_LOADS; i += 2 * step)
+            if (i + step < left) x[i] = both(a, x[i], x[i + step]);
+    return x[0];
+}
+
+/* All shares of a row group. */
+FXA_INLINE void merge_shares(const FxaArgs &a, const Part &at)
+{
+    const long long first = (long long)at.place * all_shares(a) * ROWS;
 #pragma unroll 1
     for (int e = threadIdx.x; e < at.rows * (FXA_DV / 4); e += WORKERS) {
         const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
-        Float2 all = {NEG_INF, 0.f};
-        Float4 o = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll
-        for (int w = 0; w < KEY_PARTS; w++) all.x = fmaxf(all.x, stats[w * ROWS + r].x);
-#pragma unroll
-        for (int w = 0; w < KEY_PARTS; w++) {
-            const float weight = share_weight(a, stats[w * ROWS + r].x, all.x);
-            all.y += weight * stats[w * ROWS + r].y;
-            add_share(o, weight, *(const Float4 *)(out + (w * ROWS + r) * FXA_DV + d));
-        }
-        if (a.splits == 1) {
-            write_row(a, at, r, d, all, o);
-        } else {
-            *(Float4 *)(a.partial + (at.share(a) * ROWS + r) * FXA_DV + d) = o;
-            if (d == 0) *(Float2 *)(a.partial_ml + (at.share(a) * ROWS + r) * 2) = all;
-        }
-    }
-}
-
-/* {maximum, sum} of all splits, and their weights in place of their maxima; shares: of split s and row r at
- * s * ROWS + r. */
-FXA_INLINE void merge_stats(const FxaArgs &a, const Part &at, Float2 *shares, Float2 *merged)
-{
-    const int lane = threadIdx.x & 31;
-    for (int r = threadIdx.x / 32; r < at.rows; r += WARPS) {
-        float top = NEG_INF, sum = 0.f;
-        for (int s = lane; s < a.splits; s += 32) top = fmaxf(top, shares[s * ROWS + r].x);
-#pragma unroll
-        for (int i = 16; i; i >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
-        for (int s = lane; s < a.splits; s += 32) {
-            Float2 &x = shares[s * ROWS + r];
-            x.x = share_weight(a, x.x, top);
-            sum += x.x * x.y;
-        }
-#pragma unroll
-        for (int i = 16; i; i >>= 1) sum += __shfl_xor_sync(~0u, sum, i);
-        if (lane == 0) merged[r] = Float2{top, sum};
-    }
-}
-
-enum { MERGE_LOADS = 16 }; /* on the way at once */
-
-/* All splits of a row group: weights in shared memory, then a thread per four columns adds. */
-FXA_INLINE void merge_splits(const FxaArgs &a, const Part &at, Float2 *shares, Float2 *merged)
-{
-    const Float2 *stats = (const Float2 *)a.partial_ml + (long long)at.place * a.splits * ROWS;
-    const Float4 *from = (const Float4 *)(a.partial + (long long)at.place * a.splits * ROWS * FXA_DV);
-    for (int i = threadIdx.x; i < a.splits * ROWS; i += WORKERS)
-        if (i % ROWS < at.rows) shares[i] = stats[i];
-    workers_sync();
-    merge_stats(a, at, shares, merged);
-    workers_sync();
+        const Float2 *stat = (const Float2 *)a.partial_ml + first + r;
+        const Float4 *o = (const Float4 *)(a.partial + (first + r) * FXA_DV + d);
+        Fold<3> fold;
 #pragma unroll 1
-    for (int e = threadIdx.x; e < at.rows * (FXA_DV / 4); e += WORKERS) {
-        const Float4 *next = from + e;
-        const Float2 *share = shares + e / (FXA_DV / 4);
-        Float4 o = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll 1
-        for (int left = a.splits; left > 0; left -= MERGE_LOADS) {
-            Float4 x[MERGE_LOADS];
+        for (int left = all_shares(a); left > 0; left -= MERGE_LOADS) {
+            Share x[MERGE_LOADS];
 #pragma unroll
-            for (int i = 0; i < MERGE_LOADS; i++) x[i] = next[(i < left ? i : 0) * (ROWS * FXA_DV / 4)];
-#pragma unroll
-            for (int i = 0; i < MERGE_LOADS; i++)
-                if (i < left) add_share(o, share[i * ROWS].x, x[i]);
-            next += MERGE_LOADS * (ROWS * FXA_DV / 4);
-            share += MERGE_LOADS * ROWS;
+            for (int i = 0; i < MERGE_LOADS; i++) {
+                const int s = i < left ? i * ROWS : 0;
+                x[i] = Share{stat[s], o[s * (FXA_DV / 4)]};
+            }
+            fold.add(a, tree_of(a, x, left));
+            stat += MERGE_LOADS * ROWS;
+            o += MERGE_LOADS * ROWS * (FXA_DV / 4);
         }
-        write_row(a, at, e / (FXA_DV / 4), e % (FXA_DV / 4) * 4, merged[e / (FXA_DV / 4)], o);
+        write_row(a, at, r, d, fold.all(a));
     }
 }
 
@@ -127,19 +208,19 @@ constexpr u64 HANDED_IN = 0xB5297A4D68E31DA5ull;
  */
 FXA_INLINE bool is_last(const FxaArgs &a, const Part &at, int *all_there)
 {
-    u64 *flags = (u64 *)a.redo + (long long)at.place * a.splits;
+    u64 *flags = (u64 *)a.redo + (long long)at.place * all_shares(a);
     __threadfence();
     workers_sync();
     if (threadIdx.x < 32) {
         if (threadIdx.x == 0) {
-            *(volatile u64 *)(flags + at.split) = HANDED_IN;
+            *(volatile u64 *)(flags + at.share) = HANDED_IN;
             fence_in_order();
         }
         __syncwarp();
         bool all = true;
-        for (int s = threadIdx.x; s < a.splits; s += 32) all &= load_flag(flags + s) == HANDED_IN;
+        for (int s = threadIdx.x; s < all_shares(a); s += 32) all &= load_flag(flags + s) == HANDED_IN;
         all = __all_sync(~0u, all);
-        for (int s = threadIdx.x; all && s < a.splits; s += 32) *(volatile u64 *)(flags + s) = 0;
+        for (int s = threadIdx.x; all && s < all_shares(a); s += 32) *(volatile u64 *)(flags + s) = 0;
         if (threadIdx.x == 0) *all_there = all;
     }
     workers_sync();

@@ -10,6 +10,7 @@
 #include "spans.cuh"
 
 constexpr u64 CACHE_FIRST_OUT = 0x12F0000000000000ull; /* L2: read once */
+constexpr u64 CACHE_PLAIN = 0x1000000000000000ull; /* L2: as without a hint */
 constexpr u64 CACHE_KEEP = 0x14F0000000000000ull; /* L2: other tiles read it too */
 
 /*

@@ -145,7 +145,7 @@ struct FxaArgs {
     int pad_rows; /* rows of a head in the padded workspace: q_pad * batch, packed (q_total / 128 + batch) * 128 */
     int q_tiles, tiles; /* of one (b, h), of the launch: q_tiles * heads * batch; packed: see schedule.cuh */
     int section, reverse; /* order of query tiles: heads that share the L2 cache; 1: the last tile of a head first */
-    int splits; /* decode */
+    int splits, run; /* decode: pieces of the keys, and how many of them an item has: decode_sm90.cu */
     float scale, scale_log2; /* scale_log2 = scale * log2(e) */
     int turned; /* 1: products of Q and K count times -1, 2: times 0; scale_log2 and the program have the rest */
     float *partial, *partial_ml; /* decode workspace */
