@@ -342,6 +342,13 @@ TEST(values_without_weight) {
         x.s = (attn_shape){.b = 1, .hq = 2, .hkv = 2, .sq = 60 + i, .sk = 250 + i, .d = 64, .dv = 64, .window = 40};
         if (!adverse_run(ctx, &f, x, i % 8 < 4 ? 0.125 : -0.25)) break;
     }
+    static const uint64_t sinks[] = {0x28, 0x4e, 0x59, 0x5f}; /* beside which no weight is left, or NaN */
+    for (int i = 0; i < 8; i++) {
+        adverse x = {.start = sinks[i / 2], .program = &adverse_programs[i % 2 ? 1 : 3], .scores = SCORES_PLAIN};
+        x.values = V_OVERCOME, x.features = ATTN_SINK;
+        x.s = (attn_shape){.b = 1, .hq = 4, .hkv = 4, .sq = 60, .sk = 70, .d = 64, .dv = 64, .window = 40};
+        if (!adverse_run(ctx, &f, x, 0.125)) break;
+    }
     frame_print(&f);
     fxa_context_destroy(ctx);
 }

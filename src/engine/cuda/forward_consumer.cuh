@@ -392,7 +392,7 @@ struct Consumer : TileOwner {
             const RowEnd end(a, h, finite_or_zero(row_max[r]), unit, bias(tile), sum[r]);
             bad[r] = left_range(r, sum[r]);
             factor[r] = q < q_len ? end.factor : 0.f;
-            if (tile & (UP | DOWN)) factor[r] = sum[r] == sum[r] ? 1.f : 0.f; /* a row of NaN stays so */
+            if (tile & (UP | DOWN)) factor[r] = end.factor > 0.f ? 1.f : 0.f; /* one of NaN, or of its sink, stays so */
             else if ((lane & 3) == 0 && q < (q_starts(a) ? q_len : a.q_len))
                 a.lse[b * a.lse_b + h * a.lse_h + (q_first + q) * a.lse_s] = q < q_len ? end.lse : NEG_INF;
         }

@@ -260,8 +260,9 @@ struct Tile {
         for (int i = 0; i < BLOCKS; i++)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                const float sum = quad_sum(row_sum[i][r]);
-                if (first_row(i) + 8 * r >= q_len || sum != sum) continue; /* a row of NaN stays so */
+                const float top = finite_or_zero(row_max[i][r]), sum = quad_sum(row_sum[i][r]);
+                const RowEnd end(a, h, top, unit, values_bias(values, FXA_F16), sum);
+                if (first_row(i) + 8 * r >= q_len || !(end.factor > 0.f)) continue; /* of NaN, or its sink: stays so */
                 Result *to = result_row(a.o, b, h, q_first + first_row(i) + 8 * r);
 #pragma unroll
                 for (int j = 0; j < FXA_DV / 8; j++)
