@@ -3,8 +3,8 @@
  * What a run costs, from what was measured on one H200 (docs/cuda.md, figures): problems of 4096 rows in TFLOP/s, and
  * decoding in bytes of K and V. On other devices it is the number of multiprocessors that is reckoned with, and nothing
  * was measured. What is not in the table goes by the row of its columns. Measured are full problems, and at 64 and 128
- * columns soft caps, which at others are full ones times what these were of full ones at 128. A bit-stable backward by
- * turns was as fast as one in any order, and above 128 columns it is the same one.
+ * columns soft caps, which at others are full ones times what these were of full ones at the nearer of the two. A
+ * bit-stable backward by turns was as fast as one in any order, and above 128 columns it is the same one.
  */
 #include "cuda.h"
 
@@ -12,8 +12,8 @@
 
 #include <math.h>
 
-enum { COST_PROCESSORS = 132, COST_CPU_US = 6, COST_ROWS = 128, COST_DECODE_US = 14, COST_JOINT = 128 /* columns */ };
-#define COST_DECODE_BYTES 3.9e12 /* a second */
+enum { COST_PROCESSORS = 132, COST_CPU_US = 6, COST_ROWS = 128, COST_DECODE_US = 15, COST_JOINT = 128 /* columns */ };
+#define COST_DECODE_BYTES 4.4e12 /* a second */
 #define COST_APART 0.85          /* of the rate has a bit-stable backward with a kernel for dQ: causal, 128 columns */
 
 static const struct cost_row {
@@ -23,9 +23,9 @@ static const struct cost_row {
     double capped[2]; /* with a soft cap */
     double fast[2];   /* of that with FXA_FAST_MATH=1 */
 } cost_rows[] = {
-    {FXA__CU_SM90, 32, {342, 376}, {168, 219}, {186, 282}},  {FXA__CU_SM90, 64, {596, 542}, {338, 399}, {361, 432}},
-    {FXA__CU_SM90, 96, {696, 550}, {471, 500}, {512, 517}},  {FXA__CU_SM90, 128, {806, 596}, {546, 542}, {593, 560}},
-    {FXA__CU_SM90, 192, {801, 497}, {543, 452}, {589, 467}}, {FXA__CU_SM90, 256, {818, 531}, {554, 483}, {602, 499}},
+    {FXA__CU_SM90, 32, {342, 376}, {210, 273}, {227, 292}},  {FXA__CU_SM90, 64, {596, 554}, {366, 403}, {396, 431}},
+    {FXA__CU_SM90, 96, {682, 536}, {494, 496}, {524, 484}},  {FXA__CU_SM90, 128, {788, 587}, {571, 543}, {606, 530}},
+    {FXA__CU_SM90, 192, {784, 494}, {568, 457}, {603, 446}}, {FXA__CU_SM90, 256, {810, 523}, {587, 484}, {623, 472}},
     {FXA__CU_SM80, 256, {301, 213}, {196, 165}, {224, 199}}, {FXA__CU_SIMT, 256, {23, 16}, {20, 14}, {20, 14}},
 };
 

@@ -10,8 +10,8 @@
 
 #include <math.h>
 
-enum { COST_OF_PROCESSORS = 132, COST_OF_CPU_US = 10, COST_OF_ROWS = 128, COST_OF_ONE_US = 12 };
-#define COST_OF_ONE_BYTES 4.6e12 /* a second */
+enum { COST_OF_PROCESSORS = 132, COST_OF_CPU_US = 10, COST_OF_ROWS = 128, COST_OF_ONE_US = 14 };
+#define COST_OF_ONE_BYTES 4.5e12 /* a second */
 #define COST_OF_UNEVEN 0.55      /* of the rate: masks that are looked at in all pairs, captured tensors */
 
 static const struct cost_of_columns {
@@ -20,8 +20,8 @@ static const struct cost_of_columns {
     double capped[2]; /* with a soft cap */
     double fixed;     /* backward, bit-stable */
 } cost_of_columns[] = {
-    {64, {475, 440}, {332, 384}, 399},  {96, {521, 442}, {392, 401}, 398},  {128, {681, 559}, {512, 507}, 503},
-    {192, {672, 304}, {505, 276}, 274}, {256, {731, 378}, {550, 343}, 340},
+    {64, {475, 449}, {345, 395}, 395},  {96, {514, 430}, {408, 405}, 378},  {128, {669, 552}, {531, 520}, 486},
+    {192, {663, 305}, {526, 287}, 268}, {256, {722, 383}, {573, 361}, 337},
 };
 
 static double cost_of_rate(const fxa__problem *p) {
