@@ -174,6 +174,7 @@ TEST(costs_follow_the_figures) {
         {NULL, 1, 64, 8, 1, 1024, 128, 0, {0, 1}},
         {NULL, 32, 64, 8, 1, 8192, 128, 0, {0, 1}},
         {NULL, 4, 64, 8, 4, 131072, 128, 0, {1, 1}},
+        {NULL, 16, 64, 8, 1, 8192, 128, FXA_PAGED, {1, 1}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int pass = 0; pass < 2; pass++) {
@@ -186,6 +187,7 @@ TEST(costs_follow_the_figures) {
             choice_start(&c, (fxa_pass)pass, rows[i].text);
             c.p.b = rows[i].b, c.p.hq = rows[i].hq, c.p.hkv = rows[i].hkv, c.p.sq = rows[i].sq, c.p.sk = rows[i].sk;
             c.p.d = rows[i].d, c.p.flags |= rows[i].flags;
+            if (rows[i].flags & FXA_PAGED) c.p.page_size = 128, c.p.n_pages = c.p.b * c.p.sk / 128;
             if (rows[i].text && strstr(rows[i].text, "ids")) c.p.captures = &ids, c.p.n_captures = 1;
             T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
             T_OK(fxa__cu_choose(&choice_hopper, p, &choice, &program, &err));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a run costs, from what was measured on one H200 beside the cuda engine (docs/cuda.md, figures): problems of 4096
- * rows in TFLOP/s, and one row in bytes of K and V. Other devices have the share of its multiprocessors.
+ * rows in TFLOP/s, and one row in bytes of K and V, of which those in pages come more slowly (measured with pages of
+ * 128). Other devices have the share of its multiprocessors.
  * Soft caps of other columns than 64 and 128, and bit-stable ones of others than 128, are reckoned from those of 128.
  */
 #include "cudnn.h"
@@ -12,6 +13,7 @@
 
 enum { COST_OF_PROCESSORS = 132, COST_OF_CPU_US = 10, COST_OF_ROWS = 128, COST_OF_ONE_US = 14 };
 #define COST_OF_ONE_BYTES 4.5e12 /* a second */
+#define COST_OF_ONE_PAGED 3.1e12 /* the same, in pages */
 #define COST_OF_UNEVEN 0.55      /* of the rate: masks that are looked at in all pairs, captured tensors */
 
 static const struct cost_of_columns {
@@ -37,8 +39,10 @@ static double cost_of_rate(const fxa__problem *p) {
 
 double fxa__dnn_cost(int64_t processors, const fxa__problem *p) {
     double share = (double)processors / COST_OF_PROCESSORS, rows = (double)p->in.sq;
-    if (p->in.sq == 1 && p->in.pass == FXA_FORWARD)
-        return 1e-6 * COST_OF_ONE_US + fxa__problem_key_bytes(p) / (COST_OF_ONE_BYTES * share);
+    if (p->in.sq == 1 && p->in.pass == FXA_FORWARD) {
+        double bytes = p->in.flags & FXA_PAGED ? COST_OF_ONE_PAGED : COST_OF_ONE_BYTES;
+        return 1e-6 * COST_OF_ONE_US + fxa__problem_key_bytes(p) / (bytes * share);
+    }
     double wasted = rows > 0 ? fmax(1, COST_OF_ROWS / rows) : 1;
     return 1e-6 * COST_OF_CPU_US + wasted * fxa__problem_operations(p) / (cost_of_rate(p) * share);
 }
