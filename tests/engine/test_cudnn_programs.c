@@ -47,7 +47,7 @@ TEST(programs_that_are_refused_and_what_to_write_instead) {
                  {"mask = q >> 3 == k >> 3", "(>>): cuDNN has no shifts; of x >> 3 write x // 8", {0}},
                  {"score = 1.0 + 0.5 * q", "does not depend on the score", {0}},
                  {"tensor t : f32[1]\nscore = score + t[q - k]", "index 0 of t is computed (operation SUB)", {9}},
-                 {"tensor t : f32[1]\nscore = score + t[k - q]", "; gather t into a tensor of these before", {9}},
+                 {"tensor t : f32[1]\nscore = score + t[k - q]", "; gather it into a tensor of these before", {9}},
                  {"tensor t : f32[1]\nscore = score + t[7]", "axis 0 of t has 4 elements, and is read at 7", {4}},
                  {"tensor t : i32[1]\nscore = score + t[q]", "2^24; clamp them, or take a tensor of i16 or f32", {9}},
                  {"param w : int\nmask = k <= q + w", "wrap", {0}},

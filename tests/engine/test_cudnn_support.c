@@ -78,6 +78,7 @@ static const support_case support_cases[] = {
     {.says = "more tiles or pairs than it counts", H200, .hq = 8, .sq = INT32_MAX, .sk = INT32_MAX, .d = 8, .b = 8},
     {.says = "more tiles or pairs than it counts", H200, .hq = 8, .b = 8, .sq = 1 << 20, .sk = 1 << 20, .taken = true},
     {.says = "at most 256", H200, .d = 264},
+    {.says = "at most 256", H200, .d = 257}, /* not that it is odd: the next multiple of 8 would be refused, too */
     {.says = "at most 256", H200, .d = 256, .taken = true},
     {.says = "at most 128", .version = 91901, .arch = 80, .d = 136},
     {.says = "at most 128", .version = 91901, .arch = 120, .d = 136},

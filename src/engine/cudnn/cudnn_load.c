@@ -46,8 +46,8 @@ static bool load_index(fxa__dnn_score *s, const fxa__node *load, int i, load_sou
     if (n->op != FXA_OP_INPUT || n->imm < FXA_INPUT_B || n->imm > FXA_INPUT_K) {
         (void)fxa__dnn_refuse(s->g,
                               "index %d of %s is computed (operation %s): cuDNN reads b, h, q, k or constants alone; "
-                              "gather %s into a tensor of these before",
-                              i, name, fxa__op_info_get(n->op)->id, name);
+                              "gather it into a tensor of these before",
+                              i, name, fxa__op_info_get(n->op)->id);
         return false;
     }
     fxa_input input = (fxa_input)n->imm;
