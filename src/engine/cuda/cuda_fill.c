@@ -92,7 +92,7 @@ static void fill_far(const fxa__cuda_program *p, const double *params, double fa
 }
 
 /* What bend() gives where a param is the cap, and the unit: 1, but where that would overflow beside the cap. Kernels
- * then see that it is not (left_range of forward_consumer.cuh). */
+ * then see that it is not (left_range of forward_rows.cuh). */
 static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
     double cap = fill_value(p->program, p->gain, params) * FILL_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
     f[0] = (float)(cap / unit);

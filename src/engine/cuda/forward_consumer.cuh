@@ -1,38 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A consumer warpgroup of the Hopper forward kernel: 64 query rows, scores, online softmax, output. It computes S of
- * tile j + 1 while its product P V of tile j runs, so that tensor cores work during the softmax.
+ * A consumer warpgroup of the Hopper forward kernel: scores, online softmax and products with V of 64 query rows, whose
+ * end is in forward_rows.cuh. It computes S of tile j + 1 while its product P V of tile j runs, so that tensor cores
+ * work during the softmax.
  */
 #ifndef FXA_CUDA_FORWARD_CONSUMER_CUH
 #define FXA_CUDA_FORWARD_CONSUMER_CUH
 
 #include "dropout.cuh"
-#include "forward_layout.cuh"
+#include "forward_rows.cuh"
 
 namespace {
 
-struct Consumer : TileOwner {
-    const FxaMaps &maps;
-    const FxaArgs &a;
-    Shared sh;
-    Program program;
-    int group, warp, lane;
-    u32 step, turn, stored; /* stored: turn whose Q buffer the last store of O still reads */
-    u32 pending; /* PASSES: whose weights wait for their product with V, where steps with masks are */
-    bool storing;
-    int q0; /* this thread's first row */
-    u64 q_operand;
-    float unit, row_max[2], row_sum[2], fade[2]; /* fade: by what O shrinks when the maximum grows */
-    float o[FXA_DV / 2];
-    u32 p[BN / 4];
-
+struct Consumer : ForwardRows {
     FXA_INLINE Consumer(const FxaMaps &maps_, const FxaArgs &a_, Shared sh_, int group_)
-        : maps(maps_), a(a_), sh(sh_), group(group_), warp((threadIdx.x & 127) >> 5), lane(threadIdx.x & 31),
-          step(0), turn(0), stored(0), storing(false), unit(Program::unit(a_))
+        : ForwardRows(maps_, a_, sh_, group_)
     {
     }
-
-    FXA_INLINE int row_in_tile() const { return group * 64 + warp * 16 + (lane >> 2); }
 
     FXA_INLINE void issue_s(float (&s)[BN / 2]) const
     {
@@ -160,12 +144,6 @@ struct Consumer : TileOwner {
         return true;
     }
 
-    /* What is taken off the exponents of a visit beside the maximum. */
-    static FXA_INLINE float bias(int tile)
-    {
-        return tile & (UP | DOWN) ? frozen_mark_bias(FXA_F16) : tile & SAFE ? frozen_bias(FXA_F16) : 0.f;
-    }
-
     /* With a unit that may be no 1 in this visit alone (left_range), times that. */
     FXA_INLINE void take_maximum(float (&s)[BN / 2]) const
     {
@@ -211,11 +189,6 @@ struct Consumer : TileOwner {
                 if (!keeps(kept, i)) s[half * 32 + i] = 0.f;
         }
 #endif
-    }
-
-    static FXA_INLINE int values_of(int tile)
-    {
-        return tile & UP ? VALUES_UP : tile & DOWN ? VALUES_DOWN : VALUES_FINITE;
     }
 
     /* V of a second visit, all warpgroups together, before any of them multiplies it. */
@@ -330,93 +303,6 @@ struct Consumer : TileOwner {
     template <bool FROZEN> FXA_INLINE void masked_step(int tile)
     {
         if (!PASSES || !passes_over()) next_step<true, FROZEN>(tile);
-    }
-
-    /* Whether row half r of O has an element that is not finite. Several sums: one is as long as all of staging. */
-    FXA_INLINE bool spoilt(int r) const
-    {
-        float x[4] = {};
-#pragma unroll
-        for (int i = 0; i < FXA_DV / 4; i++) x[i & 3] = __fmaf_rn(o[(i >> 1) * 4 + r * 2 + (i & 1)], 0.f, x[i & 3]);
-        const float all = (x[0] + x[1]) + (x[2] + x[3]);
-        return all != all;
-    }
-
-    /* Whether row half r left the range in which the frozen maximum is harmless (frozen.cuh). */
-    FXA_INLINE bool left_range(int r, float sum) const
-    {
-        const TileSlot slot = sh.slot(turn);
-        const bool froze = slot.total() > slot.partial();
-        /* exp2_by_fma knows no infinity; with a cap near the end of f32 the unit is not 1 (cuda_fill.c) */
-        const bool wild = (EMULATE || PROG_UNIT_ONE) && !(score_bound(a) < (EMULATE ? 126.f : 1e37f));
-        const bool guessed = BOUNDED ? !(score_bound(a) < 64.f) : froze && row_max[r] == NEG_INF;
-        return frozen_is_left(FXA_F16, finite_or_zero(row_max[r]) * unit, sum, guessed, a.sink != 0) || wild;
-    }
-
-    /* Flags the tile when a row of this warp left that range, or when its O is not finite. */
-    FXA_INLINE void flag_redo(int tile, const bool (&bad)[2]) const
-    {
-        bool any = false;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const bool row = (q0 + 8 * r < q_len) & bad[r];
-            any |= row;
-            if (FXA_COUNT_REDO && row && (lane & 3) == 0) count_redo(0);
-        }
-        if (!__any_sync(~0u, any) || lane) return;
-        *(volatile int *)(a.redo + tile) = (int)blockIdx.x + 1;
-        store_shared(sh.flag(), 1);
-    }
-
-    /* What a visit for infinities has found, 16 staged rows, goes into O, which the visits before it have stored. */
-    FXA_INLINE void put_marks(int tile, u32 rows, int row) const
-    {
-        const int count = min(q_len - row, 16);
-        __syncwarp();
-#pragma unroll 1
-        for (int i = lane; i < count * a.dv; i += 32) {
-            const int r = i / a.dv, c = i - r * a.dv;
-            if (load_shared_half(swizzled<BM>(rows, r, c >> 3) + (c & 7) * 2))
-                put_mark(row_of(a.o, b, h, q_first + row + r) + c, values_of(tile));
-        }
-        async_fence(); /* Q comes where they were staged */
-    }
-
-    /* LSE of the rows, what their O is multiplied by, and whether they left their range: all but O itself. */
-    FXA_INLINE void end_rows(int tile, float (&factor)[2], bool (&bad)[2]) const
-    {
-        const float sum[2] = {quad_sum(row_sum[0]), quad_sum(row_sum[1])};
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int q = q0 + 8 * r;
-            const RowEnd end(a, h, finite_or_zero(row_max[r]), unit, bias(tile), sum[r]);
-            bad[r] = left_range(r, sum[r]);
-            factor[r] = q < q_len ? end.factor : 0.f;
-            if (tile & (UP | DOWN)) factor[r] = end.factor > 0.f ? 1.f : 0.f; /* one of NaN, or of its sink, stays so */
-            else if ((lane & 3) == 0 && q < (q_starts(a) ? q_len : a.q_len))
-                a.lse[b * a.lse_b + h * a.lse_h + (q_first + q) * a.lse_s] = q < q_len ? end.lse : NEG_INF;
-        }
-    }
-
-    /* Stages O in the Q buffer and stores it, each warp its own 16 rows; a tile to be visited again is flagged. */
-    FXA_INLINE void store_rows(int tile, int m, const float (&factor)[2], bool (&bad)[2])
-    {
-        const int row = m * BM + group * 64 + warp * 16; /* of the warp */
-        const u32 rows = sh.q(turn) + (group * 64 + warp * 16) * 128;
-        storing = true;
-        stored = turn;
-        if (tile & SAFE) { /* what the visits before this one have stored has to be there first */
-            if (lane == 0) bulk_wait();
-            __syncwarp();
-        }
-        bad[0] |= spoilt(0);
-        bad[1] |= spoilt(1);
-        stage_rows<BM>(rows, o, factor[0], factor[1]);
-        if (tile & (UP | DOWN))
-            put_marks(tile, rows, row);
-        else
-            store_staged<BM, FXA_DV>(&maps.o, a.o, Rows(q_starts(a), q_first, row, h, b), rows, q_len - row, a.dv);
-        if (!(tile & SAFE)) flag_redo(tile, bad);
     }
 
     /* The last product; under it all of the rows' end that does not wait for it. */
