@@ -15,8 +15,8 @@
 #define FILL_NEAR 0.6    /* |x| below which the polynomial is used */
 #define FILL_SMALL 4096. /* no product above that is near: terms of a tiny factor, rounded to 0, would be missing */
 #define FILL_CAP 64.     /* 2^-20 of it, what a new score may be off by where pairs are bent four at a time, is 2^-14 */
-#define FILL_LEAST 0.125 /* of a unit, so that products of four such pairs are finite with exponents below ... */
-#define FILL_POWER 28.
+#define FILL_LEAST 0.125 /* of a unit: products of four pairs are finite then, while exponents stay below */
+#define FILL_POWER 28.   /* this */
 
 /* tanh x = x (c[0] + c[1] x^2 + ...) within 2^-23.7 of itself for |x| < 0.6. */
 static const double fill_tanh[FXA_CUDA_BEND] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,

@@ -181,7 +181,7 @@ FXA_INLINE void merge_shares(const FxaArgs &a, const Part &at)
         const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
         const Float2 *stat = (const Float2 *)a.partial_ml + first + r;
         const Float4 *o = (const Float4 *)(a.partial + (first + r) * FXA_DV + d);
-        Fold<3> fold;
+        Fold<MERGE_LEVELS> fold; /* of MERGE_LOADS shares each */
 #pragma unroll 1
         for (int left = all_shares(a); left > 0; left -= MERGE_LOADS) {
             Share x[MERGE_LOADS];
