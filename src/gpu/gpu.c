@@ -8,6 +8,7 @@
 #include "../base/dl.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define GPU_FUNCTION(name, field)                                                                                      \
@@ -201,4 +202,11 @@ fxa_status fxa__gpu_aside(const fxa__gpu *gpu, fxa_status (*begin)(void *user, v
     }
     fxa__gpu_leave(gpu);
     return status;
+}
+
+fxa_status fxa__gpu_switch_read(const char *variable, bool *on, fxa_error *err) {
+    const char *value = getenv(variable);
+    *on = value && strcmp(value, "1") == 0;
+    if (!value || !*value || *on || strcmp(value, "0") == 0) return FXA_OK;
+    return fxa__fail(err, FXA_E_UNAVAILABLE, "%s is \"%.32s\"; accepted are 0 and 1", variable, value);
 }

@@ -129,4 +129,8 @@ fxa_status fxa__gpu_recording_restore(const fxa__gpu *gpu, int before, fxa_error
 fxa_status fxa__gpu_aside(const fxa__gpu *gpu, fxa_status (*begin)(void *user, void *stream, fxa_error *err),
                           void *user, fxa_error *err);
 
+/* A switch of the environment: 1 is on; 0, nothing and no such variable are off; anything else is FXA_E_UNAVAILABLE, so
+ * that nobody believes that he has asked for what was not heard. */
+fxa_status fxa__gpu_switch_read(const char *variable, bool *on, fxa_error *err);
+
 #endif

@@ -351,6 +351,8 @@ TEST(environment) {
     box_expect_reason("FXA_CUDA_FAMILY", "sm75", "FXA_CUDA_FAMILY is \"sm75\"; accepted are sm80 and simt");
     box_expect_reason("FXA_CUDA_FAMILY", "simt", NULL);
     box_expect_reason("FXA_FAST_MATH", "1", NULL);
+    box_expect_reason("FXA_FAST_MATH", "", NULL);
+    box_expect_reason("FXA_FAST_MATH", "yes", "FXA_FAST_MATH is \"yes\"; accepted are 0 and 1");
     box_expect_reason("FXA_CUDA_LINES", "1", NULL);
     box_driver->family = 7;
     box_expect_reason("FXA_FAST_MATH", "0", "from sm_80 on, and this is sm_70");

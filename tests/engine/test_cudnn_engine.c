@@ -36,12 +36,16 @@ TEST(reasons_not_to_open) {
     fxa_context_destroy(ctx);
     p.ordinal = 0;
     standin[0]->family = 8;
-    for (int asked = 0; asked < 2; asked++) { /* nobody has run it there */
-        if (asked) setenv("FXA_CUDNN_UNTRIED", "1", 1);
+    static const char *const untried[][2] = {/* nobody has run it there */
+                                             {"0", "on sm_90 alone (here: cuDNN 91901, sm_80); FXA_CUDNN_UNTRIED=1"},
+                                             {"on", "FXA_CUDNN_UNTRIED is \"on\"; accepted are 0 and 1"},
+                                             {"1", ""}};
+    for (size_t i = 0; i < sizeof untried / sizeof *untried; i++) {
+        setenv("FXA_CUDNN_UNTRIED", untried[i][0], 1);
         ctx = context_new();
         fxa_support said = answer_of(ctx, &p);
-        T_INT(said.supported, asked);
-        if (!asked) T_HAS(said.reason, "tried on sm_90 alone (here: cuDNN 91901, sm_80); FXA_CUDNN_UNTRIED=1");
+        T_INT(said.supported, !untried[i][1][0]);
+        T_HAS(said.reason, untried[i][1]);
         fxa_context_destroy(ctx);
     }
     unsetenv("FXA_CUDNN_UNTRIED");

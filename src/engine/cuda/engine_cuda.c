@@ -19,11 +19,6 @@
 
 /* ---- Instances --------------------------------------------------------------------------------------------------- */
 
-static bool cu_is_set(const char *variable) {
-    const char *value = getenv(variable);
-    return value && strcmp(value, "1") == 0;
-}
-
 static fxa_status cu_read_family(fxa__cu_self *s, fxa_error *err) {
     const char *name = getenv("FXA_CUDA_FAMILY");
     s->forced = -1;
@@ -42,8 +37,8 @@ static fxa_status cu_open_kernels(fxa__cu_self *s, int32_t arch, char identity[F
         return fxa__fail(err, FXA_E_UNAVAILABLE, "the kernels are for devices from sm_80 on, and this is sm_%d",
                          (int)arch);
     s->arch = arch;
-    s->fast_math = cu_is_set("FXA_FAST_MATH");
-    s->lines = cu_is_set("FXA_CUDA_LINES");
+    FXA_TRY(fxa__gpu_switch_read("FXA_FAST_MATH", &s->fast_math, err));
+    FXA_TRY(fxa__gpu_switch_read("FXA_CUDA_LINES", &s->lines, err));
     (void)snprintf(identity, FXA__IDENTITY, "cuda kernels %s, sm_%d%s%s%s%s", fxa__cu_sources_hash, (int)s->arch,
                    s->fast_math ? ", fast functions" : "", s->lines ? ", with lines" : "",
                    s->forced >= 0 ? ", family " : "",

@@ -70,11 +70,6 @@ static void dnn_identity(const fxa__dnn_self *s, const char *name, int64_t drive
                    name);
 }
 
-static bool dnn_is_untried_asked(void) {
-    const char *untried = getenv("FXA_CUDNN_UNTRIED");
-    return untried && strcmp(untried, "1") == 0;
-}
-
 /* The instance of a profile: cuDNN makes plans for it, and nothing runs. From 9.27 on it wants keys that profiles
  * have not. */
 static fxa_status dnn_open_target(fxa__dnn_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
@@ -142,9 +137,10 @@ static fxa_status dnn_open(fxa__host *host, int32_t ordinal, const char *target,
     fxa__dnn_self *s = fxa__alloc(host, sizeof *s);
     if (!s) return fxa__fail_memory(err, "an instance of the cuDNN engine");
     s->host = host;
-    s->untried = dnn_is_untried_asked();
     for (int i = 0; i < FXA__DNN_HANDLES; i++) atomic_init(&s->handles[i], NULL);
-    fxa_status status = target ? dnn_open_target(s, target, identity, err) : dnn_open_device(s, ordinal, identity, err);
+    fxa_status status = fxa__gpu_switch_read("FXA_CUDNN_UNTRIED", &s->untried, err);
+    if (status == FXA_OK)
+        status = target ? dnn_open_target(s, target, identity, err) : dnn_open_device(s, ordinal, identity, err);
     if (status != FXA_OK) {
         fxa__free(host, s, sizeof *s);
         return status;
