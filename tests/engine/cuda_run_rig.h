@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A driver that only writes down what it is asked for, a problem of the cuda engine with its run on it, and what a run
- * may touch of the workspace: for test_cuda_run.c and test_cuda_run_grads.c. No pointer here leads anywhere.
+ * may touch of the workspace: for test_cuda_run.c, test_cuda_run_grads.c and test_cuda_kept.c. No pointer here leads
+ * anywhere.
  */
 #ifndef FXA_TESTS_CUDA_RUN_RIG_H
 #define FXA_TESTS_CUDA_RUN_RIG_H
