@@ -4,6 +4,8 @@
  */
 #include "work.h"
 
+#include "geometry.h"
+
 #include <math.h>
 
 /* Sum of max(t - i, 0) over n rows i, without what is left over at the ends. */
@@ -12,15 +14,29 @@ static double work_corner(double t, double n) {
     return t <= n ? 0.5 * t * t : n * (t - 0.5 * n);
 }
 
+/* The same of min(max(t - i, 0), most): a row has no more. */
+static double work_cut(double t, double n, double most) { return work_corner(t, n) - work_corner(t - most, n); }
+
+/* By how much q of row 0 is ahead of k of key 0. Positions are the run's: as in decoding and in prompts that come in
+ * parts, the last row is taken to lie at the last key. */
+static double work_shift(const fxa_problem *in, double sq, double sk) {
+    bool moved = in->map_q.kind == FXA_MAP_AFFINE && in->map_k.kind == FXA_MAP_AFFINE;
+    double base = moved ? (double)in->map_q.base - (double)in->map_k.base : 0;
+    if (in->flags & FXA_POSITIONS) return base + fmax(sk - sq, 0);
+    if (!fxa__rows_are_aligned(in)) return base;
+    return base + (in->k_len ? (double)in->k_len : sk) - (in->q_len ? (double)in->q_len : sq);
+}
+
 static double work_pairs(const fxa__problem *p) {
     const fxa_problem *in = &p->in;
     bool packed = in->flags & FXA_VARLEN;
     double b = (double)in->b, sq = packed && b > 0 ? (double)in->total_q / b : (double)in->sq;
     double sk = packed && b > 0 && !(in->flags & FXA_PAGED) ? (double)in->total_k / b : (double)in->sk;
+    double shift = work_shift(in, sq, sk);
     fxa_facts facts;
     fxa_program_facts(p->program, &facts);
-    double right = facts.flags & FXA_FACT_CAUSAL_BOTTOM_RIGHT ? fmax(sk - sq, 0) : facts.window_right;
-    double left_out = work_corner(sk - right, sq) + work_corner(sq - facts.window_left, sk);
+    double right = shift + (facts.flags & FXA_FACT_CAUSAL_BOTTOM_RIGHT ? fmax(sk - sq, 0) : facts.window_right);
+    double left_out = work_cut(sk - right, sq, sk) + work_cut(sq - (facts.window_left - shift), sk, sq);
     return b * (double)in->hq * fmax(sq * sk - left_out, fmin(sq, sk));
 }
 

@@ -8,7 +8,8 @@
 #include "problem.h"
 
 /* Multiplications and additions of the matrix products of a pass, over the pairs that bands of the mask leave (causal,
- * windows); packed sequences are taken for equally long, and lengths that the run brings for the longest. */
+ * windows); packed sequences are taken for equally long, lengths that the run brings for the longest, and rows whose
+ * positions it brings for the last ones. */
 double fxa__problem_operations(const fxa__problem *p);
 /* Bytes of K and V, once: what a pass of few rows has to read. */
 double fxa__problem_key_bytes(const fxa__problem *p);
