@@ -148,7 +148,10 @@ FXA_INLINE void send_dq(const FxaArgs &a, const Shared &sh, const Place &at)
             if (elected()) share.end();
         }
     }
-    if (elected()) bulk_wait();
+    if (elected()) {
+        bulk_wait();
+        say_sent(a, at);
+    }
 }
 
 /* ---- Warps 2 and 3: sums of dS along diagonals ------------------------------------------------------------------ */

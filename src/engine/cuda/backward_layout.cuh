@@ -62,6 +62,12 @@ static_assert(FXA_D <= 128 && FXA_DV <= 128, "backward_wide_sm90.cu is for the o
 
 typedef PlaceOf<BK, BQ> Place;
 
+/* That a warp has sent all of dQ of a key tile, and it has arrived. */
+FXA_INLINE void say_sent(const FxaArgs &a, const Place &at)
+{
+    if (a.sent) count_up(a.sent + sent_place(a, at.b, at.kv_h));
+}
+
 FXA_INLINE int bar_dq_full(u32 step, int group)
 {
     return (step % SENDERS ? BAR_DQ_SECOND : BAR_DQ_FULL) + group;

@@ -349,6 +349,9 @@ static void layout_backward(layout *l) {
     bool listed = l->g->has_mask || l->choice->spans;
     bool first_stored = joint && l->choice->family == FXA__CU_SM90 && listed && !l->g->grad_dense; /* of its kernel */
     if (first_stored || l->choice->turns) out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
+    int64_t entries = l->packed && !(l->p->flags & FXA_PAGED) ? 1 : l->p->b;
+    if (joint && l->choice->family == FXA__CU_SM90)
+        out->sent = layout_take(l, 1 + entries * l->p->hkv, 1, 1, sizeof(uint32_t));
     layout_list(l, &out->keys, layout_shape(l, FXA__CU_BACKWARD), true);
 }
 
