@@ -14,6 +14,7 @@ enum {
     LAYOUT_SHARE = 64,  /* rows of dQ of which it is known whether there is a share */
     LAYOUT_PARTS = 32,  /* rows of diagonals, by key tiles */
     LAYOUT_PASSING = 3, /* warpgroups of a forward in which each has tiles of its own */
+    LAYOUT_HALVES = 2,  /* those of a backward: PASSES of backward_layout.cuh */
     LAYOUT_ELEMENTS = 1 << 30
 };
 
@@ -353,6 +354,8 @@ static void layout_backward(layout *l) {
     if (joint && l->choice->family == FXA__CU_SM90)
         out->sent = layout_take(l, 1 + entries * l->p->hkv, 1, 1, sizeof(uint32_t));
     layout_list(l, &out->keys, layout_shape(l, FXA__CU_BACKWARD), true);
+    bool halves = joint && l->choice->family == FXA__CU_SM90 && l->g->has_mask && !layout_is_small(l->choice);
+    if (halves) out->keys.cut.parts = LAYOUT_HALVES;
 }
 
 uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
