@@ -50,10 +50,9 @@ FXA_INLINE float lse_in_log2(float lse)
 
 FXA_INLINE void clear_sent(const FxaArgs &a)
 {
-    if (!a.sent) return;
-    const long long all = sent_place(a, a.batch - 1, a.kv_heads), threads = (long long)gridDim.x * gridDim.y * THREADS;
-    const long long first = ((long long)blockIdx.y * gridDim.x + blockIdx.x) * THREADS + threadIdx.x;
-    for (long long i = first; i < all; i += threads) a.sent[i] = 0;
+    if (!a.sent || blockIdx.y) return;
+    const int all = (int)sent_place(a, a.batch - 1, a.kv_heads);
+    for (int i = blockIdx.x * THREADS + threadIdx.x; i < all; i += gridDim.x * THREADS) a.sent[i] = 0;
 }
 
 #if !FXA_F32
@@ -174,7 +173,7 @@ FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool none, 
 
 /* With FxaArgs.sent CTAs take block after block, and blocks of heads that are complete before fxa_backward has ended:
  * the multiprocessors that it leaves one after the other at its end. */
-extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
+extern "C" __global__ void __launch_bounds__(THREADS, 8) fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
 {
     __shared__ int taken, empty;
     const int all = a.pad_rows / 64 * a.heads;
