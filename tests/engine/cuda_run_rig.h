@@ -258,6 +258,7 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     touch("delta", a->delta, 4 * rows);
     touch("sum", a->grad_q_sum, 4 * rows * x->code.choice.d);
     touch("first", a->first_share, rows / 16);
+    touch("sent", a->sent, 4 * (1 + (a->k_starts ? 1 : p->b) * p->hkv));
     touch("next", a->next_tile, 4);
     if (a->tiles && x->code.choice.family == FXA__CU_SM90) touch("redo", a->redo, 4 * (int64_t)a->tiles);
     if (list_rows) touch("items", a->list.items, 4 * b * h * list_rows * a->list.pitch);

@@ -72,8 +72,8 @@ TEST(causal_backward) {
     T_INT(watch.launch[2].grid[0], 4);
     T_INT(watch.launch[2].grid[1], 2);
     T_INT(watch.launch[2].grid[2], 2);
-    T_INT(watch.launch[3].grid[0], 12);
-    T_INT(watch.launch[3].grid[1], 8);
+    T_INT(watch.launch[3].grid[0], 12 * 8); /* which take blocks of all heads */
+    T_INT(watch.launch[3].grid[1], 1);
     T_CHECK(watch.launch[2].a.grad_q_sum && watch.launch[2].a.grad_k.data == bed_place(FXA_SLOT_DK));
     touch_check(&x);
     bed_close(&x);
@@ -176,6 +176,7 @@ TEST(first_share_of_dq) {
         const struct FxaArgs *a = &watch.launch[0].a;
         T_INT(a->first_share != NULL, i == 0);
         T_INT(a->grad_q_sum != NULL, i != 1);
+        T_INT(a->sent != NULL, i != 1);
         touch_check(&x);
         bed_close(&x);
         fxa_program_destroy(program);

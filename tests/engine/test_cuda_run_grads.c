@@ -146,6 +146,32 @@ TEST(pairs_of_no_entry) {
     }
 }
 
+/* The gradient of all pairs is set to 0 only where some of it is not written: beside a mask, past the lengths. */
+TEST(pairs_that_nobody_writes) {
+    static const char text[] = "tensor w : bf16[4]\nscore = score + w[b, h, q, k]\nmask = k <= q";
+    for (int i = 0; i < 3; i++) {
+        fxa_program *program;
+        char plain[sizeof text];
+        snprintf(plain, sizeof plain, "%s", text);
+        if (i != 1) *strstr(plain, "\nmask") = '\0';
+        fxa_problem p = bed_problem(FXA_BACKWARD, plain, &program);
+        fxa_error err;
+        bed x;
+        p.sk = 512;
+        int64_t rows = p.sq + (i == 2);
+        fxa_capture w = {.size = {p.b, p.hq, rows, p.sk}, .grad = 1, .grad_dtype = FXA_BF16};
+        int64_t stride[] = {p.hq * rows * p.sk, rows * p.sk, p.sk, 1};
+        memcpy(w.grad_stride, stride, sizeof stride);
+        p.captures = &w, p.n_captures = 1, p.alignment = 16;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        T_OK(bed_run(&x, &err));
+        T_CHECK(watch.launch[0].a.grad_dense.data);
+        T_INT(watch.fills, i != 0);
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
 /* The same of rows: there is nothing to sum dQ in, and still nobody takes another way. */
 TEST(no_rows) {
     for (int32_t forced = FXA__CU_SM80; forced <= FXA__CU_SIMT; forced++) {

@@ -20,13 +20,13 @@ Vector = struct("Vector", ("data ranges", p), ("b h ranges_b ranges_h", ll))
 Args = struct(
     "Args", ("q k v o grad_o grad_q grad_k grad_v", View), ("lse grad_lse", p),
     ("lse_b lse_h lse_s grad_lse_b grad_lse_h grad_lse_s", ll),
-    ("lse2 delta grad_q_sum first_share next_tile redo q_lens k_lens q_starts k_starts pages", p), ("pages_b", ll),
+    ("lse2 delta grad_q_sum first_share sent next_tile redo q_lens k_lens q_starts k_starts pages", p), ("pages_b", ll),
     ("page_size n_pages", i32), ("sink grad_sink", p), ("list", TileList),
     ("diagonal", Diagonal),
     ("grad_diagonal", DiagonalGrad), ("q_vector k_vector", Vector), ("dense grad_dense", View), ("tensor", Capture * 16),
     ("grad_tensor", p * 16), ("sums", Sums),
     ("f", f32 * 51), ("i", i32 * 32), ("batch heads kv_heads group d dv q_len k_len q_pad", i32),
-    ("q_total k_total pad_rows q_tiles tiles section reverse splits run", i32), ("scale scale_log2", f32), ("turned", i32),
+    ("q_total k_total pad_rows q_tiles tiles section reverse sent_all splits run", i32), ("scale scale_log2", f32), ("turned", i32),
     ("partial partial_ml", p), ("seed", C.c_uint * 2), ("drop_below", C.c_uint), ("keep_inverse", f32),
     ("scale_at params_at seed_at place_b place_h place_q place_k row_max", p), ("max_b max_h max_s", ll), ("ranges", p * 4))
 Map = struct("Map", ("opaque", C.c_ulonglong * 16))

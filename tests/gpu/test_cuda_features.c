@@ -252,6 +252,21 @@ static const feature parts_packed = {
 TEST(documents_in_query_tiles) { feature_check(&parts); }
 TEST(parts_of_query_tiles) { feature_check(&parts_alone), feature_check(&parts_padded), feature_check(&parts_packed); }
 
+/* The same in the backward: key tiles of which one half has nothing, or all, of a block of queries; 64 of these. */
+static void shape_halves(attn_shape *s, int i) {
+    shape_parts(s, i);
+    s->hq = 2, s->d = s->dv = i % 2 ? 96 : 128;
+}
+static const feature halves = {.texts = {"tensor d : i32[1]\nmask = d[q] == d[k] && k <= q",
+                                         "tensor d : i32[1]\nmask = d[q] == d[k]", "mask = k >= q + 30", windowed},
+                               .shape = shape_halves,
+                               .change = change_parts};
+static const feature halves_packed = {
+    .features = ATTN_VARLEN, .texts = {causal, windowed}, .shape = shape_halves, .change = change_parts};
+static const feature halves_dropped = {
+    .features = ATTN_DROPOUT | ATTN_PADDING, .texts = {causal, capped}, .shape = shape_halves, .change = change_parts};
+TEST(halves_of_key_tiles) { feature_check(&halves), feature_check(&halves_packed), feature_check(&halves_dropped); }
+
 /* The frame itself: cpu takes all of it and is right. */
 TEST(by_the_cpu_engine) {
     const feature *const all[] = {&types,  &mixtures,      &maxima,  &joined,      &packed,      &scored,

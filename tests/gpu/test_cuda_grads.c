@@ -183,6 +183,21 @@ TEST(queries_without_keys) {
     GRADS_ROWS(rows, 4);
 }
 
+/* An element for each pair, whose gradient is dS itself: all of it is written, or what a mask leaves out is 0; and
+ * beside sums along diagonals. */
+TEST(pairs_of_their_own) {
+    static const char plain[] = "tensor t : bf16[4]\nscore = score + t[b, h, q, k]";
+    static const char masked[] = "tensor t : bf16[4]\nscore = score + t[b, h, q, k]\nmask = k <= q + 20 && k >= q - 90";
+    static const char both[] = "tensor t : bf16[4]\ntensor u : f32[1]\nscore = score + t[b, h, q, k] + u[q - k + 200]";
+    static const grads_row rows[] = {
+        {plain, ATTN_GQA, 0, {2, 4, 130, 192, 192, 128}},
+        {masked, ATTN_GQA, 0, {2, 4, 130, 264, 264, 64}},
+        {masked, ATTN_GQA, FXA_DETERMINISTIC, {2, 4, 130, 192, 192, 128}},
+        {both, ATTN_GQA, 0, {2, 4, 130, 192, 192, 64}},
+    };
+    GRADS_ROWS(rows, 8);
+}
+
 /* One element for all, for each entry or head, for each row or key; indices that leave the tensor. */
 TEST(every_class) {
     static const grads_row rows[] = {

@@ -218,6 +218,7 @@ FXA_INLINE void flag_await(const int *at, int value) {
     if (*at != value) model->fail("a word is %d and waited for to be %d: who sets it has not begun", *at, value);
 }
 FXA_INLINE void flag_set(int *at, int value) { *at = value; }
+FXA_INLINE void count_up(unsigned *at) { ++*at; }
 
 /* CTAs run one after the other, and none leaves a claim: who sees one would wait for ever. */
 FXA_INLINE int flag_claim(int *at, int value) {

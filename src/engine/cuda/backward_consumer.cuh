@@ -226,7 +226,7 @@ struct Consumer {
         float s[BQ / 2], dp[BQ / 2], strip[BQ / 4 + 2] = {};
         u32 p[BQ / 4], ds[BQ / 4], dense[BQ / 4] = {};
         sh.q_ring().wait_full(step);
-        const int m = take_word(sh.number(step));
+        const int item = take_word(sh.number(step)), m = MASKED ? block_of(item) : item;
         clear_queries<MASKED>(m);
         if (KV_HELD)
             issue_held<FXA_D, BQ>(s, k_rows, sh.q(step));
@@ -257,6 +257,30 @@ struct Consumer {
         if (WITH_DS) publish_ds(m);
         finish_visit(p, ds);
         step++;
+    }
+
+    /* A block that attends to none of this warpgroup's keys: its dS is 0, and all there is to do is half of dQ. */
+    FXA_INLINE void pass_over()
+    {
+        const u32 ds[BQ / 4] = {};
+        float dq[DQ_COLUMNS / 2];
+        const int m = block_of(take_word(sh.number(step)));
+        sh.o_ring().wait_full(step);
+        give_back(sh.o_ring().empty(step));
+        stage_ds(ds);
+        publish_ds(m);
+        issue_dq(dq);
+        wgmma_wait<0>();
+        settle(dq);
+        hand_over_dq(dq);
+        give_back(sh.q_ring().empty(step));
+        step++;
+    }
+
+    FXA_INLINE bool passes() const
+    {
+        sh.q_ring().wait_full(step);
+        return take_word(sh.number(step)) & FXA_CUDA_PASS << group;
     }
 
     /* The products that follow dV: dQ and dK, and what they set free. */
@@ -321,7 +345,12 @@ struct Consumer {
             captured.clear();
             int j = 0;
 #pragma unroll 1
-            for (; j < row.partial; j++) visit<true>();
+            for (; j < row.partial; j++) {
+                if (PASSES && passes())
+                    pass_over();
+                else
+                    visit<true>();
+            }
 #pragma unroll 1
             for (; j < row.total; j++) visit<false>();
             captured.store(a, at.b, h, at.n * 8 + group * 4 + warp);

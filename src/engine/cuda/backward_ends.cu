@@ -8,7 +8,7 @@
  *
  * fxa_grad_q_finish: dQ = scale * sum, from the layout in which the backward kernels add: per block of 64 queries
  * [8-column group][thread of 128] four floats, as the accumulators of an m64 product lie. Launch: grid (pad_rows / 64,
- * heads).
+ * heads), or any number of CTAs where FxaArgs.sent is there.
  *
  * fxa_grad_sink: the gradient of each head's sink, -sum exp(sink - LSE) delta, in a fixed order. After prepare.
  * Launch: grid (heads).
@@ -48,11 +48,43 @@ FXA_INLINE float lse_in_log2(float lse)
     return fabsf(x) > 16777216.f ? __fmaf_rn(fabsf(x), 1.f / 2097152.f, x) : x;
 }
 
-/* Whether nobody has come to the 64 rows of this CTA: then the sum holds anything. */
-FXA_INLINE bool has_no_sum(const FxaArgs &a, int h)
+FXA_INLINE void clear_sent(const FxaArgs &a)
 {
-    return a.first_share && a.first_share[((long long)h * a.pad_rows >> 6) + blockIdx.x] == 0;
+    if (!a.sent || blockIdx.y) return;
+    const int all = (int)sent_place(a, a.batch - 1, a.kv_heads);
+    for (int i = blockIdx.x * THREADS + threadIdx.x; i < all; i += gridDim.x * THREADS) a.sent[i] = 0;
 }
+
+#if !FXA_F32
+/* A block of 64 padded rows of a head. In the order in which fxa_backward ends (b, KV head), packed KV heads. */
+struct QueryBlock {
+    int h, x;
+
+    FXA_INLINE QueryBlock(const FxaArgs &a, int i)
+    {
+        const int all = a.pad_rows / 64, of_entry = q_starts(a) ? all : a.q_pad / 64;
+        const int r = i / of_entry, b = r / a.heads;
+        h = r - b * a.heads;
+        x = b * of_entry + i - r * of_entry;
+    }
+    FXA_INLINE long long first_row(const FxaArgs &a) const { return (long long)h * a.pad_rows + x * 64; }
+};
+
+/* For one thread: until all has been sent to the block. Whoever is waited for has begun: this launch begins when all
+ * CTAs of the one before have. */
+FXA_INLINE void await_shares(const FxaArgs &a, const QueryBlock &block)
+{
+    const int b = q_starts(a) && !k_starts(a) ? PaddedRow(a, block.x * 64).b : block.x / max(a.q_pad / 64, 1);
+    const unsigned *sent = a.sent + sent_place(a, b, block.h / a.group);
+    while (count_now(sent) != (unsigned)a.sent_all) count_pause();
+}
+
+/* The same: whether nobody has come to the block. Then the sum holds anything. */
+FXA_INLINE bool has_no_sum(const FxaArgs &a, const QueryBlock &block)
+{
+    return a.first_share && a.first_share[block.first_row(a) / 64] == 0;
+}
+#endif
 
 } // namespace
 
@@ -85,6 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
 #pragma unroll
     for (int j = LANES / 2; j; j >>= 1) sum += __shfl_xor_sync(~0u, sum, j);
     if (a.first_share && lane == 0 && i % 64 == 0) a.first_share[row / 64] = 0;
+    clear_sent(a);
     if (a.grad_q_sum && !a.first_share)
         for (int j = lane; j < FXA_D / 4; j += LANES) ((Float4 *)a.grad_q_sum)[row * (FXA_D / 4) + j] = Float4{};
     if (lane == 0) {
@@ -98,31 +131,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
 }
 
 #if !FXA_F32
-extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
-{
-    launch_begin();
 #if FXA_OUT_F32
-    const int head = blockIdx.y;
-    const PaddedRow first(a, blockIdx.x * 64);
+FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool none, float scale)
+{
+    const PaddedRow first(a, of.x * 64);
     const Span span = q_span(a, first.b);
-    const float *from = a.grad_q_sum + ((long long)head * a.pad_rows + blockIdx.x * 64) * FXA_D, by = run_scale(a);
-    const bool none = has_no_sum(a, head);
+    const float *from = a.grad_q_sum + of.first_row(a) * FXA_D;
     const int most = q_starts(a) ? span.length : a.q_len;
     for (int e = threadIdx.x; e < 64 * FXA_D; e += THREADS) {
         const int t = e >> 2 & 127, r = (t >> 5) * 16 + ((t & 31) >> 2) + (e & 2) * 4;
         const int c = (e >> 9) * 8 + (t & 3) * 2 + (e & 1), q = first.q + r;
         if (q >= 0 && q < most && c < a.d)
-            result_row(a.grad_q, first.b, head, span.first + q)[c] = none ? 0.f : from[e] * by;
+            result_row(a.grad_q, first.b, of.h, span.first + q)[c] = none ? 0.f : from[e] * scale;
     }
+    __syncthreads();
+}
 #else
+FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool none, float scale)
+{
     constexpr int PITCH = FXA_D / 2 + 4; /* words of a row; 16 bytes more spread columns over banks */
     __shared__ __align__(16) u32 block[64 * PITCH];
-    const int h = blockIdx.y;
-    const PaddedRow at(a, blockIdx.x * 64);
+    const PaddedRow at(a, of.x * 64);
     const Span rows = q_span(a, at.b);
-    const float scale = run_scale(a);
-    const Float4 *sum = (const Float4 *)(a.grad_q_sum + ((long long)h * a.pad_rows + blockIdx.x * 64) * FXA_D);
-    const bool none = has_no_sum(a, h);
+    const Float4 *sum = (const Float4 *)(a.grad_q_sum + of.first_row(a) * FXA_D);
 #pragma unroll
     for (int e = threadIdx.x; e < 64 * FXA_D / 4; e += THREADS) {
         const Float4 x = none ? Float4{} : sum[e];
@@ -135,9 +166,34 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_q_finish(const __
     for (int e = threadIdx.x; e < 64 * FXA_D / 8; e += THREADS) {
         const int r = e / (FXA_D / 8), c = e % (FXA_D / 8) * 8, q = at.q + r;
         if (q >= 0 && q < limit)
-            store8(a.grad_q, at.b, h, rows.first + q, c, a.d, *(const Word4 *)(block + r * PITCH + c / 2));
+            store8(a.grad_q, at.b, of.h, rows.first + q, c, a.d, *(const Word4 *)(block + r * PITCH + c / 2));
     }
+}
 #endif
+
+/* With FxaArgs.sent CTAs take block after block, and blocks of heads that are complete before fxa_backward has ended:
+ * the multiprocessors that it leaves one after the other at its end. */
+extern "C" __global__ void __launch_bounds__(THREADS, 8) fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
+{
+    __shared__ int taken, empty;
+    const int all = a.pad_rows / 64 * a.heads;
+    launch_next();
+    if (!a.sent) launch_wait();
+    const float scale = run_scale(a);
+    int i = blockIdx.x + gridDim.x * blockIdx.y;
+    if (a.sent && threadIdx.x == 0) i = (int)atomicAdd(a.sent, 1u);
+    for (;;) {
+        if (threadIdx.x == 0) {
+            if (a.sent && i < all) await_shares(a, QueryBlock(a, i));
+            taken = i;
+            empty = i < all && has_no_sum(a, QueryBlock(a, i));
+            i = a.sent && i < all ? (int)atomicAdd(a.sent, 1u) : all;
+        }
+        __syncthreads();
+        if (taken >= all) break;
+        finish_block(a, QueryBlock(a, taken), empty, scale);
+    }
+    launch_wait();
 }
 #endif
 

@@ -20,15 +20,16 @@ FXA_INLINE void load_keys(const FxaMaps &maps, const FxaArgs &a, const Shared &s
     tma_load_tile<BK, FXA_DV>(sh.v(), &maps.v, sh.kv_full(), rows, CACHE_KEEP);
 }
 
-FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at, int h, int m,
+FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at, int h, int item,
                            bool partial, u32 step)
 {
+    const int m = block_of(item);
     const bool words = PROG_VECTOR == 2 || (PROG_VECTOR && partial); /* else nobody reads them */
     const long long row = at.workspace_row(a, h) + m * BQ;
     const Rows rows(q_starts(a), at.q_first, m * BQ, h, at.b);
     const u32 full = sh.q_ring().full(step);
     sh.q_ring().wait_empty(step);
-    put_word(sh.number(step), m);
+    put_word(sh.number(step), item);
     barrier_expect(full, Q_BYTES + BQ * 4 + DENSE_BYTES + (words ? QWORD_BYTES + KWORD_BYTES : 0));
     tma_load_tile<BQ, FXA_D>(sh.q(step), &maps.q, full, rows, CACHE_KEEP);
     bulk_load(sh.lse(step), a.lse2 + row, BQ * 4, full);
@@ -57,7 +58,7 @@ FXA_INLINE void fetch_next(const FxaMaps &maps, const FxaArgs &a)
     const ListRow row = at.row(a, at.first_head(a));
     if (row.total == 0) return;
     const Rows keys(k_starts(a), at.k_first, at.n * BK, at.kv_h, at.b);
-    const Rows queries(q_starts(a), at.q_first, row.first * BQ, at.first_head(a), at.b);
+    const Rows queries(q_starts(a), at.q_first, block_of(row.first) * BQ, at.first_head(a), at.b);
     for (int c = 0; c < FXA_D; c += 64) tma_fetch(&maps.k, c, keys.s, keys.h, keys.b);
     for (int c = 0; c < FXA_D; c += 64) tma_fetch(&maps.q, c, queries.s, queries.h, queries.b);
     for (int c = 0; c < FXA_DV; c += 64) tma_fetch(&maps.v, c, keys.s, keys.h, keys.b);
@@ -73,9 +74,9 @@ FXA_INLINE void copy_all(const FxaMaps &maps, const FxaArgs &a, const Shared &sh
         const ListRow row = at.row(a, h);
         int ahead = row.first;
         for (int j = 0; j < row.total; j++, step++) {
-            const int m = ahead;
+            const int item = ahead;
             if (j + 1 < row.total) ahead = row.tile(j + 1);
-            load_block(maps, a, sh, at, h, m, j < row.partial, step);
+            load_block(maps, a, sh, at, h, item, j < row.partial, step);
         }
     }
     if (PROG_MASK || FXA_SPANS) fetch_next(maps, a);
@@ -128,7 +129,7 @@ FXA_INLINE void send_dq(const FxaArgs &a, const Shared &sh, const Place &at)
         const int h = at.first_head(a) + g;
         const ListRow row = at.row(a, h);
         for (int j = 0; j < row.total; j++) {
-            const long long first = at.workspace_row(a, h) + (long long)row.tile(j) * BQ;
+            const long long first = at.workspace_row(a, h) + (long long)block_of(row.tile(j)) * BQ;
             float *to = a.grad_q_sum + first * FXA_D;
             Share share = {a.first_share + first / 64, false};
             if (elected()) share.ask();
@@ -148,7 +149,10 @@ FXA_INLINE void send_dq(const FxaArgs &a, const Shared &sh, const Place &at)
             if (elected()) share.end();
         }
     }
-    if (elected()) bulk_wait();
+    if (elected()) {
+        bulk_wait();
+        say_sent(a, at);
+    }
 }
 
 /* ---- Warps 2 and 3: sums of dS along diagonals ------------------------------------------------------------------ */
@@ -202,13 +206,13 @@ FXA_INLINE void sum_diagonals(const FxaArgs &a, const Shared &sh, const Place &a
         DiagonalSum *out = diagonal_row(a, at.b, h, at.n);
         Diagonals near = {}, far = {};
         for (int j = 0; j < row.total; j++, step++) {
-            const int m = row.tile(j), u = lane + (first ? 0 : 32);
+            const int m = block_of(row.tile(j)), u = lane + (first ? 0 : 32);
             sh.ds_ring().wait_full(step);
             sum_block(sh.ds(step), u, near, far);
             __syncwarp();
             if (lane == 0) barrier_arrive(sh.ds_ring().empty(step));
             const int d = m * BQ - at.n * BK + 2 * (u - 63) + g.zero + at.n * g.zero_step;
-            const bool runs_on = j + 1 < row.total && row.tile(j + 1) == m + 1;
+            const bool runs_on = j + 1 < row.total && block_of(row.tile(j + 1)) == m + 1;
             if (first) {
                 add_diagonals(out, g, d, near);
                 if (!runs_on) add_diagonals(out, g, d + 128, far);

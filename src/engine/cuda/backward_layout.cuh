@@ -60,7 +60,22 @@ enum { BAR_DS = 1, BAR_END = 2, BAR_DQ_EMPTY = 3, BAR_DQ_FULL = 5, BAR_DENSE = 7
 enum { BAR_DQ_SECOND = 12 };
 static_assert(FXA_D <= 128 && FXA_DV <= 128, "backward_wide_sm90.cu is for the others");
 
+/* Whether a warpgroup passes over a block of queries that attends to none of its own 64 keys, as FxaTileList says of
+ * partial ones: of causal masks and documents the first of every tile. Blocks of small heads are over too soon. */
+constexpr bool PASSES = PROG_MASK && WITH_DQ && !SMALL;
+
 typedef PlaceOf<BK, BQ> Place;
+
+FXA_INLINE int block_of(int item)
+{
+    return PASSES ? item & FXA_CUDA_PASS - 1 : item;
+}
+
+/* That a warp has sent all of dQ of a key tile, and it has arrived. */
+FXA_INLINE void say_sent(const FxaArgs &a, const Place &at)
+{
+    if (a.sent) count_up(a.sent + sent_place(a, at.b, at.kv_h));
+}
 
 FXA_INLINE int bar_dq_full(u32 step, int group)
 {

@@ -26,11 +26,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Shared sh = {(shared_address(memory) + 1023) & ~1023u};
     const int group = __shfl_sync(~0u, (int)threadIdx.x >> 7, 0), warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
     if (threadIdx.x == 0) begin(maps, sh);
-    launch_begin();
+    launch_wait();
+    launch_next(); /* not before: who reads FxaArgs.sent without waiting for this launch must not see it unset */
     if (TURNS && threadIdx.x == 0) put_word(sh.ticket(), take_ticket(a));
     if (TURNS) __syncthreads();
     const Place at = TURNS ? ticket_place(a, take_word(sh.ticket())) : Place(a);
-    if (at.outside(a)) return;
+    if (at.outside(a)) {
+        if (WITH_DQ && threadIdx.x == 0) say_sent(a, at);
+        return;
+    }
     if (!TURNS) __syncthreads();
     if (group == 0) {
         registers_down<FXA_SEPARATE_DQ ? 24 : 40>();

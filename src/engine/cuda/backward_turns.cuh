@@ -71,6 +71,7 @@ FXA_INLINE void send_in_turn(const FxaArgs &a, const Shared &sh, const Place &at
             flag_set(turn, at.n + 1);
         }
     }
+    if (elected()) say_sent(a, at);
 }
 
 } // namespace

@@ -229,6 +229,7 @@ void fxa__cu_args_make(fxa__cu_call *c) {
     a->delta = c->at.delta;
     a->grad_q_sum = c->at.grad_q_sum;
     a->first_share = c->at.first_share;
+    a->sent = c->at.sent;
     a->partial = c->at.partial;
     a->partial_ml = c->at.partial_ml;
     if (!(p->flags & FXA_DROPOUT)) return;

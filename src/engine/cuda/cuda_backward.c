@@ -7,6 +7,11 @@
 
 #include "../../base/num.h"
 
+enum {
+    BACKWARD_SENDERS = 2, /* SENDERS of backward_layout.cuh */
+    BACKWARD_FINISH = 8   /* CTAs of fxa_grad_q_finish that a multiprocessor has room for */
+};
+
 /* Whether dQ has its own kernel: bit-stable, wide and f32 backwards. Not by the workspace, which may be nothing. */
 static bool backward_is_separate(const fxa__cu_call *c) {
     return c->code->choice.separate_dq || c->code->choice.family == FXA__CU_SIMT;
@@ -34,6 +39,7 @@ static fxa_status backward_keys(fxa__cu_call *c) {
     }
     fxa__cu_args_list(c, &c->at.keys);
     if (c->code->choice.turns) fxa__cu_args_turns(c);
+    c->a.sent_all = (int)tiles * (c->code->choice.turns ? BACKWARD_SENDERS : 1);
     return fxa__cu_launch_main(c, FXA__CU_BACKWARD, FXA__CU_KEYS,
                                (fxa__cu_grid){tiles * shape->parts, p->hkv, packed ? 1 : p->b});
 }
@@ -61,7 +67,10 @@ static fxa_status backward_end(fxa__cu_call *c, int function, int64_t rows, int6
 static fxa_status backward_finish(fxa__cu_call *c) {
     float scale = c->a.scale;
     if (c->a.turned) c->a.scale = (float)fxa__cu_unit_scale(c);
-    fxa_status status = backward_end(c, FXA__CU_FINISH, c->at.pad_rows / 64, c->p->in.hq);
+    fxa__cu_grid grid = {c->at.pad_rows / 64, c->p->in.hq, 1};
+    if (c->a.sent_all == 0) c->a.sent = NULL; /* without keys nothing is launched that sends */
+    if (c->a.sent) grid = (fxa__cu_grid){fxa__min_i64(grid.x * grid.y, BACKWARD_FINISH * c->self->processors), 1, 1};
+    fxa_status status = backward_end(c, FXA__CU_FINISH, grid.x, grid.y);
     c->a.scale = scale;
     return status;
 }

@@ -14,6 +14,7 @@ enum {
     LAYOUT_SHARE = 64,  /* rows of dQ of which it is known whether there is a share */
     LAYOUT_PARTS = 32,  /* rows of diagonals, by key tiles */
     LAYOUT_PASSING = 3, /* warpgroups of a forward in which each has tiles of its own */
+    LAYOUT_HALVES = 2,  /* those of a backward: PASSES of backward_layout.cuh */
     LAYOUT_ELEMENTS = 1 << 30
 };
 
@@ -349,7 +350,14 @@ static void layout_backward(layout *l) {
     bool listed = l->g->has_mask || l->choice->spans;
     bool first_stored = joint && l->choice->family == FXA__CU_SM90 && listed && !l->g->grad_dense; /* of its kernel */
     if (first_stored || l->choice->turns) out->first_share = layout_take(l, rows / LAYOUT_SHARE, 1, 1, sizeof(int32_t));
+    int64_t entries = l->packed && !(l->p->flags & FXA_PAGED) ? 1 : l->p->b;
+    /* Not where tiles may be short, of documents or packed sequences, and small: there it was 2 to 4 % slower. */
+    bool is_short = layout_is_small(l->choice) && (l->choice->spans || l->g->vector);
+    if (joint && l->choice->family == FXA__CU_SM90 && !is_short)
+        out->sent = layout_take(l, 1 + entries * l->p->hkv, 1, 1, sizeof(uint32_t));
     layout_list(l, &out->keys, layout_shape(l, FXA__CU_BACKWARD), true);
+    bool halves = joint && l->choice->family == FXA__CU_SM90 && l->g->has_mask && !layout_is_small(l->choice);
+    if (halves) out->keys.cut.parts = LAYOUT_HALVES;
 }
 
 uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,

@@ -79,6 +79,7 @@ typedef struct fxa__cu_layout {
     fxa__cu_list queries, keys;       /* lists of query tiles, of key tiles */
     float *lse, *lse2, *delta, *grad_q_sum;
     int32_t *first_share;
+    uint32_t *sent;
     float *sink, *grad_sink;     /* as kernels have them, where the caller's are otherwise */
     void *spare[FXA__CU_SPARES]; /* what goes through the workspace, and dK and dV that nobody asked for */
     float *partial, *partial_ml;

@@ -119,6 +119,8 @@ struct FxaArgs {
     float *lse2, *delta, *grad_q_sum; /* backward workspace, rows of q_pad per (b, h) */
     int *first_share; /* of every 64 of those rows: 0 before one of dQ is there, by turns how many are; or 0: the sum
                        * is 0 at first */
+    unsigned *sent; /* how many blocks of dQ CTAs of the finish have taken, and of each (b, KV head), packed of each KV
+                     * head, how many warps have sent all of theirs; or 0 */
     unsigned *next_tile; /* zero before the first launch, left zero by every launch */
     int *redo; /* per query tile of the launch; the same */
     const int *q_lens, *k_lens; /* per batch entry, or 0 */
@@ -145,6 +147,7 @@ struct FxaArgs {
     int pad_rows; /* rows of a head in the padded workspace: q_pad * batch, packed (q_total / 128 + batch) * 128 */
     int q_tiles, tiles; /* of one (b, h), of the launch: q_tiles * heads * batch; packed: see schedule.cuh */
     int section, reverse; /* order of query tiles: heads that share the L2 cache; 1: the last tile of a head first */
+    int sent_all; /* warps that send, of one of those */
     int splits, run; /* decode: pieces of the keys, and how many of them an item has: decode_sm90.cu */
     float scale, scale_log2; /* scale_log2 = scale * log2(e) */
     int turned; /* 1: products of Q and K count times -1, 2: times 0; scale_log2 and the program have the rest */

@@ -262,6 +262,26 @@ FXA_INLINE u64 load_flag(const u64 *at)
     return x;
 }
 
+/* How often something was said by count_up(); what those have done before they said it is there for who has seen it. */
+FXA_INLINE unsigned count_now(const unsigned *at)
+{
+    unsigned x;
+#if __CUDA_ARCH__ >= 700
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+#else
+    asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    __threadfence();
+#endif
+    return x;
+}
+
+FXA_INLINE void count_pause()
+{
+#if __CUDA_ARCH__ >= 700
+    __nanosleep(100);
+#endif
+}
+
 /* Stores before it and loads behind it, of all threads of the device, in one order. */
 FXA_INLINE void fence_in_order()
 {

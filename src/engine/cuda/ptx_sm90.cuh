@@ -165,6 +165,12 @@ FXA_INLINE void flag_set(int *at, int value)
     asm volatile("fence.proxy.async.global;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
+/* One more who has waited for its bulk copies: for who sees it by count_now(). */
+FXA_INLINE void count_up(unsigned *at)
+{
+    asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
+}
+
 /* Makes ordinary stores to shared memory visible to TMA and wgmma; in each writing thread, before the barrier. */
 FXA_INLINE void async_fence()
 {

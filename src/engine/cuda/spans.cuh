@@ -120,6 +120,12 @@ FXA_INLINE long long padded_row(const FxaArgs &a, int b, int h)
     return (long long)h * a.pad_rows + in_head;
 }
 
+/* Where FxaArgs.sent counts what has been sent of (b, KV head). */
+FXA_INLINE long long sent_place(const FxaArgs &a, int b, int kv_h)
+{
+    return 1 + (k_starts(a) ? 0 : (long long)b * a.kv_heads) + kv_h;
+}
+
 /* One row of a list. Without a list every one of `all` tiles is visited: the last one is partial where the visited side
  * is ragged, and all of them where the row itself reaches past its length. The ragged last one comes first. */
 struct ListRow {

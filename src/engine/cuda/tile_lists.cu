@@ -20,8 +20,8 @@ namespace {
 
 constexpr int WARPS = 8;
 
-/* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: so many of 64 queries, of each of which it
- * is said whether it attends to nothing or to all of a partial tile; 0: it is not. */
+/* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: so many of a row's tile, 64 queries or keys
+ * each, of each of which it is said whether nothing or all of a partial tile is attended; 0: it is not. */
 struct Cut {
     int q_rows, k_rows, rows, columns, by_key, parts;
 };
@@ -37,18 +37,23 @@ FXA_INLINE int class_of(const FxaArgs &a, const Cut &cut, int b, int h, int row,
     return found == TILE_FULL && ragged ? TILE_PARTIAL : found;
 }
 
-/* Which parts of a query tile attend to nothing of a key tile, which to all of it, as bits of FxaTileList. Where there
- * are no queries both is true. */
+/* Of which parts of a row's tile nothing of a partial tile is attended, of which all of it, as bits of FxaTileList.
+ * Where a part has no queries both is true. */
 FXA_INLINE int classes_of_parts(const FxaArgs &a, const Cut &cut, int b, int h, int row, int column)
 {
-    const int q_len = q_length(a, b), k_len = k_length(a, b), k0 = column * cut.k_rows, k1 = k0 + cut.k_rows - 1;
+    const int q_len = q_length(a, b), k_len = k_length(a, b);
     int out = 0;
 #pragma unroll 1
     for (int i = 0; i < cut.parts; i++) {
-        const int q0 = row * cut.q_rows + i * 64, q1 = min(q0 + 64, q_len) - 1;
-        const int found = q0 < q_len ? Program::tile_class(a, b, h, q0, q1, k0, min(k1, k_len - 1)) : TILE_EMPTY;
+        const int q0 = cut.by_key ? column * cut.q_rows : row * cut.q_rows + i * 64;
+        const int k0 = cut.by_key ? row * cut.k_rows + i * 64 : column * cut.k_rows;
+        const int q1 = q0 + (cut.by_key ? cut.q_rows : 64) - 1, k1 = k0 + (cut.by_key ? 64 : cut.k_rows) - 1;
+        const int found = q0 < q_len && k0 < k_len
+                              ? Program::tile_class(a, b, h, q0, min(q1, q_len - 1), k0, min(k1, k_len - 1))
+                              : TILE_EMPTY;
         if (found == TILE_EMPTY) out |= FXA_CUDA_PASS << i;
-        if (q0 >= q_len || (found == TILE_FULL && k1 < k_len)) out |= FXA_CUDA_WHOLE << i;
+        if (!cut.by_key && q0 >= q_len) out |= FXA_CUDA_WHOLE << i;
+        if (found == TILE_FULL && k1 < k_len && (!cut.by_key || q1 < q_len)) out |= FXA_CUDA_WHOLE << i;
     }
     return out;
 }
