@@ -170,7 +170,7 @@ typedef struct fxa_problem {
     uint32_t struct_size;
     uint32_t pass; /* fxa_pass */
     uint32_t flags;
-    uint32_t page_size; /* PAGED */
+    uint32_t page_size; /* PAGED; ignored without it */
 
     const fxa_program *program; /* NULL: the identity */
     const fxa_program *bprop;   /* backward: a BPROP program to use instead of the derived d/dscore; NULL: derived */
@@ -178,8 +178,8 @@ typedef struct fxa_problem {
     int64_t b, hq, hkv;       /* hkv 0: hq. hq must be a multiple of hkv */
     int64_t sq, sk;           /* zero is legal: empty outputs, or rows that attend to nothing */
     int64_t d, dv;            /* dv 0: d. 1 to FXA_MAX_D */
-    int64_t total_q, total_k; /* VARLEN */
-    int64_t n_pages;          /* PAGED */
+    int64_t total_q, total_k; /* VARLEN; ignored without it */
+    int64_t n_pages;          /* PAGED; ignored without it */
 
     fxa_operand q, k, v;         /* q.dtype 0: f32; k, v dtype 0: q's. f64 all three (arithmetic is in f64 then), or any
                                     of f32, f16, bf16, e4m3, e5m2 each (in f32) */
@@ -194,8 +194,8 @@ typedef struct fxa_problem {
     size_t n_bprop_captures;
     uint64_t param_grads; /* backward: bit i asks for the gradient of (float) param i of program */
 
-    int64_t window_left, window_right;
-    double dropout_p; /* 0 <= p < 1 */
+    int64_t window_left, window_right; /* WINDOW; ignored without it */
+    double dropout_p;                  /* 0 <= p < 1; without DROPOUT only 0, else E_PROBLEM */
 
     fxa_index_map map_b, map_h, map_q, map_k;
     int64_t q_len, k_len; /* what the program reads as q_len, k_len; 0: the real (per-batch) lengths. For shards */
@@ -250,7 +250,10 @@ typedef struct fxa_support {
     uint64_t reserved[2];
 } fxa_support;
 
-/* Fills at most *count reports, in order of preference, and sets *count to how many engines there are. */
+/* Fills at most *count reports, in order of preference, and sets *count to how many engines there are. All are asked,
+ * also where problem.engine names one; a name that fxa_plan_create does not take is E_ARGUMENT here too. Where the
+ * compiler of an engine is missing, the answer is yes for code that the cache or cache_dir holds, which a plan takes
+ * from there. */
 FXA_API FXA_CHECKED fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_support *reports,
                                                  size_t *count, fxa_error *err);
 
@@ -314,6 +317,8 @@ FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_probl
 /* Where each pointer of a run goes. Values are pinned, at most FXA_SLOT_MAX ever. More on some:
  * LSE: forward: written; backward: read (of the whole, for a shard). In f64 less than 2^-53 of it is lost between the
  *     passes, which gradients of steep programs need: docs/numerics.md
+ * LEN, CU, PAGES: on the host values out of range are E_BINDING, and entries of PAGES past the last key of a batch
+ *     entry are not looked at. Engines of a device do not check them: docs/gpu.md says what becomes of wrong ones
  * PARAMS: SCALARS_IN_MEMORY: one f64 per param of program. Engines of a device do not check them: an int param that is
  *     no whole number of 32 bits is rounded towards zero and clamped */
 #define FXA_SLOT_MAP(X)                                                                                                \

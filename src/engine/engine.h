@@ -29,7 +29,7 @@ typedef struct fxa__answer {
     size_t made_bytes;
 } fxa__answer;
 
-/* Makes the report a no, with its reason; what does not fit is cut off. */
+/* Makes the report a no, with its reason; what does not fit is cut off before a word, and "..." says so. */
 void fxa__support_refuse(fxa_support *report, const char *reason);
 /* What `query` returns of a status that came about while it looked: a no for E_UNSUPPORTED, whose reason is `why`. */
 fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__answer *out, fxa_error *err);
@@ -56,8 +56,8 @@ typedef struct fxa__engine {
     /* Fills the answer (zeroed before): supported or the reason, deterministic, workspace, tiles. code: what this
      * instance compiled under the key of p, or NULL when there is none at hand. Fails only when it cannot tell. */
     fxa_status (*query)(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err);
-    /* Whether there is what it compiles with; else its reason, E_UNSUPPORTED or E_MEMORY. Support queries ask for it,
-     * plans do not: there may be code of theirs. NULL: there is. */
+    /* Whether there is what it compiles with; else its reason, E_UNSUPPORTED or E_MEMORY. Support queries ask for it
+     * and then for code that is there already; plans do not: there may be code of theirs. NULL: there is. */
     fxa_status (*ready)(void *self, fxa_error *err);
     /* Writes what code depends on. NULL: everything that the problem says. */
     void (*key)(void *self, const fxa__problem *p, fxa__writer *w);

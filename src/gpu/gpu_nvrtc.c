@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { NVRTC_OK = 0, NVRTC_OUT_OF_MEMORY = 1, NVRTC_COMPILATION = 6 };
 
@@ -41,6 +42,13 @@ static fxa_status nvrtc_status(const fxa__nvrtc *nvrtc, int status, const char *
 
 /* ---- Finding it -------------------------------------------------------------------------------------------------- */
 
+/* Whether one of the folders that were named or are known has a file of it. */
+static bool nvrtc_is_somewhere(const fxa__gpu_search *s) {
+    for (size_t i = 0; s->names[i]; i++)
+        if (strchr(s->names[i], '/') && access(s->names[i], F_OK) == 0) return true;
+    return false;
+}
+
 static fxa_status nvrtc_load(fxa__gpu_search *s, const char *folder, fxa__nvrtc *out, fxa_error *err) {
     static const char *const files[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
     static const char *const packages[] = {"/cu13/lib", "/cuda_nvrtc/lib", NULL};
@@ -48,7 +56,12 @@ static fxa_status nvrtc_load(fxa__gpu_search *s, const char *folder, fxa__nvrtc 
     const fxa__dl_spec spec = {"NVRTC (FXA_NVRTC_PATH may name its folder)", s->names, nvrtc_symbols,
                                sizeof nvrtc_symbols / sizeof *nvrtc_symbols};
     FXA_TRY(fxa__gpu_search_make(s, &wanted, err));
-    return fxa__dl_open(&spec, &out->api, sizeof out->api, &out->library, err);
+    fxa_status status = fxa__dl_open(&spec, &out->api, sizeof out->api, &out->library, err);
+    if (status != FXA_E_UNAVAILABLE || !folder || !*folder || nvrtc_is_somewhere(s)) return status;
+    return fxa__fail(err, status,
+                     "FXA_NVRTC_PATH is %.100s: no folder with libnvrtc.so.13 or libnvrtc.so.12, and NVRTC is not "
+                     "found elsewhere",
+                     folder);
 }
 
 static fxa_status nvrtc_ask(fxa__nvrtc *out, fxa_error *err) {

@@ -8,8 +8,9 @@
 #include <limits.h>
 #include <string.h>
 
-/* What the value of a key is: an int from a least one on, three such ints, or a string. */
-enum { PROFILE_TEXT = -1, PROFILE_MOST_TEXT = 1 << 16 };
+/* What the value of a key is: an int from a least one on, three such ints, or a string. The least shared memory is what
+ * every device from sm_50 on has. */
+enum { PROFILE_TEXT = -1, PROFILE_MOST_TEXT = 1 << 16, PROFILE_WARP = 32, PROFILE_SHARED = 48 << 10 };
 
 /* Values that are no attribute of the driver. */
 enum { PROFILE_ARCH = -1, PROFILE_DRIVER = -2, PROFILE_NAME = -3, PROFILE_MEMORY = -4, PROFILE_ORDINAL = -5 };
@@ -27,9 +28,9 @@ static const struct profile_key {
     {"maxGridSize", 1, 3, 5},
     {"maxBlockSize", 1, 3, 2},
     {"regsPerBlock", 1, 1, 12},
-    {"warpSize", 1, 1, 10},
-    {"maxSharedMemoryPerBlock", 1, 1, 8},
-    {"maxSharedMemoryPerBlockOptin", 1, 1, 97},
+    {"warpSize", PROFILE_WARP, 1, 10},
+    {"maxSharedMemoryPerBlock", PROFILE_SHARED, 1, 8},
+    {"maxSharedMemoryPerBlockOptin", PROFILE_SHARED, 1, 97},
     {"reservedSharedMemoryPerBlock", 0, 1, 111},
     {"maxRegistersPerSM", 1, 1, 82},
     {"maxCtasPerSM", 1, 1, 106},
@@ -92,10 +93,15 @@ static bool profile_int(profile_reader *r, int32_t least, int64_t most, int64_t 
     return value >= least && value <= most;
 }
 
+static int64_t profile_most(const struct profile_key *k) {
+    if (k->least == PROFILE_WARP) return PROFILE_WARP;
+    return k->attribute == PROFILE_MEMORY ? INT64_MAX : k->attribute == PROFILE_ARCH ? 9999 : INT32_MAX;
+}
+
 static bool profile_value(profile_reader *r, int key) {
     const struct profile_key *k = &profile_keys[key];
+    int64_t most = profile_most(k);
     if (k->least == PROFILE_TEXT) return profile_string(r, r->name, sizeof r->name);
-    int64_t most = k->attribute == PROFILE_MEMORY ? INT64_MAX : k->attribute == PROFILE_ARCH ? 9999 : INT32_MAX;
     if (k->count == 1) return profile_int(r, k->least, most, &r->value[key]);
     bool ok = profile_take(r, '[');
     for (int32_t i = 0; i < k->count; i++)
@@ -110,23 +116,48 @@ static bool profile_is_between(profile_reader *r) {
 }
 
 /* How much of what follows a message has: what is on the same line. */
-static int profile_rest(const profile_reader *r) {
+static int profile_rest(const char *at) {
     int n = 0;
-    while (n < 16 && (unsigned char)r->at[n] >= 0x20) n++;
+    while (n < 24 && (unsigned char)at[n] >= 0x20) n++;
     return n;
+}
+
+/* A value as a message has it: up to what ends it. */
+static int profile_given(const struct profile_key *k, const char *at) {
+    int n = 0, most = profile_rest(at);
+    if (k->count > 1 || k->least == PROFILE_TEXT) return most;
+    while (n < most && at[n] != ',' && at[n] != '}') n++;
+    return n;
+}
+
+static fxa_status profile_refuse(const struct profile_key *k, const char *at, fxa_error *err) {
+    const long long least = k->least, most = profile_most(k);
+    int n = profile_given(k, at);
+    if (k->least == PROFILE_TEXT)
+        return fxa__fail(err, FXA_E_PROBLEM,
+                         "target has %.*s for %s: accepted are strings of up to %d characters of ASCII without \\", n,
+                         at, k->name, FXA__GPU_NAME - 1);
+    if (least == most)
+        return fxa__fail(err, FXA_E_PROBLEM, "target has %.*s for %s: accepted is %lld", n, at, k->name, least);
+    return fxa__fail(err, FXA_E_PROBLEM, "target has %.*s for %s: accepted %s from %lld to %lld", n, at, k->name,
+                     k->count > 1 ? "are [x,y,z], each a whole number" : "are whole numbers", least, most);
 }
 
 static fxa_status profile_pair(profile_reader *r, fxa_error *err) {
     char name[64];
+    profile_skip(r);
+    const char *at = r->at;
     if (!profile_string(r, name, sizeof name) || !profile_take(r, ':'))
-        return fxa__fail(err, FXA_E_PROBLEM, "target has no \"key\": at \"%.*s\"", profile_rest(r), r->at);
+        return fxa__fail(err, FXA_E_PROBLEM,
+                         "target has \"%.*s\" where a \"key\": is to be; `fxattn device` writes a whole profile",
+                         profile_rest(at), at);
     for (int i = 0; i < PROFILE_KEYS; i++) {
         if (strcmp(name, profile_keys[i].name) != 0) continue;
         if (r->seen >> i & 1u) return fxa__fail(err, FXA_E_PROBLEM, "target has %s twice", name);
         r->seen |= 1u << i;
-        if (profile_value(r, i) && profile_is_between(r)) return FXA_OK;
-        return fxa__fail(err, FXA_E_PROBLEM, "target has no value that a device can have for %s, before \"%.*s\"", name,
-                         profile_rest(r), r->at);
+        profile_skip(r);
+        at = r->at;
+        return profile_value(r, i) && profile_is_between(r) ? FXA_OK : profile_refuse(&profile_keys[i], at, err);
     }
     return fxa__fail(err, FXA_E_PROBLEM, "target has a key \"%s\", which profiles have not", name);
 }

@@ -57,6 +57,11 @@ static fxa_status choose_named(const fxa_context *ctx, const fxa__problem *p, co
     return FXA_OK;
 }
 
+fxa_status fxa__plan_named_check(const fxa_context *ctx, const fxa__problem *p, const char *name, fxa_error *err) {
+    const fxa__engine *engine;
+    return choose_named(ctx, p, name, &engine, err);
+}
+
 static fxa_status choose_instance(fxa_context *ctx, const fxa__problem *p, const fxa__engine *engine,
                                   fxa__instance **out, fxa_error *err) {
     return fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, p->in.target, out, err);

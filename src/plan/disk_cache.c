@@ -140,11 +140,23 @@ static void disk_store(fxa__disk *disk, const fxa__instance *instance, const uin
     fxa__writer_free(&w);
 }
 
+/* False: the folder is not used for it. */
+static bool disk_use(const fxa__disk *disk, const fxa__instance *instance, const fxa__problem *p, uint8_t key[16]) {
+    return disk->folder && instance->engine->save && instance->engine->load && disk_key(instance, p, key);
+}
+
+fxa__code *fxa__disk_find(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p) {
+    uint8_t key[16];
+    fxa__code *code = disk_use(disk, instance, p, key) ? disk_load(disk, instance, p, key) : NULL;
+    if (code) atomic_fetch_add(&disk->hits, 1);
+    return code;
+}
+
 fxa_status fxa__disk_code(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p, fxa__code **out,
                           fxa_error *err) {
     uint8_t key[16];
     const fxa__code_source compiled = {.made = NULL};
-    bool used = disk->folder && instance->engine->save && instance->engine->load && disk_key(instance, p, key);
+    bool used = disk_use(disk, instance, p, key);
     *out = used ? disk_load(disk, instance, p, key) : NULL;
     if (used) atomic_fetch_add(*out ? &disk->hits : &disk->misses, 1);
     if (*out) return FXA_OK;

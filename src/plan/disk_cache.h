@@ -27,5 +27,7 @@ void fxa__disk_end(fxa__disk *disk);
 /* Code of p from the folder; or else compiled, and written there. */
 fxa_status fxa__disk_code(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p, fxa__code **out,
                           fxa_error *err);
+/* The same where nothing can be compiled: NULL when the folder has none, which counts as no miss. */
+fxa__code *fxa__disk_find(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p);
 
 #endif

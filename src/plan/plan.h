@@ -133,6 +133,8 @@ const char *fxa__problem_engine(const fxa_problem *problem);
 
 /* E_ARGUMENT for a name that no engine of the problem's device has; NULL is none, and right. */
 fxa_status fxa__plan_engine_check(const fxa__problem *p, const char *name, fxa_error *err);
+/* The same, and without a name for the one that the environment names: what fxa__plan_choose would refuse. */
+fxa_status fxa__plan_named_check(const fxa_context *ctx, const fxa__problem *p, const char *name, fxa_error *err);
 
 /* The names of the engines of a device as "a, b, c", for messages; device UINT32_MAX: all. */
 #define FXA__ENGINE_LIST 128

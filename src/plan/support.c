@@ -181,21 +181,40 @@ void fxa__answers_count(fxa__answers *answers, size_t n) {
     fxa__lock_give(&answers->lock);
 }
 
-static fxa_status support_ready(const fxa__instance *instance, fxa_support *out, fxa_error *err) {
+/* Whether a plan would find code, in the cache or in the folder, from where it goes to the cache: read as a plan reads
+ * it, so that the yes is kept. */
+static fxa_status support_has_code(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, bool *out,
+                                   fxa_error *err) {
+    uint8_t key[16];
+    FXA_TRY(fxa__code_key_make(instance, p, NULL, key, err));
+    fxa__code *code = fxa__cache_peek(&ctx->cache, key);
+    if (!code && (code = fxa__disk_find(&ctx->disk, instance, p)) != NULL) fxa__cache_put(&ctx->cache, key, code);
+    *out = code != NULL;
+    fxa__code_release(code);
+    return FXA_OK;
+}
+
+/* *lasts becomes false where the answer depends on what the cache and the folder hold: that may change. */
+static fxa_status support_ready(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
+                                bool *lasts, fxa_error *err) {
     fxa_error why;
+    bool has_code = false;
     fxa_status status = instance->engine->ready(instance->self, &why);
     if (status == FXA_E_MEMORY) return fxa__fail(err, status, "%s", why.text);
-    return status == FXA_OK ? FXA_OK : support_no(out, why.text);
+    if (status == FXA_OK) return FXA_OK;
+    *lasts = false;
+    FXA_TRY(support_has_code(ctx, instance, p, &has_code, err));
+    return has_code ? FXA_OK : support_no(out, why.text);
 }
 
 static fxa_status support_report(fxa_context *ctx, const fxa__engine *engine, const fxa__problem *p, fxa_support *out,
-                                 fxa_error *err) {
+                                 bool *lasts, fxa_error *err) {
     char reason[sizeof out->reason];
     fxa__instance *instance;
     if (engine->device == p->in.device) {
         FXA_TRY(fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, p->in.target, &instance, err));
         FXA_TRY(fxa__answers_get(ctx, instance, p, out, err));
-        return out->supported && engine->ready ? support_ready(instance, out, err) : FXA_OK;
+        return out->supported && engine->ready ? support_ready(ctx, instance, p, out, lasts, err) : FXA_OK;
     }
     (void)snprintf(reason, sizeof reason, "%s computes in the memory of device %s, and the problem is on device %s",
                    engine->name, fxa_device_name((fxa_device)engine->device),
@@ -222,13 +241,14 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     uint64_t noes = atomic_load(&ctx->answers.noes);
     fxa__problem *p = NULL;
     FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
-    fxa_status status = FXA_OK;
+    fxa_status status = fxa__plan_named_check(ctx, p, fxa__problem_engine(problem), err);
     size_t n = 0;
+    bool lasts = true;
     for (const fxa__engine *engine; (engine = fxa__engine_at(n)) != NULL; n++)
-        if (n < room && status == FXA_OK) status = support_report(ctx, engine, p, &reports[n], err);
+        if (n < room && status == FXA_OK) status = support_report(ctx, engine, p, &reports[n], &lasts, err);
     fxa__problem_release(p);
     if (status != FXA_OK) return status;
-    if (n <= room) fxa__memo_keep_support(ctx, &key, reports, n);
+    if (n <= room && lasts) fxa__memo_keep_support(ctx, &key, reports, n);
     if (atomic_load(&ctx->answers.noes) != noes) fxa__memo_drop(&ctx->memo); /* a report may be older than a no */
     *count = n;
     return fxa__ok(err);

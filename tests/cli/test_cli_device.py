@@ -265,7 +265,7 @@ class Here(Cli):
         self.write("gpu.json", text.replace("stand-in 0", "another"))
         saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=env)
         self.fails("plan", "load", plan, says='driver 13000, another"; this is "', env=env)
-        for wrong, says in ((text.replace("900", "-1"), "no value that a device can have for deviceVer"),
+        for wrong, says in ((text.replace("900", "-1"), "target has -1 for deviceVer: accepted are whole numbers from 500 to 9999"),
                             ("", "no profile of a device"), (text + "\0", "it is no text"), ("x" * 70000, "is larger than")):
             self.write("gpu.json", wrong)
             self.fails("plan", "save", plan, "--target", path, *problem, env=env, says=says)

@@ -203,6 +203,57 @@ TEST(code_of_a_folder_needs_no_compiler) {
     box_check_end();
 }
 
+static fxa_context *box_context_of(const char *folder) {
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    config.cache_dir = folder;
+    T_OK(fxa_context_create(&config, &ctx, &err));
+    return ctx;
+}
+
+static fxa_support box_support(fxa_context *ctx, const box *b) {
+    fxa_support report = {.engine = NULL};
+    size_t count = 1;
+    fxa_error err;
+    T_OK(fxa_support_query(ctx, &b->p, &report, &count, &err));
+    return report;
+}
+
+/* Without a compiler the answer is that of the folder, as it is now: a no does not outlive the code's arrival, and of
+ * what is not there it stays one. */
+TEST(code_of_a_folder_is_a_yes_without_compiler) {
+    NEEDS_BOX;
+    char folder[] = "/tmp/test_cuda_engine_XXXXXX", command[64];
+    fxa_plan *plan = NULL;
+    fxa_error err;
+    box b;
+    T_REQUIRE(mkdtemp(folder));
+    box_start(&b, FXA_FORWARD, NULL);
+    fxa_context *ctx = box_context_of(folder), *other = box_context_of(folder);
+    box_arm(box_nvrtc, 1); /* the first call fails, which is remembered */
+    T_HAS(box_support(ctx, &b).reason, "nvrtcVersion");
+    box_arm(box_nvrtc, 0);
+    T_OK(fxa_plan_create(other, &b.p, &plan, &err));
+    fxa_plan_destroy(plan);
+    fxa_context_destroy(other);
+    fxa_support said = box_support(ctx, &b);
+    T_INT(said.supported, 1);
+    T_STR(said.reason, "");
+    T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
+    T_INT(fxa_plan_workspace(plan), said.workspace);
+    b.p.d = 128;
+    T_HAS(box_support(ctx, &b).reason, "nvrtcVersion");
+    (void)snprintf(command, sizeof command, "rm -r %s", folder);
+    T_INT(system(command), 0);
+    b.p.d = 64;
+    T_INT(box_support(ctx, &b).supported, 1); /* the context has it by now */
+    fxa_plan_destroy(plan);
+    fxa_context_destroy(ctx);
+    box_end(&b);
+    box_check_end();
+}
+
 /* What comes before and after the backward kernels is compiled for the first program alone. */
 TEST(programs_share_what_no_text_is_in) {
     NEEDS_BOX;

@@ -80,7 +80,7 @@ TEST(plans_for_a_device_that_is_not_here) {
     p.target = "{}";
     T_CHECK(!answer_of(ctx, &p).supported);
     T_STATUS(fxa_plan_create(ctx, &p, &plan, &err), FXA_E_PROBLEM);
-    T_HAS(err.text, "target has no");
+    T_HAS(err.text, "target has \"}\" where a \"key\": is to be");
     fxa_context_destroy(ctx);
     standin_check_end();
 }

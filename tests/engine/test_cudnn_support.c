@@ -55,7 +55,7 @@ static const support_case support_cases[] = {
     {.says = "not tried beside floats of 8", H200, BYTES, .flags = FXA_WANT_MAX},
     {.says = "not tried beside floats of 8", H200, BYTES, .flags = FXA_SCALARS_IN_MEMORY},
     {.says = "not tried beside floats of 8", H200, BYTES, .flags = FXA_CAUSAL | FXA_SCALED, .taken = true},
-    {.says = "multiples of 16", H200, .alignment = 8},
+    {.says = "alignment is 8: cuDNN wants pointers that are multiples of 16", H200, .alignment = 8},
     {.says = "nothing that is empty", H200, .sq = -1},
     {.says = "multiples of 8", H200, .d = 20},
     {.says = "at most 65535", H200, .b = 65536, .pass = FXA_BACKWARD},

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Several compilations at a time (gpu/gpu_nvrtc.h), by a table of functions that is no compiler: they run beside each
- * other, the first in order that fails has the word, memory is asked for by the calling thread alone.
+ * other, the first in order that fails has the word, memory is asked for by the calling thread alone. And a folder in
+ * which there is none.
  */
 #include "gpu/gpu_nvrtc.h"
 #include "support/fail_alloc.h"
@@ -124,6 +125,24 @@ TEST(compilations_beside_each_other) {
     fxa__host_release(host);
     T_INT(f.live_bytes, 0);
     T_INT(f.mistakes, 0);
+}
+
+TEST(a_folder_without_it_is_said) {
+    fxa__host *host = NULL;
+    fxa__nvrtc nvrtc;
+    fxa_error err;
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    fxa_status status = fxa__nvrtc_open(host, "/nowhere", &nvrtc, &err);
+    if (status == FXA_OK) {
+        fxa__nvrtc_close(&nvrtc);
+        fxa__host_release(host);
+        T_SKIP("this machine has NVRTC where the loader looks");
+    }
+    T_INT(status, FXA_E_UNAVAILABLE);
+    T_STR(err.text,
+          "FXA_NVRTC_PATH is /nowhere: no folder with libnvrtc.so.13 or libnvrtc.so.12, and NVRTC is not found "
+          "elsewhere");
+    fxa__host_release(host);
 }
 
 T_MAIN

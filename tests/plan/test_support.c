@@ -2,6 +2,7 @@
  *
  * Support queries: what they answer, that they are remembered, and that a plan is made of the same answer.
  */
+#include "engine/engine.h"
 #include "support/plan_rig.h"
 
 static size_t engine_count(void) {
@@ -116,6 +117,68 @@ TEST(an_invalid_problem_is_an_error) {
     T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
     T_INT(report.supported, 1);
     plan_rig_end(&r);
+}
+
+/* An engine that a plan could not be made with is no question either, whoever names it. */
+TEST(an_engine_that_is_none_is_an_error) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    const struct {
+        const char *name, *environment, *says;
+    } cases[] = {{"cuda2", NULL, "problem.engine is \"cuda2\", which is no engine of this build; there are: "},
+                 {"cuda", NULL, "problem.engine is \"cuda\", which does not compute in the memory of device host"},
+                 {NULL, "cudda", "the environment's FXA_ENGINE is \"cudda\", which is no engine of this build"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa_support report = {.engine = "untouched"};
+        fxa_context *ctx = NULL;
+        fxa_plan *plan = NULL;
+        char before[64] = "";
+        size_t count = 1;
+        if (getenv("FXA_ENGINE")) (void)snprintf(before, sizeof before, "%s", getenv("FXA_ENGINE"));
+        if (cases[i].environment) setenv("FXA_ENGINE", cases[i].environment, 1);
+        T_OK(fxa_context_create(NULL, &ctx, &err));
+        if (before[0])
+            setenv("FXA_ENGINE", before, 1);
+        else
+            unsetenv("FXA_ENGINE");
+        fxa_problem p = r.t.problem;
+        p.engine = cases[i].name;
+        T_STATUS(fxa_support_query(ctx, &p, &report, &count, &err), FXA_E_ARGUMENT);
+        T_HAS(err.text, cases[i].says);
+        T_STR(report.engine, "untouched");
+        T_STATUS(fxa_plan_create(ctx, &p, &plan, &err), FXA_E_ARGUMENT);
+        T_HAS(err.text, cases[i].says);
+        fxa_context_destroy(ctx);
+    }
+    plan_rig_end(&r);
+}
+
+/* A reason that has no room ends before a word, or inside one that is very long, and says that there is more. */
+TEST(a_reason_is_cut_before_a_word) {
+    char text[400];
+    fxa_support report = {.supported = 1};
+    for (size_t length = 230; length < 260; length++) {
+        for (size_t i = 0; i < length; i++) text[i] = i % 7 == 6 ? ' ' : 'x';
+        text[length] = '\0';
+        fxa__support_refuse(&report, text);
+        T_INT(report.supported, 0);
+        size_t n = strlen(report.reason);
+        if (length < sizeof report.reason) {
+            T_STR(report.reason, text);
+            continue;
+        }
+        T_CHECK(n > 230 && n < sizeof report.reason);
+        T_STR(report.reason + n - 7, "xxx ...");
+        T_INT((n - 4) % 7, 6); /* where a space was */
+    }
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    fxa__support_refuse(&report, text);
+    T_STR(report.reason + strlen(report.reason) - 4, "x...");
+    for (size_t i = 0; i + 2 < sizeof text; i += 2) text[i] = '\xc3', text[i + 1] = '\xa4';
+    fxa__support_refuse(&report, text);
+    T_STR(report.reason + strlen(report.reason) - 5, "\xc3\xa4...");
 }
 
 /* R-86: who must have determinism, or has no more than so much workspace, chooses by the reports and names the engine:

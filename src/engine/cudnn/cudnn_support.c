@@ -137,8 +137,7 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, SUPPORT_BYTE_FLAGS, NULL, "it was not tried beside gradients of 8 bits"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_has_grads,
      "gradients of captured tensors were not tried beside those of 8 bits"},
-    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_unaligned,
-     "alignment is less than 16: cuDNN wants pointers that are multiples of 16"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_unaligned, "cuDNN wants pointers that are multiples of 16"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_empty, "b, sq or sk is 0: cuDNN takes nothing that is empty"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_beyond,
      "b, hq, sq, sk are to cuDNN more tiles or pairs than it counts"},
@@ -211,6 +210,8 @@ static bool support_table_ok(fxa__dnn_graph *g, const fxa_problem *p, fxa__dnn_l
         const char *name = flag ? fxa_flag_name(flag & (~flag + 1)) : NULL;
         if (name)
             (void)snprintf(what, sizeof what, "%s", name);
+        else if (r->holds == support_is_unaligned)
+            (void)snprintf(what, sizeof what, "alignment is %u", p->alignment);
         else
             (void)snprintf(what, sizeof what, "cuDNN %lld.%lld.%lld, sm_%d, %s, d %lld, dv %lld",
                            (long long)level.version / 10000, (long long)level.version / 100 % 100,
