@@ -251,8 +251,9 @@ struct Consumer : ForwardRows {
         contain_values(tile);
     }
 
-    /* S of the next tile beside P V of this one, then the softmax of the next one under P V. */
-    template <bool MASKED, bool FROZEN> FXA_INLINE void next_step(int tile)
+    /* S of the next tile beside P V of this one, then the softmax of the next one under P V. first: where JOINED, there
+     * is no P V yet. */
+    template <bool MASKED, bool FROZEN> FXA_INLINE void next_step(int tile, bool first = false)
     {
         float s[BN / 2];
         const u32 v_step = PASSES && MASKED ? pending : step;
@@ -262,22 +263,28 @@ struct Consumer : ForwardRows {
         const int n = number & FXA_CUDA_PASS - 1;
         if (TAKE_TURNS && !MASKED) named_sync(BAR_TURN + group, 256);
         issue_s(s);
-        sh.v_ring().wait_full(v_step);
-        issue_sum<BN>(o, p, sh.v(v_step));
-        if (TAKE_TURNS && !MASKED) named_arrive(BAR_TURN + (group + 1 == GROUPS ? 0 : group + 1), 256);
-        if (PROG_DENSE) sh.dense_ring().wait_full(step);
-        wgmma_wait<1>();
+        if (first) {
+            give_back_q();
+            if (PROG_DENSE) sh.dense_ring().wait_full(step);
+            wgmma_wait<0>();
+        } else {
+            sh.v_ring().wait_full(v_step);
+            issue_sum<BN>(o, p, sh.v(v_step));
+            if (TAKE_TURNS && !MASKED) named_arrive(BAR_TURN + (group + 1 == GROUPS ? 0 : group + 1), 256);
+            if (PROG_DENSE) sh.dense_ring().wait_full(step);
+            wgmma_wait<1>();
+        }
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<MASKED, FROZEN || !BOUNDED>(s, n, number & FXA_CUDA_WHOLE << group);
+        score<MASKED, FROZEN || !BOUNDED || JOINED>(s, n, number & FXA_CUDA_WHOLE << group);
         give_back_dense();
-        const bool shrink = FROZEN ? false : raise_max<false>(s);
+        const bool shrink = FROZEN || (JOINED && !(tile & SAFE)) ? false : raise_max<false>(s);
         exponentiate<false, FROZEN && BOUNDED>(s, tile);
         drop(s, n);
         wgmma_wait<0>();
         settle(o);
         settle(p);
-        give_back(sh.v_ring().empty(v_step));
+        if (!first) give_back(sh.v_ring().empty(v_step));
         pack(s);
         if (shrink) {
 #pragma unroll
@@ -318,25 +325,41 @@ struct Consumer : ForwardRows {
         settle(o);
         settle(p);
         give_back(sh.v_ring().empty(v_step));
-        step++;
+        if (!JOINED) step++;
         store_rows(tile, m, factor, bad);
+    }
+
+    /* JOINED: the first tile, and all that are masked. */
+    FXA_INLINE void walk_joined(int masked, int tile)
+    {
+        row_max[0] = row_max[1] = tile & SAFE ? NEG_INF : 0.f;
+        row_sum[0] = row_sum[1] = 0.f;
+#pragma unroll
+        for (int i = 0; i < FXA_DV / 2; i++) o[i] = 0.f;
+#pragma unroll 1
+        for (int j = 0; j < masked; j++) next_step<true, false>(tile, j == 0);
     }
 
     /* masked: tiles of the list that the producer says are masked, in a safe visit all of them. How the loops are
      * written matters: joined by conditions, they made the compiler keep `step` in ordinary registers, and the inner
-     * loop grew by a fifth in moves of descriptors (R2UR in its SASS); so it did with two loops for a bounded program.
-     * */
+     * loop grew by a fifth in moves of descriptors (R2UR in its SASS); so it did with two loops for a bounded program,
+     * and with a `step` that grows by a condition: that is why it begins one earlier where JOINED. */
     FXA_INLINE void walk(int masked, int total, int tile)
     {
         int j = 1;
-        first_step(tile);
-        pending = step;
-        if (BOUNDED && !(tile & SAFE)) {
+        if (JOINED) {
+            walk_joined(masked, tile);
+            j = masked;
+        } else {
+            first_step(tile);
+            pending = step;
+            if (BOUNDED && !(tile & SAFE)) {
 #pragma unroll 1
-            for (; j < masked; j++) masked_step<true>(0);
+                for (; j < masked; j++) masked_step<true>(0);
+            }
+#pragma unroll 1
+            for (; j < masked; j++) masked_step<false>(tile);
         }
-#pragma unroll 1
-        for (; j < masked; j++) masked_step<false>(tile);
 #pragma unroll 1
         for (; j < total; j++) next_step<false, true>(0);
         if (PASSES && masked < total) pending = step;

@@ -98,14 +98,14 @@ struct Producer {
                                   CACHE_KEEP);
     }
 
-    /* All copies of one query tile; returns the next one. Its number is asked for with the first copies and its list
-     * row is read before the wait for the last V (after an only one), so that neither latency is seen. In one place:
-     * planning takes most of the few registers that a producer has. */
+    /* All copies of one query tile; returns the next one, of a safe visit the same where JOINED. Its number is asked
+     * for with the first copies and its list row is read before the wait for the last V (after an only one), so that
+     * neither latency is seen. In one place: planning takes most of the few registers that a producer has. */
     FXA_INLINE Work visit(const Work &w, int safe)
     {
         const int total = max(w.row.total, 1), partial = w.row.total ? w.row.partial : 1;
         int ahead = w.row.total ? w.row.first : 0; /* nothing is attended: one tile, which the mask empties */
-        int next = a.tiles;
+        int next = JOINED ? w.tile : a.tiles;
         Work following;
         Passing passing;
         for (int j = 0; j < total; j++, step++) {
@@ -142,6 +142,11 @@ struct Producer {
         return from;
     }
 
+    static FXA_INLINE int next_mode(int mode)
+    {
+        return mode == SAFE ? SAFE | UP : mode == (SAFE | UP) ? SAFE | DOWN : 0;
+    }
+
     /* Once, and twice more where V was not finite. */
     FXA_INLINE void visit_again(int tile)
     {
@@ -149,7 +154,7 @@ struct Producer {
         w.plan<BM, BN>(a, tile);
         store_shared(sh.found(), 0);
 #pragma unroll 1
-        for (int mode = SAFE; mode; mode = mode == SAFE ? SAFE | UP : mode == (SAFE | UP) ? SAFE | DOWN : 0) {
+        for (int mode = SAFE; mode; mode = next_mode(mode)) {
             visit(w, mode);
             count_redo(mode == SAFE ? 1 : 2);
             wait_for_consumers();
@@ -157,13 +162,42 @@ struct Producer {
         }
     }
 
-    FXA_INLINE void run()
+    /* The same with one place that visits, half of the code; tiles that are short lose by it. */
+    FXA_INLINE void visit_joined()
+    {
+        int mode = 0, from = 0;
+#pragma unroll 1
+        for (int tile = blockIdx.x; tile < a.tiles; tile = find_redo(from), from = tile + 1, mode = SAFE) {
+            Work w;
+            w.plan<BM, BN>(a, tile);
+            store_shared(sh.found(), 0);
+#pragma unroll 1
+            while (w.tile < a.tiles) {
+                w = visit(w, mode);
+                if (!mode) continue;
+                count_redo(mode == SAFE ? 1 : 2);
+                wait_for_consumers();
+                mode = load_shared(sh.found()) ? next_mode(mode) : 0;
+                if (!mode) break;
+            }
+        }
+    }
+
+    FXA_INLINE void visit_all()
     {
         Work w;
         w.plan<BM, BN>(a, blockIdx.x);
         while (w.tile < a.tiles) w = visit(w, 0);
 #pragma unroll 1
         for (int tile = find_redo(0); tile < a.tiles; tile = find_redo(tile + 1)) visit_again(tile);
+    }
+
+    FXA_INLINE void run()
+    {
+        if (JOINED)
+            visit_joined();
+        else
+            visit_all();
         sh.q_ring().wait_empty(turn);
         sh.slot(turn).put_end();
         barrier_arrive(sh.q_ring().full(turn));

@@ -27,7 +27,7 @@ struct ForwardRows : TileOwner {
 
     FXA_INLINE ForwardRows(const FxaMaps &maps_, const FxaArgs &a_, Shared sh_, int group_)
         : maps(maps_), a(a_), sh(sh_), group(group_), warp((threadIdx.x & 127) >> 5), lane(threadIdx.x & 31),
-          step(0), turn(0), stored(0), storing(false), unit(Program::unit(a_))
+          step(JOINED ? ~0u : 0u), turn(0), stored(0), storing(false), unit(Program::unit(a_))
     {
     }
 
