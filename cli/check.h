@@ -8,6 +8,9 @@
  *   check_pairs        d score of single pairs: finite differences, and the user's backward
  *   check_derivative   gradients of whole runs against finite differences
  *
+ * Of a program with a graft the derivative is what it says, not what differences are: the engine against the reference
+ * is all that is compared of it.
+ *
  * No tolerance is chosen: each is a bound of docs/numerics.md, or the error that a finite difference says of itself.
  */
 #ifndef FXA_CLI_CHECK_H
@@ -63,6 +66,7 @@ typedef struct check_state {
     double *lse;                     /* of the reference, as forward gave it */
     indices outside;
     check_culprit culprit;
+    bool grafted; /* the program says a derivative itself (graft), which differences of its values do not have */
     cli_random random;
     int64_t samples;
     check_finding *findings;
@@ -80,6 +84,7 @@ int check_indices(cli *c, check_state *s); /* those outside their tensors are a 
 int check_engine(cli *c, check_state *s);
 int check_derivative(cli *c, check_state *s);
 int check_pairs(cli *c, check_state *s);
+void check_add_grafted(check_state *s, const char *what); /* of a derivative that is not held against differences */
 const char *check_place(cli *c, const trial_array *a, int64_t index); /* "b 0, h 1, row 3, feature 2" */
 
 /* A copy of the job in which float tensors are f64, dense and writable (check_widen.c). */

@@ -160,6 +160,13 @@ static double *diff_input(trial *t, cli_job *job, const trial_array *a) {
     return tensor >= 0 ? (double *)(uintptr_t)job->bind.data[tensor] : &job->bind.params[param];
 }
 
+void check_add_grafted(check_state *s, const char *what) {
+    check_add(s, (check_finding){"derivative", what, CHECK_SKIPPED, 0, 0, "",
+                                 "not compared: the program has a graft, whose derivative is meant to be another than "
+                                 "finite differences are",
+                                 NULL, strcmp(s->engine, "ref") == 0}); /* then nothing at all was compared */
+}
+
 int check_derivative(cli *c, check_state *s) {
     diff_state *d = cli_alloc(c, sizeof *d);
     d->data = &s->data;
@@ -178,6 +185,9 @@ int check_derivative(cli *c, check_state *s) {
     }
     rc = bound_start(c, s, d->t, &d->bound, &d->work);
     for (size_t i = BOUND_DQ; rc == CLI_OK && i < d->t->n_arrays; i++)
-        if (d->t->arrays[i].count) rc = diff_array(c, s, d, i, diff_input(d->t, s->wide, &d->t->arrays[i]));
+        if (s->grafted && i != BOUND_DV) /* dV has scores in it, and no derivative of them */
+            check_add_grafted(s, d->t->arrays[i].name);
+        else if (d->t->arrays[i].count)
+            rc = diff_array(c, s, d, i, diff_input(d->t, s->wide, &d->t->arrays[i]));
     return rc;
 }

@@ -42,11 +42,24 @@ static void engine_round_data(check_state *s) {
             s->data.value[i][k] = engine_round(i == DATA_DLSE ? trial_row_dtype(dtype) : dtype, s->data.value[i][k]);
 }
 
+/* Whether a graft stands in canonical text outside of the mask, which has no derivative. No name can be `graft`. */
+static bool engine_find_graft(const char *text) {
+    for (size_t n; *text; text += n, text += *text == '\n') {
+        const char *at = strncmp(text, "mask =", 6) == 0 ? NULL : strstr(text, "graft(");
+        n = strcspn(text, "\n");
+        if (at && at < text + n) return true;
+    }
+    return false;
+}
+
 int check_prepare(cli *c, check_state *s) {
     fxa_error err;
     int rc = check_widen(c, s->job, &s->wide);
     if (rc == CLI_OK) rc = job_whole_program(c, s->wide, &s->whole);
     if (rc != CLI_OK) return rc;
+    const char *text = program_text(c, s->whole);
+    if (!text) return cli_exit_code(c->error.status);
+    s->grafted = engine_find_graft(text);
     s->wide->qkv = false; /* --grads is what the engine is asked for: derivatives are all checked */
     if (fxa_program_derivative(s->whole, &s->derivative, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     cli_own_program(c, s->derivative);

@@ -123,12 +123,12 @@ static int pairs_one(cli *c, check_state *s, pairs_sum *differences, pairs_sum *
     p.value = score[0].value;
     p.error = score[0].error;
     rc = pairs_term(c, s->derivative, &s->wide->bind, p.in, FXA_F64, derived);
-    if (rc == CLI_OK)
+    if (rc == CLI_OK && !s->grafted)
         rc = slope_compare(c, pairs_step, &p, PAIRS_STEP, derived[0].value,
                            p.error < INFINITY ? PAIRS_SAFETY * derived[0].error : INFINITY,
                            fabs(p.in[FXA_INPUT_DSCORE] * p.value), &r);
     if (rc != CLI_OK) return rc;
-    pairs_count_result(differences, &r, p.in);
+    if (!s->grafted) pairs_count_result(differences, &r, p.in);
     if (!s->job->bprop) return CLI_OK;
     rc = pairs_compare_bprop(c, &p, &r);
     if (rc == CLI_OK) pairs_count_result(bprop, &r, p.in);
@@ -154,7 +154,10 @@ int check_pairs(cli *c, check_state *s) {
     for (int64_t i = 0; some && rc == CLI_OK && i < s->samples * PAIRS_PER_SAMPLE; i++)
         rc = pairs_one(c, s, &differences, &bprop);
     if (rc != CLI_OK) return rc;
-    pairs_report(c, s, "derivative", &differences);
+    if (s->grafted)
+        check_add_grafted(s, "d score");
+    else
+        pairs_report(c, s, "derivative", &differences);
     if (s->job->bprop) pairs_report(c, s, "bprop", &bprop);
     return CLI_OK;
 }

@@ -129,7 +129,7 @@ explain_share explain_share_of(const explanation *e, int pass, size_t engine) {
 static int explain_engines(cli *c, cli_job *job, explanation *e) {
     fxa_error err;
     for (int pass = 0; pass < 2; pass++) {
-        fxa_problem p = pass ? job_backward(job) : job->problem;
+        fxa_problem p = job_planned(job, (fxa_pass)pass);
         size_t count = 0;
         p.engine = NULL; /* every engine is asked */
         if (fxa_support_query(c->ctx, &p, NULL, &count, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
@@ -167,10 +167,35 @@ static int explain_qkv(cli *c, cli_job *job, explanation *e) {
     return CLI_OK;
 }
 
+/* A plan knows neither values nor the entry and head that are asked for: its own line of tiles, those of b 0 and h 0
+ * whatever values are, becomes what the section of the engines counts. */
+static char *explain_tape_tiles(cli *c, const cli_job *job, const explanation *e, int pass, const char *engine,
+                                char *text) {
+    static const char begin[] = "tiles of b 0, h 0";
+    char *line = strncmp(text, begin, sizeof begin - 1) == 0 ? text : strstr(text, cli_format(c, "\n%s", begin));
+    size_t which = 0;
+    while (which < e->n_support[pass] && strcmp(e->support[pass][which].engine, engine) != 0) which++;
+    if (!line || which == e->n_support[pass] || explain_share_of(e, pass, which).all == 0) return text;
+    line += *line == '\n';
+    const fxa_tile_counts *t = &e->tiles_of[pass][which];
+    bool tensors = false, params = binding_params(&job->bind) == NULL;
+    for (size_t i = 0; i < job->bind.n_tensors; i++) tensors = tensors || !job->bind.data[i];
+    const char *open = params && tensors ? ", whatever params and tensors hold"
+                       : params          ? ", whatever params hold"
+                       : tensors         ? ", whatever tensors hold"
+                                         : "",
+               *rest = line + strcspn(line, "\n");
+    const char *unknown = t->unknown ? cli_format(c, ", %" PRIu64 " not looked at", t->unknown) : "";
+    return cli_format(c,
+                      "%.*stiles of b %" PRId64 ", h %" PRId64 "%s: %" PRIu64 " left out, %" PRIu64
+                      " with the mask, %" PRIu64 " without%s%s",
+                      (int)(line - text), text, e->b, e->h, open, t->empty, t->mixed, t->full, unknown, rest);
+}
+
 /* What the engine that a run would take makes of the program. That there is none is something to tell. */
 static int explain_tape(cli *c, cli_job *job, explanation *e) {
     for (int pass = 0; pass < 2; pass++) {
-        fxa_problem p = pass ? job_backward(job) : job->problem;
+        fxa_problem p = job_planned(job, (fxa_pass)pass);
         fxa_plan *plan = NULL;
         fxa_error err;
         size_t size = 0;
@@ -184,7 +209,7 @@ static int explain_tape(cli *c, cli_job *job, explanation *e) {
         if (text) status = fxa_plan_listing(plan, text, size + 1, &size, &err);
         if (status == FXA_OK) {
             const char *detail = fxa_plan_detail(plan);
-            e->tape[pass] = text;
+            e->tape[pass] = explain_tape_tiles(c, job, e, pass, fxa_plan_engine(plan), text);
             e->tape_engine[pass] =
                 cli_format(c, "%s%s%s%s", fxa_plan_engine(plan), *detail ? " (" : "", detail, *detail ? ")" : "");
         }
@@ -227,12 +252,13 @@ static int explain_gather(cli *c, cli_job *job, explanation *e) {
     if (!e->canonical || !e->derivative_text || (job->bprop && !e->bprop_text)) return cli_exit_code(c->error.status);
     rc = explain_lowering(c, e);
     if (rc != CLI_OK) return rc;
-    bool hints = explain_wants(e, SECTION_HINTS), engines = explain_wants(e, SECTION_ENGINES) || hints;
+    bool hints = explain_wants(e, SECTION_HINTS), tape = explain_wants(e, SECTION_TAPE),
+         engines = explain_wants(e, SECTION_ENGINES) || hints || tape;
     if (explain_wants(e, SECTION_TILES) || engines) rc = explain_tiles(c, job, e);
     if (rc == CLI_OK && explain_wants(e, SECTION_INDICES)) rc = explain_indices(c, job, e);
     if (rc == CLI_OK && engines) rc = explain_engines(c, job, e);
     if (rc == CLI_OK && engines) rc = explain_qkv(c, job, e);
-    if (rc == CLI_OK && explain_wants(e, SECTION_TAPE)) rc = explain_tape(c, job, e);
+    if (rc == CLI_OK && tape) rc = explain_tape(c, job, e);
     return rc == CLI_OK && hints ? explain_find_hints(c, job, e) : rc;
 }
 

@@ -7,6 +7,7 @@
 #include "plan_file.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,34 +19,6 @@ static int plan_takes_no_problem(cli *c, const char *action) {
         if (strcmp(cli_options[c->given[i].id].group, "Output") != 0 && c->given[i].id != OPT_THREADS)
             return cli_fail(c, CLI_BAD_INPUT, "'plan %s' has no option --%s: the file says all", action,
                             cli_options[c->given[i].id].name);
-    return CLI_OK;
-}
-
-/* What the bytes of a plan say that cannot be loaded here. */
-static int plan_show_file(cli *c, const char *path, const plan_file *f, size_t size, const fxa_error *why) {
-    const char *pass = f->problem.pass ? "backward" : "forward";
-    char key[33];
-    hex_text(f->key, sizeof f->key, key);
-    if (c->json) {
-        json j = json_begin(&c->out);
-        json_open(&j, NULL, '{');
-        json_string(&j, "file", path);
-        json_uint(&j, "bytes", size);
-        json_string(&j, "engine", f->engine);
-        json_string(&j, "key", key);
-        json_string(&j, "pass", pass);
-        problem_shape_json(&j, "shape", &f->problem);
-        json_string(&j, "identity", f->identity);
-        json_uint(&j, "code_bytes", f->code);
-        json_string(&j, "library", f->library);
-        json_string(&j, "not_here", why->text);
-        json_close(&j, '}');
-        return CLI_OK;
-    }
-    buf_printf(&c->out, "%s: %zu bytes, key %s\nengine %s, %s, %" PRIu64 " bytes of compiled code, by fxattn %s\n",
-               path, size, key, f->engine, pass, f->code, f->library);
-    buf_printf(&c->out, "%s\nmade for %s\ncannot be loaded here: %s\n", problem_shape_text(c, &f->problem), f->identity,
-               why->text);
     return CLI_OK;
 }
 
@@ -104,103 +77,15 @@ static void plan_head(cli *c, const char *path, size_t size, const fxa_plan *pla
                fxa_dtype_name((fxa_dtype)p.q.dtype), problem_on_text(c, &p));
 }
 
-/* Operands that a pass uses, in the order of the struct; rows have three axes, sinks one. */
-typedef struct plan_operand {
-    const char *name;
-    const fxa_operand *operand;
-    int first, count;
-    bool used;
-} plan_operand;
-#define PLAN_N_OPERANDS 13
-
-static void plan_list_operands(const fxa_problem *p, plan_operand *out) {
-    bool bwd = p->pass == FXA_BACKWARD;
-    uint32_t f = p->flags;
-    const plan_operand list[PLAN_N_OPERANDS] = {{"Q", &p->q, 0, 4, true},
-                                                {"K", &p->k, 0, 4, true},
-                                                {"V", &p->v, 0, 4, true},
-                                                {"O", &p->o, 0, 4, true},
-                                                {"LSE", &p->lse, 0, 3, bwd || (f & FXA_WANT_LSE)},
-                                                {"max", &p->max, 0, 3, (f & FXA_WANT_MAX) != 0},
-                                                {"dO", &p->dout, 0, 4, bwd},
-                                                {"dLSE", &p->dlse, 0, 3, (f & FXA_GRAD_LSE) != 0},
-                                                {"dQ", &p->dq, 0, 4, (f & FXA_GRAD_Q) != 0},
-                                                {"dK", &p->dk, 0, 4, (f & FXA_GRAD_K) != 0},
-                                                {"dV", &p->dv_grad, 0, 4, (f & FXA_GRAD_V) != 0},
-                                                {"sink", &p->sink, 1, 1, (f & FXA_SINK) != 0},
-                                                {"dsink", &p->dsink, 1, 1, (f & FXA_GRAD_SINK) != 0}};
-    memcpy(out, list, sizeof list);
-}
-
-static void plan_show_json(cli *c, const char *path, size_t size, const fxa_plan *plan, const char *program,
-                           const char *bprop) {
+static void plan_whole_json(cli *c, const char *path, size_t size, const fxa_plan *plan, const char *program,
+                            const char *bprop) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    plan_operand operands[PLAN_N_OPERANDS];
     json j = json_begin(&c->out);
     fxa_plan_problem(plan, &p);
-    plan_list_operands(&p, operands);
     json_open(&j, NULL, '{');
     plan_head_json(&j, c, path, size, plan);
-    json_open(&j, "flags", '[');
-    for (size_t i = 0; i < FXA_FLAG_COUNT; i++)
-        if (p.flags >> i & 1) json_string(&j, NULL, fxa_flag_name(1u << i));
-    json_close(&j, ']');
-    json_string(&j, "program", program);
-    if (bprop) json_string(&j, "bprop", bprop);
-    json_open(&j, "operands", '{');
-    for (int i = 0; i < PLAN_N_OPERANDS; i++) {
-        if (!operands[i].used) continue;
-        json_open(&j, operands[i].name, '{');
-        json_string(&j, "dtype", fxa_dtype_name((fxa_dtype)operands[i].operand->dtype));
-        json_open(&j, "strides", '[');
-        for (int d = 0; d < operands[i].count; d++)
-            json_int(&j, NULL, operands[i].operand->stride[operands[i].first + d]);
-        json_close(&j, ']');
-        json_close(&j, '}');
-    }
+    plan_show_json(&j, &p, program, bprop);
     json_close(&j, '}');
-    json_open(&j, "tensors", '[');
-    for (size_t i = 0; i < p.n_captures; i++) {
-        fxa_tensor_info t = fxa_program_tensor(p.program, i);
-        json_open(&j, NULL, '{');
-        json_string(&j, "name", t.name);
-        json_string(&j, "dtype", fxa_dtype_name(t.dtype));
-        json_open(&j, "sizes", '[');
-        for (int d = 0; d < t.rank; d++) json_int(&j, NULL, p.captures[i].size[d]);
-        json_close(&j, ']');
-        json_bool(&j, "gradient", p.captures[i].grad);
-        json_close(&j, '}');
-    }
-    json_close(&j, ']');
-    json_close(&j, '}');
-}
-
-static void plan_show_text(cli *c, const fxa_plan *plan, const char *program, const char *bprop) {
-    fxa_problem p = FXA_PROBLEM_INIT;
-    plan_operand operands[PLAN_N_OPERANDS];
-    fxa_plan_problem(plan, &p);
-    plan_list_operands(&p, operands);
-    buf_text(&c->out, "flags");
-    for (size_t i = 0; i < FXA_FLAG_COUNT; i++)
-        if (p.flags >> i & 1) buf_printf(&c->out, " %s", fxa_flag_name(1u << i));
-    buf_text(&c->out, p.flags ? "\n" : " none\n");
-    if (p.flags & FXA_WINDOW) buf_printf(&c->out, "window %" PRId64 ",%" PRId64 "\n", p.window_left, p.window_right);
-    if (p.flags & FXA_DROPOUT) buf_printf(&c->out, "dropout %.17g\n", p.dropout_p);
-    buf_text(&c->out, "program\n");
-    buf_indented(&c->out, 2, *program ? program : "# the identity");
-    if (bprop) buf_text(&c->out, "backward of your own\n");
-    if (bprop) buf_indented(&c->out, 2, bprop);
-    buf_text(&c->out, "operands\n");
-    for (int i = 0; i < PLAN_N_OPERANDS; i++)
-        if (operands[i].used)
-            buf_printf(&c->out, "  %-6s %-5s strides %s\n", operands[i].name,
-                       fxa_dtype_name((fxa_dtype)operands[i].operand->dtype),
-                       sizes_text(c, operands[i].operand->stride + operands[i].first, operands[i].count));
-    for (size_t i = 0; i < p.n_captures; i++) {
-        fxa_tensor_info t = fxa_program_tensor(p.program, i);
-        buf_printf(&c->out, "  tensor %s %s%s%s\n", t.name, fxa_dtype_name(t.dtype),
-                   sizes_text(c, p.captures[i].size, t.rank), p.captures[i].grad ? ", gradient" : "");
-    }
 }
 
 static int plan_show(cli *c, const char *path) {
@@ -214,10 +99,10 @@ static int plan_show(cli *c, const char *path) {
                *bprop = p.bprop ? program_text(c, p.bprop) : NULL;
     if (!program || (p.bprop && !bprop)) return cli_exit_code(c->error.status);
     if (c->json)
-        plan_show_json(c, path, size, plan, program, bprop);
+        plan_whole_json(c, path, size, plan, program, bprop);
     else {
         plan_head(c, path, size, plan);
-        plan_show_text(c, plan, program, bprop);
+        plan_show_text(c, &p, program, bprop);
     }
     return CLI_OK;
 }
@@ -241,19 +126,13 @@ static int plan_job(cli *c, cli_job **out) {
     return rc;
 }
 
-static fxa_problem plan_problem(cli_job *job, fxa_pass pass) {
-    fxa_problem p = pass == FXA_BACKWARD ? job_backward(job) : job->problem;
-    if (p.pass == FXA_FORWARD) p.flags |= FXA_WANT_LSE;
-    return p;
-}
-
 static int plan_make(cli *c, fxa_plan **out) {
     const char *pass = opt_get(c, OPT_PASS);
     cli_job *job;
     fxa_error err;
     int rc = plan_job(c, &job);
     if (rc != CLI_OK) return rc;
-    fxa_problem p = plan_problem(job, pass && strcmp(pass, "bwd") == 0 ? FXA_BACKWARD : FXA_FORWARD);
+    fxa_problem p = job_planned(job, pass && strcmp(pass, "bwd") == 0 ? FXA_BACKWARD : FXA_FORWARD);
     if (fxa_plan_create(c->ctx, &p, out, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     cli_own_plan(c, *out);
     return CLI_OK;
@@ -285,9 +164,17 @@ typedef struct plan_tally {
     int64_t plans, refused, unwritten;
 } plan_tally;
 
-/* One shape and pass: compiled, or in the folder already. */
-static int plan_warm_one(cli *c, json *j, cli_job *job, fxa_pass pass, plan_tally *tally) {
-    fxa_problem p = plan_problem(job, pass);
+/* What is done is told at once: it took its time, and a wrong line that follows does not undo it. */
+static void plan_warm_told(cli *c) {
+    if (c->json || !c->out.size) return;
+    fwrite(c->out.data, 1, c->out.size, stdout); /* what fails here fails at the end of the command as well */
+    fflush(stdout);
+    c->out.size = 0;
+}
+
+/* One shape and pass: compiled, or in the folder already. name: the file and line that ask for it. */
+static int plan_warm_one(cli *c, json *j, cli_job *job, const char *name, fxa_pass pass, plan_tally *tally) {
+    fxa_problem p = job_planned(job, pass);
     fxa_plan *plan = NULL;
     fxa_cache_stats before, after;
     fxa_error err;
@@ -298,7 +185,7 @@ static int plan_warm_one(cli *c, json *j, cli_job *job, fxa_pass pass, plan_tall
     fxa_cache_get_stats(c->ctx, &after);
     const char *engine = status == FXA_OK ? fxa_plan_engine(plan) : "", *what = "nothing to keep";
     fxa_plan_destroy(plan);
-    if (status != FXA_OK && status != FXA_E_UNSUPPORTED) return cli_fail_library(c, &err, NULL);
+    if (status != FXA_OK && status != FXA_E_UNSUPPORTED) return cli_fail_library(c, &err, name);
     tally->plans++, tally->refused += status != FXA_OK;
     if (after.disk_hits > before.disk_hits) /* another engine, which was asked before, may have missed */
         what = "was there";
@@ -320,6 +207,7 @@ static int plan_warm_one(cli *c, json *j, cli_job *job, fxa_pass pass, plan_tall
     } else
         buf_printf(&c->out, "%s, %s: %s%s%s, %.3g s\n", problem_shape_text(c, &p), pass ? "backward" : "forward",
                    engine, *engine ? ", " : "", what, seconds);
+    plan_warm_told(c);
     return CLI_OK;
 }
 
@@ -330,7 +218,7 @@ static int plan_warm_line(cli *c, json *j, cli_job *job, const char *name, const
     if (rc == CLI_OK) job_set_shape(job, &shape, false);
     for (int i = FXA_FORWARD; i <= FXA_BACKWARD && rc == CLI_OK; i++)
         if (!pass || strcmp(pass, i == FXA_FORWARD ? "fwd" : "bwd") == 0)
-            rc = plan_warm_one(c, j, job, (fxa_pass)i, tally);
+            rc = plan_warm_one(c, j, job, name, (fxa_pass)i, tally);
     return rc;
 }
 

@@ -205,6 +205,12 @@ fxa_problem job_backward(cli_job *job) {
     return p;
 }
 
+fxa_problem job_planned(cli_job *job, fxa_pass pass) {
+    fxa_problem p = pass == FXA_BACKWARD ? job_backward(job) : job->problem;
+    if (p.pass == FXA_FORWARD) p.flags |= FXA_WANT_LSE;
+    return p;
+}
+
 int64_t problem_row_shift(const fxa_problem *p) {
     bool aligned = (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
     return aligned ? p->sk - p->sq : 0;

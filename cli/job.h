@@ -136,6 +136,8 @@ int job_whole_program(cli *c, const cli_job *job, fxa_program **out);
 const char *program_text(cli *c, const fxa_program *program); /* canonical; owned by c; NULL after a failure is said */
 /* The problem of a backward pass that wants every gradient there is, or those of Q, K and V (job->qkv). */
 fxa_problem job_backward(cli_job *job);
+/* The problem of a pass as plans are made of it: job_backward, and a forward that gives the LSE it reads. */
+fxa_problem job_planned(cli_job *job, fxa_pass pass);
 /* What is added to q when rows align to the last key (--decode, --bottom-right without a ready mask), lengths as they
  * are in the shape. */
 int64_t problem_row_shift(const fxa_problem *p);

@@ -37,14 +37,124 @@ static const char *plan_string(cli *c, plan_cursor *r) {
     return text;
 }
 
-/* The head of section 1, which is the same in all formats of problems. */
-static void plan_problem_read(plan_cursor *r, fxa_problem *p) {
-    (void)plan_number(r, 8);
+/* Operands of an operation; -1: text cannot say it. */
+static int plan_arity(uint64_t op) {
+    for (size_t i = 0; fxa_spelling(i).text; i++)
+        if ((uint64_t)fxa_spelling(i).op == op) return fxa_spelling(i).arity;
+    return -1;
+}
+
+static void plan_skip(plan_cursor *r, uint64_t bytes) {
+    r->short_of = r->short_of || r->size - r->at < bytes;
+    if (!r->short_of) r->at += (size_t)bytes;
+}
+
+/* Params or tensors of a program: a name, and so many bytes behind it; ranks: of tensors. */
+static uint64_t plan_declarations(plan_cursor *r, uint64_t behind, uint8_t ranks[FXA_MAX_TENSORS]) {
+    uint64_t n = plan_number(r, 4);
+    for (uint64_t i = 0; i < n && !r->short_of; i++) {
+        plan_skip(r, plan_number(r, 4));
+        plan_skip(r, behind - 1);
+        uint64_t last = plan_number(r, 1);
+        if (ranks && i < FXA_MAX_TENSORS) ranks[i] = (uint8_t)last;
+    }
+    return n;
+}
+
+/* Over one program in format 1, to where it ends. False: there is something in it that is not known here. */
+static bool plan_over_program(plan_cursor *r) {
+    uint8_t ranks[FXA_MAX_TENSORS] = {0};
+    plan_skip(r, 4);
+    if (plan_number(r, 4) != 1) return false;
+    plan_skip(r, 4);
+    (void)plan_declarations(r, 1, NULL);
+    uint64_t tensors = plan_declarations(r, 2, ranks), n = plan_number(r, 4);
+    for (uint64_t i = 0; i < n && !r->short_of; i++) {
+        uint64_t op = plan_number(r, 1), type = plan_number(r, 1);
+        if (op == FXA_OP_CONST) {
+            plan_skip(r, type == FXA_FLOAT ? 8 : 4);
+        } else if (op == FXA_OP_INPUT || op == FXA_OP_PARAM) {
+            plan_skip(r, 4);
+        } else if (op == FXA_OP_LOAD) {
+            uint64_t tensor = plan_number(r, 4);
+            if (tensor >= tensors || tensor >= FXA_MAX_TENSORS) return false;
+            plan_skip(r, 4u * ranks[tensor]);
+        } else if (plan_arity(op) < 0) {
+            return false;
+        } else
+            plan_skip(r, 4 * (uint64_t)plan_arity(op));
+    }
+    n = plan_number(r, 4);
+    for (uint64_t i = 0; i < n && !r->short_of; i++) {
+        if (plan_number(r, 4) > 2) return false; /* gradients are in no program of a problem */
+        plan_skip(r, 4);
+    }
+    plan_skip(r, 16);
+    return !r->short_of;
+}
+
+static bool plan_program_read(cli *c, plan_cursor *r, fxa_program **out) {
+    fxa_error err;
+    if (plan_number(r, 4) == 0) return !r->short_of;
+    size_t begin = r->at;
+    if (!plan_over_program(r)) return false;
+    if (fxa_program_load(c->ctx, r->bytes + begin, r->at - begin, out, &err) != FXA_OK) return false;
+    cli_own_program(c, *out);
+    return true;
+}
+
+static bool plan_captures_read(plan_cursor *r, plan_file *out) {
+    uint64_t n = plan_number(r, 4);
+    if (n != (out->program ? fxa_program_tensor_count(out->program) : 0) || n > FXA_MAX_TENSORS) return false;
+    for (uint64_t i = 0; i < n; i++) {
+        fxa_capture *t = &out->captures[i];
+        t->grad = plan_number(r, 4) != 0;
+        plan_skip(r, 4);
+        for (int d = 0; d < FXA_MAX_RANK; d++) t->size[d] = (int64_t)plan_number(r, 8);
+        plan_skip(r, 2 * FXA_MAX_RANK * 8);
+    }
+    out->problem.program = out->program;
+    out->problem.captures = out->captures;
+    out->problem.n_captures = (size_t)n;
+    return !r->short_of;
+}
+
+/* Section 1 behind its sizes, in the formats that are known here. */
+static bool plan_rest_read(cli *c, plan_cursor *r, uint64_t format, plan_file *out) {
+    fxa_problem *p = &out->problem;
+    fxa_operand *const operands[] = {&p->q,       &p->k,   &p->v,   &p->o,    &p->dout, &p->dq,   &p->dk,
+                                     &p->dv_grad, &p->lse, &p->max, &p->dlse, &p->sink, &p->dsink};
+    if (format < 1 || format > 3) return false;
+    plan_skip(r, format == 1 ? 40 : format == 2 ? 48 : 68); /* totals, pages, lengths; heads; place */
+    p->window_left = (int64_t)plan_number(r, 8);
+    p->window_right = (int64_t)plan_number(r, 8);
+    uint64_t dropout = plan_number(r, 8);
+    memcpy(&p->dropout_p, &dropout, sizeof dropout);
+    p->param_grads = plan_number(r, 8);
+    for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) {
+        operands[i]->dtype = (uint32_t)plan_number(r, 4);
+        for (int d = 0; d < 4; d++) operands[i]->stride[d] = (int64_t)plan_number(r, 8);
+    }
+    for (int map = 0; map < 4; map++) {
+        plan_skip(r, 8);
+        uint64_t segments = plan_number(r, 4);
+        plan_skip(r, 16 + 24 * segments);
+    }
+    return plan_program_read(c, r, &out->program) && plan_program_read(c, r, &out->bprop) && plan_captures_read(r, out);
+}
+
+/* Section 1. Its head is the same in all formats of problems. */
+static void plan_problem_read(cli *c, plan_cursor *r, plan_file *out) {
+    fxa_problem *p = &out->problem;
+    uint64_t format = plan_number(r, 4);
+    (void)plan_number(r, 4);
     p->pass = (uint32_t)plan_number(r, 4);
     p->flags = (uint32_t)plan_number(r, 4);
     p->page_size = (uint32_t)plan_number(r, 4);
     int64_t *const sizes[] = {&p->hq, &p->hkv, &p->d, &p->dv, &p->b, &p->sq, &p->sk};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) *sizes[i] = (int64_t)plan_number(r, 8);
+    plan_cursor rest = *r;
+    out->known = !r->short_of && plan_rest_read(c, &rest, format, out);
 }
 
 bool plan_file_read(cli *c, const void *bytes, size_t size, plan_file *out) {
@@ -67,7 +177,7 @@ bool plan_file_read(cli *c, const void *bytes, size_t size, plan_file *out) {
         (void)plan_number(&r, 8);
         if (r.short_of || at > size || length > size - at) return false;
         plan_cursor problem = {.bytes = bytes, .size = (size_t)(at + length), .at = (size_t)at};
-        if (id == 1) plan_problem_read(&problem, &out->problem);
+        if (id == 1) plan_problem_read(c, &problem, out);
         if (id == 2) out->code = length;
         if (problem.short_of) return false;
     }

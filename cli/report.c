@@ -45,8 +45,59 @@ void cli_warn(cli *c, const char *format, ...) {
     if (c->n_warnings < CLI_MAX_WARNINGS) c->warnings[c->n_warnings++] = cli_format(c, "%s", text);
 }
 
+/* What on the command line set a flag that the library names; word: of an option that has one of several. */
+typedef struct report_flag {
+    const char *flag;
+    cli_option_id option;
+    const char *word;
+} report_flag;
+static const report_flag report_flags[] = {
+    {"FXA_CAUSAL", OPT_CAUSAL, NULL},       {"FXA_WINDOW", OPT_WINDOW, NULL},
+    {"FXA_BOTTOM_RIGHT", OPT_DECODE, NULL}, {"FXA_BOTTOM_RIGHT", OPT_BOTTOM_RIGHT, NULL},
+    {"FXA_PADDING", OPT_LENGTHS, "padded"}, {"FXA_PADDING", OPT_LENS_K, NULL},
+    {"FXA_PADDING", OPT_LENS_Q, NULL},      {"FXA_VARLEN", OPT_LENGTHS, "packed"},
+    {"FXA_VARLEN", OPT_CU_Q, NULL},         {"FXA_PAGED", OPT_PAGES, NULL},
+    {"FXA_PAGED", OPT_PAGE_SIZE, NULL},     {"FXA_SINK_ZERO", OPT_SINK_ZERO, NULL},
+    {"FXA_SINK", OPT_WITH, "sink"},         {"FXA_SINK", OPT_SINK, NULL},
+    {"FXA_DROPOUT", OPT_DROPOUT, NULL},     {"FXA_POSITIONS", OPT_WITH, "positions"},
+    {"FXA_POSITIONS", OPT_POSITIONS, NULL}, {"FXA_SCALED", OPT_WITH, "scales"},
+    {"FXA_STRICT_INDEX", OPT_STRICT, NULL},
+};
+
+/* The row of a flag, so many bytes long, that was set by an option; NULL: it was not. */
+static const report_flag *report_find_flag(const cli *c, const char *flag, size_t length) {
+    for (size_t i = 0; i < sizeof report_flags / sizeof *report_flags; i++) {
+        const report_flag *row = &report_flags[i];
+        if (strlen(row->flag) != length || strncmp(row->flag, flag, length) != 0) continue;
+        for (size_t g = 0; g < c->n_given; g++)
+            if (c->given[g].id == row->option && (!row->word || strcmp(c->given[g].value, row->word) == 0)) return row;
+    }
+    return NULL;
+}
+
+/* Flags are the library's words: who wrote options reads of options. */
+static void report_name_options(const cli *c, char *text, size_t capacity) {
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    cli_buf b = {0};
+    for (const char *at = text; *at;) {
+        size_t said = strncmp(at, "flags FXA_", 10) == 0 ? 6 : strncmp(at, "flag FXA_", 9) == 0 ? 5 : 0;
+        size_t length = strspn(at + said, letters);
+        bool begins = at == text || !strchr(letters, at[-1]);
+        const report_flag *row = begins && length ? report_find_flag(c, at + said, length) : NULL;
+        if (!row) {
+            buf_add(&b, at++, 1);
+            continue;
+        }
+        buf_printf(&b, "--%s%s%s", cli_options[row->option].name, row->word ? " " : "", row->word ? row->word : "");
+        at += said + length;
+    }
+    if (b.size) snprintf(text, capacity, "%.*s", (int)b.size, b.data);
+    buf_free(&b);
+}
+
 int cli_fail_library(cli *c, const fxa_error *err, const char *what) {
     c->error = *err;
+    report_name_options(c, c->error.text, sizeof c->error.text);
     c->error_name = what;
     return report_say(c, cli_exit_code(err->status));
 }

@@ -114,6 +114,7 @@ static uint16_t words_to_half(double value) {
     double a = fabs(value);
     int exponent;
     if (isnan(value)) return 0x7E00;
+    if (a == 0) return sign; /* frexp says 0 for its exponent, as it does for 0.5 */
     if (a >= 65520) return (uint16_t)(sign | 0x7C00);
     frexp(a, &exponent);
     if (exponent < -13) exponent = -13; /* subnormals share the last step */
@@ -148,6 +149,7 @@ static uint8_t words_to_byte(double value, int fraction, int bias, int last) {
     double a = fabs(value);
     int exponent;
     if (isnan(value)) return 0x7F;
+    if (a == 0) return sign; /* as in words_to_half */
     if (a >= 65536) return (uint8_t)(sign | last);
     frexp(a, &exponent);
     if (exponent < 2 - bias) exponent = 2 - bias; /* subnormals share the last step */

@@ -41,9 +41,10 @@ class Cli(unittest.TestCase):
             f.write(data if isinstance(data, bytes) else data.encode())
         return self.path(name)
 
-    def run_cli(self, *args, code=0, stdin=b"", env=None, warns=()):
+    def run_cli(self, *args, code=0, stdin=b"", env=None, warns=(), prints="^$"):
         """Runs fxattn, checks the exit code and that messages and results stay on their own streams. warns: a text for
-        each warning that must be on standard error, and nothing else."""
+        each warning that must be on standard error, and nothing else. prints: what a failure leaves on standard output,
+        for commands that tell what is done as it is done."""
         p = subprocess.run(
             [FXATTN, *args], input=stdin, capture_output=True, env={**os.environ, **(env or {})}, timeout=PATIENCE
         )
@@ -61,7 +62,7 @@ class Cli(unittest.TestCase):
             if "--json" in args:
                 self.assertEqual(json.loads(out)["error"]["exit_code"], code)
             else:
-                self.assertEqual(out, "", args)
+                self.assertRegex(out, prints, args)
         return out if code <= 1 else err
 
     def run_json(self, *args, **more):

@@ -259,6 +259,41 @@ class Programs(Cli):
         self.assertIn("with a warning", self.run_cli("check", "--score", "exp(100 * score)", "--samples", "2"))
         self.run_cli("check", "--score", "1e300 * score", "--samples", "2", "--dtype", "f64")
 
+    def test_zeros_of_narrow_floats(self):
+        """Data that rounds to 0 was 0.25 when it was rounded once more, in what the engine read and not in what the
+        reference did; every e4m3 array of so many elements has some."""
+        jobs = [(d, str(seed)) for d in ("e4m3", "e5m2", "f16") for seed in range(6)]
+
+        def wrong(dtype, seed):
+            code, checks = check("score", "--seed", seed, "--samples", "1", "--shape", "b=1,h=2,s=40,d=16", dtype=dtype)
+            return (dtype, seed, checks) if code else None
+
+        self.assertEqual([w for w in together(wrong, jobs) if w], [])
+
+    def test_grafts_are_not_held_against_differences(self):
+        """A graft is meant to have another derivative than differences say: the engine is compared with the reference."""
+        for score in ("graft(round(score), score)", "graft(score, 0.0) * 2", "score + graft(round(bias), bias) * 3"):
+            warns = "graft(score" in score
+            args = ["check", "--score", score, "--param", "bias=0.3"] if "bias" in score else ["check", "--score", score]
+            text = self.run_cli(*args)
+            self.assertIn("skipped  derivative   d score     not compared: the program has a graft", text)
+            self.assertIn("all checks passed, with a warning" if warns else "all checks passed\n", text)
+            r = self.run_json(*args)
+            self.assertEqual((r["passed"], r["told_nothing"]), (True, 0))
+            found = {(c["check"], c["what"]): c for c in r["checks"]}
+            for what in ("dQ", "dK"):
+                self.assertEqual(found["engine", what]["verdict"], "passed")
+                self.assertEqual(found["derivative", what]["verdict"], "skipped")
+                self.assertIn("graft", found["derivative", what]["note"])
+            self.assertEqual(found["derivative", "dV"]["verdict"], "passed")  # no score is in it
+        name = self.run_json("check", "--score", "score * graft_of", "--param", "graft_of=0.5")  # a name is no graft
+        self.assertEqual({c["verdict"] for c in name["checks"]}, {"passed"})
+        alone = self.run_cli("check", "--score", "graft(round(score), score)", "--engine", "ref")
+        self.assertIn("no check failed, but 3 told nothing: derivative of d score, derivative of dQ", alone)
+        own = ["check", "--score", "graft(round(score), score)", "--dscore"]
+        self.assertIn("passed   bprop", self.run_cli(*own, "dscore"))
+        self.assertIn("FAILED   bprop", self.run_cli(*own, "2 * dscore", code=1))
+
     def test_backwards_are_tried_far_out(self):
         for score in ("clamp(score, -20, 20)", "score > 3 ? score * score : score"):
             text = self.run_cli("check", "--score", score, "--dscore", "dscore", "--samples", "3", code=1)

@@ -22,6 +22,13 @@ FILES = ("q", "k", "v", "dout", "dlse")
 
 
 class NoDevice(Cli):
+    def test_messages_name_options(self):
+        """Not the flags that options set, which nobody wrote."""
+        for words, says in ((("--decode", "--with", "positions"), "--with positions and --decode are both set"),
+                            (("--bottom-right", "--with", "positions"), "--with positions and --bottom-right are both set"),
+                            (("--sink-zero", "--with", "sink"), "--with sink and --sink-zero are both set")):
+            self.assertNotIn("FXA_", self.fails("explain", *words, "--shape", "sq=1,sk=8", says=says))
+
     def test_words(self):
         accepted = "accepted are host, cuda, cuda:N, with N from 0"
         for word in ("", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1.5", "cuda:2147483648", "host:0", "cuda:1 "):
@@ -67,7 +74,7 @@ class Here(Cli):
             path = os.path.join(os.path.dirname(cli_case.FXATTN), "tests", "standin", name)
             if not os.path.exists(path):
                 self.skipTest("this build has no %s" % path)
-            shutil.copy(path, self.path(name))
+            shutil.copy(path, self.path(os.path.basename(name)))
 
     def fails_everywhere(self, reason, env):
         for command in ("check", "bench"):
@@ -142,6 +149,28 @@ class Here(Cli):
         self.assertIsNone(there["dense_gflops"])  # most of that time is the way of the data
 
 
+    def test_explain_has_what_plans_have(self):
+        """Of the cuda engine: the workspace of a forward with the LSE that is asked for, and tiles of the entry and head
+        that are, with the values that are given."""
+        self.bring("libcuda.so.1", "model/libnvrtc.so.13")
+        _, env = self.cudnn(FXA_NVRTC_PATH=self.folder.name)
+        ask = ("--engine", "cuda", "--device", "cuda", "--dtype", "bf16", "--shape", "b=2,h=4,s=1024,d=64")
+        found = []
+        for words in ((), ("--lse-dtype", "f32"), ("--lse-dtype", "f64")):
+            told = self.run_json("explain", *ask, "--section", "engines", *words, env=env)["engines"]
+            found += [x["workspace"] for x in told if x["engine"] == "cuda" and x["pass"] == "forward"]
+        self.assertTrue(found[0] == found[1] < found[2], found)
+        saved = self.run_json("plan", "save", self.path("plan"), *ask, env=env)
+        self.assertEqual(saved["workspace"], found[0])
+        window = (*ask, "--mask", "k <= q && q - k < w", "--param", "w:int=32", "--b", "1", "--h", "2")
+        e = self.run_json("explain", *window, "--section", "engines", "--section", "tape", env=env)
+        for x in [x for x in e["engines"] if x["engine"] == "cuda"]:
+            counts = (x["tiles"]["empty"], x["tiles"]["mixed"], x["tiles"]["full"])
+            self.assertIn("tiles of b 1, h 2: %d left out, %d with the mask, %d without" % counts, e["tape"][x["pass"]]["lines"])
+        file = self.write("w.fxa", "param w : int\nmask = k <= q && q - k < w\n")
+        self.assertIn("tiles of b 0, h 0, whatever params hold: ",
+                      self.run_cli("explain", *ask, "--program", file, "--section", "tape", env=env))
+
     def test_packages_of_python(self):
         """cuDNN from NVIDIA's packages beside the one that the command is in; a cuBLASLt that cuDNN would not find."""
         self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9")
@@ -179,7 +208,8 @@ class Here(Cli):
                 self.assertEqual((len(told), forward), (4, [result] * 2), words)
         self.fails("plan", "warm", self.write("none", "# nothing\n\n"), "--target", path, env=env, says="has no shape in it")
         wrong = self.write("wrong", "s=8\n\ns=16,x=2\n")
-        self.fails("plan", "warm", wrong, "--target", path, env=env, says="%s:3: there is no 'x'; accepted are" % wrong)
+        self.fails("plan", "warm", wrong, "--target", path, env=env, says="%s:3: there is no 'x'; accepted are" % wrong,
+                   prints=r"^b=1,h=1,hkv=1,sq=8,")
         file = self.write("file", "")  # no folder: compiled, and not kept
         result = self.run_cli(*ask, "--pass", "fwd", env={**env, "FXA_CACHE_DIR": file}, code=1,
                               warns=["2 plans could not be kept in FXA_CACHE_DIR, %s: it must be a folder" % file])
@@ -219,7 +249,7 @@ class Here(Cli):
         self.fails(*ask, "--with", "some", says="accepted are sink, positions, scales", env=env)
         self.fails(*ask, "--with", "scales", says="no operand has 8 bits", env=env)
 
-    def shows_what_is_not_here(self, plan, saved):
+    def shows_what_is_not_here(self, plan, saved, env):
         """What the bytes of a plan say by themselves, where its device is not: who made it and for what."""
         nothing = {"LD_LIBRARY_PATH": "/nowhere", "FXA_CUDNN_PATH": ""}
         if "cannot be used" not in {e["name"]: e for e in self.run_json("engines", env=nothing)["engines"]}["cudnn"]["reason"]:
@@ -227,11 +257,15 @@ class Here(Cli):
         shown = self.run_json("plan", "show", plan, env=nothing)
         for key in ("file", "bytes", "engine", "key", "pass", "shape"):
             self.assertEqual(shown[key], saved[key])
+        here = self.run_json("plan", "show", plan, env=env)
+        for key in ("dtype", "flags", "program", "operands", "tensors"):
+            self.assertEqual(shown[key], here[key])
         self.assertTrue(0 < shown["code_bytes"] < shown["bytes"])
         self.assertIn("the CUDA driver cannot be used", shown["not_here"])
         text = self.run_cli("plan", "show", plan, env=nothing)
         self.assertRegex(text, r"(?m)^made for cudnn 9\.19\.1, sm_90, .*stand-in 0$")
-        self.assertIn("\nb=1,h=2,hkv=2,sq=64,sk=64,d=64,dv=64\n", text)
+        self.assertIn("\nb=1,h=2,hkv=2,sq=64,sk=64,d=64,dv=64, bf16\n", text)
+        self.assertRegex(text, r"(?m)^flags causal .*\nprogram$")
         self.fails("plan", "load", plan, code=3, says="the CUDA driver cannot be used", env=nothing)
         for action in ("load", "show"):
             self.fails("plan", action, plan, "--device", "cuda:1", says="'plan %s' has no option --device" % action)
@@ -261,7 +295,10 @@ class Here(Cli):
         saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=env)
         self.assertEqual((saved["engine"], saved["device"]), ("cudnn", "cuda:0"))
         self.assertEqual(self.run_json("plan", "load", plan, env=env)["key"], saved["key"])
-        self.shows_what_is_not_here(plan, saved)
+        self.shows_what_is_not_here(plan, saved, env)
+        more = ("--score", "c * score + t[h, k]", "--param", "c=2", "--tensor-size", "t:bf16=2,64", "--lengths", "padded")
+        saved = self.run_json("plan", "save", plan, "--target", path, *problem, *more, "--grads", "qkv", "--pass", "bwd", env=env)
+        self.shows_what_is_not_here(plan, saved, env)
         self.write("gpu.json", text.replace("stand-in 0", "another"))
         saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=env)
         self.fails("plan", "load", plan, says='driver 13000, another"; this is "', env=env)
@@ -370,10 +407,14 @@ class Mock(Cli):
         self.fails(*words, env={"FXA_CACHE_DIR": ""}, says="'plan warm' needs FXA_CACHE_DIR")
         self.fails(*words, "--shape", "s=4", env=env, says="has its shapes from")
         self.fails("plan", "warm", self.path("none"), env=env, says="cannot be read")
-        self.fails("plan", "warm", self.write("wrong", "s=4\nx=1\n"), env=env, says="there is no 'x'")
+        wrong = self.write("wrong", "s=4\nx=1\n")
+        self.fails("plan", "warm", wrong, env=env, says="%s:2: there is no 'x'" % wrong, prints=r"^b=1,.*\nb=1,.*\n$")
+        wrong = self.write("wrong", "s=4\n\nh=2,hkv=3\ns=8\n")  # what the library refuses has its line as well
+        self.fails("plan", "warm", wrong, env=env, says="%s:3: hq is 2 and hkv is 3" % wrong, prints=r"^b=1,.*\nb=1,.*\n$")
+        self.fails("plan", "warm", wrong, "--json", env=env, says="%s:3: hq is 2" % wrong)
 
     def test_strict_indices_are_of_the_host(self):
-        self.fails("check", "--device", "cuda", "--strict", says="FXA_STRICT_INDEX")
+        self.fails("check", "--device", "cuda", "--strict", says="--strict looks at captured tensors")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ static const char *cu_list_tensor(const fxa__cu_code *c, int32_t load) {
     return p->tensors[p->nodes[load].imm].name;
 }
 
-/* Of the first entry and head, by the range analysis of the host: the device may know more of captured tensors. */
+/* Of the first entry and head, by the range analysis of the host: a run knows more, of params and captured tensors. */
 static void cu_list_tiles(const fxa__cu_code *c, const fxa__problem *p, fxa__writer *w) {
     fxa__cu_unit unit = c->unit[FXA__CU_FORWARD].cubin    ? FXA__CU_FORWARD
                         : c->unit[FXA__CU_BACKWARD].cubin ? FXA__CU_BACKWARD
@@ -30,9 +30,13 @@ static void cu_list_tiles(const fxa__cu_code *c, const fxa__problem *p, fxa__wri
     fxa__tile_grid grid = {.p = p, .tile_q = shape->q_rows, .tile_k = shape->k_rows};
     fxa_tile_counts n;
     if (!c->program.has_mask || !shape->q_rows || !shape->k_rows || fxa__tiles_count(&grid, &n, NULL) != FXA_OK) return;
-    fxa__write_format(w, "tiles of b 0, h 0%s: %llu left out, %llu with the mask, %llu without",
-                      p->in.n_captures ? ", whatever tensors hold" : "", (unsigned long long)n.empty,
-                      (unsigned long long)n.mixed, (unsigned long long)n.full);
+    const fxa_program *program = p->in.program;
+    const char *open = !program             ? ""
+                       : !program->n_params ? (p->in.n_captures ? ", whatever tensors hold" : "")
+                       : !p->in.n_captures  ? ", whatever params hold"
+                                            : ", whatever params and tensors hold";
+    fxa__write_format(w, "tiles of b 0, h 0%s: %llu left out, %llu with the mask, %llu without", open,
+                      (unsigned long long)n.empty, (unsigned long long)n.mixed, (unsigned long long)n.full);
     if (n.unknown) fxa__write_format(w, ", %llu not looked at", (unsigned long long)n.unknown);
     fxa__write_format(w, "\n");
 }
