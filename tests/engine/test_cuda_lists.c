@@ -23,6 +23,7 @@ TEST(decoding) {
         T_INT(watch.launch[0].cut.q_rows, 1);
         T_INT(watch.launch[0].cut.columns, 71);
         int64_t items = 2 * p.b * (main->a.splits / main->a.run);
+        T_INT(main->a.tiles, items);
         T_INT(main->grid[0], items < 132 ? items : 132);
         T_INT(main->grid[1] * main->grid[2], 1);
         T_CHECK(splits == 0 || splits == main->a.splits);

@@ -81,6 +81,11 @@ TEST(entries_have_their_bits_in_any_batch) {
         /* items of four pieces in the batch, of one each alone */
         {9, 8, 8, 1, 4200, 64, "", false, false},
         {9, 8, 8, 1, 4200, 64, "mask = k <= q + 1500", false, false},
+        /* alone in clusters of eight CTAs, of four */
+        {9, 8, 8, 1, 8400, 64, "", false, false},
+        {2, 16, 16, 1, 4200, 64, decode_causal, true, false},
+        /* whole entries first, then those that are left in single pieces */
+        {19, 8, 8, 1, 2100, 64, "", false, false},
     };
     fxa_context *ctx = device_context();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) decode_batch(ctx, &problems[i]);
