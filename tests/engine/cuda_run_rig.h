@@ -150,9 +150,9 @@ static void bed_bind(bed *x) {
 }
 
 /* False: refused. */
-static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_error *err) {
+static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t forced, int32_t processors, fxa_error *err) {
     memset(x, 0, sizeof *x);
-    x->self.arch = 90, x->self.processors = x->self.gpu.processors = 132, x->self.forced = forced;
+    x->self.arch = 90, x->self.processors = x->self.gpu.processors = processors, x->self.forced = forced;
     fxa__cuda *driver = &x->self.gpu.driver;
     x->self.gpu.arch = 90, x->self.gpu.driver_version = 13000;
     driver->launch = watch_launch, driver->launch_with = watch_launch_early;
@@ -174,6 +174,10 @@ static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_err
     x->bind.workspace = x->workspace ? (void *)WATCH_WORKSPACE : NULL; /* as src/problem/bind.c has it */
     x->bind.workspace_size = (size_t)x->workspace;
     return true;
+}
+
+static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_error *err) {
+    return bed_open_on(x, problem, forced, 132, err);
 }
 
 static void bed_close(bed *x) {

@@ -14,10 +14,11 @@
  * FXA_CLUSTER: the CTAs of a cluster have one item each, all shares of a row group, and add them up in shared memory.
  *
  * Packed row r of a KV head is query r / group of head kv_h * group + r % group. An item has ROWS of them. Launch: grid
- * min(items, multiprocessors), with a.tiles items = shares * KV heads * row groups * batch, shares = splits / run and
- * row groups = group * q_len / ROWS, each rounded up. Lists have one row per KV head and entry (of b_rows, h_rows; tile
- * 0) of key tiles of BN. Workspace: a.next_tile, 0; a.redo, 12 bytes per item, which may hold anything; where there is
- * more than one share a.partial, ROWS * DV floats and a.partial_ml, 2 * ROWS floats per item.
+ * min(items, multiprocessors), of clusters as many as items; a.tiles items = shares * KV heads * row groups * batch,
+ * shares = splits / run and row groups = group * q_len / ROWS, each rounded up. Lists have one row per KV head and
+ * entry (of b_rows, h_rows; tile 0) of key tiles of BN. Workspace: a.next_tile, 0; a.redo, 12 bytes per item, which may
+ * hold anything; where there is more than one share a.partial, ROWS * DV floats and a.partial_ml, 2 * ROWS floats per
+ * item.
  */
 #include "decode_worker.cuh"
 
@@ -197,7 +198,7 @@ FXA_INLINE void consume(const FxaArgs &a, u32 base, u8 *start)
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_decode_shape = {THREADS, BYTES, ROWS, BN, BN, 1, 0, 1};
+extern "C" __constant__ FxaShape fxa_decode_shape = {THREADS, BYTES, ROWS, BN, BN, 1, 0, CLUSTER};
 
 #if FXA_CLUSTER > 1
 #define CLUSTERED __cluster_dims__(FXA_CLUSTER, 1, 1)

@@ -215,7 +215,8 @@ struct FxaShape {
     int store_rows; /* rows of the boxes of stores, 0: no TMA store */
     int persistent; /* 1: the grid is min(tiles, multiprocessors); 0: as docs/cuda-kernels.md says */
     int sum_rows; /* warps of a CTA that write sums */
-    int parts; /* CTAs that share a tile, each with some of its columns: the grid is so many times as wide */
+    int parts; /* CTAs that share a tile, each with some of its columns: the grid is so many times as wide. Of decode:
+                * CTAs of a cluster, 1: there are none */
 };
 
 #endif
