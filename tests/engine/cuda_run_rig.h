@@ -150,9 +150,9 @@ static void bed_bind(bed *x) {
 }
 
 /* False: refused. */
-static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_error *err) {
+static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t forced, int32_t processors, fxa_error *err) {
     memset(x, 0, sizeof *x);
-    x->self.arch = 90, x->self.processors = x->self.gpu.processors = 132, x->self.forced = forced;
+    x->self.arch = 90, x->self.processors = x->self.gpu.processors = processors, x->self.forced = forced;
     fxa__cuda *driver = &x->self.gpu.driver;
     x->self.gpu.arch = 90, x->self.gpu.driver_version = 13000;
     driver->launch = watch_launch, driver->launch_with = watch_launch_early;
@@ -174,6 +174,10 @@ static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_err
     x->bind.workspace = x->workspace ? (void *)WATCH_WORKSPACE : NULL; /* as src/problem/bind.c has it */
     x->bind.workspace_size = (size_t)x->workspace;
     return true;
+}
+
+static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_error *err) {
+    return bed_open_on(x, problem, forced, 132, err);
 }
 
 static void bed_close(bed *x) {
@@ -260,15 +264,17 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     touch("first", a->first_share, rows / 16);
     touch("sent", a->sent, 4 * (1 + (a->k_starts ? 1 : p->b) * p->hkv));
     touch("next", a->next_tile, 4);
-    if (a->tiles && x->code.choice.family == FXA__CU_SM90) touch("redo", a->redo, 4 * (int64_t)a->tiles);
+    bool decodes = x->code.choice.units >> FXA__CU_DECODE & 1;
+    if (a->tiles && !decodes && x->code.choice.family == FXA__CU_SM90) touch("redo", a->redo, 4 * (int64_t)a->tiles);
     if (list_rows) touch("items", a->list.items, 4 * b * h * list_rows * a->list.pitch);
     if (list_rows) touch("counts", a->list.counts, 8 * b * h * list_rows);
-    if (x->code.choice.units >> FXA__CU_DECODE & 1) {
-        int64_t tile = 8 * (int64_t)x->code.choice.row_tiles, groups = (a->group * p->sq + tile - 1) / tile;
-        int64_t shares = (a->splits + a->run - 1) / a->run, items = p->b * p->hkv * groups * shares;
-        if (shares > 1) touch("partial", a->partial, 4 * items * tile * x->code.choice.dv);
-        if (shares > 1) touch("partial ml", a->partial_ml, 8 * items * tile);
-        if (shares > 1) touch("flags", a->redo, 8 * items);
+    if (decodes) {
+        int64_t tile = 8 * (int64_t)x->code.choice.row_tiles, items = a->tiles;
+        bool shared = a->run < a->splits;
+        for (int i = 0; i < FXA_CUDA_CUTS; i++) shared = shared || a->cut[i];
+        if (shared) touch("partial", a->partial, 4 * items * tile * x->code.choice.dv);
+        if (shared) touch("partial ml", a->partial_ml, 8 * items * tile);
+        touch("flags", a->redo, 12 * items);
     }
     touch("lse", a->lse, 4 * p->hq * (packed ? p->total_q : p->b * p->sq));
     if (a->diagonal.data) {

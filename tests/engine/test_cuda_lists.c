@@ -23,6 +23,7 @@ TEST(decoding) {
         T_INT(watch.launch[0].cut.q_rows, 1);
         T_INT(watch.launch[0].cut.columns, 71);
         int64_t items = 2 * p.b * (main->a.splits / main->a.run);
+        T_INT(main->a.tiles, items);
         T_INT(main->grid[0], items < 132 ? items : 132);
         T_INT(main->grid[1] * main->grid[2], 1);
         T_CHECK(splits == 0 || splits == main->a.splits);
@@ -32,6 +33,100 @@ TEST(decoding) {
         touch_check(&x);
         bed_close(&x);
     }
+    fxa_program_destroy(program);
+}
+
+typedef struct cut_case {
+    int64_t b, hq, hkv, sk, d;
+    int32_t cluster, splits, run, cut[2]; /* cut: heads by halves and by quarters */
+} cut_case;
+
+/* On 132 multiprocessors: few entries by clusters, many by items from a counter, the last of them smaller where they
+ * are a good part of a round. */
+TEST(items_by_batch_and_length) {
+    static const cut_case cases[] = {
+        {1, 64, 8, 511, 128, 0, 1, 1, {0, 0}},     {1, 64, 8, 896, 128, 0, 1, 1, {0, 0}},
+        {1, 64, 8, 1024, 128, 2, 2, 1, {0, 0}},    {64, 64, 8, 1024, 128, 0, 2, 2, {0, 0}},
+        {1, 64, 8, 2048, 128, 4, 4, 1, {0, 0}},    {1, 64, 8, 4096, 128, 8, 8, 1, {0, 0}},
+        {1, 64, 8, 8192, 128, 8, 8, 1, {0, 0}},    {2, 64, 8, 8192, 128, 4, 8, 2, {0, 0}},
+        {4, 64, 8, 8192, 128, 0, 8, 2, {0, 0}},    {20, 64, 8, 8192, 128, 0, 8, 8, {0, 28}},
+        {32, 64, 8, 8192, 128, 0, 8, 8, {0, 0}},   {32, 64, 8, 8192, 64, 0, 8, 8, {0, 0}},
+        {8, 32, 32, 8192, 128, 0, 4, 4, {0, 0}},   {8, 64, 8, 32768, 128, 0, 16, 8, {0, 0}},
+        {1, 64, 8, 131072, 128, 8, 16, 2, {0, 0}}, {4, 64, 8, 131072, 128, 0, 16, 4, {0, 0}},
+        {1, 8, 1, 131072, 128, 0, 64, 1, {0, 0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const cut_case *c = &cases[i];
+        fxa_program *program;
+        fxa_problem p = bed_problem(FXA_FORWARD, "", &program);
+        fxa_error err;
+        bed x;
+        p.b = c->b, p.hq = c->hq, p.hkv = c->hkv, p.sq = 1, p.sk = c->sk, p.d = p.dv = c->d;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        T_OK(bed_run(&x, &err));
+        const watched *main = &watch.launch[watch.launches - 1];
+        const int32_t got[] = {x.code.choice.cluster, main->a.splits, main->a.run, main->a.cut[0], main->a.cut[1]};
+        const int32_t want[] = {c->cluster, c->splits, c->run, c->cut[0], c->cut[1]};
+        if (memcmp(got, want, sizeof got) != 0)
+            T_FAIL("b=%d hkv=%d sk=%d d=%d: cluster %d, %d/%d, cut %d %d\n", (int)c->b, (int)c->hkv, (int)c->sk,
+                   (int)c->d, got[0], got[1], got[2], got[3], got[4]);
+        touch_check(&x);
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
+static void cut_check(const fxa_problem *p, int32_t processors, int *clusters, int *tails) {
+    fxa_error err;
+    bed x;
+    T_REQUIRE(bed_open_on(&x, p, -1, processors, &err));
+    T_OK(bed_run(&x, &err));
+    const watched *main = &watch.launch[watch.launches - 1];
+    const struct FxaArgs *a = &main->a;
+    int64_t rows = 8 * (int64_t)x.code.choice.row_tiles, groups = (p->hq / p->hkv * p->sq + rows - 1) / rows;
+    int64_t heads = p->b * p->hkv, items = 0, size = x.code.choice.cluster;
+    for (int i = 0; i < FXA_CUDA_CUTS; i++) {
+        heads -= a->cut[i];
+        *tails += a->cut[i] > 0;
+        T_CHECK(a->cut[i] >= 0 && (!a->cut[i] || (a->run >> (i + 1) && a->splits % a->run == 0)));
+        if (a->cut[i]) items += groups * a->cut[i] * (a->splits / (a->run >> (i + 1)));
+    }
+    items += groups * heads * ((a->splits + a->run - 1) / a->run);
+    T_CHECK(watch_is(watch.launches - 1, FXA__CU_DECODE, 0) && heads >= 0 && a->run >= 1 && a->run <= 16);
+    T_INT(a->tiles, items);
+    T_CHECK(main->grid[1] == 1 && main->grid[2] == 1);
+    T_INT(x.code.unit[FXA__CU_DECODE].shape.parts, size ? size : 1);
+    if (size) {
+        /* a cluster has all shares of a row group, one each, and the grid is whole clusters: all items */
+        T_INT(main->grid[0], items);
+        T_INT(main->grid[0] % size, 0);
+        T_INT(a->splits, size * a->run);
+        T_CHECK((size == 2 || size == 4 || size == 8) && main->grid[0] <= processors / 2);
+        (*clusters)++;
+    } else {
+        T_INT(main->grid[0], items < processors ? items : processors);
+    }
+    touch_check(&x);
+    bed_close(&x);
+}
+
+/* Whatever the shape and the device are, a grid of clusters is a multiple of them, and items are all there. */
+TEST(grids_of_any_decoding) {
+    static const int64_t keys[] = {256, 1000, 1024, 2100, 4096, 8192, 9001, 32768, 131072};
+    static const int64_t kv_heads[] = {1, 2, 3, 8, 32};
+    static const int32_t processors[] = {132, 114, 78, 16};
+    static const int64_t batches[] = {1, 2, 3, 4, 5, 17, 20, 33, 64};
+    int clusters = 0, tails = 0;
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_FORWARD, "", &program);
+    for (int i = 0; i < 9 * 5 * 4 * 9; i++) {
+        int n = i / 9 / 5 / 4;
+        p.b = batches[n], p.hkv = kv_heads[i / 9 % 5], p.sk = keys[i % 9];
+        p.hq = p.hkv * (i % 3 == 0 ? 1 : i % 3 == 1 ? 5 : 8), p.sq = 1 + i % 2 * (i % 5), p.d = p.dv = i % 4 ? 128 : 64;
+        p.flags = i % 7 == 3 ? p.flags | FXA_PADDING : p.flags & ~(uint32_t)FXA_PADDING;
+        cut_check(&p, processors[i / 9 / 5 % 4], &clusters, &tails);
+    }
+    T_CHECK(clusters > 100 && tails > 20);
     fxa_program_destroy(program);
 }
 

@@ -190,9 +190,10 @@ class Decode:
         self.o, self.lse = pr.poison(pr.q, pr.Dv), torch.full(pr.lse_shape(), math.nan, device=DEV)
         output(a, pr, "o", self.o)
         a.lse = self.lse.data_ptr()
-        self.redo = torch.zeros(rows * splits * 2, dtype=torch.int32, device=DEV)
+        self.redo = torch.zeros(rows * splits * 3, dtype=torch.int32, device=DEV)
         self.counter = torch.zeros(1, dtype=torch.int32, device=DEV)
         self.partial = torch.full((rows * splits * shape.q_rows * (columns + 2),), math.nan, device=DEV)
+        a.tiles, a.next_tile = rows * splits, self.counter.data_ptr()
         a.redo, a.splits, a.run, a.partial = self.redo.data_ptr(), splits, 1, self.partial.data_ptr()
         a.partial_ml = a.partial + 4 * rows * splits * shape.q_rows * columns
         box = min(shape.store_rows, pr.paged or shape.store_rows)

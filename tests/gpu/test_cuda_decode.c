@@ -78,9 +78,13 @@ TEST(entries_have_their_bits_in_any_batch) {
         {2, 4, 1, 20, 4200, 64, decode_causal, false, false},
         {3, 2, 2, 130, 200, 64, decode_causal, true, false},
         {5, 4, 4, 3, 2300, 32, decode_cap, true, false},
-        /* items of four pieces in the batch, of one each alone */
-        {9, 8, 8, 1, 4200, 64, "", false, false},
+        /* items of some pieces in the batch; alone clusters of eight CTAs, of four, of two */
         {9, 8, 8, 1, 4200, 64, "mask = k <= q + 1500", false, false},
+        {2, 16, 16, 1, 4200, 64, decode_causal, true, false},
+        {5, 8, 8, 1, 1100, 64, "", true, false},
+        /* whole entries first, then those that are left in halves, in quarters */
+        {20, 8, 8, 1, 2100, 64, "", false, false},
+        {20, 8, 8, 1, 4200, 64, "", false, false},
     };
     fxa_context *ctx = device_context();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) decode_batch(ctx, &problems[i]);

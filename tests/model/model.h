@@ -15,9 +15,10 @@
  * and products that nobody waited for, warps of a group with other products, registers that nobody gave up.
  * test_model.c has a kernel for each of these promises.
  *
- * Not modelled: speed, caches, how many registers code needs; CTAs at once (they run one after the other, and
- * what one has stored all that come later see); when a store that has read shared memory reaches the tensor; the last
- * bits of exp2, log2, tanh and of products, whose sums are f32 in order of k.
+ * Not modelled: speed, caches, how many registers code needs; CTAs at once (they run one after the other, those of a
+ * cluster from one of its barriers to the next, and what one has stored all that come later see); when a store that has
+ * read shared memory reaches the tensor; the last bits of exp2, log2, tanh and of products, whose sums are f32 in order
+ * of k.
  */
 #ifndef FXA_TESTS_MODEL_H
 #define FXA_TESTS_MODEL_H
@@ -34,6 +35,7 @@ enum {
     MODEL_THREADS = 1024,
     MODEL_WARPS = MODEL_THREADS / MODEL_WARP,
     MODEL_BARRIERS = 16,
+    MODEL_CLUSTER = 8,
     MODEL_SHARED = 227 * 1024,
     MODEL_SHARED_BASE = 1024, /* the 32-bit address of the first byte of dynamic shared memory */
     MODEL_CHUNK = 16,         /* bytes of shared memory of which it is known who wrote them last */
@@ -86,6 +88,9 @@ typedef struct model_machine {
     void (*barrier)(int id, int threads, int whole, int wait);
     /* Until *word has other bits than `same` in `mask`. */
     void (*look)(const uint32_t *word, uint32_t mask, uint32_t same);
+    /* All threads of that many neighbours among CTAs; the shared memory of one of them since they have met. */
+    void (*cluster)(int ctas);
+    const uint8_t *(*near)(int rank);
     void (*later)(const model_job *job);
     void (*commit)(int kind);
     void (*await)(int kind, int pending);    /* until at most so many groups of this thread are on their way */

@@ -44,6 +44,7 @@ int abs(int) noexcept;
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static /* model_nvrtc.c tells the machine of it; dynamic shared memory is a pointer there */
 #define threadIdx (model->thread)

@@ -36,6 +36,19 @@ extern "C" __global__ void fxa_grid(ARGUMENTS)
     if (inside) atomicAdd(out + block * (blockDim.x * blockDim.y * blockDim.z) + thread_number(), 1);
 }
 
+/* A CTA reads what its neighbour in the cluster has stored. Ways 1 and 2: it may have ended; nobody has met. */
+extern "C" __global__ void __cluster_dims__(4, 1, 1) fxa_near(ARGUMENTS)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 at = shared_address(memory) + threadIdx.x * 16;
+    const float x = blockIdx.x * 1000 + threadIdx.x;
+    store_shared_float4(at, x, x + 1, x + 2, x + 3);
+    if (way != 2) cluster_sync<4>();
+    const Float4 y = load_cluster_float4(cluster_address(at, (blockIdx.x + 1) % 4));
+    out[blockIdx.x * blockDim.x + threadIdx.x] = (int)y.w;
+    if (way != 1) cluster_leave<4>();
+}
+
 /* Four kinds of shuffles, votes, minimum and maximum, of a warp; half a warp by itself; the CTA's or. */
 extern "C" __global__ void fxa_exchange(ARGUMENTS)
 {

@@ -59,7 +59,8 @@ static void machine_turn(int warp) {
 }
 
 static void machine_stuck(void) {
-    static const char *const names[] = {"are ready", "meet", "wait at a barrier", "look at a word", "have ended"};
+    static const char *const names[] = {
+        "are ready", "meet", "wait at a barrier", "look at a word", "wait for their cluster", "have ended"};
     char text[256] = "";
     size_t n = 0;
     for (int wait = FIBER_READY; wait < FIBER_WAITS && n < sizeof text; wait++) {
@@ -75,8 +76,10 @@ static void machine_stuck(void) {
     machine_fail("all wait for each other:%s", text);
 }
 
-static void machine_block(void) {
-    while (machine.n_done < machine.n_threads) {
+bool machine_is_aside(void) { return machine.n_aside && machine.n_aside + machine.n_done == machine.n_threads; }
+
+void machine_block(void) {
+    while (machine.n_done < machine.n_threads && !machine_is_aside()) {
         if (machine_draw(4) == 0) (void)machine_see();
         int warp = machine_pick();
         if (warp < 0) {
@@ -89,7 +92,7 @@ static void machine_block(void) {
 }
 
 /* What is left at the end of a CTA. */
-static void machine_look_after(void) {
+void machine_look_after(void) {
     machine_end_all();
     for (int w = 0; w < machine.n_warps; w++) {
         const int first = w - w % MACHINE_GROUP;
@@ -114,7 +117,7 @@ static void machine_clear(void) {
     f->now = 1;
     memset(machine.warps, 0, (size_t)machine.n_warps * sizeof *machine.warps);
     memset(machine.barriers, 0, sizeof machine.barriers);
-    machine.n_done = machine.n_jobs = machine.n_statics = 0;
+    machine.n_done = machine.n_jobs = machine.n_statics = machine.n_aside = 0;
 }
 
 static bool fiber_begin(int i) {
@@ -132,7 +135,13 @@ static bool fiber_begin(int i) {
     return true;
 }
 
-static void machine_cta(void) {
+void machine_place(uint64_t at) {
+    const model_dim g = machine.face.grid;
+    machine.face.block = (model_dim){(unsigned)(at % g.x), (unsigned)(at / g.x % g.y), (unsigned)(at / g.x / g.y)};
+}
+
+void machine_cta(uint64_t at) {
+    machine_place(at);
     machine_clear();
     int registers = MACHINE_REGISTERS / (machine.n_warps * MODEL_WARP) / 8 * 8;
     for (int w = 0; w < machine.n_warps; w++) {
@@ -145,7 +154,6 @@ static void machine_cta(void) {
     for (int i = 0; i < machine.n_threads; i++)
         if (!fiber_begin(i)) machine_fail("no memory for a stack");
     machine_block();
-    machine_look_after();
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
@@ -159,8 +167,13 @@ static void machine_grid(void) {
     uint64_t at = machine_random() % all, by = 1 + machine_random() % all;
     while (machine_divisor(by, all) != 1) by++;
     for (uint64_t n = 0; n < all; n++, at = (at + by) % all) {
-        machine.face.block = (model_dim){(unsigned)(at % g.x), (unsigned)(at / g.x % g.y), (unsigned)(at / g.x / g.y)};
-        machine_cta();
+        if (machine.seen[at]) continue;
+        machine.cluster = 0;
+        machine_cta(at);
+        if (machine_is_aside())
+            machine_cluster_run(machine.seen, all, at);
+        else
+            machine_look_after();
     }
     machine.ok = true;
     model_switch(&machine.scheduler, &machine.host);
@@ -201,6 +214,7 @@ static bool machine_prepare(void) {
     f->barrier = machine_barrier, f->look = machine_look, f->registers = machine_registers, f->begin = machine_begin;
     f->launched = machine_launched;
     f->later = machine_later, f->commit = machine_commit, f->await = machine_await;
+    f->cluster = machine_cluster, f->near = machine_near;
     f->random = machine_random, f->fail = machine_fail;
     if (!machine.memory && !machine_memory()) return false;
     if (!f->written && !(f->written = calloc(MODEL_SHARED / MODEL_CHUNK + 1, sizeof *f->written))) return false;
@@ -218,8 +232,13 @@ static void machine_run(model_dim grid, model_dim block, uint32_t shared_bytes) 
     const int mode = machine_draw(8);
     machine.mode = mode < 2 ? MACHINE_PROMPT : mode < 5 ? MACHINE_LATE : MACHINE_ANY;
     machine.ok = false;
+    if (!(machine.seen = calloc((size_t)grid.x * grid.y * grid.z, sizeof *machine.seen))) {
+        (void)snprintf(machine.error, sizeof machine.error, "no memory");
+        return;
+    }
     fiber_make(&machine.scheduler, machine.scheduler_stack, machine_grid);
     model_switch(&machine.host, &machine.scheduler);
+    free(machine.seen);
 }
 
 /* A kernel that touches memory which is not there: as any other mistake. Of others it is not ours. */

@@ -29,7 +29,15 @@ typedef void *fiber_context; /* the top of its stack */
 typedef ucontext_t fiber_context;
 #endif
 
-typedef enum fiber_wait { FIBER_READY, FIBER_MEETS, FIBER_BARRIER, FIBER_LOOKS, FIBER_DONE, FIBER_WAITS } fiber_wait;
+typedef enum fiber_wait {
+    FIBER_READY,
+    FIBER_MEETS,
+    FIBER_BARRIER,
+    FIBER_LOOKS,
+    FIBER_CLUSTER,
+    FIBER_DONE,
+    FIBER_WAITS
+} fiber_wait;
 
 typedef struct fiber_job {
     model_job job;
@@ -84,6 +92,9 @@ typedef struct machine_state {
     fiber_barrier barriers[MODEL_BARRIERS];
     int n_threads, n_warps, n_done;
     int n_jobs;         /* on their way */
+    int cluster;        /* CTAs of the one that has met, 0: none has */
+    int n_aside;        /* threads that wait for it */
+    bool *seen;         /* CTAs of the grid that ran with their cluster */
     int free_registers; /* of a thread, times warps */
     fiber_job *unused;
     struct {
@@ -147,7 +158,23 @@ void job_drop(fiber_queue *q, fiber_job *before, fiber_job *j);
 /* At the end of a CTA copies by cp.async arrive by themselves; that others are left is a mistake. */
 void machine_end_all(void);
 
+/* ---- model_cluster.c --------------------------------------------------------------------------------------------- */
+
+/* What model_machine says of cluster and near. */
+void machine_cluster(int ctas);
+const uint8_t *machine_near(int rank);
+
+/* CTA `at` waits for its cluster: all of that to their ends. seen: of all CTAs of the grid. */
+void machine_cluster_run(bool *seen, uint64_t all, uint64_t at);
+
 /* ---- model_machine.c --------------------------------------------------------------------------------------------- */
+
+/* CTA `at` of the grid, until its threads have ended or all wait for their cluster; what it leaves behind. */
+void machine_cta(uint64_t at);
+void machine_place(uint64_t at);
+void machine_block(void);
+bool machine_is_aside(void);
+void machine_look_after(void);
 
 model_machine *model_face(void); /* what kernels are given when their module is loaded */
 

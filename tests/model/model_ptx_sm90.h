@@ -70,6 +70,19 @@ static inline void model_arrived(const model_job *job) {
     b.change(b.missing, b.bytes() - job->bytes);
 }
 
+/* ---- Clusters ---------------------------------------------------------------------------------------------------- */
+
+template <int ctas> FXA_INLINE void cluster_sync() { model->cluster(ctas); }
+template <int ctas> FXA_INLINE void cluster_leave() { model->cluster(ctas); }
+
+/* The rank is above what an address within shared memory has. */
+FXA_INLINE u32 cluster_address(u32 at, u32 rank) { return at | rank << 24; }
+
+FXA_INLINE Float4 load_cluster_float4(u32 at) {
+    const u32 own = at & 0xffffffu;
+    return *(const Float4 *)(model->near((int)(at >> 24)) + (model_shared(own, 16, 16) - model->shared));
+}
+
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
 /* A tensor map of the stand-in: address, type, promotion, sizes, strides in bytes of all but the first, box. */

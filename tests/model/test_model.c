@@ -128,6 +128,28 @@ TEST(named_barriers_hand_over) {
     for (r.way = 1; r.way < 3; r.way++) rig_wrong("fxa_named", &r, check_named);
 }
 
+static bool check_near(const rig_run *r) {
+    bool ok = true;
+    for (int i = 0; i < 8 * 64; i++) {
+        const int cta = i / 64, other = cta - cta % 4 + (cta + 1) % 4;
+        ok = ok && r->out[i] == other * 1000 + i % 64 + 3;
+    }
+    return ok;
+}
+
+TEST(ctas_of_a_cluster_read_each_other) {
+    NEEDS_RIG;
+    rig_run r = rig_of(64, 1024, 0, 0);
+    r.grid[0] = 8, r.out_bytes = 8 * 64 * 4;
+    rig_right("fxa_near", &r, check_near);
+    static const char *const words[] = {"of the cluster, which has ended", "before the cluster has met",
+                                        "clusters of 4 CTAs in a grid of 6"};
+    for (r.way = 1; rig_state && r.way < 4; r.way++) {
+        if (r.way == 3) r.grid[0] = 6;
+        rig_words("fxa_near", &r, words[r.way - 1]);
+    }
+}
+
 static bool check_atomics(const rig_run *r) {
     const int n = (int)r->block[0];
     static bool seen[1024];

@@ -51,6 +51,7 @@ typedef struct fxa__cu_choice {
     uint32_t units;  /* by bits: those that the problem needs */
     bool spans, dropout, paged, aligned, fast_math, separate_dq, turns, plain;
     int32_t row_tiles; /* decode */
+    int32_t cluster;   /* of decode: CTAs that share a row group, 0: any */
     int32_t dense;     /* the captured tensor that is read as pair.dense; -1 */
     bool words;
     bool maximum;      /* of rows is written */
@@ -167,6 +168,9 @@ const uint8_t *fxa__cu_cubin_find(const uint8_t *cubin, size_t size, const char 
 void fxa__cu_saved_write(const fxa__cu_code *code, fxa__writer *w);
 /* Fills cubins of the code's units, which fxa__cu_build then takes. E_BYTES: they are none of these units. */
 fxa_status fxa__cu_saved_read(fxa__reader *r, fxa__cu_code *code, fxa_error *err);
+
+/* cuda_decode.c: CTAs of a cluster, 0: none are clusters. */
+int32_t fxa__cu_decode_cluster(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa_problem *p);
 
 /* cuda_cost.c: seconds of a run, about. */
 double fxa__cu_cost(int32_t processors, const fxa__cu_choice *choice, const fxa__problem *p);

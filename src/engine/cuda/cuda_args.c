@@ -160,6 +160,7 @@ static void args_sizes(fxa__cu_call *c) {
     a->turned = !args_is_turned(c) ? 0 : c->bind->scale == 0 ? 2 : 1;
     a->splits = c->at.splits;
     a->run = c->at.run;
+    for (int i = 0; i < FXA_CUDA_CUTS; i++) a->cut[i] = c->at.cut[i];
 }
 
 /* Lengths, offsets, pages; a slot that the problem does not use is NULL. */

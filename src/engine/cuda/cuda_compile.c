@@ -126,6 +126,7 @@ static void compile_options(const fxa__cu_choice *c, int32_t arch, bool lines, c
     if (c->wide_o) compile_define(r, "FXA_O_F32", 1);
     if (c->maximum) compile_define(r, "FXA_WANT_MAX", 1);
     if (c->row_tiles) compile_define(r, "FXA_ROW_TILES", c->row_tiles);
+    if (c->cluster) compile_define(r, "FXA_CLUSTER", c->cluster);
 }
 
 static bool compile_is_header(const char *name) {

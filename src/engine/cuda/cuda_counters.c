@@ -59,6 +59,7 @@ void fxa__cu_counters_place(fxa__cu_call *c) {
     char *part = counters_part((fxa__cu_self *)(uintptr_t)c->self, (uintptr_t)c->bind->workspace);
     if (!part) return;
     if (at->next_tile) at->next_tile = (uint32_t *)(void *)(part + ((char *)at->next_tile - from));
-    if (at->redo) at->redo = (int32_t *)(void *)(part + ((char *)at->redo - from));
+    if (at->redo && (char *)at->redo - from < (ptrdiff_t)(sizeof(uint32_t) * at->counter_words))
+        at->redo = (int32_t *)(void *)(part + ((char *)at->redo - from));
     at->zero_words = 0;
 }

@@ -100,7 +100,7 @@ static struct FxaShape layout_backward_sm80(const fxa__cu_choice *c) {
 static struct FxaShape layout_decode_shape(const fxa__cu_choice *c) {
     bool wide = c->d + c->dv > 256;
     int32_t keys = wide ? 64 : 128, warps = wide && c->row_tiles < 4 ? 4 : 8;
-    return (struct FxaShape){32 * (warps + 1), 0, 8 * c->row_tiles, keys, keys, 1, 0, 1};
+    return (struct FxaShape){32 * (warps + 1), 0, 8 * c->row_tiles, keys, keys, 1, 0, c->cluster ? c->cluster : 1};
 }
 
 struct FxaShape fxa__cu_shape(const fxa__cu_choice *c, const fxa__cuda_program *g, fxa__cu_unit unit) {
@@ -255,8 +255,9 @@ static void layout_diagonal(layout *l) {
 static void layout_decode(layout *l) {
     struct FxaShape shape = layout_shape(l, FXA__CU_DECODE);
     fxa__cu_items_cut(l->self, l->choice, l->p, &shape, l->out);
-    int64_t shared = l->out->run < l->out->splits ? l->out->items : 0;
-    l->out->redo = layout_take(l, shared, 1, 1, sizeof(uint64_t));
+    int64_t items = l->out->items, shared = l->out->run < l->out->splits ? items : 0;
+    for (int i = 0; i < FXA_CUDA_CUTS; i++) shared = l->out->cut[i] ? items : shared;
+    l->out->redo = layout_take(l, items, 3, 1, sizeof(uint32_t));
     l->out->partial = layout_take(l, shared, shape.q_rows, l->choice->dv, sizeof(float));
     l->out->partial_ml = layout_take(l, shared, shape.q_rows, 2, sizeof(float));
     shape.q_rows = (int32_t)l->p->sq;
@@ -295,7 +296,9 @@ static void layout_captured(layout *l) {
 static void layout_zeroes(layout *l) {
     fxa__cu_layout *out = l->out;
     out->zero = l->c.base;
-    if (!layout_has(l, FXA__CU_DECODE) && layout_by_queries(l)) {
+    if (layout_has(l, FXA__CU_DECODE)) {
+        out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
+    } else if (layout_by_queries(l)) {
         struct FxaShape shape = layout_shape(l, layout_query_unit(l));
         out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
         out->redo = layout_take(l, shape.persistent ? layout_query_tiles(l, shape.q_rows) : 0, 1, 1, sizeof(int32_t));

@@ -83,8 +83,8 @@ typedef struct fxa__cu_layout {
     float *sink, *grad_sink;     /* as kernels have them, where the caller's are otherwise */
     void *spare[FXA__CU_SPARES]; /* what goes through the workspace, and dK and dV that nobody asked for */
     float *partial, *partial_ml;
-    int *places[FXA__CU_AXES];  /* coordinates, for dropout */
-    int32_t splits, run, items; /* of decode */
+    int *places[FXA__CU_AXES];                      /* coordinates, for dropout */
+    int32_t splits, run, items, cut[FXA_CUDA_CUTS]; /* of decode */
     fxa__cu_grads grads;
     fxa__cu_users users;
     int32_t q_pad, pad_rows;

@@ -269,7 +269,10 @@ static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice 
     c->turns = c->family == FXA__CU_SM90 && cu_is_by_turns(p, c, g);
     c->separate_dq = c->family == FXA__CU_SM90 && !c->turns && cu_is_separate(p, c, g);
     if (c->family == FXA__CU_SIMT) c->aligned = false; /* it makes no difference there */
-    if (cu_is_decode(p, c, g)) c->row_tiles = cu_row_tiles(p, c);
+    if (cu_is_decode(p, c, g)) {
+        c->row_tiles = cu_row_tiles(p, c);
+        c->cluster = fxa__cu_decode_cluster(s, c, p);
+    }
     c->units = cu_units(p, c, g);
     c->staged = fxa__cu_stage_is_any(p);
     c->adds = c->out != FXA_F32 && (p->flags & SUPPORT_ACCUMULATES);

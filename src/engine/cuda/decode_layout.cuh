@@ -6,9 +6,14 @@
 #define FXA_CUDA_DECODE_LAYOUT_CUH
 
 #include "hopper.cuh"
+#include "schedule.cuh"
 
 #ifndef FXA_ROW_TILES
 #define FXA_ROW_TILES 1 /* of 8 rows: 1, 2 or 4 */
+#endif
+
+#ifndef FXA_CLUSTER
+#define FXA_CLUSTER 1 /* CTAs that have all shares of a row group, one each: 1, 2, 4 or 8 */
 #endif
 
 namespace {
@@ -22,14 +27,17 @@ constexpr int K_BYTES = BN * D_STORED * 2, STAGE_BYTES = K_BYTES + BN * DV_STORE
 constexpr int OUT_BYTES = KEY_PARTS * ROWS * FXA_DV * 4, STATS_BYTES = KEY_PARTS * ROWS * 8;
 constexpr int QUADS = ROWS * FXA_DV / 4, EACH = (QUADS + WORKERS - 1) / WORKERS; /* of O, all and of a thread */
 constexpr bool FOLDS = EACH == 1; /* else threads have no room for what pieces before have left, and a.run is 1 */
-constexpr int AGAIN_BYTES = 128; /* a bit for each item of a CTA: it is computed again */
-constexpr int FIXED_BYTES = OUT_BYTES + STATS_BYTES + AGAIN_BYTES + 256 + 1024;
+constexpr int FIXED_BYTES = OUT_BYTES + STATS_BYTES + 256 + 1024;
 constexpr int ROOM = (227 * 1024 - FIXED_BYTES) / STAGE_BYTES, STAGES = ROOM < 8 ? ROOM : 8;
-constexpr int OUT_AT = STAGES * STAGE_BYTES, STATS_AT = OUT_AT + OUT_BYTES, AGAIN_AT = STATS_AT + STATS_BYTES;
-constexpr int ORDER_AT = AGAIN_AT + AGAIN_BYTES, BARS_AT = ORDER_AT + 16;
-constexpr int NUMBERS_AT = BARS_AT + Ring<STAGES>::bytes; /* of the tiles in the stages */
+constexpr int OUT_AT = STAGES * STAGE_BYTES, STATS_AT = OUT_AT + OUT_BYTES, ORDER_AT = STATS_AT + STATS_BYTES;
+constexpr int BARS_AT = ORDER_AT + 16, ITEM_BARS_AT = BARS_AT + Ring<STAGES>::bytes;
+constexpr int ITEMS = 2, ITEMS_AT = ITEM_BARS_AT + Ring<ITEMS>::bytes; /* that the roles have at a time */
+constexpr int SPOILT_AT = ITEMS_AT + 4 * ITEMS, AGAIN_AT = SPOILT_AT + 8; /* see Consumer */
+constexpr int NUMBERS_AT = AGAIN_AT + 4;                                  /* of the tiles in the stages */
 constexpr int BYTES = OUT_AT + FIXED_BYTES;
 static_assert(STAGES >= 1 && NUMBERS_AT + 4 * STAGES <= ORDER_AT + 256 && STEPS >= 1, "shared memory");
+constexpr int CLUSTER = FXA_CLUSTER;
+static_assert(CLUSTER == 1 || FOLDS, "shares in shared memory");
 static_assert(!FXA_DROPOUT, "other problems go by the forward kernels");
 
 /* Barriers of the warps that compute, and of all: the two roles come to the second from places of their own. */
@@ -48,49 +56,79 @@ FXA_INLINE int row_groups(const FxaArgs &a)
     return (a.group * a.q_len + ROWS - 1) / ROWS;
 }
 
-/* Of a row group. */
-FXA_INLINE int all_shares(const FxaArgs &a)
+/* Of each item, behind the flags of shares: the one before it in the list of those that its CTA computes again. */
+FXA_INLINE int *again_of(const FxaArgs &a)
 {
-    return (a.splits + a.run - 1) / a.run;
+    return (int *)((u64 *)a.redo + a.tiles);
 }
 
-/* Items of this CTA: i, i + gridDim.x, ...; at most 8 * AGAIN_BYTES of them. */
-FXA_INLINE int all_items(const FxaArgs &a)
-{
-    return a.batch * a.kv_heads * all_shares(a) * row_groups(a);
-}
+/* Which item it is: the row groups of the same keys follow each other, so that those are read from memory once. Its
+ * share is `run` of the pieces of the keys, the last one of a row group those that are left. */
+struct Place {
+    int head, group, share, shares, run;
+    int first_share; /* of its row group, among all of the launch */
 
-FXA_INLINE u32 again_word(u32 base, int count)
-{
-    return base + AGAIN_AT + count / 32 * 4;
-}
+    FXA_INLINE Place(const FxaArgs &a, int item)
+    {
+        const int groups = row_groups(a);
+        int first = 0, heads = a.batch * a.kv_heads;
+#pragma unroll
+        for (int i = 0; i < FXA_CUDA_CUTS; i++) heads -= a.cut[i];
+        run = a.run;
+        shares = (a.splits + run - 1) / run;
+        first_share = 0;
+#pragma unroll 1
+        for (int i = 0; i < FXA_CUDA_CUTS && item >= heads * shares * groups; i++) {
+            item -= heads * shares * groups;
+            first_share += heads * shares * groups;
+            first += heads;
+            heads = a.cut[i];
+            run >>= 1;
+            shares = a.splits / run;
+        }
+        group = CLUSTER > 1 ? item / shares % groups : item % groups;
+        share = CLUSTER > 1 ? item % shares : item / groups % shares;
+        head = item / groups / shares;
+        first_share += (head * groups + group) * shares;
+        head += first;
+    }
+};
 
-/* An item: the row groups of the same keys follow each other, so that those are read from memory once. Its share is
- * `run` of the pieces of the keys, the last one of a row group those that are left. */
+/* What an item has to do. */
 struct Part {
-    int group, share, head, b, kv_h;
-    int place, first_row, rows; /* place: among (b, KV head, row group) */
+    int item, b, kv_h;
+    int first_row, rows;
     int q_first, q_len, k_first, k_len;
     ListRow row;
     int first_piece, pieces, piece_tiles;
 
-    FXA_INLINE Part(const FxaArgs &a, int item)
-        : group(item % row_groups(a)), share(item / row_groups(a) % all_shares(a)),
-          head(item / row_groups(a) / all_shares(a)),
-          b(head / a.kv_heads), kv_h(head % a.kv_heads), place(head * row_groups(a) + group), first_row(group * ROWS),
-          q_first(q_span(a, b).first), q_len(q_length(a, b)), k_first(k_span(a, b).first), k_len(k_length(a, b)),
-          row(a, b, kv_h, 0, (k_len + BN - 1) / BN, q_len < a.q_len, k_len % BN != 0)
+    FXA_INLINE Part(const FxaArgs &a, int item_) : item(item_)
     {
+        const Place place(a, item);
+        b = place.head / a.kv_heads;
+        kv_h = place.head % a.kv_heads;
+        first_row = place.group * ROWS;
+        q_first = q_span(a, b).first;
+        q_len = q_length(a, b);
+        k_first = k_span(a, b).first;
+        k_len = k_length(a, b);
+        row = ListRow(a, b, kv_h, 0, (k_len + BN - 1) / BN, q_len < a.q_len, k_len % BN != 0);
         rows = min(ROWS, a.group * a.q_len - first_row);
-        first_piece = share * a.run;
-        pieces = min(a.run, a.splits - first_piece);
+        first_piece = place.share * place.run;
+        pieces = min(place.run, a.splits - first_piece);
         piece_tiles = (row.total + a.splits - 1) / a.splits;
     }
     /* Where piece i of the item begins in the list's tiles, and where the one before it ends. */
     FXA_INLINE int begin(int i) const { return min((first_piece + i) * piece_tiles, row.total); }
     FXA_INLINE int q_head(const FxaArgs &a, int r) const { return kv_h * a.group + (first_row + r) % a.group; }
     FXA_INLINE int query(const FxaArgs &a, int r) const { return (first_row + r) / a.group; }
-    FXA_INLINE long long partial(const FxaArgs &a) const { return (long long)place * all_shares(a) + share; }
+    /* Again, or its parts would take registers from the loop over tiles. */
+    FXA_INLINE Place place(const FxaArgs &a) const
+    {
+        u32 number = item;
+        keep(number);
+        return Place(a, (int)number);
+    }
 };
 
 } // namespace

@@ -124,10 +124,10 @@ FXA_INLINE Share warps_share(const FxaArgs &a, const float *out, const Float2 *s
 }
 
 /* To the result, or to the workspace when the row group has more shares. */
-FXA_INLINE void put_share(const FxaArgs &a, const Part &at, int r, int d, const Share &x)
+FXA_INLINE void put_share(const FxaArgs &a, const Part &at, const Place &place, int r, int d, const Share &x)
 {
-    if (all_shares(a) == 1) return write_row(a, at, r, d, x);
-    const long long row = at.partial(a) * ROWS + r;
+    if (place.shares == 1) return write_row(a, at, r, d, x);
+    const long long row = (long long)(place.first_share + place.share) * ROWS + r;
     *(Float4 *)(a.partial + row * FXA_DV + d) = x.o;
     if (d == 0) *(Float2 *)(a.partial_ml + row * 2) = x.stat;
 }
@@ -147,17 +147,24 @@ struct Sums {
             const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
             const Share x = warps_share(a, out, stats, r, d);
             if (!FOLDS) {
-                put_share(a, at, r, d, x);
+                put_share(a, at, at.place(a), r, d, x);
                 continue;
             }
             fold.add(a, x);
             break;
         }
     }
-    FXA_INLINE void put(const FxaArgs &a, const Part &at) const
+    FXA_INLINE void put_near(const FxaArgs &a, u32 base) const
+    {
+        const u32 to = base + threadIdx.x * 32;
+        const Share x = fold.all(a);
+        store_shared_float4(to, x.o.x, x.o.y, x.o.z, x.o.w);
+        store_shared_float4(to + 16, x.stat.x, x.stat.y, 0.f, 0.f);
+    }
+    FXA_INLINE void put(const FxaArgs &a, const Part &at, const Place &place) const
     {
         const int r = threadIdx.x / (FXA_DV / 4), d = threadIdx.x % (FXA_DV / 4) * 4;
-        if (FOLDS && r < at.rows) put_share(a, at, r, d, fold.all(a));
+        if (FOLDS && r < at.rows) put_share(a, at, place, r, d, fold.all(a));
     }
 };
 
@@ -173,9 +180,9 @@ FXA_INLINE Share tree_of(const FxaArgs &a, Share (&x)[MERGE_LOADS], int left)
 }
 
 /* All shares of a row group. */
-FXA_INLINE void merge_shares(const FxaArgs &a, const Part &at)
+FXA_INLINE void merge_shares(const FxaArgs &a, const Part &at, const Place &place)
 {
-    const long long first = (long long)at.place * all_shares(a) * ROWS;
+    const long long first = (long long)place.first_share * ROWS;
 #pragma unroll 1
     for (int e = threadIdx.x; e < at.rows * (FXA_DV / 4); e += WORKERS) {
         const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
@@ -183,7 +190,7 @@ FXA_INLINE void merge_shares(const FxaArgs &a, const Part &at)
         const Float4 *o = (const Float4 *)(a.partial + (first + r) * FXA_DV + d);
         Fold<MERGE_LEVELS> fold; /* of MERGE_LOADS shares each */
 #pragma unroll 1
-        for (int left = all_shares(a); left > 0; left -= MERGE_LOADS) {
+        for (int left = place.shares; left > 0; left -= MERGE_LOADS) {
             Share x[MERGE_LOADS];
 #pragma unroll
             for (int i = 0; i < MERGE_LOADS; i++) {
@@ -198,6 +205,26 @@ FXA_INLINE void merge_shares(const FxaArgs &a, const Part &at)
     }
 }
 
+/* Shares of a cluster's CTAs, each in shared memory of its own where tiles were. Each CTA adds up some of the quads. */
+FXA_INLINE void merge_cluster(const FxaArgs &a, u32 base)
+{
+    constexpr int SOME = (QUADS + CLUSTER - 1) / CLUSTER;
+    const Part at(a, blockIdx.x);
+    const int e = (int)(blockIdx.x % CLUSTER) * SOME + threadIdx.x, r = e / (FXA_DV / 4);
+    cluster_sync<CLUSTER>();
+    if (threadIdx.x < SOME && r < at.rows) {
+        Share x[MERGE_LOADS];
+#pragma unroll
+        for (int i = 0; i < CLUSTER; i++) {
+            const u32 from = cluster_address(base + e * 32, i);
+            const Float4 stat = load_cluster_float4(from + 16);
+            x[i] = Share{{stat.x, stat.y}, load_cluster_float4(from)};
+        }
+        write_row(a, at, r, e % (FXA_DV / 4) * 4, tree_of(a, x, CLUSTER));
+    }
+    cluster_leave<CLUSTER>(); /* who ends takes its shared memory along */
+}
+
 constexpr u64 HANDED_IN = 0xB5297A4D68E31DA5ull;
 
 /*
@@ -206,21 +233,21 @@ constexpr u64 HANDED_IN = 0xB5297A4D68E31DA5ull;
  * the last sees all flags; others may too, and write the same bits. Who sees them takes them back for the next run. All
  * workers come here behind their stores.
  */
-FXA_INLINE bool is_last(const FxaArgs &a, const Part &at, int *all_there)
+FXA_INLINE bool is_last(const FxaArgs &a, const Place &place, int *all_there)
 {
-    u64 *flags = (u64 *)a.redo + (long long)at.place * all_shares(a);
+    u64 *flags = (u64 *)a.redo + place.first_share;
     __threadfence();
     workers_sync();
     if (threadIdx.x < 32) {
         if (threadIdx.x == 0) {
-            *(volatile u64 *)(flags + at.share) = HANDED_IN;
+            *(volatile u64 *)(flags + place.share) = HANDED_IN;
             fence_in_order();
         }
         __syncwarp();
         bool all = true;
-        for (int s = threadIdx.x; s < all_shares(a); s += 32) all &= load_flag(flags + s) == HANDED_IN;
+        for (int s = threadIdx.x; s < place.shares; s += 32) all &= load_flag(flags + s) == HANDED_IN;
         all = __all_sync(~0u, all);
-        for (int s = threadIdx.x; all && s < all_shares(a); s += 32) *(volatile u64 *)(flags + s) = 0;
+        for (int s = threadIdx.x; all && s < place.shares; s += 32) *(volatile u64 *)(flags + s) = 0;
         if (threadIdx.x == 0) *all_there = all;
     }
     workers_sync();

@@ -5,16 +5,19 @@
  *
  * The keys of one (entry, KV head, group of rows) are cut into `splits` pieces, and an item is `run` of them, 2^i, the
  * last one what is left: pieces are of the entry's shape alone and added up by one tree, so `run` changes no bit and
- * may be as large as leaves all CTAs something to do. CTAs are persistent and take items in turn. One warp of a CTA
- * copies tiles of keys into a ring and runs ahead of the others, from item to item too, so that memory is never idle.
- * The others compute (decode_worker.cuh); decode_merge.cuh is the end of a piece and of an item. One whose O is not
- * finite is left for the end of all, and gone over again (finite.cuh).
+ * may be as large as leaves all CTAs something to do. The last entries have items of fewer pieces (a.cut). CTAs are
+ * persistent and take items from a counter, so that they end together. One warp of a CTA takes them and copies tiles of
+ * keys into a ring; it runs ahead of the others, from item to item too, so that memory is never idle. The others
+ * compute (decode_worker.cuh); decode_merge.cuh is the end of a piece and of an item. One whose O is not finite is left
+ * for the end of all, and gone over again (finite.cuh).
+ *
+ * FXA_CLUSTER: the CTAs of a cluster have one item each, all shares of a row group, and add them up in shared memory.
  *
  * Packed row r of a KV head is query r / group of head kv_h * group + r % group. An item has ROWS of them. Launch: grid
- * min(items, multiprocessors), or so many that none has more than 1024 items, with items = shares * KV heads * row
- * groups * batch, shares = splits / run and row groups = group * q_len / ROWS, each rounded up. Lists have one row per
- * KV head and entry (of b_rows, h_rows; tile 0) of key tiles of BN. Workspace where there is more than one share:
- * a.redo, 8 bytes per item, which may hold anything; a.partial, ROWS * DV floats and a.partial_ml, 2 * ROWS floats per
+ * min(items, multiprocessors), of clusters as many as items; a.tiles items = shares * KV heads * row groups * batch,
+ * shares = splits / run and row groups = group * q_len / ROWS, each rounded up. Lists have one row per KV head and
+ * entry (of b_rows, h_rows; tile 0) of key tiles of BN. Workspace: a.next_tile, 0; a.redo, 12 bytes per item, which may
+ * hold anything; where there is more than one share a.partial, ROWS * DV floats and a.partial_ml, 2 * ROWS floats per
  * item.
  */
 #include "decode_worker.cuh"
@@ -39,6 +42,7 @@ FXA_INLINE void copy_tiles(const FxaMaps &maps, const FxaArgs &a, u32 base, cons
     const int lane = threadIdx.x & 31, box = FXA_PAGED ? min(a.page_size, BN) : BN, r = lane * box;
     const u64 cache = key_cache(a);
     int next = begin < end ? at.row.tile(begin) : 0;
+#pragma unroll 1
     for (int j = begin; j < end; j++, step++) {
         const int n = next;
         if (j + 1 < end) next = at.row.tile(j + 1);
@@ -104,62 +108,105 @@ struct Consumer {
         if (again) worker.put_marks(up, down);
     }
 
-    /* values: as they are, or the first of three visits of an item that is computed again. */
+    /* An item that is spoilt is left for the end of all. Words by turns: who is an item ahead writes the other one. */
     FXA_INLINE void visit(int item, int count, int values)
     {
         const Part at(a, item);
         Worker worker(a, at, warp);
         Sums sums;
-        const u32 word = again_word(base, count), bit = 1u << count % 32;
-        bool left = false; /* for the end of all */
+        const u32 word = base + SPOILT_AT + count % 2 * 4;
+        bool left = false;
 #pragma unroll 1
         for (int piece = 0; piece < (FOLDS ? at.pieces : 1); piece++) {
             compute(worker, piece, values);
-            if (!values && worker.is_spoilt() && worker.lane == 0) or_shared(word, bit);
+            if (!values && worker.is_spoilt() && worker.lane == 0) put_word(word, count);
             workers_sync(); /* the piece before is added up, and all have said what they have */
-            left = !values && (u32)load_shared(word) & bit;
+            left = !values && take_word(word) == count;
             if (left) continue;
             worker.hand_in(out, stats);
             workers_sync();
             sums.add(a, at, out, stats);
         }
-        if (left) return;
-        sums.put(a, at);
-        if (all_shares(a) > 1 && is_last(a, at, order)) merge_shares(a, at);
+        if (left) return leave(item);
+        if (CLUSTER > 1) return sums.put_near(a, base);
+        const Place place = at.place(a);
+        sums.put(a, at, place);
+        if (place.shares > 1 && is_last(a, place, order)) merge_shares(a, at, place);
+    }
+
+    FXA_INLINE void leave(int item) const
+    {
+        if (threadIdx.x) return;
+        again_of(a)[item] = take_word(base + AGAIN_AT);
+        put_word(base + AGAIN_AT, item);
     }
 };
 
-/* Both roles go over the same items: all of them, then those that are marked. */
-template <class F> FXA_INLINE void visit_items(const FxaArgs &a, u32 base, F visit)
+/* Both roles go over the same items: those that `next` says, then those that are left, all by one text of `visit`. */
+template <class N, class F> FXA_INLINE void visit_items(const FxaArgs &a, u32 base, N next, F visit)
 {
+    int item = -1, values = VALUES_AS_THEY_ARE;
 #pragma unroll 1
-    for (int values = VALUES_AS_THEY_ARE; values <= VALUES_DOWN; values += VALUES_DOWN) {
-        int count = 0;
-        if (values) roles_sync();
-        for (int item = blockIdx.x; item < all_items(a); item += gridDim.x, count++)
-            if (!values || (u32)load_shared(again_word(base, count)) >> count % 32 & 1) visit(item, count, values);
+    for (u32 count = 0;; count++) {
+        item = values ? *(volatile int *)(again_of(a) + item) : next(count);
+        if (item < 0 && !values) {
+            values = VALUES_DOWN;
+            roles_sync();
+            item = take_word(base + AGAIN_AT);
+        }
+        if (item < 0) return;
+        visit(item, count, values);
     }
 }
 
+/* Takes items, and says which: each is asked for while the one before it is copied. */
 FXA_INLINE void produce(const FxaMaps &maps, const FxaArgs &a, u32 base)
 {
+    const Ring<ITEMS> ring = {base + ITEM_BARS_AT};
+    const bool first_lane = (threadIdx.x & 31) == 0;
     u32 step = 0;
-    visit_items(a, base, [&](int item, int, int values) {
+    int asked = blockIdx.x;
+    const auto next = [&](u32 count) {
+        int item = __shfl_sync(~0u, asked, 0);
+        if (item >= a.tiles) item = -1;
+        ring.wait_empty(count);
+        __syncwarp(); /* consumers may have given it back before a lane that comes late looks */
+        if (first_lane) {
+            put_word(base + ITEMS_AT + count % ITEMS * 4, item);
+            barrier_arrive(ring.full(count));
+            if (item >= 0) asked = CLUSTER > 1 ? a.tiles : next_tile(a);
+        }
+        return item;
+    };
+    visit_items(a, base, next, [&](int item, u32, int values) {
         copy_item(maps, a, base, item, max(values, 1), step);
     });
 }
 
 FXA_INLINE void consume(const FxaArgs &a, u32 base, u8 *start)
 {
+    const Ring<ITEMS> ring = {base + ITEM_BARS_AT};
     Consumer consumer(a, base, start);
-    visit_items(a, base, [&](int item, int count, int values) { consumer.visit(item, count, values); });
+    const auto next = [&](u32 count) {
+        ring.wait_full(count);
+        const int item = take_word(base + ITEMS_AT + count % ITEMS * 4);
+        give_back(ring.empty(count));
+        return item;
+    };
+    visit_items(a, base, next, [&](int item, u32 count, int values) { consumer.visit(item, (int)count, values); });
 }
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_decode_shape = {THREADS, BYTES, ROWS, BN, BN, 1, 0, 1};
+extern "C" __constant__ FxaShape fxa_decode_shape = {THREADS, BYTES, ROWS, BN, BN, 1, 0, CLUSTER};
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+#if FXA_CLUSTER > 1
+#define CLUSTERED __cluster_dims__(FXA_CLUSTER, 1, 1)
+#else
+#define CLUSTERED
+#endif
+
+extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
     fxa_decode(const __grid_constant__ FxaMaps maps, const __grid_constant__ FxaArgs a)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -168,13 +215,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         tma_prefetch(&maps.k);
         tma_prefetch(&maps.v);
         Ring<STAGES>{base + BARS_AT}.init(WARPS);
+        Ring<ITEMS>{base + ITEM_BARS_AT}.init(WARPS);
         barrier_init_done();
     }
-    if (threadIdx.x < AGAIN_BYTES / 4) store_shared(base + AGAIN_AT + 4 * threadIdx.x, 0);
+    if (threadIdx.x < 3) put_word(base + SPOILT_AT + 4 * threadIdx.x, -1); /* AGAIN_AT too */
     launch_begin();
     __syncthreads();
     if (threadIdx.x >= WORKERS)
         produce(maps, a, base);
     else
         consume(a, base, memory + (base - shared_address(memory)));
+    if (CLUSTER > 1) merge_cluster(a, base);
 }

@@ -144,7 +144,7 @@ static void cu_key(void *self, const fxa__problem *p, fxa__writer *w) {
         const int32_t parts[] = {(int32_t)c.family, c.arch,      c.d,     c.dv,      (int32_t)c.dtype, (int32_t)c.units,
                                  c.spans,           c.dropout,   c.paged, c.aligned, c.fast_math,      c.separate_dq,
                                  c.plain,           c.row_tiles, c.dense, c.words,   c.staged,         c.adds,
-                                 (int32_t)c.out,    c.maximum,   c.moved, c.wide_o,  c.turns};
+                                 (int32_t)c.out,    c.maximum,   c.moved, c.wide_o,  c.turns,          c.cluster};
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
         fxa__write_bytes(w, g.program->hash, sizeof g.program->hash);
         for (int32_t i = 0; i < g.program->n_params; i++) fxa__write_u32(w, (uint32_t)g.params[i].from);

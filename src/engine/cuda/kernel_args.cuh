@@ -16,6 +16,7 @@
 #define FXA_CUDA_BEND 5 /* terms of a tanh near 0 (score.cuh) */
 #define FXA_CUDA_RUNS (14 + FXA_CUDA_BEND) /* numbers that the host computes of them, behind the float ones */
 #define FXA_CUDA_RANK 5
+#define FXA_CUDA_CUTS 4 /* sizes of decode's items but for the largest */
 #define FXA_CUDA_RANGES 4 /* tables of ranges of a program */
 
 /* A tensor [b, h, s, d] in memory; strides in elements, d contiguous. */
@@ -145,10 +146,12 @@ struct FxaArgs {
     int q_len, k_len, q_pad; /* q_pad: q_len rounded up to 128. Of packed sequences: the longest */
     int q_total, k_total; /* rows of packed tensors */
     int pad_rows; /* rows of a head in the padded workspace: q_pad * batch, packed (q_total / 128 + batch) * 128 */
-    int q_tiles, tiles; /* of one (b, h), of the launch: q_tiles * heads * batch; packed: see schedule.cuh */
+    int q_tiles, tiles; /* of one (b, h), of the launch: q_tiles * heads * batch; packed: see schedule.cuh; decode: all
+                         * its items */
     int section, reverse; /* order of query tiles: heads that share the L2 cache; 1: the last tile of a head first */
     int sent_all; /* warps that send, of one of those */
     int splits, run; /* decode: pieces of the keys, and how many of them an item has: decode_sm90.cu */
+    int cut[FXA_CUDA_CUTS]; /* the last (entry, KV head)s, whose items have a half, a quarter, ... of `run` */
     float scale, scale_log2; /* scale_log2 = scale * log2(e) */
     int turned; /* 1: products of Q and K count times -1, 2: times 0; scale_log2 and the program have the rest */
     float *partial, *partial_ml; /* decode workspace */
@@ -212,7 +215,8 @@ struct FxaShape {
     int store_rows; /* rows of the boxes of stores, 0: no TMA store */
     int persistent; /* 1: the grid is min(tiles, multiprocessors); 0: as docs/cuda-kernels.md says */
     int sum_rows; /* warps of a CTA that write sums */
-    int parts; /* CTAs that share a tile, each with some of its columns: the grid is so many times as wide */
+    int parts; /* CTAs that share a tile, each with some of its columns: the grid is so many times as wide. Of decode:
+                * CTAs of a cluster, 1: there are none */
 };
 
 #endif

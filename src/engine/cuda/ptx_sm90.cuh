@@ -55,6 +55,42 @@ FXA_INLINE bool barrier_test(u32 at, u32 parity)
     return x;
 }
 
+/* ---- Clusters ---------------------------------------------------------------------------------------------------- */
+
+/* All threads of all CTAs of the cluster; what they have stored before it others read behind it. */
+template <int ctas> FXA_INLINE void cluster_sync()
+{
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* The same, of threads that have used what they have loaded: there is no order of stores. */
+template <int ctas> FXA_INLINE void cluster_leave()
+{
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
+                 "barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+/* Where this address of shared memory is in the CTA of that rank. */
+FXA_INLINE u32 cluster_address(u32 at, u32 rank)
+{
+    u32 x;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(x) : "r"(at), "r"(rank));
+    return x;
+}
+
+FXA_INLINE Float4 load_cluster_float4(u32 at)
+{
+    Float4 x;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(at)
+                 : "memory");
+    return x;
+}
+
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
 FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, int h, int b, u64 cache)
