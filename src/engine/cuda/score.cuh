@@ -244,17 +244,12 @@ template <int n> FXA_INLINE void bend_apart(const Program &program, const FxaArg
 #endif
 }
 
-/* Bends all products of a tile. What is near is found in four chains: one is as long as the polynomial of a tile.
- * whole: all pairs of the thread exist; others hold anything, and what they hold must not decide how these are
- * computed. A NaN is neither near nor far. */
-template <bool SHORT = true, int n>
-FXA_INLINE void bend_all(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
+/* Bends all products of a tile by what is cheap, if that will do; else says so. What is near is found in four chains:
+ * one is as long as the polynomial of a tile. whole: all pairs of the thread exist; others hold anything, and what they
+ * hold must not decide how these are computed. A NaN is neither near nor far. */
+template <int n> FXA_INLINE bool bend_short(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
 {
 #if PROG_NEAR
-    if (!SHORT) {
-        bend_apart(program, a, s);
-        return;
-    }
     float most[4] = {};
 #pragma unroll
     for (int i = 0; i < n; i++) most[i & 3] = max_or_nan(most[i & 3], fabsf(s[i]));
@@ -262,16 +257,27 @@ FXA_INLINE void bend_all(const Program &program, const FxaArgs &a, float (&s)[n]
     if (__all_sync(~0u, whole && top < program.near(a))) {
 #pragma unroll
         for (int i = 0; i < n; i++) s[i] = program.bend_near(a, s[i]);
-    } else if (__all_sync(~0u, whole && top < program.far(a))) {
+        return true;
+    }
+    if (__all_sync(~0u, whole && top < program.far(a))) {
         const Bend bend = program.bend_far(a);
 #pragma unroll
         for (int i = 0; i < n; i += 4) score_bend_four(bend, s + i);
-    } else
-        bend_apart(program, a, s);
+        return true;
+    }
+    return false;
 #elif PROG_BEND
 #pragma unroll
     for (int i = 0; i < n; i++) s[i] = program.bend(a, s[i]);
 #endif
+    return true;
+}
+
+/* SHORT: whether what is cheap is tried; where few tiles come it would only be more code. */
+template <bool SHORT = true, int n>
+FXA_INLINE void bend_all(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
+{
+    if ((PROG_NEAR && !SHORT) || !bend_short(program, a, s, whole)) bend_apart(program, a, s);
 }
 
 FXA_INLINE bool score_mask(const Program &program, const FxaArgs &a, const Pair &pair)
