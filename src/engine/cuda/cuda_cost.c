@@ -17,7 +17,8 @@ enum {
     COST_CPU_US = 6,
     COST_ROWS = 128,
     COST_DECODE_US = 15,
-    COST_CLUSTER_US = 11, /* the same where shares are added up in shared memory */
+    COST_CLUSTER = 4,     /* CTAs from which on shares that are added up in shared memory */
+    COST_CLUSTER_US = 11, /* cost that instead */
     COST_JOINT = 128      /* columns */
 };
 #define COST_DECODE_BYTES 4.4e12 /* a second */
@@ -49,7 +50,7 @@ static double cost_rate(const fxa__cu_choice *choice, const fxa__problem *p) {
 double fxa__cu_cost(int32_t processors, const fxa__cu_choice *choice, const fxa__problem *p) {
     double share = (double)processors / COST_PROCESSORS, rows = (double)p->in.sq;
     if (choice->units >> FXA__CU_DECODE & 1)
-        return 1e-6 * (choice->cluster ? COST_CLUSTER_US : COST_DECODE_US) +
+        return 1e-6 * (choice->cluster >= COST_CLUSTER ? COST_CLUSTER_US : COST_DECODE_US) +
                fxa__problem_key_bytes(p) / (COST_DECODE_BYTES * share);
     double wasted = rows > 0 ? fmax(1, COST_ROWS / rows) : 1; /* a tile has so many, also where few are there */
     return 1e-6 * COST_CPU_US + wasted * fxa__problem_operations(p) / (cost_rate(choice, p) * share);
