@@ -206,6 +206,19 @@ TEST(lengths_of_any_value) {
     fxa_context_destroy(ctx);
 }
 
+/* More key tiles than a row of a list holds, none of them partial: nothing is listed, and nothing unset is read. */
+TEST(a_list_that_is_one_run) {
+    NEEDS_DEVICE;
+    const decode_problem p = {1, 1, 1, 1, 262272, 32, "mask = k <= q + 300000", false, false};
+    fxa_context *ctx = device_context();
+    attn_data x;
+    fxa_error err;
+    T_REQUIRE(decode_make(&x, ctx, &p, NULL));
+    T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
+}
+
 /* ---- Many shares ------------------------------------------------------------------------------------------------- */
 
 /* V of some entries is not finite where the mask is false: what an entry gets is what it gets of 0 there. */

@@ -183,6 +183,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         to[pitch - 2] = runs ? some.count : 0;
         to[pitch - 1] = runs ? all.first - some.count : least;
     }
-    if (!count.y) to[0] = 0; /* which is read beside the counts, whatever they are */
+    if (!count.y || (!fits && !(runs && some.count))) to[0] = 0; /* read beside the counts, whatever they are */
     *(Int2 *)(counts + 2 * place) = count;
 }
