@@ -187,7 +187,10 @@ struct Consumer {
     FXA_INLINE void publish_ds(int m) const
     {
         async_fence();
-        named_sync(BAR_DS, 256);
+        if (PASSES)
+            named_sync_apart<BAR_DS, 256>(); /* one of them may come from pass_over() */
+        else
+            named_sync(BAR_DS, 256);
         if (PROG_GRAD_DIAGONAL && threadIdx.x == 128) barrier_arrive(sh.ds_ring().full(step));
 #if PROG_GRAD_DENSE
         if (leader) {

@@ -173,7 +173,8 @@ FXA_INLINE void finish_block(const FxaArgs &a, const QueryBlock &of, bool none, 
 
 /* With FxaArgs.sent CTAs take block after block, and blocks of heads that are complete before fxa_backward has ended:
  * the multiprocessors that it leaves one after the other at its end. */
-extern "C" __global__ void __launch_bounds__(THREADS, 8) fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
+extern "C" __global__ void __launch_bounds__(THREADS, FXA_D <= 128 && !FXA_OUT_F32 ? 8 : 1)
+    fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
 {
     __shared__ int taken, empty;
     const int all = a.pad_rows / 64 * a.heads;
