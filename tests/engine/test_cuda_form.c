@@ -148,16 +148,14 @@ static const char form_full[] = "param cap : float\ntensor slope : f32[1]\ntenso
 
 TEST(out_of_memory_at_every_allocation) {
     fail_alloc f = FAIL_ALLOC_INIT;
-    fxa_context *ctx = fail_alloc_context(&f);
-    fxa_program *p = NULL, *d = NULL;
-    fxa_error err;
+    fxa_program *p, *d;
+    fxa_context *ctx = fail_alloc_programs(&f, form_full, &p, &d);
     T_REQUIRE(ctx);
-    T_OK(fxa_program_parse(ctx, form_full, SIZE_MAX, &p, &err));
-    T_OK(fxa_program_derivative(p, &d, &err));
     fxa__cuda_config config = {.program = p, .derivative = d, .grad_tensors = UINT64_MAX, .dense = -1, .plain = true};
     size_t before = f.live_bytes, k = 1;
     for (bool done = false; !done && k < 2000; k++) {
         fxa__cuda_program out;
+        fxa_error err;
         fail_alloc_arm(&f, k, false);
         done = fxa__cuda_program_make(fxa__context_host(ctx), &config, &out, &err) == FXA_OK;
         fail_alloc_arm(&f, 0, false);
@@ -167,10 +165,7 @@ TEST(out_of_memory_at_every_allocation) {
     }
     T_CHECK(k > 20 && k < 2000);
     T_INT(f.mistakes, 0);
-    fxa_program_destroy(d);
-    fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
-    T_INT(f.live_bytes, 0);
+    T_INT(fail_alloc_programs_end(&f, ctx, p, d), 0);
 }
 
 /* So many declarations, all of which the score adds up. Without any the text itself. */

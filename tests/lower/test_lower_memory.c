@@ -82,12 +82,9 @@ static bool memory_do(fxa__host *host, memory_what what, const fxa_program *p, c
 
 TEST(out_of_memory_at_every_allocation) {
     fail_alloc f = FAIL_ALLOC_INIT;
-    fxa_context *ctx = fail_alloc_context(&f);
-    fxa_program *p = NULL, *d = NULL;
-    fxa_error err;
+    fxa_program *p, *d;
+    fxa_context *ctx = fail_alloc_programs(&f, memory_text, &p, &d);
     T_REQUIRE(ctx);
-    T_OK(fxa_program_parse(ctx, memory_text, SIZE_MAX, &p, &err));
-    T_OK(fxa_program_derivative(p, &d, &err));
     size_t before = f.live_bytes;
     for (int what = 0; what < MEMORY_ALL; what++)
         for (int persistent = 0; persistent < 2; persistent++) {
@@ -102,10 +99,7 @@ TEST(out_of_memory_at_every_allocation) {
             T_CHECK(done && k > 3);
         }
     T_INT(f.mistakes, 0);
-    fxa_program_destroy(d);
-    fxa_program_destroy(p);
-    fxa_context_destroy(ctx);
-    T_INT(f.live_bytes, 0);
+    T_INT(fail_alloc_programs_end(&f, ctx, p, d), 0);
 }
 
 T_MAIN

@@ -83,3 +83,20 @@ fxa_context *fail_alloc_context(fail_alloc *f) {
     fxa_context *ctx = NULL;
     return fxa_context_create(&config, &ctx, NULL) == FXA_OK ? ctx : NULL;
 }
+
+fxa_context *fail_alloc_programs(fail_alloc *f, const char *text, fxa_program **p, fxa_program **derivative) {
+    fxa_context *ctx = fail_alloc_context(f);
+    *p = *derivative = NULL;
+    if (ctx && fxa_program_parse(ctx, text, SIZE_MAX, p, NULL) == FXA_OK &&
+        fxa_program_derivative(*p, derivative, NULL) == FXA_OK)
+        return ctx;
+    (void)fail_alloc_programs_end(f, ctx, *p, *derivative);
+    return NULL;
+}
+
+size_t fail_alloc_programs_end(fail_alloc *f, fxa_context *ctx, fxa_program *p, fxa_program *derivative) {
+    fxa_program_destroy(derivative);
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+    return f->live_bytes;
+}

@@ -34,5 +34,8 @@ void fail_alloc_arm(fail_alloc *f, size_t k, bool persistent);
 
 /* A context on this allocator; NULL when that failed. */
 fxa_context *fail_alloc_context(fail_alloc *f);
+/* The same, with a program of that text and its derivative. The end of it returns what is live then: 0 is right. */
+fxa_context *fail_alloc_programs(fail_alloc *f, const char *text, fxa_program **p, fxa_program **derivative);
+size_t fail_alloc_programs_end(fail_alloc *f, fxa_context *ctx, fxa_program *p, fxa_program *derivative);
 
 #endif
