@@ -206,7 +206,8 @@ TEST(lengths_of_any_value) {
     fxa_context_destroy(ctx);
 }
 
-/* More key tiles than a row of a list holds, none of them partial: nothing is listed, and nothing unset is read. */
+/* More key tiles than a row of a list holds, none of them partial: nothing is listed, and nothing unset is read, as the
+ * model and initcheck tell. */
 TEST(a_list_that_is_one_run) {
     NEEDS_DEVICE;
     const decode_problem p = {1, 1, 1, 1, 262272, 32, "mask = k <= q + 300000", false, false};
