@@ -214,8 +214,17 @@ TEST(a_list_that_is_one_run) {
     fxa_context *ctx = device_context();
     attn_data x;
     fxa_error err;
+    attn_kept want = {{NULL}};
+    attn_call call;
     T_REQUIRE(decode_make(&x, ctx, &p, NULL));
+    attn_call_make(&x, FXA_FORWARD, &call);
+    call.p.engine = "ref", call.p.device = FXA_HOST;
+    T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
+    attn_keep(&x, FXA_FORWARD, &want);
     T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
+    attn_off off = attn_tensor_off(attn_output(&x, FXA_FORWARD, 0), want.memory[0]);
+    T_CHECK(!off.odd && off.size > 0 && off.worst <= 3 * 0x1p-8 * off.size); /* O and weights have 8 bits */
+    attn_drop(&want);
     attn_data_free(&x);
     fxa_context_destroy(ctx);
 }
