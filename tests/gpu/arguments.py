@@ -17,6 +17,7 @@ Diagonal = struct("Diagonal", ("data", p), ("b h", ll), ("zero", i32))
 DiagonalGrad = struct("DiagonalGrad", ("data", p), ("b h n", ll), ("zero zero_step size", i32))
 Sums = struct("Sums", ("data", p), ("b h", ll))
 Vector = struct("Vector", ("data ranges", p), ("b h ranges_b ranges_h", ll))
+Divisor = struct("Divisor", ("factor shift", C.c_uint))
 Args = struct(
     "Args", ("q k v o grad_o grad_q grad_k grad_v", View), ("lse grad_lse", p),
     ("lse_b lse_h lse_s grad_lse_b grad_lse_h grad_lse_s", ll),
@@ -26,7 +27,8 @@ Args = struct(
     ("grad_diagonal", DiagonalGrad), ("q_vector k_vector", Vector), ("dense grad_dense", View), ("tensor", Capture * 16),
     ("grad_tensor", p * 16), ("sums", Sums),
     ("f", f32 * 51), ("i", i32 * 32), ("batch heads kv_heads group d dv q_len k_len q_pad", i32),
-    ("q_total k_total pad_rows q_tiles tiles section reverse sent_all splits run", i32), ("cut", i32 * 4),
+    ("q_total k_total pad_rows q_tiles tiles section reverse sent_all splits run", i32),
+    ("by_splits by_shares by_row_groups by_kv_heads by_group", Divisor), ("cut", i32 * 4),
     ("scale scale_log2", f32), ("turned", i32),
     ("partial partial_ml", p), ("seed", C.c_uint * 2), ("drop_below", C.c_uint), ("keep_inverse", f32),
     ("scale_at params_at seed_at place_b place_h place_q place_k row_max", p), ("max_b max_h max_s", ll), ("ranges", p * 4))
@@ -34,3 +36,8 @@ Map = struct("Map", ("opaque", C.c_ulonglong * 16))
 Maps = struct("Maps", ("q k v o grad_o grad_q grad_k grad_v dense grad_dense", Map))
 Shape = struct("Shape", ("threads shared_bytes q_rows k_rows store_rows persistent sum_rows parts", i32))
 Cut = struct("Cut", ("q_rows k_rows rows columns by_key parts", i32))
+
+
+def divisor(by):
+    shift = (by - 1).bit_length()
+    return Divisor((1 << 31 + shift) // by + 1, shift)

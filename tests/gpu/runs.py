@@ -5,6 +5,7 @@ import math
 import torch
 
 import driver
+from arguments import divisor
 from driver import Args, Kernel, Maps, encode, i32, p, view
 from problem import DEV, up
 from programs import PARTIALS, SCATTER, SUMS
@@ -196,6 +197,8 @@ class Decode:
         a.tiles, a.next_tile = rows * splits, self.counter.data_ptr()
         a.redo, a.splits, a.run, a.partial = self.redo.data_ptr(), splits, 1, self.partial.data_ptr()
         a.partial_ml = a.partial + 4 * rows * splits * shape.q_rows * columns
+        a.by_splits, a.by_shares, a.by_row_groups = divisor(splits), divisor(splits), divisor(groups)
+        a.by_kv_heads, a.by_group = divisor(a.kv_heads), divisor(a.group)
         box = min(shape.store_rows, pr.paged or shape.store_rows)
         encode(maps.k, pr.k, box)
         encode(maps.v, pr.v, box)

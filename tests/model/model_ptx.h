@@ -134,6 +134,11 @@ FXA_INLINE void add4(float *to, const float (&x)[4]) {
 
 MODEL_UNSEEN FXA_INLINE u64 load_flag(const u64 *at) { return *at; }
 FXA_INLINE unsigned count_now(const unsigned *at) { return *at; }
+FXA_INLINE u32 count_around(unsigned *at, u32 last) {
+    const u32 x = *at;
+    *at = x >= last ? 0 : x + 1;
+    return x;
+}
 /* CTAs run one after the other, and launches. */
 FXA_INLINE void count_pause() { model->fail("what is waited for has not been counted"); }
 FXA_INLINE void fence_in_order() {}

@@ -118,6 +118,22 @@ void fxa__cu_items_cut(const fxa__cu_self *self, const fxa__cu_choice *choice, c
     out->items = (int32_t)(groups * decode_items(out, p->b * p->hkv));
 }
 
+static struct FxaDivisor decode_divisor(int64_t by) {
+    struct FxaDivisor d = {0, 0};
+    if (by < 1) by = 1; /* of what is empty */
+    while ((int64_t)1 << d.shift < by) d.shift++;
+    d.factor = (unsigned)((UINT64_C(1) << (31 + d.shift)) / (uint64_t)by + 1);
+    return d;
+}
+
+static void decode_divisors(struct FxaArgs *a, int32_t rows) {
+    a->by_splits = decode_divisor(a->splits);
+    a->by_shares = decode_divisor(fxa__div_up(a->splits, a->run));
+    a->by_row_groups = decode_divisor(fxa__div_up((int64_t)a->group * a->q_len, rows));
+    a->by_kv_heads = decode_divisor(a->kv_heads);
+    a->by_group = decode_divisor(a->group);
+}
+
 fxa_status fxa__cu_decode(fxa__cu_call *c) {
     const struct FxaShape *shape = &c->code->unit[FXA__CU_DECODE].shape;
     const fxa_problem *p = &c->p->in;
@@ -131,5 +147,6 @@ fxa_status fxa__cu_decode(fxa__cu_call *c) {
     int64_t items = c->at.items, ctas = fxa__min_i64(items, c->self->processors);
     if (shape->parts > 1) ctas = items; /* of clusters, one item each */
     c->a.tiles = (int)items;
+    decode_divisors(&c->a, shape->q_rows);
     return fxa__cu_launch_main(c, FXA__CU_DECODE, 0, (fxa__cu_grid){ctas, 1, 1});
 }

@@ -40,7 +40,8 @@ constexpr int CLUSTER = FXA_CLUSTER;
 static_assert(CLUSTER == 1 || FOLDS, "shares in shared memory");
 static_assert(!FXA_DROPOUT, "other problems go by the forward kernels");
 
-/* Barriers of the warps that compute, and of all: the two roles come to the second from places of their own. */
+/* Barriers of the warps that compute, and of all: the two roles come to the second from places of their own. The third
+ * says that the kernel has begun, for which the warp that copies does not wait. */
 FXA_INLINE void workers_sync()
 {
     named_sync_apart<1, WORKERS>();
@@ -49,6 +50,17 @@ FXA_INLINE void workers_sync()
 FXA_INLINE void roles_sync()
 {
     named_sync_apart<2, THREADS>();
+}
+
+FXA_INLINE void begun_arrive()
+{
+    __syncwarp();
+    named_arrive(3, THREADS);
+}
+
+FXA_INLINE void begun_sync()
+{
+    named_sync_apart<3, THREADS>();
 }
 
 FXA_INLINE int row_groups(const FxaArgs &a)
@@ -60,6 +72,12 @@ FXA_INLINE int row_groups(const FxaArgs &a)
 FXA_INLINE int *again_of(const FxaArgs &a)
 {
     return (int *)((u64 *)a.redo + a.tiles);
+}
+
+/* A division is 30 instructions, which a kernel that begins has in no cache. */
+FXA_INLINE int quotient(int n, const FxaDivisor &by)
+{
+    return (int)((u32)((u64)(2u * (u32)n) * by.factor >> 32) >> by.shift);
 }
 
 /* Which item it is: the row groups of the same keys follow each other, so that those are read from memory once. Its
@@ -75,20 +93,29 @@ struct Place {
 #pragma unroll
         for (int i = 0; i < FXA_CUDA_CUTS; i++) heads -= a.cut[i];
         run = a.run;
-        shares = (a.splits + run - 1) / run;
+        shares = (a.splits + run - 1) >> (__ffs(run) - 1);
         first_share = 0;
+        int i = 0;
 #pragma unroll 1
-        for (int i = 0; i < FXA_CUDA_CUTS && item >= heads * shares * groups; i++) {
+        for (; i < FXA_CUDA_CUTS && item >= heads * shares * groups; i++) {
             item -= heads * shares * groups;
             first_share += heads * shares * groups;
             first += heads;
             heads = a.cut[i];
             run >>= 1;
-            shares = a.splits / run;
+            shares *= 2;
         }
-        group = CLUSTER > 1 ? item / shares % groups : item % groups;
-        share = CLUSTER > 1 ? item % shares : item / groups % shares;
-        head = item / groups / shares;
+        if (CLUSTER > 1) { /* as many shares */
+            const int rest = item / CLUSTER;
+            head = quotient(rest, a.by_row_groups);
+            group = rest - head * groups;
+            share = item % CLUSTER;
+        } else {
+            const int rest = quotient(item, a.by_row_groups);
+            head = quotient(rest, a.by_shares) >> i;
+            group = item - rest * groups;
+            share = rest - head * shares;
+        }
         first_share += (head * groups + group) * shares;
         head += first;
     }
@@ -105,8 +132,8 @@ struct Part {
     FXA_INLINE Part(const FxaArgs &a, int item_) : item(item_)
     {
         const Place place(a, item);
-        b = place.head / a.kv_heads;
-        kv_h = place.head % a.kv_heads;
+        b = quotient(place.head, a.by_kv_heads);
+        kv_h = place.head - b * a.kv_heads;
         first_row = place.group * ROWS;
         q_first = q_span(a, b).first;
         q_len = q_length(a, b);
@@ -116,12 +143,12 @@ struct Part {
         rows = min(ROWS, a.group * a.q_len - first_row);
         first_piece = place.share * place.run;
         pieces = min(place.run, a.splits - first_piece);
-        piece_tiles = (row.total + a.splits - 1) / a.splits;
+        piece_tiles = quotient(row.total + a.splits - 1, a.by_splits);
     }
     /* Where piece i of the item begins in the list's tiles, and where the one before it ends. */
     FXA_INLINE int begin(int i) const { return min((first_piece + i) * piece_tiles, row.total); }
-    FXA_INLINE int q_head(const FxaArgs &a, int r) const { return kv_h * a.group + (first_row + r) % a.group; }
-    FXA_INLINE int query(const FxaArgs &a, int r) const { return (first_row + r) / a.group; }
+    FXA_INLINE int query(const FxaArgs &a, int r) const { return quotient(first_row + r, a.by_group); }
+    FXA_INLINE int q_head(const FxaArgs &a, int r) const { return first_row + r + (kv_h - query(a, r)) * a.group; }
     /* Again, or its parts would take registers from the loop over tiles. */
     FXA_INLINE Place place(const FxaArgs &a) const
     {

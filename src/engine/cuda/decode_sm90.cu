@@ -159,7 +159,8 @@ template <class N, class F> FXA_INLINE void visit_items(const FxaArgs &a, u32 ba
     }
 }
 
-/* Takes items, and says which: each is asked for while the one before it is copied. */
+/* Takes items, and says which: each is asked for while the one before it is copied. As many are asked for as there are,
+ * so that the counter is 0 behind the launch as before it. */
 FXA_INLINE void produce(const FxaMaps &maps, const FxaArgs &a, u32 base)
 {
     const Ring<ITEMS> ring = {base + ITEM_BARS_AT};
@@ -167,14 +168,14 @@ FXA_INLINE void produce(const FxaMaps &maps, const FxaArgs &a, u32 base)
     u32 step = 0;
     int asked = blockIdx.x;
     const auto next = [&](u32 count) {
-        int item = __shfl_sync(~0u, asked, 0);
+        int item = __shfl_sync(~0u, asked, 0) + (count ? gridDim.x : 0);
         if (item >= a.tiles) item = -1;
         ring.wait_empty(count);
         __syncwarp(); /* consumers may have given it back before a lane that comes late looks */
         if (first_lane) {
             put_word(base + ITEMS_AT + count % ITEMS * 4, item);
             barrier_arrive(ring.full(count));
-            if (item >= 0) asked = CLUSTER > 1 ? a.tiles : next_tile(a);
+            if (item >= 0) asked = CLUSTER > 1 ? a.tiles : (int)count_around(a.next_tile, a.tiles - 1);
         }
         return item;
     };
@@ -220,10 +221,12 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
     }
     if (threadIdx.x < 3) put_word(base + SPOILT_AT + 4 * threadIdx.x, -1); /* AGAIN_AT too */
     launch_begin();
-    __syncthreads();
-    if (threadIdx.x >= WORKERS)
+    if (threadIdx.x >= WORKERS) {
+        begun_arrive();
         produce(maps, a, base);
-    else
+    } else {
+        begun_sync();
         consume(a, base, memory + (base - shared_address(memory)));
+    }
     if (CLUSTER > 1) merge_cluster(a, base);
 }

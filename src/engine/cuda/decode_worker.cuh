@@ -30,8 +30,7 @@ struct Worker {
             const bool inside = r < at.rows && at.query(a, r) < at.q_len;
             const int row = inside ? r : 0;
             const u16 *from = rows_of(a.q, at.b, at.q_head(a, row), at.q_first + at.query(a, row));
-#pragma unroll
-            for (int k = 0; k < FXA_D / 8; k++) q[t][k] = inside ? load_pair(from, k * 8 + (lane & 3) * 2, a.d) : 0;
+            load_row(q[t], from, inside);
             if (a.turned)
 #pragma unroll
                 for (int k = 0; k < FXA_D / 8; k++) q[t][k] = turn_pair(a, q[t][k]);
@@ -39,6 +38,21 @@ struct Worker {
             for (int x = 0; x < 2; x++)
                 program[t][x].head(a, at.b, at.q_head(a, min(row_of(t, x), at.rows - 1)), at.q_len, at.k_len);
         }
+    }
+
+    /* The elements of a row that are this lane's: in a few instructions where the row is as long as it may be. */
+    FXA_INLINE void load_row(u32 (&x)[FXA_D / 8], const u16 *from, bool inside) const
+    {
+        const int c = (lane & 3) * 2;
+#pragma unroll
+        for (int k = 0; k < FXA_D / 8; k++) x[k] = 0;
+        if (!inside) return;
+        if (FXA_ALIGNED && a.d == FXA_D)
+#pragma unroll
+            for (int k = 0; k < FXA_D / 8; k++) x[k] = *(const u32 *)(from + k * 8 + c);
+        else
+#pragma unroll
+            for (int k = 0; k < FXA_D / 8; k++) x[k] = load_pair(from, k * 8 + c, a.d);
     }
 
     FXA_INLINE int row_of(int tile, int x) const { return row0 + tile * 8 + (lane & 3) * 2 + x; }

@@ -112,6 +112,12 @@ struct FxaScalars {
     const unsigned long long *seed;
 };
 
+/* n / by for 0 <= n < 2^31 in place of a division: 2 n factor / 2^(32 + shift), where shift is the smallest with
+ * 2^shift >= by, and factor is 1 more than 2^(31 + shift) / by. */
+struct FxaDivisor {
+    unsigned factor, shift;
+};
+
 struct FxaArgs {
     struct FxaView q, k, v, o, grad_o, grad_q, grad_k, grad_v;
     float *lse; /* natural logarithm */
@@ -151,6 +157,8 @@ struct FxaArgs {
     int section, reverse; /* order of query tiles: heads that share the L2 cache; 1: the last tile of a head first */
     int sent_all; /* warps that send, of one of those */
     int splits, run; /* decode: pieces of the keys, and how many of them an item has: decode_sm90.cu */
+    struct FxaDivisor by_splits, by_shares, by_row_groups, by_kv_heads, by_group; /* decode; shares, row
+                                                                        * groups: of an (entry, KV head) */
     int cut[FXA_CUDA_CUTS]; /* the last (entry, KV head)s, whose items have a half, a quarter, ... of `run` */
     float scale, scale_log2; /* scale_log2 = scale * log2(e) */
     int turned; /* 1: products of Q and K count times -1, 2: times 0; scale_log2 and the program have the rest */

@@ -282,6 +282,15 @@ FXA_INLINE void count_pause()
 #endif
 }
 
+/* Counts from 0 to `last` and on with 0. Nothing waits for the answer before somebody looks at it: of an addition
+ * compilers make one for all lanes of a warp, whose answer they wait for at once. */
+FXA_INLINE u32 count_around(unsigned *at, u32 last)
+{
+    u32 x;
+    asm volatile("atom.global.inc.u32 %0, [%1], %2;" : "=r"(x) : "l"(at), "r"(last) : "memory");
+    return x;
+}
+
 /* Stores before it and loads behind it, of all threads of the device, in one order. */
 FXA_INLINE void fence_in_order()
 {
