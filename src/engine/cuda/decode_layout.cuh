@@ -41,7 +41,7 @@ static_assert(CLUSTER == 1 || FOLDS, "shares in shared memory");
 static_assert(!FXA_DROPOUT, "other problems go by the forward kernels");
 
 /* Barriers of the warps that compute, and of all: the two roles come to the second from places of their own. The third
- * says that the kernel has begun, for which the warp that copies does not wait. */
+ * says that the others are there, for which the warp that copies does not wait. */
 FXA_INLINE void workers_sync()
 {
     named_sync_apart<1, WORKERS>();

@@ -34,44 +34,78 @@ FXA_INLINE u64 key_cache(const FxaArgs &a)
     return bytes < 1 << 28 ? CACHE_FIRST_OUT : CACHE_PLAIN;
 }
 
+/* What is in a stage once it is full: tile n, of so many bytes. */
+FXA_INLINE void expect_tile(u32 base, u32 step, int n)
+{
+    put_word(base + NUMBERS_AT + step % STAGES * 4, n);
+    barrier_expect(Ring<STAGES>{base + BARS_AT}.full(step), STAGE_BYTES);
+}
+
+/* K and V of the rows of a box on their way to those from r on of a stage. */
+FXA_INLINE void copy_box(const FxaMaps &maps, u32 base, u32 step, int r, int s, int h, int b, u64 cache)
+{
+    const u32 to = base + step % STAGES * STAGE_BYTES + r * 128, full = Ring<STAGES>{base + BARS_AT}.full(step);
+#pragma unroll
+    for (int c = 0; c < FXA_D; c += 64) tma_load(to + c * BN * 2, &maps.k, full, c, s, h, b, cache);
+#pragma unroll
+    for (int c = 0; c < FXA_DV; c += 64) tma_load(to + K_BYTES + c * BN * 2, &maps.v, full, c, s, h, b, cache);
+}
+
+/* Tiles of the first item, as many as there is room for, and how many those are: none where it is not plain where they
+ * lie. A kernel that begins has its code in no cache, and this is a short way to the first copy. */
+FXA_INLINE int copy_first(const FxaMaps &maps, const FxaArgs &a, u32 base)
+{
+    if (FXA_PAGED || FXA_SPANS || a.list.items || a.k_len % BN) return 0;
+    const Place place(a, blockIdx.x);
+    const int b = quotient(place.head, a.by_kv_heads), kv_h = place.head - b * a.kv_heads, total = a.k_len / BN;
+    const int piece = quotient(total + a.splits - 1, a.by_splits), begin = place.share * place.run * piece;
+    const int count = max(min(min(begin + place.run * piece, total) - begin, STAGES), 0);
+    const u64 cache = key_cache(a);
+    if ((threadIdx.x & 31) == 0)
+#pragma unroll 1
+        for (int i = 0; i < count; i++) {
+            expect_tile(base, i, begin + i);
+            copy_box(maps, base, i, 0, (begin + i) * BN, kv_h, b, cache);
+        }
+    __syncwarp();
+    return count;
+}
+
+enum { ASK_TILES = 3 }; /* before an item's last one the next item is asked for: who is slow asks late */
+
 /* One lane per box, which is a page where those are smaller than a tile. */
+template <class F>
 FXA_INLINE void copy_tiles(const FxaMaps &maps, const FxaArgs &a, u32 base, const Part &at, int begin, int end,
-                           u32 &step)
+                           u32 &step, F ask)
 {
     const Ring<STAGES> ring = {base + BARS_AT};
     const int lane = threadIdx.x & 31, box = FXA_PAGED ? min(a.page_size, BN) : BN, r = lane * box;
     const u64 cache = key_cache(a);
     int next = begin < end ? at.row.tile(begin) : 0;
+    if (begin >= end) ask();
 #pragma unroll 1
     for (int j = begin; j < end; j++, step++) {
         const int n = next;
+        if (j == max(begin, end - ASK_TILES)) ask();
         if (j + 1 < end) next = at.row.tile(j + 1);
         const KeyPlace from(a, at.b, at.k_first, n * BN + (r < BN ? r : 0));
-        const u32 to = base + step % STAGES * STAGE_BYTES, full = ring.full(step);
         ring.wait_empty(step);
-        if (lane == 0) {
-            put_word(base + NUMBERS_AT + step % STAGES * 4, n);
-            barrier_expect(full, STAGE_BYTES);
-        }
+        if (lane == 0) expect_tile(base, step, n);
         __syncwarp();
-        if (r >= BN) continue;
-#pragma unroll
-        for (int c = 0; c < FXA_D; c += 64)
-            tma_load(to + c * BN * 2 + r * 128, &maps.k, full, c, from.s, at.kv_h, from.b, cache);
-#pragma unroll
-        for (int c = 0; c < FXA_DV; c += 64)
-            tma_load(to + K_BYTES + c * BN * 2 + r * 128, &maps.v, full, c, from.s, at.kv_h, from.b, cache);
+        if (r < BN) copy_box(maps, base, step, r, from.s, at.kv_h, from.b, cache);
     }
 }
 
-/* All tiles of an item, or those of each of its pieces so often. */
-FXA_INLINE void copy_item(const FxaMaps &maps, const FxaArgs &a, u32 base, int item, int times, u32 &step)
+/* All tiles of an item but the first `copied`, or those of each of its pieces so often. */
+template <class F>
+FXA_INLINE void copy_item(const FxaMaps &maps, const FxaArgs &a, u32 base, int item, int copied, int times, u32 &step,
+                          F ask)
 {
     const Part at(a, item);
     const int some = times > 1 ? 1 : at.pieces;
     for (int i = 0; i < at.pieces * times; i += some) {
         const int piece = times > 1 ? i / times : 0;
-        copy_tiles(maps, a, base, at, at.begin(piece), at.begin(piece + some), step);
+        copy_tiles(maps, a, base, at, at.begin(piece) + copied, at.begin(piece + some), step, ask);
     }
 }
 
@@ -114,6 +148,7 @@ struct Consumer {
         const Part at(a, item);
         Worker worker(a, at, warp);
         Sums sums;
+        if (count == 0) begun_sync(); /* Q is on its way, ahead of tiles that others ask for */
         const u32 word = base + SPOILT_AT + count % 2 * 4;
         bool left = false;
 #pragma unroll 1
@@ -142,13 +177,14 @@ struct Consumer {
     }
 };
 
-/* Both roles go over the same items: those that `next` says, then those that are left, all by one text of `visit`. */
+/* Both roles go over the same items: the CTA's own, those that `next` says, then those that are left, all by one text
+ * of `visit`. */
 template <class N, class F> FXA_INLINE void visit_items(const FxaArgs &a, u32 base, N next, F visit)
 {
-    int item = -1, values = VALUES_AS_THEY_ARE;
+    int item = blockIdx.x, values = VALUES_AS_THEY_ARE;
 #pragma unroll 1
     for (u32 count = 0;; count++) {
-        item = values ? *(volatile int *)(again_of(a) + item) : next(count);
+        if (count) item = values ? *(volatile int *)(again_of(a) + item) : next(count - 1);
         if (item < 0 && !values) {
             values = VALUES_DOWN;
             roles_sync();
@@ -159,28 +195,30 @@ template <class N, class F> FXA_INLINE void visit_items(const FxaArgs &a, u32 ba
     }
 }
 
-/* Takes items, and says which: each is asked for while the one before it is copied. As many are asked for as there are,
- * so that the counter is 0 behind the launch as before it. */
+/* Takes items, and says which. Each is asked for while the last tiles of the one before it are copied: sooner, and who
+ * is slow would have what others could have ended. As many are asked for as there are, so that the counter is 0 behind
+ * the launch as before it. */
 FXA_INLINE void produce(const FxaMaps &maps, const FxaArgs &a, u32 base)
 {
     const Ring<ITEMS> ring = {base + ITEM_BARS_AT};
     const bool first_lane = (threadIdx.x & 31) == 0;
-    u32 step = 0;
-    int asked = blockIdx.x;
+    const int first = copy_first(maps, a, base);
+    u32 step = first, asked = 0;
     const auto next = [&](u32 count) {
-        int item = __shfl_sync(~0u, asked, 0) + (count ? gridDim.x : 0);
+        int item = CLUSTER > 1 ? -1 : (int)(gridDim.x + __shfl_sync(~0u, asked, 0));
         if (item >= a.tiles) item = -1;
         ring.wait_empty(count);
         __syncwarp(); /* consumers may have given it back before a lane that comes late looks */
         if (first_lane) {
             put_word(base + ITEMS_AT + count % ITEMS * 4, item);
             barrier_arrive(ring.full(count));
-            if (item >= 0) asked = CLUSTER > 1 ? a.tiles : (int)count_around(a.next_tile, a.tiles - 1);
         }
         return item;
     };
-    visit_items(a, base, next, [&](int item, u32, int values) {
-        copy_item(maps, a, base, item, max(values, 1), step);
+    visit_items(a, base, next, [&](int item, u32 count, int values) {
+        copy_item(maps, a, base, item, count ? 0 : first, max(values, 1), step, [&] {
+            if (CLUSTER == 1 && first_lane && !values) asked = count_around(a.next_tile, a.tiles - 1);
+        });
     });
 }
 
@@ -218,6 +256,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
         Ring<STAGES>{base + BARS_AT}.init(WARPS);
         Ring<ITEMS>{base + ITEM_BARS_AT}.init(WARPS);
         barrier_init_done();
+        async_fence(); /* this thread's own copies come next */
     }
     if (threadIdx.x < 3) put_word(base + SPOILT_AT + 4 * threadIdx.x, -1); /* AGAIN_AT too */
     launch_begin();
@@ -225,7 +264,6 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
         begun_arrive();
         produce(maps, a, base);
     } else {
-        begun_sync();
         consume(a, base, memory + (base - shared_address(memory)));
     }
     if (CLUSTER > 1) merge_cluster(a, base);
