@@ -160,15 +160,12 @@ static bool caps_kind(fxa_context *ctx, conf_frame *f, int kind) {
 }
 
 TEST(soft_caps) {
-    const char *engine = getenv("FXA_TEST_ENGINE");
     const char *shapes = getenv("FXA_TEST_SHAPES"), *kind = getenv("FXA_TEST_KIND");
-    conf_frame f = {.engine = engine ? engine : "cuda", .seconds = CAPS_SECONDS};
-    const char *missing = engine ? NULL : frame_missing(FXA_F32);
     fxa_context *ctx = NULL;
-    fxa_error err;
+    conf_frame f;
+    const char *missing = frame_begin(&f, CAPS_SECONDS, &ctx);
     int from = kind ? atoi(kind) : 0, n = shapes ? atoi(shapes) : 2 * CAPS_PROGRAMS;
     if (missing) T_SKIP(missing);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < n && caps_kind(ctx, &f, from + i); i++) {}
     frame_print(&f);
     fxa_context_destroy(ctx);
