@@ -199,7 +199,7 @@ class Decode:
         a.partial_ml = a.partial + 4 * rows * splits * shape.q_rows * columns
         a.by_splits, a.by_shares, a.by_row_groups = divisor(splits), divisor(splits), divisor(groups)
         a.by_kv_heads, a.by_group = divisor(a.kv_heads), divisor(a.group)
-        box = min(shape.store_rows, pr.paged or shape.store_rows)
+        box = min(shape.k_rows, pr.paged) if pr.paged else shape.store_rows
         encode(maps.k, pr.k, box)
         encode(maps.v, pr.v, box)
         grid = (min(rows * splits, driver.SMS), 1, 1) if shape.persistent else (splits, pr.Hkv * groups, pr.B)

@@ -73,6 +73,7 @@ static inline void model_arrived(const model_job *job) {
 /* ---- Clusters ---------------------------------------------------------------------------------------------------- */
 
 template <int ctas> FXA_INLINE void cluster_sync() { model->cluster(ctas); }
+template <int ctas> FXA_INLINE void cluster_read() {}
 template <int ctas> FXA_INLINE void cluster_leave() { model->cluster(ctas); }
 
 /* The rank is above what an address within shared memory has. */

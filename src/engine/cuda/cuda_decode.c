@@ -138,7 +138,7 @@ fxa_status fxa__cu_decode(fxa__cu_call *c) {
     const struct FxaShape *shape = &c->code->unit[FXA__CU_DECODE].shape;
     const fxa_problem *p = &c->p->in;
     int32_t box = shape->store_rows;
-    if (p->flags & FXA_PAGED) box = (int32_t)fxa__min_i64(box, p->page_size);
+    if (p->flags & FXA_PAGED) box = (int32_t)fxa__min_i64(shape->k_rows, p->page_size);
     FXA_TRY(fxa__cu_map(c, FXA_SLOT_K, box, &c->maps.k));
     FXA_TRY(fxa__cu_map(c, FXA_SLOT_V, box, &c->maps.v));
     FXA_TRY(fxa__cu_prepare(c));

@@ -21,6 +21,7 @@ namespace {
 constexpr int TILES = FXA_ROW_TILES < 2 ? 1 : 2; /* of a warp */
 constexpr int ROW_PARTS = FXA_ROW_TILES / TILES, ROWS = 8 * FXA_ROW_TILES;
 constexpr int BN = FXA_D + FXA_DV > 256 ? 64 : 128, KEY_PARTS = BN == 128 && ROW_PARTS == 1 ? 8 : 4;
+constexpr int BOX_ROWS = 32; /* of a copy, where pages do not say it */
 constexpr int KEYS = BN / KEY_PARTS, STEPS = KEYS / 16;
 constexpr int WARPS = KEY_PARTS * ROW_PARTS, WORKERS = 32 * WARPS, THREADS = WORKERS + 32;
 constexpr int K_BYTES = BN * D_STORED * 2, STAGE_BYTES = K_BYTES + BN * DV_STORED * 2;

@@ -211,17 +211,20 @@ FXA_INLINE void merge_cluster(const FxaArgs &a, u32 base)
     constexpr int SOME = (QUADS + CLUSTER - 1) / CLUSTER;
     const Part at(a, blockIdx.x);
     const int e = (int)(blockIdx.x % CLUSTER) * SOME + threadIdx.x, r = e / (FXA_DV / 4);
+    const bool some = threadIdx.x < SOME && r < at.rows;
+    Share x[MERGE_LOADS];
     cluster_sync<CLUSTER>();
-    if (threadIdx.x < SOME && r < at.rows) {
-        Share x[MERGE_LOADS];
+    if (some) {
 #pragma unroll
         for (int i = 0; i < CLUSTER; i++) {
             const u32 from = cluster_address(base + e * 32, i);
             const Float4 stat = load_cluster_float4(from + 16);
             x[i] = Share{{stat.x, stat.y}, load_cluster_float4(from)};
         }
-        write_row(a, at, r, e % (FXA_DV / 4) * 4, tree_of(a, x, CLUSTER));
+        x[0] = tree_of(a, x, CLUSTER);
     }
+    cluster_read<CLUSTER>();
+    if (some) write_row(a, at, r, e % (FXA_DV / 4) * 4, x[0]);
     cluster_leave<CLUSTER>(); /* who ends takes its shared memory along */
 }
 

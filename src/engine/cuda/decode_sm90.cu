@@ -34,21 +34,44 @@ FXA_INLINE u64 key_cache(const FxaArgs &a)
     return bytes < 1 << 28 ? CACHE_FIRST_OUT : CACHE_PLAIN;
 }
 
-/* What is in a stage once it is full: tile n, of so many bytes. */
-FXA_INLINE void expect_tile(u32 base, u32 step, int n)
+/* Where tiles are copied from: entry, KV head, the entry's first key. Boxes are pages where those are smaller than a
+ * tile. */
+struct CopyPlace {
+    int b, kv_h, first, box;
+    u64 cache;
+
+    FXA_INLINE CopyPlace(const FxaArgs &a, int b_, int kv_h_, int first_)
+        : b(b_), kv_h(kv_h_), first(first_), box(FXA_PAGED ? min(a.page_size, BN) : BOX_ROWS), cache(key_cache(a))
+    {
+    }
+};
+
+/* One operand of a tile from key `row` on, on its way to a stage. A lane has a box, of so many rows and 64 columns:
+ * those beside each other follow each other, so that rows are read as they lie in memory. */
+template <int columns>
+FXA_INLINE void copy_boxes(const FxaMap *map, const FxaArgs &a, const CopyPlace &at, u32 to, u32 full, int row)
 {
-    put_word(base + NUMBERS_AT + step % STAGES * 4, n);
-    barrier_expect(Ring<STAGES>{base + BARS_AT}.full(step), STAGE_BYTES);
+    constexpr int BLOCKS = (columns + 63) / 64;
+#pragma unroll 1
+    for (int i = threadIdx.x & 31; i / BLOCKS * at.box < BN; i += 32) {
+        const int r = i / BLOCKS * at.box, c = i % BLOCKS * 64;
+        const KeyPlace from(a, at.b, at.first, row + r);
+        tma_load(to + c * BN * 2 + r * 128, map, full, c, from.s, at.kv_h, from.b, at.cache);
+    }
+    __syncwarp();
 }
 
-/* K and V of the rows of a box on their way to those from r on of a stage. */
-FXA_INLINE void copy_box(const FxaMaps &maps, u32 base, u32 step, int r, int s, int h, int b, u64 cache)
+/* Tile n by all lanes of the warp, to a stage that is empty. */
+FXA_INLINE void copy_tile(const FxaMaps &maps, const FxaArgs &a, u32 base, const CopyPlace &at, u32 step, int n)
 {
-    const u32 to = base + step % STAGES * STAGE_BYTES + r * 128, full = Ring<STAGES>{base + BARS_AT}.full(step);
-#pragma unroll
-    for (int c = 0; c < FXA_D; c += 64) tma_load(to + c * BN * 2, &maps.k, full, c, s, h, b, cache);
-#pragma unroll
-    for (int c = 0; c < FXA_DV; c += 64) tma_load(to + K_BYTES + c * BN * 2, &maps.v, full, c, s, h, b, cache);
+    const u32 to = base + step % STAGES * STAGE_BYTES, full = Ring<STAGES>{base + BARS_AT}.full(step);
+    if ((threadIdx.x & 31) == 0) {
+        put_word(base + NUMBERS_AT + step % STAGES * 4, n);
+        barrier_expect(full, STAGE_BYTES);
+    }
+    __syncwarp();
+    copy_boxes<FXA_D>(&maps.k, a, at, to, full, n * BN);
+    copy_boxes<FXA_DV>(&maps.v, a, at, to + K_BYTES, full, n * BN);
 }
 
 /* Tiles of the first item, as many as there is room for, and how many those are: none where it is not plain where they
@@ -60,27 +83,20 @@ FXA_INLINE int copy_first(const FxaMaps &maps, const FxaArgs &a, u32 base)
     const int b = quotient(place.head, a.by_kv_heads), kv_h = place.head - b * a.kv_heads, total = a.k_len / BN;
     const int piece = quotient(total + a.splits - 1, a.by_splits), begin = place.share * place.run * piece;
     const int count = max(min(min(begin + place.run * piece, total) - begin, STAGES), 0);
-    const u64 cache = key_cache(a);
-    if ((threadIdx.x & 31) == 0)
+    const CopyPlace from(a, b, kv_h, 0);
 #pragma unroll 1
-        for (int i = 0; i < count; i++) {
-            expect_tile(base, i, begin + i);
-            copy_box(maps, base, i, 0, (begin + i) * BN, kv_h, b, cache);
-        }
-    __syncwarp();
+    for (int i = 0; i < count; i++) copy_tile(maps, a, base, from, i, begin + i);
     return count;
 }
 
 enum { ASK_TILES = 3 }; /* before an item's last one the next item is asked for: who is slow asks late */
 
-/* One lane per box, which is a page where those are smaller than a tile. */
 template <class F>
 FXA_INLINE void copy_tiles(const FxaMaps &maps, const FxaArgs &a, u32 base, const Part &at, int begin, int end,
                            u32 &step, F ask)
 {
     const Ring<STAGES> ring = {base + BARS_AT};
-    const int lane = threadIdx.x & 31, box = FXA_PAGED ? min(a.page_size, BN) : BN, r = lane * box;
-    const u64 cache = key_cache(a);
+    const CopyPlace from(a, at.b, at.kv_h, at.k_first);
     int next = begin < end ? at.row.tile(begin) : 0;
     if (begin >= end) ask();
 #pragma unroll 1
@@ -88,11 +104,8 @@ FXA_INLINE void copy_tiles(const FxaMaps &maps, const FxaArgs &a, u32 base, cons
         const int n = next;
         if (j == max(begin, end - ASK_TILES)) ask();
         if (j + 1 < end) next = at.row.tile(j + 1);
-        const KeyPlace from(a, at.b, at.k_first, n * BN + (r < BN ? r : 0));
         ring.wait_empty(step);
-        if (lane == 0) expect_tile(base, step, n);
-        __syncwarp();
-        if (r < BN) copy_box(maps, base, step, r, from.s, at.kv_h, from.b, cache);
+        copy_tile(maps, a, base, from, step, n);
     }
 }
 
@@ -237,7 +250,7 @@ FXA_INLINE void consume(const FxaArgs &a, u32 base, u8 *start)
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_decode_shape = {THREADS, BYTES, ROWS, BN, BN, 1, 0, CLUSTER};
+extern "C" __constant__ FxaShape fxa_decode_shape = {THREADS, BYTES, ROWS, BN, BOX_ROWS, 1, 0, CLUSTER};
 
 #if FXA_CLUSTER > 1
 #define CLUSTERED __cluster_dims__(FXA_CLUSTER, 1, 1)

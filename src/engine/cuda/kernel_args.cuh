@@ -220,7 +220,7 @@ struct FxaShape {
     int threads;
     int shared_bytes; /* dynamic */
     int q_rows, k_rows; /* of a tile; boxes of loads have these rows */
-    int store_rows; /* rows of the boxes of stores, 0: no TMA store */
+    int store_rows; /* rows of the boxes of stores, 0: no TMA store. Of decode: of loads, but for pages */
     int persistent; /* 1: the grid is min(tiles, multiprocessors); 0: as docs/cuda-kernels.md says */
     int sum_rows; /* warps of a CTA that write sums */
     int parts; /* CTAs that share a tile, each with some of its columns: the grid is so many times as wide. Of decode:

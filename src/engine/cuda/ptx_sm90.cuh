@@ -65,12 +65,18 @@ template <int ctas> FXA_INLINE void cluster_sync()
                  "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* The same, of threads that have used what they have loaded: there is no order of stores. */
+/* The same in two parts. cluster_read stands behind loads from the others: a relaxed arrival may be before these. What
+ * is stored between the parts nobody waits for. cluster_leave stands at the end of the kernel. */
+template <int ctas> FXA_INLINE void cluster_read()
+{
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
 template <int ctas> FXA_INLINE void cluster_leave()
 {
     __syncwarp();
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
-                 "barrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /* Where this address of shared memory is in the CTA of that rank. */
