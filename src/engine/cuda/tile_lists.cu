@@ -10,7 +10,8 @@
  * (blocks of 64 / 8 rounded up, 1, 1), one warp per block.
  *
  * fxa_tile_lists asks the program's tile_class() about every tile and writes the rows of an FxaTileList. Launch: grid
- * (rows / 8 rounded up, heads or 1, batch or 1), one warp per row: 1 where the mask does not depend on h, on b. Rows of
+ * (rows / 8 rounded up, heads or 1, batch or 1), one warp per row: 1 where the mask does not depend on h, on b; or with
+ * words, those of the same heads and entries: (1, heads, batch), 512 threads. Rows of
  * very long sequences have less room than they may have tiles (pitch, 2 at least): then whole tiles are a run, as those
  * of causal masks, windows and documents are, or all tiles from the first to the last are visited with the mask.
  */
@@ -91,28 +92,41 @@ FXA_INLINE int word_of(const void *from, int kind, long long at)
     }
 }
 
+/* Words of (b, h), row `row` of those that are written, with their ranges: a warp 64 at a time, from block `first` on
+ * with `step` between them. So many of its blocks are on their way at once, because that is what takes time. */
+template <int AT_ONCE> FXA_INLINE void copy_words(const FxaWords &w, int b, int h, long long row, int first, int step)
+{
+    const int lane = threadIdx.x % 32, blocks = (int)(w.pitch / 64);
+#pragma unroll 1
+    for (; first < blocks; first += AT_ONCE * step) {
+        int x[2 * AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < 2 * AT_ONCE; j++) {
+            const int i = (first + j / 2 * step) * 64 + j % 2 * 32 + lane;
+            x[j] = i < w.length ? word_of(w.from, w.kind, b * w.b + h * w.h + i * w.s) : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < 2 * AT_ONCE; j += 2) {
+            const int block = first + j / 2 * step, i = block * 64 + lane;
+            if (block >= blocks) break;
+            const bool one = i < w.length, other = i + 32 < w.length;
+            const int least = min(one ? x[j] : 0x7fffffff, other ? x[j + 1] : 0x7fffffff);
+            const int most = max(one ? x[j] : -0x7fffffff - 1, other ? x[j + 1] : -0x7fffffff - 1);
+            const Int2 range = {__reduce_min_sync(~0u, least), __reduce_max_sync(~0u, most)};
+            w.to[row * w.pitch + i] = x[j];
+            w.to[row * w.pitch + i + 32] = x[j + 1];
+            if (lane == 0) ((Int2 *)w.ranges)[row * blocks + block] = range;
+        }
+    }
+}
+
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    fxa_vector_prepare(const void *from, long long from_b, long long from_h, long long from_s, int *to, Int2 *ranges,
-                       long long pitch, int length, int kind)
+extern "C" __global__ void __launch_bounds__(32 * WARPS) fxa_vector_prepare(const __grid_constant__ FxaWords w)
 {
     launch_next();
-    const int block = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
-    const long long row = (long long)b * gridDim.y + h;
-    const bool inside = block * 64 < pitch;
-    int least = 0x7fffffff, most = -0x7fffffff - 1;
-    for (int i = block * 64 + lane; inside && i < block * 64 + 64; i += 32) {
-        const int x = i < length ? word_of(from, kind, b * from_b + h * from_h + i * from_s) : 0;
-        if (i < length) {
-            least = min(least, x);
-            most = max(most, x);
-        }
-        to[row * pitch + i] = x;
-    }
-    least = __reduce_min_sync(~0u, least);
-    most = __reduce_max_sync(~0u, most);
-    if (lane == 0 && inside) ranges[row * (pitch / 64) + block] = Int2{least, most};
+    const int h = blockIdx.y, b = blockIdx.z;
+    copy_words<1>(w, b, h, (long long)b * gridDim.y + h, blockIdx.x * WARPS + threadIdx.x / 32, gridDim.x * WARPS);
     launch_wait();
 }
 
@@ -144,12 +158,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 
 /* Two passes over a row: the first counts, the second knows where the whole tiles begin. It remembers what the first
  * has found, of 1024 columns, because that is what takes time. */
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    fxa_tile_lists(const __grid_constant__ FxaArgs a, Cut cut, int *items, int *counts, long long pitch)
+FXA_INLINE void write_row(const FxaArgs &a, const Cut &cut, int *items, int *counts, long long pitch, int b, int h,
+                          int row)
 {
-    launch_begin();
-    const int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
-    if (row >= cut.rows) return;
+    const int lane = threadIdx.x % 32;
     const long long place = ((long long)b * gridDim.y + h) * cut.rows + row;
     int *to = items + place * pitch;
     Found some, all;
@@ -185,4 +197,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     }
     if (!count.y || (!fits && !(runs && some.count))) to[0] = 0; /* read beside the counts, whatever they are */
     *(Int2 *)(counts + 2 * place) = count;
+}
+
+/* Words that the mask reads are written here as well where one CTA has all rows of an entry's head, which is a launch
+ * less. It reads them through memory, as others do. */
+extern "C" __global__ void __launch_bounds__(2 * 32 * WARPS)
+    fxa_tile_lists(const __grid_constant__ FxaArgs a, Cut cut, int *items, int *counts, long long pitch,
+                   const __grid_constant__ FxaWordPair words)
+{
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, h = blockIdx.y, b = blockIdx.z;
+    launch_next();
+#pragma unroll 1
+    for (int i = 0; PROG_VECTOR && i < 2; i++)
+        if (words.side[i].to) copy_words<4>(words.side[i], b, h, (long long)b * gridDim.y + h, warp, warps);
+    launch_wait();
+    __syncthreads();
+#pragma unroll 1
+    for (int row = blockIdx.x * warps + warp; row < cut.rows; row += gridDim.x * warps)
+        write_row(a, cut, items, counts, pitch, b, h, row);
 }
