@@ -174,7 +174,7 @@ TEST(words_of_documents) {
         T_INT(watch.launches, !many ? 2 : sk == 300 ? 3 : 4);
         const watched *list = &watch.launch[watch.launches - 2];
         T_CHECK((!many || watch_is(0, FXA__CU_LISTS, FXA__CU_VECTOR)) && list->function == FXA__CU_TILES);
-        T_CHECK(many ? list->threads == 256 : list->threads == 512 && list->grid[0] == 1 && list->grid[2] == 2);
+        T_CHECK(many ? list->threads == 256 : list->threads == 1024 && list->grid[0] == 1 && list->grid[2] == 2);
         T_INT(list->a.q_vector.data == list->a.k_vector.data, sk == 300);
         if (!many) T_INT(list->a.k_vector.ranges_b, sk == 300 ? 8 : 10);
         touch_check(&x);

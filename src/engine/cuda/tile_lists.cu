@@ -11,15 +11,18 @@
  *
  * fxa_tile_lists asks the program's tile_class() about every tile and writes the rows of an FxaTileList. Launch: grid
  * (rows / 8 rounded up, heads or 1, batch or 1), one warp per row: 1 where the mask does not depend on h, on b; or with
- * words, those of the same heads and entries: (1, heads, batch), 512 threads. Rows of
- * very long sequences have less room than they may have tiles (pitch, 2 at least): then whole tiles are a run, as those
- * of causal masks, windows and documents are, or all tiles from the first to the last are visited with the mask.
+ * words, those of the same heads and entries: (1, heads, batch), TOGETHER threads. Rows of very long sequences have
+ * less room than they may have tiles (pitch, 2 at least): then whole tiles are a run, as those of causal masks, windows
+ * and documents are, or all tiles from the first to the last are visited with the mask.
  */
 #include "score.cuh"
 
 namespace {
 
 constexpr int WARPS = 8;
+/* Threads of a launch that writes words and a list: a warp for each row of a list of 4096 positions. Beside lengths
+ * there are too few registers for so many. */
+constexpr int TOGETHER = !PROG_VECTOR ? 32 * WARPS : FXA_SPANS ? 512 : 1024;
 
 /* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: so many of a row's tile, 64 queries or keys
  * each, of each of which it is said whether nothing or all of a partial tile is attended; 0: it is not. */
@@ -92,31 +95,43 @@ FXA_INLINE int word_of(const void *from, int kind, long long at)
     }
 }
 
-/* Words of (b, h), row `row` of those that are written, with their ranges: a warp 64 at a time, from block `first` on
- * with `step` between them. So many of its blocks are on their way at once, because that is what takes time. */
-template <int AT_ONCE> FXA_INLINE void copy_words(const FxaWords &w, int b, int h, long long row, int first, int step)
+/* 64 words of a row with their range, a warp's. */
+FXA_INLINE void put_words(const FxaWords &w, long long row, int block, int x, int y)
 {
-    const int lane = threadIdx.x % 32, blocks = (int)(w.pitch / 64);
+    const int lane = threadIdx.x % 32, i = block * 64 + lane;
+    const bool one = i < w.length, other = i + 32 < w.length;
+    const int least = min(one ? x : 0x7fffffff, other ? y : 0x7fffffff);
+    const int most = max(one ? x : -0x7fffffff - 1, other ? y : -0x7fffffff - 1);
+    const Int2 range = {__reduce_min_sync(~0u, least), __reduce_max_sync(~0u, most)};
+    if (block * 64 >= w.pitch) return;
+    w.to[row * w.pitch + i] = x;
+    w.to[row * w.pitch + i + 32] = y;
+    if (lane == 0) ((Int2 *)w.ranges)[row * (w.pitch / 64) + block] = range;
+}
+
+/* Words of (b, h), row `row` of those that are written, from block `first` on with `step` between a warp's. Two of its
+ * blocks are on their way at once, because that is what takes time; of words as they are without a branch between. */
+FXA_INLINE void copy_words(const FxaWords &w, int b, int h, long long row, int first, int step)
+{
+    const long long from = b * w.b + h * w.h;
 #pragma unroll 1
-    for (; first < blocks; first += AT_ONCE * step) {
-        int x[2 * AT_ONCE];
+    for (; first * 64 < w.pitch; first += 2 * step) {
+        int x[4], i[4];
 #pragma unroll
-        for (int j = 0; j < 2 * AT_ONCE; j++) {
-            const int i = (first + j / 2 * step) * 64 + j % 2 * 32 + lane;
-            x[j] = i < w.length ? word_of(w.from, w.kind, b * w.b + h * w.h + i * w.s) : 0;
+        for (int j = 0; j < 4; j++) {
+            i[j] = (first + j / 2 * step) * 64 + j % 2 * 32 + (int)(threadIdx.x % 32);
+            x[j] = 0;
         }
+        if (w.kind == 1 && w.length > 0) {
 #pragma unroll
-        for (int j = 0; j < 2 * AT_ONCE; j += 2) {
-            const int block = first + j / 2 * step, i = block * 64 + lane;
-            if (block >= blocks) break;
-            const bool one = i < w.length, other = i + 32 < w.length;
-            const int least = min(one ? x[j] : 0x7fffffff, other ? x[j + 1] : 0x7fffffff);
-            const int most = max(one ? x[j] : -0x7fffffff - 1, other ? x[j + 1] : -0x7fffffff - 1);
-            const Int2 range = {__reduce_min_sync(~0u, least), __reduce_max_sync(~0u, most)};
-            w.to[row * w.pitch + i] = x[j];
-            w.to[row * w.pitch + i + 32] = x[j + 1];
-            if (lane == 0) ((Int2 *)w.ranges)[row * blocks + block] = range;
+            for (int j = 0; j < 4; j++) x[j] = ((const int *)w.from)[from + min(i[j], w.length - 1) * w.s];
+        } else {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (i[j] < w.length) x[j] = word_of(w.from, w.kind, from + i[j] * w.s);
         }
+        put_words(w, row, first, i[0] < w.length ? x[0] : 0, i[1] < w.length ? x[1] : 0);
+        put_words(w, row, first + step, i[2] < w.length ? x[2] : 0, i[3] < w.length ? x[3] : 0);
     }
 }
 
@@ -126,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) fxa_vector_prepare(cons
 {
     launch_next();
     const int h = blockIdx.y, b = blockIdx.z;
-    copy_words<1>(w, b, h, (long long)b * gridDim.y + h, blockIdx.x * WARPS + threadIdx.x / 32, gridDim.x * WARPS);
+    copy_words(w, b, h, (long long)b * gridDim.y + h, blockIdx.x * WARPS + threadIdx.x / 32, gridDim.x * WARPS);
     launch_wait();
 }
 
@@ -201,7 +216,7 @@ FXA_INLINE void write_row(const FxaArgs &a, const Cut &cut, int *items, int *cou
 
 /* Words that the mask reads are written here as well where one CTA has all rows of an entry's head, which is a launch
  * less. It reads them through memory, as others do. */
-extern "C" __global__ void __launch_bounds__(2 * 32 * WARPS)
+extern "C" __global__ void __launch_bounds__(TOGETHER, 1)
     fxa_tile_lists(const __grid_constant__ FxaArgs a, Cut cut, int *items, int *counts, long long pitch,
                    const __grid_constant__ FxaWordPair words)
 {
@@ -209,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(2 * 32 * WARPS)
     launch_next();
 #pragma unroll 1
     for (int i = 0; PROG_VECTOR && i < 2; i++)
-        if (words.side[i].to) copy_words<4>(words.side[i], b, h, (long long)b * gridDim.y + h, warp, warps);
+        if (words.side[i].to) copy_words(words.side[i], b, h, (long long)b * gridDim.y + h, warp, warps);
     launch_wait();
     __syncthreads();
 #pragma unroll 1
