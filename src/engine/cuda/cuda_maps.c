@@ -9,8 +9,8 @@
 
 enum { MAPS_F16 = 6, MAPS_BF16 = 9, MAPS_SWIZZLE_128 = 3, MAPS_L2_128 = 2, MAPS_L2_256 = 3, MAPS_COLUMNS = 64 };
 
-/* Decoding reads every byte once, and lines of 128 come 4 % faster from memory than pairs of them; other forward passes
- * gain 0 to 2 % by it. */
+/* Decoding reads every byte once, and lines of 128 come 4 % faster from memory than pairs of them; the forward of short
+ * documents gains 0.3 % by it, others lose nothing. */
 static int maps_promotion(const fxa__cu_call *c) { return c->p->in.pass == FXA_FORWARD ? MAPS_L2_128 : MAPS_L2_256; }
 
 /* Of 16-bit elements; size and stride: b, h, s, d. Strides of axes with one element mean nothing. */
