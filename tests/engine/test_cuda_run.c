@@ -147,7 +147,7 @@ TEST(launches_begin_early) {
         if (i == 4) x.self.gpu.arch = 89;
         if (i == 5) x.self.gpu.driver_version = 12020;
         T_OK(bed_run(&x, &err));
-        T_CHECK(watch.launches > 2);
+        T_CHECK(watch.launches >= 2);
         for (int n = 0; n < watch.launches; n++) {
             bool waits = i > 2 || n == 0 || (i == 2 && watch_is(n, FXA__CU_ENDS, FXA__CU_PREPARE));
             if (watch.launch[n].early == waits) T_FAIL("case %d, launch %d: early %d\n", i, n, !waits);

@@ -18,6 +18,8 @@ DiagonalGrad = struct("DiagonalGrad", ("data", p), ("b h n", ll), ("zero zero_st
 Sums = struct("Sums", ("data", p), ("b h", ll))
 Vector = struct("Vector", ("data ranges", p), ("b h ranges_b ranges_h", ll))
 Divisor = struct("Divisor", ("factor shift", C.c_uint))
+Words = struct("Words", ("data", p), ("b h s", ll), ("to ranges", p), ("pitch", ll), ("length kind", i32))
+WordPair = struct("WordPair", ("q k", Words))
 Args = struct(
     "Args", ("q k v o grad_o grad_q grad_k grad_v", View), ("lse grad_lse", p),
     ("lse_b lse_h lse_s grad_lse_b grad_lse_h grad_lse_s", ll),

@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from arguments import Args, Cut, Maps, Shape, View, f32, i32, ll, p  # noqa: F401
+from arguments import Args, Cut, Maps, Shape, View, WordPair, Words, f32, i32, ll, p  # noqa: F401
 
 cuda = C.CDLL("libcuda.so.1")
 torch.zeros(1, device="cuda")

@@ -8,7 +8,7 @@ import math
 import torch
 
 import programs
-from driver import Args, Cut, Kernel, i32, ll, p, view
+from driver import Args, Cut, Kernel, WordPair, Words, i32, ll, p, view
 
 CAP, DEV = 20.0, "cuda"
 LOG2E = 1.4426950408889634
@@ -251,8 +251,8 @@ class Problem:
         self.keep += [words, data, ranges]
         self.prepasses.append(Kernel(modules["tile_lists"], "fxa_vector_prepare", False).call(
             (up(pitch, 512) // 512, H, B),
-            [p(words.data_ptr()), ll(words.stride(0)), ll(words.stride(1)), ll(1), p(data.data_ptr()),
-             p(ranges.data_ptr()), ll(pitch), i32(length), i32(1)], 256))
+            [Words(words.data_ptr(), words.stride(0), words.stride(1), 1, data.data_ptr(), ranges.data_ptr(), pitch,
+                   length, 1)], 256))
         to.data, to.ranges = data.data_ptr(), ranges.data_ptr()
         to.b, to.ranges_b = (H * pitch, H * pitch // 64) if B > 1 else (0, 0)
         to.h, to.ranges_h = (pitch, pitch // 64) if H > 1 else (0, 0)
@@ -271,8 +271,8 @@ class Problem:
         counts = torch.full((B, H, rows, 2), -1, dtype=torch.int32, device=DEV)
         call = Kernel(modules["tile_lists"], "fxa_tile_lists", False).call(
             (up(rows, 8) // 8, H, B),
-            [self.for_prepass(a), Cut(q_rows, k_rows, rows, columns, by_key), p(items.data_ptr()), p(counts.data_ptr()), ll(pitch)],
-            256)
+            [self.for_prepass(a), Cut(q_rows, k_rows, rows, columns, by_key), p(items.data_ptr()), p(counts.data_ptr()), ll(pitch),
+             WordPair()], 256)
         call()
         a.list.items, a.list.counts, a.list.pitch = items.data_ptr(), counts.data_ptr(), pitch
         a.list.h_rows = rows if H > 1 else 0

@@ -77,7 +77,7 @@ static fxa_status backward_finish(fxa__cu_call *c) {
 
 /* Without an entry gradients of sinks, params and captured tensors are 0, and packed rows are nobody's. */
 static fxa_status backward_of_nothing(fxa__cu_call *c) {
-    FXA_TRY(fxa__cu_prepare(c));
+    FXA_TRY(fxa__cu_prepare(c, NULL));
     FXA_TRY(fxa__cu_captured_begin(c));
     c->a.pad_rows = 0;
     if (c->p->in.flags & FXA_GRAD_SINK) FXA_TRY(backward_end(c, FXA__CU_SINK, c->p->in.hq, 1));
@@ -89,7 +89,7 @@ fxa_status fxa__cu_backward(fxa__cu_call *c) {
     int32_t rows = c->code->unit[FXA__CU_ENDS].shape.q_rows;
     fxa__cu_captured_args(c);
     if (p->b == 0) return backward_of_nothing(c);
-    FXA_TRY(fxa__cu_prepare(c));
+    FXA_TRY(fxa__cu_prepare(c, &c->at.keys));
     FXA_TRY(fxa__cu_captured_begin(c));
     FXA_TRY(fxa__cu_list_write(c, &c->at.keys));
     FXA_TRY(fxa__cu_list_write(c, &c->at.queries));

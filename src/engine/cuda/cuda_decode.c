@@ -141,7 +141,7 @@ fxa_status fxa__cu_decode(fxa__cu_call *c) {
     if (p->flags & FXA_PAGED) box = (int32_t)fxa__min_i64(shape->k_rows, p->page_size);
     FXA_TRY(fxa__cu_map(c, FXA_SLOT_K, box, &c->maps.k));
     FXA_TRY(fxa__cu_map(c, FXA_SLOT_V, box, &c->maps.v));
-    FXA_TRY(fxa__cu_prepare(c));
+    FXA_TRY(fxa__cu_prepare(c, &c->at.queries));
     FXA_TRY(fxa__cu_list_write(c, &c->at.queries));
     fxa__cu_args_list(c, &c->at.queries);
     int64_t items = c->at.items, ctas = fxa__min_i64(items, c->self->processors);

@@ -20,7 +20,7 @@ static fxa_status forward_maps(fxa__cu_call *c, const struct FxaShape *shape) {
 fxa_status fxa__cu_forward(fxa__cu_call *c) {
     const struct FxaShape *shape = &c->code->unit[FXA__CU_FORWARD].shape;
     if (shape->store_rows) FXA_TRY(forward_maps(c, shape));
-    FXA_TRY(fxa__cu_prepare(c));
+    FXA_TRY(fxa__cu_prepare(c, &c->at.queries));
     FXA_TRY(fxa__cu_list_write(c, &c->at.queries));
     fxa__cu_args_list(c, &c->at.queries);
     fxa__cu_args_order(c, shape->q_rows);

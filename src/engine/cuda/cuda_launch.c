@@ -8,6 +8,7 @@
 #include "../../base/num.h"
 
 enum { LAUNCH_PREPASS = 256, LAUNCH_LIST_ROWS = 8 };
+enum { LAUNCH_JOINED = 4096, LAUNCH_TOGETHER = 1024 }; /* words of a list that is written with them, its threads */
 
 fxa_status fxa__cu_launch(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid, int32_t threads,
                           void **params) {
@@ -47,23 +48,41 @@ fxa_status fxa__cu_launch_queries(fxa__cu_call *c, fxa__cu_unit unit, int functi
 }
 
 /* Words as they lie in the tensor: strides of the axes by what stands there. */
-static fxa_status launch_words(fxa__cu_call *c, const fxa__cu_words *w) {
+static struct FxaWords launch_words_of(const fxa__cu_call *c, const fxa__cu_words *w) {
     const fxa_program *program = c->code->program.program;
-    if (w->node < 0) return FXA_OK;
+    if (!c->code->program.vector || w->node < 0) return (struct FxaWords){.to = NULL};
     const fxa__node *load = &program->nodes[w->node];
     const fxa_view *v = &c->tensors[load->imm];
-    long long b = 0, h = 0, s = 0, pitch = w->pitch;
-    int length = (int)w->length, kind = fxa__cuda_word_kind(v->dtype);
-    const void *from = v->data;
-    void *data = w->data, *ranges = w->ranges;
+    int kind = fxa__cuda_word_kind(v->dtype);
+    struct FxaWords out = {v->data, 0, 0, 0, w->data, w->ranges, w->pitch, (int)w->length, kind};
     for (int d = 0; d < load->n_args; d++) {
         uint32_t input = fxa__node_input(&program->nodes[load->arg[d]]);
-        *(input == 1u << FXA_INPUT_B ? &b : input == 1u << FXA_INPUT_H ? &h : &s) = v->stride[d];
+        *(input == 1u << FXA_INPUT_B ? &out.b : input == 1u << FXA_INPUT_H ? &out.h : &out.s) = v->stride[d];
     }
-    void *params[] = {&from, &b, &h, &s, &data, &ranges, &pitch, &length, &kind};
+    return out;
+}
+
+static fxa_status launch_words(fxa__cu_call *c, const fxa__cu_words *w) {
+    struct FxaWords words = launch_words_of(c, w);
+    void *params[] = {&words};
+    if (!words.to) return FXA_OK;
     return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_VECTOR,
                           (fxa__cu_grid){fxa__div_up(w->pitch, 2 * LAUNCH_PREPASS), w->heads, w->batch}, LAUNCH_PREPASS,
                           params);
+}
+
+/* Whether the launch that writes a list writes the words, too: of the same heads and entries, and few enough for a CTA
+ * each. */
+static bool launch_is_joined(const fxa__cu_call *c, const fxa__cu_list *list) {
+    bool any = false;
+    if (!c->code->program.vector || !list || !list->items || list->kept) return false;
+    for (int side = 0; side < 2; side++) {
+        const fxa__cu_words *w = &c->at.word[side];
+        if (w->node < 0) continue;
+        any = true;
+        if (w->heads != list->heads || w->batch != list->batch || w->length > LAUNCH_JOINED) return false;
+    }
+    return any;
 }
 
 static fxa_status launch_range(fxa__cu_call *c, int32_t i) {
@@ -89,9 +108,10 @@ fxa_status fxa__cu_diagonal_write(fxa__cu_call *c, const fxa__cu_rows *r) {
                           params);
 }
 
-fxa_status fxa__cu_prepare(fxa__cu_call *c) {
+fxa_status fxa__cu_prepare(fxa__cu_call *c, const fxa__cu_list *first) {
     FXA_TRY(fxa__cu_fill(c, c->at.zero, c->at.zero_words));
-    for (int side = 0; c->code->program.vector && side < 2; side++) FXA_TRY(launch_words(c, &c->at.word[side]));
+    c->words_due = launch_is_joined(c, first);
+    for (int side = 0; !c->words_due && side < 2; side++) FXA_TRY(launch_words(c, &c->at.word[side]));
     for (int32_t i = 0; i < c->code->program.n_ranges; i++) FXA_TRY(launch_range(c, i));
     return fxa__cu_diagonal_write(c, &c->at.diagonal);
 }
@@ -100,9 +120,16 @@ fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list) {
     fxa__cu_cut cut = list->cut;
     int32_t *items = list->items, *counts = list->counts;
     long long pitch = list->pitch;
-    void *params[] = {&c->a, &cut, &items, &counts, &pitch};
+    struct FxaWordPair words = {{{.to = NULL}}};
+    void *params[] = {&c->a, &cut, &items, &counts, &pitch, &words};
+    bool due = c->words_due;
     if (!items || list->kept) return FXA_OK;
-    return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_TILES,
-                          (fxa__cu_grid){fxa__div_up(cut.rows, LAUNCH_LIST_ROWS), list->heads, list->batch},
-                          LAUNCH_PREPASS, params);
+    for (int side = 0; due && side < 2; side++) words.side[side] = launch_words_of(c, &c->at.word[side]);
+    c->words_due = false;
+    int64_t grid = due ? 1 : fxa__div_up(cut.rows, LAUNCH_LIST_ROWS);
+    return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_TILES, (fxa__cu_grid){grid, list->heads, list->batch},
+                          !due                    ? LAUNCH_PREPASS
+                          : c->code->choice.spans ? LAUNCH_TOGETHER / 2
+                                                  : LAUNCH_TOGETHER,
+                          params);
 }

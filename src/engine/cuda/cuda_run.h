@@ -102,6 +102,7 @@ typedef struct fxa__cu_call {
     const fxa__bind *bind;
     fxa_error *err;
     bool early; /* the stream's last work is a kernel of this run: the next one need not wait for its end to begin */
+    bool words_due; /* the next list is written with the words that it reads */
     fxa__cu_layout at;
     fxa_view tensors[FXA_CUDA_TENSORS]; /* of the program: the caller's, then arrays of slots */
     _Alignas(128) struct FxaMaps maps;  /* the driver wants 64 */
@@ -150,8 +151,8 @@ fxa_status fxa__cu_fill(fxa__cu_call *c, void *at, size_t words);
 fxa_status fxa__cu_launch_main(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid);
 /* By query tiles: the forward, dQ. */
 fxa_status fxa__cu_launch_queries(fxa__cu_call *c, fxa__cu_unit unit, int function);
-/* Zeroes, words, diagonal rows: before everything else. */
-fxa_status fxa__cu_prepare(fxa__cu_call *c);
+/* Zeroes, words, diagonal rows: before everything else. first: the list that is written next, words perhaps with it. */
+fxa_status fxa__cu_prepare(fxa__cu_call *c, const fxa__cu_list *first);
 fxa_status fxa__cu_diagonal_write(fxa__cu_call *c, const fxa__cu_rows *rows);
 fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list);
 

@@ -104,6 +104,19 @@ struct FxaVector {
     long long ranges_b, ranges_h; /* of ranges, in pairs */
 };
 
+/* How one is written: from elements of a captured tensor, kind as word_of() has it. to = 0: it is not. */
+struct FxaWords {
+    const void *from;
+    long long b, h, s; /* strides of them */
+    int *to, *ranges;
+    long long pitch;
+    int length, kind;
+};
+
+struct FxaWordPair {
+    struct FxaWords side[2]; /* of queries, of keys */
+};
+
 /* Scalars that only the device knows: each where it is not 0. For texts with PROG_SCALARS; scale and seed of kernels.
  * */
 struct FxaScalars {

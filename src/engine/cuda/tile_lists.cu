@@ -10,15 +10,19 @@
  * (blocks of 64 / 8 rounded up, 1, 1), one warp per block.
  *
  * fxa_tile_lists asks the program's tile_class() about every tile and writes the rows of an FxaTileList. Launch: grid
- * (rows / 8 rounded up, heads or 1, batch or 1), one warp per row: 1 where the mask does not depend on h, on b. Rows of
- * very long sequences have less room than they may have tiles (pitch, 2 at least): then whole tiles are a run, as those
- * of causal masks, windows and documents are, or all tiles from the first to the last are visited with the mask.
+ * (rows / 8 rounded up, heads or 1, batch or 1), one warp per row: 1 where the mask does not depend on h, on b; or with
+ * words, those of the same heads and entries: (1, heads, batch), TOGETHER threads. Rows of very long sequences have
+ * less room than they may have tiles (pitch, 2 at least): then whole tiles are a run, as those of causal masks, windows
+ * and documents are, or all tiles from the first to the last are visited with the mask.
  */
 #include "score.cuh"
 
 namespace {
 
 constexpr int WARPS = 8;
+/* Threads of a launch that writes words and a list: a warp for each row of a list of 4096 positions. Beside lengths
+ * there are too few registers for so many. */
+constexpr int TOGETHER = !PROG_VECTOR ? 32 * WARPS : FXA_SPANS ? 512 : 1024;
 
 /* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: so many of a row's tile, 64 queries or keys
  * each, of each of which it is said whether nothing or all of a partial tile is attended; 0: it is not. */
@@ -91,28 +95,53 @@ FXA_INLINE int word_of(const void *from, int kind, long long at)
     }
 }
 
+/* 64 words of a row with their range, a warp's. */
+FXA_INLINE void put_words(const FxaWords &w, long long row, int block, int x, int y)
+{
+    const int lane = threadIdx.x % 32, i = block * 64 + lane;
+    const bool one = i < w.length, other = i + 32 < w.length;
+    const int least = min(one ? x : 0x7fffffff, other ? y : 0x7fffffff);
+    const int most = max(one ? x : -0x7fffffff - 1, other ? y : -0x7fffffff - 1);
+    const Int2 range = {__reduce_min_sync(~0u, least), __reduce_max_sync(~0u, most)};
+    if (block * 64 >= w.pitch) return;
+    w.to[row * w.pitch + i] = x;
+    w.to[row * w.pitch + i + 32] = y;
+    if (lane == 0) ((Int2 *)w.ranges)[row * (w.pitch / 64) + block] = range;
+}
+
+/* Words of (b, h), row `row` of those that are written, from block `first` on with `step` between a warp's. Two of its
+ * blocks are on their way at once, because that is what takes time; of words as they are without a branch between. */
+FXA_INLINE void copy_words(const FxaWords &w, int b, int h, long long row, int first, int step)
+{
+    const long long from = b * w.b + h * w.h;
+#pragma unroll 1
+    for (; first * 64 < w.pitch; first += 2 * step) {
+        int x[4], i[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            i[j] = (first + j / 2 * step) * 64 + j % 2 * 32 + (int)(threadIdx.x % 32);
+            x[j] = 0;
+        }
+        if (w.kind == 1 && w.length > 0) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) x[j] = ((const int *)w.from)[from + min(i[j], w.length - 1) * w.s];
+        } else {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (i[j] < w.length) x[j] = word_of(w.from, w.kind, from + i[j] * w.s);
+        }
+        put_words(w, row, first, i[0] < w.length ? x[0] : 0, i[1] < w.length ? x[1] : 0);
+        put_words(w, row, first + step, i[2] < w.length ? x[2] : 0, i[3] < w.length ? x[3] : 0);
+    }
+}
+
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    fxa_vector_prepare(const void *from, long long from_b, long long from_h, long long from_s, int *to, Int2 *ranges,
-                       long long pitch, int length, int kind)
+extern "C" __global__ void __launch_bounds__(32 * WARPS) fxa_vector_prepare(const __grid_constant__ FxaWords w)
 {
     launch_next();
-    const int block = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
-    const long long row = (long long)b * gridDim.y + h;
-    const bool inside = block * 64 < pitch;
-    int least = 0x7fffffff, most = -0x7fffffff - 1;
-    for (int i = block * 64 + lane; inside && i < block * 64 + 64; i += 32) {
-        const int x = i < length ? word_of(from, kind, b * from_b + h * from_h + i * from_s) : 0;
-        if (i < length) {
-            least = min(least, x);
-            most = max(most, x);
-        }
-        to[row * pitch + i] = x;
-    }
-    least = __reduce_min_sync(~0u, least);
-    most = __reduce_max_sync(~0u, most);
-    if (lane == 0 && inside) ranges[row * (pitch / 64) + block] = Int2{least, most};
+    const int h = blockIdx.y, b = blockIdx.z;
+    copy_words(w, b, h, (long long)b * gridDim.y + h, blockIdx.x * WARPS + threadIdx.x / 32, gridDim.x * WARPS);
     launch_wait();
 }
 
@@ -144,12 +173,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 
 /* Two passes over a row: the first counts, the second knows where the whole tiles begin. It remembers what the first
  * has found, of 1024 columns, because that is what takes time. */
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    fxa_tile_lists(const __grid_constant__ FxaArgs a, Cut cut, int *items, int *counts, long long pitch)
+FXA_INLINE void write_row(const FxaArgs &a, const Cut &cut, int *items, int *counts, long long pitch, int b, int h,
+                          int row)
 {
-    launch_begin();
-    const int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
-    if (row >= cut.rows) return;
+    const int lane = threadIdx.x % 32;
     const long long place = ((long long)b * gridDim.y + h) * cut.rows + row;
     int *to = items + place * pitch;
     Found some, all;
@@ -185,4 +212,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     }
     if (!count.y || (!fits && !(runs && some.count))) to[0] = 0; /* read beside the counts, whatever they are */
     *(Int2 *)(counts + 2 * place) = count;
+}
+
+/* Words that the mask reads are written here as well where one CTA has all rows of an entry's head, which is a launch
+ * less. It reads them through memory, as others do. */
+extern "C" __global__ void __launch_bounds__(TOGETHER, 1)
+    fxa_tile_lists(const __grid_constant__ FxaArgs a, Cut cut, int *items, int *counts, long long pitch,
+                   const __grid_constant__ FxaWordPair words)
+{
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, h = blockIdx.y, b = blockIdx.z;
+    launch_next();
+#pragma unroll 1
+    for (int i = 0; PROG_VECTOR && i < 2; i++)
+        if (words.side[i].to) copy_words(words.side[i], b, h, (long long)b * gridDim.y + h, warp, warps);
+    launch_wait();
+    __syncthreads();
+#pragma unroll 1
+    for (int row = blockIdx.x * warps + warp; row < cut.rows; row += gridDim.x * warps)
+        write_row(a, cut, items, counts, pitch, b, h, row);
 }
