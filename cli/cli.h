@@ -132,6 +132,8 @@ void cli_release(cli *c); /* everything */
 
 /* ---- Numbers and names (words.c) ------------------------------------------------------------------------------- */
 
+/* Length of the UTF-8 sequence at s (shortest form, no surrogates), or 0. */
+size_t utf8_length(const unsigned char *s);
 /* *out is infinite for a number beyond the range of f64, and for "inf"; 0 for one too small for it, and for "0". */
 bool read_double(const char *text, double *out);
 /* Whether the word that gave the value says another number than that. */

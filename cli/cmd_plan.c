@@ -235,6 +235,8 @@ static int plan_warm(cli *c, const char *path) {
     int rc = plan_job(c, &job);
     if (rc == CLI_OK) rc = cli_read_file(c, path, "a list of shapes", PLAN_MAX_LIST, &text, &size);
     if (rc != CLI_OK) return rc;
+    if (strlen(text) < size) /* what follows would not be seen */
+        return cli_fail(c, CLI_BAD_INPUT, "%.300s is no list of shapes: byte %zu of it is 0", path, strlen(text) + 1);
     json j = json_begin(&c->out);
     if (c->json) json_open(&j, NULL, '{'), json_open(&j, "plans", '[');
     int number = 0;

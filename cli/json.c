@@ -12,26 +12,10 @@ json json_begin(cli_buf *out) {
     return j;
 }
 
-/* Length of the UTF-8 sequence at s (shortest form, no surrogates), or 0. */
-static size_t json_utf8_length(const unsigned char *s) {
-    size_t n = s[0] < 0x80                   ? 1
-               : s[0] >= 0xC2 && s[0] < 0xE0 ? 2
-               : s[0] >= 0xE0 && s[0] < 0xF0 ? 3
-               : s[0] >= 0xF0 && s[0] < 0xF5 ? 4
-                                             : 0;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    if (s[0] == 0xE0 && n == 3 && s[1] < 0xA0) return 0;
-    if (s[0] == 0xED && n == 3 && s[1] > 0x9F) return 0;
-    if (s[0] == 0xF0 && n == 4 && s[1] < 0x90) return 0;
-    if (s[0] == 0xF4 && n == 4 && s[1] > 0x8F) return 0;
-    return n;
-}
-
 static void json_quote(cli_buf *out, const char *text) {
     buf_text(out, "\"");
     for (const unsigned char *s = (const unsigned char *)text; *s;) {
-        size_t n = json_utf8_length(s);
+        size_t n = utf8_length(s);
         if (*s == '"' || *s == '\\')
             buf_printf(out, "\\%c", *s);
         else if (*s == '\n')

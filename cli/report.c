@@ -16,8 +16,23 @@ int cli_exit_code(fxa_status status) {
                                                       : CLI_FAILURE;
 }
 
+/* A message may quote what a file holds: bytes that are no text, or would be commands to a terminal, become \xNN. */
+static void report_put(const char *text) {
+    for (const unsigned char *s = (const unsigned char *)text; *s;) {
+        size_t n = utf8_length(s);
+        bool command = (*s < 0x20 && *s != '\n' && *s != '\t') || *s == 0x7F || (*s == 0xC2 && s[1] < 0xA0);
+        if (n && !command)
+            fwrite(s, 1, n, stderr), s += n;
+        else
+            fprintf(stderr, "\\x%02x", *s++);
+    }
+}
+
 static int report_say(cli *c, int code) {
-    fprintf(stderr, "fxattn: %s%s%s\n", c->error_name ? c->error_name : "", c->error_name ? ": " : "", c->error.text);
+    fputs("fxattn: ", stderr);
+    if (c->error_name) report_put(c->error_name), fputs(": ", stderr);
+    report_put(c->error.text);
+    fputs("\n", stderr);
     return code;
 }
 
@@ -41,7 +56,9 @@ void cli_warn(cli *c, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fprintf(stderr, "fxattn: warning: %s\n", text);
+    fputs("fxattn: warning: ", stderr);
+    report_put(text);
+    fputs("\n", stderr);
     if (c->n_warnings < CLI_MAX_WARNINGS) c->warnings[c->n_warnings++] = cli_format(c, "%s", text);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Words of the command line as numbers, elements of every dtype as doubles, and random numbers. */
+ * Words of the command line as numbers, characters, elements of every dtype as doubles, and random numbers. */
 #include "cli.h"
 
 #include <errno.h>
@@ -9,6 +9,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+size_t utf8_length(const unsigned char *s) {
+    size_t n = s[0] < 0x80                   ? 1
+               : s[0] >= 0xC2 && s[0] < 0xE0 ? 2
+               : s[0] >= 0xE0 && s[0] < 0xF0 ? 3
+               : s[0] >= 0xF0 && s[0] < 0xF5 ? 4
+                                             : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xC0) != 0x80) return 0;
+    if (s[0] == 0xE0 && n == 3 && s[1] < 0xA0) return 0;
+    if (s[0] == 0xED && n == 3 && s[1] > 0x9F) return 0;
+    if (s[0] == 0xF0 && n == 4 && s[1] < 0x90) return 0;
+    if (s[0] == 0xF4 && n == 4 && s[1] > 0x8F) return 0;
+    return n;
+}
 
 bool read_double(const char *text, double *out) {
     char *end;

@@ -50,7 +50,7 @@ bool fxa__parse_close(fxa__parser *p, uint32_t kind, size_t open) {
     else if (parse_ran_on(p))
         (void)fxa__parse_fail(p, open, open, FXA_E_PROGRAM, "this '%c' is never closed", round ? '(' : '[');
     else
-        (void)fxa__parse_fail_unexpected(p, round ? "an operator, ',' or ')'" : "an operator, ',' or ']'");
+        (void)fxa__parse_fail_expression(p, round ? "an operator, ',' or ')'" : "an operator, ',' or ']'");
     return found;
 }
 
@@ -163,12 +163,14 @@ static fxa_value parse_tensor(fxa__parser *p) {
 fxa_value fxa__parse_last_expr(fxa__parser *p) {
     fxa_value v = fxa__parse_expr(p);
     if (v < 0 || fxa__parse_is(p, TOK_LINE)) return v; /* a line's end comes before that of a text */
-    return fxa__parse_fail_unexpected(p, "an operator or the end of the statement");
+    return fxa__parse_fail_expression(p, "an operator or the end of the statement");
 }
 
 static fxa_value parse_let(fxa__parser *p) {
     size_t name = fxa__parse_given_name(p, "the name of the let", SYM_LET);
-    if (name == SIZE_MAX || !fxa__parse_expect(p, TOK_ASSIGN, "'=' and the value of the let")) return -1;
+    if (name == SIZE_MAX) return -1;
+    if (fxa__parse_is_joining(p, p->at)) return fxa__parse_fail_joining(p, p->at, name, "let ");
+    if (!fxa__parse_expect(p, TOK_ASSIGN, "'=' and the value of the let")) return -1;
     fxa_value v = fxa__parse_last_expr(p);
     if (v < 0) return -1;
     *fxa__parse_symbol(p, name) = (fxa__symbol){SYM_LET, 0, 0, false, v};
@@ -186,8 +188,7 @@ static fxa_value parse_assign(fxa__parser *p) {
                                forward ? "a score program" : "a backward program", text,
                                forward ? "it assigns score and mask" : "it assigns dscore");
     fxa__parse_next(p);
-    if (fxa__parse_is(p, TOK_ADD_ASSIGN))
-        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "there is no '+='; write %s = %s + ...", text, text);
+    if (fxa__parse_is_joining(p, p->at)) return fxa__parse_fail_joining(p, p->at, name, "");
     if (fxa__parse_is(p, TOK_EQ))
         return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'==' compares; write %s = ... to assign", text);
     if (!fxa__parse_expect(p, TOK_ASSIGN, "'='")) return -1;
@@ -253,7 +254,9 @@ static fxa_value parse_statement(fxa__parser *p) {
         default: return parse_grad(p);
         }
     }
-    if (p->lex.tokens[p->at + 1].kind != TOK_ASSIGN) return fxa__parse_fail_unexpected(p, wanted);
+    bool joining = fxa__parse_is_joining(p, p->at + 1);
+    if (p->lex.tokens[p->at + 1].kind != TOK_ASSIGN && !joining) return fxa__parse_fail_unexpected(p, wanted);
+    if (joining && s.kind == SYM_LET) return fxa__parse_fail_joining(p, p->at + 1, p->at, "let ");
     if (s.kind == SYM_NONE || s.kind == SYM_LET || s.kind == SYM_OFFER) return fxa__parse_fail_output(p);
     return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%s' cannot be assigned; write let NAME = ...", text);
 }

@@ -123,8 +123,13 @@ fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status 
     FXA__PRINTF(5, 6);
 /* The builder's own text, with this place. */
 fxa_value fxa__parse_fail_builder(fxa__parser *p, size_t first, size_t last);
-/* The token looked at is not what the grammar wants there. */
+/* Whether tokens from `at` on are an assignment of other languages that joins what is there: +=, -= and their like. */
+bool fxa__parse_is_joining(const fxa__parser *p, size_t at);
+/* Such an assignment at token `at` to the name at another; let: "let ", or nothing. */
+fxa_value fxa__parse_fail_joining(fxa__parser *p, size_t at, size_t name, const char *let);
+/* The token looked at is not what the grammar wants there; in an expression, where it may be a part of such one. */
 fxa_value fxa__parse_fail_unexpected(fxa__parser *p, const char *wanted);
+fxa_value fxa__parse_fail_expression(fxa__parser *p, const char *wanted);
 /* The same where a type is wanted, with ours for one of another language. */
 fxa_value fxa__parse_fail_type(fxa__parser *p, const char *wanted, bool tensor);
 fxa_value fxa__parse_fail_output(fxa__parser *p); /* at a name that is assigned and is no output */

@@ -103,7 +103,7 @@ static fxa_value expr_primary(fxa__parser *p) {
     case TOK_FLOAT: return expr_number(p, false);
     case TOK_NAME: return fxa__parse_name(p);
     case TOK_LPAREN: return expr_parenthesis(p);
-    default: return fxa__parse_fail_unexpected(p, "a value");
+    default: return fxa__parse_fail_expression(p, "a value");
     }
 }
 

@@ -122,6 +122,24 @@ static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
     return NULL;
 }
 
+bool fxa__parse_is_joining(const fxa__parser *p, size_t at) {
+    const fxa__token *t = &p->lex.tokens[at];
+    const uint8_t prec = fxa__parse_operator(t->kind)->prec;
+    if (t->kind == TOK_ADD_ASSIGN) return true;
+    return prec != FXA__PREC_ANY && prec != FXA__PREC_COMPARE && t[1].kind == TOK_ASSIGN &&
+           t->at + t->length == t[1].at;
+}
+
+fxa_value fxa__parse_fail_joining(fxa__parser *p, size_t at, size_t name, const char *let) {
+    const fxa__token *t = &p->lex.tokens[at];
+    const bool sum = t->kind == TOK_ADD_ASSIGN;
+    const int n = sum ? 1 : (int)t->length;
+    const char *text = p->lex.text + t->at;
+    return fxa__parse_fail(p, at, sum ? at : at + 1, FXA_E_PROGRAM,
+                           "there is no '%.*s='; write %s%.*s = %.*s %.*s (...)", n, text, let, PARSE_NAME(p, name),
+                           PARSE_NAME(p, name), n, text);
+}
+
 static void fail_describe(const fxa__parser *p, const fxa__token *t, char *out, size_t size) {
     const char *text = p->lex.text + t->at;
     int n = t->length > 40 ? 40 : (int)t->length;
@@ -140,6 +158,16 @@ fxa_value fxa__parse_fail_unexpected(fxa__parser *p, const char *wanted) {
     fail_describe(p, t, found, sizeof found);
     return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "expected %s, found %s%s%s", wanted, found,
                            advice ? "; " : "", advice ? advice : "");
+}
+
+fxa_value fxa__parse_fail_expression(fxa__parser *p, const char *wanted) {
+    size_t at = fxa__parse_is(p, TOK_ASSIGN) && p->at > 0 ? p->at - 1 : p->at; /* the operator may have been read */
+    const fxa__token *t = &p->lex.tokens[at];
+    if (!fxa__parse_is_joining(p, at)) return fxa__parse_fail_unexpected(p, wanted);
+    int n = t->kind == TOK_ADD_ASSIGN ? 1 : (int)t->length;
+    return fxa__parse_fail(p, at, p->at, FXA_E_PROGRAM,
+                           "there is no '%.*s=', and an expression assigns nothing; %s%.*s y", n, p->lex.text + t->at,
+                           "write x ", n, p->lex.text + t->at);
 }
 
 static const char *fail_common_type(const char *name, bool tensor) {

@@ -343,6 +343,18 @@ class Plans(Cli):
         self.fails("plan", "show", says="one file")
         self.fails("plan", says="save, show, load or warm")
 
+    def test_bytes_of_a_list_that_are_no_text_are_escaped(self):
+        env = {"FXA_CACHE_DIR": self.path("folder")}
+        for line, says in (
+            (b"\x1b[31m\xff=3", "there is no '\\x1b[31m\\xff'"),
+            ("é\x7f\x9b".encode() + b"\xc3", "'é\\x7f\\xc2\\x9b\\xc3' is no size"),
+            (b"s=\t8\x08", "s=\t8\\x08: a whole number"),
+            (b"\xe2\x82=" + b"\r", "there is no '\\xe2\\x82'"),
+        ):
+            self.fails("plan", "warm", self.write("list", line + b"\n"), env=env, says=says)
+        self.fails("plan", "warm", self.write("list", b"s=8\n\0s=16\n"), env=env, says="no list of shapes: byte 5 of it is 0")
+        self.fails("explain", "--shape", "\x1b[2J=1", says="there is no '\\x1b[2J'")
+
 
 class Bench(Cli):
     def test_bench_tells_what_a_program_costs(self):

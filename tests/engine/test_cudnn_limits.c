@@ -226,6 +226,39 @@ TEST(packed_rows_that_reach_far) {
     fxa__host_release(host);
 }
 
+/* Packed tensors without rows, whose pointers may be NULL, are refused as empty in every layout, by a key of their own;
+ * beside pages there are no packed keys. */
+TEST(packed_rows_of_nothing) {
+    static const struct {
+        int64_t total_q, total_k;
+        uint32_t pages;
+        bool taken;
+    } cases[] = {{100, 100, 0, true}, {0, 100, 0, false}, {100, 0, 0, false},
+                 {0, 0, 0, false},    {100, 0, 16, true}, {0, 0, 16, false}};
+    fxa__host *host = NULL;
+    fxa_error err;
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        const uint32_t pages = cases[i / 2].pages, flags = FXA_VARLEN | (pages ? FXA_PAGED : 0);
+        const support_case packed = {.pass = FXA_FORWARD, .flags = flags, .page_size = pages};
+        fxa_problem p = support_problem(&packed);
+        fxa__problem *checked[2] = {NULL, NULL};
+        fxa__writer keys[2] = {{.host = host}, {.host = host}};
+        char reason[240];
+        p.q.layout = p.k.layout = p.v.layout = p.o.layout = i % 2 ? FXA_LAYOUT_BSHD : FXA_LAYOUT_BHSD;
+        T_OK(fxa__problem_create(host, &p, &checked[0], &err));
+        p.total_q = cases[i / 2].total_q, p.total_k = cases[i / 2].total_k;
+        T_OK(fxa__problem_create(host, &p, &checked[1], &err));
+        T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), cases[i / 2].taken);
+        if (!cases[i / 2].taken) T_HAS(reason, "total_q or total_k is 0: cuDNN takes nothing that is empty");
+        for (int j = 0; j < 2; j++) fxa__dnn_key(NULL, checked[j], &keys[j]);
+        bool same = keys[0].size == keys[1].size && memcmp(keys[0].data, keys[1].data, keys[0].size) == 0;
+        T_INT(same, cases[i / 2].taken);
+        for (int j = 0; j < 2; j++) fxa__writer_free(&keys[j]), fxa__problem_release(checked[j]);
+    }
+    fxa__host_release(host);
+}
+
 /* cuDNN reads pages whose size is a power of two; others are gathered first. */
 TEST(pages_of_any_size) {
     static fxa__dnn_attention a;

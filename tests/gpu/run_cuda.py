@@ -6,8 +6,8 @@ since kernels take seconds to compile, for each family of kernels and each stora
 counted as it is printed, by feature, so that a hole is seen, and what is refused by reason, digits aside.
 sanitize: a few small cases of every feature and family under compute-sanitizer's memcheck, racecheck, initcheck and synccheck;
 what it reports that is not known (sanitizer.py) is wrong. --sanitizer names another one than that of the toolkit.
-named: every test of the programs for a device that draw no kinds (features, gradients, adverse numbers, soft caps, decoding, and
-the test of the model), by each family.
+named: every test of the programs for a device that draw no kinds (features, gradients, adverse numbers, masks of tables, soft caps, decoding,
+and the tests of the model), by each family.
 alone: alone on the device, threads, recording, memory and equal bits (test_cuda_plans).
 --model: on the model of a device that tests/model is, without a GPU; half of it in small shapes, nothing alone or sanitized.
 --seconds bounds each of the first three: processes are ended then, and what they had said counts. A process that hangs is ended by
@@ -37,8 +37,9 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
          "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")
 # Programs of part named, and whether families differ in them.
-NAMED = {"test_cuda_features": True, "test_cuda_grads": True, "test_cuda_adverse": True, "test_cuda_caps": False,
-         "test_cuda_decode": False, "test_model": False}
+NAMED = {"test_cuda_features": True, "test_cuda_grads": True, "test_cuda_adverse": True, "test_cuda_tables": True,
+         "test_cuda_caps": False, "test_cuda_decode": False, "test_model": False, "test_model_copies": False,
+         "test_model_products": False}
 # What cases are counted by: the words of test_cuda_device.
 FEATURES = """padded packed paged packed-and-paged sink sink-zero dropout causal window positions bottom-right scalars-in-memory maximum joined mixed-types
 other-results lse-f64 own-backward dLSE dsink deterministic added-to added-to-captured some-gradients gradients-of-params gradients-of-captured lengths-seen
@@ -294,7 +295,7 @@ def named(chosen):
     def one(item):
         program, test, family = item
         env = {"FXA_CACHE_DIR": chosen.cache, "FXA_THREADS": "2"}
-        if program == "test_model":
+        if program.startswith("test_model"):
             env.update(FXA_TEST_MODEL="device", FXA_NVRTC_PATH=nvrtc[0])
         elif family not in ("all", "any") or program == "test_cuda_grads":  # which else goes through all of them
             env["FXA_CUDA_FAMILY"] = family

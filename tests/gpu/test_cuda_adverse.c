@@ -3,8 +3,8 @@
  * Numbers that the kernels of the cuda engine could get wrong, against the reference: scores that rise after the first
  * tiles, fall, or are as large as floats are, rows of nothing, V near the end of its type or not finite where weights
  * are 0, soft caps near their middle and far from it; in forward, decoding and backward, with all that changes where
- * rows and keys lie. On a GPU or on the model (tests/model). A case is drawn from one number: FXA_TEST_CASE runs it
- * again, FXA_TEST_CASES says how many, FXA_TEST_ENGINE=cpu runs them without a GPU.
+ * rows and keys lie. Masks of tables: test_cuda_tables.c. On a GPU or on the model (tests/model). A case is drawn from
+ * one number: FXA_TEST_CASE runs it again, FXA_TEST_CASES says how many, FXA_TEST_ENGINE=cpu runs them without a GPU.
  */
 #include "base/dtype.h"
 #include "support/conf_frame.h"
@@ -152,13 +152,6 @@ static void adverse_sinks(conf_case *c, uint64_t *rng) {
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
-static int64_t adverse_length(uint64_t *rng) {
-    static const int64_t edges[] = {64, 128, 192, 256, 384};
-    int64_t r = attn_int(rng, 0, 9);
-    if (r < 4) return edges[attn_int(rng, 0, 4)] + attn_int(rng, -1, 1);
-    return r < 5 ? attn_int(rng, 1, 9) : attn_int(rng, 1, 420);
-}
-
 /* What is compiled comes of all but the last four bits: cases in a row share it. */
 static adverse adverse_draw(uint64_t start) {
     static const int64_t widths[] = {64, 128, 32, 96, 64, 128, 192, 256};
@@ -202,7 +195,7 @@ static adverse adverse_draw(uint64_t start) {
     x.by = (double[]){4, 6, 9, 11, 30, 45, 80, 200, 2000}[attn_int(rng, 0, 8)];
     s->b = attn_int(rng, 1, 3), s->hkv = attn_int(rng, 1, 2);
     s->hq = s->hkv * (x.features & ATTN_GQA ? attn_int(rng, 1, 5) : 1);
-    s->sq = adverse_length(rng), s->sk = adverse_length(rng);
+    s->sq = frame_length(rng), s->sk = frame_length(rng);
     while (s->b * s->hq * s->sq * s->sk > 60000 && !x.decode && s->b * s->hq > 2) {
         if (s->b > 1)
             s->b--;
@@ -309,15 +302,13 @@ static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale
 }
 
 TEST(numbers) {
-    const char *engine = getenv("FXA_TEST_ENGINE"), *cases = getenv("FXA_TEST_CASES");
-    conf_frame f = {.engine = engine ? engine : "cuda", .seconds = ADVERSE_SECONDS};
-    const char *missing = engine ? NULL : frame_missing(FXA_F32);
+    const char *cases = getenv("FXA_TEST_CASES");
     fxa_context *ctx = NULL;
-    fxa_error err;
+    conf_frame f;
+    const char *missing = frame_begin(&f, ADVERSE_SECONDS, &ctx);
     int from = 0, n = ADVERSE_CASES, wrong = 0;
     if (missing) T_SKIP(missing);
     if (cases) sscanf(cases, "%d,%d", &from, &n);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     if (frame_is_set("FXA_TEST_CASE")) n = 1;
     for (int i = 0; i < n && wrong < 4; i++) {
         adverse x = adverse_draw(frame_start(t_seed() << 20 | (uint64_t)(from + i)));
@@ -329,13 +320,10 @@ TEST(numbers) {
 
 /* V that is not finite, beside what is done to Q and to O on their way: scales below 0, results of f32. */
 TEST(values_without_weight) {
-    const char *engine = getenv("FXA_TEST_ENGINE");
-    conf_frame f = {.engine = engine ? engine : "cuda", .seconds = ADVERSE_SECONDS};
-    const char *missing = engine ? NULL : frame_missing(FXA_F32);
     fxa_context *ctx = NULL;
-    fxa_error err;
+    conf_frame f;
+    const char *missing = frame_begin(&f, ADVERSE_SECONDS, &ctx);
     if (missing) T_SKIP(missing);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < 12; i++) {
         adverse x = {.start = 990 + (uint64_t)i, .program = &adverse_programs[i % 2], .scores = SCORES_PLAIN};
         x.values = i % 4 < 2 ? V_POISONED : V_OVERCOME, x.features = i >= 8 ? ATTN_DTYPES : 0;
@@ -349,65 +337,6 @@ TEST(values_without_weight) {
         x.s = (attn_shape){.b = 1, .hq = 4, .hkv = 4, .sq = 60, .sk = 70, .d = 64, .dv = 64, .window = 40};
         if (!adverse_run(ctx, &f, x, 0.125)) break;
     }
-    frame_print(&f);
-    fxa_context_destroy(ctx);
-}
-
-/* ---- Tables of masks --------------------------------------------------------------------------------------------- */
-
-/* What tiles are left out by: ints along q, along k, by blocks, beyond the ends of tensors, more than there are tables
- * for, and what no table says. */
-static const char *const adverse_masks[] = {
-    "tensor t : i32[1]\nmask = k < 30 * t[q]",
-    "tensor t : i16[2]\nmask = k <= q + t[b, k // 32] * 8",
-    "tensor t : u8[2]\ntensor s : i64[1]\nmask = t[h, q // 64] == s[k // 64] || k == q",
-    "tensor t : i8[1]\nmask = t[q - k] > 3",
-    "tensor t : bool[1]\nmask = t[k] && k <= q + 40",
-    "tensor t : i32[2]\nmask = t[q // 16, k // 16] > 2",
-    "tensor t : i64[1]\nmask = t[q] >= t[k] && t[k + 5] < 100",
-    ("tensor a : i32[1]\ntensor c : i32[1]\ntensor d : i16[1]\ntensor e : i8[1]\ntensor f : i32[1]\n"
-     "mask = a[q] <= c[k] - 9 || d[q] == e[k] && k % 2 == 0 || f[k] > 11"),
-    "tensor t : i32[1]\nmask = k >= t[b] * 10 && k < t[-1 - b] * 40",
-    "tensor t : i32[1]\nmask = t[min(k, 70)] < 4 && t[max(q - 8, 0)] > 0",
-    "tensor t : i32[1]\nmask = t[k // 64] != t[q // 64] || t[k] == 2",
-    "tensor t : i64[2]\nmask = t[b, q] == t[b, k] && k <= q",
-};
-enum { ADVERSE_MASKS = sizeof adverse_masks / sizeof *adverse_masks };
-
-static bool adverse_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
-    static conf_case c;
-    static const uint32_t some[] = {0, ATTN_PADDING, ATTN_VARLEN, ATTN_GQA};
-    uint64_t rng = t_seed() * 977 + (uint64_t)(number * 64 + i);
-    const char *text = adverse_masks[number];
-    attn_shape s = {.b = attn_int(&rng, 1, 2), .hkv = attn_int(&rng, 1, 2), .d = 64, .dv = 64, .window = 40};
-    s.hq = i % 4 == 3 ? 2 * s.hkv : s.hkv, s.sq = adverse_length(&rng), s.sk = adverse_length(&rng);
-    if (i % 3 == 0) s.sk = s.sq;
-    if (i % 6 == 5) s.sq = 3, s.sk = attn_int(&rng, 500, 1500);
-    fxa_program *program = NULL;
-    fxa_error err;
-    char what[400];
-    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
-    if (!program || !conf_draw(&c, ctx, some[i % 4], &s, program, "masks", NULL, &f->all, &rng)) return false;
-    c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
-    if (i % 5 == 4) c.base.data.backward_flags |= FXA_DETERMINISTIC;
-    bool ok = frame_passes(f, &c);
-    conf_describe(&c, what, sizeof what);
-    if (!ok) T_FAIL("shape %d, %s\n    %s\n    %s\n    %s | %s\n", i, text, what, c.why, f->detail[0], f->detail[1]);
-    conf_free(&c);
-    return ok;
-}
-
-TEST(masks_of_tables) {
-    const char *engine = getenv("FXA_TEST_ENGINE"), *shapes = getenv("FXA_TEST_SHAPES");
-    conf_frame f = {.engine = engine ? engine : "cuda", .seconds = ADVERSE_SECONDS};
-    const char *missing = engine ? NULL : frame_missing(FXA_F32);
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    if (missing) T_SKIP(missing);
-    setenv("FXA_TEST_DTYPE", "bf16", 1);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (int number = 0; number < ADVERSE_MASKS; number++)
-        for (int i = 0; i < (shapes ? atoi(shapes) : 6) && adverse_masked(ctx, &f, number, i); i++) {}
     frame_print(&f);
     fxa_context_destroy(ctx);
 }
@@ -438,14 +367,11 @@ static bool adverse_emptied(fxa_context *ctx, conf_frame *f, const char *text, u
 }
 
 TEST(rows_that_are_given_as_empty) {
-    const char *engine = getenv("FXA_TEST_ENGINE");
-    conf_frame f = {.engine = engine ? engine : "cuda", .seconds = ADVERSE_SECONDS};
-    const char *missing = engine ? NULL : frame_missing(FXA_F32);
     fxa_context *ctx = NULL;
-    fxa_error err;
+    conf_frame f;
+    const char *missing = frame_begin(&f, ADVERSE_SECONDS, &ctx);
     if (missing) T_SKIP(missing);
     setenv("FXA_TEST_DTYPE", "bf16", 0);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
     for (int i = 0; i < 3; i++)
         if (!adverse_emptied(ctx, &f, i == 1 ? "mask = k <= q + 9" : "", i == 0 ? ATTN_SINK | ATTN_DLSE : 0, i)) break;
     frame_print(&f);

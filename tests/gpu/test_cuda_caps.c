@@ -4,7 +4,7 @@
  * them to another: scores near 0, around the cap and far beyond it, one far score in a tile of small ones, caps beside
  * which four pairs at a time would be too coarse, caps of 0 and below, near the end of f32 and NaN, keys that are NaN
  * behind a mask, tiles that are not whole; forward and backward. On a GPU or on the model (tests/model).
- * FXA_TEST_SHAPES says how many kinds of kernels are tried, FXA_TEST_KIND which one first.
+ * A test is one program at both widths (a process of run_cuda.py, which compiles for minutes); FXA_TEST_SHAPES=1: one.
  */
 #include "base/dtype.h"
 #include "support/conf_frame.h"
@@ -159,19 +159,22 @@ static bool caps_kind(fxa_context *ctx, conf_frame *f, int kind) {
     return true;
 }
 
-TEST(soft_caps) {
-    const char *engine = getenv("FXA_TEST_ENGINE");
-    const char *shapes = getenv("FXA_TEST_SHAPES"), *kind = getenv("FXA_TEST_KIND");
-    conf_frame f = {.engine = engine ? engine : "cuda", .seconds = CAPS_SECONDS};
-    const char *missing = engine ? NULL : frame_missing(FXA_F32);
+static void caps_check(int program) {
+    const char *shapes = getenv("FXA_TEST_SHAPES");
     fxa_context *ctx = NULL;
-    fxa_error err;
-    int from = kind ? atoi(kind) : 0, n = shapes ? atoi(shapes) : 2 * CAPS_PROGRAMS;
+    conf_frame f;
+    const char *missing = frame_begin(&f, CAPS_SECONDS, &ctx);
+    int n = shapes ? atoi(shapes) : 2;
     if (missing) T_SKIP(missing);
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (int i = 0; i < n && caps_kind(ctx, &f, from + i); i++) {}
+    for (int i = 0; i < n && caps_kind(ctx, &f, program + i * CAPS_PROGRAMS); i++) {}
     frame_print(&f);
     fxa_context_destroy(ctx);
 }
+
+TEST(caps_that_are_params) { caps_check(0); }
+TEST(caps_that_are_numbers_behind_a_mask) { caps_check(1); }
+TEST(caps_of_two_params_behind_a_mask) { caps_check(2); }
+TEST(caps_that_are_params_behind_a_mask) { caps_check(3); }
+TEST(caps_that_are_numbers) { caps_check(4); }
 
 T_MAIN

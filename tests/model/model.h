@@ -13,7 +13,7 @@
  * each other, lanes that meet at different instructions, barriers of other counts, mbarriers that nobody has begun,
  * shared memory that was not asked for, misaligned copies, plain stores that TMA or wgmma read without a fence, copies
  * and products that nobody waited for, warps of a group with other products, registers that nobody gave up.
- * test_model.c has a kernel for each of these promises.
+ * The tests here have a kernel for each of these promises.
  *
  * Not modelled: speed, caches, how many registers code needs; CTAs at once (they run one after the other, those of a
  * cluster from one of its barriers to the next, and what one has stored all that come later see); when a store that has

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels of test_model.c, each of which needs one thing of a device, or makes one mistake. They are CUDA as any of
- * src/engine/cuda: what they do right they do on a device too, and test_model runs them there where it is told to.
+ * Kernels of test_model*.c, each of which needs one thing of a device, or makes one mistake. They are CUDA as any of
+ * src/engine/cuda: what they do right they do on a device too, and the tests run them there where they are told to.
  * All take a tensor map, results, operands, which `way` to go, and a number.
  */
 #include "ptx_sm80.cuh"

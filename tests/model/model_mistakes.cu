@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Mistakes for which test_model.c expects words: see model_kernels.cu. n is the bytes of shared memory.
+ * Mistakes for which test_model_mistakes.c expects words: see model_kernels.cu. n is the bytes of shared memory.
  */
 #include "ptx_sm80.cuh"
 #include "ptx_sm90.cuh"

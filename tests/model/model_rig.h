@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Kernels that were written for the model of a device (model.h), compiled by its NVRTC and launched on the stand-in for
- * the driver: for test_model.c and test_model_mistakes.c. What is right is right in every order that the model draws;
+ * the driver: for the tests of this folder. What is right is right in every order that the model draws;
  * what counts on an order is wrong in some; what a device would hang or fault over ends with words.
  *
  * FXA_TEST_STANDIN is the folder of the driver and FXA_NVRTC_PATH that of NVRTC. On a machine with a GPU and their real
@@ -149,11 +149,18 @@ static bool rig_compile(const char *file, const char *half, void **module) {
     return ok;
 }
 
-static bool rig_compile_checked(const char *file, void **module) {
-    (void)setenv("FXA_MODEL_CHECK", "1", 1);
-    bool ok = rig_compile(file, "-DFXA_F16=0", module);
-    (void)unsetenv("FXA_MODEL_CHECK");
-    return ok;
+/* A unit is compiled for who launches it first. */
+static void *rig_unit(int unit) {
+    static bool tried[RIG_UNITS];
+    const bool mistakes = unit == RIG_MISTAKES;
+    if (tried[unit]) return rig_module[unit];
+    tried[unit] = true;
+    if (mistakes) (void)setenv("FXA_MODEL_CHECK", "1", 1);
+    if (!rig_compile(mistakes ? "model_mistakes.cu" : "model_kernels.cu",
+                     unit == RIG_KERNELS_F16 ? "-DFXA_F16=1" : "-DFXA_F16=0", &rig_module[unit]))
+        T_FAIL("kernels of unit %d do not compile\n", unit);
+    if (mistakes) (void)unsetenv("FXA_MODEL_CHECK");
+    return rig_module[unit];
 }
 
 /* Once; where something is not there, rig_missing says what. */
@@ -170,12 +177,7 @@ static bool rig_ready(void) {
     if (status || rig_cu.init(0) || rig_cu.device(&device, 0)) return false;
     if (rig_cu.retain(&context, device) || rig_cu.push(context)) return false;
     if (rig_state) rig_state->quiet = true;
-    ready = rig_compile("model_kernels.cu", "-DFXA_F16=0", &rig_module[RIG_KERNELS]) &&
-            rig_compile("model_kernels.cu", "-DFXA_F16=1", &rig_module[RIG_KERNELS_F16]) &&
-            (!rig_state || rig_compile_checked("model_mistakes.cu", &rig_module[RIG_MISTAKES]));
-    rig_missing = "the kernels do not compile";
-    if (!ready) T_FAIL("%s\n", rig_missing);
-    return ready;
+    return ready = true;
 }
 
 #define NEEDS_RIG                                                                                                      \
@@ -212,6 +214,8 @@ static int rig_launch(const char *kernel, rig_run *r) {
     void *function = NULL;
     rig_map map = r->map ? *r->map : none;
     void *params[] = {&map, &out, &in, &r->way, &r->n};
+    r->out = result;
+    if (!rig_unit(r->unit)) return RIG_LOST;
     int status = rig_cu.find(&function, rig_module[r->unit], kernel) | rig_cu.set(function, 8, (int)r->shared);
     if (r->in_bytes) status |= rig_cu.alloc(&in, r->in_bytes) | rig_cu.to_device(in, r->in, r->in_bytes, NULL);
     if (r->out_bytes) status |= rig_cu.alloc(&out, r->out_bytes);
@@ -224,7 +228,6 @@ static int rig_launch(const char *kernel, rig_run *r) {
                       : rig_cu.launch(function, r->grid[0], r->grid[1], r->grid[2], r->block[0], r->block[1],
                                       r->block[2], r->shared, NULL, params, NULL);
     if (!status) status = rig_cu.wait();
-    r->out = result;
     if (!status && r->out_bytes) status = rig_cu.to_host(result, out, r->out_bytes, NULL) | rig_cu.wait();
     if (in) (void)rig_cu.free(in);
     if (out) (void)rig_cu.free(out);
@@ -266,11 +269,17 @@ __attribute__((unused)) static const int32_t *rig_count(void) {
     return count;
 }
 
+__attribute__((unused)) static float rig_float(int32_t bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
 /* A tensor [4][3][20][72] of 16 bits, of which 70 columns are told, with a box of 64 columns. */
 enum { TMA_D = 70, TMA_PITCH = 72, TMA_S = 20, TMA_H = 3, TMA_B = 4, TMA_ALL = TMA_B * TMA_H * TMA_S * TMA_PITCH };
 enum { TMA_BOX = 64, TMA_ROWS = 9, TMA_HEADS = 2, TMA_BYTES = TMA_BOX * TMA_ROWS * TMA_HEADS * 2 };
 
-static uint16_t tma_tensor[TMA_ALL];
+__attribute__((unused)) static uint16_t tma_tensor[TMA_ALL];
 
 __attribute__((unused)) static bool tma_map(uintptr_t data, rig_map *map) {
     const uint64_t size[4] = {TMA_D, TMA_S, TMA_H, TMA_B};

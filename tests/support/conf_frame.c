@@ -31,10 +31,24 @@ const char *frame_missing(fxa_dtype dtype) {
     return report.supported ? NULL : report.reason;
 }
 
+const char *frame_begin(conf_frame *f, unsigned seconds, fxa_context **ctx) {
+    const char *engine = getenv("FXA_TEST_ENGINE"), *missing = engine ? NULL : frame_missing(FXA_F32);
+    *f = (conf_frame){.engine = engine ? engine : "cuda", .seconds = seconds};
+    if (!missing && fxa_context_create(NULL, ctx, NULL) != FXA_OK) return "there is no context";
+    return missing;
+}
+
 uint32_t frame_features(uint32_t drawn) {
     const char *forced = getenv("FXA_TEST_FEATURES"), *without = getenv("FXA_TEST_WITHOUT");
     drawn |= forced ? (uint32_t)strtoul(forced, NULL, 0) : 0;
     return drawn & ~(without ? (uint32_t)strtoul(without, NULL, 0) : 0);
+}
+
+int64_t frame_length(uint64_t *rng) {
+    static const int64_t edges[] = {64, 128, 192, 256, 384};
+    int64_t r = attn_int(rng, 0, 9);
+    if (r < 4) return edges[attn_int(rng, 0, 4)] + attn_int(rng, -1, 1);
+    return r < 5 ? attn_int(rng, 1, 9) : attn_int(rng, 1, 420);
 }
 
 uint64_t frame_start(uint64_t start) {

@@ -3,6 +3,7 @@
  * What tests of an engine of a device against the reference have in common: a case's passes, other engines at the same
  * case as further opinions, what came of them, and the environment of such tests:
  *
+ *   FXA_TEST_ENGINE                       the engine that is tested, where a test has not one of its own
  *   FXA_TEST_FEATURES, FXA_TEST_WITHOUT   features of attn_case.h that are forced, or taken away
  *   FXA_TEST_REASONS=1                    prints why something was refused
  *   FXA_TEST_CASE=0x...                   one case again, by what a failure printed
@@ -40,7 +41,11 @@ typedef struct conf_frame {
 bool frame_is_set(const char *variable);
 /* Why the first engine does not take a small problem of that dtype, on a device; NULL: it does. */
 const char *frame_missing(fxa_dtype dtype);
+/* A frame for the engine that FXA_TEST_ENGINE names, else for cuda, and a context; else why that does not run here. */
+const char *frame_begin(conf_frame *f, unsigned seconds, fxa_context **ctx);
 uint32_t frame_features(uint32_t drawn);
+/* A number of rows or keys: often at the edge of a tile, or few. */
+int64_t frame_length(uint64_t *rng);
 /* Where a replayed case starts; else `start`. */
 uint64_t frame_start(uint64_t start);
 

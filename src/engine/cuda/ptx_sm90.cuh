@@ -65,12 +65,12 @@ template <int ctas> FXA_INLINE void cluster_sync()
                  "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* The same, of threads that have used what they have loaded: there is no order of stores. */
+/* The same, behind loads from the others: a relaxed arrival may be before these, and who waits ends too early. */
 template <int ctas> FXA_INLINE void cluster_leave()
 {
     __syncwarp();
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
-                 "barrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /* Where this address of shared memory is in the CTA of that rank. */

@@ -76,6 +76,8 @@ const char *fxa__dnn_support_why(size_t row);
 
 /* Whether O or dO reach further than cuDNN's backward counts; of packed rows, by how many there are in all. */
 bool fxa__dnn_is_far(const fxa_problem *p);
+/* Whether a tensor has no elements: of packed ones that too goes by how many rows there are in all. */
+bool fxa__dnn_is_empty(const fxa_problem *p);
 
 /* cudnn_rules.c: refuses a graph that cuDNN would take and compute wrongly, whoever wrote it. */
 void fxa__dnn_rules_check(fxa__dnn_graph *g, fxa__dnn_level level);

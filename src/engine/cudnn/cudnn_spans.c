@@ -299,7 +299,7 @@ void fxa__dnn_key(void *self, const fxa__problem *p, fxa__writer *w) {
     fxa__problem_write(q, FXA__WITH_ALL & ~(uint32_t)FXA__WITH_PLACE, w);
     fxa__write_u32(w, p->in.flags);
     fxa__write_u32(w, p->in.alignment);
-    fxa__write_u32(w, fxa__dnn_is_far(&p->in));
+    fxa__write_u32(w, (uint32_t)fxa__dnn_is_far(&p->in) | (uint32_t)fxa__dnn_is_empty(&p->in) << 1);
     fxa__write_u64(w, p->in.max_workspace);
     for (int32_t i = 0; status == FXA_OK && i < numbers.program->n_params; i++)
         fxa__write_u32(w, (uint32_t)numbers.from[i]);

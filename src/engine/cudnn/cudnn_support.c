@@ -28,7 +28,10 @@ enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 }; /* f16 and bf16; e4m3 an
 /* ---- Conditions of rows that flags do not say -------------------------------------------------------------------- */
 
 static bool support_is_unaligned(const fxa_problem *p) { return p->alignment < 16; }
-static bool support_is_empty(const fxa_problem *p) { return p->b < 1 || p->sq < 1 || p->sk < 1; }
+bool fxa__dnn_is_empty(const fxa_problem *p) {
+    const bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
+    return p->b < 1 || p->sq < 1 || p->sk < 1 || (packed && (p->total_q < 1 || (!paged && p->total_k < 1)));
+}
 static bool support_is_one_row(const fxa_problem *p) { return p->sq == 1; }
 static bool support_is_one_pair(const fxa_problem *p) { return p->sq == 1 && p->sk == 1; }
 /* cuDNN counts tiles in 32 bits, and ends the process when they come to 0; strides of pairs have 63. */
@@ -138,7 +141,8 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_has_grads,
      "gradients of captured tensors were not tried beside those of 8 bits"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_unaligned, "cuDNN wants pointers that are multiples of 16"},
-    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_empty, "b, sq or sk is 0: cuDNN takes nothing that is empty"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, fxa__dnn_is_empty,
+     "b, sq, sk or, packed, total_q or total_k is 0: cuDNN takes nothing that is empty"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_beyond,
      "b, hq, sq, sk are to cuDNN more tiles or pairs than it counts"},
     {0, SUPPORT_LAST, SM_90, BOTH, DTYPES, 0, support_is_above_256, "d and dv are to be at most 256"},

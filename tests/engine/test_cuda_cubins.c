@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Cubins that the cuda engine did not make itself: damaged ones, and saved ones of other kernels.
+ */
+#include "cuda_engine_rig.h"
+
+/* Bytes that are no cubin, or half of one, have no symbols, and nothing outside of them is read (make asan). */
+TEST(cubins_are_read_with_doubt) {
+    NEEDS_BOX;
+    fxa_context *ctx = box_context();
+    fxa_plan *plan = NULL;
+    fxa_error err;
+    box b;
+    box_start(&b, FXA_FORWARD, NULL);
+    T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
+    T_REQUIRE(plan);
+    const fxa__cu_module *m = &((const fxa__cu_code *)plan->code->code)->unit[FXA__CU_FORWARD];
+    size_t bytes = 0;
+    T_CHECK(fxa__cu_cubin_find(m->cubin, m->size, "fxa_forward", &bytes));
+    T_CHECK(fxa__cu_cubin_find(m->cubin, m->size, "fxa_forward_shape", &bytes) && bytes == sizeof m->shape);
+    T_CHECK(!fxa__cu_cubin_find(m->cubin, m->size, "fxa_forwar", &bytes));
+    T_CHECK(!fxa__cu_cubin_find(m->cubin, m->size, "fxa_backward", &bytes));
+    for (size_t size = 0; size < m->size; size += 1 + size / 32) {
+        uint8_t *part = malloc(size ? size : 1);
+        memcpy(part, m->cubin, size);
+        T_CHECK(!fxa__cu_cubin_find(part, size, "fxa_forward", &bytes));
+        free(part);
+    }
+    uint8_t *copy = malloc(m->size);
+    for (size_t at = 0; at < m->size; at++) {
+        memcpy(copy, m->cubin, m->size);
+        copy[at] ^= (uint8_t)(1u << at % 8);
+        copy[at] |= at % 3 ? 0 : 0x80;
+        const uint8_t *found = fxa__cu_cubin_find(copy, m->size, "fxa_forward_shape", &bytes);
+        if (found) T_CHECK(found >= copy && bytes <= m->size && found + bytes <= copy + m->size);
+    }
+    free(copy);
+    fxa_plan_destroy(plan);
+    fxa_context_destroy(ctx);
+    box_end(&b);
+    box_check_end();
+}
+
+TEST(saved_kernels_of_somebody_else) {
+    NEEDS_BOX;
+    static const struct {
+        uint32_t format, units;
+        uint64_t size;
+        fxa_status status;
+        int32_t major, arch;
+        const char *text;
+    } cases[] = {{2, 1, 4, FXA_E_BYTES, 13, 90, "a"},       {3, 2, 4, FXA_E_VERSION, 13, 90, "a"},
+                 {3, 1, 1 << 20, FXA_E_BYTES, 13, 90, "a"}, {3, 1, 0, FXA_E_BYTES, 13, 90, "a"},
+                 {3, 1, 4, FXA_E_BYTES, -1, 90, "a"},       {3, 1, 4, FXA_E_VERSION, 13, 91, "a"},
+                 {3, 1, 4, FXA_E_VERSION, 13, 80, "a"},     {3, 1, 4, FXA_E_VERSION, 13, 0, "a"},
+                 {3, 1, 4, FXA_E_VERSION, 13, 90, "b"},     {3, 1, 4, FXA_OK, 12, 90, "a"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa__host *host = fxa__context_host(box_ctx);
+        fxa__writer w = {.host = host};
+        fxa__cu_code saved = {.choice = {.units = cases[i].units}, .maker = {cases[i].major, 4, cases[i].arch}};
+        fxa__cu_code code = {.host = host, .choice = {.units = 1u << FXA__CU_FORWARD, .arch = 90}};
+        const fxa__cu_self self = {.host = host};
+        fxa_error err;
+        saved.program.text.host = code.program.text.host = host;
+        fxa__write_bytes(&saved.program.text, cases[i].text, 1);
+        fxa__write_bytes(&code.program.text, "a", 1);
+        fxa__cu_saved_write(&saved, &w);
+        memcpy(w.data, &cases[i].format, sizeof cases[i].format);
+        fxa__write_u64(&w, cases[i].size);
+        fxa__write_u32(&w, 0x464c457f);
+        fxa__reader r = {.data = w.data, .size = w.size};
+        T_STATUS(fxa__cu_saved_read(&r, &code, &err), cases[i].status);
+        fxa__cu_build_free(&self, &code);
+        fxa__writer_free(&saved.program.text);
+        fxa__writer_free(&code.program.text);
+        fxa__writer_free(&w);
+    }
+}
+
+T_MAIN

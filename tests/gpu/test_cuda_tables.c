@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Masks by tables of ints in the cuda engine, against the reference: what tiles are left out by, and what no table
+ * says. On a GPU or on the model (tests/model). FXA_TEST_SHAPES says how many shapes of each, FXA_TEST_ENGINE=cpu runs
+ * them without a GPU.
+ */
+#include "support/conf_frame.h"
+#include "support/own_engines.h"
+#include "t.h"
+
+static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__engine_cpu, &fxa__engine_ref};
+
+enum { TABLES_SECONDS = 120, TABLES_SHAPES = 6 };
+
+/* What tiles are left out by: ints along q, along k, by blocks, beyond the ends of tensors, more than there are tables
+ * for, and what no table says. */
+static const char *const tables_masks[] = {
+    "tensor t : i32[1]\nmask = k < 30 * t[q]",
+    "tensor t : i16[2]\nmask = k <= q + t[b, k // 32] * 8",
+    "tensor t : u8[2]\ntensor s : i64[1]\nmask = t[h, q // 64] == s[k // 64] || k == q",
+    "tensor t : i8[1]\nmask = t[q - k] > 3",
+    "tensor t : bool[1]\nmask = t[k] && k <= q + 40",
+    "tensor t : i32[2]\nmask = t[q // 16, k // 16] > 2",
+    "tensor t : i64[1]\nmask = t[q] >= t[k] && t[k + 5] < 100",
+    ("tensor a : i32[1]\ntensor c : i32[1]\ntensor d : i16[1]\ntensor e : i8[1]\ntensor f : i32[1]\n"
+     "mask = a[q] <= c[k] - 9 || d[q] == e[k] && k % 2 == 0 || f[k] > 11"),
+    "tensor t : i32[1]\nmask = k >= t[b] * 10 && k < t[-1 - b] * 40",
+    "tensor t : i32[1]\nmask = t[min(k, 70)] < 4 && t[max(q - 8, 0)] > 0",
+    "tensor t : i32[1]\nmask = t[k // 64] != t[q // 64] || t[k] == 2",
+    "tensor t : i64[2]\nmask = t[b, q] == t[b, k] && k <= q",
+};
+enum { TABLES_MASKS = sizeof tables_masks / sizeof *tables_masks };
+
+static bool tables_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
+    static conf_case c;
+    static const uint32_t some[] = {0, ATTN_PADDING, ATTN_VARLEN, ATTN_GQA};
+    uint64_t rng = t_seed() * 977 + (uint64_t)(number * 64 + i);
+    const char *text = tables_masks[number];
+    attn_shape s = {.b = attn_int(&rng, 1, 2), .hkv = attn_int(&rng, 1, 2), .d = 64, .dv = 64, .window = 40};
+    s.hq = i % 4 == 3 ? 2 * s.hkv : s.hkv, s.sq = frame_length(&rng), s.sk = frame_length(&rng);
+    if (i % 3 == 0) s.sk = s.sq;
+    if (i % 6 == 5) s.sq = 3, s.sk = attn_int(&rng, 500, 1500);
+    fxa_program *program = NULL;
+    fxa_error err;
+    char what[400];
+    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
+    if (!program || !conf_draw(&c, ctx, some[i % 4], &s, program, "masks", NULL, &f->all, &rng)) return false;
+    c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+    if (i % 5 == 4) c.base.data.backward_flags |= FXA_DETERMINISTIC;
+    bool ok = frame_passes(f, &c);
+    conf_describe(&c, what, sizeof what);
+    if (!ok) T_FAIL("shape %d, %s\n    %s\n    %s\n    %s | %s\n", i, text, what, c.why, f->detail[0], f->detail[1]);
+    conf_free(&c);
+    return ok;
+}
+
+TEST(masks_of_tables) {
+    const char *shapes = getenv("FXA_TEST_SHAPES");
+    fxa_context *ctx = NULL;
+    conf_frame f;
+    const char *missing = frame_begin(&f, TABLES_SECONDS, &ctx);
+    if (missing) T_SKIP(missing);
+    setenv("FXA_TEST_DTYPE", "bf16", 1);
+    for (int number = 0; number < TABLES_MASKS; number++)
+        for (int i = 0; i < (shapes ? atoi(shapes) : TABLES_SHAPES) && tables_masked(ctx, &f, number, i); i++) {}
+    frame_print(&f);
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN
