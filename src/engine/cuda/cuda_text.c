@@ -27,7 +27,7 @@ typedef struct cuda_text {
 
 static const char cudatext_pair[] = "        const int q = p.q, k = p.k;\n";
 
-enum { CUDA_APART_FORWARD = 48, CUDA_APART_BACKWARD = 96 };
+enum { CUDA_APART_FORWARD = 100, CUDA_APART_BACKWARD = 160 };
 
 static void cudatext_put(cuda_text *t, const char *text) { fxa__write_bytes(t->w, text, strlen(text)); }
 
