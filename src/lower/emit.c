@@ -18,6 +18,12 @@ static const struct {
 #define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about) [code] = {#f64, #i32, #b1},
 #include "../program/ops.def"
 };
+static const struct {
+    int16_t floats, ints;
+} emit_weights[FXA_OP_COUNT] = {
+#define WEIGHT(ID, in_floats, in_ints) [FXA_OP_##ID] = {in_floats, in_ints},
+#include "../program/ops.def"
+};
 static const char *const emit_dtypes[] = {
 #define EMIT_DTYPE(name, value, text, size, type) [value] = text,
     FXA_DTYPE_MAP(EMIT_DTYPE)
@@ -32,18 +38,20 @@ typedef struct emit_words {
     const char *fused;    /* x * y + z with one rounding; NULL: sums are sums */
     const char *plain[3]; /* + - * that no compiler fuses; NULL: it does not by itself */
     const char *tanh;     /* NULL: that of <math.h> */
+    const char *turns;    /* what stands before sin, cos and tan; NULL: they are those of <math.h> */
     const char *times;    /* a product, for small powers; NULL: they are those of <math.h> */
 } emit_words;
 
 static const emit_words emit_dialects[FXA__DIALECTS] = {
-    [FXA__C_F64] = {"", "s->", "a->", NULL, {0}, NULL, NULL},
-    [FXA__C_F32] = {"f", "s->", "a->", "fmaf", {0}, NULL, NULL},
+    [FXA__C_F64] = {"", "s->", "a->", NULL, {0}, NULL, NULL, NULL},
+    [FXA__C_F32] = {"f", "s->", "a->", "fmaf", {0}, NULL, NULL, NULL},
     [FXA__CUDA_F32] = {"f",
                        "",
                        "a.",
                        "__fmaf_rn",
                        {"__fadd_rn(a, b)", "__fsub_rn(a, b)", "__fmul_rn(a, b)"},
                        "score_tanh",
+                       "score_",
                        "__fmul_rn"},
 };
 
@@ -118,6 +126,8 @@ static void emit_name(const fxa__emit *e, const fxa__node *n, const char *name, 
         fxa__write_format(w, "long long");
     } else if (words->tanh && emit_is_name(name, size, "tanh")) {
         fxa__write_format(w, "%s", e->tanh ? e->tanh : words->tanh);
+    } else if (words->turns && n->op >= FXA_OP_SIN && n->op <= FXA_OP_TAN) {
+        fxa__write_format(w, "%s%.*s", words->turns, (int)size, name);
     } else {
         bool math = *name != '_' && (size <= 5 || memcmp(name, "fxa__", 5) != 0);
         fxa__write_format(w, "%.*s%s", (int)size, name, math ? words->suffix : "");
@@ -179,10 +189,16 @@ static bool emit_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
 }
 
 /* Squares and cubes are products where a power would be a function of a hundred instructions, and no better. */
+static bool emit_is_small_power(const fxa__emit *e, const fxa__node *n) {
+    if (!emit_dialects[e->dialect].times || n->op != FXA_OP_POW) return false;
+    const fxa__node *by = &e->p->nodes[n->arg[1]];
+    return by->op == FXA_OP_CONST && (by->f == 2 || by->f == 3);
+}
+
 static bool emit_small_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
     const char *times = emit_dialects[e->dialect].times;
-    const fxa__node *by = &e->p->nodes[n->arg[n->n_args - 1]];
-    if (!times || n->op != FXA_OP_POW || by->op != FXA_OP_CONST || (by->f != 2 && by->f != 3)) return false;
+    if (!emit_is_small_power(e, n)) return false;
+    const fxa__node *by = &e->p->nodes[n->arg[1]];
     for (int i = (int)by->f; i > 1; i--) fxa__write_format(w, "%s(", times);
     fxa__lower_emit_value(e, n->arg[0], w);
     for (int i = (int)by->f; i > 1; i--) {
@@ -287,6 +303,19 @@ void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer
 void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t kinds, fxa__writer *w) {
     for (int32_t i = 0; i < e->p->n_nodes; i++)
         if (e->level[i] == level && (e->used[i] & kinds) && emit_has_statement(e, i)) emit_statement(e, i, w);
+}
+
+int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds) {
+    int32_t eighths = 0;
+    for (int32_t i = 0; i < e->p->n_nodes; i++) {
+        const fxa__node *n = &e->p->nodes[i];
+        if (e->level[i] < FXA__EMIT_ROW || !(e->used[i] & kinds) || !emit_has_statement(e, i)) continue;
+        bool floats = (n->n_args ? e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type : n->type) == FXA_FLOAT;
+        int32_t weight = floats ? emit_weights[n->op].floats : emit_weights[n->op].ints;
+        if (weight == 0 || e->given[i] || emit_is_small_power(e, n)) weight = 1;
+        eighths += weight * (e->level[i] == FXA__EMIT_PAIR ? 8 : 1);
+    }
+    return eighths / 8;
 }
 
 static fxa__emit_level emit_level_of(const fxa__depend *d) {

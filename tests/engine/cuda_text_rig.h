@@ -42,7 +42,9 @@ static const char meant_head[] =
     "static int __float_as_int(float x) { union { float f; int i; } u = {x}; return u.i; }\n"
     "static long long __double_as_longlong(double x) { union { double f; long long i; } u = {x}; return u.i; }\n"
     "#define __ldg(p) (*(p))\n#define FXA_CUDA_DEVICE_CUH\n"
+    "#define __device__\n#define __noinline__\n"
     "#include \"engine/cuda/scalars.cuh\"\n#include \"engine/cuda/exact.cuh\"\n"
+    "#include \"engine/cuda/turns.cuh\"\n"
     "static int q_length(const FxaArgs &a, int) { return a.q_len; }\n"
     "static int k_length(const FxaArgs &a, int) { return a.k_len; }\n"
     "struct Pair { int q, k, q_off, k_off; float diagonal, dense; int q_word, k_word; };\n"
@@ -54,7 +56,7 @@ static const char meant_head[] =
 static const char *const meant_switches[] = {"VALUE",      "SLOPE",     "MASK",         "BOUNDED",       "DIAGONAL",
                                              "DENSE",      "VECTOR",    "NEAR",         "GRAD_DIAGONAL", "GRAD_DENSE",
                                              "SCALARS",    "GRAD_SUMS", "GRAD_SCATTER", "SAME",          "GRAD_EXACT",
-                                             "GRAD_FIXED", "OWN",       "BEND",         "UNIT_ONE"};
+                                             "GRAD_FIXED", "OWN",       "BEND",         "UNIT_ONE",      "APART"};
 
 /* at: b, h, q, k and how far q and k are from the first of their tile (tiles: b, h, q0, q1, k0, k1). Called with the
  * number of the program. */

@@ -38,6 +38,14 @@ class Built:
         self.error = text
 
 
+def instructions(cubin):
+    """How many a cubin has: its sections of code are an ELF file's, of 16 bytes each."""
+    word = lambda at, size: int.from_bytes(cubin[at:at + size], "little")  # noqa: E731
+    rows = [word(0x28, 8) + 64 * i for i in range(word(0x3C, 2))]
+    names = word(rows[word(0x3E, 2)] + 24, 8)
+    return sum(word(row + 32, 8) // 16 for row in rows if cubin.startswith(b".text", names + word(row, 4)))
+
+
 def headers(program):
     out = {"program.cuh": program}
     shared = [os.path.join(ROOT, "src", *name) for name in (("lower", "program_ops.h"), ("program", "span_rules.h"))]

@@ -205,6 +205,20 @@ static const feature tensors = {
     .texts = {many, "tensor t : e4m3[1]\ntensor u : e5m2[2]\nscore = score + t[k] + u[h, 0]"}};
 TEST(many_tensors) { feature_check(&tensors); }
 
+/* So much work for a pair that kernels call it: the value with its slope, the mask, sums, what is scattered, a backward
+ * program (PROG_APART of score.cuh); arguments of sin and cos beyond what they take in their own place. */
+static const char weighty[] =
+    "param a : float\ntensor t : f32[1]\ntensor u : f32[1]\n"
+    "let x = 0.1 * a * score + t[h]\n"
+    "score = sin(x) + cos(2 * x) * (x * x + 1) ** 0.7 + sin(3 * x + 0.1 * u[k]) * cos(x + 0.2 * a)\n"
+    "mask = sin(1.0 * (q * k)) * cos(0.3 * (q + k)) + sin(0.1 * (3 * q + k)) < 1.2";
+static const feature called = {.features = ATTN_GQA,
+                               .texts = {weighty, "score = 0.1 * sin(3e5 * (1 + float(q * k))) + cos(score)"}};
+static const feature called_own = {
+    .texts = {""},
+    .bprop = "dscore = dscore * (sin(0.1 * q) * cos(score) * sin(score * score) * (score * score + 1) ** 0.3)"};
+TEST(functions_that_are_called) { feature_check(&called), feature_check(&called_own); }
+
 /* A tensor of pairs beside what else goes through shared memory, at the widths where that is scarce. */
 static void shape_crowded(attn_shape *s, int i) {
     s->b = 1, s->d = s->dv = i % 2 ? 256 : 128, s->sq = 70 + i, s->sk = 140 + 2 * i;

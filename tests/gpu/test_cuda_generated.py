@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generated programs (src/engine/cuda/cuda_program.h) in the CUDA kernels: those of the gallery and random ones compile by
-NVRTC for sm_80 and sm_90a, with spills within the listed budget and no wgmma that the compiler has to serialise. Default: a
-sample that ends in a minute; FXA_CUDA_MATRIX=full: all. Skips by name where NVRTC is missing."""
+NVRTC for sm_80 and sm_90a, with spills within the listed budget and no wgmma that the compiler has to serialise; and one of
+many functions, whose code has a bound, because at every pair of a thread it would take minutes to compile. Default: a sample
+that ends in a minute; FXA_CUDA_MATRIX=full: all. Skips by name where NVRTC is missing."""
 import concurrent.futures
 import glob
 import os
@@ -13,6 +14,7 @@ import kernels  # noqa: E402
 
 TEXTS = os.path.join(os.environ.get("FXA_BUILD", os.path.join(kernels.ROOT, "build")), "tests", "cuda_texts")
 SAMPLE, RANDOM = 14, 24
+MANY, MOST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "many_functions.fxa"), 16000  # instructions
 
 # Bytes of spills that are known, by kernel and the beginning of a program's name. What several plain loads are made for every
 # pair spills on Hopper, where a thread has 32 pairs at once: an offset of 64 bits and a guard for each.
@@ -33,6 +35,20 @@ def texts(random):
     out = subprocess.run([TEXTS, str(random), "grads"] + files, check=True, stdout=subprocess.PIPE, text=True).stdout
     parts = [part.split("\n", 1) for part in out.split("=== ")[1:]]
     return {name: text for name, text in parts if " refused: " not in name}
+
+
+def many():
+    """What is bounded: (instructions, name of the kernel) that are more than MOST."""
+    out = subprocess.run([TEXTS, "0", "grads", MANY], check=True, stdout=subprocess.PIPE, text=True).stdout
+    bad = []
+    for name, text in [part.split("\n", 1) for part in out.split("=== ")[1:]]:
+        backward = name.endswith("backward")
+        for kernel, arch in (("backward_sm90", "90a"), ("backward_sm80", "80")) if backward else (("forward_sm90", "90a"),):
+            built = kernels.build(kernels.find_nvrtc(), kernel, arch, text, dict(FXA_D=64, FXA_DV=64, FXA_F16=0))
+            count = kernels.instructions(built.cubin) if not built.error else 0
+            if "PROG_APART" not in text or not 0 < count <= MOST:
+                bad.append("%s in %s has %d instructions, of %d\n%s" % (name, kernel, count, MOST, built.error[:500]))
+    return bad
 
 
 def jobs():
@@ -72,7 +88,7 @@ def main():
     if os.environ.get("FXA_CUDA_MATRIX") != "full":
         todo = todo[::len(todo) // SAMPLE]
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
-        bad = [said for said in pool.map(run, todo) if said]
+        bad = many() + [said for said in pool.map(run, todo) if said]
     print("\n".join(bad + ["%d kernels with generated programs compiled, %d bad" % (len(todo), len(bad))]))
     return 1 if bad else 0
 

@@ -29,7 +29,8 @@ static const char emit_head[] =
     "#include \"program_ops.h\"\n" EMIT_ARGS_TEXT "typedef struct { double score, dscore; int coord[9]; } in_t;\n";
 static const char emit_cuda_in_c[] = "#define __fmaf_rn fmaf\n#define __fadd_rn(x, y) ((x) + (y))\n"
                                      "#define __fsub_rn(x, y) ((x) - (y))\n#define __fmul_rn(x, y) ((x) * (y))\n"
-                                     "#define score_tanh tanhf\n";
+                                     "#define score_tanh tanhf\n#define score_sin sinf\n"
+                                     "#define score_cos cosf\n#define score_tan tanf\n";
 
 static const char *const emit_inputs[FXA__EMIT_LEVELS] = {
     "", "int b = in->coord[1], h = in->coord[2], q_len = in->coord[5], k_len = in->coord[6], heads = in->coord[8];",

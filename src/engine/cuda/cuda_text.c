@@ -27,6 +27,8 @@ typedef struct cuda_text {
 
 static const char cudatext_pair[] = "        const int q = p.q, k = p.k;\n";
 
+enum { CUDA_APART_FORWARD = 100, CUDA_APART_BACKWARD = 160 };
+
 static void cudatext_put(cuda_text *t, const char *text) { fxa__write_bytes(t->w, text, strlen(text)); }
 
 static void cudatext_switch(cuda_text *t, const char *name, int value) {
@@ -331,6 +333,17 @@ static int cudatext_words(const cuda_text *t) {
  * f32 for units up to 4. Who reads it leaves room for the roundings that a bound has in it. */
 static int cudatext_bound(double bound) { return !(bound <= 16) ? 0 : bound <= 1.01 ? 1 : (int)ceil(bound * 0.99); }
 
+/* Of what a pair asks, what weighs so much that kernels call it; see asked.cuh. The limits are about five seconds of
+ * compiling: a thread of a forward has 64 pairs three times, of a backward 32 twice. */
+static int cudatext_apart(const cuda_text *t) {
+    int limit = t->work->backward ? CUDA_APART_BACKWARD : CUDA_APART_FORWARD;
+    int32_t value = fxa__lower_emit_weight(&t->pairs, t->c->has_own ? CUDA_VALUE : CUDA_VALUE | CUDA_SLOPE);
+    int32_t own = t->c->has_own ? fxa__lower_emit_weight(&t->pairs, CUDA_SLOPE) : 0;
+    int32_t mask = fxa__lower_emit_weight(&t->pairs, CUDA_MASK);
+    int32_t grads = fxa__lower_emit_weight(&t->grads, CUDA_GRADS) + own;
+    return (value > limit) | (mask > limit) << 1 | (grads > limit) << 2;
+}
+
 static void cudatext_switches(cuda_text *t) {
     fxa__cuda_program *c = t->c;
     c->vector = cudatext_words(t);
@@ -350,6 +363,7 @@ static void cudatext_switches(cuda_text *t) {
     cudatext_switch(t, "GRAD_SUMS", c->n_sums);
     cudatext_switch(t, "GRAD_SCATTER", c->has_scatter);
     cudatext_switch(t, "GRAD_EXACT", (int)c->exact);
+    cudatext_switch(t, "APART", cudatext_apart(t));
     cudatext_switch(t, "GRAD_FIXED", c->fixed && c->grad_diagonal);
 }
 

@@ -27,6 +27,8 @@
  *   PROG_GRAD_SCATTER   scatter() adds the gradient of a pair to tensors by itself, in any order
  *                       With PROG_SLOPE the latter is for sm_80 and f32. backward_wide_sm90.cu has no gradients of
  *                       captured tensors.
+ *   PROG_APART          by bits, what is so much work that kernels call it (asked.cuh): 1: value(); 2: mask() and
+ *                       mask_same(); 4: partials(), scatter(), own()
  *
  *   PROG_GRAD_EXACT     tensors, by bits, whose gradients are collected in FxaExact: in any order, with the same bits
  *   PROG_GRAD_FIXED     sums along diagonals are FxaExact
@@ -60,6 +62,7 @@
 #include "bend.cuh"
 #include "exact.cuh"
 #include "spans.cuh"
+#include "turns.cuh"
 
 /*
  * One pair. q = the thread's first query + q_off, and k likewise; the offsets are constants once loops are unrolled, so
@@ -139,6 +142,9 @@ struct ProgramBase {
 #define PROG_GRAD_DENSE 0
 #endif
 
+#ifndef PROG_APART
+#define PROG_APART 0
+#endif
 #ifndef PROG_GRAD_SUMS
 #define PROG_GRAD_SUMS 0
 #endif
@@ -157,6 +163,8 @@ struct ProgramBase {
 constexpr bool ASKED_ALWAYS = PROG_VALUE || PROG_SLOPE || PROG_OWN;
 
 static_assert(!(PROG_SLOPE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "gradients of captured tensors need slope 1");
+
+#include "asked.cuh"
 
 /* Products times -1 or 0 (a.turned), for kernels whose operands stay as they are. */
 template <int n> FXA_INLINE void turn_products(const FxaArgs &a, float (&s)[n][4])
@@ -177,7 +185,7 @@ template <bool BENT> FXA_INLINE float score_value(const Program &program, const 
     if (!BENT) s = program.bend(a, s);
 #endif
 #if PROG_VALUE
-    return program.value(a, s, pair);
+    return asked_value(program, a, s, pair);
 #else
     return s;
 #endif
@@ -190,7 +198,9 @@ FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, 
 #if PROG_BEND
     if (!BENT) s = program.bend(a, s);
 #endif
-    return program.value(a, s, pair, slope);
+    const Sloped both = asked_slope(program, a, s, pair);
+    slope = both.slope;
+    return both.value;
 #else
     slope = 1.f;
     return score_value<BENT>(program, a, s, pair);
@@ -218,7 +228,7 @@ FXA_INLINE float times_rest(float steep, float rest)
 FXA_INLINE float own_gradient(const Program &program, const FxaArgs &a, float s, const Pair &pair, float ds)
 {
 #if PROG_OWN
-    return ds == 0.f ? 0.f : program.own(a, s, pair, ds);
+    return ds == 0.f ? 0.f : asked_own(program, a, s, pair, ds);
 #else
     return ds;
 #endif
@@ -283,7 +293,7 @@ FXA_INLINE void bend_all(const Program &program, const FxaArgs &a, float (&s)[n]
 FXA_INLINE bool score_mask(const Program &program, const FxaArgs &a, const Pair &pair)
 {
 #if PROG_MASK
-    return program.mask(a, pair);
+    return asked_mask(program, a, pair);
 #else
     return true;
 #endif
@@ -292,7 +302,7 @@ FXA_INLINE bool score_mask(const Program &program, const FxaArgs &a, const Pair 
 FXA_INLINE bool score_mask_same(const Program &program, const FxaArgs &a, const Pair &pair)
 {
 #if PROG_SAME
-    return program.mask_same(a, pair);
+    return asked_mask_same(program, a, pair);
 #else
     return score_mask(program, a, pair);
 #endif
@@ -314,13 +324,12 @@ struct PairGradients {
     FXA_INLINE void add(Program &program, const FxaArgs &a, int b, int h, float s, const Pair &pair, float ds)
     {
 #if PROG_GRAD_SUMS
-        float g[PROG_GRAD_SUMS];
-        program.partials(a, s, pair, g);
+        const Partials g = asked_partials(program, a, s, pair);
 #pragma unroll
-        for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = ds == 0.f ? sums[i] : __fmaf_rn(ds, g[i], sums[i]);
+        for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = ds == 0.f ? sums[i] : __fmaf_rn(ds, g.of[i], sums[i]);
 #endif
 #if PROG_GRAD_SCATTER
-        if (ds != 0.f) program.scatter(a, b, h, s, pair, ds);
+        if (ds != 0.f) asked_scatter(program, a, b, h, s, pair, ds);
         keep_order(); /* one pair after the other: the addresses of all take too many registers */
 #endif
     }
