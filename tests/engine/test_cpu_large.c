@@ -205,7 +205,8 @@ TEST(results_that_are_there) {
 
 /* ---- Backward ---------------------------------------------------------------------------------------------------- */
 
-/* dO so small that dO V, and what is summed of it, stays in the range: nothing else does with V as it is. */
+/* dO so small that dO V, and what is summed of it, stays in the range. Tolerance as in test_cpu_backward.c, but where
+ * dP and delta are the same, and what is left of them is rounding; of bf16 only what is finite is asked. */
 TEST(gradients_of_large_values) {
     static const fxa_dtype dtypes[] = {FXA_BF16, FXA_F32};
     large_case c = {.name = "gradients", .sq = 40, .sk = 300, .share = 1};
@@ -221,7 +222,9 @@ TEST(gradients_of_large_values) {
         ok = ok && large_run(&x, "cpu", FXA_BACKWARD);
         for (int j = 0; ok && (t = attn_output(&x, FXA_BACKWARD, j)); j++) {
             attn_off off = attn_tensor_off(t, want.memory[j]);
-            if (off.odd) T_FAIL("%s, V %s: %d of %s are odd\n", c.name, large_kinds[i / 2], (int)off.odd, t->name);
+            bool exact = dtypes[i % 2] == FXA_F32 && i / 2 != LARGE_EQUAL;
+            if (off.odd || (exact && !(off.rms <= 2e-6)))
+                T_FAIL("V %s: %s is off by %.3g, %d odd\n", large_kinds[i / 2], t->name, off.rms, (int)off.odd);
         }
         attn_drop(&want);
         attn_data_free(&x);
