@@ -15,7 +15,7 @@
  *   cpu_cut.c, cpu_bits.c   what the mask leaves of a tile and a block, as strips, for both passes
  *   cpu_scales.c     scales of operands of 8 bits, and largest values
  *   cpu_product*.c   products, and how their operands are packed
- *   cpu_forward.c, cpu_decode.c, cpu_backward.c, cpu_grads.c   the passes
+ *   cpu_forward.c, cpu_decode.c, cpu_large.c, cpu_backward.c, cpu_grads.c   the passes
  *   engine_cpu.c     the table of functions: query, compile, workspace, run
  *
  * `real` is float, and double for f64 problems; everything between loading and storing is in it. Row buffers (scores,

@@ -72,16 +72,16 @@ static void attend_careful_row(fxa__cpu_item *it, int64_t row, const void *t, in
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     int64_t dv = it->g.p->in.dv;
-    void *o = fxa__real_at(it, it->s.o, row * blocks->ldo);
+    void *o = fxa__real_at(it, it->s.o, row * blocks->ldo), *x = fxa__real_at(it, it->s.x, column * blocks->ldv);
+    if (it->large_end > 0) {
+        fxa__cpu_large_add(it, row, t, x, n, beta);
+        return;
+    }
     if (beta == 0)
         memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
     else if (beta != 1)
         kernels->row_scale(o, dv, beta);
-    fxa__cpu_stored v = {.data = fxa__real_at(it, it->s.x, column * blocks->ldv),
-                         .dtype = kernels->real_dtype,
-                         .ld = blocks->ldv,
-                         .n = n,
-                         .d = dv};
+    fxa__cpu_stored v = {.data = x, .dtype = kernels->real_dtype, .ld = blocks->ldv, .n = n, .d = dv};
     kernels->sums(o, blocks->ldo, t, blocks->ldt, 1, &v);
 }
 
@@ -154,10 +154,10 @@ static void attend_scores(fxa__cpu_item *it, const attend_part *part) {
 
 static bool attend_has_none(const fxa__cpu_item *it, int64_t row) { return it->s.m[row] == -INFINITY; }
 
-/* Outputs of rows that have none are 0. */
+/* Outputs of rows that have none are 0; those of an earlier pass stay. */
 static void attend_clear(fxa__cpu_item *it, int64_t row, int64_t n) {
     int64_t ldo = it->run->blocks.ldo;
-    for (int64_t i = row; i < row + n; i++)
+    for (int64_t i = row; it->large_end == 0 && i < row + n; i++)
         if (attend_has_none(it, i)) memset(fxa__real_at(it, it->s.o, i * ldo), 0, (size_t)ldo * it->kernels->real_size);
 }
 
@@ -273,18 +273,19 @@ static void attend_all(fxa__cpu_item *it) {
     attend_clear(it, 0, it->n);
 }
 
-/* False when a row whose scores are in order has an output that is not finite: V is to blame. Squares tell, of all rows
- * first; where they add up to infinity, or are none, the rows are looked at. */
-static bool attend_is_finite(const fxa__cpu_item *it) {
-    const fxa__cpu_kernels *kernels = it->kernels;
-    int64_t ldo = it->run->blocks.ldo, dv = it->g.p->in.dv;
-    double squares = kernels->row_dot(it->s.o, it->s.o, (it->n - 1) * ldo + dv);
-    for (int64_t row = 0; squares - squares != 0 && row < it->n; row++) {
-        bool in_order = !it->s.nan[row] && it->s.m[row] < INFINITY;
-        const void *o = fxa__real_at(it, it->s.o, row * ldo);
-        if (in_order && !kernels->load(it->s.x, o, kernels->real_dtype, 1, dv)) return false;
+/* Outputs that are not finite: V is to blame. What has a weight of 0 may have been multiplied, if V was taken as it
+ * lies; then sums may be too large. */
+static void attend_again(fxa__cpu_item *it, int64_t row) {
+    if (!it->dirty) {
+        fxa__cpu_item_clear(it);
+        it->dirty = true;
+        attend_all(it);
+        row = fxa__cpu_large_find(it, 0);
     }
-    return true;
+    for (; row < it->n; row = fxa__cpu_large_find(it, fxa__cpu_large_end(it))) {
+        fxa__cpu_large_begin(it, row);
+        attend_all(it);
+    }
 }
 
 void fxa__cpu_attend(fxa__cpu_item *it) {
@@ -292,8 +293,6 @@ void fxa__cpu_attend(fxa__cpu_item *it) {
     it->kernels->format->a_load(it->kernels, &it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, it->run->blocks.lda,
                                 it->s.x);
     attend_all(it);
-    if (it->dirty || attend_is_finite(it)) return;
-    fxa__cpu_item_clear(it);
-    it->dirty = true;
-    attend_all(it);
+    int64_t row = fxa__cpu_large_find(it, 0);
+    if (row < it->n) attend_again(it, row);
 }

@@ -35,7 +35,16 @@ static void decode_scores(fxa__cpu_item *it, int64_t key, int64_t n) {
         it->kernels->row_scale(fxa__real_at(it, it->s.t, row * blocks->ldt), n, factor);
 }
 
-/* o = beta o + t V. An output of weight 0 counts for nothing, also when it is infinite. */
+/* o = beta o + t V of rows that are computed again. */
+static void decode_large(fxa__cpu_item *it, int64_t key, int64_t n) {
+    const fxa__cpu_blocks *blocks = &it->run->blocks;
+    (void)fxa__cpu_load_keys(&it->g, FXA_SLOT_V, key, n, it->s.x, blocks->ldv);
+    for (int64_t row = 0; row < it->n; row++)
+        fxa__cpu_large_add(it, row, fxa__real_at(it, it->s.t, row * blocks->ldt), it->s.x, n,
+                           fxa__real_get(it->s.beta, it->kernels->real_size, row));
+}
+
+/* The same of all rows. An output of weight 0 counts for nothing, also when it is infinite. */
 static void decode_outputs(fxa__cpu_item *it, int64_t key, int64_t n) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     const fxa__cpu_kernels *kernels = it->kernels;
@@ -55,12 +64,8 @@ static void decode_outputs(fxa__cpu_item *it, int64_t key, int64_t n) {
     }
 }
 
-void fxa__cpu_decode(fxa__cpu_item *it) {
+static void decode_all(fxa__cpu_item *it) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
-    FXA__ASSERT(it->n <= FXA__CPU_FEW_ROWS && it->g.p->in.d <= FXA_MAX_D && it->g.p->in.dv <= FXA_MAX_D);
-    memset(it->s.o, 0, (size_t)(it->n * blocks->ldo) * it->kernels->real_size);
-    fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
     for (int64_t key = it->key; key < it->key_end; key += blocks->keys) {
         const fxa__tape_run *ready = NULL;
         fxa__cpu_strip strip;
@@ -72,7 +77,23 @@ void fxa__cpu_decode(fxa__cpu_item *it) {
             ready = tape;
             decode_scores(it, first, n);
             fxa__cpu_softmax(it, &strip, 1, strip.begin);
-            decode_outputs(it, first, n);
+            if (it->large_end == 0)
+                decode_outputs(it, first, n);
+            else
+                decode_large(it, first, n);
         }
+    }
+}
+
+void fxa__cpu_decode(fxa__cpu_item *it) {
+    const fxa__cpu_blocks *blocks = &it->run->blocks;
+    double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
+    FXA__ASSERT(it->n <= FXA__CPU_FEW_ROWS && it->g.p->in.d <= FXA_MAX_D && it->g.p->in.dv <= FXA_MAX_D);
+    memset(it->s.o, 0, (size_t)(it->n * blocks->ldo) * it->kernels->real_size);
+    fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
+    decode_all(it);
+    for (int64_t row = fxa__cpu_large_find(it, 0); row < it->n; row = fxa__cpu_large_find(it, fxa__cpu_large_end(it))) {
+        fxa__cpu_large_begin(it, row);
+        decode_all(it);
     }
 }

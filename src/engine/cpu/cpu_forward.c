@@ -132,6 +132,7 @@ static void forward_carve_scratch(fxa__carver *c, const fxa__cpu_forward_run *ru
     s->beta = s->betas = fxa__carve(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), real);
     s->m = fxa__carve(c, rows, sizeof(double));
     s->l = fxa__carve(c, rows, sizeof(double));
+    s->unit = fxa__carve(c, rows, sizeof(double));
     s->nan = fxa__carve(c, rows, 1);
     s->h = fxa__carve(c, rows, sizeof(int32_t));
     s->qc = fxa__carve(c, rows, sizeof(int32_t));
@@ -224,6 +225,7 @@ void fxa__cpu_item_clear(fxa__cpu_item *it) {
 
 static void forward_item(fxa__cpu_item *it, int64_t group) {
     fxa__cpu_item_clear(it);
+    for (int64_t i = 0; i < it->n; i++) it->s.unit[i] = 1;
     fxa__cpu_softmax_rows(it);
     fxa__cpu_cut_tile(&it->cut, it->tile, it->first, it->n, it->s.h, it->s.qc);
     if (it->shares.decode)

@@ -8,6 +8,7 @@
  *   cpu_attend.c    an item by packed panels: Q K^T, softmax, P V for a few rows at a time
  *   cpu_decode.c    an item of very few rows: straight from storage
  *   cpu_softmax.c   scores to weights: program, maximum, exp, sums, dropout
+ *   cpu_large.c     rows whose sums of V leave the range of real, once more
  *   cpu_output.c    a row's end: sink, 1 / l, LSE, merging, storing; joining the chunks of a row
  *
  * Everything that decides the cut is the shape of one batch entry, so neither the number of threads nor the rest of the
@@ -45,7 +46,7 @@ typedef struct fxa__cpu_shares {
 
 /* What a chunk leaves of a row when there are several. */
 typedef struct fxa__cpu_partial {
-    double m, l; /* m NaN: a score was NaN */
+    double m, l, unit; /* m NaN: a score was NaN */
 } fxa__cpu_partial;
 
 /* One worker's memory, all parts aligned to FXA__CPU_PAD. */
@@ -57,6 +58,7 @@ typedef struct fxa__cpu_scratch {
     void *betas;          /* [rows]: what the outputs so far are multiplied with */
     void *t, *beta;       /* of the group in hand: inside scores and betas */
     double *m, *l;        /* [tile_rows] */
+    double *unit;         /* [tile_rows]: what o is to be multiplied with; 1 but of rows that cpu_large.c has settled */
     uint8_t *nan;         /* [tile_rows]: a score was NaN */
     int32_t *h, *qc, *kc; /* coordinates of rows and keys */
     int32_t *keep;        /* [keys + FXA__CPU_KEEP_ROOM]: dropout, of a row */
@@ -97,6 +99,8 @@ typedef struct fxa__cpu_item {
     int32_t b;             /* coordinate */
     bool keys_run;         /* coordinates of the block's keys are consecutive; known where there is dropout */
     bool dirty;            /* an output may hold a number that is not finite */
+    int64_t large;         /* rows large..large_end are summed by cpu_large.c, and all other outputs stay; */
+    int64_t large_end;     /* 0: none */
 } fxa__cpu_item;
 
 void fxa__cpu_item_clear(fxa__cpu_item *it); /* nothing attended yet; outputs are left as they are */
@@ -114,6 +118,17 @@ void fxa__cpu_softmax(fxa__cpu_item *it, const fxa__cpu_strip *strip, int count,
 /* The two ways to do an item: m, l, nan and o of its rows over its keys. */
 void fxa__cpu_attend(fxa__cpu_item *it);
 void fxa__cpu_decode(fxa__cpu_item *it);
+
+/* cpu_large.c. The first row from `row` on whose scores are in order and whose output is not finite; n: none. Such rows
+ * go the way of the item again, `begin` to `end`: softmax as ever, then `add` in place of products: weights t of a row
+ * and n rows of V, ldv apart. `end` gives the row to look from then. */
+int64_t fxa__cpu_large_find(const fxa__cpu_item *it, int64_t row);
+void fxa__cpu_large_begin(fxa__cpu_item *it, int64_t row);
+void fxa__cpu_large_add(fxa__cpu_item *it, int64_t row, const void *t, const void *v, int64_t n, double beta);
+int64_t fxa__cpu_large_end(fxa__cpu_item *it);
+/* What is not finite of the output o of a row becomes what its sums / FXA__CPU_LARGE tell; the result is its unit. */
+double fxa__cpu_large_settle(const fxa__cpu_item *it, void *o, const double *sums, double l);
+#define FXA__CPU_LARGE 0x1p64 /* more than there are keys, whatever dropout makes of them */
 
 /* cpu_output.c. Stores the item's rows, or leaves them as partials; joins the partials of a (b, KV head); writes the
  * rows past the end of a padded sequence. */

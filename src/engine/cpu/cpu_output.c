@@ -2,10 +2,11 @@
  *
  * The end of a row. From its maximum m, its sum l and its unnormalised output o, and the score z of its sink:
  *
- *     M = max(m, z),  L = l exp(m - M) + exp(z - M),  O = o exp(m - M) / L,  LSE = M + log L
+ *     M = max(m, z),  L = l exp(m - M) + exp(z - M),  O = u o exp(m - M) / L,  LSE = M + log L
  *
- * M = -inf: O = 0 and LSE = -inf. A NaN or +inf among the scores and z: both are NaN. Rows whose keys were worked on in
- * chunks are joined the same way first, in the order of the chunks.
+ * u is the row's unit: 1, but where sums of V left the range of real (cpu_large.c). M = -inf: O = 0 and LSE = -inf. A
+ * NaN or +inf among the scores and z: both are NaN. Rows whose keys were worked on in chunks are joined the same way
+ * first, in the order of the chunks.
  */
 #include "cpu_forward.h"
 
@@ -17,7 +18,7 @@
 
 /* What is known of a row besides its output. */
 typedef struct output_row {
-    double m, l; /* m NaN: a score was NaN */
+    double m, l, unit; /* m NaN: a score was NaN */
 } output_row;
 
 /* Of stacked row r. */
@@ -42,7 +43,7 @@ static double output_factor(const output_row *row, double sink, bool want_lse, d
         sum = row->l * weight + exp(sink - top);
     }
     if (want_lse) *lse = top + log(sum);
-    return weight / sum;
+    return row->unit * weight / sum;
 }
 
 static void output_store_one(const fxa__cpu_place *to, double x) { fxa__store_f64(to->data, to->dtype, 0, x); }
@@ -110,7 +111,7 @@ void fxa__cpu_output(fxa__cpu_item *it, int64_t group) {
     int64_t ldo = it->run->blocks.ldo;
     output_to to = {.o = {.data = NULL}};
     for (int64_t i = 0; i < it->n; i++) {
-        output_row row = {it->s.nan[i] ? NAN : it->s.m[i], it->s.l[i]};
+        output_row row = {it->s.nan[i] ? NAN : it->s.m[i], it->s.l[i], it->s.unit[i]};
         void *o = fxa__real_at(it, it->s.o, i * ldo);
         if (it->shares.chunks == 1) {
             output_move(it, &to, it->first + i);
@@ -118,27 +119,40 @@ void fxa__cpu_output(fxa__cpu_item *it, int64_t group) {
             continue;
         }
         int64_t slot = output_slot(it, group, it->chunk, it->first + i);
-        it->run->partial[slot] = (fxa__cpu_partial){row.m, row.l};
+        it->run->partial[slot] = (fxa__cpu_partial){row.m, row.l, row.unit};
         memcpy(output_partial(it, slot), o, (size_t)ldo * it->kernels->real_size);
+    }
+}
+
+/* Adds the chunks of stacked row r: row->l, and s.row, which is the output times a factor. row->m is known. */
+static void output_add_chunks(fxa__cpu_item *it, int64_t group, int64_t r, double factor, output_row *row) {
+    int64_t dv = it->g.p->in.dv;
+    row->l = 0;
+    for (int64_t i = 0; i < dv; i++) it->s.row[i] = 0;
+    for (int64_t c = 0; c < it->shares.chunks && row->m > -INFINITY && row->m < INFINITY; c++) {
+        int64_t slot = output_slot(it, group, c, r);
+        const fxa__cpu_partial *x = &it->run->partial[slot];
+        double weight = exp(x->m - row->m), share = weight * x->unit * factor;
+        const char *o = output_partial(it, slot);
+        if (weight == 0) continue;
+        row->l += weight * x->l;
+        for (int64_t i = 0; i < dv; i++) it->s.row[i] += share * fxa__real_get(o, it->kernels->real_size, i);
     }
 }
 
 /* The chunks of stacked row r as one, its output in s.o. */
 static output_row output_join_row(fxa__cpu_item *it, int64_t group, int64_t r) {
+    const fxa__cpu_kernels *kernels = it->kernels;
     int64_t dv = it->g.p->in.dv;
-    output_row row = {-INFINITY, 0};
+    output_row row = {-INFINITY, 0, 1};
     for (int64_t c = 0; c < it->shares.chunks; c++)
         row.m = fxa__fmax(row.m, it->run->partial[output_slot(it, group, c, r)].m);
-    for (int64_t i = 0; i < dv; i++) it->s.row[i] = 0;
-    for (int64_t c = 0; c < it->shares.chunks && row.m > -INFINITY && row.m < INFINITY; c++) {
-        int64_t slot = output_slot(it, group, c, r);
-        double weight = exp(it->run->partial[slot].m - row.m);
-        const char *o = output_partial(it, slot);
-        if (weight == 0) continue;
-        row.l += weight * it->run->partial[slot].l;
-        for (int64_t i = 0; i < dv; i++) it->s.row[i] += weight * fxa__real_get(o, it->kernels->real_size, i);
+    output_add_chunks(it, group, r, 1, &row);
+    for (int64_t i = 0; i < dv; i++) fxa__real_set(it->s.o, kernels->real_size, i, it->s.row[i]);
+    if (!kernels->load(it->s.x, it->s.o, kernels->real_dtype, 1, dv)) {
+        output_add_chunks(it, group, r, 1 / FXA__CPU_LARGE, &row);
+        row.unit = fxa__cpu_large_settle(it, it->s.o, it->s.row, row.l);
     }
-    for (int64_t i = 0; i < dv; i++) fxa__real_set(it->s.o, it->kernels->real_size, i, it->s.row[i]);
     return row;
 }
 

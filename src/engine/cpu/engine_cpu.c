@@ -240,7 +240,7 @@ static void cpu_listing(const void *code, const fxa__problem *p, fxa__writer *w)
 const fxa__engine fxa__engine_cpu = {
     .name = "cpu",
     .variable = "FXA_CPU",
-    .version = 5,
+    .version = 6,
     .device = FXA_HOST,
     .threads = true,
     .open = cpu_open,
