@@ -12,12 +12,11 @@
 
 #include "spans.cuh"
 
-/* Takes a tile. The launch takes as many as it has; the last one taken sets the counter back. */
+/* Takes a tile. The launch takes as many as it has, behind which the counter is 0 again. Nobody waits for the answer
+ * before it is looked at. */
 FXA_INLINE int next_tile(const FxaArgs &a)
 {
-    const u32 order = atomicAdd(a.next_tile, 1u);
-    if (order == (u32)a.tiles - 1) *(volatile unsigned *)a.next_tile = 0u;
-    return (int)(gridDim.x + order);
+    return (int)(gridDim.x + count_around(a.next_tile, a.tiles - 1));
 }
 
 /* A query tile: where it is and what it visits. */
