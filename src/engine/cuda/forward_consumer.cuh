@@ -60,7 +60,6 @@ struct Consumer : ForwardRows {
             q_word[1] = load_shared(sh.q_words(turn) + row_in_tile() * 4 + 32);
         }
         program.tile(a, q0, k0);
-        const int keys = k_len - k0;
 #pragma unroll
         for (int j = 0; j < BN / 4; j++) {
             const int c = (j >> 1) * 8 + (j & 1);
@@ -72,24 +71,27 @@ struct Consumer : ForwardRows {
                 const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c, strip[2 * ((j >> 1) - r + 1) + (j & 1)],
                                    (j & 1) ? unpack_high(word) : unpack_low(word), q_word[r], k_word};
                 if (ASK == ASK_NOTHING) s[i] = score_value<true>(program, a, s[i], pair);
-                if (ASK == ASK_ALL && !((c < keys) & score_mask(program, a, pair))) s[i] = NEG_INF;
+                if (ASK == ASK_ALL && !score_mask(program, a, pair)) s[i] = NEG_INF;
                 if (ASK == ASK_SHORT && !score_mask_same(program, a, pair)) s[i] = NEG_INF;
             }
         }
     }
 
-    /* Whether all keys of a tile exist and, where that makes the mask shorter, have the word of the warp's queries. */
-    FXA_INLINE bool short_mask(int n) const
+    /* Whether all keys of a tile have the word of the warp's queries, which makes the mask shorter. */
+    FXA_INLINE bool same_words() const
     {
-        if ((n + 1) * BN > k_len) return false;
-#if PROG_SAME
         const Word4 k = load_shared_words(sh.k_words(step) + lane * 16 % (BN * 4));
         const u32 x = load_shared(sh.q_words(turn) + row_in_tile() * 4), one = __shfl_sync(~0u, x, 0);
         const u32 y = load_shared(sh.q_words(turn) + row_in_tile() * 4 + 32);
         return __all_sync(~0u, x == one && y == one && k.x == one && k.y == one && k.z == one && k.w == one);
-#else
-        return true;
-#endif
+    }
+
+    /* Keys past the last one. Apart from the mask, which is then there once: few tiles have any. */
+    FXA_INLINE void cut_keys(float (&s)[BN / 2], int keys) const
+    {
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++)
+            if ((i >> 2) * 8 + (i & 1) >= keys - (lane & 3) * 2) s[i] = NEG_INF;
     }
 
     /* Raw products to new scores; pairs that are not attended to -inf. Rows past q_len hold anything until finish().
@@ -100,10 +102,12 @@ struct Consumer : ForwardRows {
         bend_all<SHORT>(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
         if (PROG_VALUE) score_pairs<ASK_NOTHING>(s, n);
         if (!MASKED || whole) return;
-        if (short_mask(n))
+        const int keys = k_len - n * BN;
+        if (PROG_SAME && keys >= BN && same_words())
             score_pairs<ASK_SHORT>(s, n);
-        else
+        else if (PROG_MASK)
             score_pairs<ASK_ALL>(s, n);
+        if (keys < BN) cut_keys(s, keys);
     }
 
     /* The values of a tile that reaches past the last key, before their product: rows that follow it count for nothing,
@@ -144,32 +148,34 @@ struct Consumer : ForwardRows {
         return true;
     }
 
-    /* With a unit that may be no 1 in this visit alone (left_range), times that. */
-    FXA_INLINE void take_maximum(float (&s)[BN / 2]) const
+    /* In a safe visit: off the maximum, and off the bias too where all that follows then is exp2. With a unit that may
+     * be no 1 in this visit alone (left_range), times that. */
+    FXA_INLINE void take_maximum(float (&s)[BN / 2], float off) const
     {
 #pragma unroll
         for (int r = 0; r < 2; r++)
 #pragma unroll
             for (int i = 0; i < BN / 4; i++) {
                 float &x = s[(i >> 1) * 4 + r * 2 + (i & 1)];
-                x = (x - finite_or_zero(row_max[r])) * (PROG_UNIT_ONE ? unit : 1.f);
+                x = (x - finite_or_zero(row_max[r])) * (PROG_UNIT_ONE ? unit : 1.f) - off;
             }
     }
 
-    /* ZERO: row_max is 0. */
+    /* ZERO: row_max is 0; so it is where JOINED but in safe visits. */
     template <bool FIRST, bool ZERO> FXA_INLINE void exponentiate(float (&s)[BN / 2], int tile)
     {
-        if (!ZERO && (tile & SAFE)) take_maximum(s);
+        constexpr bool BARE = ZERO || (JOINED && PROG_UNIT_ONE);
+        if (!ZERO && (tile & SAFE)) take_maximum(s, BARE ? bias(tile) : 0.f);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float shift = ZERO            ? 0.f
+            const float shift = BARE          ? 0.f
                                 : tile & SAFE ? bias(tile)
                                               : finite_or_zero(row_max[r]) * unit;
             float sum = FIRST ? 0.f : row_sum[r];
 #pragma unroll
             for (int i = 0; i < BN / 4; i++) {
                 const int x = (i >> 1) * 4 + r * 2 + (i & 1);
-                const float y = PROG_UNIT_ONE ? (ZERO ? s[x] : s[x] - shift) : ZERO ? s[x] * unit : s[x] * unit - shift;
+                const float y = PROG_UNIT_ONE ? (BARE ? s[x] : s[x] - shift) : BARE ? s[x] * unit : s[x] * unit - shift;
                 s[x] = EMULATE && ZERO && (i & 1) ? exp2_by_fma(y) : exp2_fast(y);
                 sum += s[x];
             }
@@ -243,7 +249,6 @@ struct Consumer : ForwardRows {
         score<true>(s, n, number & FXA_CUDA_WHOLE << group);
         give_back_dense();
         raise_max<true>(s);
-        if (BOUNDED && !(tile & SAFE)) row_max[0] = row_max[1] = 0.f;
         exponentiate<true, false>(s, tile);
         drop(s, n);
         pack(s);
@@ -266,6 +271,8 @@ struct Consumer : ForwardRows {
         if (first) {
             give_back_q();
             if (PROG_DENSE) sh.dense_ring().wait_full(step);
+#pragma unroll
+            for (int i = 0; i < FXA_DV / 2; i++) o[i] = 0.f;
             wgmma_wait<0>();
         } else {
             sh.v_ring().wait_full(v_step);
@@ -276,7 +283,7 @@ struct Consumer : ForwardRows {
         }
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<MASKED, FROZEN || !BOUNDED || JOINED>(s, n, number & FXA_CUDA_WHOLE << group);
+        score<MASKED, FROZEN || !BOUNDED || (JOINED && !SAFE_APART)>(s, n, number & FXA_CUDA_WHOLE << group);
         give_back_dense();
         const bool shrink = FROZEN || (JOINED && !(tile & SAFE)) ? false : raise_max<false>(s);
         exponentiate<false, FROZEN && BOUNDED>(s, tile);
@@ -284,7 +291,7 @@ struct Consumer : ForwardRows {
         wgmma_wait<0>();
         settle(o);
         settle(p);
-        if (!first) give_back(sh.v_ring().empty(v_step));
+        give_back(sh.v_ring().empty(v_step), !first);
         pack(s);
         if (shrink) {
 #pragma unroll
@@ -307,11 +314,6 @@ struct Consumer : ForwardRows {
         return true;
     }
 
-    template <bool FROZEN> FXA_INLINE void masked_step(int tile)
-    {
-        if (!PASSES || !passes_over()) next_step<true, FROZEN>(tile);
-    }
-
     /* The last product; under it all of the rows' end that does not wait for it. */
     FXA_INLINE void finish(int tile, int m)
     {
@@ -330,14 +332,13 @@ struct Consumer : ForwardRows {
     }
 
     /* JOINED: the first tile, and all that are masked. */
-    FXA_INLINE void walk_joined(int masked, int tile)
+    template <bool FROZEN> FXA_INLINE void walk_joined(int masked, int tile)
     {
-        row_max[0] = row_max[1] = tile & SAFE ? NEG_INF : 0.f;
+        row_max[0] = row_max[1] = !FROZEN && (tile & SAFE) ? NEG_INF : 0.f;
         row_sum[0] = row_sum[1] = 0.f;
-#pragma unroll
-        for (int i = 0; i < FXA_DV / 2; i++) o[i] = 0.f;
 #pragma unroll 1
-        for (int j = 0; j < masked; j++) next_step<true, false>(tile, j == 0);
+        for (int j = 0; j < masked; j++)
+            if (!PASSES || j == 0 || !passes_over()) next_step<true, FROZEN>(tile, j == 0);
     }
 
     /* masked: tiles of the list that the producer says are masked, in a safe visit all of them. How the loops are
@@ -348,17 +349,17 @@ struct Consumer : ForwardRows {
     {
         int j = 1;
         if (JOINED) {
-            walk_joined(masked, tile);
+            if (SAFE_APART && !(tile & SAFE))
+                walk_joined<true>(masked, 0);
+            else
+                walk_joined<false>(masked, tile);
             j = masked;
         } else {
             first_step(tile);
             pending = step;
-            if (BOUNDED && !(tile & SAFE)) {
 #pragma unroll 1
-                for (; j < masked; j++) masked_step<true>(0);
-            }
-#pragma unroll 1
-            for (; j < masked; j++) masked_step<false>(tile);
+            for (; j < masked; j++)
+                if (!PASSES || !passes_over()) next_step<true, false>(tile);
         }
 #pragma unroll 1
         for (; j < total; j++) next_step<false, true>(0);

@@ -26,9 +26,24 @@ struct ForwardRows : TileOwner {
     u32 p[BN / 4];
 
     FXA_INLINE ForwardRows(const FxaMaps &maps_, const FxaArgs &a_, Shared sh_, int group_)
-        : maps(maps_), a(a_), sh(sh_), group(group_), warp((threadIdx.x & 127) >> 5), lane(threadIdx.x & 31),
+        : maps(maps_), a(a_), sh(sh_), group(group_), warp((threadIdx.x & 127) >> 5), lane(find_lane()),
           step(JOINED ? ~0u : 0u), turn(0), stored(0), storing(false), unit(Program::unit(a_))
     {
+    }
+
+    /* With few registers left the lane is something that the compiler must keep: else it reads it off the thread's
+     * number again in every step, between the products that the other warpgroups wait for (3.5 % of a soft cap). Where
+     * it has some, that is one fewer for the chains of bend_near(). */
+    static FXA_INLINE int find_lane()
+    {
+        const int lane = threadIdx.x & 31;
+        return BOUNDED && SMALL ? __shfl_sync(~0u, lane, lane) : lane;
+    }
+
+    FXA_INLINE void give_back(u32 empty, bool held = true) const
+    {
+        __syncwarp();
+        if ((lane == 0) & held) barrier_arrive(empty);
     }
 
     FXA_INLINE int row_in_tile() const { return group * 64 + warp * 16 + (lane >> 2); }
