@@ -53,10 +53,10 @@ static const char meant_head[] =
     "    static int tile_class(const FxaArgs &, int, int, int, int, int, int) { return TILE_FULL; }\n"
     "    void tile(const FxaArgs &, int, int) {}\n};\n";
 
-static const char *const meant_switches[] = {"VALUE",      "SLOPE",     "MASK",         "BOUNDED",       "DIAGONAL",
-                                             "DENSE",      "VECTOR",    "NEAR",         "GRAD_DIAGONAL", "GRAD_DENSE",
-                                             "SCALARS",    "GRAD_SUMS", "GRAD_SCATTER", "SAME",          "GRAD_EXACT",
-                                             "GRAD_FIXED", "OWN",       "BEND",         "UNIT_ONE",      "APART"};
+static const char *const meant_switches[] = {
+    "VALUE",      "SLOPE",         "MASK",       "BOUNDED", "DIAGONAL",  "DENSE",        "VECTOR",
+    "NEAR",       "GRAD_DIAGONAL", "GRAD_DENSE", "SCALARS", "GRAD_SUMS", "GRAD_SCATTER", "SAME",
+    "GRAD_EXACT", "GRAD_FIXED",    "OWN",        "BEND",    "UNIT_ONE",  "APART",        "WORDS"};
 
 /* at: b, h, q, k and how far q and k are from the first of their tile (tiles: b, h, q0, q1, k0, k1). Called with the
  * number of the program. */

@@ -251,8 +251,14 @@ static void change_parts(conf_case *c, int i) {
     c->base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX; /* else by the kernels of sm_80 */
     for (size_t t = 0; t < c->n_tensors; t++) {
         conf_resize(c, t, &n, &rng);
-        int32_t *id = (int32_t *)(void *)c->tensor[t].origin;
-        for (int64_t k = 0; k < n; k++) id[k] = (int32_t)((k + 37 * i) / (90 + 50 * (i % 4)));
+        void *origin = c->tensor[t].origin;
+        for (int64_t k = 0; k < n; k++) {
+            int64_t id = (k + 37 * i) / (90 + 50 * (i % 4));
+            if (c->tensor[t].dtype == FXA_I64)
+                ((int64_t *)origin)[k] = i % 2 ? id << 32 : id; /* more than a word has room for, or not */
+            else
+                ((int32_t *)origin)[k] = (int32_t)id;
+        }
     }
 }
 static const char windowed[] = "mask = k <= q && q - k < 70";
@@ -263,7 +269,10 @@ static const feature parts_padded = {
     .features = ATTN_PADDING, .texts = {causal, windowed}, .shape = shape_parts, .change = change_parts};
 static const feature parts_packed = {
     .features = ATTN_VARLEN, .texts = {causal, windowed, capped}, .shape = shape_parts, .change = change_parts};
-TEST(documents_in_query_tiles) { feature_check(&parts); }
+/* In the backward of whole elements words have ranges, and nobody else reads them. */
+static const feature parts_whole = {
+    .texts = {"tensor d : i64[1]\nmask = d[q] == d[k] && k <= q"}, .shape = shape_parts, .change = change_parts};
+TEST(documents_in_query_tiles) { feature_check(&parts), feature_check(&parts_whole); }
 TEST(parts_of_query_tiles) { feature_check(&parts_alone); }
 TEST(parts_of_padded_query_tiles) { feature_check(&parts_padded); }
 TEST(parts_of_packed_query_tiles) { feature_check(&parts_packed); }

@@ -357,6 +357,7 @@ static void cudatext_switches(cuda_text *t) {
     cudatext_switch(t, "DENSE", c->dense >= 0);
     cudatext_switch(t, "SCALARS", t->work->scalars);
     cudatext_switch(t, "VECTOR", cudatext_ranges_alone(t) ? 0 : c->vector);
+    cudatext_switch(t, "WORDS", c->vector > 0);
     cudatext_switch(t, "SAME", t->n_rest >= 0);
     cudatext_switch(t, "GRAD_DIAGONAL", c->grad_diagonal);
     cudatext_switch(t, "GRAD_DENSE", c->grad_dense);

@@ -19,6 +19,7 @@
  *   PROG_DIAGONAL       value() reads pair.diagonal; diagonal() gives the row that fxa_diagonal_fill tabulates
  *   PROG_DENSE          value() reads pair.dense, an element of a 16-bit tensor [b, h, q, k]
  *   PROG_VECTOR         pair.q_word and pair.k_word are read: 1 by mask() alone, 2 by value() too
+ *   PROG_WORDS          words are written, as 1 and 2 are, or for their ranges alone, which tile_class() reads
  *   PROG_SCALARS        scale and params are read by a.scalars
  *   PROG_GRAD_DIAGONAL  the gradient of the diagonal row is wanted; PROG_GRAD_DENSE: that of the dense tensor. Both
  *                       need d value / d tensor = 1, so they exclude PROG_SLOPE.

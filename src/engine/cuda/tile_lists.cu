@@ -17,12 +17,16 @@
  */
 #include "score.cuh"
 
+#ifndef PROG_WORDS
+#define PROG_WORDS 0
+#endif
+
 namespace {
 
 constexpr int WARPS = 8;
 /* Threads of a launch that writes words and a list: a warp for each row of a list of 4096 positions. Beside lengths
  * there are too few registers for so many. */
-constexpr int TOGETHER = !PROG_VECTOR ? 32 * WARPS : FXA_SPANS ? 512 : 1024;
+constexpr int TOGETHER = !PROG_WORDS ? 32 * WARPS : FXA_SPANS ? 512 : 1024;
 
 /* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: so many of a row's tile, 64 queries or keys
  * each, of each of which it is said whether nothing or all of a partial tile is attended; 0: it is not. */
@@ -223,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(TOGETHER, 1)
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, h = blockIdx.y, b = blockIdx.z;
     launch_next();
 #pragma unroll 1
-    for (int i = 0; PROG_VECTOR && i < 2; i++)
+    for (int i = 0; PROG_WORDS && i < 2; i++)
         if (words.side[i].to) copy_words(words.side[i], b, h, (long long)b * gridDim.y + h, warp, warps);
     launch_wait();
     __syncthreads();
