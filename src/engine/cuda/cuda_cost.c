@@ -16,12 +16,12 @@ enum {
     COST_PROCESSORS = 132,
     COST_CPU_US = 6,
     COST_ROWS = 128,
-    COST_DECODE_US = 15,  /* of a step of decoding beside what it reads, */
-    COST_CLUSTER_US = 11, /* and of one by clusters of */
+    COST_DECODE_US = 13,  /* of a step of decoding beside what it reads, */
+    COST_CLUSTER_US = 10, /* and of one by clusters of */
     COST_CLUSTER = 4,     /* CTAs at least */
     COST_JOINT = 128      /* columns */
 };
-#define COST_DECODE_BYTES 4.4e12 /* a second */
+#define COST_DECODE_BYTES 4.5e12 /* a second */
 #define COST_APART 0.85          /* of the rate has a bit-stable backward with a kernel for dQ: causal, 128 columns */
 
 static const struct cost_row {
@@ -31,9 +31,9 @@ static const struct cost_row {
     double capped[2]; /* with a soft cap */
     double fast[2];   /* of that with FXA_FAST_MATH=1 */
 } cost_rows[] = {
-    {FXA__CU_SM90, 32, {342, 376}, {211, 271}, {227, 288}},  {FXA__CU_SM90, 64, {597, 562}, {369, 405}, {396, 431}},
-    {FXA__CU_SM90, 96, {686, 549}, {513, 505}, {529, 493}},  {FXA__CU_SM90, 128, {786, 590}, {588, 543}, {606, 530}},
-    {FXA__CU_SM90, 192, {781, 492}, {584, 453}, {602, 442}}, {FXA__CU_SM90, 256, {800, 521}, {598, 480}, {617, 468}},
+    {FXA__CU_SM90, 32, {342, 376}, {211, 271}, {227, 288}},  {FXA__CU_SM90, 64, {596, 559}, {365, 404}, {396, 431}},
+    {FXA__CU_SM90, 96, {679, 541}, {513, 505}, {529, 493}},  {FXA__CU_SM90, 128, {786, 584}, {581, 551}, {606, 530}},
+    {FXA__CU_SM90, 192, {780, 491}, {584, 453}, {602, 442}}, {FXA__CU_SM90, 256, {801, 519}, {598, 480}, {617, 468}},
     {FXA__CU_SM80, 256, {301, 213}, {196, 165}, {224, 199}}, {FXA__CU_SIMT, 256, {23, 16}, {20, 14}, {20, 14}},
 };
 
