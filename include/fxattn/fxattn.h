@@ -208,7 +208,8 @@ typedef struct fxa_problem {
     const char *target; /* a plan for a device that is not here, by its profile (a text); such a plan can be saved, and
                                runs where it is loaded. NULL: the device itself. Not on the host */
     uint32_t alignment; /* a promise of every pointer to a tensor: a multiple of this, a power of two up to 4096;
-                               0: of its elements' size alone. GPU engines want 16 */
+                               0: of its elements' size alone. Say 16 for a GPU: without it cudnn refuses,
+                               and cuda has kernels that take several times as long */
     uint32_t reserved;  /* 0 */
     uint64_t max_workspace; /* what a run may need at most, else an engine refuses; 0: anything */
 } fxa_problem;

@@ -305,17 +305,17 @@ void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t k
         if (e->level[i] == level && (e->used[i] & kinds) && emit_has_statement(e, i)) emit_statement(e, i, w);
 }
 
-int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds) {
-    int32_t eighths = 0;
+int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs) {
+    int32_t parts = 0;
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
         if (e->level[i] < FXA__EMIT_ROW || !(e->used[i] & kinds) || !emit_has_statement(e, i)) continue;
         bool floats = (n->n_args ? e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type : n->type) == FXA_FLOAT;
         int32_t weight = floats ? emit_weights[n->op].floats : emit_weights[n->op].ints;
         if (weight == 0 || e->given[i] || emit_is_small_power(e, n)) weight = 1;
-        eighths += weight * (e->level[i] == FXA__EMIT_PAIR ? 8 : 1);
+        parts += weight * (e->level[i] == FXA__EMIT_PAIR ? pairs : 1);
     }
-    return eighths / 8;
+    return parts / pairs;
 }
 
 static fxa__emit_level emit_level_of(const fxa__depend *d) {

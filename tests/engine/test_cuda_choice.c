@@ -208,6 +208,41 @@ TEST(operands_through_the_workspace) {
 }
 
 /* Dropout goes by coordinates: where those are moved, another code looks them up. */
+static void with_no_promise(fxa_problem *p) { p->alignment = 0; }
+static void with_odd_pages(fxa_problem *p) { p->flags |= FXA_PAGED, p->page_size = 24, p->n_pages = 64; }
+
+/* Nothing else tells a caller that a promise is missing, and that a run takes several times as long for it. */
+TEST(lesser_kernels_have_a_reason) {
+    static const struct {
+        void (*make)(fxa_problem *p);
+        const char *why;
+    } cases[] = {
+        {with_no_promise, "not sm90: alignment and strides are to be 16 bytes"},
+        {with_wide_results, "not sm90: a result has another type"},
+        {with_max, "not sm90: row maximum"},
+        {with_odd_pages, "not sm90: page size"},
+        {with_no_keys, "not sm90: empty"},
+        {with_mixture, NULL}, /* f32 */
+        {with_joining, NULL}, /* sm90 */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa__problem *p = NULL;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, FXA_FORWARD, NULL);
+        cases[i].make(&c.p);
+        T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
+        T_OK(choice_end(&c, &choice_hopper, &out, NULL, &err));
+        const char *why = fxa__cu_not_sm90(&choice_hopper, &p->in, &out);
+        if (cases[i].why)
+            T_HAS(why, cases[i].why);
+        else
+            T_CHECK(*why == '\0');
+        fxa__problem_release(p);
+    }
+}
+
 TEST(dropout_at_moved_coordinates) {
     for (int i = 0; i < 8; i++) {
         choice_case c;

@@ -146,6 +146,30 @@ TEST(what_goes_where) {
     free(r);
 }
 
+/* Gradients have costly functions of rows and keys at every pair, as compiled, so that these count there in full. */
+TEST(costly_gradients_are_called) {
+    static const char *const texts[] = {"cos(a * score)", "sin(a * k) * cos(a * (q - k))"};
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (int i = 0; i < 2; i++) {
+        char text[128];
+        fxa_error err;
+        fxa__cuda_program out;
+        (void)snprintf(text, sizeof text, "param a : float\nscore = score + %s", texts[i]);
+        fxa_program *p = rig_parse(r, text), *d = NULL;
+        T_REQUIRE(p);
+        T_OK(fxa_program_derivative(p, &d, &err));
+        fxa__cuda_config config = {.program = p, .derivative = d, .dense = -1, .grad_params = 1};
+        T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
+        T_INT(strstr((const char *)out.text.data, "#define PROG_APART 4") != NULL, i);
+        fxa__cuda_program_free(&out);
+        fxa_program_destroy(d);
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
 static const char form_full[] = "param cap : float\ntensor slope : f32[1]\ntensor doc : i32[2]\ntensor t : f32[2]\n"
                                 "score = cap * tanh((score * 0.3 + slope[h] * (q - k) + t[q, k]) / cap)\n"
                                 "mask = k <= q && doc[b, q] == doc[b, k]";

@@ -159,6 +159,9 @@ TEST(errors_of_expressions) {
         {"mask = q >= k and k > 0", 1, 15, 3, "write && for 'and'"},
         {"mask = q >= k or k > 0", 1, 15, 2, "write || for 'or'"},
         {"mask = not (q < k)", 1, 8, 3, "write ! for 'not'"},
+        {"score = sinh(score)", 1, 9, 4, "write (exp(x) - exp(-x)) / 2"}, /* sin and atan are near, and others */
+        {"score = atan2(score, 1.0)", 1, 9, 5, "write atan(y / x)"},
+        {"score = fmod(score, 2.0)", 1, 9, 4, "or x % y, which has the sign of y"},
         {"score = 1 if q < k else 2", 1, 11, 2, "write c ? a : b, or where(c, a, b)"},
         {"mask = q && k > 0", 1, 8, 1, "'&&' needs a bool, this is an int; compare it, as in x != 0"},
         {"mask = k > 0 || q - k", 1, 17, 5, "'||' needs a bool, this is an int"},

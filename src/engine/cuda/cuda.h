@@ -80,7 +80,7 @@ typedef struct fxa__cu_code {
         int32_t major, minor; /* of the NVRTC that compiled it, here or elsewhere */
         int32_t arch;         /* which it compiled it for: the device's own, or the newest of its family that it knew */
     } maker;
-    char detail[192];
+    char detail[256];
     _Atomic(fxa__cu_table *) tables; /* of its problems, which come and go */
 } fxa__cu_code;
 
@@ -117,6 +117,9 @@ fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__
  * that kernels have, else f32, and what is otherwise goes through the workspace. */
 fxa_dtype fxa__cu_dtype_in(const fxa_problem *p);
 fxa_dtype fxa__cu_dtype_out(const fxa_problem *p);
+/* For the words on a plan: why a device that could has not the fastest family, which nothing else tells; "" where it
+ * has, and for f32. */
+const char *fxa__cu_not_sm90(const fxa__cu_self *self, const fxa_problem *p, const fxa__cu_choice *choice);
 /* The why of a row of the support table, NULL past its end: for tests. */
 const char *fxa__cu_support_why(size_t row);
 

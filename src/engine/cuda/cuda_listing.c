@@ -6,6 +6,7 @@
 #include "cuda.h"
 
 #include "../../problem/tiles.h"
+#include "../../problem/work.h"
 
 static void cu_list_unit(const fxa__cu_code *c, fxa__cu_unit unit, fxa__writer *w) {
     const fxa__cu_module *m = &c->unit[unit];
@@ -96,8 +97,10 @@ static void cu_list_params(const fxa__cu_code *c, const fxa__problem *p, fxa__wr
 
 void fxa__cu_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
     const fxa__cu_code *c = code;
-    fxa__write_format(w, "about %.3g ms a run, by the table of cuda_cost.c\n",
-                      1e3 * fxa__cu_cost(c->processors, &c->choice, p));
+    bool bent = c->program.has_value && !fxa__problem_is_capped(p);
+    fxa__write_format(w, "about %.3g ms a run, by the table of cuda_cost.c%s\n",
+                      1e3 * fxa__cu_cost(c->processors, &c->choice, p),
+                      bent ? "; what the program itself takes is not in it" : "");
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
         if (c->unit[unit].cubin) cu_list_unit(c, (fxa__cu_unit)unit, w);
     cu_list_given(c, w);

@@ -223,6 +223,19 @@ static fxa__cu_family cu_family(const fxa__cu_self *s, const fxa_problem *p, con
     return backward && fixed ? FXA__CU_SIMT : FXA__CU_SM80;
 }
 
+/* What stays true of every problem with that code: some share it that differ in strides, say. */
+const char *fxa__cu_not_sm90(const fxa__cu_self *s, const fxa_problem *p, const fxa__cu_choice *c) {
+    if (c->arch != 90 || c->family == FXA__CU_SM90 || c->dtype == FXA_F32) return "";
+    if (s->forced >= 0) return ", not sm90: FXA_CUDA_FAMILY";
+    if (s->on_device && !s->gpu.driver.tensor_map) return ", not sm90: the driver has no tensor maps";
+    if (cu_is_empty(p)) return ", not sm90: empty";
+    if (!cu_is_aligned(p)) return ", not sm90: alignment and strides are to be 16 bytes";
+    if (c->out != c->dtype) return ", not sm90: a result has another type";
+    if (c->maximum) return ", not sm90: row maximum";
+    if (!cu_pages_fit(p)) return ", not sm90: page size";
+    return p->pass == FXA_BACKWARD ? ", not sm90: gradients of what is captured" : ", not sm90: shared memory";
+}
+
 static uint64_t cu_tensor_grads(const fxa_problem *p) {
     uint64_t bits = 0;
     for (size_t i = 0; i < p->n_captures; i++) bits |= (uint64_t)(p->captures[i].grad != 0) << i;

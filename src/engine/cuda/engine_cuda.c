@@ -183,20 +183,21 @@ static void cu_release(void *self, void *code) {
     cu_free(s, code);
 }
 
-static void cu_describe(fxa__cu_code *c) {
+static void cu_describe(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_code *c) {
     const fxa__cu_choice *x = &c->choice;
     bool wide = x->units >> FXA__CU_BACKWARD & 1u && x->family == FXA__CU_SM90 && (x->d > 128 || x->dv > 128);
-    (void)snprintf(c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s",
-                   fxa__cu_family_name(x->family), (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch,
-                   x->family == FXA__CU_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
-                   x->separate_dq ? ", dQ apart"
-                   : x->turns     ? ", dQ by turns"
-                                  : "",
-                   x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "", x->fast_math ? ", fast functions" : "",
-                   (c->program.grad_diagonal && x->family == FXA__CU_SM90) || c->program.grad_dense ? ", pairs rounded"
-                                                                                                    : "",
-                   wide ? ", dK rounded twice" : "", x->adds ? ", rounded before added" : "",
-                   x->units >> FXA__CU_PAGES & 1u && x->out != FXA_F32 ? ", entries and heads rounded" : "");
+    (void)snprintf(
+        c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s%s%s%s",
+        fxa__cu_family_name(x->family), (int)c->maker.major, (int)c->maker.minor, (int)c->maker.arch,
+        x->family == FXA__CU_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
+        x->separate_dq ? ", dQ apart"
+        : x->turns     ? ", dQ by turns"
+                       : "",
+        x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "", x->fast_math ? ", fast functions" : "",
+        (c->program.grad_diagonal && x->family == FXA__CU_SM90) || c->program.grad_dense ? ", pairs rounded" : "",
+        wide ? ", dK rounded twice" : "", x->adds ? ", rounded before added" : "",
+        x->units >> FXA__CU_PAGES & 1u && x->out != FXA_F32 ? ", entries and heads rounded" : "",
+        fxa__cu_not_sm90(s, p, x));
 }
 
 /* saved: cubins, else they are compiled. */
@@ -216,7 +217,7 @@ static fxa_status cu_load(void *self, const fxa__problem *p, fxa__reader *saved,
         cu_free(s, c); /* nothing runs it: to wait would end what other threads record */
         return status;
     }
-    cu_describe(c);
+    cu_describe(s, &p->in, c);
     *bytes = sizeof *c + c->program.text.capacity;
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) *bytes += 2 * c->unit[unit].size; /* here and on the device */
     *code = c;
