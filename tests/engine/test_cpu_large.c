@@ -174,7 +174,7 @@ TEST(beside_infinities_with_weight) {
     large_all(&(large_case){.name = "decoding", .text = text, .sq = 2, .sk = 300, .share = 1, .spoiled = true});
 }
 
-/* A chunk whose weight among all is 1e-300 and whose V is infinite: what is left of that weight divided by 2^64 is 0. */
+/* A chunk whose weight among all is 1e-300 and whose V is infinite: of that weight divided by 2^64 nothing is left. */
 TEST(infinities_in_chunks_of_little_weight) {
     static const char text[] = "score = k < 3100 ? 0.0 : -690.0; mask = k % 9 != 5 || k >= 3100";
     static const fxa_dtype dtypes[] = {FXA_BF16, FXA_F32, FXA_F64};
