@@ -174,6 +174,16 @@ TEST(beside_infinities_with_weight) {
     large_all(&(large_case){.name = "decoding", .text = text, .sq = 2, .sk = 300, .share = 1, .spoiled = true});
 }
 
+/* A chunk whose weight among all is 1e-300 and whose V is infinite: of that weight divided by 2^64 nothing is left. */
+TEST(infinities_in_chunks_of_little_weight) {
+    static const char text[] = "score = k < 3100 ? 0.0 : -690.0; mask = k % 9 != 5 || k >= 3100";
+    static const fxa_dtype dtypes[] = {FXA_BF16, FXA_F32, FXA_F64};
+    large_case c = {.name = "little weight", .text = text, .sq = 1, .sk = 6000, .share = 0x1p-100, .spoiled = true};
+    for (int i = 0; i < 3; i++) large_check(&c, dtypes[i], LARGE_EQUAL);
+    c.sq = 20;
+    large_check(&c, FXA_F64, LARGE_EQUAL);
+}
+
 TEST(pages) {
     large_all(&(large_case){.name = "pages", .sq = 40, .sk = 700, .page_size = 16, .share = 1});
     large_all(&(large_case){.name = "pages, decoding", .sq = 1, .sk = 3000, .page_size = 16, .share = 1});

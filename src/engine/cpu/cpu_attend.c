@@ -252,6 +252,10 @@ static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
     bool ready[2] = {false, false}; /* the tape without and with its mask knows the block */
     attend_part part;
     if (!fxa__cpu_cut_block(&it->cut, key, n)) return;
+    if (it->looking) {
+        fxa__cpu_large_look(it, it->cut.key, it->cut.keys);
+        return;
+    }
     attend_pack(it, it->cut.key, it->cut.keys);
     for (int64_t row = it->cut.row, rows; row < it->cut.row_end; row += rows) {
         rows = fxa__cpu_cut_rows(&it->cut, row, fxa__min_i64(it->run->blocks.rows, it->cut.row_end - row));
@@ -282,7 +286,11 @@ static void attend_again(fxa__cpu_item *it, int64_t row) {
         attend_all(it);
         row = fxa__cpu_large_find(it, 0);
     }
-    for (; row < it->n; row = fxa__cpu_large_find(it, fxa__cpu_large_end(it))) {
+    if (row == it->n) return;
+    it->looking = true;
+    attend_all(it);
+    it->looking = false;
+    for (; it->leaves && row < it->n; row = fxa__cpu_large_find(it, fxa__cpu_large_end(it))) {
         fxa__cpu_large_begin(it, row);
         attend_all(it);
     }

@@ -73,6 +73,10 @@ static void decode_all(fxa__cpu_item *it) {
         for (int64_t at = 0; fxa__cpu_cut_next(&it->cut, 0, it->n, &at, &strip);) {
             fxa__tape_run *tape = fxa__cpu_softmax_tape(it, &strip);
             int64_t first = it->cut.key + strip.begin, n = strip.end - strip.begin;
+            if (it->looking) {
+                fxa__cpu_large_look(it, first, n);
+                continue;
+            }
             if (tape != ready) fxa__cpu_softmax_keys(it, tape);
             ready = tape;
             decode_scores(it, first, n);
@@ -92,7 +96,12 @@ void fxa__cpu_decode(fxa__cpu_item *it) {
     memset(it->s.o, 0, (size_t)(it->n * blocks->ldo) * it->kernels->real_size);
     fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
     decode_all(it);
-    for (int64_t row = fxa__cpu_large_find(it, 0); row < it->n; row = fxa__cpu_large_find(it, fxa__cpu_large_end(it))) {
+    int64_t row = fxa__cpu_large_find(it, 0);
+    if (row == it->n) return;
+    it->looking = true;
+    decode_all(it);
+    it->looking = false;
+    for (; it->leaves && row < it->n; row = fxa__cpu_large_find(it, fxa__cpu_large_end(it))) {
         fxa__cpu_large_begin(it, row);
         decode_all(it);
     }

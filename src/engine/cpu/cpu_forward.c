@@ -225,6 +225,7 @@ void fxa__cpu_item_clear(fxa__cpu_item *it) {
 
 static void forward_item(fxa__cpu_item *it, int64_t group) {
     fxa__cpu_item_clear(it);
+    it->leaves = false;
     for (int64_t i = 0; i < it->n; i++) it->s.unit[i] = 1;
     fxa__cpu_softmax_rows(it);
     fxa__cpu_cut_tile(&it->cut, it->tile, it->first, it->n, it->s.h, it->s.qc);

@@ -101,6 +101,8 @@ typedef struct fxa__cpu_item {
     bool dirty;            /* an output may hold a number that is not finite */
     int64_t large;         /* rows large..large_end are summed by cpu_large.c, and all other outputs stay; */
     int64_t large_end;     /* 0: none */
+    bool looking;          /* V alone is looked at: */
+    bool leaves;           /* whether sums of what is finite of it may leave the range */
 } fxa__cpu_item;
 
 void fxa__cpu_item_clear(fxa__cpu_item *it); /* nothing attended yet; outputs are left as they are */
@@ -119,10 +121,12 @@ void fxa__cpu_softmax(fxa__cpu_item *it, const fxa__cpu_strip *strip, int count,
 void fxa__cpu_attend(fxa__cpu_item *it);
 void fxa__cpu_decode(fxa__cpu_item *it);
 
-/* cpu_large.c. The first row from `row` on whose scores are in order and whose output is not finite; n: none. Such rows
- * go the way of the item again, `begin` to `end`: softmax as ever, then `add` in place of products: weights t of a row
- * and n rows of V, ldv apart. `end` gives the row to look from then. */
+/* cpu_large.c. The first row from `row` on whose scores are in order and whose output is not finite; n: none. Keys of
+ * the item go by for a `look` at V then; if their sums may leave the range, such rows go the way of the item again,
+ * `begin` to `end`: softmax as ever, then `add` in place of products: weights t of a row and n rows of V, ldv apart.
+ * `end` gives the row to look from then. */
 int64_t fxa__cpu_large_find(const fxa__cpu_item *it, int64_t row);
+void fxa__cpu_large_look(fxa__cpu_item *it, int64_t key, int64_t n);
 void fxa__cpu_large_begin(fxa__cpu_item *it, int64_t row);
 void fxa__cpu_large_add(fxa__cpu_item *it, int64_t row, const void *t, const void *v, int64_t n, double beta);
 int64_t fxa__cpu_large_end(fxa__cpu_item *it);

@@ -34,6 +34,25 @@ int64_t fxa__cpu_large_find(const fxa__cpu_item *it, int64_t row) {
     return row;
 }
 
+static double large_most(const fxa__cpu_item *it) {
+    return it->kernels->real_size == sizeof(float) ? (double)FLT_MAX : DBL_MAX;
+}
+
+/* V that is not finite has such outputs of its own, and no second sum makes them others: that took ten times as long as
+ * all the rest. Only numbers that are a share of the largest can add up to infinity; 2^16 is room. */
+void fxa__cpu_large_look(fxa__cpu_item *it, int64_t key, int64_t n) {
+    const fxa_problem *p = &it->g.p->in;
+    int64_t ldv = it->run->blocks.ldv;
+    double most = large_most(it), keys = (double)(it->key_end - it->key);
+    double least = most * 0x1p-16 / keys * (p->flags & FXA_DROPOUT ? 1 - p->dropout_p : 1);
+    if (it->leaves) return;
+    (void)fxa__cpu_load_keys(&it->g, FXA_SLOT_V, key, n, it->s.x, ldv);
+    for (int64_t i = 0; i < n * ldv; i++) {
+        double x = fabs(fxa__real_get(it->s.x, it->kernels->real_size, i));
+        it->leaves |= (x >= least) & (x <= most);
+    }
+}
+
 static double *large_sums(const fxa__cpu_item *it, int64_t row) {
     return (double *)it->s.v.panels + (row - it->large) * it->g.p->in.dv;
 }
@@ -75,7 +94,7 @@ void fxa__cpu_large_add(fxa__cpu_item *it, int64_t row, const void *t, const voi
 
 /* A mean is no larger than what it is of; that l and the sums are rounded may not make it so. */
 static double large_mean(const fxa__cpu_item *it, double sum, double unit) {
-    double most = it->kernels->real_size == sizeof(float) ? (double)FLT_MAX : DBL_MAX;
+    double most = large_most(it);
     return fmax(-most, fmin(sum / unit * FXA__CPU_LARGE, most));
 }
 

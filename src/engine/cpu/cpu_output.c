@@ -124,7 +124,8 @@ void fxa__cpu_output(fxa__cpu_item *it, int64_t group) {
     }
 }
 
-/* Adds the chunks of stacked row r: row->l, and s.row, which is the output times a factor. row->m is known. */
+/* Adds the chunks of stacked row r: row->l, and s.row, which is the output times a factor. row->m is known. Outputs get
+ * the factor, not their share: that may be 0 with it, and some output infinite. */
 static void output_add_chunks(fxa__cpu_item *it, int64_t group, int64_t r, double factor, output_row *row) {
     int64_t dv = it->g.p->in.dv;
     row->l = 0;
@@ -132,11 +133,11 @@ static void output_add_chunks(fxa__cpu_item *it, int64_t group, int64_t r, doubl
     for (int64_t c = 0; c < it->shares.chunks && row->m > -INFINITY && row->m < INFINITY; c++) {
         int64_t slot = output_slot(it, group, c, r);
         const fxa__cpu_partial *x = &it->run->partial[slot];
-        double weight = exp(x->m - row->m), share = weight * x->unit * factor;
+        double weight = exp(x->m - row->m), share = weight * x->unit;
         const char *o = output_partial(it, slot);
         if (weight == 0) continue;
         row->l += weight * x->l;
-        for (int64_t i = 0; i < dv; i++) it->s.row[i] += share * fxa__real_get(o, it->kernels->real_size, i);
+        for (int64_t i = 0; i < dv; i++) it->s.row[i] += share * (factor * fxa__real_get(o, it->kernels->real_size, i));
     }
 }
 
