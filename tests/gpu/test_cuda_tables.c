@@ -31,11 +31,30 @@ static const char *const tables_masks[] = {
 };
 enum { TABLES_MASKS = sizeof tables_masks / sizeof *tables_masks };
 
+/* Documents: tensors with an element for each position, which the mask reads as words, or as whole elements. */
+static const char *const tables_documents[] = {
+    "tensor t : i64[2]\nmask = t[b, q] == t[b, k]",
+    "tensor t : i64[1]\nmask = t[q] == t[k] && k <= q",
+    "tensor t : i32[3]\nmask = t[b, h, q] == t[b, h, k]",
+    "tensor t : u8[1]\ntensor s : i64[1]\nmask = t[q] <= s[k]",
+};
+enum { TABLES_DOCUMENTS = sizeof tables_documents / sizeof *tables_documents };
+
+static void tables_resize(conf_case *c, const attn_shape *s, uint64_t *rng) {
+    int64_t longest = s->sq > s->sk ? s->sq : s->sk, n[3] = {s->b, s->hq, longest};
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        n[1] = c->tensor[i].rank == 3 ? s->hq : longest;
+        conf_resize(c, i, c->tensor[i].rank == 1 ? n + 1 : n, rng);
+    }
+}
+
+/* number: of tables_masks, and behind those of tables_documents. */
 static bool tables_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
     static conf_case c;
     static const uint32_t some[] = {0, ATTN_PADDING, ATTN_VARLEN, ATTN_GQA};
     uint64_t rng = t_seed() * 977 + (uint64_t)(number * 64 + i);
-    const char *text = tables_masks[number];
+    bool documents = number >= TABLES_MASKS;
+    const char *text = documents ? tables_documents[number - TABLES_MASKS] : tables_masks[number];
     attn_shape s = {.b = attn_int(&rng, 1, 2), .hkv = attn_int(&rng, 1, 2), .d = 64, .dv = 64, .window = 40};
     s.hq = i % 4 == 3 ? 2 * s.hkv : s.hkv, s.sq = frame_length(&rng), s.sk = frame_length(&rng);
     if (i % 3 == 0) s.sk = s.sq;
@@ -45,6 +64,7 @@ static bool tables_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
     char what[400];
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
     if (!program || !conf_draw(&c, ctx, some[i % 4], &s, program, "masks", NULL, &f->all, &rng)) return false;
+    if (documents) tables_resize(&c, &s, &rng);
     c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
     if (i % 5 == 4) c.base.data.backward_flags |= FXA_DETERMINISTIC;
     bool ok = frame_passes(f, &c);
@@ -54,17 +74,20 @@ static bool tables_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
     return ok;
 }
 
-TEST(masks_of_tables) {
+static void tables_check(int from, int end) {
     const char *shapes = getenv("FXA_TEST_SHAPES");
     fxa_context *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, TABLES_SECONDS, &ctx);
     if (missing) T_SKIP(missing);
     setenv("FXA_TEST_DTYPE", "bf16", 1);
-    for (int number = 0; number < TABLES_MASKS; number++)
+    for (int number = from; number < end; number++)
         for (int i = 0; i < (shapes ? atoi(shapes) : TABLES_SHAPES) && tables_masked(ctx, &f, number, i); i++) {}
     frame_print(&f);
     fxa_context_destroy(ctx);
 }
+
+TEST(masks_of_tables) { tables_check(0, TABLES_MASKS); }
+TEST(masks_of_documents) { tables_check(TABLES_MASKS, TABLES_MASKS + TABLES_DOCUMENTS); }
 
 T_MAIN
