@@ -14,7 +14,8 @@ import kernels  # noqa: E402
 
 TEXTS = os.path.join(os.environ.get("FXA_BUILD", os.path.join(kernels.ROOT, "build")), "tests", "cuda_texts")
 SAMPLE, RANDOM = 14, 24
-MANY, MOST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "many_functions.fxa"), 16000  # instructions
+HERE = os.path.dirname(os.path.abspath(__file__))
+MANY, MOST = [os.path.join(HERE, name) for name in ("many_functions.fxa", "many_members.fxa")], 16000  # instructions
 
 # Bytes of spills that are known, by kernel and the beginning of a program's name. What several plain loads are made for every
 # pair spills on Hopper, where a thread has 32 pairs at once: an offset of 64 bits and a guard for each.
@@ -39,7 +40,7 @@ def texts(random):
 
 def many():
     """What is bounded: (instructions, name of the kernel) that are more than MOST."""
-    out = subprocess.run([TEXTS, "0", "grads", MANY], check=True, stdout=subprocess.PIPE, text=True).stdout
+    out = subprocess.run([TEXTS, "0", "grads"] + MANY, check=True, stdout=subprocess.PIPE, text=True).stdout
     bad = []
     for name, text in [part.split("\n", 1) for part in out.split("=== ")[1:]]:
         backward = name.endswith("backward")
