@@ -198,6 +198,23 @@ static void support_ask_grads(fxa__host *host, fxa_context *ctx, bool hit[SUPPOR
     fxa_program_destroy(bprop);
 }
 
+static void support_ask_masked_rows(fxa__host *host, fxa_context *ctx, bool hit[SUPPORT_MOST]) {
+    static const char *const texts[] = {"mask = k >= q", "score = score * 2.0"};
+    for (int i = 0; i < 6; i++) {
+        const support_case plain = {H200, .pass = i / 2 == 2 ? FXA_FORWARD : FXA_BACKWARD, .sq = i / 2 == 1 ? 2 : 1};
+        fxa_problem p = support_problem(&plain);
+        fxa_program *program = NULL;
+        fxa_error err;
+        char reason[240];
+        T_OK(fxa_program_parse(ctx, texts[i % 2], SIZE_MAX, &program, &err));
+        p.program = program;
+        T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), i != 0);
+        if (i == 0) T_HAS(reason, "leaves one row nothing");
+        support_hit(hit, reason);
+        fxa_program_destroy(program);
+    }
+}
+
 /* What a problem asks for that no flag says. */
 static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
     const support_case plain = {H200, .pass = FXA_BACKWARD};
@@ -228,6 +245,7 @@ static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
     support_hit(hit, reason);
     fxa_program_destroy(own);
     support_ask_grads(host, ctx, hit);
+    support_ask_masked_rows(host, ctx, hit);
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
 }

@@ -34,6 +34,13 @@ bool fxa__dnn_is_empty(const fxa_problem *p) {
 }
 static bool support_is_one_row(const fxa_problem *p) { return p->sq == 1; }
 static bool support_is_one_pair(const fxa_problem *p) { return p->sq == 1 && p->sk == 1; }
+/* On a device dQ was NaN where such a row attended to nothing; with two rows and more it was 0 (docs/cuda.md). */
+static bool support_is_masked_row(const fxa_problem *p) {
+    int32_t mask = p->program ? fxa__program_output(p->program, FXA__OUT_MASK) : -1;
+    if (mask < 0 || p->sq != 1) return false;
+    const fxa__node *n = &p->program->nodes[mask];
+    return n->op != FXA_OP_CONST || !n->imm;
+}
 /* cuDNN counts tiles in 32 bits, and ends the process when they come to 0; strides of pairs have 63. */
 static bool support_is_beyond(const fxa_problem *p) {
     enum { TILE = 64, MOST = 1 << 30 };
@@ -153,6 +160,8 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_many, "b and hq are to be at most 65535 in backward"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_is_one_pair,
      "sq and sk are 1: cuDNN has no such backward pass"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_is_masked_row,
+     "sq is 1: cuDNN's gradients are wrong where a mask leaves one row nothing"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, FXA_DROPOUT, NULL,
      "cuDNN draws the pairs to drop in its own way, alike for several rows"},
     {0, 91801, SM_80, BOTH, DTYPES, SUPPORT_SPANS, NULL, "offsets of entries need cuDNN 9.18.1 below sm_90"},
