@@ -98,7 +98,7 @@ TEST(tables_are_written_with_the_plan) {
         {"param w : int\nmask = q - k < w", 0, {0, 0}, {2, 4}},
         {"param w : float\nscore = score - w * float(abs(q - k))\nmask = k <= q", 0, {1, 1}, {2, 4}},
         {"mask = k <= q", FXA_PADDING, {0, 0}, {2, 4}},
-        {"tensor ids : i32[2]\nmask = ids[b, q] == ids[b, k]", 0, {0, 0}, {4, 6}},
+        {"tensor ids : i32[2]\nmask = ids[b, q] == ids[b, k]", 0, {0, 0}, {2, 4}},
         {"tensor t : f32[2]\nscore = score + t[h, q - k + 700]\nmask = k <= q", 0, {1, 1}, {2, 4}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -5,7 +5,8 @@
  */
 #include "cudnn_cases.h"
 
-/* Of one row cuDNN counts keys wrongly past the 128th: what counts them is refused there, and nothing else is. */
+/* Of one row cuDNN counts keys wrongly past the 128th: what counts them is refused there, and nothing else is but masks
+ * in the backward. */
 TEST(one_row_counts_128_keys) {
     static const struct {
         const char *text;
@@ -29,7 +30,9 @@ TEST(one_row_counts_128_keys) {
         T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
         fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err);
         if ((status == FXA_OK) != cases[i].taken) T_FAIL("%s: %s\n", cases[i].text, status ? err.text : "taken");
-        if (!cases[i].taken) T_HAS(err.text, "counts keys wrongly past 128, for two rightly");
+        const bool masked = at % 2 && strstr(cases[i].text, "mask");
+        const char *why = masked ? "leaves one row nothing" : "counts keys wrongly past 128, for two rightly";
+        if (!cases[i].taken) T_HAS(err.text, why);
         fxa__dnn_attention_free(&a);
         fxa__problem_release(checked);
         fxa_program_destroy(program);
