@@ -9,24 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#define FXA_CUDA_DEVICE_CUH /* what follows, in place of device.cuh */
 #include "engine/cuda/kernel_args.cuh"
-
-typedef unsigned u32;
-typedef unsigned long long u64;
-#define FXA_INLINE static inline
-
-static inline int __float_as_int(float x) {
-    int bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float __int_as_float(int bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
+#include "host_device.h"
 
 static inline long long __double_as_longlong(double x) {
     long long bits;

@@ -3,30 +3,11 @@
  * sin, cos and tan of the cuda engine (turns.cuh) on the host, against those of long double: within 2 and 4 ulps for
  * floats of every size, odd and even as they should be, NaN of what is not finite, signs of zeros.
  */
+#include "host_device.h"
 #include "t.h"
 
 #include <math.h>
 #include <stdint.h>
-#include <string.h>
-
-#define FXA_CUDA_DEVICE_CUH /* what follows, in place of device.cuh */
-typedef unsigned u32;
-typedef unsigned long long u64;
-#define FXA_INLINE static inline
-#define __device__
-#define __noinline__
-
-static inline int __float_as_int(float x) {
-    int bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float __int_as_float(int bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 static inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
 static inline float __fmul_rn(float x, float y) { return x * y; }

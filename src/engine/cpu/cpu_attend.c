@@ -286,14 +286,7 @@ static void attend_again(fxa__cpu_item *it, int64_t row) {
         attend_all(it);
         row = fxa__cpu_large_find(it, 0);
     }
-    if (row == it->n) return;
-    it->looking = true;
-    attend_all(it);
-    it->looking = false;
-    for (; it->leaves && row < it->n; row = fxa__cpu_large_find(it, fxa__cpu_large_end(it))) {
-        fxa__cpu_large_begin(it, row);
-        attend_all(it);
-    }
+    fxa__cpu_large_sum(it, row, attend_all);
 }
 
 void fxa__cpu_attend(fxa__cpu_item *it) {

@@ -96,13 +96,5 @@ void fxa__cpu_decode(fxa__cpu_item *it) {
     memset(it->s.o, 0, (size_t)(it->n * blocks->ldo) * it->kernels->real_size);
     fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
     decode_all(it);
-    int64_t row = fxa__cpu_large_find(it, 0);
-    if (row == it->n) return;
-    it->looking = true;
-    decode_all(it);
-    it->looking = false;
-    for (; it->leaves && row < it->n; row = fxa__cpu_large_find(it, fxa__cpu_large_end(it))) {
-        fxa__cpu_large_begin(it, row);
-        decode_all(it);
-    }
+    fxa__cpu_large_sum(it, fxa__cpu_large_find(it, 0), decode_all);
 }

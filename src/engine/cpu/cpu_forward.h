@@ -121,15 +121,14 @@ void fxa__cpu_softmax(fxa__cpu_item *it, const fxa__cpu_strip *strip, int count,
 void fxa__cpu_attend(fxa__cpu_item *it);
 void fxa__cpu_decode(fxa__cpu_item *it);
 
-/* cpu_large.c. The first row from `row` on whose scores are in order and whose output is not finite; n: none. Keys of
- * the item go by for a `look` at V then; if their sums may leave the range, such rows go the way of the item again,
- * `begin` to `end`: softmax as ever, then `add` in place of products: weights t of a row and n rows of V, ldv apart.
- * `end` gives the row to look from then. */
+/* cpu_large.c. The first row from `row` on whose scores are in order and whose output is not finite; n: none. */
 int64_t fxa__cpu_large_find(const fxa__cpu_item *it, int64_t row);
+/* Sums of such rows from `row` on once more, where V can make them leave the range. `all` lets the item's keys go by:
+ * `look` at V where it->looking; else softmax as ever, then `add` in place of products where it->large_end is not 0:
+ * weights t of a row and n rows of V, ldv apart. */
+void fxa__cpu_large_sum(fxa__cpu_item *it, int64_t row, void (*all)(fxa__cpu_item *it));
 void fxa__cpu_large_look(fxa__cpu_item *it, int64_t key, int64_t n);
-void fxa__cpu_large_begin(fxa__cpu_item *it, int64_t row);
 void fxa__cpu_large_add(fxa__cpu_item *it, int64_t row, const void *t, const void *v, int64_t n, double beta);
-int64_t fxa__cpu_large_end(fxa__cpu_item *it);
 /* What is not finite of the output o of a row becomes what its sums / FXA__CPU_LARGE tell; the result is its unit. */
 double fxa__cpu_large_settle(const fxa__cpu_item *it, void *o, const double *sums, double l);
 #define FXA__CPU_LARGE 0x1p64 /* more than there are keys, whatever dropout makes of them */

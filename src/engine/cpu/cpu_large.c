@@ -57,7 +57,7 @@ static double *large_sums(const fxa__cpu_item *it, int64_t row) {
     return (double *)it->s.v.panels + (row - it->large) * it->g.p->in.dv;
 }
 
-void fxa__cpu_large_begin(fxa__cpu_item *it, int64_t row) {
+static void large_begin(fxa__cpu_item *it, int64_t row) {
     const fxa__cpu_kernels *kernels = it->kernels;
     int64_t dv = it->g.p->in.dv, reals = kernels->format->b_size(kernels, it->run->blocks.keys, dv);
     int64_t room = reals * (int64_t)kernels->real_size / (dv * (int64_t)sizeof(double));
@@ -118,7 +118,7 @@ double fxa__cpu_large_settle(const fxa__cpu_item *it, void *o, const double *sum
     return left ? unit : 1;
 }
 
-int64_t fxa__cpu_large_end(fxa__cpu_item *it) {
+static int64_t large_end(fxa__cpu_item *it) {
     int64_t end = it->large_end, ldo = it->run->blocks.ldo;
     for (int64_t row = it->large; row < end; row++)
         if (!it->s.nan[row] && it->s.m[row] > -INFINITY && it->s.m[row] < INFINITY)
@@ -126,4 +126,15 @@ int64_t fxa__cpu_large_end(fxa__cpu_item *it) {
                 fxa__cpu_large_settle(it, fxa__real_at(it, it->s.o, row * ldo), large_sums(it, row), it->s.l[row]);
     it->large = it->large_end = 0;
     return end;
+}
+
+void fxa__cpu_large_sum(fxa__cpu_item *it, int64_t row, void (*all)(fxa__cpu_item *it)) {
+    if (row == it->n) return;
+    it->looking = true;
+    all(it);
+    it->looking = false;
+    for (; it->leaves && row < it->n; row = fxa__cpu_large_find(it, large_end(it))) {
+        large_begin(it, row);
+        all(it);
+    }
 }
