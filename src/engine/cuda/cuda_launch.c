@@ -8,7 +8,7 @@
 #include "../../base/num.h"
 
 enum { LAUNCH_PREPASS = 256, LAUNCH_LIST_ROWS = 8 };
-enum { LAUNCH_JOINED = 4096, LAUNCH_TOGETHER = 1024 }; /* words of a list that is written with them, its threads */
+enum { LAUNCH_JOINED = 4096 }; /* words of a list that is written with them */
 
 fxa_status fxa__cu_launch(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid, int32_t threads,
                           void **params) {
@@ -128,8 +128,5 @@ fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list) {
     c->words_due = false;
     int64_t grid = due ? 1 : fxa__div_up(cut.rows, LAUNCH_LIST_ROWS);
     return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_TILES, (fxa__cu_grid){grid, list->heads, list->batch},
-                          !due                    ? LAUNCH_PREPASS
-                          : c->code->choice.spans ? LAUNCH_TOGETHER / 2
-                                                  : LAUNCH_TOGETHER,
-                          params);
+                          due ? FXA_CUDA_TOGETHER(c->code->choice.spans) : LAUNCH_PREPASS, params);
 }

@@ -117,6 +117,10 @@ struct FxaWordPair {
     struct FxaWords side[2]; /* of queries, of keys */
 };
 
+/* Threads of a launch that writes words and a list: a warp for each row of a list of 4096 positions. Beside lengths
+ * there are too few registers for so many. */
+#define FXA_CUDA_TOGETHER(spans) ((spans) ? 512 : 1024)
+
 /* Scalars that only the device knows: each where it is not 0. For texts with PROG_SCALARS; scale and seed of kernels.
  * */
 struct FxaScalars {

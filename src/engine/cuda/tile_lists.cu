@@ -24,9 +24,7 @@
 namespace {
 
 constexpr int WARPS = 8;
-/* Threads of a launch that writes words and a list: a warp for each row of a list of 4096 positions. Beside lengths
- * there are too few registers for so many. */
-constexpr int TOGETHER = !PROG_WORDS ? 32 * WARPS : FXA_SPANS ? 512 : 1024;
+constexpr int TOGETHER = PROG_WORDS ? FXA_CUDA_TOGETHER(FXA_SPANS) : 32 * WARPS;
 
 /* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. parts: so many of a row's tile, 64 queries or keys
  * each, of each of which it is said whether nothing or all of a partial tile is attended; 0: it is not. */
