@@ -106,6 +106,9 @@ static fxa_value simplify_float(fxa_builder *b, const fxa__node *n) {
     case FXA_OP_MULZ:
         if (simplify_is_float(x, 1.0)) return n->arg[1];
         return simplify_is_zero(x) ? fxa_builder_float(b, 0) : SIMPLIFY_NONE;
+    case FXA_OP_POW: /* 1 for every base with an exponent of 0, for every exponent of 1: of NaN, too */
+        if (simplify_is_zero(y) || simplify_is_float(x, 1.0)) return fxa_builder_float(b, 1);
+        return simplify_is_float(y, 1.0) ? n->arg[0] : SIMPLIFY_NONE;
     case FXA_OP_DIVZ: return simplify_is_zero(x) ? fxa_builder_float(b, 0) : SIMPLIFY_NONE;
     default: return SIMPLIFY_NONE;
     }
