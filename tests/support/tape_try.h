@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of tapes share besides tape_case.h: a context, the sets of this machine, one program drawn and checked, and
- * shown where it is wrong.
+ * What tests of tapes share besides tape_case.h: a context, the sets of this machine, one program drawn and checked,
+ * and shown where it is wrong.
  */
 #ifndef FXA_TESTS_TAPE_TRY_H
 #define FXA_TESTS_TAPE_TRY_H
