@@ -41,6 +41,15 @@ extern "C" __global__ void fxa_mistake_launches(ARGUMENTS)
     if (way == 3) out[t] = in[t];
 }
 
+/* Of threads that it is not compiled for. */
+constexpr int BOUND_WARPS = 3;
+extern "C" __global__ void __launch_bounds__(32 * (BOUND_WARPS + 0 * min(1, 2)), FXA_F16 ? 2 : 1)
+fxa_mistake_bound(ARGUMENTS)
+{
+    launch_wait();
+    out[threadIdx.x] = 1;
+}
+
 /* Of where something is. */
 extern "C" __global__ void fxa_mistake_places(ARGUMENTS)
 {

@@ -401,6 +401,8 @@ typedef struct standin_function {
     const standin_module *module;
     void *kernel;
     int shared_bytes; /* of dynamic shared memory, at most */
+    int most;         /* threads of a CTA, by its launch bounds; 0: any */
+    char name[64];
 } standin_function;
 
 static standin_function *standin_functions;
@@ -444,12 +446,14 @@ STANDIN(cuModuleUnload)(void *module) {
 }
 
 /* The same kernel of a module is the same function. */
-static standin_function *standin_function_of(const standin_module *module, void *kernel) {
+static standin_function *standin_function_of(const standin_module *module, void *kernel, const char *name) {
     pthread_mutex_lock(&standin_lock);
     standin_function *f = standin_functions;
     while (f && (f->module != module || f->kernel != kernel)) f = f->next;
     if (!f && (f = malloc(sizeof *f)) != NULL) {
-        *f = (standin_function){standin_functions, module, kernel, STANDIN_PLAIN_SHARED};
+        *f = (standin_function){standin_functions, module, kernel, STANDIN_PLAIN_SHARED, 0, ""};
+        f->most = module->model ? model_bound(module->model, name) : 0;
+        (void)snprintf(f->name, sizeof f->name, "%s", name);
         standin_functions = f;
     }
     pthread_mutex_unlock(&standin_lock);
@@ -461,7 +465,7 @@ STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name) {
     const standin_module *m = module;
     void *kernel = m->source == STANDIN_PTX ? standin_kernel_find(name) : m->model ? model_find(m->model, name) : NULL;
     if (!kernel && m->source != STANDIN_CUBIN) return STANDIN_INVALID;
-    *function = standin_function_of(m, kernel);
+    *function = standin_function_of(m, kernel, name);
     return *function ? standin_enter() : STANDIN_MEMORY;
 }
 
@@ -505,6 +509,17 @@ static int standin_run_model(const standin_function *f, model_dim grid, model_di
     return ok ? 0 : STANDIN_LOST;
 }
 
+/* More threads than a kernel is compiled for, as a driver refuses them: with words. */
+static bool standin_is_bound(const standin_function *f, model_dim block) {
+    const uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    if (!f->most || threads <= (uint64_t)f->most) return true;
+    pthread_mutex_lock(&standin_lock);
+    standin_cuda.words[0] = 0;
+    standin_say("%s is compiled for %d threads at most, and a launch has %d; ", f->name, f->most, (int)threads);
+    pthread_mutex_unlock(&standin_lock);
+    return false;
+}
+
 static int standin_launch(const standin_function *f, model_dim grid, model_dim block, unsigned shared_bytes, bool early,
                           void **params) {
     const standin_source source = f->module->source;
@@ -512,7 +527,7 @@ static int standin_launch(const standin_function *f, model_dim grid, model_dim b
     bool ok = grid.x && grid.x <= INT32_MAX && grid.y && grid.y <= UINT16_MAX && grid.z && grid.z <= UINT16_MAX &&
               block.x && block.y && block.z && block.z <= 64 &&
               (uint64_t)block.x * block.y * block.z <= MODEL_THREADS && shared_bytes <= (unsigned)f->shared_bytes &&
-              (line || source != STANDIN_PTX);
+              (line || source != STANDIN_PTX) && standin_is_bound(f, block);
     int status = ok ? standin_enter() : STANDIN_INVALID;
     if (!status && !(f->module->model && model_checks(f->module->model))) standin_know_all();
     if (!status && source == STANDIN_PTX) standin_kernel_run(f->kernel, params[0]);
