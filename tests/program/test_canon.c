@@ -50,6 +50,10 @@ TEST(what_becomes_simpler) {
     T_INT(OP2(MULZ, F(0), s.f), F(0));
     T_INT(OP2(MULZ, F(-0.0), s.f), F(0));
     T_INT(OP2(DIVZ, F(0), s.f), F(0));
+    T_INT(OP2(MULZ, F(-2), s.f), OP2(MUL, F(-2), s.f)); /* no 0 that could win */
+    T_INT(OP2(MULZ, F(NAN), s.f), OP2(MUL, F(NAN), s.f));
+    T_INT(OP2(DIVZ, F(1), s.f), OP2(DIV, F(1), s.f));
+    T_INT(OP2(DIVZ, F(INFINITY), s.f), OP2(DIV, F(INFINITY), s.f));
     T_INT(OP1(NEG, OP1(NEG, s.f)), s.f);
     T_INT(OP2(MIN, s.f, s.f), s.f);
     T_INT(OP2(MAX, s.f, s.f), s.f);
