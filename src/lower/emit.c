@@ -305,7 +305,12 @@ void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t k
         if (e->level[i] == level && (e->used[i] & kinds) && emit_has_statement(e, i)) emit_statement(e, i, w);
 }
 
-int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs) {
+/* What compilers for GPUs give a branch for numbers at the ends of the range. */
+static bool emit_branches(uint8_t op) {
+    return op == FXA_OP_DIV || op == FXA_OP_DIVZ || op == FXA_OP_SQRT || op == FXA_OP_RSQRT;
+}
+
+int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs, int32_t branch) {
     int32_t parts = 0;
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
@@ -313,6 +318,7 @@ int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs
         bool floats = (n->n_args ? e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type : n->type) == FXA_FLOAT;
         int32_t weight = floats ? emit_weights[n->op].floats : emit_weights[n->op].ints;
         if (weight == 0 || e->given[i] || emit_is_small_power(e, n)) weight = 1;
+        if (emit_branches(n->op) && !e->given[i]) weight += branch;
         parts += weight * (e->level[i] == FXA__EMIT_PAIR ? pairs : 1);
     }
     return parts / pairs;
