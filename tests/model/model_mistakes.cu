@@ -117,7 +117,7 @@ extern "C" __global__ void fxa_mistake_products(ARGUMENTS)
     if (way == 3) store_shared(at + threadIdx.x * 4, 0); /* without a fence */
     if (way == 5) store_shared(at + threadIdx.x * 4, 0), async_fence();
     __syncthreads();
-    if (way != 4 || threadIdx.x < 64) wgmma<0>(d, a, 0, way == 6 ? b + (n >> 4) : b, 0);
+    if (way != 4 || threadIdx.x < 64) wgmma<0, 1>(d, a, 0, way == 6 ? b + (n >> 4) : b, 0);
     if (way != 1) wgmma_commit();
     if (way != 0) wgmma_wait<0>();
     out[threadIdx.x] = 1;

@@ -105,9 +105,9 @@ template <int columns, bool held, int transposed> FXA_INLINE void group_product(
     for (int k = 0; k < 4; k++) {
         const u64 at = b + (transposed ? k * 2048 >> 4 : k * 32 >> 4);
         if constexpr (held)
-            wgmma<transposed>(d, words, k, at, k > 0);
+            wgmma<transposed, 1>(d, words, k, at, k > 0);
         else
-            wgmma<transposed>(d, a + (k * 32 >> 4), at, k > 0);
+            wgmma<transposed, 1>(d, a + (k * 32 >> 4), at, k > 0);
         if (way & WG_PART) wgmma_commit();
     }
     wgmma_commit();
