@@ -150,8 +150,6 @@ static const char grads_quotient[] = "tensor c : f32[2]\ntensor w : f32[1]\n"
                                      "score = score - ((0.01 * k - c[h, q]) / (w[h] * w[h] + 0.5)) ** 2";
 static const char grads_called[] = "tensor c : f32[2]\ntensor w : f32[1]\n"
                                    "score = score - c[h, q] / (w[k] * w[k] + 0.5)";
-static const char grads_rank[] = "tensor l : f32[3]\ntensor r : f32[3]\n"
-                                 "score = score + sum(i, 4, l[h, q, i] * r[h, k, i])";
 static const char grads_distance[] = "tensor t : f32[1]\nscore = score + t[q - k + 100]";
 
 TEST(same_bits_in_every_run) {
@@ -219,7 +217,6 @@ TEST(every_class) {
         {"tensor t : f32[1]\nscore = score + t[q * k - 40]", ATTN_GQA, FXA_DETERMINISTIC, {11}},
         {grads_quotient, ATTN_GQA, 0, {0}},
         {grads_called, ATTN_GQA, 0, {0}},
-        {grads_rank, ATTN_GQA, 0, {0}},
     };
     GRADS_ROWS(rows, 12);
 }

@@ -227,7 +227,7 @@ static void choose_gradients(cuda_work *w, const fxa__cuda_config *config) {
         else if (grad.kind <= FXA__GRAD_HEAD && c->n_sums < FXA__CUDA_SUMS)
             c->sums[c->n_sums++] = i;
         else
-            c->has_scatter = true, c->scattered++;
+            c->has_scatter = true;
     }
 }
 

@@ -93,7 +93,6 @@ typedef struct fxa__cuda_program {
     bool mask_fixed, diagonal_fixed; /* they read no tensor and no param of the caller's: shapes and numbers decide */
     bool has_own;                    /* own(): the gradient of the score is the caller's */
     bool has_value, has_slope, has_mask, has_scatter, grad_diagonal, grad_dense;
-    int32_t scattered; /* gradients that scatter() adds, one of a load each */
     fxa__writer text;
 } fxa__cuda_program;
 
