@@ -63,9 +63,9 @@ void fxa__lower_emit_want(fxa__emit *e, int32_t node, uint8_t bits);
 void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer *w);
 /* Statements of a level that outputs of these kinds need, one or two lines for a node. */
 void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t kinds, fxa__writer *w);
-/* What these statements weigh for a pair, by WEIGHT of ops.def, quotients and roots `branch` more; those of rows and
- * keys, which many pairs have in common, count one in `pairs`. */
-int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs, int32_t branch);
+/* What these statements weigh for a pair, by WEIGHT of ops.def; those of rows and keys, which many pairs have in
+ * common, count one in `pairs`. */
+int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs);
 /* Statements of the bases (2), for heads; their declarations come with those of FXA__EMIT_HEAD. */
 void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w);
 /* Whether all indices of a load are inside for certain. */

@@ -13,12 +13,7 @@ static const struct {
 };
 /* clang-format on */
 
-/* What compilers for GPUs give a branch for numbers at the ends of the range. */
-static bool weight_branches(uint8_t op) {
-    return op == FXA_OP_DIV || op == FXA_OP_DIVZ || op == FXA_OP_SQRT || op == FXA_OP_RSQRT;
-}
-
-int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs, int32_t branch) {
+int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs) {
     int32_t parts = 0;
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
@@ -26,7 +21,6 @@ int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs
         bool floats = (n->n_args ? e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type : n->type) == FXA_FLOAT;
         int32_t weight = floats ? weight_rows[n->op].floats : weight_rows[n->op].ints;
         if (weight == 0 || e->given[i] || fxa__emit_is_small_power(e, n)) weight = 1;
-        if (weight_branches(n->op) && !e->given[i]) weight += branch;
         parts += weight * (e->level[i] == FXA__EMIT_PAIR ? pairs : 1);
     }
     return parts / pairs;

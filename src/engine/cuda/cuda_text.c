@@ -27,7 +27,7 @@ typedef struct cuda_text {
 
 static const char cudatext_pair[] = "        const int q = p.q, k = p.k;\n";
 
-enum { CUDA_APART_FORWARD = 100, CUDA_APART_BACKWARD = 160, CUDA_APART_SHARED = 8, CUDA_APART_BRANCH = 70 };
+enum { CUDA_APART_FORWARD = 100, CUDA_APART_BACKWARD = 160, CUDA_APART_SHARED = 8 };
 
 static void cudatext_put(cuda_text *t, const char *text) { fxa__write_bytes(t->w, text, strlen(text)); }
 
@@ -335,16 +335,14 @@ static int cudatext_bound(double bound) { return !(bound <= 16) ? 0 : bound <= 1
 
 /* Of what a pair asks, what weighs so much that kernels call it; see asked.cuh. The limits are about five seconds of
  * compiling: a thread of a forward has 64 pairs three times, of a backward 32 twice. Values of rows and keys are shared
- * by pairs, but not in gradients: there the compiler was seen to have them at every pair. Beside a scattered gradient,
- * whose every pair asks whether it is inside, each quotient takes more than a second: two of them are called. */
+ * by pairs, but not in gradients: there the compiler was seen to have them at every pair. */
 static int cudatext_apart(const cuda_text *t) {
     int limit = t->work->backward ? CUDA_APART_BACKWARD : CUDA_APART_FORWARD;
     uint32_t values = t->c->has_own ? CUDA_VALUE : CUDA_VALUE | CUDA_SLOPE;
-    int32_t value = fxa__lower_emit_weight(&t->pairs, values, CUDA_APART_SHARED, 0);
-    int32_t own = t->c->has_own ? fxa__lower_emit_weight(&t->pairs, CUDA_SLOPE, CUDA_APART_SHARED, 0) : 0;
-    int32_t mask = fxa__lower_emit_weight(&t->pairs, CUDA_MASK, CUDA_APART_SHARED, 0);
-    int32_t branch = t->c->has_scatter ? CUDA_APART_BRANCH : 0;
-    int32_t grads = fxa__lower_emit_weight(&t->grads, CUDA_GRADS, 1, branch) + own;
+    int32_t value = fxa__lower_emit_weight(&t->pairs, values, CUDA_APART_SHARED);
+    int32_t own = t->c->has_own ? fxa__lower_emit_weight(&t->pairs, CUDA_SLOPE, CUDA_APART_SHARED) : 0;
+    int32_t mask = fxa__lower_emit_weight(&t->pairs, CUDA_MASK, CUDA_APART_SHARED);
+    int32_t grads = fxa__lower_emit_weight(&t->grads, CUDA_GRADS, 1) + own;
     return (value > limit) | (mask > limit) << 1 | (grads > limit) << 2;
 }
 
