@@ -24,7 +24,7 @@ BUDGET = [("backward_sm90", "", 64, 28), ("backward_sm90", "", 128, 92), ("backw
           ("backward_wide_sm90", "", 256, 28), ("dq_sm90", "", 128, 64), ("dq_sm90", "", 256, 112),
           ("forward_sm90", "", 64, 120), ("forward_sm90", "", 256, 44), ("forward_sm80", "", "", 272),
           ("backward_sm80", "", "", 404), ("backward_simt", "", "", 100), ("forward_simt", "", "", 144),
-          ("decode_sm90", "", 128, 304), ("decode_sm90", "", 64, 92), ("decode_sm90", "", 32, 28)]
+          ("decode_sm90", "", 128, 64)]
 
 
 def budget(kernel, program, d):

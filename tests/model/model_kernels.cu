@@ -40,7 +40,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) fxa_near(ARGUMENTS)
     if (way != 2) cluster_sync<4>();
     const Float4 y = load_cluster_float4(cluster_address(at, (blockIdx.x + 1) % 4));
     out[blockIdx.x * blockDim.x + threadIdx.x] = (int)y.w;
-    if (way != 1) cluster_leave<4>();
+    if (way != 1) cluster_wait<4>();
 }
 
 /* Four kinds of shuffles, votes, minimum and maximum, of a warp; half a warp by itself; the CTA's or. */

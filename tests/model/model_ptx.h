@@ -133,6 +133,7 @@ FXA_INLINE void add4(float *to, const float (&x)[4]) {
 }
 
 MODEL_UNSEEN FXA_INLINE u64 load_flag(const u64 *at) { return *at; }
+FXA_INLINE void prefetch_l2(const void *) {}
 FXA_INLINE unsigned count_now(const unsigned *at) { return *at; }
 FXA_INLINE u32 count_around(unsigned *at, u32 last) {
     const u32 x = *at;
@@ -146,5 +147,6 @@ FXA_INLINE void launch_next() { model->launched(0); }
 FXA_INLINE void launch_wait() { model->launched(1); }
 FXA_INLINE void keep_order() {}
 FXA_INLINE void keep(u32 &) {}
+FXA_INLINE void keep(u64 &) {}
 
 #endif

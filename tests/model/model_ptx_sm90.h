@@ -73,8 +73,8 @@ static inline void model_arrived(const model_job *job) {
 /* ---- Clusters ---------------------------------------------------------------------------------------------------- */
 
 template <int ctas> FXA_INLINE void cluster_sync() { model->cluster(ctas); }
-template <int ctas> FXA_INLINE void cluster_read() {}
-template <int ctas> FXA_INLINE void cluster_leave() { model->cluster(ctas); }
+template <int ctas> FXA_INLINE void cluster_arrive() {}
+template <int ctas> FXA_INLINE void cluster_wait() { model->cluster(ctas); }
 
 /* The rank is above what an address within shared memory has. */
 FXA_INLINE u32 cluster_address(u32 at, u32 rank) { return at | rank << 24; }

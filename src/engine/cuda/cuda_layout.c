@@ -99,8 +99,8 @@ static struct FxaShape layout_backward_sm80(const fxa__cu_choice *c) {
 
 static struct FxaShape layout_decode_shape(const fxa__cu_choice *c) {
     bool wide = c->d + c->dv > 256;
-    int32_t keys = wide ? 64 : 128, warps = wide && c->row_tiles < 4 ? 4 : 8;
-    return (struct FxaShape){32 * (warps + 1), 0, 8 * c->row_tiles, keys, 32, 1, 0, c->cluster ? c->cluster : 1};
+    int32_t keys = wide ? 64 : 128, warps = wide && c->row_tiles < 4 ? 5 : 12;
+    return (struct FxaShape){32 * warps, 0, 8 * c->row_tiles, keys, 32, 1, 0, c->cluster ? c->cluster : 1};
 }
 
 struct FxaShape fxa__cu_shape(const fxa__cu_choice *c, const fxa__cuda_program *g, fxa__cu_unit unit) {

@@ -24,6 +24,10 @@ constexpr int BN = FXA_D + FXA_DV > 256 ? 64 : 128, KEY_PARTS = BN == 128 && ROW
 constexpr int BOX_ROWS = 32; /* of a copy, where pages do not say it */
 constexpr int KEYS = BN / KEY_PARTS, STEPS = KEYS / 16;
 constexpr int WARPS = KEY_PARTS * ROW_PARTS, WORKERS = 32 * WARPS, THREADS = WORKERS + 32;
+constexpr bool TAKES = WARPS == 8; /* registers of idle warps: nine warps have no more of them than twelve */
+constexpr int LAUNCHED = TAKES ? 384 : THREADS;
+/* A warp has room for its rows of K, and then of V, beside Q and O: so a stage is empty again before its scores are. */
+constexpr bool AHEAD = STEPS == 1 && TILES * (FXA_D / 8 + FXA_DV / 4) + FXA_DV / 4 <= 128;
 constexpr int K_BYTES = BN * D_STORED * 2, STAGE_BYTES = K_BYTES + BN * DV_STORED * 2;
 constexpr int OUT_BYTES = KEY_PARTS * ROWS * FXA_DV * 4, STATS_BYTES = KEY_PARTS * ROWS * 8;
 constexpr int QUADS = ROWS * FXA_DV / 4, EACH = (QUADS + WORKERS - 1) / WORKERS; /* of O, all and of a thread */

@@ -86,18 +86,36 @@ template <int levels> struct Fold {
     }
 };
 
+/* Where a row of O goes, found out while there is time for it: when the last tile is there nothing else is to do. */
+struct RowPlace {
+    int h;
+    bool inside, there; /* rows past a length are there, and 0, where lengths are not those of memory */
+    u64 o, lse;
+
+    FXA_INLINE RowPlace(const FxaArgs &a, const Part &at, int r) : h(at.q_head(a, r))
+    {
+        const int q = at.query(a, r);
+        inside = q < at.q_len;
+        there = inside || !q_starts(a);
+        o = (u64)rows_of(a.o, at.b, h, at.q_first + q);
+        lse = (u64)(a.lse + (at.b * a.lse_b + h * a.lse_h + (at.q_first + q) * a.lse_s));
+    }
+    FXA_INLINE void find()
+    {
+        keep(o);
+        keep(lse);
+    }
+};
+
 /* Four columns of a row from d on. */
-FXA_INLINE void write_row(const FxaArgs &a, const Part &at, int r, int d, const Share &x)
+FXA_INLINE void write_row(const FxaArgs &a, const RowPlace &to, int d, const Share &x)
 {
-    const int h = at.q_head(a, r), q = at.query(a, r);
-    const RowEnd end(a, h, finite_or_zero(x.stat.x), Program::unit(a), BIAS, x.stat.y);
-    const bool inside = q < at.q_len;
-    if (q_starts(a) && !inside) return;
-    u16 *to = rows_of(a.o, at.b, h, at.q_first + q);
-    const bool some = inside && end.factor != 0.f;
-    store_pair(to, d, a.dv, some ? pack16(x.o.x * end.factor, x.o.y * end.factor) : 0);
-    store_pair(to, d + 2, a.dv, some ? pack16(x.o.z * end.factor, x.o.w * end.factor) : 0);
-    if (d == 0) a.lse[at.b * a.lse_b + h * a.lse_h + (at.q_first + q) * a.lse_s] = inside ? end.lse : NEG_INF;
+    const RowEnd end(a, to.h, finite_or_zero(x.stat.x), Program::unit(a), BIAS, x.stat.y);
+    if (!to.there) return;
+    const bool some = to.inside && end.factor != 0.f;
+    store_pair((u16 *)to.o, d, a.dv, some ? pack16(x.o.x * end.factor, x.o.y * end.factor) : 0);
+    store_pair((u16 *)to.o, d + 2, a.dv, some ? pack16(x.o.z * end.factor, x.o.w * end.factor) : 0);
+    if (d == 0) *(float *)to.lse = to.inside ? end.lse : NEG_INF;
 }
 
 /* Where column d of row r of a warp's O is: rows 2, 4, 6 apart, which a warp writes at once, in banks of their own. */
@@ -126,7 +144,7 @@ FXA_INLINE Share warps_share(const FxaArgs &a, const float *out, const Float2 *s
 /* To the result, or to the workspace when the row group has more shares. */
 FXA_INLINE void put_share(const FxaArgs &a, const Part &at, const Place &place, int r, int d, const Share &x)
 {
-    if (place.shares == 1) return write_row(a, at, r, d, x);
+    if (place.shares == 1) return write_row(a, RowPlace(a, at, r), d, x);
     const long long row = (long long)(place.first_share + place.share) * ROWS + r;
     *(Float4 *)(a.partial + row * FXA_DV + d) = x.o;
     if (d == 0) *(Float2 *)(a.partial_ml + row * 2) = x.stat;
@@ -160,6 +178,12 @@ struct Sums {
         const Share x = fold.all(a);
         store_shared_float4(to, x.o.x, x.o.y, x.o.z, x.o.w);
         store_shared_float4(to + 16, x.stat.x, x.stat.y, 0.f, 0.f);
+    }
+    /* The quad of this thread, of items that are all of their row groups. */
+    FXA_INLINE static int row(const Part &at) { return min((int)threadIdx.x / (FXA_DV / 4), at.rows - 1); }
+    FXA_INLINE void write(const FxaArgs &a, const Part &at, const RowPlace &to) const
+    {
+        if ((int)threadIdx.x / (FXA_DV / 4) < at.rows) write_row(a, to, threadIdx.x % (FXA_DV / 4) * 4, fold.all(a));
     }
     FXA_INLINE void put(const FxaArgs &a, const Part &at, const Place &place) const
     {
@@ -201,7 +225,7 @@ FXA_INLINE void merge_shares(const FxaArgs &a, const Part &at, const Place &plac
             stat += MERGE_LOADS * ROWS;
             o += MERGE_LOADS * ROWS * (FXA_DV / 4);
         }
-        write_row(a, at, r, d, fold.all(a));
+        write_row(a, RowPlace(a, at, r), d, fold.all(a));
     }
 }
 
@@ -213,7 +237,10 @@ FXA_INLINE void merge_cluster(const FxaArgs &a, u32 base)
     const int e = (int)(blockIdx.x % CLUSTER) * SOME + threadIdx.x, r = e / (FXA_DV / 4);
     const bool some = threadIdx.x < SOME && r < at.rows;
     Share x[MERGE_LOADS];
-    cluster_sync<CLUSTER>();
+    cluster_arrive<CLUSTER>();
+    RowPlace to(a, at, some ? r : 0);
+    to.find();
+    cluster_wait<CLUSTER>();
     if (some) {
 #pragma unroll
         for (int i = 0; i < CLUSTER; i++) {
@@ -223,9 +250,9 @@ FXA_INLINE void merge_cluster(const FxaArgs &a, u32 base)
         }
         x[0] = tree_of(a, x, CLUSTER);
     }
-    cluster_read<CLUSTER>();
-    if (some) write_row(a, at, r, e % (FXA_DV / 4) * 4, x[0]);
-    cluster_leave<CLUSTER>(); /* who ends takes its shared memory along */
+    cluster_arrive<CLUSTER>(); /* all that is read is there */
+    if (some) write_row(a, to, e % (FXA_DV / 4) * 4, x[0]);
+    cluster_wait<CLUSTER>(); /* who ends takes its shared memory along */
 }
 
 constexpr u64 HANDED_IN = 0xB5297A4D68E31DA5ull;

@@ -11,6 +11,9 @@
  * compute (decode_worker.cuh); decode_merge.cuh is the end of a piece and of an item. One whose O is not finite is left
  * for the end of all, and gone over again (finite.cuh).
  *
+ * Those that compute have the registers of warps that end at once (TAKES), so that they hold what they have loaded and
+ * wait for few things one after the other: a step ends when the last of them has gone that way.
+ *
  * FXA_CLUSTER: the CTAs of a cluster have one item each, all shares of a row group, and add them up in shared memory.
  *
  * Packed row r of a KV head is query r / group of head kv_h * group + r % group. An item has ROWS of them. Launch: grid
@@ -109,6 +112,18 @@ FXA_INLINE void copy_tiles(const FxaMaps &maps, const FxaArgs &a, u32 base, cons
     }
 }
 
+/* Q of an item on its way to the L2 cache, where those find it that come for it when its tiles are there. */
+FXA_INLINE void prefetch_queries(const FxaArgs &a, const Part &at)
+{
+    constexpr int LINES = (FXA_D + 63) / 64; /* of 128 bytes, of a row */
+#pragma unroll 1
+    for (int i = threadIdx.x & 31; i < at.rows * LINES; i += 32) {
+        const int q = at.query(a, i / LINES);
+        if (q < at.q_len) prefetch_l2(rows_of(a.q, at.b, at.q_head(a, i / LINES), at.q_first + q) + i % LINES * 64);
+    }
+    __syncwarp();
+}
+
 /* All tiles of an item but the first `copied`, or those of each of its pieces so often. */
 template <class F>
 FXA_INLINE void copy_item(const FxaMaps &maps, const FxaArgs &a, u32 base, int item, int copied, int times, u32 &step,
@@ -127,13 +142,14 @@ FXA_INLINE void copy_item(const FxaMaps &maps, const FxaArgs &a, u32 base, int i
 struct Consumer {
     const FxaArgs &a;
     u32 base, step;
-    int warp;
+    int warp, next; /* the item behind this one, */
+    QueryRows rows; /* and its Q */
     float *out;
     Float2 *stats;
     int *order;
 
     FXA_INLINE Consumer(const FxaArgs &a_, u32 base_, u8 *start)
-        : a(a_), base(base_), step(0), warp(__shfl_sync(~0u, (int)threadIdx.x >> 5, 0)),
+        : a(a_), base(base_), step(0), warp(__shfl_sync(~0u, (int)threadIdx.x >> 5, 0)), next(-1),
           out((float *)(start + OUT_AT)), stats((Float2 *)(start + STATS_AT)), order((int *)(start + ORDER_AT))
     {
     }
@@ -155,18 +171,34 @@ struct Consumer {
         if (again) worker.put_marks(up, down);
     }
 
+    /* Q is asked for before the end of the item before: it is a trip through a memory that is busy. */
+    FXA_INLINE void look_ahead(u32 count)
+    {
+        const Ring<ITEMS> ring = {base + ITEM_BARS_AT};
+        ring.wait_full(count);
+        next = take_word(base + ITEMS_AT + count % ITEMS * 4);
+        give_back(ring.empty(count));
+        if (TILES == 1 && next >= 0) load_queries(a, Part(a, next), warp, rows); /* two tiles have no room for them */
+    }
+
     /* An item that is spoilt is left for the end of all. Words by turns: who is an item ahead writes the other one. */
     FXA_INLINE void visit(int item, int count, int values)
     {
         const Part at(a, item);
-        Worker worker(a, at, warp);
+        const int pieces = FOLDS ? at.pieces : 1;
+        const bool alone = CLUSTER == 1 && a.tiles == a.batch * a.kv_heads * row_groups(a); /* no shares */
+        if (TILES > 1 || count == 0 || values) load_queries(a, at, warp, rows);
+        Worker worker(a, at, warp, rows);
         Sums sums;
         if (count == 0) begun_sync(); /* Q is on its way, ahead of tiles that others ask for */
+        RowPlace to(a, at, Sums::row(at));
+        if (FOLDS && alone) to.find();
         const u32 word = base + SPOILT_AT + count % 2 * 4;
         bool left = false;
 #pragma unroll 1
-        for (int piece = 0; piece < (FOLDS ? at.pieces : 1); piece++) {
+        for (int piece = 0; piece < pieces; piece++) {
             compute(worker, piece, values);
+            if (piece + 1 == pieces && !values) look_ahead(count);
             if (!values && worker.is_spoilt() && worker.lane == 0) put_word(word, count);
             workers_sync(); /* the piece before is added up, and all have said what they have */
             left = !values && take_word(word) == count;
@@ -177,6 +209,7 @@ struct Consumer {
         }
         if (left) return leave(item);
         if (CLUSTER > 1) return sums.put_near(a, base);
+        if (FOLDS && alone) return sums.write(a, at, to);
         const Place place = at.place(a);
         sums.put(a, at, place);
         if (place.shares > 1 && is_last(a, place, order)) merge_shares(a, at, place);
@@ -229,6 +262,7 @@ FXA_INLINE void produce(const FxaMaps &maps, const FxaArgs &a, u32 base)
         return item;
     };
     visit_items(a, base, next, [&](int item, u32 count, int values) {
+        if (count && !values) prefetch_queries(a, Part(a, item));
         copy_item(maps, a, base, item, count ? 0 : first, max(values, 1), step, [&] {
             if (CLUSTER == 1 && first_lane && !values) asked = count_around(a.next_tile, a.tiles - 1);
         });
@@ -237,20 +271,14 @@ FXA_INLINE void produce(const FxaMaps &maps, const FxaArgs &a, u32 base)
 
 FXA_INLINE void consume(const FxaArgs &a, u32 base, u8 *start)
 {
-    const Ring<ITEMS> ring = {base + ITEM_BARS_AT};
     Consumer consumer(a, base, start);
-    const auto next = [&](u32 count) {
-        ring.wait_full(count);
-        const int item = take_word(base + ITEMS_AT + count % ITEMS * 4);
-        give_back(ring.empty(count));
-        return item;
-    };
+    const auto next = [&](u32) { return consumer.next; };
     visit_items(a, base, next, [&](int item, u32 count, int values) { consumer.visit(item, (int)count, values); });
 }
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_decode_shape = {THREADS, BYTES, ROWS, BN, BOX_ROWS, 1, 0, CLUSTER};
+extern "C" __constant__ FxaShape fxa_decode_shape = {LAUNCHED, BYTES, ROWS, BN, BOX_ROWS, 1, 0, CLUSTER};
 
 #if FXA_CLUSTER > 1
 #define CLUSTERED __cluster_dims__(FXA_CLUSTER, 1, 1)
@@ -258,7 +286,7 @@ extern "C" __constant__ FxaShape fxa_decode_shape = {THREADS, BYTES, ROWS, BN, B
 #define CLUSTERED
 #endif
 
-extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
+extern "C" __global__ void CLUSTERED __launch_bounds__(LAUNCHED, 1)
     fxa_decode(const __grid_constant__ FxaMaps maps, const __grid_constant__ FxaArgs a)
 {
     extern __shared__ __align__(1024) u8 memory[];
@@ -274,10 +302,13 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 3) put_word(base + SPOILT_AT + 4 * threadIdx.x, -1); /* AGAIN_AT too */
     launch_begin();
     if (threadIdx.x >= WORKERS) {
+        if (TAKES) registers_down<56>();
+        if (threadIdx.x >= THREADS) return;
         begun_arrive();
         produce(maps, a, base);
     } else {
+        if (TAKES) registers_up<224>();
         consume(a, base, memory + (base - shared_address(memory)));
+        if (CLUSTER > 1) merge_cluster(a, base);
     }
-    if (CLUSTER > 1) merge_cluster(a, base);
 }

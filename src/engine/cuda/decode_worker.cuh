@@ -12,25 +12,51 @@
 
 namespace {
 
+/* The elements of Q that are a lane's. */
+typedef u32 QueryRows[TILES][FXA_D / 8];
+
+/* Those of a row: in a few instructions where it is as long as it may be. */
+FXA_INLINE void load_query(const FxaArgs &a, u32 (&x)[FXA_D / 8], const u16 *from, bool inside)
+{
+    const int c = (threadIdx.x & 3) * 2;
+#pragma unroll
+    for (int k = 0; k < FXA_D / 8; k++) x[k] = 0;
+    if (!inside) return;
+    if (FXA_ALIGNED && a.d == FXA_D)
+#pragma unroll
+        for (int k = 0; k < FXA_D / 8; k++) x[k] = *(const u32 *)(from + k * 8 + c);
+    else
+#pragma unroll
+        for (int k = 0; k < FXA_D / 8; k++) x[k] = load_pair(from, k * 8 + c, a.d);
+}
+
+FXA_INLINE void load_queries(const FxaArgs &a, const Part &at, int warp, QueryRows &rows)
+{
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        const int r = (warp / KEY_PARTS * TILES + t) * 8 + (int)(threadIdx.x >> 2 & 7);
+        const bool inside = r < at.rows && at.query(a, r) < at.q_len;
+        const int row = inside ? r : 0;
+        load_query(a, rows[t], rows_of(a.q, at.b, at.q_head(a, row), at.q_first + at.query(a, row)), inside);
+    }
+}
+
 struct Worker {
     const FxaArgs &a;
     const Part &at;
     int lane, key0, row0; /* its first key of a tile, its first row */
     Program program[TILES][2];
-    u32 q[TILES][FXA_D / 8];
+    QueryRows q;
     float unit, top[TILES][2], sum[TILES][2], o[FXA_DV / 16][TILES][4];
 
-    FXA_INLINE Worker(const FxaArgs &a_, const Part &at_, int warp)
+    FXA_INLINE Worker(const FxaArgs &a_, const Part &at_, int warp, const QueryRows &rows)
         : a(a_), at(at_), lane(threadIdx.x & 31), key0(warp % KEY_PARTS * KEYS),
           row0(warp / KEY_PARTS * TILES * 8), unit(Program::unit(a_))
     {
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-            const int r = row0 + t * 8 + (lane >> 2);
-            const bool inside = r < at.rows && at.query(a, r) < at.q_len;
-            const int row = inside ? r : 0;
-            const u16 *from = rows_of(a.q, at.b, at.q_head(a, row), at.q_first + at.query(a, row));
-            load_row(q[t], from, inside);
+#pragma unroll
+            for (int k = 0; k < FXA_D / 8; k++) q[t][k] = rows[t][k];
             if (a.turned)
 #pragma unroll
                 for (int k = 0; k < FXA_D / 8; k++) q[t][k] = turn_pair(a, q[t][k]);
@@ -38,21 +64,6 @@ struct Worker {
             for (int x = 0; x < 2; x++)
                 program[t][x].head(a, at.b, at.q_head(a, min(row_of(t, x), at.rows - 1)), at.q_len, at.k_len);
         }
-    }
-
-    /* The elements of a row that are this lane's: in a few instructions where the row is as long as it may be. */
-    FXA_INLINE void load_row(u32 (&x)[FXA_D / 8], const u16 *from, bool inside) const
-    {
-        const int c = (lane & 3) * 2;
-#pragma unroll
-        for (int k = 0; k < FXA_D / 8; k++) x[k] = 0;
-        if (!inside) return;
-        if (FXA_ALIGNED && a.d == FXA_D)
-#pragma unroll
-            for (int k = 0; k < FXA_D / 8; k++) x[k] = *(const u32 *)(from + k * 8 + c);
-        else
-#pragma unroll
-            for (int k = 0; k < FXA_D / 8; k++) x[k] = load_pair(from, k * 8 + c, a.d);
     }
 
     FXA_INLINE int row_of(int tile, int x) const { return row0 + tile * 8 + (lane & 3) * 2 + x; }
@@ -72,19 +83,26 @@ struct Worker {
             for (int t = 0; t < TILES; t++) o[d][t][0] = o[d][t][1] = o[d][t][2] = o[d][t][3] = 0.f;
     }
 
+    /* By two sums, where there is room for the rows of both: a product waits for the one before it in its sum. */
     FXA_INLINE void products(float (&s)[STEPS][TILES][4], u32 keys) const
     {
+        constexpr int SUMS = AHEAD ? 2 : 1, ROWS_OF = AHEAD ? FXA_D / 16 : 1;
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
+            float x[SUMS][TILES][4] = {};
+            u32 rows[ROWS_OF][4];
 #pragma unroll
-            for (int t = 0; t < TILES; t++) s[i][t][0] = s[i][t][1] = s[i][t][2] = s[i][t][3] = 0.f;
+            for (int k = 0; AHEAD && k < FXA_D / 16; k++) operand_a<BN>(rows[k], keys, key0 + i * 16, k, lane);
 #pragma unroll
             for (int k = 0; k < FXA_D / 16; k++) {
-                u32 rows[4];
-                operand_a<BN>(rows, keys, key0 + i * 16, k, lane);
+                if (!AHEAD) operand_a<BN>(rows[0], keys, key0 + i * 16, k, lane);
 #pragma unroll
-                for (int t = 0; t < TILES; t++) mma(s[i][t], rows, q[t][2 * k], q[t][2 * k + 1]);
+                for (int t = 0; t < TILES; t++) mma(x[k % SUMS][t], rows[k % ROWS_OF], q[t][2 * k], q[t][2 * k + 1]);
             }
+#pragma unroll
+            for (int t = 0; t < TILES; t++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) s[i][t][j] = AHEAD ? x[0][t][j] + x[SUMS - 1][t][j] : x[0][t][j];
         }
     }
 
@@ -162,7 +180,22 @@ struct Worker {
             __syncwarp();
     }
 
-    FXA_INLINE void add_values(const float (&s)[STEPS][TILES][4], u32 values)
+    /* V transposed, columns from 16 d on of keys from 16 i on: they are the rows of a product. */
+    FXA_INLINE void load_values(u32 (&rows)[4], u32 values, int i, int d) const
+    {
+        const int key = key0 + i * 16 + (lane & 7) + 8 * (lane >> 4);
+        load_matrix_transposed(swizzled<BN>(values, key, d * 2 + ((lane >> 3) & 1)), rows);
+    }
+
+    typedef u32 Values[AHEAD ? FXA_DV / 16 : 1][4];
+
+    FXA_INLINE void load_ahead(Values &rows, u32 values) const
+    {
+#pragma unroll
+        for (int d = 0; AHEAD && d < FXA_DV / 16; d++) load_values(rows[d], values, 0, d);
+    }
+
+    FXA_INLINE void add_values(const float (&s)[STEPS][TILES][4], u32 values, Values &rows)
     {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
@@ -174,11 +207,10 @@ struct Worker {
             }
 #pragma unroll
             for (int d = 0; d < FXA_DV / 16; d++) {
-                u32 rows[4]; /* V transposed: its columns are the rows of the product */
-                load_matrix_transposed(swizzled<BN>(values, key0 + i * 16 + (lane & 7) + 8 * (lane >> 4),
-                                                    d * 2 + ((lane >> 3) & 1)), rows);
+                u32(&row)[4] = rows[AHEAD ? d : 0];
+                if (!AHEAD) load_values(row, values, i, d);
 #pragma unroll
-                for (int t = 0; t < TILES; t++) mma(o[d][t], rows, p[t][0], p[t][1]);
+                for (int t = 0; t < TILES; t++) mma(o[d][t], row, p[t][0], p[t][1]);
             }
         }
     }
@@ -207,28 +239,32 @@ struct Worker {
         for (int i = at.begin(piece); i < end; i++, step++) {
             const u32 keys = base + step % STAGES * STAGE_BYTES;
             float s[STEPS][TILES][4];
+            Values rows;
             ring.wait_full(step);
             const int n = take_word(base + NUMBERS_AT + step % STAGES * 4);
             products(s, keys);
+            clear_values(keys + K_BYTES, n);
+            if (values) change(keys + K_BYTES, values);
+            load_ahead(rows, keys + K_BYTES);
+            if (AHEAD) give_back(ring.empty(step));
             if (i < at.row.partial)
                 score<true>(s, n);
             else
                 score<false>(s, n);
             softmax(s, values > VALUES_FINITE ? values_bias(values, FXA_F16) : BIAS);
-            clear_values(keys + K_BYTES, n);
-            if (values) change(keys + K_BYTES, values);
-            add_values(s, keys + K_BYTES);
-            give_back(ring.empty(step));
+            add_values(s, keys + K_BYTES, rows);
+            if (!AHEAD) give_back(ring.empty(step));
         }
     }
 
     FXA_INLINE bool is_spoilt() const
     {
-        float x = 0.f;
+        float x[4] = {};
 #pragma unroll
         for (int i = 0; i < FXA_DV / 16 * TILES * 4; i++)
-            x = __fmaf_rn(o[i / 4 / TILES][i / 4 % TILES][i % 4], 0.f, x);
-        return __any_sync(~0u, x != x);
+            x[i % 4] = __fmaf_rn(o[i / 4 / TILES][i / 4 % TILES][i % 4], 0.f, x[i % 4]);
+        const float all = x[0] + x[1] + (x[2] + x[3]);
+        return __any_sync(~0u, all != all);
     }
 
     /* Bit by bit, in the order of loops: where O is to be +inf, -inf. */
@@ -253,26 +289,26 @@ struct Worker {
         }
     }
 
-    /* O, maximum and sum of this warp to shared memory. */
+    /* O, maximum and sum of this warp to shared memory. Places are 32 columns and whole rows from four of them. */
     FXA_INLINE void hand_in(float *out, Float2 *stats) const
     {
         u32 place = (row0 + (lane & 3) * 2) << 16 | lane >> 2;
         keep(place); /* else addresses take registers from the loop over tiles */
-        const int part = key0 / KEYS, column = place & 0xffff;
+        const int part = key0 / KEYS, first = place >> 16;
+        float *to[4];
+#pragma unroll
+        for (int m = 0; m < 4; m++) to[m] = out + out_place(part, first, m * 8 + (int)(place & 0xffff));
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
             for (int x = 0; x < 2; x++) {
-                const int r = (int)(place >> 16) + t * 8 + x;
                 float all = sum[t][x];
 #pragma unroll
                 for (int i = 4; i < 32; i *= 2) all += __shfl_xor_sync(~0u, all, i);
-                if (lane < 4) stats[part * ROWS + r] = Float2{top[t][x], all};
+                if (lane < 4) stats[part * ROWS + first + t * 8 + x] = Float2{top[t][x], all};
 #pragma unroll
-                for (int d = 0; d < FXA_DV / 16; d++) {
-                    out[out_place(part, r, d * 16 + column)] = o[d][t][x];
-                    out[out_place(part, r, d * 16 + column + 8)] = o[d][t][x + 2];
-                }
+                for (int i = 0; i < FXA_DV / 8; i++)
+                    to[i % 4][i / 4 * 32 + (t * 8 + x) * FXA_DV] = o[i / 2][t][x + i % 2 * 2];
             }
     }
 };

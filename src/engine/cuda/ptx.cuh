@@ -262,6 +262,12 @@ FXA_INLINE u64 load_flag(const u64 *at)
     return x;
 }
 
+/* A line of 128 bytes on its way to the L2 cache. */
+FXA_INLINE void prefetch_l2(const void *at)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 /* How often something was said by count_up(); what those have done before they said it is there for who has seen it. */
 FXA_INLINE unsigned count_now(const unsigned *at)
 {
@@ -327,6 +333,11 @@ FXA_INLINE void keep_order()
 FXA_INLINE void keep(u32 &x)
 {
     asm volatile("" : "+r"(x));
+}
+
+FXA_INLINE void keep(u64 &x)
+{
+    asm volatile("" : "+l"(x));
 }
 
 #endif

@@ -65,15 +65,15 @@ template <int ctas> FXA_INLINE void cluster_sync()
                  "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* The same in two parts. cluster_read stands behind loads from the others: a relaxed arrival may be before these. What
- * is stored between the parts nobody waits for. cluster_leave stands at the end of the kernel. */
-template <int ctas> FXA_INLINE void cluster_read()
+/* The same in two parts. Loads from the others are done before an arrival behind them; what is stored between the parts
+ * nobody waits for. */
+template <int ctas> FXA_INLINE void cluster_arrive()
 {
     __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
-template <int ctas> FXA_INLINE void cluster_leave()
+template <int ctas> FXA_INLINE void cluster_wait()
 {
     __syncwarp();
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
