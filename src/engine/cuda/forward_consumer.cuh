@@ -234,14 +234,6 @@ struct Consumer : ForwardRows {
         storing = false;
     }
 
-    /* What this warpgroup has to know of its query tile. */
-    FXA_INLINE void begin_rows()
-    {
-        own(sh.slot(turn));
-        q0 = sh.slot(turn).m() * BM + row_in_tile();
-        program.head(a, b, h, q_len, k_len);
-    }
-
     /* Tile 0 of the list: always masked. Under its product all that is asked before the product's end. */
     FXA_INLINE void first_step(int tile)
     {
@@ -349,7 +341,7 @@ struct Consumer : ForwardRows {
     }
 
     /* JOINED: the first tile, and all that are masked. */
-    template <bool FROZEN> FXA_INLINE void walk_joined(int masked, int tile)
+    template <bool FROZEN> FXA_INLINE void walk_joined(int tile)
     {
         row_max[0] = row_max[1] = !FROZEN && (tile & SAFE) ? NEG_INF : 0.f;
         row_sum[0] = row_sum[1] = 0.f;
@@ -364,15 +356,13 @@ struct Consumer : ForwardRows {
      * `step` that grows by a condition: that is why it begins one earlier where JOINED. */
     FXA_INLINE void walk(int tile)
     {
-        const TileSlot slot = sh.slot(turn);
         int j = 1;
         if (!JOINED) first_step(tile);
-        const int masked = slot.partial(), total = slot.total();
         if (JOINED) {
             if (SAFE_APART && !(tile & SAFE))
-                walk_joined<true>(masked, 0);
+                walk_joined<true>(0);
             else
-                walk_joined<false>(masked, tile);
+                walk_joined<false>(tile);
             j = masked;
         } else {
             pending = step;
@@ -391,8 +381,10 @@ struct Consumer : ForwardRows {
         for (;; turn++) {
             const Ring<Q_BUFFERS> ring = sh.q_ring();
             const bool there = __all_sync(~0u, barrier_test(ring.full(turn), (turn / Q_BUFFERS) & 1));
-            if (Q_BUFFERS == 1 || !there) give_back_q();
-            ring.wait_full(turn);
+            if (Q_BUFFERS == 1 || !there) {
+                give_back_q();
+                ring.wait_full(turn);
+            }
             const TileSlot slot = sh.slot(turn);
             const int tile = slot.tile();
             if (tile < 0) break;

@@ -16,6 +16,7 @@ struct ForwardRows : TileOwner {
     Shared sh;
     Program program;
     int group, warp, lane;
+    int masked, total; /* tiles through the step for masks, all */
     u32 step, turn, stored; /* stored: turn whose Q buffer the last store of O still reads */
     u32 pending; /* PASSES: whose weights wait for their product with V, where steps with masks are */
     bool storing;
@@ -47,6 +48,16 @@ struct ForwardRows : TileOwner {
     }
 
     FXA_INLINE int row_in_tile() const { return group * 64 + warp * 16 + (lane >> 2); }
+
+    /* What has to be known of the rows before anything is asked of their pairs. */
+    FXA_INLINE void begin_rows()
+    {
+        own(sh.slot(turn));
+        q0 = sh.slot(turn).m() * BM + row_in_tile();
+        program.head(a, b, h, q_len, k_len);
+        masked = sh.slot(turn).partial();
+        total = sh.slot(turn).total();
+    }
 
     /* What is taken off the exponents of a visit beside the maximum. */
     static FXA_INLINE float bias(int tile)
@@ -140,8 +151,10 @@ struct ForwardRows : TileOwner {
     {
         const float sum[2] = {quad_sum(row_sum[0]), quad_sum(row_sum[1])};
         const bool froze = sh.slot(turn).total() > sh.slot(turn).partial();
-        bad[0] = left_range(0, sum[0], froze);
-        bad[1] = left_range(1, sum[1], froze);
+        u32 left = (left_range(0, sum[0], froze) ? 1 : 0) | (left_range(1, sum[1], froze) ? 2 : 0);
+        keep(left); /* here, not behind the product */
+        bad[0] = left & 1;
+        bad[1] = left & 2;
         if ((tile & SAFE) || a.sink)
             end_rows_any(tile, sum, factor);
         else
