@@ -122,11 +122,26 @@ static void explain_answer(cli_buf *out, const fxa_support *s) {
         buf_printf(out, "no: %s\n", s->reason);
 }
 
-static void explain_support(cli_buf *out, const explanation *e) {
+/* Engines of other devices have nothing to say but that they are: a line for each such device. */
+static void explain_elsewhere(cli_buf *out, const explanation *e, int32_t device) {
+    const char *name;
+    for (int32_t other = 0; (name = fxa_device_name((fxa_device)other)) != NULL; other++) {
+        bool any = false;
+        for (size_t i = 0; other != device && i < e->n_support[0]; i++) {
+            if (fxa_engine_device(i) != other) continue;
+            buf_printf(out, "%s%s", any ? ", " : "  ", e->support[0][i].engine);
+            any = true;
+        }
+        if (any) buf_printf(out, ": of device %s (--device %s)\n", name, name);
+    }
+}
+
+static void explain_support(cli_buf *out, const explanation *e, int32_t device) {
     static const char *const passes[] = {"forward", "backward"};
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < e->n_support[pass]; i++) {
             const fxa_support *s = &e->support[pass][i];
+            if (fxa_engine_device(i) != device) continue;
             buf_printf(out, "  %-8s  %-8s ", passes[pass], s->engine);
             explain_answer(out, s);
             if (pass && e->qkv && strcmp(e->qkv[i].reason, s->reason) != 0) {
@@ -135,6 +150,7 @@ static void explain_support(cli_buf *out, const explanation *e) {
             }
             explain_own(out, e, pass, i);
         }
+    explain_elsewhere(out, e, device);
 }
 
 static void explain_values_text(cli *c, const cli_job *job) {
@@ -221,7 +237,7 @@ static void explain_section(cli *c, const cli_job *job, const explanation *e, in
     case SECTION_INDICES: explain_indices_text(c, job, e); break;
     case SECTION_ENGINES:
         buf_text(out, "engines\n");
-        explain_support(out, e);
+        explain_support(out, e, (int32_t)job->problem.device);
         break;
     case SECTION_TAPE: explain_tape_text(c, e); break;
     default:

@@ -252,9 +252,9 @@ typedef struct fxa_support {
 } fxa_support;
 
 /* Fills at most *count reports, in order of preference, and sets *count to how many engines there are. All are asked,
- * also where problem.engine names one; a name that fxa_plan_create does not take is E_ARGUMENT here too. Where the
- * compiler of an engine is missing, the answer is yes for code that the cache or cache_dir holds, which a plan takes
- * from there. */
+ * also where problem.engine names one; a name that fxa_plan_create does not take is E_ARGUMENT here too, and a target
+ * that no engine of its device understands E_PROBLEM. Where the compiler of an engine is missing, the answer is yes for
+ * code that the cache or cache_dir holds, which a plan takes from there. */
 FXA_API FXA_CHECKED fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_support *reports,
                                                  size_t *count, fxa_error *err);
 

@@ -18,12 +18,6 @@ static const struct {
 #define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about) [code] = {#f64, #i32, #b1},
 #include "../program/ops.def"
 };
-static const struct {
-    int16_t floats, ints;
-} emit_weights[FXA_OP_COUNT] = {
-#define WEIGHT(ID, in_floats, in_ints) [FXA_OP_##ID] = {in_floats, in_ints},
-#include "../program/ops.def"
-};
 static const char *const emit_dtypes[] = {
 #define EMIT_DTYPE(name, value, text, size, type) [value] = text,
     FXA_DTYPE_MAP(EMIT_DTYPE)
@@ -90,7 +84,7 @@ static void emit_int(int32_t x, fxa__writer *w) {
 static const char *emit_type(const fxa__node *n) { return n->type == FXA_FLOAT ? "real" : "int"; }
 
 /* Constants and params are their text, and so is what a run gives. */
-static bool emit_has_statement(const fxa__emit *e, int32_t node) {
+bool fxa__emit_has_statement(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     return n->op != FXA_OP_CONST && n->op != FXA_OP_PARAM && !(e->given[node] && e->level[node] == FXA__EMIT_RUN);
 }
@@ -98,7 +92,7 @@ static bool emit_has_statement(const fxa__emit *e, int32_t node) {
 void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const emit_words *words = &emit_dialects[e->dialect];
     const fxa__node *n = &e->p->nodes[node];
-    if (emit_has_statement(e, node))
+    if (fxa__emit_has_statement(e, node))
         fxa__write_format(w, "%sv%d", e->kept[node] ? words->keeps : "", (int)node);
     else if (e->given[node])
         fxa__write_format(w, "%s", e->given[node]);
@@ -189,7 +183,7 @@ static bool emit_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
 }
 
 /* Squares and cubes are products where a power would be a function of a hundred instructions, and no better. */
-static bool emit_is_small_power(const fxa__emit *e, const fxa__node *n) {
+bool fxa__emit_is_small_power(const fxa__emit *e, const fxa__node *n) {
     if (!emit_dialects[e->dialect].times || n->op != FXA_OP_POW) return false;
     const fxa__node *by = &e->p->nodes[n->arg[1]];
     return by->op == FXA_OP_CONST && (by->f == 2 || by->f == 3);
@@ -197,7 +191,7 @@ static bool emit_is_small_power(const fxa__emit *e, const fxa__node *n) {
 
 static bool emit_small_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
     const char *times = emit_dialects[e->dialect].times;
-    if (!emit_is_small_power(e, n)) return false;
+    if (!fxa__emit_is_small_power(e, n)) return false;
     const fxa__node *by = &e->p->nodes[n->arg[1]];
     for (int i = (int)by->f; i > 1; i--) fxa__write_format(w, "%s(", times);
     fxa__lower_emit_value(e, n->arg[0], w);
@@ -302,20 +296,7 @@ void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer
 
 void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t kinds, fxa__writer *w) {
     for (int32_t i = 0; i < e->p->n_nodes; i++)
-        if (e->level[i] == level && (e->used[i] & kinds) && emit_has_statement(e, i)) emit_statement(e, i, w);
-}
-
-int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs) {
-    int32_t parts = 0;
-    for (int32_t i = 0; i < e->p->n_nodes; i++) {
-        const fxa__node *n = &e->p->nodes[i];
-        if (e->level[i] < FXA__EMIT_ROW || !(e->used[i] & kinds) || !emit_has_statement(e, i)) continue;
-        bool floats = (n->n_args ? e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type : n->type) == FXA_FLOAT;
-        int32_t weight = floats ? emit_weights[n->op].floats : emit_weights[n->op].ints;
-        if (weight == 0 || e->given[i] || emit_is_small_power(e, n)) weight = 1;
-        parts += weight * (e->level[i] == FXA__EMIT_PAIR ? pairs : 1);
-    }
-    return parts / pairs;
+        if (e->level[i] == level && (e->used[i] & kinds) && fxa__emit_has_statement(e, i)) emit_statement(e, i, w);
 }
 
 static fxa__emit_level emit_level_of(const fxa__depend *d) {
@@ -331,7 +312,7 @@ static fxa__emit_level emit_level_of(const fxa__depend *d) {
 /* Statements of `level`, which outputs of these kinds need, read a node. */
 static void emit_read(fxa__emit *e, int32_t node, uint8_t level, uint8_t kinds) {
     e->used[node] |= kinds;
-    if (e->level[node] != level && emit_has_statement(e, node)) e->kept[node] = 1;
+    if (e->level[node] != level && fxa__emit_has_statement(e, node)) e->kept[node] = 1;
 }
 
 /* Whoever computes node i reads its operands, and in place of a product that it fuses those of the product. */

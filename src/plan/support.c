@@ -223,6 +223,20 @@ static fxa_status support_report(fxa_context *ctx, const fxa__engine *engine, co
     return support_no(out, reason);
 }
 
+/* A target that no engine of its device understands is the caller's mistake, here as where a plan is made. */
+static fxa_status support_target(fxa_context *ctx, const fxa__problem *p, fxa_error *err) {
+    const fxa_error *why = NULL;
+    const fxa__engine *engine;
+    for (size_t n = 0; p->in.target && (engine = fxa__engine_at(n)) != NULL; n++) {
+        fxa__instance *instance;
+        if (engine->device != p->in.device) continue;
+        FXA_TRY(fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, p->in.target, &instance, err));
+        if (instance->failure.status != FXA_E_PROBLEM) return FXA_OK;
+        if (!why) why = &instance->failure;
+    }
+    return why ? fxa__fail(err, FXA_E_PROBLEM, "%s", why->text) : FXA_OK;
+}
+
 fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_support *reports, size_t *count,
                              fxa_error *err) {
     FXA__FLOAT_SCOPE;
@@ -242,6 +256,7 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     fxa__problem *p = NULL;
     FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
     fxa_status status = fxa__plan_named_check(ctx, p, fxa__problem_engine(problem), err);
+    if (status == FXA_OK) status = support_target(ctx, p, err);
     size_t n = 0;
     bool lasts = true;
     for (const fxa__engine *engine; (engine = fxa__engine_at(n)) != NULL; n++)

@@ -111,18 +111,12 @@ static void derive_rule_CLAMP(derive_step *s) {
     if (s->wanted[2]) s->out[2] = derive_if(s, derive_bin(s, FXA_OP_LT, hi, derive_bin(s, FXA_OP_MAX, x, lo)));
 }
 
-/* a ** (b - 1); for the squares that people write, a itself. */
-static fxa_value derive_lower_power(derive_step *s, fxa_value a, fxa_value b) {
-    fxa__node n = fxa__builder_node(s->b, b);
-    if (n.op == FXA_OP_CONST && n.f == 2) return a;
-    return derive_bin(s, FXA_OP_POW, a, derive_bin(s, FXA_OP_SUB, b, derive_const(s, 1)));
-}
-
 /* a ** 0 is 1 for every a: slope 0 by a. 0 ** b is flat in b from b = 0 on. */
 static void derive_rule_POW(derive_step *s) {
     fxa_value a = s->arg[0], b = s->arg[1], zero = derive_const(s, 0);
     if (s->wanted[0]) {
-        fxa_value slope = derive_mul(s, b, derive_lower_power(s, a, b));
+        fxa_value lower = derive_bin(s, FXA_OP_POW, a, derive_bin(s, FXA_OP_SUB, b, derive_const(s, 1)));
+        fxa_value slope = derive_mul(s, b, lower);
         s->out[0] = derive_mulz(s, derive_where(s, derive_bin(s, FXA_OP_EQ, b, zero), zero, slope));
     }
     if (s->wanted[1]) {

@@ -129,20 +129,39 @@ static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
 
 bool fxa__parse_is_joining(const fxa__parser *p, size_t at) {
     const fxa__token *t = &p->lex.tokens[at];
-    const uint8_t prec = fxa__parse_operator(t->kind)->prec;
+    const fxa__operator *o = fxa__parse_operator(t->kind);
     if (t->kind == TOK_ADD_ASSIGN) return true;
-    return prec != FXA__PREC_ANY && prec != FXA__PREC_COMPARE && t[1].kind == TOK_ASSIGN &&
-           t->at + t->length == t[1].at;
+    return o->prec != FXA__PREC_ANY && o->prec != FXA__PREC_COMPARE && o->form == FXA__INFIX &&
+           t[1].kind == TOK_ASSIGN && t->at + t->length == t[1].at;
+}
+
+/* Whether a value of that type may be the left operand, and what comes out be the same name's: a mask's is a bool. */
+static bool fail_takes(const fxa__operator *o, fxa_type type, bool mask) {
+    const uint8_t sig = fxa__op_info_get(o->op)->sig;
+    if (o->bools) return type == FXA_BOOL;
+    if (mask) return sig == FXA__SIG_BITS;
+    return type != FXA_FLOAT || (sig != FXA__SIG_BITS && sig != FXA__SIG_SHIFT);
 }
 
 fxa_value fxa__parse_fail_joining(fxa__parser *p, size_t at, size_t name, const char *let) {
     const fxa__token *t = &p->lex.tokens[at];
     const bool sum = t->kind == TOK_ADD_ASSIGN;
     const int n = sum ? 1 : (int)t->length;
+    const size_t last = sum ? at : at + 1;
     const char *text = p->lex.text + t->at;
-    return fxa__parse_fail(p, at, sum ? at : at + 1, FXA_E_PROGRAM,
-                           "there is no '%.*s='; write %s%.*s = %.*s %.*s (...)", n, text, let, PARSE_NAME(p, name),
-                           PARSE_NAME(p, name), n, text);
+    const fxa__symbol *s = fxa__parse_symbol(p, name);
+    if (*let && s->kind != SYM_LET)
+        return fxa__parse_fail(p, at, last, FXA_E_PROGRAM,
+                               "there is no '%.*s=', and '%.*s' is no let yet; write let %.*s = ...", n, text,
+                               PARSE_NAME(p, name), PARSE_NAME(p, name));
+    fxa_type type = *let ? fxa__builder_type(p->b, s->value) : s->kind == SYM_MASK ? FXA_BOOL : FXA_FLOAT;
+    if (!fail_takes(fxa__parse_operator(sum ? TOK_ADD : t->kind), type, s->kind == SYM_MASK))
+        return fxa__parse_fail(p, at, last, FXA_E_PROGRAM,
+                               "there is no '%.*s=', and '%.*s' does not go with %.*s, %s %s; write %s%.*s = ...", n,
+                               text, n, text, PARSE_NAME(p, name), type == FXA_INT ? "an" : "a", fxa__type_name(type),
+                               let, PARSE_NAME(p, name));
+    return fxa__parse_fail(p, at, last, FXA_E_PROGRAM, "there is no '%.*s='; write %s%.*s = %.*s %.*s (...)", n, text,
+                           let, PARSE_NAME(p, name), PARSE_NAME(p, name), n, text);
 }
 
 static void fail_describe(const fxa__parser *p, const fxa__token *t, char *out, size_t size) {

@@ -96,7 +96,7 @@ static fxa_value simplify_fold(fxa_builder *b, const fxa__node *n) {
 
 /* ---- Identities -------------------------------------------------------------------------------------------------- */
 
-static fxa_value simplify_float(fxa_builder *b, const fxa__node *n) {
+static fxa_value simplify_float(fxa_builder *b, fxa__node *n) {
     const fxa__node *x = simplify_arg(b, n, 0), *y = simplify_arg(b, n, n->n_args > 1);
     switch (n->op) {
     case FXA_OP_ADD: return simplify_is_float(y, -0.0) ? n->arg[0] : SIMPLIFY_NONE;
@@ -104,9 +104,13 @@ static fxa_value simplify_float(fxa_builder *b, const fxa__node *n) {
     case FXA_OP_MUL:
     case FXA_OP_DIV: return simplify_is_float(y, 1.0) ? n->arg[0] : SIMPLIFY_NONE;
     case FXA_OP_MULZ:
-        if (simplify_is_float(x, 1.0)) return n->arg[1];
-        return simplify_is_zero(x) ? fxa_builder_float(b, 0) : SIMPLIFY_NONE;
-    case FXA_OP_DIVZ: return simplify_is_zero(x) ? fxa_builder_float(b, 0) : SIMPLIFY_NONE;
+    case FXA_OP_DIVZ:
+        if (x->op != FXA_OP_CONST) return SIMPLIFY_NONE;
+        if (simplify_is_zero(x)) return fxa_builder_float(b, 0);
+        return simplify_rewrite(n, n->op == FXA_OP_MULZ ? FXA_OP_MUL : FXA_OP_DIV, n->arg[0], n->arg[1]);
+    case FXA_OP_POW: /* 1 for every base with an exponent of 0, for every exponent of 1: of NaN, too */
+        if (simplify_is_zero(y) || simplify_is_float(x, 1.0)) return fxa_builder_float(b, 1);
+        return simplify_is_float(y, 1.0) ? n->arg[0] : SIMPLIFY_NONE;
     default: return SIMPLIFY_NONE;
     }
 }

@@ -51,8 +51,29 @@ class NoDevice(Cli):
                           "@document", "--tensor", "doc=" + doc)
         self.assertEqual([e["tiles"][x] for x in ("empty", "mixed", "full")], [56, 0, 8])
 
+    def test_profiles_that_are_none(self):
+        """Whatever sections are asked for: a report on a device that nobody described would be one on nothing."""
+        with open(os.path.join(cli_case.SOURCE, "examples", "targets", "h200.json")) as f:
+            text = f.read()
+        for wrong, says in ((text.replace("900", "-1"), "target has -1 for deviceVer: accepted are whole numbers from 500 to 9999"),
+                            (text.replace("deviceVer", "deviceVersion"), 'target has a key "deviceVersion"'),
+                            (text[:40], "target "), ("{", "target "), ("", "no profile of a device")):
+            path = self.write("gpu.json", wrong)
+            for section in ((), ("--section", "engines"), ("--section", "program"), ("--section", "problem"),
+                            ("--section", "engines", "--engine", "cuda"), ("--section", "hints")):
+                self.fails("explain", "--target", path, "--dtype", "bf16", "--causal", *section, says=says)
+                self.fails("explain", "--target", path, *section, "--json", says=says)
+        self.run_cli("explain", "--target", self.write("gpu.json", text), "--section", "problem")
+
     def test_engines_of_another_device(self):
         self.fails("check", "--device", "cuda", "--engine", "ref", says="does not compute in the memory of device cuda")
+        for device, others in (("cuda", "cpu, ref"), ("host", "cudnn, cuda")):
+            lines = self.run_cli("explain", "--device", device, "--section", "engines").splitlines()
+            other = "cuda" if device == "host" else "host"
+            self.assertEqual(lines[-1], "  %s: of device %s (--device %s)" % (others, other, other))
+            self.assertNotIn("computes in the memory of", "\n".join(lines))
+            named = {x["engine"] for x in self.run_json("explain", "--device", device, "--section", "engines")["engines"]}
+            self.assertEqual(named, {"cpu", "ref", "cudnn", "cuda"})
 
 
 class Here(Cli):

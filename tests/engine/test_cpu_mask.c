@@ -9,7 +9,7 @@
 #include "support/attn_case.h"
 #include "support/fail_alloc.h"
 #include "support/gen.h"
-#include "support/tape_case.h"
+#include "support/tape_try.h"
 
 #include "base/num.h"
 #include "engine/cpu/tape_code.h"
@@ -17,21 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static fxa_context *mask_ctx(void) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    return ctx;
-}
-
-static const fxa__cpu_kernels *mask_set(size_t *i, size_t real_size) {
-    bool usable = false;
-    const fxa__cpu_kernels *k;
-    while ((k = fxa__cpu_set((*i)++, real_size, &usable)))
-        if (usable) return k;
-    return NULL;
-}
 
 /* ---- One tape against the evaluator ------------------------------------------------------------------------------ */
 
@@ -105,7 +90,7 @@ static bool mask_try(fxa_context *ctx, fxa_program *p, bool wild, uint64_t *rng)
     bool ok = true;
     for (size_t size = 4; ok && size <= 8; size += 4) {
         const fxa__cpu_kernels *k;
-        for (size_t i = 0; ok && (k = mask_set(&i, size));) {
+        for (size_t i = 0; ok && (k = tape_set(&i, size));) {
             tape_case c;
             tape_case_draw(&c, k, p, wild, rng);
             mask_draw_rows(&c, rng);
@@ -188,7 +173,7 @@ static fxa_program *mask_parse(fxa_context *ctx, const char *mask) {
 }
 
 TEST(joined_bools_as_their_pairs) {
-    fxa_context *ctx = mask_ctx();
+    fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed() + 71;
     int parsed = 0, rounds = t_scaled(400);
     bool ok = true;
@@ -207,7 +192,7 @@ TEST(joined_bools_as_their_pairs) {
 }
 
 TEST(masks_of_any_program_as_their_pairs) {
-    fxa_context *ctx = mask_ctx();
+    fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed() + 72;
     bool ok = true;
     for (int round = 0; ok && round < t_scaled(200); round++) {
@@ -250,14 +235,14 @@ TEST(formulas_have_the_leaves_that_they_should) {
         /* but not for a range, which needs none */
         {"q - k < 9 && k - q < 9 && doc[q] == doc[k]", 2, 0, 1},
     };
-    fxa_context *ctx = mask_ctx();
+    fxa_context *ctx = tape_ctx();
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         fxa_program *p = mask_parse(ctx, each[i].mask);
         fxa__tape *tape = NULL;
         fxa_error err;
         size_t set = 0;
         T_REQUIRE(p);
-        T_OK(fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_MASK_ALONE, mask_set(&set, 4), &tape, &err));
+        T_OK(fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_MASK_ALONE, tape_set(&set, 4), &tape, &err));
         if (tape->n_ranges != each[i].ranges || tape->n_tests != each[i].tests || tape->n_parts != each[i].parts)
             T_FAIL("%s: %zu ranges, %zu tests, %zu parts\n", each[i].mask, tape->n_ranges, tape->n_tests,
                    tape->n_parts);
@@ -271,7 +256,7 @@ TEST(formulas_have_the_leaves_that_they_should) {
  */
 TEST(masks_that_a_formula_has_no_room_for) {
     static const char *const joins[] = {"%s || %s", "(%s && %s)", "(%s) ^ (%s)", "!(%s) || (%s)", "%s ? k < q : %s"};
-    fxa_context *ctx = mask_ctx();
+    fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed() + 73;
     for (int kind = 0; kind < 10; kind++) {
         char mask[3000] = "k <= q", next[3000], atom[64];
@@ -297,7 +282,7 @@ TEST(out_of_memory_at_every_allocation_of_a_formula) {
     T_REQUIRE(ctx);
     fxa_program *p = mask_parse(ctx, "abs(q - k) < 9 || row[q] || doc[q] == doc[k] || blk[h, q // 4, k // 4]");
     T_REQUIRE(p);
-    const fxa__cpu_kernels *kernels = mask_set(&set, 4);
+    const fxa__cpu_kernels *kernels = tape_set(&set, 4);
     T_CHECK(tape_allocations(&f, ctx, p, FXA__TAPE_MASK_ALONE, kernels) > 3);
     fxa_program_destroy(p);
     fxa_context_destroy(ctx);

@@ -6,22 +6,7 @@
 #include "t.h"
 
 #include "engine/cpu/tape_code.h"
-#include "support/tape_case.h"
-
-static fxa_context *shared_ctx(void) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    return ctx;
-}
-
-static const fxa__cpu_kernels *shared_set(size_t *i, size_t real_size) {
-    bool usable = false;
-    const fxa__cpu_kernels *k;
-    while ((k = fxa__cpu_set((*i)++, real_size, &usable)))
-        if (usable) return k;
-    return NULL;
-}
+#include "support/tape_try.h"
 
 static const struct {
     const char *text;
@@ -40,9 +25,9 @@ static const struct {
 };
 
 TEST(which_values_are_shared) {
-    fxa_context *ctx = shared_ctx();
+    fxa_context *ctx = tape_ctx();
     size_t set = 0;
-    const fxa__cpu_kernels *k = shared_set(&set, sizeof(float));
+    const fxa__cpu_kernels *k = tape_set(&set, sizeof(float));
     for (size_t i = 0; i < sizeof shared_cases / sizeof *shared_cases; i++) {
         fxa_program *p = NULL;
         fxa__tape *tape = NULL;
@@ -62,7 +47,7 @@ TEST(which_values_are_shared) {
 
 /* Rows of tape_case have random heads. A plain tape is compared bit by bit, sums too; a joined one within its bound. */
 TEST(shared_values_are_those_of_pairs) {
-    fxa_context *ctx = shared_ctx();
+    fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed();
     for (size_t i = 0; i < sizeof shared_cases / sizeof *shared_cases; i++)
         for (int round = 0; round < t_scaled_up(12); round++) {
@@ -73,7 +58,7 @@ TEST(shared_values_are_those_of_pairs) {
             if (round % 2) T_OK(fxa_program_derivative(p, &d, &err));
             bool joined = round % 4 >= 2;
             uint32_t flags = !d ? FXA__TAPE_MASK : joined ? 0u : (uint32_t)FXA__TAPE_GRADS;
-            for (size_t set = 0; (k = shared_set(&set, round % 3 ? 4 : 8));) {
+            for (size_t set = 0; (k = tape_set(&set, round % 3 ? 4 : 8));) {
                 static tape_case c;
                 tape_case_draw(&c, k, d ? d : p, false, &rng);
                 c.tolerance = joined ? 0x1p-10 : 0;
@@ -105,7 +90,7 @@ static void shared_row(fxa__tape_run *run, const float *v, int32_t b, const int3
 TEST(heads_rows_and_blocks_in_any_order) {
     static const char text[] = "tensor v : f32[3]\nscore = v[b, h, k]";
     static float v[2 * SHARED_HEADS * SHARED_KEYS];
-    fxa_context *ctx = shared_ctx();
+    fxa_context *ctx = tape_ctx();
     fxa_program *p = NULL;
     fxa__tape *tape = NULL;
     fxa_error err;
@@ -114,7 +99,7 @@ TEST(heads_rows_and_blocks_in_any_order) {
     for (size_t i = 0; i < sizeof v / sizeof *v; i++) v[i] = (float)i;
     fxa_view view = {v, FXA_F32, 3, {2, SHARED_HEADS, SHARED_KEYS}, {SHARED_HEADS * SHARED_KEYS, SHARED_KEYS, 1}};
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
-    T_OK(fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_MASK, shared_set(&set, 4), &tape, &err));
+    T_OK(fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_MASK, tape_set(&set, 4), &tape, &err));
     T_REQUIRE(tape && fxa__tape_scratch(tape, SHARED_ROWS, SHARED_BLOCK, &bytes));
     void *scratch = aligned_alloc(FXA__CPU_PAD, (bytes + FXA__CPU_PAD - 1) / FXA__CPU_PAD * FXA__CPU_PAD);
     fxa__tape_run run = {.tape = tape, .tensors = &view, .scratch = scratch};

@@ -145,8 +145,8 @@ static void rewrite_check(rig *r, const rewrite_case *c, bool tame) {
     free(x), free(d), free(y);
 }
 
-/* Where an exact 0 wins, it does so also as a number that params alone decide: a gate that is shut, a branch that
- * nobody takes. */
+/* Where an exact 0 wins, it does so also as a number that params, or tensors of heads, alone decide: a gate that is
+ * shut, a branch that nobody takes. */
 TEST(zeros_of_params_win) {
     static const char *const texts[] = {
         "param g : float\nscore = score + g * sqrt(abs(score))",
@@ -157,6 +157,12 @@ TEST(zeros_of_params_win) {
         "param g : float\nscore = score + divz(score, g) * g",
         "score = score + divz(score, 0.0) * mulz(score, 0.0)",
         "param g : float\nscore = score + mulz(score, g) * g / g",
+        "tensor w : f32[1]\nscore = score + divz(score, w[h]) * w[h]",
+        "tensor w : f32[1]\nscore = score + mulz(score, w[h]) * w[h] / w[h]",
+        "tensor w : f32[1]\nscore = score + mulz(w[h], sqrt(score)) + divz(w[h], score)",
+        "tensor w : f32[1]\nscore = score - ((k - 2.5) / w[h]) ** 2",
+        "tensor w : f32[1]\nparam g : float\nscore = score + divz(mulz(score, w[h]), g) + mulz(divz(score, g), w[h])",
+        "tensor w : f32[2]\nscore = score + divz(divz(score, w[b, h]), w[h, b]) * mulz(score, w[h, h])",
     };
     rig *r = calloc(1, sizeof *r);
     T_REQUIRE(r && rig_start(r));

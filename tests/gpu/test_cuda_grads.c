@@ -145,6 +145,9 @@ static const char grads_scatter_all[] = "tensor t : f32[1]\ntensor ids : i32[1]\
 static const char grads_slope[] = "tensor t : bf16[2]\nparam cap : float\n"
                                   "score = cap * tanh(score * t[h, (q * k) % 7] / cap) + t[h, 0]";
 static const char grads_bucket[] = "tensor t : f16[2]\nscore = score + t[h, min(abs(q - k) >> 1, 31)]\nmask = k <= q";
+static const char grads_quotient[] =
+    "tensor c : f32[2]\ntensor w : f32[1]\n" /* scattered beside sums, no pair divides */
+    "score = score - ((0.01 * k - c[h, q]) / (w[h] * w[h] + 0.5)) ** 2";
 static const char grads_distance[] = "tensor t : f32[1]\nscore = score + t[q - k + 100]";
 
 TEST(same_bits_in_every_run) {
@@ -210,6 +213,7 @@ TEST(every_class) {
         {grads_bucket, ATTN_GQA, 0, {4, 32}},
         {grads_scatter, ATTN_GQA | ATTN_STRIDES, 0, {0}},
         {"tensor t : f32[1]\nscore = score + t[q * k - 40]", ATTN_GQA, FXA_DETERMINISTIC, {11}},
+        {grads_quotient, ATTN_GQA, 0, {0}},
     };
     GRADS_ROWS(rows, 12);
 }

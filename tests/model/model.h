@@ -129,6 +129,8 @@ bool model_is_module(const void *image);
 model_module *model_load(const void *image);
 void model_unload(model_module *module);
 void *model_find(model_module *module, const char *kernel);
+/* How many threads of a CTA a kernel is compiled for at most, by its launch bounds; 0: as many as any. */
+int model_bound(model_module *module, const char *kernel);
 /* Whether its code looks at what nobody has written, and writes down what it writes. */
 bool model_checks(const model_module *module);
 

@@ -43,7 +43,7 @@ int abs(int) noexcept;
 #define __grid_constant__
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
-#define __launch_bounds__(...)
+#define __launch_bounds__(...) /* model_nvrtc.c reads it */
 #define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static /* model_nvrtc.c tells the machine of it; dynamic shared memory is a pointer there */
@@ -263,6 +263,8 @@ extern "C" inline __attribute__((used)) void __ubsan_handle_out_of_bounds(void *
 #define MODEL_EXPORT extern "C" __attribute__((visibility("default")))
 #define MODEL_KERNEL(name)                                                                                             \
     MODEL_EXPORT void model_run_##name(void **params) { model_call(name, params); }
+#define MODEL_BOUND(name, threads, ...)                                                                                \
+    MODEL_EXPORT int model_bound_##name() { return threads; }
 #ifdef MODEL_CHECKED
 #define MODEL_UNIT_CHECKED                                                                                             \
     MODEL_EXPORT void model_checked() {}

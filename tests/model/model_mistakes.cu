@@ -41,6 +41,15 @@ extern "C" __global__ void fxa_mistake_launches(ARGUMENTS)
     if (way == 3) out[t] = in[t];
 }
 
+/* Of threads that it is not compiled for. */
+constexpr int BOUND_WARPS = 3;
+extern "C" __global__ void __launch_bounds__(32 * (BOUND_WARPS + 0 * min(1, 2)), FXA_F16 ? 2 : 1)
+fxa_mistake_bound(ARGUMENTS)
+{
+    launch_wait();
+    out[threadIdx.x] = 1;
+}
+
 /* Of where something is. */
 extern "C" __global__ void fxa_mistake_places(ARGUMENTS)
 {
@@ -108,7 +117,7 @@ extern "C" __global__ void fxa_mistake_products(ARGUMENTS)
     if (way == 3) store_shared(at + threadIdx.x * 4, 0); /* without a fence */
     if (way == 5) store_shared(at + threadIdx.x * 4, 0), async_fence();
     __syncthreads();
-    if (way != 4 || threadIdx.x < 64) wgmma<0>(d, a, 0, way == 6 ? b + (n >> 4) : b, 0);
+    if (way != 4 || threadIdx.x < 64) wgmma<0, 1>(d, a, 0, way == 6 ? b + (n >> 4) : b, 0);
     if (way != 1) wgmma_commit();
     if (way != 0) wgmma_wait<0>();
     out[threadIdx.x] = 1;

@@ -76,10 +76,19 @@ void model_unload(model_module *module) {
     free(module);
 }
 
-void *model_find(model_module *module, const char *kernel) {
+static void *module_find(const model_module *module, const char *what, const char *kernel) {
     char name[128];
-    int n = snprintf(name, sizeof name, "model_run_%s", kernel);
+    int n = snprintf(name, sizeof name, "model_%s_%s", what, kernel);
     return n > 0 && n < (int)sizeof name ? dlsym(module->library, name) : NULL;
+}
+
+void *model_find(model_module *module, const char *kernel) { return module_find(module, "run", kernel); }
+
+int model_bound(model_module *module, const char *kernel) {
+    void *symbol = module_find(module, "bound", kernel);
+    int (*bound)(void);
+    memcpy(&bound, &symbol, sizeof bound);
+    return symbol ? bound() : 0;
 }
 
 bool model_checks(const model_module *module) { return dlsym(module->library, "model_checked") != NULL; }

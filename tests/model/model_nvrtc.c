@@ -10,7 +10,8 @@
  *
  * Of the text three things are changed, line by line, so that lines keep their numbers: dynamic shared memory is a
  * pointer to the machine's, static shared memory is told to the machine, and behind each kernel stands what the machine
- * calls. They begin their lines, and a kernel ends with a brace at the first column.
+ * calls, with how many threads it is compiled for. They begin their lines, and a kernel ends with a brace at the first
+ * column.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -109,25 +110,43 @@ static bool mn_declared(const char *line, int length, char name[MN_NAME]) {
     return true;
 }
 
-/* The name of a kernel: the first one with a parenthesis behind it that is no attribute's. */
-static void mn_kernel(const char *at, char name[MN_NAME]) {
-    for (const char *open = strchr(at, '('); open; open = strchr(open + 1, '(')) {
-        const char *from = open;
-        while (from > at && mn_is_name(from[-1])) from--;
-        if (from == open || mn_begins(from, "__") || open - from >= MN_NAME) continue;
-        (void)snprintf(name, MN_NAME, "%.*s", (int)(open - from), from);
-        return;
+/* Where the bracket that opens at `open` closes; the end of the text: nowhere. */
+static const char *mn_close(const char *open) {
+    int depth = 0;
+    for (; *open; open++) {
+        depth += (*open == '(') - (*open == ')');
+        if (depth == 0) break;
     }
+    return open;
+}
+
+/* A kernel's name, which is the first one with a bracket behind it that is no attribute's; and what its launch bounds
+ * say, "0" where it has none. */
+static void mn_kernel(const char *at, char name[MN_NAME], char bounds[MN_NAME]) {
     name[0] = 0;
+    (void)snprintf(bounds, MN_NAME, "0");
+    for (const char *open = strchr(at, '('); open; open = strchr(open + 1, '(')) {
+        const char *from = open, *close = mn_close(open);
+        while (from > at && mn_is_name(from[-1])) from--;
+        const bool attribute = mn_begins(from, "__");
+        if (mn_begins(from, "__launch_bounds__(") && close - open < MN_NAME)
+            (void)snprintf(bounds, MN_NAME, "%.*s", (int)(close - open) - 1, open + 1);
+        if (!attribute && from < open && open - from < MN_NAME) {
+            (void)snprintf(name, MN_NAME, "%.*s", (int)(open - from), from);
+            return;
+        }
+        if (attribute) open = close;
+        if (!*open) return;
+    }
 }
 
 static void mn_put_text(FILE *f, const char *text) {
     static const char kernel[] = "extern \"C\" __global__", shared[] = "__shared__ ", outer[] = "extern __shared__ ";
-    char running[MN_NAME] = "", name[MN_NAME];
+    char running[MN_NAME] = "", bounds[MN_NAME] = "", name[MN_NAME];
     while (*text) {
         int length = (int)strcspn(text, "\n"), blank = (int)strspn(text, " ");
         const char *line = text + blank;
-        if (mn_begins(line, kernel)) mn_kernel(line + strlen(kernel), running);
+        if (mn_begins(line, kernel)) mn_kernel(line + strlen(kernel), running, bounds);
         if (mn_begins(line, outer) && mn_declared(line, length - blank, name))
             fprintf(f, "unsigned char *const %s = model->shared;", name);
         else if (mn_begins(line, shared) && mn_declared(line, length - blank, name))
@@ -135,7 +154,7 @@ static void mn_put_text(FILE *f, const char *text) {
         else
             fprintf(f, "%.*s", length, text);
         if (*running && length == 1 && *text == '}') {
-            fprintf(f, " MODEL_KERNEL(%s)", running);
+            fprintf(f, " MODEL_KERNEL(%s) MODEL_BOUND(%s, %s, 0)", running, running, bounds);
             running[0] = 0;
         }
         text += length;

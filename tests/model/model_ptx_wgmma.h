@@ -107,15 +107,19 @@ struct ModelPart {
     template <int pending> static void wait(void **, uint32_t) { model->await(MODEL_PRODUCT, pending); }
 };
 
-template <int transposed, int n> FXA_INLINE void wgmma(float (&d)[n], u64 a, u64 b, int accumulate) {
-    ModelPart mine = {d, 0, a, b, 2 * n, transposed, accumulate};
-    model->meet(~0u, &mine, ModelPart::begin);
+template <int transposed, int steps, int n> FXA_INLINE void wgmma(float (&d)[n], u64 a, u64 b, int accumulate) {
+    for (int i = 0; i < steps; i++) {
+        ModelPart mine = {d, 0, a + 2 * i, b + (transposed ? 128 : 2) * i, 2 * n, transposed, accumulate || i};
+        model->meet(~0u, &mine, ModelPart::begin);
+    }
 }
 
-template <int transposed, int words, int n>
+template <int transposed, int steps, int words, int n>
 FXA_INLINE void wgmma(float (&d)[n], const u32 (&a)[words], int k, u64 b, int accumulate = 1) {
-    ModelPart mine = {d, a + 4 * k, 0, b, 2 * n, transposed, accumulate};
-    model->meet(~0u, &mine, ModelPart::begin);
+    for (int i = 0; i < steps; i++) {
+        ModelPart mine = {d, a + 4 * (k + i), 0, b + (transposed ? 128 : 2) * i, 2 * n, transposed, accumulate || i};
+        model->meet(~0u, &mine, ModelPart::begin);
+    }
 }
 
 FXA_INLINE void wgmma_fence() {}

@@ -19,7 +19,7 @@
 #include <dlfcn.h>
 
 enum { RIG_TIMES = 60, RIG_BYTES = 4 << 20, RIG_TEXT = 1 << 18, RIG_LOST = 719, RIG_HEADERS = 6 };
-enum { RIG_KERNELS, RIG_KERNELS_F16, RIG_MISTAKES, RIG_UNITS };
+enum { RIG_KERNELS, RIG_MISTAKES, RIG_PRODUCTS, RIG_PRODUCTS_F16, RIG_UNITS };
 
 /* As FxaMap. */
 typedef struct rig_map {
@@ -152,12 +152,13 @@ static bool rig_compile(const char *file, const char *half, void **module) {
 /* A unit is compiled for who launches it first. */
 static void *rig_unit(int unit) {
     static bool tried[RIG_UNITS];
+    static const char *const files[RIG_UNITS] = {"model_kernels.cu", "model_mistakes.cu", "model_products.cu",
+                                                 "model_products.cu"};
     const bool mistakes = unit == RIG_MISTAKES;
     if (tried[unit]) return rig_module[unit];
     tried[unit] = true;
     if (mistakes) (void)setenv("FXA_MODEL_CHECK", "1", 1);
-    if (!rig_compile(mistakes ? "model_mistakes.cu" : "model_kernels.cu",
-                     unit == RIG_KERNELS_F16 ? "-DFXA_F16=1" : "-DFXA_F16=0", &rig_module[unit]))
+    if (!rig_compile(files[unit], unit == RIG_PRODUCTS_F16 ? "-DFXA_F16=1" : "-DFXA_F16=0", &rig_module[unit]))
         T_FAIL("kernels of unit %d do not compile\n", unit);
     if (mistakes) (void)unsetenv("FXA_MODEL_CHECK");
     return rig_module[unit];

@@ -194,6 +194,38 @@ TEST(launches_that_no_driver_takes) {
     T_CHECK(rig_cu.find(&function, rig_module[RIG_KERNELS], "fxa_nothing") != 0);
 }
 
+/* More threads than a kernel is compiled for; on a device, too, and no memory is touched. */
+TEST(launches_of_more_threads_than_their_bound) {
+    static const struct {
+        const char *kernel, *words;
+        int unit;
+        unsigned right, wrong[3];
+    } cases[] = {
+        {"fxa_registers",
+         "fxa_registers is compiled for 384 threads at most, and a launch has 416",
+         RIG_KERNELS,
+         384,
+         {416, 1, 1}},
+        {"fxa_mistake_bound",
+         "fxa_mistake_bound is compiled for 96 threads at most, and a launch has 128",
+         RIG_MISTAKES,
+         96,
+         {32, 2, 2}},
+    };
+    NEEDS_RIG;
+    for (size_t i = 0; i < (rig_state ? 2 : 1); i++) {
+        rig_run r = rig_of(cases[i].right, 0, 0, 0);
+        r.unit = cases[i].unit, r.in = rig_count(), r.in_bytes = r.out_bytes = 416 * 4, r.before = r.in;
+        T_INT(rig_launch(cases[i].kernel, &r), 0);
+        memcpy(r.block, cases[i].wrong, sizeof r.block);
+        int status = rig_launch(cases[i].kernel, &r);
+        T_CHECK(rig_state ? status == 1 : status != 0); /* CUDA_ERROR_INVALID_VALUE */
+        if (rig_state) T_HAS(rig_state->words, cases[i].words);
+        r.early = true;
+        T_CHECK(rig_launch(cases[i].kernel, &r) != 0);
+    }
+}
+
 /* As what is left around memory is looked at when it is given back. */
 TEST(memory_is_given_back_as_it_was_around) {
     NEEDS_MODEL;

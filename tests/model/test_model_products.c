@@ -21,7 +21,7 @@ static bool is_at_most_sum(float z, float x, float y) {
 }
 
 static bool check_numbers(const rig_run *r) {
-    const bool half = r->unit == RIG_KERNELS_F16;
+    const bool half = r->unit == RIG_PRODUCTS_F16;
     int bad = 0;
     for (int i = 0; i < r->n; i++) {
         const int32_t *got = r->out + 5 * i;
@@ -54,7 +54,8 @@ TEST(numbers_of_16_bits) {
     check_floats[0] = INFINITY, check_floats[1] = -INFINITY, check_floats[2] = NAN, check_floats[3] = -0.f;
     for (int half = 0; half < 2; half++) {
         rig_run r = rig_of(128, 0, 0, 1 << 16);
-        r.unit = half, r.in = check_floats, r.in_bytes = sizeof check_floats, r.out_bytes = 5 << 18;
+        r.unit = half ? RIG_PRODUCTS_F16 : RIG_PRODUCTS, r.in = check_floats, r.in_bytes = sizeof check_floats,
+        r.out_bytes = 5 << 18;
         T_INT(rig_launch("fxa_numbers", &r), 0);
         T_CHECK(check_numbers(&r));
     }
@@ -88,7 +89,7 @@ TEST(matrices_of_8_by_8) {
     int32_t in[128];
     for (int i = 0; i < 128; i++) in[i] = (2 * i + 1) | (2 * i + 2) << 16;
     rig_run r = rig_of(32, 1536, 0, 0);
-    r.in = in, r.in_bytes = sizeof in, r.out_bytes = 544 * 4;
+    r.unit = RIG_PRODUCTS, r.in = in, r.in_bytes = sizeof in, r.out_bytes = 544 * 4;
     rig_right("fxa_matrices", &r, check_matrices);
 }
 
@@ -125,7 +126,7 @@ TEST(a_product_of_a_warp) {
         uint16_t in[24 * 16];
         product_draw(in, 16, 8, 16, half);
         rig_run r = rig_of(32, 0, 0, 0);
-        r.unit = half, r.in = in, r.in_bytes = sizeof in, r.out_bytes = 16 * 8 * 4;
+        r.unit = half ? RIG_PRODUCTS_F16 : RIG_PRODUCTS, r.in = in, r.in_bytes = sizeof in, r.out_bytes = 16 * 8 * 4;
         rig_right("fxa_mma", &r, check_mma);
     }
 }
@@ -135,7 +136,8 @@ enum { WG_HELD = 1, WG_TRANSPOSED = 2, WG_EARLY = 4, WG_OVERWRITTEN = 8, WG_CHAN
 static rig_run product_run(int columns, int way, bool half, uint16_t *in) {
     rig_run r = rig_of(128, (unsigned)(64 + (columns + 63) / 64 * 64) * 128, way, columns);
     product_draw(in, 64, columns, 64, half);
-    r.unit = half, r.in = in, r.in_bytes = (size_t)(64 + columns) * 128, r.out_bytes = (size_t)columns * 256;
+    r.unit = half ? RIG_PRODUCTS_F16 : RIG_PRODUCTS, r.in = in, r.in_bytes = (size_t)(64 + columns) * 128,
+    r.out_bytes = (size_t)columns * 256;
     return r;
 }
 

@@ -44,6 +44,37 @@ TEST(errors_of_names) {
     perr_check(FXA_PROGRAM_SCORE, table, sizeof table / sizeof *table);
 }
 
+/* What is advised in place of an assignment of other languages is accepted with some operand, and where none is advised
+ * there is none. */
+TEST(advice_for_joining_assignments_is_true) {
+    static const char *const operators[] = {"+", "-", "*", "/", "//", "%", "**", "&", "|", "^", "<<", ">>", "&&", "||"},
+                             *const operands[] = {"1", "1.5", "(q > k)"},
+                             *const names[][2] = {{"score", ""},
+                                                  {"mask", ""},
+                                                  {"x", "let x = 1\n"},
+                                                  {"x", "let x = 1.5\n"},
+                                                  {"x", "let x = q > k\n"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (size_t o = 0; o < sizeof operators / sizeof *operators; o++) {
+            char text[160];
+            fxa_error err;
+            fxa_program *p = NULL;
+            int accepted = 0;
+            (void)snprintf(text, sizeof text, "%s%s %s= 1", names[i][1], names[i][0], operators[o]);
+            T_STATUS(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &p, &err), FXA_E_PROGRAM);
+            bool advised = strstr(err.text, "(...)") != NULL;
+            for (size_t k = 0; k < sizeof operands / sizeof *operands; k++) {
+                fxa_error other;
+                (void)snprintf(text, sizeof text, "%s%s%s = %s %s %s", names[i][1], *names[i][1] ? "let " : "",
+                               names[i][0], names[i][0], operators[o], operands[k]);
+                if (own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &p, &other) == FXA_OK) accepted++;
+                fxa_program_destroy(p);
+                p = NULL;
+            }
+            if ((accepted > 0) != advised) T_FAIL("%s%s %s=: %s", names[i][1], names[i][0], operators[o], err.text);
+        }
+}
+
 TEST(errors_of_statements) {
     static const perr_row table[] = {
         {"param x", 1, 8, 1, "expected ':' and the type, float or int, found the end of the line"},
@@ -107,10 +138,18 @@ TEST(errors_of_statements) {
         {"mask &= q > k", 1, 6, 2, "there is no '&='; write mask = mask & (...)"},
         {"mask ||= q > k", 1, 6, 3, "there is no '||='; write mask = mask || (...)"},
         {"score - = 3", 1, 7, 1, "expected '=', found '-'"},
+        {"score ~= 3", 1, 7, 1, "expected '=', found '~'"},
         {"score <= 3", 1, 7, 2, "expected '=', found '<='"},
         {"score <== 3", 1, 7, 2, "expected '=', found '<='"},
         {"let x = 1\nx *= 2", 2, 3, 2, "there is no '*='; write let x = x * (...)"},
         {"let x = 1\nlet x /= 2", 2, 7, 2, "there is no '/='; write let x = x / (...)"},
+        {"let x -= 1", 1, 7, 2, "there is no '-=', and 'x' is no let yet; write let x = ..."},
+        {"let x ||= q > k", 1, 7, 3, "there is no '||=', and 'x' is no let yet; write let x = ..."},
+        {"score &= q > k", 1, 7, 2, "there is no '&=', and '&' does not go with score, a float; write score = ..."},
+        {"mask *= q > k", 1, 6, 2, "there is no '*=', and '*' does not go with mask, a bool; write mask = ..."},
+        {"let x = 1.5\nx >>= 1", 2, 3, 3, "there is no '>>=', and '>>' does not go with x, a float; write let x = ..."},
+        {"let x = 1\nx &&= q > k", 2, 3, 3,
+         "there is no '&&=', and '&&' does not go with x, an int; write let x = ..."},
         {"scor -= 2", 1, 1, 4, "'scor' is no output; did you mean score?"},
         {"x -= 2", 1, 1, 1, "'x' is no output; write let x = ..."},
         {"b += 2", 1, 1, 1, "'b' cannot be assigned; write let NAME = ..."},

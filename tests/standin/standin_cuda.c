@@ -6,12 +6,11 @@
  *
  * Memory of a device is filled with NaN, and lies between pages that are not there: its end against the one behind it,
  * up to the alignment of 256 bytes. What is left around it is looked at after every launch of the model (tests/model),
- * and when the memory is given back.
+ * and when the memory is given back. Modules and launches are in standin_launch.c.
  */
-#include "standin.h"
+#include "standin_driver.h"
 #include "gpu/gpu.h"
 #include "model/model.h"
-#include "standin_kernels.h"
 #include "support/guard.h"
 
 #include <pthread.h>
@@ -21,11 +20,10 @@
 #include <string.h>
 
 enum { STANDIN_DEVICES = 2, STANDIN_BLOCKS = 4096, STANDIN_SPARE = 16, STANDIN_ALIGN = 256 };
-enum { STANDIN_KEPT = 16 << 20, STANDIN_PLAIN_SHARED = 48 * 1024 }; /* bytes of a spare one, of shared memory */
-enum { STANDIN_INVALID = 1, STANDIN_MEMORY = 2, STANDIN_LOST = 719, STANDIN_UNKNOWN = 999 };
+enum { STANDIN_KEPT = 16 << 20 };            /* bytes of a spare one */
 #define STANDIN_TOTAL ((size_t)150109880320) /* bytes of a device */
 
-__attribute__((visibility("default"))) standin_state standin_cuda;
+standin_state standin_cuda;
 
 typedef struct standin_block {
     guard memory; /* without data: there is none */
@@ -39,7 +37,7 @@ static guard standin_spare[STANDIN_SPARE]; /* given back: a fault to touch until
 static int standin_next_spare;
 static _Thread_local int standin_stack[16], standin_depth;
 
-static int standin_fails(void) {
+int standin_fails(void) {
     if (atomic_fetch_add(&standin_cuda.calls, 1) + 1 != standin_cuda.fail_at) return 0;
     atomic_fetch_add(&standin_cuda.failures, 1);
     return STANDIN_UNKNOWN;
@@ -91,8 +89,6 @@ static void standin_say_fault(uintptr_t at) {
         standin_say("it is byte %td of device memory of %zu bytes; ", (ptrdiff_t)(at - (uintptr_t)g->data), g->size);
     }
 }
-
-#define STANDIN(name) __attribute__((visibility("default"))) int name
 
 STANDIN(cuInit)(unsigned flags);
 STANDIN(cuInit)(unsigned flags) { return flags ? STANDIN_INVALID : standin_fails(); }
@@ -175,7 +171,7 @@ STANDIN(cuCtxPopCurrent_v2)(void **context) {
 }
 
 /* Every call that needs a context begins so. */
-static int standin_enter(void) {
+int standin_enter(void) {
     if (standin_depth > 0) return standin_fails();
     atomic_fetch_add(&standin_cuda.mistakes, 1);
     return STANDIN_INVALID;
@@ -357,124 +353,15 @@ STANDIN(cuPointerGetAttributes)(unsigned n, int *attributes, void **values, uint
     return status;
 }
 
-/* A map that says what it is of; what the driver refuses is refused. */
-STANDIN(cuTensorMapEncodeTiled)
-(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size, const uint64_t *stride_bytes,
- const uint32_t *box, const uint32_t *element_stride, int interleave, int swizzle, int promotion, int fill);
-STANDIN(cuTensorMapEncodeTiled)
-(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size, const uint64_t *stride_bytes,
- const uint32_t *box, const uint32_t *element_stride, int interleave, int swizzle, int promotion, int fill) {
-    bool ok = (type == 6 || type == 9) && rank == 4 && data % 16 == 0 && !interleave && swizzle == 3 && !fill;
-    uint64_t words[16] = {data, (uint64_t)type, (uint64_t)promotion};
-    for (int i = 0; i < 4; i++) {
-        ok = ok && size[i] && size[i] <= UINT32_MAX && box[i] && box[i] <= 256 && element_stride[i] == 1;
-        words[3 + i] = size[i];
-        words[10 + i] = box[i];
-    }
-    for (int i = 0; i < 3; i++) {
-        ok = ok && stride_bytes[i] && stride_bytes[i] % 16 == 0 && stride_bytes[i] < UINT64_C(1) << 40;
-        words[7 + i] = stride_bytes[i];
-    }
-    if (ok) memcpy(map, words, sizeof words);
-    return ok ? standin_fails() : STANDIN_INVALID;
-}
-
 STANDIN(cuGetErrorString)(int status, const char **text);
 STANDIN(cuGetErrorString)(int status, const char **text) {
     *text = status == STANDIN_UNKNOWN ? "the stand-in fails" : "the stand-in does not like it";
     return 0;
 }
 
-/* ---- Kernels ----------------------------------------------------------------------------------------------------- */
+/* ---- What launches do to memory: standin_driver.h ---------------------------------------------------------------- */
 
-/* Those of src/gpu are compiled for the host, and so are those of tests/model; kernels of other cubins do nothing. */
-typedef enum standin_source { STANDIN_PTX, STANDIN_CUBIN, STANDIN_MODEL } standin_source;
-
-typedef struct standin_module {
-    standin_source source;
-    model_module *model;
-} standin_module;
-
-/* A kernel of a module: of src/gpu, of the model, or nothing. */
-typedef struct standin_function {
-    struct standin_function *next; /* of all there are */
-    const standin_module *module;
-    void *kernel;
-    int shared_bytes; /* of dynamic shared memory, at most */
-} standin_function;
-
-static standin_function *standin_functions;
-
-STANDIN(cuModuleLoadData)(void **module, const void *image);
-STANDIN(cuModuleLoadData)(void **module, const void *image) {
-    bool text = image && !strncmp(image, ".version", 8), cubin = image && !memcmp(image, "\177ELF", 4);
-    bool modelled = cubin && model_is_module(image);
-    int status = text || cubin ? standin_enter() : STANDIN_INVALID;
-    standin_module *m = status ? NULL : malloc(sizeof *m);
-    if (!m) return status ? status : STANDIN_MEMORY;
-    m->model = modelled ? model_load(image) : NULL;
-    m->source = modelled ? STANDIN_MODEL : cubin ? STANDIN_CUBIN : STANDIN_PTX;
-    if (modelled && !m->model) {
-        free(m);
-        return STANDIN_INVALID;
-    }
-    *module = m;
-    atomic_fetch_add(&standin_cuda.held, 1);
-    return 0;
-}
-
-/* Its functions go with it. */
-STANDIN(cuModuleUnload)(void *module);
-STANDIN(cuModuleUnload)(void *module) {
-    standin_module *m = module;
-    pthread_mutex_lock(&standin_lock);
-    for (standin_function **at = &standin_functions, *f; (f = *at) != NULL;) {
-        if (f->module != m) {
-            at = &f->next;
-            continue;
-        }
-        *at = f->next;
-        free(f);
-    }
-    pthread_mutex_unlock(&standin_lock);
-    if (m->model) model_unload(m->model);
-    free(m);
-    atomic_fetch_sub(&standin_cuda.held, 1);
-    return 0;
-}
-
-/* The same kernel of a module is the same function. */
-static standin_function *standin_function_of(const standin_module *module, void *kernel) {
-    pthread_mutex_lock(&standin_lock);
-    standin_function *f = standin_functions;
-    while (f && (f->module != module || f->kernel != kernel)) f = f->next;
-    if (!f && (f = malloc(sizeof *f)) != NULL) {
-        *f = (standin_function){standin_functions, module, kernel, STANDIN_PLAIN_SHARED};
-        standin_functions = f;
-    }
-    pthread_mutex_unlock(&standin_lock);
-    return f;
-}
-
-STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name);
-STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name) {
-    const standin_module *m = module;
-    void *kernel = m->source == STANDIN_PTX ? standin_kernel_find(name) : m->model ? model_find(m->model, name) : NULL;
-    if (!kernel && m->source != STANDIN_CUBIN) return STANDIN_INVALID;
-    *function = standin_function_of(m, kernel);
-    return *function ? standin_enter() : STANDIN_MEMORY;
-}
-
-STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value);
-STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value) {
-    bool ok = function && attribute == 8 && value >= 0 && value <= MODEL_SHARED; /* dynamic shared memory */
-    int status = ok ? standin_fails() : STANDIN_INVALID;
-    if (!status) ((standin_function *)function)->shared_bytes = value;
-    return status;
-}
-
-/* A kernel that does not tell what it writes may have written everything. */
-static void standin_know_all(void) {
+void standin_know_all(void) {
     pthread_mutex_lock(&standin_lock);
     for (int i = 0; i < STANDIN_BLOCKS; i++)
         if (standin_blocks[i].memory.data)
@@ -482,8 +369,7 @@ static void standin_know_all(void) {
     pthread_mutex_unlock(&standin_lock);
 }
 
-/* All memory of devices, from a kernel that begins too early for it. */
-static void standin_hide(bool hidden) {
+void standin_hide(bool hidden) {
     if (hidden) pthread_rwlock_wrlock(&standin_shown);
     pthread_mutex_lock(&standin_lock);
     for (int i = 0; i < STANDIN_BLOCKS; i++)
@@ -492,52 +378,13 @@ static void standin_hide(bool hidden) {
     if (!hidden) pthread_rwlock_unlock(&standin_shown);
 }
 
-/* Runs a kernel on the model, with words where it goes wrong. */
-static int standin_run_model(const standin_function *f, model_dim grid, model_dim block, unsigned shared_bytes,
-                             bool early, void **params) {
-    bool ok = model_launch(f->kernel, grid, block, shared_bytes, early ? standin_hide : NULL, params);
+bool standin_look(const char *wrong, const void *fault) {
     pthread_mutex_lock(&standin_lock);
+    bool ok = !wrong;
     standin_cuda.words[0] = 0;
-    if (!ok) standin_say("%s; ", model_error());
-    if (!ok && model_fault()) standin_say_fault((uintptr_t)model_fault());
+    if (wrong) standin_say("%s; ", wrong);
+    if (fault) standin_say_fault((uintptr_t)fault);
     for (int i = 0; i < STANDIN_BLOCKS; i++) ok = standin_is_whole(&standin_blocks[i]) && ok;
     pthread_mutex_unlock(&standin_lock);
-    return ok ? 0 : STANDIN_LOST;
-}
-
-static int standin_launch(const standin_function *f, model_dim grid, model_dim block, unsigned shared_bytes, bool early,
-                          void **params) {
-    const standin_source source = f->module->source;
-    bool line = grid.y * grid.z * block.y * block.z == 1;
-    bool ok = grid.x && grid.x <= INT32_MAX && grid.y && grid.y <= UINT16_MAX && grid.z && grid.z <= UINT16_MAX &&
-              block.x && block.y && block.z && block.z <= 64 &&
-              (uint64_t)block.x * block.y * block.z <= MODEL_THREADS && shared_bytes <= (unsigned)f->shared_bytes &&
-              (line || source != STANDIN_PTX);
-    int status = ok ? standin_enter() : STANDIN_INVALID;
-    if (!status && !(f->module->model && model_checks(f->module->model))) standin_know_all();
-    if (!status && source == STANDIN_PTX) standin_kernel_run(f->kernel, params[0]);
-    if (!status && source == STANDIN_MODEL) status = standin_run_model(f, grid, block, shared_bytes, early, params);
-    return status;
-}
-
-STANDIN(cuLaunchKernel)
-(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
- unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);
-STANDIN(cuLaunchKernel)
-(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
- unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra) {
-    (void)stream, (void)extra;
-    return standin_launch(function, (model_dim){grid_x, grid_y, grid_z}, (model_dim){block_x, block_y, block_z},
-                          shared_bytes, false, params);
-}
-
-/* The one attribute that is known: a launch that begins before the one before it has ended. */
-STANDIN(cuLaunchKernelEx)(const fxa__cuda_launch *config, void *function, void **params, void **extra);
-STANDIN(cuLaunchKernelEx)(const fxa__cuda_launch *config, void *function, void **params, void **extra) {
-    const unsigned *g = config->grid, *b = config->block;
-    (void)extra;
-    if (config->n_attributes != 1 || config->attributes->id != 6 || config->attributes->value.flag != 1)
-        return STANDIN_INVALID;
-    return standin_launch(function, (model_dim){g[0], g[1], g[2]}, (model_dim){b[0], b[1], b[2]}, config->shared_bytes,
-                          true, params);
+    return ok;
 }

@@ -209,7 +209,7 @@ struct Consumer {
         const u64 columns = n_major<BK>(sh.k() + (BQ == 128 ? 0 : half));
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < BK / 16; k++) wgmma<1>(dq, rows + k_step<BQ>(k), columns + n_step(k), k > 0);
+        for (int k = 0; k < BK / 16; k++) wgmma<1, 1>(dq, rows + k_step<BQ>(k), columns + n_step(k), k > 0);
         wgmma_commit();
     }
 

@@ -33,7 +33,7 @@ typedef struct rewrite {
 static bool rewrite_stays(const rewrite *r, int32_t node) { return fxa__lower_rate(&r->sets[node]) <= FXA__RATE_HEAD; }
 
 /* How a product or quotient is read: x * c, x / c; of mulz and divz, in which an exact 0 of the first operand wins,
- * only where c is a param or made of params. */
+ * that one is x, unless c is sure. */
 static bool rewrite_is_product(const fxa__node *n) { return n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; }
 static bool rewrite_is_quotient(const fxa__node *n) { return n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ; }
 static bool rewrite_zero_wins(const fxa__node *n) { return n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ; }
@@ -49,9 +49,7 @@ static bool rewrite_is_sure(const rewrite *r, int32_t node) {
 static int rewrite_factor_at(const rewrite *r, const fxa__node *n) {
     if (n->type != FXA_FLOAT || !(rewrite_is_product(n) || rewrite_is_quotient(n))) return -1;
     for (int k = rewrite_is_quotient(n); k < 2; k++) {
-        const fxa__depend *c = &r->sets[n->arg[k]];
-        bool params = fxa__lower_rate(c) <= FXA__RATE_RUN && !c->tensors, sure = rewrite_is_sure(r, n->arg[k]);
-        if (rewrite_zero_wins(n) && (!params || (k == 0 && !sure))) continue;
+        if (rewrite_zero_wins(n) && k == 0 && !rewrite_is_sure(r, n->arg[k])) continue;
         if (rewrite_stays(r, n->arg[k]) && !rewrite_stays(r, n->arg[1 - k])) return k;
     }
     return -1;
@@ -71,8 +69,8 @@ static fxa_value rewrite_operation(const rewrite *r, const fxa__node *n) {
     }
 }
 
-/* A product or quotient in which a 0 wins and params may be anything: x is looked at by the pair, params once for a
- * run. */
+/* A product or quotient in which a 0 wins and what stays may be anything: x is looked at by the pair, what stays once
+ * for a head. */
 static void rewrite_product_zero(rewrite *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t moving = n->arg[1 - at];

@@ -48,11 +48,7 @@ struct Consumer : TileOwner {
         if constexpr (!IN_REGISTERS) {
             issue_rows<4 * n, BM, BN>(x, row_tile + group * 64 * 128, key_tile);
         } else {
-            const u64 right = k_major(key_tile);
-            wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < n / 4; k++) wgmma<0>(x, rows, k, right + k_step<BN>(k), k > 0);
-            wgmma_commit();
+            issue_held<4 * n, BN>(x, rows, key_tile);
         }
     }
 

@@ -20,10 +20,12 @@ struct Consumer : ForwardRows {
 
     FXA_INLINE void issue_s(float (&s)[BN / 2]) const
     {
+        constexpr int N = FXA_D / 16 % 4 ? 2 : 4; /* steps in a statement */
         const u64 k_operand = k_major(sh.k(step));
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < FXA_D / 16; k++) wgmma<0>(s, q_operand + k_step<BM>(k), k_operand + k_step<BN>(k), k > 0);
+        for (int k = 0; k < FXA_D / 16; k += N)
+            wgmma<0, N>(s, q_operand + k_step<BM>(k), k_operand + k_step<BN>(k), k > 0);
         wgmma_commit();
     }
 
@@ -284,7 +286,7 @@ struct Consumer : ForwardRows {
             wgmma_wait<0>();
         } else {
             sh.v_ring().wait_full(v_step);
-            issue_sum<BN>(o, p, sh.v(v_step));
+            issue_sum<BN, 4>(o, p, sh.v(v_step));
             if (TAKE_TURNS && !MASKED) named_arrive(BAR_TURN + (group + 1 == GROUPS ? 0 : group + 1), 256);
             if (PROG_DENSE) sh.dense_ring().wait_full(step);
             same = MASKED && same_words(n, whole);
@@ -330,7 +332,7 @@ struct Consumer : ForwardRows {
         bool bad[2];
         const u32 v_step = PASSES ? pending : step;
         sh.v_ring().wait_full(v_step);
-        issue_sum<BN>(o, p, sh.v(v_step));
+        issue_sum<BN, 4>(o, p, sh.v(v_step));
         end_rows(tile, factor, bad);
         wgmma_wait<0>();
         settle(o);

@@ -5,6 +5,9 @@
  *
  * Accumulator i of thread t of the warpgroup is row (t / 32) * 16 + (t % 32) / 4 + 8 * (i / 2 % 2), column i / 4 * 8 +
  * t % 4 * 2 + i % 2: a thread has two rows, and neighbouring registers are neighbouring columns. See ptx.cuh.
+ *
+ * Several steps of 16 may be one statement: statements with so many operands took the compiler a tenth of its time for
+ * a forward. Of a backward they change which registers it spills, and some programs lose 4 % by that.
  */
 #ifndef FXA_CUDA_PTX_WGMMA_CUH
 #define FXA_CUDA_PTX_WGMMA_CUH
@@ -65,36 +68,64 @@
 #define WGMMA_R192C WGMMA_R128C ", " WGMMA_R64 ", " WGMMA_R80
 #define WGMMA_R256C WGMMA_R128C ", " WGMMA_R64 ", " WGMMA_R80 ", " WGMMA_R96 ", " WGMMA_R112
 
-/* A and B by descriptor. B is K-major (transposed = 0) or N-major (1). accumulate = 0 ignores what d held. */
-#define WGMMA_SHARED(n, A, B, P, T) \
-    template <int transposed> FXA_INLINE void wgmma(float (&d)[n / 2], u64 a, u64 b, int accumulate) \
+/* One instruction; B is at y. The first one of a statement may ignore what d held. */
+#define WGMMA_OP(n, A, P, LAST) \
+    "wgmma.mma_async.sync.aligned.m64n" #n "k16" WGMMA_TYPES "{" WGMMA_R##n##C "}, " A ", y, " P ", 1, 1, " LAST ";\n"
+#define WGMMA_BEGIN(B, P) "{\n.reg .pred p;\n.reg .b64 x, y;\nsetp.ne.b32 p, " P ", 0;\nmov.b64 y, " B ";\n"
+#define WGMMA_ASM(n, text, ...) \
+    asm volatile(text "}" \
+                 : WGMMA_D##n##C(d) \
+                 : "l"(b), "r"(accumulate), "n"(transposed), "n"((transposed ? 2048 : 32) >> 4), __VA_ARGS__)
+
+/* d = (accumulate ? d : 0) + A B over 1, 2 or 4 steps, A and B by descriptor. A is K-major, B K-major (transposed = 0)
+ * or N-major (1): 32 bytes a step, inside a block of 64 columns, or 16 rows. */
+#define WGMMA_SHARED_FIRST(n, B, P, T, A) \
+    WGMMA_BEGIN(B, P) "mov.b64 x, " A ";\n" WGMMA_OP(n, "x", "p", "0, " T)
+#define WGMMA_SHARED_NEXT(n, T, S) "add.s64 x, x, 2;\nadd.s64 y, y, " S ";\n" WGMMA_OP(n, "x", "1", "0, " T)
+#define WGMMA_SHARED(n, B, P, T, S, A) \
+    template <int transposed, int steps> FXA_INLINE void wgmma(float (&d)[n / 2], u64 a, u64 b, int accumulate) \
     { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16" \
-                     WGMMA_TYPES "{" WGMMA_R##n##C "}, " A ", " B ", p, 1, 1, 0, " T ";\n}" \
-                     : WGMMA_D##n##C(d) \
-                     : "l"(a), "l"(b), "r"(accumulate), "n"(transposed)); \
+        if constexpr (steps == 1) \
+            WGMMA_ASM(n, WGMMA_SHARED_FIRST(n, B, P, T, A), "l"(a)); \
+        else if constexpr (steps == 2) \
+            WGMMA_ASM(n, WGMMA_SHARED_FIRST(n, B, P, T, A) WGMMA_SHARED_NEXT(n, T, S), "l"(a)); \
+        else \
+            WGMMA_ASM(n, WGMMA_SHARED_FIRST(n, B, P, T, A) WGMMA_SHARED_NEXT(n, T, S) WGMMA_SHARED_NEXT(n, T, S) \
+                      WGMMA_SHARED_NEXT(n, T, S), "l"(a)); \
     }
-WGMMA_SHARED(32, "%16", "%17", "%18", "%19")
-WGMMA_SHARED(64, "%32", "%33", "%34", "%35")
-WGMMA_SHARED(128, "%64", "%65", "%66", "%67")
+WGMMA_SHARED(32, "%16", "%17", "%18", "%19", "%20")
+WGMMA_SHARED(64, "%32", "%33", "%34", "%35", "%36")
+WGMMA_SHARED(128, "%64", "%65", "%66", "%67", "%68")
 
 /* A from registers: a[4 * k ..] are the words of k-step k, which is how two neighbouring accumulators pack. */
-#define WGMMA_REGISTERS(n, A, B, P, T) \
-    template <int transposed, int words> \
+#define WGMMA_WORDS(k) "r"(a[4 * (k)]), "r"(a[4 * (k) + 1]), "r"(a[4 * (k) + 2]), "r"(a[4 * (k) + 3])
+#define WGMMA_HELD_NEXT(n, T, S, A) "add.s64 y, y, " S ";\n" WGMMA_OP(n, A, "1", T)
+#define WGMMA_REGISTERS(n, B, P, T, S, A0, A1, A2, A3) \
+    template <int transposed, int steps, int words> \
     FXA_INLINE void wgmma(float (&d)[n / 2], const u32 (&a)[words], int k, u64 b, int accumulate = 1) \
     { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16" \
-                     WGMMA_TYPES "{" WGMMA_R##n##C "}, " A ", " B ", p, 1, 1, " T ";\n}" \
-                     : WGMMA_D##n##C(d) \
-                     : "r"(a[4 * k]), "r"(a[4 * k + 1]), "r"(a[4 * k + 2]), "r"(a[4 * k + 3]), "l"(b), \
-                       "r"(accumulate), "n"(transposed)); \
+        if constexpr (steps == 1) \
+            WGMMA_ASM(n, WGMMA_BEGIN(B, P) WGMMA_OP(n, A0, "p", T), WGMMA_WORDS(k)); \
+        else if constexpr (steps == 2) \
+            WGMMA_ASM(n, WGMMA_BEGIN(B, P) WGMMA_OP(n, A0, "p", T) WGMMA_HELD_NEXT(n, T, S, A1), WGMMA_WORDS(k), \
+                      WGMMA_WORDS(k + 1)); \
+        else \
+            WGMMA_ASM(n, WGMMA_BEGIN(B, P) WGMMA_OP(n, A0, "p", T) WGMMA_HELD_NEXT(n, T, S, A1) \
+                      WGMMA_HELD_NEXT(n, T, S, A2) WGMMA_HELD_NEXT(n, T, S, A3), WGMMA_WORDS(k), WGMMA_WORDS(k + 1), \
+                      WGMMA_WORDS(k + 2), WGMMA_WORDS(k + 3)); \
     }
-WGMMA_REGISTERS(32, "{%16, %17, %18, %19}", "%20", "%21", "%22")
-WGMMA_REGISTERS(64, "{%32, %33, %34, %35}", "%36", "%37", "%38")
-WGMMA_REGISTERS(96, "{%48, %49, %50, %51}", "%52", "%53", "%54")
-WGMMA_REGISTERS(128, "{%64, %65, %66, %67}", "%68", "%69", "%70")
-WGMMA_REGISTERS(192, "{%96, %97, %98, %99}", "%100", "%101", "%102")
-WGMMA_REGISTERS(256, "{%128, %129, %130, %131}", "%132", "%133", "%134")
+WGMMA_REGISTERS(32, "%16", "%17", "%18", "%19", "{%20, %21, %22, %23}", "{%24, %25, %26, %27}",
+                "{%28, %29, %30, %31}", "{%32, %33, %34, %35}")
+WGMMA_REGISTERS(64, "%32", "%33", "%34", "%35", "{%36, %37, %38, %39}", "{%40, %41, %42, %43}",
+                "{%44, %45, %46, %47}", "{%48, %49, %50, %51}")
+WGMMA_REGISTERS(96, "%48", "%49", "%50", "%51", "{%52, %53, %54, %55}", "{%56, %57, %58, %59}",
+                "{%60, %61, %62, %63}", "{%64, %65, %66, %67}")
+WGMMA_REGISTERS(128, "%64", "%65", "%66", "%67", "{%68, %69, %70, %71}", "{%72, %73, %74, %75}",
+                "{%76, %77, %78, %79}", "{%80, %81, %82, %83}")
+WGMMA_REGISTERS(192, "%96", "%97", "%98", "%99", "{%100, %101, %102, %103}", "{%104, %105, %106, %107}",
+                "{%108, %109, %110, %111}", "{%112, %113, %114, %115}")
+WGMMA_REGISTERS(256, "%128", "%129", "%130", "%131", "{%132, %133, %134, %135}", "{%136, %137, %138, %139}",
+                "{%140, %141, %142, %143}", "{%144, %145, %146, %147}")
 
 FXA_INLINE void wgmma_fence()
 {

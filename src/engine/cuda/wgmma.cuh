@@ -50,7 +50,7 @@ FXA_INLINE void issue_rows(float (&x)[n], u32 left, u32 right)
     const u64 a = k_major(left), b = k_major(right);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < columns / 16; k++) wgmma<0>(x, a + k_step<left_rows>(k), b + k_step<right_rows>(k), k > 0);
+    for (int k = 0; k < columns / 16; k++) wgmma<0, 1>(x, a + k_step<left_rows>(k), b + k_step<right_rows>(k), k > 0);
     wgmma_commit();
 }
 
@@ -61,12 +61,13 @@ FXA_INLINE void issue_held(float (&x)[n], const u32 (&left)[words], u32 right)
     const u64 b = k_major(right);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < columns / 16; k++) wgmma<0>(x, left, k, b + k_step<right_rows>(k), k > 0);
+    for (int k = 0; k < columns / 16; k++) wgmma<0, 1>(x, left, k, b + k_step<right_rows>(k), k > 0);
     wgmma_commit();
 }
 
-/* sum[64 x N] += weights[64 x rows], from registers, times the rows of a tile. */
-template <int rows, int n, int words> FXA_INLINE void issue_sum(float (&sum)[n], u32 (&weights)[words], u32 tile)
+/* sum[64 x N] += weights[64 x rows], from registers, times the rows of a tile; `steps` of 16 rows in a statement. */
+template <int rows, int steps = 1, int n, int words>
+FXA_INLINE void issue_sum(float (&sum)[n], u32 (&weights)[words], u32 tile)
 {
     const u64 b = n_major<rows>(tile);
     static_assert(words == rows / 4, "a word has two weights of two rows");
@@ -74,7 +75,7 @@ template <int rows, int n, int words> FXA_INLINE void issue_sum(float (&sum)[n],
     settle(sum);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < rows / 16; k++) wgmma<1>(sum, weights, k, b + n_step(k));
+    for (int k = 0; k < rows / 16; k += steps) wgmma<1, steps>(sum, weights, k, b + n_step(k));
     wgmma_commit();
 }
 
