@@ -53,6 +53,40 @@ TEST(causal_forward) {
     fxa_program_destroy(program);
 }
 
+static int order_divided(int n, struct FxaDivisor by) {
+    return (int)((uint32_t)((uint64_t)(2u * (uint32_t)n) * by.factor >> 32) >>
+                 by.shift); /* quotient() of schedule.cuh */
+}
+
+/* What kernels divide by without a division: also where the last heads that go together are fewer than the others. */
+TEST(order_of_query_tiles) {
+    static const int64_t by[] = {1, 2, 3, 7, 12, 48, 100, 641, 65537, (1 << 30) - 1, 1 << 30, (1 << 30) + 1, INT32_MAX};
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q", &program);
+    fxa_error err;
+    bed x;
+    for (size_t i = 0; i < sizeof by / sizeof *by; i++)
+        for (int64_t n = 0; n <= INT32_MAX; n += n < 1000 ? 1 : n / 3)
+            for (int64_t near = n / by[i] * by[i] - 1; near <= n / by[i] * by[i] + 1; near++)
+                if (near >= 0 && near <= INT32_MAX)
+                    T_INT(order_divided((int)near, fxa__cu_divisor(by[i])), near / by[i]);
+    p.b = 1, p.hq = 24, p.sk = 4096;
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    T_OK(bed_run(&x, &err));
+    const struct FxaArgs *a = &watch.launch[1].a;
+    T_INT(a->section, 16);
+    T_INT(a->tiles, 72);
+    for (int tile = 0; tile < a->tiles; tile++) {
+        int s = tile / (a->section * a->q_tiles), heads = s ? 8 : 16, r = tile - s * a->section * a->q_tiles;
+        T_INT(order_divided(tile, a->by_order), s);
+        T_INT(order_divided(r, s ? a->by_last : a->by_section), r / heads);
+        T_INT(order_divided(s * a->section + r % heads, a->by_heads), 0);
+        T_INT(order_divided(s * a->section + r % heads, a->by_group), (s * a->section + r % heads) / 12);
+    }
+    bed_close(&x);
+    fxa_program_destroy(program);
+}
+
 TEST(causal_backward) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q", &program);

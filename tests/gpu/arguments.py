@@ -30,8 +30,8 @@ Args = struct(
     ("grad_tensor", p * 16), ("sums", Sums),
     ("f", f32 * 51), ("i", i32 * 32), ("batch heads kv_heads group d dv q_len k_len q_pad", i32),
     ("q_total k_total pad_rows q_tiles tiles section reverse sent_all splits run", i32),
-    ("by_splits by_shares by_row_groups by_kv_heads by_group", Divisor), ("cut", i32 * 4),
-    ("scale scale_log2", f32), ("turned", i32),
+    ("by_group by_splits by_shares by_row_groups by_kv_heads by_order by_section by_last by_heads", Divisor),
+    ("cut", i32 * 4), ("scale scale_log2", f32), ("turned", i32),
     ("partial partial_ml", p), ("seed", C.c_uint * 2), ("drop_below", C.c_uint), ("keep_inverse", f32),
     ("scale_at params_at seed_at place_b place_h place_q place_k row_max", p), ("max_b max_h max_s", ll), ("ranges", p * 4))
 Map = struct("Map", ("opaque", C.c_ulonglong * 16))

@@ -8,6 +8,7 @@ import math
 import torch
 
 import programs
+from arguments import divisor
 from driver import Args, Cut, Kernel, WordPair, Words, i32, ll, p, view
 
 CAP, DEV = 20.0, "cuda"
@@ -289,3 +290,5 @@ class Problem:
         while self.masked and a.section * 2 * self.Sk * (self.D + self.Dv) * 2 <= 32 << 20:
             a.section *= 2
         a.section = min(a.section, batch * self.H)
+        a.by_order, a.by_section = divisor(a.section * a.q_tiles), divisor(a.section)
+        a.by_last, a.by_heads, a.by_group = divisor(batch * self.H % a.section or 1), divisor(self.H), divisor(a.group)

@@ -254,18 +254,32 @@ void fxa__cu_args_list(fxa__cu_call *c, const fxa__cu_list *list) {
     c->a.list.b_rows = list->batch > 1 ? rows * list->heads : 0;
 }
 
+struct FxaDivisor fxa__cu_divisor(int64_t by) {
+    struct FxaDivisor d = {0, 0};
+    if (by < 1) by = 1; /* of what is empty */
+    while ((int64_t)1 << d.shift < by) d.shift++;
+    d.factor = (unsigned)((UINT64_C(1) << (31 + d.shift)) / (uint64_t)by + 1);
+    return d;
+}
+
 #define ARGS_L2_BYTES (32 << 20) /* of keys and values that stay in the cache of an H200 beside the rest */
 
 void fxa__cu_args_order(fxa__cu_call *c, int32_t q_rows) {
     const fxa_problem *p = &c->p->in;
     bool packed = p->flags & FXA_VARLEN, masked = c->code->program.has_mask;
-    int64_t batch = packed ? 1 : p->b, keys = p->sk * (p->d + p->dv) * 2, section = 1;
+    int64_t batch = packed ? 1 : p->b, heads = batch * p->hq, keys = p->sk * (p->d + p->dv) * 2, section = 1;
     int64_t tiles = packed ? p->total_q / q_rows + p->b : fxa__div_up(p->sq, q_rows);
-    while (masked && section < batch * p->hq && 2 * section * keys <= ARGS_L2_BYTES) section *= 2;
+    while (masked && section < heads && 2 * section * keys <= ARGS_L2_BYTES) section *= 2;
+    section = fxa__min_i64(section, heads);
     c->a.q_tiles = (int)tiles;
-    c->a.tiles = (int)(tiles * batch * p->hq);
-    c->a.section = (int)fxa__min_i64(section, batch * p->hq);
+    c->a.tiles = (int)(tiles * heads);
+    c->a.section = (int)section;
     c->a.reverse = masked;
+    c->a.by_order = fxa__cu_divisor(section * tiles);
+    c->a.by_section = fxa__cu_divisor(section);
+    c->a.by_last = fxa__cu_divisor(section ? heads % section : 0);
+    c->a.by_heads = fxa__cu_divisor(p->hq);
+    c->a.by_group = fxa__cu_divisor(c->a.group);
 }
 
 /* Heads whose key tiles are taken together where they add by turns: Q, dO and the sum of dQ stay in the cache. */

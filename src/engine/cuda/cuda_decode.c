@@ -118,20 +118,12 @@ void fxa__cu_items_cut(const fxa__cu_self *self, const fxa__cu_choice *choice, c
     out->items = (int32_t)(groups * decode_items(out, p->b * p->hkv));
 }
 
-static struct FxaDivisor decode_divisor(int64_t by) {
-    struct FxaDivisor d = {0, 0};
-    if (by < 1) by = 1; /* of what is empty */
-    while ((int64_t)1 << d.shift < by) d.shift++;
-    d.factor = (unsigned)((UINT64_C(1) << (31 + d.shift)) / (uint64_t)by + 1);
-    return d;
-}
-
 static void decode_divisors(struct FxaArgs *a, int32_t rows) {
-    a->by_splits = decode_divisor(a->splits);
-    a->by_shares = decode_divisor(fxa__div_up(a->splits, a->run));
-    a->by_row_groups = decode_divisor(fxa__div_up((int64_t)a->group * a->q_len, rows));
-    a->by_kv_heads = decode_divisor(a->kv_heads);
-    a->by_group = decode_divisor(a->group);
+    a->by_splits = fxa__cu_divisor(a->splits);
+    a->by_shares = fxa__cu_divisor(fxa__div_up(a->splits, a->run));
+    a->by_row_groups = fxa__cu_divisor(fxa__div_up((int64_t)a->group * a->q_len, rows));
+    a->by_kv_heads = fxa__cu_divisor(a->kv_heads);
+    a->by_group = fxa__cu_divisor(a->group);
 }
 
 fxa_status fxa__cu_decode(fxa__cu_call *c) {

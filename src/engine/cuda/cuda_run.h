@@ -133,6 +133,8 @@ fxa_status fxa__cu_map(fxa__cu_call *c, fxa_slot slot, int32_t rows, struct FxaM
 fxa_status fxa__cu_map_dense(fxa__cu_call *c, const struct FxaView *view, bool whole, int32_t rows, struct FxaMap *out);
 /* Points the arguments to a list, or to none. */
 void fxa__cu_args_list(fxa__cu_call *c, const fxa__cu_list *list);
+/* For divisions by this number; 1 for those by 0, of what is empty. */
+struct FxaDivisor fxa__cu_divisor(int64_t by);
 /* How many query tiles of so many rows there are, and in which order they are taken. */
 void fxa__cu_args_order(fxa__cu_call *c, int32_t q_rows);
 /* In which order key tiles are taken where they add by turns. */

@@ -75,12 +75,6 @@ FXA_INLINE int *again_of(const FxaArgs &a)
     return (int *)((u64 *)a.redo + a.tiles);
 }
 
-/* A division is 30 instructions, which a kernel that begins has in no cache. */
-FXA_INLINE int quotient(int n, const FxaDivisor &by)
-{
-    return (int)((u32)((u64)(2u * (u32)n) * by.factor >> 32) >> by.shift);
-}
-
 /* Which item it is: the row groups of the same keys follow each other, so that those are read from memory once. Its
  * share is `run` of the pieces of the keys, the last one of a row group those that are left. */
 struct Place {

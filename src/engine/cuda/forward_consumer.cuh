@@ -79,9 +79,11 @@ struct Consumer : ForwardRows {
         }
     }
 
-    /* Whether all keys of a tile have the word of the warp's queries, which makes the mask shorter. */
-    FXA_INLINE bool same_words() const
+    /* Whether all keys of a tile have the word of the warp's queries, which makes the mask shorter. Asked while the
+     * products run. */
+    FXA_INLINE bool same_words(int n, bool whole) const
     {
+        if (!PROG_SAME || whole || (n + 1) * BN > k_len) return false;
         const Word4 k = load_shared_words(sh.k_words(step) + lane * 16 % (BN * 4));
         const u32 x = load_shared(sh.q_words(turn) + row_in_tile() * 4), one = __shfl_sync(~0u, x, 0);
         const u32 y = load_shared(sh.q_words(turn) + row_in_tile() * 4 + 32);
@@ -98,14 +100,14 @@ struct Consumer : ForwardRows {
 
     /* Raw products to new scores; pairs that are not attended to -inf. Rows past q_len hold anything until finish().
      * whole: nothing is asked of the tile's pairs though the step is one for masks. That costs a third of the softmax,
-     * and where a query tile has two or three key tiles one of them is often so. */
-    template <bool MASKED, bool SHORT = true> FXA_INLINE void score(float (&s)[BN / 2], int n, bool whole)
+     * and where a query tile has two or three key tiles one of them is often so. same: what same_words() says. */
+    template <bool MASKED, bool SHORT = true> FXA_INLINE void score(float (&s)[BN / 2], int n, bool whole, bool same)
     {
         bend_all<SHORT>(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
         if (PROG_VALUE) score_pairs<ASK_NOTHING>(s, n);
         if (!MASKED || whole) return;
         const int keys = k_len - n * BN;
-        if (PROG_SAME && keys >= BN && same_words())
+        if (PROG_SAME && same)
             score_pairs<ASK_SHORT>(s, n);
         else if (PROG_MASK)
             score_pairs<ASK_ALL>(s, n);
@@ -234,13 +236,16 @@ struct Consumer : ForwardRows {
         storing = false;
     }
 
-    /* Tile 0 of the list: always masked. */
+    /* Tile 0 of the list: always masked. Under its product all that is asked before the product's end. */
     FXA_INLINE void first_step(int tile)
     {
         float s[BN / 2];
         sh.k_ring().wait_full(step);
         const int number = take_word(sh.number(step)), n = number & FXA_CUDA_PASS - 1;
+        const bool whole = number & FXA_CUDA_WHOLE << group;
         issue_s(s);
+        begin_rows();
+        const bool same = same_words(n, whole);
         give_back_q();
         if (PROG_DENSE) sh.dense_ring().wait_full(step);
 #pragma unroll
@@ -248,7 +253,7 @@ struct Consumer : ForwardRows {
         wgmma_wait<0>();
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<true>(s, n, number & FXA_CUDA_WHOLE << group);
+        score<true>(s, n, whole, same);
         give_back_dense();
         raise_max<true>(s);
         exponentiate<true, false>(s, tile);
@@ -268,6 +273,8 @@ struct Consumer : ForwardRows {
         sh.k_ring().wait_full(step);
         const int number = MASKED || PROG_VALUE || FXA_DROPOUT ? take_word(sh.number(step)) : 0;
         const int n = number & FXA_CUDA_PASS - 1;
+        const bool whole = number & FXA_CUDA_WHOLE << group;
+        bool same;
         if (TAKE_TURNS && !MASKED) named_sync(BAR_TURN + group, 256);
         issue_s(s);
         if (first) {
@@ -275,17 +282,19 @@ struct Consumer : ForwardRows {
             if (PROG_DENSE) sh.dense_ring().wait_full(step);
 #pragma unroll
             for (int i = 0; i < FXA_DV / 2; i++) o[i] = 0.f;
+            same = MASKED && same_words(n, whole);
             wgmma_wait<0>();
         } else {
             sh.v_ring().wait_full(v_step);
             issue_sum<BN, 4>(o, p, sh.v(v_step));
             if (TAKE_TURNS && !MASKED) named_arrive(BAR_TURN + (group + 1 == GROUPS ? 0 : group + 1), 256);
             if (PROG_DENSE) sh.dense_ring().wait_full(step);
+            same = MASKED && same_words(n, whole);
             wgmma_wait<1>();
         }
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<MASKED, FROZEN || !BOUNDED || (JOINED && !SAFE_APART)>(s, n, number & FXA_CUDA_WHOLE << group);
+        score<MASKED, FROZEN || !BOUNDED || (JOINED && !SAFE_APART)>(s, n, whole, same);
         give_back_dense();
         const bool shrink = FROZEN || (JOINED && !(tile & SAFE)) ? false : raise_max<false>(s);
         exponentiate<false, FROZEN && BOUNDED>(s, tile);
@@ -334,7 +343,7 @@ struct Consumer : ForwardRows {
     }
 
     /* JOINED: the first tile, and all that are masked. */
-    template <bool FROZEN> FXA_INLINE void walk_joined(int masked, int tile)
+    template <bool FROZEN> FXA_INLINE void walk_joined(int tile)
     {
         row_max[0] = row_max[1] = !FROZEN && (tile & SAFE) ? NEG_INF : 0.f;
         row_sum[0] = row_sum[1] = 0.f;
@@ -343,21 +352,21 @@ struct Consumer : ForwardRows {
             if (!PASSES || j == 0 || !passes_over()) next_step<true, FROZEN>(tile, j == 0);
     }
 
-    /* masked: tiles of the list that the producer says are masked, in a safe visit all of them. How the loops are
-     * written matters: joined by conditions, they made the compiler keep `step` in ordinary registers, and the inner
-     * loop grew by a fifth in moves of descriptors (R2UR in its SASS); so it did with two loops for a bounded program,
-     * and with a `step` that grows by a condition: that is why it begins one earlier where JOINED. */
-    FXA_INLINE void walk(int masked, int total, int tile)
+    /* The producer says how many tiles are masked, in a safe visit all of them. How the loops are written matters:
+     * joined by conditions, they made the compiler keep `step` in ordinary registers, and the inner loop grew by a
+     * fifth in moves of descriptors (R2UR in its SASS); so it did with two loops for a bounded program, and with a
+     * `step` that grows by a condition: that is why it begins one earlier where JOINED. */
+    FXA_INLINE void walk(int tile)
     {
         int j = 1;
+        if (!JOINED) first_step(tile);
         if (JOINED) {
             if (SAFE_APART && !(tile & SAFE))
-                walk_joined<true>(masked, 0);
+                walk_joined<true>(0);
             else
-                walk_joined<false>(masked, tile);
+                walk_joined<false>(tile);
             j = masked;
         } else {
-            first_step(tile);
             pending = step;
 #pragma unroll 1
             for (; j < masked; j++)
@@ -374,21 +383,21 @@ struct Consumer : ForwardRows {
         for (;; turn++) {
             const Ring<Q_BUFFERS> ring = sh.q_ring();
             const bool there = __all_sync(~0u, barrier_test(ring.full(turn), (turn / Q_BUFFERS) & 1));
-            if (Q_BUFFERS == 1 || !there) give_back_q();
-            ring.wait_full(turn);
+            if (Q_BUFFERS == 1 || !there) {
+                give_back_q();
+                ring.wait_full(turn);
+            }
             const TileSlot slot = sh.slot(turn);
-            const int tile = slot.tile(), m = slot.m();
+            const int tile = slot.tile();
             if (tile < 0) break;
-            own(slot);
-            q0 = m * BM + row_in_tile();
             q_operand = k_major(sh.q(turn) + group * 64 * 128);
             if (a.turned) {
                 turn_rows<BM, FXA_D>(a, sh.q(turn) + group * 64 * 128);
                 named_sync(BAR_CLEAR + group, 128);
             }
-            program.head(a, b, h, q_len, k_len);
-            walk(slot.partial(), slot.total(), tile);
-            finish(tile, m);
+            if (JOINED) begin_rows();
+            walk(tile);
+            finish(tile, slot.m());
         }
     }
 };

@@ -16,6 +16,7 @@ struct ForwardRows : TileOwner {
     Shared sh;
     Program program;
     int group, warp, lane;
+    int masked, total; /* tiles through the step for masks, all */
     u32 step, turn, stored; /* stored: turn whose Q buffer the last store of O still reads */
     u32 pending; /* PASSES: whose weights wait for their product with V, where steps with masks are */
     bool storing;
@@ -48,6 +49,16 @@ struct ForwardRows : TileOwner {
 
     FXA_INLINE int row_in_tile() const { return group * 64 + warp * 16 + (lane >> 2); }
 
+    /* What has to be known of the rows before anything is asked of their pairs. */
+    FXA_INLINE void begin_rows()
+    {
+        own(sh.slot(turn));
+        q0 = sh.slot(turn).m() * BM + row_in_tile();
+        program.head(a, b, h, q_len, k_len);
+        masked = sh.slot(turn).partial();
+        total = sh.slot(turn).total();
+    }
+
     /* What is taken off the exponents of a visit beside the maximum. */
     static FXA_INLINE float bias(int tile)
     {
@@ -59,21 +70,9 @@ struct ForwardRows : TileOwner {
         return tile & UP ? VALUES_UP : tile & DOWN ? VALUES_DOWN : VALUES_FINITE;
     }
 
-    /* Whether row half r of O has an element that is not finite. Several sums: one is as long as all of staging. */
-    FXA_INLINE bool spoilt(int r) const
+    /* Whether row half r left the range in which the frozen maximum is harmless (frozen.cuh). froze: it is frozen. */
+    FXA_INLINE bool left_range(int r, float sum, bool froze) const
     {
-        float x[4] = {};
-#pragma unroll
-        for (int i = 0; i < FXA_DV / 4; i++) x[i & 3] = __fmaf_rn(o[(i >> 1) * 4 + r * 2 + (i & 1)], 0.f, x[i & 3]);
-        const float all = (x[0] + x[1]) + (x[2] + x[3]);
-        return all != all;
-    }
-
-    /* Whether row half r left the range in which the frozen maximum is harmless (frozen.cuh). */
-    FXA_INLINE bool left_range(int r, float sum) const
-    {
-        const TileSlot slot = sh.slot(turn);
-        const bool froze = slot.total() > slot.partial();
         /* exp2_by_fma knows no infinity; with a cap near the end of f32 the unit is not 1 (cuda_fill.c) */
         const bool wild = (EMULATE || PROG_UNIT_ONE) && !(score_bound(a) < (EMULATE ? 126.f : 1e37f));
         const bool guessed = BOUNDED ? !(score_bound(a) < 64.f) : froze && row_max[r] == NEG_INF;
@@ -109,20 +108,57 @@ struct ForwardRows : TileOwner {
         async_fence(); /* Q comes where they were staged */
     }
 
+    FXA_INLINE void store_lse(const float (&lse)[2]) const
+    {
+        float *to = a.lse + b * a.lse_b + h * a.lse_h + (q_first + q0) * a.lse_s;
+        const int end = q_starts(a) ? q_len : a.q_len;
+        if ((lane & 3) == 0 && q0 < end) to[0] = q0 < q_len ? lse[0] : NEG_INF;
+        if ((lane & 3) == 0 && q0 + 8 < end) to[8 * a.lse_s] = q0 + 8 < q_len ? lse[1] : NEG_INF;
+    }
+
+    /* LSE of the rows and what their O is multiplied by where there is no sink, in a first visit: RowEnd for both at
+     * once and without a branch, so that all of it is done while the last product runs. A reciprocal that is mended
+     * once is as good as a quotient here: sums that have none leave their range. */
+    FXA_INLINE void end_rows_plain(const float (&sum)[2], float (&factor)[2]) const
+    {
+        float lse[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float one = reciprocal_free(sum[r]), mended = __fmaf_rn(one, __fmaf_rn(-sum[r], one, 1.f), one);
+            const float top = finite_or_zero(row_max[r]) * unit;
+            const bool any = sum[r] != 0.f;
+            factor[r] = any & (q0 + 8 * r < q_len) ? mended * (FXA_DROPOUT ? a.keep_inverse : 1.f) : 0.f;
+            lse[r] = any ? (top + log2_fast(sum[r])) * LN2 : NEG_INF;
+        }
+        store_lse(lse);
+    }
+
+    FXA_INLINE void end_rows_any(int tile, const float (&sum)[2], float (&factor)[2]) const
+    {
+        float lse[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const RowEnd end(a, h, finite_or_zero(row_max[r]), unit, bias(tile), sum[r]);
+            factor[r] = q0 + 8 * r < q_len ? end.factor : 0.f;
+            if (tile & (UP | DOWN)) factor[r] = end.factor > 0.f ? 1.f : 0.f; /* one of NaN, or of its sink, stays so */
+            lse[r] = end.lse;
+        }
+        if (!(tile & (UP | DOWN))) store_lse(lse);
+    }
+
     /* LSE of the rows, what their O is multiplied by, and whether they left their range: all but O itself. */
     FXA_INLINE void end_rows(int tile, float (&factor)[2], bool (&bad)[2]) const
     {
         const float sum[2] = {quad_sum(row_sum[0]), quad_sum(row_sum[1])};
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int q = q0 + 8 * r;
-            const RowEnd end(a, h, finite_or_zero(row_max[r]), unit, bias(tile), sum[r]);
-            bad[r] = left_range(r, sum[r]);
-            factor[r] = q < q_len ? end.factor : 0.f;
-            if (tile & (UP | DOWN)) factor[r] = end.factor > 0.f ? 1.f : 0.f; /* one of NaN, or of its sink, stays so */
-            else if ((lane & 3) == 0 && q < (q_starts(a) ? q_len : a.q_len))
-                a.lse[b * a.lse_b + h * a.lse_h + (q_first + q) * a.lse_s] = q < q_len ? end.lse : NEG_INF;
-        }
+        const bool froze = sh.slot(turn).total() > sh.slot(turn).partial();
+        u32 left = (left_range(0, sum[0], froze) ? 1 : 0) | (left_range(1, sum[1], froze) ? 2 : 0);
+        keep(left); /* here, not behind the product */
+        bad[0] = left & 1;
+        bad[1] = left & 2;
+        if ((tile & SAFE) || a.sink)
+            end_rows_any(tile, sum, factor);
+        else
+            end_rows_plain(sum, factor);
     }
 
     /* Stages O in the Q buffer and stores it, each warp its own 16 rows; a tile to be visited again is flagged. */
@@ -136,9 +172,10 @@ struct ForwardRows : TileOwner {
             if (lane == 0) bulk_wait();
             __syncwarp();
         }
-        bad[0] |= spoilt(0);
-        bad[1] |= spoilt(1);
-        stage_rows<BM>(rows, o, factor[0], factor[1]);
+        u32 spoilt[2] = {};
+        stage_rows<BM>(rows, o, factor[0], factor[1], spoilt);
+        bad[0] |= spoilt[0] != 0;
+        bad[1] |= spoilt[1] != 0;
         if (tile & (UP | DOWN))
             put_marks(tile, rows, row);
         else

@@ -119,8 +119,10 @@ template <int tile_rows, int columns> FXA_INLINE void turn_rows(const FxaArgs &a
 }
 
 /* Accumulators of a warp's 16 rows times a factor for each half, in 16 bits, into a swizzled tile at the first of its
- * rows. Factor 0 gives zeros whatever the accumulators hold. */
-template <int tile_rows, int n> FXA_INLINE void stage_rows(u32 rows, const float (&x)[n], float first, float second)
+ * rows. Factor 0 gives zeros whatever the accumulators hold. spoilt: not 0 for a half of which this thread has staged
+ * something that is not finite. */
+template <int tile_rows, int n>
+FXA_INLINE void stage_rows(u32 rows, const float (&x)[n], float first, float second, u32 (&spoilt)[2])
 {
     const int lane = threadIdx.x & 31;
 #pragma unroll
@@ -130,9 +132,16 @@ template <int tile_rows, int n> FXA_INLINE void stage_rows(u32 rows, const float
         for (int j = 0; j < 4; j++) {
             const float factor = j & 1 ? second : first;
             y[j] = factor == 0.f ? 0 : pack16(x[i * 8 + j * 2] * factor, x[i * 8 + j * 2 + 1] * factor);
+            spoilt[j & 1] = spoil(spoilt[j & 1], y[j]);
         }
         store_matrix(swizzled<tile_rows>(rows, lane & 15, i * 2 + (lane >> 4)), y[0], y[1], y[2], y[3]);
     }
+}
+
+template <int tile_rows, int n> FXA_INLINE void stage_rows(u32 rows, const float (&x)[n], float first, float second)
+{
+    u32 spoilt[2] = {}; /* nobody asks */
+    stage_rows<tile_rows>(rows, x, first, second, spoilt);
 }
 
 /* The first `count` of 16 staged rows of a packed tensor, by plain stores. */

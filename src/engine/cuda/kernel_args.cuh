@@ -174,8 +174,11 @@ struct FxaArgs {
     int section, reverse; /* order of query tiles: heads that share the L2 cache; 1: the last tile of a head first */
     int sent_all; /* warps that send, of one of those */
     int splits, run; /* decode: pieces of the keys, and how many of them an item has: decode_sm90.cu */
-    struct FxaDivisor by_splits, by_shares, by_row_groups, by_kv_heads, by_group; /* decode; shares, row
-                                                                        * groups: of an (entry, KV head) */
+    struct FxaDivisor by_group; /* decode, order of query tiles */
+    struct FxaDivisor by_splits, by_shares, by_row_groups, by_kv_heads; /* decode; shares, row groups: of an (entry, KV
+                                                                         * head) */
+    struct FxaDivisor by_order, by_section, by_last, by_heads; /* order of query tiles: tiles of a section, its heads,
+                                                                * those of the last one, of an entry */
     int cut[FXA_CUDA_CUTS]; /* the last (entry, KV head)s, whose items have a half, a quarter, ... of `run` */
     float scale, scale_log2; /* scale_log2 = scale * log2(e) */
     int turned; /* 1: products of Q and K count times -1, 2: times 0; scale_log2 and the program have the rest */

@@ -226,6 +226,17 @@ FXA_INLINE void store_matrix(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
                  : "memory");
 }
 
+/* What it was, or NaN in a half once that half of x is not finite: two numbers of the storage type. */
+FXA_INLINE u32 spoil(u32 sum, u32 x)
+{
+#if FXA_F16
+    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0));
+#else
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0));
+#endif
+    return sum;
+}
+
 FXA_INLINE void store_matrix_transposed(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(r0), "r"(r1),
