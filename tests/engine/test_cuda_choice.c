@@ -34,6 +34,11 @@ static void no_f64(fxa_problem *p) { p->q.dtype = FXA_F64; }
 static void no_width(fxa_problem *p) { p->d = 257; }
 static void no_heads(fxa_problem *p) { p->hq = p->hkv = 65536, p->sq = p->sk = 1; }
 static void no_length(fxa_problem *p) { p->sk = ((int64_t)1 << 28) + 1, p->hkv = 1, p->d = 1; }
+/* Packed: an entry has a tile more than its rows fill. */
+static void no_tiles(fxa_problem *p) {
+    p->flags |= FXA_VARLEN, p->b = 65535, p->hq = 4096, p->hkv = 1;
+    p->d = p->dv = 8, p->sq = p->sk = 4, p->total_q = p->total_k = 4 * 65535;
+}
 static void no_scales(fxa_problem *p) { p->flags |= FXA_SCALED, p->o.dtype = FXA_E4M3; }
 static void no_table(fxa_problem *p) {
     p->flags |= FXA_PAGED, p->page_size = 1, p->n_pages = 32, p->b = 4096, p->sk = 65537;
@@ -50,6 +55,7 @@ TEST(refusals_have_their_reasons) {
         {FXA_FORWARD, no_width, "at most 256"},
         {FXA_FORWARD, no_heads, "at most 65535"},
         {FXA_FORWARD, no_length, "at most 2^28"},
+        {FXA_FORWARD, no_tiles, "tiles of 128 queries of all heads are to be at most 2^28"},
         {FXA_FORWARD, no_scales, "scaled: "},
         {FXA_BACKWARD, no_table, "paged: the table of pages"},
     };

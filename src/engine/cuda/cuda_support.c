@@ -27,6 +27,8 @@ enum {
     CU_MOST_COLUMNS = 256,
     CU_MOST_GRID = 65535,
     CU_MOST_LENGTH = FXA__CUDA_LENGTH,
+    CU_MOST_TILES = 1 << 28,
+    CU_LEAST_TILE = 128, /* rows, of forwards whose tiles have flags */
     CU_MOST_NARROW = 128,
     CU_MOST_SCORED = 96
 };
@@ -47,6 +49,12 @@ static bool cu_is_long(const fxa_problem *p) {
     return p->sq > CU_MOST_LENGTH || p->sk > CU_MOST_LENGTH || p->total_q > CU_MOST_LENGTH ||
            p->total_k > CU_MOST_LENGTH || p->n_pages > CU_MOST_LENGTH || p->hq * p->b > CU_MOST_LENGTH;
 }
+/* Numbers of tiles have flags above them (forward_layout.cuh), and packed entries have more tiles than their rows fill
+ * (schedule.cuh). */
+static bool cu_has_many_tiles(const fxa_problem *p) {
+    int64_t packed = p->total_q / CU_LEAST_TILE + p->b, tiles = p->b * fxa__div_up(p->sq, (int64_t)CU_LEAST_TILE);
+    return (p->flags & FXA_VARLEN ? packed : tiles) * p->hq > CU_MOST_TILES;
+}
 static bool cu_has_long_table(const fxa_problem *p) {
     return p->page_size > 0 && p->b * fxa__div_up(p->sk, (int64_t)p->page_size) > CU_MOST_LENGTH;
 }
@@ -64,6 +72,7 @@ static const struct cu_row {
     {BOTH, 0, cu_is_wide, "d and dv are to be at most 256"},
     {BOTH, 0, cu_is_beyond, "b and hq are to be at most 65535"},
     {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^28"},
+    {BOTH, 0, cu_has_many_tiles, "tiles of 128 queries of all heads are to be at most 2^28"},
     {BOTH, FXA_SCALED, NULL, "kernels have no scales of operands"},
     {BACKWARD, FXA_PAGED, cu_has_long_table, "the table of pages is to have at most 2^28 entries"},
 };
