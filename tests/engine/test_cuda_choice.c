@@ -217,7 +217,7 @@ TEST(lesser_kernels_have_a_reason) {
         void (*make)(fxa_problem *p);
         const char *why;
     } cases[] = {
-        {with_no_promise, "not sm90: alignment and strides are to be 16 bytes"},
+        {with_no_promise, "not sm90: alignment is to be 16, strides multiples of 16 bytes above 0"},
         {with_wide_results, "not sm90: a result has another type"},
         {with_max, "not sm90: row maximum"},
         {with_odd_pages, "not sm90: page size"},

@@ -240,7 +240,7 @@ const char *fxa__cu_not_sm90(const fxa__cu_self *s, const fxa_problem *p, const 
     if (s->forced >= 0) return ", not sm90: FXA_CUDA_FAMILY";
     if (s->on_device && !s->gpu.driver.tensor_map) return ", not sm90: the driver has no tensor maps";
     if (cu_is_empty(p)) return ", not sm90: empty";
-    if (!cu_is_aligned(p)) return ", not sm90: alignment and strides are to be 16 bytes";
+    if (!cu_is_aligned(p)) return ", not sm90: alignment is to be 16, strides multiples of 16 bytes above 0";
     if (c->out != c->dtype) return ", not sm90: a result has another type";
     if (c->maximum) return ", not sm90: row maximum";
     if (!cu_pages_fit(p)) return ", not sm90: page size";
