@@ -46,9 +46,11 @@ static int binding_params_set(cli *c, const cli_values *v, const cli_sources *s,
 
 static int binding_tensor_set(cli *c, const cli_tensor *t, fxa_tensor_info info, size_t at, cli_binding *out) {
     const npy *a = &t->array;
-    if (a->rank != info.rank || (t->dtype && t->dtype != info.dtype))
-        return cli_fail(c, CLI_BAD_INPUT, "--tensor %.63s: the program says %s of rank %d, given is %s of rank %d",
-                        info.name, fxa_dtype_name(info.dtype), info.rank, fxa_dtype_name(t->dtype), a->rank);
+    if (a->rank != info.rank || (t->dtype && t->dtype != info.dtype)) {
+        const char *dtype = t->dtype ? cli_format(c, "%s of ", fxa_dtype_name(t->dtype)) : "";
+        return cli_fail(c, CLI_BAD_INPUT, "--tensor%s %.63s: the program says %s of rank %d, given is %srank %d",
+                        a->data ? "" : "-size", info.name, fxa_dtype_name(info.dtype), info.rank, dtype, a->rank);
+    }
     fxa_view *view = &out->views[at];
     *view = (fxa_view){a->data, info.dtype, info.rank, {0}, {0}};
     for (int d = 0; d < info.rank; d++) {

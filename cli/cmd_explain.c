@@ -178,12 +178,13 @@ static char *explain_tape_tiles(cli *c, const cli_job *job, const explanation *e
     if (!line || which == e->n_support[pass] || explain_share_of(e, pass, which).all == 0) return text;
     line += *line == '\n';
     const fxa_tile_counts *t = &e->tiles_of[pass][which];
-    bool tensors = false, params = binding_params(&job->bind) == NULL;
+    bool is_open = line[sizeof begin - 1] == ',', tensors = false, params = binding_params(&job->bind) == NULL;
     for (size_t i = 0; i < job->bind.n_tensors; i++) tensors = tensors || !job->bind.data[i];
-    const char *open = params && tensors ? ", whatever params and tensors hold"
-                       : params          ? ", whatever params hold"
-                       : tensors         ? ", whatever tensors hold"
-                                         : "",
+    const char *open = !is_open            ? ""
+                       : params && tensors ? ", whatever params and tensors hold"
+                       : params            ? ", whatever params hold"
+                       : tensors           ? ", whatever tensors hold"
+                                           : "",
                *rest = line + strcspn(line, "\n");
     const char *unknown = t->unknown ? cli_format(c, ", %" PRIu64 " not looked at", t->unknown) : "";
     return cli_format(c,

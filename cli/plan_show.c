@@ -71,6 +71,14 @@ void plan_show_json(json *j, const fxa_problem *p, const char *program, const ch
         json_close(j, '}');
     }
     json_close(j, ']');
+    json_open(j, "params", '[');
+    for (size_t i = 0; p->program && i < fxa_program_param_count(p->program); i++) {
+        json_open(j, NULL, '{');
+        json_string(j, "name", fxa_program_param(p->program, i).name);
+        json_bool(j, "gradient", p->param_grads >> i & 1);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
 }
 
 void plan_show_text(cli *c, const fxa_problem *p, const char *program, const char *bprop) {
@@ -98,6 +106,9 @@ void plan_show_text(cli *c, const fxa_problem *p, const char *program, const cha
         buf_printf(&c->out, "  tensor %s %s%s%s\n", t.name, fxa_dtype_name(t.dtype),
                    sizes_text(c, p->captures[i].size, t.rank), p->captures[i].grad ? ", gradient" : "");
     }
+    for (size_t i = 0; p->program && i < fxa_program_param_count(p->program); i++)
+        buf_printf(&c->out, "  param %s%s\n", fxa_program_param(p->program, i).name,
+                   p->param_grads >> i & 1 ? ", gradient" : "");
 }
 
 /* What the bytes of a plan say that cannot be loaded here. */

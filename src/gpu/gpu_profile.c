@@ -122,17 +122,19 @@ static int profile_rest(const char *at) {
     return n;
 }
 
-/* A value as a message has it: up to what ends it. */
-static int profile_given(const struct profile_key *k, const char *at) {
+/* A value as a message has it: a string and what is in brackets to their end, others up to what follows them. */
+static int profile_given(const char *at) {
     int n = 0, most = profile_rest(at);
-    if (k->count > 1 || k->least == PROFILE_TEXT) return most;
-    while (n < most && at[n] != ',' && at[n] != '}') n++;
-    return n;
+    const char *ends = *at == '[' ? "]" : *at == '"' ? "\"" : ",}";
+    bool closed = *ends != ',';
+    if (closed) n++;
+    while (n < most && !strchr(ends, at[n])) n++;
+    return n + (closed && n < most);
 }
 
 static fxa_status profile_refuse(const struct profile_key *k, const char *at, fxa_error *err) {
     const long long least = k->least, most = profile_most(k);
-    int n = profile_given(k, at);
+    int n = profile_given(at);
     if (k->least == PROFILE_TEXT)
         return fxa__fail(err, FXA_E_PROBLEM,
                          "target has %.*s for %s: accepted are strings of up to %d characters of ASCII without \\", n,
@@ -143,13 +145,15 @@ static fxa_status profile_refuse(const struct profile_key *k, const char *at, fx
                      k->count > 1 ? "are [x,y,z], each a whole number" : "are whole numbers", least, most);
 }
 
+#define PROFILE_WHOLE "; `fxattn device` writes a whole profile"
+
 static fxa_status profile_pair(profile_reader *r, fxa_error *err) {
     char name[64];
     profile_skip(r);
     const char *at = r->at;
+    if (!*at) return fxa__fail(err, FXA_E_PROBLEM, "target ends where a \"key\": is to be" PROFILE_WHOLE);
     if (!profile_string(r, name, sizeof name) || !profile_take(r, ':'))
-        return fxa__fail(err, FXA_E_PROBLEM,
-                         "target has \"%.*s\" where a \"key\": is to be; `fxattn device` writes a whole profile",
+        return fxa__fail(err, FXA_E_PROBLEM, "target has \"%.*s\" where a \"key\": is to be" PROFILE_WHOLE,
                          profile_rest(at), at);
     for (int i = 0; i < PROFILE_KEYS; i++) {
         if (strcmp(name, profile_keys[i].name) != 0) continue;
@@ -157,7 +161,9 @@ static fxa_status profile_pair(profile_reader *r, fxa_error *err) {
         r->seen |= 1u << i;
         profile_skip(r);
         at = r->at;
-        return profile_value(r, i) && profile_is_between(r) ? FXA_OK : profile_refuse(&profile_keys[i], at, err);
+        if (profile_value(r, i) && profile_is_between(r)) return FXA_OK;
+        if (!*r->at) return fxa__fail(err, FXA_E_PROBLEM, "target ends at the value of %s" PROFILE_WHOLE, name);
+        return profile_refuse(&profile_keys[i], at, err);
     }
     return fxa__fail(err, FXA_E_PROBLEM, "target has a key \"%s\", which profiles have not", name);
 }
@@ -166,7 +172,8 @@ fxa_status fxa__gpu_profile_parse(const char *text, fxa__gpu_profile *out, fxa_e
     profile_reader r = {.at = text};
     if (strnlen(text, PROFILE_MOST_TEXT) == PROFILE_MOST_TEXT || !profile_take(&r, '{'))
         return fxa__fail(err, FXA_E_PROBLEM,
-                         "target is no profile of a device as `fxattn device` writes it, in JSON: %.32s", text);
+                         "target is no profile of a device as `fxattn device` writes it, in JSON: %.*s",
+                         *r.at ? profile_rest(r.at) : 12, *r.at ? r.at : "it is empty");
     do FXA_TRY(profile_pair(&r, err));
     while (profile_take(&r, ','));
     bool ends = profile_take(&r, '}');

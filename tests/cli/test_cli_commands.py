@@ -287,7 +287,9 @@ class Plans(Cli):
         file = self.path("a.plan")
         args = [
             "--score",
-            "score * s[h]",
+            "gain * score * s[h]",
+            "--param",
+            "gain=2",
             "--tensor-size",
             "s:f32=8",
             "--causal",
@@ -304,17 +306,24 @@ class Plans(Cli):
         self.assertEqual(shown["key"], saved["key"])
         self.assertEqual((shown["pass"], shown["dtype"], shown["engine"]), ("backward", "bf16", saved["engine"]))
         self.assertIn("causal", shown["flags"])
-        self.assertIn("score = score * s[h]", shown["program"])
+        self.assertIn("score = score * gain * s[h]", shown["program"])
         self.assertEqual(shown["tensors"], [{"name": "s", "dtype": "f32", "sizes": [8], "gradient": True}])
+        self.assertEqual(shown["params"], [{"name": "gain", "gradient": True}])
         self.assertEqual(shown["operands"]["Q"], {"dtype": "bf16", "strides": [51200, 6400, 64, 1]})
         self.assertEqual(self.run_json("plan", "load", file)["workspace"], saved["workspace"])
         for text in (self.run_cli("plan", "show", file), self.run_cli("plan", "load", file)):
             self.assertIn(saved["key"], text)
+        self.assertIn("\n  param gain, gradient\n", self.run_cli("plan", "show", file))
+        self.run_cli("plan", "save", file, *args, "--grads", "qkv")
+        self.assertIn("\n  param gain\n", self.run_cli("plan", "show", file))
         self.fails("plan", "save", self.path("b.plan"), "--score", "score * s[h]", "--tensor", "s", says="NAME=FILE")
 
     def test_missing_sizes(self):
         program = self.write("p.fxa", "tensor s : f32[1]\nscore = score * s[h]\n")
         self.fails("plan", "save", self.path("x.plan"), "--program", program, says="--tensor-size s=")
+        for size, given in ("s=8,8", "rank 2"), ("s:f16=8", "f16 of rank 1"):
+            says = f"--tensor-size s: the program says f32 of rank 1, given is {given}"
+            self.fails("explain", "--program", program, "--tensor-size", size, says=says)
         self.assertEqual(os.listdir(self.folder.name), ["p.fxa"])
 
     def test_hostile_bytes(self):

@@ -191,6 +191,11 @@ class Here(Cli):
         file = self.write("w.fxa", "param w : int\nmask = k <= q && q - k < w\n")
         self.assertIn("tiles of b 0, h 0, whatever params hold: ",
                       self.run_cli("explain", *ask, "--program", file, "--section", "tape", env=env))
+        file = self.write("c.fxa", "param w : float\nscore = w * tanh(score / w)\nmask = k <= q\n")
+        text = self.run_cli("explain", *ask, "--program", file, "--section", "tape", env=env)
+        self.assertIn("tiles of b 0, h 0: ", text)  # what the mask leaves, no param decides
+        for place in ("a.f[2]: made of those above", "a.f[3]: what the tanh", "a.f[4]: the unit", "a.f[5] and on: limits"):
+            self.assertIn(place, text)
 
     def test_packages_of_python(self):
         """cuDNN from NVIDIA's packages beside the one that the command is in; a cuBLASLt that cuDNN would not find."""

@@ -223,7 +223,7 @@ TEST(lesser_kernels_have_a_reason) {
         void (*make)(fxa_problem *p);
         const char *why;
     } cases[] = {
-        {with_no_promise, "not sm90: alignment and strides are to be 16 bytes"},
+        {with_no_promise, "not sm90: alignment is to be 16, strides multiples of 16 bytes above 0"},
         {with_wide_results, "not sm90: a result has another type"},
         {with_max, "not sm90: row maximum"},
         {with_odd_pages, "not sm90: page size"},
@@ -234,18 +234,53 @@ TEST(lesser_kernels_have_a_reason) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         choice_case c;
         fxa__cu_choice out;
+        fxa__cuda_program g = {.value = -1};
         fxa__problem *p = NULL;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_FORWARD, NULL);
         cases[i].make(&c.p);
         T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
-        T_OK(choice_end(&c, &choice_hopper, &out, NULL, &err));
-        const char *why = fxa__cu_not_sm90(&choice_hopper, &p->in, &out);
+        T_OK(choice_end(&c, &choice_hopper, &out, &g, &err));
+        const char *why = fxa__cu_not_sm90(&choice_hopper, &p->in, &out, &g);
         if (cases[i].why)
             T_HAS(why, cases[i].why);
         else
             T_CHECK(*why == '\0');
+        fxa__cuda_program_free(&g);
         fxa__problem_release(p);
+    }
+}
+
+/* Of gradients, which of the rules it is that keeps them from the faster kernels. */
+TEST(gradients_by_lesser_kernels_have_a_reason) {
+    static const char scaled[] = "tensor t : f32[2]; score = score * t[h, q]";
+    static const char two[] = "param a : float; param c : float; score = a * tanh(score / c)";
+    static const struct {
+        const char *text;
+        int64_t d;
+        double dropout;
+        const char *why;
+    } cases[] = {
+        {scaled, 64, 0, "not sm90: scattered gradients beside a slope"},
+        {scaled, 192, 0, "not sm90: gradients of params or tensors above 128 columns"},
+        {two, 128, 0, "not sm90: several gradients of params or tensors beside a slope above 96 columns"},
+        {two, 64, 0.5, "not sm90: gradients of params or tensors beside a slope and dropout"},
+        {two, 64, 0, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa__cuda_program g = {.value = -1};
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, FXA_BACKWARD, cases[i].text);
+        c.captures[0].grad = c.p.n_captures > 0, c.p.param_grads = c.p.n_captures ? 0 : 3;
+        c.p.d = cases[i].d, c.p.dropout_p = cases[i].dropout;
+        if (cases[i].dropout > 0) c.p.flags |= FXA_DROPOUT;
+        T_OK(choice_end(&c, &choice_hopper, &out, &g, &err));
+        const char *why = fxa__cu_not_sm90(&choice_hopper, &c.p, &out, &g);
+        T_CHECK(*cases[i].why || !*why);
+        T_HAS(why, cases[i].why);
+        fxa__cuda_program_free(&g);
     }
 }
 

@@ -19,7 +19,7 @@ TEST(profiles_that_are_none) {
         {"132", "0", "target has 0 for multiProcessorCount: accepted are whole numbers from 1 to 2147483647"},
         {"H200\"", "H2\\u0030\"", "for deviceName: accepted are strings of up to 95 characters of ASCII without \\"},
         {"[1024,1024,64]", "[1024,1024]",
-         "for maxBlockSize: accepted are [x,y,z], each a whole number from 1 to 2147483647"},
+         "target has [1024,1024] for maxBlockSize: accepted are [x,y,z], each a whole number from 1 to 2147483647"},
         {"\"warpSize\":32", "\"warpSize\":32,\"warpSize\":32", "twice"},
         {"13000", "99999999999999999999", "for driverVer"},
         {"H200\"}", "H200\"} x", "does not end"},
@@ -41,6 +41,7 @@ TEST(profiles_that_are_none) {
         {",\"warpSize\"", ",,\"warpSize\"", "where a \"key\": is to be"},
         {"H200\"}", "H200\",}", "target has \"}\" where a \"key\": is to be"},
         {"150109880320", "{}", "for totalGlobalMem"},
+        {"\"NVIDIA H200\"", "5", "target has 5 for deviceName"},
         {"232448", "1000",
          "target has 1000 for maxSharedMemoryPerBlockOptin: accepted are whole numbers from 49152 to"},
     };
@@ -63,6 +64,7 @@ TEST(profiles_that_are_none) {
         char text[sizeof profile];
         snprintf(text, sizeof text, "%.*s", (int)n, profile);
         T_STATUS(fxa__gpu_profile_parse(text, &out, &err), FXA_E_PROBLEM);
+        T_CHECK(strstr(err.text, "it is empty") || strstr(err.text, "target ends ") || strstr(err.text, "is to be"));
     }
 }
 

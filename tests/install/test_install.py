@@ -115,7 +115,7 @@ def main():
             check(find(prefix, name), name)
         check(run(os.path.join(prefix, "bin", "fxattn"), "version").strip(), "the installed command runs")
         docs = os.path.join(prefix, "share", "doc", "fxattn")
-        for name in ("LICENSE", "README.md", "numerics.md", "examples/forward.c", "examples/decode.c"):
+        for name in ("LICENSE", "README.md", "numerics.md", "examples/forward.c", "examples/targets/h200.json"):
             check(os.path.isfile(os.path.join(docs, name)), name + " is installed")
     return finish()
 

@@ -119,7 +119,8 @@ fxa_dtype fxa__cu_dtype_in(const fxa_problem *p);
 fxa_dtype fxa__cu_dtype_out(const fxa_problem *p);
 /* For the words on a plan: why a device that could has not the fastest family, which nothing else tells; "" where it
  * has, and for f32. */
-const char *fxa__cu_not_sm90(const fxa__cu_self *self, const fxa_problem *p, const fxa__cu_choice *choice);
+const char *fxa__cu_not_sm90(const fxa__cu_self *self, const fxa_problem *p, const fxa__cu_choice *choice,
+                             const fxa__cuda_program *program);
 /* The why of a row of the support table, NULL past its end: for tests. */
 const char *fxa__cu_support_why(size_t row);
 

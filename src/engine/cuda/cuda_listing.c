@@ -32,10 +32,10 @@ static void cu_list_tiles(const fxa__cu_code *c, const fxa__problem *p, fxa__wri
     fxa_tile_counts n;
     if (!c->program.has_mask || !shape->q_rows || !shape->k_rows || fxa__tiles_count(&grid, &n, NULL) != FXA_OK) return;
     const fxa_program *program = p->in.program;
-    const char *open = !program             ? ""
-                       : !program->n_params ? (p->in.n_captures ? ", whatever tensors hold" : "")
-                       : !p->in.n_captures  ? ", whatever params hold"
-                                            : ", whatever params and tensors hold";
+    const char *open = !program || c->program.mask_fixed ? ""
+                       : !program->n_params              ? (p->in.n_captures ? ", whatever tensors hold" : "")
+                       : !p->in.n_captures               ? ", whatever params hold"
+                                                         : ", whatever params and tensors hold";
     fxa__write_format(w, "tiles of b 0, h 0%s: %llu left out, %llu with the mask, %llu without", open,
                       (unsigned long long)n.empty, (unsigned long long)n.mixed, (unsigned long long)n.full);
     if (n.unknown) fxa__write_format(w, ", %llu not looked at", (unsigned long long)n.unknown);
@@ -95,6 +95,18 @@ static void cu_list_params(const fxa__cu_code *c, const fxa__problem *p, fxa__wr
     }
 }
 
+/* Places behind the params, which the text reads by number too (cuda_fill.c). */
+static void cu_list_filled(const fxa__cuda_program *g, fxa__writer *w) {
+    int unit = (int)g->unit_at + (g->gain >= 0);
+    for (int32_t i = 0; i < g->n_run; i++)
+        fxa__write_format(w, "a.f[%d]: made of those above by the host\n", (int)(g->run_at + i));
+    if (g->gain >= 0)
+        fxa__write_format(w, "a.f[%d]: what the tanh is multiplied by, made by the host\n", (int)g->unit_at);
+    if (g->unit_at >= 0) fxa__write_format(w, "a.f[%d]: the unit of new scores, made by the host\n", unit);
+    if (g->near_at >= 0)
+        fxa__write_format(w, "a.f[%d] and on: limits and terms of the soft cap, made by the host\n", (int)g->near_at);
+}
+
 void fxa__cu_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
     const fxa__cu_code *c = code;
     bool bent = c->program.has_value && !fxa__problem_is_capped(p);
@@ -107,6 +119,7 @@ void fxa__cu_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
     cu_list_grads(c, p, w);
     cu_list_tiles(c, p, w);
     cu_list_params(c, p, w);
+    cu_list_filled(&c->program, w);
     fxa__write_format(w, "program.cuh:\n");
     fxa__write_bytes(w, c->program.text.data, c->program.text.size);
 }

@@ -232,17 +232,28 @@ static fxa__cu_family cu_family(const fxa__cu_self *s, const fxa_problem *p, con
     return backward && fixed ? FXA__CU_SIMT : FXA__CU_SM80;
 }
 
+/* What of cu_hopper_has_grads() is missing. */
+static const char *cu_hopper_lacks(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    if (g->has_own) return ", not sm90: a backward program of the caller's";
+    if (c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW)
+        return ", not sm90: gradients of params or tensors above 128 columns";
+    if (g->has_scatter) return ", not sm90: scattered gradients beside a slope";
+    if (c->dropout) return ", not sm90: gradients of params or tensors beside a slope and dropout";
+    return ", not sm90: several gradients of params or tensors beside a slope above 96 columns";
+}
+
 /* What stays true of every problem with that code: some share it that differ in strides, say. */
-const char *fxa__cu_not_sm90(const fxa__cu_self *s, const fxa_problem *p, const fxa__cu_choice *c) {
+const char *fxa__cu_not_sm90(const fxa__cu_self *s, const fxa_problem *p, const fxa__cu_choice *c,
+                             const fxa__cuda_program *g) {
     if (c->arch != 90 || c->family == FXA__CU_SM90 || c->dtype == FXA_F32) return "";
     if (s->forced >= 0) return ", not sm90: FXA_CUDA_FAMILY";
     if (s->on_device && !s->gpu.driver.tensor_map) return ", not sm90: the driver has no tensor maps";
     if (cu_is_empty(p)) return ", not sm90: empty";
-    if (!cu_is_aligned(p)) return ", not sm90: alignment and strides are to be 16 bytes";
+    if (!cu_is_aligned(p)) return ", not sm90: alignment is to be 16, strides multiples of 16 bytes above 0";
     if (c->out != c->dtype) return ", not sm90: a result has another type";
     if (c->maximum) return ", not sm90: row maximum";
     if (!cu_pages_fit(p)) return ", not sm90: page size";
-    return p->pass == FXA_BACKWARD ? ", not sm90: gradients of what is captured" : ", not sm90: shared memory";
+    return p->pass == FXA_BACKWARD ? cu_hopper_lacks(c, g) : ", not sm90: shared memory";
 }
 
 static uint64_t cu_tensor_grads(const fxa_problem *p) {

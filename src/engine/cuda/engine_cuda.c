@@ -197,7 +197,7 @@ static void cu_describe(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_cod
         (c->program.grad_diagonal && x->family == FXA__CU_SM90) || c->program.grad_dense ? ", pairs rounded" : "",
         wide ? ", dK rounded twice" : "", x->adds ? ", rounded before added" : "",
         x->units >> FXA__CU_PAGES & 1u && x->out != FXA_F32 ? ", entries and heads rounded" : "",
-        fxa__cu_not_sm90(s, p, x));
+        fxa__cu_not_sm90(s, p, x, &c->program));
 }
 
 /* saved: cubins, else they are compiled. */
