@@ -244,7 +244,7 @@ struct Consumer : ForwardRows {
         const int number = take_word(sh.number(step)), n = number & FXA_CUDA_PASS - 1;
         const bool whole = number & FXA_CUDA_WHOLE << group;
         issue_s(s);
-        begin_rows();
+        begin_rows(sh.slot(turn).m());
         const bool same = same_words(n, whole);
         give_back_q();
         if (PROG_DENSE) sh.dense_ring().wait_full(step);
@@ -388,16 +388,16 @@ struct Consumer : ForwardRows {
                 ring.wait_full(turn);
             }
             const TileSlot slot = sh.slot(turn);
-            const int tile = slot.tile();
+            const int tile = slot.tile(), m = slot.m();
             if (tile < 0) break;
             q_operand = k_major(sh.q(turn) + group * 64 * 128);
             if (a.turned) {
                 turn_rows<BM, FXA_D>(a, sh.q(turn) + group * 64 * 128);
                 named_sync(BAR_CLEAR + group, 128);
             }
-            if (JOINED) begin_rows();
+            if (JOINED) begin_rows(m); /* m read again in it cost soft caps 3 to 7 %: see find_lane() */
             walk(tile);
-            finish(tile, slot.m());
+            finish(tile, m);
         }
     }
 };

@@ -50,10 +50,10 @@ struct ForwardRows : TileOwner {
     FXA_INLINE int row_in_tile() const { return group * 64 + warp * 16 + (lane >> 2); }
 
     /* What has to be known of the rows before anything is asked of their pairs. */
-    FXA_INLINE void begin_rows()
+    FXA_INLINE void begin_rows(int m)
     {
         own(sh.slot(turn));
-        q0 = sh.slot(turn).m() * BM + row_in_tile();
+        q0 = m * BM + row_in_tile();
         program.head(a, b, h, q_len, k_len);
         masked = sh.slot(turn).partial();
         total = sh.slot(turn).total();
