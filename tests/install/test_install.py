@@ -115,7 +115,8 @@ def main():
             check(find(prefix, name), name)
         check(run(os.path.join(prefix, "bin", "fxattn"), "version").strip(), "the installed command runs")
         docs = os.path.join(prefix, "share", "doc", "fxattn")
-        for name in ("LICENSE", "README.md", "numerics.md", "examples/forward.c", "examples/targets/h200.json"):
+        examples = ("examples/forward.c", "examples/decode.c", "examples/targets/h200.json")
+        for name in ("LICENSE", "README.md", "numerics.md", *examples):
             check(os.path.isfile(os.path.join(docs, name)), name + " is installed")
     return finish()
 
