@@ -22,13 +22,13 @@ def functions(path, prefix):
 
 def main():
     wrong = []
-    for source, prefix, standin in (("src/gpu/gpu.c", "cu", "standin_cuda.c"),
-                                    ("src/engine/cudnn/cudnn_library.c", "cudnn", "standin_cudnn.c")):
+    for source, prefix, standins in (("src/gpu/gpu.c", "cu", ("standin_cuda.c", "standin_launch.c")),
+                                     ("src/engine/cudnn/cudnn_library.c", "cudnn", ("standin_cudnn.c",))):
         asked = functions(source, prefix)
         if not asked:
             wrong.append("no function was found in %s" % source)
-        has = read(SOURCE, "tests/standin", standin)
-        wrong += ["%s lacks %s" % (standin, name) for name in sorted(asked) if not re.search(r"\b%s\b" % name, has)]
+        has = "".join(read(SOURCE, "tests/standin", name) for name in standins)
+        wrong += ["%s: no %s" % (" and ".join(standins), name) for name in sorted(asked) if not re.search(r"\b%s\b" % name, has)]
     ours = dict(re.findall(r"^    X\((\w+), (\d+)\)", read(SOURCE, "src/engine/cudnn/cudnn_api.h"), re.M))
     if len(ours) < 100:
         wrong.append("%d constants were found in cudnn_api.h" % len(ours))
