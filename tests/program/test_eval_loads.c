@@ -60,6 +60,19 @@ TEST(loads_of_every_dtype) {
     }
 }
 
+/* The mask of a text with the declarations before it. */
+static int eval_mask(fxa_context *ctx, const char *head, const char *text, const double *in, const fxa_view *views) {
+    char all[192];
+    fxa_program *p = NULL;
+    fxa_error err;
+    int mask = -1;
+    snprintf(all, sizeof all, "%s%s", head, text);
+    T_OK(fxa_program_parse(ctx, all, SIZE_MAX, &p, &err));
+    T_OK(fxa_program_eval(p, in, NULL, views, NULL, &mask, &err));
+    fxa_program_destroy(p);
+    return mask;
+}
+
 /* t[q] == u[k] and t[q] != u[k] of single elements; an index of 9 is outside. */
 static void eval_equality(int64_t x, int64_t y, bool outside, int equal) {
     fxa_context *ctx = NULL;
@@ -71,16 +84,8 @@ static void eval_equality(int64_t x, int64_t y, bool outside, int equal) {
         "mask = t[q] == u[k]",    "mask = u[k] == t[q]", "let x = t[q]\nmask = x == u[k]",
         "mask = !(t[q] != u[k])", "mask = t[q] != u[k]", "mask = !(t[q] == u[k])"};
     T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        char text[128];
-        fxa_program *p = NULL;
-        int mask = -1;
-        snprintf(text, sizeof text, "tensor t : i64[1]\ntensor u : i64[1]\n%s", texts[i]);
-        T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
-        T_OK(fxa_program_eval(p, in, NULL, views, NULL, &mask, &err));
-        T_INT(mask, i < 4 ? equal : !equal);
-        fxa_program_destroy(p);
-    }
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        T_INT(eval_mask(ctx, "tensor t : i64[1]\ntensor u : i64[1]\n", texts[i], in, views), i < 4 ? equal : !equal);
     fxa_context_destroy(ctx);
 }
 
@@ -107,17 +112,10 @@ TEST(other_uses_of_i64_saturate) {
     const double in[FXA_INPUT_COUNT] = {[FXA_INPUT_K] = 1};
     static const char *const texts[] = {"t[q] >= t[k]", "t[q] - t[k] == 0",   "min(t[q], 2147483647) == t[k]",
                                         "t[q] == u[k]", "t[q] == 2147483647", "!(t[q] < t[k])"};
+    static const char head[] = "tensor t : i64[1]\ntensor u : i32[1]\nmask = u[q] > 0\nmask = mask && ";
     T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        char text[160];
-        fxa_program *p = NULL;
-        int mask = -1;
-        snprintf(text, sizeof text, "tensor t : i64[1]\ntensor u : i32[1]\nmask = %s && u[q] > 0", texts[i]);
-        T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
-        T_OK(fxa_program_eval(p, in, NULL, views, NULL, &mask, &err));
-        if (mask != 1) T_FAIL("%s\n", texts[i]);
-        fxa_program_destroy(p);
-    }
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (eval_mask(ctx, head, texts[i], in, views) != 1) T_FAIL("%s\n", texts[i]);
     fxa_context_destroy(ctx);
 }
 

@@ -88,7 +88,7 @@ static decode_cut decode_cut_make(const fxa__cu_self *self, const fxa__cu_choice
                                   const struct FxaShape *shape) {
     int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->q_rows), tiles = fxa__div_up(p->sk, shape->k_rows);
     decode_cut c = {self->processors, p->b * p->hkv * groups, 1, 1, false};
-    int64_t workers = shape->threads == 384 ? 256 : shape->threads - 32; /* the others copy, or have no part in it */
+    int64_t workers = (shape->threads - 32) / 128 * 128; /* whole warpgroups beside the warp that copies */
     c.folds = (int64_t)shape->q_rows * choice->dv / 4 <= workers;
     c.pieces = decode_pieces(&c, p->hkv * groups, tiles, shape->k_rows);
     c.piece = fxa__div_up(fxa__div_up(tiles, c.pieces) * shape->k_rows * (choice->d + choice->dv) * 2, 1024);
