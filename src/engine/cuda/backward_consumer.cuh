@@ -234,12 +234,12 @@ struct Consumer {
         if (KV_HELD)
             issue_held<FXA_D, BQ>(s, k_rows, sh.q(step));
         else
-            issue_rows<FXA_D, BK, BQ>(s, sh.k() + group * 64 * 128, sh.q(step));
+            issue_rows<FXA_D, BK, BQ, steps_of(FXA_D, SEVERAL)>(s, sh.k() + group * 64 * 128, sh.q(step));
         sh.o_ring().wait_full(step);
         if (KV_HELD)
             issue_held<FXA_DV, BQ>(dp, v_rows, sh.grad_o(step));
         else
-            issue_rows<FXA_DV, BK, BQ>(dp, sh.v() + group * 64 * 128, sh.grad_o(step));
+            issue_rows<FXA_DV, BK, BQ, steps_of(FXA_DV, SEVERAL)>(dp, sh.v() + group * 64 * 128, sh.grad_o(step));
         const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
         if (PROG_DENSE) load_dense(dense);
         if (PROG_DIAGONAL) load_diagonal(strip, q0, k0);
@@ -256,7 +256,7 @@ struct Consumer {
         settle(dp);
         score_gradients(s, dp, ds, m, kept);
         if (WITH_DS) stage_ds(ds);
-        issue_sum<BQ>(dv, p, sh.grad_o(step));
+        issue_sum<BQ, steps_of(BQ, SEVERAL)>(dv, p, sh.grad_o(step));
         if (WITH_DS) publish_ds(m);
         finish_visit(p, ds);
         step++;
@@ -290,7 +290,7 @@ struct Consumer {
     FXA_INLINE void finish_visit(u32 (&p)[BQ / 4], u32 (&ds)[BQ / 4])
     {
 #if FXA_SEPARATE_DQ
-        issue_sum<BQ>(dk, ds, sh.q(step));
+        issue_sum<BQ, steps_of(BQ, SEVERAL)>(dk, ds, sh.q(step));
         wgmma_wait<1>();
         settle(dv);
         settle(p);
@@ -303,7 +303,7 @@ struct Consumer {
         settle(dv);
         settle(p);
         give_back(sh.o_ring().empty(step));
-        issue_sum<BQ>(dk, ds, sh.q(step));
+        issue_sum<BQ, steps_of(BQ, SEVERAL)>(dk, ds, sh.q(step));
         wgmma_wait<1>();
         settle(dq);
         hand_over_dq(dq);

@@ -64,6 +64,10 @@ static_assert(FXA_D <= 128 && FXA_DV <= 128, "backward_wide_sm90.cu is for the o
  * partial ones: of causal masks and documents the first of every tile. Blocks of small heads are over too soon. */
 constexpr bool PASSES = PROG_MASK && WITH_DQ && !SMALL;
 
+/* Whether statements have several steps of a product, for which a compiler takes a tenth less time; beside slopes that
+ * changes what it spills, and some programs lose 4 %. */
+constexpr bool SEVERAL = !PROG_SLOPE;
+
 typedef PlaceOf<BK, BQ> Place;
 
 FXA_INLINE int block_of(int item)

@@ -20,7 +20,7 @@ struct Consumer : ForwardRows {
 
     FXA_INLINE void issue_s(float (&s)[BN / 2]) const
     {
-        constexpr int N = FXA_D / 16 % 4 ? 2 : 4; /* steps in a statement */
+        constexpr int N = steps_of(FXA_D, true);
         const u64 k_operand = k_major(sh.k(step));
         wgmma_fence();
 #pragma unroll
@@ -179,7 +179,9 @@ struct Consumer : ForwardRows {
 #pragma unroll
             for (int i = 0; i < BN / 4; i++) {
                 const int x = (i >> 1) * 4 + r * 2 + (i & 1);
-                const float y = PROG_UNIT_ONE ? (BARE ? s[x] : s[x] - shift) : BARE ? s[x] * unit : s[x] * unit - shift;
+                const float y = PROG_UNIT_ONE ? (BARE ? s[x] : s[x] - shift)
+                                : BARE        ? s[x] * unit
+                                              : __fmaf_rn(s[x], unit, -shift);
                 s[x] = EMULATE && ZERO && (i & 1) ? exp2_by_fma(y) : exp2_fast(y);
                 sum += s[x];
             }

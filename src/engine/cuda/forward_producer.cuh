@@ -98,14 +98,14 @@ struct Producer {
                                   CACHE_KEEP);
     }
 
-    /* All copies of one query tile; returns the next one, of a safe visit the same where JOINED. Its number is asked
+    /* All copies of one query tile; returns the next one, of a safe visit the same. Its number is asked
      * for with the first copies and its list row is read before the wait for the last V (after an only one), so that
      * neither latency is seen. In one place: planning takes most of the few registers that a producer has. */
     FXA_INLINE Work visit(const Work &w, int safe)
     {
         const int total = max(w.row.total, 1), partial = w.row.total ? w.row.partial : 1;
         int ahead = w.row.total ? w.row.first : 0; /* nothing is attended: one tile, which the mask empties */
-        int next = JOINED ? w.tile : a.tiles;
+        int next = w.tile;
         Work following;
         Passing passing;
         for (int j = 0; j < total; j++, step++) {
@@ -129,6 +129,7 @@ struct Producer {
 
     FXA_INLINE void wait_for_consumers() const
     {
+#pragma unroll 1
         for (u32 i = turn > Q_BUFFERS ? turn - Q_BUFFERS : 0; i < turn; i++) sh.q_ring().wait_consumed(i);
     }
 
@@ -137,6 +138,7 @@ struct Producer {
     {
         wait_for_consumers();
         if (!load_shared(sh.flag())) return a.tiles;
+#pragma unroll 1
         while (from < a.tiles && *(volatile int *)(a.redo + from) != (int)blockIdx.x + 1) from++;
         if (from < a.tiles) a.redo[from] = 0;
         return from;
@@ -147,23 +149,9 @@ struct Producer {
         return mode == SAFE ? SAFE | UP : mode == (SAFE | UP) ? SAFE | DOWN : 0;
     }
 
-    /* Once, and twice more where V was not finite. */
-    FXA_INLINE void visit_again(int tile)
-    {
-        Work w;
-        w.plan<BM, BN>(a, tile);
-        store_shared(sh.found(), 0);
-#pragma unroll 1
-        for (int mode = SAFE; mode; mode = next_mode(mode)) {
-            visit(w, mode);
-            count_redo(mode == SAFE ? 1 : 2);
-            wait_for_consumers();
-            if (!load_shared(sh.found())) break;
-        }
-    }
-
-    /* The same with one place that visits, half of the code; tiles that are short lose by it. */
-    FXA_INLINE void visit_joined()
+    /* All tiles that are this CTA's; then those that are flagged, each once, and twice more where V was not finite. In one
+     * place: each that visits is a tenth of what a compiler has to do for a forward. */
+    FXA_INLINE void visit_all()
     {
         int mode = 0, from = 0;
 #pragma unroll 1
@@ -183,21 +171,9 @@ struct Producer {
         }
     }
 
-    FXA_INLINE void visit_all()
-    {
-        Work w;
-        w.plan<BM, BN>(a, blockIdx.x);
-        while (w.tile < a.tiles) w = visit(w, 0);
-#pragma unroll 1
-        for (int tile = find_redo(0); tile < a.tiles; tile = find_redo(tile + 1)) visit_again(tile);
-    }
-
     FXA_INLINE void run()
     {
-        if (JOINED)
-            visit_joined();
-        else
-            visit_all();
+        visit_all();
         sh.q_ring().wait_empty(turn);
         sh.slot(turn).put_end();
         barrier_arrive(sh.q_ring().full(turn));

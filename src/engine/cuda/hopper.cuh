@@ -149,10 +149,12 @@ template <int tile_rows>
 FXA_INLINE void store_some(const FxaView &t, const Rows &at, u32 from, int count, int columns, int lane)
 {
     const int chunks = (columns + 7) / 8;
+#pragma unroll 1
     for (int i = lane; i < count * chunks; i += 32) {
         const int r = i / chunks, c = i - r * chunks;
         u16 *to = (u16 *)t.data + at.h * t.h + (long long)(at.s + r) * t.s + c * 8;
         const u32 place = swizzled<tile_rows>(from, r, c);
+#pragma unroll 1
         for (int x = 0; x < min(8, columns - c * 8); x++) to[x] = (u16)load_shared_half(place + 2 * x);
     }
 }

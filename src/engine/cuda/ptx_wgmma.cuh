@@ -6,8 +6,7 @@
  * Accumulator i of thread t of the warpgroup is row (t / 32) * 16 + (t % 32) / 4 + 8 * (i / 2 % 2), column i / 4 * 8 +
  * t % 4 * 2 + i % 2: a thread has two rows, and neighbouring registers are neighbouring columns. See ptx.cuh.
  *
- * Several steps of 16 may be one statement: statements with so many operands took the compiler a tenth of its time for
- * a forward. Of a backward they change which registers it spills, and some programs lose 4 % by that.
+ * Several steps of 16 may be one statement: statements with so many operands took the compiler a tenth of its time.
  */
 #ifndef FXA_CUDA_PTX_WGMMA_CUH
 #define FXA_CUDA_PTX_WGMMA_CUH

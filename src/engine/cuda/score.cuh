@@ -236,12 +236,12 @@ FXA_INLINE float own_gradient(const Program &program, const FxaArgs &a, float s,
 #endif
 }
 
-/* Each pair by itself, as well as can be, sixteen at a time: few tiles of few problems come here, and the code for all
+/* Each pair by itself, as well as can be, eight at a time: few tiles of few problems come here, and the code for all
  * pairs of a thread is most of what a compiler has to do for a soft cap. */
 template <int n> FXA_INLINE void bend_apart(const Program &program, const FxaArgs &a, float (&s)[n])
 {
 #if PROG_BEND
-    constexpr int AT_ONCE = n < 16 ? n : 16;
+    constexpr int AT_ONCE = n < 8 ? n : 8;
     static_assert(n % AT_ONCE == 0, "pairs of a thread");
 #pragma unroll 1
     for (int turn = 0; turn < n; turn += AT_ONCE) {

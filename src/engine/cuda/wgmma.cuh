@@ -43,14 +43,21 @@ FXA_INLINE constexpr u32 n_step(int k)
 
 /* ---- Whole products, started but not waited for ----------------------------------------------------------------- */
 
+/* How many steps of 16 one statement has, where it may have several (ptx_wgmma.cuh). */
+FXA_INLINE constexpr int steps_of(int columns, bool several)
+{
+    return !several ? 1 : columns / 16 % 4 ? 2 : 4;
+}
+
 /* x[64 x N] = 64 rows of a tile from `left` on times the rows of the tile `right`, over so many columns. */
-template <int columns, int left_rows, int right_rows, int n>
+template <int columns, int left_rows, int right_rows, int steps = 1, int n>
 FXA_INLINE void issue_rows(float (&x)[n], u32 left, u32 right)
 {
     const u64 a = k_major(left), b = k_major(right);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < columns / 16; k++) wgmma<0, 1>(x, a + k_step<left_rows>(k), b + k_step<right_rows>(k), k > 0);
+    for (int k = 0; k < columns / 16; k += steps)
+        wgmma<0, steps>(x, a + k_step<left_rows>(k), b + k_step<right_rows>(k), k > 0);
     wgmma_commit();
 }
 
@@ -65,7 +72,7 @@ FXA_INLINE void issue_held(float (&x)[n], const u32 (&left)[words], u32 right)
     wgmma_commit();
 }
 
-/* sum[64 x N] += weights[64 x rows], from registers, times the rows of a tile; `steps` of 16 rows in a statement. */
+/* sum[64 x N] += weights[64 x rows], from registers, times the rows of a tile. */
 template <int rows, int steps = 1, int n, int words>
 FXA_INLINE void issue_sum(float (&sum)[n], u32 (&weights)[words], u32 tile)
 {
