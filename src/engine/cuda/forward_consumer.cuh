@@ -101,9 +101,9 @@ struct Consumer : ForwardRows {
     /* Raw products to new scores; pairs that are not attended to -inf. Rows past q_len hold anything until finish().
      * whole: nothing is asked of the tile's pairs though the step is one for masks. That costs a third of the softmax,
      * and where a query tile has two or three key tiles one of them is often so. same: what same_words() says. */
-    template <bool MASKED, bool SHORT = true> FXA_INLINE void score(float (&s)[BN / 2], int n, bool whole, bool same)
+    template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 2], int n, bool whole, bool same)
     {
-        bend_all<SHORT>(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
+        bend_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));
         if (PROG_VALUE) score_pairs<ASK_NOTHING>(s, n);
         if (!MASKED || whole) return;
         const int keys = k_len - n * BN;
@@ -296,7 +296,7 @@ struct Consumer : ForwardRows {
         }
         settle(s);
         give_back(sh.k_ring().empty(step));
-        score<MASKED, FROZEN || !BOUNDED || (JOINED && !SAFE_APART)>(s, n, whole, same);
+        score<MASKED>(s, n, whole, same);
         give_back_dense();
         const bool shrink = FROZEN || (JOINED && !(tile & SAFE)) ? false : raise_max<false>(s);
         exponentiate<false, FROZEN && BOUNDED>(s, tile);
@@ -345,13 +345,13 @@ struct Consumer : ForwardRows {
     }
 
     /* JOINED: the first tile, and all that are masked. */
-    template <bool FROZEN> FXA_INLINE void walk_joined(int tile)
+    FXA_INLINE void walk_joined(int tile)
     {
-        row_max[0] = row_max[1] = !FROZEN && (tile & SAFE) ? NEG_INF : 0.f;
+        row_max[0] = row_max[1] = tile & SAFE ? NEG_INF : 0.f;
         row_sum[0] = row_sum[1] = 0.f;
 #pragma unroll 1
         for (int j = 0; j < masked; j++)
-            if (!PASSES || j == 0 || !passes_over()) next_step<true, FROZEN>(tile, j == 0);
+            if (!PASSES || j == 0 || !passes_over()) next_step<true, false>(tile, j == 0);
     }
 
     /* The producer says how many tiles are masked, in a safe visit all of them. How the loops are written matters:
@@ -361,14 +361,11 @@ struct Consumer : ForwardRows {
     FXA_INLINE void walk(int tile)
     {
         int j = 1;
-        if (!JOINED) first_step(tile);
         if (JOINED) {
-            if (SAFE_APART && !(tile & SAFE))
-                walk_joined<true>(0);
-            else
-                walk_joined<false>(tile);
+            walk_joined(tile);
             j = masked;
         } else {
+            first_step(tile);
             pending = step;
 #pragma unroll 1
             for (; j < masked; j++)

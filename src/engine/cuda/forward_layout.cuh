@@ -62,9 +62,9 @@ constexpr int WHOLE = 7 * FXA_CUDA_WHOLE; /* in a key tile's number: nothing is 
  * partial tiles. Of 192 queries one third is often so; of 128 that begin where documents do, none. */
 constexpr bool PASSES = PROG_MASK && GROUPS == 3;
 /* The first tile, masked ones and safe visits of a bounded program in one instance of the consumers' step, which asks
- * what it is: each instance takes a compiler as long as all that is beside them. Where warpgroups pass over tiles safe
- * visits are apart. Without a bound that costs 1 to 7 % of windows, of documents and of packed sequences. */
-constexpr bool JOINED = BOUNDED, SAFE_APART = JOINED && PASSES;
+ * what it is: each instance takes a compiler as long as all that is beside them. Without a bound that costs 1 to 7 % of
+ * windows, of documents and of packed sequences. */
+constexpr bool JOINED = BOUNDED;
 enum { BAR_TURN = 1, BAR_CLEAR = 4, BAR_VALUES = 7 }; /* named; one per consumer warpgroup but for the last */
 
 FXA_INLINE void count_redo(int what)

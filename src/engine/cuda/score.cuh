@@ -285,11 +285,9 @@ template <int n> FXA_INLINE bool bend_short(const Program &program, const FxaArg
     return true;
 }
 
-/* SHORT: whether what is cheap is tried; where few tiles come it would only be more code. */
-template <bool SHORT = true, int n>
-FXA_INLINE void bend_all(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
+template <int n> FXA_INLINE void bend_all(const Program &program, const FxaArgs &a, float (&s)[n], bool whole)
 {
-    if ((PROG_NEAR && !SHORT) || !bend_short(program, a, s, whole)) bend_apart(program, a, s);
+    if (!bend_short(program, a, s, whole)) bend_apart(program, a, s);
 }
 
 FXA_INLINE bool score_mask(const Program &program, const FxaArgs &a, const Pair &pair)
