@@ -143,6 +143,25 @@ struct Consumer {
         }
     }
 
+    /* Gradients of what is captured, of all pairs' dS. Where they are scattered, every pair's own text took a compiler 6
+     * to 9 seconds, and spilled more. */
+    FXA_INLINE void collect(float (&ds)[BQ / 2], int q0, int k0)
+    {
+        const auto add = [&](int i, float x) {
+            const int q = (i >> 2) * 8 + (i & 1), k = (i & 2) * 4;
+            captured.add(program, a, at.b, h, 0.f, Pair{q0 + q, k0 + k, q, k}, x);
+        };
+        if (PROG_GRAD_SCATTER) {
+            in_turns<4>(ds, [&](int first, float (&x)[4]) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) add(first + i, x[i]);
+            });
+        } else {
+#pragma unroll
+            for (int i = 0; i < BQ / 2; i++) add(i, ds[i]);
+        }
+    }
+
     /* dS = P slope (dP - delta), in 16 bits; dP of dropped pairs is 0, of the others larger by keep_inverse. */
     FXA_INLINE void score_gradients(const float (&s)[BQ / 2], float (&dp)[BQ / 2], u32 (&ds)[BQ / 4], int m, u32 kept)
     {
@@ -165,11 +184,11 @@ struct Consumer {
                     y = s[i + 1] == 0.f ? 0.f : y;
                 }
                 ds[j * 2 + r] = pack16(x, y);
-                if (SCORED) continue;
-                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8, k0 + 8 * r, j * 8, 8 * r}, x);
-                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8 + 1, k0 + 8 * r, j * 8 + 1, 8 * r}, y);
+                dp[i] = x;
+                dp[i + 1] = y;
             }
         }
+        if (COLLECTED) collect(dp, q0, k0);
     }
 
     FXA_INLINE void stage_ds(const u32 (&ds)[BQ / 4]) const
