@@ -4,7 +4,7 @@
  * that are 0 wherever dscore is; a user's bprop need not be. Engines write a gradient straight where this proves it,
  * and guard it by dscore where it does not; and pairs whose dscore is 0 may be passed over for what it proves.
  *
- * And of which nodes somebody sees the sign of a 0: 1 / 0 and 1 / -0 are not the same, and mulz and divz make 0 of both.
+ * And of which nodes somebody sees the sign of a 0: 1 / 0 and 1 / -0 differ, and mulz and divz make 0 of both.
  */
 #ifndef FXA_LOWER_ZERO_H
 #define FXA_LOWER_ZERO_H
