@@ -103,10 +103,10 @@ static void bound_pair_backward(conf_work *w, const bound_back *r, int64_t k) {
         real = bound_through_program(w, c->bprop, k, p * (dp - r->delta + r->dlse), error, &e_ds);
         ds += fabs(real);
     }
-    w->slopes[pair] = (conf_term){real, fabs(ds * x->scale), x->q + r->row * x->d};
+    w->slopes[pair] = (conf_term){real, fabs(ds * x->scale), ds != 0 ? x->q + r->row * x->d : NULL};
     if (e_ds == INFINITY)
         c->unsure = true;
-    else
+    else if (ds != 0 || e_ds > 0) /* else K and Q may be anything */
         bound_pair_score_grads(w, r, k, fabs(ds), e_ds);
 }
 

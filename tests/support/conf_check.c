@@ -97,7 +97,7 @@ static double conf_added_error(const conf_case *c, const conf_buffer *t, int64_t
 static double conf_ratio(fxa_dtype dtype, double got, double want, double tolerance) {
     if (want != want || got != got) return want != want && got != got ? 0 : INFINITY;
     if (got == want || got == attn_round(dtype, want)) return 0;
-    if (isinf(want) && !isfinite(tolerance)) return INFINITY; /* of an infinite V: nothing is near it */
+    if (isnan(tolerance) || (isinf(want) && isinf(tolerance))) return INFINITY; /* nothing is near an infinity */
     if (got < attn_round(dtype, want - tolerance) || got > attn_round(dtype, want + tolerance)) return INFINITY;
     double beyond = fabs(got - want) - conf_half_ulp(dtype, want);
     return beyond > 0 && tolerance > 0 ? fmin(1, beyond / tolerance) : 0;
