@@ -37,8 +37,8 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
          "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")
 # Programs of part named, and whether families differ in them.
-NAMED = {"test_cuda_features": True, "test_cuda_grads": True, "test_cuda_adverse": True, "test_cuda_tables": True,
-         "test_cuda_caps": False, "test_cuda_decode": False, "test_model": False, "test_model_copies": False,
+NAMED = {"test_cuda_features": True, "test_cuda_grads": True, "test_cuda_adverse": True, "test_cuda_odd": True,
+         "test_cuda_tables": True, "test_cuda_caps": False, "test_cuda_decode": False, "test_model": False, "test_model_copies": False,
          "test_model_products": False}
 # What cases are counted by: the words of test_cuda_device.
 FEATURES = """padded packed paged packed-and-paged sink sink-zero dropout causal window positions bottom-right scalars-in-memory maximum joined mixed-types

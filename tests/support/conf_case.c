@@ -217,7 +217,8 @@ bool conf_draw(conf_case *c, fxa_context *ctx, uint32_t features, const attn_sha
 
 static void conf_buffer_free(conf_buffer *t) {
     if (t->owned) free(t->memory);
-    free(t->before), free(t->want_memory), free(t->want_before), free(t->error), free(t->size), free(t->noise);
+    free(t->before), free(t->want_memory), free(t->want_before);
+    free(t->error), free(t->size), free(t->noise), free(t->spared);
 }
 
 void conf_free(conf_case *c) {
@@ -261,7 +262,7 @@ conf_buffer *conf_output(conf_case *c, fxa_pass pass, int i) {
 void conf_clear_bounds(conf_case *c, fxa_pass pass) {
     conf_buffer *t;
     for (int i = 0; (t = conf_output(c, pass, i)); i++)
-        for (int64_t j = 0, n = conf_places(t); j < n; j++) t->error[j] = t->size[j] = t->noise[j] = 0;
+        for (int64_t j = 0; j < conf_places(t); j++) t->error[j] = t->size[j] = t->noise[j] = 0, t->spared[j] = NAN;
 }
 
 void conf_fill_outputs(conf_case *c, fxa_pass pass) {
@@ -277,10 +278,9 @@ void conf_fill_outputs(conf_case *c, fxa_pass pass) {
         t->want_dtype = row ? t->dtype : FXA_F64;
         if (!t->before) {
             t->before = conf_alloc(t->bytes, 1);
-            t->want_memory = conf_alloc((size_t)n, sizeof(double)),
-            t->want_before = conf_alloc((size_t)n, sizeof(double));
+            t->want_memory = conf_alloc((size_t)n, 8), t->want_before = conf_alloc((size_t)n, 8);
             t->error = conf_alloc((size_t)n, sizeof(double)), t->size = conf_alloc((size_t)n, sizeof(double));
-            t->noise = conf_alloc((size_t)n, sizeof(double));
+            t->noise = conf_alloc((size_t)n, sizeof(double)), t->spared = conf_alloc((size_t)n, sizeof(double));
         }
         memcpy(t->before, t->memory, t->bytes);
         for (int64_t j = 0; j < n; j++)
