@@ -65,6 +65,16 @@ class NoDevice(Cli):
                 self.fails("explain", "--target", path, *section, "--json", says=says)
         self.run_cli("explain", "--target", self.write("gpu.json", text), "--section", "problem")
 
+    def test_engines_that_are_none_of_the_target(self):
+        """Whatever sections are asked for: no plan of theirs is for that device."""
+        target = os.path.join(cli_case.SOURCE, "examples", "targets", "h200.json")
+        says = 'problem.engine is "%s", which does not compute in the memory of device %s; there: %s'
+        for section in ((), ("--section", "engines"), ("--section", "facts"), ("--section", "problem", "--json")):
+            for engine in ("cpu", "ref"):
+                self.fails("explain", "--engine", engine, "--target", target, *section, says=says % (engine, "cuda", "cudnn, cuda"))
+            self.fails("explain", "--engine", "cuda", *section, says=says % ("cuda", "host", "cpu, ref"))
+        self.run_cli("explain", "--engine", "cuda", "--target", target, "--dtype", "bf16", "--section", "facts")
+
     def test_engines_of_another_device(self):
         self.fails("check", "--device", "cuda", "--engine", "ref", says="does not compute in the memory of device cuda")
         for device, others in (("cuda", "cpu, ref"), ("host", "cudnn, cuda")):
