@@ -337,7 +337,12 @@ class Here(Cli):
         self.shows_what_is_not_here(plan, saved, env)
         self.write("gpu.json", text.replace("stand-in 0", "another"))
         saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=env)
-        self.fails("plan", "load", plan, says='driver 13000, another"; this is "', env=env)
+        self.fails("plan", "load", plan, says=('driver 13000, another"; this is "', ", and --rebuild compiles it for this one"), env=env)
+        here = self.run_json("plan", "load", plan, "--rebuild", env=env)
+        self.assertEqual(here["engine"], "cudnn")
+        self.assertNotEqual(here["key"], saved["key"])
+        for action in ("save", "show", "warm"):
+            self.fails("plan", action, plan, "--rebuild", says="'plan %s' has no option --rebuild" % action)
         for wrong, says in ((text.replace("900", "-1"), "target has -1 for deviceVer: accepted are whole numbers from 500 to 9999"),
                             ("", "no profile of a device"), (text + "\0", "it is no text"), ("x" * 70000, "is larger than")):
             self.write("gpu.json", wrong)
