@@ -102,7 +102,8 @@ static void conf_fill_capture(conf_buffer *t, uint64_t *rng) {
 /* Sizes and strides of a buffer, for a problem. */
 static void conf_describe_capture(const conf_buffer *t, bool plain, fxa_capture *capture) {
     memcpy(capture->size, t->n, sizeof t->n);
-    memcpy(capture->stride, t->stride, sizeof t->stride);
+    memset(capture->stride, 0, sizeof capture->stride);
+    if (!plain) memcpy(capture->stride, t->stride, sizeof t->stride);
     capture->strided = !plain;
 }
 
@@ -126,7 +127,7 @@ static void conf_draw_tensor(conf_case *c, size_t i, bool plain, bool dtypes, ui
     conf_make_buffer(dt, plain_dt, false, rng);
     conf_fill_capture(t, rng);
     conf_describe_capture(t, plain_t, capture);
-    memcpy(capture->grad_stride, dt->stride, sizeof dt->stride);
+    if (!plain_dt) memcpy(capture->grad_stride, dt->stride, sizeof dt->stride);
     capture->grad_strided = !plain_dt;
     capture->grad = fxa__dtype_is_float(info.dtype);
     capture->grad_dtype = (uint32_t)dt->dtype;
@@ -141,7 +142,7 @@ void conf_resize(conf_case *c, size_t i, const int64_t *n, uint64_t *rng) {
     }
     conf_fill_capture(&c->tensor[i], rng);
     conf_describe_capture(&c->tensor[i], true, &c->captures[i]);
-    memcpy(c->captures[i].grad_stride, c->dtensor[i].stride, sizeof c->dtensor[i].stride);
+    memset(c->captures[i].grad_stride, 0, sizeof c->captures[i].grad_stride);
     c->captures[i].grad_strided = 0;
 }
 
