@@ -143,8 +143,8 @@ struct Consumer {
         }
     }
 
-    /* Gradients of what is captured, of all pairs' dS. Where they are scattered, every pair's own text took a compiler 6
-     * to 9 seconds, and spilled more. */
+    /* Gradients of what is captured, of all pairs' dS. Scattered ones with a text for every pair took a compiler 6 to 9
+     * seconds, and spilled more. */
     FXA_INLINE void collect(float (&ds)[BQ / 2], int q0, int k0)
     {
         const auto add = [&](int i, float x) {
