@@ -306,9 +306,9 @@ TEST(halves_of_dropped_key_tiles) { feature_check(&halves_dropped); }
 
 /* The frame itself: cpu takes all of it and is right. */
 TEST(by_the_cpu_engine) {
-    const feature *const all[] = {&types,  &mixtures,      &maxima,  &joined,      &packed,      &scored,
-                                  &empty,  &empty_packed,  &owned,   &owned_moved, &dropped,     &dropped_packed,
-                                  &turned, &turned_wide,   &stopped, &sloped,      &owned_alone, &crowded,
+    const feature *const all[] = {&types,  &mixtures,      &maxima,        &joined,      &packed,      &scored,
+                                  &empty,  &empty_packed,  &owned,         &owned_moved, &dropped,     &dropped_packed,
+                                  &turned, &turned_wide,   &stopped,       &sloped,      &owned_alone, &crowded,
                                   &ending, &ending_masked, &ending_packed, &parts};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};

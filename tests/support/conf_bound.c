@@ -116,7 +116,7 @@ void conf_bound_add(conf_buffer *t, int64_t place, double error, double size) {
 }
 
 void conf_bound_add_noise(conf_work *w, conf_buffer *t, const int64_t *at, int64_t width, const conf_term *from,
-                            int64_t n, int64_t step) {
+                          int64_t n, int64_t step) {
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++)
         if (from[i * step].row) w->line[count++] = from[i * step];
@@ -140,8 +140,8 @@ double conf_bound_exp(const conf_work *w, int64_t k, double m) {
 }
 
 /* LSE and the maximum of a row; returns the error that a change of all probabilities has in common. */
-static double bound_row_softmax(conf_work *w, int64_t b, int64_t h, int64_t place_lse, int64_t place_max,
-                                double *m_out, double *sum_out) {
+static double bound_row_softmax(conf_work *w, int64_t b, int64_t h, int64_t place_lse, int64_t place_max, double *m_out,
+                                double *sum_out) {
     const oracle *x = &w->c->base.x;
     double z = x->sink ? x->sink_score[h] : -INFINITY, max = -INFINITY, upper = -INFINITY, e_max = 0, sum = 0,
            shared = 0;
@@ -169,8 +169,8 @@ static double bound_row_softmax(conf_work *w, int64_t b, int64_t h, int64_t plac
 static void bound_row_merge(conf_work *w, int64_t place, int64_t place_lse) {
     conf_buffer *o = &w->c->slot[FXA_SLOT_O], *lse = &w->c->slot[FXA_SLOT_LSE];
     double unit = w->arithmetic.unit, e_lse = lse->error[place_lse] + unit * (lse->size[place_lse] + 4);
-    conf_bound_add(o, place, e_lse * (2 + o->size[place]), 2);   /* the old elements are within -2..2, */
-    if (lse->size[place_lse] < 4) lse->size[place_lse] = 4; /* and so are the old LSE */
+    conf_bound_add(o, place, e_lse * (2 + o->size[place]), 2); /* the old elements are within -2..2, */
+    if (lse->size[place_lse] < 4) lse->size[place_lse] = 4;    /* and so are the old LSE */
 }
 
 /* Whether a weight is so small, beside the largest of its row, that the engine may have 0 for it. */

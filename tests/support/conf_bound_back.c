@@ -145,8 +145,8 @@ static void bound_keys_noise(conf_work *w, int64_t b, int64_t hkv) {
 static void bound_row_backward(conf_work *w, int64_t b, int64_t h, int64_t q) {
     conf_case *c = w->c;
     const oracle *x = &c->base.x;
-    bound_back r = {b, h, h / (x->hq / x->hkv), q, (b * x->hq + h) * x->sq + q, h % (x->hq / x->hkv) * x->sq + q,
-                    0, 0, 0, 0};
+    bound_back r = {b, h, h / (x->hq / x->hkv), q, (b * x->hq + h) * x->sq + q, h % (x->hq / x->hkv) * x->sq + q, 0, 0,
+                    0, 0};
     int64_t at[4];
     attn_case_at(&c->base, FXA_SLOT_LSE, b, q, at);
     at[1] = h, at[3] = 0;

@@ -30,11 +30,11 @@ typedef struct conf_buffer {
     fxa_dtype want_dtype;
     unsigned char *want_memory; /* as the reference writes it, the same strides in want_dtype */
     unsigned char *want_before;
-    double *error; /* by place: what the errors of scores and programs come to */
-    double *size;  /* by place: sum of the magnitudes that were added up */
-    double *noise; /* by place: sum of squares of what rounds to 16 bits, by itself, before it is added up */
+    double *error;  /* by place: what the errors of scores and programs come to */
+    double *size;   /* by place: sum of the magnitudes that were added up */
+    double *noise;  /* by place: sum of squares of what rounds to 16 bits, by itself, before it is added up */
     double *spared; /* by place, of O: without keys whose V is not finite and whose weight may count as 0; NaN: none */
-    double least;  /* of all places: what f16 leaves of small terms; 0: not known yet */
+    double least;   /* of all places: what f16 leaves of small terms; 0: not known yet */
 } conf_buffer;
 
 /* The worst of what was seen, in units of what is allowed, by dtype of Q. */

@@ -237,8 +237,8 @@ FXA_INLINE float own_gradient(const Program &program, const FxaArgs &a, float s,
 }
 
 /* each(first, x) of all pairs of a thread, `at_once` of them at a time by one text: registers have no index, so the
- * array is turned by as many each time, and lies as it did at the end. first: the number of x[0]. What is much text
- * for each pair is most of what a compiler has to do, and a move for each pair that is passed on is little beside it. */
+ * array is turned by as many each time, and lies as it did at the end. first: the number of x[0]. Much text for each
+ * pair is most of what a compiler has to do; the moves are little beside it. */
 template <int at_once, int n, class F> FXA_INLINE void in_turns(float (&s)[n], F each)
 {
     static_assert(n % at_once == 0, "pairs of a thread");
