@@ -39,6 +39,8 @@ static const char meant_head[] =
     "typedef unsigned u32;\ntypedef unsigned long long u64;\n"
     "static void atomicAdd(float *p, float x) { *p += x; }\n"
     "static u64 atomicAdd(u64 *p, u64 x) { u64 old = *p; *p += x; return old; }\n"
+    "enum { KEY_LANES, QUERY_LANES, ALL_LANES };\n"
+    "template <int> static bool sum_lanes(float &x) { return x != 0; }\n"
     "static int __float_as_int(float x) { union { float f; int i; } u = {x}; return u.i; }\n"
     "static long long __double_as_longlong(double x) { union { double f; long long i; } u = {x}; return u.i; }\n"
     "#define __ldg(p) (*(p))\n#define FXA_CUDA_DEVICE_CUH\n"

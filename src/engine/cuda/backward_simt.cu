@@ -5,6 +5,7 @@
  * queries, with the forward's lists (launch: as forward_simt.cu). Both compute the scores. No atomics but for gradients
  * of captured tensors (exact.cuh), so the results are bit-stable.
  */
+#define FXA_KEY_LANES 15 /* of score.cuh: a thread's number has its keys in the low bits */
 #include "backward_place.cuh"
 #include "schedule.cuh"
 #include "simt.cuh"

@@ -77,8 +77,8 @@ static void cu_list_grads(const fxa__cu_code *c, const fxa__problem *problem, fx
         const char *how = sum                                                      ? "sums of tiles, in a fixed order"
                           : cu_list_is_load(p, out, g->diagonal, g->grad_diagonal) ? "along diagonals"
                           : cu_list_is_load(p, out, g->dense, g->grad_dense)       ? "pair by pair, as dS has it"
-                          : g->exact >> out->slot & 1                              ? "pair by pair, in exact sums"
-                                                                                   : "pair by pair, in any order";
+                          : g->exact >> out->slot & 1                              ? "by atomics, in exact sums"
+                                                                                   : "by atomics, in any order";
         fxa__write_format(w, "grad %s: %s\n", tensor ? p->tensors[out->slot].name : p->params[out->slot].name, how);
     }
 }

@@ -8,6 +8,7 @@
 #include "cuda_text.h"
 
 #include "../../lower/emit.h"
+#include "../../lower/grad_class.h"
 
 #include <string.h>
 
@@ -50,15 +51,29 @@ static void places_partials(const fxa__cuda_program *c, const fxa__emit *grads, 
     places_put(w, "    }\n");
 }
 
+/* Which lanes of a warp add to one element, by its class; NULL: that is not known. */
+static const char *places_lanes(const cuda_work *k, int32_t output) {
+    fxa__grad_kind kind = fxa__lower_grad(k->c->program, output, k->sets).kind;
+    if (kind <= FXA__GRAD_HEAD) return "ALL_LANES";
+    return kind == FXA__GRAD_ROW ? "KEY_LANES" : kind == FXA__GRAD_KEY ? "QUERY_LANES" : NULL;
+}
+
 /* One element of a tensor: added to where its indices are inside. Params are sums: all of them have room there. */
-static void places_add(const fxa__cuda_program *c, const fxa__emit *grads, const fxa__output *out, fxa__writer *w) {
+static void places_add(const cuda_work *k, const fxa__emit *grads, int32_t output, fxa__writer *w) {
+    const fxa__output *out = &k->c->program->outputs[output];
+    const char *lanes = places_lanes(k, output);
     places_put(w, "        {\n");
     places_element(grads, out, w);
-    fxa__write_format(w, "            if (inside) %s[%d] + at, ds * (",
-                      c->exact >> out->slot & 1 ? "exact_add((FxaExact *)a.grad_tensor" : "atomicAdd(a.grad_tensor",
-                      (int)out->slot);
+    places_put(w, "            float x = ds == 0.f ? 0.f : ds * (");
     fxa__lower_emit_value(grads, out->value, w);
-    places_put(w, "));\n        }\n");
+    places_put(w, ");\n            if (");
+    if (lanes)
+        fxa__write_format(w, "sum_lanes<%s>(x)", lanes);
+    else
+        places_put(w, "x != 0.f");
+    fxa__write_format(w, " & inside) %s[%d] + at, x);\n        }\n",
+                      k->c->exact >> out->slot & 1 ? "exact_add((FxaExact *)a.grad_tensor" : "atomicAdd(a.grad_tensor",
+                      (int)out->slot);
 }
 
 static void places_scatter(const cuda_work *k, const fxa__emit *grads, fxa__writer *w) {
@@ -68,7 +83,7 @@ static void places_scatter(const cuda_work *k, const fxa__emit *grads, fxa__writ
                "\n    {\n");
     places_inside(grads, w);
     for (int32_t i = 0; i < k->c->program->n_outputs; i++)
-        if (fxa__cuda_is_scattered(k, i)) places_add(k->c, grads, &k->c->program->outputs[i], w);
+        if (fxa__cuda_is_scattered(k, i)) places_add(k, grads, i, w);
     places_put(w, "    }\n");
 }
 

@@ -53,7 +53,8 @@
  *   void partials(a, s, pair, g)       g[i] = d new score / d what sum i is of; s: the product. Without PROG_SLOPE it
  *                                      does not depend on s, which may be 0 then. Of the pair only q, k and their
  *                                      offsets are there
- *   void scatter(a, b, h, s, pair, ds) ds = d loss / d new score; s and pair as for partials()
+ *   void scatter(a, b, h, s, pair, ds) ds = d loss / d new score; s and pair as for partials(). All lanes of a warp
+ *                                      call it together, with 0 where there is nothing to add (sum_lanes())
  *   static float diagonal(a, b, h, d)  d = q - k
  *   static int tile_class(a, b, h, q0, q1, k0, k1)   TILE_EMPTY, TILE_PARTIAL or TILE_FULL for pairs in q0..q1 x k0..k1
  */
@@ -77,6 +78,24 @@ struct Pair {
 };
 
 enum { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };
+
+/* By which bits of their numbers lanes of a backward kernel have other keys; by the others they have other queries.
+ * Matrix units have keys as rows. */
+#ifndef FXA_KEY_LANES
+#define FXA_KEY_LANES 28
+#endif
+enum { KEY_LANES = FXA_KEY_LANES, QUERY_LANES = 31 & ~KEY_LANES, ALL_LANES = 31 };
+
+/* Of lanes that differ in these bits alone, which add to one element: their sum, and true for the one that adds it. All
+ * lanes of the warp come here. Atomics are what scattered gradients wait for, and these are a quarter to a sixteenth of
+ * them. */
+template <int lanes> FXA_INLINE bool sum_lanes(float &x)
+{
+#pragma unroll
+    for (int bit = 1; bit < 32; bit *= 2)
+        if (lanes & bit) x += __shfl_xor_sync(~0u, x, bit);
+    return (threadIdx.x & lanes) == 0 && x != 0.f;
+}
 
 /* {smallest, largest} word of a vector over positions first..last, by blocks of 64: what tile_class() reads. */
 FXA_INLINE Int2 vector_range(const FxaVector &v, int b, int h, int first, int last)
@@ -340,7 +359,7 @@ struct PairGradients {
         for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = ds == 0.f ? sums[i] : __fmaf_rn(ds, g.of[i], sums[i]);
 #endif
 #if PROG_GRAD_SCATTER
-        if (ds != 0.f) asked_scatter(program, a, b, h, s, pair, ds);
+        if (__any_sync(~0u, ds != 0.f)) asked_scatter(program, a, b, h, s, pair, ds);
         keep_order(); /* one pair after the other: the addresses of all take too many registers */
 #endif
     }
