@@ -8,15 +8,17 @@
 #include <math.h>
 #include <string.h>
 
-/* Fails with the names that there are, and the nearest of them. */
-static int binding_unknown(cli *c, const char *what, const char *name, const char *const *names, size_t n) {
+/* Fails with the names that there are, and the nearest of them. size: it was given by --tensor-size. */
+static int binding_unknown(cli *c, const char *what, bool size, const char *name, const char *const *names, size_t n) {
     cli_buf list = {0};
     for (size_t i = 0; i < n && list.size < 200; i++) buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
     const char *near = cli_nearest(name, names, n);
-    int rc = n == 0 ? cli_fail(c, CLI_BAD_INPUT, "--%s %.63s: the program has no %ss", what, name, what)
-             : near
-                 ? cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; did you mean '%s'?", what, name, near)
-                 : cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; it has %s", what, name, list.data);
+    const char *option = size ? cli_format(c, "%s-size", what) : what;
+    int rc = n == 0 ? cli_fail(c, CLI_BAD_INPUT, "--%s %.63s: the program has no %ss", option, name, what)
+             : near ? cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; did you mean '%s'?", option, name,
+                               near)
+                    : cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; it has %s", option, name,
+                               list.data);
     buf_free(&list);
     return rc;
 }
@@ -29,7 +31,7 @@ static int binding_params_set(cli *c, const cli_values *v, const cli_sources *s,
         const cli_param *p = &v->params[i];
         int32_t at = fxa_program_param_find(program, p->name);
         if (at < 0 && sources_mention(s, p->name)) continue;
-        if (at < 0) return binding_unknown(c, "param", p->name, names, out->n_params);
+        if (at < 0) return binding_unknown(c, "param", false, p->name, names, out->n_params);
         bool whole = p->value == floor(p->value) && fabs(p->value) <= 0x1p31 && p->value < 0x1p31;
         if (fxa_program_param(program, (size_t)at).type == FXA_INT && !whole)
             return cli_fail(c, CLI_BAD_INPUT,
@@ -77,7 +79,7 @@ int values_bind(cli *c, const cli_values *v, const cli_sources *s, const fxa_pro
     for (size_t i = 0; rc == CLI_OK && i < v->n_tensors; i++) {
         int32_t at = fxa_program_tensor_find(program, v->tensors[i].name);
         if (at < 0 && sources_mention(s, v->tensors[i].name)) continue;
-        rc = at < 0 ? binding_unknown(c, "tensor", v->tensors[i].name, names, out->n_tensors)
+        rc = at < 0 ? binding_unknown(c, "tensor", !v->tensors[i].array.data, v->tensors[i].name, names, out->n_tensors)
                     : binding_tensor_set(c, &v->tensors[i], fxa_program_tensor(program, (size_t)at), (size_t)at, out);
     }
     return rc;

@@ -56,6 +56,14 @@ class Traps(Cli):
         u4 = "rel=" + npy.save(self.path("t.npy"), npy.Array((2,), [1, 2]), "u4")
         self.fails("explain", *load, "--tensor", u4, says="uint32[2]; ints are accepted as int64, int32")
 
+    def test_sizes_that_are_none(self):
+        load = ["--score", "score + rel[h]", "--tensor-size"]
+        for sizes in ("-3", "4x", "4,,4", "99999999999999999999", "1,1,1,1,1,1"):
+            self.fails("explain", *load, "rel:f32=" + sizes, says="accepted are 0 to 5 whole numbers from 0 on, as NAME=N,N")
+        file = self.write("p.fxa", "tensor rel : f32[1]\nscore = score + rel[h]\n")
+        self.fails("explain", "--program", file, "--tensor-size", "ral=4", says="--tensor-size: the program has no 'ral'; did you mean 'rel'?")
+        self.fails("explain", "--causal", "--tensor-size", "ral=4", says="--tensor-size ral: the program has no tensors")
+
     def test_where_the_first_nan_is(self):
         args = ["--score", "h == 1 && q == 3 ? sqrt(-1.0 - abs(score)) : score"]
         self.run_cli("run", *self.inputs(), *args, warns=["out is NaN in 4 of 128 elements, first at [0, 1, 3, 0]"])
