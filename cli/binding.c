@@ -49,9 +49,13 @@ static int binding_params_set(cli *c, const cli_values *v, const cli_sources *s,
 static int binding_tensor_set(cli *c, const cli_tensor *t, fxa_tensor_info info, size_t at, cli_binding *out) {
     const npy *a = &t->array;
     if (a->rank != info.rank || (t->dtype && t->dtype != info.dtype)) {
-        const char *dtype = t->dtype ? cli_format(c, "%s of ", fxa_dtype_name(t->dtype)) : "";
-        return cli_fail(c, CLI_BAD_INPUT, "--tensor%s %.63s: the program says %s of rank %d, given is %srank %d",
-                        a->data ? "" : "-size", info.name, fxa_dtype_name(info.dtype), info.rank, dtype, a->rank);
+        const char *dtype = t->dtype ? cli_format(c, "%s of ", fxa_dtype_name(t->dtype)) : "", *name = info.name;
+        bool bits = a->data && t->dtype == FXA_U8 && (info.dtype == FXA_E4M3 || info.dtype == FXA_E5M2);
+        return cli_fail(c, CLI_BAD_INPUT, "--tensor%s %.63s: the program says %s of rank %d, given is %srank %d%s",
+                        a->data ? "" : "-size", name, fxa_dtype_name(info.dtype), info.rank, dtype, a->rank,
+                        bits ? cli_format(c, "; bytes that are %s are given as %.63s:%s=FILE",
+                                          fxa_dtype_name(info.dtype), name, fxa_dtype_name(info.dtype))
+                             : "");
     }
     fxa_view *view = &out->views[at];
     *view = (fxa_view){a->data, info.dtype, info.rank, {0}, {0}};

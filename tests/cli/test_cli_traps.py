@@ -56,6 +56,12 @@ class Traps(Cli):
         u4 = "rel=" + npy.save(self.path("t.npy"), npy.Array((2,), [1, 2]), "u4")
         self.fails("explain", *load, "--tensor", u4, says="uint32[2]; ints are accepted as int64, int32")
 
+    def test_bytes_that_are_floats(self):
+        u1 = "t=" + npy.save(self.path("t.npy"), npy.Array((2,), [56, 60]), "u1")
+        file = self.write("p.fxa", "tensor t : e4m3[1]\nscore = score + t[h]\n")
+        self.fails("explain", "--program", file, "--tensor", u1, says="given is u8 of rank 1; bytes that are e4m3 are given as t:e4m3=FILE")
+        self.run_cli("explain", "--program", file, "--tensor", u1.replace("=", ":e4m3="))
+
     def test_sizes_that_are_none(self):
         load = ["--score", "score + rel[h]", "--tensor-size"]
         for sizes in ("-3", "4x", "4,,4", "99999999999999999999", "1,1,1,1,1,1"):
