@@ -109,6 +109,7 @@ static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pa
     size_t bytes[FXA_SLOT_COUNT] = {0};
     const attn_tensor *t;
     device_call_make(x, pass, &call);
+    alarm(DEVICE_SECONDS);
     T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
     T_REQUIRE(plan && fxa_plan_workspace(plan) <= most);
     for (int i = 0; i < FXA_SLOT_COUNT; i++) {
@@ -125,6 +126,7 @@ static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pa
     for (int i = 0; (t = attn_output(x, pass, i)); i++)
         T_INT(d->gpu.driver.copy_from(t->origin, at[t - x->t], bytes[t - x->t], NULL), 0);
     T_INT(d->gpu.driver.stream_wait(NULL), 0);
+    alarm(0);
     for (int i = 0; i < FXA_SLOT_COUNT; i++)
         if (at[i]) T_INT(d->more.give(at[i], NULL), 0);
     fxa_plan_destroy(plan);
