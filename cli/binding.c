@@ -14,11 +14,10 @@ static int binding_unknown(cli *c, const char *what, bool size, const char *name
     for (size_t i = 0; i < n && list.size < 200; i++) buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
     const char *near = cli_nearest(name, names, n);
     const char *option = size ? cli_format(c, "%s-size", what) : what;
-    int rc = n == 0 ? cli_fail(c, CLI_BAD_INPUT, "--%s %.63s: the program has no %ss", option, name, what)
-             : near ? cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; did you mean '%s'?", option, name,
-                               near)
-                    : cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; it has %s", option, name,
-                               list.data);
+    int rc =
+        n == 0 ? cli_fail(c, CLI_BAD_INPUT, "--%s %.63s: the program has no %ss", option, name, what)
+        : near ? cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; did you mean '%s'?", option, name, near)
+               : cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; it has %s", option, name, list.data);
     buf_free(&list);
     return rc;
 }
@@ -79,6 +78,7 @@ int values_bind(cli *c, const cli_values *v, const cli_sources *s, const fxa_pro
         names[i] = info.name;
         out->views[i].dtype = info.dtype;
         out->views[i].rank = info.rank;
+        out->sized[i] = info.rank == 0;
     }
     for (size_t i = 0; rc == CLI_OK && i < v->n_tensors; i++) {
         int32_t at = fxa_program_tensor_find(program, v->tensors[i].name);
@@ -99,8 +99,8 @@ int binding_require(cli *c, const cli_binding *b, const fxa_program *program, bo
     for (size_t i = 0; i < b->n_tensors; i++) {
         fxa_tensor_info t = fxa_program_tensor(program, i);
         if (only_sizes && !b->sized[i])
-            return cli_fail(c, CLI_BAD_INPUT, "tensor '%s' has no size; give --tensor-size %s=N,N or --tensor %s=FILE",
-                            t.name, t.name, t.name);
+            return cli_fail(c, CLI_BAD_INPUT, "tensor '%s' has no size; give --tensor-size %s=%.*s or --tensor %s=FILE",
+                            t.name, t.name, 2 * t.rank - 1, "N,N,N,N,N", t.name);
         if (!only_sizes && !b->data[i])
             return cli_fail(c, CLI_BAD_INPUT, "tensor '%s' has no data; give --%stensor %s=FILE (%s of rank %d)",
                             t.name, prefix, t.name, fxa_dtype_name(t.dtype), t.rank);

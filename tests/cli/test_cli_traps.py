@@ -69,6 +69,11 @@ class Traps(Cli):
         file = self.write("p.fxa", "tensor rel : f32[1]\nscore = score + rel[h]\n")
         self.fails("explain", "--program", file, "--tensor-size", "ral=4", says="--tensor-size: the program has no 'ral'; did you mean 'rel'?")
         self.fails("explain", "--causal", "--tensor-size", "ral=4", says="--tensor-size ral: the program has no tensors")
+        plan = ["plan", "save", self.path("p.plan"), "--program"]
+        self.fails(*plan, file, says="tensor 'rel' has no size; give --tensor-size rel=N or --tensor rel=FILE")
+        file = self.write("p.fxa", "tensor z : f32[0]\ntensor rel : f32[3]\nscore = score * z[] + rel[b, h, q]\n")
+        self.fails(*plan, file, says="tensor 'rel' has no size; give --tensor-size rel=N,N,N or --tensor rel=FILE")
+        self.run_cli(*plan, file, "--tensor-size", "rel=1,1,128")  # one element has no sizes to give
 
     def test_where_the_first_nan_is(self):
         args = ["--score", "h == 1 && q == 3 ? sqrt(-1.0 - abs(score)) : score"]
