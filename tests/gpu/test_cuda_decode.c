@@ -298,6 +298,51 @@ TEST(a_list_that_is_one_run) {
     fxa_context_destroy(ctx);
 }
 
+/* By ref first, then here: as near as sums of what has 8 bits are. */
+static void decode_as_ref(attn_data *x, fxa_context *ctx, fxa_pass pass, const char *text) {
+    attn_kept want = {{NULL}};
+    attn_tensor *t;
+    attn_call call;
+    fxa_error err;
+    attn_call_make(x, pass, &call);
+    call.p.engine = "ref", call.p.device = FXA_HOST;
+    T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
+    attn_keep(x, pass, &want);
+    T_OK(device_data_run(x, ctx, pass, &err));
+    for (int i = 0; (t = attn_output(x, pass, i)); i++) {
+        attn_off off = attn_tensor_off(t, want.memory[i]);
+        if (off.odd || !(off.size > 0) || !(off.worst <= 4 * 0x1p-8 * off.size))
+            T_FAIL("%s of %s: off by %g, %g is the largest, %d are odd\n", t->name, text, off.worst, off.size,
+                   (int)off.odd);
+    }
+    attn_drop(&want);
+}
+
+/* The same where kernels other than that of decoding visit them (d != dv), along keys and along queries: tiles with the
+ * mask beside a run of whole ones, and whole ones that are no run, so that all are visited with the mask. */
+TEST(lists_with_runs) {
+    NEEDS_DEVICE;
+    static const struct {
+        int64_t sq, sk;
+        const char *text;
+    } cases[] = {{4, 262500, "mask = k <= q + 262200 && k > 70"},
+                 {4, 262500, "mask = k // 256 % 2 == 0 || k < 1000"},
+                 {131400, 40, "mask = k <= q && q - k < 131390 || k == 7"},
+                 {131400, 40, "mask = q // 256 % 2 == 0 || k < 3"}};
+    fxa_context *ctx = device_context();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        attn_spec s = {.dtype = FXA_BF16, .flags = FXA_WANT_LSE, .b = 1, .hq = 1, .sq = cases[i].sq, .sk = cases[i].sk};
+        attn_data x;
+        s.d = 16, s.dv = 24, s.text = cases[i].text;
+        T_REQUIRE(device_data_make(&x, ctx, &s));
+        if (i % 2) x.backward_flags &= ~(uint32_t)FXA_DETERMINISTIC; /* dQ by the kernel of dK and dV */
+        decode_as_ref(&x, ctx, FXA_FORWARD, s.text);
+        decode_as_ref(&x, ctx, FXA_BACKWARD, s.text);
+        attn_data_free(&x);
+    }
+    fxa_context_destroy(ctx);
+}
+
 /* ---- Many shares ------------------------------------------------------------------------------------------------- */
 
 /* V of some entries is not finite where the mask is false: what an entry gets is what it gets of 0 there. */
