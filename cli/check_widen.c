@@ -52,7 +52,8 @@ int check_widen(cli *c, const cli_job *job, cli_job **out) {
         }
         view->dtype = FXA_F64;
         view->data = wide->bind.data[i] = npy_as_float(c, &a, FXA_F64);
-        wide->bind.captures[i].strided = 0;
+        wide->bind.captures[i].strided = 0; /* the copy is dense */
+        memset(wide->bind.captures[i].stride, 0, sizeof wide->bind.captures[i].stride);
     }
     return rc;
 }

@@ -236,13 +236,13 @@ static int explain_lowering(cli *c, explanation *e) {
     return CLI_OK;
 }
 
-/* A profile of a device is read by engines: whatever sections there are, one that none of them understands is told. */
-static int explain_target(cli *c, const cli_job *job) {
+/* Told whatever sections there are: a profile that no engine understands, an engine that is none of the device's. */
+static int explain_place(cli *c, const cli_job *job) {
     size_t count = 0;
     fxa_error err;
-    fxa_problem p = job->problem;
-    p.engine = NULL;
-    if (p.target && fxa_support_query(c->ctx, &p, NULL, &count, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    bool given = job->problem.target || job->problem.engine;
+    if (given && fxa_support_query(c->ctx, &job->problem, NULL, &count, &err) != FXA_OK)
+        return cli_fail_library(c, &err, NULL);
     return CLI_OK;
 }
 
@@ -252,7 +252,7 @@ static int explain_gather(cli *c, cli_job *job, explanation *e) {
     for (size_t i = 0; i < job->bind.n_tensors; i++) e->knows_values = e->knows_values && job->bind.data[i];
     int rc = explain_assume_sizes(c, job);
     if (rc == CLI_OK) rc = job_whole_program(c, job, &e->program);
-    if (rc == CLI_OK) rc = explain_target(c, job);
+    if (rc == CLI_OK) rc = explain_place(c, job);
     if (rc != CLI_OK) return rc;
     if (fxa_program_derivative(e->program, &e->derivative, &err) != FXA_OK)
         return cli_fail_library(c, &err, "derivative");

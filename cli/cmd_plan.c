@@ -16,10 +16,22 @@
 /* Of an operation that reads a file, and plans nothing: options that say what to plan are a misunderstanding. */
 static int plan_takes_no_problem(cli *c, const char *action) {
     for (size_t i = 0; i < c->n_given; i++)
-        if (strcmp(cli_options[c->given[i].id].group, "Output") != 0 && c->given[i].id != OPT_THREADS)
+        if (strcmp(cli_options[c->given[i].id].group, "Output") != 0 && c->given[i].id != OPT_THREADS &&
+            c->given[i].id != OPT_REBUILD)
             return cli_fail(c, CLI_BAD_INPUT, "'plan %s' has no option --%s: the file says all", action,
                             cli_options[c->given[i].id].name);
     return CLI_OK;
+}
+
+/* The library advises its flag, which is a switch here. */
+static int plan_load_fail(cli *c, fxa_error *err, const char *path) {
+    static const char flag[] = "FXA_LOAD_REBUILD";
+    const char *at = strstr(err->text, flag);
+    if (at) {
+        const char *text = cli_format(c, "%.*s--rebuild%s", (int)(at - err->text), err->text, at + sizeof flag - 1);
+        (void)snprintf(err->text, sizeof err->text, "%s", text);
+    }
+    return cli_fail_library(c, err, path);
 }
 
 static int plan_read_file(cli *c, const char *path, bool show, fxa_plan **out, size_t *size) {
@@ -30,10 +42,11 @@ static int plan_read_file(cli *c, const char *path, bool show, fxa_plan **out, s
     int rc = plan_takes_no_problem(c, show ? "show" : "load");
     if (rc == CLI_OK) rc = cli_read_file(c, path, "a plan", PLAN_MAX_FILE, &bytes, size);
     if (rc != CLI_OK) return rc;
-    fxa_status status = fxa_plan_load(c->ctx, bytes, *size, out, &err);
+    uint32_t flags = opt_has(c, OPT_REBUILD) ? (uint32_t)FXA_LOAD_REBUILD : 0;
+    fxa_status status = fxa_plan_load_flags(c->ctx, bytes, *size, flags, out, &err);
     if (show && (status == FXA_E_UNAVAILABLE || status == FXA_E_VERSION) && plan_file_read(c, bytes, *size, &f))
         return plan_show_file(c, path, &f, *size, &err);
-    if (status != FXA_OK) return cli_fail_library(c, &err, path);
+    if (status != FXA_OK) return plan_load_fail(c, &err, path);
     cli_own_plan(c, *out);
     return CLI_OK;
 }
@@ -278,5 +291,7 @@ int cmd_plan(cli *c) {
         return cli_fail(c, CLI_BAD_INPUT, "'plan' is followed by save, show, load or warm and a file%s%s%s",
                         near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     if (c->n_operands != 2) return cli_fail(c, CLI_BAD_INPUT, "'plan %s' takes one file", action);
+    if (opt_has(c, OPT_REBUILD) && actions[which].run != plan_load)
+        return cli_fail(c, CLI_BAD_INPUT, "'plan %s' has no option --rebuild: it is of 'plan load'", action);
     return actions[which].run(c, c->operands[1]);
 }

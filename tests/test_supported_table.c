@@ -75,7 +75,9 @@ static bool table_captured(table_case *c, int i) {
 }
 static bool table_layouts(table_case *c, int i) {
     fxa_operand *const all[] = {&c->p.q, &c->p.k, &c->p.v, &c->p.o, &c->p.dout, &c->p.dq, &c->p.dk, &c->p.dv_grad};
-    for (int t = 0; t < 8; t++) *all[t] = (fxa_operand){FXA_F32, (uint32_t)i, {7, 100003, 1009 + t, 101}};
+    for (int t = 0; t < 8; t++)
+        *all[t] = i == FXA_LAYOUT_STRIDED ? (fxa_operand){FXA_F32, (uint32_t)i, {7, 100003, 1009 + t, 101}}
+                                          : (fxa_operand){FXA_F32, (uint32_t)i, {0}};
     return i <= FXA_LAYOUT_STRIDED;
 }
 static bool table_shapes(table_case *c, int i) {

@@ -49,14 +49,15 @@ typedef enum fxa_layout {
 typedef struct fxa_operand {
     uint32_t dtype;    /* 0: the default said at each field */
     uint32_t layout;   /* fxa_layout */
-    int64_t stride[4]; /* STRIDED only: batch, head, position, feature; in elements. Packed and paged: see flags */
+    int64_t stride[4]; /* batch, head, position, feature; in elements. Packed and paged: see flags. With STRIDED alone:
+                          any that is not 0 beside another layout is refused, since it would not be used */
 } fxa_operand;
 
 /* A captured tensor: sizes and strides; dtype and rank are the program's. Data is bound at run time. */
 typedef struct fxa_capture {
     int64_t size[FXA_MAX_RANK];
-    int64_t stride[FXA_MAX_RANK];      /* in elements; used when strided is not 0, else dense row-major */
-    int64_t grad_stride[FXA_MAX_RANK]; /* used when grad_strided is not 0 */
+    int64_t stride[FXA_MAX_RANK];      /* in elements, with strided 1; else it is dense row-major, and these are 0 */
+    int64_t grad_stride[FXA_MAX_RANK]; /* the same with grad_strided 1 */
     uint32_t strided;
     uint32_t grad;       /* backward: not 0 asks for the gradient of this (float) tensor */
     uint32_t grad_dtype; /* 0: the tensor's */

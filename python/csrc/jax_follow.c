@@ -14,6 +14,13 @@ typedef struct follow_copy {
     fxa_capture captures[FXA_MAX_TENSORS], bprop_captures[FXA_MAX_TENSORS];
 } follow_copy;
 
+/* Dense again, whatever the sizes will be; strides beside that would be refused. */
+static void capture_free(fxa_capture *capture) {
+    capture->strided = capture->grad_strided = 0;
+    memset(capture->stride, 0, sizeof capture->stride);
+    memset(capture->grad_stride, 0, sizeof capture->grad_stride);
+}
+
 static void capture_follow(fxa_capture *captures, size_t n, int64_t i, const fxa__xla_buffer *buffer) {
     if (i < (int64_t)n && buffer->rank <= FXA_MAX_RANK) {
         memcpy(captures[i].size, buffer->size, (size_t)buffer->rank * sizeof *buffer->size);
@@ -60,19 +67,18 @@ static void layouts_set(follow_copy *c, fxa_layout layout) {
     fxa_operand *floats[] = {&p->q, &p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv_grad};
     fxa_operand *rows[] = {&p->lse, &p->max, &p->dlse, &p->sink, &p->dsink};
     for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
-        floats[i]->layout = layout;
+        *floats[i] = (fxa_operand){floats[i]->dtype, layout, {0}};
     }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        rows[i]->layout = FXA_LAYOUT_BHSD;
+        *rows[i] = (fxa_operand){rows[i]->dtype, FXA_LAYOUT_BHSD, {0}};
     }
     for (size_t i = 0; i < p->n_captures; i++) {
         c->captures[i] = p->captures[i];
+        capture_free(&c->captures[i]);
     }
     for (size_t i = 0; i < p->n_bprop_captures; i++) {
         c->bprop_captures[i] = p->bprop_captures[i];
-    }
-    for (size_t i = 0; i < FXA_MAX_TENSORS; i++) {
-        c->captures[i].strided = c->captures[i].grad_strided = c->bprop_captures[i].strided = 0;
+        capture_free(&c->bprop_captures[i]);
     }
     p->captures = p->n_captures ? c->captures : NULL;
     p->bprop_captures = p->n_bprop_captures ? c->bprop_captures : NULL;

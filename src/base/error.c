@@ -29,12 +29,22 @@ const char *fxa_status_text(fxa_status status) {
     }
 }
 
+void fxa__text_cut(char *text, size_t room) {
+    static const char more[] = "...";
+    size_t most = room - sizeof more - 1, n = most;
+    while (n > most / 2 && text[n] != ' ') n--;
+    bool word = text[n] == ' '; /* one as long as half of it, a path, say, is cut inside */
+    if (!word) n = most;
+    while (n > 0 && !fxa__utf8_begins(text[n])) n--;
+    (void)snprintf(text + n, room - n, "%s%s", word ? " " : "", more);
+}
+
 fxa_status fxa__vfail(fxa_error *err, fxa_status status, const char *format, va_list list) {
     if (!err) return status;
     memset(err, 0, sizeof *err);
     err->status = status;
     int n = vsnprintf(err->text, sizeof err->text, format, list);
-    if (n >= (int)sizeof err->text) memcpy(err->text + sizeof err->text - 4, "...", 4);
+    if (n >= (int)sizeof err->text) fxa__text_cut(err->text, sizeof err->text);
     return status;
 }
 

@@ -15,6 +15,9 @@
 #define FXA__PRINTF(text, first)
 #endif
 
+/* Of a text that has no room, of which text[room - 1] has the beginning: ends before a word, and says so by "...". */
+void fxa__text_cut(char *text, size_t room);
+
 /* Sets status and text, clears the place; returns status. err may be NULL. Text that does not fit ends in "...". */
 fxa_status fxa__fail(fxa_error *err, fxa_status status, const char *format, ...) FXA__PRINTF(3, 4);
 /* The same for functions that take "..." themselves. */

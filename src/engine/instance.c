@@ -6,27 +6,17 @@
 #include "instance.h"
 
 #include "../base/num.h"
-#include "../base/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 void fxa__support_refuse(fxa_support *report, const char *reason) {
-    static const char more[] = "...";
-    size_t room = sizeof report->reason, n = strnlen(reason, room);
-    bool fits = n < room;
-    if (!fits) { /* a word as long as half of it, a path, say, is cut inside */
-        size_t most = room - sizeof more - 1;
-        for (n = most; n > most / 2 && reason[n] != ' ';) n--;
-        if (reason[n] != ' ') n = most;
-        while (n > 0 && !fxa__utf8_begins(reason[n])) n--;
-    }
+    size_t room = sizeof report->reason;
     report->supported = 0;
     report->workspace = 0;
     report->seconds = 0;
-    memcpy(report->reason, reason, n);
-    (void)snprintf(report->reason + n, room - n, "%s", fits ? "" : reason[n] == ' ' ? " ..." : more);
+    if (snprintf(report->reason, room, "%s", reason) >= (int)room) fxa__text_cut(report->reason, room);
 }
 
 fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__answer *out, fxa_error *err) {

@@ -35,3 +35,58 @@ static bool zero_of(const fxa_program *p, const fxa__node *n, const bool *zero) 
 void fxa__lower_zero(const fxa_program *p, bool *zero) {
     for (int32_t i = 0; i < p->n_nodes; i++) zero[i] = p->nodes[i].type == FXA_FLOAT && zero_of(p, &p->nodes[i], zero);
 }
+
+/* What a node makes of the sign of operand k: nobody sees it, whoever sees the node's own does, everybody does. */
+typedef enum zero_sight { ZERO_UNSEEN, ZERO_PASSED_ON, ZERO_SEEN } zero_sight;
+
+static zero_sight zero_sight_of(const fxa__node *n, int k) {
+    switch (n->op) {
+    case FXA_OP_EQ:
+    case FXA_OP_NE:
+    case FXA_OP_LT:
+    case FXA_OP_LE:
+    case FXA_OP_INT:
+    case FXA_OP_ABS:
+    case FXA_OP_EXP:
+    case FXA_OP_EXP2:
+    case FXA_OP_LOG:
+    case FXA_OP_LOG2:
+    case FXA_OP_SIGMOID:
+    case FXA_OP_COS: return ZERO_UNSEEN;
+    case FXA_OP_ADD:
+    case FXA_OP_SUB:
+    case FXA_OP_NEG:
+    case FXA_OP_MUL:
+    case FXA_OP_MIN:
+    case FXA_OP_MAX:
+    case FXA_OP_CLAMP:
+    case FXA_OP_GRAFT:
+    case FXA_OP_SELECT:
+    case FXA_OP_SQRT:
+    case FXA_OP_TANH:
+    case FXA_OP_ERF:
+    case FXA_OP_SIN:
+    case FXA_OP_TAN:
+    case FXA_OP_ATAN:
+    case FXA_OP_LOG1P:
+    case FXA_OP_FLOOR:
+    case FXA_OP_CEIL:
+    case FXA_OP_ROUND:
+    case FXA_OP_TRUNC: return ZERO_PASSED_ON;
+    case FXA_OP_DIV: return k == 0 ? ZERO_PASSED_ON : ZERO_SEEN;
+    case FXA_OP_MULZ: return k == 0 ? ZERO_UNSEEN : ZERO_PASSED_ON;
+    case FXA_OP_DIVZ: return k == 0 ? ZERO_UNSEEN : ZERO_SEEN;
+    default: return ZERO_SEEN; /* powers and the root by which one divides; remainders */
+    }
+}
+
+void fxa__lower_zero_signs(const fxa_program *p, bool *signs) {
+    for (int32_t i = 0; i < p->n_nodes; i++) signs[i] = false;
+    for (int32_t i = p->n_nodes - 1; i >= 0; i--) {
+        const fxa__node *n = &p->nodes[i];
+        for (int k = 0; k < n->n_args; k++) {
+            zero_sight sight = zero_sight_of(n, k);
+            if (sight == ZERO_SEEN || (sight == ZERO_PASSED_ON && signs[i])) signs[n->arg[k]] = true;
+        }
+    }
+}

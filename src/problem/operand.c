@@ -76,6 +76,19 @@ static bool operand_fill_strides(fxa_operand *t, const int64_t size[4], uint32_t
     return true;
 }
 
+/* Strides beside a layout that has its own would be dropped, and other memory read than was meant. */
+static fxa_status operand_check_dropped(const char *name, const fxa_operand *t, const int64_t size[4], fxa_error *err) {
+    static const char *const layouts[] = {"BHSD", "BSHD", "SBHD"};
+    char text[FXA__REGION_TEXT];
+    if (!(t->stride[0] | t->stride[1] | t->stride[2] | t->stride[3])) return FXA_OK;
+    fxa__region r = fxa__operand_region(t, size, NULL);
+    fxa__region_text(&r, text);
+    return fxa__fail(err, FXA_E_PROBLEM,
+                     "%s.stride is set and %s.layout is %s, which has strides of its own: %s; accepted are strides "
+                     "with layout FXA_LAYOUT_STRIDED, or none",
+                     name, name, layouts[t->layout], text);
+}
+
 fxa_status fxa__operand_resolve(const char *name, fxa_operand *t, const int64_t size[4], uint32_t axes, bool written,
                                 fxa_error *err) {
     char text[FXA__REGION_TEXT];
@@ -83,6 +96,7 @@ fxa_status fxa__operand_resolve(const char *name, fxa_operand *t, const int64_t 
     if (t->layout > FXA_LAYOUT_STRIDED)
         return fxa__fail(err, FXA_E_PROBLEM, "%s.layout is %u: accepted are 0 to 3 (BHSD, BSHD, SBHD, STRIDED)", name,
                          t->layout);
+    if (t->layout != FXA_LAYOUT_STRIDED) FXA_TRY(operand_check_dropped(name, t, size, err));
     bool fits = t->layout == FXA_LAYOUT_STRIDED || operand_fill_strides(t, size, axes);
     t->layout = FXA_LAYOUT_STRIDED;
     for (int i = 0; i < 4; i++)

@@ -35,13 +35,29 @@ static bool resolve_dense(const int64_t *size, int32_t rank, int64_t *stride) {
     return true;
 }
 
+/* Strides that nobody said are to be used: who set them did not mean a dense tensor. */
+static fxa_status resolve_dropped(const char *owner, fxa_tensor_info t, const char *what, const fxa__region *r,
+                                  fxa_error *err) {
+    char text[FXA__REGION_TEXT];
+    bool any = false, grad = what[0] != 0;
+    for (int32_t i = 0; i < t.rank; i++) any = any || r->stride[i] != 0;
+    if (!any) return FXA_OK;
+    fxa__region_text(r, text);
+    return fxa__fail(err, FXA_E_PROBLEM,
+                     "%stensor %s of %s has strides and %s is 0, which means dense: %s; accepted are strides with %s "
+                     "1, or none",
+                     what, t.name, owner, grad ? "grad_strided" : "strided", text, grad ? "grad_strided" : "strided");
+}
+
 static fxa_status resolve_strides(const char *owner, fxa_tensor_info t, const char *what, const int64_t *size,
                                   int64_t *stride, bool given, fxa_dtype dtype, bool written, fxa_error *err) {
     char text[FXA__REGION_TEXT];
     int64_t lo, hi;
-    bool fits = given || resolve_dense(size, t.rank, stride);
     fxa__region r = {NULL, (int64_t)fxa_dtype_size(dtype), t.rank, {0}, {0}};
     for (int32_t i = 0; i < t.rank; i++) r.size[i] = size[i], r.stride[i] = stride[i];
+    if (!given) FXA_TRY(resolve_dropped(owner, t, what, &r, err));
+    bool fits = given || resolve_dense(size, t.rank, stride);
+    for (int32_t i = 0; i < t.rank; i++) r.stride[i] = stride[i];
     for (int32_t i = t.rank; i < FXA_MAX_RANK; i++) stride[i] = 0;
     if (!fits || !fxa__region_extent(&r, &lo, &hi)) {
         fxa__region_text(&r, text);

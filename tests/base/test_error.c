@@ -19,8 +19,15 @@ TEST(a_text_that_does_not_fit_says_so) {
     memset(longtext, 'x', sizeof longtext - 1);
     longtext[sizeof longtext - 1] = 0;
     T_INT(fxa__fail(&err, FXA_E_LIMIT, "%s", longtext), FXA_E_LIMIT);
-    T_INT(strlen(err.text), sizeof err.text - 1);
-    T_STR(err.text + sizeof err.text - 4, "...");
+    T_INT(strlen(err.text), sizeof err.text - 2);
+    T_STR(err.text + strlen(err.text) - 4, "x...");
+    for (size_t i = 0; i < sizeof longtext - 1; i++) longtext[i] = i % 10 == 9 ? ' ' : 'x';
+    T_INT(fxa__fail(&err, FXA_E_LIMIT, "%s", longtext), FXA_E_LIMIT);
+    T_STR(err.text + strlen(err.text) - 6, "xx ..."); /* before a word */
+    T_CHECK(strlen(err.text) > sizeof err.text - 15);
+    for (size_t i = 0; i + 2 < sizeof longtext; i += 2) longtext[i] = '\xc3', longtext[i + 1] = '\xa4';
+    T_INT(fxa__fail(&err, FXA_E_LIMIT, "x%s", longtext), FXA_E_LIMIT);
+    T_STR(err.text + strlen(err.text) - 5, "\xc3\xa4..."); /* no half of a letter */
     T_INT(fxa__fail(NULL, FXA_E_LIMIT, "nobody listens"), FXA_E_LIMIT);
 }
 

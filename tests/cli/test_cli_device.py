@@ -65,6 +65,16 @@ class NoDevice(Cli):
                 self.fails("explain", "--target", path, *section, "--json", says=says)
         self.run_cli("explain", "--target", self.write("gpu.json", text), "--section", "problem")
 
+    def test_engines_that_are_none_of_the_target(self):
+        """Whatever sections are asked for: no plan of theirs is for that device."""
+        target = os.path.join(cli_case.SOURCE, "examples", "targets", "h200.json")
+        says = 'problem.engine is "%s", which does not compute in the memory of device %s; there: %s'
+        for section in ((), ("--section", "engines"), ("--section", "facts"), ("--section", "problem", "--json")):
+            for engine in ("cpu", "ref"):
+                self.fails("explain", "--engine", engine, "--target", target, *section, says=says % (engine, "cuda", "cudnn, cuda"))
+            self.fails("explain", "--engine", "cuda", *section, says=says % ("cuda", "host", "cpu, ref"))
+        self.run_cli("explain", "--engine", "cuda", "--target", target, "--dtype", "bf16", "--section", "facts")
+
     def test_engines_of_another_device(self):
         self.fails("check", "--device", "cuda", "--engine", "ref", says="does not compute in the memory of device cuda")
         for device, others in (("cuda", "cpu, ref"), ("host", "cudnn, cuda")):
@@ -327,7 +337,12 @@ class Here(Cli):
         self.shows_what_is_not_here(plan, saved, env)
         self.write("gpu.json", text.replace("stand-in 0", "another"))
         saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=env)
-        self.fails("plan", "load", plan, says='driver 13000, another"; this is "', env=env)
+        self.fails("plan", "load", plan, says=('driver 13000, another"; this is "', ", and --rebuild compiles it for this one"), env=env)
+        here = self.run_json("plan", "load", plan, "--rebuild", env=env)
+        self.assertEqual(here["engine"], "cudnn")
+        self.assertNotEqual(here["key"], saved["key"])
+        for action in ("save", "show", "warm"):
+            self.fails("plan", action, plan, "--rebuild", says="'plan %s' has no option --rebuild" % action)
         for wrong, says in ((text.replace("900", "-1"), "target has -1 for deviceVer: accepted are whole numbers from 500 to 9999"),
                             ("", "no profile of a device"), (text + "\0", "it is no text"), ("x" * 70000, "is larger than")):
             self.write("gpu.json", wrong)

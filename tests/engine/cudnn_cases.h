@@ -35,14 +35,15 @@ __attribute__((unused)) static fxa_problem support_problem(const support_case *c
     return p;
 }
 
+enum { SUPPORT_REASON = sizeof((fxa__dnn_graph *)0)->reason };
 __attribute__((unused)) static bool support_ask(fxa__host *host, const fxa_problem *p, fxa__dnn_level level,
-                                                char reason[240]) {
+                                                char reason[SUPPORT_REASON]) {
     fxa__problem *checked = NULL;
     fxa_error err;
     fxa__dnn_graph g = {.host = host, .status = FXA_OK};
     T_OK(fxa__problem_create(host, p, &checked, &err));
     bool yes = checked && fxa__dnn_supports(&g, checked, level);
-    snprintf(reason, 240, "%s", g.reason);
+    memcpy(reason, g.reason, SUPPORT_REASON);
     fxa__problem_release(checked);
     return yes;
 }

@@ -28,7 +28,7 @@ static fxa_capture pairs_capture(const pairs_case *c) {
     int64_t step = 3;
     for (int i = c->rank - 1; i >= 0; i--) {
         capture.size[i] = c->size[i];
-        capture.grad_stride[i] = step;
+        capture.grad_stride[i] = c->strided ? step : 0;
         step *= c->size[i] + 1;
     }
     return capture;

@@ -122,7 +122,8 @@ static void any_captures(t_rng *r, const fxa_program *program, const fxa_problem
         for (int d = t->rank - 1; d >= 0; d--) {
             out[i].size[d] = any_in(r, 9) ? t_int(r, 0, 3) : t->rank > 3 ? t_int(r, 1, 9) : sides[t_int(r, 0, 3)];
             if (any_in(r, 3) && t->rank < 3) out[i].size[d] = 1500;
-            out[i].stride[d] = any_in(r, 9) ? 0 : any_in(r, 9) ? -step : step;
+            int64_t stride = any_in(r, 9) ? 0 : any_in(r, 9) ? -step : step;
+            out[i].stride[d] = out[i].strided ? stride : 0;
             step *= out[i].size[d] > 0 ? out[i].size[d] : 1;
         }
         out[i].grad = grads && fxa__dtype_is_float(t->dtype) && any_in(r, 2);

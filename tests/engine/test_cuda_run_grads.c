@@ -160,8 +160,6 @@ TEST(pairs_that_nobody_writes) {
         p.sk = 512;
         int64_t rows = p.sq + (i == 2);
         fxa_capture w = {.size = {p.b, p.hq, rows, p.sk}, .grad = 1, .grad_dtype = FXA_BF16};
-        int64_t stride[] = {p.hq * rows * p.sk, rows * p.sk, p.sk, 1};
-        memcpy(w.grad_stride, stride, sizeof stride);
         p.captures = &w, p.n_captures = 1, p.alignment = 16;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         T_OK(bed_run(&x, &err));

@@ -212,7 +212,7 @@ TEST(packed_rows_that_reach_far) {
         const support_case packed = {.pass = FXA_BACKWARD, .flags = FXA_VARLEN, .d = 128};
         fxa_problem p = support_problem(&packed);
         fxa__problem *checked = NULL;
-        char reason[240];
+        char reason[SUPPORT_REASON];
         p.total_q = p.total_k = totals[i];
         p.q.layout = p.k.layout = p.v.layout = p.o.layout = p.dout.layout = FXA_LAYOUT_BSHD;
         p.dq.layout = p.dk.layout = p.dv_grad.layout = FXA_LAYOUT_BSHD;
@@ -247,7 +247,7 @@ TEST(packed_rows_of_nothing) {
         fxa_problem p = support_problem(&packed);
         fxa__problem *checked[2] = {NULL, NULL};
         fxa__writer keys[2] = {{.host = host}, {.host = host}};
-        char reason[240];
+        char reason[SUPPORT_REASON];
         p.q.layout = p.k.layout = p.v.layout = p.o.layout = i % 2 ? FXA_LAYOUT_BSHD : FXA_LAYOUT_BHSD;
         T_OK(fxa__problem_create(host, &p, &checked[0], &err));
         p.total_q = cases[i / 2].total_q, p.total_k = cases[i / 2].total_k;

@@ -185,7 +185,7 @@ static void support_ask_grads(fxa__host *host, fxa_context *ctx, bool hit[SUPPOR
         if (cases[i].bytes) p.q.dtype = FXA_E4M3, p.d = 128;
         fxa_capture captures[2] = {{.size = {cases[i].sq, 128}, .grad = 1},
                                    {.size = {cases[i].sq, 128}, .grad = cases[i].tensors > 1}};
-        char reason[240];
+        char reason[SUPPORT_REASON];
         if (cases[i].wide) captures[0].grad_dtype = FXA_F32;
         p.program = program, p.captures = captures, p.n_captures = 2, p.hkv = cases[i].hkv;
         p.bprop = cases[i].own ? bprop : NULL;
@@ -205,7 +205,7 @@ static void support_ask_masked_rows(fxa__host *host, fxa_context *ctx, bool hit[
         fxa_problem p = support_problem(&plain);
         fxa_program *program = NULL;
         fxa_error err;
-        char reason[240];
+        char reason[SUPPORT_REASON];
         T_OK(fxa_program_parse(ctx, texts[i % 2], SIZE_MAX, &program, &err));
         p.program = program;
         T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), i != 0);
@@ -220,7 +220,7 @@ static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
     const support_case plain = {H200, .pass = FXA_BACKWARD};
     fxa_context *ctx = NULL;
     fxa_error err;
-    char reason[240];
+    char reason[SUPPORT_REASON];
     fxa_program *program = NULL;
     T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, "param a : float\ntensor t : f32[1]\nscore = score * a + t[h]", SIZE_MAX, &program,
@@ -258,7 +258,7 @@ TEST(every_row_of_the_table) {
     for (size_t i = 0; i < sizeof support_cases / sizeof *support_cases; i++) {
         const support_case *c = &support_cases[i];
         fxa_problem p = support_problem(c);
-        char reason[240];
+        char reason[SUPPORT_REASON];
         bool yes = support_ask(host, &p, (fxa__dnn_level){c->version, c->arch}, reason);
         if (yes != c->taken) T_FAIL("case %zu, \"%s\": %s\n", i, c->says, yes ? "taken" : reason);
         if (!c->taken) T_HAS(reason, c->says);
@@ -270,6 +270,19 @@ TEST(every_row_of_the_table) {
         if (!hit[i]) T_FAIL("row %zu has no case: %s\n", i, fxa__dnn_support_why(i));
     }
     fxa__host_release(host);
+}
+
+/* A graph has its whole reason: what a report has no room for is cut there, at a word. */
+TEST(a_reason_longer_than_a_report_has_room_for) {
+    fxa__dnn_graph g = {.status = FXA_OK};
+    fxa_support report = {.supported = 1};
+    char text[300];
+    for (size_t i = 0; i < sizeof text - 1; i++) text[i] = i % 7 == 6 ? ' ' : 'x';
+    text[sizeof text - 1] = 0;
+    (void)fxa__dnn_refuse(&g, "%s", text);
+    T_STR(g.reason, text);
+    fxa__support_refuse(&report, g.reason);
+    T_STR(report.reason + strlen(report.reason) - 6, "xx ...");
 }
 
 T_MAIN

@@ -37,9 +37,18 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
          "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")
 # Programs of part named, and whether families differ in them.
-NAMED = {"test_cuda_features": True, "test_cuda_grads": True, "test_cuda_adverse": True, "test_cuda_tables": True,
-         "test_cuda_caps": False, "test_cuda_decode": False, "test_model": False, "test_model_copies": False,
+NAMED = {"test_cuda_features": True, "test_cuda_grads": True, "test_cuda_adverse": True, "test_cuda_odd": True,
+         "test_cuda_tables": True, "test_cuda_caps": False, "test_cuda_decode": False, "test_model": False, "test_model_copies": False,
          "test_model_products": False}
+# Tests of which a family has no kernels of its own: it would compile, and run, once more what another one does.
+SAME = {"types_of_operands": ("sm80",), "mixed_types_and_strides": ("sm80", "simt"), "packed_rows_are_added": ("sm80",),
+        "nothing_to_attend_to": ("sm80",)}
+# Seconds of one CPU that tests take by NVRTC 13.4, about, by the family in which they take longest: these begin first.
+LONG = {"every_class": 53, "nothing_to_attend_to": 45, "masks_of_documents": 45, "pages": 41, "masks_of_tables_0": 40,
+        "much_for_shared_memory": 37, "masks_of_tables_3": 35, "masks_of_tables_6": 35, "masks_of_tables_9": 35,
+        "same_bits_in_every_run": 35, "scales_of_zero_and_below": 33, "dq_by_turns": 30,
+        "columns_behind_a_mask_that_end_within_16_bytes": 29, "columns_of_packed_rows_that_end_within_16_bytes": 28,
+        "halves_of_key_tiles": 27}
 # What cases are counted by: the words of test_cuda_device.
 FEATURES = """padded packed paged packed-and-paged sink sink-zero dropout causal window positions bottom-right scalars-in-memory maximum joined mixed-types
 other-results lse-f64 own-backward dLSE dsink deterministic added-to added-to-captured some-gradients gradients-of-params gradients-of-captured lengths-seen
@@ -279,17 +288,22 @@ def tests_of(program):
     return []
 
 
-def named(chosen):
-    """How many processes went wrong."""
-    runner, counts = Runner(chosen, chosen.seconds), collections.Counter()
+def named_work(families):
+    """(program, test, family) in the order in which they begin."""
     work = [(program, test, family) for program, by_family in NAMED.items() for test in tests_of(program) if "cpu_engine" not in test
-            for family in (FAMILIES if by_family and chosen.family == "all" else [chosen.family])]
+            for family in (families if by_family else families[:1]) if len(families) == 1 or family not in SAME.get(test, ())]
     count, seen = collections.Counter(program for program, _, _ in work), collections.Counter()
     order = {}
-    for item in work:  # all programs make progress together
+    for item in work:  # long ones first, since the last to end are waited for; of the others all programs make progress together
         seen[item[0]] += 1
-        order[item] = seen[item[0]] / count[item[0]]
-    work.sort(key=order.get)
+        order[item] = (-LONG.get(item[1], 0), seen[item[0]] / count[item[0]])
+    return sorted(work, key=order.get)
+
+
+def named(chosen):
+    """How many processes went wrong."""
+    runner, counts, began = Runner(chosen, chosen.seconds), collections.Counter(), time.time()
+    work = named_work(list(FAMILIES) if chosen.family == "all" else [chosen.family])
     nvrtc = folders_of("libnvrtc.so.13", "cu13", "cuda_nvrtc") + ["/usr/local/cuda/lib64"]
 
     def one(item):
@@ -311,6 +325,7 @@ def named(chosen):
                 show_bad("%s %s %s" % item, *result)
     for (program, state), n in sorted(counts.items()):
         print("%s: %d %s" % (program, n, state), flush=True)
+    print("named: %d processes in %.0f s" % (len(work), time.time() - began), flush=True)
     return sum(n for (_, state), n in counts.items() if state == "BAD")
 
 

@@ -341,6 +341,19 @@ TEST(values_without_weight) {
     fxa_context_destroy(ctx);
 }
 
+/* Keys of one score, V of nearly 0, a column of K that is alike: dS of many pairs rounds alike, and dQ sums it up. */
+TEST(terms_that_round_alike) {
+    fxa_context *ctx = NULL;
+    conf_frame f;
+    const char *missing = frame_begin(&f, ADVERSE_SECONDS, &ctx);
+    if (missing) T_SKIP(missing);
+    adverse x = {.start = 0x1f500311, .program = &adverse_programs[ADVERSE_PROGRAMS - 1], .scores = SCORES_STEPS};
+    x.values = V_TINY, x.features = ATTN_DLSE | ATTN_PADDING, x.f16 = true, x.by = 80;
+    x.s = (attn_shape){.b = 2, .hq = 1, .hkv = 1, .sq = 292, .sk = 160, .d = 96, .dv = 96, .window = 40};
+    T_CHECK(adverse_run(ctx, &f, x, 0.125) && f.done[1] == 1);
+    fxa_context_destroy(ctx);
+}
+
 /* ---- Rows that are given as empty -------------------------------------------------------------------------------- */
 
 /* Where LSE is -inf the row has no gradient, whatever its scores are. */

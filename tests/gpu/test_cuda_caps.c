@@ -4,7 +4,7 @@
  * them to another: scores near 0, around the cap and far beyond it, one far score in a tile of small ones, caps beside
  * which four pairs at a time would be too coarse, caps of 0 and below, near the end of f32 and NaN, keys that are NaN
  * behind a mask, tiles that are not whole; forward and backward. On a GPU or on the model (tests/model).
- * A test is one program at both widths (a process of run_cuda.py, which compiles for minutes); FXA_TEST_SHAPES=1: one.
+ * A test is one program at one width: a process of run_cuda.py, which compiles for half a minute.
  */
 #include "base/dtype.h"
 #include "support/conf_frame.h"
@@ -159,22 +159,26 @@ static bool caps_kind(fxa_context *ctx, conf_frame *f, int kind) {
     return true;
 }
 
-static void caps_check(int program) {
-    const char *shapes = getenv("FXA_TEST_SHAPES");
+static void caps_check(int kind) {
     fxa_context *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, CAPS_SECONDS, &ctx);
-    int n = shapes ? atoi(shapes) : 2;
     if (missing) T_SKIP(missing);
-    for (int i = 0; i < n && caps_kind(ctx, &f, program + i * CAPS_PROGRAMS); i++) {}
+    (void)caps_kind(ctx, &f, kind);
     frame_print(&f);
     fxa_context_destroy(ctx);
 }
 
-TEST(caps_that_are_params) { caps_check(0); }
-TEST(caps_that_are_numbers_behind_a_mask) { caps_check(1); }
-TEST(caps_of_two_params_behind_a_mask) { caps_check(2); }
-TEST(caps_that_are_params_behind_a_mask) { caps_check(3); }
-TEST(caps_that_are_numbers) { caps_check(4); }
+/* Program kind % CAPS_PROGRAMS; the width by whether the kind is odd. */
+TEST(caps_that_are_params_at_64) { caps_check(0); }
+TEST(caps_that_are_params_at_128) { caps_check(5); }
+TEST(caps_that_are_numbers_behind_a_mask_at_64) { caps_check(6); }
+TEST(caps_that_are_numbers_behind_a_mask_at_128) { caps_check(1); }
+TEST(caps_of_two_params_behind_a_mask_at_64) { caps_check(2); }
+TEST(caps_of_two_params_behind_a_mask_at_128) { caps_check(7); }
+TEST(caps_that_are_params_behind_a_mask_at_64) { caps_check(8); }
+TEST(caps_that_are_params_behind_a_mask_at_128) { caps_check(3); }
+TEST(caps_that_are_numbers_at_64) { caps_check(4); }
+TEST(caps_that_are_numbers_at_128) { caps_check(9); }
 
 T_MAIN

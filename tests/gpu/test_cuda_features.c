@@ -15,6 +15,7 @@
 static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__engine_cpu, &fxa__engine_ref};
 
 enum { FEATURE_SHAPES = 6, FEATURE_SECONDS = 60, FEATURE_TEXTS = 4 };
+enum { FEATURE_ALIKE = 3 }; /* shapes in a row that share their code */
 
 typedef struct feature {
     uint32_t features;
@@ -36,6 +37,9 @@ static attn_shape feature_shape(int i, uint64_t *rng) {
     return s;
 }
 
+/* By the family that the device would choose. What is about its tiles the others run at fewer widths. */
+static bool feature_is_best(void) { return !frame_is_set("FXA_CUDA_FAMILY"); }
+
 static bool feature_is_at(const void *origin) { return (uintptr_t)origin % 16 == 0; }
 
 static bool feature_is_aligned(const conf_case *c) {
@@ -56,15 +60,20 @@ static fxa_program *feature_program(fxa_context *ctx, fxa_program_kind kind, con
     return program;
 }
 
+/* Types, strides, maps and flags are those of the kind: shapes in a row share it, and so their code; by other families
+ * than the best all of them. The row maximum, which that leaves to another one, is what features ask for. */
 static bool feature_one(fxa_context *ctx, const feature *x, const char *text, int i, conf_frame *f, uint64_t *rng) {
     static conf_case c;
-    uint64_t start = *rng;
+    int alike = feature_is_best() ? FEATURE_ALIKE : FEATURE_SHAPES;
+    uint64_t start = *rng, kind = x->features + strlen(text) * 0x10001u + (uint64_t)(i / alike) + 1;
     char what[400];
     attn_shape s = feature_shape(i, rng);
+    s.kind = kind * 0x9E3779B97F4A7C15u ^ t_seed() << 1 ^ 1;
     if (x->shape) x->shape(&s, i);
     fxa_program *own = x->bprop ? feature_program(ctx, FXA_PROGRAM_BPROP, x->bprop) : NULL;
     bool ok = conf_draw(&c, ctx, frame_features(x->features), &s, feature_program(ctx, FXA_PROGRAM_SCORE, text), text,
                         own, &f->all, rng);
+    c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
     if (ok && !(x->features & ATTN_DTYPES)) c.base.data.problem.alignment = feature_is_aligned(&c) ? 16 : 0;
     if (ok && x->change) x->change(&c, i);
     ok = ok && frame_passes(f, &c);
@@ -106,13 +115,13 @@ static const char causal[] = "mask = k <= q", capped[] = "score = 20 * tanh(scor
 static const char learned[] = "tensor t : f32[1]\nparam a : float\nscore = score * a + t[k]";
 
 static void change_max(conf_case *c, int i) {
-    if (i % 2) c->base.data.problem.flags |= FXA_WANT_MAX;
+    if (i / FEATURE_ALIKE % 2) c->base.data.problem.flags |= FXA_WANT_MAX;
 }
 
 static const feature types = {.features = ATTN_DTYPES | ATTN_GQA, .texts = {"", capped, learned}, .change = change_max};
 static const feature mixtures = {.features = ATTN_DTYPES | ATTN_MIXED | ATTN_STRIDES | ATTN_DLSE,
                                  .texts = {"", causal}};
-static const feature maxima = {.features = ATTN_GQA, .texts = {"", causal, capped}, .change = change_max};
+static const feature maxima = {.features = ATTN_GQA, .texts = {"", capped}, .change = change_max};
 static const feature joined = {.features = ATTN_ACC | ATTN_GQA, .texts = {"", causal, learned}};
 static const feature packed = {
     .features = ATTN_ACC | ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING | ATTN_DTYPES | ATTN_SINK, .texts = {"", causal}};
@@ -144,20 +153,23 @@ TEST(slopes_without_values) { feature_check(&sloped), feature_check(&owned_alone
 
 /* Rows that end within 16 bytes and are multiples of those apart: TMA stores 16 at a time, what follows is not ours. */
 static void shape_ending(attn_shape *s, int i) {
-    s->d = i % 3 == 2 ? 180 : i % 3 ? 60 : 124, s->dv = i % 2 ? s->d : 20;
+    s->d = i % 3 == 2 ? 180 : i % 3 ? 60 : 124, s->dv = i % 2 || !feature_is_best() ? s->d : 20;
     if (i % 6 == 5) s->sq = s->b = s->hq = s->hkv = 1; /* nothing but its columns says how long it is */
 }
 static void change_ending(conf_case *c, int i) {
-    c->base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
-    if (i % 2) c->base.data.problem.flags |= FXA_DETERMINISTIC;
+    if (i % 2 && feature_is_best()) c->base.data.problem.flags |= FXA_DETERMINISTIC;
 }
 static const feature ending = {
-    .features = ATTN_APART | ATTN_GQA, .texts = {"", causal}, .shape = shape_ending, .change = change_ending};
+    .features = ATTN_APART | ATTN_GQA, .texts = {""}, .shape = shape_ending, .change = change_ending};
+static const feature ending_masked = {
+    .features = ATTN_APART | ATTN_GQA, .texts = {causal}, .shape = shape_ending, .change = change_ending};
 static const feature ending_packed = {.features = ATTN_APART | ATTN_VARLEN | ATTN_PADDING,
                                       .texts = {causal},
                                       .shape = shape_ending,
                                       .change = change_ending};
-TEST(columns_that_end_within_16_bytes) { feature_check(&ending), feature_check(&ending_packed); }
+TEST(columns_that_end_within_16_bytes) { feature_check(&ending); }
+TEST(columns_behind_a_mask_that_end_within_16_bytes) { feature_check(&ending_masked); }
+TEST(columns_of_packed_rows_that_end_within_16_bytes) { feature_check(&ending_packed); }
 
 static void shape_empty(attn_shape *s, int i) {
     if (i % 3 == 0) s->sk = 0;
@@ -185,7 +197,7 @@ TEST(dropout_at_moved_coordinates) { feature_check(&dropped), feature_check(&dro
 
 static void change_scale(conf_case *c, int i) { c->base.x.scale = i % 3 == 0 ? 0 : i % 3 == 1 ? -0.125 : -1; }
 static const feature turned = {
-    .features = ATTN_GQA | ATTN_SINK, .texts = {"", causal, capped, learned}, .change = change_scale};
+    .features = ATTN_GQA | ATTN_SINK, .texts = {"", capped, learned}, .change = change_scale};
 static void shape_wide(attn_shape *s, int i) {
     s->d = s->dv = 192;
     if (i % 2) s->sq = 2, s->sk = 300, s->d = s->dv = 64; /* decoding */
@@ -229,7 +241,6 @@ static void change_crowded(conf_case *c, int i) {
     const oracle *x = &c->base.x;
     conf_resize(c, 0, (int64_t[]){x->hq, x->sq, (x->sk + 7) / 8 * 8}, &rng);
     for (size_t t = 1; t < c->n_tensors; t++) conf_resize(c, t, (int64_t[]){400}, &rng);
-    c->base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
 }
 static const feature crowded = {
     .texts = {"tensor t : bf16[3]\ntensor w : bool[1]\nscore = score + t[h, q, k]\nmask = w[k] || k < 3",
@@ -242,13 +253,12 @@ TEST(much_for_shared_memory) { feature_check(&crowded); }
 /* Query tiles of which single parts attend to nothing, or to all, of a key tile: several of 192 queries, and documents
  * that begin and end anywhere in them. */
 static void shape_parts(attn_shape *s, int i) {
-    s->b = 1 + (i & 1), s->hq = s->hkv = 1, s->d = s->dv = i % 4 == 3 ? 32 : 64;
+    s->b = 1 + (i & 1), s->hq = s->hkv = 1, s->d = s->dv = i % 4 == 3 && feature_is_best() ? 32 : 64;
     s->sq = s->sk = 460 - 61 * (i % 5);
 }
 static void change_parts(conf_case *c, int i) {
     uint64_t rng = 7 + (uint64_t)i;
     int64_t n = c->base.x.sq + c->base.x.sk;
-    c->base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX; /* else by the kernels of sm_80 */
     for (size_t t = 0; t < c->n_tensors; t++) {
         conf_resize(c, t, &n, &rng);
         void *origin = c->tensor[t].origin;
@@ -280,7 +290,7 @@ TEST(parts_of_packed_query_tiles) { feature_check(&parts_packed); }
 /* The same in the backward: key tiles of which one half has nothing, or all, of a block of queries; 64 of these. */
 static void shape_halves(attn_shape *s, int i) {
     shape_parts(s, i);
-    s->hq = 2, s->d = s->dv = i % 2 ? 96 : 128;
+    s->hq = 2, s->d = s->dv = i % 2 && feature_is_best() ? 96 : 128;
 }
 static const feature halves = {.texts = {"tensor d : i32[1]\nmask = d[q] == d[k] && k <= q",
                                          "tensor d : i32[1]\nmask = d[q] == d[k]", "mask = k >= q + 30", windowed},
@@ -296,10 +306,10 @@ TEST(halves_of_dropped_key_tiles) { feature_check(&halves_dropped); }
 
 /* The frame itself: cpu takes all of it and is right. */
 TEST(by_the_cpu_engine) {
-    const feature *const all[] = {&types,  &mixtures,      &maxima,  &joined,      &packed,      &scored,
-                                  &empty,  &empty_packed,  &owned,   &owned_moved, &dropped,     &dropped_packed,
-                                  &turned, &turned_wide,   &stopped, &sloped,      &owned_alone, &crowded,
-                                  &ending, &ending_packed, &parts};
+    const feature *const all[] = {&types,  &mixtures,      &maxima,        &joined,      &packed,      &scored,
+                                  &empty,  &empty_packed,  &owned,         &owned_moved, &dropped,     &dropped_packed,
+                                  &turned, &turned_wide,   &stopped,       &sloped,      &owned_alone, &crowded,
+                                  &ending, &ending_masked, &ending_packed, &parts};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         conf_frame f = {.engine = "cpu"};
         feature_run(all[i], &f, 1);

@@ -19,7 +19,7 @@ SIZES = ((32, 32), (64, 64), (96, 96), (128, 128), (64, 128), (128, 64), (192, 1
 
 # Bytes of spills that are known, by kernel, program ("" for all) and the larger head dimension ("" for all). Those of
 # the mma.sync kernels and of decoding are outside their inner products; scatter() has a place for every pair of a thread.
-BUDGET = [("backward_sm90", "", 64, 28), ("backward_sm90", "", 128, 92), ("backward_sm90", "buckets", "", 840),
+BUDGET = [("backward_sm90", "", 64, 28), ("backward_sm90", "", 128, 92), ("backward_sm90", "buckets", "", 92),
           ("backward_sm90", "temperature", 96, 52),
           ("backward_wide_sm90", "", 256, 28), ("dq_sm90", "", 128, 64), ("dq_sm90", "", 256, 112),
           ("forward_sm90", "", 64, 120), ("forward_sm90", "", 256, 44), ("forward_sm80", "", "", 272),

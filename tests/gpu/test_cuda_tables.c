@@ -53,7 +53,9 @@ static bool tables_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
     static conf_case c;
     static const uint32_t some[] = {0, ATTN_PADDING, ATTN_VARLEN, ATTN_GQA};
     uint64_t rng = t_seed() * 977 + (uint64_t)(number * 64 + i);
-    bool documents = number >= TABLES_MASKS;
+    bool documents = number >= TABLES_MASKS, best = !frame_is_set("FXA_CUDA_FAMILY");
+    uint32_t features = some[i % 4]; /* lengths are one more code of a mask, of every other one in other families */
+    if (!best && number % 2) features &= (uint32_t)ATTN_GQA;
     const char *text = documents ? tables_documents[number - TABLES_MASKS] : tables_masks[number];
     attn_shape s = {.b = attn_int(&rng, 1, 2), .hkv = attn_int(&rng, 1, 2), .d = 64, .dv = 64, .window = 40};
     s.hq = i % 4 == 3 ? 2 * s.hkv : s.hkv, s.sq = frame_length(&rng), s.sk = frame_length(&rng);
@@ -63,10 +65,10 @@ static bool tables_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
     fxa_error err;
     char what[400];
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
-    if (!program || !conf_draw(&c, ctx, some[i % 4], &s, program, "masks", NULL, &f->all, &rng)) return false;
+    if (!program || !conf_draw(&c, ctx, features, &s, program, "masks", NULL, &f->all, &rng)) return false;
     if (documents) tables_resize(&c, &s, &rng);
     c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
-    if (i % 5 == 4) c.base.data.backward_flags |= FXA_DETERMINISTIC;
+    if (i % 5 == 4 && number % 3 == 2) c.base.data.backward_flags |= FXA_DETERMINISTIC; /* one more code of a mask */
     bool ok = frame_passes(f, &c);
     conf_describe(&c, what, sizeof what);
     if (!ok) T_FAIL("shape %d, %s\n    %s\n    %s\n    %s | %s\n", i, text, what, c.why, f->detail[0], f->detail[1]);
@@ -87,7 +89,11 @@ static void tables_check(int from, int end) {
     fxa_context_destroy(ctx);
 }
 
-TEST(masks_of_tables) { tables_check(0, TABLES_MASKS); }
+/* A test compiles for half a minute: many processes side by side. */
+TEST(masks_of_tables_0) { tables_check(0, 3); }
+TEST(masks_of_tables_3) { tables_check(3, 6); }
+TEST(masks_of_tables_6) { tables_check(6, 9); }
+TEST(masks_of_tables_9) { tables_check(9, TABLES_MASKS); }
 TEST(masks_of_documents) { tables_check(TABLES_MASKS, TABLES_MASKS + TABLES_DOCUMENTS); }
 
 T_MAIN

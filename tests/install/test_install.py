@@ -9,6 +9,7 @@ import sys
 import tempfile
 
 from consumer import BUILD, SOURCE, check, check_outputs, finish, run, write_consumer
+from doc_links import check_links
 
 sys.path.insert(0, os.path.join(SOURCE, "tools"))
 import public_header  # noqa: E402
@@ -116,8 +117,9 @@ def main():
         check(run(os.path.join(prefix, "bin", "fxattn"), "version").strip(), "the installed command runs")
         docs = os.path.join(prefix, "share", "doc", "fxattn")
         examples = ("examples/forward.c", "examples/decode.c", "examples/targets/h200.json")
-        for name in ("LICENSE", "README.md", "numerics.md", *examples):
+        for name in ("LICENSE", "README.md", "docs/numerics.md", *examples):
             check(os.path.isfile(os.path.join(docs, name)), name + " is installed")
+        check_links(docs)
     return finish()
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The README typed in: its shell lines run in order, in an empty home, its C becomes the file that its first line names and
-is compiled by them, its CMake lines make a project. Its program parses, and its pictures and links are there."""
+is compiled by them, its CMake lines make a project. Its program parses, and the links and pictures of all documents are there."""
 import os
 import re
 import shutil
@@ -9,6 +9,7 @@ import sys
 import tempfile
 
 from consumer import BUILD, SOURCE, check, finish, run
+from doc_links import check_links
 
 # What a test cannot run inside itself, and what stands for it in the suite.
 ELSEWHERE = {
@@ -69,12 +70,6 @@ def program_parses(text, home):
     run(os.path.join(BUILD, "fxattn"), "explain", "--program", os.path.join(home, "readme.fxa"))
 
 
-def links_exist(text):
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
-        if not target.startswith("http"):
-            check(os.path.exists(os.path.join(SOURCE, target)), "the README points to " + target)
-
-
 def main():
     if os.environ.get("FXA_SANITIZE"):
         print("skipped: an installed sanitizer build needs the sanitizer's runtime")
@@ -91,7 +86,7 @@ def main():
         program_parses(text, home)
         run("sh", os.path.join(SOURCE, "examples", "demo.sh"), os.path.join(BUILD, "fxattn"), os.path.join(home, "demo.svg"))
         check(os.path.exists(os.path.join(home, "demo.svg")), "the demo ends with a picture")
-    links_exist(text)
+    check_links(SOURCE)
     return finish()
 
 

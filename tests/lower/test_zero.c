@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Exact zeroes of backward programs against values: a node called zero is 0 wherever dscore is, NaN and infinities in
- * everything else notwithstanding; and derivatives are found to be zero.
+ * everything else notwithstanding; and derivatives are found to be zero. A 0 whose sign nobody sees may have any.
  */
 #include "lower/lower_checks.h"
 
@@ -32,6 +32,64 @@ TEST(zero_nodes_are_zero_where_dscore_is) {
         fxa_program_destroy(p);
     }
     T_CHECK(found > 1000);
+    rig_end(r);
+    free(r);
+}
+
+/* All nodes behind `from`, of values as they are before it. Loads keep what they read. */
+static void zero_eval_behind(const fxa_program *p, int32_t from, fxa__val *vals) {
+    for (int32_t i = from + 1; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        fxa__val x[3];
+        if (n->n_args == 0 || n->op == FXA_OP_LOAD || n->op == FXA_OP_CONST) continue;
+        for (int k = 0; k < n->n_args; k++) x[k] = vals[n->arg[k]];
+        vals[i] = fxa__op_eval(n->op, n->type, p->nodes[n->arg[n->op == FXA_OP_SELECT]].type, x);
+    }
+}
+
+/* Every output with the node 0 and -0: the same number. */
+static bool zero_has_no_sign(const fxa_program *p, int32_t node, fxa__val *vals, fxa__val *other) {
+    vals[node].f = 0;
+    zero_eval_behind(p, node, vals);
+    memcpy(other, vals, (size_t)p->n_nodes * sizeof *vals);
+    other[node].f = -0.0;
+    zero_eval_behind(p, node, other);
+    for (int32_t k = 0; k < p->n_outputs; k++) {
+        int32_t out = p->outputs[k].value;
+        bool is_float = p->nodes[out].type == FXA_FLOAT;
+        if (is_float ? vals[out].f != other[out].f && !(isnan(vals[out].f) && isnan(other[out].f))
+                     : vals[out].i != other[out].i)
+            return false;
+    }
+    return true;
+}
+
+TEST(signs_of_zeroes_that_nobody_sees) {
+    rig *r = calloc(1, sizeof *r);
+    int unseen = 0, seen = 0;
+    T_REQUIRE(r && rig_start(r));
+    for (int i = 0; i < t_scaled_up(1500) && !t_failures; i++) {
+        fxa_program *p = rig_program(r, i % 3 == 0 ? GEN_BPROP : i % 3 == 1 ? GEN_SMOOTH : 0);
+        T_REQUIRE(p);
+        rig_fill(r, p);
+        fxa__env env = rig_env(r, true);
+        bool *signs = calloc((size_t)p->n_nodes, sizeof *signs);
+        fxa__val *vals = rig_eval(p, &env), *kept = rig_eval(p, &env), *other = rig_eval(p, &env);
+        T_REQUIRE(signs && vals && kept && other);
+        fxa__lower_zero_signs(p, signs);
+        for (int32_t k = 0; k < p->n_nodes && !t_failures; k++) {
+            if (p->nodes[k].type != FXA_FLOAT) continue;
+            memcpy(vals, kept, (size_t)p->n_nodes * sizeof *vals);
+            bool same = zero_has_no_sign(p, k, vals, other);
+            unseen += !signs[k], seen += !same;
+            if (same || signs[k]) continue;
+            T_FAIL("somebody sees the sign of node %d\n", (int)k);
+            rig_show(p);
+        }
+        free(signs), free(vals), free(kept), free(other);
+        fxa_program_destroy(p);
+    }
+    T_CHECK(unseen > 1000 && seen > 20);
     rig_end(r);
     free(r);
 }

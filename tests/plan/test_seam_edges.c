@@ -309,7 +309,7 @@ TEST(more_engines_than_a_context_looks_at) {
     T_STR(seam_engine(&r, &err), "");
     T_INT(err.status, FXA_E_UNSUPPORTED);
     T_HAS(err.text, "first: the mock device's driver does not answer; second: the mock device's driver");
-    T_CHECK(strlen(err.text) == sizeof err.text - 1);
+    T_STR(err.text + strlen(err.text) - 4, " ..."); /* it is cut before a word */
     r.t.problem.engine = "abacus";
     T_STR(seam_engine(&r, &err), "");
     T_HAS(err.text, "which is no engine of this build; there are: first, second, cpu, ref, second");

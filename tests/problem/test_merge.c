@@ -152,6 +152,7 @@ TEST(merge_refusals) {
                   a.o_a.dtype = 0);
     MERGE_REFUSED(FXA_E_PROBLEM, "lse_b.dtype is 3 (f16): accepted are f64, f32", a.lse_b.dtype = FXA_F16);
     MERGE_REFUSED(FXA_E_PROBLEM, "o_b.layout is 9", a.o_b.layout = 9);
+    MERGE_REFUSED(FXA_E_PROBLEM, "o_b.stride is set and o_b.layout is BHSD", a.o_b.stride[2] = 70);
     MERGE_REFUSED(FXA_E_PROBLEM, "o_a overlaps itself: sizes [1,1,1,70], strides [0,0,0,0]",
                   a.o_a.layout = FXA_LAYOUT_STRIDED);
     MERGE_REFUSED(FXA_E_PROBLEM, "lse_a overlaps itself", (a.s = 2, a.lse_a.layout = FXA_LAYOUT_STRIDED));

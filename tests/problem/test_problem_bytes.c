@@ -189,6 +189,7 @@ static void random_operand(t_rng *rng, fxa_operand *t) {
         t->stride[i] = t_int(rng, 0, 40) ? stride : random_edge(rng, 3);
         stride *= 8 + t_int(rng, 0, 2);
     }
+    if (t->layout != FXA_LAYOUT_STRIDED && t_int(rng, 0, 30)) memset(t->stride, 0, sizeof t->stride);
 }
 
 static fxa_problem random_problem(t_rng *rng) {

@@ -138,6 +138,38 @@ TEST(refused_layouts) {
             (p.b = p.hq = p.hkv = p.sk = INT32_MAX, p.sq = 0, p.k.layout = FXA_LAYOUT_STRIDED));
 }
 
+/* A layout has strides of its own: others beside it would not be used, and results be those of other memory. */
+TEST(refused_strides_without_their_layout) {
+#define STRIDES_OF(tensor, layout, sizes)                                                                              \
+    tensor ".stride is set and " tensor ".layout is " layout ", which has strides of its own: " sizes                  \
+           "; accepted are strides with layout FXA_LAYOUT_STRIDED, or none"
+    REFUSED(case_forward(), STRIDES_OF("q", "BHSD", "sizes [2,4,5,8], strides [160,8,32,1]"),
+            p.q = ((fxa_operand){0, FXA_LAYOUT_BHSD, {160, 8, 32, 1}}));
+    REFUSED(case_forward(), STRIDES_OF("o", "BSHD", "sizes [2,4,5,3], strides [0,0,0,-1]"),
+            p.o = ((fxa_operand){0, FXA_LAYOUT_BSHD, {0, 0, 0, -1}}));
+    REFUSED(case_backward(), STRIDES_OF("dk", "SBHD", "sizes [2,2,6,8], strides [0,9,0,0]"),
+            p.dk = ((fxa_operand){0, FXA_LAYOUT_SBHD, {0, 9, 0, 0}}));
+    REFUSED(case_forward(), STRIDES_OF("sink", "BHSD", "sizes [1,4,1,1], strides [0,2,0,0]"),
+            (p.flags = FXA_SINK, p.sink.stride[1] = 2));
+    fxa_problem p = case_forward(); /* what is not used is not looked at */
+    fxa__problem *made;
+    p.dq.stride[0] = 7;
+    T_OK(fxa__problem_create(case_host(), &p, &made, &err));
+    fxa__problem_release(made);
+}
+
+TEST(refused_strides_of_captures_that_are_dense) {
+    fxa_capture captures[3];
+    REFUSED(case_captured(captures, false),
+            "tensor bias of program has strides and strided is 0, which means dense: sizes [4,5], strides [1,4]; "
+            "accepted are strides with strided 1, or none",
+            (captures[0].stride[0] = 1, captures[0].stride[1] = 4));
+    REFUSED(case_captured(captures, true),
+            "the gradient of tensor bias of program has strides and grad_strided is 0, which means dense: sizes [4,5], "
+            "strides [9,1]; accepted are strides with grad_strided 1, or none",
+            (captures[0].grad = 1, captures[0].grad_stride[0] = 9, captures[0].grad_stride[1] = 1));
+}
+
 TEST(refused_overflow_of_dense) {
     fxa_problem p = case_forward();
     fxa__problem *made;

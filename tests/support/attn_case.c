@@ -307,8 +307,8 @@ static void case_draw_capture(attn_case *c, int i, fxa_dtype dtype, uint64_t *rn
     for (int axis = 0; axis < rank; axis++) {
         int from = 4 - rank + axis;
         view->size[axis] = capture->size[axis] = n[from];
-        capture->stride[axis] = t->stride[from];
-        capture->grad_stride[axis] = dt->stride[from];
+        capture->stride[axis] = t->style != ATTN_BHSD ? t->stride[from] : 0;
+        capture->grad_stride[axis] = dt->style != ATTN_BHSD ? dt->stride[from] : 0;
     }
     capture->strided = t->style != ATTN_BHSD;
     capture->grad_strided = dt->style != ATTN_BHSD;

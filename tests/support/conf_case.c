@@ -102,7 +102,8 @@ static void conf_fill_capture(conf_buffer *t, uint64_t *rng) {
 /* Sizes and strides of a buffer, for a problem. */
 static void conf_describe_capture(const conf_buffer *t, bool plain, fxa_capture *capture) {
     memcpy(capture->size, t->n, sizeof t->n);
-    memcpy(capture->stride, t->stride, sizeof t->stride);
+    memset(capture->stride, 0, sizeof capture->stride);
+    if (!plain) memcpy(capture->stride, t->stride, sizeof t->stride);
     capture->strided = !plain;
 }
 
@@ -126,7 +127,7 @@ static void conf_draw_tensor(conf_case *c, size_t i, bool plain, bool dtypes, ui
     conf_make_buffer(dt, plain_dt, false, rng);
     conf_fill_capture(t, rng);
     conf_describe_capture(t, plain_t, capture);
-    memcpy(capture->grad_stride, dt->stride, sizeof dt->stride);
+    if (!plain_dt) memcpy(capture->grad_stride, dt->stride, sizeof dt->stride);
     capture->grad_strided = !plain_dt;
     capture->grad = fxa__dtype_is_float(info.dtype);
     capture->grad_dtype = (uint32_t)dt->dtype;
@@ -141,7 +142,7 @@ void conf_resize(conf_case *c, size_t i, const int64_t *n, uint64_t *rng) {
     }
     conf_fill_capture(&c->tensor[i], rng);
     conf_describe_capture(&c->tensor[i], true, &c->captures[i]);
-    memcpy(c->captures[i].grad_stride, c->dtensor[i].stride, sizeof c->dtensor[i].stride);
+    memset(c->captures[i].grad_stride, 0, sizeof c->captures[i].grad_stride);
     c->captures[i].grad_strided = 0;
 }
 
@@ -217,7 +218,8 @@ bool conf_draw(conf_case *c, fxa_context *ctx, uint32_t features, const attn_sha
 
 static void conf_buffer_free(conf_buffer *t) {
     if (t->owned) free(t->memory);
-    free(t->before), free(t->want_memory), free(t->want_before), free(t->error), free(t->size), free(t->noise);
+    free(t->before), free(t->want_memory), free(t->want_before);
+    free(t->error), free(t->size), free(t->noise), free(t->spared);
 }
 
 void conf_free(conf_case *c) {
@@ -261,7 +263,7 @@ conf_buffer *conf_output(conf_case *c, fxa_pass pass, int i) {
 void conf_clear_bounds(conf_case *c, fxa_pass pass) {
     conf_buffer *t;
     for (int i = 0; (t = conf_output(c, pass, i)); i++)
-        for (int64_t j = 0, n = conf_places(t); j < n; j++) t->error[j] = t->size[j] = t->noise[j] = 0;
+        for (int64_t j = 0; j < conf_places(t); j++) t->error[j] = t->size[j] = t->noise[j] = 0, t->spared[j] = NAN;
 }
 
 void conf_fill_outputs(conf_case *c, fxa_pass pass) {
@@ -277,10 +279,9 @@ void conf_fill_outputs(conf_case *c, fxa_pass pass) {
         t->want_dtype = row ? t->dtype : FXA_F64;
         if (!t->before) {
             t->before = conf_alloc(t->bytes, 1);
-            t->want_memory = conf_alloc((size_t)n, sizeof(double)),
-            t->want_before = conf_alloc((size_t)n, sizeof(double));
+            t->want_memory = conf_alloc((size_t)n, 8), t->want_before = conf_alloc((size_t)n, 8);
             t->error = conf_alloc((size_t)n, sizeof(double)), t->size = conf_alloc((size_t)n, sizeof(double));
-            t->noise = conf_alloc((size_t)n, sizeof(double));
+            t->noise = conf_alloc((size_t)n, sizeof(double)), t->spared = conf_alloc((size_t)n, sizeof(double));
         }
         memcpy(t->before, t->memory, t->bytes);
         for (int64_t j = 0; j < n; j++)

@@ -30,10 +30,11 @@ typedef struct conf_buffer {
     fxa_dtype want_dtype;
     unsigned char *want_memory; /* as the reference writes it, the same strides in want_dtype */
     unsigned char *want_before;
-    double *error; /* by place: what the errors of scores and programs come to */
-    double *size;  /* by place: sum of the magnitudes that were added up */
-    double *noise; /* by place: sum of squares of what rounds to 16 bits before it is added up */
-    double least;  /* of all places: what f16 leaves of small terms; 0: not known yet */
+    double *error;  /* by place: what the errors of scores and programs come to */
+    double *size;   /* by place: sum of the magnitudes that were added up */
+    double *noise;  /* by place: sum of squares of what rounds to 16 bits, by itself, before it is added up */
+    double *spared; /* by place, of O: without keys whose V is not finite and whose weight may count as 0; NaN: none */
+    double least;   /* of all places: what f16 leaves of small terms; 0: not known yet */
 } conf_buffer;
 
 /* The worst of what was seen, in units of what is allowed, by dtype of Q. */
@@ -62,12 +63,14 @@ typedef struct conf_case {
     double pair_unit;    /* of gradients of pairs, which those of tensors are summed of: not 0 when the plan says so */
     double head_unit;    /* of dK and dV of single heads before they are summed: not 0 when the plan says so */
     double (*function)(uint32_t op, double x, double y); /* errors of the engine's functions; NULL: those of cpu */
-    double least_weight;                                 /* of a row in forward: what is below may count as 0 */
+    double least_weight;                                 /* of a row in forward: what is below may count as 0, */
+    double least_mark;                                   /* and what is below that where V is not finite */
     bool rounds_twice;                                   /* dK: P times the slope before dS, when the plan says so */
     double steepest;                                     /* the largest that P is multiplied by in dS */
     bool rounds_sums; /* results round before they are added to what is there: when the plan says so */
     bool unsure;      /* a comparison is closer than the arithmetic can tell: nothing can be said of the case */
     bool refused;     /* the engine said that it does not support the problem; why has its reason */
+    void (*ran)(struct conf_case *c, fxa_pass pass); /* called behind a run, before it is compared; NULL: nothing is */
     conf_tally *tally;
     char detail[160]; /* of the plan of the last check */
     char why[800];
@@ -110,7 +113,7 @@ double conf_cudnn_function(uint32_t op, double x, double y);
 double conf_cuda_cap(uint32_t op, double x, double y);
 bool conf_is_cuda_cap(const fxa_program *p, const double *params);
 
-/* error and size of every output, unsure (conf_bound.c). */
+/* error and size of every output, unsure (conf_bound.c, conf_bound_back.c). */
 bool conf_bound_forward(conf_case *c);
 bool conf_bound_backward(conf_case *c);
 

@@ -143,6 +143,13 @@ struct Consumer {
         }
     }
 
+    /* Gradients of what is captured, of dS of pair i of the thread. */
+    FXA_INLINE void collect(int q0, int k0, int i, float ds)
+    {
+        const int q = (i >> 2) * 8 + (i & 1), k = (i & 2) * 4;
+        captured.add(program, a, at.b, h, 0.f, Pair{q0 + q, k0 + k, q, k}, ds);
+    }
+
     /* dS = P slope (dP - delta), in 16 bits; dP of dropped pairs is 0, of the others larger by keep_inverse. */
     FXA_INLINE void score_gradients(const float (&s)[BQ / 2], float (&dp)[BQ / 2], u32 (&ds)[BQ / 4], int m, u32 kept)
     {
@@ -165,11 +172,21 @@ struct Consumer {
                     y = s[i + 1] == 0.f ? 0.f : y;
                 }
                 ds[j * 2 + r] = pack16(x, y);
-                if (SCORED) continue;
-                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8, k0 + 8 * r, j * 8, 8 * r}, x);
-                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8 + 1, k0 + 8 * r, j * 8 + 1, 8 * r}, y);
+                if (PROG_GRAD_SCATTER) { /* only then: dp that is written takes registers that products need */
+                    dp[i] = x;
+                    dp[i + 1] = y;
+                } else if (COLLECTED) {
+                    collect(q0, k0, i, x);
+                    collect(q0, k0, i + 1, y);
+                }
             }
         }
+        /* With a text for every pair these took a compiler 6 to 9 seconds, and more registers. */
+        if (COLLECTED && PROG_GRAD_SCATTER)
+            in_turns<4>(dp, [&](int first, float (&x)[4]) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) collect(q0, k0, first + i, x[i]);
+            });
     }
 
     FXA_INLINE void stage_ds(const u32 (&ds)[BQ / 4]) const
@@ -234,12 +251,12 @@ struct Consumer {
         if (KV_HELD)
             issue_held<FXA_D, BQ>(s, k_rows, sh.q(step));
         else
-            issue_rows<FXA_D, BK, BQ, steps_of(FXA_D, SEVERAL)>(s, sh.k() + group * 64 * 128, sh.q(step));
+            issue_rows<FXA_D, BK, BQ, steps_of(FXA_D, PLAIN)>(s, sh.k() + group * 64 * 128, sh.q(step));
         sh.o_ring().wait_full(step);
         if (KV_HELD)
             issue_held<FXA_DV, BQ>(dp, v_rows, sh.grad_o(step));
         else
-            issue_rows<FXA_DV, BK, BQ, steps_of(FXA_DV, SEVERAL)>(dp, sh.v() + group * 64 * 128, sh.grad_o(step));
+            issue_rows<FXA_DV, BK, BQ, steps_of(FXA_DV, PLAIN)>(dp, sh.v() + group * 64 * 128, sh.grad_o(step));
         const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
         if (PROG_DENSE) load_dense(dense);
         if (PROG_DIAGONAL) load_diagonal(strip, q0, k0);
@@ -256,7 +273,7 @@ struct Consumer {
         settle(dp);
         score_gradients(s, dp, ds, m, kept);
         if (WITH_DS) stage_ds(ds);
-        issue_sum<BQ, steps_of(BQ, SEVERAL)>(dv, p, sh.grad_o(step));
+        issue_sum<BQ, steps_of(BQ, PLAIN)>(dv, p, sh.grad_o(step));
         if (WITH_DS) publish_ds(m);
         finish_visit(p, ds);
         step++;
@@ -290,7 +307,7 @@ struct Consumer {
     FXA_INLINE void finish_visit(u32 (&p)[BQ / 4], u32 (&ds)[BQ / 4])
     {
 #if FXA_SEPARATE_DQ
-        issue_sum<BQ, steps_of(BQ, SEVERAL)>(dk, ds, sh.q(step));
+        issue_sum<BQ, steps_of(BQ, PLAIN)>(dk, ds, sh.q(step));
         wgmma_wait<1>();
         settle(dv);
         settle(p);
@@ -303,7 +320,7 @@ struct Consumer {
         settle(dv);
         settle(p);
         give_back(sh.o_ring().empty(step));
-        issue_sum<BQ, steps_of(BQ, SEVERAL)>(dk, ds, sh.q(step));
+        issue_sum<BQ, steps_of(BQ, PLAIN)>(dk, ds, sh.q(step));
         wgmma_wait<1>();
         settle(dq);
         hand_over_dq(dq);

@@ -26,6 +26,8 @@ constexpr int BK = 128; /* keys of a tile */
 constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
 /* Gradients of what is captured need the score, which the slope takes the place of: they wait for dP before it. */
 constexpr bool SCORED = PROG_SLOPE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER);
+/* Statements of plain ones have several steps of a product, for which a compiler takes a tenth less time; beside slopes
+ * that changes what it spills, and some programs lose 4 %. */
 constexpr bool PLAIN = !PROG_SLOPE && !PROG_DENSE && !PROG_GRAD_DIAGONAL && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER;
 constexpr int BQ = SMALL && PLAIN && !FXA_DROPOUT ? 128 : 64;
 constexpr int STAGES = 2; /* of Q, dO and of dS */
@@ -63,10 +65,6 @@ static_assert(FXA_D <= 128 && FXA_DV <= 128, "backward_wide_sm90.cu is for the o
 /* Whether a warpgroup passes over a block of queries that attends to none of its own 64 keys, as FxaTileList says of
  * partial ones: of causal masks and documents the first of every tile. Blocks of small heads are over too soon. */
 constexpr bool PASSES = PROG_MASK && WITH_DQ && !SMALL;
-
-/* Whether statements have several steps of a product, for which a compiler takes a tenth less time; beside slopes that
- * changes what it spills, and some programs lose 4 %. */
-constexpr bool SEVERAL = !PROG_SLOPE;
 
 typedef PlaceOf<BK, BQ> Place;
 

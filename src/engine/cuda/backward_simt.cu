@@ -41,10 +41,22 @@ struct Gradients {
         return Strip{a, t, true, b, kv_h, k_first, n * SIDE, k_len - n * SIDE, columns};
     }
 
-    /* p: P without what is dropped, for dV. ds: P slope (dP - delta), for dQ and dK. */
-    template <bool MASKED, bool CAPTURED> FXA_INLINE void compute(float (&p)[4][4], float (&ds)[4][4], int m, int n)
+    /* Gradients that are scattered, of the scores and of their gradients; neither is there afterwards. */
+    FXA_INLINE void scatter(float (&s)[4][4], float (&g)[4][4], int q0, int k0)
     {
-        float slope[4][4], raw[4][4];
+        in_turns<4>((float(&)[16])g, [&](int first, float (&x)[4]) {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                captured.add(program, a, b, h, s[0][j], Pair{q0 + first / 4, k0 + 16 * j, first / 4, 16 * j}, x[j]);
+#pragma unroll
+            for (int i = 4; i < 16; i++) s[(i - 4) / 4][i % 4] = s[i / 4][i % 4];
+        });
+    }
+
+    /* p: P without what is dropped, for dV. ds: P slope (dP - delta), for dQ and dK. */
+    template <bool CAPTURED> FXA_INLINE void compute(float (&p)[4][4], float (&ds)[4][4], int m, int n, bool masked)
+    {
+        float slope[4][4], raw[4][4], scattered[4][4];
         const int q0 = m * SIDE + 4 * (threadIdx.x >> 4), k0 = n * SIDE + (threadIdx.x & 15);
         multiply<FXA_D>(p, memory, queries(a.q, m, a.d), keys(a.k, n, a.d));
         turn_products(a, p);
@@ -53,7 +65,7 @@ struct Gradients {
         for (int i = 0; i < 4; i++)
 #pragma unroll
             for (int j = 0; j < 4; j++) raw[i][j] = p[i][j];
-        const u32 there = score_tile<MASKED>(program, a, loads, p, slope, q0, k0);
+        const u32 there = score_tile(program, a, loads, p, slope, q0, k0, masked);
         const u32 kept = kept_of_tile(a, b, h, q0, k0);
         const float unit = Program::unit(a);
 #pragma unroll
@@ -65,16 +77,18 @@ struct Gradients {
                 const float w = there >> (4 * i + j) & 1 ? exp2_fast(__fmaf_rn(p[i][j], unit, -lse)) : 0.f;
                 const float dp = !FXA_DROPOUT ? ds[i][j] : keep ? ds[i][j] * a.keep_inverse : 0.f;
                 float g = w == 0.f ? 0.f : w * (dp - delta); /* whatever dP is there */
-                if (CAPTURED && q0 + i < q_len && k0 + 16 * j < k_len) {
-                    store_dense(a, b, h, q0 + i, k0 + 16 * j, g);
+                const bool mine = CAPTURED && q0 + i < q_len && k0 + 16 * j < k_len;
+                if (mine) store_dense(a, b, h, q0 + i, k0 + 16 * j, g);
+                if (mine && !PROG_GRAD_SCATTER)
                     captured.add(program, a, b, h, raw[i][j], Pair{q0 + i, k0 + 16 * j, i, 16 * j}, g);
-                }
+                scattered[i][j] = mine ? g : 0.f;
                 if (PROG_SLOPE) g = there >> (4 * i + j) & 1 ? times_slope(g, slope[i][j]) : 0.f;
                 if (PROG_OWN) g = own_gradient(program, a, raw[i][j], pair_of_tile(a, loads, q0, k0, i, j), g);
                 p[i][j] = keep ? w : 0.f;
                 ds[i][j] = g;
             }
         }
+        if (CAPTURED && PROG_GRAD_SCATTER) scatter(raw, scattered, q0, k0);
     }
 
     /* Sums of dS along the diagonals of the tile, which lies as weights[k][q], one for each thread. */
@@ -86,14 +100,6 @@ struct Gradients {
         if (d >= SIDE || (unsigned)at >= (unsigned)g.size) return;
         for (int k = max(-d, 0); k < min(SIDE - d, SIDE); k++) sum += weights[k * WIDE + k + d];
         diagonal_add(diagonal_row(a, b, h, n) + at, sum);
-    }
-
-    template <bool CAPTURED> FXA_INLINE void compute(float (&p)[4][4], float (&ds)[4][4], int m, int n, bool masked)
-    {
-        if (masked)
-            compute<true, CAPTURED>(p, ds, m, n);
-        else
-            compute<false, CAPTURED>(p, ds, m, n);
     }
 };
 

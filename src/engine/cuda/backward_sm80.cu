@@ -85,6 +85,29 @@ struct Tile {
         }
     }
 
+    /* Query c of the thread's, key half r. */
+    template <bool WORDS> FXA_INLINE Pair pair_at(const PairLoads &loads, int q0, int c, int r, int k_word) const
+    {
+        return {q0 + c, k0 + 8 * r, c, 8 * r, PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + c - 8 * r) : 0.f,
+                PROG_DENSE ? loads.dense_at(a, q0 + c, k0 + 8 * r) : 0.f, WORDS ? __ldg(loads.q_words + q0 + c) : 0,
+                k_word};
+    }
+
+    /* Gradients that are scattered, of the scores and of their gradients; neither is there afterwards. */
+    template <bool WORDS>
+    FXA_INLINE void scatter(float (&s)[BQ / 8][4], float (&g)[BQ / 8][4], const PairLoads &loads, int q0,
+                            const int (&k_word)[2])
+    {
+        in_turns<4>((float(&)[BQ / 2])g, [&](int first, float (&x)[4]) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                captured.add(program, a, b, h, s[0][i],
+                             pair_at<WORDS>(loads, q0, first * 2 + (i & 1), i >> 1, k_word[i >> 1]), x[i]);
+#pragma unroll
+            for (int i = 4; i < BQ / 2; i++) s[(i - 4) / 4][i % 4] = s[i / 4][i % 4];
+        });
+    }
+
     /* P and dS in 16 bits, as operands of dV and dK. */
     template <bool MASKED>
     FXA_INLINE void gradients(float (&s)[BQ / 8][4], float (&dp)[BQ / 8][4], u32 (&p)[BQ / 8][2], u32 (&ds)[BQ / 8][2],
@@ -108,10 +131,7 @@ struct Tile {
                 for (int x = 0; x < 2; x++) {
                     const int c = j * 8 + x;
                     float slope;
-                    const Pair pair = {q0 + c, k0 + 8 * r, c, 8 * r,
-                                       PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + c - 8 * r) : 0.f,
-                                       PROG_DENSE ? loads.dense_at(a, q0 + c, k0 + 8 * r) : 0.f,
-                                       WORDS ? __ldg(loads.q_words + q0 + c) : 0, k_word[r]};
+                    const Pair pair = pair_at<WORDS>(loads, q0, c, r, k_word[r]);
                     const float value = score_value(program, a, s[j][r * 2 + x], pair, slope);
                     w[x] = exp2_fast(__fmaf_rn(value, unit, -(x ? lse.y : lse.x)));
                     if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w[x] = slope = 0.f;
@@ -121,10 +141,10 @@ struct Tile {
                     g[x] = w[x] * (dp_ - (x ? delta.y : delta.x));
                     if (CAPTURED && w[x] == 0.f) g[x] = 0.f; /* whatever dP is there */
                     if (!keep) w[x] = 0.f;
-                    if (part == 0 && q0 + c < q_len && k0 + 8 * r < k_len) {
-                        store_captured(a, b, h, n, q0 + c, k0 + 8 * r, g[x]);
-                        captured.add(program, a, b, h, s[j][r * 2 + x], pair, g[x]);
-                    }
+                    const bool mine = part == 0 && q0 + c < q_len && k0 + 8 * r < k_len;
+                    if (mine) store_captured(a, b, h, n, q0 + c, k0 + 8 * r, g[x]);
+                    if (mine && !PROG_GRAD_SCATTER) captured.add(program, a, b, h, s[j][r * 2 + x], pair, g[x]);
+                    dp[j][r * 2 + x] = mine ? g[x] : 0.f;
                     if (PROG_SLOPE) g[x] = times_slope(g[x], slope);
                     if (PROG_OWN) g[x] = own_gradient(program, a, s[j][r * 2 + x], pair, g[x]);
                 }
@@ -132,6 +152,7 @@ struct Tile {
                 ds[j][r] = pack16(g[0], g[1]);
             }
         }
+        if (PROG_GRAD_SCATTER && part == 0) scatter<WORDS>(s, dp, loads, q0, k_word);
     }
 
     /* dS as [q][k]: the registers hold its transpose. */

@@ -9,6 +9,7 @@
 #include "../../lower/copy_outputs.h"
 #include "../../lower/joint.h"
 #include "../../lower/lift.h"
+#include "../../lower/zero.h"
 
 #include "kernel_args.cuh"
 
@@ -23,7 +24,8 @@ typedef struct rewrite {
     fxa_value *map;    /* by node of p: its value in b */
     fxa_value *factor; /* by node: map is base * factor; -1: it is no product with what stays */
     fxa_value *base;
-    bool *wins; /* by node: map is mulz(base, factor) */
+    bool *wins;  /* by node: map is mulz(base, factor) */
+    bool *signs; /* by node of p: somebody sees whether it is 0 or -0 */
     int32_t tensor[FXA_MAX_TENSORS];
     fxa_value scale;
     bool plain; /* params that are factors are finite and not 0 */
@@ -38,7 +40,7 @@ static bool rewrite_is_product(const fxa__node *n) { return n->op == FXA_OP_MUL 
 static bool rewrite_is_quotient(const fxa__node *n) { return n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ; }
 static bool rewrite_zero_wins(const fxa__node *n) { return n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ; }
 
-/* A number that is finite and not 0 in every run: then it makes no difference who wins. */
+/* A number that is finite and not 0 in every run: then who wins makes no difference but for the sign of a 0. */
 static bool rewrite_is_sure(const rewrite *r, int32_t node) {
     const fxa__node *n = &r->p->nodes[node];
     if (n->op == FXA_OP_CONST) return n->type == FXA_FLOAT && isfinite(n->f) && n->f != 0;
@@ -75,7 +77,7 @@ static void rewrite_product_zero(rewrite *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t moving = n->arg[1 - at];
     fxa_value c = r->map[n->arg[at]];
-    bool had = r->wins[moving];
+    bool had = r->wins[moving] && !r->signs[i]; /* a product that is -0 is 0 when it is multiplied again */
     r->wins[i] = true;
     if (rewrite_is_quotient(n)) c = fxa_builder_op2(r->b, FXA_OP_DIV, fxa_builder_float(r->b, 1), c);
     r->base[i] = had ? r->base[moving] : r->map[moving];
@@ -123,7 +125,7 @@ static fxa_value rewrite_cancelled(const rewrite *r, const fxa__node *n, int at)
 static void rewrite_node(rewrite *r, int32_t i) {
     const fxa__node *n = &r->p->nodes[i];
     int at = rewrite_factor_at(r, n), cancelled;
-    bool wins = at >= 0 && rewrite_zero_wins(n) && !rewrite_is_sure(r, n->arg[at]);
+    bool wins = at >= 0 && rewrite_zero_wins(n) && (!rewrite_is_sure(r, n->arg[at]) || (at == 1 && r->signs[i]));
     cancelled = at < 0 || wins ? rewrite_cancels_at(r, n) : -1;
     r->factor[i] = r->base[i] = -1;
     r->wins[i] = false;
@@ -169,6 +171,7 @@ static fxa_status rewrite_build(fxa__host *host, rewrite *r, const char *scale, 
     fxa__builder_set_limit(r->b, 4 * FXA__MAX_DERIVED_NODES);
     rewrite_declare(r, scale);
     fxa__lower_depend(r->p, NULL, r->sets);
+    fxa__lower_zero_signs(r->p, r->signs);
     for (int32_t i = 0; i < r->p->n_nodes && !fxa__builder_failed(r->b); i++) rewrite_node(r, i);
     if (!fxa__builder_failed(r->b)) fxa__lower_copy_outputs(r->b, r->p, r->map, UINT32_MAX);
     fxa_status status = fxa_builder_finish(r->b, out, err);
@@ -227,7 +230,8 @@ static fxa_status rewrite_lifted(fxa__host *host, const fxa__lifted *lifted, con
     r.map = fxa__alloc_array(host, 3 * n, sizeof *r.map);
     r.factor = r.map ? r.map + n : NULL;
     r.base = r.map ? r.map + 2 * n : NULL;
-    r.wins = fxa__alloc(host, n);
+    r.wins = fxa__alloc(host, 2 * n);
+    r.signs = r.wins ? r.wins + n : NULL;
     rewrite_name(lifted->program, scale);
     if (!r.sets || !r.map || !r.wins)
         status = fxa__fail_memory(err, "a program for CUDA kernels");
@@ -236,7 +240,7 @@ static fxa_status rewrite_lifted(fxa__host *host, const fxa__lifted *lifted, con
     if (status == FXA_OK) rewrite_sources(lifted, config, scale, out);
     fxa__free(host, r.sets, n * sizeof *r.sets);
     fxa__free(host, r.map, 3 * n * sizeof *r.map);
-    fxa__free(host, r.wins, n);
+    fxa__free(host, r.wins, 2 * n);
     return status;
 }
 

@@ -98,9 +98,9 @@ struct Producer {
                                   CACHE_KEEP);
     }
 
-    /* All copies of one query tile; returns the next one, of a safe visit the same. Its number is asked
-     * for with the first copies and its list row is read before the wait for the last V (after an only one), so that
-     * neither latency is seen. In one place: planning takes most of the few registers that a producer has. */
+    /* All copies of one query tile; returns the next one, of a safe visit the same. Its number is asked for with the
+     * first copies and its list row is read before the wait for the last V (after an only one), so that neither latency
+     * is seen. In one place: planning takes most of the few registers that a producer has. */
     FXA_INLINE Work visit(const Work &w, int safe)
     {
         const int total = max(w.row.total, 1), partial = w.row.total ? w.row.partial : 1;
@@ -149,8 +149,8 @@ struct Producer {
         return mode == SAFE ? SAFE | UP : mode == (SAFE | UP) ? SAFE | DOWN : 0;
     }
 
-    /* All tiles that are this CTA's; then those that are flagged, each once, and twice more where V was not finite. In one
-     * place: each that visits is a tenth of what a compiler has to do for a forward. */
+    /* All tiles that are this CTA's; then those that are flagged, each once, and twice more where V was not finite. In
+     * one place: a second one that visits is a tenth of what a compiler has to do for a forward. */
     FXA_INLINE void visit_all()
     {
         int mode = 0, from = 0;

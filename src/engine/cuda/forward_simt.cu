@@ -81,7 +81,7 @@ struct Tile {
         }
     }
 
-    template <bool MASKED> FXA_INLINE void visit(int n)
+    FXA_INLINE void visit(int n, bool masked)
     {
         float s[4][4], slope[4][4];
         const int q0 = at.m * SIDE + 4 * y, k0 = n * SIDE + x;
@@ -90,7 +90,7 @@ struct Tile {
         turn_products(a, s);
         HeldBlock values;
         values.fetch(keys(a.v, n, a.dv), 0);
-        const u32 there = score_tile<MASKED>(program, a, loads, s, slope, q0, k0);
+        const u32 there = score_tile(program, a, loads, s, slope, q0, k0, masked);
         softmax(s, there, kept_of_tile(a, at.b, at.h, q0, k0));
         put_weights<false>(memory.weights[0], s);
         accumulate(o, memory, memory.weights[0], keys(a.v, n, a.dv), values);
@@ -122,12 +122,7 @@ struct Tile {
         const int q_len = at.q.length, k_len = at.k.length;
         const ListRow row(a, at.b, at.h, at.m, (k_len + SIDE - 1) / SIDE, (at.m + 1) * SIDE > q_len, k_len % SIDE != 0);
 #pragma unroll 1
-        for (int j = 0; j < row.total; j++) {
-            if (j < row.partial)
-                visit<true>(row.tile(j));
-            else
-                visit<false>(row.tile(j));
-        }
+        for (int j = 0; j < row.total; j++) visit(row.tile(j), j < row.partial);
         store();
     }
 };

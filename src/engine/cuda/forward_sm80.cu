@@ -157,7 +157,7 @@ struct Tile {
             }
     }
 
-    template <bool MASKED> FXA_INLINE bool visit(int n, int next, int values)
+    FXA_INLINE bool visit(int n, int next, int values, bool masked)
     {
         bool changed = false;
         float s[BLOCKS][BN / 8][4];
@@ -172,7 +172,10 @@ struct Tile {
         copy_commit();
 #pragma unroll
         for (int i = 0; i < BLOCKS; i++) {
-            score<MASKED>(s[i], i, n);
+            if (masked)
+                score<true>(s[i], i, n);
+            else
+                score<false>(s[i], i, n);
             softmax(s[i], p[i], i, n, values);
         }
         copy_wait<1>();
@@ -228,10 +231,7 @@ struct Tile {
 #pragma unroll 1
         for (; j < row.total; j++) {
             const int next = j + 1 < row.total ? row.tile(j + 1) : -1;
-            if (j < row.partial)
-                changed |= visit<true>(n, next, values);
-            else
-                changed |= visit<false>(n, next, values);
+            changed |= visit(n, next, values, j < row.partial);
             n = next;
         }
         copy_wait<0>();
@@ -254,24 +254,27 @@ struct Tile {
         return bad;
     }
 
-    FXA_INLINE void put_marks(int values) const
+    FXA_INLINE void put_marks(int values)
     {
 #pragma unroll
-        for (int i = 0; i < BLOCKS; i++)
+        for (int i = 0; i < BLOCKS; i++) {
+            Result *to[2];
+            bool there[2];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float top = finite_or_zero(row_max[i][r]), sum = quad_sum(row_sum[i][r]);
                 const RowEnd end(a, h, top, unit, values_bias(values, FXA_F16), sum);
-                if (first_row(i) + 8 * r >= q_len || !(end.factor > 0.f)) continue; /* of NaN, or its sink: stays so */
-                Result *to = result_row(a.o, b, h, q_first + first_row(i) + 8 * r);
-#pragma unroll
-                for (int j = 0; j < FXA_DV / 8; j++)
-#pragma unroll
-                    for (int x = 0; x < 2; x++) {
-                        const int c = j * 8 + (lane & 3) * 2 + x;
-                        if (o[i][j][r * 2 + x] > 0.f && c < a.dv) put_mark(to + c, values);
-                    }
+                there[r] = first_row(i) + 8 * r < q_len && end.factor > 0.f; /* one of NaN, or of its sink, stays so */
+                to[r] = result_row(a.o, b, h, q_first + first_row(i) + 8 * r);
             }
+            in_turns<4>((float(&)[FXA_DV / 2])o[i], [&](int first, float (&x)[4]) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int c = first * 2 + (lane & 3) * 2 + (e & 1);
+                    if (x[e] > 0.f && there[e >> 1] && c < a.dv) put_mark(to[e >> 1] + c, values);
+                }
+            });
+        }
     }
 
     FXA_INLINE void run()

@@ -236,23 +236,34 @@ FXA_INLINE float own_gradient(const Program &program, const FxaArgs &a, float s,
 #endif
 }
 
-/* Each pair by itself, as well as can be, eight at a time: few tiles of few problems come here, and the code for all
- * pairs of a thread is most of what a compiler has to do for a soft cap. */
+/* each(first, x) of all pairs of a thread, `at_once` of them at a time by one text: registers have no index, so the
+ * array is turned by as many each time, and lies as it did at the end. first: the number of x[0]. Much text for each
+ * pair is most of what a compiler has to do; the moves are little beside it. */
+template <int at_once, int n, class F> FXA_INLINE void in_turns(float (&s)[n], F each)
+{
+    static_assert(n % at_once == 0, "pairs of a thread");
+#pragma unroll 1
+    for (int first = 0; first < n; first += at_once) {
+        float x[at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; i++) x[i] = s[i];
+        each(first, x);
+#pragma unroll
+        for (int i = 0; i < n - at_once; i++) s[i] = s[i + at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; i++) s[n - at_once + i] = x[i];
+    }
+}
+
+/* Each pair by itself, as well as can be: few tiles of few problems come here. */
 template <int n> FXA_INLINE void bend_apart(const Program &program, const FxaArgs &a, float (&s)[n])
 {
 #if PROG_BEND
     constexpr int AT_ONCE = n < 8 ? n : 8;
-    static_assert(n % AT_ONCE == 0, "pairs of a thread");
-#pragma unroll 1
-    for (int turn = 0; turn < n; turn += AT_ONCE) {
-        float bent[AT_ONCE];
+    in_turns<AT_ONCE>(s, [&](int, float (&x)[AT_ONCE]) {
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) bent[i] = program.bend(a, s[i]);
-#pragma unroll
-        for (int i = 0; i < n - AT_ONCE; i++) s[i] = s[i + AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) s[n - AT_ONCE + i] = bent[i];
-    }
+        for (int i = 0; i < AT_ONCE; i++) x[i] = program.bend(a, x[i]);
+    });
 #endif
 }
 

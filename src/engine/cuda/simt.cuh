@@ -249,6 +249,13 @@ FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const PairLoads &l
     return there;
 }
 
+FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const PairLoads &loads, float (&s)[4][4],
+                          float (&slope)[4][4], int q0, int k0, bool masked)
+{
+    if (masked) return score_tile<true>(program, a, loads, s, slope, q0, k0);
+    return score_tile<false>(program, a, loads, s, slope, q0, k0);
+}
+
 /* Which pairs dropout keeps, bit 4 i + j: the four lanes of neighbouring keys share their calls. */
 FXA_INLINE u32 kept_of_tile(const FxaArgs &a, int b, int h, int q0, int k0)
 {

@@ -91,7 +91,7 @@ typedef struct fxa__dnn_graph {
     struct fxa__dnn_step *steps; /* cudnn_steps.h */
     size_t n_steps, step_capacity;
     fxa_status status;
-    char reason[sizeof((fxa_support *)0)->reason]; /* E_UNSUPPORTED: why */
+    char reason[sizeof((fxa_error *)0)->text]; /* E_UNSUPPORTED: why */
 } fxa__dnn_graph;
 
 void fxa__dnn_graph_free(fxa__dnn_graph *g);
