@@ -8,15 +8,16 @@
 #include <math.h>
 #include <string.h>
 
-/* Fails with the names that there are, and the nearest of them. */
-static int binding_unknown(cli *c, const char *what, const char *name, const char *const *names, size_t n) {
+/* Fails with the names that there are, and the nearest of them. size: it was given by --tensor-size. */
+static int binding_unknown(cli *c, const char *what, bool size, const char *name, const char *const *names, size_t n) {
     cli_buf list = {0};
     for (size_t i = 0; i < n && list.size < 200; i++) buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
     const char *near = cli_nearest(name, names, n);
-    int rc = n == 0 ? cli_fail(c, CLI_BAD_INPUT, "--%s %.63s: the program has no %ss", what, name, what)
-             : near
-                 ? cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; did you mean '%s'?", what, name, near)
-                 : cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; it has %s", what, name, list.data);
+    const char *option = size ? cli_format(c, "%s-size", what) : what;
+    int rc =
+        n == 0 ? cli_fail(c, CLI_BAD_INPUT, "--%s %.63s: the program has no %ss", option, name, what)
+        : near ? cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; did you mean '%s'?", option, name, near)
+               : cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; it has %s", option, name, list.data);
     buf_free(&list);
     return rc;
 }
@@ -29,7 +30,7 @@ static int binding_params_set(cli *c, const cli_values *v, const cli_sources *s,
         const cli_param *p = &v->params[i];
         int32_t at = fxa_program_param_find(program, p->name);
         if (at < 0 && sources_mention(s, p->name)) continue;
-        if (at < 0) return binding_unknown(c, "param", p->name, names, out->n_params);
+        if (at < 0) return binding_unknown(c, "param", false, p->name, names, out->n_params);
         bool whole = p->value == floor(p->value) && fabs(p->value) <= 0x1p31 && p->value < 0x1p31;
         if (fxa_program_param(program, (size_t)at).type == FXA_INT && !whole)
             return cli_fail(c, CLI_BAD_INPUT,
@@ -47,9 +48,13 @@ static int binding_params_set(cli *c, const cli_values *v, const cli_sources *s,
 static int binding_tensor_set(cli *c, const cli_tensor *t, fxa_tensor_info info, size_t at, cli_binding *out) {
     const npy *a = &t->array;
     if (a->rank != info.rank || (t->dtype && t->dtype != info.dtype)) {
-        const char *dtype = t->dtype ? cli_format(c, "%s of ", fxa_dtype_name(t->dtype)) : "";
-        return cli_fail(c, CLI_BAD_INPUT, "--tensor%s %.63s: the program says %s of rank %d, given is %srank %d",
-                        a->data ? "" : "-size", info.name, fxa_dtype_name(info.dtype), info.rank, dtype, a->rank);
+        const char *dtype = t->dtype ? cli_format(c, "%s of ", fxa_dtype_name(t->dtype)) : "", *name = info.name;
+        bool bits = a->data && t->dtype == FXA_U8 && (info.dtype == FXA_E4M3 || info.dtype == FXA_E5M2);
+        return cli_fail(c, CLI_BAD_INPUT, "--tensor%s %.63s: the program says %s of rank %d, given is %srank %d%s",
+                        a->data ? "" : "-size", name, fxa_dtype_name(info.dtype), info.rank, dtype, a->rank,
+                        bits ? cli_format(c, "; bytes that are %s are given as %.63s:%s=FILE",
+                                          fxa_dtype_name(info.dtype), name, fxa_dtype_name(info.dtype))
+                             : "");
     }
     fxa_view *view = &out->views[at];
     *view = (fxa_view){a->data, info.dtype, info.rank, {0}, {0}};
@@ -73,11 +78,12 @@ int values_bind(cli *c, const cli_values *v, const cli_sources *s, const fxa_pro
         names[i] = info.name;
         out->views[i].dtype = info.dtype;
         out->views[i].rank = info.rank;
+        out->sized[i] = info.rank == 0;
     }
     for (size_t i = 0; rc == CLI_OK && i < v->n_tensors; i++) {
         int32_t at = fxa_program_tensor_find(program, v->tensors[i].name);
         if (at < 0 && sources_mention(s, v->tensors[i].name)) continue;
-        rc = at < 0 ? binding_unknown(c, "tensor", v->tensors[i].name, names, out->n_tensors)
+        rc = at < 0 ? binding_unknown(c, "tensor", !v->tensors[i].array.data, v->tensors[i].name, names, out->n_tensors)
                     : binding_tensor_set(c, &v->tensors[i], fxa_program_tensor(program, (size_t)at), (size_t)at, out);
     }
     return rc;
@@ -93,8 +99,8 @@ int binding_require(cli *c, const cli_binding *b, const fxa_program *program, bo
     for (size_t i = 0; i < b->n_tensors; i++) {
         fxa_tensor_info t = fxa_program_tensor(program, i);
         if (only_sizes && !b->sized[i])
-            return cli_fail(c, CLI_BAD_INPUT, "tensor '%s' has no size; give --tensor-size %s=N,N or --tensor %s=FILE",
-                            t.name, t.name, t.name);
+            return cli_fail(c, CLI_BAD_INPUT, "tensor '%s' has no size; give --tensor-size %s=%.*s or --tensor %s=FILE",
+                            t.name, t.name, 2 * t.rank - 1, "N,N,N,N,N", t.name);
         if (!only_sizes && !b->data[i])
             return cli_fail(c, CLI_BAD_INPUT, "tensor '%s' has no data; give --%stensor %s=FILE (%s of rank %d)",
                             t.name, prefix, t.name, fxa_dtype_name(t.dtype), t.rank);

@@ -128,7 +128,19 @@ static int diff_compare(cli *c, const check_state *s, diff_state *d, double *x, 
     return rc;
 }
 
-/* All of a small array, else `samples` elements by chance. */
+/* By chance; every second one among those with a gradient, if there are any: of a table of which little is read few
+ * elements have one, and others show only that nothing reads them. */
+static int64_t diff_draw(check_state *s, const trial_array *gradient, int64_t sample) {
+    const double *claimed = gradient->data;
+    uint64_t bits = random_bits(&s->random);
+    int64_t n = 0, at = 0;
+    for (int64_t i = 0; i < gradient->count; i++) n += claimed[i] != 0;
+    if (n == 0 || sample % 2) return (int64_t)(bits % (uint64_t)gradient->count);
+    for (int64_t left = (int64_t)(bits % (uint64_t)n) + 1;; at++)
+        if (claimed[at] != 0 && --left == 0) return at;
+}
+
+/* All of a small array, else `samples` elements. */
 static int diff_array(cli *c, check_state *s, diff_state *d, size_t array, double *x) {
     slope_tally tally = {0};
     const trial_array *gradient = &d->t->arrays[array];
@@ -138,7 +150,7 @@ static int diff_array(cli *c, check_state *s, diff_state *d, size_t array, doubl
     for (int64_t i = 0; rc == CLI_OK && i < n; i++) {
         slope_result r;
         d->array = array;
-        d->index = n == gradient->count ? i : (int64_t)(random_bits(&s->random) % (uint64_t)gradient->count);
+        d->index = n == gradient->count ? i : diff_draw(s, gradient, i);
         rc = diff_compare(c, s, d, x, &r);
         if (rc == CLI_OK) slope_count(&tally, &r, d->index);
         progress_step((uint64_t)i);

@@ -122,6 +122,19 @@ static void explain_answer(cli_buf *out, const fxa_support *s) {
         buf_printf(out, "no: %s\n", s->reason);
 }
 
+/* What an engine needs goes by the sizes of captured tensors: those that nobody gave are named. */
+static void explain_assumed(cli_buf *out, const cli_job *job) {
+    const cli_binding *b = &job->bind;
+    bool any = false;
+    for (size_t i = 0; i < b->n_tensors; i++) {
+        if (b->sized[i]) continue;
+        buf_printf(out, "%s%s", any ? ", " : "  sizes are assumed (--tensor-size says others) of ",
+                   fxa_program_tensor(job->program, i).name);
+        any = true;
+    }
+    if (any) buf_text(out, "\n");
+}
+
 /* Engines of other devices have nothing to say but that they are: a line for each such device. */
 static void explain_elsewhere(cli_buf *out, const explanation *e, int32_t device) {
     const char *name;
@@ -238,6 +251,7 @@ static void explain_section(cli *c, const cli_job *job, const explanation *e, in
     case SECTION_ENGINES:
         buf_text(out, "engines\n");
         explain_support(out, e, (int32_t)job->problem.device);
+        explain_assumed(out, job);
         break;
     case SECTION_TAPE: explain_tape_text(c, e); break;
     default:

@@ -71,8 +71,8 @@ static int values_add_tensor(cli *c, cli_option_id id, const char *text, cli_val
         for (int i = 0; i < t->array.rank; i++)
             if (t->array.size[i] < 0) t->array.rank = -1;
         if (t->array.rank < 0)
-            return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: at most %d sizes, NAME=N,N", cli_options[id].name, text,
-                            FXA_MAX_RANK);
+            return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: accepted are 0 to %d whole numbers from 0 on, as NAME=N,N",
+                            cli_options[id].name, text, FXA_MAX_RANK);
     } else {
         rc = npy_read(c, value, &t->array);
         if (rc == CLI_OK) rc = npy_as_stored(c, &t->array, dtype);

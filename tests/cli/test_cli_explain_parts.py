@@ -30,6 +30,14 @@ class Parts(Cli):
         own = self.run_cli("explain", *program, "--dscore", "dscore * 2", "--section=backward")
         self.assertTrue(own.startswith("backward of your own"), own)
 
+    def test_sizes_that_are_assumed(self):
+        file = self.write("p.fxa", "tensor s : f32[1]\ntensor w : f32[5]\nscore = score + s[h] + w[b, h, 0, q, k]\n")
+        said = "  sizes are assumed (--tensor-size says others) of %s\n"
+        for given, names in ((), "s, w"), (("w=1,1,1,128,128",), "s"), (("w=1,1,1,128,128", "s=4"), None):
+            out = self.run_cli("explain", "--program", file, "--section", "engines", *(x for y in given for x in ("--tensor-size", y)))
+            self.assertEqual(out.endswith(said % names), names is not None, out)
+            self.assertEqual("assumed" in out, names is not None, out)
+
     def test_sections_as_json(self):
         whole = self.run_json("explain", "--causal")
         seen = {"warnings"}

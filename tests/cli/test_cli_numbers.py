@@ -109,6 +109,13 @@ class Numbers(Cli):
             self.assertEqual(r["told_nothing"], 0, score)
             self.assertEqual([x["note"] for x in engine.values()], [""] * 5, score)
 
+    def test_points_of_a_large_table(self):
+        """Few elements of it are read; some of the points must be among those."""
+        for size in ("64,64", "3,4000"):
+            r, found = self.checks("score * t[h, k % 3]", "--tensor-size", "t:f32=" + size, what="derivative")
+            self.assertEqual((r["passed"], found["d t"]["verdict"]), (True, "passed"))
+            self.assertGreater(found["d t"]["worst_error"], 0, size)
+
     def test_a_score_that_reaches_nothing(self):
         for score in ("3", "q", "round(score)", "score > 0 ? 1 : 2"):
             for engine in ([], ["--engine", "ref"]):

@@ -56,6 +56,25 @@ class Traps(Cli):
         u4 = "rel=" + npy.save(self.path("t.npy"), npy.Array((2,), [1, 2]), "u4")
         self.fails("explain", *load, "--tensor", u4, says="uint32[2]; ints are accepted as int64, int32")
 
+    def test_bytes_that_are_floats(self):
+        u1 = "t=" + npy.save(self.path("t.npy"), npy.Array((2,), [56, 60]), "u1")
+        file = self.write("p.fxa", "tensor t : e4m3[1]\nscore = score + t[h]\n")
+        self.fails("explain", "--program", file, "--tensor", u1, says="given is u8 of rank 1; bytes that are e4m3 are given as t:e4m3=FILE")
+        self.run_cli("explain", "--program", file, "--tensor", u1.replace("=", ":e4m3="))
+
+    def test_sizes_that_are_none(self):
+        load = ["--score", "score + rel[h]", "--tensor-size"]
+        for sizes in ("-3", "4x", "4,,4", "99999999999999999999", "1,1,1,1,1,1"):
+            self.fails("explain", *load, "rel:f32=" + sizes, says="accepted are 0 to 5 whole numbers from 0 on, as NAME=N,N")
+        file = self.write("p.fxa", "tensor rel : f32[1]\nscore = score + rel[h]\n")
+        self.fails("explain", "--program", file, "--tensor-size", "ral=4", says="--tensor-size: the program has no 'ral'; did you mean 'rel'?")
+        self.fails("explain", "--causal", "--tensor-size", "ral=4", says="--tensor-size ral: the program has no tensors")
+        plan = ["plan", "save", self.path("p.plan"), "--program"]
+        self.fails(*plan, file, says="tensor 'rel' has no size; give --tensor-size rel=N or --tensor rel=FILE")
+        file = self.write("p.fxa", "tensor z : f32[0]\ntensor rel : f32[3]\nscore = score * z[] + rel[b, h, q]\n")
+        self.fails(*plan, file, says="tensor 'rel' has no size; give --tensor-size rel=N,N,N or --tensor rel=FILE")
+        self.run_cli(*plan, file, "--tensor-size", "rel=1,1,128")  # one element has no sizes to give
+
     def test_where_the_first_nan_is(self):
         args = ["--score", "h == 1 && q == 3 ? sqrt(-1.0 - abs(score)) : score"]
         self.run_cli("run", *self.inputs(), *args, warns=["out is NaN in 4 of 128 elements, first at [0, 1, 3, 0]"])

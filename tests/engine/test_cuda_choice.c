@@ -226,7 +226,7 @@ TEST(lesser_kernels_have_a_reason) {
         {with_no_promise, "not sm90: alignment is to be 16, strides multiples of 16 bytes above 0"},
         {with_wide_results, "not sm90: a result has another type"},
         {with_max, "not sm90: row maximum"},
-        {with_odd_pages, "not sm90: page size"},
+        {with_odd_pages, "not sm90: the page size is to be 8, 16, 32, 64 or a multiple of 128"},
         {with_no_keys, "not sm90: empty"},
         {with_mixture, NULL}, /* f32 */
         {with_joining, NULL}, /* sm90 */

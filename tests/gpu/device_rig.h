@@ -11,12 +11,16 @@
 #include "support/own_engines.h"
 #include "t.h"
 
+#include <unistd.h>
+
 #ifdef DEVICE_CUDA /* the same tests with the kernels of the cuda engine */
 #define DEVICE_ENGINE fxa__engine_cuda
 #else
 #define DEVICE_ENGINE fxa__engine_cudnn
 #endif
 static const fxa__engine *own_engines[OWN_ENGINES] = {&DEVICE_ENGINE, &fxa__engine_cpu, &fxa__engine_ref};
+
+enum { DEVICE_SECONDS = 120 }; /* of a run and what it compiles: one that hangs ends the process */
 
 static bool device_is_standin(void) {
     const char *folder = getenv("FXA_TEST_STANDIN");
@@ -86,7 +90,10 @@ static void device_call_make(const attn_data *x, fxa_pass pass, attn_call *call)
 static fxa_status device_data_run(attn_data *x, fxa_context *ctx, fxa_pass pass, fxa_error *err) {
     attn_call call;
     device_call_make(x, pass, &call);
-    return fxa_attention(ctx, &call.p, &call.args, err);
+    alarm(DEVICE_SECONDS);
+    fxa_status status = fxa_attention(ctx, &call.p, &call.args, err);
+    alarm(0);
+    return status;
 }
 
 #endif

@@ -10,6 +10,7 @@ buffers, whose arrays and scalars are others each time, with how often the handl
 engine can. --times: TFLOP/s of forward and of backward, beside jax.nn's implementations in the same process.
 """
 import argparse
+import faulthandler
 import os
 import sys
 import threading
@@ -35,6 +36,7 @@ from fxattn.jax import attention  # noqa: E402
 
 SHAPES = {"cuda": (2, 256, 8, 64), "cpu": (1, 16, 4, 8)}
 BIG = {"cuda": (4, 4096, 16, 128), "cpu": (1, 64, 2, 16)}
+SECONDS = 180  # from check to check: one that hangs is shown where it is, and ends the process
 
 
 def capped(cap):
@@ -88,8 +90,10 @@ class Report:
 
     def __init__(self):
         self.bad = 0
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
 
     def __call__(self, name, fine, text=""):
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
         self.bad += not fine
         print("%-4s %s%s" % ("ok" if fine else "BAD", name, " " + text if text else ""), flush=True)
 
@@ -255,6 +259,7 @@ def main():
         if given.platform == "cuda":
             refusals(report, device, shape)
             as_on_the_host(report, device, host, shape)
+    faulthandler.cancel_dump_traceback_later()
     if given.times:
         times(devices[0], BIG[given.platform], given.platform)
     print("%d bad" % report.bad)

@@ -2,7 +2,8 @@
  *
  * Decoding by the cuda engine, beyond single problems: an entry has the same bits in any batch, a workspace serves
  * problems of all kinds in turn whatever it holds, and CTAs have as many shares as they may, some of which are computed
- * again because V is not finite where weights are 0. On a GPU or on the model (tests/model).
+ * again because V is not finite where weights are 0. Beside it, in every pass, lengths, offsets and pages of any value.
+ * On a GPU or on the model (tests/model).
  */
 #define DEVICE_CUDA 1 /* of the engines that device_rig.h may be for */
 #include "gpu/device_driver.h"
@@ -93,6 +94,12 @@ TEST(entries_have_their_bits_in_any_batch) {
 
 /* ---- One workspace ----------------------------------------------------------------------------------------------- */
 
+/* How many ints of a slot a run reads. */
+static int64_t decode_ints(const fxa_problem *p, int slot) {
+    if (slot == FXA_SLOT_PAGES) return p->b * ((p->sk + p->page_size - 1) / p->page_size);
+    return p->b + (slot == FXA_SLOT_CU_Q || slot == FXA_SLOT_CU_K);
+}
+
 /* The call with its tensors on the device and a workspace of the test's. */
 static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pass, uintptr_t workspace, size_t most) {
     attn_call call;
@@ -102,11 +109,12 @@ static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pa
     size_t bytes[FXA_SLOT_COUNT] = {0};
     const attn_tensor *t;
     device_call_make(x, pass, &call);
+    alarm(DEVICE_SECONDS);
     T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
     T_REQUIRE(plan && fxa_plan_workspace(plan) <= most);
     for (int i = 0; i < FXA_SLOT_COUNT; i++) {
         if (!call.args.slot[i]) continue;
-        bytes[i] = sizeof(int32_t) * (size_t)call.p.b;
+        bytes[i] = sizeof(int32_t) * (size_t)decode_ints(&call.p, i);
         if (i < ATTN_SLOTS) bytes[i] = (size_t)attn_tensor_places(&x->t[i]) * fxa_dtype_size(x->t[i].dtype);
         T_INT(d->more.alloc(&at[i], bytes[i], NULL), 0);
         T_INT(d->gpu.driver.copy_to(at[i], call.args.slot[i], bytes[i], NULL), 0);
@@ -118,6 +126,7 @@ static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pa
     for (int i = 0; (t = attn_output(x, pass, i)); i++)
         T_INT(d->gpu.driver.copy_from(t->origin, at[t - x->t], bytes[t - x->t], NULL), 0);
     T_INT(d->gpu.driver.stream_wait(NULL), 0);
+    alarm(0);
     for (int i = 0; i < FXA_SLOT_COUNT; i++)
         if (at[i]) T_INT(d->more.give(at[i], NULL), 0);
     fxa_plan_destroy(plan);
@@ -206,6 +215,66 @@ TEST(lengths_of_any_value) {
     fxa_context_destroy(ctx);
 }
 
+/* Both passes with the ints of a slot as the host takes them, then with others that the device clamps to these, which
+ * gives the same bits; then with anything, of which nothing is asked but that it ends and, as the model and memcheck
+ * tell, touches nothing else. */
+static void decode_any_ints(attn_data *x, fxa_context *ctx, int slot, const int32_t *tame, const int32_t *wild) {
+    enum { ROOM = 4 << 20, MOST = 16 };
+    const int32_t some[] = {-1, 0, 1, 70, 131, 200, INT32_MAX, INT32_MIN, INT32_MAX - 7, -70};
+    const size_t n = (size_t)decode_ints(&x->problem, slot);
+    attn_kept want[2] = {{{NULL}}, {{NULL}}};
+    t_rng rng = {t_seed()};
+    int32_t now[MOST];
+    device d;
+    uintptr_t workspace = 0;
+    T_REQUIRE(n <= MOST && device_open(&d));
+    T_INT(d.more.alloc(&workspace, ROOM, NULL), 0);
+    T_INT(d.gpu.driver.fill(workspace, 0xffffffffu, ROOM / 4, NULL), 0);
+    x->ints[slot] = now;
+    if (slot == FXA_SLOT_CU_Q) x->ints[FXA_SLOT_CU_K] = now;
+    for (int run = 0; run < 8; run++) {
+        if (run >= 2) x->backward_flags ^= FXA_DETERMINISTIC; /* other kernels */
+        for (size_t i = 0; i < n; i++)
+            now[i] = run == 0 ? tame[i] : run == 1 ? wild[i] : some[t_int(&rng, 0, sizeof some / sizeof *some - 1)];
+        for (int pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
+            decode_run_at(&d, x, ctx, (fxa_pass)pass, workspace, ROOM);
+            const char *other = run < 2 ? attn_other_bits(x, (fxa_pass)pass, &want[pass]) : NULL;
+            if (other) T_FAIL("%s: %s has other bits\n", fxa_slot_name((fxa_slot)slot), other);
+        }
+    }
+    attn_drop(&want[0]), attn_drop(&want[1]);
+    T_INT(d.more.give(workspace, NULL), 0);
+    device_close(&d);
+}
+
+TEST(offsets_of_any_value) {
+    NEEDS_DEVICE;
+    static const int32_t tame[] = {0, 0, 131, 132, 340}, wild[] = {-5, INT32_MIN, 131, 132, INT32_MAX};
+    attn_spec s = {.dtype = FXA_BF16, .flags = FXA_WANT_LSE, .b = 1, .hq = 2, .hkv = 1, .sq = 340, .sk = 340, .d = 64};
+    fxa_context *ctx = device_context();
+    attn_data x;
+    s.text = "mask = k <= q";
+    T_REQUIRE(device_data_make(&x, ctx, &s));
+    x.problem.flags |= FXA_VARLEN, x.problem.b = 4, x.problem.sq = x.problem.sk = 210;
+    x.problem.total_q = x.problem.total_k = 340;
+    decode_any_ints(&x, ctx, FXA_SLOT_CU_Q, tame, wild);
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
+}
+
+TEST(pages_of_any_value) {
+    NEEDS_DEVICE;
+    static const int32_t tame[] = {0, 4, 3, 0, 4, 2, 4, 1}, wild[] = {-1, 5, 3, INT32_MIN, INT32_MAX, 2, 6, 1};
+    attn_spec s = {.dtype = FXA_BF16, .flags = FXA_WANT_LSE, .b = 2, .hq = 2, .hkv = 1, .sq = 70, .sk = 230, .d = 64};
+    fxa_context *ctx = device_context();
+    attn_data x;
+    s.text = "mask = k <= q + 160", s.page_size = 64, s.n_pages = 5;
+    T_REQUIRE(device_data_make(&x, ctx, &s));
+    decode_any_ints(&x, ctx, FXA_SLOT_PAGES, tame, wild);
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
+}
+
 /* More key tiles than a row of a list holds, none of them partial: nothing is listed, and nothing unset is read, as the
  * model and initcheck tell. */
 TEST(a_list_that_is_one_run) {
@@ -226,6 +295,51 @@ TEST(a_list_that_is_one_run) {
     T_CHECK(!off.odd && off.size > 0 && off.worst <= 3 * 0x1p-8 * off.size); /* O and weights have 8 bits */
     attn_drop(&want);
     attn_data_free(&x);
+    fxa_context_destroy(ctx);
+}
+
+/* By ref first, then here: as near as sums of what has 8 bits are. */
+static void decode_as_ref(attn_data *x, fxa_context *ctx, fxa_pass pass, const char *text) {
+    attn_kept want = {{NULL}};
+    attn_tensor *t;
+    attn_call call;
+    fxa_error err;
+    attn_call_make(x, pass, &call);
+    call.p.engine = "ref", call.p.device = FXA_HOST;
+    T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
+    attn_keep(x, pass, &want);
+    T_OK(device_data_run(x, ctx, pass, &err));
+    for (int i = 0; (t = attn_output(x, pass, i)); i++) {
+        attn_off off = attn_tensor_off(t, want.memory[i]);
+        if (off.odd || !(off.size > 0) || !(off.worst <= 4 * 0x1p-8 * off.size))
+            T_FAIL("%s of %s: off by %g, %g is the largest, %d are odd\n", t->name, text, off.worst, off.size,
+                   (int)off.odd);
+    }
+    attn_drop(&want);
+}
+
+/* The same where kernels other than that of decoding visit them (d != dv), along keys and along queries: tiles with the
+ * mask beside a run of whole ones, and whole ones that are no run, so that all are visited with the mask. */
+TEST(lists_with_runs) {
+    NEEDS_DEVICE;
+    static const struct {
+        int64_t sq, sk;
+        const char *text;
+    } cases[] = {{4, 262500, "mask = k <= q + 262200 && k > 70"},
+                 {4, 262500, "mask = k // 256 % 2 == 0 || k < 1000"},
+                 {131400, 40, "mask = k <= q && q - k < 131390 || k == 7"},
+                 {131400, 40, "mask = q // 256 % 2 == 0 || k < 3"}};
+    fxa_context *ctx = device_context();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        attn_spec s = {.dtype = FXA_BF16, .flags = FXA_WANT_LSE, .b = 1, .hq = 1, .sq = cases[i].sq, .sk = cases[i].sk};
+        attn_data x;
+        s.d = 16, s.dv = 24, s.text = cases[i].text;
+        T_REQUIRE(device_data_make(&x, ctx, &s));
+        if (i % 2) x.backward_flags &= ~(uint32_t)FXA_DETERMINISTIC; /* dQ by the kernel of dK and dV */
+        decode_as_ref(&x, ctx, FXA_FORWARD, s.text);
+        decode_as_ref(&x, ctx, FXA_BACKWARD, s.text);
+        attn_data_free(&x);
+    }
     fxa_context_destroy(ctx);
 }
 

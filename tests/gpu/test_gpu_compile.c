@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Several compilations at a time (gpu/gpu_nvrtc.h), by a table of functions that is no compiler: they run beside each
- * other, the first in order that fails has the word, memory is asked for by the calling thread alone. And a folder in
- * which there is none.
+ * other, the first in order that fails has the word, memory is asked for by the calling thread alone. What code is made
+ * for a device that the compiler does not know. And a folder in which there is none.
  */
 #include "gpu/gpu_nvrtc.h"
 #include "support/fail_alloc.h"
@@ -143,6 +143,14 @@ TEST(a_folder_without_it_is_said) {
           "FXA_NVRTC_PATH is /nowhere: no folder with libnvrtc.so.13 or libnvrtc.so.12, and NVRTC is not found "
           "elsewhere");
     fxa__host_release(host);
+}
+
+/* The newest of its family that the compiler knows, and nothing of another family. */
+TEST(architectures_go_by_family) {
+    static const fxa__nvrtc nvrtc = {.archs = {75, 80, 86, 89, 90, 100, 103, 120}, .n_archs = 8};
+    static const int cases[][2] = {{80, 80},   {86, 86},   {87, 86}, {89, 89},   {90, 90},   {92, 90}, {100, 100},
+                                   {101, 100}, {103, 103}, {110, 0}, {120, 120}, {121, 120}, {130, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) T_INT(fxa__nvrtc_arch(&nvrtc, cases[i][0]), cases[i][1]);
 }
 
 T_MAIN

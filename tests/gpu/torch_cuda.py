@@ -10,6 +10,7 @@ given back at once; autocast, torch.compile, training; what is said where device
 torch_times.py; host: of the host's part alone.
 """
 import argparse
+import faulthandler
 import os
 import re
 import subprocess
@@ -28,6 +29,7 @@ from torch_cases import CASES, World, capped, inputs  # noqa: E402
 from torch_reference import Dense  # noqa: E402
 
 SHAPE = {"cuda": (2, 4, 256, 64), "cpu": (2, 4, 64, 16)}
+SECONDS = 180  # of a check: one that hangs is shown where it is, and ends the process
 
 
 class Report:
@@ -49,10 +51,13 @@ class Report:
         """A check; what it raises is its failure."""
         if self.only and self.only not in name:
             return
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
         try:
             check(self, name, *given)
         except Exception as error:  # whatever it is, the other checks are still of interest
             self(name, False, "%s: %s" % (type(error).__name__, " ".join(str(error).split())[:400]))
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def no_engine(error):

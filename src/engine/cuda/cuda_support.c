@@ -252,7 +252,7 @@ const char *fxa__cu_not_sm90(const fxa__cu_self *s, const fxa_problem *p, const 
     if (!cu_is_aligned(p)) return ", not sm90: alignment is to be 16, strides multiples of 16 bytes above 0";
     if (c->out != c->dtype) return ", not sm90: a result has another type";
     if (c->maximum) return ", not sm90: row maximum";
-    if (!cu_pages_fit(p)) return ", not sm90: page size";
+    if (!cu_pages_fit(p)) return ", not sm90: the page size is to be 8, 16, 32, 64 or a multiple of 128";
     return p->pass == FXA_BACKWARD ? cu_hopper_lacks(c, g) : ", not sm90: shared memory";
 }
 
