@@ -71,6 +71,13 @@ void fxa__host_release(fxa__host *host) {
     host->alloc(host->user, host, sizeof *host, 0, HOST_ALIGN);
 }
 
+_Bool fxa__host_release_not_last(fxa__host *host) {
+    size_t refs = atomic_load(&host->refs);
+    while (refs > 1)
+        if (atomic_compare_exchange_weak(&host->refs, &refs, refs - 1)) return true;
+    return false;
+}
+
 /* Two threads may both make one; the later one's goes, before anybody has used it. */
 fxa_status fxa__host_pool(fxa__host *host, fxa__pool **out, fxa_error *err) {
     *out = atomic_load(&host->pool);

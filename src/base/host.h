@@ -44,7 +44,8 @@ static inline fxa__host *fxa__context_host(const fxa_context *ctx) {
 /* alloc NULL: the C library's. The host itself is the first allocation made through the hook. No threads. */
 fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err);
 fxa__host *fxa__host_retain(fxa__host *host);
-void fxa__host_release(fxa__host *host); /* the last one joins the threads */
+void fxa__host_release(fxa__host *host);           /* the last one joins the threads */
+_Bool fxa__host_release_not_last(fxa__host *host); /* false: it would be the last one, and is not released */
 
 /* The pool with host->width workers, made by the first call. It lives as long as the host. */
 fxa_status fxa__host_pool(fxa__host *host, fxa__pool **out, fxa_error *err);

@@ -77,6 +77,10 @@ typedef struct fxa__engine {
     void (*release)(void *self, void *code);
     /* Are the pointers of the bind really on this device? NULL: not asked. */
     fxa_status (*check)(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+    /* Of a device, for problems with FXA_CAPTURE, before `run`: where the stream is being recorded into a graph,
+     * drop(what) is called once the graph and all that was made of it are gone, by a thread that must not call the
+     * device; *tied says whether it will be. NULL: code is never needed past its plans. */
+    fxa_status (*tie)(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied, fxa_error *err);
     /* No allocation, no lock but the pool's own. Arguments have been checked. May tell bind->progress how far it is.
      * Of a device it only begins: afterwards nothing that bind or p lead to on the host may be looked at any more. */
     fxa_status (*run)(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);

@@ -53,3 +53,13 @@ fxa_status fxa__gpu_engine_check(void *self, const fxa__problem *p, const fxa__b
     fxa__gpu_leave(gpu);
     return status;
 }
+
+fxa_status fxa__gpu_engine_tie(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied,
+                               fxa_error *err) {
+    const fxa__gpu *gpu = self;
+    *tied = false;
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    fxa_status status = fxa__gpu_tie(gpu, stream, drop, what, tied, err);
+    fxa__gpu_leave(gpu);
+    return status;
+}

@@ -7,6 +7,7 @@
 
 #include "../base/num.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -220,6 +221,12 @@ fxa__code *fxa__code_retain(fxa__code *code) {
 }
 
 /* What is put aside belongs to the instance, and so to the host: it needs no reference to it. */
+static void code_put_aside(fxa__code *code) {
+    fxa__instance *i = code->instance;
+    code->next = atomic_load(&i->dropped);
+    while (!atomic_compare_exchange_weak(&i->dropped, &code->next, code)) {}
+}
+
 void fxa__code_release(fxa__code *code) {
     if (!code || atomic_fetch_sub_explicit(&code->refs, 1, memory_order_acq_rel) != 1) return;
     fxa__instance *i = code->instance;
@@ -227,9 +234,27 @@ void fxa__code_release(fxa__code *code) {
     if (i->engine->device == FXA_HOST) {
         code_end(code);
     } else {
-        code->next = atomic_load(&i->dropped);
-        while (!atomic_compare_exchange_weak(&i->dropped, &code->next, code)) {}
+        code_put_aside(code);
         if (atomic_load(&host->closed)) instance_drain(i);
     }
     fxa__host_release(host);
+}
+
+static void *code_end_apart(void *what) {
+    fxa__instance *i = what;
+    fxa__host *host = i->host;
+    instance_drain(i);
+    fxa__host_release(host);
+    return NULL;
+}
+
+/* Only where the context has ended is there nobody who will come by; without a thread to be had, code and host stay. */
+void fxa__code_drop(void *what) {
+    fxa__code *code = what;
+    if (atomic_fetch_sub_explicit(&code->refs, 1, memory_order_acq_rel) != 1) return;
+    fxa__instance *i = code->instance;
+    pthread_t thread;
+    code_put_aside(code);
+    if (!atomic_load(&i->host->closed) && fxa__host_release_not_last(i->host)) return;
+    if (pthread_create(&thread, NULL, code_end_apart, i) == 0) (void)pthread_detach(thread);
 }

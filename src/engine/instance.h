@@ -6,7 +6,8 @@
  * Instances live as long as their host, as the pool does; there is one per engine, device and target, made by the first
  * who asks. Code is shared by the cache and by the plans that run it, each with a reference. It may be dropped by a
  * finalizer, in any thread, while others compile and run: code of a device is then only put aside, without a lock, and
- * released by the next who opens, compiles, clears a cache or ends the context. Past that end it is released at once.
+ * released by the next who opens, compiles, clears a cache or ends the context. Past that end it is released at once,
+ * by a thread of its own where who drops it must not.
  */
 #ifndef FXA_ENGINE_INSTANCE_H
 #define FXA_ENGINE_INSTANCE_H
@@ -62,5 +63,7 @@ fxa_status fxa__code_create(fxa__instance *instance, const fxa__problem *p, cons
                             fxa__code **out, fxa_error *err);
 fxa__code *fxa__code_retain(fxa__code *code);
 void fxa__code_release(fxa__code *code); /* takes NULL */
+/* The same of code of a device, by a thread that must not call the device: a graph's, when it is gone. */
+void fxa__code_drop(void *code);
 
 #endif

@@ -42,6 +42,10 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuModuleGetFunction", module_function),
     GPU_FUNCTION("cuFuncSetAttribute", function_attribute),
     GPU_FUNCTION("cuLaunchKernel", launch),
+    {"cuStreamGetCaptureInfo_v2", offsetof(fxa__cuda, stream_graph), true}, /* this and the next three since 11.3 */
+    {"cuUserObjectCreate", offsetof(fxa__cuda, object_create), true},
+    {"cuUserObjectRelease", offsetof(fxa__cuda, object_release), true},
+    {"cuGraphRetainUserObject", offsetof(fxa__cuda, graph_keep), true},
     {"cuLaunchKernelEx", offsetof(fxa__cuda, launch_with), true},      /* since 11.8 */
     {"cuTensorMapEncodeTiled", offsetof(fxa__cuda, tensor_map), true}, /* since 12.0 */
     GPU_FUNCTION("cuGetErrorString", error_string),
@@ -62,6 +66,9 @@ enum {
     GPU_POINTER_ORDINAL = 9,
     GPU_TYPE_HOST = 1,
     GPU_NOT_RECORDED = 0,
+    GPU_RECORDED = 1,
+    GPU_OBJECT_UNSYNCHRONISED = 1, /* the only way there is to drop one */
+    GPU_OBJECT_MOVED = 1,          /* the graph has the reference, not one more */
     GPU_RECORDING_RELAXED = 2,
     GPU_STREAM_APART = 1 /* it does not wait for the default stream, nor that for it */
 };
@@ -169,6 +176,25 @@ fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool recorde
                      "stream is %p, which is being recorded into a graph: accepted for plans with FXA_CAPTURE, and by "
                      "fxa_plan_run alone",
                      stream);
+}
+
+fxa_status fxa__gpu_tie(const fxa__gpu *gpu, void *stream, void (*drop)(void *what), void *what, bool *tied,
+                        fxa_error *err) {
+    const fxa__cuda *driver = &gpu->driver;
+    void *graph = NULL, *object = NULL;
+    int now = GPU_NOT_RECORDED;
+    *tied = false;
+    if (!driver->stream_graph || !driver->object_create || !driver->object_release || !driver->graph_keep)
+        return FXA_OK;
+    int status = driver->stream_graph(stream, &now, NULL, &graph, NULL, NULL);
+    FXA_TRY(fxa__gpu_status(gpu, status, "cuStreamGetCaptureInfo", err));
+    if (now != GPU_RECORDED) return FXA_OK;
+    status = driver->object_create(&object, what, drop, 1, GPU_OBJECT_UNSYNCHRONISED);
+    FXA_TRY(fxa__gpu_status(gpu, status, "cuUserObjectCreate", err));
+    *tied = true;
+    status = driver->graph_keep(graph, object, 1, GPU_OBJECT_MOVED);
+    if (status) (void)driver->object_release(object, 1);
+    return fxa__gpu_status(gpu, status, "cuGraphRetainUserObject", err);
 }
 
 fxa_status fxa__gpu_recording_allow(const fxa__gpu *gpu, int *before, fxa_error *err) {

@@ -57,6 +57,11 @@ typedef struct fxa__cuda {
     int (*stream_wait)(void *stream);
     int (*stream_recorded)(void *stream, int *status);
     int (*recording_mode)(int *mode); /* of this thread: given and taken */
+    /* What graphs keep, since 11.3; NULL: the driver is older. drop is called by a thread of the driver's. */
+    int (*stream_graph)(void *stream, int *status, uint64_t *id, void **graph, const void ***last, size_t *n_last);
+    int (*object_create)(void **object, void *what, void (*drop)(void *what), unsigned refs, unsigned flags);
+    int (*object_release)(void *object, unsigned refs);
+    int (*graph_keep)(void *graph, void *object, unsigned refs, unsigned flags);
     int (*pointer_attributes)(unsigned n, int *attributes, void **values, uintptr_t ptr);
     int (*module_load)(void **module, const void *image);
     int (*module_unload)(void *module);
@@ -120,6 +125,10 @@ fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *nam
 /* E_BINDING if the stream is being recorded into a graph, unless that is meant. To be asked before anything that a
  * recording does not allow (allocating, waiting), which would end it. */
 fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool recorded, fxa_error *err);
+/* Where the stream is being recorded, drop(what) is called when the graph and all that was made of it are gone, by a
+ * thread that must not call the device; *tied: it will be. It will not be with drivers older than 11.3. */
+fxa_status fxa__gpu_tie(const fxa__gpu *gpu, void *stream, void (*drop)(void *what), void *what, bool *tied,
+                        fxa_error *err);
 /* What allocates after the first and before the second, on this thread, ends nobody's recording, neither that of its
  * own stream nor those of other threads. */
 fxa_status fxa__gpu_recording_allow(const fxa__gpu *gpu, int *before, fxa_error *err);

@@ -22,6 +22,17 @@ static fxa_status run_check(const fxa_plan *plan, const fxa__bind *bind, fxa_err
     return asked ? instance->engine->check(instance->self, plan->problem, bind, err) : FXA_OK;
 }
 
+/* A graph that the run is recorded into keeps the code until it is gone, whatever becomes of the plan. */
+static fxa_status run_tie(const fxa_plan *plan, const fxa__bind *bind, fxa_error *err) {
+    const fxa__instance *instance = plan->code->instance;
+    bool tied = false;
+    if (!(plan->problem->in.flags & FXA_CAPTURE) || !instance->engine->tie) return FXA_OK;
+    fxa__code *code = fxa__code_retain(plan->code);
+    fxa_status status = instance->engine->tie(instance->self, bind->stream, fxa__code_drop, code, &tied, err);
+    if (!tied) fxa__code_release(code);
+    return status;
+}
+
 fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     if (!plan) return fxa__fail(err, FXA_E_ARGUMENT, "plan is NULL");
@@ -38,6 +49,7 @@ fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *e
     bind.numbers = plan->numbers;
     bind.progress = progress.fn ? &progress : NULL;
     atomic_fetch_add_explicit(&plan->host->runs, 1, memory_order_relaxed);
+    FXA_TRY(run_tie(plan, &bind, err));
     FXA_TRY(engine->run(code->instance->self, code->code, plan->problem, &bind, err));
     fxa__progress_end(bind.progress);
     return fxa__ok(err);

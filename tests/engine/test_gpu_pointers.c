@@ -219,4 +219,63 @@ TEST(a_recorded_stream_needs_the_flag) {
     }
 }
 
+/* ---- What graphs keep -------------------------------------------------------------------------------------------- */
+
+static struct {
+    int fail; /* the call of that number, from 1 */
+    int calls, dropped;
+    void *what, *graph;
+    void (*drop)(void *what);
+} keeps;
+
+static int keeps_call(void) { return ++keeps.calls == keeps.fail ? 999 : 0; }
+static int keeps_graph(void *stream, int *status, uint64_t *id, void **graph, const void ***last, size_t *n_last) {
+    T_CHECK(!id && !last && !n_last && wheres.pushed == 1);
+    *status = wheres.recorded, *graph = stream;
+    return keeps_call();
+}
+static int keeps_create(void **object, void *what, void (*drop)(void *), unsigned refs, unsigned flags) {
+    T_CHECK(refs == 1 && flags == 1);
+    *object = &keeps, keeps.what = what, keeps.drop = drop;
+    return keeps_call();
+}
+static int keeps_release(void *object, unsigned refs) {
+    T_CHECK(object == &keeps && refs == 1);
+    keeps.drop(keeps.what);
+    return 0;
+}
+static int keeps_keep(void *graph, void *object, unsigned refs, unsigned flags) {
+    T_CHECK(object == &keeps && refs == 1 && flags == 1);
+    keeps.graph = graph;
+    return keeps_call();
+}
+static void keeps_drop(void *what) { keeps.dropped += what == &keeps.what; }
+
+/* Only a stream that is recorded has a graph; where a call fails, what was handed over is dropped, or never was. */
+TEST(graphs_keep_what_they_need) {
+    for (int fail = 0; fail < 4; fail++)
+        for (int recorded = 0; recorded < 2; recorded++) {
+            fxa__gpu gpu = wheres_gpu;
+            fxa_error err;
+            bool tied = true;
+            int stream;
+            memset(&keeps, 0, sizeof keeps);
+            keeps.fail = fail, wheres.recorded = recorded;
+            fxa_status old = fxa__gpu_engine_tie(&gpu, &stream, keeps_drop, &keeps.what, &tied, &err);
+            T_INT(old, FXA_OK); /* a driver that has none of it */
+            T_CHECK(!tied && !keeps.calls);
+            gpu.driver.stream_graph = keeps_graph, gpu.driver.object_create = keeps_create;
+            gpu.driver.object_release = keeps_release, gpu.driver.graph_keep = keeps_keep;
+            int calls = recorded ? 3 : 1;
+            bool right = !fail || fail > calls;
+            fxa_status status = fxa__gpu_engine_tie(&gpu, &stream, keeps_drop, &keeps.what, &tied, &err);
+            T_INT(status, right ? FXA_OK : FXA_E_ENGINE);
+            T_INT(tied, recorded && (right || fail == 3));
+            T_INT(keeps.dropped, !right && fail == 3);
+            T_CHECK(!right || !recorded || keeps.graph == &stream);
+            T_INT(wheres.pushed, 0);
+        }
+    wheres.recorded = 0;
+}
+
 T_MAIN

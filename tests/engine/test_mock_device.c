@@ -8,6 +8,7 @@
 #include "support/own_engines.h"
 #include "support/plan_rig.h"
 
+#include <time.h>
 #include <unistd.h>
 
 static const fxa__engine *own_engines[OWN_ENGINES] = {&mock_engine, &fxa__engine_ref};
@@ -19,17 +20,19 @@ typedef struct device_rig {
 } device_rig;
 
 /* The tiny problem on a device, placed there. */
-static bool device_start(device_rig *d, int32_t ordinal) {
+static bool device_start_flags(device_rig *d, int32_t ordinal, uint32_t flags) {
     fxa_error err;
     mock_reset();
     if (!plan_rig_start(&d->r)) return false;
-    d->r.t.problem.device = FXA_CUDA, d->r.t.problem.ordinal = ordinal;
+    d->r.t.problem.device = FXA_CUDA, d->r.t.problem.ordinal = ordinal, d->r.t.problem.flags |= flags;
     d->plan = NULL;
     T_OK(fxa_plan_create(d->r.ctx, &d->r.t.problem, &d->plan, &err));
     if (!d->plan) return false;
     mock_call_place(&d->call, d->plan, &d->r.t.args, ordinal);
     return true;
 }
+
+static bool device_start(device_rig *d, int32_t ordinal) { return device_start_flags(d, ordinal, 0); }
 
 static void device_end(device_rig *d) {
     mock_call_end(&d->call);
@@ -111,6 +114,67 @@ TEST(runs_are_queued) {
     mock_call_fetch(&d.call);
     T_CHECK(tiny_error(&d.r.t) <= TINY_TOLERANCE);
     device_end(&d);
+}
+
+/* What a graph's thread does when the graph is gone. */
+static void device_drop_kept(void) {
+    mock_in_finalizer = true; /* it must not call the device */
+    mock.drop(mock.kept);
+    mock_in_finalizer = false;
+}
+
+/* Code of a run that is recorded outlives plan and cache with the graph, and is released by the next who clears. */
+TEST(graphs_keep_code) {
+    static device_rig d;
+    fxa_error err;
+    T_REQUIRE(device_start_flags(&d, 0, FXA_CAPTURE));
+    T_OK(fxa_plan_run(d.plan, &d.call.args, &err)); /* nothing is recorded yet */
+    T_CHECK(!mock.kept);
+    mock.recording = true;
+    T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
+    T_REQUIRE(mock.kept);
+    T_OK(mock_sync(0, &err));
+    fxa_plan_destroy(d.plan);
+    d.plan = NULL;
+    fxa_cache_clear(d.r.ctx);
+    T_INT(mock.codes, 1);
+    device_drop_kept();
+    T_INT(mock.codes, 1);
+    fxa_cache_clear(d.r.ctx);
+    T_INT(mock.codes, 0);
+    device_end(&d);
+}
+
+static size_t device_live(device_rig *d) {
+    fail_alloc *memory = &d->r.memory;
+    pthread_mutex_lock(&memory->mutex);
+    size_t live = memory->live_bytes;
+    pthread_mutex_unlock(&memory->mutex);
+    return live;
+}
+
+/* The same past the end of the context, after which nobody comes by: a thread of its own releases it. */
+TEST(graphs_keep_code_past_the_context) {
+    static device_rig d;
+    const struct timespec moment = {.tv_nsec = 1000000};
+    fxa_error err;
+    T_REQUIRE(device_start_flags(&d, 0, FXA_CAPTURE));
+    mock.recording = true;
+    T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
+    T_REQUIRE(mock.kept);
+    T_OK(mock_sync(0, &err));
+    mock_call_end(&d.call);
+    fxa_plan_destroy(d.plan);
+    tiny_end(&d.r.t);
+    fxa_context_destroy(d.r.ctx);
+    T_INT(mock.codes, 1);
+    T_CHECK(mock.opened > mock.closed);
+    device_drop_kept();
+    for (int i = 0; i < 10000 && device_live(&d); i++) (void)nanosleep(&moment, NULL);
+    T_INT(device_live(&d), 0);
+    T_INT(mock.codes, 0);
+    T_INT(mock.opened, mock.closed);
+    T_INT(mock.mistakes, 0);
 }
 
 TEST(failures_come_where_they_are_asked_for) {

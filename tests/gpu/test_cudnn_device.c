@@ -215,13 +215,14 @@ static void device_record(device *d, fxa_pass pass, bool first) {
     T_REQUIRE(graph && err.status == FXA_OK);
     T_CHECK(side_is_poisoned(&s, &x, pass)); /* nothing has run */
     T_INT(d->more.graph_make(&made, graph, 0), 0);
+    fxa_plan_destroy(plan);
+    fxa_cache_clear(ctx); /* the graph keeps the code */
     if (made) device_replay(&s, made, &x, other, pass, &want);
     if (made) T_INT(d->more.made_destroy(made), 0);
     T_INT(d->more.graph_destroy(graph), 0);
     side_give(&s, -1);
     T_INT(d->gpu.driver.stream_wait(stream), 0);
     T_INT(d->more.stream_destroy(stream), 0);
-    fxa_plan_destroy(plan);
     attn_data_free(&x);
     attn_drop(&want);
     fxa_context_destroy(ctx);

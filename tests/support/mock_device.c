@@ -260,6 +260,13 @@ static fxa_status mock_wait(void *self, void *stream, fxa_error *err) {
 
 static const fxa__memory mock_memory = {NULL, mock_alloc, mock_give, mock_copy_to, mock_copy_from, mock_wait};
 
+static fxa_status mock_tie(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied, fxa_error *err) {
+    (void)self, (void)stream, (void)err;
+    *tied = mock.recording;
+    if (mock.recording) mock.kept = what, mock.drop = drop;
+    return FXA_OK;
+}
+
 const fxa__engine mock_engine = {
     .name = "mock",
     .version = 1,
@@ -272,6 +279,7 @@ const fxa__engine mock_engine = {
     .compile = mock_compile,
     .release = mock_release,
     .check = mock_check,
+    .tie = mock_tie,
     .run = mock_run,
     .save = mock_save,
     .load = mock_load,

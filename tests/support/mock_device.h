@@ -49,6 +49,7 @@ typedef struct mock_state {
     bool not_deterministic;
     bool code_in_query;       /* query hands over the code that it made to answer */
     size_t more_workspace;    /* than ref needs */
+    bool recording;           /* runs are recorded into a graph, which keeps what it is given */
     void (*performing)(void); /* called when a run is performed */
     void (*opening)(void);    /* called by open, to be slow */
     void (*compiling)(void);  /* called by compile, to be slow */
@@ -57,6 +58,8 @@ typedef struct mock_state {
     atomic_size_t count[MOCK_HOOKS];
     atomic_size_t opened, closed, released;
     atomic_size_t blocks, codes, queued; /* now */
+    void *kept;                          /* what the graph of the last recorded run keeps, and how it is dropped */
+    void (*drop)(void *what);
 } mock_state;
 
 extern mock_state mock;

@@ -251,6 +251,7 @@ const fxa__engine fxa__engine_cuda = {
     .cost = cu_cost,
     .release = cu_release,
     .check = fxa__gpu_engine_check,
+    .tie = fxa__gpu_engine_tie,
     .run = fxa__cu_run,
     .detail = cu_detail,
     .listing = fxa__cu_listing,

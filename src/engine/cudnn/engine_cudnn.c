@@ -317,6 +317,7 @@ const fxa__engine fxa__engine_cudnn = {
     .cost = dnn_cost,
     .release = dnn_release,
     .check = fxa__gpu_engine_check,
+    .tie = fxa__gpu_engine_tie,
     .run = fxa__dnn_run,
     .detail = dnn_detail,
     .listing = fxa__dnn_listing,
