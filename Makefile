@@ -76,6 +76,7 @@ test-gpu: $(BUILD)/Makefile ## the cudnn and cuda engines on a GPU against the r
 	test_cuda_decode test_model test_model_copies test_model_products python
 	@python3 tests/gpu/run_cudnn.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
 	@python3 tests/gpu/run_cuda.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
+	@python3 tests/gpu/run_gpu.py adverse stress || [ $$? = 77 ]
 	@for file in torch_cuda jax_cuda; do PYTHONPATH=$(BUILD)/python python3 tests/gpu/$$file.py || [ $$? = 77 ] || exit 1; done
 
 bench-gpu: $(BUILD)/Makefile ## the engines of a GPU beside PyTorch's cuDNN attention and FlexAttention (needs torch)

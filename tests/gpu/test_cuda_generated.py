@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generated programs (src/engine/cuda/cuda_program.h) in the CUDA kernels: those of the gallery and random ones compile by
-NVRTC for sm_80 and sm_90a, with spills within the listed budget and no wgmma that the compiler has to serialise; and one of
-many functions, whose code has a bound, because at every pair of a thread it would take minutes to compile. Default: a sample
+NVRTC for sm_80 and sm_90a, with spills within the listed budget and no wgmma that the compiler has to serialise; each once more in
+another kernel, of another size and storage type and for another architecture; and one of many functions, whose code has a bound, because at every pair of a thread it would take minutes to compile. Default: a sample
 that ends in a minute; FXA_CUDA_MATRIX=full: all. Skips by name where NVRTC is missing."""
 import concurrent.futures
 import glob
@@ -13,7 +13,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import kernels  # noqa: E402
 
 TEXTS = os.path.join(os.environ.get("FXA_BUILD", os.path.join(kernels.ROOT, "build")), "tests", "cuda_texts")
-SAMPLE, RANDOM = 14, 24
+SAMPLE, RANDOM = (14, 5), 24  # of both lists of jobs
+OTHERS, SIZES = ("80", "89", "100", "120"), (32, 64, 96, 128, 192, 256)
 HERE = os.path.dirname(os.path.abspath(__file__))
 MANY, MOST = [os.path.join(HERE, name) for name in ("many_functions.fxa", "many_members.fxa")], 16000  # instructions
 
@@ -21,8 +22,8 @@ MANY, MOST = [os.path.join(HERE, name) for name in ("many_functions.fxa", "many_
 # pair spills on Hopper, where a thread has 32 pairs at once: an offset of 64 bits and a guard for each.
 BUDGET = [("forward_sm80", "", 40), ("forward_sm90", "", 120), ("forward_sm90", "dense_bias", 320),
           ("forward_sm90", "graph_distance", 480), ("forward_sm90", "low_rank_bias", 680), ("forward_sm90", "pair_bias", 328),
-          ("forward_sm90", "rbf_kernel", 480), ("forward_sm90", "rotary_gain", 512),
-          ("forward_sm90", "shifted_window", 672), ("backward_sm90", "", 92),
+          ("forward_sm90", "rbf_kernel", 480), ("forward_sm90", "rotary_gain", 552),
+          ("forward_sm90", "shifted_window", 1128), ("backward_sm80", "dense_bias", 8), ("backward_sm90", "", 92),
           ("backward_sm90", "shifted_window", 704)]
 
 
@@ -53,30 +54,36 @@ def many():
 
 
 def jobs():
-    """(name, text, kernel, arch): the Hopper backward has no registers for scatter() beside a slope, which is for sm_80."""
-    out = []
-    for name, text in texts(RANDOM).items():
+    """Two lists of (name, text, kernel, arch, d, settings, whether spills are listed): the usual ones, and all programs in
+    other sizes. The Hopper backward has no registers for scatter() beside a slope, which is for sm_80."""
+    out, others = [], []
+    usual = (64, dict(FXA_F16=0), True)
+    for i, (name, text) in enumerate(texts(RANDOM).items()):
         both = "PROG_SLOPE" in text and "PROG_GRAD_SCATTER" in text
-        if name.endswith("backward"):
-            out += [] if both else [(name, text, "backward_sm90", "90a")]
-            out.append((name, text, "backward_sm80", "80"))
+        which = "backward" if name.endswith("backward") else "forward"
+        kernel = which + ("_sm80", "_simt")[i // 2 % 2]
+        others.append((name, text, kernel, OTHERS[i % 4], SIZES[i % 6],
+                       dict(FXA_F32=1) if kernel.endswith("simt") else dict(FXA_F16=i % 2), False))
+        if which == "backward":
+            out += [] if both else [(name, text, "backward_sm90", "90a") + usual]
+            out.append((name, text, "backward_sm80", "80") + usual)
             continue
-        out += [(name, text, "forward_sm90", "90a"), (name, text, "forward_sm80", "80")]
-        out += [(name, text, "tile_lists", "80")] if "PROG_MASK" in text else []
-        out += [(name, text, "diagonal", "80")] if "PROG_DIAGONAL" in text else []
-    return out
+        out += [(name, text, "forward_sm90", "90a") + usual, (name, text, "forward_sm80", "80") + usual]
+        out += [(name, text, "tile_lists", "80") + usual] if "PROG_MASK" in text else []
+        out += [(name, text, "diagonal", "80") + usual] if "PROG_DIAGONAL" in text else []
+    return out, others
 
 
 def run(job):
-    name, text, kernel, arch = job
-    built = kernels.build(kernels.find_nvrtc(), kernel, arch, text, dict(FXA_D=64, FXA_DV=64, FXA_F16=0))
-    label = "%s in %s for sm_%s" % (name, kernel, arch)
+    name, text, kernel, arch, d, settings, listed = job
+    built = kernels.build(kernels.find_nvrtc(), kernel, arch, text, dict(settings, FXA_D=d, FXA_DV=d))
+    label = "%s in %s of %d columns for sm_%s" % (name, kernel, d, arch)
     said = ""
     if built.error:
         said = label + " does not compile:\n" + "\n".join(x for x in built.error.split("\n") if "error" in x)[:2000]
     elif built.serialised:
         said = label + ": " + built.serialised[0]
-    elif built.spill > budget(kernel, name):
+    elif listed and built.spill > budget(kernel, name):
         said = "%s: spills %d bytes, %d are listed" % (label, built.spill, budget(kernel, name))
     return said
 
@@ -85,9 +92,8 @@ def main():
     if not kernels.find_nvrtc():
         print("skipped: NVRTC was not found (FXA_NVRTC names it), so generated programs are not compiled here")
         return 77
-    todo = jobs()
-    if os.environ.get("FXA_CUDA_MATRIX") != "full":
-        todo = todo[::len(todo) // SAMPLE]
+    full = os.environ.get("FXA_CUDA_MATRIX") == "full"
+    todo = sum((x if full else x[::len(x) // n] for x, n in zip(jobs(), SAMPLE)), [])
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
         bad = many() + [said for said in pool.map(run, todo) if said]
     print("\n".join(bad + ["%d kernels with generated programs compiled, %d bad" % (len(todo), len(bad))]))
