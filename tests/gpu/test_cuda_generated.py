@@ -63,7 +63,7 @@ def jobs():
         which = "backward" if name.endswith("backward") else "forward"
         kernel = which + ("_sm80", "_simt")[i // 2 % 2]
         others.append((name, text, kernel, OTHERS[i % 4], SIZES[i % 6],
-                       dict(FXA_F32=1) if kernel.endswith("simt") else dict(FXA_F16=i % 2), False))
+                       dict(FXA_F16=0, FXA_F32=1) if kernel.endswith("simt") else dict(FXA_F16=i % 2), False))
         if which == "backward":
             out += [] if both else [(name, text, "backward_sm90", "90a") + usual]
             out.append((name, text, "backward_sm80", "80") + usual)
