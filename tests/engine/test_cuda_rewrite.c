@@ -188,6 +188,11 @@ TEST(zeros_that_win_have_no_sign) {
         "tensor w : f32[1]\nscore = 2 / mulz(mulz(score, -1.0), w[h])",
         "score = rsqrt(divz(score, -2.0)) + mulz(score, -1.0) ** -3.0",
         "score = q > 1 ? 1 / (-abs(mulz(score, -2.0)) + divz(score, -2.0)) : 1 / tanh(mulz(score, -1.0))",
+        "param g : float\nscore = 1 / divz(mulz(g, score), g)",
+        "tensor w : f32[1]\nscore = score + 1 / divz(mulz(w[h], float(2 - k) * -1.5), w[h])",
+        "param g : float\nscore = 1 / divz(mulz(score, g), g) + 1 / (mulz(2.5, score) / 2.5)",
+        "param g : float\nscore = 1 / (divz(mulz(mulz(score, g), 3.5), g) * -1.0)",
+        "param g : float\nscore = (1 / score) ** 3.0 + 1 / mulz(divz(mulz(-1.5, score), 1.5), g)",
     };
     rig *r = calloc(1, sizeof *r);
     T_REQUIRE(r && rig_start(r));

@@ -220,6 +220,19 @@ TEST(every_class) {
     GRADS_ROWS(rows, 12);
 }
 
+/* So many sums over all pairs that kernels of sm80 have one text for them; columns in two parts, too. */
+TEST(many_sums) {
+    static const char sums[] = "tensor t : f32[2]\nparam a : float\n"
+                               "score = a * tanh(score * t[h, 0] / a) + "
+                               "sum(i, 20, t[h, i] * float((q + 3 * k) % (i + 2))) * 0.05\nmask = k <= q + 40";
+    static const grads_row rows[] = {
+        {sums, ATTN_GQA, 0, {4, 20, 0, 0, 0, 128}},
+        {sums, ATTN_GQA | ATTN_PADDING | ATTN_DROPOUT, FXA_ACC_TENSORS, {4, 20}},
+        {sums, ATTN_GQA | ATTN_VARLEN, 0, {4, 20, 0, 0, 0, 256}},
+    };
+    GRADS_ROWS(rows, 4);
+}
+
 /* Pages that entries share, of any size; rows packed, lengths of keys, gradients that are added. */
 TEST(pages) {
     static const grads_row rows[] = {

@@ -40,6 +40,9 @@ constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
 static_assert(bytes(BK, BQ) <= SHARED_LIMIT, "shared memory");
 
 typedef PlaceOf<BK, BQ> Place;
+/* Gradients of pairs by one text (in_turns): all that are scattered, and sums that are so many that a compiler took 24
+ * to 28 seconds for them beside everything else that a pair has, of 24 sums 5. */
+constexpr bool TURNED = PROG_GRAD_SCATTER || PROG_GRAD_SUMS > 16;
 constexpr bool CAPTURED = PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL || PROG_GRAD_SUMS || PROG_GRAD_SCATTER;
 
 template <int n> FXA_INLINE void clear(float (&x)[n][4])
@@ -93,9 +96,9 @@ struct Tile {
                 k_word};
     }
 
-    /* Gradients that are scattered, of the scores and of their gradients; neither is there afterwards. */
+    /* Gradients of what is captured, of the scores and of their gradients; neither is there afterwards. */
     template <bool WORDS>
-    FXA_INLINE void scatter(float (&s)[BQ / 8][4], float (&g)[BQ / 8][4], const PairLoads &loads, int q0,
+    FXA_INLINE void collect(float (&s)[BQ / 8][4], float (&g)[BQ / 8][4], const PairLoads &loads, int q0,
                             const int (&k_word)[2])
     {
         in_turns<4>((float(&)[BQ / 2])g, [&](int first, float (&x)[4]) {
@@ -143,7 +146,7 @@ struct Tile {
                     if (!keep) w[x] = 0.f;
                     const bool mine = part == 0 && q0 + c < q_len && k0 + 8 * r < k_len;
                     if (mine) store_captured(a, b, h, n, q0 + c, k0 + 8 * r, g[x]);
-                    if (mine && !PROG_GRAD_SCATTER) captured.add(program, a, b, h, s[j][r * 2 + x], pair, g[x]);
+                    if (mine && !TURNED) captured.add(program, a, b, h, s[j][r * 2 + x], pair, g[x]);
                     dp[j][r * 2 + x] = mine ? g[x] : 0.f;
                     if (PROG_SLOPE) g[x] = times_slope(g[x], slope);
                     if (PROG_OWN) g[x] = own_gradient(program, a, s[j][r * 2 + x], pair, g[x]);
@@ -152,7 +155,7 @@ struct Tile {
                 ds[j][r] = pack16(g[0], g[1]);
             }
         }
-        if (PROG_GRAD_SCATTER && part == 0) scatter<WORDS>(s, dp, loads, q0, k_word);
+        if (TURNED && part == 0) collect<WORDS>(s, dp, loads, q0, k_word);
     }
 
     /* dS as [q][k]: the registers hold its transpose. */

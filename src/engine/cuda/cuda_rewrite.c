@@ -104,9 +104,11 @@ static void rewrite_product(rewrite *r, int32_t i, int at) {
 }
 
 /* c * x / c, as the derivative of a soft cap has it, whatever c is: which operand of the product c is; -1. An exact 0
- * wins in both operations or in neither. */
-static int rewrite_cancels_at(const rewrite *r, const fxa__node *n) {
+ * wins in both operations or in neither; where it does, divz makes 0 of a product that is -0. */
+static int rewrite_cancels_at(const rewrite *r, int32_t i) {
+    const fxa__node *n = &r->p->nodes[i];
     if (n->type != FXA_FLOAT || !rewrite_is_quotient(n) || !rewrite_stays(r, n->arg[1])) return -1;
+    if (rewrite_zero_wins(n) && r->signs[i]) return -1;
     const fxa__node *m = &r->p->nodes[n->arg[0]];
     if (!rewrite_is_product(m) || rewrite_zero_wins(m) != rewrite_zero_wins(n)) return -1;
     for (int k = 0; k < 2; k++)
@@ -126,7 +128,7 @@ static void rewrite_node(rewrite *r, int32_t i) {
     const fxa__node *n = &r->p->nodes[i];
     int at = rewrite_factor_at(r, n), cancelled;
     bool wins = at >= 0 && rewrite_zero_wins(n) && (!rewrite_is_sure(r, n->arg[at]) || (at == 1 && r->signs[i]));
-    cancelled = at < 0 || wins ? rewrite_cancels_at(r, n) : -1;
+    cancelled = at < 0 || wins ? rewrite_cancels_at(r, i) : -1;
     r->factor[i] = r->base[i] = -1;
     r->wins[i] = false;
     if (n->op == FXA_OP_GRAFT) { /* its value: slopes were taken before, and joint programs have none */
