@@ -28,6 +28,7 @@ static const char *const tables_masks[] = {
     "tensor t : i32[1]\nmask = t[min(k, 70)] < 4 && t[max(q - 8, 0)] > 0",
     "tensor t : i32[1]\nmask = t[k // 64] != t[q // 64] || t[k] == 2",
     "tensor t : i64[2]\nmask = t[b, q] == t[b, k] && k <= q",
+    "tensor t : i32[2]\nmask = any(i, 6, t[q // 32, i] == k // 16) || k == q", /* ranges by a call */
 };
 enum { TABLES_MASKS = sizeof tables_masks / sizeof *tables_masks };
 

@@ -74,7 +74,7 @@ static const char static_k_range[] = "fxa__span_words(vector_range(a.k_vector, b
 static const char static_tables[] =
     "        const auto load_range = [&](const FxaArgs &, int table, long long row, int size, fxa__span index) {\n"
     "            const int *pairs = a.ranges[table];\n"
-    "            return pairs ? fxa__span_load(pairs + row * 2 * fxa__span_n_blocks(size), size, index) : "
+    "            return pairs ? find_range(pairs + row * 2 * fxa__span_n_blocks(size), size, index) : "
     "fxa__span_any();\n"
     "        };\n"
     "        const auto fxa__span_words = [](Int2 r) { return fxa__span_make(r.x, r.y); };\n";
@@ -105,6 +105,28 @@ static void static_choose_tables(const cuda_work *k, fxa__interval *v) {
         v->tables[i] = (fxa__interval_table){k->c->ranges[i].tensor, k->c->ranges[i].axis};
 }
 
+/* What is long is called, since a list asks for a class in three places, and a range is two loops: with sixteen of them
+ * everywhere a list took twelve seconds to compile, with sixty-four over a hundred. */
+enum { STATIC_LOADS = 4, STATIC_NODES = 128 };
+
+static const char *static_way(bool called) { return called ? "__device__ __noinline__" : "FXA_INLINE"; }
+
+static void static_class_head(const cuda_work *k, const fxa__interval *v) {
+    int32_t loads = 0, nodes = 0;
+    for (int32_t i = 0; i < k->c->program->n_nodes; i++) {
+        loads += v->table[i] >= 0 && v->emit.used[i];
+        nodes += v->emit.used[i] != 0;
+    }
+    fxa__write_format(&k->c->text,
+                      "    static %s fxa__span find_range(const int *pairs, int size, fxa__span index)\n    {\n"
+                      "        return fxa__span_load(pairs, size, index);\n    }\n",
+                      static_way(loads > STATIC_LOADS));
+    fxa__write_format(&k->c->text,
+                      "    static %s int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
+                      "\n    {\n",
+                      static_way(loads > STATIC_LOADS || nodes > STATIC_NODES));
+}
+
 static bool static_class(const cuda_work *k) {
     fxa__interval v;
     if (!k->c->has_mask) return true;
@@ -113,9 +135,7 @@ static bool static_class(const cuda_work *k) {
         static_give(&v, k->c->program, k->c->q_word, static_q_range);
         static_give(&v, k->c->program, k->c->k_word, static_k_range);
         static_choose_tables(k, &v);
-        static_put(
-            k, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
-               "\n    {\n");
+        static_class_head(k, &v);
         static_put(k, static_lengths);
         fxa__cuda_names_give(k, &v.emit, false);
         static_put(k, static_tables);
