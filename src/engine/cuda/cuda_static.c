@@ -106,7 +106,7 @@ static void static_choose_tables(const cuda_work *k, fxa__interval *v) {
 }
 
 /* What is long is called, since a list asks for a class in three places, and a range is two loops: with sixteen of them
- * everywhere a list took twelve seconds to compile, with sixty-four minutes. */
+ * everywhere a list took twelve seconds to compile, with sixty-four over a hundred. */
 enum { STATIC_LOADS = 4, STATIC_NODES = 128 };
 
 static const char *static_way(bool called) { return called ? "__device__ __noinline__" : "FXA_INLINE"; }
