@@ -302,14 +302,11 @@ static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale
 }
 
 TEST(numbers) {
-    const char *cases = getenv("FXA_TEST_CASES");
     fxa_context *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, ADVERSE_SECONDS, &ctx);
-    int from = 0, n = ADVERSE_CASES, wrong = 0;
+    int from, n = frame_cases(ADVERSE_CASES, &from), wrong = 0;
     if (missing) T_SKIP(missing);
-    if (cases) sscanf(cases, "%d,%d", &from, &n);
-    if (frame_is_set("FXA_TEST_CASE")) n = 1;
     for (int i = 0; i < n && wrong < 4; i++) {
         adverse x = adverse_draw(frame_start(t_seed() << 20 | (uint64_t)(from + i)));
         wrong += !adverse_run(ctx, &f, x, NAN);

@@ -193,14 +193,11 @@ static bool odd_run(fxa_context *ctx, conf_frame *f, odd x) {
 
 /* The same cases, and both passes of such as are contained. */
 static void odd_loop(bool contained) {
-    const char *cases = getenv("FXA_TEST_CASES");
     fxa_context *ctx = NULL;
     conf_frame f;
     const char *missing = frame_begin(&f, ODD_SECONDS, &ctx);
-    int from = 0, n = ODD_CASES, wrong = 0;
+    int from, n = frame_cases(ODD_CASES, &from), wrong = 0;
     if (missing) T_SKIP(missing);
-    if (cases) sscanf(cases, "%d,%d", &from, &n);
-    if (frame_is_set("FXA_TEST_CASE")) n = 1;
     for (int i = 0; i < n && wrong < 8; i++) {
         odd x = odd_draw(frame_start(t_seed() << 20 | (uint64_t)(from + i)));
         x.contained = contained;

@@ -18,6 +18,14 @@ bool frame_is_set(const char *variable) {
     return value && *value;
 }
 
+int frame_cases(int most, int *from) {
+    const char *cases = getenv("FXA_TEST_CASES");
+    int n = most;
+    *from = 0;
+    if (cases) sscanf(cases, "%d,%d", from, &n);
+    return frame_is_set("FXA_TEST_CASE") ? 1 : n;
+}
+
 const char *frame_missing(fxa_dtype dtype) {
     static fxa_support report;
     fxa_context *ctx = NULL;

@@ -39,6 +39,9 @@ typedef struct conf_frame {
 } conf_frame;
 
 bool frame_is_set(const char *variable);
+/* How many cases a test draws, and the number of the first: `most` from 0 on, those of FXA_TEST_CASES=first,number, or
+ * the one that FXA_TEST_CASE names. */
+int frame_cases(int most, int *from);
 /* Why the first engine does not take a small problem of that dtype, on a device; NULL: it does. */
 const char *frame_missing(fxa_dtype dtype);
 /* A frame for the engine that FXA_TEST_ENGINE names, else for cuda, and a context; else why that does not run here. */
