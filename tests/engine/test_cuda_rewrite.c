@@ -145,6 +145,21 @@ static void rewrite_check(rig *r, const rewrite_case *c, bool tame) {
     free(x), free(d), free(y);
 }
 
+/* Each of the texts so many times with other numbers, until it has failed once. */
+static void rewrite_texts(const char *const *texts, size_t n, int times) {
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (size_t i = 0; i < n; i++)
+        for (int j = 0, before = t_failures; j < times && t_failures == before; j++) {
+            rewrite_case c;
+            T_REQUIRE(rewrite_make(r, texts[i], 0, &c));
+            rewrite_check(r, &c, false);
+            rewrite_end(&c);
+        }
+    rig_end(r);
+    free(r);
+}
+
 /* Where an exact 0 wins, it does so also as a number that params, or tensors of heads, alone decide: a gate that is
  * shut, a branch that nobody takes. */
 TEST(zeros_of_params_win) {
@@ -164,17 +179,7 @@ TEST(zeros_of_params_win) {
         "tensor w : f32[1]\nparam g : float\nscore = score + divz(mulz(score, w[h]), g) + mulz(divz(score, g), w[h])",
         "tensor w : f32[2]\nscore = score + divz(divz(score, w[b, h]), w[h, b]) * mulz(score, w[h, h])",
     };
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
-    for (size_t i = 0; i < sizeof texts / sizeof *texts && !t_failures; i++)
-        for (int j = 0; j < 400 && !t_failures; j++) {
-            rewrite_case c;
-            T_REQUIRE(rewrite_make(r, texts[i], 0, &c));
-            rewrite_check(r, &c, false);
-            rewrite_end(&c);
-        }
-    rig_end(r);
-    free(r);
+    rewrite_texts(texts, sizeof texts / sizeof *texts, 400);
 }
 
 /* mulz and divz make one 0 of both, whatever the sign of what they multiply by: 1 / 0 and 1 / -0 tell them apart. */
@@ -194,19 +199,7 @@ TEST(zeros_that_win_have_no_sign) {
         "param g : float\nscore = 1 / (divz(mulz(mulz(score, g), 3.5), g) * -1.0)",
         "param g : float\nscore = (1 / score) ** 3.0 + 1 / mulz(divz(mulz(-1.5, score), 1.5), g)",
     };
-    rig *r = calloc(1, sizeof *r);
-    T_REQUIRE(r && rig_start(r));
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        for (int j = 0; j < 200; j++) {
-            rewrite_case c;
-            int before = t_failures;
-            T_REQUIRE(rewrite_make(r, texts[i], 0, &c));
-            rewrite_check(r, &c, false);
-            rewrite_end(&c);
-            if (t_failures > before) break;
-        }
-    rig_end(r);
-    free(r);
+    rewrite_texts(texts, sizeof texts / sizeof *texts, 200);
 }
 
 TEST(rewritten_programs_are_the_same) {

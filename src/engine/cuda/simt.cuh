@@ -249,6 +249,7 @@ FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const PairLoads &l
     return there;
 }
 
+/* The same for kernels that have both kinds of tiles in one place. */
 FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const PairLoads &loads, float (&s)[4][4],
                           float (&slope)[4][4], int q0, int k0, bool masked)
 {
