@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef void (*dl_function)(void);
 _Static_assert(sizeof(dl_function) == sizeof(void *), "what dlsym gives is kept as a pointer to a function");
@@ -68,10 +69,18 @@ bool fxa__dl_folder_of(void (*function)(void), char *out, size_t capacity) {
     void *address;
     memcpy(&address, &function, sizeof address);
     if (!dladdr(address, &info) || !info.dli_fname) return false;
-    const char *end = strrchr(info.dli_fname, '/');
-    size_t n = end ? (size_t)(end - info.dli_fname) : 0;
+    char program[4096];
+    const char *path = info.dli_fname;
+    if (*path != '/') { /* the program itself, by its argv[0], which need not be a path */
+        ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+        if (length <= 0) return false;
+        program[length] = '\0';
+        path = program;
+    }
+    const char *end = strrchr(path, '/');
+    size_t n = end ? (size_t)(end - path) : 0;
     if (!end || n >= capacity) return false;
-    memcpy(out, info.dli_fname, n);
+    memcpy(out, path, n);
     out[n] = '\0';
     return true;
 }

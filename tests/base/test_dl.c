@@ -11,6 +11,8 @@
 #if FXA_TEST_WRAPS
 
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static int dl_calls, dl_fail_at, dl_failures, dl_is_open; /* calls of dlopen and dlsym, counted from 1 */
 static bool dl_says_nothing;
@@ -143,6 +145,23 @@ TEST(where_the_library_itself_is) {
     T_CHECK(fxa__dl_own_folder(folder, sizeof folder));
     T_HAS(FXA_TEST_SAMPLE, folder); /* tests are programs, in the folder of the sample */
     T_CHECK(!fxa__dl_own_folder(tiny, sizeof tiny));
+}
+
+/* As the Python package starts the command: argv[0] is no path to it. */
+TEST(a_program_that_is_called_by_a_bare_name) {
+    char path[4096];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    T_REQUIRE(length > 0);
+    path[length] = '\0';
+    pid_t child = fork();
+    T_REQUIRE(child >= 0);
+    if (child == 0) {
+        execl(path, "bare", "where_the_library_itself_is", (char *)NULL);
+        _exit(127);
+    }
+    int status = -1;
+    T_REQUIRE(waitpid(child, &status, 0) == child);
+    T_INT(status, 0);
 }
 
 /* One that is another library is given back, and the next is tried. */
