@@ -12,7 +12,7 @@ Parts that the mask leaves nothing of are not computed. Partial results are f32 
 import contextlib
 import ctypes
 import hashlib
-from typing import Any, Callable, Dict, Iterator, List, Literal, Optional, Sequence, Tuple, Union, overload
+from typing import Any, Dict, Iterator, List, Literal, Optional, Sequence, Tuple, Union, overload
 
 import torch
 import torch.distributed as dist
@@ -22,19 +22,20 @@ from .. import _abi
 from .._errors import ArgumentError, ArgumentTypeError
 from .._library import call as call_library
 from .._library import context, lib
-from ..trace import trace
+from .._program import Program
 from . import _operators as ops
 from ._autograd import Call, Plain, _below, _place, _wanted
 from ._dtensors import group_of, local_parts
 from ._dynamo import outside
 from ._plain import DTYPES
-from ._settings import drawn_seed, real_number, seed_tensor
+from ._given import Given, Mod, Named
+from ._settings import Settings, drawn_seed, real_number, seed_tensor
 from ._shards import KEYS, LAYOUTS, QUERIES, Mask, Shards, split_sequence
-from ._traced import call_of, check_scale, told_of_scores
+from ._traced import check_scale
 from .flex import autocast_inputs
 
 __all__ = ["ring_attention", "split_sequence"]
-Mod = Optional[Callable[..., Any]]
+Window = Optional[Tuple[Optional[int], Optional[int]]]
 # What processes tell each other before a call: whether they failed, and what must be the same, of which the first five
 # are numbers that tell people something. Then the lengths of q and k, and the seed that was drawn.
 _SAME = ("batch size", "query heads", "key heads", "features of q and k", "features of v", "dtypes", "layout",
@@ -250,13 +251,30 @@ def _told(q: Tensor, k: Tensor, v: Tensor, layout: str, call: Call, seed: Option
             k.shape[2], drawn]
 
 
-def _params(program: Any, call: Call) -> Optional[List[float]]:
-    """Values of the params in the order of the program; None where a tensor on a device has them."""
-    if call.scalars and call.scalars[0].is_cuda:
+def _params(call: Call) -> Optional[List[float]]:
+    """Values of the params in the order of the program; None where there are none, or a tensor on a device has them."""
+    if not call.program or (call.scalars and call.scalars[0].is_cuda):
         return None
+    program = Program.from_text(call.program)
     floats = iter(call.scalars[0].tolist() if call.scalars else call.floats[2:])
     ints = iter(call.ints)
     return [float(next(ints if p.type == "int" else floats)) for p in program.params]
+
+
+def _ready_masks(device: Any, is_causal: bool, window: Window, bottom_right: bool) -> List[str]:
+    """Statements of the built-in masks, whose q and k are positions in the whole."""
+    settings = Settings(device)
+    settings.window(window)
+    if not is_causal and window is None:
+        if bottom_right:
+            raise ArgumentError("bottom_right is given without is_causal and window, which it aligns; a score_mod sees "
+                                "positions in the whole, and may add k_len - q_len to q by itself")
+        return []
+    row = "q + k_len - q_len" if bottom_right else "q"
+    left, right = (settings.fields.get(side, -1) for side in (ops.WINDOW_LEFT, ops.WINDOW_RIGHT))
+    return ["mask = mask && %s" % bound for bound, given in (
+        ("k <= " + row, is_causal), ("k >= %s - %d" % (row, left), left >= 0),
+        ("k <= %s + %d" % (row, right), right >= 0)) if given]
 
 
 def _extras(q: Tensor, sink: Optional[Tensor], dropout_p: float, seed: Optional[int]) -> Tuple[List[int], List[Tensor]]:
@@ -298,18 +316,22 @@ def _tell_failure(ring: _Ring, q: Any) -> None:
 
 @overload
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *, layout: str = ...,
-                   group: Any = ..., scale: Optional[float] = ..., sink: Optional[Tensor] = ..., dropout_p: float = ...,
-                   seed: Optional[int] = ..., return_lse: Literal[False] = ...) -> Tensor: ...
+                   group: Any = ..., scale: Optional[float] = ..., is_causal: bool = ..., window: Window = ...,
+                   bottom_right: bool = ..., params: Named = ..., tensors: Named = ..., sink: Optional[Tensor] = ...,
+                   dropout_p: float = ..., seed: Optional[int] = ..., return_lse: Literal[False] = ...) -> Tensor: ...
 @overload
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *, layout: str = ...,
-                   group: Any = ..., scale: Optional[float] = ..., sink: Optional[Tensor] = ..., dropout_p: float = ...,
-                   seed: Optional[int] = ..., return_lse: bool = ...) -> Tuple[Tensor, Tensor]: ...
+                   group: Any = ..., scale: Optional[float] = ..., is_causal: bool = ..., window: Window = ...,
+                   bottom_right: bool = ..., params: Named = ..., tensors: Named = ..., sink: Optional[Tensor] = ...,
+                   dropout_p: float = ..., seed: Optional[int] = ..., return_lse: bool = ...
+                   ) -> Tuple[Tensor, Tensor]: ...
 
 
 @outside
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: Mod = None, *,
                    layout: str = "contiguous", group: Any = None, scale: Optional[float] = None,
-                   sink: Optional[Tensor] = None, dropout_p: float = 0.0,
+                   is_causal: bool = False, window: Window = None, bottom_right: bool = False, params: Named = None,
+                   tensors: Named = None, sink: Optional[Tensor] = None, dropout_p: float = 0.0,
                    seed: Optional[int] = None, return_lse: bool = False) -> Union[Tensor, Tuple[Tensor, Tensor]]:
     """softmax(score_mod(scale * Q K^T)) V of whole sequences of which every process of `group` has a part: this
     process's rows of it, [B,H,S,Dv], with return_lse also lse [B,H,S], which is differentiable.
@@ -317,7 +339,10 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
     q [B,H,S,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]: this process's parts, by `layout` (contiguous, zigzag, striped; see
         split_sequence). Lengths of Q and K may differ. Or DTensors that are sharded along the sequence, whose mesh is
         the group: so are the results.
-    score_mod, mask_mod: as flex_attention's; q_idx and kv_idx are positions in the whole. All processes give the same.
+    score_mod, mask_mod: as flex_attention's, or program text or a Program with `params` and `tensors` by name; q and k
+        are positions in the whole. All processes give the same.
+    is_causal, window: built-in masks: k <= q; q - left <= k <= q + right, None is open. bottom_right: both are aligned
+        with the last row and key of the whole.
     sink: a learned score per query head. dropout_p, seed: the same pairs are dropped as in the whole with this seed;
         without one, one is drawn and shared.
 
@@ -333,9 +358,10 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
         dropout_p = real_number("dropout_p", dropout_p)
         q, k, v = autocast_inputs(q, k, v)
         config, extras = _extras(q, sink, dropout_p, seed)
-        traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod,
-                                                                           **told_of_scores(q))
-        call = call_of(traced, scale, config, dropout_p, extras)
+        given = Given(score_mod, mask_mod, params, tensors)
+        given.check()
+        call = given.call(q, k, scale, config, dropout_p, extras)
+        call.program = "\n".join([call.program, *_ready_masks(q.device, is_causal, window, bottom_right)]).strip("\n")
         own = _told(q, k, v, layout, call, seed)
     except Exception:
         _tell_failure(ring, q)
@@ -345,8 +371,7 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
         extras[-1].fill_(told[0][_SEED])
     ring.rows = Shards("q", layout, [one[_ROWS] for one in told])
     ring.keys = Shards("k", layout, [one[_KEYS] for one in told])
-    params = None if traced is None else _params(traced.program, call)
-    mask = Mask(call.program, params, q.shape[0], q.shape[1], ring.rows, ring.keys)
+    mask = Mask(call.program, _params(call), q.shape[0], q.shape[1], ring.rows, ring.keys)
     # The first step is never left out: it makes the rows, and has the sink.
     ring.live = [step == 0 or mask.leaves(ring.rank, ring.source(step)) for step in range(ring.size)]
     out, lse = _RingFunction.apply(ring, call.plain(), q, k, v, *call.all_tensors())

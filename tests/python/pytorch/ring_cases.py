@@ -27,6 +27,7 @@ class Case(NamedTuple):
     heads: Tuple[int, int] = (4, 2)
     sink: bool = False
     dropout_p: float = 0.0
+    keywords: str = ""  # a name in KEYWORDS
 
 
 def _plain(learned: Sequence[Tensor]) -> Tuple[Any, Any]:
@@ -51,6 +52,27 @@ def _documents(learned: Sequence[Tensor]) -> Tuple[Any, Any]:
 MODS: Dict[str, Callable[[Sequence[Tensor]], Tuple[Any, Any]]] = {
     "plain": _plain, "capped": _capped, "learned": _learned, "documents": _documents}
 
+def _ready(learned: Sequence[Tensor]) -> Tuple[Any, Any]:
+    return None, lambda b, h, i, j: (i >= j) & (i - j <= 5)
+
+
+def _aligned(learned: Sequence[Tensor]) -> Tuple[Any, Any]:
+    return None, lambda b, h, i, j: (j <= i + 24) & (j >= i + 24 - 9)
+
+
+MODS.update(ready=_ready, aligned=_aligned)
+# What a call is given in place of the functions, which then say what is meant.
+KEYWORDS: Dict[str, Callable[[Sequence[Tensor]], Dict[str, Any]]] = {
+    "ready": lambda learned: {"is_causal": True, "window": (5, None)},
+    "aligned": lambda learned: {"is_causal": True, "window": (9, 3), "bottom_right": True},
+    "capped, by text": lambda learned: {"score_mod": "cap * tanh(score / cap)", "params": {"cap": 3.0},
+                                        "is_causal": True},
+    "learned, by text": lambda learned: {
+        "score_mod": "score - slopes[h] * abs(q - k) + gain * table[h, (q * 5 + k * 3) % 16]",
+        "mask_mod": "abs(q - k) < 9", "params": {"gain": learned[2]},
+        "tensors": {"slopes": learned[0], "table": learned[1]}},
+}
+
 F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
 CASES: Dict[str, Case] = {
     **{"capped, %s" % layout: Case(layout, "capped") for layout in ("contiguous", "zigzag", "striped")},
@@ -65,6 +87,10 @@ CASES: Dict[str, Case] = {
     "rows without keys": Case("zigzag", "learned", F64, sq=48, sk=16),
     "sink": Case("zigzag", "capped", F64, sink=True),
     "dropout": Case("striped", "learned", F64, sink=True, dropout_p=0.4),
+    "causal and window": Case("zigzag", "ready", F64, keywords="ready"),
+    "aligned": Case("contiguous", "aligned", F64, sq=16, sk=40, keywords="aligned"),
+    "capped, by text": Case("striped", "capped", keywords="capped, by text"),
+    "learned, by text": Case("zigzag", "learned", F64, keywords="learned, by text"),
 }
 EMPTY: Dict[str, Case] = {"no rows": Case("zigzag", "learned", sq=0, sk=16),
                           "no keys": Case("zigzag", "learned", sq=16, sk=0)}
@@ -89,8 +115,10 @@ def run(case: Case, rank: int) -> Dict[str, Any]:
     q, k, v = (fx.split_sequence(x, rank, SIZE, case.layout).requires_grad_() for x in qkv)
     shared = [x.requires_grad_() for x in (*learned, *([] if sink is None else [sink]))]
     before = fx.cache_stats()["runs"]
-    out, lse = fx.ring_attention(q, k, v, *MODS[case.mods](learned), layout=case.layout, sink=sink, return_lse=True,
-                                 dropout_p=case.dropout_p, seed=77 if case.dropout_p else None)
+    mods = KEYWORDS[case.keywords](learned) if case.keywords else dict(zip(("score_mod", "mask_mod"),
+                                                                          MODS[case.mods](learned)))
+    out, lse = fx.ring_attention(q, k, v, layout=case.layout, sink=sink, return_lse=True, dropout_p=case.dropout_p,
+                                 seed=77 if case.dropout_p else None, **mods)
     parts = fx.cache_stats()["runs"] - before
     dout, dlse = (fx.split_sequence(x, rank, SIZE, case.layout) for x in (dout, dlse))
     # rows that attend to nothing have lse -inf, of which nothing is to be added up
@@ -113,6 +141,9 @@ def refusals(rank: int) -> List[str]:
         lambda: fx.ring_attention(x, x, x, layout="diagonal"),
         lambda: fx.ring_attention(x, x[:, :, :, :4], x),
         lambda: fx.ring_attention(x, x, x, sink=torch.zeros(3)),
+        lambda: fx.ring_attention(x, x, x, bottom_right=True),
+        lambda: fx.ring_attention(x, x, x, is_causal=rank == 1),
+        lambda: fx.ring_attention(x, x, x, "score * gain"),
     )
     found = []
     for call in calls:

@@ -253,7 +253,10 @@ def test_a_call_before_there_is_a_group():
     "the set of inputs that need gradients of process 3 is another than that of process 0",
     "layout is 'diagonal'; contiguous, zigzag, striped are accepted",
     "[B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are accepted",
-    "sink has shape (3,); one score per query head, (2,), is accepted"))))
+    "sink has shape (3,); one score per query head, (2,), is accepted",
+    "bottom_right is given without is_causal and window, which it aligns",
+    "the score function or a setting of process 1 is another than that of process 0",
+    "unknown name 'gain'"))))
 def test_refusals(found, place, words):
     assert all(words in one["refusals"][place] for one in found)
 
