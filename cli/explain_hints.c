@@ -110,5 +110,10 @@ int explain_find_hints(cli *c, const cli_job *job, explanation *e) {
             c, e,
             "the score is lowered by inf where a condition says so: if a mask is meant, say mask = ... and what it "
             "leaves out is skipped; added -inf is NaN beside +inf, so it is not skipped as it stands");
+    if (e->facts.flags & FXA_FACT_QUOTIENT_EQUAL)
+        hint_add(
+            c, e,
+            "== or != compares x / y of ints, the exact quotient: q / 32 == k / 32 holds where q is k; if blocks are "
+            "meant, write q // 32 == k // 32");
     return hint_unsorted(c, job, e);
 }

@@ -241,7 +241,9 @@ FXA_API FXA_CHECKED fxa_status fxa_program_load(fxa_context *ctx, const void *by
  * SCORE_MASKS: score = c ? x : -inf, c free of the score: a mask, and skipped as one
  * PENALTY: x + (c ? y : -inf), where a NaN or +inf of x makes NaN, or a constant of at most -10000 for that -inf, also
  *     in c ? x : -1e9: much like a mask, and not skipped
- * FINITE_PENALTY: a PENALTY by a finite constant: a row that it covers whole attends to all of its keys */
+ * FINITE_PENALTY: a PENALTY by a finite constant: a row that it covers whole attends to all of its keys
+ * QUOTIENT_EQUAL: == or != compares x / y of ints, which is the exact quotient: q / 32 == k / 32 holds where q is k,
+ *     q // 32 == k // 32 in blocks of 32 */
 #define FXA_FACT_MAP(X)                                                                                                \
     X(IDENTITY, 0, "identity")      /* score unchanged and mask true */                                                \
     X(PURE_MASK, 1, "pure mask")    /* score unchanged */                                                              \
@@ -254,14 +256,15 @@ FXA_API FXA_CHECKED fxa_status fxa_program_load(fxa_context *ctx, const void *by
     X(PADDING, 8, "padding")                                                                                           \
     X(SCORE_MASKS, 9, "mask in the score")                                                                             \
     X(PENALTY, 10, "penalty")                                                                                          \
-    X(FINITE_PENALTY, 11, "finite penalty")
+    X(FINITE_PENALTY, 11, "finite penalty")                                                                            \
+    X(QUOTIENT_EQUAL, 12, "equal quotients of ints")
 
 /* clang-format off */
 enum {
 #define FXA_FACT_ENUM(name, bit, text) FXA_FACT_##name = 1 << bit,
     FXA_FACT_MAP(FXA_FACT_ENUM)
 #undef FXA_FACT_ENUM
-    FXA_FACT_COUNT = 12
+    FXA_FACT_COUNT = 13
 };
 /* clang-format on */
 /* "pure mask" of FXA_FACT_PURE_MASK; NULL for a value that is not one fact. */

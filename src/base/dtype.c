@@ -7,6 +7,8 @@
 
 #include "num.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 const char *fxa_dtype_name(fxa_dtype dtype) {
@@ -16,6 +18,12 @@ const char *fxa_dtype_name(fxa_dtype dtype) {
         FXA_DTYPE_MAP(DTYPE_NAME)
     default: return "none";
     }
+}
+
+const char *fxa__dtype_show(uint32_t dtype, char text[24]) {
+    if (dtype == FXA_DTYPE_NONE || fxa__dtype_valid(dtype)) return fxa_dtype_name((fxa_dtype)dtype);
+    (void)snprintf(text, 24, "%" PRIu32 " (no dtype)", dtype);
+    return text;
 }
 
 size_t fxa_dtype_size(fxa_dtype dtype) {

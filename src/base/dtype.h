@@ -15,6 +15,8 @@
 bool fxa__dtype_valid(uint32_t dtype);
 bool fxa__dtype_is_float(uint32_t dtype);
 fxa_type fxa__dtype_type(uint32_t dtype); /* FLOAT, INT or BOOL; 0 for none */
+/* Returns how messages show a dtype: its name, or for a number that is none "77 (no dtype)", written to text. */
+const char *fxa__dtype_show(uint32_t dtype, char text[24]);
 
 double fxa__f16_to_f64(uint16_t bits);
 uint16_t fxa__f64_to_f16(double x); /* one rounding, straight from f64 */

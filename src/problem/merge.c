@@ -41,9 +41,10 @@ typedef struct merge_side {
 static fxa_status merge_check_side(const merge_side *side, const int64_t full[4], fxa__region *out, fxa_error *err) {
     int64_t size[4] = {full[0], full[1], full[2], side->row ? 1 : full[3]}, first, end;
     uint32_t dtype = side->t->dtype;
+    char shown[24];
     if (side->row ? dtype != FXA_F32 && dtype != FXA_F64 : !fxa__dtype_is_float(dtype))
-        return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %u (%s): accepted are %s", side->name, dtype,
-                         fxa_dtype_name((fxa_dtype)dtype), side->row ? "f64, f32" : "f64, f32, f16, bf16, e4m3, e5m2");
+        return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %s: accepted are %s", side->name,
+                         fxa__dtype_show(dtype, shown), side->row ? "f64, f32" : "f64, f32, f16, bf16, e4m3, e5m2");
     FXA_TRY(fxa__operand_resolve(side->name, side->t, size, side->row ? 7 : 15, side->written, err));
     *out = fxa__operand_region(side->t, size, side->data);
     if (fxa__region_is_empty(out)) return FXA_OK;

@@ -201,13 +201,14 @@ static fxa_status check_place(const fxa_problem *p, fxa_error *err) {
 /* ---- Dtypes ------------------------------------------------------------------------------------------------------ */
 
 static fxa_status check_dtypes(const fxa_problem *p, fxa_error *err) {
+    char shown[24];
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
         const fxa__operand_info *info = fxa__operand_info_get(i);
         uint32_t dtype = fxa__operand_of(p, info)->dtype,
                  row = p->q.dtype == FXA_F64 ? (uint32_t)FXA_F64 : (uint32_t)FXA_F32;
         if (!fxa__dtype_is_float(dtype))
-            return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %u (%s): accepted are f64, f32, f16, bf16, e4m3, e5m2",
-                             info->name, dtype, fxa_dtype_name((fxa_dtype)dtype));
+            return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %s: accepted are f64, f32, f16, bf16, e4m3, e5m2",
+                             info->name, fxa__dtype_show(dtype, shown));
         bool wide = info->slot == FXA_SLOT_LSE && dtype == FXA_F64; /* steep programs ask for it */
         if (info->shape == FXA__SHAPE_ROW && dtype != row && !wide)
             return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %s and q.dtype is %s: accepted is %s%s", info->name,
@@ -248,6 +249,7 @@ static fxa_status check_program(const char *name, const fxa_program *program, fx
 
 /* Gradients of captured tensors and params: backward only, of floats only. */
 static fxa_status check_program_grads(const fxa_problem *p, bool *tensors, fxa_error *err) {
+    char shown[24];
     size_t n_params = p->program ? fxa_program_param_count(p->program) : 0;
     *tensors = false;
     for (size_t i = 0; i < p->n_captures; i++) {
@@ -261,8 +263,8 @@ static fxa_status check_program_grads(const fxa_problem *p, bool *tensors, fxa_e
                              t.name, fxa_dtype_name(t.dtype));
         if (c->grad_dtype && !fxa__dtype_is_float(c->grad_dtype))
             return fxa__fail(err, FXA_E_PROBLEM,
-                             "grad_dtype of tensor %s is %u (%s): accepted are f64, f32, f16, bf16, e4m3, e5m2", t.name,
-                             c->grad_dtype, fxa_dtype_name((fxa_dtype)c->grad_dtype));
+                             "grad_dtype of tensor %s is %s: accepted are f64, f32, f16, bf16, e4m3, e5m2", t.name,
+                             fxa__dtype_show(c->grad_dtype, shown));
     }
     for (size_t i = 0; i < 64; i++) {
         if (!(p->param_grads >> i & 1u)) continue;

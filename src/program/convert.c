@@ -26,13 +26,18 @@ fxa_value fxa__builder_convert(fxa_builder *b, fxa_value x, fxa_type type) {
     return fxa__builder_simplify(b, cast);
 }
 
+static bool convert_is_quotient(const fxa_builder *b, fxa_value x) { return b->nodes[x].op == FXA_OP_DIV; }
+
 /* "'&' takes ints or bools, not float and int". */
 static fxa_value convert_refuse(fxa_builder *b, const fxa__op_info *op, const char *accepted, const fxa_value *x) {
     const char *first = fxa__type_name(fxa__builder_type(b, x[0]));
     if (op->arity == 1) return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' takes %s, not %s", op->text, accepted, first);
-    bool power = op == fxa__op_info_get(FXA_OP_XOR); /* which it is elsewhere */
+    const char *advice = op == fxa__op_info_get(FXA_OP_XOR) ? "; powers are written x ** y" /* as ^ is elsewhere */
+                         : convert_is_quotient(b, x[0]) || convert_is_quotient(b, x[1])
+                             ? "; x / y is a float, x // y the quotient of ints"
+                             : "";
     return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' takes %s, not %s and %s%s", op->text, accepted, first,
-                             fxa__type_name(fxa__builder_type(b, x[1])), power ? "; powers are written x ** y" : "");
+                             fxa__type_name(fxa__builder_type(b, x[1])), advice);
 }
 
 /* Applies the signature: converts x[arity] in place and gives the type of the result; 0: failed. */

@@ -177,6 +177,27 @@ static void facts_of_mask(const facts *f, int32_t mask) {
     fxa__range_close(&r);
 }
 
+/* Returns true if the node is x / y of ints; a constant divisor is a whole number by then, or its inverse. */
+static bool facts_is_int_quotient(const fxa_program *p, int32_t node) {
+    const fxa__node *n = &p->nodes[node];
+    if (n->op != FXA_OP_DIV) return false;
+    for (int i = 0; i < 2; i++) {
+        const fxa__node *x = &p->nodes[n->arg[i]];
+        bool whole = i == 1 && x->op == FXA_OP_CONST && x->f == rint(x->f);
+        if (x->op != FXA_OP_FLOAT && !whole) return false;
+    }
+    return true;
+}
+
+static bool facts_has_equal_quotient(const fxa_program *p) {
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        if (n->op != FXA_OP_EQ && n->op != FXA_OP_NE) continue;
+        if (facts_is_int_quotient(p, n->arg[0]) || facts_is_int_quotient(p, n->arg[1])) return true;
+    }
+    return false;
+}
+
 const char *fxa_fact_name(uint32_t fact) {
     switch (fact) {
 #define FACTS_NAME(name, bit, text)                                                                                    \
@@ -208,6 +229,7 @@ void fxa_program_facts(const fxa_program *program, fxa_facts *out) {
         out->flags |= FXA_FACT_NO_MASK;
     else
         facts_of_mask(&f, mask);
+    if (facts_has_equal_quotient(program)) out->flags |= FXA_FACT_QUOTIENT_EQUAL;
     uint32_t identity = FXA_FACT_PURE_MASK | FXA_FACT_NO_MASK;
     if ((out->flags & identity) == identity) out->flags |= FXA_FACT_IDENTITY;
     if (depends != small) fxa__free(program->host, depends, n * sizeof *depends);

@@ -56,6 +56,16 @@ bool fxa__parse_close(fxa__parser *p, uint32_t kind, size_t open) {
 
 /* ---- Declarations ------------------------------------------------------------------------------------------------ */
 
+const char *fxa__parse_kind_name(const fxa__symbol *s) {
+    switch (s->kind) {
+    case SYM_PARAM: return "a param already";
+    case SYM_TENSOR: return "a tensor already";
+    case SYM_FN: return "a function already";
+    case SYM_LET: return "a let already";
+    default: return "a word of the language";
+    }
+}
+
 size_t fxa__parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind kind) {
     char text[FXA_MAX_NAME + 1];
     size_t name = p->at;
@@ -66,13 +76,8 @@ size_t fxa__parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind 
     uint32_t is = fxa__parse_symbol(p, name)->kind;
     bool word = fxa__parse_is_word(fxa__parse_symbol(p, name));
     if (word || (is >= SYM_PARAM && is != SYM_OFFER && is != (uint32_t)kind)) {
-        const char *already = is == SYM_LET      ? "a let already"
-                              : is == SYM_PARAM  ? "a param already"
-                              : is == SYM_TENSOR ? "a tensor already"
-                              : is == SYM_FN     ? "a function already"
-                                                 : "a word of the language";
         (void)fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is %s and cannot be %s%s",
-                              fxa__parse_text(p, name, text), already,
+                              fxa__parse_text(p, name, text), fxa__parse_kind_name(fxa__parse_symbol(p, name)),
                               kind == SYM_LET     ? "a let"
                               : kind == SYM_PARAM ? "a param"
                               : kind == SYM_FN    ? "a function"
@@ -316,9 +321,15 @@ static fxa_status parse_offers(fxa__parser *p, fxa_error *err) {
     for (size_t i = 0; i < p->config->n_declarations; i++) {
         const fxa_declaration *d = &p->config->declarations[i];
         bool param = d->dtype == FXA_DTYPE_NONE;
-        if (!d->name || !fxa__lex_is_name(d->name) || fxa__name_reserved(d->name))
-            return fxa__fail(err, FXA_E_ARGUMENT, "declaration %zu: '%.63s' cannot name a param or tensor", i,
-                             d->name ? d->name : "");
+        if (d->name && fxa__lex_is_name(d->name) && fxa__name_reserved(d->name))
+            return fxa__fail(err, FXA_E_ARGUMENT,
+                             "declaration %zu: '%s' is a word of the language and cannot name a %s", i, d->name,
+                             param ? "param" : "tensor");
+        if (!d->name || !fxa__lex_is_name(d->name))
+            return fxa__fail(
+                err, FXA_E_ARGUMENT,
+                "declaration %zu: '%.63s' cannot name a %s: up to %d letters, digits and '_' can, no digit first", i,
+                d->name ? d->name : "", param ? "param" : "tensor", FXA_MAX_NAME);
         if (param ? d->type != FXA_FLOAT && d->type != FXA_INT : d->rank < 0 || d->rank > FXA_MAX_RANK)
             return fxa__fail(err, FXA_E_ARGUMENT, "declaration %zu: '%s' needs %s", i, d->name,
                              param ? "type float or int, or a dtype" : "a rank of 0 to 5");

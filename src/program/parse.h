@@ -105,6 +105,9 @@ static inline bool fxa__parse_is_word(const fxa__symbol *s) {
     return s->kind != SYM_NONE && s->kind < SYM_PARAM;
 }
 
+/* Returns what a name stands for, for messages: "a word of the language", "a param already". */
+const char *fxa__parse_kind_name(const fxa__symbol *s);
+
 /* ---- Tokens ---- */
 static inline const fxa__token *fxa__parse_token(const fxa__parser *p) { return &p->lex.tokens[p->at]; }
 static inline bool fxa__parse_is(const fxa__parser *p, uint32_t kind) { return fxa__parse_token(p)->kind == kind; }

@@ -164,8 +164,8 @@ static fxa_value call_loop(fxa__parser *p, size_t name) {
     if (!fxa__parse_is(p, TOK_NAME)) return fxa__parse_fail_unexpected(p, "the loop's own name, as in sum(i, 4, ...)");
     fxa__symbol *own = fxa__parse_symbol(p, own_token), before = *own;
     if (fxa__parse_is_word(&before) || (before.kind >= SYM_PARAM && before.kind < SYM_LET))
-        return fxa__parse_fail(p, own_token, own_token, FXA_E_PROGRAM, "'%.*s' is taken and cannot name a loop",
-                               PARSE_NAME(p, own_token));
+        return fxa__parse_fail(p, own_token, own_token, FXA_E_PROGRAM, "'%.*s' is %s and cannot name a loop",
+                               PARSE_NAME(p, own_token), fxa__parse_kind_name(&before));
     fxa__parse_next(p);
     if (!fxa__parse_expect(p, TOK_COMMA, "',' and the count of the loop")) return -1;
     int32_t count = call_count(p);

@@ -42,8 +42,8 @@ static bool fn_parameter(fxa__parser *p, fxa__function *f) {
     }
     const fxa__symbol *s = &p->symbols[t->name];
     if (fxa__parse_is_word(s) || (s->kind >= SYM_PARAM && s->kind < SYM_LET))
-        (void)fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%.*s' is taken and cannot name a parameter",
-                              PARSE_NAME(p, p->at));
+        (void)fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%.*s' is %s and cannot name a parameter",
+                              PARSE_NAME(p, p->at), fxa__parse_kind_name(s));
     else if (fn_is_parameter(p, f, t->name))
         (void)fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%.*s' names two parameters of '%.*s'",
                               PARSE_NAME(p, p->at), PARSE_NAME(p, f->token));

@@ -40,6 +40,14 @@ class Numbers(Cli):
         for score in ("score > 3 ? score : -1e9", "k <= q ? score : -100", "score - 1e9"):
             self.assertEqual(self.run_json("explain", "--score", score)["hints"], [])
 
+    def test_quotients_of_ints_that_are_compared(self):
+        e = self.run_json("explain", "--mask", "q / 32 == k / 32")
+        self.assertIn("equal quotients of ints", e["facts"]["flags"])
+        self.assertEqual(len(e["hints"]), 1)
+        self.assertTrue(e["hints"][0].endswith("if blocks are meant, write q // 32 == k // 32"), e["hints"])
+        for mask in ("q // 32 == k // 32", "q / 32 <= k / 32", "floor(q / 32) == floor(k / 32)"):
+            self.assertEqual(self.run_json("explain", "--mask", mask)["hints"], [], mask)
+
     def test_a_tensor_of_large_negative_numbers(self):
         low = -3.4028234663852886e38
         says = ["tensor t holds 3 of 8 elements that are -3.40282e+38: if a mask is meant, write -inf"]

@@ -133,6 +133,7 @@ TEST(masks) {
 #define FINITE (FXA_FACT_PENALTY | FXA_FACT_FINITE_PENALTY)
 
 /* Only the score is written, so NO_MASK is set throughout. Params: cap 0, other 1. */
+#define QUOTIENT FXA_FACT_QUOTIENT_EQUAL
 static const struct {
     const char *score;
     uint32_t flags;
@@ -141,6 +142,13 @@ static const struct {
 } facts_scores[] = {
     {"score", FXA_FACT_IDENTITY | PURE, -1, 0},
     {"score + 1", ADDITIVE, -1, 0},
+    {"score + (q / 32 == k / 32 ? 1 : 0)", ADDITIVE | QUOTIENT, -1, 0},
+    {"score + (q / k != 1 ? 1 : 0)", ADDITIVE | QUOTIENT, -1, 0},
+    {"score + (0 == k / heads ? 1 : 0)", ADDITIVE | QUOTIENT, -1, 0},
+    {"score + (q // 32 == k // 32 ? 1 : 0)", ADDITIVE, -1, 0},
+    {"score + (q / 32 < k / 32 ? 1 : 0)", ADDITIVE, -1, 0},
+    {"score + (q * 0.5 == k / other ? 1 : 0)", ADDITIVE, -1, 0},
+    {"score + (int(q / 32) == int(k / 32) ? 1 : 0)", ADDITIVE, -1, 0},
     {"k <= q ? score : -inf", FXA_FACT_SCORE_MASKS, -1, 0},
     {"k > q ? -inf : 2 * score", FXA_FACT_SCORE_MASKS, -1, 0},
     {"score > 0 ? score : -inf", 0, -1, 0},
