@@ -8,6 +8,7 @@ first use, so that importing it costs little and imports none of numpy, torch an
 """
 import importlib as _importlib
 import typing as _typing
+from importlib.util import find_spec as _find_spec
 
 if _typing.TYPE_CHECKING:
     from . import numpy, torch, trace
@@ -35,7 +36,8 @@ _HOMES = {
     "_source": ("program",),
     "_program": ("Program", "Builder", "Param", "Capture"),
 }
-_MODULES = ("jax", "numpy", "torch", "trace")  # imported when they are asked for
+_FRONT_ENDS = ("jax", "numpy", "torch")  # each by the name of the library that it is for
+_MODULES = (*_FRONT_ENDS, "trace")  # imported when they are first used
 
 
 def __getattr__(name: str) -> _typing.Any:
@@ -52,5 +54,14 @@ def __getattr__(name: str) -> _typing.Any:
     return value
 
 
+def _is_installed(library: str) -> bool:
+    try:
+        return _find_spec(library) is not None
+    except ValueError:  # a module without a spec, as tests put into sys.modules
+        return False
+
+
 def __dir__() -> _typing.List[str]:
-    return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})
+    """The names of the package: of the front ends those whose libraries are installed, since help() imports all."""
+    front_ends = filter(_is_installed, _FRONT_ENDS)
+    return sorted({*__all__, "trace", *front_ends, *(name for name in globals() if name.startswith("__"))})

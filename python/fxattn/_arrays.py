@@ -15,11 +15,15 @@ _CODES = {word: DTYPES[name] for word, name in DTYPE_WORDS.items()}
 _codes: Dict[Any, int] = {}  # the same by dtype: names of dtypes are slow to come by
 NOT_NUMPYS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # ml_dtypes has them
 FLOATS = (_abi.F64, _abi.F32, _abi.F16, _abi.BF16, _abi.E4M3, _abi.E5M2)
+INTS = (_abi.I64, _abi.I32, _abi.I16, _abi.I8, _abi.U8)
+ALL = (*FLOATS, *INTS, _abi.B8)
 
 
-def as_array(value: Any, what: str) -> np.ndarray:
+def as_array(value: Any, what: str, accepted: Sequence[int] = ALL) -> np.ndarray:
     """The array of a value: itself, or what NumPy makes of it (other libraries' tensors without a copy where they lie
-    in memory of the host); native byte order, aligned."""
+    in memory of the host); native byte order, aligned. Its storage type is one of the accepted."""
+    if value is None:
+        raise ArgumentTypeError("%s is None; an array is accepted" % what)
     if not isinstance(value, np.ndarray):
         value = _foreign(value, what)
     elif type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
@@ -29,7 +33,7 @@ def as_array(value: Any, what: str) -> np.ndarray:
         value = value.astype(value.dtype.newbyteorder("="))
     if value.dtype.itemsize and (not value.flags.aligned or any(s % value.dtype.itemsize for s in value.strides)):
         value = value.copy()
-    code_of(value, what)
+    code_of(value, what, accepted)
     return value
 
 
@@ -56,15 +60,16 @@ def _from_torch(tensor: Any) -> np.ndarray:
     return tensor.numpy() if tensor.device.type == "cpu" else np.from_dlpack(tensor)
 
 
-def code_of(array: Any, what: str) -> int:
+def code_of(array: Any, what: str, accepted: Sequence[int] = ALL) -> int:
     """The library's storage type of an array, or of what has a dtype as arrays have."""
     code = _codes.get(array.dtype)
     if code is None:
         code = _CODES.get(array.dtype.name)
         if code is not None:
             _codes[array.dtype] = code
-    if code is None:
-        raise ArgumentTypeError("%s has dtype %s; %s are accepted" % (what, array.dtype, ", ".join(_CODES)))
+    if code is None or code not in accepted:
+        raise ArgumentTypeError("%s has dtype %s; %s are accepted" % (
+            what, array.dtype, ", ".join(name for name, one in _CODES.items() if one in accepted)))
     return code
 
 
@@ -81,9 +86,7 @@ def describe(name: str, value: Any) -> Tuple[str, int]:
 
 def index_array(value: Any, what: str, shape: Optional[Tuple[Optional[int], ...]] = None) -> np.ndarray:
     """A dense int32 array of a shape (None: any size there) from any array of ints."""
-    array = as_array(value, what)
-    if array.dtype.kind not in "iu" and array.size:
-        raise ArgumentTypeError("%s has dtype %s; ints are accepted" % (what, array.dtype))
+    array = as_array(value, what, INTS if np.size(value) else ALL)  # an empty list is of floats to NumPy
     if shape is not None and (array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape))):
         raise ArgumentError("%s has shape %s; %s is accepted"
                             % (what, array.shape, "(%s)" % ", ".join("any" if n is None else str(n) for n in shape)))

@@ -58,10 +58,7 @@ class Call:
     """Everything of one attention but its results."""
 
     def __init__(self, q: Any, k: Any, v: Any, score: Any, mask: Any, options: Mapping[str, Any]) -> None:
-        self.q, self.k, self.v = (as_array(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
-        for name in "qkv":
-            if code_of(getattr(self, name), name) not in FLOATS:
-                raise ArgumentTypeError("%s has dtype %s; a float type is accepted" % (name, getattr(self, name).dtype))
+        self.q, self.k, self.v = (as_array(x, name, FLOATS) for x, name in ((q, "q"), (k, "k"), (v, "v")))
         self.options = options
         self.layout = parse_layout(options["layout"], "layout")
         self.kv_layout = self._kv_layout()
@@ -153,6 +150,9 @@ class Call:
         else:
             self._no_cu()
         self.tables["pages"] = pages = index_array(self.options["pages"], "pages", (b, None))
+        if self.options["k_lengths"] is None:
+            raise ArgumentError("pages is given without k_lengths, the number of keys that each batch entry has in its "
+                                "pages")
         return Sizes(b, hq, hkv, sq, pages.shape[1] * page_size, d, dv, total_q, 0, n_pages, page_size)
 
     # ---- Features ----------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Call:
                 raise ArgumentError("sink is %r; \"zero\", or an array of a score per query head, is accepted" % sink)
             self.flags |= _abi.SINK_ZERO
         elif sink is not None:
-            self.sink = as_array(sink, "sink")
+            self.sink = as_array(sink, "sink", FLOATS)
             if self.sink.shape != (self.shape.hq,):
                 raise ArgumentError("sink has shape %s; (%d,), a score per query head, is accepted"
                                     % (self.sink.shape, self.shape.hq))
@@ -286,9 +286,9 @@ class Call:
             return np.empty(shape, dtype)
         if not isinstance(given, np.ndarray):
             raise ArgumentTypeError("%s is of type %s; a NumPy array is accepted" % (what, type(given).__name__))
-        if given.shape != shape or code_of(given, what) not in FLOATS:
-            raise ArgumentError("%s has shape %s and dtype %s; %s and a float type are accepted"
-                                % (what, given.shape, given.dtype, shape))
+        code_of(given, what, FLOATS)
+        if given.shape != shape:
+            raise ArgumentError("%s has shape %s; %s, that of the result, is accepted" % (what, given.shape, shape))
         if not given.flags.writeable or as_array(given, what) is not given:
             raise ArgumentError("%s cannot be written: it is read-only, of foreign byte order or not aligned" % what)
         return given

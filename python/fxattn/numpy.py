@@ -96,12 +96,10 @@ def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score: Score
     `dout` and `dlse` are their gradients, `wrt` is as in vjp, q, k, v, score and mask are as in attention."""
     call = Call(q, k, v, score, mask, _options(options))
     rows = _float_rows(as_array(lse, "lse"), "lse")
-    whole = as_array(out, "out")
+    whole = as_array(out, "out", FLOATS)
     for array, what, shape in ((whole, "out", call.out_shape()), (rows, "lse", call.rows_shape())):
         if array.shape != shape:
             raise ArgumentError("%s has shape %s; that of the problem, %s, is accepted" % (what, array.shape, shape))
-    if code_of(whole, "out") not in FLOATS:
-        raise ArgumentTypeError("out has dtype %s; a float type is accepted" % whole.dtype)
     return Pullback(call, whole, rows, _wanted(wrt))(dout, dlse)
 
 
@@ -182,11 +180,9 @@ class Pullback:
 
     @staticmethod
     def _like(value: Any, what: str, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
-        array = as_array(value, what)
+        array = as_array(value, what, FLOATS)
         if array.shape != shape:
             raise ArgumentError("%s has shape %s; that of the result, %s, is accepted" % (what, array.shape, shape))
-        if array.dtype.kind in "iub":
-            raise ArgumentTypeError("%s has dtype %s; a float type is accepted" % (what, array.dtype))
         # f64 and narrower types do not mix in a problem; NumPy's default is f64.
         mixed = (array.dtype == np.float64) != (dtype == np.float64)
         return array.astype(dtype) if mixed else array
@@ -195,8 +191,8 @@ class Pullback:
 def merge(out_a: np.ndarray, lse_a: np.ndarray, out_b: Any, lse_b: Any) -> Tuple[np.ndarray, np.ndarray]:
     """Joins two partial results of the same queries over disjoint keys, out_a with lse_a and out_b with lse_b
     ([B,H,S,D] and [B,H,S]), into one (out, lse), in new arrays."""
-    b, lse_other = as_array(out_b, "out_b"), _float_rows(as_array(lse_b, "lse_b"), "lse_b")
-    a, lse = np.array(as_array(out_a, "out_a")), np.array(_float_rows(as_array(lse_a, "lse_a"), "lse_a"))
+    b, lse_other = as_array(out_b, "out_b", FLOATS), _float_rows(as_array(lse_b, "lse_b"), "lse_b")
+    a, lse = np.array(as_array(out_a, "out_a", FLOATS)), np.array(_float_rows(as_array(lse_a, "lse_a"), "lse_a"))
     if a.ndim != 4 or b.shape != a.shape or lse.shape != a.shape[:3] or lse_other.shape != a.shape[:3]:
         raise ArgumentError("out_a, lse_a, out_b and lse_b have shapes %s, %s, %s and %s; [B,H,S,D] and [B,H,S] are "
                             "accepted" % (a.shape, lse.shape, b.shape, lse_other.shape))

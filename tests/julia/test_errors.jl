@@ -48,7 +48,8 @@ let (q, k, v) = inputs()
     # Entries are counted as Julia does, also where the library counts from 0.
     says("k_lengths[2] is 99", () -> attention(q, k, v; k_lengths = [1, 99]))
     says("cu_q[3] is 9", () -> attention(q[:, :, :, 1], k[:, :, :, 1], v[:, :, :, 1]; cu_q = [0, 4, 9], cu_k = [0, 4, 5]))
-    says("pages[1,2] is 7", () -> attention(q, k, v; pages = [0 7]))
+    says("pages[1,2] is 7", () -> attention(q, k, v; pages = [0 7], k_lengths = [1, 1]))
+    says("pages is given without k_lengths", () -> attention(q, k, v; pages = [0 0]))
     let t = [1.0, 2.0]
         says("count from 0", () -> attention((s, b, h, q, k) -> s + t[h], q, k, v; strict_index = true))
         says("below 1", () -> attention((s, b, h, q, k) -> s + t[h], q, k, v; strict_index = true))

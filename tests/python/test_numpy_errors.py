@@ -61,6 +61,7 @@ READ_ONLY.flags.writeable = False
     ((Q, K, V, fxattn.Program("tensor t : f32[1]\nscore = t[q]")), {"tensors": {"t": T}}, "f32"),
     ((Q, K, V, fxattn.Program("tensor t : f64[2]\nscore = t[q, k]")), {"tensors": {"t": T}}, "rank"),
     ((Q, K, V, fxattn.Program.from_text("dscore = dscore", kind="bprop")), {}, "kind bprop"),
+    ((Q, K, V), {"pages": [[0], [1]]}, "pages is given without k_lengths"),
     ((Q, K, V), {"bprop": "dscore"}, "bprop is given without score"),
     ((Q, K, V, "score"), {"bprop_params": {"a": 1}}, "bprop_params is given without bprop"),
 ])
@@ -72,8 +73,9 @@ def test_values(arguments, keywords, words):
 
 @pytest.mark.parametrize("arguments, keywords, words", [
     ((Q.astype(int), K, V), {}, "q has dtype int64"),
-    ((Q, K.astype(complex), V), {}, "k has dtype complex128; float64, "),
-    ((Q, K, None), {}, "v has dtype object"),
+    ((Q, K.astype(complex), V), {}, r"k has dtype complex128; float64, [a-z0-9_, ]*float8_e5m2 are accepted"),
+    ((Q, K, None), {}, "v is None; an array is accepted"),
+    ((Q, K, V, "score + t[q]"), {"tensors": {"t": None}}, r"tensors\['t'\] is None"),
     ((Q, K, "text"), {}, "v has dtype"),
     ((np.ma.masked_array(Q, mask=Q > 0), K, V), {}, "q is a masked array, whose mask would not be seen; give its"),
     ((Q, K, V, "score + t[q]"), {"tensors": {"t": np.ma.masked_array(T)}}, r"tensors\['t'\] is a masked array"),
@@ -82,7 +84,7 @@ def test_values(arguments, keywords, words):
     ((Q, K, V, lambda s, b, h, q, k: s, "q >= k"), {}, "score given as a function and mask as a program"),
     ((Q, K, V), {"seed": 1.5}, "seed is of type float"),
     ((Q, K, V), {"out": [1]}, "out is of type list"),
-    ((Q, K, V), {"k_lengths": [1.0, 2.0]}, "ints are accepted"),
+    ((Q, K, V), {"k_lengths": [1.0, 2.0]}, "k_lengths has dtype float64; int64, int32, int16, int8, uint8 are"),
     ((Q, K, V), {"nonsense": 1}, "unexpected keyword nonsense; accepted are"),
     ((Q, K, V), {"is_causal": True, "dropout_p": 0.5}, "is_causal is causal here; dropout_p is dropout here"),
     ((Q, K, V), {"score_mod": None, "nonsense": 1}, "score_mod is score here; unexpected keyword nonsense; accepted are"),

@@ -5,6 +5,8 @@ import importlib
 import inspect
 import os
 import re
+import subprocess
+import sys
 
 import fxattn
 import pytest
@@ -43,6 +45,15 @@ def test_the_package_itself_has_no_imports_among_its_attributes():
     assert {one for one in vars(fxattn) if not one.startswith("_")} <= known
     with pytest.raises(AttributeError, match="module 'fxattn' has no attribute 'importlib'"):
         fxattn.importlib
+
+
+def test_front_ends_without_their_library_are_not_listed():
+    """help() reads every listed name, and to read a front end is to import its library."""
+    code = ("import sys, pydoc; sys.modules.update(torch=None, numpy=None)\n"
+            "import fxattn; assert set(dir(fxattn)).isdisjoint({'torch', 'numpy'})\n"
+            "sys.modules['jax'] = None; assert 'jax' not in dir(fxattn); print(pydoc.render_doc(fxattn))")
+    shown = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, universal_newlines=True, check=True)
+    assert "fused attention with your own score function" in shown.stdout
 
 
 @pytest.mark.parametrize("name", MODULES)

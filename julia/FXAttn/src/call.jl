@@ -174,6 +174,8 @@ function set_pages(call, page_size, n_pages)
     end
     pages = index_table(options.pages, "pages", (nothing, sizes[:b]))
     call.tables[LibFXA.FXA_SLOT_PAGES] = pages
+    options.k_lengths === nothing &&
+        refuse("pages is given without k_lengths, the number of keys that each batch entry has in its pages")
     merge!(sizes, Dict(:sk => size(pages, 1) * page_size, :n_pages => n_pages, :page_size => page_size))
 end
 

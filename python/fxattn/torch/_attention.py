@@ -162,6 +162,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     s.integers("cu_q", _abi.SLOT_CU_Q, cu_q, _abi.VARLEN)
     s.integers("cu_k", _abi.SLOT_CU_K, cu_k, _abi.VARLEN)
     s.integers("pages", _abi.SLOT_PAGES, pages, _abi.PAGED)
+    if pages is not None and k_lengths is None:
+        raise ValueError("pages is given without k_lengths, the number of keys that each batch entry has in its pages")
     s.integers("positions", _abi.SLOT_POS_Q, positions, _abi.POSITIONS)
     s.sizes_of_packed(k, max_q, max_k)
     s.sink(sink, q.shape[1])

@@ -76,7 +76,8 @@ def test_sizes_of_packed_rows():
     cache = torch.randn(4, 2, 2, 4, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     q = torch.randn(1, 2, 1, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     wide = torch.randn(6, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
-    got = attention(q, cache, cache, plus, style="graph", tensors={"x": wide}, pages=torch.tensor([[3, 0, 2]]))
+    got = attention(q, cache, cache, plus, style="graph", tensors={"x": wide}, pages=torch.tensor([[3, 0, 2]]),
+                    k_lengths=[3 * cache.shape[2]])
     keys = torch.cat([cache[3], cache[0], cache[2]], 1).unsqueeze(0)
     torch.testing.assert_close(got, eager(q, keys, keys, lambda s, b, h, q, k: s + wide[k])[0])
 

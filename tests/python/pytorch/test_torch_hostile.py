@@ -25,9 +25,10 @@ REFUSED = {
     "length beyond 32 bits": (RuntimeError, r"k_lengths\[0\] is 2147483647", dict(k_lengths=[BEYOND + 1, 3])),
     "length of floats": (TypeError, r"k_lengths is of torch.float32; ints", dict(k_lengths=[2.7, 3.2])),
     "length of bools": (TypeError, r"q_lengths is of torch.bool; ints", dict(q_lengths=[True, False])),
-    "page beyond 32 bits": (RuntimeError, r"pages\[1,1\] is 2147483647", dict(pages=[[0, 1], [2, BEYOND]])),
+    "page beyond 32 bits": (RuntimeError, r"pages\[1,1\] is 2147483647", dict(pages=[[0, 1], [2, BEYOND]], k_lengths=[4, 4])),
     "page of floats": (TypeError, "pages is of torch.float32; ints", dict(pages=[[0.5, 1.0], [1.0, 2.0]])),
     "pages of rank 1": (ValueError, r"pages has shape \(2,\); 2 dimensions", dict(pages=[0, 1])),
+    "pages without lengths": (ValueError, "pages is given without k_lengths", dict(pages=[[0, 1], [2, 3]])),
     "offsets beyond 32 bits": (RuntimeError, r"cu_q\[1\] is 2147483647", dict(cu_q=[0, BEYOND + 6])),
     "offsets of rank 2": (ValueError, r"cu_q has shape \(1, 2\); 1 dimension", dict(cu_q=[[0, 6]])),
     "offsets of rank 0": (ValueError, r"cu_q has shape \(\); 1 dimension", dict(cu_q=0)),
@@ -94,7 +95,7 @@ def test_positions_wrap_as_coordinates_do():
 
 
 def test_no_page_at_all():
-    got = attention(qkv()[0], CACHE, CACHE, pages=torch.zeros(2, 0, dtype=torch.int32))
+    got = attention(qkv()[0], CACHE, CACHE, pages=torch.zeros(2, 0, dtype=torch.int32), k_lengths=[0, 0])
     assert got.shape == (2, 2, 5, 4) and not got.any()
 
 
