@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python in the documents runs as it is printed: the blocks of a page one after the other, in one namespace."""
+"""Python in the documents runs as it is printed: the blocks of a page one after the other, in one namespace; each block of
+README.md in its own, since a reader takes one of them."""
 import os
 import re
 
@@ -20,5 +21,6 @@ def test_blocks_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     space = {"__name__": "page"}
     for block in blocks:
+        space = {"__name__": "page"} if page == "README.md" else space
         exec(compile(block, page, "exec"), space)
     assert "Traceback" not in capsys.readouterr().out
