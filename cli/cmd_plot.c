@@ -171,8 +171,8 @@ static const char *plot_title(cli *c, const cli_job *job) {
     cli_buf b = {0};
     for (size_t i = 0; i < job->sources.n; i++) {
         const cli_source *s = &job->sources.list[i];
-        if (s->prefix)
-            buf_printf(&b, "; %s = %s", s->name + 2, s->shown);
+        if (s->kind != FXA_TEXT_STATEMENTS)
+            buf_printf(&b, "; %s = %s", s->name + 2, s->text);
         else
             buf_printf(&b, "; %s", s->name);
     }

@@ -145,7 +145,7 @@ static void explain_json_sources(json *j, const cli_sources *s) {
     for (size_t i = 0; i < s->n; i++) {
         json_open(j, NULL, '{');
         json_string(j, "name", s->list[i].name);
-        json_string(j, "text", s->list[i].shown);
+        json_string(j, "text", s->list[i].text);
         json_close(j, '}');
     }
     json_close(j, ']');

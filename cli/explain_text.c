@@ -32,13 +32,13 @@ static void explain_program(cli *c, const char *title, const char *text, const f
 static void explain_sources(cli_buf *out, const cli_sources *s) {
     if (s->n == 0) buf_text(out, "  # no text: the identity\n");
     for (size_t i = 0; i < s->n; i++) {
-        if (s->list[i].prefix) {
+        if (s->list[i].kind != FXA_TEXT_STATEMENTS) {
             buf_printf(out, "  %s '", s->list[i].name);
-            buf_add(out, s->list[i].shown, s->list[i].shown_size);
+            buf_add(out, s->list[i].text, s->list[i].size);
             buf_text(out, "'\n");
         } else {
             buf_printf(out, "  # %s\n", s->list[i].name);
-            buf_indented(out, 2, s->list[i].shown);
+            buf_indented(out, 2, s->list[i].text);
         }
     }
 }

@@ -14,12 +14,10 @@
 #define CLI_MAX_SOURCES 64
 
 typedef struct cli_source {
-    const char *name;  /* file, or "--score" */
-    const char *shown; /* what the user wrote */
-    size_t shown_size;
-    const char *text; /* what is parsed: `shown` with something around it for an option */
+    const char *name; /* file, or "--score" */
+    const char *text;
     size_t size;
-    size_t prefix; /* bytes of text before shown */
+    fxa_text_kind kind;
 } cli_source;
 typedef struct cli_sources {
     cli_source list[CLI_MAX_SOURCES];

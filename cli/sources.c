@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Program texts from files, the gallery, standard input and expressions on the command line. An expression is wrapped
- * into a statement before it is parsed; places in error messages are moved back, so that they point into what the user
- * wrote.
+ * Program texts from files, the gallery, standard input and expressions on the command line.
  */
 #include "gallery.h"
 #include "job.h"
@@ -22,7 +20,7 @@ static int sources_read_stream(cli *c, FILE *f, const char *name, cli_source *ou
     bool failed = ferror(f), large = b.size > SOURCES_MAX_FILE;
     char *text = cli_alloc(c, b.size + 1);
     if (b.size) memcpy(text, b.data, b.size);
-    *out = (cli_source){name, text, b.size, text, b.size, 0};
+    *out = (cli_source){name, text, b.size, FXA_TEXT_STATEMENTS};
     buf_free(&b);
     if (failed) return cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", name, strerror(errno));
     if (large)
@@ -39,7 +37,7 @@ static int sources_take_gallery(cli *c, const char *path, bool score, cli_source
                         "gallery' lists them",
                         gallery_programs[0].name);
     if (!p) return gallery_fail(c, path + 1);
-    *out = (cli_source){path, p->text, strlen(p->text), p->text, strlen(p->text), 0};
+    *out = (cli_source){path, p->text, strlen(p->text), FXA_TEXT_STATEMENTS};
     return CLI_OK;
 }
 
@@ -56,37 +54,8 @@ static int sources_read_file(cli *c, const char *path, cli_source *out) {
     return rc;
 }
 
-/* The line break keeps a comment at the end of the expression from taking in what follows. */
-static void sources_wrap(cli *c, const char *name, const char *before, const char *expr, const char *after,
-                         cli_source *out) {
-    char *text = cli_format(c, "%s%s\n%s", before, expr, after);
-    *out = (cli_source){name, expr, strlen(expr), text, strlen(text), strlen(before)};
-}
-
-/* Whether a column begins with this byte: those that continue a character of UTF-8 have none. */
-static bool sources_begins(char x) { return ((unsigned char)x & 0xc0) != 0x80; }
-
-/* An expression inside parentheses of ours must not close them, nor be blank: the parser cannot tell whose they are. */
-static int sources_check_inner(cli *c, const cli_source *s) {
-    fxa_error err = {FXA_E_PROGRAM, 0, 1, 0, 1, ""};
-    int depth = 0;
-    bool comment = false, blank = true;
-    for (size_t i = 0; i < s->shown_size; i++) {
-        char x = s->shown[i];
-        err.column += sources_begins(x);
-        comment = x == '#' || (comment && x != '\n');
-        if (!comment && !strchr(" \t\r\n", x)) blank = false;
-        if (!comment) depth += (x == '(' || x == '[') - (x == ')' || x == ']');
-        if (depth < 0) {
-            snprintf(err.text, sizeof err.text, "this '%c' closes nothing", x);
-            return cli_fail_place(c, &err, s->name, s->shown, s->shown_size);
-        }
-        if (x == '\n') err.line++, err.column = 0;
-    }
-    if (!blank) return CLI_OK;
-    err.column++;
-    snprintf(err.text, sizeof err.text, "expected a value, found the end of the text");
-    return cli_fail_place(c, &err, s->name, s->shown, s->shown_size);
+static cli_source sources_expression(const char *name, const char *text, fxa_text_kind kind) {
+    return (cli_source){name, text, strlen(text), kind};
 }
 
 /* Ready masks of a decoding step, as the library would append them: a flag would align the mask alone, and here the q
@@ -97,12 +66,11 @@ static int sources_add_ready(cli *c, cli_sources *out) {
     if (!opt_has(c, OPT_DECODE)) return CLI_OK;
     if (out->n + 2 > CLI_MAX_SOURCES)
         return cli_fail(c, CLI_BAD_INPUT, "more than %d program texts", CLI_MAX_SOURCES - 2);
-    if (opt_has(c, OPT_CAUSAL)) sources_wrap(c, "--causal", "mask = mask && (", "k <= q", ")\n", &out->list[out->n++]);
+    if (opt_has(c, OPT_CAUSAL)) out->list[out->n++] = sources_expression("--causal", "k <= q", FXA_TEXT_MASK);
     if (!window || read_int_list(window, side, 2) != 2) return CLI_OK;
     const char *left = side[0] < 0 ? "true" : cli_format(c, "q - k <= %" PRId64, side[0]);
     const char *right = side[1] < 0 ? "true" : cli_format(c, "k - q <= %" PRId64, side[1]);
-    sources_wrap(c, "--window", "mask = mask && (", cli_format(c, "%s && %s", left, right), ")\n",
-                 &out->list[out->n++]);
+    out->list[out->n++] = sources_expression("--window", cli_format(c, "%s && %s", left, right), FXA_TEXT_MASK);
     return CLI_OK;
 }
 
@@ -118,44 +86,17 @@ int sources_collect(cli *c, fxa_program_kind kind, cli_sources *out) {
             return cli_fail(c, CLI_BAD_INPUT, "standard input (-) can be read only once");
         stdin_read = stdin_read || (file && strcmp(g->value, "-") == 0);
         if (g->id == OPT_SCORE)
-            sources_wrap(c, "--score", "score = ", g->value, "", s);
+            *s = sources_expression("--score", g->value, FXA_TEXT_SCORE);
         else if (g->id == OPT_DSCORE)
-            sources_wrap(c, "--dscore", "dscore = ", g->value, "", s);
-        else if (g->id == OPT_MASK) {
-            sources_wrap(c, "--mask", "mask = mask && (", g->value, ")\n", s);
-            if (sources_check_inner(c, s) != CLI_OK) return CLI_BAD_INPUT;
-        } else if ((*g->value == '@' ? sources_take_gallery(c, g->value, score, s)
-                                     : sources_read_file(c, g->value, s)) != CLI_OK)
+            *s = sources_expression("--dscore", g->value, FXA_TEXT_DSCORE);
+        else if (g->id == OPT_MASK)
+            *s = sources_expression("--mask", g->value, FXA_TEXT_MASK);
+        else if ((*g->value == '@' ? sources_take_gallery(c, g->value, score, s) : sources_read_file(c, g->value, s)) !=
+                 CLI_OK)
             return CLI_BAD_INPUT;
         out->n++;
     }
     return score ? sources_add_ready(c, out) : CLI_OK;
-}
-
-/* Moves a place in the wrapped text to one in the expression; what lies outside goes to its nearest end. */
-static fxa_error sources_move_place(const cli_source *s, fxa_error err) {
-    int32_t lines = 1, last = 1;
-    for (size_t i = 0; i < s->shown_size; i++) {
-        last += sources_begins(s->shown[i]);
-        if (s->shown[i] == '\n') {
-            lines++;
-            last = 1;
-        }
-    }
-    if (err.line == 1) err.column -= (int32_t)s->prefix;
-    if (err.line > lines) {
-        err.line = lines;
-        err.column = last;
-        err.length = 1;
-    }
-    if (err.column < 1) {
-        err.column = 1;
-        err.length = lines == 1 ? last - 1 : 1;
-    }
-    if (err.line == lines && err.column > last) err.column = last;
-    if (err.line == lines && err.column + err.length > last) err.length = last - err.column;
-    if (err.length < 1) err.length = 1;
-    return err;
 }
 
 /* What need not be declared in a text when an option gives it. */
@@ -182,11 +123,16 @@ static void sources_add_option(const cli *c, fxa_error *err) {
 int sources_parse(cli *c, const cli_sources *s, fxa_program_kind kind, const fxa_declaration *declarations, size_t n,
                   fxa_program **out) {
     fxa_text texts[CLI_MAX_SOURCES];
+    uint32_t kinds[CLI_MAX_SOURCES];
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
     fxa_error err;
-    for (size_t i = 0; i < s->n; i++) texts[i] = (fxa_text){s->list[i].name, s->list[i].text, s->list[i].size};
+    for (size_t i = 0; i < s->n; i++) {
+        texts[i] = (fxa_text){s->list[i].name, s->list[i].text, s->list[i].size};
+        kinds[i] = s->list[i].kind;
+    }
     config.kind = (uint32_t)kind;
     config.texts = texts;
+    config.text_kinds = kinds;
     config.n_texts = s->n;
     config.declarations = declarations;
     config.n_declarations = n;
@@ -197,9 +143,8 @@ int sources_parse(cli *c, const cli_sources *s, fxa_program_kind kind, const fxa
     if (err.line < 1 || err.part < 0 || (size_t)err.part >= s->n)
         return cli_fail_library(c, &err, err.status == FXA_E_ARGUMENT ? "--param, --tensor" : NULL);
     const cli_source *at = &s->list[err.part];
-    err = sources_move_place(at, err);
     sources_add_option(c, &err);
-    return cli_fail_place(c, &err, at->name, at->shown, at->shown_size);
+    return cli_fail_place(c, &err, at->name, at->text, at->size);
 }
 
 static bool sources_is_word(char x) {
@@ -209,8 +154,8 @@ static bool sources_is_word(char x) {
 bool sources_mention(const cli_sources *s, const char *name) {
     size_t n = strlen(name);
     for (size_t i = 0; i < s->n; i++) {
-        const char *text = s->list[i].shown;
-        size_t size = s->list[i].shown_size;
+        const char *text = s->list[i].text;
+        size_t size = s->list[i].size;
         for (size_t k = 0; n && k + n <= size; k++)
             if (memcmp(text + k, name, n) == 0 && (k == 0 || !sources_is_word(text[k - 1])) &&
                 (k + n == size || !sources_is_word(text[k + n])))

@@ -153,6 +153,15 @@ typedef struct fxa_text {
     size_t size;
 } fxa_text;
 
+/* What a text is: statements, or one expression, over as many lines as it has. */
+typedef enum fxa_text_kind {
+    FXA_TEXT_STATEMENTS = 0,
+    FXA_TEXT_SCORE = 1,  /* the score becomes the expression */
+    FXA_TEXT_MASK = 2,   /* the mask becomes mask && the expression */
+    FXA_TEXT_DSCORE = 3, /* dscore becomes the expression */
+    FXA_TEXT_KIND_FORCE_INT32 = 0x7fffffff
+} fxa_text_kind;
+
 /* A param or tensor that a text may use without declaring it (it is declared only when it is used). */
 typedef struct fxa_declaration {
     const char *name;
@@ -168,6 +177,7 @@ typedef struct fxa_parse_config {
     size_t n_texts;
     const fxa_declaration *declarations;
     size_t n_declarations;
+    const uint32_t *text_kinds; /* [n_texts] fxa_text_kind; NULL: all are statements */
 } fxa_parse_config;
 #define FXA_PARSE_CONFIG_INIT FXA_SIZED(fxa_parse_config)
 

@@ -12,6 +12,9 @@ from ._library import Handle, address_of, call, context, error_of, lib, two_call
 
 KINDS = {"score": _abi.PROGRAM_SCORE, "bprop": _abi.PROGRAM_BPROP, "derivative": _abi.PROGRAM_DERIVATIVE}
 KIND_NAMES = {code: name for name, code in KINDS.items()}
+# What a text is that composes a program: statements, or ("mask", "q >= k"), an expression with what it is for.
+Part = Union[str, Tuple[str, str]]
+_TEXT_KINDS = {"": _abi.TEXT_STATEMENTS, "score": _abi.TEXT_SCORE, "mask": _abi.TEXT_MASK, "dscore": _abi.TEXT_DSCORE}
 TYPES = {"float": _abi.FLOAT, "int": _abi.INT, "bool": _abi.BOOL}
 TYPE_NAMES = {code: name for name, code in TYPES.items()}
 DTYPES = {"f64": _abi.F64, "f32": _abi.F32, "f16": _abi.F16, "bf16": _abi.BF16, "i64": _abi.I64, "i32": _abi.I32,
@@ -88,10 +91,12 @@ class Program(Handle):
         self._floats: Optional[bool] = None
 
     @classmethod
-    def from_text(cls, text: Union[str, Sequence[str]], *, kind: str = "score", params: Mapping[str, str] = {},
+    def from_text(cls, text: Union[str, Sequence[Part]], *, kind: str = "score", params: Mapping[str, str] = {},
                   captures: Mapping[str, Tuple[str, int]] = {}) -> "Program":
-        """Parses a text, or several that compose in order. `params` ({"cap": "float"}) and `captures` ({"bias": ("f32",
-        4)}: dtype and rank) may be used without a declaration. `kind` "bprop" is a backward of one's own."""
+        """Parses a text, or several that compose in order. ("score", text) and ("dscore", text) are expressions that
+        replace the score or dscore, ("mask", text) is one that the mask is joined with by &&. `params` ({"cap":
+        "float"}) and `captures` ({"bias": ("f32", 4)}: dtype and rank) may be used without a declaration. `kind`
+        "bprop" is a backward of one's own."""
         return cls._own(_parse(text, kind, params, captures))
 
     @classmethod
@@ -213,14 +218,17 @@ class Program(Handle):
             self.text, "" if self.kind == "score" else ", kind=%r" % self.kind)
 
 
-def _parse(text: Union[str, Sequence[str]], kind: str, params: Mapping[str, str],
+def _parse(text: Union[str, Sequence[Part]], kind: str, params: Mapping[str, str],
            captures: Mapping[str, Tuple[str, int]]) -> Optional[int]:
     """A reference to the program of texts."""
     parts: List[Any] = [text] if isinstance(text, str) else list(text) if isinstance(text, (list, tuple)) else [None]
-    if not all(isinstance(part, str) for part in parts):
+    pairs = [part if isinstance(part, tuple) and len(part) == 2 else ("", part) for part in parts]
+    if not all(isinstance(part, str) for _, part in pairs):
         raise ArgumentTypeError("a program is given as %s; text (str), or a list of texts, is accepted"
                                 % type(text).__name__)
-    sources = [part.encode("utf-8", "surrogatepass") for part in parts]
+    sources = [part.encode("utf-8", "surrogatepass") for _, part in pairs]
+    text_kinds = (ctypes.c_uint32 * len(pairs))(*(find(_TEXT_KINDS, "what an expression is for", name)
+                                                  for name, _ in pairs))
     texts = (_abi.Text * len(sources))()
     for entry, source in zip(texts, sources):
         entry.data, entry.size = address_of(source), len(source)
@@ -235,7 +243,7 @@ def _parse(text: Union[str, Sequence[str]], kind: str, params: Mapping[str, str]
     config = _abi.ParseConfig(
         struct_size=ctypes.sizeof(_abi.ParseConfig), kind=find(KINDS, "kind", kind), n_texts=len(texts),
         texts=ctypes.cast(texts, ctypes.c_void_p), n_declarations=len(names),
-        declarations=ctypes.cast(declarations, ctypes.c_void_p))
+        declarations=ctypes.cast(declarations, ctypes.c_void_p), text_kinds=ctypes.cast(text_kinds, ctypes.c_void_p))
     out, error = ctypes.c_void_p(), _abi.Error()
     if lib.program_parse_texts(context(), ctypes.byref(config), ctypes.byref(out), ctypes.byref(error)):
         part = error.part if 0 <= error.part < len(sources) else 0

@@ -7,7 +7,7 @@ import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ._errors import ArgumentError, ArgumentTypeError
-from ._program import DTYPE_WORDS, Program
+from ._program import DTYPE_WORDS, Part, Program
 
 ScoreLike = Union[None, str, Program, Callable[..., Any]]
 Named = Optional[Mapping[str, Any]]
@@ -32,12 +32,10 @@ class Source(NamedTuple):
     bprop_params: Tuple[float, ...] = ()
 
 
-def as_statement(text: str, target: str) -> str:
-    """Program text as it is; an expression as what is assigned, as the command's --score and --mask have it."""
+def as_part(text: str, target: str) -> Part:
+    """Program text as it is; an expression with what it is for, as the command's --score and --mask have it."""
     bare = _COMMENT.sub("", text)
-    if not bare.strip() or _STATEMENT.search(bare):
-        return text
-    return "mask = mask && (%s\n)" % text if target == "mask" else "%s = %s" % (target, text)
+    return text if not bare.strip() or _STATEMENT.search(bare) else (target, text)
 
 
 def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: Named = None, params: Named = None,
@@ -140,7 +138,7 @@ def text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, te
             raise ArgumentError("a program of kind %s is given where one of kind %s is accepted"
                                 % (given[0][0].kind, kind))
         return given[0][0]
-    texts = tuple(s.text if isinstance(s, Program) else as_statement(s, target) for s, target in given)
+    texts = tuple(s.text if isinstance(s, Program) else as_part(s, target) for s, target in given)
     types = {name: "int" if _is_int(value) else "float" for name, value in (params or {}).items()}
     captures = {name: describe(name, value) for name, value in (tensors or {}).items()}
     key = (kind, texts, tuple(types.items()), tuple(captures.items()))

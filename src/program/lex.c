@@ -226,9 +226,9 @@ static bool lex_newline(fxa__lexer *lex, size_t at, size_t first, size_t depth) 
     return last == TOK_LINE || last >= TOK_LPAREN || lex_push(lex, TOK_LINE, at, 1);
 }
 
-/* One text, up to its end or its first mistake. */
-static bool lex_part(fxa__lexer *lex, size_t at, size_t end) {
-    size_t first = lex->n_tokens, depth = 0;
+/* One text, up to its end or its first mistake. depth: 1 for an expression, as if it stood in parentheses. */
+static bool lex_part(fxa__lexer *lex, size_t at, size_t end, size_t depth) {
+    size_t first = lex->n_tokens;
     at += fxa__utf8_mark(lex->text + at, end - at);
     while (at < end) {
         char c = lex->text[at];
@@ -262,10 +262,11 @@ static bool lex_part(fxa__lexer *lex, size_t at, size_t end) {
     return lex_push(lex, TOK_END, end - 1, 1);
 }
 
-fxa_status fxa__lex_run(fxa__lexer *lex, fxa_error *err) {
+fxa_status fxa__lex_run(fxa__lexer *lex, const uint32_t *kinds, fxa_error *err) {
     size_t at = 0;
     for (size_t i = 0; i < lex->n_parts; i++) {
-        if (!lex_part(lex, at, lex->part_end[i])) return fxa__fail_memory(err, "the tokens of the program text");
+        size_t depth = fxa__lex_text_kind(kinds, i) != FXA_TEXT_STATEMENTS;
+        if (!lex_part(lex, at, lex->part_end[i], depth)) return fxa__fail_memory(err, "the tokens of the program text");
         if (lex->tokens[lex->n_tokens - 1].kind == TOK_BAD) break;
         at = lex->part_end[i];
     }

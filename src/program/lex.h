@@ -68,8 +68,12 @@ bool fxa__lex_is_name(const char *text);
 bool fxa__lex_is_word(char c); /* of a name, or of a number */
 /* Number of a name, which is kept by pointer; -1 when memory runs out. */
 int64_t fxa__lex_name(fxa__lexer *lex, const char *text, size_t length);
-/* Makes the tokens. Fails only for want of memory. */
-fxa_status fxa__lex_run(fxa__lexer *lex, fxa_error *err);
+/* Returns the fxa_text_kind of a text; kinds: NULL where all are statements. */
+static inline uint32_t fxa__lex_text_kind(const uint32_t *kinds, size_t text) {
+    return kinds ? kinds[text] : FXA_TEXT_STATEMENTS;
+}
+/* Makes the tokens. Newlines count in statements only. Fails only if memory runs out. */
+fxa_status fxa__lex_run(fxa__lexer *lex, const uint32_t *kinds, fxa_error *err);
 
 /* Puts part, line, column and length of bytes [at, end) into err, in characters; length stays on the first line. */
 void fxa__lex_place(const fxa__lexer *lex, size_t at, size_t end, fxa_error *err);

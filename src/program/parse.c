@@ -167,7 +167,10 @@ static fxa_value parse_tensor(fxa__parser *p) {
 /* What follows the expression is looked at first: a type error may come from it. */
 fxa_value fxa__parse_last_expr(fxa__parser *p) {
     fxa_value v = fxa__parse_expr(p);
-    if (v < 0 || fxa__parse_is(p, TOK_LINE)) return v; /* a line's end comes before that of a text */
+    if (v < 0 || fxa__parse_is(p, TOK_LINE) || fxa__parse_is(p, TOK_END)) return v;
+    if (fxa__parse_is(p, TOK_RPAREN) || fxa__parse_is(p, TOK_RBRACKET))
+        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "this '%c' closes nothing",
+                               fxa__parse_is(p, TOK_RPAREN) ? ')' : ']');
     return fxa__parse_fail_expression(p, "an operator or the end of the statement");
 }
 
@@ -182,33 +185,47 @@ static fxa_value parse_let(fxa__parser *p) {
     return 0;
 }
 
-/* score = ..., mask = ..., dscore = ... */
-static fxa_value parse_assign(fxa__parser *p) {
-    size_t name = p->at;
-    uint32_t kind = fxa__parse_symbol(p, name)->kind;
+static const char *parse_output_name(uint32_t kind) {
+    return kind == SYM_SCORE ? "score" : kind == SYM_MASK ? "mask" : "dscore";
+}
+
+/* Returns false, after an error at token `at`, if a program of this kind has no such output. */
+static bool parse_can_assign(fxa__parser *p, uint32_t kind, size_t at) {
     bool forward = p->config->kind == FXA_PROGRAM_SCORE;
-    const char *text = kind == SYM_SCORE ? "score" : kind == SYM_MASK ? "mask" : "dscore";
-    if (forward == (kind == SYM_DSCORE))
-        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "%s cannot assign '%s'; %s",
-                               forward ? "a score program" : "a backward program", text,
-                               forward ? "it assigns score and mask" : "it assigns dscore");
-    fxa__parse_next(p);
-    if (fxa__parse_is_joining(p, p->at)) return fxa__parse_fail_joining(p, p->at, name, "");
-    if (fxa__parse_is(p, TOK_EQ))
-        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'==' compares; write %s = ... to assign", text);
-    if (!fxa__parse_expect(p, TOK_ASSIGN, "'='")) return -1;
-    size_t first = p->at;
-    fxa_value v = fxa__parse_last_expr(p);
-    if (v < 0) return -1;
+    if (forward != (kind == SYM_DSCORE)) return true;
+    (void)fxa__parse_fail(p, at, at, FXA_E_PROGRAM, "%s cannot assign '%s'; %s",
+                          forward ? "a score program" : "a backward program", parse_output_name(kind),
+                          forward ? "it assigns score and mask" : "it assigns dscore");
+    return false;
+}
+
+/* Stores the expression v, of tokens from `first` on, as score, mask or dscore, which are shown at token `name`. */
+static fxa_value parse_store(fxa__parser *p, uint32_t kind, size_t name, size_t first, fxa_value v) {
     fxa_type type = fxa__builder_type(p->b, v);
     if (kind == SYM_MASK && type != FXA_BOOL) return fxa__parse_fail_bool(p, first, p->at - 1, "mask", type);
     if (kind != SYM_MASK && type == FXA_BOOL)
         return fxa__parse_fail(p, first, p->at - 1, FXA_E_PROGRAM,
-                               "%s needs a number, this is a bool; write %s, or float(...) for 0 and 1", text,
-                               forward ? "mask = ..." : "c ? a : b");
+                               "%s needs a number, this is a bool; write %s, or float(...) for 0 and 1",
+                               parse_output_name(kind), kind == SYM_SCORE ? "mask = ..." : "c ? a : b");
     if (kind != SYM_MASK) v = fxa__parse_op(p, FXA_OP_FLOAT, &v, 1, name, name);
     *(kind == SYM_SCORE ? &p->score : kind == SYM_MASK ? &p->mask : &p->dscore) = v;
     return v;
+}
+
+/* score = ..., mask = ..., dscore = ... */
+static fxa_value parse_assign(fxa__parser *p) {
+    size_t name = p->at;
+    uint32_t kind = fxa__parse_symbol(p, name)->kind;
+    if (!parse_can_assign(p, kind, name)) return -1;
+    fxa__parse_next(p);
+    if (fxa__parse_is_joining(p, p->at)) return fxa__parse_fail_joining(p, p->at, name, "");
+    if (fxa__parse_is(p, TOK_EQ))
+        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'==' compares; write %s = ... to assign",
+                               parse_output_name(kind));
+    if (!fxa__parse_expect(p, TOK_ASSIGN, "'='")) return -1;
+    size_t first = p->at;
+    fxa_value v = fxa__parse_last_expr(p);
+    return v < 0 ? -1 : parse_store(p, kind, name, first, v);
 }
 
 /* grad name += value, grad name[i, j] += value */
@@ -266,13 +283,36 @@ static fxa_value parse_statement(fxa__parser *p) {
     return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%s' cannot be assigned; write let NAME = ...", text);
 }
 
+/* One text that is an expression. Returns -1 after a failure. */
+static fxa_value parse_expression_text(fxa__parser *p, uint32_t text_kind) {
+    uint32_t kind = text_kind == FXA_TEXT_SCORE ? SYM_SCORE : text_kind == FXA_TEXT_MASK ? SYM_MASK : SYM_DSCORE;
+    size_t first = p->at;
+    fxa_value before = p->mask;
+    if (!parse_can_assign(p, kind, first)) return -1;
+    fxa_value v = fxa__parse_last_expr(p);
+    if (v < 0) return -1;
+    if (!fxa__parse_is(p, TOK_END)) return fxa__parse_fail_unexpected(p, "the end of the expression");
+    v = parse_store(p, kind, first, first, v);
+    if (v < 0 || kind != SYM_MASK || before < 0) return v;
+    p->mask = fxa__parse_op(p, FXA_OP_AND, (fxa_value[]){before, v}, 2, first, first);
+    return p->mask;
+}
+
 static fxa_value parse_program(fxa__parser *p) {
+    size_t text = 0;
+    bool begins = true; /* the next token is the first of a text */
     while (p->at < p->lex.n_tokens) {
-        if (fxa__parse_is(p, TOK_END))
+        uint32_t kind = begins ? fxa__lex_text_kind(p->config->text_kinds, text) : FXA_TEXT_STATEMENTS;
+        begins = false;
+        if (kind != FXA_TEXT_STATEMENTS) {
+            if (parse_expression_text(p, kind) < 0) return -1;
+        } else if (fxa__parse_is(p, TOK_END)) {
             p->at++;
-        else if (fxa__parse_is(p, TOK_LINE))
+            text++;
+            begins = true;
+        } else if (fxa__parse_is(p, TOK_LINE)) {
             fxa__parse_next(p);
-        else {
+        } else {
             if (parse_statement(p) < 0) return -1;
             if (!fxa__parse_is(p, TOK_LINE)) return fxa__parse_fail_unexpected(p, "the end of the statement");
         }
@@ -344,10 +384,13 @@ static fxa_status parse_open(fxa__parser *p, fxa__host *host, fxa_error *err) {
         return fxa__fail(err, FXA_E_ARGUMENT, "program kind %u is none; 0 to 2 are accepted", c->kind);
     if ((!c->texts && c->n_texts) || (!c->declarations && c->n_declarations) || c->n_declarations > INT32_MAX)
         return fxa__fail(err, FXA_E_ARGUMENT, "texts or declarations of a parse are NULL but counted");
+    for (size_t i = 0; i < c->n_texts; i++)
+        if (fxa__lex_text_kind(c->text_kinds, i) > FXA_TEXT_DSCORE)
+            return fxa__fail(err, FXA_E_ARGUMENT, "text_kinds[%zu] is %u; 0 to 3 are accepted", i, c->text_kinds[i]);
     FXA_TRY(fxa__lex_open(&p->lex, host, c->texts, c->n_texts, err));
     if (!parse_words(p)) return fxa__fail_memory(err, "the words of the language");
     FXA_TRY(parse_offers(p, err));
-    FXA_TRY(fxa__lex_run(&p->lex, err));
+    FXA_TRY(fxa__lex_run(&p->lex, c->text_kinds, err));
     if (!fxa__grow(host, &p->symbols, &p->symbols_capacity, p->lex.n_names, sizeof *p->symbols))
         return fxa__fail_memory(err, "the names of a program");
     return fxa__builder_new(host, (fxa_program_kind)c->kind, &p->b, err);

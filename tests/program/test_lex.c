@@ -33,7 +33,7 @@ static const char *lext_kinds(const char *text, size_t size, fxa_error *bad) {
     size_t used = 0;
     fxa_error err;
     T_OK(fxa__lex_open(&lex, lext_host(), &one, 1, &err));
-    T_OK(fxa__lex_run(&lex, &err));
+    T_OK(fxa__lex_run(&lex, NULL, &err));
     for (size_t i = 0; i < lex.n_tokens && used < sizeof out - 1; i++) out[used++] = letters[lex.tokens[i].kind];
     out[used] = 0;
     if (bad) *bad = lex.bad;

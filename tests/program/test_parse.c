@@ -190,6 +190,80 @@ TEST(several_texts_are_one_program) {
     T_INT(err.column, 12);
 }
 
+/* An expression has no statement around it: places count in what was written, and newlines do not end it. */
+TEST(texts_that_are_expressions) {
+    static const struct {
+        uint32_t kind, text_kind;
+        const char *text, *canonical, *error; /* of the text, of the program: one is NULL */
+        int line, column;
+    } cases[] = {
+        {0, FXA_TEXT_MASK, "q >=\n k\n || q == 3 # all", "mask = q >= k || q == 3", NULL, 0, 0},
+        {0, FXA_TEXT_SCORE, "\n2 * score\n", "score = 2.0 * score", NULL, 0, 0},
+        {1, FXA_TEXT_DSCORE, "dscore * 2.0", "dscore = 2.0 * dscore", NULL, 0, 0},
+        {0, FXA_TEXT_MASK, "q >", NULL, "expected a value, found the end of the text", 1, 4},
+        {0, FXA_TEXT_MASK, "", NULL, "expected a value, found the end of the text", 1, 1},
+        {0, FXA_TEXT_MASK, "# nothing", NULL, "expected a value, found the end of the text", 1, 10},
+        {0, FXA_TEXT_MASK, "(q > 1", NULL, "this '(' is never closed", 1, 1},
+        {0, FXA_TEXT_MASK, "q > 1)", NULL, "this ')' closes nothing", 1, 6},
+        {0, FXA_TEXT_MASK, ") || (", NULL, "expected a value, found ')'", 1, 1},
+        {0, FXA_TEXT_MASK, "q > 1; score = 1", NULL,
+         "expected the end of the expression, found the end of the statement", 1, 6},
+        {0, FXA_TEXT_MASK, "q", NULL, "mask needs a bool, this is an int; compare it, as in x != 0", 1, 1},
+        {0, FXA_TEXT_SCORE, "q > 1", NULL,
+         "score needs a number, this is a bool; write mask = ..., or float(...) for 0 and 1", 1, 1},
+        {0, FXA_TEXT_SCORE, "score = 1", NULL,
+         "expected an operator or the end of the statement, found '='; write == to compare", 1, 7},
+        {0, FXA_TEXT_DSCORE, "score", NULL, "a score program cannot assign 'dscore'; it assigns score and mask", 1, 1},
+        {1, FXA_TEXT_MASK, "q > 1", NULL, "a backward program cannot assign 'mask'; it assigns dscore", 1, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+        fxa_text text = {"expression", cases[i].text, SIZE_MAX};
+        fxa_program *program = NULL;
+        fxa_error err;
+        config.kind = cases[i].kind;
+        config.texts = &text;
+        config.n_texts = 1;
+        config.text_kinds = &cases[i].text_kind;
+        fxa_status status = fxa_program_parse_texts(ctx, &config, &program, &err);
+        T_INT(status, cases[i].error ? FXA_E_PROGRAM : FXA_OK);
+        if (cases[i].error) {
+            T_STR(err.text, cases[i].error);
+            T_INT(err.line, cases[i].line);
+            T_INT(err.column, cases[i].column);
+        } else if (program) {
+            char printed[200];
+            size_t needed;
+            T_OK(fxa_program_print(program, printed, sizeof printed, &needed, &err));
+            T_HAS(printed, cases[i].canonical);
+        }
+        fxa_program_destroy(program);
+    }
+}
+
+TEST(masks_that_are_expressions_are_joined) {
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    fxa_text texts[] = {{NULL, "q >= k || q == 0", SIZE_MAX},
+                        {NULL, "mask = mask && k > 1", SIZE_MAX},
+                        {NULL, "q != 7 || b == 0", SIZE_MAX}};
+    uint32_t kinds[] = {FXA_TEXT_MASK, FXA_TEXT_STATEMENTS, FXA_TEXT_MASK};
+    fxa_program *joined = NULL, *same = NULL;
+    fxa_error err;
+    config.texts = texts;
+    config.n_texts = 3;
+    config.text_kinds = kinds;
+    T_OK(fxa_program_parse_texts(ctx, &config, &joined, &err));
+    T_OK(fxa_program_parse(ctx, "mask = (q >= k || q == 0) && k > 1 && (q != 7 || b == 0)", SIZE_MAX, &same, &err));
+    T_REQUIRE(joined && same);
+    T_CHECK(memcmp(joined->hash, same->hash, 16) == 0);
+    kinds[1] = 4;
+    fxa_program *none = NULL;
+    T_INT(fxa_program_parse_texts(ctx, &config, &none, &err), FXA_E_ARGUMENT);
+    T_STR(err.text, "text_kinds[1] is 4; 0 to 3 are accepted");
+    fxa_program_destroy(joined);
+    fxa_program_destroy(same);
+}
+
 TEST(offered_names_are_declared_when_used) {
     fxa_text text = {NULL, "score = score * gain + bias[h]", SIZE_MAX};
     fxa_declaration offers[] = {

@@ -186,7 +186,7 @@ TEST(errors_of_expressions) {
         {"score = (1 2)", 1, 12, 1, "expected an operator, ',' or ')', found '2'"},
         {"score = (1]", 1, 11, 1, "found ']'"},
         {"score = (1, 2)", 1, 11, 1, "found ','"},
-        {"score = 1)", 1, 10, 1, "expected an operator or the end of the statement, found ')'"},
+        {"score = 1)", 1, 10, 1, "this ')' closes nothing"},
         {"mask = q = k", 1, 10, 1, "found '='; write == to compare"},
         {"mask = (q = k)", 1, 11, 1, "found '='; write == to compare"},
         {"mask = q < k < 3", 1, 14, 1, "comparisons do not chain; for a < b < c write a < b && b < c"},

@@ -27,9 +27,10 @@ function Program(text::AbstractString; kind::Symbol = :score)
     return parse_texts([String(text)], kind)
 end
 
-"""The program of several texts, joined. `params` and `tensors` say what they may use without a declaration: names with
-:float or :int, and with (dtype, rank)."""
-function parse_texts(texts::Vector{String}, kind::Symbol; params = (), tensors = ())
+"""The program of several texts, joined. `kinds` has the fxa_text_kind of each; `params` and `tensors` list what they
+may use without a declaration: names with :float or :int, and with (dtype, rank)."""
+function parse_texts(texts::Vector{String}, kind::Symbol; kinds = zeros(UInt32, length(texts)), params = (),
+                     tensors = ())
     names = Any[String(name) for (name, _) in params]
     append!(names, String(name) for (name, _) in tensors)
     declarations = LibFXA.fxa_declaration[]
@@ -38,7 +39,7 @@ function parse_texts(texts::Vector{String}, kind::Symbol; params = (), tensors =
     out = Ref{Ptr{Cvoid}}(C_NULL)
     config = Filled{LibFXA.fxa_parse_config}()
     config.kind = KINDS[kind]
-    GC.@preserve names texts declarations entries label begin
+    GC.@preserve names texts kinds declarations entries label begin
         for (i, (_, type)) in enumerate(params)
             code = type === :int ? LibFXA.FXA_INT : LibFXA.FXA_FLOAT
             push!(declarations, LibFXA.fxa_declaration(pointer(names[i]), code, 0, 0))
@@ -50,6 +51,7 @@ function parse_texts(texts::Vector{String}, kind::Symbol; params = (), tensors =
             push!(entries, LibFXA.fxa_text(pointer(label), pointer(text), sizeof(text)))
         end
         config.texts, config.n_texts = pointer(entries), length(entries)
+        config.text_kinds = pointer(kinds)
         config.declarations, config.n_declarations = pointer(declarations), length(declarations)
         err = Ref{LibFXA.fxa_error}()
         status = LibFXA.fxa_program_parse_texts(context(), struct_of(config), out, err)

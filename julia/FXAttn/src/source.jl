@@ -18,11 +18,11 @@ end
 
 const STATEMENT = r"^\s*(?:param|tensor|let|fn)\b|^\s*(?:score|mask|dscore)\s*=(?!=)"m
 
-"""Program text as it is; an expression as what is assigned, as the command's --score and --mask have it."""
-function as_statement(text::AbstractString, target)
+"""The fxa_text_kind of a text: statements, or an expression for the target, as the command's --score and --mask."""
+function text_kind(text::AbstractString, target)
     bare = replace(text, r"#[^\n]*" => "")
-    (isempty(strip(bare)) || occursin(STATEMENT, bare)) && return String(text)
-    return target == "mask" ? "mask = mask && ($text\n)" : "$target = $text"
+    (isempty(strip(bare)) || occursin(STATEMENT, bare)) && return LibFXA.FXA_TEXT_STATEMENTS
+    return target == "mask" ? LibFXA.FXA_TEXT_MASK : target == "score" ? LibFXA.FXA_TEXT_SCORE : LibFXA.FXA_TEXT_DSCORE
 end
 
 is_text(x) = x isa Union{AbstractString, Program}
@@ -64,11 +64,13 @@ end
 function text_program(parts, kind, tensors, params)
     given = [(source, target) for (source, target) in parts if source !== nothing]
     length(given) == 1 && given[1][1] isa Program && return given[1][1]
-    texts = [source isa Program ? text(source) : as_statement(source, target) for (source, target) in given]
+    texts = [source isa Program ? text(source) : String(source) for (source, _) in given]
+    kinds = UInt32[source isa Program ? LibFXA.FXA_TEXT_STATEMENTS : text_kind(source, target)
+                   for (source, target) in given]
     type_name(value) = value isa Integer && !(value isa Bool) ? :int : :float
     types = [name => type_name(value) for (name, value) in pairs_of(params, "params")]
     captures = [name => described(value, name) for (name, value) in pairs_of(tensors, "tensors")]
-    return parse_texts(texts, kind; params = types, tensors = captures)
+    return parse_texts(texts, kind; kinds = kinds, params = types, tensors = captures)
 end
 
 function described(value, name)

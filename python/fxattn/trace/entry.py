@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence,
 
 from .. import _abi
 from .._program import Program
-from .._source import as_statement
+from .._source import as_part
 from . import reuse, watch
 from .arrays import Vec, View, vec
 from .capture import wrapped_arrays
@@ -83,12 +83,12 @@ def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
     if len(parts) == 1 and isinstance(parts[0], Program):
         program = parts[0]
     else:
-        program = Program.from_text([part.text if isinstance(part, Program) else as_statement(part, target)
+        program = Program.from_text([part.text if isinstance(part, Program) else as_part(part, target)
                                      for part, target in ((score_mod, "score"), (mask_mod, "mask"))
                                      if isinstance(part, (str, Program))])
     if bprop is not None and not isinstance(bprop, (str, Program)):
         raise TypeError("a program as text and a bprop that is a Python function cannot be mixed; give both as text")
-    back = Program.from_text(as_statement(bprop, "dscore"), kind="bprop") if isinstance(bprop, str) else bprop
+    back = Program.from_text([as_part(bprop, "dscore")], kind="bprop") if isinstance(bprop, str) else bprop
     defaults = tuple(param.default for param in program.params)
     return Traced(program, params=() if None in defaults else defaults, bprop=back)
 
