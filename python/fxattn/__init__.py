@@ -17,6 +17,7 @@ if _typing.TYPE_CHECKING:
                           UnavailableError, UnsupportedError, VersionError)
     from ._explain import Explanation, explain
     from ._library import cache_clear, cache_limit, cache_stats, get_num_threads, set_num_threads
+    from ._problem import Plan
     from ._program import Builder, Capture, Param, Program
     from ._source import program
 
@@ -25,7 +26,7 @@ __version__: str
 # Type checkers read this list, so it is written out.
 __all__ = [
     "ArgumentError", "ArgumentTypeError", "BindingError", "Builder", "BytesError", "Capture", "EngineError", "Error",
-    "Explanation", "InternalError", "LibraryError", "LimitError", "OutOfMemoryError", "Param", "ProblemError",
+    "Explanation", "InternalError", "LibraryError", "LimitError", "OutOfMemoryError", "Param", "Plan", "ProblemError",
     "Program", "ProgramError", "SystemRefusedError", "UnavailableError", "UnsupportedError", "VersionError",
     "__version__", "cache_clear", "cache_limit", "cache_stats", "explain", "get_num_threads", "program",
     "set_num_threads"]
@@ -35,6 +36,7 @@ _HOMES = {
     "_explain": ("explain", "Explanation"),
     "_source": ("program",),
     "_program": ("Program", "Builder", "Param", "Capture"),
+    "_problem": ("Plan",),
 }
 _FRONT_ENDS = ("jax", "numpy", "torch")  # each by the name of the library that it is for
 _MODULES = (*_FRONT_ENDS, "trace")  # imported when they are first used

@@ -7,14 +7,14 @@ gradient.
 """
 import math
 import operator
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from . import _abi
 from ._arrays import FLOATS, Layout, as_array, code_of, describe, index_array, parse_layout, view_of
 from ._errors import ArgumentError, ArgumentTypeError
-from ._problem import Args, Problem, Sizes
+from ._problem import Args, Plan, Problem, Sizes
 from ._program import DTYPE_NAMES, Program
 from ._source import resolve
 
@@ -52,6 +52,35 @@ def _captured(program: Optional[Program], tensors: Sequence[Any], what: str) -> 
                                 % (name, array.dtype, array.ndim, capture.dtype, capture.rank))
         arrays.append(array)
     return arrays
+
+
+class Forward(NamedTuple):
+    """A forward pass that is ready to run, with the arrays that it writes."""
+
+    problem: Problem
+    args: Args
+    out: np.ndarray
+    lse: Optional[np.ndarray]
+    maxima: Optional[np.ndarray]
+
+
+class Backward(NamedTuple):
+    """A backward pass that is ready to run, with the arrays that it writes."""
+
+    problem: Problem
+    args: Args
+    grads: Dict[str, Any]
+    params: np.ndarray
+    wanted_params: List[bool]
+
+
+def _run(ready: Any, plan: Optional[Plan]) -> None:
+    if plan is None:
+        ready.problem.run(ready.args)
+    elif isinstance(plan, Plan):
+        plan.run_on_host(ready.problem, ready.args)
+    else:
+        raise ArgumentTypeError("plan is of type %s; a Plan is accepted" % type(plan).__name__)
 
 
 class Call:
@@ -293,9 +322,8 @@ class Call:
             raise ArgumentError("%s cannot be written: it is read-only, of foreign byte order or not aligned" % what)
         return given
 
-    def run_forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False,
-                    want_max: bool = False) -> Tuple[np.ndarray, Optional[np.ndarray], Optional[np.ndarray]]:
-        """Output, LSE and row maxima; `want_lse` is False or the dtype of LSE."""
+    def forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False, want_max: bool = False) -> Forward:
+        """The forward pass; `want_lse` is False or the dtype of LSE."""
         flags = (_abi.WANT_LSE if want_lse else 0) | (_abi.WANT_MAX if want_max else 0)
         problem, args = self.problem(False, flags)
         target = self.result(out, "out", self.out_shape(), self.q.dtype)
@@ -312,17 +340,24 @@ class Call:
         if want_max:
             maxima = np.zeros(self.rows_shape(), self.row_dtype())
             self.bind(problem, args, "max", maxima, self.layout.rows(), "max_row")
-        problem.run(args)
-        if out is not None and target is not out:
-            out[...] = target
-            target = out
-        return target, rows, maxima
+        return Forward(problem, args, target, rows, maxima)
+
+    def run_forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False, want_max: bool = False,
+                    plan: Optional[Plan] = None
+                    ) -> Tuple[np.ndarray, Optional[np.ndarray], Optional[np.ndarray]]:
+        """Output, LSE and row maxima, by the plan or by the one of the cache."""
+        ready = self.forward(out, want_lse, want_max)
+        _run(ready, plan)
+        if out is None:
+            return ready.out, ready.lse, ready.maxima
+        if ready.out is not out:
+            out[...] = ready.out
+        return out, ready.lse, ready.maxima
 
     # ---- Backward ----------------------------------------------------------------------------------------------------
 
-    def run_backward(self, dout: np.ndarray, dlse: Optional[np.ndarray], out: np.ndarray, lse: np.ndarray,
-                     wrt: Sequence[str]) -> Dict[str, Any]:
-        """Gradients by name: q, k, v, sink, and lists of those of tensors and params, None where there is none."""
+    def backward(self, dout: np.ndarray, dlse: Optional[np.ndarray], out: np.ndarray, lse: np.ndarray,
+                 wrt: Sequence[str]) -> Backward:
         flags = sum(flag for name, flag in (("q", _abi.GRAD_Q), ("k", _abi.GRAD_K), ("v", _abi.GRAD_V)) if name in wrt)
         wants_sink = self.sink is not None and "sink" in wrt
         flags |= (_abi.GRAD_SINK if wants_sink else 0) | (_abi.GRAD_LSE if dlse is not None else 0)
@@ -343,8 +378,15 @@ class Call:
             args.slot("dsink", grads["sink"].ctypes.data)
         grads["tensors"] = self._captured_gradients(problem, args, "tensors" in wrt)
         params, wanted = self._param_gradients(problem, args, "params" in wrt)
-        problem.run(args)
-        grads["params"] = [float(value) if want else None for value, want in zip(params, wanted)]
+        return Backward(problem, args, grads, params, wanted)
+
+    def run_backward(self, dout: np.ndarray, dlse: Optional[np.ndarray], out: np.ndarray, lse: np.ndarray,
+                     wrt: Sequence[str], plan: Optional[Plan] = None) -> Dict[str, Any]:
+        """Gradients by name: q, k, v, sink, and lists of those of tensors and params, None where there is none."""
+        ready = self.backward(dout, dlse, out, lse, wrt)
+        _run(ready, plan)
+        grads = ready.grads
+        grads["params"] = [float(value) if want else None for value, want in zip(ready.params, ready.wanted_params)]
         for name in {"k", "v"} & set(grads) if self.spread else ():
             summed = grads[name].sum(axis=0 if self.kv_layout.axes[0] is None else self.kv_layout.axes[0])
             array = getattr(self, name)

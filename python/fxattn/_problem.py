@@ -137,15 +137,25 @@ class Problem:
 
     def save(self) -> bytes:
         """The problem as bytes, program and captures included, for fxa_plan_create_bytes."""
-        return two_calls(lib.problem_save, context(), _BYREF(self.struct))
+        return _save(self.struct)
 
     def run(self, args: "Args", threads: Optional[int] = None) -> None:
         """Runs on the host's memory: plan from the cache, workspace for the call."""
         call(lib.attention, context(threads), _BYREF(self.struct), _BYREF(args.struct))
 
 
+def _save(struct: Any) -> bytes:
+    return two_calls(lib.problem_save, context(), _BYREF(struct))
+
+
+def _save_of_any_engine(struct: Any) -> bytes:
+    copy = _abi.Problem.from_buffer_copy(struct)
+    copy.engine = None
+    return _save(copy)
+
+
 class Plan(Handle):
-    """A compiled problem: immutable, shared between threads."""
+    """A compiled problem: immutable, shared between threads. save() and load() carry it to another process."""
 
     __slots__ = ()
     _destroy = "plan_destroy"
@@ -186,8 +196,33 @@ class Plan(Handle):
         return cls(out.value)
 
     def run(self, args: "Args") -> None:
-        """Runs with the workspace of the arguments."""
+        """Runs with the workspace of args."""
         call(lib.plan_run, self._handle, _BYREF(args.struct))
+
+    def run_on_host(self, problem: Problem, args: "Args") -> None:
+        """Runs with args on the host's memory, in a workspace for the call; the problem must be the plan's own."""
+        own = _abi.Problem(struct_size=ctypes.sizeof(_abi.Problem))
+        lib.plan_problem(self._handle, _BYREF(own))
+        if _save_of_any_engine(own) != _save_of_any_engine(problem.struct):
+            raise ArgumentError("the plan is of another problem: %s" % _difference(own, problem.struct))
+        size = self.workspace
+        space = ctypes.create_string_buffer(size + _abi.WORKSPACE_ALIGN)
+        begin = -(-ctypes.addressof(space) // _abi.WORKSPACE_ALIGN) * _abi.WORKSPACE_ALIGN
+        args.workspace(begin if size else 0, size)
+        self.run(args)
+
+
+def _difference(own: Any, given: Any) -> str:
+    """What differs first between the problem of a plan and that of a call."""
+    for name in ("pass_", "b", "hq", "hkv", "sq", "sk", "d", "dv", "total_q", "total_k", "n_pages", "page_size",
+                 "flags", "window_left", "window_right", "dropout_p", "q_len", "k_len", "heads", "param_grads",
+                 "n_captures"):
+        if getattr(own, name) != getattr(given, name) and (getattr(given, name) or name == "flags"):
+            return "%s is %s there and %s in this call" % (name.strip("_"), getattr(own, name), getattr(given, name))
+    for name in ("q", "k", "v", "o", "dout", "dq", "dk", "dv_grad", "lse", "max", "dlse", "sink", "dsink"):
+        if getattr(given, name).dtype not in (0, getattr(own, name).dtype):
+            return "the dtype of %s differs" % name
+    return "strides, captured tensors, coordinates or the program differ"
 
 
 class Args:

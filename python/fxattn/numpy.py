@@ -25,9 +25,10 @@ from ._arrays import FLOATS, as_array, code_of, view_of
 from ._library import call as call_library
 from ._library import lib
 from ._numpy_call import WRT, Call
+from ._problem import Plan
 from ._source import ScoreLike
 
-__all__ = ["attention", "vjp", "backward", "merge", "Gradients", "Pullback"]
+__all__ = ["attention", "vjp", "backward", "merge", "plan", "plan_vjp", "Gradients", "Pullback"]
 Result = Union[np.ndarray, Tuple[np.ndarray, ...]]
 _ROWS = {np.dtype(np.float32), np.dtype(np.float64)}
 
@@ -35,16 +36,16 @@ _ROWS = {np.dtype(np.float32), np.dtype(np.float64)}
 @overload
 def attention(q: Any, k: Any, v: Any, score: ScoreLike = ..., mask: ScoreLike = ..., *, out: Optional[np.ndarray] = ...,
               return_lse: Literal[False] = ..., return_max: Literal[False] = ..., lse_dtype: Any = ...,
-              **options: Any) -> np.ndarray: ...
+              plan: Optional[Plan] = ..., **options: Any) -> np.ndarray: ...
 @overload
 def attention(q: Any, k: Any, v: Any, score: ScoreLike = ..., mask: ScoreLike = ..., *, out: Optional[np.ndarray] = ...,
               return_lse: bool = ..., return_max: bool = ..., lse_dtype: Any = ...,
-              **options: Any) -> Tuple[np.ndarray, ...]: ...
+              plan: Optional[Plan] = ..., **options: Any) -> Tuple[np.ndarray, ...]: ...
 
 
 def attention(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *,
               out: Optional[np.ndarray] = None, return_lse: bool = False, return_max: bool = False,
-              lse_dtype: Any = None, **options: Any) -> Result:
+              lse_dtype: Any = None, plan: Optional[Plan] = None, **options: Any) -> Result:
     """softmax(f(scale * Q K^T)) V: an array like q with the features of v, or a tuple of it and, as asked for, the log
     of the sum of the exponentials (LSE, in natural units; -inf for a row that attends to nothing) and the maximum of
     each row.
@@ -57,16 +58,18 @@ def attention(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike =
         well.
     out: where the result goes, of any float dtype and strides.
     return_lse, return_max: what is returned besides; `lse_dtype` is float32 or float64.
+    plan: that of plan() for the same call, made here or loaded; without one it comes from the cache or is compiled.
     """
     call = Call(q, k, v, score, mask, _options(options))
     want_lse = _row_dtype(lse_dtype, call) if return_lse else False
-    result, lse, maxima = call.run_forward(out, want_lse, return_max)
+    result, lse, maxima = call.run_forward(out, want_lse, return_max, plan)
     results = [x for x in (result, lse, maxima) if x is not None]
     return results[0] if len(results) == 1 else tuple(results)
 
 
 def vjp(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *, return_lse: bool = False,
-        lse_dtype: Any = None, wrt: Sequence[str] = WRT, **options: Any) -> Tuple[Result, "Pullback"]:
+        lse_dtype: Any = None, wrt: Sequence[str] = WRT, plans: Optional[Tuple[Plan, Plan]] = None,
+        **options: Any) -> Tuple[Result, "Pullback"]:
     """attention(...) and its backward pass, as jax.vjp has it: what attention returns, and a function of its gradient.
 
         out, pullback = vjp(q, k, v, score);  dq, dk, dv = pullback(dout)
@@ -81,13 +84,43 @@ def vjp(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None,
     with bprop_tensors and bprop_params by name; with style="graph", score(graph, score, tensors) and bprop(graph,
     dscore, tensors) as Transformer Engine and cuDNN's frontend have them, `tensors` given by name.
 
-    q, k, v, score, mask, return_lse, lse_dtype: as attention() has them.
+    q, k, v, score, mask, return_lse, lse_dtype: as attention() has them. plans: those of plan_vjp() for the same call;
+    its backward is that of a pullback without dlse.
     """
     call = Call(q, k, v, score, mask, _options(options))
+    ahead, back = _pair_of_plans(plans)
     # LSE in f64 between the passes: what a narrower one loses, steep programs would show in their gradients.
-    out, lse, _ = call.run_forward(None, np.float64)
-    pullback = Pullback(call, out, lse, _wanted(wrt))
+    out, lse, _ = call.run_forward(None, np.float64, plan=ahead)
+    pullback = Pullback(call, out, lse, _wanted(wrt), back)
     return (out, np.array(lse, _row_dtype(lse_dtype, call))) if return_lse else out, pullback
+
+
+def plan(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *, out: Optional[np.ndarray] = None,
+         return_lse: bool = False, return_max: bool = False, lse_dtype: Any = None, **options: Any) -> Plan:
+    """The plan that attention() of the same arguments (q, k, v, score, mask, out, return_lse, return_max, lse_dtype and
+    the rest) runs, compiled and not run: for attention(..., plan=...), whose arrays have the same shapes, dtypes and
+    strides. Its save() gives bytes, Plan.load(bytes) the plan in another process."""
+    call = Call(q, k, v, score, mask, _options(options))
+    return call.forward(out, _row_dtype(lse_dtype, call) if return_lse else False, return_max).problem.plan()
+
+
+def plan_vjp(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *, wrt: Sequence[str] = WRT,
+             **options: Any) -> Tuple[Plan, Plan]:
+    """The plans that vjp() of the same arguments (q, k, v, score, mask, wrt and the rest) and its pullback run, for
+    vjp(..., plans=...)."""
+    call = Call(q, k, v, score, mask, _options(options))
+    ready = call.forward(None, np.float64)
+    back = call.backward(np.empty_like(ready.out), None, ready.out, ready.lse, _wanted(wrt))  # type: ignore[arg-type]
+    return ready.problem.plan(), back.problem.plan()
+
+
+def _pair_of_plans(plans: Any) -> Tuple[Optional[Plan], Optional[Plan]]:
+    if plans is None:
+        return None, None
+    if not isinstance(plans, tuple) or len(plans) != 2:
+        raise ArgumentTypeError("plans is of type %s; a pair of Plans is accepted, as plan_vjp gives it"
+                                % type(plans).__name__)
+    return plans
 
 
 def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *,
@@ -164,8 +197,9 @@ def _add_view(total: np.ndarray, at: int, captured: np.ndarray, grad: np.ndarray
 class Pullback:
     """The backward pass of one call of vjp."""
 
-    def __init__(self, call: Call, out: np.ndarray, lse: Any, wrt: Sequence[str]) -> None:
-        self._call, self._out, self._lse, self._wrt = call, out, lse, wrt
+    def __init__(self, call: Call, out: np.ndarray, lse: Any, wrt: Sequence[str],
+                 plan: Optional[Plan] = None) -> None:
+        self._call, self._out, self._lse, self._wrt, self._plan = call, out, lse, wrt, plan
 
     def __call__(self, dout: Any, dlse: Any = None) -> Gradients:
         """Gradients for a gradient of the output, and one of LSE."""
@@ -176,7 +210,7 @@ class Pullback:
         if dlse is not None:
             dlse = self._like(dlse, "dlse", call.rows_shape(), call.row_dtype())
             dlse = dlse.astype(call.row_dtype(), copy=False)
-        return Gradients._make(call, call.run_backward(dout, dlse, self._out, self._lse, self._wrt))
+        return Gradients._make(call, call.run_backward(dout, dlse, self._out, self._lse, self._wrt, self._plan))
 
     @staticmethod
     def _like(value: Any, what: str, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -282,7 +316,7 @@ def _show_options(function: Callable[..., Any]) -> None:
     function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
 
 
-for _function in (attention, vjp, backward):
+for _function in (attention, vjp, backward, plan, plan_vjp):
     _show_options(_function)
 
 

@@ -24,7 +24,7 @@ def module(name):
 
 
 # These are made by other functions, and their constructors are nobody's business.
-MADE = ("Explanation", "Pullback", "BlockMask")
+MADE = ("Explanation", "Pullback", "BlockMask", "Plan")
 
 
 def ours(value):
