@@ -217,7 +217,8 @@ def _difference(own: Any, given: Any) -> str:
     for name in ("pass_", "b", "hq", "hkv", "sq", "sk", "d", "dv", "total_q", "total_k", "n_pages", "page_size",
                  "flags", "window_left", "window_right", "dropout_p", "q_len", "k_len", "heads", "param_grads",
                  "n_captures"):
-        if getattr(own, name) != getattr(given, name) and (getattr(given, name) or name == "flags"):
+        if getattr(own, name) != getattr(given, name) and (
+                getattr(given, name) or name in ("pass_", "flags")):  # 0 of others is a default, which the plan has
             return "%s is %s there and %s in this call" % (name.strip("_"), getattr(own, name), getattr(given, name))
     for name in ("q", "k", "v", "o", "dout", "dq", "dk", "dv_grad", "lse", "max", "dlse", "sink", "dsink"):
         if getattr(given, name).dtype not in (0, getattr(own, name).dtype):
