@@ -63,6 +63,10 @@ class Forward(NamedTuple):
     lse: Optional[np.ndarray]
     maxima: Optional[np.ndarray]
 
+    def run(self, plan: Optional[Plan] = None) -> None:
+        """Runs by the plan, or by the one of the cache."""
+        _run(self, plan)
+
 
 class Backward(NamedTuple):
     """A backward pass that is ready to run, with the arrays that it writes."""
@@ -347,7 +351,7 @@ class Call:
                     ) -> Tuple[np.ndarray, Optional[np.ndarray], Optional[np.ndarray]]:
         """Output, LSE and row maxima, by the plan or by the one of the cache."""
         ready = self.forward(out, want_lse, want_max)
-        _run(ready, plan)
+        ready.run(plan)
         if out is None:
             return ready.out, ready.lse, ready.maxima
         if ready.out is not out:

@@ -20,7 +20,7 @@ try:
 except ImportError as error:
     raise missing_library(error, "numpy", "1.22") from None
 
-from . import _abi
+from . import _abi, _numpy_memo
 from ._arrays import FLOATS, as_array, code_of, view_of
 from ._library import call as call_library
 from ._library import lib
@@ -60,7 +60,18 @@ def attention(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike =
     return_lse, return_max: what is returned besides; `lse_dtype` is float32 or float64.
     plan: that of plan() for the same call, made here or loaded; without one it comes from the cache or is compiled.
     """
+    plain = out is None and not return_lse and not return_max and plan is None
+    found = _numpy_memo.find(q, k, v, score, mask, options) if plain else None
+    if found is not None:
+        known = _numpy_memo.run(found, q, k, v)
+        if known is not None:
+            return known
     call = Call(q, k, v, score, mask, _options(options))
+    if found is not None:
+        ready = call.forward()
+        ready.run()
+        _numpy_memo.keep(found, call, ready, (q, k, v))
+        return ready.out
     want_lse = _row_dtype(lse_dtype, call) if return_lse else False
     result, lse, maxima = call.run_forward(out, want_lse, return_max, plan)
     results = [x for x in (result, lse, maxima) if x is not None]

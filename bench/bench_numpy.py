@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a small call of fxattn.numpy costs beside the call of the library that it makes: one row, four keys, best of many,
+in microseconds. fxattn.torch is shown where PyTorch is installed.
+
+    PYTHONPATH=build/python python3 bench/bench_numpy.py
+"""
+import time
+
+import fxattn.numpy as fn
+import numpy as np
+from fxattn._numpy_call import Call
+
+Q, K = np.ones((1, 1, 1, 8), np.float32), np.ones((1, 1, 4, 8), np.float32)
+
+
+def distance(score, b, h, q, k):
+    return score + q - k
+
+
+CASES = {
+    "no program": ((), {}),
+    "text with a param": (("cap * tanh(score / cap)",), {"params": {"cap": 20.0}}),
+    "function": ((distance,), {}),
+}
+
+
+def best(run, calls=200, rounds=50):
+    """Microseconds of a call, the least of `rounds` means."""
+    times = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            run()
+        times.append((time.perf_counter() - begin) / calls * 1e6)
+    return min(times)
+
+
+def library_call(arguments, options):
+    ready = Call(Q, K, K, *arguments, *[None] * (2 - len(arguments)), fn._options(options)).forward()
+    return best(ready.run)
+
+
+def torch_call(arguments, options):
+    try:
+        import torch
+    except ImportError:
+        return None
+    from fxattn.torch import attention
+    q, k = torch.from_numpy(Q), torch.from_numpy(K)
+    return best(lambda: attention(q, k, k, *arguments, **options))
+
+
+def main():
+    print("%-20s %10s %10s %10s %10s" % ("us a call", "library", "numpy", "more", "torch"))
+    for name, (arguments, options) in CASES.items():
+        library, ours = library_call(arguments, options), best(lambda: fn.attention(Q, K, K, *arguments, **options))
+        theirs = torch_call(arguments, options)
+        print("%-20s %10.1f %10.1f %10.1f %10s" % (name, library, ours, ours - library,
+                                                 "-" if theirs is None else "%.1f" % theirs))
+
+
+if __name__ == "__main__":
+    main()

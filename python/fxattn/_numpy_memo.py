@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of fxattn.numpy.attention that were made before: the filled problem and arguments of each, by what decides them
+(shapes, strides and dtypes of the arrays, the program, the settings), so that the same call again only sets addresses
+and numbers. The library finds the plan of a problem by its own memo and checks every run as ever.
+
+A call is kept if it has nothing beside q, k, v, the captured tensors and params of its program, and settings that are
+numbers, names or flags; its arrays are taken as they are, without a copy. Functions are kept while trace.known() finds
+them unchanged, which it does not of those that capture arrays of NumPy.
+"""
+import ctypes
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from . import _abi
+from ._library import call as call_library
+from ._library import context, lib
+from ._numpy_call import Call, Forward
+from ._problem import SLOTS, Problem
+from .trace.entry import known
+
+_MAX_CALLS = 512
+_SLOTS = tuple(SLOTS[name] for name in ("q", "k", "v", "o"))
+_NUMBERS = (float, int)
+_ATTENTION, _BYREF = lib.attention, ctypes.byref
+_calls: Dict[Any, "_Known"] = {}
+
+
+class _Known(NamedTuple):
+    """A call without its addresses and numbers. The problem holds its program, which a key may name by id()."""
+
+    problem: Problem
+    args: bytes
+    shape: Tuple[int, ...]
+    dtype: Any
+    param_names: Tuple[str, ...]
+    tensor_names: Tuple[str, ...]
+    alignments: Tuple[int, ...]  # of q, k, v and the captured tensors
+
+
+class Found(NamedTuple):
+    """What a call is known by. `numbers` and `arrays`: values of params and captured tensors, by name for texts, in the
+    order of the program for functions."""
+
+    key: Any
+    numbers: Any
+    arrays: Any
+
+
+def _geometry(array: Any) -> Optional[Tuple[Any, ...]]:
+    return (array.shape, array.strides, array.dtype) if type(array) is np.ndarray else None
+
+
+def find(q: Any, k: Any, v: Any, score: Any, mask: Any, options: Mapping[str, Any]) -> Optional[Found]:
+    """What the call is known by, or None if it cannot be kept. Keys are equal only where calls are."""
+    if type(q) is not np.ndarray or type(k) is not np.ndarray or type(v) is not np.ndarray:
+        return None
+    numbers: Any = ()
+    arrays: Any = ()
+    settings: Any = ()
+    if options:
+        numbers, arrays = options.get("params") or (), options.get("tensors") or ()
+        settings = tuple([(name, repr(value) if type(value) is float else value, type(value))  # -0.0 equals 0.0
+                          for name, value in options.items() if name not in ("params", "tensors")])
+    source: Any = None
+    if callable(score) or callable(mask):
+        if numbers or arrays:
+            return None
+        traced = known(score, mask, "numpy", None, q.dtype if q.dtype == np.float64 else None)
+        if traced is None:
+            return None
+        source, numbers, arrays = id(traced.program), traced.params, traced.tensors
+        shapes = tuple(map(_geometry, arrays))
+    elif score is not None or mask is not None:
+        if numbers and type(numbers) is not dict or arrays and type(arrays) is not dict:
+            return None
+        source = (score, mask, tuple([(name, type(numbers[name])) for name in numbers]), tuple(arrays))
+        shapes = tuple([_geometry(arrays[name]) for name in arrays])
+    else:
+        if numbers or arrays:
+            return None
+        shapes = ()
+    if None in shapes:
+        return None
+    key = (q.shape, q.strides, q.dtype, k.shape, k.strides, k.dtype, v.shape, v.strides, v.dtype, source, shapes,
+           settings)
+    return Found(key, numbers, arrays)
+
+
+def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Optional[np.ndarray]:
+    """The output of a call that was kept; None: it was not, or an array is not aligned."""
+    try:
+        one = _calls.get(found.key)
+    except TypeError:  # a setting is a list, or an array
+        return None
+    if one is None:
+        return None
+    numbers, arrays = found.numbers, found.arrays
+    if one.param_names:
+        numbers = [numbers[name] for name in one.param_names]
+    if one.tensor_names:
+        arrays = [arrays[name] for name in one.tensor_names]
+    out = np.empty(one.shape, one.dtype)
+    places = [array.ctypes.data for array in (q, k, v, *arrays)]
+    for place, alignment in zip(places, one.alignments):
+        if place % alignment:
+            return None
+    args = _abi.Args.from_buffer_copy(one.args)
+    slot = args.slot
+    slot[_SLOTS[0]], slot[_SLOTS[1]], slot[_SLOTS[2]] = places[0], places[1], places[2]
+    slot[_SLOTS[3]] = out.ctypes.data
+    if arrays:
+        tensors = (ctypes.c_void_p * len(arrays))(*places[3:])
+        args.tensors, args.n_tensors = ctypes.addressof(tensors), len(arrays)
+    if numbers:
+        params = (ctypes.c_double * len(numbers))(*numbers)
+        args.params, args.n_params = ctypes.addressof(params), len(numbers)
+    call_library(_ATTENTION, context(), _BYREF(one.problem.struct), _BYREF(args))
+    return out
+
+
+def keep(found: Found, call: Call, forward: Forward, given: Sequence[Any]) -> None:
+    """Keeps a call that has run, where its arrays were taken as they are and nothing else was given."""
+    program = call.source.program
+    taken: List[Any] = [call.q, call.k, call.v]
+    names: Tuple[Tuple[str, ...], Tuple[str, ...]] = ((), ())
+    if isinstance(found.arrays, dict) or isinstance(found.numbers, dict):
+        names = (tuple(p.name for p in program.params), tuple(c.name for c in program.captures)) if program else names
+        if any(name not in found.numbers for name in names[0]):
+            return  # a default of the program's
+        given = [*given, *(found.arrays[name] for name in names[1])]
+        numbers = [found.numbers[name] for name in names[0]]
+    else:
+        given = [*given, *found.arrays]
+        numbers = list(found.numbers)
+    taken += call.tensors
+    if (call.tables or call.maps or call.sink is not None or call.spread or call.layout.packed
+            or any(a is not b for a, b in zip(given, taken))):
+        return
+    # An int param that is given as a float is looked at each time: it must be a whole number.
+    if not all(isinstance(x, int if p.type == "int" else _NUMBERS)
+               for x, p in zip(numbers, program.params if program else ())):
+        return
+    if isinstance(found.key[9], int) and found.key[9] != id(program):
+        return  # traced anew in between
+    try:
+        hash(found.key)
+    except TypeError:
+        return
+    args = _abi.Args.from_buffer_copy(forward.args.struct)
+    for index in range(len(args.slot)):
+        args.slot[index] = None
+    args.tensors, args.n_tensors, args.params, args.n_params = None, 0, None, 0
+    if len(_calls) >= _MAX_CALLS:
+        for old in list(_calls)[:_MAX_CALLS // 2]:
+            _calls.pop(old, None)
+    _calls[found.key] = _Known(forward.problem, bytes(args), forward.out.shape, forward.out.dtype, *names, tuple(
+                                   array.dtype.alignment for array in taken))
