@@ -18,7 +18,7 @@ void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depe
         fxa__depend d = {.inputs = fxa__node_input(n)};
         if (n->op == FXA_OP_PARAM) d.params = UINT64_C(1) << n->imm;
         if (n->op == FXA_OP_LOAD) d.tensors = UINT64_C(1) << n->imm;
-        for (int j = 0; j < n->n_args; j++) {
+        for (int j = 0; j < fxa__node_operands(n); j++) {
             d.inputs |= out[n->arg[j]].inputs;
             d.params |= out[n->arg[j]].params;
             d.tensors |= out[n->arg[j]].tensors;

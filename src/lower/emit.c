@@ -319,7 +319,7 @@ static void emit_read(fxa__emit *e, int32_t node, uint8_t level, uint8_t kinds) 
 static void emit_read_by(fxa__emit *e, int32_t i) {
     const fxa__node *n = &e->p->nodes[i];
     int product = emit_product(e, i);
-    for (int j = 0; j < n->n_args && !e->given[i]; j++) {
+    for (int j = 0; j < fxa__node_operands(n) && !e->given[i]; j++) {
         bool base = e->based[i] && e->level[n->arg[j]] <= FXA__EMIT_HEAD;
         uint8_t level = base ? FXA__EMIT_HEAD : e->level[i];
         if (j != product) emit_read(e, n->arg[j], level, e->used[i]);

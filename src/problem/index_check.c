@@ -4,7 +4,8 @@
  * boxes of pairs are halved until they are proven or small, and small ones are evaluated pair by pair.
  *
  * A load counts where the result needs it: the mask always, the score where the mask is true, of a select the condition
- * and the branch taken, of an && (or ||) that one operand decides without a miss nothing more than that operand.
+ * and the branch taken, of an && (or ||) that one operand decides without a miss nothing more than that operand, of a
+ * graft the first operand, and the second one where the derivative of the score is computed.
  */
 #include "index_check.h"
 #include "geometry.h"
@@ -17,7 +18,8 @@
 
 enum { INDEX_LEAF = 64, INDEX_DEPTH = 128, INDEX_RANGE_COST = 8 }; /* range analysis of a node, in evaluations */
 
-enum { INDEX_NEEDED = 1, INDEX_TOUCHED = 2 }; /* of a node at a pair: the result needs it; a miss reaches it */
+/* Of a node at a pair: the result needs it; a miss reaches it; its derivative is needed too. */
+enum { INDEX_NEEDED = 1, INDEX_TOUCHED = 2, INDEX_DERIVED = 4 };
 
 typedef struct index_box {
     int64_t q_lo, q_hi, k_lo, k_hi; /* local, inclusive */
@@ -35,6 +37,7 @@ typedef struct index_work {
     int32_t *loads; /* nodes that are not proven to be inside */
     int32_t n_loads;
     uint8_t *state;
+    bool derives;    /* the derivative of the score is computed: a backward pass, and the user has given none */
     bool by_score;   /* what is needed depends on the score */
     bool mask_loads; /* the mask needs some of them */
     fxa__seq seq;
@@ -77,7 +80,9 @@ static int32_t index_decider(const index_work *w, const fxa__node *n) {
     return -1;
 }
 
+/* The value of a node, as it comes out at this pair, is made of that operand. */
 static bool index_uses(const index_work *w, const fxa__node *n, int arg) {
+    if (arg >= fxa__node_operands(n)) return false;
     if (n->op == FXA_OP_SELECT) return arg == 0 || arg == (w->vals[n->arg[0]].i ? 1 : 2);
     int32_t decider = index_decider(w, n);
     return decider < 0 || n->arg[arg] == decider;
@@ -109,14 +114,18 @@ static void index_tell(index_work *w, const fxa__env *env, int32_t node, int64_t
 static void index_need(index_work *w, const fxa__env *env, int64_t q, int64_t k) {
     const fxa_program *p = w->program;
     for (int32_t o = 0; o < p->n_outputs; o++) {
-        bool needed = p->outputs[o].kind != FXA__OUT_SCORE || w->vals[fxa__program_output(p, FXA__OUT_MASK)].i;
-        if (needed) w->state[p->outputs[o].value] |= INDEX_NEEDED;
+        bool score = p->outputs[o].kind == FXA__OUT_SCORE;
+        if (score && !w->vals[fxa__program_output(p, FXA__OUT_MASK)].i) continue;
+        w->state[p->outputs[o].value] |= INDEX_NEEDED | (score && w->derives ? INDEX_DERIVED : 0);
     }
     for (int32_t i = p->n_nodes - 1; i >= 0 && !w->stopped; i--) {
         const fxa__node *n = &p->nodes[i];
-        if (!(w->state[i] & INDEX_NEEDED)) continue;
-        for (int a = 0; a < n->n_args; a++)
-            if (index_uses(w, n, a)) w->state[n->arg[a]] |= INDEX_NEEDED;
+        uint8_t state = w->state[i] & (n->type == FXA_FLOAT ? INDEX_NEEDED | INDEX_DERIVED : INDEX_NEEDED);
+        if (!state) continue;
+        for (int a = 0; a < n->n_args; a++) {
+            if (index_uses(w, n, a)) w->state[n->arg[a]] |= n->op == FXA_OP_GRAFT ? INDEX_NEEDED : state;
+            if (a >= fxa__node_operands(n) && state & INDEX_DERIVED) w->state[n->arg[a]] |= state;
+        }
         if (n->op == FXA_OP_LOAD) index_tell(w, env, i, q, k);
     }
 }
@@ -305,6 +314,7 @@ static void index_program(index_work *w, const fxa_program *program, bool bprop,
     bool by_b = p->flags & (FXA_PADDING | FXA_VARLEN | FXA_POSITIONS) || reads >> FXA_INPUT_B & 1, by_h;
     w->program = program;
     w->bprop = bprop;
+    w->derives = p->pass == FXA_BACKWARD && !p->bprop;
     w->by_score = index_reads_score(w->p->program, w->state) || index_reads_score(program, w->state);
     w->mask_loads = !bprop && index_mask_loads(program, w->state);
     w->n_loads = 0;

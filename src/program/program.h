@@ -200,7 +200,10 @@ static inline bool fxa__node_compares_wide(const fxa_program *p, const fxa__node
 }
 /* The input that a node is, as a bit; 0: it is none. */
 static inline uint32_t fxa__node_input(const fxa__node *n) { return n->op == FXA_OP_INPUT ? 1u << n->imm : 0; }
-/* Fills sets[n_nodes]: bit i: the node needs fxa_input i. (src/lower/depend.h knows more.) */
+/* How many of a node's operands, from the first on, its value is computed from: a graft's second one is for its
+ * derivative alone, and values that nothing else needs it for are never computed. */
+static inline int fxa__node_operands(const fxa__node *n) { return n->op == FXA_OP_GRAFT ? 1 : n->n_args; }
+/* Fills sets[n_nodes]: bit i: the node or its derivative needs fxa_input i. (src/lower/depend.h is of values alone.) */
 void fxa__program_inputs(const fxa_program *p, uint16_t *sets);
 
 /* fxa_program_classify in the floating point state of the caller: engines ask in that of their kernels. Where steps is

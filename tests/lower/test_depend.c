@@ -39,7 +39,7 @@ static void depend_gather(const fxa_program *p, int32_t node, fxa__depend *out) 
     if (n->op == FXA_OP_INPUT) out->inputs |= 1u << n->imm;
     if (n->op == FXA_OP_PARAM) out->params |= UINT64_C(1) << n->imm;
     if (n->op == FXA_OP_LOAD) out->tensors |= UINT64_C(1) << n->imm;
-    for (int i = 0; i < n->n_args; i++) depend_gather(p, n->arg[i], out);
+    for (int i = 0; i < fxa__node_operands(n); i++) depend_gather(p, n->arg[i], out);
 }
 
 TEST(sets_hold_what_a_node_is_made_of) {
@@ -87,6 +87,8 @@ static const struct {
     {"(2 * q + 1 < 2 * k ? p : 0.5)", FXA__RATE_DIAGONAL},
     {"(q + n == k + n ? p : 0.5)", FXA__RATE_DIAGONAL},
     {"(q + n < k + n ? p : 0.5)", FXA__RATE_PAIR}, /* n may make one of them wrap */
+    {"graft(t[b, k], t[h, q])", FXA__RATE_KEY},
+    {"graft(p, t[q, k])", FXA__RATE_RUN},
     {"(3 * q < 3 * k ? p : 0.5)", FXA__RATE_PAIR}, /* 3 * 2^30 wraps */
     {"t[q, k]", FXA__RATE_PAIR},
     {"t[h, q + k]", FXA__RATE_PAIR},

@@ -86,6 +86,40 @@ TEST(a_transposed_table) {
     index_end(&c);
 }
 
+/* Of a graft the second operand has a part in the derivative alone: not in forward, in masks and in conditions, and not
+ * beside a backward program of the user's. */
+TEST(grafts_need_their_second_operand_for_the_derivative) {
+    static const struct {
+        const char *text;
+        int64_t forward, backward; /* misses of one head */
+    } cases[] = {
+        {"score = score + graft(0.5, t[k, 0])", 0, 6 * IQ},
+        {"score = score * graft(t[k, 0], score)", 6 * IQ, 6 * IQ},
+        {"score = score + tanh(graft(0.5 * score, score * t[k, 0]))\nmask = k < 7", 0, 2 * IQ},
+        {"score = score + graft(graft(0.5, t[k, 0]) * score, 0.0)", 0, 0},
+        {"score = graft(0.5, t[k, 0]) < 0.7 ? score : 0.25", 0, 0},
+        {"mask = graft(0.5, t[k, 0]) < 0.7", 0, 0},
+        {"mask = graft(0.5, t[k, 0]) < 0.7 || t[k, 0] < 0.0", 0, 0}, /* decided without a miss */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int way = 0; way < 3; way++) { /* forward, backward, backward of the user's */
+            char text[200];
+            index_case c;
+            uint64_t rng = t_seed();
+            fxa_error err;
+            snprintf(text, sizeof text, "tensor t : f32[2]\n%s", cases[i].text);
+            index_start(&c, text, 5, 1);
+            attn_spec s = {.text = text, .bprop_text = "dscore = dscore", .tensor = {{5, 1}}};
+            if (way == 2) T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err));
+            attn_call_make(&c.x, way ? FXA_BACKWARD : FXA_FORWARD, &c.call);
+            index_ask(&c);
+            int64_t pairs = 0, want = way == 1 ? cases[i].backward : cases[i].forward;
+            for (size_t r = 0; r < c.count; r++) pairs += (int64_t)c.reports[r].pairs;
+            if (pairs != want * IB * IH) T_FAIL("%s, way %d: %lld pairs\n", text, way, (long long)pairs / (IB * IH));
+            index_end(&c);
+        }
+}
+
 /* Programs that guard their loads, each in its own way, are strict; a negative index counts from the end. */
 TEST(only_what_the_result_needs_counts) {
     static const struct {
