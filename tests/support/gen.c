@@ -128,6 +128,20 @@ static void gen_leaf(gen_state *g) {
         gen_put(g, FXA_FLOAT, fxa_builder_float(g->b, gen_double(g)));
 }
 
+/* A float of one coordinate alone, or one made before. */
+static fxa_value gen_place_or_float(gen_state *g) {
+    static const fxa_input coordinate[] = {FXA_INPUT_K, FXA_INPUT_H, FXA_INPUT_Q, FXA_INPUT_B};
+    unsigned r = gen_byte(g);
+    if (r >= 160) return gen_get(g, FXA_FLOAT);
+    return fxa_builder_op1(g->b, FXA_OP_SIN, fxa_builder_input(g->b, coordinate[r % 4]));
+}
+
+/* Its operands often need other coordinates than each other, and so does what the value is computed from. */
+static fxa_value gen_graft(gen_state *g) {
+    fxa_value x = gen_place_or_float(g);
+    return fxa_builder_op2(g->b, FXA_OP_GRAFT, x, gen_place_or_float(g));
+}
+
 static void gen_float_step(gen_state *g) {
     static const fxa_op two[] = {FXA_OP_ADD, FXA_OP_SUB, FXA_OP_MUL, FXA_OP_DIV,  FXA_OP_FLOORDIV, FXA_OP_MOD,
                                  FXA_OP_MIN, FXA_OP_MAX, FXA_OP_POW, FXA_OP_MULZ, FXA_OP_DIVZ};
@@ -135,7 +149,7 @@ static void gen_float_step(gen_state *g) {
                                  FXA_OP_EXP2, FXA_OP_LOG,   FXA_OP_LOG2,  FXA_OP_TANH,  FXA_OP_SIGMOID,
                                  FXA_OP_ERF,  FXA_OP_SIN,   FXA_OP_COS,   FXA_OP_TAN,   FXA_OP_FLOOR,
                                  FXA_OP_CEIL, FXA_OP_ROUND, FXA_OP_TRUNC, FXA_OP_LOG1P, FXA_OP_ATAN};
-    unsigned r = gen_pick(g, 43);
+    unsigned r = gen_pick(g, 46);
     fxa_value x = gen_get(g, FXA_FLOAT), v;
     if (r < 11)
         v = fxa_builder_op2(g->b, two[r], x, gen_any(g, FXA_FLOAT));
@@ -154,7 +168,7 @@ static void gen_float_step(gen_state *g) {
     else if (r < 42)
         v = fxa_builder_op3(g->b, FXA_OP_SELECT, gen_get(g, FXA_BOOL), x, gen_any(g, FXA_FLOAT));
     else
-        v = fxa_builder_op2(g->b, FXA_OP_GRAFT, x, gen_any(g, FXA_FLOAT));
+        v = gen_graft(g);
     gen_put(g, FXA_FLOAT, v);
 }
 
@@ -251,7 +265,7 @@ static void gen_affine_step(gen_state *g) {
 
 static void gen_smooth_step(gen_state *g) {
     static const fxa_op bounded[] = {FXA_OP_TANH, FXA_OP_SIGMOID, FXA_OP_SIN, FXA_OP_COS, FXA_OP_ERF, FXA_OP_ATAN};
-    unsigned r = gen_pick(g, 16);
+    unsigned r = gen_pick(g, 17);
     fxa_builder *b = g->b;
     fxa_value x = gen_get(g, FXA_FLOAT), y = gen_get(g, FXA_FLOAT), v;
     /* y bounded, for products and quotients whose size must stay moderate */
@@ -282,6 +296,8 @@ static void gen_smooth_step(gen_state *g) {
         v = fxa_builder_op1(b, FXA_OP_LOG, above);
     else if (r == 14)
         v = fxa_builder_op1(b, FXA_OP_EXP, fxa_builder_op1(b, FXA_OP_NEG, square));
+    else if (r == 15)
+        v = gen_graft(g);
     else
         v = fxa_builder_op1(b, FXA_OP_NEG, x);
     gen_put(g, FXA_FLOAT, v);
