@@ -84,6 +84,8 @@ typedef struct fxa__engine {
     /* No allocation, no lock but the pool's own. Arguments have been checked. May tell bind->progress how far it is.
      * Of a device it only begins: afterwards nothing that bind or p lead to on the host may be looked at any more. */
     fxa_status (*run)(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+    /* With asserts: looks at the red zones of a workspace after a run, or at a copy of it: fxa__carver_after. */
+    void (*zones)(void *self, const void *code, const fxa__problem *p, const void *workspace);
     /* What fxa_plan_detail says of code; lives as long as the code. NULL: nothing to say. */
     const char *(*detail)(const void *code, const fxa__problem *p);
     /* What fxa_plan_listing says of code: how it runs the score program, as lines for people. NULL: nothing. */
@@ -97,6 +99,12 @@ typedef struct fxa__engine {
      * what is joined goes to the host and back, through `memory`, which waits. */
     fxa_status (*merge)(void *self, const fxa_merge_args *args, fxa_error *err);
 } fxa__engine;
+
+#if FXA_ASSERT
+#define FXA__ZONES(function) .zones = (function)
+#else
+#define FXA__ZONES(function) .zones = NULL
+#endif
 
 /* In order of preference; NULL past the end. */
 const fxa__engine *fxa__engine_at(size_t index);

@@ -106,7 +106,7 @@ static void interval_call(const fxa__interval *v, const fxa__node *n, const char
     fxa__write_format(w, "%s(", name);
     for (int k = 0; k < count; k++) {
         if (k) fxa__write_format(w, ", ");
-        interval_operand(v, n->arg[k < n->n_args ? k : n->n_args - 1], w);
+        interval_operand(v, n->arg[k < fxa__node_operands(n) ? k : fxa__node_operands(n) - 1], w);
     }
     fxa__write_format(w, ")");
 }
@@ -266,7 +266,7 @@ void fxa__lower_interval_text(const fxa__interval *v, fxa__writer *w) {
 static void interval_mark(fxa__interval *v) {
     for (int32_t i = v->mask; i >= 0; i--) {
         const fxa__node *n = &v->emit.p->nodes[i];
-        for (int j = 0; v->emit.used[i] && interval_moves(v, i) && j < n->n_args; j++)
+        for (int j = 0; v->emit.used[i] && interval_moves(v, i) && j < fxa__node_operands(n); j++)
             if (interval_moves(v, n->arg[j])) v->emit.used[n->arg[j]] |= v->emit.used[i];
     }
 }

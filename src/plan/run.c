@@ -4,6 +4,7 @@
  * wraps a plan from the cache and a workspace around it, and on a device a way there and back (stage.c).
  */
 #include "../base/float_state.h"
+#include "../base/poison.h"
 #include "../problem/index_check.h"
 #include "stage.h"
 
@@ -33,6 +34,30 @@ static fxa_status run_tie(const fxa_plan *plan, const fxa__bind *bind, fxa_error
     return status;
 }
 
+/* With asserts, on the host: poison in the workspace before a run, and a look at its zones after it. Workspaces of
+ * devices get theirs from who has them (stage.c). */
+static void run_poison(const fxa_plan *plan, const fxa__bind *bind) {
+    (void)plan, (void)bind;
+#if FXA_ASSERT
+    if (plan->code->instance->engine->device == FXA_HOST) fxa__poison_fill(bind->workspace, bind->workspace_size);
+#endif
+}
+
+static void run_look(const fxa_plan *plan, const fxa__bind *bind) {
+    (void)plan, (void)bind;
+#if FXA_ASSERT
+    if (plan->code->instance->engine->device == FXA_HOST) fxa__plan_zones(plan, bind->workspace);
+#endif
+}
+
+#if FXA_ASSERT
+void fxa__plan_zones(const fxa_plan *plan, const void *workspace) {
+    const fxa__instance *instance = plan->code->instance;
+    if (workspace && instance->engine->zones)
+        instance->engine->zones(instance->self, plan->code->code, plan->problem, workspace);
+}
+#endif
+
 fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     if (!plan) return fxa__fail(err, FXA_E_ARGUMENT, "plan is NULL");
@@ -50,7 +75,9 @@ fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *e
     bind.progress = progress.fn ? &progress : NULL;
     atomic_fetch_add_explicit(&plan->host->runs, 1, memory_order_relaxed);
     FXA_TRY(run_tie(plan, &bind, err));
+    run_poison(plan, &bind);
     FXA_TRY(engine->run(code->instance->self, code->code, plan->problem, &bind, err));
+    run_look(plan, &bind);
     fxa__progress_end(bind.progress);
     return fxa__ok(err);
 }

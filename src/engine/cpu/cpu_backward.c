@@ -298,9 +298,9 @@ void fxa__cpu_backward_least(const fxa__cpu_kernels *kernels, int32_t *rows, int
     *keys = (int32_t)fxa__max_i64(fxa__cpu_bits_granule(kernels), kernels->nr); /* strips begin at whole panels */
 }
 
-bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {
+bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes) {
     fxa__back run = {.code = code, .p = p, .cut = fxa__back_shares_make(code, p)};
-    return fxa__back_layout(&run, NULL, bytes);
+    return fxa__back_layout(&run, c, bytes);
 }
 
 bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind) {
@@ -308,7 +308,7 @@ bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const f
     const fxa__back_shares *cut = &run.cut;
     const fxa_problem *in = &p->in;
     size_t bytes;
-    if (!fxa__back_layout(&run, bind->workspace, &bytes) || bytes > bind->workspace_size) return false;
+    if (!fxa__back_layout(&run, fxa__carver_make(bind->workspace), &bytes) || bytes > bind->workspace_size) return false;
     for (int64_t i = 0; i < cut->ones; i++) fxa__store_f64(run.ones, fxa__back_real(&run), i, 1);
     fxa__cpu_scan(code, bind, run.ranges);
     for (int64_t i = 0; cut->want_sums && i < cut->lanes * p->program->n_params; i++) run.dparams[i] = 0;

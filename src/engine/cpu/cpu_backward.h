@@ -103,7 +103,7 @@ fxa__back_shares fxa__back_shares_make(const fxa__cpu_code *code, const fxa__pro
 /* The lane that does an item. */
 int64_t fxa__back_lane_of(const fxa__back_shares *cut, const fxa_problem *p, int64_t item);
 /* Exact size of the workspace, and with a base every pointer of `job` and its workers. */
-bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes);
+bool fxa__back_layout(fxa__back *job, fxa__carver c, size_t *bytes);
 
 static inline void *fxa__back_at(const fxa__back *job, void *x, int64_t i) {
     return (char *)x + i * (int64_t)job->code->kernels->real_size;

@@ -275,9 +275,8 @@ static void shares_carve_sums(fxa__carver *c, const fxa__back *job, int64_t lane
     }
 }
 
-bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
+bool fxa__back_layout(fxa__back *job, fxa__carver c, size_t *bytes) {
     const fxa__back_shares *cut = &job->cut;
-    fxa__carver c = fxa__carver_make(base);
     job->ranges = fxa__carve(&c, job->p->program->n_tensors, sizeof(fxa_tensor_range));
     fxa__cpu_kept_carve(&c, job->code, job->p, cut->tile, cut->block, &job->kept);
     job->ones = shares_carve_matrix(&c, job, true, 1, cut->ones);
@@ -295,7 +294,7 @@ bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
     for (int32_t i = 0; i < job->code->width; i++) {
         fxa__back_worker w = {.job = NULL};
         shares_carve_worker(&c, job, &w);
-        if (!base) continue;
+        if (!c.base) continue;
         fxa__back_worker *own = &job->workers[i];
         *own = w;
         fxa__cpu_cut_start(&own->cut, &own->g, &job->kept, cut->tile, cut->block);

@@ -175,9 +175,9 @@ void fxa__cpu_backward_least(const fxa__cpu_kernels *kernels, int32_t *rows, int
 
 /* The passes; false, and nothing done: the bind's workspace does not hold the run, which its plan sees to. Workspace:
  * exact bytes for one run, all workers together; false on overflow. */
-bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes);
+bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes);
 bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind);
-bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes);
+bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes);
 bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind);
 
 #endif

@@ -147,9 +147,9 @@ static void forward_carve_scratch(fxa__carver *c, const fxa__cpu_forward_run *ru
 }
 
 /* Everything of a run that does not depend on its pointers; with a base also where its parts lie. */
-static bool forward_layout(fxa__cpu_forward_run *run, void *base, size_t *bytes) {
+static bool forward_layout(fxa__cpu_forward_run *run, fxa__carver all, size_t *bytes) {
     const fxa_problem *p = &run->p->in;
-    fxa__carver own = fxa__carver_make(NULL), all = fxa__carver_make(base);
+    fxa__carver own = fxa__carver_make(NULL);
     fxa__cpu_scratch s;
     fxa__cpu_cut cut;
     int64_t groups = p->b * p->hkv, items = 0;
@@ -166,14 +166,19 @@ static bool forward_layout(fxa__cpu_forward_run *run, void *base, size_t *bytes)
     fxa__cpu_kept_carve(&all, run->code, run->p, run->blocks.tile_rows, run->blocks.keys, &run->kept);
     run->partial = fxa__carve(&all, slots, sizeof *run->partial);
     run->partial_o = fxa__carve_matrix(&all, slots, run->blocks.ldo, run->code->kernels->real_size);
+    for (int32_t i = 0; all.after && i < run->workers; i++) {
+        fxa__carver one = fxa__carver_within(&all);
+        one.after += (size_t)i * run->scratch_bytes;
+        forward_carve_scratch(&one, run, &s, &cut);
+    }
     run->scratch = fxa__carve(&all, run->workers, run->scratch_bytes);
     *bytes = all.used;
     return !own.failed && !all.failed;
 }
 
-bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {
+bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes) {
     fxa__cpu_forward_run run = {.code = code, .p = p};
-    return forward_layout(&run, NULL, bytes);
+    return forward_layout(&run, c, bytes);
 }
 
 /* ---- The run ----------------------------------------------------------------------------------------------------- */
@@ -265,7 +270,7 @@ static void forward_join_task(void *arg, int32_t worker) {
 bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind) {
     fxa__cpu_forward_run run = {.code = code, .p = p, .bind = bind};
     size_t bytes;
-    if (!forward_layout(&run, bind->workspace, &bytes) || bytes > bind->workspace_size) return false;
+    if (!forward_layout(&run, fxa__carver_make(bind->workspace), &bytes) || bytes > bind->workspace_size) return false;
     fxa__cpu_scan(code, bind, run.ranges);
     atomic_init(&run.next, 0);
     fxa__progress_begin(bind->progress, p->in.b, p->in.hkv, run.items);

@@ -190,7 +190,7 @@ static fxa_status cpu_query(void *self, const fxa__problem *p, const void *code,
         if (status != FXA_OK) return fxa__fail(err, status, "%s", why.text);
         code = out->made;
     }
-    bool fits = (forward ? fxa__cpu_forward_workspace : fxa__cpu_backward_workspace)(code, p, &bytes);
+    bool fits = (forward ? fxa__cpu_forward_workspace : fxa__cpu_backward_workspace)(code, p, fxa__carver_make(NULL), &bytes);
     report->supported = 1;
     report->workspace = fits ? bytes : UINT64_MAX;
     if (forward)
@@ -210,6 +210,16 @@ static fxa_status cpu_run(void *self, const void *code, const fxa__problem *p, c
                          bind->workspace_size);
     return fxa__ok(err);
 }
+
+#if FXA_ASSERT
+static void cpu_zones(void *self, const void *code, const fxa__problem *p, const void *workspace) {
+    (void)self;
+    size_t bytes;
+    bool forward = p->in.pass == FXA_FORWARD;
+    fxa__carver c = fxa__carver_after(workspace);
+    (void)(forward ? fxa__cpu_forward_workspace : fxa__cpu_backward_workspace)(code, p, c, &bytes);
+}
+#endif
 
 static const char *cpu_detail(const void *code, const fxa__problem *p) {
     (void)p;
@@ -250,6 +260,7 @@ const fxa__engine fxa__engine_cpu = {
     .compile = cpu_compile,
     .release = cpu_release,
     .run = cpu_run,
+    FXA__ZONES(cpu_zones),
     .detail = cpu_detail,
     .listing = cpu_listing,
 };

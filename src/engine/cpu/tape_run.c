@@ -23,40 +23,41 @@ static bool run_pitch(int64_t n, size_t real_size, size_t *pitch) {
     return fxa__mul_size((size_t)(run_steps(n) + FXA__TAPE_STEP), real_size, pitch);
 }
 
-/* The one layout: *bytes is what it takes, and with a base the pointers of s are set. */
-static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns, void *base, fxa__tape_state *s,
-                       size_t *bytes) {
+/* The one layout: the pointers of s are set where the carver has a base. */
+static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns, fxa__carver *c, fxa__tape_state *s) {
     const int64_t n[TAPE_LEVELS] = {1, max_rows, max_columns, max_columns, max_columns};
-    fxa__carver c = fxa__carver_make(base);
     size_t places = 0;
-    (void)fxa__carve(&c, 1, sizeof *s); /* what the pointers are in */
+    (void)fxa__carve(c, 1, sizeof *s); /* what the pointers are in */
     for (int i = 0; i < TAPE_LEVELS; i++) {
         if (t->level[i].n_places > places) places = t->level[i].n_places;
         if (!run_pitch(n[i], t->kernels->real_size, &s->pitch[i])) return false;
-        s->base[i] = fxa__carve(&c, t->level[i].n_regs, s->pitch[i]);
+        s->base[i] = fxa__carve(c, t->level[i].n_regs, s->pitch[i]);
     }
-    for (int i = 0; i < 3; i++) s->spare[i] = fxa__carve(&c, 1, s->pitch[TAPE_FULL]);
-    s->at = fxa__carve(&c, (int64_t)places, sizeof(void *));
-    s->fixed = fxa__carve(&c, (int64_t)t->level[TAPE_FULL].n_places, sizeof(uintptr_t));
-    s->k = fxa__carve(&c, max_columns, sizeof(int32_t));
+    for (int i = 0; i < 3; i++) s->spare[i] = fxa__carve(c, 1, s->pitch[TAPE_FULL]);
+    s->at = fxa__carve(c, (int64_t)places, sizeof(void *));
+    s->fixed = fxa__carve(c, (int64_t)t->level[TAPE_FULL].n_places, sizeof(uintptr_t));
+    s->k = fxa__carve(c, max_columns, sizeof(int32_t));
     int64_t rows = t->alone ? (int64_t)t->n_parts + TAPE_FORMULA_ROWS : 0;
-    s->bits = fxa__carve_matrix(&c, rows, fxa__div_up(max_columns, 64), sizeof *s->bits);
-    s->ends = fxa__carve(&c, (int64_t)(t->alone ? t->n_ranges : 0), sizeof *s->ends);
-    s->moved = fxa__carve(&c, t->alone ? max_rows : 0, 1);
-    s->until = fxa__carve(&c, t->alone ? max_rows : 0, sizeof *s->until);
-    *bytes = c.used;
-    return !c.failed;
+    s->bits = fxa__carve_matrix(c, rows, fxa__div_up(max_columns, 64), sizeof *s->bits);
+    s->ends = fxa__carve(c, (int64_t)(t->alone ? t->n_ranges : 0), sizeof *s->ends);
+    s->moved = fxa__carve(c, t->alone ? max_rows : 0, 1);
+    s->until = fxa__carve(c, t->alone ? max_rows : 0, sizeof *s->until);
+    return !c->failed;
 }
 
 bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_columns, size_t *bytes) {
+    fxa__carver c = fxa__carver_make(NULL);
     fxa__tape_state s;
-    return run_layout(tape, max_rows, max_columns, NULL, &s, bytes);
+    bool fits = run_layout(tape, max_rows, max_columns, &c, &s);
+    *bytes = c.used;
+    return fits;
 }
 
 void *fxa__tape_carve(fxa__carver *c, const fxa__tape *tape, int64_t max_rows, int64_t max_columns) {
-    size_t bytes = 0;
-    if (tape && !fxa__tape_scratch(tape, max_rows, max_columns, &bytes)) c->failed = true;
-    return fxa__carve(c, 1, bytes);
+    fxa__carver own = fxa__carver_within(c);
+    fxa__tape_state s;
+    if (tape && !run_layout(tape, max_rows, max_columns, &own, &s)) c->failed = true;
+    return fxa__carve(c, 1, own.used);
 }
 
 /* ---- Instructions ------------------------------------------------------------------------------------------------ */
@@ -173,9 +174,9 @@ void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len
     const fxa__tape *t = run->tape;
     const int32_t coord[FXA_INPUT_COUNT] = {
         [FXA_INPUT_B] = b, [FXA_INPUT_Q_LEN] = q_len, [FXA_INPUT_K_LEN] = k_len, [FXA_INPUT_HEADS] = heads};
-    size_t bytes;
     fxa__tape_state *s = run->scratch;
-    run_layout(t, run->max_rows, run->max_columns, run->scratch, s, &bytes);
+    fxa__carver c = fxa__carver_make(run->scratch);
+    run_layout(t, run->max_rows, run->max_columns, &c, s);
     for (size_t i = 0; i < t->level[TAPE_FULL].n_places; i++) {
         const fxa__tape_place *p = &t->level[TAPE_FULL].places[i];
         s->fixed[i] =

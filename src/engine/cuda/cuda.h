@@ -228,6 +228,8 @@ fxa_status fxa__cu_counters_load(fxa__cu_self *self, fxa_error *err);
 void fxa__cu_counters_free(fxa__cu_self *self);
 
 /* cuda_run.c */
+/* engine->zones. */
+void fxa__cu_zones(void *self, const void *code, const fxa__problem *p, const void *workspace);
 fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
 
 #endif

@@ -6,7 +6,6 @@
  */
 #include "cuda_run.h"
 
-#include "../../base/carve.h"
 #include "../../program/span_rules.h"
 
 enum {
@@ -292,9 +291,11 @@ static void layout_captured(layout *l) {
     }
 }
 
-/* What begins as 0, in one piece. */
+/* What begins as 0, in one piece, zones between its parts too. */
 static void layout_zeroes(layout *l) {
     fxa__cu_layout *out = l->out;
+    const char *after = l->c.after;
+    l->c.after = NULL;
     out->zero = l->c.base;
     if (layout_has(l, FXA__CU_DECODE)) {
         out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
@@ -316,6 +317,7 @@ static void layout_zeroes(layout *l) {
         out->users.used = layout_take(l, 1, 1, 1, sizeof(int32_t));
     }
     out->zero_words = l->c.used / sizeof(uint32_t);
+    l->c.after = after;
 }
 
 /* Asked for at every run: most problems have nothing there. */
@@ -364,8 +366,8 @@ static void layout_backward(layout *l) {
 }
 
 uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
-                             const fxa__problem *p, void *base, fxa__cu_layout *out) {
-    layout l = {fxa__carver_make(base), self, choice, program, &p->in, out, p->in.flags & FXA_VARLEN};
+                             const fxa__problem *p, fxa__carver c, fxa__cu_layout *out) {
+    layout l = {c, self, choice, program, &p->in, out, p->in.flags & FXA_VARLEN};
     *out = (fxa__cu_layout){.zero = NULL};
     int64_t pad = fxa__round_up(p->in.sq, LAYOUT_PAD);
     int64_t rows = l.packed ? (p->in.total_q / LAYOUT_PAD + p->in.b) * LAYOUT_PAD : pad * p->in.b;
@@ -396,5 +398,5 @@ uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *cho
 uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
                            const fxa__problem *p) {
     fxa__cu_layout at;
-    return fxa__cu_layout_make(self, choice, program, p, NULL, &at);
+    return fxa__cu_layout_make(self, choice, program, p, fxa__carver_make(NULL), &at);
 }

@@ -13,7 +13,7 @@ static fxa_status run_kernels(fxa__cu_call *c) {
 
 fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
     fxa__cu_call c = {.self = self, .code = code, .p = p, .bind = bind, .err = err};
-    uint64_t bytes = fxa__cu_layout_make(c.self, &c.code->choice, &c.code->program, p, bind->workspace, &c.at);
+    uint64_t bytes = fxa__cu_layout_make(c.self, &c.code->choice, &c.code->program, p, fxa__carver_make(bind->workspace), &c.at);
     if (bind->workspace_size < bytes)
         return fxa__fail(err, FXA_E_WORKSPACE, "the kernels need a workspace of %llu bytes, %zu were given",
                          (unsigned long long)bytes, bind->workspace_size);
@@ -28,3 +28,11 @@ fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, cons
     fxa__gpu_leave(&c.self->gpu);
     return status == FXA_OK ? fxa__ok(err) : status;
 }
+
+#if FXA_ASSERT
+void fxa__cu_zones(void *self, const void *code, const fxa__problem *p, const void *workspace) {
+    const fxa__cu_code *c = code;
+    fxa__cu_layout at;
+    (void)fxa__cu_layout_make(self, &c->choice, &c->program, p, fxa__carver_after(workspace), &at);
+}
+#endif

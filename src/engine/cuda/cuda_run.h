@@ -7,6 +7,7 @@
 #ifndef FXA_ENGINE_CUDA_RUN_H
 #define FXA_ENGINE_CUDA_RUN_H
 
+#include "../../base/carve.h"
 #include "cuda.h"
 
 /* Tiles as fxa_tile_lists has them: its struct Cut. */
@@ -92,7 +93,7 @@ typedef struct fxa__cu_layout {
 
 /* With base NULL it is only counted: bytes in all, UINT64_MAX where there are not so many. */
 uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
-                             const fxa__problem *p, void *base, fxa__cu_layout *out);
+                             const fxa__problem *p, fxa__carver c, fxa__cu_layout *out);
 
 /* One run. */
 typedef struct fxa__cu_call {

@@ -253,6 +253,7 @@ const fxa__engine fxa__engine_cuda = {
     .check = fxa__gpu_engine_check,
     .tie = fxa__gpu_engine_tie,
     .run = fxa__cu_run,
+    FXA__ZONES(fxa__cu_zones),
     .detail = cu_detail,
     .listing = fxa__cu_listing,
     .save = cu_save,

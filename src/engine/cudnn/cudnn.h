@@ -77,6 +77,8 @@ void fxa__dnn_listing(const void *code, const fxa__problem *p, fxa__writer *w);
 fxa_status fxa__dnn_handle_take(fxa__dnn_self *self, void *stream, void **handle, fxa_error *err);
 void fxa__dnn_handle_give(fxa__dnn_self *self, void *handle);
 
+/* engine->zones. */
+void fxa__dnn_zones(void *self, const void *code, const fxa__problem *p, const void *workspace);
 fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
 
 #endif

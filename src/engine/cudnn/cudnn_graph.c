@@ -4,14 +4,12 @@
  */
 #include "cudnn_graph.h"
 
-#include "../../base/num.h"
+#include "../../base/carve.h"
 #include "cudnn_steps.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { GRAPH_SCRATCH_ALIGN = 256 };
 
 void fxa__dnn_graph_free(fxa__dnn_graph *g) {
     fxa__free(g->host, g->tensors, g->tensor_capacity * sizeof *g->tensors);
@@ -85,8 +83,8 @@ int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type) 
     int64_t bytes = fxa__dnn_size(type);
     bool fits = true;
     for (int i = 0; i < 4; i++) fits = fits && fxa__mul_i64(bytes, dim[i], &bytes);
-    fits = fits && fxa__add_i64(bytes, GRAPH_SCRATCH_ALIGN, &bytes);
-    bytes = fits ? bytes / GRAPH_SCRATCH_ALIGN * GRAPH_SCRATCH_ALIGN : 0;
+    fits = fits && fxa__add_i64(bytes, FXA__DNN_SCRATCH_ALIGN + FXA__CARVE_ZONE, &bytes);
+    bytes = fits ? bytes / FXA__DNN_SCRATCH_ALIGN * FXA__DNN_SCRATCH_ALIGN : 0;
     if (!fits || !fxa__add_i64(g->scratch, bytes, &g->scratch))
         return fxa__dnn_refuse(g, "the workspace would not fit in 63 bits");
     graph_pack(&t, dim);

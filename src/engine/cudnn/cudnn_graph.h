@@ -108,6 +108,7 @@ int32_t fxa__dnn_float(fxa__dnn_graph *g, double value);
 int32_t fxa__dnn_int(fxa__dnn_graph *g, int64_t value);
 int64_t fxa__dnn_size(uint8_t type); /* bytes of an element */
 /* Packed, in the workspace. */
+enum { FXA__DNN_SCRATCH_ALIGN = 256 }; /* bytes: of each in the workspace, behind which a red zone is (base/carve.h) */
 int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 /* [B,1,1,1] of INT32, all of them `length`, written by a run. */
 int32_t fxa__dnn_length(fxa__dnn_graph *g, int64_t b, int64_t length);

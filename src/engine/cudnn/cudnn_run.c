@@ -5,14 +5,14 @@
  */
 #include "cudnn.h"
 
-#include "../../base/num.h"
+#include "../../base/carve.h"
 #include "cudnn_build.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-enum { RUN_ALIGN = 256 };
+enum { RUN_ALIGN = FXA__DNN_SCRATCH_ALIGN };
 
 uint64_t fxa__dnn_workspace(int64_t scratch, int64_t own) {
     int64_t sum;
@@ -262,3 +262,16 @@ fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, con
     fxa__gpu_leave(&s->gpu);
     return status == FXA_OK ? fxa__ok(err) : status;
 }
+
+#if FXA_ASSERT
+void fxa__dnn_zones(void *self, const void *code, const fxa__problem *p, const void *workspace) {
+    const fxa__dnn_code *c = code;
+    (void)self, (void)p;
+    for (size_t i = 0; i < c->n_bound; i++) {
+        const fxa__dnn_tensor *t = &c->bound[i].tensor;
+        int64_t end = t->offset + t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3] * fxa__dnn_size(t->type);
+        FXA__ASSERT(t->source != FXA__DNN_SCRATCH ||
+                    fxa__poison_holds(workspace, (size_t)end, (size_t)end + FXA__CARVE_ZONE));
+    }
+}
+#endif

@@ -319,6 +319,7 @@ const fxa__engine fxa__engine_cudnn = {
     .check = fxa__gpu_engine_check,
     .tie = fxa__gpu_engine_tie,
     .run = fxa__dnn_run,
+    FXA__ZONES(fxa__dnn_zones),
     .detail = dnn_detail,
     .listing = fxa__dnn_listing,
     .save = dnn_save,

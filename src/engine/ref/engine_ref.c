@@ -56,7 +56,7 @@ static fxa_status ref_query(void *self, const fxa__problem *p, const void *code,
     }
     out->report.supported = 1;
     out->report.deterministic = 1;
-    out->report.workspace = fxa__ref_layout(p, ref_derivative_of(code), NULL, &r, &bytes) ? bytes : UINT64_MAX;
+    out->report.workspace = fxa__ref_layout(p, ref_derivative_of(code), fxa__carver_make(NULL), &r, &bytes) ? bytes : UINT64_MAX;
     return FXA_OK;
 }
 
@@ -64,7 +64,8 @@ static fxa_status ref_run(void *self, const void *code, const fxa__problem *p, c
     (void)self;
     size_t bytes;
     fxa__ref r = {.p = p, .bind = bind, .env = {.params = bind->params, .tensors = bind->tensors}};
-    if (!fxa__ref_layout(p, ref_derivative_of(code), bind->workspace, &r, &bytes) || bytes > bind->workspace_size)
+    fxa__carver c = fxa__carver_make(bind->workspace);
+    if (!fxa__ref_layout(p, ref_derivative_of(code), c, &r, &bytes) || bytes > bind->workspace_size)
         return fxa__fail(err, FXA_E_WORKSPACE, "the reference engine needs a workspace of %zu bytes, %zu were given",
                          bytes, bind->workspace_size);
     fxa__amax_clear(bind);
@@ -75,6 +76,15 @@ static fxa_status ref_run(void *self, const void *code, const fxa__problem *p, c
     return fxa__ok(err);
 }
 
+#if FXA_ASSERT
+static void ref_zones(void *self, const void *code, const fxa__problem *p, const void *workspace) {
+    (void)self;
+    fxa__ref r = {.p = p};
+    size_t bytes;
+    (void)fxa__ref_layout(p, ref_derivative_of(code), fxa__carver_after(workspace), &r, &bytes);
+}
+#endif
+
 const fxa__engine fxa__engine_ref = {
     .name = "ref",
     .version = 3,
@@ -84,4 +94,5 @@ const fxa__engine fxa__engine_ref = {
     .compile = ref_compile,
     .release = ref_release,
     .run = ref_run,
+    FXA__ZONES(ref_zones),
 };

@@ -16,6 +16,7 @@
 #ifndef FXA_ENGINE_REF_REF_H
 #define FXA_ENGINE_REF_REF_H
 
+#include "../../base/carve.h"
 #include "../engine.h"
 #include "../../problem/geometry.h"
 
@@ -52,7 +53,7 @@ typedef struct fxa__ref {
 
 /* Lays out the workspace of one run: *bytes is its exact size, and with a base the pointers of `r` are set. False: the
  * size does not fit in size_t. */
-bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, void *base, fxa__ref *r, size_t *bytes);
+bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__carver c, fxa__ref *r, size_t *bytes);
 
 /* One row of an operand, named by its slot (LSE, MAX_ROW and DLSE have one feature); position s is local to r->b.
  * Storing adds to what is there when `add`, and rounds once, from f64. Scales are applied here. */

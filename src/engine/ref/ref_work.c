@@ -5,7 +5,6 @@
  */
 #include "ref.h"
 
-#include "../../base/carve.h"
 #include "../../base/dtype.h"
 #include "../../problem/scales.h"
 
@@ -36,8 +35,7 @@ static void ref_carve_sums(fxa__carver *c, const fxa__problem *p, fxa__ref_sum *
     }
 }
 
-bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, void *base, fxa__ref *r, size_t *bytes) {
-    fxa__carver c = fxa__carver_make(base);
+bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__carver c, fxa__ref *r, size_t *bytes) {
     r->derivative = derivative;
     r->vals = fxa__carve(&c, ref_largest_program(p, derivative), sizeof(fxa__val));
     r->k = ref_carve_matrix(&c, p->in.sk, p->in.d);
