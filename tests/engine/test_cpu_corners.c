@@ -7,7 +7,9 @@
 #include "t.h"
 
 #include "support/attn_data.h"
+#include "support/isa.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static bool corner_make(attn_data *x, const attn_spec *s) {
@@ -263,6 +265,27 @@ TEST(scales_of_bf16) {
 }
 
 /* ---- Workspace --------------------------------------------------------------------------------------------------- */
+
+/* What is loaded of K on its way into panels lies where rows of V do, and is larger. */
+static void corner_narrow(const char *isa) {
+    static const fxa_dtype dtypes[] = {FXA_F32, FXA_F64, FXA_F16, FXA_BF16};
+    for (int i = 0; i < 4 * 3; i++) {
+        attn_spec s = corner_spec(NULL, 1, 2, 40, 100, 512);
+        attn_data x;
+        s.dv = i / 4 == 0 ? 1 : i / 4 == 1 ? 3 : 512;
+        if (i / 4 == 2) s.d = 3;
+        s.dtype = dtypes[i % 4];
+        if (!corner_make(&x, &s)) return;
+        /* A score is a sum of d products, off by d units of their magnitudes' sum, d / 4 of scale 1 / sqrt(d) and not
+         * half of 1 more; outputs are of values below 1, off by twice that. O of 16 bits is rounded once more; of bf16 it
+         * is half a unit for each of P, O and the reference's O. */
+        double units = CORNER_UNITS + 2 * (double)s.d * (sqrt((double)s.d) / 4 + 1);
+        corner_check(&x, s.dtype == FXA_BF16 ? 1.5 + units * 0x1p-16 : units + (s.dtype == FXA_F16 ? 0x1p13 : 0), isa);
+        attn_data_free(&x);
+    }
+}
+
+TEST(values_far_narrower_than_keys_and_wider) { isa_each(corner_narrow); }
 
 /* Each chunk of keys has a dQ of its own; of a long one there are fewer. */
 TEST(chunks_of_long_queries_do_not_multiply_them) {
