@@ -4,7 +4,7 @@
  * with a base it gets their places, without one it is only counted what they need, so size and places cannot disagree.
  * Every part begins at a multiple of FXA__CARVE_ALIGN, if the base does.
  *
- * In builds with asserts (invariant.h) a red zone lies behind every part, from its last byte on. The memory is filled
+ * In builds with asserts (invariant.h) a red zone lies behind every part that is not empty, from its last byte on. The memory is filled
  * with poison before a run (plan/run.c), and after it the same layout is carved once more by fxa__carver_after, which
  * ends the process where a zone holds anything else: no sanitizer tells a write past a part from one into the next.
  */
@@ -43,7 +43,7 @@ static inline fxa__carver fxa__carver_within(const fxa__carver *c) {
 static inline void *fxa__carve(fxa__carver *c, int64_t n, size_t element) {
     size_t size = 0, whole = 0, end = 0;
     c->failed = c->failed || n < 0 || !fxa__mul_size((size_t)n, element, &size) ||
-                !fxa__add_size(size, FXA__CARVE_ZONE + FXA__CARVE_ALIGN - 1, &whole) ||
+                !fxa__add_size(size, (size ? FXA__CARVE_ZONE : 0) + FXA__CARVE_ALIGN - 1, &whole) ||
                 !fxa__add_size(c->used, whole / FXA__CARVE_ALIGN * FXA__CARVE_ALIGN, &end);
     if (c->failed) return NULL;
     void *part = c->base ? c->base + c->used : NULL;

@@ -120,11 +120,9 @@ void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t vers
 fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem *p, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err);
 
-#if FXA_ASSERT
-/* Looks at the red zones of a workspace after a run of the plan, or at the host's copy of one whose address is a
- * multiple of 256; it was filled with poison before (base/carve.h). */
+/* With asserts: looks at the red zones of a workspace after a run of the plan, or at the host's copy of one whose address
+ * is a multiple of 256; it was filled with poison before (base/carve.h). */
 void fxa__plan_zones(const fxa_plan *plan, const void *workspace);
-#endif
 
 /* Makes the plan of p on an engine through the cache. E_UNSUPPORTED with the reason when the engine says no; a no of
  * its compiler is remembered. section: the engine's part of plan bytes, or NULL to compile. */

@@ -50,13 +50,11 @@ static void run_look(const fxa_plan *plan, const fxa__bind *bind) {
 #endif
 }
 
-#if FXA_ASSERT
 void fxa__plan_zones(const fxa_plan *plan, const void *workspace) {
     const fxa__instance *instance = plan->code->instance;
     if (workspace && instance->engine->zones)
         instance->engine->zones(instance->self, plan->code->code, plan->problem, workspace);
 }
-#endif
 
 fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err) {
     FXA__FLOAT_SCOPE;

@@ -9,6 +9,7 @@
 #include "stage.h"
 
 #include "../base/num.h"
+#include "../base/poison.h"
 #include "../problem/touch.h"
 
 #include <stdlib.h>
@@ -110,6 +111,26 @@ static void stage_arguments(stage *s, const fxa__touch_list *list) {
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
+/* With asserts, as run.c does on the host: poison in the workspace before a run, and a look at its zones after it. */
+static fxa_status stage_zones(stage *s, bool after, fxa_error *err) {
+    fxa_status status = FXA_OK;
+    (void)s, (void)after, (void)err;
+#if FXA_ASSERT
+    const fxa__memory *memory = stage_memory(s);
+    size_t size = s->args.workspace_size;
+    if (!size || !s->plan->code->instance->engine->zones) return FXA_OK;
+    void *copy = fxa__alloc_aligned(s->plan->host, size, FXA_WORKSPACE_ALIGN);
+    if (!copy) return fxa__fail(err, FXA_E_MEMORY, "out of memory: a copy of a workspace of %zu bytes", size);
+    if (!after) fxa__poison_fill(copy, size);
+    status = after ? memory->copy_from(stage_self(s), copy, s->args.workspace, size, s->args.stream, err)
+                   : memory->copy_to(stage_self(s), s->args.workspace, copy, size, s->args.stream, err);
+    if (status == FXA_OK) status = memory->wait(stage_self(s), s->args.stream, err);
+    if (status == FXA_OK && after) fxa__plan_zones(s->plan, copy);
+    fxa__free_aligned(s->plan->host, copy, size, FXA_WORKSPACE_ALIGN);
+#endif
+    return status;
+}
+
 static fxa_status stage_send(stage *s, fxa_error *err) {
     const fxa__memory *memory = stage_memory(s);
     for (size_t i = 0; i < s->n; i++) {
@@ -124,13 +145,15 @@ static fxa_status stage_send(stage *s, fxa_error *err) {
     }
     s->args.workspace_size = s->plan->workspace;
     s->args.workspace = NULL;
-    return s->args.workspace_size ? memory->alloc(stage_self(s), s->args.workspace_size, &s->args.workspace, err)
-                                  : FXA_OK;
+    if (s->args.workspace_size)
+        FXA_TRY(memory->alloc(stage_self(s), s->args.workspace_size, &s->args.workspace, err));
+    return stage_zones(s, false, err);
 }
 
 static fxa_status stage_fetch(stage *s, fxa_error *err) {
     const fxa__memory *memory = stage_memory(s);
     FXA_TRY(memory->wait(stage_self(s), s->args.stream, err)); /* what went wrong is said before anything is copied */
+    FXA_TRY(stage_zones(s, true, err));
     for (size_t i = 0; i < s->n; i++) {
         const stage_span *x = &s->span[i];
         if (x->written)

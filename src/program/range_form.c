@@ -7,6 +7,7 @@
 
 #include "../base/invariant.h"
 #include "../base/num.h"
+#include "../base/poison.h"
 
 #include <stdlib.h>
 
@@ -20,10 +21,17 @@ static bool form_madd(int64_t a, int64_t times, int64_t x, int64_t *out) {
     return form_fits(*out);
 }
 
-fxa__affine fxa__affine_const(int64_t c) { return (fxa__affine){.c = c}; }
+/* With asserts, atoms that a form does not have are none that anything else has. */
+fxa__affine fxa__affine_const(int64_t c) {
+    fxa__affine f = {.c = c};
+#if FXA_ASSERT
+    fxa__poison_fill(f.atom, sizeof f.atom);
+#endif
+    return f;
+}
 
 bool fxa__affine_add(const fxa__affine *a, const fxa__affine *b, int64_t times, fxa__affine *out) {
-    fxa__affine sum = {0};
+    fxa__affine sum = fxa__affine_const(0);
     if (!form_madd(a->c, times, b->c, &sum.c)) return false;
     for (int i = 0, j = 0; i < a->n || j < b->n;) {
         bool from_a = j == b->n || (i < a->n && a->atom[i] <= b->atom[j]);

@@ -5,6 +5,8 @@
  */
 #include "mock_queue.h"
 
+#include "base/poison.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -106,7 +108,10 @@ static fxa_status mock_op_perform(mock_op *op, fxa_error *err) {
     if (op->code) {
         if (mock.performing) mock.performing();
         if (op->p->in.flags & FXA_SCALARS_IN_MEMORY) mock_op_read_scalars(op);
+        fxa__poison_fill(op->bind.workspace, op->bind.workspace_size); /* as in runs on the host */
         status = fxa__engine_ref.run(NULL, op->code->inner, op->p, &op->bind, err);
+        if (status == FXA_OK && fxa__engine_ref.zones && op->bind.workspace)
+            fxa__engine_ref.zones(NULL, op->code->inner, op->p, op->bind.workspace);
     } else {
         memcpy(op->to, op->from, op->size);
     }
