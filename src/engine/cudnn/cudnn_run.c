@@ -269,9 +269,10 @@ void fxa__dnn_zones(void *self, const void *code, const fxa__problem *p, const v
     (void)self, (void)p;
     for (size_t i = 0; i < c->n_bound; i++) {
         const fxa__dnn_tensor *t = &c->bound[i].tensor;
-        int64_t end = t->offset + t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3] * fxa__dnn_size(t->type);
-        FXA__ASSERT(t->source != FXA__DNN_SCRATCH ||
-                    fxa__poison_holds(workspace, (size_t)end, (size_t)end + FXA__CARVE_ZONE));
+        int64_t last = 0;
+        for (int d = 0; d < 4; d++) last += (t->dim[d] - 1) * t->stride[d];
+        size_t end = (size_t)(t->offset + (last + 1) * fxa__dnn_size(t->type));
+        FXA__ASSERT(t->source != FXA__DNN_SCRATCH || fxa__poison_holds(workspace, end, end + FXA__CARVE_ZONE));
     }
 }
 #endif
