@@ -4,9 +4,10 @@
  * with a base it gets their places, without one it is only counted what they need, so size and places cannot disagree.
  * Every part begins at a multiple of FXA__CARVE_ALIGN, if the base does.
  *
- * In builds with asserts (invariant.h) a red zone lies behind every part that is not empty, from its last byte on. The memory is filled
- * with poison before a run (plan/run.c), and after it the same layout is carved once more by fxa__carver_after, which
- * ends the process where a zone holds anything else: no sanitizer tells a write past a part from one into the next.
+ * In builds with asserts (invariant.h) a red zone lies behind every part that is not empty, from its last byte on. The
+ * memory is filled with poison before a run (plan/run.c), and after it the same layout is carved once more by
+ * fxa__carver_after, which ends the process where a zone holds anything else: no sanitizer tells a write past a part
+ * from one into the next.
  */
 #ifndef FXA_BASE_CARVE_H
 #define FXA_BASE_CARVE_H

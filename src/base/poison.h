@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Poison: what a workspace holds before a run in builds with asserts (invariant.h), so that what reads memory that
- * nobody wrote computes with numbers that are seen: NaN as f64, f32, f16 and bf16, 2146533361 as an int, true as a bool.
- * What still holds it after a run was not written, which is how parts of a workspace are kept apart (carve.h).
+ * Poison: what a workspace holds before a run in builds with asserts (invariant.h), so that a read of memory that
+ * nothing has written shows in results: NaN as f64, f32, f16 and bf16, 2146533361 as an int, true as a bool. Bytes that
+ * still hold it after a run were not written, which is how parts of a workspace are kept apart (carve.h).
  */
 #ifndef FXA_BASE_POISON_H
 #define FXA_BASE_POISON_H

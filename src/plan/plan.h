@@ -120,8 +120,8 @@ void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t vers
 fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem *p, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err);
 
-/* With asserts: looks at the red zones of a workspace after a run of the plan, or at the host's copy of one whose address
- * is a multiple of 256; it was filled with poison before (base/carve.h). */
+/* With asserts: looks at the red zones of a workspace after a run of the plan, or at the host's copy of one whose
+ * address is a multiple of 256; it was filled with poison before (base/carve.h). */
 void fxa__plan_zones(const fxa_plan *plan, const void *workspace);
 
 /* Makes the plan of p on an engine through the cache. E_UNSUPPORTED with the reason when the engine says no; a no of

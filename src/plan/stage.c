@@ -145,8 +145,7 @@ static fxa_status stage_send(stage *s, fxa_error *err) {
     }
     s->args.workspace_size = s->plan->workspace;
     s->args.workspace = NULL;
-    if (s->args.workspace_size)
-        FXA_TRY(memory->alloc(stage_self(s), s->args.workspace_size, &s->args.workspace, err));
+    if (s->args.workspace_size) FXA_TRY(memory->alloc(stage_self(s), s->args.workspace_size, &s->args.workspace, err));
     return stage_zones(s, false, err);
 }
 

@@ -276,9 +276,9 @@ static void corner_narrow(const char *isa) {
         if (i / 4 == 2) s.d = 3;
         s.dtype = dtypes[i % 4];
         if (!corner_make(&x, &s)) return;
-        /* A score is a sum of d products, off by d units of their magnitudes' sum, d / 4 of scale 1 / sqrt(d) and not
-         * half of 1 more; outputs are of values below 1, off by twice that. O of 16 bits is rounded once more; of bf16 it
-         * is half a unit for each of P, O and the reference's O. */
+        /* A score is a sum of d products, off by at most d units of the sum of their magnitudes, which is about d / 4
+         * times the scale 1 / sqrt(d); values are below 1, so O is off by twice that. f16 rounds O once more, bf16 P,
+         * O and the reference's O, half a unit each. */
         double units = CORNER_UNITS + 2 * (double)s.d * (sqrt((double)s.d) / 4 + 1);
         corner_check(&x, s.dtype == FXA_BF16 ? 1.5 + units * 0x1p-16 : units + (s.dtype == FXA_F16 ? 0x1p13 : 0), isa);
         attn_data_free(&x);

@@ -131,14 +131,16 @@ static bool check_sums(tape_case *c) {
 bool tape_case_check(tape_case *c, fxa__host *host, uint32_t flags, uint64_t *rng) {
     fxa__tape *tape = NULL;
     fxa_error err = {0};
-    size_t bytes = 0;
     uint32_t plain = c->tolerance > 0 ? 0 : FXA__TAPE_PLAIN;
     if (fxa__tape_create(host, c->program, flags | plain, c->kernels, &tape, &err) != FXA_OK) {
         snprintf(c->why, sizeof c->why, "%.250s", err.text);
         return false;
     }
-    bool ok = fxa__tape_scratch(tape, c->rows, c->columns, &bytes);
-    guard scratch = guard_open(bytes);
+    fxa__carver count = fxa__carver_make(NULL); /* with a zone behind all of it */
+    (void)fxa__tape_carve(&count, tape, c->rows, c->columns);
+    bool ok = !count.failed;
+    guard scratch = guard_open(count.used);
+    fxa__poison_fill(scratch.data, count.used);
     fxa__tape_run run = {.tape = tape, .params = c->params, .tensors = c->tensors, .scratch = scratch.data};
     run.dparams = c->dparams, run.sums = c->sums, run.max_rows = c->rows, run.max_columns = c->columns;
     fxa__tape_batch(&run, c->b, c->q_len, c->k_len, c->heads);
@@ -151,6 +153,8 @@ bool tape_case_check(tape_case *c, fxa__host *host, uint32_t flags, uint64_t *rn
         }
     }
     if (ok && (flags & (FXA__TAPE_GRADS | FXA__TAPE_NO_DSCORE))) ok = check_sums(c);
+    fxa__carver after = fxa__carver_after(scratch.data);
+    (void)fxa__tape_carve(&after, tape, c->rows, c->columns);
     guard_close(&scratch);
     fxa__tape_destroy(tape);
     return ok;

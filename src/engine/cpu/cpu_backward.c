@@ -308,7 +308,8 @@ bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const f
     const fxa__back_shares *cut = &run.cut;
     const fxa_problem *in = &p->in;
     size_t bytes;
-    if (!fxa__back_layout(&run, fxa__carver_make(bind->workspace), &bytes) || bytes > bind->workspace_size) return false;
+    if (!fxa__back_layout(&run, fxa__carver_make(bind->workspace), &bytes) || bytes > bind->workspace_size)
+        return false;
     for (int64_t i = 0; i < cut->ones; i++) fxa__store_f64(run.ones, fxa__back_real(&run), i, 1);
     fxa__cpu_scan(code, bind, run.ranges);
     for (int64_t i = 0; cut->want_sums && i < cut->lanes * p->program->n_params; i++) run.dparams[i] = 0;

@@ -190,7 +190,8 @@ static fxa_status cpu_query(void *self, const fxa__problem *p, const void *code,
         if (status != FXA_OK) return fxa__fail(err, status, "%s", why.text);
         code = out->made;
     }
-    bool fits = (forward ? fxa__cpu_forward_workspace : fxa__cpu_backward_workspace)(code, p, fxa__carver_make(NULL), &bytes);
+    bool fits =
+        (forward ? fxa__cpu_forward_workspace : fxa__cpu_backward_workspace)(code, p, fxa__carver_make(NULL), &bytes);
     report->supported = 1;
     report->workspace = fits ? bytes : UINT64_MAX;
     if (forward)

@@ -86,10 +86,12 @@ static void run_special(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     }
 }
 
-static void run_instructions(const fxa__tape_at *r, const fxa__tape_ins *ins, size_t count) {
+/* Instructions begin..end of a level, which has no array of them where it has none. */
+static void run_instructions(const fxa__tape_at *r, const fxa__tape_level *l, size_t begin, size_t end) {
     const fxa__tape_fn *table = r->run->tape->kernels->tape;
     int64_t n = run_steps(r->n);
-    for (const fxa__tape_ins *end = ins + count; ins < end; ins++) {
+    for (size_t i = begin; i < end; i++) {
+        const fxa__tape_ins *ins = &l->ins[i];
         if (ins->op < FXA__TAPE_OPS)
             table[ins->op](n, r->at[ins->dst], r->at[ins->a], r->at[ins->b], r->at[ins->c]);
         else
@@ -98,7 +100,7 @@ static void run_instructions(const fxa__tape_at *r, const fxa__tape_ins *ins, si
 }
 
 void fxa__tape_run_part(const fxa__tape_at *r, const fxa__tape_part *part) {
-    run_instructions(r, r->run->tape->level[TAPE_FULL].ins + part->ins, part->n_ins);
+    run_instructions(r, &r->run->tape->level[TAPE_FULL], part->ins, part->ins + part->n_ins);
 }
 
 /* ---- Levels below FULL ------------------------------------------------------------------------------------------- */
@@ -114,7 +116,7 @@ static void run_level(fxa__tape_run *run, int level, int64_t row, int64_t n) {
         if (p->space == TAPE_ROW) s->at[i] = (char *)s->at[i] + (size_t)row * size;
     }
     fxa__tape_at r = {.level = level, .run = run, .state = s, .at = s->at, .first = 0, .n = n};
-    run_instructions(&r, l->ins, l->n_ins);
+    run_instructions(&r, l, 0, l->n_ins);
 }
 
 static void *run_reg(const fxa__tape_state *s, const fxa__tape_leaf *leaf) {
@@ -294,7 +296,8 @@ void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, co
         run_fill(out, size, n, -INFINITY);
         return;
     }
-    run_instructions(&r, t->level[TAPE_FULL].ins, t->n_value ? t->n_value : t->level[TAPE_FULL].n_ins);
+    const fxa__tape_level *full = &t->level[TAPE_FULL];
+    run_instructions(&r, full, 0, t->n_value ? t->n_value : full->n_ins);
     if (t->writes && !whole) memcpy(out, s->spare[2], (size_t)n * size);
 }
 
@@ -310,6 +313,6 @@ void fxa__tape_row_back(fxa__tape_run *run, int64_t n, const void *dscore, void 
         if (full->places[i].space == TAPE_DSCORE) s->at[i] = (void *)(uintptr_t)dscore;
         if (full->places[i].space == TAPE_OUT) s->at[i] = whole ? out : s->spare[2];
     }
-    run_instructions(&r, full->ins + t->n_value, full->n_ins - t->n_value);
+    run_instructions(&r, full, t->n_value, full->n_ins);
     if (t->writes_back && !whole) memcpy(out, s->spare[2], (size_t)n * t->kernels->real_size);
 }

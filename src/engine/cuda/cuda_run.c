@@ -13,7 +13,8 @@ static fxa_status run_kernels(fxa__cu_call *c) {
 
 fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
     fxa__cu_call c = {.self = self, .code = code, .p = p, .bind = bind, .err = err};
-    uint64_t bytes = fxa__cu_layout_make(c.self, &c.code->choice, &c.code->program, p, fxa__carver_make(bind->workspace), &c.at);
+    uint64_t bytes =
+        fxa__cu_layout_make(c.self, &c.code->choice, &c.code->program, p, fxa__carver_make(bind->workspace), &c.at);
     if (bind->workspace_size < bytes)
         return fxa__fail(err, FXA_E_WORKSPACE, "the kernels need a workspace of %llu bytes, %zu were given",
                          (unsigned long long)bytes, bind->workspace_size);

@@ -7,7 +7,6 @@
  */
 #include "cuda_run.h"
 
-
 #include <string.h>
 
 enum { TABLES_MOST = 64, TABLES_BYTES = 4 << 20, TABLES_ROOM = 16 << 20 }; /* of a code; bytes of one, of all */
@@ -166,7 +165,8 @@ void fxa__cu_tables_make(void *self, const void *code, const fxa__problem *p, co
     if (!c.self->on_device || p->in.target) return;
     memset(none, 0, sizeof none);
     for (int kind = 0; kind < TABLES_KINDS; kind++) {
-        (void)fxa__cu_layout_make(c.self, &c.code->choice, &c.code->program, p, fxa__carver_make((void *)FXA__CARVE_ALIGN), &c.at);
+        (void)fxa__cu_layout_make(c.self, &c.code->choice, &c.code->program, p,
+                                  fxa__carver_make((void *)FXA__CARVE_ALIGN), &c.at);
         fxa__cu_args_make(&c);
         tables_make(&c, &bind, (tables_kind)kind);
     }

@@ -56,7 +56,8 @@ static fxa_status ref_query(void *self, const fxa__problem *p, const void *code,
     }
     out->report.supported = 1;
     out->report.deterministic = 1;
-    out->report.workspace = fxa__ref_layout(p, ref_derivative_of(code), fxa__carver_make(NULL), &r, &bytes) ? bytes : UINT64_MAX;
+    out->report.workspace =
+        fxa__ref_layout(p, ref_derivative_of(code), fxa__carver_make(NULL), &r, &bytes) ? bytes : UINT64_MAX;
     return FXA_OK;
 }
 
