@@ -81,7 +81,7 @@ TEST(identity_and_queries) {
         T_CHECK(!fxa__tape_scratch(tape, 16, INT64_MAX, &bytes) && !fxa__tape_scratch(tape, INT64_MAX / 8, 16, &bytes));
         fxa__carver carver = fxa__carver_make(NULL);
         (void)fxa__tape_carve(&carver, tape, 16, 256);
-        T_CHECK(!carver.failed && carver.used == bytes_of_tile);
+        T_CHECK(!carver.failed && carver.used >= bytes_of_tile && carver.used <= bytes_of_tile + FXA__CARVE_ALIGN);
         (void)fxa__tape_carve(&carver, tape, 16, INT64_MAX);
         T_CHECK(carver.failed);
         fxa__tape_destroy(tape);

@@ -98,6 +98,29 @@ def test_rules_of_the_users(name):
     assert all_close(got, want, 200)
 
 
+@jax.custom_jvp
+def lent(x, y):
+    """x, with the gradient of y."""
+    return x
+
+
+lent.defjvp(lambda at, along: (lent(*at), along[1]))
+
+
+def test_a_value_of_keys_with_the_gradient_of_heads():
+    args, bias, slope = qkv(46, b=1, s=40, h=3), rand(47, 40), rand(48, 3)
+
+    def fused(q, k, v, bias, slope):
+        return attention(q, k, v, score_mod=lambda s, b, h, q, k: s + jnp.tanh(lent(bias[k], slope[h])))
+
+    def dense(q, k, v, bias, slope):
+        each = jnp.vectorize(lent)
+        return plain(q, k, v, lambda s, b, h, q, k: s + jnp.tanh(each(bias[k] + 0 * s, slope[h] + 0 * s)))[0]
+    got = fused(*args, bias, slope), jax.grad(loss_of(fused), (0, 1, 3, 4))(*args, bias, slope)
+    want = exact(lambda *a: (dense(*a), jax.grad(loss_of(dense), (0, 1, 3, 4))(*a)), *args, bias, slope)
+    assert all_close(got, want, 200)
+
+
 def test_arrays_of_a_rule():
     args, table = qkv(43, b=1, s=5, h=2), rand(44, 2)
 
