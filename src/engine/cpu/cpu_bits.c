@@ -51,7 +51,7 @@ static bool bits_repeat(const fxa__cpu_code *code, const fxa_problem *p) {
 void fxa__cpu_kept_carve(fxa__carver *c, const fxa__cpu_code *code, const fxa__problem *p, int64_t rows, int64_t keys,
                          fxa__cpu_kept *kept) {
     const fxa_problem *in = &p->in;
-    int64_t words = fxa__div_up(keys, 64), batch = code->band.reads >> FXA_INPUT_B & 1 ? in->b : 1;
+    int64_t words = fxa__div_up(keys, 64), batch = code->band.reads >> FXA_INPUT_B & 1 ? fxa__max_i64(in->b, 1) : 1;
     int64_t bytes = rows * (words + 3) * (int64_t)sizeof(uint64_t), most = BITS_KEPT_BYTES / fxa__max_i64(bytes, 1);
     *kept = (fxa__cpu_kept){.tiles = fxa__div_up(in->sq, fxa__max_i64(rows, 1)) + 1, .block_keys = keys};
     kept->blocks = fxa__div_up(in->sk, fxa__max_i64(keys, 1)) + 1;
