@@ -82,11 +82,11 @@ static int run_same(cli *c, const run_state *r, const npy *a, const npy *b, int 
                     y, what, a->path, x);
 }
 
-/* A size of 0 would mean "default" to the library. */
-static int run_require_some(cli *c, const run_state *r, const npy *a) {
-    if (run_size(r, a, AXIS_HEAD) && run_size(r, a, AXIS_FEATURE)) return CLI_OK;
-    return cli_fail(c, CLI_BAD_INPUT, "%.200s holds %s: there must be at least one head and one feature", a->path,
-                    npy_describe(c, a));
+/* Of K, 0 heads would mean those of Q to the library. */
+static int run_require_heads(cli *c, const run_state *r) {
+    if (run_size(r, &r->k, AXIS_HEAD) || !run_size(r, &r->q, AXIS_HEAD)) return CLI_OK;
+    return cli_fail(c, CLI_BAD_INPUT, "%.200s holds %s, which is 0 heads, and %.200s %s: that of Q must be 0 too",
+                    r->k.path, npy_describe(c, &r->k), r->q.path, npy_describe(c, &r->q));
 }
 
 static int run_read_qkv(cli *c, run_state *r) {
@@ -99,8 +99,7 @@ static int run_read_qkv(cli *c, run_state *r) {
     if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_BATCH, r->paged ? "pages" : "batch entries");
     if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_HEAD, "heads");
     if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_POSITION, "keys");
-    if (rc == CLI_OK) rc = run_require_some(c, r, &r->q);
-    if (rc == CLI_OK) rc = run_require_some(c, r, &r->v);
+    if (rc == CLI_OK) rc = run_require_heads(c, r);
     if (rc != CLI_OK) return rc;
     p->b = run_size(r, &r->q, AXIS_BATCH);
     p->hq = run_size(r, &r->q, AXIS_HEAD);
@@ -109,6 +108,7 @@ static int run_read_qkv(cli *c, run_state *r) {
     p->sk = run_size(r, &r->k, AXIS_POSITION);
     p->d = run_size(r, &r->q, AXIS_FEATURE);
     p->dv = run_size(r, &r->v, AXIS_FEATURE);
+    if (p->dv == 0) p->dv = FXA_NO_FEATURES;
     p->q = run_operand(r, false, r->q.dtype, r->q.stride);
     p->k = run_operand(r, true, r->k.dtype, r->k.stride);
     p->v = run_operand(r, true, r->v.dtype, r->v.stride);

@@ -165,6 +165,7 @@ FXA_API const char *fxa_flag_name(uint32_t flag);
  * first chunk of a sequence and every later step: a row has the same q, and the same dropout, in all of them. */
 
 #define FXA_MAX_D 512 /* features of a row */
+enum { FXA_NO_FEATURES = -1 };
 
 /* Start from FXA_PROBLEM_INIT; fields are only ever appended. All zeroes means: none, default, off. */
 typedef struct fxa_problem {
@@ -177,8 +178,8 @@ typedef struct fxa_problem {
     const fxa_program *bprop;   /* backward: a BPROP program to use instead of the derived d/dscore; NULL: derived */
 
     int64_t b, hq, hkv;       /* hkv 0: hq. hq must be a multiple of hkv */
-    int64_t sq, sk;           /* zero is legal: empty outputs, or rows that attend to nothing */
-    int64_t d, dv;            /* dv 0: d. 1 to FXA_MAX_D */
+    int64_t sq, sk;           /* zero is legal of all sizes: empty outputs, or rows that attend to nothing */
+    int64_t d, dv;            /* 0 to FXA_MAX_D; dv 0: d, FXA_NO_FEATURES: none. With d 0 all products are 0 */
     int64_t total_q, total_k; /* VARLEN; ignored without it */
     int64_t n_pages;          /* PAGED; ignored without it */
 
@@ -401,7 +402,7 @@ typedef struct fxa_args {
     void *slot[FXA_SLOT_MAX]; /* inputs are not written, whatever the type says. Slots that only the other pass uses are
                                  ignored, so that one set serves both; any other that is set and lacks the flag (or
                                  map) that uses it is E_BINDING */
-    double scale;             /* of Q K^T; NAN: 1 / sqrt(d) */
+    double scale;             /* of Q K^T; NAN: 1 / sqrt(d), with d 0 1 */
     const double *params; /* one per param of program, in its order; an int param must be a whole number of 32 bits. On
                              the host, whatever the device */
     size_t n_params;

@@ -78,7 +78,7 @@ static fxa_status carry_place(fxa__host *host, fxa__problem **p, int32_t ordinal
     fxa_problem other = (*p)->in;
     fxa__problem *moved = NULL;
     if (ordinal < 0 || ordinal == other.ordinal) return FXA_OK;
-    other.ordinal = ordinal;
+    other.ordinal = ordinal, other.dv = fxa__dv_given(&other);
     FXA_TRY(fxa__problem_create(host, &other, &moved, err));
     fxa__problem_release(*p);
     *p = moved;

@@ -197,7 +197,7 @@ void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]) {
 void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out) {
     if (!plan || !out) return;
     fxa_problem p = plan->problem->in;
-    p.engine = plan->code->instance->engine->name;
+    p.engine = plan->code->instance->engine->name, p.dv = fxa__dv_given(&p);
     if (out->struct_size != 0 && out->struct_size < sizeof p) p.struct_size = out->struct_size;
     memcpy(out, &p, p.struct_size);
 }

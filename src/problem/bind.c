@@ -299,7 +299,7 @@ static void bind_fill(const fxa_problem *p, const fxa_args *args, bool readable,
     memcpy(out->slot, args->slot, sizeof out->slot);
     fxa__scales_fill(p, readable, out);
     out->trusted = args->flags & FXA_TRUSTED;
-    out->scale = args->scale != args->scale ? 1 / sqrt((double)p->d) : args->scale;
+    out->scale = args->scale != args->scale ? 1 / sqrt((double)fxa__max_i64(p->d, 1)) : args->scale;
     out->params = args->params;
     out->tensors = n ? views : NULL;
     out->dtensors = backward ? grads : NULL;

@@ -24,6 +24,10 @@ typedef struct fxa__problem {
                              says */
 } fxa__problem;
 
+/* dv as a caller says it: of a resolved problem, to make another of it. */
+static inline int64_t fxa__dv_given(const fxa_problem *resolved) {
+    return resolved->dv == 0 && resolved->d > 0 ? FXA_NO_FEATURES : resolved->dv;
+}
 fxa_status fxa__problem_create(fxa__host *host, const fxa_problem *problem, fxa__problem **out, fxa_error *err);
 fxa__problem *fxa__problem_retain(fxa__problem *p);
 void fxa__problem_release(fxa__problem *p);

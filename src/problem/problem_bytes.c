@@ -7,7 +7,7 @@
  *     u32  format: see below
  *     u32  1 with all parts, else twice the parts that there are
  *     u32  pass, u32 flags, u32 page_size
- *     i64  hq, hkv [h]; i64 d, dv
+ *     i64  hq, hkv [h]; i64 d, dv (FXA_NO_FEATURES: none)
  *     i64  b, sq, sk, total_q, total_k, n_pages, q_len, k_len; from format 2 on i64 heads                  [g]
  *     u32  device, i32 ordinal, u32 alignment, u64 max_workspace; in format 3 only                         [p]
  *     i64  window_left, window_right [w]; f64 dropout_p [d]; u64 param_grads
@@ -95,7 +95,7 @@ void fxa__problem_write(const fxa__problem *problem, uint32_t parts, fxa__writer
     fxa__write_u32(w, write_flags(p, parts));
     fxa__write_u32(w, p->page_size);
     if (parts & FXA__WITH_HEADS) write_list(w, (const int64_t[]){p->hq, p->hkv}, 2);
-    write_list(w, (const int64_t[]){p->d, p->dv}, 2);
+    write_list(w, (const int64_t[]){p->d, fxa__dv_given(p)}, 2);
     if (geometry)
         write_list(w, (const int64_t[]){p->b, p->sq, p->sk, p->total_q, p->total_k, p->n_pages, p->q_len, p->k_len}, 8);
     if (geometry && format >= PROBLEM_HEADS) fxa__write_i64(w, p->heads);

@@ -34,7 +34,7 @@ static void default_dtypes(fxa_problem *p) {
 void fxa__problem_default(fxa_problem *p) {
     if (p->pass == FXA_BACKWARD) p->flags &= ~(uint32_t)FXA_WANT_LSE; /* it is read there in any case */
     if (p->hkv == 0) p->hkv = p->hq;
-    if (p->dv == 0) p->dv = p->d;
+    p->dv = p->dv == FXA_NO_FEATURES ? 0 : p->dv == 0 ? p->d : p->dv;
     if (p->heads == p->hq) p->heads = 0;
     if (!(p->flags & FXA_VARLEN)) p->total_q = 0;
     if ((p->flags & (FXA_VARLEN | FXA_PAGED)) != FXA_VARLEN) p->total_k = 0;
@@ -138,12 +138,12 @@ static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
     const int64_t most = INT32_MAX;
     const check_size list[] = {
         {"b", p->b, 0, most, coordinate},
-        {"hq", p->hq, 1, most, coordinate},
-        {"hkv", p->hkv, 1, most, coordinate},
+        {"hq", p->hq, 0, most, coordinate},
+        {"hkv", p->hkv, 0, most, coordinate},
         {"sq", p->sq, 0, most, coordinate},
         {"sk", p->sk, 0, most, coordinate},
-        {"d", p->d, 1, FXA_MAX_D, ""},
-        {"dv", p->dv, 1, FXA_MAX_D, ""},
+        {"d", p->d, 0, FXA_MAX_D, ""},
+        {"dv", p->dv, 0, FXA_MAX_D, " (0: as d), and -1 for none"},
         {"total_q", p->total_q, 0, most, offset},
         {"total_k", p->total_k, 0, most, offset},
         {"page_size", p->page_size, p->flags & FXA_PAGED ? 1 : 0, most, ""},
@@ -155,7 +155,7 @@ static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
         {"window_right", p->window_right, -1, most, " (any negative one is open)"},
     };
     FXA_TRY(check_size_list(list, sizeof list / sizeof *list, err));
-    if (p->hq % p->hkv)
+    if (p->hkv && p->hq % p->hkv)
         return fxa__fail(err, FXA_E_PROBLEM, "hq is %lld and hkv is %lld: hq must be a multiple of hkv",
                          (long long)p->hq, (long long)p->hkv);
     if (!(p->flags & FXA_DROPOUT) && p->dropout_p != 0)

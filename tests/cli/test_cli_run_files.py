@@ -31,7 +31,16 @@ class RunFiles(RunCase):
             self.assertNear(self.result("dk")[1], npy.zeros((1, 1, sk, 2)), 0)
         none = npy.save(self.path("none.npy"), npy.Array((1, 1, 2, 0), []), "f4")
         good = npy.save(self.path("good.npy"), npy.Array((1, 1, 2, 1), [1.0, 2.0]), "f4")
-        self.fails("run", "--q", good, "--k", good, "--v", none, *self.outputs("out"), says=["none.npy", "one feature"])
+        self.run_cli("run", "--q", good, "--k", good, "--v", none, *self.outputs("out", "lse"))
+        self.assertEqual(self.result("out")[1].shape, (1, 1, 2, 0))
+        self.assertNear(self.result("lse")[1], npy.Array((1, 1, 2), [math.log(math.e + math.e**2),
+                                                                     math.log(math.e**2 + math.e**4)]), 1e-6)
+        headless = npy.save(self.path("headless.npy"), npy.Array((1, 0, 2, 1), []), "f4")
+        self.run_cli("run", "--q", headless, "--k", good, "--v", good, "--dout", headless, *self.outputs("out", "dk"))
+        self.assertEqual(self.result("out")[1].shape, (1, 0, 2, 1))
+        self.assertNear(self.result("dk")[1], npy.zeros((1, 1, 2, 1)), 0)
+        self.fails("run", "--q", good, "--k", headless, "--v", headless, *self.outputs("out"),
+                   says=["headless.npy", "0 heads"])
 
     def test_wrong_calls_leave_nothing(self):
         """R-37, R-61, R-62: messages name the file, what it holds and what is expected."""

@@ -32,6 +32,7 @@ TEST(sources_of_the_library_are_those_of_the_tree) {
 
 static void no_f64(fxa_problem *p) { p->q.dtype = FXA_F64; }
 static void no_width(fxa_problem *p) { p->d = 257; }
+static void no_features(fxa_problem *p) { p->dv = FXA_NO_FEATURES; }
 static void no_heads(fxa_problem *p) { p->hq = p->hkv = 65536, p->sq = p->sk = 1; }
 static void no_length(fxa_problem *p) { p->sk = ((int64_t)1 << 28) + 1, p->hkv = 1, p->d = 1; }
 /* Packed: an entry has a tile more than its rows fill. */
@@ -53,6 +54,7 @@ TEST(refusals_have_their_reasons) {
         /* a line for every row of cuda_support.c */
         {FXA_FORWARD, no_f64, "f64: kernels compute in f32"},
         {FXA_FORWARD, no_width, "at most 256"},
+        {FXA_FORWARD, no_features, "hq, d and dv are to be at least 1"},
         {FXA_FORWARD, no_heads, "at most 65535"},
         {FXA_FORWARD, no_length, "at most 2^28"},
         {FXA_FORWARD, no_tiles, "tiles of 128 queries of all heads are to be at most 2^28"},

@@ -73,14 +73,15 @@ TEST(backward_flags_in_forward) {
 
 TEST(refused_sizes) {
     REFUSED(case_forward(), "b is -1: accepted are 0 to 2147483647 (program coordinates are 32 bit)", p.b = -1);
-    REFUSED(case_forward(), "hq is 0: accepted are 1 to 2147483647 (program coordinates are 32 bit)", p.hq = 0);
-    REFUSED(case_forward(), "hkv is -2: accepted are 1 to 2147483647 (program coordinates are 32 bit)", p.hkv = -2);
+    REFUSED(case_forward(), "hq is -1: accepted are 0 to 2147483647 (program coordinates are 32 bit)", p.hq = -1);
+    REFUSED(case_forward(), "hkv is -2: accepted are 0 to 2147483647 (program coordinates are 32 bit)", p.hkv = -2);
     REFUSED(case_forward(), "sq is 2147483648: accepted are 0 to 2147483647 (program coordinates are 32 bit)",
             p.sq = INT64_C(1) << 31);
     REFUSED(case_forward(), "sk is -6: accepted are 0 to 2147483647 (program coordinates are 32 bit)", p.sk = -6);
-    REFUSED(case_forward(), "d is 600: accepted are 1 to 512", p.d = 600);
-    REFUSED(case_forward(), "d is 0: accepted are 1 to 512", p.d = 0);
-    REFUSED(case_forward(), "dv is 513: accepted are 1 to 512", p.dv = 513);
+    REFUSED(case_forward(), "d is 600: accepted are 0 to 512", p.d = 600);
+    REFUSED(case_forward(), "d is -1: accepted are 0 to 512", p.d = -1);
+    REFUSED(case_forward(), "dv is 513: accepted are 0 to 512 (0: as d), and -1 for none", p.dv = 513);
+    REFUSED(case_forward(), "dv is -2: accepted are 0 to 512 (0: as d), and -1 for none", p.dv = -2);
     REFUSED(case_forward(), "hq is 6 and hkv is 4: hq must be a multiple of hkv", (p.hq = 6, p.hkv = 4));
     REFUSED(case_forward(), "total_q is -1: accepted are 0 to 2147483647 (offsets are 32 bit)",
             (p.flags = FXA_VARLEN, p.total_q = -1));

@@ -37,7 +37,7 @@ static int64_t shares_mul(int64_t a, int64_t b) { /* saturates; the layout then 
 /* ---- Blocks, tiles, chunks ------------------------------------------------------------------------------------- */
 
 static void shares_tiles(fxa__back_shares *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
-    int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(p->d, p->dv);
+    int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(1, fxa__max_i64(p->d, p->dv));
     int64_t step = nr % mr == 0 ? nr : nr * 3;
     FXA__ASSERT(step % mr == 0); /* it is their lcm, for every set there is */
     int64_t block = BACK_BLOCK_BYTES / (wide * (int64_t)kernels->real_size);
@@ -59,7 +59,7 @@ static void shares_chunks(fxa__back_shares *c, const fxa__cpu_kernels *kernels, 
     if (c->groups > 0 && !c->pool) {
         c->chunks = fxa__min_i64(BACK_CHUNKS, fxa__div_up(BACK_ITEMS, c->groups));
         c->chunks = fxa__max_i64(1, fxa__min_i64(c->chunks, blocks / 2));
-        int64_t part = shares_mul(shares_mul(c->rows, c->ld_d), c->groups * (int64_t)kernels->real_size);
+        int64_t part = shares_mul(shares_mul(c->rows, c->ld_d), shares_mul(c->groups, (int64_t)kernels->real_size));
         while (c->want_q && c->chunks > 1 && c->chunks > BACK_PARTS_BYTES / fxa__max_i64(part, 1)) c->chunks--;
     }
     int64_t per_chunk = fxa__div_up(blocks, c->chunks);

@@ -61,7 +61,8 @@ void fxa__cpu_forward_least(const fxa__cpu_kernels *kernels, const fxa_problem *
 
 static fxa__cpu_blocks forward_blocks(const fxa__cpu_code *code, const fxa_problem *p) {
     const fxa__cpu_kernels *kernels = code->kernels;
-    int64_t size = (int64_t)kernels->real_size, widest = fxa__max_i64(p->d, p->dv), lanes = FXA__CPU_PAD / size;
+    int64_t size = (int64_t)kernels->real_size, widest = fxa__max_i64(1, fxa__max_i64(p->d, p->dv)),
+            lanes = FXA__CPU_PAD / size;
     int64_t rows = forward_rows(kernels), nr = kernels->nr;
     fxa__cpu_blocks b = {.rows = rows};
     b.keys = forward_keys(code, widest);
@@ -86,13 +87,13 @@ static void forward_cut_rows(const fxa__cpu_blocks *blocks, int64_t heads, int64
 
 fxa__cpu_shares fxa__cpu_shares_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len) {
     const fxa_problem *p = &run->p->in;
-    int64_t heads = p->hq / p->hkv, rows = heads * q_len;
+    int64_t hkv = fxa__max_i64(p->hkv, 1), heads = p->hq / hkv, rows = heads * q_len;
     fxa__cpu_shares cut = {.decode = fxa__cpu_is_few(p, rows)};
     if (cut.decode)
         cut.tiles = rows > 0, cut.tile_rows = rows;
     else
         forward_cut_rows(&run->blocks, heads, q_len, &cut);
-    int64_t wanted = (cut.decode ? FORWARD_DECODE_ITEMS : FORWARD_TILE_ITEMS) / (p->hkv * fxa__max_i64(cut.tiles, 1));
+    int64_t wanted = (cut.decode ? FORWARD_DECODE_ITEMS : FORWARD_TILE_ITEMS) / (hkv * fxa__max_i64(cut.tiles, 1));
     int64_t least = cut.decode ? FORWARD_DECODE_KEYS : FORWARD_TILE_KEYS;
     cut.chunks = forward_clamp(wanted, 1, fxa__max_i64(1, k_len / least));
     cut.chunk_keys = fxa__round_up(fxa__div_up(k_len, cut.chunks), run->blocks.keys);
@@ -102,14 +103,14 @@ fxa__cpu_shares fxa__cpu_shares_make(const fxa__cpu_forward_run *run, int64_t q_
 /* Upper bounds over all lengths that a batch entry may have: of its items for one KV head, and of partial rows. */
 static void forward_bound(fxa__cpu_forward_run *run) {
     const fxa_problem *p = &run->p->in;
-    int64_t rows = p->hq / p->hkv * p->sq, few = fxa__min_i64(rows, FXA__CPU_FEW_ROWS);
+    int64_t hkv = fxa__max_i64(p->hkv, 1), rows = p->hq / hkv * p->sq, few = fxa__min_i64(rows, FXA__CPU_FEW_ROWS);
     int64_t tiles = fxa__cpu_shares_make(run, p->sq, 0).tiles;
-    int64_t decode = forward_clamp(FORWARD_DECODE_ITEMS / p->hkv, 1, fxa__max_i64(1, p->sk / FORWARD_DECODE_KEYS));
-    int64_t tile = forward_clamp(FORWARD_TILE_ITEMS / p->hkv, 1, fxa__max_i64(1, p->sk / FORWARD_TILE_KEYS));
-    run->items = fxa__max_i64(fxa__max_i64(tiles, 1), fxa__max_i64(decode, FORWARD_TILE_ITEMS / p->hkv));
+    int64_t decode = forward_clamp(FORWARD_DECODE_ITEMS / hkv, 1, fxa__max_i64(1, p->sk / FORWARD_DECODE_KEYS));
+    int64_t tile = forward_clamp(FORWARD_TILE_ITEMS / hkv, 1, fxa__max_i64(1, p->sk / FORWARD_TILE_KEYS));
+    run->items = fxa__max_i64(fxa__max_i64(tiles, 1), fxa__max_i64(decode, FORWARD_TILE_ITEMS / hkv));
     run->slots = decode > 1 && fxa__cpu_is_few(p, few) ? decode * few : 0;
     if (tile > 1)
-        run->slots = fxa__max_i64(run->slots, fxa__min_i64(FORWARD_TILE_ITEMS / p->hkv * run->blocks.tile_rows,
+        run->slots = fxa__max_i64(run->slots, fxa__min_i64(FORWARD_TILE_ITEMS / hkv * run->blocks.tile_rows,
                                                            fxa__min_i64(rows, INT32_MAX) * tile));
 }
 

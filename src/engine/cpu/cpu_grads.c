@@ -61,7 +61,7 @@ void fxa__back_delta(fxa__back_worker *w, int64_t tile) {
 void fxa__back_store_sink(const fxa__back *job, int64_t h) {
     const fxa_problem *p = &job->p->in;
     void *data = job->bind->slot[FXA_SLOT_DSINK];
-    int64_t heads = p->hq / p->hkv, at = h * p->dsink.stride[1];
+    int64_t heads = p->hq / fxa__max_i64(p->hkv, 1), at = h * p->dsink.stride[1];
     double sink = fxa__load_f64(job->bind->slot[FXA_SLOT_SINK], p->sink.dtype, h * p->sink.stride[1]);
     double sum = p->flags & FXA_ACC_SINK ? fxa__load_f64(data, p->dsink.dtype, at) : 0;
     for (int64_t b = 0; sink != -INFINITY && b < p->b; b++) {

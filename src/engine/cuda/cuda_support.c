@@ -44,6 +44,7 @@ static bool cu_is_empty(const fxa_problem *p) {
     return p->b < 1 || p->sq < 1 || p->sk < 1 || (packed && p->total_q < 1) || (packed && !paged && p->total_k < 1) ||
            (paged && p->n_pages < 1);
 }
+static bool cu_lacks_heads(const fxa_problem *p) { return p->hq < 1 || p->d < 1 || p->dv < 1; }
 static bool cu_is_beyond(const fxa_problem *p) { return p->b > CU_MOST_GRID || p->hq > CU_MOST_GRID; }
 static bool cu_is_long(const fxa_problem *p) {
     return p->sq > CU_MOST_LENGTH || p->sk > CU_MOST_LENGTH || p->total_q > CU_MOST_LENGTH ||
@@ -70,6 +71,7 @@ static const struct cu_row {
 } cu_rows[] = {
     {BOTH, 0, cu_is_f64, "f64: kernels compute in f32, and take all other types"},
     {BOTH, 0, cu_is_wide, "d and dv are to be at most 256"},
+    {BOTH, 0, cu_lacks_heads, "hq, d and dv are to be at least 1"},
     {BOTH, 0, cu_is_beyond, "b and hq are to be at most 65535"},
     {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^28"},
     {BOTH, 0, cu_has_many_tiles, "tiles of 128 queries of all heads are to be at most 2^28"},

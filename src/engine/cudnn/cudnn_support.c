@@ -30,7 +30,8 @@ enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 }; /* f16 and bf16; e4m3 an
 static bool support_is_unaligned(const fxa_problem *p) { return p->alignment < 16; }
 bool fxa__dnn_is_empty(const fxa_problem *p) {
     const bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
-    return p->b < 1 || p->sq < 1 || p->sk < 1 || (packed && (p->total_q < 1 || (!paged && p->total_k < 1)));
+    return p->b < 1 || p->hq < 1 || p->sq < 1 || p->sk < 1 || p->d < 1 || p->dv < 1 ||
+           (packed && (p->total_q < 1 || (!paged && p->total_k < 1)));
 }
 static bool support_is_one_row(const fxa_problem *p) { return p->sq == 1; }
 static bool support_is_one_pair(const fxa_problem *p) { return p->sq == 1 && p->sk == 1; }
@@ -149,7 +150,7 @@ static const support_row support_rows[] = {
      "gradients of captured tensors were not tried beside those of 8 bits"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_unaligned, "cuDNN wants pointers that are multiples of 16"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, fxa__dnn_is_empty,
-     "b, sq, sk or, packed, total_q or total_k is 0: cuDNN takes nothing that is empty"},
+     "b, hq, sq, sk, d, dv or, packed, total_q or total_k is 0: cuDNN takes nothing that is empty"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_beyond,
      "b, hq, sq, sk are to cuDNN more tiles or pairs than it counts"},
     {0, SUPPORT_LAST, SM_90, BOTH, DTYPES, 0, support_is_above_256, "d and dv are to be at most 256"},

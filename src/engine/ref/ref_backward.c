@@ -128,7 +128,7 @@ static void ref_store_sinks(const fxa__ref *r) {
 
 void fxa__ref_backward(fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
-    int64_t group = p->hq / p->hkv;
+    int64_t group = p->hq / fxa__max_i64(p->hkv, 1);
     bool paged = p->flags & FXA_PAGED;
     fxa__progress_begin(r->bind->progress, p->b, p->hq, p->sq);
     memset(r->dsink, 0, (size_t)p->hq * sizeof(double));

@@ -86,7 +86,7 @@ static void ref_row_absent(fxa__ref *r, int64_t h, int64_t q) {
 
 void fxa__ref_forward(fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
-    int64_t group = p->hq / p->hkv;
+    int64_t group = p->hq / fxa__max_i64(p->hkv, 1);
     fxa__progress_begin(r->bind->progress, p->b, p->hq, p->sq);
     for (int64_t b = 0; b < p->b; b++) {
         fxa__ref_enter_batch(r, b);
