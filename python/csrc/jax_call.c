@@ -100,16 +100,17 @@ static int64_t width_of(const fxa_operand *operand) {
 static int64_t operand_bytes(const fxa_problem *p, int64_t slot) {
     bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
     int64_t rows = (packed ? p->total_q : p->b * p->sq) * p->hq;
+    int64_t dv = p->dv == FXA_NO_FEATURES ? 0 : p->dv;
     int64_t keys = (paged ? p->n_pages * (int64_t)p->page_size : packed ? p->total_k : p->b * p->sk) * p->hkv;
     switch (slot) {
     case FXA_SLOT_Q: return rows * p->d * width_of(&p->q);
     case FXA_SLOT_DQ: return rows * p->d * width_of(&p->dq);
     case FXA_SLOT_K: return keys * p->d * width_of(&p->k);
     case FXA_SLOT_DK: return keys * p->d * width_of(&p->dk);
-    case FXA_SLOT_V: return keys * p->dv * width_of(&p->v);
-    case FXA_SLOT_DV: return keys * p->dv * width_of(&p->dv_grad);
-    case FXA_SLOT_O: return rows * p->dv * width_of(&p->o);
-    case FXA_SLOT_DO: return rows * p->dv * width_of(&p->dout);
+    case FXA_SLOT_V: return keys * dv * width_of(&p->v);
+    case FXA_SLOT_DV: return keys * dv * width_of(&p->dv_grad);
+    case FXA_SLOT_O: return rows * dv * width_of(&p->o);
+    case FXA_SLOT_DO: return rows * dv * width_of(&p->dout);
     case FXA_SLOT_LSE: return rows * width_of(&p->lse);
     case FXA_SLOT_MAX_ROW: return rows * width_of(&p->max);
     case FXA_SLOT_DLSE: return rows * width_of(&p->dlse);

@@ -43,7 +43,7 @@ static bool operand_follow(fxa_problem *p, int64_t slot, fxa_layout layout, cons
         p->sk = size[s];
         p->hkv = size[3 - s];
     } else {
-        p->dv = size[3];
+        p->dv = size[3] ? size[3] : FXA_NO_FEATURES;
     }
     return true;
 }

@@ -42,7 +42,7 @@ static fxa_status sizes_set(fxa__torch_problem *p, fxa__torch_call *call) {
     problem->sq = packed ? config_get(call, FXA__TORCH_SQ) : q[2];
     problem->sk = packed || paged ? config_get(call, FXA__TORCH_SK) : k[2];
     problem->d = q[3];
-    problem->dv = v[3];
+    problem->dv = v[3] ? v[3] : FXA_NO_FEATURES;
     if (k[3] != q[3] || v[0] != k[0] || v[1] != k[1] || v[2] != k[2] || (!packed && !paged && k[0] != q[0])) {
         return fxa__torch_fail(
             call, FXA_E_PROBLEM,
@@ -50,10 +50,9 @@ static fxa_status sizes_set(fxa__torch_problem *p, fxa__torch_call *call) {
             (long long)q[1], (long long)q[2], (long long)q[3], (long long)k[0], (long long)k[1], (long long)k[2],
             (long long)k[3], (long long)v[0], (long long)v[1], (long long)v[2], (long long)v[3]);
     }
-    if (v[3] == 0 || k[1] == 0) { /* which would be "as of q" to the library */
-        return fxa__torch_fail(call, FXA_E_PROBLEM,
-                               v[3] == 0 ? "v has rows of 0 features; 1 and more are accepted"
-                                         : "k has 0 heads; 1 and more are accepted");
+    if (k[1] == 0 && q[1]) { /* which would be "as of q" to the library */
+        return fxa__torch_fail(call, FXA_E_PROBLEM, "k has 0 heads and q has %lld; 0 is accepted where q has none",
+                               (long long)q[1]);
     }
     if (packed) {
         problem->total_q = q[2];

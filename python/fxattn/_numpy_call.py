@@ -127,9 +127,9 @@ class Call:
         if kd != d or (vb, vh, vs) != (kb, hkv, sk):
             raise ArgumentError("q has shape %s, k %s and v %s: k has the features of q, and v all else of k"
                                 % (self.q.shape, self.k.shape, self.v.shape))
-        if hkv == 0 or dv == 0:  # which would be "as of q" to the library
-            raise ArgumentError("k has shape %s and v %s; heads and features of 1 and more are accepted"
-                                % (self.k.shape, self.v.shape))
+        if hkv == 0 and hq:  # which would be "as of q" to the library
+            raise ArgumentError("q has shape %s and k %s: k has 0 heads; heads of q are a multiple of those of k, and "
+                                "of 0 heads that is 0" % (self.q.shape, self.k.shape))
         self.spread = False
         if self.options["pages"] is not None:
             return self._paged(b, hq, hkv, sq, d, dv, kb, sk)

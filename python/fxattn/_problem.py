@@ -77,7 +77,7 @@ class Problem:
         for field, value in fields.items():
             if field not in _FIELDS:
                 raise TypeError("fxa_problem has no field %r" % field)  # ctypes would keep it beside the struct
-            setattr(self.struct, field, value)
+            setattr(self.struct, field, _abi.NO_FEATURES if field == "dv" and value == 0 else value)
 
     def operand(self, name: str, dtype: int, stride: Sequence[int] = ()) -> None:
         """Storage type and strides, in elements and in the order batch, head, position, feature, of one of q, k, v, o,

@@ -154,7 +154,7 @@ def shape_of_scores(q: Any, k: Any, v: Any, layout: str, cu_q: Any) -> Tuple[int
         s, h = (1, 2) if layout == "bshd" else (2, 1)
         batch, rows, keys, heads, kv_heads = q.shape[0], q.shape[s], k.shape[s], q.shape[h], k.shape[h]
         fits = k.shape[:3] == v.shape[:3] and q.shape[3] == k.shape[3] and k.shape[0] == batch
-    if not fits or kv_heads == 0 or heads % kv_heads:
+    if not fits or (heads % kv_heads if kv_heads else heads):
         raise ArgumentError("q, k and v have shapes %s, %s and %s, in the layout %s; batch sizes must be equal, so "
                             "must features of q and k, and lengths and heads of k and v; heads of q are a multiple of "
                             "theirs"

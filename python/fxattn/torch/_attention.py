@@ -232,7 +232,8 @@ def _arranged(q: Tensor, k: Tensor, v: Tensor, layout: str, paged: bool) -> Tupl
     rules = ((k.shape[:3] != v.shape[:3], "k and v must be alike but for the size of a row"),
              (k.shape[3] != q.shape[3], "rows of q and k must have one size"),
              (not apart and k.shape[0] != batch and k.shape[0] != 1, "k and v must have the batch size of q, or 1"),
-             (k.shape[1] == 0 or q.shape[1] % k.shape[1] != 0, "heads of q must be a multiple of those of k"))
+             (k.shape[1] == 0 and q.shape[1] != 0, "k has 0 heads and q has some"),
+             (k.shape[1] != 0 and q.shape[1] % k.shape[1] != 0, "heads of q must be a multiple of those of k"))
     for wrong, text in rules:
         if wrong:
             raise ValueError("%s; given are, in the order bhsd, q %s, k %s and v %s"

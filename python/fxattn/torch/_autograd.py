@@ -137,7 +137,7 @@ class Call:
         d = q.shape[3]
         if isinstance(d, int) and d > 0 and len(self.floats) and isinstance(self.floats[0], float) \
                 and math.isnan(self.floats[0]):
-            self.floats = [1 / math.sqrt(d), *self.floats[1:]]
+            self.floats = [1 / math.sqrt(max(d, 1)), *self.floats[1:]]
         if torch.compiler.is_exporting():
             none = [q.new_empty((0,) * (_abi.MAX_RANK + 1))]
             self.tensors, self.extras, self.scalars = self.tensors or none, self.extras or none, self.scalars or none

@@ -127,9 +127,8 @@ class _Call:
         alone = not packed and not paged
         if k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3] or (alone and k.shape[0] != q.shape[0]):
             raise ArgumentError("q %s, k %s and v %s do not fit" % (tuple(q.shape), tuple(k.shape), tuple(v.shape)))
-        if v.shape[3] == 0 or k.shape[1] == 0:  # which would be "as of q" to the library
-            raise ArgumentError("v has rows of 0 features; 1 and more are accepted" if v.shape[3] == 0 else
-                                "k has 0 heads; 1 and more are accepted")
+        if k.shape[1] == 0 and q.shape[1]:  # which would be "as of q" to the library
+            raise ArgumentError("k has 0 heads and q has %d; 0 is accepted where q has none" % q.shape[1])
         if packed:
             sizes.update(total_q=q.shape[2], total_k=0 if paged else k.shape[2])
         if paged:

@@ -83,7 +83,7 @@ def _check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
     if not enable_gqa and heads != kv_heads:
         raise ValueError(f"Expect query and key/value to have the same number of heads but got Hq={heads} and "
                          f"Hkv={kv_heads}. Try setting enable_gqa=True for GQA.")
-    if enable_gqa and (kv_heads == 0 or heads % kv_heads != 0):
+    if enable_gqa and heads and (kv_heads == 0 or heads % kv_heads != 0):
         raise ValueError(f"Expect number of query heads to be a multiple of kv heads for GQA but got Hq={heads} and "
                          f"Hkv={kv_heads}.")
 

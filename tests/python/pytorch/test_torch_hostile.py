@@ -99,14 +99,52 @@ def test_no_page_at_all():
     assert got.shape == (2, 2, 5, 4) and not got.any()
 
 
-def test_rows_of_no_features():
+def test_no_heads_of_keys():
     """0 would be "as q has" to the library."""
     q, k, v = qkv(1, 1, 1, 1)
-    for call in (lambda: attention(q, k, v[..., :0]), lambda: flex_attention(q, k[:, :, :0], v[:, :, :0, :0]),
-                 lambda: ops.fwd(q, k, v[..., :0], [], [], [], [], [], [], ""),
+    for call in (lambda: attention(q, k[:, :0], v[:, :0]),
                  lambda: ops.fwd(q, k[:, :0], v[:, :0], [], [], [], [], [], [], "")):
-        with pytest.raises((ValueError, RuntimeError), match="v has rows of 0 features|k has 0 heads"):
+        with pytest.raises((ValueError, RuntimeError), match="k has 0 heads"):
             call()
+
+
+ZERO_SIZES = [(0, 2, 2, 3, 5, 4, 6), (2, 0, 0, 3, 5, 4, 6), (2, 0, 2, 3, 5, 4, 6), (2, 4, 2, 0, 5, 4, 6),
+              (2, 4, 2, 3, 0, 4, 6), (2, 4, 2, 3, 5, 0, 6), (2, 4, 2, 3, 5, 4, 0), (2, 4, 2, 3, 5, 0, 0),
+              (0, 0, 0, 0, 0, 0, 0), (2, 0, 0, 3, 0, 4, 0), (0, 4, 2, 3, 5, 0, 6)]
+
+
+@pytest.mark.parametrize("sizes", ZERO_SIZES)
+@pytest.mark.parametrize("through", ["attention", "text", "flex", "callback"])
+def test_sizes_of_zero_are_those_of_sdpa(sizes, through):
+    """What PyTorch's own attention gives, gradients too."""
+    b, h, hkv, sq, sk, d, dv = sizes
+    drawn = [torch.randn(*s, dtype=torch.float64) for s in ((b, h, sq, d), (b, hkv, sk, d), (b, hkv, sk, dv))]
+    calls = {"attention": attention, "text": lambda q, k, v: attention(q, k, v, "score + 0.0 * b * q"),
+             "flex": lambda q, k, v: flex_attention(q, k, v, enable_gqa=True),
+             "callback": lambda q, k, v: flex_attention(q, k, v, lambda s, b, h, q, k: s + 0 * b, enable_gqa=True)}
+
+    def sdpa(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    results = []
+    for call in (calls[through], sdpa):
+        q, k, v = (x.clone().requires_grad_() for x in drawn)
+        out = call(q, k, v)
+        out.sum().backward()
+        results.append((out.detach(), *(torch.zeros_like(x) if x.grad is None else x.grad for x in (q, k, v))))
+    for got, want in zip(*results):
+        torch.testing.assert_close(got, want)
+
+
+def test_log_sums_of_rows_without_features():
+    """With values of no features they are what they are with some; without features of keys the logarithm of how many
+    there are."""
+    q, k, v = qkv()
+    none, whole = attention(q, k, v[..., :0], return_lse=True), attention(q, k, v, return_lse=True)
+    assert none[0].shape == (*q.shape[:3], 0)
+    torch.testing.assert_close(none[1], whole[1])
+    lse = attention(q[..., :0], k[..., :0], v, return_lse=True)[1]
+    torch.testing.assert_close(lse, torch.full_like(lse, math.log(k.shape[2])))
 
 
 WRONG_CALLS = {  # tensors, extras, scalars, ints, floats, config, program: what follows q, k and v
