@@ -42,7 +42,7 @@ coverage:            ## lines and branches that the tests reach, by folder, into
 	$(CTEST) --timeout 7200 -R '$(COVER_WHOLE)' || tests=1; \
 	cd $(CURDIR) && python3 tools/reliability.py --coverage $(BUILD)-coverage && exit $$tests; }
 
-fuzz:                ## libFuzzer on program text, builder tapes and plan bytes, SECONDS=60 each (needs clang)
+fuzz:                ## libFuzzer on texts, builder tapes, plan bytes, carried problems and .npy files, SECONDS=60 each (needs clang)
 	@sh tools/fuzz.sh $(BUILD)-fuzz $(or $(SECONDS),60)
 
 # Fetched once for each of these versions, which the last line of the recipe writes down.

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Runs a fuzz target over files and folders given as arguments: the corpus as a test, and a crash file under a
- * debugger.
+ * debugger. A file whose name ends in .bundle holds many inputs, each behind its length in four bytes, little-endian
+ * (tools/make_corpus.py).
  */
 #include <dirent.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +13,31 @@
 
 #include "fuzz.h"
 
-static int replay_file(const char *path) {
+/* Each input in memory of just its size. 0, or 1 for a bundle that ends within an input. */
+static int replay_bundle(const char *path, const uint8_t *data, size_t size, int *inputs) {
+    size_t at = 0;
+    while (size - at >= 4) {
+        size_t n =
+            (size_t)data[at] | (size_t)data[at + 1] << 8 | (size_t)data[at + 2] << 16 | (size_t)data[at + 3] << 24;
+        if (n > size - at - 4) break;
+        uint8_t *input = malloc(n + (n == 0));
+        if (!input) return 1;
+        memcpy(input, data + at + 4, n);
+        LLVMFuzzerTestOneInput(input, n);
+        free(input);
+        at += 4 + n;
+        ++*inputs;
+    }
+    if (at != size) fprintf(stderr, "%s ends within an input\n", path);
+    return at != size;
+}
+
+static bool replay_is_bundle(const char *path) {
+    size_t n = strlen(path);
+    return n > 7 && strcmp(path + n - 7, ".bundle") == 0;
+}
+
+static int replay_file(const char *path, int *inputs) {
     FILE *file = fopen(path, "rb");
     if (!file) return fprintf(stderr, "cannot open %s\n", path), 1;
     uint8_t *data = NULL;
@@ -27,27 +53,31 @@ static int replay_file(const char *path) {
         size += got;
     } while (got > 0);
     fclose(file);
-    LLVMFuzzerTestOneInput(data, size);
+    int failed = 0;
+    if (replay_is_bundle(path))
+        failed = replay_bundle(path, data, size, inputs);
+    else
+        LLVMFuzzerTestOneInput(data, size), ++*inputs;
     free(data);
-    return 0;
+    return failed;
 }
 
 int main(int argc, char **argv) {
-    int files = 0, failed = 0;
+    int inputs = 0, failed = 0;
     for (int i = 1; i < argc; i++) {
         DIR *dir = opendir(argv[i]);
         if (!dir) {
-            failed += replay_file(argv[i]), files++;
+            failed += replay_file(argv[i], &inputs);
             continue;
         }
         for (struct dirent *entry; (entry = readdir(dir));) {
             char path[4096];
             if (entry->d_name[0] == '.') continue;
             snprintf(path, sizeof path, "%s/%s", argv[i], entry->d_name);
-            failed += replay_file(path), files++;
+            failed += replay_file(path, &inputs);
         }
         closedir(dir);
     }
-    printf("%d passed, %d failed\n", files - failed, failed);
-    return failed != 0 || files == 0;
+    printf("%d passed, %d failed\n", inputs, failed);
+    return failed != 0 || inputs == 0;
 }

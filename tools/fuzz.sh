@@ -10,8 +10,9 @@ names=$(cd "$here/fuzz" && ls fuzz_*.c | sed 's/\.c$//')
 cmake --build "$build" -j2 --target $names
 for name in $names; do
     mkdir -p "$build/corpus/$name"
+    python3 "$here/tools/make_corpus.py" unpack "$name" "$build/found/$name"
     { "$build/fuzz/$name" -max_total_time="$seconds" -timeout=5 -max_len=2048 -rss_limit_mb=1024 -print_final_stats=1 \
-        -artifact_prefix="$build/" "$build/corpus/$name" "$here/fuzz/corpus/$name" >"$build/$name.log" 2>&1 ||
+        -artifact_prefix="$build/" "$build/corpus/$name" "$here/fuzz/corpus/$name" "$build/found/$name" >"$build/$name.log" 2>&1 ||
         touch "$build/$name.log.failed"; } &
 done
 wait

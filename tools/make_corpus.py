@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes the seeds of the fuzz corpora from the gallery and from saved plans: tools/make_corpus.py BUILD_FOLDER.
-To be run again when a byte format changes; inputs that once failed are kept beside the seeds under names of their own."""
+To be run again when a byte format changes; inputs that once failed are kept beside the seeds under names of their own.
+
+What fuzzing found is one file for each target, found.bundle: tools/make_corpus.py pack TARGET FOLDER makes it of a
+folder that libFuzzer minimised (-merge=1), smallest inputs first, unpack TARGET FOLDER writes them out again."""
 import hashlib
 import json
 import os
@@ -21,6 +24,7 @@ TEXTS = {
     "deep": "score = " + "(" * 300 + "score" + ")" * 300 + "\n",
     "rank": "tensor t : bf16[0]\ntensor u : i8[5]\nscore = score + t[] + u[b, h, q, k, -1]\n",
 }
+BUNDLE = 160_000  # bytes, at most
 PLANS = [
     ("causal", ["--causal", "--shape", "b=1,h=2,s=8,d=4"]),
     ("backward", ["--score", "c * tanh(score / c)", "--param", "c=9", "--pass", "bwd", "--shape", "s=4,d=2", "--dtype", "bf16"]),
@@ -72,7 +76,62 @@ def later_formats(build, name, options, problem):
     write("fuzz_bytes", name + "_program_default", b"\1" + program_with_default(program, b"c", 20.0))
 
 
+def bundle_of(target):
+    return os.path.join(ROOT, "fuzz", "corpus", target, "found.bundle")
+
+
+def pack(target, folder):
+    inputs = []
+    for name in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, name), "rb") as file:
+            inputs.append(file.read())
+    whole = b""
+    for data in sorted(set(inputs), key=lambda x: (len(x), x)):
+        if len(whole) + 4 + len(data) <= BUNDLE:
+            whole += struct.pack("<I", len(data)) + data
+    with open(bundle_of(target), "wb") as file:
+        file.write(whole)
+
+
+def unpack(target, folder):
+    os.makedirs(folder, exist_ok=True)
+    if not os.path.exists(bundle_of(target)):
+        return
+    with open(bundle_of(target), "rb") as file:
+        whole = file.read()
+    at = 0
+    while at < len(whole):
+        size, = struct.unpack_from("<I", whole, at)
+        data = whole[at + 4:at + 4 + size]
+        with open(os.path.join(folder, hashlib.blake2s(data, digest_size=8).hexdigest()), "wb") as file:
+            file.write(data)
+        at += 4 + size
+
+
+def npy_seeds():
+    """Files of every element type, byte order, version and kind of shape."""
+    kinds = [("<f8", 8), (">f4", 4), ("<f2", 2), ("|u1", 1), ("|b1", 1), (">i8", 8), ("<u2", 2), ("=u8", 8), ("<i4", 4)]
+    shapes = [("(3, 2)", 6), ("()", 1), ("(0, 4)", 0), ("(2L,)", 2)]
+    for i, (descr, width) in enumerate(kinds):
+        for j, (shape, count) in enumerate(shapes):
+            text = ("{'descr': '%s', 'fortran_order': %s, 'shape': %s, }" % (descr, bool(j & 1), shape)).encode()
+            version = 1 + i % 3
+            head = b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(text))
+            write("fuzz_npy", "%s_%d" % (descr[1:], j), bytes([i]) + head + text + bytes(range(count * width)))
+
+
+def plan_seeds():
+    """Tapes of descriptions, with many bytes that leave something at its default."""
+    tape = random.Random(5)
+    for size in (60, 120, 240):
+        for i in range(8):
+            few = bytes(tape.choice([0, 0, 1, 2, 3, tape.randrange(256)]) for _ in range(size))
+            write("fuzz_plan", "%d_%d" % (size, i), b"\1" + few)
+
+
 def main(build):
+    npy_seeds()
+    plan_seeds()
     gallery = os.path.join(ROOT, "examples", "programs")
     for name in sorted(os.listdir(gallery))[::3]:
         with open(os.path.join(gallery, name), "rb") as file:
@@ -95,6 +154,7 @@ def main(build):
         problem = sections(plan)
         write("fuzz_bytes", name + "_plan", b"\0" + plan)
         write("fuzz_bytes", name + "_problem", b"\2" + problem)
+        write("fuzz_plan", name, b"\0\0\0\0\0" + problem)  # behind the name of no engine
         start = problem.find(b"FXAP")
         if start >= 0:  # with what follows it in the problem: refused as it is, one cut away from a program
             write("fuzz_bytes", name + "_program", b"\1" + problem[start:])
@@ -102,4 +162,7 @@ def main(build):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if sys.argv[1] in ("pack", "unpack"):
+        {"pack": pack, "unpack": unpack}[sys.argv[1]](sys.argv[2], sys.argv[3])
+    else:
+        main(sys.argv[1])
