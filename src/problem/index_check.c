@@ -14,6 +14,7 @@
 #include "../base/invariant.h"
 #include "../base/num.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { INDEX_LEAF = 64, INDEX_DEPTH = 128, INDEX_RANGE_COST = 8 }; /* range analysis of a node, in evaluations */
@@ -365,10 +366,13 @@ fxa_status fxa__index_refuse(const fxa__problem *p, const fxa__bind *bind, void 
     fxa__index_walk_all(p, bind, memory, &walk);
     if (m.tensor < 0) return FXA_OK;
     const fxa_program *program = m.bprop ? p->in.bprop : p->program;
+    char accepted[64] = "none is accepted";
+    if (m.size > 0)
+        (void)snprintf(accepted, sizeof accepted, "accepted are %lld to %lld", (long long)-m.size,
+                       (long long)m.size - 1);
     return fxa__fail(err, FXA_E_BINDING,
                      "index %d is outside axis %d of tensor '%s', which has %lld elements there, at b %lld, h %lld, "
-                     "q %lld, k %lld; accepted are %lld to %lld (FXA_STRICT_INDEX)",
+                     "q %lld, k %lld; %s (FXA_STRICT_INDEX)",
                      (int)m.index, (int)m.axis, fxa_program_tensor(program, (size_t)m.tensor).name, (long long)m.size,
-                     (long long)m.b, (long long)m.h, (long long)m.q, (long long)m.k, (long long)-m.size,
-                     (long long)m.size - 1);
+                     (long long)m.b, (long long)m.h, (long long)m.q, (long long)m.k, accepted);
 }

@@ -83,6 +83,8 @@ TEST(a_transposed_table) {
     index_ask(&c);
     T_INT(c.count, 0);
     index_strict(&c, NULL);
+    c.call.captures[0].size[0] = 0;
+    index_strict(&c, "which has 0 elements there, at b 0, h 0, q 0, k 0; none is accepted");
     index_end(&c);
 }
 
