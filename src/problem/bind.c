@@ -313,6 +313,21 @@ static void bind_fill(const fxa_problem *p, const fxa_args *args, bool readable,
     out->progress_user = args->progress_user;
 }
 
+/* Operands and tensors without elements may be NULL, to which engines then add offsets: on the host they lie somewhere,
+ * where nobody looks. */
+static void bind_place_empty(const fxa_problem *p, fxa_view *views, fxa__bind *out) {
+    static const double nowhere[1];
+    for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
+        const fxa__operand_info *info = fxa__operand_info_get(i);
+        void **slot = &out->slot[info->slot];
+        if (!*slot && fxa__operand_role(p, info) != FXA__UNUSED) *slot = (void *)(uintptr_t)nowhere;
+    }
+    for (size_t i = 0; i < p->n_captures; i++)
+        if (!views[i].data) views[i].data = nowhere;
+    for (size_t i = 2 * p->n_captures; i < 2 * p->n_captures + p->n_bprop_captures; i++)
+        if (!views[i].data) views[i].data = nowhere;
+}
+
 fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, size_t engine_workspace, bool readable,
                           fxa_view *views, fxa__bind *out, fxa_error *err) {
     const fxa_problem *p = &problem->in;
@@ -325,6 +340,7 @@ fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, siz
     if (!(a.flags & FXA_TRUSTED)) FXA_TRY(fxa__bind_check_overlap(p, &a, needed, err));
     if (readable) FXA_TRY(fxa__bind_check_values(p, a.slot, err));
     bind_fill(p, &a, readable, views, out);
+    if (readable) bind_place_empty(p, views, out);
     out->index_memory = front ? a.workspace : NULL;
     out->workspace = engine_workspace ? (char *)a.workspace + front : NULL;
     out->workspace_size = engine_workspace;
