@@ -26,7 +26,8 @@ __attribute__((unused)) static fxa_program *case_parse(fxa_program_kind kind, co
     fxa_error err;
     fxa_program *program = NULL;
     fxa_text one = {NULL, text, SIZE_MAX};
-    fxa_parse_config config = {sizeof config, (uint32_t)kind, &one, 1, NULL, 0};
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    config.kind = (uint32_t)kind, config.texts = &one, config.n_texts = 1;
     if (fxa__program_parse(case_host(), &config, &program, &err) != FXA_OK) T_FAIL("%d: %s\n", err.line, err.text);
     return program;
 }
