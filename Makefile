@@ -5,7 +5,7 @@ CTEST  = ctest --output-on-failure -j$(JOBS)
 MAKE_IN = cmake --build $(BUILD) -j$(JOBS)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test test-cuda-builds test-model asan tsan coverage fuzz deps-cudnn deps-julia julia test-gpu bench-gpu bench gallery install lint clean help
+.PHONY: all demo test cross test-cuda-builds test-model asan tsan coverage fuzz deps-cudnn deps-julia julia test-gpu bench-gpu bench gallery install lint clean help
 all: $(BUILD)/Makefile
 	@$(MAKE_IN) --target fxattn fxattn_shared fxattn_static fxattn_completions
 
@@ -29,6 +29,9 @@ tsan:                ## the tests of what has threads under ThreadSanitizer (whi
 	@cmake -S . -B $(BUILD)-tsan -DFXA_SANITIZE=thread >/dev/null
 	@cmake --build $(BUILD)-tsan -j$(JOBS)
 	@cd $(BUILD)-tsan && FXA_TEST_SCALE=0.05 $(CTEST)
+
+cross:               ## the C tests for other processors, with cross compilers and qemu-user: CROSS="s390x i386" of them (tools/cross.py)
+	@python3 tools/cross.py $(BUILD) $(CROSS) || [ $$? = 77 ]
 
 # Random tests that reach more at their full size; twenty minutes in all beside other work on two cores, which most of
 # the tests of src/program spend, since the library is not optimised here.

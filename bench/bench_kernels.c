@@ -124,7 +124,7 @@ static double bench_peak(const char *isa) {
         lanes = 2 * 16;
         BENCH_BEST(seconds, bench_peak_pairs(out));
     } else if (strcmp(isa, "amx") == 0) {
-        lanes = 4.0 * 16 * 16 * 32 / BENCH_CHAINS;
+        lanes = 4.0 * 16 * 16 * 32 / (int)BENCH_CHAINS;
         BENCH_BEST(seconds, bench_peak_tiles());
     }
 #elif defined(__aarch64__)
@@ -134,7 +134,7 @@ static double bench_peak(const char *isa) {
     }
 #endif
     (void)isa;
-    return lanes > 0 ? 2 * lanes * BENCH_CHAINS * BENCH_PEAK_STEPS / seconds * 1e-9 : 0;
+    return lanes > 0 ? 2 * lanes * (BENCH_CHAINS * BENCH_PEAK_STEPS) / seconds * 1e-9 : 0;
 }
 
 /* Cycles per second: a chain of additions takes one cycle each. */

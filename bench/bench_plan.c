@@ -123,7 +123,7 @@ static double bench_hit_time(bench_hit *b, void (*call)(bench_hit *)) {
         for (int i = 0; i < BENCH_HITS; i++) call(b);
         best = fmin(best, bench_plan_now() - start);
     }
-    return 1e6 * best / BENCH_HITS;
+    return 1e6 * best / (double)BENCH_HITS;
 }
 
 static void bench_hits(fxa_pass pass) {

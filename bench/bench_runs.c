@@ -61,7 +61,7 @@ static double runs_time(const runs_rig *rig, const fxa_plan *plan, const fxa_arg
         double start = runs_now();
         for (int k = 0; k < RUNS_BURST; k++)
             if (fxa_plan_run(plan, args, NULL) != FXA_OK) return -1;
-        best = fmin(best, (runs_now() - start) / RUNS_BURST);
+        best = fmin(best, (runs_now() - start) / (double)RUNS_BURST);
         if (fxa__gpu_wait(&rig->gpu, rig->stream, NULL) != FXA_OK) return -1;
     }
     return best;
@@ -121,7 +121,7 @@ static void runs_launches(const runs_rig *rig) {
             double start = runs_now();
             for (int k = 0; k < RUNS_BURST && status == FXA__CUDA_OK; k++)
                 status = cu->launch(function, 1, 1, 1, 128, 1, 1, runs_kernels[i].shared, rig->stream, params, NULL);
-            best = fmin(best, (runs_now() - start) / RUNS_BURST);
+            best = fmin(best, (runs_now() - start) / (double)RUNS_BURST);
             (void)cu->stream_wait(rig->stream);
         }
         printf("driver launch, %-6s bytes of arguments, %6u shared %6.2f us (%d)\n", runs_kernels[i].name + 1,
@@ -155,7 +155,7 @@ static void runs_driver(const runs_rig *rig) {
         for (int i = 0; i < rig->bursts; i++) {
             double start = runs_now();
             for (int k = 0; k < RUNS_BURST; k++) runs_call(rig, call);
-            best = fmin(best, (runs_now() - start) / RUNS_BURST);
+            best = fmin(best, (runs_now() - start) / (double)RUNS_BURST);
             (void)rig->gpu.driver.stream_wait(rig->stream);
         }
         printf("driver %-28s %6.2f us\n", runs_calls[call], best);

@@ -99,7 +99,7 @@ static double bench_tape_run(const bench_tape_case *c, fxa_context *ctx, const f
             for (int r = 0; r < BENCH_ROWS; r++)
                 fxa__tape_row(&run, r, 0, BENCH_COLUMNS, d->score[r], derived ? d->dscore[r] : NULL,
                               derived ? d->dscore[r] : d->score[r]);
-        double ns = (bench_tape_now() - start) * 1e9 / (8.0 * BENCH_ROWS * BENCH_COLUMNS);
+        double ns = (bench_tape_now() - start) * 1e9 / (8.0 * (BENCH_ROWS * BENCH_COLUMNS));
         if (best < 0 || ns < best) best = ns;
     }
     free(scratch);

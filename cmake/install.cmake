@@ -16,6 +16,9 @@ install(FILES ${PROJECT_BINARY_DIR}/fxattnConfig.cmake ${PROJECT_BINARY_DIR}/fxa
 if(CMAKE_DL_LIBS)
   set(FXA_PC_DL " -l${CMAKE_DL_LIBS}")
 endif()
+if(FXA_ATOMIC_LIBRARY)
+  set(FXA_PC_ATOMIC " -l${FXA_ATOMIC_LIBRARY}")
+endif()
 configure_file(cmake/fxattn.pc.in ${PROJECT_BINARY_DIR}/fxattn.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/fxattn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

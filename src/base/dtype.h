@@ -30,7 +30,17 @@ uint8_t fxa__f64_to_e5m2(double x);
 /* Has 8 bits, and so may have a scale. */
 static inline bool fxa__dtype_is_byte_float(uint32_t dtype) { return dtype == FXA_E4M3 || dtype == FXA_E5M2; }
 
-/* Element `index` (counted in elements, may be negative) of data, which is aligned to its element size. */
+/* Alignment of an element of 1, 2, 4 or 8 bytes in C: 32-bit x86 keeps doubles and 64-bit ints at multiples of 4. */
+struct fxa__align_probe {
+    char before;
+    double element;
+};
+static inline size_t fxa__align_of(size_t size) {
+    const size_t wide = offsetof(struct fxa__align_probe, element);
+    return size < wide ? size : wide;
+}
+
+/* Element `index` (counted in elements, may be negative) of data, which has the alignment of its type. */
 double fxa__load_f64(const void *data, uint32_t dtype, int64_t index);    /* float dtypes */
 int64_t fxa__load_i64(const void *data, int64_t index);                   /* i64, whole */
 void fxa__store_f64(void *data, uint32_t dtype, int64_t index, double x); /* float dtypes */

@@ -5,6 +5,7 @@
 #ifndef FXA_BASE_NUM_H
 #define FXA_BASE_NUM_H
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,6 +13,9 @@
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error "NaN and infinities mean something in fxattn: it cannot be compiled with -ffast-math or -ffinite-math-only"
+#endif
+#if FLT_EVAL_METHOD != 0
+#error "fxattn needs exact f32 and f64, FLT_EVAL_METHOD 0: cmake/machine.cmake has the flags of each compiler"
 #endif
 
 /* False on overflow; *out is then unspecified. */

@@ -119,6 +119,9 @@ static fxa_status gpu_start(fxa__gpu *gpu, fxa_error *err) {
 
 fxa_status fxa__gpu_find(fxa__gpu *gpu, int32_t ordinal, fxa_error *err) {
     *gpu = (fxa__gpu){.ordinal = ordinal};
+    if (sizeof(void *) < sizeof(uint64_t))
+        return fxa__fail(err, FXA_E_UNAVAILABLE, "addresses of CUDA devices have 64 bits, those of this process %zu",
+                         8 * sizeof(void *));
     FXA_TRY(fxa__dl_open(&gpu_spec, &gpu->driver, sizeof gpu->driver, &gpu->library, err));
     fxa_status status = gpu_start(gpu, err);
     if (status != FXA_OK) fxa__dl_close(gpu->library);

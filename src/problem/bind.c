@@ -24,9 +24,10 @@ static fxa_status bind_check_pointer(const char *kind, const char *name, const f
     if (!r->data)
         return fxa__fail(err, FXA_E_BINDING, "%s %s is NULL; %s%s", kind, name, flag ? "asked for by " : why,
                          flag ? flag : "");
-    if ((uintptr_t)r->data % (uintptr_t)r->element)
-        return fxa__fail(err, FXA_E_BINDING, "%s %s is %p: its elements need a multiple of %lld bytes", kind, name,
-                         r->data, (long long)r->element);
+    size_t element = fxa__align_of((size_t)r->element);
+    if ((uintptr_t)r->data % element)
+        return fxa__fail(err, FXA_E_BINDING, "%s %s is %p: its elements need a multiple of %zu bytes", kind, name,
+                         r->data, element);
     if (align && (uintptr_t)r->data % align)
         return fxa__fail(err, FXA_E_BINDING, "%s %s is %p: the problem's alignment promises a multiple of %u bytes",
                          kind, name, r->data, align);
@@ -138,9 +139,10 @@ static fxa_status bind_check_params(const char *name, const fxa_program *program
                          fxa__plural(want));
     if (n && !params)
         return fxa__fail(err, FXA_E_BINDING, "%s is NULL: the program has %zu param%s", name, want, fxa__plural(want));
-    if ((uintptr_t)params % sizeof(double))
+    size_t align = fxa__align_of(sizeof(double));
+    if ((uintptr_t)params % align)
         return fxa__fail(err, FXA_E_BINDING, "%s is %p: doubles need a multiple of %zu bytes", name,
-                         (const void *)params, sizeof(double));
+                         (const void *)params, align);
     for (size_t i = 0; i < n; i++) {
         fxa_param_info info = fxa_program_param(program, i);
         double x = params[i];
@@ -159,9 +161,10 @@ static fxa_status bind_check_dparams(const fxa_problem *p, const fxa_args *args,
                          fxa__plural(want));
     if (!args->dparams)
         return fxa__fail(err, FXA_E_BINDING, "dparams is NULL; param_grads asks for gradients of params");
-    if ((uintptr_t)args->dparams % sizeof(double))
+    size_t align = fxa__align_of(sizeof(double));
+    if ((uintptr_t)args->dparams % align)
         return fxa__fail(err, FXA_E_BINDING, "dparams is %p: doubles need a multiple of %zu bytes",
-                         (void *)args->dparams, sizeof(double));
+                         (void *)args->dparams, align);
     return FXA_OK;
 }
 
@@ -236,7 +239,7 @@ static fxa_status bind_check_grads(const fxa_problem *p, const fxa_args *args, f
 
 static fxa_status bind_check_workspace(const fxa_args *args, size_t front, size_t engine, size_t *needed,
                                        fxa_error *err) {
-    if (!fxa__add_size(front, engine, needed) || *needed > INT64_MAX)
+    if (!fxa__add_size(front, engine, needed) || (uint64_t)*needed > INT64_MAX)
         return fxa__fail(err, FXA_E_WORKSPACE, "%zu + %zu bytes of workspace are needed: more than 63 bits count",
                          front, engine);
     if (*needed == 0) return FXA_OK;

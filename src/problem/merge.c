@@ -49,9 +49,10 @@ static fxa_status merge_check_side(const merge_side *side, const int64_t full[4]
     *out = fxa__operand_region(side->t, size, side->data);
     if (fxa__region_is_empty(out)) return FXA_OK;
     if (!side->data) return fxa__fail(err, FXA_E_BINDING, "%s_data is NULL", side->name);
-    if ((uintptr_t)side->data % fxa_dtype_size((fxa_dtype)dtype))
+    size_t align = fxa__align_of(fxa_dtype_size((fxa_dtype)dtype));
+    if ((uintptr_t)side->data % align)
         return fxa__fail(err, FXA_E_BINDING, "%s_data is %p: %s needs a multiple of %zu", side->name, side->data,
-                         fxa_dtype_name((fxa_dtype)dtype), fxa_dtype_size((fxa_dtype)dtype));
+                         fxa_dtype_name((fxa_dtype)dtype), align);
     if (!fxa__region_addresses(out, &first, &end))
         return fxa__fail(err, FXA_E_BINDING, "%s_data is %p: its tensor leaves the address space", side->name,
                          side->data);
@@ -79,7 +80,7 @@ static fxa_status merge_check(fxa_merge_args *a, fxa__region region[FXA__JOIN_SI
 }
 
 static void merge_one(const fxa_merge_args *a, int64_t b, int64_t h, int64_t s) {
-    double o_a[MERGE_CHUNK], o_b[MERGE_CHUNK];
+    double o_a[MERGE_CHUNK] = {0}, o_b[MERGE_CHUNK] = {0};
     int64_t at[4];
     const fxa_operand *t[4] = {&a->o_a, &a->o_b, &a->lse_a, &a->lse_b};
     for (int i = 0; i < 4; i++) at[i] = b * t[i]->stride[0] + h * t[i]->stride[1] + s * t[i]->stride[2];

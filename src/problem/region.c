@@ -51,7 +51,8 @@ bool fxa__region_is_nested(const fxa__region *r) {
 }
 
 bool fxa__region_addresses(const fxa__region *r, int64_t *first, int64_t *end) {
-    const int64_t limit = INT64_MAX / 4; /* sums and differences of three addresses stay in 64 bits */
+    /* Sums and differences of three addresses stay in 64 bits; addresses of 32 bits end before. */
+    const int64_t limit = UINTPTR_MAX < INT64_MAX / 4 ? (int64_t)UINTPTR_MAX : INT64_MAX / 4;
     int64_t lo, hi;
     uintptr_t at = (uintptr_t)r->data;
     if (!fxa__region_extent(r, &lo, &hi) || at > (uintptr_t)limit) return false;

@@ -29,7 +29,7 @@ typedef struct lanes_program {
     char text[512];
 } lanes_program;
 
-static const char lanes_name[LANES_COORDS] = "bhqk";
+static const char lanes_name[] = "bhqk";
 
 static int32_t lanes_value(lanes_index x, const int32_t *at) {
     int32_t c = at[x.coord];

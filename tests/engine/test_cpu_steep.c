@@ -11,7 +11,7 @@
 #include <float.h>
 
 enum { STEEP_O, STEEP_DQ, STEEP_DK, STEEP_DV, STEEP_RESULTS };
-enum { STEEP_ALLOWED = 8 };
+#define STEEP_ALLOWED 8.0
 
 typedef struct steep_case {
     int64_t heads, s, d;

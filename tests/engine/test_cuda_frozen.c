@@ -216,7 +216,7 @@ TEST(random_rows) {
         const float level = (float)t_int(&rng, 0, 3) * height;
         for (int i = 0; i < FROZEN_KEYS; i++) {
             const float noise = (float)t_int(&rng, -1000, 1000) / 1000;
-            score[i] = bounded ? noise : height * (noise + tilt * (float)i / FROZEN_KEYS) - level;
+            score[i] = bounded ? noise : height * (noise + tilt * (float)i / (float)FROZEN_KEYS) - level;
             if (!bounded && t_int(&rng, 0, 9) == 0) score[i] = NEG_INF;
             value[i] = (float)t_int(&rng, -64, 64) / 16 * (n % 7 ? 1.f : 2e37f);
         }

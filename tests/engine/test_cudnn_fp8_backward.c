@@ -141,7 +141,7 @@ static void bw8_pairs(const bw8_case *c, bw8_data *f) {
     double most[BW8_DESCALES];
     for (int i = 0; i < BW8_DESCALES; i++) most[i] = bw8_decode(f, i);
     f->score = 2 * 0x1p-13 * sqrt((double)BW8_D) * most[0] * most[1];
-    f->dp = 2 * 0x1p-13 * BW8_D * most[4] * fmax(most[2], most[3]);
+    f->dp = 2 * 0x1p-13 * (double)BW8_D * most[4] * fmax(most[2], most[3]);
     for (int64_t row = 0; row < c->b * c->hq * c->sq; row++) {
         int64_t head = row / c->sq / (c->hq / c->hkv);
         double delta = bw8_dot(f, 4, row, 3, row);

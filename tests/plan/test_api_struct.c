@@ -155,6 +155,7 @@ TEST(what_is_no_size_of_a_struct_is_refused) {
         const struct_case *c = &struct_cases[i];
         const size_t wrong[] = {0, 1, 4, c->min - 8, c->min - 1, c->size - 1, c->size - 4, c->size + 1, 60000};
         for (size_t j = 0; j < sizeof wrong / sizeof *wrong; j++) {
+            if (wrong[j] >= c->min && wrong[j] % sizeof(void *) == 0) continue; /* pointers of 32 bits */
             size_t size = wrong[j] < sizeof(uint32_t) ? sizeof(uint32_t) : wrong[j] < c->size ? wrong[j] : c->size;
             T_STATUS(struct_try(c, (size + 7) / 8 * 8, (uint32_t)wrong[j], &err), FXA_E_STRUCT);
             T_HAS(err.text, c->name);

@@ -145,7 +145,7 @@ TEST(long_texts_and_loops_end_soon) {
     T_HAS(err.text, "did you mean 'name1'?");
     free(lets);
     double took = plim_seconds() - start;
-    if (took > PLIM_SECONDS) T_FAIL("took %.1f s\n", took);
+    if (took > (double)PLIM_SECONDS) T_FAIL("took %.1f s\n", took);
 }
 
 /* The most tokens that loops may read, reached at each token of a body that has every kind of them: rounds of the loop

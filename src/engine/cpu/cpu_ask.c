@@ -33,7 +33,7 @@ static ask_range ask_range_of(const fxa__cpu_group *g, fxa_input axis, int64_t f
         }
         return r;
     }
-    const int32_t *dynamic = g->bind->slot[FXA_SLOT_DYN_B + axis - FXA_INPUT_B];
+    const int32_t *dynamic = g->bind->slot[FXA_SLOT_DYN_B + (int)(axis - FXA_INPUT_B)];
     int64_t base = map->base + (map->dynamic ? *dynamic : 0) + (axis == FXA_INPUT_Q ? g->seq.q_shift : 0);
     int64_t x = base + map->step * first, y = base + map->step * last;
     r.lo = fxa__min_i64(x, y);

@@ -24,9 +24,6 @@ enum {
      * chosen later, with larger panels, by a measurement of which no figures were kept. */
     FORWARD_TILE_BYTES = 3 << 17,
     FORWARD_MAX_TILE = 768,
-    /* Below it is not worth waking a thread: that takes 25 to 35 us on two cores of Zen 3, as 2.5 to 3.5 million
-     * operations do on one. */
-    FORWARD_SMALL_FLOPS = 2000000,
     /* Items that a batch entry should have at least, and the keys that make a chunk worth its while. Untuned guesses:
      * as many items as large machines have threads, and chunks whose join costs little. */
     FORWARD_DECODE_ITEMS = 64,
@@ -34,6 +31,9 @@ enum {
     FORWARD_TILE_ITEMS = 8,
     FORWARD_TILE_KEYS = 2048
 };
+/* Below it is not worth waking a thread: that takes 25 to 35 us on two cores of Zen 3, as 2.5 to 3.5 million operations
+ * do on one. */
+#define FORWARD_SMALL_FLOPS 2e6
 
 /* ---- The cut ----------------------------------------------------------------------------------------------------- */
 

@@ -13,14 +13,14 @@
 #include <math.h>
 
 enum {
-    COST_PROCESSORS = 132,
-    COST_CPU_US = 6,
-    COST_ROWS = 128,
-    COST_DECODE_US = 13,  /* of a step of decoding beside what it reads, */
-    COST_CLUSTER_US = 10, /* and of one by clusters of */
-    COST_CLUSTER = 4,     /* CTAs at least */
-    COST_JOINT = 128      /* columns */
+    COST_CLUSTER = 4, /* CTAs at least */
+    COST_JOINT = 128  /* columns */
 };
+#define COST_PROCESSORS 132.0
+#define COST_ROWS 128.0          /* of a tile */
+#define COST_CPU_US 6.0          /* of a launch */
+#define COST_DECODE_US 13.0      /* of a step of decoding beside what it reads */
+#define COST_CLUSTER_US 10.0     /* of a step of decoding by clusters of COST_CLUSTER CTAs */
 #define COST_DECODE_BYTES 4.5e12 /* a second */
 #define COST_APART 0.85          /* of the rate has a bit-stable backward with a kernel for dQ: causal, 128 columns */
 

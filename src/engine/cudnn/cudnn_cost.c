@@ -11,7 +11,10 @@
 
 #include <math.h>
 
-enum { COST_OF_PROCESSORS = 132, COST_OF_CPU_US = 10, COST_OF_ROWS = 128, COST_OF_ONE_US = 14 };
+#define COST_OF_PROCESSORS 132.0
+#define COST_OF_ROWS 128.0       /* of a tile */
+#define COST_OF_CPU_US 10.0      /* of a launch */
+#define COST_OF_ONE_US 14.0      /* of a step of decoding beside what it reads */
 #define COST_OF_ONE_BYTES 4.5e12 /* a second */
 #define COST_OF_ONE_PAGED 3.1e12 /* the same, in pages */
 #define COST_OF_UNEVEN 0.55      /* of the rate: masks that are looked at in all pairs, captured tensors */
