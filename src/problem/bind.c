@@ -7,6 +7,7 @@
 #include "index_check.h"
 #include "scales.h"
 
+#include "../base/dtype.h"
 #include "../base/num.h"
 
 #include <string.h>
