@@ -18,10 +18,10 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TRIPLETS = {"s390x": "s390x-linux-gnu", "i386": "i686-linux-gnu", "riscv64": "riscv64-linux-gnu",
             "aarch64": "aarch64-linux-gnu", "armv7": "arm-linux-gnueabihf", "ppc64le": "powerpc64le-linux-gnu"}
 QEMU = {"armv7": "qemu-arm"}
-# Bytes, hashes, storage types and values of programs; one engine against the other, in f32, f64 and the types of 16 bits.
+# Bytes, hashes, storage types and values of programs; the cpu engine against ref.
 SHORT = ["test_bytes", "test_dtype", "test_golden_hash", "test_program_bytes", "test_eval", "test_problem_bytes",
          "test_problem_key", "test_bind", "test_region", "test_blob", "test_plan", "test_cpu_kernels", "test_cpu_storage",
-         "test_ref_philox", "test_conformance"]
+         "test_ref_philox", "test_rules_rows", "test_whole", "test_edges"]
 FLAGS = ["-DFXA_PYTHON=OFF", "-DFXA_JULIA=OFF", "-DFXA_ASSERT=ON", "-DCMAKE_C_FLAGS_RELEASE=-O1"]
 
 
