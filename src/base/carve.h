@@ -43,7 +43,7 @@ static inline fxa__carver fxa__carver_within(const fxa__carver *c) {
 /* The next n elements; NULL when only counting, or after a failure. A negative n is one: sizes that overflowed. */
 static inline void *fxa__carve(fxa__carver *c, int64_t n, size_t element) {
     size_t size = 0, whole = 0, end = 0;
-    c->failed = c->failed || n < 0 || !fxa__mul_size((size_t)n, element, &size) ||
+    c->failed = c->failed || n < 0 || __builtin_mul_overflow(n, element, &size) ||
                 !fxa__add_size(size, (size ? FXA__CARVE_ZONE : 0) + FXA__CARVE_ALIGN - 1, &whole) ||
                 !fxa__add_size(c->used, whole / FXA__CARVE_ALIGN * FXA__CARVE_ALIGN, &end);
     if (c->failed) return NULL;

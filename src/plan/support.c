@@ -98,7 +98,7 @@ static fxa_status support_demand(const fxa__problem *p, fxa_support *out) {
     if ((p->in.flags & FXA_DETERMINISTIC) && !out->deterministic)
         return support_no(out, "flag FXA_DETERMINISTIC is set, and sums of this problem have no fixed order here");
     size_t total = 0;
-    if (out->workspace == UINT64_MAX || !fxa__add_size((size_t)out->workspace, fxa__index_room(p), &total)) {
+    if (out->workspace >= SIZE_MAX || !fxa__add_size((size_t)out->workspace, fxa__index_room(p), &total)) {
         (void)snprintf(reason, sizeof reason, "the workspace of one run does not fit in %d bits of size",
                        (int)(8 * sizeof(size_t)));
         return support_no(out, reason);

@@ -43,7 +43,15 @@ TEST(what_does_not_fit) {
         int64_t rows, columns;
         size_t element;
     } cases[] = {
-        {INT64_MAX, 1, 8}, {INT64_MAX, 2, 1}, {1, 1, SIZE_MAX - 3}, {-1, 1, 8}, {INT64_MAX, 1, 2},
+        {INT64_MAX, 1, 8},
+        {INT64_MAX, 2, 1},
+        {1, 1, SIZE_MAX - 3},
+        {-1, 1, 8},
+        {INT64_MAX, 1, 2},
+#if SIZE_MAX == UINT32_MAX
+        {INT64_C(1) << 32, 1, 1},
+        {1 << 16, 1 << 16, 1},
+#endif
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         static char memory[64];

@@ -168,6 +168,7 @@ TEST(merge_refusals) {
 
 /* Strides that fit together in millions of ways: what cannot be shown to lie apart is refused. Nothing is touched. */
 TEST(merge_refuses_what_it_cannot_tell) {
+    if (sizeof(void *) < 8) T_SKIP("these tensors need addresses of 64 bits");
     fxa_merge_args a = merge_args(FXA_F32, FXA_F32);
     float lse[2];
     a.b = 121, a.h = 103, a.s = 169, a.d = 74;

@@ -20,7 +20,7 @@ static int64_t run_steps(int64_t n) { return fxa__round_up(n, FXA__TAPE_STEP); }
 static bool run_pitch(int64_t n, size_t real_size, size_t *pitch) {
     FXA__ASSERT(n >= 0);
     if (n > INT64_MAX / 64) return false;
-    return fxa__mul_size((size_t)(run_steps(n) + FXA__TAPE_STEP), real_size, pitch);
+    return !__builtin_mul_overflow(run_steps(n) + FXA__TAPE_STEP, real_size, pitch);
 }
 
 /* The one layout: the pointers of s are set where the carver has a base. */
