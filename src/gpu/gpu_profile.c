@@ -197,7 +197,7 @@ static int profile_number(const fxa__gpu *gpu, const struct profile_key *k, int3
     case PROFILE_ORDINAL: *out = gpu->ordinal; break;
     case PROFILE_MEMORY:
         status = gpu->driver.device_memory(&memory, gpu->device);
-        *out = (uint64_t)memory > INT64_MAX ? INT64_MAX : (int64_t)memory;
+        *out = (int64_t)(memory > SIZE_MAX / 2 ? SIZE_MAX / 2 : memory);
         break;
     default: status = gpu->driver.device_attribute(&value, k->attribute + i, gpu->device); *out = value;
     }

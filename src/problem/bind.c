@@ -240,9 +240,9 @@ static fxa_status bind_check_grads(const fxa_problem *p, const fxa_args *args, f
 
 static fxa_status bind_check_workspace(const fxa_args *args, size_t front, size_t engine, size_t *needed,
                                        fxa_error *err) {
-    if (!fxa__add_size(front, engine, needed) || (uint64_t)*needed > INT64_MAX)
-        return fxa__fail(err, FXA_E_WORKSPACE, "%zu + %zu bytes of workspace are needed: more than 63 bits count",
-                         front, engine);
+    if (!fxa__add_size(front, engine, needed) || *needed > SIZE_MAX / 2)
+        return fxa__fail(err, FXA_E_WORKSPACE, "%zu + %zu bytes of workspace are needed: more than %d bits count",
+                         front, engine, (int)(8 * sizeof(size_t) - 1));
     if (*needed == 0) return FXA_OK;
     if (!args->workspace) return fxa__fail(err, FXA_E_WORKSPACE, "workspace is NULL: %zu bytes are needed", *needed);
     if (args->workspace_size < *needed)
