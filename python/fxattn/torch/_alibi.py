@@ -5,13 +5,9 @@ BLOOM and MPT add ALiBi in attention layers of their own. install() puts a forwa
 the mask of the pass is a ModelMask, which only attn_implementation="fxattn" makes, and else hands over to the model's
 own. Versions of transformers whose BLOOM and MPT make their masks without AttentionMaskInterface (4) therefore compute
 as they always did.
-
-Falcon and others choose a class for their layers from a table of names, which would be a KeyError of our name:
-refuse_tables() says it in words.
 """
 import functools
 import importlib
-import sys
 from typing import Any, Callable, Tuple
 
 from torch import Tensor
@@ -64,27 +60,6 @@ def _before(original: Any, ours: Any, mask_type: type, attend: Attend) -> Any:
 
     forward._fxattn = True  # type: ignore[attr-defined]
     return forward
-
-
-def refuse_tables(name: str, model_base: Any) -> None:
-    """Lets transformers' check of attn_implementation=name refuse models whose layers are chosen from a table."""
-    original = getattr(model_base, "_check_and_adjust_attn_implementation", None)
-    if original is None:  # a later transformers: then it is the KeyError
-        return
-
-    @functools.wraps(original)
-    def check(self: Any, attn_implementation: Any, *args: Any, **kwargs: Any) -> Any:
-        if attn_implementation == name:
-            for table, known in vars(sys.modules[type(self).__module__]).items():
-                if table.endswith("ATTENTION_CLASSES") and isinstance(known, dict) and name not in known:
-                    raise ArgumentError(
-                        "attn_implementation=%r is not for %s: it takes its attention from %s (%s) and does not ask "
-                        "transformers' AttentionInterface" % (name, type(self).__name__, table, ", ".join(known)))
-        return original(self, attn_implementation, *args, **kwargs)
-
-    if name not in getattr(original, "_fxattn", ()):
-        check._fxattn = (*getattr(original, "_fxattn", ()), name)  # type: ignore[attr-defined]
-        model_base._check_and_adjust_attn_implementation = check
 
 
 def install(mask_type: type, attend: Attend) -> None:

@@ -4,10 +4,10 @@
     fxattn.torch.register_transformers()
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="fxattn")
 
-transformers asks two functions by the name of the implementation: one makes the mask of a pass (here a ModelMask, which
-is its mask_mod: nothing of size [S,S] is ever made of padding, causality and windows), one computes attention in a
-layer (here one fused call, whatever is combined: window, soft cap, sinks, biases, dropout, grouped heads). Models that
-compute ALiBi by themselves do not ask: _alibi.py.
+transformers calls two functions by the name of the implementation: one makes the mask of a pass (here a ModelMask, which
+is its mask_mod: nothing of size [S,S] is made of padding, causality and windows, _model_mask.py), one computes attention
+in a layer (here one fused call, whatever is combined: window, soft cap, sinks, biases, sparse indices, dropout, grouped
+heads). Models that do not call them: _models.py, and _alibi.py for those that add ALiBi by themselves.
 """
 import warnings
 from typing import Any, Callable, Optional, Set, Tuple
@@ -17,18 +17,27 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from .._errors import ArgumentError, ArgumentTypeError
-from . import _alibi, flex
+from . import _alibi, _model_mask, _models, flex
 from ._attention import attention
-from .block_mask import DEFAULT_BLOCK, LazyBlockMask, mask_mod_of
+from ._model_mask import MaskTensor, ModelMask, mask_of
+from .block_mask import mask_mod_of
 
 NAME = "fxattn"
 # What some models pass that changes the result, and that this implementation does not have.
-_REFUSED = {"cache": "a paged cache (continuous batching)", "head_mask": "head_mask", "indices": "sparse indices"}
+_REFUSED = {"cache": "a paged cache (continuous batching)", "head_mask": "head_mask"}
+# What is for other implementations.
+_IGNORED = frozenset(("position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k",
+                      "seq_idx", "num_items_in_batch", "deterministic", "output_attentions"))
 _said: Set[str] = set()  # warnings that are given once in a process
 
 
-def register_transformers(name: str = NAME) -> None:
-    """Makes attn_implementation=name known to transformers (4.53 and newer), and lets its BLOOM and MPT take it too."""
+def register_transformers(name: str = NAME, dense_mask_bytes: Optional[int] = None) -> None:
+    """Makes attn_implementation=name known to transformers (4.53 and newer), and lets its BLOOM and MPT take it too.
+    Models that read their mask as a tensor get a dense one of at most so many bytes (1 GiB where nothing was given)."""
+    if dense_mask_bytes is not None:
+        if not isinstance(dense_mask_bytes, int) or dense_mask_bytes < 0:
+            raise ArgumentError("dense_mask_bytes is %r; a number of bytes, 0 or more, is accepted" % (dense_mask_bytes,))
+        _model_mask.dense_bytes = dense_mask_bytes
     try:
         from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     except ImportError as missing:
@@ -36,30 +45,11 @@ def register_transformers(name: str = NAME) -> None:
                           "AttentionMaskInterface: %s" % missing) from missing
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, attention_mask)
-    _alibi.refuse_tables(name, PreTrainedModel)
+    _models.check_models(name, PreTrainedModel, attend)
     _alibi.install(ModelMask, attend)
 
 
 # ---- Masks -----------------------------------------------------------------------------------------------------------
-
-class ModelMask(LazyBlockMask):
-    """The mask of one pass through a model."""
-
-    def to(self, device: Any = None, *args: Any, **kwargs: Any) -> BlockMask:
-        # Models that take the mask for a tensor also convert its dtype.
-        if device is None or isinstance(device, torch.dtype):
-            return self
-        return super().to(device)
-
-    def contiguous(self) -> "ModelMask":
-        """generate() with a static cache asks for it."""
-        return self
-
-    def __radd__(self, scores: Any) -> Any:
-        raise ArgumentTypeError("this model adds its mask to the scores by itself: it does not ask transformers' "
-                                "AttentionInterface for its attention, and attn_implementation=\"fxattn\" is not for "
-                                "it")
-
 
 def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return kv_idx <= q_idx
@@ -120,9 +110,10 @@ def _is_causal(mask_function: Any) -> bool:
 def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = None, q_offset: Any = 0,
                    kv_offset: Any = 0, mask_function: Callable[..., Any] = _causal,
                    attention_mask: Optional[Tensor] = None, device: Any = None,
-                   cache_position: Optional[Tensor] = None, **_: Any) -> ModelMask:
-    """What transformers calls to make a mask. attention_mask is its bool [B,keys] of padding; version 4 says by
-    cache_position where the rows are. What else it says (dtype, config, hints to leave the mask out) is not needed."""
+                   cache_position: Optional[Tensor] = None, config: Any = None, dtype: Any = None, **_: Any) -> Any:
+    """Makes the mask of a pass for transformers: a ModelMask, or a dense bool tensor for models that test which of both
+    they have. attention_mask is its bool [B,keys] of padding; version 4 gives cache_position, where the rows are. What else
+    it gives, hints to leave the mask out, is not needed."""
     if q_length is None:
         if cache_position is None:
             raise ArgumentError("the mask of attn_implementation=\"fxattn\" was asked for without q_length or "
@@ -137,7 +128,7 @@ def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = No
         real = attention_mask.to(device=device, dtype=torch.bool)
         padding = _padding_mod(torch.nn.functional.pad(real, (0, missing)) if missing > 0 else real)
         mod = _both(mod, None if padding is None else _shifted(padding, 0, places[1]))  # of keys alone
-    return ModelMask(mod, batch_size, 1, (q_length, kv_length), device, (DEFAULT_BLOCK, DEFAULT_BLOCK), ())
+    return mask_of(mod, batch_size, (q_length, kv_length), device, config, dtype)
 
 
 # ---- Attention -------------------------------------------------------------------------------------------------------
@@ -166,15 +157,62 @@ def _without_mask(module: Any, sizes: Tuple[int, ...], is_causal: Optional[bool]
     return lambda b, h, q_idx, kv_idx: (kv_idx <= q_idx + shift) & (kv_idx > q_idx + shift - window)
 
 
+def _of_model_mask(mask: ModelMask, query: Tensor, key: Tensor) -> Optional[Callable[..., Any]]:
+    """The mask_mod of a mask whose rows and keys are those of the call, or one for all: eager attention broadcasts it."""
+    (rows, keys), mod = mask.seq_lengths, mask_mod_of(mask)
+    sizes = (rows if query.shape[2] == rows else 1, keys if key.shape[2] == keys else 1)
+    if mod is None or sizes != (rows, keys) or (rows, keys) == (query.shape[2], key.shape[2]):
+        flex._check_mask(query, key, mask)
+        return mod
+    if mask.shape[0] not in (1, query.shape[0]) or mask.device.type != query.device.type:
+        flex._check_mask(query, key, mask)
+    one_row, one_key = rows != query.shape[2], keys != key.shape[2]
+    return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx * 0 if one_row else q_idx, kv_idx * 0 if one_key else kv_idx)
+
+
+def _listed(indices: Tensor, count: int) -> Tensor:
+    """bool [..., count], true at the indices of each list; negative ones are free places."""
+    place = torch.where(indices < 0, count, indices).long()
+    return torch.zeros((*indices.shape[:-1], count + 1), dtype=torch.bool, device=indices.device).scatter(-1, place, True)
+
+
+def _selected(module: Any, indices: Optional[Tensor], block_indices: Optional[Tensor], query: Tensor, key: Tensor
+              ) -> Optional[Callable[..., Any]]:
+    """The mask_mod of keys that an indexer selected: indices [B,Sq,n] of keys, or block_indices [B,heads,Sq,n] of blocks
+    of module.indexer.block_size keys, heads a divisor of those of query."""
+    batch, heads, rows, keys = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
+    if indices is not None:
+        if indices.dim() != 3 or tuple(indices.shape[:2]) != (batch, rows):
+            raise ArgumentError("indices have shape %s; (%d, %d, keys of each row) is accepted"
+                                % (tuple(indices.shape), batch, rows))
+        table = _listed(indices, keys)
+        return lambda b, h, q_idx, kv_idx: table[b, q_idx, kv_idx]
+    if block_indices is None:
+        return None
+    size = getattr(getattr(module, "indexer", None), "block_size", None)
+    if not isinstance(size, int):
+        raise ArgumentError("block_indices were given by a module that has no indexer.block_size, the keys of a block")
+    if block_indices.dim() != 4 or (block_indices.shape[0], block_indices.shape[2]) != (batch, rows) \
+            or heads % block_indices.shape[1] != 0:
+        raise ArgumentError("block_indices have shape %s; (%d, heads, %d, blocks of each row) is accepted, heads a divisor "
+                            "of %d" % (tuple(block_indices.shape), batch, rows, heads))
+    blocks, group = _listed(block_indices, -(-keys // size)), heads // block_indices.shape[1]
+    return lambda b, h, q_idx, kv_idx: blocks[b, h // group, q_idx, kv_idx // size]
+
+
 def _masks(module: Any, mask: Any, query: Tensor, key: Tensor, is_causal: Optional[bool], window: Optional[int]
            ) -> Tuple[Optional[Callable[..., Any]], Optional[Callable[..., Any]]]:
     """(mask_mod, bias) of an attention_mask in any of its forms; bias (b, h, q, k) is added to scores."""
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if mask is None:
         return _without_mask(module, sizes, is_causal, window), None
+    if isinstance(mask, ModelMask):
+        return _of_model_mask(mask, query, key), None
     if isinstance(mask, BlockMask):
         flex._check_mask(query, key, mask)
         return mask_mod_of(mask), None
+    if isinstance(mask, MaskTensor):
+        mask = mask.as_subclass(Tensor)
     if not isinstance(mask, Tensor) or mask.dim() not in (2, 4):
         raise ArgumentTypeError("attention_mask is %s; None, a tensor of 2 or 4 dimensions or a BlockMask is accepted"
                                 % (tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__,))
@@ -191,7 +229,11 @@ def _masks(module: Any, mask: Any, query: Tensor, key: Tensor, is_causal: Option
     if not mask.is_floating_point():
         raise ArgumentTypeError("attention_mask of 4 dimensions is %s; bool (true: attended) or a float to be added is "
                                 "accepted" % mask.dtype)
-    return None, reader
+    low = torch.finfo(mask.dtype).min / 2
+    if not torch.compiler.is_compiling() and not bool((mask.detach() <= low).any()):
+        return None, reader
+    # Such a number, added, would leave no bits of the others of its row in LSE, by which gradients are computed.
+    return (lambda b, h, q_idx, kv_idx: reader(b, h, q_idx, kv_idx) > low), reader
 
 
 def _score_mod(softcap: Optional[float], *biases: Optional[Callable[..., Any]]) -> Optional[Callable[..., Any]]:
@@ -212,37 +254,60 @@ def _score_mod(softcap: Optional[float], *biases: Optional[Callable[..., Any]]) 
 
 def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, *, dropout: float = 0.0,
            scaling: Optional[float] = None, is_causal: Optional[bool] = None, window: Optional[int] = None,
-           softcap: Optional[float] = None, bias: Optional[Tensor] = None, sinks: Optional[Tensor] = None) -> Tensor:
+           softcap: Optional[float] = None, bias: Optional[Tensor] = None, sinks: Optional[Tensor] = None,
+           indices: Optional[Tensor] = None, block_indices: Optional[Tensor] = None, row_sinks: Optional[Tensor] = None
+           ) -> Tensor:
     """Attention of a layer, [B,H,S,D]. Dropout draws its seed from PyTorch's generator, so that checkpointing repeats
     it."""
     if query.shape[1] % key.shape[1] != 0:
         raise ArgumentError("query has %d heads, which is no multiple of the %d of key"
                             % (query.shape[1], key.shape[1]))
     mask_mod, added = _masks(module, mask, query, key, is_causal, window)
+    mask_mod = _both(mask_mod, _selected(module, indices, block_indices, query, key))
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     score_mod = _score_mod(softcap, added, None if bias is None else _reader(bias, "position_bias", sizes))
     if sinks is not None and sinks.numel() != query.shape[1]:
         raise ArgumentError("sinks have %d elements; one per query head, %d, is accepted"
                             % (sinks.numel(), query.shape[1]))
+    if row_sinks is not None:
+        return _with_row_sinks(row_sinks, sizes, sinks, attention(
+            query, key, value, score_mod, mask_mod, scale=scaling, dropout_p=dropout, return_lse=True))
     return attention(query, key, value, score_mod, mask_mod, scale=scaling, dropout_p=dropout,
                      sink=None if sinks is None else sinks.reshape(-1))
+
+
+def _with_row_sinks(row_sinks: Tensor, sizes: Tuple[int, ...], sinks: Optional[Tensor], made: Any) -> Tensor:
+    """Attention with one more logit for each row, which takes probability and has no value: [B,H,Sq,1]."""
+    if sinks is not None or row_sinks.dim() != 4 or row_sinks.shape[3] != 1 or any(
+            n not in (1, size) for n, size in zip(row_sinks.shape, sizes[:3])):
+        raise ArgumentError("sinks have shape %s; one that broadcasts to %s, without s_aux, is accepted"
+                            % (tuple(row_sinks.shape), (*sizes[:3], 1)))
+    out, lse = made[0], made[1]
+    return out * torch.sigmoid(lse.unsqueeze(-1) - row_sinks.to(lse.dtype)).to(out.dtype)
 
 
 def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None,
                       dropout: float = 0.0, scaling: Optional[float] = None, is_causal: Optional[bool] = None,
                       sliding_window: Optional[int] = None, softcap: Optional[float] = None,
                       position_bias: Optional[Tensor] = None, s_aux: Optional[Tensor] = None,
-                      **kwargs: Any) -> Tuple[Tensor, None]:
+                      indices: Optional[Tensor] = None, block_indices: Optional[Tensor] = None,
+                      sinks: Optional[Tensor] = None, **kwargs: Any) -> Tuple[Tensor, None]:
     """What transformers calls in a layer: (out [B,S,H,D], None). is_causal and sliding_window count where
     attention_mask is None, else the mask has them. Of other keywords those that would change the result are refused;
     the rest (position_ids, cu_seq_lens_q and their like) is for other implementations, and ignored."""
     for name, what in _REFUSED.items():
         if kwargs.get(name) is not None:
             raise ArgumentError("attn_implementation=\"fxattn\" does not have %s (keyword %s)" % (what, name))
+    for name, given in kwargs.items():
+        if isinstance(given, Tensor) and name not in _IGNORED and not torch.compiler.is_compiling() and name not in _said:
+            _said.add(name)
+            warnings.warn("attn_implementation=\"fxattn\" does not read the keyword %s, a tensor that %s gives its attention"
+                          % (name, type(module).__name__), stacklevel=2)
     if kwargs.get("output_attentions") and not torch.compiler.is_compiling() and "output_attentions" not in _said:
         _said.add("output_attentions")
         warnings.warn("attn_implementation=\"fxattn\" makes no attention weights: output_attentions gives None; use "
                       "\"eager\" for them", stacklevel=2)
     out = attend(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal,
-                 window=sliding_window, softcap=softcap, bias=position_bias, sinks=s_aux)
+                 window=sliding_window, softcap=softcap, bias=position_bias, sinks=s_aux, indices=indices,
+                 block_indices=block_indices, row_sinks=sinks)
     return out.transpose(1, 2).contiguous(), None

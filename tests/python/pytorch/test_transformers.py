@@ -159,11 +159,17 @@ def test_models_that_do_not_ask_the_interface_are_told():
         torch.zeros(1, 1, 2, 2) + mask
     with pytest.raises(ValueError, match="without q_length or cache_position"):
         attention_mask(batch_size=1, kv_length=2)
-    config = transformers.FalconConfig(vocab_size=48, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
-    words = "'fxattn' is not for Falcon.*FALCON_ATTENTION_CLASSES .eager, .*does not ask transformers' AttentionInterface"
-    with pytest.raises(ValueError, match=words):
-        transformers.AutoModelForCausalLM.from_config(config, attn_implementation="fxattn")
-    assert transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager") is not None
+    own = "attn_implementation='fxattn' is not for "
+    refused = [(transformers.GPTNeoConfig(hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global"], 2]]),
+                transformers.AutoModelForCausalLM, "GPTNeo.*GPT_NEO_ATTENTION_CLASSES .eager, .*AttentionInterface")]
+    if not FOUR:
+        refused += [(transformers.DebertaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=8),
+                     transformers.AutoModel, "DebertaModel: it computes attention by itself"),
+                    (transformers.XLNetConfig(d_model=32, n_layer=1, n_head=4), transformers.AutoModel, "XLNetModel: it computes")]
+    for config, made_by, words in refused:
+        with pytest.raises(ValueError, match=own + words):
+            made_by.from_config(config, attn_implementation="fxattn")
+        assert made_by.from_config(config, attn_implementation="eager") is not None
 
 
 # ---- Training and compiling --------------------------------------------------------------------------------------------

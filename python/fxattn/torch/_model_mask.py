@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mask of one pass through a model of transformers.
+
+ModelMask is a mask_mod, of which nothing of size [S,S] is made. Models that read their mask as a tensor (its dtype, a
+slice, torch.where, torch.cat) get the dense tensor that transformers makes for them: of models with SDPA a bool, true
+where a key is attended to, of others the floats that eager attention adds, 0 and the lowest. It is made then, bounded in
+bytes, with a warning once for each type of model. A dense bool is a MaskTensor, which refuses what would take true for
+the number 1 in a score.
+
+Models that test whether their mask is a Tensor or a BlockMask would see a BlockMask. They get the dense tensor in the
+first place: tests_masks() finds them by the source text of their modules.
+"""
+import ast
+import inspect
+import re
+import sys
+import warnings
+from typing import Any, Callable, Dict, Optional, Set, Tuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_mask
+
+from .._errors import ArgumentError, ArgumentTypeError
+from .block_mask import DEFAULT_BLOCK, LazyBlockMask
+
+dense_bytes = 1 << 30  # largest dense mask
+_warned: Set[str] = set()  # types of models whose warning was given
+_tests: Dict[type, bool] = {}  # class of a configuration -> True if its models test the type of masks
+_eager: Set[type] = set()  # classes of configurations whose models have no SDPA and read masks as eager attention's
+
+_ADDITIONS = frozenset(("add", "__add__", "__radd__", "__iadd__", "add_", "sub", "__sub__", "__rsub__", "__isub__", "sub_",
+                        "rsub", "subtract", "subtract_", "baddbmm", "baddbmm_", "addcmul", "addcdiv"))
+_CASTS = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16, "double": torch.float64}
+
+
+def _is_real(x: Any) -> bool:
+    return isinstance(x, float) or (isinstance(x, Tensor) and x.is_floating_point())
+
+
+def _as_tensors(x: Any, mask: Any) -> Any:
+    """x with every mask in it, also those in lists and tuples, replaced by what mask(it) returns."""
+    if isinstance(x, (ModelMask, MaskTensor)):
+        return mask(x)
+    if isinstance(x, (list, tuple)):
+        made = [_as_tensors(y, mask) for y in x]
+        return made if isinstance(x, list) else tuple(made)
+    return x
+
+
+def _refuse_addition() -> None:
+    raise ArgumentTypeError("this model adds its mask to the scores by itself: it does not ask transformers' "
+                            "AttentionInterface for its attention, and attn_implementation=\"fxattn\" is not for it")
+
+
+def _check_addition(args: Any) -> None:
+    if any(isinstance(x, ModelMask) and x.dtype == torch.bool for x in args):
+        _refuse_addition()
+
+
+def _in(dtype: torch.dtype, keep: Tensor) -> Tensor:
+    """A dense bool as it is, or as floats to be added."""
+    if dtype == torch.bool:
+        return keep
+    zero = torch.zeros((), dtype=dtype, device=keep.device)
+    return torch.where(keep, zero, torch.finfo(dtype).min)
+
+
+class MaskTensor(Tensor):
+    """A dense mask, true where a key is attended to. Its views and what bool operations make of it are masks too; it is
+    not added to floats. A conversion to float leaves the mask as it is: attention takes it, and no score is moved by 1."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if name in _ADDITIONS and any(_is_real(x) for x in args):
+            _refuse_addition()
+        if name in _CASTS or (name in ("to", "type") and any(_is_float_type(x) for x in (*args[1:], *kwargs.values()))):
+            device = kwargs.get("device", args[1] if len(args) > 1 and isinstance(args[1], (str, torch.device)) else None)
+            return args[0] if device is None else args[0].to(device)
+        if name == "type_as" and _is_real(args[1]):
+            return args[0]
+        with torch._C.DisableTorchFunctionSubclass():
+            made = func(*(_as_tensors(x, _plain) for x in args), **{k: _as_tensors(x, _plain) for k, x in kwargs.items()})
+            if isinstance(made, Tensor) and made.dtype == torch.bool and not isinstance(made, MaskTensor):
+                made = made.as_subclass(MaskTensor)
+        return made
+
+
+def _guarded(name: str) -> Callable[..., Any]:
+    """A method that refuses floats at once: Python would take an error of Tensor's for an unsupported type."""
+    original = getattr(Tensor, name)
+
+    def method(self: Any, other: Any) -> Any:
+        if _is_real(other):
+            _refuse_addition()
+        return original(self, other)
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__"):
+    setattr(MaskTensor, _name, _guarded(_name))
+
+
+def _is_float_type(x: Any) -> bool:
+    return (isinstance(x, torch.dtype) and x.is_floating_point) or _is_real(x)
+
+
+def _plain(mask: Any) -> Tensor:
+    """A dense mask as an ordinary tensor."""
+    tensor: Tensor = mask.dense() if isinstance(mask, ModelMask) else mask
+    return tensor.as_subclass(Tensor) if isinstance(tensor, MaskTensor) else tensor
+
+
+class ModelMask(LazyBlockMask):
+    """The mask of one pass through a model: [batch, 1, rows, keys]. `owner` is the type of the model, dtype what it reads."""
+
+    owner = "this"
+    ndim = 4
+    dtype = torch.bool  # or that of floats to be added
+    requires_grad = False
+    __hash__ = object.__hash__
+
+    def dense(self) -> Tensor:
+        """The mask as a tensor of its dtype, made once."""
+        kept = self.__dict__.get("_dense")
+        if kept is not None:
+            return kept
+        batch, _, rows, keys = self.shape
+        count = batch * rows * keys * self.dtype.itemsize
+        if count > dense_bytes:
+            raise ArgumentError(
+                "%s model reads its attention mask as a tensor, which would be %s and take %d bytes; "
+                "attn_implementation=\"fxattn\" makes at most %d (register_transformers(dense_mask_bytes=...))"
+                % (self.owner, (batch, 1, rows, keys), count, dense_bytes))
+        if torch.compiler.is_compiling():
+            return _in(self.dtype, create_mask(self.mask_mod, batch, 1, rows, keys, self.device))
+        if self.owner not in _warned:
+            _warned.add(self.owner)
+            warnings.warn("%s model reads its attention mask as a tensor, which attn_implementation=\"fxattn\" makes for "
+                          "it: %d bytes in this pass" % (self.owner, count), stacklevel=4)
+        with torch.no_grad(), torch.inference_mode(False):
+            made = _in(self.dtype, create_mask(self.mask_mod, batch, 1, rows, keys, self.device))
+            made = made.as_subclass(MaskTensor) if self.dtype == torch.bool else made
+        self.__dict__["_dense"] = made
+        return made
+
+    # What a tensor has and costs nothing here.
+
+    def dim(self) -> int:
+        return 4
+
+    def size(self, axis: Optional[int] = None) -> Any:
+        return torch.Size(self.shape) if axis is None else self.shape[axis]
+
+    def is_floating_point(self) -> bool:
+        return self.dtype != torch.bool
+
+    def contiguous(self) -> "ModelMask":
+        return self
+
+    def detach(self) -> "ModelMask":
+        return self
+
+    def expand(self, *sizes: Any) -> Any:
+        given = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+        if len(given) == 4 and all(n in (-1, size) for n, size in zip(given, self.shape)):
+            return self
+        return self.dense().expand(*sizes)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """On another device; of another dtype where that is one of integers. Conversions to float leave the mask as it is."""
+        types = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.dtype)]
+        if types and not types[0].is_floating_point and types[0] != torch.bool:
+            return self.dense().to(*args, **kwargs)
+        places = [x for x in (*args[:1], kwargs.get("device")) if isinstance(x, (str, torch.device))]
+        others = [x for x in (*args[:1], kwargs.get("other")) if isinstance(x, Tensor)]
+        device = places[0] if places else others[0].device if others else None
+        return self if device is None or torch.device(device) == self.device else super().to(device)
+
+    def _again(self, seq_lengths: Tuple[int, int], device: Any) -> "ModelMask":
+        made: Any = super()._again(seq_lengths, device)
+        made.owner, made.dtype = self.owner, self.dtype
+        return made
+
+    def rows_from(self, first: int, count: int) -> "ModelMask":
+        """The mask of `count` rows from `first` on."""
+        mod, (_, batch, heads, device, options) = self.mask_mod, self._fxattn
+        # A tensor, so that all lengths of a prompt run one program.
+        start: Any = first if torch.compiler.is_compiling() else torch.tensor(first, dtype=torch.int32, device=device)
+        made = type(self)(mod if first == 0 else lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + start, kv_idx), batch, heads,
+                          (count, self.seq_lengths[1]), device, self.BLOCK_SIZE, options)
+        made.owner, made.dtype = self.owner, self.dtype
+        return made
+
+    def __getitem__(self, index: Any) -> Any:
+        """Rows from the first or to the last, and keys from the first, are masks; anything else is a dense tensor."""
+        short = _slices(index, self.shape)
+        if short is None:
+            return self.dense()[index]
+        rows, keys = short
+        made = self if keys == (0, self.shape[3]) else self._again((self.shape[2], keys[1]), self.device)
+        return made if rows == (0, self.shape[2]) else made.rows_from(rows[0], rows[1] - rows[0])
+
+    # Everything else is the dense tensor's.
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in _ADDITIONS and any(_is_real(x) for x in args):
+            _check_addition(args)
+        return func(*(_as_tensors(x, _dense) for x in args), **{k: _as_tensors(x, _dense) for k, x in (kwargs or {}).items()})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(Tensor, name):
+            return super().__getattr__(name)
+        return getattr(self.dense(), name)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Any:
+        return iter(self.dense())
+
+    def __eq__(self, other: Any) -> Any:
+        return NotImplemented if other is None or isinstance(other, BlockMask) else self.dense() == other
+
+    def __ne__(self, other: Any) -> Any:
+        return NotImplemented if other is None or isinstance(other, BlockMask) else self.dense() != other
+
+
+def _dense(mask: Any) -> Tensor:
+    return mask.dense() if isinstance(mask, ModelMask) else mask
+
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    adds = name in _ADDITIONS
+
+    def method(self: ModelMask, *args: Any) -> Any:
+        if adds and any(_is_real(x) for x in args):
+            _check_addition((self,))
+        return getattr(self.dense(), name)(*(_as_tensors(x, _dense) for x in args))
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "and", "rand", "or", "ror", "xor", "rxor", "invert", "lt", "le", "gt", "ge",
+              "float", "int"):
+    setattr(ModelMask, "__%s__" % _name, _forwarded("__%s__" % _name))
+
+
+setattr(ModelMask, "bool", ModelMask.contiguous)  # a method of this name would hide the type from the class
+
+
+def _slices(index: Any, shape: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, int], Tuple[int, int]]]:
+    """((first row, end), (first key, end)) of an index of slices that leaves batch and heads whole and begins at key 0;
+    None for any other."""
+    if not isinstance(index, tuple) or any(x is not Ellipsis and not isinstance(x, slice) for x in index):
+        return None
+    if Ellipsis in index:
+        at = index.index(Ellipsis)
+        index = (*index[:at], *(slice(None),) * (5 - len(index)), *index[at + 1:])
+    if len(index) > 4 or Ellipsis in index:
+        return None
+    parts = []
+    for part, size in zip((*index, *(slice(None),) * (4 - len(index))), shape):
+        if any(x is not None and not isinstance(x, int) for x in (part.start, part.stop, part.step)):
+            return None
+        start, stop, step = part.indices(size)
+        if step != 1 or stop <= start:
+            return None
+        parts.append((start, stop))
+    if parts[0] != (0, shape[0]) or parts[1] != (0, shape[1]) or parts[3][0] != 0:
+        return None
+    return parts[2], parts[3]
+
+
+# ---- Models that test types --------------------------------------------------------------------------------------------
+
+def _reads_type_of_mask(text: str) -> bool:
+    """True if a module's source has isinstance(x, T) or torch.is_tensor(x) of an x named mask, T a Tensor or BlockMask."""
+    if not re.search(r"isinstance\(\s*[\w.]*mask\w*\s*,|is_tensor\(\s*[\w.]*mask|type\(\s*[\w.]*mask\w*\s*\)", text):
+        return False
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call) or not node.args or "mask" not in ast.unparse(node.args[0]).split(".")[-1]:
+            continue
+        called = ast.unparse(node.func)
+        if called in ("type", "torch.is_tensor", "is_tensor"):
+            return True
+        if called == "isinstance" and len(node.args) == 2 and re.search("Tensor|BlockMask", ast.unparse(node.args[1])):
+            return True
+    return False
+
+
+def tests_masks(config_class: type) -> bool:
+    """True if models of this configuration test the type of their mask: a module beside that of the configuration, or of one
+    of its base classes, has such a test."""
+    known = _tests.get(config_class)
+    if known is None:
+        known, found = False, False
+        for base in config_class.__mro__:
+            package = base.__module__.rpartition(".")[0]
+            if not package or package == "transformers":
+                continue
+            for name, module in list(sys.modules.items()):
+                if name.startswith(package + ".modeling") and module is not None:
+                    found = True
+                    try:
+                        known = known or _reads_type_of_mask(inspect.getsource(module))
+                    except (OSError, TypeError, SyntaxError):  # no source text: nothing is known about it
+                        continue
+        if found:  # else the models are still to be imported
+            _tests[config_class] = known
+    return known
+
+
+def note_model(config_class: type, has_sdpa: bool) -> None:
+    """Notes, when a model is made, how it reads masks, so that a compiled forward need not find out."""
+    tests_masks(config_class)
+    if has_sdpa:
+        _eager.discard(config_class)
+    else:
+        _eager.add(config_class)
+
+
+def mask_of(mod: Callable[..., Any], batch: int, seq_lengths: Tuple[int, int], device: Any, config: Any, dtype: Any) -> Any:
+    """The mask of a pass: dense for models that test its type."""
+    made = ModelMask(mod, batch, 1, seq_lengths, device, (DEFAULT_BLOCK, DEFAULT_BLOCK), ())
+    made.owner = "a %s" % (getattr(config, "model_type", None) or "transformers")
+    if type(config) in _eager and dtype is not None:
+        made.dtype = dtype
+    known = _tests.get(type(config)) if torch.compiler.is_compiling() else config is not None and tests_masks(type(config))
+    return made.dense() if known else made
