@@ -5,7 +5,7 @@ CTEST  = ctest --output-on-failure -j$(JOBS)
 MAKE_IN = cmake --build $(BUILD) -j$(JOBS)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test cross test-cuda-builds test-model asan tsan coverage fuzz deps-cudnn deps-julia julia test-gpu bench-gpu bench gallery install lint clean help
+.PHONY: all demo test cross hf test-cuda-builds test-model asan tsan coverage fuzz deps-cudnn deps-julia julia test-gpu bench-gpu bench gallery install lint clean help
 all: $(BUILD)/Makefile
 	@$(MAKE_IN) --target fxattn fxattn_shared fxattn_static fxattn_completions
 
@@ -70,6 +70,13 @@ julia: $(BUILD)/Makefile ## the Julia package, assembled in build/julia (docs/ju
 test-model: $(BUILD)/Makefile ## the kernels of the cuda engine on a model of a GPU, against the reference: SECONDS=600 of it (tests/model)
 	@$(MAKE_IN) --target test_cuda_device standin_cuda model_nvrtc
 	@python3 tests/gpu/run_cuda.py $(BUILD) --model --seconds $(or $(SECONDS),600) $(GPU_FLAGS)
+
+HF_PYTHON = $(BUILD)/python-tests/bin/python
+hf: $(BUILD)/Makefile ## every architecture of transformers beside eager attention, into docs/transformers.md (an hour; HF_FLAGS=--resume)
+	@$(MAKE_IN) --target python
+	@test -x $(HF_PYTHON) || { echo "skipped: $(HF_PYTHON) was not found; make test makes it"; exit 1; }
+	@PYTHONPATH=$(BUILD)/python nice $(HF_PYTHON) tests/python/pytorch/hf_walk.py tests/python/pytorch/hf_outcomes.json $(HF_FLAGS)
+	@python3 tools/hf_table.py
 
 # Where there is no GPU both say so by name, and that is no failure.
 test-gpu: $(BUILD)/Makefile ## the cudnn and cuda engines on a GPU against the reference, then PyTorch and JAX with it (docs/gpu.md)

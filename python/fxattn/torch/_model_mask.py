@@ -3,9 +3,9 @@
 
 ModelMask is a mask_mod, of which nothing of size [S,S] is made. Models that read their mask as a tensor (its dtype, a
 slice, torch.where, torch.cat) get the dense tensor that transformers makes for them: of models with SDPA a bool, true
-where a key is attended to, of others the floats that eager attention adds, 0 and the lowest. It is made then, bounded in
-bytes, with a warning once for each type of model. A dense bool is a MaskTensor, which refuses what would take true for
-the number 1 in a score.
+where a key is attended to, of others the floats that eager attention adds, 0 and the lowest. It is made then, bounded
+in bytes, with a warning once for each type of model. A dense bool is a MaskTensor, which refuses what would take true
+for the number 1 in a score.
 
 Models that test whether their mask is a Tensor or a BlockMask would see a BlockMask. They get the dense tensor in the
 first place: tests_masks() finds them by the source text of their modules.
@@ -29,8 +29,8 @@ _warned: Set[str] = set()  # types of models whose warning was given
 _tests: Dict[type, bool] = {}  # class of a configuration -> True if its models test the type of masks
 _eager: Set[type] = set()  # classes of configurations whose models have no SDPA and read masks as eager attention's
 
-_ADDITIONS = frozenset(("add", "__add__", "__radd__", "__iadd__", "add_", "sub", "__sub__", "__rsub__", "__isub__", "sub_",
-                        "rsub", "subtract", "subtract_", "baddbmm", "baddbmm_", "addcmul", "addcdiv"))
+_ADDITIONS = frozenset(("add", "__add__", "__radd__", "__iadd__", "add_", "sub", "__sub__", "__rsub__", "__isub__",
+                        "sub_", "rsub", "subtract", "subtract_", "baddbmm", "baddbmm_", "addcmul", "addcdiv"))
 _CASTS = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16, "double": torch.float64}
 
 
@@ -67,8 +67,9 @@ def _in(dtype: torch.dtype, keep: Tensor) -> Tensor:
 
 
 class MaskTensor(Tensor):
-    """A dense mask, true where a key is attended to. Its views and what bool operations make of it are masks too; it is
-    not added to floats. A conversion to float leaves the mask as it is: attention takes it, and no score is moved by 1."""
+    """A dense mask, true where a key is attended to. Its views and what bool operations make of it are masks too; it
+    is not added to floats. A conversion to float leaves the mask as it is: attention takes it, and it moves no score
+    by 1."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -76,12 +77,13 @@ class MaskTensor(Tensor):
         if name in _ADDITIONS and any(_is_real(x) for x in args):
             _refuse_addition()
         if name in _CASTS or (name in ("to", "type") and any(_is_float_type(x) for x in (*args[1:], *kwargs.values()))):
-            device = kwargs.get("device", args[1] if len(args) > 1 and isinstance(args[1], (str, torch.device)) else None)
+            place = args[1] if len(args) > 1 and isinstance(args[1], (str, torch.device)) else None
+            device = kwargs.get("device", place)
             return args[0] if device is None else args[0].to(device)
         if name == "type_as" and _is_real(args[1]):
             return args[0]
         with torch._C.DisableTorchFunctionSubclass():
-            made = func(*(_as_tensors(x, _plain) for x in args), **{k: _as_tensors(x, _plain) for k, x in kwargs.items()})
+            made = func(*_as_tensors(args, _plain), **{k: _as_tensors(x, _plain) for k, x in kwargs.items()})
             if isinstance(made, Tensor) and made.dtype == torch.bool and not isinstance(made, MaskTensor):
                 made = made.as_subclass(MaskTensor)
         return made
@@ -115,7 +117,8 @@ def _plain(mask: Any) -> Tensor:
 
 
 class ModelMask(LazyBlockMask):
-    """The mask of one pass through a model: [batch, 1, rows, keys]. `owner` is the type of the model, dtype what it reads."""
+    """The mask of one pass through a model: [batch, 1, rows, keys]. `owner` is the type of the model, dtype what it
+    reads."""
 
     owner = "this"
     ndim = 4
@@ -139,8 +142,8 @@ class ModelMask(LazyBlockMask):
             return _in(self.dtype, create_mask(self.mask_mod, batch, 1, rows, keys, self.device))
         if self.owner not in _warned:
             _warned.add(self.owner)
-            warnings.warn("%s model reads its attention mask as a tensor, which attn_implementation=\"fxattn\" makes for "
-                          "it: %d bytes in this pass" % (self.owner, count), stacklevel=4)
+            warnings.warn("%s model reads its attention mask as a tensor, which attn_implementation=\"fxattn\" makes "
+                          "for it: %d bytes in this pass" % (self.owner, count), stacklevel=4)
         with torch.no_grad(), torch.inference_mode(False):
             made = _in(self.dtype, create_mask(self.mask_mod, batch, 1, rows, keys, self.device))
             made = made.as_subclass(MaskTensor) if self.dtype == torch.bool else made
@@ -171,7 +174,8 @@ class ModelMask(LazyBlockMask):
         return self.dense().expand(*sizes)
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """On another device; of another dtype where that is one of integers. Conversions to float leave the mask as it is."""
+        """On another device; of another dtype where that is one of integers. Conversions to float leave the mask as it
+        is."""
         types = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.dtype)]
         if types and not types[0].is_floating_point and types[0] != torch.bool:
             return self.dense().to(*args, **kwargs)
@@ -190,8 +194,8 @@ class ModelMask(LazyBlockMask):
         mod, (_, batch, heads, device, options) = self.mask_mod, self._fxattn
         # A tensor, so that all lengths of a prompt run one program.
         start: Any = first if torch.compiler.is_compiling() else torch.tensor(first, dtype=torch.int32, device=device)
-        made = type(self)(mod if first == 0 else lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + start, kv_idx), batch, heads,
-                          (count, self.seq_lengths[1]), device, self.BLOCK_SIZE, options)
+        moved = mod if first == 0 else lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + start, kv_idx)
+        made = type(self)(moved, batch, heads, (count, self.seq_lengths[1]), device, self.BLOCK_SIZE, options)
         made.owner, made.dtype = self.owner, self.dtype
         return made
 
@@ -210,7 +214,7 @@ class ModelMask(LazyBlockMask):
     def __torch_function__(cls, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in _ADDITIONS and any(_is_real(x) for x in args):
             _check_addition(args)
-        return func(*(_as_tensors(x, _dense) for x in args), **{k: _as_tensors(x, _dense) for k, x in (kwargs or {}).items()})
+        return func(*_as_tensors(args, _dense), **{k: _as_tensors(x, _dense) for k, x in (kwargs or {}).items()})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Tensor, name):
@@ -246,8 +250,8 @@ def _forwarded(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "and", "rand", "or", "ror", "xor", "rxor", "invert", "lt", "le", "gt", "ge",
-              "float", "int"):
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "and", "rand", "or", "ror", "xor", "rxor", "invert", "lt", "le",
+              "gt", "ge", "float", "int"):
     setattr(ModelMask, "__%s__" % _name, _forwarded("__%s__" % _name))
 
 
@@ -277,10 +281,11 @@ def _slices(index: Any, shape: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, int
     return parts[2], parts[3]
 
 
-# ---- Models that test types --------------------------------------------------------------------------------------------
+# ---- Models that test types ------------------------------------------------------------------------------------------
 
 def _reads_type_of_mask(text: str) -> bool:
-    """True if a module's source has isinstance(x, T) or torch.is_tensor(x) of an x named mask, T a Tensor or BlockMask."""
+    """True if a module's source has isinstance(x, T) or torch.is_tensor(x) of an x named mask, T a Tensor or
+    BlockMask."""
     if not re.search(r"isinstance\(\s*[\w.]*mask\w*\s*,|is_tensor\(\s*[\w.]*mask|type\(\s*[\w.]*mask\w*\s*\)", text):
         return False
     for node in ast.walk(ast.parse(text)):
@@ -295,8 +300,8 @@ def _reads_type_of_mask(text: str) -> bool:
 
 
 def tests_masks(config_class: type) -> bool:
-    """True if models of this configuration test the type of their mask: a module beside that of the configuration, or of one
-    of its base classes, has such a test."""
+    """True if models of this configuration test the type of their mask: a module beside that of the configuration, or
+    of one of its base classes, has such a test."""
     known = _tests.get(config_class)
     if known is None:
         known, found = False, False
@@ -325,11 +330,13 @@ def note_model(config_class: type, has_sdpa: bool) -> None:
         _eager.add(config_class)
 
 
-def mask_of(mod: Callable[..., Any], batch: int, seq_lengths: Tuple[int, int], device: Any, config: Any, dtype: Any) -> Any:
+def mask_of(mod: Callable[..., Any], batch: int, seq_lengths: Tuple[int, int], device: Any, config: Any,
+            dtype: Any) -> Any:
     """The mask of a pass: dense for models that test its type."""
     made = ModelMask(mod, batch, 1, seq_lengths, device, (DEFAULT_BLOCK, DEFAULT_BLOCK), ())
     made.owner = "a %s" % (getattr(config, "model_type", None) or "transformers")
     if type(config) in _eager and dtype is not None:
         made.dtype = dtype
-    known = _tests.get(type(config)) if torch.compiler.is_compiling() else config is not None and tests_masks(type(config))
-    return made.dense() if known else made
+    if torch.compiler.is_compiling():
+        return made.dense() if _tests.get(type(config)) else made
+    return made.dense() if config is not None and tests_masks(type(config)) else made

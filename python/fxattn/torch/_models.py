@@ -22,7 +22,7 @@ _INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # what modules that call AttentionInterf
 _OWN = ("bloom", "mpt")  # served by _alibi.py
 
 
-# ---- Layers chosen from a table -----------------------------------------------------------------------------------------
+# ---- Layers chosen from a table --------------------------------------------------------------------------------------
 
 class _OurAttention(TorchFunctionMode):
     """Computes scaled_dot_product_attention by fxattn inside a forward."""
@@ -42,7 +42,8 @@ class _OurAttention(TorchFunctionMode):
             attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
         if is_causal and query.shape[2] == 1:  # the first row: transformers' own calls mean the last
             key, value = key[:, :, :1], value[:, :, :1]
-        return self.attend(self.module, query, key, value, attn_mask, dropout=dropout_p, scaling=scale, is_causal=is_causal)
+        return self.attend(self.module, query, key, value, attn_mask, dropout=dropout_p, scaling=scale,
+                           is_causal=is_causal)
 
 
 def _adopted(original: Any, attend: Attend) -> Any:
@@ -70,11 +71,11 @@ def _check_tables(name: str, model: Any, attend: Attend, is_new: bool) -> None:
             known[name] = _adopted(known["sdpa"], attend)
         else:
             raise ArgumentError(
-                "attn_implementation=%r is not for %s: it takes its attention from %s (%s) and does not ask transformers' "
-                "AttentionInterface" % (name, type(model).__name__, table, ", ".join(known)))
+                "attn_implementation=%r is not for %s: it takes its attention from %s (%s) and does not ask "
+                "transformers' AttentionInterface" % (name, type(model).__name__, table, ", ".join(known)))
 
 
-# ---- The check of a model that is made ----------------------------------------------------------------------------------
+# ---- The check of a model that is made -------------------------------------------------------------------------------
 
 def _has_own_attention(model: Any) -> bool:
     """True for models that neither call AttentionInterface nor have SDPA: the name would change nothing in them."""
@@ -99,8 +100,8 @@ def check_models(name: str, model_base: Any, attend: Attend) -> None:
             _check_tables(name, self, attend, is_new)
             if is_new and _has_own_attention(self):
                 raise ArgumentError(
-                    "attn_implementation=%r is not for %s: it computes attention by itself, if it has any, and does not ask "
-                    "transformers' AttentionInterface; \"eager\" is accepted" % (name, type(self).__name__))
+                    "attn_implementation=%r is not for %s: it computes attention by itself, if it has any, and does not "
+                    "ask transformers' AttentionInterface; \"eager\" is accepted" % (name, type(self).__name__))
             note_model(type(self.config), bool(getattr(self, "_supports_sdpa", False)))
         return original(self, attn_implementation, *args, **kwargs)
 

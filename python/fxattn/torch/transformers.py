@@ -4,10 +4,10 @@
     fxattn.torch.register_transformers()
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="fxattn")
 
-transformers calls two functions by the name of the implementation: one makes the mask of a pass (here a ModelMask, which
-is its mask_mod: nothing of size [S,S] is made of padding, causality and windows, _model_mask.py), one computes attention
-in a layer (here one fused call, whatever is combined: window, soft cap, sinks, biases, sparse indices, dropout, grouped
-heads). Models that do not call them: _models.py, and _alibi.py for those that add ALiBi by themselves.
+transformers calls two functions by the name of the implementation: one makes the mask of a pass (here a ModelMask,
+which is its mask_mod: nothing of size [S,S] is made of padding, causality and windows, _model_mask.py), one computes
+attention in a layer (here one fused call, whatever is combined: window, soft cap, sinks, biases, sparse indices,
+dropout, grouped heads). Models that do not call them: _models.py, and _alibi.py for those that add ALiBi by themselves.
 """
 import warnings
 from typing import Any, Callable, Optional, Set, Tuple
@@ -26,8 +26,8 @@ NAME = "fxattn"
 # What some models pass that changes the result, and that this implementation does not have.
 _REFUSED = {"cache": "a paged cache (continuous batching)", "head_mask": "head_mask"}
 # What is for other implementations.
-_IGNORED = frozenset(("position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k",
-                      "seq_idx", "num_items_in_batch", "deterministic", "output_attentions"))
+_IGNORED = frozenset(("position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q",
+                      "max_length_k", "seq_idx", "num_items_in_batch", "deterministic", "output_attentions"))
 _said: Set[str] = set()  # warnings that are given once in a process
 
 
@@ -36,7 +36,8 @@ def register_transformers(name: str = NAME, dense_mask_bytes: Optional[int] = No
     Models that read their mask as a tensor get a dense one of at most so many bytes (1 GiB where nothing was given)."""
     if dense_mask_bytes is not None:
         if not isinstance(dense_mask_bytes, int) or dense_mask_bytes < 0:
-            raise ArgumentError("dense_mask_bytes is %r; a number of bytes, 0 or more, is accepted" % (dense_mask_bytes,))
+            raise ArgumentError("dense_mask_bytes is %r; a number of bytes, 0 or more, is accepted"
+                                % (dense_mask_bytes,))
         _model_mask.dense_bytes = dense_mask_bytes
     try:
         from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -112,8 +113,8 @@ def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = No
                    attention_mask: Optional[Tensor] = None, device: Any = None,
                    cache_position: Optional[Tensor] = None, config: Any = None, dtype: Any = None, **_: Any) -> Any:
     """Makes the mask of a pass for transformers: a ModelMask, or a dense bool tensor for models that test which of both
-    they have. attention_mask is its bool [B,keys] of padding; version 4 gives cache_position, where the rows are. What else
-    it gives, hints to leave the mask out, is not needed."""
+    they have. attention_mask is its bool [B,keys] of padding; version 4 gives cache_position, where the rows are. What
+    else it gives, hints to leave the mask out, is not needed."""
     if q_length is None:
         if cache_position is None:
             raise ArgumentError("the mask of attn_implementation=\"fxattn\" was asked for without q_length or "
@@ -158,7 +159,8 @@ def _without_mask(module: Any, sizes: Tuple[int, ...], is_causal: Optional[bool]
 
 
 def _of_model_mask(mask: ModelMask, query: Tensor, key: Tensor) -> Optional[Callable[..., Any]]:
-    """The mask_mod of a mask whose rows and keys are those of the call, or one for all: eager attention broadcasts it."""
+    """The mask_mod of a mask whose rows and keys are those of the call, or one for all, which eager attention
+    broadcasts."""
     (rows, keys), mod = mask.seq_lengths, mask_mod_of(mask)
     sizes = (rows if query.shape[2] == rows else 1, keys if key.shape[2] == keys else 1)
     if mod is None or sizes != (rows, keys) or (rows, keys) == (query.shape[2], key.shape[2]):
@@ -173,13 +175,14 @@ def _of_model_mask(mask: ModelMask, query: Tensor, key: Tensor) -> Optional[Call
 def _listed(indices: Tensor, count: int) -> Tensor:
     """bool [..., count], true at the indices of each list; negative ones are free places."""
     place = torch.where(indices < 0, count, indices).long()
-    return torch.zeros((*indices.shape[:-1], count + 1), dtype=torch.bool, device=indices.device).scatter(-1, place, True)
+    table = torch.zeros((*indices.shape[:-1], count + 1), dtype=torch.bool, device=indices.device)
+    return table.scatter(-1, place, True)
 
 
 def _selected(module: Any, indices: Optional[Tensor], block_indices: Optional[Tensor], query: Tensor, key: Tensor
               ) -> Optional[Callable[..., Any]]:
-    """The mask_mod of keys that an indexer selected: indices [B,Sq,n] of keys, or block_indices [B,heads,Sq,n] of blocks
-    of module.indexer.block_size keys, heads a divisor of those of query."""
+    """The mask_mod of keys that an indexer selected: indices [B,Sq,n] of keys, or block_indices [B,heads,Sq,n] of
+    blocks of module.indexer.block_size keys, heads a divisor of those of query."""
     batch, heads, rows, keys = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
     if indices is not None:
         if indices.dim() != 3 or tuple(indices.shape[:2]) != (batch, rows):
@@ -194,8 +197,8 @@ def _selected(module: Any, indices: Optional[Tensor], block_indices: Optional[Te
         raise ArgumentError("block_indices were given by a module that has no indexer.block_size, the keys of a block")
     if block_indices.dim() != 4 or (block_indices.shape[0], block_indices.shape[2]) != (batch, rows) \
             or heads % block_indices.shape[1] != 0:
-        raise ArgumentError("block_indices have shape %s; (%d, heads, %d, blocks of each row) is accepted, heads a divisor "
-                            "of %d" % (tuple(block_indices.shape), batch, rows, heads))
+        raise ArgumentError("block_indices have shape %s; (%d, heads, %d, blocks of each row) is accepted, heads a "
+                            "divisor of %d" % (tuple(block_indices.shape), batch, rows, heads))
     blocks, group = _listed(block_indices, -(-keys // size)), heads // block_indices.shape[1]
     return lambda b, h, q_idx, kv_idx: blocks[b, h // group, q_idx, kv_idx // size]
 
@@ -298,11 +301,11 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
     for name, what in _REFUSED.items():
         if kwargs.get(name) is not None:
             raise ArgumentError("attn_implementation=\"fxattn\" does not have %s (keyword %s)" % (what, name))
-    for name, given in kwargs.items():
-        if isinstance(given, Tensor) and name not in _IGNORED and not torch.compiler.is_compiling() and name not in _said:
+    for name, given in kwargs.items() if not torch.compiler.is_compiling() else ():
+        if isinstance(given, Tensor) and name not in _IGNORED and name not in _said:
             _said.add(name)
-            warnings.warn("attn_implementation=\"fxattn\" does not read the keyword %s, a tensor that %s gives its attention"
-                          % (name, type(module).__name__), stacklevel=2)
+            warnings.warn("attn_implementation=\"fxattn\" does not read the keyword %s, a tensor that %s gives its "
+                          "attention" % (name, type(module).__name__), stacklevel=2)
     if kwargs.get("output_attentions") and not torch.compiler.is_compiling() and "output_attentions" not in _said:
         _said.add("output_attentions")
         warnings.warn("attn_implementation=\"fxattn\" makes no attention weights: output_attentions gives None; use "

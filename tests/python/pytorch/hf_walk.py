@@ -260,7 +260,7 @@ def main() -> None:
         print("%d/%d %s %.1f s %s" % (i + 1, len(only), kind, time.monotonic() - start, json.dumps(found[kind])[:400]), flush=True)
         with open(options.out + ".part", "w") as file:
             json.dump({"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0],
-                       "outcomes": dict(sorted(found.items()))}, file, indent=1)
+                       "registered": len(every), "outcomes": dict(sorted(found.items()))}, file, indent=1)
             file.write("\n")
         os.replace(options.out + ".part", options.out)
 

