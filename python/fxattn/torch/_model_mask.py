@@ -250,8 +250,8 @@ def _forwarded(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "and", "rand", "or", "ror", "xor", "rxor", "invert", "lt", "le",
-              "gt", "ge", "float", "int"):
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "and", "rand", "or", "ror", "xor", "rxor", "invert", "lt",
+              "le", "gt", "ge", "float", "int"):
     setattr(ModelMask, "__%s__" % _name, _forwarded("__%s__" % _name))
 
 

@@ -100,8 +100,8 @@ def check_models(name: str, model_base: Any, attend: Attend) -> None:
             _check_tables(name, self, attend, is_new)
             if is_new and _has_own_attention(self):
                 raise ArgumentError(
-                    "attn_implementation=%r is not for %s: it computes attention by itself, if it has any, and does not "
-                    "ask transformers' AttentionInterface; \"eager\" is accepted" % (name, type(self).__name__))
+                    "attn_implementation=%r is not for %s: it computes attention by itself, if it has any, and does "
+                    "not ask transformers' AttentionInterface; \"eager\" is accepted" % (name, type(self).__name__))
             note_model(type(self.config), bool(getattr(self, "_supports_sdpa", False)))
         return original(self, attn_implementation, *args, **kwargs)
 
