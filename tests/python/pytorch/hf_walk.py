@@ -132,7 +132,7 @@ def generate(model: Any, inputs: Dict[str, Any], cache: str) -> List[Tuple[str, 
 def reason(error: BaseException) -> str:
     place = traceback.extract_tb(error.__traceback__)
     where = next((f for f in reversed(place) if "/transformers/models/" in f.filename), place[-1] if place else None)
-    text = " ".join(str(error).split())[:240]
+    text = " ".join(str(error).split())[:140]
     return "%s: %s%s" % (type(error).__name__, text, "" if where is None else " (%s:%d)"
                          % (os.path.basename(where.filename), where.lineno or 0))
 
