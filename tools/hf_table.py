@@ -39,7 +39,7 @@ def group_of(outcome):
     if outcome["made"] != "made":
         return {"refused": "refused", "crash": "crash"}.get(outcome["made"], "not made")
     stages = [outcome[stage] for stage in STAGES if stage in outcome]
-    for bad in ("wrong", "crash", "refused", "no call"):
+    for bad in ("wrong", "crash", "refused", "no call", "as sdpa"):
         if bad in stages:
             return bad
     return "equal" if "equal" in stages else "not made"
@@ -51,6 +51,7 @@ def page(results):
         groups.setdefault(group_of(outcome), []).append(kind)
     rows = ["| outcome | model types | |", "|---|---:|---|"]
     for name, words in (("equal", "every stage that eager attention runs is equal"),
+                        ("as sdpa", "equal to SDPA; the model's eager attention differs from both"),
                         ("wrong", "a stage differs"), ("crash", "an error that is not fxattn's"),
                         ("refused", "a `ValueError` or `TypeError` that names fxattn, mostly when the model is made"),
                         ("no call", "nothing in the model asks for attention"),
@@ -61,7 +62,7 @@ def page(results):
         got = [outcome.get(stage) for outcome in found.values()]
         counts.append("| %s | %s |" % (words, " | ".join(str(got.count(x)) for x in ("equal", "wrong", "crash", "refused"))))
     parts = [HEAD % {**results, "all": len(found)}, "\n".join(rows), "", "\n".join(counts)]
-    for name in ("wrong", "crash", "refused", "no call", "equal", "not made"):
+    for name in ("wrong", "crash", "as sdpa", "refused", "no call", "equal", "not made"):
         if groups.get(name):
             parts += ["", "## %s" % name.capitalize(), "", wrapped(sorted(groups[name]))]
     return "\n".join(parts) + "\n"
