@@ -25,6 +25,7 @@ static fxa_context *box_ctx; /* for programs and what shapes are asked with */
 static fxa__cu_choice box_choice; /* of the problem that is compiled */
 static fxa__cuda_program box_program;
 static bool box_other_shapes;
+static int32_t box_arch = 90; /* of the device */
 
 static void box_shape(const char *source, int32_t shape[8]) {
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
@@ -88,7 +89,7 @@ typedef struct box {
 static void box_start(box *b, fxa_pass pass, const char *target) {
     fxa_error err;
     fxa__problem *p = NULL;
-    const fxa__cu_self self = {.arch = 90, .processors = 132, .forced = -1};
+    const fxa__cu_self self = {.arch = box_arch, .processors = 132, .forced = -1};
     memset(b, 0, sizeof *b);
     b->p = (fxa_problem)FXA_PROBLEM_INIT;
     T_OK(fxa_program_parse(box_ctx, box_text, strlen(box_text), &b->program, &err));

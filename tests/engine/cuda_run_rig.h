@@ -17,6 +17,14 @@
 enum { WATCH_LAUNCHES = 32, WATCH_MODULE = 8 };
 #define WATCH_WORKSPACE ((uintptr_t)1 << 44)
 
+/* struct GradTensor of captured.cu */
+typedef struct watched_gradient {
+    void *data;
+    long long stride[FXA_CUDA_RANK];
+    int size[FXA_CUDA_RANK];
+    int rank, dtype, add;
+} watched_gradient;
+
 typedef struct watched {
     fxa__cu_unit unit;
     int function;
@@ -26,6 +34,7 @@ typedef struct watched {
     struct FxaArgs a;         /* of kernels that have them */
     fxa__cu_cut cut;          /* of fxa_tile_lists */
     struct FxaStage stage[2]; /* of stage.cu */
+    watched_gradient to;      /* of fxa_captured_store */
 } watched;
 
 static struct {
@@ -87,6 +96,7 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
     const struct FxaArgs *a = watch_args(w, watch_code->unit[w->unit].shape.store_rows, params);
     if (a) w->a = *a;
     if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_TILES) memcpy(&w->cut, params[1], sizeof w->cut);
+    if (w->unit == FXA__CU_CAPTURED && w->function == FXA__CU_STORE) memcpy(&w->to, params[1], sizeof w->to);
     if (w->unit == FXA__CU_PAGES && (w->function == FXA__CU_PAGES_FETCH || w->function == FXA__CU_PAGES_STORE))
         memcpy(&w->stage[0], params[1], sizeof w->stage[0]);
     if (w->unit == FXA__CU_STAGE) memcpy(&w->stage[0], params[1], sizeof w->stage[0]);

@@ -3,6 +3,7 @@
  * Cubins that the cuda engine did not make itself: damaged ones, and saved ones of other kernels.
  */
 #include "cuda_engine_rig.h"
+#include "support/guard.h"
 
 /* Bytes that are no cubin, or half of one, have no symbols, and nothing outside of them is read (make asan). */
 TEST(cubins_are_read_with_doubt) {
@@ -35,6 +36,46 @@ TEST(cubins_are_read_with_doubt) {
         if (found) T_CHECK(found >= copy && bytes <= m->size && found + bytes <= copy + m->size);
     }
     free(copy);
+    fxa_plan_destroy(plan);
+    fxa_context_destroy(ctx);
+    box_end(&b);
+    box_check_end();
+}
+
+/* A table of sections that ends behind the file is read nowhere, also where the sections looked for lie before its end. */
+TEST(section_tables_end_in_the_file) {
+    NEEDS_BOX;
+    enum { FIRST = 0x28, SIZE = 0x3a, COUNT = 0x3c, HEADER = 64, SECTIONS = 4 }; /* offsets in an ELF header */
+    fxa_context *ctx = box_context();
+    fxa_plan *plan = NULL;
+    fxa_error err;
+    box b;
+    box_start(&b, FXA_FORWARD, NULL);
+    T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
+    T_REQUIRE(plan);
+    const fxa__cu_module *m = &((const fxa__cu_code *)plan->code->code)->unit[FXA__CU_FORWARD];
+    const struct {
+        uint64_t first, count, size;
+        bool found;
+    } rows[] = {{m->size - SECTIONS * HEADER, SECTIONS, HEADER, true},
+                {m->size - SECTIONS * HEADER, SECTIONS + 1, HEADER, false},
+                {m->size - SECTIONS * HEADER, 0xffff, HEADER, false},
+                {m->size - SECTIONS * HEADER, SECTIONS, HEADER + 1, false},
+                {m->size - SECTIONS * HEADER + 1, SECTIONS, HEADER, false},
+                {m->size, SECTIONS, HEADER, false},
+                {m->size + HEADER, SECTIONS, HEADER, false},
+                {UINT64_MAX - HEADER, SECTIONS, HEADER, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        guard copy = guard_open(m->size); /* a byte behind it is a fault */
+        size_t bytes;
+        memcpy(copy.data, m->cubin, m->size);
+        for (int byte = 0; byte < 8; byte++) copy.data[FIRST + byte] = (uint8_t)(rows[i].first >> 8 * byte);
+        for (int byte = 0; byte < 2; byte++) copy.data[SIZE + byte] = (uint8_t)(rows[i].size >> 8 * byte);
+        for (int byte = 0; byte < 2; byte++) copy.data[COUNT + byte] = (uint8_t)(rows[i].count >> 8 * byte);
+        bool found = fxa__cu_cubin_find(copy.data, copy.size, "fxa_forward", &bytes) != NULL;
+        if (found != rows[i].found) T_FAIL("table %zu: found %d\n", i, found);
+        guard_close(&copy);
+    }
     fxa_plan_destroy(plan);
     fxa_context_destroy(ctx);
     box_end(&b);

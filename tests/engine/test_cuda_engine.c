@@ -45,6 +45,35 @@ TEST(plans_for_a_device_and_for_its_profile) {
     }
 }
 
+/* The code is for the device's own architecture, or for the newest of its family that the compiler has. */
+TEST(devices_of_every_architecture) {
+    NEEDS_BOX;
+    static const struct {
+        int device;
+        const char *compiled;
+    } rows[] = {{80, "sm_80"},   {86, "sm_86"},   {87, "sm_87"},   {88, "sm_87"},
+                {89, "sm_89"},   {90, "sm_90a"},  {100, "sm_100"}, {103, "sm_103"},
+                {120, "sm_120"}, {121, "sm_120"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fxa_plan *plan = NULL;
+        fxa_error err;
+        box b;
+        box_arch = rows[i].device, box_driver->arch = rows[i].device;
+        fxa_context *ctx = box_context();
+        box_start(&b, FXA_FORWARD, NULL);
+        T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
+        T_REQUIRE(plan);
+        T_HAS(fxa_plan_detail(plan), rows[i].compiled);
+        T_INT(((const fxa__cu_code *)plan->code->code)->choice.arch, rows[i].device);
+        T_HAS(fxa_plan_detail(plan), rows[i].device == 90 ? "kernels sm90" : "kernels sm80");
+        fxa_plan_destroy(plan);
+        fxa_context_destroy(ctx);
+        box_end(&b);
+        box_check_end();
+    }
+    box_arch = 90, box_driver->arch = 0;
+}
+
 /* Other lengths and numbers are no new compilation. */
 TEST(code_is_shared) {
     NEEDS_BOX;
@@ -143,6 +172,30 @@ TEST(code_of_a_folder_is_a_yes_without_compiler) {
     fxa_context_destroy(ctx);
     box_end(&b);
     box_check_end();
+}
+
+/* Tiles of a mask, in rows and keys, are those of the kernel that visits them; without a mask none are left out. */
+TEST(tiles_are_reported) {
+    NEEDS_BOX;
+    for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
+        fxa_context *ctx = box_context();
+        box b;
+        box_start(&b, pass, NULL);
+        fxa__cu_unit unit = pass == FXA_FORWARD ? FXA__CU_FORWARD : FXA__CU_BACKWARD;
+        const struct FxaShape shape = fxa__cu_shape(&box_choice, &box_program, unit);
+        fxa_support said = box_support(ctx, &b);
+        T_CHECK(shape.q_rows >= 64 && shape.k_rows >= 64);
+        T_INT(said.tile_q, shape.q_rows);
+        T_INT(said.tile_k, shape.k_rows);
+        b.p.program = NULL, b.p.captures = NULL, b.p.n_captures = 0;
+        said = box_support(ctx, &b);
+        T_INT(said.supported, 1);
+        T_INT(said.tile_q, 0);
+        T_INT(said.tile_k, 0);
+        fxa_context_destroy(ctx);
+        box_end(&b);
+        box_check_end();
+    }
 }
 
 /* What comes before and after the backward kernels is compiled for the first program alone. */

@@ -123,9 +123,9 @@ TEST(environment) {
     box_expect_reason("FXA_FAST_MATH", "", NULL);
     box_expect_reason("FXA_FAST_MATH", "yes", "FXA_FAST_MATH is \"yes\"; accepted are 0 and 1");
     box_expect_reason("FXA_CUDA_LINES", "1", NULL);
-    box_driver->family = 7;
-    box_expect_reason("FXA_FAST_MATH", "0", "from sm_80 on, and this is sm_70");
-    box_driver->family = 0;
+    box_driver->arch = 75;
+    box_expect_reason("FXA_FAST_MATH", "0", "from sm_80 on, and this is sm_75");
+    box_driver->arch = 0;
 }
 
 /* What a compiler says at once, or that there is none, is known when something is compiled, and remembered. */
@@ -137,7 +137,7 @@ TEST(compilers_that_are_not_there) {
     for (int i = 0; i < 2; i++) {
         fxa_context *ctx = box_context();
         fxa_plan *plan = NULL;
-        box_driver->family = i ? 13 : 0;
+        box_driver->arch = i ? 130 : 0;
         box_arm(box_nvrtc, i ? 0 : 1);
         for (int again = 0; again < 2; again++) {
             size_t before = box_nvrtc->calls;
@@ -152,7 +152,7 @@ TEST(compilers_that_are_not_there) {
         T_OK(fxa_support_query(ctx, &b.p, &report, &count, &err));
         T_INT(report.supported, 0);
         T_HAS(report.reason, i ? "makes no code" : "nvrtcVersion");
-        box_driver->family = 0;
+        box_driver->arch = 0;
         box_arm(box_nvrtc, 0);
         fxa_context_destroy(ctx);
         box_check_end();

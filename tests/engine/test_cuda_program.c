@@ -45,6 +45,8 @@ static const char *const meant_listed[] = {
     "score = 30.0 * tanh(score / 30.0) + 1.5",
     "param o : int\ntensor t : f32[2]\nscore = score + t[h, q - k + o] + t[h + o, 0]",
     "mask = score > 0.25",
+    "score = score ** 2.0 - 0.5",
+    "score = 0.1 * score ** 3.0 + (score + 1.0) ** 2.0",
     "tensor t : f32[1]\nscore = tanh(score) * t[h]\nmask = k <= q && (score > t[k] && q - k < 3) && abs(score) < 2.0",
 };
 enum { MEANT_LISTED = sizeof meant_listed / sizeof *meant_listed, MEANT_WAYS = 5 };

@@ -92,6 +92,48 @@ TEST(workspace_of_fixed_gradients) {
     }
 }
 
+/* As many axes as programs have: kernels get size and stride of each, for the tensor and for its gradient. */
+TEST(tensors_of_every_rank) {
+    static const char *const loads[FXA_MAX_RANK + 1] = {"t[]", "t[k]", "t[h, k]", "t[b, h, k]", "t[b, h, k, k]",
+                                                        "t[b, h, k, 1, k]"};
+    for (int rank = 0; rank <= FXA_MAX_RANK; rank++) {
+        fxa_program *program;
+        char text[100];
+        fxa_error err;
+        bed x;
+        (void)snprintf(text, sizeof text, "tensor t : f32[%d]\nscore = score + %s * score", rank, loads[rank]);
+        fxa_problem p = bed_problem(FXA_BACKWARD, text, &program);
+        fxa_capture t = {.grad = 1, .strided = 1, .grad_strided = 1};
+        for (int d = 0; d < rank; d++) {
+            t.size[d] = 500 + d, t.stride[d] = INT64_C(1) << (9 * d);
+            t.grad_stride[d] = INT64_C(1) << (36 - 9 * d);
+        }
+        p.captures = &t, p.n_captures = 1;
+        T_REQUIRE(bed_open(&x, &p, FXA__CU_SM80, &err));
+        T_OK(bed_run(&x, &err));
+        const watched *main = NULL, *store = NULL;
+        for (int i = 0; i < watch.launches; i++) {
+            if (watch.launch[i].unit == FXA__CU_BACKWARD) main = &watch.launch[i];
+            if (watch_is(i, FXA__CU_CAPTURED, FXA__CU_STORE)) store = &watch.launch[i];
+        }
+        T_REQUIRE(main && store);
+        T_INT(main->a.tensor[0].rank, rank);
+        T_INT(store->to.rank, rank);
+        T_CHECK(main->a.tensor[0].data == bed_place(140) && store->to.data == bed_place(160));
+        T_INT(store->to.dtype, FXA_F32);
+        T_INT(store->to.add, 0);
+        for (int d = 0; d < FXA_MAX_RANK; d++) {
+            T_INT(main->a.tensor[0].size[d], t.size[d]);
+            T_INT(main->a.tensor[0].stride[d], t.stride[d]);
+            T_INT(store->to.size[d], t.size[d]);
+            T_INT(store->to.stride[d], t.grad_stride[d]);
+        }
+        touch_check(&x);
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
 /* A row of floats for each key tile while there are few of them; a million of rows and keys want no more than a row. */
 TEST(workspace_of_long_diagonals) {
     for (int64_t sk = 500; sk < 2000000; sk *= 2000) {

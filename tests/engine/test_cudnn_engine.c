@@ -35,9 +35,9 @@ TEST(reasons_not_to_open) {
     T_HAS(answer_of(ctx, &p).reason, "ordinal is 2: the CUDA driver has 2 devices");
     fxa_context_destroy(ctx);
     p.ordinal = 0;
-    standin[0]->family = 8;
+    standin[0]->arch = 89;
     static const char *const untried[][2] = {/* nobody has run it there */
-                                             {"0", "on sm_90 alone (here: cuDNN 91901, sm_80); FXA_CUDNN_UNTRIED=1"},
+                                             {"0", "on sm_90 alone (here: cuDNN 91901, sm_89); FXA_CUDNN_UNTRIED=1"},
                                              {"on", "FXA_CUDNN_UNTRIED is \"on\"; accepted are 0 and 1"},
                                              {"1", ""}};
     for (size_t i = 0; i < sizeof untried / sizeof *untried; i++) {
@@ -49,7 +49,7 @@ TEST(reasons_not_to_open) {
         fxa_context_destroy(ctx);
     }
     unsetenv("FXA_CUDNN_UNTRIED");
-    standin[0]->family = 0;
+    standin[0]->arch = 0;
     standin[0]->devices_gone = true;
     ctx = context_new();
     T_HAS(answer_of(ctx, &p).reason, "the CUDA driver has 0 devices");

@@ -55,6 +55,9 @@ TEST(save_is_two_calls) {
     size_t needed = 0;
     T_OK(fxa_plan_save(plan, NULL, 0, &needed, &err));
     T_INT(needed, b.size);
+    fxa_cache_stats stats;
+    fxa_cache_get_stats(ctx, &stats);
+    T_INT(stats.refusals, 0); /* the load went well */
     uint8_t *room = malloc(needed);
     T_STATUS(fxa_plan_save(plan, room, needed - 1, &needed, &err), FXA_E_ARGUMENT);
     T_OK(fxa_plan_save(plan, room, needed, NULL, &err));

@@ -55,6 +55,38 @@ TEST(steady_state_probes_and_builds_nothing) {
     plan_rig_end(&r);
 }
 
+/* Code of the real engines, of both passes, counts its bytes and stays in the cache once its plan is gone. */
+TEST(code_of_every_engine_is_kept) {
+    static const struct {
+        const char *engine;
+        fxa_pass pass;
+        uint64_t least, most; /* bytes */
+    } rows[] = {{"ref", FXA_FORWARD, 0, 0},
+                {"ref", FXA_BACKWARD, 100, 65536},
+                {"cpu", FXA_FORWARD, 100, 65536},
+                {"cpu", FXA_BACKWARD, 100, 65536}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        plan_rig r;
+        T_REQUIRE(plan_rig_start(&r));
+        r.t.problem.engine = rows[i].engine, r.t.problem.pass = (uint32_t)rows[i].pass;
+        if (rows[i].pass == FXA_BACKWARD) r.t.problem.flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+        for (int again = 0; again < 3; again++) {
+            uint8_t key[16];
+            r.t.problem.b = TINY_B + again; /* another plan, the same code */
+            plan_key_of(&r, &r.t.problem, key);
+        }
+        fxa_cache_stats s = plan_stats(&r);
+        T_INT(s.builds, 1);
+        T_INT(s.misses, 1);
+        T_INT(s.hits, 2);
+        T_INT(s.plans, 1);
+        T_INT(s.evictions, 0);
+        if (s.bytes < rows[i].least || (rows[i].most && s.bytes > rows[i].most))
+            T_FAIL("%s, pass %d: code of %" PRIu64 " bytes\n", rows[i].engine, (int)rows[i].pass, s.bytes);
+        plan_rig_end(&r);
+    }
+}
+
 /* with an engine whose code serves every geometry, another batch, length, layout or scale is a hit. */
 TEST(another_geometry_needs_no_build) {
     plan_rig r;

@@ -18,7 +18,7 @@ typedef struct standin_state {
     bool quiet;                /* what is wrong with a kernel of the model is not printed */
     bool no_engine;            /* cuDNN finds none that takes a graph, */
     int64_t tried;             /* of as many that it knows */
-    int family;                /* devices are sm_80, say: 8; 0: sm_90 */
+    int arch;                  /* of the devices, 89 = sm_89; 0: sm_90 */
     void *recorded;            /* a stream that is being recorded; NULL: none */
     uintptr_t pinned, managed; /* memory of the host that the driver knows; that of the second is at device 1 */
     /* by the stand-in */

@@ -120,7 +120,8 @@ STANDIN(cuDeviceGetAttribute)(int *value, int attribute, int device) {
     *value = -1;
     for (size_t i = 0; i < sizeof h200 / sizeof *h200; i++)
         if (h200[i][0] == attribute) *value = h200[i][1];
-    if (attribute == 75 && standin_cuda.family) *value = standin_cuda.family;
+    if (attribute == 75 && standin_cuda.arch) *value = standin_cuda.arch / 10;
+    if (attribute == 76 && standin_cuda.arch) *value = standin_cuda.arch % 10;
     const char *few = getenv("FXA_MODEL_PROCESSORS"); /* then a CTA takes several tiles of a small problem */
     if (attribute == 16 && few && atoi(few) > 0) *value = atoi(few);
     return device < 100 ? STANDIN_INVALID : standin_fails();

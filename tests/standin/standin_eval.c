@@ -293,27 +293,53 @@ static void eval_reshape(standin_eval *e, const standin_op *op) {
     }
 }
 
+/* Returns true if y is the view of x with the last two axes exchanged: sizes and strides. */
+static bool eval_is_transposed(const standin_tensor_info *x, const standin_tensor_info *y) {
+    static const int from[4] = {0, 1, 3, 2};
+    for (int a = 0; a < 4; a++)
+        if (y->dim[a] != x->dim[from[a]] || y->stride[a] != x->stride[from[a]]) return false;
+    return true;
+}
+
+/* Returns true if the elements fill their memory, in any order of the axes. Strides of axes of 1 do not count. */
+static bool eval_is_dense(const standin_tensor_info *t) {
+    int64_t stride = 1;
+    bool done[4] = {false};
+    for (int n = 0; n < 4; n++)
+        for (int a = 0; a < 4; a++) {
+            if (done[a] || (t->dim[a] > 1 && t->stride[a] != stride)) continue;
+            stride *= t->dim[a];
+            done[a] = true;
+        }
+    return done[0] && done[1] && done[2] && done[3];
+}
+
 int standin_graph_check(const standin_graph *g, char *text, size_t size) {
     for (int32_t i = 0; i < g->n_ops; i++) {
         const standin_op *op = &g->op[i];
         const standin_tensor_info *x = &g->tensor[op->x], *y = &g->tensor[op->y];
-        bool turned = x->dim[2] == y->dim[3] && x->dim[3] == y->dim[2];
-        if (op->kind == CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR && !turned)
+        bool reshapes = op->kind == CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR;
+        if (reshapes && !eval_is_transposed(x, y))
             return (void)snprintf(text, size, "operation %d is no turn", (int)i), CUDNN_STATUS_NOT_SUPPORTED;
+        if (!reshapes && y->is_virtual && !eval_is_dense(y))
+            return (void)snprintf(text, size, "the result of operation %d has gaps", (int)i), CUDNN_STATUS_NOT_SUPPORTED;
         if (op->kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && x->dim[3] != g->tensor[op->b].dim[2])
             return (void)snprintf(text, size, "operation %d does not fit", (int)i), 2000;
     }
     return 0;
 }
 
+/* Each tensor in memory has a pointer, and each pointer is that of a tensor which an operation reads or writes. */
 static int eval_bind(standin_eval *e, int64_t n, const int64_t *ids, void *const *pointers) {
+    int64_t bound = 0;
     for (int32_t i = 0; i < e->g->n_tensors; i++) {
         if (e->g->tensor[i].is_virtual) continue;
         for (int64_t j = 0; j < n; j++)
             if (ids[j] == e->g->tensor[i].id) e->pointer[i] = pointers[j];
         if (!e->pointer[i]) return 2002;
+        bound++;
     }
-    return 0;
+    return bound == n ? 0 : 2002;
 }
 
 /* Tensors of 16 and 8 bits hold what fits them, also where they have no memory: P, dS, dK and dV of single heads. */
@@ -339,7 +365,7 @@ int standin_graph_run(const standin_graph *g, int64_t n, const int64_t *ids, voi
     if (!e) abort();
     e->g = g;
     int status = eval_bind(e, n, ids, pointers);
-    if (status) (void)snprintf(text, size, "a tensor has no pointer");
+    if (status) (void)snprintf(text, size, "a tensor has no pointer, or a pointer no tensor");
     if (!status) eval_find_lengths(e);
     for (int32_t i = 0; !status && i < g->n_tensors; i++) {
         const standin_tensor_info *t = &g->tensor[i];

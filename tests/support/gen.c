@@ -175,7 +175,7 @@ static void gen_float_step(gen_state *g) {
 static void gen_int_step(gen_state *g) {
     static const fxa_op two[] = {FXA_OP_ADD, FXA_OP_SUB, FXA_OP_MUL, FXA_OP_FLOORDIV, FXA_OP_MOD, FXA_OP_MIN,
                                  FXA_OP_MAX, FXA_OP_AND, FXA_OP_OR,  FXA_OP_XOR,      FXA_OP_SHL, FXA_OP_SHR};
-    unsigned r = gen_pick(g, 24);
+    unsigned r = gen_pick(g, 25);
     fxa_value x = gen_get(g, FXA_INT), v;
     fxa_value y = gen_byte(g) >= 230 ? gen_get(g, FXA_BOOL) : gen_get(g, FXA_INT);
     if (r < 12)
@@ -200,7 +200,8 @@ static void gen_int_step(gen_state *g) {
         v = fxa_builder_op2(g->b,
                             r == 21   ? FXA_OP_FLOORDIV
                             : r == 22 ? FXA_OP_MOD
-                                      : FXA_OP_SHR,
+                            : r == 23 ? FXA_OP_SHR
+                                      : FXA_OP_SHL,
                             x, fxa_builder_int(g->b, gen_int(g)));
     gen_put(g, FXA_INT, v);
 }
@@ -238,9 +239,14 @@ static fxa_value gen_affine(gen_state *g) {
     for (unsigned i = 0; i < terms; i++) {
         static const fxa_input order[] = {FXA_INPUT_Q, FXA_INPUT_K,     FXA_INPUT_Q,     FXA_INPUT_K,    FXA_INPUT_B,
                                           FXA_INPUT_H, FXA_INPUT_Q_LEN, FXA_INPUT_K_LEN, FXA_INPUT_HEADS};
-        static const int32_t factor[] = {1, -1, 1, -1, 2, -3, 1, 4};
+        static const struct {
+            fxa_op op;
+            int32_t by;
+        } factor[] = {{FXA_OP_MUL, 1},  {FXA_OP_MUL, -1}, {FXA_OP_MUL, 1}, {FXA_OP_MUL, -1}, {FXA_OP_MUL, 2},
+                      {FXA_OP_MUL, -3}, {FXA_OP_MUL, 1},  {FXA_OP_MUL, 4}, {FXA_OP_SHL, 1},  {FXA_OP_SHL, 3}};
         fxa_value x = fxa_builder_input(g->b, order[gen_pick(g, 9)]);
-        fxa_value term = fxa_builder_op2(g->b, FXA_OP_MUL, x, fxa_builder_int(g->b, factor[gen_pick(g, 8)]));
+        unsigned times = gen_pick(g, 10);
+        fxa_value term = fxa_builder_op2(g->b, factor[times].op, x, fxa_builder_int(g->b, factor[times].by));
         sum = fxa_builder_op2(g->b, FXA_OP_ADD, sum, term);
     }
     unsigned r = gen_pick(g, 6);

@@ -165,12 +165,11 @@ static bool cu_is_aligned(const fxa_problem *p) {
     return aligned;
 }
 
+_Static_assert(FXA_CUDA_RANK == FXA_MAX_RANK, "kernels take tensors of every rank that programs declare");
+
 static fxa_status cu_check_captures(const fxa_capture *captures, size_t n, const fxa_program *program, fxa_error *err) {
     for (size_t i = 0; i < n; i++) {
         const fxa__decl *t = &program->tensors[i];
-        if (t->rank > FXA_CUDA_RANK)
-            return fxa__fail(err, FXA_E_UNSUPPORTED, "tensor %s has %d axes; kernels take %d", t->name, (int)t->rank,
-                             FXA_CUDA_RANK);
         for (int32_t d = 0; d < t->rank; d++)
             if (captures[i].size[d] > INT32_MAX)
                 return fxa__fail(err, FXA_E_UNSUPPORTED,

@@ -51,7 +51,7 @@ class Standin(ctypes.Structure):
     """standin_state of tests/standin/standin.h."""
 
     _fields_ = [("fail_at", ctypes.c_size_t), ("devices_gone", ctypes.c_bool), ("quiet", ctypes.c_bool), ("no_engine", ctypes.c_bool),
-                ("tried", ctypes.c_int64), ("family", ctypes.c_int), ("recorded", ctypes.c_void_p),
+                ("tried", ctypes.c_int64), ("arch", ctypes.c_int), ("recorded", ctypes.c_void_p),
                 ("pinned", ctypes.c_size_t), ("managed", ctypes.c_size_t), ("calls", ctypes.c_size_t),
                 ("failures", ctypes.c_size_t), ("mistakes", ctypes.c_size_t), ("held", ctypes.c_size_t)]
 
