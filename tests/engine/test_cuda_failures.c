@@ -17,8 +17,12 @@ TEST(every_call_fails) {
     box b;
     box_start(&b, FXA_BACKWARD, NULL);
     fxa_context *saver = box_context();
+    box_arm(box_driver, 0);
+    box_driver->loads[0] = 0;
     T_OK(fxa_plan_create(saver, &b.p, &first, &err));
     T_OK(fxa_plan_save(first, bytes, sizeof bytes, &n, &err));
+    const size_t loads[2] = {box_driver->loads[0], box_driver->loads[1]};
+    T_CHECK(loads[0] > 5 && loads[1] > loads[0] + 10);
     fxa_plan_destroy(first);
     fxa_context_destroy(saver);
     for (int which = 0; which < 4; which++) {
@@ -36,6 +40,8 @@ TEST(every_call_fails) {
             box_arm(s, 0);
             if (!more) T_INT(status, FXA_OK);
             if (status != FXA_OK && !err.text[0]) T_FAIL("call %zu: no words\n", k);
+            if (status == FXA_OK && which % 2 == 0 && k >= loads[0] && k <= loads[1])
+                T_FAIL("call %zu, which loads code, fails, and the plan does not\n", k);
             T_INT(box_driver->waits, 0); /* there is nothing to wait for */
             fxa_plan_destroy(plan);
             fxa_context_destroy(ctx);

@@ -9,6 +9,7 @@
 #include "standin/standin_profile.h"
 #include "support/fail_alloc.h"
 
+#include <float.h>
 #include <pthread.h>
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
@@ -55,6 +56,29 @@ TEST(reasons_not_to_open) {
     T_HAS(answer_of(ctx, &p).reason, "the CUDA driver has 0 devices");
     fxa_context_destroy(ctx);
     standin[0]->devices_gone = false;
+    standin_check_end();
+}
+
+static bool library_is_loaded(const char *file) {
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/%s", getenv("FXA_TEST_STANDIN"), file);
+    void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    if (library) dlclose(library);
+    return library != NULL;
+}
+
+/* cuBLASLt is opened by path and by name: both handles are closed with the engine, so the system unloads it. */
+TEST(libraries_go_with_the_engine) {
+    NEEDS_STANDIN;
+    fxa_problem p = problem_of(&spec, FXA_FORWARD);
+    for (int again = 0; again < 2; again++) {
+        fxa_context *ctx = context_new();
+        T_CHECK(!library_is_loaded("libcublasLt.so.13"));
+        T_INT(answer_of(ctx, &p).supported, 1);
+        T_CHECK(library_is_loaded("libcublasLt.so.13"));
+        fxa_context_destroy(ctx);
+        T_CHECK(!library_is_loaded("libcublasLt.so.13"));
+    }
     standin_check_end();
 }
 
@@ -252,6 +276,38 @@ TEST(a_scale_that_is_not_above_0) {
         call.p.engine = "cudnn", call.p.device = FXA_CUDA, call.args.scale = scales[i % 3];
         T_INT(fxa_attention(ctx, &call.p, &call.args, &err), i == 1 || i == 2 ? FXA_E_BINDING : FXA_OK);
         if (err.status != FXA_OK) T_HAS(err.text, "wants one above 0");
+        attn_data_free(&x);
+    }
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
+/* The scale over the number that tanh has is a float of the graph: the smallest normal one is taken, none below. */
+TEST(a_scale_below_all_floats) {
+    NEEDS_STANDIN;
+    static const struct {
+        double cap, scale;
+        fxa_status status;
+    } rows[] = {{2, 2 * (double)FLT_MIN, FXA_OK},
+                {2, 2 * (double)FLT_MIN * (1 - DBL_EPSILON), FXA_E_BINDING},
+                {2, -2 * (double)FLT_MIN, FXA_OK},
+                {2, -(double)FLT_MIN, FXA_E_BINDING},
+                {2, 0, FXA_OK},
+                {1e30, 1e-6, FXA_OK},
+                {1e30, 1e-9, FXA_E_BINDING}};
+    fxa_context *ctx = context_new();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        attn_data x;
+        attn_call call;
+        fxa_error err = {.status = FXA_OK};
+        if (!data_make(&x, ctx)) return;
+        x.params[0] = rows[i].cap;
+        attn_call_make(&x, FXA_FORWARD, &call);
+        call.p.engine = "cudnn", call.p.device = FXA_CUDA, call.args.scale = rows[i].scale;
+        fxa_status status = fxa_attention(ctx, &call.p, &call.args, &err);
+        if (status != rows[i].status)
+            T_FAIL("scale %g, cap %g: %s\n", rows[i].scale, rows[i].cap, status == FXA_OK ? "taken" : err.text);
+        if (rows[i].status != FXA_OK) T_HAS(err.text, "cuDNN has floats no smaller than");
         attn_data_free(&x);
     }
     fxa_context_destroy(ctx);

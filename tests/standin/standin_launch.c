@@ -59,11 +59,22 @@ typedef struct standin_function {
 
 static standin_function *launch_functions;
 
+/* As standin_enter, for calls that load code. */
+static int launch_enter(void) {
+    size_t *loads = standin_cuda.loads;
+    int status = standin_enter();
+    pthread_mutex_lock(&launch_lock);
+    loads[1] = standin_cuda.calls;
+    if (!loads[0]) loads[0] = loads[1];
+    pthread_mutex_unlock(&launch_lock);
+    return status;
+}
+
 STANDIN(cuModuleLoadData)(void **module, const void *image);
 STANDIN(cuModuleLoadData)(void **module, const void *image) {
     bool text = image && !strncmp(image, ".version", 8), cubin = image && !memcmp(image, "\177ELF", 4);
     bool modelled = cubin && model_is_module(image);
-    int status = text || cubin ? standin_enter() : STANDIN_INVALID;
+    int status = text || cubin ? launch_enter() : STANDIN_INVALID;
     standin_module *m = status ? NULL : malloc(sizeof *m);
     if (!m) return status ? status : STANDIN_MEMORY;
     m->model = modelled ? model_load(image) : NULL;
@@ -118,13 +129,13 @@ STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name) {
     void *kernel = m->source == STANDIN_PTX ? standin_kernel_find(name) : m->model ? model_find(m->model, name) : NULL;
     if (!kernel && m->source != STANDIN_CUBIN) return STANDIN_INVALID;
     *function = launch_function(m, kernel, name);
-    return *function ? standin_enter() : STANDIN_MEMORY;
+    return *function ? launch_enter() : STANDIN_MEMORY;
 }
 
 STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value);
 STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value) {
     bool ok = function && attribute == 8 && value >= 0 && value <= MODEL_SHARED; /* dynamic shared memory */
-    int status = ok ? standin_fails() : STANDIN_INVALID;
+    int status = ok ? launch_enter() : STANDIN_INVALID;
     if (!status) ((standin_function *)function)->shared_bytes = value;
     return status;
 }

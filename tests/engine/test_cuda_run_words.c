@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Arguments of the cuda engine's kernels that only a device shows otherwise, on the driver of cuda_run_rig.h: words of
+ * captured tensors with their strides, sinks with their gradients, dropout.
+ */
+#include "cuda_run_rig.h"
+
+static const char *const words_texts[] = {"mask = t[q] == t[k]", "mask = t[b, q] == t[b, k]", "mask = t[h, q] == t[h, k]",
+                                          "mask = t[b, h, q] == t[b, h, k]"};
+enum { WORDS_TEXTS = sizeof words_texts / sizeof *words_texts };
+
+/* Coordinates of each axis of the tensor: the first load of the text. */
+static int words_axes(const char *text, char axis[4]) {
+    int rank = 0;
+    for (const char *at = strchr(text, '['); *at != ']'; at++)
+        if (strchr("bhq", *at)) axis[rank++] = *at;
+    return rank;
+}
+
+static void words_check(const struct FxaWords *w, const char *text, const fxa_capture *t, int64_t length) {
+    char axis[4];
+    long long stride[3] = {0};
+    for (int i = 0, rank = words_axes(text, axis); i < rank; i++)
+        stride[axis[i] == 'b' ? 0 : axis[i] == 'h' ? 1 : 2] = t->stride[i];
+    if (w->b != stride[0] || w->h != stride[1] || w->s != stride[2])
+        T_FAIL("%s: strides %lld, %lld and %lld, not %lld, %lld and %lld\n", text, w->b, w->h, w->s, stride[0],
+               stride[1], stride[2]);
+    T_CHECK(w->from == bed_place(140) && w->to && w->ranges);
+    T_INT(w->length, length);
+    T_CHECK(w->pitch >= length);
+}
+
+/* Short ones are written by the launch of the tile lists, long ones before it. */
+TEST(words_have_the_strides_of_their_tensor) {
+    for (int i = 0; i < 2 * WORDS_TEXTS; i++) {
+        const char *text = words_texts[i / 2];
+        char whole[100], axis[4];
+        fxa_program *program;
+        fxa_capture t = {.strided = 1};
+        fxa_error err;
+        bed x;
+        int rank = words_axes(text, axis), seen = 0;
+        (void)snprintf(whole, sizeof whole, "tensor t : i32[%d]\n%s", rank, text);
+        fxa_problem p = bed_problem(FXA_FORWARD, whole, &program);
+        if (i % 2) p.sq = 5000, p.sk = 6000;
+        for (int d = 0; d < rank; d++) {
+            t.size[d] = axis[d] == 'b' ? p.b : axis[d] == 'h' ? p.hq : p.sk;
+            t.stride[d] = 3 + 1000 * d;
+        }
+        p.captures = &t, p.n_captures = 1;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        T_OK(bed_run(&x, &err));
+        for (int n = 0; n < watch.launches; n++) {
+            const watched *w = &watch.launch[n];
+            if (watch_is(n, FXA__CU_LISTS, FXA__CU_VECTOR))
+                words_check(&w->words.side[0], text, &t, seen++ ? p.sk : p.sq);
+            for (int side = 0; side < 2 && watch_is(n, FXA__CU_LISTS, FXA__CU_TILES); side++) {
+                if (!w->words.side[side].to) continue;
+                words_check(&w->words.side[side], text, &t, side ? p.sk : p.sq);
+                seen++;
+            }
+        }
+        T_INT(seen, 2);
+        touch_check(&x);
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
+/* Sinks are the caller's, zeroes of the workspace, or none, and gradients go to the caller where it has them in f32. */
+TEST(sinks_and_their_gradients) {
+    static const struct {
+        uint32_t flags, dtype;
+        bool own, zeroes, gradient, copied; /* of what kernels get */
+    } rows[] = {{0, FXA_F32, false, false, false, false},
+                {FXA_SINK, FXA_F32, true, false, false, false},
+                {FXA_SINK_ZERO, FXA_F32, false, true, false, false},
+                {FXA_SINK | FXA_GRAD_SINK, FXA_F32, true, false, true, false},
+                {FXA_SINK | FXA_GRAD_SINK, FXA_BF16, false, false, true, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fxa_program *program;
+        fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
+        fxa_error err;
+        bed x;
+        p.flags |= rows[i].flags, p.sink.dtype = p.dsink.dtype = rows[i].dtype;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        T_OK(bed_run(&x, &err));
+        const watched *main = NULL;
+        for (int n = 0; n < watch.launches; n++)
+            if (watch.launch[n].unit == FXA__CU_BACKWARD) main = &watch.launch[n];
+        T_REQUIRE(main);
+        const void *sink = main->a.sink, *gradient = main->a.grad_sink;
+        T_INT(sink == bed_place(FXA_SLOT_SINK), rows[i].own);
+        T_INT(sink != NULL, rows[i].own || rows[i].zeroes || rows[i].copied);
+        T_INT(gradient != NULL, rows[i].gradient);
+        T_INT(gradient == bed_place(FXA_SLOT_DSINK), rows[i].gradient && !rows[i].copied);
+        touch_check(&x);
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
+/* Kernels get both halves of the seed, the threshold below which a pair is dropped, and the factor of those kept. */
+TEST(dropout) {
+    for (int i = 0; i < 4; i++) {
+        fxa_program *program;
+        fxa_problem p = bed_problem((fxa_pass)(i / 2), NULL, &program);
+        fxa_error err;
+        bed x;
+        if (i % 2) p.flags |= FXA_DROPOUT, p.dropout_p = 0.25;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        T_OK(bed_run(&x, &err));
+        for (int n = 0; n < watch.launches; n++) {
+            const struct FxaArgs *a = &watch.launch[n].a;
+            T_INT(a->seed[0], i % 2 ? 0x89abcdef : 0);
+            T_INT(a->seed[1], i % 2 ? 0x01234567 : 0);
+            T_INT(a->drop_below, i % 2 ? UINT32_C(1) << 30 : 0);
+            T_CHECK(a->keep_inverse == (i % 2 ? 1 / 0.75f : 0));
+        }
+        touch_check(&x);
+        bed_close(&x);
+        fxa_program_destroy(program);
+    }
+}
+
+T_MAIN
