@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table; see function_ulps.h. Chosen above what was measured, not derived. Closest to their bounds are f32 tanh and
- * erf: over all operands 5.22 and 5.89 with hardware fma, 5.95 and 6.58 without, where products round too (erf at 3.149
- * by its denominator, 4.6 units of 2^-24). pow in f64 is that of libm: 1 ulp is what glibc says of its own.
+ * The table; see function_ulps.h. Chosen above what was measured, by less than an ulp, not derived: test_cpu_math has an
+ * operand of each function at which the cpu engine's is as far off. Closest to their bounds are f32 tanh and erf: over
+ * all operands 5.22 and 5.89 with hardware fma, 5.95 and 6.58 without, where products round too (erf at 3.149 by its
+ * denominator, 4.6 units of 2^-24). pow in f64 is that of libm: 1 ulp is what glibc says of its own.
  */
 #include "function_ulps.h"
 
@@ -11,9 +12,9 @@ static const struct {
 } function_table[FXA_OP_COUNT] = {
     [FXA_OP_EXP] = {1.5, 1.5},  [FXA_OP_EXP2] = {1.5, 1.5},   [FXA_OP_LOG] = {1.0, 1.0},
     [FXA_OP_LOG2] = {2.0, 2.0}, [FXA_OP_TANH] = {6.0, 3.0},   [FXA_OP_SIGMOID] = {3.0, 3.0},
-    [FXA_OP_ERF] = {7.0, 3.0},  [FXA_OP_SIN] = {2.0, 2.0},    [FXA_OP_COS] = {2.0, 2.0},
+    [FXA_OP_ERF] = {7.0, 4.0},  [FXA_OP_SIN] = {2.0, 3.0},    [FXA_OP_COS] = {2.0, 3.0},
     [FXA_OP_TAN] = {4.0, 4.0},  [FXA_OP_SQRT] = {0.5, 0.501}, [FXA_OP_RSQRT] = {1.5, 1.5},
-    [FXA_OP_POW] = {0.51, 1.0}, [FXA_OP_LOG1P] = {1.5, 1.5},  [FXA_OP_ATAN] = {2.5, 2.5},
+    [FXA_OP_POW] = {0.51, 1.0}, [FXA_OP_LOG1P] = {1.5, 1.5},  [FXA_OP_ATAN] = {2.5, 2.0},
 };
 
 double fxa__function_ulps(uint32_t op, bool f64) { return f64 ? function_table[op].f64 : function_table[op].f32; }

@@ -98,7 +98,8 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
     if (a) w->a = *a;
     if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_TILES) memcpy(&w->cut, params[1], sizeof w->cut);
     if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_TILES) memcpy(&w->words, params[5], sizeof w->words);
-    if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_VECTOR) memcpy(&w->words, params[0], sizeof w->words.side[0]);
+    if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_VECTOR)
+        memcpy(&w->words, params[0], sizeof w->words.side[0]);
     if (w->unit == FXA__CU_CAPTURED && w->function == FXA__CU_STORE) memcpy(&w->to, params[1], sizeof w->to);
     if (w->unit == FXA__CU_PAGES && (w->function == FXA__CU_PAGES_FETCH || w->function == FXA__CU_PAGES_STORE))
         memcpy(&w->stage[0], params[1], sizeof w->stage[0]);

@@ -42,7 +42,7 @@ TEST(cubins_are_read_with_doubt) {
     box_check_end();
 }
 
-/* A table of sections that ends behind the file is read nowhere, also where the sections looked for lie before its end. */
+/* A table of sections that ends behind the file is not read, though the sections looked for lie before its end. */
 TEST(section_tables_end_in_the_file) {
     NEEDS_BOX;
     enum { FIRST = 0x28, SIZE = 0x3a, COUNT = 0x3c, HEADER = 64, SECTIONS = 4 }; /* offsets in an ELF header */

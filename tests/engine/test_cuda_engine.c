@@ -51,9 +51,8 @@ TEST(devices_of_every_architecture) {
     static const struct {
         int device;
         const char *compiled;
-    } rows[] = {{80, "sm_80"},   {86, "sm_86"},   {87, "sm_87"},   {88, "sm_87"},
-                {89, "sm_89"},   {90, "sm_90a"},  {100, "sm_100"}, {103, "sm_103"},
-                {120, "sm_120"}, {121, "sm_120"}};
+    } rows[] = {{80, "sm_80"},  {86, "sm_86"},   {87, "sm_87"},   {88, "sm_87"},   {89, "sm_89"},
+                {90, "sm_90a"}, {100, "sm_100"}, {103, "sm_103"}, {120, "sm_120"}, {121, "sm_120"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fxa_plan *plan = NULL;
         fxa_error err;

@@ -94,8 +94,8 @@ TEST(workspace_of_fixed_gradients) {
 
 /* As many axes as programs have: kernels get size and stride of each, for the tensor and for its gradient. */
 TEST(tensors_of_every_rank) {
-    static const char *const loads[FXA_MAX_RANK + 1] = {"t[]", "t[k]", "t[h, k]", "t[b, h, k]", "t[b, h, k, k]",
-                                                        "t[b, h, k, 1, k]"};
+    static const char *const loads[FXA_MAX_RANK + 1] = {"t[]",        "t[k]",          "t[h, k]",
+                                                        "t[b, h, k]", "t[b, h, k, k]", "t[b, h, k, 1, k]"};
     for (int rank = 0; rank <= FXA_MAX_RANK; rank++) {
         fxa_program *program;
         char text[100];

@@ -5,8 +5,8 @@
  */
 #include "cuda_run_rig.h"
 
-static const char *const words_texts[] = {"mask = t[q] == t[k]", "mask = t[b, q] == t[b, k]", "mask = t[h, q] == t[h, k]",
-                                          "mask = t[b, h, q] == t[b, h, k]"};
+static const char *const words_texts[] = {"mask = t[q] == t[k]", "mask = t[b, q] == t[b, k]",
+                                          "mask = t[h, q] == t[h, k]", "mask = t[b, h, q] == t[b, h, k]"};
 enum { WORDS_TEXTS = sizeof words_texts / sizeof *words_texts };
 
 /* Coordinates of each axis of the tensor: the first load of the text. */

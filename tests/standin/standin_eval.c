@@ -322,7 +322,8 @@ int standin_graph_check(const standin_graph *g, char *text, size_t size) {
         if (reshapes && !eval_is_transposed(x, y))
             return (void)snprintf(text, size, "operation %d is no turn", (int)i), CUDNN_STATUS_NOT_SUPPORTED;
         if (!reshapes && y->is_virtual && !eval_is_dense(y))
-            return (void)snprintf(text, size, "the result of operation %d has gaps", (int)i), CUDNN_STATUS_NOT_SUPPORTED;
+            return (void)snprintf(text, size, "the result of operation %d has gaps", (int)i),
+                   CUDNN_STATUS_NOT_SUPPORTED;
         if (op->kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && x->dim[3] != g->tensor[op->b].dim[2])
             return (void)snprintf(text, size, "operation %d does not fit", (int)i), 2000;
     }
