@@ -109,6 +109,16 @@ static void fwd_sets_f64(const char *isa) { fwd_against_ref(FXA_F64, isa); }
 TEST(every_set_agrees_with_the_reference_in_f32) { isa_each(fwd_sets_f32); }
 TEST(every_set_agrees_with_the_reference_in_f64) { isa_each(fwd_sets_f64); }
 
+/* Keys that are converted need room for rows of d, however narrow V is: d 512 beside dv 1 to 3. */
+static void fwd_narrow(const char *isa) {
+    for (int i = 0; i < 6; i++) {
+        attn_spec s = fwd_spec("mask = k <= q + 200", 1, 2, 1, i < 3 ? 100 : 1 + i % 2, 300, 512, 0);
+        s.dtype = FXA_BF16, s.dv = 1 + i % 3;
+        fwd_check_spec(&s, (uint64_t)(700 + i), 1, isa);
+    }
+}
+TEST(values_far_narrower_than_keys) { isa_each(fwd_narrow); }
+
 TEST(a_set_that_is_none_is_refused_by_name) {
     fxa_context *ctx = NULL;
     fxa_error err;
