@@ -214,19 +214,19 @@ def run_test(test, limit, **env):
     return verdict, used() - begin, words[0].strip()[:160] if words else f"exit {child.returncode}"
 
 
+def counts_of(build):
+    return [str(path) for path in (build / "CMakeFiles" / "fxattn_checked_objects.dir").rglob("*.gcda")]
+
+
 def covered_lines(build, tree):
-    """Returns {file: (hash of its text, bits of the lines that ran)} of the counts below the build, which are removed."""
+    """Returns {file: (hash of its text, bits of the lines that ran)} by the counts below the build."""
     out = {}
-    counts = [str(p) for p in (build / "CMakeFiles" / "fxattn_checked_objects.dir").rglob("*.gcda")]
-    for line in say(["gcov", "--json-format", "--stdout", *counts]).stdout.splitlines() if counts else []:
+    for line in say(["gcov", "--json-format", "--stdout", *counts_of(build)]).stdout.splitlines():
         for entry in json.loads(line)["files"]:
-            path = Path(entry["file"]) if entry["file"].startswith("/src") else tree / "none"
             lines = sum({1 << row["line_number"] for row in entry["lines"] if row["count"]})
-            if lines and path.suffix == ".c":
-                name = str(path).lstrip("/")
-                out[name] = [hash_of(tree / name), hex(lines)]
-    for path in counts:
-        os.remove(path)
+            file = re.search(r"(?:^|/)(src/\S+\.c)$", entry["file"])
+            if lines and file:
+                out[file.group(1)] = [hash_of(tree / file.group(1)), hex(lines)]
     return out
 
 
@@ -234,7 +234,7 @@ def hash_of(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
-def learn(work, tree, build, longest):
+def learn(work, tree, build, longest, skip):
     """Returns the C tests that pass, with seconds and lines. Runs those whose program is new or has changed."""
     kept = work / "covered.json"
     known = json.loads(kept.read_text()) if kept.exists() else {}
@@ -242,14 +242,15 @@ def learn(work, tree, build, longest):
     tests = []
     for t in listed:
         command, properties = t.get("command"), {p["name"]: p["value"] for p in t.get("properties", [])}
-        if not command or not command[0].startswith(str(build / "tests")):
-            continue # a script
+        if not command or not command[0].startswith(str(build / "tests")) or skip and re.search(skip, t["name"]):
+            continue # a script, or one to leave out
         test = {"name": t["name"], "command": command, "cwd": properties.get("WORKING_DIRECTORY", str(build)),
                 "env": dict(e.split("=", 1) for e in properties.get("ENVIRONMENT", [])), "hash": hash_of(Path(command[0]))}
         old = known.get(t["name"])
         if not old or any(old[key] != test[key] for key in ("hash", "command")):
-            covered_lines(build, tree)
             for scale in ("1", "0.1"):
+                for path in counts_of(build):
+                    os.remove(path)
                 test["env"].setdefault("FXA_TEST_SCALE", scale)
                 test["verdict"], test["seconds"], test["said"] = run_test(test, longest)
                 test["lines"] = covered_lines(build, tree)
@@ -406,6 +407,7 @@ def main():
     options.add_argument("--folders", default="", help="parts of names of folders of src, by commas")
     options.add_argument("--budget", type=float, default=60, help="seconds of tests for one mutant")
     options.add_argument("--longest", type=float, default=20, help="seconds of one test; of a longer one a tenth is run, or none")
+    options.add_argument("--skip", default="", help="tests of names like this regular expression are not run")
     options.add_argument("--minutes", type=float, default=1e9, help="no mutant begins after that")
     options.add_argument("--again", type=Path)
     options.add_argument("--one", nargs=3, metavar=("FILE:LINE", "OLD", "NEW"))
@@ -423,7 +425,7 @@ def main():
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("mutants.py: ended")) # what was changed is put back
     tree, build = prepare(work)
-    judge = Judge(work, tree, build, learn(work, tree, build, given.longest), given.budget)
+    judge = Judge(work, tree, build, learn(work, tree, build, given.longest, given.skip), given.budget)
     for r in read(results):
         if r.get("by"):
             judge.note(r)

@@ -6,6 +6,7 @@
  */
 #include "t.h"
 
+#include "engine/cpu/cpu_forward.h"
 #include "support/attn_data.h"
 #include "support/isa.h"
 
@@ -295,6 +296,41 @@ static void fwd_strips(const char *isa) {
     }
 }
 TEST(rows_with_several_strips_of_a_block) { isa_each(fwd_strips); }
+
+/* ---- Block sizes ------------------------------------------------------------------------------------------------- */
+
+/* n is the largest multiple of `step` with n * bytes_each within `bytes`, but for its bounds. */
+static void fwd_check_fill(const char *what, int64_t n, int64_t step, int64_t bytes_each, int64_t bytes, int64_t least,
+                           int64_t most) {
+    if (n < least || n > most) T_FAIL("%s: %d, not %d..%d\n", what, (int)n, (int)least, (int)most);
+    if (n != most && n % step) T_FAIL("%s: %d are no multiple of %d\n", what, (int)n, (int)step);
+    if (n > least && n * bytes_each > bytes) T_FAIL("%s: %d take more than the cache has\n", what, (int)n);
+    if (n < most && (n + step) * bytes_each <= bytes) T_FAIL("%s: %d leave room for more\n", what, (int)n);
+}
+
+/* Packed keys fill a quarter of a megabyte, half of that where the mask is classified or a set takes many rows; the rows
+ * of Q in a tile fill 384 KiB. */
+TEST(blocks_fill_the_caches) {
+    static const int64_t widths[] = {1, 8, 40, 64, 128, 200, 256, 512};
+    bool usable;
+    const fxa__cpu_kernels *k;
+    for (int i = 0; i < 2 * 8 * 2 * 2; i++) {
+        const size_t size = i & 1 ? sizeof(double) : sizeof(float);
+        const bool classify = i >> 1 & 1, narrow_v = i >> 2 & 1;
+        const int64_t wide = widths[i >> 3];
+        for (size_t set = 0; (k = fxa__cpu_set(set, size, &usable)) != NULL; set++) {
+            const fxa__cpu_code code = {.kernels = k, .classify = classify};
+            const fxa_problem p = {.d = wide, .dv = narrow_v ? 1 : wide};
+            const fxa__cpu_blocks b = fxa__cpu_forward_blocks(&code, &p);
+            const int64_t each = (int64_t)k->real_size * wide,
+                          shorter = classify || k->rows > FXA__CPU_MAX_ROWS ? 2 : 1;
+            fwd_check_fill("keys", b.keys, k->nr, each, (1 << 18) / shorter, k->nr, FXA__CPU_MAX_KEYS / shorter);
+            fwd_check_fill("rows of a tile", b.tile_rows, b.rows, each, 3 << 17, 4 * b.rows, 768);
+            T_CHECK(k->rows ? b.rows == k->rows : b.rows >= 12 && b.rows < 12 + k->mr && b.rows % k->mr == 0);
+            T_CHECK(b.ldq >= p.d && b.ldo >= p.dv && b.ldv == p.dv && b.ldt > b.keys && b.lda <= b.ldq);
+        }
+    }
+}
 
 /* ---- Nothing outside of the buffers ----------------------------------------------------------------------------- */
 

@@ -134,6 +134,43 @@ TEST(quotients_by_what_stays_are_taken_once) {
     free(r);
 }
 
+static int form_count(const char *text, const char *what) {
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, what)) != NULL; at++) n++;
+    return n;
+}
+
+/* Work of loads in a text, of value, derivative and gradient together: elements read, indices checked per pair or row,
+ * and indices checked once per head or where a gradient goes. An element that the program reads twice is read once. */
+TEST(loads_look_at_what_moves) {
+    static const struct {
+        const char *text;
+        int reads, inside, at;
+    } rows[] = {
+        {"tensor t : f32[2]\nscore = score + t[h, q - k + 700]", 1, 0, 4},
+        {"tensor t : f32[2]\nscore = score * t[h, q * k]", 2, 2, 3},
+        {"tensor t : f32[2]\nscore = score * t[h, q * k] + t[h, q * k]", 2, 2, 3},
+        {"tensor t : f32[2]\nscore = score * t[q * k, h]", 2, 2, 3},
+        {"tensor t : f32[2]\nscore = score * t[q - 1, q * k]", 2, 4, 2},
+        {"tensor t : f32[2]\nscore = score * t[h, (q * k) % 4]", 2, 2, 3},
+        {"tensor t : f32[1]\nscore = score * t[h]", 1, 0, 2},
+        {"tensor t : f32[2]\nscore = score * t[h, 3]", 1, 0, 4},
+        {"tensor t : f32[0]\nscore = score * t[]", 1, 0, 0},
+    };
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        static char text[1 << 16];
+        T_REQUIRE(form_text(r, rows[i].text, false, text, sizeof text));
+        int reads = form_count(text, "fxa__get_") + form_count(text, "fxa__take_");
+        int inside = form_count(text, "fxa__inside("), at = form_count(text, "fxa__at(");
+        if (reads != rows[i].reads || inside != rows[i].inside || at != rows[i].at)
+            T_FAIL("%s: %d reads, %d checks per pair or row, %d others\n", rows[i].text, reads, inside, at);
+    }
+    rig_end(r);
+    free(r);
+}
+
 /* What the programs of tests/gpu/programs.py were written by hand for. */
 TEST(what_goes_where) {
     static const struct {

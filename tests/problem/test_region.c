@@ -202,6 +202,27 @@ TEST(overlap_of_known_tangles) {
     T_INT(fxa__region_overlap(&a, &b), FXA__TANGLED);
 }
 
+/* Axes whose strides are multiples of others' are joined: without that each of these takes more than the 16384 steps. */
+TEST(axes_that_join_take_no_steps) {
+    const unsigned char *base = (const unsigned char *)(uintptr_t)(1 << 24);
+    const struct joined {
+        fxa__region a, b;
+        int64_t a_at, b_at;
+        fxa__overlap want;
+    } rows[] = {
+        {{base, 1, 1, {1337}, {64}}, {base, 8, 3, {1973, 4, 420}, {32, 1, 512}}, 785992, 532456, FXA__APART},
+        {{base, 4, 1, {1063}, {512}}, {base, 2, 3, {777, 389, 6}, {4096, 288, 6}}, 35624, 357064, FXA__APART},
+        {{base, 4, 3, {502, 6, 1817}, {30, 10000, 6}}, {base, 4, 1, {530}, {96}}, 514680, 407248, FXA__OVERLAPPING},
+        {{base, 2, 1, {1555}, {30}}, {base, 1, 3, {8, 907, 43}, {1000, 120, 4096}}, 425960, 265632, FXA__OVERLAPPING},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fxa__region a = rows[i].a, b = rows[i].b;
+        a.data = base + rows[i].a_at, b.data = base + rows[i].b_at;
+        T_INT(fxa__region_overlap(&a, &b), rows[i].want);
+        T_INT(fxa__region_overlap(&b, &a), rows[i].want);
+    }
+}
+
 /* ---- Layouts as programs have them ------------------------------------------------------------------------------- */
 
 /* A buffer of nested axes, its innermost the elements; two tensors are boxes in it that lie apart along one axis

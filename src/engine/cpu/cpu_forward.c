@@ -59,7 +59,7 @@ void fxa__cpu_forward_least(const fxa__cpu_kernels *kernels, const fxa_problem *
     *keys = (int32_t)fxa__cpu_bits_granule(kernels);
 }
 
-static fxa__cpu_blocks forward_blocks(const fxa__cpu_code *code, const fxa_problem *p) {
+fxa__cpu_blocks fxa__cpu_forward_blocks(const fxa__cpu_code *code, const fxa_problem *p) {
     const fxa__cpu_kernels *kernels = code->kernels;
     int64_t size = (int64_t)kernels->real_size, widest = fxa__max_i64(1, fxa__max_i64(p->d, p->dv)),
             lanes = FXA__CPU_PAD / size;
@@ -154,7 +154,7 @@ static bool forward_layout(fxa__cpu_forward_run *run, fxa__carver all, size_t *b
     fxa__cpu_scratch s;
     fxa__cpu_cut cut;
     int64_t groups = p->b * p->hkv, items = 0;
-    run->blocks = forward_blocks(run->code, p);
+    run->blocks = fxa__cpu_forward_blocks(run->code, p);
     forward_bound(run);
     forward_carve_scratch(&own, run, &s, &cut);
     run->scratch_bytes = own.used;

@@ -106,6 +106,8 @@ typedef struct fxa__cpu_item {
 } fxa__cpu_item;
 
 void fxa__cpu_item_clear(fxa__cpu_item *it); /* nothing attended yet; outputs are left as they are */
+/* Block sizes of a pass, by the kernels and the widths of the heads. */
+fxa__cpu_blocks fxa__cpu_forward_blocks(const fxa__cpu_code *code, const fxa_problem *p);
 fxa__cpu_shares fxa__cpu_shares_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len);
 
 /* cpu_softmax.c. Readies the item's tapes for its rows; the tape that a strip uses for the cut's block. */
