@@ -308,8 +308,8 @@ static void fwd_check_fill(const char *what, int64_t n, int64_t step, int64_t by
     if (n < most && (n + step) * bytes_each <= bytes) T_FAIL("%s: %d leave room for more\n", what, (int)n);
 }
 
-/* Packed keys fill a quarter of a megabyte, half of that where the mask is classified or a set takes many rows; the rows
- * of Q in a tile fill 384 KiB. */
+/* Packed keys fill 256 KiB, half of that where the mask is classified or a set takes many rows; the rows of Q in a tile
+ * fill 384 KiB. */
 TEST(blocks_fill_the_caches) {
     static const int64_t widths[] = {1, 8, 40, 64, 128, 200, 256, 512};
     bool usable;

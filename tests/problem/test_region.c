@@ -202,7 +202,7 @@ TEST(overlap_of_known_tangles) {
     T_INT(fxa__region_overlap(&a, &b), FXA__TANGLED);
 }
 
-/* Axes whose strides are multiples of others' are joined: without that each of these takes more than the 16384 steps. */
+/* Axes whose strides are multiples of others' are joined: without that each of these takes more than 16384 steps. */
 TEST(axes_that_join_take_no_steps) {
     const unsigned char *base = (const unsigned char *)(uintptr_t)(1 << 24);
     const struct joined {
