@@ -5,7 +5,7 @@ CTEST  = ctest --output-on-failure -j$(JOBS)
 MAKE_IN = cmake --build $(BUILD) -j$(JOBS)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test cross hf test-cuda-builds test-model asan tsan coverage fuzz deps-cudnn deps-julia julia test-gpu bench-gpu bench gallery install lint clean help
+.PHONY: all demo test cross hf test-cuda-builds test-model asan tsan coverage mutants fuzz deps-cudnn deps-julia julia test-gpu bench-gpu bench gallery install lint clean help
 all: $(BUILD)/Makefile
 	@$(MAKE_IN) --target fxattn fxattn_shared fxattn_static fxattn_completions
 
@@ -44,6 +44,9 @@ coverage:            ## lines and branches that the tests reach, by folder, into
 	@cd $(BUILD)-coverage && { FXA_TEST_SCALE=0.3 $(CTEST) --timeout 7200; tests=$$?; \
 	$(CTEST) --timeout 7200 -R '$(COVER_WHOLE)' || tests=1; \
 	cd $(CURDIR) && python3 tools/reliability.py --coverage $(BUILD)-coverage && exit $$tests; }
+
+mutants:             ## random changes of src, one at a time, against the tests that run the line: N=100, SEED=1, FOLDERS=cuda,plan
+	@python3 tools/mutants.py --work $(BUILD)-mutants --count $(or $(N),100) --seed $(or $(SEED),1) $(if $(FOLDERS),--folders $(FOLDERS))
 
 fuzz:                ## libFuzzer on texts, builder tapes, plan bytes, carried problems and .npy files, SECONDS=60 each (needs clang)
 	@sh tools/fuzz.sh $(BUILD)-fuzz $(or $(SECONDS),60)
@@ -108,7 +111,7 @@ lint:                ## house rules, include directions, exported names
 	@python3 tools/lint.py
 
 clean:               ## remove what was built
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-fuzz
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-mutants $(BUILD)-fuzz
 
 help:                ## this list
 	@echo "make: build the library and the command"

@@ -3,18 +3,18 @@
 """Mutation testing: changes one thing of src/**/*.c at a time and runs the C tests that reach it.
 
     tools/mutants.py [--count 100] [--seed 1] [--folders cudnn,program] [--minutes M] [--work build-mutants]
-    tools/mutants.py --again RESULTS      the survivors of RESULTS once more, with the tests of this tree
+    tools/mutants.py --again RESULTS           the survivors of RESULTS once more, with the tests of this tree
     tools/mutants.py --one FILE:LINE OLD NEW   one change by hand
-    tools/mutants.py --list | --summary   the changes that would be tried | the table of all results of WORK
+    tools/mutants.py --summary                 the table of all results of WORK
 
 WORK/tree is a clone of the working tree, changed in place and put back; WORK/build its build, where tests link a shared
 library (cmake/mutants.cmake), so that a change costs one compilation and one link; WORK/covered.json the lines of src that
 each test program runs, by gcov, and its seconds; WORK/mutants.jsonl one line per mutant. A mutant is tried against the
 programs that run its line, in the order of past kills per second, at most --budget seconds of them.
 
-Verdicts: killed (by which test), timeout (a test took four times its CPU time; counts as killed), survived, unreached (no test
-runs the line), equivalent (listed with a reason in tools/mutants_equivalent.txt), same (gcc -O2 makes the same code of it),
-uncompiled. Score = (killed + timeout) / (killed + timeout + survived + unreached)."""
+Verdicts: killed (by which test), timeout (four times a test's CPU time; counts as killed), survived, unreached (no test runs
+the line), same (the compiler makes the same code of it), uncompiled, gone (the text of --again is another by now). Survivors that tools/mutants_equivalent.txt lists with a reason count as equivalent; tools/reliability.py --mutants RESULTS
+writes the table and the lists into docs/reliability.md."""
 import argparse
 import hashlib
 import json
@@ -29,11 +29,10 @@ import sys
 import time
 from pathlib import Path
 
+import reliability
+
 ROOT = Path(__file__).resolve().parent.parent
-REASONS = ROOT / "tools" / "mutants_equivalent.txt"
-SEEN, MISSED = ("killed", "timeout"), ("survived", "unreached")
-# How often each kind of change is drawn.
-KINDS = {"compare": 20, "negate": 12, "remove": 14, "arith": 16, "constant": 14, "logic": 8, "swap": 7, "return": 5, "break": 4}
+WEIGHTS = {"compare": 20, "negate": 12, "remove": 14, "arith": 16, "constant": 14, "logic": 8, "swap": 7, "return": 5, "break": 4}
 RELINKED = ("fxattn_checked", "test_dl", "test_system_refuses")
 
 # ---- Changes ---------------------------------------------------------------------------------------------------------
@@ -148,17 +147,16 @@ def draw(tree, folders, seed):
     files = [p for p in sorted((tree / "src").rglob("*.c")) if not p.name.startswith("isa_")]
     files = [p for p in files if not folders or any(f in str(p.parent.relative_to(tree)) for f in folders)]
     if not files:
-        sys.exit(f"mutants.py: no file of src lies in a folder named like {', '.join(folders)}")
-    texts, found = {p: p.read_text() for p in files}, {}
-    misses = 0
+        sys.exit(f"mutants.py: no folder of src is named like {', '.join(folders)}")
+    texts, found, misses = {p: p.read_text() for p in files}, {}, 0
     while misses < 2000:
         path = rng.choices(files, [texts[p].count("\n") for p in files])[0]
         if path not in found:
             found[path] = {}
             for kind, *change in places(texts[path], known):
                 found[path].setdefault(kind, []).append(change)
-        kinds = [k for k in KINDS if k in found[path]]
-        kind = rng.choices(kinds, [KINDS[k] for k in kinds])[0] if kinds else None
+        kinds = [k for k in WEIGHTS if k in found[path]]
+        kind = rng.choices(kinds, [WEIGHTS[k] for k in kinds])[0] if kinds else None
         at, old, new, inside = rng.choice(found[path][kind]) if kind else (0, "", "", False)
         misses += 1
         if kind and (path, at) not in seen:
@@ -185,8 +183,7 @@ def prepare(work):
     say(["git", "-C", tree, "checkout", "--quiet", "--force", "--detach", commit], check=True)
     configure = ["cmake", "-S", tree, "-B", build, "-DFXA_PYTHON=OFF", "-DFXA_JULIA=OFF", "-DFXA_WERROR=OFF",
                  "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", f"-DCMAKE_PROJECT_INCLUDE={tree}/cmake/mutants.cmake"]
-    if not (build / "CMakeCache.txt").exists() and shutil.which("ninja"):
-        configure += ["-G", "Ninja"]
+    configure += ["-G", "Ninja"] if not build.exists() and shutil.which("ninja") else []
     for command in (configure, ["cmake", "--build", build, "-j", os.cpu_count(), "--target", "tests/all"]):
         done = say(command)
         if done.returncode:
@@ -237,10 +234,8 @@ def hash_of(path):
 def learn(work, tree, build, longest, skip):
     """Returns the C tests that pass, with seconds and lines. Runs those whose program is new or has changed."""
     kept = work / "covered.json"
-    known = json.loads(kept.read_text()) if kept.exists() else {}
-    listed = json.loads(say(["ctest", "--show-only=json-v1"], cwd=build).stdout)["tests"]
-    tests = []
-    for t in listed:
+    known, tests = json.loads(kept.read_text()) if kept.exists() else {}, []
+    for t in json.loads(say(["ctest", "--show-only=json-v1"], cwd=build).stdout)["tests"]:
         command, properties = t.get("command"), {p["name"]: p["value"] for p in t.get("properties", [])}
         if not command or not command[0].startswith(str(build / "tests")) or skip and re.search(skip, t["name"]):
             continue # a script, or one to leave out
@@ -278,8 +273,7 @@ class Judge:
         """Returns the tests that run the line, or any line of a file that has changed since; likeliest killers first."""
         def runs(test):
             known, lines = test["lines"].get(mutant["file"], (None, "0"))
-            first, last = mutant["line"], mutant["line"] + mutant["old"].count("\n")
-            rows = ((1 << last + 1) - 1) ^ ((1 << first) - 1)
+            rows = ((2 << mutant["old"].count("\n")) - 1) << mutant["line"]
             return known and (known != self.hash or not mutant["inside"] or int(lines, 16) & rows)
 
         def chance(test):
@@ -289,7 +283,7 @@ class Judge:
         return sorted((t for t in self.tests if runs(t)), key=chance, reverse=True)
 
     def code(self, path, name):
-        """Returns the object code that gcc makes of a file, optimised and without counts."""
+        """Returns the object code of a file, optimised and without counts; None where it does not compile."""
         rows = json.loads((self.build / "compile_commands.json").read_text())
         row = next(r for r in rows if r["file"] == str(path) and "fxattn_checked_objects" in r["command"])
         words = re.sub(r"--coverage|-O1|-O3| -o \S+", "", row["command"]).split()
@@ -298,14 +292,14 @@ class Judge:
 
     def judge(self, mutant):
         path, begin = self.tree / mutant["file"], time.monotonic()
-        original, at, old = path.read_text(), mutant["at"], mutant["old"]
-        if original[at:at + len(old)] != old:
-            return dict(mutant, verdict="gone")
+        original, at, end = path.read_text(), mutant["at"], mutant["at"] + len(mutant["old"])
+        result = dict(mutant, verdict="survived", by=None, said=None, ran=0, left=0, seconds=0)
+        if original[at:end] != mutant["old"]:
+            return dict(result, verdict="gone")
         self.hash = hash_of(path)
-        result = dict(mutant, verdict="survived", by=None, said=None, ran=0, left=0)
         try:
             before = self.code(path, self.work / "before.o")
-            path.write_text(original[:at] + mutant["new"] + original[at + len(old):])
+            path.write_text(original[:at] + mutant["new"] + original[end:])
             after = self.code(path, self.work / "after.o")
             if after is None or before == after:
                 result["verdict"] = "uncompiled" if after is None else "same"
@@ -334,57 +328,16 @@ class Judge:
                 self.note(result)
                 break
         shutil.rmtree(counts, ignore_errors=True)
-        if result["verdict"] == "survived":
-            result["verdict"] = "equivalent" if reason_of(result) else "survived" if result["ran"] else "unreached"
+        if result["verdict"] == "survived" and not result["ran"]:
+            result["verdict"] = "unreached"
 
 
-# ---- Results ---------------------------------------------------------------------------------------------------------
-
-def reason_of(result):
-    """Returns the reason that tools/mutants_equivalent.txt gives for this change, or None; the file says how it is read."""
-    reason, fresh = "", True
-    for line in REASONS.read_text().splitlines():
-        entry = re.match(r"  (src/\S+): (.*) -> (.*): (.*)", line)
-        if line.startswith("#") or not line.strip():
-            fresh = True
-        elif not entry:
-            reason, fresh = (line.strip() if fresh else reason + " " + line.strip()), False
-        elif (entry.group(1), entry.group(2), entry.group(3)) == (result["file"], *short(result)) and entry.group(4) in result["text"]:
-            return reason
-    return None
-
-
-def short(result):
-    """Returns the old and the new text of a change on one line each, as entries of the list have them."""
-    return tuple(" ".join(result[key].split()) for key in ("old", "new"))
-
+# ---- The command -----------------------------------------------------------------------------------------------------
 
 def read(path):
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def latest(rows):
-    """Returns the last result of each change."""
+    """Returns the last result of each change in a file of results."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return list({(r["file"], r["text"], r["at"], r["new"]): r for r in rows}.values())
-
-
-def summary(rows):
-    """Returns the table by folder and the list of what no test sees, as text of docs/reliability.md."""
-    verdicts = ("killed", "timeout", "survived", "unreached", "equivalent", "same", "uncompiled")
-    folder = lambda r: os.path.dirname(r["file"])
-    out = ["| folder | mutants | seen | " + " | ".join(verdicts) + " |", "|---" * (3 + len(verdicts)) + "|"]
-    for name in sorted({folder(r) for r in rows}) + ["all"]:
-        mine = [r["verdict"] for r in rows if name in (folder(r), "all")]
-        seen, missed = (sum(v in some for v in mine) for some in (SEEN, MISSED))
-        share = f"{100 * seen / (seen + missed):.1f} %" if seen + missed else "-"
-        out.append(f"| {name} | {seen + missed} | {share} | " + " | ".join(str(mine.count(v)) for v in verdicts) + " |")
-    for verdict, about in (("survived", "No test fails"), ("unreached", "No test runs the line"), ("equivalent", "Equivalent")):
-        some = sorted((r for r in rows if r["verdict"] == verdict), key=lambda r: (reason_of(r) or "", r["file"], r["line"]))
-        out += ["", f"**{about}** ({len(some)})", ""] if some else []
-        for r in some:
-            reason = f" {reason_of(r)}" if verdict == "equivalent" else ""
-            out.append("- %s:%d: `%s` -> `%s` in `%s`%s" % (r["file"], r["line"], *short(r), r["text"], reason))
-    return "\n".join(out)
 
 
 def by_hand(tree, given):
@@ -411,42 +364,35 @@ def main():
     options.add_argument("--minutes", type=float, default=1e9, help="no mutant begins after that")
     options.add_argument("--again", type=Path)
     options.add_argument("--one", nargs=3, metavar=("FILE:LINE", "OLD", "NEW"))
-    options.add_argument("--list", action="store_true")
     options.add_argument("--summary", action="store_true")
     given = options.parse_args()
-    work, end = given.work.resolve(), time.monotonic() + 60 * given.minutes
+    work, end, done = given.work.resolve(), time.monotonic() + 60 * given.minutes, 0
     results, folders = work / "mutants.jsonl", [f for f in given.folders.split(",") if f]
     if given.summary:
-        print(summary(latest(read(results))))
-        return 0
-    if given.list:
-        for m, _ in zip(draw(ROOT, folders, given.seed), range(given.count)):
-            print("%s:%d %s: %s -> %s" % (m["file"], m["line"], m["kind"], *short(m)))
+        print(reliability.mutants_section(read(results)))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("mutants.py: ended")) # what was changed is put back
     tree, build = prepare(work)
     judge = Judge(work, tree, build, learn(work, tree, build, given.longest, given.skip), given.budget)
-    for r in read(results):
-        if r.get("by"):
-            judge.note(r)
+    for r in [r for r in read(results) if r["by"]]:
+        judge.note(r)
     if given.one:
         todo = iter([by_hand(tree, given.one)])
     elif given.again:
-        todo = (r for r in latest(read(given.again)) if r["verdict"] in MISSED)
+        todo = (r for r in read(given.again) if r["verdict"] in reliability.MISSED)
     else:
         todo = draw(tree, folders, given.seed)
-    done = 0
     for mutant in todo:
         if done >= given.count or time.monotonic() > end:
             break
         r = judge.judge(mutant)
-        done += r["verdict"] in SEEN + MISSED
+        done += r["verdict"] in reliability.SEEN + reliability.MISSED
         with results.open("a") as file:
             file.write(json.dumps(r) + "\n")
-        print("%6.1f s %-10s %-26s %s:%d: %s -> %s" % (r["seconds"], r["verdict"], r["by"] or "", r["file"], r["line"], *short(r)),
-              flush=True)
+        print("%6.1f s %-10s %-26s %s:%d: %s" % (r["seconds"], r["verdict"], r["by"] or "", r["file"], r["line"],
+                                                 reliability.mutant_text(r)), flush=True)
     say(["cmake", "--build", build, "-j1", "--target", *RELINKED])
-    print(summary(latest(read(results))))
+    print(reliability.mutants_section(read(results)))
     return 0
 
 
