@@ -13,8 +13,9 @@ each test program runs, by gcov, and its seconds; WORK/mutants.jsonl one line pe
 programs that run its line, in the order of past kills per second, at most --budget seconds of them.
 
 Verdicts: killed (by which test), timeout (four times a test's CPU time; counts as killed), survived, unreached (no test runs
-the line), same (the compiler makes the same code of it), uncompiled, gone (the text of --again is another by now). Survivors that tools/mutants_equivalent.txt lists with a reason count as equivalent; tools/reliability.py --mutants RESULTS
-writes the table and the lists into docs/reliability.md."""
+the line), same (the compiler makes the same code of it), uncompiled, gone (the text of --again is another by now). What WORK
+has a result of is not drawn again. Survivors that tools/mutants_equivalent.txt lists with a reason count as equivalent;
+tools/reliability.py --mutants RESULTS writes the table and the lists into docs/reliability.md."""
 import argparse
 import hashlib
 import json
@@ -334,12 +335,6 @@ class Judge:
 
 # ---- The command -----------------------------------------------------------------------------------------------------
 
-def read(path):
-    """Returns the last result of each change in a file of results."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return list({(r["file"], r["text"], r["at"], r["new"]): r for r in rows}.values())
-
-
 def by_hand(tree, given):
     """Returns the change that --one names: FILE:LINE OLD NEW, the first OLD of that line."""
     (file, line), old, new = given[0].rsplit(":", 1), given[1], given[2]
@@ -369,19 +364,20 @@ def main():
     work, end, done = given.work.resolve(), time.monotonic() + 60 * given.minutes, 0
     results, folders = work / "mutants.jsonl", [f for f in given.folders.split(",") if f]
     if given.summary:
-        print(reliability.mutants_section(read(results)))
+        print(reliability.mutants_section(list(reliability.mutants_read(results).values())))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("mutants.py: ended")) # what was changed is put back
     tree, build = prepare(work)
     judge = Judge(work, tree, build, learn(work, tree, build, given.longest, given.skip), given.budget)
-    for r in [r for r in read(results) if r["by"]]:
+    known = reliability.mutants_read(results)
+    for r in known.values():
         judge.note(r)
     if given.one:
         todo = iter([by_hand(tree, given.one)])
     elif given.again:
-        todo = (r for r in read(given.again) if r["verdict"] in reliability.MISSED)
+        todo = (r for r in reliability.mutants_read(given.again).values() if r["verdict"] in reliability.MISSED)
     else:
-        todo = draw(tree, folders, given.seed)
+        todo = (m for m in draw(tree, folders, given.seed) if (m["file"], m["text"], m["at"], m["new"]) not in known)
     for mutant in todo:
         if done >= given.count or time.monotonic() > end:
             break
@@ -392,7 +388,7 @@ def main():
         print("%6.1f s %-10s %-26s %s:%d: %s" % (r["seconds"], r["verdict"], r["by"] or "", r["file"], r["line"],
                                                  reliability.mutant_text(r)), flush=True)
     say(["cmake", "--build", build, "-j1", "--target", *RELINKED])
-    print(reliability.mutants_section(read(results)))
+    print(reliability.mutants_section(list(reliability.mutants_read(results).values())))
     return 0
 
 

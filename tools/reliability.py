@@ -274,6 +274,14 @@ def mutant_text(r):
     return " -> ".join(" ".join(r[key].split()) or "nothing" for key in ("old", "new"))
 
 
+def mutants_read(path):
+    """The last result of each change in a file of results: {(file, line's text, place, new text): result}."""
+    if not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        return {(r["file"], r["text"], r["at"], r["new"]): r for r in map(json.loads, file)}
+
+
 def mutants_equivalent(rows):
     """(rows, entries that fit none): survivors that the list of equivalent ones has become so, with its reason."""
     out, used, reasons = [], set(), read_reasons(EQUIVALENT)
@@ -311,8 +319,7 @@ def mutants_section(results):
 
 def mutants_page(path):
     commit = run(["git", "rev-parse", "--short", "HEAD"])[1].strip()
-    with open(path) as file:
-        rows = {(r["file"], r["text"], r["at"], r["new"]): r for r in map(json.loads, file)}
+    rows = mutants_read(path)
     about = ("Written by `tools/reliability.py --mutants` on %s, commit %s: one change at a time in the C of src but the kernels of "
              "instruction sets, drawn by tools/mutants.py (`make mutants`), against the C tests that run the line. Seen: a test "
              "fails or takes four times its time. Not counted: changes that the compiler makes the same code of, and equivalent "

@@ -87,6 +87,8 @@ TEST(code_is_shared) {
     T_OK(fxa_plan_create(ctx, &b.p, &other, &err));
     fxa_cache_get_stats(ctx, &stats);
     T_INT(stats.builds, 1);
+    T_INT(stats.hits, 1);
+    T_CHECK(stats.bytes > 1000 && stats.bytes < 1 << 20);
     fxa_plan_destroy(plan);
     fxa_plan_destroy(other);
     fxa_context_destroy(ctx);
