@@ -176,6 +176,8 @@ def say(command, **options):
 def prepare(work):
     """Clones the working tree, its changes included, and builds it. Ninja where it is found."""
     tree, build = work / "tree", work / "build"
+    if not shutil.which("gcov"):
+        sys.exit("mutants.py: gcov, which says what lines a test runs, was not found")
     commit = say(["git", "-C", ROOT, "stash", "create"]).stdout.strip() or \
         say(["git", "-C", ROOT, "rev-parse", "HEAD"]).stdout.strip()
     work.mkdir(parents=True, exist_ok=True)
