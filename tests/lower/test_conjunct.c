@@ -162,16 +162,18 @@ static void conjunct_write(const fxa__part *part, char *out, size_t size) {
                    part->narrow ? " narrow" : "", part->same ? " same" : "", part->negated ? " not" : "");
 }
 
+/* The second time the score is the param, which is then the first node. */
 TEST(spellings) {
     rig *r = calloc(1, sizeof *r);
     T_REQUIRE(r && rig_start(r));
-    for (size_t i = 0; i < sizeof conjunct_masks / sizeof *conjunct_masks; i++) {
+    for (size_t at = 0; at < 2 * sizeof conjunct_masks / sizeof *conjunct_masks; at++) {
+        const size_t i = at / 2;
         char text[256], got[512] = "", one[128];
         fxa__conjuncts c;
         (void)snprintf(text, sizeof text,
                        "param w : int\ntensor n : i32[1]\ntensor d : i32[1]\ntensor a : bool[1]\n"
-                       "tensor f : f32[1]\nmask = %s",
-                       conjunct_masks[i].mask);
+                       "tensor f : f32[1]\nmask = %s%s",
+                       conjunct_masks[i].mask, at % 2 ? "\nscore = float(w)" : "");
         fxa_program *p = rig_parse(r, text);
         T_REQUIRE(p);
         T_CHECK(fxa__lower_conjuncts(r->host, p, &c));
