@@ -44,10 +44,10 @@ SILENT = re.compile(r"\b(?:FXA__ASSERT|FXA__HOLDS|_Static_assert|fxa__fail\w*|\w
 FUNCTION = re.compile(r"^((?:\w+ )+\**)\w+\([^;{}]*\) \{(?: (.*) \}$|\n(.*?)^\})", re.M | re.S)
 NUMBER = re.compile(r"(?<![\w.])(0[xX][0-9a-fA-F]+|\d+\.?\d*(?:[eE][+-]?\d+)?)([uUlLfF]*)(?![\w.\]}])")
 STATEMENT = re.compile(r"""^\ +(?:(?:if|for|while)\ \(.*\)\ |else\ )?
-    (\*?[a-z]\w*(?:(?:->|\.)\w+|\[[^]]*\])*\ (?:[-+*/%&|^]|<<|>>)?=\ [^{};]*|(?!return|sizeof)[a-z]\w*\([^{};]*\));$""", re.M | re.X)
-OTHER = {"^=": "|=", "%=": "/=", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "/", "/": "*", "%": "/",
-         "<<": ">>", ">>": "<<", "&": "|", "|": "&", "^": "|", "+=": "-=", "-=": "+=", "*=": "/=", "/=": "*=", "|=": "&=",
-         "&=": "|=", "<<=": ">>=", ">>=": "<<=", "++": "--", "--": "++", "&&": "||", "||": "&&", "true": "false", "false": "true"}
+    (\*?[a-z]\w*(?:(?:->|\.)\w+|\[[^]]*\])*\ (?:[-+*/%&|^]|<<|>>)?=\ [^{};]*|(?!return|sizeof)[a-z]\w*\([^{};]*\));$""",
+                       re.M | re.X)
+OTHER = dict(zip("< <= > >= == != + - * / % << >> & | ^ += -= *= /= %= <<= >>= &= |= ^= ++ -- && || true false".split(),
+                 "<= < >= > != == - + / * / >> << | & | -= += /= *= /= >>= <<= |= &= |= -- ++ || && false true".split()))
 WORD = re.compile(r"(?<=[ \n])(?:[-+*/%&|^]=?|(?:<<|>>)=?|[<>=!]=|[<>]|&&|\|\|)(?=[ \n])|\+\+|--|\b(?:true|false)\b")
 SYMMETRIC = re.compile(r"min|max|add|mul|equal|same|memcmp")
 
@@ -137,9 +137,9 @@ def places(text, known):
         digits, suffix = found.groups()
         whole = not re.search(r"[.eE]", digits) or digits[:2] in ("0x", "0X")
         values = [int(digits, 0) + 1, int(digits, 0) - 1] if whole else [float(digits) + 1]
-        for value in values:
-            if value >= 0:
-                yield "constant", found.start(), found.group(), str(value) + suffix, any(b <= found.start() < e for b, e in inside)
+        for value in [value for value in values if value >= 0]:
+            within = any(begin <= found.start() < end for begin, end in inside)
+            yield "constant", found.start(), found.group(), str(value) + suffix, within
 
 
 def draw(tree, folders, seed):
@@ -205,7 +205,8 @@ def run_test(test, limit, **env):
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         said = child.communicate(timeout=10 * limit + 20)[0]
-        verdict = {0: "passed", 77: "skipped", -signal.SIGXCPU: "timeout", -signal.SIGKILL: "timeout"}.get(child.returncode, "failed")
+        verdict = {0: "passed", 77: "skipped", -signal.SIGXCPU: "timeout", -signal.SIGKILL: "timeout"}.get(child.returncode,
+                                                                                                         "failed")
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         said, verdict = child.communicate()[0], "timeout"
