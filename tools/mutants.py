@@ -274,10 +274,11 @@ class Judge:
             self.kills[place, result["by"]] = self.kills.get((place, result["by"]), 0) + 1
 
     def reaching(self, mutant):
-        """Returns the tests that run the line, or any line of a file that has changed since; likeliest killers first."""
+        """Returns the tests that run the line or one near it, which the compiler may count for it, or any of a file that has
+        changed since; likeliest killers first."""
         def runs(test):
             known, lines = test["lines"].get(mutant["file"], (None, "0"))
-            rows = ((2 << mutant["old"].count("\n")) - 1) << mutant["line"]
+            rows = ((2 << mutant["old"].count("\n") + 4) - 1) << max(mutant["line"] - 2, 0)
             return known and (known != self.hash or not mutant["inside"] or int(lines, 16) & rows)
 
         def chance(test):

@@ -66,6 +66,7 @@ __attribute__((unused)) static void box_arm(standin_state *s, size_t fail_at) {
 }
 
 static void box_check_end(void) {
+    T_INT(box_driver->entered, 0);
     if (!box_driver->context_lost) T_INT(box_driver->held, 0);
     box_driver->held = 0;
     box_driver->context_lost = false;

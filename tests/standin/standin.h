@@ -28,6 +28,7 @@ typedef struct standin_state {
     bool context_lost;      /* it could not be entered: what is in it stays there */
     atomic_size_t runs;
     atomic_size_t waits; /* for all of a context */
+    atomic_int entered;  /* contexts that threads have entered and not left */
     size_t loads[2];     /* first and last call that loaded a module or a kernel of one, by number; 0: none */
     char words[512];     /* what was wrong with the last kernel of the model, and with memory around it */
 } standin_state;

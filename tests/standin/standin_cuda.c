@@ -160,6 +160,7 @@ STANDIN(cuCtxPushCurrent_v2)(void *context) {
     int status = standin_fails();
     if (status) standin_cuda.context_lost = true; /* written by no thread that succeeds: others may run */
     if (!status) standin_stack[standin_depth++ & 15] = (int)(uintptr_t)context;
+    if (!status) atomic_fetch_add(&standin_cuda.entered, 1);
     return status;
 }
 
@@ -169,6 +170,7 @@ STANDIN(cuCtxPopCurrent_v2)(void **context) {
         atomic_fetch_add(&standin_cuda.mistakes, 1);
         return STANDIN_INVALID;
     }
+    atomic_fetch_sub(&standin_cuda.entered, 1);
     *context = (void *)(uintptr_t)standin_stack[--standin_depth & 15];
     return 0;
 }

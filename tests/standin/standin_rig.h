@@ -37,8 +37,9 @@ __attribute__((unused)) static void standin_arm(int which, size_t fail_at) {
     standin[which]->fail_at = fail_at;
 }
 
-/* Nothing is held, and nothing went wrong that a test did not ask for. */
+/* Nothing is held, every context that was entered is left, and nothing went wrong that a test did not ask for. */
 static void standin_check_end(void) {
+    T_INT(standin[0]->entered, 0);
     for (int i = 0; i < 2; i++) {
         if (!standin[0]->context_lost) T_INT(standin[i]->held, 0);
         standin[i]->held = 0;
