@@ -30,7 +30,11 @@ static fxa_problem rich(int variant) {
         p.flags |= FXA_GRAD_SINK;
     }
     if (variant & 2) p.flags |= FXA_VARLEN, p.total_q = 8, p.total_k = 8;
-    if (variant & 4) p.program = NULL, p.n_captures = 0, p.param_grads = 0;
+    if (variant & 4) {
+        p.program = NULL, p.n_captures = 0, p.param_grads = 0;
+        p.map_q.n_segments = FXA_MAX_SEGMENTS; /* as many as there may be */
+        for (int i = 2; i < FXA_MAX_SEGMENTS; i++) p.map_q.segment[i] = (fxa_segment){1 + i, 20 * i, 2};
+    }
     return p;
 }
 
