@@ -314,6 +314,13 @@ static bool eval_is_dense(const standin_tensor_info *t) {
     return done[0] && done[1] && done[2] && done[3];
 }
 
+/* Returns true if the tensor, -1 for none, has an int for each entry of the batch, as lengths of products are. */
+static bool eval_is_length(const standin_graph *g, int32_t t, int64_t batch) {
+    if (t < 0) return true;
+    const standin_tensor_info *x = &g->tensor[t];
+    return x->type == CUDNN_DATA_INT32 && x->dim[0] == batch && x->dim[1] * x->dim[2] * x->dim[3] == 1;
+}
+
 int standin_graph_check(const standin_graph *g, char *text, size_t size) {
     for (int32_t i = 0; i < g->n_ops; i++) {
         const standin_op *op = &g->op[i];
@@ -326,6 +333,9 @@ int standin_graph_check(const standin_graph *g, char *text, size_t size) {
                    CUDNN_STATUS_NOT_SUPPORTED;
         if (op->kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && x->dim[3] != g->tensor[op->b].dim[2])
             return (void)snprintf(text, size, "operation %d does not fit", (int)i), 2000;
+        for (int j = 0; j < 3 && op->kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR; j++)
+            if (!eval_is_length(g, op->length[j], y->dim[0]))
+                return (void)snprintf(text, size, "operation %d has lengths that are none", (int)i), 2000;
     }
     return 0;
 }
