@@ -21,7 +21,7 @@ static fxa_program *program_make(fxa__host *host, fxa_program_kind kind, const c
     fxa_program *program = NULL;
     fxa_error err;
     fxa_text one = {NULL, text, SIZE_MAX};
-    fxa_parse_config config = {sizeof config, (uint32_t)kind, &one, 1, NULL, 0, NULL};
+    fxa_parse_config config = {.struct_size = sizeof config, .kind = (uint32_t)kind, .texts = &one, .n_texts = 1};
     T_OK(fxa__program_parse(host, &config, &program, &err));
     return program;
 }

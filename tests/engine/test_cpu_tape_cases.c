@@ -193,7 +193,8 @@ TEST(backward_values_that_are_no_rows) {
         fxa_program *p = NULL;
         fxa_error err;
         fxa_text text = {NULL, cases[i].text, SIZE_MAX};
-        fxa_parse_config config = {sizeof config, (uint32_t)cases[i].kind, &text, 1, NULL, 0, NULL};
+        fxa_parse_config config = {
+            .struct_size = sizeof config, .kind = (uint32_t)cases[i].kind, .texts = &text, .n_texts = 1};
         T_OK(fxa_program_parse_texts(ctx, &config, &p, &err));
         uint32_t flags = cases[i].kind == FXA_PROGRAM_BPROP ? 0 : FXA__TAPE_GRADS;
         for (int round = 0; ok && round < 8; round++) {
@@ -214,7 +215,8 @@ TEST(backward_values_stored_once) {
     fxa_program *p = NULL;
     fxa_error err;
     fxa_text text = {NULL, "param a : float\ntensor t : f32[1]\ndscore = dscore\ngrad t[k] += a", SIZE_MAX};
-    fxa_parse_config config = {sizeof config, FXA_PROGRAM_DERIVATIVE, &text, 1, NULL, 0, NULL};
+    fxa_parse_config config = {
+        .struct_size = sizeof config, .kind = FXA_PROGRAM_DERIVATIVE, .texts = &text, .n_texts = 1};
     T_OK(fxa_program_parse_texts(ctx, &config, &p, &err));
     for (int wide = 0; wide < 2; wide++) {
         const fxa__cpu_kernels *k;
