@@ -90,8 +90,8 @@ static double bench_tape_run(const bench_tape_case *c, fxa_context *ctx, const f
     fxa__tape_run run = {.tape = tape, .params = d->params, .tensors = views, .dparams = d->dparams, .sums = sums};
     run.scratch = scratch, run.max_rows = BENCH_ROWS, run.max_columns = BENCH_COLUMNS;
     fxa__tape_batch(&run, 0, BENCH_LENGTH, BENCH_LENGTH, 8);
-    fxa__tape_rows(&run, BENCH_ROWS, d->h, d->q);
-    fxa__tape_columns(&run, BENCH_COLUMNS, d->k);
+    fxa__tape_rows(&run, BENCH_ROWS, d->h, d->q, 0, BENCH_ROWS);
+    fxa__tape_columns(&run, BENCH_COLUMNS, d->k, 0);
     for (int round = 0; round < 200; round++) {
         bench_tape_fill(d);
         double start = bench_tape_now();

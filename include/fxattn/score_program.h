@@ -33,7 +33,9 @@ typedef enum fxa_program_kind {
     FXA_PROGRAM_KIND_FORCE_INT32 = 0x7fffffff
 } fxa_program_kind;
 
-/* What a program reads of a pair. */
+/* What a program reads of a pair. Q and K are coordinates of meaning, moved by index maps, positions and BOTTOM_RIGHT;
+ * Q_ROW and K_ROW are coordinates of storage: the index of the row and of the key in their sequence, from 0, which
+ * nothing moves. Arrays that lie as the rows and keys lie are indexed by Q_ROW and K_ROW. */
 #define FXA_INPUT_MAP(X)                                                                                               \
     X(SCORE, 0, "score") /* float, already scaled */                                                                   \
     X(B, 1, "b")                                                                                                       \
@@ -43,14 +45,16 @@ typedef enum fxa_program_kind {
     X(Q_LEN, 5, "q_len")                                                                                               \
     X(K_LEN, 6, "k_len")                                                                                               \
     X(DSCORE, 7, "dscore") /* BPROP and DERIVATIVE only */                                                             \
-    X(HEADS, 8, "heads")   /* the number of query heads */
+    X(HEADS, 8, "heads")   /* the number of query heads */                                                             \
+    X(Q_ROW, 9, "q_row")                                                                                               \
+    X(K_ROW, 10, "k_row")
 
 /* clang-format off */
 typedef enum fxa_input {
 #define FXA_INPUT_ENUM(name, value, text) FXA_INPUT_##name = value,
     FXA_INPUT_MAP(FXA_INPUT_ENUM)
 #undef FXA_INPUT_ENUM
-    FXA_INPUT_COUNT = 9,
+    FXA_INPUT_COUNT = 11,
     FXA_INPUT_FORCE_INT32 = 0x7fffffff
 } fxa_input;
 /* clang-format on */

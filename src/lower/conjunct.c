@@ -10,8 +10,8 @@
 
 enum { CONJUNCT_TRUE = 1, CONJUNCT_FALSE = 2, CONJUNCT_DEPTH = 12, CONJUNCT_SWAP_STEPS = 256 };
 enum {
-    CONJUNCT_Q = 1 << FXA_INPUT_Q,
-    CONJUNCT_K = 1 << FXA_INPUT_K,
+    CONJUNCT_Q = FXA__OF_ROW,
+    CONJUNCT_K = FXA__OF_KEY,
     CONJUNCT_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE
 };
 #define CONJUNCT_NARROW ((int64_t)1 << 30)
@@ -95,7 +95,7 @@ static void conjunct_divide(conjunct_sum *s) {
 static bool conjunct_coefs_are(const conjunct_sum *s, int64_t q, int64_t k, int64_t q_len, int64_t k_len) {
     return s->coef[FXA_INPUT_Q] == q && s->coef[FXA_INPUT_K] == k && s->coef[FXA_INPUT_Q_LEN] == q_len &&
            s->coef[FXA_INPUT_K_LEN] == k_len && s->coef[FXA_INPUT_B] == 0 && s->coef[FXA_INPUT_H] == 0 &&
-           s->coef[FXA_INPUT_HEADS] == 0;
+           s->coef[FXA_INPUT_HEADS] == 0 && s->coef[FXA_INPUT_Q_ROW] == 0 && s->coef[FXA_INPUT_K_ROW] == 0;
 }
 
 /* What `sum >= 0` says; false: no kind of part. */
@@ -133,12 +133,13 @@ static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int
 
 /* ---- Equal on both sides ----------------------------------------------------------------------------------------- */
 
-/* Whether y is x with k for q. Nodes are unique, so parts that read no q are the same node. How many operands a node
- * has follows from its operation, or the tensor that it loads from. */
+/* Returns true if y is x with k for q, which no x is that reads q_row: where a q equals a k, the rows of these may be
+ * others. Nodes are unique, so parts that read no q are the same node. How many operands a node has follows from its
+ * operation, or the tensor that it loads from. */
 static bool conjunct_swapped(const conjunct_work *w, int32_t x, int32_t y, int *steps) {
     const fxa__node *a = &w->p->nodes[x], *b = &w->p->nodes[y];
     if (!(fxa__linear_reads(&w->forms[x]) & CONJUNCT_Q)) return x == y;
-    if (a->op == FXA_OP_INPUT) return b->op == FXA_OP_INPUT && b->imm == FXA_INPUT_K;
+    if (a->op == FXA_OP_INPUT) return a->imm == FXA_INPUT_Q && b->op == FXA_OP_INPUT && b->imm == FXA_INPUT_K;
     if (a->op != b->op || a->type != b->type || a->imm != b->imm || --*steps < 0) return false;
     for (int i = 0; i < a->n_args; i++)
         if (!conjunct_swapped(w, a->arg[i], b->arg[i], steps)) return false;

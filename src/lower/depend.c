@@ -6,11 +6,10 @@
 
 enum {
     DEPEND_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE,
-    DEPEND_H = 1 << FXA_INPUT_H,
-    DEPEND_Q = 1 << FXA_INPUT_Q,
-    DEPEND_K = 1 << FXA_INPUT_K,
-    DEPEND_PAIR = DEPEND_Q | DEPEND_K
+    DEPEND_H = 1 << FXA_INPUT_H
 };
+
+static bool depend_is_of_pair(uint32_t inputs) { return (inputs & FXA__OF_ROW) && (inputs & FXA__OF_KEY); }
 
 void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depend *out) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -23,16 +22,16 @@ void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depe
             d.params |= out[n->arg[j]].params;
             d.tensors |= out[n->arg[j]].tensors;
         }
-        d.diagonal = forms && (d.inputs & DEPEND_PAIR) == DEPEND_PAIR && fxa__linear_is_still(&forms[i]);
+        d.diagonal = forms && depend_is_of_pair(d.inputs) && fxa__linear_is_still(&forms[i]);
         out[i] = d;
     }
 }
 
 fxa__rate fxa__lower_rate(const fxa__depend *d) {
     if (d->inputs & DEPEND_SCORE) return FXA__RATE_SCORE;
-    if ((d->inputs & DEPEND_PAIR) == DEPEND_PAIR) return d->diagonal ? FXA__RATE_DIAGONAL : FXA__RATE_PAIR;
-    if (d->inputs & DEPEND_K) return d->inputs & DEPEND_H ? FXA__RATE_HEAD_KEY : FXA__RATE_KEY;
-    if (d->inputs & DEPEND_Q) return FXA__RATE_ROW;
+    if (depend_is_of_pair(d->inputs)) return d->diagonal ? FXA__RATE_DIAGONAL : FXA__RATE_PAIR;
+    if (d->inputs & FXA__OF_KEY) return d->inputs & DEPEND_H ? FXA__RATE_HEAD_KEY : FXA__RATE_KEY;
+    if (d->inputs & FXA__OF_ROW) return FXA__RATE_ROW;
     if (d->inputs & DEPEND_H) return FXA__RATE_HEAD;
     if (d->inputs) return FXA__RATE_BATCH;
     return d->params || d->tensors ? FXA__RATE_RUN : FXA__RATE_CONST;

@@ -15,7 +15,7 @@
 
 typedef struct fxa__depend {
     uint32_t inputs;  /* bit i: fxa_input i */
-    bool diagonal;    /* it needs q and k, but only their difference; for coordinates and lengths 0..FXA__PLAIN_MOST */
+    bool diagonal;    /* it needs row and key, but only q - k; for coordinates and lengths 0..FXA__PLAIN_MOST */
     uint64_t params;  /* bit i: param i */
     uint64_t tensors; /* bit i: an element of tensor i */
 } fxa__depend;
@@ -30,11 +30,11 @@ typedef enum fxa__rate {
     FXA__RATE_RUN,      /* params and tensors at fixed places */
     FXA__RATE_BATCH,    /* b, lengths, heads */
     FXA__RATE_HEAD,     /* h */
-    FXA__RATE_ROW,      /* q, perhaps h */
-    FXA__RATE_KEY,      /* k */
+    FXA__RATE_ROW,      /* q or q_row, perhaps h */
+    FXA__RATE_KEY,      /* k or k_row */
     FXA__RATE_HEAD_KEY, /* h and k */
     FXA__RATE_DIAGONAL, /* q - k, perhaps h */
-    FXA__RATE_PAIR,     /* q and k */
+    FXA__RATE_PAIR,     /* what changes with the row, and with the key */
     FXA__RATE_SCORE,    /* score or dscore */
     FXA__RATES
 } fxa__rate;

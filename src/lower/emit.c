@@ -352,6 +352,7 @@ static void emit_mark(fxa__emit *e, uint32_t kinds) {
 
 bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, uint32_t kinds, fxa__emit *out) {
     size_t n = (size_t)p->n_nodes;
+    FXA__ASSERT(!fxa__program_stored(p));
     *out = (fxa__emit){.host = host, .p = p, .dialect = dialect};
     fxa__depend *sets = fxa__alloc_array(host, n, sizeof *sets);
     out->level = fxa__alloc(host, n);

@@ -4,17 +4,19 @@
  */
 #include "grad_class.h"
 
-enum { GRAD_Q = 1 << FXA_INPUT_Q, GRAD_K = 1 << FXA_INPUT_K, GRAD_PAIR = GRAD_Q | GRAD_K };
+enum { GRAD_PAIR = FXA__OF_ROW | FXA__OF_KEY };
 enum { GRAD_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE, GRAD_HEADS = 1 << FXA_INPUT_B | 1 << FXA_INPUT_H };
+
+static bool grad_is_of_pair(uint32_t inputs) { return (inputs & FXA__OF_ROW) && (inputs & FXA__OF_KEY); }
 
 static fxa__grad_kind grad_kind(const fxa__grad *g, bool diagonal) {
     if (g->index & GRAD_SCORE) return FXA__GRAD_SCATTER;
-    if ((g->index & GRAD_PAIR) == GRAD_PAIR) {
-        if ((g->apart & GRAD_PAIR) == GRAD_PAIR) return FXA__GRAD_DENSE;
+    if (grad_is_of_pair(g->index)) {
+        if (grad_is_of_pair(g->apart)) return FXA__GRAD_DENSE;
         return diagonal ? FXA__GRAD_DIAGONAL : FXA__GRAD_SCATTER;
     }
-    if (g->index & GRAD_Q) return FXA__GRAD_ROW;
-    if (g->index & GRAD_K) return FXA__GRAD_KEY;
+    if (g->index & FXA__OF_ROW) return FXA__GRAD_ROW;
+    if (g->index & FXA__OF_KEY) return FXA__GRAD_KEY;
     return g->index & GRAD_HEADS ? FXA__GRAD_HEAD : FXA__GRAD_ONE;
 }
 

@@ -53,6 +53,17 @@ void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi) {
     if (fxa__rows_are_aligned(p)) fxa__align_range(p, lo, hi);
 }
 
+bool fxa__map_is_identity(const fxa_index_map *map) {
+    return map->kind == FXA_MAP_AFFINE && !map->dynamic && map->base == 0 && map->step == 1;
+}
+
+uint32_t fxa__unmoved_inputs(const fxa_problem *p) {
+    int64_t lo, hi;
+    fxa__q_shift_range(p, &lo, &hi);
+    bool rows = fxa__map_is_identity(&p->map_q) && lo == 0 && hi == 0, keys = fxa__map_is_identity(&p->map_k);
+    return (rows ? 1u << FXA_INPUT_Q_ROW : 0) | (keys ? 1u << FXA_INPUT_K_ROW : 0);
+}
+
 fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
     const fxa_problem *in = &p->in;
     fxa__seq seq = {.q_len = in->sq, .k_len = in->sk};

@@ -23,6 +23,12 @@ void fxa__align_range(const fxa_problem *p, int64_t *lo, int64_t *hi);
 /* All that q_shift may be, before a run: 0..0 where nothing is added, all of 32 bits where only the run knows. */
 void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi);
 
+/* Returns true if the map gives every index itself. */
+bool fxa__map_is_identity(const fxa_index_map *map);
+/* Returns FXA_INPUT_Q_ROW and FXA_INPUT_K_ROW as bits where q and k are the index of the row and of the key in every
+ * run: no map, position or alignment moves them. */
+uint32_t fxa__unmoved_inputs(const fxa_problem *p);
+
 /* BOTTOM_RIGHT without a ready mask to align: the rows themselves are, to the last key. */
 bool fxa__rows_are_aligned(const fxa_problem *p);
 

@@ -48,7 +48,7 @@ typedef struct index_work {
 } index_work;
 
 static int32_t index_nodes(const fxa__problem *p) {
-    int32_t own = p->in.bprop ? p->in.bprop->n_nodes : 0;
+    int32_t own = p->bprop ? p->bprop->n_nodes : 0;
     return own > p->program->n_nodes ? own : p->program->n_nodes;
 }
 
@@ -148,6 +148,8 @@ static void index_pair(index_work *w, int64_t q, int64_t k) {
     int32_t *at = w->env.coord;
     at[FXA_INPUT_Q] = fxa__row_coord(w->p, w->bind, &w->seq, q);
     at[FXA_INPUT_K] = fxa__coord(w->p, w->bind, FXA_INPUT_K, k);
+    at[FXA_INPUT_Q_ROW] = (int32_t)q;
+    at[FXA_INPUT_K_ROW] = (int32_t)k;
     w->env.score = w->by_score ? index_score(w, q, k) : 0;
     if (w->bprop) { /* it is asked about attended pairs only */
         fxa__program_eval(w->p->program, &w->env, w->vals);
@@ -177,6 +179,8 @@ static fxa_box index_coords(const index_work *w, const index_box *x) {
     index_cover(&box, FXA_INPUT_Q_LEN, w->seq.q_len_seen, true);
     index_cover(&box, FXA_INPUT_K_LEN, w->seq.k_len_seen, true);
     index_cover(&box, FXA_INPUT_HEADS, w->seq.heads_seen, true);
+    box.lo[FXA_INPUT_Q_ROW] = (int32_t)x->q_lo, box.hi[FXA_INPUT_Q_ROW] = (int32_t)x->q_hi;
+    box.lo[FXA_INPUT_K_ROW] = (int32_t)x->k_lo, box.hi[FXA_INPUT_K_ROW] = (int32_t)x->k_hi;
     for (int64_t q = x->q_lo; q <= x->q_hi; q++)
         index_cover(&box, FXA_INPUT_Q, fxa__row_coord(w->p, w->bind, &w->seq, q), q == x->q_lo);
     for (int64_t k = x->k_lo; k <= x->k_hi; k++)
@@ -350,7 +354,7 @@ void fxa__index_walk_all(const fxa__problem *p, const fxa__bind *bind, void *mem
     walk->gave_up = false;
     for (int32_t i = 0; i < p->program->n_tensors; i++) w.mask_ranges[i] = fxa_tensor_scan(&bind->tensors[i]);
     index_program(&w, p->program, false, bind->tensors);
-    if (!w.stopped && p->in.bprop) index_program(&w, p->in.bprop, true, bind->bprop_tensors);
+    if (!w.stopped && p->bprop) index_program(&w, p->bprop, true, bind->bprop_tensors);
 }
 
 /* ---- Refusing ---------------------------------------------------------------------------------------------------- */

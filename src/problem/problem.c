@@ -4,6 +4,7 @@
  * ready masks) and the key. After fxa__problem_create it never changes, so threads share it freely. One allocation
  * holds the object and the copies of the captures and of the target.
  */
+#include "geometry.h"
 #include "problem_private.h"
 
 #include "../base/blake2s.h"
@@ -46,11 +47,22 @@ static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__pr
     return FXA_OK;
 }
 
+/* q_row and k_row only where they differ from q and k. */
+static fxa_status problem_settle(fxa__problem *p, fxa_error *err) {
+    fxa_program *masked = p->program;
+    uint32_t unmoved = fxa__unmoved_inputs(&p->in);
+    fxa_status status = fxa__program_unmoved(p->host, masked, unmoved, &p->program, err);
+    fxa_program_destroy(masked);
+    if (status != FXA_OK) return status;
+    return fxa__program_unmoved(p->host, (fxa_program *)(uintptr_t)p->in.bprop, unmoved, &p->bprop, err);
+}
+
 /* The programs that engines lower. Slots of params and tensors are the user's, so their number must not change. */
 static fxa_status problem_compose(fxa__problem *p, fxa_error *err) {
     const fxa_problem *in = &p->in;
     FXA_TRY(
         fxa__program_with_masks(p->host, in->program, in->flags, in->window_left, in->window_right, &p->program, err));
+    FXA_TRY(problem_settle(p, err));
     size_t params = in->program ? fxa_program_param_count(in->program) : 0;
     if (fxa_program_tensor_count(p->program) != in->n_captures || fxa_program_param_count(p->program) != params)
         return fxa__fail(err, FXA_E_INTERNAL, "ready masks changed the declarations of a program");
@@ -96,6 +108,7 @@ void fxa__problem_release(fxa__problem *p) {
     fxa_program_destroy((fxa_program *)(uintptr_t)p->in.program);
     fxa_program_destroy((fxa_program *)(uintptr_t)p->in.bprop);
     fxa_program_destroy(p->program);
+    fxa_program_destroy(p->bprop);
     fxa__free(host, p, p->bytes);
     fxa__host_release(host);
 }

@@ -18,7 +18,9 @@ typedef struct fxa__problem {
                       strided and grad_strided, pointing into this object, as target does; program and bprop retained
                       here (program as the user gave it, or NULL); maps with step never 0; engine NULL (it is the
                       plan's) */
-    fxa_program *program; /* what runs: with ready masks appended; never NULL */
+    fxa_program *program; /* what runs: with ready masks appended, and with q for q_row (k for k_row) where the problem
+                             does not move it; never NULL */
+    fxa_program *bprop;   /* likewise what runs of in.bprop; NULL: the derivative does */
     bool f64;             /* q is f64: arithmetic and programs are in f64 */
     uint8_t key[16]; /* content of everything but the engine's name and the target, which the identity of the engine
                              says */

@@ -21,10 +21,12 @@
  *     u32  number of captures (the program's tensors), then of each:
  *          u32 grad, u32 grad_dtype; i64 size[5], stride[5], grad_stride[5] [g]
  *     u32  number of bprop captures, then of each the same
+ *     u32  without geometry, and of programs that read q_row or k_row only: which of them are q and k, as bits of inputs
  *
  * Reading trusts nothing: the fields go through fxa__problem_create like a caller's, and the result must have exactly
  * the bytes it was read from, so that one problem has one form.
  */
+#include "geometry.h"
 #include "problem_private.h"
 
 #include "../base/blake2s.h"
@@ -69,6 +71,12 @@ static void write_captures(fxa__writer *w, const fxa_capture *captures, size_t n
         write_list(w, captures[i].stride, FXA_MAX_RANK);
         write_list(w, captures[i].grad_stride, FXA_MAX_RANK);
     }
+}
+
+/* Without geometry nothing says whether a map's base moves q: code of a program that reads q_row hangs on that. */
+static void write_unmoved(fxa__writer *w, const fxa_problem *p, bool geometry) {
+    uint32_t stored = fxa__program_stored(p->program) | fxa__program_stored(p->bprop);
+    if (!geometry && stored) fxa__write_u32(w, stored & fxa__unmoved_inputs(p));
 }
 
 static uint32_t write_format(const fxa_problem *p, uint32_t parts) {
@@ -121,6 +129,7 @@ void fxa__problem_write(const fxa__problem *problem, uint32_t parts, fxa__writer
     write_program(w, p->bprop);
     write_captures(w, p->captures, p->n_captures, geometry);
     write_captures(w, p->bprop_captures, p->n_bprop_captures, geometry);
+    write_unmoved(w, p, geometry);
 }
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */

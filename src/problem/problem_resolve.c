@@ -159,10 +159,6 @@ static void resolve_map_range(const fxa_index_map *map, int64_t n, int64_t *lo, 
     }
 }
 
-static bool resolve_is_identity(const fxa_index_map *map) {
-    return map->kind == FXA_MAP_AFFINE && !map->dynamic && map->base == 0 && map->step == 1;
-}
-
 static bool resolve_is_bounded(const fxa_problem *p) {
     return (p->flags & FXA_WINDOW) && ((p->window_left >= 0 && p->window_left < INT32_MAX) ||
                                        (p->window_right >= 0 && p->window_right < INT32_MAX));
@@ -173,7 +169,7 @@ static bool resolve_is_bounded(const fxa_problem *p) {
  * of their own lengths never come near. Positions, tables and dynamic offsets are the run's, and wrap there. */
 static fxa_status resolve_alignment(const fxa_problem *p, fxa_error *err) {
     int64_t lo, hi, key_lo, key_hi, shift_lo, shift_hi;
-    bool own = resolve_is_identity(&p->map_q) && resolve_is_identity(&p->map_k) && !p->q_len && !p->k_len;
+    bool own = fxa__map_is_identity(&p->map_q) && fxa__map_is_identity(&p->map_k) && !p->q_len && !p->k_len;
     if (own || (p->flags & FXA_POSITIONS)) return FXA_OK;
     resolve_map_range(&p->map_q, p->sq, &lo, &hi);
     resolve_map_range(&p->map_k, p->sk, &key_lo, &key_hi);

@@ -78,6 +78,8 @@ fxa_box fxa__tile_start(const fxa__tile_grid *g) {
     tiles_set_length(&box, FXA_INPUT_Q_LEN, p->q_len, tiles_are_ragged(p), p->sq);
     tiles_set_length(&box, FXA_INPUT_K_LEN, p->k_len, tiles_are_ragged(p), p->sk);
     tiles_set_length(&box, FXA_INPUT_HEADS, p->heads, false, p->hq);
+    tiles_set_line(&box, FXA_INPUT_Q_ROW, 0, 1, (fxa__slice){0, fxa__max_i64(p->sq, 1) - 1});
+    tiles_set_line(&box, FXA_INPUT_K_ROW, 0, 1, (fxa__slice){0, fxa__max_i64(p->sk, 1) - 1});
     return box;
 }
 
@@ -94,6 +96,8 @@ fxa_tile fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
     fxa_box box = fxa__tile_start(g);
     fxa_tile all = FXA_TILE_MIXED;
     bool first = true;
+    tiles_set_line(&box, FXA_INPUT_Q_ROW, 0, 1, q);
+    tiles_set_line(&box, FXA_INPUT_K_ROW, 0, 1, k);
     while (tiles_next_line(&p->map_q, FXA_INPUT_Q, &q, &box)) {
         tiles_shift_rows(p, &box);
         for (fxa__slice rest = k; tiles_next_line(&p->map_k, FXA_INPUT_K, &rest, &box); first = false) {
@@ -184,11 +188,11 @@ static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
     uint64_t times = 1;
     fxa_facts facts;
     fxa_program_facts(g->program, &facts);
-    if (!(facts.mask_depends >> FXA_INPUT_Q & 1u)) { /* every row of tiles is like the first */
+    if (!(facts.mask_depends & FXA__OF_ROW)) { /* every row of tiles is like the first */
         times *= (uint64_t)nq;
         all.q.last = 0;
     }
-    if (!(facts.mask_depends >> FXA_INPUT_K & 1u)) {
+    if (!(facts.mask_depends & FXA__OF_KEY)) {
         times *= (uint64_t)nk;
         all.k.last = 0;
     }

@@ -61,6 +61,8 @@ static bool look_at_pair(const fxa__tile_grid *g, int64_t q, int64_t k) {
     --*g->left;
     look->env.coord[FXA_INPUT_Q] = fxa__row_coord(g->p, &none, &look->seq, q);
     look->env.coord[FXA_INPUT_K] = fxa__coord(g->p, &none, FXA_INPUT_K, k);
+    look->env.coord[FXA_INPUT_Q_ROW] = (int32_t)q;
+    look->env.coord[FXA_INPUT_K_ROW] = (int32_t)k;
     fxa__program_eval(g->program, &look->env, look->vals);
     return look->vals[fxa__program_output(g->program, FXA__OUT_MASK)].i != 0;
 }

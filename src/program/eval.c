@@ -165,11 +165,12 @@ static fxa_status eval_check_tensor(const fxa__decl *decl, const fxa_view *view,
     return FXA_OK;
 }
 
-/* Callers from before there were heads have no element for them. */
-static bool eval_reads_heads(const fxa_program *p) {
-    for (int32_t i = 0; i < p->n_nodes; i++)
-        if (p->nodes[i].op == FXA_OP_INPUT && p->nodes[i].imm == FXA_INPUT_HEADS) return true;
-    return false;
+/* Returns the inputs that the program reads, and those that every caller's array has an element for: it may have been
+ * compiled with a header that lacks later inputs. */
+static uint32_t eval_inputs(const fxa_program *p) {
+    uint32_t reads = (1u << FXA_INPUT_HEADS) - 1;
+    for (int32_t i = 0; i < p->n_nodes; i++) reads |= fxa__node_input(&p->nodes[i]);
+    return reads;
 }
 
 fxa_status fxa__env_bind(const fxa_program *p, const double *in, const double *params, const fxa_view *tensors,
@@ -181,8 +182,9 @@ fxa_status fxa__env_bind(const fxa_program *p, const double *in, const double *p
     *env = (fxa__env){.score = in[FXA_INPUT_SCORE], .dscore = in[FXA_INPUT_DSCORE]};
     env->params = params;
     env->tensors = tensors;
+    uint32_t reads = eval_inputs(p);
     for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++) {
-        if (fxa__input_type(i) != FXA_INT || (i == FXA_INPUT_HEADS && !eval_reads_heads(p))) continue;
+        if (fxa__input_type(i) != FXA_INT || !(reads >> i & 1)) continue;
         if (!eval_is_int32(in[i]))
             return fxa__fail(err, FXA_E_BINDING, "'%s' is %g; a whole number of 32 bits is accepted",
                              fxa__input_name(i), in[i]);

@@ -32,7 +32,8 @@ uint32_t fxa__linear_reads(const fxa__linear *f) {
 bool fxa__linear_is_const(const fxa__linear *f) { return f->rest == 0 && fxa__linear_reads(f) == 0; }
 
 bool fxa__linear_is_still(const fxa__linear *f) {
-    return !(f->rest & FXA__REST_MOVES) && linear_madd(f->coef[FXA_INPUT_Q], 1, f->coef[FXA_INPUT_K], 1) == 0;
+    if ((f->rest & FXA__REST_MOVES) || f->coef[FXA_INPUT_Q_ROW] || f->coef[FXA_INPUT_K_ROW]) return false;
+    return linear_madd(f->coef[FXA_INPUT_Q], 1, f->coef[FXA_INPUT_K], 1) == 0;
 }
 
 bool fxa__linear_bounds(const fxa__linear *f, const fxa_box *box, int64_t *lo, int64_t *hi) {

@@ -14,7 +14,7 @@
 /* Of a rest: the low bits are the inputs that it reads (bit i: fxa_input i), then */
 enum {
     FXA__REST = 1 << FXA_INPUT_COUNT,       /* there is one */
-    FXA__REST_MOVES = 2 << FXA_INPUT_COUNT, /* it may change when q and k move by the same amount */
+    FXA__REST_MOVES = 2 << FXA_INPUT_COUNT, /* it may change when q and k move by the same amount, or with q_row or k_row */
     FXA__REST_READS = FXA__REST - 1
 };
 
@@ -39,7 +39,7 @@ fxa__linear fxa__linear_sum(const fxa__linear *x, int32_t a, const fxa__linear *
 bool fxa__linear_is_const(const fxa__linear *f);
 /* All inputs that the value may depend on, by bits. */
 uint32_t fxa__linear_reads(const fxa__linear *f);
-/* Whether the value stays as it is when q and k move by the same amount. */
+/* Returns true if the value stays as it is when q and k move by the same amount, wherever q_row and k_row go. */
 bool fxa__linear_is_still(const fxa__linear *f);
 /* The smallest and largest value over a box, both attained; true only where the value is the form itself: there is no
  * rest, and nothing leaves 32 bits. */

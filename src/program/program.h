@@ -152,6 +152,11 @@ uint32_t fxa__program_penalties(const fxa_program *p, int32_t score, const uint1
 /* The same weights with conditions that its score selects -inf by in its mask (lift_mask.c); p itself, retained, where
  * there are none. Declarations stay as they are. */
 fxa_status fxa__program_lift_masks(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
+/* Returns which of q_row and k_row the program reads, as bits of inputs (stored.c). */
+uint32_t fxa__program_stored(const fxa_program *p);
+/* p with q for q_row and k for k_row, where `inputs` has their bits: a SCORE or BPROP program, or NULL. *out is p itself
+ * where it reads neither; retained in either case. */
+fxa_status fxa__program_unmoved(fxa__host *host, fxa_program *p, uint32_t inputs, fxa_program **out, fxa_error *err);
 
 /* ---- Parsing on a host (parse.c), derivative on a host (derive.c), bytes (program_bytes.c) --------------------- */
 
@@ -198,6 +203,8 @@ static inline bool fxa__node_compares_wide(const fxa_program *p, const fxa__node
     return x->op == FXA_OP_LOAD && y->op == FXA_OP_LOAD && p->tensors[x->imm].dtype == FXA_I64 &&
            p->tensors[y->imm].dtype == FXA_I64;
 }
+/* What changes with the row and what changes with the key, as sets of inputs. */
+enum { FXA__OF_ROW = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_Q_ROW, FXA__OF_KEY = 1 << FXA_INPUT_K | 1 << FXA_INPUT_K_ROW };
 /* The input that a node is, as a bit; 0: it is none. */
 static inline uint32_t fxa__node_input(const fxa__node *n) { return n->op == FXA_OP_INPUT ? 1u << n->imm : 0; }
 /* How many of a node's operands, from the first on, its value is computed from: a graft's second one is for its

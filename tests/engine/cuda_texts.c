@@ -150,7 +150,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < atoi(argv[1]); i++) {
         char name[32];
         (void)snprintf(name, sizeof name, "random%d", i);
-        texts_show(r, rig_program(r, i % 2 ? GEN_SMOOTH : GEN_NO_SPECIAL), name, true, argv[2]);
+        texts_show(r, rig_program(r, GEN_NO_STORED | (i % 2 ? GEN_SMOOTH : GEN_NO_SPECIAL)), name, true, argv[2]);
     }
     rig_end(r);
     free(r);

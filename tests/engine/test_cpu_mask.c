@@ -74,8 +74,8 @@ static bool mask_check(tape_case *c, fxa__host *host, bool plain, uint64_t *rng)
     fxa__tape_run run = {.tape = tape, .params = c->params, .tensors = c->tensors, .scratch = scratch.data};
     run.max_rows = c->rows, run.max_columns = c->columns;
     fxa__tape_batch(&run, c->b, c->q_len, c->k_len, c->heads);
-    fxa__tape_rows(&run, c->rows, c->h, c->q);
-    fxa__tape_columns(&run, c->columns, c->k);
+    fxa__tape_rows(&run, c->rows, c->h, c->q, c->first_row, c->head_rows);
+    fxa__tape_columns(&run, c->columns, c->k, c->first_key);
     bool ok = mask_check_rows(c, &run, 0, c->rows);
     for (int i = 0; ok && i < 2; i++) { /* a call knows nothing of the ones before it */
         int64_t row = attn_int(rng, 0, c->rows - 1);

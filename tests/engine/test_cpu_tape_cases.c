@@ -235,8 +235,8 @@ TEST(backward_values_stored_once) {
             fxa__tape_run run = {.tape = tape, .params = &a, .tensors = &view, .sums = &sum, .scratch = scratch.data};
             run.max_rows = 1, run.max_columns = N;
             fxa__tape_batch(&run, 0, 1, N, 1);
-            fxa__tape_rows(&run, 1, &zero, &zero);
-            fxa__tape_columns(&run, N, key);
+            fxa__tape_rows(&run, 1, &zero, &zero, 0, 1);
+            fxa__tape_columns(&run, N, key, 0);
             void *row = wide ? (void *)f64 : f32;
             fxa__tape_row(&run, 0, 0, N, row, row, row);
             for (int i = 0; i < N; i++) T_CHECK(t[i] == (i % 3 ? 1.75f : 0.25f));

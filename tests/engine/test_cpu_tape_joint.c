@@ -84,8 +84,8 @@ static bool joint_scores(tape_case *c, fxa__host *host, const fxa_program *p, ui
     fxa__tape_run run = {.tape = tape, .params = c->params, .tensors = c->tensors, .scratch = scratch.data};
     run.max_rows = c->rows, run.max_columns = c->columns;
     fxa__tape_batch(&run, c->b, c->q_len, c->k_len, c->heads);
-    fxa__tape_rows(&run, c->rows, c->h, c->q);
-    fxa__tape_columns(&run, c->columns, c->k);
+    fxa__tape_rows(&run, c->rows, c->h, c->q, c->first_row, c->head_rows);
+    fxa__tape_columns(&run, c->columns, c->k, c->first_key);
     for (int64_t row = 0; ok && row < c->rows; row++) {
         float score[TAPE_CASE_COLUMNS];
         for (int64_t i = 0; i < c->columns; i++) score[i] = (float)c->score[row][i];

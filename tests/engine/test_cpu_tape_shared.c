@@ -118,12 +118,12 @@ TEST(heads_rows_and_blocks_in_any_order) {
         }
         if (what <= 1) {
             for (int i = 0; i < SHARED_ROWS; i++) h[i] = (int32_t)t_int(&rng, 0, SHARED_HEADS - 1);
-            fxa__tape_rows(&run, SHARED_ROWS, h, q);
+            fxa__tape_rows(&run, SHARED_ROWS, h, q, 0, SHARED_ROWS);
         }
         if (what == 0 || what == 2) {
             int32_t from = (int32_t)t_int(&rng, 0, SHARED_KEYS - SHARED_BLOCK);
             for (int32_t i = 0; i < SHARED_BLOCK; i++) k[i] = from + i;
-            fxa__tape_columns(&run, SHARED_BLOCK, k);
+            fxa__tape_columns(&run, SHARED_BLOCK, k, 0);
         }
         shared_row(&run, v, b, h, k, t_int(&rng, 0, SHARED_ROWS - 1));
     }

@@ -75,6 +75,7 @@ static void place_compare(const place *x, const fxa_program *own, t_rng *r) {
         seen[FXA_INPUT_H] = fxa__coord(x->p, &x->bind, FXA_INPUT_H, h);
         seen[FXA_INPUT_K] = fxa__coord(x->p, &x->bind, FXA_INPUT_K, k);
         seen[FXA_INPUT_Q] = fxa__row_coord(x->p, &x->bind, &seq, q);
+        seen[FXA_INPUT_Q_ROW] = (int32_t)q, seen[FXA_INPUT_K_ROW] = (int32_t)k;
         seen[FXA_INPUT_Q_LEN] = seq.q_len_seen, seen[FXA_INPUT_K_LEN] = seq.k_len_seen;
         seen[FXA_INPUT_HEADS] = seq.heads_seen;
         T_NEAR(place_value(own, local, views), place_value(x->p->program, seen, NULL), 0);
@@ -86,7 +87,7 @@ TEST(random_coordinates) {
     fxa_program *program = NULL, *own = NULL;
     fxa_error err;
     static const char text[] = "score = 1.0 * b + 7919.0 * h + 104729.0 * q + 1299709.0 * k + 0.5 * q_len + 0.001 * "
-                               "k_len + 0.25 * heads + score\nmask = k <= q";
+                               "k_len + 0.25 * heads + 15485863.0 * q_row + 179424673.0 * k_row + score\nmask = k <= q";
     T_OK(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &program, &err));
     for (int i = 0; i < t_scaled(300); i++) {
         static place x;

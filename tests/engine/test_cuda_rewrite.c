@@ -16,7 +16,7 @@ typedef struct rewrite_case {
 } rewrite_case;
 
 static bool rewrite_make(rig *r, const char *text, unsigned flags, rewrite_case *c) {
-    fxa_program *given = text ? rig_parse(r, text) : rig_program(r, flags), *masked = NULL;
+    fxa_program *given = text ? rig_parse(r, text) : rig_program(r, flags | GEN_NO_STORED), *masked = NULL;
     fxa_error err = {.status = FXA_OK};
     *c = (rewrite_case){.p = NULL};
     if (!given) return false;

@@ -120,7 +120,7 @@ __attribute__((unused)) static void depend_data(const depend_work *w) {
     }
 }
 
-/* Moving q and k together changes no diagonal node. */
+/* Moving q and k together changes no diagonal node, whatever q_row and k_row are. */
 __attribute__((unused)) static int depend_diagonals(const depend_work *w) {
     fxa__env env = rig_env(w->r, false), moved;
     int found = 0;
@@ -129,6 +129,8 @@ __attribute__((unused)) static int depend_diagonals(const depend_work *w) {
     int32_t by = (int32_t)t_int(&w->r->rng, 1, 50);
     moved = env;
     moved.coord[FXA_INPUT_Q] += by, moved.coord[FXA_INPUT_K] += by;
+    moved.coord[FXA_INPUT_Q_ROW] = (int32_t)t_int(&w->r->rng, 0, 9);
+    moved.coord[FXA_INPUT_K_ROW] = (int32_t)t_int(&w->r->rng, 0, 9);
     fxa__val *x = rig_eval(w->p, &env), *y = rig_eval(w->p, &moved);
     for (int32_t i = 0; x && y && i < w->p->n_nodes; i++) {
         found += w->sets[i].diagonal;

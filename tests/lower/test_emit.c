@@ -26,7 +26,7 @@ typedef struct emit_in {
 typedef void (*emit_fn)(const emit_args *a, const emit_in *in, double *out);
 
 static const char emit_head[] =
-    "#include \"program_ops.h\"\n" EMIT_ARGS_TEXT "typedef struct { double score, dscore; int coord[9]; } in_t;\n";
+    "#include \"program_ops.h\"\n" EMIT_ARGS_TEXT "typedef struct { double score, dscore; int coord[11]; } in_t;\n";
 static const char emit_cuda_in_c[] = "#define __fmaf_rn fmaf\n#define __fadd_rn(x, y) ((x) + (y))\n"
                                      "#define __fsub_rn(x, y) ((x) - (y))\n#define __fmul_rn(x, y) ((x) * (y))\n"
                                      "#define score_tanh tanhf\n#define score_sin sinf\n"
@@ -233,7 +233,7 @@ static void emit_gather(rig *r) {
     emit_add(rig_parse(r, emit_bytes), false);
     walk_each(r->ctx, emit_visit);
     for (int i = 0; i < t_scaled_down(EMIT_RANDOM); i++)
-        emit_add(rig_program(r, i % 5 == 0 ? GEN_SMOOTH : i % 5 < 3 ? GEN_NO_SPECIAL : 0), i % 4 == 3);
+        emit_add(rig_program(r, GEN_NO_STORED | (i % 5 == 0 ? GEN_SMOOTH : i % 5 < 3 ? GEN_NO_SPECIAL : 0)), i % 4 == 3);
 }
 
 TEST(compiled_text_is_the_evaluator) {

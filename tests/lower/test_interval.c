@@ -213,7 +213,7 @@ static void spans_check(rig *r, const spans_case *c, int number, const emit_obje
 static fxa_program *spans_program(rig *r, int i) {
     if (i < SPANS_LISTED) return rig_parse(r, spans_listed[i].text);
     unsigned kinds[] = {GEN_AFFINE_MASK, 0, GEN_NO_SPECIAL, GEN_NO_TENSORS};
-    return rig_program(r, kinds[i % 4]);
+    return rig_program(r, kinds[i % 4] | GEN_NO_STORED);
 }
 
 TEST(what_is_said_of_a_tile_holds_for_its_pairs) {

@@ -45,6 +45,7 @@ __attribute__((unused)) static fxa_tile tiles_by_pairs(const fxa__problem *p, in
             in[FXA_INPUT_H] = fxa__coord(p, NULL, FXA_INPUT_H, h);
             in[FXA_INPUT_Q] = fxa__row_coord(p, &bind, &seq, i);
             in[FXA_INPUT_K] = fxa__coord(p, NULL, FXA_INPUT_K, j);
+            in[FXA_INPUT_Q_ROW] = (double)i, in[FXA_INPUT_K_ROW] = (double)j;
             in[FXA_INPUT_Q_LEN] = (double)(p->in.q_len ? p->in.q_len : p->in.sq);
             in[FXA_INPUT_K_LEN] = (double)(p->in.k_len ? p->in.k_len : p->in.sk);
             in[FXA_INPUT_HEADS] = (double)(p->in.heads ? p->in.heads : p->in.hq);

@@ -21,7 +21,7 @@ typedef struct oracle_tensor {
 /* One pair, as a score function sees it. */
 typedef struct oracle_pair {
     double score;
-    int32_t b, h, q, k, q_len, k_len, heads;
+    int32_t b, h, q, k, q_len, k_len, heads, q_row, k_row;
     const double *param;
     const oracle_tensor *tensor;
 } oracle_pair;

@@ -46,6 +46,21 @@ static void twin_documents(const oracle_pair *in, oracle_value *out) {
     out->mask = doc_q == doc_k;
 }
 
+/* Biases of rows and keys as they lie, in the company of coordinates that maps and positions move. */
+static void twin_stored(const oracle_pair *in, oracle_value *out) {
+    double moved = 1 + 0.125 * twin_mod((int32_t)((uint32_t)in->q - (uint32_t)in->q_row), 3);
+    out->score = in->score + oracle_load(in, out, 0, in->q_row, in->k_row) * moved;
+    out->load[0].by = moved;
+    out->mask = in->k <= in->q || twin_mod((int32_t)((uint32_t)in->q_row + (uint32_t)in->k), 3) != 0;
+}
+
+static void twin_stored_documents(const oracle_pair *in, oracle_value *out) {
+    double gain = in->param[0], apart = tanh(0.25 * (int32_t)((uint32_t)in->k - (uint32_t)in->k_row));
+    out->score = in->score + gain * apart;
+    out->by_param[0] = apart;
+    out->mask = oracle_load(in, out, 0, in->q_row, 0) == oracle_load(in, out, 0, in->k_row, 0);
+}
+
 static void twin_polynomial(const oracle_pair *in, oracle_value *out) {
     double a = in->param[0], c = in->param[1], s = in->score;
     double t = oracle_load(in, out, 0, in->b, in->k), u = oracle_load(in, out, 1, 0, 0);
@@ -126,6 +141,22 @@ const oracle_twin oracle_twins[] = {
      .smooth = true,
      .rank = {1},
      .fn = twin_documents},
+    {.name = "stored",
+     .text = "tensor bias : %s[2]\nlet moved = 1 + 0.125 * float((q - q_row) %% 3)\n"
+             "score = score + bias[q_row, k_row] * moved\nmask = k <= q || (q_row + k) %% 3 != 0",
+     .n_tensors = 1,
+     .smooth = true,
+     .rank = {2},
+     .fn = twin_stored},
+    {.name = "stored_documents",
+     .text = "param gain : float\ntensor doc : i32[1]\nscore = score + gain * tanh(0.25 * (k - k_row))\n"
+             "mask = doc[q_row] == doc[k_row]",
+     .n_params = 1,
+     .n_tensors = 1,
+     .int_tensor = true,
+     .smooth = true,
+     .rank = {1},
+     .fn = twin_stored_documents},
     {.name = "polynomial",
      .text = "param a : float\nparam c : float\ntensor t : %s[2]\ntensor u : f64[0]\n"
              "score = a * score + c * score * score * 0.125 + t[b, k] * u[]\nmask = (q + k) %% 3 != 0 || k_len > q_len",

@@ -79,6 +79,7 @@ static void bound_enter_row(conf_work *w, int64_t b, int64_t h, int64_t q) {
     const oracle *x = &w->c->base.x;
     int32_t *at = w->env.coord;
     at[FXA_INPUT_B] = x->at_b[b], at[FXA_INPUT_H] = x->at_h[h], at[FXA_INPUT_Q] = oracle_row_at(x, b, q);
+    at[FXA_INPUT_Q_ROW] = (int32_t)q;
     at[FXA_INPUT_Q_LEN] = x->seen_q[b], at[FXA_INPUT_K_LEN] = x->seen_k[b];
     at[FXA_INPUT_HEADS] = x->seen_heads ? x->seen_heads : (int32_t)x->hq;
 }
@@ -91,7 +92,7 @@ static void bound_pair(conf_work *w, const double *row, const double *key, int64
     double e;
     w->score[k] = x->scale * conf_bound_dot(w, row, key, x->d, &e);
     w->e_score[k] = e * fabs(x->scale) + w->arithmetic.unit * fabs(w->score[k]);
-    w->env.coord[FXA_INPUT_K] = x->at_k[k];
+    w->env.coord[FXA_INPUT_K] = x->at_k[k], w->env.coord[FXA_INPUT_K_ROW] = (int32_t)k;
     w->env.score = w->score[k];
     fxa__program_eval(p, &w->env, w->vals);
     fxa__program_error(p, &w->arithmetic, &w->env, w->e_score[k], 0, w->vals, w->errors);
@@ -191,7 +192,7 @@ static void bound_row_forward(conf_work *w, int64_t b, int64_t h, int64_t q) {
     int64_t place_lse = conf_place(&w->c->slot[FXA_SLOT_LSE], at);
     double shared = bound_row_softmax(w, b, h, place_lse, conf_place(&w->c->slot[FXA_SLOT_MAX_ROW], at), &m, &sum);
     for (int64_t k = 0; k < x->k_len[b]; k++) {
-        w->env.coord[FXA_INPUT_K] = x->at_k[k];
+        w->env.coord[FXA_INPUT_K] = x->at_k[k], w->env.coord[FXA_INPUT_K_ROW] = (int32_t)k;
         double kept = conf_bound_dropout(w), p = w->fresh[k] == -INFINITY ? 0 : exp(w->fresh[k] - m) / sum * kept;
         double tiny = fmax(w->arithmetic.tiny, w->c->least_weight * kept);
         const double *v = x->v + ((b * x->hkv + hkv) * x->sk + k) * x->dv;

@@ -75,7 +75,7 @@ static void bound_pair_backward(conf_work *w, const bound_back *r, int64_t k) {
     double unit = w->arithmetic.unit, e_dp, s = w->fresh[k];
     double p = s == -INFINITY ? 0 : exp(s - r->lse), rate = conf_bound_exp(w, k, r->lse);
     if (p == 0) return;
-    w->env.coord[FXA_INPUT_K] = x->at_k[k];
+    w->env.coord[FXA_INPUT_K] = x->at_k[k], w->env.coord[FXA_INPUT_K_ROW] = (int32_t)k;
     double dropout = conf_bound_dropout(w);
     int64_t value = (r->b * x->hkv + r->hkv) * x->sk + k, at[4];
     const double *dout = x->dout + r->row * x->dv;

@@ -112,6 +112,11 @@ static fxa_program *source_sparse(fxa_context *ctx, uint64_t *rng) {
         "tensor w : f32[2]\nmask = w[q // 8, k // 8] > 0.5",
         "tensor w : f16[1]\nmask = w[k] + 0.5 < w[q] && k < k_len - q % 3",
         "tensor doc : i16[2]\nmask = doc[b, q] == doc[b, k]\nscore = 3.0 * tanh(score / 3.0)",
+        "tensor doc : i32[1]\nmask = doc[q_row] == doc[k_row] && k <= q",
+        "tensor keep : bool[2]\nmask = keep[q_row // 4, k_row // 8] && k <= q + 3",
+        "tensor doc : i32[2]\nmask = doc[b, q_row] == doc[b, k] || k_row % 5 == q % 5\nscore = score + 0.1 * (k - k_row)",
+        "mask = k_row <= q_row && q_row - k < 40 && abs(q - k_row) > 1",
+        "tensor bias : f32[3]\nscore = score + bias[h, q_row, k_row]\nmask = q_row - k_row < 24",
         "mask = (q * k) % 7 == 3 || k_len - k < q_len - q",
         "score = score - exp2(-8 * (h + 1) / heads) * abs(q - k)\nmask = k % heads == h || k * heads <= q * 4 + h",
     };

@@ -82,11 +82,18 @@ static int32_t gen_int(gen_state *g) {
     return r < 240 ? INT_MIN : r < 250 ? INT_MAX : -(int32_t)(1u << gen_pick(g, 31));
 }
 
+static fxa_value gen_coordinate(const gen_state *g, fxa_input input) {
+    if (g->flags & GEN_NO_STORED && input == FXA_INPUT_Q_ROW) input = FXA_INPUT_Q;
+    if (g->flags & GEN_NO_STORED && input == FXA_INPUT_K_ROW) input = FXA_INPUT_K;
+    return fxa_builder_input(g->b, input);
+}
+
 /* An index that is likely inside a small tensor: a coordinate, or any int. */
 static fxa_value gen_index(gen_state *g) {
-    static const fxa_input coordinate[] = {FXA_INPUT_H, FXA_INPUT_Q, FXA_INPUT_K, FXA_INPUT_B};
+    static const fxa_input coordinate[] = {FXA_INPUT_H, FXA_INPUT_Q,     FXA_INPUT_K,    FXA_INPUT_B,
+                                           FXA_INPUT_H, FXA_INPUT_Q_ROW, FXA_INPUT_K_ROW};
     unsigned r = gen_byte(g);
-    if (r < 160) return fxa_builder_input(g->b, coordinate[r % 4]);
+    if (r < 160) return gen_coordinate(g, coordinate[r % 7]);
     return r < 180 ? fxa_builder_int(g->b, (int32_t)gen_pick(g, 8) - 4) : gen_get(g, FXA_INT);
 }
 
@@ -108,12 +115,12 @@ static void gen_param(gen_state *g, const char *name, fxa_type type) {
 }
 
 static void gen_leaf(gen_state *g) {
-    static const fxa_input ints[] = {FXA_INPUT_Q,     FXA_INPUT_K,     FXA_INPUT_H,    FXA_INPUT_B,
-                                     FXA_INPUT_Q_LEN, FXA_INPUT_K_LEN, FXA_INPUT_HEADS};
+    static const fxa_input ints[] = {FXA_INPUT_Q,     FXA_INPUT_K,     FXA_INPUT_H,     FXA_INPUT_B,    FXA_INPUT_Q_LEN,
+                                     FXA_INPUT_K_LEN, FXA_INPUT_HEADS, FXA_INPUT_Q_ROW, FXA_INPUT_K_ROW};
     unsigned r = gen_pick(g, 8);
     bool params = !(g->flags & GEN_NO_PARAMS), tensors = !(g->flags & GEN_NO_TENSORS);
     if (r == 0)
-        gen_put(g, FXA_INT, fxa_builder_input(g->b, ints[gen_pick(g, 7)]));
+        gen_put(g, FXA_INT, gen_coordinate(g, ints[gen_pick(g, 9)]));
     else if (r == 1)
         gen_put(g, FXA_INT, fxa_builder_int(g->b, gen_int(g)));
     else if (r == 2 && params)
@@ -237,14 +244,15 @@ static fxa_value gen_affine(gen_state *g) {
     fxa_value sum = fxa_builder_int(g->b, (int32_t)gen_pick(g, 41) - 20);
     unsigned terms = 1 + gen_pick(g, 3);
     for (unsigned i = 0; i < terms; i++) {
-        static const fxa_input order[] = {FXA_INPUT_Q, FXA_INPUT_K,     FXA_INPUT_Q,     FXA_INPUT_K,    FXA_INPUT_B,
-                                          FXA_INPUT_H, FXA_INPUT_Q_LEN, FXA_INPUT_K_LEN, FXA_INPUT_HEADS};
+        static const fxa_input order[] = {FXA_INPUT_Q,     FXA_INPUT_K,     FXA_INPUT_Q,     FXA_INPUT_K,
+                                          FXA_INPUT_B,     FXA_INPUT_H,     FXA_INPUT_Q_LEN, FXA_INPUT_K_LEN,
+                                          FXA_INPUT_HEADS, FXA_INPUT_Q_ROW, FXA_INPUT_K_ROW};
         static const struct {
             fxa_op op;
             int32_t by;
         } factor[] = {{FXA_OP_MUL, 1},  {FXA_OP_MUL, -1}, {FXA_OP_MUL, 1}, {FXA_OP_MUL, -1}, {FXA_OP_MUL, 2},
                       {FXA_OP_MUL, -3}, {FXA_OP_MUL, 1},  {FXA_OP_MUL, 4}, {FXA_OP_SHL, 1},  {FXA_OP_SHL, 3}};
-        fxa_value x = fxa_builder_input(g->b, order[gen_pick(g, 9)]);
+        fxa_value x = gen_coordinate(g, order[gen_pick(g, 11)]);
         unsigned times = gen_pick(g, 10);
         fxa_value term = fxa_builder_op2(g->b, factor[times].op, x, fxa_builder_int(g->b, factor[times].by));
         sum = fxa_builder_op2(g->b, FXA_OP_ADD, sum, term);

@@ -26,7 +26,8 @@ enum {
     GEN_NO_TENSORS = 1 << 2,
     GEN_NO_PARAMS = 1 << 3,
     GEN_NO_SPECIAL = 1 << 4, /* no inf, nan, -0.0 or huge constants */
-    GEN_BPROP = 1 << 5       /* a BPROP program: reads dscore and score, writes dscore */
+    GEN_BPROP = 1 << 5,      /* a BPROP program: reads dscore and score, writes dscore */
+    GEN_NO_STORED = 1 << 6   /* q for q_row and k for k_row: what text for devices is made of */
 };
 
 /* NULL only when memory ran out or a limit was hit (which a tape below a few KiB does not reach). */

@@ -104,6 +104,9 @@ void tape_case_draw(tape_case *c, const fxa__cpu_kernels *kernels, fxa_program *
     c->q_len = (int32_t)attn_int(rng, 1, 200);
     c->k_len = (int32_t)attn_int(rng, 1, 200);
     c->heads = (int32_t)attn_int(rng, 1, 64);
+    c->head_rows = (int32_t)attn_int(rng, 1, 9);
+    c->first_row = (int32_t)attn_int(rng, 0, c->head_rows - 1);
+    c->first_key = (int32_t)attn_int(rng, 0, 40);
     for (int32_t i = 0; i < program->n_params; i++)
         c->params[i] =
             program->params[i].type == FXA_FLOAT ? tape_case_number(c, wild, rng) : (double)attn_int(rng, -9, 9);
@@ -165,8 +168,8 @@ static unsigned tape_case_level(const fxa_program *p, int32_t node, unsigned cha
     const fxa__node *n = &p->nodes[node];
     unsigned x = 0;
     if (n->op == FXA_OP_INPUT && (n->imm == FXA_INPUT_SCORE || n->imm == FXA_INPUT_DSCORE)) x = 3;
-    if (n->op == FXA_OP_INPUT && (n->imm == FXA_INPUT_H || n->imm == FXA_INPUT_Q)) x = 1;
-    if (n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_K) x = 2;
+    if (n->op == FXA_OP_INPUT && (n->imm == FXA_INPUT_H || fxa__node_input(n) & FXA__OF_ROW)) x = 1;
+    if (fxa__node_input(n) & FXA__OF_KEY) x = 2;
     for (int i = 0; i < n->n_args; i++) x |= level[n->arg[i]];
     level[node] = (unsigned char)x;
     return x;
@@ -211,6 +214,8 @@ void tape_case_eval(tape_case *c, int64_t row, int64_t column) {
     env.coord[FXA_INPUT_B] = c->b, env.coord[FXA_INPUT_H] = c->h[row], env.coord[FXA_INPUT_Q] = c->q[row];
     env.coord[FXA_INPUT_K] = c->k[column], env.coord[FXA_INPUT_Q_LEN] = c->q_len, env.coord[FXA_INPUT_K_LEN] = c->k_len;
     env.coord[FXA_INPUT_HEADS] = c->heads;
+    env.coord[FXA_INPUT_Q_ROW] = (int32_t)((c->first_row + row) % c->head_rows);
+    env.coord[FXA_INPUT_K_ROW] = (int32_t)(c->first_key + column);
     if (!level) abort();
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];

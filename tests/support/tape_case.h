@@ -25,6 +25,7 @@ typedef struct tape_case {
     fxa__tape_sum sums[FXA_MAX_TENSORS];
     double *want[FXA_MAX_TENSORS], *size[FXA_MAX_TENSORS]; /* what sums must be, and sums of absolute values */
     int64_t rows, columns;
+    int32_t first_row, head_rows, first_key; /* of q_row and k_row: rows count on to the end of a head */
     int32_t b, q_len, k_len, heads, h[TAPE_CASE_ROWS], q[TAPE_CASE_ROWS], k[TAPE_CASE_COLUMNS];
     double score[TAPE_CASE_ROWS][TAPE_CASE_COLUMNS], dscore[TAPE_CASE_ROWS][TAPE_CASE_COLUMNS]; /* rounded to real */
     /* 0: a plain tape, bit by bit; else one with joined operations, off by this much of (1 + |value|) */

@@ -144,8 +144,8 @@ bool tape_case_check(tape_case *c, fxa__host *host, uint32_t flags, uint64_t *rn
     fxa__tape_run run = {.tape = tape, .params = c->params, .tensors = c->tensors, .scratch = scratch.data};
     run.dparams = c->dparams, run.sums = c->sums, run.max_rows = c->rows, run.max_columns = c->columns;
     fxa__tape_batch(&run, c->b, c->q_len, c->k_len, c->heads);
-    fxa__tape_rows(&run, c->rows, c->h, c->q);
-    fxa__tape_columns(&run, c->columns, c->k);
+    fxa__tape_rows(&run, c->rows, c->h, c->q, c->first_row, c->head_rows);
+    fxa__tape_columns(&run, c->columns, c->k, c->first_key);
     for (int64_t row = 0; ok && row < c->rows; row++) {
         for (int64_t first = 0, n; ok && first < c->columns; first += n) {
             n = attn_int(rng, 0, 2) ? c->columns - first : attn_int(rng, 1, c->columns - first);

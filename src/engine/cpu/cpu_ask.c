@@ -137,6 +137,8 @@ static fxa_tile ask_classify(const fxa__cpu_group *g, const ask_range *h, const 
     ask_set(g, &box, FXA_INPUT_H, h->lo, h->hi);
     ask_set(g, &box, FXA_INPUT_Q, q->lo, q->hi);
     ask_set(g, &box, FXA_INPUT_K, k->lo, k->hi);
+    ask_set(g, &box, FXA_INPUT_Q_ROW, q->first, q->last);
+    ask_set(g, &box, FXA_INPUT_K_ROW, k->first, k->last);
     ask_set(g, &box, FXA_INPUT_Q_LEN, g->seq.q_len_seen, g->seq.q_len_seen);
     ask_set(g, &box, FXA_INPUT_K_LEN, g->seq.k_len_seen, g->seq.k_len_seen);
     ask_set(g, &box, FXA_INPUT_HEADS, g->seq.heads_seen, g->seq.heads_seen);

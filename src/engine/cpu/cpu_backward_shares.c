@@ -85,7 +85,8 @@ static uint32_t shares_tensor_axes(const fxa__problem *p, const fxa_program *d, 
         bool plain;
     } each[] = {{FXA_INPUT_B, FXA__BACK_B, shares_map_is_plain(&in->map_b)},
                 {FXA_INPUT_H, FXA__BACK_H, shares_map_is_plain(&in->map_h)},
-                {FXA_INPUT_K, FXA__BACK_CHUNK, shares_map_is_plain(&in->map_k)}};
+                {FXA_INPUT_K, FXA__BACK_CHUNK, shares_map_is_plain(&in->map_k)},
+                {FXA_INPUT_K_ROW, FXA__BACK_CHUNK, true}};
     for (size_t e = 0; e < sizeof each / sizeof each[0]; e++)
         if (each[e].plain && apart >> each[e].input & 1) axes |= each[e].axis;
     return axes;
@@ -98,16 +99,23 @@ static bool shares_moves_rows(const fxa_problem *p) {
     return lo != 0 || hi != 0;
 }
 
-/* Whether each pair has an element of tensor t for itself. */
+/* Returns true if rows have elements of their own by one of the inputs that index them. */
+static bool shares_rows_own(const fxa_problem *p, uint32_t inputs) {
+    if (p->sq <= 1 || inputs & 1u << FXA_INPUT_Q_ROW) return true;
+    return inputs & 1u << FXA_INPUT_Q && shares_map_is_plain(&p->map_q) && !shares_moves_rows(p);
+}
+
+/* Returns true if each pair has an element of tensor t for itself, and those of a row lie evenly: by k alone. */
 static bool shares_tensor_once(const fxa__problem *p, const fxa_program *d, int32_t t) {
     const fxa_problem *in = &p->in;
-    uint32_t wanted = (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u) |
-                      (in->sq > 1 ? 1u << FXA_INPUT_Q : 0u) | 1u << FXA_INPUT_K;
+    uint32_t wanted =
+        (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u);
+    const uint32_t keys = 1u << FXA_INPUT_K | 1u << FXA_INPUT_K_ROW;
     uint32_t found;
-    if (!shares_map_is_plain(&in->map_b) || !shares_map_is_plain(&in->map_h) || !shares_map_is_plain(&in->map_q) ||
-        !shares_map_is_plain(&in->map_k) || shares_moves_rows(in))
+    if (!shares_map_is_plain(&in->map_b) || !shares_map_is_plain(&in->map_h) || !shares_map_is_plain(&in->map_k))
         return false;
-    return fxa__lower_grad_own(d, t, &found) && (found & wanted) == wanted;
+    if (!fxa__lower_grad_own(d, t, &found) || (found & wanted) != wanted) return false;
+    return (found & keys) == 1u << FXA_INPUT_K && shares_rows_own(in, found);
 }
 
 static int64_t shares_tensor_bytes(const fxa__problem *p, int32_t t) {

@@ -239,7 +239,7 @@ static void tile_load_keys(fxa__back_worker *w) {
     if (!w->few) scores->format->b_pack_t(scores, &w->k_t, w->k, cut->ld_d, w->n_keys, d);
     w->keys_run = fxa__cpu_key_coords(&w->g, w->key, w->n_keys, w->k_at);
     for (int i = 0; i < FXA__BACK_TAPES; i++)
-        if (w->tape[i].tape) fxa__tape_columns(&w->tape[i], w->n_keys, w->k_at);
+        if (w->tape[i].tape) fxa__tape_columns(&w->tape[i], w->n_keys, w->k_at, w->key);
     w->loaded = true;
 }
 
@@ -279,7 +279,7 @@ static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     for (int i = 0; i < FXA__BACK_TAPES; i++) coords = coords || w->tape[i].tape;
     if (coords && !w->cut.mask.tape) fxa__cpu_row_coords(&w->g, t->first, t->n, w->h, w->q_at);
     for (int i = 0; i < FXA__BACK_TAPES; i++)
-        if (w->tape[i].tape) fxa__tape_rows(&w->tape[i], t->n, w->h, w->q_at);
+        if (w->tape[i].tape) fxa__tape_rows(&w->tape[i], t->n, w->h, w->q_at, fxa__cpu_row_q(&w->g, t->first), w->g.seq.q_len);
 }
 
 /* Tiles of a head, and the height of each. */

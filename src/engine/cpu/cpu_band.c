@@ -24,7 +24,7 @@ static bool band_take(const fxa__part *part, fxa__cpu_band *band) {
 enum { BAND_VARIES = 1, BAND_DARK = 2, BAND_NEEDED = 4 };
 
 static uint8_t band_mark(const fxa__node *n, const uint8_t *marks) {
-    bool varies = n->op == FXA_OP_INPUT && (n->imm == FXA_INPUT_Q || n->imm == FXA_INPUT_K);
+    bool varies = (fxa__node_input(n) & (FXA__OF_ROW | FXA__OF_KEY)) != 0;
     bool either = n->type == FXA_BOOL && (n->op == FXA_OP_AND || n->op == FXA_OP_OR); /* one operand may decide */
     int dark = either ? -1 : 0;
     for (int i = 0; i < n->n_args; i++) {

@@ -111,11 +111,11 @@ static void bits_ready(fxa__cpu_cut *c, bool *block_ready) {
     if (!c->ready) {
         fxa__tape_batch(&c->mask, fxa__coord(g->p, g->bind, FXA_INPUT_B, g->b), g->seq.q_len_seen, g->seq.k_len_seen,
                         g->seq.heads_seen);
-        fxa__tape_rows(&c->mask, c->n, c->h, c->q);
+        fxa__tape_rows(&c->mask, c->n, c->h, c->q, fxa__cpu_row_q(g, c->first), g->seq.q_len);
     }
     if (!*block_ready) {
         (void)fxa__cpu_key_coords(g, c->key, c->keys, c->k);
-        fxa__tape_columns(&c->mask, c->keys, c->k);
+        fxa__tape_columns(&c->mask, c->keys, c->k, c->key);
     }
     c->ready = *block_ready = true;
 }

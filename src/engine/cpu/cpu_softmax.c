@@ -38,7 +38,7 @@ void fxa__cpu_softmax_rows(fxa__cpu_item *it) {
                                            .max_columns = blocks->keys};
         if (!it->tape[masked].tape) continue;
         fxa__tape_batch(&it->tape[masked], it->b, g->seq.q_len_seen, g->seq.k_len_seen, g->seq.heads_seen);
-        fxa__tape_rows(&it->tape[masked], it->n, it->s.h, it->s.qc);
+        fxa__tape_rows(&it->tape[masked], it->n, it->s.h, it->s.qc, fxa__cpu_row_q(g, it->first), g->seq.q_len);
     }
 }
 
@@ -49,7 +49,7 @@ fxa__tape_run *fxa__cpu_softmax_tape(fxa__cpu_item *it, const fxa__cpu_strip *st
 void fxa__cpu_softmax_keys(fxa__cpu_item *it, fxa__tape_run *tape) {
     int64_t n = it->cut.keys;
     if (tape->tape || softmax_drops(it)) it->keys_run = fxa__cpu_key_coords(&it->g, it->cut.key, n, it->s.kc);
-    if (tape->tape) fxa__tape_columns(tape, n, it->s.kc);
+    if (tape->tape) fxa__tape_columns(tape, n, it->s.kc, it->cut.key);
 }
 
 static bool softmax_has_nan(const fxa__cpu_item *it, const void *t, int64_t n) {

@@ -122,7 +122,7 @@ static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa
         FXA_TRY(cpu_join(c, p, flags, err));
         if (!c->joined) FXA_TRY(cpu_tape(c, c->by_score, flags, &c->derivative, err));
     }
-    return p->in.bprop ? cpu_tape(c, p->in.bprop, 0, &c->bprop, err) : FXA_OK;
+    return p->in.bprop ? cpu_tape(c, p->bprop, 0, &c->bprop, err) : FXA_OK;
 }
 
 /* What arrays on stacks are sized by. */
@@ -240,7 +240,7 @@ static void cpu_listing(const void *code, const fxa__problem *p, fxa__writer *w)
                  {c->joined ? "score and derivative" : "score", c->score, c->program, true},
                  {"score and mask", c->masked, c->program, c->masked != NULL},
                  {"derivative", c->derivative, c->by_score, backward && !c->joined && (!own || c->derivative)},
-                 {"backward of your own", c->bprop, p->in.bprop, backward && own}};
+                 {"backward of your own", c->bprop, p->bprop, backward && own}};
     for (size_t i = 0; i < sizeof tapes / sizeof *tapes; i++) {
         if (!tapes[i].wanted) continue;
         fxa__write_format(w, "%s%s\n", tapes[i].name, tapes[i].tape ? "" : ": nothing to compute");

@@ -60,8 +60,11 @@ bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_colu
 void *fxa__tape_carve(fxa__carver *c, const fxa__tape *tape, int64_t max_rows, int64_t max_columns);
 
 void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len, int32_t heads);
-void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q);
-void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k);
+/* n rows with their coordinates h and q. Their q_row is first, first + 1, ... and begins again at 0 where it reaches
+ * q_len: rows of several heads follow one another. */
+void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q, int64_t first, int64_t q_len);
+/* n keys with their coordinates k, and k_row first, first + 1, ... */
+void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k, int64_t first);
 /* Sends for what fxa__tape_row will read of large tensors for this row and these columns. */
 void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t n);
 /* FXA__TAPE_MASK_ALONE: rows row..row+n of those given, `words` words each: bit c of a row is set where it attends to

@@ -38,8 +38,8 @@ void fxa__tape_graph_root(fxa__tape_graph *g, uint32_t kind, int32_t slot, int32
 
 enum {
     GRAPH_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE,
-    GRAPH_ROW = 1 << FXA_INPUT_H | 1 << FXA_INPUT_Q,
-    GRAPH_KEY = 1 << FXA_INPUT_K
+    GRAPH_ROW = 1 << FXA_INPUT_H | FXA__OF_ROW,
+    GRAPH_KEY = FXA__OF_KEY
 };
 
 /* But for SHARED, which comes last. */
@@ -318,7 +318,7 @@ bool fxa__tape_graph_make(fxa__tape_graph *g, fxa__host *host, const fxa_program
 void fxa__tape_graph_share(fxa__tape_graph *g) {
     for (size_t i = 0; i < g->n_nodes; i++) {
         fxa__tape_node *n = &g->nodes[i];
-        bool pair = n->inputs & (GRAPH_SCORE | 1 << FXA_INPUT_Q);
+        bool pair = n->inputs & (GRAPH_SCORE | FXA__OF_ROW);
         if (n->level == TAPE_FULL && !pair) n->level = TAPE_SHARED;
     }
 }

@@ -193,13 +193,25 @@ void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len
     run_level(run, TAPE_UNIFORM, 0, 1);
 }
 
-void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q) {
+/* Indices first, first + 1, ... that begin again at 0 after `size` of them. */
+static void run_count(int32_t *reg, int64_t n, int64_t first, int64_t size) {
+    for (int64_t i = 0, x = first; i < n; i++, x++) {
+        if (x == size) x = 0;
+        reg[i] = (int32_t)x;
+    }
+}
+
+void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q, int64_t first, int64_t q_len) {
     const fxa__tape *t = run->tape;
     FXA__ASSERT(0 <= n && n <= run->max_rows);
-    for (size_t i = 0; i < t->n_leaves; i++)
-        if (t->leaves[i].level == TAPE_ROW)
-            memcpy(run_reg(run->scratch, &t->leaves[i]), t->leaves[i].imm == FXA_INPUT_H ? h : q,
-                   (size_t)n * sizeof *h);
+    for (size_t i = 0; i < t->n_leaves; i++) {
+        const fxa__tape_leaf *leaf = &t->leaves[i];
+        if (leaf->level != TAPE_ROW) continue;
+        if (leaf->imm == FXA_INPUT_Q_ROW)
+            run_count(run_reg(run->scratch, leaf), n, first, q_len);
+        else
+            memcpy(run_reg(run->scratch, leaf), leaf->imm == FXA_INPUT_H ? h : q, (size_t)n * sizeof *h);
+    }
     run_level(run, TAPE_ROW, 0, n);
     if (t->alone) fxa__tape_mask_rows(run, n);
 }
@@ -212,15 +224,21 @@ static int64_t run_key_step(int64_t n, const int32_t *k) {
     return step > 0 ? step : 0;
 }
 
-void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k) {
+void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k, int64_t first) {
     const fxa__tape *t = run->tape;
     fxa__tape_state *s = run->scratch;
     FXA__ASSERT(0 < n && n <= run->max_columns);
     run->columns = n;
     s->step = run_key_step(n, k);
     memcpy(s->k, k, (size_t)n * sizeof *k);
-    for (size_t i = 0; i < t->n_leaves; i++)
-        if (t->leaves[i].level == TAPE_COLUMN) memcpy(run_reg(s, &t->leaves[i]), k, (size_t)n * sizeof *k);
+    for (size_t i = 0; i < t->n_leaves; i++) {
+        const fxa__tape_leaf *leaf = &t->leaves[i];
+        if (leaf->level != TAPE_COLUMN) continue;
+        if (leaf->imm == FXA_INPUT_K_ROW)
+            run_count(run_reg(s, leaf), n, first, INT64_MAX);
+        else
+            memcpy(run_reg(s, leaf), k, (size_t)n * sizeof *k);
+    }
     run_level(run, TAPE_COLUMN, 0, n);
     s->shared = false;
 }

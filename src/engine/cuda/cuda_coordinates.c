@@ -2,7 +2,7 @@
  *
  * Kernels know local indices and the lengths of entries; where the program sees others (coordinate maps, positions of
  * rows, shards of a whole) they are written into the program: an index becomes base + step * index, a load of a table,
- * or one of these with what a run adds. Tables and what is added are captured tensors that the caller does not have:
+ * or one of these with what a run adds, and q_row and k_row are the local indices themselves. Tables and what is added are captured tensors that the caller does not have:
  * they come after the caller's, under names that say their slot, and a run finds them there (cuda_args.c).
  */
 #include "cuda.h"
@@ -84,6 +84,8 @@ static fxa_value coords_of(coords *c, fxa_input input) {
     if (input == FXA_INPUT_Q_LEN && p->q_len) return coords_int(c, p->q_len);
     if (input == FXA_INPUT_K_LEN && p->k_len) return coords_int(c, p->k_len);
     if (input == FXA_INPUT_HEADS && p->heads) return coords_int(c, p->heads);
+    if (input == FXA_INPUT_Q_ROW) return fxa_builder_input(c->b, FXA_INPUT_Q);
+    if (input == FXA_INPUT_K_ROW) return fxa_builder_input(c->b, FXA_INPUT_K);
     for (int axis = 0; axis < 4; axis++) {
         if (input != axes[axis]) continue;
         fxa_value x = coords_mapped(c, maps[axis], axis, fxa_builder_input(c->b, input));

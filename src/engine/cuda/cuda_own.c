@@ -65,7 +65,7 @@ fxa_status fxa__cu_own(const fxa__problem *p, fxa_program **out, fxa_error *err)
     if (!own_is_free(p->program))
         return fxa__fail(err, FXA_E_UNSUPPORTED, "beside bprop no param or tensor may be called %s or sort after it",
                          own_prefix);
-    FXA_TRY(own_rename(p->host, p->in.bprop, &renamed, err));
+    FXA_TRY(own_rename(p->host, p->bprop, &renamed, err));
     fxa_status status = fxa__cu_coordinates(p, renamed, out, err);
     fxa_program_destroy(renamed);
     return status;

@@ -39,17 +39,18 @@ static bool bias_mask_ok(const fxa__dnn_attention *a) {
 
 /* The gradient as [1|B,1|H,Sq,Sk], of elements one after the other; false: it is none. */
 static bool bias_shape(const fxa__dnn_attention *a, const fxa__output *out, fxa__dnn_tensor *t) {
-    static const fxa_input inputs[4] = {FXA_INPUT_B, FXA_INPUT_H, FXA_INPUT_Q, FXA_INPUT_K};
     const fxa_problem *p = &a->p->in;
     const fxa_capture *c = &p->captures[out->slot];
     const int64_t extent[4] = {p->b, p->hq, p->sq, p->sk};
     int64_t stride = 1;
     int found = 0;
     for (int axis = 3; axis >= 0; axis--) {
-        const fxa__dnn_axis at = fxa__dnn_axis_of(&a->score, inputs[axis]);
         t->dim[axis] = 1, t->stride[axis] = stride;
         for (int32_t j = 0; j < out->n_index; j++) {
-            if (fxa__node_input(&a->program->nodes[out->index[j]]) != 1u << inputs[axis]) continue;
+            const fxa__node *index = &a->program->nodes[out->index[j]];
+            fxa_input input = (fxa_input)index->imm;
+            if (index->op != FXA_OP_INPUT || !fxa__dnn_is_place(input) || fxa__dnn_axis_index(input) != axis) continue;
+            const fxa__dnn_axis at = fxa__dnn_axis_of(&a->score, input);
             bool plain = at.known && at.base == 0 && at.step == 1 && c->size[j] == extent[axis];
             if (!plain || t->dim[axis] > 1 || (extent[axis] > 1 && c->grad_stride[j] != stride)) return false;
             t->dim[axis] = extent[axis], found++;

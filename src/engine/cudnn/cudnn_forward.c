@@ -221,7 +221,7 @@ static bool attention_is_small(fxa__dnn_attention *a, const fxa_program *program
 }
 
 static fxa_status attention_analyse(fxa__dnn_attention *a, fxa_error *err) {
-    const fxa_program *own = a->p->in.pass == FXA_BACKWARD ? a->p->in.bprop : NULL;
+    const fxa_program *own = a->p->in.pass == FXA_BACKWARD ? a->p->bprop : NULL;
     if (!attention_is_small(a, a->program, "the program, with its derivative,") ||
         (own && !attention_is_small(a, own, "bprop")))
         return FXA_OK;

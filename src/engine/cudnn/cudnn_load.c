@@ -43,10 +43,10 @@ static bool load_index(fxa__dnn_score *s, const fxa__node *load, int i, load_sou
     const fxa_capture *c = &s->captures[load->imm];
     const char *name = s->program->tensors[load->imm].name;
     if (n->op == FXA_OP_CONST) return load_constant(s, load, i, n->imm, x);
-    if (n->op != FXA_OP_INPUT || n->imm < FXA_INPUT_B || n->imm > FXA_INPUT_K) {
+    if (n->op != FXA_OP_INPUT || !fxa__dnn_is_place((fxa_input)n->imm)) {
         (void)fxa__dnn_refuse(s->g,
-                              "index %d of %s is computed (operation %s): cuDNN reads b, h, q, k or constants alone; "
-                              "gather it into a tensor of these before",
+                              "index %d of %s is computed (operation %s): cuDNN reads b, h, q, k, q_row, k_row or "
+                              "constants alone; gather it into a tensor of these before",
                               i, name, fxa__op_info_get(n->op)->id);
         return false;
     }

@@ -193,7 +193,8 @@ static mask_bands mask_bands_choose(fxa__dnn_attention *a) {
 /* Parts hold for coordinates from 0 to 2^30; of others the mask is evaluated as it stands. */
 static bool mask_is_plain(const fxa__dnn_attention *a) {
     bool plain = true;
-    for (fxa_input axis = FXA_INPUT_B; axis <= FXA_INPUT_K; axis++) {
+    for (fxa_input axis = FXA_INPUT_B; axis < FXA_INPUT_COUNT; axis++) {
+        if (!fxa__dnn_is_place(axis)) continue;
         const fxa__dnn_axis c = fxa__dnn_axis_of(&a->score, axis);
         plain = plain && c.lo >= 0 && c.hi <= FXA__PLAIN_MOST;
     }

@@ -15,7 +15,7 @@ enum { SCORE_EXACT = 1 << 24 }; /* ints that floats of 32 bits hold */
 void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int32_t base) {
     s->score = score, s->dscore = dscore, s->base = base;
     for (int32_t i = 0; i < s->program->n_nodes; i++) s->value[i] = i == s->folded ? score : -1;
-    for (int i = 0; i < 4; i++) s->axis[i] = -1;
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) s->axis[i] = -1;
 }
 
 /* ---- Coordinates ------------------------------------------------------------------------------------------------- */
@@ -27,12 +27,18 @@ static const fxa_index_map *score_map(const fxa_problem *p, fxa_input axis) {
                                  : &p->map_k;
 }
 
-int64_t fxa__dnn_extent(const fxa_problem *p, fxa_input axis) {
-    return axis == FXA_INPUT_B ? p->b : axis == FXA_INPUT_H ? p->hq : axis == FXA_INPUT_Q ? p->sq : p->sk;
+bool fxa__dnn_is_place(fxa_input input) {
+    return (input >= FXA_INPUT_B && input <= FXA_INPUT_K) || input == FXA_INPUT_Q_ROW || input == FXA_INPUT_K_ROW;
 }
 
 int fxa__dnn_axis_index(fxa_input input) {
-    return input == FXA_INPUT_B ? 0 : input == FXA_INPUT_H ? 1 : input == FXA_INPUT_Q ? 2 : 3;
+    if (input == FXA_INPUT_B || input == FXA_INPUT_H) return (int)input - (int)FXA_INPUT_B;
+    return 1u << input & FXA__OF_ROW ? 2 : 3;
+}
+
+int64_t fxa__dnn_extent(const fxa_problem *p, fxa_input axis) {
+    const int64_t extent[4] = {p->b, p->hq, p->sq, p->sk};
+    return extent[fxa__dnn_axis_index(axis)];
 }
 
 int64_t fxa__dnn_length_of(const fxa__dnn_score *s, bool keys) {
@@ -62,6 +68,7 @@ fxa__dnn_axis fxa__dnn_axis_of(const fxa__dnn_score *s, fxa_input axis) {
     const fxa_index_map *map = score_map(p, axis);
     int64_t n = fxa__dnn_extent(p, axis), q = fxa__dnn_length_of(s, false), k = fxa__dnn_length_of(s, true), more = 0;
     fxa__dnn_axis out = {false, 0, 1, INT32_MIN, INT32_MAX};
+    if (axis == FXA_INPUT_Q_ROW || axis == FXA_INPUT_K_ROW) return (fxa__dnn_axis){true, 0, 1, 0, n > 0 ? n - 1 : 0};
     bool aligned = score_is_aligned(p, axis), moved = axis == FXA_INPUT_Q && (p->flags & FXA_POSITIONS);
     if (map->kind == FXA_MAP_TABLE || map->dynamic || moved) return out;
     if (aligned && (q < 0 || k < 0)) return out;
@@ -143,17 +150,17 @@ int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input) {
     if (input == FXA_INPUT_Q_LEN || input == FXA_INPUT_K_LEN)
         return score_by_entry(s, s->length[input == FXA_INPUT_K_LEN]);
     int axis = fxa__dnn_axis_index(input);
-    if (s->axis[axis] >= 0) return s->axis[axis];
+    if (s->axis[input] >= 0) return s->axis[input];
     const fxa__dnn_axis c = fxa__dnn_axis_of(s, input);
     s->indexed = s->indexed || axis >= 2 || (axis == 1 && !c.known);
-    if (!c.known) return s->axis[axis] = score_from_table(s, input, axis);
+    if (!c.known) return s->axis[input] = score_from_table(s, input, axis);
     if (c.lo < -SCORE_EXACT || c.hi > SCORE_EXACT)
         return fxa__dnn_refuse(s->g, "%s goes from %lld to %lld: this engine counts to 2^24", fxa_input_name(input),
                                (long long)c.lo, (long long)c.hi);
     int32_t t = fxa__dnn_index(s->g, s->base, axis, CUDNN_DATA_INT32);
     if (c.step != 1) t = fxa__dnn_int2(s->g, CUDNN_POINTWISE_MUL, t, fxa__dnn_int(s->g, c.step));
     if (c.base) t = fxa__dnn_int2(s->g, CUDNN_POINTWISE_ADD, t, fxa__dnn_int(s->g, c.base));
-    return s->axis[axis] = t;
+    return s->axis[input] = t;
 }
 
 bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t *hi) {
@@ -167,7 +174,8 @@ bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t 
         box.lo[run[i]] = length[i] < 0 ? 0 : fxa__sat32(length[i]);
         box.hi[run[i]] = length[i] < 0 ? fxa__sat32(most[i]) : fxa__sat32(length[i]);
     }
-    for (fxa_input axis = FXA_INPUT_B; axis <= FXA_INPUT_K; axis++) {
+    for (fxa_input axis = FXA_INPUT_B; axis < FXA_INPUT_COUNT; axis++) {
+        if (!fxa__dnn_is_place(axis)) continue;
         const fxa__dnn_axis c = fxa__dnn_axis_of(s, axis);
         box.lo[axis] = fxa__sat32(c.lo), box.hi[axis] = fxa__sat32(c.hi);
     }

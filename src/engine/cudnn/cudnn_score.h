@@ -34,7 +34,7 @@ typedef struct fxa__dnn_score {
     int32_t value[FXA__DNN_MAX_NODES]; /* tensors; -1: not made yet */
     int32_t load[FXA__DNN_MAX_NODES];  /* the same of loads, which stay what they are wherever the program is */
     int32_t same[FXA__DNN_MAX_NODES];  /* the node that it is taken for (cudnn_reuse.c); -1: itself */
-    int32_t axis[4];                   /* coordinates, made; -1: not yet */
+    int32_t axis[FXA_INPUT_COUNT];     /* coordinates, made, by input; -1: not yet */
     bool needed[FXA__DNN_MAX_NODES];
     bool indexed;      /* set: something reads q or k as a number */
     bool keys_dense;   /* keys of captured tensors are to lie one after the other */
@@ -56,7 +56,7 @@ int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node);
 bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node);
 /* Whether a node is the same for all pairs of a run, and known to the host: it is passed by value. */
 bool fxa__dnn_score_is_by_value(const fxa__dnn_score *s, int32_t node);
-/* A coordinate: B, H, Q or K. */
+/* A coordinate: an input that is a place, or a length. */
 int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input);
 /* The same content without memory, of the size of scores. */
 int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor);
@@ -67,7 +67,9 @@ typedef struct fxa__dnn_axis {
     int64_t base, step; /* where it is known */
     int64_t lo, hi;     /* in any case */
 } fxa__dnn_axis;
-/* axis: FXA_INPUT_B, H, Q or K. */
+/* Returns true for B, H, Q, K, Q_ROW and K_ROW: inputs that follow from a place in the scores, which the functions
+ * below take. */
+bool fxa__dnn_is_place(fxa_input input);
 fxa__dnn_axis fxa__dnn_axis_of(const fxa__dnn_score *s, fxa_input axis);
 /* The axis of such an input, and how many places it has. */
 int fxa__dnn_axis_index(fxa_input input);

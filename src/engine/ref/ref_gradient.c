@@ -39,7 +39,7 @@ static double ref_derivative(fxa__ref *r) {
 }
 
 static double ref_bprop(fxa__ref *r) {
-    const fxa_program *bprop = r->p->in.bprop;
+    const fxa_program *bprop = r->p->bprop;
     fxa__env env = r->env;
     env.params = r->bind->bprop_params;
     env.tensors = r->bind->bprop_tensors;

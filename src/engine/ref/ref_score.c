@@ -3,7 +3,7 @@
  * One pair of a query row and a key, in f64:
  *
  *     s  = scale * sum_d Q[q,d] K[k,d]
- *     s' = program(s; b, h, q, k, q_len, k_len, params, tensors), -inf where its mask is false
+ *     s' = program(s; b, h, q, k, q_row, k_row, lengths, heads, params, tensors), -inf where its mask is false
  */
 #include "ref.h"
 
@@ -27,12 +27,14 @@ void fxa__ref_enter_head(fxa__ref *r, int64_t h) {
 
 void fxa__ref_enter_row(fxa__ref *r, int64_t h, int64_t q) {
     r->env.coord[FXA_INPUT_Q] = fxa__row_coord(r->p, r->bind, &r->seq, q);
+    r->env.coord[FXA_INPUT_Q_ROW] = (int32_t)q;
     fxa__ref_load(r, FXA_SLOT_Q, h, q, r->q);
 }
 
 double fxa__ref_score(fxa__ref *r, int64_t k) {
     const fxa_program *program = r->p->program;
     r->env.coord[FXA_INPUT_K] = fxa__coord(r->p, r->bind, FXA_INPUT_K, k);
+    r->env.coord[FXA_INPUT_K_ROW] = (int32_t)k;
     r->env.score = r->bind->scale * fxa__ref_dot(r->q, r->k + k * r->p->in.d, r->p->in.d);
     fxa__program_eval(program, &r->env, r->vals);
     bool attended = r->vals[fxa__program_output(program, FXA__OUT_MASK)].i != 0;

@@ -15,7 +15,7 @@ static double *ref_carve_matrix(fxa__carver *c, int64_t rows, int64_t columns) {
 static int64_t ref_largest_program(const fxa__problem *p, const fxa_program *derivative) {
     int64_t n = p->program->n_nodes;
     if (derivative) n = fxa__max_i64(n, derivative->n_nodes);
-    if (p->in.bprop) n = fxa__max_i64(n, p->in.bprop->n_nodes);
+    if (p->bprop) n = fxa__max_i64(n, p->bprop->n_nodes);
     return n;
 }
 

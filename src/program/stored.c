@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Coordinates of storage where they are those of meaning: q_row is q and k_row is k in a problem that does not move
+ * them. The program that runs is then written with q and k alone, so masks, ranges, classes of gradients and kernels
+ * are those of a program that never mentioned q_row. Hash, text and bytes of the user's program stay what they are.
+ */
+#include "build.h"
+
+static void stored_outputs(fxa_builder *b, const fxa_program *p, const fxa_value *map) {
+    if (p->kind == FXA_PROGRAM_SCORE) {
+        fxa_builder_set_score(b, map[fxa__program_output(p, FXA__OUT_SCORE)]);
+        fxa_builder_set_mask(b, map[fxa__program_output(p, FXA__OUT_MASK)]);
+    } else
+        fxa_builder_set_dscore(b, map[fxa__program_output(p, FXA__OUT_DSCORE)]);
+}
+
+/* What stands for a node that is one of `inputs`; -1: the node itself. */
+static fxa_value stored_given(fxa_builder *b, const fxa__node *n, uint32_t inputs) {
+    if (!(fxa__node_input(n) & inputs)) return -1;
+    return fxa_builder_input(b, n->imm == FXA_INPUT_Q_ROW ? FXA_INPUT_Q : FXA_INPUT_K);
+}
+
+uint32_t fxa__program_stored(const fxa_program *p) {
+    uint32_t reads = 0;
+    for (int32_t i = 0; p && i < p->n_nodes; i++) reads |= fxa__node_input(&p->nodes[i]);
+    return reads & (1u << FXA_INPUT_Q_ROW | 1u << FXA_INPUT_K_ROW);
+}
+
+fxa_status fxa__program_unmoved(fxa__host *host, fxa_program *p, uint32_t inputs, fxa_program **out, fxa_error *err) {
+    size_t n = p ? (size_t)p->n_nodes : 0;
+    fxa_builder *b = NULL;
+    *out = p;
+    if (!(fxa__program_stored(p) & inputs)) {
+        if (p) fxa_program_retain(p);
+        return FXA_OK;
+    }
+    *out = NULL;
+    fxa_value *map = fxa__alloc_array(host, 2 * n, sizeof *map), *given = map + n;
+    if (!map) return fxa__fail_memory(err, "a program with its coordinates");
+    fxa_status status = fxa__builder_new(host, (fxa_program_kind)p->kind, &b, err);
+    if (status == FXA_OK) {
+        fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);
+        for (size_t i = 0; i < n; i++) given[i] = stored_given(b, &p->nodes[i], inputs);
+        if (fxa__builder_import_with(b, p, given, map)) stored_outputs(b, p, map);
+        status = fxa_builder_finish(b, out, err);
+    }
+    fxa_builder_destroy(b);
+    fxa__free(host, map, 2 * n * sizeof *map);
+    return status;
+}
