@@ -7,7 +7,7 @@ gradient.
 """
 import math
 import operator
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -260,9 +260,24 @@ class Call:
             else:
                 self.tables["map_" + axis] = index_array(value, what, (sizes[axis],))
                 self.maps[axis] = {"table": True}
+        if self.options["style"] == "graph":
+            self._arrays_beside(set(given))
         for name in ("q_len", "k_len", "heads"):
             if self.options[name] is not None:
                 self.fields[name] = _int(self.options[name], name)
+
+    def _arrays_beside(self, moved: Set[str]) -> None:
+        """Refuses arrays of the graph style with entries per batch entry or head where those have other coordinates:
+        the program reads such arrays by b and h."""
+        for option in ("tensors", "bprop_tensors"):
+            named = self.options[option]
+            for name, array in named.items() if isinstance(named, Mapping) else ():
+                sizes = (1, 1, 1, 1, *np.shape(array))[-4:]
+                for axis, size in zip("bh", sizes):
+                    if axis in moved and size != 1:
+                        raise ArgumentError("coordinates of %s beside %s[%r] of shape %s, which has %d along that axis; "
+                                            "1 is accepted there, or a function or text that indexes it by %s"
+                                            % (axis, option, name, np.shape(array), size, axis))
 
     # ---- Problems ----------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class Evaluator:
         for at, x in ((_abi.INPUT_SCORE, score), (_abi.INPUT_B, b), (_abi.INPUT_H, h), (_abi.INPUT_Q, q),
                       (_abi.INPUT_K, k),
                       (_abi.INPUT_Q_LEN, q_len), (_abi.INPUT_K_LEN, k_len), (_abi.INPUT_DSCORE, dscore),
-                      (_abi.INPUT_HEADS, heads)):
+                      (_abi.INPUT_HEADS, heads), (_abi.INPUT_Q_ROW, q), (_abi.INPUT_K_ROW, k)):
             inputs[at] = x
         value, mask = ctypes.c_double(), ctypes.c_int()
         call(lib.program_eval, self.program._handle, inputs, self.params, self.views, ctypes.byref(value),

@@ -258,12 +258,15 @@ def _with_segments(score: Score, ids: Any, padded: bool, sizes: Tuple[int, int, 
     return score if ids is None else with_ids(score, ids_of(ids, "segment_ids", sizes, single), padded)
 
 
-def with_ids(score: Score, ids: Sequence[Any], padded: bool = False) -> Score:
-    """The program with a mask of equal ids; `padded`: of which 0 is none."""
+def with_ids(score: Score, ids: Sequence[Any], padded: bool = False, places: Tuple[str, str] = ("q_row", "k_row")
+             ) -> Score:
+    """The program with a mask of equal ids; `padded`: of which 0 is none. `places`: the index of a row and of a key in
+    them, as program text."""
     of_q, of_k = same_ids(*ids)
     text = ("tensor zz_segment_k : {0}[2]\ntensor zz_segment_q : {0}[2]\n"
-            "mask = mask && zz_segment_q[b, q] == zz_segment_k[b, k]{1}").format(
-                {4: "i32", 8: "i64"}[of_q.dtype.itemsize], " && zz_segment_q[b, q] != 0" if padded else "")
+            "mask = mask && zz_segment_q[b, {q}] == zz_segment_k[b, {k}]{1}").format(
+                {4: "i32", 8: "i64"}[of_q.dtype.itemsize], " && zz_segment_q[b, %s] != 0" % places[0] if padded else "",
+                q=places[0], k=places[1])
     return score.appended(text, tensors={"zz_segment_q": of_q, "zz_segment_k": of_k})
 
 

@@ -80,8 +80,9 @@ def is_graph_style(mod: Any) -> bool:
 
 
 def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_tensors: Named, params: Named,
-            shape: Sequence[int], dtype: Any, moved: bool = False) -> Score:
-    """The program of what a user gave, for scores of this shape; a Score is one already. `moved`: q is no row of it."""
+            shape: Sequence[int], dtype: Any, moved: bool = False, part: Optional[str] = None) -> Score:
+    """The program of what a user gave, for scores of this shape; a Score is one already. `moved`: q is no row of it.
+    `part`: calls are of parts of it (trace_graph)."""
     if isinstance(score_mod, Score):
         return score_mod
     for name, named in (("score_mod_tensors", tensors), ("score_mod_bprop_tensors", bprop_tensors), ("params", params)):
@@ -107,7 +108,7 @@ def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_ten
     try:
         found = trace(score_mod, mask_mod, style="graph" if graph else "flex", bprop=bprop, lib="numpy", dtype=dtype,
                       tensors=tensors, bprop_tensors=bprop_tensors, shape=shape if graph else None,
-                      sizes=(shape[0], shape[1], None if moved else shape[2], shape[3]))
+                      sizes=(shape[0], shape[1], None if moved else shape[2], shape[3]), part=part)
     except TraceError as error:
         error.args = (in_words_of_jax(str(error)),)
         raise

@@ -322,13 +322,15 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, layout
     ready_masks(features, causal and not by_length, None if by_length else window,
                 bottom_right and not by_length, False)
     sinks_and_dropout(features, whole, sinks, dropout, dropout_key)
+    aligned = features.flags & (_abi.BOTTOM_RIGHT | _abi.CAUSAL | _abi.WINDOW) == _abi.BOTTOM_RIGHT  # of q itself
     score = resolve(score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params, whole,
-                    q.dtype, moved=bottom_right)
+                    q.dtype, moved=bottom_right, part="aligned" if aligned else "moved")
     rows_of = None
     if lengths is not None:
         score, rows_of = _with_lengths(score, lengths, (causal, window, bottom_right), whole, single)
     if segment_ids is not None:
-        score = with_ids(score, _gathered_ids(segment_ids, axis_name, size, order, (batch, heads, rows, keys), single))
+        score = with_ids(score, _gathered_ids(segment_ids, axis_name, size, order, (batch, heads, rows, keys), single),
+                         places=("q + q_len - k_len" if aligned else "q", "k"))
     score, scales = with_scale(score, scale, q.dtype)
     spec, ops = call_of(features, score, layout, None, (q, k, v), scales)
     check(spec, ops)

@@ -150,7 +150,7 @@ def same_ids(of_q: Any, of_k: Any) -> Any:
 
 def mask_text(causal: bool, window: Optional[Tuple[Optional[int], Optional[int]]]) -> Optional[str]:
     """Ready masks by positions in the segments, as statements; None without a mask."""
-    q, k = "zz_pos_q[b, q]", "zz_pos_k[b, k]"
+    q, k = "zz_pos_q[b, q_row]", "zz_pos_k[b, k_row]"
     left, right = window if window is not None else (None, None)
     parts = [text for on, text in (
         (causal, "%s <= %s" % (k, q)), (left is not None, "%s >= %s - %d" % (k, q, left or 0)),

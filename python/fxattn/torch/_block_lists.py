@@ -41,7 +41,7 @@ class _Classes:
 
     def of(self, b: int, h: int, rows: Tuple[int, int], keys: Tuple[int, int]) -> int:
         for at, (low, high) in ((_abi.INPUT_B, (b, b)), (_abi.INPUT_H, (h, h)), (_abi.INPUT_Q, rows),
-                                (_abi.INPUT_K, keys)):
+                                (_abi.INPUT_K, keys), (_abi.INPUT_Q_ROW, rows), (_abi.INPUT_K_ROW, keys)):
             self.box.lo[at], self.box.hi[at] = low, high
         return int(lib.program_classify(self.program._handle, ctypes.byref(self.box), self.params, self.ranges))
 

@@ -74,7 +74,8 @@ class Mask:
         self.params = None if params is None else (ctypes.c_double * max(len(params), 1))(*params)
         self.box = _abi.Box()
         for name, low, high in (("B", 0, batch - 1), ("H", 0, heads - 1), ("Q_LEN", rows.total, rows.total),
-                                ("K_LEN", keys.total, keys.total), ("HEADS", heads, heads)):
+                                ("K_LEN", keys.total, keys.total), ("HEADS", heads, heads),
+                                ("Q_ROW", 0, max(0, *rows.lengths) - 1), ("K_ROW", 0, max(0, *keys.lengths) - 1)):
             self._bound(name, low, high)
 
     def _bound(self, name: str, low: int, high: int) -> None:

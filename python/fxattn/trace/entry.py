@@ -49,7 +49,7 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
           tensors: Optional[Mapping[str, Any]] = None, bprop_tensors: Optional[Mapping[str, Any]] = None,
           score_extra: Sequence[Any] = (), mask_extra: Sequence[Any] = (), lib: str = "torch", device: Any = None,
           dtype: Any = None, shape: Optional[Sequence[int]] = None,
-          sizes: Optional[Tuple[Optional[int], ...]] = None) -> Traced:
+          sizes: Optional[Tuple[Optional[int], ...]] = None, part: Optional[str] = None) -> Traced:
     """The program of a score function and a mask function.
 
     style "flex": score_mod(score, b, h, q, kv) and mask_mod(b, h, q, kv), as FlexAttention has them; `score_extra` and
@@ -58,7 +58,8 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
     `shape` (batch, heads, rows, keys) is what sizes of `tensors` and `bprop_tensors` are checked against. Either of the
     two may be program text or a Program. `lib` ("torch" or "numpy") says whose meaning operators have where the two
     differ; `device` and `dtype` are what symbols say of themselves. `sizes` bound b, h, q and k, where they are known:
-    by them indices of JAX's functions are seen to be inside of their arrays."""
+    by them indices of JAX's functions are seen to be inside of their arrays. `part`: of the graph style, for a part of
+    the whole that `tensors` are of (trace_graph)."""
     if style == "flex" and not score_extra and not mask_extra:
         found = known(score_mod, mask_mod, lib, device, dtype, sizes)
         if found is not None:
@@ -69,7 +70,7 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
         from .graph import trace_graph
         masked = None if mask_mod is None else _Flex(None, mask_mod, (), tuple(mask_extra), lib, device, dtype,
                                                      sizes).mask
-        return Traced(*trace_graph(score_mod, masked, bprop, tensors, bprop_tensors, shape))
+        return Traced(*trace_graph(score_mod, masked, bprop, tensors, bprop_tensors, shape, part))
     if style != "flex":
         raise ValueError("style is %r; \"flex\" and \"graph\" are accepted" % (style,))
     return _Flex(score_mod, mask_mod, tuple(score_extra), tuple(mask_extra), lib, device, dtype, sizes).trace()

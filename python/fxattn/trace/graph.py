@@ -20,7 +20,8 @@ from .record import Recording
 from .symbol import Sym
 from .types import BOOL, FLOAT, HIGHEST, INT, LOWEST
 
-AXES = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q, _abi.INPUT_K)
+AXES = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q, _abi.INPUT_K)  # of gen_index, by which masks and ALiBi go
+STORED = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q_ROW, _abi.INPUT_K_ROW)  # of arrays
 METHODS = sorted([*POINTWISE, "gen_index", "tensor_scalar"])
 COMMON_OPTIONS = ("compute_data_type", "name")
 
@@ -223,7 +224,8 @@ def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]])
 
 
 def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[int]]) -> Sym:
-    """The element of an array for the present pair: [batch, heads, rows, keys] from the right, size 1 stretched."""
+    """The element of an array for the present pair: [batch, heads, rows, keys] from the right, size 1 stretched. It lies
+    as rows and keys lie, wherever positions and alignments move q."""
     if array.ndim > 4:
         refuse("%s has shape %s; at most 4 dimensions, [batch, heads, rows, keys], are accepted"
                          % (name, tuple(array.shape)))
@@ -233,8 +235,20 @@ def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[i
         if shape is not None and size not in (1, shape[at]):
             refuse("%s has shape %s, which does not broadcast to the scores' %s"
                              % (name, tuple(array.shape), tuple(shape)))
-        nodes.append(AXES[at] if size != 1 else rec.integer(0))
+        nodes.append(_place(rec, at) if size != 1 else rec.integer(0))
     return load(rec, array, nodes)
+
+
+def _place(rec: Recording, axis: int) -> int:
+    """The index of the present pair along an axis of the scores; of a part of a whole (of a ring) that in the whole,
+    which is q and k but for what an alignment adds to q."""
+    if rec.part is None or axis < 2:
+        return STORED[axis]
+    if axis == 3:
+        return _abi.INPUT_K
+    if rec.part == "aligned":
+        return rec.emit(_abi.OP_SUB, rec.emit(_abi.OP_ADD, _abi.INPUT_Q, _abi.INPUT_Q_LEN), _abi.INPUT_K_LEN)
+    return _abi.INPUT_Q
 
 
 def _result(rec: Recording, result: Any, callback: Any, what: str) -> Optional[int]:
@@ -276,15 +290,17 @@ def check_arguments(score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any
 
 def trace_graph(score_mod: Any, mask: Optional[Callable[[Recording], int]], bprop: Any,
                 tensors: Optional[Mapping[str, Any]], bprop_tensors: Optional[Mapping[str, Any]],
-                shape: Optional[Sequence[int]]) -> Tuple[Any, ...]:
+                shape: Optional[Sequence[int]], part: Optional[str] = None) -> Tuple[Any, ...]:
     """The programs of the callbacks, each with its tensors and numbers. `mask` records a FlexAttention mask_mod; with
-    one the callbacks run at every call."""
+    one the callbacks run at every call. `part`: the call is a part of what arrays are of, with coordinates of the
+    whole ("moved"), to which BOTTOM_RIGHT adds k_len - q_len ("aligned")."""
     check_arguments(score_mod, bprop, tensors, bprop_tensors)
-    asked = None if mask else reuse.graph_question(score_mod, bprop, tensors, bprop_tensors, shape)
+    asked = None if mask else reuse.graph_question(score_mod, bprop, tensors, bprop_tensors, shape, part)
     found = None if asked is None else asked.answer()
     if found is not None:
         return found
     rec = Recording((score_mod,), "graph")
+    rec.part = part
     score, kept = None, []  # type: Optional[int], List[Node]
     if score_mod is not None:
         score = _run(rec, score_mod, Sym(rec, _abi.INPUT_SCORE, FLOAT), tensors, shape, "score_mod", kept)
@@ -292,6 +308,7 @@ def trace_graph(score_mod: Any, mask: Optional[Callable[[Recording], int]], bpro
                              tuple(rec.params))
     if bprop is not None:
         back = Recording((bprop,), "graph", parent=rec)
+        back.part = part
         dscore = _run(back, bprop, Sym(back, _abi.INPUT_DSCORE, FLOAT), bprop_tensors, shape, "score_mod_bprop", kept)
         made += back.program("bprop", dscore, None), back.arrays(), tuple(back.params)
         back.forget()

@@ -5,7 +5,7 @@ The list is the content key: programs are kept by it, so a function that is trac
 positions (t00, p00): no name of the user's splits plans. Addresses are in no key; `id` is used within one trace only,
 among objects that it holds.
 
-Values are numbered: inputs 0 to 8 (codes of fxa_input), then the instructions in order. An instruction is a tuple:
+Values are numbered: inputs (codes of fxa_input), then the instructions in order. An instruction is a tuple:
   (op, value, ...)              an operation of fxa_op
   (LOAD, tensor, value, ...)    an element of a captured tensor
   (CONST, type, value)          a constant; a float that equals another one without being it (-0.0, nan) is spelled
@@ -15,6 +15,7 @@ import math
 import threading
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
+from .. import _abi
 from .._program import Builder, Program
 from .libraries import storage_of
 from .literals import literals_of
@@ -22,7 +23,7 @@ from .place import error_in, refuse
 from .types import FLOAT, HIGHEST, INT, LOWEST, PROGRAM_TYPE, wrapped
 
 CONST, INPUT, PARAM, LOAD = 1, 2, 3, 4
-FIRST = 9  # the first number that is not an input's
+FIRST = _abi.INPUT_COUNT  # the first number that is not an input's
 MAX_TENSORS, MAX_PARAMS, MAX_RANK, MAX_NODES = 64, 64, 5, 16384
 MAX_LIFTED = 48  # floats of the function's own that become params; the rest of them is for numbers that must be
 
@@ -33,7 +34,7 @@ class Recording:
     """One trace of one or two functions into one program."""
 
     __slots__ = ("code", "tensors", "storage", "kinds", "params", "param_types", "mods", "literals", "lib", "device",
-                 "dtype", "sizes", "sized", "parent", "_places", "_numbers", "_copies")
+                 "dtype", "sizes", "sized", "parent", "part", "_places", "_numbers", "_copies")
 
     def __init__(self, mods: Tuple[Any, ...] = (), lib: str = "torch", device: Any = None, dtype: Any = None,
                  parent: Optional["Recording"] = None) -> None:
@@ -51,6 +52,7 @@ class Recording:
         self.sizes: Optional[Sequence[Optional[int]]] = None  # of batch, heads, rows, keys, as far as they are known
         self.sized = False  # whether the code depends on sizes of captured tensors
         self.parent = parent  # the trace whose values this one may use: the forward of a backward
+        self.part: Optional[str] = None  # of the graph style: how coordinates of a part are those of the whole
         self._places: Dict[int, int] = {}
         self._numbers: Dict[int, int] = {}
         self._copies: Dict[int, int] = {}

@@ -333,12 +333,13 @@ def _question_of_jax(reader: _Reader) -> Optional[Question]:
 
 
 def graph_question(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, Any]],
-                   bprop_tensors: Optional[Mapping[str, Any]], shape: Optional[Sequence[int]]) -> Optional[Question]:
+                   bprop_tensors: Optional[Mapping[str, Any]], shape: Optional[Sequence[int]],
+                   part: Optional[str] = None) -> Optional[Question]:
     """The question for callbacks of the graph style."""
     if not _tensor_types:
         _know_tensors()
     reader = _Reader()
-    reader.parts += "graph", None if shape is None else tuple(shape)
+    reader.parts += "graph", None if shape is None else tuple(shape), part
     try:
         for mod in (score_mod, bprop):
             reader.value(None, 0) if mod is None else reader.mod(mod)
