@@ -140,6 +140,37 @@ static void lowering_cases_of(conf_source source, bool own, int n, int least) {
 
 static void lowering_cases(conf_source source, int n, int least) { lowering_cases_of(source, false, n, least); }
 
+/* Arrays that lie as rows and keys lie beside positions, alignments and maps of every kind, by which q and k are no
+ * places: cuDNN reads them where they are. */
+TEST(arrays_that_lie_as_rows_lie) {
+    static const char *const texts[] = {
+        "tensor bias : bf16[4]\nscore = score + bias[b, h, q_row, k_row]",
+        "tensor bias : f32[2]\nscore = score + bias[q_row, k_row]\nmask = k <= q + 9",
+        "tensor ids : i32[2]\nmask = ids[b, q_row] == ids[b, k_row]",
+        "tensor t : f32[1]\nscore = score * t[q_row] + 0.01 * float(abs(q - k))\nmask = k_row <= q_row + 4"};
+    const attn_shape shape = {2, 4, 2, 21, 30, 32, 32, 16, 1, 30, 0};
+    static conf_case c;
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    conf_frame f = lowering_frame();
+    if (lowering_missing()) T_SKIP(lowering_missing());
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    setenv("FXA_TEST_DTYPE", "bf16", 0);
+    for (uint64_t i = 0; i < 4 * 24 && !t_failures; i++) {
+        uint64_t rng = t_seed() + i;
+        fxa_program *program = NULL;
+        T_OK(fxa_program_parse(ctx, texts[i % 4], SIZE_MAX, &program, &err));
+        bool ok = conf_draw(&c, ctx, ATTN_GQA | (i / 4 % 2 ? ATTN_ROWS : ATTN_MAPS), &shape, program, "text", NULL, &f.all,
+                            &rng);
+        if (ok) lowering_narrow(&c, &rng);
+        if (!ok || !frame_passes(&f, &c)) T_FAIL("%s: %s\n", texts[i % 4], c.why);
+        conf_free(&c);
+    }
+    frame_print(&f);
+    T_CHECK(f.done[0] >= 48 && f.done[1] >= 12);
+    fxa_context_destroy(ctx);
+}
+
 /* Of several causal masks and windows the tightest is one of cuDNN's, of those with bounds of a run the first. */
 TEST(bands_of_one_kind) {
     static const char *const texts[] = {"mask = k <= q && k <= q + 2", "mask = k <= q + 3 && k <= q - 1 && q - k < 9",

@@ -195,6 +195,21 @@ static const feature dropped_packed = {
     .features = ATTN_DROPOUT | ATTN_MAPS | ATTN_ROWS | ATTN_VARLEN | ATTN_PADDING | ATTN_GQA, .texts = {causal}};
 TEST(dropout_at_moved_coordinates) { feature_check(&dropped), feature_check(&dropped_packed); }
 
+/* Arrays that lie as rows and keys lie, with gradients, beside coordinates that maps, positions and alignments move. */
+static const char ids_that_lie[] = "tensor ids : i32[2]\nscore = score - 0.05 * abs(q - k)\n"
+                                   "mask = ids[b, q_row] == ids[b, k_row] && k <= q + 20";
+static const char bias_that_lies[] = "tensor bias : f32[3]\nscore = score + bias[h, q_row, k_row] - 0.05 * abs(q - k)\n"
+                                     "mask = k_row <= q_row + 30";
+static const char sums_that_lie[] = "tensor t : f32[1]\ntensor u : f32[2]\n"
+                                    "score = score * (1 + 0.1 * t[q_row]) + u[b, k_row] * float((q - q_row) % 3)";
+static const feature stored = {.features = ATTN_MAPS | ATTN_ROWS | ATTN_GQA,
+                               .texts = {ids_that_lie, bias_that_lies, sums_that_lie}};
+static const feature stored_packed = {.features = ATTN_MAPS | ATTN_ROWS | ATTN_VARLEN | ATTN_PADDING | ATTN_DROPOUT,
+                                      .texts = {ids_that_lie, sums_that_lie}};
+static const feature stored_paged = {.features = ATTN_ROWS | ATTN_VARLEN | ATTN_CHUNKED | ATTN_PAGED | ATTN_PADDING,
+                                     .texts = {ids_that_lie, bias_that_lies}};
+TEST(stored_coordinates) { feature_check(&stored), feature_check(&stored_packed), feature_check(&stored_paged); }
+
 static void change_scale(conf_case *c, int i) { c->base.x.scale = i % 3 == 0 ? 0 : i % 3 == 1 ? -0.125 : -1; }
 static const feature turned = {
     .features = ATTN_GQA | ATTN_SINK, .texts = {"", capped, learned}, .change = change_scale};
