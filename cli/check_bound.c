@@ -122,11 +122,12 @@ int bound_row_scores(cli *c, bound_work *w, int64_t b, int64_t h, int64_t q) {
     w->in[FXA_INPUT_B] = (double)b;
     w->in[FXA_INPUT_H] = (double)h;
     w->in[FXA_INPUT_Q] = (double)(q + problem_row_shift(p));
+    w->in[FXA_INPUT_Q_ROW] = (double)q;
     for (int64_t k = 0; k < p->sk; k++) {
         double e;
         w->score[k] = w->scale * bound_dot(w, row, keys + k * p->d, p->d, &e);
         w->e_score[k] = e * fabs(w->scale) + w->unit * fabs(w->score[k]);
-        w->in[FXA_INPUT_K] = (double)k;
+        w->in[FXA_INPUT_K] = w->in[FXA_INPUT_K_ROW] = (double)k;
         w->in[FXA_INPUT_SCORE] = w->score[k];
         int rc = bound_terms(c, w, w->s->whole, &w->s->wide->bind, w->e_score[k], 0);
         if (rc != CLI_OK) return rc;

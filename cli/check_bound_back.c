@@ -77,7 +77,7 @@ static int bound_pair_backward(cli *c, bound_work *w, const bound_back *r, int64
                   p_k * w->dropout * fabs(dout[i]), unsure);
     double reach = fabs(dp) + fabs(r->delta) + fabs(r->dlse), size = p_k * reach;
     double error = e_p * reach + p_k * (e_dp * w->dropout + r->e_delta + 4 * w->unit * reach);
-    w->in[FXA_INPUT_K] = (double)k;
+    w->in[FXA_INPUT_K] = w->in[FXA_INPUT_K_ROW] = (double)k;
     w->in[FXA_INPUT_SCORE] = w->score[k];
     int rc = bound_through(c, w, r, k, size, p_k * (dp - r->delta + r->dlse), error, &ds, &e_ds);
     unsure = unsure || e_ds == INFINITY;

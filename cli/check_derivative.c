@@ -74,7 +74,7 @@ static int diff_row_jumps(cli *c, diff_state *d, int64_t row, double h, bool *ju
         double move = by_q   ? fabs(w->scale * w->k[(kv + k) * p->d + feature])
                       : by_k ? fabs(w->scale * w->q[row * p->d + feature])
                              : fmax(1, fabs(w->score[k]));
-        w->in[FXA_INPUT_K] = (double)k;
+        w->in[FXA_INPUT_K] = w->in[FXA_INPUT_K_ROW] = (double)k;
         w->in[FXA_INPUT_SCORE] = w->score[k];
         rc = diff_pair_jumps(c, w, w->e_score[k] + h * move, jump);
     }

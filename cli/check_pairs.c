@@ -43,8 +43,9 @@ static void pairs_draw(check_state *s, double *in) {
     in[FXA_INPUT_SCORE] = pairs_draw_score(r);
     in[FXA_INPUT_B] = (double)(random_bits(r) % (uint64_t)p->b);
     in[FXA_INPUT_H] = (double)(random_bits(r) % (uint64_t)p->hq);
-    in[FXA_INPUT_Q] = (double)(random_bits(r) % (uint64_t)p->sq) + (double)problem_row_shift(p);
-    in[FXA_INPUT_K] = (double)(random_bits(r) % (uint64_t)p->sk);
+    in[FXA_INPUT_Q_ROW] = (double)(random_bits(r) % (uint64_t)p->sq);
+    in[FXA_INPUT_Q] = in[FXA_INPUT_Q_ROW] + (double)problem_row_shift(p);
+    in[FXA_INPUT_K] = in[FXA_INPUT_K_ROW] = (double)(random_bits(r) % (uint64_t)p->sk);
     in[FXA_INPUT_Q_LEN] = (double)p->sq;
     in[FXA_INPUT_K_LEN] = (double)p->sk;
     in[FXA_INPUT_HEADS] = (double)p->hq;

@@ -82,12 +82,22 @@ static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile
     a->tiles = (tiles + a->tile_step - 1) / a->tile_step;
 }
 
-/* The tile whose first row and key are given, as the counts have it: it is the only one of a shard. */
-static int plot_tile_class(cli *c, const cli_job *job, const fxa_tensor_range *ranges, const plot *p, int64_t q,
-                           int64_t k, uint8_t *out) {
+/* Returns true if a shard would count q_row from 0 in the middle of the rows: it is q in what runs, but for alignments. */
+static bool plot_reads_rows(const fxa_program *program) {
+    fxa_facts facts;
+    fxa_program_facts(program, &facts);
+    return (facts.mask_depends | facts.score_depends) & (1u << FXA_INPUT_Q_ROW | 1u << FXA_INPUT_K_ROW);
+}
+
+/* The tile whose first row and key are given, as the counts have it: it is the only one of a shard of what runs. */
+static int plot_tile_class(cli *c, const cli_job *job, const fxa_program *program, const fxa_tensor_range *ranges,
+                           const plot *p, int64_t q, int64_t k, uint8_t *out) {
     fxa_problem shard = job->problem;
     fxa_tile_counts one;
     fxa_error err;
+    *out = FXA_TILE_MIXED;
+    if (plot_reads_rows(program)) return CLI_OK;
+    shard.program = program;
     shard.q_len = shard.sq;
     shard.k_len = shard.sk;
     shard.map_q.base += q;
@@ -101,19 +111,20 @@ static int plot_tile_class(cli *c, const cli_job *job, const fxa_tensor_range *r
     return CLI_OK;
 }
 
-static int plot_tiles(cli *c, const cli_job *job, plot *p) {
+static int plot_tiles(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
     const fxa_tensor_range *ranges = binding_ranges(c, &job->bind);
     fxa_error err;
     p->tile = cli_alloc_array(c, p->q.tiles * p->k.tiles, 1);
     for (int64_t i = 0; i < p->q.tiles * p->k.tiles; i++) {
         int64_t q = i / p->k.tiles * p->q.tile_step * p->q.tile, k = i % p->k.tiles * p->k.tile_step * p->k.tile;
-        int rc = plot_tile_class(c, job, ranges, p, q, k, &p->tile[i]);
+        int rc = plot_tile_class(c, job, program, ranges, p, q, k, &p->tile[i]);
         if (rc != CLI_OK) return rc;
     }
     if (fxa_tiles_count(c->ctx, &job->problem, p->b, p->h, p->q.tile, p->k.tile, binding_params(&job->bind), ranges,
                         &p->counts, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
-    p->mixed = p->counts.mixed && p->q.tile > PLOT_TILE_LOOK / p->k.tile ? "mixed or not known" : "mixed";
+    bool unknown = p->counts.mixed && p->q.tile > PLOT_TILE_LOOK / p->k.tile;
+    p->mixed = unknown || plot_reads_rows(program) ? "mixed or not known" : "mixed";
     return CLI_OK;
 }
 
@@ -315,7 +326,7 @@ int cmd_plot(cli *c) {
     rc = plot_sample(c, job, program, random.state, p);
     if (rc == CLI_OK) rc = plot_make_curves(c, job, program, p);
     plot_words(c, job, program, p);
-    if (rc == CLI_OK) rc = plot_tiles(c, job, p);
+    if (rc == CLI_OK) rc = plot_tiles(c, job, program, p);
     if (rc == CLI_OK && svg) rc = plot_write_svg(c, p, svg);
     if (rc != CLI_OK) return rc;
     if (c->json)

@@ -43,6 +43,8 @@ static const char *const language_inputs[FXA_INPUT_COUNT] = {
     [FXA_INPUT_K_LEN] = "int: number of keys of this batch entry",
     [FXA_INPUT_DSCORE] = "float: the gradient by the new score; backward programs only",
     [FXA_INPUT_HEADS] = "int: number of query heads",
+    [FXA_INPUT_Q_ROW] = "int: index of the query's row as it lies, from 0; --bottom-right does not move it",
+    [FXA_INPUT_K_ROW] = "int: index of the key as it lies, from 0",
 };
 
 #define LANGUAGE_COLUMN 30

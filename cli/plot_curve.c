@@ -26,7 +26,9 @@ static int curve_fill(cli *c, const cli_job *job, const fxa_program *program, co
                                   (double)p->q.size,
                                   (double)p->k.size,
                                   1,
-                                  (double)job->problem.hq};
+                                  (double)job->problem.hq,
+                                  (double)curve->q,
+                                  (double)curve->k};
     fxa_error err;
     *attended = false;
     for (int i = 0; i < PLOT_POINTS; i++) {
@@ -59,12 +61,13 @@ static int curve_find_key(cli *c, const cli_job *job, const fxa_program *program
                                   (double)p->q.size,
                                   (double)p->k.size,
                                   0,
-                                  (double)job->problem.hq};
+                                  (double)job->problem.hq,
+                                  (double)q};
     for (int64_t at = *k; at >= 0 && at > *k - CURVE_WALK; at--) {
         double value;
         int mask;
         fxa_error err;
-        in[FXA_INPUT_K] = (double)at;
+        in[FXA_INPUT_K] = in[FXA_INPUT_K_ROW] = (double)at;
         if (fxa_program_eval(program, in, job->bind.params, job->bind.views, &value, &mask, &err) != FXA_OK)
             return cli_fail_library(c, &err, NULL);
         if (!mask || !isfinite(value)) continue;
@@ -92,7 +95,7 @@ int plot_make_curves(cli *c, const cli_job *job, const fxa_program *program, plo
     fxa_program *derivative;
     fxa_error err;
     fxa_program_facts(program, &facts);
-    uint32_t pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
+    uint32_t pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K | 1u << FXA_INPUT_Q_ROW | 1u << FXA_INPUT_K_ROW;
     bool bends = facts.score_depends >> FXA_INPUT_SCORE & 1 &&
                  !(facts.flags & (FXA_FACT_PURE_MASK | FXA_FACT_ADDITIVE | FXA_FACT_IDENTITY));
     int64_t last_q = p->q.size - 1, last_k = p->k.size - 1;

@@ -34,7 +34,8 @@ static int plot_look(cli *c, plot_sampler *s, int64_t q, int64_t k) {
     int mask;
     fxa_error err;
     s->in[FXA_INPUT_Q] = (double)(q + problem_row_shift(&s->job->problem));
-    s->in[FXA_INPUT_K] = (double)k;
+    s->in[FXA_INPUT_K] = s->in[FXA_INPUT_K_ROW] = (double)k;
+    s->in[FXA_INPUT_Q_ROW] = (double)q;
     if (fxa_program_eval(s->program, s->in, s->job->bind.params, s->job->bind.views, &value, &mask, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
     plot_fate fate = !mask                               ? PLOT_MASKED

@@ -66,7 +66,7 @@ void fuzz_check_program(fxa_context *ctx, const fxa_program *program) {
 
     fxa_facts facts;
     fxa_program_facts(program, &facts);
-    fxa_box box = {{0, 0, 0, 3, 0, 9, 9, 0}, {0, 1, 2, 8, 5, 9, 9, 0}};
+    fxa_box box = {{0, 0, 0, 3, 0, 9, 9, 0, 4, 2, 0}, {0, 1, 2, 8, 5, 9, 9, 0, 4, 7, 5}};
     fxa_program_classify(program, &box, NULL, NULL);
 
     fxa_program *derivative = NULL;

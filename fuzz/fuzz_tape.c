@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             views[i].rank = info.rank; /* sizes 0: every load is outside and reads 0 */
         }
         int mask;
-        double in[FXA_INPUT_COUNT] = {0.5, 0, 1, 2, 3, 9, 9, 0.25};
+        double in[FXA_INPUT_COUNT] = {0.5, 0, 1, 2, 3, 9, 9, 0.25, 4, 6, 7};
         static const double zero; /* a load of rank 0 has no index to be outside of */
         for (size_t i = 0; i < fxa_program_tensor_count(program); i++)
             if (views[i].rank == 0) views[i].data = &zero;
