@@ -82,7 +82,8 @@ static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile
     a->tiles = (tiles + a->tile_step - 1) / a->tile_step;
 }
 
-/* Returns true if a shard would count q_row from 0 in the middle of the rows: it is q in what runs, but for alignments. */
+/* Returns true if the program reads q_row beside an alignment (it is q in what runs elsewhere): shards would count it
+ * from 0 in the middle of the rows. */
 static bool plot_reads_rows(const fxa_program *program) {
     fxa_facts facts;
     fxa_program_facts(program, &facts);

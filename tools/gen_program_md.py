@@ -273,6 +273,7 @@ such numbers in an int tensor and take differences there, or give them from a ne
 | `b`, `h`, `q`, `k` | int | batch entry, query head, query position, key position |
 | `q_len`, `k_len` | int | lengths of the two sequences of this batch entry |
 | `heads` | int | number of query heads; for a shard that of the whole (`fxa_problem.heads`) |
+| `q_row`, `k_row` | int | index of the row and of the key as they lie, which nothing moves |
 | `dscore` | float | backward programs only |
 | `true`, `false` | bool | |
 | `inf`, `nan`, `pi` | float | |
@@ -281,6 +282,11 @@ q and k count from 0, in each sequence of a batch; index maps say otherwise for 
 than keys (decoding, chunks of a prompt), `FXA_POSITIONS` gives each batch entry the q of its first row, and
 `FXA_BOTTOM_RIGHT` without `FXA_CAUSAL` and `FXA_WINDOW` makes the last row's q that of the last key, q + k_len - q_len: the
 same text then serves every step. numerics.md has the rule. Sums that leave 32 bits wrap, as all ints do.
+
+q and k are coordinates of meaning, for masks and distances. `q_row` and `k_row` are coordinates of storage: the index of the
+row and of the key along its own axis in this problem, from 0 in each sequence (packed or in pages, too), whatever maps,
+positions and alignments make of q and k. An array that lies as the rows lie is read by them: `ids[b, q_row] == ids[b, k_row]`,
+`bias[b, h, q_row, k_row]`. Where a problem does not move q, `q_row` is q, and the program that runs has q in its place.
 
 Numbers: `12` and `0x1F` are ints (decimal up to 2147483647, also -2147483648; hexadecimal up to 0xFFFFFFFF, as a bit
 pattern); `1.5`, `.5`, `5.` and `1e-3` are floats, read exactly rounded in every locale.

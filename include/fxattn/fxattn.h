@@ -65,7 +65,8 @@ typedef struct fxa_capture {
     uint64_t reserved[2]; /* 0 */
 } fxa_capture;
 
-/* Where local index i lies in the whole: the program (and dropout) sees the mapped value, memory is read by i. */
+/* Where local index i lies in the whole: the program (and dropout) sees the mapped value as q (b, h, k), and i as q_row
+ * (k_row), memory is read by i. */
 typedef enum fxa_map_kind {
     FXA_MAP_AFFINE = 0,   /* base + step * i; with base 0, step 0 (all zeroes) it is the identity: step 0 means 1 */
     FXA_MAP_SEGMENTS = 1, /* the last segment with begin <= i: base + step * (i - begin); step 0 means 1 here too */

@@ -288,7 +288,7 @@ class Builder(Handle):
         return self._checked(lib.builder_int(self._handle, value))
 
     def input(self, name: Union[str, int]) -> int:
-        """An input by name: score, b, h, q, k, q_len, k_len, heads; dscore where it is a backward."""
+        """An input by name: score, b, h, q, k, q_row, k_row, q_len, k_len, heads; dscore where it is a backward."""
         return self._checked(lib.builder_input(self._handle, find(INPUTS, "the input", name)))
 
     def param(self, name: str, kind: Union[str, int] = "float", default: Optional[float] = None) -> int:

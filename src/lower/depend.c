@@ -4,10 +4,7 @@
  */
 #include "depend.h"
 
-enum {
-    DEPEND_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE,
-    DEPEND_H = 1 << FXA_INPUT_H
-};
+enum { DEPEND_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE, DEPEND_H = 1 << FXA_INPUT_H };
 
 static bool depend_is_of_pair(uint32_t inputs) { return (inputs & FXA__OF_ROW) && (inputs & FXA__OF_KEY); }
 

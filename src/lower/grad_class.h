@@ -16,7 +16,8 @@ typedef enum fxa__grad_kind {
     FXA__GRAD_HEAD,  /* one for each b, h or both: sums of whole tiles */
     FXA__GRAD_ROW,   /* one for each q or q_row, and what HEAD has: sums of rows, beside dQ */
     FXA__GRAD_KEY,   /* one for each k or k_row, and what HEAD has: sums of columns, beside dK and dV */
-    FXA__GRAD_DENSE, /* q or q_row, and k or k_row, stand among the indices: a store for each pair; summed over b and h if those do not */
+    FXA__GRAD_DENSE, /* q or q_row, and k or k_row, stand among the indices: a store for each pair; summed over b and h
+                        if those do not */
     FXA__GRAD_DIAGONAL, /* one for each q - k: sums along diagonals */
     FXA__GRAD_SCATTER,  /* anything else: the index hangs on the score, on data of both q and k, ... */
     FXA__GRAD_KINDS

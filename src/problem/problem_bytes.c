@@ -21,7 +21,7 @@
  *     u32  number of captures (the program's tensors), then of each:
  *          u32 grad, u32 grad_dtype; i64 size[5], stride[5], grad_stride[5] [g]
  *     u32  number of bprop captures, then of each the same
- *     u32  without geometry, and of programs that read q_row or k_row only: which of them are q and k, as bits of inputs
+ *     u32  of programs that read q_row or k_row, and without geometry: which of them are q and k, as bits of inputs
  *
  * Reading trusts nothing: the fields go through fxa__problem_create like a caller's, and the result must have exactly
  * the bytes it was read from, so that one problem has one form.

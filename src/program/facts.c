@@ -122,10 +122,9 @@ static bool facts_read_row(const fxa__range *r, const fxa__affine *form, facts_r
 
 static bool facts_row_is(const facts_row *row, int64_t sign, int q, int k, int q_len, int k_len, int load) {
     return row->coef[FXA_INPUT_B] == 0 && row->coef[FXA_INPUT_H] == 0 && row->coef[FXA_INPUT_HEADS] == 0 &&
-           row->coef[FXA_INPUT_Q_ROW] == 0 && row->coef[FXA_INPUT_K_ROW] == 0 &&
-           row->coef[FXA_INPUT_Q] == sign * q && row->coef[FXA_INPUT_K] == sign * k &&
-           row->coef[FXA_INPUT_Q_LEN] == sign * q_len && row->coef[FXA_INPUT_K_LEN] == sign * k_len &&
-           row->load_coef == sign * load;
+           row->coef[FXA_INPUT_Q_ROW] == 0 && row->coef[FXA_INPUT_K_ROW] == 0 && row->coef[FXA_INPUT_Q] == sign * q &&
+           row->coef[FXA_INPUT_K] == sign * k && row->coef[FXA_INPUT_Q_LEN] == sign * q_len &&
+           row->coef[FXA_INPUT_K_LEN] == sign * k_len && row->load_coef == sign * load;
 }
 
 /* t[b]; what a row holds is an int. */

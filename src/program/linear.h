@@ -13,8 +13,9 @@
 
 /* Of a rest: the low bits are the inputs that it reads (bit i: fxa_input i), then */
 enum {
-    FXA__REST = 1 << FXA_INPUT_COUNT,       /* there is one */
-    FXA__REST_MOVES = 2 << FXA_INPUT_COUNT, /* it may change when q and k move by the same amount, or with q_row or k_row */
+    FXA__REST = 1 << FXA_INPUT_COUNT, /* there is one */
+    FXA__REST_MOVES =
+        2 << FXA_INPUT_COUNT, /* it may change when q and k move by the same amount, or with q_row or k_row */
     FXA__REST_READS = FXA__REST - 1
 };
 

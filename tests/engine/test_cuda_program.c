@@ -74,8 +74,9 @@ static fxa_program *meant_own(rig *r, int i) {
 }
 
 static bool meant_make(rig *r, int i, meant_case *c) {
-    fxa_program *p = i < MEANT_WAYS * MEANT_LISTED ? rig_parse(r, meant_listed[i / MEANT_WAYS])
-                                                   : rig_program(r, GEN_NO_STORED | (i % 3 ? GEN_NO_SPECIAL : GEN_SMOOTH));
+    fxa_program *p = i < MEANT_WAYS * MEANT_LISTED
+                         ? rig_parse(r, meant_listed[i / MEANT_WAYS])
+                         : rig_program(r, GEN_NO_STORED | (i % 3 ? GEN_NO_SPECIAL : GEN_SMOOTH));
     fxa_error err = {.status = FXA_OK};
     *c = (meant_case){.p = NULL};
     if (!p) return false;

@@ -35,8 +35,8 @@ typedef struct bits_case {
 static bits_case bits_cases[BITS_MOST];
 
 static bool bits_make(rig *r, int i, bits_case *c) {
-    fxa_program *given =
-        i < BITS_LISTED ? rig_parse(r, bits_listed[i]) : rig_program(r, GEN_NO_STORED | (i % 2 ? GEN_SMOOTH : GEN_NO_SPECIAL));
+    fxa_program *given = i < BITS_LISTED ? rig_parse(r, bits_listed[i])
+                                         : rig_program(r, GEN_NO_STORED | (i % 2 ? GEN_SMOOTH : GEN_NO_SPECIAL));
     fxa_program *masked = NULL, *d = NULL;
     fxa_error err = {.status = FXA_OK};
     *c = (bits_case){.p = NULL};

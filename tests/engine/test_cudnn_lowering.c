@@ -160,8 +160,8 @@ TEST(arrays_that_lie_as_rows_lie) {
         uint64_t rng = t_seed() + i;
         fxa_program *program = NULL;
         T_OK(fxa_program_parse(ctx, texts[i % 4], SIZE_MAX, &program, &err));
-        bool ok = conf_draw(&c, ctx, ATTN_GQA | (i / 4 % 2 ? ATTN_ROWS : ATTN_MAPS), &shape, program, "text", NULL, &f.all,
-                            &rng);
+        bool ok = conf_draw(&c, ctx, ATTN_GQA | (i / 4 % 2 ? ATTN_ROWS : ATTN_MAPS), &shape, program, "text", NULL,
+                            &f.all, &rng);
         if (ok) lowering_narrow(&c, &rng);
         if (!ok || !frame_passes(&f, &c)) T_FAIL("%s: %s\n", texts[i % 4], c.why);
         conf_free(&c);

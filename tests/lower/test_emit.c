@@ -233,7 +233,10 @@ static void emit_gather(rig *r) {
     emit_add(rig_parse(r, emit_bytes), false);
     walk_each(r->ctx, emit_visit);
     for (int i = 0; i < t_scaled_down(EMIT_RANDOM); i++)
-        emit_add(rig_program(r, GEN_NO_STORED | (i % 5 == 0 ? GEN_SMOOTH : i % 5 < 3 ? GEN_NO_SPECIAL : 0)), i % 4 == 3);
+        emit_add(rig_program(r, GEN_NO_STORED | (i % 5 == 0  ? GEN_SMOOTH
+                                                 : i % 5 < 3 ? GEN_NO_SPECIAL
+                                                             : 0)),
+                 i % 4 == 3);
 }
 
 TEST(compiled_text_is_the_evaluator) {

@@ -67,7 +67,8 @@ TEST(names_of_types_and_inputs) {
     T_STR(fxa__type_name(FXA_INT), "int");
     T_STR(fxa__type_name(FXA_BOOL), "bool");
     T_STR(fxa__type_name(0), "none");
-    const char *const names[FXA_INPUT_COUNT] = {"score", "b", "h", "q", "k", "q_len", "k_len", "dscore", "heads", "q_row", "k_row"};
+    const char *const names[FXA_INPUT_COUNT] = {"score", "b",      "h",     "q",     "k",    "q_len",
+                                                "k_len", "dscore", "heads", "q_row", "k_row"};
     for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++) {
         T_STR(fxa__input_name(i), names[i]);
         T_INT(fxa__input_type(i), i == FXA_INPUT_SCORE || i == FXA_INPUT_DSCORE ? FXA_FLOAT : FXA_INT);

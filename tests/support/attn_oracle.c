@@ -59,7 +59,7 @@ static void oracle_pair_fill(const oracle_head *w, int64_t q, int64_t k) {
     const double *key = x->k + ((w->b * x->hkv + w->hkv) * x->sk + k) * x->d;
     oracle_pair at = {0,          x->at_b[w->b],   x->at_h[w->h],   oracle_row_at(x, w->b, q),
                       x->at_k[k], x->seen_q[w->b], x->seen_k[w->b], x->seen_heads ? x->seen_heads : (int32_t)x->hq,
-                      (int32_t)q, (int32_t)k,      x->param,       x->tensor};
+                      (int32_t)q, (int32_t)k,      x->param,        x->tensor};
     for (int64_t i = 0; i < x->d; i++) at.score += row[i] * key[i];
     at.score *= x->scale;
     oracle_value *value = &w->value[q * w->keys + k];

@@ -108,8 +108,7 @@ static bool shares_rows_own(const fxa_problem *p, uint32_t inputs) {
 /* Returns true if each pair has an element of tensor t for itself, and those of a row lie evenly: by k alone. */
 static bool shares_tensor_once(const fxa__problem *p, const fxa_program *d, int32_t t) {
     const fxa_problem *in = &p->in;
-    uint32_t wanted =
-        (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u);
+    uint32_t wanted = (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u);
     const uint32_t keys = 1u << FXA_INPUT_K | 1u << FXA_INPUT_K_ROW;
     uint32_t found;
     if (!shares_map_is_plain(&in->map_b) || !shares_map_is_plain(&in->map_h) || !shares_map_is_plain(&in->map_k))

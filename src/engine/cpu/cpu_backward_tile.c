@@ -279,7 +279,8 @@ static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     for (int i = 0; i < FXA__BACK_TAPES; i++) coords = coords || w->tape[i].tape;
     if (coords && !w->cut.mask.tape) fxa__cpu_row_coords(&w->g, t->first, t->n, w->h, w->q_at);
     for (int i = 0; i < FXA__BACK_TAPES; i++)
-        if (w->tape[i].tape) fxa__tape_rows(&w->tape[i], t->n, w->h, w->q_at, fxa__cpu_row_q(&w->g, t->first), w->g.seq.q_len);
+        if (w->tape[i].tape)
+            fxa__tape_rows(&w->tape[i], t->n, w->h, w->q_at, fxa__cpu_row_q(&w->g, t->first), w->g.seq.q_len);
 }
 
 /* Tiles of a head, and the height of each. */
