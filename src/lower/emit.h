@@ -52,8 +52,8 @@ typedef struct fxa__emit {
     uint8_t *sure;      /* of loads, by bits: indices that are inside for certain */
 } fxa__emit;
 
-/* Of a program of any kind, which lives as long, for its outputs of some kinds (bit i: fxa__out_kind i). It reads neither
- * q_row nor k_row: on devices q and k are the indices. False: out of memory. Close in either case. */
+/* Of a program of any kind, which lives as long, for its outputs of some kinds (bit i: fxa__out_kind i). It reads
+ * neither q_row nor k_row: on devices q and k are the indices. False: out of memory. Close in either case. */
 bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, uint32_t kinds, fxa__emit *out);
 void fxa__lower_emit_close(fxa__emit *e);
 /* A node that pairs read, beside outputs: it and what it needs are used for `bits`. */

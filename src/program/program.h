@@ -154,8 +154,8 @@ uint32_t fxa__program_penalties(const fxa_program *p, int32_t score, const uint1
 fxa_status fxa__program_lift_masks(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
 /* Returns which of q_row and k_row the program reads, as bits of inputs (stored.c). */
 uint32_t fxa__program_stored(const fxa_program *p);
-/* Makes p with q for q_row and k for k_row, where `inputs` has their bits. p is a SCORE or BPROP program, or NULL; *out is
- * p itself, retained, where it reads neither. */
+/* Makes p with q for q_row and k for k_row, where `inputs` has their bits. p is a SCORE or BPROP program, or NULL; *out
+ * is p itself, retained, where it reads neither. */
 fxa_status fxa__program_unmoved(fxa__host *host, fxa_program *p, uint32_t inputs, fxa_program **out, fxa_error *err);
 
 /* ---- Parsing on a host (parse.c), derivative on a host (derive.c), bytes (program_bytes.c) --------------------- */

@@ -3,8 +3,8 @@
  * Kernels know local indices and the lengths of entries; where the program sees others (coordinate maps, positions of
  * rows, shards of a whole) they are written into the program: an index becomes base + step * index, a load of a table,
  * or one of these with what a run adds, and q_row and k_row are the local indices themselves. Tables and what is added
- * are captured tensors that the caller does not have: they come after the caller's, under names that say their slot, and
- * a run finds them there (cuda_args.c).
+ * are captured tensors that the caller does not have: they come after the caller's, under names that say their slot,
+ * and a run finds them there (cuda_args.c).
  */
 #include "cuda.h"
 
