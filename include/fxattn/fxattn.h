@@ -218,7 +218,8 @@ typedef struct fxa_problem {
 } fxa_problem;
 #define FXA_PROBLEM_INIT FXA_SIZED(fxa_problem)
 
-/* The program that a problem runs: its own with the ready masks of its flags appended. */
+/* The program that a problem runs: its own with the ready masks of its flags appended, and with q for q_row and k for
+ * k_row where the problem does not move these. */
 FXA_API FXA_CHECKED fxa_status fxa_problem_program(fxa_context *ctx, const fxa_problem *problem, fxa_program **out,
                                                    fxa_error *err);
 

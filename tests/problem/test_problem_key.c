@@ -218,6 +218,24 @@ TEST(programs_reach_the_key) {
 }
 
 /* Pointers, order of declarations, names of lets, white space and the engine's name are not content. */
+/* Code of a program that reads q_row hangs on whether something moves q, which geometry else leaves out. */
+TEST(coordinates_of_storage_reach_the_code) {
+    static const char *const texts[] = {"score = score + q_row", "score = score + k_row", "score = score + q + k"};
+    for (int i = 0; i < 3; i++) {
+        fxa_program *program = case_parse(FXA_PROGRAM_SCORE, texts[i]);
+        fxa_problem p = case_forward(), moved[2] = {p, p};
+        p.program = moved[0].program = moved[1].program = program;
+        moved[0].map_q.base = 4, moved[1].map_k.base = 4;
+        keys own = keys_of(&p), rows = keys_of(&moved[0]), columns = keys_of(&moved[1]);
+        T_CHECK(keys_same(own.code_key, rows.code_key) == (i != 0));
+        T_CHECK(keys_same(own.code_key, columns.code_key) == (i != 1));
+        moved[0].map_q.base = 9;
+        keys further = keys_of(&moved[0]);
+        T_CHECK(keys_same(rows.code_key, further.code_key) && !keys_same(rows.key, further.key));
+        fxa_program_destroy(program);
+    }
+}
+
 TEST(equal_content_has_equal_keys) {
     static const char *const other =
         "# the same\ntensor ids : i64[1]\ntensor table : i32[1]\nparam gain : float\nparam shift : int\n"
