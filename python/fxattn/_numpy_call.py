@@ -275,8 +275,8 @@ class Call:
                 sizes = (1, 1, 1, 1, *np.shape(array))[-4:]
                 for axis, size in zip("bh", sizes):
                     if axis in moved and size != 1:
-                        raise ArgumentError("coordinates of %s beside %s[%r] of shape %s, which has %d along that axis; "
-                                            "1 is accepted there, or a function or text that indexes it by %s"
+                        raise ArgumentError("coordinates of %s beside %s[%r] of shape %s, which has %d along that "
+                                            "axis; 1 is accepted there, or a function or text that indexes it by %s"
                                             % (axis, option, name, np.shape(array), size, axis))
 
     # ---- Problems ----------------------------------------------------------------------------------------------------

@@ -96,4 +96,5 @@ def _broadcast(name: str, array: Any, kinds: Any, shape: Tuple[int, ...]) -> Tup
     full = (1,) * (4 - array.ndim) + array.shape
     if len(full) != 4 or any(size not in (1, whole) for size, whole in zip(full, shape)):
         raise ArgumentError("%s has shape %s, which does not broadcast to the scores' %s" % (name, array.shape, shape))
-    return array.reshape(full), ", ".join(axis if size != 1 else "0" for axis, size in zip(("b", "h", "q_row", "k_row"), full))
+    axes = ("b", "h", "q_row", "k_row")
+    return array.reshape(full), ", ".join(axis if size != 1 else "0" for axis, size in zip(axes, full))

@@ -224,8 +224,8 @@ def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]])
 
 
 def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[int]]) -> Sym:
-    """The element of an array for the present pair: [batch, heads, rows, keys] from the right, size 1 stretched. It lies
-    as rows and keys lie, wherever positions and alignments move q."""
+    """The element of an array for the present pair: [batch, heads, rows, keys] from the right, size 1 stretched. The
+    array lies as rows and keys lie, wherever positions and alignments move q."""
     if array.ndim > 4:
         refuse("%s has shape %s; at most 4 dimensions, [batch, heads, rows, keys], are accepted"
                          % (name, tuple(array.shape)))
