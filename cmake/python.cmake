@@ -12,13 +12,20 @@ file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/fxattn/*.h)
 add_custom_command(OUTPUT ${abi} DEPENDS ${headers} ${gen_abi} VERBATIM
   COMMAND ${CMAKE_COMMAND} -E make_directory ${FXA_PYTHON_DIR}
   COMMAND ${Python3_EXECUTABLE} ${gen_abi} --cc ${CMAKE_C_COMPILER} --format python --out ${abi})
-set(library_name libfxattn${CMAKE_SHARED_LIBRARY_SUFFIX})
+# The command of the package has no copy of the library: it loads the one beside it, by its SONAME, which is the file's name there.
+set(library_name $<TARGET_SONAME_FILE_NAME:fxattn_shared>)
+set(command_name fxattn-shared)
+add_executable(fxattn_command_shared $<TARGET_OBJECTS:fxattn_cli>)
+target_link_libraries(fxattn_command_shared PRIVATE fxattn_shared m)
+set_target_properties(fxattn_command_shared PROPERTIES OUTPUT_NAME ${command_name} INSTALL_RPATH "$ORIGIN"
+                      BUILD_WITH_INSTALL_RPATH ON)
 if(FXA_PYTHON_FROM)
-  get_filename_component(library ${FXA_PYTHON_FROM}/${library_name} REALPATH)
-  get_filename_component(command ${FXA_PYTHON_FROM}/fxattn REALPATH)
+  set_target_properties(fxattn_command_shared PROPERTIES EXCLUDE_FROM_ALL ON)
+  get_filename_component(library ${FXA_PYTHON_FROM}/libfxattn${CMAKE_SHARED_LIBRARY_SUFFIX} REALPATH)
+  get_filename_component(command ${FXA_PYTHON_FROM}/${command_name} REALPATH)
 else()
   set(library $<TARGET_FILE:fxattn_shared>)
-  set(command $<TARGET_FILE:fxattn>)
+  set(command $<TARGET_FILE:fxattn_command_shared>)
 endif()
 # Operators of PyTorch. It links to neither libfxattn nor PyTorch: both are found at run time (python/csrc/torch_api.h).
 # PyTorch throws its exceptions through it.
@@ -42,7 +49,7 @@ add_custom_target(python ALL DEPENDS ${abi} VERBATIM
           -DSHIM_NAME=${shim_name} -DJAX=$<TARGET_FILE:fxattn_jax> -DJAX_NAME=${jax_name} -P ${PROJECT_SOURCE_DIR}/cmake/assemble_python.cmake)
 add_dependencies(python fxattn_torch fxattn_jax)
 if(NOT FXA_PYTHON_FROM)
-  add_dependencies(python fxattn_shared fxattn)
+  add_dependencies(python fxattn_shared fxattn_command_shared)
 endif()
 
 if(SKBUILD)
@@ -50,5 +57,5 @@ if(SKBUILD)
   install(FILES ${library} DESTINATION fxattn/_lib RENAME ${library_name})
   install(FILES $<TARGET_FILE:fxattn_torch> DESTINATION fxattn/_lib RENAME ${shim_name})
   install(FILES $<TARGET_FILE:fxattn_jax> DESTINATION fxattn/_lib RENAME ${jax_name})
-  install(PROGRAMS ${command} DESTINATION fxattn/_lib)
+  install(PROGRAMS ${command} DESTINATION fxattn/_lib RENAME fxattn)
 endif()

@@ -9,8 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The build of the static library defines FXA_API as nothing, so that its functions are hidden. */
 #if defined(__GNUC__)
+#ifndef FXA_API
 #define FXA_API __attribute__((visibility("default")))
+#endif
 #define FXA_CHECKED __attribute__((warn_unused_result))
 #else
 #define FXA_API

@@ -22,7 +22,7 @@ from ._errors import ArgumentError, ArgumentTypeError, Error, LibraryError, make
 
 ENVIRONMENT = "FXATTN_LIBRARY"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_lib")
-NAMES = ("libfxattn.so", "libfxattn.dylib", "fxattn.dll")
+NAME = "libfxattn.so.%d.%d" % (_abi.VERSION_MAJOR, _abi.VERSION_MINOR)  # the SONAME, by which the command finds it too
 
 # Functions so short that handing the GIL over would cost more than they do: these keep it. They wait for nobody.
 _QUICK_PREFIXES = ("builder_", "program_param", "program_tensor", "program_hash", "program_get", "program_node",
@@ -36,10 +36,9 @@ def library_path() -> str:
     given = os.environ.get(ENVIRONMENT)
     if given:
         return given
-    for name in NAMES:
-        path = os.path.join(FOLDER, name)
-        if os.path.exists(path):
-            return path
+    path = os.path.join(FOLDER, NAME)
+    if os.path.exists(path):
+        return path
     raise LibraryError("the fxattn library is not in %s: install the package, or name the file in %s"
                        % (FOLDER, ENVIRONMENT))
 

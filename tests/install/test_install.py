@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installs the build into a folder, moves that folder, and builds an outside program against it: by find_package and by
 pkg-config, with the shared and with the static library. Also looks at the SONAME and at what is exported."""
+import ctypes
 import os
 import re
 import shutil
@@ -24,6 +25,23 @@ target_link_libraries(outside_shared fxattn::shared)
 add_executable(outside_static main.c)
 target_link_libraries(outside_static fxattn::static)
 """
+
+
+PLUGIN = """#include <fxattn/fxattn.h>
+const char *plugin_version(void);
+const char *plugin_version(void) {
+    fxa_context *ctx;
+    fxa_error err;
+    if (fxa_context_create(NULL, &ctx, &err) != FXA_OK) return "none";
+    fxa_context_destroy(ctx);
+    return fxa_version();
+}
+"""
+
+
+def option_is_on(name):
+    with open(os.path.join(BUILD, "CMakeCache.txt"), encoding="utf-8") as file:
+        return re.search(r"(?m)^%s:BOOL=(ON|TRUE|1|YES|Y)$" % name, file.read()) is not None
 
 
 def find(prefix, name):
@@ -58,6 +76,26 @@ def by_pkg_config(prefix, work):
     check_outputs(run(out + "_static"))
 
 
+def exports_of(shared):
+    return {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--defined-only", shared).splitlines()
+            if re.search(r" [TDRBVW] ", line)}
+
+
+def linked_into_a_plugin(prefix, work):
+    """A shared object that links all of the static library has its own exports alone."""
+    source, out = os.path.join(work, "plugin.c"), os.path.join(work, "plugin.so")
+    with open(source, "w", encoding="utf-8") as file:
+        file.write(PLUGIN)
+    archive = find(prefix, "libfxattn.a")
+    include = os.path.dirname(os.path.dirname(find(prefix, "fxattn.h")))
+    run(os.environ.get("CC", "cc"), "-shared", "-fPIC", "-I" + include, source, "-Wl,--whole-archive", archive,
+        "-Wl,--no-whole-archive", "-o", out, "-lm", "-lpthread", "-ldl")
+    check(exports_of(out) == {"plugin_version"}, "a plugin exports %s" % sorted(exports_of(out)))
+    loaded = ctypes.CDLL(out).plugin_version
+    loaded.restype = ctypes.c_char_p
+    check(loaded() == b"0.1.0", "the plugin runs")
+
+
 def without_warnings(prefix, work):
     """R-41: each header stands alone, in C++ too. R-15: it adds no warning to callers who want none."""
     headers = os.path.dirname(find(prefix, "fxattn.h"))
@@ -87,9 +125,9 @@ def check_library(prefix):
     check("libfxattn.so.0.1" in dynamic, "SONAME is libfxattn.so.0.1")
     needed = re.findall(r"NEEDED.*\[(.*?)\]", dynamic)  # R-14: the C library and nothing else
     check(all(re.match(r"(libc|libm|libpthread|libdl|ld-linux.*)\.", name) for name in needed), "needs %s" % needed)
-    check(".debug_info" not in run("readelf", "-S", shared), "debug information is not installed")
-    exported = {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--defined-only", shared).splitlines()
-                if " T " in line or " D " in line or " R " in line}
+    debug = ".debug_info" in run("readelf", "-S", shared)
+    check(debug == option_is_on("FXA_DEBUG_INFO"), "debug information is installed if FXA_DEBUG_INFO is on")
+    exported = exports_of(shared)
     headers = os.path.dirname(find(prefix, "fxattn.h"))
     check_documented(public_header.text(headers))
     declared = public_header.functions(headers)
@@ -111,6 +149,7 @@ def main():
         check_library(prefix)
         by_cmake(prefix, work)
         by_pkg_config(prefix, work)
+        linked_into_a_plugin(prefix, work)
         without_warnings(prefix, work)
         for name in ("fxattn.1", "_fxattn", "fxattn.fish", "program.md", "alibi.fxa"):
             check(find(prefix, name), name)

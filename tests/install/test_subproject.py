@@ -51,6 +51,13 @@ def commands(out):
     return {file: command for file, command in found.items() if not file.startswith(out)}
 
 
+def has_debug_info(compiled):
+    """Whether our files are compiled with debug information: all or none of them are."""
+    found = {"-g" in command.split() for file, command in compiled.items() if not file.endswith("main.c")}
+    check(len(found) == 1, "some files have debug information")
+    return found.pop()
+
+
 def check_includer(out, prefix):
     """What the includer did not ask for is not there."""
     cache = open(os.path.join(out, "CMakeCache.txt")).read()
@@ -86,7 +93,9 @@ def main():
         check_includer(out, os.path.join(folder, "prefix"))
         compiled = commands(out)
         check_optimised(compiled)
-        fetched = commands(configure(os.path.join(folder, "by_fetch"), BY_FETCH, "-DCMAKE_C_FLAGS=-ffast-math"))
+        fetched = commands(configure(os.path.join(folder, "by_fetch"), BY_FETCH, "-DCMAKE_C_FLAGS=-ffast-math",
+                                     "-DFXA_DEBUG_INFO=ON"))
+        check(has_debug_info(fetched) and not has_debug_info(compiled), "FXA_DEBUG_INFO is for our files, and off by default")
         check(set(fetched) - set(compiled) == {os.path.join(folder, "by_fetch", "main.c")}, "the same sources")
     return finish()
 

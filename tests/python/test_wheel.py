@@ -2,11 +2,15 @@
 """`pip install .`: the wheel has the package, the library and the command, and no Python ABI; it works in an
 interpreter that has nothing else. The library in it is that of the build under test, which saves compiling it again."""
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
 
 import pytest
+
+from fxattn._library import NAME
 
 pytest.importorskip("scikit_build_core")
 SOURCE = os.environ.get("FXA_SOURCE", os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -45,7 +49,7 @@ def bare(site, *arguments):
 def test_names_and_tag(wheel):
     assert os.path.basename(wheel).split("-")[2:4] == ["py3", "none"]
     names = zipfile.ZipFile(wheel).namelist()
-    for name in ("__init__.py", "__main__.py", "_abi.py", "py.typed", "_lib/libfxattn.so", "_lib/fxattn",
+    for name in ("__init__.py", "__main__.py", "_abi.py", "py.typed", "_lib/" + NAME, "_lib/fxattn",
                  "_lib/libfxattn_torch.so", "_lib/libfxattn_jax.so"):
         assert "fxattn/" + name in names
     assert not [name for name in names if "__pycache__" in name or name.endswith((".c", ".pyc"))]
@@ -74,6 +78,22 @@ def test_command_works(site):
     assert ran.returncode == 2 and "unknown name" in ran.stdout
     script = os.path.join(site, "bin", "fxattn")
     assert os.path.exists(script) and "fxattn.__main__" in open(script).read()
+
+
+def test_the_library_is_in_it_once(site, tmp_path):
+    """The command loads the library beside it, wherever the package is, and runs without it nowhere."""
+    folder = os.path.join(site, "fxattn", "_lib")
+    sizes = {name: os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder)}
+    assert sizes["fxattn"] < sizes[NAME] / 4, sizes
+    shutil.copy(os.path.join(folder, "fxattn"), str(tmp_path))
+    ran = run(os.path.join(str(tmp_path), "fxattn"), "version", env={})
+    assert ran.returncode == 127 and NAME in ran.stdout, ran.stdout
+    shutil.copy(os.path.join(folder, NAME), str(tmp_path))
+    ran = run(os.path.join(str(tmp_path), "fxattn"), "version", env={})
+    assert ran.returncode == 0 and ran.stdout.startswith("fxattn "), ran.stdout
+    if shutil.which("readelf"):
+        paths = re.findall(r"(?:RPATH|RUNPATH).*\[(.*)\]", run("readelf", "-d", os.path.join(folder, "fxattn")).stdout)
+        assert paths == ["$ORIGIN"], paths
 
 
 @pytest.mark.parametrize("module, library", [("numpy", "numpy"), ("torch", "torch"), ("jax", "jax")])

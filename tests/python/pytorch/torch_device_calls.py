@@ -11,6 +11,7 @@ import sys
 import numpy as np
 
 from fxattn import _abi
+from fxattn._library import NAME
 
 I64, F64, BF16, F32 = 4, 0, 3, 1  # of torch_mock.c
 CPU, CUDA = 0, 1
@@ -76,7 +77,7 @@ class World:
             getattr(self.torch, name).restype = ctypes.c_void_p
         self.ours = ctypes.CDLL(libraries + "/libfxattn_torch.so")
         text = ctypes.create_string_buffer(600)
-        failed = self.ours.fxa_torch_register(mock.encode(), (libraries + "/libfxattn.so").encode(), b"fwd()", b"bwd()",
+        failed = self.ours.fxa_torch_register(mock.encode(), (libraries + "/" + NAME).encode(), b"fwd()", b"bwd()",
                                               text, ctypes.c_size_t(600))
         assert not failed, text.value
 
