@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The test harness: TEST(name) { ... } registers itself, T_* macros check and show both values, T_MAIN runs them all
- * (or those whose name contains argv[1]) and closes with "N passed, N failed". One process per test file, under ctest.
+ * (or those whose name contains argv[1]) and closes with "N passed, N failed, N skipped". One process per test file,
+ * under ctest. Exit status: 0; 1 if a test failed or none has argv[1] in its name; T_ALL_SKIPPED if all were skipped.
  * Random tests draw from t_seed(), printed on failure; FXA_TEST_SEED=n replays, FXA_TEST_SCALE=n multiplies iterations.
  */
 #ifndef FXA_TESTS_T_H
@@ -15,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { T_ALL_SKIPPED = 77 }; /* SKIP_RETURN_CODE of all tests in CMakeLists.txt */
 
 typedef void (*t_fn)(void);
 static struct {
@@ -157,10 +160,11 @@ __attribute__((unused)) static void t_text_has(const char *file, int line, const
 
 #define T_MAIN                                                                                                         \
     int main(int argc, char **argv) {                                                                                  \
-        int passed = 0, failed = 0;                                                                                    \
+        int passed = 0, failed = 0, ran = 0;                                                                           \
         for (int i = 0; i < t_count; i++) {                                                                            \
             if (argc > 1 && !strstr(t_list[i].label, argv[1])) continue;                                               \
             int before = t_failures, skips = t_skips;                                                                  \
+            ran++;                                                                                                     \
             t_now = t_list[i].label;                                                                                   \
             t_list[i].fn();                                                                                            \
             if (t_failures != before)                                                                                  \
@@ -170,7 +174,8 @@ __attribute__((unused)) static void t_text_has(const char *file, int line, const
             printf("%s %s\n", t_failures != before ? "FAIL" : t_skips != skips ? "skip" : "ok  ", t_now);              \
         }                                                                                                              \
         printf("%d passed, %d failed, %d skipped\n", passed, failed, t_skips);                                         \
-        return failed != 0;                                                                                            \
+        if (!ran) printf("no test has '%s' in its name\n", argc > 1 ? argv[1] : "");                                   \
+        return failed || !ran ? 1 : passed ? 0 : T_ALL_SKIPPED;                                                        \
     }
 
 #endif

@@ -33,6 +33,10 @@ class Cli(unittest.TestCase):
     def tearDown(self):
         self.folder.cleanup()
 
+    def skipTest(self, reason):
+        print("  skipped %s: %s" % (self._testMethodName, reason), flush=True)
+        super().skipTest(reason)
+
     def path(self, name):
         return os.path.join(self.folder.name, name)
 

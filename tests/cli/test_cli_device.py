@@ -183,6 +183,9 @@ class Here(Cli):
     def test_explain_has_what_plans_have(self):
         """Of the cuda engine: the workspace of a forward with the LSE that is asked for, and tiles of the entry and head
         that are, with the values that are given."""
+        compiler = os.environ.get("FXA_MODEL_CXX") or "c++"
+        if not shutil.which(compiler):
+            self.skipTest("there is no C++ compiler (%s)" % compiler)
         self.bring("libcuda.so.1", "model/libnvrtc.so.13")
         _, env = self.cudnn(FXA_NVRTC_PATH=self.folder.name)
         ask = ("--engine", "cuda", "--device", "cuda", "--dtype", "bf16", "--shape", "b=2,h=4,s=1024,d=64")
