@@ -1,34 +1,35 @@
-# The front door. Everything real is in CMakeLists.txt; this only gives the usual words.
+# The front door. Everything real is in CMakeLists.txt; this only gives the usual words. Builds print one line (V=1: all).
 BUILD ?= build
 JOBS  ?= $(shell nproc 2>/dev/null || echo 2)
-CTEST  = ctest --output-on-failure -j$(JOBS)
-MAKE_IN = cmake --build $(BUILD) -j$(JOBS)
+CTEST  = -j$(JOBS)
+MAKE_IN = sh tools/build.sh $(BUILD) $(JOBS)
+RUN_TESTS = sh tools/run_tests.sh
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test cross hf test-cuda-builds test-model asan tsan coverage mutants fuzz deps-cudnn deps-julia julia test-gpu bench-gpu bench gallery install lint clean help
+.PHONY: all demo test cross hf test-cuda-builds test-model asan tsan coverage mutants fuzz deps-cudnn deps-julia julia test-gpu bench-gpu bench gallery chroot-test install lint clean help
 all: $(BUILD)/Makefile
-	@$(MAKE_IN) --target fxattn fxattn_shared fxattn_static fxattn_completions
+	@$(MAKE_IN) fxattn fxattn_shared fxattn_static fxattn_completions
 
 $(BUILD)/Makefile:
 	@cmake -S . -B $(BUILD) $(CMAKE_FLAGS) >/dev/null
 
 demo: $(BUILD)/Makefile ## a soft-capped, causal, windowed program: explained, run forward and backward, checked, drawn
-	@$(MAKE_IN) --target fxattn
-	@sh examples/demo.sh $(BUILD)/fxattn $(BUILD)/demo.svg
+	@$(MAKE_IN) fxattn
+	@sh examples/demo.sh $(BUILD)/fxattn $(BUILD)/demo
 
 test: $(BUILD)/Makefile ## build and run every test
 	@$(MAKE_IN)
-	@cd $(BUILD) && $(CTEST)
+	@$(RUN_TESTS) $(BUILD) $(CTEST)
 
 asan:                ## every test under AddressSanitizer and UBSan
 	@cmake -S . -B $(BUILD)-asan -DFXA_SANITIZE=address,undefined >/dev/null
-	@cmake --build $(BUILD)-asan -j$(JOBS)
-	@cd $(BUILD)-asan && FXA_TEST_SCALE=0.3 $(CTEST)
+	@sh tools/build.sh $(BUILD)-asan $(JOBS)
+	@FXA_TEST_SCALE=0.3 $(RUN_TESTS) $(BUILD)-asan $(CTEST)
 
 tsan:                ## the tests of what has threads under ThreadSanitizer (which: tests/CMakeLists.txt)
 	@cmake -S . -B $(BUILD)-tsan -DFXA_SANITIZE=thread >/dev/null
-	@cmake --build $(BUILD)-tsan -j$(JOBS)
-	@cd $(BUILD)-tsan && FXA_TEST_SCALE=0.05 $(CTEST)
+	@sh tools/build.sh $(BUILD)-tsan $(JOBS)
+	@FXA_TEST_SCALE=0.05 $(RUN_TESTS) $(BUILD)-tsan $(CTEST)
 
 cross:               ## the C tests for other processors, with cross compilers and qemu-user: CROSS="s390x i386" of them (tools/cross.py)
 	@python3 tools/cross.py $(BUILD) $(CROSS) || [ $$? = 77 ]
@@ -39,11 +40,11 @@ COVER_WHOLE = ^test_(cpu_mask|cpu_storage|cpu_tape|range_far)$$
 coverage:            ## lines and branches that the tests reach, by folder, into docs/reliability.md (gcovr; 20 minutes)
 	@command -v gcovr >/dev/null || { echo "skipped: gcovr was not found"; exit 1; }
 	@cmake -S . -B $(BUILD)-coverage -DFXA_COVERAGE=ON >/dev/null
-	@cmake --build $(BUILD)-coverage -j$(JOBS)
+	@sh tools/build.sh $(BUILD)-coverage $(JOBS)
 	@find $(BUILD)-coverage -name '*.gcda' -delete
-	@cd $(BUILD)-coverage && { FXA_TEST_SCALE=0.3 $(CTEST) --timeout 7200; tests=$$?; \
-	$(CTEST) --timeout 7200 -R '$(COVER_WHOLE)' || tests=1; \
-	cd $(CURDIR) && python3 tools/reliability.py --coverage $(BUILD)-coverage && exit $$tests; }
+	@{ FXA_TEST_SCALE=0.3 $(RUN_TESTS) $(BUILD)-coverage $(CTEST) --timeout 7200; tests=$$?; \
+	$(RUN_TESTS) $(BUILD)-coverage $(CTEST) --timeout 7200 -R '$(COVER_WHOLE)' || tests=1; \
+	python3 tools/reliability.py --coverage $(BUILD)-coverage && exit $$tests; }
 
 mutants:             ## random changes of src, one at a time, against the tests that run the line: N=100, SEED=1, FOLDERS=cuda,plan
 	@python3 tools/mutants.py --work $(BUILD)-mutants --count $(or $(N),100) --seed $(or $(SEED),1) $(if $(FOLDERS),--folders $(FOLDERS))
@@ -64,14 +65,14 @@ deps-julia:          ## Julia 1.5.3 for the tests of julia/FXAttn, from Debian's
 	@python3 tools/fetch_julia.py $(BUILD)/deps/julia
 
 test-cuda-builds: $(BUILD)/Makefile ## plans of the cuda engine by NVRTC, no GPU: MATRIX=200 of them (full: all 2,052, two hours of CPU)
-	@$(MAKE_IN) --target test_cuda_builds
+	@$(MAKE_IN) test_cuda_builds
 	@FXA_CUDA_MATRIX=$(or $(MATRIX),200) $(BUILD)/tests/test_cuda_builds
 
 julia: $(BUILD)/Makefile ## the Julia package, assembled in build/julia (docs/julia.md)
-	@$(MAKE_IN) --target julia
+	@$(MAKE_IN) julia
 
 test-model: $(BUILD)/Makefile ## the kernels of the cuda engine on a model of a GPU, against the reference: SECONDS=600 of it (tests/model)
-	@$(MAKE_IN) --target test_cuda_device standin_cuda model_nvrtc
+	@$(MAKE_IN) test_cuda_device standin_cuda model_nvrtc
 	@python3 tests/gpu/run_cuda.py $(BUILD) --model --seconds $(or $(SECONDS),600) $(GPU_FLAGS)
 
 HF_PYTHON = $(BUILD)/python-tests/bin/python
@@ -83,7 +84,7 @@ hf: $(BUILD)/Makefile ## every architecture of transformers beside eager attenti
 
 # Where there is no GPU both say so by name, and that is no failure.
 test-gpu: $(BUILD)/Makefile ## the cudnn and cuda engines on a GPU against the reference, then PyTorch and JAX with it (docs/gpu.md)
-	@$(MAKE_IN) --target test_cudnn_lowering test_cudnn_functions test_cudnn_bprop test_cudnn_bias test_cudnn_reuse \
+	@$(MAKE_IN) test_cudnn_lowering test_cudnn_functions test_cudnn_bprop test_cudnn_bias test_cudnn_reuse \
 	test_gpu_kernels test_cudnn_device test_cudnn_programs test_cudnn_fp8 test_cudnn_fp8_backward test_cuda_device \
 	test_cuda_plans test_cuda_features test_cuda_grads test_cuda_adverse test_cuda_odd test_cuda_tables test_cuda_caps \
 	test_cuda_decode test_model test_model_copies test_model_products python
@@ -93,7 +94,7 @@ test-gpu: $(BUILD)/Makefile ## the cudnn and cuda engines on a GPU against the r
 	@for file in torch_cuda jax_cuda; do PYTHONPATH=$(BUILD)/python python3 tests/gpu/$$file.py || [ $$? = 77 ] || exit 1; done
 
 bench-gpu: $(BUILD)/Makefile ## the engines of a GPU beside PyTorch's cuDNN attention and FlexAttention (needs torch)
-	@$(MAKE_IN) --target python
+	@$(MAKE_IN) python
 	@PYTHONPATH=$(BUILD)/python python3 bench/bench_gpu.py --flex $(GPU_FLAGS) || [ $$? = 77 ]
 
 bench: $(BUILD)/Makefile ## the benchmarks of bench/
@@ -101,8 +102,12 @@ bench: $(BUILD)/Makefile ## the benchmarks of bench/
 	@sh tools/bench.sh $(BUILD)
 
 gallery: $(BUILD)/Makefile ## a page with a picture of every program of examples/programs; also the pictures of docs/img
-	@$(MAKE_IN) --target fxattn
+	@$(MAKE_IN) fxattn
 	@python3 tools/gallery.py $(BUILD)/fxattn $(BUILD)/gallery
+
+chroot-test:         ## make demo and make test on a bare Debian 12 (gcc) and 13 (clang), without network and with it (needs root)
+	@sh tools/chroot.sh bookworm gcc $(BUILD)-chroot; [ $$? = 0 ] || [ $$? = 77 ]
+	@sh tools/chroot.sh trixie clang $(BUILD)-chroot; [ $$? = 0 ] || [ $$? = 77 ]
 
 install: all         ## into PREFIX (default: the system's)
 	@cmake --install $(BUILD) $(if $(PREFIX),--prefix $(PREFIX))
@@ -111,7 +116,7 @@ lint:                ## house rules, include directions, exported names
 	@python3 tools/lint.py
 
 clean:               ## remove what was built
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-mutants $(BUILD)-fuzz
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-mutants $(BUILD)-fuzz $(BUILD)-chroot
 
 help:                ## this list
 	@echo "make: build the library and the command"
