@@ -32,6 +32,7 @@ OLDEST = {"torch": (2, 10), "transformers": (5,), "jax": (0, 9), "flax": (0, 12)
 PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--prefer-binary", "--retries", "0",
        "--timeout", "30")
 CPU_BUILDS = ("--extra-index-url", "https://download.pytorch.org/whl/cpu")
+NOTHING_FOUND = "from versions: none"  # of pip's message for a package that no index or folder has
 BORROWED = "fxattn-tests.pth"  # the folders of this python3's own packages, for the environment's
 # Run by the interpreter whose packages are listed: prints {package: version} and its folders.
 FIND = """
@@ -169,6 +170,9 @@ def make(folder, chosen):
                 reason = install(folder, [package], options)
                 if reason is not None:
                     missing[package] = reason
+                if reason is not None and package == SMALL[0] and NOTHING_FOUND in reason:  # no index can be reached
+                    missing = dict.fromkeys(wanted, reason)
+                    break
     installed = [p for p in SMALL + LARGE if p in installed or p in requested and p not in missing]
     with open(os.path.join(folder, "fxattn-tests.json"), "w", encoding="utf-8") as f:
         json.dump({"installed": installed, "missing": missing}, f, indent=1)
@@ -180,8 +184,8 @@ def say_missing(missing):
     """A line for each reason; where pip found no package at all, these are one reason."""
     reasons = {}
     for package, reason in missing.items():
-        if "from versions: none" in reason:
-            reason = "pip found none of them (from versions: none): no network, or nothing for this Python"
+        if NOTHING_FOUND in reason:
+            reason = "pip found no version at all: there is no network, or nothing for this Python"
         reasons.setdefault(reason, []).append(package)
     for reason, packages in reasons.items():
         print("skipped: %s could not be installed: %s" % (", ".join(packages), reason))
