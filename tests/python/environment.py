@@ -164,10 +164,9 @@ def make(folder, chosen):
     wanted = [p for p in requested if p not in installed]
     missing = {}
     if wanted:
-        options = choose_source(folder, wanted)
-        if install(folder, wanted, options) is not None:
+        if install(folder, wanted, choose_source(folder, wanted)) is not None:
             for package in wanted:
-                reason = install(folder, [package], options)
+                reason = install(folder, [package], choose_source(folder, [package]))
                 if reason is not None:
                     missing[package] = reason
                 if reason is not None and package == SMALL[0] and NOTHING_FOUND in reason:  # no index can be reached

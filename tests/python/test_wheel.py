@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pip install .`: the wheel has the package, the library and the command, and no Python ABI; it works in an
 interpreter that has nothing else. The library in it is that of the build under test, which saves compiling it again."""
+import json
 import os
 import re
 import shutil
@@ -78,6 +79,24 @@ def test_command_works(site):
     assert ran.returncode == 2 and "unknown name" in ran.stdout
     script = os.path.join(site, "bin", "fxattn")
     assert os.path.exists(script) and "fxattn.__main__" in open(script).read()
+
+
+def test_command_finds_packages_of_nvidia_beside_it(site):
+    """As the library does in Python: the folder of the package leads to them, whatever the command is called by."""
+    standin = os.path.join(BUILD, "tests", "standin")
+    if not os.path.exists(os.path.join(standin, "nvrtc", "libnvrtc.so.13")):
+        pytest.skip("the stand-ins are not built")
+    nvidia = os.path.join(site, "nvidia")
+    try:
+        for part, name in (("cu13", "nvrtc/libnvrtc.so.13"), ("cu13", "libcublasLt.so.13"), ("cudnn", "libcudnn.so.9")):
+            os.makedirs(os.path.join(nvidia, part, "lib"), exist_ok=True)
+            shutil.copy(os.path.join(standin, name), os.path.join(nvidia, part, "lib"))
+        ran = bare(site, "-m", "fxattn", "explain", "--target", os.path.join(SOURCE, "examples", "targets", "h200.json"),
+                   "--dtype", "bf16", "--causal", "--section", "engines", "--json")
+    finally:
+        shutil.rmtree(nvidia)
+    reasons = [x["reason"] for x in json.loads(ran.stdout)["engines"] if x["engine"] in ("cuda", "cudnn")]
+    assert reasons == [""] * 4, ran.stdout
 
 
 def test_the_library_is_in_it_once(site, tmp_path):
