@@ -27,20 +27,23 @@ fi
 echo "== Debian $suite: apt-get install $packages"
 # Name servers and the certificates that this machine trusts.
 for file in /etc/resolv.conf /etc/hosts; do cp "$file" "$root$file"; done
-# inside NETWORK COMMAND...: COMMAND in the chroot, in a mount namespace of its own that ends with it.
+# inside FLAGS COMMAND...: COMMAND in the chroot, with mounts and processes of its own that end with it.
 inside() {
-    network=$1
+    flags=$1
     shift
-    # shellcheck disable=SC2016
-    unshare -m $network sh -c 'root=$1; shift
+    # shellcheck disable=SC2016,SC2086
+    unshare -m -p -f --kill-child $flags sh -c 'root=$1; shift
         mount --make-rprivate / && mount --rbind /dev "$root/dev" && mount -t proc proc "$root/proc" &&
         exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 chroot "$root" "$@"' sh "$root" "$@"
 }
 inside "" sh -c "export DEBIAN_FRONTEND=noninteractive; apt-get update && apt-get install -y --no-install-recommends $packages" \
     >>"$root.log" 2>&1 || { tail -n 5 "$root.log"; exit 1; }
-if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
+certificates=/etc/ssl/certs/ca-certificates.crt
+pip=
+if [ -e $certificates ]; then
     mkdir -p "$root/etc/ssl/certs"
-    cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+    cp $certificates "$root$certificates"
+    pip="PIP_CERT=$certificates"
 fi
 grep -q '^fxa:' "$root/etc/passwd" || inside "" useradd --create-home fxa
 
@@ -54,11 +57,11 @@ rm -rf "$root/home/fxa/fxattn/build/python-tests" # which the run without a netw
 inside "" chown -R fxa:fxa /home/fxa
 failed=0
 for network in without with; do
-    flag=
-    [ $network = with ] || flag=-n
+    none=
+    [ $network = with ] || none=-n
     for target in demo test; do
         echo "== Debian $suite, $compiler, $network network: make $target"
-        inside "$flag" su fxa -c "cd ~/fxattn && PIP_CERT=/etc/ssl/certs/ca-certificates.crt make $target $*" || {
+        inside "$none" su fxa -c "cd ~/fxattn && $pip make $target $*" || {
             echo "== Debian $suite, $compiler, $network network: make $target FAILED"
             failed=1
         }
