@@ -5,6 +5,7 @@ and what is said of its size. The packages are wheels of a few bytes that this t
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -120,6 +121,16 @@ class Environment(unittest.TestCase):
             environment.say_size([("odd 1", "https://a/odd"), ("here 1", "file:///x")])
         self.assertEqual(said.getvalue(), "downloading 190 MB in 2 packages: torch 2.13.0 190 MB\n"
                                           "downloading 0 MB and what has no size in 2 packages\n")
+
+    def test_files_skip_what_is_not_installed(self):
+        """A test file that imports PyTorch or JAX says first that it is skipped without."""
+        for folder, _, names in os.walk(os.path.dirname(SCRIPT)):
+            for name in names:
+                if not name.startswith("test_") or not name.endswith(".py"):
+                    continue
+                with open(os.path.join(folder, name), encoding="utf-8") as f:
+                    before = re.split(r"(?m)^(?:import|from) (?:torch|jax|flax|transformers)\b", f.read())
+                self.assertTrue(len(before) == 1 or "importorskip" in before[0], name)
 
     def test_versions(self):
         for package, version, enough in (("torch==2.13.0", "2.9.1", False), ("torch==2.13.0", "2.10.0+cpu", True),

@@ -5,8 +5,8 @@ import functools
 
 import numpy as np
 import pytest
-import torch
 
+torch = pytest.importorskip("torch")
 import fxattn
 import fxattn.numpy as fxn
 from fxattn.torch import DotProductAttention, attention

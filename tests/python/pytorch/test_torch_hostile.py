@@ -5,7 +5,8 @@ import math
 
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
 
 from fxattn import _abi
 from fxattn.torch import _operators as ops
