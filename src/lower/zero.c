@@ -4,10 +4,12 @@
  */
 #include "zero.h"
 
+#include <float.h>
 #include <math.h>
 
+/* Returns true for a constant that is finite in f32 as well, the narrowest type in which programs are computed. */
 static bool zero_is_finite(const fxa_program *p, int32_t node) {
-    return p->nodes[node].op == FXA_OP_CONST && isfinite(p->nodes[node].f);
+    return p->nodes[node].op == FXA_OP_CONST && fabs(p->nodes[node].f) <= (double)FLT_MAX;
 }
 
 /* Of a float. 0 times what may be infinite is no zero, unless by mulz or divz. */

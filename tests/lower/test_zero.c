@@ -109,6 +109,8 @@ static const struct {
     {"dscore = clamp(dscore, 0, 0)", true},
     {"dscore = dscore * score", false}, /* 0 * inf */
     {"dscore = dscore * inf", false},
+    {"dscore = 3e38 * dscore", true},
+    {"dscore = dscore * -1e39", false}, /* infinite in f32 */
     {"dscore = dscore + 1", false},
     {"dscore = score > 0 ? dscore : 1.0", false},
     {"dscore = clamp(dscore, -1, 1)", false}, /* it is, but nothing says so */
