@@ -70,8 +70,8 @@ extern "C" __global__ void fxa_mistake_places(ARGUMENTS)
     if (way == 11) out[-1] = 1;
     if (way == 12) out[n] = 1; /* and then a few less */
     if (way == 13) memory[n + 2048] = 1;
-    if (way == 14) out[0] = ((const int *)0)[n];
-    if (way == 15) *(Float2 *)(out + 1) = Float2{1.f, 2.f};
+    if (way == 14) out[0] = ((const volatile int *)0)[n]; /* volatile: else clang removes it */
+    if (way == 15) ((Float2 *)(out + 1))->x = 1.f;
     if (way == 16) out[0] = (int)r[n - 996];
 }
 
