@@ -23,11 +23,18 @@ def run(*command, **keywords):
                           timeout=300, **keywords)
 
 
+def compiler():
+    """The C compiler of the build under test; scikit-build-core takes Python's, which may be missing."""
+    with open(os.path.join(BUILD, "CMakeCache.txt"), encoding="utf-8") as file:
+        return re.search(r"(?m)^CMAKE_C_COMPILER:\w+=(.*)$", file.read()).group(1)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     ran = run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "--no-index",
-              "--config-settings", "cmake.define.FXA_PYTHON_FROM=" + BUILD, "-w", str(folder), SOURCE)
+              "--config-settings", "cmake.define.FXA_PYTHON_FROM=" + BUILD, "-w", str(folder), SOURCE,
+              env=dict(os.environ, CC=os.environ.get("CC", compiler())))
     assert ran.returncode == 0, ran.stdout
     files = os.listdir(folder)
     assert len(files) == 1
