@@ -62,6 +62,12 @@ MODEL_CALLED(void *, memcpy, void *to, const void *from, size_t bytes) {
     return memcpy(to, from, bytes);
 }
 
+MODEL_CALLED(void *, memmove, void *to, const void *from, size_t bytes) {
+    model_read(from, bytes, MODEL_CALLER);
+    model_write(to, bytes);
+    return __builtin_memmove(to, from, bytes);
+}
+
 MODEL_CALLED(void *, memset, void *to, int byte, size_t bytes) {
     model_write(to, bytes);
     return memset(to, byte, bytes);
