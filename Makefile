@@ -77,8 +77,8 @@ test-model: $(BUILD)/Makefile ## the kernels of the cuda engine on a model of a 
 
 HF_PYTHON = $(BUILD)/python-tests/bin/python
 hf: $(BUILD)/Makefile ## every architecture of transformers beside eager attention, into docs/transformers.md (an hour; HF_FLAGS=--resume)
-	@$(MAKE_IN) --target python
-	@test -x $(HF_PYTHON) || { echo "skipped: $(HF_PYTHON) was not found; make test makes it"; exit 1; }
+	@$(MAKE_IN) python
+	@test -x $(HF_PYTHON) || { echo "skipped: $(HF_PYTHON) was not found; make test FXA_TEST_PYTHON=all makes it"; exit 1; }
 	@PYTHONPATH=$(BUILD)/python nice $(HF_PYTHON) tests/python/pytorch/hf_walk.py tests/python/pytorch/hf_outcomes.json $(HF_FLAGS)
 	@python3 tools/hf_table.py
 
