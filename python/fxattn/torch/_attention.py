@@ -19,6 +19,7 @@ from .._errors import unknown_keywords
 from ..trace import Traced
 from ..trace.graph import trace_graph
 from . import _direct, _dynamo
+from ._forward_mode import refuse_tangents
 from ._given import Given, Mod, numbers_of_host, with_bprop
 from ._recorded import record
 from ._settings import Settings
@@ -142,6 +143,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise TypeError("%s is of type %s; a tensor is accepted" % (name, type(x).__name__))
+    if not torch.compiler.is_dynamo_compiling():
+        refuse_tangents(0, (q, k, v))  # before offsets and lengths are read, which linearize() cannot
     if layout not in _TO_BHSD:
         raise ValueError("layout is %r; %s are accepted" % (layout, ", ".join(_TO_BHSD)))
     q, k, v = autocast_inputs(q, k, v)

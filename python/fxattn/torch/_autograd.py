@@ -8,8 +8,9 @@ tensor and of sinks are found here, and a captured tensor that is changed in pla
 
 lse is a differentiable output; max is not. A second derivative is refused.
 """
+import contextlib
 import math
-from typing import Any, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import Any, ContextManager, Iterator, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -19,12 +20,15 @@ from .. import _abi
 from . import _direct
 from . import _operators as ops
 from ._dtensors import refuse_dtensors
+from ._forward_mode import refuse_tangents, refuse_these
+from ._frames import leave
 
 Results = Tuple[Tensor, Tensor, Tensor]
 _below = torch._C._AutoDispatchBelowAutograd
 _functorch = torch._C._are_functorch_transforms_active
 _tracing = torch._C._get_tracing_state
 _WANT_QKV = (ops.WANT_Q, ops.WANT_K, ops.WANT_V)
+_NOTHING = contextlib.nullcontext()
 _NEEDS_QKV = (False, False, True, True, True)  # of _Over
 
 
@@ -66,6 +70,7 @@ class Call:
                 return True
         return any(t.requires_grad for t in (*self.extras, *self.scalars)) if self.extras or self.scalars else False
 
+    @leave
     def run(self, q: Tensor, k: Tensor, v: Tensor, plain: Optional[bool] = None) -> Results:
         """out, lse, max, by the shortest way; for an export, the operator as it is. plain: whether _direct.is_plain."""
         if plain is None:
@@ -231,6 +236,18 @@ def _gradients(ctx: Any, saved: Sequence[Tensor], dout: Optional[Tensor], dlse: 
     return tuple(result)
 
 
+@contextlib.contextmanager
+def _modes_on() -> Iterator[None]:
+    with torch.enable_grad(), _forward_ad._set_fwd_grad_enabled(True):
+        yield
+
+
+def _outer_levels() -> ContextManager[None]:
+    """Lets the outer levels of functorch see a call that a Function makes for an inner one: a Function's forward runs
+    with derivatives of both modes off, and outer levels would take the result for a constant."""
+    return _modes_on() if _functorch() else _NOTHING
+
+
 class Forward(torch.autograd.Function):
     """fxattn::fwd."""
 
@@ -239,7 +256,7 @@ class Forward(torch.autograd.Function):
         if plain.results is not None:
             results, plain.results = plain.results, None  # which hold the graph, which holds `plain`
             return results
-        with _below():
+        with _below(), _outer_levels():
             return plain.call(rest).forward(q, k, v)
 
     @staticmethod
@@ -251,14 +268,13 @@ class Forward(torch.autograd.Function):
         ctx.save_for_backward(*tensors, output[0], output[1])
 
     @staticmethod
+    @leave
     def backward(ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor], _: Any) -> Tuple[Any, ...]:
         return _gradients(ctx, ctx.saved_tensors, dout, dlse, 1)
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise NotImplementedError(
-            "fxattn has no forward-mode derivative (torch.func.jvp, jacfwd, hessian, dual numbers); grad, vjp and "
-            "jacrev go backward")
+    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+        refuse_these(ctx.plain.n_tensors, tangents)
 
     @staticmethod
     def vmap(info: Any, in_dims: Tuple[Any, ...], plain: Plain, *tensors: Tensor) -> Tuple[Any, Any]:
@@ -282,6 +298,7 @@ class _Over(torch.autograd.Function):
         return made[0]
 
     @staticmethod
+    @leave
     def backward(ctx: Any, dout: Optional[Tensor]) -> Tuple[Any, ...]:
         plain, saved = ctx.plain, ctx.saved_tensors
         if len(saved) == 5 and dout is not None and not torch.is_grad_enabled() \
@@ -313,17 +330,23 @@ class Backward(torch.autograd.Function):
     @staticmethod
     def forward(plain: Plain, want: List[int], n_grads: int, *tensors: Tensor) -> Tuple[Tensor, ...]:
         (q, k, v, *rest), out, lse, grads = split_backward(n_grads, tensors)
-        return tuple(plain.call(rest).backward(q, k, v, out, lse, grads, want))
+        with _outer_levels():
+            return tuple(plain.call(rest).backward(q, k, v, out, lse, grads, want))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, ...]) -> None:
-        pass
+        ctx.n_tensors = inputs[0].n_tensors
 
     @staticmethod
+    @leave
     def backward(ctx: Any, *grads: Any) -> Any:
         raise NotImplementedError(
             "fxattn has no second derivative: its backward pass was differentiated (create_graph=True, gradgradcheck, "
             "a gradient penalty). Compute that part with plain PyTorch operations, or detach the first gradient")
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_these(ctx.n_tensors, tangents[3:])
 
     @staticmethod
     def vmap(info: Any, in_dims: Tuple[Any, ...], plain: Plain, want: List[int], n_grads: int, *tensors: Tensor) -> Any:
@@ -344,13 +367,27 @@ def split_backward(n_grads: int, tensors: Sequence[Any]) -> _Parts:
     return _Parts(tensors[:end - 2], tensors[end - 2], tensors[end - 1], tensors[end:])
 
 
+_apply_backward = super(torch.autograd.Function, Backward).apply
+
+
 # ---- What the dispatcher calls for tensors that may require gradients: compiled graphs, exports, direct calls --------
+
+def _one_level() -> ContextManager[None]:
+    """Lets a Function be applied where functorch has called a kernel for one of its levels: calls of operators below it
+    go to the next level, as those of PyTorch's own kernels for Autograd."""
+    if not _functorch():
+        return _NOTHING
+    from torch._functorch.utils import enable_single_level_autograd_function
+    return enable_single_level_autograd_function()  # type: ignore[no-any-return]
+
 
 def _forward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
                     config: Any, program: str) -> Results:
     call = Call(program, tensors, extras, scalars, ints, floats, config)
+    refuse_tangents(len(tensors), (q, k, v, *call.all_tensors()))
     if call.needs_grad(q, k, v):
-        out, lse, rows = call.recorded(q, k, v)
+        with _one_level():
+            out, lse, rows = _apply(call.plain(_training_flags(q)), q, k, v, *call.all_tensors())
         # Who did not ask for lse is promised an empty one (_operators.py).
         return out, lse if call.flags() & _abi.WANT_LSE else q.new_empty(0, dtype=torch.float64), rows
     with _below():
@@ -361,8 +398,10 @@ def _backward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any,
                      config: Any, program: str, out: Tensor, lse: Tensor, grads: Any, want: Any) -> List[Tensor]:
     call = Call(program, tensors, extras, scalars, ints, floats, config)
     inputs = (q, k, v, *call.all_tensors(), out, lse, *grads)
+    refuse_tangents(len(tensors), inputs)
     if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        return list(Backward.apply(call.plain(), list(want), len(grads), *inputs))
+        with _one_level():
+            return list(_apply_backward(call.plain(), list(want), len(grads), *inputs))
     return list(call.backward(q, k, v, out, lse, grads, want))
 
 
@@ -374,7 +413,20 @@ def _batched_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, 
     return backward_of_batched(call.plain(), want, grads, (q, k, v, *call.all_tensors(), out, lse, *grads))
 
 
+def _forward_of_vmap(*args: Any) -> Any:
+    from ._vmap import forward_of_vmap
+    return forward_of_vmap(*args)
+
+
+def _backward_of_vmap(*args: Any) -> Any:
+    from ._vmap import backward_of_vmap
+    return backward_of_vmap(*args)
+
+
 _kernels = torch.library.Library("fxattn", "IMPL")
+if hasattr(torch.library, "register_vmap"):
+    torch.library.register_vmap("fxattn::fwd", _forward_of_vmap, lib=_kernels)
+    torch.library.register_vmap("fxattn::bwd", _backward_of_vmap, lib=_kernels)
 _kernels.impl("bwd", _batched_kernel, "Batched")
 _kernels.impl("fwd", _forward_kernel, "Autograd")
 _kernels.impl("bwd", _backward_kernel, "Autograd")

@@ -7,7 +7,7 @@ The same for the batched gradients of torch.autograd.grad(is_grads_batched=True)
 vmap is another, older one that asks no Function what to do.
 """
 import itertools
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -60,26 +60,28 @@ def _none_of(results: Sequence[Tensor]) -> Tuple[Tensor, ...]:
     return tuple(x.new_empty((0, *x.shape)) for x in results)
 
 
-def forward_batched(size: int, in_dims: Sequence[Any], plain: Plain, tensors: Sequence[Tensor]) -> Tuple[Any, Any]:
+def forward_batched(size: int, in_dims: Sequence[Any], plain: Plain, tensors: Sequence[Tensor],
+                    run: Callable[..., Any] = Forward.apply) -> Tuple[Any, Any]:
+    """Results with the new dimension, and where it is. `run` takes `plain` and the tensors of one call."""
     if size == 0:
-        return _none_of(Forward.apply(plain, *map(_empty_entry, in_dims, tensors))), (0, 0, 0)
+        return _none_of(run(plain, *map(_empty_entry, in_dims, tensors))), (0, 0, 0)
     if not _fits(plain, in_dims):
-        runs = [Forward.apply(plain, *(_entry(i, dim, x) for dim, x in zip(in_dims, tensors))) for i in range(size)]
+        runs = [run(plain, *(_entry(i, dim, x) for dim, x in zip(in_dims, tensors))) for i in range(size)]
         return tuple(torch.stack(parts) for parts in zip(*runs)), (0, 0, 0)
     q, k, v = (_fold(size, dim, x) for dim, x in zip(in_dims[:3], tensors[:3]))
     call, table = _folded(size, q.shape[0] // size, plain, q.device)
-    results = Forward.apply(call, q, k, v, *_with_table(tensors[3:], plain.n_tensors, table))
+    results = run(call, q, k, v, *_with_table(tensors[3:], plain.n_tensors, table))
     return tuple(_unfold(size, x) for x in results), (0, 0, 0)
 
 
 def backward_batched(size: int, in_dims: Sequence[Any], plain: Plain, want: List[int], n_grads: int,
-                     tensors: Sequence[Tensor]) -> Tuple[Any, Any]:
+                     tensors: Sequence[Tensor], run: Callable[..., Any] = Backward.apply) -> Tuple[Any, Any]:
     if size == 0:
-        results = Backward.apply(plain, want, n_grads, *map(_empty_entry, in_dims, tensors))
+        results = run(plain, want, n_grads, *map(_empty_entry, in_dims, tensors))
         return _none_of(results), (0,) * len(want)
     dims = split_backward(n_grads, in_dims)
     if not _fits(plain, dims.inputs) or any(one > ops.WANT_V for one in want):
-        runs = [Backward.apply(plain, want, n_grads, *(_entry(i, dim, x) for dim, x in zip(in_dims, tensors)))
+        runs = [run(plain, want, n_grads, *(_entry(i, dim, x) for dim, x in zip(in_dims, tensors)))
                 for i in range(size)]
         return tuple(torch.stack(parts) for parts in zip(*runs)), (0,) * len(want)
     inputs, out, lse, grads = split_backward(n_grads, tensors)
@@ -87,7 +89,7 @@ def backward_batched(size: int, in_dims: Sequence[Any], plain: Plain, want: List
     call, table = _folded(size, q.shape[0] // size, plain, q.device)
     rest = _with_table(inputs[3:], plain.n_tensors, table)
     outputs = (_fold(size, dim, x) for dim, x in zip((dims.out, dims.lse, *dims.grads), (out, lse, *grads)))
-    results = Backward.apply(call, want, n_grads, q, k, v, *rest, *outputs)
+    results = run(call, want, n_grads, q, k, v, *rest, *outputs)
     return tuple(_unfold(size, x) for x in results), (0,) * len(want)
 
 
@@ -106,3 +108,36 @@ def backward_of_batched(plain: Plain, want: Sequence[int], grads: Sequence[Tenso
     size = next(x.shape[0] for x, dim in zip(given, in_dims) if dim is not None)
     results, _ = backward_batched(size, in_dims, plain, list(want), len(grads), given)
     return [torch._add_batch_dim(x, 0, level) for x in results]
+
+
+# ---- What the dispatcher calls under torch.func.vmap: the operators inside of compiled and exported functions --------
+
+def _given(tensors: Any, extras: Any, scalars: Any, *rest: Any) -> Tuple[Plain, List[Any]]:
+    ints, floats, config, program = rest
+    return (Plain(len(tensors), len(extras), len(scalars), ints, floats, config, program),
+            [*tensors, *extras, *scalars])
+
+
+def forward_of_vmap(info: Any, in_dims: Tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
+    plain, others = _given(*rest)
+    dims = [*in_dims[:3], *(dim for part in in_dims[3:6] for dim in part)]
+    (out, lse, rows), out_dims = forward_batched(info.batch_size, dims, plain, (q, k, v, *others), _by_operator)
+    return (out, lse, rows), out_dims
+
+
+def _by_operator(plain: Plain, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Tuple[Tensor, ...]:
+    return plain.call(rest).forward(q, k, v)
+
+
+def backward_of_vmap(info: Any, in_dims: Tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
+    plain, others = _given(*rest[:7])
+    out, lse, grads, want = rest[7:]
+    dims = [*in_dims[:3], *(dim for part in in_dims[3:6] for dim in part), *in_dims[10:12], *in_dims[12]]
+    results, out_dims = backward_batched(info.batch_size, dims, plain, want, len(grads),
+                                         (q, k, v, *others, out, lse, *grads), _backward_by_operator)
+    return list(results), list(out_dims)
+
+
+def _backward_by_operator(plain: Plain, want: List[int], n_grads: int, *tensors: Tensor) -> Sequence[Tensor]:
+    (q, k, v, *rest), out, lse, grads = split_backward(n_grads, tensors)
+    return ops.bwd(q, k, v, *plain.call(rest).arguments(), out, lse, grads, want)  # type: ignore[no-any-return]

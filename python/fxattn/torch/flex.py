@@ -23,6 +23,7 @@ from ..trace import trace
 from ..trace.watch import find as known
 from . import _direct, _dynamo
 from ._autograd import recorded_at_once
+from ._frames import leave
 from ._traced import DEFAULT_FLOATS, are_floats, call_of, check_scale, told_of_scores
 from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of, noop_mask
 
@@ -33,6 +34,7 @@ _PLACES = {"cpu": -1, torch.device("cpu"): -1, "cuda": -2, torch.device("cuda"):
 # What is expected of a call without a mask (direct_expected in torch_direct.c), and what most functions are told.
 ALIKE, ALIKE_GROUPED = (1, 1, 1, -1, -1, -1), (2, 1, 1, -1, -1, -1)
 ON_HOST, NO_FLAGS, _FLOAT64 = ("torch", None, None), (0,), torch.float64
+leave(trace)
 _said: Set[str] = set()  # warnings that are given once in a process
 
 
@@ -244,6 +246,7 @@ def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_ma
     return known_at_once(query, key, value, score_mod, mask_mod, scale, NO_FLAGS, expected)
 
 
+@leave
 def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any, scale: Any, config: Tuple[int, ...],
                   expected: Sequence[int]) -> Optional[Tensor]:
     """The same of functions alone, with settings of the problem; `expected` is what direct_expected says in

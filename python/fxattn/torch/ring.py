@@ -27,6 +27,7 @@ from . import _operators as ops
 from ._autograd import Call, Plain, _below, _place, _wanted
 from ._dtensors import group_of, local_parts
 from ._dynamo import outside
+from ._forward_mode import refuse_tangents, refuse_these
 from ._plain import DTYPES
 from ._given import Given, Mod, Named
 from ._settings import Settings, drawn_seed, real_number, seed_tensor
@@ -175,6 +176,10 @@ class _RingFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, *rest, out, lse)
         return out, lse
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_these(ctx.plain.n_tensors, tangents[2:])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -354,6 +359,10 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
     try:
         (q, k, v), spread = local_parts((q, k, v), layout, group)
         _check(q, k, v, layout)
+        if torch._C._are_functorch_transforms_active():
+            raise NotImplementedError("ring_attention does not run inside of torch.func (grad, vmap, jvp): all processes "
+                                      "take part in its backward pass; call backward() on its result")
+        refuse_tangents(0, (q, k, v))
         check_scale(scale)
         dropout_p = real_number("dropout_p", dropout_p)
         q, k, v = autocast_inputs(q, k, v)
