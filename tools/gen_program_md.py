@@ -304,6 +304,7 @@ one. A negative index counts from the end; an index still outside reads 0 (or fa
 
 That 0 can hide a mistake (a table given transposed, a window one too short). `fxa_index_query` counts such indices by tensor
 and axis (`fxattn run`, `check` and `explain` say what it finds), and a problem with `FXA_STRICT_INDEX` refuses to run with one.
+The check is free where sizes, masks and conditions prove all indices inside; elsewhere a run looks at pairs.
 Both count a load where the result needs it: in the mask at every pair that exists, in the score where the mask is true, in the
 branch that a `select` takes, and not beside an operand that decides an `&&` or `||` by itself, on whichever side it stands. So
 `k < n && t[k] > 0` and `d < n ? t[d] : 0` are fine. In a user's backward program loads count at attended pairs.

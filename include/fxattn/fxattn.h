@@ -108,8 +108,8 @@ typedef struct fxa_index_map {
  *     dropout. Not with BOTTOM_RIGHT, which says the same.
  * STRICT_INDEX: a run in which an index leaves its captured tensor is an error (E_BINDING with tensor, axis, index,
  *     size and pair) and writes nothing; without it such a load reads 0. Which loads count: docs/program.md. Looked at
- *     before the run, on the host: cheap where ranges prove it, else as long as evaluating the pairs one by one. Host
- *     engines only.
+ *     before the run, on the host: free where sizes, masks and conditions prove it for all runs, cheap where the
+ *     tensors' contents do, else as long as evaluating the pairs one by one. Host engines only.
  * DETERMINISTIC: the same bits in every run, or no plan: an engine whose sums have no fixed order refuses.
  * CAPTURE: runs are recorded into a graph of the device and replayed: they neither wait for the device nor read its
  *     memory on the host. Refused for problems on the host.

@@ -58,7 +58,7 @@ size_t fxa__index_size(const fxa__problem *p) {
 }
 
 size_t fxa__index_room(const fxa__problem *p) {
-    if (!(p->in.flags & FXA_STRICT_INDEX)) return 0;
+    if (!(p->in.flags & FXA_STRICT_INDEX) || p->indices_inside) return 0;
     return (size_t)fxa__round_up((int64_t)fxa__index_size(p), FXA_WORKSPACE_ALIGN);
 }
 

@@ -30,7 +30,12 @@ typedef struct fxa__index_walk {
 } fxa__index_walk;
 
 size_t fxa__index_size(const fxa__problem *p); /* bytes of memory for a walk, a multiple of 8 */
-/* What FXA_STRICT_INDEX needs of it in front of the workspace, a multiple of FXA_WORKSPACE_ALIGN; 0 without it. */
+/* Sets *proven if no run of the problem (resolved; `program` is what runs) can have an index outside its tensor where
+ * the result needs the element, whatever params and tensors hold. (index_prove.c) */
+fxa_status fxa__index_prove(fxa__host *host, const fxa_problem *p, const fxa_program *program, bool *proven,
+                            fxa_error *err);
+/* What FXA_STRICT_INDEX needs of it in front of the workspace, a multiple of FXA_WORKSPACE_ALIGN; 0 without it, and
+ * where the problem's indices are inside. */
 size_t fxa__index_room(const fxa__problem *p);
 /* Tells all misses of a run. Boxes of pairs that range analysis proves to be inside are not looked at. Q or K NULL in
  * the bind: the score counts as 0. */

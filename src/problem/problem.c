@@ -5,6 +5,7 @@
  * holds the object and the copies of the captures and of the target.
  */
 #include "geometry.h"
+#include "index_check.h"
 #include "problem_private.h"
 
 #include "../base/blake2s.h"
@@ -89,6 +90,8 @@ fxa_status fxa__problem_create(fxa__host *host, const fxa_problem *problem, fxa_
     fxa_capture *captures = (fxa_capture *)(void *)(p + 1);
     fxa_status status = fxa__problem_resolve(&p->in, captures, captures + p->in.n_captures, err);
     if (status == FXA_OK) status = problem_compose(p, err);
+    if (status == FXA_OK && (p->in.flags & FXA_STRICT_INDEX) && !p->in.bprop)
+        status = fxa__index_prove(host, &p->in, p->program, &p->indices_inside, err);
     if (status == FXA_OK) status = problem_hash(p, err);
     if (status == FXA_OK)
         *out = p;

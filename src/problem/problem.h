@@ -22,6 +22,7 @@ typedef struct fxa__problem {
                              does not move it; never NULL */
     fxa_program *bprop;   /* likewise what runs of in.bprop; NULL: the derivative does */
     bool f64;             /* q is f64: arithmetic and programs are in f64 */
+    bool indices_inside;  /* FXA_STRICT_INDEX, and no index can leave its tensor: runs have nothing to check */
     uint8_t key[16]; /* content of everything but the engine's name and the target, which the identity of the engine
                              says */
 } fxa__problem;

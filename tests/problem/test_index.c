@@ -122,6 +122,46 @@ TEST(grafts_need_their_second_operand_for_the_derivative) {
         }
 }
 
+static size_t index_workspace(index_case *c, uint32_t flag) {
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    fxa_problem p = c->call.p;
+    p.flags |= flag;
+    T_OK(fxa_plan_create(c->ctx, &p, &plan, &err));
+    size_t size = fxa_plan_workspace(plan);
+    fxa_plan_destroy(plan);
+    return size;
+}
+
+/* Where no index can leave its tensor, whatever that holds, FXA_STRICT_INDEX adds no check, and no room for one. */
+TEST(what_is_proven_is_free) {
+    static const struct {
+        const char *text;
+        bool proven;
+    } cases[] = {
+        {"tensor t : f32[2]\nscore = score + t[clamp(q - k, -2, 2) + 2, h]", true},
+        {"tensor t : f32[2]\nscore = score + t[q - k + 2, h]\nmask = abs(q - k) <= 2", true},
+        {"tensor t : f32[2]\nscore = score + t[q - k + 2, h]\nmask = abs(q - k) <= 3", false},
+        {"tensor t : f32[2]\nscore = score + (q >= k && q - k < 5 ? t[q - k, 0] : 0)", true},
+        {"tensor t : f32[2]\nscore = score + (q >= k && q - k < 6 ? t[q - k, 0] : 0)", false},
+        {"tensor t : f32[2]\nmask = k < 5 && t[k, 0] >= 0", true},
+        {"tensor t : f32[2]\nmask = k < 6 && t[k, 0] >= 0", false},
+        {"tensor ids : i32[1]\ntensor t : f32[2]\nscore = score + t[ids[q] - ids[k] + 2, h]\n"
+         "mask = abs(ids[q] - ids[k]) <= 2",
+         false},
+        {"tensor ids : i32[1]\ntensor t : f32[2]\nscore = score + t[ids[q], h]", false},
+        {"param n : int\ntensor t : f32[2]\nscore = score + t[n, h]", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        index_case c;
+        index_start(&c, cases[i].text, 5, IH);
+        size_t plain = index_workspace(&c, 0), strict = index_workspace(&c, FXA_STRICT_INDEX);
+        if ((strict == plain) != cases[i].proven)
+            T_FAIL("%s: workspaces of %zu and, strict, %zu bytes\n", cases[i].text, plain, strict);
+        index_end(&c);
+    }
+}
+
 /* Programs that guard their loads, each in its own way, are strict; a negative index counts from the end. */
 TEST(only_what_the_result_needs_counts) {
     static const struct {

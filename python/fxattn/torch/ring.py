@@ -360,8 +360,8 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
         (q, k, v), spread = local_parts((q, k, v), layout, group)
         _check(q, k, v, layout)
         if torch._C._are_functorch_transforms_active():
-            raise NotImplementedError("ring_attention does not run inside of torch.func (grad, vmap, jvp): all processes "
-                                      "take part in its backward pass; call backward() on its result")
+            raise NotImplementedError("ring_attention does not run inside of torch.func (grad, vmap, jvp): all "
+                                      "processes take part in its backward pass; call backward() on its result")
         refuse_tangents(0, (q, k, v))
         check_scale(scale)
         dropout_p = real_number("dropout_p", dropout_p)
