@@ -55,6 +55,11 @@ class BindingError(Error, ValueError):
     status = "E_BINDING"
 
 
+class OutsideError(BindingError, IndexError):
+    """An index leaves its captured tensor, and strict_index was asked for; the text has tensor, axis, index, size and
+    pair."""
+
+
 class UnsupportedError(Error, NotImplementedError):
     """No engine that was asked can do this; the text has the reason of each."""
 
@@ -127,9 +132,14 @@ BY_STATUS: Dict[int, Type[Error]] = {
 }
 
 
+def is_outside(text: str) -> bool:
+    """Whether a text is what FXA_STRICT_INDEX says of an index."""
+    return "is outside axis" in text and "FXA_STRICT_INDEX" in text
+
+
 def make_error(status: int, text: str, status_name: Optional[str] = None) -> Error:
     """The exception of a status; one that this package does not know is an Error."""
-    error = BY_STATUS.get(status, Error)(text)
+    error = OutsideError(text) if status == 130 and is_outside(text) else BY_STATUS.get(status, Error)(text)
     if status_name:
         error.status = status_name
     return error

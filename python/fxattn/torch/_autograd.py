@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd import forward_ad as _forward_ad
 
 from .. import _abi
+from .._errors import OutsideError, is_outside
 from . import _direct
 from . import _operators as ops
 from ._dtensors import refuse_dtensors
@@ -131,8 +132,13 @@ class Call:
         return apply(self.plain(_training_flags(q)), q, k, v, *self.tensors, *self.extras, *self.scalars)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Results:
-        """The operator itself."""
-        return ops.fwd(q, k, v, *self.arguments())
+        """The operator itself. What it says of an index outside a captured tensor is an IndexError, as PyTorch's."""
+        try:
+            return ops.fwd(q, k, v, *self.arguments())
+        except RuntimeError as error:
+            if not is_outside(str(error)):
+                raise
+            raise OutsideError(str(error).partition("fxattn: ")[2].partition("\n")[0]) from None
 
     def compiled(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """The operator for a graph that is kept. Exported ones may become packages of AOTInductor, which hold neither
