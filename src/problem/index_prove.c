@@ -103,6 +103,8 @@ static void prove_box(const fxa_problem *p, fxa_box *box) {
     bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* else it may wrap to anything */
     box->lo[FXA_INPUT_Q] = fits ? (int32_t)lo : INT32_MIN;
     box->hi[FXA_INPUT_Q] = fits ? (int32_t)hi : INT32_MAX;
+    box->hi[FXA_INPUT_Q_ROW] = (int32_t)p->sq - 1;
+    box->hi[FXA_INPUT_K_ROW] = (int32_t)p->sk - 1;
     for (int i = 0; i < 3; i++) {
         box->lo[lengths[i]] = (int32_t)(fixed[i] > 0 ? fixed[i] : ragged && i < 2 ? 0 : all[i]);
         box->hi[lengths[i]] = (int32_t)(fixed[i] > 0 ? fixed[i] : all[i]);

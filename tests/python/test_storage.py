@@ -118,3 +118,13 @@ def test_facts_and_names():
     assert {"q_row", "k_row"} <= set(facts["score_depends"]) and set(facts["mask_depends"]) == {"q", "k"}
     assert "causal" in facts["names"] and "t[q_row, k_row]" in program.text
     assert "causal" not in fxattn.Program.from_text("mask = k_row <= q_row").facts()["names"]
+
+
+@pytest.mark.parametrize("text, size", [("score + t[q_row]", 3), ("score + t[k_row]", 5)])
+def test_strict_indices_of_rows_that_positions_move(text, size):
+    """The proof that indices are inside counts rows as they lie: 0 of them is not where all of them are."""
+    q, k = np.zeros((2, 1, 3, 4)), np.zeros((2, 1, 5, 4))
+    call = {"positions": [7, 100], "coordinates": {"k": [(0, 9, 2)]}, "strict_index": True}
+    fxn.attention(q, k, k, text, tensors={"t": np.zeros(size)}, **call)
+    with pytest.raises(IndexError, match="index %d is outside axis 0 of tensor 't'" % (size - 1)):
+        fxn.attention(q, k, k, text, tensors={"t": np.zeros(size - 1)}, **call)
