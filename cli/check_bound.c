@@ -47,7 +47,7 @@ int bound_start(cli *c, check_state *s, const trial *t, check_bound *out, bound_
     int64_t keys = p->sk + 1;
     *w = (bound_work){.s = s, .p = p, .t = t, .out = out, .unit = f64 ? 0x1p-52 : 0x1p-24};
     w->tiny = f64 ? DBL_MIN : FLT_MIN;
-    w->scale = isnan(t->args.scale) ? 1 / sqrt((double)p->d) : t->args.scale;
+    w->scale = isnan(t->args.scale) ? 1 / sqrt((double)(p->d > 0 ? p->d : 1)) : t->args.scale;
     w->dropout = p->flags & FXA_DROPOUT ? 1 / (1 - p->dropout_p) : 1;
     w->q = t->args.slot[FXA_SLOT_Q];
     w->k = t->args.slot[FXA_SLOT_K];
@@ -74,7 +74,7 @@ int bound_start(cli *c, check_state *s, const trial *t, check_bound *out, bound_
         out->unsure[i] = cli_alloc_array(c, a->count, sizeof(bool));
         out->noise[i] = cli_alloc_array(c, a->count, sizeof(double));
         out->terms[i] = i <= BOUND_DQ                    ? p->sk
-                        : i == BOUND_DK || i == BOUND_DV ? p->sq * (p->hq / p->hkv)
+                        : i == BOUND_DK || i == BOUND_DV ? p->sq * problem_group(p)
                                                          : p->b * p->hq * p->sq * p->sk;
     }
     return CLI_OK;
@@ -117,7 +117,7 @@ double bound_nominal(const bound_work *w, double error, double value) {
 
 int bound_row_scores(cli *c, bound_work *w, int64_t b, int64_t h, int64_t q) {
     const fxa_problem *p = w->p;
-    int64_t hkv = h / (p->hq / p->hkv);
+    int64_t hkv = h / problem_group(p);
     const double *row = w->q + ((b * p->hq + h) * p->sq + q) * p->d, *keys = w->k + (b * p->hkv + hkv) * p->sk * p->d;
     w->in[FXA_INPUT_B] = (double)b;
     w->in[FXA_INPUT_H] = (double)h;
@@ -162,7 +162,7 @@ static void bound_row_forward(bound_work *w, int64_t row, int64_t kv) {
         unsure = unsure || w->unsure[k];
     }
     w->out->unsure[BOUND_LSE][row] = unsure;
-    for (int64_t i = 0; i < p->dv; i++) w->out->unsure[BOUND_O][row * p->dv + i] = unsure;
+    for (int64_t i = 0; i < problem_dv(p); i++) w->out->unsure[BOUND_O][row * problem_dv(p) + i] = unsure;
     if (m == -INFINITY) return;
     if (p->flags & FXA_SINK_ZERO) sum = exp(-m), shared = sum * w->unit * fabs(m);
     for (int64_t k = 0; k < p->sk; k++) {
@@ -174,9 +174,10 @@ static void bound_row_forward(bound_work *w, int64_t row, int64_t kv) {
     shared /= sum;
     w->out->error[BOUND_LSE][row] = shared < 0.5 ? shared : most;
     w->out->size[BOUND_LSE][row] = fabs(m) + fabs(log(sum)) + 1;
-    for (int64_t i = 0, at = row * p->dv; i < p->dv; i++, at++) {
+    for (int64_t i = 0, at = row * problem_dv(p); i < problem_dv(p); i++, at++) {
         for (int64_t k = 0; k < p->sk; k++) {
-            double x = w->fresh[k] == -INFINITY ? 0 : exp(w->fresh[k] - m) / sum, v = fabs(w->v[(kv + k) * p->dv + i]);
+            double x = w->fresh[k] == -INFINITY ? 0 : exp(w->fresh[k] - m) / sum,
+                   v = fabs(w->v[(kv + k) * problem_dv(p) + i]);
             double off = bound_exp(w, k, m) / sum;
             if (x == 0 && off == 0) continue;
             /* The sum is off as well: by its share, or by as much as the worst of its terms. */
@@ -198,7 +199,7 @@ int bound_forward(cli *c, check_state *s, const trial *t, fxa_dtype arithmetic, 
         for (int64_t h = 0; h < p->hq; h++)
             for (int64_t q = 0; rc == CLI_OK && q < p->sq; q++) {
                 rc = bound_row_scores(c, &w, b, h, q);
-                int64_t kv = (b * p->hkv + h / (p->hq / p->hkv)) * p->sk;
+                int64_t kv = (b * p->hkv + h / problem_group(p)) * p->sk;
                 if (rc == CLI_OK) bound_row_forward(&w, (b * p->hq + h) * p->sq + q, kv);
             }
     return rc;

@@ -69,11 +69,11 @@ static int bound_pair_backward(cli *c, bound_work *w, const bound_back *r, int64
     double off = bound_exp(w, k, r->lse);
     if (p_k == 0 && off == 0 && !unsure) return CLI_OK;
     double e_p = fmin(off, fmax(1, p_k)) + w->tiny; /* a probability */
-    const double *dout = (const double *)w->t->args.slot[FXA_SLOT_DO] + r->row * p->dv, *row = w->q + r->row * p->d,
-                 *key = w->k + (r->kv + k) * p->d;
-    double dp = w->dropout * bound_dot(w, dout, w->v + (r->kv + k) * p->dv, p->dv, &e_dp);
-    for (int64_t i = 0; i < p->dv; i++)
-        bound_add(w->out, BOUND_DV, (r->kv + k) * p->dv + i, e_p * w->dropout * fabs(dout[i]),
+    const double *dout = (const double *)w->t->args.slot[FXA_SLOT_DO] + r->row * problem_dv(p),
+                 *row = w->q + r->row * p->d, *key = w->k + (r->kv + k) * p->d;
+    double dp = w->dropout * bound_dot(w, dout, w->v + (r->kv + k) * problem_dv(p), problem_dv(p), &e_dp);
+    for (int64_t i = 0; i < problem_dv(p); i++)
+        bound_add(w->out, BOUND_DV, (r->kv + k) * problem_dv(p) + i, e_p * w->dropout * fabs(dout[i]),
                   p_k * w->dropout * fabs(dout[i]), unsure);
     double reach = fabs(dp) + fabs(r->delta) + fabs(r->dlse), size = p_k * reach;
     double error = e_p * reach + p_k * (e_dp * w->dropout + r->e_delta + 4 * w->unit * reach);
@@ -93,14 +93,15 @@ static int bound_pair_backward(cli *c, bound_work *w, const bound_back *r, int64
 static int bound_row_backward(cli *c, bound_work *w, int64_t b, int64_t h, int64_t q, bool with_bprop) {
     const fxa_problem *p = w->p;
     bound_back r = {.row = (b * p->hq + h) * p->sq + q, .with_bprop = with_bprop};
-    const double *dout = (const double *)w->t->args.slot[FXA_SLOT_DO] + r.row * p->dv,
-                 *o = (const double *)w->t->args.slot[FXA_SLOT_O] + r.row * p->dv;
-    r.kv = (b * p->hkv + h / (p->hq / p->hkv)) * p->sk;
+    const double *dout = (const double *)w->t->args.slot[FXA_SLOT_DO] + r.row * problem_dv(p),
+                 *o = (const double *)w->t->args.slot[FXA_SLOT_O] + r.row * problem_dv(p);
+    r.kv = (b * p->hkv + h / problem_group(p)) * p->sk;
     r.lse = ((const double *)w->t->args.slot[FXA_SLOT_LSE])[r.row];
     r.dlse = ((const double *)w->t->args.slot[FXA_SLOT_DLSE])[r.row];
     if (r.lse == -INFINITY) return CLI_OK;
-    r.delta = bound_dot(w, dout, o, p->dv, &r.e_delta);
-    for (int64_t i = 0; i < p->dv; i++) r.e_delta += fabs(dout[i]) * w->tiny; /* subnormal elements of O may be 0 */
+    r.delta = bound_dot(w, dout, o, problem_dv(p), &r.e_delta);
+    for (int64_t i = 0; i < problem_dv(p); i++)
+        r.e_delta += fabs(dout[i]) * w->tiny; /* subnormal elements of O may be 0 */
     int rc = bound_row_scores(c, w, b, h, q);
     for (int64_t k = 0; rc == CLI_OK && k < p->sk; k++) rc = bound_pair_backward(c, w, &r, k);
     return rc;

@@ -65,7 +65,7 @@ static int diff_pair_jumps(cli *c, bound_work *w, double error, bool *jump) {
 static int diff_row_jumps(cli *c, diff_state *d, int64_t row, double h, bool *jump) {
     bound_work *w = &d->work;
     const fxa_problem *p = w->p;
-    int64_t head = row / p->sq % p->hq, b = row / p->sq / p->hq, kv = (b * p->hkv + head / (p->hq / p->hkv)) * p->sk,
+    int64_t head = row / p->sq % p->hq, b = row / p->sq / p->hq, kv = (b * p->hkv + head / problem_group(p)) * p->sk,
             at = d->index / p->d, feature = d->index % p->d;
     bool by_q = d->array == BOUND_DQ, by_k = d->array == BOUND_DK;
     if ((by_q && row != at) || (by_k && (at < kv || at >= kv + p->sk))) return CLI_OK;

@@ -174,7 +174,7 @@ static bound_products engine_products(const check_state *s, const fxa_plan *plan
     bound_products r = {.unit = wide ? 0x1p-8 : half ? 0x1p-11 : 0};
     bool summed = array == BOUND_DK || array == BOUND_DV;
     if (summed && strstr(detail, "heads rounded")) r.heads = r.unit;
-    double pairs = (double)(p->sk > p->sq ? p->sk : p->sq) * (double)(p->hq / p->hkv);
+    double pairs = (double)(p->sk > p->sq ? p->sk : p->sq) * (double)problem_group(p);
     if (half && array <= BOUND_DV && array != BOUND_LSE)
         r.least = 4 * sqrt(pairs) * 0x1p-25 * engine_largest(s, by[array]);
     return r;

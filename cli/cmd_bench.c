@@ -81,7 +81,7 @@ static int bench_time(cli *c, trial *t, bench_result *out) {
 }
 
 static double bench_gflops(const fxa_problem *p, fxa_pass pass, uint64_t pairs, double seconds) {
-    double d = (double)p->d, dv = (double)p->dv;
+    double d = (double)p->d, dv = (double)problem_dv(p);
     return seconds > 0 ? 1e-9 * (double)pairs * 2 * (pass ? 3 * d + 2 * dv : d + dv) / seconds : 0;
 }
 
@@ -108,7 +108,7 @@ static int bench_expect(cli *c, const fxa_problem *p, bench_result *r) {
 
 /* Rates of the result, and of the machine before and after: the better of the two. */
 static int bench_rate(cli *c, const fxa_problem *p, trial *t, bench_result *r) {
-    double d = (double)p->d, dv = (double)p->dv, before = r->flops_before;
+    double d = (double)p->d, dv = (double)problem_dv(p), before = r->flops_before;
     int rc = bench_time(c, t, r);
     if (rc != CLI_OK) return rc;
     r->gflops = bench_gflops(p, r->pass, r->pairs, r->best);

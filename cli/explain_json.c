@@ -80,7 +80,7 @@ void problem_shape_json(json *j, const char *key, const fxa_problem *p) {
     json_int(j, "sq", p->sq);
     json_int(j, "sk", p->sk);
     json_int(j, "d", p->d);
-    json_int(j, "dv", p->dv ? p->dv : p->d);
+    json_int(j, "dv", problem_dv(p));
     json_close(j, '}');
 }
 

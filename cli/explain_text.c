@@ -10,7 +10,7 @@
 const char *problem_shape_text(cli *c, const fxa_problem *p) {
     return cli_format(
         c, "b=%" PRId64 ",h=%" PRId64 ",hkv=%" PRId64 ",sq=%" PRId64 ",sk=%" PRId64 ",d=%" PRId64 ",dv=%" PRId64, p->b,
-        p->hq, p->hkv ? p->hkv : p->hq, p->sq, p->sk, p->d, p->dv ? p->dv : p->d);
+        p->hq, p->hkv ? p->hkv : p->hq, p->sq, p->sk, p->d, problem_dv(p));
 }
 
 void program_hash_text(const fxa_program *program, char out[33]) {

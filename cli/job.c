@@ -94,7 +94,7 @@ void job_set_shape(cli_job *job, const cli_shape *shape, bool small) {
     p->sq = v[SHAPE_SQ];
     p->sk = v[SHAPE_SK];
     p->d = v[SHAPE_D];
-    p->dv = v[SHAPE_DV];
+    p->dv = v[SHAPE_DV] > 0 ? v[SHAPE_DV] : FXA_NO_FEATURES;
     if (p->flags & FXA_PAGED) p->n_pages = (int64_t)((uint64_t)p->b * (uint64_t)((p->sk - 1) / p->page_size + 1));
     if (!(p->flags & FXA_VARLEN)) return;
     p->total_q = (int64_t)((uint64_t)p->b * (uint64_t)p->sq); /* what does not fit the library refuses by other sizes */
@@ -243,7 +243,7 @@ double problem_pairs(const fxa_problem *p) { return (double)p->b * (double)p->hq
 int job_require_memory(cli *c, const cli_job *job) {
     const fxa_problem *p = &job->problem;
     double rows = (double)p->b * (double)p->hq * (double)p->sq, keys = (double)p->b * (double)p->hkv * (double)p->sk;
-    double elements = (rows + keys) * (double)(p->d + p->dv) + rows;
+    double elements = (rows + keys) * (double)(p->d + problem_dv(p)) + rows;
     double bytes = elements * (double)(sizeof(double) + 2 * fxa_dtype_size((fxa_dtype)p->q.dtype));
     double has = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (has > 0 && bytes > has)

@@ -139,6 +139,12 @@ fxa_problem job_planned(cli_job *job, fxa_pass pass);
 /* What is added to q when rows align to the last key (--decode, --bottom-right without a ready mask), lengths as they
  * are in the shape. */
 int64_t problem_row_shift(const fxa_problem *p);
+/* Features of V and O: 0 where the problem says FXA_NO_FEATURES. */
+static inline int64_t problem_dv(const fxa_problem *p) {
+    return p->dv == FXA_NO_FEATURES ? 0 : p->dv == 0 ? p->d : p->dv;
+}
+/* Query heads per head of K; 1 where there are no heads. */
+static inline int64_t problem_group(const fxa_problem *p) { return p->hkv > 0 ? p->hq / p->hkv : 1; }
 /* Warns when the program's q is not where ready masks, which alone align to the last key, have it. problem: the job's,
  * with its sizes. */
 void job_warn_alignment(cli *c, const cli_job *job, const fxa_problem *problem);

@@ -257,7 +257,7 @@ static int run_read_sink(cli *c, run_state *r) {
 /* Sizes given by --shape beside the files must say the same. */
 static int run_compare_shape(cli *c, const run_state *r) {
     const fxa_problem *p = &r->forward_problem;
-    const int64_t real[SHAPE_COUNT] = {p->b, p->hq, p->hkv, p->sq, p->sq, p->sk, p->d, p->dv};
+    const int64_t real[SHAPE_COUNT] = {p->b, p->hq, p->hkv, p->sq, p->sq, p->sk, p->d, problem_dv(p)};
     for (int i = 0; i < SHAPE_COUNT; i++)
         if (i != SHAPE_S && r->job->shape.given[i] && r->job->shape.value[i] != real[i])
             return cli_fail(c, CLI_BAD_INPUT, "--shape says %s=%" PRId64 ", the files say %" PRId64, shape_keys[i],

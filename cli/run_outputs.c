@@ -61,7 +61,7 @@ static bool run_may_have_empty_rows(cli *c, const run_state *r) {
 static int run_prepare_forward(cli *c, run_state *r) {
     fxa_problem *p = &r->forward_problem;
     int64_t size[AXIS_COUNT];
-    run_file_sizes(r, p->b, p->hq, r->packed ? p->total_q : p->sq, p->dv < 0 ? 0 : p->dv, size);
+    run_file_sizes(r, p->b, p->hq, r->packed ? p->total_q : p->sq, problem_dv(p), size);
     if (r->backward)
         for (int i = 0; i < r->rank[0]; i++)
             if (r->dout.size[i] != size[i])

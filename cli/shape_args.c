@@ -26,8 +26,6 @@ static int shape_read_one(cli *c, const char *name, const char *text, size_t siz
     if (out->given[key]) return cli_fail(c, CLI_BAD_INPUT, "%s: %s is given twice", name, word);
     if (!read_int(value, &out->value[key]) || out->value[key] < 0)
         return cli_fail(c, CLI_BAD_INPUT, "%s: %s=%s: a whole number from 0 is expected", name, word, value);
-    if (out->value[key] == 0 && (key == SHAPE_HKV || key == SHAPE_DV))
-        return cli_fail(c, CLI_BAD_INPUT, "%s: %s=0: at least 1 is expected", name, word);
     out->given[key] = true;
     return CLI_OK;
 }
@@ -39,6 +37,9 @@ int shape_read(cli *c, const char *name, const char *text, cli_shape *out) {
         if (rc != CLI_OK) return rc;
         text = text[size] ? text + size + 1 : NULL;
     }
+    const int64_t *v = out->value;
+    if (out->given[SHAPE_HKV] && v[SHAPE_HKV] == 0 && !(out->given[SHAPE_H] && v[SHAPE_H] == 0))
+        return cli_fail(c, CLI_BAD_INPUT, "%s: hkv=0 is accepted beside h=0 alone: query heads read heads of k", name);
     bool decode = opt_has(c, OPT_DECODE);
     if (decode && out->given[SHAPE_SQ] && out->value[SHAPE_SQ] != 1)
         return cli_fail(c, CLI_BAD_INPUT,

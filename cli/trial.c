@@ -8,8 +8,8 @@
 void trial_data_make(cli *c, const fxa_problem *p, cli_random *random, trial_data *out) {
     const int64_t size[DATA_COUNT][4] = {{p->b, p->hq, p->sq, p->d},
                                          {p->b, p->hkv, p->sk, p->d},
-                                         {p->b, p->hkv, p->sk, p->dv},
-                                         {p->b, p->hq, p->sq, p->dv},
+                                         {p->b, p->hkv, p->sk, problem_dv(p)},
+                                         {p->b, p->hq, p->sq, problem_dv(p)},
                                          {p->b, p->hq, p->sq, 1}};
     for (int i = 0; i < DATA_COUNT; i++) {
         int64_t count = 1;

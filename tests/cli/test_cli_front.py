@@ -235,7 +235,8 @@ class Front(Cli):
         self.fails("explain", "--shape", "d=99999", says="99999")
         self.fails("explain", "--shape", "h=3,hkv=2")
         self.fails("explain", "--shape", "b=99999999999999999999", says="b=")
-        self.fails("bench", "--shape", "dv=0", says="dv=0")
+        self.fails("bench", "--shape", "hkv=0", says=["hkv=0", "h=0"])
+        self.fails("explain", "--shape", "h=2,hkv=0", says=["hkv=0", "h=0"])
         self.fails("explain", "--shape", "b=4611686018427387904,s=4611686018427387904")
 
     def test_full_device(self):

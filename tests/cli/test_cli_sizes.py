@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of 0: what the library takes, the command takes too, and it says the sizes that it was given."""
+
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli_case import Cli
+
+
+class Empty(Cli):
+    def shown(self, *args, **more):
+        file = self.path("empty.plan")
+        self.run_cli("plan", "save", file, *args, **more)
+        return self.run_json("plan", "show", file), self.run_cli("plan", "show", file)
+
+    def test_values_without_features(self):
+        for d in (8, 0):
+            shape = "b=2,h=4,hkv=2,s=24,d=%d,dv=0" % d
+            for grads in ([], ["--pass", "bwd"]):
+                there, text = self.shown("--shape", shape, *grads)
+                self.assertEqual((there["shape"]["d"], there["shape"]["dv"]), (d, 0))
+                self.assertIn("d=%d,dv=0" % d, text)
+                self.assertNotIn("dv=-", text)
+            explained = self.run_json("explain", "--shape", shape)
+            self.assertEqual(explained["shape"]["dv"], 0)
+            self.assertIn("dv=0", self.run_cli("explain", "--shape", shape))
+            checked = self.run_json("check", "--shape", shape, "--causal")
+            self.assertEqual(checked["shape"]["dv"], 0)
+            bench = self.run_json("bench", "--shape", shape, "--pass", "bwd", "--reps", "1")
+            self.assertEqual(bench["shape"]["dv"], 0)
+
+    def test_scores_without_features(self):
+        """All products are 0: the rows of O are means of V, and dV is found."""
+        checked = self.run_json("check", "--shape", "d=0,dv=3")
+        self.assertFalse([x for x in checked["checks"] if x["verdict"] not in ("passed", "warning", "skipped")])
+
+    def test_no_heads(self):
+        for shape in ("b=2,h=0,hkv=0,s=24,d=8", "b=2,h=0,hkv=2,s=24,d=8"):
+            hkv = int(shape[12])
+            there, text = self.shown("--shape", shape)
+            self.assertEqual((there["shape"]["h"], there["shape"]["hkv"]), (0, hkv))
+            self.assertIn("h=0,hkv=%d" % hkv, text)
+            self.assertEqual(self.run_json("explain", "--shape", shape)["shape"]["hkv"], hkv)
+            for direction in ("fwd", "bwd"):
+                self.run_json("bench", "--shape", shape, "--pass", direction, "--reps", "1")
+            self.fails("check", "--shape", shape, says=["there is no pair to check", "at least 1"])
+
+    def test_samples_run(self):
+        for shape, out in (("b=2,h=4,hkv=2,s=3,d=8,dv=0", [2, 4, 3, 0]), ("b=2,h=0,hkv=0,s=3,d=8", [2, 0, 3, 8])):
+            files = {name: self.path("%s%d.npy" % (name, out[1])) for name in ("q", "k", "v", "dout", "out", "dq", "dk", "dv")}
+            self.run_cli("sample", "--shape", shape, *(x for n in ("q", "k", "v", "dout") for x in ("--" + n, files[n])))
+            ran = self.run_json("run", "--shape", shape, *(x for n, f in files.items() for x in ("--" + n, f)))
+            self.assertEqual(ran["shape"]["dv"], out[3])
+            with open(files["out"], "rb") as f:
+                self.assertIn(("(%d, %d, %d, %d)" % tuple(out)).encode(), f.read())
+
+
+if __name__ == "__main__":
+    unittest.main()
