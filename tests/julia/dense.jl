@@ -2,7 +2,7 @@
 # Attention written out, in Float64, with a Julia function called by numbers: what a traced one must be equal to.
 
 """(o, lse) of q, k, v (d, h, s, b); `f(score, b, h, q, k)` and `m(b, h, q, k)` as they are given to attention."""
-dense(f, q, k, v; m = (b, h, q, k) -> true, scale = 1 / sqrt(size(q, 1)), sink = nothing) = written_out(f, m, q, k, v, scale, sink)
+dense(f, q, k, v; m = (b, h, q, k) -> true, scale = 1 / sqrt(max(size(q, 1), 1)), sink = nothing) = written_out(f, m, q, k, v, scale, sink)
 # Compiled once, not for every function.
 function written_out(@nospecialize(f), @nospecialize(m), @nospecialize(q), @nospecialize(k), @nospecialize(v), scale, @nospecialize(sink))
     (d, hq, sq, nb), (dv, hkv, sk, _) = size(q), size(v)
@@ -10,7 +10,7 @@ function written_out(@nospecialize(f), @nospecialize(m), @nospecialize(q), @nosp
     for b in 1:nb, h in 1:hq, i in 1:sq
         g = cld(h, hq ÷ hkv)
         kept = [j for j in 1:sk if m(b - 1, h - 1, i - 1, j - 1)]
-        scores = [Float64(f(scale * sum(Float64(q[x, h, i, b]) * Float64(k[x, g, j, b]) for x in 1:d), b - 1, h - 1, i - 1, j - 1))
+        scores = [Float64(f(scale * sum(Float64[q[x, h, i, b] * Float64(k[x, g, j, b]) for x in 1:d]), b - 1, h - 1, i - 1, j - 1))
                   for j in kept]
         all_scores = sink === nothing ? scores : [scores; Float64(sink === :zero ? 0 : sink[h])]
         isempty(all_scores) && continue

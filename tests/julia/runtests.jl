@@ -9,7 +9,7 @@ using Test
 
 const BUILD = ENV["FXA_BUILD"]
 const SOURCE = ENV["FXA_SOURCE"]
-const ALL = ["abi", "trace", "captures", "forward", "backward", "arrays", "errors", "plans", "command", "rules", "threads", "docs"]
+const ALL = ["abi", "trace", "captures", "forward", "sizes", "backward", "arrays", "errors", "plans", "command", "rules", "threads", "docs"]
 Random.seed!(1)
 
 include("dense.jl")

@@ -124,9 +124,10 @@ function set_sizes(call)
     paged || n == length(call.k.size) || refuse(together, "; the same number of dimensions is accepted")
     (dk, hv, sv, bv) == (d, hkv, sk, bk) && length(call.v.size) == length(call.k.size) ||
         refuse(together, "; k has the features of q, and v all of k but the features")
-    # To the library 0 of these means as many as q has: it would read and write what is not there.
-    hkv > 0 && dv > 0 || refuse(together, "; k and v have one head at least, and v one feature")
-    sizes = Dict(:b => b, :hq => hq, :hkv => hkv, :sq => sq, :sk => sk, :d => d, :dv => dv)
+    # To the library 0 heads of k are as many as q has: it would read what is not there.
+    hkv > 0 || hq == 0 || refuse(together, "; k has 0 heads and q $hq: heads of q are a multiple of those of k")
+    sizes = Dict(:b => b, :hq => hq, :hkv => hkv, :sq => sq, :sk => sk, :d => d,
+                 :dv => dv > 0 ? dv : LibFXA.FXA_NO_FEATURES)
     call.sizes = sizes
     if paged
         set_pages(call, sk, bk)

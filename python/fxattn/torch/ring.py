@@ -306,7 +306,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
     if layout not in LAYOUTS:
         raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0] \
-            or q.shape[3] != k.shape[3] or k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+            or q.shape[3] != k.shape[3] or (q.shape[1] % k.shape[1] if k.shape[1] else q.shape[1]):
         raise ArgumentError("q, k and v have shapes %s, %s and %s; [B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are "
                             "accepted, H a multiple of Hkv" % (tuple(q.shape), tuple(k.shape), tuple(v.shape)))
 

@@ -196,10 +196,10 @@ def _selected(module: Any, indices: Optional[Tensor], block_indices: Optional[Te
     if not isinstance(size, int):
         raise ArgumentError("block_indices were given by a module that has no indexer.block_size, the keys of a block")
     if block_indices.dim() != 4 or (block_indices.shape[0], block_indices.shape[2]) != (batch, rows) \
-            or heads % block_indices.shape[1] != 0:
+            or (heads % block_indices.shape[1] if block_indices.shape[1] else heads) != 0:
         raise ArgumentError("block_indices have shape %s; (%d, heads, %d, blocks of each row) is accepted, heads a "
                             "divisor of %d" % (tuple(block_indices.shape), batch, rows, heads))
-    blocks, group = _listed(block_indices, -(-keys // size)), heads // block_indices.shape[1]
+    blocks, group = _listed(block_indices, -(-keys // size)), heads // max(block_indices.shape[1], 1)
     return lambda b, h, q_idx, kv_idx: blocks[b, h // group, q_idx, kv_idx // size]
 
 
@@ -262,7 +262,7 @@ def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = N
            ) -> Tensor:
     """Attention of a layer, [B,H,S,D]. Dropout draws its seed from PyTorch's generator, so that checkpointing repeats
     it."""
-    if query.shape[1] % key.shape[1] != 0:
+    if (query.shape[1] % key.shape[1] if key.shape[1] else query.shape[1]) != 0:
         raise ArgumentError("query has %d heads, which is no multiple of the %d of key"
                             % (query.shape[1], key.shape[1]))
     mask_mod, added = _masks(module, mask, query, key, is_causal, window)

@@ -93,7 +93,9 @@ CASES: Dict[str, Case] = {
     "learned, by text": Case("zigzag", "learned", F64, keywords="learned, by text"),
 }
 EMPTY: Dict[str, Case] = {"no rows": Case("zigzag", "learned", sq=0, sk=16),
-                          "no keys": Case("zigzag", "learned", sq=16, sk=0)}
+                          "no keys": Case("zigzag", "learned", sq=16, sk=0),
+                          "no heads": Case("contiguous", "capped", heads=(0, 0)),
+                          "heads of keys alone": Case("striped", "plain", heads=(0, 2))}
 
 
 def inputs(case: Case) -> Tuple[List[Tensor], List[Tensor], Optional[Tensor], Tensor, Tensor]:
@@ -144,6 +146,7 @@ def refusals(rank: int) -> List[str]:
         lambda: fx.ring_attention(x, x, x, bottom_right=True),
         lambda: fx.ring_attention(x, x, x, is_causal=rank == 1),
         lambda: fx.ring_attention(x, x, x, "score * gain"),
+        lambda: fx.ring_attention(x, x[:, :0], x[:, :0]),
     )
     found = []
     for call in calls:

@@ -256,7 +256,8 @@ def test_a_call_before_there_is_a_group():
     "sink has shape (3,); one score per query head, (2,), is accepted",
     "bottom_right is given without is_causal and window, which it aligns",
     "the score function or a setting of process 1 is another than that of process 0",
-    "unknown name 'gain'"))))
+    "unknown name 'gain'",
+    "shapes (1, 2, 4, 8), (1, 0, 4, 8) and (1, 0, 4, 8); [B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are accepted, H a multiple of Hkv"))))
 def test_refusals(found, place, words):
     assert all(words in one["refusals"][place] for one in found)
 

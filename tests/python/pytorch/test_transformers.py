@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from model_support import BAR, MODELS, distance, exact_of, model_of, step, tokens  # noqa: E402
 
 import fxattn.torch as fx  # noqa: E402
-from fxattn.torch.transformers import ModelMask, attention_mask  # noqa: E402
+from fxattn.torch.transformers import ModelMask, attention_forward, attention_mask  # noqa: E402
 
 fx.register_transformers()
 fx.register_transformers()  # a second time changes nothing
@@ -244,3 +244,23 @@ def test_a_causal_mask_further_on_is_a_bound_of_the_distance():
         assert len(traced.tensors) == (1 if padding is None else 3)
     whole = attention_mask(1, 8, 8, mask_function=masking_utils.causal_mask_function)
     assert trace(None, whole.mask_mod).program.text == "mask = q >= k\n"
+
+
+def test_no_heads():
+    """Which a share of a model may have: empty results; query heads beside no heads of keys are refused."""
+    none, some = torch.zeros(2, 0, 3, 8), torch.zeros(2, 4, 3, 8)
+    for mask in (None, torch.zeros(2, 1, 3, 3)):
+        for key in (none, some):
+            out, weights = attention_forward(torch.nn.Module(), none, key, key, mask)
+            assert out.shape == (2, 3, 0, 8) and weights is None
+        with pytest.raises(ValueError, match="query has 4 heads, which is no multiple of the 0 of key"):
+            attention_forward(torch.nn.Module(), some, none, none, mask)
+
+
+def test_block_indices_without_heads():
+    module = torch.nn.Module()
+    module.indexer = torch.nn.Module()
+    module.indexer.block_size = 2
+    some = torch.zeros(2, 4, 3, 8)
+    with pytest.raises(ValueError, match="block_indices have shape"):
+        attention_forward(module, some, some, some, block_indices=torch.zeros(2, 0, 3, 1, dtype=torch.int64))
