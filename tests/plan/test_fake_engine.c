@@ -137,12 +137,19 @@ TEST(a_workspace_that_fits_alone_but_not_with_the_check) {
     size_t count = 2;
     fxa_plan *plan = NULL;
     workspace_bytes = SIZE_MAX - 8;
+    fxa_program *program = NULL;
+    fxa_capture table = {.size = {4}};
+    T_OK(fxa_program_parse(r.ctx, "param n : int\ntensor t : f32[1]\nscore = score + t[n]", SIZE_MAX, &program, &err));
+    r.t.problem.program = program;
+    r.t.problem.captures = &table;
+    r.t.problem.n_captures = 1;
     r.t.problem.flags |= FXA_STRICT_INDEX;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
     T_INT(reports[1].supported, 0);
     T_HAS(reports[1].reason, "does not fit");
     T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_UNSUPPORTED);
     T_CHECK(!plan);
+    fxa_program_destroy(program);
     plan_rig_end(&r);
 }
 

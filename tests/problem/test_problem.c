@@ -374,7 +374,7 @@ TEST(ready_masks_join_the_program) {
     T_CHECK(memcmp(got_hash, want_hash, 16) == 0);
     fxa_program_destroy(out);
     fxa_program_destroy(want);
-    p.d = 0;
+    p.d = FXA_MAX_D + 1;
     T_STATUS(fxa_problem_program(ctx, &p, &out, &err), FXA_E_PROBLEM);
     T_CHECK(out == NULL);
     T_STATUS(fxa_problem_program(NULL, &p, &out, &err), FXA_E_ARGUMENT);

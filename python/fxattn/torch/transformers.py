@@ -33,7 +33,8 @@ _said: Set[str] = set()  # warnings that are given once in a process
 
 def register_transformers(name: str = NAME, dense_mask_bytes: Optional[int] = None) -> None:
     """Makes attn_implementation=name known to transformers (4.53 and newer), and lets its BLOOM and MPT take it too.
-    Models that read their mask as a tensor get a dense one of at most so many bytes (1 GiB where nothing was given)."""
+    Models that read their mask as a tensor get a dense one of at most dense_mask_bytes (None: 1 GiB, or what was given
+    before)."""
     if dense_mask_bytes is not None:
         if not isinstance(dense_mask_bytes, int) or dense_mask_bytes < 0:
             raise ArgumentError("dense_mask_bytes is %r; a number of bytes, 0 or more, is accepted"
