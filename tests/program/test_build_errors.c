@@ -117,8 +117,8 @@ TEST(texts_of_wrong_arguments) {
                 fxa_builder_op1(b, (fxa_op)7, f));
     BUILD_FAILS(FXA_PROGRAM_SCORE, FXA_E_ARGUMENT, "4 is no operation on values; leaves have calls of their own",
                 fxa_builder_op1(b, FXA_OP_LOAD, f));
-    BUILD_FAILS(FXA_PROGRAM_SCORE, FXA_E_ARGUMENT, "input 9 is none: 0 (score) to 8 (heads) are",
-                fxa_builder_input(b, (fxa_input)9));
+    BUILD_FAILS(FXA_PROGRAM_SCORE, FXA_E_ARGUMENT, "input 11 is none: 0 (score) to 10 (k_row) are",
+                fxa_builder_input(b, (fxa_input)11));
     fxa_builder *b = NULL;
     fxa_program *p = NULL;
     fxa_error err;
