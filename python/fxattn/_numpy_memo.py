@@ -17,11 +17,13 @@ from ._library import call as call_library
 from ._library import context, lib
 from ._numpy_call import Call, Forward
 from ._problem import SLOTS, Problem
+from ._program import Program
 from .trace.entry import known
 
 _MAX_CALLS = 512
 _SLOTS = tuple(SLOTS[name] for name in ("q", "k", "v", "o"))
 _NUMBERS = (float, int)
+_CONSTANT = frozenset((bool, int, float, str, type(None)))  # types whose values never change
 _ATTENTION, _BYREF = lib.attention, ctypes.byref
 _calls: Dict[Any, "_Known"] = {}
 
@@ -51,17 +53,33 @@ def _geometry(array: Any) -> Optional[Tuple[Any, ...]]:
     return (array.shape, array.strides, array.dtype) if type(array) is np.ndarray else None
 
 
+def _settings(options: Mapping[str, Any]) -> Optional[Tuple[Any, ...]]:
+    """The settings as a part of a key; None if the value of one may change (an array, a tensor of another library)."""
+    settings = []
+    for name, value in options.items():
+        if name == "params" or name == "tensors":
+            continue
+        kind = type(value)
+        if kind is float or (kind is tuple and _CONSTANT.issuperset(map(type, value))) or issubclass(kind, np.number):
+            value = repr(value)  # 0.0 equals -0.0, and (2.0, 1) equals (2, True)
+        elif kind not in _CONSTANT:
+            return None
+        settings.append((name, value, kind))
+    return tuple(settings)
+
+
 def find(q: Any, k: Any, v: Any, score: Any, mask: Any, options: Mapping[str, Any]) -> Optional[Found]:
     """What the call is known by, or None if it cannot be kept. Keys are equal only where calls are."""
     if type(q) is not np.ndarray or type(k) is not np.ndarray or type(v) is not np.ndarray:
         return None
-    numbers: Any = ()
-    arrays: Any = ()
-    settings: Any = ()
-    if options:
-        numbers, arrays = options.get("params") or (), options.get("tensors") or ()
-        settings = tuple([(name, repr(value) if type(value) is float else value, type(value))  # -0.0 equals 0.0
-                          for name, value in options.items() if name not in ("params", "tensors")])
+    numbers: Any = options.get("params")
+    arrays: Any = options.get("tensors")
+    if numbers is not None and type(numbers) is not dict or arrays is not None and type(arrays) is not dict:
+        return None
+    numbers, arrays = numbers or (), arrays or ()
+    settings = _settings(options) if options else ()
+    if settings is None:
+        return None
     source: Any = None
     if callable(score) or callable(mask):
         if numbers or arrays:
@@ -72,7 +90,7 @@ def find(q: Any, k: Any, v: Any, score: Any, mask: Any, options: Mapping[str, An
         source, numbers, arrays = id(traced.program), traced.params, traced.tensors
         shapes = tuple(map(_geometry, arrays))
     elif score is not None or mask is not None:
-        if numbers and type(numbers) is not dict or arrays and type(arrays) is not dict:
+        if not all(x is None or isinstance(x, (str, Program)) for x in (score, mask)):
             return None
         source = (score, mask, tuple([(name, type(numbers[name])) for name in numbers]), tuple(arrays))
         shapes = tuple([_geometry(arrays[name]) for name in arrays])
@@ -89,10 +107,7 @@ def find(q: Any, k: Any, v: Any, score: Any, mask: Any, options: Mapping[str, An
 
 def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Optional[np.ndarray]:
     """The output of a call that was kept; None: it was not, or an array is not aligned."""
-    try:
-        one = _calls.get(found.key)
-    except TypeError:  # a setting is a list, or an array
-        return None
+    one = _calls.get(found.key)
     if one is None:
         return None
     numbers, arrays = found.numbers, found.arrays
@@ -124,7 +139,7 @@ def keep(found: Found, call: Call, forward: Forward, given: Sequence[Any]) -> No
     program = call.source.program
     taken: List[Any] = [call.q, call.k, call.v]
     names: Tuple[Tuple[str, ...], Tuple[str, ...]] = ((), ())
-    if isinstance(found.arrays, dict) or isinstance(found.numbers, dict):
+    if isinstance(found.key[9], tuple):  # of texts and Programs
         names = (tuple(p.name for p in program.params), tuple(c.name for c in program.captures)) if program else names
         if any(name not in found.numbers for name in names[0]):
             return  # a default of the program's
@@ -143,10 +158,6 @@ def keep(found: Found, call: Call, forward: Forward, given: Sequence[Any]) -> No
         return
     if isinstance(found.key[9], int) and found.key[9] != id(program):
         return  # traced anew in between
-    try:
-        hash(found.key)
-    except TypeError:
-        return
     args = _abi.Args.from_buffer_copy(forward.args.struct)
     for index in range(len(args.slot)):
         args.slot[index] = None

@@ -123,6 +123,62 @@ def test_mistakes_are_found_in_known_calls_too():
         fn.attention(Q, K, V, seed=1.0)
 
 
+@pytest.mark.parametrize("source", ["param c : float = 2\nscore = c * score",
+                                    fxattn.Program("param c : float = 2\nscore = c * score")], ids=["text", "program"])
+def test_defaults_of_params(source):
+    expected = {c: long_way(Q, K, V, source, params={"c": c}) for c in (2.0, 4.0)}
+    for _ in range(2):
+        assert np.array_equal(fn.attention(Q, K, V, source), expected[2.0])
+        assert np.array_equal(fn.attention(Q, K, V, source, params={"c": 4.0}), expected[4.0])
+    # Of the same hash, with another default.
+    assert np.array_equal(fn.attention(Q, K, V, fxattn.Program("param c : float = 4\nscore = c * score")), expected[4.0])
+
+
+class Switch:
+    """A setting whose value changes."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __bool__(self):
+        return bool(self.value)
+
+    def __index__(self):
+        return int(self.value)
+
+    def __float__(self):
+        return float(self.value)
+
+
+@pytest.mark.parametrize("name, keywords", [
+    ("scale", {}), ("causal", {}), ("seed", {"dropout": 0.5}), ("q_len", {"mask": "k < q_len"}), ("window", {}),
+])
+def test_settings_that_change(name, keywords):
+    switch = Switch(1)
+    given = (switch, 0) if name == "window" else switch
+    before = long_way(Q, K, V, **keywords, **{name: given})
+    assert np.array_equal(fn.attention(Q, K, V, **keywords, **{name: given}), before)
+    switch.value = 0
+    after = long_way(Q, K, V, **keywords, **{name: given})
+    assert not np.array_equal(after, before)
+    assert np.array_equal(fn.attention(Q, K, V, **keywords, **{name: given}), after, equal_nan=True)
+
+
+def test_settings_of_equal_value_are_not_the_same():
+    for scale in (np.float64(0.0), np.float64(-0.0), np.float32(0.0), np.float32(-0.0), 0, False):
+        want = long_way(Q, K, V, "1 / score", scale=scale)
+        assert np.array_equal(fn.attention(Q, K, V, "1 / score", scale=scale), want, equal_nan=True)
+    fn.attention(Q, K, V, window=(2, 1))
+    with pytest.raises(TypeError, match="window is of type float"):
+        fn.attention(Q, K, V, window=(2.0, 1))
+    fn.attention(Q, K, V, "score")
+    for wrong in ([], 0):
+        with pytest.raises(TypeError, match="params is of type"):
+            fn.attention(Q, K, V, "score", params=wrong)
+    with pytest.raises(TypeError, match="score is of type list"):
+        fn.attention(Q, K, V, ["score"])
+
+
 def test_the_number_of_calls_is_bounded():
     for rows in range(1, 10):
         for keys in range(1, 10):
