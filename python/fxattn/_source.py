@@ -13,7 +13,7 @@ ScoreLike = Union[None, str, Program, Callable[..., Any]]
 Named = Optional[Mapping[str, Any]]
 # Describes an array: (dtype, rank), as ("f32", 2).
 Describe = Callable[[str, Any], Tuple[str, int]]
-_STATEMENT = re.compile(r"^\s*(?:param|tensor|let)\b|^\s*(?:score|mask|dscore)\s*=(?!=)", re.M)
+_STATEMENT = re.compile(r"^\ufeff?\s*(?:param|tensor|let|fn)\b|^\ufeff?\s*(?:score|mask|dscore)\s*=(?!=)", re.M)
 _COMMENT = re.compile(r"#[^\n]*")
 _MAX_PROGRAMS = 1024
 LIBRARIES = ("torch", "numpy", "jax")

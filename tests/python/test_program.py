@@ -128,6 +128,8 @@ def test_builder_tells_mistakes_at_once(mistake, kind):
 def test_program_of_functions_texts_and_expressions():
     want = Program("score = score * 2\nmask = q >= k")
     assert fxattn.program("score * 2", "q >= k") == fxattn.program(want) == want and fxattn.program() == Program()
+    assert fxattn.program("fn f(x) = x * 2; score = f(score)", "q >= k") == want
+    assert fxattn.program("\ufeffscore = score * 2", "\ufeffq >= k") == want
     pytest.importorskip("fxattn.trace")
     assert fxattn.program(lambda s, b, h, q, k: s * 2, lambda b, h, q, k: q >= k) == want
 
