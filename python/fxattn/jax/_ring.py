@@ -258,11 +258,12 @@ def _with_lengths(score: Score, lengths: Any, ready: Tuple[bool, Any, bool], who
     if bottom_right:
         if not causal and window is None:
             raise ArgumentError("bottom_right beside lengths and without causal or window; those are aligned by it")
-        at = "q + zz_length_k[b] - zz_length_q[b]"
+        at = "(q + (zz_length_k[b] - zz_length_q[b]))"
         left, right = (None, None) if window is None else window
-        parts += ["k %s %s" % (one, text) for one, text, on in (
-            ("<=", at, causal), (">=", "%s - %d" % (at, left or 0), left is not None),
-            ("<=", "%s + %d" % (at, right or 0), right is not None)) if on]
+        # Bounds on differences, which wrap for no sequence.
+        parts += [text for text, on in (
+            ("k <= " + at, causal), ("%s - k <= %d" % (at, left or 0), left is not None),
+            ("k - %s <= %d" % (at, right or 0), right is not None)) if on]
     if score.program is not None and re.search(r"\b[qk]_len\b", score.program.text):
         raise ArgumentError("lengths with a program that reads q_len or k_len, which are those of the whole here; give "
                             "them to it as a tensor")

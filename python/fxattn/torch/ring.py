@@ -42,6 +42,7 @@ Window = Optional[Tuple[Optional[int], Optional[int]]]
 _SAME = ("batch size", "query heads", "key heads", "features of q and k", "features of v", "dtypes", "layout",
          "score function or a setting", "set of inputs that need gradients")
 _FAILED, _FIRST, _READABLE = 0, 1, 5
+_FAR = (1 << 31) - 1  # a window of so many positions is open
 _ROWS, _KEYS, _SEED, _TOLD = range(_FIRST + len(_SAME), _FIRST + len(_SAME) + 4)
 
 
@@ -275,11 +276,12 @@ def _ready_masks(device: Any, is_causal: bool, window: Window, bottom_right: boo
             raise ArgumentError("bottom_right is given without is_causal and window, which it aligns; a score_mod sees "
                                 "positions in the whole, and may add k_len - q_len to q by itself")
         return []
-    row = "q + k_len - q_len" if bottom_right else "q"
+    row = "(q + (k_len - q_len))" if bottom_right else "q"
     left, right = (settings.fields.get(side, -1) for side in (ops.WINDOW_LEFT, ops.WINDOW_RIGHT))
+    # Bounds are on differences, which wrap for no sequence; a bound that no difference reaches is left out.
     return ["mask = mask && %s" % bound for bound, given in (
-        ("k <= " + row, is_causal), ("k >= %s - %d" % (row, left), left >= 0),
-        ("k <= %s + %d" % (row, right), right >= 0)) if given]
+        ("k <= " + row, is_causal), ("%s - k <= %d" % (row, left), 0 <= left < _FAR),
+        ("k - %s <= %d" % (row, right), 0 <= right < _FAR)) if given]
 
 
 def _extras(q: Tensor, sink: Optional[Tensor], dropout_p: float, seed: Optional[int]) -> Tuple[List[int], List[Tensor]]:

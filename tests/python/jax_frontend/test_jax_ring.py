@@ -113,7 +113,8 @@ def test_ids_of_the_host_are_compared_whole(method):
 def test_lengths_of_the_whole(order, method):
     args = (*qkv(88, s=8, t=16), rand(89, 4))
     given = jnp.asarray([3, 8]), jnp.asarray([16, 5])
-    for more in (dict(causal=True), dict(causal=True, bottom_right=True, window=(6, None)), dict(lengths=(None, given[1]))):
+    for more in (dict(causal=True), dict(causal=True, bottom_right=True, window=(6, None)),
+                 dict(bottom_right=True, window=(2**31 - 4, 2**31 - 1)), dict(lengths=(None, given[1]))):
         def options(sink, more=more):
             return dict({"lengths": given, "sinks": sink, "method": method}, **more)
         got = jax.jit(spread(order, options))(*args)

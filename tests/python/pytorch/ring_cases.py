@@ -65,6 +65,8 @@ MODS.update(ready=_ready, aligned=_aligned)
 KEYWORDS: Dict[str, Callable[[Sequence[Tensor]], Dict[str, Any]]] = {
     "ready": lambda learned: {"is_causal": True, "window": (5, None)},
     "aligned": lambda learned: {"is_causal": True, "window": (9, 3), "bottom_right": True},
+    "far": lambda learned: {"window": (2**31 - 4, 2**31 - 1)},
+    "far, aligned": lambda learned: {"window": (2**40, 2**31 - 4), "bottom_right": True},
     "capped, by text": lambda learned: {"score_mod": "cap * tanh(score / cap)", "params": {"cap": 3.0},
                                         "is_causal": True},
     "learned, by text": lambda learned: {
@@ -89,6 +91,8 @@ CASES: Dict[str, Case] = {
     "dropout": Case("striped", "learned", F64, sink=True, dropout_p=0.4),
     "causal and window": Case("zigzag", "ready", F64, keywords="ready"),
     "aligned": Case("contiguous", "aligned", F64, sq=16, sk=40, keywords="aligned"),
+    "window of 32 bits": Case("zigzag", "plain", keywords="far"),
+    "window of 64 bits, aligned": Case("contiguous", "plain", sq=16, sk=40, keywords="far, aligned"),
     "capped, by text": Case("striped", "capped", keywords="capped, by text"),
     "learned, by text": Case("zigzag", "learned", F64, keywords="learned, by text"),
 }
