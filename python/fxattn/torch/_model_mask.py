@@ -147,8 +147,13 @@ class ModelMask(LazyBlockMask):
         with torch.no_grad(), torch.inference_mode(False):
             made = _in(self.dtype, create_mask(self.mask_mod, batch, 1, rows, keys, self.device))
             made = made.as_subclass(MaskTensor) if self.dtype == torch.bool else made
-        self.__dict__["_dense"] = made
+        self.__dict__["_dense"], self.__dict__["_dense_version"] = made, made._version
         return made
+
+    def current(self) -> Any:
+        """The dense tensor if it was written to (by masked_fill_ and the like), else the mask itself."""
+        kept = self.__dict__.get("_dense")
+        return self if kept is None or kept._version == self.__dict__["_dense_version"] else kept
 
     # What a tensor has and costs nothing here.
 
@@ -169,7 +174,7 @@ class ModelMask(LazyBlockMask):
 
     def expand(self, *sizes: Any) -> Any:
         given = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-        if len(given) == 4 and all(n in (-1, size) for n, size in zip(given, self.shape)):
+        if self.current() is self and len(given) == 4 and all(n in (-1, size) for n, size in zip(given, self.shape)):
             return self
         return self.dense().expand(*sizes)
 
@@ -182,7 +187,9 @@ class ModelMask(LazyBlockMask):
         places = [x for x in (*args[:1], kwargs.get("device")) if isinstance(x, (str, torch.device))]
         others = [x for x in (*args[:1], kwargs.get("other")) if isinstance(x, Tensor)]
         device = places[0] if places else others[0].device if others else None
-        return self if device is None or torch.device(device) == self.device else super().to(device)
+        if device is None or torch.device(device) == self.device:
+            return self
+        return super().to(device) if self.current() is self else self.dense().to(device)
 
     def _again(self, seq_lengths: Tuple[int, int], device: Any) -> "ModelMask":
         made: Any = super()._again(seq_lengths, device)
@@ -201,7 +208,7 @@ class ModelMask(LazyBlockMask):
 
     def __getitem__(self, index: Any) -> Any:
         """Rows from the first or to the last, and keys from the first, are masks; anything else is a dense tensor."""
-        short = _slices(index, self.shape)
+        short = _slices(index, self.shape) if self.current() is self else None
         if short is None:
             return self.dense()[index]
         rows, keys = short

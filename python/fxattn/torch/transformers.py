@@ -211,6 +211,8 @@ def _masks(module: Any, mask: Any, query: Tensor, key: Tensor, is_causal: Option
     if mask is None:
         return _without_mask(module, sizes, is_causal, window), None
     if isinstance(mask, ModelMask):
+        mask = mask.current()
+    if isinstance(mask, ModelMask):
         return _of_model_mask(mask, query, key), None
     if isinstance(mask, BlockMask):
         flex._check_mask(query, key, mask)

@@ -154,6 +154,26 @@ def test_masks_of_one_row_or_key_are_broadcast(rows, keys):
     same(attention_forward(MODULE, *x, mask)[0], eager(*x, mask.dense().as_subclass(torch.Tensor)), *x)
 
 
+WRITES = {
+    "masked_fill_": lambda m: m.masked_fill_(OTHER, False), "logical_and_": lambda m: m.logical_and_(OTHER),
+    "out": lambda m: torch.logical_and(m, OTHER, out=m), "copy_": lambda m: m.copy_(OTHER),
+    "a view": lambda m: m[:, 0].logical_and_(OTHER[:, 0]),
+}
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("name", WRITES)
+def test_masks_that_a_model_writes_to(name, inference):
+    mask, keep = mask_of(), dense_of()
+    with torch.inference_mode(inference):
+        for one in (mask, keep):
+            WRITES[name](one)
+    assert not torch.equal(keep, dense_of()) and torch.equal(mask[:, :, 1:, :-1], keep[:, :, 1:, :-1])
+    assert torch.equal(mask.expand(B, 1, SQ, SK).to("cpu"), keep)
+    x = operands()
+    same(attention_forward(MODULE, *x, mask)[0], eager(*x, keep), *x)
+
+
 def test_a_row_of_the_lowest_float_attends_to_nothing():
     """Its LSE would have no bits left for the number of keys, and gradients as many times too large."""
     x, keep = operands(), torch.ones(B, 1, SQ, SK, dtype=torch.bool)
