@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Soft-capped causal attention with learned slopes on an NVIDIA GPU, forward and backward, compared with attention
-written out in PyTorch. Without a GPU it shows what each engine would do on an H200; "cpu" as argument runs it there.
+written out in PyTorch. Without a GPU it shows what each engine says of an H200, for which cuda and cudnn need NVIDIA's
+libraries (pip install nvidia-cuda-nvrtc nvidia-cudnn-cu13), or runs on the device of the argument, "cpu".
 
     python3 examples/gpu_attention.py [DEVICE]
 """

@@ -160,6 +160,9 @@ class Plan(Handle):
     __slots__ = ()
     _destroy = "plan_destroy"
 
+    def __repr__(self) -> str:
+        return "<fxattn.Plan %s of engine %s, workspace of %d bytes>" % (self.key[:8], self.engine, self.workspace)
+
     @property
     def engine(self) -> str:
         return lib.plan_engine(self._handle).decode()
@@ -212,6 +215,15 @@ class Plan(Handle):
         self.run(args)
 
 
+def _pass_words(number: int) -> str:
+    return next(name for name, value in PASSES.items() if value == number)
+
+
+def _flag_words(flags: int) -> str:
+    names = [lib.flag_name(1 << bit).decode() for bit in range(_abi.FLAG_COUNT) if flags >> bit & 1]
+    return ", ".join(names) or "none"
+
+
 def _difference(own: Any, given: Any) -> str:
     """What differs first between the problem of a plan and that of a call."""
     for name in ("pass_", "b", "hq", "hkv", "sq", "sk", "d", "dv", "total_q", "total_k", "n_pages", "page_size",
@@ -219,7 +231,9 @@ def _difference(own: Any, given: Any) -> str:
                  "n_captures"):
         if getattr(own, name) != getattr(given, name) and (
                 getattr(given, name) or name in ("pass_", "flags")):  # 0 of others is a default, which the plan has
-            return "%s is %s there and %s in this call" % (name.strip("_"), getattr(own, name), getattr(given, name))
+            show = {"pass_": _pass_words, "flags": _flag_words}.get(name, str)
+            return "%s is %s there and %s in this call" % (name.strip("_"), show(getattr(own, name)),
+                                                           show(getattr(given, name)))
     for name in ("q", "k", "v", "o", "dout", "dq", "dk", "dv_grad", "lse", "max", "dlse", "sink", "dsink"):
         if getattr(given, name).dtype not in (0, getattr(own, name).dtype):
             return "the dtype of %s differs" % name

@@ -108,7 +108,9 @@ TEST(each_new_score_is_what_the_program_says) {
         for (int i = 0; i < B * H * S; i++) memory[FXA_SLOT_Q][i] = t_real(&rng, -3, 3), memory[FXA_SLOT_K][i] = 1;
         wild_run(&w, FXA_FORWARD, 1, x); /* one key: the maximum of a row is its new score */
         for (int i = 0; i < B * H * S; i++) {
-            double in[FXA_INPUT_COUNT] = {memory[FXA_SLOT_Q][i], i / (H * S), i / S % H, i % S, 0, S, 1, 0, H, i % S, 0}, value;
+            double in[FXA_INPUT_COUNT] =
+                {memory[FXA_SLOT_Q][i], i / (H * S), i / S % H, i % S, 0, S, 1, 0, H, i % S, 0},
+                   value;
             int mask;
             T_OK(fxa_program_eval(w.program, in, w.params, w.views, &value, &mask, &err));
             T_SAME(memory[FXA_SLOT_MAX_ROW][i], mask ? value : -INFINITY);

@@ -51,7 +51,7 @@ def test_plans_of_both_passes(name):
     ((Q[:1], K[:1], V[:1]), {}, "b is 2 there and 1 in this call"),
     ((Q[:, :, :5], K, V), {}, "sq is 9 there and 5 in this call"),
     ((Q, K, V[..., :4]), {}, "dv is 8 there and 4 in this call"),
-    ((Q, K, V), {"causal": True}, "flags is 0 there and 1 in this call"),
+    ((Q, K, V), {"causal": True}, "flags is none there and causal in this call"),
     ((Q.astype("f4"), K.astype("f4"), V.astype("f4")), {}, "the dtype of q differs"),
     ((Q, K[..., ::-1], V), {}, "strides, captured tensors, coordinates or the program differ"),
     ((Q, K, V), {"score": "2 * score"}, "strides, captured tensors, coordinates or the program differ"),
@@ -62,13 +62,18 @@ def test_another_problem_is_refused(arrays, call, words):
         fn.attention(*arrays, plan=plan, **call)
 
 
+def test_a_plan_shows_what_it_is():
+    plan = fn.plan(Q, K, V)
+    assert repr(plan) == "<fxattn.Plan %s of engine cpu, workspace of %d bytes>" % (plan.key[:8], plan.workspace)
+
+
 def test_arguments_that_are_no_plans():
     with pytest.raises(TypeError, match="plan is of type bytes; a Plan is accepted"):
         fn.attention(Q, K, V, plan=b"")
     with pytest.raises(TypeError, match="plans is of type Plan; a pair of Plans is accepted"):
         fn.vjp(Q, K, V, plans=fn.plan(Q, K, V))
     back = fn.plan_vjp(Q, K, V)[1]
-    with pytest.raises(fxattn.ArgumentError, match="pass is 1 there and 0 in this call"):
+    with pytest.raises(fxattn.ArgumentError, match="pass is backward there and forward in this call"):
         fn.attention(Q, K, V, plan=back)
 
 
