@@ -134,6 +134,7 @@ static double bench_peak(const char *isa) {
     }
 #endif
     (void)isa;
+    (void)out;
     return lanes > 0 ? 2 * lanes * (BENCH_CHAINS * BENCH_PEAK_STEPS) / seconds * 1e-9 : 0;
 }
 

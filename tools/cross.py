@@ -18,6 +18,7 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TRIPLETS = {"s390x": "s390x-linux-gnu", "i386": "i686-linux-gnu", "riscv64": "riscv64-linux-gnu",
             "aarch64": "aarch64-linux-gnu", "armv7": "arm-linux-gnueabihf", "ppc64le": "powerpc64le-linux-gnu"}
 QEMU = {"armv7": "qemu-arm"}
+NATIVE = "/usr/i686-linux-gnu/lib/ld-linux.so.2"  # 32-bit x86 runs on most x86-64 kernels, without qemu
 # Bytes, hashes, storage types and values of programs; the cpu engine against ref.
 SHORT = ["test_bytes", "test_dtype", "test_golden_hash", "test_program_bytes", "test_eval", "test_problem_bytes",
          "test_problem_key", "test_bind", "test_region", "test_blob", "test_plan", "test_cpu_kernels", "test_cpu_storage",
@@ -25,10 +26,16 @@ SHORT = ["test_bytes", "test_dtype", "test_golden_hash", "test_program_bytes", "
 FLAGS = ["-DFXA_PYTHON=OFF", "-DFXA_JULIA=OFF", "-DFXA_ASSERT=ON", "-DCMAKE_C_FLAGS_RELEASE=-O1"]
 
 
+def is_native(name):
+    """Returns whether this machine's kernel runs the programs itself."""
+    return name == "i386" and os.uname().machine == "x86_64" and os.path.exists(NATIVE) and run(NATIVE, "--version")[0] == 0
+
+
 def missing(name):
     """Returns what of a cross compiler, its C library and qemu is not here; "" if all of it is."""
     triplet = TRIPLETS[name]
-    for command, package in ((triplet + "-gcc", "gcc-" + triplet), (QEMU.get(name, "qemu-" + name), "qemu-user")):
+    needs = [(triplet + "-gcc", "gcc-" + triplet), (QEMU.get(name, "qemu-" + name), "qemu-user")]
+    for command, package in needs[:1] if is_native(name) else needs:
         if not shutil.which(command):
             return "%s was not found (Debian's package %s)" % (command, package)
     if not os.path.exists("/usr/%s/include/stdio.h" % triplet):
@@ -37,8 +44,12 @@ def missing(name):
 
 
 def run(*command, **environment):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
-                          env=dict(os.environ, **environment))
+    """Returns (exit status, output); the status is 127 where the kernel does not run the command's file."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
+                              env=dict(os.environ, **environment))
+    except OSError as error:
+        return 127, str(error)
     return done.returncode, done.stdout
 
 
@@ -46,7 +57,7 @@ def build(name, folder, targets):
     """Returns "" or the end of what a failing step wrote."""
     werror = "-DFXA_WERROR=" + (os.environ.get("FXA_WERROR") or "OFF")
     configure = ["cmake", "-S", SOURCE, "-B", folder, "--toolchain", os.path.join(SOURCE, "cmake", "cross.cmake"),
-                 "-DFXA_CROSS=" + name, werror] + FLAGS
+                 "-DFXA_CROSS=" + name, "-DFXA_CROSS_RUN=" + ("native" if is_native(name) else "qemu"), werror] + FLAGS
     jobs = "-j%d" % (os.cpu_count() or 2)
     for command in (configure, ["cmake", "--build", folder, jobs] + (["--target"] + targets if targets else [])):
         status, out = run(*command)

@@ -279,7 +279,7 @@ static void corner_narrow(const char *isa) {
         /* A score is a sum of d products, off by at most d units of the sum of their magnitudes, which is about d / 4
          * times the scale 1 / sqrt(d); values are below 1, so O is off by twice that. f16 rounds O once more, bf16 P,
          * O and the reference's O, half a unit each. */
-        double units = CORNER_UNITS + 2 * (double)s.d * (sqrt((double)s.d) / 4 + 1);
+        double units = (int)CORNER_UNITS + 2 * (double)s.d * (sqrt((double)s.d) / 4 + 1);
         corner_check(&x, s.dtype == FXA_BF16 ? 1.5 + units * 0x1p-16 : units + (s.dtype == FXA_F16 ? 0x1p13 : 0), isa);
         attn_data_free(&x);
     }
