@@ -120,7 +120,8 @@ static void conform_cases(conform_plan plan) {
         for (int i = 0; i < plan.n; i++)
             if (!conform_case(ctx, conform_engine(e), &plan, &tally, &rng)) break;
         conform_report(conform_engine(e), &tally);
-        if ((double)tally.unsure > plan.unsure * (double)tally.cases + 1)
+        /* One case may be unsure however few there are: two runs, forward and backward. */
+        if ((double)tally.unsure > plan.unsure * (double)tally.cases + 2)
             T_FAIL("nothing can be said of %" PRId64 " runs of %" PRId64 "\n", tally.unsure, tally.cases);
         fxa_context_destroy(ctx);
     }
