@@ -233,7 +233,7 @@ class Ours:
                                  "--tensor-size", "table:f32=%d,%d" % (BUCKETS, HEADS)],
             "mask": lambda: ["--mask", "keep[q, k]",
                              *self.tensor("keep", "|b1", "(%d, %d)" % (size, size), mask_bytes(size))],
-            "dropout": lambda: ["--dropout", "%g" % DROPOUT],
+            "dropout": lambda: ["--dropout-p", "%g" % DROPOUT],
             "select": lambda: ["--score", "k <= q ? score : -inf"],
             "decode": lambda: [],
         }.get(c["variant"], lambda: self.sparse(c))()  # fmt: skip

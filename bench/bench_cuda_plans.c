@@ -108,7 +108,7 @@ static void plans_one(plans_bench *b, const char *text, const char *name, int64_
     double seconds;
     if (b->count == PLANS_MOST || fxa_program_parse(b->ctx[0], text, SIZE_MAX, &program, &err) != FXA_OK) return;
     memset(captures, 0, sizeof captures);
-    p.b = 2, p.hq = p.hkv = 8, p.sq = p.sk = PLANS_SIZE, p.d = columns, p.alignment = 16, p.q.dtype = FXA_BF16;
+    p.b = 2, p.hq = p.hkv = 8, p.sq = p.sk = PLANS_SIZE, p.d_qk = columns, p.alignment = 16, p.q.dtype = FXA_BF16;
     p.pass = plans_passes[pass].pass, p.flags = plans_passes[pass].flags, p.program = program;
     p.device = FXA_CUDA, p.engine = "cuda", p.target = b->target;
     p.captures = captures, p.n_captures = fxa_program_tensor_count(program);

@@ -147,8 +147,8 @@ def host_times(engine):
     for cap in ("again", "other"):
         text = SOFTCAP if cap == "again" else "score = 2.0 * tanh(score * 0.5)"
         began = time.perf_counter()
-        p = Problem(Program.from_text(text), engine=engine, flags=_abi.WANT_LSE, b=2, hq=4, hkv=4, sq=640, sk=640,
-                    d=128, device=_abi.CUDA, alignment=16)
+        p = Problem(Program.from_text(text), engine=engine, flags=_abi.RETURN_LSE, b=2, hq=4, hkv=4, sq=640, sk=640,
+                    d_qk=128, device=_abi.CUDA, alignment=16)
         for name in ("q", "k", "v", "o"):
             p.operand(name, _abi.BF16)
         p.support()

@@ -40,7 +40,7 @@ static fxa_program *bench_plan_problem(fxa_context *ctx, int i, fxa_capture *cap
     *p = (fxa_problem)FXA_PROBLEM_INIT;
     p->pass = FXA_BACKWARD, p->flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V, p->param_grads = 1;
     p->program = program, p->captures = capture, p->n_captures = 1;
-    p->b = 2, p->hq = 8, p->hkv = 2, p->sq = p->sk = 4096, p->d = 64;
+    p->b = 2, p->hq = 8, p->hkv = 2, p->sq = p->sk = 4096, p->d_qk = 64;
     return program;
 }
 
@@ -103,7 +103,7 @@ static void bench_hit_load(bench_hit *b) {
 static void bench_hit_carried(bench_hit *b) {
     fxa_plan *plan = NULL;
     fxa_error err;
-    bench_plan_must(fxa_plan_create_bytes(b->ctx, b->carried, b->carried_size, -1, &plan, &err), &err);
+    bench_plan_must(fxa_plan_create_from_problem(b->ctx, b->carried, b->carried_size, -1, &plan, &err), &err);
     fxa_plan_destroy(plan);
 }
 static void bench_hit_run(bench_hit *b) {
@@ -154,7 +154,7 @@ static void bench_attention_above_run(void) {
     config.threads = 1;
     bench_plan_must(fxa_context_create(&config, &b.ctx, &err), &err);
     b.p = (fxa_problem)FXA_PROBLEM_INIT;
-    b.p.b = b.p.hq = b.p.sq = b.p.sk = 1, b.p.d = 64;
+    b.p.b = b.p.hq = b.p.sq = b.p.sk = 1, b.p.d_qk = 64;
     bench_plan_must(fxa_plan_create(b.ctx, &b.p, &b.plan, &err), &err);
     b.args = (fxa_args)FXA_ARGS_INIT;
     for (int i = 0; i < 4; i++) b.args.slot[i] = memory[i];

@@ -49,8 +49,8 @@ static const struct {
 static fxa_problem runs_problem(size_t i, fxa_pass pass, const fxa_program *program, const char *engine) {
     fxa_problem p = FXA_PROBLEM_INIT;
     p.pass = (uint32_t)pass, p.program = program, p.engine = engine, p.device = FXA_CUDA, p.alignment = 16;
-    p.b = 2, p.hq = 4, p.sq = runs_cases[i].sq, p.sk = 512, p.d = 128, p.q.dtype = FXA_BF16;
-    p.flags = runs_cases[i].flags | (pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE);
+    p.b = 2, p.hq = 4, p.sq = runs_cases[i].sq, p.sk = 512, p.d_qk = 128, p.q.dtype = FXA_BF16;
+    p.flags = runs_cases[i].flags | (pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_RETURN_LSE);
     return p;
 }
 
@@ -80,13 +80,13 @@ static void runs_case(const runs_rig *rig, const char *engine, size_t i, fxa_pas
         printf("%s\n", plan ? "needs more workspace than there is here" : err.text);
     } else {
         for (int slot = 0; slot < RUNS_SLOTS; slot++)
-            if (slot != FXA_SLOT_MAX_ROW && slot != FXA_SLOT_DLSE && (pass || slot < FXA_SLOT_DO))
+            if (slot != FXA_SLOT_ROW_MAX && slot != FXA_SLOT_DLSE && (pass || slot < FXA_SLOT_DO))
                 args.slot[slot] = rig->memory + (size_t)slot * RUNS_BYTES;
-        if (p.flags & FXA_PADDING) args.slot[FXA_SLOT_LEN_K] = rig->memory + (size_t)FXA_SLOT_MAX_ROW * RUNS_BYTES;
+        if (p.flags & FXA_PADDING) args.slot[FXA_SLOT_K_LENGTHS] = rig->memory + (size_t)FXA_SLOT_ROW_MAX * RUNS_BYTES;
         args.workspace = rig->memory + (size_t)RUNS_SLOTS * RUNS_BYTES, args.workspace_size = rig->workspace;
         args.stream = rig->stream;
         double asked = runs_time(rig, plan, &args);
-        args.flags = FXA_TRUSTED;
+        args.flags = FXA_SKIP_POINTER_CHECKS;
         printf("%6.2f us, trusted %6.2f\n", asked, runs_time(rig, plan, &args));
     }
     (void)fflush(stdout);

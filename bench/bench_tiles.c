@@ -37,7 +37,7 @@ static double bench_mask(fxa_context *ctx, const char *text, int64_t tokens, int
     problem.program = program;
     problem.b = problem.hq = 1;
     problem.sq = problem.sk = tokens;
-    problem.d = 64;
+    problem.d_qk = 64;
     double seconds = bench_count(ctx, &problem, tile, counts, err);
     fxa_program_destroy(program);
     return seconds;

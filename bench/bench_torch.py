@@ -115,7 +115,7 @@ def prepared(call, q, k, v, backward=None):
     else:
         grads = [torch.empty_like(x) for x in (q, k, v)]
         given = [*zip(("o", "lse", "dout"), ("o", "lse", "do"), backward),
-                 *zip(("dq", "dk", "dv_grad"), ("dq", "dk", "dv"), grads)]
+                 *zip(("dq", "dk", "dv"), ("dq", "dk", "dv"), grads)]
         made.problem.struct.flags |= _abi.GRAD_Q | _abi.GRAD_K | _abi.GRAD_V
     for name, slot, tensor in given:
         made.operand(name, slot, tensor)
@@ -169,7 +169,7 @@ def calls(rounds):
         names.append(name)
         if ours:
             ways[name, "forward", "run"] = prepared(call_of(traced, None, (0,)), q, k, v)
-            with_lse = call_of(traced, None, (_abi.WANT_LSE,))
+            with_lse = call_of(traced, None, (_abi.RETURN_LSE,))
             ways[name, "recorded", "run"] = prepared(with_lse, q, k, v)
             made = with_lse.run(q, k, v)
             ways[name, "backward", "run"] = prepared(with_lse, q, k, v, (made[0], made[1], dout))

@@ -46,7 +46,7 @@ class Data:
         """The step as a function."""
         z, out = self.z, torch.empty_like(self.q)
         more = dict(flags=_abi.PAGED, page_size=z.page, n_pages=self.k.shape[0]) if z.page else {}
-        p = Problem(engine=engine, b=z.b, hq=z.heads, hkv=z.kv, sq=z.rows, sk=z.keys, d=z.d, device=_abi.CUDA,
+        p = Problem(engine=engine, b=z.b, hq=z.heads, hkv=z.kv, sq=z.rows, sk=z.keys, d_qk=z.d, device=_abi.CUDA,
                     alignment=16, **more)
         for name in ("q", "k", "v", "o"):
             p.operand(name, _abi.BF16)

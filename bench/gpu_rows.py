@@ -135,14 +135,14 @@ class Runner:
 
     def problem(self, backward):
         z = self.z
-        flags = z.flags | (_abi.GRAD_Q | _abi.GRAD_K | _abi.GRAD_V if backward else _abi.WANT_LSE)
-        fields = dict(b=z.b, hq=z.h, hkv=z.kv, sq=z.s, sk=z.s, d=z.d, dv=z.dv, device=_abi.CUDA, alignment=16)
+        flags = z.flags | (_abi.GRAD_Q | _abi.GRAD_K | _abi.GRAD_V if backward else _abi.RETURN_LSE)
+        fields = dict(b=z.b, hq=z.h, hkv=z.kv, sq=z.s, sk=z.s, d_qk=z.d, d_v=z.dv, device=_abi.CUDA, alignment=16)
         if z.packed:
             n = z.s // DOCUMENTS
             flags |= _abi.VARLEN
             fields.update(b=z.b * DOCUMENTS, sq=n, sk=n, total_q=z.b * z.s, total_k=z.b * z.s)
         p = Problem(self.program, backward=backward, flags=flags, engine=self.engine, **fields)
-        names = dict(q="q", k="k", v="v", o="o", dout="do", dq="dq", dk="dk", dv_grad="dv")
+        names = dict(q="q", k="k", v="v", o="o", dout="do", dq="dq", dk="dk", dv="dv")
         for name, tensor in list(names.items())[:8 if backward else 4]:
             heads, d = self.t[tensor].shape[1], self.t[tensor].shape[3]
             p.operand(name, DTYPES[z.dtype], (0, d, heads * d, 1) if z.packed else ())  # packed: [T,H,D]

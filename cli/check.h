@@ -8,8 +8,8 @@
  *   check_pairs        d score of single pairs: finite differences, and the user's backward
  *   check_derivative   gradients of whole runs against finite differences
  *
- * Of a program with a graft the derivative is what it says, not what differences are: the engine against the reference
- * is all that is compared of it.
+ * Of a program with with_grad the derivative is what it says, not what differences are: the engine against the
+ * reference is all that is compared of it.
  *
  * No tolerance is chosen: each is a bound of docs/numerics.md, or the error that a finite difference says of itself.
  */
@@ -66,7 +66,7 @@ typedef struct check_state {
     double *lse;                     /* of the reference, as forward gave it */
     indices outside;
     check_culprit culprit;
-    bool grafted; /* the program says a derivative itself (graft), which differences of its values do not have */
+    bool has_with_grad; /* the program states a derivative, which differences of its values do not have */
     cli_random random;
     int64_t samples;
     check_finding *findings;

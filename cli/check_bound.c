@@ -47,7 +47,7 @@ int bound_start(cli *c, check_state *s, const trial *t, check_bound *out, bound_
     int64_t keys = p->sk + 1;
     *w = (bound_work){.s = s, .p = p, .t = t, .out = out, .unit = f64 ? 0x1p-52 : 0x1p-24};
     w->tiny = f64 ? DBL_MIN : FLT_MIN;
-    w->scale = isnan(t->args.scale) ? 1 / sqrt((double)(p->d > 0 ? p->d : 1)) : t->args.scale;
+    w->scale = isnan(t->args.scale) ? 1 / sqrt((double)(p->d_qk > 0 ? p->d_qk : 1)) : t->args.scale;
     w->dropout = p->flags & FXA_DROPOUT ? 1 / (1 - p->dropout_p) : 1;
     w->q = t->args.slot[FXA_SLOT_Q];
     w->k = t->args.slot[FXA_SLOT_K];
@@ -61,8 +61,8 @@ int bound_start(cli *c, check_state *s, const trial *t, check_bound *out, bound_
     w->in[FXA_INPUT_K_LEN] = (double)p->sk;
     w->in[FXA_INPUT_HEADS] = (double)p->hq;
     fxa_error err;
-    if (fxa_program_terms(s->derivative, w->in, NULL, out->arithmetic, s->wide->bind.params, s->wide->bind.views, NULL,
-                          &w->n_terms, &err) != FXA_OK)
+    if (fxa_program_eval_bounds(s->derivative, w->in, NULL, out->arithmetic, s->wide->bind.params, s->wide->bind.views,
+                                NULL, &w->n_terms, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
     w->n_terms = w->n_terms > 2 ? w->n_terms : 2; /* those of a SCORE program */
     w->terms = cli_alloc_array(c, (int64_t)w->n_terms, sizeof *w->terms);
@@ -97,10 +97,10 @@ int bound_terms(cli *c, bound_work *w, const fxa_program *program, const cli_bin
     const double error[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = e_score, [FXA_INPUT_DSCORE] = e_dscore};
     size_t count = w->n_terms;
     fxa_error err;
-    if (fxa_program_terms(program, w->in, error, w->out->arithmetic, bind->params, bind->views, w->terms, &count,
-                          &err) != FXA_OK)
+    if (fxa_program_eval_bounds(program, w->in, error, w->out->arithmetic, bind->params, bind->views, w->terms, &count,
+                                &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
-    for (size_t i = count; i < w->n_terms; i++) w->terms[i].kind = FXA_TERM_FORCE_INT32;
+    for (size_t i = count; i < w->n_terms; i++) w->terms[i].kind = FXA_RESULT_FORCE_INT32;
     return CLI_OK;
 }
 
@@ -118,14 +118,15 @@ double bound_nominal(const bound_work *w, double error, double value) {
 int bound_row_scores(cli *c, bound_work *w, int64_t b, int64_t h, int64_t q) {
     const fxa_problem *p = w->p;
     int64_t hkv = h / problem_group(p);
-    const double *row = w->q + ((b * p->hq + h) * p->sq + q) * p->d, *keys = w->k + (b * p->hkv + hkv) * p->sk * p->d;
+    const double *row = w->q + ((b * p->hq + h) * p->sq + q) * p->d_qk,
+                 *keys = w->k + (b * p->hkv + hkv) * p->sk * p->d_qk;
     w->in[FXA_INPUT_B] = (double)b;
     w->in[FXA_INPUT_H] = (double)h;
     w->in[FXA_INPUT_Q] = (double)(q + problem_row_shift(p));
     w->in[FXA_INPUT_Q_ROW] = (double)q;
     for (int64_t k = 0; k < p->sk; k++) {
         double e;
-        w->score[k] = w->scale * bound_dot(w, row, keys + k * p->d, p->d, &e);
+        w->score[k] = w->scale * bound_dot(w, row, keys + k * p->d_qk, p->d_qk, &e);
         w->e_score[k] = e * fabs(w->scale) + w->unit * fabs(w->score[k]);
         w->in[FXA_INPUT_K] = w->in[FXA_INPUT_K_ROW] = (double)k;
         w->in[FXA_INPUT_SCORE] = w->score[k];

@@ -20,7 +20,7 @@ typedef struct bound_work {
     double *score, *e_score, *fresh, *e_fresh; /* [Sk] of one row: scaled scores, new scores, their errors */
     bool *unsure;                              /* [Sk] */
     double in[FXA_INPUT_COUNT];
-    fxa_term *terms; /* of any of the programs */
+    fxa_bounded_result *terms; /* of any of the programs */
     size_t n_terms;
 } bound_work;
 

@@ -21,8 +21,9 @@ static void bound_add(check_bound *b, size_t array, int64_t at, double error, do
 }
 
 /* Where the gradient of a tensor or param lies among the arrays; -1: not asked for. */
-static int64_t bound_array_of(const trial *t, const fxa_term *term) {
-    const void *data = term->kind == FXA_TERM_DPARAM ? (const void *)&t->dparams[term->slot] : t->dtensors[term->slot];
+static int64_t bound_array_of(const trial *t, const fxa_bounded_result *term) {
+    const void *data =
+        term->kind == FXA_RESULT_DPARAM ? (const void *)&t->dparams[term->slot] : t->dtensors[term->slot];
     for (size_t i = BOUND_DV + 1; data && i < t->n_arrays; i++)
         if (t->arrays[i].data == data) return (int64_t)i;
     return -1;
@@ -30,12 +31,12 @@ static int64_t bound_array_of(const trial *t, const fxa_term *term) {
 
 /* Gradients of params and tensors of one pair. */
 static void bound_values(bound_work *w, bool unsure) {
-    for (size_t i = 1; i < w->n_terms && w->terms[i].kind != FXA_TERM_FORCE_INT32; i++) {
-        const fxa_term *term = &w->terms[i];
+    for (size_t i = 1; i < w->n_terms && w->terms[i].kind != FXA_RESULT_FORCE_INT32; i++) {
+        const fxa_bounded_result *term = &w->terms[i];
         int64_t array = bound_array_of(w->t, term);
         if (array >= 0 && (unsure || term->error == INFINITY)) w->out->all_unsure[array] = true;
-        if (array < 0 || (term->kind == FXA_TERM_DTENSOR && term->offset < 0)) continue;
-        bound_add(w->out, (size_t)array, term->kind == FXA_TERM_DPARAM ? 0 : term->offset,
+        if (array < 0 || (term->kind == FXA_RESULT_DTENSOR && term->offset < 0)) continue;
+        bound_add(w->out, (size_t)array, term->kind == FXA_RESULT_DPARAM ? 0 : term->offset,
                   bound_nominal(w, term->error, term->value), fabs(term->value), false);
     }
 }
@@ -70,7 +71,7 @@ static int bound_pair_backward(cli *c, bound_work *w, const bound_back *r, int64
     if (p_k == 0 && off == 0 && !unsure) return CLI_OK;
     double e_p = fmin(off, fmax(1, p_k)) + w->tiny; /* a probability */
     const double *dout = (const double *)w->t->args.slot[FXA_SLOT_DO] + r->row * problem_dv(p),
-                 *row = w->q + r->row * p->d, *key = w->k + (r->kv + k) * p->d;
+                 *row = w->q + r->row * p->d_qk, *key = w->k + (r->kv + k) * p->d_qk;
     double dp = w->dropout * bound_dot(w, dout, w->v + (r->kv + k) * problem_dv(p), problem_dv(p), &e_dp);
     for (int64_t i = 0; i < problem_dv(p); i++)
         bound_add(w->out, BOUND_DV, (r->kv + k) * problem_dv(p) + i, e_p * w->dropout * fabs(dout[i]),
@@ -82,10 +83,10 @@ static int bound_pair_backward(cli *c, bound_work *w, const bound_back *r, int64
     int rc = bound_through(c, w, r, k, size, p_k * (dp - r->delta + r->dlse), error, &ds, &e_ds);
     unsure = unsure || e_ds == INFINITY;
     e_ds = bound_nominal(w, e_ds, ds);
-    for (int64_t i = 0; rc == CLI_OK && i < p->d; i++) {
+    for (int64_t i = 0; rc == CLI_OK && i < p->d_qk; i++) {
         double x = fabs(w->scale * key[i]), y = fabs(w->scale * row[i]);
-        bound_add(w->out, BOUND_DQ, r->row * p->d + i, e_ds * x, ds * x, unsure);
-        bound_add(w->out, BOUND_DK, (r->kv + k) * p->d + i, e_ds * y, ds * y, unsure);
+        bound_add(w->out, BOUND_DQ, r->row * p->d_qk + i, e_ds * x, ds * x, unsure);
+        bound_add(w->out, BOUND_DK, (r->kv + k) * p->d_qk + i, e_ds * y, ds * y, unsure);
     }
     return rc;
 }

@@ -66,13 +66,13 @@ static int diff_row_jumps(cli *c, diff_state *d, int64_t row, double h, bool *ju
     bound_work *w = &d->work;
     const fxa_problem *p = w->p;
     int64_t head = row / p->sq % p->hq, b = row / p->sq / p->hq, kv = (b * p->hkv + head / problem_group(p)) * p->sk,
-            at = d->index / p->d, feature = d->index % p->d;
+            at = d->index / p->d_qk, feature = d->index % p->d_qk;
     bool by_q = d->array == BOUND_DQ, by_k = d->array == BOUND_DK;
     if ((by_q && row != at) || (by_k && (at < kv || at >= kv + p->sk))) return CLI_OK;
     int rc = bound_row_scores(c, w, b, head, row % p->sq);
     for (int64_t k = by_k ? at - kv : 0; rc == CLI_OK && !*jump && k < (by_k ? at - kv + 1 : p->sk); k++) {
-        double move = by_q   ? fabs(w->scale * w->k[(kv + k) * p->d + feature])
-                      : by_k ? fabs(w->scale * w->q[row * p->d + feature])
+        double move = by_q   ? fabs(w->scale * w->k[(kv + k) * p->d_qk + feature])
+                      : by_k ? fabs(w->scale * w->q[row * p->d_qk + feature])
                              : fmax(1, fabs(w->score[k]));
         w->in[FXA_INPUT_K] = w->in[FXA_INPUT_K_ROW] = (double)k;
         w->in[FXA_INPUT_SCORE] = w->score[k];
@@ -173,10 +173,11 @@ static double *diff_input(trial *t, cli_job *job, const trial_array *a) {
 }
 
 void check_add_grafted(check_state *s, const char *what) {
-    check_add(s, (check_finding){"derivative", what, CHECK_SKIPPED, 0, 0, "",
-                                 "not compared: the program has a graft, whose derivative is meant to be another than "
-                                 "finite differences are",
-                                 NULL, strcmp(s->engine, "ref") == 0}); /* then nothing at all was compared */
+    check_add(s,
+              (check_finding){"derivative", what, CHECK_SKIPPED, 0, 0, "",
+                              "not compared: the program has a with_grad, whose derivative is meant to be another than "
+                              "finite differences are",
+                              NULL, strcmp(s->engine, "ref") == 0}); /* then nothing at all was compared */
 }
 
 int check_derivative(cli *c, check_state *s) {
@@ -197,7 +198,7 @@ int check_derivative(cli *c, check_state *s) {
     }
     rc = bound_start(c, s, d->t, &d->bound, &d->work);
     for (size_t i = BOUND_DQ; rc == CLI_OK && i < d->t->n_arrays; i++)
-        if (s->grafted && i != BOUND_DV) /* dV has scores in it, and no derivative of them */
+        if (s->has_with_grad && i != BOUND_DV) /* dV has scores in it, and no derivative of them */
             check_add_grafted(s, d->t->arrays[i].name);
         else if (d->t->arrays[i].count)
             rc = diff_array(c, s, d, i, diff_input(d->t, s->wide, &d->t->arrays[i]));

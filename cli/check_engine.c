@@ -42,10 +42,10 @@ static void engine_round_data(check_state *s) {
             s->data.value[i][k] = engine_round(i == DATA_DLSE ? trial_row_dtype(dtype) : dtype, s->data.value[i][k]);
 }
 
-/* Whether a graft stands in canonical text outside of the mask, which has no derivative. No name can be `graft`. */
-static bool engine_find_graft(const char *text) {
+/* Returns true if canonical text has a with_grad outside of the mask, which has no derivative. The name is reserved. */
+static bool engine_find_with_grad(const char *text) {
     for (size_t n; *text; text += n, text += *text == '\n') {
-        const char *at = strncmp(text, "mask =", 6) == 0 ? NULL : strstr(text, "graft(");
+        const char *at = strncmp(text, "mask =", 6) == 0 ? NULL : strstr(text, "with_grad(");
         n = strcspn(text, "\n");
         if (at && at < text + n) return true;
     }
@@ -59,7 +59,7 @@ int check_prepare(cli *c, check_state *s) {
     if (rc != CLI_OK) return rc;
     const char *text = program_text(c, s->whole);
     if (!text) return cli_exit_code(c->error.status);
-    s->grafted = engine_find_graft(text);
+    s->has_with_grad = engine_find_with_grad(text);
     s->wide->qkv = false; /* --grads is what the engine is asked for: derivatives are all checked */
     if (fxa_program_derivative(s->whole, &s->derivative, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     cli_own_program(c, s->derivative);
@@ -169,7 +169,7 @@ static double engine_largest(const check_state *s, int which) {
 static bound_products engine_products(const check_state *s, const fxa_plan *plan, size_t array) {
     static const int by[] = {[BOUND_O] = DATA_V, [BOUND_DQ] = DATA_K, [BOUND_DK] = DATA_Q, [BOUND_DV] = DATA_DO};
     const fxa_problem *p = &s->wide->problem;
-    const char *detail = fxa_plan_detail(plan);
+    const char *detail = fxa_plan_description(plan);
     bool wide = strstr(detail, "bf16") || strstr(detail, "amx"), half = !wide && strstr(detail, "f16");
     bound_products r = {.unit = wide ? 0x1p-8 : half ? 0x1p-11 : 0};
     bool summed = array == BOUND_DK || array == BOUND_DV;

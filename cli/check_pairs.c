@@ -21,10 +21,10 @@ typedef struct pairs_point {
 
 /* The first result of a program: new score or d score. */
 static int pairs_term(cli *c, const fxa_program *program, const cli_binding *b, const double *in, fxa_dtype arithmetic,
-                      fxa_term out[2]) {
+                      fxa_bounded_result out[2]) {
     fxa_error err;
     size_t count = 2;
-    if (fxa_program_terms(program, in, NULL, arithmetic, b->params, b->views, out, &count, &err) != FXA_OK)
+    if (fxa_program_eval_bounds(program, in, NULL, arithmetic, b->params, b->views, out, &count, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
     return CLI_OK;
 }
@@ -56,10 +56,10 @@ static void pairs_draw(check_state *s, double *in) {
 static int pairs_find_jump(cli *c, const pairs_point *p, double h, bool *jump) {
     const double error[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = h};
     const cli_binding *b = &p->s->wide->bind;
-    fxa_term terms[2];
+    fxa_bounded_result terms[2];
     size_t count = 2;
     fxa_error err;
-    if (fxa_program_terms(p->s->whole, p->in, error, FXA_F64, b->params, b->views, terms, &count, &err) != FXA_OK)
+    if (fxa_program_eval_bounds(p->s->whole, p->in, error, FXA_F64, b->params, b->views, terms, &count, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
     *jump = terms[0].error == INFINITY;
     return CLI_OK;
@@ -70,7 +70,7 @@ static int pairs_step(cli *c, void *user, double h, slope_step *out) {
     pairs_point *p = user;
     double in[FXA_INPUT_COUNT], x = p->in[FXA_INPUT_SCORE], dscore = p->in[FXA_INPUT_DSCORE];
     volatile double hi = x + h, lo = x - h;
-    fxa_term up[2], down[2];
+    fxa_bounded_result up[2], down[2];
     memcpy(in, p->in, sizeof in);
     in[FXA_INPUT_SCORE] = hi;
     int rc = pairs_term(c, p->s->whole, &p->s->wide->bind, in, FXA_F64, up);
@@ -86,7 +86,7 @@ static int pairs_step(cli *c, void *user, double h, slope_step *out) {
 /* The user's d score and the derived one, in the widest arithmetic that tells them. */
 static int pairs_compare_bprop(cli *c, const pairs_point *p, slope_result *out) {
     static const fxa_dtype arithmetic[] = {FXA_F32, FXA_F64};
-    fxa_term derived[2], users[2];
+    fxa_bounded_result derived[2], users[2];
     double allowed = INFINITY;
     for (int i = 0; i < 2 && !(allowed < INFINITY); i++) {
         int rc = pairs_term(c, p->s->derivative, &p->s->wide->bind, p->in, arithmetic[i], derived);
@@ -116,7 +116,7 @@ static void pairs_count_result(pairs_sum *sum, const slope_result *r, const doub
 
 static int pairs_one(cli *c, check_state *s, pairs_sum *differences, pairs_sum *bprop) {
     pairs_point p = {.s = s};
-    fxa_term score[2], derived[2];
+    fxa_bounded_result score[2], derived[2];
     slope_result r;
     pairs_draw(s, p.in);
     int rc = pairs_term(c, s->whole, &s->wide->bind, p.in, FXA_F64, score);
@@ -124,12 +124,12 @@ static int pairs_one(cli *c, check_state *s, pairs_sum *differences, pairs_sum *
     p.value = score[0].value;
     p.error = score[0].error;
     rc = pairs_term(c, s->derivative, &s->wide->bind, p.in, FXA_F64, derived);
-    if (rc == CLI_OK && !s->grafted)
+    if (rc == CLI_OK && !s->has_with_grad)
         rc = slope_compare(c, pairs_step, &p, PAIRS_STEP, derived[0].value,
                            p.error < INFINITY ? PAIRS_SAFETY * derived[0].error : INFINITY,
                            fabs(p.in[FXA_INPUT_DSCORE] * p.value), &r);
     if (rc != CLI_OK) return rc;
-    if (!s->grafted) pairs_count_result(differences, &r, p.in);
+    if (!s->has_with_grad) pairs_count_result(differences, &r, p.in);
     if (!s->job->bprop) return CLI_OK;
     rc = pairs_compare_bprop(c, &p, &r);
     if (rc == CLI_OK) pairs_count_result(bprop, &r, p.in);
@@ -155,7 +155,7 @@ int check_pairs(cli *c, check_state *s) {
     for (int64_t i = 0; some && rc == CLI_OK && i < s->samples * PAIRS_PER_SAMPLE; i++)
         rc = pairs_one(c, s, &differences, &bprop);
     if (rc != CLI_OK) return rc;
-    if (s->grafted)
+    if (s->has_with_grad)
         check_add_grafted(s, "d score");
     else
         pairs_report(c, s, "derivative", &differences);

@@ -43,15 +43,15 @@ void check_rows(cli *c, check_state *s) {
 
 void check_reach(check_state *s, const trial *t) {
     const char *why = "the score does not reach the result: dQ and dK are 0 everywhere";
-    fxa_facts facts;
+    fxa_properties properties;
     int64_t rows = 0;
     for (size_t a = BOUND_DQ; a <= BOUND_DK; a++)
         for (int64_t i = 0; i < t->arrays[a].count; i++)
             if (element_get(t->arrays[a].dtype, t->arrays[a].data, i) != 0) return;
     for (int64_t i = 0; i < t->arrays[BOUND_LSE].count; i++) rows += isfinite(s->lse[i]);
     if (rows == 0) return; /* which check_rows says */
-    fxa_program_facts(s->whole, &facts);
-    if (facts.score_depends >> FXA_INPUT_SCORE & 1)
+    fxa_program_properties(s->whole, &properties);
+    if (properties.score_depends >> FXA_INPUT_SCORE & 1)
         why = "the derivative of the new score by the score is 0: dQ and dK are 0 everywhere";
     check_add(s, (check_finding){"rows", "dQ, dK", CHECK_WARNED, 0, 0, "", why, NULL, false});
 }

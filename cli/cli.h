@@ -194,7 +194,7 @@ int cmd_run(cli *c);
 int cmd_check(cli *c);
 int cmd_plot(cli *c);
 int cmd_bench(cli *c);
-int cmd_sample(cli *c);
+int cmd_random(cli *c);
 int cmd_plan(cli *c);
 int cmd_gallery(cli *c);
 int cmd_engines(cli *c);

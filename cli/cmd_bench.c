@@ -81,7 +81,7 @@ static int bench_time(cli *c, trial *t, bench_result *out) {
 }
 
 static double bench_gflops(const fxa_problem *p, fxa_pass pass, uint64_t pairs, double seconds) {
-    double d = (double)p->d, dv = (double)problem_dv(p);
+    double d = (double)p->d_qk, dv = (double)problem_dv(p);
     return seconds > 0 ? 1e-9 * (double)pairs * 2 * (pass ? 3 * d + 2 * dv : d + dv) / seconds : 0;
 }
 
@@ -108,7 +108,7 @@ static int bench_expect(cli *c, const fxa_problem *p, bench_result *r) {
 
 /* Rates of the result, and of the machine before and after: the better of the two. */
 static int bench_rate(cli *c, const fxa_problem *p, trial *t, bench_result *r) {
-    double d = (double)p->d, dv = (double)problem_dv(p), before = r->flops_before;
+    double d = (double)p->d_qk, dv = (double)problem_dv(p), before = r->flops_before;
     int rc = bench_time(c, t, r);
     if (rc != CLI_OK) return rc;
     r->gflops = bench_gflops(p, r->pass, r->pairs, r->best);
@@ -156,7 +156,7 @@ static int bench_dense(cli *c, const cli_job *job, const trial_data *data, bench
     dense->problem.program = NULL;
     dense->problem.captures = NULL;
     dense->problem.n_captures = 0;
-    dense->problem.flags &= ~(uint32_t)(FXA_CAUSAL | FXA_WINDOW | FXA_BOTTOM_RIGHT | FXA_STRICT_INDEX);
+    dense->problem.flags &= ~(uint32_t)(FXA_CAUSAL | FXA_WINDOW | FXA_BOTTOM_RIGHT | FXA_BOUNDS_CHECK);
     dense->problem.window_left = dense->problem.window_right = 0;
     int rc = trial_make(c, dense, data, (fxa_dtype)job->problem.q.dtype, r->engine, r->pass == FXA_BACKWARD, true, &t);
     if (rc == CLI_OK) rc = bench_time(c, t, &other);
@@ -295,12 +295,12 @@ int cmd_bench(cli *c) {
         (uint64_t)job->problem.sq * (uint64_t)job->problem.sk * (uint64_t)job->problem.b * (uint64_t)job->problem.hq;
     if (rc != CLI_OK) return rc;
     r.engine = fxa_plan_engine(t->plan[r.pass]);
-    r.detail = fxa_plan_detail(t->plan[r.pass]);
+    r.detail = fxa_plan_description(t->plan[r.pass]);
     r.workspace = fxa_plan_workspace(t->plan[r.pass]);
     rc = bench_rate(c, &job->problem, t, &r);
-    fxa_facts facts;
-    fxa_program_facts(whole, &facts);
-    bool plain = facts.flags & FXA_FACT_IDENTITY;
+    fxa_properties properties;
+    fxa_program_properties(whole, &properties);
+    bool plain = properties.flags & FXA_PROPERTY_IDENTITY;
     if (rc == CLI_OK && !plain) rc = bench_tiles(c, job, t, &r);
     if (rc == CLI_OK && !plain) rc = bench_dense(c, job, &data, &r);
     if (rc != CLI_OK) return rc;

@@ -135,7 +135,7 @@ int cmd_check(cli *c) {
     if (rc == CLI_OK) rc = job_require_small(c, s->job);
     if (rc == CLI_OK) rc = check_require_pairs(c, &s->job->problem);
     if (rc == CLI_OK) rc = job_require_memory(c, s->job);
-    if (rc == CLI_OK) rc = opt_int(c, OPT_SAMPLES, 1, 1000000, &s->samples);
+    if (rc == CLI_OK) rc = opt_int(c, OPT_POINTS, 1, 1000000, &s->samples);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &s->random.state);
     if (rc != CLI_OK) return rc;
     if (values_finite_penalty(s->job->program)) cli_warn(c, "%s", values_finite_penalty(s->job->program));

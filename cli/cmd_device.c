@@ -10,10 +10,10 @@ int cmd_device(cli *c) {
     p.device = FXA_CUDA; /* the first, unless --device says another */
     int rc = job_read_device(c, &p);
     if (rc != CLI_OK) return rc;
-    fxa_status status = fxa_device_profile(c->ctx, (fxa_device)p.device, p.ordinal, NULL, 0, &size, &err);
+    fxa_status status = fxa_device_description(c->ctx, (fxa_device)p.device, p.ordinal, NULL, 0, &size, &err);
     if (status != FXA_OK) return cli_fail_library(c, &err, NULL);
     char *text = cli_alloc(c, size + 1);
-    status = fxa_device_profile(c->ctx, (fxa_device)p.device, p.ordinal, text, size + 1, &size, &err);
+    status = fxa_device_description(c->ctx, (fxa_device)p.device, p.ordinal, text, size + 1, &size, &err);
     if (status != FXA_OK) return cli_fail_library(c, &err, NULL);
     buf_printf(&c->out, "%s\n", text);
     return CLI_OK;

@@ -205,11 +205,11 @@ static int explain_tape(cli *c, cli_job *job, explanation *e) {
             e->tape_engine[pass] = cli_format(c, "%s", err.text);
             continue;
         }
-        if (status == FXA_OK) status = fxa_plan_listing(plan, NULL, 0, &size, &err);
+        if (status == FXA_OK) status = fxa_plan_dump(plan, NULL, 0, &size, &err);
         char *text = status == FXA_OK ? cli_alloc(c, size + 1) : NULL;
-        if (text) status = fxa_plan_listing(plan, text, size + 1, &size, &err);
+        if (text) status = fxa_plan_dump(plan, text, size + 1, &size, &err);
         if (status == FXA_OK) {
-            const char *detail = fxa_plan_detail(plan);
+            const char *detail = fxa_plan_description(plan);
             e->tape[pass] = explain_tape_tiles(c, job, e, pass, fxa_plan_engine(plan), text);
             e->tape_engine[pass] =
                 cli_format(c, "%s%s%s%s", fxa_plan_engine(plan), *detail ? " (" : "", detail, *detail ? ")" : "");
@@ -226,10 +226,10 @@ static int explain_lowering(cli *c, explanation *e) {
         fxa_error err;
         size_t size = 0;
         if (!explain_wants(e, SECTION_CLASSES + what)) continue;
-        if (fxa_program_lowering(e->program, (fxa_lowering)what, NULL, 0, &size, &err) != FXA_OK)
+        if (fxa_program_dump(e->program, (fxa_dump_kind)what, NULL, 0, &size, &err) != FXA_OK)
             return cli_fail_library(c, &err, NULL);
         char *text = cli_alloc(c, size + 1);
-        if (fxa_program_lowering(e->program, (fxa_lowering)what, text, size + 1, &size, &err) != FXA_OK)
+        if (fxa_program_dump(e->program, (fxa_dump_kind)what, text, size + 1, &size, &err) != FXA_OK)
             return cli_fail_library(c, &err, NULL);
         e->lowering[what] = text;
     }
@@ -257,7 +257,7 @@ static int explain_gather(cli *c, cli_job *job, explanation *e) {
     if (fxa_program_derivative(e->program, &e->derivative, &err) != FXA_OK)
         return cli_fail_library(c, &err, "derivative");
     cli_own_program(c, e->derivative);
-    fxa_program_facts(e->program, &e->facts);
+    fxa_program_properties(e->program, &e->properties);
     e->canonical = program_text(c, e->program);
     e->derivative_text = program_text(c, e->derivative);
     e->bprop_text = job->bprop ? program_text(c, job->bprop) : NULL;

@@ -39,12 +39,12 @@ static int engines_ask(cli *c, size_t index, engine_here *out) {
         fxa_problem p = FXA_PROBLEM_INIT;
         fxa_plan *plan = NULL;
         fxa_error err;
-        p.b = p.hq = p.sq = p.sk = 1, p.d = 16, p.q.dtype = FXA_F16, p.alignment = i == FXA_HOST ? 0 : 16;
+        p.b = p.hq = p.sq = p.sk = 1, p.d_qk = 16, p.q.dtype = FXA_F16, p.alignment = i == FXA_HOST ? 0 : 16;
         p.device = (uint32_t)i, p.engine = out->name;
         fxa_status status = fxa_plan_create(c->ctx, &p, &plan, &err);
         if (status == FXA_E_ARGUMENT) continue; /* of another device */
         out->device = fxa_device_name((fxa_device)i);
-        if (status == FXA_OK) out->detail = cli_format(c, "%s", fxa_plan_detail(plan));
+        if (status == FXA_OK) out->detail = cli_format(c, "%s", fxa_plan_description(plan));
         fxa_plan_destroy(plan);
         if (status == FXA_OK) return CLI_OK;
         if (status != FXA_E_UNSUPPORTED && status != FXA_E_UNAVAILABLE) return cli_fail_library(c, &err, NULL);

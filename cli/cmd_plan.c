@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * plan save|show|load FILE: a compiled plan as bytes. show tells everything that is inside, or of a plan for what is
- * not here what the bytes say by themselves, load that it can be used here. plan warm FILE: all shapes of a list
+ * not here what the bytes say by themselves, load that it can be used here. plan precompile FILE: all shapes of a list
  * compiled into the folder of FXA_CACHE_DIR, for processes to come. */
 #include "explain.h"
 #include "plan_file.h"
@@ -236,15 +236,15 @@ static int plan_warm_line(cli *c, json *j, cli_job *job, const char *name, const
 }
 
 /* A list has a shape on each line, as --shape has it; # begins a comment. */
-static int plan_warm(cli *c, const char *path) {
+static int plan_precompile(cli *c, const char *path) {
     cli_job *job;
     char *text;
     size_t size;
     plan_tally tally = {.plans = 0};
     const char *folder = getenv("FXA_CACHE_DIR");
-    if (opt_has(c, OPT_SHAPE)) return cli_fail(c, CLI_BAD_INPUT, "'plan warm' has its shapes from %.300s", path);
+    if (opt_has(c, OPT_SHAPE)) return cli_fail(c, CLI_BAD_INPUT, "'plan precompile' has its shapes from %.300s", path);
     if (!folder || !*folder)
-        return cli_fail(c, CLI_BAD_INPUT, "'plan warm' needs FXA_CACHE_DIR: the folder to keep compiled code in");
+        return cli_fail(c, CLI_BAD_INPUT, "'plan precompile' needs FXA_CACHE_DIR: the folder to keep compiled code in");
     int rc = plan_job(c, &job);
     if (rc == CLI_OK) rc = cli_read_file(c, path, "a list of shapes", PLAN_MAX_LIST, &text, &size);
     if (rc != CLI_OK) return rc;
@@ -280,7 +280,7 @@ int cmd_plan(cli *c) {
     static const struct {
         const char *name;
         int (*run)(cli *c, const char *path);
-    } actions[] = {{"save", plan_save}, {"show", plan_show}, {"load", plan_load}, {"warm", plan_warm}};
+    } actions[] = {{"save", plan_save}, {"show", plan_show}, {"load", plan_load}, {"precompile", plan_precompile}};
     enum { ACTIONS = sizeof actions / sizeof *actions };
     const char *action = c->n_operands ? c->operands[0] : "", *names[ACTIONS];
     int which = 0;
@@ -288,7 +288,7 @@ int cmd_plan(cli *c) {
     const char *near = cli_nearest(action, names, ACTIONS);
     while (which < ACTIONS && strcmp(action, names[which]) != 0) which++;
     if (which == ACTIONS)
-        return cli_fail(c, CLI_BAD_INPUT, "'plan' is followed by save, show, load or warm and a file%s%s%s",
+        return cli_fail(c, CLI_BAD_INPUT, "'plan' is followed by save, show, load or precompile and a file%s%s%s",
                         near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     if (c->n_operands != 2) return cli_fail(c, CLI_BAD_INPUT, "'plan %s' takes one file", action);
     if (opt_has(c, OPT_REBUILD) && actions[which].run != plan_load)

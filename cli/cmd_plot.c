@@ -85,9 +85,9 @@ static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile
 /* Returns true if the program reads q_row beside an alignment (it is q in what runs elsewhere): shards would count it
  * from 0 in the middle of the rows. */
 static bool plot_reads_rows(const fxa_program *program) {
-    fxa_facts facts;
-    fxa_program_facts(program, &facts);
-    return (facts.mask_depends | facts.score_depends) & (1u << FXA_INPUT_Q_ROW | 1u << FXA_INPUT_K_ROW);
+    fxa_properties properties;
+    fxa_program_properties(program, &properties);
+    return (properties.mask_depends | properties.score_depends) & (1u << FXA_INPUT_Q_ROW | 1u << FXA_INPUT_K_ROW);
 }
 
 /* The tile whose first row and key are given, as the counts have it: it is the only one of a shard of what runs. */
@@ -99,8 +99,8 @@ static int plot_tile_class(cli *c, const cli_job *job, const fxa_program *progra
     *out = FXA_TILE_MIXED;
     if (plot_reads_rows(program)) return CLI_OK;
     shard.program = program;
-    shard.q_len = shard.sq;
-    shard.k_len = shard.sk;
+    shard.global_q_len = shard.sq;
+    shard.global_k_len = shard.sk;
     shard.map_q.base += q;
     shard.map_k.base += k;
     shard.sq = p->q.tile < p->q.size - q ? p->q.tile : p->q.size - q;
@@ -152,9 +152,9 @@ static void plot_lay(cli *c, const cli_job *job, const fxa_program *program, con
                                    pair * (looks + PLOT_TILE_PAIRS));
     p->exact = plot_is_exact(program, problem->sq, problem->sk);
     if (!p->exact) most = plot_most(most, problem->sq, problem->sk, PLOT_LEAST * pair);
-    if (most < asked && opt_has(c, OPT_CELLS))
-        cli_warn(c, "--cells %" PRId64 ": %" PRId64 " of a side are drawn, as the program has %zu nodes", asked, most,
-                 fxa_program_node_count(program));
+    if (most < asked && opt_has(c, OPT_RESOLUTION))
+        cli_warn(c, "--resolution %" PRId64 ": %" PRId64 " of a side are drawn, as the program has %zu nodes", asked,
+                 most, fxa_program_node_count(program));
     plot_lay_axis(&p->q, problem->sq, most, tile[0], most_tiles);
     plot_lay_axis(&p->k, problem->sk, most, tile[1], most_tiles);
 }
@@ -171,8 +171,8 @@ static int plot_read_options(cli *c, const cli_job *job, const fxa_program *prog
         return cli_fail(c, CLI_BAD_INPUT, "--tile %.64s: two numbers from 1 are expected, as in 128,128", text);
     int rc = opt_int(c, OPT_B, 0, problem->b - 1, &p->b);
     if (rc == CLI_OK) rc = opt_int(c, OPT_H, 0, problem->hq - 1, &p->h);
-    if (rc == CLI_OK) rc = opt_int(c, OPT_CELLS, 8, 512, &most);
-    if (rc == CLI_OK) rc = opt_double(c, OPT_AT, &p->at);
+    if (rc == CLI_OK) rc = opt_int(c, OPT_RESOLUTION, 8, 512, &most);
+    if (rc == CLI_OK) rc = opt_double(c, OPT_RAW_SCORE, &p->at);
     if (rc != CLI_OK) return rc;
     plot_lay(c, job, program, tile, most, p);
     return CLI_OK;
@@ -201,9 +201,9 @@ static const char *plot_title(cli *c, const cli_job *job) {
 }
 
 static void plot_words(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
-    fxa_facts facts;
-    fxa_program_facts(program, &facts);
-    p->changes_score = !(facts.flags & (FXA_FACT_IDENTITY | FXA_FACT_PURE_MASK));
+    fxa_properties properties;
+    fxa_program_properties(program, &properties);
+    p->changes_score = !(properties.flags & (FXA_PROPERTY_IDENTITY | FXA_PROPERTY_PURE_MASK));
     p->sampled = plot_cells_sampling(c, p);
     p->tiles_sampled = plot_tiles_sampling(c, p->q.tile_step, p->k.tile_step);
     p->title = plot_title(c, job);

@@ -51,7 +51,7 @@ static void run_bind_values(run_state *r) {
 /* Indices outside their tensors, of both programs when there is a backward. */
 static int run_look_at_indices(cli *c, run_state *r) {
     int rc = indices_find(c, r->backward ? &r->backward_problem : &r->forward_problem, &r->args, &r->outside);
-    bool strict = r->forward_problem.flags & FXA_STRICT_INDEX; /* then the run itself says it */
+    bool strict = r->forward_problem.flags & FXA_BOUNDS_CHECK; /* then the run itself says it */
     for (size_t i = 0; rc == CLI_OK && !strict && i < r->outside.n; i++)
         cli_warn(c, "%s", indices_text(c, r->job, &r->outside.list[i]));
     return rc;

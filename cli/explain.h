@@ -15,7 +15,7 @@ enum {
     SECTION_DERIVATIVE,
     SECTION_BACKWARD,
     SECTION_VALUES,
-    SECTION_FACTS,
+    SECTION_PROPERTIES,
     SECTION_CLASSES,
     SECTION_CONJUNCTS,
     SECTION_JOINT,
@@ -34,8 +34,8 @@ typedef struct explanation {
     uint32_t sections;                 /* bit i: section i is asked for; what no section needs is not found out */
     fxa_program *program, *derivative; /* with ready masks */
     const char *canonical, *derivative_text, *bprop_text;
-    const char *lowering[3]; /* by fxa_lowering, where its section is asked for */
-    fxa_facts facts;
+    const char *lowering[3]; /* by fxa_dump_kind, where its section is asked for */
+    fxa_properties properties;
     int64_t b, h, tile[2];
     bool has_tiles;
     fxa_tile_counts tiles;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hints of explain: what would run faster, or be known by the facts, were it said in another way. */
+ * Hints of explain: what would run faster, or be known by the properties, were it said in another way. */
 #include "explain.h"
 
 #include <stdarg.h>
@@ -99,18 +99,18 @@ static int hint_unsorted(cli *c, const cli_job *job, explanation *e) {
 }
 
 int explain_find_hints(cli *c, const cli_job *job, explanation *e) {
-    if (e->facts.flags & FXA_FACT_SCORE_MASKS)
+    if (e->properties.flags & FXA_PROPERTY_SCORE_MASKS)
         hint_add(c, e,
                  "the score is -inf by a condition: a mask is meant, and engines treat it as one; said as mask = "
-                 "..., it is seen by the facts too");
+                 "..., it is seen by the properties too");
     if (values_finite_penalty(e->program))
         hint_add(c, e, "%s", values_finite_penalty(e->program));
-    else if (e->facts.flags & FXA_FACT_PENALTY)
+    else if (e->properties.flags & FXA_PROPERTY_LARGE_NEGATIVE)
         hint_add(
             c, e,
             "the score is lowered by inf where a condition says so: if a mask is meant, say mask = ... and what it "
             "leaves out is skipped; added -inf is NaN beside +inf, so it is not skipped as it stands");
-    if (e->facts.flags & FXA_FACT_QUOTIENT_EQUAL)
+    if (e->properties.flags & FXA_PROPERTY_QUOTIENT_EQUAL)
         hint_add(
             c, e,
             "== or != compares x / y of ints, the exact quotient: q / 32 == k / 32 holds where q is k; if blocks are "

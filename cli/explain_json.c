@@ -50,22 +50,22 @@ static void explain_json_depends(json *j, const char *key, uint32_t depends) {
     json_close(j, ']');
 }
 
-static void explain_json_facts(json *j, const fxa_program *program, const fxa_facts *f) {
-    json_open(j, "facts", '{');
+static void explain_json_properties(json *j, const fxa_program *program, const fxa_properties *f) {
+    json_open(j, "properties", '{');
     explain_json_depends(j, "score_depends", f->score_depends);
     explain_json_depends(j, "mask_depends", f->mask_depends);
     json_open(j, "flags", '[');
     const char *name;
-    for (uint32_t flag = 1; (name = fxa_fact_name(flag)) != NULL; flag <<= 1)
+    for (uint32_t flag = 1; (name = fxa_property_name(flag)) != NULL; flag <<= 1)
         if (f->flags & flag) json_string(j, NULL, name);
     json_close(j, ']');
-    if (f->flags & FXA_FACT_SOFTCAP) {
+    if (f->flags & FXA_PROPERTY_SOFTCAP) {
         if (f->softcap_param >= 0)
             json_string(j, "softcap_param", fxa_program_param(program, (size_t)f->softcap_param).name);
         else
             json_number(j, "softcap", f->softcap);
     }
-    if (f->flags & FXA_FACT_WINDOW) {
+    if (f->flags & FXA_PROPERTY_WINDOW) {
         if (f->window_left != INT32_MAX) json_int(j, "window_left", f->window_left);
         if (f->window_right != INT32_MAX) json_int(j, "window_right", f->window_right);
     }
@@ -79,8 +79,8 @@ void problem_shape_json(json *j, const char *key, const fxa_problem *p) {
     json_int(j, "hkv", p->hkv ? p->hkv : p->hq);
     json_int(j, "sq", p->sq);
     json_int(j, "sk", p->sk);
-    json_int(j, "d", p->d);
-    json_int(j, "dv", problem_dv(p));
+    json_int(j, "d", p->d_qk);
+    json_int(j, "d_v", problem_dv(p));
     json_close(j, '}');
 }
 
@@ -206,11 +206,10 @@ void explain_json(cli *c, const cli_job *job, const explanation *e) {
     if (explain_wants(e, SECTION_DERIVATIVE)) explain_json_program(&j, "derivative", e->derivative_text, e->derivative);
     if (explain_wants(e, SECTION_VALUES)) explain_json_values(&j, job->program, &job->bind);
     if (explain_wants(e, SECTION_BACKWARD) && job->bprop) explain_json_bprop(&j, job, e);
-    if (explain_wants(e, SECTION_FACTS)) explain_json_facts(&j, e->program, &e->facts);
-    if (explain_wants(e, SECTION_CLASSES)) explain_json_lines(&j, c, "classes", e->lowering[FXA_LOWERING_CLASSES]);
-    if (explain_wants(e, SECTION_CONJUNCTS))
-        explain_json_lines(&j, c, "conjuncts", e->lowering[FXA_LOWERING_CONJUNCTS]);
-    if (explain_wants(e, SECTION_JOINT)) json_string(&j, "joint", e->lowering[FXA_LOWERING_JOINT]);
+    if (explain_wants(e, SECTION_PROPERTIES)) explain_json_properties(&j, e->program, &e->properties);
+    if (explain_wants(e, SECTION_CLASSES)) explain_json_lines(&j, c, "classes", e->lowering[FXA_DUMP_CLASSES]);
+    if (explain_wants(e, SECTION_CONJUNCTS)) explain_json_lines(&j, c, "conjuncts", e->lowering[FXA_DUMP_CONJUNCTS]);
+    if (explain_wants(e, SECTION_JOINT)) json_string(&j, "joint", e->lowering[FXA_DUMP_FUSED]);
     if (explain_wants(e, SECTION_PROBLEM)) explain_json_problem(&j, c, &job->problem);
     if (explain_wants(e, SECTION_TILES) && e->has_tiles) explain_json_tiles(&j, e);
     if (explain_wants(e, SECTION_INDICES)) {

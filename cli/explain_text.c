@@ -9,8 +9,8 @@
 
 const char *problem_shape_text(cli *c, const fxa_problem *p) {
     return cli_format(
-        c, "b=%" PRId64 ",h=%" PRId64 ",hkv=%" PRId64 ",sq=%" PRId64 ",sk=%" PRId64 ",d=%" PRId64 ",dv=%" PRId64, p->b,
-        p->hq, p->hkv ? p->hkv : p->hq, p->sq, p->sk, p->d, problem_dv(p));
+        c, "b=%" PRId64 ",h=%" PRId64 ",hkv=%" PRId64 ",sq=%" PRId64 ",sk=%" PRId64 ",d=%" PRId64 ",d_v=%" PRId64, p->b,
+        p->hq, p->hkv ? p->hkv : p->hq, p->sq, p->sk, p->d_qk, problem_dv(p));
 }
 
 void program_hash_text(const fxa_program *program, char out[33]) {
@@ -75,19 +75,21 @@ static void explain_depends(cli_buf *out, const char *what, uint32_t depends) {
     buf_text(out, any ? "\n" : "nothing\n");
 }
 
-static void explain_facts_text(cli_buf *out, const fxa_program *program, const fxa_facts *f) {
+static void explain_properties_text(cli_buf *out, const fxa_program *program, const fxa_properties *f) {
     explain_depends(out, "score", f->score_depends);
     explain_depends(out, "mask ", f->mask_depends);
     const char *name;
-    for (uint32_t flag = 1; (name = fxa_fact_name(flag)) != NULL; flag <<= 1) {
+    for (uint32_t flag = 1; (name = fxa_property_name(flag)) != NULL; flag <<= 1) {
         if (!(f->flags & flag)) continue;
         buf_printf(out, "  %s", name);
-        if (flag == FXA_FACT_SOFTCAP && f->softcap_param >= 0)
+        if (flag == FXA_PROPERTY_SOFTCAP && f->softcap_param >= 0)
             buf_printf(out, " (param %s)", fxa_program_param(program, (size_t)f->softcap_param).name);
-        else if (flag == FXA_FACT_SOFTCAP && f->softcap != 0)
+        else if (flag == FXA_PROPERTY_SOFTCAP && f->softcap != 0)
             buf_printf(out, " (%.17g)", f->softcap);
-        if (flag == FXA_FACT_WINDOW && f->window_left != INT32_MAX) buf_printf(out, ", q - k <= %d", f->window_left);
-        if (flag == FXA_FACT_WINDOW && f->window_right != INT32_MAX) buf_printf(out, ", k - q <= %d", f->window_right);
+        if (flag == FXA_PROPERTY_WINDOW && f->window_left != INT32_MAX)
+            buf_printf(out, ", q - k <= %d", f->window_left);
+        if (flag == FXA_PROPERTY_WINDOW && f->window_right != INT32_MAX)
+            buf_printf(out, ", k - q <= %d", f->window_right);
         buf_text(out, "\n");
     }
 }
@@ -238,9 +240,9 @@ static void explain_section(cli *c, const cli_job *job, const explanation *e, in
     case SECTION_DERIVATIVE: explain_program(c, "derivative", e->derivative_text, e->derivative); break;
     case SECTION_BACKWARD: explain_program(c, "backward of your own, used instead", e->bprop_text, job->bprop); break;
     case SECTION_VALUES: explain_values_text(c, job); break;
-    case SECTION_FACTS:
-        buf_text(out, "facts\n");
-        explain_facts_text(out, e->program, &e->facts);
+    case SECTION_PROPERTIES:
+        buf_text(out, "properties\n");
+        explain_properties_text(out, e->program, &e->properties);
         break;
     case SECTION_CLASSES:
     case SECTION_CONJUNCTS:

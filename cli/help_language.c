@@ -51,10 +51,10 @@ static const char *const language_inputs[FXA_INPUT_COUNT] = {
 #define LANGUAGE_COUNT(list) (sizeof(list) / sizeof(list)[0])
 
 /* "x + y", "-x", "clamp(x, lo, hi)". */
-static const char *language_form(cli *c, const fxa_spelling_info *s) {
+static const char *language_form(cli *c, const fxa_op_syntax_info *s) {
     static const char *const args[] = {"", "x", "x, y", "x, y, z"};
-    if (s->form == FXA_FORM_INFIX) return cli_format(c, "x %s y", s->text);
-    if (s->form == FXA_FORM_PREFIX) return cli_format(c, "%sx", s->text);
+    if (s->form == FXA_SYNTAX_INFIX) return cli_format(c, "x %s y", s->text);
+    if (s->form == FXA_SYNTAX_PREFIX) return cli_format(c, "%sx", s->text);
     const char *list = s->op == FXA_OP_CLAMP                                       ? "x, lo, hi"
                        : s->op == FXA_OP_SELECT                                    ? "c, x, y"
                        : s->op == FXA_OP_MIN || s->op == FXA_OP_MAX                ? "x, y, ..."
@@ -64,18 +64,18 @@ static const char *language_form(cli *c, const fxa_spelling_info *s) {
 }
 
 /* The spelling that the library lists first, of an operation that has two; NULL for that one itself. */
-static const char *language_first(const fxa_spelling_info *s) {
+static const char *language_first(const fxa_op_syntax_info *s) {
     for (size_t i = 0;; i++) {
-        fxa_spelling_info x = fxa_spelling(i);
+        fxa_op_syntax_info x = fxa_op_syntax(i);
         if (!x.text || strcmp(x.text, s->text) == 0) return NULL;
         if (x.op == s->op) return x.text;
     }
 }
 
-static const char *language_about(cli *c, const fxa_spelling_info *s) {
+static const char *language_about(cli *c, const fxa_op_syntax_info *s) {
     const char *first = language_first(s);
     if (!first) return s->about;
-    return cli_format(c, "as %s%s", first, s->form == FXA_FORM_CALL ? "" : ", of bools");
+    return cli_format(c, "as %s%s", first, s->form == FXA_SYNTAX_CALL ? "" : ", of bools");
 }
 
 static void language_line_add(cli_buf *out, const char *form, const char *about) {
@@ -91,8 +91,8 @@ static void language_section(cli_buf *out, const char *title, const language_lin
 
 static int32_t language_levels(void) {
     int32_t top = 0;
-    fxa_spelling_info s;
-    for (size_t i = 0; (s = fxa_spelling(i)).text; i++)
+    fxa_op_syntax_info s;
+    for (size_t i = 0; (s = fxa_op_syntax(i)).text; i++)
         if (s.level > top) top = s.level;
     return top;
 }
@@ -103,8 +103,8 @@ static void language_operators(cli *c) {
     language_line_add(&c->out, "c ? x : y", "as where; groups to the right");
     for (int32_t level = 1; level <= top; level++) {
         bool first = true;
-        fxa_spelling_info s;
-        for (size_t i = 0; (s = fxa_spelling(i)).text; i++) {
+        fxa_op_syntax_info s;
+        for (size_t i = 0; (s = fxa_op_syntax(i)).text; i++) {
             if (s.level != level) continue;
             bool chains = strcmp(s.groups, "left") == 0 || strcmp(s.groups, "right") == 0;
             const char *groups = !first ? "" : chains ? cli_format(c, "; groups to the %s", s.groups) : s.groups;
@@ -117,7 +117,7 @@ static void language_operators(cli *c) {
 
 void help_language(cli *c) {
     cli_buf *out = &c->out;
-    fxa_spelling_info s;
+    fxa_op_syntax_info s;
     buf_text(out, "A program says how the score of a pair (query q, key k) changes and whether it is attended:\n\n"
                   "  param cap : float              # --param cap=20\n"
                   "  score = cap * tanh(score / cap)\n"
@@ -131,8 +131,8 @@ void help_language(cli *c) {
     language_section(out, "Values", language_values, LANGUAGE_COUNT(language_values));
     language_operators(c);
     buf_text(out, "\nFunctions\n");
-    for (size_t i = 0; (s = fxa_spelling(i)).text; i++)
-        if (s.form == FXA_FORM_CALL) language_line_add(out, language_form(c, &s), language_about(c, &s));
+    for (size_t i = 0; (s = fxa_op_syntax(i)).text; i++)
+        if (s.form == FXA_SYNTAX_CALL) language_line_add(out, language_form(c, &s), language_about(c, &s));
     buf_text(out, "\n");
     language_section(out, "Loops", language_loops, LANGUAGE_COUNT(language_loops));
     buf_text(out, "\n'fxattn gallery' has programs to start from; docs/program.md is the whole reference.\n");
@@ -150,10 +150,10 @@ static void language_json_lines(json *j, const char *key, const language_line *l
 }
 
 static void language_json_spellings(cli *c, json *j, const char *key, bool calls) {
-    fxa_spelling_info s;
+    fxa_op_syntax_info s;
     json_open(j, key, '[');
-    for (size_t i = 0; (s = fxa_spelling(i)).text; i++) {
-        if ((s.form == FXA_FORM_CALL) != calls) continue;
+    for (size_t i = 0; (s = fxa_op_syntax(i)).text; i++) {
+        if ((s.form == FXA_SYNTAX_CALL) != calls) continue;
         json_open(j, NULL, '{');
         json_string(j, "name", s.text);
         json_string(j, "form", language_form(c, &s));

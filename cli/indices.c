@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What fxa_index_query finds, in words and as JSON. */
+ * What fxa_bounds_check finds, in words and as JSON. */
 #include "indices.h"
 
 #include <inttypes.h>
@@ -9,18 +9,18 @@ int indices_find(cli *c, const fxa_problem *p, const fxa_args *args, indices *ou
     fxa_problem host = problem_on_host(p);
     fxa_error err;
     out->n = 0;
-    if (fxa_index_query(c->ctx, &host, args, NULL, &out->n, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    if (fxa_bounds_check(c->ctx, &host, args, NULL, &out->n, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     out->list = cli_alloc_array(c, (int64_t)out->n, sizeof *out->list);
-    if (out->n && fxa_index_query(c->ctx, &host, args, out->list, &out->n, &err) != FXA_OK)
+    if (out->n && fxa_bounds_check(c->ctx, &host, args, out->list, &out->n, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
     return CLI_OK;
 }
 
-static const char *indices_tensor(const cli_job *job, const fxa_index_report *r) {
+static const char *indices_tensor(const cli_job *job, const fxa_bounds_report *r) {
     return fxa_program_tensor(r->bprop ? job->bprop : job->program, (size_t)r->tensor).name;
 }
 
-const char *indices_text(cli *c, const cli_job *job, const fxa_index_report *r) {
+const char *indices_text(cli *c, const cli_job *job, const fxa_bounds_report *r) {
     const char *range =
         r->lo == r->hi ? cli_format(c, "index %d is", r->lo) : cli_format(c, "indices %d to %d are", r->lo, r->hi);
     const char *inside = r->size ? cli_format(c, "%" PRId64 " element%s: %" PRId64 " to %" PRId64, r->size,
@@ -36,7 +36,7 @@ const char *indices_text(cli *c, const cli_job *job, const fxa_index_report *r) 
 void indices_json(json *j, const cli_job *job, const indices *x) {
     json_open(j, "indices_outside", '[');
     for (size_t i = 0; i < x->n; i++) {
-        const fxa_index_report *r = &x->list[i];
+        const fxa_bounds_report *r = &x->list[i];
         json_open(j, NULL, '{');
         json_string(j, "tensor", indices_tensor(job, r));
         json_bool(j, "bprop", r->bprop);

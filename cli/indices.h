@@ -8,13 +8,13 @@
 #include "json.h"
 
 typedef struct indices {
-    fxa_index_report *list;
+    fxa_bounds_report *list;
     size_t n;
 } indices;
 
 int indices_find(cli *c, const fxa_problem *p, const fxa_args *args, indices *out);
 /* "tensor bias, axis 0: 32 to 63 are outside of 32 elements ..." */
-const char *indices_text(cli *c, const cli_job *job, const fxa_index_report *r);
+const char *indices_text(cli *c, const cli_job *job, const fxa_bounds_report *r);
 void indices_json(json *j, const cli_job *job, const indices *x); /* a member "indices_outside" */
 
 #endif

@@ -39,12 +39,12 @@ static void invent_note_binding(cli_job *job, const cli_binding *before, const c
 static void invent_picture(cli *c, cli_job *job) {
     const fxa_problem *p = &job->problem;
     cli_binding *b = &job->bind;
-    fxa_facts facts;
-    fxa_program_facts(job->program, &facts);
+    fxa_properties properties;
+    fxa_program_properties(job->program, &properties);
     for (size_t i = 0; i < b->n_params; i++) {
         if (b->has_param[i]) continue;
         bool whole = fxa_program_param(job->program, i).type == FXA_INT;
-        b->params[i] = whole ? (double)(p->sk > 4 ? p->sk / 4 : 1) : facts.softcap_param == (int32_t)i ? 2 : 1;
+        b->params[i] = whole ? (double)(p->sk > 4 ? p->sk / 4 : 1) : properties.softcap_param == (int32_t)i ? 2 : 1;
         b->has_param[i] = true;
     }
     for (size_t i = 0; i < b->n_tensors; i++) {

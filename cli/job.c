@@ -33,7 +33,7 @@ static int job_read_flags(cli *c, fxa_problem *problem) {
     if (opt_has(c, OPT_CAUSAL) && !decode) problem->flags |= FXA_CAUSAL;
     if (opt_has(c, OPT_BOTTOM_RIGHT) || decode) problem->flags |= FXA_BOTTOM_RIGHT;
     if (opt_has(c, OPT_SINK_ZERO)) problem->flags |= FXA_SINK_ZERO;
-    if (opt_has(c, OPT_STRICT)) problem->flags |= FXA_STRICT_INDEX;
+    if (opt_has(c, OPT_BOUNDS_CHECK)) problem->flags |= FXA_BOUNDS_CHECK;
     if (text) {
         if (read_int_list(text, window, 2) != 2)
             return cli_fail(c, CLI_BAD_INPUT, "--window %.64s: two numbers are expected, as in 128,0; -1 is open",
@@ -42,8 +42,8 @@ static int job_read_flags(cli *c, fxa_problem *problem) {
         problem->window_left = window[0];
         problem->window_right = window[1];
     }
-    if (opt_has(c, OPT_DROPOUT)) problem->flags |= FXA_DROPOUT;
-    return opt_double(c, OPT_DROPOUT, &problem->dropout_p);
+    if (opt_has(c, OPT_DROPOUT_P)) problem->flags |= FXA_DROPOUT;
+    return opt_double(c, OPT_DROPOUT_P, &problem->dropout_p);
 }
 
 /* One of the two programs with its values. */
@@ -93,26 +93,26 @@ void job_set_shape(cli_job *job, const cli_shape *shape, bool small) {
     p->hkv = v[SHAPE_HKV];
     p->sq = v[SHAPE_SQ];
     p->sk = v[SHAPE_SK];
-    p->d = v[SHAPE_D];
-    p->dv = v[SHAPE_DV] > 0 ? v[SHAPE_DV] : FXA_NO_FEATURES;
+    p->d_qk = v[SHAPE_D];
+    p->d_v = v[SHAPE_DV] > 0 ? v[SHAPE_DV] : FXA_D_V_ZERO;
     if (p->flags & FXA_PAGED) p->n_pages = (int64_t)((uint64_t)p->b * (uint64_t)((p->sk - 1) / p->page_size + 1));
     if (!(p->flags & FXA_VARLEN)) return;
     p->total_q = (int64_t)((uint64_t)p->b * (uint64_t)p->sq); /* what does not fit the library refuses by other sizes */
     p->total_k = (int64_t)((uint64_t)p->b * (uint64_t)p->sk);
 }
 
-/* What runs of a plan will have: --with, --page-size. */
+/* What runs of a plan will have: --assume, --page-size. */
 static int job_read_with(cli *c, fxa_problem *p) {
     static const struct {
         const char *name;
         uint32_t flag;
-    } words[] = {{"sink", FXA_SINK}, {"positions", FXA_POSITIONS}, {"scales", FXA_SCALED}};
+    } words[] = {{"sinks", FXA_SINKS}, {"q-start", FXA_Q_START}, {"scales", FXA_SCALED}};
     int64_t page = 0;
     size_t at = 0;
-    for (const char *word; (word = opt_next(c, OPT_WITH, &at)) != NULL;) {
+    for (const char *word; (word = opt_next(c, OPT_ASSUME, &at)) != NULL;) {
         size_t i = 0;
         while (i < 3 && strcmp(word, words[i].name) != 0) i++;
-        if (i == 3) return cli_fail(c, CLI_BAD_INPUT, "--with %.20s: accepted are sink, positions, scales", word);
+        if (i == 3) return cli_fail(c, CLI_BAD_INPUT, "--assume %.20s: accepted are sinks, q-start, scales", word);
         p->flags |= words[i].flag;
     }
     int rc = opt_int(c, OPT_PAGE_SIZE, 1, INT32_MAX, &page);
@@ -122,14 +122,14 @@ static int job_read_with(cli *c, fxa_problem *p) {
     return CLI_OK;
 }
 
-/* How memory lies that a command plans for: --layout, --lengths, --lse-dtype. */
+/* How memory lies that a command plans for: --layout, --varlen, --lse-dtype. */
 static int job_read_memory(cli *c, fxa_problem *p) {
-    const char *lengths = opt_get(c, OPT_LENGTHS), *lse = opt_get(c, OPT_LSE_DTYPE);
+    const char *lengths = opt_get(c, OPT_VARLEN), *lse = opt_get(c, OPT_LSE_DTYPE);
     bool packed = lengths && strcmp(lengths, "packed") == 0;
-    fxa_operand *operands[] = {&p->q, &p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv_grad};
+    fxa_operand *operands[] = {&p->q, &p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv};
     int layout = packed ? FXA_LAYOUT_BSHD : FXA_LAYOUT_BHSD;
     if (lengths && !packed && strcmp(lengths, "padded") != 0)
-        return cli_fail(c, CLI_BAD_INPUT, "--lengths %.20s: accepted are padded, packed", lengths);
+        return cli_fail(c, CLI_BAD_INPUT, "--varlen %.20s: accepted are padded, packed", lengths);
     if (lse && strcmp(lse, "f32") != 0 && strcmp(lse, "f64") != 0)
         return cli_fail(c, CLI_BAD_INPUT, "--lse-dtype %.20s: accepted are f32, f64", lse);
     int rc = job_read_layout(c, &layout);
@@ -191,7 +191,7 @@ fxa_problem job_backward(cli_job *job) {
     fxa_problem p = job->problem;
     p.pass = FXA_BACKWARD;
     p.flags |= FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
-    if ((p.flags & FXA_SINK) && !job->qkv) p.flags |= FXA_GRAD_SINK;
+    if ((p.flags & FXA_SINKS) && !job->qkv) p.flags |= FXA_GRAD_SINKS;
     for (size_t i = 0; i < job->bind.n_tensors; i++) {
         job->grad_captures[i] = job->bind.captures[i];
         job->grad_captures[i].grad = !job->qkv && dtype_is_float(job->bind.views[i].dtype);
@@ -207,7 +207,7 @@ fxa_problem job_backward(cli_job *job) {
 
 fxa_problem job_planned(cli_job *job, fxa_pass pass) {
     fxa_problem p = pass == FXA_BACKWARD ? job_backward(job) : job->problem;
-    if (p.pass == FXA_FORWARD) p.flags |= FXA_WANT_LSE;
+    if (p.pass == FXA_FORWARD) p.flags |= FXA_RETURN_LSE;
     return p;
 }
 
@@ -219,10 +219,10 @@ int64_t problem_row_shift(const fxa_problem *p) {
 void job_warn_alignment(cli *c, const cli_job *job, const fxa_problem *p) {
     bool causal = p->flags & FXA_CAUSAL, window = p->flags & FXA_WINDOW;
     bool ragged = p->flags & (FXA_PADDING | FXA_VARLEN);
-    fxa_facts facts;
-    fxa_program_facts(job->program, &facts);
+    fxa_properties properties;
+    fxa_program_properties(job->program, &properties);
     if (!(p->flags & FXA_BOTTOM_RIGHT) || !(causal || window) || (p->sq == p->sk && !ragged)) return;
-    if (!((facts.score_depends | facts.mask_depends) >> FXA_INPUT_Q & 1)) return;
+    if (!((properties.score_depends | properties.mask_depends) >> FXA_INPUT_Q & 1)) return;
     cli_warn(
         c,
         "--bottom-right aligns %s alone, and the program's q is still 0 in the first row; to align both, write the "
@@ -243,7 +243,7 @@ double problem_pairs(const fxa_problem *p) { return (double)p->b * (double)p->hq
 int job_require_memory(cli *c, const cli_job *job) {
     const fxa_problem *p = &job->problem;
     double rows = (double)p->b * (double)p->hq * (double)p->sq, keys = (double)p->b * (double)p->hkv * (double)p->sk;
-    double elements = (rows + keys) * (double)(p->d + problem_dv(p)) + rows;
+    double elements = (rows + keys) * (double)(p->d_qk + problem_dv(p)) + rows;
     double bytes = elements * (double)(sizeof(double) + 2 * fxa_dtype_size((fxa_dtype)p->q.dtype));
     double has = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (has > 0 && bytes > has)

@@ -60,7 +60,7 @@ const cli_tensor *values_find_tensor(const cli_values *v, const char *name);
 struct cli_binding;
 void values_warn(cli *c, const fxa_program *program, const struct cli_binding *b, bool f64);
 void values_warn_scale(cli *c, bool f64); /* the same of --scale */
-/* What to say of a program with FXA_FACT_FINITE_PENALTY; NULL: it has not. */
+/* What to say of a program with FXA_PROPERTY_FINITE_LARGE_NEGATIVE; NULL: it has not. */
 const char *values_finite_penalty(const fxa_program *program);
 
 /* Values in the order of a program. */
@@ -139,9 +139,9 @@ fxa_problem job_planned(cli_job *job, fxa_pass pass);
 /* What is added to q when rows align to the last key (--decode, --bottom-right without a ready mask), lengths as they
  * are in the shape. */
 int64_t problem_row_shift(const fxa_problem *p);
-/* Features of V and O: 0 where the problem says FXA_NO_FEATURES. */
+/* Features of V and O: 0 where the problem says FXA_D_V_ZERO. */
 static inline int64_t problem_dv(const fxa_problem *p) {
-    return p->dv == FXA_NO_FEATURES ? 0 : p->dv == 0 ? p->d : p->dv;
+    return p->d_v == FXA_D_V_ZERO ? 0 : p->d_v == 0 ? p->d_qk : p->d_v;
 }
 /* Query heads per head of K; 1 where there are no heads. */
 static inline int64_t problem_group(const fxa_problem *p) { return p->hkv > 0 ? p->hq / p->hkv : 1; }

@@ -16,7 +16,7 @@ static int main_dispatch(cli *c) {
     case CMD_CHECK: return cmd_check(c);
     case CMD_PLOT: return cmd_plot(c);
     case CMD_BENCH: return cmd_bench(c);
-    case CMD_SAMPLE: return cmd_sample(c);
+    case CMD_RANDOM: return cmd_random(c);
     case CMD_PLAN: return cmd_plan(c);
     case CMD_GALLERY: return cmd_gallery(c);
     case CMD_ENGINES: return cmd_engines(c);

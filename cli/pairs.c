@@ -27,9 +27,9 @@ bool pairs_may_select(cli *c, const fxa_program *program) {
 
 /* What the pairs that are left depend on, at most. */
 static uint32_t pairs_depend(cli *c, const fxa_program *program) {
-    fxa_facts facts;
-    fxa_program_facts(program, &facts);
-    return facts.mask_depends | (pairs_may_select(c, program) ? facts.score_depends : 0);
+    fxa_properties properties;
+    fxa_program_properties(program, &properties);
+    return properties.mask_depends | (pairs_may_select(c, program) ? properties.score_depends : 0);
 }
 
 int pairs_count(cli *c, const cli_job *job, const fxa_program *program, uint64_t *count, bool *exact) {

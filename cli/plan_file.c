@@ -39,8 +39,8 @@ static const char *plan_string(cli *c, plan_cursor *r) {
 
 /* Operands of an operation; -1: text cannot say it. */
 static int plan_arity(uint64_t op) {
-    for (size_t i = 0; fxa_spelling(i).text; i++)
-        if ((uint64_t)fxa_spelling(i).op == op) return fxa_spelling(i).arity;
+    for (size_t i = 0; fxa_op_syntax(i).text; i++)
+        if ((uint64_t)fxa_op_syntax(i).op == op) return fxa_op_syntax(i).arity;
     return -1;
 }
 
@@ -122,8 +122,8 @@ static bool plan_captures_read(plan_cursor *r, plan_file *out) {
 /* Section 1 behind its sizes, in the formats that are known here. */
 static bool plan_rest_read(cli *c, plan_cursor *r, uint64_t format, plan_file *out) {
     fxa_problem *p = &out->problem;
-    fxa_operand *const operands[] = {&p->q,       &p->k,   &p->v,   &p->o,    &p->dout, &p->dq,   &p->dk,
-                                     &p->dv_grad, &p->lse, &p->max, &p->dlse, &p->sink, &p->dsink};
+    fxa_operand *const operands[] = {&p->q,  &p->k,   &p->v,       &p->o,    &p->dout,  &p->dq,    &p->dk,
+                                     &p->dv, &p->lse, &p->row_max, &p->dlse, &p->sinks, &p->dsinks};
     if (format < 1 || format > 3) return false;
     plan_skip(r, format == 1 ? 40 : format == 2 ? 48 : 68); /* totals, pages, lengths; heads; place */
     p->window_left = (int64_t)plan_number(r, 8);
@@ -151,7 +151,7 @@ static void plan_problem_read(cli *c, plan_cursor *r, plan_file *out) {
     p->pass = (uint32_t)plan_number(r, 4);
     p->flags = (uint32_t)plan_number(r, 4);
     p->page_size = (uint32_t)plan_number(r, 4);
-    int64_t *const sizes[] = {&p->hq, &p->hkv, &p->d, &p->dv, &p->b, &p->sq, &p->sk};
+    int64_t *const sizes[] = {&p->hq, &p->hkv, &p->d_qk, &p->d_v, &p->b, &p->sq, &p->sk};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) *sizes[i] = (int64_t)plan_number(r, 8);
     plan_cursor rest = *r;
     out->known = !r->short_of && plan_rest_read(c, &rest, format, out);

@@ -24,15 +24,15 @@ static void plan_list_operands(const fxa_problem *p, plan_operand *out) {
                                                 {"K", &p->k, 0, 4, true},
                                                 {"V", &p->v, 0, 4, true},
                                                 {"O", &p->o, 0, 4, true},
-                                                {"LSE", &p->lse, 0, 3, bwd || (f & FXA_WANT_LSE)},
-                                                {"max", &p->max, 0, 3, (f & FXA_WANT_MAX) != 0},
+                                                {"LSE", &p->lse, 0, 3, bwd || (f & FXA_RETURN_LSE)},
+                                                {"row_max", &p->row_max, 0, 3, (f & FXA_RETURN_ROW_MAX) != 0},
                                                 {"dO", &p->dout, 0, 4, bwd},
-                                                {"dLSE", &p->dlse, 0, 3, (f & FXA_GRAD_LSE) != 0},
+                                                {"dLSE", &p->dlse, 0, 3, (f & FXA_READ_DLSE) != 0},
                                                 {"dQ", &p->dq, 0, 4, (f & FXA_GRAD_Q) != 0},
                                                 {"dK", &p->dk, 0, 4, (f & FXA_GRAD_K) != 0},
-                                                {"dV", &p->dv_grad, 0, 4, (f & FXA_GRAD_V) != 0},
-                                                {"sink", &p->sink, 1, 1, (f & FXA_SINK) != 0},
-                                                {"dsink", &p->dsink, 1, 1, (f & FXA_GRAD_SINK) != 0}};
+                                                {"dV", &p->dv, 0, 4, (f & FXA_GRAD_V) != 0},
+                                                {"sinks", &p->sinks, 1, 1, (f & FXA_SINKS) != 0},
+                                                {"dsinks", &p->dsinks, 1, 1, (f & FXA_GRAD_SINKS) != 0}};
     memcpy(out, list, sizeof list);
 }
 

@@ -54,7 +54,7 @@ typedef struct plot {
     int64_t samples;        /* pairs of each cell, where not exact */
     uint64_t looked_at;     /* pairs in all */
     int64_t first_q;        /* q of row 0 */
-    uint8_t *tile;          /* [q.tiles, k.tiles], fxa_tile */
+    uint8_t *tile;          /* [q.tiles, k.tiles], fxa_tile_class */
     fxa_tile_counts counts; /* of all tiles */
     bool changes_score;     /* the program does something to the score */
     double lo, hi;          /* scores of the attended pairs that were looked at; lo > hi: there is none */

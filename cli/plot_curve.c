@@ -10,9 +10,9 @@
 #define CURVE_WALK 1024
 
 /* A soft cap is seen where it bends: up to three times the cap. */
-static double curve_reach(const cli_job *job, const fxa_facts *facts) {
-    double cap = facts->softcap_param >= 0 ? job->bind.params[facts->softcap_param] : facts->softcap;
-    bool capped = facts->flags & FXA_FACT_SOFTCAP && isfinite(cap) && cap != 0;
+static double curve_reach(const cli_job *job, const fxa_properties *properties) {
+    double cap = properties->softcap_param >= 0 ? job->bind.params[properties->softcap_param] : properties->softcap;
+    bool capped = properties->flags & FXA_PROPERTY_SOFTCAP && isfinite(cap) && cap != 0;
     return capped ? fmax(3 * fabs(cap), 1e-3) : CURVE_REACH;
 }
 
@@ -91,20 +91,20 @@ static bool curve_is_straight(const plot_curve *a) {
 }
 
 int plot_make_curves(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
-    fxa_facts facts;
+    fxa_properties properties;
     fxa_program *derivative;
     fxa_error err;
-    fxa_program_facts(program, &facts);
+    fxa_program_properties(program, &properties);
     uint32_t pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K | 1u << FXA_INPUT_Q_ROW | 1u << FXA_INPUT_K_ROW;
-    bool bends = facts.score_depends >> FXA_INPUT_SCORE & 1 &&
-                 !(facts.flags & (FXA_FACT_PURE_MASK | FXA_FACT_ADDITIVE | FXA_FACT_IDENTITY));
+    bool bends = properties.score_depends >> FXA_INPUT_SCORE & 1 &&
+                 !(properties.flags & (FXA_PROPERTY_PURE_MASK | FXA_PROPERTY_ADDITIVE | FXA_PROPERTY_IDENTITY));
     int64_t last_q = p->q.size - 1, last_k = p->k.size - 1;
     int64_t diagonal = last_q + p->first_q;
     int64_t at[PLOT_CURVES][2] = {{last_q, diagonal < last_k ? diagonal : last_k}, {last_q, last_k / 2}, {last_q, 0}};
     if (!bends) return CLI_OK;
     if (fxa_program_derivative(program, &derivative, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     cli_own_program(c, derivative);
-    p->reach = curve_reach(job, &facts);
+    p->reach = curve_reach(job, &properties);
     p->curve_lo = INFINITY;
     p->curve_hi = -INFINITY;
     for (int i = 0; i < PLOT_CURVES; i++) {
@@ -116,9 +116,9 @@ int plot_make_curves(cli *c, const cli_job *job, const fxa_program *program, plo
         if (rc == CLI_OK) rc = curve_fill(c, job, program, derivative, p, curve, &attended);
         if (rc != CLI_OK) return rc;
         p->curves += attended && !(p->curves && curve_is_same(curve, curve - 1));
-        if (attended && !(facts.score_depends & pair)) break; /* the others are the same */
+        if (attended && !(properties.score_depends & pair)) break; /* the others are the same */
     }
-    p->curve_by_pair = facts.score_depends & pair;
+    p->curve_by_pair = properties.score_depends & pair;
     bends = false;
     for (int i = 0; i < p->curves; i++) bends = bends || !curve_is_straight(&p->curve[i]);
     if (!bends) p->curves = 0;

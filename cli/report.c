@@ -69,16 +69,25 @@ typedef struct report_flag {
     const char *word;
 } report_flag;
 static const report_flag report_flags[] = {
-    {"FXA_CAUSAL", OPT_CAUSAL, NULL},       {"FXA_WINDOW", OPT_WINDOW, NULL},
-    {"FXA_BOTTOM_RIGHT", OPT_DECODE, NULL}, {"FXA_BOTTOM_RIGHT", OPT_BOTTOM_RIGHT, NULL},
-    {"FXA_PADDING", OPT_LENGTHS, "padded"}, {"FXA_PADDING", OPT_LENS_K, NULL},
-    {"FXA_PADDING", OPT_LENS_Q, NULL},      {"FXA_VARLEN", OPT_LENGTHS, "packed"},
-    {"FXA_VARLEN", OPT_CU_Q, NULL},         {"FXA_PAGED", OPT_PAGES, NULL},
-    {"FXA_PAGED", OPT_PAGE_SIZE, NULL},     {"FXA_SINK_ZERO", OPT_SINK_ZERO, NULL},
-    {"FXA_SINK", OPT_WITH, "sink"},         {"FXA_SINK", OPT_SINK, NULL},
-    {"FXA_DROPOUT", OPT_DROPOUT, NULL},     {"FXA_POSITIONS", OPT_WITH, "positions"},
-    {"FXA_POSITIONS", OPT_POSITIONS, NULL}, {"FXA_SCALED", OPT_WITH, "scales"},
-    {"FXA_STRICT_INDEX", OPT_STRICT, NULL},
+    {"FXA_CAUSAL", OPT_CAUSAL, NULL},
+    {"FXA_WINDOW", OPT_WINDOW, NULL},
+    {"FXA_BOTTOM_RIGHT", OPT_DECODE, NULL},
+    {"FXA_BOTTOM_RIGHT", OPT_BOTTOM_RIGHT, NULL},
+    {"FXA_PADDING", OPT_VARLEN, "padded"},
+    {"FXA_PADDING", OPT_K_LENGTHS, NULL},
+    {"FXA_PADDING", OPT_Q_LENGTHS, NULL},
+    {"FXA_VARLEN", OPT_VARLEN, "packed"},
+    {"FXA_VARLEN", OPT_CU_Q, NULL},
+    {"FXA_PAGED", OPT_PAGES, NULL},
+    {"FXA_PAGED", OPT_PAGE_SIZE, NULL},
+    {"FXA_SINK_ZERO", OPT_SINK_ZERO, NULL},
+    {"FXA_SINKS", OPT_ASSUME, "sinks"},
+    {"FXA_SINKS", OPT_SINKS, NULL},
+    {"FXA_DROPOUT", OPT_DROPOUT_P, NULL},
+    {"FXA_Q_START", OPT_ASSUME, "q-start"},
+    {"FXA_Q_START", OPT_Q_START, NULL},
+    {"FXA_SCALED", OPT_ASSUME, "scales"},
+    {"FXA_BOUNDS_CHECK", OPT_BOUNDS_CHECK, NULL},
 };
 
 /* The row of a flag, so many bytes long, that was set by an option; NULL: it was not. */

@@ -17,7 +17,7 @@ static int run_read_layout(cli *c, run_state *r) {
     r->paged = opt_has(c, OPT_PAGES);
     if (r->packed && !opt_has(c, OPT_CU_Q)) return cli_fail(c, CLI_BAD_INPUT, "--cu-k needs --cu-q");
     if (r->paged && opt_has(c, OPT_CU_K))
-        return cli_fail(c, CLI_BAD_INPUT, "--pages and --cu-k do not go together; give lengths by --lens-k");
+        return cli_fail(c, CLI_BAD_INPUT, "--pages and --cu-k do not go together; give lengths by --k-lengths");
     for (int keys = 0; keys < 2; keys++) {
         bool flat = r->packed && !(keys && r->paged);
         r->rank[keys] = flat ? 3 : 4;
@@ -106,9 +106,9 @@ static int run_read_qkv(cli *c, run_state *r) {
     p->hkv = run_size(r, &r->k, AXIS_HEAD);
     p->sq = run_size(r, &r->q, AXIS_POSITION);
     p->sk = run_size(r, &r->k, AXIS_POSITION);
-    p->d = run_size(r, &r->q, AXIS_FEATURE);
-    p->dv = run_size(r, &r->v, AXIS_FEATURE);
-    if (p->dv == 0) p->dv = FXA_NO_FEATURES;
+    p->d_qk = run_size(r, &r->q, AXIS_FEATURE);
+    p->d_v = run_size(r, &r->v, AXIS_FEATURE);
+    if (p->d_v == 0) p->d_v = FXA_D_V_ZERO;
     p->q = run_operand(r, false, r->q.dtype, r->q.stride);
     p->k = run_operand(r, true, r->k.dtype, r->k.stride);
     p->v = run_operand(r, true, r->v.dtype, r->v.stride);
@@ -206,13 +206,13 @@ static int run_read_positions(cli *c, run_state *r) {
                         "--decode: %.200s has %" PRId64 " rows, and a step has one; several align by "
                         "--bottom-right",
                         r->q.path, r->forward_problem.sq);
-    if (!opt_has(c, OPT_POSITIONS)) return CLI_OK;
+    if (!opt_has(c, OPT_Q_START)) return CLI_OK;
     if (other)
-        return cli_fail(c, CLI_BAD_INPUT, "--positions and --%s both say where the rows lie; give one of them", other);
-    int rc = run_read_ints(c, OPT_POSITIONS, 1, r->forward_problem.b, &a, &positions);
+        return cli_fail(c, CLI_BAD_INPUT, "--q-start and --%s both say where the rows lie; give one of them", other);
+    int rc = run_read_ints(c, OPT_Q_START, 1, r->forward_problem.b, &a, &positions);
     if (rc != CLI_OK) return rc;
-    r->forward_problem.flags |= FXA_POSITIONS;
-    r->args.slot[FXA_SLOT_POS_Q] = positions;
+    r->forward_problem.flags |= FXA_Q_START;
+    r->args.slot[FXA_SLOT_Q_START] = positions;
     return CLI_OK;
 }
 
@@ -220,7 +220,7 @@ static int run_read_lengths(cli *c, run_state *r) {
     static const struct {
         cli_option_id id;
         fxa_slot slot;
-    } ends[] = {{OPT_LENS_Q, FXA_SLOT_LEN_Q}, {OPT_LENS_K, FXA_SLOT_LEN_K}};
+    } ends[] = {{OPT_Q_LENGTHS, FXA_SLOT_Q_LENGTHS}, {OPT_K_LENGTHS, FXA_SLOT_K_LENGTHS}};
     for (int i = 0; i < 2; i++) {
         int32_t *lengths;
         npy a;
@@ -237,27 +237,27 @@ static int run_read_lengths(cli *c, run_state *r) {
 
 static int run_read_sink(cli *c, run_state *r) {
     fxa_problem *p = &r->forward_problem;
-    const char *path = opt_get(c, OPT_SINK), *dtype = opt_get(c, OPT_DTYPE);
+    const char *path = opt_get(c, OPT_SINKS), *dtype = opt_get(c, OPT_DTYPE);
     npy a;
-    if (!path) return opt_has(c, OPT_DSINK) ? cli_fail(c, CLI_BAD_INPUT, "--dsink needs --sink") : CLI_OK;
+    if (!path) return opt_has(c, OPT_DSINKS) ? cli_fail(c, CLI_BAD_INPUT, "--dsinks needs --sinks") : CLI_OK;
     int rc = npy_read(c, path, &a);
     fxa_dtype said = dtype ? fxa_dtype_find(dtype) : FXA_DTYPE_NONE;
     if (rc == CLI_OK && npy_stored_as(said) && run_may_be(&a, said)) rc = npy_as_stored(c, &a, said);
     if (rc != CLI_OK) return rc;
     if (!dtype_is_float(a.dtype) || a.rank != 1 || a.size[0] != p->hq)
         return cli_fail(c, CLI_BAD_INPUT,
-                        "--sink: %.200s holds %s; %" PRId64 " floats are expected, one per query head", path,
+                        "--sinks: %.200s holds %s; %" PRId64 " floats are expected, one per query head", path,
                         npy_describe(c, &a), p->hq);
-    p->flags |= FXA_SINK;
-    p->sink.dtype = p->dsink.dtype = (uint32_t)a.dtype;
-    r->args.slot[FXA_SLOT_SINK] = a.data;
+    p->flags |= FXA_SINKS;
+    p->sinks.dtype = p->dsinks.dtype = (uint32_t)a.dtype;
+    r->args.slot[FXA_SLOT_SINKS] = a.data;
     return CLI_OK;
 }
 
 /* Sizes given by --shape beside the files must say the same. */
 static int run_compare_shape(cli *c, const run_state *r) {
     const fxa_problem *p = &r->forward_problem;
-    const int64_t real[SHAPE_COUNT] = {p->b, p->hq, p->hkv, p->sq, p->sq, p->sk, p->d, problem_dv(p)};
+    const int64_t real[SHAPE_COUNT] = {p->b, p->hq, p->hkv, p->sq, p->sq, p->sk, p->d_qk, problem_dv(p)};
     for (int i = 0; i < SHAPE_COUNT; i++)
         if (i != SHAPE_S && r->job->shape.given[i] && r->job->shape.value[i] != real[i])
             return cli_fail(c, CLI_BAD_INPUT, "--shape says %s=%" PRId64 ", the files say %" PRId64, shape_keys[i],

@@ -52,10 +52,11 @@ static void run_add_rows(cli *c, run_state *r, cli_option_id id, fxa_slot slot, 
 /* Whether something can keep a row from every key. If not, maxima of rows are not asked of the engine. */
 static bool run_may_have_empty_rows(cli *c, const run_state *r) {
     const fxa_problem *p = &r->forward_problem;
-    fxa_facts facts;
-    fxa_program_facts(r->job->program, &facts);
-    return p->flags & (FXA_CAUSAL | FXA_WINDOW | FXA_PADDING | FXA_VARLEN) || !(facts.flags & FXA_FACT_NO_MASK) ||
-           p->sk == 0 || r->job->bind.n_tensors || pairs_may_select(c, r->job->program);
+    fxa_properties properties;
+    fxa_program_properties(r->job->program, &properties);
+    return p->flags & (FXA_CAUSAL | FXA_WINDOW | FXA_PADDING | FXA_VARLEN) ||
+           !(properties.flags & FXA_PROPERTY_NO_MASK) || p->sk == 0 || r->job->bind.n_tensors ||
+           pairs_may_select(c, r->job->program);
 }
 
 static int run_prepare_forward(cli *c, run_state *r) {
@@ -69,13 +70,13 @@ static int run_prepare_forward(cli *c, run_state *r) {
                                 npy_describe(c, &r->dout), sizes_text(c, size, r->rank[0]));
     p->o = run_add_array(c, r, OPT_OUT, r->q.dtype, size, FXA_SLOT_O);
     if (opt_has(c, OPT_LSE) || r->backward) {
-        p->flags |= FXA_WANT_LSE;
+        p->flags |= FXA_RETURN_LSE;
         p->lse.dtype = FXA_F64; /* which backward reads: nothing of it is lost between the passes */
         run_add_rows(c, r, OPT_LSE, FXA_SLOT_LSE, FXA_F64);
     }
-    if (opt_has(c, OPT_MAX) || run_may_have_empty_rows(c, r)) {
-        p->flags |= FXA_WANT_MAX;
-        run_add_rows(c, r, OPT_MAX, FXA_SLOT_MAX_ROW, r->row_dtype);
+    if (opt_has(c, OPT_ROW_MAX) || run_may_have_empty_rows(c, r)) {
+        p->flags |= FXA_RETURN_ROW_MAX;
+        run_add_rows(c, r, OPT_ROW_MAX, FXA_SLOT_ROW_MAX, r->row_dtype);
     }
     return CLI_OK;
 }
@@ -90,7 +91,7 @@ static int run_read_dlse(cli *c, run_state *r) {
     if (!dtype_is_float(a.dtype) || a.rank != rank || memcmp(a.size, size, (size_t)rank * sizeof *size) != 0)
         return cli_fail(c, CLI_BAD_INPUT, "--dlse: %.200s holds %s; floats of shape %s are expected", a.path,
                         npy_describe(c, &a), sizes_text(c, size, rank));
-    r->backward_problem.flags |= FXA_GRAD_LSE;
+    r->backward_problem.flags |= FXA_READ_DLSE;
     r->args.slot[FXA_SLOT_DLSE] = npy_as_float(c, &a, r->row_dtype);
     return CLI_OK;
 }
@@ -160,28 +161,28 @@ static int run_prepare_backward(cli *c, run_state *r) {
     r->args.slot[FXA_SLOT_DO] = r->dout.data;
     if (opt_has(c, OPT_DQ)) p->dq = run_add_array(c, r, OPT_DQ, r->q.dtype, r->q.size, FXA_SLOT_DQ);
     if (opt_has(c, OPT_DK)) p->dk = run_add_array(c, r, OPT_DK, r->k.dtype, r->k.size, FXA_SLOT_DK);
-    if (opt_has(c, OPT_DV)) p->dv_grad = run_add_array(c, r, OPT_DV, r->v.dtype, r->v.size, FXA_SLOT_DV);
+    if (opt_has(c, OPT_DV)) p->dv = run_add_array(c, r, OPT_DV, r->v.dtype, r->v.size, FXA_SLOT_DV);
     if (opt_has(c, OPT_DQ)) p->flags |= FXA_GRAD_Q;
     if (opt_has(c, OPT_DK)) p->flags |= FXA_GRAD_K;
     if (opt_has(c, OPT_DV)) p->flags |= FXA_GRAD_V;
-    if (opt_has(c, OPT_DSINK)) {
-        fxa_dtype dtype = (fxa_dtype)p->dsink.dtype;
-        void *data = r->args.slot[FXA_SLOT_DSINK] = cli_alloc_array(c, p->hq, fxa_dtype_size(dtype));
-        p->flags |= FXA_GRAD_SINK;
-        run_add_output(r, "dsink", opt_get(c, OPT_DSINK), dtype, 1, &p->hq, data);
+    if (opt_has(c, OPT_DSINKS)) {
+        fxa_dtype dtype = (fxa_dtype)p->dsinks.dtype;
+        void *data = r->args.slot[FXA_SLOT_DSINKS] = cli_alloc_array(c, p->hq, fxa_dtype_size(dtype));
+        p->flags |= FXA_GRAD_SINKS;
+        run_add_output(r, "dsinks", opt_get(c, OPT_DSINKS), dtype, 1, &p->hq, data);
     }
     while (rc == CLI_OK && (text = opt_next(c, OPT_DTENSOR, &at))) rc = run_add_dtensor(c, r, text);
     at = 0;
     while (rc == CLI_OK && (text = opt_next(c, OPT_DPARAM, &at))) rc = run_add_dparam(c, r, text);
     if (rc == CLI_OK && r->n_outputs == before)
         rc = cli_fail(c, CLI_BAD_INPUT,
-                      "--dout asks for the backward pass, but no gradient (--dq --dk --dv --dsink --dtensor --dparam) "
+                      "--dout asks for the backward pass, but no gradient (--dq --dk --dv --dsinks --dtensor --dparam) "
                       "is asked for");
     return rc;
 }
 
 int run_prepare_outputs(cli *c, run_state *r) {
-    static const cli_option_id gradients[] = {OPT_DQ, OPT_DK, OPT_DV, OPT_DSINK, OPT_DTENSOR, OPT_DPARAM, OPT_DLSE};
+    static const cli_option_id gradients[] = {OPT_DQ, OPT_DK, OPT_DV, OPT_DSINKS, OPT_DTENSOR, OPT_DPARAM, OPT_DLSE};
     for (size_t i = 0; !r->backward && i < sizeof gradients / sizeof gradients[0]; i++)
         if (opt_has(c, gradients[i]))
             return cli_fail(c, CLI_BAD_INPUT, "--%s needs --dout", cli_options[gradients[i]].name);
@@ -190,7 +191,7 @@ int run_prepare_outputs(cli *c, run_state *r) {
     if (rc != CLI_OK) return rc;
     r->backward_problem = r->forward_problem;
     r->backward_problem.pass = FXA_BACKWARD;
-    r->backward_problem.flags &= ~(uint32_t)(FXA_WANT_LSE | FXA_WANT_MAX);
+    r->backward_problem.flags &= ~(uint32_t)(FXA_RETURN_LSE | FXA_RETURN_ROW_MAX);
     memcpy(r->captures, r->job->bind.captures, sizeof r->captures);
     r->backward_problem.captures = r->captures;
     r->backward_problem.bprop = r->job->bprop;
@@ -199,7 +200,7 @@ int run_prepare_outputs(cli *c, run_state *r) {
     if (r->backward) rc = run_prepare_backward(c, r);
     if (rc == CLI_OK && r->n_outputs == 0)
         rc = cli_fail(c, CLI_BAD_INPUT,
-                      "nothing to write: give --out FILE, --lse FILE, --max FILE or --dout with gradients");
+                      "nothing to write: give --out FILE, --lse FILE, --row-max FILE or --dout with gradients");
     for (size_t i = 0; rc == CLI_OK && i < r->n_outputs; i++) {
         r->outputs[i].handle = cli_output_open(c, r->outputs[i].path);
         if (r->outputs[i].handle < 0) rc = CLI_BAD_INPUT;
@@ -218,8 +219,8 @@ int run_write_outputs(cli *c, run_state *r) {
 
 void run_count_rows(run_state *r) {
     const fxa_problem *p = &r->forward_problem;
-    const int32_t *cu = r->args.slot[FXA_SLOT_CU_Q], *lengths = r->args.slot[FXA_SLOT_LEN_Q];
-    const void *max = r->args.slot[FXA_SLOT_MAX_ROW];
+    const int32_t *cu = r->args.slot[FXA_SLOT_CU_Q], *lengths = r->args.slot[FXA_SLOT_Q_LENGTHS];
+    const void *max = r->args.slot[FXA_SLOT_ROW_MAX];
     for (int64_t i = 0; i < p->b * p->hq; i++) {
         int64_t b = i / p->hq, h = i % p->hq, first = r->packed ? h * p->total_q + cu[b] : i * p->sq;
         int64_t rows = lengths ? lengths[b] : r->packed ? cu[b + 1] - cu[b] : p->sq;

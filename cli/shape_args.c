@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --shape b=2,h=8,hkv=2,sq=70,sk=83,d=64,dv=64 */
+ * --shape b=2,h=8,hkv=2,sq=70,sk=83,d=64,d_v=64 */
 #include "job.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-const char *const shape_keys[SHAPE_COUNT] = {"b", "h", "hkv", "s", "sq", "sk", "d", "dv"};
+const char *const shape_keys[SHAPE_COUNT] = {"b", "h", "hkv", "s", "sq", "sk", "d", "d_v"};
 
 /* One "key=value" of `size` bytes; name: whose it is, for messages. */
 static int shape_read_one(cli *c, const char *name, const char *text, size_t size, cli_shape *out) {
@@ -22,7 +22,7 @@ static int shape_read_one(cli *c, const char *name, const char *text, size_t siz
     *value++ = 0;
     while (key < SHAPE_COUNT && strcmp(word, shape_keys[key]) != 0) key++;
     if (key == SHAPE_COUNT)
-        return cli_fail(c, CLI_BAD_INPUT, "%s: there is no '%s'; accepted are b h hkv s sq sk d dv", name, word);
+        return cli_fail(c, CLI_BAD_INPUT, "%s: there is no '%s'; accepted are b h hkv s sq sk d d_v", name, word);
     if (out->given[key]) return cli_fail(c, CLI_BAD_INPUT, "%s: %s is given twice", name, word);
     if (!read_int(value, &out->value[key]) || out->value[key] < 0)
         return cli_fail(c, CLI_BAD_INPUT, "%s: %s=%s: a whole number from 0 is expected", name, word, value);

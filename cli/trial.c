@@ -6,8 +6,8 @@
 #include <string.h>
 
 void trial_data_make(cli *c, const fxa_problem *p, cli_random *random, trial_data *out) {
-    const int64_t size[DATA_COUNT][4] = {{p->b, p->hq, p->sq, p->d},
-                                         {p->b, p->hkv, p->sk, p->d},
+    const int64_t size[DATA_COUNT][4] = {{p->b, p->hq, p->sq, p->d_qk},
+                                         {p->b, p->hkv, p->sk, p->d_qk},
                                          {p->b, p->hkv, p->sk, problem_dv(p)},
                                          {p->b, p->hq, p->sq, problem_dv(p)},
                                          {p->b, p->hq, p->sq, 1}};
@@ -109,14 +109,14 @@ int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, co
     t->problem[FXA_FORWARD].engine = engine;
     t->problem[FXA_FORWARD].q.dtype = (uint32_t)dtype;
     if (backward) {
-        t->problem[FXA_FORWARD].flags |= FXA_WANT_LSE;
+        t->problem[FXA_FORWARD].flags |= FXA_RETURN_LSE;
         t->problem[FXA_FORWARD].lse.dtype = FXA_F64; /* nothing of it is lost between the passes */
         fxa_problem *p = &t->problem[FXA_BACKWARD];
         *p = job_backward(job);
         p->engine = engine;
         p->q.dtype = (uint32_t)dtype;
         p->lse.dtype = FXA_F64;
-        p->flags |= FXA_GRAD_LSE;
+        p->flags |= FXA_READ_DLSE;
         if (!with_bprop) {
             p->bprop = NULL;
             p->n_bprop_captures = 0;

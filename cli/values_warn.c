@@ -9,7 +9,7 @@
 #include <math.h>
 
 #define WARN_COARSE 0x1p-10 /* what f32 may take off a number: less is lost in any score */
-#define WARN_LOW (-1e4)     /* no score; FXA_FACT_PENALTY has the same */
+#define WARN_LOW (-1e4)     /* no score; FXA_PROPERTY_LARGE_NEGATIVE has the same */
 
 /* Elements of one kind: how many, and the first. */
 typedef struct warn_kind {
@@ -100,9 +100,9 @@ static void warn_number(cli *c, const char *what, double x) {
 }
 
 const char *values_finite_penalty(const fxa_program *program) {
-    fxa_facts facts;
-    fxa_program_facts(program, &facts);
-    if (!(facts.flags & FXA_FACT_FINITE_PENALTY)) return NULL;
+    fxa_properties properties;
+    fxa_program_properties(program, &properties);
+    if (!(properties.flags & FXA_PROPERTY_FINITE_LARGE_NEGATIVE)) return NULL;
     return "the score is lowered by a large number where a condition says so: if a mask is meant, write mask = ..., or "
            "-inf. As it is, a row that is lowered whole attends to all its keys alike instead of to none, with an f32 "
            "LSE "

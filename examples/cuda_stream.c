@@ -118,7 +118,7 @@ int main(void) {
 
     fxa_problem problem = FXA_PROBLEM_INIT;
     problem.program = program;
-    problem.b = B, problem.hq = H, problem.sq = problem.sk = S, problem.d = D;
+    problem.b = B, problem.hq = H, problem.sq = problem.sk = S, problem.d_qk = D;
     problem.q.dtype = FXA_BF16;
     fxa_args host = FXA_ARGS_INIT;
     host.slot[FXA_SLOT_Q] = x, host.slot[FXA_SLOT_K] = x + ELEMENTS, host.slot[FXA_SLOT_V] = x + 2 * ELEMENTS;
@@ -126,13 +126,14 @@ int main(void) {
     if (fxa_attention(ctx, &problem, &host, &err)) goto failed;
 
     problem.device = FXA_CUDA;
-    problem.alignment = 16;       /* what cudaMalloc gives; engines want it for their fast kernels */
-    problem.flags |= FXA_CAPTURE; /* runs may be recorded */
+    problem.alignment = 16;             /* what cudaMalloc gives; engines want it for their fast kernels */
+    problem.flags |= FXA_GRAPH_CAPTURE; /* runs may be recorded */
     code = 0;
     if (!is_supported(ctx, &problem, &err)) goto done;
     code = 1;
     if (fxa_plan_create(ctx, &problem, &plan, &err)) goto failed;
-    printf("%s: %s, workspace %zu bytes\n", fxa_plan_engine(plan), fxa_plan_detail(plan), fxa_plan_workspace(plan));
+    printf("%s: %s, workspace %zu bytes\n", fxa_plan_engine(plan), fxa_plan_description(plan),
+           fxa_plan_workspace(plan));
     if (run_on_device(plan, x, got, &cap, &err)) goto failed;
     printf("O of the replayed graph differs from the host's by %g at most\n", (double)worst(got, want));
     code = worst(got, want) > 1.0f / 64;

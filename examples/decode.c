@@ -2,7 +2,7 @@
  *
  * Serving: two prompts of different lengths are read in one call, then tokens are decoded one by one, with keys and
  * values kept in a cache. The program looks at q - k and is the same in every call; each call says where its rows lie
- * (FXA_POSITIONS) and how many keys each sequence has by then (FXA_PADDING). What comes out are the rows of one pass
+ * (FXA_Q_START) and how many keys each sequence has by then (FXA_PADDING). What comes out are the rows of one pass
  * over everything, dropout included.
  */
 #include "fxattn/fxattn.h"
@@ -27,13 +27,14 @@ static fxa_status attend(fxa_context *ctx, const fxa_program *program, int n, in
     int32_t rows[B];
     for (int b = 0; b < B; b++) rows[b] = length[b] - position[b];
     problem.program = program;
-    problem.flags = FXA_POSITIONS | FXA_PADDING | FXA_DROPOUT;
+    problem.flags = FXA_Q_START | FXA_PADDING | FXA_DROPOUT;
     problem.dropout_p = 0.1;
-    problem.b = B, problem.hq = H, problem.sq = n, problem.sk = S, problem.d = D;
+    problem.b = B, problem.hq = H, problem.sq = n, problem.sk = S, problem.d_qk = D;
     args.seed = 7;
     args.slot[FXA_SLOT_Q] = q_data, args.slot[FXA_SLOT_K] = k_data, args.slot[FXA_SLOT_V] = v_data;
     args.slot[FXA_SLOT_O] = o_data;
-    args.slot[FXA_SLOT_POS_Q] = position, args.slot[FXA_SLOT_LEN_Q] = rows, args.slot[FXA_SLOT_LEN_K] = length;
+    args.slot[FXA_SLOT_Q_START] = position, args.slot[FXA_SLOT_Q_LENGTHS] = rows,
+    args.slot[FXA_SLOT_K_LENGTHS] = length;
     return fxa_attention(ctx, &problem, &args, err);
 }
 

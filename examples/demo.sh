@@ -14,7 +14,7 @@ say "explain: what is derived from a program of two lines"
 "$fxattn" explain "$@" --shape b=2,h=4,hkv=2,s=4096,d=32
 
 say "run: forward, then backward, with the gradient of the cap"
-"$fxattn" sample --shape b=2,h=4,hkv=2,s=64,d=32 --seed 1 --q "$folder/q.npy" --k "$folder/k.npy" --v "$folder/v.npy" \
+"$fxattn" random --shape b=2,h=4,hkv=2,s=64,d=32 --seed 1 --q "$folder/q.npy" --k "$folder/k.npy" --v "$folder/v.npy" \
     --dout "$folder/do.npy" >/dev/null
 "$fxattn" run "$@" --q "$folder/q.npy" --k "$folder/k.npy" --v "$folder/v.npy" --out "$folder/o.npy" \
     --lse "$folder/lse.npy" --dout "$folder/do.npy" --dq "$folder/dq.npy" --dk "$folder/dk.npy" --dv "$folder/dv.npy" \

@@ -39,7 +39,7 @@ int main(void) {
     fxa_capture slopes_shape = {.size = {H}};
     fxa_problem problem = FXA_PROBLEM_INIT;
     problem.program = program;
-    problem.b = B, problem.hq = H, problem.sq = S, problem.sk = S, problem.d = D;
+    problem.b = B, problem.hq = H, problem.sq = S, problem.sk = S, problem.d_qk = D;
     problem.captures = &slopes_shape, problem.n_captures = 1;
 
     const double params[] = {20.0};

@@ -37,7 +37,7 @@ int main(void) {
     if (fxa_context_create(NULL, &ctx, &err) || fxa_program_parse(ctx, text, SIZE_MAX, &program, &err)) goto failed;
     fxa_problem problem = FXA_PROBLEM_INIT;
     problem.program = program;
-    problem.b = B, problem.hq = H, problem.sq = S, problem.sk = S, problem.d = D;
+    problem.b = B, problem.hq = H, problem.sq = S, problem.sk = S, problem.d_qk = D;
     if (fxa_plan_create(ctx, &problem, &plan, &err) || run_plan(plan, q, o, &err)) goto failed;
 
     if (fxa_plan_save(plan, NULL, 0, &size, &err)) goto failed;

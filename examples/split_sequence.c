@@ -18,11 +18,11 @@ static fxa_status attend(fxa_context *ctx, const fxa_program *program, int first
                          fxa_error *err) {
     fxa_problem problem = FXA_PROBLEM_INIT;
     problem.program = program;
-    problem.flags = FXA_WANT_LSE;
-    problem.b = 1, problem.hq = H, problem.sq = S, problem.sk = n, problem.d = D;
+    problem.flags = FXA_RETURN_LSE;
+    problem.b = 1, problem.hq = H, problem.sq = S, problem.sk = n, problem.d_qk = D;
     problem.q.dtype = FXA_F64;
     problem.map_k.base = first; /* local key i is key first + i of the whole */
-    problem.k_len = S;          /* what the program would read as k_len */
+    problem.global_k_len = S;   /* what the program would read as k_len */
     fxa_operand keys = {FXA_F64, FXA_LAYOUT_STRIDED, {0, S * D, D, 1}};
     problem.k = keys, problem.v = keys;
     fxa_args args = FXA_ARGS_INIT;

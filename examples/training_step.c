@@ -47,7 +47,7 @@ int main(void) {
     fxa_capture shape = {.size = {H, S}, .grad = 1};
     fxa_problem problem = FXA_PROBLEM_INIT;
     problem.program = program;
-    problem.b = B, problem.hq = H, problem.sq = S, problem.sk = S, problem.d = D;
+    problem.b = B, problem.hq = H, problem.sq = S, problem.sk = S, problem.d_qk = D;
     problem.captures = &shape, problem.n_captures = 1;
 
     const void *tensors[] = {bias};
@@ -57,7 +57,7 @@ int main(void) {
         args.slot[FXA_SLOT_Q] = q, args.slot[FXA_SLOT_K] = k, args.slot[FXA_SLOT_V] = v;
         args.slot[FXA_SLOT_O] = o, args.slot[FXA_SLOT_LSE] = lse;
         args.tensors = tensors, args.n_tensors = 1;
-        problem.pass = FXA_FORWARD, problem.flags = FXA_WANT_LSE, shape.grad = 0;
+        problem.pass = FXA_FORWARD, problem.flags = FXA_RETURN_LSE, shape.grad = 0;
         if (fxa_attention(ctx, &problem, &args, &err)) goto failed;
 
         last = train_loss();

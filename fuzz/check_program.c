@@ -64,9 +64,9 @@ void fuzz_check_program(fxa_context *ctx, const fxa_program *program) {
     check_bytes_round_trip(ctx, program);
     if (fxa_program_get_kind(program) != FXA_PROGRAM_SCORE) return;
 
-    fxa_facts facts;
-    fxa_program_facts(program, &facts);
-    fxa_box box = {{0, 0, 0, 3, 0, 9, 9, 0, 4, 2, 0}, {0, 1, 2, 8, 5, 9, 9, 0, 4, 7, 5}};
+    fxa_properties facts;
+    fxa_program_properties(program, &facts);
+    fxa_tile_bounds box = {{0, 0, 0, 3, 0, 9, 9, 0, 4, 2, 0}, {0, 1, 2, 8, 5, 9, 9, 0, 4, 7, 5}};
     fxa_program_classify(program, &box, NULL, NULL);
 
     fxa_program *derivative = NULL;

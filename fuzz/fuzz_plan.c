@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans of carried problems (fxa_problem_save, fxa_plan_create_bytes): a status with a reason, or a plan that runs
- * where the problem is small, on tensors of exactly its extents. Any bytes as such a problem, whose checksum is made to
- * fit; or bytes as a problem that somebody describes, with sizes from 0 to their ends and a program of support/gen.h,
- * which is saved first. The first byte picks which.
+ * Plans of carried problems (fxa_problem_save, fxa_plan_create_from_problem): a status with a reason, or a plan that
+ * runs where the problem is small, on tensors of exactly its extents. Any bytes as such a problem, whose checksum is
+ * made to fit; or bytes as a problem that somebody describes, with sizes from 0 to their ends and a program of
+ * support/gen.h, which is saved first. The first byte picks which.
  */
 #include "fuzz.h"
 #include "base/blake2s.h"
@@ -21,7 +21,7 @@ static void plan_run(const fxa_plan *plan) {
     fxa_error err;
     if (!any_call_make(&x, plan->problem, fxa_plan_workspace(plan), PLAN_SMALL, 1)) return;
     fxa_status status = fxa_plan_run(plan, &x.args, &err);
-    bool index = status == FXA_E_BINDING && (plan->problem->in.flags & FXA_STRICT_INDEX);
+    bool index = status == FXA_E_BINDING && (plan->problem->in.flags & FXA_BOUNDS_CHECK);
     bool tangled = status == FXA_E_BINDING && strstr(err.text, "overlap");
     if (status != FXA_OK) fprintf(stderr, "%s\n", err.text);
     FUZZ_CHECK(status == FXA_OK || index || tangled);
@@ -32,7 +32,7 @@ static void plan_run(const fxa_plan *plan) {
 static fxa_plan *plan_of(fxa_context *ctx, const uint8_t *data, size_t size) {
     fxa_plan *plan = NULL;
     fxa_error err;
-    if (fxa_plan_create_bytes(ctx, data, size, -1, &plan, &err) == FXA_OK) return plan;
+    if (fxa_plan_create_from_problem(ctx, data, size, -1, &plan, &err) == FXA_OK) return plan;
     FUZZ_CHECK(plan == NULL && err.text[0]);
     return NULL;
 }
@@ -82,7 +82,7 @@ static void tape_operand(plan_tape *t, fxa_operand *o) {
 
 static void tape_map(plan_tape *t, fxa_index_map *map) {
     unsigned n = tape_byte(t);
-    map->kind = n % 3, map->dynamic = n >> 2 & 1;
+    map->kind = n % 3, map->has_offset = n >> 2 & 1;
     if (n < 128) { /* as it is */
         memset(map, 0, sizeof *map);
         return;
@@ -111,17 +111,18 @@ typedef struct plan_case {
 static void tape_problem(plan_tape *t, plan_case *c) {
     static const char *const engines[4] = {NULL, "cpu", "ref", NULL};
     fxa_problem *p = &c->p;
-    int64_t *const sizes[] = {&p->b,       &p->hq,          &p->hkv,         &p->sq,    &p->sk,
-                              &p->total_q, &p->total_k,     &p->n_pages,     &p->q_len, &p->k_len,
-                              &p->heads,   &p->window_left, &p->window_right};
-    fxa_operand *const operands[] = {&p->q,  &p->k,       &p->v,   &p->o,   &p->dout, &p->dq,
-                                     &p->dk, &p->dv_grad, &p->lse, &p->max, &p->sink, &p->dsink};
+    int64_t *const sizes[] = {
+        &p->b,           &p->hq,      &p->hkv,          &p->sq,           &p->sk,           &p->total_q,
+        &p->total_k,     &p->n_pages, &p->global_q_len, &p->global_k_len, &p->global_heads, &p->window_left,
+        &p->window_right};
+    fxa_operand *const operands[] = {&p->q,  &p->k,  &p->v,   &p->o,       &p->dout,  &p->dq,
+                                     &p->dk, &p->dv, &p->lse, &p->row_max, &p->sinks, &p->dsinks};
     fxa_index_map *const maps[] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
     *p = (fxa_problem)FXA_PROBLEM_INIT;
     p->pass = tape_byte(t) % 2, p->engine = engines[tape_byte(t) % 4];
     p->flags = tape_byte(t) | tape_byte(t) << 8 | tape_byte(t) << 16 | (tape_byte(t) & 31) << 24;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) *sizes[i] = tape_size(t, INT32_MAX);
-    p->d = tape_size(t, FXA_MAX_D), p->dv = tape_size(t, FXA_MAX_D);
+    p->d_qk = tape_size(t, FXA_MAX_D), p->d_v = tape_size(t, FXA_MAX_D);
     p->page_size = (uint32_t)tape_size(t, INT32_MAX);
     p->dropout_p = p->flags & FXA_DROPOUT ? 0.5 : 0;
     p->param_grads = p->pass ? tape_byte(t) % 4 : 0;

@@ -145,13 +145,14 @@ static run *run_start(fxa_context *ctx, const fxa_program *p, t_rng *r) {
     run_start_tensors(x, p, r);
     fxa_problem problem = FXA_PROBLEM_INIT;
     problem.program = p, problem.captures = x->captures, problem.n_captures = x->n_tensors;
-    problem.b = B, problem.hq = HQ, problem.hkv = HKV, problem.sq = SQ, problem.sk = SK, problem.d = D, problem.dv = DV;
+    problem.b = B, problem.hq = HQ, problem.hkv = HKV, problem.sq = SQ, problem.sk = SK, problem.d_qk = D,
+    problem.d_v = DV;
     problem.q.dtype = FXA_F64, problem.engine = "ref";
     uint64_t param_grads = x->backward.param_grads;
     x->forward = x->backward = problem;
-    x->forward.flags = FXA_WANT_LSE;
+    x->forward.flags = FXA_RETURN_LSE;
     x->backward.pass = FXA_BACKWARD, x->backward.param_grads = param_grads, x->backward.captures = x->grad_captures;
-    x->backward.flags = FXA_GRAD_LSE | FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    x->backward.flags = FXA_READ_DLSE | FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
     run_fill(x->q, B * HQ * SQ * D, r), run_fill(x->k, B * HKV * SK * D, r), run_fill(x->v, B * HKV * SK * DV, r);
     run_fill(x->dout, B * HQ * SQ * DV, r), run_fill(x->dlse, B * HQ * SQ, r);
     return x;

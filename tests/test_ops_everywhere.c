@@ -281,9 +281,9 @@ static void walk_visit_range(fxa_context *ctx, const walk_step *s) {
         }
         for (int box_number = 0; box_number < 9; box_number++) {
             int64_t q = box_number % 3 * 4, k = box_number / 3 * 4;
-            fxa_box box = brute_box(0, 0, q, q + 3, k, k + 3, 12, 12);
-            fxa_tile got = fxa_program_classify(p, &box, NULL, NULL),
-                     is = brute_class(p, &box, NULL, NULL, brute_scores, 1);
+            fxa_tile_bounds box = brute_box(0, 0, q, q + 3, k, k + 3, 12, 12);
+            fxa_tile_class got = fxa_program_classify(p, &box, NULL, NULL),
+                           is = brute_class(p, &box, NULL, NULL, brute_scores, 1);
             if (got != FXA_TILE_MIXED && got != is)
                 T_FAIL("%s at q %d k %d is %s, not %s\n", text, (int)q, (int)k, brute_name(is), brute_name(got));
         }

@@ -167,7 +167,7 @@ static bool walk_is_lowered(const fxa_program *p, const walk_step *s) {
         char letters[4] = "___";
         if (fxa__op_info_get(n->op)->sig == FXA__SIG_LEAF) continue;
         for (int k = 0; k < n->n_args; k++) letters[k] = p->nodes[n->arg[k]].type == FXA_FLOAT ? 'F' : 'I';
-        bool no_work = (n->op == FXA_OP_INT && letters[0] == 'I') || n->op == FXA_OP_GRAFT; /* what it is given */
+        bool no_work = (n->op == FXA_OP_INT && letters[0] == 'I') || n->op == FXA_OP_WITH_GRAD; /* what it is given */
         uint32_t op = n->op == FXA_OP_NOT && n->type == FXA_BOOL ? (uint32_t)FXA__TAPE_NOT_BOOL : n->op;
         if (no_work || tape_case_opcode(op, n->type == FXA_FLOAT ? 'F' : 'I', letters) >= 0) continue;
         T_FAIL("%s: no row in src/engine/cpu/tape_ops.def for operands %s\n", s->label, letters);

@@ -57,7 +57,7 @@ static bool table_mixed(table_case *c, int i) { /* each of Q, K, V its own, dO, 
 }
 static bool table_scaled(table_case *c, int i) { /* as FP8 training has it: e4m3, gradients e5m2 */
     c->p.q.dtype = FXA_E4M3;
-    c->p.dout.dtype = c->p.dq.dtype = c->p.dk.dtype = c->p.dv_grad.dtype = i ? FXA_E5M2 : FXA_E4M3;
+    c->p.dout.dtype = c->p.dq.dtype = c->p.dk.dtype = c->p.dv.dtype = i ? FXA_E5M2 : FXA_E4M3;
     c->p.flags |= FXA_SCALED;
     return i < 2;
 }
@@ -74,7 +74,7 @@ static bool table_captured(table_case *c, int i) {
     return true;
 }
 static bool table_layouts(table_case *c, int i) {
-    fxa_operand *const all[] = {&c->p.q, &c->p.k, &c->p.v, &c->p.o, &c->p.dout, &c->p.dq, &c->p.dk, &c->p.dv_grad};
+    fxa_operand *const all[] = {&c->p.q, &c->p.k, &c->p.v, &c->p.o, &c->p.dout, &c->p.dq, &c->p.dk, &c->p.dv};
     for (int t = 0; t < 8; t++)
         *all[t] = i == FXA_LAYOUT_STRIDED ? (fxa_operand){FXA_F32, (uint32_t)i, {7, 100003, 1009 + t, 101}}
                                           : (fxa_operand){FXA_F32, (uint32_t)i, {0}};
@@ -84,7 +84,7 @@ static bool table_shapes(table_case *c, int i) {
     static const int64_t shapes[][6] = {{7, 1, 1, 1000, 1, 512}, {6, 2, 129, 3, 512, 1}, {9, 3, 5, 5, 80, 96}};
     if (i >= 3) return false;
     const int64_t *s = shapes[i];
-    c->p.hq = s[0], c->p.hkv = s[1], c->p.sq = s[2], c->p.sk = s[3], c->p.d = s[4], c->p.dv = s[5];
+    c->p.hq = s[0], c->p.hkv = s[1], c->p.sq = s[2], c->p.sk = s[3], c->p.d_qk = s[4], c->p.d_v = s[5];
     return true;
 }
 static bool table_lengths(table_case *c, int i) {
@@ -97,7 +97,7 @@ static bool table_lengths(table_case *c, int i) {
     return true;
 }
 static bool table_chunks(table_case *c, int i) {
-    static const uint32_t flags[] = {0, FXA_PADDING, FXA_PADDING | FXA_POSITIONS, FXA_PADDING | FXA_BOTTOM_RIGHT};
+    static const uint32_t flags[] = {0, FXA_PADDING, FXA_PADDING | FXA_Q_START, FXA_PADDING | FXA_BOTTOM_RIGHT};
     if (i >= 4) return false;
     c->p.flags |= flags[i] | FXA_VARLEN | FXA_PAGED;
     c->p.total_q = 10, c->p.page_size = 4, c->p.n_pages = 9;
@@ -113,7 +113,7 @@ static bool table_masks(table_case *c, int i) {
     return true;
 }
 static bool table_sinks(table_case *c, int i) {
-    c->p.flags |= i == 0 ? FXA_SINK_ZERO : c->backward ? FXA_SINK | FXA_GRAD_SINK : FXA_SINK;
+    c->p.flags |= i == 0 ? FXA_SINK_ZERO : c->backward ? FXA_SINKS | FXA_GRAD_SINKS : FXA_SINKS;
     return i < 2;
 }
 static bool table_dropout(table_case *c, int i) {
@@ -122,7 +122,7 @@ static bool table_dropout(table_case *c, int i) {
     return i < 1;
 }
 static bool table_rows(table_case *c, int i) {
-    c->p.flags |= c->backward ? FXA_GRAD_LSE : FXA_WANT_LSE | FXA_WANT_MAX;
+    c->p.flags |= c->backward ? FXA_READ_DLSE : FXA_RETURN_LSE | FXA_RETURN_ROW_MAX;
     return i < 1;
 }
 static bool table_maps(table_case *c, int i) {
@@ -130,7 +130,7 @@ static bool table_maps(table_case *c, int i) {
     const fxa_index_map kinds[] = {{.base = 3, .step = 2},
                                    {.kind = FXA_MAP_SEGMENTS, .n_segments = 2, .segment = {{0, 5, 1}, {2, 9, 1}}},
                                    {.kind = FXA_MAP_TABLE},
-                                   {.dynamic = 1}};
+                                   {.has_offset = 1}};
     if (i >= 16) return false;
     *maps[i % 4] = kinds[i / 4];
     return true;
@@ -138,7 +138,7 @@ static bool table_maps(table_case *c, int i) {
 static bool table_strict(table_case *c, int i) {
     table_program(c, "tensor t : f32[1]\nscore = score + t[h]");
     c->captures[0] = (fxa_capture){.size = {4}};
-    c->p.flags |= FXA_STRICT_INDEX;
+    c->p.flags |= FXA_BOUNDS_CHECK;
     return i < 1;
 }
 static bool table_bprop(table_case *c, int i) {
@@ -232,7 +232,7 @@ static bool table_ask(const struct table_row *row, bool backward, int i, table_v
     fxa_error err;
     table_case c = {.p = FXA_PROBLEM_INIT, .backward = backward};
     T_OK(fxa_context_create(NULL, &c.ctx, &err));
-    c.p.b = 2, c.p.hq = 4, c.p.hkv = 2, c.p.sq = c.p.sk = 6, c.p.d = 8;
+    c.p.b = 2, c.p.hq = 4, c.p.hkv = 2, c.p.sq = c.p.sk = 6, c.p.d_qk = 8;
     c.p.pass = backward ? FXA_BACKWARD : FXA_FORWARD;
     c.p.flags = backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : 0;
     bool there = row->change(&c, i);

@@ -45,7 +45,7 @@ RULES = {
     "SIN": "g * cos(x)",
     "COS": "g * -sin(x)",
     "TAN": "g * (1 + r * r)",
-    "GRAFT": "g to y",
+    "WITH_GRAD": "g to y",
     "SELECT": "g to the operand that was taken",
     "FLOAT": "g where x is a float already; ints and bools have none",
 }
@@ -279,7 +279,7 @@ such numbers in an int tensor and take differences there, or give them from a ne
 | `inf`, `nan`, `pi` | float | |
 
 q and k count from 0, in each sequence of a batch; index maps say otherwise for parts of a whole. When rows come later
-than keys (decoding, chunks of a prompt), `FXA_POSITIONS` gives each batch entry the q of its first row, and
+than keys (decoding, chunks of a prompt), `FXA_Q_START` gives each batch entry the q of its first row, and
 `FXA_BOTTOM_RIGHT` without `FXA_CAUSAL` and `FXA_WINDOW` makes the last row's q that of the last key, q + k_len - q_len: the
 same text then serves every step. numerics.md has the rule. Sums that leave 32 bits wrap, as all ints do.
 
@@ -302,12 +302,13 @@ float goes towards zero, saturates, and gives 0 for NaN. Nothing becomes a bool 
 `t[i, j]` reads an element, `t[]` the one element of a tensor of rank 0. An index is any int expression, also a loaded
 one. A negative index counts from the end; an index still outside reads 0 (or false) and receives no gradient.
 
-That 0 can hide a mistake (a table given transposed, a window one too short). `fxa_index_query` counts such indices by tensor
-and axis (`fxattn run`, `check` and `explain` say what it finds), and a problem with `FXA_STRICT_INDEX` refuses to run with one.
+That 0 can hide a mistake (a table given transposed, a window one too short). `fxa_bounds_check` counts such indices by tensor
+and axis (`fxattn run`, `check` and `explain` say what it finds), and a problem with `FXA_BOUNDS_CHECK` refuses to run with one.
 The check is free where sizes, masks and conditions prove all indices inside; elsewhere a run looks at pairs.
 Both count a load where the result needs it: in the mask at every pair that exists, in the score where the mask is true, in the
 branch that a `select` takes, and not beside an operand that decides an `&&` or `||` by itself, on whichever side it stands. So
-`k < n && t[k] > 0` and `d < n ? t[d] : 0` are fine. In a user's backward program loads count at attended pairs.
+`k < n && t[k] > 0` and `d < n ? t[d] : 0` are fine. In a user's backward program loads count at attended pairs. Loads in the
+second operand of `with_grad` count in backward passes whose derivative the library makes, where the score is derived through it.
 
 @dtypes@
 
@@ -324,14 +325,14 @@ Arithmetic:
 @arithmetic@
 
 `min` and `max` take two operands or more, from left to right. `pow(x, y)` is `x ** y`. `mulz` and `divz` are what
-derivatives are written with. `graft(x, y)` gives x another derivative: `graft(round(score), score)` is rounded with the gradient
-of what it rounds, `graft(x, 0.0)` stops the gradient. The value of y is not computed.
+derivatives are written with. `with_grad(x, y)` is x with the gradient of y: `with_grad(round(score), score)` is rounded with the gradient
+of what it rounds. The value of y is not computed. `stop_gradient(x)` is `with_grad(x, 0.0)`: x without a gradient.
 
 Functions of floats:
 
 @functions@
 
-`relu`, `sign` and `softplus` are rewritten when a program is built, so no canonical text has them; a param, tensor, let or
+`relu`, `sign`, `stop_gradient` and `softplus` are rewritten when a program is built, so no canonical text has them; a param, tensor, let or
 `fn` of such a name hides the function. All other names of functions are reserved.
 
 Bits and logic:

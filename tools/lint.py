@@ -33,15 +33,15 @@ ALLOWED = {"src/base/host.c": {"realloc", "free"}, "src/base/invariant.c": {"abo
 # Public functions that do no floating point arithmetic: all others open with FXA__FLOAT_SCOPE (base/float_state.h).
 FLOAT_FREE = set("""
     fxa_version fxa_status_name fxa_status_text fxa_error_render fxa_dtype_name fxa_dtype_size fxa_dtype_find
-    fxa_slot_name fxa_flag_name fxa_fact_name fxa_device_name fxa_builder_error fxa_builder_type fxa_engine_name fxa_engine_device
-    fxa_device_profile fxa_spelling fxa_input_name
+    fxa_slot_name fxa_flag_name fxa_property_name fxa_device_name fxa_builder_error fxa_builder_type fxa_engine_name fxa_engine_device
+    fxa_device_description fxa_op_syntax fxa_input_name
     fxa_context_create fxa_context_destroy fxa_context_threads fxa_cache_get_stats fxa_cache_limit fxa_cache_clear
     fxa_program_retain fxa_program_destroy fxa_program_hash fxa_program_get_kind fxa_program_node_count
     fxa_program_param_count fxa_program_tensor_count fxa_program_param fxa_program_tensor fxa_program_param_find
     fxa_program_param_default fxa_program_tensor_find fxa_program_save fxa_tensor_scan
     fxa_builder_create fxa_builder_destroy fxa_builder_float fxa_builder_int fxa_builder_bool fxa_builder_input
     fxa_builder_param fxa_builder_tensor fxa_builder_op1 fxa_builder_op2 fxa_builder_op3
-    fxa_plan_retain fxa_plan_destroy fxa_plan_engine fxa_plan_detail fxa_plan_workspace fxa_plan_is_deterministic
+    fxa_plan_retain fxa_plan_destroy fxa_plan_engine fxa_plan_description fxa_plan_workspace fxa_plan_is_deterministic
     fxa_plan_key fxa_plan_problem
 """.split())
 

@@ -28,7 +28,7 @@ BUNDLE = 160_000  # bytes, at most
 PLANS = [
     ("causal", ["--causal", "--shape", "b=1,h=2,s=8,d=4"]),
     ("backward", ["--score", "c * tanh(score / c)", "--param", "c=9", "--pass", "bwd", "--shape", "s=4,d=2", "--dtype", "bf16"]),
-    ("sink", ["--sink-zero", "--dropout", "0.5", "--window", "3,0", "--shape", "b=2,h=4,hkv=2,sq=3,sk=5,d=1"]),
+    ("sink", ["--sink-zero", "--dropout-p", "0.5", "--window", "3,0", "--shape", "b=2,h=4,hkv=2,sq=3,sk=5,d=1"]),
 ]
 
 

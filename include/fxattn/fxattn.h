@@ -81,7 +81,7 @@ typedef struct fxa_segment {
 } fxa_segment;
 typedef struct fxa_index_map {
     uint32_t kind;
-    uint32_t dynamic; /* not 0: an int32 read at run time from FXA_SLOT_DYN_x is added */
+    uint32_t has_offset; /* not 0: an int32 read at run time from FXA_SLOT_OFFSET_x is added */
     int64_t base, step;
     uint32_t n_segments;
     uint32_t reserved; /* 0 */
@@ -92,8 +92,8 @@ typedef struct fxa_index_map {
  * WINDOW: ready mask: q - window_left <= k <= q + window_right; below 0 or 2^31 - 1: open there
  * BOTTOM_RIGHT: CAUSAL and WINDOW align to the last row and key: in them, and there alone, q is q + k_len - q_len. With
  *     neither of them the program's own q is, and dropout's: decoding without positions.
- * PADDING: per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K. With VARLEN: how many rows or keys of its room a
- *     sequence has; gaps are nobody's.
+ * PADDING: per-batch lengths, FXA_SLOT_Q_LENGTHS and/or FXA_SLOT_K_LENGTHS. With VARLEN: how many rows or keys of its
+ *     room a sequence has; gaps are nobody's.
  * VARLEN: packed sequences: FXA_SLOT_CU_Q, CU_K give B+1 offsets each. sq, sk are the longest lengths, total_q,
  *     total_k the packed ones; batch strides are not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D];
  *     of LSE, the row maximum and dLSE [H,T] and [T,H].
@@ -101,18 +101,18 @@ typedef struct fxa_index_map {
  * PAGED: K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts mean the same with B =
  *     n_pages, S = page_size); FXA_SLOT_PAGES is int32 [B,ceil(sk/page_size)]. Lengths by PADDING. With VARLEN: chunks
  *     of prompts and decoding steps in one call.
- * SINK: as SINK_ZERO, with a learned score per query head: FXA_SLOT_SINK [Hq]
- * WANT_MAX: forward: also FXA_SLOT_MAX_ROW, the row maximum of the new scores
- * ACC_OUT: forward: merge into the O and LSE already there (as fxa_merge does)
- * POSITIONS: where the rows of each batch entry begin: FXA_SLOT_POS_Q is added to q, for the program, ready masks and
+ * SINKS: as SINK_ZERO, with a learned score per query head: FXA_SLOT_SINKS [Hq]
+ * RETURN_ROW_MAX: forward: also FXA_SLOT_ROW_MAX, the row maximum of the new scores
+ * ACCUMULATE_O: forward: merge into the O and LSE already there (as fxa_merge does)
+ * Q_START: where the rows of each batch entry begin: FXA_SLOT_Q_START is added to q, for the program, ready masks and
  *     dropout. Not with BOTTOM_RIGHT, which says the same.
- * STRICT_INDEX: a run in which an index leaves its captured tensor is an error (E_BINDING with tensor, axis, index,
+ * BOUNDS_CHECK: a run in which an index leaves its captured tensor is an error (E_BINDING with tensor, axis, index,
  *     size and pair) and writes nothing; without it such a load reads 0. Which loads count: docs/program.md. Looked at
  *     before the run, on the host: free where sizes, masks and conditions prove it for all runs, cheap where the
  *     tensors' contents do, else as long as evaluating the pairs one by one. Host engines only.
  * DETERMINISTIC: the same bits in every run, or no plan: an engine whose sums have no fixed order refuses.
- * CAPTURE: runs are recorded into a graph of the device and replayed: they neither wait for the device nor read its
- *     memory on the host. Refused for problems on the host.
+ * GRAPH_CAPTURE: runs are recorded into a graph of the device and replayed: they neither wait for the device nor read
+ *     its memory on the host. Refused for problems on the host.
  * SCALED: operands of 8 bits have scales, each one f32 where the tensors lie: what is read is the element times
  *     FXA_SLOT_DESCALE_x, what is written the result times FXA_SLOT_SCALE_x, and FXA_SLOT_AMAX_x gets the largest
  *     absolute value of the result before that. Each of these slots may be NULL: 1, or not written. DS is dS times the
@@ -127,26 +127,26 @@ typedef struct fxa_index_map {
     X(VARLEN, 4, "packed")                                                                                             \
     X(PAGED, 5, "paged")                                                                                               \
     X(SINK_ZERO, 6, "sink-zero") /* softmax off by one: a key of score 0 and value 0 */                                \
-    X(SINK, 7, "sink")                                                                                                 \
+    X(SINKS, 7, "sinks")                                                                                               \
     X(DROPOUT, 8, "dropout") /* dropout of probabilities by dropout_p, seed at run time */                             \
-    X(WANT_LSE, 9, "lse")    /* forward: also FXA_SLOT_LSE. Backward always reads LSE and O */                         \
-    X(WANT_MAX, 10, "max")                                                                                             \
-    X(GRAD_LSE, 11, "dlse") /* backward: FXA_SLOT_DLSE is read */                                                      \
-    X(GRAD_Q, 12, "dq")     /* backward: which gradients are wanted */                                                 \
+    X(RETURN_LSE, 9, "lse")  /* forward: also FXA_SLOT_LSE. Backward always reads LSE and O */                         \
+    X(RETURN_ROW_MAX, 10, "row-max")                                                                                   \
+    X(READ_DLSE, 11, "dlse") /* backward: FXA_SLOT_DLSE is read */                                                     \
+    X(GRAD_Q, 12, "dq")      /* backward: which gradients are wanted */                                                \
     X(GRAD_K, 13, "dk")                                                                                                \
     X(GRAD_V, 14, "dv")                                                                                                \
-    X(GRAD_SINK, 15, "dsink")                                                                                          \
-    X(ACC_OUT, 16, "accumulate-out")                                                                                   \
-    X(ACC_Q, 17, "accumulate-dq") /* backward: add to what is there instead of overwriting it */                       \
-    X(ACC_K, 18, "accumulate-dk")                                                                                      \
-    X(ACC_V, 19, "accumulate-dv")                                                                                      \
-    X(ACC_SINK, 20, "accumulate-dsink")                                                                                \
-    X(ACC_TENSORS, 21, "accumulate-dtensors")                                                                          \
-    X(ACC_PARAMS, 22, "accumulate-dparams")                                                                            \
-    X(POSITIONS, 23, "positions")                                                                                      \
-    X(STRICT_INDEX, 24, "strict-index")                                                                                \
+    X(GRAD_SINKS, 15, "dsinks")                                                                                        \
+    X(ACCUMULATE_O, 16, "accumulate-o")                                                                                \
+    X(ACCUMULATE_DQ, 17, "accumulate-dq") /* backward: add to what is there instead of overwriting it */               \
+    X(ACCUMULATE_DK, 18, "accumulate-dk")                                                                              \
+    X(ACCUMULATE_DV, 19, "accumulate-dv")                                                                              \
+    X(ACCUMULATE_DSINKS, 20, "accumulate-dsinks")                                                                      \
+    X(ACCUMULATE_DTENSORS, 21, "accumulate-dtensors")                                                                  \
+    X(ACCUMULATE_DPARAMS, 22, "accumulate-dparams")                                                                    \
+    X(Q_START, 23, "q-start")                                                                                          \
+    X(BOUNDS_CHECK, 24, "bounds-check")                                                                                \
     X(DETERMINISTIC, 25, "deterministic")                                                                              \
-    X(CAPTURE, 26, "capture")                                                                                          \
+    X(GRAPH_CAPTURE, 26, "graph-capture")                                                                              \
     X(SCALARS_IN_MEMORY, 27, "scalars-in-memory")                                                                      \
     X(SCALED, 28, "scaled")
 
@@ -161,12 +161,13 @@ enum {
 /* "bottom-right" of FXA_BOTTOM_RIGHT; NULL for a value that is not one flag. */
 FXA_API const char *fxa_flag_name(uint32_t flag);
 
-/* The q of row i of batch entry b, from 0 in its own sequence: map_q(i) + DYN_Q + POS_Q[b] or, aligned by BOTTOM_RIGHT
- * alone, map_q(i) + DYN_Q + k_len - q_len, lengths as the program reads them. So one program serves a whole pass, the
- * first chunk of a sequence and every later step: a row has the same q, and the same dropout, in all of them. */
+/* The q of row i of batch entry b, from 0 in its own sequence: map_q(i) + OFFSET_Q + Q_START[b] or, aligned by
+ * BOTTOM_RIGHT alone, map_q(i) + OFFSET_Q + k_len - q_len, lengths as the program reads them. So one program serves a
+ * whole pass, the first chunk of a sequence and every later step: a row has the same q, and the same dropout, in all
+ * of them. */
 
 #define FXA_MAX_D 512 /* features of a row */
-enum { FXA_NO_FEATURES = -1 };
+enum { FXA_D_V_ZERO = -1 };
 
 /* Start from FXA_PROBLEM_INIT; fields are only ever appended. All zeroes means: none, default, off. */
 typedef struct fxa_problem {
@@ -180,16 +181,16 @@ typedef struct fxa_problem {
 
     int64_t b, hq, hkv;       /* hkv 0: hq. hq must be a multiple of hkv */
     int64_t sq, sk;           /* zero is legal of all sizes: empty outputs, or rows that attend to nothing */
-    int64_t d, dv;            /* 0 to FXA_MAX_D; dv 0: d, FXA_NO_FEATURES: none. With d 0 all products are 0 */
+    int64_t d_qk, d_v;        /* 0 to FXA_MAX_D; d_v 0: d_qk, FXA_D_V_ZERO: none. With d_qk 0 all products are 0 */
     int64_t total_q, total_k; /* VARLEN; ignored without it */
     int64_t n_pages;          /* PAGED; ignored without it */
 
-    fxa_operand q, k, v;         /* q.dtype 0: f32; k, v dtype 0: q's. f64 all three (arithmetic is in f64 then), or any
+    fxa_operand q, k, v;    /* q.dtype 0: f32; k, v dtype 0: q's. f64 all three (arithmetic is in f64 then), or any
                                     of f32, f16, bf16, e4m3, e5m2 each (in f32) */
-    fxa_operand o, dout;         /* dtype 0: q's */
-    fxa_operand dq, dk, dv_grad; /* dtype 0: that of q, k, v */
-    fxa_operand lse, max, dlse;  /* [B,Hq,Sq]; dtype 0 (nothing else, but lse may be f64): f64 when q is, else f32 */
-    fxa_operand sink, dsink;     /* [Hq]: stride[1] when STRIDED, else dense. dtype 0: as lse; any float dtype */
+    fxa_operand o, dout;    /* dtype 0: q's */
+    fxa_operand dq, dk, dv; /* dtype 0: that of q, k, v */
+    fxa_operand lse, row_max, dlse; /* [B,Hq,Sq]; dtype 0 (nothing else, but lse may be f64): f64 when q is, else f32 */
+    fxa_operand sinks, dsinks;      /* [Hq]: stride[1] when STRIDED, else dense. dtype 0: as lse; any float dtype */
 
     const fxa_capture *captures; /* one per tensor of program, in its order */
     size_t n_captures;
@@ -201,10 +202,11 @@ typedef struct fxa_problem {
     double dropout_p;                  /* 0 <= p < 1; without DROPOUT only 0, else E_PROBLEM */
 
     fxa_index_map map_b, map_h, map_q, map_k;
-    int64_t q_len, k_len; /* what the program reads as q_len, k_len; 0: the real (per-batch) lengths. For shards */
+    int64_t global_q_len,
+        global_k_len; /* what the program reads as q_len, k_len; 0: the real (per-batch) lengths. For shards */
 
-    const char *engine; /* NULL: automatic (or the environment's FXA_ENGINE); else its name */
-    int64_t heads;      /* what the program reads as heads; 0: hq. For shards */
+    const char *engine;   /* NULL: automatic (or the environment's FXA_ENGINE); else its name */
+    int64_t global_heads; /* what the program reads as heads; 0: hq. For shards */
 
     uint32_t device;    /* fxa_device: where all that a run points to lies. Only engines of that device are asked */
     int32_t ordinal;    /* which of them, from 0; on the host 0 */
@@ -270,17 +272,17 @@ FXA_API int32_t fxa_engine_device(size_t index);
 /* What code for a device depends on, as a text: the `target` of problems that are planned where the device is not.
  * Nothing is opened there. Two calls, as in fxa_program_print. E_UNAVAILABLE with the reason: no driver, no such
  * device; E_UNSUPPORTED: no engine of this build has profiles of that device. */
-FXA_API FXA_CHECKED fxa_status fxa_device_profile(fxa_context *ctx, fxa_device device, int32_t ordinal, char *out,
-                                                  size_t capacity, size_t *needed, fxa_error *err);
+FXA_API FXA_CHECKED fxa_status fxa_device_description(fxa_context *ctx, fxa_device device, int32_t ordinal, char *out,
+                                                      size_t capacity, size_t *needed, fxa_error *err);
 
 /* ---- Tiles: what the mask leaves to do ------------------------------------------------------------------------- */
 
-typedef enum fxa_tile {
+typedef enum fxa_tile_class {
     FXA_TILE_EMPTY = 0,
     FXA_TILE_MIXED = 1,
     FXA_TILE_FULL = 2,
     FXA_TILE_FORCE_INT32 = 0x7fffffff
-} fxa_tile;
+} fxa_tile_class;
 
 /* What may be assumed of a captured int tensor by its values. */
 typedef struct fxa_tensor_range {
@@ -292,12 +294,12 @@ typedef struct fxa_tensor_range {
 
 /* For all pairs of the box (inclusive bounds of coordinate values): mask false everywhere (EMPTY), true everywhere
  * (FULL), or not known to be either (MIXED). Never wrong. params, tensors may be NULL: unknown. */
-typedef struct fxa_box {
+typedef struct fxa_tile_bounds {
     int32_t lo[FXA_INPUT_COUNT]; /* by fxa_input; SCORE and DSCORE are not read */
     int32_t hi[FXA_INPUT_COUNT];
-} fxa_box;
-FXA_API fxa_tile fxa_program_classify(const fxa_program *program, const fxa_box *box, const double *params,
-                                      const fxa_tensor_range *tensors);
+} fxa_tile_bounds;
+FXA_API fxa_tile_class fxa_program_classify(const fxa_program *program, const fxa_tile_bounds *box,
+                                            const double *params, const fxa_tensor_range *tensors);
 
 /* Looks at an int tensor of rank 1 once: range and order. Other tensors: nothing known. */
 FXA_API fxa_tensor_range fxa_tensor_scan(const fxa_view *view);
@@ -322,8 +324,8 @@ FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_probl
 /* Where each pointer of a run goes. Values are pinned, at most FXA_SLOT_MAX ever. More on some:
  * LSE: forward: written; backward: read (of the whole, for a shard). In f64 less than 2^-53 of it is lost between the
  *     passes, which gradients of steep programs need: docs/numerics.md
- * LEN, CU, PAGES: on the host values out of range are E_BINDING, and entries of PAGES past the last key of a batch
- *     entry are not looked at. Engines of a device do not check them: docs/gpu.md says what becomes of wrong ones
+ * Q_LENGTHS, CU_Q, PAGES: on the host values out of range are E_BINDING, and entries of PAGES past the last key of a
+ *     batch entry are not looked at. Engines of a device do not check them: docs/gpu.md says what becomes of wrong ones
  * PARAMS: SCALARS_IN_MEMORY: one f64 per param of program. Engines of a device do not check them: an int param that is
  *     no whole number of 32 bits is rounded towards zero and clamped */
 #define FXA_SLOT_MAP(X)                                                                                                \
@@ -332,16 +334,16 @@ FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_probl
     X(V, 2)                                                                                                            \
     X(O, 3) /* forward: written; backward: read */                                                                     \
     X(LSE, 4)                                                                                                          \
-    X(MAX_ROW, 5)                                                                                                      \
+    X(ROW_MAX, 5)                                                                                                      \
     X(DO, 6)                                                                                                           \
     X(DLSE, 7)                                                                                                         \
     X(DQ, 8)                                                                                                           \
     X(DK, 9)                                                                                                           \
     X(DV, 10)                                                                                                          \
-    X(SINK, 11)                                                                                                        \
-    X(DSINK, 12)                                                                                                       \
-    X(LEN_Q, 13) /* int32 [B], 0 to sq (sk), and with CU_Q (CU_K) no more than there is between two offsets */         \
-    X(LEN_K, 14)                                                                                                       \
+    X(SINKS, 11)                                                                                                       \
+    X(DSINKS, 12)                                                                                                      \
+    X(Q_LENGTHS, 13) /* int32 [B], 0 to sq (sk), and with CU_Q (CU_K) no more than there is between two offsets */     \
+    X(K_LENGTHS, 14)                                                                                                   \
     X(CU_Q, 15) /* int32 [B+1] */                                                                                      \
     X(CU_K, 16)                                                                                                        \
     X(PAGES, 17)                                                                                                       \
@@ -349,13 +351,13 @@ FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_probl
     X(MAP_H, 19)                                                                                                       \
     X(MAP_Q, 20)                                                                                                       \
     X(MAP_K, 21)                                                                                                       \
-    X(DYN_B, 22) /* one int32 each */                                                                                  \
-    X(DYN_H, 23)                                                                                                       \
-    X(DYN_Q, 24)                                                                                                       \
-    X(DYN_K, 25)                                                                                                       \
-    X(POS_Q, 26) /* int32 [B], any value; coordinates wrap at 32 bits as ints of programs do */                        \
-    X(SCALE, 27) /* SCALARS_IN_MEMORY: one f64, finite, or NAN for 1 / sqrt(d) */                                      \
-    X(SEED, 28)  /* one u64, with DROPOUT */                                                                           \
+    X(OFFSET_B, 22) /* one int32 each */                                                                               \
+    X(OFFSET_H, 23)                                                                                                    \
+    X(OFFSET_Q, 24)                                                                                                    \
+    X(OFFSET_K, 25)                                                                                                    \
+    X(Q_START, 26) /* int32 [B], any value; coordinates wrap at 32 bits as ints of programs do */                      \
+    X(SCALE, 27)   /* SCALARS_IN_MEMORY: one f64, finite, or NAN for 1 / sqrt(d) */                                    \
+    X(SEED, 28)    /* one u64, with DROPOUT */                                                                         \
     X(PARAMS, 29)                                                                                                      \
     X(DESCALE_Q, 30) /* SCALED: one f32 each, above 0 and finite; only of operands of 8 bits */                        \
     X(DESCALE_K, 31)                                                                                                   \
@@ -391,16 +393,17 @@ FXA_API const char *fxa_slot_name(fxa_slot slot); /* "Q", "LSE", ...; NULL for a
 typedef void (*fxa_progress_fn)(void *user, uint64_t done, uint64_t total);
 
 /* fxa_args.flags.
- * TRUSTED: the caller vouches for the pointers, as front ends can who have just made the tensors or looked at them:
- *     those that are not NULL are memory of the problem's device, as large as it says, aligned to their elements and as
- *     it promises; what is written overlaps nothing else; the stream is one of that device, and recorded only where the
- *     problem has CAPTURE. None of it is looked at again (on a device that is a question to the driver for each).
- *     Presence, counts, params, the workspace and, on the host, values of lengths and offsets are checked as ever. */
-enum { FXA_TRUSTED = 1 << 0 };
+ * SKIP_POINTER_CHECKS: the caller vouches for the pointers, as front ends can who have just made the tensors or looked
+ *     at them: those that are not NULL are memory of the problem's device, as large as it says, aligned to their
+ *     elements and as it promises; what is written overlaps nothing else; the stream is one of that device, and
+ *     recorded only where the problem has CAPTURE. None of it is looked at again (on a device that is a question to the
+ *     driver for each). Presence, counts, params, the workspace and, on the host, values of lengths and offsets are
+ *     checked as ever. */
+enum { FXA_SKIP_POINTER_CHECKS = 1 << 0 };
 
 typedef struct fxa_args {
     uint32_t struct_size;
-    uint32_t flags;           /* FXA_TRUSTED, or 0 */
+    uint32_t flags;           /* FXA_SKIP_POINTER_CHECKS, or 0 */
     void *slot[FXA_SLOT_MAX]; /* inputs are not written, whatever the type says. Slots that only the other pass uses are
                                  ignored, so that one set serves both; any other that is set and lacks the flag (or
                                  map) that uses it is E_BINDING */
@@ -452,11 +455,11 @@ FXA_API void fxa_plan_destroy(fxa_plan *plan);
 FXA_API const char *fxa_plan_engine(const fxa_plan *plan);
 /* The engine's own words on how it runs the plan, for reports: "avx512, 2 threads"; "" when it has none. Lives as long
  * as the plan. */
-FXA_API const char *fxa_plan_detail(const fxa_plan *plan);
+FXA_API const char *fxa_plan_description(const fxa_plan *plan);
 /* What the engine made of the score program, as lines for people: the tapes of cpu, "" of engines that have nothing to
  * show. Their wording may change with any version. Two-call, as fxa_program_print. */
-FXA_API FXA_CHECKED fxa_status fxa_plan_listing(const fxa_plan *plan, char *out, size_t capacity, size_t *needed,
-                                                fxa_error *err);
+FXA_API FXA_CHECKED fxa_status fxa_plan_dump(const fxa_plan *plan, char *out, size_t capacity, size_t *needed,
+                                             fxa_error *err);
 FXA_API size_t fxa_plan_workspace(const fxa_plan *plan);
 FXA_API int fxa_plan_is_deterministic(const fxa_plan *plan);
 FXA_API void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]); /* content of the problem and engine */
@@ -475,7 +478,7 @@ FXA_API FXA_CHECKED fxa_status fxa_attention(fxa_context *ctx, const fxa_problem
                                              fxa_error *err);
 
 /* Indices outside one axis of a captured tensor: how often, and where first. */
-typedef struct fxa_index_report {
+typedef struct fxa_bounds_report {
     int32_t tensor; /* of program, or of bprop */
     int32_t bprop;  /* not 0: of bprop */
     int32_t axis;
@@ -485,14 +488,14 @@ typedef struct fxa_index_report {
     uint64_t pairs;     /* pairs whose result needs such a load */
     uint64_t of;        /* pairs that there are */
     int64_t b, h, q, k; /* one of them, local indices */
-} fxa_index_report;
+} fxa_bounds_report;
 
-/* Which indices leave their tensors in a run of the problem: what FXA_STRICT_INDEX refuses. Of args the tables, params
+/* Which indices leave their tensors in a run of the problem: what FXA_BOUNDS_CHECK refuses. Of args the tables, params
  * and tensors must be there; without Q or K the score counts as 0. Fills at most *count reports, by tensor and axis,
  * and sets *count to how many there are. Work is bounded, to a second or two: all pairs are evaluated when pairs
  * times nodes of the program are some 67 million at most, else a sample is. */
-FXA_API FXA_CHECKED fxa_status fxa_index_query(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
-                                               fxa_index_report *reports, size_t *count, fxa_error *err);
+FXA_API FXA_CHECKED fxa_status fxa_bounds_check(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
+                                                fxa_bounds_report *reports, size_t *count, fxa_error *err);
 
 /* Bytes of a plan (docs/plan-bytes.md), and back; hostile bytes get E_BYTES or E_VERSION. Two-call save. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_t *needed,
@@ -511,8 +514,8 @@ FXA_API FXA_CHECKED fxa_status fxa_plan_load_flags(fxa_context *ctx, const void 
  * is not carried. Hostile bytes get E_BYTES or E_VERSION. */
 FXA_API FXA_CHECKED fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *out,
                                                 size_t capacity, size_t *needed, fxa_error *err);
-FXA_API FXA_CHECKED fxa_status fxa_plan_create_bytes(fxa_context *ctx, const void *bytes, size_t size, int32_t ordinal,
-                                                     fxa_plan **out, fxa_error *err);
+FXA_API FXA_CHECKED fxa_status fxa_plan_create_from_problem(fxa_context *ctx, const void *bytes, size_t size,
+                                                            int32_t ordinal, fxa_plan **out, fxa_error *err);
 
 /* ---- Merging partial results ----------------------------------------------------------------------------------- */
 

@@ -61,7 +61,7 @@ typedef enum fxa_input {
 
 /* Operations, with pinned codes: they are part of program bytes and hashes. docs/program.md describes each. An
  * operation means what its operand types say (ADD adds ints or floats). GT and GE become LT and LE when built; RELU,
- * SIGN and SOFTPLUS what docs/program.md says. */
+ * SIGN, STOP_GRADIENT and SOFTPLUS what docs/program.md says. */
 #define FXA_OP_MAP(X)                                                                                                  \
     X(CONST, 1)                                                                                                        \
     X(INPUT, 2)                                                                                                        \
@@ -83,7 +83,8 @@ typedef enum fxa_input {
     X(DIVZ, 23) /* x / y, but 0 where x is exactly 0 */                                                                \
     X(RELU, 24)                                                                                                        \
     X(SIGN, 25)                                                                                                        \
-    X(GRAFT, 26) /* x, whose gradient is that of y; x itself in programs that have no derivative */                    \
+    X(WITH_GRAD, 26) /* x, whose gradient is that of y; x itself in programs that have no derivative */                \
+    X(STOP_GRADIENT, 27)                                                                                               \
     X(SQRT, 30)                                                                                                        \
     X(RSQRT, 31)                                                                                                       \
     X(EXP, 32)                                                                                                         \
@@ -130,23 +131,23 @@ typedef enum fxa_op {
 /* clang-format on */
 
 /* A way to write an operation in program text. An operation may have two: x & y and, of bools, x && y. */
-typedef enum fxa_form {
-    FXA_FORM_INFIX = 1,  /* x + y */
-    FXA_FORM_PREFIX = 2, /* -x */
-    FXA_FORM_CALL = 3,   /* tanh(x) */
-    FXA_FORM_FORCE_INT32 = 0x7fffffff
-} fxa_form;
-typedef struct fxa_spelling_info {
+typedef enum fxa_syntax_form {
+    FXA_SYNTAX_INFIX = 1,  /* x + y */
+    FXA_SYNTAX_PREFIX = 2, /* -x */
+    FXA_SYNTAX_CALL = 3,   /* tanh(x) */
+    FXA_SYNTAX_FORCE_INT32 = 0x7fffffff
+} fxa_syntax_form;
+typedef struct fxa_op_syntax_info {
     const char *text; /* "+", "tanh" */
     fxa_op op;
-    fxa_form form;
+    fxa_syntax_form form;
     int32_t arity;
     int32_t level;      /* of an operator: the higher, the tighter it binds; from 1. 0 for CALL */
     const char *groups; /* "left", "right" or "do not chain"; "" for CALL */
     const char *about;  /* one sentence on the operation */
-} fxa_spelling_info;
+} fxa_op_syntax_info;
 /* The operators and functions of the language, for references and front ends, by position; zeroes past the end. */
-FXA_API fxa_spelling_info fxa_spelling(size_t index);
+FXA_API fxa_op_syntax_info fxa_op_syntax(size_t index);
 /* The name of an input in program text; NULL for a value that is none. */
 FXA_API const char *fxa_input_name(fxa_input input);
 
@@ -201,15 +202,15 @@ FXA_API FXA_CHECKED fxa_status fxa_program_print(const fxa_program *program, cha
                                                  fxa_error *err);
 
 /* What engines make of a score program, as lines for people; their wording may change with any version. */
-typedef enum fxa_lowering {
-    FXA_LOWERING_CLASSES = 0,   /* what changes less often than the score, and how often; how gradients are summed */
-    FXA_LOWERING_CONJUNCTS = 1, /* the mask as parts that must all hold, and what kind each is of */
-    FXA_LOWERING_JOINT = 2,     /* value, mask, derivative and gradients as one program */
-    FXA_LOWERING_FORCE_INT32 = 0x7fffffff
-} fxa_lowering;
+typedef enum fxa_dump_kind {
+    FXA_DUMP_CLASSES = 0,   /* what changes less often than the score, and how often; how gradients are summed */
+    FXA_DUMP_CONJUNCTS = 1, /* the mask as parts that must all hold, and what kind each is of */
+    FXA_DUMP_FUSED = 2,     /* value, mask, derivative and gradients as one program */
+    FXA_DUMP_FORCE_INT32 = 0x7fffffff
+} fxa_dump_kind;
 /* Two-call, as fxa_program_print. E_ARGUMENT for a program of another kind. */
-FXA_API FXA_CHECKED fxa_status fxa_program_lowering(const fxa_program *program, fxa_lowering what, char *out,
-                                                    size_t capacity, size_t *needed, fxa_error *err);
+FXA_API FXA_CHECKED fxa_status fxa_program_dump(const fxa_program *program, fxa_dump_kind kind, char *out,
+                                                size_t capacity, size_t *needed, fxa_error *err);
 
 /* 128 bits of content: equal for equal canonical programs, in every process and on every machine. */
 FXA_API void fxa_program_hash(const fxa_program *program, uint8_t hash[16]);
@@ -253,12 +254,12 @@ FXA_API FXA_CHECKED fxa_status fxa_program_load(fxa_context *ctx, const void *by
  * WINDOW: conjuncts bound q - k by constants: window_left, window_right (INT32_MAX: open)
  * PADDING: a conjunct says k < k_len, or k < t[b] for an int tensor t
  * SCORE_MASKS: score = c ? x : -inf, c free of the score: a mask, and skipped as one
- * PENALTY: x + (c ? y : -inf), where a NaN or +inf of x makes NaN, or a constant of at most -10000 for that -inf, also
- *     in c ? x : -1e9: much like a mask, and not skipped
- * FINITE_PENALTY: a PENALTY by a finite constant: a row that it covers whole attends to all of its keys
+ * LARGE_NEGATIVE: x + (c ? y : -inf), where a NaN or +inf of x makes NaN, or a constant of at most -10000 for that
+ *     -inf, also in c ? x : -1e9: much like a mask, and not skipped
+ * FINITE_LARGE_NEGATIVE: a LARGE_NEGATIVE by a finite constant: a row that it covers whole attends to all of its keys
  * QUOTIENT_EQUAL: == or != compares x / y of ints, which is the exact quotient: q / 32 == k / 32 holds where q is k,
  *     q // 32 == k // 32 in blocks of 32 */
-#define FXA_FACT_MAP(X)                                                                                                \
+#define FXA_PROPERTY_MAP(X)                                                                                            \
     X(IDENTITY, 0, "identity")      /* score unchanged and mask true */                                                \
     X(PURE_MASK, 1, "pure mask")    /* score unchanged */                                                              \
     X(NO_MASK, 2, "no mask")        /* mask true */                                                                    \
@@ -269,22 +270,22 @@ FXA_API FXA_CHECKED fxa_status fxa_program_load(fxa_context *ctx, const void *by
     X(WINDOW, 7, "window")                                                                                             \
     X(PADDING, 8, "padding")                                                                                           \
     X(SCORE_MASKS, 9, "mask in the score")                                                                             \
-    X(PENALTY, 10, "penalty")                                                                                          \
-    X(FINITE_PENALTY, 11, "finite penalty")                                                                            \
+    X(LARGE_NEGATIVE, 10, "large negative mask")                                                                       \
+    X(FINITE_LARGE_NEGATIVE, 11, "finite large negative mask")                                                         \
     X(QUOTIENT_EQUAL, 12, "equal quotients of ints")
 
 /* clang-format off */
 enum {
-#define FXA_FACT_ENUM(name, bit, text) FXA_FACT_##name = 1 << bit,
-    FXA_FACT_MAP(FXA_FACT_ENUM)
-#undef FXA_FACT_ENUM
-    FXA_FACT_COUNT = 13
+#define FXA_PROPERTY_ENUM(name, bit, text) FXA_PROPERTY_##name = 1 << bit,
+    FXA_PROPERTY_MAP(FXA_PROPERTY_ENUM)
+#undef FXA_PROPERTY_ENUM
+    FXA_PROPERTY_COUNT = 13
 };
 /* clang-format on */
-/* "pure mask" of FXA_FACT_PURE_MASK; NULL for a value that is not one fact. */
-FXA_API const char *fxa_fact_name(uint32_t fact);
+/* "pure mask" of FXA_PROPERTY_PURE_MASK; NULL for a value that is not one property. */
+FXA_API const char *fxa_property_name(uint32_t property);
 /* Facts about the mask hold for coordinates and lengths from 0 to 2^30 - 1, where no int of a sane mask wraps. */
-typedef struct fxa_facts {
+typedef struct fxa_properties {
     uint32_t flags;
     uint32_t score_depends; /* inputs the new score depends on; 1 << FXA_INPUT_SCORE nearly always */
     uint32_t mask_depends;
@@ -293,8 +294,8 @@ typedef struct fxa_facts {
     int32_t window_left;   /* q - k <= window_left */
     int32_t window_right;  /* k - q <= window_right */
     uint64_t reserved[4];
-} fxa_facts;
-FXA_API void fxa_program_facts(const fxa_program *program, fxa_facts *out);
+} fxa_properties;
+FXA_API void fxa_program_properties(const fxa_program *program, fxa_properties *out);
 
 /* A captured tensor as it lies in memory. Strides are in elements and may be zero or negative. */
 typedef struct fxa_view {
@@ -313,29 +314,29 @@ FXA_API FXA_CHECKED fxa_status fxa_program_eval(const fxa_program *program, cons
                                                 fxa_error *err);
 
 /* One result of a program at one pair, and how far an engine may be from it. */
-typedef enum fxa_term_kind {
-    FXA_TERM_SCORE = 0,   /* SCORE programs have two: SCORE, MASK */
-    FXA_TERM_MASK = 1,    /* 0 or 1 */
-    FXA_TERM_DSCORE = 2,  /* the first of a BPROP or DERIVATIVE program; the latter has more: */
-    FXA_TERM_DPARAM = 3,  /* what the pair adds to the gradient of a param, */
-    FXA_TERM_DTENSOR = 4, /* and to that of an element of a tensor */
-    FXA_TERM_FORCE_INT32 = 0x7fffffff
-} fxa_term_kind;
-typedef struct fxa_term {
+typedef enum fxa_result_kind {
+    FXA_RESULT_SCORE = 0,   /* SCORE programs have two: SCORE, MASK */
+    FXA_RESULT_MASK = 1,    /* 0 or 1 */
+    FXA_RESULT_DSCORE = 2,  /* the first of a BPROP or DERIVATIVE program; the latter has more: */
+    FXA_RESULT_DPARAM = 3,  /* what the pair adds to the gradient of a param, */
+    FXA_RESULT_DTENSOR = 4, /* and to that of an element of a tensor */
+    FXA_RESULT_FORCE_INT32 = 0x7fffffff
+} fxa_result_kind;
+typedef struct fxa_bounded_result {
     uint32_t kind;
     int32_t slot;   /* DPARAM: which param; DTENSOR: which tensor */
     int64_t offset; /* DTENSOR: of the element, in elements from the data of its view; -1: outside, adds nothing */
     double value;
     double error; /* INFINITY: rounding decides (floats compared that are nearly equal, an overflow) */
-} fxa_term;
+} fxa_bounded_result;
 
 /* fxa_program_eval with every result, each with a bound of the error of `arithmetic` (FXA_F32 or FXA_F64): a running
  * error analysis to first order, as docs/numerics.md has it. error[] are those of in[SCORE] and in[DSCORE] (the others
  * are not read); NULL: exact. Fills at most *count terms and sets *count to how many there are; terms may be NULL. */
-FXA_API FXA_CHECKED fxa_status fxa_program_terms(const fxa_program *program, const double in[FXA_INPUT_COUNT],
-                                                 const double error[FXA_INPUT_COUNT], fxa_dtype arithmetic,
-                                                 const double *params, const fxa_view *tensors, fxa_term *terms,
-                                                 size_t *count, fxa_error *err);
+FXA_API FXA_CHECKED fxa_status fxa_program_eval_bounds(const fxa_program *program, const double in[FXA_INPUT_COUNT],
+                                                       const double error[FXA_INPUT_COUNT], fxa_dtype arithmetic,
+                                                       const double *params, const fxa_view *tensors,
+                                                       fxa_bounded_result *terms, size_t *count, fxa_error *err);
 
 /* ---- Builder: the same programs, one call per operation -------------------------------------------------------- */
 

@@ -100,22 +100,22 @@ static int64_t width_of(const fxa_operand *operand) {
 static int64_t operand_bytes(const fxa_problem *p, int64_t slot) {
     bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
     int64_t rows = (packed ? p->total_q : p->b * p->sq) * p->hq;
-    int64_t dv = p->dv == FXA_NO_FEATURES ? 0 : p->dv;
+    int64_t dv = p->d_v == FXA_D_V_ZERO ? 0 : p->d_v;
     int64_t keys = (paged ? p->n_pages * (int64_t)p->page_size : packed ? p->total_k : p->b * p->sk) * p->hkv;
     switch (slot) {
-    case FXA_SLOT_Q: return rows * p->d * width_of(&p->q);
-    case FXA_SLOT_DQ: return rows * p->d * width_of(&p->dq);
-    case FXA_SLOT_K: return keys * p->d * width_of(&p->k);
-    case FXA_SLOT_DK: return keys * p->d * width_of(&p->dk);
+    case FXA_SLOT_Q: return rows * p->d_qk * width_of(&p->q);
+    case FXA_SLOT_DQ: return rows * p->d_qk * width_of(&p->dq);
+    case FXA_SLOT_K: return keys * p->d_qk * width_of(&p->k);
+    case FXA_SLOT_DK: return keys * p->d_qk * width_of(&p->dk);
     case FXA_SLOT_V: return keys * dv * width_of(&p->v);
-    case FXA_SLOT_DV: return keys * dv * width_of(&p->dv_grad);
+    case FXA_SLOT_DV: return keys * dv * width_of(&p->dv);
     case FXA_SLOT_O: return rows * dv * width_of(&p->o);
     case FXA_SLOT_DO: return rows * dv * width_of(&p->dout);
     case FXA_SLOT_LSE: return rows * width_of(&p->lse);
-    case FXA_SLOT_MAX_ROW: return rows * width_of(&p->max);
+    case FXA_SLOT_ROW_MAX: return rows * width_of(&p->row_max);
     case FXA_SLOT_DLSE: return rows * width_of(&p->dlse);
-    case FXA_SLOT_SINK: return p->hq * width_of(&p->sink);
-    case FXA_SLOT_DSINK: return p->hq * width_of(&p->dsink);
+    case FXA_SLOT_SINKS: return p->hq * width_of(&p->sinks);
+    case FXA_SLOT_DSINKS: return p->hq * width_of(&p->dsinks);
     default: return -1;
     }
 }
@@ -124,9 +124,9 @@ static int64_t operand_bytes(const fxa_problem *p, int64_t slot) {
 static int64_t table_bytes(const fxa_problem *p, int64_t slot) {
     int64_t page = (int64_t)p->page_size;
     switch (slot) {
-    case FXA_SLOT_LEN_Q:
-    case FXA_SLOT_LEN_K:
-    case FXA_SLOT_POS_Q:
+    case FXA_SLOT_Q_LENGTHS:
+    case FXA_SLOT_K_LENGTHS:
+    case FXA_SLOT_Q_START:
     case FXA_SLOT_MAP_B: return p->b * 4;
     case FXA_SLOT_CU_Q:
     case FXA_SLOT_CU_K: return (p->b + 1) * 4;
@@ -134,10 +134,10 @@ static int64_t table_bytes(const fxa_problem *p, int64_t slot) {
     case FXA_SLOT_MAP_H: return p->hq * 4;
     case FXA_SLOT_MAP_Q: return p->sq * 4;
     case FXA_SLOT_MAP_K: return p->sk * 4;
-    case FXA_SLOT_DYN_B:
-    case FXA_SLOT_DYN_H:
-    case FXA_SLOT_DYN_Q:
-    case FXA_SLOT_DYN_K: return 4;
+    case FXA_SLOT_OFFSET_B:
+    case FXA_SLOT_OFFSET_H:
+    case FXA_SLOT_OFFSET_Q:
+    case FXA_SLOT_OFFSET_K: return 4;
     case FXA_SLOT_SEED: return 8;
     default: return -1;
     }
@@ -265,7 +265,7 @@ static fxa_status arguments_set(fxa__jax_call *call) {
     status = status ? status : buffers_set(call, &call->frame->results, "results", true);
     /* XLA's buffers are memory of the device that runs, as large as they say, which was looked at here, and results are
      * apart from operands but where a ROOM says otherwise. */
-    args->flags = call->cuda && p->alignment && call->addresses % p->alignment == 0 ? FXA_TRUSTED : 0;
+    args->flags = call->cuda && p->alignment && call->addresses % p->alignment == 0 ? FXA_SKIP_POINTER_CHECKS : 0;
     args->tensors = call->tensors;
     args->n_tensors = p->n_captures;
     if (p->pass == FXA_BACKWARD) {

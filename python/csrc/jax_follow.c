@@ -38,12 +38,12 @@ static bool operand_follow(fxa_problem *p, int64_t slot, fxa_layout layout, cons
         p->b = size[0];
         p->sq = size[s];
         p->hq = size[3 - s];
-        p->d = size[3];
+        p->d_qk = size[3];
     } else if (slot == FXA_SLOT_K) {
         p->sk = size[s];
         p->hkv = size[3 - s];
     } else {
-        p->dv = size[3] ? size[3] : FXA_NO_FEATURES;
+        p->d_v = size[3] ? size[3] : FXA_D_V_ZERO;
     }
     return true;
 }
@@ -64,8 +64,8 @@ static bool buffer_follow(follow_copy *c, int64_t role, fxa_layout layout, const
 /* Strides of a plan's problem are those of its sizes: dense again, whatever the sizes will be. */
 static void layouts_set(follow_copy *c, fxa_layout layout) {
     fxa_problem *p = &c->problem;
-    fxa_operand *floats[] = {&p->q, &p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv_grad};
-    fxa_operand *rows[] = {&p->lse, &p->max, &p->dlse, &p->sink, &p->dsink};
+    fxa_operand *floats[] = {&p->q, &p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv};
+    fxa_operand *rows[] = {&p->lse, &p->row_max, &p->dlse, &p->sinks, &p->dsinks};
     for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
         *floats[i] = (fxa_operand){floats[i]->dtype, layout, {0}};
     }

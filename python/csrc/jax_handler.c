@@ -48,8 +48,13 @@ static int32_t code_of_status(fxa_status status) {
 
 /* What users of fxattn.jax call the slots whose elements a run looks at. */
 static const fxa__slot_word jax_words[] = {
-    {"LEN_Q", "lengths (of q)"}, {"LEN_K", "lengths (of k)"}, {"CU_Q", "cu_q"}, {"CU_K", "cu_k"},
-    {"POS_Q", "positions"},      {"SINK", "sinks"},           {NULL, NULL},
+    {"Q_LENGTHS", "lengths (of q)"},
+    {"K_LENGTHS", "lengths (of k)"},
+    {"CU_Q", "cu_q"},
+    {"CU_K", "cu_k"},
+    {"Q_START", "positions"},
+    {"SINKS", "sinks"},
+    {NULL, NULL},
 };
 
 static fxa__xla_error *frame_handle(const fxa__xla_frame *frame, bool cuda) {

@@ -154,7 +154,7 @@ fxa_status fxa__jax_plan(const void *bytes, size_t size, int32_t ordinal, fxa_pl
         return FXA_OK;
     }
     fxa_status status = context_get(&ctx, err);
-    status = status ? status : fxa__jax.fxa_plan_create_bytes(ctx, bytes, size, ordinal, out, err);
+    status = status ? status : fxa__jax.fxa_plan_create_from_problem(ctx, bytes, size, ordinal, out, err);
     if (!status) {
         pthread_mutex_lock(&jax_state.lock);
         fxa_plan *others = plan_find(hash, bytes, size, ordinal); /* meanwhile */

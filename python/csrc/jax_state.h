@@ -13,7 +13,7 @@
 #define FXA__JAX_LIBRARY_MAP(X)                                                                                        \
     X(fxa_context_create)                                                                                              \
     X(fxa_plan_create)                                                                                                 \
-    X(fxa_plan_create_bytes)                                                                                           \
+    X(fxa_plan_create_from_problem)                                                                                    \
     X(fxa_plan_retain)                                                                                                 \
     X(fxa_plan_destroy)                                                                                                \
     X(fxa_plan_workspace)                                                                                              \

@@ -31,7 +31,7 @@
 #define FXA__TORCH_MAX_CONFIG 256
 #define FXA__TORCH_MAX_WANT (FXA_MAX_TENSORS + 5)
 
-/* Where things are in `config`. After MAPS, for each map: which (0 b, 1 h, 2 q, 3 k), kind, dynamic, base, step, number
+/* Where things are in `config`. After MAPS, for each map: which (0 b, 1 h, 2 q, 3 k), kind, offset, base, step, number
  * of segments, and three numbers per segment. */
 typedef enum fxa__torch_field {
     FXA__TORCH_FLAGS = 0,

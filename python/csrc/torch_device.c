@@ -11,10 +11,10 @@
  * recording then has made the very plan that is recorded, and nothing is compiled in between. A plan whose run was
  * recorded is kept for ever: nobody says when the graph, which needs the plan's code, is gone.
  *
- * Runs are FXA_TRUSTED. Inputs are tensors of PyTorch, which says of each where it is (fxa__torch_device_begin, and
- * extra and captured tensors in torch_problem.c) and how large (torch_problem.c, torch_shim.c); results and workspace
- * are new, so they overlap nothing; the alignment that is promised is that of the pointers; plans are for streams that
- * are recorded, or the stream is none.
+ * Runs are FXA_SKIP_POINTER_CHECKS. Inputs are tensors of PyTorch, which says of each where it is
+ * (fxa__torch_device_begin, and extra and captured tensors in torch_problem.c) and how large (torch_problem.c,
+ * torch_shim.c); results and workspace are new, so they overlap nothing; the alignment that is promised is that of the
+ * pointers; plans are for streams that are recorded, or the stream is none.
  */
 #include "torch_call.h"
 
@@ -55,8 +55,8 @@ fxa_status fxa__torch_device_begin(fxa__torch_problem *p, fxa__torch_call *call)
     if (fxa__torch_cuda_stream(call->q.index, &p->args.stream, &p->recorded)) {
         return fxa__torch_fail(call, FXA_E_UNAVAILABLE, "this build of PyTorch says no current CUDA stream");
     }
-    p->problem.flags |= FXA_CAPTURE;
-    p->args.flags |= FXA_TRUSTED;
+    p->problem.flags |= FXA_GRAPH_CAPTURE;
+    p->args.flags |= FXA_SKIP_POINTER_CHECKS;
     return FXA_OK;
 }
 
@@ -67,7 +67,7 @@ bool fxa__torch_is_nothing(const fxa__torch_problem *p, const fxa__torch_call *c
 /* What the pointers have in common, those of results too: 16, or of elements alone, to which PyTorch's tensors keep. */
 static void alignment_set(fxa__torch_problem *p) {
     uintptr_t all = 0;
-    for (int slot = 0; slot < FXA_SLOT_LEN_Q; slot++) {
+    for (int slot = 0; slot < FXA_SLOT_Q_LENGTHS; slot++) {
         all |= (uintptr_t)p->args.slot[slot];
     }
     for (size_t i = 0; i < p->args.n_tensors; i++) {
@@ -138,7 +138,7 @@ fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, 
     fxa_status status = fxa__torch_plan_get(ctx, &p->problem, out, &call->err);
     if (status == FXA_E_UNSUPPORTED && !p->recorded) { /* perhaps of an engine that waits, or reads there */
         fxa_error why;
-        p->problem.flags &= ~(uint32_t)FXA_CAPTURE;
+        p->problem.flags &= ~(uint32_t)FXA_GRAPH_CAPTURE;
         fxa_status again = fxa__torch.fxa_plan_create(ctx, &p->problem, out, &why);
         status = again ? status : FXA_OK;
     }

@@ -31,7 +31,7 @@ static struct {
 /* Where a problem is kept, by what differs between the calls of a model. */
 static plan_entry *plan_place(const fxa_problem *p) {
     const uint64_t words[] = {p->pass,         p->flags,        (uintptr_t)p->program,    (uint64_t)p->b,
-                              (uint64_t)p->hq, (uint64_t)p->sq, (uint64_t)p->sk,          (uint64_t)p->d,
+                              (uint64_t)p->hq, (uint64_t)p->sq, (uint64_t)p->sk,          (uint64_t)p->d_qk,
                               p->q.dtype,      p->alignment,    (uint64_t)p->q.stride[2], (uint64_t)p->ordinal};
     uint64_t hash = 0;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {

@@ -41,8 +41,8 @@ static fxa_status sizes_set(fxa__torch_problem *p, fxa__torch_call *call) {
     problem->hkv = k[1];
     problem->sq = packed ? config_get(call, FXA__TORCH_SQ) : q[2];
     problem->sk = packed || paged ? config_get(call, FXA__TORCH_SK) : k[2];
-    problem->d = q[3];
-    problem->dv = v[3] ? v[3] : FXA_NO_FEATURES;
+    problem->d_qk = q[3];
+    problem->d_v = v[3] ? v[3] : FXA_D_V_ZERO;
     if (k[3] != q[3] || v[0] != k[0] || v[1] != k[1] || v[2] != k[2] || (!packed && !paged && k[0] != q[0])) {
         return fxa__torch_fail(
             call, FXA_E_PROBLEM,
@@ -78,21 +78,21 @@ static int64_t pages_count(const fxa_problem *problem) {
 /* How many elements the tensor of a slot has; -1 for slots that are none of an extra tensor's. */
 static int64_t extra_count(const fxa_problem *problem, int slot) {
     switch (slot) {
-    case FXA_SLOT_SINK:
+    case FXA_SLOT_SINKS:
     case FXA_SLOT_MAP_H: return problem->hq;
-    case FXA_SLOT_LEN_Q:
-    case FXA_SLOT_LEN_K:
-    case FXA_SLOT_POS_Q:
+    case FXA_SLOT_Q_LENGTHS:
+    case FXA_SLOT_K_LENGTHS:
+    case FXA_SLOT_Q_START:
     case FXA_SLOT_MAP_B: return problem->b;
     case FXA_SLOT_CU_Q:
     case FXA_SLOT_CU_K: return problem->b + 1;
     case FXA_SLOT_PAGES: return pages_count(problem);
     case FXA_SLOT_MAP_Q: return problem->sq;
     case FXA_SLOT_MAP_K: return problem->sk;
-    case FXA_SLOT_DYN_B:
-    case FXA_SLOT_DYN_H:
-    case FXA_SLOT_DYN_Q:
-    case FXA_SLOT_DYN_K:
+    case FXA_SLOT_OFFSET_B:
+    case FXA_SLOT_OFFSET_H:
+    case FXA_SLOT_OFFSET_Q:
+    case FXA_SLOT_OFFSET_K:
     case FXA_SLOT_SEED: return 1;
     case FXA_SLOT_SCALE: return problem->flags & FXA_SCALARS_IN_MEMORY ? 1 : -1;
     default: return -1;
@@ -104,7 +104,7 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
     fxa_problem *problem = &p->problem;
     fxa_dtype dtype = slot == FXA_SLOT_SEED    ? FXA_I64
                       : slot == FXA_SLOT_SCALE ? FXA_F64
-                      : slot == FXA_SLOT_SINK  ? t->dtype
+                      : slot == FXA_SLOT_SINKS ? t->dtype
                                                : FXA_I32;
     bool by_value = slot == FXA_SLOT_SEED && !(problem->flags & FXA_SCALARS_IN_MEMORY);
     int64_t need = extra_count(problem, slot);
@@ -114,7 +114,7 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
         dense = dense && (t->size[i] == 1 || t->stride[i] == count);
         count *= t->size[i];
     }
-    dense = dense || count == 0 || (slot == FXA_SLOT_SINK && t->rank == 1);
+    dense = dense || count == 0 || (slot == FXA_SLOT_SINKS && t->rank == 1);
     if (need < 0) {
         return fxa__torch_fail(call, FXA_E_BINDING, "%s is no slot of an extra tensor",
                                fxa__torch.fxa_slot_name((fxa_slot)slot));
@@ -136,10 +136,10 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
         memcpy(&p->args.seed, t->data, sizeof p->args.seed);
         return FXA_OK;
     }
-    if (slot == FXA_SLOT_SINK) {
-        problem->sink.dtype = (uint32_t)t->dtype;
-        problem->sink.layout = FXA_LAYOUT_STRIDED;
-        problem->sink.stride[1] = t->rank == 1 ? t->stride[0] : 1;
+    if (slot == FXA_SLOT_SINKS) {
+        problem->sinks.dtype = (uint32_t)t->dtype;
+        problem->sinks.layout = FXA_LAYOUT_STRIDED;
+        problem->sinks.stride[1] = t->rank == 1 ? t->stride[0] : 1;
     }
     p->args.slot[slot] = t->data;
     return FXA_OK;
@@ -185,7 +185,7 @@ static fxa_status maps_set(fxa__torch_problem *p, fxa__torch_call *call) {
         }
         fxa_index_map *map = maps[c[0]];
         map->kind = (uint32_t)c[1];
-        map->dynamic = (uint32_t)c[2];
+        map->has_offset = (uint32_t)c[2];
         map->base = c[3];
         map->step = c[4];
         map->n_segments = (uint32_t)n;
@@ -330,9 +330,9 @@ fxa_status fxa__torch_problem_begin(fxa__torch_problem *p, fxa__torch_call *call
     p->problem.flags = (uint32_t)config_get(call, FXA__TORCH_FLAGS);
     p->problem.window_left = config_get(call, FXA__TORCH_WINDOW_LEFT);
     p->problem.window_right = config_get(call, FXA__TORCH_WINDOW_RIGHT);
-    p->problem.q_len = config_get(call, FXA__TORCH_Q_LEN);
-    p->problem.k_len = config_get(call, FXA__TORCH_K_LEN);
-    p->problem.heads = config_get(call, FXA__TORCH_HEADS);
+    p->problem.global_q_len = config_get(call, FXA__TORCH_Q_LEN);
+    p->problem.global_k_len = config_get(call, FXA__TORCH_K_LEN);
+    p->problem.global_heads = config_get(call, FXA__TORCH_HEADS);
     p->args.scale = call->n_floats > 0 ? call->floats[0] : NAN;
     p->problem.dropout_p = call->n_floats > 1 ? call->floats[1] : 0;
     fxa_status status = sizes_set(p, call);

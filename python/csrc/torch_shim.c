@@ -54,7 +54,7 @@ fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]) {
         fxa_dtype dtype = fxa__torch_result_dtype(call, call->q.dtype);
         status = fxa__torch_result_new(call, &call->q, dtype, 4, size, stride, &made[0]);
     }
-    bool lse = p.problem.flags & FXA_WANT_LSE, max = p.problem.flags & FXA_WANT_MAX;
+    bool lse = p.problem.flags & FXA_RETURN_LSE, max = p.problem.flags & FXA_RETURN_ROW_MAX;
     fxa_dtype rows = call->q.dtype == FXA_F64 ? FXA_F64 : FXA_F32;
     status = status ? status : row_new(call, lse, FXA_F64, &made[1]);
     status = status ? status : row_new(call, max, rows, &made[2]);
@@ -66,8 +66,8 @@ fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]) {
             p.args.slot[FXA_SLOT_LSE] = made[1].data;
         }
         if (max) {
-            fxa__torch_operand_set(&p.problem.max, &made[2]);
-            p.args.slot[FXA_SLOT_MAX_ROW] = made[2].data;
+            fxa__torch_operand_set(&p.problem.row_max, &made[2]);
+            p.args.slot[FXA_SLOT_ROW_MAX] = made[2].data;
         }
         status = fxa__torch_problem_run(&p, call, ctx);
     }
@@ -85,7 +85,7 @@ fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]) {
 static fxa_status operand_gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, int64_t want,
                                          fxa__torch_tensor *out) {
     const fxa__torch_tensor *like = want == FXA__TORCH_DQ ? &call->q : want == FXA__TORCH_DK ? &call->k : &call->v;
-    fxa_operand *const operand[] = {&p->problem.dq, &p->problem.dk, &p->problem.dv_grad};
+    fxa_operand *const operand[] = {&p->problem.dq, &p->problem.dk, &p->problem.dv};
     int64_t stride[4];
     fxa__torch_strides_like(like, like->size, stride);
     fxa_dtype dtype = fxa__torch_result_dtype(call, like->dtype);
@@ -99,12 +99,12 @@ static fxa_status operand_gradient_begin(fxa__torch_problem *p, fxa__torch_call 
 }
 
 static fxa_status sink_gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, fxa__torch_tensor *out) {
-    fxa_dtype dtype = (fxa_dtype)p->problem.sink.dtype;
+    fxa_dtype dtype = (fxa_dtype)p->problem.sinks.dtype;
     int64_t one = 1;
     fxa_status status = fxa__torch_result_new(call, &call->q, dtype, 1, &p->problem.hq, &one, out);
-    p->problem.dsink.dtype = p->problem.sink.dtype;
-    p->problem.flags |= FXA_GRAD_SINK;
-    p->args.slot[FXA_SLOT_DSINK] = out->data;
+    p->problem.dsinks.dtype = p->problem.sinks.dtype;
+    p->problem.flags |= FXA_GRAD_SINKS;
+    p->args.slot[FXA_SLOT_DSINKS] = out->data;
     return status;
 }
 
@@ -151,7 +151,7 @@ static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, i
     if (want >= FXA__TORCH_DQ && want <= FXA__TORCH_DV) {
         return operand_gradient_begin(p, call, want, out);
     }
-    if (want == FXA__TORCH_DSINK && p->problem.flags & FXA_SINK) {
+    if (want == FXA__TORCH_DSINK && p->problem.flags & FXA_SINKS) {
         return sink_gradient_begin(p, call, out);
     }
     if (want == FXA__TORCH_DSCALARS && call->n_scalars) {
@@ -186,7 +186,7 @@ static fxa_status backward_inputs_set(fxa__torch_problem *p, fxa__torch_call *ca
     p->args.slot[FXA_SLOT_LSE] = call->lse.data;
     p->args.slot[FXA_SLOT_DO] = dout->data;
     if (call->n_grads > 1) {
-        p->problem.flags |= FXA_GRAD_LSE;
+        p->problem.flags |= FXA_READ_DLSE;
         fxa__torch_operand_set(&p->problem.dlse, dlse);
         p->args.slot[FXA_SLOT_DLSE] = dlse->data;
     }
@@ -214,7 +214,7 @@ fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TO
         return status;
     }
     status = fxa__torch_problem_begin(&p, call, ctx);
-    p.problem.flags &= ~(uint32_t)(FXA_WANT_LSE | FXA_WANT_MAX);
+    p.problem.flags &= ~(uint32_t)(FXA_RETURN_LSE | FXA_RETURN_ROW_MAX);
     status = status ? status : backward_inputs_set(&p, call);
     for (size_t i = 0; i < call->n_want && !status; i++) {
         status = gradient_begin(&p, call, call->want[i], &made[i]);
@@ -244,8 +244,8 @@ fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TO
 
 static void failure_raise(const fxa_error *err) {
     static const fxa__slot_word words[] = {
-        {"LEN_Q", "q_lengths"}, {"LEN_K", "k_lengths"}, {"CU_Q", "cu_q"}, {"CU_K", "cu_k"},
-        {"POS_Q", "positions"}, {"PAGES", "pages"},     {"SINK", "sink"}, {NULL, NULL},
+        {"Q_LENGTHS", "q_lengths"}, {"K_LENGTHS", "k_lengths"}, {"CU_Q", "cu_q"},  {"CU_K", "cu_k"},
+        {"Q_START", "positions"},   {"PAGES", "pages"},         {"SINKS", "sink"}, {NULL, NULL},
     };
     char text[640] = "fxattn: ";
     fxa__slot_words_put(text + strlen(text), sizeof text - strlen(text), err->text, words);

@@ -133,8 +133,8 @@ BY_STATUS: Dict[int, Type[Error]] = {
 
 
 def is_outside(text: str) -> bool:
-    """Whether a text is what FXA_STRICT_INDEX says of an index."""
-    return "is outside axis" in text and "FXA_STRICT_INDEX" in text
+    """Whether a text is what FXA_BOUNDS_CHECK says of an index."""
+    return "is outside axis" in text and "FXA_BOUNDS_CHECK" in text
 
 
 def make_error(status: int, text: str, status_name: Optional[str] = None) -> Error:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""explain(): everything that fxattn derives from a score function, for people: program, derivative, facts, what each
-engine says, which tiles are left, and a picture.
+"""explain(): everything that fxattn derives from a score function, for people: program, derivative, properties, the
+answer of each engine, the tiles that are left, and a picture.
 
 The report and the picture are made by the command that the package carries (`fxattn explain`, `fxattn plot`): it has
 them for the shell already, and a second way to draw the same would be a second thing to keep right. Program, numbers
@@ -105,17 +105,18 @@ def explain(score: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask: Score
     if sink is not None and not (isinstance(sink, str) and sink == "zero"):
         raise ArgumentError("sink is %r; None and \"zero\" are accepted here" % (sink,))
     options += ["--sink-zero"] * (sink is not None)
-    for name, value in (("--dropout", dropout or None), ("--engine", engine), ("--device", device), ("--grads", grads),
-                        ("--target", None if target is None else os.path.abspath(os.fspath(target)))):
-        options += [name, str(value)] if value is not None else []
+    for name, value in (("--dropout-p", dropout or None), ("--engine", engine), ("--device", device),
+                        ("--grads", grads), ("--target", None if target is None else
+        os.path.abspath(os.fspath(target)))): options += [name, str(value)] if value is not None else []
     if tile is not None:
         options += ["--tile", _pair_text("tile", tile)]
     with tempfile.TemporaryDirectory() as folder:
         files = _write_program(source, folder)
         data = json.loads(_run(["explain", *files, *options, "--json"], folder))
         text = _run(["explain", *files, *options], folder)
-        shown = _without(options, "--sink-zero", "--dropout", "--engine", "--dtype", "--device", "--grads", "--target")
-        shown += ["--at", repr(float(at))] if at is not None else []
+        shown = _without(options, "--sink-zero", "--dropout-p", "--engine", "--dtype", "--device", "--grads",
+                         "--target")
+        shown += ["--raw-score", repr(float(at))] if at is not None else []
         _run(["plot", *files, *shown, "--svg", "plot.svg"], folder)
         with open(os.path.join(folder, "plot.svg"), encoding="utf-8") as f:
             return Explanation(source, text, data, f.read())

@@ -99,8 +99,8 @@ def call(function: Callable[..., int], *arguments: Any, source: Optional[bytes] 
 
 
 # What a run reads, in the words of fxattn.numpy and fxattn.torch.
-_KEYWORDS = {"LEN_Q": "q_lengths", "LEN_K": "k_lengths", "CU_Q": "cu_q", "CU_K": "cu_k", "POS_Q": "positions",
-             "PAGES": "pages", "SINK": "sink"}
+_KEYWORDS = {"Q_LENGTHS": "q_lengths", "K_LENGTHS": "k_lengths", "CU_Q": "cu_q", "CU_K": "cu_k", "Q_START": "positions",
+             "PAGES": "pages", "SINKS": "sink"}
 _SLOT = re.compile(r"\b(?:%s)\b" % "|".join(_KEYWORDS))
 
 

@@ -193,10 +193,10 @@ class Call:
     def _features(self) -> None:
         options, b = self.options, self.shape.b
         for name, flag in (("causal", _abi.CAUSAL), ("bottom_right", _abi.BOTTOM_RIGHT),
-                           ("strict_index", _abi.STRICT_INDEX), ("deterministic", _abi.DETERMINISTIC)):
+                           ("strict_index", _abi.BOUNDS_CHECK), ("deterministic", _abi.DETERMINISTIC)):
             self.flags |= flag if options[name] else 0
-        for name, slot, flag in (("q_lengths", "len_q", _abi.PADDING), ("k_lengths", "len_k", _abi.PADDING),
-                                 ("positions", "pos_q", _abi.POSITIONS)):
+        for name, slot, flag in (("q_lengths", "q_lengths", _abi.PADDING), ("k_lengths", "k_lengths", _abi.PADDING),
+                                 ("positions", "q_start", _abi.Q_START)):
             if options[name] is not None:
                 self.flags |= flag
                 self.tables[slot] = index_array(options[name], name, (b,))
@@ -237,7 +237,7 @@ class Call:
             if self.sink.shape != (self.shape.hq,):
                 raise ArgumentError("sink has shape %s; (%d,), a score per query head, is accepted"
                                     % (self.sink.shape, self.shape.hq))
-            self.flags |= _abi.SINK
+            self.flags |= _abi.SINKS
 
     def _coordinates(self) -> None:
         """Where local indices lie in the whole: an int, an array with an entry per index, or segments."""
@@ -264,7 +264,7 @@ class Call:
             self._arrays_beside(set(given))
         for name in ("q_len", "k_len", "heads"):
             if self.options[name] is not None:
-                self.fields[name] = _int(self.options[name], name)
+                self.fields["global_" + name] = _int(self.options[name], name)
 
     def _arrays_beside(self, moved: Set[str]) -> None:
         """Refuses arrays of the graph style with entries per batch entry or head where those have other coordinates:
@@ -294,8 +294,8 @@ class Call:
         for name, layout in (("q", self.layout), ("k", self.kv_layout), ("v", self.kv_layout)):
             self.bind(problem, args, name, getattr(self, name), layout)
         if self.sink is not None:
-            problem.operand("sink", code_of(self.sink, "sink"), (0, view_of(self.sink, "sink").stride[0]))
-            args.slot("sink", self.sink.ctypes.data)
+            problem.operand("sinks", code_of(self.sink, "sink"), (0, view_of(self.sink, "sink").stride[0]))
+            args.slot("sinks", self.sink.ctypes.data)
         views = [view_of(t, "captured tensor") for t in self.tensors]
         problem.captures(views)
         args.tensors([view.data for view in views])
@@ -318,7 +318,7 @@ class Call:
     def out_shape(self) -> Tuple[int, ...]:
         """Of the output: that of q, with the features of v."""
         b, h, s, _ = self.layout.sizes(self.q)
-        return self.layout.shape((b, h, s, self.shape.dv))
+        return self.layout.shape((b, h, s, self.shape.d_v))
 
     def rows_shape(self) -> Tuple[int, ...]:
         """Of LSE and row maxima: that of q without its features."""
@@ -343,7 +343,7 @@ class Call:
 
     def forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False, want_max: bool = False) -> Forward:
         """The forward pass; `want_lse` is False or the dtype of LSE."""
-        flags = (_abi.WANT_LSE if want_lse else 0) | (_abi.WANT_MAX if want_max else 0)
+        flags = (_abi.RETURN_LSE if want_lse else 0) | (_abi.RETURN_ROW_MAX if want_max else 0)
         problem, args = self.problem(False, flags)
         target = self.result(out, "out", self.out_shape(), self.q.dtype)
         inputs = [self.q, self.k, self.v, *self.tensors, *self.tables.values(), self.sink]
@@ -358,7 +358,7 @@ class Call:
             self.bind(problem, args, "lse", rows, self.layout.rows())
         if want_max:
             maxima = np.zeros(self.rows_shape(), self.row_dtype())
-            self.bind(problem, args, "max", maxima, self.layout.rows(), "max_row")
+            self.bind(problem, args, "row_max", maxima, self.layout.rows())
         return Forward(problem, args, target, rows, maxima)
 
     def run_forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False, want_max: bool = False,
@@ -379,7 +379,7 @@ class Call:
                  wrt: Sequence[str]) -> Backward:
         flags = sum(flag for name, flag in (("q", _abi.GRAD_Q), ("k", _abi.GRAD_K), ("v", _abi.GRAD_V)) if name in wrt)
         wants_sink = self.sink is not None and "sink" in wrt
-        flags |= (_abi.GRAD_SINK if wants_sink else 0) | (_abi.GRAD_LSE if dlse is not None else 0)
+        flags |= (_abi.GRAD_SINKS if wants_sink else 0) | (_abi.READ_DLSE if dlse is not None else 0)
         problem, args = self.problem(True, flags)
         rows = self.layout.rows()
         for name, array, layout, slot in (("o", out, self.layout, ""), ("lse", lse, rows, ""),
@@ -387,14 +387,14 @@ class Call:
             if array is not None:
                 self.bind(problem, args, name, array, layout, slot)
         grads: Dict[str, Any] = {}
-        for name, target in (("q", "dq"), ("k", "dk"), ("v", "dv_grad")):
+        for name, target in (("q", "dq"), ("k", "dk"), ("v", "dv")):
             if name in wrt:
                 grads[name], layout = self._gradient(name, self.layout if name == "q" else self.kv_layout)
                 self.bind(problem, args, target, grads[name], layout, "dv" if name == "v" else "")
         if wants_sink:
             grads["sink"] = np.empty(self.sink.shape, self.sink.dtype)  # type: ignore[union-attr]
-            problem.operand("dsink", code_of(grads["sink"], "sink"), (0, 1))
-            args.slot("dsink", grads["sink"].ctypes.data)
+            problem.operand("dsinks", code_of(grads["sink"], "sink"), (0, 1))
+            args.slot("dsinks", grads["sink"].ctypes.data)
         grads["tensors"] = self._captured_gradients(problem, args, "tensors" in wrt)
         params, wanted = self._param_gradients(problem, args, "params" in wrt)
         return Backward(problem, args, grads, params, wanted)

@@ -49,8 +49,8 @@ class Sizes(NamedTuple):
     hkv: int
     sq: int
     sk: int
-    d: int
-    dv: int
+    d_qk: int
+    d_v: int
     total_q: int = 0
     total_k: int = 0
     n_pages: int = 0
@@ -77,11 +77,11 @@ class Problem:
         for field, value in fields.items():
             if field not in _FIELDS:
                 raise TypeError("fxa_problem has no field %r" % field)  # ctypes would keep it beside the struct
-            setattr(self.struct, field, _abi.NO_FEATURES if field == "dv" and value == 0 else value)
+            setattr(self.struct, field, _abi.D_V_ZERO if field == "d_v" and value == 0 else value)
 
     def operand(self, name: str, dtype: int, stride: Sequence[int] = ()) -> None:
         """Storage type and strides, in elements and in the order batch, head, position, feature, of one of q, k, v, o,
-        dout, dq, dk, dv_grad, lse, max, dlse, sink, dsink; without strides it is dense [B,H,S,D]. Of rows and sinks
+        dout, dq, dk, dv, lse, row_max, dlse, sinks, dsinks; without strides it is dense [B,H,S,D]. Of rows and sinks
         what
         they lack is left out at the end: lse has three, sink (0, stride)."""
         operand = getattr(self.struct, name)
@@ -104,15 +104,15 @@ class Problem:
         self.struct.n_bprop_captures = len(views)
 
     def index_map(self, axis: str, *, base: int = 0, step: int = 1, segments: Iterable[Tuple[int, int, int]] = (),
-                  table: bool = False, dynamic: bool = False) -> None:
+                  table: bool = False, offset: bool = False) -> None:
         """Where local indices of b, h, q or k lie in the whole: base + step * i; by segments (begin, base, step); or by
-        a table given to the run. `dynamic`: an int32 read at run time is added."""
+        a table given to the run. `offset`: an int32 read at run time is added."""
         entry, segments = getattr(self.struct, "map_" + axis), tuple(segments)
         if len(segments) > _abi.MAX_SEGMENTS:
             raise ArgumentError("map_%s has %d segments; at most %d are accepted"
                                 % (axis, len(segments), _abi.MAX_SEGMENTS))
         entry.kind = _abi.MAP_TABLE if table else _abi.MAP_SEGMENTS if segments else _abi.MAP_AFFINE
-        entry.base, entry.step, entry.dynamic, entry.n_segments = base, step, bool(dynamic), len(segments)
+        entry.base, entry.step, entry.has_offset, entry.n_segments = base, step, bool(offset), len(segments)
         for target, segment in zip(entry.segment, segments):
             target.begin, target.base, target.step = segment
 
@@ -136,7 +136,7 @@ class Problem:
         return Plan(out.value)
 
     def save(self) -> bytes:
-        """The problem as bytes, program and captures included, for fxa_plan_create_bytes."""
+        """The problem as bytes, program and captures included, for fxa_plan_create_from_problem."""
         return _save(self.struct)
 
     def run(self, args: "Args", threads: Optional[int] = None) -> None:
@@ -170,7 +170,7 @@ class Plan(Handle):
     @property
     def detail(self) -> str:
         """The engine's own words on how it runs the plan."""
-        return lib.plan_detail(self._handle).decode()
+        return lib.plan_description(self._handle).decode()
 
     @property
     def workspace(self) -> int:
@@ -226,15 +226,15 @@ def _flag_words(flags: int) -> str:
 
 def _difference(own: Any, given: Any) -> str:
     """What differs first between the problem of a plan and that of a call."""
-    for name in ("pass_", "b", "hq", "hkv", "sq", "sk", "d", "dv", "total_q", "total_k", "n_pages", "page_size",
-                 "flags", "window_left", "window_right", "dropout_p", "q_len", "k_len", "heads", "param_grads",
-                 "n_captures"):
+    for name in ("pass_", "b", "hq", "hkv", "sq", "sk", "d_qk", "d_v", "total_q", "total_k", "n_pages", "page_size",
+                 "flags", "window_left", "window_right", "dropout_p", "global_q_len", "global_k_len", "global_heads",
+                 "param_grads", "n_captures"):
         if getattr(own, name) != getattr(given, name) and (
                 getattr(given, name) or name in ("pass_", "flags")):  # 0 of others is a default, which the plan has
             show = {"pass_": _pass_words, "flags": _flag_words}.get(name, str)
             return "%s is %s there and %s in this call" % (name.strip("_"), show(getattr(own, name)),
                                                            show(getattr(given, name)))
-    for name in ("q", "k", "v", "o", "dout", "dq", "dk", "dv_grad", "lse", "max", "dlse", "sink", "dsink"):
+    for name in ("q", "k", "v", "o", "dout", "dq", "dk", "dv", "lse", "row_max", "dlse", "sinks", "dsinks"):
         if getattr(given, name).dtype not in (0, getattr(own, name).dtype):
             return "the dtype of %s differs" % name
     return "strides, captured tensors, coordinates or the program differ"

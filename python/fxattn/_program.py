@@ -174,17 +174,17 @@ class Program(Handle):
         call(lib.program_derivative, self._handle, ctypes.byref(out))
         return Program._own(out.value)
 
-    def facts(self) -> Dict[str, Any]:
-        """What is known without running it: names of facts ("causal", "pure mask"), the inputs that score and mask
+    def properties(self) -> Dict[str, Any]:
+        """What is known without running it: names of properties ("causal", "pure mask"), the inputs that score and mask
         depend on, and the window of its mask, None where it is open."""
         if self.kind != "score":
-            raise ArgumentError("facts are those of a score program; this is of kind %s" % self.kind)
-        out = _abi.Facts()
-        lib.program_facts(self._handle, ctypes.byref(out))
-        bits = [1 << i for i in range(_abi.FACT_COUNT) if out.flags >> i & 1]
+            raise ArgumentError("properties are those of a score program; this is of kind %s" % self.kind)
+        out = _abi.Properties()
+        lib.program_properties(self._handle, ctypes.byref(out))
+        bits = [1 << i for i in range(_abi.PROPERTY_COUNT) if out.flags >> i & 1]
         open_end = (1 << 31) - 1
         return {
-            "names": [lib.fact_name(bit).decode() for bit in bits],
+            "names": [lib.property_name(bit).decode() for bit in bits],
             "score_depends": [name for name, i in INPUTS.items() if out.score_depends >> i & 1],
             "mask_depends": [name for name, i in INPUTS.items() if out.mask_depends >> i & 1],
             "softcap": out.softcap or None,
@@ -193,7 +193,7 @@ class Program(Handle):
 
     def lowering(self, what: str = "classes") -> str:
         """What engines make of it, for people: "classes", "conjuncts" or "joint"."""
-        return two_calls(lib.program_lowering, self._handle, find(_with_prefix("LOWERING_"), "what", what)).decode()
+        return two_calls(lib.program_dump, self._handle, find(_with_prefix("LOWERING_"), "what", what)).decode()
 
     def __eq__(self, other: object) -> bool:
         return self.hash == other.hash if isinstance(other, Program) else NotImplemented

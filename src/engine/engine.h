@@ -77,7 +77,7 @@ typedef struct fxa__engine {
     void (*release)(void *self, void *code);
     /* Are the pointers of the bind really on this device? NULL: not asked. */
     fxa_status (*check)(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
-    /* Of a device, for problems with FXA_CAPTURE, before `run`: where the stream is being recorded into a graph,
+    /* Of a device, for problems with FXA_GRAPH_CAPTURE, before `run`: where the stream is being recorded into a graph,
      * drop(what) is called once the graph and all that was made of it are gone, by a thread that must not call the
      * device; *tied says whether it will be. NULL: code is never needed past its plans. */
     fxa_status (*tie)(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied, fxa_error *err);
@@ -86,9 +86,9 @@ typedef struct fxa__engine {
     fxa_status (*run)(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
     /* With asserts: looks at the red zones of a workspace after a run, or at a copy of it: fxa__carver_after. */
     void (*zones)(void *self, const void *code, const fxa__problem *p, const void *workspace);
-    /* What fxa_plan_detail says of code; lives as long as the code. NULL: nothing to say. */
+    /* What fxa_plan_description says of code; lives as long as the code. NULL: nothing to say. */
     const char *(*detail)(const void *code, const fxa__problem *p);
-    /* What fxa_plan_listing says of code: how it runs the score program, as lines for people. NULL: nothing. */
+    /* What fxa_plan_dump says of code: how it runs the score program, as lines for people. NULL: nothing. */
     void (*listing)(const void *code, const fxa__problem *p, fxa__writer *w);
     /* The engine's section of plan bytes; both NULL: it has none and compiles again on load. `save` may write nothing:
      * then there is no section either. */

@@ -20,7 +20,7 @@ static fxa_status gpu_check_slots(const fxa__gpu *gpu, const fxa_problem *p, con
         if (bind->slot[slot] && fxa__operand_role(p, info) != FXA__UNUSED)
             FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name(slot), bind->slot[slot], err));
     }
-    for (int i = FXA_SLOT_LEN_Q; i < FXA_SLOT_COUNT; i++)
+    for (int i = FXA_SLOT_Q_LENGTHS; i < FXA_SLOT_COUNT; i++)
         if (bind->slot[i] && fxa__slot_length(p, (fxa_slot)i) > 0) /* most are NULL: that is asked first */
             FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name((fxa_slot)i), bind->slot[i], err));
     return FXA_OK;
@@ -37,7 +37,7 @@ static fxa_status gpu_check_views(const fxa__gpu *gpu, const char *kind, const f
 
 static fxa_status gpu_check_all(const fxa__gpu *gpu, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
     size_t n = p->in.n_captures, n_bprop = p->in.pass == FXA_BACKWARD ? p->in.n_bprop_captures : 0;
-    FXA_TRY(fxa__gpu_check_stream(gpu, bind->stream, p->in.flags & FXA_CAPTURE, err));
+    FXA_TRY(fxa__gpu_check_stream(gpu, bind->stream, p->in.flags & FXA_GRAPH_CAPTURE, err));
     FXA_TRY(gpu_check_slots(gpu, &p->in, bind, err));
     FXA_TRY(gpu_check_views(gpu, "tensor", p->program, bind->tensors, n, err));
     FXA_TRY(gpu_check_views(gpu, "gradient of tensor", p->program, bind->dtensors, n, err));

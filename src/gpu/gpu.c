@@ -175,10 +175,11 @@ fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool recorde
     int now = GPU_NOT_RECORDED, status = gpu->driver.stream_recorded(stream, &now);
     FXA_TRY(fxa__gpu_status(gpu, status, "cuStreamIsCapturing", err));
     if (now == GPU_NOT_RECORDED || recorded) return FXA_OK;
-    return fxa__fail(err, FXA_E_BINDING,
-                     "stream is %p, which is being recorded into a graph: accepted for plans with FXA_CAPTURE, and by "
-                     "fxa_plan_run alone",
-                     stream);
+    return fxa__fail(
+        err, FXA_E_BINDING,
+        "stream is %p, which is being recorded into a graph: accepted for plans with FXA_GRAPH_CAPTURE, and by "
+        "fxa_plan_run alone",
+        stream);
 }
 
 fxa_status fxa__gpu_tie(const fxa__gpu *gpu, void *stream, void (*drop)(void *what), void *what, bool *tied,

@@ -19,7 +19,7 @@ enum {
 typedef struct conjunct_work {
     const fxa_program *p;
     const fxa__linear *forms;
-    fxa_box plain;
+    fxa_tile_bounds plain;
 } conjunct_work;
 
 /* ---- Sums with one bound ----------------------------------------------------------------------------------------- */

@@ -6,7 +6,7 @@
  *
  * Sets never lack anything: a node gives the same bits for all values of what its set leaves out. They may hold more
  * than a value really depends on (0 * q needs q), but nothing that no operand of it needs: whoever computes a value
- * finds the leaves that its set names among what it computes. A graft needs what its first operand needs.
+ * finds the leaves that its set names among what it computes. with_grad needs what its first operand needs.
  */
 #ifndef FXA_LOWER_DEPEND_H
 #define FXA_LOWER_DEPEND_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_program_lowering: what this layer says of a program, as lines for people. It shows the program that engines run,
+ * fxa_program_dump: what this layer says of a program, as lines for people. It shows the program that engines run,
  * with masks lifted out of its score.
  */
 #include "conjunct.h"
@@ -171,21 +171,21 @@ static fxa_status report_joint(report *r, fxa_error *err) {
     return status;
 }
 
-static fxa_status report_check(const fxa_program *program, fxa_lowering what, const char *out, const size_t *needed,
+static fxa_status report_check(const fxa_program *program, fxa_dump_kind what, const char *out, const size_t *needed,
                                fxa_error *err) {
     if (!program || (!out && !needed))
         return fxa__fail(err, FXA_E_ARGUMENT, program ? "both out and needed are NULL" : "program is NULL");
     if (program->kind != FXA_PROGRAM_SCORE)
         return fxa__fail(err, FXA_E_ARGUMENT, "only a score program is lowered as a whole; this is a %s program",
                          program->kind == FXA_PROGRAM_BPROP ? "bprop" : "derivative");
-    if ((uint32_t)what > FXA_LOWERING_JOINT)
+    if ((uint32_t)what > FXA_DUMP_FUSED)
         return fxa__fail(err, FXA_E_ARGUMENT, "lowering %d is none: 0 (classes), 1 (conjuncts), 2 (joint) are",
                          (int)what);
     return FXA_OK;
 }
 
-fxa_status fxa_program_lowering(const fxa_program *program, fxa_lowering what, char *out, size_t capacity,
-                                size_t *needed, fxa_error *err) {
+fxa_status fxa_program_dump(const fxa_program *program, fxa_dump_kind what, char *out, size_t capacity, size_t *needed,
+                            fxa_error *err) {
     FXA__FLOAT_SCOPE;
     FXA_TRY(report_check(program, what, out, needed, err));
     fxa_program *lifted = NULL, *derivative = NULL;
@@ -196,9 +196,9 @@ fxa_status fxa_program_lowering(const fxa_program *program, fxa_lowering what, c
     if (status == FXA_OK) status = fxa_program_derivative(program, &derivative, err);
     if (status != FXA_OK) goto done;
     r.p = lifted, r.d = derivative;
-    if (what == FXA_LOWERING_CLASSES) report_classes(&r);
-    if (what == FXA_LOWERING_CONJUNCTS) report_conjuncts(&r);
-    if (what == FXA_LOWERING_JOINT) status = report_joint(&r, err);
+    if (what == FXA_DUMP_CLASSES) report_classes(&r);
+    if (what == FXA_DUMP_CONJUNCTS) report_conjuncts(&r);
+    if (what == FXA_DUMP_FUSED) status = report_joint(&r, err);
     fxa__write_u8(&r.w, 0);
     if (status == FXA_OK && r.w.failed) status = fxa__fail_memory(err, "the lowering of a program");
     if (status != FXA_OK) goto done;

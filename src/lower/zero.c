@@ -20,7 +20,7 @@ static bool zero_of(const fxa_program *p, const fxa__node *n, const bool *zero) 
     case FXA_OP_INPUT: return n->imm == FXA_INPUT_DSCORE;
     case FXA_OP_NEG:
     case FXA_OP_ABS:
-    case FXA_OP_GRAFT:
+    case FXA_OP_WITH_GRAD:
     case FXA_OP_MULZ:
     case FXA_OP_DIVZ: return x;
     case FXA_OP_MUL: return (x && y) || (x && zero_is_finite(p, n->arg[1])) || (y && zero_is_finite(p, n->arg[0]));
@@ -62,7 +62,7 @@ static zero_sight zero_sight_of(const fxa__node *n, int k) {
     case FXA_OP_MIN:
     case FXA_OP_MAX:
     case FXA_OP_CLAMP:
-    case FXA_OP_GRAFT:
+    case FXA_OP_WITH_GRAD:
     case FXA_OP_SELECT:
     case FXA_OP_SQRT:
     case FXA_OP_TANH:

@@ -78,7 +78,7 @@ static fxa_status carry_place(fxa__host *host, fxa__problem **p, int32_t ordinal
     fxa_problem other = (*p)->in;
     fxa__problem *moved = NULL;
     if (ordinal < 0 || ordinal == other.ordinal) return FXA_OK;
-    other.ordinal = ordinal, other.dv = fxa__dv_given(&other);
+    other.ordinal = ordinal, other.d_v = fxa__dv_given(&other);
     FXA_TRY(fxa__problem_create(host, &other, &moved, err));
     fxa__problem_release(*p);
     *p = moved;
@@ -115,8 +115,8 @@ static fxa_status carry_make(fxa_context *ctx, const void *bytes, size_t size, i
     return status;
 }
 
-fxa_status fxa_plan_create_bytes(fxa_context *ctx, const void *bytes, size_t size, int32_t ordinal, fxa_plan **out,
-                                 fxa_error *err) {
+fxa_status fxa_plan_create_from_problem(fxa_context *ctx, const void *bytes, size_t size, int32_t ordinal,
+                                        fxa_plan **out, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL: nowhere to put the plan");
     *out = NULL;

@@ -28,8 +28,8 @@ static fxa_status device_profile(fxa__host *host, fxa_device device, int32_t ord
     return w->failed ? fxa__fail_memory(err, "the profile of a device") : FXA_OK;
 }
 
-fxa_status fxa_device_profile(fxa_context *ctx, fxa_device device, int32_t ordinal, char *out, size_t capacity,
-                              size_t *needed, fxa_error *err) {
+fxa_status fxa_device_description(fxa_context *ctx, fxa_device device, int32_t ordinal, char *out, size_t capacity,
+                                  size_t *needed, fxa_error *err) {
     if (!ctx || (!out && !needed))
         return fxa__fail(err, FXA_E_ARGUMENT, ctx ? "both out and needed are NULL" : "ctx is NULL");
     if (!fxa_device_name(device))

@@ -160,13 +160,13 @@ void fxa_plan_destroy(fxa_plan *plan) {
 
 const char *fxa_plan_engine(const fxa_plan *plan) { return plan ? plan->code->instance->engine->name : NULL; }
 size_t fxa_plan_workspace(const fxa_plan *plan) { return plan ? plan->workspace : 0; }
-const char *fxa_plan_detail(const fxa_plan *plan) {
+const char *fxa_plan_description(const fxa_plan *plan) {
     const fxa__engine *engine = plan ? plan->code->instance->engine : NULL;
     const char *text = engine && engine->detail ? engine->detail(plan->code->code, plan->problem) : NULL;
     return text ? text : "";
 }
 
-fxa_status fxa_plan_listing(const fxa_plan *plan, char *out, size_t capacity, size_t *needed, fxa_error *err) {
+fxa_status fxa_plan_dump(const fxa_plan *plan, char *out, size_t capacity, size_t *needed, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     if (!plan || (!out && !needed))
         return fxa__fail(err, FXA_E_ARGUMENT, plan ? "both out and needed are NULL" : "plan is NULL");
@@ -197,7 +197,7 @@ void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]) {
 void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out) {
     if (!plan || !out) return;
     fxa_problem p = plan->problem->in;
-    p.engine = plan->code->instance->engine->name, p.dv = fxa__dv_given(&p);
+    p.engine = plan->code->instance->engine->name, p.d_v = fxa__dv_given(&p);
     if (out->struct_size != 0 && out->struct_size < sizeof p) p.struct_size = out->struct_size;
     memcpy(out, &p, p.struct_size);
 }

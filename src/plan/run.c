@@ -27,7 +27,7 @@ static fxa_status run_check(const fxa_plan *plan, const fxa__bind *bind, fxa_err
 static fxa_status run_tie(const fxa_plan *plan, const fxa__bind *bind, fxa_error *err) {
     const fxa__instance *instance = plan->code->instance;
     bool tied = false;
-    if (!(plan->problem->in.flags & FXA_CAPTURE) || !instance->engine->tie) return FXA_OK;
+    if (!(plan->problem->in.flags & FXA_GRAPH_CAPTURE) || !instance->engine->tie) return FXA_OK;
     fxa__code *code = fxa__code_retain(plan->code);
     fxa_status status = instance->engine->tie(instance->self, bind->stream, fxa__code_drop, code, &tied, err);
     if (!tied) fxa__code_release(code);

@@ -239,10 +239,11 @@ static fxa_status stage_do(stage *s, const fxa_args *args, fxa_error *err) {
 
 fxa_status fxa__stage_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err) {
     FXA_TRY(fxa__run_usable(plan, err));
-    if (plan->problem->in.flags & FXA_CAPTURE)
-        return fxa__fail(err, FXA_E_ARGUMENT,
-                         "flag FXA_CAPTURE is set: fxa_attention waits for the device, which a run that is recorded "
-                         "must not; fxa_plan_run does not");
+    if (plan->problem->in.flags & FXA_GRAPH_CAPTURE)
+        return fxa__fail(
+            err, FXA_E_ARGUMENT,
+            "flag FXA_GRAPH_CAPTURE is set: fxa_attention waits for the device, which a run that is recorded "
+            "must not; fxa_plan_run does not");
     if (!stage_memory(&(stage){.plan = plan}))
         return fxa__fail(err, FXA_E_UNSUPPORTED, "engine %s has no way to the memory of its device",
                          fxa_plan_engine(plan));

@@ -15,7 +15,9 @@
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
 /* Of a run that is trusted only what is missing is looked for. */
-static bool bind_is_known(const fxa_args *args, const void *data) { return data && (args->flags & FXA_TRUSTED); }
+static bool bind_is_known(const fxa_args *args, const void *data) {
+    return data && (args->flags & FXA_SKIP_POINTER_CHECKS);
+}
 
 /* align: what the problem promises, 0 for nothing. */
 static fxa_status bind_check_pointer(const char *kind, const char *name, const fxa__region *r, uint32_t align,
@@ -70,13 +72,13 @@ static const struct bind_table {
 #define BIND_MAP(slot, map)                                                                                            \
     [FXA_SLOT_MAP_##                                                                                                   \
         slot] = {"a " map, "of kind FXA_MAP_TABLE", "a FXA_MAP_TABLE map reads int32 coordinates from it"},            \
-      [FXA_SLOT_DYN_##slot] = {"a " map, "with dynamic set", "a dynamic map reads one int32 from it"}
-    [FXA_SLOT_LEN_Q] = {"flag", "FXA_PADDING", ""},
-    [FXA_SLOT_LEN_K] = {"flag", "FXA_PADDING", ""},
+      [FXA_SLOT_OFFSET_##slot] = {"a " map, "with has_offset set", "a map with an offset reads one int32 from it"}
+    [FXA_SLOT_Q_LENGTHS] = {"flag", "FXA_PADDING", ""},
+    [FXA_SLOT_K_LENGTHS] = {"flag", "FXA_PADDING", ""},
     [FXA_SLOT_CU_Q] = {"flag", "FXA_VARLEN", "FXA_VARLEN reads int32 [B+1] offsets"},
     [FXA_SLOT_CU_K] = {"flag", "FXA_VARLEN", "FXA_VARLEN reads int32 [B+1] offsets"},
     [FXA_SLOT_PAGES] = {"flag", "FXA_PAGED", "FXA_PAGED reads int32 [B,ceil(sk/page_size)] page numbers"},
-    [FXA_SLOT_POS_Q] = {"flag", "FXA_POSITIONS", "FXA_POSITIONS reads int32 [B] positions"},
+    [FXA_SLOT_Q_START] = {"flag", "FXA_Q_START", "FXA_Q_START reads int32 [B] positions"},
     [FXA_SLOT_SCALE] = {"flag", "FXA_SCALARS_IN_MEMORY", "FXA_SCALARS_IN_MEMORY reads one f64 from it"},
     [FXA_SLOT_SEED] = {"flag", "FXA_SCALARS_IN_MEMORY or FXA_DROPOUT", "FXA_SCALARS_IN_MEMORY reads one u64 from it"},
     [FXA_SLOT_PARAMS] = {"flag", "FXA_SCALARS_IN_MEMORY", "FXA_SCALARS_IN_MEMORY reads an f64 per param from it"},
@@ -97,21 +99,21 @@ static fxa_status bind_check_scale(const fxa_problem *p, fxa_slot slot, fxa_erro
 
 /* Whether the problem reads any array: most do not, and then slots that are not set need no look. */
 static bool bind_reads_tables(const fxa_problem *p) {
-    const uint32_t flags = FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_POSITIONS | FXA_SCALARS_IN_MEMORY | FXA_SCALED;
+    const uint32_t flags = FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_Q_START | FXA_SCALARS_IN_MEMORY | FXA_SCALED;
     const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
     bool some = p->flags & flags;
-    for (int i = 0; i < 4; i++) some = some || map[i]->kind == FXA_MAP_TABLE || map[i]->dynamic;
+    for (int i = 0; i < 4; i++) some = some || map[i]->kind == FXA_MAP_TABLE || map[i]->has_offset;
     return some;
 }
 
 static fxa_status bind_check_tables(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     void *const *slot = args->slot;
     bool tables = bind_reads_tables(p);
-    for (int i = FXA_SLOT_LEN_Q; i < FXA_SLOT_COUNT; i++) {
+    for (int i = FXA_SLOT_Q_LENGTHS; i < FXA_SLOT_COUNT; i++) {
         if (!tables && !slot[i]) continue;
         const struct bind_table *row = &bind_tables[i];
         int64_t n = fxa__slot_length(p, (fxa_slot)i);
-        bool scale = i > FXA_SLOT_PARAMS, optional = i == FXA_SLOT_LEN_Q || i == FXA_SLOT_LEN_K || scale;
+        bool scale = i > FXA_SLOT_PARAMS, optional = i == FXA_SLOT_Q_LENGTHS || i == FXA_SLOT_K_LENGTHS || scale;
         bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN); /* with pages, as the header says */
         if (n < 0 && slot[i] && scale) FXA_TRY(bind_check_scale(p, (fxa_slot)i, err));
         if (n < 0 && slot[i] && !scale && !not_used)
@@ -120,9 +122,10 @@ static fxa_status bind_check_tables(const fxa_problem *p, const fxa_args *args, 
         fxa__region r = {slot[i], fxa__slot_element((fxa_slot)i), 1, {n}, {1}};
         FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, 0, row->why, NULL, err));
     }
-    if ((p->flags & FXA_PADDING) && p->b && !slot[FXA_SLOT_LEN_Q] && !slot[FXA_SLOT_LEN_K])
-        return fxa__fail(err, FXA_E_BINDING,
-                         "slots LEN_Q and LEN_K are NULL; FXA_PADDING reads int32 [B] lengths from one or both");
+    if ((p->flags & FXA_PADDING) && p->b && !slot[FXA_SLOT_Q_LENGTHS] && !slot[FXA_SLOT_K_LENGTHS])
+        return fxa__fail(
+            err, FXA_E_BINDING,
+            "slots Q_LENGTHS and K_LENGTHS are NULL; FXA_PADDING reads int32 [B] lengths from one or both");
     for (int i = FXA_SLOT_COUNT; i < FXA_SLOT_MAX; i++)
         if (slot[i])
             return fxa__fail(err, FXA_E_BINDING, "slot %d is set: this library knows slots 0 to %d", i,
@@ -278,8 +281,8 @@ static fxa_status bind_check_inputs(const fxa_problem *p, fxa_args *args, bool r
 }
 
 static fxa_status bind_check_flags(const fxa_args *args, fxa_error *err) {
-    if (!(args->flags & ~(uint32_t)FXA_TRUSTED)) return FXA_OK;
-    return fxa__fail(err, FXA_E_BINDING, "flags is %#x: accepted are 0 and FXA_TRUSTED", args->flags);
+    if (!(args->flags & ~(uint32_t)FXA_SKIP_POINTER_CHECKS)) return FXA_OK;
+    return fxa__fail(err, FXA_E_BINDING, "flags is %#x: accepted are 0 and FXA_SKIP_POINTER_CHECKS", args->flags);
 }
 
 static fxa_status bind_check(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
@@ -302,8 +305,8 @@ static void bind_fill(const fxa_problem *p, const fxa_args *args, bool readable,
         bprop[i] = fxa__capture_view(p->bprop, p->bprop_captures, i, args->bprop_tensors[i]);
     memcpy(out->slot, args->slot, sizeof out->slot);
     fxa__scales_fill(p, readable, out);
-    out->trusted = args->flags & FXA_TRUSTED;
-    out->scale = args->scale != args->scale ? 1 / sqrt((double)fxa__max_i64(p->d, 1)) : args->scale;
+    out->trusted = args->flags & FXA_SKIP_POINTER_CHECKS;
+    out->scale = args->scale != args->scale ? 1 / sqrt((double)fxa__max_i64(p->d_qk, 1)) : args->scale;
     out->params = args->params;
     out->tensors = n ? views : NULL;
     out->dtensors = backward ? grads : NULL;
@@ -341,7 +344,7 @@ fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, siz
     FXA_TRY(fxa__struct_read(&a, sizeof a, FXA__ARGS_MIN, args, "fxa_args", err));
     FXA_TRY(bind_check(p, &a, readable, err));
     FXA_TRY(bind_check_workspace(&a, front, engine_workspace, &needed, err));
-    if (!(a.flags & FXA_TRUSTED)) FXA_TRY(fxa__bind_check_overlap(p, &a, needed, err));
+    if (!(a.flags & FXA_SKIP_POINTER_CHECKS)) FXA_TRY(fxa__bind_check_overlap(p, &a, needed, err));
     if (readable) FXA_TRY(fxa__bind_check_values(p, a.slot, err));
     bind_fill(p, &a, readable, views, out);
     if (readable) bind_place_empty(p, views, out);

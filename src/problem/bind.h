@@ -13,7 +13,7 @@ enum { FXA__SCALED_SLOTS = FXA_SLOT_DV + 1 }; /* slots of operands that scales m
 
 typedef struct fxa__bind {
     void *slot[FXA_SLOT_MAX];
-    bool trusted; /* FXA_TRUSTED: whose pointers these are is not asked */
+    bool trusted; /* FXA_SKIP_POINTER_CHECKS: whose pointers these are is not asked */
     double scale; /* on a device with SCALARS_IN_MEMORY: the slots have this, seed and params */
     /* By slot: what elements are multiplied with when they are read, and before they are written (on a device 1: the
      * slots of scales have them); where the largest result goes, or NULL; of DO that of dS. */

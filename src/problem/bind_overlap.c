@@ -35,7 +35,7 @@ static void touch_operand(const fxa_problem *p, const fxa_args *args, size_t i, 
 }
 
 static void touch_table(const fxa_problem *p, const fxa_args *args, size_t i, fxa__touched *out) {
-    fxa_slot slot = (fxa_slot)(FXA_SLOT_LEN_Q + i);
+    fxa_slot slot = (fxa_slot)(FXA_SLOT_Q_LENGTHS + i);
     out->kind = "slot";
     out->name = fxa_slot_name(slot);
     out->index = slot;
@@ -104,7 +104,7 @@ static fxa_status touch_check_pair(const fxa__touch_list *list, size_t i, size_t
 static bool touch_is_null(const fxa_args *args, size_t i) {
     if (i < FXA__OPERAND_COUNT) return !args->slot[fxa__operand_info_get(i)->slot];
     i -= FXA__OPERAND_COUNT;
-    return i < FXA__TOUCH_TABLES && !args->slot[FXA_SLOT_LEN_Q + i];
+    return i < FXA__TOUCH_TABLES && !args->slot[FXA_SLOT_Q_LENGTHS + i];
 }
 
 fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, size_t workspace_size, fxa_error *err) {

@@ -41,7 +41,7 @@ static fxa_status values_check_offsets(const char *name, const int32_t *cu, cons
 
 /* Only pages that hold keys of a sequence are looked at: the rest of the table may hold anything. */
 static fxa_status values_check_pages(const fxa_problem *p, void *const *slot, fxa_error *err) {
-    const int32_t *pages = slot[FXA_SLOT_PAGES], *len_k = p->flags & FXA_PADDING ? slot[FXA_SLOT_LEN_K] : NULL;
+    const int32_t *pages = slot[FXA_SLOT_PAGES], *len_k = p->flags & FXA_PADDING ? slot[FXA_SLOT_K_LENGTHS] : NULL;
     int64_t page_size = p->page_size, per_batch = fxa__div_up(p->sk, page_size);
     for (int64_t b = 0; b < p->b; b++) {
         int64_t used = fxa__div_up(len_k ? len_k[b] : p->sk, page_size);
@@ -58,12 +58,13 @@ static fxa_status values_check_pages(const fxa_problem *p, void *const *slot, fx
 fxa_status fxa__bind_check_values(const fxa_problem *p, void *const *slot, fxa_error *err) {
     FXA_TRY(fxa__scales_check_values(p, slot, err));
     bool lengths = p->flags & FXA_PADDING;
-    const int32_t *len_q = lengths ? slot[FXA_SLOT_LEN_Q] : NULL, *len_k = lengths ? slot[FXA_SLOT_LEN_K] : NULL;
-    FXA_TRY(values_check_lengths("LEN_Q", len_q, p->b, p->sq, err));
-    FXA_TRY(values_check_lengths("LEN_K", len_k, p->b, p->sk, err));
+    const int32_t *len_q = lengths ? slot[FXA_SLOT_Q_LENGTHS] : NULL,
+                  *len_k = lengths ? slot[FXA_SLOT_K_LENGTHS] : NULL;
+    FXA_TRY(values_check_lengths("Q_LENGTHS", len_q, p->b, p->sq, err));
+    FXA_TRY(values_check_lengths("K_LENGTHS", len_k, p->b, p->sk, err));
     if (fxa__slot_length(p, FXA_SLOT_CU_Q) >= 0)
-        FXA_TRY(values_check_offsets("CU_Q", slot[FXA_SLOT_CU_Q], "LEN_Q", len_q, p->b, p->sq, p->total_q, err));
+        FXA_TRY(values_check_offsets("CU_Q", slot[FXA_SLOT_CU_Q], "Q_LENGTHS", len_q, p->b, p->sq, p->total_q, err));
     if (fxa__slot_length(p, FXA_SLOT_CU_K) >= 0)
-        FXA_TRY(values_check_offsets("CU_K", slot[FXA_SLOT_CU_K], "LEN_K", len_k, p->b, p->sk, p->total_k, err));
+        FXA_TRY(values_check_offsets("CU_K", slot[FXA_SLOT_CU_K], "K_LENGTHS", len_k, p->b, p->sk, p->total_k, err));
     return p->flags & FXA_PAGED ? values_check_pages(p, slot, err) : FXA_OK;
 }

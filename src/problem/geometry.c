@@ -10,17 +10,17 @@
 const fxa_operand *fxa__row_operand(const fxa_problem *p, fxa_slot slot, int64_t *d) {
     *d = 1;
     switch (slot) {
-    case FXA_SLOT_Q: *d = p->d; return &p->q;
-    case FXA_SLOT_K: *d = p->d; return &p->k;
-    case FXA_SLOT_V: *d = p->dv; return &p->v;
-    case FXA_SLOT_O: *d = p->dv; return &p->o;
-    case FXA_SLOT_DO: *d = p->dv; return &p->dout;
-    case FXA_SLOT_DQ: *d = p->d; return &p->dq;
-    case FXA_SLOT_DK: *d = p->d; return &p->dk;
-    case FXA_SLOT_DV: *d = p->dv; return &p->dv_grad;
+    case FXA_SLOT_Q: *d = p->d_qk; return &p->q;
+    case FXA_SLOT_K: *d = p->d_qk; return &p->k;
+    case FXA_SLOT_V: *d = p->d_v; return &p->v;
+    case FXA_SLOT_O: *d = p->d_v; return &p->o;
+    case FXA_SLOT_DO: *d = p->d_v; return &p->dout;
+    case FXA_SLOT_DQ: *d = p->d_qk; return &p->dq;
+    case FXA_SLOT_DK: *d = p->d_qk; return &p->dk;
+    case FXA_SLOT_DV: *d = p->d_v; return &p->dv;
     case FXA_SLOT_LSE: return &p->lse;
     case FXA_SLOT_DLSE: return &p->dlse;
-    default: return &p->max; /* FXA_SLOT_MAX_ROW */
+    default: return &p->row_max; /* FXA_SLOT_ROW_MAX */
     }
 }
 
@@ -31,7 +31,7 @@ bool fxa__rows_are_aligned(const fxa_problem *p) {
 /* The shortest and longest that a length of a sequence may be as the program reads it. Of rows at least 1: a sequence
  * without any has no coordinates. */
 static void seen_range(const fxa_problem *p, bool is_key, int64_t *lo, int64_t *hi) {
-    int64_t fixed = is_key ? p->k_len : p->q_len, most = is_key ? p->sk : p->sq;
+    int64_t fixed = is_key ? p->global_k_len : p->global_q_len, most = is_key ? p->sk : p->sq;
     bool ragged = p->flags & (FXA_PADDING | FXA_VARLEN);
     *lo = fixed ? fixed : ragged ? !is_key : most;
     *hi = fixed ? fixed : most;
@@ -49,12 +49,12 @@ void fxa__align_range(const fxa_problem *p, int64_t *lo, int64_t *hi) {
 
 void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi) {
     *lo = *hi = 0;
-    if (p->flags & FXA_POSITIONS) *lo = INT32_MIN, *hi = INT32_MAX;
+    if (p->flags & FXA_Q_START) *lo = INT32_MIN, *hi = INT32_MAX;
     if (fxa__rows_are_aligned(p)) fxa__align_range(p, lo, hi);
 }
 
 bool fxa__map_is_identity(const fxa_index_map *map) {
-    return map->kind == FXA_MAP_AFFINE && !map->dynamic && map->base == 0 && map->step == 1;
+    return map->kind == FXA_MAP_AFFINE && !map->has_offset && map->base == 0 && map->step == 1;
 }
 
 uint32_t fxa__unmoved_inputs(const fxa_problem *p) {
@@ -78,14 +78,14 @@ fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
         seq.k_len = cu_k[b + 1] - seq.k_start;
     }
     if (in->flags & FXA_PADDING) {
-        const int32_t *len_q = bind->slot[FXA_SLOT_LEN_Q], *len_k = bind->slot[FXA_SLOT_LEN_K];
+        const int32_t *len_q = bind->slot[FXA_SLOT_Q_LENGTHS], *len_k = bind->slot[FXA_SLOT_K_LENGTHS];
         if (len_q) seq.q_len = len_q[b];
         if (len_k) seq.k_len = len_k[b];
     }
-    seq.q_len_seen = (int32_t)(in->q_len ? in->q_len : seq.q_len);
-    seq.k_len_seen = (int32_t)(in->k_len ? in->k_len : seq.k_len);
-    seq.heads_seen = (int32_t)(in->heads ? in->heads : in->hq);
-    if (in->flags & FXA_POSITIONS) seq.q_shift = ((const int32_t *)bind->slot[FXA_SLOT_POS_Q])[b];
+    seq.q_len_seen = (int32_t)(in->global_q_len ? in->global_q_len : seq.q_len);
+    seq.k_len_seen = (int32_t)(in->global_k_len ? in->global_k_len : seq.k_len);
+    seq.heads_seen = (int32_t)(in->global_heads ? in->global_heads : in->hq);
+    if (in->flags & FXA_Q_START) seq.q_shift = ((const int32_t *)bind->slot[FXA_SLOT_Q_START])[b];
     if (fxa__rows_are_aligned(in)) seq.q_shift = (int64_t)seq.k_len_seen - seq.q_len_seen;
     return seq;
 }
@@ -119,7 +119,7 @@ static int64_t coord_wide(const fxa__problem *p, const fxa__bind *bind, fxa_inpu
     int64_t x = map->kind == FXA_MAP_TABLE      ? ((const int32_t *)bind->slot[FXA_SLOT_MAP_B + at])[i]
                 : map->kind == FXA_MAP_SEGMENTS ? coord_segment(map, i)
                                                 : map->base + map->step * i;
-    if (map->dynamic) x += *(const int32_t *)bind->slot[FXA_SLOT_DYN_B + at];
+    if (map->has_offset) x += *(const int32_t *)bind->slot[FXA_SLOT_OFFSET_B + at];
     return x;
 }
 

@@ -5,7 +5,7 @@
  *
  * A load counts where the result needs it: the mask always, the score where the mask is true, of a select the condition
  * and the branch taken, of an && (or ||) that one operand decides without a miss nothing more than that operand, of a
- * graft the first operand, and the second one where the derivative of the score is computed.
+ * with_grad the first operand, and the second one where the derivative of the score is computed.
  */
 #include "index_check.h"
 #include "geometry.h"
@@ -58,7 +58,7 @@ size_t fxa__index_size(const fxa__problem *p) {
 }
 
 size_t fxa__index_room(const fxa__problem *p) {
-    if (!(p->in.flags & FXA_STRICT_INDEX) || p->indices_inside) return 0;
+    if (!(p->in.flags & FXA_BOUNDS_CHECK) || p->indices_inside) return 0;
     return (size_t)fxa__round_up((int64_t)fxa__index_size(p), FXA_WORKSPACE_ALIGN);
 }
 
@@ -124,7 +124,7 @@ static void index_need(index_work *w, const fxa__env *env, int64_t q, int64_t k)
         uint8_t state = w->state[i] & (n->type == FXA_FLOAT ? INDEX_NEEDED | INDEX_DERIVED : INDEX_NEEDED);
         if (!state) continue;
         for (int a = 0; a < n->n_args; a++) {
-            if (index_uses(w, n, a)) w->state[n->arg[a]] |= n->op == FXA_OP_GRAFT ? INDEX_NEEDED : state;
+            if (index_uses(w, n, a)) w->state[n->arg[a]] |= n->op == FXA_OP_WITH_GRAD ? INDEX_NEEDED : state;
             if (a >= fxa__node_operands(n) && state & INDEX_DERIVED) w->state[n->arg[a]] |= state;
         }
         if (n->op == FXA_OP_LOAD) index_tell(w, env, i, q, k);
@@ -138,7 +138,7 @@ static double index_score(const index_work *w, int64_t q, int64_t k) {
     if (!rows || !keys) return 0;
     int64_t x = fxa__row_offset(w->p, &w->seq, &p->q, false, w->bind, w->b, w->h, q);
     int64_t y = fxa__row_offset(w->p, &w->seq, &p->k, true, w->bind, w->b, w->h / (p->hq / p->hkv), k);
-    for (int64_t i = 0; i < p->d; i++)
+    for (int64_t i = 0; i < p->d_qk; i++)
         sum += fxa__load_f64(rows, (fxa_dtype)p->q.dtype, x + i * p->q.stride[3]) *
                fxa__load_f64(keys, (fxa_dtype)p->k.dtype, y + i * p->k.stride[3]);
     return sum * w->bind->scale * w->bind->load[FXA_SLOT_Q] * w->bind->load[FXA_SLOT_K];
@@ -166,14 +166,14 @@ static void index_pair(index_work *w, int64_t q, int64_t k) {
 
 /* ---- Boxes ------------------------------------------------------------------------------------------------------- */
 
-static void index_cover(fxa_box *box, fxa_input axis, int32_t x, bool first) {
+static void index_cover(fxa_tile_bounds *box, fxa_input axis, int32_t x, bool first) {
     if (first || x < box->lo[axis]) box->lo[axis] = x;
     if (first || x > box->hi[axis]) box->hi[axis] = x;
 }
 
 /* The coordinates of a box, whatever the maps are. */
-static fxa_box index_coords(const index_work *w, const index_box *x) {
-    fxa_box box = {{0}, {0}};
+static fxa_tile_bounds index_coords(const index_work *w, const index_box *x) {
+    fxa_tile_bounds box = {{0}, {0}};
     index_cover(&box, FXA_INPUT_B, w->env.coord[FXA_INPUT_B], true);
     index_cover(&box, FXA_INPUT_H, w->env.coord[FXA_INPUT_H], true);
     index_cover(&box, FXA_INPUT_Q_LEN, w->seq.q_len_seen, true);
@@ -194,7 +194,7 @@ static void index_spend(index_work *w, uint64_t times) {
     if (w->looked_at >= w->walk->budget) w->stopped = w->walk->gave_up = true;
 }
 
-static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, const fxa_box *box) {
+static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, const fxa_tile_bounds *box) {
     const fxa__node *n = &w->program->nodes[node];
     const fxa_view *view = &env->tensors[n->imm];
     for (int d = 0; d < n->n_args; d++) {
@@ -208,7 +208,7 @@ static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, co
 
 /* False as well when the budget ends on the way. */
 static bool index_box_is_inside(index_work *w, const index_box *x) {
-    fxa_box box = index_coords(w, x);
+    fxa_tile_bounds box = index_coords(w, x);
     if (!w->mask_loads &&
         fxa__program_classify(w->p->program, &box, w->env.params, w->mask_ranges, NULL) == FXA_TILE_EMPTY)
         return true;
@@ -316,7 +316,7 @@ static bool index_reads_score(const fxa_program *p, uint8_t *from) {
 static void index_program(index_work *w, const fxa_program *program, bool bprop, const fxa_view *views) {
     const fxa_problem *p = &w->p->in;
     uint32_t reads = index_reads(w->p->program) | index_reads(program);
-    bool by_b = p->flags & (FXA_PADDING | FXA_VARLEN | FXA_POSITIONS) || reads >> FXA_INPUT_B & 1, by_h;
+    bool by_b = p->flags & (FXA_PADDING | FXA_VARLEN | FXA_Q_START) || reads >> FXA_INPUT_B & 1, by_h;
     w->program = program;
     w->bprop = bprop;
     w->derives = p->pass == FXA_BACKWARD && !p->bprop;
@@ -376,7 +376,7 @@ fxa_status fxa__index_refuse(const fxa__problem *p, const fxa__bind *bind, void 
                        (long long)m.size - 1);
     return fxa__fail(err, FXA_E_BINDING,
                      "index %d is outside axis %d of tensor '%s', which has %lld elements there, at b %lld, h %lld, "
-                     "q %lld, k %lld; %s (FXA_STRICT_INDEX)",
+                     "q %lld, k %lld; %s (FXA_BOUNDS_CHECK)",
                      (int)m.index, (int)m.axis, fxa_program_tensor(program, (size_t)m.tensor).name, (long long)m.size,
                      (long long)m.b, (long long)m.h, (long long)m.q, (long long)m.k, accepted);
 }

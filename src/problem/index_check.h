@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Indices outside their tensors, found before a run: behind FXA_STRICT_INDEX, which refuses the first, and behind
- * fxa_index_query, which counts them. docs/program.md says which loads count: those that the result needs.
+ * Indices outside their tensors, found before a run: behind FXA_BOUNDS_CHECK, which refuses the first, and behind
+ * fxa_bounds_check, which counts them. docs/program.md says which loads count: those that the result needs.
  */
 #ifndef FXA_PROBLEM_INDEX_CHECK_H
 #define FXA_PROBLEM_INDEX_CHECK_H
@@ -34,7 +34,7 @@ size_t fxa__index_size(const fxa__problem *p); /* bytes of memory for a walk, a 
  * the result needs the element, whatever params and tensors hold. (index_prove.c) */
 fxa_status fxa__index_prove(fxa__host *host, const fxa_problem *p, const fxa_program *program, bool *proven,
                             fxa_error *err);
-/* What FXA_STRICT_INDEX needs of it in front of the workspace, a multiple of FXA_WORKSPACE_ALIGN; 0 without it, and
+/* What FXA_BOUNDS_CHECK needs of it in front of the workspace, a multiple of FXA_WORKSPACE_ALIGN; 0 without it, and
  * where the problem's indices are inside. */
 size_t fxa__index_room(const fxa__problem *p);
 /* Tells all misses of a run. Boxes of pairs that range analysis proves to be inside are not looked at. Q or K NULL in

@@ -78,7 +78,7 @@ static void prove_fill(prove_values *v) {
 
 /* ---- The box of all pairs ---------------------------------------------------------------------------------------- */
 
-static void prove_axis(fxa_box *box, fxa_input axis, const fxa_index_map *map, int64_t n) {
+static void prove_axis(fxa_tile_bounds *box, fxa_input axis, const fxa_index_map *map, int64_t n) {
     box->lo[axis] = INT32_MIN;
     box->hi[axis] = INT32_MAX;
     if (fxa__map_is_open(map) || map->kind == FXA_MAP_SEGMENTS) return;
@@ -87,12 +87,12 @@ static void prove_axis(fxa_box *box, fxa_input axis, const fxa_index_map *map, i
     box->hi[axis] = (int32_t)(first < last ? last : first);
 }
 
-static void prove_box(const fxa_problem *p, fxa_box *box) {
+static void prove_box(const fxa_problem *p, fxa_tile_bounds *box) {
     int64_t lo, hi;
     bool ragged = p->flags & (FXA_PADDING | FXA_VARLEN);
-    const int64_t fixed[] = {p->q_len, p->k_len, p->heads}, all[] = {p->sq, p->sk, p->hq};
+    const int64_t fixed[] = {p->global_q_len, p->global_k_len, p->global_heads}, all[] = {p->sq, p->sk, p->hq};
     const fxa_input lengths[] = {FXA_INPUT_Q_LEN, FXA_INPUT_K_LEN, FXA_INPUT_HEADS};
-    *box = (fxa_box){{0}, {0}};
+    *box = (fxa_tile_bounds){{0}, {0}};
     prove_axis(box, FXA_INPUT_B, &p->map_b, p->b);
     prove_axis(box, FXA_INPUT_H, &p->map_h, p->hq);
     prove_axis(box, FXA_INPUT_Q, &p->map_q, p->sq);
@@ -127,7 +127,7 @@ fxa_status fxa__index_prove(fxa__host *host, const fxa_problem *p, const fxa_pro
         fxa_error too_large; /* then there is no proof */
         if (fxa__builder_import(v.b, program, v.node)) prove_fill(&v);
         if (fxa_builder_finish(v.b, &misses, &too_large) == FXA_OK) {
-            fxa_box box;
+            fxa_tile_bounds box;
             prove_box(p, &box);
             *proven = fxa__program_classify(misses, &box, NULL, NULL, NULL) == FXA_TILE_EMPTY;
         }

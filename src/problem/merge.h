@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What softmax makes of one row, in f64 for every engine: the join of partial rows, as fxa_merge and FXA_ACC_OUT do it,
- * and the probabilities that backward takes.
+ * What softmax makes of one row, in f64 for every engine: the join of partial rows, as fxa_merge and FXA_ACCUMULATE_O
+ * do it, and the probabilities that backward takes.
  */
 #ifndef FXA_PROBLEM_MERGE_H
 #define FXA_PROBLEM_MERGE_H

@@ -23,12 +23,13 @@ static const fxa__operand_info operand_table[FXA__OPERAND_COUNT] = {
     OPERAND(dout, DO, O, UNUSED, 0, READ, 0, NULL, "backward reads the gradient of O"),
     OPERAND(dq, DQ, Q, UNUSED, 0, WRITTEN, FXA_GRAD_Q, "FXA_GRAD_Q", NULL),
     OPERAND(dk, DK, K, UNUSED, 0, WRITTEN, FXA_GRAD_K, "FXA_GRAD_K", NULL),
-    OPERAND(dv_grad, DV, V, UNUSED, 0, WRITTEN, FXA_GRAD_V, "FXA_GRAD_V", NULL),
-    OPERAND(lse, LSE, ROW, WRITTEN, FXA_WANT_LSE, READ, 0, "FXA_WANT_LSE", "backward reads the LSE that forward wrote"),
-    OPERAND(max, MAX_ROW, ROW, WRITTEN, FXA_WANT_MAX, UNUSED, 0, "FXA_WANT_MAX", NULL),
-    OPERAND(dlse, DLSE, ROW, UNUSED, 0, READ, FXA_GRAD_LSE, "FXA_GRAD_LSE", NULL),
-    OPERAND(sink, SINK, SINK, READ, FXA_SINK, READ, FXA_SINK, "FXA_SINK", NULL),
-    OPERAND(dsink, DSINK, SINK, UNUSED, 0, WRITTEN, FXA_GRAD_SINK, "FXA_GRAD_SINK", NULL),
+    OPERAND(dv, DV, V, UNUSED, 0, WRITTEN, FXA_GRAD_V, "FXA_GRAD_V", NULL),
+    OPERAND(lse, LSE, ROW, WRITTEN, FXA_RETURN_LSE, READ, 0, "FXA_RETURN_LSE",
+            "backward reads the LSE that forward wrote"),
+    OPERAND(row_max, ROW_MAX, ROW, WRITTEN, FXA_RETURN_ROW_MAX, UNUSED, 0, "FXA_RETURN_ROW_MAX", NULL),
+    OPERAND(dlse, DLSE, ROW, UNUSED, 0, READ, FXA_READ_DLSE, "FXA_READ_DLSE", NULL),
+    OPERAND(sinks, SINKS, SINK, READ, FXA_SINKS, READ, FXA_SINKS, "FXA_SINKS", NULL),
+    OPERAND(dsinks, DSINKS, SINK, UNUSED, 0, WRITTEN, FXA_GRAD_SINKS, "FXA_GRAD_SINKS", NULL),
 };
 
 const fxa__operand_info *fxa__operand_info_get(size_t index) { return &operand_table[index]; }
@@ -52,7 +53,7 @@ uint32_t fxa__operand_sizes(const fxa_problem *p, uint32_t shape, int64_t size[4
     size[0] = paged ? p->n_pages : packed ? 1 : p->b;
     size[1] = key ? p->hkv : p->hq;
     size[2] = paged ? p->page_size : packed ? (key ? p->total_k : p->total_q) : key ? p->sk : p->sq;
-    size[3] = shape == FXA__SHAPE_Q || shape == FXA__SHAPE_K ? p->d : p->dv;
+    size[3] = shape == FXA__SHAPE_Q || shape == FXA__SHAPE_K ? p->d_qk : p->d_v;
     if (shape == FXA__SHAPE_SINK) size[0] = size[2] = 1;
     if (shape == FXA__SHAPE_SINK || shape == FXA__SHAPE_ROW) size[3] = 1;
     return shape == FXA__SHAPE_SINK ? 2u : (shape == FXA__SHAPE_ROW ? 6u : 14u) | (!packed || paged);
@@ -139,20 +140,20 @@ static int64_t slot_scalars(const fxa_problem *p, fxa_slot slot) {
 static int64_t slot_mapped(const fxa_problem *p, fxa_slot slot) {
     const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
     const int64_t n[4] = {p->b, p->hq, p->sq, p->sk};
-    if (slot >= FXA_SLOT_DYN_B) return map[slot - FXA_SLOT_DYN_B]->dynamic ? 1 : -1;
+    if (slot >= FXA_SLOT_OFFSET_B) return map[slot - FXA_SLOT_OFFSET_B]->has_offset ? 1 : -1;
     return map[slot - FXA_SLOT_MAP_B]->kind == FXA_MAP_TABLE ? n[slot - FXA_SLOT_MAP_B] : -1;
 }
 
 /* Asked for every slot of every run. */
 int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
     if (slot > FXA_SLOT_PARAMS) return fxa__scale_use_of(p, slot) >= FXA__SCALE_READ ? 1 : -1;
-    if (slot == FXA_SLOT_LEN_Q || slot == FXA_SLOT_LEN_K) return p->flags & FXA_PADDING ? p->b : -1;
+    if (slot == FXA_SLOT_Q_LENGTHS || slot == FXA_SLOT_K_LENGTHS) return p->flags & FXA_PADDING ? p->b : -1;
     if (slot == FXA_SLOT_CU_Q) return p->flags & FXA_VARLEN ? p->b + 1 : -1;
     if (slot == FXA_SLOT_CU_K) return (p->flags & (FXA_VARLEN | FXA_PAGED)) == FXA_VARLEN ? p->b + 1 : -1;
     if (slot == FXA_SLOT_PAGES) return p->flags & FXA_PAGED ? p->b * fxa__div_up(p->sk, p->page_size) : -1;
-    if (slot == FXA_SLOT_POS_Q) return p->flags & FXA_POSITIONS ? p->b : -1;
+    if (slot == FXA_SLOT_Q_START) return p->flags & FXA_Q_START ? p->b : -1;
     if (slot >= FXA_SLOT_SCALE && slot <= FXA_SLOT_PARAMS) return slot_scalars(p, slot);
-    return slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_DYN_K ? slot_mapped(p, slot) : -1;
+    return slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_OFFSET_K ? slot_mapped(p, slot) : -1;
 }
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */

@@ -90,7 +90,7 @@ fxa_status fxa__problem_create(fxa__host *host, const fxa_problem *problem, fxa_
     fxa_capture *captures = (fxa_capture *)(void *)(p + 1);
     fxa_status status = fxa__problem_resolve(&p->in, captures, captures + p->in.n_captures, err);
     if (status == FXA_OK) status = problem_compose(p, err);
-    if (status == FXA_OK && (p->in.flags & FXA_STRICT_INDEX) && !p->in.bprop)
+    if (status == FXA_OK && (p->in.flags & FXA_BOUNDS_CHECK) && !p->in.bprop)
         status = fxa__index_prove(host, &p->in, p->program, &p->indices_inside, err);
     if (status == FXA_OK) status = problem_hash(p, err);
     if (status == FXA_OK)

@@ -22,14 +22,14 @@ typedef struct fxa__problem {
                              does not move it; never NULL */
     fxa_program *bprop;   /* likewise what runs of in.bprop; NULL: the derivative does */
     bool f64;             /* q is f64: arithmetic and programs are in f64 */
-    bool indices_inside;  /* FXA_STRICT_INDEX, and no index can leave its tensor: runs have nothing to check */
+    bool indices_inside;  /* FXA_BOUNDS_CHECK, and no index can leave its tensor: runs have nothing to check */
     uint8_t key[16]; /* content of everything but the engine's name and the target, which the identity of the engine
                              says */
 } fxa__problem;
 
 /* dv as a caller says it: of a resolved problem, to make another of it. */
 static inline int64_t fxa__dv_given(const fxa_problem *resolved) {
-    return resolved->dv == 0 && resolved->d > 0 ? FXA_NO_FEATURES : resolved->dv;
+    return resolved->d_v == 0 && resolved->d_qk > 0 ? FXA_D_V_ZERO : resolved->d_v;
 }
 fxa_status fxa__problem_create(fxa__host *host, const fxa_problem *problem, fxa__problem **out, fxa_error *err);
 fxa__problem *fxa__problem_retain(fxa__problem *p);

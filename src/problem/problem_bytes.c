@@ -7,11 +7,11 @@
  *     u32  format: see below
  *     u32  1 with all parts, else twice the parts that there are
  *     u32  pass, u32 flags, u32 page_size
- *     i64  hq, hkv [h]; i64 d, dv (FXA_NO_FEATURES: none)
+ *     i64  hq, hkv [h]; i64 d, dv (FXA_D_V_ZERO: none)
  *     i64  b, sq, sk, total_q, total_k, n_pages, q_len, k_len; from format 2 on i64 heads                  [g]
  *     u32  device, i32 ordinal, u32 alignment, u64 max_workspace; in format 3 only                         [p]
  *     i64  window_left, window_right [w]; f64 dropout_p [d]; u64 param_grads
- *     13 operands, in the order q k v o dout dq dk dv_grad lse max dlse sink dsink:
+ *     13 operands, in the order q k v o dout dq dk dv lse max dlse sink dsink:
  *          u32 dtype; i64 stride[4] [g]
  *     4 maps, in the order b h q k:
  *          u32 kind, u32 dynamic, u32 n_segments, i64 step; i64 base [g]
@@ -44,7 +44,7 @@ static void write_list(fxa__writer *w, const int64_t *list, size_t n) {
 
 static void write_map(fxa__writer *w, const fxa_index_map *map, bool geometry) {
     fxa__write_u32(w, map->kind);
-    fxa__write_u32(w, map->dynamic);
+    fxa__write_u32(w, map->has_offset);
     fxa__write_u32(w, map->n_segments);
     fxa__write_i64(w, map->step);
     if (geometry) fxa__write_i64(w, map->base);
@@ -82,14 +82,14 @@ static void write_unmoved(fxa__writer *w, const fxa_problem *p, bool geometry) {
 static uint32_t write_format(const fxa_problem *p, uint32_t parts) {
     bool placed = p->device || p->ordinal || p->alignment || p->max_workspace;
     if ((parts & FXA__WITH_PLACE) && placed) return PROBLEM_PLACED;
-    return (parts & FXA__WITH_GEOMETRY) && p->heads ? PROBLEM_HEADS : PROBLEM_PLAIN;
+    return (parts & FXA__WITH_GEOMETRY) && p->global_heads ? PROBLEM_HEADS : PROBLEM_PLAIN;
 }
 
 /* Without those of the parts that are left out. */
 static uint32_t write_flags(const fxa_problem *p, uint32_t parts) {
     uint32_t flags = p->flags;
-    if (!(parts & FXA__WITH_GEOMETRY)) flags &= ~(uint32_t)FXA_STRICT_INDEX;
-    if (!(parts & FXA__WITH_PLACE)) flags &= ~(uint32_t)(FXA_DETERMINISTIC | FXA_CAPTURE);
+    if (!(parts & FXA__WITH_GEOMETRY)) flags &= ~(uint32_t)FXA_BOUNDS_CHECK;
+    if (!(parts & FXA__WITH_PLACE)) flags &= ~(uint32_t)(FXA_DETERMINISTIC | FXA_GRAPH_CAPTURE);
     return flags;
 }
 
@@ -103,10 +103,13 @@ void fxa__problem_write(const fxa__problem *problem, uint32_t parts, fxa__writer
     fxa__write_u32(w, write_flags(p, parts));
     fxa__write_u32(w, p->page_size);
     if (parts & FXA__WITH_HEADS) write_list(w, (const int64_t[]){p->hq, p->hkv}, 2);
-    write_list(w, (const int64_t[]){p->d, fxa__dv_given(p)}, 2);
+    write_list(w, (const int64_t[]){p->d_qk, fxa__dv_given(p)}, 2);
     if (geometry)
-        write_list(w, (const int64_t[]){p->b, p->sq, p->sk, p->total_q, p->total_k, p->n_pages, p->q_len, p->k_len}, 8);
-    if (geometry && format >= PROBLEM_HEADS) fxa__write_i64(w, p->heads);
+        write_list(
+            w,
+            (const int64_t[]){p->b, p->sq, p->sk, p->total_q, p->total_k, p->n_pages, p->global_q_len, p->global_k_len},
+            8);
+    if (geometry && format >= PROBLEM_HEADS) fxa__write_i64(w, p->global_heads);
     if (format >= PROBLEM_PLACED) {
         fxa__write_u32(w, p->device);
         fxa__write_u32(w, (uint32_t)p->ordinal);
@@ -145,7 +148,7 @@ static void read_list(fxa__reader *r, int64_t *list, size_t n) {
 
 static void read_map(fxa__reader *r, fxa_index_map *map) {
     map->kind = fxa__read_u32(r);
-    map->dynamic = fxa__read_u32(r);
+    map->has_offset = fxa__read_u32(r);
     map->n_segments = fxa__read_u32(r);
     map->step = fxa__read_i64(r);
     map->base = fxa__read_i64(r);
@@ -163,11 +166,11 @@ static void read_scalars(fxa__reader *r, uint32_t format, fxa_problem *p) {
     p->flags = fxa__read_u32(r);
     p->page_size = fxa__read_u32(r);
     read_list(r, list, 4);
-    p->hq = list[0], p->hkv = list[1], p->d = list[2], p->dv = list[3];
+    p->hq = list[0], p->hkv = list[1], p->d_qk = list[2], p->d_v = list[3];
     read_list(r, list, 8);
     p->b = list[0], p->sq = list[1], p->sk = list[2], p->total_q = list[3], p->total_k = list[4], p->n_pages = list[5];
-    p->q_len = list[6], p->k_len = list[7];
-    if (format >= PROBLEM_HEADS) p->heads = fxa__read_i64(r);
+    p->global_q_len = list[6], p->global_k_len = list[7];
+    if (format >= PROBLEM_HEADS) p->global_heads = fxa__read_i64(r);
     if (format >= PROBLEM_PLACED) {
         p->device = fxa__read_u32(r);
         p->ordinal = (int32_t)fxa__read_u32(r);

@@ -32,10 +32,10 @@ static void default_dtypes(fxa_problem *p) {
 }
 
 void fxa__problem_default(fxa_problem *p) {
-    if (p->pass == FXA_BACKWARD) p->flags &= ~(uint32_t)FXA_WANT_LSE; /* it is read there in any case */
+    if (p->pass == FXA_BACKWARD) p->flags &= ~(uint32_t)FXA_RETURN_LSE; /* it is read there in any case */
     if (p->hkv == 0) p->hkv = p->hq;
-    p->dv = p->dv == FXA_NO_FEATURES ? 0 : p->dv == 0 ? p->d : p->dv;
-    if (p->heads == p->hq) p->heads = 0;
+    p->d_v = p->d_v == FXA_D_V_ZERO ? 0 : p->d_v == 0 ? p->d_qk : p->d_v;
+    if (p->global_heads == p->hq) p->global_heads = 0;
     if (!(p->flags & FXA_VARLEN)) p->total_q = 0;
     if ((p->flags & (FXA_VARLEN | FXA_PAGED)) != FXA_VARLEN) p->total_k = 0;
     if (!(p->flags & FXA_PAGED)) p->page_size = 0, p->n_pages = 0;
@@ -73,19 +73,19 @@ typedef struct check_flag {
 } check_flag;
 
 static const check_flag check_flags_table[] = {
-    {FXA_WANT_MAX, 0, FXA_FORWARD, "FXA_WANT_MAX", NULL},
-    {FXA_ACC_OUT, FXA_WANT_LSE, FXA_FORWARD, "FXA_ACC_OUT", "FXA_WANT_LSE"},
-    {FXA_GRAD_LSE, 0, FXA_BACKWARD, "FXA_GRAD_LSE", NULL},
+    {FXA_RETURN_ROW_MAX, 0, FXA_FORWARD, "FXA_RETURN_ROW_MAX", NULL},
+    {FXA_ACCUMULATE_O, FXA_RETURN_LSE, FXA_FORWARD, "FXA_ACCUMULATE_O", "FXA_RETURN_LSE"},
+    {FXA_READ_DLSE, 0, FXA_BACKWARD, "FXA_READ_DLSE", NULL},
     {FXA_GRAD_Q, 0, FXA_BACKWARD, "FXA_GRAD_Q", NULL},
     {FXA_GRAD_K, 0, FXA_BACKWARD, "FXA_GRAD_K", NULL},
     {FXA_GRAD_V, 0, FXA_BACKWARD, "FXA_GRAD_V", NULL},
-    {FXA_GRAD_SINK, FXA_SINK, FXA_BACKWARD, "FXA_GRAD_SINK", "FXA_SINK"},
-    {FXA_ACC_Q, FXA_GRAD_Q, FXA_BACKWARD, "FXA_ACC_Q", "FXA_GRAD_Q"},
-    {FXA_ACC_K, FXA_GRAD_K, FXA_BACKWARD, "FXA_ACC_K", "FXA_GRAD_K"},
-    {FXA_ACC_V, FXA_GRAD_V, FXA_BACKWARD, "FXA_ACC_V", "FXA_GRAD_V"},
-    {FXA_ACC_SINK, FXA_GRAD_SINK, FXA_BACKWARD, "FXA_ACC_SINK", "FXA_GRAD_SINK"},
-    {FXA_ACC_TENSORS, 0, FXA_BACKWARD, "FXA_ACC_TENSORS", NULL},
-    {FXA_ACC_PARAMS, 0, FXA_BACKWARD, "FXA_ACC_PARAMS", NULL},
+    {FXA_GRAD_SINKS, FXA_SINKS, FXA_BACKWARD, "FXA_GRAD_SINKS", "FXA_SINKS"},
+    {FXA_ACCUMULATE_DQ, FXA_GRAD_Q, FXA_BACKWARD, "FXA_ACCUMULATE_DQ", "FXA_GRAD_Q"},
+    {FXA_ACCUMULATE_DK, FXA_GRAD_K, FXA_BACKWARD, "FXA_ACCUMULATE_DK", "FXA_GRAD_K"},
+    {FXA_ACCUMULATE_DV, FXA_GRAD_V, FXA_BACKWARD, "FXA_ACCUMULATE_DV", "FXA_GRAD_V"},
+    {FXA_ACCUMULATE_DSINKS, FXA_GRAD_SINKS, FXA_BACKWARD, "FXA_ACCUMULATE_DSINKS", "FXA_GRAD_SINKS"},
+    {FXA_ACCUMULATE_DTENSORS, 0, FXA_BACKWARD, "FXA_ACCUMULATE_DTENSORS", NULL},
+    {FXA_ACCUMULATE_DPARAMS, 0, FXA_BACKWARD, "FXA_ACCUMULATE_DPARAMS", NULL},
 };
 
 #define CHECK_ALL_FLAGS ((1u << FXA_FLAG_COUNT) - 1u)
@@ -107,13 +107,12 @@ static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
         if (row->needs && !(flags & row->needs))
             return fxa__fail(err, FXA_E_PROBLEM, "flag %s needs %s", row->name, row->needs_name);
     }
-    if ((flags & FXA_SINK) && (flags & FXA_SINK_ZERO))
+    if ((flags & FXA_SINKS) && (flags & FXA_SINK_ZERO))
         return fxa__fail(err, FXA_E_PROBLEM,
-                         "flags FXA_SINK and FXA_SINK_ZERO are both set: a softmax has one sink at most");
-    if ((flags & FXA_POSITIONS) && (flags & FXA_BOTTOM_RIGHT))
-        return fxa__fail(
-            err, FXA_E_PROBLEM,
-            "flags FXA_POSITIONS and FXA_BOTTOM_RIGHT are both set: both say where rows lie among the keys");
+                         "flags FXA_SINKS and FXA_SINK_ZERO are both set: a softmax has one sink at most");
+    if ((flags & FXA_Q_START) && (flags & FXA_BOTTOM_RIGHT))
+        return fxa__fail(err, FXA_E_PROBLEM,
+                         "flags FXA_Q_START and FXA_BOTTOM_RIGHT are both set: both say where rows lie among the keys");
     return FXA_OK;
 }
 
@@ -142,15 +141,15 @@ static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
         {"hkv", p->hkv, 0, most, coordinate},
         {"sq", p->sq, 0, most, coordinate},
         {"sk", p->sk, 0, most, coordinate},
-        {"d", p->d, 0, FXA_MAX_D, ""},
-        {"dv", p->dv, 0, FXA_MAX_D, " (0: as d), and -1 for none"},
+        {"d_qk", p->d_qk, 0, FXA_MAX_D, ""},
+        {"d_v", p->d_v, 0, FXA_MAX_D, " (0: as d_qk), and -1 for none"},
         {"total_q", p->total_q, 0, most, offset},
         {"total_k", p->total_k, 0, most, offset},
         {"page_size", p->page_size, p->flags & FXA_PAGED ? 1 : 0, most, ""},
         {"n_pages", p->n_pages, (p->flags & FXA_PAGED) && p->b && p->sk ? 1 : 0, most, " (page numbers are 32 bit)"},
-        {"q_len", p->q_len, 0, most, coordinate},
-        {"k_len", p->k_len, 0, most, coordinate},
-        {"heads", p->heads, 0, most, coordinate},
+        {"global_q_len", p->global_q_len, 0, most, coordinate},
+        {"global_k_len", p->global_k_len, 0, most, coordinate},
+        {"global_heads", p->global_heads, 0, most, coordinate},
         {"window_left", p->window_left, -1, most, " (any negative one is open)"},
         {"window_right", p->window_right, -1, most, " (any negative one is open)"},
     };
@@ -172,8 +171,8 @@ static fxa_status check_host(const fxa_problem *p, fxa_error *err) {
         return fxa__fail(err, FXA_E_PROBLEM, "ordinal is %d on device host: accepted is 0", (int)p->ordinal);
     if (p->target)
         return fxa__fail(err, FXA_E_PROBLEM, "target is set on device host: only plans for another device have one");
-    if (p->flags & FXA_CAPTURE)
-        return fxa__fail(err, FXA_E_PROBLEM, "flag FXA_CAPTURE is set on device host, which records no graphs");
+    if (p->flags & FXA_GRAPH_CAPTURE)
+        return fxa__fail(err, FXA_E_PROBLEM, "flag FXA_GRAPH_CAPTURE is set on device host, which records no graphs");
     return FXA_OK;
 }
 
@@ -191,9 +190,9 @@ static fxa_status check_place(const fxa_problem *p, fxa_error *err) {
     if (p->target && strlen(p->target) > CHECK_MAX_TARGET)
         return fxa__fail(err, FXA_E_PROBLEM, "target has %zu characters: accepted are %u at most", strlen(p->target),
                          CHECK_MAX_TARGET);
-    if (p->flags & FXA_STRICT_INDEX)
+    if (p->flags & FXA_BOUNDS_CHECK)
         return fxa__fail(err, FXA_E_PROBLEM,
-                         "flag FXA_STRICT_INDEX looks at captured tensors on the host, and device is %s",
+                         "flag FXA_BOUNDS_CHECK looks at captured tensors on the host, and device is %s",
                          fxa_device_name((fxa_device)p->device));
     return FXA_OK;
 }
@@ -280,7 +279,7 @@ static fxa_status check_program_grads(const fxa_problem *p, bool *tensors, fxa_e
 }
 
 static fxa_status check_grads(const fxa_problem *p, fxa_error *err) {
-    const uint32_t operand_grads = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_SINK;
+    const uint32_t operand_grads = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_SINKS;
     bool tensors;
     FXA_TRY(check_program_grads(p, &tensors, err));
     if (p->pass == FXA_FORWARD) {
@@ -288,14 +287,14 @@ static fxa_status check_grads(const fxa_problem *p, fxa_error *err) {
         return what ? fxa__fail(err, FXA_E_PROBLEM, "%s is set, and pass is forward: it belongs to backward", what)
                     : FXA_OK;
     }
-    if ((p->flags & FXA_ACC_TENSORS) && !tensors)
-        return fxa__fail(err, FXA_E_PROBLEM, "flag FXA_ACC_TENSORS needs a capture with grad set");
-    if ((p->flags & FXA_ACC_PARAMS) && !p->param_grads)
-        return fxa__fail(err, FXA_E_PROBLEM, "flag FXA_ACC_PARAMS needs a bit of param_grads");
+    if ((p->flags & FXA_ACCUMULATE_DTENSORS) && !tensors)
+        return fxa__fail(err, FXA_E_PROBLEM, "flag FXA_ACCUMULATE_DTENSORS needs a capture with grad set");
+    if ((p->flags & FXA_ACCUMULATE_DPARAMS) && !p->param_grads)
+        return fxa__fail(err, FXA_E_PROBLEM, "flag FXA_ACCUMULATE_DPARAMS needs a bit of param_grads");
     if (!(p->flags & operand_grads) && !tensors && !p->param_grads)
         return fxa__fail(
             err, FXA_E_PROBLEM,
-            "pass is backward and no gradient is asked for: set FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V, FXA_GRAD_SINK, "
+            "pass is backward and no gradient is asked for: set FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V, FXA_GRAD_SINKS, "
             "grad of a capture or a bit of param_grads");
     return FXA_OK;
 }

@@ -133,7 +133,7 @@ static fxa_status resolve_map(const char *name, fxa_index_map *map, int64_t n, f
         return fxa__fail(err, FXA_E_PROBLEM, "%s.kind is %u: accepted are 0 to 2 (AFFINE, SEGMENTS, TABLE)", name,
                          map->kind);
     if (map->reserved) return fxa__fail(err, FXA_E_PROBLEM, "%s.reserved is %u: accepted is 0", name, map->reserved);
-    map->dynamic = map->dynamic != 0;
+    map->has_offset = map->has_offset != 0;
     if (map->kind != FXA_MAP_AFFINE) map->base = 0, map->step = 1;
     if (map->kind == FXA_MAP_SEGMENTS) return resolve_segments(name, map, n, err);
     map->n_segments = 0;
@@ -169,8 +169,9 @@ static bool resolve_is_bounded(const fxa_problem *p) {
  * of their own lengths never come near. Positions, tables and dynamic offsets are the run's, and wrap there. */
 static fxa_status resolve_alignment(const fxa_problem *p, fxa_error *err) {
     int64_t lo, hi, key_lo, key_hi, shift_lo, shift_hi;
-    bool own = fxa__map_is_identity(&p->map_q) && fxa__map_is_identity(&p->map_k) && !p->q_len && !p->k_len;
-    if (own || (p->flags & FXA_POSITIONS)) return FXA_OK;
+    bool own =
+        fxa__map_is_identity(&p->map_q) && fxa__map_is_identity(&p->map_k) && !p->global_q_len && !p->global_k_len;
+    if (own || (p->flags & FXA_Q_START)) return FXA_OK;
     resolve_map_range(&p->map_q, p->sq, &lo, &hi);
     resolve_map_range(&p->map_k, p->sk, &key_lo, &key_hi);
     fxa__align_range(p, &shift_lo, &shift_hi);

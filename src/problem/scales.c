@@ -74,10 +74,10 @@ fxa_status fxa__scales_check(const fxa_problem *p, fxa_error *err) {
         uint32_t flag;
         const char *name;
         fxa_slot amax;
-    } adds[] = {{FXA_ACC_OUT, "FXA_ACC_OUT", FXA_SLOT_AMAX_O},
-                {FXA_ACC_Q, "FXA_ACC_Q", FXA_SLOT_AMAX_DQ},
-                {FXA_ACC_K, "FXA_ACC_K", FXA_SLOT_AMAX_DK},
-                {FXA_ACC_V, "FXA_ACC_V", FXA_SLOT_AMAX_DV}};
+    } adds[] = {{FXA_ACCUMULATE_O, "FXA_ACCUMULATE_O", FXA_SLOT_AMAX_O},
+                {FXA_ACCUMULATE_DQ, "FXA_ACCUMULATE_DQ", FXA_SLOT_AMAX_DQ},
+                {FXA_ACCUMULATE_DK, "FXA_ACCUMULATE_DK", FXA_SLOT_AMAX_DK},
+                {FXA_ACCUMULATE_DV, "FXA_ACCUMULATE_DV", FXA_SLOT_AMAX_DV}};
     bool some = false;
     if (!(p->flags & FXA_SCALED)) return FXA_OK;
     for (size_t i = 0; i < SCALE_ROWS; i++) some = some || scale_use(p, &scale_rows[i]) >= FXA__SCALE_READ;

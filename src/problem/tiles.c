@@ -22,7 +22,7 @@
 /* ---- From local indices to coordinates --------------------------------------------------------------------------- */
 
 /* Rows are moved by what POSITIONS or an alignment adds to q. */
-static void tiles_shift_rows(const fxa_problem *p, fxa_box *box) {
+static void tiles_shift_rows(const fxa_problem *p, fxa_tile_bounds *box) {
     int64_t lo, hi;
     fxa__q_shift_range(p, &lo, &hi);
     lo += box->lo[FXA_INPUT_Q];
@@ -33,7 +33,7 @@ static void tiles_shift_rows(const fxa_problem *p, fxa_box *box) {
 }
 
 /* base + step * i for i in first..last, into the box. The validator has made sure that it fits. */
-static void tiles_set_line(fxa_box *box, fxa_input axis, int64_t base, int64_t step, fxa__slice i) {
+static void tiles_set_line(fxa_tile_bounds *box, fxa_input axis, int64_t base, int64_t step, fxa__slice i) {
     int64_t x = base + step * i.first, y = base + step * i.last;
     box->lo[axis] = (int32_t)fxa__min_i64(x, y);
     box->hi[axis] = (int32_t)fxa__max_i64(x, y);
@@ -41,7 +41,7 @@ static void tiles_set_line(fxa_box *box, fxa_input axis, int64_t base, int64_t s
 
 /* Sets the axis to the coordinates of the first indices of *rest that one line of the map gives, and takes those from
  * *rest. False: nothing is left. */
-static bool tiles_next_line(const fxa_index_map *map, fxa_input axis, fxa__slice *rest, fxa_box *box) {
+static bool tiles_next_line(const fxa_index_map *map, fxa_input axis, fxa__slice *rest, fxa_tile_bounds *box) {
     if (rest->first > rest->last) return false;
     fxa__slice i = *rest;
     int64_t base = map->base, step = map->step;
@@ -62,46 +62,46 @@ static bool tiles_next_line(const fxa_index_map *map, fxa_input axis, fxa__slice
     return true;
 }
 
-static void tiles_set_length(fxa_box *box, fxa_input axis, int64_t fixed, bool ragged, int64_t most) {
+static void tiles_set_length(fxa_tile_bounds *box, fxa_input axis, int64_t fixed, bool ragged, int64_t most) {
     box->lo[axis] = (int32_t)(fixed > 0 ? fixed : ragged ? 0 : most);
     box->hi[axis] = (int32_t)(fixed > 0 ? fixed : most);
 }
 
 static bool tiles_are_ragged(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) != 0; }
 
-fxa_box fxa__tile_start(const fxa__tile_grid *g) {
+fxa_tile_bounds fxa__tile_start(const fxa__tile_grid *g) {
     const fxa_problem *p = &g->p->in;
-    fxa_box box = {{0}, {0}};
+    fxa_tile_bounds box = {{0}, {0}};
     fxa__slice b = {g->b, g->b}, h = {g->h, g->h};
     tiles_next_line(&p->map_b, FXA_INPUT_B, &b, &box);
     tiles_next_line(&p->map_h, FXA_INPUT_H, &h, &box);
-    tiles_set_length(&box, FXA_INPUT_Q_LEN, p->q_len, tiles_are_ragged(p), p->sq);
-    tiles_set_length(&box, FXA_INPUT_K_LEN, p->k_len, tiles_are_ragged(p), p->sk);
-    tiles_set_length(&box, FXA_INPUT_HEADS, p->heads, false, p->hq);
+    tiles_set_length(&box, FXA_INPUT_Q_LEN, p->global_q_len, tiles_are_ragged(p), p->sq);
+    tiles_set_length(&box, FXA_INPUT_K_LEN, p->global_k_len, tiles_are_ragged(p), p->sk);
+    tiles_set_length(&box, FXA_INPUT_HEADS, p->global_heads, false, p->hq);
     tiles_set_line(&box, FXA_INPUT_Q_ROW, 0, 1, (fxa__slice){0, fxa__max_i64(p->sq, 1) - 1});
     tiles_set_line(&box, FXA_INPUT_K_ROW, 0, 1, (fxa__slice){0, fxa__max_i64(p->sk, 1) - 1});
     return box;
 }
 
-fxa_tile fxa__tile_box(const fxa__tile_grid *g, const fxa_box *box) {
+fxa_tile_class fxa__tile_box(const fxa__tile_grid *g, const fxa_tile_bounds *box) {
     uint64_t steps = 0;
     if (g->left && (*g->left -= FXA__TILE_BOX_COST) < 0) return FXA_TILE_MIXED;
-    fxa_tile tile = fxa__program_classify(g->program, box, g->params, g->tensors, &steps);
+    fxa_tile_class tile = fxa__program_classify(g->program, box, g->params, g->tensors, &steps);
     if (g->left) *g->left -= (int64_t)steps / (int64_t)(fxa_program_node_count(g->program) + 1);
     return tile == FXA_TILE_FULL && tiles_are_ragged(&g->p->in) ? FXA_TILE_MIXED : tile;
 }
 
-fxa_tile fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
+fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
     const fxa_problem *p = &g->p->in;
-    fxa_box box = fxa__tile_start(g);
-    fxa_tile all = FXA_TILE_MIXED;
+    fxa_tile_bounds box = fxa__tile_start(g);
+    fxa_tile_class all = FXA_TILE_MIXED;
     bool first = true;
     tiles_set_line(&box, FXA_INPUT_Q_ROW, 0, 1, q);
     tiles_set_line(&box, FXA_INPUT_K_ROW, 0, 1, k);
     while (tiles_next_line(&p->map_q, FXA_INPUT_Q, &q, &box)) {
         tiles_shift_rows(p, &box);
         for (fxa__slice rest = k; tiles_next_line(&p->map_k, FXA_INPUT_K, &rest, &box); first = false) {
-            fxa_tile tile = fxa__tile_box(g, &box);
+            fxa_tile_class tile = fxa__tile_box(g, &box);
             if (tile == FXA_TILE_MIXED || (!first && tile != all)) return FXA_TILE_MIXED;
             all = tile;
         }
@@ -129,9 +129,9 @@ static fxa__slice tiles_indices(fxa__slice tiles, int64_t tile, int64_t size) {
 
 static int64_t tiles_length(fxa__slice s) { return s.last - s.first + 1; }
 
-static fxa_tile tiles_class(const fxa__tile_grid *g, const tiles_rect *r) {
+static fxa_tile_class tiles_class(const fxa__tile_grid *g, const tiles_rect *r) {
     fxa__slice q = tiles_indices(r->q, g->tile_q, g->p->in.sq), k = tiles_indices(r->k, g->tile_k, g->p->in.sk);
-    fxa_tile tile = fxa__tile_class(g, q, k);
+    fxa_tile_class tile = fxa__tile_class(g, q, k);
     bool single = tiles_length(r->q) == 1 && tiles_length(r->k) == 1;
     return tile == FXA_TILE_MIXED && single ? fxa__tile_look_at(g, q, k) : tile;
 }
@@ -154,7 +154,7 @@ static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t t
     while (n > 0) {
         tiles_rect r = stack[--n];
         uint64_t count = (uint64_t)tiles_length(r.q) * (uint64_t)tiles_length(r.k);
-        fxa_tile tile = tiles_class(g, &r);
+        fxa_tile_class tile = tiles_class(g, &r);
         if (*g->left < 0)
             out->unknown += count * times;
         else if (tile == FXA_TILE_EMPTY)
@@ -186,13 +186,13 @@ static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
     if (nq == 0 || nk == 0) return;
     tiles_rect all = {{0, nq - 1}, {0, nk - 1}};
     uint64_t times = 1;
-    fxa_facts facts;
-    fxa_program_facts(g->program, &facts);
-    if (!(facts.mask_depends & FXA__OF_ROW)) { /* every row of tiles is like the first */
+    fxa_properties properties;
+    fxa_program_properties(g->program, &properties);
+    if (!(properties.mask_depends & FXA__OF_ROW)) { /* every row of tiles is like the first */
         times *= (uint64_t)nq;
         all.q.last = 0;
     }
-    if (!(facts.mask_depends & FXA__OF_KEY)) {
+    if (!(properties.mask_depends & FXA__OF_KEY)) {
         times *= (uint64_t)nk;
         all.k.last = 0;
     }

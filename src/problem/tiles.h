@@ -19,7 +19,7 @@ enum { FXA__TILE_BOX_COST = 8 }; /* of range analysis of one box */
 enum { FXA__TILE_LOOK = 1024 };
 
 /* Only the run knows the coordinates. */
-static inline bool fxa__map_is_open(const fxa_index_map *map) { return map->kind == FXA_MAP_TABLE || map->dynamic; }
+static inline bool fxa__map_is_open(const fxa_index_map *map) { return map->kind == FXA_MAP_TABLE || map->has_offset; }
 
 /* For looking at pairs (tiles_look.c). */
 typedef struct fxa__tile_look {
@@ -42,11 +42,11 @@ typedef struct fxa__tile_grid {
 
 /* The class of all pairs q x k of local indices. Lengths and maps that only a run knows are taken as unknown: see
  * tiles.c. The tile sizes of the grid are not read. */
-fxa_tile fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
+fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
 
 /* Of the same, when q and k are coordinates already: a box with all but q and k set, and its class. */
-fxa_box fxa__tile_start(const fxa__tile_grid *g);
-fxa_tile fxa__tile_box(const fxa__tile_grid *g, const fxa_box *box);
+fxa_tile_bounds fxa__tile_start(const fxa__tile_grid *g);
+fxa_tile_class fxa__tile_box(const fxa__tile_grid *g, const fxa_tile_bounds *box);
 
 /* fxa_tiles_count of a grid whose p, b, h and tile sizes are in order; program, left and look are its own to fill. */
 fxa_status fxa__tiles_count(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *err);
@@ -63,7 +63,7 @@ fxa_status fxa__tile_look_open(const fxa__tile_grid *g, fxa__tile_look *look, fx
 void fxa__tile_look_close(const fxa__tile_grid *g, fxa__tile_look *look);
 /* The class of a tile of local indices that range analysis calls mixed, by its pairs if they are few and can be known;
  * g->look and g->left are given. */
-fxa_tile fxa__tile_look_at(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
+fxa_tile_class fxa__tile_look_at(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
 /* Counts the pairs of a mixed rectangle, `times` each, where tiles are single pairs: cheaper than halving down to them.
  * False: nothing was counted, because they are too many or cannot be known. */
 bool fxa__tile_look_pairs(const fxa__tile_grid *g, fxa__slice q, fxa__slice k, uint64_t times, fxa_tile_counts *out);

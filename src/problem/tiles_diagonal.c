@@ -12,7 +12,7 @@
 /* ---- Does the mask move along the diagonal? ---------------------------------------------------------------------- */
 
 /* `box` holds every pair that is looked at. Without memory the answer is no: the slower way needs none. */
-static bool diagonal_program(const fxa__tile_grid *g, const fxa_box *box) {
+static bool diagonal_program(const fxa__tile_grid *g, const fxa_tile_bounds *box) {
     const fxa_program *p = g->program;
     int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
     size_t n = (size_t)mask + 1;
@@ -31,10 +31,10 @@ static bool diagonal_program(const fxa__tile_grid *g, const fxa_box *box) {
 }
 
 static bool diagonal_map(const fxa_index_map *map) {
-    return map->kind == FXA_MAP_AFFINE && !map->dynamic && map->step == 1;
+    return map->kind == FXA_MAP_AFFINE && !map->has_offset && map->step == 1;
 }
 
-static bool diagonal_widen(fxa_box *box, fxa_input axis, int64_t lo, int64_t hi) {
+static bool diagonal_widen(fxa_tile_bounds *box, fxa_input axis, int64_t lo, int64_t hi) {
     box->lo[axis] = fxa__sat32(lo);
     box->hi[axis] = fxa__sat32(hi);
     return box->lo[axis] == lo && box->hi[axis] == hi;
@@ -51,7 +51,7 @@ static bool diagonal_find(const fxa__tile_grid *g, int64_t *apart, fxa__slice *o
     int64_t q = d->map_q.base + shift;
     *apart = q - k;
     *offsets = (fxa__slice){1 - nk, nq - 1};
-    fxa_box box = fxa__tile_start(g); /* what the problem has, and what diagonal_class makes of it */
+    fxa_tile_bounds box = fxa__tile_start(g); /* what the problem has, and what diagonal_class makes of it */
     int64_t first = q - k + offsets->first * g->tile_q, last = q - k + nq * g->tile_q - 1;
     return diagonal_widen(&box, FXA_INPUT_Q, fxa__min_i64(q, first), fxa__max_i64(q + d->sq - 1, last)) &&
            diagonal_widen(&box, FXA_INPUT_K, fxa__min_i64(k, 0), fxa__max_i64(k + d->sk - 1, g->tile_k - 1)) &&
@@ -70,8 +70,8 @@ static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
 }
 
 /* Keys from 0, rows as far away as the offsets say: every other place on these diagonals is the same. */
-static fxa_tile diagonal_class(const fxa__tile_grid *g, int64_t apart, fxa__slice offsets) {
-    fxa_box box = fxa__tile_start(g);
+static fxa_tile_class diagonal_class(const fxa__tile_grid *g, int64_t apart, fxa__slice offsets) {
+    fxa_tile_bounds box = fxa__tile_start(g);
     box.lo[FXA_INPUT_K] = 0;
     box.hi[FXA_INPUT_K] = (int32_t)(g->tile_k - 1);
     box.lo[FXA_INPUT_Q] = (int32_t)(apart + offsets.first * g->tile_q);
@@ -80,7 +80,7 @@ static fxa_tile diagonal_class(const fxa__tile_grid *g, int64_t apart, fxa__slic
 }
 
 /* The same of a single diagonal, by the pairs of its first tile where ranges do not tell. */
-static fxa_tile diagonal_look(const fxa__tile_grid *g, int64_t offset) {
+static fxa_tile_class diagonal_look(const fxa__tile_grid *g, int64_t offset) {
     int64_t q = fxa__max_i64(offset, 0) * g->tile_q, k = fxa__max_i64(-offset, 0) * g->tile_k;
     return fxa__tile_look_at(g, (fxa__slice){q, q + g->tile_q - 1}, (fxa__slice){k, k + g->tile_k - 1});
 }
@@ -94,7 +94,7 @@ bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out) {
     while (n > 0) {
         fxa__slice s = stack[--n];
         uint64_t count = diagonal_below(s.last, nq, nk) - diagonal_below(s.first - 1, nq, nk);
-        fxa_tile tile = diagonal_class(g, apart, s);
+        fxa_tile_class tile = diagonal_class(g, apart, s);
         if (tile == FXA_TILE_MIXED && s.first == s.last) tile = diagonal_look(g, s.first);
         if (*g->left < 0)
             out->unknown += count;

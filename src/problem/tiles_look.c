@@ -9,11 +9,11 @@
 /* Whether coordinates are known before a run, and the mask is made of nothing else. */
 static bool look_is_fixed(const fxa__tile_grid *g) {
     const fxa_problem *p = &g->p->in;
-    fxa_facts facts;
-    fxa_program_facts(g->program, &facts);
-    return !(p->flags & (FXA_PADDING | FXA_VARLEN | FXA_POSITIONS)) && !fxa__map_is_open(&p->map_b) &&
+    fxa_properties properties;
+    fxa_program_properties(g->program, &properties);
+    return !(p->flags & (FXA_PADDING | FXA_VARLEN | FXA_Q_START)) && !fxa__map_is_open(&p->map_b) &&
            !fxa__map_is_open(&p->map_h) && !fxa__map_is_open(&p->map_q) && !fxa__map_is_open(&p->map_k) &&
-           !(facts.mask_depends >> FXA_INPUT_SCORE & 1u);
+           !(properties.mask_depends >> FXA_INPUT_SCORE & 1u);
 }
 
 /* Everything of the pairs but q and k. False: values are missing, or not such as the program takes. */
@@ -68,7 +68,7 @@ static bool look_at_pair(const fxa__tile_grid *g, int64_t q, int64_t k) {
 }
 
 /* The last row first: most masks leave more of the past, so that a pair of either kind is found soon. */
-fxa_tile fxa__tile_look_at(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
+fxa_tile_class fxa__tile_look_at(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
     bool seen[2] = {false, false};
     if (!g->look->vals) return FXA_TILE_MIXED;
     for (int64_t i = q.last; i >= q.first; i--)

@@ -26,7 +26,7 @@ typedef struct fxa__touched {
     size_t index; /* in its part; of slots the slot */
 } fxa__touched;
 
-#define FXA__TOUCH_TABLES (FXA_SLOT_COUNT - FXA_SLOT_LEN_Q)
+#define FXA__TOUCH_TABLES (FXA_SLOT_COUNT - FXA_SLOT_Q_LENGTHS)
 #define FXA__TOUCH_OTHERS 4
 #define FXA__TOUCH_MAX (FXA__OPERAND_COUNT + FXA__TOUCH_TABLES + FXA__TOUCH_OTHERS + 3 * FXA_MAX_TENSORS)
 

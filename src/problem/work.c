@@ -22,9 +22,10 @@ static double work_cut(double t, double n, double most) { return work_corner(t, 
 static double work_shift(const fxa_problem *in, double sq, double sk) {
     bool moved = in->map_q.kind == FXA_MAP_AFFINE && in->map_k.kind == FXA_MAP_AFFINE;
     double base = moved ? (double)in->map_q.base - (double)in->map_k.base : 0;
-    if (in->flags & FXA_POSITIONS) return base + fmax(sk - sq, 0);
+    if (in->flags & FXA_Q_START) return base + fmax(sk - sq, 0);
     if (!fxa__rows_are_aligned(in)) return base;
-    return base + (in->k_len ? (double)in->k_len : sk) - (in->q_len ? (double)in->q_len : sq);
+    return base + (in->global_k_len ? (double)in->global_k_len : sk) -
+           (in->global_q_len ? (double)in->global_q_len : sq);
 }
 
 static double work_pairs(const fxa__problem *p) {
@@ -33,16 +34,18 @@ static double work_pairs(const fxa__problem *p) {
     double b = (double)in->b, sq = packed && b > 0 ? (double)in->total_q / b : (double)in->sq;
     double sk = packed && b > 0 && !(in->flags & FXA_PAGED) ? (double)in->total_k / b : (double)in->sk;
     double shift = work_shift(in, sq, sk);
-    fxa_facts facts;
-    fxa_program_facts(p->program, &facts);
-    double right = shift + (facts.flags & FXA_FACT_CAUSAL_BOTTOM_RIGHT ? fmax(sk - sq, 0) : facts.window_right);
-    double left_out = work_cut(sk - right, sq, sk) + work_cut(sq - (facts.window_left - shift), sk, sq);
+    fxa_properties properties;
+    fxa_program_properties(p->program, &properties);
+    double right =
+        shift + (properties.flags & FXA_PROPERTY_CAUSAL_BOTTOM_RIGHT ? fmax(sk - sq, 0) : properties.window_right);
+    double left_out = work_cut(sk - right, sq, sk) + work_cut(sq - (properties.window_left - shift), sk, sq);
     return b * (double)in->hq * fmax(sq * sk - left_out, fmin(sq, sk));
 }
 
 /* Forward has two products, Q K^T and P V; backward five, three of them with d columns. */
 double fxa__problem_operations(const fxa__problem *p) {
-    double d = (double)p->in.d, dv = (double)p->in.dv, columns = p->in.pass == FXA_FORWARD ? d + dv : 3 * d + 2 * dv;
+    double d = (double)p->in.d_qk, dv = (double)p->in.d_v,
+           columns = p->in.pass == FXA_FORWARD ? d + dv : 3 * d + 2 * dv;
     return 2 * columns * work_pairs(p);
 }
 
@@ -50,21 +53,22 @@ double fxa__problem_key_bytes(const fxa__problem *p) {
     const fxa_problem *in = &p->in;
     bool packed = (in->flags & FXA_VARLEN) && !(in->flags & FXA_PAGED);
     double keys = packed ? (double)in->total_k : (double)in->b * (double)in->sk;
-    double row = (double)(in->d * (int64_t)fxa_dtype_size((fxa_dtype)in->k.dtype)) +
-                 (double)(in->dv * (int64_t)fxa_dtype_size((fxa_dtype)in->v.dtype));
+    double row = (double)(in->d_qk * (int64_t)fxa_dtype_size((fxa_dtype)in->k.dtype)) +
+                 (double)(in->d_v * (int64_t)fxa_dtype_size((fxa_dtype)in->v.dtype));
     return keys * (double)in->hkv * row;
 }
 
 bool fxa__problem_is_capped(const fxa__problem *p) {
-    fxa_facts facts;
-    fxa_program_facts(p->program, &facts);
-    return facts.flags & FXA_FACT_SOFTCAP;
+    fxa_properties properties;
+    fxa_program_properties(p->program, &properties);
+    return properties.flags & FXA_PROPERTY_SOFTCAP;
 }
 
 bool fxa__problem_is_uneven(const fxa__problem *p) {
-    const uint32_t bands = FXA_FACT_NO_MASK | FXA_FACT_CAUSAL | FXA_FACT_CAUSAL_BOTTOM_RIGHT | FXA_FACT_WINDOW;
-    fxa_facts facts;
-    fxa_program_facts(p->program, &facts);
-    bool own = facts.mask_depends & (1u << FXA_INPUT_B | 1u << FXA_INPUT_H);
-    return p->in.n_captures > 0 || own || !(facts.flags & (bands | FXA_FACT_PADDING));
+    const uint32_t bands =
+        FXA_PROPERTY_NO_MASK | FXA_PROPERTY_CAUSAL | FXA_PROPERTY_CAUSAL_BOTTOM_RIGHT | FXA_PROPERTY_WINDOW;
+    fxa_properties properties;
+    fxa_program_properties(p->program, &properties);
+    bool own = properties.mask_depends & (1u << FXA_INPUT_B | 1u << FXA_INPUT_H);
+    return p->in.n_captures > 0 || own || !(properties.flags & (bands | FXA_PROPERTY_PADDING));
 }

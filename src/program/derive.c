@@ -32,7 +32,7 @@ static void derive_mark_wanted(derive_state *d) {
         const fxa__node *n = &d->p->nodes[i];
         d->wanted[i] = derive_is_leaf(n);
         if (n->type != FXA_FLOAT || !fxa__derive_passes(n->op)) continue;
-        for (int32_t a = n->op == FXA_OP_GRAFT; a < n->n_args; a++) /* of a graft the second operand alone */
+        for (int32_t a = n->op == FXA_OP_WITH_GRAD; a < n->n_args; a++) /* of with_grad the second operand alone */
             d->wanted[i] = d->wanted[i] || d->wanted[n->arg[a]];
     }
 }

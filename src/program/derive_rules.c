@@ -56,7 +56,7 @@ static void derive_rule_SUB(derive_step *s) {
 }
 
 /* The value of one operand, the gradient of the other. */
-static void derive_rule_GRAFT(derive_step *s) {
+static void derive_rule_WITH_GRAD(derive_step *s) {
     if (s->wanted[1]) s->out[1] = s->adj;
 }
 

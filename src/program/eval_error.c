@@ -183,7 +183,7 @@ static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t
         if (worst == INFINITY) return INFINITY;
         return n->type == FXA_FLOAT && env->tensors[n->imm].dtype == FXA_F64 ? error_number(m, vals[at].f) : 0;
     case FXA_OP_SELECT: return error_select(p, n, vals, error);
-    case FXA_OP_GRAFT: return error[n->arg[0]];
+    case FXA_OP_WITH_GRAD: return error[n->arg[0]];
     default: break;
     }
     if (p->nodes[n->arg[0]].type == FXA_FLOAT) return error_floats(p, m, at, vals, error);

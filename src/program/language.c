@@ -11,8 +11,10 @@ static const char *const language_groups[] = {
 };
 
 /* By fxa__form; what has a syntax of its own is none of them. */
-static const fxa_form language_forms[] = {
-    [FXA__INFIX] = FXA_FORM_INFIX, [FXA__PREFIX] = FXA_FORM_PREFIX, [FXA__CALL] = FXA_FORM_CALL, [FXA__SPECIAL] = 0};
+static const fxa_syntax_form language_forms[] = {[FXA__INFIX] = FXA_SYNTAX_INFIX,
+                                                 [FXA__PREFIX] = FXA_SYNTAX_PREFIX,
+                                                 [FXA__CALL] = FXA_SYNTAX_CALL,
+                                                 [FXA__SPECIAL] = 0};
 
 static const struct language_row {
     const char *text;
@@ -23,21 +25,21 @@ static const struct language_row {
 #include "ops.def"
 };
 
-fxa_spelling_info fxa_spelling(size_t index) {
+fxa_op_syntax_info fxa_op_syntax(size_t index) {
     for (size_t i = 0; i < sizeof language_rows / sizeof language_rows[0]; i++) {
         const struct language_row *row = &language_rows[i];
         const fxa__op_info *info = fxa__op_info_get(row->op);
-        fxa_form form = language_forms[row->form];
+        fxa_syntax_form form = language_forms[row->form];
         if (!form || index-- > 0) continue;
-        return (fxa_spelling_info){.text = row->text,
-                                   .op = (fxa_op)row->op,
-                                   .form = form,
-                                   .arity = info->arity,
-                                   .level = form == FXA_FORM_CALL ? 0 : row->prec,
-                                   .groups = language_groups[row->prec],
-                                   .about = info->about};
+        return (fxa_op_syntax_info){.text = row->text,
+                                    .op = (fxa_op)row->op,
+                                    .form = form,
+                                    .arity = info->arity,
+                                    .level = form == FXA_SYNTAX_CALL ? 0 : row->prec,
+                                    .groups = language_groups[row->prec],
+                                    .about = info->about};
     }
-    return (fxa_spelling_info){0};
+    return (fxa_op_syntax_info){0};
 }
 
 const char *fxa_input_name(fxa_input input) {

@@ -7,8 +7,8 @@
 
 #include "../base/num.h"
 
-fxa_box fxa__box_plain(void) {
-    fxa_box box = {{0}, {0}};
+fxa_tile_bounds fxa__box_plain(void) {
+    fxa_tile_bounds box = {{0}, {0}};
     for (int i = 0; i < FXA_INPUT_COUNT; i++) box.hi[i] = FXA__PLAIN_MOST;
     return box;
 }
@@ -36,7 +36,7 @@ bool fxa__linear_is_still(const fxa__linear *f) {
     return linear_madd(f->coef[FXA_INPUT_Q], 1, f->coef[FXA_INPUT_K], 1) == 0;
 }
 
-bool fxa__linear_bounds(const fxa__linear *f, const fxa_box *box, int64_t *lo, int64_t *hi) {
+bool fxa__linear_bounds(const fxa__linear *f, const fxa_tile_bounds *box, int64_t *lo, int64_t *hi) {
     if (f->rest) return false;
     *lo = *hi = f->c;
     for (int i = 0; i < FXA_INPUT_COUNT; i++) {
@@ -68,7 +68,7 @@ static bool linear_is_exact(const fxa__linear *forms, int32_t node, const fxa__r
         const fxa__int *x = &fxa__range_of(range, node)->i;
         return x->has_form && x->exact;
     }
-    fxa_box plain = fxa__box_plain();
+    fxa_tile_bounds plain = fxa__box_plain();
     return fxa__linear_bounds(&forms[node], &plain, &lo, &hi);
 }
 

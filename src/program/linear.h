@@ -29,7 +29,7 @@ typedef struct fxa__linear {
 
 /* Coordinates and lengths that analysis counts on where nothing else is said: 0 to this. */
 #define FXA__PLAIN_MOST ((1 << 30) - 1)
-fxa_box fxa__box_plain(void); /* of them all */
+fxa_tile_bounds fxa__box_plain(void); /* of them all */
 
 /* The form of a node by those of its operands. With `range`, which has analysed it, ints that are one value over the
  * box are constants, and the forms hold over the box; without it they hold everywhere, but for REST_MOVES of
@@ -44,6 +44,6 @@ uint32_t fxa__linear_reads(const fxa__linear *f);
 bool fxa__linear_is_still(const fxa__linear *f);
 /* The smallest and largest value over a box, both attained; true only where the value is the form itself: there is no
  * rest, and nothing leaves 32 bits. */
-bool fxa__linear_bounds(const fxa__linear *f, const fxa_box *box, int64_t *lo, int64_t *hi);
+bool fxa__linear_bounds(const fxa__linear *f, const fxa_tile_bounds *box, int64_t *lo, int64_t *hi);
 
 #endif

@@ -61,7 +61,7 @@ fxa_type fxa__input_type(uint32_t input) {
 
 bool fxa__op_reserves(uint32_t op) {
     const fxa__op_info *info = fxa__op_info_get(op);
-    bool later = op == FXA_OP_RELU || op == FXA_OP_SIGN || op == FXA_OP_SOFTPLUS;
+    bool later = op == FXA_OP_RELU || op == FXA_OP_SIGN || op == FXA_OP_STOP_GRADIENT || op == FXA_OP_SOFTPLUS;
     return info->id && info->form == FXA__CALL && !later;
 }
 

@@ -23,7 +23,7 @@ typedef struct penalty_walk {
     const fxa_program *p;
     const uint16_t *depends;
     uint8_t *reach;  /* by node */
-    uint32_t *found; /* facts */
+    uint32_t *found; /* properties */
 } penalty_walk;
 
 static uint8_t penalty_flip(uint8_t reach) {
@@ -39,7 +39,7 @@ static void penalty_note(const penalty_walk *w, int32_t node, uint8_t reach) {
     double x = n->type == FXA_FLOAT ? n->f : n->imm;
     bool low = (reach & PENALTY_AS_IS && x <= PENALTY_MOST) || (reach & PENALTY_NEGATED && -x <= PENALTY_MOST);
     if (n->op != FXA_OP_CONST || !low || (isinf(x) && !(reach & PENALTY_INSIDE))) return;
-    *w->found |= FXA_FACT_PENALTY | (isfinite(x) ? FXA_FACT_FINITE_PENALTY : 0);
+    *w->found |= FXA_PROPERTY_LARGE_NEGATIVE | (isfinite(x) ? FXA_PROPERTY_FINITE_LARGE_NEGATIVE : 0);
 }
 
 /* x times or by a constant, which may turn the sign; -1e9 * float(c). */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Score programs inside the library: what the parser and the builder make, and what derivative, ranges, facts, hash,
- * evaluator and engines read.
+ * Score programs inside the library: what the parser and the builder make, and what derivative, ranges, properties,
+ * hash, evaluator and engines read.
  *
  * A program is an array of nodes in topological order (operands before users), hash-consed (no two nodes are equal),
  * folded, free of dead nodes, and numbered in canonical order: equal programs have equal arrays. It never changes.
@@ -147,7 +147,8 @@ fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32
 /* The branch (argument 1 or 2) of a select that a mask inside the score leaves, the other being -inf; 0: no such
  * select. It is a mask where its condition, argument 0, does not read the score. */
 int fxa__program_masked_branch(const fxa_program *p, int32_t node);
-/* FXA_FACT_PENALTY and FXA_FACT_FINITE_PENALTY where they hold (penalty.c); depends: that of fxa__program_inputs. */
+/* Returns FXA_PROPERTY_LARGE_NEGATIVE and FXA_PROPERTY_FINITE_LARGE_NEGATIVE where they hold (penalty.c). depends: the
+ * sets of fxa__program_inputs. */
 uint32_t fxa__program_penalties(const fxa_program *p, int32_t score, const uint16_t *depends);
 /* The same weights with conditions that its score selects -inf by in its mask (lift_mask.c); p itself, retained, where
  * there are none. Declarations stay as they are. */
@@ -207,19 +208,19 @@ static inline bool fxa__node_compares_wide(const fxa_program *p, const fxa__node
 enum { FXA__OF_ROW = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_Q_ROW, FXA__OF_KEY = 1 << FXA_INPUT_K | 1 << FXA_INPUT_K_ROW };
 /* The input that a node is, as a bit; 0: it is none. */
 static inline uint32_t fxa__node_input(const fxa__node *n) { return n->op == FXA_OP_INPUT ? 1u << n->imm : 0; }
-/* How many of a node's operands, from the first on, its value is computed from: a graft's second one is for its
- * derivative alone, and values that nothing else needs it for are never computed. */
-static inline int fxa__node_operands(const fxa__node *n) { return n->op == FXA_OP_GRAFT ? 1 : n->n_args; }
+/* How many of a node's operands, from the first on, its value is computed from: the second operand of with_grad is for
+ * its derivative alone, and values that nothing else needs it for are never computed. */
+static inline int fxa__node_operands(const fxa__node *n) { return n->op == FXA_OP_WITH_GRAD ? 1 : n->n_args; }
 /* Fills sets[n_nodes]: bit i: the node or its derivative needs fxa_input i. (src/lower/depend.h is of values alone.) */
 void fxa__program_inputs(const fxa_program *p, uint16_t *sets);
 
 /* fxa_program_classify in the floating point state of the caller: engines ask in that of their kernels. Where steps is
  * given, it grows by what it took beyond a look at each node: elements of tables, lists of bounds. */
-fxa_tile fxa__program_classify(const fxa_program *program, const fxa_box *box, const double *params,
-                               const fxa_tensor_range *tensors, uint64_t *steps);
+fxa_tile_class fxa__program_classify(const fxa_program *program, const fxa_tile_bounds *box, const double *params,
+                                     const fxa_tensor_range *tensors, uint64_t *steps);
 /* Interval of values over a box (range.c), for int nodes and bools (0..1); false: nothing known. *steps grows as
  * there. */
-bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_box *box, const double *params,
+bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_tile_bounds *box, const double *params,
                             const fxa_tensor_range *tensors, int64_t *lo, int64_t *hi, uint64_t *steps);
 
 #endif

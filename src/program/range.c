@@ -75,8 +75,8 @@ static bool range_make_room(fxa__range *r, fxa__range_small *small, int32_t node
 /* Steps that an analysis up to a node may take beyond a look at each. */
 static int64_t range_work(int32_t node) { return RANGE_WORK * ((int64_t)node + 64); }
 
-bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *p, int32_t node, const fxa_box *box,
-                     const double *params, const fxa_tensor_range *tensors) {
+bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *p, int32_t node,
+                     const fxa_tile_bounds *box, const double *params, const fxa_tensor_range *tensors) {
     *r = (fxa__range){.p = p, .box = box, .params = params, .tensors = tensors};
     if (!range_make_room(r, small, node)) return false;
     memset(r->atom_bucket, -1, sizeof r->atom_bucket);
@@ -96,14 +96,14 @@ bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *
 
 void fxa__range_close(fxa__range *r) { fxa__free(r->p->host, r->memory, r->memory_size); }
 
-static bool range_is_empty(const fxa_box *box) {
+static bool range_is_empty(const fxa_tile_bounds *box) {
     for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++)
         if (fxa__input_type(i) == FXA_INT && box->lo[i] > box->hi[i]) return true;
     return false;
 }
 
-fxa_tile fxa__program_classify(const fxa_program *program, const fxa_box *box, const double *params,
-                               const fxa_tensor_range *tensors, uint64_t *steps) {
+fxa_tile_class fxa__program_classify(const fxa_program *program, const fxa_tile_bounds *box, const double *params,
+                                     const fxa_tensor_range *tensors, uint64_t *steps) {
     if (program == NULL) return FXA_TILE_FULL;
     if (box == NULL) return FXA_TILE_MIXED;
     int32_t mask = fxa__program_output(program, FXA__OUT_MASK);
@@ -112,7 +112,7 @@ fxa_tile fxa__program_classify(const fxa_program *program, const fxa_box *box, c
 
     fxa__range_small small;
     fxa__range r;
-    fxa_tile tile = FXA_TILE_MIXED;
+    fxa_tile_class tile = FXA_TILE_MIXED;
     if (fxa__range_open(&r, &small, program, mask, box, params, tensors)) {
         fxa__truth t = fxa__range_of(&r, mask)->t;
         tile = t.yes == FXA__NEVER ? FXA_TILE_EMPTY : t.no == FXA__NEVER ? FXA_TILE_FULL : FXA_TILE_MIXED;
@@ -122,13 +122,13 @@ fxa_tile fxa__program_classify(const fxa_program *program, const fxa_box *box, c
     return tile;
 }
 
-fxa_tile fxa_program_classify(const fxa_program *program, const fxa_box *box, const double *params,
-                              const fxa_tensor_range *tensors) {
+fxa_tile_class fxa_program_classify(const fxa_program *program, const fxa_tile_bounds *box, const double *params,
+                                    const fxa_tensor_range *tensors) {
     FXA__FLOAT_SCOPE;
     return fxa__program_classify(program, box, params, tensors, NULL);
 }
 
-bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_box *box, const double *params,
+bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_tile_bounds *box, const double *params,
                             const fxa_tensor_range *tensors, int64_t *lo, int64_t *hi, uint64_t *steps) {
     fxa__range_small small;
     fxa__range r;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Range analysis inside: what a program's ints, bools and floats can be over a box of coordinates. range.c drives it,
- * facts.c reads it; everybody else uses fxa_program_classify and fxa__program_int_range.
+ * properties.c reads it; everybody else uses fxa_program_classify and fxa__program_int_range.
  *
  * Ints are affine forms over atoms. An atom is a coordinate that is not a single value in the box, a floor-division,
  * modulo or absolute value of a form, or a node nothing more is known of; it has a set of values, and it is dense when
@@ -128,7 +128,7 @@ enum { FXA__RANGE_BUCKETS = 128 }; /* a power of two: atoms and rows are found b
 
 typedef struct fxa__range {
     const fxa_program *p;
-    const fxa_box *box;
+    const fxa_tile_bounds *box;
     const double *params;            /* may be NULL */
     const fxa_tensor_range *tensors; /* may be NULL */
     int32_t *at;                     /* node -> position in known, or -1 */
@@ -144,8 +144,8 @@ typedef struct fxa__range {
 } fxa__range;
 
 /* Analyses `node` and what it needs. False: memory ran out, nothing is known. Close in either case. */
-bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *p, int32_t node, const fxa_box *box,
-                     const double *params, const fxa_tensor_range *tensors);
+bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *p, int32_t node,
+                     const fxa_tile_bounds *box, const double *params, const fxa_tensor_range *tensors);
 void fxa__range_close(fxa__range *r);
 static inline fxa__known *fxa__range_of(const fxa__range *r, int32_t node) { return &r->known[r->at[node]]; }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Ready masks: what the flags CAUSAL, WINDOW and BOTTOM_RIGHT of a problem add to its program. They become conjuncts of
- * the mask like any the user writes, so hash, derivative, ranges, facts and engines know of no second kind of mask.
- *
+ * the mask like any the user writes, so hash, derivative, ranges, properties and engines know of no second kind of
+ *mask.
  * With qa = q, or q + (k_len - q_len) when aligned to the last row and key:
  *
  *     causal   k <= qa          window   qa - k <= left   and   k - qa <= right

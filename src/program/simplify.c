@@ -237,12 +237,12 @@ static fxa_value simplify_softplus(fxa_builder *b, const fxa__node *n) {
 }
 
 /* Where nothing is derived any more, it is its value. */
-static fxa_value simplify_graft(fxa_builder *b, fxa__node *n) {
+static fxa_value simplify_with_grad(fxa_builder *b, fxa__node *n) {
     const fxa__node *x = simplify_arg(b, n, 0), *y = simplify_arg(b, n, 1);
     if (b->kind != FXA_PROGRAM_SCORE || n->arg[0] == n->arg[1]) return n->arg[0];
-    if (x->op != FXA_OP_GRAFT && y->op != FXA_OP_GRAFT) return SIMPLIFY_NONE;
-    return simplify_rewrite(n, FXA_OP_GRAFT, x->op == FXA_OP_GRAFT ? x->arg[0] : n->arg[0],
-                            y->op == FXA_OP_GRAFT ? y->arg[1] : n->arg[1]);
+    if (x->op != FXA_OP_WITH_GRAD && y->op != FXA_OP_WITH_GRAD) return SIMPLIFY_NONE;
+    return simplify_rewrite(n, FXA_OP_WITH_GRAD, x->op == FXA_OP_WITH_GRAD ? x->arg[0] : n->arg[0],
+                            y->op == FXA_OP_WITH_GRAD ? y->arg[1] : n->arg[1]);
 }
 
 static fxa_value simplify_rule(fxa_builder *b, fxa__node *n) {
@@ -250,7 +250,9 @@ static fxa_value simplify_rule(fxa_builder *b, fxa__node *n) {
     case FXA_OP_RELU: return simplify_relu(b, n);
     case FXA_OP_SIGN: return simplify_sign(b, n);
     case FXA_OP_SOFTPLUS: return simplify_softplus(b, n);
-    case FXA_OP_GRAFT: return simplify_graft(b, n);
+    case FXA_OP_STOP_GRADIENT:
+        return simplify_build(b, FXA_OP_WITH_GRAD, FXA_FLOAT, n->arg[0], simplify_number(b, FXA_FLOAT, 0), 0);
+    case FXA_OP_WITH_GRAD: return simplify_with_grad(b, n);
     case FXA_OP_NEG: return simplify_arg(b, n, 0)->op == FXA_OP_NEG ? simplify_arg(b, n, 0)->arg[0] : SIMPLIFY_NONE;
     case FXA_OP_MIN:
     case FXA_OP_MAX: return n->arg[0] == n->arg[1] ? n->arg[0] : SIMPLIFY_NONE;

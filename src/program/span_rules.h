@@ -259,7 +259,7 @@ FXA__RULE_FN double fxa__rule_sigmoid(double x) { return 1 / (1 + exp(-x)); }
     X(ABS, fxa__real_abs(a))                                                                                           \
     X(MIN, fxa__real_make(fmin(a.lo, b.lo), fmin(a.hi, b.hi), a.nan || b.nan, a.whole && b.whole))                     \
     X(MAX, fxa__real_make(fmax(a.lo, b.lo), fmax(a.hi, b.hi), a.nan || b.nan, a.whole && b.whole))                     \
-    X(GRAFT, a)                                                                                                        \
+    X(WITH_GRAD, a)                                                                                                    \
     X(SQRT, fxa__real_positive(a, sqrt(a.lo), sqrt(a.hi)))                                                             \
     X(RSQRT,                                                                                                           \
       fxa__real_function(fxa__real_quotient(fxa__real_point(1), fxa__real_positive(a, sqrt(a.lo), sqrt(a.hi)))))       \

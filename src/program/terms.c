@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_program_terms: all results of a program at one pair, each with how far an engine may be from it. What `fxattn
- * check` compares engines and derivatives by; the analysis is that of eval_error.c.
+ * fxa_program_eval_bounds: all results of a program at one pair, each with how far an engine may be from it. What
+ * `fxattn check` compares engines and derivatives by; the analysis is that of eval_error.c.
  */
 #include "../base/float_state.h"
 #include "eval_error.h"
 
 #include <math.h>
 
-_Static_assert((int)FXA_TERM_SCORE == (int)FXA__OUT_SCORE && (int)FXA_TERM_MASK == (int)FXA__OUT_MASK &&
-                   (int)FXA_TERM_DSCORE == (int)FXA__OUT_DSCORE && (int)FXA_TERM_DPARAM == (int)FXA__OUT_DPARAM &&
-                   (int)FXA_TERM_DTENSOR == (int)FXA__OUT_DLOAD,
+_Static_assert((int)FXA_RESULT_SCORE == (int)FXA__OUT_SCORE && (int)FXA_RESULT_MASK == (int)FXA__OUT_MASK &&
+                   (int)FXA_RESULT_DSCORE == (int)FXA__OUT_DSCORE && (int)FXA_RESULT_DPARAM == (int)FXA__OUT_DPARAM &&
+                   (int)FXA_RESULT_DTENSOR == (int)FXA__OUT_DLOAD,
                "terms are outputs");
 
 /* An index that rounding decides makes the element, so the whole term, uncertain. */
-static fxa_term term_of(const fxa_program *p, const fxa__output *out, const fxa__env *env, const fxa__val *vals,
-                        const double *error) {
+static fxa_bounded_result term_of(const fxa_program *p, const fxa__output *out, const fxa__env *env,
+                                  const fxa__val *vals, const double *error) {
     bool is_float = p->nodes[out->value].type == FXA_FLOAT;
-    fxa_term term = {.kind = out->kind, .slot = out->slot, .offset = -1};
+    fxa_bounded_result term = {.kind = out->kind, .slot = out->slot, .offset = -1};
     int32_t index[FXA_MAX_RANK];
     term.value = is_float ? vals[out->value].f : vals[out->value].i;
     term.error = error[out->value];
@@ -30,8 +30,8 @@ static fxa_term term_of(const fxa_program *p, const fxa__output *out, const fxa_
     return term;
 }
 
-static fxa_status terms_check(const fxa_program *program, const double *in, fxa_dtype arithmetic, const fxa_term *terms,
-                              const size_t *count, fxa_error *err) {
+static fxa_status terms_check(const fxa_program *program, const double *in, fxa_dtype arithmetic,
+                              const fxa_bounded_result *terms, const size_t *count, fxa_error *err) {
     if (!program || !in) return fxa__fail(err, FXA_E_ARGUMENT, "the %s NULL", program ? "inputs are" : "program is");
     if (!count) return fxa__fail(err, FXA_E_ARGUMENT, "count is NULL");
     if (arithmetic != FXA_F32 && arithmetic != FXA_F64)
@@ -42,9 +42,9 @@ static fxa_status terms_check(const fxa_program *program, const double *in, fxa_
     return FXA_OK;
 }
 
-fxa_status fxa_program_terms(const fxa_program *program, const double in[FXA_INPUT_COUNT],
-                             const double error[FXA_INPUT_COUNT], fxa_dtype arithmetic, const double *params,
-                             const fxa_view *tensors, fxa_term *terms, size_t *count, fxa_error *err) {
+fxa_status fxa_program_eval_bounds(const fxa_program *program, const double in[FXA_INPUT_COUNT],
+                                   const double error[FXA_INPUT_COUNT], fxa_dtype arithmetic, const double *params,
+                                   const fxa_view *tensors, fxa_bounded_result *terms, size_t *count, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     fxa__env env;
     FXA_TRY(terms_check(program, in, arithmetic, terms, count, err));

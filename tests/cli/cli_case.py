@@ -154,7 +154,7 @@ class RunCase(Cli):
         ]
 
     def outputs(self, *names):
-        return [x for n in names for x in ("--" + n, self.path(n + "_out.npy"))]
+        return [x for n in names for x in ("--" + n.replace("_", "-"), self.path(n + "_out.npy"))]
 
     def result(self, name):
         return npy.load(self.path(name + "_out.npy"))

@@ -121,7 +121,7 @@ def load(path):
     return kind, Array(fields["shape"], values)
 
 
-def attention(q, k, v, f, dout=None, dlse=None, sink=None, scale=None, lens_k=None):
+def attention(q, k, v, f, dout=None, dlse=None, sinks=None, scale=None, k_lengths=None):
     """[B,H,S,D] arrays. f(score, b, h, q, k) gives None where the pair is masked, or (new score, slope, gradients):
     slope is d new / d score, gradients a list of (key, d new / d key). Returns arrays by name, and sums by key."""
     B, H, Sq, D = q.shape
@@ -130,11 +130,11 @@ def attention(q, k, v, f, dout=None, dlse=None, sink=None, scale=None, lens_k=No
     r = {
         "o": zeros((B, H, Sq, Dv)),
         "lse": zeros((B, H, Sq)),
-        "max": zeros((B, H, Sq)),
+        "row_max": zeros((B, H, Sq)),
         "dq": zeros(q.shape),
         "dk": zeros(k.shape),
         "dv": zeros(v.shape),
-        "dsink": zeros((H,)),
+        "dsinks": zeros((H,)),
     }
     sums = {}
     for b in range(B):
@@ -142,17 +142,17 @@ def attention(q, k, v, f, dout=None, dlse=None, sink=None, scale=None, lens_k=No
             g = h * Hkv // H
             for i in range(Sq):
                 pairs = []
-                for j in range(Sk if lens_k is None else lens_k[b]):
+                for j in range(Sk if k_lengths is None else k_lengths[b]):
                     raw = scale * sum(q[b, h, i, d] * k[b, g, j, d] for d in range(D))
                     new = f(raw, b, h, i, j)
                     if new is not None:
                         pairs.append((j,) + tuple(new))
-                scores = [p[1] for p in pairs] + ([] if sink is None else [sink[h,]])
+                scores = [p[1] for p in pairs] + ([] if sinks is None else [sinks[h,]])
                 top = max(scores, default=-math.inf)
                 total = sum(math.exp(s - top) for s in scores)
                 lse = top + math.log(total) if scores else -math.inf
                 r["lse"].values[r["lse"].offset((b, h, i))] = lse
-                r["max"].values[r["max"].offset((b, h, i))] = max((p[1] for p in pairs), default=-math.inf)
+                r["row_max"].values[r["row_max"].offset((b, h, i))] = max((p[1] for p in pairs), default=-math.inf)
                 for j, s, _, _ in pairs:
                     for d in range(Dv):
                         r["o"].add((b, h, i, d), math.exp(s - lse) * v[b, g, j, d])
@@ -161,8 +161,8 @@ def attention(q, k, v, f, dout=None, dlse=None, sink=None, scale=None, lens_k=No
                 delta = sum(dout[b, h, i, d] * r["o"][b, h, i, d] for d in range(Dv)) - (
                     dlse[b, h, i] if dlse and scores else 0
                 )
-                if sink is not None:
-                    r["dsink"].add((h,), -math.exp(sink[h,] - lse) * delta)
+                if sinks is not None:
+                    r["dsinks"].add((h,), -math.exp(sinks[h,] - lse) * delta)
                 for j, s, slope, gradients in pairs:
                     p = math.exp(s - lse)
                     ds = p * (sum(dout[b, h, i, d] * v[b, g, j, d] for d in range(Dv)) - delta)

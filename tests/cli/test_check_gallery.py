@@ -26,7 +26,7 @@ def engines():
 def check(engine, program, dtype):
     """What is wrong, or None."""
     p = subprocess.run(
-        [FXATTN, "check", "--program", program, "--engine", engine, "--dtype", dtype, "--samples", "4", "--json"],
+        [FXATTN, "check", "--program", program, "--engine", engine, "--dtype", dtype, "--points", "4", "--json"],
         capture_output=True,
         text=True,
         timeout=300,

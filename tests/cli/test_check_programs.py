@@ -150,7 +150,7 @@ class Programs(Cli):
         jobs = [(x, e, d) for x in RIGHT for e in engines() for d in ("f64", "f32", "f16", "bf16")]
 
         def wrong(score, engine, dtype):
-            code, checks = check(score, "--samples", "3", "--shape", "b=1,h=2,s=10,d=4", dtype=dtype, engine=engine)
+            code, checks = check(score, "--points", "3", "--shape", "b=1,h=2,s=10,d=4", dtype=dtype, engine=engine)
             bad = checks if code > 1 else [c for c in checks if c["verdict"] == "failed"]
             return (score, engine, dtype, bad) if code or bad else None
 
@@ -161,7 +161,7 @@ class Programs(Cli):
         smooth = some_of([x for x in RIGHT if "%" not in x])
 
         def left_out(score):
-            checks = check(score, "--samples", "3")[1]
+            checks = check(score, "--points", "3")[1]
             return [(score, c) for c in checks if c["check"] == "engine" and "left out" in c["note"]
                     or c["verdict"] == "skipped"]  # fmt: skip
 
@@ -174,7 +174,7 @@ class Programs(Cli):
         jobs = some_of([(f % n, str(seed)) for f in forms for n in (6, 9, 11, 12, 13, 15, 18) for seed in (1, 4)])
 
         def wrong(score, seed):
-            code, checks = check(score, "--seed", seed, "--samples", "8")
+            code, checks = check(score, "--seed", seed, "--points", "8")
             return (score, seed, checks) if code else None
 
         self.assertEqual([w for w in together(wrong, jobs) if w], [])
@@ -208,7 +208,7 @@ class Programs(Cli):
         jobs = some_of([(f % (a, b), d) for f in forms for a in (3, 6, 9) for b in (3, 5, 7) for d in dtypes])
 
         def wrong(score, dtype):
-            code, checks = check(score, "--samples", "2", "--shape", "b=1,h=2,s=12,d=4", dtype=dtype)
+            code, checks = check(score, "--points", "2", "--shape", "b=1,h=2,s=12,d=4", dtype=dtype)
             return (score, dtype, [c for c in checks if c["verdict"] == "failed"]) if code else None
 
         self.assertEqual([w for w in together(wrong, jobs) if w], [])
@@ -232,7 +232,7 @@ class Programs(Cli):
         self.assertGreaterEqual(sum(j[2] for j in jobs), 30)
 
         def verdict(score, dscore, want):
-            code, checks = check(score, "--dscore", dscore, "--samples", "3", "--shape", "b=1,h=2,s=10,d=4")
+            code, checks = check(score, "--dscore", dscore, "--points", "3", "--shape", "b=1,h=2,s=10,d=4")
             failed = [c["check"] for c in checks if c["verdict"] == "failed"]
             return None if code == want and failed == ["bprop"] * want else (score, dscore, code, checks)
 
@@ -240,7 +240,7 @@ class Programs(Cli):
 
     def test_programs_that_say_nothing_fail(self):
         def verdict(score, says, dtype):
-            code, checks = check(score, "--samples", "2", dtype=dtype)
+            code, checks = check(score, "--points", "2", dtype=dtype)
             rows = checks[0]
             ok = code == 1 and rows["check"] == "rows" and rows["verdict"] == "failed" and says in rows["note"]
             return None if ok else (score, dtype, code, checks)
@@ -254,10 +254,10 @@ class Programs(Cli):
 
     def test_what_a_dtype_cannot_hold(self):
         """f64 has numbers where f32 has none: nothing was compared, so nothing passed."""
-        text = self.run_cli("check", "--score", "1e300 * score", "--samples", "2", code=1)
+        text = self.run_cli("check", "--score", "1e300 * score", "--points", "2", code=1)
         self.assertIn("768 of them are NaN or inf where f64 has numbers", text)
-        self.assertIn("with a warning", self.run_cli("check", "--score", "exp(100 * score)", "--samples", "2"))
-        self.run_cli("check", "--score", "1e300 * score", "--samples", "2", "--dtype", "f64")
+        self.assertIn("with a warning", self.run_cli("check", "--score", "exp(100 * score)", "--points", "2"))
+        self.run_cli("check", "--score", "1e300 * score", "--points", "2", "--dtype", "f64")
 
     def test_zeros_of_narrow_floats(self):
         """Data that rounds to 0 was 0.25 when it was rounded once more, in what the engine read and not in what the
@@ -265,18 +265,18 @@ class Programs(Cli):
         jobs = [(d, str(seed)) for d in ("e4m3", "e5m2", "f16") for seed in range(6)]
 
         def wrong(dtype, seed):
-            code, checks = check("score", "--seed", seed, "--samples", "1", "--shape", "b=1,h=2,s=40,d=16", dtype=dtype)
+            code, checks = check("score", "--seed", seed, "--points", "1", "--shape", "b=1,h=2,s=40,d=16", dtype=dtype)
             return (dtype, seed, checks) if code else None
 
         self.assertEqual([w for w in together(wrong, jobs) if w], [])
 
     def test_grafts_are_not_held_against_differences(self):
-        """A graft is meant to have another derivative than differences say: the engine is compared with the reference."""
-        for score in ("graft(round(score), score)", "graft(score, 0.0) * 2", "score + graft(round(bias), bias) * 3"):
-            warns = "graft(score" in score
+        """with_grad is meant to have another derivative than differences say: the engine is compared with the reference."""
+        for score in ("with_grad(round(score), score)", "with_grad(score, 0.0) * 2", "score + with_grad(round(bias), bias) * 3"):
+            warns = "with_grad(score" in score
             args = ["check", "--score", score, "--param", "bias=0.3"] if "bias" in score else ["check", "--score", score]
             text = self.run_cli(*args)
-            self.assertIn("skipped  derivative   d score     not compared: the program has a graft", text)
+            self.assertIn("skipped  derivative   d score     not compared: the program has a with_grad", text)
             self.assertIn("all checks passed, with a warning" if warns else "all checks passed\n", text)
             r = self.run_json(*args)
             self.assertEqual((r["passed"], r["told_nothing"]), (True, 0))
@@ -284,24 +284,24 @@ class Programs(Cli):
             for what in ("dQ", "dK"):
                 self.assertEqual(found["engine", what]["verdict"], "passed")
                 self.assertEqual(found["derivative", what]["verdict"], "skipped")
-                self.assertIn("graft", found["derivative", what]["note"])
+                self.assertIn("with_grad", found["derivative", what]["note"])
             self.assertEqual(found["derivative", "dV"]["verdict"], "passed")  # no score is in it
-        name = self.run_json("check", "--score", "score * graft_of", "--param", "graft_of=0.5")  # a name is no graft
+        name = self.run_json("check", "--score", "score * with_grad_of", "--param", "with_grad_of=0.5")  # a name is no with_grad
         self.assertEqual({c["verdict"] for c in name["checks"]}, {"passed"})
-        alone = self.run_cli("check", "--score", "graft(round(score), score)", "--engine", "ref")
+        alone = self.run_cli("check", "--score", "with_grad(round(score), score)", "--engine", "ref")
         self.assertIn("no check failed, but 3 told nothing: derivative of d score, derivative of dQ", alone)
-        own = ["check", "--score", "graft(round(score), score)", "--dscore"]
+        own = ["check", "--score", "with_grad(round(score), score)", "--dscore"]
         self.assertIn("passed   bprop", self.run_cli(*own, "dscore"))
         self.assertIn("FAILED   bprop", self.run_cli(*own, "2 * dscore", code=1))
 
     def test_backwards_are_tried_far_out(self):
         for score in ("clamp(score, -20, 20)", "score > 3 ? score * score : score"):
-            text = self.run_cli("check", "--score", score, "--dscore", "dscore", "--samples", "3", code=1)
+            text = self.run_cli("check", "--score", score, "--dscore", "dscore", "--points", "3", code=1)
             self.assertIn("FAILED   bprop", text)
         self.assertIn("allowed 0)", self.run_cli("check", "--score", "score", "--dscore", "-dscore", code=1))
 
     def test_some_rows_of_nan_are_a_warning(self):
-        args = ["check", "--score", "where(q == 3, log(score - 9), score)", "--samples", "2"]
+        args = ["check", "--score", "where(q == 3, log(score - 9), score)", "--points", "2"]
         self.assertIn("O is NaN in 4 of 96 rows", self.run_cli(*args))
         self.assertEqual(self.run_json(*args)["checks"][0]["verdict"], "warning")
 

@@ -38,7 +38,7 @@ class Check(Cli):
             "--tensor-size",
             "s:f32=2",
             "--causal",
-            "--samples",
+            "--points",
             "4",
             "--shape",
             "s=9,d=4",
@@ -58,7 +58,7 @@ class Check(Cli):
             "where(q == 3 && k == 2, 3 * score, score)",
             "--dscore",
             "dscore",
-            "--samples",
+            "--points",
             "40",
             "--shape",
             "b=1,h=1,s=4,d=2",
@@ -78,7 +78,7 @@ class Check(Cli):
             "2 * g * score * dscore",
             "--bprop-param",
             "g=1",
-            "--samples",
+            "--points",
             "2",
             "--shape",
             "s=4,d=2",
@@ -94,15 +94,15 @@ class Check(Cli):
             "q > 2",
             "--param",
             "w=0.1",
-            "--samples",
+            "--points",
             "3",
             "--shape",
             "s=6,d=3",
-            "--dropout",
+            "--dropout-p",
             "0.3",
             "--sink-zero",
         )
-        self.run_cli("check", "--score", "floor(score * 4)", "--samples", "2", "--shape", "s=4,d=2", "--dtype", "bf16")
+        self.run_cli("check", "--score", "floor(score * 4)", "--points", "2", "--shape", "s=4,d=2", "--dtype", "bf16")
 
     def test_shapes_that_tell_nothing_or_never_end(self):
         for shape in ("s=0", "b=0", "sq=3,sk=0", "sq=0,sk=3"):
@@ -135,7 +135,7 @@ class Plot(Cli):
 
     def test_cells_are_said(self):
         out = self.run_cli(
-            "plot", "--score", "score - 0.01 * (q - k)", "--causal", "--shape", "sq=4096,sk=128", "--at", "2"
+            "plot", "--score", "score - 0.01 * (q - k)", "--causal", "--shape", "sq=4096,sk=128", "--raw-score", "2"
         )
         self.assertIn("a cell is 64 x 2 pairs", out)
         self.assertNotIn("at random", out)
@@ -151,7 +151,7 @@ class Plot(Cli):
             ("(q * 7 + k * 3) % 5 != 0", "sq=70,sk=90", 0.8),
             ("q == 77 && k == 201", "s=300", 1 / 90000),
         ]:
-            for extra in ([], ["--cells", "8"]):
+            for extra in ([], ["--resolution", "8"]):
                 p = self.run_json("plot", "--mask", mask, "--shape", shape, *extra)
                 self.assertTrue(p["exact"])
                 self.assertAlmostEqual(p["share"]["attended"], want, delta=1e-12)
@@ -245,9 +245,9 @@ class Plot(Cli):
         self.assertEqual((params["cap"]["value"], params["cap"]["default"]), (20, True))
         self.assertEqual((params["w"]["value"], "default" in params["w"]), (3, False))
         files = [x for k in ("q", "k", "v") for x in ("--" + k, self.path(k + ".npy"))]
-        self.fails("sample", *files, "--shape", "s=2000000,h=40000",
+        self.fails("random", *files, "--shape", "s=2000000,h=40000",
                    says=["--shape b=1,h=40000", "GB, and this machine has"])
-        self.run_cli("sample", *files, "--shape", "b=1,h=1,s=8,d=4")
+        self.run_cli("random", *files, "--shape", "b=1,h=1,s=8,d=4")
         run = ["run", *files, "--program", file, "--out", self.path("o.npy")]
         self.assertIn("default: param cap = 20; param w = 4", self.run_cli(*run))
         self.assertEqual([x["name"] for x in self.run_json(*run)["defaults"]], ["cap", "w"])
@@ -350,7 +350,7 @@ class Plans(Cli):
             self.fails("plan", "show" if n % 2 else "load", file, says="bad%d.plan" % n)
         self.fails("plan", "show", self.path("nowhere"), says="cannot be read")
         self.fails("plan", "show", says="one file")
-        self.fails("plan", says="save, show, load or warm")
+        self.fails("plan", says="save, show, load or precompile")
 
     def test_bytes_of_a_list_that_are_no_text_are_escaped(self):
         env = {"FXA_CACHE_DIR": self.path("folder")}
@@ -360,8 +360,8 @@ class Plans(Cli):
             (b"s=\t8\x08", "s=\t8\\x08: a whole number"),
             (b"\xe2\x82=" + b"\r", "there is no '\\xe2\\x82'"),
         ):
-            self.fails("plan", "warm", self.write("list", line + b"\n"), env=env, says=says)
-        self.fails("plan", "warm", self.write("list", b"s=8\n\0s=16\n"), env=env, says="no list of shapes: byte 5 of it is 0")
+            self.fails("plan", "precompile", self.write("list", line + b"\n"), env=env, says=says)
+        self.fails("plan", "precompile", self.write("list", b"s=8\n\0s=16\n"), env=env, says="no list of shapes: byte 5 of it is 0")
         self.fails("explain", "--shape", "\x1b[2J=1", says="there is no '\\x1b[2J'")
 
 
@@ -447,7 +447,7 @@ class Bench(Cli):
         self.assertLess(scalar["peak_gflops"], one["peak_gflops"])
 
     def test_counts_bytes_of_decode(self):
-        r = self.run_json("bench", "--reps", "2", "--shape", "b=2,h=4,hkv=2,sq=3,sk=50,d=8,dv=4", "--dtype", "f64")
+        r = self.run_json("bench", "--reps", "2", "--shape", "b=2,h=4,hkv=2,sq=3,sk=50,d=8,d_v=4", "--dtype", "f64")
         size = 8 * 2 * (4 * 3 * (8 + 4) + 2 * 50 * (8 + 4))
         self.assertAlmostEqual(r["gbytes_per_second"] * r["seconds"], 1e-9 * size, delta=1e-12 * size)
         self.assertGreater(r["copy_gbytes_per_second"], r["gbytes_per_second"])

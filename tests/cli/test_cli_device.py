@@ -24,9 +24,9 @@ FILES = ("q", "k", "v", "dout", "dlse")
 class NoDevice(Cli):
     def test_messages_name_options(self):
         """Not the flags that options set, which nobody wrote."""
-        for words, says in ((("--decode", "--with", "positions"), "--with positions and --decode are both set"),
-                            (("--bottom-right", "--with", "positions"), "--with positions and --bottom-right are both set"),
-                            (("--sink-zero", "--with", "sink"), "--with sink and --sink-zero are both set")):
+        for words, says in ((("--decode", "--assume", "q-start"), "--assume q-start and --decode are both set"),
+                            (("--bottom-right", "--assume", "q-start"), "--assume q-start and --bottom-right are both set"),
+                            (("--sink-zero", "--assume", "sinks"), "--assume sinks and --sink-zero are both set")):
             self.assertNotIn("FXA_", self.fails("explain", *words, "--shape", "sq=1,sk=8", says=says))
 
     def test_words(self):
@@ -69,11 +69,11 @@ class NoDevice(Cli):
         """Whatever sections are asked for: no plan of theirs is for that device."""
         target = os.path.join(cli_case.SOURCE, "examples", "targets", "h200.json")
         says = 'problem.engine is "%s", which does not compute in the memory of device %s; there: %s'
-        for section in ((), ("--section", "engines"), ("--section", "facts"), ("--section", "problem", "--json")):
+        for section in ((), ("--section", "engines"), ("--section", "properties"), ("--section", "problem", "--json")):
             for engine in ("cpu", "ref"):
                 self.fails("explain", "--engine", engine, "--target", target, *section, says=says % (engine, "cuda", "cudnn, cuda"))
             self.fails("explain", "--engine", "cuda", *section, says=says % ("cuda", "host", "cpu, ref"))
-        self.run_cli("explain", "--engine", "cuda", "--target", target, "--dtype", "bf16", "--section", "facts")
+        self.run_cli("explain", "--engine", "cuda", "--target", target, "--dtype", "bf16", "--section", "properties")
 
     def test_engines_of_another_device(self):
         self.fails("check", "--device", "cuda", "--engine", "ref", says="does not compute in the memory of device cuda")
@@ -239,21 +239,21 @@ class Here(Cli):
         """Sizes that lengths are rounded up to, made ahead: padded and packed ones are other plans."""
         sizes, env = self.write("sizes", "b=2,h=2,s=64,d=64  # the smallest\nb=2,h=2,s=128,d=64\n"), {
             **env, "FXA_CACHE_DIR": self.path("plans")}
-        ask = ("plan", "warm", sizes, "--target", path, "--dtype", "bf16", "--causal")
-        for words in ((), ("--lengths", "packed"), ("--lengths", "padded"), ("--layout", "bshd"), ("--lse-dtype", "f64")):
+        ask = ("plan", "precompile", sizes, "--target", path, "--dtype", "bf16", "--causal")
+        for words in ((), ("--varlen", "packed"), ("--varlen", "padded"), ("--layout", "bshd"), ("--lse-dtype", "f64")):
             for result in ("compiled and written", "was there"):
                 told = self.run_json(*ask, *words, env=env)["plans"]
                 forward = [x["result"] for x in told if x["pass"] == "forward"]
                 self.assertEqual((len(told), forward), (4, [result] * 2), words)
-        self.fails("plan", "warm", self.write("none", "# nothing\n\n"), "--target", path, env=env, says="has no shape in it")
+        self.fails("plan", "precompile", self.write("none", "# nothing\n\n"), "--target", path, env=env, says="has no shape in it")
         wrong = self.write("wrong", "s=8\n\ns=16,x=2\n")
-        self.fails("plan", "warm", wrong, "--target", path, env=env, says="%s:3: there is no 'x'; accepted are" % wrong,
+        self.fails("plan", "precompile", wrong, "--target", path, env=env, says="%s:3: there is no 'x'; accepted are" % wrong,
                    prints=r"^b=1,h=1,hkv=1,sq=8,")
         file = self.write("file", "")  # no folder: compiled, and not kept
         result = self.run_cli(*ask, "--pass", "fwd", env={**env, "FXA_CACHE_DIR": file}, code=1,
                               warns=["2 plans could not be kept in FXA_CACHE_DIR, %s: it must be a folder" % file])
         self.assertEqual(result.count("not written"), 2)
-        for word, words in (("--lengths", "padded, packed"), ("--lse-dtype", "f32, f64"), ("--layout", "bhsd, bshd, sbhd")):
+        for word, words in (("--varlen", "padded, packed"), ("--lse-dtype", "f32, f64"), ("--layout", "bhsd, bshd, sbhd")):
             self.fails(*ask, word, "some", says=words, env=env)
 
     def explains_gradients(self, path, env):
@@ -277,16 +277,16 @@ class Here(Cli):
     def explains_runs(self, path, env):
         """What runs will have besides Q, K and V is asked for, too."""
         ask = ("explain", "--target", path, "--dtype", "bf16", "--shape", "b=2,h=2,s=64,d=64")
-        for words, said in ((("--with", "sink"), ("", "")), (("--with", "sink", "--shape", "h=2,sq=1,sk=64,d=64"), ("no sink for one row", "")),
+        for words, said in ((("--assume", "sinks"), ("", "")), (("--assume", "sinks", "--shape", "h=2,sq=1,sk=64,d=64"), ("no sink for one row", "")),
                             (("--page-size", "16"), ("", "no gradients of pages")),
-                            (("--with", "positions", "--causal"), ("", "")),
-                            (("--with", "positions", "--with", "sink", "--lengths", "padded"), ("beside lengths of entries", ""))):
+                            (("--assume", "q-start", "--causal"), ("", "")),
+                            (("--assume", "q-start", "--assume", "sinks", "--varlen", "padded"), ("beside lengths of entries", ""))):
             asked = ask[:-2] + words if "--shape" in words else ask + words
             found = [x["reason"] for x in self.run_json(*asked, env=env)["engines"] if x["engine"] == "cudnn"]
             for reason, expected in zip(found, said):
                 self.assertTrue(expected in reason and bool(expected) == bool(reason), (words, found))
-        self.fails(*ask, "--with", "some", says="accepted are sink, positions, scales", env=env)
-        self.fails(*ask, "--with", "scales", says="no operand has 8 bits", env=env)
+        self.fails(*ask, "--assume", "some", says="accepted are sinks, q-start, scales", env=env)
+        self.fails(*ask, "--assume", "scales", says="no operand has 8 bits", env=env)
 
     def shows_what_is_not_here(self, plan, saved, env):
         """What the bytes of a plan say by themselves, where its device is not: who made it and for what."""
@@ -303,7 +303,7 @@ class Here(Cli):
         self.assertIn("the CUDA driver cannot be used", shown["not_here"])
         text = self.run_cli("plan", "show", plan, env=nothing)
         self.assertRegex(text, r"(?m)^made for cudnn 9\.19\.1, sm_90, .*stand-in 0$")
-        self.assertIn("\nb=1,h=2,hkv=2,sq=64,sk=64,d=64,dv=64, bf16\n", text)
+        self.assertIn("\nb=1,h=2,hkv=2,sq=64,sk=64,d=64,d_v=64, bf16\n", text)
         self.assertRegex(text, r"(?m)^flags causal .*\nprogram$")
         self.fails("plan", "load", plan, code=3, says="the CUDA driver cannot be used", env=nothing)
         for action in ("load", "show"):
@@ -335,7 +335,7 @@ class Here(Cli):
         self.assertEqual((saved["engine"], saved["device"]), ("cudnn", "cuda:0"))
         self.assertEqual(self.run_json("plan", "load", plan, env=env)["key"], saved["key"])
         self.shows_what_is_not_here(plan, saved, env)
-        more = ("--score", "c * score + t[h, k]", "--param", "c=2", "--tensor-size", "t:bf16=2,64", "--lengths", "padded")
+        more = ("--score", "c * score + t[h, k]", "--param", "c=2", "--tensor-size", "t:bf16=2,64", "--varlen", "padded")
         saved = self.run_json("plan", "save", plan, "--target", path, *problem, *more, "--grads", "qkv", "--pass", "bwd", env=env)
         self.shows_what_is_not_here(plan, saved, env)
         self.write("gpu.json", text.replace("stand-in 0", "another"))
@@ -344,7 +344,7 @@ class Here(Cli):
         here = self.run_json("plan", "load", plan, "--rebuild", env=env)
         self.assertEqual(here["engine"], "cudnn")
         self.assertNotEqual(here["key"], saved["key"])
-        for action in ("save", "show", "warm"):
+        for action in ("save", "show", "precompile"):
             self.fails("plan", action, plan, "--rebuild", says="'plan %s' has no option --rebuild" % action)
         for wrong, says in ((text.replace("900", "-1"), "target has -1 for deviceVer: accepted are whole numbers from 500 to 9999"),
                             ("", "no profile of a device"), (text + "\0", "it is no text"), ("x" * 70000, "is larger than")):
@@ -369,18 +369,18 @@ class Mock(Cli):
 
     def inputs(self, dtype="f32"):
         names = [x for f in FILES for x in ("--" + f, self.path(f + ".npy"))]
-        self.run_cli("sample", *names, "--shape", "b=2,h=4,hkv=2,sq=7,sk=11,d=5,dv=3", "--dtype", dtype)
-        self.run_cli("sample", "--q", self.path("slope.npy"), "--shape", "b=1,h=1,s=1,d=4", "--seed", "3")
+        self.run_cli("random", *names, "--shape", "b=2,h=4,hkv=2,sq=7,sk=11,d=5,d_v=3", "--dtype", dtype)
+        self.run_cli("random", "--q", self.path("slope.npy"), "--shape", "b=1,h=1,s=1,d=4", "--seed", "3")
         with open(self.path("slope.npy"), "rb") as f:
             data = f.read().replace(b"(1, 1, 1, 4)", b"(4,)        ")
         self.write("slope.npy", data)
         return (*names, *PROGRAM, "--tensor", "slope=" + self.path("slope.npy"))
 
     def outputs(self, words, *where):
-        names = ("out", "lse", "max", "dq", "dk", "dv", "dtensor", "dparam")
+        names = ("out", "lse", "row_max", "dq", "dk", "dv", "dtensor", "dparam")
         keys = {"dtensor": "slope=", "dparam": "cap="}
         files = {name: self.path("%s%s.npy" % (name, len(where))) for name in names}
-        told = self.run_json("run", *words, *where, *[x for n in names for x in ("--" + n, keys.get(n, "") + files[n])])
+        told = self.run_json("run", *words, *where, *[x for n in names for x in ("--" + n.replace("_", "-"), keys.get(n, "") + files[n])])
         content = {}
         for name, path in files.items():
             with open(path, "rb") as f:
@@ -425,7 +425,7 @@ class Mock(Cli):
     def test_warm(self):
         folder, shapes = self.path("cache"), self.write("shapes", "# of a model\n\n  h=2,s=8,d=4 # small\nh=4,s=16,d=8\r\n")
         env = {"FXA_CACHE_DIR": folder}
-        words = ("plan", "warm", shapes, "--device", "cuda", "--score", "cap * tanh(score / cap)", "--param", "cap=2")
+        words = ("plan", "precompile", shapes, "--device", "cuda", "--score", "cap * tanh(score / cap)", "--param", "cap=2")
         for result in ("compiled and written", "was there"):
             told = self.run_json(*words, env=env)["plans"]
             self.assertEqual([(x["engine"], x["pass"], x["shape"]["sq"]) for x in told],
@@ -434,31 +434,31 @@ class Mock(Cli):
         self.assertEqual(len(os.listdir(folder)), 4)
         text = self.run_cli(*words, "--pass", "bwd", env=env)
         self.assertEqual(len(text.splitlines()), 2)
-        self.assertIn("b=1,h=4,hkv=4,sq=16,sk=16,d=8,dv=8, backward: mock, ", text)
-        self.run_cli("plan", "warm", shapes, "--target", self.write("target", "mock 1"), env=env)  # another identity
+        self.assertIn("b=1,h=4,hkv=4,sq=16,sk=16,d=8,d_v=8, backward: mock, ", text)
+        self.run_cli("plan", "precompile", shapes, "--target", self.write("target", "mock 1"), env=env)  # another identity
         self.assertEqual(len(os.listdir(folder)), 8)
-        there = self.run_json("plan", "warm", shapes, "--device", "cuda:1", env=env)["plans"]
+        there = self.run_json("plan", "precompile", shapes, "--device", "cuda:1", env=env)["plans"]
         self.assertEqual(there[0]["result"], "was there")
-        refused = self.run_json("plan", "warm", shapes, "--device", "cuda:7", code=1, env=env)["plans"]
+        refused = self.run_json("plan", "precompile", shapes, "--device", "cuda:7", code=1, env=env)["plans"]
         self.assertIn("ordinal is 7", refused[0]["result"])
-        host = self.run_json("plan", "warm", shapes, env=env)["plans"]
+        host = self.run_json("plan", "precompile", shapes, env=env)["plans"]
         self.assertEqual((host[0]["engine"], host[0]["result"]), ("ref", "nothing to keep"))
-        twice = self.run_json("plan", "warm", self.write("twice", "s=8\ns=8\n"), "--device", "cuda", env=env)["plans"]
+        twice = self.run_json("plan", "precompile", self.write("twice", "s=8\ns=8\n"), "--device", "cuda", env=env)["plans"]
         self.assertEqual(twice[2]["result"], "has the code of a shape before")
         file = self.write("file", "")
         told = self.run_json(*words, env={"FXA_CACHE_DIR": file}, code=1, warns=["4 plans could not be kept"])
         self.assertEqual((told["plans"][0]["result"], len(told["warnings"])), ("not written", 1))
-        self.fails(*words, env={"FXA_CACHE_DIR": ""}, says="'plan warm' needs FXA_CACHE_DIR")
+        self.fails(*words, env={"FXA_CACHE_DIR": ""}, says="'plan precompile' needs FXA_CACHE_DIR")
         self.fails(*words, "--shape", "s=4", env=env, says="has its shapes from")
-        self.fails("plan", "warm", self.path("none"), env=env, says="cannot be read")
+        self.fails("plan", "precompile", self.path("none"), env=env, says="cannot be read")
         wrong = self.write("wrong", "s=4\nx=1\n")
-        self.fails("plan", "warm", wrong, env=env, says="%s:2: there is no 'x'" % wrong, prints=r"^b=1,.*\nb=1,.*\n$")
+        self.fails("plan", "precompile", wrong, env=env, says="%s:2: there is no 'x'" % wrong, prints=r"^b=1,.*\nb=1,.*\n$")
         wrong = self.write("wrong", "s=4\n\nh=2,hkv=3\ns=8\n")  # what the library refuses has its line as well
-        self.fails("plan", "warm", wrong, env=env, says="%s:3: hq is 2 and hkv is 3" % wrong, prints=r"^b=1,.*\nb=1,.*\n$")
-        self.fails("plan", "warm", wrong, "--json", env=env, says="%s:3: hq is 2" % wrong)
+        self.fails("plan", "precompile", wrong, env=env, says="%s:3: hq is 2 and hkv is 3" % wrong, prints=r"^b=1,.*\nb=1,.*\n$")
+        self.fails("plan", "precompile", wrong, "--json", env=env, says="%s:3: hq is 2" % wrong)
 
     def test_strict_indices_are_of_the_host(self):
-        self.fails("check", "--device", "cuda", "--strict", says="--strict looks at captured tensors")
+        self.fails("check", "--device", "cuda", "--bounds-check", says="--bounds-check looks at captured tensors")
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ class Explain(Cli):
             "64,64",
         )
         self.assertRegex(e["canonical"]["hash"], "^[0-9a-f]{32}$")
-        self.assertEqual(e["facts"]["score_depends"], ["score", "h", "q", "k"])
+        self.assertEqual(e["properties"]["score_depends"], ["score", "h", "q", "k"])
         self.assertEqual(e["tiles"], {"b": 0, "h": 0, "tile_q": 64, "tile_k": 64, "empty": 28, "mixed": 8, "full": 28,
                                       "unknown": 0})
         self.assertEqual(
@@ -184,7 +184,7 @@ class Explain(Cli):
             {("ref", "forward"), ("ref", "backward")},
         )
         self.assertIn("grad s[h]", e["derivative"]["text"])
-        self.assertEqual(e["shape"], {"b": 1, "h": 4, "hkv": 4, "sq": 512, "sk": 512, "d": 64, "dv": 64})
+        self.assertEqual(e["shape"], {"b": 1, "h": 4, "hkv": 4, "sq": 512, "sk": 512, "d": 64, "d_v": 64})
 
     def test_tensors_without_data(self):
         file = self.write("p.fxa", "tensor bias : bf16[4]\nparam g : float\nscore = score + g * bias[b, h, q, k]\n")

@@ -13,7 +13,7 @@ from cli_case import SOURCE, Cli
 
 
 class Parts(Cli):
-    SECTIONS = ("program", "canonical", "derivative", "values", "facts", "classes", "conjuncts", "joint", "problem",
+    SECTIONS = ("program", "canonical", "derivative", "values", "properties", "classes", "conjuncts", "joint", "problem",
                 "tiles", "indices", "engines", "tape")
 
     def test_sections(self):
@@ -23,7 +23,7 @@ class Parts(Cli):
         self.assertEqual("\n".join(parts), whole)
         for name, part in zip(self.SECTIONS, parts):
             self.assertTrue(part.startswith(name), part)
-        two = self.run_cli("explain", *program, "--section", "tiles", "--section", "facts")
+        two = self.run_cli("explain", *program, "--section", "tiles", "--section", "properties")
         self.assertEqual(two, parts[4] + "\n" + parts[9])
         self.assertEqual(self.run_cli("explain", *program, "--section", "hints"), "")
         self.assertEqual(self.run_cli("explain", *program, "--section", "backward"), "")
@@ -82,9 +82,9 @@ class Parts(Cli):
         self.assertIsNone(self.run_json("explain", "--section", "tape", env={"FXA_CPU": "z80"})["tape"]["forward"]["lines"])
 
     def test_sections_that_are_none(self):
-        everything = ("program|canonical|derivative|backward|values|facts|classes|conjuncts|joint|problem|tiles|"
+        everything = ("program|canonical|derivative|backward|values|properties|classes|conjuncts|joint|problem|tiles|"
                       "indices|engines|tape|hints")
-        self.fails("explain", "--section", "fact", says=["did you mean facts?", everything])
+        self.fails("explain", "--section", "propertie", says=["did you mean properties?", everything])
         self.fails("explain", "--section", "", says=everything)
         self.fails("explain", "--section", "zzz", "--json")
         self.assertIn(everything, re.sub(r"\s", "", self.run_cli("explain", "--help")))
@@ -137,7 +137,7 @@ class Parts(Cli):
     def test_hint_that_a_mask_is_meant(self):
         for score in ("k <= q ? score : -inf", "k > q ? -inf : 2 * score", "b > 1 ? score : k <= q ? score : -inf"):
             e = self.run_json("explain", "--score", score)
-            self.assertEqual("mask in the score" in e["facts"]["flags"], not score.startswith("b"), score)
+            self.assertEqual("mask in the score" in e["properties"]["flags"], not score.startswith("b"), score)
             self.assertEqual(len(e["hints"]), not score.startswith("b"))
         self.assertIn("a mask is meant", self.run_cli("explain", "--score", "k <= q ? score : -inf"))
         for score in ("score > 0 ? score : -inf", "k <= q ? score : -5", "score"):
@@ -146,7 +146,7 @@ class Parts(Cli):
     def test_hint_of_a_penalty(self):
         for score in ("score + (k <= q ? 0 : -inf)", "k <= q ? score : -1e9", "score - (k <= q ? 0 : 1e9)"):
             e = self.run_json("explain", "--score", score)
-            self.assertIn("penalty", e["facts"]["flags"], score)
+            self.assertIn("large negative mask", e["properties"]["flags"], score)
             self.assertEqual(len(e["hints"]), 1)
             self.assertIn("if a mask is meant", e["hints"][0])
 

@@ -135,7 +135,7 @@ class Front(Cli):
         self.assertEqual(complete("fxattn", "run", "--layout", "b"), ["bhsd", "bshd"])
         self.assertEqual(complete("fxattn", "run", "--layout", "=", "b"), ["bhsd", "bshd"])
         self.assertIn("complete.bash", complete("fxattn", "run", "--tensor", "t", "=", "comp"))
-        self.assertEqual(complete("fxattn", "run", "--lens"), ["--lens-q", "--lens-k"])
+        self.assertEqual(complete("fxattn", "run", "--q-l"), ["--q-lengths"])
         self.assertEqual(complete("fxattn", "plan", "s"), ["save", "show"])
         self.assertIn("complete.bash", complete("fxattn", "run", "--q", "comp"))
 
@@ -224,10 +224,10 @@ class Front(Cli):
         self.fails("bench", "--threads", "0", says="from 1 to 1024")
         self.fails("run", "--threads", "1025", says="from 1 to 1024")
         self.fails("bench", env={"FXA_THREADS": "many"}, says="FXA_THREADS")
-        self.fails("explain", "--dropout", "1.5", says="dropout")
+        self.fails("explain", "--dropout-p", "1.5", says="dropout")
 
     def test_shape_errors(self):
-        self.fails("explain", "--shape", "b=1,w=2", says=["no 'w'", "b h hkv s sq sk d dv"])
+        self.fails("explain", "--shape", "b=1,w=2", says=["no 'w'", "b h hkv s sq sk d d_v"])
         self.fails("explain", "--shape", "b=x", says="b=x")
         self.fails("explain", "--shape", "b", says="key=number")
         self.fails("explain", "--shape", "b=-1", says="b=-1")
@@ -302,7 +302,7 @@ class Terminal(Cli):
     def long_run(self):
         """A run of some ten seconds."""
         files = {name: self.path(name + ".npy") for name in "qkvo"}
-        self.run_cli("sample", "--shape", "h=4,s=4096,d=64", *(x for n in "qkv" for x in ("--" + n, files[n])))
+        self.run_cli("random", "--shape", "h=4,s=4096,d=64", *(x for n in "qkv" for x in ("--" + n, files[n])))
         return ["run", "--engine", "ref", *(x for n in "qkv" for x in ("--" + n, files[n])), "--out", files["o"]]
 
     def test_run_shows_percent(self):

@@ -51,7 +51,7 @@ class Gallery(Cli):
     def test_joins_with_other_texts(self):
         e = self.run_json("explain", "--program", "@softcap", "--param", "cap=20", "--mask", "k <= q")
         self.assertIn("tanh", e["canonical"]["text"])
-        self.assertIn("causal", e["facts"]["flags"])
+        self.assertIn("causal", e["properties"]["flags"])
 
     def test_wherever_the_command_lies(self):
         moved = os.path.join(self.folder.name, "fxattn")

@@ -34,15 +34,15 @@ class Numbers(Cli):
             e = self.run_json("explain", "--score", score)
             self.assertEqual(len(e["hints"]), 1, score)
             self.assertTrue(e["hints"][0].startswith(says), e["hints"])
-            self.assertIn("finite penalty", e["facts"]["flags"])
+            self.assertIn("finite large negative mask", e["properties"]["flags"])
             self.run_cli("run", *self.inputs(), "--score", score, warns=[says])
-        self.run_cli("check", "--score", self.MASKS[0], "--samples", "1", warns=[says])
+        self.run_cli("check", "--score", self.MASKS[0], "--points", "1", warns=[says])
         for score in ("score > 3 ? score : -1e9", "k <= q ? score : -100", "score - 1e9"):
             self.assertEqual(self.run_json("explain", "--score", score)["hints"], [])
 
     def test_quotients_of_ints_that_are_compared(self):
         e = self.run_json("explain", "--mask", "q / 32 == k / 32")
-        self.assertIn("equal quotients of ints", e["facts"]["flags"])
+        self.assertIn("equal quotients of ints", e["properties"]["flags"])
         self.assertEqual(len(e["hints"]), 1)
         self.assertTrue(e["hints"][0].endswith("if blocks are meant, write q // 32 == k // 32"), e["hints"])
         for mask in ("q // 32 == k // 32", "q / 32 <= k / 32", "floor(q / 32) == floor(k / 32)"):
@@ -52,7 +52,7 @@ class Numbers(Cli):
         low = -3.4028234663852886e38
         says = ["tensor t holds 3 of 8 elements that are -3.40282e+38: if a mask is meant, write -inf"]
         load = ["--score", "score + t[k]"]
-        for command in (["run", *self.inputs()], ["explain"], ["check", "--samples", "1", "--shape", "s=8"]):
+        for command in (["run", *self.inputs()], ["explain"], ["check", "--points", "1", "--shape", "s=8"]):
             self.run_cli(*command, *load, *self.tensor([0, low, low, 0, 0, 0, 0, low], "f4"), warns=says)
         for values in ([-1e4 - i for i in range(8)], [0, -1e9] + [0] * 6, [float("-inf")] * 3 + [0] * 5):
             self.run_cli("explain", *load, *self.tensor(values, "f4"))
@@ -64,7 +64,7 @@ class Numbers(Cli):
             "tensor t holds 8 of 8 elements that f32 rounds by more than 0.001: [0] is 1731700000.25 and read as 1731699"
             "968, since Q is not f64"
         ]
-        for command in (["run", *self.inputs()], ["explain"], ["check", "--samples", "1", "--shape", "s=8"]):
+        for command in (["run", *self.inputs()], ["explain"], ["check", "--points", "1", "--shape", "s=8"]):
             self.run_cli(*command, *load, warns=says)
         self.run_cli("run", *self.inputs("f8"), *load)
         self.run_cli("explain", *load, "--dtype", "f64")
@@ -82,7 +82,7 @@ class Numbers(Cli):
             "tensor t holds 2 of 8 elements beyond 32 bits: [1, 0] is 2147483648 and read as 2147483647, but by == and !="
             " of two i64 elements"
         ]
-        for command in (["run", *self.inputs()], ["explain"], ["check", "--samples", "1", "--shape", "s=8"]):
+        for command in (["run", *self.inputs()], ["explain"], ["check", "--points", "1", "--shape", "s=8"]):
             self.run_cli(*command, "--mask", "t[q % 2, k % 4] >= 0", *self.tensor(values, "i8", (2, 4)), warns=says)
         self.run_cli("explain", "--mask", "t[k] >= 0", *self.tensor(values[:4], "i8"))
 
@@ -98,7 +98,7 @@ class Numbers(Cli):
         self.assertEqual(got[0][1].values, got[1][1].values)
 
     def checks(self, score, *more, what="engine"):
-        r = self.run_json("check", "--score", score, "--samples", "2", *more)
+        r = self.run_json("check", "--score", score, "--points", "2", *more)
         return r, {x["what"]: x for x in r["checks"] if x["check"] == what}
 
     def test_checks_that_tell_nothing(self):
@@ -107,7 +107,7 @@ class Numbers(Cli):
             self.assertEqual(engine[name]["verdict"], "skipped", engine[name])
             self.assertIn("elements told nothing", engine[name]["note"])
         self.assertEqual((r["passed"], r["told_nothing"]), (True, 4))
-        out = self.run_cli("check", "--score", "20 * sin(1e6 * score)", "--samples", "2")
+        out = self.run_cli("check", "--score", "20 * sin(1e6 * score)", "--points", "2")
         says = "no check failed, but 4 told nothing: engine of O, engine of dQ, engine of dK, engine of dV\n"
         self.assertTrue(out.endswith(says), out)
         r, engine = self.checks("exp(8 * score)")
@@ -132,7 +132,7 @@ class Numbers(Cli):
                 self.assertIn("dQ and dK are 0 everywhere", rows["dQ, dK"]["note"])
             says = "the score does not reach the result" if len(score) == 1 else "the derivative of the new score"
             self.assertIn(says, rows["dQ, dK"]["note"])
-            out = self.run_cli("check", "--score", score, "--samples", "2")
+            out = self.run_cli("check", "--score", score, "--points", "2")
             self.assertTrue(out.endswith("all checks passed, with a warning\n"), out)
         for args in (["score"], ["score", "--mask", "k == 0"], ["score", "--shape", "sk=1"]):
             self.assertNotIn("dQ, dK", self.checks(*args, what="rows")[1], args)

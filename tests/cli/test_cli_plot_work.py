@@ -38,8 +38,8 @@ class PlotWork(Cli):
             self.assertFalse(p["exact"])
             self.assertIn("drawn at random", p["sampled"])
         file = self.write("p.fxa", chain(1000))
-        says = "--cells 512: 57 of a side are drawn, as the program has 5003 nodes"
-        seconds, p = self.seconds("--program", file, "--shape", "s=1024", "--cells", "512", warns=[says])
+        says = "--resolution 512: 57 of a side are drawn, as the program has 5003 nodes"
+        seconds, p = self.seconds("--program", file, "--shape", "s=1024", "--resolution", "512", warns=[says])
         self.assertLess(seconds, 8 * slow)
         self.assertEqual((len(p["mask"]), p["warnings"]), (57, [says]))
 

@@ -27,7 +27,7 @@ class Run(RunCase):
             *self.program(),
             "--scale",
             "0.7",
-            *self.outputs("out", "lse", "max", "dq", "dk", "dv"),
+            *self.outputs("out", "lse", "row_max", "dq", "dk", "dv"),
             "--dtensor",
             "bias=" + self.path("dbias_out.npy"),
             "--dparam",
@@ -35,7 +35,7 @@ class Run(RunCase):
             "--engine",
             "ref"
         )
-        for name in ("lse", "max", "dq", "dk", "dv"):
+        for name in ("lse", "row_max", "dq", "dk", "dv"):
             kind, got = self.result(name)
             self.assertEqual(kind, "f8")
             self.assertNear(got, want[name], 1e-13)
@@ -48,9 +48,9 @@ class Run(RunCase):
         self.assertNear(self.result("dcap")[1], npy.Array((), [sums["cap"]]), 1e-13)
         self.assertEqual(report["engine"], "ref")
         self.assertEqual(
-            [f["what"] for f in report["files"]], ["out", "lse", "max", "dq", "dk", "dv", "dtensor bias", "dparam cap"]
+            [f["what"] for f in report["files"]], ["out", "lse", "row-max", "dq", "dk", "dv", "dtensor bias", "dparam cap"]
         )
-        self.assertEqual(report["shape"], {"b": 2, "h": 4, "hkv": 2, "sq": 5, "sk": 7, "d": 3, "dv": 2})
+        self.assertEqual(report["shape"], {"b": 2, "h": 4, "hkv": 2, "sq": 5, "sk": 7, "d": 3, "d_v": 2})
 
     def test_layouts_and_orders(self):
         """R-54, R-71: real strides in, the asked layout out."""
@@ -118,7 +118,7 @@ class Run(RunCase):
         self.data()
         sink = npy.random_array(self.random, (self.H,))
         nothing = lambda s, b, h, q, k: None if q == 1 else (s, 1.0, [])
-        want, _ = npy.attention(self.q, self.k, self.v, nothing, self.dout, sink=sink, lens_k=[3, 7])
+        want, _ = npy.attention(self.q, self.k, self.v, nothing, self.dout, sinks=sink, k_lengths=[3, 7])
         self.run_cli(
             "run",
             *self.files(
@@ -126,15 +126,15 @@ class Run(RunCase):
                 k=(self.k, "f8"),
                 v=(self.v, "f8"),
                 dout=(self.dout, "f8"),
-                sink=(sink, "f8"),
-                lens_k=(npy.Array((2,), [3, 7]), "u4"),
+                sinks=(sink, "f8"),
+                k_lengths=(npy.Array((2,), [3, 7]), "u4"),
             ),
             "--mask",
             "q != 1",
-            *self.outputs("out", "lse", "dq", "dsink"),
+            *self.outputs("out", "lse", "dq", "dsinks"),
             warns=["8 of 40 rows attend to no key: their O is 0"]
         )
-        for name, key in (("out", "o"), ("lse", "lse"), ("dq", "dq"), ("dsink", "dsink")):
+        for name, key in (("out", "o"), ("lse", "lse"), ("dq", "dq"), ("dsinks", "dsinks")):
             self.assertNear(self.result(name)[1], want[key], 1e-13)
         want, _ = npy.attention(self.q, self.k, self.v, nothing)
         self.run_cli(
@@ -205,7 +205,7 @@ class Run(RunCase):
         args = self.files(q=(self.q, "f8"), k=(paged(self.k), "f8"), v=(paged(self.v), "f8"), pages=(pages, "i4"))
         self.run_cli("run", *args, "--shape", "sk=7", "--page-size", "4", *self.outputs("out"))
         self.assertNear(self.result("out")[1], want["o"], 1e-13)
-        self.run_cli("run", *args, *self.files(lens_k=(npy.Array((2,), [7, 7]), "i4")), *self.outputs("out"))
+        self.run_cli("run", *args, *self.files(k_lengths=(npy.Array((2,), [7, 7]), "i4")), *self.outputs("out"))
         self.assertNear(self.result("out")[1], want["o"], 1e-13)
         self.fails("run", *args, "--page-size", "8", *self.outputs("lse"), says="--page-size 8")
         self.fails("run", *args, "--shape", "sk=9", *self.outputs("lse"), says="sk=9")
@@ -217,7 +217,7 @@ class Run(RunCase):
             self.run_cli(
                 "run",
                 *self.files(q=(self.q, "f8"), k=(self.k, "f8"), v=(self.v, "f8")),
-                "--dropout",
+                "--dropout-p",
                 "0.5",
                 "--seed",
                 seed,

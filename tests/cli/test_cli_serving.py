@@ -52,12 +52,12 @@ class Serving(RunCase):
         self.assertNear(self.step(last, "--decode"), self.rows(whole, last), 1e-13)
         windowed = self.whole("--window", "2,-1")
         self.assertNear(self.step(last, "--decode", "--window", "2,-1"), self.rows(windowed, last), 1e-13)
-        lens = ("--lens-k", self.ints("lens.npy", [7, 4]))
+        lens = ("--k-lengths", self.ints("lens.npy", [7, 4]))
         self.assertNear(self.step([6, 3], "--decode", *lens), self.rows(whole, [6, 3]), 1e-13)
         self.assertNear(
-            self.step([5, 2], "--positions", self.ints("positions.npy", [5, 2])), self.rows(whole, [5, 2]), 1e-13
+            self.step([5, 2], "--q-start", self.ints("positions.npy", [5, 2])), self.rows(whole, [5, 2]), 1e-13
         )
-        drop = ("--dropout", "0.4", "--seed", "3")
+        drop = ("--dropout-p", "0.4", "--seed", "3")
         self.assertNear(self.step(last, "--decode", *drop), self.rows(self.whole(*drop), last), 1e-13)
 
     def test_without_decode_a_row_is_the_first(self):
@@ -90,13 +90,13 @@ class Serving(RunCase):
         common = [
             *self.files(k=(paged(self.k), "f8"), v=(paged(self.v), "f8")),
             *("--pages", self.ints("pages.npy", sum(table, []), (2, 2))),
-            *("--lens-k", self.ints("lens_k.npy", [6, 5])),
+            *("--k-lengths", self.ints("k_lengths.npy", [6, 5])),
             *("--score", self.text[1], "--mask", "k <= q"),
         ]
         for gap in (0, 2):
             cu = ("--cu-q", self.ints("cu.npy", [0, 3 + gap, 4 + 2 * gap]))
-            lens = ("--lens-q", self.ints("lens_q.npy", count)) if gap else ()
-            for where in (("--positions", self.ints("positions.npy", first)), ("--bottom-right",)):
+            lens = ("--q-lengths", self.ints("lens_q.npy", count)) if gap else ()
+            for where in (("--q-start", self.ints("positions.npy", first)), ("--bottom-right",)):
                 args = (*common, *cu, *lens, *where, *self.files(q=(packed(self.q, gap), "f8")))
                 self.run_cli("run", *args, *self.outputs("out"))
                 self.assertNear(self.result("out")[1], packed(whole, gap), 1e-13)
@@ -134,11 +134,11 @@ class Serving(RunCase):
         out = self.outputs("out")
         self.fails("run", *args, "--decode", *out, says=["--decode", "7 rows", "--bottom-right"])
         one = self.files(q=(self.rows(self.q, [6, 6]), "f8"), k=(self.k, "f8"), v=(self.v, "f8"))
-        positions = ("--positions", self.ints("positions.npy", [1, 2]))
-        self.fails("run", *one, "--decode", *positions, *out, says="--positions and --decode")
-        self.fails("run", *args, "--bottom-right", *positions, *out, says="--positions and --bottom-right")
-        wrong = ("--positions", self.ints("three.npy", [1, 2, 3]))
-        self.fails("run", *args, *wrong, *out, says=["--positions", "as long as the batch, 2"])
+        positions = ("--q-start", self.ints("positions.npy", [1, 2]))
+        self.fails("run", *one, "--decode", *positions, *out, says="--q-start and --decode")
+        self.fails("run", *args, "--bottom-right", *positions, *out, says="--q-start and --bottom-right")
+        wrong = ("--q-start", self.ints("three.npy", [1, 2, 3]))
+        self.fails("run", *args, *wrong, *out, says=["--q-start", "as long as the batch, 2"])
 
     def test_other_commands_decode(self):
         alibi = os.path.join(SOURCE, "examples", "programs", "alibi.fxa")

@@ -17,23 +17,23 @@ class Empty(Cli):
 
     def test_values_without_features(self):
         for d in (8, 0):
-            shape = "b=2,h=4,hkv=2,s=24,d=%d,dv=0" % d
+            shape = "b=2,h=4,hkv=2,s=24,d=%d,d_v=0" % d
             for grads in ([], ["--pass", "bwd"]):
                 there, text = self.shown("--shape", shape, *grads)
-                self.assertEqual((there["shape"]["d"], there["shape"]["dv"]), (d, 0))
-                self.assertIn("d=%d,dv=0" % d, text)
+                self.assertEqual((there["shape"]["d"], there["shape"]["d_v"]), (d, 0))
+                self.assertIn("d=%d,d_v=0" % d, text)
                 self.assertNotIn("dv=-", text)
             explained = self.run_json("explain", "--shape", shape)
-            self.assertEqual(explained["shape"]["dv"], 0)
-            self.assertIn("dv=0", self.run_cli("explain", "--shape", shape))
+            self.assertEqual(explained["shape"]["d_v"], 0)
+            self.assertIn("d_v=0", self.run_cli("explain", "--shape", shape))
             checked = self.run_json("check", "--shape", shape, "--causal")
-            self.assertEqual(checked["shape"]["dv"], 0)
+            self.assertEqual(checked["shape"]["d_v"], 0)
             bench = self.run_json("bench", "--shape", shape, "--pass", "bwd", "--reps", "1")
-            self.assertEqual(bench["shape"]["dv"], 0)
+            self.assertEqual(bench["shape"]["d_v"], 0)
 
     def test_scores_without_features(self):
         """All products are 0: the rows of O are means of V, and dV is found."""
-        checked = self.run_json("check", "--shape", "d=0,dv=3")
+        checked = self.run_json("check", "--shape", "d=0,d_v=3")
         self.assertFalse([x for x in checked["checks"] if x["verdict"] not in ("passed", "warning", "skipped")])
 
     def test_no_heads(self):
@@ -48,11 +48,11 @@ class Empty(Cli):
             self.fails("check", "--shape", shape, says=["there is no pair to check", "at least 1"])
 
     def test_samples_run(self):
-        for shape, out in (("b=2,h=4,hkv=2,s=3,d=8,dv=0", [2, 4, 3, 0]), ("b=2,h=0,hkv=0,s=3,d=8", [2, 0, 3, 8])):
+        for shape, out in (("b=2,h=4,hkv=2,s=3,d=8,d_v=0", [2, 4, 3, 0]), ("b=2,h=0,hkv=0,s=3,d=8", [2, 0, 3, 8])):
             files = {name: self.path("%s%d.npy" % (name, out[1])) for name in ("q", "k", "v", "dout", "out", "dq", "dk", "dv")}
-            self.run_cli("sample", "--shape", shape, *(x for n in ("q", "k", "v", "dout") for x in ("--" + n, files[n])))
+            self.run_cli("random", "--shape", shape, *(x for n in ("q", "k", "v", "dout") for x in ("--" + n, files[n])))
             ran = self.run_json("run", "--shape", shape, *(x for n, f in files.items() for x in ("--" + n, f)))
-            self.assertEqual(ran["shape"]["dv"], out[3])
+            self.assertEqual(ran["shape"]["d_v"], out[3])
             with open(files["out"], "rb") as f:
                 self.assertIn(("(%d, %d, %d, %d)" % tuple(out)).encode(), f.read())
 

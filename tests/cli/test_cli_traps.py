@@ -40,7 +40,7 @@ class Traps(Cli):
                          ["t", 0, 4, 4, 7, 128, 256, True])  # fmt: skip
         self.assertIn(says, self.run_cli("explain", *args, "--shape", "h=4,s=8"))
         self.assertEqual(len(self.run_json("explain", *args, "--shape", "h=4,s=8")["indices_outside"]), 1)
-        out = self.run_cli("check", *args, "--shape", "b=1,h=4,s=8", "--samples", "2")
+        out = self.run_cli("check", *args, "--shape", "b=1,h=4,s=8", "--points", "2")
         self.assertIn(says, out)
         self.assertIn("with a warning", out)
 
@@ -80,17 +80,17 @@ class Traps(Cli):
         self.run_cli("run", *self.inputs(), *args, warns=["out is NaN in 4 of 128 elements, first at [0, 1, 3, 0]"])
 
     def test_sample_says_what_it_replaces(self):
-        args = ["sample", "--shape", "h=2,s=8,d=4", "--dtype", "f16", "--q", self.path("x.npy"), "--dlse", self.path("y.npy")]
+        args = ["random", "--shape", "h=2,s=8,d=4", "--dtype", "f16", "--q", self.path("x.npy"), "--dlse", self.path("y.npy")]
         out = self.run_cli(*args)
         self.assertEqual(out, "f16[1,2,8,4]  %s\nf32[1,2,8]  %s\n" % (self.path("x.npy"), self.path("y.npy")))
         self.run_cli(*args, warns=["x.npy was there, and is replaced", "y.npy was there, and is replaced"])
 
     def test_strict_refuses(self):
-        args = ["--score", "score + t[k, h]", "--tensor", self.table(4, 8), "--strict"]
+        args = ["--score", "score + t[k, h]", "--tensor", self.table(4, 8), "--bounds-check"]
         self.fails("run", *self.inputs(), *args, says=["index 4 is outside axis 0 of tensor 't'", "k 4"])
         self.assertFalse(os.path.exists(self.path("o.npy")))
         self.fails("check", *args, "--shape", "h=4,s=8", says="outside axis 0")
-        right = ["--score", "score + t[k, h]", "--tensor", self.table(8, 4), "--strict"]
+        right = ["--score", "score + t[k, h]", "--tensor", self.table(8, 4), "--bounds-check"]
         self.run_cli("run", *self.inputs(), *right)
         self.assertIn("all inside", self.run_cli("explain", *right[:-1], "--shape", "h=4,s=8"))
         self.assertIsNone(
@@ -100,7 +100,7 @@ class Traps(Cli):
     def test_guarded_loads_are_no_trap(self):
         args = ["--score", "score + (abs(q - k) < 3 ? t[abs(q - k)] : 0)", "--tensor", self.table(3)]
         self.run_cli("run", *self.inputs(), *args)
-        self.run_cli("run", *self.inputs(), *args, "--strict")
+        self.run_cli("run", *self.inputs(), *args, "--bounds-check")
 
     def test_nothing_but_nan_is_said(self):
         text = "out is NaN everywhere (128 elements)"
@@ -127,7 +127,7 @@ class Traps(Cli):
         self.assertEqual((r["rows"], r["rows_empty"], r["warnings"]), (32, 0, []))
 
     def test_rows_that_do_not_exist_are_no_empty_rows(self):
-        lens = ["--lens-q", npy.save(self.path("lq.npy"), npy.Array((1,), [3]), "i4")]
+        lens = ["--q-lengths", npy.save(self.path("lq.npy"), npy.Array((1,), [3]), "i4")]
         r = self.run_json("run", *self.inputs(), *lens, "--mask", "k < q", warns=["4 of 12 rows"])
         self.assertEqual((r["rows"], r["rows_empty"]), (12, 4))
         args = ["--out", self.path("o.npy")]
@@ -135,7 +135,7 @@ class Traps(Cli):
             array = npy.random_array(self.random, (9, 2, 4))
             args += ["--" + name, npy.save(self.path(name + ".npy"), array, "f4")]
         cu = ["--cu-q", npy.save(self.path("cu.npy"), npy.Array((3,), [0, 4, 9]), "i4")]
-        gaps = ["--lens-q", npy.save(self.path("lq.npy"), npy.Array((2,), [4, 2]), "i4")]
+        gaps = ["--q-lengths", npy.save(self.path("lq.npy"), npy.Array((2,), [4, 2]), "i4")]
         r = self.run_json("run", *args, *cu, "--mask", "k < q", warns=["4 of 18 rows"])
         self.assertEqual((r["rows"], r["rows_empty"]), (18, 4))
         r = self.run_json("run", *args, *cu, *gaps, "--mask", "k < q || b == 0", warns=["2 of 12 rows"])
@@ -151,7 +151,7 @@ class Traps(Cli):
         run = ["run", *args, "--out", self.path("o.npy")]
         shape = ["--shape", "sq=2,sk=8"]
         self.run_cli(*run, *bias, *aligned, warns=[says])
-        for command in (["explain"], ["plot"], ["check", "--samples", "1"], ["bench", "--reps", "1"]):
+        for command in (["explain"], ["plot"], ["check", "--points", "1"], ["bench", "--reps", "1"]):
             self.run_cli(*command, *shape, *bias, *aligned, warns=[says])
             self.assertIn(says, self.run_json(*command, *shape, *bias, *aligned, warns=[says])["warnings"][0])
         self.run_cli("explain", *shape, *bias, "--window", "2,0", "--bottom-right", warns=["aligns --window alone"])
@@ -214,7 +214,7 @@ class Traps(Cli):
         says = ["param c is 1e-50, too small for f32, and counts as 0: Q is not f64"]
         self.run_cli("run", *self.inputs(), *tiny, warns=says)
         self.run_cli("run", *self.inputs("f8"), *tiny)
-        self.run_cli("check", *tiny, "--samples", "1", warns=says)
+        self.run_cli("check", *tiny, "--points", "1", warns=says)
         self.assertEqual(self.run_json("bench", *tiny, "--reps", "1", warns=says)["warnings"], says)
         self.run_cli("bench", *tiny, "--reps", "1", "--dtype", "f64")
         says = ["--scale is 1e-50, too small for f32, and counts as 0: Q is not f64"]
@@ -240,7 +240,7 @@ class Traps(Cli):
         program = ["--score", "score * w + t[h, q] + u[k]", "--param", "w=2", "--tensor-size", "u:i32=40"]
         file = self.write("p.fxa", "param g : float\ntensor t : f32[2]\nscore = g * score\n")
         args = ["--program", file, *program, "--shape", "h=2,s=16"]
-        for command in (["check", "--samples", "1"], ["bench", "--reps", "1"], ["plot"]):
+        for command in (["check", "--points", "1"], ["bench", "--reps", "1"], ["plot"]):
             out = self.run_cli(*command, *args)
             line = [x for x in out.splitlines() if "invented:" in x]
             self.assertEqual(len(line), 1, out)

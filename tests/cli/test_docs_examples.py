@@ -38,7 +38,7 @@ class Examples(Cli):
         page = text_of("man", "fxattn.1").split(".Sh EXAMPLES")[1].split(".Sh ")[0]
         lines = re.findall(r"(?m)^(?:\.Dl )?\$ ((?:.*\\e\n)*.*)", page)
         self.assertGreaterEqual(len(lines), 5)
-        self.shell("fxattn sample --shape h=2,s=16,d=4 --q q.npy --k k.npy --v v.npy --dout do.npy")
+        self.shell("fxattn random --shape h=2,s=16,d=4 --q q.npy --k k.npy --v v.npy --dout do.npy")
         npy.save(self.path("slopes.npy"), npy.Array((2,), [0.5, 0.25]), "f4")
         npy.save(self.path("doc.npy"), npy.Array((4096,), [i // 100 for i in range(4096)]), "i8")
         for line in lines:

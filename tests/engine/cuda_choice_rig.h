@@ -22,9 +22,9 @@ static void choice_start(choice_case *c, fxa_pass pass, const char *text) {
     fxa_error err;
     memset(c, 0, sizeof *c);
     c->p = (fxa_problem)FXA_PROBLEM_INIT;
-    c->p.pass = (uint32_t)pass, c->p.b = 2, c->p.hq = 4, c->p.hkv = 2, c->p.sq = 300, c->p.sk = 500, c->p.d = 64;
+    c->p.pass = (uint32_t)pass, c->p.b = 2, c->p.hq = 4, c->p.hkv = 2, c->p.sq = 300, c->p.sk = 500, c->p.d_qk = 64;
     c->p.q.dtype = FXA_BF16, c->p.alignment = 16, c->p.device = FXA_CUDA;
-    c->p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE;
+    c->p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_RETURN_LSE;
     if (text) T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &c->program, &err));
     c->p.program = c->program, c->p.captures = c->captures;
     c->p.n_captures = text ? fxa_program_tensor_count(c->program) : 0;

@@ -95,10 +95,10 @@ static void box_start(box *b, fxa_pass pass, const char *target) {
     b->p = (fxa_problem)FXA_PROBLEM_INIT;
     T_OK(fxa_program_parse(box_ctx, box_text, strlen(box_text), &b->program, &err));
     b->captures[0].size[0] = 512;
-    b->p.pass = (uint32_t)pass, b->p.b = 2, b->p.hq = 4, b->p.hkv = 2, b->p.sq = 300, b->p.sk = 500, b->p.d = 64;
+    b->p.pass = (uint32_t)pass, b->p.b = 2, b->p.hq = 4, b->p.hkv = 2, b->p.sq = 300, b->p.sk = 500, b->p.d_qk = 64;
     b->p.q.dtype = FXA_BF16, b->p.alignment = 16, b->p.device = FXA_CUDA, b->p.program = b->program;
     b->p.captures = b->captures, b->p.n_captures = 1, b->p.engine = "cuda", b->p.target = target;
-    b->p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_DETERMINISTIC : FXA_WANT_LSE;
+    b->p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_DETERMINISTIC : FXA_RETURN_LSE;
     T_OK(fxa__problem_create(fxa__context_host(box_ctx), &b->p, &p, &err));
     fxa__cuda_program_free(&box_program);
     T_OK(fxa__cu_choose(&self, p, &box_choice, &box_program, &err));

@@ -143,13 +143,13 @@ static void bed_bind(bed *x) {
     static const fxa_slot backward[] = {FXA_SLOT_DO, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
     for (int i = 0; i < 5; i++) x->bind.slot[forward[i]] = bed_place((int)forward[i]);
     for (int i = 0; i < 4; i++) x->bind.slot[backward[i]] = bed_place((int)backward[i]);
-    if (p->flags & FXA_WANT_MAX) x->bind.slot[FXA_SLOT_MAX_ROW] = bed_place(FXA_SLOT_MAX_ROW);
-    if (p->flags & FXA_PADDING) x->bind.slot[FXA_SLOT_LEN_K] = bed_place(FXA_SLOT_LEN_K);
+    if (p->flags & FXA_RETURN_ROW_MAX) x->bind.slot[FXA_SLOT_ROW_MAX] = bed_place(FXA_SLOT_ROW_MAX);
+    if (p->flags & FXA_PADDING) x->bind.slot[FXA_SLOT_K_LENGTHS] = bed_place(FXA_SLOT_K_LENGTHS);
     if (p->flags & FXA_VARLEN) x->bind.slot[FXA_SLOT_CU_Q] = bed_place(FXA_SLOT_CU_Q);
     if (p->flags & FXA_VARLEN) x->bind.slot[FXA_SLOT_CU_K] = bed_place(FXA_SLOT_CU_K);
     if (p->flags & FXA_PAGED) x->bind.slot[FXA_SLOT_PAGES] = bed_place(FXA_SLOT_PAGES);
-    if (p->flags & FXA_SINK) x->bind.slot[FXA_SLOT_SINK] = bed_place(FXA_SLOT_SINK);
-    if (p->flags & FXA_GRAD_SINK) x->bind.slot[FXA_SLOT_DSINK] = bed_place(FXA_SLOT_DSINK);
+    if (p->flags & FXA_SINKS) x->bind.slot[FXA_SLOT_SINKS] = bed_place(FXA_SLOT_SINKS);
+    if (p->flags & FXA_GRAD_SINKS) x->bind.slot[FXA_SLOT_DSINKS] = bed_place(FXA_SLOT_DSINKS);
     for (size_t i = 0; i < p->n_captures; i++) {
         x->tensors[i] = fxa__capture_view(x->p->program, p->captures, i, bed_place(140 + (int)i));
         x->dtensors[i] =
@@ -308,7 +308,7 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     touch("sink", a->sink, 4 * p->hq);
     touch("dsink", a->grad_sink, 4 * p->hq);
     int64_t queries = packed ? p->total_q : p->b * p->sq;
-    touch("dQ", a->grad_q.data, (int64_t)fxa_dtype_size(x->code.choice.out) * queries * p->hq * p->d);
+    touch("dQ", a->grad_q.data, (int64_t)fxa_dtype_size(x->code.choice.out) * queries * p->hq * p->d_qk);
     touch_operands(x, a);
     const int *const places[] = {a->place_b, a->place_h, a->place_q, a->place_k};
     for (int i = 0; i < 4; i++) touch("places", places[i], 4 * fxa__cu_moved_size(p, i));
@@ -318,8 +318,8 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     touch("parts", a->grad_diagonal.data, (fixed ? (int64_t)sizeof(struct FxaExact) : 4) * p->b * a->grad_diagonal.b);
     if (a->grad_diagonal.data && fixed) T_INT(a->grad_diagonal.h, p->sq + p->sk);
     int64_t keys = packed && !(p->flags & FXA_PAGED) ? p->total_k : p->b * p->sk;
-    touch("dK", a->grad_k.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->d);
-    touch("dV", a->grad_v.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->dv);
+    touch("dK", a->grad_k.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->d_qk);
+    touch("dV", a->grad_v.data, (int64_t)fxa_dtype_size(x->code.choice.out) * keys * p->hkv * p->d_v);
     for (size_t i = 0; i < p->n_captures; i++) {
         int64_t n = x->code.program.exact >> i & 1 ? (int64_t)sizeof(struct FxaExact) : 4;
         for (int d = 0; d < x->code.program.program->tensors[i].rank; d++) n *= p->captures[i].size[d];
@@ -352,9 +352,9 @@ static void touch_check(const bed *x) {
 __attribute__((unused)) static fxa_problem bed_problem(fxa_pass pass, const char *text, fxa_program **program) {
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_error err;
-    p.pass = (uint32_t)pass, p.b = 2, p.hq = 8, p.hkv = 2, p.sq = 300, p.sk = 500, p.d = 128, p.q.dtype = FXA_BF16;
+    p.pass = (uint32_t)pass, p.b = 2, p.hq = 8, p.hkv = 2, p.sq = 300, p.sk = 500, p.d_qk = 128, p.q.dtype = FXA_BF16;
     p.alignment = 16, p.device = FXA_CUDA;
-    p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE;
+    p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_RETURN_LSE;
     *program = NULL;
     if (text) T_OK(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, program, &err));
     p.program = *program;

@@ -70,8 +70,8 @@ static void builds_programs(builds *b) {
 
 /* Scores that are left as they are, with another's derivative, with whole tiles and odd lengths; none is refused. */
 static void builds_grafts(builds *b) {
-    static const char *const texts[] = {"score = graft(score, 0.0)", "score = graft(score, score * float(k))",
-                                        "score = graft(score, tanh(score))\nmask = k <= q"};
+    static const char *const texts[] = {"score = with_grad(score, 0.0)", "score = with_grad(score, score * float(k))",
+                                        "score = with_grad(score, tanh(score))\nmask = k <= q"};
     int yes = b->yes, n = (int)(sizeof texts / sizeof *texts);
     for (int i = 0; i < 2 * n; i++) {
         fxa_program *program = NULL;

@@ -62,10 +62,11 @@ static fxa__problem *builds_problem(builds *b, const fxa_program *program, fxa_p
     fxa_error err;
     memset(captures, 0, sizeof captures);
     p.b = 2, p.hq = 4, p.hkv = 2, p.sq = BUILDS_LENGTH - (odd ? 13 : 0), p.sk = BUILDS_LENGTH - (odd ? 27 : 0),
-    p.d = pass == FXA_BACKWARD && b->dtype ? 128 : 64;
+    p.d_qk = pass == FXA_BACKWARD && b->dtype ? 128 : 64;
     p.pass = (uint32_t)pass, p.q.dtype = b->dtype ? b->dtype : (uint32_t)FXA_BF16, p.device = FXA_CUDA,
     p.alignment = 16, p.program = program;
-    p.flags = (pass == FXA_FORWARD ? FXA_WANT_LSE : FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V) | (b->dtype ? FXA_SCALED : 0);
+    p.flags =
+        (pass == FXA_FORWARD ? FXA_RETURN_LSE : FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V) | (b->dtype ? FXA_SCALED : 0);
     p.captures = captures, p.n_captures = program ? fxa_program_tensor_count(program) : 0;
     if (pass == FXA_BACKWARD && b->own) {
         p.bprop = b->own, p.bprop_captures = captures;

@@ -24,13 +24,13 @@ typedef struct support_case {
 __attribute__((unused)) static fxa_problem support_problem(const support_case *c) {
     fxa_problem p = FXA_PROBLEM_INIT;
     p.pass = (uint32_t)c->pass, p.device = FXA_CUDA;
-    p.flags = c->flags | (c->pass == FXA_BACKWARD ? (uint32_t)FXA_GRAD_Q : (uint32_t)FXA_WANT_LSE);
+    p.flags = c->flags | (c->pass == FXA_BACKWARD ? (uint32_t)FXA_GRAD_Q : (uint32_t)FXA_RETURN_LSE);
     p.b = c->b ? c->b : 2, p.hq = c->hq ? c->hq : 2, p.hkv = c->hq ? 1 : 2;
     p.sq = c->sq < 0 ? 0 : c->sq ? c->sq : 64, p.sk = c->sk ? c->sk : 64;
-    p.d = c->d ? c->d : 64, p.dv = c->dv, p.total_q = p.total_k = 100; /* of packed rows */
+    p.d_qk = c->d ? c->d : 64, p.d_v = c->dv, p.total_q = p.total_k = 100; /* of packed rows */
     p.q.dtype = c->dtype ? c->dtype : (uint32_t)FXA_BF16, p.alignment = c->alignment ? c->alignment : 16;
     p.page_size = c->page_size, p.n_pages = c->page_size ? 9 : 0, p.dropout_p = c->dropout;
-    p.sink.dtype = c->sink, p.o.dtype = c->o, p.lse.dtype = c->lse;
+    p.sinks.dtype = c->sink, p.o.dtype = c->o, p.lse.dtype = c->lse;
     p.dout.dtype = c->dout, p.dq.dtype = c->dq;
     return p;
 }

@@ -23,14 +23,14 @@ static const attn_spec spec = {.b = 2,
                                .sk = 12,
                                .d = 16,
                                .dtype = FXA_BF16,
-                               .flags = FXA_WANT_LSE,
+                               .flags = FXA_RETURN_LSE,
                                .text = "param cap : float\nscore = cap * tanh(score / cap)\nmask = k <= q + 3"};
 
 /* A problem of the spec on device cuda, without data. */
 __attribute__((unused)) static fxa_problem problem_of(const attn_spec *s, fxa_pass pass) {
     fxa_problem p = attn_spec_problem(s);
     p.device = FXA_CUDA, p.alignment = 16, p.pass = (uint32_t)pass;
-    if (pass == FXA_BACKWARD) p.flags = (p.flags & ~(uint32_t)FXA_WANT_LSE) | FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    if (pass == FXA_BACKWARD) p.flags = (p.flags & ~(uint32_t)FXA_RETURN_LSE) | FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
     return p;
 }
 
@@ -64,7 +64,7 @@ __attribute__((unused)) static fxa_status data_run(attn_data *x, fxa_context *ct
     attn_call_make(x, pass, &call);
     call.p.engine = "cudnn", call.p.device = FXA_CUDA, call.p.param_grads = 0;
     call.args.dparams = NULL, call.args.n_dparams = 0;
-    call.p.flags &= ~(uint32_t)FXA_GRAD_LSE, call.args.slot[FXA_SLOT_DLSE] = NULL;
+    call.p.flags &= ~(uint32_t)FXA_READ_DLSE, call.args.slot[FXA_SLOT_DLSE] = NULL;
     return fxa_attention(ctx, &call.p, &call.args, err);
 }
 

@@ -166,11 +166,11 @@ static void bits_run_entry(conf_case *c, const char *engine, fxa_pass pass, int6
     p.struct_size = sizeof p, p.engine = engine, p.b = 1;
     p.map_b.base = b;
     for (int i = 0; i < CONF_SLOTS; i++) {
-        bool sink = i == FXA_SLOT_SINK || i == FXA_SLOT_DSINK, packed = c->base.features & ATTN_VARLEN;
+        bool sink = i == FXA_SLOT_SINKS || i == FXA_SLOT_DSINKS, packed = c->base.features & ATTN_VARLEN;
         if (!x.args.slot[i] || sink || packed) continue;
         x.args.slot[i] = c->slot[i].origin + b * c->slot[i].stride[0] * (int64_t)fxa_dtype_size(c->slot[i].dtype);
     }
-    for (int i = FXA_SLOT_LEN_Q; i <= FXA_SLOT_CU_K; i++)
+    for (int i = FXA_SLOT_Q_LENGTHS; i <= FXA_SLOT_CU_K; i++)
         if (x.args.slot[i]) x.args.slot[i] = (int32_t *)x.args.slot[i] + b;
     T_OK(fxa_attention(c->base.ctx, &p, &x.args, &err));
     fxa_plan_destroy(plan);

@@ -13,9 +13,9 @@ static size_t cost_reports(fxa_context *ctx, const fxa_program *program, fxa_pas
     fxa_capture captures[CONF_TENSORS] = {0};
     fxa_problem p = FXA_PROBLEM_INIT;
     size_t count = 8;
-    p.pass = (uint32_t)pass, p.flags = pass == FXA_FORWARD ? FXA_WANT_LSE : FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    p.pass = (uint32_t)pass, p.flags = pass == FXA_FORWARD ? FXA_RETURN_LSE : FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
     p.program = program, p.captures = captures, p.n_captures = fxa_program_tensor_count(program);
-    p.b = 1, p.hq = 2, p.sq = p.sk = s, p.d = 16;
+    p.b = 1, p.hq = 2, p.sq = p.sk = s, p.d_qk = 16;
     if (p.n_captures > CONF_TENSORS) T_FAIL("%zu tensors\n", p.n_captures);
     for (size_t i = 0; i < p.n_captures && i < CONF_TENSORS; i++) {
         fxa_tensor_info info = fxa_program_tensor(program, i);

@@ -119,12 +119,12 @@ TEST(large_captured_tensors) { /* R-08 */
 
 /* Causal, so key 299 is seen by row 299 alone, key 298 by two rows: what is masked reaches nothing. */
 static void spoil_last_key(attn_data *x) {
-    int64_t d = x->problem.d, dv = x->problem.dv;
+    int64_t d = x->problem.d_qk, dv = x->problem.d_v;
     for (int64_t i = 0; i < d; i++) attn_set(&x->t[FXA_SLOT_K], 299 * d + i, i & 1 ? NAN : INFINITY);
     for (int64_t i = 0; i < dv; i++) attn_set(&x->t[FXA_SLOT_V], 298 * dv + i, NAN);
 }
 static void spoil_rows(attn_data *x) {
-    int64_t d = x->problem.d, dv = x->problem.dv;
+    int64_t d = x->problem.d_qk, dv = x->problem.d_v;
     for (int64_t i = 0; i < d; i++) attn_set(&x->t[FXA_SLOT_Q], 120 * d + i, INFINITY); /* row 120 */
     for (int64_t i = 0; i < dv; i++) attn_set(&x->t[FXA_SLOT_DO], 5 * dv + i, NAN);     /* row 5 */
     attn_set(&x->t[FXA_SLOT_LSE], 77, NAN);
@@ -132,7 +132,7 @@ static void spoil_rows(attn_data *x) {
 }
 /* Rows that attended to nothing: all of them but LSE may hold anything. */
 static void spoil_absent(attn_data *x) {
-    int64_t d = x->problem.d, dv = x->problem.dv;
+    int64_t d = x->problem.d_qk, dv = x->problem.d_v;
     for (int64_t r = 100; r < 130; r++) {
         attn_set(&x->t[FXA_SLOT_LSE], r, -INFINITY);
         attn_set(&x->t[FXA_SLOT_DLSE], r, NAN);

@@ -71,8 +71,8 @@ TEST(keys_whose_coordinates_wrap) {
         attn_data x;
         int32_t from = cases[i].from;
         if (!corner_make(&x, &s)) return;
-        x.problem.map_k = (fxa_index_map){.kind = FXA_MAP_AFFINE, .step = cases[i].step, .dynamic = 1};
-        x.ints[FXA_SLOT_DYN_K] = &from;
+        x.problem.map_k = (fxa_index_map){.kind = FXA_MAP_AFFINE, .step = cases[i].step, .has_offset = 1};
+        x.ints[FXA_SLOT_OFFSET_K] = &from;
         corner_check(&x, CORNER_UNITS, cases[i].text);
         attn_data_free(&x);
     }
@@ -86,8 +86,8 @@ TEST(lengths_past_those_of_bands) {
         attn_spec s = corner_spec(texts[i / 3], 1, 2, 40, 100, 8);
         attn_data x;
         if (!corner_make(&x, &s)) return;
-        x.problem.q_len = i % 3 != 1 ? far + 5 : 40;
-        x.problem.k_len = i % 3 != 0 ? far + 40 : 100;
+        x.problem.global_q_len = i % 3 != 1 ? far + 5 : 40;
+        x.problem.global_k_len = i % 3 != 0 ? far + 40 : 100;
         corner_check(&x, CORNER_UNITS, texts[i / 3]);
         attn_data_free(&x);
     }
@@ -111,7 +111,7 @@ TEST(bits_of_sequences_of_other_lengths) {
     int32_t rows[] = {200, 202, 150}, keys[] = {64, 64, 64}; /* of the last, tiles are not as long */
     s.flags = FXA_PADDING;
     if (!corner_make(&x, &s)) return;
-    x.ints[FXA_SLOT_LEN_Q] = rows, x.ints[FXA_SLOT_LEN_K] = keys;
+    x.ints[FXA_SLOT_Q_LENGTHS] = rows, x.ints[FXA_SLOT_K_LENGTHS] = keys;
     corner_check(&x, CORNER_UNITS, "200, 202 and 150 rows");
     attn_data_free(&x);
 }
@@ -143,7 +143,7 @@ TEST(chunks_of_nothing_and_of_infinity) {
     for (int decode = 0; decode < 2; decode++) {
         s.sq = decode ? 1 : 20, rows[0] = rows[1] = (int32_t)s.sq;
         if (!corner_make(&x, &s)) return;
-        x.ints[FXA_SLOT_LEN_Q] = rows, x.ints[FXA_SLOT_LEN_K] = keys;
+        x.ints[FXA_SLOT_Q_LENGTHS] = rows, x.ints[FXA_SLOT_K_LENGTHS] = keys;
         corner_check(&x, CORNER_UNITS, decode ? "decoding" : "20 rows");
         attn_data_free(&x);
     }
@@ -226,7 +226,7 @@ static void corner_lose_lse(attn_data *x) {
 /* An LSE that a narrower type took for -inf: the rows have no weights, and the sink has none there. */
 TEST(sinks_of_rows_without_an_lse) {
     attn_spec s = corner_spec(NULL, 2, 2, 20, 30, 8);
-    s.flags = FXA_SINK;
+    s.flags = FXA_SINKS;
     corner_backward(&s, NULL, corner_lose_lse, "lost LSE");
 }
 
@@ -295,7 +295,7 @@ TEST(chunks_of_long_queries_do_not_multiply_them) {
         fxa_plan *plan = NULL;
         fxa_error err;
         p.pass = FXA_BACKWARD, p.flags = FXA_GRAD_Q, p.engine = "cpu";
-        p.b = p.hq = 1, p.sq = sq, p.sk = 8192, p.d = 64;
+        p.b = p.hq = 1, p.sq = sq, p.sk = 8192, p.d_qk = 64;
         T_OK(fxa_plan_create(ctx, &p, &plan, &err));
         double dq = (double)sq * 64 * 4, most = (double)(512 << 20) > dq ? (double)(512 << 20) : dq;
         T_CHECK(plan && (double)fxa_plan_workspace(plan) < most + (double)sq * 32 + (16 << 20));
@@ -317,7 +317,7 @@ TEST(a_workspace_past_every_memory_is_refused) {
     fxa_capture capture = {.size = {size, size, 2 * size}, .grad = 1};
     T_OK(fxa_program_parse(ctx, "tensor t : bf16[3]\nscore = score + t[q % 3, k % 5, h]", SIZE_MAX, &program, &err));
     p.pass = FXA_BACKWARD, p.flags = FXA_GRAD_K, p.engine = "cpu", p.program = program;
-    p.b = p.hq = 1, p.sq = p.sk = 40, p.d = 8, p.captures = &capture, p.n_captures = 1;
+    p.b = p.hq = 1, p.sq = p.sk = 40, p.d_qk = 8, p.captures = &capture, p.n_captures = 1;
     T_STATUS(fxa_plan_create(ctx, &p, &plan, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "the workspace of one run does not fit");
     T_OK(fxa_support_query(ctx, &p, reports, &n, &err));

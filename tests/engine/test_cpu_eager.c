@@ -117,7 +117,7 @@ static void eager_engine(const eager_case *c, const eager_result *exact, eager_r
     for (int i = 0; i < EAGER_RESULTS; i++) y[i] = eager_alloc(n, sizeof **y);
     for (int64_t i = 0; i < n; i++) o[i] = fxa__f64_to_bf16(exact->x[EAGER_O][i]);
     for (int64_t i = 0; i < c->s; i++) lse[i] = (float)exact->lse[i];
-    p.b = p.hq = 1, p.sq = p.sk = c->s, p.d = c->d, p.q.dtype = FXA_BF16, p.engine = "cpu";
+    p.b = p.hq = 1, p.sq = p.sk = c->s, p.d_qk = c->d, p.q.dtype = FXA_BF16, p.engine = "cpu";
     p.flags = c->causal ? FXA_CAUSAL : 0;
     for (int i = 0; i < 3; i++) args.slot[FXA_SLOT_Q + i] = c->in[i];
     args.slot[FXA_SLOT_O] = y[EAGER_O];

@@ -15,7 +15,7 @@
 static attn_spec fwd_spec(const char *text, int64_t b, int64_t hq, int64_t hkv, int64_t sq, int64_t sk, int64_t d,
                           uint32_t flags) {
     attn_spec s = {.b = b, .hq = hq, .hkv = hkv, .sq = sq, .sk = sk, .d = d, .text = text, .reach = 2};
-    s.flags = flags | FXA_WANT_MAX;
+    s.flags = flags | FXA_RETURN_ROW_MAX;
     s.window_left = 70, s.window_right = 3; /* with FXA_WINDOW */
     return s;
 }
@@ -320,14 +320,14 @@ TEST(blocks_fill_the_caches) {
         const int64_t wide = widths[i >> 3];
         for (size_t set = 0; (k = fxa__cpu_set(set, size, &usable)) != NULL; set++) {
             const fxa__cpu_code code = {.kernels = k, .classify = classify};
-            const fxa_problem p = {.d = wide, .dv = narrow_v ? 1 : wide};
+            const fxa_problem p = {.d_qk = wide, .d_v = narrow_v ? 1 : wide};
             const fxa__cpu_blocks b = fxa__cpu_forward_blocks(&code, &p);
             const int64_t each = (int64_t)k->real_size * wide,
                           shorter = classify || k->rows > FXA__CPU_MAX_ROWS ? 2 : 1;
             fwd_check_fill("keys", b.keys, k->nr, each, (1 << 18) / shorter, k->nr, FXA__CPU_MAX_KEYS / shorter);
             fwd_check_fill("rows of a tile", b.tile_rows, b.rows, each, 3 << 17, 4 * b.rows, 768);
             T_CHECK(k->rows ? b.rows == k->rows : b.rows >= 12 && b.rows < 12 + k->mr && b.rows % k->mr == 0);
-            T_CHECK(b.ldq >= p.d && b.ldo >= p.dv && b.ldv == p.dv && b.ldt > b.keys && b.lda <= b.ldq);
+            T_CHECK(b.ldq >= p.d_qk && b.ldo >= p.d_v && b.ldv == p.d_v && b.ldt > b.keys && b.lda <= b.ldq);
         }
     }
 }

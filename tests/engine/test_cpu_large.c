@@ -60,7 +60,7 @@ static void large_fill(attn_data *x, const large_case *c, large_kind kind) {
  * the column. Of bf16 weights may be rounded before they are multiplied, by half a unit, and O is, by another. */
 static double large_allowed(const large_case *c, fxa_dtype dtype, large_kind kind, double most, int64_t d) {
     double keys = (double)c->sk, units = 40 + (kind == LARGE_EQUAL ? keys : 2 * sqrt(keys));
-    bool small = kind == LARGE_BESIDE && (d % 4 == 1 || d % 4 == 2) && !(c->flags & FXA_ACC_OUT);
+    bool small = kind == LARGE_BESIDE && (d % 4 == 1 || d % 4 == 2) && !(c->flags & FXA_ACCUMULATE_O);
     double size = !small ? most : d % 4 == 1 ? 1 : 0x1p-90;
     return size * (dtype == FXA_BF16 ? 0x1p-8 : units * (dtype == FXA_F64 ? 0x1p-53 : 0x1p-24));
 }
@@ -101,7 +101,7 @@ static bool large_make(attn_data *x, const large_case *c, fxa_dtype dtype, large
     attn_spec s = {.b = 1, .hq = 2, .hkv = 1, .sq = c->sq, .sk = c->sk, .d = 16, .dv = 32, .text = c->text};
     fxa_error err;
     fxa_context *ctx = attn_context(1);
-    s.dtype = dtype, s.flags = c->flags | FXA_WANT_LSE, s.dropout_p = c->dropout_p, s.page_size = c->page_size;
+    s.dtype = dtype, s.flags = c->flags | FXA_RETURN_LSE, s.dropout_p = c->dropout_p, s.page_size = c->page_size;
     fxa_status status = attn_data_make(x, ctx, &s, t_seed(), &err);
     if (status != FXA_OK) T_FAIL("%s: %s\n", c->name, err.text);
     fxa_context_destroy(ctx);
@@ -113,7 +113,7 @@ static bool large_make(attn_data *x, const large_case *c, fxa_dtype dtype, large
 /* A result that is there already, of the same size: where rows are joined with it. */
 static void large_before(attn_data *x, const large_case *c) {
     attn_tensor *o = &x->t[FXA_SLOT_O], *lse = &x->t[FXA_SLOT_LSE];
-    if (!(c->flags & FXA_ACC_OUT)) return;
+    if (!(c->flags & FXA_ACCUMULATE_O)) return;
     for (int64_t i = 0; i < attn_tensor_places(o); i++)
         attn_set(o, i, (double)(i % 3 - 1) * large_end(o->dtype) * 0.25);
     for (int64_t i = 0; i < attn_tensor_places(lse); i++) attn_set(lse, i, (double)(i % 5));
@@ -196,8 +196,8 @@ TEST(scores_that_rise) {
 }
 
 TEST(sinks) {
-    large_all(&(large_case){.name = "sink", .sq = 40, .sk = 700, .flags = FXA_SINK, .share = 1});
-    large_all(&(large_case){.name = "sink, decoding", .sq = 1, .sk = 3000, .flags = FXA_SINK, .share = 1});
+    large_all(&(large_case){.name = "sink", .sq = 40, .sk = 700, .flags = FXA_SINKS, .share = 1});
+    large_all(&(large_case){.name = "sink, decoding", .sq = 1, .sk = 3000, .flags = FXA_SINKS, .share = 1});
 }
 
 /* A third of the largest, times what dropout makes of it; and of the largest also what is beyond, which has to be
@@ -212,8 +212,8 @@ TEST(dropout) {
 }
 
 TEST(results_that_are_there) {
-    large_all(&(large_case){.name = "joined", .sq = 40, .sk = 700, .flags = FXA_ACC_OUT, .share = 0.25});
-    large_all(&(large_case){.name = "joined", .sq = 1, .sk = 3000, .flags = FXA_ACC_OUT, .share = 0.25});
+    large_all(&(large_case){.name = "joined", .sq = 40, .sk = 700, .flags = FXA_ACCUMULATE_O, .share = 0.25});
+    large_all(&(large_case){.name = "joined", .sq = 1, .sk = 3000, .flags = FXA_ACCUMULATE_O, .share = 0.25});
 }
 
 /* ---- Backward ---------------------------------------------------------------------------------------------------- */

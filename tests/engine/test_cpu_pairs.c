@@ -50,9 +50,9 @@ static size_t pairs_run(fxa_context *ctx, const pairs_case *c, const fxa_program
     fxa_capture capture = pairs_capture(c);
     fxa_problem p = FXA_PROBLEM_INIT;
     p.program = program;
-    p.b = PAIRS_B, p.hq = PAIRS_H, p.hkv = 2, p.sq = PAIRS_Q, p.sk = PAIRS_K, p.d = PAIRS_D;
+    p.b = PAIRS_B, p.hq = PAIRS_H, p.hkv = 2, p.sq = PAIRS_Q, p.sk = PAIRS_K, p.d_qk = PAIRS_D;
     p.captures = &capture, p.n_captures = 1;
-    p.flags = FXA_WANT_LSE;
+    p.flags = FXA_RETURN_LSE;
     p.engine = "ref";
     const void *tensors[] = {bias};
     void *gradients[] = {gradient};
@@ -65,7 +65,7 @@ static size_t pairs_run(fxa_context *ctx, const pairs_case *c, const fxa_program
     capture = pairs_capture(c);
     p.pass = FXA_BACKWARD;
     p.engine = engine;
-    p.flags = FXA_GRAD_Q | (c->add ? FXA_ACC_TENSORS : 0u);
+    p.flags = FXA_GRAD_Q | (c->add ? FXA_ACCUMULATE_DTENSORS : 0u);
     args.slot[FXA_SLOT_DO] = dout, args.slot[FXA_SLOT_DQ] = dq;
     args.dtensors = gradients, args.n_dtensors = 1;
     T_OK(fxa_attention(ctx, &p, &args, &err));

@@ -27,7 +27,7 @@ static fxa_program *program_make(fxa__host *host, fxa_program_kind kind, const c
 }
 
 static fxa__problem *problem_make(fxa__host *host, fxa_pass pass, fxa_program *score, fxa_program *bprop) {
-    fxa_problem problem = {.struct_size = sizeof problem, .b = 1, .hq = 1, .sq = 4, .sk = 4, .d = 8};
+    fxa_problem problem = {.struct_size = sizeof problem, .b = 1, .hq = 1, .sq = 4, .sk = 4, .d_qk = 8};
     fxa__problem *p = NULL;
     fxa_error err;
     problem.pass = pass;

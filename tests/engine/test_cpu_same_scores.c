@@ -52,8 +52,8 @@ static void same_set(attn_data *x) {
     for (int64_t i = 0; i < attn_tensor_places(v); i++) attn_set(v, i, 0);
     for (int64_t i = 0; i < attn_tensor_places(dout); i++) attn_set(dout, i, 0);
     for (int64_t h = 0; h < p->hkv; h++) {
-        for (int64_t k = 0; k < p->sk; k++) attn_set(v, same_key(x, h, k) * p->dv + k, 1);
-        for (int64_t r = 0; r < rows; r++) attn_set(dout, (h * rows + r) * p->dv + r, 1);
+        for (int64_t k = 0; k < p->sk; k++) attn_set(v, same_key(x, h, k) * p->d_v + k, 1);
+        for (int64_t r = 0; r < rows; r++) attn_set(dout, (h * rows + r) * p->d_v + r, 1);
     }
 }
 
@@ -65,8 +65,8 @@ static int64_t same_differences(const attn_data *x, const same_spec *s, double *
     for (int64_t h = 0; h < p->hkv; h++)
         for (int64_t r = 0; r < rows; r++)
             for (int64_t k = 0; k < p->sk; k++) {
-                double forward = attn_get(&x->t[FXA_SLOT_O], (h * rows + r) * p->dv + k);
-                double backward = attn_get(&x->t[FXA_SLOT_DV], same_key(x, h, k) * p->dv + r);
+                double forward = attn_get(&x->t[FXA_SLOT_O], (h * rows + r) * p->d_v + k);
+                double backward = attn_get(&x->t[FXA_SLOT_DV], same_key(x, h, k) * p->d_v + r);
                 double off = fabs(backward - forward) / (fabs(forward) + 1e-6);
                 *worst = fmax(*worst, off);
                 count += !(off <= allowed);

@@ -128,8 +128,8 @@ static void steep_engine(const steep_case *c, fxa_dtype lse_dtype, float *out[ST
     if (!lse) abort();
     T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, c->program->text, SIZE_MAX, &program, &err));
-    p.b = 1, p.hq = c->heads, p.sq = p.sk = c->s, p.d = c->d, p.q.dtype = FXA_F32, p.engine = "cpu";
-    p.program = program, p.flags = FXA_WANT_LSE, p.lse.dtype = (uint32_t)lse_dtype;
+    p.b = 1, p.hq = c->heads, p.sq = p.sk = c->s, p.d_qk = c->d, p.q.dtype = FXA_F32, p.engine = "cpu";
+    p.program = program, p.flags = FXA_RETURN_LSE, p.lse.dtype = (uint32_t)lse_dtype;
     for (int i = 0; i < 3; i++) args.slot[FXA_SLOT_Q + i] = c->in[i];
     args.slot[FXA_SLOT_O] = out[STEEP_O], args.slot[FXA_SLOT_LSE] = lse, args.slot[FXA_SLOT_DO] = c->in[3];
     T_OK(fxa_attention(ctx, &p, &args, &err));

@@ -166,11 +166,11 @@ static void joint_listing(fxa_context *ctx, const char *text, const char *bprop,
     config.kind = FXA_PROGRAM_BPROP, config.texts = &own, config.n_texts = 1;
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
     if (bprop) T_OK(fxa_program_parse_texts(ctx, &config, &b, &err));
-    problem.b = problem.hq = 1, problem.sq = problem.sk = 8, problem.d = 4, problem.engine = "cpu";
+    problem.b = problem.hq = 1, problem.sq = problem.sk = 8, problem.d_qk = 4, problem.engine = "cpu";
     problem.pass = FXA_BACKWARD, problem.flags = FXA_GRAD_Q, problem.program = p, problem.bprop = b;
     problem.param_grads = fxa_program_param_count(p) ? 1 : 0;
     T_OK(fxa_plan_create(ctx, &problem, &plan, &err));
-    T_OK(fxa_plan_listing(plan, out, size, NULL, &err));
+    T_OK(fxa_plan_dump(plan, out, size, NULL, &err));
     fxa_plan_destroy(plan);
     fxa_program_destroy(b);
     fxa_program_destroy(p);

@@ -23,10 +23,10 @@ static const struct {
     {"tensor v : f32[2]\nscore = score + v[q, k]", 0, 2}, /* the pair's own */
     {"tensor v : f32[1]\nscore = score + v[k]", 0, 1},    /* a COLUMN value */
     /* The head is needed by an operand that no value is made of. */
-    {"score = sin(graft(float(k), float(h)))", 0, 1},
-    {"tensor u : f32[1]\ntensor v : f32[1]\nscore = score + tanh(graft(u[k], v[h]) * 0.5)", 0, 1},
-    {"tensor v : f32[2]\nmask = graft(v[k % 3, k], float(h)) < 0.5", 0, -1},
-    {"score = score + sin(graft(float(h) * float(k), float(q)))", -1, 1},
+    {"score = sin(with_grad(float(k), float(h)))", 0, 1},
+    {"tensor u : f32[1]\ntensor v : f32[1]\nscore = score + tanh(with_grad(u[k], v[h]) * 0.5)", 0, 1},
+    {"tensor v : f32[2]\nmask = with_grad(v[k % 3, k], float(h)) < 0.5", 0, -1},
+    {"score = score + sin(with_grad(float(h) * float(k), float(q)))", -1, 1},
 };
 
 TEST(which_values_are_shared) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_plan_listing: the tapes of the cpu engine as text. Every kind of instruction is in the table; random programs are
+ * fxa_plan_dump: the tapes of the cpu engine as text. Every kind of instruction is in the table; random programs are
  * listed whole, with names for all that is read and written; and the call keeps the rules of two-call functions.
  */
 #include "t.h"
@@ -21,7 +21,7 @@ static const char *listing_of(fxa_context *ctx, fxa_program *program, fxa_progra
     memset(captures, 0, sizeof captures);
     memset(of_bprop, 0, sizeof of_bprop);
     p.program = program, p.bprop = pass == FXA_BACKWARD ? bprop : NULL, p.engine = "cpu";
-    p.b = 1, p.hq = 2, p.sq = p.sk = 8, p.d = 4, p.pass = (uint32_t)pass, p.q.dtype = FXA_F32;
+    p.b = 1, p.hq = 2, p.sq = p.sk = 8, p.d_qk = 4, p.pass = (uint32_t)pass, p.q.dtype = FXA_F32;
     p.captures = captures, p.n_captures = fxa_program_tensor_count(program);
     p.bprop_captures = of_bprop, p.n_bprop_captures = p.bprop ? fxa_program_tensor_count(bprop) : 0;
     if (pass == FXA_BACKWARD) p.flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
@@ -33,7 +33,7 @@ static const char *listing_of(fxa_context *ctx, fxa_program *program, fxa_progra
         if (program->params[i].type == FXA_FLOAT) p.param_grads |= UINT64_C(1) << i;
     *text = 0;
     fxa_status status = fxa_plan_create(ctx, &p, &plan, &err);
-    if (status == FXA_OK) status = fxa_plan_listing(plan, text, sizeof text, &needed, &err);
+    if (status == FXA_OK) status = fxa_plan_dump(plan, text, sizeof text, &needed, &err);
     if (status != FXA_OK) T_FAIL("%s\n", err.text);
     T_CHECK(status != FXA_OK || needed == strlen(text));
     fxa_plan_destroy(plan);
@@ -167,24 +167,24 @@ TEST(the_two_calls) {
         size_t needed = 77;
         t.problem.engine = ref ? "ref" : "cpu";
         T_OK(fxa_plan_create(ctx, &t.problem, &plan, &err));
-        T_OK(fxa_plan_listing(plan, NULL, 0, &needed, &err));
-        T_OK(fxa_plan_listing(plan, text, needed + 1, NULL, &err));
+        T_OK(fxa_plan_dump(plan, NULL, 0, &needed, &err));
+        T_OK(fxa_plan_dump(plan, text, needed + 1, NULL, &err));
         T_INT(needed, strlen(text));
         T_CHECK((needed == 0) == ref);
-        T_STATUS(fxa_plan_listing(plan, NULL, 0, NULL, &err), FXA_E_ARGUMENT);
+        T_STATUS(fxa_plan_dump(plan, NULL, 0, NULL, &err), FXA_E_ARGUMENT);
         if (!ref) {
-            T_STATUS(fxa_plan_listing(plan, small, sizeof small, &needed, &err), FXA_E_ARGUMENT);
+            T_STATUS(fxa_plan_dump(plan, small, sizeof small, &needed, &err), FXA_E_ARGUMENT);
             T_STR(small, "before");
             T_INT(needed, strlen(text));
             size_t before = f.live_bytes;
             fail_alloc_arm(&f, 1, false);
-            T_STATUS(fxa_plan_listing(plan, text, sizeof text, &needed, &err), FXA_E_MEMORY);
+            T_STATUS(fxa_plan_dump(plan, text, sizeof text, &needed, &err), FXA_E_MEMORY);
             fail_alloc_arm(&f, 0, false);
             T_INT(f.live_bytes, before);
         }
         fxa_plan_destroy(plan);
     }
-    T_STATUS(fxa_plan_listing(NULL, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_plan_dump(NULL, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "plan is NULL");
     tiny_end(&t);
     fxa_context_destroy(ctx);

@@ -45,7 +45,7 @@ static const struct built_feature {
     {FXA_BF16, FXA_PADDING | FXA_CAUSAL | FXA_BOTTOM_RIGHT, 16, false, true},
     {FXA_BF16, FXA_VARLEN | FXA_DROPOUT, 16, false, false},
     {FXA_BF16, 0, 16, true, false},
-    {FXA_F32, FXA_SINK | FXA_PADDING, 0, false, false},
+    {FXA_F32, FXA_SINKS | FXA_PADDING, 0, false, false},
     {FXA_F16, FXA_DETERMINISTIC, 16, false, false},
     {FXA_BF16, FXA_DROPOUT, 2, false, true},
     {FXA_F32, FXA_CAUSAL, 16, true, false},
@@ -108,7 +108,7 @@ static fxa_problem built_problem(const fxa_program *program, const struct built_
     fxa_problem p = FXA_PROBLEM_INIT;
     memset(captures, 0, FXA_MAX_TENSORS * sizeof *captures);
     p.b = 2, p.hq = 4, p.hkv = f->shared ? 2 : 4, p.sq = BUILT_SIZE - 16, p.sk = BUILT_SIZE;
-    p.d = columns[0], p.dv = columns[1], p.pass = (uint32_t)pass, p.flags = f->flags;
+    p.d_qk = columns[0], p.d_v = columns[1], p.pass = (uint32_t)pass, p.flags = f->flags;
     p.total_q = 2 * p.sq, p.total_k = 2 * p.sk, p.n_pages = 32, p.page_size = f->flags & FXA_PAGED ? 64 : 0;
     p.q.dtype = f->dtype, p.alignment = f->alignment, p.device = FXA_CUDA, p.engine = "cuda", p.program = program;
     p.dropout_p = f->flags & FXA_DROPOUT ? 0.25 : 0;
@@ -259,15 +259,16 @@ static void built_one(built *b, int program, int columns, int feature, int targe
     fxa_problem p =
         built_problem(b->program[program], &built_features[feature], built_columns[columns], pass, captures);
     p.target = b->target[target];
-    (void)snprintf(label, sizeof label, "%s, %s, %s, d %lld, dv %lld, features %d", b->name[program],
-                   built_targets[target], pass == FXA_FORWARD ? "forward" : "backward", (long long)p.d, (long long)p.dv,
-                   feature);
+    (void)snprintf(label, sizeof label, "%s, %s, %s, d_qk %lld, d_v %lld, features %d", b->name[program],
+                   built_targets[target], pass == FXA_FORWARD ? "forward" : "backward", (long long)p.d_qk,
+                   (long long)p.d_v, feature);
     memset(built_compiler.said, 0, sizeof built_compiler.said);
     built_compiler.n = 0;
     double start = built_now();
     fxa_status status = fxa_plan_create(b->ctx, &p, &plan, &err);
     start = built_now() - start;
-    if (getenv("FXA_TEST_VERBOSE")) printf("%s: %.2f s, %s\n", label, start, plan ? fxa_plan_detail(plan) : err.text);
+    if (getenv("FXA_TEST_VERBOSE"))
+        printf("%s: %.2f s, %s\n", label, start, plan ? fxa_plan_description(plan) : err.text);
     if (status == FXA_E_UNSUPPORTED)
         b->refused++;
     else if (status != FXA_OK)

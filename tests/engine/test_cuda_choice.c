@@ -31,14 +31,14 @@ TEST(sources_of_the_library_are_those_of_the_tree) {
 /* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
 static void no_f64(fxa_problem *p) { p->q.dtype = FXA_F64; }
-static void no_width(fxa_problem *p) { p->d = 257; }
-static void no_features(fxa_problem *p) { p->dv = FXA_NO_FEATURES; }
+static void no_width(fxa_problem *p) { p->d_qk = 257; }
+static void no_features(fxa_problem *p) { p->d_v = FXA_D_V_ZERO; }
 static void no_heads(fxa_problem *p) { p->hq = p->hkv = 65536, p->sq = p->sk = 1; }
-static void no_length(fxa_problem *p) { p->sk = ((int64_t)1 << 28) + 1, p->hkv = 1, p->d = 1; }
+static void no_length(fxa_problem *p) { p->sk = ((int64_t)1 << 28) + 1, p->hkv = 1, p->d_qk = 1; }
 /* Packed: an entry has a tile more than its rows fill. */
 static void no_tiles(fxa_problem *p) {
     p->flags |= FXA_VARLEN, p->b = 65535, p->hq = 4096, p->hkv = 1;
-    p->d = p->dv = 8, p->sq = p->sk = 4, p->total_q = p->total_k = 4 * 65535;
+    p->d_qk = p->d_v = 8, p->sq = p->sk = 4, p->total_q = p->total_k = 4 * 65535;
 }
 static void no_scales(fxa_problem *p) { p->flags |= FXA_SCALED, p->o.dtype = FXA_E4M3; }
 static void no_table(fxa_problem *p) {
@@ -54,7 +54,7 @@ TEST(refusals_have_their_reasons) {
         /* a line for every row of cuda_support.c */
         {FXA_FORWARD, no_f64, "f64: kernels compute in f32"},
         {FXA_FORWARD, no_width, "at most 256"},
-        {FXA_FORWARD, no_features, "hq, d and dv are to be at least 1"},
+        {FXA_FORWARD, no_features, "hq, d_qk and d_v are to be at least 1"},
         {FXA_FORWARD, no_heads, "at most 65535"},
         {FXA_FORWARD, no_length, "at most 2^28"},
         {FXA_FORWARD, no_tiles, "tiles of 128 queries of all heads are to be at most 2^28"},
@@ -141,7 +141,7 @@ TEST(problems_get_their_kernels) {
         fxa__cu_self self = choice_hopper;
         self.arch = r->arch, self.forced = r->forced;
         choice_start(&c, r->pass, r->text);
-        c.p.d = r->d, c.p.dv = r->dv, c.p.q.dtype = r->dtype, c.p.flags |= r->flags, c.p.alignment = r->alignment;
+        c.p.d_qk = r->d, c.p.d_v = r->dv, c.p.q.dtype = r->dtype, c.p.flags |= r->flags, c.p.alignment = r->alignment;
         T_INT(choice_end(&c, &self, &out, NULL, &err), FXA_OK);
         if (out.family != r->family || out.units != r->units)
             T_FAIL("row %zu: family %s and units %x, not %s and %x\n", i, fxa__cu_family_name(out.family), out.units,
@@ -160,8 +160,8 @@ static void with_columns(fxa_problem *p) {
     p->q = (fxa_operand){.dtype = FXA_BF16, .layout = FXA_LAYOUT_STRIDED, .stride = {300 * 256, 64, 256, 2}};
 }
 static void with_wide_lse(fxa_problem *p) { p->lse.dtype = FXA_F64; }
-static void with_max(fxa_problem *p) { p->flags |= FXA_WANT_MAX; }
-static void with_joining(fxa_problem *p) { p->flags |= FXA_ACC_OUT; }
+static void with_max(fxa_problem *p) { p->flags |= FXA_RETURN_ROW_MAX; }
+static void with_joining(fxa_problem *p) { p->flags |= FXA_ACCUMULATE_O; }
 static void with_wide_grads(fxa_problem *p) { p->dk.dtype = FXA_F32; }
 static void with_stable_wide_grads(fxa_problem *p) { with_wide_grads(p), p->flags |= FXA_DETERMINISTIC; }
 static void with_wide_o(fxa_problem *p) { p->o.dtype = FXA_F32; }
@@ -169,7 +169,7 @@ static void with_other_o(fxa_problem *p) { p->o.dtype = FXA_F16; }
 static void with_wide_dout(fxa_problem *p) { p->dout.dtype = FXA_F32; }
 static void with_no_keys(fxa_problem *p) { p->sk = 0; }
 static void with_packed_adding(fxa_problem *p) {
-    p->flags |= FXA_VARLEN | FXA_ACC_K, p->total_q = 400, p->total_k = 700;
+    p->flags |= FXA_VARLEN | FXA_ACCUMULATE_DK, p->total_q = 400, p->total_k = 700;
 }
 
 /* Kernels read one type and write that or f32: the rest goes through the workspace. */
@@ -276,7 +276,7 @@ TEST(gradients_by_lesser_kernels_have_a_reason) {
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_BACKWARD, cases[i].text);
         c.captures[0].grad = c.p.n_captures > 0, c.p.param_grads = c.p.n_captures ? 0 : 3;
-        c.p.d = cases[i].d, c.p.dropout_p = cases[i].dropout;
+        c.p.d_qk = cases[i].d, c.p.dropout_p = cases[i].dropout;
         if (cases[i].dropout > 0) c.p.flags |= FXA_DROPOUT;
         T_OK(choice_end(&c, &choice_hopper, &out, &g, &err));
         const char *why = fxa__cu_not_sm90(&choice_hopper, &c.p, &out, &g);
@@ -294,8 +294,8 @@ TEST(dropout_at_moved_coordinates) {
         choice_start(&c, i % 2 ? FXA_BACKWARD : FXA_FORWARD, NULL);
         c.p.flags |= FXA_DROPOUT, c.p.dropout_p = 0.5;
         if (i / 2 == 1) c.p.map_q.base = 7;
-        if (i / 2 == 2) c.p.flags |= FXA_POSITIONS;
-        if (i / 2 == 3) c.p.heads = 8; /* which only programs read */
+        if (i / 2 == 2) c.p.flags |= FXA_Q_START;
+        if (i / 2 == 3) c.p.global_heads = 8; /* which only programs read */
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
         T_CHECK(out.dropout && out.moved == (i / 2 == 1 || i / 2 == 2));
         T_INT(out.units >> FXA__CU_STAGE & 1u, out.moved);
@@ -312,7 +312,7 @@ TEST(sums_beside_slopes) {
         choice_start(&c, FXA_BACKWARD, choice_slopes);
         c.p.param_grads = 1;
         if (i == 1) c.p.flags |= FXA_DROPOUT, c.p.dropout_p = 0.5;
-        if (i == 2) c.p.d = 192;
+        if (i == 2) c.p.d_qk = 192;
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_INT(out.family, i ? FXA__CU_SM80 : FXA__CU_SM90);
         T_CHECK(g.has_slope && g.n_sums == 1 && !out.separate_dq);
@@ -396,7 +396,7 @@ TEST(decoding_takes_few_rows) {
         fxa__cu_choice out;
         fxa_error err = {.status = FXA_OK};
         choice_start(&c, FXA_FORWARD, NULL);
-        c.p.hkv = 2, c.p.hq = 2 * cases[i].group, c.p.sq = cases[i].sq, c.p.d = cases[i].d, c.p.dv = cases[i].dv;
+        c.p.hkv = 2, c.p.hq = 2 * cases[i].group, c.p.sq = cases[i].sq, c.p.d_qk = cases[i].d, c.p.d_v = cases[i].dv;
         T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
         T_INT(out.row_tiles, cases[i].tiles);
     }

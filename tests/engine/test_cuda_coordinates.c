@@ -18,8 +18,8 @@ typedef struct place {
 } place;
 
 static fxa_index_map place_map(t_rng *r) {
-    fxa_index_map m = {.kind = (uint32_t)t_int(r, 0, 3), .dynamic = t_int(r, 0, 3) == 0};
-    if (m.kind == 3) m.kind = FXA_MAP_AFFINE, m.dynamic = 0;
+    fxa_index_map m = {.kind = (uint32_t)t_int(r, 0, 3), .has_offset = t_int(r, 0, 3) == 0};
+    if (m.kind == 3) m.kind = FXA_MAP_AFFINE, m.has_offset = 0;
     m.base = t_int(r, 0, 2) ? t_int(r, -50, 50) : 0, m.step = t_int(r, 0, 1) ? t_int(r, -3, 3) : 0;
     if (m.kind != FXA_MAP_SEGMENTS) return m;
     m.base = m.step = 0;
@@ -37,10 +37,10 @@ static void place_bind(place *x, t_rng *r) {
         for (int j = 0; j < PLACE_MOST; j++) x->table[i][j] = (int32_t)t_int(r, -1000, 1000);
         x->dynamic[i] = (int32_t)t_int(r, -1000, 1000);
         if (maps[i]->kind == FXA_MAP_TABLE) x->bind.slot[FXA_SLOT_MAP_B + i] = x->table[i];
-        if (maps[i]->dynamic) x->bind.slot[FXA_SLOT_DYN_B + i] = &x->dynamic[i];
+        if (maps[i]->has_offset) x->bind.slot[FXA_SLOT_OFFSET_B + i] = &x->dynamic[i];
     }
     for (int j = 0; j < PLACE_MOST; j++) x->pos[j] = (int32_t)t_int(r, 0, 500);
-    if (p->flags & FXA_POSITIONS) x->bind.slot[FXA_SLOT_POS_Q] = x->pos;
+    if (p->flags & FXA_Q_START) x->bind.slot[FXA_SLOT_Q_START] = x->pos;
 }
 
 static double place_value(const fxa_program *program, const int32_t coord[FXA_INPUT_COUNT], const fxa_view *tensors) {
@@ -57,10 +57,10 @@ static void place_compare(const place *x, const fxa_program *own, t_rng *r) {
     fxa_view views[PLACE_TENSORS] = {{0}};
     for (int32_t i = 0; i < own->n_tensors; i++) {
         int32_t slot = fxa__cu_coordinates_slot(own, i);
-        T_CHECK(slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_POS_Q && x->bind.slot[slot]);
+        T_CHECK(slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_Q_START && x->bind.slot[slot]);
         views[i] =
             (fxa_view){.data = x->bind.slot[slot], .dtype = FXA_I32, .rank = 1, .size = {PLACE_MOST}, .stride = {1}};
-        if (slot >= FXA_SLOT_DYN_B && slot <= FXA_SLOT_DYN_K) views[i].size[0] = 1;
+        if (slot >= FXA_SLOT_OFFSET_B && slot <= FXA_SLOT_OFFSET_K) views[i].size[0] = 1;
     }
     for (int n = 0; n < 20; n++) {
         int64_t b = t_int(r, 0, p->b - 1), h = t_int(r, 0, p->hq - 1), q = t_int(r, 0, p->sq - 1);
@@ -93,13 +93,13 @@ TEST(random_coordinates) {
         static place x;
         memset(&x, 0, sizeof x);
         fxa_problem p = FXA_PROBLEM_INIT;
-        p.b = t_int(&r, 1, 5), p.hq = t_int(&r, 1, 8), p.sq = t_int(&r, 1, 60), p.sk = t_int(&r, 1, 60), p.d = 16;
+        p.b = t_int(&r, 1, 5), p.hq = t_int(&r, 1, 8), p.sq = t_int(&r, 1, 60), p.sk = t_int(&r, 1, 60), p.d_qk = 16;
         p.program = program;
         p.map_b = place_map(&r), p.map_h = place_map(&r), p.map_q = place_map(&r), p.map_k = place_map(&r);
-        if (t_int(&r, 0, 2) == 0) p.flags |= t_int(&r, 0, 1) ? FXA_POSITIONS : FXA_BOTTOM_RIGHT;
-        if (t_int(&r, 0, 2) == 0) p.q_len = t_int(&r, 1, 500);
-        if (t_int(&r, 0, 2) == 0) p.k_len = t_int(&r, 1, 500);
-        if (t_int(&r, 0, 2) == 0) p.heads = t_int(&r, p.hq, 90);
+        if (t_int(&r, 0, 2) == 0) p.flags |= t_int(&r, 0, 1) ? FXA_Q_START : FXA_BOTTOM_RIGHT;
+        if (t_int(&r, 0, 2) == 0) p.global_q_len = t_int(&r, 1, 500);
+        if (t_int(&r, 0, 2) == 0) p.global_k_len = t_int(&r, 1, 500);
+        if (t_int(&r, 0, 2) == 0) p.global_heads = t_int(&r, p.hq, 90);
         T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &x.p, &err));
         T_REQUIRE(x.p);
         place_bind(&x, &r);

@@ -13,9 +13,9 @@ static const fxa__cu_self corner_hopper = {.arch = 90, .processors = 132, .force
 
 static fxa_problem corner_problem(fxa_pass pass, const fxa_program *program) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    p.pass = (uint32_t)pass, p.b = 2, p.hq = 4, p.hkv = 2, p.sq = 300, p.sk = 500, p.d = 64;
+    p.pass = (uint32_t)pass, p.b = 2, p.hq = 4, p.hkv = 2, p.sq = 300, p.sk = 500, p.d_qk = 64;
     p.q.dtype = FXA_BF16, p.alignment = 16, p.device = FXA_CUDA;
-    p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE;
+    p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_RETURN_LSE;
     p.program = (fxa_program *)(uintptr_t)program;
     return p;
 }
@@ -101,7 +101,7 @@ TEST(gradients_that_read_the_score) {
     static const struct {
         const char *text;
         bool reads;
-    } rows[] = {{"tensor t : f32[1]\nscore = score + t[h] * graft(score, 0.0)", true},
+    } rows[] = {{"tensor t : f32[1]\nscore = score + t[h] * with_grad(score, 0.0)", true},
                 {"tensor t : f32[1]\nscore = score + (score > 0.1 ? t[h] : 0.0)", true},
                 {"tensor t : f32[1]\nscore = score + t[int(score)]", true},
                 {"tensor t : f32[1]\nscore = score + t[h]", false},
@@ -180,7 +180,7 @@ TEST(much_for_shared_memory) {
         fxa__cuda_program g;
         T_OK(own_parse(FXA_PROGRAM_SCORE, rows[i].text, SIZE_MAX, &program, &err));
         fxa_problem p = corner_problem(rows[i].pass, program);
-        p.captures = t, p.n_captures = fxa_program_tensor_count(program), p.d = rows[i].d;
+        p.captures = t, p.n_captures = fxa_program_tensor_count(program), p.d_qk = rows[i].d;
         T_REQUIRE(corner_choose(&p, &out, &g));
         T_CHECK(g.dense >= 0);
         if (out.family != rows[i].family || out.separate_dq != rows[i].apart)

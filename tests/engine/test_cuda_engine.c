@@ -16,12 +16,12 @@ TEST(plans_for_a_device_and_for_its_profile) {
         fxa_plan *plan = NULL, *loaded = NULL;
         size_t n = 0, m = 0, needed = 0;
         box b;
-        T_OK(fxa_device_profile(there, FXA_CUDA, 0, text, sizeof text, NULL, &err));
+        T_OK(fxa_device_description(there, FXA_CUDA, 0, text, sizeof text, NULL, &err));
         box_start(&b, pass, text);
         T_OK(fxa_plan_create(there, &b.p, &plan, &err));
         T_REQUIRE(plan);
-        T_HAS(fxa_plan_detail(plan), "kernels sm90, NVRTC 13.0, sm_90a, bf16, columns 64 and 64");
-        T_OK(fxa_plan_listing(plan, listing, sizeof listing, &needed, &err));
+        T_HAS(fxa_plan_description(plan), "kernels sm90, NVRTC 13.0, sm_90a, bf16, columns 64 and 64");
+        T_OK(fxa_plan_dump(plan, listing, sizeof listing, &needed, &err));
         T_HAS(listing, "struct Program : ProgramBase {");
         T_HAS(listing, "ids is copied with the keys");
         T_HAS(listing, "tiles of b 0, h 0, whatever tensors hold: ");
@@ -34,7 +34,7 @@ TEST(plans_for_a_device_and_for_its_profile) {
         size_t compilations = box_nvrtc->calls;
         T_OK(fxa_plan_load(here, bytes, n, &loaded, &err));
         T_CHECK(loaded && box_nvrtc->calls == compilations); /* it is not even looked for */
-        T_HAS(fxa_plan_detail(loaded), "NVRTC 13.0, sm_90a");
+        T_HAS(fxa_plan_description(loaded), "NVRTC 13.0, sm_90a");
         T_CHECK(box_driver->held > 2); /* a context and modules */
         T_OK(fxa_plan_save(loaded, again, sizeof again, &m, &err));
         T_CHECK(m == n && memcmp(bytes, again, n) == 0);
@@ -62,9 +62,9 @@ TEST(devices_of_every_architecture) {
         box_start(&b, FXA_FORWARD, NULL);
         T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
         T_REQUIRE(plan);
-        T_HAS(fxa_plan_detail(plan), rows[i].compiled);
+        T_HAS(fxa_plan_description(plan), rows[i].compiled);
         T_INT(((const fxa__cu_code *)plan->code->code)->choice.arch, rows[i].device);
-        T_HAS(fxa_plan_detail(plan), rows[i].device == 90 ? "kernels sm90" : "kernels sm80");
+        T_HAS(fxa_plan_description(plan), rows[i].device == 90 ? "kernels sm90" : "kernels sm80");
         fxa_plan_destroy(plan);
         fxa_context_destroy(ctx);
         box_end(&b);
@@ -113,7 +113,7 @@ TEST(code_of_a_folder_needs_no_compiler) {
         box_arm(box_nvrtc, (size_t)i); /* the first call fails */
         T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
         T_CHECK(i ? box_nvrtc->calls == 0 : box_nvrtc->calls > 10);
-        T_HAS(fxa_plan_detail(plan), "NVRTC 13.0, sm_90a");
+        T_HAS(fxa_plan_description(plan), "NVRTC 13.0, sm_90a");
         box_arm(box_nvrtc, 0);
         fxa_plan_destroy(plan);
         fxa_context_destroy(ctx);
@@ -163,11 +163,11 @@ TEST(code_of_a_folder_is_a_yes_without_compiler) {
     T_STR(said.reason, "");
     T_OK(fxa_plan_create(ctx, &b.p, &plan, &err));
     T_INT(fxa_plan_workspace(plan), said.workspace);
-    b.p.d = 128;
+    b.p.d_qk = 128;
     T_HAS(box_support(ctx, &b).reason, "nvrtcVersion");
     (void)snprintf(command, sizeof command, "rm -r %s", folder);
     T_INT(system(command), 0);
-    b.p.d = 64;
+    b.p.d_qk = 64;
     T_INT(box_support(ctx, &b).supported, 1); /* the context has it by now */
     fxa_plan_destroy(plan);
     fxa_context_destroy(ctx);

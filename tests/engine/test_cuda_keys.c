@@ -27,8 +27,8 @@ static void choice_key(choice_case *c, uint8_t out[1 << 16], size_t *size, doubl
 static void key_length(fxa_problem *p) { p->sq = 77, p->sk = 1000, p->b = 5; }
 static void key_heads(fxa_problem *p) { p->hq = 12, p->hkv = 3; }
 static void key_strides(fxa_problem *p) { p->k.layout = FXA_LAYOUT_BSHD; }
-static void key_columns(fxa_problem *p) { p->d = p->dv = 56; }
-static void key_more_columns(fxa_problem *p) { p->d = p->dv = 72; }
+static void key_columns(fxa_problem *p) { p->d_qk = p->d_v = 56; }
+static void key_more_columns(fxa_problem *p) { p->d_qk = p->d_v = 72; }
 static void key_dtype(fxa_problem *p) { p->q.dtype = FXA_F16; }
 static void key_lengths(fxa_problem *p) { p->flags |= FXA_PADDING; }
 static void key_dropout(fxa_problem *p) { p->flags |= FXA_DROPOUT, p->dropout_p = 0.5; }
@@ -190,7 +190,7 @@ TEST(costs_follow_the_figures) {
             fxa_error err;
             choice_start(&c, (fxa_pass)pass, rows[i].text);
             c.p.b = rows[i].b, c.p.hq = rows[i].hq, c.p.hkv = rows[i].hkv, c.p.sq = rows[i].sq, c.p.sk = rows[i].sk;
-            c.p.d = rows[i].d, c.p.flags |= rows[i].flags;
+            c.p.d_qk = rows[i].d, c.p.flags |= rows[i].flags;
             if (rows[i].flags & FXA_PAGED) c.p.page_size = 128, c.p.n_pages = c.p.b * c.p.sk / 128;
             if (rows[i].text && strstr(rows[i].text, "ids")) c.p.captures = &ids, c.p.n_captures = 1;
             T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
@@ -215,7 +215,7 @@ TEST(costs_order_engines_as_they_were_measured) {
             fxa_error err;
             fxa__cu_choice choice = {.family = FXA__CU_SM90, .d = columns[i], .dv = columns[i]};
             choice_start(&c, (fxa_pass)pass, NULL);
-            c.p.d = columns[i], c.p.sq = c.p.sk = 4096;
+            c.p.d_qk = columns[i], c.p.sq = c.p.sk = 4096;
             T_OK(fxa__problem_create(fxa__context_host(ctx), &c.p, &p, &err));
             double cuda = fxa__cu_cost(132, &choice, p), cudnn = fxa__dnn_cost(132, p);
             if (!(cuda > 0 && cuda < cudnn))

@@ -61,7 +61,7 @@ TEST(items_by_batch_and_length) {
         fxa_problem p = bed_problem(FXA_FORWARD, "", &program);
         fxa_error err;
         bed x;
-        p.b = c->b, p.hq = c->hq, p.hkv = c->hkv, p.sq = 1, p.sk = c->sk, p.d = p.dv = c->d;
+        p.b = c->b, p.hq = c->hq, p.hkv = c->hkv, p.sq = 1, p.sk = c->sk, p.d_qk = p.d_v = c->d;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         T_OK(bed_run(&x, &err));
         const watched *main = &watch.launch[watch.launches - 1];
@@ -122,7 +122,10 @@ TEST(grids_of_any_decoding) {
     for (int i = 0; i < 9 * 5 * 4 * 9; i++) {
         int n = i / 9 / 5 / 4;
         p.b = batches[n], p.hkv = kv_heads[i / 9 % 5], p.sk = keys[i % 9];
-        p.hq = p.hkv * (i % 3 == 0 ? 1 : i % 3 == 1 ? 5 : 8), p.sq = 1 + i % 2 * (i % 5), p.d = p.dv = i % 4 ? 128 : 64;
+        p.hq = p.hkv * (i % 3 == 0   ? 1
+                        : i % 3 == 1 ? 5
+                                     : 8),
+        p.sq = 1 + i % 2 * (i % 5), p.d_qk = p.d_v = i % 4 ? 128 : 64;
         p.flags = i % 7 == 3 ? p.flags | FXA_PADDING : p.flags & ~(uint32_t)FXA_PADDING;
         cut_check(&p, processors[i / 9 / 5 % 4], &clusters, &tails);
     }

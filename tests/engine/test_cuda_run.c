@@ -120,8 +120,8 @@ TEST(through_the_workspace) {
     fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
     fxa_error err;
     bed x;
-    p.flags |= FXA_SINK | FXA_GRAD_SINK | FXA_ACC_SINK | FXA_ACC_K;
-    p.sink.dtype = p.dsink.dtype = FXA_BF16;
+    p.flags |= FXA_SINKS | FXA_GRAD_SINKS | FXA_ACCUMULATE_DSINKS | FXA_ACCUMULATE_DK;
+    p.sinks.dtype = p.dsinks.dtype = FXA_BF16;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
     T_INT(watch.launches, 7);
@@ -131,7 +131,7 @@ TEST(through_the_workspace) {
     T_CHECK(watch_is(6, FXA__CU_STAGE, FXA__CU_COPY));
     T_CHECK(watch.launch[2].a.grad_k.data != bed_place(FXA_SLOT_DK));
     T_CHECK(watch.launch[2].a.grad_v.data == bed_place(FXA_SLOT_DV));
-    T_CHECK((void *)(uintptr_t)watch.launch[2].a.sink != bed_place(FXA_SLOT_SINK));
+    T_CHECK((void *)(uintptr_t)watch.launch[2].a.sink != bed_place(FXA_SLOT_SINKS));
     touch_check(&x);
     bed_close(&x);
 }
@@ -142,7 +142,7 @@ TEST(operands_are_staged) {
     fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q", &program);
     fxa_error err;
     bed x;
-    p.flags |= FXA_ACC_OUT, p.lse.dtype = FXA_F64, p.k.dtype = FXA_E4M3;
+    p.flags |= FXA_ACCUMULATE_O, p.lse.dtype = FXA_F64, p.k.dtype = FXA_E4M3;
     p.v = (fxa_operand){.dtype = FXA_BF16, .layout = FXA_LAYOUT_STRIDED, .stride = {500 * 512, 128, 512, 2}};
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_INT(x.code.choice.family, FXA__CU_SIMT);
@@ -336,31 +336,31 @@ static const char *const any_texts[] = {
 
 static void any_problem(t_rng *r, fxa_problem *p, fxa_capture *t) {
     static const int64_t widths[] = {32, 64, 96, 128, 192, 256, 40};
-    static const uint32_t features[] = {FXA_PADDING, FXA_VARLEN, FXA_SINK_ZERO, FXA_SINK, FXA_DROPOUT, FXA_PAGED};
+    static const uint32_t features[] = {FXA_PADDING, FXA_VARLEN, FXA_SINK_ZERO, FXA_SINKS, FXA_DROPOUT, FXA_PAGED};
     p->b = t_int(r, 1, 4), p->hkv = t_int(r, 1, 3), p->hq = p->hkv * t_int(r, 1, 4);
     p->sq = t_int(r, 0, 2) ? t_int(r, 1, 700) : t_int(r, 1, 8), p->sk = t_int(r, 1, 700);
     if (t_int(r, 0, 19) == 0) *(t_int(r, 0, 1) ? &p->sk : t_int(r, 0, 1) ? &p->sq : &p->b) = 0;
-    p->d = widths[t_int(r, 0, 6)], p->dv = t_int(r, 0, 1) ? p->d : widths[t_int(r, 0, 6)];
+    p->d_qk = widths[t_int(r, 0, 6)], p->d_v = t_int(r, 0, 1) ? p->d_qk : widths[t_int(r, 0, 6)];
     p->q.dtype = (uint32_t)(t_int(r, 0, 3) ? t_int(r, FXA_F16, FXA_BF16) : FXA_F32);
     p->flags = 0;
     for (int i = 0; i < 6; i++)
         if (t_int(r, 0, 3) == 0) p->flags |= features[i];
     if (p->flags & FXA_PAGED)
         p->page_size = (uint32_t)(t_int(r, 0, 1) ? 64 : t_int(r, 1, 50)), p->n_pages = t_int(r, 1, 40);
-    if (p->flags & FXA_SINK) p->flags &= ~(uint32_t)FXA_SINK_ZERO;
+    if (p->flags & FXA_SINKS) p->flags &= ~(uint32_t)FXA_SINK_ZERO;
     if (p->flags & FXA_VARLEN) p->total_q = p->b * p->sq - (p->b ? t_int(r, 0, p->sq) : 0), p->total_k = p->b * p->sk;
     if (p->flags & FXA_DROPOUT) p->dropout_p = 0.25;
     if (t_int(r, 0, 3) == 0) p->map_k.base = 9;
-    if (p->pass == FXA_FORWARD && t_int(r, 0, 1)) p->flags |= FXA_WANT_LSE;
+    if (p->pass == FXA_FORWARD && t_int(r, 0, 1)) p->flags |= FXA_RETURN_LSE;
     if (p->pass == FXA_BACKWARD) p->flags |= (uint32_t)t_int(r, 1, 7) * FXA_GRAD_Q;
-    if (p->pass == FXA_BACKWARD && (p->flags & FXA_SINK)) p->flags |= FXA_GRAD_SINK;
+    if (p->pass == FXA_BACKWARD && (p->flags & FXA_SINKS)) p->flags |= FXA_GRAD_SINKS;
     if (p->pass == FXA_BACKWARD && t_int(r, 0, 3) == 0) p->flags |= FXA_DETERMINISTIC;
-    if (t_int(r, 0, 1)) p->sink.dtype = p->dsink.dtype = FXA_BF16;
+    if (t_int(r, 0, 1)) p->sinks.dtype = p->dsinks.dtype = FXA_BF16;
     if (p->pass == FXA_BACKWARD && t_int(r, 0, 3) == 0)
-        p->flags |= (p->flags / FXA_GRAD_Q & (uint32_t)t_int(r, 0, 15)) * FXA_ACC_Q;
-    if (p->pass == FXA_FORWARD && (p->flags & FXA_WANT_LSE) && t_int(r, 0, 3) == 0) p->flags |= FXA_ACC_OUT;
-    if (p->pass == FXA_FORWARD && t_int(r, 0, 3) == 0) p->flags |= FXA_WANT_MAX;
-    fxa_operand *const operands[] = {&p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv_grad};
+        p->flags |= (p->flags / FXA_GRAD_Q & (uint32_t)t_int(r, 0, 15)) * FXA_ACCUMULATE_DQ;
+    if (p->pass == FXA_FORWARD && (p->flags & FXA_RETURN_LSE) && t_int(r, 0, 3) == 0) p->flags |= FXA_ACCUMULATE_O;
+    if (p->pass == FXA_FORWARD && t_int(r, 0, 3) == 0) p->flags |= FXA_RETURN_ROW_MAX;
+    fxa_operand *const operands[] = {&p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv};
     for (int i = 0; i < 7; i++)
         if (t_int(r, 0, 19) == 0) operands[i]->dtype = (uint32_t)t_int(r, FXA_F32, FXA_BF16);
     if (t_int(r, 0, 3) == 0) p->lse.dtype = FXA_F64;

@@ -45,7 +45,7 @@ static void any_strides(t_rng *r, const int64_t size[4], bool result, fxa_operan
 
 static void any_operands(t_rng *r, fxa_problem *p) {
     static const uint32_t types[] = {FXA_F32, FXA_F16, FXA_BF16, FXA_E4M3, FXA_E5M2};
-    fxa_operand *const all[] = {&p->q, &p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv_grad};
+    fxa_operand *const all[] = {&p->q, &p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv};
     bool backward = p->pass == FXA_BACKWARD, packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
     p->q.dtype = any_in(r, 4) ? types[t_int(r, 0, 4)] : types[t_int(r, 1, 2)];
     for (int i = 1; i < 8; i++)
@@ -56,14 +56,14 @@ static void any_operands(t_rng *r, fxa_problem *p) {
         int64_t size[4] = {keys && paged ? p->n_pages
                            : packed      ? 1
                                          : p->b,
-                           keys ? p->hkv : p->hq, keys ? p->sk : p->sq, value ? p->dv : p->d};
+                           keys ? p->hkv : p->hq, keys ? p->sk : p->sq, value ? p->d_v : p->d_qk};
         if (packed) size[2] = keys ? p->total_k : p->total_q;
         if (keys && paged) size[2] = p->page_size;
         if (any_in(r, 2)) all[i]->layout = (uint32_t)t_int(r, 0, 2);
         if (any_in(r, 5)) any_strides(r, size, i > 4 || (i == 3 && !backward), all[i]);
     }
     for (int i = 0; i < 2; i++) {
-        fxa_operand *t = i ? &p->dsink : &p->sink;
+        fxa_operand *t = i ? &p->dsinks : &p->sinks;
         if (any_in(r, 2)) t->dtype = types[t_int(r, 0, 2)];
         if (any_in(r, 3)) t->layout = FXA_LAYOUT_STRIDED, t->stride[1] = t_int(r, 1, 3);
     }
@@ -71,7 +71,7 @@ static void any_operands(t_rng *r, fxa_problem *p) {
 
 static void any_map(t_rng *r, fxa_index_map *m) {
     m->kind = (uint32_t)t_int(r, 0, 2);
-    m->dynamic = any_in(r, 2);
+    m->has_offset = any_in(r, 2);
     if (m->kind == FXA_MAP_AFFINE) m->base = t_int(r, -9, 9), m->step = t_int(r, 0, 3);
     if (m->kind != FXA_MAP_SEGMENTS) return;
     m->n_segments = (uint32_t)t_int(r, 1, 3);
@@ -80,18 +80,19 @@ static void any_map(t_rng *r, fxa_index_map *m) {
 
 static void any_features(t_rng *r, fxa_problem *p) {
     static const uint32_t both[] = {FXA_PADDING, FXA_VARLEN,       FXA_PAGED,
-                                    FXA_SINK,    FXA_DROPOUT,      FXA_CAUSAL,
+                                    FXA_SINKS,   FXA_DROPOUT,      FXA_CAUSAL,
                                     FXA_WINDOW,  FXA_BOTTOM_RIGHT, FXA_SCALARS_IN_MEMORY};
-    static const uint32_t back[] = {FXA_GRAD_LSE, FXA_GRAD_Q,      FXA_GRAD_K,     FXA_GRAD_V,
-                                    FXA_ACC_Q,    FXA_ACC_TENSORS, FXA_ACC_PARAMS, FXA_DETERMINISTIC};
+    static const uint32_t back[] = {
+        FXA_READ_DLSE,          FXA_GRAD_Q,       FXA_GRAD_K, FXA_GRAD_V, FXA_ACCUMULATE_DQ, FXA_ACCUMULATE_DTENSORS,
+        FXA_ACCUMULATE_DPARAMS, FXA_DETERMINISTIC};
     p->flags = 0;
     for (int i = 0; i < 9; i++) p->flags |= any_in(r, 5) ? both[i] : 0;
-    if (!(p->flags & (FXA_BOTTOM_RIGHT | FXA_SINK)) && any_in(r, 5)) p->flags |= FXA_POSITIONS | FXA_SINK_ZERO;
+    if (!(p->flags & (FXA_BOTTOM_RIGHT | FXA_SINKS)) && any_in(r, 5)) p->flags |= FXA_Q_START | FXA_SINK_ZERO;
     for (int i = 0; p->pass == FXA_BACKWARD && i < 8; i++) p->flags |= any_in(r, i > 0 && i < 4 ? 1 : 4) ? back[i] : 0;
-    if (p->pass == FXA_BACKWARD && any_in(r, 3)) p->flags &= ~(back[t_int(r, 1, 3)] | FXA_ACC_Q);
-    if (p->pass == FXA_BACKWARD && (p->flags & FXA_SINK)) p->flags |= FXA_GRAD_SINK;
-    if (p->pass == FXA_FORWARD && any_in(r, 2)) p->flags |= FXA_WANT_LSE | (any_in(r, 3) ? FXA_ACC_OUT : 0);
-    if (p->pass == FXA_FORWARD && any_in(r, 6)) p->flags |= FXA_WANT_MAX;
+    if (p->pass == FXA_BACKWARD && any_in(r, 3)) p->flags &= ~(back[t_int(r, 1, 3)] | FXA_ACCUMULATE_DQ);
+    if (p->pass == FXA_BACKWARD && (p->flags & FXA_SINKS)) p->flags |= FXA_GRAD_SINKS;
+    if (p->pass == FXA_FORWARD && any_in(r, 2)) p->flags |= FXA_RETURN_LSE | (any_in(r, 3) ? FXA_ACCUMULATE_O : 0);
+    if (p->pass == FXA_FORWARD && any_in(r, 6)) p->flags |= FXA_RETURN_ROW_MAX;
     if (p->flags & FXA_WINDOW) p->window_left = t_int(r, -1, 99), p->window_right = t_int(r, -1, 99);
     if (p->flags & FXA_DROPOUT) p->dropout_p = 0.25;
     if (p->flags & FXA_PAGED) p->page_size = (uint32_t)(any_in(r, 2) ? 1 << t_int(r, 0, 8) : t_int(r, 1, 300));
@@ -104,9 +105,11 @@ static void any_sizes(t_rng *r, fxa_problem *p) {
     p->sq = any_in(r, 3) ? t_int(r, 1, 9) : t_int(r, 1, 700);
     p->sk = any_in(r, 9) ? t_int(r, 1, 9000) : t_int(r, 1, 700);
     if (any_in(r, 15)) *(any_in(r, 2) ? &p->sk : any_in(r, 2) ? &p->sq : &p->b) = 0;
-    p->d = any_in(r, 2) ? 8 * t_int(r, 1, 32) : t_int(r, 1, 256);
-    p->dv = any_in(r, 2) ? p->d : any_in(r, 2) ? 8 * t_int(r, 1, 32) : t_int(r, 1, 256);
-    if (any_in(r, 5)) p->q_len = t_int(r, 1, 99999), p->k_len = t_int(r, 1, 99999), p->heads = p->hq + t_int(r, 0, 9);
+    p->d_qk = any_in(r, 2) ? 8 * t_int(r, 1, 32) : t_int(r, 1, 256);
+    p->d_v = any_in(r, 2) ? p->d_qk : any_in(r, 2) ? 8 * t_int(r, 1, 32) : t_int(r, 1, 256);
+    if (any_in(r, 5))
+        p->global_q_len = t_int(r, 1, 99999), p->global_k_len = t_int(r, 1, 99999),
+        p->global_heads = p->hq + t_int(r, 0, 9);
     p->alignment = any_in(r, 4) ? 0 : 16;
     fxa_index_map *const maps[] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
     for (int i = 0; i < 4; i++)
@@ -157,9 +160,9 @@ static void any_make(t_rng *r, any_case *c) {
 
 /* Of slots that are tables of ints or scalars. */
 static void any_slots(bed *x) {
-    for (int i = FXA_SLOT_LEN_Q; i < FXA_SLOT_COUNT; i++)
+    for (int i = FXA_SLOT_Q_LENGTHS; i < FXA_SLOT_COUNT; i++)
         x->bind.slot[i] = fxa__slot_length(&x->p->in, (fxa_slot)i) > 0 ? bed_place(100 + i) : NULL;
-    if (x->p->in.flags & FXA_GRAD_LSE) x->bind.slot[FXA_SLOT_DLSE] = bed_place(FXA_SLOT_DLSE);
+    if (x->p->in.flags & FXA_READ_DLSE) x->bind.slot[FXA_SLOT_DLSE] = bed_place(FXA_SLOT_DLSE);
 }
 
 /* A problem that does not pass is no matter of the engine's. */

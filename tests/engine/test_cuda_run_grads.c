@@ -11,7 +11,7 @@ TEST(pages_of_gradients) {
     fxa_problem p = bed_problem(FXA_BACKWARD, "mask = k <= q", &program);
     fxa_error err;
     bed x;
-    p.flags |= FXA_PAGED | FXA_ACC_V, p.page_size = 48, p.n_pages = 9;
+    p.flags |= FXA_PAGED | FXA_ACCUMULATE_DV, p.page_size = 48, p.n_pages = 9;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
     static const int order[] = {FXA__CU_PAGES_COUNT, FXA__CU_PAGES_ROOM,  FXA__CU_PAGES_LIST,
@@ -42,7 +42,7 @@ TEST(sums_of_many_heads) {
     fxa_error err;
     bed x;
     p.captures = &t, p.n_captures = 1, p.param_grads = 1;
-    p.b = 4096, p.hq = p.hkv = 65535, p.sq = p.sk = 8, p.d = 32, p.dv = 32;
+    p.b = 4096, p.hq = p.hkv = 65535, p.sq = p.sk = 8, p.d_qk = 32, p.d_v = 32;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     T_OK(bed_run(&x, &err));
     int i = 0;
@@ -171,7 +171,7 @@ TEST(tables_beyond_all_memory) {
 
 /* Without an entry there are no pairs, and the gradient of what they share is 0 in the caller's type and strides. */
 TEST(pairs_of_no_entry) {
-    for (uint32_t flags = 0; flags <= FXA_ACC_TENSORS; flags += FXA_ACC_TENSORS) {
+    for (uint32_t flags = 0; flags <= FXA_ACCUMULATE_DTENSORS; flags += FXA_ACCUMULATE_DTENSORS) {
         fxa_program *program;
         fxa_problem p = bed_problem(FXA_BACKWARD, "tensor w : bf16[2]\nscore = score + w[q, k]", &program);
         fxa_capture t = {.size = {300, 512}, .grad = 1, .grad_dtype = FXA_F32};

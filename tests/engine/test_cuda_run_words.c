@@ -73,16 +73,16 @@ TEST(sinks_and_their_gradients) {
         uint32_t flags, dtype;
         bool own, zeroes, gradient, copied; /* of what kernels get */
     } rows[] = {{0, FXA_F32, false, false, false, false},
-                {FXA_SINK, FXA_F32, true, false, false, false},
+                {FXA_SINKS, FXA_F32, true, false, false, false},
                 {FXA_SINK_ZERO, FXA_F32, false, true, false, false},
-                {FXA_SINK | FXA_GRAD_SINK, FXA_F32, true, false, true, false},
-                {FXA_SINK | FXA_GRAD_SINK, FXA_BF16, false, false, true, true}};
+                {FXA_SINKS | FXA_GRAD_SINKS, FXA_F32, true, false, true, false},
+                {FXA_SINKS | FXA_GRAD_SINKS, FXA_BF16, false, false, true, true}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fxa_program *program;
         fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
         fxa_error err;
         bed x;
-        p.flags |= rows[i].flags, p.sink.dtype = p.dsink.dtype = rows[i].dtype;
+        p.flags |= rows[i].flags, p.sinks.dtype = p.dsinks.dtype = rows[i].dtype;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
         T_OK(bed_run(&x, &err));
         const watched *main = NULL;
@@ -90,10 +90,10 @@ TEST(sinks_and_their_gradients) {
             if (watch.launch[n].unit == FXA__CU_BACKWARD) main = &watch.launch[n];
         T_REQUIRE(main);
         const void *sink = main->a.sink, *gradient = main->a.grad_sink;
-        T_INT(sink == bed_place(FXA_SLOT_SINK), rows[i].own);
+        T_INT(sink == bed_place(FXA_SLOT_SINKS), rows[i].own);
         T_INT(sink != NULL, rows[i].own || rows[i].zeroes || rows[i].copied);
         T_INT(gradient != NULL, rows[i].gradient);
-        T_INT(gradient == bed_place(FXA_SLOT_DSINK), rows[i].gradient && !rows[i].copied);
+        T_INT(gradient == bed_place(FXA_SLOT_DSINKS), rows[i].gradient && !rows[i].copied);
         touch_check(&x);
         bed_close(&x);
         fxa_program_destroy(program);

@@ -17,7 +17,7 @@ static const char *const bits_listed[] = {
     "tensor t : f32[2]\nscore = 0.25 * score + 0.5 * t[h, clamp(q - k, -3, 3) + 3] * t[h, 0]",
     "score = score * 0.3 * float(q) + score * 0.7 * float(k)",
     "param a : float\ntensor t : f32[1]\nscore = score + t[b] / (log(a * a + 1.0) + 3.0)",
-    "score = graft(score, 2.0 * score)",
+    "score = with_grad(score, 2.0 * score)",
     "score = 0.101 * erf(score * 0.103 + sin(score) * 0.107) + 0.111 * erf(score * 0.113 + sin(score) * 0"
     ".117) + 0.121 * erf(score * 0.123 + sin(score) * 0.127) + 0.131 * erf(score * 0.133 + sin(score) * 0"
     ".137) + 0.141 * erf(score * 0.143 + sin(score) * 0.147) + 0.151 * erf(score * 0.153 + sin(score) * 0"

@@ -46,7 +46,7 @@ static void bias_try(const bias_case *c) {
     T_OK(fxa_program_parse(ctx, c->text, SIZE_MAX, &program, &err));
     bool ok = conf_draw(&x, ctx, 0, &shape, program, "text", NULL, &tally, &rng);
     conf_resize(&x, 0, c->size, &rng);
-    x.base.data.problem.alignment = 16, x.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+    x.base.data.problem.alignment = 16, x.base.data.problem.flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
     conf_call_make(&x, "cudnn", FXA_BACKWARD, false, &call);
     call.p.engine = NULL;
     const fxa_support answer = answer_of(ctx, &call.p);

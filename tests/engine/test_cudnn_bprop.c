@@ -81,7 +81,7 @@ static void bprop_compare(fxa_context *ctx, const bprop_case *c, uint64_t seed) 
     bool ok = conf_draw(&x, ctx, ATTN_GQA, &shape, program, "text", own, &tally, &seed);
     fxa_problem *p = &x.base.data.problem;
     p->alignment = 16, p->param_grads = 0;
-    p->flags = (p->flags & ~(uint32_t)FXA_WANT_MAX) | (c->flags & FXA_SCALARS_IN_MEMORY);
+    p->flags = (p->flags & ~(uint32_t)FXA_RETURN_ROW_MAX) | (c->flags & FXA_SCALARS_IN_MEMORY);
     x.base.data.backward_flags |= c->flags & FXA_DETERMINISTIC;
     for (size_t i = 0; i < x.n_tensors; i++) x.captures[i].grad = 0;
     ok = ok && conf_check_forward(&x, "cudnn") && !x.refused && !x.unsure;
@@ -204,7 +204,7 @@ TEST(whose_tensors_they_are) {
     x.problem.alignment = 16;
     bprop_call(&x, FXA_BACKWARD, "cudnn", &call);
     T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
-    T_OK(fxa_plan_listing(plan, text, sizeof text, NULL, &err));
+    T_OK(fxa_plan_dump(plan, text, sizeof text, NULL, &err));
     T_HAS(text, "own");
     T_HAS(text, "u)");
     T_OK(fxa__gpu_open(&gpu, 0, &err));

@@ -91,14 +91,14 @@ TEST(plans_for_a_device_that_is_not_here) {
     p.target = profile;
     T_CHECK(answer_of(ctx, &p).supported && answer_of(ctx, &p).seconds > 0);
     T_OK(fxa_plan_create(ctx, &p, &plan, &err));
-    T_HAS(fxa_plan_detail(plan), "cuDNN 9.19.1, sm_90, products");
+    T_HAS(fxa_plan_description(plan), "cuDNN 9.19.1, sm_90, products");
     fxa_plan_destroy(plan);
     char other[sizeof profile];
     memcpy(other, profile, sizeof other);
     memcpy(strstr(other, "900"), "800", 3); /* plans for a family that nobody has run it on say so */
     p.target = other;
     T_OK(fxa_plan_create(ctx, &p, &plan, &err));
-    T_HAS(fxa_plan_detail(plan), "sm_80 (there with FXA_CUDNN_UNTRIED=1 alone), products");
+    T_HAS(fxa_plan_description(plan), "sm_80 (there with FXA_CUDNN_UNTRIED=1 alone), products");
     T_CHECK(answer_of(ctx, &p).seconds == 0); /* and automatic choice takes any other engine before */
     fxa_plan_destroy(plan);
     p.target = "{}";

@@ -74,7 +74,7 @@ static fxa_status fp8_run(const fp8_case *c, fp8_data *f, fxa_context *ctx, doub
     call.p.engine = wide ? "ref" : "cudnn", call.p.device = wide ? FXA_HOST : FXA_CUDA,
     call.p.alignment = wide ? 0 : 16;
     if (c->scaled) call.p.flags |= FXA_SCALED;
-    if (c->no_lse && !wide) call.p.flags &= ~(uint32_t)FXA_WANT_LSE, call.args.slot[FXA_SLOT_LSE] = NULL;
+    if (c->no_lse && !wide) call.p.flags &= ~(uint32_t)FXA_RETURN_LSE, call.args.slot[FXA_SLOT_LSE] = NULL;
     for (int i = 0; i < (wide ? 3 : 4); i++)
         if (fp8_given(c, i) && (i < 3 || fxa__dtype_is_byte_float(c->o))) call.args.slot[fp8_slots[i]] = &f->scale[i];
     if (wide)
@@ -102,7 +102,7 @@ static int64_t fp8_open(const fp8_case *c, fp8_data *f, fxa_context *ctx, uint64
     attn_spec s = {.b = c->b ? c->b : 2, .hq = c->hq, .hkv = c->hkv, .sq = c->sq, .sk = c->sk, .d = c->d, .dv = c->dv};
     fxa_error err;
     uint64_t rng = seed;
-    s.dtype = FXA_E4M3, s.slot_dtype[FXA_SLOT_O] = c->o, s.flags = FXA_WANT_LSE | c->flags, s.text = c->text;
+    s.dtype = FXA_E4M3, s.slot_dtype[FXA_SLOT_O] = c->o, s.flags = FXA_RETURN_LSE | c->flags, s.text = c->text;
     s.reach = c->reach > 0 ? c->reach : 3;
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 3; j++) s.tensor[i][j] = 8 + c->sq + c->sk;
@@ -290,7 +290,7 @@ TEST(what_cudnn_does_not_compile_or_gets_wrong_is_refused) {
         fxa_program *program = NULL;
         fxa_error err;
         T_OK(fxa_program_parse(ctx, cases[i / 2].text, SIZE_MAX, &program, &err));
-        p.q.dtype = FXA_E4M3, p.d = 128, p.sq = 16, p.program = program;
+        p.q.dtype = FXA_E4M3, p.d_qk = 128, p.sq = 16, p.program = program;
         p.captures = &capture, p.n_captures = fxa_program_tensor_count(program);
         fxa_support said = answer_of(ctx, &p);
         if (said.supported != !says) T_FAIL("%s: %s\n", cases[i / 2].text, said.reason);

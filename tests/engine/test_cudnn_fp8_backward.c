@@ -212,7 +212,7 @@ static void bw8_reference(const bw8_case *c, bw8_data *f, fxa_context *ctx) {
     call.p.engine = "ref";
     T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
     bw8_call(c, f, FXA_BACKWARD, false, &call);
-    call.p.engine = "ref", call.p.dq.dtype = call.p.dk.dtype = call.p.dv_grad.dtype = FXA_F64;
+    call.p.engine = "ref", call.p.dq.dtype = call.p.dk.dtype = call.p.dv.dtype = FXA_F64;
     for (int i = 0; i < 3; i++) call.args.slot[bw8_results[i]] = f->r[i].want;
     T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
     for (int i = 0; i < 3 && c->scaled; i++) {

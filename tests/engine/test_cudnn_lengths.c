@@ -34,13 +34,13 @@ static void lengths_draw(lengths_batch *x, int64_t s, t_rng *rng) {
 static fxa_problem lengths_problem(const lengths_batch *x, const fxa_program *program, fxa_pass pass, int64_t size,
                                    bool wide) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    fxa_operand *rows[] = {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv_grad};
+    fxa_operand *rows[] = {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) rows[i]->layout = FXA_LAYOUT_BSHD;
-    p.b = LENGTHS_B, p.hq = LENGTHS_HQ, p.hkv = LENGTHS_HK, p.sq = p.sk = size, p.d = LENGTHS_D;
+    p.b = LENGTHS_B, p.hq = LENGTHS_HQ, p.hkv = LENGTHS_HK, p.sq = p.sk = size, p.d_qk = LENGTHS_D;
     p.total_q = p.total_k = LENGTHS_B * x->s;
     p.q.dtype = FXA_BF16, p.program = program, p.pass = (uint32_t)pass, p.alignment = 16;
     p.lse.dtype = wide ? FXA_F64 : FXA_F32, p.lse.layout = wide ? FXA_LAYOUT_BHSD : FXA_LAYOUT_BSHD;
-    p.flags = FXA_VARLEN | (pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE);
+    p.flags = FXA_VARLEN | (pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_RETURN_LSE);
     return p;
 }
 

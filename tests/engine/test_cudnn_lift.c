@@ -32,7 +32,7 @@ static void lift_call(const attn_data *x, fxa_pass pass, const fxa_program *prog
     attn_call_make(x, pass, call);
     call->p.engine = "cudnn", call->p.device = FXA_CUDA, call->p.param_grads = 0;
     call->args.dparams = NULL, call->args.n_dparams = 0;
-    call->p.flags &= ~(uint32_t)FXA_GRAD_LSE, call->args.slot[FXA_SLOT_DLSE] = NULL;
+    call->p.flags &= ~(uint32_t)FXA_READ_DLSE, call->args.slot[FXA_SLOT_DLSE] = NULL;
     if (program) call->p.program = program, call->args.params = NULL, call->args.n_params = 0;
 }
 

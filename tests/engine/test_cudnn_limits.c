@@ -75,8 +75,8 @@ TEST(values_of_rows_that_have_room) {
         const char *says; /* NULL: it is taken */
     } cases[] = {{two, 64, 2, 0, NULL},
                  {three, 64, 2, 0, "are used 3 times: on sm_90 cuDNN's backward of bf16 takes 2"},
-                 {one, 64, 2, FXA_GRAD_LSE, NULL},
-                 {two, 64, 2, FXA_GRAD_LSE, "are used 2 times: on sm_90 cuDNN's backward of bf16 takes 1 beside dLSE"},
+                 {one, 64, 2, FXA_READ_DLSE, NULL},
+                 {two, 64, 2, FXA_READ_DLSE, "are used 2 times: on sm_90 cuDNN's backward of bf16 takes 1 beside dLSE"},
                  {two, 1, 2, 0, NULL},
                  {three, 1, 2, 0, "are used 3 times"},
                  {three, 1, 1, 0, NULL}};
@@ -104,18 +104,18 @@ TEST(gradients_lie_as_operands_do_before_9_19) {
         bool taken;
     } cases[] = {{FXA_VARLEN | ALL, 0, true},
                  {FXA_VARLEN | ALL, 256, false},
-                 {FXA_VARLEN | ALL | FXA_ACC_K, 0, false},
+                 {FXA_VARLEN | ALL | FXA_ACCUMULATE_DK, 0, false},
                  {FXA_VARLEN | FXA_GRAD_Q | FXA_GRAD_V, 0, false},
                  {FXA_PADDING | ALL, 0, true},
-                 {FXA_PADDING | ALL | FXA_ACC_K, 0, true}, /* through memory that lies as K does */
-                 {ALL | FXA_ACC_K, 256, true}};
+                 {FXA_PADDING | ALL | FXA_ACCUMULATE_DK, 0, true}, /* through memory that lies as K does */
+                 {ALL | FXA_ACCUMULATE_DK, 256, true}};
     fxa_context *ctx = NULL;
     fxa_error err;
     T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         const support_case plain = {.pass = FXA_BACKWARD, .flags = cases[i / 2].flags};
         fxa_problem p = support_problem(&plain);
-        fxa_operand *operands[] = {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv_grad};
+        fxa_operand *operands[] = {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv};
         for (int j = 0; j < 8; j++) operands[j]->layout = FXA_LAYOUT_BSHD;
         if (p.flags & FXA_VARLEN) p.total_q = p.total_k = 100;
         if (cases[i / 2].row) {
@@ -215,7 +215,7 @@ TEST(packed_rows_that_reach_far) {
         char reason[SUPPORT_REASON];
         p.total_q = p.total_k = totals[i];
         p.q.layout = p.k.layout = p.v.layout = p.o.layout = p.dout.layout = FXA_LAYOUT_BSHD;
-        p.dq.layout = p.dk.layout = p.dv_grad.layout = FXA_LAYOUT_BSHD;
+        p.dq.layout = p.dk.layout = p.dv.layout = FXA_LAYOUT_BSHD;
         T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), i < 2);
         if (i == 2) T_HAS(reason, "in 32 bits");
         T_OK(fxa__problem_create(host, &p, &checked, &err));

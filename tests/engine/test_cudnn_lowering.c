@@ -50,11 +50,11 @@ static attn_shape lowering_shape(uint64_t *rng) {
 /* Captured tensors get the size of what reads them, where the program says it by plain coordinates. */
 static void lowering_narrow(conf_case *c, uint64_t *rng) {
     fxa_problem *p = &c->base.data.problem;
-    if (attn_int(rng, 0, 3)) p->flags &= ~(uint32_t)FXA_WANT_MAX;
+    if (attn_int(rng, 0, 3)) p->flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
     p->alignment = 16;
     p->param_grads = 0;
     for (size_t i = 0; i < c->n_tensors; i++) c->captures[i].grad = 0;
-    c->base.data.backward_flags &= ~(uint32_t)(FXA_ACC_TENSORS | FXA_ACC_PARAMS);
+    c->base.data.backward_flags &= ~(uint32_t)(FXA_ACCUMULATE_DTENSORS | FXA_ACCUMULATE_DPARAMS);
     if (attn_int(rng, 0, 1)) c->base.data.backward_flags |= FXA_DETERMINISTIC;
 }
 

@@ -53,7 +53,7 @@ TEST(trusted_memory_is_not_asked_about) {
     char *workspace = calloc(1, size + 64);
     call.args.workspace = workspace + (64 - (uintptr_t)workspace % 64), call.args.workspace_size = size;
     T_STATUS(fxa_plan_run(plan, &call.args, &err), FXA_E_BINDING);
-    call.args.flags = FXA_TRUSTED;
+    call.args.flags = FXA_SKIP_POINTER_CHECKS;
     memset(call.args.slot[FXA_SLOT_O], 0, 64);
     T_OK(fxa_plan_run(plan, &call.args, &err));
     T_CHECK(!attn_other_bits(&x, FXA_FORWARD, &want));

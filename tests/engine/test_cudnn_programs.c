@@ -112,9 +112,9 @@ TEST(every_operation_is_lowered_or_named) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
     int lowered = 0, named = 0;
-    for (size_t i = 0; fxa_spelling(i).text; i++) {
+    for (size_t i = 0; fxa_op_syntax(i).text; i++) {
         for (int ints = 0; ints < 2; ints++) {
-            fxa_spelling_info info = fxa_spelling(i);
+            fxa_op_syntax_info info = fxa_op_syntax(i);
             fxa_builder *b = NULL;
             fxa_program *program = NULL;
             fxa_error err;
@@ -171,7 +171,7 @@ TEST(graphs_for_people) {
         p.program = program, p.captures = captures, p.n_captures = program ? fxa_program_tensor_count(program) : 0;
         p.flags |= cases[i].flags;
         T_OK(fxa_plan_create(ctx, &p, &plan, &err));
-        if (plan) T_OK(fxa_plan_listing(plan, text, sizeof text, NULL, &err));
+        if (plan) T_OK(fxa_plan_dump(plan, text, sizeof text, NULL, &err));
         for (int j = 0; j < 4; j++) T_HAS(text, cases[i].says[j]);
         fxa_plan_destroy(plan);
         fxa_program_destroy(program);

@@ -22,7 +22,7 @@ static const reuse_case reuse_cases[] = {
     {"param c : float\nscore = c * tanh(score / c) + score", NULL, 1, 0, 1},
     {"param c : float\nscore = c * tanh(score / c) + sin(score / c)", NULL, 1, 3, 2},
     {"param c : float\nmask = tanh(score / c) > 0.1", NULL, 1, 1, 1},
-    {"param c : float\nscore = graft(score, c * tanh(score / c))", NULL, 1, 0, 1},
+    {"param c : float\nscore = with_grad(score, c * tanh(score / c))", NULL, 1, 0, 1},
     {"param c : float\nscore = c * exp(score / c)", NULL, 0, 1, 1}, /* which may be infinite */
     /* Of the caller's program what the score program has computed: numbers alone, since params are each one's own. */
     {"score = 8.0 * tanh(score / 8.0)", "let t = tanh(score / 8.0)\ndscore = dscore * (1.0 - t * t)", 1, 1, 1},
@@ -79,10 +79,10 @@ TEST(operations_that_are_left_out) {
 TEST(scores_that_lengths_mask_have_no_other_use) {
     static fxa__dnn_attention a;
     static const reuse_case cases[] = {{"", NULL, 0, 0, 0},
-                                       {"score = graft(score, 0.0)", NULL, 0, 0, 0},
-                                       {"score = graft(score, score * float(k))", NULL, 0, 0, 0},
-                                       {"score = graft(score, tanh(score))", NULL, 0, 0, 0},
-                                       {"score = graft(tanh(score), tanh(score) * tanh(score))", NULL, 0, 0, 0},
+                                       {"score = with_grad(score, 0.0)", NULL, 0, 0, 0},
+                                       {"score = with_grad(score, score * float(k))", NULL, 0, 0, 0},
+                                       {"score = with_grad(score, tanh(score))", NULL, 0, 0, 0},
+                                       {"score = with_grad(tanh(score), tanh(score) * tanh(score))", NULL, 0, 0, 0},
                                        {"score = exp(score)", NULL, 0, 0, 0},
                                        {"", "dscore = dscore * float(k)", 0, 0, 0},
                                        {"mask = k != q", "dscore = dscore * score", 0, 0, 0}};

@@ -38,8 +38,8 @@ TEST(saved_plans_run_where_they_are_loaded) {
         attn_call_make(&x, pass, &call);
         call.p.engine = "cudnn", call.p.device = FXA_CUDA, call.p.param_grads = 0;
         call.args.dparams = NULL, call.args.n_dparams = 0;
-        call.p.flags &= ~(uint32_t)FXA_GRAD_LSE, call.args.slot[FXA_SLOT_DLSE] = NULL;
-        T_OK(fxa_device_profile(there, FXA_CUDA, 0, text, sizeof text, NULL, &err));
+        call.p.flags &= ~(uint32_t)FXA_READ_DLSE, call.args.slot[FXA_SLOT_DLSE] = NULL;
+        T_OK(fxa_device_description(there, FXA_CUDA, 0, text, sizeof text, NULL, &err));
         call.p.target = text;
         size_t n = saved_bytes(there, &call.p, bytes, sizeof bytes);
         fxa_context_destroy(there);

@@ -108,7 +108,7 @@ WHOLE(offsets_beyond_32_bits) { /* R-98: two keys 2^31 + 3 elements apart, in a 
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args args = FXA_ARGS_INIT;
     T_OK(fxa_context_create(NULL, &ctx, &err));
-    p.b = p.hq = p.sq = 1, p.sk = p.d = 2, p.engine = whole_engine;
+    p.b = p.hq = p.sq = 1, p.sk = p.d_qk = 2, p.engine = whole_engine;
     args.slot[FXA_SLOT_Q] = q, args.slot[FXA_SLOT_V] = v;
     args.slot[FXA_SLOT_K] = near_k, args.slot[FXA_SLOT_O] = near_o;
     T_OK(fxa_attention(ctx, &p, &args, &err));

@@ -32,11 +32,11 @@ static void empty_pass(fxa_context *ctx, const char *engine, const fxa_program *
         fxa_problem p = FXA_PROBLEM_INIT;
         fxa_args a = FXA_ARGS_INIT;
         fxa_error err;
-        p.b = p.hq = 1, p.sq = p.sk = EMPTY_S, p.d = EMPTY_D, p.program = program;
+        p.b = p.hq = 1, p.sq = p.sk = EMPTY_S, p.d_qk = EMPTY_D, p.program = program;
         p.engine = engine, p.device = attn_device(engine);
         own.grad = (uint32_t)backward;
         p.captures = &own, p.n_captures = 1;
-        p.flags = backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE;
+        p.flags = backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_RETURN_LSE;
         p.pass = backward ? FXA_BACKWARD : FXA_FORWARD;
         p.param_grads = backward && fxa_program_param_count(program);
         p.bprop = backward ? bprop : NULL;

@@ -92,8 +92,8 @@ static void finite_engine(const char *engine, uint32_t features, bool free_choic
             finite_check(&c, "dQ", &c.data.t[FXA_SLOT_Q], &c.data.t[FXA_SLOT_DQ], seed);
             finite_check(&c, "dK", &c.data.t[FXA_SLOT_K], &c.data.t[FXA_SLOT_DK], seed);
             finite_check(&c, "dV", &c.data.t[FXA_SLOT_V], &c.data.t[FXA_SLOT_DV], seed);
-            if (c.data.problem.flags & FXA_SINK)
-                finite_check(&c, "dsink", &c.data.t[FXA_SLOT_SINK], &c.data.t[FXA_SLOT_DSINK], seed);
+            if (c.data.problem.flags & FXA_SINKS)
+                finite_check(&c, "dsink", &c.data.t[FXA_SLOT_SINKS], &c.data.t[FXA_SLOT_DSINKS], seed);
             for (int j = 0; j < c.twin->n_tensors; j++)
                 if (c.data.captures[j].grad) finite_check(&c, "dtensor", &c.data.tensor[j], &c.data.dtensor[j], seed);
             finite_check_params(&c);

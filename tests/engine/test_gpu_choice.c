@@ -65,7 +65,7 @@ static void pick_start(pick *x, const char *text, int64_t s, int64_t d) {
     if (text) T_OK(fxa_program_parse(x->ctx, text, SIZE_MAX, &x->program, &err));
     x->p = (fxa_problem)FXA_PROBLEM_INIT;
     x->p.program = x->program, x->p.device = FXA_CUDA, x->p.alignment = 16, x->p.q.dtype = FXA_BF16;
-    x->p.b = 2, x->p.hq = 4, x->p.sq = x->p.sk = s, x->p.d = d, x->p.flags = FXA_WANT_LSE;
+    x->p.b = 2, x->p.hq = 4, x->p.sq = x->p.sk = s, x->p.d_qk = d, x->p.flags = FXA_RETURN_LSE;
 }
 
 static void pick_end(pick *x) {

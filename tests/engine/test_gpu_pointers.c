@@ -37,16 +37,11 @@ static const fxa__gpu wheres_gpu = {.driver = {.context_push = wheres_push,
 /* ---- Problems ---------------------------------------------------------------------------------------------------- */
 
 enum { PLAIN, PADDED, PACKED, PAGED, TABLES, DYNAMIC, PLACED, SCALARS, BYTES, OWN };
-static const uint32_t kinds[] = {[PLAIN] = FXA_SINK,
-                                 [PADDED] = FXA_PADDING,
-                                 [PACKED] = FXA_VARLEN,
-                                 [PAGED] = FXA_PAGED,
-                                 [TABLES] = 0,
-                                 [DYNAMIC] = 0,
-                                 [PLACED] = FXA_POSITIONS,
-                                 [SCALARS] = FXA_SCALARS_IN_MEMORY | FXA_DROPOUT,
-                                 [BYTES] = FXA_SCALED,
-                                 [OWN] = 0};
+static const uint32_t kinds[] = {[PLAIN] = FXA_SINKS,    [PADDED] = FXA_PADDING,
+                                 [PACKED] = FXA_VARLEN,  [PAGED] = FXA_PAGED,
+                                 [TABLES] = 0,           [DYNAMIC] = 0,
+                                 [PLACED] = FXA_Q_START, [SCALARS] = FXA_SCALARS_IN_MEMORY | FXA_DROPOUT,
+                                 [BYTES] = FXA_SCALED,   [OWN] = 0};
 
 typedef struct pointers_row {
     uint8_t slot, kind;
@@ -54,37 +49,37 @@ typedef struct pointers_row {
 } pointers_row;
 
 static const pointers_row pointers_rows[] = {
-    {FXA_SLOT_Q, PLAIN, {1, 1}},         {FXA_SLOT_K, PLAIN, {1, 1}},          {FXA_SLOT_V, PLAIN, {1, 1}},
-    {FXA_SLOT_O, PLAIN, {1, 1}},         {FXA_SLOT_LSE, PLAIN, {1, 1}},        {FXA_SLOT_MAX_ROW, PLAIN, {1, 0}},
-    {FXA_SLOT_DO, PLAIN, {0, 1}},        {FXA_SLOT_DLSE, PLAIN, {0, 1}},       {FXA_SLOT_DQ, PLAIN, {0, 1}},
-    {FXA_SLOT_DK, PLAIN, {0, 1}},        {FXA_SLOT_DV, PLAIN, {0, 1}},         {FXA_SLOT_SINK, PLAIN, {1, 1}},
-    {FXA_SLOT_DSINK, PLAIN, {0, 1}},     {FXA_SLOT_LEN_Q, PADDED, {1, 1}},     {FXA_SLOT_LEN_K, PADDED, {1, 1}},
-    {FXA_SLOT_CU_Q, PACKED, {1, 1}},     {FXA_SLOT_CU_K, PACKED, {1, 1}},      {FXA_SLOT_PAGES, PAGED, {1, 0}},
-    {FXA_SLOT_MAP_B, TABLES, {1, 1}},    {FXA_SLOT_MAP_H, TABLES, {1, 1}},     {FXA_SLOT_MAP_Q, TABLES, {1, 1}},
-    {FXA_SLOT_MAP_K, TABLES, {1, 1}},    {FXA_SLOT_DYN_B, DYNAMIC, {1, 1}},    {FXA_SLOT_DYN_H, DYNAMIC, {1, 1}},
-    {FXA_SLOT_DYN_Q, DYNAMIC, {1, 1}},   {FXA_SLOT_DYN_K, DYNAMIC, {1, 1}},    {FXA_SLOT_POS_Q, PLACED, {1, 1}},
-    {FXA_SLOT_SCALE, SCALARS, {1, 1}},   {FXA_SLOT_SEED, SCALARS, {1, 1}},     {FXA_SLOT_PARAMS, SCALARS, {1, 1}},
-    {FXA_SLOT_DESCALE_Q, BYTES, {1, 1}}, {FXA_SLOT_DESCALE_K, BYTES, {1, 1}},  {FXA_SLOT_DESCALE_V, BYTES, {1, 1}},
-    {FXA_SLOT_DESCALE_O, BYTES, {0, 1}}, {FXA_SLOT_DESCALE_DO, BYTES, {0, 1}}, {FXA_SLOT_SCALE_O, BYTES, {1, 0}},
-    {FXA_SLOT_SCALE_DQ, BYTES, {0, 1}},  {FXA_SLOT_SCALE_DK, BYTES, {0, 1}},   {FXA_SLOT_SCALE_DV, BYTES, {0, 1}},
-    {FXA_SLOT_AMAX_O, BYTES, {1, 0}},    {FXA_SLOT_AMAX_DQ, BYTES, {0, 1}},    {FXA_SLOT_AMAX_DK, BYTES, {0, 1}},
-    {FXA_SLOT_AMAX_DV, BYTES, {0, 1}},   {FXA_SLOT_SCALE_DS, BYTES, {0, 1}},   {FXA_SLOT_AMAX_DS, BYTES, {0, 1}},
+    {FXA_SLOT_Q, PLAIN, {1, 1}},          {FXA_SLOT_K, PLAIN, {1, 1}},          {FXA_SLOT_V, PLAIN, {1, 1}},
+    {FXA_SLOT_O, PLAIN, {1, 1}},          {FXA_SLOT_LSE, PLAIN, {1, 1}},        {FXA_SLOT_ROW_MAX, PLAIN, {1, 0}},
+    {FXA_SLOT_DO, PLAIN, {0, 1}},         {FXA_SLOT_DLSE, PLAIN, {0, 1}},       {FXA_SLOT_DQ, PLAIN, {0, 1}},
+    {FXA_SLOT_DK, PLAIN, {0, 1}},         {FXA_SLOT_DV, PLAIN, {0, 1}},         {FXA_SLOT_SINKS, PLAIN, {1, 1}},
+    {FXA_SLOT_DSINKS, PLAIN, {0, 1}},     {FXA_SLOT_Q_LENGTHS, PADDED, {1, 1}}, {FXA_SLOT_K_LENGTHS, PADDED, {1, 1}},
+    {FXA_SLOT_CU_Q, PACKED, {1, 1}},      {FXA_SLOT_CU_K, PACKED, {1, 1}},      {FXA_SLOT_PAGES, PAGED, {1, 0}},
+    {FXA_SLOT_MAP_B, TABLES, {1, 1}},     {FXA_SLOT_MAP_H, TABLES, {1, 1}},     {FXA_SLOT_MAP_Q, TABLES, {1, 1}},
+    {FXA_SLOT_MAP_K, TABLES, {1, 1}},     {FXA_SLOT_OFFSET_B, DYNAMIC, {1, 1}}, {FXA_SLOT_OFFSET_H, DYNAMIC, {1, 1}},
+    {FXA_SLOT_OFFSET_Q, DYNAMIC, {1, 1}}, {FXA_SLOT_OFFSET_K, DYNAMIC, {1, 1}}, {FXA_SLOT_Q_START, PLACED, {1, 1}},
+    {FXA_SLOT_SCALE, SCALARS, {1, 1}},    {FXA_SLOT_SEED, SCALARS, {1, 1}},     {FXA_SLOT_PARAMS, SCALARS, {1, 1}},
+    {FXA_SLOT_DESCALE_Q, BYTES, {1, 1}},  {FXA_SLOT_DESCALE_K, BYTES, {1, 1}},  {FXA_SLOT_DESCALE_V, BYTES, {1, 1}},
+    {FXA_SLOT_DESCALE_O, BYTES, {0, 1}},  {FXA_SLOT_DESCALE_DO, BYTES, {0, 1}}, {FXA_SLOT_SCALE_O, BYTES, {1, 0}},
+    {FXA_SLOT_SCALE_DQ, BYTES, {0, 1}},   {FXA_SLOT_SCALE_DK, BYTES, {0, 1}},   {FXA_SLOT_SCALE_DV, BYTES, {0, 1}},
+    {FXA_SLOT_AMAX_O, BYTES, {1, 0}},     {FXA_SLOT_AMAX_DQ, BYTES, {0, 1}},    {FXA_SLOT_AMAX_DK, BYTES, {0, 1}},
+    {FXA_SLOT_AMAX_DV, BYTES, {0, 1}},    {FXA_SLOT_SCALE_DS, BYTES, {0, 1}},   {FXA_SLOT_AMAX_DS, BYTES, {0, 1}},
 };
 enum { POINTERS_ROWS = sizeof pointers_rows / sizeof *pointers_rows };
 
 static fxa_problem pointers_problem(int kind, fxa_pass pass) {
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_index_map *maps[] = {&p.map_b, &p.map_h, &p.map_q, &p.map_k};
-    p.pass = (uint32_t)pass, p.b = 2, p.hq = 2, p.sq = 4, p.sk = 6, p.d = 8, p.device = FXA_CUDA;
+    p.pass = (uint32_t)pass, p.b = 2, p.hq = 2, p.sq = 4, p.sk = 6, p.d_qk = 8, p.device = FXA_CUDA;
     p.q.dtype = kind == BYTES ? FXA_E4M3 : FXA_BF16;
-    p.flags = kinds[kind] | (pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE);
-    if (kind == PLAIN) p.flags |= pass ? FXA_GRAD_LSE | FXA_GRAD_SINK : FXA_WANT_MAX;
+    p.flags = kinds[kind] | (pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_RETURN_LSE);
+    if (kind == PLAIN) p.flags |= pass ? FXA_READ_DLSE | FXA_GRAD_SINKS : FXA_RETURN_ROW_MAX;
     if (kind == PACKED) p.total_q = p.total_k = 8;
     if (kind == PAGED) p.page_size = 2, p.n_pages = 9;
     if (kind == SCALARS) p.dropout_p = 0.5;
     for (int i = 0; i < 4; i++) {
         if (kind == TABLES) maps[i]->kind = FXA_MAP_TABLE;
-        if (kind == DYNAMIC) maps[i]->dynamic = 1;
+        if (kind == DYNAMIC) maps[i]->has_offset = 1;
     }
     return p;
 }
@@ -212,7 +207,7 @@ TEST(a_recorded_stream_needs_the_flag) {
         T_STATUS(pointers_check(pointers_engines[e], &x, NULL, &err), FXA_E_BINDING);
         T_HAS(err.text, "recorded into a graph");
         T_INT(wheres.asked, 0);
-        x.p->in.flags |= FXA_CAPTURE;
+        x.p->in.flags |= FXA_GRAPH_CAPTURE;
         T_OK(pointers_check(pointers_engines[e], &x, NULL, &err));
         wheres.recorded = 0;
         pointers_close(&x);

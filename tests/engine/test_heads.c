@@ -26,11 +26,11 @@ static fxa_status heads_run(heads_data *x, const fxa_program *program, const cha
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args a = {.struct_size = sizeof a};
     void *tensors[1] = {x->t}, *dtensors[1] = {x->dt};
-    p.pass = pass, p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE, p.program = program,
+    p.pass = pass, p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_RETURN_LSE, p.program = program,
     p.engine = engine;
-    p.b = 1, p.hq = n, p.sq = p.sk = S, p.d = D;
+    p.b = 1, p.hq = n, p.sq = p.sk = S, p.d_qk = D;
     p.q.dtype = FXA_F32, p.captures = &capture, p.n_captures = 1;
-    p.map_h.base = first, p.heads = heads;
+    p.map_h.base = first, p.global_heads = heads;
     int64_t at = first * S * D;
     a.slot[FXA_SLOT_Q] = x->q + at, a.slot[FXA_SLOT_K] = x->k + at, a.slot[FXA_SLOT_V] = x->v + at;
     a.slot[FXA_SLOT_O] = x->o + at, a.slot[FXA_SLOT_LSE] = x->lse + first * S;
@@ -88,10 +88,10 @@ TEST(keys_caches_and_bytes) {
     size_t size, size_again;
     fxa_error err;
     T_OK(own_parse(FXA_PROGRAM_SCORE, "score = score * heads", SIZE_MAX, &program, &err));
-    p.b = 1, p.hq = 2, p.sq = p.sk = S, p.d = D, p.q.dtype = FXA_F32, p.program = program, p.engine = "cpu";
+    p.b = 1, p.hq = 2, p.sq = p.sk = S, p.d_qk = D, p.q.dtype = FXA_F32, p.program = program, p.engine = "cpu";
     fxa_cache_get_stats(ctx, &before);
     for (int i = 0; i < 3; i++) {
-        p.heads = heads[i];
+        p.global_heads = heads[i];
         T_OK(fxa_plan_create(ctx, &p, &plan[i], &err));
         fxa_plan_key(plan[i], key[i]);
     }
@@ -105,12 +105,12 @@ TEST(keys_caches_and_bytes) {
     T_CHECK(size == size_again && memcmp(bytes, again, size) == 0);
     fxa_problem held = FXA_PROBLEM_INIT;
     fxa_plan_problem(plan[2], &held);
-    T_INT(held.heads, 16);
-    p.heads = -1;
+    T_INT(held.global_heads, 16);
+    p.global_heads = -1;
     fxa_plan *refused = NULL;
     T_STATUS(fxa_plan_create(ctx, &p, &refused, &err), FXA_E_PROBLEM);
     T_HAS(err.text, "heads is -1");
-    p.heads = (int64_t)INT32_MAX + 1;
+    p.global_heads = (int64_t)INT32_MAX + 1;
     T_STATUS(fxa_plan_create(ctx, &p, &refused, &err), FXA_E_PROBLEM);
     for (int i = 0; i < 3; i++) fxa_plan_destroy(plan[i]);
     fxa_program_destroy(program);
@@ -123,9 +123,9 @@ TEST(tiles_know_the_heads) {
     fxa_tile_counts counts;
     fxa_error err;
     T_OK(own_parse(FXA_PROGRAM_SCORE, "mask = 2 * h >= heads", SIZE_MAX, &program, &err));
-    p.b = 1, p.hq = 4, p.sq = p.sk = S, p.d = D, p.q.dtype = FXA_F32, p.program = program;
+    p.b = 1, p.hq = 4, p.sq = p.sk = S, p.d_qk = D, p.q.dtype = FXA_F32, p.program = program;
     for (int64_t heads = 0; heads < 8; heads++) {
-        p.heads = heads;
+        p.global_heads = heads;
         for (int64_t h = 0; h < 4; h++) {
             T_OK(fxa_tiles_count(ctx, &p, 0, h, 8, 8, NULL, NULL, &counts, &err));
             T_INT(counts.full, 2 * h >= (heads ? heads : 4) ? 9 : 0);

@@ -127,7 +127,7 @@ static void device_drop_kept(void) {
 TEST(graphs_keep_code) {
     static device_rig d;
     fxa_error err;
-    T_REQUIRE(device_start_flags(&d, 0, FXA_CAPTURE));
+    T_REQUIRE(device_start_flags(&d, 0, FXA_GRAPH_CAPTURE));
     T_OK(fxa_plan_run(d.plan, &d.call.args, &err)); /* nothing is recorded yet */
     T_CHECK(!mock.kept);
     mock.recording = true;
@@ -158,7 +158,7 @@ TEST(graphs_keep_code_past_the_context) {
     static device_rig d;
     const struct timespec moment = {.tv_nsec = 1000000};
     fxa_error err;
-    T_REQUIRE(device_start_flags(&d, 0, FXA_CAPTURE));
+    T_REQUIRE(device_start_flags(&d, 0, FXA_GRAPH_CAPTURE));
     mock.recording = true;
     T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
     T_REQUIRE(mock.kept);

@@ -242,11 +242,11 @@ def command(options, layout, scale, params, tensors, path):
     if "window" in options:
         args += ["--window", "%d,%d" % options["window"]]
     if "dropout" in options:
-        args += ["--dropout", repr(options["dropout"]), "--seed", str(options["seed"])]
+        args += ["--dropout-p", repr(options["dropout"]), "--seed", str(options["seed"])]
     if "lens" in options:
-        args += ["--lens-q", path("lens_q"), "--lens-k", path("lens_k")]
+        args += ["--q-lengths", path("lens_q"), "--k-lengths", path("lens_k")]
     if "sink" in options:
-        args += ["--sink", path("sink"), "--dsink", path("dsink")]
+        args += ["--sinks", path("sink"), "--dsinks", path("dsink")]
     for n in ("q", "k", "v", "dout", "dlse", "out", "lse", "dq", "dk", "dv"):
         args += ["--" + n, path(n)]
     return args

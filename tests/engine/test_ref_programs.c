@@ -75,15 +75,16 @@ static void wild_run(wild *w, fxa_pass pass, int64_t keys, double *const x[FXA_S
     fxa_error err;
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args args = FXA_ARGS_INIT;
-    p.pass = (uint32_t)pass, p.b = B, p.hq = H, p.sq = S, p.sk = keys, p.d = 1, p.q.dtype = FXA_F64, p.engine = ENGINE;
+    p.pass = (uint32_t)pass, p.b = B, p.hq = H, p.sq = S, p.sk = keys, p.d_qk = 1, p.q.dtype = FXA_F64,
+    p.engine = ENGINE;
     p.program = w->program, p.captures = w->captures, p.n_captures = args.n_tensors = w->n_tensors;
-    p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_LSE : FXA_WANT_LSE | FXA_WANT_MAX;
+    p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_READ_DLSE : FXA_RETURN_LSE | FXA_RETURN_ROW_MAX;
     args.scale = 1, args.params = w->params, args.n_params = w->n_params, args.tensors = w->tensors;
-    for (int i = 0; i < FXA_SLOT_SINK; i++) args.slot[i] = x[i];
+    for (int i = 0; i < FXA_SLOT_SINKS; i++) args.slot[i] = x[i];
     if (pass == FXA_FORWARD)
         args.slot[FXA_SLOT_DQ] = args.slot[FXA_SLOT_DK] = args.slot[FXA_SLOT_DV] = NULL;
     else
-        args.slot[FXA_SLOT_MAX_ROW] = NULL;
+        args.slot[FXA_SLOT_ROW_MAX] = NULL;
     for (size_t i = 0; i < w->n_params; i++)
         if (pass && fxa_program_param(w->program, i).type == FXA_FLOAT) p.param_grads |= (uint64_t)1 << i;
     for (size_t i = 0; i < w->n_tensors; i++) {
@@ -113,7 +114,7 @@ TEST(each_new_score_is_what_the_program_says) {
                    value;
             int mask;
             T_OK(fxa_program_eval(w.program, in, w.params, w.views, &value, &mask, &err));
-            T_SAME(memory[FXA_SLOT_MAX_ROW][i], mask ? value : -INFINITY);
+            T_SAME(memory[FXA_SLOT_ROW_MAX][i], mask ? value : -INFINITY);
             double lse = mask ? value : -INFINITY;
             T_SAME(memory[FXA_SLOT_LSE][i], lse == INFINITY ? NAN : lse + log(1)); /* never -0 */
         }
@@ -143,7 +144,7 @@ TEST(operands_of_one_row_reach_no_other_row) {
         wild_run(&w, FXA_BACKWARD, S, x);
         wild_run(&w, FXA_FORWARD, S, y);
         wild_run(&w, FXA_BACKWARD, S, y);
-        static const fxa_slot rows[] = {FXA_SLOT_O, FXA_SLOT_LSE, FXA_SLOT_MAX_ROW, FXA_SLOT_DQ};
+        static const fxa_slot rows[] = {FXA_SLOT_O, FXA_SLOT_LSE, FXA_SLOT_ROW_MAX, FXA_SLOT_DQ};
         for (int i = 0; i < 4; i++)
             for (int j = 0; j < B * H * S; j++)
                 if (j != victim) T_SAME(second[rows[i]][j], first[rows[i]][j]);

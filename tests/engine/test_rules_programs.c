@@ -145,14 +145,14 @@ RULE(wide_ints_saturate_when_loaded) {
     fxa_capture capture = {.size = {2}};
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args args = FXA_ARGS_INIT;
-    p.b = p.hq = p.sq = p.sk = p.d = 1, p.q.dtype = FXA_F64, p.engine = rules_engine, p.flags = FXA_WANT_MAX;
+    p.b = p.hq = p.sq = p.sk = p.d_qk = 1, p.q.dtype = FXA_F64, p.engine = rules_engine, p.flags = FXA_RETURN_ROW_MAX;
     p.device = attn_device(rules_engine);
     p.program = program, p.captures = &capture, p.n_captures = args.n_tensors = 1;
     args.slot[FXA_SLOT_Q] = args.slot[FXA_SLOT_K] = args.slot[FXA_SLOT_V] = &one;
     args.slot[FXA_SLOT_O] = &o, args.tensors = tensors;
     for (int i = 0; i < 2; i++) {
         p.map_k.base = i;
-        args.slot[FXA_SLOT_MAX_ROW] = &max[i];
+        args.slot[FXA_SLOT_ROW_MAX] = &max[i];
         T_OK(fxa_attention(ctx, &p, &args, &err));
     }
     T_SAME(max[0], 2147483647.0);

@@ -121,7 +121,7 @@ RULE(absent_rows_and_keys_are_never_read_and_get_zeroes) {
     rules_start(&r);
     int32_t q_len = 2, k_len = 3;
     r.a.problem.flags = FXA_PADDING;
-    r.a.ints[FXA_SLOT_LEN_Q] = &q_len, r.a.ints[FXA_SLOT_LEN_K] = &k_len;
+    r.a.ints[FXA_SLOT_Q_LENGTHS] = &q_len, r.a.ints[FXA_SLOT_K_LENGTHS] = &k_len;
     for (int i = q_len * WIDTH; i < rows * WIDTH; i++) r.q[i] = r.dout[i] = NAN;
     for (int i = k_len * WIDTH; i < keys * WIDTH; i++) r.k[i] = r.v[i] = INFINITY;
     for (int i = 0; i < RULES_MOST * WIDTH; i++) r.o[i] = r.dq[i] = r.dk[i] = r.dv[i] = 7;
@@ -178,7 +178,7 @@ RULE(a_row_of_equal_large_negative_scores_is_the_average) {
 RULE(with_a_sink_a_row_without_keys_attends_to_the_sink_alone) {
     rules r;
     rules_start(&r);
-    r.a.problem.flags = FXA_SINK;
+    r.a.problem.flags = FXA_SINKS;
     r.sink = 0.75;
     rules_both(&r, "mask = q != 1");
     T_CHECK(rules_all_zero(r.o + WIDTH, WIDTH) && rules_all_zero(r.dq + WIDTH, WIDTH));
@@ -187,7 +187,7 @@ RULE(with_a_sink_a_row_without_keys_attends_to_the_sink_alone) {
     rules_end(&r);
 
     rules_start(&r);
-    r.a.problem.flags = FXA_SINK;
+    r.a.problem.flags = FXA_SINKS;
     r.sink = 0.75;
     rules_both(&r, "mask = false");
     double sum = 0;
@@ -206,7 +206,7 @@ RULE(row_maximum_is_of_the_scores_without_the_sink) {
     rules r, plain;
     rules_start(&r);
     rules_start(&plain);
-    r.a.problem.flags = FXA_SINK;
+    r.a.problem.flags = FXA_SINKS;
     r.sink = 50;
     rules_forward(&r, "");
     rules_forward(&plain, "");
@@ -222,7 +222,7 @@ RULE(sink_of_minus_inf_is_no_sink_and_nan_or_plus_inf_makes_nan) {
         rules r, plain;
         rules_start(&r);
         rules_start(&plain);
-        r.a.problem.flags = FXA_SINK;
+        r.a.problem.flags = FXA_SINKS;
         r.sink = sinks[i];
         rules_both(&r, "");
         rules_both(&plain, "");
@@ -241,7 +241,7 @@ RULE(sink_of_minus_inf_is_no_sink_and_nan_or_plus_inf_makes_nan) {
 RULE(sink_of_a_nan_row_that_is_minus_inf_gets_no_gradient) {
     rules r;
     rules_start(&r);
-    r.a.problem.flags = FXA_SINK;
+    r.a.problem.flags = FXA_SINKS;
     r.sink = -INFINITY;
     rules_both(&r, "score = q == 1 ? inf - inf : score");
     T_SAME(r.dsink, 0);
@@ -255,7 +255,7 @@ RULE(accumulating_into_rows_that_attend_to_nothing_makes_no_nan) {
     rules_start(&r);
     rules_start(&fresh);
     /* row 0: nothing was there; row 1: nothing comes; others: neither */
-    r.a.problem.flags = FXA_ACC_OUT;
+    r.a.problem.flags = FXA_ACCUMULATE_O;
     for (int q = 0; q < rows; q++) r.lse[q] = -INFINITY, r.o[q * WIDTH] = NAN, r.o[q * WIDTH + 1] = INFINITY;
     r.lse[1] = 0.5, r.o[WIDTH] = 3, r.o[WIDTH + 1] = 4;
     rules_forward(&r, "mask = q == 0");
@@ -274,7 +274,7 @@ RULE(accumulating_into_rows_that_attend_to_nothing_makes_no_nan) {
 RULE(accumulating_with_a_nan_lse_makes_nan_of_that_row) {
     rules r;
     rules_start(&r);
-    r.a.problem.flags = FXA_ACC_OUT;
+    r.a.problem.flags = FXA_ACCUMULATE_O;
     r.lse[1] = NAN;
     rules_forward(&r, "");
     T_CHECK(rules_all_finite(r.o, WIDTH) && rules_all_nan(r.o + WIDTH, WIDTH));

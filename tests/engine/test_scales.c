@@ -45,7 +45,7 @@ static void scales_open(scales_case *c, uint64_t *rng, bool powers, bool few) {
     s.d = attn_int(rng, 1, 5) * 8, s.dv = attn_int(rng, 1, 5) * 8;
     s.dtype = attn_int(rng, 0, 1) ? FXA_E4M3 : FXA_E5M2;
     s.slot_dtype[FXA_SLOT_V] = s.slot_dtype[FXA_SLOT_DV] = attn_int(rng, 0, 1) ? FXA_E4M3 : FXA_E5M2;
-    s.flags = FXA_WANT_LSE | (attn_int(rng, 0, 1) ? FXA_CAUSAL : 0u);
+    s.flags = FXA_RETURN_LSE | (attn_int(rng, 0, 1) ? FXA_CAUSAL : 0u);
     s.text = texts[attn_int(rng, 0, 3)];
     s.reach = 4;
     fxa_error err;
@@ -109,7 +109,7 @@ static void scales_check(const scales_case *c, int i, double share) {
 
 /* Sums in f32: of d products for a score, which is some tens large, of sk for a result, and a few roundings more. */
 static double scales_share(const scales_case *c) {
-    double d = (double)c->narrow.problem.d, sk = (double)c->narrow.problem.sk;
+    double d = (double)c->narrow.problem.d_qk, sk = (double)c->narrow.problem.sk;
     double score = 16 * d * (c->descale[0] * c->descale[1] > 1 ? (double)c->descale[0] * (double)c->descale[1] : 1);
     return 0x1p-24 * (2 * score * sqrt(d) + 4 * sk + 64);
 }
@@ -187,10 +187,10 @@ TEST(scales_that_would_not_count_are_refused_by_name) {
     scales_refused(&c, FXA_FORWARD, FXA_SLOT_SCALE_O, FXA_SCALED, "it lacks O of 8 bits");
     scales_refused(&c, FXA_FORWARD, FXA_SLOT_AMAX_O, FXA_SCALED, "it lacks O of 8 bits");
     c.narrow.problem.o.dtype = FXA_E4M3;
-    scales_refused(&c, FXA_FORWARD, FXA_SLOT_Q, FXA_SCALED | FXA_ACC_OUT,
-                   "flag FXA_ACC_OUT adds to an operand of 8 bits");
-    c.narrow.backward_flags |= FXA_ACC_K;
-    scales_refused(&c, FXA_BACKWARD, FXA_SLOT_Q, FXA_SCALED, "flag FXA_ACC_K adds to an operand of 8 bits");
+    scales_refused(&c, FXA_FORWARD, FXA_SLOT_Q, FXA_SCALED | FXA_ACCUMULATE_O,
+                   "flag FXA_ACCUMULATE_O adds to an operand of 8 bits");
+    c.narrow.backward_flags |= FXA_ACCUMULATE_DK;
+    scales_refused(&c, FXA_BACKWARD, FXA_SLOT_Q, FXA_SCALED, "flag FXA_ACCUMULATE_DK adds to an operand of 8 bits");
     c.wide.problem.flags |= FXA_SCALED; /* f32 */
     attn_call call;
     fxa_error err;

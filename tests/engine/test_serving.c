@@ -31,12 +31,12 @@ static void serve_run(fxa_pass pass, uint32_t flags, int64_t first, int64_t n, i
     fxa_args args = FXA_ARGS_INIT;
     fxa_error err;
     double slope = 0.05;
-    p.pass = (uint32_t)pass, p.flags = flags | FXA_DROPOUT | (pass ? 0u : (uint32_t)FXA_WANT_LSE);
-    if (pass) p.flags |= FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_ACC_K | FXA_ACC_V;
+    p.pass = (uint32_t)pass, p.flags = flags | FXA_DROPOUT | (pass ? 0u : (uint32_t)FXA_RETURN_LSE);
+    if (pass) p.flags |= FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV;
     p.program = the.program, p.engine = the.engine, p.device = attn_device(the.engine), p.dropout_p = 0.3;
-    p.b = B, p.hq = H, p.hkv = HKV, p.sq = n, p.sk = keys, p.d = D;
+    p.b = B, p.hq = H, p.hkv = HKV, p.sq = n, p.sk = keys, p.d_qk = D;
     p.q = p.o = p.dout = p.dq = serve_rows(H);
-    p.k = p.v = p.dk = p.dv_grad = serve_rows(HKV);
+    p.k = p.v = p.dk = p.dv = serve_rows(HKV);
     p.lse = (fxa_operand){0, FXA_LAYOUT_STRIDED, {H * S, S, 1, 0}};
     args.params = &slope, args.n_params = 1, args.seed = 77;
     double *const slots[] = {the.q[0][0][first],
@@ -51,7 +51,7 @@ static void serve_run(fxa_pass pass, uint32_t flags, int64_t first, int64_t n, i
                              the.dk[into][0][0][0],
                              the.dv[into][0][0][0]};
     for (int i = 0; i <= (pass ? FXA_SLOT_DV : FXA_SLOT_LSE); i++) args.slot[i] = slots[i];
-    args.slot[FXA_SLOT_POS_Q] = (void *)(uintptr_t)positions;
+    args.slot[FXA_SLOT_Q_START] = (void *)(uintptr_t)positions;
     T_OK(fxa_attention(the.ctx, &p, &args, &err));
 }
 
@@ -90,7 +90,7 @@ static void serve_chunks(uint32_t flags, const int64_t *chunks) {
     memset(the.dv[1], 0, sizeof the.dv[1]);
     for (int64_t first = 0, i = 0; first < S; first += chunks[i], i++) {
         int32_t positions[B] = {(int32_t)first, (int32_t)first};
-        const int32_t *given = flags & FXA_POSITIONS ? positions : NULL;
+        const int32_t *given = flags & FXA_Q_START ? positions : NULL;
         serve_run(FXA_FORWARD, flags, first, chunks[i], first + chunks[i], given, 1);
         serve_run(FXA_BACKWARD, flags, first, chunks[i], first + chunks[i], given, 1);
     }
@@ -122,7 +122,7 @@ static void serve_flags(uint32_t flags) {
         }
 }
 
-TEST(chunks_with_positions) { serve_flags(FXA_POSITIONS); }
+TEST(chunks_with_positions) { serve_flags(FXA_Q_START); }
 TEST(chunks_aligned_to_the_last_key) { serve_flags(FXA_BOTTOM_RIGHT); }
 
 /* Positions move ready masks as well. */
@@ -132,7 +132,7 @@ TEST(ready_masks_follow_positions) {
         serve_run(FXA_FORWARD, FXA_CAUSAL, 0, S, S, NULL, 0);
         for (int32_t row = 0; row < S; row++) {
             const int32_t positions[B] = {row, row};
-            serve_run(FXA_FORWARD, FXA_CAUSAL | FXA_POSITIONS, row, 1, S, positions, 1);
+            serve_run(FXA_FORWARD, FXA_CAUSAL | FXA_Q_START, row, 1, S, positions, 1);
         }
         serve_compare("O", the.o[1][0][0][0], the.o[0][0][0][0], sizeof the.o[0]);
         serve_close();
@@ -146,7 +146,7 @@ TEST(batch_entries_have_their_own_positions) {
         const int32_t positions[B] = {5, 30};
         memcpy(the.q[1][0][5], the.q[1][0][30], sizeof the.q[1][0][5]);
         for (int h = 1; h < H; h++) memcpy(the.q[1][h][5], the.q[1][h][30], sizeof the.q[1][h][5]);
-        serve_run(FXA_FORWARD, FXA_POSITIONS, 5, 1, S, positions, 1);
+        serve_run(FXA_FORWARD, FXA_Q_START, 5, 1, S, positions, 1);
         for (int h = 0; h < H; h++) {
             serve_compare("the first", the.o[1][0][h][5], the.o[0][0][h][5], sizeof the.o[0][0][h][5]);
             serve_compare("the second", the.o[1][1][h][5], the.o[0][1][h][30], sizeof the.o[0][0][h][5]);
@@ -160,7 +160,7 @@ TEST(positions_below_zero) {
     for (size_t e = 0; engine_here(e); e++) {
         serve_open(engine_here(e), serve_programs[0]);
         const int32_t positions[B] = {-3, INT32_MIN};
-        serve_run(FXA_FORWARD, FXA_POSITIONS, 0, 4, S, positions, 1);
+        serve_run(FXA_FORWARD, FXA_Q_START, 0, 4, S, positions, 1);
         for (int i = 0; i < 4; i++) {
             T_CHECK(the.lse[1][0][0][i] == (i < 3 ? -INFINITY : the.lse[1][0][0][3]));
             T_CHECK(the.lse[1][1][0][i] == -INFINITY && the.o[1][1][0][i][0] == 0);

@@ -52,7 +52,7 @@ static void device_ask_cuda(size_walk_case *c, void *user) {
 static void device_ask_cudnn(size_walk_case *c, void *user) {
     static fxa__dnn_attention a;
     device_seen *seen = user;
-    c->p.d = c->p.d == 4 ? 16 : c->p.d, c->p.dv = c->p.dv == 3 ? 8 : c->p.dv;
+    c->p.d_qk = c->p.d_qk == 4 ? 16 : c->p.d_qk, c->p.d_v = c->p.d_v == 3 ? 8 : c->p.d_v;
     fxa__problem *p = device_problem(seen, c);
     fxa_error err = {.status = FXA_OK};
     if (!p) return;

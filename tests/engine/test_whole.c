@@ -63,11 +63,11 @@ WHOLE(dropout_keeps_its_share_and_the_mean) {
 static void whole_shard(whole *w, fxa_pass pass, uint32_t flags, const int64_t cut[4], double *o, double *lse) {
     fxa_error err;
     attn_call call;
-    int64_t q0 = cut[0], k0 = cut[2], sq = w->p->sq, sk = w->p->sk, d = w->p->d, dv = w->p->dv;
+    int64_t q0 = cut[0], k0 = cut[2], sq = w->p->sq, sk = w->p->sk, d = w->p->d_qk, dv = w->p->d_v;
     whole_call(w, pass, &call);
     call.p.sq = cut[1] - q0, call.p.sk = cut[3] - k0;
     call.p.map_q.base = q0, call.p.map_k.base = k0;
-    call.p.q_len = sq, call.p.k_len = sk;
+    call.p.global_q_len = sq, call.p.global_k_len = sk;
     call.p.flags |= flags;
     const fxa_operand wide_q = {FXA_F64, FXA_LAYOUT_STRIDED, {w->p->hq * sq * d, sq * d, d, 1}};
     const fxa_operand wide_o = {FXA_F64, FXA_LAYOUT_STRIDED, {w->p->hq * sq * dv, sq * dv, dv, 1}};
@@ -75,7 +75,7 @@ static void whole_shard(whole *w, fxa_pass pass, uint32_t flags, const int64_t c
     const fxa_operand wide_v = {FXA_F64, FXA_LAYOUT_STRIDED, {w->p->hkv * sk * dv, sk * dv, dv, 1}};
     const fxa_operand row = {FXA_F64, FXA_LAYOUT_STRIDED, {w->p->hq * sq, sq, 1, 0}};
     call.p.q = call.p.dq = wide_q, call.p.o = call.p.dout = wide_o, call.p.k = call.p.dk = wide_k,
-    call.p.v = call.p.dv_grad = wide_v, call.p.lse = call.p.dlse = row;
+    call.p.v = call.p.dv = wide_v, call.p.lse = call.p.dlse = row;
     call.args.slot[FXA_SLOT_Q] = w->q + q0 * d;
     call.args.slot[FXA_SLOT_K] = w->k + k0 * d, call.args.slot[FXA_SLOT_V] = w->v + k0 * dv;
     call.args.slot[FXA_SLOT_O] = o + q0 * dv, call.args.slot[FXA_SLOT_LSE] = lse + q0;
@@ -89,7 +89,7 @@ static void whole_shard(whole *w, fxa_pass pass, uint32_t flags, const int64_t c
 
 static void whole_merge(const whole *w, double *o_a, double *lse_a, const double *o_b, const double *lse_b) {
     fxa_error err;
-    fxa_merge_args m = {.struct_size = sizeof m, .b = w->p->b, .h = w->p->hq, .s = w->p->sq, .d = w->p->dv};
+    fxa_merge_args m = {.struct_size = sizeof m, .b = w->p->b, .h = w->p->hq, .s = w->p->sq, .d = w->p->d_v};
     m.o_a.dtype = m.o_b.dtype = m.lse_a.dtype = m.lse_b.dtype = FXA_F64;
     m.o_a_data = o_a, m.lse_a_data = lse_a, m.o_b_data = o_b, m.lse_b_data = lse_b;
     T_OK(fxa_merge(&m, &err));
@@ -109,7 +109,7 @@ WHOLE(keys_split_in_two_and_merged_are_the_whole) {
         whole_near("merged O", o[0], w.o, w.n_o, 1e-14);
         whole_near("merged LSE", lse[0], w.lse, w.n_row, 1e-14);
         whole_shard(&w, FXA_FORWARD, 0, left, o[0], lse[0]);
-        whole_shard(&w, FXA_FORWARD, FXA_ACC_OUT, right, o[0], lse[0]); /* the same while running */
+        whole_shard(&w, FXA_FORWARD, FXA_ACCUMULATE_O, right, o[0], lse[0]); /* the same while running */
         whole_near("accumulated O", o[0], w.o, w.n_o, 1e-14);
         whole_near("accumulated LSE", lse[0], w.lse, w.n_row, 1e-14);
         whole_end(&w);
@@ -129,7 +129,8 @@ WHOLE(gradients_of_four_shards_with_the_global_lse_are_those_of_the_whole) {
     memset(s.dq, 0, (size_t)s.n_q * sizeof(double));
     memset(s.dk, 0, (size_t)s.n_k * sizeof(double));
     memset(s.dv, 0, (size_t)s.n_v * sizeof(double));
-    const uint32_t acc = FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V | FXA_ACC_TENSORS | FXA_ACC_PARAMS;
+    const uint32_t acc =
+        FXA_ACCUMULATE_DQ | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV | FXA_ACCUMULATE_DTENSORS | FXA_ACCUMULATE_DPARAMS;
     const int64_t q_cut[] = {0, 4, 7}, k_cut[] = {0, 6, 11};
     for (int i = 0; i < 4; i++) {
         const int64_t cut[4] = {q_cut[i / 2], q_cut[i / 2 + 1], k_cut[i % 2], k_cut[i % 2 + 1]};
@@ -155,7 +156,7 @@ WHOLE(queries_split_in_balanced_segments_are_the_rows_of_the_whole) { /* shard i
         double q[2 * CHUNK * D], o[2 * CHUNK * D], lse[2 * CHUNK];
         const int64_t chunk[2] = {i, 3 - i};
         whole_call(&w, FXA_FORWARD, &call);
-        call.p.sq = 2 * CHUNK, call.p.q_len = call.p.k_len = S;
+        call.p.sq = 2 * CHUNK, call.p.global_q_len = call.p.global_k_len = S;
         call.p.map_q.kind = FXA_MAP_SEGMENTS, call.p.map_q.n_segments = 2;
         for (int64_t j = 0; j < 2; j++) {
             call.p.map_q.segment[j] = (fxa_segment){j * CHUNK, chunk[j] * CHUNK, 1};

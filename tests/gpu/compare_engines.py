@@ -45,9 +45,9 @@ def command(fxattn, engine, folder, data, meta):
     words += [w.format(last_key=meta["Sk"] - 1, left=meta["window"] - 1) for w in OPTIONS[meta["program"]]]
     words += ["--layout", "bhsd"]  # which packed files need said
     words += ["--dtype", "bf16"] if meta["bf16"] else []
-    words += ["--dropout", repr(meta["drop"])] if meta["drop"] else []
-    for option, name in (("q", "q"), ("k", "k"), ("v", "v"), ("dout", "grad_o"), ("sink", "sink"), ("dlse", "grad_lse"),
-                         ("lens-q", "q_lens"), ("lens-k", "k_lens"), ("cu-q", "q_starts"), ("cu-k", "k_starts")):
+    words += ["--dropout-p", repr(meta["drop"])] if meta["drop"] else []
+    for option, name in (("q", "q"), ("k", "k"), ("v", "v"), ("dout", "grad_o"), ("sinks", "sink"), ("dlse", "grad_lse"),
+                         ("q-lengths", "q_lens"), ("k-lengths", "k_lens"), ("cu-q", "q_starts"), ("cu-k", "k_starts")):
         if name in data and (name != "grad_o" or "grad_q" in data):
             words += ["--" + option, put(name, data[name])]
     for name in ("tensor", "ids", "dense"):
@@ -58,7 +58,7 @@ def command(fxattn, engine, folder, data, meta):
     if "grad_q" in data:
         out.update(grad_q="dq", grad_k="dk", grad_v="dv")
     if "grad_sink" in data:
-        out["grad_sink"] = "dsink"
+        out["grad_sink"] = "dsinks"
     for name, option in out.items():
         words += ["--" + option, os.path.join(folder, "out_" + name + ".npy")]
     if "grad_tensor" in data:

@@ -246,13 +246,13 @@ static bool kinds_is_aligned(const conf_case *c) {
 static void kinds_narrow(conf_case *c, const kinds_kind *k) {
     fxa_problem *p = &c->base.data.problem;
     if ((k->also & KINDS_SCALARS) && !(p->flags & FXA_DROPOUT)) p->flags |= FXA_SCALARS_IN_MEMORY;
-    if (!(k->also & KINDS_MAX)) p->flags &= ~(uint32_t)FXA_WANT_MAX;
+    if (!(k->also & KINDS_MAX)) p->flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
     p->alignment = !(k->also & KINDS_LOOSE) && kinds_is_aligned(c) ? 16 : 0;
     if (k->also & KINDS_FIXED) c->base.data.backward_flags |= FXA_DETERMINISTIC;
     if (k->also & KINDS_GRADS) return;
     p->param_grads = 0;
     for (size_t i = 0; i < c->n_tensors; i++) c->captures[i].grad = 0;
-    c->base.data.backward_flags &= ~(uint32_t)(FXA_ACC_TENSORS | FXA_ACC_PARAMS);
+    c->base.data.backward_flags &= ~(uint32_t)(FXA_ACCUMULATE_DTENSORS | FXA_ACCUMULATE_DPARAMS);
 }
 
 /* Where a tensor has an element for each pair; its rows a multiple of 16 bytes, or not. */

@@ -31,7 +31,7 @@ static bool device_is_standin(void) {
  * is slow, a small one. */
 static attn_spec device_spec(void) {
     bool small = device_is_standin();
-    attn_spec s = {.dtype = FXA_BF16, .flags = FXA_WANT_LSE};
+    attn_spec s = {.dtype = FXA_BF16, .flags = FXA_RETURN_LSE};
     s.b = small ? 1 : 2, s.hkv = s.b, s.hq = 2 * s.hkv;
     s.sq = small ? 20 : 130, s.sk = small ? 30 : 190, s.d = small ? 16 : 64;
     s.text = "param cap : float\nscore = cap * tanh(score / cap)\nmask = k <= q - 3";
@@ -74,7 +74,7 @@ static bool device_data_make(attn_data *x, fxa_context *ctx, const attn_spec *s)
     fxa_error err;
     T_OK(attn_data_make(x, ctx, s, 77, &err));
     x->problem.alignment = 16, x->problem.param_grads = 0;
-    x->backward_flags &= ~(uint32_t)FXA_GRAD_LSE;
+    x->backward_flags &= ~(uint32_t)FXA_READ_DLSE;
     x->backward_flags |= FXA_DETERMINISTIC;
     return err.status == FXA_OK;
 }

@@ -142,11 +142,11 @@ static void adverse_fill(conf_case *c, const adverse *x, fxa_slot slot) {
 /* Sinks that rows see nothing of, that are all they see, that make them NaN. */
 static void adverse_sinks(conf_case *c, uint64_t *rng) {
     static const double some[] = {-INFINITY, 1e4, -1e4, 60, -60, 0, 1, 3.4e38, -3.4e38, INFINITY, NAN};
-    attn_tensor *t = &c->base.data.t[FXA_SLOT_SINK];
+    attn_tensor *t = &c->base.data.t[FXA_SLOT_SINKS];
     bool odd = attn_int(rng, 0, 3) == 0;
     for (int64_t at[4] = {0}; at[1] < t->n[1] && attn_int(rng, 0, 1); at[1]++) {
         attn_tensor_set(t, at, some[attn_int(rng, 0, odd ? 10 : 6)]);
-        c->base.dense[FXA_SLOT_SINK][at[1]] = attn_tensor_get(t, at);
+        c->base.dense[FXA_SLOT_SINKS][at[1]] = attn_tensor_get(t, at);
     }
 }
 
@@ -278,12 +278,12 @@ static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale
     for (size_t i = 0; i < c.n_params; i++)
         c.params[i] = strcmp(x.program->name, "cap") == 0 ? caps[attn_int(&rng, 0, 7)] : 0.05;
     c.base.data.problem.alignment = types ? 0 : 16;
-    c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+    c.base.data.problem.flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
     if (x.scalars && !(x.features & ATTN_DROPOUT)) c.base.data.problem.flags |= FXA_SCALARS_IN_MEMORY;
     if (x.fixed) c.base.data.backward_flags |= FXA_DETERMINISTIC;
     f->forward_alone = x.values >= V_POISONED || x.values == V_LARGE || x.values == V_EQUAL || x.scores == SCORES_HUGE;
     ok = frame_passes(f, &c);
-    if (ok && f->state[0] == FRAME_UNSURE && !(c.base.data.problem.flags & FXA_ACC_OUT)) {
+    if (ok && f->state[0] == FRAME_UNSURE && !(c.base.data.problem.flags & FXA_ACCUMULATE_O)) {
         conf_fill_outputs(&c, FXA_FORWARD); /* what was kept of forward is the reference's */
         ok = conf_reference(&c, FXA_FORWARD) && conf_run(&c, f->engine, FXA_FORWARD) && adverse_is_near(&c, &x);
     }
@@ -362,7 +362,7 @@ static bool adverse_emptied(fxa_context *ctx, conf_frame *f, const char *text, u
     fxa_error err;
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
     if (!program || !conf_draw(&c, ctx, features, &s, program, "emptied", NULL, &f->all, &rng)) return false;
-    c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+    c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
     if (i == 1) c.base.data.backward_flags |= FXA_DETERMINISTIC;
     bool ok = frame_pass(f, &c, FXA_FORWARD);
     conf_buffer *t = &c.slot[FXA_SLOT_LSE];

@@ -130,7 +130,7 @@ static bool caps_run(fxa_context *ctx, conf_frame *f, const caps_case *x) {
     caps_fill(&c, x, FXA_SLOT_Q), caps_fill(&c, x, FXA_SLOT_K);
     for (size_t i = 0; i < c.n_params; i++) c.params[i] = x->cap;
     if (x->program->by == CAPS_TWO) c.params[0] = x->cap / 4, c.params[1] = fabs(x->cap) > 1e37 ? 1 : 1 / x->cap;
-    c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+    c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
     f->forward_alone = x->scores == CAPS_SPOILT;
     bool ok = frame_passes(f, &c);
     if (ok && f->state[0] == FRAME_UNSURE) ok = caps_is_near(&c, f);

@@ -26,13 +26,13 @@ static int32_t decode_length(const decode_problem *p, int64_t b) {
 }
 
 static bool decode_make(attn_data *x, fxa_context *ctx, const decode_problem *p, int32_t *lengths) {
-    attn_spec s = {.dtype = FXA_BF16, .flags = FXA_WANT_LSE, .b = p->b, .hq = p->hq, .hkv = p->hkv, .sq = p->sq};
+    attn_spec s = {.dtype = FXA_BF16, .flags = FXA_RETURN_LSE, .b = p->b, .hq = p->hq, .hkv = p->hkv, .sq = p->sq};
     s.sk = p->sk, s.d = p->d, s.text = p->text;
     if (!device_data_make(x, ctx, &s)) return false;
     if (!p->lengths) return true;
     for (int64_t b = 0; b < p->b; b++) lengths[b] = decode_length(p, b);
     x->problem.flags |= FXA_PADDING;
-    x->ints[FXA_SLOT_LEN_K] = lengths;
+    x->ints[FXA_SLOT_K_LENGTHS] = lengths;
     return true;
 }
 
@@ -47,7 +47,8 @@ static fxa_status decode_alone(attn_data *x, fxa_context *ctx, int64_t b, fxa_pa
     call.p.b = 1;
     for (int i = 0; i < ATTN_SLOTS; i++)
         if (call.args.slot[i]) call.args.slot[i] = (char *)call.args.slot[i] + (size_t)b * decode_entry_bytes(&x->t[i]);
-    if (call.args.slot[FXA_SLOT_LEN_K]) call.args.slot[FXA_SLOT_LEN_K] = (int32_t *)call.args.slot[FXA_SLOT_LEN_K] + b;
+    if (call.args.slot[FXA_SLOT_K_LENGTHS])
+        call.args.slot[FXA_SLOT_K_LENGTHS] = (int32_t *)call.args.slot[FXA_SLOT_K_LENGTHS] + b;
     return fxa_attention(ctx, &call.p, &call.args, err);
 }
 
@@ -250,7 +251,8 @@ static void decode_any_ints(attn_data *x, fxa_context *ctx, int slot, const int3
 TEST(offsets_of_any_value) {
     NEEDS_DEVICE;
     static const int32_t tame[] = {0, 0, 131, 132, 340}, wild[] = {-5, INT32_MIN, 131, 132, INT32_MAX};
-    attn_spec s = {.dtype = FXA_BF16, .flags = FXA_WANT_LSE, .b = 1, .hq = 2, .hkv = 1, .sq = 340, .sk = 340, .d = 64};
+    attn_spec s = {
+        .dtype = FXA_BF16, .flags = FXA_RETURN_LSE, .b = 1, .hq = 2, .hkv = 1, .sq = 340, .sk = 340, .d = 64};
     fxa_context *ctx = device_context();
     attn_data x;
     s.text = "mask = k <= q";
@@ -265,7 +267,7 @@ TEST(offsets_of_any_value) {
 TEST(pages_of_any_value) {
     NEEDS_DEVICE;
     static const int32_t tame[] = {0, 4, 3, 0, 4, 2, 4, 1}, wild[] = {-1, 5, 3, INT32_MIN, INT32_MAX, 2, 6, 1};
-    attn_spec s = {.dtype = FXA_BF16, .flags = FXA_WANT_LSE, .b = 2, .hq = 2, .hkv = 1, .sq = 70, .sk = 230, .d = 64};
+    attn_spec s = {.dtype = FXA_BF16, .flags = FXA_RETURN_LSE, .b = 2, .hq = 2, .hkv = 1, .sq = 70, .sk = 230, .d = 64};
     fxa_context *ctx = device_context();
     attn_data x;
     s.text = "mask = k <= q + 160", s.page_size = 64, s.n_pages = 5;
@@ -331,7 +333,8 @@ TEST(lists_with_runs) {
                  {131400, 40, "mask = q // 256 % 2 == 0 || k < 3"}};
     fxa_context *ctx = device_context();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        attn_spec s = {.dtype = FXA_BF16, .flags = FXA_WANT_LSE, .b = 1, .hq = 1, .sq = cases[i].sq, .sk = cases[i].sk};
+        attn_spec s = {
+            .dtype = FXA_BF16, .flags = FXA_RETURN_LSE, .b = 1, .hq = 1, .sq = cases[i].sq, .sk = cases[i].sk};
         attn_data x;
         s.d = 16, s.dv = 24, s.text = cases[i].text;
         T_REQUIRE(device_data_make(&x, ctx, &s));

@@ -51,21 +51,21 @@ static void cudev_tag_flags(const conf_case *c, char *out, size_t room) {
     } forward[] = {{FXA_PADDING, "padded"},
                    {FXA_VARLEN, "packed"},
                    {FXA_PAGED, "paged"},
-                   {FXA_SINK, "sink"},
+                   {FXA_SINKS, "sink"},
                    {FXA_SINK_ZERO, "sink-zero"},
                    {FXA_DROPOUT, "dropout"},
                    {FXA_CAUSAL, "causal"},
                    {FXA_WINDOW, "window"},
-                   {FXA_POSITIONS, "positions"},
+                   {FXA_Q_START, "positions"},
                    {FXA_BOTTOM_RIGHT, "bottom-right"},
                    {FXA_SCALARS_IN_MEMORY, "scalars-in-memory"},
-                   {FXA_WANT_MAX, "maximum"},
-                   {FXA_ACC_OUT, "joined"}},
-      backward[] = {{FXA_GRAD_LSE, "dLSE"},
-                    {FXA_GRAD_SINK, "dsink"},
+                   {FXA_RETURN_ROW_MAX, "maximum"},
+                   {FXA_ACCUMULATE_O, "joined"}},
+      backward[] = {{FXA_READ_DLSE, "dLSE"},
+                    {FXA_GRAD_SINKS, "dsink"},
                     {FXA_DETERMINISTIC, "deterministic"},
-                    {FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V | FXA_ACC_SINK, "added-to"},
-                    {FXA_ACC_TENSORS | FXA_ACC_PARAMS, "added-to-captured"}};
+                    {FXA_ACCUMULATE_DQ | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV | FXA_ACCUMULATE_DSINKS, "added-to"},
+                    {FXA_ACCUMULATE_DTENSORS | FXA_ACCUMULATE_DPARAMS, "added-to-captured"}};
     const fxa_problem *p = &c->base.data.problem;
     uint32_t grads = c->base.data.backward_flags, all = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
     for (size_t i = 0; i < sizeof forward / sizeof *forward; i++)
@@ -75,7 +75,7 @@ static void cudev_tag_flags(const conf_case *c, char *out, size_t room) {
     cudev_tag(out, room, (p->flags & FXA_PAGED) && (p->flags & FXA_VARLEN), "packed-and-paged");
     cudev_tag(out, room, (grads & all) != all, "some-gradients");
     cudev_tag(out, room, p->param_grads, "gradients-of-params");
-    cudev_tag(out, room, p->q_len || p->k_len || p->heads, "lengths-seen");
+    cudev_tag(out, room, p->global_q_len || p->global_k_len || p->global_heads, "lengths-seen");
 }
 
 static void cudev_tag_maps(const conf_case *c, char *out, size_t room) {
@@ -86,7 +86,7 @@ static void cudev_tag_maps(const conf_case *c, char *out, size_t room) {
     for (int i = 0; i < 4; i++) {
         bool moved = maps[i]->kind || maps[i]->base || maps[i]->step > 1 || maps[i]->step < 0;
         has[maps[i]->kind] = has[maps[i]->kind] || moved;
-        dynamic = dynamic || maps[i]->dynamic;
+        dynamic = dynamic || maps[i]->has_offset;
     }
     for (int i = 0; i < 3; i++) cudev_tag(out, room, has[i], names[i]);
     cudev_tag(out, room, dynamic, "map-dynamic");
@@ -127,7 +127,7 @@ static void cudev_tags(const conf_case *c, const kinds_kind *k, int values, char
         cudev_tag(out, room, styles[ATTN_PITCHED], "pitched");
     bool mixed = false, other = false;
     for (int i = FXA_SLOT_K; i <= FXA_SLOT_DV; i++) {
-        bool row = i == FXA_SLOT_LSE || i == FXA_SLOT_MAX_ROW || i == FXA_SLOT_DLSE;
+        bool row = i == FXA_SLOT_LSE || i == FXA_SLOT_ROW_MAX || i == FXA_SLOT_DLSE;
         bool apart = !row && c->slot[i].dtype != c->slot[FXA_SLOT_Q].dtype;
         mixed = mixed || (apart && i <= FXA_SLOT_V), other = other || (apart && i > FXA_SLOT_V);
     }

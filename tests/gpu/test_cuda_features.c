@@ -73,7 +73,7 @@ static bool feature_one(fxa_context *ctx, const feature *x, const char *text, in
     fxa_program *own = x->bprop ? feature_program(ctx, FXA_PROGRAM_BPROP, x->bprop) : NULL;
     bool ok = conf_draw(&c, ctx, frame_features(x->features), &s, feature_program(ctx, FXA_PROGRAM_SCORE, text), text,
                         own, &f->all, rng);
-    c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+    c.base.data.problem.flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
     if (ok && !(x->features & ATTN_DTYPES)) c.base.data.problem.alignment = feature_is_aligned(&c) ? 16 : 0;
     if (ok && x->change) x->change(&c, i);
     ok = ok && frame_passes(f, &c);
@@ -115,7 +115,7 @@ static const char causal[] = "mask = k <= q", capped[] = "score = 20 * tanh(scor
 static const char learned[] = "tensor t : f32[1]\nparam a : float\nscore = score * a + t[k]";
 
 static void change_max(conf_case *c, int i) {
-    if (i / FEATURE_ALIKE % 2) c->base.data.problem.flags |= FXA_WANT_MAX;
+    if (i / FEATURE_ALIKE % 2) c->base.data.problem.flags |= FXA_RETURN_ROW_MAX;
 }
 
 static const feature types = {.features = ATTN_DTYPES | ATTN_GQA, .texts = {"", capped, learned}, .change = change_max};
@@ -131,14 +131,15 @@ static const feature scored = {
 
 /* Gradients of what is captured that read the score, which the slope does not. */
 static const feature stopped = {.features = ATTN_GQA,
-                                .texts = {"param a : float\nscore = score + a * graft(score, 0.0)",
-                                          "tensor t : f32[1]\nscore = score + t[h] * graft(score, 0.0)",
-                                          "tensor t : f32[1]\nscore = score + t[k] * graft(tanh(score), 0.0)"}};
+                                .texts = {"param a : float\nscore = score + a * with_grad(score, 0.0)",
+                                          "tensor t : f32[1]\nscore = score + t[h] * with_grad(score, 0.0)",
+                                          "tensor t : f32[1]\nscore = score + t[k] * with_grad(tanh(score), 0.0)"}};
 
 /* Tiles without a mask in which nothing but the slope, or a backward program, reads coordinates. */
-static const feature sloped = {.features = ATTN_GQA,
-                               .texts = {"score = graft(score, score * (1.0 + 0.01 * float(q - k)))",
-                                         "score = graft(score, (q > k + 3 ? score : 0.5 * score))\nmask = k < 200"}};
+static const feature sloped = {
+    .features = ATTN_GQA,
+    .texts = {"score = with_grad(score, score * (1.0 + 0.01 * float(q - k)))",
+              "score = with_grad(score, (q > k + 3 ? score : 0.5 * score))\nmask = k < 200"}};
 static const feature owned_alone = {.texts = {"", "mask = k <= q + 200"},
                                     .bprop = "dscore = dscore * (1.0 + 0.01 * float(q - k))"};
 

@@ -32,7 +32,7 @@ static const char *grads_missing(void) {
     const char *standin = getenv("FXA_TEST_STANDIN");
     if (strcmp(grads_engine(), "cuda") != 0) return NULL;
     if (standin && *standin) return "kernels of the cuda engine need a GPU";
-    p.b = p.hq = 1, p.sq = p.sk = p.d = 64, p.q.dtype = FXA_F32, p.alignment = 16, p.device = FXA_CUDA;
+    p.b = p.hq = 1, p.sq = p.sk = p.d_qk = 64, p.q.dtype = FXA_F32, p.alignment = 16, p.device = FXA_CUDA;
     T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
     fxa_context_destroy(ctx);
@@ -92,7 +92,7 @@ static int grads_one(fxa_context *ctx, const grads_row *row, int shape, uint64_t
     fxa_problem *p = &c.base.data.problem;
     if (ok && row->size[0]) conf_resize(&c, 0, row->size, rng);
     p->alignment = row->features & ATTN_STRIDES ? 0 : 16;
-    p->flags &= ~(uint32_t)FXA_WANT_MAX;
+    p->flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
     c.base.data.backward_flags |= row->flags;
     alarm(GRADS_SECONDS); /* ends the process */
     ok = ok && conf_check_forward(&c, grads_engine());
@@ -158,7 +158,7 @@ TEST(same_bits_in_every_run) {
         {grads_scatter, ATTN_GQA | ATTN_VARLEN, FXA_DETERMINISTIC, {0}},
         {grads_slope, ATTN_GQA, FXA_DETERMINISTIC, {4, 7}},
         {grads_bucket, ATTN_GQA, FXA_DETERMINISTIC, {4, 32}},
-        {grads_bucket, ATTN_GQA | ATTN_PADDING, FXA_DETERMINISTIC | FXA_ACC_TENSORS, {4, 32}},
+        {grads_bucket, ATTN_GQA | ATTN_PADDING, FXA_DETERMINISTIC | FXA_ACCUMULATE_DTENSORS, {4, 32}},
         {grads_distance, ATTN_GQA | ATTN_DROPOUT, FXA_DETERMINISTIC, {300}},
     };
     GRADS_ROWS(rows, 8);
@@ -208,7 +208,7 @@ TEST(every_class) {
     static const grads_row rows[] = {
         {"tensor t : f32[0]\nparam a : float\nscore = score + a * t[] * float(k - q)", ATTN_GQA, 0, {0}},
         {"tensor t : f16[1]\nscore = score + t[b] * float(k % 3)", ATTN_GQA, 0, {2}},
-        {"tensor t : bf16[2]\nscore = score * t[b, h % 2] + t[0, h]", ATTN_GQA, FXA_ACC_TENSORS, {2, 4}},
+        {"tensor t : bf16[2]\nscore = score * t[b, h % 2] + t[0, h]", ATTN_GQA, FXA_ACCUMULATE_DTENSORS, {2, 4}},
         {"tensor t : f32[2]\nscore = score + t[h, q]", ATTN_GQA | ATTN_STRIDES, 0, {0}},
         {"tensor t : f64[2]\nscore = score + t[b, k]", ATTN_GQA, 0, {0}},
         {"tensor t : f32[2]\nscore = score + t[q, k] + t[k, q]", ATTN_GQA, 0, {190, 190}},
@@ -227,7 +227,7 @@ TEST(many_sums) {
                                "sum(i, 20, t[h, i] * float((q + 3 * k) % (i + 2))) * 0.05\nmask = k <= q + 40";
     static const grads_row rows[] = {
         {sums, ATTN_GQA, 0, {4, 20, 0, 0, 0, 128}},
-        {sums, ATTN_GQA | ATTN_PADDING | ATTN_DROPOUT, FXA_ACC_TENSORS, {4, 20}},
+        {sums, ATTN_GQA | ATTN_PADDING | ATTN_DROPOUT, FXA_ACCUMULATE_DTENSORS, {4, 20}},
         {sums, ATTN_GQA | ATTN_VARLEN, 0, {4, 20, 0, 0, 0, 256}},
     };
     GRADS_ROWS(rows, 4);
@@ -251,8 +251,14 @@ TEST(pages) {
 /* Packed, and added to what is there: rows of nobody stay as they are. */
 TEST(packed_and_added) {
     static const grads_row rows[] = {
-        {"mask = k <= q", ATTN_GQA | ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING, FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V, {0}},
-        {grads_scatter, ATTN_GQA | ATTN_VARLEN | ATTN_ACC, FXA_DETERMINISTIC | FXA_ACC_K | FXA_ACC_TENSORS, {0}},
+        {"mask = k <= q",
+         ATTN_GQA | ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING,
+         FXA_ACCUMULATE_DQ | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV,
+         {0}},
+        {grads_scatter,
+         ATTN_GQA | ATTN_VARLEN | ATTN_ACC,
+         FXA_DETERMINISTIC | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DTENSORS,
+         {0}},
     };
     GRADS_ROWS(rows, 2);
 }

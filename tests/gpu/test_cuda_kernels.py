@@ -74,9 +74,9 @@ def jobs(full):
     out += [("forward_sm80", "89", "causal", 96, 96, 0, {"FXA_ALIGNED": 0, "FXA_DROPOUT": 1}),
             ("backward_sm80", "89", "causal", 256, 256, 0, {"FXA_ALIGNED": 0, "FXA_DROPOUT": 1})]
     out += [(kernel, arch, "causal", d, d, 0, more) for kernel, arch, d, more in (
-        ("forward_sm80", "89", 96, {"FXA_OUT_F32": 1, "FXA_WANT_MAX": 1}),
+        ("forward_sm80", "89", 96, {"FXA_OUT_F32": 1, "FXA_RETURN_ROW_MAX": 1}),
         ("backward_sm80", "90a", 128, {"FXA_OUT_F32": 1, "FXA_DROPOUT": 2}),
-        ("forward_simt", "100", 64, {"FXA_OUT_F32": 1, "FXA_WANT_MAX": 1, "FXA_DROPOUT": 2}),
+        ("forward_simt", "100", 64, {"FXA_OUT_F32": 1, "FXA_RETURN_ROW_MAX": 1, "FXA_DROPOUT": 2}),
         ("backward_ends", "80", 64, {"FXA_OUT_F32": 1, "FXA_O_F32": 1}), ("stage", "80", 64, {"FXA_SPANS": 1}),
         ("forward_sm90", "90a", 128, {"FXA_DROPOUT": 2}), ("backward_sm90", "90a", 128, {"FXA_DROPOUT": 2}),
         ("dq_sm90", "90a", 128, {"FXA_DROPOUT": 2}), ("backward_wide_sm90", "90a", 256, {"FXA_DROPOUT": 2}))]

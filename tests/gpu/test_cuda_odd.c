@@ -178,7 +178,7 @@ static bool odd_run(fxa_context *ctx, conf_frame *f, odd x) {
     if (x.program == ODD_FAINT) c.params[0] = -x.power * log(2);
     if (x.contained) c.ran = odd_forget;
     c.base.data.problem.alignment = 16;
-    c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+    c.base.data.problem.flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
     bool ok = frame_pass(f, &c, FXA_FORWARD);
     f->state[1] = FRAME_NOT_RUN;
     if (ok && x.contained) ok = frame_pass(f, &c, FXA_BACKWARD);

@@ -68,7 +68,7 @@ static bool tables_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
     if (!program || !conf_draw(&c, ctx, features, &s, program, "masks", NULL, &f->all, &rng)) return false;
     if (documents) tables_resize(&c, &s, &rng);
-    c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_WANT_MAX;
+    c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
     if (i % 5 == 4 && number % 3 == 2) c.base.data.backward_flags |= FXA_DETERMINISTIC; /* one more code of a mask */
     bool ok = frame_passes(f, &c);
     conf_describe(&c, what, sizeof what);

@@ -203,7 +203,7 @@ static void device_record(device *d, fxa_pass pass, bool first) {
     T_REQUIRE(device_want(&x, other, pass, &want));
     T_INT(d->more.stream_create(&stream, 0), 0);
     device_call_make(&x, pass, &call);
-    call.p.flags |= FXA_CAPTURE;
+    call.p.flags |= FXA_GRAPH_CAPTURE;
     T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
     T_REQUIRE(plan && side_make(&s, d, stream, &x, &call, (size_t)fxa_plan_workspace(plan)));
     if (!first) T_OK(fxa_plan_run(plan, &call.args, &err));

@@ -61,8 +61,14 @@ static void function_measure(fxa_context *ctx, const struct function *f) {
     fxa_error err;
     double worst = 0, at = 0, off = 0, relative = 0;
     (void)snprintf(text, sizeof text, "score = %s", f->text);
-    const attn_spec s = {
-        .b = 1, .hq = 1, .sq = FUNCTION_ROWS, .sk = 1, .d = 8, .dtype = FXA_BF16, .flags = FXA_WANT_LSE, .text = text};
+    const attn_spec s = {.b = 1,
+                         .hq = 1,
+                         .sq = FUNCTION_ROWS,
+                         .sk = 1,
+                         .d = 8,
+                         .dtype = FXA_BF16,
+                         .flags = FXA_RETURN_LSE,
+                         .text = text};
     T_REQUIRE(device_data_make(&x, ctx, &s));
     function_operands(&x, f->lo, f->hi, operand);
     T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));

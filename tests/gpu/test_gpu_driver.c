@@ -176,7 +176,7 @@ TEST(streams_that_are_recorded) {
     T_OK(fxa__gpu_check_stream(&gpu, &other, false, &err));
     T_OK(fxa__gpu_check_stream(&gpu, &stream, true, &err));
     T_STATUS(fxa__gpu_check_stream(&gpu, &stream, false, &err), FXA_E_BINDING);
-    T_HAS(err.text, "FXA_CAPTURE");
+    T_HAS(err.text, "FXA_GRAPH_CAPTURE");
     standin[0]->recorded = NULL;
     fxa__gpu_leave(&gpu);
     fxa__gpu_close(&gpu);

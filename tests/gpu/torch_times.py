@@ -79,8 +79,8 @@ def speeds(device):
 
 def problem_of(program, shape, backward):
     b, h, s, d = shape
-    flags = _abi.CAPTURE | (_abi.GRAD_Q | _abi.GRAD_K | _abi.GRAD_V if backward else 0)
-    return Problem(program, backward=backward, flags=flags, b=b, hq=h, hkv=h, sq=s, sk=s, d=d, device=_abi.CUDA,
+    flags = _abi.GRAPH_CAPTURE | (_abi.GRAD_Q | _abi.GRAD_K | _abi.GRAD_V if backward else 0)
+    return Problem(program, backward=backward, flags=flags, b=b, hq=h, hkv=h, sq=s, sk=s, d_qk=d, device=_abi.CUDA,
                    alignment=16)
 
 
@@ -91,16 +91,16 @@ def prepared(mod, q, k, v, backward=None):
     tensors = dict(q=q, k=k, v=v, o=torch.empty_like(q))
     if backward:
         tensors.update(zip(("o", "lse", "dout"), backward))
-        tensors.update({name: torch.empty_like(q) for name in ("dq", "dk", "dv_grad")})
+        tensors.update({name: torch.empty_like(q) for name in ("dq", "dk", "dv")})
     for name, x in tensors.items():
         problem.operand(name, _abi.F64 if name == "lse" else _abi.BF16, x.stride())
-    slots = {{"dout": "do", "dv_grad": "dv"}.get(name, name): x.data_ptr() for name, x in tensors.items()}
+    slots = {{"dout": "do"}.get(name, name): x.data_ptr() for name, x in tensors.items()}
     args, plan = Args(**slots), problem.plan(1)
     args.params(traced.params if traced else [])
     space = torch.empty(plan.workspace + 64, dtype=torch.uint8, device=q.device)
     args.workspace(space.data_ptr() if plan.workspace else None, plan.workspace)
     args.struct.stream = torch.cuda.current_stream().cuda_stream
-    args.struct.flags = _abi.TRUSTED
+    args.struct.flags = _abi.SKIP_POINTER_CHECKS
     handle, struct, run, keep = plan._handle, ctypes.byref(args.struct), lib.plan_run, (args, plan, space, tensors)
     if run(handle, struct, None):
         raise RuntimeError("the prepared run failed")

@@ -18,7 +18,7 @@ int main(void) {
     float q[4] = {1, 2, 3, 4}, o[4];
     fxa_problem problem = FXA_PROBLEM_INIT;
     problem.program = program;
-    problem.b = 1, problem.hq = 1, problem.sq = 2, problem.sk = 2, problem.d = 2;
+    problem.b = 1, problem.hq = 1, problem.sq = 2, problem.sk = 2, problem.d_qk = 2;
     fxa_args args = FXA_ARGS_INIT;
     args.slot[FXA_SLOT_Q] = q, args.slot[FXA_SLOT_K] = q, args.slot[FXA_SLOT_V] = q, args.slot[FXA_SLOT_O] = o;
     if (fxa_attention(ctx, &problem, &args, &err) != FXA_OK) return 3;

@@ -17,9 +17,9 @@ end
 let program = Program("param cap : float = 20\ntensor t : i16[2]\nscore = cap * score + t[q, k]")
     @test FXAttn.params(program) == [(name = :cap, type = :float, default = 20.0)]
     @test FXAttn.tensors(program)[1].dtype == "i16" && FXAttn.tensors(program)[1].rank == 2
-    spelling = LibFXA.fxa_spelling(0)
+    spelling = LibFXA.fxa_op_syntax(0)
     @test spelling.text != C_NULL && spelling.arity in 1:3
-    @test LibFXA.fxa_spelling(100_000).text == C_NULL
+    @test LibFXA.fxa_op_syntax(100_000).text == C_NULL
 end
 
 # A struct to fill is zeroes with its size, and keeps what is set.

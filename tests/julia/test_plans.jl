@@ -46,7 +46,7 @@ let (q, k, v) = inputs(Float32), slopes = Float32[0.5, 0.25]
 
     said = sprint(io -> explain(io, f, q, k, v; causal = true))
     @test all(words -> occursin(words, said), ("slopes", "causal", "derivative", "cpu: yes", "backward"))
-    @test "soft cap" in FXAttn.facts(Program(soft(2.0, slopes))) || "additive bias" in FXAttn.facts(Program(f))
+    @test "soft cap" in FXAttn.properties(Program(soft(2.0, slopes))) || "additive bias" in FXAttn.properties(Program(f))
     @test occursin("grad", FXAttn.text(FXAttn.derivative(Program(f))))
 end
 # A plan with an LSE is the one of `attention` with it, in the type that it gives, or in the one that is asked for.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # A function gives the same called with numbers and traced, at every pair: each operation, and what is made of several.
-using FXAttn: erf, graft, ifelse, relu, rsqrt, sigmoid, softplus
+using FXAttn: erf, with_grad, ifelse, relu, rsqrt, sigmoid, softplus
 
 const TABLE = Float32[0.5, -1.25, 2, 3]
 const GRID = Float64.(reshape(1:12, 3, 4))
@@ -14,7 +14,7 @@ const FUNCTIONS = Any[
     (s, b, h, q, k) -> sqrt(abs(s)) + rsqrt(abs(s)) + sin(s) + cos(s) + tan(s) + tanh(s) + sinh(s) + cosh(s),
     (s, b, h, q, k) -> atan(s, q - k) + atan(q - k, s) + atan(1, s) + atan(s, -2) + cbrt(s) + sum(sincos(s)) + TABLE[(q >> 1) + 1],
     (s, b, h, q, k) -> atan(s) + asin(tanh(s)) + acos(tanh(s)) + hypot(s, 2.0),
-    (s, b, h, q, k) -> sigmoid(s) + erf(s) + relu(s) + softplus(s) + graft(s, 0.0),
+    (s, b, h, q, k) -> sigmoid(s) + erf(s) + relu(s) + softplus(s) + with_grad(s, 0.0),
     (s, b, h, q, k) -> min(s, 0.3) + max(q, k) + min(q, k, h) + clamp(s, -0.5, 0.5) + clamp(q, k, 3) + clamp(2, q, k),
     (s, b, h, q, k) -> floor(s) + ceil(s) + trunc(s) + round(s) + round(Int, s) + floor(Int, s) * 2 + Int(trunc(s)),
     (s, b, h, q, k) -> round(s, RoundDown) + round(s, RoundUp) + float(q) / 2 + Float32(k) + Float64(s),

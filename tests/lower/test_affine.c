@@ -22,8 +22,8 @@ TEST(forms_are_congruent_to_values) {
 }
 
 /* A box of a few values each, somewhere; every point of it is tried. */
-static fxa_box affine_box(t_rng *rng) {
-    fxa_box box = {{0}, {0}};
+static fxa_tile_bounds affine_box(t_rng *rng) {
+    fxa_tile_bounds box = {{0}, {0}};
     for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++) {
         bool far = t_int(rng, 0, 3) == 0, wide = i == FXA_INPUT_Q || i == FXA_INPUT_K;
         int64_t lo = far ? t_int(rng, INT32_MIN, INT32_MAX - 4) : t_int(rng, -3, 40);
@@ -34,7 +34,7 @@ static fxa_box affine_box(t_rng *rng) {
 }
 
 static void affine_bounds(rig *r, const fxa_program *p, const fxa__linear *forms, int *proven) {
-    fxa_box box = affine_box(&r->rng);
+    fxa_tile_bounds box = affine_box(&r->rng);
     fxa__env env = rig_env(r, false);
     int64_t lo, hi;
     for (int32_t i = 0; i < p->n_nodes && !t_failures; i++) {

@@ -87,8 +87,8 @@ static const struct {
     {"(2 * q + 1 < 2 * k ? p : 0.5)", FXA__RATE_DIAGONAL},
     {"(q + n == k + n ? p : 0.5)", FXA__RATE_DIAGONAL},
     {"(q + n < k + n ? p : 0.5)", FXA__RATE_PAIR}, /* n may make one of them wrap */
-    {"graft(t[b, k], t[h, q])", FXA__RATE_KEY},
-    {"graft(p, t[q, k])", FXA__RATE_RUN},
+    {"with_grad(t[b, k], t[h, q])", FXA__RATE_KEY},
+    {"with_grad(p, t[q, k])", FXA__RATE_RUN},
     {"(3 * q < 3 * k ? p : 0.5)", FXA__RATE_PAIR}, /* 3 * 2^30 wraps */
     {"t[q, k]", FXA__RATE_PAIR},
     {"t[h, q + k]", FXA__RATE_PAIR},

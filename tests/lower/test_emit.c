@@ -220,9 +220,10 @@ static void emit_add(fxa_program *p, bool alone) {
 }
 
 /* Each operation on operands of each type, outside of the pairs and inside. (A comparison of ints that is negated is
- * another comparison, and no NOT; and no derivative has a GRAFT.) */
+ * another comparison, and no NOT; and no derivative has a WITH_GRAD.) */
 static void emit_visit(fxa_context *ctx, const walk_step *s) {
-    emit_add(walk_program(ctx, s, emit_n % 2 || s->op == FXA_OP_NOT ? walk_params : walk_pairs), s->op == FXA_OP_GRAFT);
+    emit_add(walk_program(ctx, s, emit_n % 2 || s->op == FXA_OP_NOT ? walk_params : walk_pairs),
+             s->op == FXA_OP_WITH_GRAD);
 }
 
 /* Storage types that random programs do not have. */

@@ -164,9 +164,9 @@ typedef struct spans_tally {
     int decided, decidable, by_range;
 } spans_tally;
 
-static fxa_tile spans_by_range(const rig *r, const fxa_program *p, const spans_box *x) {
-    fxa_box box = {{0, x->b, x->h, x->q0, x->k0, x->q_len, x->k_len, 0, x->heads},
-                   {0, x->b, x->h, x->q1, x->k1, x->q_len, x->k_len, 0, x->heads}};
+static fxa_tile_class spans_by_range(const rig *r, const fxa_program *p, const spans_box *x) {
+    fxa_tile_bounds box = {{0, x->b, x->h, x->q0, x->k0, x->q_len, x->k_len, 0, x->heads},
+                           {0, x->b, x->h, x->q1, x->k1, x->q_len, x->k_len, 0, x->heads}};
     fxa_tensor_range ranges[RIG_TENSORS] = {{0}};
     for (int32_t t = 0; t < p->n_tensors; t++) ranges[t].view = &r->views[t];
     return fxa_program_classify(p, &box, r->params, ranges);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_program_lowering: its lines for some programs, of random ones that it ends well, and what it refuses.
+ * fxa_program_dump: its lines for some programs, of random ones that it ends well, and what it refuses.
  */
 #include "lower/lower_rig.h"
 
@@ -8,28 +8,28 @@
 
 static const struct {
     const char *text;
-    fxa_lowering what;
+    fxa_dump_kind what;
     const char *lines;
 } report_cases[] = {
-    {"", FXA_LOWERING_CLASSES, ""},
-    {"", FXA_LOWERING_CONJUNCTS, ""},
-    {"", FXA_LOWERING_JOINT, ""},
-    {"tensor u : f32[2]\ntensor v : f32[2]\nscore = score + u[h, q] * v[h, k]", FXA_LOWERING_CLASSES,
+    {"", FXA_DUMP_CLASSES, ""},
+    {"", FXA_DUMP_CONJUNCTS, ""},
+    {"", FXA_DUMP_FUSED, ""},
+    {"tensor u : f32[2]\ntensor v : f32[2]\nscore = score + u[h, q] * v[h, k]", FXA_DUMP_CLASSES,
      "row       u[h, q]\nhead key  v[h, k]\npair      u[h, q] * v[h, k]\ngrad u[h, q]: row\ngrad v[h, k]: key\n"},
-    {"param w : int\nmask = k <= q + w", FXA_LOWERING_CONJUNCTS,
+    {"param w : int\nmask = k <= q + w", FXA_DUMP_CONJUNCTS,
      "causal    k <= q + w   (where that does not pass 2^30)\n"},
-    {"param w : int\nmask = q - k < w", FXA_LOWERING_CONJUNCTS, "window    q - k <= w - 1\n"},
-    {"param w : int\nmask = k <= q - w", FXA_LOWERING_CONJUNCTS,
+    {"param w : int\nmask = q - k < w", FXA_DUMP_CONJUNCTS, "window    q - k <= w - 1\n"},
+    {"param w : int\nmask = k <= q - w", FXA_DUMP_CONJUNCTS,
      "causal    k <= q - w   (where that does not pass 2^30)\n"},
-    {"param w : int\nmask = q - k + w <= 7", FXA_LOWERING_CONJUNCTS,
+    {"param w : int\nmask = q - k + w <= 7", FXA_DUMP_CONJUNCTS,
      "window    q - k <= -w + 7   (where that does not pass 2^30)\n"},
-    {"tensor n : i32[1]\nmask = k <= q || k < n[b]", FXA_LOWERING_CONJUNCTS, "prefix    k <= q || k <= n[b] - 1\n"},
-    {"mask = k < k_len && k - k_len <= q - q_len", FXA_LOWERING_CONJUNCTS,
+    {"tensor n : i32[1]\nmask = k <= q || k < n[b]", FXA_DUMP_CONJUNCTS, "prefix    k <= q || k <= n[b] - 1\n"},
+    {"mask = k < k_len && k - k_len <= q - q_len", FXA_DUMP_CONJUNCTS,
      "causal    k <= q + k_len - q_len\nlength    k <= k_len - 1\n"},
-    {"tensor d : i32[1]\ntensor a : bool[1]\nmask = d[q] == d[k] && !a[k]", FXA_LOWERING_CONJUNCTS,
+    {"tensor d : i32[1]\ntensor a : bool[1]\nmask = d[q] == d[k] && !a[k]", FXA_DUMP_CONJUNCTS,
      "key       not a[k]\nequal     d[q] == d[k]\n"},
-    {"score = k <= q ? score : -inf", FXA_LOWERING_CONJUNCTS, "causal    k <= q\n"},
-    {"param c : float\nscore = c * tanh(score / c)", FXA_LOWERING_JOINT,
+    {"score = k <= q ? score : -inf", FXA_DUMP_CONJUNCTS, "causal    k <= q\n"},
+    {"param c : float\nscore = c * tanh(score / c)", FXA_DUMP_FUSED,
      "param c : float\nlet t0 = score / c\nlet t1 = tanh(t0)\n"
      "let t2 = divz(mulz(mulz(dscore, c), 1.0 - t1 * t1), c)\n"
      "grad c += mulz(dscore, t1) + -mulz(t2, t0)\ndscore = t2\nscore = c * t1\n"},
@@ -44,7 +44,7 @@ TEST(lines) {
         fxa_error err;
         fxa_program *p = rig_parse(r, report_cases[i].text);
         T_REQUIRE(p);
-        T_OK(fxa_program_lowering(p, report_cases[i].what, text, sizeof text, &n, &err));
+        T_OK(fxa_program_dump(p, report_cases[i].what, text, sizeof text, &n, &err));
         T_INT(n, strlen(text));
         T_STR(text, report_cases[i].lines);
         fxa_program_destroy(p);
@@ -75,11 +75,10 @@ TEST(long_reports_are_cut_off) {
     for (int i = 1; i < REPORT_TERMS; i++) at += snprintf(source + at, sizeof source - (size_t)at, " && a[k + %d]", i);
     fxa_program *p = rig_parse(r, source);
     T_REQUIRE(p);
-    T_OK(fxa_program_lowering(p, FXA_LOWERING_CONJUNCTS, text, sizeof text, &n, &err));
+    T_OK(fxa_program_dump(p, FXA_DUMP_CONJUNCTS, text, sizeof text, &n, &err));
     T_INT(report_count(text, "key       a[k"), 64);
     T_HAS(text, "... and 6 more\n");
-    T_OK(
-        fxa_program_lowering(p, FXA_LOWERING_CLASSES, text, sizeof text, NULL, &err)); /* its length is not asked for */
+    T_OK(fxa_program_dump(p, FXA_DUMP_CLASSES, text, sizeof text, NULL, &err)); /* its length is not asked for */
     T_INT(report_count(text, "key       ") + report_count(text, "row       "), 64);
     T_HAS(text, " more\n");
     T_HAS(text, " more gradients\n");
@@ -98,9 +97,9 @@ TEST(any_program) {
         size_t need, n;
         T_REQUIRE(p);
         for (int what = 0; what < 3; what++) {
-            T_OK(fxa_program_lowering(p, (fxa_lowering)what, NULL, 0, &need, &err));
+            T_OK(fxa_program_dump(p, (fxa_dump_kind)what, NULL, 0, &need, &err));
             T_REQUIRE(need < sizeof text);
-            T_OK(fxa_program_lowering(p, (fxa_lowering)what, text, need + 1, &n, &err));
+            T_OK(fxa_program_dump(p, (fxa_dump_kind)what, text, need + 1, &n, &err));
             T_INT(n, need);
             T_INT(strlen(text), need);
         }
@@ -119,22 +118,22 @@ TEST(what_is_refused) {
     T_REQUIRE(r && rig_start(r));
     T_REQUIRE((p = rig_parse(r, "mask = k <= q")) != NULL);
     T_OK(fxa_program_derivative(p, &d, &err));
-    T_STATUS(fxa_program_lowering(NULL, FXA_LOWERING_JOINT, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_program_dump(NULL, FXA_DUMP_FUSED, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "program is NULL");
-    T_STATUS(fxa_program_lowering(p, FXA_LOWERING_JOINT, NULL, 0, NULL, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_program_dump(p, FXA_DUMP_FUSED, NULL, 0, NULL, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "both out and needed are NULL");
-    T_STATUS(fxa_program_lowering(d, FXA_LOWERING_JOINT, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_program_dump(d, FXA_DUMP_FUSED, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "this is a derivative program");
     fxa_program_destroy(d);
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
     fxa_text own = {.data = "dscore = dscore", .size = 15};
     config.kind = FXA_PROGRAM_BPROP, config.texts = &own, config.n_texts = 1;
     T_OK(fxa__program_parse(r->host, &config, &d, &err));
-    T_STATUS(fxa_program_lowering(d, FXA_LOWERING_JOINT, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_program_dump(d, FXA_DUMP_FUSED, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "this is a bprop program");
-    T_STATUS(fxa_program_lowering(p, (fxa_lowering)3, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_program_dump(p, (fxa_dump_kind)3, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "lowering 3 is none: 0 (classes), 1 (conjuncts), 2 (joint) are");
-    T_STATUS(fxa_program_lowering(p, FXA_LOWERING_CONJUNCTS, text, 5, &n, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_program_dump(p, FXA_DUMP_CONJUNCTS, text, 5, &n, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "capacity is 5 bytes");
     T_INT(n, strlen("causal    k <= q\n"));
     fxa_program_destroy(d);
@@ -157,7 +156,7 @@ TEST(out_of_memory) {
         size_t k = 1, n;
         for (; !done && k < 2000; k++) {
             fail_alloc_arm(&f, k, k % 2);
-            fxa_status status = fxa_program_lowering(p, (fxa_lowering)what, NULL, 0, &n, &err);
+            fxa_status status = fxa_program_dump(p, (fxa_dump_kind)what, NULL, 0, &n, &err);
             fail_alloc_arm(&f, 0, false);
             done = status == FXA_OK;
             if (!done) T_INT(status, FXA_E_MEMORY);

@@ -90,7 +90,7 @@ static inline disk_made disk_plan(int n, uint64_t max_bytes) {
     T_OK(fxa_context_create(&config, &ctx, &err));
     snprintf(text, sizeof text, "score = score * %d.5", n);
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
-    p.b = p.hq = 1, p.sq = p.sk = 4, p.d = 8, p.device = FXA_CUDA, p.program = program, p.engine = "first";
+    p.b = p.hq = 1, p.sq = p.sk = 4, p.d_qk = 8, p.device = FXA_CUDA, p.program = program, p.engine = "first";
     T_OK(made.status = fxa_plan_create(ctx, &p, &plan, &err));
     fxa_cache_get_stats(ctx, &made.stats);
     fxa_plan_destroy(plan);

@@ -21,10 +21,10 @@ static size_t compiled_bytes, workspace_bytes;
 static fxa_status picky_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
     (void)self, (void)code, (void)err;
     atomic_fetch_add(&queries, 1);
-    out->report.supported = p->in.d < 3;
+    out->report.supported = p->in.d_qk < 3;
     out->report.workspace = workspace_bytes;
     if (out->report.supported) return FXA_OK;
-    snprintf(out->report.reason, sizeof out->report.reason, "d is %d, below 3 is accepted", (int)p->in.d);
+    snprintf(out->report.reason, sizeof out->report.reason, "d is %d, below 3 is accepted", (int)p->in.d_qk);
     return FXA_OK;
 }
 

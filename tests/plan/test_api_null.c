@@ -111,9 +111,9 @@ TEST(program_queries) {
     T_INT(fxa_program_param_find(program, NULL), -1);
     T_INT(fxa_program_tensor_find(NULL, "t"), -1);
     T_INT(fxa_program_tensor_find(program, NULL), -1);
-    fxa_facts facts;
-    fxa_program_facts(NULL, &facts);
-    fxa_program_facts(program, NULL);
+    fxa_properties properties;
+    fxa_program_properties(NULL, &properties);
+    fxa_program_properties(program, NULL);
     double in[FXA_INPUT_COUNT] = {0}, a = 1, value;
     fxa_view view = {.data = &(float){1}, .dtype = FXA_F32, .rank = 1, .size = {1}, .stride = {1}};
     int mask;
@@ -122,13 +122,13 @@ TEST(program_queries) {
     T_STATUS(fxa_program_eval(program, in, NULL, &view, &value, &mask, &err), FXA_E_BINDING);
     T_STATUS(fxa_program_eval(program, in, &a, NULL, &value, &mask, &err), FXA_E_BINDING);
     T_OK(fxa_program_eval(program, in, &a, &view, NULL, NULL, &err)); /* both are optional */
-    fxa_term term;
+    fxa_bounded_result term;
     size_t count = 1;
-    NULL_BOTH(fxa_program_terms, NULL, in, NULL, FXA_F64, &a, &view, &term, &count);
-    NULL_BOTH(fxa_program_terms, program, NULL, NULL, FXA_F64, &a, &view, &term, &count);
-    NULL_BOTH(fxa_program_terms, program, in, NULL, FXA_F64, &a, &view, &term, NULL);
-    NULL_BOTH(fxa_program_terms, program, in, NULL, FXA_F64, &a, &view, NULL, &count);
-    T_STATUS(fxa_program_terms(program, in, NULL, FXA_F64, NULL, &view, &term, &count, &err), FXA_E_BINDING);
+    NULL_BOTH(fxa_program_eval_bounds, NULL, in, NULL, FXA_F64, &a, &view, &term, &count);
+    NULL_BOTH(fxa_program_eval_bounds, program, NULL, NULL, FXA_F64, &a, &view, &term, &count);
+    NULL_BOTH(fxa_program_eval_bounds, program, in, NULL, FXA_F64, &a, &view, &term, NULL);
+    NULL_BOTH(fxa_program_eval_bounds, program, in, NULL, FXA_F64, &a, &view, NULL, &count);
+    T_STATUS(fxa_program_eval_bounds(program, in, NULL, FXA_F64, NULL, &view, &term, &count, &err), FXA_E_BINDING);
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
 }
@@ -171,7 +171,7 @@ TEST(problems_and_tiles) {
     fxa_error err;
     fxa_context *ctx = null_context();
     fxa_problem p = FXA_PROBLEM_INIT;
-    p.b = p.hq = p.sq = p.sk = p.d = 1;
+    p.b = p.hq = p.sq = p.sk = p.d_qk = 1;
     fxa_program *program = (fxa_program *)&err;
     NULL_BOTH(fxa_problem_program, NULL, &p, &program);
     T_CHECK(!program);
@@ -183,14 +183,14 @@ TEST(problems_and_tiles) {
     NULL_BOTH(fxa_support_query, ctx, NULL, &report, &count);
     NULL_BOTH(fxa_support_query, ctx, &p, NULL, &count);
     NULL_BOTH(fxa_support_query, ctx, &p, &report, NULL);
-    NULL_BOTH(fxa_device_profile, NULL, FXA_CUDA, 0, NULL, 0, &count);
-    NULL_BOTH(fxa_device_profile, ctx, FXA_CUDA, 0, NULL, 0, NULL);
+    NULL_BOTH(fxa_device_description, NULL, FXA_CUDA, 0, NULL, 0, &count);
+    NULL_BOTH(fxa_device_description, ctx, FXA_CUDA, 0, NULL, 0, NULL);
 
     fxa_tile_counts counts;
     NULL_BOTH(fxa_tiles_count, NULL, &p, 0, 0, 16, 16, NULL, NULL, &counts);
     NULL_BOTH(fxa_tiles_count, ctx, NULL, 0, 0, 16, 16, NULL, NULL, &counts);
     NULL_BOTH(fxa_tiles_count, ctx, &p, 0, 0, 16, 16, NULL, NULL, NULL);
-    fxa_box box = {{0}, {0}};
+    fxa_tile_bounds box = {{0}, {0}};
     T_OK(fxa_program_parse(ctx, "mask = q == k", SIZE_MAX, &program, &err));
     T_INT(fxa_program_classify(NULL, &box, NULL, NULL), FXA_TILE_FULL);     /* no program is the identity */
     T_INT(fxa_program_classify(program, NULL, NULL, NULL), FXA_TILE_MIXED); /* no box: nothing known */
@@ -230,12 +230,12 @@ TEST(plans) {
     NULL_BOTH(fxa_problem_save, NULL, &t.problem, bytes, sizeof bytes, &needed);
     NULL_BOTH(fxa_problem_save, ctx, NULL, bytes, sizeof bytes, &needed);
     NULL_BOTH(fxa_problem_save, ctx, &t.problem, NULL, 0, NULL);
-    NULL_BOTH(fxa_plan_create_bytes, NULL, bytes, sizeof bytes, 0, &out);
-    NULL_BOTH(fxa_plan_create_bytes, ctx, NULL, 8, 0, &out);
-    NULL_BOTH(fxa_plan_create_bytes, ctx, bytes, sizeof bytes, 0, NULL);
+    NULL_BOTH(fxa_plan_create_from_problem, NULL, bytes, sizeof bytes, 0, &out);
+    NULL_BOTH(fxa_plan_create_from_problem, ctx, NULL, 8, 0, &out);
+    NULL_BOTH(fxa_plan_create_from_problem, ctx, bytes, sizeof bytes, 0, NULL);
 
     T_CHECK(!fxa_plan_engine(NULL));
-    T_STR(fxa_plan_detail(NULL), "");
+    T_STR(fxa_plan_description(NULL), "");
     T_INT(fxa_context_threads(NULL), 0);
     T_INT(fxa_plan_workspace(NULL), 0);
     T_INT(fxa_plan_is_deterministic(NULL), 0);

@@ -15,7 +15,7 @@ static const fxa_text struct_text = {"t", "score = 2.0 * score", SIZE_MAX};
 /* 2 heads, 2 queries, 2 keys, 2 features, no program. */
 static fxa_problem struct_problem(void) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    p.b = 1, p.hq = 2, p.hkv = 1, p.sq = 2, p.sk = 2, p.d = 2, p.dv = 2;
+    p.b = 1, p.hq = 2, p.hkv = 1, p.sq = 2, p.sk = 2, p.d_qk = 2, p.d_v = 2;
     return p;
 }
 
@@ -81,12 +81,12 @@ static fxa_status call_index_problem(const void *from, fxa_error *err) {
     fxa_args a;
     size_t count = 0;
     fill_args(&a);
-    return fxa_index_query(struct_ctx, from, &a, NULL, &count, err);
+    return fxa_bounds_check(struct_ctx, from, &a, NULL, &count, err);
 }
 static fxa_status call_index_args(const void *from, fxa_error *err) {
     fxa_problem p = struct_problem();
     size_t count = 0;
-    return fxa_index_query(struct_ctx, &p, from, NULL, &count, err);
+    return fxa_bounds_check(struct_ctx, &p, from, NULL, &count, err);
 }
 
 static void fill_merge(void *to) {
@@ -236,7 +236,7 @@ TEST(a_plan_runs_with_older_args) {
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
     fxa_problem p = struct_problem();
     fxa_plan *plan = NULL;
-    p.flags = FXA_WANT_LSE;
+    p.flags = FXA_RETURN_LSE;
     T_OK(fxa_plan_create(struct_ctx, &p, &plan, &err));
     fxa_args args = FXA_ARGS_INIT;
     fill_args(&args);

@@ -98,7 +98,7 @@ TEST(many_shapes_leave_nothing_behind) {
         T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
         fxa_problem p = FXA_PROBLEM_INIT;
         p.program = program;
-        p.b = 1 + i, p.hq = 2, p.sq = 3 + i, p.sk = 4, p.d = 5;
+        p.b = 1 + i, p.hq = 2, p.sq = 3 + i, p.sk = 4, p.d_qk = 5;
         T_OK(fxa_plan_create(ctx, &p, &plan, &err));
         fxa_plan_destroy(plan);
         fxa_program_destroy(program);
@@ -163,7 +163,7 @@ TEST(hooks_call_the_library) {
     T_OK(tiny_forward(s.ctx, &t, &err));
     s.busy = true;
     for (s.problem = t.problem; s.n < INSIDE_PLANS; s.n++) {
-        s.problem.sk = s.n % 50, s.problem.flags = s.n % 2 ? FXA_WANT_LSE : 0;
+        s.problem.sk = s.n % 50, s.problem.flags = s.n % 2 ? FXA_RETURN_LSE : 0;
         T_OK(fxa_plan_create(s.ctx, &s.problem, &s.plans[s.n], &err));
     }
     s.busy = false;

@@ -47,7 +47,7 @@ TEST(the_first_that_can_is_chosen) {
     T_STR(report.reason, "d is 3, below 3 is accepted");
     T_INT(fxa_plan_is_deterministic(plan), 0);
     fxa_plan_destroy(plan);
-    r.t.problem.d = 2;
+    r.t.problem.d_qk = 2;
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
     T_STR(fxa_plan_engine(plan), "picky");
     fxa_plan_destroy(plan);
@@ -143,7 +143,7 @@ TEST(a_workspace_that_fits_alone_but_not_with_the_check) {
     r.t.problem.program = program;
     r.t.problem.captures = &table;
     r.t.problem.n_captures = 1;
-    r.t.problem.flags |= FXA_STRICT_INDEX;
+    r.t.problem.flags |= FXA_BOUNDS_CHECK;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
     T_INT(reports[1].supported, 0);
     T_HAS(reports[1].reason, "does not fit");

@@ -76,10 +76,10 @@ static void call_program(record *r) {
     size_t n = 0;
     fxa_program *program = NULL;
     fxa_error err = {.text = ""};
-    fxa_facts facts;
-    memset(&facts, 0, sizeof facts);
-    fxa_program_facts(state_program, &facts);
-    record_bytes(r, &facts, sizeof facts);
+    fxa_properties properties;
+    memset(&properties, 0, sizeof properties);
+    fxa_program_properties(state_program, &properties);
+    record_bytes(r, &properties, sizeof properties);
     record_status(r, fxa_program_derivative(state_program, &program, &err), &err);
     record_program(r, program);
     record_status(r, fxa_program_save(state_program, bytes, sizeof bytes, &n, &err), &err);
@@ -118,12 +118,12 @@ static void call_tiles(record *r) {
         memset(&counts, 0, sizeof counts);
         record_status(r, fxa_program_parse(state_ctx, texts[i], SIZE_MAX, &program, &err), &err);
         for (int32_t at = 0; at < 64; at += 8) {
-            fxa_box box = {{0}, {0}};
+            fxa_tile_bounds box = {{0}, {0}};
             box.lo[FXA_INPUT_Q] = at, box.hi[FXA_INPUT_Q] = at + 7, box.hi[FXA_INPUT_K] = at + 3;
-            fxa_tile tile = fxa_program_classify(program, &box, NULL, NULL);
+            fxa_tile_class tile = fxa_program_classify(program, &box, NULL, NULL);
             record_bytes(r, &tile, sizeof tile);
         }
-        p.b = p.hq = 1, p.sq = p.sk = 100, p.d = 4;
+        p.b = p.hq = 1, p.sq = p.sk = 100, p.d_qk = 4;
         p.program = program;
         record_status(r, fxa_tiles_count(state_ctx, &p, 0, 0, 8, 8, NULL, NULL, &counts, &err), &err);
         record_bytes(r, &counts, sizeof counts);
@@ -157,11 +157,11 @@ static run_data run_start; /* filled in the default state */
 
 static fxa_problem run_problem(const char *engine, const fxa_capture *capture, bool backward) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    p.b = 1, p.hq = RUN_H, p.sq = p.sk = RUN_S, p.d = RUN_D;
+    p.b = 1, p.hq = RUN_H, p.sq = p.sk = RUN_S, p.d_qk = RUN_D;
     p.program = state_program;
     p.captures = capture, p.n_captures = 1;
     p.engine = engine;
-    p.flags = FXA_DROPOUT | (backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE);
+    p.flags = FXA_DROPOUT | (backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_RETURN_LSE);
     p.dropout_p = 0.1;
     p.pass = backward ? FXA_BACKWARD : FXA_FORWARD;
     p.param_grads = backward ? 1 : 0;
@@ -248,7 +248,7 @@ static void call_index(record *r) {
     fxa_problem p = run_problem(NULL, &capture, false);
     fxa_args a = FXA_ARGS_INIT;
     fxa_program *program = NULL;
-    fxa_index_report reports[4];
+    fxa_bounds_report reports[4];
     size_t count = 4;
     fxa_error err = {.text = ""};
     memset(reports, 0, sizeof reports);
@@ -259,7 +259,7 @@ static void call_index(record *r) {
     p.program = program;
     for (int i = 0; i < 2; i++) a.slot[FXA_SLOT_Q + i] = run_start.in[i];
     a.tensors = tensors, a.n_tensors = 1;
-    record_status(r, fxa_index_query(state_ctx, &p, &a, reports, &count, &err), &err);
+    record_status(r, fxa_bounds_check(state_ctx, &p, &a, reports, &count, &err), &err);
     record_bytes(r, &count, sizeof count);
     record_bytes(r, reports, sizeof reports);
     fxa_program_destroy(program);

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The caller's floating point state reaches nothing, with random programs and problems: what the program's text and
- * bytes come to, its derivative, facts and tiles, and both passes of every engine, give in a random state the bytes
- * that they give in the default one. test_float_state.c has the calls one by one.
+ * The caller's floating point state reaches nothing, with random programs and problems: text and bytes of the
+ * program, its derivative, properties and tiles, and both passes of every engine have the same bytes in a random state
+ * as in the default one. test_float_state.c has the calls one by one.
  */
 #include "support/float_states.h"
 
 #include "support/conf_case.h"
 
-/* Text and bytes of the case's program back in, its derivative, facts and tiles. */
+/* Text and bytes of the case's program back in, its derivative, properties and tiles. */
 static void drawn_program(record *r, const conf_case *c, const char *text, const void *bytes, size_t n_bytes) {
     fxa_context *ctx = c->base.ctx;
     fxa_error err = {.text = ""};
     fxa_program *program = NULL;
-    fxa_facts facts;
-    memset(&facts, 0, sizeof facts);
+    fxa_properties properties;
+    memset(&properties, 0, sizeof properties);
     record_status(r, fxa_program_parse(ctx, text, SIZE_MAX, &program, &err), &err);
     if (program) record_program(r, program);
     program = NULL;
     record_status(r, fxa_program_load(ctx, bytes, n_bytes, &program, &err), &err);
     if (!program) return;
-    fxa_program_facts(program, &facts);
-    record_bytes(r, &facts, sizeof facts);
+    fxa_program_properties(program, &properties);
+    record_bytes(r, &properties, sizeof properties);
     for (int32_t at = 0; at < 48; at += 16) {
-        fxa_box box = {{0}, {0}};
+        fxa_tile_bounds box = {{0}, {0}};
         box.lo[FXA_INPUT_Q] = at, box.hi[FXA_INPUT_Q] = at + 15, box.hi[FXA_INPUT_K] = at + 7;
-        fxa_tile tile = fxa_program_classify(program, &box, c->n_params ? c->params : NULL, NULL);
+        fxa_tile_class tile = fxa_program_classify(program, &box, c->n_params ? c->params : NULL, NULL);
         record_bytes(r, &tile, sizeof tile);
     }
     record_program(r, program);

@@ -217,20 +217,20 @@ TEST(a_problem_is_carried_as_bytes) {
     T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
     T_INT(size, half);
     fxa_plan *plan = memo_create(&r, &r.t.problem), *carried = NULL, *again = NULL;
-    T_OK(fxa_plan_create_bytes(r.ctx, bytes, size, -1, &carried, &err));
+    T_OK(fxa_plan_create_from_problem(r.ctx, bytes, size, -1, &carried, &err));
     T_STR(fxa_plan_engine(carried), "ref");
     uint8_t a[16], b[16];
     fxa_plan_key(plan, a);
     fxa_plan_key(carried, b);
     T_CHECK(memcmp(a, b, 16) == 0);
-    T_OK(fxa_plan_create_bytes(r.ctx, bytes, size, -1, &again, &err));
+    T_OK(fxa_plan_create_from_problem(r.ctx, bytes, size, -1, &again, &err));
     T_CHECK(again == carried);
     fxa_plan_destroy(again);
-    T_OK(fxa_plan_create_bytes(r.ctx, bytes, size, 0, &again, &err));
+    T_OK(fxa_plan_create_from_problem(r.ctx, bytes, size, 0, &again, &err));
     fxa_plan_destroy(again);
-    T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, size, 1, &again, &err), FXA_E_PROBLEM);
+    T_STATUS(fxa_plan_create_from_problem(r.ctx, bytes, size, 1, &again, &err), FXA_E_PROBLEM);
     T_HAS(err.text, "ordinal is 1 on device host");
-    T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, size, -2, &again, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_plan_create_from_problem(r.ctx, bytes, size, -2, &again, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "ordinal is -2: accepted are -1");
     const char *names[] = {"", "bogus",
                            "a name that is longer than any engine's, and than all that there is room for it"};
@@ -255,11 +255,12 @@ TEST(damaged_problem_bytes_are_refused) {
     T_REQUIRE(memo_bytes_start(&r, bytes, &size));
     for (size_t bit = 0; bit < 8 * size; bit += 3) {
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
-        fxa_status status = fxa_plan_create_bytes(r.ctx, bytes, size, -1, &plan, &err);
+        fxa_status status = fxa_plan_create_from_problem(r.ctx, bytes, size, -1, &plan, &err);
         if ((status != FXA_E_BYTES && status != FXA_E_VERSION) || plan) T_FAIL("bit %zu: %d\n", bit, (int)status);
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
-    for (size_t n = 0; n < size; n++) T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, n, -1, &plan, &err), FXA_E_BYTES);
+    for (size_t n = 0; n < size; n++)
+        T_STATUS(fxa_plan_create_from_problem(r.ctx, bytes, n, -1, &plan, &err), FXA_E_BYTES);
     plan_rig_end(&r);
 }
 
@@ -273,7 +274,7 @@ TEST(problem_bytes_that_nobody_wrote) {
     T_REQUIRE(memo_bytes_start(&r, bytes, &size));
     for (int more = -1; more <= 1; more++) {
         memo_bytes_sign(bytes, size + (size_t)more);
-        fxa_status status = fxa_plan_create_bytes(r.ctx, bytes, size + (size_t)more, -1, &plan, &err);
+        fxa_status status = fxa_plan_create_from_problem(r.ctx, bytes, size + (size_t)more, -1, &plan, &err);
         T_INT(status, more ? FXA_E_BYTES : FXA_OK);
         if (more > 0) T_HAS(err.text, "bytes behind the end of a saved problem");
         if (!more) T_OK(tiny_run(plan, &r.t.args, &err)); /* its engine is whichever is best */
@@ -300,12 +301,12 @@ TEST(problem_bytes_with_an_engine_that_does_not_fit) {
     size_t size = 0;
     T_REQUIRE(memo_bytes_start(&r, bytes, &size));
     size = memo_name_engine(bytes, size, "abacus");
-    T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, size, -1, &plan, &err), FXA_E_VERSION);
+    T_STATUS(fxa_plan_create_from_problem(r.ctx, bytes, size, -1, &plan, &err), FXA_E_VERSION);
     T_HAS(err.text, "engine \"abacus\", which this build does not have; it has: ");
     r.t.problem.device = FXA_CUDA;
     T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
     size = memo_name_engine(bytes, size, "ref");
-    T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, size, -1, &plan, &err), FXA_E_BYTES);
+    T_STATUS(fxa_plan_create_from_problem(r.ctx, bytes, size, -1, &plan, &err), FXA_E_BYTES);
     T_HAS(err.text, "engine ref on device cuda, in whose memory it does not compute");
     plan_rig_end(&r);
 }

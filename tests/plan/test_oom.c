@@ -143,15 +143,15 @@ static fxa_status oom_program_eval(oom_rig *r, fxa_error *err) {
 static fxa_status oom_program_terms(oom_rig *r, fxa_error *err) {
     double in[FXA_INPUT_COUNT] = {0.5, 0, 1, 2, 3, 5, 5, 0};
     fxa_view slopes = {r->forward.slopes, FXA_F32, 1, {TINY_H}, {1}};
-    fxa_term terms[2];
+    fxa_bounded_result terms[2];
     size_t count = 2;
-    return fxa_program_terms(r->forward.program, in, NULL, FXA_F32, r->forward.cap, &slopes, terms, &count, err);
+    return fxa_program_eval_bounds(r->forward.program, in, NULL, FXA_F32, r->forward.cap, &slopes, terms, &count, err);
 }
 
-static fxa_status oom_index_query(oom_rig *r, fxa_error *err) {
-    fxa_index_report report;
+static fxa_status oom_bounds_check(oom_rig *r, fxa_error *err) {
+    fxa_bounds_report report;
     size_t count = 1;
-    fxa_status status = fxa_index_query(r->ctx, &r->forward.problem, &r->forward.args, &report, &count, err);
+    fxa_status status = fxa_bounds_check(r->ctx, &r->forward.problem, &r->forward.args, &report, &count, err);
     if (status == FXA_OK) T_INT(count, 0);
     return status;
 }
@@ -278,7 +278,7 @@ static const oom_flow oom_flows[] = {
     {"program_load", oom_program_load, TAKES_SOME},
     {"program_eval", oom_program_eval, TAKES_SOME},
     {"program_terms", oom_program_terms, TAKES_SOME},
-    {"index_query", oom_index_query, TAKES_SOME},
+    {"bounds_check", oom_bounds_check, TAKES_SOME},
     {"problem_program", oom_problem_program, TAKES_SOME},
     {"support_query", oom_support, MAY_DO_WITHOUT},
     {"plan_create forward", oom_plan_forward, MAY_DO_WITHOUT},

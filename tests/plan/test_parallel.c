@@ -45,7 +45,7 @@ static fxa_status gang_run(void *self, const void *code, const fxa__problem *p, 
 }
 static const char *gang_detail(const void *code, const fxa__problem *p) {
     (void)code;
-    return p->in.d == 3 ? "by many hands" : NULL;
+    return p->in.d_qk == 3 ? "by many hands" : NULL;
 }
 
 static fxa_status solo_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
@@ -154,13 +154,13 @@ TEST(threads_live_from_the_first_plan_to_the_last) {
     T_OK(fxa_plan_create(ctx, &t.problem, &alone, &err));
     T_OK(tiny_run(alone, &t.args, &err));
     T_SAME(t.o[0], -1);
-    T_STR(fxa_plan_detail(alone), "");
+    T_STR(fxa_plan_description(alone), "");
     T_INT(thread_count_now(), before);
     t.problem.engine = "gang";
     T_OK(fxa_plan_create(ctx, &t.problem, &plan, &err));
     T_INT(thread_count_now(), before + 2);
-    T_STR(fxa_plan_detail(plan), "by many hands");
-    T_STR(fxa_plan_detail(NULL), "");
+    T_STR(fxa_plan_description(plan), "by many hands");
+    T_STR(fxa_plan_description(NULL), "");
     fxa_plan_destroy(alone);
     tiny_end_program(&t);
     fxa_context_destroy(ctx);

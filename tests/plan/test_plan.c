@@ -355,7 +355,7 @@ TEST(the_resolved_problem_makes_the_same_plan) {
     fxa_plan_problem(plan, &resolved);
     T_INT(resolved.struct_size, sizeof resolved);
     T_INT(resolved.hkv, TINY_H);
-    T_INT(resolved.dv, TINY_D);
+    T_INT(resolved.d_v, TINY_D);
     T_INT(resolved.k.dtype, FXA_F64);
     T_INT(resolved.o.layout, FXA_LAYOUT_STRIDED);
     T_INT(resolved.q.stride[2], TINY_D);
@@ -372,7 +372,7 @@ TEST(the_resolved_problem_makes_the_same_plan) {
     older.struct_size = offsetof(fxa_problem, program);
     fxa_plan_problem(plan, &older);
     T_INT(older.struct_size, offsetof(fxa_problem, program));
-    T_INT(older.flags, FXA_WANT_LSE);
+    T_INT(older.flags, FXA_RETURN_LSE);
     for (size_t i = older.struct_size; i < sizeof older; i++) T_CHECK(((unsigned char *)&older)[i] == 0x77);
     fxa_plan_destroy(twin);
     fxa_plan_destroy(plan);
@@ -385,7 +385,7 @@ TEST(empty_problems_run) {
     fxa_error err;
     T_REQUIRE(plan_rig_start(&r));
     fxa_problem p = FXA_PROBLEM_INIT;
-    p.hq = 2, p.d = 4;
+    p.hq = 2, p.d_qk = 4;
     fxa_args args = FXA_ARGS_INIT;
     for (int i = 0; i < 2; i++) { /* no batch; no rows and no keys */
         p.b = i;
@@ -437,11 +437,11 @@ TEST(failures_leave_no_trace) {
     T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_PROBLEM);
     T_CHECK(!plan);
     r.t.problem.n_captures = 1;
-    r.t.problem.d = 100000;
+    r.t.problem.d_qk = 100000;
     plan = (fxa_plan *)&r;
     T_CHECK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err) != FXA_OK);
     T_CHECK(!plan);
-    r.t.problem.d = TINY_D;
+    r.t.problem.d_qk = TINY_D;
     T_INT(r.memory.live_bytes, live);
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
     r.t.args.slot[FXA_SLOT_K] = NULL;

@@ -126,7 +126,7 @@ TEST(a_compilers_no_is_remembered_and_the_next_is_asked) {
     seam_second.compile = seam_refuse;
     r.t.problem.engine = NULL, r.t.problem.b = 1; /* other plans, other code */
     T_STR(seam_engine(&r, &err), "second");       /* which the second has compiled for any batch */
-    r.t.problem.flags |= FXA_WANT_MAX;
+    r.t.problem.flags |= FXA_RETURN_ROW_MAX;
     T_STR(seam_engine(&r, &err), "");
     T_HAS(err.text, "first: the assembler");
     T_HAS(err.text, "second: the assembler");
@@ -362,7 +362,7 @@ TEST(promises_of_alignment) {
     T_REQUIRE(seam_start(&r));
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args args = FXA_ARGS_INIT;
-    p.b = p.hq = 1, p.sq = p.sk = ALIGNED_S, p.d = ALIGNED_D;
+    p.b = p.hq = 1, p.sq = p.sk = ALIGNED_S, p.d_qk = ALIGNED_D;
     for (int i = 0; i < 4; i++) args.slot[slots[i]] = x[i];
     for (uint32_t device = FXA_HOST; device <= FXA_CUDA; device++) {
         fxa_plan *plan = NULL;

@@ -17,7 +17,8 @@ TEST(a_target_is_opened_once) {
     r.t.problem.target = "mock 1";
     T_STR(seam_engine(&r, &err), "first");
     T_INT(mock.count[MOCK_OPEN], 1);
-    r.t.problem.target = target, r.t.problem.flags |= FXA_WANT_MAX; /* another plan, and the same words elsewhere */
+    r.t.problem.target = target,
+    r.t.problem.flags |= FXA_RETURN_ROW_MAX; /* another plan, and the same words elsewhere */
     T_STR(seam_engine(&r, &err), "first");
     T_INT(mock.count[MOCK_OPEN], 1);
     target[5] = '0';
@@ -202,7 +203,7 @@ TEST(a_compilers_no_is_one_for_every_batch) {
         T_STR(seam_engine(&r, &err), "second");
     }
     T_INT(edge_noes, 1);
-    r.t.problem.flags |= FXA_WANT_MAX; /* other code, and perhaps another answer */
+    r.t.problem.flags |= FXA_RETURN_ROW_MAX; /* other code, and perhaps another answer */
     T_STR(seam_engine(&r, &err), "second");
     T_INT(edge_noes, 2);
     seam_end(&r);
@@ -219,7 +220,7 @@ TEST(a_carried_problem_is_placed_on_another_device_of_its_kind) {
     fxa_problem p = FXA_PROBLEM_INIT;
     T_REQUIRE(seam_start(&r));
     T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
-    T_OK(fxa_plan_create_bytes(r.ctx, bytes, size, 1, &plan, &err));
+    T_OK(fxa_plan_create_from_problem(r.ctx, bytes, size, 1, &plan, &err));
     T_STR(fxa_plan_engine(plan), "first");
     fxa_plan_problem(plan, &p);
     T_INT(p.device, FXA_CUDA);
@@ -336,16 +337,16 @@ TEST(devices_and_their_profiles) {
     T_INT(fxa_engine_device(0), FXA_CUDA);
     T_INT(fxa_engine_device(2), FXA_HOST);
     T_INT(fxa_engine_device(SIZE_MAX), -1);
-    T_OK(fxa_device_profile(r.ctx, FXA_CUDA, 1, NULL, 0, &n, &err));
+    T_OK(fxa_device_description(r.ctx, FXA_CUDA, 1, NULL, 0, &n, &err));
     T_INT(n, strlen("mock 1"));
-    T_STATUS(fxa_device_profile(r.ctx, FXA_CUDA, 1, text, n, &n, &err), FXA_E_ARGUMENT);
-    T_OK(fxa_device_profile(r.ctx, FXA_CUDA, 1, text, n + 1, NULL, &err));
+    T_STATUS(fxa_device_description(r.ctx, FXA_CUDA, 1, text, n, &n, &err), FXA_E_ARGUMENT);
+    T_OK(fxa_device_description(r.ctx, FXA_CUDA, 1, text, n + 1, NULL, &err));
     T_STR(text, "mock 1");
-    T_STATUS(fxa_device_profile(r.ctx, FXA_CUDA, 2, text, sizeof text, NULL, &err), FXA_E_UNAVAILABLE);
+    T_STATUS(fxa_device_description(r.ctx, FXA_CUDA, 2, text, sizeof text, NULL, &err), FXA_E_UNAVAILABLE);
     T_HAS(err.text, "ordinal is 2");
-    T_STATUS(fxa_device_profile(r.ctx, FXA_CUDA, -1, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
-    T_STATUS(fxa_device_profile(r.ctx, (fxa_device)7, 0, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
-    T_STATUS(fxa_device_profile(r.ctx, FXA_HOST, 0, text, sizeof text, NULL, &err), FXA_E_UNSUPPORTED);
+    T_STATUS(fxa_device_description(r.ctx, FXA_CUDA, -1, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_device_description(r.ctx, (fxa_device)7, 0, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_device_description(r.ctx, FXA_HOST, 0, text, sizeof text, NULL, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "device host");
     T_STR(text, "mock 1");
     T_INT(mock.opened, 0); /* a question, and no device */

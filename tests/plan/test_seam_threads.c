@@ -85,7 +85,7 @@ static void *gate_make_plan(void *user) {
     fxa_problem p = r->t.problem;
     fxa_plan *plan = NULL;
     fxa_error err;
-    p.flags |= FXA_WANT_MAX; /* other code than the plan that there is */
+    p.flags |= FXA_RETURN_ROW_MAX; /* other code than the plan that there is */
     p.ordinal = mock.opening ? 1 : 0;
     if (fxa_plan_create(r->ctx, &p, &plan, &err) != FXA_OK) return NULL;
     fxa_plan_destroy(plan);
@@ -173,11 +173,11 @@ typedef struct storm_thread {
 
 /* Plans of eight kinds, some of which share code. */
 static void storm_vary(fxa_problem *p, uint64_t draw) {
-    if (draw & 1) p->flags |= FXA_WANT_MAX;
+    if (draw & 1) p->flags |= FXA_RETURN_ROW_MAX;
     if (draw & 2) p->flags |= FXA_CAUSAL;
     p->ordinal = draw >> 2 & 1;
     p->engine = draw >> 3 & 1 ? "first" : "second";
-    p->flags &= (draw >> 4 & 1) ? ~0u : ~(uint32_t)FXA_WANT_LSE;
+    p->flags &= (draw >> 4 & 1) ? ~0u : ~(uint32_t)FXA_RETURN_LSE;
 }
 
 static void storm_step(storm_thread *me, t_rng *rng) {
@@ -189,8 +189,8 @@ static void storm_step(storm_thread *me, t_rng *rng) {
     fxa_args args = t->args;
     static _Thread_local double max_row[TINY_ROWS];
     storm_vary(&p, t_next(rng));
-    args.slot[FXA_SLOT_MAX_ROW] = p.flags & FXA_WANT_MAX ? max_row : NULL;
-    if (!(p.flags & FXA_WANT_LSE)) args.slot[FXA_SLOT_LSE] = NULL;
+    args.slot[FXA_SLOT_ROW_MAX] = p.flags & FXA_RETURN_ROW_MAX ? max_row : NULL;
+    if (!(p.flags & FXA_RETURN_LSE)) args.slot[FXA_SLOT_LSE] = NULL;
     if (fxa_plan_create(s->r.ctx, &p, &plan, &err) != FXA_OK) atomic_fetch_add(&s->failures, 1);
     finalize(atomic_exchange(&s->kept[t_int(rng, 0, STORM_KEPT - 1)], plan));
     switch (t_int(rng, 0, 5)) {

@@ -86,12 +86,12 @@ static void stack_run_pass(const fxa_program *program, const char *engine, uint3
     fxa_problem p = FXA_PROBLEM_INIT;
     static stack_run r;
     fxa_error err;
-    p.b = 1, p.hq = STACK_H, p.sq = sq, p.sk = STACK_S, p.d = d, p.q.dtype = dtype;
+    p.b = 1, p.hq = STACK_H, p.sq = sq, p.sk = STACK_S, p.d_qk = d, p.q.dtype = dtype;
     p.engine = engine, p.program = program, p.captures = &capture, p.n_captures = 1;
     p.pass = backward ? FXA_BACKWARD : FXA_FORWARD;
-    p.flags = FXA_DROPOUT | (backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE);
+    p.flags = FXA_DROPOUT | (backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_RETURN_LSE);
     p.dropout_p = 0.25, p.param_grads = backward;
-    if (sq == 1) p.flags |= FXA_STRICT_INDEX;
+    if (sq == 1) p.flags |= FXA_BOUNDS_CHECK;
     T_OK(fxa_plan_create(stack_ctx, &p, &r.plan, &err));
     T_REQUIRE(r.plan != NULL);
     stack_bind(&r, backward);
@@ -147,7 +147,7 @@ static void *deep_calls(void *arg) { /* whatever can be asked of a program, and 
     fxa_program *p = NULL, *derivative = NULL, *again = NULL;
     fxa_plan *plan = NULL;
     fxa_error err;
-    fxa_facts facts;
+    fxa_properties properties;
     fxa_tile_counts counts;
     size_t n = 0, count = 8;
     fxa_support reports[8];
@@ -162,9 +162,9 @@ static void *deep_calls(void *arg) { /* whatever can be asked of a program, and 
     fxa_program_destroy(again);
     T_OK(fxa_program_save(p, bytes, sizeof bytes, &n, &err));
     T_OK(fxa_program_load(stack_ctx, bytes, n, &again, &err));
-    fxa_program_facts(p, &facts);
+    fxa_program_properties(p, &properties);
     fxa_problem problem = FXA_PROBLEM_INIT;
-    problem.b = problem.hq = 1, problem.sq = problem.sk = 8, problem.d = 8, problem.program = p;
+    problem.b = problem.hq = 1, problem.sq = problem.sk = 8, problem.d_qk = 8, problem.program = p;
     T_OK(fxa_tiles_count(stack_ctx, &problem, 0, 0, 2, 4, NULL, NULL, &counts, &err));
     T_OK(fxa_support_query(stack_ctx, &problem, reports, &count, &err));
     T_OK(fxa_plan_create(stack_ctx, &problem, &plan, &err));

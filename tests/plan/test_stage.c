@@ -49,10 +49,10 @@ static fxa_operand packed_operand(int64_t row) {
 static void packed_make(packed *x, fxa_pass pass) {
     static const fxa_slot parts[6] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
     x->p = (fxa_problem)FXA_PROBLEM_INIT, x->args = (fxa_args)FXA_ARGS_INIT;
-    x->p.pass = (uint32_t)pass, x->p.b = PACK_B, x->p.hq = PACK_H, x->p.sq = x->p.sk = PACK_S, x->p.d = PACK_D;
-    x->p.q = x->p.k = x->p.v = x->p.dq = x->p.dk = x->p.dv_grad = packed_operand(PACK_ROW);
+    x->p.pass = (uint32_t)pass, x->p.b = PACK_B, x->p.hq = PACK_H, x->p.sq = x->p.sk = PACK_S, x->p.d_qk = PACK_D;
+    x->p.q = x->p.k = x->p.v = x->p.dq = x->p.dk = x->p.dv = packed_operand(PACK_ROW);
     x->p.o = x->p.dout = packed_operand(PACK_PART);
-    x->p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_ACC_K : FXA_WANT_LSE;
+    x->p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_ACCUMULATE_DK : FXA_RETURN_LSE;
     for (int i = 0; i < (pass ? 6 : 3); i++) x->args.slot[parts[i]] = x->all + i * PACK_PART;
     x->args.slot[FXA_SLOT_O] = x->o, x->args.slot[FXA_SLOT_LSE] = x->lse;
     if (pass) x->args.slot[FXA_SLOT_DO] = x->dout;
@@ -177,7 +177,8 @@ static bool fail_start(fail_rig *r, fxa_pass pass) {
     if (!r->ctx) return false;
     fxa_status status = pass ? tiny_backward(r->ctx, &r->t, &err) : tiny_forward(r->ctx, &r->t, &err);
     if (status != FXA_OK) return false;
-    if (pass) r->t.problem.flags |= FXA_ACC_Q | FXA_ACC_V | FXA_ACC_TENSORS | FXA_ACC_PARAMS;
+    if (pass)
+        r->t.problem.flags |= FXA_ACCUMULATE_DQ | FXA_ACCUMULATE_DV | FXA_ACCUMULATE_DTENSORS | FXA_ACCUMULATE_DPARAMS;
     r->before = outputs_of(&r->t);
     T_OK(fxa_attention(r->ctx, &r->t.problem, &r->t.args, &err));
     r->want = outputs_of(&r->t);
@@ -307,9 +308,9 @@ TEST(runs_that_are_recorded_are_not_staged) {
     static fail_rig r;
     fxa_error err;
     T_REQUIRE(fail_start(&r, FXA_FORWARD));
-    r.t.problem.flags |= FXA_CAPTURE;
+    r.t.problem.flags |= FXA_GRAPH_CAPTURE;
     T_STATUS(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err), FXA_E_ARGUMENT);
-    T_HAS(err.text, "FXA_CAPTURE");
+    T_HAS(err.text, "FXA_GRAPH_CAPTURE");
     T_HAS(err.text, "fxa_plan_run");
     T_INT(mock.count[MOCK_ALLOC], 0);
     fail_end(&r);

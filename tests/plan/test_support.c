@@ -263,7 +263,7 @@ TEST(answers_are_kept_for_many_and_bounded) {
     fxa_support report;
     fxa_cache_stats s;
     fxa_problem p = FXA_PROBLEM_INIT;
-    p.hq = 1, p.sq = p.sk = 2, p.d = 1;
+    p.hq = 1, p.sq = p.sk = 2, p.d_qk = 1;
     for (int round = 0; round < 2; round++) {
         for (p.b = 1; p.b <= 500; p.b++) {
             size_t count = 1;

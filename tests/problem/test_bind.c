@@ -106,17 +106,18 @@ TEST(refused_slots) {
     BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DQ is NULL; asked for by FXA_GRAD_Q",
                  a->slot[FXA_SLOT_DQ] = NULL);
     BIND_REFUSED(case_forward(), FXA_E_BINDING,
-                 "slot LSE is set, and this problem does not write it: it lacks flag FXA_WANT_LSE",
+                 "slot LSE is set, and this problem does not write it: it lacks flag FXA_RETURN_LSE",
                  a->slot[FXA_SLOT_LSE] = the.data[4]);
-    BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DSINK is set, and this problem does not write it",
-                 a->slot[FXA_SLOT_DSINK] = the.data[4]);
+    BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DSINKS is set, and this problem does not write it",
+                 a->slot[FXA_SLOT_DSINKS] = the.data[4]);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot 45 is set: this library knows slots 0 to 44",
                  a->slot[FXA_SLOT_COUNT] = the.data[4]);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot K is 0x", a->slot[FXA_SLOT_K] = (char *)the.data[1] + 2);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "its elements need a multiple of 4 bytes",
                  a->slot[FXA_SLOT_K] = (char *)the.data[1] + 2);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "scale is inf: accepted are finite numbers", a->scale = INFINITY);
-    BIND_REFUSED(case_forward(), FXA_E_BINDING, "flags is 0x2: accepted are 0 and FXA_TRUSTED", a->flags = 2);
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "flags is 0x2: accepted are 0 and FXA_SKIP_POINTER_CHECKS",
+                 a->flags = 2);
 }
 
 TEST(tensors_stay_in_the_address_space) {
@@ -131,7 +132,7 @@ TEST(tensors_stay_in_the_address_space) {
 
 /* One set of arguments may serve forward and backward: slots that only the other pass uses are ignored. */
 TEST(slots_of_the_other_pass_are_ignored) {
-    const fxa_slot of_backward[] = {FXA_SLOT_DO, FXA_SLOT_DLSE, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV, FXA_SLOT_DSINK};
+    const fxa_slot of_backward[] = {FXA_SLOT_DO, FXA_SLOT_DLSE, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV, FXA_SLOT_DSINKS};
     fxa_problem p = case_forward();
     bench_open(&p);
     for (size_t i = 0; i < sizeof of_backward / sizeof *of_backward; i++)
@@ -141,7 +142,7 @@ TEST(slots_of_the_other_pass_are_ignored) {
     bench_close();
     p = case_backward();
     bench_open(&p);
-    the.args.slot[FXA_SLOT_MAX_ROW] = (char *)the.data[3] + 1;
+    the.args.slot[FXA_SLOT_ROW_MAX] = (char *)the.data[3] + 1;
     bind_ok();
     bench_close();
 }
@@ -153,16 +154,16 @@ TEST(slots_without_their_flag) {
         int pass; /* -1: both */
         const char *lacks;
     } rows[] = {
-        {FXA_SLOT_LSE, FXA_FORWARD, "write it: it lacks flag FXA_WANT_LSE"},
-        {FXA_SLOT_MAX_ROW, FXA_FORWARD, "write it: it lacks flag FXA_WANT_MAX"},
-        {FXA_SLOT_DLSE, FXA_BACKWARD, "read it: it lacks flag FXA_GRAD_LSE"},
+        {FXA_SLOT_LSE, FXA_FORWARD, "write it: it lacks flag FXA_RETURN_LSE"},
+        {FXA_SLOT_ROW_MAX, FXA_FORWARD, "write it: it lacks flag FXA_RETURN_ROW_MAX"},
+        {FXA_SLOT_DLSE, FXA_BACKWARD, "read it: it lacks flag FXA_READ_DLSE"},
         {FXA_SLOT_DQ, FXA_BACKWARD, "write it: it lacks flag FXA_GRAD_Q"},
         {FXA_SLOT_DK, FXA_BACKWARD, "write it: it lacks flag FXA_GRAD_K"},
         {FXA_SLOT_DV, FXA_BACKWARD, "write it: it lacks flag FXA_GRAD_V"},
-        {FXA_SLOT_SINK, -1, "read it: it lacks flag FXA_SINK"},
-        {FXA_SLOT_DSINK, FXA_BACKWARD, "write it: it lacks flag FXA_GRAD_SINK"},
-        {FXA_SLOT_LEN_Q, -1, "read it: it lacks flag FXA_PADDING"},
-        {FXA_SLOT_LEN_K, -1, "read it: it lacks flag FXA_PADDING"},
+        {FXA_SLOT_SINKS, -1, "read it: it lacks flag FXA_SINKS"},
+        {FXA_SLOT_DSINKS, FXA_BACKWARD, "write it: it lacks flag FXA_GRAD_SINKS"},
+        {FXA_SLOT_Q_LENGTHS, -1, "read it: it lacks flag FXA_PADDING"},
+        {FXA_SLOT_K_LENGTHS, -1, "read it: it lacks flag FXA_PADDING"},
         {FXA_SLOT_CU_Q, -1, "read it: it lacks flag FXA_VARLEN"},
         {FXA_SLOT_CU_K, -1, "read it: it lacks flag FXA_VARLEN"},
         {FXA_SLOT_PAGES, -1, "read it: it lacks flag FXA_PAGED"},
@@ -170,11 +171,11 @@ TEST(slots_without_their_flag) {
         {FXA_SLOT_MAP_H, -1, "read it: it lacks a map_h of kind FXA_MAP_TABLE"},
         {FXA_SLOT_MAP_Q, -1, "read it: it lacks a map_q of kind FXA_MAP_TABLE"},
         {FXA_SLOT_MAP_K, -1, "read it: it lacks a map_k of kind FXA_MAP_TABLE"},
-        {FXA_SLOT_DYN_B, -1, "read it: it lacks a map_b with dynamic set"},
-        {FXA_SLOT_DYN_H, -1, "read it: it lacks a map_h with dynamic set"},
-        {FXA_SLOT_DYN_Q, -1, "read it: it lacks a map_q with dynamic set"},
-        {FXA_SLOT_DYN_K, -1, "read it: it lacks a map_k with dynamic set"},
-        {FXA_SLOT_POS_Q, -1, "read it: it lacks flag FXA_POSITIONS"},
+        {FXA_SLOT_OFFSET_B, -1, "read it: it lacks a map_b with has_offset set"},
+        {FXA_SLOT_OFFSET_H, -1, "read it: it lacks a map_h with has_offset set"},
+        {FXA_SLOT_OFFSET_Q, -1, "read it: it lacks a map_q with has_offset set"},
+        {FXA_SLOT_OFFSET_K, -1, "read it: it lacks a map_k with has_offset set"},
+        {FXA_SLOT_Q_START, -1, "read it: it lacks flag FXA_Q_START"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int pass = 0; pass < 2; pass++) {
@@ -203,7 +204,7 @@ TEST(slots_without_their_flag) {
 /* A problem that needs a workspace: its indices are looked at in every run, since no proof covers keys in segments. */
 static fxa_problem case_strict(fxa_capture *captures) {
     fxa_problem p = case_captured(captures, false);
-    p.flags |= FXA_STRICT_INDEX;
+    p.flags |= FXA_BOUNDS_CHECK;
     p.map_k.kind = FXA_MAP_SEGMENTS;
     p.map_k.n_segments = 1;
     p.map_k.segment[0].step = 1;
@@ -312,9 +313,9 @@ TEST(refused_overlap) {
 /* Gradients as slices of one packed buffer, [B,S,3,H,D], pass; one feature too far does not. */
 TEST(packed_qkv_gradients) {
     fxa_problem p = case_backward();
-    p.hkv = 4, p.sk = p.sq, p.dv = p.d;
+    p.hkv = 4, p.sk = p.sq, p.d_v = p.d_qk;
     const fxa_operand slice = {0, FXA_LAYOUT_STRIDED, {5 * 96, 8, 96, 1}};
-    p.q = p.k = p.v = p.dq = p.dk = p.dv_grad = slice;
+    p.q = p.k = p.v = p.dq = p.dk = p.dv = slice;
     bench_open(&p);
     for (int i = 0; i < 3; i++) {
         the.args.slot[i] = the.data[0] + 32 * i;
@@ -359,7 +360,7 @@ TEST(trusted_pointers) {
     the.tensors[0] = (char *)the.data[12] + 1;
     fxa__bind bind;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
-    the.args.flags = FXA_TRUSTED;
+    the.args.flags = FXA_SKIP_POINTER_CHECKS;
     T_OK(bind_now(&bind));
     T_CHECK(bind.trusted && bind.slot[FXA_SLOT_Q] == the.data[0] + 1 && bind.slot[FXA_SLOT_O] == the.data[1]);
     bench_close();
@@ -368,12 +369,13 @@ TEST(trusted_pointers) {
 TEST(trusted_pointers_that_are_missing) {
     fxa_capture captures[3];
     fxa_problem base = case_captured(captures, false);
-    BIND_REFUSED(base, FXA_E_BINDING, "slot K is NULL", (a->flags = FXA_TRUSTED, a->slot[1] = NULL));
-    BIND_REFUSED(base, FXA_E_BINDING, "tensors", (a->flags = FXA_TRUSTED, the.tensors[1] = NULL));
-    BIND_REFUSED(base, FXA_E_BINDING, "n_tensors is 2", (a->flags = FXA_TRUSTED, a->n_tensors = 2));
-    BIND_REFUSED(base, FXA_E_BINDING, "params[1]", (a->flags = FXA_TRUSTED, the.params[1] = 0.5));
-    BIND_REFUSED(base, FXA_E_BINDING, "slot LSE is set", (a->flags = FXA_TRUSTED, a->slot[4] = the.data[4]));
-    BIND_REFUSED(base, FXA_E_BINDING, "flags is 0x5: accepted are 0 and FXA_TRUSTED", a->flags = 5);
+    BIND_REFUSED(base, FXA_E_BINDING, "slot K is NULL", (a->flags = FXA_SKIP_POINTER_CHECKS, a->slot[1] = NULL));
+    BIND_REFUSED(base, FXA_E_BINDING, "tensors", (a->flags = FXA_SKIP_POINTER_CHECKS, the.tensors[1] = NULL));
+    BIND_REFUSED(base, FXA_E_BINDING, "n_tensors is 2", (a->flags = FXA_SKIP_POINTER_CHECKS, a->n_tensors = 2));
+    BIND_REFUSED(base, FXA_E_BINDING, "params[1]", (a->flags = FXA_SKIP_POINTER_CHECKS, the.params[1] = 0.5));
+    BIND_REFUSED(base, FXA_E_BINDING, "slot LSE is set",
+                 (a->flags = FXA_SKIP_POINTER_CHECKS, a->slot[4] = the.data[4]));
+    BIND_REFUSED(base, FXA_E_BINDING, "flags is 0x5: accepted are 0 and FXA_SKIP_POINTER_CHECKS", a->flags = 5);
 }
 
 /* R-07 for arguments. */

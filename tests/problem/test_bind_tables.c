@@ -10,19 +10,19 @@ TEST(lengths) {
     fxa__bind bind;
     bench_open(&padded);
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
-    T_HAS(err.text, "slots LEN_Q and LEN_K are NULL; FXA_PADDING reads int32 [B] lengths from one or both");
-    the.args.slot[FXA_SLOT_LEN_K] = the.ints[0];
+    T_HAS(err.text, "slots Q_LENGTHS and K_LENGTHS are NULL; FXA_PADDING reads int32 [B] lengths from one or both");
+    the.args.slot[FXA_SLOT_K_LENGTHS] = the.ints[0];
     the.ints[0][0] = 6;
     bind_ok();
     the.ints[0][1] = 7;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
-    T_STR(err.text, "LEN_K[1] is 7: accepted are 0 to 6");
+    T_STR(err.text, "K_LENGTHS[1] is 7: accepted are 0 to 6");
     T_OK(fxa__bind_make(the.p, &the.args, 0, false, the.views, &bind, &err)); /* a device's memory is not read */
     the.ints[0][1] = 0;
-    the.args.slot[FXA_SLOT_LEN_Q] = the.ints[1];
+    the.args.slot[FXA_SLOT_Q_LENGTHS] = the.ints[1];
     the.ints[1][0] = -1;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
-    T_STR(err.text, "LEN_Q[0] is -1: accepted are 0 to 5");
+    T_STR(err.text, "Q_LENGTHS[0] is -1: accepted are 0 to 5");
     bench_close();
 }
 
@@ -60,7 +60,7 @@ TEST(page_numbers) {
     fxa__bind bind;
     p.page_size = 4, p.n_pages = 3, p.sk = 8; /* two pages each */
     bench_open(&p);
-    the.args.slot[FXA_SLOT_LEN_K] = the.ints[1];
+    the.args.slot[FXA_SLOT_K_LENGTHS] = the.ints[1];
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
     T_STR(err.text, "slot PAGES is NULL; FXA_PAGED reads int32 [B,ceil(sk/page_size)] page numbers");
     int32_t *pages = the.args.slot[FXA_SLOT_PAGES] = the.ints[0];
@@ -91,16 +91,16 @@ TEST(packed_with_gaps_are_bound) {
     p.total_q = 12, p.total_k = 11;
     bench_open(&p);
     int32_t *q = the.args.slot[FXA_SLOT_CU_Q] = the.ints[0], *k = the.args.slot[FXA_SLOT_CU_K] = the.ints[1];
-    int32_t *len = the.args.slot[FXA_SLOT_LEN_Q] = the.ints[2];
+    int32_t *len = the.args.slot[FXA_SLOT_Q_LENGTHS] = the.ints[2];
     q[1] = 9, q[2] = 12, k[1] = 6, k[2] = 11; /* room for 9 rows, of which 5 may be there */
     len[0] = 5, len[1] = 3;
     bind_ok();
     len[1] = 4;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
-    T_STR(err.text, "LEN_Q[1] is 4: from CU_Q[1] to CU_Q[2] there are 3 places");
+    T_STR(err.text, "Q_LENGTHS[1] is 4: from CU_Q[1] to CU_Q[2] there are 3 places");
     len[1] = 0, len[0] = 6;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
-    T_STR(err.text, "LEN_Q[0] is 6: accepted are 0 to 5");
+    T_STR(err.text, "Q_LENGTHS[0] is 6: accepted are 0 to 5");
     len[0] = 0, q[2] = 13;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
     T_STR(err.text, "CU_Q[2] is 13: the packed tensors have 12 positions");
@@ -117,7 +117,7 @@ TEST(packed_rows_against_pages_are_bound) {
     bench_open(&p);
     int32_t *pages = the.args.slot[FXA_SLOT_PAGES] = the.ints[0];
     the.args.slot[FXA_SLOT_CU_Q] = the.ints[1];
-    int32_t *len = the.args.slot[FXA_SLOT_LEN_K] = the.ints[2];
+    int32_t *len = the.args.slot[FXA_SLOT_K_LENGTHS] = the.ints[2];
     len[0] = 6, len[1] = 4, pages[3] = 77; /* CU_K is not needed, and the last page not reached */
     bind_ok();
     the.args.slot[FXA_SLOT_CU_K] = the.ints[3]; /* nor is it read when it is there */
@@ -130,43 +130,43 @@ TEST(packed_rows_against_pages_are_bound) {
 }
 
 TEST(maps_and_sinks_are_bound) {
-    fxa_problem p = with_flags(case_forward(), FXA_SINK);
+    fxa_problem p = with_flags(case_forward(), FXA_SINKS);
     fxa__bind bind;
     p.map_q.kind = FXA_MAP_TABLE;
-    p.map_k.dynamic = 1;
+    p.map_k.has_offset = 1;
     bench_open(&p);
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
-    T_STR(err.text, "slot SINK is NULL; asked for by FXA_SINK");
-    the.args.slot[FXA_SLOT_SINK] = the.data[9];
+    T_STR(err.text, "slot SINKS is NULL; asked for by FXA_SINKS");
+    the.args.slot[FXA_SLOT_SINKS] = the.data[9];
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
     T_STR(err.text, "slot MAP_Q is NULL; a FXA_MAP_TABLE map reads int32 coordinates from it");
     the.args.slot[FXA_SLOT_MAP_Q] = the.ints[0];
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
-    T_STR(err.text, "slot DYN_K is NULL; a dynamic map reads one int32 from it");
-    the.args.slot[FXA_SLOT_DYN_K] = (char *)the.ints[1] + 1;
+    T_STR(err.text, "slot OFFSET_K is NULL; a map with an offset reads one int32 from it");
+    the.args.slot[FXA_SLOT_OFFSET_K] = (char *)the.ints[1] + 1;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
     T_HAS(err.text, "its elements need a multiple of 4 bytes");
-    the.args.slot[FXA_SLOT_DYN_K] = the.data[3] + 8;
+    the.args.slot[FXA_SLOT_OFFSET_K] = the.data[3] + 8;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
-    T_STR(err.text, "slot O is written and overlaps slot DYN_K in memory");
-    the.args.slot[FXA_SLOT_DYN_K] = the.ints[1];
+    T_STR(err.text, "slot O is written and overlaps slot OFFSET_K in memory");
+    the.args.slot[FXA_SLOT_OFFSET_K] = the.ints[1];
     bind_ok();
     bench_close();
 }
 
 TEST(positions_are_bound) {
-    fxa_problem p = with_flags(case_forward(), FXA_POSITIONS);
+    fxa_problem p = with_flags(case_forward(), FXA_Q_START);
     fxa__bind bind;
     bench_open(&p);
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
-    T_STR(err.text, "slot POS_Q is NULL; FXA_POSITIONS reads int32 [B] positions");
-    the.args.slot[FXA_SLOT_POS_Q] = (char *)the.ints[0] + 2;
+    T_STR(err.text, "slot Q_START is NULL; FXA_Q_START reads int32 [B] positions");
+    the.args.slot[FXA_SLOT_Q_START] = (char *)the.ints[0] + 2;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
     T_HAS(err.text, "its elements need a multiple of 4 bytes");
-    the.args.slot[FXA_SLOT_POS_Q] = the.data[FXA_SLOT_O] + 4;
+    the.args.slot[FXA_SLOT_Q_START] = the.data[FXA_SLOT_O] + 4;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
-    T_STR(err.text, "slot O is written and overlaps slot POS_Q in memory");
-    the.args.slot[FXA_SLOT_POS_Q] = the.ints[0];
+    T_STR(err.text, "slot O is written and overlaps slot Q_START in memory");
+    the.args.slot[FXA_SLOT_Q_START] = the.ints[0];
     the.ints[0][0] = INT32_MIN, the.ints[0][1] = INT32_MAX; /* any value is one */
     bind_ok();
     bench_close();

@@ -16,13 +16,13 @@ static fxa__problem *geometry_make(const fxa_problem *p) {
 
 TEST(plain_batches) {
     fxa_problem p = case_forward();
-    p.flags = FXA_WANT_LSE | FXA_PADDING;
+    p.flags = FXA_RETURN_LSE | FXA_PADDING;
     p.k.layout = FXA_LAYOUT_SBHD;
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t len_k[2] = {4, 0};
     fxa__bind bind = {0};
-    bind.slot[FXA_SLOT_LEN_K] = len_k;
+    bind.slot[FXA_SLOT_K_LENGTHS] = len_k;
     for (int64_t b = 0; b < 2; b++) {
         fxa__seq seq = fxa__seq_get(made, &bind, b);
         T_INT(seq.q_len, 5);
@@ -43,12 +43,12 @@ TEST(plain_batches) {
 TEST(padding_of_queries) {
     fxa_problem p = case_forward();
     p.flags = FXA_PADDING;
-    p.q_len = 100, p.k_len = 200;
+    p.global_q_len = 100, p.global_k_len = 200;
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t len_q[2] = {0, 3};
     fxa__bind bind = {0};
-    bind.slot[FXA_SLOT_LEN_Q] = len_q;
+    bind.slot[FXA_SLOT_Q_LENGTHS] = len_q;
     fxa__seq seq = fxa__seq_get(made, &bind, 1);
     T_INT(seq.q_len, 3);
     T_INT(seq.k_len, 6);
@@ -59,7 +59,7 @@ TEST(padding_of_queries) {
 
 TEST(packed_sequences) {
     fxa_problem p = case_forward();
-    p.flags = FXA_VARLEN | FXA_WANT_LSE;
+    p.flags = FXA_VARLEN | FXA_RETURN_LSE;
     p.total_q = 9, p.total_k = 11;
     p.q.layout = FXA_LAYOUT_BSHD;
     fxa__problem *made = geometry_make(&p);
@@ -96,8 +96,7 @@ TEST(pages) {
             fxa__seq seq = fxa__seq_get(made, &bind, b);
             int64_t page = pages[b][s / 4];
             T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bind, b, 1, s), ((page * 2 + 1) * 4 + s % 4) * 8);
-            T_INT(fxa__row_offset(made, &seq, &made->in.dv_grad, true, &bind, b, 1, s),
-                  ((page * 2 + 1) * 4 + s % 4) * 3);
+            T_INT(fxa__row_offset(made, &seq, &made->in.dv, true, &bind, b, 1, s), ((page * 2 + 1) * 4 + s % 4) * 3);
             if (s < 5)
                 T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bind, b, 1, s), ((b * 4 + 1) * 5 + s) * 8);
         }
@@ -115,9 +114,9 @@ TEST(packed_with_gaps) {
     fxa__bind bind = {0};
     bind.slot[FXA_SLOT_CU_Q] = cu_q;
     bind.slot[FXA_SLOT_CU_K] = cu_k;
-    bind.slot[FXA_SLOT_LEN_K] = len_k;
+    bind.slot[FXA_SLOT_K_LENGTHS] = len_k;
     T_INT(fxa__seq_get(made, &bind, 0).q_len, 8); /* without lengths the room is the length */
-    bind.slot[FXA_SLOT_LEN_Q] = len_q;
+    bind.slot[FXA_SLOT_Q_LENGTHS] = len_q;
     for (int64_t b = 0; b < 2; b++) {
         fxa__seq seq = fxa__seq_get(made, &bind, b);
         T_INT(seq.q_len, len_q[b]);
@@ -130,7 +129,7 @@ TEST(packed_with_gaps) {
     fxa__problem_release(made);
 }
 
-/* Rows packed, keys in pages: CU_K is not looked at, lengths of keys are LEN_K or all of sk. */
+/* Rows packed, keys in pages: CU_K is not looked at, lengths of keys are K_LENGTHS or all of sk. */
 TEST(packed_rows_against_pages) {
     fxa_problem p = case_backward();
     p.flags |= FXA_VARLEN | FXA_PAGED | FXA_PADDING;
@@ -141,7 +140,7 @@ TEST(packed_rows_against_pages) {
     fxa__bind bind = {0};
     bind.slot[FXA_SLOT_PAGES] = pages;
     bind.slot[FXA_SLOT_CU_Q] = cu_q;
-    bind.slot[FXA_SLOT_LEN_K] = len_k;
+    bind.slot[FXA_SLOT_K_LENGTHS] = len_k;
     for (int64_t b = 0; b < 2; b++) {
         fxa__seq seq = fxa__seq_get(made, &bind, b);
         T_INT(seq.q_len, b ? 4 : 1);
@@ -153,7 +152,7 @@ TEST(packed_rows_against_pages) {
             T_INT(fxa__row_offset(made, &seq, &made->in.dk, true, &bind, b, 1, s),
                   ((pages[b][s / 4] * 2 + 1) * 4 + s % 4) * 8);
     }
-    bind.slot[FXA_SLOT_LEN_K] = NULL;
+    bind.slot[FXA_SLOT_K_LENGTHS] = NULL;
     T_INT(fxa__seq_get(made, &bind, 1).k_len, 8);
     fxa__problem_release(made);
 }
@@ -166,13 +165,13 @@ TEST(maps) {
     p.map_q.segment[0] = (fxa_segment){0, 100, 1};
     p.map_q.segment[1] = (fxa_segment){2, 50, -2};
     p.map_q.segment[2] = (fxa_segment){4, 7, 0};
-    p.map_k.base = 3, p.map_k.step = 2, p.map_k.dynamic = 1;
+    p.map_k.base = 3, p.map_k.step = 2, p.map_k.has_offset = 1;
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t heads[4] = {9, -1, 5, INT32_MAX}, shift = 40;
     fxa__bind bind = {0};
     bind.slot[FXA_SLOT_MAP_H] = heads;
-    bind.slot[FXA_SLOT_DYN_K] = &shift;
+    bind.slot[FXA_SLOT_OFFSET_K] = &shift;
     const int32_t rows[5] = {100, 101, 50, 48, 7};
     fxa__seq seq = fxa__seq_get(made, &bind, 1);
     for (int64_t i = 0; i < 5; i++) T_INT(fxa__row_coord(made, &bind, &seq, i), rows[i]);
@@ -194,12 +193,12 @@ TEST(positions_are_added_to_the_map) {
     fxa_problem p = case_forward();
     int32_t dynamic = 1000, positions[2] = {70, -9};
     fxa__bind bind = {0};
-    p.flags = FXA_POSITIONS | FXA_CAUSAL;
-    p.map_q.base = 3, p.map_q.step = 2, p.map_q.dynamic = 1;
+    p.flags = FXA_Q_START | FXA_CAUSAL;
+    p.map_q.base = 3, p.map_q.step = 2, p.map_q.has_offset = 1;
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
-    bind.slot[FXA_SLOT_POS_Q] = positions;
-    bind.slot[FXA_SLOT_DYN_Q] = &dynamic;
+    bind.slot[FXA_SLOT_Q_START] = positions;
+    bind.slot[FXA_SLOT_OFFSET_Q] = &dynamic;
     for (int64_t b = 0; b < 2; b++)
         for (int64_t i = 0; i < 5; i++) T_INT(geometry_q(made, &bind, b, i), 1003 + 2 * i + positions[b]);
     positions[0] = INT32_MAX; /* what is only known at run time wraps as program ints do */
@@ -224,21 +223,21 @@ TEST(rows_align_to_the_last_key) {
     p.flags = FXA_BOTTOM_RIGHT | FXA_PADDING;
     made = geometry_make(&p);
     T_REQUIRE(made);
-    bind.slot[FXA_SLOT_LEN_Q] = len_q;
-    bind.slot[FXA_SLOT_LEN_K] = len_k;
+    bind.slot[FXA_SLOT_Q_LENGTHS] = len_q;
+    bind.slot[FXA_SLOT_K_LENGTHS] = len_k;
     for (int64_t b = 0; b < 2; b++)
         for (int64_t i = 0; i < len_q[b]; i++) T_INT(geometry_q(made, &bind, b, i), i + len_k[b] - len_q[b]);
     fxa__q_shift_range(&made->in, &lo, &hi);
     T_CHECK(lo == -5 && hi == 5);
     fxa__problem_release(made);
 
-    p.k_len = 100, p.q_len = 1; /* one row against a part of 100 keys */
+    p.global_k_len = 100, p.global_q_len = 1; /* one row against a part of 100 keys */
     made = geometry_make(&p);
     T_REQUIRE(made);
     T_INT(geometry_q(made, &bind, 0, 0), 99);
     fxa__problem_release(made);
 
-    p.k_len = p.q_len = 0;
+    p.global_k_len = p.global_q_len = 0;
     p.flags |= FXA_CAUSAL; /* then only the ready mask aligns */
     made = geometry_make(&p);
     T_REQUIRE(made);

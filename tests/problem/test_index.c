@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Indices outside their tensors: what fxa_index_query counts against a count by hand, and what FXA_STRICT_INDEX
+ * Indices outside their tensors: what fxa_bounds_check counts against a count by hand, and what FXA_BOUNDS_CHECK
  * refuses, before a byte of the outputs is written.
  */
 #include "problem_case.h"
@@ -14,7 +14,7 @@ typedef struct index_case {
     attn_data x;
     attn_call call; /* of forward */
     float *q, *k, *o;
-    fxa_index_report reports[8];
+    fxa_bounds_report reports[8];
     size_t count;
 } index_case;
 
@@ -45,13 +45,13 @@ static void index_end(index_case *c) {
 static void index_ask(index_case *c) {
     fxa_error err;
     c->count = 8;
-    T_OK(fxa_index_query(c->ctx, &c->call.p, &c->call.args, c->reports, &c->count, &err));
+    T_OK(fxa_bounds_check(c->ctx, &c->call.p, &c->call.args, c->reports, &c->count, &err));
 }
 
 /* Strict: refused with these words, or runs; nothing is written when refused. */
 static void index_strict(index_case *c, const char *says) {
     fxa_error err;
-    c->call.p.flags |= FXA_STRICT_INDEX;
+    c->call.p.flags |= FXA_BOUNDS_CHECK;
     for (size_t i = 0; i < IB * IH * IQ * ID; i++) c->o[i] = 77;
     for (int e = 0; engine_here((size_t)e); e++) {
         c->call.p.engine = engine_here((size_t)e);
@@ -64,7 +64,7 @@ static void index_strict(index_case *c, const char *says) {
         for (size_t i = 0; i < IB * IH * IQ * ID; i++) T_CHECK(c->o[i] == 77);
     }
     c->call.p.engine = NULL;
-    c->call.p.flags &= ~(uint32_t)FXA_STRICT_INDEX;
+    c->call.p.flags &= ~(uint32_t)FXA_BOUNDS_CHECK;
 }
 
 TEST(a_transposed_table) {
@@ -72,7 +72,7 @@ TEST(a_transposed_table) {
     index_start(&c, "tensor t : f32[2]\nscore = score + t[k, h]", IH, IK); /* was meant as [IK, IH] */
     index_ask(&c);
     T_INT(c.count, 1);
-    const fxa_index_report *r = &c.reports[0];
+    const fxa_bounds_report *r = &c.reports[0];
     T_CHECK(r->tensor == 0 && r->axis == 0 && r->size == IH && r->lo == IH && r->hi == IK - 1 && r->exact);
     T_INT(r->pairs, IB * IH * IQ * (IK - IH));
     T_INT(r->of, IB * IH * IQ * IK);
@@ -88,20 +88,20 @@ TEST(a_transposed_table) {
     index_end(&c);
 }
 
-/* Of a graft the second operand has a part in the derivative alone: not in forward, in masks and in conditions, and not
- * beside a backward program of the user's. */
-TEST(grafts_need_their_second_operand_for_the_derivative) {
+/* The second operand of with_grad is used by the derivative alone: not in forward, masks and conditions, and not beside
+ * a backward program of the user's. */
+TEST(with_grads_need_their_second_operand_for_the_derivative) {
     static const struct {
         const char *text;
         int64_t forward, backward; /* misses of one head */
     } cases[] = {
-        {"score = score + graft(0.5, t[k, 0])", 0, 6 * IQ},
-        {"score = score * graft(t[k, 0], score)", 6 * IQ, 6 * IQ},
-        {"score = score + tanh(graft(0.5 * score, score * t[k, 0]))\nmask = k < 7", 0, 2 * IQ},
-        {"score = score + graft(graft(0.5, t[k, 0]) * score, 0.0)", 0, 0},
-        {"score = graft(0.5, t[k, 0]) < 0.7 ? score : 0.25", 0, 0},
-        {"mask = graft(0.5, t[k, 0]) < 0.7", 0, 0},
-        {"mask = graft(0.5, t[k, 0]) < 0.7 || t[k, 0] < 0.0", 0, 0}, /* decided without a miss */
+        {"score = score + with_grad(0.5, t[k, 0])", 0, 6 * IQ},
+        {"score = score * with_grad(t[k, 0], score)", 6 * IQ, 6 * IQ},
+        {"score = score + tanh(with_grad(0.5 * score, score * t[k, 0]))\nmask = k < 7", 0, 2 * IQ},
+        {"score = score + with_grad(with_grad(0.5, t[k, 0]) * score, 0.0)", 0, 0},
+        {"score = with_grad(0.5, t[k, 0]) < 0.7 ? score : 0.25", 0, 0},
+        {"mask = with_grad(0.5, t[k, 0]) < 0.7", 0, 0},
+        {"mask = with_grad(0.5, t[k, 0]) < 0.7 || t[k, 0] < 0.0", 0, 0}, /* decided without a miss */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int way = 0; way < 3; way++) { /* forward, backward, backward of the user's */
@@ -133,7 +133,7 @@ static size_t index_workspace(index_case *c, uint32_t flag) {
     return size;
 }
 
-/* Where no index can leave its tensor, whatever that holds, FXA_STRICT_INDEX adds no check, and no room for one. */
+/* Where no index can leave its tensor, whatever that holds, FXA_BOUNDS_CHECK adds no check, and no room for one. */
 TEST(what_is_proven_is_free) {
     static const struct {
         const char *text;
@@ -155,7 +155,7 @@ TEST(what_is_proven_is_free) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         index_case c;
         index_start(&c, cases[i].text, 5, IH);
-        size_t plain = index_workspace(&c, 0), strict = index_workspace(&c, FXA_STRICT_INDEX);
+        size_t plain = index_workspace(&c, 0), strict = index_workspace(&c, FXA_BOUNDS_CHECK);
         if ((strict == plain) != cases[i].proven)
             T_FAIL("%s: workspaces of %zu and, strict, %zu bytes\n", cases[i].text, plain, strict);
         index_end(&c);
@@ -237,13 +237,13 @@ TEST(coordinates_and_lengths) {
     int32_t len_k[IB] = {2, 7};
     index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0);
     c.call.p.flags = FXA_PADDING;
-    c.call.args.slot[FXA_SLOT_LEN_K] = len_k;
+    c.call.args.slot[FXA_SLOT_K_LENGTHS] = len_k;
     index_ask(&c);
     T_CHECK(c.count == 1 && c.reports[0].b == 1 && c.reports[0].k == 5);
     T_INT(c.reports[0].pairs, IH * IQ * 2);
     T_INT(c.reports[0].of, IH * IQ * 9);
     index_strict(&c, "index 5 is outside axis 0 of tensor 't', which has 5 elements there, at b 1, h 0, q 0, k 5");
-    c.call.p.flags = 0, c.call.args.slot[FXA_SLOT_LEN_K] = NULL;
+    c.call.p.flags = 0, c.call.args.slot[FXA_SLOT_K_LENGTHS] = NULL;
     c.call.p.map_k = (fxa_index_map){.base = -5, .step = 1}; /* -5 to 5 */
     index_ask(&c);
     T_CHECK(c.count == 1 && c.reports[0].lo == 5 && c.reports[0].k == IK - 1);
@@ -327,24 +327,24 @@ TEST(what_is_refused_and_what_is_free) {
     fxa_error err;
     size_t count = 1;
     index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0);
-    T_STATUS(fxa_index_query(NULL, &c.call.p, &c.call.args, c.reports, &count, &err), FXA_E_ARGUMENT);
-    T_STATUS(fxa_index_query(c.ctx, NULL, &c.call.args, c.reports, &count, &err), FXA_E_ARGUMENT);
-    T_STATUS(fxa_index_query(c.ctx, &c.call.p, NULL, c.reports, &count, &err), FXA_E_ARGUMENT);
-    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, c.reports, NULL, &err), FXA_E_ARGUMENT);
-    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_bounds_check(NULL, &c.call.p, &c.call.args, c.reports, &count, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_bounds_check(c.ctx, NULL, &c.call.args, c.reports, &count, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_bounds_check(c.ctx, &c.call.p, NULL, c.reports, &count, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_bounds_check(c.ctx, &c.call.p, &c.call.args, c.reports, NULL, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_bounds_check(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_ARGUMENT);
     count = 0;
-    T_OK(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err));
+    T_OK(fxa_bounds_check(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err));
     T_INT(count, 1);
     count = 0;
     c.call.p.device = FXA_CUDA;
-    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_bounds_check(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "problem.device is cuda: indices are looked at on the host alone");
     c.call.p.device = FXA_HOST;
     c.call.args.n_tensors = 0;
-    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
+    T_STATUS(fxa_bounds_check(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
     c.call.args.n_tensors = 1;
     c.call.tensors[0] = NULL;
-    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
+    T_STATUS(fxa_bounds_check(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
     index_end(&c);
 }
 
@@ -361,7 +361,7 @@ TEST(few_pairs_among_many_places_are_sampled) {
     c.call.args.slot[FXA_SLOT_Q] = NULL;
     c.call.p.sq = c.call.p.sk = 4096;
     c.call.p.flags = FXA_PADDING;
-    c.call.args.slot[FXA_SLOT_LEN_Q] = c.call.args.slot[FXA_SLOT_LEN_K] = len;
+    c.call.args.slot[FXA_SLOT_Q_LENGTHS] = c.call.args.slot[FXA_SLOT_K_LENGTHS] = len;
     index_ask(&c);
     T_CHECK(c.count == 1 && !c.reports[0].exact);
     T_INT(c.reports[0].of, IH * (100 * 100 + 90 * 90));
@@ -374,14 +374,14 @@ TEST(sequences_without_rows_or_keys_have_no_pairs) {
     int32_t len_q[IB] = {0, 2}, len_k[IB] = {7, 0};
     index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0);
     c.call.p.flags = FXA_PADDING;
-    c.call.args.slot[FXA_SLOT_LEN_Q] = len_q, c.call.args.slot[FXA_SLOT_LEN_K] = len_k;
+    c.call.args.slot[FXA_SLOT_Q_LENGTHS] = len_q, c.call.args.slot[FXA_SLOT_K_LENGTHS] = len_k;
     index_ask(&c);
     T_INT(c.count, 0);
     len_k[1] = 6; /* b 1 has two rows, and a key too many for t */
     index_ask(&c);
     T_CHECK(c.count == 1 && c.reports[0].pairs == IH * 2 && c.reports[0].of == IH * 2 * 6);
     c.call.p.flags = 0;
-    c.call.args.slot[FXA_SLOT_LEN_Q] = c.call.args.slot[FXA_SLOT_LEN_K] = NULL;
+    c.call.args.slot[FXA_SLOT_Q_LENGTHS] = c.call.args.slot[FXA_SLOT_K_LENGTHS] = NULL;
     c.call.p.b = 0;
     index_ask(&c);
     T_INT(c.count, 0);
@@ -435,7 +435,7 @@ TEST(scores_alone_decide_in_the_users_backward) {
     T_CHECK(c.count == 1 && c.reports[0].bprop && c.reports[0].pairs > 0 && c.reports[0].pairs < c.reports[0].of);
     c.call.args.n_bprop_tensors = 0;
     size_t count = 0;
-    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
+    T_STATUS(fxa_bounds_check(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
     index_end(&c);
 }
 
@@ -447,13 +447,13 @@ TEST(a_question_needs_the_inputs_of_a_run) {
     int32_t len_k[IB] = {2, IK + 1};
     index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0);
     c.call.p.flags = FXA_PADDING;
-    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
+    T_STATUS(fxa_bounds_check(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
     T_HAS(err.text, "LEN");
-    c.call.args.slot[FXA_SLOT_LEN_K] = len_k;
-    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
-    c.call.p.flags = 0, c.call.args.slot[FXA_SLOT_LEN_K] = NULL;
+    c.call.args.slot[FXA_SLOT_K_LENGTHS] = len_k;
+    T_STATUS(fxa_bounds_check(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
+    c.call.p.flags = 0, c.call.args.slot[FXA_SLOT_K_LENGTHS] = NULL;
     c.call.args.n_params = 1;
-    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
+    T_STATUS(fxa_bounds_check(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
     T_HAS(err.text, "params");
     index_end(&c);
 }

@@ -23,12 +23,12 @@ static void check_strides(const fxa_operand *t, int64_t b, int64_t h, int64_t s,
 
 TEST(defaults) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    p.b = 2, p.hq = 4, p.sq = 5, p.sk = 6, p.d = 8;
+    p.b = 2, p.hq = 4, p.sq = 5, p.sk = 6, p.d_qk = 8;
     p.engine = "ref";
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     T_INT(made->in.hkv, 4);
-    T_INT(made->in.dv, 8);
+    T_INT(made->in.d_v, 8);
     T_INT(made->in.q.dtype, FXA_F32);
     T_INT(made->in.o.dtype, FXA_F32);
     T_INT(made->in.lse.dtype, FXA_F32);
@@ -47,10 +47,10 @@ TEST(defaults) {
 
 TEST(dtypes_follow_q) {
     fxa_problem p = case_backward();
-    p.flags |= FXA_SINK | FXA_GRAD_SINK | FXA_GRAD_LSE;
+    p.flags |= FXA_SINKS | FXA_GRAD_SINKS | FXA_READ_DLSE;
     p.q.dtype = FXA_F64;
     p.dk.dtype = FXA_BF16;
-    p.sink.dtype = FXA_F16;
+    p.sinks.dtype = FXA_F16;
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     T_CHECK(made->f64);
@@ -60,20 +60,20 @@ TEST(dtypes_follow_q) {
     T_INT(made->in.dk.dtype, FXA_BF16);
     T_INT(made->in.lse.dtype, FXA_F64);
     T_INT(made->in.dlse.dtype, FXA_F64);
-    T_INT(made->in.sink.dtype, FXA_F16);
-    T_INT(made->in.dsink.dtype, FXA_F64);
+    T_INT(made->in.sinks.dtype, FXA_F16);
+    T_INT(made->in.dsinks.dtype, FXA_F64);
     fxa__problem_release(made);
 }
 
 /* each tensor has its own layout. */
 TEST(layouts) {
     fxa_problem p = case_forward();
-    p.flags = FXA_WANT_LSE | FXA_WANT_MAX | FXA_SINK;
+    p.flags = FXA_RETURN_LSE | FXA_RETURN_ROW_MAX | FXA_SINKS;
     p.q.layout = FXA_LAYOUT_BSHD;
     p.k.layout = FXA_LAYOUT_SBHD;
     p.o = (fxa_operand){0, FXA_LAYOUT_STRIDED, {-60, 15, 3, -1}};
     p.lse.layout = FXA_LAYOUT_BSHD;
-    p.max.layout = FXA_LAYOUT_SBHD;
+    p.row_max.layout = FXA_LAYOUT_SBHD;
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     check_strides(&made->in.q, 160, 8, 32, 1);
@@ -81,14 +81,14 @@ TEST(layouts) {
     check_strides(&made->in.v, 36, 18, 3, 1);
     check_strides(&made->in.o, -60, 15, 3, -1);
     check_strides(&made->in.lse, 20, 1, 4, 0);
-    check_strides(&made->in.max, 4, 1, 8, 0);
-    check_strides(&made->in.sink, 0, 1, 0, 0);
+    check_strides(&made->in.row_max, 4, 1, 8, 0);
+    check_strides(&made->in.sinks, 0, 1, 0, 0);
     fxa__problem_release(made);
 }
 
 TEST(packed_and_paged_layouts) {
     fxa_problem p = case_forward();
-    p.flags = FXA_VARLEN | FXA_WANT_LSE;
+    p.flags = FXA_VARLEN | FXA_RETURN_LSE;
     p.total_q = 9, p.total_k = 11;
     p.k.layout = FXA_LAYOUT_BSHD;
     p.v.layout = FXA_LAYOUT_SBHD;
@@ -111,7 +111,7 @@ TEST(packed_and_paged_layouts) {
     check_strides(&made->in.q, 160, 40, 8, 1);
     check_strides(&made->in.k, 64, 32, 8, 1);
     check_strides(&made->in.v, 24, 3, 6, 1);
-    check_strides(&made->in.dv_grad, 24, 12, 3, 1);
+    check_strides(&made->in.dv, 24, 12, 3, 1);
     fxa__problem_release(made);
 }
 
@@ -166,7 +166,8 @@ static int64_t end_random(t_rng *rng) {
 }
 
 static bool end_keeps(const fxa_problem *p, int64_t q, int64_t k) { /* the ready masks, in numbers that do not wrap */
-    if (p->flags & FXA_BOTTOM_RIGHT) q += (p->k_len ? p->k_len : p->sk) - (p->q_len ? p->q_len : p->sq);
+    if (p->flags & FXA_BOTTOM_RIGHT)
+        q += (p->global_k_len ? p->global_k_len : p->sk) - (p->global_q_len ? p->global_q_len : p->sq);
     if ((p->flags & FXA_CAUSAL) && k > q) return false;
     if (!(p->flags & FXA_WINDOW)) return true;
     bool left = p->window_left < 0 || p->window_left >= INT32_MAX || q - k <= p->window_left;
@@ -185,16 +186,16 @@ TEST(ready_masks_do_not_wrap) {
         p.window_right = t_int(&rng, 0, 9) ? t_int(&rng, -1, 1) * t_int(&rng, 0, 9) : INT32_MAX;
         p.map_q.base = end_random(&rng), p.map_k.base = end_random(&rng);
         p.map_q.step = t_int(&rng, -1, 2);
-        if (t_int(&rng, 0, 1)) p.q_len = t_int(&rng, 0, 1) ? t_int(&rng, 1, 9) : INT32_MAX - t_int(&rng, 0, 9);
-        if (t_int(&rng, 0, 1)) p.k_len = t_int(&rng, 0, 1) ? t_int(&rng, 1, 9) : INT32_MAX - t_int(&rng, 0, 9);
+        if (t_int(&rng, 0, 1)) p.global_q_len = t_int(&rng, 0, 1) ? t_int(&rng, 1, 9) : INT32_MAX - t_int(&rng, 0, 9);
+        if (t_int(&rng, 0, 1)) p.global_k_len = t_int(&rng, 0, 1) ? t_int(&rng, 1, 9) : INT32_MAX - t_int(&rng, 0, 9);
         fxa_status status = fxa__problem_create(case_host(), &p, &made, &err);
         T_CHECK(status == FXA_OK || (status == FXA_E_PROBLEM && strstr(err.text, "32 bit")));
         refused += status != FXA_OK && strstr(err.text, "FXA_") != NULL;
         taken += status == FXA_OK;
         if (!made) continue;
         double in[FXA_INPUT_COUNT] = {0}, value;
-        in[FXA_INPUT_Q_LEN] = (double)(p.q_len ? p.q_len : p.sq);
-        in[FXA_INPUT_K_LEN] = (double)(p.k_len ? p.k_len : p.sk);
+        in[FXA_INPUT_Q_LEN] = (double)(p.global_q_len ? p.global_q_len : p.sq);
+        in[FXA_INPUT_K_LEN] = (double)(p.global_k_len ? p.global_k_len : p.sk);
         in[FXA_INPUT_HEADS] = (double)p.hq;
         for (int64_t i = 0; i < p.sq * p.sk; i++) {
             int64_t q = made->in.map_q.base + made->in.map_q.step * (i / p.sk), k = made->in.map_k.base + i % p.sk;
@@ -333,7 +334,7 @@ TEST(unused_fields_are_cleared) {
 TEST(backward_implies_lse) {
     fxa_problem p = case_backward();
     fxa__problem *without = problem_make(&p);
-    p.flags |= FXA_WANT_LSE;
+    p.flags |= FXA_RETURN_LSE;
     fxa__problem *with = problem_make(&p);
     T_REQUIRE(with && without);
     T_CHECK(memcmp(with->key, without->key, 16) == 0);
@@ -374,7 +375,7 @@ TEST(ready_masks_join_the_program) {
     T_CHECK(memcmp(got_hash, want_hash, 16) == 0);
     fxa_program_destroy(out);
     fxa_program_destroy(want);
-    p.d = FXA_MAX_D + 1;
+    p.d_qk = FXA_MAX_D + 1;
     T_STATUS(fxa_problem_program(ctx, &p, &out, &err), FXA_E_PROBLEM);
     T_CHECK(out == NULL);
     T_STATUS(fxa_problem_program(NULL, &p, &out, &err), FXA_E_ARGUMENT);
@@ -416,10 +417,10 @@ TEST(out_of_memory_everywhere) {
 /* slots are named constants of one place. */
 TEST(slot_names) {
     T_STR(fxa_slot_name(FXA_SLOT_Q), "Q");
-    T_STR(fxa_slot_name(FXA_SLOT_MAX_ROW), "MAX_ROW");
-    T_STR(fxa_slot_name(FXA_SLOT_DSINK), "DSINK");
+    T_STR(fxa_slot_name(FXA_SLOT_ROW_MAX), "ROW_MAX");
+    T_STR(fxa_slot_name(FXA_SLOT_DSINKS), "DSINKS");
     T_STR(fxa_slot_name(FXA_SLOT_PAGES), "PAGES");
-    T_STR(fxa_slot_name(FXA_SLOT_DYN_K), "DYN_K");
+    T_STR(fxa_slot_name(FXA_SLOT_OFFSET_K), "OFFSET_K");
     T_CHECK(fxa_slot_name(FXA_SLOT_COUNT) == NULL && fxa_slot_name((fxa_slot)-1) == NULL);
 }
 

@@ -14,20 +14,20 @@ static fxa_problem rich(int variant) {
     p.map_q.kind = FXA_MAP_SEGMENTS, p.map_q.n_segments = 2;
     p.map_q.segment[1] = (fxa_segment){2, 20, -3};
     p.map_k.kind = FXA_MAP_TABLE;
-    p.map_b.dynamic = 1;
+    p.map_b.has_offset = 1;
     p.q.layout = FXA_LAYOUT_BSHD;
     p.q.dtype = FXA_BF16;
-    p.flags |= FXA_SINK | FXA_DROPOUT | FXA_WINDOW | FXA_CAUSAL | FXA_BOTTOM_RIGHT;
+    p.flags |= FXA_SINKS | FXA_DROPOUT | FXA_WINDOW | FXA_CAUSAL | FXA_BOTTOM_RIGHT;
     p.dropout_p = 0.1;
     p.window_left = -7, p.window_right = 2;
-    p.k_len = 99;
+    p.global_k_len = 99;
     if (variant & 1) {
         memset(rich_bprop, 0, sizeof rich_bprop);
         rich_bprop[0].size[0] = 5;
         rich_captures[0].grad = 1;
         p.bprop = case_bprop(), p.bprop_captures = rich_bprop, p.n_bprop_captures = 1;
         p.param_grads = 1;
-        p.flags |= FXA_GRAD_SINK;
+        p.flags |= FXA_GRAD_SINKS;
     }
     if (variant & 2) p.flags |= FXA_VARLEN, p.total_q = 8, p.total_k = 8;
     if (variant & 4) {
@@ -198,18 +198,18 @@ static void random_operand(t_rng *rng, fxa_operand *t) {
 
 static fxa_problem random_problem(t_rng *rng) {
     fxa_problem p = rich((int)t_int(rng, 0, 1));
-    fxa_operand *operands[] = {&p.q,  &p.k,       &p.v,   &p.o,   &p.dout, &p.dq,
-                               &p.dk, &p.dv_grad, &p.lse, &p.max, &p.dlse, &p.sink};
+    fxa_operand *operands[] = {&p.q,  &p.k,  &p.v,   &p.o,       &p.dout, &p.dq,
+                               &p.dk, &p.dv, &p.lse, &p.row_max, &p.dlse, &p.sinks};
     for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) random_operand(rng, operands[i]);
     if (t_int(rng, 0, 3) == 0) p.flags ^= (uint32_t)1 << t_int(rng, 0, 23);
     p.b = random_edge(rng, 3), p.sq = random_edge(rng, 8), p.sk = random_edge(rng, 8);
     p.hkv = t_int(rng, 1, 2), p.hq = p.hkv * t_int(rng, 1, 3);
-    p.d = t_int(rng, 1, 8), p.dv = t_int(rng, 0, 8);
+    p.d_qk = t_int(rng, 1, 8), p.d_v = t_int(rng, 0, 8);
     p.total_q = random_edge(rng, 8), p.total_k = random_edge(rng, 8);
     p.page_size = (uint32_t)random_edge(rng, 4), p.n_pages = random_edge(rng, 4);
     p.map_h.base = random_edge(rng, 10), p.map_h.step = random_edge(rng, 3);
     p.map_q.segment[1].begin = random_edge(rng, 6);
-    p.k_len = random_edge(rng, 20), p.window_left = random_edge(rng, 4);
+    p.global_k_len = random_edge(rng, 20), p.window_left = random_edge(rng, 4);
     rich_captures[0].size[0] = random_edge(rng, 4);
     return p;
 }

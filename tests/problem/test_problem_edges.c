@@ -44,11 +44,11 @@ TEST(every_flag_has_a_name_of_its_own) {
 TEST(slots_without_a_length) {
     fxa_problem p = case_forward();
     T_INT(fxa__slot_length(&p, FXA_SLOT_Q), -1);
-    T_INT(fxa__slot_length(&p, FXA_SLOT_DSINK), -1);
+    T_INT(fxa__slot_length(&p, FXA_SLOT_DSINKS), -1);
     T_INT(fxa__slot_length(&p, FXA_SLOT_COUNT), -1);
-    T_INT(fxa__slot_length(&p, FXA_SLOT_DYN_K), -1);
-    p.map_k.dynamic = 1;
-    T_INT(fxa__slot_length(&p, FXA_SLOT_DYN_K), 1);
+    T_INT(fxa__slot_length(&p, FXA_SLOT_OFFSET_K), -1);
+    p.map_k.has_offset = 1;
+    T_INT(fxa__slot_length(&p, FXA_SLOT_OFFSET_K), 1);
 }
 
 /* Backward for the gradient of one kind alone. */

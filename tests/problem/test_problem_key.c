@@ -41,12 +41,12 @@ static fxa_problem full_problem(void) {
     full_bprop[0].size[0] = 5;
     p.bprop = case_bprop();
     p.bprop_captures = full_bprop, p.n_bprop_captures = 1;
-    p.flags |= FXA_SINK | FXA_GRAD_SINK | FXA_GRAD_LSE | FXA_DROPOUT | FXA_WINDOW | FXA_PAGED | FXA_PADDING;
+    p.flags |= FXA_SINKS | FXA_GRAD_SINKS | FXA_READ_DLSE | FXA_DROPOUT | FXA_WINDOW | FXA_PAGED | FXA_PADDING;
     p.page_size = 4, p.n_pages = 9;
     p.window_left = 3, p.window_right = 1;
     p.dropout_p = 0.125;
     p.param_grads = 1;
-    p.q_len = 50, p.k_len = 60;
+    p.global_q_len = 50, p.global_k_len = 60;
     p.map_k.kind = FXA_MAP_SEGMENTS, p.map_k.n_segments = 2;
     p.map_k.segment[1] = (fxa_segment){3, 30, 1};
     return p;
@@ -75,20 +75,20 @@ static void varied(const fxa_problem *p, int kind, const char *what) {
 TEST(sizes_and_flags_reach_the_key) {
     n_seen = 0;
     VARIED(GEOMETRY, (void)0);
-    VARIED(CODE, p.flags &= ~(uint32_t)FXA_GRAD_LSE);
+    VARIED(CODE, p.flags &= ~(uint32_t)FXA_READ_DLSE);
     VARIED(CODE, p.flags |= FXA_CAUSAL);
     VARIED(CODE, p.flags |= FXA_BOTTOM_RIGHT);
-    VARIED(CODE, p.flags |= FXA_POSITIONS);
-    VARIED(GEOMETRY, p.flags |= FXA_STRICT_INDEX);
+    VARIED(CODE, p.flags |= FXA_Q_START);
+    VARIED(GEOMETRY, p.flags |= FXA_BOUNDS_CHECK);
     VARIED(GEOMETRY, p.flags |= FXA_DETERMINISTIC);
     VARIED(CODE, p.flags |= FXA_SCALARS_IN_MEMORY);
     VARIED(GEOMETRY, p.alignment = 16);
     VARIED(GEOMETRY, p.max_workspace = 1000);
     VARIED(GEOMETRY, p.device = FXA_CUDA);
     VARIED(GEOMETRY, p.device = FXA_CUDA; p.ordinal = 3);
-    VARIED(GEOMETRY, p.device = FXA_CUDA; p.flags |= FXA_CAPTURE);
-    VARIED(CODE, p.flags |= FXA_ACC_Q);
-    VARIED(CODE, p.flags |= FXA_ACC_TENSORS);
+    VARIED(GEOMETRY, p.device = FXA_CUDA; p.flags |= FXA_GRAPH_CAPTURE);
+    VARIED(CODE, p.flags |= FXA_ACCUMULATE_DQ);
+    VARIED(CODE, p.flags |= FXA_ACCUMULATE_DTENSORS);
     VARIED(CODE, p.flags &= ~(uint32_t)FXA_PADDING);
     VARIED(CODE, p.page_size = 5);
     VARIED(GEOMETRY, p.n_pages = 10);
@@ -97,11 +97,11 @@ TEST(sizes_and_flags_reach_the_key) {
     VARIED(CODE, p.hkv = 1);
     VARIED(GEOMETRY, p.sq = 4);
     VARIED(GEOMETRY, p.sk = 7);
-    VARIED(CODE, p.d = 9);
-    VARIED(CODE, p.dv = 4);
-    VARIED(GEOMETRY, p.q_len = 51);
-    VARIED(GEOMETRY, p.q_len = 0);
-    VARIED(GEOMETRY, p.k_len = 61);
+    VARIED(CODE, p.d_qk = 9);
+    VARIED(CODE, p.d_v = 4);
+    VARIED(GEOMETRY, p.global_q_len = 51);
+    VARIED(GEOMETRY, p.global_q_len = 0);
+    VARIED(GEOMETRY, p.global_k_len = 61);
     VARIED(CODE, p.window_left = 4);
     VARIED(CODE, p.window_right = -1);
     VARIED(CODE, p.dropout_p = 0.25);
@@ -118,12 +118,12 @@ TEST(operands_reach_the_key) {
         size_t offset;
         bool fixed;
     } fields[] = {
-        {"o", offsetof(fxa_problem, o), false},         {"dout", offsetof(fxa_problem, dout), false},
-        {"dq", offsetof(fxa_problem, dq), false},       {"dk", offsetof(fxa_problem, dk), false},
-        {"dv", offsetof(fxa_problem, dv_grad), false},  {"sink", offsetof(fxa_problem, sink), false},
-        {"dsink", offsetof(fxa_problem, dsink), false}, {"q", offsetof(fxa_problem, q), true},
-        {"k", offsetof(fxa_problem, k), false},         {"v", offsetof(fxa_problem, v), false},
-        {"lse", offsetof(fxa_problem, lse), true},      {"dlse", offsetof(fxa_problem, dlse), true},
+        {"o", offsetof(fxa_problem, o), false},          {"dout", offsetof(fxa_problem, dout), false},
+        {"dq", offsetof(fxa_problem, dq), false},        {"dk", offsetof(fxa_problem, dk), false},
+        {"dv", offsetof(fxa_problem, dv), false},        {"sink", offsetof(fxa_problem, sinks), false},
+        {"dsink", offsetof(fxa_problem, dsinks), false}, {"q", offsetof(fxa_problem, q), true},
+        {"k", offsetof(fxa_problem, k), false},          {"v", offsetof(fxa_problem, v), false},
+        {"lse", offsetof(fxa_problem, lse), true},       {"dlse", offsetof(fxa_problem, dlse), true},
     };
     n_seen = 0;
     VARIED(GEOMETRY, (void)0);
@@ -151,10 +151,10 @@ TEST(maps_and_captures_reach_the_key) {
     VARIED(CODE, p.map_b.step = 2);
     VARIED(CODE, p.map_h.step = 2);
     VARIED(CODE, p.map_q.step = 2);
-    VARIED(CODE, p.map_b.dynamic = 1);
-    VARIED(CODE, p.map_h.dynamic = 1);
-    VARIED(CODE, p.map_q.dynamic = 1);
-    VARIED(CODE, p.map_k.dynamic = 1);
+    VARIED(CODE, p.map_b.has_offset = 1);
+    VARIED(CODE, p.map_h.has_offset = 1);
+    VARIED(CODE, p.map_q.has_offset = 1);
+    VARIED(CODE, p.map_k.has_offset = 1);
     VARIED(CODE, p.map_b.kind = FXA_MAP_TABLE);
     VARIED(CODE, p.map_h.kind = FXA_MAP_TABLE);
     VARIED(CODE, p.map_q.kind = FXA_MAP_TABLE);

@@ -23,8 +23,8 @@ TEST(refused_flags) {
     REFUSED(case_forward(), "flags holds 0x20000000, which this library does not know: accepted bits are 0x1fffffff",
             p.flags = 1u << 29);
     REFUSED(case_forward(),
-            "flags FXA_POSITIONS and FXA_BOTTOM_RIGHT are both set: both say where rows lie among the keys",
-            p.flags = FXA_POSITIONS | FXA_BOTTOM_RIGHT);
+            "flags FXA_Q_START and FXA_BOTTOM_RIGHT are both set: both say where rows lie among the keys",
+            p.flags = FXA_Q_START | FXA_BOTTOM_RIGHT);
     REFUSED(case_forward(),
             "FXA_BOTTOM_RIGHT moves rows 2147483640..2147483644 by k_len - q_len, 4 to 4: "
             "coordinates are 32 bit",
@@ -39,29 +39,43 @@ TEST(refused_flags) {
             "FXA_BOTTOM_RIGHT moves rows 0..2147483647 by k_len - q_len, 1 to 1: "
             "coordinates are 32 bit",
             p.flags = FXA_BOTTOM_RIGHT;
-            p.q_len = 5; p.k_len = 6; p.map_q.kind = FXA_MAP_SEGMENTS; p.map_q.n_segments = 2;
+            p.global_q_len = 5; p.global_k_len = 6; p.map_q.kind = FXA_MAP_SEGMENTS; p.map_q.n_segments = 2;
             p.map_q.segment[1].begin = 1; p.map_q.segment[1].base = INT32_MAX - 3);
-    REFUSED(case_forward(), "flags FXA_SINK and FXA_SINK_ZERO are both set: a softmax has one sink at most",
-            p.flags = FXA_SINK | FXA_SINK_ZERO);
-    REFUSED(case_forward(), "flag FXA_ACC_OUT needs FXA_WANT_LSE", p.flags = FXA_ACC_OUT);
-    REFUSED(case_backward(), "flag FXA_WANT_MAX belongs to forward, and pass is backward", p.flags |= FXA_WANT_MAX);
-    REFUSED(case_backward(), "flag FXA_ACC_OUT belongs to forward, and pass is backward", p.flags |= FXA_ACC_OUT);
-    REFUSED(case_backward(), "flag FXA_GRAD_SINK needs FXA_SINK", p.flags |= FXA_GRAD_SINK);
-    REFUSED(case_backward(), "flag FXA_ACC_Q needs FXA_GRAD_Q", p.flags = FXA_GRAD_K | FXA_ACC_Q);
-    REFUSED(case_backward(), "flag FXA_ACC_K needs FXA_GRAD_K", p.flags = FXA_GRAD_Q | FXA_ACC_K);
-    REFUSED(case_backward(), "flag FXA_ACC_V needs FXA_GRAD_V", p.flags = FXA_GRAD_Q | FXA_ACC_V);
-    REFUSED(case_backward(), "flag FXA_ACC_SINK needs FXA_GRAD_SINK", p.flags |= FXA_SINK | FXA_ACC_SINK);
-    REFUSED(case_backward(), "flag FXA_ACC_TENSORS needs a capture with grad set", p.flags |= FXA_ACC_TENSORS);
-    REFUSED(case_backward(), "flag FXA_ACC_PARAMS needs a bit of param_grads", p.flags |= FXA_ACC_PARAMS);
+    REFUSED(case_forward(), "flags FXA_SINKS and FXA_SINK_ZERO are both set: a softmax has one sink at most",
+            p.flags = FXA_SINKS | FXA_SINK_ZERO);
+    REFUSED(case_forward(), "flag FXA_ACCUMULATE_O needs FXA_RETURN_LSE", p.flags = FXA_ACCUMULATE_O);
+    REFUSED(case_backward(), "flag FXA_RETURN_ROW_MAX belongs to forward, and pass is backward",
+            p.flags |= FXA_RETURN_ROW_MAX);
+    REFUSED(case_backward(), "flag FXA_ACCUMULATE_O belongs to forward, and pass is backward",
+            p.flags |= FXA_ACCUMULATE_O);
+    REFUSED(case_backward(), "flag FXA_GRAD_SINKS needs FXA_SINKS", p.flags |= FXA_GRAD_SINKS);
+    REFUSED(case_backward(), "flag FXA_ACCUMULATE_DQ needs FXA_GRAD_Q", p.flags = FXA_GRAD_K | FXA_ACCUMULATE_DQ);
+    REFUSED(case_backward(), "flag FXA_ACCUMULATE_DK needs FXA_GRAD_K", p.flags = FXA_GRAD_Q | FXA_ACCUMULATE_DK);
+    REFUSED(case_backward(), "flag FXA_ACCUMULATE_DV needs FXA_GRAD_V", p.flags = FXA_GRAD_Q | FXA_ACCUMULATE_DV);
+    REFUSED(case_backward(), "flag FXA_ACCUMULATE_DSINKS needs FXA_GRAD_SINKS",
+            p.flags |= FXA_SINKS | FXA_ACCUMULATE_DSINKS);
+    REFUSED(case_backward(), "flag FXA_ACCUMULATE_DTENSORS needs a capture with grad set",
+            p.flags |= FXA_ACCUMULATE_DTENSORS);
+    REFUSED(case_backward(), "flag FXA_ACCUMULATE_DPARAMS needs a bit of param_grads",
+            p.flags |= FXA_ACCUMULATE_DPARAMS);
     REFUSED(case_backward(),
-            "pass is backward and no gradient is asked for: set FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V, FXA_GRAD_SINK, "
+            "pass is backward and no gradient is asked for: set FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V, FXA_GRAD_SINKS, "
             "grad of a capture or a bit of param_grads",
             p.flags = 0);
 }
 
 TEST(backward_flags_in_forward) {
-    const uint32_t flags[] = {FXA_GRAD_LSE, FXA_GRAD_Q, FXA_GRAD_K,   FXA_GRAD_V,      FXA_GRAD_SINK, FXA_ACC_Q,
-                              FXA_ACC_K,    FXA_ACC_V,  FXA_ACC_SINK, FXA_ACC_TENSORS, FXA_ACC_PARAMS};
+    const uint32_t flags[] = {FXA_READ_DLSE,
+                              FXA_GRAD_Q,
+                              FXA_GRAD_K,
+                              FXA_GRAD_V,
+                              FXA_GRAD_SINKS,
+                              FXA_ACCUMULATE_DQ,
+                              FXA_ACCUMULATE_DK,
+                              FXA_ACCUMULATE_DV,
+                              FXA_ACCUMULATE_DSINKS,
+                              FXA_ACCUMULATE_DTENSORS,
+                              FXA_ACCUMULATE_DPARAMS};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         fxa_problem p = case_forward();
         fxa__problem *made;
@@ -78,10 +92,10 @@ TEST(refused_sizes) {
     REFUSED(case_forward(), "sq is 2147483648: accepted are 0 to 2147483647 (program coordinates are 32 bit)",
             p.sq = INT64_C(1) << 31);
     REFUSED(case_forward(), "sk is -6: accepted are 0 to 2147483647 (program coordinates are 32 bit)", p.sk = -6);
-    REFUSED(case_forward(), "d is 600: accepted are 0 to 512", p.d = 600);
-    REFUSED(case_forward(), "d is -1: accepted are 0 to 512", p.d = -1);
-    REFUSED(case_forward(), "dv is 513: accepted are 0 to 512 (0: as d), and -1 for none", p.dv = 513);
-    REFUSED(case_forward(), "dv is -2: accepted are 0 to 512 (0: as d), and -1 for none", p.dv = -2);
+    REFUSED(case_forward(), "d_qk is 600: accepted are 0 to 512", p.d_qk = 600);
+    REFUSED(case_forward(), "d_qk is -1: accepted are 0 to 512", p.d_qk = -1);
+    REFUSED(case_forward(), "d_v is 513: accepted are 0 to 512 (0: as d_qk), and -1 for none", p.d_v = 513);
+    REFUSED(case_forward(), "d_v is -2: accepted are 0 to 512 (0: as d_qk), and -1 for none", p.d_v = -2);
     REFUSED(case_forward(), "hq is 6 and hkv is 4: hq must be a multiple of hkv", (p.hq = 6, p.hkv = 4));
     REFUSED(case_forward(), "total_q is -1: accepted are 0 to 2147483647 (offsets are 32 bit)",
             (p.flags = FXA_VARLEN, p.total_q = -1));
@@ -90,9 +104,10 @@ TEST(refused_sizes) {
     REFUSED(case_forward(), "page_size is 0: accepted are 1 to 2147483647", (p.flags = FXA_PAGED, p.n_pages = 3));
     REFUSED(case_forward(), "n_pages is 0: accepted are 1 to 2147483647 (page numbers are 32 bit)",
             (p.flags = FXA_PAGED, p.page_size = 4));
-    REFUSED(case_forward(), "q_len is -3: accepted are 0 to 2147483647 (program coordinates are 32 bit)", p.q_len = -3);
-    REFUSED(case_forward(), "k_len is 2147483648: accepted are 0 to 2147483647 (program coordinates are 32 bit)",
-            p.k_len = INT64_C(1) << 31);
+    REFUSED(case_forward(), "global_q_len is -3: accepted are 0 to 2147483647 (program coordinates are 32 bit)",
+            p.global_q_len = -3);
+    REFUSED(case_forward(), "global_k_len is 2147483648: accepted are 0 to 2147483647 (program coordinates are 32 bit)",
+            p.global_k_len = INT64_C(1) << 31);
     REFUSED(case_forward(), "window_left is 2147483648: accepted are -1 to 2147483647 (any negative one is open)",
             (p.flags = FXA_WINDOW, p.window_left = INT64_C(1) << 31));
     REFUSED(case_forward(), "dropout_p is 0.25 without flag FXA_DROPOUT", p.dropout_p = 0.25);
@@ -110,15 +125,15 @@ TEST(refused_dtypes) { /* R-50, R-61: an answer that names them */
     REFUSED(case_forward(), "q, k, v have dtypes f64, bf16, f64: " WIDE, (p.q.dtype = FXA_F64, p.k.dtype = FXA_BF16));
     REFUSED(case_backward(), "q, k, v have dtypes f32, f64, f64: " WIDE, (p.k.dtype = FXA_F64, p.v.dtype = FXA_F64));
     REFUSED(case_forward(), "lse.dtype is bf16 and q.dtype is f32: accepted is f32 or f64",
-            (p.flags = FXA_WANT_LSE, p.lse.dtype = FXA_BF16));
+            (p.flags = FXA_RETURN_LSE, p.lse.dtype = FXA_BF16));
     REFUSED(case_forward(), "lse.dtype is f32 and q.dtype is f64: accepted is f64",
-            (p.flags = FXA_WANT_LSE, p.q.dtype = FXA_F64, p.lse.dtype = FXA_F32));
-    REFUSED(case_forward(), "max.dtype is f64 and q.dtype is f32: accepted is f32",
-            (p.flags = FXA_WANT_MAX, p.max.dtype = FXA_F64));
+            (p.flags = FXA_RETURN_LSE, p.q.dtype = FXA_F64, p.lse.dtype = FXA_F32));
+    REFUSED(case_forward(), "row_max.dtype is f64 and q.dtype is f32: accepted is f32",
+            (p.flags = FXA_RETURN_ROW_MAX, p.row_max.dtype = FXA_F64));
     REFUSED(case_backward(), "dlse.dtype is f32 and q.dtype is f64: accepted is f64",
-            (p.flags |= FXA_GRAD_LSE, p.q.dtype = FXA_F64, p.dlse.dtype = FXA_F32));
-    REFUSED(case_forward(), "sink.dtype is u8: accepted are f64, f32, f16, bf16, e4m3, e5m2",
-            (p.flags = FXA_SINK, p.sink.dtype = FXA_U8));
+            (p.flags |= FXA_READ_DLSE, p.q.dtype = FXA_F64, p.dlse.dtype = FXA_F32));
+    REFUSED(case_forward(), "sinks.dtype is u8: accepted are f64, f32, f16, bf16, e4m3, e5m2",
+            (p.flags = FXA_SINKS, p.sinks.dtype = FXA_U8));
 }
 
 TEST(refused_layouts) {
@@ -150,8 +165,8 @@ TEST(refused_strides_without_their_layout) {
             p.o = ((fxa_operand){0, FXA_LAYOUT_BSHD, {0, 0, 0, -1}}));
     REFUSED(case_backward(), STRIDES_OF("dk", "SBHD", "sizes [2,2,6,8], strides [0,9,0,0]"),
             p.dk = ((fxa_operand){0, FXA_LAYOUT_SBHD, {0, 9, 0, 0}}));
-    REFUSED(case_forward(), STRIDES_OF("sink", "BHSD", "sizes [1,4,1,1], strides [0,2,0,0]"),
-            (p.flags = FXA_SINK, p.sink.stride[1] = 2));
+    REFUSED(case_forward(), STRIDES_OF("sinks", "BHSD", "sizes [1,4,1,1], strides [0,2,0,0]"),
+            (p.flags = FXA_SINKS, p.sinks.stride[1] = 2));
     fxa_problem p = case_forward(); /* what is not used is not looked at */
     fxa__problem *made;
     p.dq.stride[0] = 7;
@@ -259,14 +274,15 @@ TEST(refused_places) {
     REFUSED(case_forward(), "device is 2: accepted are 0 (host) and 1 (cuda)", p.device = 2);
     REFUSED(case_forward(), "ordinal is 1 on device host: accepted is 0", p.ordinal = 1);
     REFUSED(case_forward(), "target is set on device host: only plans for another device have one", p.target = "x");
-    REFUSED(case_forward(), "flag FXA_CAPTURE is set on device host, which records no graphs", p.flags = FXA_CAPTURE);
+    REFUSED(case_forward(), "flag FXA_GRAPH_CAPTURE is set on device host, which records no graphs",
+            p.flags = FXA_GRAPH_CAPTURE);
     REFUSED(case_forward(), "alignment is 24: accepted are 0 and powers of two up to 4096", p.alignment = 24);
     REFUSED(case_forward(), "alignment is 8192: accepted are 0 and powers of two up to 4096", p.alignment = 8192);
     REFUSED(case_forward(), "reserved is 3: accepted is 0", p.reserved = 3);
     REFUSED(case_forward(), "ordinal is -1: accepted are 0 and more", p.device = FXA_CUDA; p.ordinal = -1);
-    REFUSED(case_forward(), "flag FXA_STRICT_INDEX looks at captured tensors on the host, and device is cuda",
+    REFUSED(case_forward(), "flag FXA_BOUNDS_CHECK looks at captured tensors on the host, and device is cuda",
             p.device = FXA_CUDA;
-            p.flags = FXA_STRICT_INDEX);
+            p.flags = FXA_BOUNDS_CHECK);
 }
 
 T_MAIN

@@ -53,7 +53,7 @@ TEST(ready_masks) {
     p.flags = FXA_WINDOW | FXA_CAUSAL;
     p.window_left = 12, p.window_right = -1;
     tiles_check(ctx, &p, 8, 8, true);
-    p.q_len = 100, p.k_len = 90;
+    p.global_q_len = 100, p.global_k_len = 90;
     p.flags |= FXA_BOTTOM_RIGHT;
     tiles_check(ctx, &p, 8, 8, true);
     fxa_context_destroy(ctx);
@@ -84,7 +84,7 @@ TEST(maps) {
     T_INT(c.full, 0); /* b may be anything */
     T_CHECK(c.empty > 0 && c.mixed > 0);
     p = tiles_problem(program, 40, 40);
-    p.map_q.dynamic = 1;
+    p.map_q.has_offset = 1;
     p.map_b.base = 3;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
     T_INT(c.mixed, 25); /* q may be anything */
@@ -107,13 +107,13 @@ TEST(moved_rows) {
     tiles_check(ctx, &p, 16, 5, true);
     p.sq = 1;
     tiles_check(ctx, &p, 1, 8, true);
-    p.sq = 40, p.q_len = 72, p.k_len = 50;
+    p.sq = 40, p.global_q_len = 72, p.global_k_len = 50;
     tiles_check(ctx, &p, 8, 8, true); /* some rows lie before the first key */
-    p.q_len = p.k_len = 0, p.flags |= FXA_PADDING;
+    p.global_q_len = p.global_k_len = 0, p.flags |= FXA_PADDING;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
     T_CHECK(c.full == 0 && c.mixed > 0);
     p = tiles_problem(program, 40, 40);
-    p.flags = FXA_POSITIONS;
+    p.flags = FXA_Q_START;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
     T_INT(c.mixed, 25); /* q may be anything */
     fxa_program_destroy(program);

@@ -13,7 +13,7 @@ static fxa_context *edge_context(void) {
 
 static fxa_problem edge_problem(const fxa_program *program, int64_t sq, int64_t sk) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    p.program = program, p.b = 2, p.hq = 4, p.sq = sq, p.sk = sk, p.d = 8;
+    p.program = program, p.b = 2, p.hq = 4, p.sq = sq, p.sk = sk, p.d_qk = 8;
     return p;
 }
 
@@ -96,9 +96,9 @@ TEST(what_only_a_run_knows) {
         fxa_tile_counts c = {0};
         p.captures = &capture, p.n_captures = 1;
         fxa_index_map *const maps[] = {&p.map_b, &p.map_h, &p.map_q, &p.map_k};
-        if (kind < 4) maps[kind]->dynamic = 1;
+        if (kind < 4) maps[kind]->has_offset = 1;
         if (kind == 6) p.flags = FXA_PADDING;
-        if (kind == 7) p.flags = FXA_POSITIONS, p.map_q.base = -9;
+        if (kind == 7) p.flags = FXA_Q_START, p.map_q.base = -9;
         T_OK(fxa_tiles_count(edge_context(), &p, 1, 2, 4, 4, NULL, kind == 5 ? &bounded : &known, &c, &err));
         T_INT(c.empty + c.mixed + c.full + c.unknown, 64);
         if (kind == 4) T_CHECK(c.full > 20 && c.empty > 5); /* all is known */

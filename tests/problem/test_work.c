@@ -29,7 +29,7 @@ TEST(bands_are_left_out) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_problem p = FXA_PROBLEM_INIT;
         int64_t count = 0, left = cases[i].left, right = cases[i].right;
-        p.b = 2, p.hq = 3, p.sq = cases[i].sq, p.sk = cases[i].sk, p.d = 16, p.dv = 24, p.flags = cases[i].flags;
+        p.b = 2, p.hq = 3, p.sq = cases[i].sq, p.sk = cases[i].sk, p.d_qk = 16, p.d_v = 24, p.flags = cases[i].flags;
         p.window_left = left, p.window_right = right;
         for (int64_t q = 0; q < p.sq; q++)
             for (int64_t k = 0; k < p.sk; k++) {
@@ -52,10 +52,10 @@ TEST(bands_of_programs_whose_rows_are_elsewhere) {
         int64_t sq, sk, base, shift;
         const char *text;
     } cases[] = {{FXA_BOTTOM_RIGHT, 200, 500, 0, 300, "mask = k <= q"},
-                 {FXA_POSITIONS, 200, 500, 0, 300, "mask = k <= q"},
-                 {FXA_POSITIONS, 1, 500, 0, 499, "mask = k <= q"},
+                 {FXA_Q_START, 200, 500, 0, 300, "mask = k <= q"},
+                 {FXA_Q_START, 1, 500, 0, 499, "mask = k <= q"},
                  {FXA_BOTTOM_RIGHT, 200, 500, 0, 300, "mask = k <= q && q - k < 64"},
-                 {FXA_POSITIONS, 2, 500, 0, 498, "mask = k <= q && q - k < 64"},
+                 {FXA_Q_START, 2, 500, 0, 498, "mask = k <= q && q - k < 64"},
                  {FXA_BOTTOM_RIGHT, 500, 200, 0, -300, "mask = k <= q"},
                  {0, 100, 500, 150, 150, "mask = k <= q && q - k < 200"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -65,7 +65,7 @@ TEST(bands_of_programs_whose_rows_are_elsewhere) {
         int64_t count = 0, left = strstr(cases[i].text, "64") ? 64 : strstr(cases[i].text, "200") ? 200 : 1000;
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
         p.program = program, p.flags = cases[i].flags, p.map_q.base = cases[i].base;
-        p.b = 1, p.hq = 1, p.sq = cases[i].sq, p.sk = cases[i].sk, p.d = 16, p.dv = 16;
+        p.b = 1, p.hq = 1, p.sq = cases[i].sq, p.sk = cases[i].sk, p.d_qk = 16, p.d_v = 16;
         for (int64_t q = cases[i].shift; q < cases[i].shift + p.sq; q++)
             for (int64_t k = 0; k < p.sk; k++) count += k <= q && q - k < left;
         T_NEAR(work_of(&p), 2.0 * 32 * (double)count, 0.02 * 2 * 32 * (double)count + 2 * 32);
@@ -75,7 +75,7 @@ TEST(bands_of_programs_whose_rows_are_elsewhere) {
 
 TEST(packed_sequences_share_their_rows) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    p.b = 4, p.hq = 2, p.sq = p.sk = 1000, p.d = 8, p.flags = FXA_VARLEN, p.total_q = 400, p.total_k = 800;
+    p.b = 4, p.hq = 2, p.sq = p.sk = 1000, p.d_qk = 8, p.flags = FXA_VARLEN, p.total_q = 400, p.total_k = 800;
     T_NEAR(work_of(&p), 2.0 * 16 * 4 * 2 * 100 * 200, 1);
 }
 

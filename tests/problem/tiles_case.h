@@ -31,8 +31,8 @@ __attribute__((unused)) static fxa_problem tiles_problem(const fxa_program *prog
 }
 
 /* By evaluating every pair of a tile. */
-__attribute__((unused)) static fxa_tile tiles_by_pairs(const fxa__problem *p, int64_t b, int64_t h, fxa__slice q,
-                                                       fxa__slice k) {
+__attribute__((unused)) static fxa_tile_class tiles_by_pairs(const fxa__problem *p, int64_t b, int64_t h, fxa__slice q,
+                                                             fxa__slice k) {
     bool seen[2] = {false, false};
     fxa_error err;
     fxa__bind bind = {0};
@@ -46,9 +46,9 @@ __attribute__((unused)) static fxa_tile tiles_by_pairs(const fxa__problem *p, in
             in[FXA_INPUT_Q] = fxa__row_coord(p, &bind, &seq, i);
             in[FXA_INPUT_K] = fxa__coord(p, NULL, FXA_INPUT_K, j);
             in[FXA_INPUT_Q_ROW] = (double)i, in[FXA_INPUT_K_ROW] = (double)j;
-            in[FXA_INPUT_Q_LEN] = (double)(p->in.q_len ? p->in.q_len : p->in.sq);
-            in[FXA_INPUT_K_LEN] = (double)(p->in.k_len ? p->in.k_len : p->in.sk);
-            in[FXA_INPUT_HEADS] = (double)(p->in.heads ? p->in.heads : p->in.hq);
+            in[FXA_INPUT_Q_LEN] = (double)(p->in.global_q_len ? p->in.global_q_len : p->in.sq);
+            in[FXA_INPUT_K_LEN] = (double)(p->in.global_k_len ? p->in.global_k_len : p->in.sk);
+            in[FXA_INPUT_HEADS] = (double)(p->in.global_heads ? p->in.global_heads : p->in.hq);
             T_OK(fxa_program_eval(p->program, in, NULL, NULL, &value, &mask, &err));
             seen[mask] = true;
         }
@@ -69,7 +69,7 @@ __attribute__((unused)) static void tiles_check(fxa_context *ctx, const fxa_prob
             fxa__slice rows = {q, q + tile_q < problem->sq ? q + tile_q - 1 : problem->sq - 1};
             fxa__slice keys = {k, k + tile_k < problem->sk ? k + tile_k - 1 : problem->sk - 1};
             fxa__tile_grid grid = {.p = p, .program = p->program, .b = 1, .h = 2, .tile_q = tile_q, .tile_k = tile_k};
-            fxa_tile tile = fxa__tile_class(&grid, rows, keys), truth = tiles_by_pairs(p, 1, 2, rows, keys);
+            fxa_tile_class tile = fxa__tile_class(&grid, rows, keys), truth = tiles_by_pairs(p, 1, 2, rows, keys);
             if (exact ? tile != truth : tile != FXA_TILE_MIXED && tile != truth)
                 T_FAIL("tile at %d, %d is %d, truly %d\n", (int)q, (int)k, tile, truth);
             if (tile_q * tile_k <= FXA__TILE_LOOK) tile = truth; /* a count looks at the pairs */

@@ -57,8 +57,9 @@ TEST(what_becomes_simpler) {
     T_INT(OP1(NEG, OP1(NEG, s.f)), s.f);
     T_INT(OP2(MIN, s.f, s.f), s.f);
     T_INT(OP2(MAX, s.f, s.f), s.f);
-    T_INT(OP2(GRAFT, s.f, s.f), s.f);
-    T_INT(OP2(GRAFT, OP2(GRAFT, s.f, F(1)), OP2(GRAFT, F(2), OP1(SIN, s.f))), OP2(GRAFT, s.f, OP1(SIN, s.f)));
+    T_INT(OP2(WITH_GRAD, s.f, s.f), s.f);
+    T_INT(OP2(WITH_GRAD, OP2(WITH_GRAD, s.f, F(1)), OP2(WITH_GRAD, F(2), OP1(SIN, s.f))),
+          OP2(WITH_GRAD, s.f, OP1(SIN, s.f)));
     T_INT(OP2(ADD, s.i, I(0)), s.i);
     T_INT(OP2(SUB, s.i, I(0)), s.i);
     T_INT(OP2(SUB, s.i, s.i), I(0));

@@ -207,7 +207,7 @@ TEST(plans_do_not_know_of_them) {
     for (int i = 0; i < 2; i++) {
         fxa_problem problem = FXA_PROBLEM_INIT;
         fxa_plan *plan = NULL;
-        problem.b = 1, problem.hq = problem.hkv = 2, problem.sq = problem.sk = 8, problem.d = 8;
+        problem.b = 1, problem.hq = problem.hkv = 2, problem.sq = problem.sk = 8, problem.d_qk = 8;
         problem.q.dtype = FXA_F32;
         problem.program = p[i];
         T_OK(fxa_plan_create(ctx, &problem, &plan, &err));

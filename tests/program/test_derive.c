@@ -41,7 +41,7 @@ static void dual_slopes(const fxa__node *n, const fxa__val *vals, double v, doub
     switch (n->op) {
     case FXA_OP_ADD: p[0] = p[1] = 1; break;
     case FXA_OP_SUB: p[0] = 1, p[1] = -1; break;
-    case FXA_OP_GRAFT: p[1] = 1; break;
+    case FXA_OP_WITH_GRAD: p[1] = 1; break;
     case FXA_OP_MUL:
     case FXA_OP_MULZ: p[0] = b, p[1] = a; break;
     case FXA_OP_DIV:
@@ -145,8 +145,9 @@ static const fxa_op tape_unary[] = {FXA_OP_NEG,  FXA_OP_ABS,   FXA_OP_SQRT,  FXA
                                     FXA_OP_EXP2, FXA_OP_LOG,   FXA_OP_LOG2,  FXA_OP_TANH,  FXA_OP_SIGMOID,
                                     FXA_OP_ERF,  FXA_OP_SIN,   FXA_OP_COS,   FXA_OP_TAN,   FXA_OP_FLOOR,
                                     FXA_OP_CEIL, FXA_OP_ROUND, FXA_OP_TRUNC, FXA_OP_LOG1P, FXA_OP_ATAN};
-static const fxa_op tape_binary[] = {FXA_OP_ADD, FXA_OP_SUB, FXA_OP_MUL,  FXA_OP_DIV, FXA_OP_FLOORDIV, FXA_OP_MOD,
-                                     FXA_OP_MIN, FXA_OP_MAX, FXA_OP_MULZ, FXA_OP_POW, FXA_OP_DIVZ,     FXA_OP_GRAFT};
+static const fxa_op tape_binary[] = {FXA_OP_ADD,      FXA_OP_SUB, FXA_OP_MUL,  FXA_OP_DIV,
+                                     FXA_OP_FLOORDIV, FXA_OP_MOD, FXA_OP_MIN,  FXA_OP_MAX,
+                                     FXA_OP_MULZ,     FXA_OP_POW, FXA_OP_DIVZ, FXA_OP_WITH_GRAD};
 static const fxa_op tape_ints[] = {FXA_OP_ADD, FXA_OP_SUB, FXA_OP_MUL, FXA_OP_FLOORDIV, FXA_OP_MOD,
                                    FXA_OP_MIN, FXA_OP_MAX, FXA_OP_AND, FXA_OP_XOR};
 static const fxa_op tape_compare[] = {FXA_OP_LT, FXA_OP_LE, FXA_OP_GT, FXA_OP_GE, FXA_OP_EQ, FXA_OP_NE};

@@ -45,12 +45,12 @@ static const kink kinks[] = {
     {"max(score, y)", 1, NAN, 0, 0, 0, ANY},
     {"max(score, 0.0)", 0, 0, 0, 0.5, ANY, ANY},
     {"min(max(score, y), y)", 1, 1, 0, 0.25, 0.75, ANY},
-    /* graft: the gradient of its second operand alone, whatever either is */
-    {"graft(round(score), score * y)", 2, 3, 0, 3, 2, ANY},
-    {"graft(score * y, 0.0) * z", 2, 3, 4, 0, 0, 6},
-    {"graft(graft(score, y), z * 2)", 1, 2, 3, 0, 0, 2},
-    {"graft(score, y) * score", 2, 3, 0, 2, 2, ANY},
-    {"graft(sqrt(score) / score, y)", 0, 1, 0, 0, 1, ANY},
+    /* with_grad: the gradient of its second operand alone, whatever either is */
+    {"with_grad(round(score), score * y)", 2, 3, 0, 3, 2, ANY},
+    {"with_grad(score * y, 0.0) * z", 2, 3, 4, 0, 0, 6},
+    {"with_grad(with_grad(score, y), z * 2)", 1, 2, 3, 0, 0, 2},
+    {"with_grad(score, y) * score", 2, 3, 0, 2, 2, ANY},
+    {"with_grad(sqrt(score) / score, y)", 0, 1, 0, 0, 1, ANY},
     /* clamp: passes at the bounds; lo > hi means hi */
     {"clamp(score, y, z)", 1, 0, 2, 1, 0, 0},
     {"clamp(score, y, z)", 0, 0, 2, 1, 0, 0},

@@ -45,11 +45,11 @@ static double bound_value(const fxa_program *p, double score) {
 static double bound_of(const fxa_program *p, double score, double e, fxa_dtype arithmetic) {
     double in[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = score, [FXA_INPUT_Q] = 3, [FXA_INPUT_K] = 16777219};
     double params[2] = {0.1, 2}, off[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = e};
-    fxa_term terms[2] = {{.error = NAN}};
+    fxa_bounded_result terms[2] = {{.error = NAN}};
     size_t count = 2;
     fxa_error err;
-    T_OK(fxa_program_terms(p, in, off, arithmetic, params, views, terms, &count, &err));
-    T_CHECK(terms[0].kind == FXA_TERM_SCORE && terms[0].error >= 0);
+    T_OK(fxa_program_eval_bounds(p, in, off, arithmetic, params, views, terms, &count, &err));
+    T_CHECK(terms[0].kind == FXA_RESULT_SCORE && terms[0].error >= 0);
     return terms[0].error;
 }
 
@@ -316,10 +316,10 @@ TEST(bounds_of_gradients_count_both_errors) {
         double off[FXA_INPUT_COUNT] = {0}, e = both & 1 ? 0.25 : 0, f = both & 2 ? 0.5 : 0;
         off[FXA_INPUT_SCORE] = e;
         off[FXA_INPUT_DSCORE] = f;
-        fxa_term terms[4];
+        fxa_bounded_result terms[4];
         size_t count = 4;
-        T_OK(fxa_program_terms(d, in, off, FXA_F64, params, views, terms, &count, &err));
-        T_CHECK(terms[0].kind == FXA_TERM_DSCORE && terms[0].value == 30);
+        T_OK(fxa_program_eval_bounds(d, in, off, FXA_F64, params, views, terms, &count, &err));
+        T_CHECK(terms[0].kind == FXA_RESULT_DSCORE && terms[0].value == 30);
         T_NEAR(terms[0].error, 2 * ((3 + e) * (5 + f) - 15), 1e-12);
     }
     fxa_program_destroy(d);

@@ -15,15 +15,15 @@ static fxa_context *language_context(void) {
 }
 
 /* A text with the spelling in it, over operands that it takes. */
-static void language_text(const fxa_spelling_info *s, char *out, size_t size) {
+static void language_text(const fxa_op_syntax_info *s, char *out, size_t size) {
     const fxa__op_info *info = fxa__op_info_get(s->op);
-    bool bools = strcmp(s->text, info->text) != 0 && s->form != FXA_FORM_CALL;
+    bool bools = strcmp(s->text, info->text) != 0 && s->form != FXA_SYNTAX_CALL;
     bool ints = info->sig == FXA__SIG_BITS || info->sig == FXA__SIG_SHIFT || info->sig == FXA__SIG_TOF;
     const char *x = bools ? "(score < 3)" : ints ? "q" : "score";
     const char *y = bools ? "(k > 3)" : ints ? "k" : "float(k)", *first = s->op == FXA_OP_SELECT ? "(q > 3)" : x;
-    if (s->form == FXA_FORM_INFIX)
+    if (s->form == FXA_SYNTAX_INFIX)
         snprintf(out, size, "let r = %s %s %s", x, s->text, y);
-    else if (s->form == FXA_FORM_PREFIX)
+    else if (s->form == FXA_SYNTAX_PREFIX)
         snprintf(out, size, "let r = %s%s", s->text, x);
     else
         snprintf(out, size, "let r = %s(%s%s%s)", s->text, first, s->arity > 1 ? ", float(k)" : "",
@@ -32,9 +32,9 @@ static void language_text(const fxa_spelling_info *s, char *out, size_t size) {
 
 TEST(every_spelling_parses_as_its_operation) {
     fxa_context *ctx = language_context();
-    fxa_spelling_info s;
+    fxa_op_syntax_info s;
     size_t n = 0;
-    for (; (s = fxa_spelling(n)).text; n++) {
+    for (; (s = fxa_op_syntax(n)).text; n++) {
         char text[128], whole[256];
         fxa_program *program = NULL;
         fxa_error err;
@@ -45,20 +45,20 @@ TEST(every_spelling_parses_as_its_operation) {
         for (int32_t i = 0; program && i < program->n_nodes; i++) found = found || program->nodes[i].op == s.op;
         if (!found) T_FAIL("%s: not that operation\n", text);
         T_CHECK(strlen(s.about) > 3 && s.arity >= 1 && s.arity <= 3);
-        T_INT(s.level > 0, s.form != FXA_FORM_CALL);
-        T_INT(s.groups[0] != 0, s.form != FXA_FORM_CALL);
+        T_INT(s.level > 0, s.form != FXA_SYNTAX_CALL);
+        T_INT(s.groups[0] != 0, s.form != FXA_SYNTAX_CALL);
         fxa_program_destroy(program);
     }
     T_CHECK(n > 40);
-    T_CHECK(!fxa_spelling(n + 1).text && !fxa_spelling(SIZE_MAX).text);
+    T_CHECK(!fxa_op_syntax(n + 1).text && !fxa_op_syntax(SIZE_MAX).text);
     fxa_context_destroy(ctx);
 }
 
 TEST(every_operation_is_listed) {
     for (uint32_t op = 0; op < FXA_OP_COUNT; op++) {
-        fxa_spelling_info s;
+        fxa_op_syntax_info s;
         bool found = false;
-        for (size_t i = 0; (s = fxa_spelling(i)).text; i++) found = found || s.op == op;
+        for (size_t i = 0; (s = fxa_op_syntax(i)).text; i++) found = found || s.op == op;
         const fxa__op_info *info = fxa__op_info_get(op);
         T_INT(found, info->id && info->form != FXA__SPECIAL);
     }
@@ -71,8 +71,8 @@ TEST(levels_are_how_operators_bind) {
     for (const char *a = ops; *a; a++)
         for (const char *b = ops; *b; b++) {
             int32_t level[2] = {0, 0};
-            fxa_spelling_info s;
-            for (size_t i = 0; (s = fxa_spelling(i)).text; i++)
+            fxa_op_syntax_info s;
+            for (size_t i = 0; (s = fxa_op_syntax(i)).text; i++)
                 for (int side = 0; side < 2; side++)
                     if (s.text[0] == (side ? *b : *a) && !s.text[1]) level[side] = s.level;
             if (level[0] == level[1]) continue;

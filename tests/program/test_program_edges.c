@@ -195,14 +195,14 @@ TEST(soft_caps_that_are_none) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[200];
-        fxa_facts facts;
+        fxa_properties properties;
         (void)snprintf(text, sizeof text, "param c : float\nparam d : float\nscore = %s", cases[i].score);
         fxa_program *p = edges_parse(edges_context(), text);
-        fxa_program_facts(p, &facts);
-        bool is_cap = (facts.flags & FXA_FACT_SOFTCAP) != 0;
-        if (is_cap != (cases[i].cap != 0) || (is_cap && cases[i].cap > 0 && facts.softcap != cases[i].cap) ||
-            (is_cap && cases[i].cap < 0 && facts.softcap_param != 0))
-            T_FAIL("%s: %d, cap %g, param %d\n", cases[i].score, is_cap, facts.softcap, facts.softcap_param);
+        fxa_program_properties(p, &properties);
+        bool is_cap = (properties.flags & FXA_PROPERTY_SOFTCAP) != 0;
+        if (is_cap != (cases[i].cap != 0) || (is_cap && cases[i].cap > 0 && properties.softcap != cases[i].cap) ||
+            (is_cap && cases[i].cap < 0 && properties.softcap_param != 0))
+            T_FAIL("%s: %d, cap %g, param %d\n", cases[i].score, is_cap, properties.softcap, properties.softcap_param);
         fxa_program_destroy(p);
     }
 }
@@ -212,12 +212,12 @@ TEST(programs_that_are_no_score_programs) {
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
     fxa_program *p = NULL;
     fxa_error err;
-    fxa_facts facts;
+    fxa_properties properties;
     char text[100];
     config.kind = FXA_PROGRAM_BPROP, config.texts = &one, config.n_texts = 1;
     T_OK(fxa_program_parse_texts(edges_context(), &config, &p, &err));
-    fxa_program_facts(p, &facts);
-    T_CHECK(facts.flags == 0 && facts.score_depends == 0 && facts.softcap_param == -1);
+    fxa_program_properties(p, &properties);
+    T_CHECK(properties.flags == 0 && properties.score_depends == 0 && properties.softcap_param == -1);
     T_OK(fxa_program_print(p, text, sizeof text, NULL, &err));
     T_HAS(text, "dscore = score");
     fxa_program_destroy(p);
@@ -283,11 +283,11 @@ TEST(gradients_to_uncertain_elements) {
     T_OK(fxa_program_derivative(p, &d, &err));
     for (int sure = 0; sure < 2; sure++) {
         const double in[FXA_INPUT_COUNT] = {sure ? 2.5 : 2.9, [FXA_INPUT_DSCORE] = 1};
-        fxa_term terms[4];
+        fxa_bounded_result terms[4];
         size_t count = 4, seen = 0;
-        T_OK(fxa_program_terms(d, in, off, FXA_F64, NULL, &view, terms, &count, &err));
+        T_OK(fxa_program_eval_bounds(d, in, off, FXA_F64, NULL, &view, terms, &count, &err));
         for (size_t i = 0; i < count; i++)
-            if (terms[i].kind == FXA_TERM_DTENSOR) {
+            if (terms[i].kind == FXA_RESULT_DTENSOR) {
                 T_CHECK((terms[i].error == INFINITY) == !sure);
                 seen++;
             }
@@ -299,7 +299,7 @@ TEST(gradients_to_uncertain_elements) {
 
 /* ---- Without memory ---------------------------------------------------------------------------------------------- */
 
-/* A program that is too large for what range analysis and facts have on the stack. */
+/* A program that is too large for what range analysis and properties have on the stack. */
 static fxa_program *edges_large(fxa_context *ctx) {
     static char text[1 << 15];
     size_t used = (size_t)snprintf(text, sizeof text, "let x = q");
@@ -314,8 +314,8 @@ TEST(answers_without_memory) {
     fail_alloc f = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&f);
     fxa_program *p = edges_large(ctx), *lifted = NULL;
-    fxa_box box = {{0}, {0, 1, 1, 9, 9, 9, 9, 0}};
-    fxa_facts facts, none;
+    fxa_tile_bounds box = {{0}, {0, 1, 1, 9, 9, 9, 9, 0}};
+    fxa_properties properties, none;
     fxa_error err;
     int64_t lo = 0, hi = 0;
     uint64_t steps = 0;
@@ -323,17 +323,19 @@ TEST(answers_without_memory) {
     int mask;
     size_t count = 0;
     T_REQUIRE(p != NULL);
-    fxa_program_facts(p, &facts);
+    fxa_program_properties(p, &properties);
     fail_alloc_arm(&f, 1, true);
-    fxa_program_facts(p, &none);
-    T_CHECK((facts.mask_depends & ~none.mask_depends) == 0 && (facts.score_depends & ~none.score_depends) == 0);
+    fxa_program_properties(p, &none);
+    T_CHECK((properties.mask_depends & ~none.mask_depends) == 0 &&
+            (properties.score_depends & ~none.score_depends) == 0);
     T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_MIXED);
     T_CHECK(!fxa__program_int_range(p, fxa__program_output(p, FXA__OUT_MASK), &box, NULL, NULL, &lo, &hi, &steps));
     T_STATUS(fxa_program_eval(p, in, NULL, NULL, &value, &mask, &err), FXA_E_MEMORY);
-    T_STATUS(fxa_program_terms(p, in, NULL, FXA_F64, NULL, NULL, NULL, &count, &err), FXA_E_MEMORY);
+    T_STATUS(fxa_program_eval_bounds(p, in, NULL, FXA_F64, NULL, NULL, NULL, &count, &err), FXA_E_MEMORY);
     fail_alloc_arm(&f, 2, true); /* what it depends on is known, its bounds are not */
-    fxa_program_facts(p, &none);
-    T_CHECK(none.mask_depends == facts.mask_depends && none.flags == FXA_FACT_SCORE_MASKS); /* of nodes alone */
+    fxa_program_properties(p, &none);
+    T_CHECK(none.mask_depends == properties.mask_depends &&
+            none.flags == FXA_PROPERTY_SCORE_MASKS); /* of nodes alone */
     fxa_status status = FXA_E_MEMORY;
     for (size_t k = 1; k < 200 && status == FXA_E_MEMORY; k++) {
         fail_alloc_arm(&f, k, k % 2 == 0);

@@ -22,7 +22,7 @@ static fxa_program *range_parse(fxa_context *ctx, const char *text) {
 typedef struct range_case {
     const char *mask;
     int32_t q0, q1, k0, k1; /* b 1, h 2, q_len 100, k_len 120 */
-    fxa_tile want;
+    fxa_tile_class want;
 } range_case;
 
 #define E FXA_TILE_EMPTY
@@ -119,9 +119,9 @@ TEST(cases) {
         snprintf(text, sizeof text, "mask = %s", c->mask);
         fxa_program *p = range_parse(ctx, text);
         if (!p) continue;
-        fxa_box box = brute_box(1, 2, c->q0, c->q1, c->k0, c->k1, 100, 120);
-        fxa_tile got = fxa_program_classify(p, &box, NULL, NULL),
-                 truth = brute_class(p, &box, NULL, NULL, brute_scores, 3);
+        fxa_tile_bounds box = brute_box(1, 2, c->q0, c->q1, c->k0, c->k1, 100, 120);
+        fxa_tile_class got = fxa_program_classify(p, &box, NULL, NULL),
+                       truth = brute_class(p, &box, NULL, NULL, brute_scores, 3);
         if (got != c->want) T_FAIL("%s: %s, not %s\n", c->mask, brute_name(got), brute_name(c->want));
         if (got != FXA_TILE_MIXED && got != truth) T_FAIL("%s: %s is wrong\n", c->mask, brute_name(got));
         fxa_program_destroy(p);
@@ -140,7 +140,7 @@ TEST(params) {
     T_OK(fxa_context_create(NULL, &ctx, &err));
     fxa_program *p = range_parse(ctx, "param w : int\nparam x : float\nmask = q - k < w && float(q) < x");
     T_REQUIRE(p != NULL);
-    fxa_box box = brute_box(0, 0, 10, 19, 0, 9, 100, 100);
+    fxa_tile_bounds box = brute_box(0, 0, 10, 19, 0, 9, 100, 100);
     double full[2] = {20, 19.5}, empty[2] = {1, 1e9}, border[2] = {20, 19}, odd[2] = {20.5, 30}, none[2] = {20, NAN};
     double large[2] = {3e9, 30};
     T_INT(fxa_program_classify(p, &box, full, NULL), FXA_TILE_FULL);
@@ -210,11 +210,11 @@ TEST(documents) {
     fxa_tensor_range known = fxa_tensor_scan(&view), range = {.known = 1, .lo = 1, .hi = 3};
     for (int q = 0; q < N; q += TILE)
         for (int k = 0; k < N; k += TILE) {
-            fxa_box box = brute_box(0, 0, q, q + TILE - 1, k, k + TILE - 1, N, N);
+            fxa_tile_bounds box = brute_box(0, 0, q, q + TILE - 1, k, k + TILE - 1, N, N);
             T_INT(fxa_program_classify(p, &box, NULL, &known), brute_class(p, &box, NULL, &view, brute_scores, 1));
             T_INT(fxa_program_classify(same, &box, NULL, NULL), FXA_TILE_FULL);
         }
-    fxa_box box = brute_box(0, 0, 50, 60, 10, 20, N, N);
+    fxa_tile_bounds box = brute_box(0, 0, 50, 60, 10, 20, N, N);
     T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_MIXED);
     fxa_program_destroy(p);
     fxa_program_destroy(same);
@@ -239,7 +239,7 @@ TEST(documents) {
     T_REQUIRE(p != NULL);
     static const struct {
         int32_t q0, q1;
-        fxa_tile want;
+        fxa_tile_class want;
     } ends[] = {{80, N - 1, FXA_TILE_FULL},       {80, N, FXA_TILE_MIXED},
                 {N, N + 9, FXA_TILE_EMPTY},       {-16, -1, FXA_TILE_FULL},
                 {-16, 0, FXA_TILE_MIXED},         {-N, -17, FXA_TILE_EMPTY},
@@ -276,11 +276,12 @@ TEST(large) {
         T_OK(fxa_builder_finish(b, &p, &err));
         fxa_builder_destroy(b);
         T_REQUIRE(p != NULL);
-        fxa_box below = brute_box(0, 0, 10, 20, 30, 40, 50, 50), above = brute_box(0, 0, 41, 50, 30, 40, 50, 50);
+        fxa_tile_bounds below = brute_box(0, 0, 10, 20, 30, 40, 50, 50),
+                        above = brute_box(0, 0, 41, 50, 30, 40, 50, 50);
         size_t before = alloc.calls;
         T_INT(fxa_program_classify(p, &below, NULL, NULL), FXA_TILE_EMPTY);
-        fxa_tile got = fxa_program_classify(p, &above, NULL, NULL),
-                 truth = brute_class(p, &above, NULL, NULL, brute_scores, 1);
+        fxa_tile_class got = fxa_program_classify(p, &above, NULL, NULL),
+                       truth = brute_class(p, &above, NULL, NULL, brute_scores, 1);
         T_CHECK(got == FXA_TILE_MIXED || got == truth);
         T_INT(alloc.calls != before, fxa_program_node_count(p) - 1 > FXA__SMALL_NODES); /* less the score */
         if (alloc.calls != before) {
@@ -347,7 +348,7 @@ TEST(work_is_bounded_by_nodes) {
         fxa_program *p = range_parse(ctx, hostile_text);
         T_REQUIRE(p != NULL);
         for (int32_t at = 0; at < 1024; at += 200) {
-            fxa_box box = {{0}, {0}};
+            fxa_tile_bounds box = {{0}, {0}};
             box.lo[FXA_INPUT_Q] = at, box.hi[FXA_INPUT_Q] = at + 199;
             box.lo[FXA_INPUT_K] = at / 2, box.hi[FXA_INPUT_K] = at / 2 + 99;
             static fxa__range_small small;
@@ -356,7 +357,7 @@ TEST(work_is_bounded_by_nodes) {
             T_CHECK(fxa__range_open(&r, &small, p, mask, &box, NULL, NULL));
             T_CHECK(r.work > -100000); /* what one step may take more than is left: a walk */
             fxa__range_close(&r);
-            fxa_tile tile = fxa_program_classify(p, &box, NULL, NULL);
+            fxa_tile_class tile = fxa_program_classify(p, &box, NULL, NULL);
             int32_t data = 0;
             const fxa_view view = {&data, FXA_I32, 1, {1}, {1}};
             for (int n = 0; n < 8; n++) { /* corners and between */
@@ -379,11 +380,11 @@ TEST(odd_calls) {
     T_OK(fxa_context_create(NULL, &ctx, &err));
     fxa_program *p = range_parse(ctx, "mask = k <= q"), *d = NULL;
     T_REQUIRE(p != NULL);
-    fxa_box box = brute_box(0, 0, 5, 4, 0, 9, 9, 9); /* no q at all */
+    fxa_tile_bounds box = brute_box(0, 0, 5, 4, 0, 9, 9, 9); /* no q at all */
     T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_EMPTY);
     T_INT(fxa_program_classify(NULL, &box, NULL, NULL), FXA_TILE_FULL);
     T_INT(fxa_program_classify(p, NULL, NULL, NULL), FXA_TILE_MIXED);
-    fxa_box all = {{0, 0, 0, INT32_MIN, INT32_MIN, 0, 0, 0}, {0, 0, 0, INT32_MAX, INT32_MAX, 0, 0, 0}};
+    fxa_tile_bounds all = {{0, 0, 0, INT32_MIN, INT32_MIN, 0, 0, 0}, {0, 0, 0, INT32_MAX, INT32_MAX, 0, 0, 0}};
     T_INT(fxa_program_classify(p, &all, NULL, NULL), FXA_TILE_MIXED);
     T_OK(fxa_program_derivative(p, &d, &err));
     T_INT(fxa_program_classify(d, &all, NULL, NULL), FXA_TILE_FULL); /* has no mask */

@@ -74,8 +74,8 @@ static fxa_value far_mask(far_make *m) {
 }
 
 /* One to three numbers along each axis, at the ends of the ints as often as anywhere. */
-static fxa_box far_box(t_rng *rng, bool edge) {
-    fxa_box box = {{0}, {0}};
+static fxa_tile_bounds far_box(t_rng *rng, bool edge) {
+    fxa_tile_bounds box = {{0}, {0}};
     for (int i = FXA_INPUT_H; i <= FXA_INPUT_K_LEN; i++) {
         int64_t n = t_int(rng, 1, 3), place = edge ? 1 : t_int(rng, 0, 4), lo = t_int(rng, -3, 3);
         if (edge) n = 2;
@@ -89,8 +89,9 @@ static fxa_box far_box(t_rng *rng, bool edge) {
     return box;
 }
 
-static void far_check(const fxa_program *p, const fxa_box *box, bool point, int *decided) {
-    fxa_tile got = fxa_program_classify(p, box, NULL, NULL), truth = brute_class(p, box, NULL, NULL, brute_scores, 1);
+static void far_check(const fxa_program *p, const fxa_tile_bounds *box, bool point, int *decided) {
+    fxa_tile_class got = fxa_program_classify(p, box, NULL, NULL),
+                   truth = brute_class(p, box, NULL, NULL, brute_scores, 1);
     *decided += got != FXA_TILE_MIXED;
     if (got == truth || (got == FXA_TILE_MIXED && !point)) return;
     T_FAIL("%s, truly %s\n", brute_name(got), brute_name(truth));
@@ -112,7 +113,7 @@ TEST(forms_of_any_size) {
         T_OK(fxa_builder_finish(b, &p, &err));
         fxa_builder_destroy(b);
         for (int j = 0; j < 3; j++, boxes++) {
-            fxa_box box = far_box(&rng, m.edge), point = box;
+            fxa_tile_bounds box = far_box(&rng, m.edge), point = box;
             far_check(p, &box, false, &decided);
             for (int k = FXA_INPUT_H; k <= FXA_INPUT_K_LEN; k++)
                 point.lo[k] = point.hi[k] = (int32_t)t_int(&rng, box.lo[k], box.hi[k]);

@@ -126,7 +126,7 @@ TEST(both_widths) {
         float_tape t;
         float_tape_make(&rng, &t);
         int32_t q0 = (int32_t)t_int(&rng, -9, 50), k0 = (int32_t)t_int(&rng, -9, 50);
-        fxa_box box = brute_box(0, 0, q0, q0 + t_int(&rng, 0, 6), k0, k0 + t_int(&rng, 0, 6), 9, 9);
+        fxa_tile_bounds box = brute_box(0, 0, q0, q0 + t_int(&rng, 0, 6), k0, k0 + t_int(&rng, 0, 6), 9, 9);
         int32_t q = (int32_t)t_int(&rng, q0, box.hi[FXA_INPUT_Q]), k = (int32_t)t_int(&rng, k0, box.hi[FXA_INPUT_K]);
         bool strict = t_int(&rng, 0, 1) != 0, moves;
         double limit = float_eval(&t, q, k, t_int(&rng, 0, 1) != 0, 0, &moves);
@@ -142,7 +142,7 @@ TEST(both_widths) {
         T_OK(fxa_builder_finish(b, &p, &err));
         fxa_builder_destroy(b);
         T_REQUIRE(p != NULL);
-        fxa_tile got = fxa_program_classify(p, &box, NULL, NULL);
+        fxa_tile_class got = fxa_program_classify(p, &box, NULL, NULL);
         decided += got != FXA_TILE_MIXED;
         for (q = q0; got != FXA_TILE_MIXED && q <= box.hi[FXA_INPUT_Q]; q++)
             for (k = k0; k <= box.hi[FXA_INPUT_K]; k++)

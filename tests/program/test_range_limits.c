@@ -68,9 +68,10 @@ static int check_limits(fxa_context *ctx, const char *mask) {
     snprintf(text, sizeof text, "mask = %s", mask);
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
     for (int i = 0; i < N_BOXES && p; i++) {
-        fxa_box box = brute_box(1, 2, limit_boxes[i].q0, limit_boxes[i].q1, limit_boxes[i].k0, limit_boxes[i].k1, 9, 9);
-        fxa_tile got = fxa_program_classify(p, &box, NULL, NULL);
-        fxa_tile truth = brute_class(p, &box, NULL, NULL, brute_scores, 1);
+        fxa_tile_bounds box =
+            brute_box(1, 2, limit_boxes[i].q0, limit_boxes[i].q1, limit_boxes[i].k0, limit_boxes[i].k1, 9, 9);
+        fxa_tile_class got = fxa_program_classify(p, &box, NULL, NULL);
+        fxa_tile_class truth = brute_class(p, &box, NULL, NULL, brute_scores, 1);
         decided += got != FXA_TILE_MIXED;
         if (got == FXA_TILE_MIXED || got == truth) continue;
         T_FAIL("%s: %s, truly %s\n", mask, brute_name(got), brute_name(truth));

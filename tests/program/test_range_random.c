@@ -14,7 +14,8 @@ typedef struct range_tally {
     int decided, decidable;
 } range_tally;
 
-static void range_check(range_tally *tally, const fxa_program *p, const fxa_box *box, fxa_tile got, fxa_tile truth) {
+static void range_check(range_tally *tally, const fxa_program *p, const fxa_tile_bounds *box, fxa_tile_class got,
+                        fxa_tile_class truth) {
     tally->decided += got != FXA_TILE_MIXED;
     tally->decidable += truth != FXA_TILE_MIXED;
     if (got == FXA_TILE_MIXED || got == truth) return;
@@ -25,8 +26,8 @@ static void range_check(range_tally *tally, const fxa_program *p, const fxa_box 
 /* ---- Random programs --------------------------------------------------------------------------------------------- */
 
 /* A box of at most a few hundred pairs: small lengths, at different places of the int range. */
-static fxa_box range_random_box(t_rng *rng) {
-    fxa_box box = {{0}, {0}};
+static fxa_tile_bounds range_random_box(t_rng *rng) {
+    fxa_tile_bounds box = {{0}, {0}};
     int place = (int)t_int(rng, 0, 9);
     for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++) {
         bool main = i == FXA_INPUT_Q || i == FXA_INPUT_K;
@@ -117,9 +118,9 @@ TEST(random_ints) {
         fxa_program *p = range_finish(b, range_any_bool(&m, (int)t_int(&rng, 0, 3)));
         T_REQUIRE(p != NULL);
         for (int j = 0; j < 3; j++) {
-            fxa_box box = range_random_box(&rng), point = box;
-            fxa_tile got = fxa_program_classify(p, &box, NULL, NULL),
-                     truth = brute_class(p, &box, NULL, NULL, brute_scores, 1);
+            fxa_tile_bounds box = range_random_box(&rng), point = box;
+            fxa_tile_class got = fxa_program_classify(p, &box, NULL, NULL),
+                           truth = brute_class(p, &box, NULL, NULL, brute_scores, 1);
             range_check(&tally, p, &box, got, truth);
             for (int k = FXA_INPUT_B; k < FXA_INPUT_COUNT; k++)
                 point.lo[k] = point.hi[k] = (int32_t)t_int(&rng, box.lo[k], box.hi[k]);
@@ -220,8 +221,8 @@ static fxa_value range_one_form_mask(range_make *m, int depth) {
 }
 
 /* q and k move, the others are single values; nothing wraps. */
-static fxa_box range_plain_box(t_rng *rng, bool all) {
-    fxa_box box = {{0}, {0}};
+static fxa_tile_bounds range_plain_box(t_rng *rng, bool all) {
+    fxa_tile_bounds box = {{0}, {0}};
     for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++) {
         bool main = i == FXA_INPUT_Q || i == FXA_INPUT_K;
         int64_t lo = t_int(rng, -20, 60), n = main ? t_int(rng, 1, 30) : all ? t_int(rng, 1, 2) : 1;
@@ -231,8 +232,9 @@ static fxa_box range_plain_box(t_rng *rng, bool all) {
     return box;
 }
 
-static void range_check_exact(const fxa_program *p, const fxa_box *box, const char *what) {
-    fxa_tile got = fxa_program_classify(p, box, NULL, NULL), truth = brute_class(p, box, NULL, NULL, brute_scores, 1);
+static void range_check_exact(const fxa_program *p, const fxa_tile_bounds *box, const char *what) {
+    fxa_tile_class got = fxa_program_classify(p, box, NULL, NULL),
+                   truth = brute_class(p, box, NULL, NULL, brute_scores, 1);
     if (got == truth) return;
     T_FAIL("%s: %s, truly %s\n", what, brute_name(got), brute_name(truth));
     brute_show(p, box);
@@ -254,7 +256,7 @@ TEST(exact) {
             range_finish(b, kind == 6 ? range_one_form_mask(&m, (int)t_int(&rng, 0, 2)) : range_exact_mask(&m, kind));
         T_REQUIRE(p != NULL);
         for (int j = 0; j < 4; j++) {
-            fxa_box box = range_plain_box(&rng, kind == 1);
+            fxa_tile_bounds box = range_plain_box(&rng, kind == 1);
             range_check_exact(p, &box, what[kind]);
         }
         fxa_program_destroy(p);
@@ -275,9 +277,9 @@ TEST(random_affine) {
         fxa_program *p = gen_program(ctx, tape, sizeof tape, GEN_AFFINE_MASK);
         T_REQUIRE(p != NULL);
         for (int j = 0; j < 3; j++) {
-            fxa_box box = range_plain_box(&rng, j == 0);
-            fxa_tile got = fxa_program_classify(p, &box, NULL, NULL),
-                     truth = brute_class(p, &box, NULL, NULL, brute_scores, 1);
+            fxa_tile_bounds box = range_plain_box(&rng, j == 0);
+            fxa_tile_class got = fxa_program_classify(p, &box, NULL, NULL),
+                           truth = brute_class(p, &box, NULL, NULL, brute_scores, 1);
             range_check(&tally, p, &box, got, truth);
         }
         fxa_program_destroy(p);
@@ -351,10 +353,10 @@ TEST(random_everything) {
         T_REQUIRE(p != NULL);
         range_fill(d, p, &rng);
         for (int j = 0; j < 3; j++) {
-            fxa_box box = range_random_box(&rng);
+            fxa_tile_bounds box = range_random_box(&rng);
             bool params = t_int(&rng, 0, 3) != 0, tensors = t_int(&rng, 0, 3) != 0;
-            fxa_tile got = fxa_program_classify(p, &box, params ? d->params : NULL, tensors ? d->known : NULL);
-            fxa_tile truth = brute_class(p, &box, d->params, d->views, brute_scores, 3);
+            fxa_tile_class got = fxa_program_classify(p, &box, params ? d->params : NULL, tensors ? d->known : NULL);
+            fxa_tile_class truth = brute_class(p, &box, d->params, d->views, brute_scores, 3);
             range_check(&tally, p, &box, got, truth);
         }
         fxa_program_destroy(p);
@@ -378,7 +380,7 @@ TEST(int_range) {
         range_make m = {b, &rng};
         fxa_program *p = range_finish(b, range_any_bool(&m, 2));
         T_REQUIRE(p != NULL);
-        fxa_box box = range_random_box(&rng);
+        fxa_tile_bounds box = range_random_box(&rng);
         fxa__val *vals = malloc((size_t)p->n_nodes * sizeof *vals);
         fxa__env env = {0};
         for (int j = 0; j < 20; j++) {

@@ -16,10 +16,10 @@ typedef struct table_tally {
     int decided, decidable;
 } table_tally;
 
-static void table_check(table_tally *tally, const fxa_program *p, const fxa_box *box, const fxa_tensor_range *ranges,
-                        const fxa_view *views) {
-    fxa_tile got = fxa_program_classify(p, box, NULL, ranges);
-    fxa_tile truth = brute_class(p, box, NULL, views, brute_scores, 1);
+static void table_check(table_tally *tally, const fxa_program *p, const fxa_tile_bounds *box,
+                        const fxa_tensor_range *ranges, const fxa_view *views) {
+    fxa_tile_class got = fxa_program_classify(p, box, NULL, ranges);
+    fxa_tile_class truth = brute_class(p, box, NULL, views, brute_scores, 1);
     tally->decided += got != FXA_TILE_MIXED;
     tally->decidable += truth != FXA_TILE_MIXED;
     if (got == FXA_TILE_MIXED || got == truth) return;
@@ -117,7 +117,7 @@ TEST(never_wrong) {
         for (int j = 0; j < 6; j++) {
             int32_t q = (int32_t)t_int(&rng, -20, 60), k = (int32_t)t_int(&rng, -20, 60);
             int32_t h = (int32_t)t_int(&rng, 0, 9);
-            fxa_box box =
+            fxa_tile_bounds box =
                 brute_box((int32_t)t_int(&rng, 0, 1), h, q, q + t_int(&rng, 0, 20), k, k + t_int(&rng, 0, 20), 64, 64);
             table_check(&tally, p, &box, ranges, views);
         }
@@ -161,7 +161,7 @@ TEST(trees_as_they_are) {
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
     for (int32_t q = 0; q < N; q += TILE)
         for (int32_t k = 0; k < N; k += TILE) {
-            fxa_box box = brute_box(0, 0, q, q + TILE - 1, k, k + TILE - 1, N, N);
+            fxa_tile_bounds box = brute_box(0, 0, q, q + TILE - 1, k, k + TILE - 1, N, N);
             table_check(&tally, p, &box, ranges, views);
         }
     printf("  decided %d of %d\n", tally.decided, tally.decidable);
@@ -192,7 +192,7 @@ TEST(documents_of_wide_ids) {
         T_INT(range.nondecreasing, !order);
         for (int32_t q = 0; q < N; q += TILE)
             for (int32_t k = 0; k < N; k += TILE) {
-                fxa_box box = brute_box(0, 0, q, q + TILE - 1, k, k + TILE - 1, N, N);
+                fxa_tile_bounds box = brute_box(0, 0, q, q + TILE - 1, k, k + TILE - 1, N, N);
                 table_check(&tally, p, &box, &range, &view);
             }
         printf("  decided %d of %d\n", tally.decided, tally.decidable);
@@ -217,8 +217,8 @@ TEST(blocks_exactly) {
     for (int32_t q = 0; q < 64; q += 4)
         for (int32_t k = 0; k < 64; k += 8)
             for (int32_t n = 4; n <= 24; n += 4) {
-                fxa_box box = brute_box(0, 0, q, q + 3, k, k + n - 1, 64, 64);
-                fxa_tile got = fxa_program_classify(p, &box, NULL, &range);
+                fxa_tile_bounds box = brute_box(0, 0, q, q + 3, k, k + n - 1, 64, 64);
+                fxa_tile_class got = fxa_program_classify(p, &box, NULL, &range);
                 if (got != brute_class(p, &box, NULL, &view, brute_scores, 1)) T_FAIL("q %d, k %d, %d keys\n", q, k, n);
             }
     fxa_program_destroy(p);

@@ -20,15 +20,15 @@ static fxa_program *view_parse(const char *text) {
 }
 
 /* Of q 0..3, k 0..5. */
-static fxa_tile view_class(const fxa_program *p, const fxa_tensor_range *ranges) {
-    fxa_box box = brute_box(0, 0, 0, 3, 0, 5, 4, 6);
+static fxa_tile_class view_class(const fxa_program *p, const fxa_tensor_range *ranges) {
+    fxa_tile_bounds box = brute_box(0, 0, 0, 3, 0, 5, 4, 6);
     return fxa_program_classify(p, &box, NULL, ranges);
 }
 
-static void view_check(const char *text, const fxa_tensor_range *ranges, fxa_tile want) {
+static void view_check(const char *text, const fxa_tensor_range *ranges, fxa_tile_class want) {
     fxa_program *p = view_parse(text);
     T_REQUIRE(p);
-    fxa_tile got = view_class(p, ranges);
+    fxa_tile_class got = view_class(p, ranges);
     if (got != want) T_FAIL("%s: %d, not %d\n", text, (int)got, (int)want);
     fxa_program_destroy(p);
 }
@@ -59,7 +59,7 @@ TEST(ranges_as_they_are_given) {
     static const struct {
         const char *text;
         int32_t lo, hi;
-        fxa_tile want;
+        fxa_tile_class want;
     } cases[] = {
         {"tensor t : u8[1]\nmask = t[k] < 10", 0, 9, FXA_TILE_FULL},
         {"tensor t : u8[1]\nmask = t[k] < 10", 9, 0, FXA_TILE_MIXED},    /* none */
@@ -109,7 +109,7 @@ TEST(floats_that_are_nan) {
     static const char head[] = "tensor n : f64[1]\ntensor o : f64[1]\ntensor p : f64[1]\nmask = ";
     static const struct {
         const char *mask;
-        fxa_tile want;
+        fxa_tile_class want;
     } cases[] = {
         {"n[k] < 1.0", FXA_TILE_EMPTY},
         {"1.0 < n[k]", FXA_TILE_EMPTY},
@@ -137,7 +137,7 @@ TEST(floats_that_are_nan) {
         T_REQUIRE((p = view_parse(text)));
         fxa_tensor_range used[3];
         for (int32_t t = 0; t < p->n_tensors; t++) used[t] = ranges[p->tensors[t].name[0] - 'n'];
-        fxa_tile got = view_class(p, used);
+        fxa_tile_class got = view_class(p, used);
         if (got != cases[i].want) T_FAIL("%s: %d, not %d\n", cases[i].mask, (int)got, (int)cases[i].want);
         fxa_program_destroy(p);
     }
@@ -145,7 +145,7 @@ TEST(floats_that_are_nan) {
 
 TEST(sums_past_what_f32_counts) {
     fxa_program *p = view_parse("mask = -16000000.0 - float(k) < 5.0 && -9000000.0 - float(q) * 3.0 < 1.0");
-    fxa_box box = brute_box(0, 0, 0, 9000000, 0, 9000000, 9, 9);
+    fxa_tile_bounds box = brute_box(0, 0, 0, 9000000, 0, 9000000, 9, 9);
     T_REQUIRE(p);
     T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_FULL);
     fxa_program_destroy(p);

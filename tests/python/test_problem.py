@@ -25,7 +25,7 @@ class Case:
     def __init__(self, program=None, **keywords):
         self.arrays = {name: floats(B * H * S * D, i) for i, name in enumerate("qkv")}
         self.arrays["o"] = floats(B * H * S * D, 9)
-        self.problem = Problem(program, b=B, hq=H, sq=S, sk=S, d=D, **keywords)
+        self.problem = Problem(program, b=B, hq=H, sq=S, sk=S, d_qk=D, **keywords)
         self.args = Args(**{name: address(data) for name, data in self.arrays.items()})
 
     def out(self):
@@ -52,7 +52,7 @@ def test_plans_as_bytes():
         Plan.load(plan.save()[:-1])
     data = case.problem.save()
     out = ctypes.c_void_p()
-    fxattn._library.call(fxattn._library.lib.plan_create_bytes, fxattn._library.context(), data, len(data), -1,
+    fxattn._library.call(fxattn._library.lib.plan_create_from_problem, fxattn._library.context(), data, len(data), -1,
                          ctypes.byref(out))
     assert Plan(out.value).key == plan.key
 
@@ -94,9 +94,9 @@ def test_index_maps():
 
 
 def test_mistakes_are_the_library_s_to_tell():
-    for wrong, kind, words in ((dict(d=600), fxattn.ProblemError, "600"), (dict(hkv=3), fxattn.ProblemError, "hkv"),
+    for wrong, kind, words in ((dict(d_qk=600), fxattn.ProblemError, "600"), (dict(hkv=3), fxattn.ProblemError, "hkv"),
                                (dict(engine="nonsense"), ValueError, "nonsense")):
-        fields = {**dict(b=B, hq=H, sq=S, sk=S, d=D), **wrong}
+        fields = {**dict(b=B, hq=H, sq=S, sk=S, d_qk=D), **wrong}
         with pytest.raises(kind, match=words):
             Problem(**fields).plan()
     case = Case()

@@ -33,14 +33,14 @@ def test_what_a_program_says_of_itself():
     assert program.params == (("cap", "float", 20.0), ("shift", "int", None))
     assert program.captures == (("slopes", "f32", 1),)
     assert program.kind == "score" and program.nodes > 5
-    facts = program.facts()
-    assert facts["names"] == ["soft cap", "causal"] and facts["window"] == (None, 0)
-    assert facts["mask_depends"] == ["q", "k"]
+    properties = program.properties()
+    assert properties["names"] == ["soft cap", "causal"] and properties["window"] == (None, 0)
+    assert properties["mask_depends"] == ["q", "k"]
     derivative = program.derivative()
     assert derivative.kind == "derivative" and "grad slopes[h]" in derivative.text
     assert "slopes" in program.lowering("classes") and "causal" in program.lowering("conjuncts")
     with pytest.raises(fxattn.ArgumentError, match="kind"):
-        derivative.facts()
+        derivative.properties()
     with pytest.raises(fxattn.ArgumentError, match="classes"):
         program.lowering("nonsense")
 

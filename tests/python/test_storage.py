@@ -112,12 +112,12 @@ def test_arrays_of_the_graph_style_in_torch(case, shape):
         np.testing.assert_allclose(got.numpy(), grad, atol=1e-12)
 
 
-def test_facts_and_names():
+def test_properties_and_names():
     program = fxattn.Program.from_text("tensor t : f32[2]\nscore = score + t[q_row, k_row]\nmask = k <= q")
-    facts = program.facts()
-    assert {"q_row", "k_row"} <= set(facts["score_depends"]) and set(facts["mask_depends"]) == {"q", "k"}
-    assert "causal" in facts["names"] and "t[q_row, k_row]" in program.text
-    assert "causal" not in fxattn.Program.from_text("mask = k_row <= q_row").facts()["names"]
+    properties = program.properties()
+    assert {"q_row", "k_row"} <= set(properties["score_depends"]) and set(properties["mask_depends"]) == {"q", "k"}
+    assert "causal" in properties["names"] and "t[q_row, k_row]" in program.text
+    assert "causal" not in fxattn.Program.from_text("mask = k_row <= q_row").properties()["names"]
 
 
 @pytest.mark.parametrize("text, size", [("score + t[q_row]", 3), ("score + t[k_row]", 5)])

@@ -87,7 +87,7 @@ def test_numpy_scalars_are_one_param():
     import numpy as np
     for cap in (np.float32(1.5), np.float64(1.5)):
         traced = trace(lambda s, b, h, q, k: cap * torch.tanh(s / cap))
-        assert traced.params == (cap,) and "soft cap" in traced.program.facts()["names"]
+        assert traced.params == (cap,) and "soft cap" in traced.program.properties()["names"]
 
 
 def test_names_split_nothing():

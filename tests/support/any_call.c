@@ -111,18 +111,18 @@ static void any_table_values(any_call *x, fxa_slot slot, void *data, int64_t n, 
 static bool any_tables(any_call *x, uint64_t *rng) {
     const fxa_problem *p = &x->problem->in;
     bool fits = true;
-    for (int slot = FXA_SLOT_LEN_Q; slot < FXA_SLOT_COUNT && fits; slot++) {
+    for (int slot = FXA_SLOT_Q_LENGTHS; slot < FXA_SLOT_COUNT && fits; slot++) {
         int64_t n = fxa__slot_length(p, (fxa_slot)slot);
         if (n < 0) continue;
         fxa__region r = {NULL, fxa__slot_element((fxa_slot)slot), 1, {n}, {1}};
         void *data = any_take(x, &r, 0, false, FXA_I32, &fits);
         x->args.slot[slot] = data;
-        if (data && slot > FXA_SLOT_LEN_K) any_table_values(x, (fxa_slot)slot, data, n, rng);
+        if (data && slot > FXA_SLOT_K_LENGTHS) any_table_values(x, (fxa_slot)slot, data, n, rng);
     }
     if (!fits) return false;
     void **slot = x->args.slot; /* lengths last: there are offsets by now */
-    if (slot[FXA_SLOT_LEN_Q]) any_lengths(slot[FXA_SLOT_LEN_Q], slot[FXA_SLOT_CU_Q], p->b, p->sq, rng);
-    if (slot[FXA_SLOT_LEN_K]) any_lengths(slot[FXA_SLOT_LEN_K], slot[FXA_SLOT_CU_K], p->b, p->sk, rng);
+    if (slot[FXA_SLOT_Q_LENGTHS]) any_lengths(slot[FXA_SLOT_Q_LENGTHS], slot[FXA_SLOT_CU_Q], p->b, p->sq, rng);
+    if (slot[FXA_SLOT_K_LENGTHS]) any_lengths(slot[FXA_SLOT_K_LENGTHS], slot[FXA_SLOT_CU_K], p->b, p->sk, rng);
     return true;
 }
 
@@ -176,7 +176,7 @@ static int64_t any_work(const fxa__problem *problem) {
     const fxa_problem *p = &problem->in;
     const int64_t heads = fxa__max_i64(fxa__max_i64(p->hq, p->hkv), 1);
     const int64_t factor[5] = {fxa__max_i64(p->b, 1), heads, fxa__max_i64(p->sq, 1), fxa__max_i64(p->sk, 1),
-                               p->d + p->dv + (int64_t)fxa_program_node_count(problem->program) + 1};
+                               p->d_qk + p->d_v + (int64_t)fxa_program_node_count(problem->program) + 1};
     int64_t work = 1;
     for (int i = 0; i < 5; i++)
         if (!fxa__mul_i64(work, factor[i], &work)) return -1;

@@ -35,13 +35,13 @@ static void case_set_sizes(attn_case *c, const attn_shape *s) {
     oracle *x = &c->x;
     fxa_problem *p = &c->data.problem;
     x->b = s->b, x->hq = s->hq, x->hkv = s->hkv, x->sq = s->sq, x->sk = s->sk, x->d = s->d, x->dv = s->dv;
-    p->b = x->b, p->hq = x->hq, p->hkv = x->hkv, p->sq = x->sq, p->sk = x->sk, p->d = x->d, p->dv = x->dv;
+    p->b = x->b, p->hq = x->hq, p->hkv = x->hkv, p->sq = x->sq, p->sk = x->sk, p->d_qk = x->d, p->d_v = x->dv;
 }
 
 /* Lengths of the sequences: into `length`, and as the library reads them. */
 static void case_draw_lengths(attn_case *c, bool keys, int64_t *length, uint64_t *rng) {
     int64_t longest = keys ? c->x.sk : c->x.sq;
-    fxa_slot cu = keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q, len = keys ? FXA_SLOT_LEN_K : FXA_SLOT_LEN_Q;
+    fxa_slot cu = keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q, len = keys ? FXA_SLOT_K_LENGTHS : FXA_SLOT_Q_LENGTHS;
     bool padded = case_has(c, ATTN_PADDING) && (keys || attn_int(attn_case_kind(c, rng), 0, 1));
     if (padded) c->data.ints[len] = case_own(c, c->x.b, sizeof(int32_t));
     if (case_has(c, ATTN_VARLEN) && !(keys && case_has(c, ATTN_PAGED)))
@@ -75,12 +75,12 @@ static void case_draw_geometry(attn_case *c, const attn_shape *s, uint64_t *rng)
     if (case_has(c, ATTN_PAGED)) case_draw_pages(c, s, rng);
     uint64_t *kind = attn_case_kind(c, rng);
     if (case_has(c, ATTN_LENGTHS))
-        c->data.problem.q_len = attn_int(kind, 0, 20), c->data.problem.k_len = attn_int(kind, 0, 20),
-        c->data.problem.heads = attn_int(kind, 0, 20);
-    x->seen_heads = (int32_t)c->data.problem.heads;
+        c->data.problem.global_q_len = attn_int(kind, 0, 20), c->data.problem.global_k_len = attn_int(kind, 0, 20),
+        c->data.problem.global_heads = attn_int(kind, 0, 20);
+    x->seen_heads = (int32_t)c->data.problem.global_heads;
     for (int64_t b = 0; b < x->b; b++) {
-        seen_q[b] = (int32_t)(c->data.problem.q_len ? c->data.problem.q_len : q_len[b]);
-        seen_k[b] = (int32_t)(c->data.problem.k_len ? c->data.problem.k_len : k_len[b]);
+        seen_q[b] = (int32_t)(c->data.problem.global_q_len ? c->data.problem.global_q_len : q_len[b]);
+        seen_k[b] = (int32_t)(c->data.problem.global_k_len ? c->data.problem.global_k_len : k_len[b]);
     }
     x->q_len = q_len, x->k_len = k_len, x->seen_q = seen_q, x->seen_k = seen_k;
     c->data.problem.flags |= (case_has(c, ATTN_PADDING) ? FXA_PADDING : 0u) |
@@ -95,10 +95,10 @@ static int32_t *case_draw_map(attn_case *c, fxa_index_map *map, int axis, int64_
     uint64_t *kind = attn_case_kind(c, rng);
     if (!case_has(c, ATTN_MAPS) || attn_int(kind, 0, 3) == 0) return at;
     map->kind = (uint32_t)attn_int(kind, 0, 2);
-    map->dynamic = (uint32_t)attn_int(kind, 0, 1);
-    if (map->dynamic) {
-        c->data.ints[FXA_SLOT_DYN_B + axis] = case_own(c, 1, sizeof(int32_t));
-        dynamic = c->data.ints[FXA_SLOT_DYN_B + axis][0] = (int32_t)attn_int(rng, -3, 12);
+    map->has_offset = (uint32_t)attn_int(kind, 0, 1);
+    if (map->has_offset) {
+        c->data.ints[FXA_SLOT_OFFSET_B + axis] = case_own(c, 1, sizeof(int32_t));
+        dynamic = c->data.ints[FXA_SLOT_OFFSET_B + axis][0] = (int32_t)attn_int(rng, -3, 12);
     }
     map->base = attn_int(kind, -2, 9);
     map->step = attn_int(kind, -2, 3);
@@ -135,9 +135,9 @@ static void case_draw_rows(attn_case *c, uint64_t *rng) {
         shift[b] = aligned ? x->seen_k[b] - x->seen_q[b] : (int32_t)far;
     }
     c->data.problem.flags &= ~(uint32_t)FXA_BOTTOM_RIGHT;
-    c->data.problem.flags |= aligned ? FXA_BOTTOM_RIGHT : FXA_POSITIONS;
+    c->data.problem.flags |= aligned ? FXA_BOTTOM_RIGHT : FXA_Q_START;
     x->bottom_right = false;
-    if (!aligned) c->data.ints[FXA_SLOT_POS_Q] = shift;
+    if (!aligned) c->data.ints[FXA_SLOT_Q_START] = shift;
     x->shift_q = shift;
 }
 
@@ -227,11 +227,11 @@ static void case_draw_operands(attn_case *c, uint64_t *rng) {
     static const fxa_slot outputs[] = {FXA_SLOT_O, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
     for (int i = 0; i < 4; i++) case_make_operand(c, outputs[i], case_draw_float(c, rng), false, rng);
     case_make_operand(c, FXA_SLOT_LSE, attn_int(attn_case_kind(c, rng), 0, 2) ? row : FXA_F64, false, rng);
-    case_make_operand(c, FXA_SLOT_MAX_ROW, row, false, rng);
+    case_make_operand(c, FXA_SLOT_ROW_MAX, row, false, rng);
     for (fxa_slot i = FXA_SLOT_Q; i <= FXA_SLOT_DV; i++) *attn_operand(p, i) = attn_tensor_operand(&c->data.t[i]);
     x->q = c->dense[FXA_SLOT_Q], x->k = c->dense[FXA_SLOT_K], x->v = c->dense[FXA_SLOT_V];
     x->dout = c->dense[FXA_SLOT_DO], x->dlse = case_has(c, ATTN_DLSE) ? c->dense[FXA_SLOT_DLSE] : NULL;
-    x->o = c->dense[FXA_SLOT_O], x->lse = c->dense[FXA_SLOT_LSE], x->max = c->dense[FXA_SLOT_MAX_ROW];
+    x->o = c->dense[FXA_SLOT_O], x->lse = c->dense[FXA_SLOT_LSE], x->max = c->dense[FXA_SLOT_ROW_MAX];
     x->dq = c->dense[FXA_SLOT_DQ], x->dk = c->dense[FXA_SLOT_DK], x->dv_grad = c->dense[FXA_SLOT_DV];
 }
 
@@ -240,21 +240,21 @@ static void case_draw_operands(attn_case *c, uint64_t *rng) {
 static void case_draw_sinks(attn_case *c, uint64_t *rng) {
     oracle *x = &c->x;
     int64_t n[4] = {1, x->hq, 1, 1}, at[4] = {0, 0, 0, 0};
-    c->dense[FXA_SLOT_SINK] = case_own(c, x->hq, sizeof(double));
-    c->dense[FXA_SLOT_DSINK] = case_own(c, x->hq, sizeof(double));
-    c->data.t[FXA_SLOT_SINK] = attn_tensor_make(n, case_draw_float(c, rng), case_draw_style(c, true, rng), rng);
-    c->data.t[FXA_SLOT_DSINK] = attn_tensor_make(n, case_draw_float(c, rng), case_draw_style(c, false, rng), rng);
-    for (; at[1] < x->hq; at[1]++) attn_tensor_set(&c->data.t[FXA_SLOT_SINK], at, attn_real(rng, -2, 2));
-    x->dsink = c->dense[FXA_SLOT_DSINK];
+    c->dense[FXA_SLOT_SINKS] = case_own(c, x->hq, sizeof(double));
+    c->dense[FXA_SLOT_DSINKS] = case_own(c, x->hq, sizeof(double));
+    c->data.t[FXA_SLOT_SINKS] = attn_tensor_make(n, case_draw_float(c, rng), case_draw_style(c, true, rng), rng);
+    c->data.t[FXA_SLOT_DSINKS] = attn_tensor_make(n, case_draw_float(c, rng), case_draw_style(c, false, rng), rng);
+    for (; at[1] < x->hq; at[1]++) attn_tensor_set(&c->data.t[FXA_SLOT_SINKS], at, attn_real(rng, -2, 2));
+    x->dsink = c->dense[FXA_SLOT_DSINKS];
     x->sink = case_has(c, ATTN_SINK | ATTN_SINK_ZERO);
-    x->sink_score = c->dense[FXA_SLOT_SINK];
+    x->sink_score = c->dense[FXA_SLOT_SINKS];
     if (!case_has(c, ATTN_SINK)) c->data.problem.flags |= case_has(c, ATTN_SINK_ZERO) ? FXA_SINK_ZERO : 0u;
     if (!case_has(c, ATTN_SINK)) return;
     for (at[1] = 0; at[1] < x->hq; at[1]++)
-        c->dense[FXA_SLOT_SINK][at[1]] = attn_tensor_get(&c->data.t[FXA_SLOT_SINK], at);
-    c->data.problem.flags |= FXA_SINK;
-    c->data.problem.sink = attn_tensor_operand(&c->data.t[FXA_SLOT_SINK]);
-    c->data.problem.dsink = attn_tensor_operand(&c->data.t[FXA_SLOT_DSINK]);
+        c->dense[FXA_SLOT_SINKS][at[1]] = attn_tensor_get(&c->data.t[FXA_SLOT_SINKS], at);
+    c->data.problem.flags |= FXA_SINKS;
+    c->data.problem.sinks = attn_tensor_operand(&c->data.t[FXA_SLOT_SINKS]);
+    c->data.problem.dsinks = attn_tensor_operand(&c->data.t[FXA_SLOT_DSINKS]);
 }
 
 static void case_draw_softmax(attn_case *c, int64_t window, uint64_t *rng) {
@@ -350,13 +350,15 @@ static bool case_draw_program(attn_case *c, uint64_t *rng) {
 /* ---- The whole --------------------------------------------------------------------------------------------------- */
 
 static void case_draw_flags(attn_case *c, uint64_t *rng) {
-    uint32_t grads = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | (case_has(c, ATTN_SINK) ? FXA_GRAD_SINK : 0u);
-    c->data.problem.flags |= FXA_WANT_LSE | FXA_WANT_MAX;
-    if (case_has(c, ATTN_ACC) && attn_int(rng, 0, 1)) c->data.problem.flags |= FXA_ACC_OUT;
+    uint32_t grads = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | (case_has(c, ATTN_SINK) ? FXA_GRAD_SINKS : 0u);
+    c->data.problem.flags |= FXA_RETURN_LSE | FXA_RETURN_ROW_MAX;
+    if (case_has(c, ATTN_ACC) && attn_int(rng, 0, 1)) c->data.problem.flags |= FXA_ACCUMULATE_O;
     if (case_has(c, ATTN_SOME_GRADS)) grads = (grads & (uint32_t)attn_next(rng)) | FXA_GRAD_Q;
-    c->data.backward_flags = grads | (case_has(c, ATTN_DLSE) ? FXA_GRAD_LSE : 0u);
-    static const uint32_t pairs[][2] = {
-        {FXA_GRAD_Q, FXA_ACC_Q}, {FXA_GRAD_K, FXA_ACC_K}, {FXA_GRAD_V, FXA_ACC_V}, {FXA_GRAD_SINK, FXA_ACC_SINK}};
+    c->data.backward_flags = grads | (case_has(c, ATTN_DLSE) ? FXA_READ_DLSE : 0u);
+    static const uint32_t pairs[][2] = {{FXA_GRAD_Q, FXA_ACCUMULATE_DQ},
+                                        {FXA_GRAD_K, FXA_ACCUMULATE_DK},
+                                        {FXA_GRAD_V, FXA_ACCUMULATE_DV},
+                                        {FXA_GRAD_SINKS, FXA_ACCUMULATE_DSINKS}};
     for (int i = 0; case_has(c, ATTN_ACC) && i < 4; i++)
         if ((grads & pairs[i][0]) && attn_int(rng, 0, 1)) c->data.backward_flags |= pairs[i][1];
     bool tensors = false;
@@ -367,8 +369,8 @@ static void case_draw_flags(attn_case *c, uint64_t *rng) {
         tensors = tensors || c->data.captures[i].grad;
     }
     if (case_has(c, ATTN_ACC) && c->data.problem.param_grads && attn_int(rng, 0, 1))
-        c->data.backward_flags |= FXA_ACC_PARAMS;
-    if (case_has(c, ATTN_ACC) && tensors && attn_int(rng, 0, 1)) c->data.backward_flags |= FXA_ACC_TENSORS;
+        c->data.backward_flags |= FXA_ACCUMULATE_DPARAMS;
+    if (case_has(c, ATTN_ACC) && tensors && attn_int(rng, 0, 1)) c->data.backward_flags |= FXA_ACCUMULATE_DTENSORS;
 }
 
 bool attn_case_draw_shape(attn_case *c, fxa_context *ctx, const char *engine, uint32_t features,

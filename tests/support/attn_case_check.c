@@ -152,15 +152,15 @@ static void case_merge_old(attn_case *c, const case_want *o, const case_want *ls
 
 bool attn_case_check_forward(attn_case *c) {
     uint64_t rng = c->x.seed;
-    bool merge = (c->data.problem.flags & FXA_ACC_OUT) != 0, ok = false;
+    bool merge = (c->data.problem.flags & FXA_ACCUMULATE_O) != 0, ok = false;
     oracle_forward(&c->x);
     case_want o = want_make("O", &c->data.t[FXA_SLOT_O], false, merge, &rng);
     case_want lse = want_make("LSE", &c->data.t[FXA_SLOT_LSE], false, merge, &rng);
-    case_want max = want_make("MAX", &c->data.t[FXA_SLOT_MAX_ROW], false, false, &rng);
+    case_want max = want_make("MAX", &c->data.t[FXA_SLOT_ROW_MAX], false, false, &rng);
     if (merge) case_merge_old(c, &o, &lse);
     want_add(c, &o, FXA_SLOT_O, c->x.sq);
     want_add(c, &lse, FXA_SLOT_LSE, c->x.sq);
-    want_add(c, &max, FXA_SLOT_MAX_ROW, c->x.sq);
+    want_add(c, &max, FXA_SLOT_ROW_MAX, c->x.sq);
     ok = attn_case_run(c, FXA_FORWARD) && want_check(c, &o) && want_check(c, &lse) && want_check(c, &max);
     want_free(&o), want_free(&lse), want_free(&max);
     return ok;
@@ -189,7 +189,8 @@ static void case_store_forward(attn_case *c) {
 
 static bool case_check_params(attn_case *c, const double *old) {
     for (int i = 0; i < c->twin->n_params; i++) {
-        bool wanted = c->data.problem.param_grads >> i & 1, add = (c->data.backward_flags & FXA_ACC_PARAMS) != 0;
+        bool wanted = c->data.problem.param_grads >> i & 1,
+             add = (c->data.backward_flags & FXA_ACCUMULATE_DPARAMS) != 0;
         double want = wanted ? c->x.dparam[i] + (add ? old[i] : 0) : old[i];
         if (want_is_near(FXA_F64, attn_get(&c->data.dparam, i), want,
                          ATTN_TOLERANCE * fmax(1, fabs(c->x.dparam[i])) * 10))
@@ -215,10 +216,10 @@ bool attn_case_check_backward(attn_case *c) {
         const char *name;
         uint32_t grad, acc;
     } outputs[] = {
-        {FXA_SLOT_DQ, "dQ", FXA_GRAD_Q, FXA_ACC_Q},
-        {FXA_SLOT_DK, "dK", FXA_GRAD_K, FXA_ACC_K},
-        {FXA_SLOT_DV, "dV", FXA_GRAD_V, FXA_ACC_V},
-        {FXA_SLOT_DSINK, "dsink", FXA_GRAD_SINK, FXA_ACC_SINK},
+        {FXA_SLOT_DQ, "dQ", FXA_GRAD_Q, FXA_ACCUMULATE_DQ},
+        {FXA_SLOT_DK, "dK", FXA_GRAD_K, FXA_ACCUMULATE_DK},
+        {FXA_SLOT_DV, "dV", FXA_GRAD_V, FXA_ACCUMULATE_DV},
+        {FXA_SLOT_DSINKS, "dsink", FXA_GRAD_SINKS, FXA_ACCUMULATE_DSINKS},
     };
     uint64_t rng = c->x.seed + 1;
     uint32_t flags = c->data.backward_flags;
@@ -234,7 +235,8 @@ bool attn_case_check_backward(attn_case *c) {
             want[i].value[h] += c->x.dsink[h], want[i].written[h] = true;
     }
     for (int i = 0; i < c->twin->n_tensors; i++)
-        tensor[i] = want_make("dtensor", &c->data.dtensor[i], c->data.captures[i].grad, flags & FXA_ACC_TENSORS, &rng);
+        tensor[i] =
+            want_make("dtensor", &c->data.dtensor[i], c->data.captures[i].grad, flags & FXA_ACCUMULATE_DTENSORS, &rng);
     for (int i = 0; i < ORACLE_PARAMS; i++) attn_set(&c->data.dparam, i, old[i] = attn_real(&rng, -2, 2));
     bool ok = attn_case_run(c, FXA_BACKWARD);
     for (int i = 0; i < 4; i++) ok = ok && want_check(c, &want[i]), want_free(&want[i]);

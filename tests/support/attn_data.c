@@ -14,14 +14,14 @@
 /* ---- Descriptions ------------------------------------------------------------------------------------------------ */
 
 fxa_operand *attn_operand(fxa_problem *p, fxa_slot slot) {
-    fxa_operand *const by_slot[ATTN_SLOTS] = {&p->q,    &p->k,  &p->v,  &p->o,       &p->lse,  &p->max,  &p->dout,
-                                              &p->dlse, &p->dq, &p->dk, &p->dv_grad, &p->sink, &p->dsink};
+    fxa_operand *const by_slot[ATTN_SLOTS] = {&p->q,    &p->k,  &p->v,  &p->o,  &p->lse,   &p->row_max, &p->dout,
+                                              &p->dlse, &p->dq, &p->dk, &p->dv, &p->sinks, &p->dsinks};
     return by_slot[slot];
 }
 
 fxa_problem attn_spec_problem(const attn_spec *s) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    p.b = s->b, p.hq = s->hq, p.hkv = s->hkv, p.sq = s->sq, p.sk = s->sk, p.d = s->d, p.dv = s->dv;
+    p.b = s->b, p.hq = s->hq, p.hkv = s->hkv, p.sq = s->sq, p.sk = s->sk, p.d_qk = s->d, p.d_v = s->dv;
     p.flags = s->flags | (s->page_size ? FXA_PAGED : 0u) | (s->dropout_p > 0 ? FXA_DROPOUT : 0u);
     p.window_left = s->window_left, p.window_right = s->window_right;
     p.dropout_p = s->dropout_p;
@@ -39,21 +39,21 @@ fxa_problem attn_spec_problem(const attn_spec *s) {
 
 void attn_slot_sizes(const fxa_problem *p, fxa_slot slot, int64_t n[4]) {
     bool keys = slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
-    bool row = slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE;
+    bool row = slot == FXA_SLOT_LSE || slot == FXA_SLOT_ROW_MAX || slot == FXA_SLOT_DLSE;
     bool wide = slot == FXA_SLOT_V || slot == FXA_SLOT_DV || slot == FXA_SLOT_O || slot == FXA_SLOT_DO;
     bool packed = (p->flags & FXA_VARLEN) && !(keys && (p->flags & FXA_PAGED));
     n[0] = packed ? 1 : p->b;
     n[1] = keys && p->hkv ? p->hkv : p->hq;
     n[2] = keys ? (packed ? p->total_k : p->sk) : packed ? p->total_q : p->sq;
-    n[3] = row ? 1 : wide && p->dv ? p->dv : p->d;
+    n[3] = row ? 1 : wide && p->d_v ? p->d_v : p->d_qk;
     if (keys && (p->flags & FXA_PAGED)) n[0] = p->n_pages, n[2] = p->page_size;
-    if (slot == FXA_SLOT_SINK || slot == FXA_SLOT_DSINK) n[0] = n[2] = n[3] = 1;
+    if (slot == FXA_SLOT_SINKS || slot == FXA_SLOT_DSINKS) n[0] = n[2] = n[3] = 1;
 }
 
 /* What the library takes an operand for whose dtype is not given. */
 static fxa_dtype data_dtype(const fxa_problem *p, fxa_slot slot) {
     fxa_problem copy = *p;
-    bool narrow = slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE || slot >= FXA_SLOT_SINK;
+    bool narrow = slot == FXA_SLOT_LSE || slot == FXA_SLOT_ROW_MAX || slot == FXA_SLOT_DLSE || slot >= FXA_SLOT_SINKS;
     uint32_t own = attn_operand(&copy, slot)->dtype, q = p->q.dtype ? p->q.dtype : FXA_F32;
     return (fxa_dtype)(own ? own : !narrow ? q : q == FXA_F64 ? FXA_F64 : FXA_F32);
 }
@@ -67,7 +67,7 @@ static void data_draw(attn_tensor *t, double reach, uint64_t *rng) {
 
 static void data_make_slots(attn_data *x, const attn_spec *s, uint64_t *rng) {
     const uint32_t inputs = 1u << FXA_SLOT_Q | 1u << FXA_SLOT_K | 1u << FXA_SLOT_V | 1u << FXA_SLOT_DO |
-                            1u << FXA_SLOT_DLSE | 1u << FXA_SLOT_SINK;
+                            1u << FXA_SLOT_DLSE | 1u << FXA_SLOT_SINKS;
     for (int i = 0; i < ATTN_SLOTS; i++) {
         int64_t n[4];
         attn_slot_sizes(&x->problem, (fxa_slot)i, n);
@@ -147,9 +147,9 @@ fxa_status attn_data_program(attn_data *x, fxa_context *ctx, const attn_spec *s,
 fxa_status attn_data_make(attn_data *x, fxa_context *ctx, const attn_spec *s, uint64_t seed, fxa_error *err) {
     memset(x, 0, sizeof *x);
     x->problem = attn_spec_problem(s);
-    x->problem.flags |= FXA_WANT_LSE;
-    x->backward_flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_LSE;
-    if (s->flags & FXA_SINK) x->backward_flags |= FXA_GRAD_SINK;
+    x->problem.flags |= FXA_RETURN_LSE;
+    x->backward_flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_READ_DLSE;
+    if (s->flags & FXA_SINKS) x->backward_flags |= FXA_GRAD_SINKS;
     x->around = s->around;
     x->reach = s->reach > 0 ? s->reach : 1;
     x->scale = NAN, x->seed = 7;
@@ -182,12 +182,12 @@ static const struct {
     uint32_t flag; /* 0: always */
 } data_outputs[] = {
     {FXA_SLOT_O, FXA_FORWARD, 0},
-    {FXA_SLOT_LSE, FXA_FORWARD, FXA_WANT_LSE},
-    {FXA_SLOT_MAX_ROW, FXA_FORWARD, FXA_WANT_MAX},
+    {FXA_SLOT_LSE, FXA_FORWARD, FXA_RETURN_LSE},
+    {FXA_SLOT_ROW_MAX, FXA_FORWARD, FXA_RETURN_ROW_MAX},
     {FXA_SLOT_DQ, FXA_BACKWARD, FXA_GRAD_Q},
     {FXA_SLOT_DK, FXA_BACKWARD, FXA_GRAD_K},
     {FXA_SLOT_DV, FXA_BACKWARD, FXA_GRAD_V},
-    {FXA_SLOT_DSINK, FXA_BACKWARD, FXA_GRAD_SINK},
+    {FXA_SLOT_DSINKS, FXA_BACKWARD, FXA_GRAD_SINKS},
 };
 enum { DATA_OUTPUTS = sizeof data_outputs / sizeof data_outputs[0] };
 
@@ -197,7 +197,7 @@ static bool data_is_asked(const attn_data *x, fxa_pass pass, int output) {
 }
 
 void attn_call_make(const attn_data *x, fxa_pass pass, attn_call *call) {
-    const uint32_t forward_only = FXA_WANT_LSE | FXA_WANT_MAX | FXA_ACC_OUT;
+    const uint32_t forward_only = FXA_RETURN_LSE | FXA_RETURN_ROW_MAX | FXA_ACCUMULATE_O;
     fxa_problem *p = &call->p;
     fxa_args *args = &call->args;
     bool backward = pass == FXA_BACKWARD;
@@ -210,8 +210,8 @@ void attn_call_make(const attn_data *x, fxa_pass pass, attn_call *call) {
         bool read = backward && data_outputs[i].slot <= FXA_SLOT_LSE;
         if (!read && !data_is_asked(x, pass, i)) args->slot[data_outputs[i].slot] = NULL;
     }
-    if (!(x->problem.flags & FXA_SINK)) args->slot[FXA_SLOT_SINK] = NULL;
-    if (!(x->backward_flags & FXA_GRAD_LSE)) args->slot[FXA_SLOT_DLSE] = NULL;
+    if (!(x->problem.flags & FXA_SINKS)) args->slot[FXA_SLOT_SINKS] = NULL;
+    if (!(x->backward_flags & FXA_READ_DLSE)) args->slot[FXA_SLOT_DLSE] = NULL;
     args->scale = x->scale, args->seed = x->seed;
     args->params = x->params, args->n_params = x->n_params, args->tensors = call->tensors;
     for (size_t i = 0; i < x->n_tensors; i++) {

@@ -18,7 +18,7 @@
 #include "engines_here.h"
 #include "attn_tensor.h"
 
-enum { ATTN_TENSORS = 2, ATTN_PARAMS = 3, ATTN_SLOTS = FXA_SLOT_DSINK + 1 };
+enum { ATTN_TENSORS = 2, ATTN_PARAMS = 3, ATTN_SLOTS = FXA_SLOT_DSINKS + 1 };
 enum { ATTN_OUTPUTS = 4 + ATTN_TENSORS + 1 }; /* at most, of a pass */
 
 /* ---- Descriptions ------------------------------------------------------------------------------------------------ */
@@ -42,7 +42,7 @@ typedef struct attn_spec {
 
 /* Forward of the spec without programs and captures. */
 fxa_problem attn_spec_problem(const attn_spec *s);
-/* The operand of a slot up to DSINK. */
+/* The operand of a slot up to DSINKS. */
 fxa_operand *attn_operand(fxa_problem *p, fxa_slot slot);
 /* Sizes of the tensor in that slot, as the problem is: [B,H,S,D], packed, or pages. */
 void attn_slot_sizes(const fxa_problem *p, fxa_slot slot, int64_t n[4]);

@@ -12,8 +12,8 @@
 
 const double brute_scores[BRUTE_SCORES] = {0.25, -3e30, NAN};
 
-fxa_tile brute_class(const fxa_program *p, const fxa_box *box, const double *params, const fxa_view *tensors,
-                     const double *scores, int n_scores) {
+fxa_tile_class brute_class(const fxa_program *p, const fxa_tile_bounds *box, const double *params,
+                           const fxa_view *tensors, const double *scores, int n_scores) {
     fxa__val *vals = malloc((size_t)p->n_nodes * sizeof *vals);
     if (!vals) abort();
     int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
@@ -37,15 +37,18 @@ fxa_tile brute_class(const fxa_program *p, const fxa_box *box, const double *par
     return seen[0] && seen[1] ? FXA_TILE_MIXED : seen[1] ? FXA_TILE_FULL : FXA_TILE_EMPTY;
 }
 
-fxa_box brute_box(int32_t b, int32_t h, int64_t q0, int64_t q1, int64_t k0, int64_t k1, int32_t q_len, int32_t k_len) {
-    fxa_box box = {{0, b, h, (int32_t)q0, (int32_t)k0, q_len, k_len, 0, 8},
-                   {0, b, h, (int32_t)q1, (int32_t)k1, q_len, k_len, 0, 8}};
+fxa_tile_bounds brute_box(int32_t b, int32_t h, int64_t q0, int64_t q1, int64_t k0, int64_t k1, int32_t q_len,
+                          int32_t k_len) {
+    fxa_tile_bounds box = {{0, b, h, (int32_t)q0, (int32_t)k0, q_len, k_len, 0, 8},
+                           {0, b, h, (int32_t)q1, (int32_t)k1, q_len, k_len, 0, 8}};
     return box;
 }
 
-const char *brute_name(fxa_tile t) { return t == FXA_TILE_EMPTY ? "EMPTY" : t == FXA_TILE_FULL ? "FULL" : "MIXED"; }
+const char *brute_name(fxa_tile_class t) {
+    return t == FXA_TILE_EMPTY ? "EMPTY" : t == FXA_TILE_FULL ? "FULL" : "MIXED";
+}
 
-void brute_show(const fxa_program *p, const fxa_box *box) {
+void brute_show(const fxa_program *p, const fxa_tile_bounds *box) {
     static char text[1 << 16];
     size_t needed;
     fxa_error err;

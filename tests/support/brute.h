@@ -12,13 +12,14 @@ enum { BRUTE_SCORES = 3 };
 extern const double brute_scores[BRUTE_SCORES];
 
 /* Every pair is tried with each of the scores. */
-fxa_tile brute_class(const fxa_program *p, const fxa_box *box, const double *params, const fxa_view *tensors,
-                     const double *scores, int n_scores);
+fxa_tile_class brute_class(const fxa_program *p, const fxa_tile_bounds *box, const double *params,
+                           const fxa_view *tensors, const double *scores, int n_scores);
 
 /* b, h, q, k as given, q_len and k_len single values. */
-fxa_box brute_box(int32_t b, int32_t h, int64_t q0, int64_t q1, int64_t k0, int64_t k1, int32_t q_len, int32_t k_len);
+fxa_tile_bounds brute_box(int32_t b, int32_t h, int64_t q0, int64_t q1, int64_t k0, int64_t k1, int32_t q_len,
+                          int32_t k_len);
 
-const char *brute_name(fxa_tile tile);                     /* "EMPTY", ... */
-void brute_show(const fxa_program *p, const fxa_box *box); /* prints both, for a failed test */
+const char *brute_name(fxa_tile_class tile);                       /* "EMPTY", ... */
+void brute_show(const fxa_program *p, const fxa_tile_bounds *box); /* prints both, for a failed test */
 
 #endif

@@ -159,8 +159,8 @@ static double bound_row_softmax(conf_work *w, int64_t b, int64_t h, int64_t plac
     if (z != -INFINITY) sum += exp(z - m), shared += exp(z - m) * unit * (fabs(z) + fabs(z - m));
     if (m > -INFINITY) {
         conf_bound_add(&w->c->slot[FXA_SLOT_LSE], place_lse, shared / sum, fabs(m) + fabs(log(sum)) + 1);
-        if (max > -INFINITY && w->c->slot[FXA_SLOT_MAX_ROW].error) /* an output */
-            conf_bound_add(&w->c->slot[FXA_SLOT_MAX_ROW], place_max, fmax(upper - max, e_max), fabs(max));
+        if (max > -INFINITY && w->c->slot[FXA_SLOT_ROW_MAX].error) /* an output */
+            conf_bound_add(&w->c->slot[FXA_SLOT_ROW_MAX], place_max, fmax(upper - max, e_max), fabs(max));
     }
     *m_out = m, *sum_out = sum;
     return shared / sum;
@@ -190,7 +190,7 @@ static void bound_row_forward(conf_work *w, int64_t b, int64_t h, int64_t q) {
     attn_case_at(&w->c->base, FXA_SLOT_O, b, q, at);
     at[1] = h, at[3] = 0;
     int64_t place_lse = conf_place(&w->c->slot[FXA_SLOT_LSE], at);
-    double shared = bound_row_softmax(w, b, h, place_lse, conf_place(&w->c->slot[FXA_SLOT_MAX_ROW], at), &m, &sum);
+    double shared = bound_row_softmax(w, b, h, place_lse, conf_place(&w->c->slot[FXA_SLOT_ROW_MAX], at), &m, &sum);
     for (int64_t k = 0; k < x->k_len[b]; k++) {
         w->env.coord[FXA_INPUT_K] = x->at_k[k], w->env.coord[FXA_INPUT_K_ROW] = (int32_t)k;
         double kept = conf_bound_dropout(w), p = w->fresh[k] == -INFINITY ? 0 : exp(w->fresh[k] - m) / sum * kept;
@@ -212,7 +212,7 @@ static void bound_row_forward(conf_work *w, int64_t b, int64_t h, int64_t q) {
         int64_t place = conf_place(o, at);
         conf_bound_add(o, place, error[at[3]] + size[at[3]] * shared, size[at[3]]);
         if (gone[at[3]] > 0) o->spared[place] = isnan(value[at[3]]) ? INFINITY : value[at[3]];
-        if (w->c->base.data.problem.flags & FXA_ACC_OUT) bound_row_merge(w, place, place_lse);
+        if (w->c->base.data.problem.flags & FXA_ACCUMULATE_O) bound_row_merge(w, place, place_lse);
     }
     at[3] = 0;
     if (m > -INFINITY) conf_bound_add_noise(w, o, at, x->dv, w->weights, x->k_len[b], 1);

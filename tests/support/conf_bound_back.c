@@ -163,11 +163,11 @@ static void bound_row_backward(conf_work *w, int64_t b, int64_t h, int64_t q) {
     conf_bound_row_scores(w, b, h, q);
     for (int64_t k = 0; k < x->k_len[b] && !c->unsure; k++) bound_pair_backward(w, &r, k);
     bound_row_noise(w, &r);
-    double z = x->sink && (c->base.data.backward_flags & FXA_GRAD_SINK) ? x->sink_score[h] : -INFINITY;
+    double z = x->sink && (c->base.data.backward_flags & FXA_GRAD_SINKS) ? x->sink_score[h] : -INFINITY;
     if (z == -INFINITY) return;
     double p = exp(z - r.lse), size = p * (fabs(r.delta) + fabs(r.dlse)), unit = w->arithmetic.unit;
     const int64_t at_sink[4] = {0, h, 0, 0};
-    conf_buffer *t = &c->slot[FXA_SLOT_DSINK];
+    conf_buffer *t = &c->slot[FXA_SLOT_DSINKS];
     conf_bound_add(t, conf_place(t, at_sink), p * r.e_delta + size * unit * (fabs(z) + fabs(z - r.lse) + 4), size);
 }
 

@@ -210,9 +210,10 @@ bool conf_draw(conf_case *c, fxa_context *ctx, uint32_t features, const attn_sha
     }
     conf_draw_own(c, rng);
     uint32_t *flags = &c->base.data.backward_flags;
-    *flags &= ~(uint32_t)(FXA_ACC_PARAMS | FXA_ACC_TENSORS);
-    if ((features & ATTN_ACC) && c->base.data.problem.param_grads && attn_int(kind, 0, 1)) *flags |= FXA_ACC_PARAMS;
-    if ((features & ATTN_ACC) && any && attn_int(kind, 0, 1)) *flags |= FXA_ACC_TENSORS;
+    *flags &= ~(uint32_t)(FXA_ACCUMULATE_DPARAMS | FXA_ACCUMULATE_DTENSORS);
+    if ((features & ATTN_ACC) && c->base.data.problem.param_grads && attn_int(kind, 0, 1))
+        *flags |= FXA_ACCUMULATE_DPARAMS;
+    if ((features & ATTN_ACC) && any && attn_int(kind, 0, 1)) *flags |= FXA_ACCUMULATE_DTENSORS;
     return true;
 }
 
@@ -249,9 +250,10 @@ conf_buffer *conf_output(conf_case *c, fxa_pass pass, int i) {
     } grads[] = {{FXA_SLOT_DQ, FXA_GRAD_Q},
                  {FXA_SLOT_DK, FXA_GRAD_K},
                  {FXA_SLOT_DV, FXA_GRAD_V},
-                 {FXA_SLOT_DSINK, FXA_GRAD_SINK}};
-    static const fxa_slot forward[] = {FXA_SLOT_O, FXA_SLOT_LSE, FXA_SLOT_MAX_ROW};
-    int outputs = c->base.data.problem.flags & FXA_WANT_MAX ? 3 : 2; /* the maximum is wanted unless a test says no */
+                 {FXA_SLOT_DSINKS, FXA_GRAD_SINKS}};
+    static const fxa_slot forward[] = {FXA_SLOT_O, FXA_SLOT_LSE, FXA_SLOT_ROW_MAX};
+    int outputs =
+        c->base.data.problem.flags & FXA_RETURN_ROW_MAX ? 3 : 2; /* the maximum is wanted unless a test says no */
     if (pass == FXA_FORWARD) return i < outputs ? &c->slot[forward[i]] : NULL;
     for (int j = 0; j < 4; j++)
         if ((c->base.data.backward_flags & grads[j].flag) && i-- == 0) return &c->slot[grads[j].slot];
@@ -271,7 +273,7 @@ void conf_fill_outputs(conf_case *c, fxa_pass pass) {
     conf_buffer *t;
     for (int i = 0; (t = conf_output(c, pass, i)); i++) {
         int64_t at[FXA_MAX_RANK] = {0}, n = conf_places(t);
-        bool row = t == &c->slot[FXA_SLOT_LSE] || t == &c->slot[FXA_SLOT_MAX_ROW];
+        bool row = t == &c->slot[FXA_SLOT_LSE] || t == &c->slot[FXA_SLOT_ROW_MAX];
         memset(t->memory, 0xff, t->bytes);
         do { /* an empty tensor has no element, */
             if (!conf_is_empty(t)) conf_store(t, conf_place(t, at), attn_real(&rng, -2, 2));
@@ -317,7 +319,7 @@ void conf_call_make(conf_case *c, const char *engine, fxa_pass pass, bool refere
     }
     for (int i = 0; i < CONF_SLOTS; i++)
         if (x->args.slot[i]) x->args.slot[i] = c->slot[i].origin;
-    if (!(x->p.flags & FXA_WANT_MAX)) x->args.slot[FXA_SLOT_MAX_ROW] = NULL;
+    if (!(x->p.flags & FXA_RETURN_ROW_MAX)) x->args.slot[FXA_SLOT_ROW_MAX] = NULL;
     if (x->p.flags & FXA_SCALARS_IN_MEMORY)
         x->args.slot[FXA_SLOT_SCALE] = &c->base.x.scale, x->args.slot[FXA_SLOT_PARAMS] = c->params;
     memcpy(x->captures, c->captures, sizeof x->captures);
@@ -329,8 +331,8 @@ void conf_call_make(conf_case *c, const char *engine, fxa_pass pass, bool refere
     fxa_operand *const wide[CONF_SLOTS] = {[FXA_SLOT_O] = &x->p.o,
                                            [FXA_SLOT_DQ] = &x->p.dq,
                                            [FXA_SLOT_DK] = &x->p.dk,
-                                           [FXA_SLOT_DV] = &x->p.dv_grad,
-                                           [FXA_SLOT_DSINK] = &x->p.dsink};
+                                           [FXA_SLOT_DV] = &x->p.dv,
+                                           [FXA_SLOT_DSINKS] = &x->p.dsinks};
     conf_buffer *t;
     for (int i = 0; reference && (t = conf_output(c, pass, i)); i++) {
         int64_t size = (int64_t)fxa_dtype_size(t->dtype), to = (int64_t)fxa_dtype_size(t->want_dtype);

@@ -14,7 +14,7 @@
 
 #include "attn_case.h"
 
-enum { CONF_TENSORS = 12, CONF_PARAMS = 8, CONF_SLOTS = FXA_SLOT_DSINK + 1 };
+enum { CONF_TENSORS = 12, CONF_PARAMS = 8, CONF_SLOTS = FXA_SLOT_DSINKS + 1 };
 
 /* A tensor of up to five axes, any strides. Arrays "by place" have one entry per element of `memory`. */
 typedef struct conf_buffer {

@@ -193,7 +193,7 @@ static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     c->detail[0] = 0;
     conf_call_make(c, engine, pass, false, &x);
     if (fxa_plan_create(c->base.ctx, &x.p, &plan, NULL) != FXA_OK) return;
-    const char *detail = fxa_plan_detail(plan);
+    const char *detail = fxa_plan_description(plan);
     snprintf(c->detail, sizeof c->detail, "%s", detail);
     double unit = strstr(detail, "bf16") || strstr(detail, "amx") ? 0x1p-8 : strstr(detail, "f16") ? 0x1p-11 : 0;
     c->product_unit = unit;

@@ -31,7 +31,7 @@ const char *frame_missing(fxa_dtype dtype) {
     fxa_context *ctx = NULL;
     fxa_problem p = FXA_PROBLEM_INIT;
     size_t count = 1;
-    p.b = p.hq = 1, p.sq = p.sk = p.d = 64, p.q.dtype = (uint32_t)dtype, p.alignment = 16, p.device = FXA_CUDA;
+    p.b = p.hq = 1, p.sq = p.sk = p.d_qk = 64, p.q.dtype = (uint32_t)dtype, p.alignment = 16, p.device = FXA_CUDA;
     if (fxa_context_create(NULL, &ctx, NULL) != FXA_OK) return "there is no context";
     fxa_status status = fxa_support_query(ctx, &p, &report, &count, NULL);
     fxa_context_destroy(ctx);

@@ -76,7 +76,8 @@ void conf_guard_make(conf_guard *g, conf_case *c, const char *engine, fxa_pass p
     void **slot = g->call.args.slot;
     int64_t pages = p->page_size ? x->b * ((x->sk + p->page_size - 1) / p->page_size) : 0;
     const int64_t count[] = {x->b, x->b, x->b + 1, x->b + 1, pages, x->b, x->hq, x->sq, x->sk, 1, 1, 1, 1, x->b};
-    for (int i = FXA_SLOT_LEN_Q; i <= FXA_SLOT_POS_Q; i++) guard_move_ints(g, &slot[i], count[i - FXA_SLOT_LEN_Q]);
+    for (int i = FXA_SLOT_Q_LENGTHS; i <= FXA_SLOT_Q_START; i++)
+        guard_move_ints(g, &slot[i], count[i - FXA_SLOT_Q_LENGTHS]);
     g->call.args.workspace = guard_next(g, workspace, FXA_WORKSPACE_ALIGN)->data;
     g->call.args.workspace_size = workspace;
 }

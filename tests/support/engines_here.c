@@ -17,7 +17,7 @@ static bool here_asked;
 static bool here_takes(fxa_context *ctx, const char *engine) {
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_plan *plan = NULL;
-    p.b = p.hq = p.sq = p.sk = p.d = 1, p.q.dtype = FXA_F64;
+    p.b = p.hq = p.sq = p.sk = p.d_qk = 1, p.q.dtype = FXA_F64;
     p.engine = engine, p.device = attn_device(engine);
     bool takes = fxa_plan_create(ctx, &p, &plan, NULL) == FXA_OK;
     fxa_plan_destroy(plan);

@@ -146,7 +146,7 @@ static fxa_value gen_place_or_float(gen_state *g) {
 /* Its operands often need other coordinates than each other, and so does what the value is computed from. */
 static fxa_value gen_graft(gen_state *g) {
     fxa_value x = gen_place_or_float(g);
-    return fxa_builder_op2(g->b, FXA_OP_GRAFT, x, gen_place_or_float(g));
+    return fxa_builder_op2(g->b, FXA_OP_WITH_GRAD, x, gen_place_or_float(g));
 }
 
 static void gen_float_step(gen_state *g) {

@@ -21,7 +21,7 @@ enum {
     GEN_AFFINE_MASK = 1 << 0,
     /* Score only, of operations that are smooth and finite on all of R and keep to moderate sizes: + - * neg tanh
      * sigmoid sin cos erf exp(-x*x) x/(1+y*y) sqrt(1+x*x) log(1+x*x), float params and loads of float tensors; and of
-     * grafts, so that a derivative need not be that of the values. */
+     * with_grads, so that a derivative need not be that of the values. */
     GEN_SMOOTH = 1 << 1,
     GEN_NO_TENSORS = 1 << 2,
     GEN_NO_PARAMS = 1 << 3,

@@ -18,7 +18,7 @@ __attribute__((unused)) static bool isa_is_usable(char *why, size_t capacity) {
     size_t count = 8;
     fxa_problem p = FXA_PROBLEM_INIT;
     bool usable = false;
-    p.b = p.hq = p.sq = p.sk = p.d = 1, p.q.dtype = FXA_BF16; /* the sets for bf16 included */
+    p.b = p.hq = p.sq = p.sk = p.d_qk = 1, p.q.dtype = FXA_BF16; /* the sets for bf16 included */
     snprintf(why, capacity, "no cpu engine in this build");
     if (fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
     if (fxa_support_query(ctx, &p, reports, &count, NULL) != FXA_OK) count = 0;

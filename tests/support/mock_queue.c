@@ -93,7 +93,7 @@ static void mock_op_read_scalars(mock_op *op) {
     const double *params = op->bind.slot[FXA_SLOT_PARAMS];
     size_t n = in->program ? fxa_program_param_count(in->program) : 0;
     double scale = *(const double *)op->bind.slot[FXA_SLOT_SCALE];
-    op->bind.scale = scale != scale ? 1 / sqrt((double)in->d) : scale;
+    op->bind.scale = scale != scale ? 1 / sqrt((double)in->d_qk) : scale;
     if (in->flags & FXA_DROPOUT) op->bind.seed = *(const uint64_t *)op->bind.slot[FXA_SLOT_SEED];
     for (size_t i = 0; i < n; i++) {
         bool is_int = fxa_program_param(in->program, i).type == FXA_INT;

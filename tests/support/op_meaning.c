@@ -27,9 +27,11 @@ bool meaning_same(meaning x, meaning y, bool zeroes) {
 int meaning_arity(fxa_op op) {
     if (op == FXA_OP_CLAMP || op == FXA_OP_SELECT) return 3;
     if (op == FXA_OP_NEG || op == FXA_OP_ABS || op == FXA_OP_NOT || op == FXA_OP_FLOAT || op == FXA_OP_INT) return 1;
-    if ((op >= FXA_OP_SQRT && op <= FXA_OP_SOFTPLUS) || op == FXA_OP_RELU || op == FXA_OP_SIGN) return 1;
-    return (op >= FXA_OP_ADD && op <= FXA_OP_DIVZ) || op == FXA_OP_GRAFT || (op >= FXA_OP_AND && op <= FXA_OP_SHR) ||
-                   (op >= FXA_OP_EQ && op <= FXA_OP_GE)
+    if ((op >= FXA_OP_SQRT && op <= FXA_OP_SOFTPLUS) || op == FXA_OP_RELU || op == FXA_OP_SIGN ||
+        op == FXA_OP_STOP_GRADIENT)
+        return 1;
+    return (op >= FXA_OP_ADD && op <= FXA_OP_DIVZ) || op == FXA_OP_WITH_GRAD ||
+                   (op >= FXA_OP_AND && op <= FXA_OP_SHR) || (op >= FXA_OP_EQ && op <= FXA_OP_GE)
                ? 2
                : 0;
 }
@@ -57,6 +59,7 @@ static double meaning_real1(fxa_op op, double x) {
     case FXA_OP_TAN: return tan(x);
     case FXA_OP_LOG1P: return log1p(x);
     case FXA_OP_ATAN: return atan(x);
+    case FXA_OP_STOP_GRADIENT: return x;
     case FXA_OP_SOFTPLUS: return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x));
     case FXA_OP_FLOOR: return -ceil(-x);
     case FXA_OP_CEIL: return -floor(-x);
@@ -91,7 +94,7 @@ static meaning meaning_arith_float(fxa_op op, double x, double y, double z) {
     case FXA_OP_POW: return meaning_float(pow(x, y));
     case FXA_OP_MULZ: return meaning_float(x == 0 ? 0.0 : x * y);
     case FXA_OP_DIVZ: return meaning_float(x == 0 ? 0.0 : x / y);
-    case FXA_OP_GRAFT: return meaning_float(x);
+    case FXA_OP_WITH_GRAD: return meaning_float(x);
     default: return meaning_float(meaning_real1(op, x));
     }
 }
@@ -164,8 +167,8 @@ meaning meaning_op(fxa_op op, const meaning *x) {
     if (op >= FXA_OP_EQ && op <= FXA_OP_GE) return meaning_compare(op, meaning_number(x[0]), meaning_number(y));
     if (op >= FXA_OP_AND && op <= FXA_OP_NOT) return meaning_bits(op, x[0], y);
     bool shift = op == FXA_OP_SHL || op == FXA_OP_SHR;
-    bool real = op == FXA_OP_DIV || op == FXA_OP_GRAFT || (op >= FXA_OP_POW && op <= FXA_OP_DIVZ) ||
-                (op >= FXA_OP_SQRT && op <= FXA_OP_SOFTPLUS);
+    bool real = op == FXA_OP_DIV || op == FXA_OP_WITH_GRAD || op == FXA_OP_STOP_GRADIENT ||
+                (op >= FXA_OP_POW && op <= FXA_OP_DIVZ) || (op >= FXA_OP_SQRT && op <= FXA_OP_SOFTPLUS);
     if (shift && floats) return (meaning){0};
     if (real || floats) return meaning_arith_float(op, meaning_number(x[0]), meaning_number(y), meaning_number(z));
     return meaning_arith_int(op, x[0].i, y.i, z.i);

@@ -23,7 +23,7 @@ static fxa_status blob_save(fxa_context *ctx, const fxa_problem *problem, blob_b
 
 static fxa_status blob_identity(fxa_context *ctx, blob_bytes *out, fxa_error *err) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    p.b = 1, p.hq = 2, p.sq = 3, p.sk = 4, p.d = 5;
+    p.b = 1, p.hq = 2, p.sq = 3, p.sk = 4, p.d_qk = 5;
     p.engine = "ref";
     return blob_save(ctx, &p, out, err);
 }
@@ -52,18 +52,18 @@ static fxa_status blob_tiny_backward(fxa_context *ctx, blob_bytes *out, fxa_erro
 static void blob_enrich(tiny *t, const fxa_program *bprop) {
     fxa_problem *p = &t->problem;
     p->pass = FXA_BACKWARD;
-    p->flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_SINK | FXA_SINK | FXA_VARLEN | FXA_DROPOUT | FXA_WINDOW |
-               FXA_GRAD_LSE | FXA_ACC_K;
+    p->flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_SINKS | FXA_SINKS | FXA_VARLEN | FXA_DROPOUT |
+               FXA_WINDOW | FXA_READ_DLSE | FXA_ACCUMULATE_DK;
     p->bprop = bprop;
-    p->b = 3, p->hq = 2, p->hkv = 1, p->sq = 9, p->sk = 11, p->total_q = 20, p->total_k = 25, p->d = 8, p->dv = 6;
+    p->b = 3, p->hq = 2, p->hkv = 1, p->sq = 9, p->sk = 11, p->total_q = 20, p->total_k = 25, p->d_qk = 8, p->d_v = 6;
     p->q.dtype = FXA_BF16;
     p->q.layout = FXA_LAYOUT_BSHD;
     p->dk.dtype = FXA_F32;
     p->window_left = 4, p->window_right = -1;
     p->dropout_p = 0.25;
     p->map_q = (fxa_index_map){.kind = FXA_MAP_SEGMENTS, .n_segments = 2, .segment = {{0, 100, 1}, {4, 200, 2}}};
-    p->map_k = (fxa_index_map){.kind = FXA_MAP_AFFINE, .base = 7, .step = 2, .dynamic = 1};
-    p->q_len = 64;
+    p->map_k = (fxa_index_map){.kind = FXA_MAP_AFFINE, .base = 7, .step = 2, .has_offset = 1};
+    p->global_q_len = 64;
     t->capture->grad = 1;
 }
 

@@ -114,7 +114,8 @@ static void rules_copy(attn_tensor *t, double *values, bool in) {
             values[i] = attn_get(t, i);
 }
 static void rules_move(rules *r, bool in) {
-    for (fxa_slot slot = FXA_SLOT_Q; slot <= FXA_SLOT_DSINK; slot++) rules_copy(&r->a.t[slot], rules_slot(r, slot), in);
+    for (fxa_slot slot = FXA_SLOT_Q; slot <= FXA_SLOT_DSINKS; slot++)
+        rules_copy(&r->a.t[slot], rules_slot(r, slot), in);
     if (r->a.n_tensors) rules_copy(&r->a.tensor[0], r->t, in), rules_copy(&r->a.dtensor[0], r->dt, in);
     if (r->a.n_bprop_tensors) rules_copy(&r->a.bprop_tensor[0], r->own_t, in);
     if (r->a.n_params) rules_copy(&r->a.dparam, &r->dx, in);
@@ -126,9 +127,9 @@ static void rules_pass(rules *r, fxa_pass pass, const char *text, const char *bp
     uint64_t rng = t_seed();
     fxa_error err;
     T_OK(attn_data_program(&r->a, r->ctx, &s, &rng, &err));
-    r->a.problem.flags |= FXA_WANT_LSE | FXA_WANT_MAX;
-    r->a.backward_flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_LSE;
-    if (r->a.problem.flags & FXA_SINK) r->a.backward_flags |= FXA_GRAD_SINK;
+    r->a.problem.flags |= FXA_RETURN_LSE | FXA_RETURN_ROW_MAX;
+    r->a.backward_flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_READ_DLSE;
+    if (r->a.problem.flags & FXA_SINKS) r->a.backward_flags |= FXA_GRAD_SINKS;
     r->a.params[0] = r->x, r->a.bprop_params[0] = r->own_x;
     rules_move(r, true);
     T_OK(attn_data_run(&r->a, r->ctx, rules_engine, pass, &err));

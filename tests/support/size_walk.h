@@ -46,11 +46,11 @@ static const size_axis size_axes[] = {
     SIZE_FIELD(hkv, INT32_MAX, 0),
     SIZE_FIELD(sq, INT32_MAX, 0),
     SIZE_FIELD(sk, INT32_MAX, 0),
-    SIZE_FIELD(d, FXA_MAX_D, 0),
-    SIZE_FIELD(dv, FXA_MAX_D, 0),
-    SIZE_FIELD(q_len, INT32_MAX, 0),
-    SIZE_FIELD(k_len, INT32_MAX, 0),
-    SIZE_FIELD(heads, INT32_MAX, 0),
+    SIZE_FIELD(d_qk, FXA_MAX_D, 0),
+    SIZE_FIELD(d_v, FXA_MAX_D, 0),
+    SIZE_FIELD(global_q_len, INT32_MAX, 0),
+    SIZE_FIELD(global_k_len, INT32_MAX, 0),
+    SIZE_FIELD(global_heads, INT32_MAX, 0),
     SIZE_FIELD(total_q, INT32_MAX, FXA_VARLEN),
     SIZE_FIELD(total_k, INT32_MAX, FXA_VARLEN),
     SIZE_FIELD(n_pages, INT32_MAX, FXA_PAGED),
@@ -65,7 +65,7 @@ enum { SIZE_AXES = sizeof size_axes / sizeof *size_axes };
 
 /* dv of 0 means d: -1 is none. */
 static int64_t size_value(const size_axis *axis, int step) {
-    if (step == 0 && strcmp(axis->name, "dv") == 0) return FXA_NO_FEATURES;
+    if (step == 0 && strcmp(axis->name, "dv") == 0) return FXA_D_V_ZERO;
     return step == 0 ? 0 : step == 1 ? 1 : axis->most;
 }
 
@@ -92,10 +92,10 @@ static void size_start(size_walk_case *c, uint32_t form, int text, fxa_pass pass
     fxa_problem *p = &c->p;
     *p = (fxa_problem)FXA_PROBLEM_INIT;
     memset(c->captures, 0, sizeof c->captures);
-    p->pass = (uint32_t)pass, p->b = 2, p->hq = 4, p->hkv = 2, p->sq = 3, p->sk = 5, p->d = 4, p->dv = 3;
+    p->pass = (uint32_t)pass, p->b = 2, p->hq = 4, p->hkv = 2, p->sq = 3, p->sk = 5, p->d_qk = 4, p->d_v = 3;
     p->q.dtype = FXA_F64, p->page_size = 2, p->n_pages = 3, p->total_q = 5, p->total_k = 8;
     p->window_left = 2, p->window_right = 1, p->dropout_p = form & FXA_DROPOUT ? 0.25 : 0;
-    p->flags = form | (pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_LSE : FXA_WANT_LSE);
+    p->flags = form | (pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_READ_DLSE : FXA_RETURN_LSE);
     p->program = c->program[text];
     if (p->program && fxa_program_tensor_count(p->program)) {
         c->captures[0].size[0] = 4, c->captures[0].size[1] = 5;

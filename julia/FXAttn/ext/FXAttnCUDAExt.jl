@@ -18,7 +18,7 @@ const ALIGNMENT = 16
 function FXAttn.execute_on_device(like::CuArray, it::FXAttn.Bound)
     problem, args = it.problem, it.args
     stream = CUDA.stream()
-    CUDA.is_capturing(stream) && (problem.flags = problem.flags | LibFXA.FXA_CAPTURE)
+    CUDA.is_capturing(stream) && (problem.flags = problem.flags | LibFXA.FXA_GRAPH_CAPTURE)
     all(p -> UInt(p) % ALIGNMENT == 0, it.slots) && (problem.alignment = ALIGNMENT)
     out = Ref{Ptr{Cvoid}}(C_NULL)
     FXAttn.call(LibFXA.fxa_plan_create, FXAttn.context(), FXAttn.struct_of(problem), out)

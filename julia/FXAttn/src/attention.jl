@@ -19,11 +19,11 @@ function bind_rows(call, it, name, slot, @nospecialize(A))
 end
 
 function run_forward(call::Call, @nospecialize(o), @nospecialize(lse), @nospecialize(rowmax))
-    flags = (lse === nothing ? 0 : LibFXA.FXA_WANT_LSE) | (rowmax === nothing ? 0 : LibFXA.FXA_WANT_MAX)
+    flags = (lse === nothing ? 0 : LibFXA.FXA_RETURN_LSE) | (rowmax === nothing ? 0 : LibFXA.FXA_RETURN_ROW_MAX)
     it = bound(call, false, flags)
     bind(call, it, :o, LibFXA.FXA_SLOT_O, check_array(call, o, "the output", out_size(call)))
     bind_rows(call, it, :lse, LibFXA.FXA_SLOT_LSE, lse)
-    bind_rows(call, it, :max, LibFXA.FXA_SLOT_MAX_ROW, rowmax)
+    bind_rows(call, it, :row_max, LibFXA.FXA_SLOT_ROW_MAX, rowmax)
     execute(call, it)
     return o
 end
@@ -182,7 +182,7 @@ function bind_gradients(call, it, @nospecialize(targets))
     rooms = Any[]
     for (name, field, slot, target, like) in ((:q, :dq, LibFXA.FXA_SLOT_DQ, targets.q, call.q.keep),
                                               (:k, :dk, LibFXA.FXA_SLOT_DK, targets.k, call.k.keep),
-                                              (:v, :dv_grad, LibFXA.FXA_SLOT_DV, targets.v, call.v.keep))
+                                              (:v, :dv, LibFXA.FXA_SLOT_DV, targets.v, call.v.keep))
         target === nothing && continue
         check_target(call, target, "the gradient of $name", like)
         whole = room(call, name, target)
@@ -191,8 +191,8 @@ function bind_gradients(call, it, @nospecialize(targets))
     end
     if targets.sink !== nothing
         m = check_target(call, targets.sink, "the gradient of sink", call.sink.keep)
-        it.problem.dsink = LibFXA.fxa_operand(m.dtype, LibFXA.FXA_LAYOUT_STRIDED, padded(4, (0, m.stride[1])))
-        put(it, LibFXA.FXA_SLOT_DSINK, m)
+        it.problem.dsinks = LibFXA.fxa_operand(m.dtype, LibFXA.FXA_LAYOUT_STRIDED, padded(4, (0, m.stride[1])))
+        put(it, LibFXA.FXA_SLOT_DSINKS, m)
     end
     return rooms
 end
@@ -241,13 +241,13 @@ function run_backward(call::Call, @nospecialize(dout), @nospecialize(dlse), @nos
                       @nospecialize(targets), wrt, dtensors, accumulate)
     flag(x, bits) = x === nothing ? 0 : bits
     flags = flag(targets.q, LibFXA.FXA_GRAD_Q) | flag(targets.k, LibFXA.FXA_GRAD_K) |
-            flag(targets.v, LibFXA.FXA_GRAD_V) | flag(targets.sink, LibFXA.FXA_GRAD_SINK) |
-            flag(dlse, LibFXA.FXA_GRAD_LSE)
+            flag(targets.v, LibFXA.FXA_GRAD_V) | flag(targets.sink, LibFXA.FXA_GRAD_SINKS) |
+            flag(dlse, LibFXA.FXA_READ_DLSE)
     if accumulate
         call.spread && refuse("accumulate is given, and one batch entry of k and v serves all; add gradients yourself")
-        flags |= flag(targets.q, LibFXA.FXA_ACC_Q) | flag(targets.k, LibFXA.FXA_ACC_K) |
-                 flag(targets.v, LibFXA.FXA_ACC_V) | flag(targets.sink, LibFXA.FXA_ACC_SINK)
-        isempty(dtensors) || (flags |= LibFXA.FXA_ACC_TENSORS)
+        flags |= flag(targets.q, LibFXA.FXA_ACCUMULATE_DQ) | flag(targets.k, LibFXA.FXA_ACCUMULATE_DK) |
+                 flag(targets.v, LibFXA.FXA_ACCUMULATE_DV) | flag(targets.sink, LibFXA.FXA_ACCUMULATE_DSINKS)
+        isempty(dtensors) || (flags |= LibFXA.FXA_ACCUMULATE_DTENSORS)
     end
     it = bound(call, true, flags)
     bind(call, it, :o, LibFXA.FXA_SLOT_O, check_array(call, o, "the output", out_size(call)))

@@ -126,8 +126,8 @@ function set_sizes(call)
         refuse(together, "; k has the features of q, and v all of k but the features")
     # To the library 0 heads of k are as many as q has: it would read what is not there.
     hkv > 0 || hq == 0 || refuse(together, "; k has 0 heads and q $hq: heads of q are a multiple of those of k")
-    sizes = Dict(:b => b, :hq => hq, :hkv => hkv, :sq => sq, :sk => sk, :d => d,
-                 :dv => dv > 0 ? dv : LibFXA.FXA_NO_FEATURES)
+    sizes = Dict(:b => b, :hq => hq, :hkv => hkv, :sq => sq, :sk => sk, :d_qk => d,
+                 :d_v => dv > 0 ? dv : LibFXA.FXA_D_V_ZERO)
     call.sizes = sizes
     if paged
         set_pages(call, sk, bk)
@@ -187,13 +187,13 @@ is_packed(call) = call.flags & LibFXA.FXA_VARLEN != 0
 function set_features(call)
     options, b = call.options, call.sizes[:b]
     for (set, flag) in ((options.causal, LibFXA.FXA_CAUSAL), (options.bottom_right, LibFXA.FXA_BOTTOM_RIGHT),
-                        (options.strict_index, LibFXA.FXA_STRICT_INDEX),
+                        (options.strict_index, LibFXA.FXA_BOUNDS_CHECK),
                         (options.deterministic, LibFXA.FXA_DETERMINISTIC), (options.dropout != 0, LibFXA.FXA_DROPOUT))
         set && (call.flags |= flag)
     end
-    for (given, name, slot, flag) in ((options.q_lengths, "q_lengths", LibFXA.FXA_SLOT_LEN_Q, LibFXA.FXA_PADDING),
-                                      (options.k_lengths, "k_lengths", LibFXA.FXA_SLOT_LEN_K, LibFXA.FXA_PADDING),
-                                      (options.positions, "positions", LibFXA.FXA_SLOT_POS_Q, LibFXA.FXA_POSITIONS))
+    for (given, name, slot, flag) in ((options.q_lengths, "q_lengths", LibFXA.FXA_SLOT_Q_LENGTHS, LibFXA.FXA_PADDING),
+                                      (options.k_lengths, "k_lengths", LibFXA.FXA_SLOT_K_LENGTHS, LibFXA.FXA_PADDING),
+                                      (options.positions, "positions", LibFXA.FXA_SLOT_Q_START, LibFXA.FXA_Q_START))
         given === nothing && continue
         call.flags |= flag
         call.tables[slot] = index_table(given, name, (b,))
@@ -227,7 +227,7 @@ function set_sink(call, sink)
     same_device(call, call.sink, "sink")
     call.sink.size == [call.sizes[:hq]] || refuse("sink has size $(size(sink)); ($(call.sizes[:hq]),), a score per ",
                                                   "query head, is accepted")
-    call.flags |= LibFXA.FXA_SINK
+    call.flags |= LibFXA.FXA_SINKS
 end
 
 const AXES = (:b, :h, :q, :k)
@@ -241,7 +241,8 @@ function set_coordinates(call)
         axis in AXES || refuse("coordinates has $axis; b, h, q and k are accepted")
         call.fields[Symbol(:map_, axis)] = index_map(call, axis, value)
     end
-    for (name, value) in ((:q_len, call.options.q_len), (:k_len, call.options.k_len), (:heads, call.options.heads))
+    for (name, value) in ((:global_q_len, call.options.q_len), (:global_k_len, call.options.k_len),
+                          (:global_heads, call.options.heads))
         value === nothing && continue
         value isa Integer || refuse("$name is $(repr(value)); an integer is accepted")
         call.fields[name] = value
@@ -305,8 +306,8 @@ function bound(call::Call, backward::Bool, flags)
     bind(call, it, :v, LibFXA.FXA_SLOT_V, call.v)
     if call.sink !== nothing
         strides = padded(4, (0, call.sink.stride[1]))
-        problem.sink = LibFXA.fxa_operand(call.sink.dtype, LibFXA.FXA_LAYOUT_STRIDED, strides)
-        put(it, LibFXA.FXA_SLOT_SINK, call.sink)
+        problem.sinks = LibFXA.fxa_operand(call.sink.dtype, LibFXA.FXA_LAYOUT_STRIDED, strides)
+        put(it, LibFXA.FXA_SLOT_SINKS, call.sink)
     end
     bind_source(it, call.source, :program, :captures, :tensors, :params)
     backward && call.bprop.program !== nothing &&

@@ -55,12 +55,12 @@ end
 # ---- Errors ----------------------------------------------------------------------------------------------------------
 
 # What a run reads, in the words of the keywords.
-const KEYWORDS = Dict("LEN_Q" => "q_lengths", "LEN_K" => "k_lengths", "CU_Q" => "cu_q", "CU_K" => "cu_k",
-                      "POS_Q" => "positions", "PAGES" => "pages", "SINK" => "sink")
-const SLOT = r"\b(?:LEN_Q|LEN_K|CU_Q|CU_K|POS_Q|PAGES|SINK)\b"
-const TABLE_ENTRY = r"\b(LEN_Q|LEN_K|CU_Q|CU_K|POS_Q)\[(\d+)\]"
+const KEYWORDS = Dict("Q_LENGTHS" => "q_lengths", "K_LENGTHS" => "k_lengths", "CU_Q" => "cu_q", "CU_K" => "cu_k",
+                      "Q_START" => "positions", "PAGES" => "pages", "SINKS" => "sink")
+const SLOT = r"\b(?:Q_LENGTHS|K_LENGTHS|CU_Q|CU_K|Q_START|PAGES|SINK)\b"
+const TABLE_ENTRY = r"\b(Q_LENGTHS|K_LENGTHS|CU_Q|CU_K|Q_START)\[(\d+)\]"
 const PAGE_ENTRY = r"\bPAGES\[(\d+),(\d+)\]"
-const STRICT = "(FXA_STRICT_INDEX)"
+const STRICT = "(FXA_BOUNDS_CHECK)"
 
 refuse(words...) = throw(ArgumentError(string(words...)))
 

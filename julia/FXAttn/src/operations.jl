@@ -187,14 +187,17 @@ relu(x::Real) = x <= 0 ? zero(x) : x
 rsqrt(x::Real) = 1 / sqrt(x)
 """    erf(x), the error function"""
 erf(x::Real) = ccall((:erf, Base.Math.libm), Float64, (Float64,), x)
-"""    graft(x, y): x, whose gradient is that of y; graft(x, 0) has none"""
-graft(x::Real, y::Real) = x
-for (name, op) in ((:sigmoid, :SIGMOID), (:softplus, :SOFTPLUS), (:relu, :RELU), (:rsqrt, :RSQRT), (:erf, :ERF))
+"""    with_grad(x, y): x, whose gradient is that of y; with_grad(x, 0) has none"""
+with_grad(x::Real, y::Real) = x
+"""    stop_gradient(x): x without a gradient"""
+stop_gradient(x::Real) = x
+for (name, op) in ((:sigmoid, :SIGMOID), (:softplus, :SOFTPLUS), (:relu, :RELU), (:rsqrt, :RSQRT), (:erf, :ERF),
+                    (:stop_gradient, :STOP_GRADIENT))
     code = getproperty(LibFXA, Symbol(:FXA_OP_, op))
     @eval $name(x::Traced) = unary(x -> emit($code, x), x, $name)
 end
-grafted(x, y) = emit(LibFXA.FXA_OP_GRAFT, x, y)
-define_binary(((:graft, grafted),))
+traced_with_grad(x, y) = emit(LibFXA.FXA_OP_WITH_GRAD, x, y)
+define_binary(((:with_grad, traced_with_grad),))
 
 # ---- Rounding --------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ end
 """A problem of both passes without data: outputs as `attention` makes them."""
 function described_problem(call::Call, backward::Bool, return_lse::Bool, lse_type = nothing)
     if !backward
-        it = bound(call, false, return_lse ? LibFXA.FXA_WANT_LSE : 0)
+        it = bound(call, false, return_lse ? LibFXA.FXA_RETURN_LSE : 0)
         bind(call, it, :o, LibFXA.FXA_SLOT_O, memory(similar(call.q.keep, out_size(call)), "the output"))
         return_lse || return it
         lse = similar(call.q.keep, FXAttn.lse_type(call, lse_type), rows_size(call))
@@ -49,7 +49,7 @@ plan(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
 
 engine(p::Plan) = GC.@preserve p unsafe_string(LibFXA.fxa_plan_engine(handle_of(p)))
 """The engine's own words on how it runs the plan: "avx512, 2 threads"."""
-detail(p::Plan) = GC.@preserve p unsafe_string(LibFXA.fxa_plan_detail(handle_of(p)))
+detail(p::Plan) = GC.@preserve p unsafe_string(LibFXA.fxa_plan_description(handle_of(p)))
 workspace(p::Plan) = GC.@preserve p Int(LibFXA.fxa_plan_workspace(handle_of(p)))
 deterministic(p::Plan) = GC.@preserve p LibFXA.fxa_plan_is_deterministic(handle_of(p)) != 0
 function key(p::Plan)
@@ -80,7 +80,7 @@ flag is an ArgumentError. Gives `o`.
 function run!(p::Plan, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; lse = nothing,
               options...)
     call = Call(q, k, v, Options(options))
-    it = bound(call, false, lse === nothing ? 0 : LibFXA.FXA_WANT_LSE)
+    it = bound(call, false, lse === nothing ? 0 : LibFXA.FXA_RETURN_LSE)
     bind(call, it, :o, LibFXA.FXA_SLOT_O, check_array(call, o, "the output", out_size(call)))
     bind_rows(call, it, :lse, LibFXA.FXA_SLOT_LSE, lse)
     it.args.slot = Tuple(it.slots)
@@ -147,7 +147,7 @@ function explain(io::IO, q::AbstractArray, k::AbstractArray, v::AbstractArray; o
     GC.@preserve call it FXAttn.call(LibFXA.fxa_problem_program, context(), struct_of(it.problem), out)
     program = Program(out[])
     println(io, "program ", program_hash(program), "\n", text(program), "\nderivative\n", text(derivative(program)))
-    println(io, "\nfacts: ", join(facts(program), ", "))
+    println(io, "\nfacts: ", join(properties(program), ", "))
     for backward in (false, true)
         println(io, backward ? "backward" : "forward")
         foreach(verdict -> println(io, "  ", verdict), support(q, k, v; backward = backward, options...))

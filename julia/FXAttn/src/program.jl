@@ -101,12 +101,12 @@ function derivative(program::Program)
     return Program(out[])
 end
 
-"""What is known of a program without running it: facts such as "causal", "soft cap"."""
-function facts(program::Program)
-    out = Ref{LibFXA.fxa_facts}()
-    GC.@preserve program LibFXA.fxa_program_facts(handle_of(program), out)
-    named = (unsafe_string(LibFXA.fxa_fact_name(UInt32(1) << bit))
-             for bit in 0:(LibFXA.FXA_FACT_COUNT - 1) if out[].flags >> bit & 1 == 1)
+"""What is known of a program without running it: properties such as "causal", "soft cap"."""
+function properties(program::Program)
+    out = Ref{LibFXA.fxa_properties}()
+    GC.@preserve program LibFXA.fxa_program_properties(handle_of(program), out)
+    named = (unsafe_string(LibFXA.fxa_property_name(UInt32(1) << bit))
+             for bit in 0:(LibFXA.FXA_PROPERTY_COUNT - 1) if out[].flags >> bit & 1 == 1)
     return collect(String, named)
 end
 

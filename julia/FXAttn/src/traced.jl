@@ -261,7 +261,7 @@ function reserved_words()
                        "any", "all", "float", "int", "bool", "where", "pow"])
         union!(words, [unsafe_string(LibFXA.fxa_input_name(i)) for i in 0:(LibFXA.FXA_INPUT_COUNT - 1)])
         for i in 0:1000
-            spelling = LibFXA.fxa_spelling(i)
+            spelling = LibFXA.fxa_op_syntax(i)
             spelling.text == C_NULL && break
             push!(words, unsafe_string(Ptr{UInt8}(spelling.text)))
         end

@@ -187,9 +187,9 @@ def pair_of(value: Any, name: str, same: bool, single: bool) -> Tuple[Any, Any]:
 def _tables(f: Features, sizes: Tuple[int, int, int, int], lengths: Any, positions: Any, single: bool) -> None:
     batch, _, rows, keys = sizes
     of_q, of_k = pair_of(lengths, "lengths", rows == keys, single)
-    for slot, values, name in ((_abi.SLOT_LEN_Q, of_q, "lengths"), (_abi.SLOT_LEN_K, of_k, "lengths"),
-                               (_abi.SLOT_POS_Q, positions, "positions")):
-        flag = _abi.POSITIONS if slot == _abi.SLOT_POS_Q else _abi.PADDING
+    for slot, values, name in ((_abi.SLOT_Q_LENGTHS, of_q, "lengths"), (_abi.SLOT_K_LENGTHS, of_k, "lengths"),
+                               (_abi.SLOT_Q_START, positions, "positions")):
+        flag = _abi.Q_START if slot == _abi.SLOT_Q_START else _abi.PADDING
         values = jnp.reshape(values, (1,)) if single and values is not None and np.ndim(values) == 0 else values
         f.integers(slot, values, flag, (batch,), name)
 
@@ -218,8 +218,8 @@ def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any,
         if array.shape != (sizes[1],) or not jnp.issubdtype(array.dtype, jnp.floating):
             raise ArgumentError("sinks is %s of shape %s; floats of shape (%d,), one per query head, are accepted"
                                 % (array.dtype, array.shape, sizes[1]))
-        f.flags |= _abi.SINK
-        f.slots[_abi.SLOT_SINK] = array
+        f.flags |= _abi.SINKS
+        f.slots[_abi.SLOT_SINKS] = array
     rate = rate_of(dropout)
     if rate:
         f.flags |= _abi.DROPOUT

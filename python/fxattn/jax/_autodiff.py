@@ -82,8 +82,8 @@ def differentiated(run: Callable[..., Any], static: Any, spec: Spec, kept: Any, 
 def _differentiable(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
     """Operands that have gradients, by key, in the order in which the backward primitive gives them."""
     found = list(zip((WANT_Q, WANT_K, WANT_V), ops[:3]))
-    if _abi.SLOT_SINK in spec.slots:
-        found.append((WANT_SINK, ops.extras[spec.slots.index(_abi.SLOT_SINK)]))
+    if _abi.SLOT_SINKS in spec.slots:
+        found.append((WANT_SINK, ops.extras[spec.slots.index(_abi.SLOT_SINKS)]))
     found += [(_PARAM - i, x) for i, (p, x) in enumerate(zip(spec.params(), ops.params)) if p.type == "float"]
     return found + [(WANT_TENSORS + i, x) for i, (c, x) in enumerate(zip(spec.captures(), ops.tensors))
                     if c.dtype in ("f64", "f32", "f16", "bf16", "e4m3", "e5m2")]

@@ -18,7 +18,7 @@ from ._spec import (WANT_PARAMS, WANT_SINK, WANT_TENSORS, Map, Operands, Spec, f
 from ._texts import folded
 
 _MAX_RANK = 5
-_BATCHED_SLOTS = (_abi.SLOT_LEN_Q, _abi.SLOT_LEN_K, _abi.SLOT_POS_Q)  # [B]
+_BATCHED_SLOTS = (_abi.SLOT_Q_LENGTHS, _abi.SLOT_K_LENGTHS, _abi.SLOT_Q_START)  # [B]
 
 
 def _front(size: int, dim: Optional[int], x: Any) -> Any:

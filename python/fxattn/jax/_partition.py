@@ -28,7 +28,7 @@ from ._spec import (WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK, WANT_TENSORS, WANT_V
                     forward_rest, gather, is_symbolic, sizes_of)
 
 Dims = Tuple[str, ...]  # a name for each dimension of an array: "b" and "h" (or "g", of k and v) are sharded
-_BATCH_SLOTS = (_abi.SLOT_LEN_Q, _abi.SLOT_LEN_K, _abi.SLOT_POS_Q)
+_BATCH_SLOTS = (_abi.SLOT_Q_LENGTHS, _abi.SLOT_K_LENGTHS, _abi.SLOT_Q_START)
 _LAYOUT_DIMS = {"bshd": "bshd", "bhsd": "bhsd", "thd": "shd"}
 
 
@@ -99,7 +99,7 @@ def _operand_dims(spec: Spec, shapes: Operands, local_b: bool, local_h: bool) ->
     extras = []
     for n, (slot, x) in enumerate(zip(spec.slots, shapes.extras)):
         dims = tuple("y%d_%d" % (n, d) for d in range(len(x.shape)))
-        extras.append(("b",) if slot in _BATCH_SLOTS else ("h",) if slot == _abi.SLOT_SINK else dims)
+        extras.append(("b",) if slot in _BATCH_SLOTS else ("h",) if slot == _abi.SLOT_SINKS else dims)
     return Operands(q, k, (*k[:-1], "e"), tuple(_captured_dims(spec, False, shapes, local_b, local_h, 0)),
                     tuple(extras), ((),) * len(shapes.scale), ((),) * len(shapes.params),
                     tuple(_captured_dims(spec, True, shapes, local_b, local_h, 100)), ((),) * len(shapes.bprop_params))
@@ -194,7 +194,7 @@ class _Call:
                 ops = ops._replace(k=lax.dynamic_slice_in_dim(ops.k, head, 1, place),
                                    v=lax.dynamic_slice_in_dim(ops.v, head, 1, place))
             for axis, names, size in (("b", b, self.sizes.b), ("h", h, self.sizes.hq)):
-                slot = {"b": _abi.SLOT_DYN_B, "h": _abi.SLOT_DYN_H}[axis]
+                slot = {"b": _abi.SLOT_OFFSET_B, "h": _abi.SLOT_OFFSET_H}[axis]
                 if slot in spec.slots and slot not in self.spec.slots:
                     begin = lax.axis_index(names) * (size // self._count(mesh, names))
                     ops = ops._replace(extras=(*ops.extras, lax.reshape(lax.convert_element_type(begin, jnp.int32),
@@ -208,8 +208,8 @@ class _Call:
         dropout = bool(spec.flags & _abi.DROPOUT)
         for axis, names, local in (("b", b, self.local_b), ("h", h, self.local_h)):
             if names and (dropout or not local and spec.reads(axis)):
-                spec = spec._replace(slots=(*spec.slots, {"b": _abi.SLOT_DYN_B, "h": _abi.SLOT_DYN_H}[axis]),
-                                     maps=(*spec.maps, Map(axis, dynamic=True)))
+                spec = spec._replace(slots=(*spec.slots, {"b": _abi.SLOT_OFFSET_B, "h": _abi.SLOT_OFFSET_H}[axis]),
+                                     maps=(*spec.maps, Map(axis, offset=True)))
         return spec._replace(heads=spec.heads or (self.sizes.hq if h else 0), wide=spec.wide or self.backward)
 
     def _summed(self, results: Sequence[Any], b: Any, h: Any, together: bool, head: Any) -> List[Any]:
@@ -244,7 +244,7 @@ def result_specs(backward: bool, params: Dict[str, Any], flat: Sequence[Any]) ->
     call = _Call(backward, params, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in flat])
     if backward:
         of = gather(call.spec, params["has_scale"], specs[:call.end], True)
-        sink = of.extras[call.spec.slots.index(_abi.SLOT_SINK)] if _abi.SLOT_SINK in call.spec.slots else ()
+        sink = of.extras[call.spec.slots.index(_abi.SLOT_SINKS)] if _abi.SLOT_SINKS in call.spec.slots else ()
         known = {WANT_Q: of.q, WANT_K: of.k, WANT_V: of.v, WANT_SINK: sink, WANT_PARAMS: ()}
         return [P(*(of.tensors[one - WANT_TENSORS] if one >= WANT_TENSORS else known[one])) for one in params["want"]]
     of_q = dict(zip(call.dims[0], specs[0]))

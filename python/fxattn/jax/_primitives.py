@@ -32,7 +32,7 @@ from ._spec import (BPROP_TENSORS, DPARAMS, ROOM, SCALARS, TENSORS, WANT_K, WANT
 forward_p = core.Primitive("fxattn_forward")
 backward_p = core.Primitive("fxattn_backward")
 forward_p.multiple_results = backward_p.multiple_results = True
-_SLOT_OF_WANT = {WANT_Q: _abi.SLOT_DQ, WANT_K: _abi.SLOT_DK, 2: _abi.SLOT_DV, WANT_SINK: _abi.SLOT_DSINK}
+_SLOT_OF_WANT = {WANT_Q: _abi.SLOT_DQ, WANT_K: _abi.SLOT_DK, 2: _abi.SLOT_DV, WANT_SINK: _abi.SLOT_DSINKS}
 _F64 = np.dtype("float64")
 
 
@@ -67,7 +67,7 @@ def _backward_shapes(spec: Spec, ops: Operands, want: Sequence[int]) -> List[Sha
             found.append(((sum(p.type == "float" for p in spec.params()),), row_dtype(ops)))
             continue
         like = ((ops.q, ops.k, ops.v)[one] if one < WANT_SINK else ops.tensors[one - WANT_TENSORS]
-                if one >= WANT_TENSORS else ops.extras[spec.slots.index(_abi.SLOT_SINK)])
+                if one >= WANT_TENSORS else ops.extras[spec.slots.index(_abi.SLOT_SINKS)])
         found.append((like.shape, like.dtype if one == WANT_SINK else result_dtype(spec, like.dtype)))
     return found
 

@@ -99,7 +99,7 @@ class _Place(NamedTuple):
     array: Any
 
 
-_SLOTS = {"q": (_abi.SLOT_DYN_Q, _abi.SLOT_MAP_Q), "k": (_abi.SLOT_DYN_K, _abi.SLOT_MAP_K)}
+_SLOTS = {"q": (_abi.SLOT_OFFSET_Q, _abi.SLOT_MAP_Q), "k": (_abi.SLOT_OFFSET_K, _abi.SLOT_MAP_K)}
 
 
 def _part(axis: str, order: str, size: int, rank: Any, length: int) -> _Place:
@@ -108,7 +108,7 @@ def _part(axis: str, order: str, size: int, rank: Any, length: int) -> _Place:
     if order == "zigzag":
         return _Place(Map(axis, table=True), table, _here(order, size, rank, length))
     begin = rank * length if order == "contiguous" else rank
-    return _Place(Map(axis, step=size if order == "striped" else 1, dynamic=True), dynamic,
+    return _Place(Map(axis, step=size if order == "striped" else 1, offset=True), dynamic,
                   jnp.reshape(begin, (1,)).astype(jnp.int32))
 
 
@@ -145,9 +145,9 @@ class _Ring(NamedTuple):
         keys = _part("k", self.order, self.size, (rank - n) % self.size, ops.k.shape[at])
         spec, ops = self.spec, ops._replace(k=part[0], v=part[1])
         if n > 0:  # the sink belongs to the first
-            kept = [i for i, slot in enumerate(spec.slots) if slot != _abi.SLOT_SINK]
+            kept = [i for i, slot in enumerate(spec.slots) if slot != _abi.SLOT_SINKS]
             ops = ops._replace(extras=tuple(ops.extras[i] for i in kept))
-            spec = spec._replace(flags=spec.flags & ~(_abi.SINK | _abi.SINK_ZERO),
+            spec = spec._replace(flags=spec.flags & ~(_abi.SINKS | _abi.SINK_ZERO),
                                  slots=tuple(spec.slots[i] for i in kept))
         return _placed_at(spec, ops, [rows, keys])
 
@@ -162,7 +162,7 @@ def _run(ring: _Ring, ops: Operands) -> Tuple[Any, Any, Any]:
     for n in range(ring.size):
         spec, here = ring.step(n, ops, part)
         part = ring.pass_on(part) if n + 1 < ring.size else part
-        spec = spec._replace(flags=spec.flags | (_abi.ACC_OUT if n else 0))
+        spec = spec._replace(flags=spec.flags | (_abi.ACCUMULATE_O if n else 0))
         found = forward(spec, here, *(found[0], found[-1]) if n else (), lse=n + 1 == ring.size, stats=True)
     out, lse, stats = found
     return out.astype(ops.q.dtype), lse, stats
@@ -220,9 +220,9 @@ def _ulysses(axis: str, size: int, order: str, spec: Spec, ops: Operands) -> Tup
     mine = ops.q.shape[heads] // size
     first = lax.axis_index(axis) * mine
     q, k, v = (lax.all_to_all(x, axis, heads, at, tiled=True) for x in (ops.q, ops.k, ops.v))
-    extras = tuple(lax.dynamic_slice_in_dim(x, first, mine) if slot == _abi.SLOT_SINK else x
+    extras = tuple(lax.dynamic_slice_in_dim(x, first, mine) if slot == _abi.SLOT_SINKS else x
                    for slot, x in zip(spec.slots, ops.extras))
-    of_heads = _Place(Map("h", dynamic=True), _abi.SLOT_DYN_H, jnp.reshape(first, (1,)).astype(jnp.int32))
+    of_heads = _Place(Map("h", offset=True), _abi.SLOT_OFFSET_H, jnp.reshape(first, (1,)).astype(jnp.int32))
     spec, ops = _placed_at(spec._replace(heads=ops.q.shape[heads]), ops._replace(q=q, k=k, v=v, extras=extras),
                            [_whole("q", order, size, q.shape[at]), _whole("k", order, size, k.shape[at]), of_heads])
     out, lse = attend(spec, ops, lse=True)
@@ -249,11 +249,11 @@ def _with_lengths(score: Score, lengths: Any, ready: Tuple[bool, Any, bool], who
     given = pair_of(lengths, "lengths", whole[2] == whole[3], single)
     batch, (rows, keys) = whole[0], whole[2:]
     f = Features()
-    for slot, x in zip((_abi.SLOT_LEN_Q, _abi.SLOT_LEN_K), given):
+    for slot, x in zip((_abi.SLOT_Q_LENGTHS, _abi.SLOT_K_LENGTHS), given):
         x = jnp.reshape(x, (1,)) if single and x is not None and np.ndim(x) == 0 else x
         f.integers(slot, x, 0, (batch,), "lengths")
     of_q, of_k = (f.slots.get(slot, jnp.full((batch,), length, jnp.int32))
-                  for slot, length in ((_abi.SLOT_LEN_Q, rows), (_abi.SLOT_LEN_K, keys)))
+                  for slot, length in ((_abi.SLOT_Q_LENGTHS, rows), (_abi.SLOT_K_LENGTHS, keys)))
     parts = ["q < zz_length_q[b]", "k < zz_length_k[b]"]
     if bottom_right:
         if not causal and window is None:

@@ -18,7 +18,7 @@ SCALARS, DPARAMS, WORKSPACE, ROOM, TENSORS, BPROP_TENSORS = 64, 65, 66, 67, 128,
 # Gradients that the backward primitive gives, in this order, then WANT_TENSORS + i of captured tensors.
 WANT_Q, WANT_K, WANT_V, WANT_SINK, WANT_PARAMS, WANT_TENSORS = range(6)
 LAYOUTS = {"bhsd": _abi.LAYOUT_BHSD, "bshd": _abi.LAYOUT_BSHD, "thd": _abi.LAYOUT_BSHD}
-_INT_SLOTS = {_abi.SLOT_LEN_Q: _abi.PADDING, _abi.SLOT_LEN_K: _abi.PADDING, _abi.SLOT_POS_Q: _abi.POSITIONS}
+_INT_SLOTS = {_abi.SLOT_Q_LENGTHS: _abi.PADDING, _abi.SLOT_K_LENGTHS: _abi.PADDING, _abi.SLOT_Q_START: _abi.Q_START}
 NARROW = ("float16", "bfloat16")
 
 
@@ -30,7 +30,7 @@ class Map(NamedTuple):
     step: int = 1
     segments: Tuple[Tuple[int, int, int], ...] = ()
     table: bool = False
-    dynamic: bool = False
+    offset: bool = False
 
 
 class Spec(NamedTuple):
@@ -76,8 +76,8 @@ class Spec(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _dependences(program: Program) -> Tuple[str, ...]:
-    facts = program.facts()
-    return tuple({*facts["score_depends"], *facts["mask_depends"]})
+    properties = program.properties()
+    return tuple({*properties["score_depends"], *properties["mask_depends"]})
 
 
 class Operands(NamedTuple):
@@ -113,7 +113,7 @@ def gather(spec: Spec, has_scale: bool, flat: Sequence[Any], backward: bool) -> 
 
 def forward_rest(spec: Spec) -> int:
     """How many operands a forward pass has besides: out and stats that it is joined with."""
-    return 2 if spec.flags & _abi.ACC_OUT else 0
+    return 2 if spec.flags & _abi.ACCUMULATE_O else 0
 
 
 _UNKNOWN = 8  # in place of a size that is symbolic: the buffers will say it (python/csrc/jax_follow.c)
@@ -177,18 +177,20 @@ def problem_of(spec: Spec, ops: Operands, platform: str, *, lse: Optional[str] =
     sizes = sizes_of(spec, ops)
     flags = spec.flags | (_abi.SCALARS_IN_MEMORY if has_scalars(spec, ops) else 0)
     if platform != "cpu":
-        flags |= _abi.CAPTURE
+        flags |= _abi.GRAPH_CAPTURE
         if ops.bprop_params:  # which engines read on the host
             raise UnsupportedError("score_mod_bprop has params (%s) on %s; give them as arrays of rank 0, which the "
                                    "program declares as tensors" % (", ".join(p.name for p in spec.bprop_params()),
                                                                     platform))
-    flags |= 0 if backward or lse is None else _abi.WANT_LSE
-    flags |= _abi.GRAD_LSE if dlse else 0
-    for one, flag in ((WANT_Q, _abi.GRAD_Q), (WANT_K, _abi.GRAD_K), (WANT_V, _abi.GRAD_V), (WANT_SINK, _abi.GRAD_SINK)):
+    flags |= 0 if backward or lse is None else _abi.RETURN_LSE
+    flags |= _abi.READ_DLSE if dlse else 0
+    for one, flag in ((WANT_Q, _abi.GRAD_Q), (WANT_K, _abi.GRAD_K), (WANT_V, _abi.GRAD_V),
+                      (WANT_SINK, _abi.GRAD_SINKS)):
         flags |= flag if one in want else 0
     problem = Problem(spec.program, bprop=spec.bprop if backward else None, backward=backward, flags=flags,
                       engine=spec.engine, window_left=spec.window[0], window_right=spec.window[1],
-                      dropout_p=spec.dropout, q_len=spec.lengths[0], k_len=spec.lengths[1], heads=spec.heads,
+                      dropout_p=spec.dropout, global_q_len=spec.lengths[0], global_k_len=spec.lengths[1],
+                      global_heads=spec.heads,
                       device=_abi.HOST if platform == "cpu" else _abi.CUDA, alignment=0 if platform == "cpu" else 16,
                       **sizes._asdict())
     _describe(problem, spec, ops, lse, dlse, want, backward)
@@ -211,7 +213,7 @@ def _describe(problem: Problem, spec: Spec, ops: Operands, lse: Optional[str], d
     wide = {name: result_dtype(spec, x.dtype) for name, x in (("q", ops.q), ("k", ops.k), ("v", ops.v))}
     dtypes: Dict[str, Any] = {"q": ops.q.dtype, "k": ops.k.dtype, "v": ops.v.dtype, "o": wide["q"]}
     if backward:
-        dtypes.update(o=ops.q.dtype, dout=ops.q.dtype, dq=wide["q"], dk=wide["k"], dv_grad=wide["v"])
+        dtypes.update(o=ops.q.dtype, dout=ops.q.dtype, dq=wide["q"], dk=wide["k"], dv=wide["v"])
     for name, dtype in dtypes.items():
         problem.operand(name, code_of(jax.ShapeDtypeStruct((), dtype), name))
         getattr(problem.struct, name).layout = layout
@@ -219,10 +221,10 @@ def _describe(problem: Problem, spec: Spec, ops: Operands, lse: Optional[str], d
         problem.operand("lse", {"float64": _abi.F64, "float32": _abi.F32}[lse])
     if dlse:
         problem.operand("dlse", code_of(jax.ShapeDtypeStruct((), row_dtype(ops)), "dlse"))
-    if _abi.SLOT_SINK in spec.slots:
-        sink = ops.extras[spec.slots.index(_abi.SLOT_SINK)]
-        problem.operand("sink", code_of(sink, "sinks"))
-        problem.operand("dsink", code_of(sink, "sinks"))
+    if _abi.SLOT_SINKS in spec.slots:
+        sink = ops.extras[spec.slots.index(_abi.SLOT_SINKS)]
+        problem.operand("sinks", code_of(sink, "sinks"))
+        problem.operand("dsinks", code_of(sink, "sinks"))
 
 
 def check(spec: Spec, ops: Operands) -> None:

@@ -44,7 +44,7 @@ _FROM_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
 PACKED = ("thd", "htd")
 _UNPACKED = ("bhsd", "bshd", "sbhd")
 # Flags by is_causal, bottom_right, deterministic, strict_index.
-_SWITCHES = (_abi.CAUSAL, _abi.BOTTOM_RIGHT, _abi.DETERMINISTIC, _abi.STRICT_INDEX)
+_SWITCHES = (_abi.CAUSAL, _abi.BOTTOM_RIGHT, _abi.DETERMINISTIC, _abi.BOUNDS_CHECK)
 _FLAGS = {ons: sum(flag for flag, on in zip(_SWITCHES, ons) if on)
           for ons in itertools.product((False, True), repeat=4)}
 
@@ -156,18 +156,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     s.flag(_abi.CAUSAL, is_causal)
     s.flag(_abi.BOTTOM_RIGHT, bottom_right)
     s.flag(_abi.DETERMINISTIC, deterministic)
-    s.flag(_abi.STRICT_INDEX, strict_index)
-    s.flag(_abi.WANT_LSE, return_lse)
-    s.flag(_abi.WANT_MAX, return_max)
+    s.flag(_abi.BOUNDS_CHECK, strict_index)
+    s.flag(_abi.RETURN_LSE, return_lse)
+    s.flag(_abi.RETURN_ROW_MAX, return_max)
     s.window(window)
-    s.integers("q_lengths", _abi.SLOT_LEN_Q, q_lengths, _abi.PADDING)
-    s.integers("k_lengths", _abi.SLOT_LEN_K, k_lengths, _abi.PADDING)
+    s.integers("q_lengths", _abi.SLOT_Q_LENGTHS, q_lengths, _abi.PADDING)
+    s.integers("k_lengths", _abi.SLOT_K_LENGTHS, k_lengths, _abi.PADDING)
     s.integers("cu_q", _abi.SLOT_CU_Q, cu_q, _abi.VARLEN)
     s.integers("cu_k", _abi.SLOT_CU_K, cu_k, _abi.VARLEN)
     s.integers("pages", _abi.SLOT_PAGES, pages, _abi.PAGED)
     if pages is not None and k_lengths is None:
         raise ValueError("pages is given without k_lengths, the number of keys that each batch entry has in its pages")
-    s.integers("positions", _abi.SLOT_POS_Q, positions, _abi.POSITIONS)
+    s.integers("positions", _abi.SLOT_Q_START, positions, _abi.Q_START)
     s.sizes_of_packed(k, max_q, max_k)
     s.sink(sink, q.shape[1])
     dropout_p = s.dropout(dropout_p, seed)

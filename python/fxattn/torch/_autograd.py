@@ -37,8 +37,8 @@ def _training_flags(q: Tensor) -> int:
     """What a call with gradients has besides: LSE, which the backward pass reads, and on a device a fixed order of sums
     where PyTorch was told so (torch.use_deterministic_algorithms). On the host it always is fixed."""
     if q.is_cpu or not torch.are_deterministic_algorithms_enabled():
-        return _abi.WANT_LSE
-    return _abi.WANT_LSE | (0 if torch.is_deterministic_algorithms_warn_only_enabled() else _abi.DETERMINISTIC)
+        return _abi.RETURN_LSE
+    return _abi.RETURN_LSE | (0 if torch.is_deterministic_algorithms_warn_only_enabled() else _abi.DETERMINISTIC)
 
 
 class Call:
@@ -204,7 +204,7 @@ def _wanted(needs: Sequence[bool], plain: Plain, first: int) -> Tuple[int, ...]:
     own = plain.n_tensors
     if len(config) > ops.BPROP_TEXT and config[ops.BPROP_TEXT]:
         own = config[ops.BPROP_TENSORS]
-    if plain.n_extras and slots >> _abi.SLOT_SINK & 1 and needs[tensors + plain.n_tensors + ops.sink_place(slots)]:
+    if plain.n_extras and slots >> _abi.SLOT_SINKS & 1 and needs[tensors + plain.n_tensors + ops.sink_place(slots)]:
         want += ops.WANT_SINK,
     if plain.n_scalars and needs[-1]:
         want += ops.WANT_SCALARS,
@@ -395,7 +395,7 @@ def _forward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, 
         with _one_level():
             out, lse, rows = _apply(call.plain(_training_flags(q)), q, k, v, *call.all_tensors())
         # Who did not ask for lse is promised an empty one (_operators.py).
-        return out, lse if call.flags() & _abi.WANT_LSE else q.new_empty(0, dtype=torch.float64), rows
+        return out, lse if call.flags() & _abi.RETURN_LSE else q.new_empty(0, dtype=torch.float64), rows
     with _below():
         return call.forward(q, k, v)
 

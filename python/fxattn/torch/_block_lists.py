@@ -26,7 +26,7 @@ class _Classes:
     def __init__(self, mask_mod: Callable[..., Any], lengths: Tuple[int, int], heads: int) -> None:
         traced = trace(None, mask_mod)
         self.program, self.tensors = traced.program, traced.tensors
-        self.depends = set(self.program.facts()["mask_depends"])
+        self.depends = set(self.program.properties()["mask_depends"])
         self.params = (ctypes.c_double * max(1, len(traced.params)))(*map(float, traced.params))
         self.views = (_abi.View * max(1, len(self.tensors)))()
         self.ranges = (_abi.TensorRange * max(1, len(self.tensors)))()

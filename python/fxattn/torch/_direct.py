@@ -125,8 +125,8 @@ def all_results(made: Sequence[Tensor], config: Sequence[int]) -> Results:
     """out, lse and max as the operator gives them: empty where they are not wanted."""
     flags = config[ops.FLAGS] if config else 0
     out = made[0]
-    lse = made[1] if flags & _abi.WANT_LSE else _nothing[torch.float64]
-    if flags & _abi.WANT_MAX:
+    lse = made[1] if flags & _abi.RETURN_LSE else _nothing[torch.float64]
+    if flags & _abi.RETURN_ROW_MAX:
         return out, lse, made[-1]
     return out, lse, _nothing[torch.float64 if out.dtype is torch.float64 else torch.float32]
 

@@ -104,9 +104,9 @@ def results_of_forward(q: Tensor, v: Tensor, config: Sequence[int]) -> Tuple[Ten
     """Room for out, lse and max; lse and max have no elements where they are not wanted."""
     size, flags = [q.shape[0], q.shape[1], q.shape[2], v.shape[3]], _field(config, FLAGS)
     out = q.new_empty_strided(size, strides_like(q.stride(), size), dtype=_result_dtype(q, config))
-    lse = q.new_empty(size[:3] if flags & _abi.WANT_LSE else [0], dtype=torch.float64)
+    lse = q.new_empty(size[:3] if flags & _abi.RETURN_LSE else [0], dtype=torch.float64)
     rows = torch.float64 if q.dtype == torch.float64 else torch.float32
-    found = out, lse, q.new_empty(size[:3] if flags & _abi.WANT_MAX else [0], dtype=rows)
+    found = out, lse, q.new_empty(size[:3] if flags & _abi.RETURN_ROW_MAX else [0], dtype=rows)
     _clear_packed(found, config)
     return found
 
@@ -137,7 +137,7 @@ def extra_place(slots: int, slot: int) -> int:
 
 def sink_place(slots: int) -> int:
     """Where the sink is among the extra tensors."""
-    return extra_place(slots, _abi.SLOT_SINK)
+    return extra_place(slots, _abi.SLOT_SINKS)
 
 
 def _check_there(q: Tensor, *others: Any) -> None:

@@ -101,7 +101,7 @@ class _Call:
         self.program = _program((text[:cut] if cut else text).decode(), "score")
         self.bprop = _program(text[cut:].decode(), "bprop") if cut and backward else None
         if backward:
-            flags &= ~(_abi.WANT_LSE | _abi.WANT_MAX)
+            flags &= ~(_abi.RETURN_LSE | _abi.RETURN_ROW_MAX)
         self.problem = Problem(self.program, bprop=self.bprop, backward=backward, flags=flags,
                                **self._sizes(q, k, v, flags))
         self.args = Args(scale=floats[0] if len(floats) else None)
@@ -121,9 +121,9 @@ class _Call:
             if x.dim() != 4:
                 raise ArgumentError("%s has %d dimensions, not 4" % (name, x.dim()))
         sizes = dict(b=q.shape[0], hq=q.shape[1], hkv=k.shape[1], sq=c[ops.SQ] if packed else q.shape[2],
-                     sk=c[ops.SK] if packed or paged else k.shape[2], d=q.shape[3], dv=v.shape[3],
-                     window_left=c[ops.WINDOW_LEFT], window_right=c[ops.WINDOW_RIGHT], q_len=c[ops.Q_LEN],
-                     k_len=c[ops.K_LEN], heads=c[ops.HEADS])
+                     sk=c[ops.SK] if packed or paged else k.shape[2], d_qk=q.shape[3], d_v=v.shape[3],
+                     window_left=c[ops.WINDOW_LEFT], window_right=c[ops.WINDOW_RIGHT], global_q_len=c[ops.Q_LEN],
+                     global_k_len=c[ops.K_LEN], global_heads=c[ops.HEADS])
         alone = not packed and not paged
         if k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3] or (alone and k.shape[0] != q.shape[0]):
             raise ArgumentError("q %s, k %s and v %s do not fit" % (tuple(q.shape), tuple(k.shape), tuple(v.shape)))
@@ -152,8 +152,8 @@ class _Call:
             if slot == _abi.SLOT_SEED and not self.problem.struct.flags & _abi.SCALARS_IN_MEMORY:
                 self.args.struct.seed = int(tensor.item()) & (1 << 64) - 1
                 continue
-            if slot == _abi.SLOT_SINK:
-                self.problem.operand("sink", DTYPES[tensor.dtype], (0, tensor.stride(0) if tensor.dim() == 1 else 1))
+            if slot == _abi.SLOT_SINKS:
+                self.problem.operand("sinks", DTYPES[tensor.dtype], (0, tensor.stride(0) if tensor.dim() == 1 else 1))
             self.args.slot(SLOT_NAMES[slot], tensor.data_ptr())
         if next(rest, None) is not None:
             raise ArgumentError("there are more extra tensors than slots for them")
@@ -162,16 +162,16 @@ class _Call:
         """What the library cannot see: it gets a bare pointer."""
         p, name = self.problem.struct, SLOT_NAMES[slot]
         in_range = p.page_size and p.b < 1 << 31 and 0 <= p.sk < 1 << 31
-        counts = {"sink": p.hq, "map_h": p.hq, "map_b": p.b, "len_q": p.b, "len_k": p.b, "pos_q": p.b,
-                  "cu_q": p.b + 1, "cu_k": p.b + 1, "map_q": p.sq, "map_k": p.sk, "dyn_b": 1, "dyn_h": 1, "dyn_q": 1,
-                  "dyn_k": 1, "pages": p.b * -(-p.sk // p.page_size) if in_range else 0, "seed": 1}
+        counts = {"sinks": p.hq, "map_h": p.hq, "map_b": p.b, "q_lengths": p.b, "k_lengths": p.b, "q_start": p.b,
+                  "cu_q": p.b + 1, "cu_k": p.b + 1, "map_q": p.sq, "map_k": p.sk, "offset_b": 1, "offset_h": 1,
+                  "offset_q": 1, "offset_k": 1, "pages": p.b * -(-p.sk // p.page_size) if in_range else 0, "seed": 1}
         if p.flags & _abi.SCALARS_IN_MEMORY:
             counts["scale"] = 1
         if name not in counts:
             raise ArgumentError("%s is no slot of an extra tensor" % name.upper())
         need = counts[name]
-        dtype = {"sink": tensor.dtype, "seed": torch.int64, "scale": torch.float64}.get(name, torch.int32)
-        dense = tensor.is_contiguous() or name == "sink" and tensor.dim() == 1
+        dtype = {"sinks": tensor.dtype, "seed": torch.int64, "scale": torch.float64}.get(name, torch.int32)
+        dense = tensor.is_contiguous() or name == "sinks" and tensor.dim() == 1
         if tensor.numel() != need or tensor.dtype != dtype or not dense:
             raise ArgumentError("%s has %d elements of %s%s; %d dense ones of %s are accepted" % (
                 name.upper(), tensor.numel(), _short_name(tensor.dtype), "" if dense else " with gaps", need,
@@ -180,12 +180,12 @@ class _Call:
     def _maps(self) -> None:
         rest = self.config[ops.MAPS:]
         while rest:
-            which, kind, dynamic, base, step, count = rest[:6] if len(rest) >= 6 else [-1] * 6
+            which, kind, offset, base, step, count = rest[:6] if len(rest) >= 6 else [-1] * 6
             if not (0 <= which <= 3 and 0 <= count <= min(_abi.MAX_SEGMENTS, (len(rest) - 6) // 3)):
                 raise ArgumentError("the settings of coordinate maps are cut off")
             segments = [(rest[i], rest[i + 1], rest[i + 2]) for i in range(6, 6 + 3 * count, 3)]
             self.problem.index_map("bhqk"[which], base=base, step=step, segments=segments, table=kind == _abi.MAP_TABLE,
-                                   dynamic=bool(dynamic))
+                                   offset=bool(offset))
             rest = rest[6 + 3 * count:]
 
     def _bind(self, tensors: Sequence[Tensor], ints: Any, floats: Any, bprop_tensors: Sequence[Tensor]) -> None:
@@ -222,10 +222,10 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor
     flags = call.config[ops.FLAGS]
     out, lse, rows = ops.results_of_forward(q, v, call.config)
     call.operand("o", "o", out)
-    if flags & _abi.WANT_LSE:
+    if flags & _abi.RETURN_LSE:
         call.operand("lse", "lse", lse)
-    if flags & _abi.WANT_MAX:
-        call.operand("max", "max_row", rows)
+    if flags & _abi.RETURN_ROW_MAX:
+        call.operand("row_max", "row_max", rows)
     call.run()
     return out, lse, rows
 
@@ -240,17 +240,17 @@ def backward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> List[Tensor]:
         call.operand(name, slot, tensor)
     problem = call.problem.struct
     if len(grads) > 1:
-        problem.flags |= _abi.GRAD_LSE
+        problem.flags |= _abi.READ_DLSE
         call.operand("dlse", "dlse", grads[1])
     captured: List[Optional[Tensor]] = [None] * len(call.tensors)
     params = (ctypes.c_double * _abi.MAX_PARAMS)()
     for one, made in zip(want, results):
         if one <= ops.WANT_V:
             problem.flags |= _abi.GRAD_Q << one
-            call.operand(("dq", "dk", "dv_grad")[one], ("dq", "dk", "dv")[one], made)
+            call.operand(("dq", "dk", "dv")[one], ("dq", "dk", "dv")[one], made)
         elif one == ops.WANT_SINK:
-            problem.flags |= _abi.GRAD_SINK
-            call.operand("dsink", "dsink", made.view(1, -1))
+            problem.flags |= _abi.GRAD_SINKS
+            call.operand("dsinks", "dsinks", made.view(1, -1))
         elif one == ops.WANT_SCALARS:
             problem.param_grads = sum(1 << i for i, p in enumerate(call.program.params) if p.type == "float")
             where = made.zero_().data_ptr() if call.in_memory else ctypes.addressof(params)  # ints have none

@@ -86,7 +86,7 @@ class Settings:
         if tensor.dim() != _RANKS.get(name, tensor.dim()):
             raise ValueError("%s has shape %s; %d dimension%s accepted" % (
                 name, tuple(tensor.shape), _RANKS[name], " is" if _RANKS[name] == 1 else "s are"))
-        if tensor.dtype == torch.int64 and slot != _abi.SLOT_POS_Q:  # coordinates wrap
+        if tensor.dtype == torch.int64 and slot != _abi.SLOT_Q_START:  # coordinates wrap
             tensor = tensor.clamp(_LOWEST, _HIGHEST)
         self.slots[slot] = tensor.to(device=self.device, dtype=torch.int32).contiguous()
         self.flags |= flag
@@ -117,8 +117,8 @@ class Settings:
             if sink.dim() != 1 or sink.shape[0] != heads:
                 raise ValueError("sink has shape %s; (%d,), a score per query head, is accepted"
                                  % (tuple(sink.shape), heads))
-            self.flag(_abi.SINK)
-            self.slots[_abi.SLOT_SINK] = sink
+            self.flag(_abi.SINKS)
+            self.slots[_abi.SLOT_SINKS] = sink
         elif sink is not None:
             if not isinstance(sink, str) or sink != "zero":
                 raise ValueError("sink is %r; \"zero\", or a tensor of a score per query head, is accepted" % (sink,))

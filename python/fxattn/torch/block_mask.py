@@ -253,7 +253,7 @@ def _are_of(mod: MaskMod, mask: BlockMask, some: Tensor, full: Optional[Tensor])
     blocks, and much to gain."""
     batch, heads = (1, 1, *mask.kv_indices.shape[:-2])[-2:]
     try:
-        depends = trace(None, mod).program.facts()["mask_depends"]
+        depends = trace(None, mod).program.properties()["mask_depends"]
         if batch == 1 and "b" in depends or heads == 1 and "h" in depends:  # one list for all is another mask then
             return False
         sizes = (int(mask.BLOCK_SIZE[0]), int(mask.BLOCK_SIZE[1]))

@@ -354,7 +354,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
         _check_options(kernel_options)
     want_lse = return_lse or (return_aux is not None and return_aux.lse)
     want_max = return_aux is not None and return_aux.max_scores
-    flags = (_abi.WANT_LSE if want_lse else 0) | (_abi.WANT_MAX if want_max else 0)
+    flags = (_abi.RETURN_LSE if want_lse else 0) | (_abi.RETURN_ROW_MAX if want_max else 0)
     query, key, value = autocast_inputs(query, key, value)
     stored = query.dtype
     if stored in _FLOAT8 or key.dtype is not stored or value.dtype is not stored:

@@ -94,8 +94,8 @@ class _Ring:
         config = [*plain.config, *[0] * (ops.WIDE - len(plain.config)), 1]
         config[ops.Q_LEN], config[ops.K_LEN] = self.rows.total, self.keys.total
         if step > 0:
-            config[ops.FLAGS] &= ~_abi.SINK
-            config[ops.SLOTS] &= ~(1 << _abi.SLOT_SINK)
+            config[ops.FLAGS] &= ~_abi.SINKS
+            config[ops.SLOTS] &= ~(1 << _abi.SLOT_SINKS)
         config += self.rows.map_of(QUERIES, self.rank) + self.keys.map_of(KEYS, self.source(step))
         extras = bin(config[ops.SLOTS]).count("1")
         return Plain(plain.n_tensors, extras, plain.n_scalars, plain.ints, plain.floats, config, plain.program)
@@ -200,7 +200,7 @@ class _RingFunction(torch.autograd.Function):
 
 def _step_call(ring: _Ring, plain: Plain, step: int, rest: Sequence[Tensor]) -> Call:
     """The call of a step with its tensors: the sink, first of the extras, belongs to the first step alone."""
-    sink = plain.config[ops.SLOTS] >> _abi.SLOT_SINK & 1 if len(plain.config) > ops.SLOTS else 0
+    sink = plain.config[ops.SLOTS] >> _abi.SLOT_SINKS & 1 if len(plain.config) > ops.SLOTS else 0
     if step > 0 and sink:
         rest = [*rest[:plain.n_tensors], *rest[plain.n_tensors + 1:]]
     return ring.config(plain, step).call(rest)
@@ -286,12 +286,12 @@ def _ready_masks(device: Any, is_causal: bool, window: Window, bottom_right: boo
 
 def _extras(q: Tensor, sink: Optional[Tensor], dropout_p: float, seed: Optional[int]) -> Tuple[List[int], List[Tensor]]:
     """config and extra tensors of sink and dropout; the seed is the last."""
-    flags, slots, extras = _abi.WANT_LSE, 0, []
+    flags, slots, extras = _abi.RETURN_LSE, 0, []
     if sink is not None:
         if tuple(sink.shape) != (q.shape[1],):
             raise ArgumentError("sink has shape %s; one score per query head, (%d,), is accepted"
                                 % (tuple(sink.shape), q.shape[1]))
-        flags, slots, extras = flags | _abi.SINK, slots | 1 << _abi.SLOT_SINK, [sink]
+        flags, slots, extras = flags | _abi.SINKS, slots | 1 << _abi.SLOT_SINKS, [sink]
     if dropout_p:
         drawn = drawn_seed() if seed is None else seed_tensor(seed).cpu()
         flags, slots, extras = flags | _abi.DROPOUT, slots | 1 << _abi.SLOT_SEED, [*extras, drawn]

@@ -4,8 +4,8 @@ jax.scipy, and primitives whose slope at a corner is not what their operations h
 
 JAX itself derives the equation: its tangent, linear in the tangents of the operands, is a jaxpr. That is played on the
 operands with their gradients stopped, and on the operands themselves as tangents, so its gradient is the rule's; the
-result has the value of the equation and the gradient of that (graft). A custom_vjp is turned around by JAX, which is
-possible where its backward is linear in the gradient that it is given.
+result has the value of the equation and the gradient of that (with_grad). A custom_vjp is turned around by JAX, which
+is possible where its backward is linear in the gradient that it is given.
 """
 import sys
 from typing import Any, Callable, List, Sequence
@@ -25,15 +25,15 @@ _REMEDY = ("a gradient that no slope describes belongs into score_mod_bprop, bes
            "score_mod(graph, score, tensors)")
 
 
-def graft(rec: Recording, x: Any, y: Any) -> Sym:
+def with_grad(rec: Recording, x: Any, y: Any) -> Sym:
     """x with the gradient of y."""
-    return Sym(rec, rec.emit(_abi.OP_GRAFT, x.node, y.node), FLOAT)
+    return Sym(rec, rec.emit(_abi.OP_WITH_GRAD, x.node, y.node), FLOAT)
 
 
 def stop(rec: Recording, x: Any) -> Any:
     """A scalar without a gradient; ints have none."""
     return x if type(x) is not Sym or x.ty != FLOAT else Sym(
-        rec, rec.emit(_abi.OP_GRAFT, x.node, rec.constant(0.0)), FLOAT)
+        rec, rec.emit(_abi.OP_WITH_GRAD, x.node, rec.constant(0.0)), FLOAT)
 
 
 def stopped(rec: Recording, x: Any) -> Any:
@@ -60,7 +60,7 @@ def with_rule(player: Any, equation: Any, operands: Sequence[Any], results: Sequ
         raise TraceError("the derivative rule of %s: %s" % (_name(equation), error)) from None
     found = list(results)
     for i, slope in zip(floats, slopes):
-        found[i] = player.apply(graft, [results[i], slope])
+        found[i] = player.apply(with_grad, [results[i], slope])
     return found
 
 

@@ -33,8 +33,8 @@ static ask_range ask_range_of(const fxa__cpu_group *g, fxa_input axis, int64_t f
         }
         return r;
     }
-    const int32_t *dynamic = g->bind->slot[FXA_SLOT_DYN_B + (int)(axis - FXA_INPUT_B)];
-    int64_t base = map->base + (map->dynamic ? *dynamic : 0) + (axis == FXA_INPUT_Q ? g->seq.q_shift : 0);
+    const int32_t *dynamic = g->bind->slot[FXA_SLOT_OFFSET_B + (int)(axis - FXA_INPUT_B)];
+    int64_t base = map->base + (map->has_offset ? *dynamic : 0) + (axis == FXA_INPUT_Q ? g->seq.q_shift : 0);
     int64_t x = base + map->step * first, y = base + map->step * last;
     r.lo = fxa__min_i64(x, y);
     r.hi = fxa__max_i64(x, y);
@@ -79,7 +79,7 @@ static void ask_band(const fxa__cpu_group *g, const ask_range *q, bool every, in
 
 /* Cuts *k to the columns that the band leaves to rows *q. True when that is all there is to say: nothing is left, or
  * the mask is the band. */
-static bool ask_cut(const fxa__cpu_group *g, const ask_range *q, ask_range *k, fxa_tile *tile) {
+static bool ask_cut(const fxa__cpu_group *g, const ask_range *q, ask_range *k, fxa_tile_class *tile) {
     int64_t lo, hi, base = k->lo - k->first;
     if (!ask_has_band(g, q, k)) return false;
     ask_band(g, q, true, &lo, &hi);
@@ -93,7 +93,7 @@ static bool ask_cut(const fxa__cpu_group *g, const ask_range *q, ask_range *k, f
     return g->code->band.exact || *tile == FXA_TILE_EMPTY;
 }
 
-static void ask_set(const fxa__cpu_group *g, fxa_box *box, fxa_input input, int64_t lo, int64_t hi) {
+static void ask_set(const fxa__cpu_group *g, fxa_tile_bounds *box, fxa_input input, int64_t lo, int64_t hi) {
     if (!(g->code->band.reads >> input & 1)) return;
     box->lo[input] = (int32_t)lo;
     box->hi[input] = (int32_t)hi;
@@ -116,7 +116,7 @@ void fxa__cpu_seen_clear(fxa__cpu_group *g, fxa__cpu_seen *seen) {
 }
 
 /* Asks, or remembers. Inputs that the mask does not read are 0 in the box. */
-static fxa_tile ask_box(const fxa__cpu_group *g, const fxa_box *box) {
+static fxa_tile_class ask_box(const fxa__cpu_group *g, const fxa_tile_bounds *box) {
     uint32_t hash = 0;
     if (!g->n_seen) return fxa__program_classify(g->code->program, box, g->bind->params, g->ranges, NULL);
     for (int i = 0; i < FXA_INPUT_COUNT; i++)
@@ -126,11 +126,12 @@ static fxa_tile ask_box(const fxa__cpu_group *g, const fxa_box *box) {
         seen->box = *box;
         seen->tile = (uint32_t)fxa__program_classify(g->code->program, box, g->bind->params, g->ranges, NULL);
     }
-    return (fxa_tile)seen->tile;
+    return (fxa_tile_class)seen->tile;
 }
 
-static fxa_tile ask_classify(const fxa__cpu_group *g, const ask_range *h, const ask_range *q, const ask_range *k) {
-    fxa_box box = {{0}, {0}};
+static fxa_tile_class ask_classify(const fxa__cpu_group *g, const ask_range *h, const ask_range *q,
+                                   const ask_range *k) {
+    fxa_tile_bounds box = {{0}, {0}};
     int32_t b = fxa__coord(g->p, g->bind, FXA_INPUT_B, g->b);
     if (!g->code->classify) return FXA_TILE_MIXED;
     ask_set(g, &box, FXA_INPUT_B, b, b);
@@ -151,14 +152,14 @@ static ask_range ask_rows(const fxa__cpu_group *g, int64_t first, int64_t n) {
     return ask_range_of(g, FXA_INPUT_Q, one_head ? first % q_len : 0, one_head ? last % q_len : q_len - 1);
 }
 
-fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
-                          int64_t *end) {
-    fxa_tile tile = FXA_TILE_FULL;
+fxa_tile_class fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m,
+                                int64_t *begin, int64_t *end) {
+    fxa_tile_class tile = FXA_TILE_FULL;
     *begin = 0;
     *end = m;
     FXA__ASSERT(n > 0);
     if (m <= 0) return FXA_TILE_EMPTY;
-    if (g->code->facts.flags & FXA_FACT_NO_MASK) return FXA_TILE_FULL;
+    if (g->code->properties.flags & FXA_PROPERTY_NO_MASK) return FXA_TILE_FULL;
     ask_range q = ask_rows(g, first, n), k = ask_range_of(g, FXA_INPUT_K, key, key + m - 1);
     if (!ask_cut(g, &q, &k, &tile)) {
         int64_t h = g->hkv * g->heads, q_len = g->seq.q_len;

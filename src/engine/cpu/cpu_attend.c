@@ -42,7 +42,7 @@ typedef struct attend_part {
 
 /* K^T of the cut's block: the panels in which some row has a pair. */
 static void attend_pack_k(fxa__cpu_item *it) {
-    int64_t d = it->g.p->in.d, nr = it->kernels->nr, n = it->cut.keys;
+    int64_t d = it->g.p->in.d_qk, nr = it->kernels->nr, n = it->cut.keys;
     for (int64_t at = 0, end; at < n; at = end) {
         bool needed = fxa__cpu_cut_needs(&it->cut, at, nr);
         for (end = fxa__min_i64(at + nr, n); end < n && fxa__cpu_cut_needs(&it->cut, end, nr) == needed;)
@@ -71,7 +71,7 @@ static void attend_pack(fxa__cpu_item *it, int64_t key, int64_t n) {
 static void attend_careful_row(fxa__cpu_item *it, int64_t row, const void *t, int64_t column, int64_t n, double beta) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    int64_t dv = it->g.p->in.dv;
+    int64_t dv = it->g.p->in.d_v;
     void *o = fxa__real_at(it, it->s.o, row * blocks->ldo), *x = fxa__real_at(it, it->s.x, column * blocks->ldv);
     if (it->large_end > 0) {
         fxa__cpu_large_add(it, row, t, x, n, beta);
@@ -164,7 +164,7 @@ static void attend_clear(fxa__cpu_item *it, int64_t row, int64_t n) {
 /* None of these rows has an output, and a product will write all that lies there. */
 static bool attend_is_first(const fxa__cpu_item *it, int64_t row, int64_t n) {
     int64_t i = row;
-    if (it->g.p->in.dv != it->run->blocks.ldo) return false;
+    if (it->g.p->in.d_v != it->run->blocks.ldo) return false;
     while (i < row + n && attend_has_none(it, i)) i++;
     return i == row + n;
 }
@@ -172,7 +172,7 @@ static bool attend_is_first(const fxa__cpu_item *it, int64_t row, int64_t n) {
 /* o = beta o + t V, strip by strip; weights before part->begin are 0. */
 static void attend_output(fxa__cpu_item *it, const attend_part *part) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    fxa__cpu_product x = {.rows = part->n, .b = &it->s.v, .end = it->g.p->in.dv};
+    fxa__cpu_product x = {.rows = part->n, .b = &it->s.v, .end = it->g.p->in.d_v};
     x.beta = part->first ? NULL : it->s.betas;
     x.a = it->s.scores;
     x.lda = blocks->ldt;
@@ -270,7 +270,7 @@ static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
 
 static void attend_all(fxa__cpu_item *it) {
     int64_t step = it->run->blocks.keys, begin, end;
-    fxa_tile tile = fxa__cpu_columns(&it->g, it->first, it->n, it->key, it->key_end - it->key, &begin, &end);
+    fxa_tile_class tile = fxa__cpu_columns(&it->g, it->first, it->n, it->key, it->key_end - it->key, &begin, &end);
     if (tile != FXA_TILE_EMPTY)
         for (int64_t key = it->key + begin, last = it->key + end; key < last; key += step)
             attend_block(it, key, fxa__min_i64(step, last - key));

@@ -22,7 +22,7 @@ static fxa__cpu_place back_absent_row(const fxa__back_worker *w, int64_t h, int6
     const fxa_operand *t = &w->job->p->in.dq;
     int64_t at = fxa__row_offset(w->job->p, &w->g.seq, t, false, w->job->bind, w->g.b, h, q);
     char *data = (char *)w->job->bind->slot[FXA_SLOT_DQ] + at * (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
-    return (fxa__cpu_place){data, t->dtype, t->stride[3], w->job->p->in.d, 0, 1};
+    return (fxa__cpu_place){data, t->dtype, t->stride[3], w->job->p->in.d_qk, 0, 1};
 }
 
 static void back_store(const fxa__back *job, fxa_slot slot, fxa__cpu_place to, const void *row, double factor,
@@ -39,15 +39,16 @@ static void back_store_dq(const fxa__back_worker *w, void *dq, int64_t first, in
     fxa__cpu_place to = {.count = 0};
     for (int64_t r = first; r < first + n; r++) {
         fxa__cpu_row_next(&w->g, FXA_SLOT_DQ, r, &to);
-        back_store(job, FXA_SLOT_DQ, to, fxa__back_at(job, dq, r * ld), job->bind->scale, job->p->in.flags & FXA_ACC_Q);
+        back_store(job, FXA_SLOT_DQ, to, fxa__back_at(job, dq, r * ld), job->bind->scale,
+                   job->p->in.flags & FXA_ACCUMULATE_DQ);
     }
 }
 
 /* Rows past the end of a padded sequence. */
 static void back_store_dq_absent(const fxa__back_worker *w) {
     const fxa_problem *p = &w->job->p->in;
-    if (p->flags & (FXA_ACC_Q | FXA_VARLEN)) return;
-    memset(w->q, 0, (size_t)p->d * w->job->code->kernels->real_size);
+    if (p->flags & (FXA_ACCUMULATE_DQ | FXA_VARLEN)) return;
+    memset(w->q, 0, (size_t)p->d_qk * w->job->code->kernels->real_size);
     for (int64_t h = w->g.hkv * w->g.heads; h < (w->g.hkv + 1) * w->g.heads; h++)
         for (int64_t q = w->g.seq.q_len; q < p->sq; q++)
             back_store(w->job, FXA_SLOT_DQ, back_absent_row(w, h, q), w->q, 1, false);
@@ -91,12 +92,12 @@ static void back_store_block(const fxa__back_worker *w) {
     double factor = fxa__cpu_score_factor(w->job->code->scores, w->job->bind->scale); /* Q had the rest of the scale */
     if (cut->want_k && factor != 1) kernels->row_scale(w->dk, w->n_keys * cut->ld_d, factor);
     if (cut->pool) {
-        if (cut->want_k) back_add_page(w, w->dk_pool, cut->ld_d, w->dk, p->d);
-        if (cut->want_v) back_add_page(w, w->dv_pool, cut->ld_v, w->dv, p->dv);
+        if (cut->want_k) back_add_page(w, w->dk_pool, cut->ld_d, w->dk, p->d_qk);
+        if (cut->want_v) back_add_page(w, w->dv_pool, cut->ld_v, w->dv, p->d_v);
         return;
     }
-    if (cut->want_k) back_store_keys(w, FXA_SLOT_DK, w->dk, cut->ld_d, p->flags & FXA_ACC_K);
-    if (cut->want_v) back_store_keys(w, FXA_SLOT_DV, w->dv, cut->ld_v, p->flags & FXA_ACC_V);
+    if (cut->want_k) back_store_keys(w, FXA_SLOT_DK, w->dk, cut->ld_d, p->flags & FXA_ACCUMULATE_DK);
+    if (cut->want_v) back_store_keys(w, FXA_SLOT_DV, w->dv, cut->ld_v, p->flags & FXA_ACCUMULATE_DV);
 }
 
 static void back_clear_block(const fxa__back_worker *w, int64_t n) {
@@ -117,8 +118,8 @@ static void back_store_absent(fxa__back_worker *w, int64_t begin, int64_t end) {
     back_clear_block(w, 1);
     w->n_keys = 1;
     for (w->key = begin; w->key < end; w->key++) {
-        if (cut->want_k && !(p->flags & FXA_ACC_K)) back_store_keys(w, FXA_SLOT_DK, w->dk, cut->ld_d, false);
-        if (cut->want_v && !(p->flags & FXA_ACC_V)) back_store_keys(w, FXA_SLOT_DV, w->dv, cut->ld_v, false);
+        if (cut->want_k && !(p->flags & FXA_ACCUMULATE_DK)) back_store_keys(w, FXA_SLOT_DK, w->dk, cut->ld_d, false);
+        if (cut->want_v && !(p->flags & FXA_ACCUMULATE_DV)) back_store_keys(w, FXA_SLOT_DV, w->dv, cut->ld_v, false);
     }
 }
 
@@ -193,9 +194,10 @@ static void back_lane_paged(fxa__back_worker *w, int64_t lane) {
         if (cut->want_v) memset(w->dv_pool, 0, (size_t)(cut->pool_rows * cut->ld_v) * size);
         for (int64_t item = hkv; item < cut->items; item += p->hkv) back_item(w, item);
         if (cut->want_k)
-            back_store_pool(job, &p->dk, FXA_SLOT_DK, hkv, w->dk_pool, cut->ld_d, p->d, p->flags & FXA_ACC_K);
+            back_store_pool(job, &p->dk, FXA_SLOT_DK, hkv, w->dk_pool, cut->ld_d, p->d_qk,
+                            p->flags & FXA_ACCUMULATE_DK);
         if (cut->want_v)
-            back_store_pool(job, &p->dv_grad, FXA_SLOT_DV, hkv, w->dv_pool, cut->ld_v, p->dv, p->flags & FXA_ACC_V);
+            back_store_pool(job, &p->dv, FXA_SLOT_DV, hkv, w->dv_pool, cut->ld_v, p->d_v, p->flags & FXA_ACCUMULATE_DV);
     }
 }
 
@@ -314,12 +316,12 @@ bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const f
     fxa__cpu_scan(code, bind, run.ranges);
     for (int64_t i = 0; cut->want_sums && i < cut->lanes * p->program->n_params; i++) run.dparams[i] = 0;
     double pairs = (double)cut->groups * (double)cut->rows * (double)in->sk;
-    int32_t width = pairs * 10 * (double)in->d < BACK_SMALL ? 1 : code->width;
+    int32_t width = pairs * 10 * (double)in->d_qk < BACK_SMALL ? 1 : code->width;
     fxa__progress_begin(bind->progress, in->b, in->hkv, in->sk);
     back_do(&run, width, back_before, cut->groups * cut->tiles + fxa__back_sum_pieces(&run));
     back_do(&run, width, back_lane, cut->lanes);
     back_do(&run, width, back_after,
-            back_joins(&run) + fxa__back_sum_pieces(&run) + (in->flags & FXA_GRAD_SINK ? in->hq : 0));
+            back_joins(&run) + fxa__back_sum_pieces(&run) + (in->flags & FXA_GRAD_SINKS ? in->hq : 0));
     fxa__back_store_params(&run);
     return true;
 }

@@ -37,7 +37,7 @@ static int64_t shares_mul(int64_t a, int64_t b) { /* saturates; the layout then 
 /* ---- Blocks, tiles, chunks ------------------------------------------------------------------------------------- */
 
 static void shares_tiles(fxa__back_shares *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
-    int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(1, fxa__max_i64(p->d, p->dv));
+    int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(1, fxa__max_i64(p->d_qk, p->d_v));
     int64_t step = nr % mr == 0 ? nr : nr * 3;
     FXA__ASSERT(step % mr == 0); /* it is their lcm, for every set there is */
     int64_t block = BACK_BLOCK_BYTES / (wide * (int64_t)kernels->real_size);
@@ -46,8 +46,8 @@ static void shares_tiles(fxa__back_shares *c, const fxa__cpu_kernels *kernels, c
     c->rows = shares_mul(p->hq / fxa__max_i64(p->hkv, 1), p->sq);
     c->tile = fxa__max_i64(1, fxa__min_i64(FXA__BACK_TILE, c->rows));
     c->tiles = shares_mul(p->hq / fxa__max_i64(p->hkv, 1), fxa__div_up(p->sq, c->tile));
-    c->ld_d = fxa__round_up(p->d, nr);
-    c->ld_v = fxa__round_up(p->dv, nr);
+    c->ld_d = fxa__round_up(p->d_qk, nr);
+    c->ld_v = fxa__round_up(p->d_v, nr);
     c->ld = c->block + 16;
     c->ones = fxa__max_i64(wide, fxa__max_i64(c->tile, c->block));
 }
@@ -72,7 +72,7 @@ static void shares_chunks(fxa__back_shares *c, const fxa__cpu_kernels *kernels, 
 
 /* Different indices give different elements: coordinates count up from 0 or more. That none wraps has been checked. */
 static bool shares_map_is_plain(const fxa_index_map *map) {
-    return map->kind == FXA_MAP_AFFINE && !map->dynamic && map->base >= 0 && map->step > 0;
+    return map->kind == FXA_MAP_AFFINE && !map->has_offset && map->base >= 0 && map->step > 0;
 }
 
 /* Axes along which items never meet in tensor t. */
@@ -226,15 +226,15 @@ static void shares_carve_worker(fxa__carver *c, const fxa__back *job, fxa__back_
     int64_t wide = fxa__max_i64(cut->ld_d, cut->ld_v);
     w->job = job;
     w->k = shares_carve_matrix(c, job, true, cut->block, wide);
-    shares_carve_b(c, job->code->scores, true, job->p->in.d, cut->block, &w->k_t);
-    shares_carve_b(c, job->code->kernels, cut->want_ds, job->p->in.dv, cut->block, &w->v_t);
-    shares_carve_b(c, job->code->kernels, cut->want_q, cut->block, job->p->in.d, &w->k_n);
+    shares_carve_b(c, job->code->scores, true, job->p->in.d_qk, cut->block, &w->k_t);
+    shares_carve_b(c, job->code->kernels, cut->want_ds, job->p->in.d_v, cut->block, &w->v_t);
+    shares_carve_b(c, job->code->kernels, cut->want_q, cut->block, job->p->in.d_qk, &w->k_n);
     w->dk = shares_carve_matrix(c, job, cut->want_k, cut->block, cut->ld_d);
     w->dv = shares_carve_matrix(c, job, cut->want_v, cut->block, cut->ld_v);
     w->q = shares_carve_matrix(c, job, true, cut->tile, wide);
     w->dout = shares_carve_matrix(c, job, true, cut->tile, cut->ld_v);
-    shares_carve_over(c, job, cut->want_k, job->p->in.d, w->dk, cut->ld_d, &w->over_k);
-    shares_carve_over(c, job, cut->want_v, job->p->in.dv, w->dv, cut->ld_v, &w->over_v);
+    shares_carve_over(c, job, cut->want_k, job->p->in.d_qk, w->dk, cut->ld_d, &w->over_k);
+    shares_carve_over(c, job, cut->want_v, job->p->in.d_v, w->dv, cut->ld_v, &w->over_v);
     w->s = shares_carve_matrix(c, job, true, cut->tile, cut->ld);
     w->p = cut->keep_score ? shares_carve_matrix(c, job, true, cut->tile, cut->ld) : w->s;
     w->ds = shares_carve_matrix(c, job, cut->want_ds, cut->tile, cut->ld);

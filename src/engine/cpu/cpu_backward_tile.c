@@ -70,7 +70,7 @@ static void tile_scores_s(fxa__back_worker *w, const back_tile *t, const fxa__cp
     const void *q = tile_at(job, t->q, s->row * t->ld_q);
     fxa__cpu_stored k;
     if (!w->few) {
-        fxa__cpu_product x = {.rows = s->rows, .a = q, .lda = t->ld_q, .b = &w->k_t, .k_end = job->p->in.d};
+        fxa__cpu_product x = {.rows = s->rows, .a = q, .lda = t->ld_q, .b = &w->k_t, .k_end = job->p->in.d_qk};
         x.begin = s->begin;
         x.end = s->end;
         x.c = fxa__back_at(job, w->s, at);
@@ -94,7 +94,7 @@ static void tile_scores(fxa__back_worker *w, const back_tile *t, const fxa__cpu_
     const fxa__back_shares *cut = &job->cut;
     tile_scores_s(w, t, s);
     if (!cut->want_ds) return;
-    fxa__cpu_product x = {.rows = s->rows, .lda = t->ld_dout, .b = &w->v_t, .k_end = job->p->in.dv};
+    fxa__cpu_product x = {.rows = s->rows, .lda = t->ld_dout, .b = &w->v_t, .k_end = job->p->in.d_v};
     x.a = tile_at(job, t->dout, s->row * t->ld_dout);
     x.begin = s->begin;
     x.end = s->end;
@@ -197,7 +197,7 @@ static void tile_product(const fxa__back_worker *w, const back_tile *t, const ba
 static void tile_dq_careful(const fxa__back_worker *w, const back_tile *t) {
     const fxa__back *job = w->job;
     int64_t ld_d = job->cut.ld_d;
-    fxa__cpu_stored k = {.data = w->k, .dtype = fxa__back_real(job), .ld = ld_d, .n = w->n_keys, .d = job->p->in.d};
+    fxa__cpu_stored k = {.data = w->k, .dtype = fxa__back_real(job), .ld = ld_d, .n = w->n_keys, .d = job->p->in.d_qk};
     job->code->kernels->sums(fxa__back_at(job, w->dq, t->first * ld_d), ld_d, w->ds, job->cut.ld, t->n, &k);
 }
 
@@ -212,7 +212,7 @@ static void tile_dq(const fxa__back_worker *w, const back_tile *t) {
     fxa__cpu_strip all = {.rows = t->n, .end = w->n_keys};
     for (int64_t i = 0; i < (t->cut ? t->count : 1); i++) {
         const fxa__cpu_strip *s = t->cut ? &w->strips[i] : &all;
-        fxa__cpu_product x = {.rows = s->rows, .lda = cut->ld, .b = &w->k_n, .end = job->p->in.d, .beta = job->ones};
+        fxa__cpu_product x = {.rows = s->rows, .lda = cut->ld, .b = &w->k_n, .end = job->p->in.d_qk, .beta = job->ones};
         x.a = fxa__back_at(job, w->ds, s->row * cut->ld + s->begin);
         x.a_first = x.k_begin = s->begin;
         x.k_end = s->end;
@@ -229,7 +229,7 @@ static void tile_load_keys(fxa__back_worker *w) {
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->kernels, *scores = job->code->scores;
     const fxa__back_shares *cut = &job->cut;
-    int64_t d = job->p->in.d, dv = job->p->in.dv;
+    int64_t d = job->p->in.d_qk, dv = job->p->in.d_v;
     if (cut->want_ds) {
         (void)fxa__cpu_load_keys(&w->g, FXA_SLOT_V, w->key, w->n_keys, w->k, cut->ld_v);
         kernels->format->b_pack_t(kernels, &w->v_t, w->k, cut->ld_v, w->n_keys, dv);

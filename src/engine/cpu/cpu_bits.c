@@ -123,7 +123,7 @@ static void bits_ready(fxa__cpu_cut *c, bool *block_ready) {
 /* Pairs of rows row..row+rows of the tile, and which rows are like the ones before them. */
 static void bits_pairs(fxa__cpu_cut *c, int64_t row, int64_t rows, uint64_t *pairs, bool *ready) {
     int64_t begin, end;
-    fxa_tile tile = FXA_TILE_MIXED;
+    fxa_tile_class tile = FXA_TILE_MIXED;
     if (rows < c->n) tile = fxa__cpu_columns(c->g, c->first + row, rows, c->key, c->keys, &begin, &end);
     if (tile == FXA_TILE_MIXED) {
         bits_ready(c, ready);

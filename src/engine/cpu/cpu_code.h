@@ -40,11 +40,11 @@ typedef struct fxa__cpu_code {
     fxa_program *by_score; /* backward: the derivative of program, where it is used */
     fxa__tape *derivative; /* backward: by score (unless a bprop is given) and `grad` statements; NULL: identity */
     fxa__tape *bprop;      /* backward: the user's own */
-    fxa_facts facts;       /* of the composed program */
-    fxa__cpu_band band;    /* of its mask */
-    bool classify;         /* range analysis of the mask is worth asking, and allocates nothing */
-    int32_t width;         /* threads of the context's pool */
-    char detail[64];       /* "avx512, 2 threads" */
+    fxa_properties properties; /* of the composed program */
+    fxa__cpu_band band;        /* of its mask */
+    bool classify;             /* range analysis of the mask is worth asking, and allocates nothing */
+    int32_t width;             /* threads of the context's pool */
+    char detail[64];           /* "avx512, 2 threads" */
 } fxa__cpu_code;
 
 /* Factors of Q before its product with K and of the scores after it, which make the scale together. Where products
@@ -73,7 +73,7 @@ static inline bool fxa__cpu_is_few(const fxa_problem *p, int64_t rows) {
 
 /* What range analysis said of a box. Other heads, and other entries of a batch, mostly ask the same. */
 typedef struct fxa__cpu_seen {
-    fxa_box box;
+    fxa_tile_bounds box;
     uint32_t tile; /* UINT32_MAX: nothing yet */
 } fxa__cpu_seen;
 
@@ -107,7 +107,7 @@ static inline int64_t fxa__cpu_row_head(const fxa__cpu_group *g, int64_t r) {
 }
 static inline int64_t fxa__cpu_row_q(const fxa__cpu_group *g, int64_t r) { return r % g->seq.q_len; }
 
-/* Where one row of an operand lies: Q, O, DO, DQ, LSE, MAX_ROW, DLSE by stacked row, K, V, DK, DV by key. */
+/* Where one row of an operand lies: Q, O, DO, DQ, LSE, ROW_MAX, DLSE by stacked row, K, V, DK, DV by key. */
 typedef struct fxa__cpu_place {
     char *data; /* feature 0 */
     uint32_t dtype;
@@ -160,8 +160,8 @@ bool fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int3
 /* What the mask leaves of rows first..first+n and keys key..key+m: its class, and the columns begin..end (relative to
  * key) outside of which no pair is attended. Cheap when the mask bounds q - k by constants, else by range
  * analysis. */
-fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
-                          int64_t *end);
+fxa_tile_class fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m,
+                                int64_t *begin, int64_t *end);
 
 /* Where the mask is nothing but a band: a row of these whose coordinate is q attends to columns q + *begin up to, not
  * including, q + *end of these keys, and to no others; both may lie outside of 0..m. False: the mask must be asked. */

@@ -171,7 +171,8 @@ fxa__cpu_strip fxa__cpu_cut_within(const fxa__cpu_cut *c, int64_t row, int64_t r
         if (any == 0) return none;
         return cut_strip(c, row, rows, __builtin_ctzll(any), 64 - __builtin_clzll(any), all);
     }
-    fxa_tile tile = fxa__cpu_columns(c->g, c->first + row, rows, c->key + begin, end - begin, &whole.begin, &whole.end);
+    fxa_tile_class tile =
+        fxa__cpu_columns(c->g, c->first + row, rows, c->key + begin, end - begin, &whole.begin, &whole.end);
     if (tile == FXA_TILE_EMPTY) return none;
     whole.begin += begin;
     whole.end += begin;

@@ -85,7 +85,7 @@ typedef struct fxa__cpu_cut {
     /* the block: what the mask leaves of the keys asked about, to whole granules where there are bits */
     int64_t key, keys;
     int64_t row, row_end; /* no other row of the tile has a strip */
-    fxa_tile tile;
+    fxa_tile_class tile;
     bool banded; /* rows attend to columns q + band_begin up to, not including, q + band_end */
     int64_t band_begin, band_end;
     const fxa__cpu_bits *bits; /* NULL: not this way */

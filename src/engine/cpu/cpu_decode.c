@@ -54,7 +54,7 @@ static void decode_outputs(fxa__cpu_item *it, int64_t key, int64_t n) {
         if (beta == 0)
             memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
         else if (beta != 1)
-            kernels->row_scale(o, it->g.p->in.dv, beta);
+            kernels->row_scale(o, it->g.p->in.d_v, beta);
     }
     fxa__cpu_stored v;
     for (int64_t i = 0; i < n; i += v.n) {
@@ -92,7 +92,7 @@ static void decode_all(fxa__cpu_item *it) {
 void fxa__cpu_decode(fxa__cpu_item *it) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
-    FXA__ASSERT(it->n <= FXA__CPU_FEW_ROWS && it->g.p->in.d <= FXA_MAX_D && it->g.p->in.dv <= FXA_MAX_D);
+    FXA__ASSERT(it->n <= FXA__CPU_FEW_ROWS && it->g.p->in.d_qk <= FXA_MAX_D && it->g.p->in.d_v <= FXA_MAX_D);
     memset(it->s.o, 0, (size_t)(it->n * blocks->ldo) * it->kernels->real_size);
     fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
     decode_all(it);

@@ -61,17 +61,17 @@ void fxa__cpu_forward_least(const fxa__cpu_kernels *kernels, const fxa_problem *
 
 fxa__cpu_blocks fxa__cpu_forward_blocks(const fxa__cpu_code *code, const fxa_problem *p) {
     const fxa__cpu_kernels *kernels = code->kernels;
-    int64_t size = (int64_t)kernels->real_size, widest = fxa__max_i64(1, fxa__max_i64(p->d, p->dv)),
+    int64_t size = (int64_t)kernels->real_size, widest = fxa__max_i64(1, fxa__max_i64(p->d_qk, p->d_v)),
             lanes = FXA__CPU_PAD / size;
     int64_t rows = forward_rows(kernels), nr = kernels->nr;
     fxa__cpu_blocks b = {.rows = rows};
     b.keys = forward_keys(code, widest);
     b.tile_rows = forward_clamp(FORWARD_TILE_BYTES / (size * widest) / rows * rows, 4 * rows, FORWARD_MAX_TILE);
-    b.ldq = fxa__round_up(p->d, lanes);
-    b.ldo = fxa__round_up(p->dv, fxa__max_i64(nr, lanes));
+    b.ldq = fxa__round_up(p->d_qk, lanes);
+    b.ldo = fxa__round_up(p->d_v, fxa__max_i64(nr, lanes));
     b.ldt = fxa__round_up(b.keys, nr) + lanes; /* odd in cache lines */
-    b.ldv = p->dv;
-    b.lda = kernels->format->a_ld(kernels, p->d);
+    b.ldv = p->d_v;
+    b.lda = kernels->format->a_ld(kernels, p->d_qk);
     FXA__ASSERT(b.lda <= b.ldq);
     return b;
 }
@@ -126,9 +126,9 @@ static void forward_carve_scratch(fxa__carver *c, const fxa__cpu_forward_run *ru
     int64_t rows = b->tile_rows;
     s->q = fxa__carve_matrix(c, rows, b->ldq, real);
     s->o = fxa__carve_matrix(c, rows, b->ldo, real);
-    s->k.panels = fxa__carve(c, kernels->format->b_size(kernels, p->d, b->keys), real);
-    s->v.panels = fxa__carve(c, kernels->format->b_size(kernels, b->keys, p->dv), real);
-    s->x = fxa__carve(c, fxa__max_i64(b->keys * b->ldv, kernels->nr * p->d), real);
+    s->k.panels = fxa__carve(c, kernels->format->b_size(kernels, p->d_qk, b->keys), real);
+    s->v.panels = fxa__carve(c, kernels->format->b_size(kernels, b->keys, p->d_v), real);
+    s->x = fxa__carve(c, fxa__max_i64(b->keys * b->ldv, kernels->nr * p->d_qk), real);
     s->t = s->scores = fxa__carve_matrix(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), b->ldt, real);
     s->beta = s->betas = fxa__carve(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), real);
     s->m = fxa__carve(c, rows, sizeof(double));
@@ -139,8 +139,8 @@ static void forward_carve_scratch(fxa__carver *c, const fxa__cpu_forward_run *ru
     s->qc = fxa__carve(c, rows, sizeof(int32_t));
     s->kc = fxa__carve(c, b->keys, sizeof(int32_t));
     s->keep = fxa__carve(c, b->keys + FXA__CPU_KEEP_ROOM, sizeof(int32_t));
-    s->row = fxa__carve(c, p->dv, sizeof(double));
-    s->old = fxa__carve(c, p->dv, sizeof(double));
+    s->row = fxa__carve(c, p->d_v, sizeof(double));
+    s->old = fxa__carve(c, p->d_v, sizeof(double));
     s->seen = fxa__carve(c, fxa__cpu_seen_count(run->code, run->p), sizeof *s->seen);
     fxa__cpu_cut_carve(c, run->code, rows, b->keys, cut);
     const fxa__tape *tapes[2] = {run->code->score, run->code->masked};
@@ -158,7 +158,7 @@ static bool forward_layout(fxa__cpu_forward_run *run, fxa__carver all, size_t *b
     forward_bound(run);
     forward_carve_scratch(&own, run, &s, &cut);
     run->scratch_bytes = own.used;
-    double flops = 2.0 * (double)p->b * (double)p->hq * (double)p->sq * (double)p->sk * (double)(p->d + p->dv);
+    double flops = 2.0 * (double)p->b * (double)p->hq * (double)p->sq * (double)p->sk * (double)(p->d_qk + p->d_v);
     if (!fxa__mul_i64(groups, run->items, &items)) return false;
     run->workers = flops < FORWARD_SMALL_FLOPS ? 1 : (int32_t)forward_clamp(items, 1, run->code->width);
     run->ranges = fxa__carve(&all, run->p->program->n_tensors, sizeof *run->ranges);

@@ -43,27 +43,27 @@ void fxa__back_delta(fxa__back_worker *w, int64_t tile) {
     if (!fxa__back_tile_rows(w, tile, &first, &n)) return;
     const char *o = fxa__back_rows(w, FXA_SLOT_O, first, n, w->q, &ld_o);
     const char *dout = fxa__back_rows(w, FXA_SLOT_DO, first, n, w->dout, &ld_dout);
-    job->code->kernels->rows_dot(fxa__back_at(job, w->delta, first), dout, ld_dout, o, ld_o, n, p->dv);
+    job->code->kernels->rows_dot(fxa__back_at(job, w->delta, first), dout, ld_dout, o, ld_o, n, p->d_v);
     for (int64_t i = 0; i < n; i++, dout += ld_dout * size) {
         double sum = fxa__back_get(job, w->delta, first + i);
-        if (p->flags & FXA_GRAD_LSE) sum -= grads_row_value(&w->g, FXA_SLOT_DLSE, first + i, &dlse);
+        if (p->flags & FXA_READ_DLSE) sum -= grads_row_value(&w->g, FXA_SLOT_DLSE, first + i, &dlse);
         fxa__store_f64(w->delta, fxa__back_real(job), first + i, sum);
         w->lse[first + i] = grads_row_value(&w->g, FXA_SLOT_LSE, first + i, &lse);
-        dout_finite = dout_finite && grads_is_finite(job, dout, p->dv, 1);
+        dout_finite = dout_finite && grads_is_finite(job, dout, p->d_v, 1);
     }
     const char *q = fxa__back_rows(w, FXA_SLOT_Q, first, n, w->q, &ld_q);
     double factor = fxa__cpu_q_factor(job->code->scores, job->bind->scale);
-    for (int64_t i = 0; i < n && q_finite; i++, q += ld_q * size) q_finite = grads_is_finite(job, q, p->d, factor);
+    for (int64_t i = 0; i < n && q_finite; i++, q += ld_q * size) q_finite = grads_is_finite(job, q, p->d_qk, factor);
     w->finite[tile] = (unsigned char)((q_finite ? FXA__BACK_Q_FINITE : 0) | (dout_finite ? FXA__BACK_DO_FINITE : 0));
 }
 
 /* dsink[h] += exp(z - LSE) (dLSE - delta) over the rows of head h in all batch entries. */
 void fxa__back_store_sink(const fxa__back *job, int64_t h) {
     const fxa_problem *p = &job->p->in;
-    void *data = job->bind->slot[FXA_SLOT_DSINK];
-    int64_t heads = p->hq / fxa__max_i64(p->hkv, 1), at = h * p->dsink.stride[1];
-    double sink = fxa__load_f64(job->bind->slot[FXA_SLOT_SINK], p->sink.dtype, h * p->sink.stride[1]);
-    double sum = p->flags & FXA_ACC_SINK ? fxa__load_f64(data, p->dsink.dtype, at) : 0;
+    void *data = job->bind->slot[FXA_SLOT_DSINKS];
+    int64_t heads = p->hq / fxa__max_i64(p->hkv, 1), at = h * p->dsinks.stride[1];
+    double sink = fxa__load_f64(job->bind->slot[FXA_SLOT_SINKS], p->sinks.dtype, h * p->sinks.stride[1]);
+    double sum = p->flags & FXA_ACCUMULATE_DSINKS ? fxa__load_f64(data, p->dsinks.dtype, at) : 0;
     for (int64_t b = 0; sink != -INFINITY && b < p->b; b++) {
         int64_t q_len = fxa__seq_get(job->p, job->bind, b).q_len;
         int64_t row = (b * p->hkv + h / heads) * job->cut.rows + h % heads * q_len;
@@ -72,7 +72,7 @@ void fxa__back_store_sink(const fxa__back *job, int64_t h) {
             if (probability != 0) sum -= probability * fxa__back_get(job, job->delta, r);
         }
     }
-    fxa__store_f64(data, p->dsink.dtype, at, sum);
+    fxa__store_f64(data, p->dsinks.dtype, at, sum);
 }
 
 /* ---- Captured tensors and params ------------------------------------------------------------------------------- */
@@ -137,7 +137,7 @@ void fxa__back_sum_clear(const fxa__back *job, int64_t piece) {
     int64_t begin, end;
     int32_t t = grads_piece(job, piece, &begin, &end);
     if (job->cut.once >> t & 1) {
-        if (!(job->p->in.flags & FXA_ACC_TENSORS)) grads_clear_view(&job->sums[t].view, begin, end);
+        if (!(job->p->in.flags & FXA_ACCUMULATE_DTENSORS)) grads_clear_view(&job->sums[t].view, begin, end);
         return;
     }
     for (int64_t lane = 0; lane < grads_lanes(job, t); lane++)
@@ -167,7 +167,7 @@ void fxa__back_sum_store(const fxa__back *job, int64_t piece) {
     for (int64_t i = begin, n; i < end; i += n) {
         n = grads_run(to, i, end, &at);
         grads_store_run((void *)(uintptr_t)to->data, (uint32_t)to->dtype, at, grads_stride(to), sum + i, n,
-                        job->p->in.flags & FXA_ACC_TENSORS);
+                        job->p->in.flags & FXA_ACCUMULATE_DTENSORS);
     }
 }
 
@@ -178,6 +178,6 @@ void fxa__back_store_params(const fxa__back *job) {
         if (!(p->param_grads >> i & 1)) continue;
         double sum = 0;
         for (int64_t lane = 0; lane < job->cut.lanes; lane++) sum += job->dparams[lane * n + i];
-        job->bind->dparams[i] = (p->flags & FXA_ACC_PARAMS ? job->bind->dparams[i] : 0) + sum;
+        job->bind->dparams[i] = (p->flags & FXA_ACCUMULATE_DPARAMS ? job->bind->dparams[i] : 0) + sum;
     }
 }

@@ -24,7 +24,7 @@ static bool large_is_finite(double x) { return x - x == 0; }
 /* Squares tell, of all rows first; where they add up to infinity, or are none, the rows are looked at. */
 int64_t fxa__cpu_large_find(const fxa__cpu_item *it, int64_t row) {
     const fxa__cpu_kernels *kernels = it->kernels;
-    int64_t ldo = it->run->blocks.ldo, dv = it->g.p->in.dv;
+    int64_t ldo = it->run->blocks.ldo, dv = it->g.p->in.d_v;
     if (row == 0 && large_is_finite(kernels->row_dot(it->s.o, it->s.o, (it->n - 1) * ldo + dv))) return it->n;
     for (; row < it->n; row++) {
         bool in_order = !it->s.nan[row] && it->s.m[row] < INFINITY;
@@ -54,12 +54,12 @@ void fxa__cpu_large_look(fxa__cpu_item *it, int64_t key, int64_t n) {
 }
 
 static double *large_sums(const fxa__cpu_item *it, int64_t row) {
-    return (double *)it->s.v.panels + (row - it->large) * it->g.p->in.dv;
+    return (double *)it->s.v.panels + (row - it->large) * it->g.p->in.d_v;
 }
 
 static void large_begin(fxa__cpu_item *it, int64_t row) {
     const fxa__cpu_kernels *kernels = it->kernels;
-    int64_t dv = it->g.p->in.dv, reals = kernels->format->b_size(kernels, it->run->blocks.keys, dv);
+    int64_t dv = it->g.p->in.d_v, reals = kernels->format->b_size(kernels, it->run->blocks.keys, dv);
     int64_t room = reals * (int64_t)kernels->real_size / (dv * (int64_t)sizeof(double));
     FXA__ASSERT(room > 0 && row < it->n);
     fxa__cpu_item_clear(it);
@@ -77,7 +77,7 @@ static void large_add_f64(double *sum, const double *v, double weight, int64_t n
 }
 
 void fxa__cpu_large_add(fxa__cpu_item *it, int64_t row, const void *t, const void *v, int64_t n, double beta) {
-    int64_t dv = it->g.p->in.dv, ldv = it->run->blocks.ldv;
+    int64_t dv = it->g.p->in.d_v, ldv = it->run->blocks.ldv;
     size_t size = it->kernels->real_size;
     if (row < it->large || row >= it->large_end) return;
     double *sum = large_sums(it, row);
@@ -103,12 +103,12 @@ double fxa__cpu_large_settle(const fxa__cpu_item *it, void *o, const double *sum
     size_t size = it->kernels->real_size;
     double unit = p->flags & FXA_DROPOUT ? l / (1 - p->dropout_p) : l;
     bool left = false; /* the range, and nothing else is wrong */
-    for (int64_t i = 0; i < p->dv; i++) {
+    for (int64_t i = 0; i < p->d_v; i++) {
         if (large_is_finite(fxa__real_get(o, size, i))) continue;
         left = left || large_is_finite(sums[i]);
         if (!large_is_finite(sums[i])) fxa__real_set(o, size, i, sums[i]);
     }
-    for (int64_t i = 0; left && i < p->dv; i++) {
+    for (int64_t i = 0; left && i < p->d_v; i++) {
         double x = fxa__real_get(o, size, i);
         if (large_is_finite(x))
             fxa__real_set(o, size, i, x / unit);

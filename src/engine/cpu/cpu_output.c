@@ -24,9 +24,9 @@ typedef struct output_row {
 /* Of stacked row r. */
 static double output_sink(const fxa__cpu_item *it, int64_t r) {
     const fxa_problem *p = &it->g.p->in;
-    if (p->flags & FXA_SINK)
-        return fxa__load_f64(it->g.bind->slot[FXA_SLOT_SINK], p->sink.dtype,
-                             fxa__cpu_row_head(&it->g, r) * p->sink.stride[1]);
+    if (p->flags & FXA_SINKS)
+        return fxa__load_f64(it->g.bind->slot[FXA_SLOT_SINKS], p->sinks.dtype,
+                             fxa__cpu_row_head(&it->g, r) * p->sinks.stride[1]);
     return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
 }
 
@@ -48,7 +48,7 @@ static double output_factor(const output_row *row, double sink, bool want_lse, d
 
 static void output_store_one(const fxa__cpu_place *to, double x) { fxa__store_f64(to->data, to->dtype, 0, x); }
 
-/* FXA_ACC_OUT: joins o (unnormalised, times factor) with the row that is there; in f64, rounded once. */
+/* FXA_ACCUMULATE_O: joins o (unnormalised, times factor) with the row that is there; in f64, rounded once. */
 static void output_merge(const fxa__cpu_item *it, const fxa__cpu_place *to, const void *o, double factor, double *lse,
                          const fxa__cpu_place *lse_to) {
     double old_lse = fxa__load_f64(lse_to->data, lse_to->dtype, 0);
@@ -75,13 +75,13 @@ typedef struct output_to {
 static void output_move(const fxa__cpu_item *it, output_to *to, int64_t r) {
     uint32_t flags = it->g.p->in.flags;
     fxa__cpu_row_next(&it->g, FXA_SLOT_O, r, &to->o);
-    if (flags & (FXA_WANT_LSE | FXA_ACC_OUT)) fxa__cpu_row_next(&it->g, FXA_SLOT_LSE, r, &to->lse);
-    if (flags & FXA_WANT_MAX) fxa__cpu_row_next(&it->g, FXA_SLOT_MAX_ROW, r, &to->max);
+    if (flags & (FXA_RETURN_LSE | FXA_ACCUMULATE_O)) fxa__cpu_row_next(&it->g, FXA_SLOT_LSE, r, &to->lse);
+    if (flags & FXA_RETURN_ROW_MAX) fxa__cpu_row_next(&it->g, FXA_SLOT_ROW_MAX, r, &to->max);
 }
 
 /* o is the row's unnormalised output and is used up. */
 static void output_store(fxa__cpu_item *it, const output_to *to, void *o, double factor, double lse, double max) {
-    if (it->g.p->in.flags & FXA_ACC_OUT)
+    if (it->g.p->in.flags & FXA_ACCUMULATE_O)
         output_merge(it, &to->o, o, factor * it->g.bind->load[FXA_SLOT_O], &lse, &to->lse);
     else {
         if (!(factor > 0)) output_fill(it, o, to->o.n, factor); /* 0 or NaN */
@@ -127,7 +127,7 @@ void fxa__cpu_output(fxa__cpu_item *it, int64_t group) {
 /* Adds the chunks of stacked row r: row->l, and s.row, which is the output times a factor. row->m is known. Outputs get
  * the factor, not their share: that may be 0 with it, and some output infinite. */
 static void output_add_chunks(fxa__cpu_item *it, int64_t group, int64_t r, double factor, output_row *row) {
-    int64_t dv = it->g.p->in.dv;
+    int64_t dv = it->g.p->in.d_v;
     row->l = 0;
     for (int64_t i = 0; i < dv; i++) it->s.row[i] = 0;
     for (int64_t c = 0; c < it->shares.chunks && row->m > -INFINITY && row->m < INFINITY; c++) {
@@ -144,7 +144,7 @@ static void output_add_chunks(fxa__cpu_item *it, int64_t group, int64_t r, doubl
 /* The chunks of stacked row r as one, its output in s.o. */
 static output_row output_join_row(fxa__cpu_item *it, int64_t group, int64_t r) {
     const fxa__cpu_kernels *kernels = it->kernels;
-    int64_t dv = it->g.p->in.dv;
+    int64_t dv = it->g.p->in.d_v;
     output_row row = {-INFINITY, 0, 1};
     for (int64_t c = 0; c < it->shares.chunks; c++)
         row.m = fxa__fmax(row.m, it->run->partial[output_slot(it, group, c, r)].m);

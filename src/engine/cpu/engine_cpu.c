@@ -87,7 +87,7 @@ static bool cpu_can_classify(const fxa__cpu_code *c) {
 
 /* A mask is run before there are scores, or with them if it reads them. */
 static fxa_status cpu_mask(fxa__cpu_code *c, fxa_error *err) {
-    if (c->facts.flags & FXA_FACT_NO_MASK) return FXA_OK;
+    if (c->properties.flags & FXA_PROPERTY_NO_MASK) return FXA_OK;
     if (c->band.reads >> FXA_INPUT_SCORE & 1) return cpu_tape(c, c->program, FXA__TAPE_MASK, &c->masked, err);
     return cpu_tape(c, c->program, FXA__TAPE_MASK_ALONE, &c->mask, err);
 }
@@ -127,7 +127,7 @@ static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa
 
 /* What arrays on stacks are sized by. */
 static bool cpu_fits(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
-    return p->d <= FXA_MAX_D && p->dv <= FXA_MAX_D && kernels->rows <= FXA__CPU_MAX_BLOCK &&
+    return p->d_qk <= FXA_MAX_D && p->d_v <= FXA_MAX_D && kernels->rows <= FXA__CPU_MAX_BLOCK &&
            kernels->mr <= FXA__CPU_MAX_BLOCK;
 }
 
@@ -135,11 +135,12 @@ static fxa_status cpu_fill(const cpu_self *self, fxa__cpu_code *c, const fxa__pr
     c->kernels = cpu_kernels(self, p);
     c->scores = cpu_forward_kernels(self, p);
     if (!FXA__HOLDS(cpu_fits(c->kernels, &p->in) && cpu_fits(c->scores, &p->in)))
-        return fxa__fail(err, FXA_E_INTERNAL, "d %lld, dv %lld or the kernels of %s pass the room of the cpu engine",
-                         (long long)p->in.d, (long long)p->in.dv, c->kernels->isa);
+        return fxa__fail(err, FXA_E_INTERNAL,
+                         "d_qk %lld, d_v %lld or the kernels of %s pass the room of the cpu engine",
+                         (long long)p->in.d_qk, (long long)p->in.d_v, c->kernels->isa);
     FXA_TRY(cpu_can_lower(p->program, err));
     FXA_TRY(fxa__program_lift_masks(c->host, p->program, &c->program, err));
-    fxa_program_facts(c->program, &c->facts);
+    fxa_program_properties(c->program, &c->properties);
     if (!fxa__cpu_band_find(c->host, c->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
     c->classify = cpu_can_classify(c);
     FXA_TRY(cpu_tape(c, c->program, 0, &c->score, err));

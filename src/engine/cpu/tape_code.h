@@ -198,9 +198,9 @@ void fxa__tape_graph_value(fxa__tape_graph *g);
 static inline uint8_t fxa__tape_op_of(const fxa__node *n) {
     return n->op == FXA_OP_NOT && n->type == FXA_BOOL ? FXA__TAPE_NOT_BOOL : n->op;
 }
-/* It stands for its operand: ints and bools are the same to tapes, and a graft is its value. */
+/* It stands for its operand: ints and bools are the same to tapes, and with_grad is its value. */
 static inline bool fxa__tape_is_through(const fxa_program *p, const fxa__node *n) {
-    return n->op == FXA_OP_GRAFT || (n->op == FXA_OP_INT && p->nodes[n->arg[0]].type != FXA_FLOAT);
+    return n->op == FXA_OP_WITH_GRAD || (n->op == FXA_OP_INT && p->nodes[n->arg[0]].type != FXA_FLOAT);
 }
 /* One operand of a node at `level` is a row, not one value. */
 static inline bool fxa__tape_is_row(int level, int operand_level) {

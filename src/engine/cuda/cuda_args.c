@@ -77,7 +77,7 @@ static fxa_view args_slot_view(const fxa__cu_call *c, int32_t slot) {
     const int64_t n[] = {p->b, p->hq, p->sq, p->sk};
     fxa_view v = {.data = c->bind->slot[slot], .dtype = FXA_I32, .rank = 1, .size = {1}, .stride = {1}};
     if (slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K) v.size[0] = n[slot - FXA_SLOT_MAP_B];
-    if (slot == FXA_SLOT_POS_Q) v.size[0] = p->b;
+    if (slot == FXA_SLOT_Q_START) v.size[0] = p->b;
     return v;
 }
 
@@ -147,8 +147,8 @@ static void args_sizes(fxa__cu_call *c) {
     a->heads = (int)p->hq;
     a->kv_heads = (int)p->hkv;
     a->group = (int)(p->hq / p->hkv);
-    a->d = (int)p->d;
-    a->dv = (int)p->dv;
+    a->d = (int)p->d_qk;
+    a->dv = (int)p->d_v;
     a->q_len = (int)p->sq;
     a->k_len = (int)p->sk;
     a->q_pad = c->at.q_pad;
@@ -167,8 +167,8 @@ static void args_sizes(fxa__cu_call *c) {
 static void args_tables(fxa__cu_call *c) {
     const fxa_problem *p = &c->p->in;
     void *const *slot = c->bind->slot;
-    c->a.q_lens = slot[FXA_SLOT_LEN_Q];
-    c->a.k_lens = slot[FXA_SLOT_LEN_K];
+    c->a.q_lens = slot[FXA_SLOT_Q_LENGTHS];
+    c->a.k_lens = slot[FXA_SLOT_K_LENGTHS];
     c->a.q_starts = slot[FXA_SLOT_CU_Q];
     c->a.k_starts = p->flags & FXA_PAGED ? NULL : slot[FXA_SLOT_CU_K];
     if (!(p->flags & FXA_PAGED)) return;
@@ -186,13 +186,13 @@ static void args_lse(fxa__cu_call *c) {
     a->lse_b = c->at.lse ? (packed ? 0 : p->hq * p->sq) : p->lse.stride[0];
     a->lse_h = c->at.lse ? (packed ? p->total_q : p->sq) : p->lse.stride[1];
     a->lse_s = c->at.lse ? 1 : p->lse.stride[2];
-    if (p->flags & FXA_WANT_MAX) {
-        a->row_max = c->bind->slot[FXA_SLOT_MAX_ROW];
-        a->max_b = p->max.stride[0];
-        a->max_h = p->max.stride[1];
-        a->max_s = p->max.stride[2];
+    if (p->flags & FXA_RETURN_ROW_MAX) {
+        a->row_max = c->bind->slot[FXA_SLOT_ROW_MAX];
+        a->max_b = p->row_max.stride[0];
+        a->max_h = p->row_max.stride[1];
+        a->max_s = p->row_max.stride[2];
     }
-    if (!(p->flags & FXA_GRAD_LSE)) return;
+    if (!(p->flags & FXA_READ_DLSE)) return;
     a->grad_lse = c->bind->slot[FXA_SLOT_DLSE];
     a->grad_lse_b = p->dlse.stride[0];
     a->grad_lse_h = p->dlse.stride[1];
@@ -221,9 +221,9 @@ void fxa__cu_args_make(fxa__cu_call *c) {
     args_tables(c);
     args_lse(c);
     args_program(c);
-    a->sink = p->flags & FXA_SINK_ZERO ? c->at.no_sink : p->flags & FXA_SINK ? c->bind->slot[FXA_SLOT_SINK] : NULL;
+    a->sink = p->flags & FXA_SINK_ZERO ? c->at.no_sink : p->flags & FXA_SINKS ? c->bind->slot[FXA_SLOT_SINKS] : NULL;
     if (c->at.sink) a->sink = c->at.sink;
-    if (p->flags & FXA_GRAD_SINK) a->grad_sink = c->at.grad_sink ? c->at.grad_sink : c->bind->slot[FXA_SLOT_DSINK];
+    if (p->flags & FXA_GRAD_SINKS) a->grad_sink = c->at.grad_sink ? c->at.grad_sink : c->bind->slot[FXA_SLOT_DSINKS];
     a->next_tile = c->at.next_tile;
     a->redo = c->at.redo;
     a->lse2 = c->at.lse2;
@@ -267,7 +267,7 @@ struct FxaDivisor fxa__cu_divisor(int64_t by) {
 void fxa__cu_args_order(fxa__cu_call *c, int32_t q_rows) {
     const fxa_problem *p = &c->p->in;
     bool packed = p->flags & FXA_VARLEN, masked = c->code->program.has_mask;
-    int64_t batch = packed ? 1 : p->b, heads = batch * p->hq, keys = p->sk * (p->d + p->dv) * 2, section = 1;
+    int64_t batch = packed ? 1 : p->b, heads = batch * p->hq, keys = p->sk * (p->d_qk + p->d_v) * 2, section = 1;
     int64_t tiles = packed ? p->total_q / q_rows + p->b : fxa__div_up(p->sq, q_rows);
     while (masked && section < heads && 2 * section * keys <= ARGS_L2_BYTES) section *= 2;
     section = fxa__min_i64(section, heads);
@@ -285,6 +285,6 @@ void fxa__cu_args_order(fxa__cu_call *c, int32_t q_rows) {
 /* Heads whose key tiles are taken together where they add by turns: Q, dO and the sum of dQ stay in the cache. */
 void fxa__cu_args_turns(fxa__cu_call *c) {
     const fxa_problem *p = &c->p->in;
-    int64_t bytes = fxa__round_up(p->sq, 128) * (6 * p->d + 2 * p->dv), heads = p->b * p->hkv;
+    int64_t bytes = fxa__round_up(p->sq, 128) * (6 * p->d_qk + 2 * p->d_v), heads = p->b * p->hkv;
     c->a.section = (int)fxa__max_i64(1, fxa__min_i64(ARGS_L2_BYTES / bytes, heads));
 }

@@ -80,7 +80,7 @@ static fxa_status backward_of_nothing(fxa__cu_call *c) {
     FXA_TRY(fxa__cu_prepare(c, NULL));
     FXA_TRY(fxa__cu_captured_begin(c));
     c->a.pad_rows = 0;
-    if (c->p->in.flags & FXA_GRAD_SINK) FXA_TRY(backward_end(c, FXA__CU_SINK, c->p->in.hq, 1));
+    if (c->p->in.flags & FXA_GRAD_SINKS) FXA_TRY(backward_end(c, FXA__CU_SINK, c->p->in.hq, 1));
     return fxa__cu_captured(c);
 }
 
@@ -97,6 +97,6 @@ fxa_status fxa__cu_backward(fxa__cu_call *c) {
     FXA_TRY(backward_end(c, FXA__CU_PREPARE, c->at.pad_rows / rows, p->hq));
     FXA_TRY(backward_keys(c));
     if (p->flags & FXA_GRAD_Q) FXA_TRY(backward_is_separate(c) ? backward_queries(c) : backward_finish(c));
-    if (p->flags & FXA_GRAD_SINK) FXA_TRY(backward_end(c, FXA__CU_SINK, p->hq, 1));
+    if (p->flags & FXA_GRAD_SINKS) FXA_TRY(backward_end(c, FXA__CU_SINK, p->hq, 1));
     return fxa__cu_captured(c);
 }

@@ -34,7 +34,7 @@ bool fxa__cu_dense_is_direct(const fxa__cu_choice *choice, const fxa__cuda_progr
         if (t->grad_stride[d] != step) return false;
         step *= t->size[d];
     }
-    return p->alignment >= 16 && !(p->flags & FXA_ACC_TENSORS);
+    return p->alignment >= 16 && !(p->flags & FXA_ACCUMULATE_DTENSORS);
 }
 
 /* Whether the kernel writes every element of the dense gradient: without a mask and lengths all tiles are visited, and
@@ -99,7 +99,7 @@ static captured_targets captured_find(const fxa__cuda_program *g) {
 
 /* Params whose gradient is 0 throughout have no sum. */
 static fxa_status captured_no_sums(fxa__cu_call *c, const captured_targets *to) {
-    uint64_t left = c->p->in.flags & FXA_ACC_PARAMS ? 0 : c->p->in.param_grads;
+    uint64_t left = c->p->in.flags & FXA_ACCUMULATE_DPARAMS ? 0 : c->p->in.param_grads;
     for (int32_t i = 0; i < FXA__CUDA_SUMS; i++)
         if (to->param[i] >= 0) left &= ~(UINT64_C(1) << to->param[i]);
     for (int i = 0; i < FXA_MAX_PARAMS; i++)
@@ -110,7 +110,7 @@ static fxa_status captured_no_sums(fxa__cu_call *c, const captured_targets *to) 
 static fxa_status captured_sums(fxa__cu_call *c) {
     const fxa__cu_grads *g = &c->at.grads;
     captured_targets to = captured_find(&c->code->program);
-    int n = c->code->program.n_sums, rows = (int)g->sum_rows, add = (c->p->in.flags & FXA_ACC_PARAMS) != 0;
+    int n = c->code->program.n_sums, rows = (int)g->sum_rows, add = (c->p->in.flags & FXA_ACCUMULATE_DPARAMS) != 0;
     int64_t heads = c->p->in.b * c->p->in.hq;
     double *totals = g->totals, *params = c->bind->dparams;
     struct FxaExact *sums = g->params;
@@ -148,7 +148,7 @@ static fxa_status captured_diagonal(fxa__cu_call *c) {
 static captured_tensor captured_target(const fxa__cu_call *c, int32_t i) {
     const fxa_view *v = &c->bind->dtensors[i];
     captured_tensor to = {.data = (void *)(uintptr_t)v->data, .rank = v->rank, .dtype = (int)v->dtype};
-    to.add = (c->p->in.flags & FXA_ACC_TENSORS) != 0;
+    to.add = (c->p->in.flags & FXA_ACCUMULATE_DTENSORS) != 0;
     for (int d = 0; d < v->rank; d++) to.size[d] = (int)v->size[d], to.stride[d] = v->stride[d];
     return to;
 }

@@ -124,7 +124,7 @@ static void compile_options(const fxa__cu_choice *c, int32_t arch, bool lines, c
     if (c->turns) compile_define(r, "FXA_DQ_TURNS", 1);
     if (c->out != c->dtype) compile_define(r, "FXA_OUT_F32", 1);
     if (c->wide_o) compile_define(r, "FXA_O_F32", 1);
-    if (c->maximum) compile_define(r, "FXA_WANT_MAX", 1);
+    if (c->maximum) compile_define(r, "FXA_RETURN_ROW_MAX", 1);
     if (c->row_tiles) compile_define(r, "FXA_ROW_TILES", c->row_tiles);
     if (c->cluster) compile_define(r, "FXA_CLUSTER", c->cluster);
 }

@@ -23,17 +23,18 @@ typedef struct coords {
 } coords;
 
 static bool coords_is_map(const fxa_index_map *m) {
-    return m->kind != FXA_MAP_AFFINE || m->base != 0 || (m->step != 0 && m->step != 1) || m->dynamic;
+    return m->kind != FXA_MAP_AFFINE || m->base != 0 || (m->step != 0 && m->step != 1) || m->has_offset;
 }
 
 static bool coords_is_moved(const fxa_problem *p) {
     bool maps =
         coords_is_map(&p->map_b) || coords_is_map(&p->map_h) || coords_is_map(&p->map_q) || coords_is_map(&p->map_k);
-    return maps || fxa__rows_are_aligned(p) || (p->flags & FXA_POSITIONS);
+    return maps || fxa__rows_are_aligned(p) || (p->flags & FXA_Q_START);
 }
 
 static bool coords_are_own(const fxa_problem *p) {
-    return !coords_is_moved(p) && !p->q_len && !p->k_len && (!p->heads || p->heads == p->hq);
+    return !coords_is_moved(p) && !p->global_q_len && !p->global_k_len &&
+           (!p->global_heads || p->global_heads == p->hq);
 }
 
 bool fxa__cu_coordinates_move(const fxa_problem *p) { return coords_is_moved(p); }
@@ -69,7 +70,7 @@ static fxa_value coords_mapped(coords *c, const fxa_index_map *m, int axis, fxa_
             fxa_value inside = fxa_builder_op2(c->b, FXA_OP_GE, i, coords_int(c, g->begin));
             x = s == 0 ? here : fxa_builder_op(c->b, FXA_OP_SELECT, (const fxa_value[]){inside, here, x}, 3);
         }
-    if (m->dynamic) x = coords_add(c, x, coords_load(c, (fxa_slot)(FXA_SLOT_DYN_B + axis), coords_int(c, 0)));
+    if (m->has_offset) x = coords_add(c, x, coords_load(c, (fxa_slot)(FXA_SLOT_OFFSET_B + axis), coords_int(c, 0)));
     return x;
 }
 
@@ -82,20 +83,20 @@ static fxa_value coords_of(coords *c, fxa_input input) {
     const fxa_problem *p = c->p;
     const fxa_index_map *maps[] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
     static const fxa_input axes[] = {FXA_INPUT_B, FXA_INPUT_H, FXA_INPUT_Q, FXA_INPUT_K};
-    if (input == FXA_INPUT_Q_LEN && p->q_len) return coords_int(c, p->q_len);
-    if (input == FXA_INPUT_K_LEN && p->k_len) return coords_int(c, p->k_len);
-    if (input == FXA_INPUT_HEADS && p->heads) return coords_int(c, p->heads);
+    if (input == FXA_INPUT_Q_LEN && p->global_q_len) return coords_int(c, p->global_q_len);
+    if (input == FXA_INPUT_K_LEN && p->global_k_len) return coords_int(c, p->global_k_len);
+    if (input == FXA_INPUT_HEADS && p->global_heads) return coords_int(c, p->global_heads);
     if (input == FXA_INPUT_Q_ROW) return fxa_builder_input(c->b, FXA_INPUT_Q);
     if (input == FXA_INPUT_K_ROW) return fxa_builder_input(c->b, FXA_INPUT_K);
     for (int axis = 0; axis < 4; axis++) {
         if (input != axes[axis]) continue;
         fxa_value x = coords_mapped(c, maps[axis], axis, fxa_builder_input(c->b, input));
         if (input != FXA_INPUT_Q) return x;
-        if (p->flags & FXA_POSITIONS)
-            x = coords_add(c, x, coords_load(c, FXA_SLOT_POS_Q, fxa_builder_input(c->b, FXA_INPUT_B)));
+        if (p->flags & FXA_Q_START)
+            x = coords_add(c, x, coords_load(c, FXA_SLOT_Q_START, fxa_builder_input(c->b, FXA_INPUT_B)));
         if (fxa__rows_are_aligned(p)) {
-            fxa_value k_len = coords_length(c, FXA_INPUT_K_LEN, p->k_len);
-            fxa_value q_len = coords_length(c, FXA_INPUT_Q_LEN, p->q_len);
+            fxa_value k_len = coords_length(c, FXA_INPUT_K_LEN, p->global_k_len);
+            fxa_value q_len = coords_length(c, FXA_INPUT_Q_LEN, p->global_q_len);
             x = coords_add(c, x, fxa_builder_op2(c->b, FXA_OP_SUB, k_len, q_len));
         }
         return x;

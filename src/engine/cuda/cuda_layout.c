@@ -342,7 +342,7 @@ static void layout_spare(layout *l) {
         l->out->users.end = layout_take(l, p->n_pages, 1, 1, sizeof(int32_t));
         l->out->users.list = layout_take(l, p->b, fxa__div_up(p->sk, p->page_size), 1, sizeof(int32_t));
     }
-    if (layout_is_staged(l, FXA_SLOT_DSINK)) l->out->grad_sink = layout_take(l, p->hq, 1, 1, sizeof(float));
+    if (layout_is_staged(l, FXA_SLOT_DSINKS)) l->out->grad_sink = layout_take(l, p->hq, 1, 1, sizeof(float));
 }
 
 static void layout_backward(layout *l) {
@@ -379,7 +379,7 @@ uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *cho
         if (out->word[side].node >= 0) layout_words_take(&l, side);
     layout_diagonal(&l);
     layout_ranges(&l);
-    if (layout_is_staged(&l, FXA_SLOT_SINK)) out->sink = layout_take(&l, p->in.hq, 1, 1, sizeof(float));
+    if (layout_is_staged(&l, FXA_SLOT_SINKS)) out->sink = layout_take(&l, p->in.hq, 1, 1, sizeof(float));
     if (layout_has(&l, FXA__CU_DECODE))
         layout_decode(&l);
     else if (layout_by_queries(&l))
@@ -389,7 +389,7 @@ uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *cho
     layout_spare(&l);
     for (int axis = 0; choice->moved && axis < FXA__CU_AXES; axis++)
         out->places[axis] = layout_take(&l, fxa__cu_moved_size(&p->in, axis), 1, 1, sizeof(int));
-    if ((forward && !(p->in.flags & FXA_WANT_LSE)) || layout_is_staged(&l, FXA_SLOT_LSE))
+    if ((forward && !(p->in.flags & FXA_RETURN_LSE)) || layout_is_staged(&l, FXA_SLOT_LSE))
         out->lse = layout_take(&l, p->in.hq, l.packed ? p->in.total_q : p->in.b * p->in.sq, 1, sizeof(float));
     if (!forward) layout_backward(&l);
     return l.c.failed ? UINT64_MAX : (uint64_t)l.c.used;

@@ -30,12 +30,12 @@ static struct FxaPlaces moved_places(const fxa__cu_call *c, int axis) {
         x.from[i] = m->segment[i].base;
         x.by[i] = m->segment[i].step ? m->segment[i].step : 1;
     }
-    if (m->dynamic) x.dynamic = c->bind->slot[FXA_SLOT_DYN_B + axis];
+    if (m->has_offset) x.dynamic = c->bind->slot[FXA_SLOT_OFFSET_B + axis];
     if (axis != MOVED_Q) return x;
-    if (p->flags & FXA_POSITIONS) x.shift = c->bind->slot[FXA_SLOT_POS_Q];
+    if (p->flags & FXA_Q_START) x.shift = c->bind->slot[FXA_SLOT_Q_START];
     x.aligned = fxa__rows_are_aligned(p);
-    x.q_len = p->q_len;
-    x.k_len = p->k_len;
+    x.q_len = p->global_q_len;
+    x.k_len = p->global_k_len;
     return x;
 }
 

@@ -35,7 +35,7 @@ static void choose_value(cuda_work *w, bool unit) {
 static void choose_bound(cuda_work *w) {
     fxa__range_small small;
     fxa__range r;
-    fxa_box box = fxa__box_plain();
+    fxa_tile_bounds box = fxa__box_plain();
     w->c->bound = INFINITY;
     if (fxa__range_open(&r, &small, w->c->program, w->c->value, &box, NULL, NULL)) {
         fxa__real x = fxa__range_of(&r, w->c->value)->f;
@@ -199,7 +199,7 @@ static bool choose_is_wanted(const fxa__cuda_program *c, const fxa__cuda_config 
            (config->grad_params >> c->params[out->slot].from & 1);
 }
 
-/* Whether gradients that are wanted read the score, by a comparison, an index or what has no slope itself (graft,
+/* Whether gradients that are wanted read the score, by a comparison, an index or what has no slope itself (with_grad,
  * floor): a slope of 1 does not say that they do not. Kernels have it for them beside slopes alone. */
 static bool choose_grads_read_score(const cuda_work *w, const fxa__cuda_config *config) {
     const fxa_program *p = w->c->program;

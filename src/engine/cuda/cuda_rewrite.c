@@ -131,7 +131,7 @@ static void rewrite_node(rewrite *r, int32_t i) {
     cancelled = at < 0 || wins ? rewrite_cancels_at(r, i) : -1;
     r->factor[i] = r->base[i] = -1;
     r->wins[i] = false;
-    if (n->op == FXA_OP_GRAFT) { /* its value: slopes were taken before, and joint programs have none */
+    if (n->op == FXA_OP_WITH_GRAD) { /* its value: slopes were taken before, and joint programs have none */
         r->map[i] = r->map[n->arg[0]];
         r->factor[i] = r->factor[n->arg[0]], r->base[i] = r->base[n->arg[0]], r->wins[i] = r->wins[n->arg[0]];
         return;

@@ -17,11 +17,11 @@ static const struct stage_row {
 } stage_rows[FXA__CU_SPARES] = {{FXA_SLOT_Q, false, 0, 0},
                                 {FXA_SLOT_K, true, 0, 0},
                                 {FXA_SLOT_V, true, 0, 0},
-                                {FXA_SLOT_O, false, 0, FXA_ACC_OUT},
+                                {FXA_SLOT_O, false, 0, FXA_ACCUMULATE_O},
                                 {FXA_SLOT_DO, false, 0, 0},
-                                {FXA_SLOT_DQ, false, FXA_GRAD_Q, FXA_ACC_Q},
-                                {FXA_SLOT_DK, true, FXA_GRAD_K, FXA_ACC_K},
-                                {FXA_SLOT_DV, true, FXA_GRAD_V, FXA_ACC_V}};
+                                {FXA_SLOT_DQ, false, FXA_GRAD_Q, FXA_ACCUMULATE_DQ},
+                                {FXA_SLOT_DK, true, FXA_GRAD_K, FXA_ACCUMULATE_DK},
+                                {FXA_SLOT_DV, true, FXA_GRAD_V, FXA_ACCUMULATE_DV}};
 enum { STAGE_O = 3, STAGE_DO = 4, STAGE_DQ = 5, STAGE_THREADS = 256, STAGE_BLOCKS = 4096 };
 
 int fxa__cu_spare(fxa_slot slot) {
@@ -89,18 +89,18 @@ bool fxa__cu_stage_is_needed(const fxa_problem *p, fxa_slot slot) {
     uint32_t flags = p->flags;
     bool backward = p->pass == FXA_BACKWARD;
     switch (slot) {
-    case FXA_SLOT_SINK: return (flags & FXA_SINK) && stage_is_apart(&p->sink);
-    case FXA_SLOT_DSINK:
-        return backward && (flags & FXA_GRAD_SINK) && (stage_is_apart(&p->dsink) || (flags & FXA_ACC_SINK));
+    case FXA_SLOT_SINKS: return (flags & FXA_SINKS) && stage_is_apart(&p->sinks);
+    case FXA_SLOT_DSINKS:
+        return backward && (flags & FXA_GRAD_SINKS) && (stage_is_apart(&p->dsinks) || (flags & FXA_ACCUMULATE_DSINKS));
     case FXA_SLOT_LSE:
         if (backward) return p->lse.dtype != FXA_F32;
-        return (flags & FXA_WANT_LSE) && (p->lse.dtype != FXA_F32 || (flags & FXA_ACC_OUT));
+        return (flags & FXA_RETURN_LSE) && (p->lse.dtype != FXA_F32 || (flags & FXA_ACCUMULATE_O));
     default: return fxa__cu_spare(slot) >= 0 && stage_row_is_needed(p, fxa__cu_spare(slot));
     }
 }
 
 bool fxa__cu_stage_is_any(const fxa_problem *p) {
-    bool any = fxa__cu_stage_is_needed(p, FXA_SLOT_SINK) || fxa__cu_stage_is_needed(p, FXA_SLOT_DSINK) ||
+    bool any = fxa__cu_stage_is_needed(p, FXA_SLOT_SINKS) || fxa__cu_stage_is_needed(p, FXA_SLOT_DSINKS) ||
                fxa__cu_stage_is_needed(p, FXA_SLOT_LSE);
     for (int i = 0; i < FXA__CU_SPARES; i++) any = any || stage_row_is_needed(p, i);
     return any;
@@ -184,9 +184,9 @@ fxa_status fxa__cu_stage_in(fxa__cu_call *c) {
         struct FxaStage s = stage_lse(c);
         FXA_TRY(stage_copy(c, &s));
     }
-    if (!fxa__cu_stage_is_needed(p, FXA_SLOT_SINK)) return FXA_OK;
+    if (!fxa__cu_stage_is_needed(p, FXA_SLOT_SINKS)) return FXA_OK;
     struct FxaStage s = {stage_heads(c->at.sink, 1, FXA_F32),
-                         stage_heads(c->bind->slot[FXA_SLOT_SINK], p->sink.stride[1], p->sink.dtype),
+                         stage_heads(c->bind->slot[FXA_SLOT_SINKS], p->sinks.stride[1], p->sinks.dtype),
                          {1, p->hq, 1, 1},
                          FXA_STAGE_WHOLE,
                          0};
@@ -197,7 +197,7 @@ fxa_status fxa__cu_stage_in(fxa__cu_call *c) {
 static fxa_status stage_forward(fxa__cu_call *c) {
     const fxa_problem *p = &c->p->in;
     struct FxaStage lse = stage_lse(c), o = stage_operand(c, STAGE_O);
-    if (p->flags & FXA_ACC_OUT) return stage_launch(c, FXA__CU_JOIN, &o, &lse, o.size[0] * o.size[1] * o.size[2]);
+    if (p->flags & FXA_ACCUMULATE_O) return stage_launch(c, FXA__CU_JOIN, &o, &lse, o.size[0] * o.size[1] * o.size[2]);
     if (fxa__cu_stage_is_needed(p, FXA_SLOT_LSE)) FXA_TRY(stage_copy(c, &lse));
     return stage_row_is_needed(p, STAGE_O) ? stage_copy(c, &o) : FXA_OK;
 }
@@ -213,11 +213,11 @@ fxa_status fxa__cu_stage_out(fxa__cu_call *c) {
         struct FxaStage s = stage_operand(c, i);
         FXA_TRY(fetched && stage_rows[i].keys ? fxa__cu_pages_store(c, &s) : stage_copy(c, &s));
     }
-    if (!fxa__cu_stage_is_needed(p, FXA_SLOT_DSINK)) return FXA_OK;
-    struct FxaStage s = {stage_heads(c->bind->slot[FXA_SLOT_DSINK], p->dsink.stride[1], p->dsink.dtype),
+    if (!fxa__cu_stage_is_needed(p, FXA_SLOT_DSINKS)) return FXA_OK;
+    struct FxaStage s = {stage_heads(c->bind->slot[FXA_SLOT_DSINKS], p->dsinks.stride[1], p->dsinks.dtype),
                          stage_heads(c->at.grad_sink, 1, FXA_F32),
                          {1, p->hq, 1, 1},
                          FXA_STAGE_WHOLE,
-                         (p->flags & FXA_ACC_SINK) != 0};
+                         (p->flags & FXA_ACCUMULATE_DSINKS) != 0};
     return stage_copy(c, &s);
 }

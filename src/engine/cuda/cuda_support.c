@@ -21,7 +21,7 @@
 #define BACKWARD (1u << FXA_BACKWARD)
 #define BOTH (FORWARD | BACKWARD)
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN)
-#define SUPPORT_ACCUMULATES (FXA_ACC_OUT | FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V)
+#define SUPPORT_ACCUMULATES (FXA_ACCUMULATE_O | FXA_ACCUMULATE_DQ | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)
 
 enum {
     CU_MOST_COLUMNS = 256,
@@ -38,13 +38,13 @@ enum {
 /* ---- Questions --------------------------------------------------------------------------------------------------- */
 
 static bool cu_is_f64(const fxa_problem *p) { return p->q.dtype == FXA_F64; }
-static bool cu_is_wide(const fxa_problem *p) { return p->d > CU_MOST_COLUMNS || p->dv > CU_MOST_COLUMNS; }
+static bool cu_is_wide(const fxa_problem *p) { return p->d_qk > CU_MOST_COLUMNS || p->d_v > CU_MOST_COLUMNS; }
 static bool cu_is_empty(const fxa_problem *p) {
     bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
     return p->b < 1 || p->sq < 1 || p->sk < 1 || (packed && p->total_q < 1) || (packed && !paged && p->total_k < 1) ||
            (paged && p->n_pages < 1);
 }
-static bool cu_lacks_heads(const fxa_problem *p) { return p->hq < 1 || p->d < 1 || p->dv < 1; }
+static bool cu_lacks_heads(const fxa_problem *p) { return p->hq < 1 || p->d_qk < 1 || p->d_v < 1; }
 static bool cu_is_beyond(const fxa_problem *p) { return p->b > CU_MOST_GRID || p->hq > CU_MOST_GRID; }
 static bool cu_is_long(const fxa_problem *p) {
     return p->sq > CU_MOST_LENGTH || p->sk > CU_MOST_LENGTH || p->total_q > CU_MOST_LENGTH ||
@@ -70,8 +70,8 @@ static const struct cu_row {
     const char *why;
 } cu_rows[] = {
     {BOTH, 0, cu_is_f64, "f64: kernels compute in f32, and take all other types"},
-    {BOTH, 0, cu_is_wide, "d and dv are to be at most 256"},
-    {BOTH, 0, cu_lacks_heads, "hq, d and dv are to be at least 1"},
+    {BOTH, 0, cu_is_wide, "d_qk and d_v are to be at most 256"},
+    {BOTH, 0, cu_lacks_heads, "hq, d_qk and d_v are to be at least 1"},
     {BOTH, 0, cu_is_beyond, "b and hq are to be at most 65535"},
     {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^28"},
     {BOTH, 0, cu_has_many_tiles, "tiles of 128 queries of all heads are to be at most 2^28"},
@@ -89,9 +89,9 @@ static fxa_status cu_check_table(const fxa_problem *p, fxa_error *err) {
         uint32_t flag = r->flags & p->flags;
         const char *name = flag ? fxa_flag_name(flag & (~flag + 1)) : NULL;
         if (name) return fxa__fail(err, FXA_E_UNSUPPORTED, "%s: %s", name, r->why);
-        return fxa__fail(err, FXA_E_UNSUPPORTED, "b %lld, hq %lld, sq %lld, sk %lld, d %lld, dv %lld: %s",
-                         (long long)p->b, (long long)p->hq, (long long)p->sq, (long long)p->sk, (long long)p->d,
-                         (long long)p->dv, r->why);
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "b %lld, hq %lld, sq %lld, sk %lld, d_qk %lld, d_v %lld: %s",
+                         (long long)p->b, (long long)p->hq, (long long)p->sq, (long long)p->sk, (long long)p->d_qk,
+                         (long long)p->d_v, r->why);
     }
     return FXA_OK;
 }
@@ -278,7 +278,8 @@ static int32_t cu_row_tiles(const fxa_problem *p, const fxa__cu_choice *c) {
 /* Few rows for many keys: decoding. Its lists have a row for each KV head: masks are the same for its query heads. */
 static bool cu_is_decode(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
     bool same = p->hq == p->hkv || !(g->mask_inputs & 1u << FXA_INPUT_H);
-    bool fits = c->family == FXA__CU_SM90 && c->d == c->dv && c->d <= CU_MOST_NARROW && p->d == p->dv && !c->dropout;
+    bool fits =
+        c->family == FXA__CU_SM90 && c->d == c->dv && c->d <= CU_MOST_NARROW && p->d_qk == p->d_v && !c->dropout;
     bool few = cu_decode_rows(p) <= 8 * CU_DECODE_GROUPS * cu_row_tiles(p, c);
     return p->pass == FXA_FORWARD && fits && same && few && p->sk >= CU_DECODE_KEYS;
 }
@@ -371,9 +372,9 @@ fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__
     out->dtype = fxa__cu_dtype_in(in);
     out->out = fxa__cu_dtype_out(in);
     out->wide_o = in->pass == FXA_BACKWARD && out->dtype != FXA_F32 && fxa__cu_stage_type(in, FXA_SLOT_O) == FXA_F32;
-    out->maximum = in->pass == FXA_FORWARD && (in->flags & FXA_WANT_MAX);
-    out->d = cu_columns(in->d);
-    out->dv = cu_columns(in->dv);
+    out->maximum = in->pass == FXA_FORWARD && (in->flags & FXA_RETURN_ROW_MAX);
+    out->d = cu_columns(in->d_qk);
+    out->dv = cu_columns(in->d_v);
     out->spans = in->flags & SUPPORT_SPANS;
     out->dropout = in->flags & FXA_DROPOUT;
     out->moved = out->dropout && fxa__cu_coordinates_move(in);

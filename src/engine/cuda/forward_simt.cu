@@ -106,7 +106,7 @@ struct Tile {
             const RowEnd end(a, at.h, finite_or_zero(top[i]), unit, BIAS, total);
             if (q >= limit) continue;
             store_sums(o, i, q < at.q.length ? end.factor : 0.f, a.o, at.b, at.h, at.q.first + q, a.dv);
-#if FXA_WANT_MAX
+#if FXA_RETURN_ROW_MAX
             if (x == 0)
                 a.row_max[at.b * a.max_b + at.h * a.max_h + (at.q.first + q) * a.max_s] =
                     q < at.q.length ? row_most(top[i], total, unit) : NEG_INF;

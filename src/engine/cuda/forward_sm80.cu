@@ -202,7 +202,7 @@ struct Tile {
                 if (q >= limit) continue;
                 if ((lane & 3) == 0)
                     a.lse[b * a.lse_b + h * a.lse_h + (q_first + q) * a.lse_s] = q < q_len ? end.lse : NEG_INF;
-#if FXA_WANT_MAX
+#if FXA_RETURN_ROW_MAX
                 if ((lane & 3) == 0)
                     a.row_max[b * a.max_b + h * a.max_h + (q_first + q) * a.max_s] =
                         q < q_len ? row_most(row_max[i][r], sum, unit) : NEG_INF;

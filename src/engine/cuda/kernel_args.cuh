@@ -187,7 +187,7 @@ struct FxaArgs {
     float keep_inverse; /* 1 / (1 - p) */
     struct FxaScalars scalars;
     const int *place_b, *place_h, *place_q, *place_k; /* FXA_DROPOUT 2: coordinates of indices; of q a row per entry */
-    float *row_max; /* FXA_WANT_MAX: the largest new score of rows */
+    float *row_max; /* FXA_RETURN_ROW_MAX: the largest new score of rows */
     long long max_b, max_h, max_s;
     /* For tile_class(): {smallest, largest} of every 64 elements along one axis of a tensor, for all places of the
      * other axes; 0: nobody knows. fxa_range_table writes them. */

@@ -180,7 +180,7 @@ struct ProgramBase {
 #endif
 
 /* Whether pairs of the backward ask the program for something in tiles without a mask too: then it has to have seen
- * their tile(). A slope may be the one thing that it says of a score (graft). */
+ * their tile(). A slope may be the one thing that it says of a score (with_grad). */
 constexpr bool ASKED_ALWAYS = PROG_VALUE || PROG_SLOPE || PROG_OWN;
 
 static_assert(!(PROG_SLOPE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "gradients of captured tensors need slope 1");

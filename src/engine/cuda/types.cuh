@@ -32,8 +32,8 @@
 #ifndef FXA_O_F32
 #define FXA_O_F32 0 /* 1: the backward reads an O of f32, whatever the other operands are */
 #endif
-#ifndef FXA_WANT_MAX
-#define FXA_WANT_MAX 0 /* 1: the largest new score of rows is written; not on Hopper */
+#ifndef FXA_RETURN_ROW_MAX
+#define FXA_RETURN_ROW_MAX 0 /* 1: the largest new score of rows is written; not on Hopper */
 #endif
 #ifndef FXA_SPANS
 #define FXA_SPANS 0

@@ -123,7 +123,7 @@ static inline bool fxa__dnn_rounds_heads(const fxa_problem *p) {
 
 /* Whether results are rounded to 16 bits before they are added to, or joined with, what is there. */
 static inline bool fxa__dnn_rounds_sums(const fxa_problem *p) {
-    return (p->flags & (FXA_ACC_OUT | FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V)) != 0;
+    return (p->flags & (FXA_ACCUMULATE_O | FXA_ACCUMULATE_DQ | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)) != 0;
 }
 
 /* Selects of -inf: lengths, where there are some; parts that are evaluated, then causal and window. */

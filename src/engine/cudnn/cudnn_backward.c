@@ -38,7 +38,7 @@ static int32_t backward_row(fxa__dnn_attention *a, fxa_slot slot, double fill) {
 static int32_t backward_sums(fxa__dnn_attention *a, int32_t dout, int32_t o) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
-    const int64_t full[4] = {p->b, p->hq, p->sq, p->dv}, row[4] = {p->b, p->hq, p->sq, 1};
+    const int64_t full[4] = {p->b, p->hq, p->sq, p->d_v}, row[4] = {p->b, p->hq, p->sq, 1};
     int32_t product = fxa__dnn_virtual(g, full, CUDNN_DATA_FLOAT);
     (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_MUL, dout, o, product, CUDNN_DATA_FLOAT);
     int32_t sum = fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, product, fxa__dnn_virtual(g, row, CUDNN_DATA_FLOAT));
@@ -54,7 +54,7 @@ static void backward_lengths(fxa__dnn_attention *a) {
 }
 
 /* Whether the derivative reads the new score, or counts its places. The caller's own reads the score as it came, which
- * may be the same; and where that is left as it is, any derivative but dscore itself is another's (graft). */
+ * may be the same; and where that is left as it is, any derivative but dscore itself is another's (with_grad). */
 static bool backward_reads_score(const fxa__dnn_attention *a) {
     const fxa_program *p = a->program;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
@@ -116,8 +116,8 @@ static void backward_by_keys_fp8(fxa__dnn_attention *a, int32_t weights, int32_t
 static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32_t dq) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
-    const int64_t dim[4] = {p->b, p->hq, p->sq, p->d};
-    fxa__dnn_tensor view = {.dim = {p->b, p->hkv, p->sk, p->d},
+    const int64_t dim[4] = {p->b, p->hq, p->sq, p->d_qk};
+    fxa__dnn_tensor view = {.dim = {p->b, p->hkv, p->sk, p->d_qk},
                             .type = (uint8_t)fxa__dnn_data_type(p->k.dtype),
                             .source = FXA__DNN_VIRTUAL};
     if (g->status != FXA_OK) return;
@@ -188,21 +188,21 @@ static int32_t backward_weights(fxa__dnn_attention *a, int32_t q, int32_t k, fxa
 /* The gradient of sinks, from the sums of dO O, which cuDNN leaves in memory. */
 static void backward_sinks(fxa__dnn_attention *a, int32_t sums, int32_t dlse) {
     const fxa_problem *p = &a->p->in;
-    if (!(p->flags & FXA_GRAD_SINK)) return;
+    if (!(p->flags & FXA_GRAD_SINKS)) return;
     fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_SINK, true, p->hq);
     FxaGpuSink *s = &step->args.sink;
     fxa__dnn_step_rows(a, step, &s->rows, FXA_SLOT_LSE);
-    s->sink.stride[1] = p->sink.stride[1], s->sink.type = (int32_t)p->sink.dtype;
-    s->dsink.stride[1] = p->dsink.stride[1], s->dsink.type = (int32_t)p->dsink.dtype;
-    s->zero = !(p->flags & FXA_SINK), s->add = (p->flags & FXA_ACC_SINK) != 0;
-    if (!s->zero) fxa__dnn_step_point(step, &s->sink.data, FXA__DNN_SLOT, FXA_SLOT_SINK, 0);
-    fxa__dnn_step_point(step, &s->dsink.data, FXA__DNN_SLOT, FXA_SLOT_DSINK, 0);
+    s->sink.stride[1] = p->sinks.stride[1], s->sink.type = (int32_t)p->sinks.dtype;
+    s->dsink.stride[1] = p->dsinks.stride[1], s->dsink.type = (int32_t)p->dsinks.dtype;
+    s->zero = !(p->flags & FXA_SINKS), s->add = (p->flags & FXA_ACCUMULATE_DSINKS) != 0;
+    if (!s->zero) fxa__dnn_step_point(step, &s->sink.data, FXA__DNN_SLOT, FXA_SLOT_SINKS, 0);
+    fxa__dnn_step_point(step, &s->dsink.data, FXA__DNN_SLOT, FXA_SLOT_DSINKS, 0);
     fxa__dnn_step_slot(a, step, &s->lse, FXA_SLOT_LSE);
     if (dlse >= 0) fxa__dnn_step_slot(a, step, &s->dlse, FXA_SLOT_DLSE);
     fxa__dnn_step_tensor(step, &s->delta, &a->g, sums);
     fxa__dnn_step_slot(a, step, &s->o, FXA_SLOT_O);
     fxa__dnn_step_slot(a, step, &s->dout, FXA_SLOT_DO);
-    s->features = p->dv;
+    s->features = p->d_v;
 }
 
 static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
@@ -214,15 +214,15 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     int32_t dout = fxa__dnn_operand(a, FXA_SLOT_DO, false);
     int32_t sums = backward_sums(a, dout, o);
     int32_t weights = backward_weights(a, q, k, kept);
-    int32_t dv = backward_output(a, FXA_SLOT_DV, FXA_GRAD_V, FXA_ACC_V);
+    int32_t dv = backward_output(a, FXA_SLOT_DV, FXA_GRAD_V, FXA_ACCUMULATE_DV);
     bool fp8 = fxa__dnn_is_fp8(p);
     if (fp8)
-        backward_by_keys_fp8(a, fxa__dnn_fp8_weights(a, weights), dout, FXA_SLOT_DV, dv, p->dv);
+        backward_by_keys_fp8(a, fxa__dnn_fp8_weights(a, weights), dout, FXA_SLOT_DV, dv, p->d_v);
     else
-        backward_by_keys(a, weights, dout, dv, p->dv);
+        backward_by_keys(a, weights, dout, dv, p->d_v);
     int32_t dp = fxa__dnn_matmul(g, dout, v, fxa__dnn_virtual(g, pairs, CUDNN_DATA_FLOAT), a->len_q, a->len_k, -1);
     if (fp8) dp = fxa__dnn_fp8_dp(a, dp);
-    int32_t dlse = p->flags & FXA_GRAD_LSE ? backward_row(a, FXA_SLOT_DLSE, 0) : -1;
+    int32_t dlse = p->flags & FXA_READ_DLSE ? backward_row(a, FXA_SLOT_DLSE, 0) : -1;
     dp = fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, dp, sums);
     if (dlse >= 0) dp = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, dp, dlse);
     dp = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, dp, weights);
@@ -230,18 +230,18 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     kept->indexed = a->score.indexed; /* by a mask, too */
     a->score = *kept;
     fxa__dnn_bias(a, dp);
-    int32_t ds = backward_score(a, dp), dk = backward_output(a, FXA_SLOT_DK, FXA_GRAD_K, FXA_ACC_K);
+    int32_t ds = backward_score(a, dp), dk = backward_output(a, FXA_SLOT_DK, FXA_GRAD_K, FXA_ACCUMULATE_DK);
     if (fp8)
-        backward_by_keys_fp8(a, ds = fxa__dnn_fp8_ds(a, ds), q, FXA_SLOT_DK, dk, p->d);
+        backward_by_keys_fp8(a, ds = fxa__dnn_fp8_ds(a, ds), q, FXA_SLOT_DK, dk, p->d_qk);
     else
-        backward_by_keys(a, ds, q, dk, p->d);
-    backward_by_rows(a, ds, k, backward_output(a, FXA_SLOT_DQ, FXA_GRAD_Q, FXA_ACC_Q));
+        backward_by_keys(a, ds, q, dk, p->d_qk);
+    backward_by_rows(a, ds, k, backward_output(a, FXA_SLOT_DQ, FXA_GRAD_Q, FXA_ACCUMULATE_DQ));
 }
 
 /* Values per entry are rows' too: written out for more rows than one (cudnn_load.c), and for one row as they are. */
 static void backward_count_vectors(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
-    bool some = a->level.arch / 10 == 9 && !fxa__dnn_is_fp8(p), dlse = p->flags & FXA_GRAD_LSE;
+    bool some = a->level.arch / 10 == 9 && !fxa__dnn_is_fp8(p), dlse = p->flags & FXA_READ_DLSE;
     int vectors = 0, most = some ? BACKWARD_VECTORS - dlse : 0;
     for (size_t i = 0; i < a->g.n_ops && a->g.status == FXA_OK; i++) {
         const fxa__dnn_tensor *t = a->g.ops[i].b >= 0 ? &a->g.tensors[a->g.ops[i].b] : NULL;

@@ -30,7 +30,7 @@ static const struct cost_of_columns {
 };
 
 static double cost_of_rate(const fxa__problem *p) {
-    int64_t columns = p->in.d > p->in.dv ? p->in.d : p->in.dv;
+    int64_t columns = p->in.d_qk > p->in.d_v ? p->in.d_qk : p->in.d_v;
     size_t i = 0;
     while (cost_of_columns[i].columns < columns && i + 1 < sizeof cost_of_columns / sizeof *cost_of_columns) i++;
     const struct cost_of_columns *row = &cost_of_columns[i];

@@ -54,32 +54,32 @@ static int32_t forward_row(fxa__dnn_attention *a) {
 /* The maximum and the sum of a row in memory of ours, of which a step makes LSE: where the maximum is wanted too, or
  * LSE in f64, which is made of LSE in f32 where cuDNN does not write these. It writes either these or LSE. */
 static bool forward_has_parts(const fxa_problem *p) {
-    bool other = p->flags & (FXA_ACC_OUT | FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_SINK | FXA_SINK_ZERO);
-    bool wide = (p->flags & FXA_WANT_LSE) && p->lse.dtype == FXA_F64 && !other;
-    return (p->flags & FXA_WANT_MAX) || wide;
+    bool other = p->flags & (FXA_ACCUMULATE_O | FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_SINKS | FXA_SINK_ZERO);
+    bool wide = (p->flags & FXA_RETURN_LSE) && p->lse.dtype == FXA_F64 && !other;
+    return (p->flags & FXA_RETURN_ROW_MAX) || wide;
 }
 
 static void forward_parts(fxa__dnn_attention *a, int32_t most, int32_t sum) {
     const fxa_problem *p = &a->p->in;
-    if (p->flags & FXA_ACC_OUT) a->joined = fxa__dnn_dense(a, FXA_SLOT_LSE);
+    if (p->flags & FXA_ACCUMULATE_O) a->joined = fxa__dnn_dense(a, FXA_SLOT_LSE);
     fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_STATISTICS, true, p->b * p->hq * p->sq);
     FxaGpuStatistics *s = &step->args.statistics;
     fxa__dnn_step_rows(a, step, &s->rows, FXA_SLOT_LSE);
     fxa__dnn_step_tensor(step, &s->most, &a->g, most);
     fxa__dnn_step_tensor(step, &s->sum, &a->g, sum);
     s->past = (p->flags & (FXA_PADDING | FXA_VARLEN)) == FXA_PADDING;
-    if (p->flags & FXA_ACC_OUT)
+    if (p->flags & FXA_ACCUMULATE_O)
         fxa__dnn_step_tensor(step, &s->lse, &a->g, a->joined);
-    else if (p->flags & FXA_WANT_LSE)
+    else if (p->flags & FXA_RETURN_LSE)
         fxa__dnn_step_slot(a, step, &s->lse, FXA_SLOT_LSE);
-    if (p->flags & FXA_WANT_MAX) fxa__dnn_step_slot(a, step, &s->max, FXA_SLOT_MAX_ROW);
+    if (p->flags & FXA_RETURN_ROW_MAX) fxa__dnn_step_slot(a, step, &s->max, FXA_SLOT_ROW_MAX);
 }
 
 /* LSE: nowhere, in the caller's memory, or in ours, from where it is copied, or joined with what is there. */
 static int32_t forward_statistics(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
-    if (!(p->flags & (FXA_WANT_LSE | FXA_ACC_OUT))) return forward_row(a);
-    if (p->flags & FXA_ACC_OUT) return a->joined = fxa__dnn_dense(a, FXA_SLOT_LSE);
+    if (!(p->flags & (FXA_RETURN_LSE | FXA_ACCUMULATE_O))) return forward_row(a);
+    if (p->flags & FXA_ACCUMULATE_O) return a->joined = fxa__dnn_dense(a, FXA_SLOT_LSE);
     bool direct = fxa__dnn_row_is_direct(p, FXA_SLOT_LSE);
     int32_t t = direct ? fxa__dnn_row(a, FXA_SLOT_LSE) : fxa__dnn_dense(a, FXA_SLOT_LSE);
     if (!direct) (void)fxa__dnn_step_copy(a, FXA_SLOT_LSE, t, true, FXA_GPU_COPY, -INFINITY);
@@ -108,8 +108,8 @@ static int32_t forward_sinks(fxa__dnn_attention *a) {
     FxaGpuCopy *c = &step->args.copy;
     c->rows.size[0] = c->rows.size[2] = c->rows.size[3] = 1, c->rows.size[1] = p->hq;
     fxa__dnn_step_tensor(step, &c->to, &a->g, t);
-    c->from.stride[1] = p->sink.stride[1], c->from.type = (int32_t)p->sink.dtype;
-    if (p->flags & FXA_SINK) fxa__dnn_step_point(step, &c->from.data, FXA__DNN_SLOT, FXA_SLOT_SINK, 0);
+    c->from.stride[1] = p->sinks.stride[1], c->from.type = (int32_t)p->sinks.dtype;
+    if (p->flags & FXA_SINKS) fxa__dnn_step_point(step, &c->from.data, FXA__DNN_SLOT, FXA_SLOT_SINKS, 0);
     return t; /* without memory to read from, 0 */
 }
 
@@ -127,9 +127,9 @@ static int32_t forward_sum(fxa__dnn_attention *a, int32_t s, int32_t sink, int32
 static void forward_softmax(fxa__dnn_attention *a, int32_t s, int32_t v, int32_t o) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
-    bool parts = forward_has_parts(p), sinks = p->flags & (FXA_SINK | FXA_SINK_ZERO);
+    bool parts = forward_has_parts(p), sinks = p->flags & (FXA_SINKS | FXA_SINK_ZERO);
     int32_t e, sink = sinks ? forward_sinks(a) : -1;
-    int32_t most = parts ? fxa__dnn_dense(a, FXA_SLOT_MAX_ROW) : forward_row(a);
+    int32_t most = parts ? fxa__dnn_dense(a, FXA_SLOT_ROW_MAX) : forward_row(a);
     int32_t sum = parts ? fxa__dnn_dense(a, FXA_SLOT_LSE) : forward_row(a);
     (void)fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, s, sinks ? forward_row(a) : most);
     if (sinks && g->status == FXA_OK)
@@ -154,7 +154,7 @@ static int32_t forward_pages(fxa__dnn_attention *a, fxa_slot slot, int32_t table
     const fxa_problem *p = &a->p->in;
     bool keys = slot == FXA_SLOT_K;
     const fxa_operand *o = keys ? &p->k : &p->v;
-    int64_t d = keys ? p->d : p->dv;
+    int64_t d = keys ? p->d_qk : p->d_v;
     fxa__dnn_tensor pages = {.dim = {p->n_pages, p->hkv, p->page_size, d},
                              .type = (uint8_t)fxa__dnn_data_type(o->dtype),
                              .source = FXA__DNN_SLOT,
@@ -187,7 +187,7 @@ void fxa__dnn_forward(fxa__dnn_attention *a) {
     int32_t table = paged ? forward_table(a) : -1, q = fxa__dnn_operand(a, FXA_SLOT_Q, false);
     int32_t k = paged ? forward_pages(a, FXA_SLOT_K, table) : fxa__dnn_operand(a, FXA_SLOT_K, true);
     int32_t v = paged ? forward_pages(a, FXA_SLOT_V, table) : fxa__dnn_operand(a, FXA_SLOT_V, false);
-    bool joins = p->flags & FXA_ACC_OUT;
+    bool joins = p->flags & FXA_ACCUMULATE_O;
     int32_t o = joins ? fxa__dnn_dense(a, FXA_SLOT_O) : fxa__dnn_output(a, FXA_SLOT_O, true, false);
     int32_t s = fxa__dnn_scores(a, q, k);
     s = fxa__dnn_mask_others(a, s);
@@ -207,7 +207,7 @@ static fxa_status attention_analyse_one(fxa__dnn_score *s, const fxa_program *pr
     fxa__lower_depend(program, NULL, *depend);
     for (int32_t i = 0; i < program->n_nodes; i++) {
         s->load[i] = -1;
-        s->same[i] = program->nodes[i].op == FXA_OP_GRAFT ? program->nodes[i].arg[0] : -1; /* its value alone */
+        s->same[i] = program->nodes[i].op == FXA_OP_WITH_GRAD ? program->nodes[i].arg[0] : -1; /* its value alone */
     }
     s->program = program, s->depend = *depend;
     return FXA_OK;

@@ -67,7 +67,7 @@ int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s) {
 void fxa__dnn_fp8_output(fxa__dnn_attention *a, int32_t e, int32_t sum, int32_t v, int32_t o) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
-    const int64_t dim[4] = {p->b, p->hq, p->sq, p->dv};
+    const int64_t dim[4] = {p->b, p->hq, p->sq, p->d_v};
     int32_t weights = fxa__dnn_float2(g, CUDNN_POINTWISE_DIV, e, sum);
     (void)fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_AMAX, weights, fxa__dnn_scratch(g, fp8_one, CUDNN_DATA_FLOAT));
     int32_t rounded = fxa__dnn_like(g, weights, (uint8_t)fxa__dnn_data_type(p->v.dtype));

@@ -54,9 +54,9 @@ static void run_evaluate(const fxa_program *program, const fxa_problem *in, cons
         v->none[i].dtype = (fxa_dtype)program->tensors[i].dtype; /* without elements: nothing is read */
         v->none[i].rank = program->tensors[i].rank;
     }
-    env.coord[FXA_INPUT_Q_LEN] = fxa__wrap32(in->q_len ? in->q_len : in->sq);
-    env.coord[FXA_INPUT_K_LEN] = fxa__wrap32(in->k_len ? in->k_len : in->sk);
-    env.coord[FXA_INPUT_HEADS] = fxa__wrap32(in->heads ? in->heads : in->hq);
+    env.coord[FXA_INPUT_Q_LEN] = fxa__wrap32(in->global_q_len ? in->global_q_len : in->sq);
+    env.coord[FXA_INPUT_K_LEN] = fxa__wrap32(in->global_k_len ? in->global_k_len : in->sk);
+    env.coord[FXA_INPUT_HEADS] = fxa__wrap32(in->global_heads ? in->global_heads : in->hq);
     fxa__program_eval(program, &env, v->node);
     v->there = true;
 }

@@ -43,7 +43,7 @@ int64_t fxa__dnn_extent(const fxa_problem *p, fxa_input axis) {
 
 int64_t fxa__dnn_length_of(const fxa__dnn_score *s, bool keys) {
     const fxa_problem *p = &s->p->in;
-    int64_t said = keys ? p->k_len : p->q_len;
+    int64_t said = keys ? p->global_k_len : p->global_q_len;
     return said ? said : s->spans ? -1 : keys ? p->sk : p->sq;
 }
 
@@ -69,8 +69,8 @@ fxa__dnn_axis fxa__dnn_axis_of(const fxa__dnn_score *s, fxa_input axis) {
     int64_t n = fxa__dnn_extent(p, axis), q = fxa__dnn_length_of(s, false), k = fxa__dnn_length_of(s, true), more = 0;
     fxa__dnn_axis out = {false, 0, 1, INT32_MIN, INT32_MAX};
     if (axis == FXA_INPUT_Q_ROW || axis == FXA_INPUT_K_ROW) return (fxa__dnn_axis){true, 0, 1, 0, n > 0 ? n - 1 : 0};
-    bool aligned = score_is_aligned(p, axis), moved = axis == FXA_INPUT_Q && (p->flags & FXA_POSITIONS);
-    if (map->kind == FXA_MAP_TABLE || map->dynamic || moved) return out;
+    bool aligned = score_is_aligned(p, axis), moved = axis == FXA_INPUT_Q && (p->flags & FXA_Q_START);
+    if (map->kind == FXA_MAP_TABLE || map->has_offset || moved) return out;
     if (aligned && (q < 0 || k < 0)) return out;
     if (aligned) more = k - q;
     if (map->kind == FXA_MAP_SEGMENTS) {
@@ -88,7 +88,7 @@ static int32_t score_table(fxa__dnn_score *s, fxa_input input, int axis) {
     const fxa_problem *p = &s->p->in;
     const fxa_index_map *map = score_map(p, input);
     int64_t n = fxa__dnn_extent(p, input), q = fxa__dnn_length_of(s, false), k = fxa__dnn_length_of(s, true);
-    bool aligned = score_is_aligned(p, input), moved = axis == 2 && (p->flags & FXA_POSITIONS);
+    bool aligned = score_is_aligned(p, input), moved = axis == 2 && (p->flags & FXA_Q_START);
     bool by_entry = moved || (aligned && (q < 0 || k < 0));
     if (aligned && (q < 0) != (k < 0))
         return fxa__dnn_refuse(s->g, "bottom-right: of q_len and k_len one is said, the other that of each entry");
@@ -103,8 +103,8 @@ static int32_t score_table(fxa__dnn_score *s, fxa_input input, int axis) {
         w->begin[i] = map->segment[i].begin, w->from[i] = map->segment[i].base, w->by[i] = map->segment[i].step;
     fxa__dnn_step_data(step, &w->out, s->g, t);
     if (map->kind == FXA_MAP_TABLE) fxa__dnn_step_point(step, &w->table, FXA__DNN_SLOT, FXA_SLOT_MAP_B + axis, 0);
-    if (map->dynamic) fxa__dnn_step_point(step, &w->dynamic, FXA__DNN_SLOT, FXA_SLOT_DYN_B + axis, 0);
-    if (moved) fxa__dnn_step_point(step, &w->shift, FXA__DNN_SLOT, FXA_SLOT_POS_Q, 0);
+    if (map->has_offset) fxa__dnn_step_point(step, &w->dynamic, FXA__DNN_SLOT, FXA_SLOT_OFFSET_B + axis, 0);
+    if (moved) fxa__dnn_step_point(step, &w->shift, FXA__DNN_SLOT, FXA_SLOT_Q_START, 0);
     if (aligned && by_entry && s->g->status == FXA_OK) fxa__dnn_step_data(step, &w->more, s->g, s->length[2]);
     if (s->g->status != FXA_OK) return 0;
     fxa__dnn_tensor *made = &s->g->tensors[t];
@@ -165,9 +165,10 @@ int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input) {
 
 bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t *hi) {
     const fxa_problem *p = &s->p->in;
-    fxa_box box = {{0}, {0}};
+    fxa_tile_bounds box = {{0}, {0}};
     uint64_t steps = 0;
-    const int64_t length[3] = {fxa__dnn_length_of(s, false), fxa__dnn_length_of(s, true), p->heads ? p->heads : p->hq};
+    const int64_t length[3] = {fxa__dnn_length_of(s, false), fxa__dnn_length_of(s, true),
+                               p->global_heads ? p->global_heads : p->hq};
     const int64_t most[3] = {p->sq, p->sk, 0};
     const fxa_input run[3] = {FXA_INPUT_Q_LEN, FXA_INPUT_K_LEN, FXA_INPUT_HEADS};
     for (int i = 0; i < 3; i++) {
@@ -223,7 +224,7 @@ int32_t fxa__dnn_scale(fxa__dnn_score *s) {
     const fxa__dnn_tensor t = {
         .dim = {1, 1, 1, 1}, .stride = {1, 1, 1, 1}, .type = CUDNN_DATA_FLOAT, .source = FXA__DNN_SCALE};
     if (!(s->p->in.flags & FXA_SCALARS_IN_MEMORY)) return fxa__dnn_add(s->g, &t);
-    return score_scalar(s, FXA_SLOT_SCALE, 0, CUDNN_DATA_FLOAT, 1 / sqrt((double)s->p->in.d));
+    return score_scalar(s, FXA_SLOT_SCALE, 0, CUDNN_DATA_FLOAT, 1 / sqrt((double)s->p->in.d_qk));
 }
 
 int32_t fxa__dnn_scale_folded(fxa__dnn_score *s) {

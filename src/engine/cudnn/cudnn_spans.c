@@ -30,22 +30,22 @@ typedef struct dnn_slot {
 
 static dnn_slot dnn_slot_of(const fxa_problem *p, fxa_slot slot) {
     switch (slot) {
-    case FXA_SLOT_Q: return (dnn_slot){&p->q, p->hq, p->sq, p->d, false};
-    case FXA_SLOT_DQ: return (dnn_slot){&p->dq, p->hq, p->sq, p->d, false};
-    case FXA_SLOT_K: return (dnn_slot){&p->k, p->hkv, p->sk, p->d, true};
-    case FXA_SLOT_DK: return (dnn_slot){&p->dk, p->hkv, p->sk, p->d, true};
-    case FXA_SLOT_V: return (dnn_slot){&p->v, p->hkv, p->sk, p->dv, true};
-    case FXA_SLOT_DV: return (dnn_slot){&p->dv_grad, p->hkv, p->sk, p->dv, true};
-    case FXA_SLOT_DO: return (dnn_slot){&p->dout, p->hq, p->sq, p->dv, false};
+    case FXA_SLOT_Q: return (dnn_slot){&p->q, p->hq, p->sq, p->d_qk, false};
+    case FXA_SLOT_DQ: return (dnn_slot){&p->dq, p->hq, p->sq, p->d_qk, false};
+    case FXA_SLOT_K: return (dnn_slot){&p->k, p->hkv, p->sk, p->d_qk, true};
+    case FXA_SLOT_DK: return (dnn_slot){&p->dk, p->hkv, p->sk, p->d_qk, true};
+    case FXA_SLOT_V: return (dnn_slot){&p->v, p->hkv, p->sk, p->d_v, true};
+    case FXA_SLOT_DV: return (dnn_slot){&p->dv, p->hkv, p->sk, p->d_v, true};
+    case FXA_SLOT_DO: return (dnn_slot){&p->dout, p->hq, p->sq, p->d_v, false};
     case FXA_SLOT_LSE: return (dnn_slot){&p->lse, p->hq, p->sq, 1, false};
-    case FXA_SLOT_MAX_ROW: return (dnn_slot){&p->max, p->hq, p->sq, 1, false};
+    case FXA_SLOT_ROW_MAX: return (dnn_slot){&p->row_max, p->hq, p->sq, 1, false};
     case FXA_SLOT_DLSE: return (dnn_slot){&p->dlse, p->hq, p->sq, 1, false};
-    default: return (dnn_slot){&p->o, p->hq, p->sq, p->dv, false};
+    default: return (dnn_slot){&p->o, p->hq, p->sq, p->d_v, false};
     }
 }
 
 static bool spans_is_row(fxa_slot slot) {
-    return slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE;
+    return slot == FXA_SLOT_LSE || slot == FXA_SLOT_ROW_MAX || slot == FXA_SLOT_DLSE;
 }
 
 enum { SPANS_THREADS = 256 }; /* of a block */
@@ -69,7 +69,7 @@ static int32_t spans_ints(fxa__dnn_attention *a) {
 /* A step that knows the lengths, and does nothing with them yet. */
 static fxa__dnn_step *spans_step_new(fxa__dnn_attention *a, bool after, int64_t work) {
     const fxa_problem *p = &a->p->in;
-    static const uint8_t starts[2] = {FXA_SLOT_CU_Q, FXA_SLOT_CU_K}, lens[2] = {FXA_SLOT_LEN_Q, FXA_SLOT_LEN_K};
+    static const uint8_t starts[2] = {FXA_SLOT_CU_Q, FXA_SLOT_CU_K}, lens[2] = {FXA_SLOT_Q_LENGTHS, FXA_SLOT_K_LENGTHS};
     fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_SPANS, after, work);
     FxaGpuSpans *s = &step->args.spans;
     s->batch = (int32_t)p->b, s->size[0] = p->sq, s->size[1] = p->sk;
@@ -292,7 +292,7 @@ void fxa__dnn_key(void *self, const fxa__problem *p, fxa__writer *w) {
     fxa_status status = fxa__dnn_program_make(p, true, &numbers, NULL);
     w->failed = w->failed || status == FXA_E_MEMORY;
     if (status == FXA_OK) q->in.program = numbers.program; /* else none is made of it */
-    rows[0] = &q->in.lse, rows[1] = &q->in.max, rows[2] = &q->in.dlse;
+    rows[0] = &q->in.lse, rows[1] = &q->in.row_max, rows[2] = &q->in.dlse;
     q->in.total_q = q->in.total_k = 0;
     for (int i = 0; i < 3 && (p->in.flags & FXA_VARLEN); i++)
         if (!spans_lse_is_direct(&p->in, rows[i])) rows[i]->stride[0] = rows[i]->stride[1] = rows[i]->stride[2] = 0;

@@ -22,15 +22,15 @@ enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 }; /* f16 and bf16; e4m3 an
 #define SUPPORT_REACH ((int64_t)1 << 31) /* elements; of rows 2^24 apart the 129th was the first seen wrong */
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN | FXA_PAGED)
 #define SUPPORT_BYTE_FLAGS                                                                                             \
-    (SUPPORT_SPANS | FXA_SCALARS_IN_MEMORY | FXA_DETERMINISTIC | FXA_GRAD_LSE | FXA_GRAD_SINK | FXA_ACC_Q |            \
-     FXA_ACC_K | FXA_ACC_V)
+    (SUPPORT_SPANS | FXA_SCALARS_IN_MEMORY | FXA_DETERMINISTIC | FXA_READ_DLSE | FXA_GRAD_SINKS | FXA_ACCUMULATE_DQ |  \
+     FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)
 
 /* ---- Conditions of rows that flags do not say -------------------------------------------------------------------- */
 
 static bool support_is_unaligned(const fxa_problem *p) { return p->alignment < 16; }
 bool fxa__dnn_is_empty(const fxa_problem *p) {
     const bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
-    return p->b < 1 || p->hq < 1 || p->sq < 1 || p->sk < 1 || p->d < 1 || p->dv < 1 ||
+    return p->b < 1 || p->hq < 1 || p->sq < 1 || p->sk < 1 || p->d_qk < 1 || p->d_v < 1 ||
            (packed && (p->total_q < 1 || (!paged && p->total_k < 1)));
 }
 static bool support_is_one_row(const fxa_problem *p) { return p->sq == 1; }
@@ -45,7 +45,7 @@ static bool support_is_masked_row(const fxa_problem *p) {
 /* cuDNN counts tiles in 32 bits, and ends the process when they come to 0; strides of pairs have 63. */
 static bool support_is_beyond(const fxa_problem *p) {
     enum { TILE = 64, MOST = 1 << 30 };
-    int64_t longer = p->sq > p->sk ? p->sq : p->sk, wider = p->d > p->dv ? p->d : p->dv, tiles, pairs;
+    int64_t longer = p->sq > p->sk ? p->sq : p->sk, wider = p->d_qk > p->d_v ? p->d_qk : p->d_v, tiles, pairs;
     int64_t tile = (longer + TILE - 1) / TILE * ((wider + TILE - 1) / TILE);
     bool fits = fxa__mul_i64(p->b, p->hq, &pairs) && fxa__mul_i64(pairs, tile, &tiles) && tiles <= MOST;
     return !fits || !fxa__mul_i64(pairs, p->sq, &pairs) || !fxa__mul_i64(pairs, p->sk, &pairs);
@@ -54,7 +54,7 @@ static bool support_is_beyond(const fxa_problem *p) {
 static bool support_reaches_far(const fxa_problem *p, const fxa_operand *o) {
     const bool packed = p->flags & FXA_VARLEN;
     const int64_t size[3] = {packed ? 1 : p->b, p->hq, packed ? p->total_q : p->sq};
-    int64_t sum = p->dv, part;
+    int64_t sum = p->d_v, part;
     for (int i = 0; i < 3; i++) {
         bool fits = size[i] < 1 || (fxa__mul_i64(size[i] - 1, o->stride[i], &part) && fxa__add_i64(sum, part, &sum));
         if (!fits) return true;
@@ -66,27 +66,29 @@ bool fxa__dnn_is_far(const fxa_problem *p) {
 }
 static bool support_has_many(const fxa_problem *p) { return p->b > UINT16_MAX || p->hq > UINT16_MAX; }
 static bool support_has_params(const fxa_problem *p) { return p->param_grads != 0; }
-static bool support_is_odd(const fxa_problem *p) { return p->d % 8 || p->dv % 8; }
-static bool support_is_odd_16(const fxa_problem *p) { return p->d % 16 || p->dv % 16; }
+static bool support_is_odd(const fxa_problem *p) { return p->d_qk % 8 || p->d_v % 8; }
+static bool support_is_odd_16(const fxa_problem *p) { return p->d_qk % 16 || p->d_v % 16; }
 static bool support_is_e5m2(const fxa_problem *p) { return p->q.dtype == FXA_E5M2; }
 static bool support_has_wide_output(const fxa_problem *p) { return !fxa__dtype_is_byte_float(p->o.dtype); }
 /* Its kernels are chosen by d, and dv is not in what they have room for. */
-static bool support_is_wider(const fxa_problem *p) { return p->d <= 128 && p->dv > 128; }
+static bool support_is_wider(const fxa_problem *p) { return p->d_qk <= 128 && p->d_v > 128; }
 static bool support_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
 static bool support_is_odd_rows(const fxa_problem *p) { return p->sq % 16 != 0; }
-static bool support_has_wide_lse(const fxa_problem *p) { return (p->flags & FXA_WANT_LSE) && p->lse.dtype == FXA_F64; }
-static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p->dv > 128; }
-/* On a device 20 of 31 such problems were wrong, and none of 217 others (docs/gpu.md). */
-static bool support_is_deep(const fxa_problem *p) { return p->d > 192 && p->dv <= 128; }
-static bool support_is_above_256(const fxa_problem *p) { return p->d > 256 || p->dv > 256; }
-static bool support_has_spans(const fxa_problem *p) { return (p->flags & SUPPORT_SPANS) != 0; }
-static bool support_has_sinks(const fxa_problem *p) { return (p->flags & (FXA_SINK | FXA_SINK_ZERO)) != 0; }
-static bool support_has_byte_sinks(const fxa_problem *p) {
-    return fxa__dtype_is_byte_float(p->sink.dtype) || fxa__dtype_is_byte_float(p->dsink.dtype);
+static bool support_has_wide_lse(const fxa_problem *p) {
+    return (p->flags & FXA_RETURN_LSE) && p->lse.dtype == FXA_F64;
 }
-static bool support_is_not_128(const fxa_problem *p) { return p->d != 128 || p->dv != 128; }
+static bool support_is_above_128(const fxa_problem *p) { return p->d_qk > 128 || p->d_v > 128; }
+/* On a device 20 of 31 such problems were wrong, and none of 217 others (docs/gpu.md). */
+static bool support_is_deep(const fxa_problem *p) { return p->d_qk > 192 && p->d_v <= 128; }
+static bool support_is_above_256(const fxa_problem *p) { return p->d_qk > 256 || p->d_v > 256; }
+static bool support_has_spans(const fxa_problem *p) { return (p->flags & SUPPORT_SPANS) != 0; }
+static bool support_has_sinks(const fxa_problem *p) { return (p->flags & (FXA_SINKS | FXA_SINK_ZERO)) != 0; }
+static bool support_has_byte_sinks(const fxa_problem *p) {
+    return fxa__dtype_is_byte_float(p->sinks.dtype) || fxa__dtype_is_byte_float(p->dsinks.dtype);
+}
+static bool support_is_not_128(const fxa_problem *p) { return p->d_qk != 128 || p->d_v != 128; }
 static bool support_has_wide_backward(const fxa_problem *p) {
-    const fxa_operand *grads[3] = {&p->dq, &p->dk, &p->dv_grad};
+    const fxa_operand *grads[3] = {&p->dq, &p->dk, &p->dv};
     static const uint32_t flags[3] = {FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V};
     bool wide = p->o.dtype != FXA_E4M3 || !fxa__dtype_is_byte_float(p->dout.dtype);
     for (int i = 0; i < 3; i++) wide = wide || ((p->flags & flags[i]) && !fxa__dtype_is_byte_float(grads[i]->dtype));
@@ -128,17 +130,18 @@ static const support_row support_rows[] = {
     {0, 91900, SM_ALL, BOTH, BYTES, 0, NULL, "floats of 8 bits were tried with cuDNN 9.19 alone"},
     {92000, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, NULL, "floats of 8 bits were tried with cuDNN 9.19, no newer"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_e5m2, "of 8 bits Q, K and V are to be e4m3"},
-    {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_odd_16, "of 8 bits d and dv are to be multiples of 16"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_odd_16, "of 8 bits d_qk and d_v are to be multiples of 16"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_one_row, "of 8 bits cuDNN has no pass of one row"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_wide_output,
      "from Q, K and V of 8 bits O is to be e4m3 or e5m2"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_is_wider,
-     "of 8 bits cuDNN touches memory outside where dv is above 128 and d is not"},
+     "of 8 bits cuDNN touches memory outside where d_v is above 128 and d_qk is not"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_wide_lse, "of 8 bits LSE is to be f32"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES,
-     SUPPORT_SPANS | FXA_SCALARS_IN_MEMORY | FXA_SINK | FXA_SINK_ZERO | FXA_WANT_MAX | FXA_ACC_OUT, NULL,
+     SUPPORT_SPANS | FXA_SCALARS_IN_MEMORY | FXA_SINKS | FXA_SINK_ZERO | FXA_RETURN_ROW_MAX | FXA_ACCUMULATE_O, NULL,
      "it was not tried beside floats of 8 bits"},
-    {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_is_not_128, "of 8 bits cuDNN's backward has d and dv of 128"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_is_not_128,
+     "of 8 bits cuDNN's backward has d_qk and d_v of 128"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_is_odd_rows,
      "of 8 bits cuDNN's backward leaves out part of dQ where sq is no multiple of 16"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_has_bprop,
@@ -150,12 +153,13 @@ static const support_row support_rows[] = {
      "gradients of captured tensors were not tried beside those of 8 bits"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_unaligned, "cuDNN wants pointers that are multiples of 16"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, fxa__dnn_is_empty,
-     "b, hq, sq, sk, d, dv or, packed, total_q or total_k is 0: cuDNN takes nothing that is empty"},
+     "b, hq, sq, sk, d_qk, d_v or, packed, total_q or total_k is 0: cuDNN takes nothing that is empty"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_beyond,
      "b, hq, sq, sk are to cuDNN more tiles or pairs than it counts"},
-    {0, SUPPORT_LAST, SM_90, BOTH, DTYPES, 0, support_is_above_256, "d and dv are to be at most 256"},
-    {0, SUPPORT_LAST, SM_80 | SM_100 | SM_120, BOTH, DTYPES, 0, support_is_above_128, "d and dv are to be at most 128"},
-    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_odd, "d and dv are to be multiples of 8"},
+    {0, SUPPORT_LAST, SM_90, BOTH, DTYPES, 0, support_is_above_256, "d_qk and d_v are to be at most 256"},
+    {0, SUPPORT_LAST, SM_80 | SM_100 | SM_120, BOTH, DTYPES, 0, support_is_above_128,
+     "d_qk and d_v are to be at most 128"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_odd, "d_qk and d_v are to be multiples of 8"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, fxa__dnn_is_far,
      "cuDNN's backward counts elements of O and dO in 32 bits, and these reach further"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_many, "b and hq are to be at most 65535 in backward"},
@@ -172,20 +176,20 @@ static const support_row support_rows[] = {
     {0, 91900, SM_90, BACKWARD, DTYPES, SUPPORT_SPANS, support_is_above_128,
      "before cuDNN 9.19 gradients beside lengths of entries are wrong past feature 128"},
     {91900, SUPPORT_LAST, SM_90, BACKWARD, DTYPES, SUPPORT_SPANS, support_is_deep,
-     "gradients beside lengths of entries are wrong where d is above 192 and dv is not above 128"},
+     "gradients beside lengths of entries are wrong where d_qk is above 192 and d_v is not above 128"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, FXA_PAGED, NULL, "cuDNN has no gradients of pages"},
-    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_SINK | FXA_SINK_ZERO, support_is_one_row,
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_SINKS | FXA_SINK_ZERO, support_is_one_row,
      "cuDNN has no sink for one row"},
-    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_SINK | FXA_SINK_ZERO, support_has_spans,
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_SINKS | FXA_SINK_ZERO, support_has_spans,
      "cuDNN has none beside lengths of entries"},
-    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, FXA_SINK, support_has_byte_sinks, "sinks are to have 16 bits or more"},
-    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_WANT_MAX, support_has_sinks,
+    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, FXA_SINKS, support_has_byte_sinks, "sinks are to have 16 bits or more"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_RETURN_ROW_MAX, support_has_sinks,
      "beside a sink cuDNN does not write the row maximum"},
-    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_WANT_MAX, support_has_spans,
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_RETURN_ROW_MAX, support_has_spans,
      "beside lengths of entries cuDNN does not write the row maximum"},
-    {0, SUPPORT_LAST, SM_80 | SM_120, BACKWARD, DTYPES, FXA_GRAD_LSE, NULL,
+    {0, SUPPORT_LAST, SM_80 | SM_120, BACKWARD, DTYPES, FXA_READ_DLSE, NULL,
      "on such a device cuDNN's backward takes two values per row, LSE and the sums of dO O"},
-    {0, SUPPORT_LAST, SM_100, BACKWARD, DTYPES, FXA_GRAD_LSE, support_is_fixed,
+    {0, SUPPORT_LAST, SM_100, BACKWARD, DTYPES, FXA_READ_DLSE, support_is_fixed,
      "on such a device cuDNN has it beside sums in any order alone, without FXA_DETERMINISTIC"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_params,
      "gradients of params: cuDNN sums over pairs in 16 bits alone"},
@@ -199,8 +203,8 @@ static const support_row support_rows[] = {
      "gradients of captured tensors were not tried with heads that share keys"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_own_grads,
      "gradients of captured tensors were not tried beside bprop"},
-    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, SUPPORT_SPANS | FXA_GRAD_LSE | FXA_ACC_TENSORS, support_has_grads,
-     "gradients of captured tensors were not tried beside it"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, SUPPORT_SPANS | FXA_READ_DLSE | FXA_ACCUMULATE_DTENSORS,
+     support_has_grads, "gradients of captured tensors were not tried beside it"},
 };
 
 const char *fxa__dnn_support_why(size_t row) {
@@ -227,10 +231,10 @@ static bool support_table_ok(fxa__dnn_graph *g, const fxa_problem *p, fxa__dnn_l
         else if (r->holds == support_is_unaligned)
             (void)snprintf(what, sizeof what, "alignment is %u", p->alignment);
         else
-            (void)snprintf(what, sizeof what, "cuDNN %lld.%lld.%lld, sm_%d, %s, d %lld, dv %lld",
+            (void)snprintf(what, sizeof what, "cuDNN %lld.%lld.%lld, sm_%d, %s, d_qk %lld, d_v %lld",
                            (long long)level.version / 10000, (long long)level.version / 100 % 100,
                            (long long)level.version % 100, (int)level.arch, fxa_dtype_name((fxa_dtype)p->q.dtype),
-                           (long long)p->d, (long long)p->dv);
+                           (long long)p->d_qk, (long long)p->d_v);
         (void)fxa__dnn_refuse(g, "%s: %s", what, r->why);
         return false;
     }
@@ -275,7 +279,7 @@ static bool support_operands_ok(fxa__dnn_graph *g, const fxa_problem *p) {
                                         {"dO", &p->dout, BACKWARD, 0, false, true},
                                         {"dQ", &p->dq, BACKWARD, FXA_GRAD_Q, false, true},
                                         {"dK", &p->dk, BACKWARD, FXA_GRAD_K, true, true},
-                                        {"dV", &p->dv_grad, BACKWARD, FXA_GRAD_V, true, true}};
+                                        {"dV", &p->dv, BACKWARD, FXA_GRAD_V, true, true}};
     for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) {
         const support_operand *o = &operands[i];
         bool used = (o->passes >> p->pass & 1u) && (!o->wanted || (p->flags & o->wanted));

@@ -40,7 +40,7 @@ typedef struct fxa__ref {
     double *k, *v;  /* [Sk,D], [Sk,Dv] of one (b, hkv) */
     double *q, *o;  /* [D], [Dv] of one row */
     double *s;      /* forward: [Sk], the new scores of one row */
-    double *o_old;  /* forward: [Dv], the row that FXA_ACC_OUT joins */
+    double *o_old;  /* forward: [Dv], the row that FXA_ACCUMULATE_O joins */
 
     double *dout, *dq;     /* backward: [Dv], [D] of one row */
     double *dk, *dv;       /* backward: [key rows,D], [key rows,Dv] of one KV head, see fxa__ref_key_rows */
@@ -55,7 +55,7 @@ typedef struct fxa__ref {
  * size does not fit in size_t. */
 bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__carver c, fxa__ref *r, size_t *bytes);
 
-/* One row of an operand, named by its slot (LSE, MAX_ROW and DLSE have one feature); position s is local to r->b.
+/* One row of an operand, named by its slot (LSE, ROW_MAX and DLSE have one feature); position s is local to r->b.
  * Storing adds to what is there when `add`, and rounds once, from f64. Scales are applied here. */
 void fxa__ref_load(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, double *out);
 void fxa__ref_store(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, const double *x, bool add);

@@ -26,7 +26,7 @@
 
 /* dlse_less_delta: dLSE - delta of the row. */
 static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_less_delta) {
-    int64_t d = r->p->in.d, dv = r->p->in.dv, row = fxa__ref_key_row(r, k);
+    int64_t d = r->p->in.d_qk, dv = r->p->in.d_v, row = fxa__ref_key_row(r, k);
     double score = fxa__ref_score(r, k);
     double probability = score == -INFINITY ? 0 : fxa__probability(score, lse);
     if (probability == 0) return;
@@ -49,30 +49,30 @@ static void ref_row_backward(fxa__ref *r, int64_t h, int64_t q) {
     const fxa_problem *p = &r->p->in;
     double lse, dlse = 0;
     fxa__ref_load(r, FXA_SLOT_LSE, h, q, &lse);
-    if (p->flags & FXA_GRAD_LSE) fxa__ref_load(r, FXA_SLOT_DLSE, h, q, &dlse);
-    memset(r->dq, 0, (size_t)p->d * sizeof(double));
+    if (p->flags & FXA_READ_DLSE) fxa__ref_load(r, FXA_SLOT_DLSE, h, q, &dlse);
+    memset(r->dq, 0, (size_t)p->d_qk * sizeof(double));
     if (lse != -INFINITY) {
         fxa__ref_enter_row(r, h, q);
         fxa__ref_load(r, FXA_SLOT_O, h, q, r->o);
         fxa__ref_load(r, FXA_SLOT_DO, h, q, r->dout);
-        double dlse_less_delta = dlse - fxa__ref_dot(r->dout, r->o, p->dv);
+        double dlse_less_delta = dlse - fxa__ref_dot(r->dout, r->o, p->d_v);
         for (int64_t k = 0; k < r->seq.k_len; k++) ref_pair_backward(r, k, lse, dlse_less_delta);
         double sink = fxa__ref_sink(r, h), sink_probability = sink == -INFINITY ? 0 : fxa__probability(sink, lse);
         if (sink_probability != 0) r->dsink[h] += sink_probability * dlse_less_delta;
     }
-    if (p->flags & FXA_GRAD_Q) fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, p->flags & FXA_ACC_Q);
+    if (p->flags & FXA_GRAD_Q) fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, p->flags & FXA_ACCUMULATE_DQ);
     fxa__progress_add(r->bind->progress, 1);
 }
 
 /* dQ of a row past the end of a padded sequence. */
 static void ref_row_zero(fxa__ref *r, int64_t h, int64_t q) {
-    memset(r->dq, 0, (size_t)r->p->in.d * sizeof(double));
+    memset(r->dq, 0, (size_t)r->p->in.d_qk * sizeof(double));
     fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, false);
 }
 
 static void ref_head_backward(fxa__ref *r, int64_t h) {
     const fxa_problem *p = &r->p->in;
-    bool clear_rest = (p->flags & FXA_GRAD_Q) && !(p->flags & (FXA_ACC_Q | FXA_VARLEN));
+    bool clear_rest = (p->flags & FXA_GRAD_Q) && !(p->flags & (FXA_ACCUMULATE_DQ | FXA_VARLEN));
     fxa__ref_enter_head(r, h);
     for (int64_t q = 0; q < r->seq.q_len; q++) ref_row_backward(r, h, q);
     for (int64_t q = r->seq.q_len; clear_rest && q < p->sq; q++) ref_row_zero(r, h, q);
@@ -82,20 +82,20 @@ static void ref_head_backward(fxa__ref *r, int64_t h) {
 static void ref_clear_keys(fxa__ref *r) {
     size_t rows = (size_t)fxa__ref_key_rows(r->p);
     if (rows == 0) return;
-    memset(r->dk, 0, rows * (size_t)r->p->in.d * sizeof(double));
-    memset(r->dv, 0, rows * (size_t)r->p->in.dv * sizeof(double));
+    memset(r->dk, 0, rows * (size_t)r->p->in.d_qk * sizeof(double));
+    memset(r->dv, 0, rows * (size_t)r->p->in.d_v * sizeof(double));
 }
 
 /* dK and dV of batch entry r->b. Keys past the end of a padded sequence have sums of zero; packed rows outside every
  * sequence are nobody's. */
 static void ref_store_keys(const fxa__ref *r, int64_t hkv) {
     const fxa_problem *p = &r->p->in;
-    int64_t end_k = p->flags & (FXA_ACC_K | FXA_VARLEN) ? r->seq.k_len : p->sk;
-    int64_t end_v = p->flags & (FXA_ACC_V | FXA_VARLEN) ? r->seq.k_len : p->sk;
+    int64_t end_k = p->flags & (FXA_ACCUMULATE_DK | FXA_VARLEN) ? r->seq.k_len : p->sk;
+    int64_t end_v = p->flags & (FXA_ACCUMULATE_DV | FXA_VARLEN) ? r->seq.k_len : p->sk;
     for (int64_t k = 0; (p->flags & FXA_GRAD_K) && k < end_k; k++)
-        fxa__ref_store(r, FXA_SLOT_DK, hkv, k, r->dk + k * p->d, p->flags & FXA_ACC_K);
+        fxa__ref_store(r, FXA_SLOT_DK, hkv, k, r->dk + k * p->d_qk, p->flags & FXA_ACCUMULATE_DK);
     for (int64_t k = 0; (p->flags & FXA_GRAD_V) && k < end_v; k++)
-        fxa__ref_store(r, FXA_SLOT_DV, hkv, k, r->dv + k * p->dv, p->flags & FXA_ACC_V);
+        fxa__ref_store(r, FXA_SLOT_DV, hkv, k, r->dv + k * p->d_v, p->flags & FXA_ACCUMULATE_DV);
 }
 
 /* One gradient of a whole pool of pages, of one KV head: [n_pages,page_size,d] of sums. */
@@ -111,18 +111,19 @@ static void ref_store_pool(const fxa__ref *r, const fxa_operand *t, fxa_slot slo
 
 static void ref_store_pages(const fxa__ref *r, int64_t hkv) {
     const fxa_problem *p = &r->p->in;
-    if (p->flags & FXA_GRAD_K) ref_store_pool(r, &p->dk, FXA_SLOT_DK, hkv, r->dk, p->d, p->flags & FXA_ACC_K);
-    if (p->flags & FXA_GRAD_V) ref_store_pool(r, &p->dv_grad, FXA_SLOT_DV, hkv, r->dv, p->dv, p->flags & FXA_ACC_V);
+    if (p->flags & FXA_GRAD_K)
+        ref_store_pool(r, &p->dk, FXA_SLOT_DK, hkv, r->dk, p->d_qk, p->flags & FXA_ACCUMULATE_DK);
+    if (p->flags & FXA_GRAD_V) ref_store_pool(r, &p->dv, FXA_SLOT_DV, hkv, r->dv, p->d_v, p->flags & FXA_ACCUMULATE_DV);
 }
 
 static void ref_store_sinks(const fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
-    void *data = r->bind->slot[FXA_SLOT_DSINK];
-    if (!(p->flags & FXA_GRAD_SINK)) return;
+    void *data = r->bind->slot[FXA_SLOT_DSINKS];
+    if (!(p->flags & FXA_GRAD_SINKS)) return;
     for (int64_t h = 0; h < p->hq; h++) {
-        int64_t at = h * p->dsink.stride[1];
-        double old = p->flags & FXA_ACC_SINK ? fxa__load_f64(data, p->dsink.dtype, at) : 0;
-        fxa__store_f64(data, p->dsink.dtype, at, old + r->dsink[h]);
+        int64_t at = h * p->dsinks.stride[1];
+        double old = p->flags & FXA_ACCUMULATE_DSINKS ? fxa__load_f64(data, p->dsinks.dtype, at) : 0;
+        fxa__store_f64(data, p->dsinks.dtype, at, old + r->dsink[h]);
     }
 }
 

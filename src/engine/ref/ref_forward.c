@@ -39,7 +39,7 @@ static double ref_row_sum(const fxa__ref *r, double m, double z) {
 
 /* O of a row that attends to something. */
 static void ref_row_output(fxa__ref *r, double m, double l) {
-    int64_t dv = r->p->in.dv;
+    int64_t dv = r->p->in.d_v;
     for (int64_t k = 0; k < r->seq.k_len; k++) {
         r->env.coord[FXA_INPUT_K] = fxa__coord(r->p, r->bind, FXA_INPUT_K, k);
         double probability = exp(r->s[k] - m) / l;
@@ -51,24 +51,24 @@ static void ref_row_output(fxa__ref *r, double m, double l) {
 static void ref_row_store(fxa__ref *r, int64_t h, int64_t q, double lse, double max) {
     const fxa_problem *p = &r->p->in;
     const double *o = r->o;
-    if (p->flags & FXA_ACC_OUT) {
+    if (p->flags & FXA_ACCUMULATE_O) {
         double lse_old;
         fxa__ref_load(r, FXA_SLOT_O, h, q, r->o_old);
         fxa__ref_load(r, FXA_SLOT_LSE, h, q, &lse_old);
-        fxa__merge_row(r->o_old, &lse_old, r->o, lse, p->dv);
+        fxa__merge_row(r->o_old, &lse_old, r->o, lse, p->d_v);
         o = r->o_old;
         lse = lse_old;
     }
     fxa__ref_store(r, FXA_SLOT_O, h, q, o, false);
-    if (p->flags & (FXA_WANT_LSE | FXA_ACC_OUT)) fxa__ref_store(r, FXA_SLOT_LSE, h, q, &lse, false);
-    if (p->flags & FXA_WANT_MAX) fxa__ref_store(r, FXA_SLOT_MAX_ROW, h, q, &max, false);
+    if (p->flags & (FXA_RETURN_LSE | FXA_ACCUMULATE_O)) fxa__ref_store(r, FXA_SLOT_LSE, h, q, &lse, false);
+    if (p->flags & FXA_RETURN_ROW_MAX) fxa__ref_store(r, FXA_SLOT_ROW_MAX, h, q, &max, false);
 }
 
 static void ref_row_forward(fxa__ref *r, int64_t h, int64_t q) {
     fxa__ref_enter_row(r, h, q);
     double max = ref_row_scores(r), sink = fxa__ref_sink(r, h), m = fxa__fmax(max, sink);
     double lse = m < INFINITY ? m : NAN;
-    for (int64_t i = 0; i < r->p->in.dv; i++) r->o[i] = lse == lse ? 0 : NAN;
+    for (int64_t i = 0; i < r->p->in.d_v; i++) r->o[i] = lse == lse ? 0 : NAN;
     if (lse > -INFINITY) {
         double l = ref_row_sum(r, m, sink);
         lse = m + log(l);
@@ -80,7 +80,7 @@ static void ref_row_forward(fxa__ref *r, int64_t h, int64_t q) {
 
 /* A row past the end of a padded sequence. */
 static void ref_row_absent(fxa__ref *r, int64_t h, int64_t q) {
-    for (int64_t i = 0; i < r->p->in.dv; i++) r->o[i] = 0;
+    for (int64_t i = 0; i < r->p->in.d_v; i++) r->o[i] = 0;
     ref_row_store(r, h, q, -INFINITY, -INFINITY);
 }
 

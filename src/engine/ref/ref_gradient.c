@@ -91,9 +91,9 @@ void fxa__ref_store_sums(const fxa__ref *r) {
     for (int32_t t = 0; t < r->p->program->n_tensors; t++) {
         const fxa_view *to = &r->bind->dtensors[t];
         void *data = (void *)(uintptr_t)to->data; /* views are const; this one is an output */
-        if (r->dtensor[t].sum) ref_store_tensor(&r->dtensor[t], to, data, p->flags & FXA_ACC_TENSORS);
+        if (r->dtensor[t].sum) ref_store_tensor(&r->dtensor[t], to, data, p->flags & FXA_ACCUMULATE_DTENSORS);
     }
     for (int32_t i = 0; i < r->p->program->n_params; i++)
         if (p->param_grads >> i & 1)
-            r->bind->dparams[i] = (p->flags & FXA_ACC_PARAMS ? r->bind->dparams[i] : 0) + r->dparams[i];
+            r->bind->dparams[i] = (p->flags & FXA_ACCUMULATE_DPARAMS ? r->bind->dparams[i] : 0) + r->dparams[i];
 }

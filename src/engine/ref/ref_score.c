@@ -35,7 +35,7 @@ double fxa__ref_score(fxa__ref *r, int64_t k) {
     const fxa_program *program = r->p->program;
     r->env.coord[FXA_INPUT_K] = fxa__coord(r->p, r->bind, FXA_INPUT_K, k);
     r->env.coord[FXA_INPUT_K_ROW] = (int32_t)k;
-    r->env.score = r->bind->scale * fxa__ref_dot(r->q, r->k + k * r->p->in.d, r->p->in.d);
+    r->env.score = r->bind->scale * fxa__ref_dot(r->q, r->k + k * r->p->in.d_qk, r->p->in.d_qk);
     fxa__program_eval(program, &r->env, r->vals);
     bool attended = r->vals[fxa__program_output(program, FXA__OUT_MASK)].i != 0;
     return attended ? r->vals[fxa__program_output(program, FXA__OUT_SCORE)].f : -INFINITY;
@@ -52,6 +52,7 @@ double fxa__ref_dropout(const fxa__ref *r) {
 
 double fxa__ref_sink(const fxa__ref *r, int64_t h) {
     const fxa_problem *p = &r->p->in;
-    if (p->flags & FXA_SINK) return fxa__load_f64(r->bind->slot[FXA_SLOT_SINK], p->sink.dtype, h * p->sink.stride[1]);
+    if (p->flags & FXA_SINKS)
+        return fxa__load_f64(r->bind->slot[FXA_SLOT_SINKS], p->sinks.dtype, h * p->sinks.stride[1]);
     return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
 }

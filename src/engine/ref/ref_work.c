@@ -38,19 +38,19 @@ static void ref_carve_sums(fxa__carver *c, const fxa__problem *p, fxa__ref_sum *
 bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__carver c, fxa__ref *r, size_t *bytes) {
     r->derivative = derivative;
     r->vals = fxa__carve(&c, ref_largest_program(p, derivative), sizeof(fxa__val));
-    r->k = ref_carve_matrix(&c, p->in.sk, p->in.d);
-    r->v = ref_carve_matrix(&c, p->in.sk, p->in.dv);
-    r->q = ref_carve_matrix(&c, 1, p->in.d);
-    r->o = ref_carve_matrix(&c, 1, p->in.dv);
+    r->k = ref_carve_matrix(&c, p->in.sk, p->in.d_qk);
+    r->v = ref_carve_matrix(&c, p->in.sk, p->in.d_v);
+    r->q = ref_carve_matrix(&c, 1, p->in.d_qk);
+    r->o = ref_carve_matrix(&c, 1, p->in.d_v);
     if (p->in.pass == FXA_FORWARD) {
         r->s = ref_carve_matrix(&c, 1, p->in.sk);
-        r->o_old = ref_carve_matrix(&c, 1, p->in.dv);
+        r->o_old = ref_carve_matrix(&c, 1, p->in.d_v);
     } else {
         int64_t rows = fxa__ref_key_rows(p);
-        r->dout = ref_carve_matrix(&c, 1, p->in.dv);
-        r->dq = ref_carve_matrix(&c, 1, p->in.d);
-        r->dk = ref_carve_matrix(&c, rows, p->in.d);
-        r->dv = ref_carve_matrix(&c, rows, p->in.dv);
+        r->dout = ref_carve_matrix(&c, 1, p->in.d_v);
+        r->dq = ref_carve_matrix(&c, 1, p->in.d_qk);
+        r->dk = ref_carve_matrix(&c, rows, p->in.d_qk);
+        r->dv = ref_carve_matrix(&c, rows, p->in.d_v);
         r->dsink = ref_carve_matrix(&c, 1, p->in.hq);
         r->dparams = ref_carve_matrix(&c, 1, p->program->n_params);
         r->dtensor = fxa__carve(&c, p->program->n_tensors, sizeof(fxa__ref_sum));
@@ -111,7 +111,7 @@ void fxa__ref_enter_batch(fxa__ref *r, int64_t b) {
 
 void fxa__ref_load_keys(fxa__ref *r, int64_t hkv) {
     for (int64_t k = 0; k < r->seq.k_len; k++) {
-        fxa__ref_load(r, FXA_SLOT_K, hkv, k, r->k + k * r->p->in.d);
-        fxa__ref_load(r, FXA_SLOT_V, hkv, k, r->v + k * r->p->in.dv);
+        fxa__ref_load(r, FXA_SLOT_K, hkv, k, r->k + k * r->p->in.d_qk);
+        fxa__ref_load(r, FXA_SLOT_V, hkv, k, r->v + k * r->p->in.d_v);
     }
 }

@@ -172,7 +172,7 @@ def captures(mock, folder):
         return fxattn.jax.attention(q, k, v, score_mod=mod, mask_mod=lambda b, h, i, j: ids[i] == ids[j], scale=scale,
                                     lengths=(None, lengths))
     call, = lowered(run, q, k, v, cap, slopes, ids, lengths, scale)
-    values = {**values_of(q, k, v, 0.3), _abi.SLOT_LEN_K: np.asarray(lengths),
+    values = {**values_of(q, k, v, 0.3), _abi.SLOT_K_LENGTHS: np.asarray(lengths),
               _spec.SCALARS: np.asarray([1.0, 0.3], np.float64)}
     by_kind = {((), "float32"): cap, ((4,), "float32"): slopes, ((16,), "int32"): ids}
     values.update({role: np.asarray(by_kind[shape, dtype]) for role, shape, dtype in call.operands

@@ -147,7 +147,7 @@ def test_what_cannot_be_read_is_the_operators(taken):
     from fxattn.torch._autograd import Call
     q = x4(False)
     call = Call("", floats=(0.5, 0.0), config=(0,))
-    out, lse, _ = Call("", floats=(0.5, 0.0), config=(_abi.WANT_LSE,)).run(q, q, q)
+    out, lse, _ = Call("", floats=(0.5, 0.0), config=(_abi.RETURN_LSE,)).run(q, q, q)
     good = dict(grads=(torch.ones_like(out),), want=(0, 1, 2))
     for given in ({"want": (77,)}, {"want": ("x",)}, {"want": 3}, {"want": (0, 0)}, {"grads": ()},
                   {"grads": (out[0],)}):

@@ -149,15 +149,15 @@ def test_log_sums_of_rows_without_features():
 
 
 WRONG_CALLS = {  # tensors, extras, scalars, ints, floats, config, program: what follows q, k and v
-    "short lengths": ([], [torch.tensor([3], dtype=torch.int32)], [], [], [], [_abi.PADDING, 1 << _abi.SLOT_LEN_K], ""),
-    "long lengths": ([], [torch.tensor([3] * 3)], [], [], [], [_abi.PADDING, 1 << _abi.SLOT_LEN_K], ""),
-    "positions": ([], [torch.zeros(1, dtype=torch.int32)], [], [], [], [_abi.POSITIONS, 1 << _abi.SLOT_POS_Q], ""),
+    "short lengths": ([], [torch.tensor([3], dtype=torch.int32)], [], [], [], [_abi.PADDING, 1 << _abi.SLOT_K_LENGTHS], ""),
+    "long lengths": ([], [torch.tensor([3] * 3)], [], [], [], [_abi.PADDING, 1 << _abi.SLOT_K_LENGTHS], ""),
+    "positions": ([], [torch.zeros(1, dtype=torch.int32)], [], [], [], [_abi.Q_START, 1 << _abi.SLOT_Q_START], ""),
     "pages": ([], [torch.zeros(1, 2, dtype=torch.int32)], [], [], [],
               [_abi.PAGED, 1 << _abi.SLOT_PAGES, 0, 10], ""),
     "lengths with gaps": ([], [torch.zeros(4, dtype=torch.int32)[::2]], [], [], [],
-                          [_abi.PADDING, 1 << _abi.SLOT_LEN_K], ""),
-    "sink with gaps": ([], [torch.ones(2, 2)[:, :1]], [], [], [], [_abi.SINK, 1 << _abi.SLOT_SINK], ""),
-    "no sink": ([], [], [], [], [], [_abi.SINK, 1 << _abi.SLOT_SINK], ""),
+                          [_abi.PADDING, 1 << _abi.SLOT_K_LENGTHS], ""),
+    "sink with gaps": ([], [torch.ones(2, 2)[:, :1]], [], [], [], [_abi.SINKS, 1 << _abi.SLOT_SINKS], ""),
+    "no sink": ([], [], [], [], [], [_abi.SINKS, 1 << _abi.SLOT_SINKS], ""),
     "a sink for nobody": ([], [torch.ones(2)], [], [], [], [0], ""),
     "another dtype": ([torch.ones(2, dtype=torch.float16)], [], [], [], [], [], "tensor t : f32[1]\nscore = t[h]"),
     "another rank": ([torch.ones(2, 2)], [], [], [], [], [], "tensor t : f32[1]\nscore = t[h]"),

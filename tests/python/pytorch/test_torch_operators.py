@@ -32,10 +32,10 @@ def arguments(grad=True):
     def randn(*shape):
         return torch.randn(shape, generator=g, dtype=torch.float64).requires_grad_(grad)
 
-    flags = _abi.WANT_LSE | _abi.WANT_MAX | _abi.SINK
+    flags = _abi.RETURN_LSE | _abi.RETURN_ROW_MAX | _abi.SINKS
     scalars = torch.tensor([0.7], dtype=torch.float64, requires_grad=grad)
     return (randn(2, 2, 5, 4), randn(2, 2, 6, 4), randn(2, 2, 6, 3), [randn(2)], [randn(2)], [scalars], [2], [NAN, 0.0],
-            [flags, 1 << _abi.SLOT_SINK], PROGRAM)
+            [flags, 1 << _abi.SLOT_SINKS], PROGRAM)
 
 
 def test_kernels_are_those_in_c():
@@ -54,7 +54,7 @@ def test_opcheck():
 
 def test_fake_results_lie_as_real_ones_do():
     """What a compiler is told of strides, also where some are equal: expanded dimensions, and those of one element."""
-    rest = ([], [], [], [], [NAN, 0.0], [_abi.WANT_LSE], "")
+    rest = ([], [], [], [], [NAN, 0.0], [_abi.RETURN_LSE], "")
     for order in itertools.permutations(range(4)):
         for shape in ((2, 3, 5, 4), (1, 3, 1, 4), (2, 1, 5, 4)):
             dense = torch.randn([shape[i] for i in order]).permute([order.index(i) for i in range(4)])
@@ -83,7 +83,7 @@ def test_gradcheck_of_sinks_params_and_captured_tensors():
 def test_lse_is_kept_in_f64():
     """Of f32 problems too: what is lost of it between the passes would be a factor of every probability."""
     q, k = (torch.randn(1, 1, 8, 16, generator=torch.Generator().manual_seed(n)) for n in range(2))
-    lse = ops.fwd(q, k, k, [], [], [], [], [NAN, 0.0], [_abi.WANT_LSE], "score = score + 1000.0")[1]
+    lse = ops.fwd(q, k, k, [], [], [], [], [NAN, 0.0], [_abi.RETURN_LSE], "score = score + 1000.0")[1]
     want = torch.logsumexp((q @ k.transpose(-1, -2) / 4 + 1000).double(), -1)  # whose terms are in f32
     assert lse.dtype == torch.float64
     assert (lse - want).abs().max() < (want.float().double() - want).abs().max()  # nearer than f32 can be
@@ -105,7 +105,7 @@ def test_lse_is_kept_in_f64():
     ({4: [torch.randn(3)]}, "3 elements"),
     ({1: torch.randn(2, 2, 6, 5, dtype=torch.float64)}, "do not fit"),
     ({8: [1 << 40]}, "fxattn: "),
-    ({8: [_abi.SINK, 1 << _abi.SLOT_SINK] + [0] * 10 + [2, 0]}, "maps are cut off"),
+    ({8: [_abi.SINKS, 1 << _abi.SLOT_SINKS] + [0] * 10 + [2, 0]}, "maps are cut off"),
 ])
 def test_errors_are_raised_and_nothing_leaks(change, words):
     given = list(arguments(grad=False))
@@ -304,6 +304,6 @@ def test_a_fixed_order_of_sums_where_pytorch_was_told_so():
         for on, warn_only, fixed in ((True, False, True), (True, True, False), (False, False, False)):
             torch.use_deterministic_algorithms(on, warn_only=warn_only)
             assert bool(_autograd._training_flags(there) & _abi.DETERMINISTIC) == fixed
-            assert _autograd._training_flags(here) == _abi.WANT_LSE
+            assert _autograd._training_flags(here) == _abi.RETURN_LSE
     finally:
         torch.use_deterministic_algorithms(False)

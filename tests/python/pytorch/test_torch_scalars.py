@@ -102,7 +102,7 @@ def test_numbers_of_the_host_are_not_there():
 def test_the_same_by_ctypes():
     """The kernels that stand in where libfxattn_torch is missing."""
     q, k, v = arrays()
-    call = call_there(program(), (), 0.3, [2.0, 1], (_abi.DROPOUT | _abi.WANT_LSE, 1 << _abi.SLOT_SEED), 0.5,
+    call = call_there(program(), (), 0.3, [2.0, 1], (_abi.DROPOUT | _abi.RETURN_LSE, 1 << _abi.SLOT_SEED), 0.5,
                       [torch.tensor([5])], HOST)
     results = [forward(q, k, v, *call.arguments()) for forward in (ops.fwd, _plain.forward)]
     assert all(torch.equal(a, b) for a, b in zip(*results))

@@ -192,7 +192,7 @@ def trained(world, place, make=None, **more):
     """out, lse, dq, dk, dv of a forward and a backward pass there; make: how an array of a name lies."""
     lying = make or (lambda name, x: Array(world, x, place=place))
     q, k, v, dout = (lying(name, values(i)) for i, name in enumerate(("q", "k", "v", "dout")))
-    found = world.call("fwd", q, k, v, (_abi.WANT_LSE,), **more)
+    found = world.call("fwd", q, k, v, (_abi.RETURN_LSE,), **more)
     assert not isinstance(found, str), found
     out, lse = Array(world, found[0], place=place), Array(world, found[1], F64, place=place)
     grads = world.call("bwd", q, k, v, (0,), more=(out, lse, [dout], [0, 1, 2]), **more)
@@ -222,7 +222,7 @@ def pieces(world):
     def made(place):
         before, live = list(world.number("mock_made", 3)), world.number("mock_live")[0]
         q, k, v = (Array(world, values(i), place=place) for i in range(3))
-        found = world.call("fwd", q, k, v, (_abi.WANT_LSE,))
+        found = world.call("fwd", q, k, v, (_abi.RETURN_LSE,))
         near(found[0], want, "out")
         return sum(b - a for a, b in zip(before, world.number("mock_made", 3))), world.number("mock_live")[0] - live
 
@@ -239,7 +239,7 @@ def pieces(world):
     streams[0] = own[0]
     assert made((CUDA, 0)) == (3, 0)
     q, k, v = (Array(world, values(i, (2, 4, 48, 16)), place=(CUDA, 0)) for i in range(3))
-    out, lse, _ = world.call("fwd", q, k, v, (_abi.WANT_LSE,))
+    out, lse, _ = world.call("fwd", q, k, v, (_abi.RETURN_LSE,))
     rest = Array(world, out, place=(CUDA, 0)), Array(world, lse, F64, place=(CUDA, 0))
     for many in (4, 3):  # a larger one takes the place of the smaller, which is given back
         before, live = world.number("mock_made", 3)[1], world.number("mock_live")[0]
@@ -380,7 +380,7 @@ def refusals(world):
 def nothing(world):
     """Rows of none: results are there, gradients of keys are 0, and no engine is asked."""
     q, k, v = (Array(world, values(i, (2, 4, n, 16)), place=(CUDA, 0)) for i, n in enumerate((0, 16, 16)))
-    out, lse, _ = world.call("fwd", q, k, v, (_abi.WANT_LSE,))
+    out, lse, _ = world.call("fwd", q, k, v, (_abi.RETURN_LSE,))
     assert out.shape == (2, 4, 0, 16) and lse.shape == (2, 4, 0)
     empty = Array(world, out, place=(CUDA, 0)), Array(world, lse, F64, place=(CUDA, 0))
     dq, dk, dv = world.call("bwd", q, k, v, more=(*empty, [empty[0]], [0, 1, 2]))

@@ -6,8 +6,8 @@
  * all pairs: whatever follows from the mask being true counts as a conjunct of it, however it is spelled (k <= q,
  * k < q + 1, !(q - k < 0), abs(q - k) <= 8 && ..., the same bound in both branches of an or).
  *
- * Program ints are read as whole numbers there: facts hold for coordinates and lengths from 0 to 2^30 - 1 and for int
- * tensors within -2^30 and 2^30.
+ * Program ints are read as whole numbers there: properties hold for coordinates and lengths from 0 to 2^30 - 1 and for
+ * int tensors within -2^30 and 2^30.
  */
 #include "linear.h"
 
@@ -15,39 +15,41 @@
 
 #include <math.h>
 
-enum { FACTS_SMALL = 4096 };
+enum { PROPERTIES_SMALL = 4096 };
 
-typedef struct facts {
+typedef struct properties {
     const fxa_program *p;
     const uint16_t *depends; /* by node: bit i for fxa_input i */
-    fxa_facts *out;
-} facts;
+    fxa_properties *out;
+} properties;
 
 /* ---- The score --------------------------------------------------------------------------------------------------- */
 
 /* Of floats: the one input that is a float is the score. */
-static bool facts_is_score(const facts *f, int32_t node) { return f->p->nodes[node].op == FXA_OP_INPUT; }
-static bool facts_reads_score(const facts *f, int32_t node) { return (f->depends[node] >> FXA_INPUT_SCORE & 1u) != 0; }
+static bool properties_is_score(const properties *f, int32_t node) { return f->p->nodes[node].op == FXA_OP_INPUT; }
+static bool properties_reads_score(const properties *f, int32_t node) {
+    return (f->depends[node] >> FXA_INPUT_SCORE & 1u) != 0;
+}
 
 /* score + a - b + ...: down the one operand that reads the score. */
-static bool facts_is_sum(const facts *f, int32_t node) {
-    while (!facts_is_score(f, node)) {
+static bool properties_is_sum(const properties *f, int32_t node) {
+    while (!properties_is_score(f, node)) {
         const fxa__node *n = &f->p->nodes[node];
         if (n->op != FXA_OP_ADD && n->op != FXA_OP_SUB) return false;
-        bool first = facts_reads_score(f, n->arg[0]), second = facts_reads_score(f, n->arg[1]);
+        bool first = properties_reads_score(f, n->arg[0]), second = properties_reads_score(f, n->arg[1]);
         if (first == second || (second && n->op == FXA_OP_SUB)) return false;
         node = n->arg[second];
     }
     return true;
 }
 
-static bool facts_is_const(const facts *f, int32_t node, double x) {
+static bool properties_is_const(const properties *f, int32_t node, double x) {
     const fxa__node *n = &f->p->nodes[node];
     return n->op == FXA_OP_CONST && n->f == x;
 }
 
 /* x / cap, x * (1 / cap) or, with a constant cap, x times the constant 1 / cap. */
-static bool facts_is_divided(const facts *f, int32_t node, int32_t cap, int32_t *x) {
+static bool properties_is_divided(const properties *f, int32_t node, int32_t cap, int32_t *x) {
     const fxa__node *n = &f->p->nodes[node], *c = &f->p->nodes[cap];
     if (n->op == FXA_OP_DIV && n->arg[1] == cap) {
         *x = n->arg[0];
@@ -55,18 +57,18 @@ static bool facts_is_divided(const facts *f, int32_t node, int32_t cap, int32_t 
     }
     for (int i = 0; n->op == FXA_OP_MUL && i < 2; i++) {
         const fxa__node *part = &f->p->nodes[n->arg[i]];
-        bool inverse = part->op == FXA_OP_DIV && part->arg[1] == cap && facts_is_const(f, part->arg[0], 1);
+        bool inverse = part->op == FXA_OP_DIV && part->arg[1] == cap && properties_is_const(f, part->arg[0], 1);
         *x = n->arg[1 - i];
-        if (inverse || (c->op == FXA_OP_CONST && facts_is_const(f, n->arg[i], 1 / c->f))) return true;
+        if (inverse || (c->op == FXA_OP_CONST && properties_is_const(f, n->arg[i], 1 / c->f))) return true;
     }
     return false;
 }
 
 /* cap * tanh(x / cap); a bare tanh(x) has cap 1. */
-static void facts_softcap(const facts *f, int32_t node) {
+static void properties_softcap(const properties *f, int32_t node) {
     const fxa__node *n = &f->p->nodes[node];
-    if (n->op == FXA_OP_TANH && facts_is_sum(f, n->arg[0])) {
-        f->out->flags |= FXA_FACT_SOFTCAP;
+    if (n->op == FXA_OP_TANH && properties_is_sum(f, n->arg[0])) {
+        f->out->flags |= FXA_PROPERTY_SOFTCAP;
         f->out->softcap = 1;
     }
     for (int i = 0; n->op == FXA_OP_MUL && i < 2; i++) {
@@ -74,8 +76,8 @@ static void facts_softcap(const facts *f, int32_t node) {
         int32_t x;
         bool is_const = cap->op == FXA_OP_CONST && isfinite(cap->f) && cap->f > 0;
         if (tanh_node->op != FXA_OP_TANH || (!is_const && cap->op != FXA_OP_PARAM)) continue;
-        if (!facts_is_divided(f, tanh_node->arg[0], n->arg[i], &x) || !facts_is_sum(f, x)) continue;
-        f->out->flags |= FXA_FACT_SOFTCAP;
+        if (!properties_is_divided(f, tanh_node->arg[0], n->arg[i], &x) || !properties_is_sum(f, x)) continue;
+        f->out->flags |= FXA_PROPERTY_SOFTCAP;
         if (is_const)
             f->out->softcap = cap->f;
         else
@@ -84,29 +86,29 @@ static void facts_softcap(const facts *f, int32_t node) {
     }
 }
 
-static void facts_of_score(const facts *f, int32_t score) {
+static void properties_of_score(const properties *f, int32_t score) {
     f->out->flags |= fxa__program_penalties(f->p, score, f->depends);
-    if (fxa__program_masked_branch(f->p, score) && !facts_reads_score(f, f->p->nodes[score].arg[0]))
-        f->out->flags |= FXA_FACT_SCORE_MASKS;
-    if (facts_is_score(f, score))
-        f->out->flags |= FXA_FACT_PURE_MASK;
-    else if (facts_is_sum(f, score))
-        f->out->flags |= FXA_FACT_ADDITIVE;
+    if (fxa__program_masked_branch(f->p, score) && !properties_reads_score(f, f->p->nodes[score].arg[0]))
+        f->out->flags |= FXA_PROPERTY_SCORE_MASKS;
+    if (properties_is_score(f, score))
+        f->out->flags |= FXA_PROPERTY_PURE_MASK;
+    else if (properties_is_sum(f, score))
+        f->out->flags |= FXA_PROPERTY_ADDITIVE;
     else
-        facts_softcap(f, score);
+        properties_softcap(f, score);
 }
 
 /* ---- The mask ---------------------------------------------------------------------------------------------------- */
 
 /* The coefs of a row by input, and the node of the one load it may hold as well (with factor load_coef). */
-typedef struct facts_row {
+typedef struct properties_row {
     int64_t coef[FXA_INPUT_COUNT];
     int32_t load;
     int64_t load_coef;
-} facts_row;
+} properties_row;
 
-static bool facts_read_row(const fxa__range *r, const fxa__affine *form, facts_row *out) {
-    *out = (facts_row){.load = -1};
+static bool properties_read_row(const fxa__range *r, const fxa__affine *form, properties_row *out) {
+    *out = (properties_row){.load = -1};
     for (int i = 0; i < form->n; i++) {
         const fxa__atom *a = &r->atoms[form->atom[i]];
         if (a->kind == FXA__ATOM_INPUT)
@@ -120,7 +122,7 @@ static bool facts_read_row(const fxa__range *r, const fxa__affine *form, facts_r
     return true;
 }
 
-static bool facts_row_is(const facts_row *row, int64_t sign, int q, int k, int q_len, int k_len, int load) {
+static bool properties_row_is(const properties_row *row, int64_t sign, int q, int k, int q_len, int k_len, int load) {
     return row->coef[FXA_INPUT_B] == 0 && row->coef[FXA_INPUT_H] == 0 && row->coef[FXA_INPUT_HEADS] == 0 &&
            row->coef[FXA_INPUT_Q_ROW] == 0 && row->coef[FXA_INPUT_K_ROW] == 0 && row->coef[FXA_INPUT_Q] == sign * q &&
            row->coef[FXA_INPUT_K] == sign * k && row->coef[FXA_INPUT_Q_LEN] == sign * q_len &&
@@ -128,7 +130,7 @@ static bool facts_row_is(const facts_row *row, int64_t sign, int q, int k, int q
 }
 
 /* t[b]; what a row holds is an int. */
-static bool facts_is_length(const fxa_program *p, int32_t load) {
+static bool properties_is_length(const fxa_program *p, int32_t load) {
     const fxa__node *n = &p->nodes[load];
     if (n->n_args != 1) return false;
     const fxa__node *index = &p->nodes[n->arg[0]];
@@ -138,25 +140,27 @@ static bool facts_is_length(const fxa_program *p, int32_t load) {
 /* sign * row lies in lo..hi; a bound at the end of what the row can be at all is open. CAUSAL says exactly k <= q;
  * other bounds on q - k, tighter ones too (k < q is window_right -1), are WINDOW, and so is a left bound beside CAUSAL.
  */
-static void facts_of_bound(const fxa__range *r, const facts_row *row, int64_t sign, fxa__span x, fxa__span all,
-                           fxa_facts *out) {
+static void properties_of_bound(const fxa__range *r, const properties_row *row, int64_t sign, fxa__span x,
+                                fxa__span all, fxa_properties *out) {
     bool low = x.lo > all.lo, high = x.hi < all.hi;
-    if (facts_row_is(row, sign, 1, -1, 0, 0, 0)) {
+    if (properties_row_is(row, sign, 1, -1, 0, 0, 0)) {
         if (low) out->window_right = (int32_t)-x.lo;
         if (high) out->window_left = (int32_t)x.hi;
-        if (low && x.lo == 0) out->flags |= FXA_FACT_CAUSAL;
-        if (high || (low && x.lo != 0)) out->flags |= FXA_FACT_WINDOW;
+        if (low && x.lo == 0) out->flags |= FXA_PROPERTY_CAUSAL;
+        if (high || (low && x.lo != 0)) out->flags |= FXA_PROPERTY_WINDOW;
     }
-    if (low && x.lo == 0 && facts_row_is(row, sign, 1, -1, -1, 1, 0)) out->flags |= FXA_FACT_CAUSAL_BOTTOM_RIGHT;
+    if (low && x.lo == 0 && properties_row_is(row, sign, 1, -1, -1, 1, 0))
+        out->flags |= FXA_PROPERTY_CAUSAL_BOTTOM_RIGHT;
     if (!high || x.hi != -1) return;
-    if (facts_row_is(row, sign, 0, 1, 0, -1, 0)) out->flags |= FXA_FACT_PADDING;
-    if (facts_row_is(row, sign, 0, 1, 0, 0, -1) && facts_is_length(r->p, row->load)) out->flags |= FXA_FACT_PADDING;
+    if (properties_row_is(row, sign, 0, 1, 0, -1, 0)) out->flags |= FXA_PROPERTY_PADDING;
+    if (properties_row_is(row, sign, 0, 1, 0, 0, -1) && properties_is_length(r->p, row->load))
+        out->flags |= FXA_PROPERTY_PADDING;
 }
 
-static void facts_of_mask(const facts *f, int32_t mask) {
+static void properties_of_mask(const properties *f, int32_t mask) {
     fxa__range_small small;
     fxa__range r;
-    fxa_box all = fxa__box_plain();
+    fxa_tile_bounds all = fxa__box_plain();
     fxa_tensor_range tensors[FXA_MAX_TENSORS];
     for (int i = 0; i < f->p->n_tensors; i++)
         tensors[i] = (fxa_tensor_range){.known = 1, .lo = -FXA__PLAIN_MOST - 1, .hi = FXA__PLAIN_MOST};
@@ -164,21 +168,21 @@ static void facts_of_mask(const facts *f, int32_t mask) {
         for (int32_t i = fxa__range_of(&r, mask)->t.yes, first = i; i >= 0; i = r.bounds[i].next) {
             const fxa__bound *bound = &r.bounds[i];
             const fxa__row *form = &r.rows[bound->row];
-            facts_row row;
+            properties_row row;
             int32_t seen = first;
             while (r.bounds[seen].row != bound->row) seen = r.bounds[seen].next;
-            if (seen != i || !facts_read_row(&r, &form->form, &row)) continue;
+            if (seen != i || !properties_read_row(&r, &form->form, &row)) continue;
             fxa__span x = {fxa__set_lo(&bound->set), fxa__set_hi(&bound->set)};
             fxa__span range = {fxa__set_lo(&form->set), fxa__set_hi(&form->set)};
-            facts_of_bound(&r, &row, 1, x, range, f->out);
-            facts_of_bound(&r, &row, -1, (fxa__span){-x.hi, -x.lo}, (fxa__span){-range.hi, -range.lo}, f->out);
+            properties_of_bound(&r, &row, 1, x, range, f->out);
+            properties_of_bound(&r, &row, -1, (fxa__span){-x.hi, -x.lo}, (fxa__span){-range.hi, -range.lo}, f->out);
         }
     }
     fxa__range_close(&r);
 }
 
 /* Returns true if the node is x / y of ints; a constant divisor is a whole number by then, or its inverse. */
-static bool facts_is_int_quotient(const fxa_program *p, int32_t node) {
+static bool properties_is_int_quotient(const fxa_program *p, int32_t node) {
     const fxa__node *n = &p->nodes[node];
     if (n->op != FXA_OP_DIV) return false;
     for (int i = 0; i < 2; i++) {
@@ -189,48 +193,48 @@ static bool facts_is_int_quotient(const fxa_program *p, int32_t node) {
     return true;
 }
 
-static bool facts_has_equal_quotient(const fxa_program *p) {
+static bool properties_has_equal_quotient(const fxa_program *p) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
         if (n->op != FXA_OP_EQ && n->op != FXA_OP_NE) continue;
-        if (facts_is_int_quotient(p, n->arg[0]) || facts_is_int_quotient(p, n->arg[1])) return true;
+        if (properties_is_int_quotient(p, n->arg[0]) || properties_is_int_quotient(p, n->arg[1])) return true;
     }
     return false;
 }
 
-const char *fxa_fact_name(uint32_t fact) {
-    switch (fact) {
-#define FACTS_NAME(name, bit, text)                                                                                    \
+const char *fxa_property_name(uint32_t property) {
+    switch (property) {
+#define PROPERTIES_NAME(name, bit, text)                                                                               \
     case 1u << bit: return text;
-        FXA_FACT_MAP(FACTS_NAME)
+        FXA_PROPERTY_MAP(PROPERTIES_NAME)
     default: return NULL;
     }
 }
 
-void fxa_program_facts(const fxa_program *program, fxa_facts *out) {
+void fxa_program_properties(const fxa_program *program, fxa_properties *out) {
     FXA__FLOAT_SCOPE;
     if (out == NULL) return;
-    *out = (fxa_facts){.softcap_param = -1, .window_left = INT32_MAX, .window_right = INT32_MAX};
+    *out = (fxa_properties){.softcap_param = -1, .window_left = INT32_MAX, .window_right = INT32_MAX};
     if (program == NULL || program->kind != FXA_PROGRAM_SCORE) return;
     int32_t score = fxa__program_output(program, FXA__OUT_SCORE), mask = fxa__program_output(program, FXA__OUT_MASK);
-    uint16_t small[FACTS_SMALL], *depends = small;
+    uint16_t small[PROPERTIES_SMALL], *depends = small;
     size_t n = (size_t)program->n_nodes;
-    if (n > FACTS_SMALL) depends = fxa__alloc_array(program->host, n, sizeof *depends);
+    if (n > PROPERTIES_SMALL) depends = fxa__alloc_array(program->host, n, sizeof *depends);
     if (depends == NULL) { /* nothing can be ruled out without memory */
         out->score_depends = out->mask_depends = ((1u << FXA_INPUT_COUNT) - 1) & ~(1u << FXA_INPUT_DSCORE);
         return;
     }
     fxa__program_inputs(program, depends);
-    facts f = {program, depends, out};
+    properties f = {program, depends, out};
     out->score_depends = depends[score];
     out->mask_depends = depends[mask];
-    facts_of_score(&f, score);
+    properties_of_score(&f, score);
     if (program->nodes[mask].op == FXA_OP_CONST && program->nodes[mask].imm != 0)
-        out->flags |= FXA_FACT_NO_MASK;
+        out->flags |= FXA_PROPERTY_NO_MASK;
     else
-        facts_of_mask(&f, mask);
-    if (facts_has_equal_quotient(program)) out->flags |= FXA_FACT_QUOTIENT_EQUAL;
-    uint32_t identity = FXA_FACT_PURE_MASK | FXA_FACT_NO_MASK;
-    if ((out->flags & identity) == identity) out->flags |= FXA_FACT_IDENTITY;
+        properties_of_mask(&f, mask);
+    if (properties_has_equal_quotient(program)) out->flags |= FXA_PROPERTY_QUOTIENT_EQUAL;
+    uint32_t identity = FXA_PROPERTY_PURE_MASK | FXA_PROPERTY_NO_MASK;
+    if ((out->flags & identity) == identity) out->flags |= FXA_PROPERTY_IDENTITY;
     if (depends != small) fxa__free(program->host, depends, n * sizeof *depends);
 }

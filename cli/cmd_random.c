@@ -28,7 +28,7 @@ static int sample_write(cli *c, const char *path, const trial_data *data, int wh
     return npy_write(c, output, dtype, rows ? 3 : 4, data->size[which], rounded);
 }
 
-int cmd_sample(cli *c) {
+int cmd_random(cli *c) {
     cli_job *job;
     trial_data data;
     cli_random random = {0};

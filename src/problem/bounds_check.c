@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_index_query: the misses of index_check.h, counted by tensor and axis. When there are too many pairs to evaluate
+ * fxa_bounds_check: the misses of index_check.h, counted by tensor and axis. When there are too many pairs to evaluate
  * them all, the count is estimated from pairs drawn at random, the same ones every time.
  */
 #include "../base/float_state.h"
@@ -16,27 +16,27 @@
 enum { QUERY_SAMPLES = 1 << 16, QUERY_ROWS = 2 * FXA_MAX_TENSORS * FXA_MAX_RANK };
 
 typedef struct query_row {
-    fxa_index_report report;
+    fxa_bounds_report report;
     bool seen;
     int64_t last[4]; /* the pair that was counted last: a pair counts once */
 } query_row;
 
 static bool query_count(void *user, const fxa__miss *m) {
     query_row *x = &((query_row *)user)[(m->bprop * FXA_MAX_TENSORS + m->tensor) * FXA_MAX_RANK + m->axis];
-    fxa_index_report *r = &x->report;
+    fxa_bounds_report *r = &x->report;
     const int64_t pair[4] = {m->b, m->h, m->q, m->k};
     if (!x->seen)
-        *r = (fxa_index_report){.tensor = m->tensor,
-                                .bprop = m->bprop,
-                                .axis = m->axis,
-                                .exact = 1,
-                                .size = m->size,
-                                .lo = m->index,
-                                .hi = m->index,
-                                .b = m->b,
-                                .h = m->h,
-                                .q = m->q,
-                                .k = m->k};
+        *r = (fxa_bounds_report){.tensor = m->tensor,
+                                 .bprop = m->bprop,
+                                 .axis = m->axis,
+                                 .exact = 1,
+                                 .size = m->size,
+                                 .lo = m->index,
+                                 .hi = m->index,
+                                 .b = m->b,
+                                 .h = m->h,
+                                 .q = m->q,
+                                 .k = m->k};
     r->lo = m->index < r->lo ? m->index : r->lo;
     r->hi = m->index > r->hi ? m->index : r->hi;
     if (!x->seen || memcmp(x->last, pair, sizeof pair) != 0) r->pairs += m->weight;
@@ -75,7 +75,7 @@ static void query_estimate(const fxa__problem *p, const fxa__bind *bind, void *m
 }
 
 static void query_walk(const fxa__problem *p, const fxa__bind *bind, void *memory, query_row *rows,
-                       fxa_index_report *reports, size_t *count) {
+                       fxa_bounds_report *reports, size_t *count) {
     fxa__index_walk walk = {.found = query_count, .user = rows, .budget = QUERY_BUDGET};
     uint64_t all = query_pairs(p, bind);
     size_t n = 0;
@@ -89,7 +89,7 @@ static void query_walk(const fxa__problem *p, const fxa__bind *bind, void *memor
     *count = n;
 }
 
-static fxa_status query_run(fxa__host *host, const fxa__problem *p, const fxa_args *args, fxa_index_report *reports,
+static fxa_status query_run(fxa__host *host, const fxa__problem *p, const fxa_args *args, fxa_bounds_report *reports,
                             size_t *count, fxa_error *err) {
     size_t n_views = 2 * p->in.n_captures + p->in.n_bprop_captures, views_size = n_views * sizeof(fxa_view);
     size_t rows_size = QUERY_ROWS * sizeof(query_row), size = rows_size + views_size + fxa__index_size(p);
@@ -104,8 +104,8 @@ static fxa_status query_run(fxa__host *host, const fxa__problem *p, const fxa_ar
     return status;
 }
 
-fxa_status fxa_index_query(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
-                           fxa_index_report *reports, size_t *count, fxa_error *err) {
+fxa_status fxa_bounds_check(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
+                            fxa_bounds_report *reports, size_t *count, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     if (!ctx || !problem || !args || !count)
         return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL",

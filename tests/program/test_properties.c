@@ -8,38 +8,38 @@
 #include "support/fail_alloc.h"
 #include "support/gen.h"
 
-static fxa_context *facts_ctx(void) {
+static fxa_context *properties_ctx(void) {
     fxa_context *ctx = NULL;
     fxa_error err;
     T_OK(fxa_context_create(NULL, &ctx, &err));
     return ctx;
 }
 
-static bool facts_get(fxa_context *ctx, const char *text, fxa_facts *out) {
+static bool properties_get(fxa_context *ctx, const char *text, fxa_properties *out) {
     fxa_program *p = NULL;
     fxa_error err;
     if (fxa_program_parse(ctx, text, SIZE_MAX, &p, &err) != FXA_OK) {
         T_FAIL("%s: %s\n", text, err.text);
         return false;
     }
-    fxa_program_facts(p, out);
+    fxa_program_properties(p, out);
     fxa_program_destroy(p);
     return true;
 }
 
 #define OPEN INT32_MAX
-#define PURE FXA_FACT_PURE_MASK
-#define CAUSAL FXA_FACT_CAUSAL
-#define BOTTOM FXA_FACT_CAUSAL_BOTTOM_RIGHT
-#define WINDOW FXA_FACT_WINDOW
-#define PADDING FXA_FACT_PADDING
+#define PURE FXA_PROPERTY_PURE_MASK
+#define CAUSAL FXA_PROPERTY_CAUSAL
+#define BOTTOM FXA_PROPERTY_CAUSAL_BOTTOM_RIGHT
+#define WINDOW FXA_PROPERTY_WINDOW
+#define PADDING FXA_PROPERTY_PADDING
 
 /* Only the mask is written, so PURE_MASK is set throughout. */
 static const struct {
     const char *mask;
     uint32_t flags;
     int32_t left, right;
-} facts_masks[] = {
+} properties_masks[] = {
     /* causal */
     {"k <= q", CAUSAL, OPEN, 0},
     {"q >= k", CAUSAL, OPEN, 0},
@@ -112,35 +112,36 @@ static const struct {
 };
 
 TEST(masks) {
-    fxa_context *ctx = facts_ctx();
-    for (size_t i = 0; i < sizeof facts_masks / sizeof *facts_masks; i++) {
+    fxa_context *ctx = properties_ctx();
+    for (size_t i = 0; i < sizeof properties_masks / sizeof *properties_masks; i++) {
         char text[512];
-        fxa_facts f;
+        fxa_properties f;
         snprintf(text, sizeof text, "tensor len : i32[1]\ntensor wide : i32[2]\nparam width : int\nmask = %s",
-                 facts_masks[i].mask);
-        if (!facts_get(ctx, text, &f)) continue;
-        if (f.flags != (facts_masks[i].flags | PURE) || f.window_left != facts_masks[i].left ||
-            f.window_right != facts_masks[i].right)
-            T_FAIL("%s: flags 0x%x, left %d, right %d, not 0x%x, %d, %d\n", facts_masks[i].mask, f.flags, f.window_left,
-                   f.window_right, facts_masks[i].flags | PURE, facts_masks[i].left, facts_masks[i].right);
+                 properties_masks[i].mask);
+        if (!properties_get(ctx, text, &f)) continue;
+        if (f.flags != (properties_masks[i].flags | PURE) || f.window_left != properties_masks[i].left ||
+            f.window_right != properties_masks[i].right)
+            T_FAIL("%s: flags 0x%x, left %d, right %d, not 0x%x, %d, %d\n", properties_masks[i].mask, f.flags,
+                   f.window_left, f.window_right, properties_masks[i].flags | PURE, properties_masks[i].left,
+                   properties_masks[i].right);
     }
     fxa_context_destroy(ctx);
 }
 
-#define NO_MASK FXA_FACT_NO_MASK
-#define ADDITIVE FXA_FACT_ADDITIVE
-#define SOFTCAP FXA_FACT_SOFTCAP
-#define FINITE (FXA_FACT_PENALTY | FXA_FACT_FINITE_PENALTY)
+#define NO_MASK FXA_PROPERTY_NO_MASK
+#define ADDITIVE FXA_PROPERTY_ADDITIVE
+#define SOFTCAP FXA_PROPERTY_SOFTCAP
+#define FINITE (FXA_PROPERTY_LARGE_NEGATIVE | FXA_PROPERTY_FINITE_LARGE_NEGATIVE)
 
 /* Only the score is written, so NO_MASK is set throughout. Params: cap 0, other 1. */
-#define QUOTIENT FXA_FACT_QUOTIENT_EQUAL
+#define QUOTIENT FXA_PROPERTY_QUOTIENT_EQUAL
 static const struct {
     const char *score;
     uint32_t flags;
     int32_t param;
     double cap;
-} facts_scores[] = {
-    {"score", FXA_FACT_IDENTITY | PURE, -1, 0},
+} properties_scores[] = {
+    {"score", FXA_PROPERTY_IDENTITY | PURE, -1, 0},
     {"score + 1", ADDITIVE, -1, 0},
     {"score + (q / 32 == k / 32 ? 1 : 0)", ADDITIVE | QUOTIENT, -1, 0},
     {"score + (q / k != 1 ? 1 : 0)", ADDITIVE | QUOTIENT, -1, 0},
@@ -149,22 +150,22 @@ static const struct {
     {"score + (q / 32 < k / 32 ? 1 : 0)", ADDITIVE, -1, 0},
     {"score + (q * 0.5 == k / other ? 1 : 0)", ADDITIVE, -1, 0},
     {"score + (int(q / 32) == int(k / 32) ? 1 : 0)", ADDITIVE, -1, 0},
-    {"k <= q ? score : -inf", FXA_FACT_SCORE_MASKS, -1, 0},
-    {"k > q ? -inf : 2 * score", FXA_FACT_SCORE_MASKS, -1, 0},
+    {"k <= q ? score : -inf", FXA_PROPERTY_SCORE_MASKS, -1, 0},
+    {"k > q ? -inf : 2 * score", FXA_PROPERTY_SCORE_MASKS, -1, 0},
     {"score > 0 ? score : -inf", 0, -1, 0},
     {"k <= q ? score : -1e9", FINITE, -1, 0},
     {"k > q ? -10000 : score * 2", FINITE, -1, 0},
     {"k <= q ? score : -9999", 0, -1, 0},
     {"score > 1 ? score : -1e9", 0, -1, 0},
-    {"score + (k <= q ? 0 : -inf)", FXA_FACT_PENALTY | ADDITIVE, -1, 0},
-    {"(k <= q ? other : -inf) + score * 2", FXA_FACT_PENALTY, -1, 0},
-    {"score - (k <= q ? 0 : inf)", FXA_FACT_PENALTY | ADDITIVE, -1, 0},
+    {"score + (k <= q ? 0 : -inf)", FXA_PROPERTY_LARGE_NEGATIVE | ADDITIVE, -1, 0},
+    {"(k <= q ? other : -inf) + score * 2", FXA_PROPERTY_LARGE_NEGATIVE, -1, 0},
+    {"score - (k <= q ? 0 : inf)", FXA_PROPERTY_LARGE_NEGATIVE | ADDITIVE, -1, 0},
     {"score - (k <= q ? 0 : 65504)", FINITE | ADDITIVE, -1, 0},
     {"score - (k <= q ? 0 : -inf)", ADDITIVE, -1, 0},
     {"score + (k <= q ? 0 : inf)", ADDITIVE, -1, 0},
     {"other + (score * cap + ((k <= q ? 0 : -1e9) - q))", FINITE, -1, 0},
     {"other + ((score * cap + (k <= q ? 0 : -1e9)) - q)", FINITE, -1, 0},
-    {"(k <= q ? score : -inf) + other", FXA_FACT_PENALTY, -1, 0},
+    {"(k <= q ? score : -inf) + other", FXA_PROPERTY_LARGE_NEGATIVE, -1, 0},
     {"other - (k <= q ? score : -1e9)", 0, -1, 0},
     {"score + (score > 0 ? 0 : -inf)", 0, -1, 0},
     {"k < 10 || k > q ? -3.4028e38 : score", FINITE, -1, 0},
@@ -191,7 +192,7 @@ static const struct {
     {"(k <= q ? -score : 1e9) * -1", FINITE, -1, 0},
     {"q < 3 ? (k <= q ? score : -1e9) + slopes[h] : score", FINITE, -1, 0},
     {"tanh(k <= q ? score : -1e9)", 0, -1, 0},
-    {"min(score, k <= q ? inf : -inf)", FXA_FACT_PENALTY, -1, 0},
+    {"min(score, k <= q ? inf : -inf)", FXA_PROPERTY_LARGE_NEGATIVE, -1, 0},
     {"b > 1 ? score : k <= q ? score : -inf", 0, -1, 0},
     {"score - float(k <= q ? 0 : 20000)", FINITE | ADDITIVE, -1, 0},
     {"k <= q ? score : inf", 0, -1, 0},
@@ -222,25 +223,25 @@ static const struct {
 };
 
 TEST(scores) {
-    fxa_context *ctx = facts_ctx();
-    for (size_t i = 0; i < sizeof facts_scores / sizeof *facts_scores; i++) {
+    fxa_context *ctx = properties_ctx();
+    for (size_t i = 0; i < sizeof properties_scores / sizeof *properties_scores; i++) {
         char text[512];
-        fxa_facts f;
+        fxa_properties f;
         snprintf(text, sizeof text, "param cap : float\nparam other : float\ntensor slopes : f32[1]\nscore = %s",
-                 facts_scores[i].score);
-        if (!facts_get(ctx, text, &f)) continue;
-        if (f.flags != (facts_scores[i].flags | NO_MASK) || f.softcap_param != facts_scores[i].param ||
-            f.softcap != facts_scores[i].cap)
-            T_FAIL("%s: flags 0x%x, param %d, cap %g, not 0x%x, %d, %g\n", facts_scores[i].score, f.flags,
-                   f.softcap_param, f.softcap, facts_scores[i].flags | NO_MASK, facts_scores[i].param,
-                   facts_scores[i].cap);
+                 properties_scores[i].score);
+        if (!properties_get(ctx, text, &f)) continue;
+        if (f.flags != (properties_scores[i].flags | NO_MASK) || f.softcap_param != properties_scores[i].param ||
+            f.softcap != properties_scores[i].cap)
+            T_FAIL("%s: flags 0x%x, param %d, cap %g, not 0x%x, %d, %g\n", properties_scores[i].score, f.flags,
+                   f.softcap_param, f.softcap, properties_scores[i].flags | NO_MASK, properties_scores[i].param,
+                   properties_scores[i].cap);
     }
     fxa_context_destroy(ctx);
 }
 
 TEST(depends) {
-    fxa_context *ctx = facts_ctx();
-    fxa_facts f;
+    fxa_context *ctx = properties_ctx();
+    fxa_properties f;
     enum {
         S = 1 << FXA_INPUT_SCORE,
         B = 1 << FXA_INPUT_B,
@@ -250,23 +251,24 @@ TEST(depends) {
         QL = 1 << FXA_INPUT_Q_LEN,
         KL = 1 << FXA_INPUT_K_LEN
     };
-    T_REQUIRE(facts_get(ctx, "", &f));
+    T_REQUIRE(properties_get(ctx, "", &f));
     T_INT(f.score_depends, S);
     T_INT(f.mask_depends, 0);
-    T_INT(f.flags, FXA_FACT_IDENTITY | PURE | NO_MASK);
-    T_REQUIRE(facts_get(ctx, "tensor t : f32[2]\nscore = score + t[h, q - k]\nmask = k < k_len - b && q < q_len", &f));
+    T_INT(f.flags, FXA_PROPERTY_IDENTITY | PURE | NO_MASK);
+    T_REQUIRE(
+        properties_get(ctx, "tensor t : f32[2]\nscore = score + t[h, q - k]\nmask = k < k_len - b && q < q_len", &f));
     T_INT(f.score_depends, S | H | Q | K);
     T_INT(f.mask_depends, B | Q | K | QL | KL);
-    T_REQUIRE(
-        facts_get(ctx, "score = 0.5\nmask = score > 0.25 && q == 0", &f)); /* mask reads the new score: a constant */
+    T_REQUIRE(properties_get(ctx, "score = 0.5\nmask = score > 0.25 && q == 0",
+                             &f)); /* mask reads the new score: a constant */
     T_INT(f.score_depends, 0);
     T_INT(f.mask_depends, Q);
     fxa_context_destroy(ctx);
 }
 
-/* What facts say of a mask holds at every pair: outside the bounds the mask is false. */
+/* What properties say of a mask holds at every pair: outside the bounds the mask is false. */
 TEST(random_masks) {
-    fxa_context *ctx = facts_ctx();
+    fxa_context *ctx = properties_ctx();
     t_rng rng = {t_seed()};
     int bounded = 0;
     for (int i = 0; i < t_scaled(1500) && t_failures < 10; i++) {
@@ -274,8 +276,8 @@ TEST(random_masks) {
         for (size_t j = 0; j < sizeof tape; j++) tape[j] = (uint8_t)t_next(&rng);
         fxa_program *p = gen_program(ctx, tape, sizeof tape, GEN_AFFINE_MASK);
         T_REQUIRE(p != NULL);
-        fxa_facts f;
-        fxa_program_facts(p, &f);
+        fxa_properties f;
+        fxa_program_properties(p, &f);
         bounded += f.window_left != OPEN || f.window_right != OPEN;
         for (int j = 0; j < 200; j++) {
             double in[FXA_INPUT_COUNT] = {0}, value;
@@ -298,7 +300,7 @@ TEST(random_masks) {
 
 /* More nodes than fit beside the stack: the same answers. */
 TEST(large) {
-    fxa_context *ctx = facts_ctx();
+    fxa_context *ctx = properties_ctx();
     fxa_builder *b = NULL;
     fxa_program *p = NULL;
     fxa_error err;
@@ -314,8 +316,8 @@ TEST(large) {
     T_OK(fxa_builder_finish(b, &p, &err));
     fxa_builder_destroy(b);
     T_CHECK(fxa_program_node_count(p) > 4096);
-    fxa_facts f;
-    fxa_program_facts(p, &f);
+    fxa_properties f;
+    fxa_program_properties(p, &f);
     T_INT(f.flags, ADDITIVE | CAUSAL);
     T_INT(f.score_depends, 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_H);
     fxa_program_destroy(p);
@@ -323,38 +325,38 @@ TEST(large) {
 }
 
 /* A program that takes memory to look at, and there is none: it may depend on everything, and is nothing special. */
-TEST(facts_without_memory_rule_nothing_out) {
+TEST(properties_without_memory_rule_nothing_out) {
     fail_alloc f = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&f);
     fxa_program *p = NULL;
-    fxa_facts facts;
+    fxa_properties properties;
     fxa_error err;
     static char text[1 << 17];
     size_t used = (size_t)snprintf(text, sizeof text, "score = score");
     T_REQUIRE(ctx != NULL);
     for (int i = 0; i < 3000; i++) used += (size_t)snprintf(text + used, sizeof text - used, "+%d.5*score", i);
     T_OK(fxa_program_parse(ctx, text, used, &p, &err));
-    fxa_program_facts(p, &facts);
-    T_INT(facts.score_depends, 1u << FXA_INPUT_SCORE);
-    T_CHECK(facts.flags & FXA_FACT_NO_MASK);
+    fxa_program_properties(p, &properties);
+    T_INT(properties.score_depends, 1u << FXA_INPUT_SCORE);
+    T_CHECK(properties.flags & FXA_PROPERTY_NO_MASK);
     fail_alloc_arm(&f, 1, true);
-    fxa_program_facts(p, &facts);
+    fxa_program_properties(p, &properties);
     fail_alloc_arm(&f, 0, false);
-    T_CHECK(facts.flags == 0 && facts.mask_depends == facts.score_depends);
-    T_INT(facts.score_depends, ((1u << FXA_INPUT_COUNT) - 1) & ~(1u << FXA_INPUT_DSCORE));
+    T_CHECK(properties.flags == 0 && properties.mask_depends == properties.score_depends);
+    T_INT(properties.score_depends, ((1u << FXA_INPUT_COUNT) - 1) & ~(1u << FXA_INPUT_DSCORE));
     fxa_program_destroy(p);
     fxa_context_destroy(ctx);
     T_INT(f.mistakes, 0);
 }
 
-TEST(every_fact_has_a_name_of_its_own) {
-    T_STR(fxa_fact_name(FXA_FACT_PURE_MASK), "pure mask");
+TEST(every_property_has_a_name_of_its_own) {
+    T_STR(fxa_property_name(FXA_PROPERTY_PURE_MASK), "pure mask");
     for (int i = 0; i < 32; i++) {
-        const char *name = fxa_fact_name((uint32_t)1 << i);
-        T_CHECK((name != NULL) == (i < FXA_FACT_COUNT));
-        for (int j = 0; name && j < i; j++) T_CHECK(strcmp(name, fxa_fact_name((uint32_t)1 << j)) != 0);
+        const char *name = fxa_property_name((uint32_t)1 << i);
+        T_CHECK((name != NULL) == (i < FXA_PROPERTY_COUNT));
+        for (int j = 0; name && j < i; j++) T_CHECK(strcmp(name, fxa_property_name((uint32_t)1 << j)) != 0);
     }
-    T_CHECK(!fxa_fact_name(0) && !fxa_fact_name(FXA_FACT_CAUSAL | FXA_FACT_WINDOW));
+    T_CHECK(!fxa_property_name(0) && !fxa_property_name(FXA_PROPERTY_CAUSAL | FXA_PROPERTY_WINDOW));
 }
 
 T_MAIN
