@@ -221,7 +221,8 @@ class Call:
         try:
             left, right = window
         except (TypeError, ValueError):
-            raise ArgumentError("window is %r; (left, right) is accepted, None for an open side" % (window,)) from None
+            raise ArgumentTypeError("window is %r; (left, right) is accepted, None for an open side"
+                                    % (window,)) from None
         self.flags |= _abi.WINDOW
         for side, value in (("left", left), ("right", right)):
             self.fields["window_" + side] = -1 if value is None else _int(value, "window")

@@ -313,6 +313,38 @@ static bool index_reads_score(const fxa_program *p, uint8_t *from) {
     return decides;
 }
 
+/* Sets of[i] for each node i that an index of a load is made of. */
+static void index_makes(const fxa_program *p, uint8_t *of) {
+    memset(of, 0, (size_t)p->n_nodes);
+    for (int32_t i = p->n_nodes - 1; i >= 0; i--) {
+        const fxa__node *n = &p->nodes[i];
+        for (int a = 0; a < n->n_args; a++) of[n->arg[a]] |= of[i] || n->op == FXA_OP_LOAD;
+    }
+}
+
+/* The least and the largest element of a table of ints of any rank: each element is read once, where it lies once. */
+static fxa_tensor_range index_scan(const fxa_view *view) {
+    fxa_tensor_range out = fxa_tensor_scan(view);
+    fxa_type type = fxa__dtype_type(view->dtype);
+    if (out.known || view->rank < 2 || !view->data || (type != FXA_INT && type != FXA_BOOL)) return out;
+    int64_t at[FXA_MAX_RANK] = {0}, offset = 0;
+    for (int d = 0; d < view->rank; d++)
+        if (view->size[d] <= 0) return out;
+    for (int d = view->rank; d >= 0;) {
+        int32_t x = fxa__load_i32(view->data, view->dtype, offset);
+        if (!out.known || x < out.lo) out.lo = x;
+        if (!out.known || x > out.hi) out.hi = x;
+        out.known = 1;
+        for (d = view->rank - 1; d >= 0; d--) {
+            if (view->stride[d] != 0 && ++at[d] < view->size[d]) break;
+            offset -= view->stride[d] != 0 ? (view->size[d] - 1) * view->stride[d] : 0;
+            at[d] = 0;
+        }
+        if (d >= 0) offset += view->stride[d];
+    }
+    return out;
+}
+
 static void index_program(index_work *w, const fxa_program *program, bool bprop, const fxa_view *views) {
     const fxa_problem *p = &w->p->in;
     uint32_t reads = index_reads(w->p->program) | index_reads(program);
@@ -324,6 +356,11 @@ static void index_program(index_work *w, const fxa_program *program, bool bprop,
     w->mask_loads = !bprop && index_mask_loads(program, w->state);
     w->n_loads = 0;
     for (int32_t i = 0; i < program->n_tensors; i++) w->ranges[i] = fxa_tensor_scan(&views[i]);
+    index_makes(program, w->state);
+    for (int32_t i = 0; i < program->n_nodes; i++) {
+        int32_t t = program->nodes[i].op == FXA_OP_LOAD && w->state[i] ? program->nodes[i].imm : -1;
+        if (t >= 0 && !w->ranges[t].known) w->ranges[t] = index_scan(&views[t]);
+    }
     for (int32_t i = 0; i < program->n_nodes; i++)
         if (program->nodes[i].op == FXA_OP_LOAD && program->nodes[i].n_args) w->loads[w->n_loads++] = i;
     if (!w->n_loads || p->b == 0) return;

@@ -322,6 +322,62 @@ TEST(chains_of_loads_are_bounded) {
     index_end(&c);
 }
 
+/* A table of indices with more elements than an analysis reads is read once: its range proves all loads by it, and the
+ * pairs that are left are counted, where they would be sampled. */
+TEST(a_table_of_indices_is_read_once) {
+    enum { PLACES = 64, MANY = 16384 };
+    static const char *const texts[] = {
+        "tensor ids : i32[2]\ntensor t : f32[1]\n"
+        "score = score + t[ids[q % 64, k % 64]] + t[max(k - 16375, 0)]",
+        "tensor ids : i32[2]\ntensor t : f32[1]\n"
+        "score = score + t[min(ids[ids[q % 64, k % 64], 1] + 1, 7)] + t[max(k - 16375, 0)]"};
+    for (int i = 0; i < 2; i++) {
+        static int32_t table[PLACES * PLACES];
+        index_case c;
+        attn_spec s = {.text = texts[i], .tensor = {{PLACES, PLACES}, {8}}};
+        uint64_t rng = t_seed();
+        fxa_error err;
+        index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 8, 0);
+        T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err));
+        attn_call_make(&c.x, FXA_FORWARD, &c.call);
+        for (int j = 0; j < PLACES * PLACES; j++) table[j] = j * 5 % 8;
+        c.call.tensors[0] = table;
+        c.call.args.slot[FXA_SLOT_Q] = NULL;
+        c.call.p.sq = c.call.p.sk = MANY;
+        index_ask(&c);
+        T_CHECK(c.count == 1 && c.reports[0].exact && c.reports[0].lo == 8 && c.reports[0].hi == 8);
+        T_INT(c.reports[0].pairs, (int64_t)IB * IH * MANY);
+        index_end(&c);
+    }
+}
+
+/* One element of it that leaves the other table is found, whatever the strides of both. */
+TEST(a_table_of_indices_with_one_outside) {
+    for (int way = 0; way < 4; way++) {
+        const char *text = "tensor ids : i32[2]\ntensor t : f32[1]\nscore = score + t[ids[q % 64, k % 64]]";
+        static int32_t table[4096 * 2];
+        index_case c;
+        attn_spec s = {.text = text, .tensor = {{64, 64}, {8}}};
+        uint64_t rng = t_seed();
+        fxa_error err;
+        index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 8, 0);
+        T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err));
+        attn_call_make(&c.x, FXA_FORWARD, &c.call);
+        const int64_t strides[4][2] = {{64, 1}, {1, 64}, {128, 2}, {0, 1}};
+        for (int i = 0; i < 4096 * 2; i++) table[i] = i % 8;
+        table[7 * strides[way][0] + 9 * strides[way][1]] = 8;
+        c.call.tensors[0] = table;
+        c.call.captures[0].strided = 1;
+        c.call.captures[0].stride[0] = strides[way][0], c.call.captures[0].stride[1] = strides[way][1];
+        c.call.p.sq = c.call.p.sk = 128;
+        c.call.args.slot[FXA_SLOT_Q] = NULL;
+        index_ask(&c);
+        T_CHECK(c.count == 1 && c.reports[0].exact && c.reports[0].lo == 8);
+        T_INT(c.reports[0].pairs, (int64_t)IB * IH * 4 * (way == 3 ? 64 : 1));
+        index_end(&c);
+    }
+}
+
 TEST(what_is_refused_and_what_is_free) {
     index_case c;
     fxa_error err;

@@ -6,6 +6,7 @@
  */
 #include "t.h"
 
+#include "program/eval_error.h"
 #include "program/function_ulps.h"
 #include "program/program.h"
 
@@ -222,6 +223,36 @@ TEST(functions_are_off_by_their_ulps) {
         }
         fxa_program_destroy(p);
     }
+}
+
+static double said_of_exp(uint32_t op, double x, double y) {
+    (void)x, (void)y;
+    return op == FXA_OP_EXP ? 0x1p-130 : -1;
+}
+
+/* The bound of a result near zero, which may become 0, has twice `tiny` besides. What a device says of a function
+ * stands in place of its row of function_ulps.c. */
+TEST(functions_with_results_near_zero) {
+    static const char *const texts[] = {"exp(score)", "exp2(score)"};
+    for (int t = 0; t < 2; t++)
+        for (int way = 0; way < 2; way++)
+            for (double score = -126; score <= 1; score += 127) {
+                fxa_program *p = bound_parse(texts[t]);
+                fxa__arithmetic m = fxa__arithmetic_of(false);
+                fxa__env env = {.score = score};
+                fxa__val vals[4];
+                double error[4], unit = 2 * fxa__function_ulps(t ? FXA_OP_EXP2 : FXA_OP_EXP, false);
+                T_CHECK(p->n_nodes <= 4 && m.tiny > 0);
+                m.function = way ? said_of_exp : NULL;
+                fxa__program_eval(p, &env, vals);
+                fxa__program_error(p, &m, &env, 0, 0, vals, error);
+                int32_t at = fxa__program_output(p, FXA__OUT_SCORE);
+                double want = way && !t ? 0x1p-130 : unit * m.unit * vals[at].f;
+                want += score < 0 ? 2 * m.tiny : 0;
+                if (fabs(error[at] - want) > 1e-9 * want)
+                    T_FAIL("%s of %g, way %d: %g, not %g\n", texts[t], score, way, error[at], want);
+                fxa_program_destroy(p);
+            }
 }
 
 /* f64 has these numbers, f32 has not. */

@@ -33,7 +33,6 @@ READ_ONLY.flags.writeable = False
     ((Q[0], K[0], V[0]), {"layout": "thd", "cu_q": [0, 4], "cu_k": [0, 2, 4]}, "2 offsets and cu_k 3"),
     ((Q[0], K[0], V[0]), {"layout": "thd", "cu_q": [0, 99]}, "99"),
     ((Q[0], K, V), {"layout": "thd", "kv_layout": "bhsd", "cu_q": [0, 4]}, "unless there are pages"),
-    ((Q, K, V), {"window": 3}, "window is 3"),
     ((Q, K, V), {"dropout": 1.0}, "dropout is 1.0"),
     ((Q, K, V), {"dropout": float("nan")}, "dropout is nan"),
     ((Q, K, V), {"seed": -1}, "seed is -1"),
@@ -72,6 +71,7 @@ def test_values(arguments, keywords, words):
 
 
 @pytest.mark.parametrize("arguments, keywords, words", [
+    ((Q, K, V), {"window": 3}, "window is 3"),
     ((Q.astype(int), K, V), {}, "q has dtype int64"),
     ((Q, K.astype(complex), V), {}, r"k has dtype complex128; float64, [a-z0-9_, ]*float8_e5m2 are accepted"),
     ((Q, K, None), {}, "v is None; an array is accepted"),

@@ -36,9 +36,10 @@ class Features:
         if values is None:
             return
         array = array_of_ints(values)
-        if not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != shape:
-            raise ArgumentError("%s is %s of shape %s; ints of shape %s are accepted"
-                                % (name, array.dtype, array.shape, shape))
+        whole = jnp.issubdtype(array.dtype, jnp.integer)
+        if not whole or array.shape != shape:
+            raise (ArgumentError if whole else ArgumentTypeError)("%s is %s of shape %s; ints of shape %s are accepted"
+                                                                  % (name, array.dtype, array.shape, shape))
         self.slots[slot] = in_32_bits(array)
         self.flags |= flag
 
@@ -215,9 +216,11 @@ def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any,
         f.flags |= _abi.SINK_ZERO
     elif sinks is not None:
         array = array_of("sinks", sinks)
-        if array.shape != (sizes[1],) or not jnp.issubdtype(array.dtype, jnp.floating):
-            raise ArgumentError("sinks is %s of shape %s; floats of shape (%d,), one per query head, are accepted"
-                                % (array.dtype, array.shape, sizes[1]))
+        real = jnp.issubdtype(array.dtype, jnp.floating)
+        if not real or array.shape != (sizes[1],):
+            raise (ArgumentError if real else ArgumentTypeError)(
+                "sinks is %s of shape %s; floats of shape (%d,), one per query head, are accepted"
+                % (array.dtype, array.shape, sizes[1]))
         f.flags |= _abi.SINKS
         f.slots[_abi.SLOT_SINKS] = array
     rate = rate_of(dropout)

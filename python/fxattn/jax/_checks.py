@@ -122,7 +122,8 @@ def rate_of(value: Any, name: str = "dropout") -> float:
     except (TypeError, ValueError):
         rate = None
     if rate is None or not 0.0 <= rate < 1.0:
-        raise ArgumentError("%s is %r; a number from 0 to below 1 is accepted" % (name, value))
+        raise (ArgumentTypeError if rate is None else ArgumentError)("%s is %r; a number from 0 to below 1 is accepted"
+                                                                     % (name, value))
     return rate
 
 

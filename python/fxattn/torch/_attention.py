@@ -143,6 +143,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise TypeError("%s is of type %s; a tensor is accepted" % (name, type(x).__name__))
+        if not x.is_floating_point():
+            raise TypeError("%s is of %s; floats are accepted" % (name, x.dtype))
     if not torch.compiler.is_dynamo_compiling():
         refuse_tangents(0, (q, k, v))  # before offsets and lengths are read, which linearize() cannot
     if layout not in _TO_BHSD:
@@ -160,14 +162,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     s.flag(_abi.RETURN_LSE, return_lse)
     s.flag(_abi.RETURN_ROW_MAX, return_max)
     s.window(window)
-    s.integers("q_lengths", _abi.SLOT_Q_LENGTHS, q_lengths, _abi.PADDING)
-    s.integers("k_lengths", _abi.SLOT_K_LENGTHS, k_lengths, _abi.PADDING)
+    entries = q.shape[0] if cu_q is None else None
+    s.integers("q_lengths", _abi.SLOT_Q_LENGTHS, q_lengths, _abi.PADDING, entries)
+    s.integers("k_lengths", _abi.SLOT_K_LENGTHS, k_lengths, _abi.PADDING, entries)
     s.integers("cu_q", _abi.SLOT_CU_Q, cu_q, _abi.VARLEN)
     s.integers("cu_k", _abi.SLOT_CU_K, cu_k, _abi.VARLEN)
     s.integers("pages", _abi.SLOT_PAGES, pages, _abi.PAGED)
     if pages is not None and k_lengths is None:
         raise ValueError("pages is given without k_lengths, the number of keys that each batch entry has in its pages")
-    s.integers("positions", _abi.SLOT_Q_START, positions, _abi.Q_START)
+    s.integers("positions", _abi.SLOT_Q_START, positions, _abi.Q_START, entries)
     s.sizes_of_packed(k, max_q, max_k)
     s.sink(sink, q.shape[1])
     dropout_p = s.dropout(dropout_p, seed)

@@ -73,9 +73,9 @@ class Settings:
         if on:
             self.flags |= flag
 
-    def integers(self, name: str, slot: int, values: Any, flag: int = 0) -> None:
-        """Lengths, offsets, pages: int32 where the other tensors are. What does not fit becomes the largest int, which
-        the library refuses: values on a device are not looked at here."""
+    def integers(self, name: str, slot: int, values: Any, flag: int = 0, count: Optional[int] = None) -> None:
+        """Lengths, offsets, pages: int32 where the other tensors are, `count` of them where that is known. What does
+        not fit becomes the largest int, which the library refuses: values on a device are not looked at here."""
         if values is None:
             return
         # Arrays of others are copied: nobody would see them change before the backward pass.
@@ -86,6 +86,8 @@ class Settings:
         if tensor.dim() != _RANKS.get(name, tensor.dim()):
             raise ValueError("%s has shape %s; %d dimension%s accepted" % (
                 name, tuple(tensor.shape), _RANKS[name], " is" if _RANKS[name] == 1 else "s are"))
+        if count is not None and not torch.compiler.is_compiling() and tensor.numel() != count:
+            raise ValueError("%s has shape %s; (%d,) is accepted" % (name, tuple(tensor.shape), count))
         if tensor.dtype == torch.int64 and slot != _abi.SLOT_Q_START:  # coordinates wrap
             tensor = tensor.clamp(_LOWEST, _HIGHEST)
         self.slots[slot] = tensor.to(device=self.device, dtype=torch.int32).contiguous()
@@ -117,6 +119,8 @@ class Settings:
             if sink.dim() != 1 or sink.shape[0] != heads:
                 raise ValueError("sink has shape %s; (%d,), a score per query head, is accepted"
                                  % (tuple(sink.shape), heads))
+            if not sink.is_floating_point():
+                raise TypeError("sink is of %s; floats are accepted" % sink.dtype)
             self.flag(_abi.SINKS)
             self.slots[_abi.SLOT_SINKS] = sink
         elif sink is not None:
@@ -127,6 +131,8 @@ class Settings:
     def dropout(self, dropout_p: Any, seed: Union[None, int, Tensor]) -> Any:
         """The probability, as a number."""
         dropout_p = real_number("dropout_p", dropout_p)
+        if type(dropout_p) in (int, float) and not 0 <= dropout_p < 1:
+            raise ValueError("dropout_p is %s; 0 <= dropout_p < 1 is accepted" % dropout_p)
         if dropout_p:
             self.flag(_abi.DROPOUT)
             self.slots[_abi.SLOT_SEED] = drawn_seed() if seed is None else seed_tensor(seed)

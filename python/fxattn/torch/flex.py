@@ -33,7 +33,8 @@ _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
 _PLACES = {"cpu": -1, torch.device("cpu"): -1, "cuda": -2, torch.device("cuda"): -2}
 # What is expected of a call without a mask (direct_expected in torch_direct.c), and what most functions are told.
 ALIKE, ALIKE_GROUPED = (1, 1, 1, -1, -1, -1), (2, 1, 1, -1, -1, -1)
-ON_HOST, NO_FLAGS, _FLOAT64 = ("torch", None, None), (0,), torch.float64
+ON_HOST, _FLOAT64 = ("torch", None, None), torch.float64
+_NO_FLAGS, _STRICT = (0,), (_abi.BOUNDS_CHECK,)  # of a problem
 leave(trace)
 _said: Set[str] = set()  # warnings that are given once in a process
 
@@ -243,7 +244,8 @@ def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_ma
             return None
         expected = (expected[0], batch, heads, *block_mask.seq_lengths, place)
         mask_mod = None if mask_mod is noop_mask else mask_mod
-    return known_at_once(query, key, value, score_mod, mask_mod, scale, NO_FLAGS, expected)
+    config = _NO_FLAGS if score_mod is None and mask_mod is None or not query.is_cpu else _STRICT
+    return known_at_once(query, key, value, score_mod, mask_mod, scale, config, expected)
 
 
 @leave
@@ -286,6 +288,11 @@ def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any
 # Of programs by their address: the program, its params, its text and the floats of a call, of params that are no floats
 # none.
 _ready: Dict[int, Tuple[Program, Tuple[Any, ...], str, Tuple[float, ...]]] = {}
+
+
+def _is_kept() -> bool:
+    """Whether the call becomes a part of a program that runs elsewhere: indices are checked in eager calls alone."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 def _make_ready(source: Program, params: Tuple[Any, ...]) -> Tuple[Program, Tuple[Any, ...], str, Tuple[float, ...]]:
@@ -371,7 +378,9 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
                                                                            **told_of_scores(query))
         if isinstance(score_mod, (str, Program)):
             _check_whole(traced)
-        out, lse, rows = call_of(traced, scale, (flags,)).run(query, key, value, plain)
+        strict = traced is not None and query.is_cpu and not _is_kept()
+        out, lse, rows = call_of(traced, scale, (flags | _abi.BOUNDS_CHECK if strict else flags,)).run(query, key,
+                                                                                                       value, plain)
     if stored in _FLOAT8:
         out = out.to(stored)
     if not flags and return_aux is None:

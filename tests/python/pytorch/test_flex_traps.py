@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 
 from torch.autograd import forward_ad
 
-from fxattn.torch import attention, flex_attention
+from fxattn.torch import attention, create_block_mask, flex_attention
 from torch_support import eager
 
 
@@ -60,3 +60,73 @@ def test_dual_numbers_are_refused():
         flex_attention(forward_ad.make_dual(q, q), k, v)
     with forward_ad.dual_level():
         torch.testing.assert_close(flex_attention(q, k, v), eager(q, k, v)[0])
+
+
+TABLE, FLAGS = torch.arange(4.0), torch.ones(4, dtype=torch.bool)
+BUCKETS = torch.full((5, 5), 4)
+OUTSIDE = {
+    "a table by row": (lambda s, b, h, i, j: s + TABLE[i], None, "index 4 is outside axis 0 of .* q 4, k 0;"),
+    "by what another one has": (lambda s, b, h, i, j: s + TABLE[BUCKETS[i, j]], None, "index 4 is outside axis 0"),
+    "before its beginning": (lambda s, b, h, i, j: s + TABLE[i - j - 1], None, "index -5 is outside axis 0"),
+    "a mask": (None, lambda b, h, i, j: FLAGS[j], "index 4 is outside axis 0 of .* q 0, k 4;"),
+}
+
+
+@pytest.mark.parametrize("case", OUTSIDE)
+def test_an_index_outside_is_an_index_error(case):
+    """As in PyTorch's own eager call, whatever is around it."""
+    score_mod, mask_mod, says = OUTSIDE[case]
+    q, k, v = inputs()
+
+    def block_mask():
+        return mask_mod and create_block_mask(mask_mod, None, None, 5, 5, device="cpu")
+
+    def run(q, **rest):
+        return flex_attention(q, k, v, score_mod, block_mask=block_mask(), **rest)
+
+    calls = {
+        "eager": lambda: run(q),
+        "again": lambda: run(q),
+        "with a gradient": lambda: run(q.clone().requires_grad_()),
+        "in f64": lambda: flex_attention(q.double(), k.double(), v.double(), score_mod, block_mask=block_mask()),
+        "with lse": lambda: run(q, return_lse=True),
+        "vmap": lambda: torch.func.vmap(run)(q[None]),
+        "grad": lambda: torch.func.grad(lambda q: run(q).sum())(q),
+        "checkpoint": lambda: torch.utils.checkpoint.checkpoint(run, q.clone().requires_grad_(), use_reentrant=False),
+    }
+    for name, call in calls.items():
+        with pytest.raises(IndexError, match=says):
+            call()
+    assert attention(q, k, v, score_mod, mask_mod).shape == q.shape  # reads 0 or false, as its documents say
+
+
+def test_an_index_that_is_needed_nowhere_is_none():
+    """One that the mask leaves out, or a branch that is not taken; what no call before had inside is inside in a later
+    one."""
+    q, k, v = inputs()
+    causal = create_block_mask(lambda b, h, i, j: i >= j, None, None, 5, 5, device="cpu")
+    far, places = torch.arange(5.0), torch.full((5,), 4)
+    mods = (lambda s, b, h, i, j: s + torch.where(i < 4, TABLE[i], 0.0), lambda s, b, h, i, j: s + far[i - j])
+    for mod in mods:
+        for _ in range(2):
+            torch.testing.assert_close(flex_attention(q, k, v, mod, block_mask=causal),
+                                       attention(q, k, v, mod, lambda b, h, i, j: i >= j))
+
+    def gathered(s, b, h, i, j):
+        return s + TABLE[places[j]]
+
+    with pytest.raises(IndexError):
+        flex_attention(q, k, v, gathered)
+    places.fill_(3)
+    torch.testing.assert_close(flex_attention(q, k, v, gathered), attention(q, k, v, gathered))
+    places[4] = -5
+    with pytest.raises(IndexError, match="index -5 is outside axis 0"):
+        flex_attention(q, k, v, gathered)
+
+
+def test_compiled_calls_read_0_outside():
+    q, k, v = inputs()
+    mod = OUTSIDE["a table by row"][0]
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(flex_attention, backend="aot_eager", fullgraph=True)(q, k, v, mod),
+                               attention(q, k, v, mod))
