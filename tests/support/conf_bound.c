@@ -132,6 +132,21 @@ void conf_bound_row_scores(conf_work *w, int64_t b, int64_t h, int64_t q) {
         bound_pair(w, x->q + ((b * x->hq + h) * x->sq + q) * x->d, x->k + ((b * x->hkv + hkv) * x->sk + k) * x->d, k);
 }
 
+bool conf_bound_row_may_overflow(conf_work *w, int64_t b, int64_t h, int64_t q) {
+    const oracle *x = &w->c->base.x;
+    int64_t hkv = h / (x->hq / x->hkv);
+    int32_t score = fxa__program_output(w->program, FXA__OUT_SCORE),
+            mask = fxa__program_output(w->program, FXA__OUT_MASK);
+    bool unsure = w->c->unsure, overflows = false;
+    bound_enter_row(w, b, h, q);
+    for (int64_t k = 0; k < x->k_len[b] && !overflows; k++) {
+        bound_pair(w, x->q + ((b * x->hq + h) * x->sq + q) * x->d, x->k + ((b * x->hkv + hkv) * x->sk + k) * x->d, k);
+        overflows = w->errors[mask] != 0 && w->errors[score] == INFINITY;
+    }
+    w->c->unsure = unsure;
+    return overflows;
+}
+
 /* ---- Forward ----------------------------------------------------------------------------------------------------- */
 
 double conf_bound_exp(const conf_work *w, int64_t k, double m) {

@@ -40,6 +40,8 @@ void conf_bound_end(conf_work *w);
 double conf_bound_dot(const conf_work *w, const double *x, const double *y, int64_t n, double *error);
 /* The scores of row (b, h, q) with all keys. */
 void conf_bound_row_scores(conf_work *w, int64_t b, int64_t h, int64_t q);
+/* Returns true if rounding decides both whether a pair of the row attends and whether its new score overflows. */
+bool conf_bound_row_may_overflow(conf_work *w, int64_t b, int64_t h, int64_t q);
 /* What a weight at the coordinates of w->env is multiplied by. */
 double conf_bound_dropout(const conf_work *w);
 /* Relative error of exp(s' - m). Scores of which not even one digit is sure say nothing. */

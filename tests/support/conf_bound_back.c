@@ -151,7 +151,10 @@ static void bound_row_backward(conf_work *w, int64_t b, int64_t h, int64_t q) {
     attn_case_at(&c->base, FXA_SLOT_LSE, b, q, at);
     at[1] = h, at[3] = 0;
     r.lse = attn_tensor_get(&c->base.data.t[FXA_SLOT_LSE], at);
-    if (r.lse == -INFINITY) return;
+    if (r.lse == -INFINITY) { /* exp(+inf - LSE) of a pair that only f32 attends is not 0 in cuda: docs/numerics.md */
+        c->unsure = conf_bound_row_may_overflow(w, b, h, q);
+        return;
+    }
     double *o = calloc((size_t)x->dv, sizeof(double));
     if (!o) abort();
     for (; at[3] < x->dv; at[3]++) o[at[3]] = attn_tensor_get(&c->base.data.t[FXA_SLOT_O], at);
