@@ -252,6 +252,45 @@ TEST(formulas_have_the_leaves_that_they_should) {
     fxa_context_destroy(ctx);
 }
 
+/* Rows whose range moves by the same from row to row are one stretch, which mask_repeats compares at its ends alone; a
+ * jump ends a stretch. */
+TEST(rows_that_move_evenly_are_one_stretch) {
+    enum { ROWS = 9, JUMP = 5 };
+    fxa_context *ctx = tape_ctx();
+    uint64_t rng = t_seed() + 75;
+    fxa_program *p = mask_parse(ctx, "k <= q");
+    size_t set = 0;
+    T_REQUIRE(p);
+    const fxa__cpu_kernels *kernels = tape_set(&set, 4);
+    for (int uneven = 0; uneven < 2; uneven++) {
+        tape_case c;
+        fxa__tape *tape = NULL;
+        fxa_error err;
+        size_t bytes = 0;
+        int32_t h[ROWS] = {0}, q[ROWS];
+        for (int r = 0; r < ROWS; r++) q[r] = r + (uneven && r >= JUMP);
+        tape_case_draw(&c, kernels, p, false, &rng);
+        T_OK(fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_MASK_ALONE, kernels, &tape, &err));
+        T_CHECK(fxa__tape_scratch(tape, ROWS, c.columns, &bytes));
+        guard scratch = guard_open(bytes);
+        fxa__tape_run run = {.tape = tape, .params = c.params, .tensors = c.tensors, .scratch = scratch.data};
+        run.max_rows = ROWS, run.max_columns = c.columns;
+        fxa__tape_batch(&run, c.b, c.q_len, c.k_len, c.heads);
+        fxa__tape_rows(&run, ROWS, h, q, 0, ROWS);
+        const fxa__tape_state *s = run.scratch;
+        for (int r = 0; r < ROWS; r++) {
+            int64_t want = !uneven || r >= JUMP - 1 ? ROWS : JUMP;
+            if (r == JUMP - 1 && uneven) want = JUMP + 1;
+            T_INT(s->until[r], want);
+        }
+        guard_close(&scratch);
+        fxa__tape_destroy(tape);
+        tape_case_free(&c);
+    }
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+}
+
 /* Long chains, deep nesting and more bools than a formula has room for: what does not fit is a part, nothing is wrong.
  */
 TEST(masks_that_a_formula_has_no_room_for) {
