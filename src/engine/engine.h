@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an engine is: a table of functions. Engines include base, program, problem and this file; never each other,
- * never plan. registry.c is the only file that names concrete engines; instance.h is how the others come to one.
+ * The engine interface: a table of functions. Engines include base, program, problem and this file, and neither each
+ * other nor plan. registry.c is the only file that names concrete engines; instance.h opens them.
  *
- * An engine has an instance per host and device (instance.h): `open` makes it at the first question, and what it made,
- * `self`, comes back in every other call. The environment is read in `open` and nowhere else. Calls with the same self
- * may come from several threads at a time.
+ * An engine has one instance per host and device (instance.h). `open` creates the instance at the first support query;
+ * its result `self` is the first argument of the other functions. Only `open` reads the environment. Several threads
+ * may call functions with one self at the same time.
  *
- * An engine that says "supported" must compile and run the problem; anything else is a bug in its query, but for a
- * compiler that has the last word: E_UNSUPPORTED of `compile` is taken as the answer from then on, to all problems of
- * which `key` writes the same.
+ * An engine whose `query` reports a problem as supported must compile and run it. The exception is a compiler that
+ * refuses: E_UNSUPPORTED from `compile` becomes the result of later queries of all problems with the same `key`.
  */
 #ifndef FXA_ENGINE_ENGINE_H
 #define FXA_ENGINE_ENGINE_H
@@ -17,86 +16,87 @@
 #include "../base/device_memory.h"
 #include "../problem/bind.h"
 
-/* What the results and the code of an instance depend on besides the problem and the engine's version: an instruction
- * set; a device, its driver, a compiler. Part of every key, and kept in plan bytes. */
+/* Bytes of an instance's identity: the properties of the machine that its code and results depend on, such as the
+ * instruction set, or the device, its driver and the compiler. Part of every cache key, and stored in plan bytes. */
 #define FXA__IDENTITY 160
 
-/* The answer to a question about a problem. */
+/* Result of a support query. */
 typedef struct fxa__answer {
-    fxa_support report; /* engine is set by the asker; workspace is what a run needs, exactly: what needs more than a
-                           size_t holds says UINT64_MAX, and is refused for that */
-    void *made;         /* an engine that had to compile to know hands its code over: the asker keeps or releases it */
-    size_t made_bytes;
+    fxa_support report; /* report.engine is set by the caller; report.workspace is exact, UINT64_MAX = more than a
+                           size_t holds, which is refused */
+    void *made;         /* code, owned by the caller, of an engine that compiles in order to answer; NULL = none */
+    size_t made_bytes;  /* size of `made` for the cache */
 } fxa__answer;
 
-/* Makes the report a no, with its reason; what does not fit is cut off before a word, and "..." says so. */
+/* Turns the report into a refusal with a reason. A reason that does not fit is cut before a word and ends in "...". */
 void fxa__support_refuse(fxa_support *report, const char *reason);
-/* What `query` returns of a status that came about while it looked: a no for E_UNSUPPORTED, whose reason is `why`. */
+/* Converts the status of work done inside `query` to its return value: E_UNSUPPORTED becomes FXA_OK and a refusal with
+ * the reason of `why`; other failures are returned with `why` as the error. */
 fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__answer *out, fxa_error *err);
 
 typedef struct fxa__engine {
     const char *name;
     uint32_t version;     /* changes when saved code or results change */
-    const char *variable; /* of the environment: who sets it asks for this engine; NULL: none */
-    uint32_t device;      /* fxa_device: where everything that a run points to lies */
-    bool threads;         /* runs get bind->pool, others NULL. It has p->host->width workers for a context's life:
-                             workspace may be sized by it */
+    const char *variable; /* environment variable that selects this engine when set; NULL = none */
+    uint32_t device;      /* fxa_device: the memory in which all pointers of a run are */
+    bool threads;         /* true: bind->pool of runs is the context's pool, else NULL. The pool has p->host->width
+                             workers as long as the context lives, so workspace may be sized by them */
 
-    /* An instance of the engine on device `ordinal`, or of what the profile `target` describes, when that is not NULL.
-     * Writes the identity. A failure is remembered as the reason why the engine cannot run here, but for E_MEMORY; of a
-     * target that it does not understand it is E_PROBLEM.
-     * Both NULL: nothing to keep, self is NULL and the identity "". */
+    /* Creates an instance on device `ordinal` or, if `target` is not NULL, for the device that this text describes, and
+     * writes its identity. A failure, E_MEMORY excepted, is stored as the reason why the engine cannot run here. Fails
+     * with E_PROBLEM for a target that it cannot read.
+     * open and close both NULL: the engine has no state; self is NULL and the identity "". */
     fxa_status (*open)(fxa__host *host, int32_t ordinal, const char *target, void **self, char identity[FXA__IDENTITY],
                        fxa_error *err);
     void (*close)(fxa__host *host, void *self);
-    /* Of a device: writes the text of device `ordinal` that `open` takes as a target, without opening anything.
-     * E_UNAVAILABLE with the reason. NULL: it has none. */
+    /* Engines of a device: writes the description of device `ordinal`, which `open` accepts as a target, without
+     * opening the device. Fails with E_UNAVAILABLE and the reason. NULL: devices have no description. */
     fxa_status (*profile)(int32_t ordinal, fxa__writer *w, fxa_error *err);
 
-    /* Fills the answer (zeroed before): supported or the reason, deterministic, workspace, tiles. code: what this
-     * instance compiled under the key of p, or NULL when there is none at hand. Fails only when it cannot tell. */
+    /* Fills `out`, which is all zeroes: supported or the reason, deterministic, workspace, tiles. code: what this
+     * instance compiled for the key of p, NULL = nothing in the cache. Fails only if the query cannot be answered. */
     fxa_status (*query)(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err);
-    /* Whether there is what it compiles with; else its reason, E_UNSUPPORTED or E_MEMORY. Support queries ask for it
-     * and then for code that is there already; plans do not: there may be code of theirs. NULL: there is. */
+    /* Returns FXA_OK if the engine's compiler is present, else E_UNSUPPORTED with the reason, or E_MEMORY. Support
+     * queries call it and, without a compiler, search the caches for code; plans skip it. NULL: always present. */
     fxa_status (*ready)(void *self, fxa_error *err);
-    /* Writes what code depends on. NULL: everything that the problem says. */
+    /* Writes the part of the problem that code depends on. NULL: the entire problem. */
     void (*key)(void *self, const fxa__problem *p, fxa__writer *w);
-    /* What `key` leaves out of the problem's numbers, and runs of its plan get as bind->numbers. NULL: nothing. */
+    /* Writes the scalars of the problem that `key` leaves out; runs receive them as bind->numbers. NULL: none. */
     fxa_status (*numbers)(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err);
-    /* When a plan is made: what its runs share and code does not have, since code is there for several problems. Kept
-     * with the code; runs do without it where it could not be made. NULL: nothing. */
+    /* Called when a plan is created: computes data of one problem that its runs share. Code serves several problems, so
+     * the data is stored beside it; runs work without the data if it could not be computed. NULL: none. */
     void (*prepare)(void *self, const void *code, const fxa__problem *p, const double *numbers);
-    /* Seconds that a run of a supported problem will take, about. NULL: not known; the order of engines decides. */
+    /* Returns an estimate of the seconds of a run of a supported problem. NULL: the order of engines decides. */
     double (*cost)(void *self, const fxa__problem *p);
-    /* Makes immutable code, its memory from p->host; *bytes is what it costs the cache. May give NULL code. NULL:
-     * `load` without a reader does it. */
+    /* Compiles immutable code with memory of p->host; *bytes is its size for the cache; *code may be NULL. NULL:
+     * `load` with a NULL reader compiles. */
     fxa_status (*compile)(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err);
-    /* Never while a call of `run` with the code is under way. Of a device: from a thread that opens, compiles or
-     * clears, not from whoever dropped the last reference; what `run` began there may not have ended, and the engine
-     * sees to it that this does no harm. */
+    /* Frees code. No call of `run` with the code is in progress. Engines of a device are called by a thread that opens,
+     * compiles or clears a cache, not by the one that dropped the last reference; kernels started by `run` may still be
+     * running, and the engine must allow for that. */
     void (*release)(void *self, void *code);
-    /* Are the pointers of the bind really on this device? NULL: not asked. */
+    /* Checks that the pointers of the bound arguments are memory of this device. NULL: no check. */
     fxa_status (*check)(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
-    /* Of a device, for problems with FXA_GRAPH_CAPTURE, before `run`: where the stream is being recorded into a graph,
-     * drop(what) is called once the graph and all that was made of it are gone, by a thread that must not call the
-     * device; *tied says whether it will be. NULL: code is never needed past its plans. */
+    /* Engines of a device, called before `run` for problems with FXA_GRAPH_CAPTURE. If the stream is being captured,
+     * arranges that drop(what) is called when the graph and its executables are destroyed, by a thread that may not call
+     * the driver, and sets *tied to true. NULL: runs never need code after its plans are gone. */
     fxa_status (*tie)(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied, fxa_error *err);
-    /* No allocation, no lock but the pool's own. Arguments have been checked. May tell bind->progress how far it is.
-     * Of a device it only begins: afterwards nothing that bind or p lead to on the host may be looked at any more. */
+    /* Runs with checked arguments. Allocates nothing and takes no lock but the pool's. May report to bind->progress.
+     * On a device it starts the work and returns; the started work must not read host memory of bind or p. */
     fxa_status (*run)(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
-    /* With asserts: looks at the red zones of a workspace after a run, or at a copy of it: fxa__carver_after. */
+    /* Builds with asserts only: checks the red zones of a workspace, or of a copy, after a run (fxa__carver_after). */
     void (*zones)(void *self, const void *code, const fxa__problem *p, const void *workspace);
-    /* What fxa_plan_description says of code; lives as long as the code. NULL: nothing to say. */
+    /* Returns the text of fxa_plan_description, which lives as long as the code. NULL: "". */
     const char *(*detail)(const void *code, const fxa__problem *p);
-    /* What fxa_plan_dump says of code: how it runs the score program, as lines for people. NULL: nothing. */
+    /* Writes the text of fxa_plan_dump: how the code runs the score program, in lines for people. NULL: "". */
     void (*listing)(const void *code, const fxa__problem *p, fxa__writer *w);
-    /* The engine's section of plan bytes; both NULL: it has none and compiles again on load. `save` may write nothing:
-     * then there is no section either. */
+    /* Write and read the engine's section of plan bytes. Both NULL, or `save` writes nothing: plan bytes have no
+     * section, and a plan is compiled again when it is loaded. */
     void (*save)(void *self, const void *code, fxa__writer *w);
     fxa_status (*load)(void *self, const fxa__problem *p, fxa__reader *r, void **code, size_t *bytes, fxa_error *err);
-    const fxa__memory *memory; /* of a device, else NULL */
-    /* fxa_merge on pointers of this device, whose arguments have been checked; it only begins, on args->stream. NULL:
-     * what is joined goes to the host and back, through `memory`, which waits. */
+    const fxa__memory *memory; /* allocation and copies on the device; NULL for engines of the host */
+    /* Starts fxa_merge on args->stream, for checked arguments on this device. NULL: operands are copied to the host and
+     * the result back by `memory`, which waits for the stream. */
     fxa_status (*merge)(void *self, const fxa_merge_args *args, fxa_error *err);
 } fxa__engine;
 
@@ -106,8 +106,9 @@ typedef struct fxa__engine {
 #define FXA__ZONES(function) .zones = NULL
 #endif
 
-/* In order of preference; NULL past the end. */
+/* Returns the engines of this build in order of preference; NULL past the end. */
 const fxa__engine *fxa__engine_at(size_t index);
+/* Returns the engine of that name, NULL if there is none. */
 const fxa__engine *fxa__engine_find(const char *name);
 
 extern const fxa__engine fxa__engine_cpu, fxa__engine_ref, fxa__engine_cudnn, fxa__engine_cuda;

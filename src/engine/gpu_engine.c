@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whose the pointers of a run are: see gpu_engine.h. Which slots a problem uses is told by the tables of src/problem,
- * the same that bind.c has looked for missing ones by; so what is NULL here is optional or has no elements, and a slot
- * that a later version adds is looked at without a line here. Params, also those of bprop, lie on the host.
+ * Checks that pointers of a run are device memory: see gpu_engine.h. The tables of src/problem list the slots that a
+ * problem uses; bind.c has found missing ones by the same tables, so a pointer that is NULL here is optional or has no
+ * elements, and new slots need no line here. Params, those of bprop included, are in host memory and are not checked.
  */
 #include "gpu_engine.h"
 
@@ -21,7 +21,7 @@ static fxa_status gpu_check_slots(const fxa__gpu *gpu, const fxa_problem *p, con
             FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name(slot), bind->slot[slot], err));
     }
     for (int i = FXA_SLOT_Q_LENGTHS; i < FXA_SLOT_COUNT; i++)
-        if (bind->slot[i] && fxa__slot_length(p, (fxa_slot)i) > 0) /* most are NULL: that is asked first */
+        if (bind->slot[i] && fxa__slot_length(p, (fxa_slot)i) > 0) /* most are NULL: the cheap test first */
             FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name((fxa_slot)i), bind->slot[i], err));
     return FXA_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Instances and code: see instance.h. The list of a host's instances only grows, and is read without a lock; who adds
- * to it holds the host's lock, also while an engine opens, so that each is opened once.
+ * Instances and code: see instance.h. The list of a host's instances only grows and is read without a lock. Adding an
+ * instance takes the host's lock, which is held while the engine opens, so that each instance is opened once.
  */
 #include "instance.h"
 
@@ -30,8 +30,9 @@ fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__answer 
     return status;
 }
 
-/* ---- Code put aside ---------------------------------------------------------------------------------------------- */
+/* ---- Dropped code ---------------------------------------------------------------------------------------------- */
 
+/* Returns true in a process forked from the one that opened the instance's device. */
 static bool instance_is_foreign(const fxa__instance *i) {
     return i->engine->device != FXA_HOST && i->process != (int64_t)getpid();
 }
@@ -42,7 +43,8 @@ static void code_end(fxa__code *code) {
     fxa__free(i->host, code, sizeof *code);
 }
 
-/* In a forked child the device's part of the code is the parent's: only the memory is given back. */
+/* Releases the dropped code of an instance. In a forked process the device's part of the code belongs to the parent, so
+ * only host memory is freed. */
 static void instance_drain(fxa__instance *i) {
     fxa__code *code = atomic_exchange(&i->dropped, NULL);
     while (code) {
@@ -60,7 +62,8 @@ void fxa__instances_drain(fxa__host *host) {
         instance_drain((fxa__instance *)(void *)t);
 }
 
-/* Whoever puts something aside looks for `closed` after it, so that one of the two sees the other. */
+/* fxa__code_release pushes code first and reads `closed` afterwards; this function sets `closed` first and drains
+ * afterwards. So one of the two releases the code. */
 void fxa__instances_close(fxa__host *host) {
     atomic_store(&host->closed, true);
     fxa__instances_drain(host);
@@ -82,7 +85,7 @@ static bool instance_is_of(const fxa__instance *i, const fxa__engine *engine, in
     return !target || strcmp(i->target, target) == 0;
 }
 
-/* NULL: none yet. *count: of all there are. */
+/* Returns the instance, NULL if it was not opened yet. *count: number of instances compared. */
 static fxa__instance *instance_find(fxa__host *host, const fxa__engine *engine, int32_t ordinal, const char *target,
                                     size_t *count) {
     *count = 0;
@@ -108,7 +111,7 @@ static fxa_status instance_open(fxa__instance *i, const char *target, fxa_error 
     return status == FXA_E_MEMORY ? status : FXA_OK;
 }
 
-/* The host's lock is held. */
+/* Opens an instance and adds it to the list. The caller holds the host's lock. */
 static fxa_status instance_add(fxa__host *host, const fxa__engine *engine, int32_t ordinal, const char *target,
                                fxa__instance **out, fxa_error *err) {
     fxa__instance *i = fxa__alloc(host, sizeof *i);
@@ -130,7 +133,7 @@ static fxa_status instance_add(fxa__host *host, const fxa__engine *engine, int32
     return FXA_OK;
 }
 
-/* Those that are there stay: code of theirs may be anywhere, and what could not be opened is not to be tried again. */
+/* Instances are never closed to make room: their code may be in use, and a failure to open stays known. */
 static fxa_status instance_fail_full(const fxa__engine *engine, int32_t ordinal, const char *target, fxa_error *err) {
     return fxa__fail(
         err, FXA_E_LIMIT,
@@ -220,8 +223,8 @@ fxa__code *fxa__code_retain(fxa__code *code) {
     return code;
 }
 
-/* What is put aside belongs to the instance, and so to the host: it needs no reference to it. */
-static void code_put_aside(fxa__code *code) {
+/* Pushes code onto the list of its instance. The list belongs to the host, so its code holds no reference to the host. */
+static void code_push_dropped(fxa__code *code) {
     fxa__instance *i = code->instance;
     code->next = atomic_load(&i->dropped);
     while (!atomic_compare_exchange_weak(&i->dropped, &code->next, code)) {}
@@ -234,13 +237,14 @@ void fxa__code_release(fxa__code *code) {
     if (i->engine->device == FXA_HOST) {
         code_end(code);
     } else {
-        code_put_aside(code);
+        code_push_dropped(code);
         if (atomic_load(&host->closed)) instance_drain(i);
     }
     fxa__host_release(host);
 }
 
-static void *code_end_apart(void *what) {
+/* Thread: releases the dropped code of an instance, then the reference to its host. */
+static void *code_drain_thread(void *what) {
     fxa__instance *i = what;
     fxa__host *host = i->host;
     instance_drain(i);
@@ -248,13 +252,14 @@ static void *code_end_apart(void *what) {
     return NULL;
 }
 
-/* Only where the context has ended is there nobody who will come by; without a thread to be had, code and host stay. */
+/* As long as the context exists a later call releases the code. Otherwise a thread does; if none can be created, code and
+ * host are leaked. */
 void fxa__code_drop(void *what) {
     fxa__code *code = what;
     if (atomic_fetch_sub_explicit(&code->refs, 1, memory_order_acq_rel) != 1) return;
     fxa__instance *i = code->instance;
     pthread_t thread;
-    code_put_aside(code);
+    code_push_dropped(code);
     if (!atomic_load(&i->host->closed) && fxa__host_release_not_last(i->host)) return;
-    if (pthread_create(&thread, NULL, code_end_apart, i) == 0) (void)pthread_detach(thread);
+    if (pthread_create(&thread, NULL, code_drain_thread, i) == 0) (void)pthread_detach(thread);
 }

@@ -1,69 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Engines at work: the instance of an engine on a device of a host, and the code that it compiled. Between the table
- * (engine.h) and the plans, which know engines by their instances only.
+ * Instances of engines, and reference-counted code that they compiled. Plans use engines through instances only.
  *
- * Instances live as long as their host, as the pool does; there is one per engine, device and target, made by the first
- * who asks. Code is shared by the cache and by the plans that run it, each with a reference. It may be dropped by a
- * finalizer, in any thread, while others compile and run: code of a device is then only put aside, without a lock, and
- * released by the next who opens, compiles, clears a cache or ends the context. Past that end it is released at once,
- * by a thread of its own where who drops it must not.
+ * There is one instance per engine, device and target. The first request opens it, and it lives as long as its host.
+ * Code is shared by the cache and by the plans that run it; each holds a reference. The last reference may be dropped in
+ * any thread, by a finalizer for example, while other threads compile and run. Code of a device is then not released
+ * but pushed onto a lock-free list of its instance:
+ *
+ *     fxa__code_release --> instance->dropped --> released by the next call that opens, compiles, clears a cache
+ *                                                 or destroys the context
+ *
+ * After the context was destroyed code is released at once; fxa__code_drop, whose caller may not call the driver, starts
+ * a thread for it.
  */
 #ifndef FXA_ENGINE_INSTANCE_H
 #define FXA_ENGINE_INSTANCE_H
 
 #include "engine.h"
 
-#define FXA__MAX_INSTANCES 256 /* of a host: a caller with ever new targets is refused */
+#define FXA__MAX_INSTANCES 256 /* per host; callers with ever new targets get E_LIMIT */
 
 typedef struct fxa__code fxa__code;
 
 typedef struct fxa__instance {
-    fxa__tenant tenant; /* first: see base/host.h */
-    fxa__host *host;    /* which it lives in */
+    fxa__tenant tenant; /* must be first: see base/host.h */
+    fxa__host *host;
     const fxa__engine *engine;
     int32_t ordinal;
-    char *target; /* or NULL */
-    void *self;
+    char *target; /* device description of a device that is not here; NULL = the device itself */
+    void *self;   /* result of engine->open */
     char identity[FXA__IDENTITY];
-    fxa_error failure; /* status not OK: it could not be opened, and why */
-    int64_t process;   /* of a device: who opened it */
-    _Atomic(fxa__code *) dropped;
+    fxa_error failure;            /* status FXA_OK = open; else the reason why `open` failed */
+    int64_t process;              /* process that opened the instance */
+    _Atomic(fxa__code *) dropped; /* list of code of a device without references, not yet released */
 } fxa__instance;
 
-/* The instance for problems on that device. A failure of `open` is no failure here: see fxa__instance_usable. */
+/* Finds or opens the instance of an engine for a device or target. Succeeds if `open` failed: fxa__instance_usable reports
+ * that. Fails with E_MEMORY, or E_LIMIT above FXA__MAX_INSTANCES. */
 fxa_status fxa__instance_get(fxa__host *host, const fxa__engine *engine, int32_t ordinal, const char *target,
                              fxa__instance **out, fxa_error *err);
-/* E_UNAVAILABLE, or what `open` said, with the reason: it could not be opened; or this process was forked from the one
- * that did, and devices do not survive that. */
+/* Returns FXA_OK if the instance can be used in this process. Else the failure of `open`, or E_UNAVAILABLE in a process
+ * forked from the one that opened a device, since devices do not survive a fork. */
 fxa_status fxa__instance_usable(const fxa__instance *instance, fxa_error *err);
-/* Releases the code that was put aside, of all instances of the host. */
+/* Releases the dropped code of all instances of the host. */
 void fxa__instances_drain(fxa__host *host);
-/* The context has ended: nothing is put aside from here on. */
+/* Called when the context is destroyed: releases dropped code, and from now on code is released when it is dropped. */
 void fxa__instances_close(fxa__host *host);
 
 struct fxa__code {
     atomic_size_t refs;
     fxa__instance *instance;
-    void *code;   /* the engine's; may be NULL */
-    size_t bytes; /* what it costs the cache, this struct included */
-    fxa__code *next;
+    void *code;      /* the engine's code; NULL for engines that need none */
+    size_t bytes;    /* size for the cache, this struct included */
+    fxa__code *next; /* in instance->dropped */
 };
 
-/* What is to become code: made already (answer.made), a section of plan bytes, which must be used up, or neither: then
- * the problem is compiled. */
+/* Source of code. Neither `made` nor `section`: the problem is compiled. */
 typedef struct fxa__code_source {
-    void *made;
-    size_t made_bytes;
-    const fxa__reader *section;
+    void *made;                 /* code of a support query (fxa__answer); NULL = none */
+    size_t made_bytes;          /* size of `made` for the cache */
+    const fxa__reader *section; /* section of plan bytes, all of which must be read; NULL = none */
 } fxa__code_source;
 
-/* Takes over from->made, also when it fails. */
+/* Creates code with one reference. Takes ownership of from->made, on failure too. */
 fxa_status fxa__code_create(fxa__instance *instance, const fxa__problem *p, const fxa__code_source *from,
                             fxa__code **out, fxa_error *err);
+/* Adds a reference; returns `code`. */
 fxa__code *fxa__code_retain(fxa__code *code);
-void fxa__code_release(fxa__code *code); /* takes NULL */
-/* The same of code of a device, by a thread that must not call the device: a graph's, when it is gone. */
+/* Drops a reference. `code` may be NULL. */
+void fxa__code_release(fxa__code *code);
+/* Drops a reference to code of a device from a CUDA graph's destructor, which may not call the driver; the code is
+ * released later. */
 void fxa__code_drop(void *code);
 
 #endif

@@ -35,7 +35,7 @@ class _Classes:
                 view.data, view.dtype, view.rank = tensor.data_ptr(), DTYPES[tensor.dtype], tensor.dim()
                 view.size[:tensor.dim()], view.stride[:tensor.dim()] = tensor.shape, tensor.stride()
                 self.ranges[i] = lib.tensor_scan(ctypes.byref(view))
-        self.box = _abi.Box()
+        self.box = _abi.TileBounds()
         for at, value in ((_abi.INPUT_Q_LEN, lengths[0]), (_abi.INPUT_K_LEN, lengths[1]), (_abi.INPUT_HEADS, heads)):
             self.box.lo[at] = self.box.hi[at] = value
 

@@ -72,7 +72,7 @@ class Mask:
         self.rows, self.keys = rows, keys
         self.program = Program.from_text(text) if text else None
         self.params = None if params is None else (ctypes.c_double * max(len(params), 1))(*params)
-        self.box = _abi.Box()
+        self.box = _abi.TileBounds()
         for name, low, high in (("B", 0, batch - 1), ("H", 0, heads - 1), ("Q_LEN", rows.total, rows.total),
                                 ("K_LEN", keys.total, keys.total), ("HEADS", heads, heads),
                                 ("Q_ROW", 0, max(0, *rows.lengths) - 1), ("K_ROW", 0, max(0, *keys.lengths) - 1)):
