@@ -78,8 +78,8 @@ typedef struct fxa__engine {
     /* Checks that the pointers of the bound arguments are memory of this device. NULL: no check. */
     fxa_status (*check)(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
     /* Engines of a device, called before `run` for problems with FXA_GRAPH_CAPTURE. If the stream is being captured,
-     * arranges that drop(what) is called when the graph and its executables are destroyed, by a thread that may not call
-     * the driver, and sets *tied to true. NULL: runs never need code after its plans are gone. */
+     * arranges that drop(what) is called when the graph and its executables are destroyed, by a thread that may not
+     * call the driver, and sets *tied to true. NULL: runs never need code after its plans are gone. */
     fxa_status (*tie)(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied, fxa_error *err);
     /* Runs with checked arguments. Allocates nothing and takes no lock but the pool's. May report to bind->progress.
      * On a device it starts the work and returns; the started work must not read host memory of bind or p. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions of fxa__engine that the engines of CUDA devices share, above src/gpu: the check of a run's pointers, and the
- * lifetime of code that CUDA graphs use. `self` is an engine's instance, whose first member is its fxa__gpu.
+ * Functions of fxa__engine that the engines of CUDA devices share, above src/gpu: the check of a run's pointers, and
+ * the lifetime of code that CUDA graphs use. `self` is an engine's instance, whose first member is its fxa__gpu.
  */
 #ifndef FXA_ENGINE_GPU_ENGINE_H
 #define FXA_ENGINE_GPU_ENGINE_H
@@ -9,8 +9,8 @@
 #include "../gpu/gpu.h"
 #include "engine.h"
 
-/* fxa__engine.check: queries the driver for every device pointer of the bound arguments that the problem uses. Fails with
- * E_BINDING, which names the first pointer that is not memory of this device. */
+/* fxa__engine.check: queries the driver for every device pointer of the bound arguments that the problem uses. Fails
+ * with E_BINDING, which names the first pointer that is not memory of this device. */
 fxa_status fxa__gpu_engine_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
 /* fxa__engine.tie: calls drop(what) when the graph that the stream is being captured into is destroyed. */
 fxa_status fxa__gpu_engine_tie(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied,

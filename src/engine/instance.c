@@ -252,8 +252,8 @@ static void *code_drain_thread(void *what) {
     return NULL;
 }
 
-/* As long as the context exists a later call releases the code. Otherwise a thread does; if none can be created, code and
- * host are leaked. */
+/* As long as the context exists a later call releases the code. Otherwise a thread does; if none can be created, code
+ * and host are leaked. */
 void fxa__code_drop(void *what) {
     fxa__code *code = what;
     if (atomic_fetch_sub_explicit(&code->refs, 1, memory_order_acq_rel) != 1) return;

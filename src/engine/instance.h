@@ -3,15 +3,15 @@
  * Instances of engines, and reference-counted code that they compiled. Plans use engines through instances only.
  *
  * There is one instance per engine, device and target. The first request opens it, and it lives as long as its host.
- * Code is shared by the cache and by the plans that run it; each holds a reference. The last reference may be dropped in
- * any thread, by a finalizer for example, while other threads compile and run. Code of a device is then not released
+ * Code is shared by the cache and by the plans that run it; each holds a reference. The last reference may be dropped
+ * in any thread, by a finalizer for example, while other threads compile and run. Code of a device is then not released
  * but pushed onto a lock-free list of its instance:
  *
  *     fxa__code_release --> instance->dropped --> released by the next call that opens, compiles, clears a cache
  *                                                 or destroys the context
  *
- * After the context was destroyed code is released at once; fxa__code_drop, whose caller may not call the driver, starts
- * a thread for it.
+ * After the context was destroyed code is released at once; fxa__code_drop, whose caller may not call the driver,
+ * starts a thread for it.
  */
 #ifndef FXA_ENGINE_INSTANCE_H
 #define FXA_ENGINE_INSTANCE_H
@@ -35,8 +35,8 @@ typedef struct fxa__instance {
     _Atomic(fxa__code *) dropped; /* list of code of a device without references, not yet released */
 } fxa__instance;
 
-/* Finds or opens the instance of an engine for a device or target. Succeeds if `open` failed: fxa__instance_usable reports
- * that. Fails with E_MEMORY, or E_LIMIT above FXA__MAX_INSTANCES. */
+/* Finds or opens the instance of an engine for a device or target. Succeeds if `open` failed: fxa__instance_usable
+ * reports that. Fails with E_MEMORY, or E_LIMIT above FXA__MAX_INSTANCES. */
 fxa_status fxa__instance_get(fxa__host *host, const fxa__engine *engine, int32_t ordinal, const char *target,
                              fxa__instance **out, fxa_error *err);
 /* Returns FXA_OK if the instance can be used in this process. Else the failure of `open`, or E_UNAVAILABLE in a process
