@@ -142,7 +142,7 @@ static void runs_call(const runs_rig *rig, int call) {
     int recorded;
     if (call == CALL_CONTEXT && fxa__gpu_enter(&rig->gpu, NULL) == FXA_OK) fxa__gpu_leave(&rig->gpu);
     if (call == CALL_POINTER) (void)fxa__gpu_check(&rig->gpu, "", "", rig->memory, NULL);
-    if (call == CALL_RECORDED) (void)cu->stream_recorded(rig->stream, &recorded);
+    if (call == CALL_RECORDED) (void)cu->stream_capturing(rig->stream, &recorded);
     if (call == CALL_MAP && cu->tensor_map)
         (void)cu->tensor_map(map, 9, 4, (uintptr_t)rig->memory, size, stride, box, ones, 0, 3, 3, 0);
     if (call == CALL_FILL) (void)cu->fill((uintptr_t)rig->memory, 0, 64, rig->stream);

@@ -271,7 +271,7 @@ FXA_API int32_t fxa_engine_device(size_t index);
 
 /* What code for a device depends on, as a text: the `target` of problems that are planned where the device is not.
  * Nothing is opened there. Two calls, as in fxa_program_print. E_UNAVAILABLE with the reason: no driver, no such
- * device; E_UNSUPPORTED: no engine of this build has profiles of that device. */
+ * device; E_UNSUPPORTED: no engine of this build has descriptions of that device. */
 FXA_API FXA_CHECKED fxa_status fxa_device_description(fxa_context *ctx, fxa_device device, int32_t ordinal, char *out,
                                                       size_t capacity, size_t *needed, fxa_error *err);
 

@@ -51,7 +51,7 @@ typedef struct fxa__engine {
     void (*close)(fxa__host *host, void *self);
     /* Engines of a device: writes the description of device `ordinal`, which `open` accepts as a target, without
      * opening the device. Fails with E_UNAVAILABLE and the reason. NULL: devices have no description. */
-    fxa_status (*profile)(int32_t ordinal, fxa__writer *w, fxa_error *err);
+    fxa_status (*describe)(int32_t ordinal, fxa__writer *w, fxa_error *err);
 
     /* Fills `out`, which is all zeroes: supported or the reason, deterministic, workspace, tiles. code: what this
      * instance compiled for the key of p, NULL = nothing in the cache. Fails only if the query cannot be answered. */

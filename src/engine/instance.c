@@ -223,7 +223,8 @@ fxa__code *fxa__code_retain(fxa__code *code) {
     return code;
 }
 
-/* Pushes code onto the list of its instance. The list belongs to the host, so its code holds no reference to the host. */
+/* Pushes code onto the list of its instance. The list belongs to the host, so its code holds no reference to the
+ * host. */
 static void code_push_dropped(fxa__code *code) {
     fxa__instance *i = code->instance;
     code->next = atomic_load(&i->dropped);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A CUDA device by its driver: see gpu.h. The primary context is retained while the device is open, so that streams and
- * pointers of a framework, which uses the same one, are ours too.
+ * Opens CUDA devices and checks pointers and streams: see gpu.h. An open device retains its primary context, which is
+ * the context of frameworks, so their streams and pointers can be used.
  */
 #include "gpu.h"
 
@@ -34,15 +34,16 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuStreamCreate", stream_create),
     GPU_FUNCTION("cuStreamDestroy_v2", stream_destroy),
     GPU_FUNCTION("cuStreamSynchronize", stream_wait),
-    GPU_FUNCTION("cuStreamIsCapturing", stream_recorded),
-    GPU_FUNCTION("cuThreadExchangeStreamCaptureMode", recording_mode),
+    GPU_FUNCTION("cuStreamIsCapturing", stream_capturing),
+    GPU_FUNCTION("cuThreadExchangeStreamCaptureMode", capture_mode),
     GPU_FUNCTION("cuPointerGetAttributes", pointer_attributes),
     GPU_FUNCTION("cuModuleLoadData", module_load),
     GPU_FUNCTION("cuModuleUnload", module_unload),
     GPU_FUNCTION("cuModuleGetFunction", module_function),
     GPU_FUNCTION("cuFuncSetAttribute", function_attribute),
     GPU_FUNCTION("cuLaunchKernel", launch),
-    {"cuStreamGetCaptureInfo_v2", offsetof(fxa__cuda, stream_graph), true}, /* this and the next three since 11.3 */
+    {"cuStreamGetCaptureInfo_v2", offsetof(fxa__cuda, stream_graph),
+     true}, /* this one and the next three: since 11.3 */
     {"cuUserObjectCreate", offsetof(fxa__cuda, object_create), true},
     {"cuUserObjectRelease", offsetof(fxa__cuda, object_release), true},
     {"cuGraphRetainUserObject", offsetof(fxa__cuda, graph_keep), true},
@@ -55,7 +56,7 @@ static const char *const gpu_names[] = {"libcuda.so.1", NULL};
 static const fxa__dl_spec gpu_spec = {"the CUDA driver", gpu_names, gpu_symbols,
                                       sizeof gpu_symbols / sizeof *gpu_symbols};
 
-/* Values of the driver's enums that are asked for. */
+/* Values of the driver's enums. */
 enum {
     GPU_OUT_OF_MEMORY = 2,
     GPU_PROCESSORS = 16,
@@ -65,12 +66,12 @@ enum {
     GPU_POINTER_MANAGED = 8,
     GPU_POINTER_ORDINAL = 9,
     GPU_TYPE_HOST = 1,
-    GPU_NOT_RECORDED = 0,
-    GPU_RECORDED = 1,
-    GPU_OBJECT_UNSYNCHRONISED = 1, /* the only way there is to drop one */
-    GPU_OBJECT_MOVED = 1,          /* the graph has the reference, not one more */
-    GPU_RECORDING_RELAXED = 2,
-    GPU_STREAM_APART = 1 /* it does not wait for the default stream, nor that for it */
+    GPU_NOT_CAPTURING = 0,
+    GPU_CAPTURING = 1,
+    GPU_OBJECT_UNSYNCHRONISED = 1, /* the only flag that cuUserObjectCreate has */
+    GPU_OBJECT_MOVED = 1,          /* the reference moves to the graph */
+    GPU_CAPTURE_RELAXED = 2,
+    GPU_STREAM_NON_BLOCKING = 1 /* not synchronised with the default stream */
 };
 
 static const char *gpu_text(const fxa__gpu *gpu, int status) {
@@ -153,9 +154,9 @@ void fxa__gpu_leave(const fxa__gpu *gpu) {
     (void)gpu->driver.context_pop(&context);
 }
 
-/* ---- Whose they are ---------------------------------------------------------------------------------------------- */
+/* ---- Pointers and streams ---------------------------------------------------------------------------------------- */
 
-/* What is no memory of CUDA's has no type; the driver is asked once for all three. */
+/* Memory unknown to CUDA has type 0. One call of the driver returns all three attributes. */
 fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *name, const void *ptr, fxa_error *err) {
     int attributes[] = {GPU_POINTER_TYPE, GPU_POINTER_MANAGED, GPU_POINTER_ORDINAL};
     unsigned type = 0, managed = 0;
@@ -171,10 +172,10 @@ fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *nam
                      ptr, ordinal, (int)gpu->ordinal);
 }
 
-fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool recorded, fxa_error *err) {
-    int now = GPU_NOT_RECORDED, status = gpu->driver.stream_recorded(stream, &now);
+fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool capturing, fxa_error *err) {
+    int now = GPU_NOT_CAPTURING, status = gpu->driver.stream_capturing(stream, &now);
     FXA_TRY(fxa__gpu_status(gpu, status, "cuStreamIsCapturing", err));
-    if (now == GPU_NOT_RECORDED || recorded) return FXA_OK;
+    if (now == GPU_NOT_CAPTURING || capturing) return FXA_OK;
     return fxa__fail(
         err, FXA_E_BINDING,
         "stream is %p, which is being recorded into a graph: accepted for plans with FXA_GRAPH_CAPTURE, and by "
@@ -186,13 +187,13 @@ fxa_status fxa__gpu_tie(const fxa__gpu *gpu, void *stream, void (*drop)(void *wh
                         fxa_error *err) {
     const fxa__cuda *driver = &gpu->driver;
     void *graph = NULL, *object = NULL;
-    int now = GPU_NOT_RECORDED;
+    int now = GPU_NOT_CAPTURING;
     *tied = false;
     if (!driver->stream_graph || !driver->object_create || !driver->object_release || !driver->graph_keep)
         return FXA_OK;
     int status = driver->stream_graph(stream, &now, NULL, &graph, NULL, NULL);
     FXA_TRY(fxa__gpu_status(gpu, status, "cuStreamGetCaptureInfo", err));
-    if (now != GPU_RECORDED) return FXA_OK;
+    if (now != GPU_CAPTURING) return FXA_OK;
     status = driver->object_create(&object, what, drop, 1, GPU_OBJECT_UNSYNCHRONISED);
     FXA_TRY(fxa__gpu_status(gpu, status, "cuUserObjectCreate", err));
     *tied = true;
@@ -201,33 +202,35 @@ fxa_status fxa__gpu_tie(const fxa__gpu *gpu, void *stream, void (*drop)(void *wh
     return fxa__gpu_status(gpu, status, "cuGraphRetainUserObject", err);
 }
 
-fxa_status fxa__gpu_recording_allow(const fxa__gpu *gpu, int *before, fxa_error *err) {
-    *before = GPU_RECORDING_RELAXED;
-    return fxa__gpu_status(gpu, gpu->driver.recording_mode(before), "cuThreadExchangeStreamCaptureMode", err);
+fxa_status fxa__gpu_capture_allow(const fxa__gpu *gpu, int *before, fxa_error *err) {
+    *before = GPU_CAPTURE_RELAXED;
+    return fxa__gpu_status(gpu, gpu->driver.capture_mode(before), "cuThreadExchangeStreamCaptureMode", err);
 }
 
-fxa_status fxa__gpu_recording_restore(const fxa__gpu *gpu, int before, fxa_error *err) {
-    return fxa__gpu_status(gpu, gpu->driver.recording_mode(&before), "cuThreadExchangeStreamCaptureMode", err);
+fxa_status fxa__gpu_capture_restore(const fxa__gpu *gpu, int before, fxa_error *err) {
+    return fxa__gpu_status(gpu, gpu->driver.capture_mode(&before), "cuThreadExchangeStreamCaptureMode", err);
 }
 
-static fxa_status gpu_aside(const fxa__gpu *gpu, fxa_status (*begin)(void *user, void *stream, fxa_error *err),
-                            void *user, fxa_error *err) {
+static fxa_status gpu_run_on_own_stream(const fxa__gpu *gpu,
+                                        fxa_status (*begin)(void *user, void *stream, fxa_error *err), void *user,
+                                        fxa_error *err) {
     void *stream = NULL;
-    FXA_TRY(fxa__gpu_status(gpu, gpu->driver.stream_create(&stream, GPU_STREAM_APART), "cuStreamCreate", err));
+    FXA_TRY(fxa__gpu_status(gpu, gpu->driver.stream_create(&stream, GPU_STREAM_NON_BLOCKING), "cuStreamCreate", err));
     fxa_status status = begin(user, stream, err);
     int waited = gpu->driver.stream_wait(stream);
     (void)gpu->driver.stream_destroy(stream);
     return status == FXA_OK ? fxa__gpu_status(gpu, waited, "cuStreamSynchronize", err) : status;
 }
 
-fxa_status fxa__gpu_aside(const fxa__gpu *gpu, fxa_status (*begin)(void *user, void *stream, fxa_error *err),
-                          void *user, fxa_error *err) {
+fxa_status fxa__gpu_run_on_own_stream(const fxa__gpu *gpu,
+                                      fxa_status (*begin)(void *user, void *stream, fxa_error *err), void *user,
+                                      fxa_error *err) {
     int before;
     FXA_TRY(fxa__gpu_enter(gpu, err));
-    fxa_status status = fxa__gpu_recording_allow(gpu, &before, err);
+    fxa_status status = fxa__gpu_capture_allow(gpu, &before, err);
     if (status == FXA_OK) {
-        status = gpu_aside(gpu, begin, user, err);
-        fxa_status restored = fxa__gpu_recording_restore(gpu, before, status == FXA_OK ? err : NULL);
+        status = gpu_run_on_own_stream(gpu, begin, user, err);
+        fxa_status restored = fxa__gpu_capture_restore(gpu, before, status == FXA_OK ? err : NULL);
         if (status == FXA_OK) status = restored;
     }
     fxa__gpu_leave(gpu);

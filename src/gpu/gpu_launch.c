@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loading and launching the helper kernels: see gpu_launch.h.
+ * Loads and launches the helper kernels: see gpu_launch.h.
  */
 #include "gpu_launch.h"
 
@@ -10,7 +10,7 @@ enum { LAUNCH_THREADS = 256, LAUNCH_BLOCKS_OF_PROCESSOR = 8 };
 
 static const struct launch_kernel {
     const char *name;
-    bool by_blocks; /* a block does a piece of work, not a thread */
+    bool by_blocks; /* true: `work` counts blocks; false: threads */
 } launch_kernels[FXA__GPU_KERNEL_COUNT] = {
     [FXA__GPU_COPY] = {"fxa_gpu_copy", false},
     [FXA__GPU_SPANS] = {"fxa_gpu_spans", false},
@@ -39,16 +39,16 @@ void fxa__gpu_module_close(const fxa__gpu *gpu, const fxa__gpu_module *module) {
     fxa__gpu_leave(gpu);
 }
 
-/* ---- Of an instance ---------------------------------------------------------------------------------------------- */
+/* ---- Helper kernels of an instance ------------------------------------------------------------------------------- */
 
 static fxa_status launch_load(const fxa__gpu *gpu, fxa__gpu_module *mine, bool *loaded, fxa_error *err) {
     int before;
     FXA_TRY(fxa__gpu_enter(gpu, err));
-    fxa_status status = fxa__gpu_recording_allow(gpu, &before, err);
+    fxa_status status = fxa__gpu_capture_allow(gpu, &before, err);
     if (status == FXA_OK) {
         status = fxa__gpu_module_open(gpu, mine, err);
         *loaded = status == FXA_OK;
-        fxa_status restored = fxa__gpu_recording_restore(gpu, before, *loaded ? err : NULL);
+        fxa_status restored = fxa__gpu_capture_restore(gpu, before, *loaded ? err : NULL);
         if (*loaded) status = restored;
     }
     fxa__gpu_leave(gpu);
@@ -68,7 +68,7 @@ fxa_status fxa__gpu_helpers_load(fxa__gpu *gpu, fxa_error *err) {
 }
 
 const fxa__gpu_module *fxa__gpu_helpers(const fxa__gpu *gpu) {
-    return atomic_load(&((fxa__gpu *)(uintptr_t)gpu)->helpers); /* which C11 has for what is not const alone */
+    return atomic_load(&((fxa__gpu *)(uintptr_t)gpu)->helpers); /* C11's atomic_load takes no const object */
 }
 
 void fxa__gpu_helpers_free(fxa__gpu *gpu) {
@@ -78,7 +78,7 @@ void fxa__gpu_helpers_free(fxa__gpu *gpu) {
     fxa__free(gpu->host, module, sizeof *module);
 }
 
-/* Recordings have such launches since the driver of 12.3. */
+/* Programmatic dependent launches can be captured into CUDA graphs since driver 12.3. */
 enum { LAUNCH_EARLY_ARCH = 90, LAUNCH_EARLY_DRIVER = 12030, LAUNCH_EARLY = 6 };
 
 int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsigned threads, unsigned shared_bytes,

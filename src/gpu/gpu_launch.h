@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The helper kernels of gpu_kernels.cu on a device: loaded once, launched on a stream of the caller's. A launch only
- * begins; it allocates nothing and waits for nothing, so that it can be recorded into a graph.
+ * Loads and launches the helper kernels of gpu_kernels.cu. A launch is asynchronous on the caller's stream; it
+ * allocates nothing and waits for nothing, so it can be captured into a CUDA graph.
  */
 #ifndef FXA_GPU_LAUNCH_H
 #define FXA_GPU_LAUNCH_H
@@ -9,7 +9,7 @@
 #include "gpu.h"
 #include "gpu_kernel_args.h"
 
-/* X(KERNEL, arguments): the function fxa_gpu_kernel in small letters takes one such struct. */
+/* X(KERNEL, member of fxa__gpu_args, argument struct): the kernel is fxa_gpu_ and the name in lower case. */
 #define FXA__GPU_KERNELS(X)                                                                                            \
     X(COPY, copy, FxaGpuCopy)                                                                                          \
     X(SPANS, spans, FxaGpuSpans)                                                                                       \
@@ -39,27 +39,30 @@ typedef struct fxa__gpu_module {
     void *function[FXA__GPU_KERNEL_COUNT];
 } fxa__gpu_module;
 
-/* Compiles them for the device, by its driver, which keeps what it compiled on disk. On failure there is nothing to
- * close. */
+/* Loads the PTX of the helper kernels; the driver compiles it and caches the code on disk. On failure nothing needs
+ * closing. */
 fxa_status fxa__gpu_module_open(const fxa__gpu *gpu, fxa__gpu_module *module, fxa_error *err);
 void fxa__gpu_module_close(const fxa__gpu *gpu, const fxa__gpu_module *module);
 
-/* Those of an instance of an engine, loaded once something needs them and freed with it. What is recorded meanwhile, on
- * other threads, goes on. */
+/* Helper kernels of an engine's instance: loaded at first use and freed with the instance. Loading does not invalidate
+ * captures of other threads. */
 fxa_status fxa__gpu_helpers_load(fxa__gpu *gpu, fxa_error *err);
+/* Returns the loaded helper kernels, NULL before fxa__gpu_helpers_load. */
 const fxa__gpu_module *fxa__gpu_helpers(const fxa__gpu *gpu);
 void fxa__gpu_helpers_free(fxa__gpu *gpu);
 
-/* A launch of any kernel, in the device's context; what the driver says. early: the stream's work before it is a kernel
- * of the same run, and this one waits for that by itself (launch_wait of engine/cuda/ptx.cuh): it may begin before that
- * one has ended, where device and driver have it, recorded into a graph too. */
+/* Launches a kernel with the device's context current; returns the driver's result. early: programmatic dependent
+ * launch where device and driver support it. The preceding work of the stream is then a kernel of the same run, which
+ * the new kernel may overlap; it waits for that kernel itself (launch_wait in engine/cuda/ptx.cuh). Works in
+  * captures too. */
 typedef struct fxa__gpu_dim {
     unsigned x, y, z;
 } fxa__gpu_dim;
 int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsigned threads, unsigned shared_bytes,
                    bool early, void *stream, void **params);
 
-/* In the device's context. `work`: elements, or blocks where the kernel has one for each. */
+/* Launches a helper kernel with the device's context current. work: number of elements, or of rows for kernels that use
+ * a block for each. */
 fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, fxa__gpu_kernel kernel,
                            const fxa__gpu_args *args, int64_t work, void *stream, fxa_error *err);
 

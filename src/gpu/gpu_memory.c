@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory of a CUDA device, copies and waits (gpu.h), and the same as the table that engines have: theirs is this one if
- * their instance begins with the fxa__gpu.
+ * Memory, copies and waits on a CUDA device (gpu.h), and the fxa__memory table of them for engines whose instance
+ * begins with its fxa__gpu.
  */
 #include "gpu.h"
 
@@ -51,7 +51,7 @@ void fxa__gpu_wait_all(const fxa__gpu *gpu) {
     fxa__gpu_leave(gpu);
 }
 
-/* ---- As a table -------------------------------------------------------------------------------------------------- */
+/* ---- fxa__memory ------------------------------------------------------------------------------------------------- */
 
 static fxa_status memory_begin(void *self, void *stream, fxa_error *err) {
     const fxa__gpu *gpu = self;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Merging on a CUDA device: see gpu_merge.h. What the kernel computes, in f64, is that of src/problem/merge.c, but that
- * exp and log are the device's.
+ * Merges on a CUDA device: see gpu_merge.h. The kernel computes in f64 the formulas of src/problem/merge.c, with exp
+ * and log of the device.
  */
 #include "gpu_merge.h"
 

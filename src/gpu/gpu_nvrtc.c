@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finding and calling NVRTC: see gpu_nvrtc.h. Looked for in the order of gpu_search.h, with FXA_NVRTC_PATH as the
- * folder. Calls with different programs may come from several threads at a time.
+ * Finds and calls NVRTC: see gpu_nvrtc.h. It is searched in the order of gpu_search.h, with FXA_NVRTC_PATH as the
+ * folder. NVRTC may be called by several threads at the same time with different programs.
  */
 #include "gpu_nvrtc.h"
 
@@ -42,7 +42,7 @@ static fxa_status nvrtc_status(const fxa__nvrtc *nvrtc, int status, const char *
 
 /* ---- Finding it -------------------------------------------------------------------------------------------------- */
 
-/* Whether one of the folders that were named or are known has a file of it. */
+/* Returns true if one of the searched folders contains a file of NVRTC. */
 static bool nvrtc_is_somewhere(const fxa__gpu_search *s) {
     for (size_t i = 0; s->names[i]; i++)
         if (strchr(s->names[i], '/') && access(s->names[i], F_OK) == 0) return true;
@@ -101,7 +101,7 @@ int fxa__nvrtc_arch(const fxa__nvrtc *nvrtc, int arch) {
 
 /* ---- Compiling --------------------------------------------------------------------------------------------------- */
 
-/* The beginning of the first error in a log, as one line. */
+/* Copies the line of the first error in a log, or the first line. */
 static void nvrtc_first_error(const char *log, char *out, size_t capacity) {
     const char *from = strstr(log, "error");
     while (from && from > log && from[-1] != '\n') from--;
@@ -136,7 +136,7 @@ static fxa_status nvrtc_take(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvrt
 /* ---- On threads -------------------------------------------------------------------------------------------------- */
 
 enum { NVRTC_THREADS = 16 };
-#define NVRTC_STACK ((size_t)8 << 20) /* a compiler recurses: what a program's first thread has */
+#define NVRTC_STACK ((size_t)8 << 20) /* the compiler recurses: as much as a main thread has */
 
 typedef struct nvrtc_queue {
     const fxa__nvrtc *nvrtc;
@@ -145,7 +145,7 @@ typedef struct nvrtc_queue {
     atomic_int next;
 } nvrtc_queue;
 
-/* Takes jobs until there are none left; nothing in it is the host's. */
+/* Thread: compiles jobs until the queue is empty. Does not use the host's allocator. */
 static void *nvrtc_work(void *user) {
     nvrtc_queue *q = user;
     const fxa__nvrtc_api *api = &q->nvrtc->api;
@@ -158,7 +158,7 @@ static void *nvrtc_work(void *user) {
     return NULL;
 }
 
-/* Up to n of them; signals are the program's own threads' business. */
+/* Starts up to n threads with all signals blocked; returns how many were started. */
 static int nvrtc_threads_start(nvrtc_queue *q, int n, pthread_t threads[NVRTC_THREADS]) {
     sigset_t all, before;
     pthread_attr_t attr;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NVIDIA's run-time compiler as a table of functions, looked for when an engine opens, and compilations by it: sources
- * and headers by name, nothing from files. It needs no device and no driver.
+ * NVRTC, NVIDIA's run-time compiler, as a table of functions, and parallel compilation with it. The library is loaded
+ * when an engine opens; it needs neither a device nor a driver. Sources and headers are passed as texts, never as
+ * files.
  */
 #ifndef FXA_GPU_NVRTC_H
 #define FXA_GPU_NVRTC_H
@@ -11,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Its functions, as it declares them. */
+/* Functions of NVRTC with its signatures. */
 typedef struct fxa__nvrtc_api {
     int (*version)(int *major, int *minor);
     const char *(*error_string)(int status);
@@ -33,36 +34,36 @@ typedef struct fxa__nvrtc {
     fxa__nvrtc_api api;
     void *library;
     int major, minor;
-    int archs[FXA__NVRTC_ARCHS]; /* that it makes code for: 80, 90, ..., ascending */
+    int archs[FXA__NVRTC_ARCHS]; /* architectures it compiles for, ascending: 80, 90, ... */
     int n_archs;
 } fxa__nvrtc;
 
-/* folder: what FXA_NVRTC_PATH says, or NULL. E_UNAVAILABLE with the reason; on failure there is nothing to close. */
+/* Loads NVRTC. folder: the value of FXA_NVRTC_PATH, or NULL. Fails with E_UNAVAILABLE and the reason; then nothing
+ * needs closing. */
 fxa_status fxa__nvrtc_open(fxa__host *host, const char *folder, fxa__nvrtc *out, fxa_error *err);
 void fxa__nvrtc_close(fxa__nvrtc *nvrtc);
 
-/* The architecture to compile for so that a device of `arch` runs it: its own, else the newest before it of its family
- * (the same tens). 0: this compiler has none. */
+/* Returns the architecture to compile for so that a device of `arch` runs the code: `arch`, else the newest older one
+ * of its family (same tens); 0 if this compiler has none. */
 int fxa__nvrtc_arch(const fxa__nvrtc *nvrtc, int arch);
 
 /* One compilation. */
 typedef struct fxa__nvrtc_job {
     const char *source, *name;
-    const char *const *headers, *const *header_names; /* by #include "name" */
+    const char *const *headers, *const *header_names; /* texts, and names in #include "name" */
     int n_headers;
     const char *const *options;
     int n_options;
-    uint8_t *cubin; /* what comes of it: `size` bytes of the host's, which the caller frees */
-    size_t size;
-    void *program; /* NVRTC's, on the way, and what it says of it */
-    int status;
-    bool created;
+    uint8_t *cubin; /* result, allocated from the host; the caller frees it */
+    size_t size;    /* bytes of cubin */
+    void *program;  /* NVRTC's program while compiling */
+    int status;     /* NVRTC's result */
+    bool created;   /* program exists */
 } fxa__nvrtc_job;
 
-/* All of them, beside each other on up to `width` threads, of which the caller is one; as many of the others are
- * started as the system gives. Memory is the caller's thread's business alone. The error is that of the first job, in
- * their order, that has one, and then no job has a cubin: E_ENGINE with the first lines of the compiler's log;
- * E_MEMORY. */
+/* Compiles all jobs in parallel on up to `width` threads, the caller's included, or on fewer if threads cannot be
+ * created. The host's allocator is called by the caller's thread only. On failure no job has a cubin, and the error is
+ * that of the first failing job in their order: E_ENGINE with the first error of the compiler's log, or E_MEMORY. */
 fxa_status fxa__nvrtc_compile(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvrtc_job *jobs, int n, int32_t width,
                               fxa_error *err);
 

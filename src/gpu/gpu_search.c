@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The search for NVIDIA's libraries: see gpu_search.h. It makes names; base/dl.h tries them.
+ * Lists the file names of NVIDIA's libraries in search order: see gpu_search.h. base/dl.h opens the first that loads.
  */
 #include "gpu_search.h"
 
@@ -10,12 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How packages lie in `nvidia`: seen from the folder of one, and from that of a package with this library in it. */
+/* Path of the folder `nvidia`, relative to the lib folder of a package in it and to the folder of this library. */
 #define SEARCH_BESIDE "/../.."
 #define SEARCH_BESIDE_OWN "/../../nvidia"
 
-/* False: a path that is too long. Files that are not there are left out where `known` asks for it, and nothing is said
- * of them. */
+/* Adds the files in folder + more + package; returns false if a path is too long. known: skip files that do not
+ * exist. */
 static bool search_folder(fxa__gpu_search *s, const char *folder, const char *more, const char *package, bool known,
                           const char *const *files) {
     for (size_t i = 0; files[i]; i++) {

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where NVIDIA's libraries are looked for. In this order: what the process has loaded already (base/dl.h); in a folder
- * that the environment names, and beside it as NVIDIA's packages for Python lie; in those packages, where this library
- * is part of one beside them; by the name alone, as the system's loader does; in folders of a toolkit.
+ * Search order of NVIDIA's libraries:
+ *   1. a library that the process has loaded already (base/dl.h)
+ *   2. the folder that an environment variable names, and NVIDIA's Python packages installed next to that folder
+ *   3. NVIDIA's Python packages next to the package that contains this library
+ *   4. the system's loader, by file name
+ *   5. the folder of a CUDA toolkit
  */
 #ifndef FXA_GPU_SEARCH_H
 #define FXA_GPU_SEARCH_H
@@ -14,13 +17,13 @@
 
 enum { FXA__SEARCH_PATH = 4096, FXA__SEARCH_FILES = 2, FXA__SEARCH_FOLDERS = 6 };
 
-/* What is looked for. Lists end with NULL. */
+/* A library to search. Lists end with NULL. */
 typedef struct fxa__gpu_wanted {
-    const char *variable;        /* of the environment, for messages */
-    const char *folder;          /* what it says; NULL: nothing */
-    const char *const *packages; /* folders below `nvidia`, with a slash before: two at most */
-    const char *const *files;    /* FXA__SEARCH_FILES at most, the best first */
-    const char *toolkit;         /* a folder; NULL: none */
+    const char *variable;        /* name of the environment variable, for messages */
+    const char *folder;          /* its value; NULL = not set */
+    const char *const *packages; /* folders below `nvidia`, each starting with a slash; at most two */
+    const char *const *files;    /* file names in order of preference; at most FXA__SEARCH_FILES */
+    const char *toolkit;         /* folder of a CUDA toolkit; NULL = none */
 } fxa__gpu_wanted;
 
 typedef struct fxa__gpu_search {
@@ -29,7 +32,7 @@ typedef struct fxa__gpu_search {
     size_t n;
 } fxa__gpu_search;
 
-/* Fills names, which point into s. E_UNAVAILABLE: the folder is too long for a path. */
+/* Fills s->names, which point into s. Fails with E_UNAVAILABLE if the folder is too long for a path. */
 fxa_status fxa__gpu_search_make(fxa__gpu_search *s, const fxa__gpu_wanted *wanted, fxa_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Questions about devices, beside any problem: in whose memory an engine computes, and the profile of a device, which
- * the first engine there that has one writes.
+ * Queries about devices without a problem: the device of an engine, and device descriptions, which the first engine of
+ * that device with a `describe` function writes.
  */
 #include "plan.h"
 
@@ -13,19 +13,19 @@ int32_t fxa_engine_device(size_t index) {
 static const fxa__engine *device_find(fxa_device device) {
     const fxa__engine *engine = NULL;
     for (size_t i = 0; (engine = fxa__engine_at(i)) != NULL; i++)
-        if (engine->device == (uint32_t)device && engine->profile) break;
+        if (engine->device == (uint32_t)device && engine->describe) break;
     return engine;
 }
 
-static fxa_status device_profile(fxa__host *host, fxa_device device, int32_t ordinal, fxa__writer *w, fxa_error *err) {
+static fxa_status device_describe(fxa__host *host, fxa_device device, int32_t ordinal, fxa__writer *w, fxa_error *err) {
     const fxa__engine *engine = device_find(device);
     if (!engine)
-        return fxa__fail(err, FXA_E_UNSUPPORTED, "no engine of this build has profiles of device %s",
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "no engine of this build has descriptions of device %s",
                          fxa_device_name(device));
     w->host = host;
-    FXA_TRY(engine->profile(ordinal, w, err));
+    FXA_TRY(engine->describe(ordinal, w, err));
     fxa__write_u8(w, 0);
-    return w->failed ? fxa__fail_memory(err, "the profile of a device") : FXA_OK;
+    return w->failed ? fxa__fail_memory(err, "a device description") : FXA_OK;
 }
 
 fxa_status fxa_device_description(fxa_context *ctx, fxa_device device, int32_t ordinal, char *out, size_t capacity,
@@ -38,7 +38,7 @@ fxa_status fxa_device_description(fxa_context *ctx, fxa_device device, int32_t o
     if (ordinal < 0) return fxa__fail(err, FXA_E_ARGUMENT, "ordinal is %d: accepted are 0 and more", (int)ordinal);
     fxa__writer w = {.host = NULL};
     size_t size = 0;
-    fxa_status status = device_profile(fxa__context_host(ctx), device, ordinal, &w, err);
+    fxa_status status = device_describe(fxa__context_host(ctx), device, ordinal, &w, err);
     if (status == FXA_OK) {
         status = fxa__bytes_out(w.data, w.size, out, capacity, &size, err);
         if (needed) *needed = size - 1;

@@ -57,7 +57,7 @@ class NoDevice(Cli):
             text = f.read()
         for wrong, says in ((text.replace("900", "-1"), "target has -1 for deviceVer: accepted are whole numbers from 500 to 9999"),
                             (text.replace("deviceVer", "deviceVersion"), 'target has a key "deviceVersion"'),
-                            (text[:40], "target "), ("{", "target "), ("", "no profile of a device")):
+                            (text[:40], "target "), ("{", "target "), ("", "not a device description")):
             path = self.write("gpu.json", wrong)
             for section in ((), ("--section", "engines"), ("--section", "program"), ("--section", "problem"),
                             ("--section", "engines", "--engine", "cuda"), ("--section", "hints")):
@@ -323,7 +323,7 @@ class Here(Cli):
         self.assertEqual(json.loads(text)["deviceName"], "stand-in 0")
         self.assertEqual(json.loads(self.run_cli("device", "--device", "cuda:1", env=env))["cudaDeviceId"], 1)
         self.fails("device", "--device", "cuda:2", code=3, says="ordinal is 2: the CUDA driver has 2 devices", env=env)
-        self.fails("device", "--device", "host", code=3, says="has profiles of device host", env=env)
+        self.fails("device", "--device", "host", code=3, says="has descriptions of device host", env=env)
         self.write("gpu.json", text)
         problem = ("--dtype", "bf16", "--shape", "h=2,s=64,d=64", "--causal")
         e = self.run_json("explain", "--target", path, *problem, env=env)
@@ -347,7 +347,7 @@ class Here(Cli):
         for action in ("save", "show", "precompile"):
             self.fails("plan", action, plan, "--rebuild", says="'plan %s' has no option --rebuild" % action)
         for wrong, says in ((text.replace("900", "-1"), "target has -1 for deviceVer: accepted are whole numbers from 500 to 9999"),
-                            ("", "no profile of a device"), (text + "\0", "it is no text"), ("x" * 70000, "is larger than")):
+                            ("", "not a device description"), (text + "\0", "it is no text"), ("x" * 70000, "is larger than")):
             self.write("gpu.json", wrong)
             self.fails("plan", "save", plan, "--target", path, *problem, env=env, says=says)
         self.fails("plan", "save", plan, "--target", self.path("none.json"), says="cannot be read")

@@ -8,7 +8,7 @@
 #include "engine/cudnn/cudnn.h"
 #include "engine/cudnn/cudnn_build.h"
 #include "engine/cudnn/cudnn_saved.h"
-#include "gpu/gpu_profile.h"
+#include "gpu/gpu_description.h"
 #include "t.h"
 
 enum { BUILDS_JSON = 405, BUILDS_LENGTH = 512 };
@@ -43,9 +43,9 @@ static double builds_seconds(void) {
 
 static fxa_status builds_open(builds *b, const char *profile) {
     fxa_error err;
-    fxa__gpu_profile described;
+    fxa__gpu_description described;
     fxa_status status = fxa_context_create(NULL, &b->ctx, &err);
-    if (status == FXA_OK) status = fxa__gpu_profile_parse(profile, &described, &err);
+    if (status == FXA_OK) status = fxa__gpu_description_parse(profile, &described, &err);
     if (status == FXA_OK)
         status = fxa__cudnn_library_open(fxa__context_host(b->ctx), getenv("FXA_CUDNN_PATH"), &b->library, &err);
     if (status == FXA_OK) status = fxa__dnn_profile_text(&b->library.api, profile, &b->profile, &err);

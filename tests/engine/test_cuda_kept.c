@@ -68,7 +68,7 @@ static bool kept_open(bed *x, const fxa_problem *p) {
     fxa_error err;
     if (!bed_open(x, p, -1, &err)) return false;
     fxa__cuda *driver = &x->self.gpu.driver;
-    driver->alloc = kept_alloc, driver->give = kept_give, driver->recording_mode = kept_mode;
+    driver->alloc = kept_alloc, driver->give = kept_give, driver->capture_mode = kept_mode;
     driver->stream_create = kept_stream, driver->stream_destroy = driver->stream_wait = kept_end;
     x->self.on_device = true;
     x->code.host = fxa__context_host(ctx);

@@ -282,7 +282,7 @@ TEST(empty_tensors_are_nowhere) {
     p.captures = &t, p.n_captures = 1;
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     x.self.gpu.driver.pointer_attributes = watch_attributes;
-    x.self.gpu.driver.stream_recorded = watch_recorded;
+    x.self.gpu.driver.stream_capturing = watch_recorded;
     x.tensors[0].data = NULL;
     T_OK(fxa__gpu_engine_check(&x.self, x.p, &x.bind, &err));
     T_OK(bed_run(&x, &err));

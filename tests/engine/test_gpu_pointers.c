@@ -31,7 +31,7 @@ static int wheres_attributes(unsigned n, int *attributes, void **values, uintptr
 static const fxa__gpu wheres_gpu = {.driver = {.context_push = wheres_push,
                                                .context_pop = wheres_pop,
                                                .error_string = wheres_error,
-                                               .stream_recorded = wheres_recorded,
+                                               .stream_capturing = wheres_recorded,
                                                .pointer_attributes = wheres_attributes}};
 
 /* ---- Problems ---------------------------------------------------------------------------------------------------- */

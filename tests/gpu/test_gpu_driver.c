@@ -3,7 +3,7 @@
  * A device by its driver (src/gpu), on the stand-in for the driver: what is opened is closed, data goes there and back,
  * pointers and streams are whose they are, and each call of the driver fails once, with words and nothing left behind.
  */
-#include "gpu/gpu_profile.h"
+#include "gpu/gpu_description.h"
 #include "standin/standin_rig.h"
 
 enum { DRIVER_BYTES = 1000 };
@@ -195,7 +195,7 @@ TEST(a_profile_fails_at_every_call) {
         fxa__writer w = {.host = host};
         err.text[0] = '\0';
         standin_arm(0, k);
-        fxa_status status = fxa__gpu_profile_write(0, &w, &err);
+        fxa_status status = fxa__gpu_description_write(0, &w, &err);
         more = standin[0]->failures > 0;
         standin_arm(0, 0);
         T_CHECK(more ? status == FXA_E_UNAVAILABLE || status == FXA_E_ENGINE : status == FXA_OK);

@@ -103,11 +103,11 @@ static fxa_status build_load(const fxa__cu_self *self, fxa__cu_code *code, fxa__
 static fxa_status build_load_all(const fxa__cu_self *self, fxa__cu_code *code, fxa_error *err) {
     int before;
     FXA_TRY(fxa__gpu_enter(&self->gpu, err));
-    fxa_status status = fxa__gpu_recording_allow(&self->gpu, &before, err);
+    fxa_status status = fxa__gpu_capture_allow(&self->gpu, &before, err);
     if (status == FXA_OK) {
         for (int unit = 0; unit < FXA__CU_UNIT_COUNT && status == FXA_OK; unit++)
             if (code->unit[unit].cubin) status = build_load(self, code, (fxa__cu_unit)unit, err);
-        fxa_status restored = fxa__gpu_recording_restore(&self->gpu, before, status == FXA_OK ? err : NULL);
+        fxa_status restored = fxa__gpu_capture_restore(&self->gpu, before, status == FXA_OK ? err : NULL);
         if (status == FXA_OK) status = restored;
     }
     fxa__gpu_leave(&self->gpu);

@@ -26,7 +26,7 @@ fxa_status fxa__cu_counters_load(fxa__cu_self *self, fxa_error *err) {
     counters_work w = {&self->gpu, NULL};
     void *none = NULL;
     if (atomic_load(&self->counters)) return FXA_OK;
-    fxa_status status = fxa__gpu_aside(&self->gpu, counters_begin, &w, err);
+    fxa_status status = fxa__gpu_run_on_own_stream(&self->gpu, counters_begin, &w, err);
     if (status == FXA_OK && atomic_compare_exchange_strong(&self->counters, &none, w.memory)) return FXA_OK;
     if (w.memory) fxa__gpu_give(&self->gpu, w.memory);
     return status;

@@ -147,7 +147,7 @@ static void tables_make(fxa__cu_call *c, fxa__bind *bind, tables_kind kind) {
     if (!w.size || tables_find(code, &key)) return;
     fxa__cu_table *t = fxa__alloc(code->host, sizeof *t);
     if (!t) return;
-    bool made = fxa__gpu_aside(&c->self->gpu, tables_begin, &w, NULL) == FXA_OK;
+    bool made = fxa__gpu_run_on_own_stream(&c->self->gpu, tables_begin, &w, NULL) == FXA_OK;
     t->key = key;
     t->data = w.data;
     if (made && tables_add(code, t, w.size)) return;

@@ -10,7 +10,7 @@
 #include "cuda.h"
 
 #include "../../gpu/gpu_merge.h"
-#include "../../gpu/gpu_profile.h"
+#include "../../gpu/gpu_description.h"
 #include "cuda_sources.h"
 
 #include <stdio.h>
@@ -48,8 +48,8 @@ static fxa_status cu_open_kernels(fxa__cu_self *s, int32_t arch, char identity[F
 
 /* The instance of a profile: code is made for it, and nothing runs. */
 static fxa_status cu_open_target(fxa__cu_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
-    fxa__gpu_profile described;
-    FXA_TRY(fxa__gpu_profile_parse(target, &described, err));
+    fxa__gpu_description described;
+    FXA_TRY(fxa__gpu_description_parse(target, &described, err));
     s->processors = (int32_t)described.processors;
     return cu_open_kernels(s, (int32_t)described.arch, identity, err);
 }
@@ -242,7 +242,7 @@ const fxa__engine fxa__engine_cuda = {
     .device = FXA_CUDA,
     .open = cu_open,
     .close = cu_close,
-    .profile = fxa__gpu_profile_write,
+    .describe = fxa__gpu_description_write,
     .query = cu_query,
     .ready = cu_ready,
     .key = cu_key,

@@ -12,7 +12,7 @@
  *   bytes  <-> cudnn_saved.c: compiled plans
  *   run     -> cudnn_run.c: pointers and values to cuDNN
  *   text    <- cudnn_listing.c: a graph for people
- *   engine_cudnn.c is its table, with instances: on a device, or of a profile (gpu/gpu_profile.h) without one.
+ *   engine_cudnn.c is its table, with instances: on a device, or of a profile (gpu/gpu_description.h) without one.
  *
  * Whatever cuDNN computes is that of its graph, in floats of 32 bits; P and dS are rounded to the dtype of Q where they
  * enter a product, and a weight of exactly 0 times a V that is not finite is NaN, as on all matrix hardware.

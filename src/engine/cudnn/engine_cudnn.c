@@ -9,7 +9,7 @@
 #include "cudnn.h"
 
 #include "../../gpu/gpu_merge.h"
-#include "../../gpu/gpu_profile.h"
+#include "../../gpu/gpu_description.h"
 #include "cudnn_build.h"
 #include "cudnn_saved.h"
 
@@ -23,9 +23,9 @@
 /* It allocates memory of the device, perhaps while a stream is recorded: this thread's or another's. */
 static fxa_status dnn_handle_make(const fxa__dnn_self *self, void **handle, fxa_error *err) {
     int before;
-    FXA_TRY(fxa__gpu_recording_allow(&self->gpu, &before, err));
+    FXA_TRY(fxa__gpu_capture_allow(&self->gpu, &before, err));
     int made = self->library.api.create(handle);
-    fxa_status status = fxa__gpu_recording_restore(&self->gpu, before, err);
+    fxa_status status = fxa__gpu_capture_restore(&self->gpu, before, err);
     if (made != CUDNN_STATUS_SUCCESS) return fxa__cudnn_fail(&self->library.api, made, "a handle is made", err);
     if (status != FXA_OK) (void)self->library.api.destroy(*handle);
     return status;
@@ -73,8 +73,8 @@ static void dnn_identity(const fxa__dnn_self *s, const char *name, int64_t drive
 /* The instance of a profile: cuDNN makes plans for it, and nothing runs. From 9.27 on it wants keys that profiles
  * have not. */
 static fxa_status dnn_open_target(fxa__dnn_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
-    fxa__gpu_profile described;
-    FXA_TRY(fxa__gpu_profile_parse(target, &described, err));
+    fxa__gpu_description described;
+    FXA_TRY(fxa__gpu_description_parse(target, &described, err));
     FXA_TRY(fxa__cudnn_library_open(s->host, getenv("FXA_CUDNN_PATH"), &s->library, err));
     s->level = (fxa__dnn_level){s->library.version, (int32_t)described.arch};
     s->processors = described.processors;
@@ -310,7 +310,7 @@ const fxa__engine fxa__engine_cudnn = {
     .device = FXA_CUDA,
     .open = dnn_open,
     .close = dnn_close,
-    .profile = fxa__gpu_profile_write,
+    .describe = fxa__gpu_description_write,
     .query = dnn_query,
     .key = fxa__dnn_key,
     .numbers = fxa__dnn_numbers,

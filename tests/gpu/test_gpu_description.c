@@ -3,7 +3,7 @@
  * Profiles of devices: what is none is refused with words, whatever bytes it has; what is written of a device (the
  * stand-in's, or that of this machine) is read back as the same device.
  */
-#include "gpu/gpu_profile.h"
+#include "gpu/gpu_description.h"
 #include "standin/standin_profile.h"
 #include "t.h"
 
@@ -11,7 +11,7 @@ TEST(profiles_that_are_none) {
     static const struct {
         const char *from, *to, *says;
     } cases[] = {
-        {"{", "[", "no profile"},
+        {"{", "[", "not a device description"},
         {"\"deviceVer\":900", "\"deviceVer\":-1", "for deviceVer"},
         {"900", "9e2", "for deviceVer"},
         {"\"deviceVer\":900,", "", "lacks deviceVer"},
@@ -45,9 +45,9 @@ TEST(profiles_that_are_none) {
         {"232448", "1000",
          "target has 1000 for maxSharedMemoryPerBlockOptin: accepted are whole numbers from 49152 to"},
     };
-    fxa__gpu_profile out;
+    fxa__gpu_description out;
     fxa_error err;
-    T_OK(fxa__gpu_profile_parse(profile, &out, &err));
+    T_OK(fxa__gpu_description_parse(profile, &out, &err));
     T_INT(out.arch, 90);
     T_INT(out.driver, 13000);
     T_INT(out.processors, 132);
@@ -57,13 +57,13 @@ TEST(profiles_that_are_none) {
         const char *at = strstr(profile, cases[i].from);
         T_REQUIRE(at);
         snprintf(text, sizeof text, "%.*s%s%s", (int)(at - profile), profile, cases[i].to, at + strlen(cases[i].from));
-        T_STATUS(fxa__gpu_profile_parse(text, &out, &err), FXA_E_PROBLEM);
+        T_STATUS(fxa__gpu_description_parse(text, &out, &err), FXA_E_PROBLEM);
         T_HAS(err.text, cases[i].says);
     }
     for (size_t n = 0; n < sizeof profile - 1; n++) { /* cut off anywhere */
         char text[sizeof profile];
         snprintf(text, sizeof text, "%.*s", (int)n, profile);
-        T_STATUS(fxa__gpu_profile_parse(text, &out, &err), FXA_E_PROBLEM);
+        T_STATUS(fxa__gpu_description_parse(text, &out, &err), FXA_E_PROBLEM);
         T_CHECK(strstr(err.text, "it is empty") || strstr(err.text, "target ends ") || strstr(err.text, "is to be"));
     }
 }
@@ -74,11 +74,11 @@ TEST(any_byte_is_another) {
     int taken = 0, refused = 0;
     for (int i = 0; i < t_scaled(20000); i++) {
         char text[sizeof profile];
-        fxa__gpu_profile out;
+        fxa__gpu_description out;
         fxa_error err;
         memcpy(text, profile, sizeof text);
         text[t_int(&rng, 0, (int)sizeof profile - 2)] = (char)t_int(&rng, 0, 255);
-        fxa_status status = fxa__gpu_profile_parse(text, &out, &err);
+        fxa_status status = fxa__gpu_description_parse(text, &out, &err);
         if (status != FXA_OK) T_CHECK(status == FXA_E_PROBLEM && err.text[0]);
         if (status == FXA_OK) T_CHECK(out.arch >= 50 && out.arch < 1000 && out.processors > 0 && out.driver >= 1000);
         taken += status == FXA_OK, refused += status != FXA_OK;
@@ -94,17 +94,17 @@ TEST(what_is_written_is_read) {
     for (int32_t ordinal = 0; ordinal < 2; ordinal++) {
         fxa__writer w = {.host = host};
         fxa__gpu gpu;
-        fxa__gpu_profile out;
+        fxa__gpu_description out;
         fxa_status status = fxa__gpu_find(&gpu, ordinal, &err);
         if (status != FXA_OK) {
-            T_STATUS(fxa__gpu_profile_write(ordinal, &w, &err), FXA_E_UNAVAILABLE);
+            T_STATUS(fxa__gpu_description_write(ordinal, &w, &err), FXA_E_UNAVAILABLE);
             fxa__writer_free(&w);
             fxa__host_release(host);
             T_SKIP(err.text);
         }
-        T_OK(fxa__gpu_profile_write(ordinal, &w, &err));
+        T_OK(fxa__gpu_description_write(ordinal, &w, &err));
         fxa__write_u8(&w, 0);
-        T_OK(fxa__gpu_profile_parse((const char *)w.data, &out, &err));
+        T_OK(fxa__gpu_description_parse((const char *)w.data, &out, &err));
         T_INT(out.arch, gpu.arch);
         T_INT(out.driver, gpu.driver_version);
         T_INT(out.processors, gpu.processors);
