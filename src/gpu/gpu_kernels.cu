@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Helper kernels of engines on CUDA devices: what libraries do not do around an attention kernel. tools/gen_ptx.py
- * makes gpu_kernels_ptx.h of this, which the library loads; tests/standin compiles the same text for the host, where a
- * kernel is one thread. So this is C but for the few words below, and includes nothing of the toolkit.
+ * Helper kernels of engines on CUDA devices: conversions, batch bounds, statistics and merges around an attention kernel.
+ * tools/gen_ptx.py compiles this file into gpu_kernels_ptx.h, which the library loads; tests/standin compiles it for the
+ * host, where a kernel runs as one thread. It is therefore C, except for the macros below, and includes no header of the
+ * CUDA toolkit.
  */
 #include "gpu_kernel_args.h"
 
 #ifdef __CUDACC__
 #define FXA_KERNEL extern "C" __global__ void __launch_bounds__(256)
 #define FXA_DEVICE __device__ static inline
-#define FXA_CALL __device__ static __noinline__ /* once in the code */
-#define FXA_ARGS const __grid_constant__        /* read where they are: else every thread copies them first */
+#define FXA_CALL __device__ static __noinline__ /* code size: one copy in a kernel */
+#define FXA_ARGS const __grid_constant__        /* read in place: otherwise every thread copies them first */
 #define FXA_ONE_BY_ONE _Pragma("unroll 1")
 #define FXA_FIRST ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
 #define FXA_STEP ((int64_t)gridDim.x * blockDim.x)
@@ -64,7 +65,7 @@ FXA_DEVICE float from_f16(uint16_t h) {
     return FXA_AS_FLOAT(FXA_AS_BITS(x) | sign);
 }
 
-/* Without infinities: all bits set is the NaN. */
+/* Returns the value of an E4M3 number. The type has no infinities; all bits set is NaN. */
 FXA_DEVICE float from_e4m3(uint8_t x) {
     uint32_t sign = (uint32_t)(x & 0x80) << 24, exponent = x >> 3 & 15, fraction = x & 7;
     if ((x & 0x7f) == 0x7f) return FXA_AS_FLOAT(sign | 0x7fc00000u);
@@ -72,13 +73,12 @@ FXA_DEVICE float from_e4m3(uint8_t x) {
     return FXA_AS_FLOAT(FXA_AS_BITS(y) | sign);
 }
 
-/* To nearest even of a float that may have been a double: halfway cases of the double are not told apart, which costs
- * less than 2^-29 of a unit. */
+/* Rounds to nearest even. f may itself be a rounded double; rounding twice adds an error below 2^-29 ulp. */
 FXA_DEVICE uint16_t to_f16(float f) {
     uint32_t u = FXA_AS_BITS(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
     if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
-    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* 65520 and more */
-    if (a < 0x38800000u) { /* below 2^-14: a multiple of 2^-24, which adding 0.5 rounds to */
+    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* at least 65520: infinity */
+    if (a < 0x38800000u) { /* subnormal: adding 0.5 rounds to a multiple of 2^-24 */
         return (uint16_t)(sign | (FXA_AS_BITS(FXA_AS_FLOAT(a) + 0.5f) - 0x3f000000u));
     }
     return (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + (a >> 13 & 1)) >> 13));
@@ -90,10 +90,12 @@ FXA_DEVICE uint16_t to_bf16(float f) {
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 
+/* Returns x clamped to the range of int32. */
 FXA_DEVICE int32_t saturate(int64_t x) {
     return x > 2147483647 ? 2147483647 : x < -2147483647 - 1 ? -2147483647 - 1 : (int32_t)x;
 }
 
+/* Returns element i of an array of `type`, converted; i64 saturates to the range of i32. */
 FXA_CALL double load(const void *data, int32_t type, int64_t i) {
     switch (type) {
     case T_F64: return ((const double *)data)[i];
@@ -106,15 +108,17 @@ FXA_CALL double load(const void *data, int32_t type, int64_t i) {
     case T_I8: return ((const int8_t *)data)[i];
     case T_U8: return ((const uint8_t *)data)[i];
     case T_E4M3: return from_e4m3(((const uint8_t *)data)[i]);
-    case T_E5M2: return from_f16((uint16_t)(((const uint8_t *)data)[i] << 8)); /* its first byte */
+    case T_E5M2: return from_f16((uint16_t)(((const uint8_t *)data)[i] << 8)); /* E5M2 is the high byte of f16 */
     default: return ((const uint8_t *)data)[i] != 0;
     }
 }
 
+/* Returns x truncated and clamped to the range of int32; 0 for NaN. */
 FXA_DEVICE int32_t to_int(double x) {
     return x != x ? 0 : x >= 2147483647.0 ? 2147483647 : x <= -2147483648.0 ? -2147483647 - 1 : (int32_t)x;
 }
 
+/* Stores x as element i of an array of `type`: f64, f32, f16, bf16 or i32. */
 FXA_CALL void store(void *data, int32_t type, int64_t i, double x) {
     switch (type) {
     case T_F64: ((double *)data)[i] = x; break;
@@ -125,6 +129,7 @@ FXA_CALL void store(void *data, int32_t type, int64_t i, double x) {
     }
 }
 
+/* Returns the index of element (b, h, s, d) in a->data. */
 FXA_CALL int64_t place(const FxaGpuArray *a, int64_t b, int64_t h, int64_t s, int64_t d) {
     int64_t first = a->start ? (int64_t)a->start[b] * a->stride[2] : b * a->stride[0];
     if (a->pages) {
@@ -136,6 +141,7 @@ FXA_CALL int64_t place(const FxaGpuArray *a, int64_t b, int64_t h, int64_t s, in
 
 /* ---- Rows --------------------------------------------------------------------------------------------------------- */
 
+/* Kinds of rows: with a result, without any key, padding (FxaGpuRows). */
 enum { ROW_THERE, ROW_EMPTY, ROW_PAST };
 
 FXA_DEVICE int row_state(const FxaGpuRows *r, int64_t b, int64_t s) {
@@ -171,6 +177,7 @@ FXA_KERNEL fxa_gpu_copy(FXA_ARGS FxaGpuCopy a) {
 
 /* ---- Lengths and offsets ------------------------------------------------------------------------------------------ */
 
+/* Returns the number of rows (keys = 0) or keys (1) of batch entry b; 0 for b == batch. */
 FXA_DEVICE int32_t span_length(const FxaGpuSpans *a, int keys, int64_t b) {
     int64_t most = a->size[keys], n = most;
     if (b >= a->batch) return 0;
@@ -179,7 +186,7 @@ FXA_DEVICE int32_t span_length(const FxaGpuSpans *a, int keys, int64_t b) {
     return (int32_t)(n < 0 ? 0 : n > most ? most : n);
 }
 
-/* What there is to know of entry b: its lengths, or where an operand begins. */
+/* Writes where batch entry b starts in `operand`, or, for operand == a->operands, the lengths of b. */
 FXA_DEVICE void span_write(const FxaGpuSpans *a, int64_t b, int32_t operand) {
     if (operand < a->operands) {
         const int32_t *starts = a->dense >> operand & 1 ? 0 : a->starts[a->keys >> operand & 1];
@@ -193,7 +200,8 @@ FXA_DEVICE void span_write(const FxaGpuSpans *a, int64_t b, int32_t operand) {
     if (a->more) a->more[b] = k - q;
 }
 
-/* Rows of entry b, thread by thread; lens: its lengths of rows and keys. */
+/* Fills the empty rows of batch entry b and, with `past`, its padding; thread t of `threads` writes every threads-th row.
+ * lens: number of rows and of keys of b. */
 FXA_DEVICE void span_fill(const FxaGpuFill *f, int past, const int32_t lens[2], int64_t b, int64_t thread,
                           int64_t threads) {
     int64_t len = f->keys ? lens[1] : lens[0], first = (f->keys ? lens[0] : lens[1]) == 0 ? 0 : len;
@@ -207,7 +215,7 @@ FXA_DEVICE void span_fill(const FxaGpuFill *f, int past, const int32_t lens[2], 
 }
 
 FXA_KERNEL fxa_gpu_spans(FXA_ARGS FxaGpuSpans a) {
-    int64_t entries = (int64_t)a.batch + 1, parts = FXA_BLOCKS / a.batch; /* blocks of an entry; others have no work */
+    int64_t entries = (int64_t)a.batch + 1, parts = FXA_BLOCKS / a.batch; /* blocks for each batch entry */
     if (parts < 1) parts = 1;
     FXA_ONE_BY_ONE
     for (int64_t i = FXA_FIRST; i < entries * (a.operands + 1); i += FXA_STEP)
@@ -216,7 +224,7 @@ FXA_KERNEL fxa_gpu_spans(FXA_ARGS FxaGpuSpans a) {
     for (int64_t u = FXA_BLOCK; u < a.batch * parts; u += FXA_BLOCKS) {
         int64_t b = u / parts;
         int32_t lens[2] = {span_length(&a, 0, b), span_length(&a, 1, b)};
-        if (!a.past && lens[0] && lens[1]) continue; /* as most entries are */
+        if (!a.past && lens[0] && lens[1]) continue; /* nothing to fill */
         FXA_ONE_BY_ONE
         for (int j = 0; j < a.fills; j++)
             span_fill(&a.fill[j], a.past, lens, b, u % parts * FXA_THREADS + FXA_THREAD, parts * FXA_THREADS);
@@ -238,7 +246,7 @@ FXA_KERNEL fxa_gpu_statistics(FXA_ARGS FxaGpuStatistics a) {
             most = load(a.most.data, a.most.type, place(&a.most, b, h, s, 0));
             double sum = load(a.sum.data, a.sum.type, place(&a.sum, b, h, s, 0));
             if (most != FXA_NO_MAX) lse = most + log_of(sum);
-            if (sum != sum) { /* of a NaN, which a maximum drops, or of +inf */
+            if (sum != sum) { /* a score is NaN, which the maximum ignores, or +infinity */
                 lse = sum;
                 if (most != -FXA_NO_MAX) most = sum;
             }
@@ -275,6 +283,7 @@ FXA_KERNEL fxa_gpu_join(FXA_ARGS FxaGpuJoin a) {
     }
 }
 
+/* Returns the sum over d of o dout of a row. */
 FXA_DEVICE double sink_delta(const FxaGpuSink *a, int64_t b, int64_t h, int64_t s) {
     double sum = 0;
     if (row_state(&a->rows, b, s) == ROW_THERE) return load(a->delta.data, a->delta.type, place(&a->delta, b, h, s, 0));
@@ -317,6 +326,7 @@ FXA_KERNEL fxa_gpu_sink(FXA_ARGS FxaGpuSink a) {
 
 /* ---- Coordinates -------------------------------------------------------------------------------------------------- */
 
+/* Returns the coordinate of index i without the offsets that are added to all. */
 FXA_DEVICE int64_t place_coordinate(const FxaGpuPlaces *a, int64_t i) {
     int at = 0;
     if (a->table) return a->table[i];
