@@ -96,8 +96,8 @@ typedef struct FxaGpuJoin {
 } FxaGpuJoin;
 
 /* fxa_gpu_sink: gradient of the attention sink of each head, the sum over batch and rows of
- * exp(sink - lse) (dlse - delta). One block for a head. delta = sum over d of o dout is read for rows that have a result
- * and computed for empty rows. */
+ * exp(sink - lse) (dlse - delta). One block for a head. delta = sum over d of o dout; it is read for rows that have a
+ * result and computed for empty rows. */
 typedef struct FxaGpuSink {
     FxaGpuArray sink, dsink, lse, dlse, delta, o, dout; /* dlse without data: 0 */
     FxaGpuRows rows;
