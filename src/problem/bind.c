@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arguments of one run, checked against the problem: presence, alignment, counts, params, workspace. What passes is
- * laid out as an fxa__bind, whose views of captured tensors lie in memory of the caller's, so that a run allocates
- * nothing. Overlap and the values of lengths and pages are looked at by bind_overlap.c and bind_values.c.
+ * Checks the arguments of one run against the problem: presence, alignment, counts, params, workspace. Valid arguments
+ * are stored as an fxa__bind, whose views of captured tensors are in the caller's memory, so a run allocates nothing.
+ * bind_overlap.c checks overlap, bind_values.c the values of lengths and page numbers.
  */
 #include "index_check.h"
 #include "scales.h"
@@ -14,12 +14,13 @@
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
-/* Of a run that is trusted only what is missing is looked for. */
+/* Returns true if a pointer needs no check: it is not NULL and the run skips pointer checks. */
 static bool bind_is_known(const fxa_args *args, const void *data) {
     return data && (args->flags & FXA_SKIP_POINTER_CHECKS);
 }
 
-/* align: what the problem promises, 0 for nothing. */
+/* Checks one pointer: present, aligned, within the address space. `align` is the alignment that the problem guarantees,
+ * 0 = none. `why` or `flag` explains in the message why the pointer is required. */
 static fxa_status bind_check_pointer(const char *kind, const char *name, const fxa__region *r, uint32_t align,
                                      const char *why, const char *flag, fxa_error *err) {
     int64_t first, end;
@@ -39,14 +40,15 @@ static fxa_status bind_check_pointer(const char *kind, const char *name, const f
     return FXA_OK;
 }
 
+/* Returns the error for a slot that is set although the problem does not use it. */
 static fxa_status bind_fail_unused(fxa_slot slot, const char *verb, const char *lacks, const char *what,
                                    fxa_error *err) {
     return fxa__fail(err, FXA_E_BINDING, "slot %s is set, and this problem does not %s it: it lacks %s %s",
                      fxa_slot_name(slot), verb, lacks, what);
 }
 
-/* A slot that this pass would use by a flag, and does not, is a mistake: its data would silently not count. Slots that
- * only the other pass uses are ignored. */
+/* Checks the operands' slots. A set slot that this pass would use with another flag is an error, since its data would
+ * be ignored without a message. Slots that only the other pass uses are ignored. */
 static fxa_status bind_check_operands(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     void *const *slot = args->slot;
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
@@ -65,7 +67,7 @@ static fxa_status bind_check_operands(const fxa_problem *p, const fxa_args *args
     return FXA_OK;
 }
 
-/* What makes a problem read an array, and what it then reads. */
+/* [slot] For messages: what the problem lacks if it does not read the array (`lacks`, `what`), and why it reads it. */
 static const struct bind_table {
     const char *lacks, *what, *why;
 } bind_tables[FXA_SLOT_COUNT] = {
@@ -89,7 +91,7 @@ static const struct bind_table {
 #undef BIND_MAP
 };
 
-/* A scale that this run does not use. */
+/* Refuses a scale slot that is set but unused, unless the other pass uses it. */
 static fxa_status bind_check_scale(const fxa_problem *p, fxa_slot slot, fxa_error *err) {
     const char *operand = fxa__scale_lacks(p, slot);
     if (fxa__scale_use_of(p, slot) == FXA__SCALE_IGNORED) return FXA_OK;
@@ -97,7 +99,8 @@ static fxa_status bind_check_scale(const fxa_problem *p, fxa_slot slot, fxa_erro
     return bind_fail_unused(slot, "use", operand, "of 8 bits", err);
 }
 
-/* Whether the problem reads any array: most do not, and then slots that are not set need no look. */
+/* Returns true if the problem reads any array besides operands. Most problems do not, and then unset slots are skipped.
+ * */
 static bool bind_reads_tables(const fxa_problem *p) {
     const uint32_t flags = FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_Q_START | FXA_SCALARS_IN_MEMORY | FXA_SCALED;
     const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
@@ -114,7 +117,7 @@ static fxa_status bind_check_tables(const fxa_problem *p, const fxa_args *args, 
         const struct bind_table *row = &bind_tables[i];
         int64_t n = fxa__slot_length(p, (fxa_slot)i);
         bool scale = i > FXA_SLOT_PARAMS, optional = i == FXA_SLOT_Q_LENGTHS || i == FXA_SLOT_K_LENGTHS || scale;
-        bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN); /* with pages, as the header says */
+        bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN); /* unused with pages, as fxattn.h documents */
         if (n < 0 && slot[i] && scale) FXA_TRY(bind_check_scale(p, (fxa_slot)i, err));
         if (n < 0 && slot[i] && !scale && !not_used)
             return bind_fail_unused((fxa_slot)i, "read", row->lacks, row->what, err);
@@ -201,7 +204,7 @@ static fxa_status bind_check_tensors(const bind_tensors *t, const fxa_args *args
     return FXA_OK;
 }
 
-/* Values of a backward that the problem does not have would not count either. */
+/* Checks params and tensors of the user's backward program; without one, none may be given. */
 static fxa_status bind_check_bprop(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     const size_t n[2] = {args->n_bprop_params, args->n_bprop_tensors};
     for (int i = 0; i < 2 && !p->bprop; i++)
@@ -215,6 +218,7 @@ static fxa_status bind_check_bprop(const fxa_problem *p, const fxa_args *args, f
                               args, p->alignment, err);
 }
 
+/* Returns the destination of tensor i's gradient, or NULL. */
 static const void *bind_grad_pointer(const fxa_args *args, size_t i) {
     return i < args->n_dtensors && args->dtensors ? args->dtensors[i] : NULL;
 }
@@ -239,8 +243,10 @@ static fxa_status bind_check_grads(const fxa_problem *p, const fxa_args *args, f
     return FXA_OK;
 }
 
-/* ---- The whole --------------------------------------------------------------------------------------------------- */
+/* ---- All arguments --------------------------------------------------------------------------------------------------
+ * */
 
+/* Sets *needed to front + engine bytes and checks that the workspace has them. */
 static fxa_status bind_check_workspace(const fxa_args *args, size_t front, size_t engine, size_t *needed,
                                        fxa_error *err) {
     if (!fxa__add_size(front, engine, needed) || *needed > SIZE_MAX / 2)
@@ -257,7 +263,8 @@ static fxa_status bind_check_workspace(const fxa_args *args, size_t front, size_
     return FXA_OK;
 }
 
-/* Scalars in memory take the place of those in args: on the host they are read here, on a device by the run. */
+/* Replaces the scalars of args by those in memory, if the problem has them there. On a device the run reads them later.
+ * */
 static void bind_take_scalars(const fxa_problem *p, fxa_args *args, bool host) {
     if (!(p->flags & FXA_SCALARS_IN_MEMORY)) return;
     args->scale = host ? *(const double *)args->slot[FXA_SLOT_SCALE] : NAN;
@@ -266,7 +273,7 @@ static void bind_take_scalars(const fxa_problem *p, fxa_args *args, bool host) {
     args->n_params = host && p->program ? fxa_program_param_count(p->program) : 0;
 }
 
-/* The program's own: tables, params and tensors. */
+/* Checks what programs read: tables, params and tensors. */
 static fxa_status bind_check_inputs(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
     FXA_TRY(bind_check_tables(p, args, err));
     bind_take_scalars(p, args, readable);
@@ -320,8 +327,8 @@ static void bind_fill(const fxa_problem *p, const fxa_args *args, bool readable,
     out->progress_user = args->progress_user;
 }
 
-/* Operands and tensors without elements may be NULL, to which engines then add offsets: on the host they lie somewhere,
- * where nobody looks. */
+/* Replaces NULL pointers of empty operands and tensors by a valid address that is never dereferenced, because engines
+ * add offsets to them. Host memory only. */
 static void bind_place_empty(const fxa_problem *p, fxa_view *views, fxa__bind *out) {
     static const double nowhere[1];
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
@@ -354,7 +361,7 @@ fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, siz
     return fxa__ok(err);
 }
 
-/* Of a forward pass: bprop's values are looked at in backward only. */
+/* A forward pass does not check bprop's values, because only backward reads them. */
 fxa_status fxa__bind_make_inputs(const fxa__problem *problem, const fxa_args *args, fxa_view *views, fxa__bind *out,
                                  fxa_error *err) {
     const fxa_problem *p = &problem->in;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pointers of one run, checked against its problem once: what engines read and write through.
+ * Bound arguments: the pointers and scalars of one run, checked against the problem once. Engines read and write
+ * through this struct only.
  */
 #ifndef FXA_PROBLEM_BIND_H
 #define FXA_PROBLEM_BIND_H
@@ -8,49 +9,51 @@
 #include "../base/run_progress.h"
 #include "problem.h"
 
-enum { FXA__NUMBERS = FXA_MAX_PARAMS };       /* of a plan, at most */
-enum { FXA__SCALED_SLOTS = FXA_SLOT_DV + 1 }; /* slots of operands that scales may belong to */
+enum { FXA__NUMBERS = FXA_MAX_PARAMS };       /* maximum number of scalar constants of a plan */
+enum { FXA__SCALED_SLOTS = FXA_SLOT_DV + 1 }; /* slots of operands that may have scales */
 
 typedef struct fxa__bind {
     void *slot[FXA_SLOT_MAX];
-    bool trusted; /* FXA_SKIP_POINTER_CHECKS: whose pointers these are is not asked */
-    double scale; /* on a device with SCALARS_IN_MEMORY: the slots have this, seed and params */
-    /* By slot: what elements are multiplied with when they are read, and before they are written (on a device 1: the
-     * slots of scales have them); where the largest result goes, or NULL; of DO that of dS. */
+    bool trusted; /* FXA_SKIP_POINTER_CHECKS: the device of the pointers is not queried */
+    /* Score scale. On a device with SCALARS_IN_MEMORY the slots hold scale, seed and params instead. */
+    double scale;
+    /* [slot] Factors applied to elements after reading and before writing (1 on a device, where kernels read the scale
+     * slots), and the address that receives the amax, or NULL. The entries of slot DO belong to dS. */
+
     double load[FXA__SCALED_SLOTS], store[FXA__SCALED_SLOTS];
     float *amax[FXA__SCALED_SLOTS];
     const double *params;
-    const fxa_view *tensors;  /* with data */
-    const fxa_view *dtensors; /* data NULL where no gradient is wanted */
+    const fxa_view *tensors;  /* views with data pointers */
+    const fxa_view *dtensors; /* data is NULL for tensors without a requested gradient */
     double *dparams;
     const double *bprop_params;
     const fxa_view *bprop_tensors;
     uint64_t seed;
-    void *workspace; /* the engine's part */
+    void *workspace; /* the engine's part of the workspace */
     size_t workspace_size;
     void *stream;
-    void *index_memory;  /* STRICT_INDEX: of fxa__index_size */
-    void *parallel_user; /* for bind->pool */
+    void *index_memory;  /* FXA_BOUNDS_CHECK: fxa__index_size bytes, else NULL */
+    void *parallel_user; /* passed to pool */
     fxa_progress_fn progress_fn;
     void *progress_user;
-    const double *numbers;   /* set by the run: the plan's, of engines that have some */
+    const double *numbers;   /* set by the run: scalar constants of the plan, if the engine has any */
     fxa__pool *pool;         /* set by the run, for engines with threads */
-    fxa__progress *progress; /* set by the run; NULL: nobody asked */
+    fxa__progress *progress; /* set by the run; NULL = no progress function */
 } fxa__bind;
 
-/* Room for the views of a bind: of tensors, of their gradients, and of bprop's tensors. */
+/* Capacity for the views of a run: tensors, their gradients, and bprop's tensors. */
 #define FXA__BIND_VIEWS (3 * FXA_MAX_TENSORS)
-/* The smallest fxa_args a caller may have, an older one: it reaches the scale, enough for a run without program. */
+/* Minimum struct_size of fxa_args. Older callers end after the scale, which suffices for a run without a program. */
 #define FXA__ARGS_MIN offsetof(fxa_args, params)
-/* Checks args against the problem (presence, alignment, overlap, counts, int params, workspace of fxa__index_room +
- * engine_workspace bytes) and joins pointers and shapes of captured tensors in views[FXA__BIND_VIEWS]. Memory that is
- * `readable` here, of the host, is looked at: lengths, offsets, page numbers and scalars. Writes nothing of the
- * caller's. */
+/* Checks args against the problem: presence, alignment, overlap, counts, int params, and a workspace of fxa__index_room
+ * + engine_workspace bytes. Fills *out, whose views of captured tensors are stored in views[FXA__BIND_VIEWS]. If
+ * `readable` (host memory), lengths, offsets, page numbers and scalars are read and checked too. Writes no memory of
+ * the caller. */
 fxa_status fxa__bind_make(const fxa__problem *p, const fxa_args *args, size_t engine_workspace, bool readable,
                           fxa_view *views, fxa__bind *out, fxa_error *err);
 
-/* What a program reads, without the operands: tables, params and tensors are checked and laid out in views[], of which
- * there is room for twice the captures and those of bprop. Slots of operands are as they are given, also NULL. */
+/* Checks and fills only what a program reads: tables, params and tensors. views needs capacity for 2 * n_captures +
+ * n_bprop_captures. Slots of operands are copied unchecked and may be NULL. */
 fxa_status fxa__bind_make_inputs(const fxa__problem *p, const fxa_args *args, fxa_view *views, fxa__bind *out,
                                  fxa_error *err);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Everything a run touches, as a list of regions by number, and the check that what it writes lies apart from the rest.
- * Bounds of addresses settle nearly every pair; the others are looked at stride by stride, so that slices that
- * interleave in one buffer (packed QKV and its gradients) are found to be apart.
+ * Lists all memory regions of a run, and checks that written ones are disjoint from all others. Address ranges decide
+ * nearly every pair. The others are compared stride by stride, so interleaved slices of one buffer (packed QKV and its
+ * gradients) are found to be disjoint.
  */
 #include "scales.h"
 #include "touch.h"
@@ -29,7 +29,7 @@ static void touch_operand(const fxa_problem *p, const fxa_args *args, size_t i, 
     out->name = fxa_slot_name((fxa_slot)info->slot);
     out->index = info->slot;
     out->written = role == FXA__WRITTEN;
-    if (role == FXA__UNUSED || !args->slot[info->slot]) return; /* most are: the others' strides take time */
+    if (role == FXA__UNUSED || !args->slot[info->slot]) return; /* common case; computing strides takes time */
     fxa__operand_sizes(p, info->shape, size);
     out->region = fxa__operand_region(fxa__operand_of(p, info), size, args->slot[info->slot]);
 }
@@ -45,7 +45,7 @@ static void touch_table(const fxa_problem *p, const fxa_args *args, size_t i, fx
                fxa__scale_use_of(p, slot) == FXA__SCALE_WRITTEN);
 }
 
-/* Arrays that are neither slots nor tensors. */
+/* Describes the arrays that are neither slots nor tensors. */
 static void touch_other(const fxa__touch_list *l, size_t i, fxa__touched *out) {
     const fxa_problem *p = l->p;
     const fxa_args *args = l->args;
@@ -100,7 +100,7 @@ static fxa_status touch_check_pair(const fxa__touch_list *list, size_t i, size_t
                      fxa__overlap_note(overlap));
 }
 
-/* Slots alone, before their sizes are asked for. */
+/* Returns true if the slot of entry i is NULL, without computing its size. */
 static bool touch_is_null(const fxa_args *args, size_t i) {
     if (i < FXA__OPERAND_COUNT) return !args->slot[fxa__operand_info_get(i)->slot];
     i -= FXA__OPERAND_COUNT;
@@ -109,12 +109,12 @@ static bool touch_is_null(const fxa_args *args, size_t i) {
 
 fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, size_t workspace_size, fxa_error *err) {
     const fxa__touch_list list = {p, args, workspace_size};
-    int64_t first[FXA__TOUCH_MAX], end[FXA__TOUCH_MAX]; /* addresses, of what is touched */
+    int64_t first[FXA__TOUCH_MAX], end[FXA__TOUCH_MAX]; /* address ranges of used regions */
     size_t number[FXA__TOUCH_MAX], n = 0;
     bool written[FXA__TOUCH_MAX];
     fxa__touched t;
     for (size_t i = 0; i < FXA__TOUCH_MAX; i++) {
-        if (touch_is_null(args, i)) continue; /* most are */
+        if (touch_is_null(args, i)) continue; /* the common case */
         if (!fxa__touch_get(&list, i, &t)) break;
         if (!t.region.data) continue;
         if (!fxa__region_addresses(&t.region, &first[n], &end[n]))
@@ -126,7 +126,7 @@ fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, s
     }
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; written[i] && j < n; j++) {
-            if (j == i || (written[j] && j < i)) continue; /* two outputs are compared once */
+            if (j == i || (written[j] && j < i)) continue; /* compare two outputs once */
             if (first[i] < end[j] && first[j] < end[i]) FXA_TRY(touch_check_pair(&list, number[i], number[j], err));
         }
     return FXA_OK;

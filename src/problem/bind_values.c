@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The values of lengths, offsets and page numbers, which decide what an engine touches: read from host memory and
- * checked before anything runs, each refusal naming the index.
+ * Checks the values of lengths, offsets and page numbers in host memory before a run, since they decide which memory an
+ * engine accesses. Each error names the index.
  */
 #include "scales.h"
 
@@ -15,7 +15,8 @@ static fxa_status values_check_lengths(const char *name, const int32_t *len, int
     return FXA_OK;
 }
 
-/* With lengths a sequence may have more room than rows: then those are what counts, and must fit. */
+/* Checks the offsets of packed sequences. If lengths are given too, a sequence may have more capacity than rows; then
+ * the lengths must fit into the capacity. */
 static fxa_status values_check_offsets(const char *name, const int32_t *cu, const char *len_name, const int32_t *length,
                                        int64_t b, int64_t most, int64_t total, fxa_error *err) {
     if (cu[0] < 0) return fxa__fail(err, FXA_E_BINDING, "%s[0] is %d: accepted are 0 and more", name, cu[0]);
@@ -39,7 +40,7 @@ static fxa_status values_check_offsets(const char *name, const int32_t *cu, cons
     return FXA_OK;
 }
 
-/* Only pages that hold keys of a sequence are looked at: the rest of the table may hold anything. */
+/* Checks the page numbers that hold keys of a sequence. The remaining entries of the table are not read. */
 static fxa_status values_check_pages(const fxa_problem *p, void *const *slot, fxa_error *err) {
     const int32_t *pages = slot[FXA_SLOT_PAGES], *len_k = p->flags & FXA_PADDING ? slot[FXA_SLOT_K_LENGTHS] : NULL;
     int64_t page_size = p->page_size, per_batch = fxa__div_up(p->sk, page_size);

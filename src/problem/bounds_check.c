@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_bounds_check: the misses of index_check.h, counted by tensor and axis. When there are too many pairs to evaluate
- * them all, the count is estimated from pairs drawn at random, the same ones every time.
+ * fxa_bounds_check: counts the misses that index_check.h finds, by tensor and axis. If a problem has too many pairs to
+ * evaluate all, the count is estimated from random pairs, the same ones in every call.
  */
 #include "../base/float_state.h"
 #include "../base/num.h"
@@ -10,15 +10,14 @@
 
 #include <string.h>
 
-/* Evaluations of nodes, and as many again for a sample: a second or two. 4 million pairs of a program of 8 nodes and
- * its like. */
+/* Limit of node evaluations, and again for the samples: 1 to 2 seconds. Covers 4 million pairs of an 8-node program. */
 #define QUERY_BUDGET ((uint64_t)1 << 26)
 enum { QUERY_SAMPLES = 1 << 16, QUERY_ROWS = 2 * FXA_MAX_TENSORS * FXA_MAX_RANK };
 
 typedef struct query_row {
     fxa_bounds_report report;
     bool seen;
-    int64_t last[4]; /* the pair that was counted last: a pair counts once */
+    int64_t last[4]; /* the last counted pair: each pair counts once */
 } query_row;
 
 static bool query_count(void *user, const fxa__miss *m) {
@@ -45,7 +44,7 @@ static bool query_count(void *user, const fxa__miss *m) {
     return true;
 }
 
-/* Pairs that exist. */
+/* Returns the number of pairs within the sequence lengths. */
 static uint64_t query_pairs(const fxa__problem *p, const fxa__bind *bind) {
     uint64_t pairs = 0;
     for (int64_t b = 0; b < p->in.b; b++) {
@@ -55,7 +54,7 @@ static uint64_t query_pairs(const fxa__problem *p, const fxa__bind *bind) {
     return pairs;
 }
 
-/* What was found before giving up stays found, and is the least that there is; how often it is, samples say. */
+/* Replaces the counts by estimates from samples. A count from before the budget ended is kept as a lower bound. */
 static void query_estimate(const fxa__problem *p, const fxa__bind *bind, void *memory, query_row *rows, uint64_t all) {
     uint64_t nodes = (uint64_t)p->program->n_nodes + 1, most = QUERY_BUDGET / nodes;
     uint64_t samples = most < QUERY_SAMPLES ? most : QUERY_SAMPLES;

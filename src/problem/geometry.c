@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where rows and keys lie and which coordinates the program sees: the geometry that engines on the host share. Operands
- * are resolved and arguments were checked by the bind, so nothing here can fail.
+ * Memory offsets of rows and keys, and program coordinates, for engines on the host. Operands are resolved and
+ * arguments checked, so nothing here can fail.
  */
 #include "geometry.h"
 
@@ -28,8 +28,8 @@ bool fxa__rows_are_aligned(const fxa_problem *p) {
     return (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
 }
 
-/* The shortest and longest that a length of a sequence may be as the program reads it. Of rows at least 1: a sequence
- * without any has no coordinates. */
+/* Sets the range of the length that the program reads. A sequence without rows has no coordinates, so q_len is at least
+ * one. */
 static void seen_range(const fxa_problem *p, bool is_key, int64_t *lo, int64_t *hi) {
     int64_t fixed = is_key ? p->global_k_len : p->global_q_len, most = is_key ? p->sk : p->sq;
     bool ragged = p->flags & (FXA_PADDING | FXA_VARLEN);
@@ -104,6 +104,7 @@ int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_op
     return outer * t->stride[0] + h * t->stride[1] + position * t->stride[2];
 }
 
+/* Returns the coordinate of index i in a map of segments. */
 static int64_t coord_segment(const fxa_index_map *map, int64_t i) {
     uint32_t at = map->n_segments - 1;
     while (at > 0 && map->segment[at].begin > i) at--;
@@ -111,7 +112,7 @@ static int64_t coord_segment(const fxa_index_map *map, int64_t i) {
     return s->base + s->step * (i - s->begin);
 }
 
-/* Before it wraps. */
+/* Returns a coordinate before it is wrapped to 32 bits. */
 static int64_t coord_wide(const fxa__problem *p, const fxa__bind *bind, fxa_input axis, int64_t i) {
     const fxa_index_map *maps[4] = {&p->in.map_b, &p->in.map_h, &p->in.map_q, &p->in.map_k};
     int at = (int)axis - FXA_INPUT_B;

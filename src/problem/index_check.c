@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The walk of index_check.h. Loads whose indices range analysis proves for all pairs are out at once; for the others,
- * boxes of pairs are halved until they are proven or small, and small ones are evaluated pair by pair.
+ * Implements the walk of index_check.h. Loads that range analysis proves in bounds for all pairs are dropped first. For
+ * the others, boxes of pairs are halved until they are proven or small; the pairs of small boxes are evaluated one by
+ * one.
  *
- * A load counts where the result needs it: the mask always, the score where the mask is true, of a select the condition
- * and the branch taken, of an && (or ||) that one operand decides without a miss nothing more than that operand, of a
- * with_grad the first operand, and the second one where the derivative of the score is computed.
+ * A load counts if the result needs it:
+ *   mask        always needed
+ *   score       needed where the mask is true
+ *   select      needs the condition and the branch taken
+ *   && and ||   if one operand decides and has no miss, only that operand is needed
+ *   with_grad   needs operand 0, and operand 1 where the derivative of the score is computed
  */
 #include "index_check.h"
 #include "geometry.h"
@@ -17,36 +21,39 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { INDEX_LEAF = 64, INDEX_DEPTH = 128, INDEX_RANGE_COST = 8 }; /* range analysis of a node, in evaluations */
+/* cost of the range analysis of a node, in evaluations */
+enum { INDEX_LEAF = 64, INDEX_DEPTH = 128, INDEX_RANGE_COST = 8 };
 
-/* Of a node at a pair: the result needs it; a miss reaches it; its derivative is needed too. */
+/* State of a node at a pair: needed by the result; depends on a miss; its derivative is needed as well. */
 enum { INDEX_NEEDED = 1, INDEX_TOUCHED = 2, INDEX_DERIVED = 4 };
 
 typedef struct index_box {
-    int64_t q_lo, q_hi, k_lo, k_hi; /* local, inclusive */
+    int64_t q_lo, q_hi, k_lo, k_hi; /* local indices, inclusive */
 } index_box;
 
 typedef struct index_work {
     const fxa__problem *p;
     const fxa__bind *bind;
     fxa__index_walk *walk;
-    const fxa_program *program; /* the one whose loads are looked at: the score program, or bprop */
+    const fxa_program *program; /* the program being checked: the score program or bprop */
     bool bprop;
-    fxa__env env, own;                                                      /* of the score program, of bprop */
-    fxa_tensor_range ranges[FXA_MAX_TENSORS], mask_ranges[FXA_MAX_TENSORS]; /* of program's tensors, of the mask's */
+    fxa__env env, own; /* of the score program, of bprop */
+    /* of program's tensors; of the mask's tensors */
+    fxa_tensor_range ranges[FXA_MAX_TENSORS], mask_ranges[FXA_MAX_TENSORS];
     fxa__val *vals;
-    int32_t *loads; /* nodes that are not proven to be inside */
+    int32_t *loads; /* nodes of loads with indices not proven in bounds */
     int32_t n_loads;
     uint8_t *state;
-    bool derives;    /* the derivative of the score is computed: a backward pass, and the user has given none */
-    bool by_score;   /* what is needed depends on the score */
-    bool mask_loads; /* the mask needs some of them */
+    bool derives;    /* true in a backward pass without bprop: the derivative of the score is computed */
+    bool by_score;   /* true if the score decides which loads are needed */
+    bool mask_loads; /* true if the mask needs a load */
     fxa__seq seq;
     int64_t b, h;
     uint64_t weight, looked_at;
     bool stopped;
 } index_work;
 
+/* Returns the larger number of nodes of the two programs. */
 static int32_t index_nodes(const fxa__problem *p) {
     int32_t own = p->bprop ? p->bprop->n_nodes : 0;
     return own > p->program->n_nodes ? own : p->program->n_nodes;
@@ -64,7 +71,7 @@ size_t fxa__index_room(const fxa__problem *p) {
 
 /* ---- One pair ---------------------------------------------------------------------------------------------------- */
 
-/* The first axis at which a load leaves its tensor, or -1. */
+/* Returns the first axis on which a load is out of bounds, -1 = none. */
 static int index_miss_axis(const fxa_view *view, const fxa__node *n, const fxa__val *vals) {
     for (int d = 0; d < n->n_args; d++) {
         int64_t i = vals[n->arg[d]].i;
@@ -73,7 +80,7 @@ static int index_miss_axis(const fxa_view *view, const fxa__node *n, const fxa__
     return -1;
 }
 
-/* What decides an && or || alone, without a miss; -1: nothing does. */
+/* Returns the operand that decides an && or || alone and has no miss, -1 = none. */
 static int32_t index_decider(const index_work *w, const fxa__node *n) {
     if (n->type != FXA_BOOL || (n->op != FXA_OP_AND && n->op != FXA_OP_OR)) return -1;
     for (int i = 0; i < 2; i++)
@@ -81,7 +88,7 @@ static int32_t index_decider(const index_work *w, const fxa__node *n) {
     return -1;
 }
 
-/* The value of a node, as it comes out at this pair, is made of that operand. */
+/* Returns true if the value of node n at this pair depends on operand `arg`. */
 static bool index_uses(const index_work *w, const fxa__node *n, int arg) {
     if (arg >= fxa__node_operands(n)) return false;
     if (n->op == FXA_OP_SELECT) return arg == 0 || arg == (w->vals[n->arg[0]].i ? 1 : 2);
@@ -89,6 +96,7 @@ static bool index_uses(const index_work *w, const fxa__node *n, int arg) {
     return decider < 0 || n->arg[arg] == decider;
 }
 
+/* Marks the nodes that depend on a miss. */
 static void index_touch(index_work *w, const fxa__env *env) {
     for (int32_t i = 0; i < w->program->n_nodes; i++) {
         const fxa__node *n = &w->program->nodes[i];
@@ -100,6 +108,7 @@ static void index_touch(index_work *w, const fxa__env *env) {
     }
 }
 
+/* Reports each out-of-bounds axis of a load. */
 static void index_tell(index_work *w, const fxa__env *env, int32_t node, int64_t q, int64_t k) {
     const fxa__node *n = &w->program->nodes[node];
     const fxa_view *view = &env->tensors[n->imm];
@@ -111,7 +120,7 @@ static void index_tell(index_work *w, const fxa__env *env, int32_t node, int64_t
     }
 }
 
-/* From the results down to what they need; then the loads among it. */
+/* Marks the needed nodes, from the outputs down, and reports the misses of needed loads. */
 static void index_need(index_work *w, const fxa__env *env, int64_t q, int64_t k) {
     const fxa_program *p = w->program;
     for (int32_t o = 0; o < p->n_outputs; o++) {
@@ -131,6 +140,7 @@ static void index_need(index_work *w, const fxa__env *env, int64_t q, int64_t k)
     }
 }
 
+/* Returns the scaled score of a pair, 0 if slot Q or K is NULL. */
 static double index_score(const index_work *w, int64_t q, int64_t k) {
     const fxa_problem *p = &w->p->in;
     const void *rows = w->bind->slot[FXA_SLOT_Q], *keys = w->bind->slot[FXA_SLOT_K];
@@ -151,7 +161,7 @@ static void index_pair(index_work *w, int64_t q, int64_t k) {
     at[FXA_INPUT_Q_ROW] = (int32_t)q;
     at[FXA_INPUT_K_ROW] = (int32_t)k;
     w->env.score = w->by_score ? index_score(w, q, k) : 0;
-    if (w->bprop) { /* it is asked about attended pairs only */
+    if (w->bprop) { /* bprop runs for attended pairs only */
         fxa__program_eval(w->p->program, &w->env, w->vals);
         if (!w->vals[fxa__program_output(w->p->program, FXA__OUT_MASK)].i) return;
         memcpy(w->own.coord, at, sizeof w->own.coord);
@@ -171,7 +181,7 @@ static void index_cover(fxa_tile_bounds *box, fxa_input axis, int32_t x, bool fi
     if (first || x > box->hi[axis]) box->hi[axis] = x;
 }
 
-/* The coordinates of a box, whatever the maps are. */
+/* Returns the coordinates that a box covers, for any kind of map. */
 static fxa_tile_bounds index_coords(const index_work *w, const index_box *x) {
     fxa_tile_bounds box = {{0}, {0}};
     index_cover(&box, FXA_INPUT_B, w->env.coord[FXA_INPUT_B], true);
@@ -188,7 +198,7 @@ static fxa_tile_bounds index_coords(const index_work *w, const index_box *x) {
     return box;
 }
 
-/* Looks at all nodes so many times. */
+/* Subtracts `times` evaluations of all nodes from the budget, and stops the walk when it ends. */
 static void index_spend(index_work *w, uint64_t times) {
     w->looked_at += times * (uint64_t)(w->p->program->n_nodes + w->program->n_nodes);
     if (w->looked_at >= w->walk->budget) w->stopped = w->walk->gave_up = true;
@@ -206,7 +216,8 @@ static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, co
     return true;
 }
 
-/* False as well when the budget ends on the way. */
+/* Returns true if all loads are in bounds in the box, or the mask excludes it. Returns false if the budget ends first.
+ * */
 static bool index_box_is_inside(index_work *w, const index_box *x) {
     fxa_tile_bounds box = index_coords(w, x);
     if (!w->mask_loads &&
@@ -227,7 +238,7 @@ static void index_look(index_work *w, const index_box *x) {
         }
 }
 
-/* One (b, h): a stack of boxes, the longer side halved. */
+/* Walks the pairs of one (b, h) with a stack of boxes whose longer side is halved. */
 static void index_head(index_work *w) {
     index_box stack[INDEX_DEPTH];
     size_t depth = 0;
@@ -236,7 +247,7 @@ static void index_head(index_work *w) {
     while (depth && !w->stopped) {
         index_box x = stack[--depth], half = x;
         int64_t rows = x.q_hi - x.q_lo + 1, keys = x.k_hi - x.k_lo + 1;
-        index_spend(w, INDEX_RANGE_COST * (uint64_t)(w->n_loads + 1)); /* an analysis for each load, at most */
+        index_spend(w, INDEX_RANGE_COST * (uint64_t)(w->n_loads + 1)); /* at most one range analysis per load */
         if (w->stopped || index_box_is_inside(w, &x)) continue;
         if (rows * keys <= INDEX_LEAF) {
             index_look(w, &x);
@@ -262,7 +273,7 @@ static void index_enter(index_work *w, int64_t b, int64_t h) {
     w->env.coord[FXA_INPUT_HEADS] = w->seq.heads_seen;
 }
 
-/* Fair: a draw of a row or key that its sequence does not have is thrown away. */
+/* Evaluates random pairs. Draws outside a sequence's lengths are rejected, so the pairs are uniformly distributed. */
 static void index_sample(index_work *w) {
     const fxa_problem *p = &w->p->in;
     uint64_t state = 0x9E3779B97F4A7C15u, done = 0;
@@ -284,7 +295,7 @@ static void index_sample(index_work *w) {
 
 /* ---- Programs ---------------------------------------------------------------------------------------------------- */
 
-/* Inputs that any node reads: those of the program as a whole, which is what its loads may depend on. */
+/* Returns the inputs that any node reads, as bits: loads of the program depend on no others. */
 static uint32_t index_reads(const fxa_program *p) {
     uint32_t reads = 0;
     for (int32_t i = 0; i < p->n_nodes; i++)
@@ -292,6 +303,7 @@ static uint32_t index_reads(const fxa_program *p) {
     return reads;
 }
 
+/* Returns true if the mask depends on a load. from[] is scratch memory, one byte per node. */
 static bool index_mask_loads(const fxa_program *p, uint8_t *from) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
@@ -301,7 +313,7 @@ static bool index_mask_loads(const fxa_program *p, uint8_t *from) {
     return from[fxa__program_output(p, FXA__OUT_MASK)];
 }
 
-/* Whether an int or a bool is made of floats that come from the score: only then can it decide what is needed. */
+/* Returns true if an int or bool depends on the score: only then can the score decide which loads are needed. */
 static bool index_reads_score(const fxa_program *p, uint8_t *from) {
     bool decides = false;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -313,7 +325,7 @@ static bool index_reads_score(const fxa_program *p, uint8_t *from) {
     return decides;
 }
 
-/* Sets of[i] for each node i that an index of a load is made of. */
+/* Sets of[i] if an index of a load depends on node i. */
 static void index_makes(const fxa_program *p, uint8_t *of) {
     memset(of, 0, (size_t)p->n_nodes);
     for (int32_t i = p->n_nodes - 1; i >= 0; i--) {
@@ -322,7 +334,7 @@ static void index_makes(const fxa_program *p, uint8_t *of) {
     }
 }
 
-/* The least and the largest element of a table of ints of any rank: each element is read once, where it lies once. */
+/* Returns the range of an int table of any rank. Axes with stride 0 are read once. */
 static fxa_tensor_range index_scan(const fxa_view *view) {
     fxa_tensor_range out = fxa_tensor_scan(view);
     fxa_type type = fxa__dtype_type(view->dtype);
@@ -345,6 +357,7 @@ static fxa_tensor_range index_scan(const fxa_view *view) {
     return out;
 }
 
+/* Searches the loads of one program for misses. */
 static void index_program(index_work *w, const fxa_program *program, bool bprop, const fxa_view *views) {
     const fxa_problem *p = &w->p->in;
     uint32_t reads = index_reads(w->p->program) | index_reads(program);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Proof that no run of a problem has an index outside its captured tensor where the result needs the element, whatever
- * the tensors hold: the program that is true where one has is never true by range analysis. Bounds of the mask and of
- * conditions count, since the analysis sees them beside the indices: `t[q - k]` behind `mask = q >= k && q - k < n`.
+ * Proves that no run of a problem has an out-of-bounds index where the result needs the element, whatever the tensors
+ * hold. It builds a program that is true where a needed index is out of bounds, and shows by range analysis that it is
+ * never true. Mask and conditions are part of that program, so `t[q - k]` with `mask = q >= k && q - k < n` is proven.
  */
 #include "geometry.h"
 #include "index_check.h"
 #include "tiles.h"
 
-/* Program values by node: the node itself, and whether a miss reaches it; NONE is never. */
+/* By node of the checked program: its value in the built program, and the bool "depends on a miss". PROVE_NEVER is
+ * false. */
 typedef struct prove_values {
     fxa_builder *b;
     const fxa_program *program;
@@ -28,7 +29,7 @@ static fxa_value prove_both(prove_values *v, fxa_value x, fxa_value y) {
     return fxa_builder_op2(v->b, FXA_OP_AND, x, y);
 }
 
-/* True where one of the indices of a load leaves its axis. */
+/* Returns the condition that an index of the load leaves its axis. */
 static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     fxa_value outside = PROVE_NEVER;
     for (int d = 0; d < n->n_args; d++) {
@@ -42,13 +43,15 @@ static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     return outside;
 }
 
-/* Of && and ||, an operand that decides alone makes the other's misses irrelevant; it may have misses itself. */
+/* Returns the misses of one operand of && or ||, restricted to where the other operand does not decide alone. A decider
+ * that may have misses itself restricts nothing. */
 static fxa_value prove_unless(prove_values *v, bool is_or, fxa_value miss, int32_t decider) {
     fxa_value x = v->node[decider];
     if (miss == PROVE_NEVER || v->miss[decider] != PROVE_NEVER) return miss;
     return prove_both(v, miss, is_or ? fxa_builder_op1(v->b, FXA_OP_NOT, x) : x);
 }
 
+/* Returns the condition that node n depends on a miss. */
 static fxa_value prove_node(prove_values *v, const fxa__node *n) {
     fxa_value found = PROVE_NEVER;
     if (n->op == FXA_OP_SELECT) {
@@ -67,7 +70,7 @@ static fxa_value prove_node(prove_values *v, const fxa__node *n) {
     return found;
 }
 
-/* The program whose mask is true where the result needs an element that is not there. */
+/* Sets the mask of the built program: true where the result needs an element that is out of bounds. */
 static void prove_fill(prove_values *v) {
     const fxa_program *p = v->program;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE), mask = fxa__program_output(p, FXA__OUT_MASK);
@@ -76,7 +79,8 @@ static void prove_fill(prove_values *v) {
     fxa_builder_set_mask(v->b, miss == PROVE_NEVER ? fxa_builder_bool(v->b, 0) : miss);
 }
 
-/* ---- The box of all pairs ---------------------------------------------------------------------------------------- */
+/* ---- Coordinates of all pairs ---------------------------------------------------------------------------------------
+ * */
 
 static void prove_axis(fxa_tile_bounds *box, fxa_input axis, const fxa_index_map *map, int64_t n) {
     box->lo[axis] = INT32_MIN;
@@ -100,7 +104,7 @@ static void prove_box(const fxa_problem *p, fxa_tile_bounds *box) {
     fxa__q_shift_range(p, &lo, &hi);
     lo += box->lo[FXA_INPUT_Q];
     hi += box->hi[FXA_INPUT_Q];
-    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* else it may wrap to anything */
+    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* otherwise it may wrap to any value */
     box->lo[FXA_INPUT_Q] = fits ? (int32_t)lo : INT32_MIN;
     box->hi[FXA_INPUT_Q] = fits ? (int32_t)hi : INT32_MAX;
     box->hi[FXA_INPUT_Q_ROW] = (int32_t)p->sq - 1;
@@ -124,7 +128,7 @@ fxa_status fxa__index_prove(fxa__host *host, const fxa_problem *p, const fxa_pro
     fxa_status status = v.node ? FXA_OK : fxa__fail_memory(err, "a proof that indices are inside");
     if (status == FXA_OK) {
         v.miss = v.node + n;
-        fxa_error too_large; /* then there is no proof */
+        fxa_error too_large; /* unproven in that case */
         if (fxa__builder_import(v.b, program, v.node)) prove_fill(&v);
         if (fxa_builder_finish(v.b, &misses, &too_large) == FXA_OK) {
             fxa_tile_bounds box;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arguments of fxa_merge, checked, and the join of whole tensors on the host (merge.c). Which memory they lie in is
- * for src/plan/join_device.c to know.
+ * The arguments of fxa_merge, and the merge of full tensors in host memory (merge.c). src/plan/join_device.c handles
+ * device memory.
  */
 #ifndef FXA_PROBLEM_JOIN_H
 #define FXA_PROBLEM_JOIN_H
 
 #include "problem_private.h"
 
-/* In the order O_a, LSE_a, which are written, O_b, LSE_b. */
+/* Order of the regions: O_a and LSE_a, which are written, then O_b and LSE_b. */
 enum { FXA__JOIN_WRITTEN = 2, FXA__JOIN_SIDES = 4 };
 
-/* Reads and resolves a caller's arguments; nothing that they point to is looked at. */
+/* Reads, checks and resolves the caller's arguments. No memory that they point to is read. */
 fxa_status fxa__join_read(const fxa_merge_args *args, fxa_merge_args *out, fxa__region region[FXA__JOIN_SIDES],
                           fxa_error *err);
-/* Joins, where all pointers are the host's. */
+/* Merges the two sides; all pointers are host memory. */
 void fxa__join_rows(const fxa_merge_args *a);
 
 #endif

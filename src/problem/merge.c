@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Joining two partial results of attention over disjoint keys, in f64: with m = max(lse_a, lse_b) and w = exp(lse - m),
+ * Merges two partial results of attention over disjoint keys, in f64. With m = max(lse_a, lse_b) and w = exp(lse - m):
  *
- *     O = (w_a O_a + w_b O_b) / (w_a + w_b),    LSE = m + log(w_a + w_b).
+ *       O = (w_a O_a + w_b O_b) / (w_a + w_b),    LSE = m + log(w_a + w_b).
  *
- * A side of weight 0 is not read, so the other comes through bit for bit and an empty row never makes NaN.
+ * A side with weight 0 is not read, so the other side passes through unchanged and an empty row never yields NaN.
  */
 #include "join.h"
 #include "merge.h"
@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-#define MERGE_CHUNK 64 /* features at a time: no allocation, whatever d is */
+#define MERGE_CHUNK 64 /* features per step, so that any d works without allocation */
 
 void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b, int64_t d) {
     double m = fxa__fmax(*lse_a, lse_b);
@@ -24,12 +24,13 @@ void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b,
     }
     double w_a = exp(*lse_a - m), w_b = exp(lse_b - m), sum = w_a + w_b;
     if (w_b == 0 && w_a == w_a) return;
-    bool skip_a = w_a == 0 && w_b == w_b; /* a weight is NaN when m is NaN or +inf: then so is the row */
+    bool skip_a = w_a == 0 && w_b == w_b; /* weights are NaN if m is NaN or +inf; then the row becomes NaN */
     for (int64_t i = 0; i < d; i++) o_a[i] = skip_a ? o_b[i] : (w_a * o_a[i] + w_b * o_b[i]) / sum;
     *lse_a = m + log(sum);
 }
 
-/* ---- Whole tensors ----------------------------------------------------------------------------------------------- */
+/* ---- Full tensors ---------------------------------------------------------------------------------------------------
+ * */
 
 typedef struct merge_side {
     const char *name;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operands of a problem as a table: which field, which slot, which shape, and when it is read or written. The
- * validator, the binder and the byte format walk this table, so that an operand is described once. Also slot names.
+ * Table of the operands of a problem: field, slot, shape, and the passes and flags that read or write each one. The
+ * validator, the argument check and the byte format iterate over it. Also slot names.
  */
 #include "scales.h"
 
@@ -65,9 +65,10 @@ fxa__region fxa__operand_region(const fxa_operand *t, const int64_t size[4], con
     return r;
 }
 
-/* Dense strides, innermost axis first; false when they do not fit. */
+/* Fills in dense strides of the layout. Returns false if they overflow. */
 static bool operand_fill_strides(fxa_operand *t, const int64_t size[4], uint32_t axes) {
-    static const uint8_t order[3][4] = {{3, 2, 1, 0}, {3, 1, 2, 0}, {3, 1, 0, 2}}; /* BHSD, BSHD, SBHD */
+    /* axes of BHSD, BSHD, SBHD, innermost first */
+    static const uint8_t order[3][4] = {{3, 2, 1, 0}, {3, 1, 2, 0}, {3, 1, 0, 2}};
     int64_t step = 1;
     for (int n = 0; n < 4; n++) {
         uint32_t axis = order[t->layout][n];
@@ -77,7 +78,7 @@ static bool operand_fill_strides(fxa_operand *t, const int64_t size[4], uint32_t
     return true;
 }
 
-/* Strides beside a layout that has its own would be dropped, and other memory read than was meant. */
+/* Refuses nonzero strides of a named layout: they would be ignored without a message. */
 static fxa_status operand_check_dropped(const char *name, const fxa_operand *t, const int64_t size[4], fxa_error *err) {
     static const char *const layouts[] = {"BHSD", "BSHD", "SBHD"};
     char text[FXA__REGION_TEXT];
@@ -130,13 +131,14 @@ const char *fxa_slot_name(fxa_slot slot) {
 
 int64_t fxa__slot_element(fxa_slot slot) { return slot >= FXA_SLOT_SCALE && slot <= FXA_SLOT_PARAMS ? 8 : 4; }
 
+/* Returns the array length of the slots SCALE, SEED and PARAMS, -1 = none. */
 static int64_t slot_scalars(const fxa_problem *p, fxa_slot slot) {
     if (!(p->flags & FXA_SCALARS_IN_MEMORY)) return -1;
     if (slot == FXA_SLOT_SEED) return p->flags & FXA_DROPOUT ? 1 : -1;
     return slot == FXA_SLOT_SCALE ? 1 : p->program ? (int64_t)fxa_program_param_count(p->program) : 0;
 }
 
-/* Of map_b, map_h, map_q, map_k: its table, or its one int. */
+/* Returns the array length of a slot of map_b, map_h, map_q or map_k: a table's, 1 for an offset, -1 = none. */
 static int64_t slot_mapped(const fxa_problem *p, fxa_slot slot) {
     const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
     const int64_t n[4] = {p->b, p->hq, p->sq, p->sk};
@@ -144,7 +146,7 @@ static int64_t slot_mapped(const fxa_problem *p, fxa_slot slot) {
     return map[slot - FXA_SLOT_MAP_B]->kind == FXA_MAP_TABLE ? n[slot - FXA_SLOT_MAP_B] : -1;
 }
 
-/* Asked for every slot of every run. */
+/* Hot path: called for every slot of every run. */
 int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
     if (slot > FXA_SLOT_PARAMS) return fxa__scale_use_of(p, slot) >= FXA__SCALE_READ ? 1 : -1;
     if (slot == FXA_SLOT_Q_LENGTHS || slot == FXA_SLOT_K_LENGTHS) return p->flags & FXA_PADDING ? p->b : -1;

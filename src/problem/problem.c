@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A problem from the caller's struct: read, defaulted, checked, copied, resolved; then what runs (the program with its
- * ready masks) and the key. After fxa__problem_create it never changes, so threads share it freely. One allocation
- * holds the object and the copies of the captures and of the target.
+ * Creates a problem from the caller's struct: reads, defaults, checks, copies and resolves it, composes the final
+ * program (with built-in masks) and computes the key. A problem never changes after fxa__problem_create, so threads
+ * share it without locks. One allocation contains the object and the copies of captures and target.
  */
 #include "geometry.h"
 #include "index_check.h"
@@ -14,16 +14,18 @@
 
 #include <string.h>
 
-/* A caller's struct must reach at least the sizes; later fields of an older caller are zero: none, default, off. */
+/* Minimum struct_size: a caller's struct must contain the sizes. Fields that an older caller lacks are read as 0, which
+ * means none, default or off. */
 #define PROBLEM_MIN_SIZE offsetof(fxa_problem, total_q)
 
+/* Retains and returns a program, which may be NULL. */
 static fxa_program *problem_keep_program(const fxa_program *program) {
-    fxa_program *p = (fxa_program *)(uintptr_t)program; /* only its reference count changes */
+    fxa_program *p = (fxa_program *)(uintptr_t)program; /* only the reference count changes */
     if (p) fxa_program_retain(p);
     return p;
 }
 
-/* A copy of the defaulted and checked struct, still to be resolved. */
+/* Copies the defaulted and checked struct; strides and maps are still to be resolved. */
 static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__problem **out, fxa_error *err) {
     size_t n = from->n_captures, n_bprop = from->n_bprop_captures; /* checked: at most FXA_MAX_TENSORS each */
     size_t target = from->target ? strlen(from->target) + 1 : 0;
@@ -48,7 +50,7 @@ static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__pr
     return FXA_OK;
 }
 
-/* q_row and k_row only where they differ from q and k. */
+/* Sets the final programs: q_row and k_row become q and k where the two are equal. */
 static fxa_status problem_settle(fxa__problem *p, fxa_error *err) {
     fxa_program *masked = p->program;
     uint32_t unmoved = fxa__unmoved_inputs(&p->in);
@@ -58,7 +60,8 @@ static fxa_status problem_settle(fxa__problem *p, fxa_error *err) {
     return fxa__program_unmoved(p->host, (fxa_program *)(uintptr_t)p->in.bprop, unmoved, &p->bprop, err);
 }
 
-/* The programs that engines lower. Slots of params and tensors are the user's, so their number must not change. */
+/* Composes the programs that engines lower. Built-in masks must not add params or tensors, whose slots are the user's.
+ * */
 static fxa_status problem_compose(fxa__problem *p, fxa_error *err) {
     const fxa_problem *in = &p->in;
     FXA_TRY(

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A problem, checked once. fxa__problem_create is the only validator of the library: every front end and engine relies
- * on what it guarantees, and nothing after it looks at sizes, strides or dtypes with doubt.
+ * A validated problem. fxa__problem_create is the only validator of the library: front ends and engines rely on its
+ * checks, and no later code validates sizes, strides or dtypes again.
  */
 #ifndef FXA_PROBLEM_PROBLEM_H
 #define FXA_PROBLEM_PROBLEM_H
@@ -12,43 +12,53 @@ typedef struct fxa__problem {
     atomic_size_t refs;
     fxa__host *host;
     size_t bytes;
-    fxa_problem in; /* resolved: struct_size ours; hkv, dv, dtypes filled; every operand STRIDED with explicit strides
-                      (packed and paged as documented at the flags; rows use stride[0..2], sinks stride[1]; axes and
-                      operands that the problem does not have: strides 0); fields it does not use cleared; captures
-                      strided and grad_strided, pointing into this object, as target does; program and bprop retained
-                      here (program as the user gave it, or NULL); maps with step never 0; engine NULL (it is the
-                      plan's) */
-    fxa_program *program; /* what runs: with ready masks appended, and with q for q_row (k for k_row) where the problem
-                             does not move it; never NULL */
-    fxa_program *bprop;   /* likewise what runs of in.bprop; NULL: the derivative does */
-    bool f64;             /* q is f64: arithmetic and programs are in f64 */
-    bool indices_inside;  /* FXA_BOUNDS_CHECK, and no index can leave its tensor: runs have nothing to check */
-    uint8_t key[16]; /* content of everything but the engine's name and the target, which the identity of the engine
-                             says */
+    /* The caller's struct, resolved: struct_size is this library's; hkv, d_v and dtypes are filled in; every operand is
+     * STRIDED with explicit strides (packed and paged layouts as documented at the flags; rows use stride[0..2], sinks
+     * stride[1]; strides of unused operands and absent axes are 0); unused fields are cleared; the step of a map is
+     * never 0; captures are strided and grad_strided. captures and target point into this object. program and bprop are
+     * retained; program is the user's, or NULL. engine is NULL (the plan stores it). */
+    fxa_problem in;
+    /* The program that engines lower, never NULL: built-in masks are appended, and q_row and k_row are replaced by q
+     * and k where they are equal. */
+    fxa_program *program;
+    /* The user's backward program after the same replacement. NULL: gradients come from the derivative of `program`. */
+    fxa_program *bprop;
+    bool f64;            /* true if q is f64: arithmetic and programs run in f64 */
+    bool indices_inside; /* true if FXA_BOUNDS_CHECK is set and every index is proven in bounds: runs check nothing */
+    /* Hash of everything but the engine's name and the target, which are part of the engine's identity. */
+    uint8_t key[16];
 } fxa__problem;
 
-/* dv as a caller says it: of a resolved problem, to make another of it. */
+/* Returns d_v as a caller passes it (0 becomes FXA_D_V_ZERO), to build another fxa_problem from a resolved one. */
 static inline int64_t fxa__dv_given(const fxa_problem *resolved) {
     return resolved->d_v == 0 && resolved->d_qk > 0 ? FXA_D_V_ZERO : resolved->d_v;
 }
+/* Checks, copies and resolves the caller's struct. *out has one reference, or is NULL on failure. The caller's struct
+ * and arrays may be freed afterwards. */
 fxa_status fxa__problem_create(fxa__host *host, const fxa_problem *problem, fxa__problem **out, fxa_error *err);
+/* Adds a reference and returns p, which may be NULL. */
 fxa__problem *fxa__problem_retain(fxa__problem *p);
+/* Drops a reference; the last one frees p. p may be NULL. */
 void fxa__problem_release(fxa__problem *p);
 
-/* What an engine may leave to the run, and out of the key of its code. */
+/* Parts of a problem that an engine may take from the run instead of compiling them in. The key of its code omits them.
+ * */
 enum {
-    FXA__WITH_GEOMETRY = 1, /* b, sq, sk, total_q, total_k, n_pages, strides and capture sizes, map bases, q_len, k_len,
-                               heads, and the flag STRICT_INDEX */
-    FXA__WITH_HEADS = 2,    /* hq, hkv */
-    FXA__WITH_WINDOW = 4,   /* window_left, window_right */
-    FXA__WITH_DROPOUT = 8,  /* dropout_p, but not whether there is any */
-    FXA__WITH_PLACE = 16,   /* device, ordinal, alignment, max_workspace, and the flags DETERMINISTIC and CAPTURE */
+    /* b, sq, sk, total_q, total_k, n_pages, strides and capture sizes, map bases, global_q_len, global_k_len,
+     * global_heads, and the flag BOUNDS_CHECK */
+    FXA__WITH_GEOMETRY = 1,
+    FXA__WITH_HEADS = 2,   /* hq, hkv */
+    FXA__WITH_WINDOW = 4,  /* window_left, window_right */
+    FXA__WITH_DROPOUT = 8, /* dropout_p; the flag DROPOUT stays in the key */
+    FXA__WITH_PLACE = 16,  /* device, ordinal, alignment, max_workspace, flags DETERMINISTIC and GRAPH_CAPTURE */
     FXA__WITH_ALL = 31
 };
 
-/* Canonical bytes of a problem (docs/plan-bytes.md) with those parts; with all, what the key hashes. */
+/* Writes the canonical bytes of a problem (docs/plan-bytes.md), restricted to `parts` (bits of the enum above). With
+ * FXA__WITH_ALL they are the bytes that `key` hashes. Sets w->failed when memory runs out. */
 void fxa__problem_write(const fxa__problem *p, uint32_t parts, fxa__writer *w);
-/* Back, through fxa__problem_create: hostile bytes get a status. */
+/* Reads the bytes that fxa__problem_write wrote with FXA__WITH_ALL, and creates the problem. The bytes need not be
+ * trusted: malformed ones return FXA_E_BYTES or FXA_E_VERSION. */
 fxa_status fxa__problem_read(fxa__host *host, fxa__reader *r, fxa__problem **out, fxa_error *err);
 
 #endif

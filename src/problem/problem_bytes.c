@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A resolved problem as bytes: what its key hashes and what plan bytes hold. Little-endian, fixed widths, no padding,
- * in this order; fields marked with a letter are parts (problem.h) that engines may leave out of the key of their code:
+ * A resolved problem as bytes, which its key hashes and which plan bytes contain. Little-endian, fixed widths, no
+ * padding, in the order below. A letter marks a part (problem.h) that engines may leave out of the key of their code:
  * [g]eometry, [h]eads, [w]indow, [d]ropout, [p]lace.
  *
- *     u32  format: see below
- *     u32  1 with all parts, else twice the parts that there are
- *     u32  pass, u32 flags, u32 page_size
- *     i64  hq, hkv [h]; i64 d, dv (FXA_D_V_ZERO: none)
- *     i64  b, sq, sk, total_q, total_k, n_pages, q_len, k_len; from format 2 on i64 heads                  [g]
- *     u32  device, i32 ordinal, u32 alignment, u64 max_workspace; in format 3 only                         [p]
- *     i64  window_left, window_right [w]; f64 dropout_p [d]; u64 param_grads
- *     13 operands, in the order q k v o dout dq dk dv lse max dlse sink dsink:
- *          u32 dtype; i64 stride[4] [g]
- *     4 maps, in the order b h q k:
- *          u32 kind, u32 dynamic, u32 n_segments, i64 step; i64 base [g]
- *          n_segments times: i64 step; i64 begin, i64 base [g]
- *     u32  1 when a program follows, else 0; the program, as the user gave it (program_bytes.c)
- *     u32  1 when a bprop follows, else 0; the bprop
- *     u32  number of captures (the program's tensors), then of each:
- *          u32 grad, u32 grad_dtype; i64 size[5], stride[5], grad_stride[5] [g]
- *     u32  number of bprop captures, then of each the same
- *     u32  of programs that read q_row or k_row, and without geometry: which of them are q and k, as bits of inputs
+ *       u32  format, 1 to 3
+ *       u32  1 with all parts, else twice the bits of the parts
+ *       u32  pass, u32 flags, u32 page_size
+ *       i64  hq, hkv [h]; i64 d_qk, d_v (FXA_D_V_ZERO: none)
+ *       i64  b, sq, sk, total_q, total_k, n_pages, q_len, k_len; from format 2 on i64 heads                  [g]
+ *       u32  device, i32 ordinal, u32 alignment, u64 max_workspace; in format 3 only                         [p]
+ *       i64  window_left, window_right [w]; f64 dropout_p [d]; u64 param_grads
+ *       13 operands, in the order q k v o dout dq dk dv lse max dlse sink dsink:
+ *            u32 dtype; i64 stride[4] [g]
+ *       4 maps, in the order b h q k:
+ *            u32 kind, u32 has_offset, u32 n_segments, i64 step; i64 base [g]
+ *            n_segments times: i64 step; i64 begin, i64 base [g]
+ *       u32  1 if a program follows, else 0; the user's program (program_bytes.c)
+ *       u32  1 if a bprop follows, else 0; the bprop
+ *       u32  number of captures (the program's tensors), then for each:
+ *            u32 grad, u32 grad_dtype; i64 size[5], stride[5], grad_stride[5] [g]
+ *       u32  number of bprop captures, then for each the same fields
+ *       u32  only without geometry and if a program reads q_row or k_row: bits of the inputs that equal q or k
  *
- * Reading trusts nothing: the fields go through fxa__problem_create like a caller's, and the result must have exactly
- * the bytes it was read from, so that one problem has one form.
+ * The reader does not trust the bytes: the fields pass through fxa__problem_create like a caller's, and writing the
+ * result must reproduce the bytes, so each problem has exactly one encoding.
  */
 #include "geometry.h"
 #include "problem_private.h"
@@ -33,7 +33,7 @@
 
 #include <string.h>
 
-/* Formats, each with all that the ones before it have; a problem is written in the first that holds it. */
+/* Format versions, each a superset of the one before. A problem is written in the oldest version that represents it. */
 enum { PROBLEM_PLAIN = 1, PROBLEM_HEADS = 2, PROBLEM_PLACED = 3 };
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
@@ -73,19 +73,20 @@ static void write_captures(fxa__writer *w, const fxa_capture *captures, size_t n
     }
 }
 
-/* Without geometry nothing says whether a map's base moves q: code of a program that reads q_row hangs on that. */
+/* Without geometry the bytes do not show whether a map's base shifts q, on which code that reads q_row depends. */
 static void write_unmoved(fxa__writer *w, const fxa_problem *p, bool geometry) {
     uint32_t stored = fxa__program_stored(p->program) | fxa__program_stored(p->bprop);
     if (!geometry && stored) fxa__write_u32(w, stored & fxa__unmoved_inputs(p));
 }
 
+/* Returns the oldest format that represents the given parts. */
 static uint32_t write_format(const fxa_problem *p, uint32_t parts) {
     bool placed = p->device || p->ordinal || p->alignment || p->max_workspace;
     if ((parts & FXA__WITH_PLACE) && placed) return PROBLEM_PLACED;
     return (parts & FXA__WITH_GEOMETRY) && p->global_heads ? PROBLEM_HEADS : PROBLEM_PLAIN;
 }
 
-/* Without those of the parts that are left out. */
+/* Returns the flags minus those that belong to omitted parts. */
 static uint32_t write_flags(const fxa_problem *p, uint32_t parts) {
     uint32_t flags = p->flags;
     if (!(parts & FXA__WITH_GEOMETRY)) flags &= ~(uint32_t)FXA_BOUNDS_CHECK;
@@ -193,6 +194,7 @@ static void read_scalars(fxa__reader *r, uint32_t format, fxa_problem *p) {
     read_map(r, &p->map_k);
 }
 
+/* Reads an optional program; *out is NULL if it is absent or on failure. */
 static fxa_status read_program(fxa__host *host, fxa__reader *r, fxa_program **out, fxa_error *err) {
     uint32_t present = fxa__read_u32(r);
     *out = NULL;
@@ -200,6 +202,7 @@ static fxa_status read_program(fxa__host *host, fxa__reader *r, fxa_program **ou
     return present == 1 ? fxa__program_read(host, r, out, err) : FXA_OK;
 }
 
+/* Reads captures[FXA_MAX_TENSORS]; returns their number, 0 on failure. */
 static size_t read_captures(fxa__reader *r, fxa_capture *captures) {
     uint32_t n = fxa__read_u32(r);
     if (n > FXA_MAX_TENSORS) r->failed = true;
@@ -214,7 +217,7 @@ static size_t read_captures(fxa__reader *r, fxa_capture *captures) {
     return r->failed ? 0 : n;
 }
 
-/* From fields to a problem, whose bytes must be those that were read, from `start` on. */
+/* Creates the problem from its fields. Fails unless writing it reproduces the bytes read since `start`. */
 static fxa_status read_finish(fxa__host *host, const fxa_problem *in, const fxa__reader *r, size_t start,
                               fxa__problem **out, fxa_error *err) {
     fxa_error inner;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rules of a problem that need no strides: flags, programs, sizes, dtypes. Each refusal says what was given and
- * what is accepted. What a problem does not use is cleared first, so that it neither fails nor reaches the key; what
- * asks for something that would not happen is refused.
+ * Rules of a problem that need no strides: flags, programs, sizes, dtypes. Each refusal states the given value and the
+ * accepted ones. Fields that the problem does not use are cleared first, so they cannot fail and do not change the key.
+ * A request that would have no effect is refused.
  */
 #include "scales.h"
 
@@ -32,7 +32,7 @@ static void default_dtypes(fxa_problem *p) {
 }
 
 void fxa__problem_default(fxa_problem *p) {
-    if (p->pass == FXA_BACKWARD) p->flags &= ~(uint32_t)FXA_RETURN_LSE; /* it is read there in any case */
+    if (p->pass == FXA_BACKWARD) p->flags &= ~(uint32_t)FXA_RETURN_LSE; /* backward always reads the LSE */
     if (p->hkv == 0) p->hkv = p->hq;
     p->d_v = p->d_v == FXA_D_V_ZERO ? 0 : p->d_v == 0 ? p->d_qk : p->d_v;
     if (p->global_heads == p->hq) p->global_heads = 0;
@@ -42,7 +42,7 @@ void fxa__problem_default(fxa_problem *p) {
     if (!(p->flags & FXA_WINDOW)) p->window_left = p->window_right = 0;
     if (p->window_left < 0) p->window_left = -1;
     if (p->window_right < 0) p->window_right = -1;
-    if (p->dropout_p == 0) p->dropout_p = 0; /* one zero, whatever its sign */
+    if (p->dropout_p == 0) p->dropout_p = 0; /* -0 becomes 0 */
     default_dtypes(p);
 }
 
@@ -67,8 +67,8 @@ const char *fxa_device_name(fxa_device device) {
 /* ---- Flags ------------------------------------------------------------------------------------------------------- */
 
 typedef struct check_flag {
-    uint32_t flag, needs; /* at least one of needs */
-    int pass;             /* the only pass it belongs to, or -1 */
+    uint32_t flag, needs; /* at least one of these must be set; 0 = none */
+    int pass;             /* the only pass that accepts the flag; -1 = both */
     const char *name, *needs_name;
 } check_flag;
 
@@ -121,7 +121,7 @@ static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
 typedef struct check_size {
     const char *name;
     int64_t value, lo, hi;
-    const char *why; /* of hi */
+    const char *why; /* reason for hi */
 } check_size;
 
 static fxa_status check_size_list(const check_size *list, size_t n, fxa_error *err) {
@@ -208,7 +208,7 @@ static fxa_status check_dtypes(const fxa_problem *p, fxa_error *err) {
         if (!fxa__dtype_is_float(dtype))
             return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %s: accepted are f64, f32, f16, bf16, e4m3, e5m2",
                              info->name, fxa__dtype_show(dtype, shown));
-        bool wide = info->slot == FXA_SLOT_LSE && dtype == FXA_F64; /* steep programs ask for it */
+        bool wide = info->slot == FXA_SLOT_LSE && dtype == FXA_F64; /* programs with large derivatives need it */
         if (info->shape == FXA__SHAPE_ROW && dtype != row && !wide)
             return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %s and q.dtype is %s: accepted is %s%s", info->name,
                              fxa_dtype_name((fxa_dtype)dtype), fxa_dtype_name((fxa_dtype)p->q.dtype),
@@ -225,7 +225,7 @@ static fxa_status check_dtypes(const fxa_problem *p, fxa_error *err) {
     return FXA_OK;
 }
 
-/* ---- Programs and what is asked of them -------------------------------------------------------------------------- */
+/* ---- Programs and requested gradients ---------------------------------------------------------------------------- */
 
 static fxa_status check_program(const char *name, const fxa_program *program, fxa_program_kind kind,
                                 const fxa_capture *captures, size_t n, const char *array, fxa_error *err) {
@@ -246,7 +246,8 @@ static fxa_status check_program(const char *name, const fxa_program *program, fx
     return FXA_OK;
 }
 
-/* Gradients of captured tensors and params: backward only, of floats only. */
+/* Checks the requested gradients of captured tensors and params: only floats have one. Sets *tensors if any tensor
+ * gradient is requested. */
 static fxa_status check_program_grads(const fxa_problem *p, bool *tensors, fxa_error *err) {
     char shown[24];
     size_t n_params = p->program ? fxa_program_param_count(p->program) : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From layouts to strides: every operand and capture of a checked problem gets explicit strides, every map its plain
- * form, and what cannot be laid out in memory or counted in 32-bit coordinates is refused by name.
+ * Computes explicit strides for every operand and capture of a checked problem, and the normal form of every map.
+ * Refuses tensors that do not fit in memory and maps that exceed 32-bit coordinates.
  */
 #include "geometry.h"
 #include "problem_private.h"
@@ -25,7 +25,7 @@ static fxa_status resolve_operands(fxa_problem *p, fxa_error *err) {
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
-/* Dense row-major strides; sizes of 0 count as 1, so that they never collapse the others. */
+/* Fills in dense row-major strides; sizes of 0 count as 1. Returns false if they overflow. */
 static bool resolve_dense(const int64_t *size, int32_t rank, int64_t *stride) {
     int64_t step = 1;
     for (int32_t i = rank - 1; i >= 0; i--) {
@@ -35,7 +35,7 @@ static bool resolve_dense(const int64_t *size, int32_t rank, int64_t *stride) {
     return true;
 }
 
-/* Strides that nobody said are to be used: who set them did not mean a dense tensor. */
+/* Refuses nonzero strides of a tensor that is not marked strided: they would be ignored without a message. */
 static fxa_status resolve_dropped(const char *owner, fxa_tensor_info t, const char *what, const fxa__region *r,
                                   fxa_error *err) {
     char text[FXA__REGION_TEXT];
@@ -100,7 +100,7 @@ static fxa_status resolve_capture(const char *owner, fxa_tensor_info t, fxa_capt
 
 /* ---- Index maps -------------------------------------------------------------------------------------------------- */
 
-/* base + step * (0 .. count-1) must be coordinates. */
+/* Returns true if base + step * i is a 32-bit coordinate for all i in 0..count-1. */
 static bool resolve_is_coordinate(int64_t base, int64_t step, int64_t count) {
     int64_t last;
     if (count <= 0) return true;
@@ -145,7 +145,7 @@ static fxa_status resolve_map(const char *name, fxa_index_map *map, int64_t n, f
     return FXA_OK;
 }
 
-/* The coordinates that a map gives to n indices, first to last, as far as they are known. */
+/* Sets the range of the coordinates that a map assigns to indices 0..n-1. A table's range is unknown and left empty. */
 static void resolve_map_range(const fxa_index_map *map, int64_t n, int64_t *lo, int64_t *hi) {
     *lo = INT64_MAX, *hi = INT64_MIN;
     if (map->kind == FXA_MAP_TABLE || n <= 0) return;
@@ -164,9 +164,10 @@ static bool resolve_is_bounded(const fxa_problem *p) {
                                        (p->window_right >= 0 && p->window_right < INT32_MAX));
 }
 
-/* Rows that are aligned to the last key must still have coordinates, and so must the distances that a window bounds:
- * program ints wrap, and a mask that wraps lets through what it should not. Rows and keys counted from 0 in sequences
- * of their own lengths never come near. Positions, tables and dynamic offsets are the run's, and wrap there. */
+/* Checks that rows aligned to the last key still have 32-bit coordinates, and that the distances q - k that a window
+ * bounds fit in 32 bits: program ints wrap, so a wrapped mask would keep the wrong pairs. Rows and keys that count from
+ * 0 within their own lengths always fit. Start positions, tables and dynamic offsets are known at run time only and
+ * wrap. */
 static fxa_status resolve_alignment(const fxa_problem *p, fxa_error *err) {
     int64_t lo, hi, key_lo, key_hi, shift_lo, shift_hi;
     bool own =

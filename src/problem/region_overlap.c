@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Do two strided regions share a byte? They do when first_a + sum i*s + x = first_b + sum j*t + y for some indices i, j
- * and bytes x, y of an element: when sum c*s = first_b - first_a has a solution with each c in its range, where axes of
- * one stride (in bytes, made positive) are joined: c = i - j, and the bytes x - y are an axis as well.
+ * Overlap test of two strided regions. They share a byte if first_a + sum(i*s) + x == first_b + sum(j*t) + y for some
+ * indices i, j and byte offsets x, y within an element. So the question is whether
  *
- * The axis of bytes has the greatest common divisor of all strides for its own, so that every sum is a multiple of it.
- * The search takes the axes from the longest stride down and tries only those c from which the rest can still be
- * reached: it lies within what the shorter strides add up to. Where shorter strides reach every such multiple (dense
- * axes do) there is nothing left to try, and what was tried in vain is remembered for a while: different digits of long
- * strides often leave the same rest. So strides that nest, or that two slices of one buffer share, take a handful of
- * steps whatever their sizes. Strides that do neither may take as many steps as there are elements; after a bounded
- * number the answer is that it is not known.
+ *       sum(c*s) == first_b - first_a
+ *
+ * has a solution with every digit c in its range. Axes with equal stride (in bytes, made positive) are joined: c = i -
+ * j. The byte difference x - y is one more axis, whose stride is the greatest common divisor of all strides, so every
+ * sum is a multiple of it.
+ *
+ * The solver is a bounded depth-first search over the axes by decreasing stride:
+ *
+ *   1. Try only digits c that leave a remainder within the reach of the shorter strides.
+ *   2. If the shorter strides attain every multiple of the last stride in their reach (dense axes do), it is a solution.
+ *   3. Remember failed remainders: different digits of long strides often leave the same one.
+ *
+ * Strides that nest, and slices of one buffer, take a few steps whatever their sizes. Other strides could take one step
+ * per element; after OVERLAP_STEPS steps the result is FXA__TANGLED (unknown).
  */
 #include "problem_private.h"
 
@@ -22,23 +28,25 @@
 #define OVERLAP_MEMO 64 /* a power of two */
 
 typedef struct overlap_axis {
-    int64_t stride, lo, hi; /* digits lo..hi */
+    int64_t stride, lo, hi; /* range of the digit */
 } overlap_axis;
 
-/* What axes from i on can add up to; [n] is nothing at all. */
+/* Sums that axes i.. of the search can attain; entry [n] stands for no axis. */
 typedef struct overlap_reach {
-    int64_t lo, hi; /* multiples of the last axis' stride from lo to hi ... */
-    bool all;       /* ... and every one of them */
+    /* range of the sums, multiples of the last axis's stride */
+    int64_t lo, hi;
+    bool all; /* true if every multiple in the range is attained */
 } overlap_reach;
 
 typedef struct overlap_memo {
     int64_t rest;
-    int from; /* axes from - 1 and on do not add up to rest; 0: nothing is remembered here */
+    /* axes from - 1 and later do not sum to rest; 0 = empty entry */
+    int from;
 } overlap_memo;
 
 typedef struct overlap_search {
     int n, steps;
-    overlap_axis axis[OVERLAP_AXES]; /* longest stride first */
+    overlap_axis axis[OVERLAP_AXES]; /* by decreasing stride */
     overlap_reach reach[OVERLAP_AXES + 1];
     overlap_memo memo[OVERLAP_MEMO];
 } overlap_search;
@@ -63,7 +71,7 @@ static int64_t overlap_mod(int64_t a, int64_t positive) {
 
 /* ---- Axes -------------------------------------------------------------------------------------------------------- */
 
-/* Adds digits lo..hi to the axis of that stride, keeping the order. */
+/* Adds digits lo..hi to the axis with that stride, which is inserted in order if it is missing. */
 static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t hi) {
     int at = 0;
     while (at < s->n && s->axis[at].stride > stride) at++;
@@ -75,7 +83,8 @@ static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t h
     s->axis[at].hi += hi;
 }
 
-/* Indices of a count with their sign, of b against it: from the first byte of each, all strides are positive. */
+/* Adds the axes of a region, with negated digits for region b. Strides are made positive: indices count from the
+ * region's lowest byte. */
 static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_b) {
     for (int32_t i = 0; i < r->rank; i++) {
         int64_t most = r->size[i] - 1, stride = (r->stride[i] < 0 ? -r->stride[i] : r->stride[i]) * r->element;
@@ -83,9 +92,9 @@ static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_
     }
 }
 
-/* The bytes of elements: the rest must be some byte -(b - 1)..a - 1 off a multiple of the strides' divisor, so only
- * bytes of one remainder count, and they are digits of an axis of that divisor. *rest becomes a multiple of it. False:
- * there is no such byte. */
+/* Adds the axis of byte offsets within elements of a and b bytes. *rest must be one of the differences -(b - 1)..a - 1
+ * away from a multiple of the strides' greatest common divisor, and becomes that multiple. Returns false if no
+ * difference fits. */
 static bool overlap_add_bytes(overlap_search *s, int64_t a, int64_t b, int64_t *rest) {
     int64_t divisor = 0;
     for (int i = 0; i < s->n; i++) divisor = overlap_gcd(s->axis[i].stride, divisor);
@@ -97,7 +106,8 @@ static bool overlap_add_bytes(overlap_search *s, int64_t a, int64_t b, int64_t *
     return true;
 }
 
-/* An axis whose stride is k times another's, of k digits or more, is only more digits of that one. */
+/* Merges an axis into one with a divisor of its stride if that one has enough digits to continue it. Returns true if
+ * two axes were merged. */
 static bool overlap_join(overlap_search *s) {
     for (int i = 0; i < s->n; i++)
         for (int j = i + 1; j < s->n; j++) {
@@ -113,7 +123,7 @@ static bool overlap_join(overlap_search *s) {
     return false;
 }
 
-/* The last axis is that of the bytes, whose stride divides all others: no sum of axes is anything but a multiple. */
+/* Computes the sums that the axes from each i on attain. The stride of the last axis, the bytes, divides all others. */
 static void overlap_set_reach(overlap_search *s) {
     int64_t divisor = s->axis[s->n - 1].stride;
     s->reach[s->n] = (overlap_reach){0, 0, true};
@@ -129,15 +139,17 @@ static void overlap_set_reach(overlap_search *s) {
 
 /* ---- Search ------------------------------------------------------------------------------------------------------ */
 
+/* Returns the entry for axes `at` and later and the remainder `rest`. */
 static overlap_memo *overlap_memo_of(overlap_search *s, int at, int64_t rest) {
     uint64_t mixed = ((uint64_t)rest * OVERLAP_AXES + (uint64_t)at) * UINT64_C(0x9E3779B97F4A7C15);
     return &s->memo[mixed >> 32 & (OVERLAP_MEMO - 1)];
 }
 
+/* Returns whether axes `at` and later can sum to `rest`. */
 static fxa__overlap overlap_find(overlap_search *s, int at, int64_t rest) {
     const overlap_reach *r = &s->reach[at], *inner = &s->reach[at + 1];
     if (rest < r->lo || rest > r->hi) return FXA__APART;
-    if (r->all) return FXA__OVERLAPPING; /* so is the last axis: there is one more */
+    if (r->all) return FXA__OVERLAPPING; /* always taken at the last axis, so axis[at + 1] exists below */
     overlap_memo *memo = overlap_memo_of(s, at, rest);
     if (memo->from == at + 1 && memo->rest == rest) return FXA__APART;
     const overlap_axis *x = &s->axis[at];
@@ -145,7 +157,7 @@ static fxa__overlap overlap_find(overlap_search *s, int at, int64_t rest) {
     int64_t to = fxa__min_i64(x->hi, overlap_floordiv(rest - inner->lo, x->stride));
     for (int64_t c = from; c <= to; c++) {
         if (s->steps-- <= 0) return FXA__TANGLED;
-        fxa__overlap found = overlap_find(s, at + 1, rest - c * x->stride); /* as deep as there are axes: 11 */
+        fxa__overlap found = overlap_find(s, at + 1, rest - c * x->stride); /* recursion depth <= number of axes, 11 */
         if (found != FXA__APART) return found;
     }
     *memo = (overlap_memo){rest, at + 1};
@@ -160,7 +172,7 @@ fxa__overlap fxa__region_overlap(const fxa__region *a, const fxa__region *b) {
     int64_t rest = b_first - a_first;
     overlap_add_region(&s, a, false);
     overlap_add_region(&s, b, true);
-    if (s.n == 0) return FXA__OVERLAPPING; /* two elements whose bytes meet */
+    if (s.n == 0) return FXA__OVERLAPPING; /* single elements whose byte ranges intersect */
     if (!overlap_add_bytes(&s, a->element, b->element, &rest)) return FXA__APART;
     while (overlap_join(&s)) {}
     overlap_set_reach(&s);

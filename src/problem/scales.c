@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scales of operands of 8 bits as a table; see scales.h. A scale belongs to an operand and to one direction: what a
- * pass reads has a descale, what it writes a scale and a largest value. dS, the gradients by scores times their scale,
- * is no operand: it goes with dO, whose dtype it has where it is rounded, and whose `store` and `amax` are free.
+ * Table of the scale slots of 8-bit operands; see scales.h. A scale belongs to an operand and a direction: an operand
+ * that a pass reads has a descale, one that it writes has a scale and an amax. dS (score gradient times score scale) is
+ * not an operand. Its scale and amax are stored in the entries of dO, which has the same dtype and is never written.
  */
 #include "scales.h"
 
@@ -11,9 +11,9 @@
 #include <string.h>
 
 typedef struct scale_row {
-    uint8_t slot, operand; /* slots */
-    uint8_t use;           /* READ of a descale and a scale, WRITTEN of a largest value */
-    uint8_t role;          /* of the operand in the pass that uses this */
+    uint8_t slot, operand; /* scale slot, slot of its operand */
+    uint8_t use;           /* READ for descales and scales, WRITTEN for amax */
+    uint8_t role;          /* role of the operand in the pass that uses this row */
 } scale_row;
 
 static const scale_row scale_rows[] = {
@@ -35,18 +35,21 @@ static const scale_row scale_rows[] = {
 };
 enum { SCALE_ROWS = sizeof scale_rows / sizeof *scale_rows };
 
+/* Returns the operand of a row. */
 static const fxa__operand_info *scale_operand(const scale_row *row) {
     size_t i = 0;
     while (fxa__operand_info_get(i)->slot != row->operand) i++;
     return fxa__operand_info_get(i);
 }
 
+/* Returns the row of a scale slot, NULL for other slots. */
 static const scale_row *scale_find(fxa_slot slot) {
     for (size_t i = 0; i < SCALE_ROWS; i++)
         if (scale_rows[i].slot == slot) return &scale_rows[i];
     return NULL;
 }
 
+/* Returns true if the operand is stored as 8-bit floats. */
 static bool scale_is_byte(const fxa_problem *p, const fxa__operand_info *info) {
     return fxa__dtype_is_byte_float(fxa__operand_of(p, info)->dtype);
 }
@@ -60,7 +63,7 @@ static fxa__scale_use scale_use(const fxa_problem *p, const scale_row *row) {
 }
 
 fxa__scale_use fxa__scale_use_of(const fxa_problem *p, fxa_slot slot) {
-    if (!(p->flags & FXA_SCALED)) return FXA__SCALE_NONE; /* nearly always, and asked for every slot of a run */
+    if (!(p->flags & FXA_SCALED)) return FXA__SCALE_NONE; /* fast path: called for every slot of a run */
     const scale_row *row = scale_find(slot);
     return row ? scale_use(p, row) : FXA__SCALE_NONE;
 }
@@ -124,7 +127,7 @@ void fxa__amax_clear(const fxa__bind *bind) {
         if (bind->amax[i]) *bind->amax[i] = 0;
 }
 
-/* Floats without sign are in the order of their bits, NaN behind all. */
+/* Compares floats by their bits: without sign their order is that of the bits, with NaN last. */
 void fxa__amax_add(float *amax, double x) {
     typedef uint32_t __attribute__((may_alias)) word;
     float value = (float)x;

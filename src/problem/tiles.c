@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tiles: how much of a problem's pairs the mask leaves to do, without a block mask in memory. Rectangles of tiles are
- * classified as a whole and halved while they are mixed, so the cost follows the borders between classes. (R-92)
+ * Counts tiles by class (empty, full, mixed) without a block mask in memory (R-92). Rectangles of tiles are classified
+ * as one and halved while mixed, so the cost grows with the borders between classes, not with the area.
  *
- * Masks that a score says by itself (lift_mask.c) count as masks. Small tiles that range analysis cannot decide, as of
- * tables without blocks, are looked at pair by pair (tiles_look.c).
+ * Masks inside a score (lift_mask.c) count as masks. Small tiles that range analysis cannot decide, for instance with
+ * captured tables, are evaluated pair by pair (tiles_look.c). If the mask does not depend on q or k, or only on q - k,
+ * one tile represents many and only that one is classified.
  *
- * Where the mask does not see q or k, or only q - k, one tile stands for many, and not even that much is looked at.
- *
- * A rectangle of local indices becomes boxes of coordinates through the maps: one box for an affine map, one for each
- * segment that is touched. What is known only at run time stays unknown here: a table, a dynamic offset or positions
- * may give any coordinate; with PADDING or VARLEN q_len and k_len may be anything up to sq and sk (unless the problem
- * fixes what the program reads), rows that align to the last key lie as those say, and a tile that the program leaves
- * whole still counts as mixed, because the lengths may cut it.
+ * Maps turn a rectangle of local indices into boxes of coordinates: one box for an affine map, one per segment touched.
+ * Values known only at run time stay unknown. A table, a dynamic offset or start positions may yield any coordinate.
+ * With PADDING or VARLEN q_len and k_len range up to sq and sk, unless the problem fixes them, and rows aligned to the
+ * last key shift with them; a tile that the program keeps full still counts as mixed, because a length may cut it.
  */
 #include "tiles.h"
 
@@ -21,26 +19,26 @@
 
 /* ---- From local indices to coordinates --------------------------------------------------------------------------- */
 
-/* Rows are moved by what POSITIONS or an alignment adds to q. */
+/* Shifts the q range of a box by start positions or alignment. */
 static void tiles_shift_rows(const fxa_problem *p, fxa_tile_bounds *box) {
     int64_t lo, hi;
     fxa__q_shift_range(p, &lo, &hi);
     lo += box->lo[FXA_INPUT_Q];
     hi += box->hi[FXA_INPUT_Q];
-    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* else it may wrap to anything */
+    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* otherwise it may wrap to any value */
     box->lo[FXA_INPUT_Q] = fits ? (int32_t)lo : INT32_MIN;
     box->hi[FXA_INPUT_Q] = fits ? (int32_t)hi : INT32_MAX;
 }
 
-/* base + step * i for i in first..last, into the box. The validator has made sure that it fits. */
+/* Sets an axis to the range of base + step * i, i in first..last. The validator ensures that it fits. */
 static void tiles_set_line(fxa_tile_bounds *box, fxa_input axis, int64_t base, int64_t step, fxa__slice i) {
     int64_t x = base + step * i.first, y = base + step * i.last;
     box->lo[axis] = (int32_t)fxa__min_i64(x, y);
     box->hi[axis] = (int32_t)fxa__max_i64(x, y);
 }
 
-/* Sets the axis to the coordinates of the first indices of *rest that one line of the map gives, and takes those from
- * *rest. False: nothing is left. */
+/* Sets the axis to the coordinates of the first indices of *rest that share one segment of the map, and removes those
+ * indices from *rest. Returns false if *rest is empty. */
 static bool tiles_next_line(const fxa_index_map *map, fxa_input axis, fxa__slice *rest, fxa_tile_bounds *box) {
     if (rest->first > rest->last) return false;
     fxa__slice i = *rest;
@@ -109,12 +107,11 @@ fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice
     return all;
 }
 
-/* Nodes that one count may look at, each time that the class of a rectangle is asked for, or of as many pairs as cost
- * the same: a second or a few of them. A mask of 20 nodes is followed along 400,000 rectangles, some ten times the
- * border of documents in 2^20 rows. */
+/* Limit of node evaluations of one count, 1 to a few seconds of work. With a mask of 20 nodes it covers 400,000
+ * rectangles, some ten times the document borders in 2^20 rows. */
 #define TILES_WORK ((int64_t)1 << 23)
 
-/* A mixed rectangle of so many pairs is counted pair by pair, where single pairs are what is counted. */
+/* Maximum number of pairs of a mixed rectangle that is counted pair by pair, for 1 x 1 tiles. */
 #define TILES_PAIRS 64
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
@@ -123,6 +120,7 @@ typedef struct tiles_rect { /* in tiles */
     fxa__slice q, k;
 } tiles_rect;
 
+/* Returns the local indices that a slice of tiles covers. */
 static fxa__slice tiles_indices(fxa__slice tiles, int64_t tile, int64_t size) {
     return (fxa__slice){tiles.first * tile, fxa__min_i64(size, (tiles.last + 1) * tile) - 1};
 }
@@ -136,7 +134,7 @@ static fxa_tile_class tiles_class(const fxa__tile_grid *g, const tiles_rect *r) 
     return tile == FXA_TILE_MIXED && single ? fxa__tile_look_at(g, q, k) : tile;
 }
 
-/* Cuts the longer side; the second half is returned. */
+/* Cuts r at the middle of its longer side, keeps the first half in r and returns the second. */
 static tiles_rect tiles_cut(tiles_rect *r) {
     tiles_rect other = *r;
     bool by_q = tiles_length(r->q) >= tiles_length(r->k);
@@ -146,7 +144,7 @@ static tiles_rect tiles_cut(tiles_rect *r) {
     return other;
 }
 
-/* `times`: how many tiles each tile of the grid stands for. */
+/* Counts the tiles of a rectangle. Each of them represents `times` tiles. */
 static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t times, fxa_tile_counts *out) {
     tiles_rect stack[FXA__TILE_DEPTH];
     int n = 0;
@@ -171,9 +169,10 @@ static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t t
     }
 }
 
+/* Returns the number of tiles along an axis, the partial one included. */
 static int64_t tiles_along(int64_t size, int64_t tile) { return size / tile + (size % tile != 0); }
 
-/* The cut tiles at the ends, beside whole ones: the last row of tiles, and the last column above it. */
+/* Counts the partial tiles: the last row of tiles, and the last column above it. */
 static void tiles_count_ends(const fxa__tile_grid *g, int64_t nq, int64_t nk, fxa_tile_counts *out) {
     int64_t whole_q = g->p->in.sq / g->tile_q, whole_k = g->p->in.sk / g->tile_k;
     tiles_rect row = {{whole_q, nq - 1}, {0, nk - 1}}, column = {{0, whole_q - 1}, {whole_k, nk - 1}};
@@ -188,7 +187,7 @@ static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
     uint64_t times = 1;
     fxa_properties properties;
     fxa_program_properties(g->program, &properties);
-    if (!(properties.mask_depends & FXA__OF_ROW)) { /* every row of tiles is like the first */
+    if (!(properties.mask_depends & FXA__OF_ROW)) { /* all rows of tiles are equal */
         times *= (uint64_t)nq;
         all.q.last = 0;
     }

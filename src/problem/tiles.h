@@ -1,71 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tiles of a problem: the class of a rectangle of local indices, for fxa_tiles_count and for engines.
+ * Tile classes: whether a rectangle of local (q, k) indices is empty, full or mixed under the mask. Used by
+ * fxa_tiles_count and by engines.
  */
 #ifndef FXA_PROBLEM_TILES_H
 #define FXA_PROBLEM_TILES_H
 
 #include "geometry.h"
 
-/* One axis of a rectangle of pairs: local indices (or tiles) first..last, inclusive. */
+/* One axis of a rectangle: local indices (or tiles) first..last, inclusive. */
 typedef struct fxa__slice {
     int64_t first, last;
 } fxa__slice;
 
-/* What a count has left to do, in evaluations of one pair. */
-enum { FXA__TILE_BOX_COST = 8 }; /* of range analysis of one box */
+/* Cost of the range analysis of one box, in evaluations of one pair. */
+enum { FXA__TILE_BOX_COST = 8 };
 
-/* Tiles of no more pairs than this are looked at pair by pair where range analysis leaves them mixed. */
+/* Maximum number of pairs of a tile that is evaluated pair by pair when range analysis calls it mixed. */
 enum { FXA__TILE_LOOK = 1024 };
 
-/* Only the run knows the coordinates. */
+/* Returns true if the coordinates are known only at run time. */
 static inline bool fxa__map_is_open(const fxa_index_map *map) { return map->kind == FXA_MAP_TABLE || map->has_offset; }
 
-/* For looking at pairs (tiles_look.c). */
+/* State for evaluating single pairs (tiles_look.c). */
 typedef struct fxa__tile_look {
     fxa__env env;
     fxa__seq seq;
     fxa_view *views;
-    fxa__val *vals; /* NULL: only a run, or a caller who knows more, can tell what a pair is */
+    fxa__val *vals; /* NULL = pairs cannot be evaluated before a run */
 } fxa__tile_look;
 
-/* The tiles of one (b, h). params, tensors as fxa_program_classify takes them. */
+/* Tiles of one (b, h). params and tensors are as in fxa_program_classify. */
 typedef struct fxa__tile_grid {
     const fxa__problem *p;
-    const fxa_program *program; /* whose mask it is: the problem's, or that with masks lifted out of its score */
+    /* Provides the mask: the problem's program, or that program with masks of its score moved into its mask. */
+    const fxa_program *program;
     int64_t b, h, tile_q, tile_k;
     const double *params;
     const fxa_tensor_range *tensors;
-    int64_t *left;        /* what is below 0 is not done: the tile is MIXED. NULL: no bound */
-    fxa__tile_look *look; /* of a count, else NULL */
+    int64_t *left;        /* work left, in evaluations; below 0 every tile is MIXED. NULL: no limit */
+    fxa__tile_look *look; /* set while counting, else NULL */
 } fxa__tile_grid;
 
-/* The class of all pairs q x k of local indices. Lengths and maps that only a run knows are taken as unknown: see
- * tiles.c. The tile sizes of the grid are not read. */
+/* Returns the class of the pairs q x k (local indices). Lengths and maps that only the run knows count as unknown; see
+ * tiles.c. The tile sizes of g are not read. */
 fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
 
-/* Of the same, when q and k are coordinates already: a box with all but q and k set, and its class. */
+/* Returns a box of all rows and keys of (b, h), in which a caller that has coordinates sets q and k. */
 fxa_tile_bounds fxa__tile_start(const fxa__tile_grid *g);
+/* Returns the class of a box of coordinates. */
 fxa_tile_class fxa__tile_box(const fxa__tile_grid *g, const fxa_tile_bounds *box);
 
-/* fxa_tiles_count of a grid whose p, b, h and tile sizes are in order; program, left and look are its own to fill. */
+/* Implements fxa_tiles_count for a grid whose p, b, h and tile sizes are valid; sets program, left and look itself. */
 fxa_status fxa__tiles_count(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *err);
 
-/* Halving keeps one half waiting at each step: at most 31 of each axis. */
+/* Depth of the stack of halved rectangles: at most 31 halvings of each axis. */
 #define FXA__TILE_DEPTH 64
 
-/* Counts the whole tiles of the grid (not the cut ones at its ends) along diagonals; g->left is given. False: the mask
- * is not one that allows it, and nothing was counted. (tiles_diagonal.c) */
+/* tiles_diagonal.c. Counts the full-size tiles of the grid (not the partial ones at its ends) along diagonals. g->left
+ * must be set. Returns false, with nothing counted, if the mask depends on more than q - k. */
 bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out);
 
-/* Makes ready to look at the pairs of g; where that cannot be, vals stays NULL. (tiles_look.c) */
+/* tiles_look.c. Prepares the evaluation of single pairs of g. look->vals stays NULL if they cannot be evaluated. */
 fxa_status fxa__tile_look_open(const fxa__tile_grid *g, fxa__tile_look *look, fxa_error *err);
 void fxa__tile_look_close(const fxa__tile_grid *g, fxa__tile_look *look);
-/* The class of a tile of local indices that range analysis calls mixed, by its pairs if they are few and can be known;
- * g->look and g->left are given. */
+/* Returns the class of a tile (local indices) that range analysis calls mixed, by evaluating its pairs if they are few
+ * and known. g->look and g->left must be set. */
 fxa_tile_class fxa__tile_look_at(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
-/* Counts the pairs of a mixed rectangle, `times` each, where tiles are single pairs: cheaper than halving down to them.
- * False: nothing was counted, because they are too many or cannot be known. */
+/* Counts the pairs of a mixed rectangle, each `times` times; only for 1 x 1 tiles, where it is cheaper than halving.
+ * Returns false, with nothing counted, if the pairs are too many or cannot be evaluated. */
 bool fxa__tile_look_pairs(const fxa__tile_grid *g, fxa__slice q, fxa__slice k, uint64_t times, fxa_tile_counts *out);
 
 #endif

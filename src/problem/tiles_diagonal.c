@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks that see q and k only through q - k (causal, windows, dilated ones, whatever else they read of b, h, lengths
- * and params): moving q and k by the same amount changes nothing. All tiles of a diagonal are then of one class, and a
- * grid of n x n tiles is counted along its 2 n - 1 diagonals, which are halved as rectangles are.
+ * Counts tiles of masks that depend on q and k only through q - k (causal, windows, dilated windows; they may also read
+ * b, h, lengths and params). All tiles of a diagonal have the same class, so a grid of n x n tiles is counted by its (2
+ * n - 1) diagonals, whose ranges are halved like rectangles.
  */
 #include "tiles.h"
 
 #include "../base/num.h"
 #include "../program/linear.h"
 
-/* ---- Does the mask move along the diagonal? ---------------------------------------------------------------------- */
+/* ---- Does the mask depend on q - k only?
+ * ----------------------------------------------------------------------------- */
 
-/* `box` holds every pair that is looked at. Without memory the answer is no: the slower way needs none. */
+/* Returns true if the mask is constant along diagonals of `box`, which contains every pair to be counted. Returns false
+ * if memory runs out: the slower count needs none. */
 static bool diagonal_program(const fxa__tile_grid *g, const fxa_tile_bounds *box) {
     const fxa_program *p = g->program;
     int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
@@ -30,17 +32,20 @@ static bool diagonal_program(const fxa__tile_grid *g, const fxa_tile_bounds *box
     return still;
 }
 
+/* Returns true if the map adds a constant known before the run. */
 static bool diagonal_map(const fxa_index_map *map) {
     return map->kind == FXA_MAP_AFFINE && !map->has_offset && map->step == 1;
 }
 
+/* Sets an axis of the box to lo..hi. Returns false if they exceed 32 bits. */
 static bool diagonal_widen(fxa_tile_bounds *box, fxa_input axis, int64_t lo, int64_t hi) {
     box->lo[axis] = fxa__sat32(lo);
     box->hi[axis] = fxa__sat32(hi);
     return box->lo[axis] == lo && box->hi[axis] == hi;
 }
 
-/* q - k of the first row and key, and the offsets i - j of the whole tiles of the grid. */
+/* Sets *apart to q - k of the first row and key, and *offsets to the range of i - j over the full-size tiles (i, j).
+ * Returns false if the mask or the maps do not allow counting by diagonals. */
 static bool diagonal_find(const fxa__tile_grid *g, int64_t *apart, fxa__slice *offsets) {
     const fxa_problem *d = &g->p->in;
     int64_t nq = d->sq / g->tile_q, nk = d->sk / g->tile_k, k = d->map_k.base, shift, most;
@@ -51,7 +56,7 @@ static bool diagonal_find(const fxa__tile_grid *g, int64_t *apart, fxa__slice *o
     int64_t q = d->map_q.base + shift;
     *apart = q - k;
     *offsets = (fxa__slice){1 - nk, nq - 1};
-    fxa_tile_bounds box = fxa__tile_start(g); /* what the problem has, and what diagonal_class makes of it */
+    fxa_tile_bounds box = fxa__tile_start(g); /* covers the problem's coordinates and those that diagonal_class uses */
     int64_t first = q - k + offsets->first * g->tile_q, last = q - k + nq * g->tile_q - 1;
     return diagonal_widen(&box, FXA_INPUT_Q, fxa__min_i64(q, first), fxa__max_i64(q + d->sq - 1, last)) &&
            diagonal_widen(&box, FXA_INPUT_K, fxa__min_i64(k, 0), fxa__max_i64(k + d->sk - 1, g->tile_k - 1)) &&
@@ -60,7 +65,8 @@ static bool diagonal_find(const fxa__tile_grid *g, int64_t *apart, fxa__slice *o
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
-/* Tiles (i, j) of nq x nk with i - j <= offset: a triangle less the two that stick out of the grid. */
+/* Returns the number of tiles (i, j) of nq x nk with i - j <= offset: a triangle minus its two parts outside the grid.
+ * */
 static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
     if (offset < 1 - nk) return 0;
     if (offset >= nq - 1) return (uint64_t)nq * (uint64_t)nk;
@@ -69,7 +75,7 @@ static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
     return n * (n + 1) / 2 - past * (past + 1) / 2 - above * (above + 1) / 2;
 }
 
-/* Keys from 0, rows as far away as the offsets say: every other place on these diagonals is the same. */
+/* Returns the class of a range of diagonals, at keys from 0: along a diagonal the class is constant. */
 static fxa_tile_class diagonal_class(const fxa__tile_grid *g, int64_t apart, fxa__slice offsets) {
     fxa_tile_bounds box = fxa__tile_start(g);
     box.lo[FXA_INPUT_K] = 0;
@@ -79,7 +85,7 @@ static fxa_tile_class diagonal_class(const fxa__tile_grid *g, int64_t apart, fxa
     return fxa__tile_box(g, &box);
 }
 
-/* The same of a single diagonal, by the pairs of its first tile where ranges do not tell. */
+/* Returns the class of a single diagonal by evaluating the pairs of its first tile. */
 static fxa_tile_class diagonal_look(const fxa__tile_grid *g, int64_t offset) {
     int64_t q = fxa__max_i64(offset, 0) * g->tile_q, k = fxa__max_i64(-offset, 0) * g->tile_k;
     return fxa__tile_look_at(g, (fxa__slice){q, q + g->tile_q - 1}, (fxa__slice){k, k + g->tile_k - 1});

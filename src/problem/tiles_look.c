@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pairs of a tile, one by one: for tiles.c, where range analysis calls a small tile mixed that may not be. Pairs
- * can be known when the mask does not read the score, all params and tensors are there, and nothing of lengths,
- * positions and coordinates is left to the run.
+ * Classifies small tiles by evaluating each pair, where range analysis leaves them mixed (tiles.c). This requires that
+ * the mask does not read the score, that all params and tensors are given, and that lengths, positions and coordinates
+ * are known before a run.
  */
 #include "tiles.h"
 
-/* Whether coordinates are known before a run, and the mask is made of nothing else. */
+/* Returns true if coordinates are known before a run and the mask does not read the score. */
 static bool look_is_fixed(const fxa__tile_grid *g) {
     const fxa_problem *p = &g->p->in;
     fxa_properties properties;
@@ -16,7 +16,7 @@ static bool look_is_fixed(const fxa__tile_grid *g) {
            !(properties.mask_depends >> FXA_INPUT_SCORE & 1u);
 }
 
-/* Everything of the pairs but q and k. False: values are missing, or not such as the program takes. */
+/* Sets everything that pairs have in common (all but q and k). Returns false if values are missing or invalid. */
 static bool look_bind(const fxa__tile_grid *g, fxa__tile_look *look) {
     static const fxa__bind none;
     const double in[FXA_INPUT_COUNT] = {0};
@@ -54,7 +54,7 @@ void fxa__tile_look_close(const fxa__tile_grid *g, fxa__tile_look *look) {
     look->views = NULL;
 }
 
-/* Whether the mask leaves a pair; one evaluation is taken from g->left. */
+/* Returns true if the mask keeps the pair. Subtracts one evaluation from g->left. */
 static bool look_at_pair(const fxa__tile_grid *g, int64_t q, int64_t k) {
     static const fxa__bind none;
     fxa__tile_look *look = g->look;
@@ -67,7 +67,7 @@ static bool look_at_pair(const fxa__tile_grid *g, int64_t q, int64_t k) {
     return look->vals[fxa__program_output(g->program, FXA__OUT_MASK)].i != 0;
 }
 
-/* The last row first: most masks leave more of the past, so that a pair of either kind is found soon. */
+/* Starts at the last row: most masks keep more of the past, so both kinds of pairs are found early. */
 fxa_tile_class fxa__tile_look_at(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
     bool seen[2] = {false, false};
     if (!g->look->vals) return FXA_TILE_MIXED;

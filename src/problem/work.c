@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The work of a pass: see work.h.
+ * Estimated work of a pass: see work.h.
  */
 #include "work.h"
 
@@ -8,17 +8,17 @@
 
 #include <math.h>
 
-/* Sum of max(t - i, 0) over n rows i, without what is left over at the ends. */
+/* Returns the sum of max(t - i, 0) over rows i in 0..n-1, approximated by an area. */
 static double work_corner(double t, double n) {
     if (!(t > 0)) return 0;
     return t <= n ? 0.5 * t * t : n * (t - 0.5 * n);
 }
 
-/* The same of min(max(t - i, 0), most): a row has no more. */
+/* Returns the sum of min(max(t - i, 0), most) over rows i in 0..n-1, approximated by an area. */
 static double work_cut(double t, double n, double most) { return work_corner(t, n) - work_corner(t - most, n); }
 
-/* By how much q of row 0 is ahead of k of key 0. Positions are the run's: as in decoding and in prompts that come in
- * parts, the last row is taken to lie at the last key. */
+/* Returns q of row 0 minus k of key 0. If start positions are known only at run time, the last row is assumed to be at
+ * the last key, as in decoding and chunked prefill. */
 static double work_shift(const fxa_problem *in, double sq, double sk) {
     bool moved = in->map_q.kind == FXA_MAP_AFFINE && in->map_k.kind == FXA_MAP_AFFINE;
     double base = moved ? (double)in->map_q.base - (double)in->map_k.base : 0;
@@ -28,6 +28,7 @@ static double work_shift(const fxa_problem *in, double sq, double sk) {
            (in->global_q_len ? (double)in->global_q_len : sq);
 }
 
+/* Returns the estimated number of pairs that bands of the mask keep. */
 static double work_pairs(const fxa__problem *p) {
     const fxa_problem *in = &p->in;
     bool packed = in->flags & FXA_VARLEN;
@@ -42,7 +43,7 @@ static double work_pairs(const fxa__problem *p) {
     return b * (double)in->hq * fmax(sq * sk - left_out, fmin(sq, sk));
 }
 
-/* Forward has two products, Q K^T and P V; backward five, three of them with d columns. */
+/* Forward has the products Q K^T and P V. Backward has five, three of them with d_qk features. */
 double fxa__problem_operations(const fxa__problem *p) {
     double d = (double)p->in.d_qk, dv = (double)p->in.d_v,
            columns = p->in.pass == FXA_FORWARD ? d + dv : 3 * d + 2 * dv;

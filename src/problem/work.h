@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How much a pass has to do, about: for engines that tell what a run will cost.
+ * Estimated work of a pass, for the cost models of engines.
  */
 #ifndef FXA_PROBLEM_WORK_H
 #define FXA_PROBLEM_WORK_H
 
 #include "problem.h"
 
-/* Multiplications and additions of the matrix products of a pass, over the pairs that bands of the mask leave (causal,
- * windows); packed sequences are taken for equally long, lengths that the run brings for the longest, and rows whose
- * positions it brings for the last ones. */
+/* Returns the floating-point operations of the matrix products over the pairs that the band of the mask (causal,
+ * windows) keeps. Packed sequences count as equally long, padded ones as full, and rows with run-time positions as the
+ * last rows. */
 double fxa__problem_operations(const fxa__problem *p);
-/* Bytes of K and V, once: what a pass of few rows has to read. */
+/* Returns the bytes of K and V, which a pass with few rows reads once. */
 double fxa__problem_key_bytes(const fxa__problem *p);
-/* Whether a soft cap has to be computed for each pair. */
+/* Returns true if each pair computes a tanh soft cap. */
 bool fxa__problem_is_capped(const fxa__problem *p);
-/* Whether something besides bands and lengths decides over pairs, or is read for them: tensors, other masks. */
+/* Returns true if pairs depend on more than bands and lengths: captured tensors or other masks. */
 bool fxa__problem_is_uneven(const fxa__problem *p);
 
 #endif
