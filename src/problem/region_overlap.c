@@ -12,7 +12,7 @@
  * The solver is a bounded depth-first search over the axes by decreasing stride:
  *
  *   1. Try only digits c that leave a remainder within the reach of the shorter strides.
- *   2. If the shorter strides attain every multiple of the last stride in their reach (dense axes do), it is a solution.
+ *   2. If the shorter strides attain every multiple of the last stride in their reach (dense axes do), stop: found.
  *   3. Remember failed remainders: different digits of long strides often leave the same one.
  *
  * Strides that nest, and slices of one buffer, take a few steps whatever their sizes. Other strides could take one step
