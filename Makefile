@@ -101,7 +101,7 @@ bench: $(BUILD)/Makefile ## the benchmarks of bench/
 	@$(MAKE_IN)
 	@sh tools/bench.sh $(BUILD)
 
-gallery: $(BUILD)/Makefile ## a page with a picture of every program of examples/programs; also the pictures of docs/img
+gallery: $(BUILD)/Makefile ## a page with a picture of every program of examples/programs; also docs/img/mask.svg
 	@$(MAKE_IN) fxattn
 	@python3 tools/gallery.py $(BUILD)/fxattn $(BUILD)/gallery
 

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what the documents show: a page with a picture of every program of the gallery, and the pictures of the README.
+"""Draws a page with a picture of every program of the gallery, and the picture of README.md.
 
     tools/gallery.py FXATTN FOLDER      make gallery
 
-FOLDER/index.html is the page, with its pictures beside it. The README's pictures go to docs/img, the one place for made
-files in git: mask.svg is what `fxattn plot` draws of the README's program, speed.svg a chart of the README's own table, so
-that the two cannot differ."""
+FOLDER/index.html is the page, with its pictures beside it. docs/img/mask.svg is what `fxattn plot` draws of README's program;
+the charts beside it are written by tools/bench_tables.py."""
 import html
 import os
 import re
@@ -121,82 +120,16 @@ def write_page(fxattn, folder):
     return len(names)
 
 
-# ---- The README's pictures ----------------------------------------------------------------------------------------------
-
-PEERS = (("fxattn", "#2f86a6"), ("SDPA", "#e8a33d"), ("Flex", "#8a5fb0"))
-CHART_CASES = ("forward", "f32", "2048", "64", "1")  # the rows of the table that the chart shows
-
-
-def speed_rows():
-    """(program, rates by peer) of the README's table."""
-    with open(README) as file:
-        table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in file if line.startswith("|")]
-    head = next(row for row in table if "of f32 peak" in row)
-    column = {name: i for i, name in enumerate(head)}
-    rows = []
-    for row in table[table.index(head) + 2:]:
-        if len(row) != len(head):
-            break
-        case = tuple(row[column[name]] for name in ("pass", "type", "S", "D", "threads"))
-        if case == CHART_CASES:
-            rates = [float(row[column[peer]] or 0) for peer, _ in PEERS]
-            rows.append((row[column["program"]], rates))
-    return rows
-
-
-# Programs of the table in words, where its own are short for it.
-CHART_NAMES = {"softcap": "soft cap", "alibi": "ALiBi", "bias": "dense bias", "gathered": "gathered bias",
-               "bucketed": "bucketed bias", "documents": "8 documents", "mask": "dense mask", "dropout": "dropout 0.1"}
-
-
-def chart_bars(rates, y, left, scale, bar):
-    """The bars of those who have a rate, one below the other."""
-    out = []
-    for rate, (peer, colour) in zip(rates, PEERS):
-        if rate:
-            out.append('<rect x="%d" y="%.1f" width="%.1f" height="%d" rx="1.5" fill="%s"/>' %
-                       (left, y, scale * rate, bar - 2, colour))
-            out.append('<text class="v%s" x="%.1f" y="%.1f">%.1f</text>' %
-                       (" b" if peer == "fxattn" else "", left + scale * rate + 6, y + bar - 3.5, rate))
-            y += bar
-    return out
-
-
-def write_chart(path):
-    rows = speed_rows()
-    most = max(rate for _, rates in rows for rate in rates)
-    width, left, bar, gap, y = 900, 130, 13, 14, 72
-    height = y + sum(bar * sum(map(bool, rates)) + gap for _, rates in rows) + 6
-    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d">' %
-           (width, height, width, height), "<title>GFLOP/s by program</title>",
-           "<style>text{font:14px sans-serif;fill:#333}.v{font-size:11px}.b{font-weight:bold}.p{fill:#fff}.r{text-anchor:end}"
-           "@media(prefers-color-scheme:dark){.p{fill:#16181c}text{fill:#ddd}}</style>",
-           '<rect class="p" width="%d" height="%d"/>' % (width, height),
-           '<text x="%d" y="24">GFLOP/s, f32 forward, S 2048, D 64, one thread: longer is faster</text>' % left]
-    x = left
-    for peer, colour in PEERS:
-        name = {"SDPA": "PyTorch SDPA", "Flex": "FlexAttention"}.get(peer, peer)
-        out.append('<rect x="%d" y="37" width="12" height="12" rx="1.5" fill="%s"/><text x="%d" y="48">%s</text>' %
-                   (x, colour, x + 18, name))
-        x += 46 + 8 * len(name)
-    for program, rates in rows:
-        size = bar * sum(map(bool, rates))
-        out.append('<text class="r" x="%d" y="%.1f">%s</text>' %
-                   (left - 12, y + size / 2 + 4, html.escape(CHART_NAMES.get(program, program))))
-        out += chart_bars(rates, y, left, (width - left - 60) / most, bar)
-        y += size + gap
-    with open(path, "w") as file:
-        file.write("\n".join(out) + "\n</svg>\n")
-
+# ---- The picture of README.md -------------------------------------------------------------------------------------------
 
 def readme_program():
-    """The first indented block of the README that has a `score =` line."""
+    """Returns the first indented block of README.md that has a `score =` line."""
     with open(README) as file:
         blocks = re.findall(r"(?m)(?:^    .*\n)+", file.read())
     return next(block for block in blocks if re.search(r"(?m)^    score =", block))
 
 
-def write_images(fxattn, folder):
+def write_image(fxattn, folder):
     os.makedirs(IMAGES, exist_ok=True)
     program, slopes = os.path.join(folder, "readme.fxa"), os.path.join(folder, "readme-slopes.npy")
     with open(program, "w") as file:
@@ -204,7 +137,6 @@ def write_images(fxattn, folder):
     write_npy(slopes, "f", (H,), [-2.0 ** -(i + 6) for i in range(H)])
     draw(fxattn, program, ["--shape", "b=1,h=%d,s=2048" % H, "--param=softcap=20", "--tensor=slopes=" + slopes],
          os.path.join(IMAGES, "mask.svg"))
-    write_chart(os.path.join(IMAGES, "speed.svg"))
 
 
 def main():
@@ -213,8 +145,8 @@ def main():
     fxattn, folder = (os.path.abspath(path) for path in sys.argv[1:])
     os.makedirs(folder, exist_ok=True)
     count = write_page(fxattn, folder)
-    write_images(fxattn, folder)
-    print("%s: %d programs\ndocs/img: mask.svg, speed.svg" % (os.path.join(folder, "index.html"), count))
+    write_image(fxattn, folder)
+    print("%s: %d programs\ndocs/img/mask.svg" % (os.path.join(folder, "index.html"), count))
     return 0
 
 
