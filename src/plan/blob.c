@@ -1,35 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plan bytes: saving a plan, and loading one from bytes that nobody vouches for.
+ * Plan bytes: saves a plan, and loads one from untrusted bytes.
  *
- * All numbers are little endian; a string is a u32 length and that many bytes, without a terminator. Format 2:
+ * All numbers are little-endian. A string is a u32 length and that many bytes, without a terminator. Format 2:
  *
- *   offset  size  what
- *        0     8  magic: "FXAPLAN" and a zero byte
- *        8     4  format version: 2
- *       12     4  H, the size of the header: everything up to and with its checksum
- *       16     8  size of the whole
- *       24    16  plan key
- *       40     -  string: version of the library that wrote it ("0.1.0")
- *        -     -  string: engine name
- *        -     4  engine version
- *        -     -  string: identity of the engine where the plan was made (an instruction set; a device and its driver)
- *        -     4  number of sections
- *        -    32  for each section, in ascending order of id:
- *                     u32 id, u32 zero, u64 offset from the start of the whole, u64 size, u64 checksum
- *      H-8     8  checksum of bytes 0 to H-8
- *        H     -  the sections, in the order of the table, without gaps, to the end of the whole
+ *     offset  size  contents
+ *          0     8  magic: "FXAPLAN" and a zero byte
+ *          8     4  format version: 2
+ *         12     4  H, the size of the header with its checksum
+ *         16     8  total size
+ *         24    16  plan key
+ *         40     -  string: version of the library that wrote the bytes ("0.1.0")
+ *          -     -  string: engine name
+ *          -     4  engine version
+ *          -     -  string: identity of the engine that made the plan (an instruction set; a device and its driver)
+ *          -     4  number of sections
+ *          -    32  for each section, by ascending id:
+ *                       u32 id, u32 zero, u64 offset from the start of the bytes, u64 size, u64 checksum
+ *        H-8     8  checksum of bytes 0 to H-8
+ *          H     -  the sections in the order of the table, without gaps, up to the total size
  *
- *   section 1  the problem, as fxa__problem_write writes it; always there
- *   section 2  the engine's code, as engine->save writes it; only where the engine wrote any
+ *     section 1  the problem, written by fxa__problem_write; always present
+ *     section 2  the engine's code, written by engine->save; absent if the engine wrote nothing
  *
- * A checksum is the first 8 bytes of BLAKE2s-128, read as a u64. It finds damage, not malice: everything is checked
- * again by what reads it (the problem by the one validator, the code by its engine), and code from bytes has a cache
- * key of its own, so that it serves only plans loaded from the same bytes.
+ * A checksum is the first 8 bytes of BLAKE2s-128, read as a u64. Checksums detect damage, not forgery. The problem is
+ * therefore validated like a caller's and the code by its engine, and loaded code has its own cache key, so it serves
+ * only plans loaded from the same bytes.
  *
- * Other versions: another format, a library of another major or minor version or an unknown engine is E_VERSION. So is
- * an engine of another version or identity, whose plan would have another key and perhaps other results, unless the
- * caller says FXA_LOAD_REBUILD: then the plan is compiled again and gets the key of the engine that is here.
+ * Compatibility: another format, a library of another major or minor version, and an unknown engine give E_VERSION. So
+ * does an engine of another version or identity, whose plan would have another key and perhaps other results, unless
+ * the flag FXA_LOAD_REBUILD is set: then the plan is compiled again and gets the key of the present engine.
  */
 #include "../base/blake2s.h"
 #include "../base/float_state.h"
@@ -39,8 +39,8 @@
 #include <string.h>
 
 #define BLOB_FORMAT 2
-#define BLOB_FIXED 40      /* bytes in front of the first string */
-#define BLOB_MAX_STRING 64 /* with a terminator */
+#define BLOB_FIXED 40      /* bytes before the first string */
+#define BLOB_MAX_STRING 64 /* including the terminator */
 
 enum { BLOB_PROBLEM = 1, BLOB_CODE = 2, BLOB_MAX_SECTIONS = 2 };
 
@@ -60,6 +60,7 @@ typedef struct blob_header {
     blob_section section[BLOB_MAX_SECTIONS];
 } blob_header;
 
+/* Returns the checksum of the format. */
 static uint64_t blob_checksum(const void *data, size_t size) {
     uint8_t hash[16];
     fxa__blake2s_128(data, size, hash);
@@ -69,7 +70,7 @@ static uint64_t blob_checksum(const void *data, size_t size) {
 
 /* ---- Saving ------------------------------------------------------------------------------------------------------ */
 
-/* Called twice: the first time with zero sizes, to learn the header's own. */
+/* Writes the header. The first of two calls passes zero sizes, to measure the header itself. */
 static void blob_write_header(const fxa_plan *plan, const blob_header *h, uint64_t total, fxa__writer *w) {
     const fxa__engine *engine = plan->code->instance->engine;
     fxa__write_bytes(w, blob_magic, sizeof blob_magic);
@@ -92,7 +93,7 @@ static void blob_write_header(const fxa_plan *plan, const blob_header *h, uint64
     fxa__write_u64(w, w->host && !w->failed ? blob_checksum(w->data, w->size) : 0);
 }
 
-/* Closes the section that started at `offset` of the body and is not empty. */
+/* Appends the section from `offset` to the end of body, which is not empty, to the header's table. */
 static void blob_close_section(blob_header *h, uint32_t id, size_t offset, const fxa__writer *body) {
     if (body->failed) return;
     size_t size = body->size - offset;
@@ -140,7 +141,7 @@ static fxa_status blob_check_magic(const uint8_t *data, size_t size, fxa_error *
     return FXA_OK;
 }
 
-/* The header is whole and undamaged, and so is the size of what follows. */
+/* Checks the frame: header complete and undamaged, total size equal to `size`. */
 static fxa_status blob_check_frame(const uint8_t *data, size_t size, blob_header *h, fxa_error *err) {
     fxa__reader r = {.data = data, .size = size, .at = sizeof blob_magic + 4};
     h->size = fxa__read_u32(&r);
@@ -181,7 +182,7 @@ static fxa_status blob_read_fields(const uint8_t *data, blob_header *h, fxa_erro
     return FXA_OK;
 }
 
-/* Sections lie one behind the other from the header to the end, so nothing is outside and nothing is hidden. */
+/* Checks that the sections are undamaged and cover everything after the header, in order and without gaps. */
 static fxa_status blob_check_sections(const uint8_t *data, size_t size, const blob_header *h, fxa_error *err) {
     uint64_t at = h->size;
     for (uint32_t i = 0; i < h->n_sections; i++) {
@@ -203,7 +204,7 @@ static fxa_status blob_check_sections(const uint8_t *data, size_t size, const bl
     return FXA_OK;
 }
 
-/* Is it for us: library and engine. */
+/* Checks that this library can load the bytes, and finds their engine. */
 static fxa_status blob_check_origin(const blob_header *h, const fxa__engine **out, fxa_error *err) {
     const char *ours = FXA_VERSION_STRING;
     size_t prefix = (size_t)(strrchr(ours, '.') - ours) + 1; /* "major.minor." */
@@ -218,6 +219,7 @@ static fxa_status blob_check_origin(const blob_header *h, const fxa__engine **ou
                      h->engine, list);
 }
 
+/* Reads the problem and checks it against the plan key in the header. */
 static fxa_status blob_read_problem(fxa__host *host, const uint8_t *data, const blob_header *h, fxa__problem **out,
                                     fxa_error *err) {
     fxa__reader r = {.data = data + h->section[0].offset, .size = (size_t)h->section[0].size};
@@ -230,7 +232,8 @@ static fxa_status blob_read_problem(fxa__host *host, const uint8_t *data, const 
     return fxa__fail(err, FXA_E_BYTES, "the saved plan is not what its key says");
 }
 
-/* Is the engine what it was when the plan was saved? *same: its code may be used. */
+/* Sets *same if the engine has the version and identity that the plan was saved with, so its code can be loaded.
+ * Otherwise fails unless FXA_LOAD_REBUILD is set. */
 static fxa_status blob_check_engine(const blob_header *h, const fxa__instance *instance, uint32_t flags, bool *same,
                                     fxa_error *err) {
     const fxa__engine *engine = instance->engine;
@@ -263,7 +266,7 @@ static fxa_status blob_make_plan(fxa_context *ctx, const uint8_t *data, const bl
     const blob_section *s = &h->section[1];
     fxa__reader code = {.data = data + (has_code ? s->offset : 0), .size = (size_t)s->size};
     fxa_status status = fxa__plan_make(ctx, p, instance, has_code ? &code : NULL, out, err);
-    if (status == FXA_E_VERSION && has_code && (flags & FXA_LOAD_REBUILD)) /* said of the code by its engine */
+    if (status == FXA_E_VERSION && has_code && (flags & FXA_LOAD_REBUILD)) /* reported by the engine about the code */
         status = fxa__plan_make(ctx, p, instance, NULL, out, err);
     if (status == FXA_E_UNSUPPORTED) atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
     return status;

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plan cache: compiled code by content key, bounded by count and bytes, least recently used out first.
+ * The plan cache: compiled code by content key, limited by count and bytes, with least-recently-used eviction.
  *
- * An entry is in one of three states. BUILDING: in the table but not in the order of use, so it cannot be evicted;
- * whoever asks for its key waits. READY: in table and order. FAILED: out of the table, kept alive by those who waited.
- * An entry is freed by the last of: the table, its builder, its waiters. Builds, allocations and frees happen outside
- * the lock: what is to be freed is chained up under the lock and freed after it.
+ * An entry is in one of three states:
+ *
+ *     BUILDING  in the table but not in the order of use, so it cannot be evicted; threads that request its key wait
+ *     READY     in table and order
+ *     FAILED    outside the table, kept alive by its waiters
+ *
+ * The last of table, builder and waiters frees an entry. Builds, allocations and frees happen outside the lock: garbage
+ * is linked into a chain under the lock and freed afterwards.
  */
 #include "plan.h"
 
@@ -14,13 +18,13 @@
 typedef enum cache_state { CACHE_BUILDING, CACHE_READY, CACHE_FAILED } cache_state;
 
 typedef struct cache_entry {
-    fxa__lru_node node; /* first: a node is its entry */
+    fxa__lru_node node; /* must be first: nodes are cast to entries */
     cache_state state;
-    size_t users; /* builder and waiters */
+    size_t users; /* the builder and the waiters */
     bool in_table;
-    bool offered;    /* READY, and no plan has had it yet: whose first counts as the one that built it */
-    fxa__code *code; /* READY: the entry's reference */
-    fxa_error error; /* FAILED */
+    bool offered;    /* READY, but no plan uses it yet: the first one counts as a miss and a build */
+    fxa__code *code; /* READY: a reference */
+    fxa_error error; /* FAILED: the error of the build */
     struct cache_entry *next_free;
 } cache_entry;
 
@@ -32,7 +36,7 @@ fxa_status fxa__cache_init(fxa__cache *cache, fxa__host *host, uint64_t max_plan
     return fxa__lock_init(&cache->lock, err);
 }
 
-/* Outside the lock. */
+/* Frees the entries of a garbage chain. Called without the lock. */
 static void cache_free_chain(fxa__cache *cache, cache_entry *entry) {
     while (entry) {
         cache_entry *next = entry->next_free;
@@ -42,7 +46,8 @@ static void cache_free_chain(fxa__cache *cache, cache_entry *entry) {
     }
 }
 
-/* Under the lock, as all below up to the public part: puts the entry on the chain once nobody holds it any more. */
+/* Adds an entry without references to the garbage chain. Called under the lock, like all functions up to cache_build.
+ * */
 static void cache_entry_leave(cache_entry *entry, cache_entry **garbage) {
     if (entry->in_table || entry->users > 0) return;
     entry->next_free = *garbage;
@@ -56,6 +61,7 @@ static void cache_remove(fxa__cache *cache, cache_entry *entry, cache_entry **ga
     cache_entry_leave(entry, garbage);
 }
 
+/* Evicts the oldest entries until the limits hold. */
 static void cache_shrink(fxa__cache *cache, cache_entry **garbage) {
     while (cache->lru.oldest && (cache->lru.count > cache->max_plans || cache->bytes > cache->max_bytes)) {
         cache_remove(cache, (cache_entry *)cache->lru.oldest, garbage);
@@ -63,8 +69,8 @@ static void cache_shrink(fxa__cache *cache, cache_entry **garbage) {
     }
 }
 
-/* A build has ended well; the reference to code becomes the entry's. Code that would not fit alone is not kept: it must
- * not push out everything else first. */
+/* Finishes a successful build; takes ownership of the reference to code. Code above the limits by itself is not cached,
+ * since it would first evict everything else. */
 static void cache_accept(fxa__cache *cache, cache_entry *entry, fxa__code *code, cache_entry **garbage) {
     entry->code = code;
     entry->state = CACHE_READY;
@@ -77,8 +83,8 @@ static void cache_accept(fxa__cache *cache, cache_entry *entry, fxa__code *code,
     cache_shrink(cache, garbage);
 }
 
-/* The entry of key, of which the caller becomes a user; true: there was none, *spare has become it, and the caller is
- * its builder. */
+/* Sets *out to the entry of key and makes the caller one of its users. Returns true if *spare became a new entry, which
+ * the caller has to build. */
 static bool cache_join(fxa__cache *cache, const uint8_t key[16], cache_entry **spare, cache_entry **out) {
     cache_entry *entry = (cache_entry *)fxa__lru_find(&cache->lru, key);
     bool is_builder = !entry;
@@ -97,7 +103,7 @@ static bool cache_join(fxa__cache *cache, const uint8_t key[16], cache_entry **s
     return is_builder;
 }
 
-/* The lock is held before and after, not while building. */
+/* Builds an entry. The lock is held on entry and return, not while building. */
 static void cache_build(fxa__cache *cache, cache_entry *entry, fxa__build_fn build, void *user, cache_entry **garbage) {
     cache->builds++;
     fxa__lock_give(&cache->lock);
@@ -116,6 +122,7 @@ static void cache_build(fxa__cache *cache, cache_entry *entry, fxa__build_fn bui
     fxa__lock_wake(&cache->lock);
 }
 
+/* Implements fxa__cache_get once. Sets *is_builder if this thread built. */
 static fxa_status cache_try(fxa__cache *cache, const uint8_t key[16], fxa__build_fn build, void *user, bool *is_builder,
                             fxa__code **out, fxa_error *err) {
     cache_entry *entry = NULL, *spare = NULL, *garbage = NULL;
@@ -179,6 +186,7 @@ fxa__code *fxa__cache_peek(fxa__cache *cache, const uint8_t key[16]) {
     return code;
 }
 
+/* Returns the READY entry of key if it has this code, else NULL. */
 static cache_entry *cache_entry_of(fxa__cache *cache, const uint8_t key[16], const fxa__code *code) {
     cache_entry *entry = (cache_entry *)fxa__lru_find(&cache->lru, key);
     return entry && entry->state == CACHE_READY && entry->code == code ? entry : NULL;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A problem as bytes, for compilers and caches that carry it from where it is described to where it runs, perhaps in
- * another process:
+ * Problem bytes: a problem serialized for compilers and caches that move it from where it is described to where it
+ * runs, possibly in another process. Format 1:
  *
- *   offset  size  what
- *        0     8  magic: "FXAPROB" and a zero byte
- *        8     4  format version: 1
- *       12     4  checksum: the first 4 bytes of BLAKE2s-128 of everything behind it
- *       16     -  string: the engine that the problem names, or ""
- *        -     -  the problem, as fxa__problem_write writes it, to the end
+ *     offset  size  contents
+ *          0     8  magic: "FXAPROB" and a zero byte
+ *          8     4  format version: 1
+ *         12     4  checksum: the first 4 bytes of BLAKE2s-128 of all bytes after it
+ *         16     -  string: the engine that the problem names, or ""
+ *          -     -  the problem, written by fxa__problem_write, up to the end
  *
- * Nothing of a machine is in it but what the problem says: no code, no key of an engine. Loading trusts nothing, as
- * with plan bytes (blob.c). A target is not carried: plans are made where they run.
+ * The bytes contain the problem only, no code and no engine's key. Like plan bytes (blob.c) they are not trusted. A
+ * target is not included: plans are made where they run.
  */
 #include "../base/blake2s.h"
 #include "../base/float_state.h"
@@ -58,6 +58,7 @@ fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *
     return status;
 }
 
+/* Checks magic, format and checksum. */
 static fxa_status carry_check(const uint8_t *data, size_t size, fxa_error *err) {
     fxa__reader r = {.data = data, .size = size};
     const uint8_t *magic = fxa__read_bytes(&r, sizeof carry_magic);
@@ -73,7 +74,7 @@ static fxa_status carry_check(const uint8_t *data, size_t size, fxa_error *err) 
     return FXA_OK;
 }
 
-/* On that device of its kind. A resolved problem is a problem again. */
+/* Replaces *p by the same problem on another device ordinal, unless ordinal is -1. */
 static fxa_status carry_place(fxa__host *host, fxa__problem **p, int32_t ordinal, fxa_error *err) {
     fxa_problem other = (*p)->in;
     fxa__problem *moved = NULL;
@@ -85,7 +86,8 @@ static fxa_status carry_place(fxa__host *host, fxa__problem **p, int32_t ordinal
     return FXA_OK;
 }
 
-/* Bytes are not the caller's own words: what does not fit in them is no wrong argument. */
+/* Checks the engine named in the bytes. It reports E_VERSION or E_BYTES, since the error is not in the caller's
+ * arguments. */
 static fxa_status carry_check_engine(const fxa__problem *p, const char *name, fxa_error *err) {
     const fxa__engine *engine = fxa__engine_find(name);
     char list[FXA__ENGINE_LIST];

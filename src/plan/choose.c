@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which engine makes a plan. Only engines of the problem's device are looked at: the one that the problem names, else
- * the one that the environment named when the context was made, else the best that can. Where several can and tell what
- * a run will cost, the cheapest is the best; else the order of the registry decides.
+ * Selects the engine that makes a plan, among engines of the problem's device: the one that the problem names, else the
+ * one that the environment named when the context was created, else the best one. If several support the problem and
+ * estimate the run time, the fastest is the best; otherwise the first in the registry.
  */
 #include "plan.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define CHOOSE_ENGINES 64 /* which are looked at: a bit of a word each */
+#define CHOOSE_ENGINES 64 /* limit: one bit per engine in a uint64_t */
 
 void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]) {
     size_t at = 0;
@@ -20,8 +20,10 @@ void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]) {
     if (at == 0) (void)snprintf(out, FXA__ENGINE_LIST, "none");
 }
 
-/* ---- An engine that was named ------------------------------------------------------------------------------------ */
+/* ---- A named engine -------------------------------------------------------------------------------------------------
+ * */
 
+/* Returns the error for an engine name: unknown, or of another device. */
 static fxa_status choose_fail(const char *source, const char *name, const fxa__problem *p, fxa_error *err) {
     char list[FXA__ENGINE_LIST];
     bool known = fxa__engine_find(name) != NULL;
@@ -39,7 +41,8 @@ fxa_status fxa__plan_engine_check(const fxa__problem *p, const char *name, fxa_e
     return right ? FXA_OK : choose_fail("problem.engine", name, p, err);
 }
 
-/* The engine that must be taken, or NULL for the best. What the environment says of other devices does not count. */
+/* Sets *out to the engine that must be used, or NULL for the best one. An engine of another device in the environment
+ * is ignored. */
 static fxa_status choose_named(const fxa_context *ctx, const fxa__problem *p, const char *name, const fxa__engine **out,
                                fxa_error *err) {
     *out = name ? fxa__engine_find(name) : NULL;
@@ -67,13 +70,14 @@ static fxa_status choose_instance(fxa_context *ctx, const fxa__problem *p, const
     return fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, p->in.target, out, err);
 }
 
-/* ---- The best ---------------------------------------------------------------------------------------------------- */
+/* ---- The best engine ------------------------------------------------------------------------------------------------
+ * */
 
-/* What a report of all refusals is written into; what does not fit is left out. */
+/* Collects the reasons of all refusals for one message; excess text is dropped. */
 typedef struct choose_reasons {
     char text[sizeof((fxa_error *)0)->text + sizeof((fxa_support *)0)->reason];
     size_t at;
-    bool is_wrong; /* an engine did not understand the target: that is nothing which another one could change */
+    bool is_wrong; /* true if an engine could not parse the target, so no other engine can help */
 } choose_reasons;
 
 static void choose_reason(choose_reasons *r, const char *engine, const char *reason) {
@@ -81,11 +85,12 @@ static void choose_reason(choose_reasons *r, const char *engine, const char *rea
     r->at += (size_t)snprintf(r->text + r->at, sizeof r->text - r->at, "%s %s: %s", r->at ? ";" : ":", engine, reason);
 }
 
+/* Returns the estimated seconds of a run, negative if the engine gives no estimate. */
 static double choose_cost(const fxa__instance *instance, const fxa__problem *p) {
     return instance->engine->cost ? instance->engine->cost(instance->self, p) : -1;
 }
 
-/* Of the engines whose bit in `refused` is not set; *at is which. *out NULL: none can, for these reasons. */
+/* Finds the best engine whose bit in `refused` is clear, and its registry index *at. *out is NULL if there is none. */
 static fxa_status choose_best(fxa_context *ctx, const fxa__problem *p, uint64_t refused, fxa__instance **out,
                               size_t *at, choose_reasons *reasons, fxa_error *err) {
     double best = -1;
@@ -109,11 +114,12 @@ static fxa_status choose_best(fxa_context *ctx, const fxa__problem *p, uint64_t 
         *out = instance;
         *at = i;
         best = cost;
-        if (cost < 0) break; /* the first that can, and there is nothing to compare */
+        if (cost < 0) break; /* without a cost estimate the first engine wins */
     }
     return FXA_OK;
 }
 
+/* Counts and returns the refusal of all engines. */
 static fxa_status choose_refuse(fxa_context *ctx, const fxa__problem *p, const choose_reasons *reasons,
                                 fxa_error *err) {
     atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
@@ -124,8 +130,8 @@ static fxa_status choose_refuse(fxa_context *ctx, const fxa__problem *p, const c
                      reasons->text);
 }
 
-/* A compiler's no is remembered as the answer, if there is memory for that; for this call it counts in any case. One
- * that breaks says nothing of the problem: another engine may do, and if none does, what broke first is the error. */
+/* Makes the plan on the best engine. An engine whose compiler refuses the problem or breaks is excluded, and the next
+ * best is used. If none is left, the first breakage is the error, else the collected refusals. */
 static fxa_status choose_and_make(fxa_context *ctx, fxa__problem *p, fxa_plan **out, fxa_error *err) {
     uint64_t refused = 0;
     fxa_status status = FXA_E_UNSUPPORTED;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The context: allocator, plan cache, cached answers of the engines, memo of questions. One owner, no reference count
- * of its own; what outlives it (programs, plans) holds the host.
+ * The context: allocator, plan cache, support results, request cache. It has one owner and no reference count; plans
+ * and programs, which may outlive it, reference the host.
  */
 #include "plan.h"
 
@@ -14,7 +14,7 @@
 
 const char *fxa_version(void) { return FXA_VERSION_STRING; }
 
-/* Workers of a run: as the caller says, else the environment, else the machine. */
+/* Sets *out to the number of threads of a run: the caller's number, else FXA_THREADS, else the number of CPUs. */
 static fxa_status context_width(uint32_t threads, int32_t *out, fxa_error *err) {
     if (threads > FXA_MAX_THREADS)
         return fxa__fail(err, FXA_E_ARGUMENT, "fxa_context_config.threads is %u; accepted is 0 (automatic) to %d",
@@ -31,7 +31,7 @@ static fxa_status context_width(uint32_t threads, int32_t *out, fxa_error *err) 
     return FXA_OK;
 }
 
-/* Read once, so that a context does not change its mind. */
+/* Reads the variables once, so that later changes of the environment do not affect the context. */
 static void context_read_environment(fxa_context *ctx) {
     const char *name = getenv("FXA_ENGINE");
     if (name) (void)snprintf(ctx->wanted, sizeof ctx->wanted, "%s", name);

@@ -10,6 +10,7 @@ int32_t fxa_engine_device(size_t index) {
     return engine ? (int32_t)engine->device : -1;
 }
 
+/* Returns the first engine of the device that can describe it, or NULL. */
 static const fxa__engine *device_find(fxa_device device) {
     const fxa__engine *engine = NULL;
     for (size_t i = 0; (engine = fxa__engine_at(i)) != NULL; i++)

@@ -1,12 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Code on disk: see disk_cache.h. A file NAME.fxacode, where NAME is its key in hexadecimal digits (numbers are little
- * endian, a string is a u32 length and that many bytes):
+ * Code on disk: see disk_cache.h. The file KEY.fxacode, KEY in hexadecimal digits, contains (numbers are little-endian,
+ * a string is a u32 length and that many bytes):
  *
- *   8 bytes "FXACODE" and a zero byte, u32 format (1), 16 bytes key, string version of the library, string engine, u32
- *   version of the engine, string identity, u64 size of the section, the section, 16 bytes BLAKE2s-128 of all before
+ *     8 bytes  "FXACODE" and a zero byte
+ *     u32      format: 1
+ *     16 bytes key
+ *     string   version of the library
+ *     string   engine
+ *     u32      version of the engine
+ *     string   identity
+ *     u64      size of the section
+ *     -        the section
+ *     16 bytes BLAKE2s-128 of everything before
  *
- * The time of a file is that of its last use; the oldest go first when the folder holds too much (disk_folder.c).
+ * The modification time of a file is its last use; the oldest files are removed when the folder is too large
+ * (disk_folder.c).
  */
 #include "disk_cache.h"
 
@@ -37,7 +46,8 @@ void fxa__disk_end(fxa__disk *disk) {
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
-/* Whatever device of that identity: its ordinal, and whether it is here or a target, is not part of it. */
+/* Writes library, engine and identity. The device's ordinal, and whether it is present or a target, are not included,
+ * so equal devices share files. */
 static void disk_write_head(const fxa__instance *instance, fxa__writer *w) {
     fxa__write_string(w, FXA_VERSION_STRING);
     fxa__write_string(w, instance->engine->name);
@@ -82,13 +92,15 @@ static void disk_write_entry(const fxa__instance *instance, const uint8_t key[16
     fxa__write_bytes(w, sum, sizeof sum);
 }
 
+/* Reads a string and returns true if it equals `text`. */
 static bool disk_says(fxa__reader *r, const char *text) {
     char found[DISK_MAX_STRING];
     fxa__read_string(r, found, sizeof found);
     return !r->failed && strcmp(found, text) == 0;
 }
 
-/* The section of a file, if it is what its name says, undamaged. */
+/* Sets *section to the engine's section of a file. Returns false if the file is damaged or does not belong to its key.
+ * */
 static bool disk_open_entry(const fxa__instance *instance, const uint8_t key[16], const uint8_t *data, size_t size,
                             fxa__reader *section) {
     uint8_t sum[DISK_SUM];
@@ -108,7 +120,8 @@ static bool disk_open_entry(const fxa__instance *instance, const uint8_t key[16]
     return true;
 }
 
-/* NULL: a miss. What the engine itself does not take goes, unless it was just short of memory or of its device. */
+/* Loads code from its file; returns NULL on a miss. A file that the engine rejects is removed, unless the cause is
+ * memory or the device. */
 static fxa__code *disk_load(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p, const uint8_t key[16]) {
     fxa__code *code = NULL;
     fxa__disk_file file;
@@ -124,6 +137,7 @@ static fxa__code *disk_load(fxa__disk *disk, fxa__instance *instance, const fxa_
     return code;
 }
 
+/* Writes code to its file. Failures are ignored. */
 static void disk_store(fxa__disk *disk, const fxa__instance *instance, const uint8_t key[16], const fxa__code *code) {
     fxa__writer section = {.host = disk->host}, w = {.host = disk->host};
     instance->engine->save(instance->self, code->code, &section);
@@ -140,7 +154,7 @@ static void disk_store(fxa__disk *disk, const fxa__instance *instance, const uin
     fxa__writer_free(&w);
 }
 
-/* False: the folder is not used for it. */
+/* Computes the key. Returns false if this code is not cached on disk. */
 static bool disk_use(const fxa__disk *disk, const fxa__instance *instance, const fxa__problem *p, uint8_t key[16]) {
     return disk->folder && instance->engine->save && instance->engine->load && disk_key(instance, p, key);
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compiled code on disk, for every engine that has a section of plan bytes (save, load): what one process compiled, the
- * next one loads. A file per code, named by a key of all that it depends on, so that another version of the library, of
- * the engine or of what its identity names (device, driver, compiler) is simply another name.
+ * Compiled code on disk, for every engine that can save and load code: one process compiles, later ones load. One file
+ * per code, named by a key of everything that the code depends on, so another version of library, engine, device,
+ * driver or compiler uses another file name.
  *
- * Nothing here can make a call fail: what cannot be read, written or trusted is a miss, and the code is compiled. Files
- * are written beside their place and renamed, so that any number of processes may use a folder; damaged ones are
- * removed. The folder must belong to the user (or root) and be writable for nobody else: what lies there is executed.
+ * The cache never makes a call fail: if a file cannot be read, written or trusted, that is a miss and the code is
+ * compiled. Files are written under a temporary name and renamed, so any number of processes may share a folder;
+ * damaged files are removed. The folder must belong to the user or root and be writable by no other user, because its
+ * contents are executed.
  */
 #ifndef FXA_PLAN_DISK_CACHE_H
 #define FXA_PLAN_DISK_CACHE_H
@@ -15,19 +16,21 @@
 
 typedef struct fxa__disk {
     fxa__host *host; /* borrowed from the owner */
-    char *folder;    /* NULL: there is none */
+    char *folder;    /* NULL = no disk cache */
     uint64_t max_bytes;
     atomic_uint_least64_t hits, misses, writes;
 } fxa__disk;
 
-/* folder NULL or "": no cache. Nothing is looked at before there is code to look for. E_MEMORY is all that fails. */
+/* Initializes an empty cache. folder NULL or "" disables it. The folder is first accessed when code is looked up. Fails
+ * only with E_MEMORY. */
 fxa_status fxa__disk_init(fxa__disk *disk, fxa__host *host, const char *folder, uint64_t max_bytes, fxa_error *err);
+/* Releases the memory of the cache. Files stay. */
 void fxa__disk_end(fxa__disk *disk);
 
-/* Code of p from the folder; or else compiled, and written there. */
+/* Returns code of p in *out, loaded from the folder, else compiled and written there. */
 fxa_status fxa__disk_code(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p, fxa__code **out,
                           fxa_error *err);
-/* The same where nothing can be compiled: NULL when the folder has none, which counts as no miss. */
+/* Returns code of p from the folder, NULL if there is none. Never compiles; a NULL result does not count as a miss. */
 fxa__code *fxa__disk_find(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The folder of the cache on disk: see disk_folder.h. Everything goes by a descriptor of the folder that has been
- * looked at, so that nobody can put another one in its place between the look and the use.
+ * The folder of the disk cache: see disk_folder.h. All accesses use a descriptor of the folder whose owner and mode
+ * were checked, so the folder cannot be replaced between check and use.
  */
 #include "disk_folder.h"
 
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define FOLDER_ENDING ".fxacode"
-#define FOLDER_BEGINNING "writing-" /* of what is not renamed yet */
+#define FOLDER_BEGINNING "writing-" /* name prefix of files not yet renamed */
 enum { FOLDER_NAME = 64, FOLDER_TRIES = 100, FOLDER_STALE = 3600 /* seconds */ };
 #define FOLDER_MOST_FILE ((int64_t)1 << 30)
 
@@ -28,11 +28,12 @@ static void folder_name(const uint8_t key[16], char out[FOLDER_NAME]) {
 
 /* ---- Trust ------------------------------------------------------------------------------------------------------- */
 
+/* Returns true if only the user or root may write the file or folder. */
 static bool folder_is_ours(const struct stat *s) {
     return (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* -1: there is none that can be trusted. */
+/* Opens the folder; returns a descriptor, -1 if it is missing or not trusted. */
 static int folder_open(const char *folder) {
     struct stat s;
     int at = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -42,7 +43,7 @@ static int folder_open(const char *folder) {
     return -1;
 }
 
-/* It and all above it that are not there, for the user alone. */
+/* Creates the folder and missing parents with access for the user only. */
 static void folder_make(const char *folder) {
     char path[4096];
     size_t n = strlen(folder);
@@ -77,7 +78,7 @@ static bool folder_write_all(int file, const uint8_t *data, size_t size) {
     return true;
 }
 
-/* A read is a use, of which the file's time tells. */
+/* Reads a file and sets its time, which records the last use. Returns false on failure. */
 static bool folder_read(fxa__host *host, int file, fxa__disk_file *out) {
     struct stat s;
     if (fstat(file, &s) != 0 || !S_ISREG(s.st_mode) || !folder_is_ours(&s)) return false;
@@ -114,7 +115,7 @@ void fxa__disk_file_remove(const char *folder, const uint8_t key[16]) {
     (void)close(at);
 }
 
-/* A new file for this process to write; -1: none. */
+/* Creates a temporary file of this process; returns its descriptor, -1 on failure. */
 static int folder_create(int at, char name[FOLDER_NAME]) {
     int file = -1;
     for (int i = 0; i < FOLDER_TRIES && file < 0; i++) {
@@ -136,7 +137,7 @@ static bool folder_write(int at, const char *name, const uint8_t *data, size_t s
     return ok;
 }
 
-/* A file beyond the process's limit would be a signal, and the end of it. */
+/* Returns true if RLIMIT_FSIZE allows the size: exceeding it would raise SIGXFSZ and end the process. */
 static bool folder_may_write(size_t size) {
     struct rlimit limit;
     return getrlimit(RLIMIT_FSIZE, &limit) == 0 && (limit.rlim_cur == RLIM_INFINITY || size <= limit.rlim_cur);
@@ -165,18 +166,21 @@ typedef struct folder_entry {
     uint64_t size;
 } folder_entry;
 
+/* Orders entries by last use, the oldest first. */
 static int folder_compare(const void *a, const void *b) {
     const folder_entry *x = a, *y = b;
     if (x->used.tv_sec != y->used.tv_sec) return x->used.tv_sec < y->used.tv_sec ? -1 : 1;
     return (x->used.tv_nsec > y->used.tv_nsec) - (x->used.tv_nsec < y->used.tv_nsec);
 }
 
+/* Returns true for names of cache files. */
 static bool folder_is_entry(const char *name) {
     return strlen(name) == 32 + sizeof FOLDER_ENDING - 1 && strspn(name, "0123456789abcdef") == 32 &&
            strcmp(name + 32, FOLDER_ENDING) == 0;
 }
 
-/* One name of the folder: an entry is listed, what is left of a write that never ended goes. False: no memory. */
+/* Handles one name of the folder: adds a cache file to the list, removes an old temporary file. Returns false if memory
+ * runs out. */
 static bool folder_note(fxa__host *host, int at, const char *name, folder_entry **list, size_t *capacity, size_t *n) {
     struct stat s;
     bool writing = strncmp(name, FOLDER_BEGINNING, sizeof FOLDER_BEGINNING - 1) == 0;
@@ -204,7 +208,7 @@ static void folder_shrink(fxa__host *host, int at, DIR *dir, uint64_t max_bytes)
     if (total > max_bytes) {
         qsort(list, n, sizeof *list, folder_compare);
         for (size_t i = 0; i + 1 < n && total > max_bytes - max_bytes / 8; i++) {
-            (void)unlinkat(at, list[i].name, 0); /* others may have been quicker */
+            (void)unlinkat(at, list[i].name, 0); /* may fail: another process may have removed it */
             total -= list[i].size;
         }
     }
@@ -213,7 +217,7 @@ static void folder_shrink(fxa__host *host, int at, DIR *dir, uint64_t max_bytes)
 
 void fxa__disk_folder_shrink(fxa__host *host, const char *folder, uint64_t max_bytes) {
     int at = folder_open(folder);
-    int again = at < 0 ? -1 : fcntl(at, F_DUPFD_CLOEXEC, 0); /* which a DIR takes over */
+    int again = at < 0 ? -1 : fcntl(at, F_DUPFD_CLOEXEC, 0); /* fdopendir takes ownership of this copy */
     DIR *dir = again < 0 ? NULL : fdopendir(again);
     if (dir)
         folder_shrink(host, at, dir, max_bytes);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_merge: on the host at once; on a device by an engine that can, else by taking what is joined to the host and back
- * through the engine's memory. Only elements are written there: on what lies between them others may be at work.
+ * fxa_merge. Host memory is merged directly. On a device an engine's kernel merges; without one the tensors are copied
+ * to the host, merged and copied back. Only elements are written, never the gaps between them: another thread may own
+ * those.
  */
 #include "plan.h"
 
@@ -10,18 +11,18 @@
 #include "../base/num.h"
 #include "../problem/join.h"
 
-/* One tensor on its way. */
+/* One tensor in transfer. */
 typedef struct join_side {
     const fxa__region *region;
-    int64_t first; /* address on the device of what was copied */
+    int64_t first; /* device address of the copied range */
     size_t size;
-    char *host; /* the copy; NULL: the tensor has no element */
+    char *host; /* copy in host memory; NULL = the tensor is empty */
 } join_side;
 
 /* ---- Which engine ------------------------------------------------------------------------------------------------ */
 
-/* The first engine of the device that can be opened and has a way; E_UNSUPPORTED with the reasons of those that have
- * not. */
+/* Finds the first engine of the device that can be opened and can merge or copy. Fails with E_UNSUPPORTED and the
+ * reason of the last engine. */
 static fxa_status join_find(const fxa_merge_args *a, fxa__instance **out, fxa_error *err) {
     const fxa__engine *engine;
     fxa_error why = {.status = FXA_OK};
@@ -38,12 +39,15 @@ static fxa_status join_find(const fxa_merge_args *a, fxa__instance **out, fxa_er
                      fxa_device_name((fxa_device)a->device));
 }
 
-/* ---- There and back ---------------------------------------------------------------------------------------------- */
+/* ---- Copies to the host and back
+ * -------------------------------------------------------------------------------------- */
 
+/* Starts the copy of a tensor's address range to the host. */
 static fxa_status join_fetch(const fxa__instance *at, join_side *side, void *stream, fxa_error *err) {
     int64_t end;
     if (fxa__region_is_empty(side->region)) return FXA_OK;
-    (void)fxa__region_addresses(side->region, &side->first, &end); /* it has some: fxa__join_read has looked */
+    /* cannot fail: fxa__join_read checked the addresses */
+    (void)fxa__region_addresses(side->region, &side->first, &end);
     side->size = (size_t)(end - side->first);
     side->host = fxa__alloc_aligned(at->host, side->size, FXA_WORKSPACE_ALIGN);
     if (!side->host)
@@ -52,7 +56,8 @@ static fxa_status join_fetch(const fxa__instance *at, join_side *side, void *str
                                          err);
 }
 
-/* Axes that lie one inside the other without gaps, as one: their sizes become 1. Returns elements of a whole piece. */
+/* Folds axes that are contiguous with each other: their sizes become 1. Returns the number of elements of a contiguous
+ * piece. */
 static int64_t join_fold(fxa__region *r) {
     int64_t whole = 1;
     for (int32_t i = 0; i < r->rank;) {
@@ -62,12 +67,12 @@ static int64_t join_fold(fxa__region *r) {
         }
         whole *= r->size[i];
         r->size[i] = 1;
-        i = 0; /* one that was passed may follow now */
+        i = 0; /* an axis passed before may continue the piece now */
     }
     return whole;
 }
 
-/* Piece by piece: one for a dense tensor. */
+/* Copies the elements back to the device, one copy per contiguous piece; a dense tensor is one piece. */
 static fxa_status join_send(const fxa__instance *at, const join_side *side, void *stream, fxa_error *err) {
     int64_t index[FXA_MAX_RANK] = {0};
     if (!side->host) return FXA_OK;
@@ -84,6 +89,7 @@ static fxa_status join_send(const fxa__instance *at, const join_side *side, void
     return FXA_OK;
 }
 
+/* Returns the host address that corresponds to the tensor's data pointer, or NULL. */
 static void *join_pointer(const join_side *side) {
     return side->host ? side->host + ((int64_t)(uintptr_t)side->region->data - side->first) : NULL;
 }
@@ -101,7 +107,7 @@ static fxa_status join_through(const fxa__instance *at, const fxa_merge_args *a,
     return memory->wait(at->self, a->stream, err);
 }
 
-/* What a failed copy began may still be under way: memory goes when that has come to an end. */
+/* Merges through host memory. After a failure the memory is freed only once pending copies have finished. */
 static fxa_status join_stage(const fxa__instance *at, const fxa_merge_args *a, const fxa__region *region,
                              fxa_error *err) {
     join_side side[FXA__JOIN_SIDES] = {
@@ -115,7 +121,7 @@ static fxa_status join_stage(const fxa__instance *at, const fxa_merge_args *a, c
     return status;
 }
 
-/* Kernels for merging know no floats of 8 bits. */
+/* Returns true if O has 8-bit floats, which merge kernels do not support. */
 static bool join_has_bytes(const fxa_merge_args *a) {
     return fxa__dtype_is_byte_float(a->o_a.dtype) || fxa__dtype_is_byte_float(a->o_b.dtype);
 }

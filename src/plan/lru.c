@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table behind the caches: see lru.h.
+ * Hash table of the caches: see lru.h.
  */
 #include "lru.h"
 
@@ -48,7 +48,7 @@ void fxa__lru_touch(fxa__lru *lru, fxa__lru_node *node) {
 void fxa__lru_remove(fxa__lru *lru, fxa__lru_node *node) {
     fxa__lru_node **at = &lru->bucket[lru_bucket(node->key)];
     while (*at != node) {
-        FXA__ASSERT(*at); /* it is in the table */
+        FXA__ASSERT(*at); /* the node must be in the table */
         at = &(*at)->chain;
     }
     *at = node->chain;

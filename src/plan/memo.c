@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memo of a context: see memo.h. Keys are told apart by a fast digest first (not a cryptographic one: equal digests
- * of other bytes are a miss). Its lock is held for a lookup only; allocations and frees happen outside, as in cache.c.
+ * The request cache of a context: see memo.h. Entries are found by a fast, non-cryptographic digest; equal digests of
+ * different keys are a miss. The lock is held for lookups only; allocations and frees happen outside it, as in cache.c.
  */
 #include "memo.h"
 
@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 typedef struct memo_entry {
-    fxa__lru_node node; /* first: a node is its entry */
-    size_t size;        /* of all of it */
-    fxa_plan *plan;     /* of a question for a plan */
-    size_t count;       /* of a question for support */
+    fxa__lru_node node; /* must be first: nodes are cast to entries */
+    size_t size;        /* bytes of the entire entry */
+    fxa_plan *plan;     /* for requests of plans */
+    size_t count;       /* number of reports, for support queries */
     fxa_support reports[FXA__MEMO_REPORTS];
     size_t key_size;
     uint8_t key[];
@@ -22,6 +22,7 @@ typedef struct memo_entry {
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
+/* Appends data to the key, padded with zeros to 8 bytes. Clears *fits if the key is full. */
 static void memo_add(fxa__memo_key *key, bool *fits, const void *data, size_t size) {
     size_t padded = (size + 7) / 8 * 8;
     if (!*fits || size > sizeof key->data || key->size + padded > sizeof key->data) {
@@ -41,7 +42,7 @@ static void memo_add_text(fxa__memo_key *key, bool *fits, const char *text) {
     memo_add(key, fits, text, n);
 }
 
-/* Names and types are in the hash of a program, defaults of params are not. */
+/* Adds the hash of a program, which covers names and types, and the default values of its params, which it does not. */
 static void memo_add_program(fxa__memo_key *key, bool *fits, const fxa_program *program) {
     memo_add_number(key, fits, program != NULL);
     if (!program) return;
@@ -55,7 +56,7 @@ static void memo_add_program(fxa__memo_key *key, bool *fits, const fxa_program *
     memo_add_number(key, fits, 0);
 }
 
-/* A count that does not fit its program is wrong, and not looked behind. */
+/* Adds captures. If their number does not match the program, the request is invalid and gets no key. */
 static void memo_add_captures(fxa__memo_key *key, bool *fits, const fxa_program *program, const fxa_capture *captures,
                               size_t n) {
     size_t want = program ? fxa_program_tensor_count(program) : 0;
@@ -63,7 +64,7 @@ static void memo_add_captures(fxa__memo_key *key, bool *fits, const fxa_program 
     if (*fits) memo_add(key, fits, captures, n * sizeof *captures);
 }
 
-/* Four sums side by side, so that multiplications need not wait for each other. */
+/* Computes the digest in four independent sums, so that multiplications overlap. */
 static void memo_digest(fxa__memo_key *key) {
     uint64_t sum[4] = {0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu, 0xd6e8feb86659fd93u};
     for (size_t at = 0; at < key->size; at += 8) {
@@ -78,6 +79,7 @@ static void memo_digest(fxa__memo_key *key) {
     memcpy(key->digest, out, sizeof out);
 }
 
+/* Completes the key; if it does not fit, the request gets none. */
 static void memo_close(fxa__memo_key *key, bool fits) {
     if (fits)
         memo_digest(key);
@@ -88,7 +90,7 @@ static void memo_close(fxa__memo_key *key, bool fits) {
 void fxa__memo_key_problem(fxa__memo_key *key, fxa__question question, const fxa_problem *problem) {
     fxa_problem p = FXA_PROBLEM_INIT;
     uint32_t size = problem->struct_size;
-    /* A newer caller's is not compared, nor is one that ends inside a field: what it points to is not looked at. */
+    /* Structs of newer callers, and sizes that end inside a field, get no key: their pointers are not followed. */
     bool fits = size >= offsetof(fxa_problem, total_q) && size <= sizeof p && size % sizeof(void *) == 0;
     key->size = 0;
     if (fits) memcpy(&p, problem, size);
@@ -135,7 +137,7 @@ static void memo_free_chain(fxa__memo *memo, fxa__lru_node *node) {
     }
 }
 
-/* Under the lock: out of the table, onto the chain. */
+/* Moves an entry from the table to the garbage chain. Called under the lock. */
 static void memo_remove(fxa__memo *memo, fxa__lru_node *node, fxa__lru_node **garbage) {
     fxa__lru_remove(&memo->lru, node);
     node->chain = *garbage;
@@ -160,7 +162,7 @@ void fxa__memo_end(fxa__memo *memo) {
     fxa__lock_destroy(&memo->lock);
 }
 
-/* Under the lock. */
+/* Returns the entry of a key and marks it as used, NULL = none. Called under the lock. */
 static memo_entry *memo_find(fxa__memo *memo, const fxa__memo_key *key) {
     memo_entry *entry = (memo_entry *)fxa__lru_find(&memo->lru, key->digest);
     bool same = entry && entry->key_size == key->size && memcmp(entry->key, key->data, key->size) == 0;
@@ -169,6 +171,7 @@ static memo_entry *memo_find(fxa__memo *memo, const fxa__memo_key *key) {
     return entry;
 }
 
+/* Returns a new entry without a result; NULL without a key or memory. */
 static memo_entry *memo_entry_make(fxa__memo *memo, const fxa__memo_key *key) {
     size_t size = sizeof(memo_entry) + key->size;
     memo_entry *entry = key->size ? fxa__alloc(memo->host, size) : NULL;
@@ -180,7 +183,7 @@ static memo_entry *memo_entry_make(fxa__memo *memo, const fxa__memo_key *key) {
     return entry;
 }
 
-/* The newest of its digest stays. */
+/* Adds an entry, replacing one with the same digest. */
 static void memo_keep(fxa__memo *memo, memo_entry *entry) {
     fxa__lru_node *garbage = NULL;
     fxa__lock_take(&memo->lock);
@@ -195,7 +198,7 @@ static void memo_keep(fxa__memo *memo, memo_entry *entry) {
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
-/* Looked for when the cache has evicted some since the last time. */
+/* Does nothing if the cache has evicted no code since the last call. */
 void fxa__memo_sweep(fxa_context *ctx) {
     fxa__memo *memo = &ctx->memo;
     fxa__lru_node *garbage = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Plans: code from the cache, and the immutable object that a run needs. A plan has its own resolved problem (the
- * geometry) and shares the code. Which engine is asked: choose.c.
+ * geometry) and shares the code. choose.c selects the engine.
  */
 #include "plan.h"
 
@@ -13,7 +13,7 @@
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
-/* Name and identity with their terminators, the version in little endian. */
+/* Hashes name and identity with their terminators, and the version in little-endian order. */
 static void plan_hash_engine(fxa__blake2s *s, const char *engine, uint32_t version, const char *identity) {
     uint8_t bytes[4] = {(uint8_t)version, (uint8_t)(version >> 8), (uint8_t)(version >> 16), (uint8_t)(version >> 24)};
     fxa__blake2s_add(s, engine, strlen(engine) + 1);
@@ -30,7 +30,7 @@ void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t vers
     fxa__blake2s_end(&s, key);
 }
 
-/* Code belongs to an instance, so that its place is part of the key, not only what it is. */
+/* The key includes ordinal and target, because code belongs to one instance. */
 fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem *p, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err) {
     const fxa__engine *engine = instance->engine;
@@ -67,7 +67,7 @@ static fxa_status plan_build_code(void *user, fxa__code **out, fxa_error *err) {
     return fxa__code_create(b->instance, b->problem, &b->from, out, err);
 }
 
-/* Takes over nothing: the plan gets references of its own. */
+/* Creates the plan. It gets its own references to the host, the problem and the code. */
 static fxa_status plan_create_of(fxa__host *host, fxa__problem *p, fxa__code *code, const uint8_t code_key[16],
                                  const fxa_support *answer, fxa_plan **out, fxa_error *err) {
     const fxa__engine *engine = code->instance->engine;
@@ -95,6 +95,7 @@ static fxa_status plan_create_of(fxa__host *host, fxa__problem *p, fxa__code *co
     return fxa__ok(err);
 }
 
+/* Returns the error for a problem that the engine refuses. */
 static fxa_status plan_say_no(const fxa__engine *engine, const char *reason, fxa_error *err) {
     return fxa__fail(err, FXA_E_UNSUPPORTED, "engine %s cannot run this problem: %s", engine->name, reason);
 }
@@ -110,7 +111,7 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
     FXA_TRY(fxa__code_key_make(instance, p, section, key, err));
     fxa__code *code = NULL;
     fxa_status status = fxa__cache_get(&ctx->cache, key, plan_build_code, &build, &code, &why);
-    if (status == FXA_E_UNSUPPORTED) { /* bytes that nobody vouches for say nothing about the engine */
+    if (status == FXA_E_UNSUPPORTED) { /* a refusal of untrusted plan bytes says nothing about the engine */
         if (!section) fxa__answers_refuse(ctx, instance, p, key, why.text);
         return plan_say_no(instance->engine, why.text, err);
     }
@@ -192,8 +193,8 @@ void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]) {
         memset(key, 0, 16);
 }
 
-/* Writes as much as the caller's struct_size says it knows (0: all of it), so that an older caller's struct is not
- * overrun. A problem made of the result has the same key. */
+/* Writes at most the struct_size of an older caller's struct (0 = all of it). A problem created from the result has the
+ * same key. */
 void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out) {
     if (!plan || !out) return;
     fxa_problem p = plan->problem->in;

@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans inside the library: from a checked problem over the engines' answers and the cache to something that runs.
+ * Plans: from a checked problem through support queries and the plan cache to an object that runs.
  *
- * Three keys, all BLAKE2s-128 of content, never of an address or a name that a user chose:
- *   problem key   everything the problem says (problem.h)
- *   plan key      problem key, engine name, version and identity; also the key of the engine's cached answer, so that
- *                 the problem that was asked about is the problem that runs
- *   code key      the same of an engine, its device and target, and of the problem what engine->key says that code
- *                 depends on; what the cache holds
+ * Three keys, all BLAKE2s-128 hashes of content, never of addresses or user-chosen names:
  *
- * Ownership: a context owns its two caches; plans and programs hold the host, not the context, and so outlive it. Code
- * is shared by the cache and by the plans that run it (engine/instance.h); evicting only drops the cache's reference.
- * Locks: each cache has its own, and none is held while compiling, allocating or freeing; with the memo's that of the
- * cache may be taken, no other two at a time.
+ *       key          content                                                   used for
+ *       problem key  everything in the problem (problem.h)                     part of the plan key
+ *       plan key     problem key; name, version and identity of the engine     fxa_plan_key, cached support results
+ *       code key     engine, device, target; the parts of the problem that     the plan cache
+ *                    engine->key writes
+ *
+ * Cached support results use the plan key, so a result always refers to the problem that runs.
+ *
+ * Ownership: a context owns its caches. Plans and programs reference the host, not the context, so they outlive it.
+ * Code is shared by the cache and by the plans that run it (engine/instance.h); eviction drops only the cache's
+ * reference.
+ *
+ * Locks: each cache has its own, and none is held while compiling, allocating or freeing. The memo's lock may be held
+ * while taking the plan cache's; no other two locks are held at once.
  */
 #ifndef FXA_PLAN_PLAN_H
 #define FXA_PLAN_PLAN_H
@@ -24,13 +29,14 @@
 
 #include <stddef.h>
 
-#define FXA__ENGINE_NAME 65 /* room for what the environment calls one; longer names are none */
+#define FXA__ENGINE_NAME 65 /* capacity for an engine name from the environment; longer names match no engine */
 
 /* ---- Cache of code (cache.c) ------------------------------------------------------------------------------------- */
 
 typedef struct fxa__cache {
     fxa__host *host; /* borrowed from the owner */
-    fxa__lock lock;  /* guards everything below; its condition: a build has ended */
+    /* Guards the members below. Its condition is signalled when a build ends. */
+    fxa__lock lock;
     fxa__lru lru;
     uint64_t hits, misses, builds, evictions;
     uint64_t bytes; /* of finished code in the table */
@@ -38,30 +44,33 @@ typedef struct fxa__cache {
 } fxa__cache;
 
 fxa_status fxa__cache_init(fxa__cache *cache, fxa__host *host, uint64_t max_plans, uint64_t max_bytes, fxa_error *err);
-void fxa__cache_end(fxa__cache *cache); /* nobody may be inside */
+void fxa__cache_end(fxa__cache *cache); /* no other thread may use the cache */
 
-/* Makes the code of one key; called without any lock, from the thread that missed. */
+/* Builds the code of one key. Called without a lock, in the thread that missed. */
 typedef fxa_status (*fxa__build_fn)(void *user, fxa__code **out, fxa_error *err);
 
-/* A reference to the code of `key`. The first to miss builds; others that ask for the same key meanwhile wait and get
- * the same code, or the same failure with the same text (out of memory may be one caller's own trouble: they then try
- * once more by themselves). Failures are not kept. */
+/* Returns a reference to the code of `key`. The first thread that misses builds; others that request the same key wait
+ * for it and get the same code, or the same failure with the same text. After E_MEMORY the waiters try once more
+ * themselves, since memory may be short for one caller only. Failures are not cached. */
 fxa_status fxa__cache_get(fxa__cache *cache, const uint8_t key[16], fxa__build_fn build, void *user, fxa__code **out,
                           fxa_error *err);
-/* Adds a reference to code that was built outside, unless the key has some, or memory runs out. */
+/* Adds code that was built elsewhere, with a reference of its own. No effect if the key has code or memory runs out. */
 void fxa__cache_put(fxa__cache *cache, const uint8_t key[16], fxa__code *code);
-/* Whether the key has this code; `use` counts that as a hit, and the code as used. */
+/* Return true if this code is cached under the key. fxa__cache_use also counts a hit and a use of the code. */
 bool fxa__cache_holds(fxa__cache *cache, const uint8_t key[16], const fxa__code *code);
 bool fxa__cache_use(fxa__cache *cache, const uint8_t key[16], const fxa__code *code);
+/* Returns the number of evictions so far. */
 uint64_t fxa__cache_evictions(fxa__cache *cache);
-/* A reference to code that is there already; NULL else. Counts as neither hit nor miss. */
+/* Returns a reference to cached code, NULL if there is none. Counts as neither hit nor miss. */
 fxa__code *fxa__cache_peek(fxa__cache *cache, const uint8_t key[16]);
 void fxa__cache_set_limits(fxa__cache *cache, uint64_t max_plans, uint64_t max_bytes);
-void fxa__cache_drop(fxa__cache *cache); /* all finished code; not counted as evictions */
-/* Fills all counters that are the cache's: all but refusals, runs, queries, query_hits. */
+/* Removes all finished code; does not count as evictions. */
+void fxa__cache_drop(fxa__cache *cache);
+/* Fills the counters of the plan cache: all but refusals, runs, queries and query_hits. */
 void fxa__cache_count(fxa__cache *cache, fxa_cache_stats *out);
 
-/* ---- Cache of the engines' answers (support.c) ------------------------------------------------------------------- */
+/* ---- Cache of support results (support.c) ---------------------------------------------------------------------------
+ * */
 
 #define FXA__MAX_ANSWERS 1024
 
@@ -70,33 +79,34 @@ typedef struct fxa__answers {
     fxa__lock lock;
     fxa__lru lru;
     uint64_t queries, hits;
-    atomic_uint_least64_t noes; /* how often a yes has become a no */
+    atomic_uint_least64_t noes; /* number of accepted problems that a compiler refused later */
 } fxa__answers;
 
 fxa_status fxa__answers_init(fxa__answers *answers, fxa__host *host, fxa_error *err);
 void fxa__answers_end(fxa__answers *answers);
 void fxa__answers_drop(fxa__answers *answers);
-/* What the engine says of p, refusals too: looked up, or asked and remembered (when there is memory for it). Code that
- * the engine made to answer goes to the cache. Fails only when the engine cannot tell, or there is no memory to ask. */
+/* Returns the engine's support result for p, refusals included, from the cache or from a query, which is then cached if
+ * memory allows. Code that the engine compiled for the query goes to the plan cache. Fails only if the query itself
+ * fails or memory runs out. */
 fxa_status fxa__answers_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
                             fxa_error *err);
-/* n answers came from the memo. */
+/* Counts n results that the memo returned. */
 void fxa__answers_count(fxa__answers *answers, size_t n);
-/* From now on the answer is no: to p, and to every problem of that code key. */
+/* Replaces the cached result of p, and of all problems with that code key, by a refusal. */
 void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p,
                          const uint8_t code_key[16], const char *reason);
 
 /* ---- Context and plan -------------------------------------------------------------------------------------------- */
 
 struct fxa_context {
-    fxa__context_head head; /* first: see base/host.h */
+    fxa__context_head head; /* must be first: see base/host.h */
     fxa__cache cache;
     fxa__answers answers;
     fxa__memo memo;
     fxa__disk disk;
-    atomic_uint_least64_t refusals; /* plans that no engine that was asked could make */
-    char wanted[FXA__ENGINE_NAME];  /* the environment's FXA_ENGINE when the context was made, or "" */
-    uint64_t variables;             /* bit i: the variable of engine i was set then */
+    atomic_uint_least64_t refusals; /* plans that no queried engine could make */
+    char wanted[FXA__ENGINE_NAME];  /* FXA_ENGINE of the environment when the context was created, or "" */
+    uint64_t variables;             /* bit i = the variable of engine i was set then */
 };
 _Static_assert(offsetof(fxa_context, head) == 0, "fxa__context_host reads the head at the address of the context");
 
@@ -106,41 +116,42 @@ struct fxa_plan {
     fxa__problem *problem;
     fxa__code *code;
     fxa__pool *pool;         /* the host's, for engines with threads; else NULL */
-    size_t engine_workspace; /* without what a check of indices needs */
-    size_t workspace;        /* what fxa_plan_workspace says */
+    size_t engine_workspace; /* without the part of an index check */
+    size_t workspace;        /* result of fxa_plan_workspace */
     bool deterministic;
-    double numbers[FXA__NUMBERS]; /* of the problem, that its code does not have (engine.h) */
+    double numbers[FXA__NUMBERS]; /* scalar constants that the code does not contain (engine.h) */
     uint8_t key[16], code_key[16];
 };
 
-/* The plan key; version and identity are the engine's, or those that plan bytes name. */
+/* Computes the plan key. version and identity are those of the engine, or those stored in plan bytes. */
 void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t version, const char *identity,
                         uint8_t key[16]);
-/* The code key. section: the code comes from these bytes, and serves no plan compiled here. */
+/* Computes the key of compiled code. With `section` (code from plan bytes) its bytes are hashed in too, so loaded code
+ * is never shared with code compiled here. */
 fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem *p, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err);
 
-/* With asserts: looks at the red zones of a workspace after a run of the plan, or at the host's copy of one whose
- * address is a multiple of 256; it was filled with poison before (base/carve.h). */
+/* With asserts: checks the red zones of a workspace after a run (base/carve.h). `workspace` is the workspace, or a copy
+ * in host memory at a multiple of 256; it was filled with poison before the run. */
 void fxa__plan_zones(const fxa_plan *plan, const void *workspace);
 
-/* Makes the plan of p on an engine through the cache. E_UNSUPPORTED with the reason when the engine says no; a no of
- * its compiler is remembered. section: the engine's part of plan bytes, or NULL to compile. */
+/* Makes the plan of p on an engine, through the plan cache. Returns E_UNSUPPORTED with the reason if the engine refuses
+ * p; a refusal by its compiler is cached. section = the engine's part of plan bytes, or NULL to compile. */
 fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *instance, const fxa__reader *section,
                           fxa_plan **out, fxa_error *err);
-/* The same on the engine of that name, or when it is NULL on the one that the environment names, or the best of those
- * that can. Counts refusals. */
+/* Makes the plan on the named engine. If `name` is NULL: on the one that the environment names, else on the best that
+ * supports p. Counts refusals. */
 fxa_status fxa__plan_choose(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err);
 
-/* The engine that a checked problem names, or NULL: an older caller's struct may end before the field. */
+/* Returns the engine that a checked problem names, or NULL. An older caller's struct may end before that field. */
 const char *fxa__problem_engine(const fxa_problem *problem);
 
-/* E_ARGUMENT for a name that no engine of the problem's device has; NULL is none, and right. */
+/* Returns E_ARGUMENT if no engine of the problem's device has this name. NULL is valid. */
 fxa_status fxa__plan_engine_check(const fxa__problem *p, const char *name, fxa_error *err);
-/* The same, and without a name for the one that the environment names: what fxa__plan_choose would refuse. */
+/* Returns the error that fxa__plan_choose would return for this name, or, without a name, for the environment's. */
 fxa_status fxa__plan_named_check(const fxa_context *ctx, const fxa__problem *p, const char *name, fxa_error *err);
 
-/* The names of the engines of a device as "a, b, c", for messages; device UINT32_MAX: all. */
+/* Writes the names of the engines of a device as "a, b, c", for messages; UINT32_MAX = all devices. */
 #define FXA__ENGINE_LIST 128
 void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]);
 

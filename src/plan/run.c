@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Running: bind the pointers, call the engine. fxa_plan_run allocates nothing and takes no lock; fxa_attention is what
- * wraps a plan from the cache and a workspace around it, and on a device a way there and back (stage.c).
+ * Runs plans: checks the arguments and calls the engine. fxa_plan_run allocates no memory and takes no lock.
+ * fxa_attention adds a plan from the cache and a workspace, and on a device copies to it and back (stage.c).
  */
 #include "../base/float_state.h"
 #include "../base/poison.h"
@@ -15,7 +15,7 @@ fxa_status fxa__run_usable(const fxa_plan *plan, fxa_error *err) {
     return FXA_OK;
 }
 
-/* What the engine itself has to say before it runs: is it here, are the pointers its own. */
+/* Performs the engine's own checks before a run: the device is present, pointers belong to it. */
 static fxa_status run_check(const fxa_plan *plan, const fxa__bind *bind, fxa_error *err) {
     const fxa__instance *instance = plan->code->instance;
     FXA_TRY(fxa__run_usable(plan, err));
@@ -23,7 +23,7 @@ static fxa_status run_check(const fxa_plan *plan, const fxa__bind *bind, fxa_err
     return asked ? instance->engine->check(instance->self, plan->problem, bind, err) : FXA_OK;
 }
 
-/* A graph that the run is recorded into keeps the code until it is gone, whatever becomes of the plan. */
+/* During graph capture, gives the CUDA graph a reference to the code, so the code outlives the plan. */
 static fxa_status run_tie(const fxa_plan *plan, const fxa__bind *bind, fxa_error *err) {
     const fxa__instance *instance = plan->code->instance;
     bool tied = false;
@@ -34,8 +34,8 @@ static fxa_status run_tie(const fxa_plan *plan, const fxa__bind *bind, fxa_error
     return status;
 }
 
-/* With asserts, on the host: poison in the workspace before a run, and a look at its zones after it. Workspaces of
- * devices get theirs from who has them (stage.c). */
+/* With asserts, on the host: fills the workspace with poison before a run; run_look checks its red zones afterwards.
+ * The owner of a device workspace does both for it (stage.c). */
 static void run_poison(const fxa_plan *plan, const fxa__bind *bind) {
     (void)plan, (void)bind;
 #if FXA_ASSERT

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the host to a device and back. What a run touches is a list of regions (problem/touch.h); the spans of
- * addresses that they reach are joined where they overlap, since slices of one tensor may interleave, and each joined
- * span becomes one piece of memory of the device. Pieces in which something was written come back to memory of our own,
- * and when all are there, the elements that were written go to the caller's: so that a failure has changed nothing, and
- * what lies between elements is not touched, on which others may be at work.
+ * Runs on a device with host memory. The regions of a run (problem/touch.h) give address ranges; ranges that overlap
+ * are joined, since slices of one tensor may interleave, and each joined range becomes one allocation on the device.
+ *
+ *     host memory --copy--> device allocations --run--> written ranges --copy--> buffers here --elements--> host memory
+ *
+ * The written elements reach the caller's memory only after all copies succeeded, so a failure changes nothing. Bytes
+ * between elements are not written, since another thread may own them.
  */
 #include "stage.h"
 
@@ -16,18 +18,20 @@
 #include <string.h>
 
 typedef struct stage_span {
-    int64_t first, end; /* addresses on the host */
+    int64_t first, end; /* host addresses */
     bool written;
-    char *device; /* so many bytes past a multiple of STAGE_ALIGN as `first` is: promises of alignment hold there too */
-    void *memory; /* from which this is */
-    char *back;   /* of what was written: where it comes back to */
+    /* Device address of `first`, equal to it modulo STAGE_ALIGN, so that alignment guarantees hold on the device too.
+     * */
+    char *device;
+    void *memory; /* the allocation that contains `device` */
+    char *back;   /* for written ranges: buffer for the results */
 } stage_span;
 
 #define STAGE_ALIGN 256
 
 typedef struct stage {
     const fxa_plan *plan;
-    fxa_args args; /* with the device's pointers, of which the arrays are here */
+    fxa_args args; /* the caller's arguments with device pointers; the pointer arrays are members below */
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
     fxa_view views[FXA__BIND_VIEWS];
@@ -38,7 +42,7 @@ typedef struct stage {
 static const fxa__memory *stage_memory(const stage *s) { return s->plan->code->instance->engine->memory; }
 static void *stage_self(const stage *s) { return s->plan->code->instance->self; }
 
-/* Params stay on the host, as in every run; so does the workspace of the caller, which is not used. */
+/* Returns true if a region is copied to the device. Params stay on the host, and the caller's workspace is not used. */
 static bool stage_goes(const fxa__touched *t) {
     return t->region.data && !fxa__region_is_empty(&t->region) && (t->part != FXA__TOUCH_OTHER || t->index == 2);
 }
@@ -50,7 +54,7 @@ static int stage_compare(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* All spans by address, joined. Bounds were checked: they are addresses. */
+/* Collects the address ranges, sorted and joined. The bounds are checked addresses. */
 static void stage_collect(stage *s, const fxa__touch_list *list) {
     fxa__touched t;
     size_t n = 0, joined = 0;
@@ -73,7 +77,7 @@ static void stage_collect(stage *s, const fxa__touch_list *list) {
     s->n = joined;
 }
 
-/* The span of a region; NULL for what nothing touches. */
+/* Returns the range that contains a region, NULL if the run does not use it. */
 static const stage_span *stage_find(const stage *s, const fxa__touched *t) {
     int64_t first, end;
     if (!stage_goes(t) || !fxa__region_addresses(&t->region, &first, &end)) return NULL;
@@ -84,6 +88,7 @@ static const stage_span *stage_find(const stage *s, const fxa__touched *t) {
 
 /* ---- Arguments --------------------------------------------------------------------------------------------------- */
 
+/* Stores the device pointer of a region in the arguments. */
 static void stage_point(stage *s, const fxa__touched *t) {
     const stage_span *x = stage_find(s, t);
     void *at = x ? x->device + ((int64_t)(uintptr_t)t->region.data - x->first) : NULL;
@@ -99,7 +104,7 @@ static void stage_point(stage *s, const fxa__touched *t) {
     }
 }
 
-/* Everything but pointers is the caller's. An operand without elements keeps a NULL. */
+/* Replaces all pointers by device pointers. An empty operand keeps NULL. */
 static void stage_arguments(stage *s, const fxa__touch_list *list) {
     fxa__touched t;
     memset(s->args.slot, 0, sizeof s->args.slot);
@@ -111,7 +116,7 @@ static void stage_arguments(stage *s, const fxa__touch_list *list) {
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-/* With asserts, as run.c does on the host: poison in the workspace before a run, and a look at its zones after it. */
+/* With asserts, as in run.c: fills the workspace with poison before a run, checks its red zones after it. */
 static fxa_status stage_zones(stage *s, bool after, fxa_error *err) {
     fxa_status status = FXA_OK;
     (void)s, (void)after, (void)err;
@@ -131,6 +136,7 @@ static fxa_status stage_zones(stage *s, bool after, fxa_error *err) {
     return status;
 }
 
+/* Allocates device memory and copies all ranges to it. */
 static fxa_status stage_send(stage *s, fxa_error *err) {
     const fxa__memory *memory = stage_memory(s);
     for (size_t i = 0; i < s->n; i++) {
@@ -149,9 +155,10 @@ static fxa_status stage_send(stage *s, fxa_error *err) {
     return stage_zones(s, false, err);
 }
 
+/* Copies the written ranges to the buffers. */
 static fxa_status stage_fetch(stage *s, fxa_error *err) {
     const fxa__memory *memory = stage_memory(s);
-    FXA_TRY(memory->wait(stage_self(s), s->args.stream, err)); /* what went wrong is said before anything is copied */
+    FXA_TRY(memory->wait(stage_self(s), s->args.stream, err)); /* reports errors of the run before any copy */
     FXA_TRY(stage_zones(s, true, err));
     for (size_t i = 0; i < s->n; i++) {
         const stage_span *x = &s->span[i];
@@ -162,12 +169,12 @@ static fxa_status stage_fetch(stage *s, fxa_error *err) {
     return memory->wait(stage_self(s), s->args.stream, err);
 }
 
-/* The elements of a region, which has its data at `from` too. */
+/* Copies the elements of a region from the same layout at `from`. */
 static void stage_copy_elements(const fxa__region *r, const char *from) {
     char *to = (char *)(uintptr_t)r->data;
     int64_t at[FXA_MAX_RANK] = {0};
     size_t bytes = (size_t)r->element;
-    int32_t dense = -1; /* an axis that is copied in one go */
+    int32_t dense = -1; /* axis that one memcpy covers, -1 = none */
     for (int32_t i = 0; i < r->rank && dense < 0; i++)
         if (r->stride[i] == 1) dense = i;
     if (dense >= 0) bytes *= (size_t)r->size[dense];
@@ -179,7 +186,7 @@ static void stage_copy_elements(const fxa__region *r, const char *from) {
     }
 }
 
-/* Gradients of params are written where they were asked for. */
+/* Copies the gradients of params whose bit in `asked` is set. */
 static void stage_copy_asked(uint64_t asked, const fxa__region *r, const char *from) {
     for (int64_t i = 0; i < r->size[0]; i++) {
         fxa__region one = {(const char *)r->data + i * r->element, r->element, 0, {0}, {0}};
@@ -187,6 +194,7 @@ static void stage_copy_asked(uint64_t asked, const fxa__region *r, const char *f
     }
 }
 
+/* Copies the written elements from the buffers to the caller's memory. */
 static void stage_deliver(const stage *s, const fxa__touch_list *list) {
     fxa__touched t;
     for (size_t i = 0; fxa__touch_get(list, i, &t); i++) {
@@ -200,7 +208,7 @@ static void stage_deliver(const stage *s, const fxa__touch_list *list) {
     }
 }
 
-/* What a failed run began may still be under way: memory is given back when it has come to an end. */
+/* Frees device memory and buffers. After a failure it first waits for work that may still be running. */
 static void stage_end(stage *s, bool failed) {
     const fxa__memory *memory = stage_memory(s);
     if (failed) (void)memory->wait(stage_self(s), s->args.stream, NULL);
@@ -220,7 +228,7 @@ static fxa_status stage_do(stage *s, const fxa_args *args, fxa_error *err) {
     checked.workspace = NULL;
     FXA_TRY(fxa__bind_make(plan->problem, &checked, 0, true, s->views, &bind, err));
     fxa__progress progress = {.fn = bind.progress_fn, .user = bind.progress_user, .total = 1};
-    checked.progress = NULL; /* the end is told when all is back */
+    checked.progress = NULL; /* progress reports the end after the copies back */
     const fxa__touch_list list = {&plan->problem->in, &checked, 0};
     s->args = checked;
     if (stage_memory(s)->begin) FXA_TRY(stage_memory(s)->begin(stage_self(s), s->args.stream, err));

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A run on a device for a caller whose memory is on the host: what fxa_attention does there.
+ * Runs on a device for callers with host memory, as part of fxa_attention.
  */
 #ifndef FXA_PLAN_STAGE_H
 #define FXA_PLAN_STAGE_H
 
 #include "plan.h"
 
-/* args: all pointers on the host; its workspace is not used. Copies to the device what the run touches, runs, waits and
- * copies back what it wrote. On an error nothing of the caller's has changed. */
+/* Copies the memory of a run to the device, runs, waits, and copies back what was written. All pointers in args are
+ * host memory; its workspace is not used. On failure no memory of the caller has changed. */
 fxa_status fxa__stage_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err);
 
-/* run.c. Of a plan on a device: is the device here? */
+/* run.c. Returns FXA_OK if the plan's device is present in this process. */
 fxa_status fxa__run_usable(const fxa_plan *plan, fxa_error *err);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the engines say of a problem, and the cache of it. An answer is kept under the plan key of (problem, engine),
- * the very key that a plan made from it gets: a probe cannot be about another problem than the run. Refusals are kept
- * with their reason like any other answer. Those that a compiler gave later are kept under the code key too: they hold
- * for every problem that its code would have served. Two threads may ask an engine the same thing at the same time; the
- * first to come back is remembered.
+ * Support queries and their cache. A result is cached under the plan key of (problem, engine), the key that a plan made
+ * from it gets, so the queried problem is the one that runs. Refusals are cached with their reason like other results.
+ * Refusals by a compiler are also cached under the code key, since they apply to every problem with that code. Two
+ * threads may query an engine about the same problem at once; the first result is cached.
  */
 #include "../base/float_state.h"
 #include "../base/num.h"
@@ -16,7 +15,7 @@
 #include <string.h>
 
 typedef struct support_entry {
-    fxa__lru_node node; /* first: a node is its entry */
+    fxa__lru_node node; /* must be first: nodes are cast to entries */
     fxa_support answer;
 } support_entry;
 
@@ -42,6 +41,7 @@ void fxa__answers_end(fxa__answers *answers) {
     fxa__lock_destroy(&answers->lock);
 }
 
+/* Finds a cached result; counts a query and perhaps a hit. */
 static bool support_find(fxa__answers *answers, const uint8_t key[16], fxa_support *out) {
     fxa__lock_take(&answers->lock);
     support_entry *entry = (support_entry *)fxa__lru_find(&answers->lru, key);
@@ -55,7 +55,7 @@ static bool support_find(fxa__answers *answers, const uint8_t key[16], fxa_suppo
     return entry != NULL;
 }
 
-/* A compiler's no to code of that key; counts as no question. */
+/* Finds a compiler's refusal by code key. Does not count as a query. */
 static bool support_is_refused(fxa__answers *answers, const uint8_t code_key[16], fxa_support *out) {
     fxa__lock_take(&answers->lock);
     support_entry *entry = (support_entry *)fxa__lru_find(&answers->lru, code_key);
@@ -67,14 +67,14 @@ static bool support_is_refused(fxa__answers *answers, const uint8_t code_key[16]
     return entry != NULL;
 }
 
-/* A no is the last word: it takes the place of a yes. */
+/* Caches a result. A refusal replaces an earlier acceptance. */
 static void support_keep(fxa__answers *answers, const uint8_t key[16], const fxa_support *answer) {
     support_entry *entry = fxa__alloc(answers->host, sizeof *entry);
     fxa__lru_node *garbage = entry ? &entry->node : NULL;
     fxa__lock_take(&answers->lock);
     support_entry *old = (support_entry *)fxa__lru_find(&answers->lru, key);
     if (old && !answer->supported) old->answer = *answer;
-    if (!old && entry) { /* without memory it will be asked again */
+    if (!old && entry) { /* without memory the engine is queried again later */
         memcpy(entry->node.key, key, 16);
         entry->answer = *answer;
         fxa__lru_insert(&answers->lru, &entry->node);
@@ -86,12 +86,13 @@ static void support_keep(fxa__answers *answers, const uint8_t key[16], const fxa
     fxa__free(answers->host, garbage, sizeof *entry);
 }
 
+/* Makes *out a refusal; returns FXA_OK. */
 static fxa_status support_no(fxa_support *out, const char *reason) {
     fxa__support_refuse(out, reason);
     return FXA_OK;
 }
 
-/* What is asked of every engine alike, once it has said yes. */
+/* Applies the requirements common to all engines (determinism, workspace limit) to an acceptance. */
 static fxa_status support_demand(const fxa__problem *p, fxa_support *out) {
     char reason[sizeof out->reason];
     uint64_t most = p->in.max_workspace;
@@ -112,7 +113,8 @@ static fxa_status support_demand(const fxa__problem *p, fxa_support *out) {
     return FXA_OK;
 }
 
-/* Code that was made to answer goes to the cache, where the plan finds it. It is no loss when that fails. */
+/* Puts code that the engine compiled for the query into the plan cache, where the plan finds it. Failure is harmless.
+ * */
 static void support_offer(fxa_context *ctx, fxa__instance *instance, const uint8_t key[16], fxa__answer *answer) {
     fxa__code *code = NULL;
     fxa__code_source from = {.made = answer->made, .made_bytes = answer->made_bytes};
@@ -121,7 +123,7 @@ static void support_offer(fxa_context *ctx, fxa__instance *instance, const uint8
     fxa__code_release(code);
 }
 
-/* key: of the code. */
+/* Queries the engine. `key` is the code key. */
 static fxa_status support_ask(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, const uint8_t key[16],
                               fxa_support *out, fxa_error *err) {
     fxa__answer answer = {0};
@@ -171,7 +173,7 @@ void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const 
     support_keep(&ctx->answers, key, &no);
     support_keep(&ctx->answers, code_key, &no);
     atomic_fetch_add(&ctx->answers.noes, 1);
-    fxa__memo_drop(&ctx->memo); /* where it may be a yes */
+    fxa__memo_drop(&ctx->memo); /* it may contain an acceptance */
 }
 
 void fxa__answers_count(fxa__answers *answers, size_t n) {
@@ -181,8 +183,8 @@ void fxa__answers_count(fxa__answers *answers, size_t n) {
     fxa__lock_give(&answers->lock);
 }
 
-/* Whether a plan would find code, in the cache or in the folder, from where it goes to the cache: read as a plan reads
- * it, so that the yes is kept. */
+/* Sets *out if a plan would find its code in the plan cache or on disk. Code on disk is loaded into the cache, so that
+ * the result stays valid. */
 static fxa_status support_has_code(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, bool *out,
                                    fxa_error *err) {
     uint8_t key[16];
@@ -194,7 +196,8 @@ static fxa_status support_has_code(fxa_context *ctx, fxa__instance *instance, co
     return FXA_OK;
 }
 
-/* *lasts becomes false where the answer depends on what the cache and the folder hold: that may change. */
+/* Checks that the engine can compile, or has the code already. Clears *lasts if the result depends on the contents of
+ * the caches, which may change. */
 static fxa_status support_ready(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
                                 bool *lasts, fxa_error *err) {
     fxa_error why;
@@ -223,7 +226,7 @@ static fxa_status support_report(fxa_context *ctx, const fxa__engine *engine, co
     return support_no(out, reason);
 }
 
-/* A target that no engine of its device understands is the caller's mistake, here as where a plan is made. */
+/* Returns E_PROBLEM if no engine of the device can parse the target, as when a plan is created. */
 static fxa_status support_target(fxa_context *ctx, const fxa__problem *p, fxa_error *err) {
     const fxa_error *why = NULL;
     const fxa__engine *engine;
@@ -264,7 +267,8 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     fxa__problem_release(p);
     if (status != FXA_OK) return status;
     if (n <= room && lasts) fxa__memo_keep_support(ctx, &key, reports, n);
-    if (atomic_load(&ctx->answers.noes) != noes) fxa__memo_drop(&ctx->memo); /* a report may be older than a no */
+    /* a stored report may be older than a refusal */
+    if (atomic_load(&ctx->answers.noes) != noes) fxa__memo_drop(&ctx->memo);
     *count = n;
     return fxa__ok(err);
 }
