@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every other part of the interface stands on: the rules of structs, the version, status and errors, the context,
- * storage types. Part of <fxattn/fxattn.h>, which is the file to include and says the rules of all functions.
+ * Base of the interface: rules for structs, version, status and errors, context, storage types. Part of
+ * <fxattn/fxattn.h>, which is the file to include and lists the rules that hold for all functions.
  */
 #ifndef FXATTN_COMMON_H
 #define FXATTN_COMMON_H
@@ -9,7 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The build of the static library defines FXA_API as nothing, so that its functions are hidden. */
+/* FXA_API marks exported functions. The build of the static library defines it as nothing, which hides them.
+ * FXA_CHECKED makes the compiler warn about an ignored result. */
 #if defined(__GNUC__)
 #ifndef FXA_API
 #define FXA_API __attribute__((visibility("default")))
@@ -20,16 +21,19 @@
 #define FXA_CHECKED
 #endif
 
-/* Structs that a caller fills begin with struct_size, set by their _INIT macro, and are only ever appended to. A
- * shorter one is an older caller's: what it lacks has its default. Of a longer one, a newer caller's, no byte past what
- * this library knows is read; a field that an older library must not ignore comes with a flag (or a value of a field
- * that is reserved here), and those it refuses. More than FXA_MAX_STRUCT bytes are a struct that was never filled:
- * E_STRUCT.
- * Structs without a size travel in arrays or are results. They never grow: what is new about them takes reserved room,
- * where they have some (zeroes; callers leave them so), or is a new struct with functions of its own. */
+/* Rules for structs
+ *
+ * Structs that a caller fills start with struct_size, which their _INIT macro sets. New versions only append fields.
+ * - A shorter struct comes from a caller built with an older header: the missing fields have their defaults.
+ * - A longer struct comes from a caller built with a newer header: bytes past the fields of this library are not read.
+ *   A new field that must not be ignored comes with a new flag, or a new value of a reserved field, and an older
+ *   library refuses those.
+ * - A struct_size above FXA_MAX_STRUCT means that the struct was not initialised: E_STRUCT.
+ * Structs without struct_size are results or elements of arrays, and their size is fixed for good: new fields replace
+ * reserved ones, which are 0 in results and which callers leave 0. */
 #define FXA_MAX_STRUCT 16384u
 
-/* The _INIT macros: a struct of zeroes that knows its size. */
+/* Initialiser used by the _INIT macros: all zeroes, struct_size = sizeof(type). */
 #ifdef __cplusplus
 template <class Struct> inline Struct fxa_sized() {
     Struct s = Struct();
@@ -54,25 +58,31 @@ extern "C" {
 /* clang-format on */
 #define FXA_VERSION_STRING "0.1.0"
 
-/* The version of the library at run time, as FXA_VERSION_STRING is at compile time. */
+/* Returns the version of the loaded library, "0.1.0"; FXA_VERSION_STRING is that of the header. A static string. */
 FXA_API const char *fxa_version(void);
 
 /* ---- Status and errors ----------------------------------------------------------------------------------------- */
 
-/* Values are pinned. 1xx: the caller's; 2xx: an honest no; 3xx: bytes; 4xx: resources; 5xx: engines. */
+/* Status codes. Their values never change.
+ *
+ *     1xx  mistakes in the arguments of a call
+ *     2xx  valid problems that cannot be run here
+ *     3xx  saved programs, problems and plans that cannot be loaded
+ *     4xx  memory, threads, files
+ *     5xx  failures of an engine or of fxattn itself */
 #define FXA_STATUS_MAP(X)                                                                                              \
     X(OK, 0, "success")                                                                                                \
     X(E_ARGUMENT, 100, "an argument is missing or out of range")                                                       \
-    X(E_STRUCT, 101, "a struct_size is not one this library knows")                                                    \
+    X(E_STRUCT, 101, "a struct_size is not one of this library")                                                       \
     X(E_PROGRAM, 110, "a score program is wrong: syntax, names or types")                                              \
     X(E_LIMIT, 111, "a limit of the library is exceeded")                                                              \
     X(E_PROBLEM, 120, "a problem description contradicts itself")                                                      \
     X(E_BINDING, 130, "a pointer, scalar or length given to a run is wrong")                                           \
     X(E_WORKSPACE, 131, "the workspace is too small or misaligned")                                                    \
-    X(E_UNSUPPORTED, 200, "no engine that was asked can do this")                                                      \
+    X(E_UNSUPPORTED, 200, "no engine supports this, or the chosen one does not")                                       \
     X(E_UNAVAILABLE, 201, "an engine or a library it needs is not present")                                            \
-    X(E_BYTES, 300, "bytes are damaged or are not ours")                                                               \
-    X(E_VERSION, 301, "bytes come from a version or device that does not fit")                                         \
+    X(E_BYTES, 300, "bytes are damaged or were not written by fxattn")                                                 \
+    X(E_VERSION, 301, "bytes were written for another version or device")                                              \
     X(E_MEMORY, 400, "out of memory")                                                                                  \
     X(E_SYSTEM, 401, "the operating system refused a resource")                                                        \
     X(E_ENGINE, 500, "an engine failed while running")                                                                 \
@@ -87,72 +97,100 @@ typedef enum fxa_status {
 } fxa_status;
 /* clang-format on */
 
-/* What was wrong, what was given, what would be accepted. Plain data: copy it, keep it, no lifetime attached. */
+/* Description of a failure: what is wrong, the value that was given, and what would be accepted. Plain data without
+ * pointers: it can be copied and kept. A successful call sets all of it to 0. */
 typedef struct fxa_error {
-    fxa_status status;
-    int32_t part;   /* which text of a parse, from 0 */
-    int32_t line;   /* from 1; 0 when the error has no place in a text */
-    int32_t column; /* in characters of UTF-8, from 1: bytes 0x80 to 0xbf continue one and do not count */
-    int32_t length; /* how many of them to underline, at least 1 */
-    char text[492]; /* always terminated */
+    fxa_status status; /* the same as the result of the call */
+    int32_t part;      /* index of the text with the error, when several were parsed; else 0 */
+    int32_t line;      /* line in that text, from 1; 0 = the error is not at a position in a text */
+    int32_t column;    /* column of the first wrong character, from 1, in Unicode code points */
+    int32_t length;    /* number of wrong code points from there, at least 1; 0 = no position */
+    char text[492];    /* message in one line, NUL-terminated; a longer one is cut and ends in "..." */
 } fxa_error;
 
-/* The name ("FXA_E_PROGRAM") and the one-line meaning of a status; "unknown status" for a value that is none. */
+/* Returns the name of a status, "FXA_E_PROGRAM"; "unknown status" for other values. A static string. */
 FXA_API const char *fxa_status_name(fxa_status status);
+/* Returns the meaning of a status in one line; "unknown status" for other values. A static string. */
 FXA_API const char *fxa_status_text(fxa_status status);
 
-/* Writes "name:line:column: error: text", the offending line and a caret below it into `out` (always terminated when
- * capacity > 0) and returns the length it needs without the terminator, as snprintf does. `source` is the text that was
- * parsed (may be NULL: then only the first line is written); size SIZE_MAX means terminated by NUL. */
+/* Writes an error as compilers do: "name:line:column: error: text", then the source line and a marker below it:
+ *
+ *     f.fxa:2:9: error: unknown name 'cup'; did you mean 'cap'?
+ *       score = cup * tanh(score / cap)
+ *               ^^^
+ *
+ * source: the parsed text of `size` bytes; size SIZE_MAX = NUL-terminated. NULL: the first line alone is written.
+ * Returns the length of the whole output without its NUL, like snprintf. At most `capacity` bytes are written to `out`,
+ * always NUL-terminated if capacity > 0; `out` may be NULL if capacity is 0. */
 FXA_API size_t fxa_error_render(const fxa_error *err, const char *name, const char *source, size_t size, char *out,
                                 size_t capacity);
 
 /* ---- Context --------------------------------------------------------------------------------------------------- */
 
-typedef struct fxa_context fxa_context;
-typedef struct fxa_program fxa_program;
-typedef struct fxa_plan fxa_plan;
+typedef struct fxa_context fxa_context; /* allocator, threads and plan cache */
+typedef struct fxa_program fxa_program; /* score program (score_program.h) */
+typedef struct fxa_plan fxa_plan;       /* compiled problem (attention_plan.h) */
 
-/* One function for all memory. ptr NULL, old_size 0: allocate; new_size 0: free (returns NULL); else resize. Returns
- * memory aligned to `align` (a power of two) or NULL, in which case `ptr` is untouched. Called from any thread, in the
- * default floating point state, which it leaves so. Of this library it may call the _destroy functions alone. */
+/* Allocator of a context. One function does three things:
+ *
+ *     ptr NULL, old_size 0    allocates new_size bytes
+ *     ptr, new_size 0         frees ptr, returns NULL
+ *     ptr, both sizes         resizes, contents kept up to the smaller size
+ *
+ * Returns memory aligned to `align`, a power of two. Returns NULL if there is none; `ptr` is then still valid.
+ * It is called by any thread, in the default floating point state, which it must leave unchanged. The only functions of
+ * this library that it may call are the _destroy ones. */
 typedef void *(*fxa_alloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size, size_t align);
 
-/* A parallel loop of the caller's: calls task(arg, i) once for each i in 0..n-1, on any threads, in any order, also one
- * after the other, and returns when all have returned. `user` is parallel_user. Called by fxa_plan_run in the thread
- * that runs, so perhaps by several at the same time, in the default floating point state. Its threads need 128 KB of
- * stack for a task, and may have any floating point state. */
+/* Parallel loop of the caller, for programs with a thread pool of their own. Must call task(arg, i) exactly once for
+ * each i of 0..n-1, on any threads and in any order, sequentially too, and return after all calls have returned.
+ * user: fxa_args.parallel_user, or that of the config if it is NULL.
+ * fxa_plan_run calls it on its own thread, in the default floating point state, so concurrent runs call it
+ * concurrently. A task needs 128 KB of stack; the floating point state of its thread does not matter. */
 typedef void (*fxa_parallel_fn)(void *user, int32_t n, void (*task)(void *arg, int32_t i), void *arg);
 
 #define FXA_MAX_THREADS 1024
 
 typedef struct fxa_context_config {
-    uint32_t struct_size;
-    uint32_t reserved;  /* 0 */
-    fxa_alloc_fn alloc; /* NULL: the C library's */
-    void *alloc_user;
-    uint64_t cache_max_plans; /* 0: 256 */
-    uint64_t cache_max_bytes; /* 0: 256 MiB */
-    uint32_t threads;         /* of one run, the caller's counted; 0: the environment's FXA_THREADS, or as many as there
-                                 are CPUs for this process; 1: the library starts none. Results do not depend on it */
+    uint32_t struct_size;     /* sizeof(fxa_context_config) */
+    uint32_t reserved;        /* 0 */
+    fxa_alloc_fn alloc;       /* allocator; NULL = the C library's */
+    void *alloc_user;         /* first argument of alloc */
+    uint64_t cache_max_plans; /* capacity of the plan cache in plans; 0 = 256 */
+    uint64_t cache_max_bytes; /* capacity of the plan cache in bytes; 0 = 256 MiB */
+    /* Threads of one run, the calling one included: 1 to FXA_MAX_THREADS; 1 = the library starts no thread;
+     * 0 = environment variable FXA_THREADS, else the CPUs available to this process. Results do not depend on it. */
+    uint32_t threads;
     uint32_t reserved2;       /* 0 */
-    fxa_parallel_fn parallel; /* given: the library starts no thread and splits a run by this, into at most `threads` */
-    void *parallel_user;
-    const char *cache_dir;        /* a folder for compiled code of engines that save some, shared by processes; NULL:
-                                     the environment's FXA_CACHE_DIR; "" or neither: none (docs/gpu.md) */
-    uint64_t cache_dir_max_bytes; /* 0: 1 GiB */
+    fxa_parallel_fn parallel; /* parallel loop that replaces the library's threads, with n <= threads; NULL = none */
+    void *parallel_user;      /* first argument of parallel, unless fxa_args has another */
+    /* Folder for compiled code, shared by processes (docs/gpu.md); "" = none; NULL = environment variable
+     * FXA_CACHE_DIR, else none. */
+    const char *cache_dir;
+    uint64_t cache_dir_max_bytes; /* capacity of cache_dir in bytes; 0 = 1 GiB */
 } fxa_context_config;
 #define FXA_CONTEXT_CONFIG_INIT FXA_SIZED(fxa_context_config)
 
-/* config may be NULL. Programs and plans outlive their context. */
+/* Creates a context. config may be NULL: all defaults. The environment variables FXA_THREADS, FXA_ENGINE and
+ * FXA_CACHE_DIR are read here, once. Fails with E_ARGUMENT for a value out of range, E_MEMORY or E_SYSTEM. */
 FXA_API FXA_CHECKED fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **out, fxa_error *err);
+/* Destroys a context, which no other thread may be using. Its programs and plans stay valid. NULL is accepted. */
 FXA_API void fxa_context_destroy(fxa_context *ctx);
-FXA_API int32_t fxa_context_threads(const fxa_context *ctx); /* of one run at most, as resolved */
+/* Returns the largest number of threads of one run: config.threads with its default resolved. */
+FXA_API int32_t fxa_context_threads(const fxa_context *ctx);
 
 /* ---- Values and storage types ---------------------------------------------------------------------------------- */
 
+/* Types of values in score programs. */
 typedef enum fxa_type { FXA_FLOAT = 1, FXA_INT = 2, FXA_BOOL = 3, FXA_TYPE_FORCE_INT32 = 0x7fffffff } fxa_type;
 
+/* Storage types of tensors: name, value, text, bytes of an element, type of its value in score programs.
+ *
+ * E4M3 and E5M2 are floats of 8 bits. Results above their largest finite number are stored as that number
+ * (docs/numerics.md).
+ *
+ *     E4M3  4 bits of exponent, 3 of fraction; no infinities; NaN is 0x7f and 0xff; largest number 448
+ *     E5M2  5 bits of exponent, 2 of fraction; infinities and NaN as in IEEE 754; largest number 57344 */
 #define FXA_DTYPE_MAP(X)                                                                                               \
     X(F64, 1, "f64", 8, FLOAT)                                                                                         \
     X(F32, 2, "f32", 4, FLOAT)                                                                                         \
@@ -167,9 +205,6 @@ typedef enum fxa_type { FXA_FLOAT = 1, FXA_INT = 2, FXA_BOOL = 3, FXA_TYPE_FORCE
     X(E4M3, 11, "e4m3", 1, FLOAT)                                                                                      \
     X(E5M2, 12, "e5m2", 1, FLOAT)
 
-/* E4M3 and E5M2 are the floats of 8 bits: 4 bits of exponent and 3 of fraction, without infinities (NaN is 0x7f and
- * 0xff, the largest number 448), and 5 and 2, as IEEE has it. Results that are too large for them become their largest
- * number (docs/numerics.md). */
 /* clang-format off */
 typedef enum fxa_dtype {
     FXA_DTYPE_NONE = 0,
@@ -180,9 +215,12 @@ typedef enum fxa_dtype {
 } fxa_dtype;
 /* clang-format on */
 
-FXA_API const char *fxa_dtype_name(fxa_dtype dtype); /* "f32"; "none" for FXA_DTYPE_NONE and unknown values */
-FXA_API size_t fxa_dtype_size(fxa_dtype dtype);      /* bytes; 0 for the same */
-FXA_API fxa_dtype fxa_dtype_find(const char *name);  /* FXA_DTYPE_NONE when there is none */
+/* Returns the text of a dtype, "f32"; "none" for FXA_DTYPE_NONE and other values. A static string. */
+FXA_API const char *fxa_dtype_name(fxa_dtype dtype);
+/* Returns the bytes of an element; 0 for FXA_DTYPE_NONE and other values. */
+FXA_API size_t fxa_dtype_size(fxa_dtype dtype);
+/* Returns the dtype with this text; FXA_DTYPE_NONE if there is none. name may be NULL. */
+FXA_API fxa_dtype fxa_dtype_find(const char *name);
 
 #ifdef __cplusplus
 }

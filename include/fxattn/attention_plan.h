@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans and runs: a plan is a problem compiled by one engine, a run executes it with data. Also merging of partial
+ * results and the plan cache. Part of <fxattn/fxattn.h>, which is the file to include and lists the rules that hold for
+ * all functions.
+ */
+#ifndef FXATTN_ATTENTION_PLAN_H
+#define FXATTN_ATTENTION_PLAN_H
+
+#include <math.h>
+
+#include "attention_problem.h"
+#include "common.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Arguments of a run ----------------------------------------------------------------------------------------- */
+
+/* Index of each pointer in fxa_args.slot. Values never change and stay below FXA_SLOT_MAX. All slots point to memory of
+ * the problem's device. Sizes are named as in attention_problem.h; f: read by forward, b: read by backward,
+ * F: written by forward, B: written by backward. Capitals in the third column are flags.
+ *
+ *     Q K V                f b    inputs
+ *     O                    F b    output
+ *     LSE                  F b    log-sum-exp of each row; RETURN_LSE for F. Backward of a shard: of the entire row
+ *     ROW_MAX              F      RETURN_ROW_MAX: maximum new score of each row
+ *     DO                     b    gradient by O
+ *     DLSE                   b    READ_DLSE: gradient by LSE
+ *     DQ DK DV DSINKS        B    GRAD_Q, GRAD_K, GRAD_V, GRAD_SINKS: gradients
+ *     SINKS                f b    SINKS: learned scores, [Hq]
+ *     Q_LENGTHS K_LENGTHS  f b    PADDING: int32 [B], 0..sq and 0..sk; VARLEN: at most the length of the sequence
+ *     CU_Q CU_K            f b    VARLEN: int32 [B + 1] offsets of the sequences, nondecreasing, 0..total
+ *     PAGES                f b    PAGED: int32 [B, ceil(sk / page_size)]; entries past the last key are not read
+ *     MAP_B ... MAP_K      f b    FXA_MAP_TABLE: int32 coordinates by local index
+ *     OFFSET_B ... _K      f b    fxa_index_map.has_offset: one int32
+ *     Q_START              f b    Q_START: int32 [B]; any value, sums wrap at 32 bits like ints of programs
+ *     SCALE                f b    SCALARS_IN_MEMORY: one f64, finite, or NaN = 1 / sqrt(D)
+ *     SEED                 f b    SCALARS_IN_MEMORY, DROPOUT: one uint64
+ *     PARAMS               f b    SCALARS_IN_MEMORY: f64, one per param of the program
+ *     DESCALE_x            f b    SCALED: f32 > 0, finite, of each f8 input; O and DO in backward only
+ *     SCALE_x              f b    SCALED: f32 of each f8 output; O in forward, DQ, DK, DV in backward
+ *     AMAX_x               F B    SCALED: f32 of each f8 output; NaN if the output has a NaN
+ *     SCALE_DS               b    SCALED, f8 DO: f32 for dS, the gradient by scores, where an engine rounds it to f8
+ *     AMAX_DS                B    SCALED, f8 DO: f32, max |dS|
+ *
+ * LSE in f64 keeps the gradients of steep programs accurate (docs/numerics.md).
+ * On the host, lengths, offsets and page numbers out of range fail with E_BINDING. Engines of devices check neither
+ * these (docs/gpu.md describes the effect) nor PARAMS, whose int params are truncated and clamped.
+ */
+#define FXA_SLOT_MAP(X)                                                                                                \
+    X(Q, 0)                                                                                                            \
+    X(K, 1)                                                                                                            \
+    X(V, 2)                                                                                                            \
+    X(O, 3)                                                                                                            \
+    X(LSE, 4)                                                                                                          \
+    X(ROW_MAX, 5)                                                                                                      \
+    X(DO, 6)                                                                                                           \
+    X(DLSE, 7)                                                                                                         \
+    X(DQ, 8)                                                                                                           \
+    X(DK, 9)                                                                                                           \
+    X(DV, 10)                                                                                                          \
+    X(SINKS, 11)                                                                                                       \
+    X(DSINKS, 12)                                                                                                      \
+    X(Q_LENGTHS, 13)                                                                                                   \
+    X(K_LENGTHS, 14)                                                                                                   \
+    X(CU_Q, 15)                                                                                                        \
+    X(CU_K, 16)                                                                                                        \
+    X(PAGES, 17)                                                                                                       \
+    X(MAP_B, 18)                                                                                                       \
+    X(MAP_H, 19)                                                                                                       \
+    X(MAP_Q, 20)                                                                                                       \
+    X(MAP_K, 21)                                                                                                       \
+    X(OFFSET_B, 22)                                                                                                    \
+    X(OFFSET_H, 23)                                                                                                    \
+    X(OFFSET_Q, 24)                                                                                                    \
+    X(OFFSET_K, 25)                                                                                                    \
+    X(Q_START, 26)                                                                                                     \
+    X(SCALE, 27)                                                                                                       \
+    X(SEED, 28)                                                                                                        \
+    X(PARAMS, 29)                                                                                                      \
+    X(DESCALE_Q, 30)                                                                                                   \
+    X(DESCALE_K, 31)                                                                                                   \
+    X(DESCALE_V, 32)                                                                                                   \
+    X(DESCALE_O, 33)                                                                                                   \
+    X(DESCALE_DO, 34)                                                                                                  \
+    X(SCALE_O, 35)                                                                                                     \
+    X(SCALE_DQ, 36)                                                                                                    \
+    X(SCALE_DK, 37)                                                                                                    \
+    X(SCALE_DV, 38)                                                                                                    \
+    X(AMAX_O, 39)                                                                                                      \
+    X(AMAX_DQ, 40)                                                                                                     \
+    X(AMAX_DK, 41)                                                                                                     \
+    X(AMAX_DV, 42)                                                                                                     \
+    X(SCALE_DS, 43)                                                                                                    \
+    X(AMAX_DS, 44)
+
+/* clang-format off */
+typedef enum fxa_slot {
+#define FXA_SLOT_ENUM(name, value) FXA_SLOT_##name = value,
+    FXA_SLOT_MAP(FXA_SLOT_ENUM)
+#undef FXA_SLOT_ENUM
+    FXA_SLOT_COUNT = 45,
+    FXA_SLOT_MAX = 64
+} fxa_slot;
+/* clang-format on */
+/* Returns the text of a slot, "LSE"; NULL for other values. A static string. */
+FXA_API const char *fxa_slot_name(fxa_slot slot);
+
+/* Progress of a run: `done` of `total` parts of similar size, counted before masks remove any. `total` is the same in
+ * all calls of a run; the last call, after every output is written, has done == total. Threads of the run call it
+ * concurrently, so out of order, in the default floating point state. A run waits for it: it should return soon. */
+typedef void (*fxa_progress_fn)(void *user, uint64_t done, uint64_t total);
+
+/* Bits of fxa_args.flags.
+ * SKIP_POINTER_CHECKS: the caller guarantees its pointers, which saves a driver call for each one on a device. Every
+ *     pointer that is not NULL is memory of the problem's device, large enough and aligned as the problem states;
+ *     outputs overlap nothing else; the stream is of that device and is captured only with FXA_GRAPH_CAPTURE. Missing
+ *     pointers, counts, params, workspace size and, on the host, lengths and offsets are checked in any case. */
+enum { FXA_SKIP_POINTER_CHECKS = 1 << 0 };
+
+/* Data of a run. Start from FXA_ARGS_INIT. One set can serve both passes: slots that only the other pass uses are
+ * ignored. Any other slot that no flag or map of the problem uses must be NULL, else E_BINDING. */
+typedef struct fxa_args {
+    uint32_t struct_size;     /* sizeof(fxa_args) */
+    uint32_t flags;           /* FXA_SKIP_POINTER_CHECKS or 0 */
+    void *slot[FXA_SLOT_MAX]; /* by fxa_slot; inputs are not written */
+    double scale;             /* factor of Q K^T; NaN = 1 / sqrt(D), or 1 if D is 0 */
+    /* [n_params] one per param of program, in its order, on the host; ints must be integers of 32 bits */
+    const double *params;
+    size_t n_params;            /* params of program */
+    const void *const *tensors; /* [n_tensors] data of the tensors of program, in its order */
+    size_t n_tensors;           /* tensors of program */
+    void *const *dtensors;      /* [n_dtensors] backward: gradients of tensors; NULL where fxa_capture.grad is 0 */
+    size_t n_dtensors;          /* tensors of program */
+    /* [n_dparams] backward: gradients of params, in memory of the problem's device; only those of
+     * fxa_problem.param_grads are written */
+    double *dparams;
+    size_t n_dparams;                 /* params of program */
+    const double *bprop_params;       /* [n_bprop_params] backward: one per param of bprop */
+    size_t n_bprop_params;            /* params of bprop */
+    const void *const *bprop_tensors; /* [n_bprop_tensors] backward: data of the tensors of bprop */
+    size_t n_bprop_tensors;           /* tensors of bprop */
+    uint64_t seed;                    /* DROPOUT */
+    /* Scratch memory of the problem's device, aligned to FXA_WORKSPACE_ALIGN, for one run at a time; NULL if
+     * fxa_plan_workspace is 0 */
+    void *workspace;
+    size_t workspace_size;    /* bytes, at least fxa_plan_workspace */
+    void *stream;             /* devices: CUstream or cudaStream_t on which the run starts; NULL = default */
+    fxa_progress_fn progress; /* NULL = none. On the host called per tiles or rows, on devices at the end */
+    void *progress_user;      /* first argument of progress */
+    void *parallel_user;      /* first argument of the context's parallel loop; NULL = parallel_user there */
+} fxa_args;
+#define FXA_WORKSPACE_ALIGN 64
+#ifdef __cplusplus
+inline fxa_args fxa_args_init() {
+    fxa_args args = fxa_sized<fxa_args>();
+    args.scale = NAN;
+    return args;
+}
+#define FXA_ARGS_INIT fxa_args_init()
+#else
+/* clang-format off */
+#define FXA_ARGS_INIT {.struct_size = sizeof(fxa_args), .scale = NAN}
+/* clang-format on */
+#endif
+
+/* ---- Plans ------------------------------------------------------------------------------------------------------ */
+
+/* Returns the plan of a problem, from the cache or compiled. Fails with E_PROBLEM for a contradiction in the problem,
+ * E_UNSUPPORTED with the reasons of all engines (or that of problem->engine) if none supports it. */
+FXA_API FXA_CHECKED fxa_status fxa_plan_create(fxa_context *ctx, const fxa_problem *problem, fxa_plan **out,
+                                               fxa_error *err);
+/* Adds a reference. NULL is accepted. */
+FXA_API void fxa_plan_retain(fxa_plan *plan);
+/* Drops a reference; the last one frees the plan. NULL is accepted. */
+FXA_API void fxa_plan_destroy(fxa_plan *plan);
+
+/* Returns the name of the plan's engine. A static string. */
+FXA_API const char *fxa_plan_engine(const fxa_plan *plan);
+/* Returns how the engine runs the plan, for reports: "avx512, 2 threads"; "" if there is nothing to report. Lives as
+ * long as the plan. */
+FXA_API const char *fxa_plan_description(const fxa_plan *plan);
+/* Writes the score program as the engine compiled it, in lines for people: the row bytecode of cpu; "" for engines
+ * without such a view. The wording may change in any version. Two-call. */
+FXA_API FXA_CHECKED fxa_status fxa_plan_dump(const fxa_plan *plan, char *out, size_t capacity, size_t *needed,
+                                             fxa_error *err);
+/* Returns the bytes of workspace that a run needs; may be 0. */
+FXA_API size_t fxa_plan_workspace(const fxa_plan *plan);
+/* Returns 1 if every run gives the same bits, else 0. */
+FXA_API int fxa_plan_is_deterministic(const fxa_plan *plan);
+/* Writes the 128-bit key of problem and engine: plans with equal keys compute the same. */
+FXA_API void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]);
+/* Writes the problem with all defaults resolved and strides explicit. Its pointers refer to the plan.
+ * out->struct_size limits what is written: start from FXA_PROBLEM_INIT; 0 = all of this library's struct. */
+FXA_API void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out);
+
+/* Checks the arguments, then runs; outputs are untouched if a check fails. Allocates nothing and does not wait for
+ * other runs: any number of threads may run one plan, each with its own workspace. On a device it starts the work on
+ * args->stream and returns; tensors and workspace are in use until the stream gets there.
+ * Fails with E_ARGUMENT, E_BINDING (pointers, params, lengths), E_WORKSPACE or E_ENGINE. */
+FXA_API FXA_CHECKED fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err);
+
+/* Plans and runs in one call: plan from the cache, workspace allocated for the call (that of args is ignored). Devices:
+ * all pointers are to host memory; data is copied to the device and back, and the call waits for the results. */
+FXA_API FXA_CHECKED fxa_status fxa_attention(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
+                                             fxa_error *err);
+
+/* ---- Bounds of captured tensors --------------------------------------------------------------------------------- */
+
+/* Indices that leave one axis of a captured tensor in a run. */
+typedef struct fxa_bounds_report {
+    int32_t tensor; /* number of the tensor in its program */
+    int32_t bprop;  /* 1 = a tensor of bprop, 0 = of program */
+    int32_t axis;   /* dimension of the tensor */
+    int32_t exact;  /* 1 = all pairs were evaluated; 0 = `pairs` is estimated from a random sample */
+    int64_t size;   /* elements along the axis */
+    int32_t lo;     /* smallest index outside */
+    int32_t hi;     /* largest index outside */
+    uint64_t pairs; /* pairs whose result uses such a load */
+    uint64_t of;    /* all pairs of the problem */
+    int64_t b;      /* batch entry of one such pair, local index */
+    int64_t h;      /* query head of that pair, local index */
+    int64_t q;      /* row of that pair, local index */
+    int64_t k;      /* key of that pair, local index */
+} fxa_bounds_report;
+
+/* Finds the indices for which FXA_BOUNDS_CHECK would fail a run with `args`. Index tables, params and tensors of args
+ * must be given; without Q or K scores count as 0. Writes at most *count reports in the order of tensor and axis, and
+ * sets *count to their total number. Takes at most a few seconds: all pairs are evaluated if pairs times operations of
+ * the program are about 67 million or fewer, else a random sample. Nothing is run. */
+FXA_API FXA_CHECKED fxa_status fxa_bounds_check(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
+                                                fxa_bounds_report *reports, size_t *count, fxa_error *err);
+
+/* ---- Saving ----------------------------------------------------------------------------------------------------- */
+
+/* Writes a plan as bytes (docs/plan-bytes.md), with compiled code if its engine saves code. Two-call. */
+FXA_API FXA_CHECKED fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_t *needed,
+                                             fxa_error *err);
+/* Makes a plan from bytes of fxa_plan_save, for the same engine, engine version, and instruction set or device.
+ * Everything is verified but the compiled code of devices: load such plans only from a trusted source. Fails with
+ * E_BYTES for damaged bytes, E_VERSION if they do not fit this library or machine. */
+FXA_API FXA_CHECKED fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes, size_t size, fxa_plan **out,
+                                             fxa_error *err);
+/* Flags of fxa_plan_load_flags.
+ * REBUILD: compiles the problem for this machine if the bytes do not fit it. Results may then differ in the last bits,
+ *     and the key differs. */
+enum { FXA_LOAD_REBUILD = 1 << 0 };
+/* fxa_plan_load with flags, FXA_LOAD_REBUILD or 0. */
+FXA_API FXA_CHECKED fxa_status fxa_plan_load_flags(fxa_context *ctx, const void *bytes, size_t size, uint32_t flags,
+                                                   fxa_plan **out, fxa_error *err);
+
+/* Writes a problem as bytes, with its programs and captures but without `target`, for compilers that store it in what
+ * they compile. Two-call. */
+FXA_API FXA_CHECKED fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *out,
+                                                size_t capacity, size_t *needed, fxa_error *err);
+/* Returns the plan of a problem in bytes of fxa_problem_save, from the cache or compiled. ordinal: device of the plan;
+ * -1 = that of the problem. The bytes may come from an untrusted source: E_BYTES, E_VERSION. */
+FXA_API FXA_CHECKED fxa_status fxa_plan_create_from_problem(fxa_context *ctx, const void *bytes, size_t size,
+                                                            int32_t ordinal, fxa_plan **out, fxa_error *err);
+
+/* ---- Merging partial results ------------------------------------------------------------------------------------ */
+
+/* Operands of fxa_merge: partial results a and b of the same queries over disjoint sets of keys. */
+typedef struct fxa_merge_args {
+    uint32_t struct_size;   /* sizeof(fxa_merge_args) */
+    uint32_t reserved;      /* 0 */
+    int64_t b;              /* batch entries */
+    int64_t h;              /* heads */
+    int64_t s;              /* queries */
+    int64_t d;              /* head dim of O */
+    fxa_operand o_a;        /* [b, h, s, d], dtype required */
+    fxa_operand o_b;        /* [b, h, s, d], dtype required */
+    fxa_operand lse_a;      /* [b, h, s], f32 or f64 */
+    fxa_operand lse_b;      /* [b, h, s], f32 or f64 */
+    void *o_a_data;         /* O of a; replaced by the merged O */
+    void *lse_a_data;       /* LSE of a; replaced by the merged LSE */
+    const void *o_b_data;   /* O of b */
+    const void *lse_b_data; /* LSE of b */
+    fxa_context *ctx;       /* devices: context whose engines merge; NULL on the host */
+    uint32_t device;        /* fxa_device of all four pointers */
+    int32_t ordinal;        /* number of the device, from 0; 0 on the host */
+    void *stream;           /* devices: CUstream or cudaStream_t */
+} fxa_merge_args;
+#define FXA_MERGE_ARGS_INIT FXA_SIZED(fxa_merge_args)
+/* Merges two partial results into a, with weights exp(LSE_a) and exp(LSE_b). A row that attends to nothing (LSE -inf)
+ * has weight 0, and two of them give O = 0 and LSE = -inf. On a device the merge starts on args->stream and the call
+ * returns, unless its engines have no kernel for it: then the data is merged on the host and the call waits. */
+FXA_API FXA_CHECKED fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err);
+
+/* ---- Plan cache ------------------------------------------------------------------------------------------------- */
+
+typedef struct fxa_cache_stats {
+    uint64_t hits;        /* plans found in the cache since the context was created */
+    uint64_t misses;      /* plans not found */
+    uint64_t builds;      /* plans compiled */
+    uint64_t refusals;    /* plans that no engine supported */
+    uint64_t evictions;   /* plans evicted */
+    uint64_t runs;        /* runs of all plans of the context */
+    uint64_t queries;     /* support queries, one per engine */
+    uint64_t query_hits;  /* support queries answered by the cache */
+    uint64_t plans;       /* plans in the cache at present */
+    uint64_t bytes;       /* bytes of those plans */
+    uint64_t max_plans;   /* capacity in plans */
+    uint64_t max_bytes;   /* capacity in bytes */
+    uint64_t disk_hits;   /* code loaded from cache_dir */
+    uint64_t disk_misses; /* code not found in cache_dir */
+    uint64_t disk_writes; /* code written to cache_dir */
+    uint64_t reserved[1]; /* 0 */
+} fxa_cache_stats;
+/* Writes the counters of a context; all 0 for NULL. */
+FXA_API void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out);
+/* Sets the capacity of the plan cache and evicts at once; 0 disables the cache. Plans in use stay valid. */
+FXA_API void fxa_cache_limit(fxa_context *ctx, uint64_t max_plans, uint64_t max_bytes);
+/* Empties the plan cache, not cache_dir. Plans in use stay valid. */
+FXA_API void fxa_cache_clear(fxa_context *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
