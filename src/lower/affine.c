@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forms of a whole program; see affine.h.
+ * Affine forms of all nodes of a program; see affine.h.
  */
 #include "affine.h"
 
@@ -8,6 +8,7 @@ void fxa__lower_affine(const fxa_program *p, fxa__linear *forms) {
     for (int32_t i = 0; i < p->n_nodes; i++) forms[i] = fxa__linear_of(p, i, forms, NULL);
 }
 
+/* Returns the coefficient of `input` if it is 1 or -1 and the non-affine part does not read `input`; else 0. */
 static int affine_along(const fxa__linear *f, fxa_input input) {
     int32_t coef = f->coef[input];
     return !(f->rest >> input & 1) && (coef == 1 || coef == -1) ? coef : 0;

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lowering, affine: every node of a program as coefficients of the inputs, an offset and a rest (program/linear.h), for
- * engines that turn `k <= q + c`, `t[q - k]` or a tile's corner into constants. The reading of one node is in
- * src/program, because range analysis and counts of tiles, which come before this layer, read it too.
+ * Lowering, affine: the affine form of every node of a program (coefficients of the inputs, a constant and a non-affine
+ * part; program/linear.h). Engines use the forms to turn `k <= q + c`, `t[q - k]` or the corner of a tile into
+ * constants. The form of a single node is computed in src/program, because range analysis and tile counting use it too.
  */
 #ifndef FXA_LOWER_AFFINE_H
 #define FXA_LOWER_AFFINE_H
 
 #include "../program/linear.h"
 
-/* Fills forms[n_nodes]; they hold for all coordinates (see linear.h for what is said of comparisons). */
+/* Fills forms[n_nodes]. The forms hold for all coordinates, except FXA__REST_MOVES of comparisons (see linear.h). */
 void fxa__lower_affine(const fxa_program *p, fxa__linear *forms);
 
-/* sign * k + something that k does not change, with sign 1 or -1; 0: it is not of that form. What is added is the value
- * of the node where k is 0, modulo 2^32. */
+/* Returns the sign (1 or -1) if the node is sign * k + x, where x does not depend on k; else 0. x is the value of the
+ * node at k = 0, modulo 2^32. */
 int fxa__lower_along_key(const fxa__linear *f);
-/* The same of the query. */
+/* Returns the sign (1 or -1) if the node is sign * q + x, where x does not depend on q; else 0. */
 int fxa__lower_along_row(const fxa__linear *f);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks as conjuncts; see conjunct.h. From the mask down, nodes that must be true and nodes that must be false are
- * marked; what is neither `and` nor `or` nor `not` in that sense is a leaf, and a leaf is read as one or two parts.
- * Each node is looked at twice at most, so the time is linear in the program.
+ * Splits a mask into conjuncts; see conjunct.h. A walk from the mask down marks the nodes that must be true and those
+ * that must be false (`and` of a node that must be true, `or` of one that must be false, `not` of either are split).
+ * Every other marked node is a leaf and becomes one or two parts. Each node is visited at most twice, so the time is
+ * linear in the program size.
  */
 #include "conjunct.h"
 
@@ -24,16 +25,18 @@ typedef struct conjunct_work {
 
 /* ---- Sums with one bound ----------------------------------------------------------------------------------------- */
 
-/* One side of a comparison, or what it is less another: coefs and c in whole numbers. */
+/* Sum of coef[i] * input[i] + c + times * (value of node `bound`), in 64-bit arithmetic without wrap-around. It is one
+ * side of a comparison, or the difference of both sides. */
 typedef struct conjunct_sum {
     int64_t coef[FXA_INPUT_COUNT], c;
-    int32_t bound; /* -1: none */
-    int8_t times;
-    bool narrow;
+    int32_t bound; /* node that depends on neither q, k nor the score; -1 = none */
+    int8_t times;  /* sign of `bound`: 1 or -1 */
+    bool narrow;   /* the sum is exact only if the value of `bound` lies in [-2^30, 2^30] */
 } conjunct_sum;
 
-/* Adds times * node. The rest of a sum is one node that reads nothing of the pair, with a sign. Of the linear parts
- * only the sum has to fit, since all of it is congruent to the value. */
+/* Adds times * node to the affine form `form` and to `sum`, whose `bound` takes the one non-affine node. Returns false
+ * if there are two non-affine nodes, or one that depends on q, k or the score. Partial sums in `form` may wrap: only
+ * the final form has to fit, since it is congruent to the value modulo 2^32. */
 static bool conjunct_add(const conjunct_work *w, int32_t node, int32_t times, int depth, fxa__linear *form,
                          conjunct_sum *sum) {
     const fxa__node *n = &w->p->nodes[node];
@@ -55,7 +58,8 @@ static bool conjunct_add(const conjunct_work *w, int32_t node, int32_t times, in
            conjunct_add(w, n->arg[1], n->op == FXA_OP_SUB ? -times : times, depth + 1, form, sum);
 }
 
-/* times (1 or -1) times an int node as a sum that is its value in whole numbers. */
+/* Writes times * node (times is 1 or -1) to *out, as a sum that equals the value without wrap-around. Returns false if
+ * there is no such sum. */
 static bool conjunct_side(const conjunct_work *w, int32_t node, int32_t times, conjunct_sum *out) {
     fxa__linear form = {.c = 0};
     int64_t lo, hi;
@@ -70,19 +74,20 @@ static bool conjunct_side(const conjunct_work *w, int32_t node, int32_t times, c
     return true;
 }
 
-/* y - x - less, where only one of them may have a bound. */
-static bool conjunct_apart(const conjunct_sum *x, const conjunct_sum *y, int64_t less, conjunct_sum *out) {
+/* Writes y - x - minus to *out. Returns false if both x and y have a bound. */
+static bool conjunct_difference(const conjunct_sum *x, const conjunct_sum *y, int64_t minus, conjunct_sum *out) {
     if (x->bound >= 0 && y->bound >= 0) return false;
     *out = y->bound >= 0 ? *y : *x;
     if (x->bound >= 0) out->times = (int8_t)-x->times;
     for (int i = 0; i < FXA_INPUT_COUNT; i++) out->coef[i] = y->coef[i] - x->coef[i];
-    out->c = y->c - x->c - less;
+    out->c = y->c - x->c - minus;
     return true;
 }
 
 /* ---- From a sum to a part ---------------------------------------------------------------------------------------- */
 
-/* Factors that all coefs have leave a bound in whole numbers: 2 * k <= 2 * q + 1 is k <= q. */
+/* Divides `s >= 0` by the coefficient of k if it divides all coefficients, rounding c down: 2 * k <= 2 * q + 1 becomes
+ * k <= q. */
 static void conjunct_divide(conjunct_sum *s) {
     int64_t by = s->coef[FXA_INPUT_K] < 0 ? -s->coef[FXA_INPUT_K] : s->coef[FXA_INPUT_K];
     if (by < 2 || s->bound >= 0) return;
@@ -92,13 +97,14 @@ static void conjunct_divide(conjunct_sum *s) {
     s->c = fxa__floordiv64(s->c, by);
 }
 
+/* Returns true if the coefficients of q, k, q_len and k_len are the given ones and all others are 0. */
 static bool conjunct_coefs_are(const conjunct_sum *s, int64_t q, int64_t k, int64_t q_len, int64_t k_len) {
     return s->coef[FXA_INPUT_Q] == q && s->coef[FXA_INPUT_K] == k && s->coef[FXA_INPUT_Q_LEN] == q_len &&
            s->coef[FXA_INPUT_K_LEN] == k_len && s->coef[FXA_INPUT_B] == 0 && s->coef[FXA_INPUT_H] == 0 &&
            s->coef[FXA_INPUT_HEADS] == 0 && s->coef[FXA_INPUT_Q_ROW] == 0 && s->coef[FXA_INPUT_K_ROW] == 0;
 }
 
-/* What `sum >= 0` says; false: no kind of part. */
+/* Writes the part that `s >= 0` means to *out. Returns false if it is none of CAUSAL, WINDOW and LENGTH. */
 static bool conjunct_not_negative(conjunct_sum *s, fxa__part *out) {
     static const struct {
         int64_t q, k, q_len, k_len;
@@ -124,18 +130,19 @@ static bool conjunct_not_negative(conjunct_sum *s, fxa__part *out) {
     return false;
 }
 
-/* x <= y - less, x taken times (1 or -1). */
-static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int32_t y, int64_t less, fxa__part *out) {
-    conjunct_sum left, right, apart;
+/* Writes the part that times * x <= y - minus means to *out (times is 1 or -1). Returns false if it is none of CAUSAL,
+ * WINDOW and LENGTH. */
+static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int32_t y, int64_t minus, fxa__part *out) {
+    conjunct_sum left, right, difference;
     return conjunct_side(w, x, times, &left) && conjunct_side(w, y, 1, &right) &&
-           conjunct_apart(&left, &right, less, &apart) && conjunct_not_negative(&apart, out);
+           conjunct_difference(&left, &right, minus, &difference) && conjunct_not_negative(&difference, out);
 }
 
 /* ---- Equal on both sides ----------------------------------------------------------------------------------------- */
 
-/* Returns true if y is x with k for q, which no x is that reads q_row: where a q equals a k, the rows of these may be
- * others. Nodes are unique, so parts that read no q are the same node. How many operands a node has follows from its
- * operation, or the tensor that it loads from. */
+/* Returns true if y is x with q replaced by k; false after *steps comparisons of nodes. An x that reads q_row has no
+ * such y, since q == k does not imply q_row == k_row. Nodes are unique, so subexpressions without q must be the same
+ * node. Nodes of equal operation and imm have equally many operands. */
 static bool conjunct_swapped(const conjunct_work *w, int32_t x, int32_t y, int *steps) {
     const fxa__node *a = &w->p->nodes[x], *b = &w->p->nodes[y];
     if (!(fxa__linear_reads(&w->forms[x]) & CONJUNCT_Q)) return x == y;
@@ -146,6 +153,7 @@ static bool conjunct_swapped(const conjunct_work *w, int32_t x, int32_t y, int *
     return true;
 }
 
+/* Writes the comparison n as an EQUAL part. Returns false unless one side reads q only and the other k only. */
 static bool conjunct_equal(const conjunct_work *w, const fxa__node *n, fxa__part *out) {
     uint32_t x = fxa__linear_reads(&w->forms[n->arg[0]]), y = fxa__linear_reads(&w->forms[n->arg[1]]);
     if ((x | y) & CONJUNCT_SCORE || (x & CONJUNCT_Q) == (y & CONJUNCT_Q) || (x & CONJUNCT_K) == (y & CONJUNCT_K) ||
@@ -162,18 +170,19 @@ static bool conjunct_equal(const conjunct_work *w, const fxa__node *n, fxa__part
 
 /* ---- Leaves ------------------------------------------------------------------------------------------------------ */
 
-/* A comparison as one or two parts; 0: neither. */
+/* Writes a comparison (or its negation) as parts. Returns how many: 1, 2 (|x| <= y, x == y), or 0 if it has no such
+ * form. */
 static int conjunct_compare(const conjunct_work *w, const fxa__node *n, bool negated, fxa__part *out) {
     bool order = n->op == FXA_OP_LT || n->op == FXA_OP_LE;
     if (fxa__op_info_get(n->op)->sig != FXA__SIG_CMP || w->p->nodes[n->arg[0]].type != FXA_INT) return 0;
     if (order) {
         int32_t x = n->arg[negated], y = n->arg[!negated];
-        int64_t less = (n->op == FXA_OP_LT) != negated;
+        int64_t minus = (n->op == FXA_OP_LT) != negated;
         const fxa__node *absolute = &w->p->nodes[x];
-        if (conjunct_below(w, x, 1, y, less, &out[0])) return 1;
+        if (conjunct_below(w, x, 1, y, minus, &out[0])) return 1;
         if (absolute->op != FXA_OP_ABS) return 0;
-        bool both = conjunct_below(w, absolute->arg[0], 1, y, less, &out[0]) &&
-                    conjunct_below(w, absolute->arg[0], -1, y, less, &out[1]);
+        bool both = conjunct_below(w, absolute->arg[0], 1, y, minus, &out[0]) &&
+                    conjunct_below(w, absolute->arg[0], -1, y, minus, &out[1]);
         return both ? 2 : 0;
     }
     if ((n->op == FXA_OP_EQ) == negated) return 0;
@@ -183,11 +192,12 @@ static int conjunct_compare(const conjunct_work *w, const fxa__node *n, bool neg
     return conjunct_equal(w, n, &out[0]) ? 1 : 0;
 }
 
+/* Returns a part of kind CAUSAL (0) that names no other node. */
 static fxa__part conjunct_empty(int32_t node, bool negated) {
     return (fxa__part){.negated = negated, .node = node, .bound = -1, .row = -1, .key = -1};
 }
 
-/* k <= q + c || k <= length. */
+/* Writes `k <= q + c || k <= length`, in either order, as a PREFIX part. Returns false if n is not of that form. */
 static bool conjunct_prefix(const conjunct_work *w, const fxa__node *n, bool negated, fxa__part *out) {
     if (n->op != (negated ? FXA_OP_AND : FXA_OP_OR)) return false;
     for (int i = 0; i < 2; i++) {
@@ -207,6 +217,7 @@ static bool conjunct_prefix(const conjunct_work *w, const fxa__node *n, bool neg
     return false;
 }
 
+/* Returns the kind of a node that has no better form: ROW, KEY or OTHER, by the inputs that it reads. */
 static fxa__part_kind conjunct_by_reads(const conjunct_work *w, int32_t node) {
     uint32_t reads = fxa__linear_reads(&w->forms[node]);
     if (reads & CONJUNCT_SCORE) return FXA__PART_OTHER;
@@ -214,7 +225,7 @@ static fxa__part_kind conjunct_by_reads(const conjunct_work *w, int32_t node) {
     return reads & CONJUNCT_Q ? FXA__PART_OTHER : FXA__PART_KEY;
 }
 
-/* How many parts a leaf has; a constant that holds has none. */
+/* Writes the parts of a leaf. Returns how many: 0 for a constant that holds, else 1 or 2. */
 static int conjunct_leaf(const conjunct_work *w, int32_t node, bool negated, fxa__part out[2]) {
     const fxa__node *n = &w->p->nodes[node];
     if (n->op == FXA_OP_CONST && (n->imm != 0) != negated) return 0;
@@ -232,7 +243,8 @@ static int conjunct_leaf(const conjunct_work *w, int32_t node, bool negated, fxa
 
 /* ---- The mask ---------------------------------------------------------------------------------------------------- */
 
-/* Marks the operands of a node that must all be so for it to be so; false: it is a leaf. */
+/* Marks the operands of n that must all be true (or false) for n to have the truth value `sense`. Returns false if n is
+ * a leaf: no such operands. */
 static bool conjunct_split(const fxa__node *n, uint8_t sense, uint8_t *marks) {
     uint8_t opposite = sense == CONJUNCT_TRUE ? CONJUNCT_FALSE : CONJUNCT_TRUE;
     if (n->op == FXA_OP_NOT) {
@@ -245,6 +257,7 @@ static bool conjunct_split(const fxa__node *n, uint8_t sense, uint8_t *marks) {
     return true;
 }
 
+/* Collects the parts of node `mask`. marks[mask + 1] must be zero. Returns false if memory ran out. */
 static bool conjunct_find(fxa__host *host, const conjunct_work *w, int32_t mask, uint8_t *marks, fxa__conjuncts *out) {
     marks[mask] = CONJUNCT_TRUE;
     for (int32_t i = mask; i >= 0; i--)

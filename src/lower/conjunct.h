@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lowering, conjunct: a mask as parts that must all hold. Engines have cheap forms for most of them: bounds of loops,
- * arguments of kernels, words beside Q and K; what is left is evaluated pair by pair.
+ * Lowering, conjunct: splits a mask into parts that must all hold. Engines have cheap forms for most parts (loop
+ * bounds, kernel arguments, per-row and per-key operands); the others are evaluated pair by pair.
  *
- * The mask is true where every part is, for coordinates and lengths from 0 to FXA__PLAIN_MOST and for every score,
- * param and tensor that `narrow` does not speak of. Below, Q is q, or q + k_len - q_len where the part is `aligned`,
- * and C is c plus times_bound times the value of node `bound`, if there is one. All of it in 64 bits: nothing wraps.
+ * The mask is true exactly where every part is true, for coordinates and lengths from 0 to FXA__PLAIN_MOST; the
+ * exception is fxa__part.narrow. Notation below, all in 64-bit arithmetic without wrap-around:
+ *
+ *     Q = aligned ? q + k_len - q_len : q
+ *     C = c + times_bound * value of node `bound`    (bound -1: C = c)
  */
 #ifndef FXA_LOWER_CONJUNCT_H
 #define FXA_LOWER_CONJUNCT_H
@@ -15,29 +17,28 @@
 typedef enum fxa__part_kind {
     FXA__PART_CAUSAL, /* k <= Q + C */
     FXA__PART_WINDOW, /* Q - k <= C */
-    FXA__PART_LENGTH, /* k <= C, or k <= k_len + C where it is `of_length` */
-    FXA__PART_PREFIX, /* k <= Q + prefix, or what LENGTH says */
-    FXA__PART_EQUAL,  /* node `row` equals node `key`: ints; the one reads q and no k, the other k and no q; `whole`: as
-                         64 bits, of which the values of the two nodes are not enough */
-    FXA__PART_ROW,    /* node `node`: reads neither k nor score: whole rows */
-    FXA__PART_KEY,    /* node `node`: reads neither q nor score: whole columns */
-    FXA__PART_OTHER,  /* node `node` */
+    FXA__PART_LENGTH, /* k <= C; of_length: k <= k_len + C */
+    FXA__PART_PREFIX, /* k <= Q + prefix || LENGTH */
+    FXA__PART_EQUAL,  /* int node `row` == int node `key`; `row` reads q and not k, `key` reads k and not q */
+    FXA__PART_ROW,    /* bool node `node`, which reads neither k nor the score: masks entire rows */
+    FXA__PART_KEY,    /* bool node `node`, which reads neither q nor the score: masks entire columns */
+    FXA__PART_OTHER,  /* bool node `node`, evaluated per pair */
     FXA__PARTS
 } fxa__part_kind;
 
 typedef struct fxa__part {
     uint8_t kind;
-    bool negated;   /* ROW, KEY, OTHER: the node is to be false */
-    bool aligned;   /* CAUSAL, WINDOW, PREFIX */
-    bool of_length; /* LENGTH, PREFIX */
-    bool narrow;    /* true only where the bound's value lies from -2^30 to 2^30; engines look at it before they run */
-    bool same;      /* EQUAL: key is row with k for q, as in t[q] == t[k] */
-    bool whole;     /* EQUAL: both are loads of i64, whose elements are compared, not what they saturate to */
-    int8_t times_bound;
-    int32_t node;  /* a bool of the mask that this part is, or is one of two parts of */
-    int32_t bound; /* an int that reads neither q nor k nor score; -1: none */
-    int32_t row, key;
-    int64_t c, prefix;
+    bool negated;       /* ROW, KEY, OTHER: the part holds where the node is false */
+    bool aligned;       /* CAUSAL, WINDOW, PREFIX: bottom-right alignment, see Q above */
+    bool of_length;     /* LENGTH, PREFIX: relative to k_len */
+    bool narrow;        /* valid only if the value of `bound` is in [-2^30, 2^30]; engines check it before a run */
+    bool same;          /* EQUAL: `key` is `row` with q replaced by k, as in t[q] == t[k] */
+    bool whole;         /* EQUAL: both are i64 loads and all 64 bits are compared, not the saturated 32-bit values */
+    int8_t times_bound; /* sign of `bound`: 1 or -1 */
+    int32_t node;       /* the bool node of the mask that this part implements, alone or with a second part */
+    int32_t bound;      /* an int node that reads neither q, k nor the score; -1 = none */
+    int32_t row, key;   /* EQUAL: nodes; -1 for other kinds */
+    int64_t c, prefix;  /* constants, see the kinds */
 } fxa__part;
 
 typedef struct fxa__conjuncts {
@@ -46,7 +47,8 @@ typedef struct fxa__conjuncts {
     bool exact; /* no part is OTHER */
 } fxa__conjuncts;
 
-/* The mask of a SCORE program; no part: everything is attended. False: out of memory. Free in either case. */
+/* Splits the mask of a SCORE program; no parts: every pair is attended. Returns false if memory ran out. The caller
+ * frees *out in either case. */
 bool fxa__lower_conjuncts(fxa__host *host, const fxa_program *p, fxa__conjuncts *out);
 void fxa__lower_conjuncts_free(fxa__host *host, fxa__conjuncts *c);
 const char *fxa__lower_part_name(fxa__part_kind kind); /* "causal", "window", ... */

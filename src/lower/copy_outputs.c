@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See copy_outputs.h.
+ * Copies outputs between programs; see copy_outputs.h.
  */
 #include "copy_outputs.h"
 

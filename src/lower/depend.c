@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What nodes need, and the rate that follows from it; see depend.h.
+ * Dependency sets of nodes, and their evaluation rates; see depend.h.
  */
 #include "depend.h"
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lowering, depend: what each node of a program needs, as sets. Whatever does not need the score is computed outside
- * of the innermost loop; how far outside, its rate says: once per run, batch entry, head, row, key, head and key, or
- * diagonal.
+ * Lowering, depend: the inputs, params and tensors that each node depends on, as bit sets. A node that does not depend
+ * on the score is computed outside the innermost loop; its rate states how often: once per run, batch entry, head, row,
+ * key, head and key, or diagonal.
  *
- * Sets never lack anything: a node gives the same bits for all values of what its set leaves out. They may hold more
- * than a value really depends on (0 * q needs q), but nothing that no operand of it needs: whoever computes a value
- * finds the leaves that its set names among what it computes. with_grad needs what its first operand needs.
+ * Sets are conservative: a node has the same bits for all values of the inputs that its set leaves out, while a set may
+ * contain inputs without effect (0 * q depends on q). A set contains only leaves that are evaluated to compute the
+ * node. with_grad depends on what its first operand depends on.
  */
 #ifndef FXA_LOWER_DEPEND_H
 #define FXA_LOWER_DEPEND_H
@@ -15,29 +15,30 @@
 
 typedef struct fxa__depend {
     uint32_t inputs;  /* bit i: fxa_input i */
-    bool diagonal;    /* it needs row and key, but only q - k; for coordinates and lengths 0..FXA__PLAIN_MOST */
+    bool diagonal;    /* depends on row and key through q - k only, for coordinates and lengths 0..FXA__PLAIN_MOST */
     uint64_t params;  /* bit i: param i */
-    uint64_t tensors; /* bit i: an element of tensor i */
+    uint64_t tensors; /* bit i: reads an element of tensor i */
 } fxa__depend;
 
-/* Fills out[n_nodes]. forms: of the program, by fxa__lower_affine; NULL: no diagonals are found. */
+/* Fills out[n_nodes]. forms: from fxa__lower_affine; NULL: `diagonal` is false everywhere. */
 void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depend *out);
 
-/* How often a value changes, from never to with every pair and score. Lengths and the number of heads are those of a
- * batch entry. A rate says nothing of b: KEY values may be others in each entry. */
+/* How often a value changes, from never to once per pair. Lengths and the number of heads belong to a batch entry.
+ * Every rate from BATCH on may depend on b too: KEY values can differ between batch entries. */
 typedef enum fxa__rate {
-    FXA__RATE_CONST,    /* needs nothing */
-    FXA__RATE_RUN,      /* params and tensors at fixed places */
+    FXA__RATE_CONST,    /* depends on nothing */
+    FXA__RATE_RUN,      /* params, tensor elements at constant indices */
     FXA__RATE_BATCH,    /* b, lengths, heads */
     FXA__RATE_HEAD,     /* h */
     FXA__RATE_ROW,      /* q or q_row, perhaps h */
     FXA__RATE_KEY,      /* k or k_row */
     FXA__RATE_HEAD_KEY, /* h and k */
     FXA__RATE_DIAGONAL, /* q - k, perhaps h */
-    FXA__RATE_PAIR,     /* what changes with the row, and with the key */
+    FXA__RATE_PAIR,     /* row and key */
     FXA__RATE_SCORE,    /* score or dscore */
     FXA__RATES
 } fxa__rate;
+/* Returns the rate of a node from its sets. */
 fxa__rate fxa__lower_rate(const fxa__depend *d);
 const char *fxa__lower_rate_name(fxa__rate rate); /* "const", "run", "batch", ... */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Text of programs; see emit.h. The only knowledge of operations here is what the rows of ops.def spell, and which sums
- * are fused.
+ * Writes programs as C or CUDA text; see emit.h. Operations are written as their rows of ops.def spell them; special
+ * cases are fused multiply-add, division by powers of two and small powers.
  */
 #include "emit_load.h"
 
@@ -25,18 +25,18 @@ static const char *const emit_dtypes[] = {
 };
 /* clang-format on */
 
-typedef struct emit_words {
-    const char *suffix;   /* of functions of <math.h> and of numbers with a point */
-    const char *keeps;    /* what stands before the name of a kept value */
-    const char *args;     /* and before a member of the arguments */
-    const char *fused;    /* x * y + z with one rounding; NULL: sums are sums */
-    const char *plain[3]; /* + - * that no compiler fuses; NULL: it does not by itself */
-    const char *tanh;     /* NULL: that of <math.h> */
-    const char *turns;    /* what stands before sin, cos and tan; NULL: they are those of <math.h> */
-    const char *times;    /* a product, for small powers; NULL: they are those of <math.h> */
-} emit_words;
+typedef struct emit_dialect {
+    const char *suffix;       /* suffix of <math.h> functions and of float literals */
+    const char *kept_prefix;  /* prefix of kept variables */
+    const char *args;         /* prefix of members of the arguments */
+    const char *fused;        /* function for x * y + z with one rounding; NULL = products are not fused */
+    const char *unfused[3];   /* + - * that the compiler never fuses; NULL = the plain operators */
+    const char *tanh;         /* function for tanh; NULL = <math.h> */
+    const char *trig_prefix;  /* prefix of sin, cos and tan; NULL = <math.h> */
+    const char *small_powers; /* function for products in squares and cubes; NULL = pow of <math.h> */
+} emit_dialect;
 
-static const emit_words emit_dialects[FXA__DIALECTS] = {
+static const emit_dialect emit_dialects[FXA__DIALECTS] = {
     [FXA__C_F64] = {"", "s->", "a->", NULL, {0}, NULL, NULL, NULL},
     [FXA__C_F32] = {"f", "s->", "a->", "fmaf", {0}, NULL, NULL, NULL},
     [FXA__CUDA_F32] = {"f",
@@ -54,13 +54,13 @@ const char *fxa__lower_emit_args(fxa__dialect dialect) { return emit_dialects[di
 /* ---- Leaves ------------------------------------------------------------------------------------------------------ */
 
 int32_t fxa__lower_emit_param(const fxa_program *p, int32_t param) {
-    int32_t place = 0;
-    for (int32_t i = 0; i < param; i++) place += p->params[i].type == p->params[param].type;
-    return place;
+    int32_t index = 0;
+    for (int32_t i = 0; i < param; i++) index += p->params[i].type == p->params[param].type;
+    return index;
 }
 
-/* In hexadecimal, as whole numbers times powers of 2: no locale writes those in its own way. Numbers below 0 are in
- * parentheses, since a sign may stand before them. */
+/* Writes a float literal in hexadecimal, as an integer times a power of 2, which does not depend on the locale.
+ * Negative literals are in parentheses, since a minus sign may precede them. */
 static void emit_float(const fxa__emit *e, double x, fxa__writer *w) {
     const char *suffix = emit_dialects[e->dialect].suffix;
     int power;
@@ -83,21 +83,21 @@ static void emit_int(int32_t x, fxa__writer *w) {
 
 static const char *emit_type(const fxa__node *n) { return n->type == FXA_FLOAT ? "real" : "int"; }
 
-/* Constants and params are their text, and so is what a run gives. */
+/* Returns false for constants, params and given text of level RUN, which are written in place. */
 bool fxa__emit_has_statement(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     return n->op != FXA_OP_CONST && n->op != FXA_OP_PARAM && !(e->given[node] && e->level[node] == FXA__EMIT_RUN);
 }
 
 void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w) {
-    const emit_words *words = &emit_dialects[e->dialect];
+    const emit_dialect *dialect = &emit_dialects[e->dialect];
     const fxa__node *n = &e->p->nodes[node];
     if (fxa__emit_has_statement(e, node))
-        fxa__write_format(w, "%sv%d", e->kept[node] ? words->keeps : "", (int)node);
+        fxa__write_format(w, "%sv%d", e->kept[node] ? dialect->kept_prefix : "", (int)node);
     else if (e->given[node])
         fxa__write_format(w, "%s", e->given[node]);
     else if (n->op == FXA_OP_PARAM)
-        fxa__write_format(w, "%s%c[%d]", words->args, n->type == FXA_FLOAT ? 'f' : 'i',
+        fxa__write_format(w, "%s%c[%d]", dialect->args, n->type == FXA_FLOAT ? 'f' : 'i',
                           (int)fxa__lower_emit_param(e->p, n->imm));
     else if (n->type == FXA_FLOAT)
         emit_float(e, n->f, w);
@@ -111,24 +111,24 @@ static bool emit_is_name(const char *name, size_t size, const char *other) {
     return size == strlen(other) && memcmp(name, other, size) == 0;
 }
 
-/* A name in an expression: an operand, a type, a function of ours, one of <math.h>. */
+/* Writes a name of an expression of ops.def: an operand (a, b, c), a type, a function of program_ops.h or <math.h>. */
 static void emit_name(const fxa__emit *e, const fxa__node *n, const char *name, size_t size, fxa__writer *w) {
-    const emit_words *words = &emit_dialects[e->dialect];
+    const emit_dialect *dialect = &emit_dialects[e->dialect];
     if (size == 1) {
         fxa__lower_emit_value(e, n->arg[*name - 'a'], w);
     } else if (emit_is_name(name, size, "int64_t")) {
         fxa__write_format(w, "long long");
-    } else if (words->tanh && emit_is_name(name, size, "tanh")) {
-        fxa__write_format(w, "%s", e->tanh ? e->tanh : words->tanh);
-    } else if (words->turns && n->op >= FXA_OP_SIN && n->op <= FXA_OP_TAN) {
-        fxa__write_format(w, "%s%.*s", words->turns, (int)size, name);
+    } else if (dialect->tanh && emit_is_name(name, size, "tanh")) {
+        fxa__write_format(w, "%s", e->tanh ? e->tanh : dialect->tanh);
+    } else if (dialect->trig_prefix && n->op >= FXA_OP_SIN && n->op <= FXA_OP_TAN) {
+        fxa__write_format(w, "%s%.*s", dialect->trig_prefix, (int)size, name);
     } else {
         bool math = *name != '_' && (size <= 5 || memcmp(name, "fxa__", 5) != 0);
-        fxa__write_format(w, "%.*s%s", (int)size, name, math ? words->suffix : "");
+        fxa__write_format(w, "%.*s%s", (int)size, name, math ? dialect->suffix : "");
     }
 }
 
-/* The expression of a row with operands in place of a, b, c. */
+/* Writes an expression of ops.def with the operands of n in place of a, b and c. */
 static void emit_expression(const fxa__emit *e, const fxa__node *n, const char *text, fxa__writer *w) {
     while (*text) {
         size_t size = 1;
@@ -146,7 +146,8 @@ static void emit_expression(const fxa__emit *e, const fxa__node *n, const char *
     }
 }
 
-/* The operand of a float sum or difference that is a product of its own level, 0 or 1; -1: it has none. */
+/* Returns which operand (0 or 1) of a float sum or difference is a product that is fused into it; -1 if none. Products
+ * computed at another level are not fused. */
 static int emit_product(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     if (!emit_dialects[e->dialect].fused || n->type != FXA_FLOAT) return -1;
@@ -158,6 +159,7 @@ static int emit_product(const fxa__emit *e, int32_t node) {
     return -1;
 }
 
+/* Writes the sum or difference n as a fused multiply-add; `product` is the operand that is the product. */
 static void emit_fused(const fxa__emit *e, const fxa__node *n, int product, fxa__writer *w) {
     const fxa__node *mul = &e->p->nodes[n->arg[product]];
     fxa__write_format(w, n->op == FXA_OP_SUB && product == 1 ? "%s(-" : "%s(", emit_dialects[e->dialect].fused);
@@ -169,7 +171,8 @@ static void emit_fused(const fxa__emit *e, const fxa__node *n, int product, fxa_
     fxa__write_format(w, ")");
 }
 
-/* Quotients and remainders by powers of two, rounded down as they are: shifts and bits, of negative numbers too. */
+/* Writes an int division or remainder by a power of two as a shift or a bit mask; both round down, as the operation
+ * does for negative operands. Returns false if n is no such operation. */
 static bool emit_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
     if (n->type != FXA_INT || (n->op != FXA_OP_MOD && n->op != FXA_OP_FLOORDIV)) return false;
     const fxa__node *by = &e->p->nodes[n->arg[1]];
@@ -182,18 +185,20 @@ static bool emit_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
     return true;
 }
 
-/* Squares and cubes are products where a power would be a function of a hundred instructions, and no better. */
+/* Returns true for squares and cubes in a dialect that writes them as products; pow would take a hundred instructions
+ * and be no more accurate. */
 bool fxa__emit_is_small_power(const fxa__emit *e, const fxa__node *n) {
-    if (!emit_dialects[e->dialect].times || n->op != FXA_OP_POW) return false;
+    if (!emit_dialects[e->dialect].small_powers || n->op != FXA_OP_POW) return false;
     const fxa__node *by = &e->p->nodes[n->arg[1]];
     return by->op == FXA_OP_CONST && (by->f == 2 || by->f == 3);
 }
 
+/* Writes a square or cube as products. Returns false if n is not written so. */
 static bool emit_small_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
-    const char *times = emit_dialects[e->dialect].times;
+    const char *product = emit_dialects[e->dialect].small_powers;
     if (!fxa__emit_is_small_power(e, n)) return false;
     const fxa__node *by = &e->p->nodes[n->arg[1]];
-    for (int i = (int)by->f; i > 1; i--) fxa__write_format(w, "%s(", times);
+    for (int i = (int)by->f; i > 1; i--) fxa__write_format(w, "%s(", product);
     fxa__lower_emit_value(e, n->arg[0], w);
     for (int i = (int)by->f; i > 1; i--) {
         fxa__write_format(w, ", ");
@@ -203,7 +208,7 @@ static bool emit_small_power(const fxa__emit *e, const fxa__node *n, fxa__writer
     return true;
 }
 
-/* Of an operand that is known not to be negative. */
+/* Returns the int expression of n; divisions of a nonnegative dividend have a shorter one. */
 static const char *emit_ints(const fxa__emit *e, const fxa__node *n) {
     if (n->op == FXA_OP_FLOORDIV && e->plus[n->arg[0]]) return "fxa__plusdiv32(a, b)";
     if (n->op == FXA_OP_MOD && e->plus[n->arg[0]]) return "fxa__plusmod32(a, b)";
@@ -213,7 +218,7 @@ static const char *emit_ints(const fxa__emit *e, const fxa__node *n) {
 static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     uint32_t type = e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type; /* as eval.c chooses */
-    const char *const *plain = emit_dialects[e->dialect].plain;
+    const char *const *unfused = emit_dialects[e->dialect].unfused;
     int product = emit_product(e, node);
     const char *text = type == FXA_FLOAT ? emit_rows[n->op].floats
                        : type == FXA_INT ? emit_ints(e, n)
@@ -223,30 +228,33 @@ static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
         return;
     }
     if (emit_power(e, n, w) || emit_small_power(e, n, w)) return;
-    if (type == FXA_FLOAT && plain[0] && n->op >= FXA_OP_ADD && n->op <= FXA_OP_MUL) text = plain[n->op - FXA_OP_ADD];
+    if (type == FXA_FLOAT && unfused[0] && n->op >= FXA_OP_ADD && n->op <= FXA_OP_MUL)
+        text = unfused[n->op - FXA_OP_ADD];
     FXA__ASSERT(text && strcmp(text, "NA") != 0);
     fxa__write_format(w, n->type == FXA_FLOAT ? "(real)(" : "(int)(");
     emit_expression(e, n, text, w);
     fxa__write_format(w, ")");
 }
 
-/* Elements of i64 are kept whole too, w<node>, since equality asks for all of their bits. */
-static bool emit_is_whole(const fxa__emit *e, const fxa__node *n) {
+/* Returns true for loads of i64, which have a second variable w<node> with all 64 bits: equality compares those. */
+static bool emit_is_i64_load(const fxa__emit *e, const fxa__node *n) {
     return n->op == FXA_OP_LOAD && e->p->tensors[n->imm].dtype == FXA_I64;
 }
 
 /* ---- Levels ------------------------------------------------------------------------------------------------------ */
 
-/* What stands left of "=": a kept value, or a constant of these statements. */
+/* Writes the left side of an assignment up to " = ": a kept variable, or the declaration of a local constant. letter is
+ * 'v' for the value of a node, 'w' for the 64 bits of an i64 load. */
 static void emit_left_side(const fxa__emit *e, int32_t node, const char *type, char letter, fxa__writer *w) {
     if (e->kept[node])
-        fxa__write_format(w, "    %s%c%d = ", emit_dialects[e->dialect].keeps, letter, (int)node);
+        fxa__write_format(w, "    %s%c%d = ", emit_dialects[e->dialect].kept_prefix, letter, (int)node);
     else
         fxa__write_format(w, "    const %s %c%d = ", type, letter, (int)node);
 }
 
-static void emit_whole_name(const fxa__emit *e, int32_t node, fxa__writer *w) {
-    fxa__write_format(w, "%sw%d", e->kept[node] ? emit_dialects[e->dialect].keeps : "", (int)node);
+/* Writes the name of the variable with all 64 bits of an i64 load. */
+static void emit_i64_name(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    fxa__write_format(w, "%sw%d", e->kept[node] ? emit_dialects[e->dialect].kept_prefix : "", (int)node);
 }
 
 static void emit_right_side(const fxa__emit *e, int32_t node, fxa__writer *w) {
@@ -255,16 +263,16 @@ static void emit_right_side(const fxa__emit *e, int32_t node, fxa__writer *w) {
         fxa__write_format(w, "%s", e->given[node]);
     } else if (n->op == FXA_OP_INPUT) {
         fxa__write_format(w, "%s", fxa__input_name((uint32_t)n->imm));
-    } else if (emit_is_whole(e, n)) {
+    } else if (emit_is_i64_load(e, n)) {
         fxa__write_format(w, "fxa__sat32(");
-        emit_whole_name(e, node, w);
+        emit_i64_name(e, node, w);
         fxa__write_format(w, ")");
     } else if (n->op == FXA_OP_LOAD) {
         fxa__emit_element(e, node, emit_dtypes[e->p->tensors[n->imm].dtype], w);
     } else if (fxa__node_compares_wide(e->p, n) && !(e->given[n->arg[0]] && e->given[n->arg[1]])) {
-        emit_whole_name(e, n->arg[0], w);
+        emit_i64_name(e, n->arg[0], w);
         fxa__write_format(w, n->op == FXA_OP_EQ ? " == " : " != ");
-        emit_whole_name(e, n->arg[1], w);
+        emit_i64_name(e, n->arg[1], w);
     } else {
         emit_operation(e, node, w);
     }
@@ -272,8 +280,8 @@ static void emit_right_side(const fxa__emit *e, int32_t node, fxa__writer *w) {
 
 static void emit_statement(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    if (n->op == FXA_OP_LOAD && !e->given[node]) fxa__emit_place(e, node, w);
-    if (emit_is_whole(e, n) && !e->given[node]) {
+    if (n->op == FXA_OP_LOAD && !e->given[node]) fxa__emit_address(e, node, w);
+    if (emit_is_i64_load(e, n) && !e->given[node]) {
         emit_left_side(e, node, "long long", 'w', w);
         fxa__emit_element(e, node, "whole", w);
         fxa__write_format(w, ";\n");
@@ -290,7 +298,7 @@ void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer
             fxa__write_format(w, "    const char *d%d;\n    int n%d;\n", (int)i, (int)i);
         if (!e->kept[i] || e->level[i] != level) continue;
         fxa__write_format(w, "    %s v%d;\n", emit_type(n), (int)i);
-        if (emit_is_whole(e, n)) fxa__write_format(w, "    long long w%d;\n", (int)i);
+        if (emit_is_i64_load(e, n)) fxa__write_format(w, "    long long w%d;\n", (int)i);
     }
 }
 
@@ -299,6 +307,7 @@ void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t k
         if (e->level[i] == level && (e->used[i] & kinds) && fxa__emit_has_statement(e, i)) emit_statement(e, i, w);
 }
 
+/* Returns the level at which a node with these dependencies is computed. */
 static fxa__emit_level emit_level_of(const fxa__depend *d) {
     static const uint8_t levels[FXA__RATES] = {
         [FXA__RATE_CONST] = FXA__EMIT_RUN,    [FXA__RATE_RUN] = FXA__EMIT_RUN,       [FXA__RATE_BATCH] = FXA__EMIT_HEAD,
@@ -309,13 +318,14 @@ static fxa__emit_level emit_level_of(const fxa__depend *d) {
     return (fxa__emit_level)levels[fxa__lower_rate(d)];
 }
 
-/* Statements of `level`, which outputs of these kinds need, read a node. */
+/* Records that statements of `level`, used for outputs of `kinds`, read a node: if it is of another level, it is kept.
+ * */
 static void emit_read(fxa__emit *e, int32_t node, uint8_t level, uint8_t kinds) {
     e->used[node] |= kinds;
     if (e->level[node] != level && fxa__emit_has_statement(e, node)) e->kept[node] = 1;
 }
 
-/* Whoever computes node i reads its operands, and in place of a product that it fuses those of the product. */
+/* Records the reads of node i's statement: its operands, and for a fused product the operands of the product. */
 static void emit_read_by(fxa__emit *e, int32_t i) {
     const fxa__node *n = &e->p->nodes[i];
     int product = emit_product(e, i);
@@ -328,16 +338,18 @@ static void emit_read_by(fxa__emit *e, int32_t i) {
     }
 }
 
-static void emit_spread(fxa__emit *e) {
+/* Propagates `used` and `kept` from every used node to the nodes it depends on. */
+static void emit_propagate(fxa__emit *e) {
     for (int32_t i = e->p->n_nodes - 1; i >= 0; i--)
         if (e->used[i]) emit_read_by(e, i);
 }
 
 void fxa__lower_emit_want(fxa__emit *e, int32_t node, uint8_t bits) {
     emit_read(e, node, FXA__EMIT_PAIR, bits);
-    emit_spread(e);
+    emit_propagate(e);
 }
 
+/* Marks what the outputs of `kinds` depend on. */
 static void emit_mark(fxa__emit *e, uint32_t kinds) {
     for (int32_t i = 0; i < e->p->n_outputs; i++) {
         const fxa__output *out = &e->p->outputs[i];
@@ -347,7 +359,7 @@ static void emit_mark(fxa__emit *e, uint32_t kinds) {
             emit_read(e, node, FXA__EMIT_PAIR, (uint8_t)(1u << out->kind));
         }
     }
-    emit_spread(e);
+    emit_propagate(e);
 }
 
 bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, uint32_t kinds, fxa__emit *out) {

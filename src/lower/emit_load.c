@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text of loads; see emit.h. Three ways to an element, each for the indices that nobody has looked at:
+ * The text of loads; see emit.h. A load of an index out of bounds gives 0. Three forms of text:
  *
- *   plain   every index is looked at where it is used; outside it reads nothing
- *   based   indices that neither rows nor keys change are looked at once, by heads (d<node>, n<node>); the others where
- *           they are used, and outside an element is read that is there, so that nothing branches
- *   sure    the caller knows that all are inside
+ *   checked    every index is checked where the load is; the element is read under a branch
+ *   based      indices that vary with neither row nor key are checked once per head, which gives a base address d<node>
+ *              and n<node>, the size of the first axis that is checked per load (1 if none, 0 if nothing is in bounds);
+ *              the other indices are checked per load without a branch: out of bounds, the element at the base is read
+ *              and replaced by 0
+ *   in bounds  all indices are proven in bounds: no check
  */
 #include "emit_load.h"
 
@@ -17,15 +19,17 @@ static const int emitload_sizes[] = {
 #undef LOAD_SIZE
 };
 
-static bool emitload_moves(const fxa__emit *e, int32_t node) { return e->level[node] > FXA__EMIT_HEAD; }
+/* Returns true if the node varies with the row or the key. */
+static bool emitload_varies(const fxa__emit *e, int32_t node) { return e->level[node] > FXA__EMIT_HEAD; }
 
-static bool emitload_is_sure(const fxa__emit *e, int32_t node, int d) { return e->sure[node] >> d & 1; }
+/* Returns true if index d of a load is proven in bounds. */
+static bool emitload_in_bounds(const fxa__emit *e, int32_t node, int d) { return e->sure[node] >> d & 1; }
 
-/* Nothing has to be looked at among the indices that move. */
-static bool emitload_moves_surely(const fxa__emit *e, int32_t node) {
+/* Returns true if every index of a load that varies with row or key is proven in bounds. */
+static bool emitload_varying_in_bounds(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     for (int d = 0; d < n->n_args; d++)
-        if (emitload_moves(e, n->arg[d]) && !emitload_is_sure(e, node, d)) return false;
+        if (emitload_varies(e, n->arg[d]) && !emitload_in_bounds(e, node, d)) return false;
     return true;
 }
 
@@ -38,11 +42,11 @@ bool fxa__lower_emit_takes_base(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     if (n->op != FXA_OP_LOAD || fxa__lower_emit_is_sure(e, node)) return false;
     for (int d = 0; d < n->n_args; d++)
-        if (emitload_moves(e, n->arg[d])) return true;
+        if (emitload_varies(e, n->arg[d])) return true;
     return false;
 }
 
-/* fxa__at(size, stride, index, &offset) */
+/* Writes " & fxa__at(size, stride, index, &offset)", the check of index d. */
 static void emitload_at(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
     const char *args = fxa__lower_emit_args(e->dialect);
     const fxa__node *n = &e->p->nodes[node];
@@ -52,34 +56,36 @@ static void emitload_at(const fxa__emit *e, int32_t node, int d, fxa__writer *w)
     fxa__write_format(w, ", &o%d)", (int)node);
 }
 
+/* Writes " * stride" of axis d. */
 static void emitload_stride(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
     fxa__write_format(w, " * %stensor[%d].stride[%d]", fxa__lower_emit_args(e->dialect), (int)e->p->nodes[node].imm, d);
 }
 
 /* ---- Bases ------------------------------------------------------------------------------------------------------- */
 
-/* The first index that moves and is looked at: n<node> stands for its axis. */
+/* Returns the first axis whose index varies and is checked: n<node> holds its size. */
 static int emitload_first(const fxa__emit *e, int32_t node) {
     int d = 0;
-    while (!emitload_moves(e, e->p->nodes[node].arg[d]) || emitload_is_sure(e, node, d)) d++;
+    while (!emitload_varies(e, e->p->nodes[node].arg[d]) || emitload_in_bounds(e, node, d)) d++;
     return d;
 }
 
+/* Writes the statements that set d<node> and n<node>. */
 static void emitload_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const char *args = fxa__lower_emit_args(e->dialect);
     const fxa__node *n = &e->p->nodes[node];
     int at = (int)node, tensor = (int)n->imm, size = emitload_sizes[e->p->tensors[n->imm].dtype];
     fxa__write_format(w, "    long long o%d = 0;\n    const int i%d = 1", at, at);
     for (int d = 0; d < n->n_args; d++) {
-        if (!emitload_moves(e, n->arg[d]))
+        if (!emitload_varies(e, n->arg[d]))
             emitload_at(e, node, d, w);
-        else if (!emitload_is_sure(e, node, d))
+        else if (!emitload_in_bounds(e, node, d))
             fxa__write_format(w, " & (%stensor[%d].size[%d] > 0)", args, tensor, d);
     }
     fxa__write_format(w,
                       ";\n    d%d = i%d ? (const char *)%stensor[%d].data + o%d * %d : (const char *)&fxa__nothing;\n",
                       at, at, args, tensor, at, size);
-    if (emitload_moves_surely(e, node))
+    if (emitload_varying_in_bounds(e, node))
         fxa__write_format(w, "    n%d = i%d;\n", at, at);
     else
         fxa__write_format(w, "    n%d = i%d ? %stensor[%d].size[%d] : 0;\n", at, at, args, tensor,
@@ -91,9 +97,9 @@ void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w) {
         if (e->based[i] == 2) emitload_base(e, i, w);
 }
 
-/* ---- Places ------------------------------------------------------------------------------------------------------ */
+/* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
-/* One index that moves, x<node>_<axis>: of one that may be negative that from the end. */
+/* Writes x<node>_<axis>, the value of a varying index; one that may be negative counts from the end of its axis. */
 static void emitload_index(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     fxa__write_format(w, "    const int x%d_%d = ", (int)node, d);
@@ -106,38 +112,39 @@ static void emitload_index(const fxa__emit *e, int32_t node, int d, fxa__writer 
     fxa__write_format(w, ";\n");
 }
 
-static void emitload_is_inside(const fxa__emit *e, int32_t node, fxa__writer *w) {
+/* Writes i<node> of a based load: 1 if all its indices are in bounds, else 0. */
+static void emitload_inside_based(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     int at = (int)node;
-    if (emitload_moves_surely(e, node)) {
+    if (emitload_varying_in_bounds(e, node)) {
         fxa__write_format(w, "    const int i%d = n%d;\n", at, at);
         return;
     }
     int first = emitload_first(e, node);
     fxa__write_format(w, "    const int i%d = fxa__inside(n%d, x%d_%d)", at, at, at, first);
     for (int d = first + 1; d < n->n_args; d++)
-        if (emitload_moves(e, n->arg[d]) && !emitload_is_sure(e, node, d))
+        if (emitload_varies(e, n->arg[d]) && !emitload_in_bounds(e, node, d))
             fxa__write_format(w, " & fxa__inside(%stensor[%d].size[%d], x%d_%d)", fxa__lower_emit_args(e->dialect),
                               (int)n->imm, d, at, d);
     fxa__write_format(w, ";\n");
 }
 
-static void emitload_place_based(const fxa__emit *e, int32_t node, fxa__writer *w) {
+static void emitload_address_based(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     int at = (int)node;
     for (int d = 0; d < n->n_args; d++)
-        if (emitload_moves(e, n->arg[d])) emitload_index(e, node, d, w);
-    emitload_is_inside(e, node, w);
+        if (emitload_varies(e, n->arg[d])) emitload_index(e, node, d, w);
+    emitload_inside_based(e, node, w);
     fxa__write_format(w, "    const long long o%d = 0", at);
     for (int d = 0; d < n->n_args; d++) {
-        if (!emitload_moves(e, n->arg[d])) continue;
+        if (!emitload_varies(e, n->arg[d])) continue;
         fxa__write_format(w, " + (i%d ? x%d_%d : 0)", at, at, d);
         emitload_stride(e, node, d, w);
     }
     fxa__write_format(w, ";\n");
 }
 
-static void emitload_place_sure(const fxa__emit *e, int32_t node, fxa__writer *w) {
+static void emitload_address_in_bounds(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     fxa__write_format(w, "    const long long o%d = 0", (int)node);
     for (int d = 0; d < n->n_args; d++) {
@@ -148,13 +155,13 @@ static void emitload_place_sure(const fxa__emit *e, int32_t node, fxa__writer *w
     fxa__write_format(w, ";\n");
 }
 
-void fxa__emit_place(const fxa__emit *e, int32_t node, fxa__writer *w) {
+void fxa__emit_address(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    FXA__ASSERT(!n->word); /* whole elements are read here: nobody needs their halves */
+    FXA__ASSERT(!n->word); /* text reads i64 elements in one load, never as halves */
     if (e->based[node]) {
-        emitload_place_based(e, node, w);
+        emitload_address_based(e, node, w);
     } else if (fxa__lower_emit_is_sure(e, node)) {
-        emitload_place_sure(e, node, w);
+        emitload_address_in_bounds(e, node, w);
     } else {
         fxa__write_format(w, "    long long o%d = 0;\n    const int i%d = 1", (int)node, (int)node);
         for (int d = 0; d < n->n_args; d++) emitload_at(e, node, d, w);

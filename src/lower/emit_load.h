@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between emit.c, emit_load.c, which has the text of loads, and emit_weight.c.
+ * Functions shared by emit.c, emit_load.c (text of loads) and emit_weight.c (compile-time cost).
  */
 #ifndef FXA_LOWER_EMIT_LOAD_H
 #define FXA_LOWER_EMIT_LOAD_H
 
 #include "emit.h"
 
-/* Statements that say where a load's element is: its offset, o<node>, and whether it is inside, i<node>. */
-void fxa__emit_place(const fxa__emit *e, int32_t node, fxa__writer *w);
-/* The element there; get: how its dtype is read. */
+/* Writes the statements that compute a load's address: its offset o<node>, and i<node>, 1 if it is in bounds (absent
+ * where all indices are proven in bounds). */
+void fxa__emit_address(const fxa__emit *e, int32_t node, fxa__writer *w);
+/* Writes the expression that reads the element at that address, 0 out of bounds. get: suffix of the function fxa__get_
+ * or fxa__take_ of program_ops.h, the name of a dtype or "whole". */
 void fxa__emit_element(const fxa__emit *e, int32_t node, const char *get, fxa__writer *w);
 
-/* Whether a node is a value of its own in the text; whether a power is written as a product. */
+/* Returns true if a node has a statement and a variable v<node>; false if it is written in place. */
 bool fxa__emit_has_statement(const fxa__emit *e, int32_t node);
+/* Returns true if n is a power that is written as a product. */
 bool fxa__emit_is_small_power(const fxa__emit *e, const fxa__node *n);
 
 #endif

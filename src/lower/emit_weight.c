@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How long emitted text takes to compile, about, by the rows WEIGHT of ops.def; see emit.h.
+ * Estimates the compile time of emitted text from the WEIGHT rows of ops.def; see emit.h.
  */
 #include "emit_load.h"
 
@@ -14,14 +14,14 @@ static const struct {
 /* clang-format on */
 
 int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs) {
-    int32_t parts = 0;
+    int32_t total = 0; /* weight of a pair times `pairs` */
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
         if (e->level[i] < FXA__EMIT_ROW || !(e->used[i] & kinds) || !fxa__emit_has_statement(e, i)) continue;
         bool floats = (n->n_args ? e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type : n->type) == FXA_FLOAT;
         int32_t weight = floats ? weight_rows[n->op].floats : weight_rows[n->op].ints;
         if (weight == 0 || e->given[i] || fxa__emit_is_small_power(e, n)) weight = 1;
-        parts += weight * (e->level[i] == FXA__EMIT_PAIR ? pairs : 1);
+        total += weight * (e->level[i] == FXA__EMIT_PAIR ? pairs : 1);
     }
-    return parts / pairs;
+    return total / pairs;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Classes of gradients; see grad_class.h.
+ * Classifies gradients of captured tensors and params; see grad_class.h.
  */
 #include "grad_class.h"
 
@@ -23,7 +23,7 @@ static fxa__grad_kind grad_kind(const fxa__grad *g, bool diagonal) {
 fxa__grad fxa__lower_grad(const fxa_program *d, int32_t output, const fxa__depend *sets) {
     const fxa__output *out = &d->outputs[output];
     fxa__grad g = {.value = sets[out->value].inputs};
-    bool diagonal = true; /* each index needs neither q nor k, or their difference */
+    bool diagonal = true; /* each index depends on q and k not at all or through q - k only */
     for (int32_t j = 0; j < out->n_index; j++) {
         const fxa__depend *index = &sets[out->index[j]];
         g.index |= index->inputs;
@@ -39,7 +39,7 @@ const char *fxa__lower_grad_name(fxa__grad_kind kind) {
     return names[kind];
 }
 
-/* The next statement that adds to a tensor, from output i on; -1: none. */
+/* Returns the first output from i on that adds to the gradient of `tensor`; -1 if none. */
 static int32_t grad_next(const fxa_program *d, int32_t tensor, int32_t i) {
     for (; i < d->n_outputs; i++)
         if (d->outputs[i].kind == FXA__OUT_DLOAD && d->outputs[i].slot == tensor) return i;
@@ -51,7 +51,7 @@ uint32_t fxa__lower_grad_apart(const fxa_program *d, int32_t tensor) {
     uint32_t apart = first < 0 ? UINT32_MAX : 0;
     for (int32_t j = 0; first >= 0 && j < d->outputs[first].n_index; j++) {
         int32_t index = d->outputs[first].index[j];
-        bool everywhere = true; /* the same input at this place in all statements; equal nodes are one node */
+        bool everywhere = true; /* all outputs have the same node as index j; equal nodes are one node */
         for (int32_t i = first; i >= 0; i = grad_next(d, tensor, i + 1))
             everywhere = everywhere && d->outputs[i].index[j] == index;
         if (everywhere) apart |= fxa__node_input(&d->nodes[index]);

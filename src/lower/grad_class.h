@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lowering, grad_class: how the gradients of captured tensors and params are summed. Each `grad` statement of a
- * derivative adds a number per pair to one element; which pairs meet in an element, and so in which pass and in what
- * order they are best summed, is said by what the element's index needs. Nothing here needs atomics but SCATTER.
+ * derivative adds one value per pair (q, k) to one element. Which pairs add to the same element, and so in which kernel
+ * and order they are summed, follows from the inputs that the element's index depends on. Only SCATTER needs atomics.
  *
- * Where coordinates are compared, they are not negative: an index below 0 counts from the end of its axis.
+ * Statements about pairs with different coordinates hold for nonnegative coordinates: a negative index counts from the
+ * end of its axis.
  */
 #ifndef FXA_LOWER_GRAD_CLASS_H
 #define FXA_LOWER_GRAD_CLASS_H
@@ -12,33 +13,34 @@
 #include "depend.h"
 
 typedef enum fxa__grad_kind {
-    FXA__GRAD_ONE,   /* one element for all pairs; of params always */
-    FXA__GRAD_HEAD,  /* one for each b, h or both: sums of whole tiles */
-    FXA__GRAD_ROW,   /* one for each q or q_row, and what HEAD has: sums of rows, beside dQ */
-    FXA__GRAD_KEY,   /* one for each k or k_row, and what HEAD has: sums of columns, beside dK and dV */
-    FXA__GRAD_DENSE, /* q or q_row, and k or k_row, stand among the indices: a store for each pair; summed over b and h
-                        if those do not */
-    FXA__GRAD_DIAGONAL, /* one for each q - k: sums along diagonals */
-    FXA__GRAD_SCATTER,  /* anything else: the index hangs on the score, on data of both q and k, ... */
+    FXA__GRAD_ONE,      /* one element for all pairs; always the class of params */
+    FXA__GRAD_HEAD,     /* an element per b, h or (b, h): sums over entire tiles */
+    FXA__GRAD_ROW,      /* an element per row (q or q_row), perhaps b, h: row sums, computed together with dQ */
+    FXA__GRAD_KEY,      /* an element per key (k or k_row), perhaps b, h: column sums, computed with dK and dV */
+    FXA__GRAD_DENSE,    /* indices include q or q_row, and k or k_row: a store per pair, summed over b, h not indexed */
+    FXA__GRAD_DIAGONAL, /* an element per q - k: sums along diagonals */
+    FXA__GRAD_SCATTER,  /* any other: the index depends on the score, on data of both q and k, ... */
     FXA__GRAD_KINDS
 } fxa__grad_kind;
 
-typedef struct fxa__grad {
+typedef struct fxa__grad { /* sets of inputs: bit i is fxa_input i */
     fxa__grad_kind kind;
-    uint32_t index; /* inputs that the element depends on, by bits: others are summed over */
-    uint32_t value; /* inputs that the number depends on */
-    uint32_t apart; /* inputs that are an index by themselves: pairs that differ in one never meet here */
+    uint32_t index; /* inputs that the element depends on; the gradient is summed over all others */
+    uint32_t value; /* inputs that the added value depends on */
+    uint32_t apart; /* inputs that are an index by themselves: pairs that differ in one add to different elements */
 } fxa__grad;
 
-/* Of output number `output` of a DERIVATIVE program, a DPARAM or a DLOAD. sets: by fxa__lower_depend, with forms. */
+/* Classifies output number `output` of a DERIVATIVE program, a DPARAM or DLOAD. sets: from fxa__lower_depend, with
+ * forms. */
 fxa__grad fxa__lower_grad(const fxa_program *d, int32_t output, const fxa__depend *sets);
 const char *fxa__lower_grad_name(fxa__grad_kind kind); /* "one", "head", ... */
 
-/* Over all statements that add to a tensor: inputs such that pairs which differ in one never meet in an element. In
- * t[q, k] + t[k, q] a pair meets another in the other load, so there are none. All bits where nothing is added. */
+/* Returns the inputs such that pairs which differ in one of them never add to the same element of the tensor's
+ * gradient, in any statement. For t[q, k] + t[k, q] there are none: two pairs share an element through different loads.
+ * Returns all bits if no statement adds to the tensor. */
 uint32_t fxa__lower_grad_apart(const fxa_program *d, int32_t tensor);
-/* Whether the elements that pairs add to are pairwise different as soon as pairs differ in one of *inputs: one
- * statement, all of whose indices are inputs, none of them twice. */
+/* Returns true if exactly one statement adds to the tensor and its indices are distinct inputs, and sets *inputs to
+ * them: pairs that differ in any of *inputs then add to different elements. */
 bool fxa__lower_grad_own(const fxa_program *d, int32_t tensor, uint32_t *inputs);
 
 #endif

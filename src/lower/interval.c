@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Code for the bounds of a mask; see interval.h. Names in the text: v<node> are numbers, s<node> spans and reals,
- * w<node> the ends of a form before they are cut to 32 bits.
+ * Writes the code that bounds a mask over a tile; see interval.h. Variables in the text: v<node> is the value of a node
+ * that is constant over the tile, s<node> its interval if it varies, w<node> the interval of an affine form before it
+ * is clamped to 32 bits.
  */
 #include "interval.h"
 
@@ -10,7 +11,7 @@
 #include "../base/dtype.h"
 #include "../base/num.h"
 
-/* ---- The table of rules, as names -------------------------------------------------------------------------------- */
+/* ---- Names of the rules in span_rules.h -------------------------------------------------------------------------- */
 
 #define INTERVAL_INT(ID, value) [FXA_OP_##ID] = "fxa__ints_" #ID,
 #define INTERVAL_BOOL(ID, value) [FXA_OP_##ID] = "fxa__bools_" #ID,
@@ -21,41 +22,46 @@ static const char *const interval_rules[4][FXA_OP_COUNT] = {
     [FXA_BOOL] = {FXA__BOOL_RULES(INTERVAL_BOOL)},
 };
 
-enum { INTERVAL_LATE = 1, INTERVAL_PART = 2 }; /* a load is part of it; the mask is false where it is */
+/* Bits of fxa__interval.order: the node depends on a load; it is an operand of the mask's conjunction. */
+enum { INTERVAL_LOADS = 1, INTERVAL_CONJUNCT = 2 };
 
-static bool interval_moves(const fxa__interval *v, int32_t node) { return v->emit.level[node] > FXA__EMIT_HEAD; }
+/* Returns true if the node varies over a tile: it depends on q or k. */
+static bool interval_varies(const fxa__interval *v, int32_t node) { return v->emit.level[node] > FXA__EMIT_HEAD; }
 
+/* Returns the type of a node's interval: fxa__real for floats, fxa__span for ints and bools. */
 static const char *interval_family(const fxa__interval *v, int32_t node) {
     return v->emit.p->nodes[node].type == FXA_FLOAT ? "real" : "span";
 }
 
 /* ---- Forms ------------------------------------------------------------------------------------------------------- */
 
-/* Sums of so many terms of this size leave room in 64 bits. */
-enum { INTERVAL_LARGEST = 1 << 24 };
+/* Largest coefficient for which the sum of FXA_INPUT_COUNT terms cannot overflow 64 bits. */
+enum { INTERVAL_MAX_COEF = 1 << 24 };
 
-/* Whether the value is its form where that stays in 32 bits, and the form's ends can be computed in 64. */
+/* Returns true if the node is an int without a non-affine part whose bounds can be computed in 64 bits. If they fit 32
+ * bits, they are the bounds of the value. */
 static bool interval_has_form(const fxa__interval *v, int32_t node) {
     const fxa__linear *f = &v->forms[node];
     if (v->emit.p->nodes[node].type != FXA_INT || f->rest) return false;
     for (int i = 0; i < FXA_INPUT_COUNT; i++)
-        if (f->coef[i] > INTERVAL_LARGEST || f->coef[i] < -INTERVAL_LARGEST) return false;
+        if (f->coef[i] > INTERVAL_MAX_COEF || f->coef[i] < -INTERVAL_MAX_COEF) return false;
     return true;
 }
 
-/* One end of a form: each input at the end that makes the sum smallest or largest. */
+/* Writes the lower or upper bound of a form: each of q and k at the end of the tile that gives it. */
 static void interval_end(const fxa__linear *f, bool largest, fxa__writer *w) {
     fxa__write_format(w, "%lldLL", (long long)f->c);
     for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++) {
-        bool moves = i == FXA_INPUT_Q || i == FXA_INPUT_K;
+        bool varies = i == FXA_INPUT_Q || i == FXA_INPUT_K;
         if (!f->coef[i]) continue;
         fxa__write_format(w, " + %lldLL * %s%s", (long long)f->coef[i], fxa__input_name(i),
-                          !moves                        ? ""
+                          !varies                       ? ""
                           : (f->coef[i] > 0) == largest ? "1"
                                                         : "0");
     }
 }
 
+/* Writes the interval of a form in 64 bits. */
 static void interval_ends(const fxa__linear *f, fxa__writer *w) {
     fxa__write_format(w, "fxa__span_make(");
     interval_end(f, false, w);
@@ -64,32 +70,35 @@ static void interval_ends(const fxa__linear *f, fxa__writer *w) {
     fxa__write_format(w, ")");
 }
 
-/* Both sides of a comparison are forms that have q or k in common: their difference says more than they do. */
+/* Returns true if both sides of a comparison are affine and share q or k, so that the bounds of their difference are
+ * tighter than the difference of their bounds. */
 static bool interval_has_difference(const fxa__interval *v, const fxa__node *n) {
     if (n->n_args != 2 || n->type != FXA_BOOL || v->emit.p->nodes[n->arg[0]].type != FXA_INT) return false;
     const fxa__linear *x = &v->forms[n->arg[0]], *y = &v->forms[n->arg[1]];
     for (int k = 0; k < 2; k++)
-        if (!interval_has_form(v, n->arg[k]) || !interval_moves(v, n->arg[k])) return false;
+        if (!interval_has_form(v, n->arg[k]) || !interval_varies(v, n->arg[k])) return false;
     return (x->coef[FXA_INPUT_Q] && y->coef[FXA_INPUT_Q]) || (x->coef[FXA_INPUT_K] && y->coef[FXA_INPUT_K]);
 }
 
-/* x < y is x - y < 0, by the ends of the sums without their constants; where nothing wraps, else as always. */
+/* Writes the condition and the first branch of a comparison by difference: x < y becomes x - y < 0 with the constants
+ * on the right side, used if neither x nor y wraps. interval_operation writes the other branch. */
 static void interval_difference(const fxa__interval *v, const fxa__node *n, fxa__writer *w) {
     const fxa__linear *x = &v->forms[n->arg[0]], *y = &v->forms[n->arg[1]];
-    fxa__linear apart = fxa__linear_sum(x, 1, y, -1);
+    fxa__linear difference = fxa__linear_sum(x, 1, y, -1);
     long long c = (long long)y->c - x->c;
-    apart.c = 0;
+    difference.c = 0;
     fxa__write_format(w, "fxa__span_fits(w%d) && fxa__span_fits(w%d) ? %s(", (int)n->arg[0], (int)n->arg[1],
                       interval_rules[FXA_INT][n->op]);
-    interval_ends(&apart, w);
+    interval_ends(&difference, w);
     fxa__write_format(w, ", fxa__span_make(%lldLL, %lldLL)) : ", c, c);
 }
 
 /* ---- Operands and operations ------------------------------------------------------------------------------------- */
 
+/* Writes a node as an operand of type fxa__span or fxa__real: its variable, or its constant value as an interval. */
 static void interval_operand(const fxa__interval *v, int32_t node, fxa__writer *w) {
     bool real = v->emit.p->nodes[node].type == FXA_FLOAT;
-    if (interval_moves(v, node)) {
+    if (interval_varies(v, node)) {
         fxa__write_format(w, "s%d", (int)node);
         return;
     }
@@ -101,7 +110,7 @@ static void interval_operand(const fxa__interval *v, int32_t node, fxa__writer *
     fxa__write_format(w, ")");
 }
 
-/* name(operands first..last), of which the last is repeated where there are too few. */
+/* Writes a call of `name` with the first `count` operands of n; the last operand is repeated if n has fewer. */
 static void interval_call(const fxa__interval *v, const fxa__node *n, const char *name, int count, fxa__writer *w) {
     fxa__write_format(w, "%s(", name);
     for (int k = 0; k < count; k++) {
@@ -120,7 +129,7 @@ static void interval_clamp(const fxa__interval *v, const fxa__node *n, fxa__writ
     fxa__write_format(w, ")");
 }
 
-/* x == y or x != y of whole elements. */
+/* Writes == or != of two i64 loads, compared in all 64 bits. */
 static void interval_wide(const fxa__interval *v, const fxa__node *n, fxa__writer *w) {
     fxa__write_format(w, n->op == FXA_OP_NE ? "fxa__bools_NOT(fxa__span_whole(" : "fxa__span_whole(");
     interval_call(v, n, interval_rules[FXA_INT][FXA_OP_EQ], 2, w);
@@ -134,11 +143,12 @@ static void interval_cast(const fxa__interval *v, int32_t node, fxa__writer *w) 
     bool same = (n->type == FXA_FLOAT) == (v->emit.p->nodes[n->arg[0]].type == FXA_FLOAT);
     const char *cast = n->type == FXA_FLOAT ? "fxa__real_of_span" : "fxa__span_of_real";
     if (same)
-        interval_operand(v, n->arg[0], w); /* int(bool): 0 and 1 as they are */
+        interval_operand(v, n->arg[0], w); /* int(bool): the interval of 0 and 1 is the same */
     else
         interval_call(v, n, cast, 1, w);
 }
 
+/* Writes the interval of a node from the intervals of its operands; unbounded if there is no rule for it. */
 static void interval_operation(const fxa__interval *v, int32_t node, fxa__writer *w) {
     const fxa__node *n = &v->emit.p->nodes[node];
     const char *rule = interval_rules[v->emit.p->nodes[n->arg[0]].type][n->op];
@@ -158,17 +168,19 @@ static void interval_operation(const fxa__interval *v, int32_t node, fxa__writer
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
-/* The axis along which a load moves, if there is just one; -1. */
+/* Returns the axis whose index varies over the tile if there is exactly one; else -1. */
 static int interval_axis(const fxa__interval *v, const fxa__node *load) {
     int axis = -1;
     for (int d = 0; d < load->n_args; d++) {
-        if (!interval_moves(v, load->arg[d])) continue;
+        if (!interval_varies(v, load->arg[d])) continue;
         if (axis >= 0) return -1;
         axis = d;
     }
     return axis;
 }
 
+/* Returns the index of the {min, max} table of a load of ints or bools, which is added if it is new; -1 if the node has
+ * none or v->tables is full. */
 static int8_t interval_find_table(fxa__interval *v, const fxa__node *n) {
     int axis = n->op == FXA_OP_LOAD && n->type != FXA_FLOAT ? interval_axis(v, n) : -1;
     if (axis < 0) return -1;
@@ -179,7 +191,7 @@ static int8_t interval_find_table(fxa__interval *v, const fxa__node *n) {
     return (int8_t)v->n_tables++;
 }
 
-/* The row of the table, r<node>, and whether the load is inside of the other axes, i<node>. */
+/* Writes r<node>, the row of a load's table, and i<node>, 1 if the indices of all other axes are in bounds. */
 static void interval_row(const fxa__interval *v, int32_t node, fxa__writer *w) {
     const fxa__node *n = &v->emit.p->nodes[node];
     fxa__write_format(w, "    long long r%d = 0;\n    const int i%d = 1", (int)node, (int)node);
@@ -213,7 +225,7 @@ static void interval_leaf(const fxa__interval *v, int32_t node, fxa__writer *w) 
     else if (v->emit.p->nodes[node].type == FXA_BOOL)
         fxa__write_format(w, "fxa__span_make(0, 1)");
     else
-        fxa__write_format(w, "fxa__%s_any()", interval_family(v, node)); /* the score, loads */
+        fxa__write_format(w, "fxa__%s_any()", interval_family(v, node)); /* the score, loads without a table */
 }
 
 static void interval_statement(const fxa__interval *v, int32_t node, fxa__writer *w) {
@@ -239,48 +251,50 @@ static void interval_statement(const fxa__interval *v, int32_t node, fxa__writer
 
 static bool interval_is_and(const fxa__node *n) { return n->op == FXA_OP_AND && n->type == FXA_BOOL; }
 
-/* Parts of the mask that are false everywhere end it. */
-static void interval_leave(const fxa__interval *v, fxa__writer *w) {
+/* Writes early returns: the tile is empty if an operand of the mask's conjunction is false everywhere. */
+static void interval_return_empty(const fxa__interval *v, fxa__writer *w) {
     for (int32_t i = 0; i <= v->mask; i++)
-        if (v->late[i] == INTERVAL_PART && interval_moves(v, i) && !interval_is_and(&v->emit.p->nodes[i]))
+        if (v->order[i] == INTERVAL_CONJUNCT && interval_varies(v, i) && !interval_is_and(&v->emit.p->nodes[i]))
             fxa__write_format(w, "    if (!s%d.hi) return TILE_EMPTY;\n", (int)i);
 }
 
-/* What reads no table comes first: where that decides, tables are not read. */
+/* Nodes that do not depend on a load come first: if they decide the tile, no table is read. */
 void fxa__lower_interval_text(const fxa__interval *v, fxa__writer *w) {
     uint32_t kind = 1u << FXA__OUT_MASK;
     fxa__lower_emit_nodes(&v->emit, FXA__EMIT_RUN, kind, w);
     fxa__lower_emit_nodes(&v->emit, FXA__EMIT_HEAD, kind, w);
-    for (int late = 0; late < 2; late++) {
+    for (int loads = 0; loads <= INTERVAL_LOADS; loads++) {
         for (int32_t i = 0; i <= v->mask; i++)
-            if (interval_moves(v, i) && (v->emit.used[i] & kind) && (v->late[i] & INTERVAL_LATE) == late)
+            if (interval_varies(v, i) && (v->emit.used[i] & kind) && (v->order[i] & INTERVAL_LOADS) == loads)
                 interval_statement(v, i, w);
-        if (!late && (v->late[v->mask] & INTERVAL_LATE)) interval_leave(v, w);
+        if (!loads && (v->order[v->mask] & INTERVAL_LOADS)) interval_return_empty(v, w);
     }
     fxa__write_format(w, "    const fxa__span all = ");
     interval_operand(v, v->mask, w);
     fxa__write_format(w, ";\n    return all.lo ? TILE_FULL : all.hi ? TILE_PARTIAL : TILE_EMPTY;\n");
 }
 
-/* Each node that moves is computed by itself here, also a product that emit fuses into a sum. */
+/* Marks every varying node that the mask depends on as used: each has a statement of its own here, also a product that
+ * emit.c would fuse into a sum. */
 static void interval_mark(fxa__interval *v) {
     for (int32_t i = v->mask; i >= 0; i--) {
         const fxa__node *n = &v->emit.p->nodes[i];
-        for (int j = 0; v->emit.used[i] && interval_moves(v, i) && j < fxa__node_operands(n); j++)
-            if (interval_moves(v, n->arg[j])) v->emit.used[n->arg[j]] |= v->emit.used[i];
+        for (int j = 0; v->emit.used[i] && interval_varies(v, i) && j < fxa__node_operands(n); j++)
+            if (interval_varies(v, n->arg[j])) v->emit.used[n->arg[j]] |= v->emit.used[i];
     }
 }
 
+/* Fills v->order. */
 static void interval_order(fxa__interval *v) {
     const fxa_program *p = v->emit.p;
     for (int32_t i = 0; i < p->n_nodes; i++) {
-        v->late[i] = p->nodes[i].op == FXA_OP_LOAD ? INTERVAL_LATE : 0;
-        for (int k = 0; k < p->nodes[i].n_args; k++) v->late[i] |= v->late[p->nodes[i].arg[k]];
+        v->order[i] = p->nodes[i].op == FXA_OP_LOAD ? INTERVAL_LOADS : 0;
+        for (int k = 0; k < p->nodes[i].n_args; k++) v->order[i] |= v->order[p->nodes[i].arg[k]];
     }
-    v->late[v->mask] |= INTERVAL_PART;
+    v->order[v->mask] |= INTERVAL_CONJUNCT;
     for (int32_t i = v->mask; i >= 0; i--)
-        for (int k = 0; (v->late[i] & INTERVAL_PART) && interval_is_and(&p->nodes[i]) && k < 2; k++)
-            v->late[p->nodes[i].arg[k]] |= INTERVAL_PART;
+        for (int k = 0; (v->order[i] & INTERVAL_CONJUNCT) && interval_is_and(&p->nodes[i]) && k < 2; k++)
+            v->order[p->nodes[i].arg[k]] |= INTERVAL_CONJUNCT;
 }
 
 bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, fxa__interval *out) {
@@ -289,13 +303,13 @@ bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialec
     bool ok = fxa__lower_emit_open(host, p, dialect, 1u << FXA__OUT_MASK, &out->emit);
     out->forms = fxa__alloc_array(host, n, sizeof *out->forms);
     out->table = fxa__alloc(host, n);
-    out->late = fxa__alloc(host, n);
-    if (!ok || !out->forms || !out->table || !out->late) return false;
+    out->order = fxa__alloc(host, n);
+    if (!ok || !out->forms || !out->table || !out->order) return false;
     fxa__lower_affine(p, out->forms);
     interval_mark(out);
-    for (size_t i = 0; i < n; i++) out->emit.kept[i] = 0; /* one function: its numbers are its own constants */
+    for (size_t i = 0; i < n; i++) out->emit.kept[i] = 0; /* the text is one function: all variables are local */
     for (int32_t i = 0; i < p->n_nodes; i++)
-        out->table[i] = interval_moves(out, i) && out->emit.used[i] ? interval_find_table(out, &p->nodes[i]) : -1;
+        out->table[i] = interval_varies(out, i) && out->emit.used[i] ? interval_find_table(out, &p->nodes[i]) : -1;
     interval_order(out);
     return true;
 }
@@ -304,12 +318,13 @@ void fxa__lower_interval_close(fxa__interval *v) {
     size_t n = (size_t)v->emit.p->n_nodes;
     fxa__free(v->emit.host, v->forms, n * sizeof *v->forms);
     fxa__free(v->emit.host, v->table, n);
-    fxa__free(v->emit.host, v->late, n);
+    fxa__free(v->emit.host, v->order, n);
     fxa__lower_emit_close(&v->emit);
 }
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
+/* Returns the number of rows of a table: positions of all axes but `axis`. */
 static int64_t interval_rows(const fxa_view *view, int32_t axis) {
     int64_t rows = 1;
     for (int d = 0; d < view->rank; d++) rows *= d == axis ? 1 : view->size[d];
@@ -320,6 +335,7 @@ int64_t fxa__lower_interval_size(const fxa_view *view, int32_t axis) {
     return 2 * interval_rows(view, axis) * fxa__span_n_blocks(view->size[axis]);
 }
 
+/* Fills one row: {min, max} of each block of the elements along `axis` that start at element offset `at`. */
 static void interval_fill_row(const fxa_view *view, int32_t axis, int64_t at, int32_t *pairs) {
     for (int64_t i = 0; i < view->size[axis]; i++) {
         int32_t x = fxa__load_i32(view->data, view->dtype, at + i * view->stride[axis]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two programs in one builder; see joint.h. Equal nodes are one node there, and building a finished node again gives
- * that node: so nothing has to be looked for, and no bit changes.
+ * Imports two programs into one builder; see joint.h. The builder stores equal nodes once, and importing a finished
+ * node gives the same node again: so common subexpressions are shared without a search, and no bit of a result changes.
  */
 #include "joint.h"
 
@@ -24,7 +24,7 @@ fxa_status fxa__lower_joint(fxa__host *host, const fxa_program *program, const f
     fxa_status status =
         map ? fxa__builder_new(host, FXA__PROGRAM_JOINT, &b, err) : fxa__fail_memory(err, "a joint program");
     if (status != FXA_OK) goto done;
-    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* as many as both may have */
+    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* the maximum of both programs together */
     if (fxa__builder_import(b, program, map)) fxa__lower_copy_outputs(b, program, map, JOINT_FORWARD);
     if (fxa__builder_import(b, derivative, map))
         fxa__lower_copy_outputs(b, derivative, map, JOINT_GRADS | (with_dscore ? JOINT_DSCORE : 0));
@@ -36,7 +36,7 @@ done:
     return status;
 }
 
-/* Marks what the outputs of these kinds need with `bit`. */
+/* Sets `bit` in marks[i] of every node i that an output of `kinds` depends on. */
 static void joint_mark(const fxa_program *p, uint32_t kinds, uint8_t bit, uint8_t *marks) {
     for (int32_t i = 0; i < p->n_outputs; i++)
         if (kinds >> p->outputs[i].kind & 1u) marks[p->outputs[i].value] |= bit;
@@ -45,7 +45,7 @@ static void joint_mark(const fxa_program *p, uint32_t kinds, uint8_t bit, uint8_
 }
 
 bool fxa__lower_joint_shares(fxa__host *host, const fxa_program *joint) {
-    enum { VALUE = 1, BACK = 2, SCORE = 4 };
+    enum { VALUE = 1, BACK = 2, SCORE = 4 }; /* used by the score, used by dscore or gradients, depends on the score */
     uint8_t *marks = fxa__alloc(host, (size_t)joint->n_nodes);
     bool shares = false;
     if (!marks) return false;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Constants as params; see lift.h. Nodes are numbered by value (commutative operands lie in the order of their
- * digests), so the order of constants is taken from another walk: from the outputs down, operands of commutative
- * operations by the hash of their shape, which all liftable constants are alike to. Where two shapes are the same, so
- * are the programs that either order gives, unless one of the two is used elsewhere as well: then two builds are made
- * where one would do.
+ * Turns constants into params; see lift.h. The order of the new params must not depend on the values of the constants,
+ * while the canonical order of nodes does (commutative operands are sorted by their digests). So constants are numbered
+ * by a separate walk from the outputs down, which visits operands of commutative operations in the order of their shape
+ * hashes; the shape hash of a node ignores the values of constants that can be lifted. If the shapes of two operands
+ * are equal, either order gives the same program, unless one of them is used elsewhere too: then programs that differ
+ * in constants only may be compiled twice.
  */
 #include "lift.h"
 
@@ -16,14 +17,15 @@
 
 typedef struct lift_work {
     const fxa_program *p;
-    uint8_t *kept;   /* by node: a constant that stays */
-    uint64_t *shape; /* by node */
-    int32_t *number; /* by node: that of a lifted constant; -1: none */
-    uint8_t *done;   /* by node: the walk has been there */
-    int32_t *stack;
-    int32_t n_lifted, room;
+    uint8_t *kept;   /* [nodes] 1 = the constant is not lifted */
+    uint64_t *shape; /* [nodes] shape hash */
+    int32_t *number; /* [nodes] number of a lifted constant; -1 = not lifted */
+    uint8_t *done;   /* [nodes] 1 = the walk is done with the node */
+    int32_t *stack;  /* [nodes] the walk's path */
+    int32_t n_lifted, capacity;
 } lift_work;
 
+/* Returns true for constants that are not lifted because code is smaller with them, and for NaN and infinities. */
 static bool lift_is_simple(double x) {
     static const double simple[] = {0, 1, 2, 0.5, -1, -2};
     for (size_t i = 0; i < sizeof simple / sizeof *simple; i++)
@@ -31,14 +33,15 @@ static bool lift_is_simple(double x) {
     return !isfinite(x);
 }
 
-static bool lift_takes(const lift_work *w, int32_t node) {
+/* Returns true if the node is a constant that can be lifted. */
+static bool lift_can_lift(const lift_work *w, int32_t node) {
     const fxa__node *n = &w->p->nodes[node];
     return n->op == FXA_OP_CONST && n->type == FXA_FLOAT && !w->kept[node];
 }
 
-/* asked: what the caller keeps, or NULL. */
-static void lift_keep(lift_work *w, const uint8_t *asked) {
-    if (asked) memcpy(w->kept, asked, (size_t)w->p->n_nodes);
+/* Fills w->kept. kept: nodes that the caller keeps, or NULL. */
+static void lift_keep(lift_work *w, const uint8_t *kept) {
+    if (kept) memcpy(w->kept, kept, (size_t)w->p->n_nodes);
     for (int32_t i = 0; i < w->p->n_nodes; i++) {
         const fxa__node *n = &w->p->nodes[i];
         if (n->op == FXA_OP_CONST && n->type == FXA_FLOAT && lift_is_simple(n->f)) w->kept[i] = 1;
@@ -55,11 +58,12 @@ static uint64_t lift_mix(uint64_t hash, uint64_t x) {
 
 static bool lift_is_commutative(const fxa__node *n) { return fxa__op_info_get(n->op)->flags & FXA__OP_COMM; }
 
+/* Fills w->shape. */
 static void lift_shapes(lift_work *w) {
     for (int32_t i = 0; i < w->p->n_nodes; i++) {
         const fxa__node *n = &w->p->nodes[i];
         uint64_t hash = lift_mix(n->op, n->type), bits = 0;
-        if (!lift_takes(w, i)) memcpy(&bits, &n->f, sizeof bits);
+        if (!lift_can_lift(w, i)) memcpy(&bits, &n->f, sizeof bits);
         hash = lift_mix(lift_mix(hash, (uint32_t)n->imm), bits);
         bool turned = lift_is_commutative(n) && w->shape[n->arg[0]] > w->shape[n->arg[1]];
         for (int j = 0; j < n->n_args; j++) hash = lift_mix(hash, w->shape[n->arg[turned ? 1 - j : j]]);
@@ -69,7 +73,7 @@ static void lift_shapes(lift_work *w) {
 
 /* ---- The walk ---------------------------------------------------------------------------------------------------- */
 
-/* The first operand, in the order of shapes, that the walk has not been to; -1: none. */
+/* Returns the first operand, in the order of shape hashes, that the walk has not finished; -1 if none. */
 static int32_t lift_next(const lift_work *w, const fxa__node *n) {
     bool turned = lift_is_commutative(n) && w->shape[n->arg[0]] > w->shape[n->arg[1]];
     for (int j = 0; j < n->n_args; j++) {
@@ -79,7 +83,8 @@ static int32_t lift_next(const lift_work *w, const fxa__node *n) {
     return -1;
 }
 
-/* What is pushed has not been done and is no ancestor, so the stack holds each node once. */
+/* Numbers the liftable constants below a node in post-order. A pushed node is neither done nor on the stack, so the
+ * stack never exceeds the number of nodes. */
 static void lift_walk(lift_work *w, int32_t from) {
     int32_t depth = 0;
     if (!w->done[from]) w->stack[depth++] = from;
@@ -91,10 +96,11 @@ static void lift_walk(lift_work *w, int32_t from) {
         }
         depth--;
         w->done[node] = 1;
-        if (lift_takes(w, node) && w->n_lifted < w->room) w->number[node] = w->n_lifted++;
+        if (lift_can_lift(w, node) && w->n_lifted < w->capacity) w->number[node] = w->n_lifted++;
     }
 }
 
+/* Fills w->number from all outputs. */
 static void lift_number(lift_work *w) {
     for (int32_t i = 0; i < w->p->n_nodes; i++) w->number[i] = -1;
     for (int32_t i = 0; i < w->p->n_outputs; i++) {
@@ -108,15 +114,15 @@ static void lift_number(lift_work *w) {
 
 enum { LIFT_UNDERSCORES = FXA_MAX_NAME - 3, LIFT_NAME = FXA_MAX_NAME + 1 };
 
-/* "c00", "c01" and so on, with as many '_' before them as it takes for names that the program has not; whether it has
- * this one. */
+/* Writes the name of lifted constant `number`: so many underscores, then "c00", "c01", ... Returns true if the program
+ * declares a param or tensor of this name already. */
 static bool lift_name(const fxa_program *p, int32_t number, int underscores, char name[LIFT_NAME]) {
     memset(name, '_', (size_t)underscores);
     (void)snprintf(name + underscores, (size_t)(LIFT_NAME - underscores), "c%02d", (int)number);
     return fxa_program_param_find(p, name) >= 0 || fxa_program_tensor_find(p, name) >= 0;
 }
 
-/* -1: the program has a name of each length. */
+/* Returns the smallest number of underscores that gives names which the program does not declare; -1 if none does. */
 static int lift_underscores(const lift_work *w) {
     char name[LIFT_NAME];
     for (int underscores = 0; underscores <= LIFT_UNDERSCORES; underscores++) {
@@ -127,7 +133,7 @@ static int lift_underscores(const lift_work *w) {
     return -1;
 }
 
-/* given[i] gets the param of a lifted constant. */
+/* Declares the new params; given[i] is the param of node i if it is a lifted constant, else -1. */
 static void lift_declare(const lift_work *w, fxa_builder *b, int underscores, fxa_value *given) {
     char name[LIFT_NAME];
     for (int32_t i = 0; i < w->p->n_nodes; i++) {
@@ -138,6 +144,7 @@ static void lift_declare(const lift_work *w, fxa_builder *b, int underscores, fx
     }
 }
 
+/* Fills out->from, value and n_hidden. */
 static void lift_slots(const lift_work *w, int underscores, fxa__lifted *out) {
     char name[LIFT_NAME];
     for (int32_t i = 0; i < out->program->n_params; i++)
@@ -154,7 +161,7 @@ static fxa_status lift_make(fxa__host *host, const lift_work *w, int underscores
                             fxa__lifted *out, fxa_error *err) {
     fxa_builder *b = NULL;
     FXA_TRY(fxa__builder_new(host, (fxa_program_kind)w->p->kind, &b, err));
-    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* as a joint program */
+    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* the limit of joint programs */
     lift_declare(w, b, underscores, given);
     if (fxa__builder_import_with(b, w->p, given, map)) fxa__lower_copy_outputs(b, w->p, map, UINT32_MAX);
     fxa_status status = fxa_builder_finish(b, &out->program, err);
@@ -163,11 +170,12 @@ static fxa_status lift_make(fxa__host *host, const lift_work *w, int underscores
     return status;
 }
 
-static fxa_status lift_program(fxa__host *host, const fxa_program *p, const uint8_t *kept, int32_t most,
+/* Lifts at most max_lifted constants, none of those in kept[n_nodes] (NULL = none). */
+static fxa_status lift_program(fxa__host *host, const fxa_program *p, const uint8_t *kept, int32_t max_lifted,
                                fxa__lifted *out, fxa_error *err) {
     size_t n = (size_t)p->n_nodes;
-    lift_work w = {.p = p, .room = FXA_MAX_PARAMS - p->n_params};
-    if (w.room > most) w.room = most;
+    lift_work w = {.p = p, .capacity = FXA_MAX_PARAMS - p->n_params};
+    if (w.capacity > max_lifted) w.capacity = max_lifted;
     fxa_value *given = fxa__alloc_array(host, n, sizeof *given), *map = fxa__alloc_array(host, n, sizeof *map);
     w.kept = fxa__alloc(host, n);
     w.done = fxa__alloc(host, n);
@@ -209,8 +217,9 @@ fxa_status fxa__lower_lift_but(fxa__host *host, const fxa_program *p, const uint
     return lift_program(host, p, kept, FXA_MAX_PARAMS, out, err);
 }
 
-fxa_status fxa__lower_lift_some(fxa__host *host, const fxa_program *p, int32_t most, fxa__lifted *out, fxa_error *err) {
-    return lift_program(host, p, NULL, most, out, err);
+fxa_status fxa__lower_lift_some(fxa__host *host, const fxa_program *p, int32_t max_lifted, fxa__lifted *out,
+                                fxa_error *err) {
+    return lift_program(host, p, NULL, max_lifted, out, err);
 }
 
 void fxa__lower_lift_params(const fxa__lifted *lifted, const double *given, double *values) {

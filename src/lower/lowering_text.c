@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_program_dump: what this layer says of a program, as lines for people. It shows the program that engines run,
- * with masks lifted out of its score.
+ * fxa_program_dump: prints the results of this layer for a program as text. The printed program is the one that engines
+ * run, with masks moved out of its score.
  */
 #include "conjunct.h"
 #include "depend.h"
@@ -10,7 +10,7 @@
 
 #include "../base/float_state.h"
 
-enum { REPORT_MOST = 72, REPORT_LINES = 64 }; /* bytes of an expression, lines of a kind */
+enum { REPORT_WIDTH = 72, REPORT_LINES = 64 }; /* maximum bytes of an expression, lines per list */
 
 typedef struct report {
     fxa__writer w;
@@ -19,7 +19,8 @@ typedef struct report {
 
 /* ---- Classes ----------------------------------------------------------------------------------------------------- */
 
-/* Nodes that a node of another rate, or an output, uses: what is computed at a rate and kept. */
+/* Sets kept[i] for nodes that an output or a node of another rate reads: values that are computed at a rate and kept.
+ * */
 static void report_mark_kept(const fxa_program *p, const fxa__depend *sets, uint8_t *kept) {
     for (int32_t i = 0; i < p->n_nodes; i++)
         for (int j = 0; j < p->nodes[i].n_args; j++) {
@@ -43,7 +44,7 @@ static void report_rates(report *r, const fxa__depend *sets, const uint8_t *kept
                 continue;
             }
             fxa__write_format(&r->w, "%-9s ", fxa__lower_rate_name((fxa__rate)rate));
-            fxa__program_print_value(r->p, i, REPORT_MOST, &r->w);
+            fxa__program_print_value(r->p, i, REPORT_WIDTH, &r->w);
             fxa__write_format(&r->w, "\n");
         }
     if (more) fxa__write_format(&r->w, "... and %d more\n", more);
@@ -62,14 +63,14 @@ static void report_grads(report *r, const fxa__depend *sets) {
                           tensor ? "[" : "");
         for (int32_t j = 0; j < out->n_index; j++) {
             if (j) fxa__write_format(&r->w, ", ");
-            fxa__program_print_value(r->d, out->index[j], REPORT_MOST, &r->w);
+            fxa__program_print_value(r->d, out->index[j], REPORT_WIDTH, &r->w);
         }
         fxa__write_format(&r->w, "%s: %s\n", tensor ? "]" : "",
                           fxa__lower_grad_name(fxa__lower_grad(r->d, i, sets).kind));
     }
 }
 
-/* Sets of a program; NULL when memory ran out. */
+/* Returns the dependency sets of a program, sets[n_nodes], which the caller frees; NULL if memory ran out. */
 static fxa__depend *report_sets(const fxa_program *p) {
     size_t n = (size_t)p->n_nodes;
     fxa__linear *forms = fxa__alloc_array(p->host, n, sizeof *forms);
@@ -103,13 +104,13 @@ static void report_classes(report *r) {
 
 /* ---- Conjuncts --------------------------------------------------------------------------------------------------- */
 
-/* first, then + C: "q + w - 1". */
+/* Prints `first`, the bound of part (NULL = none) and c as a sum: "q + w - 1". */
 static void report_sum(report *r, const char *first, int64_t c, const fxa__part *part) {
     bool empty = *first == 0;
     fxa__write_format(&r->w, "%s", first);
     if (part && part->bound >= 0) {
         fxa__write_format(&r->w, part->times_bound < 0 ? (empty ? "-" : " - ") : (empty ? "" : " + "));
-        fxa__program_print_value(r->p, part->bound, REPORT_MOST, &r->w);
+        fxa__program_print_value(r->p, part->bound, REPORT_WIDTH, &r->w);
         empty = false;
     }
     if (empty)
@@ -142,7 +143,7 @@ static void report_part(report *r, const fxa__part *part) {
         break;
     default:
         fxa__write_format(&r->w, part->negated ? "not " : "");
-        fxa__program_print_value(r->p, part->node, REPORT_MOST, &r->w);
+        fxa__program_print_value(r->p, part->node, REPORT_WIDTH, &r->w);
     }
     fxa__write_format(&r->w, part->narrow ? "   (where that does not pass 2^30)\n" : "\n");
 }
@@ -191,7 +192,7 @@ fxa_status fxa_program_dump(const fxa_program *program, fxa_dump_kind what, char
     fxa_program *lifted = NULL, *derivative = NULL;
     report r = {.w = {.host = program->host}};
     size_t size = 0;
-    /* The reference is only counted: lifting retains a program that it leaves as it is. */
+    /* The cast drops const for the reference count only: a program without masks in its score is retained. */
     fxa_status status = fxa__program_lift_masks(program->host, (fxa_program *)(uintptr_t)program, &lifted, err);
     if (status == FXA_OK) status = fxa_program_derivative(program, &derivative, err);
     if (status != FXA_OK) goto done;

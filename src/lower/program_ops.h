@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the text of emit.h calls: the functions that the rows of ops.def name, and loads of captured tensors. It is C as
- * well as CUDA, in f64 or, with FXA__OPS_F32, in f32, and is compiled with the text, not with the library: there
- * base/num.h and base/dtype.h have the same meanings, and tests/lower/test_emit.c holds the two together.
+ * The functions that emitted text calls (emit.h): those named in the rows of ops.def, and loads of captured tensors.
+ * The file is C and CUDA, in f64 or, with FXA__OPS_F32, in f32. It is compiled with the text, not with the library; the
+ * library's own versions are in base/num.h and base/dtype.h, and tests/lower/test_emit.c checks that both agree.
  *
- * Nothing here is undefined for any operand: ints wrap, shifts count modulo 32, a division by 0 gives 0.
+ * Every function is defined for every operand: ints wrap, shift counts are taken modulo 32, division by 0 gives 0.
  */
 #ifndef FXA_LOWER_PROGRAM_OPS_H
 #define FXA_LOWER_PROGRAM_OPS_H
@@ -67,9 +67,10 @@ FXA__OPS_FN int fxa__sat32(long long x) {
     const int least = -2147483647 - 1, most = 2147483647;
     return x < least ? least : x > most ? most : (int)x;
 }
-/* x / |b|, rounded down, and what is left of x, which is 2^31 at most; by 1 where b is 0. No branches, since a kernel
- * does it for many pairs beside asynchronous products; and what is costly is a function of b alone, which has few
- * values where x has many. With z = floor((2^32 - 1) / y), x z / 2^32 is more than x / y - 1: one too few at most. */
+/* Returns floor(x / |b|) and sets *rest to the remainder, for x <= 2^31; b == 0 counts as 1. Branch-free, since kernels
+ * evaluate it for every pair while asynchronous products run. The only division is of a constant by b, which is usually
+ * the same for many x, so the compiler can hoist it. With y = |b| and z = floor((2^32 - 1) / y), x * z / 2^32 is above
+ * x / y - 1, so the estimate q is at most one too small. */
 FXA__OPS_FN unsigned fxa__divide(unsigned x, int b, unsigned *rest) {
     const unsigned y = b < 0 ? 0u - (unsigned)b : b == 0 ? 1u : (unsigned)b, z = 0xffffffffu / y;
     const unsigned q = (unsigned)((unsigned long long)x * z >> 32), r = x - q * y;
@@ -77,24 +78,26 @@ FXA__OPS_FN unsigned fxa__divide(unsigned x, int b, unsigned *rest) {
     return r >= y ? q + 1 : q;
 }
 FXA__OPS_FN unsigned fxa__size32(int a) { return a < 0 ? 0u - (unsigned)a : (unsigned)a; }
-/* The one quotient that has no room, that of the least int by -1, wraps. */
+/* Returns floor(a / b), 0 for b == 0. The only quotient that does not fit, INT32_MIN / -1, wraps. */
 FXA__OPS_FN int fxa__floordiv32(int a, int b) {
     unsigned r;
     const unsigned q = fxa__divide(fxa__size32(a), b, &r), down = 0u - q - (r != 0);
     return b == 0 ? 0 : (int)((a < 0) != (b < 0) ? down : q);
 }
+/* Returns a - b * floor(a / b), which has the sign of b; 0 for b == 0. */
 FXA__OPS_FN int fxa__floormod32(int a, int b) {
     unsigned r;
     (void)fxa__divide(fxa__size32(a), b, &r);
     const unsigned m = (a < 0) != (b < 0) && r != 0 ? fxa__size32(b) - r : r;
     return (int)(b < 0 ? 0u - m : m);
 }
-/* The same of an a that is not negative. */
+/* Returns floor(a / b) like fxa__floordiv32, for a >= 0. */
 FXA__OPS_FN int fxa__plusdiv32(int a, int b) {
     unsigned r;
     const unsigned q = fxa__divide((unsigned)a, b, &r), down = 0u - q - (r != 0);
     return b == 0 ? 0 : (int)(b < 0 ? down : q);
 }
+/* Returns the remainder like fxa__floormod32, for a >= 0. */
 FXA__OPS_FN int fxa__plusmod32(int a, int b) {
     unsigned r;
     (void)fxa__divide((unsigned)a, b, &r);
@@ -105,10 +108,11 @@ FXA__OPS_FN int fxa__shr32(int a, int n) {
     const unsigned s = (unsigned)n & 31u;
     return a < 0 ? (int)~(~(unsigned)a >> s) : (int)((unsigned)a >> s);
 }
-/* x - y, at an end of 32 bits where it leaves them. */
+/* Returns x - y, saturated to 32 bits. */
 FXA__OPS_FN int fxa__apart(int x, int y) { return fxa__sat32((long long)x - y); }
-/* x + y modulo 2^32. */
+/* Returns x + y modulo 2^32. */
 FXA__OPS_FN int fxa__shift(int x, int y) { return (int)((unsigned)x + (unsigned)y); }
+/* Returns x truncated and saturated to 32 bits, 0 for NaN. */
 FXA__OPS_FN int fxa__toint(real x) {
     const int least = -2147483647 - 1, most = 2147483647;
     if (!(x == x)) return 0;
@@ -131,7 +135,8 @@ FXA__OPS_FN real fxa__sigmoid(real x) {
 
 /* ---- Captured tensors -------------------------------------------------------------------------------------------- */
 
-/* One index of a load: a negative one counts from the end. 1 and its part of the offset, or 0 where it is outside. */
+/* Checks one index of a load; a negative one counts from the end. Returns 1 and adds index * stride to *offset, or
+ * returns 0 if the index is out of bounds. */
 FXA__OPS_FN int fxa__at(int size, long long stride, int index, long long *offset) {
     const long long i = index < 0 ? (long long)index + size : index;
     const int inside = i >= 0 && i < size;
@@ -139,9 +144,9 @@ FXA__OPS_FN int fxa__at(int size, long long stride, int index, long long *offset
     return inside;
 }
 
-/* What lies at an index of an array. Nothing writes to captured tensors while kernels run: there it is a value like any
- * other to the compiler, as text that it does not look into. As loads of its own, of hundreds for a tile each was held
- * against all others, and two thirds of the time of compiling went there. */
+/* fxa__read_<type> returns element `at` of an array. In CUDA it is inline assembly without a memory clobber: captured
+ * tensors are not written while a kernel runs, so the compiler may reorder it freely. With plain loads, a tile's
+ * hundreds of loads took two thirds of the compile time in alias analysis. */
 #ifdef __CUDACC__
 #define FXA__OPS_READ(name, type, in, ptx, letter)                                                                     \
     FXA__OPS_FN type fxa__read_##name(const void *data, long long at) {                                                \
@@ -163,7 +168,7 @@ FXA__OPS_READ(i16, short, int, "s16", "r")
 FXA__OPS_READ(i8, signed char, int, "s8", "r")
 #undef FXA__OPS_READ
 
-/* An element, by the name of its dtype. */
+/* fxa__get_<dtype> returns element `at`, converted to the compute type or to a 32-bit int. */
 FXA__OPS_FN real fxa__get_f64(const void *data, long long at) { return (real)fxa__read_f64(data, at); }
 FXA__OPS_FN real fxa__get_f32(const void *data, long long at) { return (real)fxa__read_f32(data, at); }
 FXA__OPS_FN real fxa__get_f16(const void *data, long long at) {
@@ -175,11 +180,12 @@ FXA__OPS_FN real fxa__get_bf16(const void *data, long long at) {
 FXA__OPS_FN real fxa__get_e4m3(const void *data, long long at) {
     return (real)fxa__float_of_e4m3(fxa__read_u8(data, at));
 }
-FXA__OPS_FN real fxa__get_e5m2(const void *data, long long at) { /* an f16 without its last byte */
+FXA__OPS_FN real fxa__get_e5m2(const void *data, long long at) { /* e5m2 is the upper byte of an f16 */
     return (real)fxa__float_of_f16((unsigned)fxa__read_u8(data, at) << 8);
 }
 FXA__OPS_FN long long fxa__get_whole(const void *data, long long at) { return fxa__read_i64(data, at); }
-/* The same where it is hardly ever needed: the compiler does not move it to where it would cost something. */
+/* Returns the same as fxa__get_whole, for loads that are rarely executed: the load is volatile, so the compiler does
+ * not hoist it out of its branch. */
 FXA__OPS_FN long long fxa__rare_whole(const void *data, long long at) {
 #ifdef __CUDACC__
     long long x;
@@ -196,17 +202,18 @@ FXA__OPS_FN int fxa__get_i8(const void *data, long long at) { return fxa__read_i
 FXA__OPS_FN int fxa__get_u8(const void *data, long long at) { return fxa__read_u8(data, at); }
 FXA__OPS_FN int fxa__get_bool(const void *data, long long at) { return fxa__read_u8(data, at) != 0; }
 
-/* Whether an index that is not counted from the end lies inside. */
+/* Returns 1 if 0 <= index < size, else 0. */
 FXA__OPS_FN int fxa__inside(int size, int index) { return (unsigned)index < (unsigned)size; }
 
-/* What a load reads where the tensor has nothing to read. */
+/* The element that a based load (emit_load.c) reads if its head has no element in bounds. */
 #ifdef __CUDACC__
 static __device__ const long long fxa__nothing = 0;
 #else
 static const long long fxa__nothing = 0;
 #endif
 
-/* An element, or 0: the offset is one inside in any case, so that nothing branches, and equal loads are one. */
+/* fxa__take_<dtype> returns element `at` if inside, else 0. `at` must be readable in either case, so that the load
+ * needs no branch and equal loads can be merged. */
 #define FXA__OPS_TAKE(name, type)                                                                                      \
     FXA__OPS_FN type fxa__take_##name(const void *data, long long at, int inside) {                                    \
         const type x = fxa__get_##name(data, at);                                                                      \

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whole i64 elements compared by their words; see wide_words.h. One sweep in the order of the nodes: a load's words are
- * made at its first comparison, so that loads compared twice have them once.
+ * Splits comparisons of i64 elements into comparisons of their 32-bit halves; see wide_words.h. One pass in node order;
+ * the two half loads of a load are added at its first comparison and shared by later ones.
  */
 #include "wide_words.h"
 
-enum { WORDS = 2, WORDS_MOST = 6 }; /* nodes that a comparison may add: two words of two loads, and two comparisons */
+/* Halves of an i64; nodes that a comparison adds at most: two halves of two loads, and two comparisons. */
+enum { WORDS = 2, WORDS_MAX_ADDED = 6 };
 
 typedef struct words_work {
     const fxa_program *p;
     fxa__node *nodes;
     int32_t n;
-    int32_t *map;  /* by node of p: the node that stands for it */
-    int32_t *word; /* by node of p and word: the load of it; -1: none yet */
+    int32_t *map;  /* [nodes of p] the node that replaces it */
+    int32_t *word; /* [nodes of p][WORDS] the load of that half; -1 = none yet */
 } words_work;
 
 static int32_t words_add(words_work *w, const fxa__node *n) {
@@ -20,6 +21,7 @@ static int32_t words_add(words_work *w, const fxa__node *n) {
     return w->n++;
 }
 
+/* Returns the node that loads half `which` of an i64 load, which is added if it is new. */
 static int32_t words_load(words_work *w, int32_t load, int which) {
     int32_t *at = &w->word[WORDS * load + which];
     if (*at >= 0) return *at;
@@ -28,6 +30,7 @@ static int32_t words_load(words_work *w, int32_t load, int which) {
     return *at = words_add(w, &n);
 }
 
+/* Returns the node that replaces the comparison n; its operands, one comparison per half, are added. */
 static fxa__node words_compare(words_work *w, const fxa__node *n) {
     fxa__node all = {.op = n->op == FXA_OP_EQ ? FXA_OP_AND : FXA_OP_OR, .type = FXA_BOOL, .n_args = WORDS};
     for (int which = 0; which < WORDS; which++) {
@@ -58,6 +61,7 @@ static void words_outputs(const words_work *w, fxa__output *outputs) {
     }
 }
 
+/* Returns the number of i64 comparisons. */
 static size_t words_count(const fxa_program *p) {
     size_t n = 0;
     for (int32_t i = 0; i < p->n_nodes; i++) n += fxa__node_compares_wide(p, &p->nodes[i]);
@@ -66,7 +70,7 @@ static size_t words_count(const fxa_program *p) {
 
 bool fxa__lower_wide_words(fxa__host *host, const fxa_program *p, fxa__wide_words *out) {
     size_t n = (size_t)p->n_nodes, compared = words_count(p);
-    *out = (fxa__wide_words){.program = p, .capacity = n + WORDS_MOST * compared};
+    *out = (fxa__wide_words){.program = p, .capacity = n + WORDS_MAX_ADDED * compared};
     if (compared == 0) return true;
     words_work w = {.p = p};
     out->nodes = w.nodes = fxa__alloc_array(host, out->capacity, sizeof *w.nodes);

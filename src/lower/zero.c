@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Zeroes, node by node; see zero.h.
+ * Zero analysis, node by node; see zero.h.
  */
 #include "zero.h"
 
@@ -12,7 +12,8 @@ static bool zero_is_finite(const fxa_program *p, int32_t node) {
     return p->nodes[node].op == FXA_OP_CONST && fabs(p->nodes[node].f) <= (double)FLT_MAX;
 }
 
-/* Of a float. 0 times what may be infinite is no zero, unless by mulz or divz. */
+/* Returns true if the float node n is 0 wherever dscore is 0, from the same property of its operands. A product with a
+ * factor that may be infinite or NaN is not proven 0, except by mulz and divz. */
 static bool zero_of(const fxa_program *p, const fxa__node *n, const bool *zero) {
     bool x = n->n_args > 0 && zero[n->arg[0]], y = n->n_args > 1 && zero[n->arg[1]];
     switch (n->op) {
@@ -38,10 +39,11 @@ void fxa__lower_zero(const fxa_program *p, bool *zero) {
     for (int32_t i = 0; i < p->n_nodes; i++) zero[i] = p->nodes[i].type == FXA_FLOAT && zero_of(p, &p->nodes[i], zero);
 }
 
-/* What a node makes of the sign of operand k: nobody sees it, whoever sees the node's own does, everybody does. */
-typedef enum zero_sight { ZERO_UNSEEN, ZERO_PASSED_ON, ZERO_SEEN } zero_sight;
+/* Effect of the sign of a zero operand on a node: none, only on the sign of a zero result, or on the value. */
+typedef enum zero_sign_use { ZERO_IGNORED, ZERO_PASSED_ON, ZERO_OBSERVED } zero_sign_use;
 
-static zero_sight zero_sight_of(const fxa__node *n, int k) {
+/* Returns the effect of the sign of operand k, if that is 0, on node n. */
+static zero_sign_use zero_sign_use_of(const fxa__node *n, int k) {
     switch (n->op) {
     case FXA_OP_EQ:
     case FXA_OP_NE:
@@ -54,7 +56,7 @@ static zero_sight zero_sight_of(const fxa__node *n, int k) {
     case FXA_OP_LOG:
     case FXA_OP_LOG2:
     case FXA_OP_SIGMOID:
-    case FXA_OP_COS: return ZERO_UNSEEN;
+    case FXA_OP_COS: return ZERO_IGNORED;
     case FXA_OP_ADD:
     case FXA_OP_SUB:
     case FXA_OP_NEG:
@@ -75,10 +77,10 @@ static zero_sight zero_sight_of(const fxa__node *n, int k) {
     case FXA_OP_CEIL:
     case FXA_OP_ROUND:
     case FXA_OP_TRUNC: return ZERO_PASSED_ON;
-    case FXA_OP_DIV: return k == 0 ? ZERO_PASSED_ON : ZERO_SEEN;
-    case FXA_OP_MULZ: return k == 0 ? ZERO_UNSEEN : ZERO_PASSED_ON;
-    case FXA_OP_DIVZ: return k == 0 ? ZERO_UNSEEN : ZERO_SEEN;
-    default: return ZERO_SEEN; /* powers and the root by which one divides; remainders */
+    case FXA_OP_DIV: return k == 0 ? ZERO_PASSED_ON : ZERO_OBSERVED;
+    case FXA_OP_MULZ: return k == 0 ? ZERO_IGNORED : ZERO_PASSED_ON;
+    case FXA_OP_DIVZ: return k == 0 ? ZERO_IGNORED : ZERO_OBSERVED;
+    default: return ZERO_OBSERVED; /* powers, rsqrt, remainders */
     }
 }
 
@@ -87,8 +89,8 @@ void fxa__lower_zero_signs(const fxa_program *p, bool *signs) {
     for (int32_t i = p->n_nodes - 1; i >= 0; i--) {
         const fxa__node *n = &p->nodes[i];
         for (int k = 0; k < n->n_args; k++) {
-            zero_sight sight = zero_sight_of(n, k);
-            if (sight == ZERO_SEEN || (sight == ZERO_PASSED_ON && signs[i])) signs[n->arg[k]] = true;
+            zero_sign_use use = zero_sign_use_of(n, k);
+            if (use == ZERO_OBSERVED || (use == ZERO_PASSED_ON && signs[i])) signs[n->arg[k]] = true;
         }
     }
 }

@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lowering, zero: which nodes of a backward program keep an exact 0. "Zero wins" (derive_rules.c) makes derivatives
- * that are 0 wherever dscore is; a user's bprop need not be. Engines write a gradient straight where this proves it,
- * and guard it by dscore where it does not; and pairs whose dscore is 0 may be passed over for what it proves.
+ * Lowering, zero: two analyses of zeros in a backward program.
  *
- * And of which nodes somebody sees the sign of a 0: 1 / 0 and 1 / -0 differ, and mulz and divz make 0 of both.
+ * fxa__lower_zero proves that nodes are 0 wherever dscore is 0. Derived programs have that property ("zero wins",
+ * derive_rules.c); a user-written bprop may not. Where it is proven, engines store a gradient without a guard and skip
+ * pairs whose dscore is 0; elsewhere they guard the gradient by a test of dscore.
+ *
+ * fxa__lower_zero_signs finds the nodes whose sign of zero matters: 1 / 0 and 1 / -0 differ, while mulz and divz give 0
+ * for both.
  */
 #ifndef FXA_LOWER_ZERO_H
 #define FXA_LOWER_ZERO_H
 
 #include "../program/program.h"
 
-/* zero[n_nodes]: the node is a float that is 0 or -0 wherever dscore is 0 or -0, whatever all else is, NaN and
- * infinities included. False where that is not proven. */
+/* Fills zero[n_nodes]: true if the node is a float proven to be 0 or -0 wherever dscore is 0 or -0, for all values of
+ * the other inputs, params and tensors, NaN and infinities included. */
 void fxa__lower_zero(const fxa_program *p, bool *zero);
 
-/* signs[n_nodes]: an output may differ in more than the sign of its own 0 where the node is -0 and not 0, or 0 and not
- * -0. True where nothing is known. */
+/* Fills signs[n_nodes]: false if the node can be replaced by -0 where it is 0, or by 0 where it is -0, without a change
+ * to any output except the sign of a zero output. */
 void fxa__lower_zero_signs(const fxa_program *p, bool *signs);
 
 #endif
