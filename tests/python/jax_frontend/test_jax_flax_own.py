@@ -169,7 +169,7 @@ def test_shapes_and_types_of_modules():
     narrow = linen.DotProductAttention(8, 4).apply({}, q, k, v, bias=jnp.asarray(bias, "float8_e5m2"))
     assert np.array_equal(narrow, linen.DotProductAttention(8, 4).apply(
         {}, q, k, v, bias=jnp.asarray(bias, "float8_e5m2").astype("float32")))
-    with pytest.raises(ValueError, match="attention_dropout is 'x'"):
+    with pytest.raises(TypeError, match="attention_dropout is 'x'"):
         modules.DotProductAttention(8, 4, attention_dropout="x")
 
 

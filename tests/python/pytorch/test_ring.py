@@ -273,7 +273,7 @@ def test_refusals(found, place, words):
     ("the score function or a setting of process 1", "the score function or a setting of process 1"),
     ("the score function or a setting of process 1", "the score function or a setting of process 1"),
     ("the score function or a setting of process 1", "the score function or a setting of process 1"),
-    ("d is 600", "d is 600"),  # all of them, with a part on its way, and then the next call
+    ("d_qk is 600", "d_qk is 600"),  # all of them, with a part on its way, and then the next call
     ("", "")))])
 def test_one_process_that_fails(found, place, own, others):
     """Nobody waits for it."""
