@@ -46,7 +46,7 @@ static void plan_try(fxa_context *ctx, const uint8_t *data, size_t size) {
 /* ---- Bytes ------------------------------------------------------------------------------------------------------- */
 
 static void plan_from_bytes(fxa_context *ctx, const uint8_t *data, size_t size) {
-    enum { HEAD = 16 }; /* magic, format, checksum: plan/carry.c */
+    enum { HEAD = 16 }; /* magic, format, checksum: plan/problem_save.c */
     uint8_t *bytes = malloc(HEAD + size), hash[16];
     FUZZ_CHECK(bytes);
     memcpy(bytes, "FXAPROB\0\1\0\0", 12);

@@ -210,7 +210,7 @@ static void table_ask_host(const table_case *c, table_votes *votes) {
 static fxa_support table_h200(const table_case *c) {
     fxa__cu_self h200 = {.arch = 90, .processors = 132, .forced = -1};
     fxa__problem *p = NULL;
-    fxa__answer answer = {.report = {.supported = 0}};
+    fxa__query_result answer = {.report = {.supported = 0}};
     fxa_error err;
     if (fxa__problem_create(fxa__context_host(c->ctx), &c->p, &p, &err) != FXA_OK) return answer.report;
     T_OK(fxa__engine_cuda.query(&h200, p, NULL, &answer, &err));

@@ -21,7 +21,7 @@ QEMU = {"armv7": "qemu-arm"}
 NATIVE = "/usr/i686-linux-gnu/lib/ld-linux.so.2"  # 32-bit x86 runs on most x86-64 kernels, without qemu
 # Bytes, hashes, storage types and values of programs; the cpu engine against ref.
 SHORT = ["test_bytes", "test_dtype", "test_golden_hash", "test_program_bytes", "test_eval", "test_problem_bytes",
-         "test_problem_key", "test_bind", "test_region", "test_blob", "test_plan", "test_cpu_kernels", "test_cpu_storage",
+         "test_problem_key", "test_bound_args", "test_region", "test_plan_bytes", "test_plan", "test_cpu_kernels", "test_cpu_storage",
          "test_ref_philox", "test_rules_rows", "test_whole", "test_edges"]
 FLAGS = ["-DFXA_PYTHON=OFF", "-DFXA_JULIA=OFF", "-DFXA_ASSERT=ON", "-DCMAKE_C_FLAGS_RELEASE=-O1"]
 

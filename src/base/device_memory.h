@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The memory of a device as a table of functions, which engines of devices have (engine.h): what src/plan takes data
- * there and back with (stage.c, join_device.c). `self` is the engine's instance.
+ * there and back with (stage.c, merge_device.c). `self` is the engine's instance.
  */
 #ifndef FXA_BASE_DEVICE_MEMORY_H
 #define FXA_BASE_DEVICE_MEMORY_H

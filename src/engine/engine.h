@@ -14,32 +14,32 @@
 #define FXA_ENGINE_ENGINE_H
 
 #include "../base/device_memory.h"
-#include "../problem/bind.h"
+#include "../problem/bound_args.h"
 
 /* Bytes of an instance's identity: the properties of the machine that its code and results depend on, such as the
  * instruction set, or the device, its driver and the compiler. Part of every cache key, and stored in plan bytes. */
 #define FXA__IDENTITY 160
 
 /* Result of a support query. */
-typedef struct fxa__answer {
+typedef struct fxa__query_result {
     fxa_support report; /* report.engine is set by the caller; report.workspace is exact, UINT64_MAX = more than a
                            size_t holds, which is refused */
     void *made;         /* code, owned by the caller, of an engine that compiles in order to answer; NULL = none */
     size_t made_bytes;  /* size of `made` for the cache */
-} fxa__answer;
+} fxa__query_result;
 
 /* Turns the report into a refusal with a reason. A reason that does not fit is cut before a word and ends in "...". */
 void fxa__support_refuse(fxa_support *report, const char *reason);
 /* Converts the status of work done inside `query` to its return value: E_UNSUPPORTED becomes FXA_OK and a refusal with
  * the reason of `why`; other failures are returned with `why` as the error. */
-fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__answer *out, fxa_error *err);
+fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__query_result *out, fxa_error *err);
 
 typedef struct fxa__engine {
     const char *name;
     uint32_t version;     /* changes when saved code or results change */
     const char *variable; /* environment variable that selects this engine when set; NULL = none */
     uint32_t device;      /* fxa_device: the memory in which all pointers of a run are */
-    bool threads;         /* true: bind->pool of runs is the context's pool, else NULL. The pool has p->host->width
+    bool threads;         /* true: bound->pool of runs is the context's pool, else NULL. The pool has p->host->width
                              workers as long as the context lives, so workspace may be sized by them */
 
     /* Creates an instance on device `ordinal` or, if `target` is not NULL, for the device that this text describes, and
@@ -55,13 +55,13 @@ typedef struct fxa__engine {
 
     /* Fills `out`, which is all zeroes: supported or the reason, deterministic, workspace, tiles. code: what this
      * instance compiled for the key of p, NULL = nothing in the cache. Fails only if the query cannot be answered. */
-    fxa_status (*query)(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err);
+    fxa_status (*query)(void *self, const fxa__problem *p, const void *code, fxa__query_result *out, fxa_error *err);
     /* Returns FXA_OK if the engine's compiler is present, else E_UNSUPPORTED with the reason, or E_MEMORY. Support
      * queries call it and, without a compiler, search the caches for code; plans skip it. NULL: always present. */
     fxa_status (*ready)(void *self, fxa_error *err);
     /* Writes the part of the problem that code depends on. NULL: the entire problem. */
     void (*key)(void *self, const fxa__problem *p, fxa__writer *w);
-    /* Writes the scalars of the problem that `key` leaves out; runs receive them as bind->numbers. NULL: none. */
+    /* Writes the scalars of the problem that `key` leaves out; runs receive them as bound->numbers. NULL: none. */
     fxa_status (*numbers)(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err);
     /* Called when a plan is created: computes data of one problem that its runs share. Code serves several problems, so
      * the data is stored beside it; runs work without the data if it could not be computed. NULL: none. */
@@ -76,14 +76,15 @@ typedef struct fxa__engine {
      * running, and the engine must allow for that. */
     void (*release)(void *self, void *code);
     /* Checks that the pointers of the bound arguments are memory of this device. NULL: no check. */
-    fxa_status (*check)(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+    fxa_status (*check)(void *self, const fxa__problem *p, const fxa__bound_args *bound, fxa_error *err);
     /* Engines of a device, called before `run` for problems with FXA_GRAPH_CAPTURE. If the stream is being captured,
      * arranges that drop(what) is called when the graph and its executables are destroyed, by a thread that may not
      * call the driver, and sets *tied to true. NULL: runs never need code after its plans are gone. */
     fxa_status (*tie)(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied, fxa_error *err);
-    /* Runs with checked arguments. Allocates nothing and takes no lock but the pool's. May report to bind->progress.
-     * On a device it starts the work and returns; the started work must not read host memory of bind or p. */
-    fxa_status (*run)(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+    /* Runs with checked arguments. Allocates nothing and takes no lock but the pool's. May report to bound->progress.
+     * On a device it starts the work and returns; the started work must not read host memory of bound or p. */
+    fxa_status (*run)(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
+                      fxa_error *err);
     /* Builds with asserts only: checks the red zones of a workspace, or of a copy, after a run (fxa__carver_after). */
     void (*zones)(void *self, const void *code, const fxa__problem *p, const void *workspace);
     /* Returns the text of fxa_plan_description, which lives as long as the code. NULL: "". */

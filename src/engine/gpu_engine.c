@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Checks that pointers of a run are device memory: see gpu_engine.h. The tables of src/problem list the slots that a
- * problem uses; bind.c has found missing ones by the same tables, so a pointer that is NULL here is optional or has no
- * elements, and new slots need no line here. Params, those of bprop included, are in host memory and are not checked.
+ * problem uses; bound_args.c has found missing ones by the same tables, so a pointer that is NULL here is optional or
+ * has no elements, and new slots need no line here. Params, those of bprop included, are in host memory and are not
+ * checked.
  */
 #include "gpu_engine.h"
 
@@ -13,16 +14,17 @@ static fxa_status gpu_check_one(const fxa__gpu *gpu, const char *kind, const cha
     return data ? fxa__gpu_check(gpu, kind, name, data, err) : FXA_OK;
 }
 
-static fxa_status gpu_check_slots(const fxa__gpu *gpu, const fxa_problem *p, const fxa__bind *bind, fxa_error *err) {
+static fxa_status gpu_check_slots(const fxa__gpu *gpu, const fxa_problem *p, const fxa__bound_args *bound,
+                                  fxa_error *err) {
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
         const fxa__operand_info *info = fxa__operand_info_get(i);
         fxa_slot slot = (fxa_slot)info->slot;
-        if (bind->slot[slot] && fxa__operand_role(p, info) != FXA__UNUSED)
-            FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name(slot), bind->slot[slot], err));
+        if (bound->slot[slot] && fxa__operand_role(p, info) != FXA__UNUSED)
+            FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name(slot), bound->slot[slot], err));
     }
     for (int i = FXA_SLOT_Q_LENGTHS; i < FXA_SLOT_COUNT; i++)
-        if (bind->slot[i] && fxa__slot_length(p, (fxa_slot)i) > 0) /* most are NULL: the cheap test first */
-            FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name((fxa_slot)i), bind->slot[i], err));
+        if (bound->slot[i] && fxa__slot_length(p, (fxa_slot)i) > 0) /* most are NULL: the cheap test first */
+            FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name((fxa_slot)i), bound->slot[i], err));
     return FXA_OK;
 }
 
@@ -35,21 +37,22 @@ static fxa_status gpu_check_views(const fxa__gpu *gpu, const char *kind, const f
     return FXA_OK;
 }
 
-static fxa_status gpu_check_all(const fxa__gpu *gpu, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+static fxa_status gpu_check_all(const fxa__gpu *gpu, const fxa__problem *p, const fxa__bound_args *bound,
+                                fxa_error *err) {
     size_t n = p->in.n_captures, n_bprop = p->in.pass == FXA_BACKWARD ? p->in.n_bprop_captures : 0;
-    FXA_TRY(fxa__gpu_check_stream(gpu, bind->stream, p->in.flags & FXA_GRAPH_CAPTURE, err));
-    FXA_TRY(gpu_check_slots(gpu, &p->in, bind, err));
-    FXA_TRY(gpu_check_views(gpu, "tensor", p->program, bind->tensors, n, err));
-    FXA_TRY(gpu_check_views(gpu, "gradient of tensor", p->program, bind->dtensors, n, err));
-    FXA_TRY(gpu_check_views(gpu, "tensor of bprop", p->in.bprop, bind->bprop_tensors, n_bprop, err));
-    FXA_TRY(gpu_check_one(gpu, "the", "gradients of params", bind->dparams, err));
-    return gpu_check_one(gpu, "the", "workspace", bind->workspace, err);
+    FXA_TRY(fxa__gpu_check_stream(gpu, bound->stream, p->in.flags & FXA_GRAPH_CAPTURE, err));
+    FXA_TRY(gpu_check_slots(gpu, &p->in, bound, err));
+    FXA_TRY(gpu_check_views(gpu, "tensor", p->program, bound->tensors, n, err));
+    FXA_TRY(gpu_check_views(gpu, "gradient of tensor", p->program, bound->dtensors, n, err));
+    FXA_TRY(gpu_check_views(gpu, "tensor of bprop", p->in.bprop, bound->bprop_tensors, n_bprop, err));
+    FXA_TRY(gpu_check_one(gpu, "the", "gradients of params", bound->dparams, err));
+    return gpu_check_one(gpu, "the", "workspace", bound->workspace, err);
 }
 
-fxa_status fxa__gpu_engine_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+fxa_status fxa__gpu_engine_check(void *self, const fxa__problem *p, const fxa__bound_args *bound, fxa_error *err) {
     const fxa__gpu *gpu = self;
     FXA_TRY(fxa__gpu_enter(gpu, err));
-    fxa_status status = gpu_check_all(gpu, p, bind, err);
+    fxa_status status = gpu_check_all(gpu, p, bound, err);
     fxa__gpu_leave(gpu);
     return status;
 }

@@ -11,7 +11,7 @@
 
 /* fxa__engine.check: queries the driver for every device pointer of the bound arguments that the problem uses. Fails
  * with E_BINDING, which names the first pointer that is not memory of this device. */
-fxa_status fxa__gpu_engine_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+fxa_status fxa__gpu_engine_check(void *self, const fxa__problem *p, const fxa__bound_args *bound, fxa_error *err);
 /* fxa__engine.tie: calls drop(what) when the graph that the stream is being captured into is destroyed. */
 fxa_status fxa__gpu_engine_tie(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied,
                                fxa_error *err);

@@ -20,7 +20,7 @@ void fxa__support_refuse(fxa_support *report, const char *reason) {
     if (snprintf(report->reason, room, "%s", reason) >= (int)room) fxa__text_cut(report->reason, room);
 }
 
-fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__answer *out, fxa_error *err) {
+fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__query_result *out, fxa_error *err) {
     if (status == FXA_OK) return FXA_OK;
     if (status == FXA_E_UNSUPPORTED) {
         fxa__support_refuse(&out->report, why->text);

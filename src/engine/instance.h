@@ -57,7 +57,7 @@ struct fxa__code {
 
 /* Source of code. Neither `made` nor `section`: the problem is compiled. */
 typedef struct fxa__code_source {
-    void *made;                 /* code of a support query (fxa__answer); NULL = none */
+    void *made;                 /* code of a support query (fxa__query_result); NULL = none */
     size_t made_bytes;          /* size of `made` for the cache */
     const fxa__reader *section; /* section of plan bytes, all of which must be read; NULL = none */
 } fxa__code_source;

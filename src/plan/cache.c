@@ -22,7 +22,7 @@ typedef struct cache_entry {
     cache_state state;
     size_t users; /* the builder and the waiters */
     bool in_table;
-    bool offered;    /* READY, but no plan uses it yet: the first one counts as a miss and a build */
+    bool unclaimed;  /* READY, but no plan uses it yet: the first one counts as a miss and a build */
     fxa__code *code; /* READY: a reference */
     fxa_error error; /* FAILED: the error of the build */
     struct cache_entry *next_free;
@@ -48,7 +48,7 @@ static void cache_free_chain(fxa__cache *cache, cache_entry *entry) {
 
 /* Adds an entry without references to the garbage chain. Called under the lock, like all functions up to cache_build.
  * */
-static void cache_entry_leave(cache_entry *entry, cache_entry **garbage) {
+static void cache_entry_collect(cache_entry *entry, cache_entry **garbage) {
     if (entry->in_table || entry->users > 0) return;
     entry->next_free = *garbage;
     *garbage = entry;
@@ -58,7 +58,7 @@ static void cache_remove(fxa__cache *cache, cache_entry *entry, cache_entry **ga
     fxa__lru_remove(&cache->lru, &entry->node);
     entry->in_table = false;
     if (entry->state == CACHE_READY) cache->bytes -= entry->code->bytes;
-    cache_entry_leave(entry, garbage);
+    cache_entry_collect(entry, garbage);
 }
 
 /* Evicts the oldest entries until the limits hold. */
@@ -85,7 +85,7 @@ static void cache_accept(fxa__cache *cache, cache_entry *entry, fxa__code *code,
 
 /* Sets *out to the entry of key and makes the caller one of its users. Returns true if *spare became a new entry, which
  * the caller has to build. */
-static bool cache_join(fxa__cache *cache, const uint8_t key[16], cache_entry **spare, cache_entry **out) {
+static bool cache_acquire(fxa__cache *cache, const uint8_t key[16], cache_entry **spare, cache_entry **out) {
     cache_entry *entry = (cache_entry *)fxa__lru_find(&cache->lru, key);
     bool is_builder = !entry;
     if (is_builder) {
@@ -133,17 +133,17 @@ static fxa_status cache_try(fxa__cache *cache, const uint8_t key[16], fxa__build
         if (!spare) return fxa__fail_memory(err, "an entry of the plan cache");
         fxa__lock_take(&cache->lock);
     }
-    *is_builder = cache_join(cache, key, &spare, &entry);
+    *is_builder = cache_acquire(cache, key, &spare, &entry);
     if (*is_builder) cache_build(cache, entry, build, user, &garbage);
     while (entry->state == CACHE_BUILDING) fxa__lock_wait(&cache->lock);
 
     fxa_error error = entry->error;
     if (entry->state == CACHE_READY) *out = fxa__code_retain(entry->code);
-    *(*is_builder || entry->offered || !*out ? &cache->misses : &cache->hits) += 1;
-    if (entry->offered) cache->builds++;
-    entry->offered = false;
+    *(*is_builder || entry->unclaimed || !*out ? &cache->misses : &cache->hits) += 1;
+    if (entry->unclaimed) cache->builds++;
+    entry->unclaimed = false;
     entry->users--;
-    cache_entry_leave(entry, &garbage);
+    cache_entry_collect(entry, &garbage);
     fxa__lock_give(&cache->lock);
 
     cache_free_chain(cache, spare);
@@ -167,11 +167,11 @@ void fxa__cache_put(fxa__cache *cache, const uint8_t key[16], fxa__code *code) {
     if (!spare) return;
     fxa__lock_take(&cache->lock);
     if (!fxa__lru_find(&cache->lru, key)) {
-        (void)cache_join(cache, key, &spare, &entry);
-        entry->offered = true;
+        (void)cache_acquire(cache, key, &spare, &entry);
+        entry->unclaimed = true;
         cache_accept(cache, entry, fxa__code_retain(code), &garbage);
         entry->users--;
-        cache_entry_leave(entry, &garbage);
+        cache_entry_collect(entry, &garbage);
     }
     fxa__lock_give(&cache->lock);
     cache_free_chain(cache, spare);
@@ -187,21 +187,21 @@ fxa__code *fxa__cache_peek(fxa__cache *cache, const uint8_t key[16]) {
 }
 
 /* Returns the READY entry of key if it has this code, else NULL. */
-static cache_entry *cache_entry_of(fxa__cache *cache, const uint8_t key[16], const fxa__code *code) {
+static cache_entry *cache_entry_ready(fxa__cache *cache, const uint8_t key[16], const fxa__code *code) {
     cache_entry *entry = (cache_entry *)fxa__lru_find(&cache->lru, key);
     return entry && entry->state == CACHE_READY && entry->code == code ? entry : NULL;
 }
 
 bool fxa__cache_holds(fxa__cache *cache, const uint8_t key[16], const fxa__code *code) {
     fxa__lock_take(&cache->lock);
-    bool holds = cache_entry_of(cache, key, code) != NULL;
+    bool holds = cache_entry_ready(cache, key, code) != NULL;
     fxa__lock_give(&cache->lock);
     return holds;
 }
 
 bool fxa__cache_use(fxa__cache *cache, const uint8_t key[16], const fxa__code *code) {
     fxa__lock_take(&cache->lock);
-    cache_entry *entry = cache_entry_of(cache, key, code);
+    cache_entry *entry = cache_entry_ready(cache, key, code);
     if (entry) {
         fxa__lru_touch(&cache->lru, &entry->node);
         cache->hits++;

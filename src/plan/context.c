@@ -34,10 +34,10 @@ static fxa_status context_width(uint32_t threads, int32_t *out, fxa_error *err) 
 /* Reads the variables once, so that later changes of the environment do not affect the context. */
 static void context_read_environment(fxa_context *ctx) {
     const char *name = getenv("FXA_ENGINE");
-    if (name) (void)snprintf(ctx->wanted, sizeof ctx->wanted, "%s", name);
+    if (name) (void)snprintf(ctx->engine_name, sizeof ctx->engine_name, "%s", name);
     for (size_t i = 0; i < 64 && fxa__engine_at(i); i++) {
         const char *variable = fxa__engine_at(i)->variable, *text = variable ? getenv(variable) : NULL;
-        if (text && *text) ctx->variables |= (uint64_t)1 << i;
+        if (text && *text) ctx->engine_variables |= (uint64_t)1 << i;
     }
 }
 
@@ -70,21 +70,21 @@ fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **ou
     status = fxa__cache_init(&ctx->cache, host, c.cache_max_plans ? c.cache_max_plans : CONTEXT_MAX_PLANS,
                              c.cache_max_bytes ? c.cache_max_bytes : CONTEXT_MAX_BYTES, err);
     if (status != FXA_OK) goto fail_context;
-    status = fxa__answers_init(&ctx->answers, host, err);
+    status = fxa__support_cache_init(&ctx->support, host, err);
     if (status != FXA_OK) goto fail_cache;
-    status = fxa__memo_init(&ctx->memo, host, err);
-    if (status != FXA_OK) goto fail_answers;
+    status = fxa__request_cache_init(&ctx->requests, host, err);
+    if (status != FXA_OK) goto fail_support;
     status = fxa__disk_init(&ctx->disk, host, c.cache_dir ? c.cache_dir : getenv("FXA_CACHE_DIR"),
                             c.cache_dir_max_bytes ? c.cache_dir_max_bytes : CONTEXT_MAX_DISK, err);
-    if (status != FXA_OK) goto fail_memo;
+    if (status != FXA_OK) goto fail_requests;
     context_read_environment(ctx);
     *out = ctx;
     return fxa__ok(err);
 
-fail_memo:
-    fxa__memo_end(&ctx->memo);
-fail_answers:
-    fxa__answers_end(&ctx->answers);
+fail_requests:
+    fxa__request_cache_end(&ctx->requests);
+fail_support:
+    fxa__support_cache_end(&ctx->support);
 fail_cache:
     fxa__cache_end(&ctx->cache);
 fail_context:
@@ -98,8 +98,8 @@ void fxa_context_destroy(fxa_context *ctx) {
     if (!ctx) return;
     fxa__host *host = fxa__context_host(ctx);
     fxa__disk_end(&ctx->disk);
-    fxa__memo_end(&ctx->memo);
-    fxa__answers_end(&ctx->answers);
+    fxa__request_cache_end(&ctx->requests);
+    fxa__support_cache_end(&ctx->support);
     fxa__cache_end(&ctx->cache);
     fxa__instances_close(host);
     fxa__free(host, ctx, sizeof *ctx);
@@ -113,10 +113,10 @@ void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out) {
     *out = (fxa_cache_stats){0};
     if (!ctx) return;
     fxa__cache_count(&ctx->cache, out);
-    fxa__lock_take(&ctx->answers.lock);
-    out->queries = ctx->answers.queries;
-    out->query_hits = ctx->answers.hits;
-    fxa__lock_give(&ctx->answers.lock);
+    fxa__lock_take(&ctx->support.lock);
+    out->queries = ctx->support.queries;
+    out->query_hits = ctx->support.hits;
+    fxa__lock_give(&ctx->support.lock);
     out->disk_hits = atomic_load_explicit(&ctx->disk.hits, memory_order_relaxed);
     out->disk_misses = atomic_load_explicit(&ctx->disk.misses, memory_order_relaxed);
     out->disk_writes = atomic_load_explicit(&ctx->disk.writes, memory_order_relaxed);
@@ -127,13 +127,13 @@ void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out) {
 void fxa_cache_limit(fxa_context *ctx, uint64_t max_plans, uint64_t max_bytes) {
     if (!ctx) return;
     fxa__cache_set_limits(&ctx->cache, max_plans, max_bytes);
-    fxa__memo_sweep(ctx);
+    fxa__request_cache_sweep(ctx);
 }
 
 void fxa_cache_clear(fxa_context *ctx) {
     if (!ctx) return;
-    fxa__memo_drop(&ctx->memo);
+    fxa__request_cache_drop(&ctx->requests);
     fxa__cache_drop(&ctx->cache);
-    fxa__answers_drop(&ctx->answers);
+    fxa__support_cache_drop(&ctx->support);
     fxa__instances_drain(fxa__context_host(ctx));
 }

@@ -93,7 +93,7 @@ static void disk_write_entry(const fxa__instance *instance, const uint8_t key[16
 }
 
 /* Reads a string and returns true if it equals `text`. */
-static bool disk_says(fxa__reader *r, const char *text) {
+static bool disk_read_equal(fxa__reader *r, const char *text) {
     char found[DISK_MAX_STRING];
     fxa__read_string(r, found, sizeof found);
     return !r->failed && strcmp(found, text) == 0;
@@ -111,9 +111,9 @@ static bool disk_open_entry(const fxa__instance *instance, const uint8_t key[16]
     const uint8_t *magic = fxa__read_bytes(&r, sizeof disk_magic);
     bool ok = magic && memcmp(magic, disk_magic, sizeof disk_magic) == 0 && fxa__read_u32(&r) == DISK_FORMAT;
     const uint8_t *name = fxa__read_bytes(&r, 16);
-    ok = ok && name && memcmp(name, key, 16) == 0 && disk_says(&r, FXA_VERSION_STRING) &&
-         disk_says(&r, instance->engine->name) && fxa__read_u32(&r) == instance->engine->version &&
-         disk_says(&r, instance->identity);
+    ok = ok && name && memcmp(name, key, 16) == 0 && disk_read_equal(&r, FXA_VERSION_STRING) &&
+         disk_read_equal(&r, instance->engine->name) && fxa__read_u32(&r) == instance->engine->version &&
+         disk_read_equal(&r, instance->identity);
     uint64_t length = fxa__read_u64(&r);
     if (!ok || r.failed || length != r.size - r.at) return false;
     *section = (fxa__reader){.data = data + r.at, .size = (size_t)length};
@@ -133,7 +133,7 @@ static fxa__code *disk_load(fxa__disk *disk, fxa__instance *instance, const fxa_
         status = fxa__code_create(instance, p, &from, &code, NULL);
     }
     if (status != FXA_OK && status != FXA_E_MEMORY && status != FXA_E_ENGINE) fxa__disk_file_remove(disk->folder, key);
-    fxa__free(disk->host, file.data, file.room);
+    fxa__free(disk->host, file.data, file.capacity);
     return code;
 }
 
@@ -155,13 +155,13 @@ static void disk_store(fxa__disk *disk, const fxa__instance *instance, const uin
 }
 
 /* Computes the key. Returns false if this code is not cached on disk. */
-static bool disk_use(const fxa__disk *disk, const fxa__instance *instance, const fxa__problem *p, uint8_t key[16]) {
+static bool disk_has_key(const fxa__disk *disk, const fxa__instance *instance, const fxa__problem *p, uint8_t key[16]) {
     return disk->folder && instance->engine->save && instance->engine->load && disk_key(instance, p, key);
 }
 
 fxa__code *fxa__disk_find(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p) {
     uint8_t key[16];
-    fxa__code *code = disk_use(disk, instance, p, key) ? disk_load(disk, instance, p, key) : NULL;
+    fxa__code *code = disk_has_key(disk, instance, p, key) ? disk_load(disk, instance, p, key) : NULL;
     if (code) atomic_fetch_add(&disk->hits, 1);
     return code;
 }
@@ -170,7 +170,7 @@ fxa_status fxa__disk_code(fxa__disk *disk, fxa__instance *instance, const fxa__p
                           fxa_error *err) {
     uint8_t key[16];
     const fxa__code_source compiled = {.made = NULL};
-    bool used = disk_use(disk, instance, p, key);
+    bool used = disk_has_key(disk, instance, p, key);
     *out = used ? disk_load(disk, instance, p, key) : NULL;
     if (used) atomic_fetch_add(*out ? &disk->hits : &disk->misses, 1);
     if (*out) return FXA_OK;

@@ -19,7 +19,7 @@
 #define FOLDER_ENDING ".fxacode"
 #define FOLDER_BEGINNING "writing-" /* name prefix of files not yet renamed */
 enum { FOLDER_NAME = 64, FOLDER_TRIES = 100, FOLDER_STALE = 3600 /* seconds */ };
-#define FOLDER_MOST_FILE ((int64_t)1 << 30)
+#define FOLDER_MAX_FILE ((int64_t)1 << 30)
 
 static void folder_name(const uint8_t key[16], char out[FOLDER_NAME]) {
     for (int i = 0; i < 16; i++) (void)snprintf(out + 2 * i, 3, "%02x", (unsigned)key[i]);
@@ -44,7 +44,7 @@ static int folder_open(const char *folder) {
 }
 
 /* Creates the folder and missing parents with access for the user only. */
-static void folder_make(const char *folder) {
+static void folder_create_path(const char *folder) {
     char path[4096];
     size_t n = strlen(folder);
     if (n >= sizeof path) return;
@@ -82,16 +82,16 @@ static bool folder_write_all(int file, const uint8_t *data, size_t size) {
 static bool folder_read(fxa__host *host, int file, fxa__disk_file *out) {
     struct stat s;
     if (fstat(file, &s) != 0 || !S_ISREG(s.st_mode) || !folder_is_ours(&s)) return false;
-    if (s.st_size < 0 || s.st_size > FOLDER_MOST_FILE) return false;
+    if (s.st_size < 0 || s.st_size > FOLDER_MAX_FILE) return false;
     out->size = (size_t)s.st_size;
-    out->room = out->size + 1;
-    out->data = fxa__alloc(host, out->room);
+    out->capacity = out->size + 1;
+    out->data = fxa__alloc(host, out->capacity);
     if (!out->data) return false;
     if (folder_read_all(file, out->data, out->size)) {
         (void)futimens(file, NULL);
         return true;
     }
-    fxa__free(host, out->data, out->room);
+    fxa__free(host, out->data, out->capacity);
     return false;
 }
 
@@ -116,7 +116,7 @@ void fxa__disk_file_remove(const char *folder, const uint8_t key[16]) {
 }
 
 /* Creates a temporary file of this process; returns its descriptor, -1 on failure. */
-static int folder_create(int at, char name[FOLDER_NAME]) {
+static int folder_create_temporary(int at, char name[FOLDER_NAME]) {
     int file = -1;
     for (int i = 0; i < FOLDER_TRIES && file < 0; i++) {
         (void)snprintf(name, FOLDER_NAME, FOLDER_BEGINNING "%lld-%d", (long long)getpid(), i);
@@ -128,7 +128,7 @@ static int folder_create(int at, char name[FOLDER_NAME]) {
 
 static bool folder_write(int at, const char *name, const uint8_t *data, size_t size) {
     char own[FOLDER_NAME];
-    int file = folder_create(at, own);
+    int file = folder_create_temporary(at, own);
     if (file < 0) return false;
     bool ok = folder_write_all(file, data, size);
     ok = close(file) == 0 && ok;
@@ -146,10 +146,10 @@ static bool folder_may_write(size_t size) {
 bool fxa__disk_file_write(const char *folder, const uint8_t key[16], const uint8_t *data, size_t size) {
     char name[FOLDER_NAME];
     folder_name(key, name);
-    if (size > (size_t)FOLDER_MOST_FILE || !folder_may_write(size)) return false;
+    if (size > (size_t)FOLDER_MAX_FILE || !folder_may_write(size)) return false;
     int at = folder_open(folder);
     if (at < 0) {
-        folder_make(folder);
+        folder_create_path(folder);
         at = folder_open(folder);
     }
     if (at < 0) return false;
@@ -181,7 +181,8 @@ static bool folder_is_entry(const char *name) {
 
 /* Handles one name of the folder: adds a cache file to the list, removes an old temporary file. Returns false if memory
  * runs out. */
-static bool folder_note(fxa__host *host, int at, const char *name, folder_entry **list, size_t *capacity, size_t *n) {
+static bool folder_list_name(fxa__host *host, int at, const char *name, folder_entry **list, size_t *capacity,
+                             size_t *n) {
     struct stat s;
     bool writing = strncmp(name, FOLDER_BEGINNING, sizeof FOLDER_BEGINNING - 1) == 0;
     if ((!writing && !folder_is_entry(name)) || fstatat(at, name, &s, AT_SYMLINK_NOFOLLOW) != 0) return true;
@@ -203,7 +204,7 @@ static void folder_shrink(fxa__host *host, int at, DIR *dir, uint64_t max_bytes)
     size_t capacity = 0, n = 0;
     uint64_t total = 0;
     const struct dirent *d;
-    while ((d = readdir(dir)) != NULL && folder_note(host, at, d->d_name, &list, &capacity, &n)) {}
+    while ((d = readdir(dir)) != NULL && folder_list_name(host, at, d->d_name, &list, &capacity, &n)) {}
     for (size_t i = 0; i < n; i++) total += list[i].size;
     if (total > max_bytes) {
         qsort(list, n, sizeof *list, folder_compare);

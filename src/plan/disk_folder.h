@@ -13,7 +13,7 @@
 
 typedef struct fxa__disk_file {
     uint8_t *data; /* capacity bytes, owned by the caller after a successful read */
-    size_t size, room;
+    size_t size, capacity;
 } fxa__disk_file;
 
 /* Returns false if there is no such file, it cannot be read, or a user other than the owner and root may write it or

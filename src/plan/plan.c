@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Plans: code from the cache, and the immutable object that a run needs. A plan has its own resolved problem (the
- * geometry) and shares the code. choose.c selects the engine.
+ * geometry) and shares the code. engine_select.c selects the engine.
  */
 #include "plan.h"
 
@@ -68,8 +68,8 @@ static fxa_status plan_build_code(void *user, fxa__code **out, fxa_error *err) {
 }
 
 /* Creates the plan. It gets its own references to the host, the problem and the code. */
-static fxa_status plan_create_of(fxa__host *host, fxa__problem *p, fxa__code *code, const uint8_t code_key[16],
-                                 const fxa_support *answer, fxa_plan **out, fxa_error *err) {
+static fxa_status plan_create(fxa__host *host, fxa__problem *p, fxa__code *code, const uint8_t code_key[16],
+                              const fxa_support *support, fxa_plan **out, fxa_error *err) {
     const fxa__engine *engine = code->instance->engine;
     fxa__pool *pool = NULL;
     if (engine->threads) FXA_TRY(fxa__host_pool(host, &pool, err));
@@ -86,9 +86,9 @@ static fxa_status plan_create_of(fxa__host *host, fxa__problem *p, fxa__code *co
     plan->problem = fxa__problem_retain(p);
     plan->code = fxa__code_retain(code);
     plan->pool = pool;
-    plan->workspace = (size_t)answer->workspace;
-    plan->engine_workspace = plan->workspace - fxa__index_room(p);
-    plan->deterministic = answer->deterministic != 0;
+    plan->workspace = (size_t)support->workspace;
+    plan->engine_workspace = plan->workspace - fxa__index_workspace(p);
+    plan->deterministic = support->deterministic != 0;
     fxa__plan_key_make(p, engine->name, engine->version, code->instance->identity, plan->key);
     memcpy(plan->code_key, code_key, sizeof plan->code_key);
     *out = plan;
@@ -96,27 +96,27 @@ static fxa_status plan_create_of(fxa__host *host, fxa__problem *p, fxa__code *co
 }
 
 /* Returns the error for a problem that the engine refuses. */
-static fxa_status plan_say_no(const fxa__engine *engine, const char *reason, fxa_error *err) {
+static fxa_status plan_refuse(const fxa__engine *engine, const char *reason, fxa_error *err) {
     return fxa__fail(err, FXA_E_UNSUPPORTED, "engine %s cannot run this problem: %s", engine->name, reason);
 }
 
 fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *instance, const fxa__reader *section,
                           fxa_plan **out, fxa_error *err) {
-    fxa_support answer;
+    fxa_support support;
     fxa_error why;
-    FXA_TRY(fxa__answers_get(ctx, instance, p, &answer, err));
-    if (!answer.supported) return plan_say_no(instance->engine, answer.reason, err);
+    FXA_TRY(fxa__support_get(ctx, instance, p, &support, err));
+    if (!support.supported) return plan_refuse(instance->engine, support.reason, err);
     plan_build build = {.disk = &ctx->disk, .instance = instance, .problem = p, .from = {.section = section}};
     uint8_t key[16];
     FXA_TRY(fxa__code_key_make(instance, p, section, key, err));
     fxa__code *code = NULL;
     fxa_status status = fxa__cache_get(&ctx->cache, key, plan_build_code, &build, &code, &why);
     if (status == FXA_E_UNSUPPORTED) { /* a refusal of untrusted plan bytes says nothing about the engine */
-        if (!section) fxa__answers_refuse(ctx, instance, p, key, why.text);
-        return plan_say_no(instance->engine, why.text, err);
+        if (!section) fxa__support_cache_refuse(ctx, instance, p, key, why.text);
+        return plan_refuse(instance->engine, why.text, err);
     }
     if (status != FXA_OK) return fxa__fail(err, status, "%s", why.text);
-    status = plan_create_of(fxa__context_host(ctx), p, code, key, &answer, out, err);
+    status = plan_create(fxa__context_host(ctx), p, code, key, &support, out, err);
     fxa__code_release(code);
     return status;
 }
@@ -135,13 +135,13 @@ fxa_status fxa_plan_create(fxa_context *ctx, const fxa_problem *problem, fxa_pla
     if (!ctx) return fxa__fail(err, FXA_E_ARGUMENT, "ctx is NULL");
     if (!problem) return fxa__fail(err, FXA_E_ARGUMENT, "problem is NULL");
     fxa__problem *p = NULL;
-    fxa__memo_key key;
-    fxa__memo_key_problem(&key, FXA__ASK_PLAN, problem);
-    *out = fxa__memo_plan(ctx, &key);
+    fxa__request_key key;
+    fxa__request_key_problem(&key, FXA__REQUEST_PLAN, problem);
+    *out = fxa__request_cache_plan(ctx, &key);
     if (*out) return fxa__ok(err);
     FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
-    fxa_status status = fxa__plan_choose(ctx, p, fxa__problem_engine(problem), out, err);
-    if (status == FXA_OK) fxa__memo_keep_plan(ctx, &key, *out);
+    fxa_status status = fxa__plan_select(ctx, p, fxa__problem_engine(problem), out, err);
+    if (status == FXA_OK) fxa__request_cache_store_plan(ctx, &key, *out);
     fxa__problem_release(p);
     return status;
 }
@@ -198,7 +198,7 @@ void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]) {
 void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out) {
     if (!plan || !out) return;
     fxa_problem p = plan->problem->in;
-    p.engine = plan->code->instance->engine->name, p.d_v = fxa__dv_given(&p);
+    p.engine = plan->code->instance->engine->name, p.d_v = fxa__d_v_given(&p);
     if (out->struct_size != 0 && out->struct_size < sizeof p) p.struct_size = out->struct_size;
     memcpy(out, &p, p.struct_size);
 }

@@ -16,8 +16,8 @@
  * Code is shared by the cache and by the plans that run it (engine/instance.h); eviction drops only the cache's
  * reference.
  *
- * Locks: each cache has its own, and none is held while compiling, allocating or freeing. The memo's lock may be held
- * while taking the plan cache's; no other two locks are held at once.
+ * Locks: each cache has its own, and none is held while compiling, allocating or freeing. The requests's lock may be
+ * held while taking the plan cache's; no other two locks are held at once.
  */
 #ifndef FXA_PLAN_PLAN_H
 #define FXA_PLAN_PLAN_H
@@ -25,7 +25,7 @@
 #include "../engine/instance.h"
 #include "disk_cache.h"
 #include "lru.h"
-#include "memo.h"
+#include "request_cache.h"
 
 #include <stddef.h>
 
@@ -72,41 +72,41 @@ void fxa__cache_count(fxa__cache *cache, fxa_cache_stats *out);
 /* ---- Cache of support results (support.c) ---------------------------------------------------------------------------
  * */
 
-#define FXA__MAX_ANSWERS 1024
+#define FXA__MAX_SUPPORT_RESULTS 1024
 
-typedef struct fxa__answers {
+typedef struct fxa__support_cache {
     fxa__host *host; /* borrowed from the owner */
     fxa__lock lock;
     fxa__lru lru;
     uint64_t queries, hits;
-    atomic_uint_least64_t noes; /* number of accepted problems that a compiler refused later */
-} fxa__answers;
+    atomic_uint_least64_t refusals; /* number of accepted problems that a compiler refused later */
+} fxa__support_cache;
 
-fxa_status fxa__answers_init(fxa__answers *answers, fxa__host *host, fxa_error *err);
-void fxa__answers_end(fxa__answers *answers);
-void fxa__answers_drop(fxa__answers *answers);
+fxa_status fxa__support_cache_init(fxa__support_cache *support, fxa__host *host, fxa_error *err);
+void fxa__support_cache_end(fxa__support_cache *support);
+void fxa__support_cache_drop(fxa__support_cache *support);
 /* Returns the engine's support result for p, refusals included, from the cache or from a query, which is then cached if
  * memory allows. Code that the engine compiled for the query goes to the plan cache. Fails only if the query itself
  * fails or memory runs out. */
-fxa_status fxa__answers_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
+fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
                             fxa_error *err);
-/* Counts n results that the memo returned. */
-void fxa__answers_count(fxa__answers *answers, size_t n);
+/* Counts n results that the requests returned. */
+void fxa__support_cache_count(fxa__support_cache *support, size_t n);
 /* Replaces the cached result of p, and of all problems with that code key, by a refusal. */
-void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p,
-                         const uint8_t code_key[16], const char *reason);
+void fxa__support_cache_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p,
+                               const uint8_t code_key[16], const char *reason);
 
 /* ---- Context and plan -------------------------------------------------------------------------------------------- */
 
 struct fxa_context {
     fxa__context_head head; /* must be first: see base/host.h */
     fxa__cache cache;
-    fxa__answers answers;
-    fxa__memo memo;
+    fxa__support_cache support;
+    fxa__request_cache requests;
     fxa__disk disk;
-    atomic_uint_least64_t refusals; /* plans that no queried engine could make */
-    char wanted[FXA__ENGINE_NAME];  /* FXA_ENGINE of the environment when the context was created, or "" */
-    uint64_t variables;             /* bit i = the variable of engine i was set then */
+    atomic_uint_least64_t refusals;     /* plans that no queried engine could make */
+    char engine_name[FXA__ENGINE_NAME]; /* FXA_ENGINE of the environment when the context was created, or "" */
+    uint64_t engine_variables;          /* bit i = the variable of engine i was set then */
 };
 _Static_assert(offsetof(fxa_context, head) == 0, "fxa__context_host reads the head at the address of the context");
 
@@ -141,14 +141,14 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
                           fxa_plan **out, fxa_error *err);
 /* Makes the plan on the named engine. If `name` is NULL: on the one that the environment names, else on the best that
  * supports p. Counts refusals. */
-fxa_status fxa__plan_choose(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err);
+fxa_status fxa__plan_select(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err);
 
 /* Returns the engine that a checked problem names, or NULL. An older caller's struct may end before that field. */
 const char *fxa__problem_engine(const fxa_problem *problem);
 
 /* Returns E_ARGUMENT if no engine of the problem's device has this name. NULL is valid. */
 fxa_status fxa__plan_engine_check(const fxa__problem *p, const char *name, fxa_error *err);
-/* Returns the error that fxa__plan_choose would return for this name, or, without a name, for the environment's. */
+/* Returns the error that fxa__plan_select would return for this name, or, without a name, for the environment's. */
 fxa_status fxa__plan_named_check(const fxa_context *ctx, const fxa__problem *p, const char *name, fxa_error *err);
 
 /* Writes the names of the engines of a device as "a, b, c", for messages; UINT32_MAX = all devices. */

@@ -16,37 +16,37 @@ fxa_status fxa__run_usable(const fxa_plan *plan, fxa_error *err) {
 }
 
 /* Performs the engine's own checks before a run: the device is present, pointers belong to it. */
-static fxa_status run_check(const fxa_plan *plan, const fxa__bind *bind, fxa_error *err) {
+static fxa_status run_check(const fxa_plan *plan, const fxa__bound_args *bound, fxa_error *err) {
     const fxa__instance *instance = plan->code->instance;
     FXA_TRY(fxa__run_usable(plan, err));
-    bool asked = instance->engine->check && !bind->trusted;
-    return asked ? instance->engine->check(instance->self, plan->problem, bind, err) : FXA_OK;
+    bool checked = instance->engine->check && !bound->skip_pointer_checks;
+    return checked ? instance->engine->check(instance->self, plan->problem, bound, err) : FXA_OK;
 }
 
 /* During graph capture, gives the CUDA graph a reference to the code, so the code outlives the plan. */
-static fxa_status run_tie(const fxa_plan *plan, const fxa__bind *bind, fxa_error *err) {
+static fxa_status run_retain_in_graph(const fxa_plan *plan, const fxa__bound_args *bound, fxa_error *err) {
     const fxa__instance *instance = plan->code->instance;
-    bool tied = false;
+    bool retained = false;
     if (!(plan->problem->in.flags & FXA_GRAPH_CAPTURE) || !instance->engine->tie) return FXA_OK;
     fxa__code *code = fxa__code_retain(plan->code);
-    fxa_status status = instance->engine->tie(instance->self, bind->stream, fxa__code_drop, code, &tied, err);
-    if (!tied) fxa__code_release(code);
+    fxa_status status = instance->engine->tie(instance->self, bound->stream, fxa__code_drop, code, &retained, err);
+    if (!retained) fxa__code_release(code);
     return status;
 }
 
-/* With asserts, on the host: fills the workspace with poison before a run; run_look checks its red zones afterwards.
- * The owner of a device workspace does both for it (stage.c). */
-static void run_poison(const fxa_plan *plan, const fxa__bind *bind) {
-    (void)plan, (void)bind;
+/* With asserts, on the host: fills the workspace with poison before a run; run_check_zones checks its red zones
+ * afterwards. The owner of a device workspace does both for it (stage.c). */
+static void run_poison(const fxa_plan *plan, const fxa__bound_args *bound) {
+    (void)plan, (void)bound;
 #if FXA_ASSERT
-    if (plan->code->instance->engine->device == FXA_HOST) fxa__poison_fill(bind->workspace, bind->workspace_size);
+    if (plan->code->instance->engine->device == FXA_HOST) fxa__poison_fill(bound->workspace, bound->workspace_size);
 #endif
 }
 
-static void run_look(const fxa_plan *plan, const fxa__bind *bind) {
-    (void)plan, (void)bind;
+static void run_check_zones(const fxa_plan *plan, const fxa__bound_args *bound) {
+    (void)plan, (void)bound;
 #if FXA_ASSERT
-    if (plan->code->instance->engine->device == FXA_HOST) fxa__plan_zones(plan, bind->workspace);
+    if (plan->code->instance->engine->device == FXA_HOST) fxa__plan_zones(plan, bound->workspace);
 #endif
 }
 
@@ -62,21 +62,22 @@ fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *e
     if (!args) return fxa__fail(err, FXA_E_ARGUMENT, "args is NULL");
     const fxa__code *code = plan->code;
     const fxa__engine *engine = code->instance->engine;
-    fxa_view views[FXA__BIND_VIEWS];
-    fxa__bind bind;
-    FXA_TRY(fxa__bind_make(plan->problem, args, plan->engine_workspace, engine->device == FXA_HOST, views, &bind, err));
-    if (engine->device != FXA_HOST) FXA_TRY(run_check(plan, &bind, err));
-    if (bind.index_memory) FXA_TRY(fxa__index_refuse(plan->problem, &bind, bind.index_memory, err));
-    fxa__progress progress = {.fn = bind.progress_fn, .user = bind.progress_user, .total = 1};
-    bind.pool = plan->pool;
-    bind.numbers = plan->numbers;
-    bind.progress = progress.fn ? &progress : NULL;
+    fxa_view views[FXA__ARGS_VIEWS];
+    fxa__bound_args bound;
+    FXA_TRY(fxa__bound_args_make(plan->problem, args, plan->engine_workspace, engine->device == FXA_HOST, views, &bound,
+                                 err));
+    if (engine->device != FXA_HOST) FXA_TRY(run_check(plan, &bound, err));
+    if (bound.index_memory) FXA_TRY(fxa__index_refuse(plan->problem, &bound, bound.index_memory, err));
+    fxa__progress progress = {.fn = bound.progress_fn, .user = bound.progress_user, .total = 1};
+    bound.pool = plan->pool;
+    bound.numbers = plan->numbers;
+    bound.progress = progress.fn ? &progress : NULL;
     atomic_fetch_add_explicit(&plan->host->runs, 1, memory_order_relaxed);
-    FXA_TRY(run_tie(plan, &bind, err));
-    run_poison(plan, &bind);
-    FXA_TRY(engine->run(code->instance->self, code->code, plan->problem, &bind, err));
-    run_look(plan, &bind);
-    fxa__progress_end(bind.progress);
+    FXA_TRY(run_retain_in_graph(plan, &bound, err));
+    run_poison(plan, &bound);
+    FXA_TRY(engine->run(code->instance->self, code->code, plan->problem, &bound, err));
+    run_check_zones(plan, &bound);
+    fxa__progress_end(bound.progress);
     return fxa__ok(err);
 }
 

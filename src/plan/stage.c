@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs on a device with host memory. The regions of a run (problem/touch.h) give address ranges; ranges that overlap
- * are joined, since slices of one tensor may interleave, and each joined range becomes one allocation on the device.
+ * Runs on a device with host memory. The regions of a run (problem/run_regions.h) give address ranges; ranges that
+ * overlap are joined, since slices of one tensor may interleave, and each joined range becomes one allocation on the
+ * device.
  *
  *     host memory --copy--> device allocations --run--> written ranges --copy--> buffers here --elements--> host memory
  *
@@ -12,20 +13,20 @@
 
 #include "../base/num.h"
 #include "../base/poison.h"
-#include "../problem/touch.h"
+#include "../problem/run_regions.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct stage_span {
+typedef struct stage_range {
     int64_t first, end; /* host addresses */
     bool written;
     /* Device address of `first`, equal to it modulo STAGE_ALIGN, so that alignment guarantees hold on the device too.
      * */
     char *device;
     void *memory; /* the allocation that contains `device` */
-    char *back;   /* for written ranges: buffer for the results */
-} stage_span;
+    char *result; /* for written ranges: buffer for the results */
+} stage_range;
 
 #define STAGE_ALIGN 256
 
@@ -34,81 +35,81 @@ typedef struct stage {
     fxa_args args; /* the caller's arguments with device pointers; the pointer arrays are members below */
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
-    fxa_view views[FXA__BIND_VIEWS];
+    fxa_view views[FXA__ARGS_VIEWS];
     size_t n;
-    stage_span span[FXA__TOUCH_MAX];
+    stage_range range[FXA__RUN_REGIONS];
 } stage;
 
 static const fxa__memory *stage_memory(const stage *s) { return s->plan->code->instance->engine->memory; }
 static void *stage_self(const stage *s) { return s->plan->code->instance->self; }
 
 /* Returns true if a region is copied to the device. Params stay on the host, and the caller's workspace is not used. */
-static bool stage_goes(const fxa__touched *t) {
-    return t->region.data && !fxa__region_is_empty(&t->region) && (t->part != FXA__TOUCH_OTHER || t->index == 2);
+static bool stage_is_copied(const fxa__run_region *t) {
+    return t->region.data && !fxa__region_is_empty(&t->region) && (t->part != FXA__PART_OTHER || t->index == 2);
 }
 
 /* ---- Spans ------------------------------------------------------------------------------------------------------- */
 
 static int stage_compare(const void *a, const void *b) {
-    const stage_span *x = a, *y = b;
+    const stage_range *x = a, *y = b;
     return (x->first > y->first) - (x->first < y->first);
 }
 
 /* Collects the address ranges, sorted and joined. The bounds are checked addresses. */
-static void stage_collect(stage *s, const fxa__touch_list *list) {
-    fxa__touched t;
+static void stage_collect(stage *s, const fxa__run_region_list *list) {
+    fxa__run_region t;
     size_t n = 0, joined = 0;
-    for (size_t i = 0; fxa__touch_get(list, i, &t); i++) {
-        if (!stage_goes(&t)) continue;
-        stage_span *span = &s->span[n++];
-        *span = (stage_span){.written = t.written};
-        (void)fxa__region_addresses(&t.region, &span->first, &span->end);
+    for (size_t i = 0; fxa__run_region_get(list, i, &t); i++) {
+        if (!stage_is_copied(&t)) continue;
+        stage_range *range = &s->range[n++];
+        *range = (stage_range){.written = t.written};
+        (void)fxa__region_addresses(&t.region, &range->first, &range->end);
     }
-    qsort(s->span, n, sizeof *s->span, stage_compare);
+    qsort(s->range, n, sizeof *s->range, stage_compare);
     for (size_t i = 0; i < n; i++) {
-        stage_span *last = joined ? &s->span[joined - 1] : NULL;
-        if (!last || s->span[i].first >= last->end) {
-            s->span[joined++] = s->span[i];
+        stage_range *last = joined ? &s->range[joined - 1] : NULL;
+        if (!last || s->range[i].first >= last->end) {
+            s->range[joined++] = s->range[i];
             continue;
         }
-        last->end = fxa__max_i64(last->end, s->span[i].end);
-        last->written = last->written || s->span[i].written;
+        last->end = fxa__max_i64(last->end, s->range[i].end);
+        last->written = last->written || s->range[i].written;
     }
     s->n = joined;
 }
 
 /* Returns the range that contains a region, NULL if the run does not use it. */
-static const stage_span *stage_find(const stage *s, const fxa__touched *t) {
+static const stage_range *stage_find(const stage *s, const fxa__run_region *t) {
     int64_t first, end;
-    if (!stage_goes(t) || !fxa__region_addresses(&t->region, &first, &end)) return NULL;
+    if (!stage_is_copied(t) || !fxa__region_addresses(&t->region, &first, &end)) return NULL;
     for (size_t i = 0; i < s->n; i++)
-        if (s->span[i].first <= first && end <= s->span[i].end) return &s->span[i];
+        if (s->range[i].first <= first && end <= s->range[i].end) return &s->range[i];
     return NULL;
 }
 
 /* ---- Arguments --------------------------------------------------------------------------------------------------- */
 
 /* Stores the device pointer of a region in the arguments. */
-static void stage_point(stage *s, const fxa__touched *t) {
-    const stage_span *x = stage_find(s, t);
+static void stage_set_pointer(stage *s, const fxa__run_region *t) {
+    const stage_range *x = stage_find(s, t);
     void *at = x ? x->device + ((int64_t)(uintptr_t)t->region.data - x->first) : NULL;
     switch (t->part) {
-    case FXA__TOUCH_OPERAND:
-    case FXA__TOUCH_TABLE: s->args.slot[t->index] = at; break;
-    case FXA__TOUCH_OTHER:
+    case FXA__PART_OPERAND:
+    case FXA__PART_TABLE: s->args.slot[t->index] = at; break;
+    case FXA__PART_OTHER:
         if (t->index == 2) s->args.dparams = at;
         break;
-    case FXA__TOUCH_TENSOR: s->tensors[t->index] = at; break;
-    case FXA__TOUCH_DTENSOR: s->dtensors[t->index] = at; break;
-    case FXA__TOUCH_BPROP: s->bprop_tensors[t->index] = at; break;
+    case FXA__PART_TENSOR: s->tensors[t->index] = at; break;
+    case FXA__PART_DTENSOR: s->dtensors[t->index] = at; break;
+    case FXA__PART_BPROP: s->bprop_tensors[t->index] = at; break;
     }
 }
 
 /* Replaces all pointers by device pointers. An empty operand keeps NULL. */
-static void stage_arguments(stage *s, const fxa__touch_list *list) {
-    fxa__touched t;
+static void stage_arguments(stage *s, const fxa__run_region_list *list) {
+    fxa__run_region t;
     memset(s->args.slot, 0, sizeof s->args.slot);
-    for (size_t i = 0; fxa__touch_get(list, i, &t); i++) stage_point(s, &t);
+    for (size_t i = 0; fxa__run_region_get(list, i, &t); i++) stage_set_pointer(s, &t);
     if (s->args.n_tensors) s->args.tensors = s->tensors;
     if (s->args.n_dtensors) s->args.dtensors = s->dtensors;
     if (s->args.n_bprop_tensors) s->args.bprop_tensors = s->bprop_tensors;
@@ -137,12 +138,12 @@ static fxa_status stage_zones(stage *s, bool after, fxa_error *err) {
 }
 
 /* Allocates device memory and copies all ranges to it. */
-static fxa_status stage_send(stage *s, fxa_error *err) {
+static fxa_status stage_copy_to_device(stage *s, fxa_error *err) {
     const fxa__memory *memory = stage_memory(s);
     for (size_t i = 0; i < s->n; i++) {
-        stage_span *x = &s->span[i];
+        stage_range *x = &s->range[i];
         size_t size = (size_t)(x->end - x->first), before = (size_t)(x->first % STAGE_ALIGN);
-        if (x->written && !(x->back = fxa__alloc_aligned(s->plan->host, size, FXA_WORKSPACE_ALIGN)))
+        if (x->written && !(x->result = fxa__alloc_aligned(s->plan->host, size, FXA_WORKSPACE_ALIGN)))
             return fxa__fail(err, FXA_E_MEMORY, "out of memory: %zu bytes that come from a device", size);
         FXA_TRY(memory->alloc(stage_self(s), before + size, &x->memory, err));
         x->device = (char *)x->memory + before;
@@ -156,15 +157,15 @@ static fxa_status stage_send(stage *s, fxa_error *err) {
 }
 
 /* Copies the written ranges to the buffers. */
-static fxa_status stage_fetch(stage *s, fxa_error *err) {
+static fxa_status stage_copy_from_device(stage *s, fxa_error *err) {
     const fxa__memory *memory = stage_memory(s);
     FXA_TRY(memory->wait(stage_self(s), s->args.stream, err)); /* reports errors of the run before any copy */
     FXA_TRY(stage_zones(s, true, err));
     for (size_t i = 0; i < s->n; i++) {
-        const stage_span *x = &s->span[i];
+        const stage_range *x = &s->range[i];
         if (x->written)
-            FXA_TRY(
-                memory->copy_from(stage_self(s), x->back, x->device, (size_t)(x->end - x->first), s->args.stream, err));
+            FXA_TRY(memory->copy_from(stage_self(s), x->result, x->device, (size_t)(x->end - x->first), s->args.stream,
+                                      err));
     }
     return memory->wait(stage_self(s), s->args.stream, err);
 }
@@ -187,7 +188,7 @@ static void stage_copy_elements(const fxa__region *r, const char *from) {
 }
 
 /* Copies the gradients of params whose bit in `asked` is set. */
-static void stage_copy_asked(uint64_t asked, const fxa__region *r, const char *from) {
+static void stage_copy_param_grads(uint64_t asked, const fxa__region *r, const char *from) {
     for (int64_t i = 0; i < r->size[0]; i++) {
         fxa__region one = {(const char *)r->data + i * r->element, r->element, 0, {0}, {0}};
         if (asked >> i & 1u) stage_copy_elements(&one, from + i * r->element);
@@ -195,52 +196,52 @@ static void stage_copy_asked(uint64_t asked, const fxa__region *r, const char *f
 }
 
 /* Copies the written elements from the buffers to the caller's memory. */
-static void stage_deliver(const stage *s, const fxa__touch_list *list) {
-    fxa__touched t;
-    for (size_t i = 0; fxa__touch_get(list, i, &t); i++) {
-        const stage_span *x = t.written ? stage_find(s, &t) : NULL;
+static void stage_write_results(const stage *s, const fxa__run_region_list *list) {
+    fxa__run_region t;
+    for (size_t i = 0; fxa__run_region_get(list, i, &t); i++) {
+        const stage_range *x = t.written ? stage_find(s, &t) : NULL;
         if (!x) continue;
-        const char *from = x->back + ((int64_t)(uintptr_t)t.region.data - x->first);
-        if (t.part == FXA__TOUCH_OTHER)
-            stage_copy_asked(list->p->param_grads, &t.region, from);
+        const char *from = x->result + ((int64_t)(uintptr_t)t.region.data - x->first);
+        if (t.part == FXA__PART_OTHER)
+            stage_copy_param_grads(list->p->param_grads, &t.region, from);
         else
             stage_copy_elements(&t.region, from);
     }
 }
 
 /* Frees device memory and buffers. After a failure it first waits for work that may still be running. */
-static void stage_end(stage *s, bool failed) {
+static void stage_release(stage *s, bool failed) {
     const fxa__memory *memory = stage_memory(s);
     if (failed) (void)memory->wait(stage_self(s), s->args.stream, NULL);
     for (size_t i = 0; i < s->n; i++) {
-        const stage_span *x = &s->span[i];
+        const stage_range *x = &s->range[i];
         if (x->memory)
             memory->give(stage_self(s), x->memory, (size_t)(x->first % STAGE_ALIGN) + (size_t)(x->end - x->first));
-        fxa__free_aligned(s->plan->host, x->back, (size_t)(x->end - x->first), FXA_WORKSPACE_ALIGN);
+        fxa__free_aligned(s->plan->host, x->result, (size_t)(x->end - x->first), FXA_WORKSPACE_ALIGN);
     }
     if (s->args.workspace) memory->give(stage_self(s), s->args.workspace, s->args.workspace_size);
 }
 
-static fxa_status stage_do(stage *s, const fxa_args *args, fxa_error *err) {
+static fxa_status stage_run(stage *s, const fxa_args *args, fxa_error *err) {
     const fxa_plan *plan = s->plan;
-    fxa__bind bind;
+    fxa__bound_args bound;
     fxa_args checked = *args;
     checked.workspace = NULL;
-    FXA_TRY(fxa__bind_make(plan->problem, &checked, 0, true, s->views, &bind, err));
-    fxa__progress progress = {.fn = bind.progress_fn, .user = bind.progress_user, .total = 1};
-    checked.progress = NULL; /* progress reports the end after the copies back */
-    const fxa__touch_list list = {&plan->problem->in, &checked, 0};
+    FXA_TRY(fxa__bound_args_make(plan->problem, &checked, 0, true, s->views, &bound, err));
+    fxa__progress progress = {.fn = bound.progress_fn, .user = bound.progress_user, .total = 1};
+    checked.progress = NULL; /* progress reports the end after the copies result */
+    const fxa__run_region_list list = {&plan->problem->in, &checked, 0};
     s->args = checked;
     if (stage_memory(s)->begin) FXA_TRY(stage_memory(s)->begin(stage_self(s), s->args.stream, err));
     stage_collect(s, &list);
-    fxa_status status = stage_send(s, err);
+    fxa_status status = stage_copy_to_device(s, err);
     if (status == FXA_OK) {
         stage_arguments(s, &list);
         status = fxa_plan_run(plan, &s->args, err);
     }
-    if (status == FXA_OK) status = stage_fetch(s, err);
-    if (status == FXA_OK) stage_deliver(s, &list);
-    stage_end(s, status != FXA_OK);
+    if (status == FXA_OK) status = stage_copy_from_device(s, err);
+    if (status == FXA_OK) stage_write_results(s, &list);
+    stage_release(s, status != FXA_OK);
     if (status == FXA_OK && progress.fn) fxa__progress_end(&progress);
     return status;
 }
@@ -258,7 +259,7 @@ fxa_status fxa__stage_run(const fxa_plan *plan, const fxa_args *args, fxa_error 
     stage *s = fxa__alloc(plan->host, sizeof *s);
     if (!s) return fxa__fail_memory(err, "what goes to a device");
     s->plan = plan;
-    fxa_status status = stage_do(s, args, err);
+    fxa_status status = stage_run(s, args, err);
     fxa__free(plan->host, s, sizeof *s);
     return status;
 }

@@ -19,95 +19,95 @@ typedef struct support_entry {
     fxa_support answer;
 } support_entry;
 
-fxa_status fxa__answers_init(fxa__answers *answers, fxa__host *host, fxa_error *err) {
-    memset(answers, 0, sizeof *answers);
-    answers->host = host;
-    return fxa__lock_init(&answers->lock, err);
+fxa_status fxa__support_cache_init(fxa__support_cache *cache, fxa__host *host, fxa_error *err) {
+    memset(cache, 0, sizeof *cache);
+    cache->host = host;
+    return fxa__lock_init(&cache->lock, err);
 }
 
-void fxa__answers_drop(fxa__answers *answers) {
-    fxa__lock_take(&answers->lock);
-    fxa__lru_node *garbage = fxa__lru_empty(&answers->lru);
-    fxa__lock_give(&answers->lock);
+void fxa__support_cache_drop(fxa__support_cache *cache) {
+    fxa__lock_take(&cache->lock);
+    fxa__lru_node *garbage = fxa__lru_empty(&cache->lru);
+    fxa__lock_give(&cache->lock);
     while (garbage) {
         fxa__lru_node *next = garbage->chain;
-        fxa__free(answers->host, garbage, sizeof(support_entry));
+        fxa__free(cache->host, garbage, sizeof(support_entry));
         garbage = next;
     }
 }
 
-void fxa__answers_end(fxa__answers *answers) {
-    fxa__answers_drop(answers);
-    fxa__lock_destroy(&answers->lock);
+void fxa__support_cache_end(fxa__support_cache *cache) {
+    fxa__support_cache_drop(cache);
+    fxa__lock_destroy(&cache->lock);
 }
 
 /* Finds a cached result; counts a query and perhaps a hit. */
-static bool support_find(fxa__answers *answers, const uint8_t key[16], fxa_support *out) {
-    fxa__lock_take(&answers->lock);
-    support_entry *entry = (support_entry *)fxa__lru_find(&answers->lru, key);
-    answers->queries++;
+static bool support_find(fxa__support_cache *cache, const uint8_t key[16], fxa_support *out) {
+    fxa__lock_take(&cache->lock);
+    support_entry *entry = (support_entry *)fxa__lru_find(&cache->lru, key);
+    cache->queries++;
     if (entry) {
-        answers->hits++;
-        fxa__lru_touch(&answers->lru, &entry->node);
+        cache->hits++;
+        fxa__lru_touch(&cache->lru, &entry->node);
         *out = entry->answer;
     }
-    fxa__lock_give(&answers->lock);
+    fxa__lock_give(&cache->lock);
     return entry != NULL;
 }
 
 /* Finds a compiler's refusal by code key. Does not count as a query. */
-static bool support_is_refused(fxa__answers *answers, const uint8_t code_key[16], fxa_support *out) {
-    fxa__lock_take(&answers->lock);
-    support_entry *entry = (support_entry *)fxa__lru_find(&answers->lru, code_key);
+static bool support_is_refused(fxa__support_cache *cache, const uint8_t code_key[16], fxa_support *out) {
+    fxa__lock_take(&cache->lock);
+    support_entry *entry = (support_entry *)fxa__lru_find(&cache->lru, code_key);
     if (entry) {
-        fxa__lru_touch(&answers->lru, &entry->node);
+        fxa__lru_touch(&cache->lru, &entry->node);
         *out = entry->answer;
     }
-    fxa__lock_give(&answers->lock);
+    fxa__lock_give(&cache->lock);
     return entry != NULL;
 }
 
 /* Caches a result. A refusal replaces an earlier acceptance. */
-static void support_keep(fxa__answers *answers, const uint8_t key[16], const fxa_support *answer) {
-    support_entry *entry = fxa__alloc(answers->host, sizeof *entry);
+static void support_store(fxa__support_cache *cache, const uint8_t key[16], const fxa_support *answer) {
+    support_entry *entry = fxa__alloc(cache->host, sizeof *entry);
     fxa__lru_node *garbage = entry ? &entry->node : NULL;
-    fxa__lock_take(&answers->lock);
-    support_entry *old = (support_entry *)fxa__lru_find(&answers->lru, key);
+    fxa__lock_take(&cache->lock);
+    support_entry *old = (support_entry *)fxa__lru_find(&cache->lru, key);
     if (old && !answer->supported) old->answer = *answer;
     if (!old && entry) { /* without memory the engine is queried again later */
         memcpy(entry->node.key, key, 16);
         entry->answer = *answer;
-        fxa__lru_insert(&answers->lru, &entry->node);
-        fxa__lru_touch(&answers->lru, &entry->node);
-        garbage = answers->lru.count > FXA__MAX_ANSWERS ? answers->lru.oldest : NULL;
-        if (garbage) fxa__lru_remove(&answers->lru, garbage);
+        fxa__lru_insert(&cache->lru, &entry->node);
+        fxa__lru_touch(&cache->lru, &entry->node);
+        garbage = cache->lru.count > FXA__MAX_SUPPORT_RESULTS ? cache->lru.oldest : NULL;
+        if (garbage) fxa__lru_remove(&cache->lru, garbage);
     }
-    fxa__lock_give(&answers->lock);
-    fxa__free(answers->host, garbage, sizeof *entry);
+    fxa__lock_give(&cache->lock);
+    fxa__free(cache->host, garbage, sizeof *entry);
 }
 
 /* Makes *out a refusal; returns FXA_OK. */
-static fxa_status support_no(fxa_support *out, const char *reason) {
+static fxa_status support_refusal(fxa_support *out, const char *reason) {
     fxa__support_refuse(out, reason);
     return FXA_OK;
 }
 
 /* Applies the requirements common to all engines (determinism, workspace limit) to an acceptance. */
-static fxa_status support_demand(const fxa__problem *p, fxa_support *out) {
+static fxa_status support_apply_limits(const fxa__problem *p, fxa_support *out) {
     char reason[sizeof out->reason];
     uint64_t most = p->in.max_workspace;
     if ((p->in.flags & FXA_DETERMINISTIC) && !out->deterministic)
-        return support_no(out, "flag FXA_DETERMINISTIC is set, and sums of this problem have no fixed order here");
+        return support_refusal(out, "flag FXA_DETERMINISTIC is set, and sums of this problem have no fixed order here");
     size_t total = 0;
-    if (out->workspace >= SIZE_MAX || !fxa__add_size((size_t)out->workspace, fxa__index_room(p), &total)) {
+    if (out->workspace >= SIZE_MAX || !fxa__add_size((size_t)out->workspace, fxa__index_workspace(p), &total)) {
         (void)snprintf(reason, sizeof reason, "the workspace of one run does not fit in %d bits of size",
                        (int)(8 * sizeof(size_t)));
-        return support_no(out, reason);
+        return support_refusal(out, reason);
     }
     if (most && total > most) {
         (void)snprintf(reason, sizeof reason, "a run needs a workspace of %zu bytes, and max_workspace is %llu", total,
                        (unsigned long long)most);
-        return support_no(out, reason);
+        return support_refusal(out, reason);
     }
     out->workspace = total;
     return FXA_OK;
@@ -115,7 +115,8 @@ static fxa_status support_demand(const fxa__problem *p, fxa_support *out) {
 
 /* Puts code that the engine compiled for the query into the plan cache, where the plan finds it. Failure is harmless.
  * */
-static void support_offer(fxa_context *ctx, fxa__instance *instance, const uint8_t key[16], fxa__answer *answer) {
+static void support_cache_code(fxa_context *ctx, fxa__instance *instance, const uint8_t key[16],
+                               fxa__query_result *answer) {
     fxa__code *code = NULL;
     fxa__code_source from = {.made = answer->made, .made_bytes = answer->made_bytes};
     if (fxa__code_create(instance, NULL, &from, &code, NULL) != FXA_OK) return;
@@ -124,63 +125,63 @@ static void support_offer(fxa_context *ctx, fxa__instance *instance, const uint8
 }
 
 /* Queries the engine. `key` is the code key. */
-static fxa_status support_ask(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, const uint8_t key[16],
-                              fxa_support *out, fxa_error *err) {
-    fxa__answer answer = {0};
+static fxa_status support_query(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, const uint8_t key[16],
+                                fxa_support *out, fxa_error *err) {
+    fxa__query_result answer = {0};
     fxa__code *code = fxa__cache_peek(&ctx->cache, key);
     fxa_status status = instance->engine->query(instance->self, p, code ? code->code : NULL, &answer, err);
     fxa__code_release(code);
-    if (answer.made) support_offer(ctx, instance, key, &answer);
+    if (answer.made) support_cache_code(ctx, instance, key, &answer);
     *out = answer.report;
     out->engine = instance->engine->name;
     if (status != FXA_OK) return status;
     double seconds = out->supported && instance->engine->cost ? instance->engine->cost(instance->self, p) : 0;
     out->seconds = seconds > 0 && seconds < INFINITY ? seconds : 0;
-    if (out->supported) return support_demand(p, out);
+    if (out->supported) return support_apply_limits(p, out);
     out->workspace = 0;
     return FXA_OK;
 }
 
-fxa_status fxa__answers_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
+fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
                             fxa_error *err) {
     const fxa__engine *engine = instance->engine;
-    fxa__answers *answers = &ctx->answers;
+    fxa__support_cache *cache = &ctx->support;
     fxa_error reason;
     uint8_t key[16], code_key[16];
     memset(out, 0, sizeof *out);
     out->engine = engine->name;
     if (fxa__instance_usable(instance, &reason) != FXA_OK) {
-        return support_no(out, reason.text);
+        return support_refusal(out, reason.text);
     }
     fxa__plan_key_make(p, engine->name, engine->version, instance->identity, key);
-    bool known = support_find(answers, key, out), doubt = atomic_load(&answers->noes) != 0;
-    if (known && (!out->supported || !doubt)) return FXA_OK;
+    bool known = support_find(cache, key, out), may_be_refused = atomic_load(&cache->refusals) != 0;
+    if (known && (!out->supported || !may_be_refused)) return FXA_OK;
     FXA_TRY(fxa__code_key_make(instance, p, NULL, code_key, err));
-    if (!doubt || !support_is_refused(answers, code_key, out)) {
+    if (!may_be_refused || !support_is_refused(cache, code_key, out)) {
         if (known) return FXA_OK;
-        FXA_TRY(support_ask(ctx, instance, p, code_key, out, err));
+        FXA_TRY(support_query(ctx, instance, p, code_key, out, err));
     }
-    support_keep(answers, key, out);
+    support_store(cache, key, out);
     return FXA_OK;
 }
 
-void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p,
-                         const uint8_t code_key[16], const char *reason) {
+void fxa__support_cache_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p,
+                               const uint8_t code_key[16], const char *reason) {
     fxa_support no = {.engine = instance->engine->name};
     uint8_t key[16];
     fxa__plan_key_make(p, instance->engine->name, instance->engine->version, instance->identity, key);
-    (void)support_no(&no, reason);
-    support_keep(&ctx->answers, key, &no);
-    support_keep(&ctx->answers, code_key, &no);
-    atomic_fetch_add(&ctx->answers.noes, 1);
-    fxa__memo_drop(&ctx->memo); /* it may contain an acceptance */
+    (void)support_refusal(&no, reason);
+    support_store(&ctx->support, key, &no);
+    support_store(&ctx->support, code_key, &no);
+    atomic_fetch_add(&ctx->support.refusals, 1);
+    fxa__request_cache_drop(&ctx->requests); /* it may contain an acceptance */
 }
 
-void fxa__answers_count(fxa__answers *answers, size_t n) {
-    fxa__lock_take(&answers->lock);
-    answers->queries += n;
-    answers->hits += n;
-    fxa__lock_give(&answers->lock);
+void fxa__support_cache_count(fxa__support_cache *cache, size_t n) {
+    fxa__lock_take(&cache->lock);
+    cache->queries += n;
+    cache->hits += n;
+    fxa__lock_give(&cache->lock);
 }
 
 /* Sets *out if a plan would find its code in the plan cache or on disk. Code on disk is loaded into the cache, so that
@@ -198,8 +199,8 @@ static fxa_status support_has_code(fxa_context *ctx, fxa__instance *instance, co
 
 /* Checks that the engine can compile, or has the code already. Clears *lasts if the result depends on the contents of
  * the caches, which may change. */
-static fxa_status support_ready(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
-                                bool *lasts, fxa_error *err) {
+static fxa_status support_check_ready(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p,
+                                      fxa_support *out, bool *lasts, fxa_error *err) {
     fxa_error why;
     bool has_code = false;
     fxa_status status = instance->engine->ready(instance->self, &why);
@@ -207,7 +208,7 @@ static fxa_status support_ready(fxa_context *ctx, fxa__instance *instance, const
     if (status == FXA_OK) return FXA_OK;
     *lasts = false;
     FXA_TRY(support_has_code(ctx, instance, p, &has_code, err));
-    return has_code ? FXA_OK : support_no(out, why.text);
+    return has_code ? FXA_OK : support_refusal(out, why.text);
 }
 
 static fxa_status support_report(fxa_context *ctx, const fxa__engine *engine, const fxa__problem *p, fxa_support *out,
@@ -216,18 +217,18 @@ static fxa_status support_report(fxa_context *ctx, const fxa__engine *engine, co
     fxa__instance *instance;
     if (engine->device == p->in.device) {
         FXA_TRY(fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, p->in.target, &instance, err));
-        FXA_TRY(fxa__answers_get(ctx, instance, p, out, err));
-        return out->supported && engine->ready ? support_ready(ctx, instance, p, out, lasts, err) : FXA_OK;
+        FXA_TRY(fxa__support_get(ctx, instance, p, out, err));
+        return out->supported && engine->ready ? support_check_ready(ctx, instance, p, out, lasts, err) : FXA_OK;
     }
     (void)snprintf(reason, sizeof reason, "%s computes in the memory of device %s, and the problem is on device %s",
                    engine->name, fxa_device_name((fxa_device)engine->device),
                    fxa_device_name((fxa_device)p->in.device));
     *out = (fxa_support){.engine = engine->name};
-    return support_no(out, reason);
+    return support_refusal(out, reason);
 }
 
 /* Returns E_PROBLEM if no engine of the device can parse the target, as when a plan is created. */
-static fxa_status support_target(fxa_context *ctx, const fxa__problem *p, fxa_error *err) {
+static fxa_status support_check_target(fxa_context *ctx, const fxa__problem *p, fxa_error *err) {
     const fxa_error *why = NULL;
     const fxa__engine *engine;
     for (size_t n = 0; p->in.target && (engine = fxa__engine_at(n)) != NULL; n++) {
@@ -247,28 +248,29 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     if (!problem) return fxa__fail(err, FXA_E_ARGUMENT, "problem is NULL");
     if (!count) return fxa__fail(err, FXA_E_ARGUMENT, "count is NULL; it says how many reports there is room for");
     if (!reports && *count > 0)
-        return fxa__fail(err, FXA_E_ARGUMENT, "reports is NULL with room for %zu; NULL goes with a count of 0", *count);
-    fxa__memo_key key;
-    size_t room = *count;
-    fxa__memo_key_problem(&key, FXA__ASK_SUPPORT, problem);
-    if (fxa__memo_support(ctx, &key, reports, room, count)) {
-        fxa__answers_count(&ctx->answers, room < *count ? room : *count);
+        return fxa__fail(err, FXA_E_ARGUMENT, "reports is NULL with room for %zu; NULL goes with a count of 0",
+                         *count);
+    fxa__request_key key;
+    size_t capacity = *count;
+    fxa__request_key_problem(&key, FXA__REQUEST_SUPPORT, problem);
+    if (fxa__request_cache_support(ctx, &key, reports, capacity, count)) {
+        fxa__support_cache_count(&ctx->support, capacity < *count ? capacity : *count);
         return fxa__ok(err);
     }
-    uint64_t noes = atomic_load(&ctx->answers.noes);
+    uint64_t refusals = atomic_load(&ctx->support.refusals);
     fxa__problem *p = NULL;
     FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
     fxa_status status = fxa__plan_named_check(ctx, p, fxa__problem_engine(problem), err);
-    if (status == FXA_OK) status = support_target(ctx, p, err);
+    if (status == FXA_OK) status = support_check_target(ctx, p, err);
     size_t n = 0;
     bool lasts = true;
     for (const fxa__engine *engine; (engine = fxa__engine_at(n)) != NULL; n++)
-        if (n < room && status == FXA_OK) status = support_report(ctx, engine, p, &reports[n], &lasts, err);
+        if (n < capacity && status == FXA_OK) status = support_report(ctx, engine, p, &reports[n], &lasts, err);
     fxa__problem_release(p);
     if (status != FXA_OK) return status;
-    if (n <= room && lasts) fxa__memo_keep_support(ctx, &key, reports, n);
+    if (n <= capacity && lasts) fxa__request_cache_store_support(ctx, &key, reports, n);
     /* a stored report may be older than a refusal */
-    if (atomic_load(&ctx->answers.noes) != noes) fxa__memo_drop(&ctx->memo);
+    if (atomic_load(&ctx->support.refusals) != refusals) fxa__request_cache_drop(&ctx->requests);
     *count = n;
     return fxa__ok(err);
 }

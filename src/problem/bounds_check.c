@@ -45,17 +45,18 @@ static bool query_count(void *user, const fxa__miss *m) {
 }
 
 /* Returns the number of pairs within the sequence lengths. */
-static uint64_t query_pairs(const fxa__problem *p, const fxa__bind *bind) {
+static uint64_t query_pairs(const fxa__problem *p, const fxa__bound_args *bound) {
     uint64_t pairs = 0;
     for (int64_t b = 0; b < p->in.b; b++) {
-        fxa__seq seq = fxa__seq_get(p, bind, b);
+        fxa__seq seq = fxa__seq_get(p, bound, b);
         if (seq.q_len > 0 && seq.k_len > 0) pairs += (uint64_t)seq.q_len * (uint64_t)seq.k_len * (uint64_t)p->in.hq;
     }
     return pairs;
 }
 
 /* Replaces the counts by estimates from samples. A count from before the budget ended is kept as a lower bound. */
-static void query_estimate(const fxa__problem *p, const fxa__bind *bind, void *memory, query_row *rows, uint64_t all) {
+static void query_estimate(const fxa__problem *p, const fxa__bound_args *bound, void *memory, query_row *rows,
+                           uint64_t all) {
     uint64_t nodes = (uint64_t)p->program->n_nodes + 1, most = QUERY_BUDGET / nodes;
     uint64_t samples = most < QUERY_SAMPLES ? most : QUERY_SAMPLES;
     fxa__index_walk walk = {.found = query_count, .user = rows, .budget = UINT64_MAX, .samples = samples};
@@ -64,7 +65,7 @@ static void query_estimate(const fxa__problem *p, const fxa__bind *bind, void *m
         least[i] = rows[i].report.pairs;
         rows[i].report.pairs = 0;
     }
-    fxa__index_walk_all(p, bind, memory, &walk);
+    fxa__index_walk_all(p, bound, memory, &walk);
     for (int i = 0; i < QUERY_ROWS; i++) {
         double share = walk.sampled ? (double)rows[i].report.pairs / (double)walk.sampled : 0;
         uint64_t estimate = (uint64_t)(share * (double)all);
@@ -73,13 +74,13 @@ static void query_estimate(const fxa__problem *p, const fxa__bind *bind, void *m
     }
 }
 
-static void query_walk(const fxa__problem *p, const fxa__bind *bind, void *memory, query_row *rows,
+static void query_walk(const fxa__problem *p, const fxa__bound_args *bound, void *memory, query_row *rows,
                        fxa_bounds_report *reports, size_t *count) {
     fxa__index_walk walk = {.found = query_count, .user = rows, .budget = QUERY_BUDGET};
-    uint64_t all = query_pairs(p, bind);
+    uint64_t all = query_pairs(p, bound);
     size_t n = 0;
-    fxa__index_walk_all(p, bind, memory, &walk);
-    if (walk.gave_up) query_estimate(p, bind, memory, rows, all);
+    fxa__index_walk_all(p, bound, memory, &walk);
+    if (walk.gave_up) query_estimate(p, bound, memory, rows, all);
     for (int i = 0; i < QUERY_ROWS; i++) {
         if (!rows[i].seen) continue;
         rows[i].report.of = all;
@@ -93,12 +94,12 @@ static fxa_status query_run(fxa__host *host, const fxa__problem *p, const fxa_ar
     size_t n_views = 2 * p->in.n_captures + p->in.n_bprop_captures, views_size = n_views * sizeof(fxa_view);
     size_t rows_size = QUERY_ROWS * sizeof(query_row), size = rows_size + views_size + fxa__index_size(p);
     char *memory = fxa__alloc(host, size);
-    fxa__bind bind;
+    fxa__bound_args bound;
     if (!memory) return fxa__fail_memory(err, "a look at the indices of a program");
     memset(memory, 0, rows_size);
     fxa_view *views = (fxa_view *)(void *)(memory + rows_size);
-    fxa_status status = fxa__bind_make_inputs(p, args, views, &bind, err);
-    if (status == FXA_OK) query_walk(p, &bind, views + n_views, (query_row *)(void *)memory, reports, count);
+    fxa_status status = fxa__bound_args_make_inputs(p, args, views, &bound, err);
+    if (status == FXA_OK) query_walk(p, &bound, views + n_views, (query_row *)(void *)memory, reports, count);
     fxa__free(host, memory, size);
     return status;
 }

@@ -57,46 +57,46 @@ bool fxa__map_is_identity(const fxa_index_map *map) {
     return map->kind == FXA_MAP_AFFINE && !map->has_offset && map->base == 0 && map->step == 1;
 }
 
-uint32_t fxa__unmoved_inputs(const fxa_problem *p) {
+uint32_t fxa__identity_inputs(const fxa_problem *p) {
     int64_t lo, hi;
     fxa__q_shift_range(p, &lo, &hi);
     bool rows = fxa__map_is_identity(&p->map_q) && lo == 0 && hi == 0, keys = fxa__map_is_identity(&p->map_k);
     return (rows ? 1u << FXA_INPUT_Q_ROW : 0) | (keys ? 1u << FXA_INPUT_K_ROW : 0);
 }
 
-fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
+fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bound_args *bound, int64_t b) {
     const fxa_problem *in = &p->in;
     fxa__seq seq = {.q_len = in->sq, .k_len = in->sk};
     if (in->flags & FXA_VARLEN) {
-        const int32_t *cu_q = bind->slot[FXA_SLOT_CU_Q];
+        const int32_t *cu_q = bound->slot[FXA_SLOT_CU_Q];
         seq.q_start = cu_q[b];
         seq.q_len = cu_q[b + 1] - seq.q_start;
     }
     if ((in->flags & FXA_VARLEN) && !(in->flags & FXA_PAGED)) {
-        const int32_t *cu_k = bind->slot[FXA_SLOT_CU_K];
+        const int32_t *cu_k = bound->slot[FXA_SLOT_CU_K];
         seq.k_start = cu_k[b];
         seq.k_len = cu_k[b + 1] - seq.k_start;
     }
     if (in->flags & FXA_PADDING) {
-        const int32_t *len_q = bind->slot[FXA_SLOT_Q_LENGTHS], *len_k = bind->slot[FXA_SLOT_K_LENGTHS];
+        const int32_t *len_q = bound->slot[FXA_SLOT_Q_LENGTHS], *len_k = bound->slot[FXA_SLOT_K_LENGTHS];
         if (len_q) seq.q_len = len_q[b];
         if (len_k) seq.k_len = len_k[b];
     }
     seq.q_len_seen = (int32_t)(in->global_q_len ? in->global_q_len : seq.q_len);
     seq.k_len_seen = (int32_t)(in->global_k_len ? in->global_k_len : seq.k_len);
     seq.heads_seen = (int32_t)(in->global_heads ? in->global_heads : in->hq);
-    if (in->flags & FXA_Q_START) seq.q_shift = ((const int32_t *)bind->slot[FXA_SLOT_Q_START])[b];
+    if (in->flags & FXA_Q_START) seq.q_shift = ((const int32_t *)bound->slot[FXA_SLOT_Q_START])[b];
     if (fxa__rows_are_aligned(in)) seq.q_shift = (int64_t)seq.k_len_seen - seq.q_len_seen;
     return seq;
 }
 
 int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_operand *t, bool is_key,
-                        const fxa__bind *bind, int64_t b, int64_t h, int64_t s) {
+                        const fxa__bound_args *bound, int64_t b, int64_t h, int64_t s) {
     const fxa_problem *in = &p->in;
     int64_t outer = b, position = s;
     if (in->flags & FXA_VARLEN) position += is_key ? seq->k_start : seq->q_start; /* packed: batch strides are 0 */
     if (is_key && (in->flags & FXA_PAGED)) {
-        const int32_t *pages = bind->slot[FXA_SLOT_PAGES];
+        const int32_t *pages = bound->slot[FXA_SLOT_PAGES];
         int64_t page_size = in->page_size, per_batch = fxa__div_up(in->sk, page_size);
         outer = pages[b * per_batch + s / page_size];
         position = s % page_size;
@@ -113,21 +113,21 @@ static int64_t coord_segment(const fxa_index_map *map, int64_t i) {
 }
 
 /* Returns a coordinate before it is wrapped to 32 bits. */
-static int64_t coord_wide(const fxa__problem *p, const fxa__bind *bind, fxa_input axis, int64_t i) {
+static int64_t coord_wide(const fxa__problem *p, const fxa__bound_args *bound, fxa_input axis, int64_t i) {
     const fxa_index_map *maps[4] = {&p->in.map_b, &p->in.map_h, &p->in.map_q, &p->in.map_k};
     int at = (int)axis - FXA_INPUT_B;
     const fxa_index_map *map = maps[at];
-    int64_t x = map->kind == FXA_MAP_TABLE      ? ((const int32_t *)bind->slot[FXA_SLOT_MAP_B + at])[i]
+    int64_t x = map->kind == FXA_MAP_TABLE      ? ((const int32_t *)bound->slot[FXA_SLOT_MAP_B + at])[i]
                 : map->kind == FXA_MAP_SEGMENTS ? coord_segment(map, i)
                                                 : map->base + map->step * i;
-    if (map->has_offset) x += *(const int32_t *)bind->slot[FXA_SLOT_OFFSET_B + at];
+    if (map->has_offset) x += *(const int32_t *)bound->slot[FXA_SLOT_OFFSET_B + at];
     return x;
 }
 
-int32_t fxa__coord(const fxa__problem *p, const fxa__bind *bind, fxa_input axis, int64_t i) {
-    return fxa__wrap32(coord_wide(p, bind, axis, i));
+int32_t fxa__coord(const fxa__problem *p, const fxa__bound_args *bound, fxa_input axis, int64_t i) {
+    return fxa__wrap32(coord_wide(p, bound, axis, i));
 }
 
-int32_t fxa__row_coord(const fxa__problem *p, const fxa__bind *bind, const fxa__seq *seq, int64_t i) {
-    return fxa__wrap32(coord_wide(p, bind, FXA_INPUT_Q, i) + seq->q_shift);
+int32_t fxa__row_coord(const fxa__problem *p, const fxa__bound_args *bound, const fxa__seq *seq, int64_t i) {
+    return fxa__wrap32(coord_wide(p, bound, FXA_INPUT_Q, i) + seq->q_shift);
 }

@@ -6,7 +6,7 @@
 #ifndef FXA_PROBLEM_GEOMETRY_H
 #define FXA_PROBLEM_GEOMETRY_H
 
-#include "bind.h"
+#include "bound_args.h"
 
 /* Lengths and starts of one batch entry. */
 typedef struct fxa__seq {
@@ -17,8 +17,8 @@ typedef struct fxa__seq {
     /* Addend of q: from Q_START, or from BOTTOM_RIGHT without a built-in mask; else 0. */
     int64_t q_shift;
 } fxa__seq;
-/* Returns the sequence of batch entry b, from lengths and offsets in the slots of bind. */
-fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b);
+/* Returns the sequence of batch entry b, from lengths and offsets in the slots of bound. */
+fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bound_args *bound, int64_t b);
 
 /* Sets the range of k_len - q_len over all runs; 0..0 without BOTTOM_RIGHT. */
 void fxa__align_range(const fxa_problem *p, int64_t *lo, int64_t *hi);
@@ -29,7 +29,7 @@ void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi);
 bool fxa__map_is_identity(const fxa_index_map *map);
 /* Returns the bits FXA_INPUT_Q_ROW and FXA_INPUT_K_ROW for the axes whose coordinate is the local index in every run:
  * no map, start position or alignment changes it. */
-uint32_t fxa__unmoved_inputs(const fxa_problem *p);
+uint32_t fxa__identity_inputs(const fxa_problem *p);
 
 /* Returns true if BOTTOM_RIGHT shifts q itself (without a built-in mask to align): the last row is aligned to the last
  * key. */
@@ -42,11 +42,11 @@ const fxa_operand *fxa__row_operand(const fxa_problem *p, fxa_slot slot, int64_t
 /* Returns the offset in elements of feature 0 of (b, head, position) in operand t. The position is local to sequence b.
  * */
 int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_operand *t, bool is_key,
-                        const fxa__bind *bind, int64_t b, int64_t h, int64_t s);
+                        const fxa__bound_args *bound, int64_t b, int64_t h, int64_t s);
 
 /* Returns the coordinate of local index i of axis FXA_INPUT_B, _H or _K, wrapped to 32 bits as program ints are. */
-int32_t fxa__coord(const fxa__problem *p, const fxa__bind *bind, fxa_input axis, int64_t i);
+int32_t fxa__coord(const fxa__problem *p, const fxa__bound_args *bound, fxa_input axis, int64_t i);
 /* Returns the coordinate q of row i, which includes the shift of its sequence; wrapped to 32 bits. */
-int32_t fxa__row_coord(const fxa__problem *p, const fxa__bind *bind, const fxa__seq *seq, int64_t i);
+int32_t fxa__row_coord(const fxa__problem *p, const fxa__bound_args *bound, const fxa__seq *seq, int64_t i);
 
 #endif

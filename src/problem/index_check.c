@@ -25,7 +25,7 @@
 enum { INDEX_LEAF = 64, INDEX_DEPTH = 128, INDEX_RANGE_COST = 8 };
 
 /* State of a node at a pair: needed by the result; depends on a miss; its derivative is needed as well. */
-enum { INDEX_NEEDED = 1, INDEX_TOUCHED = 2, INDEX_DERIVED = 4 };
+enum { INDEX_NEEDED = 1, INDEX_MISSED = 2, INDEX_DERIVED = 4 };
 
 typedef struct index_box {
     int64_t q_lo, q_hi, k_lo, k_hi; /* local indices, inclusive */
@@ -33,11 +33,11 @@ typedef struct index_box {
 
 typedef struct index_work {
     const fxa__problem *p;
-    const fxa__bind *bind;
+    const fxa__bound_args *bound;
     fxa__index_walk *walk;
     const fxa_program *program; /* the program being checked: the score program or bprop */
     bool bprop;
-    fxa__env env, own; /* of the score program, of bprop */
+    fxa__env env, bprop_env; /* of the score program, of bprop */
     /* of program's tensors; of the mask's tensors */
     fxa_tensor_range ranges[FXA_MAX_TENSORS], mask_ranges[FXA_MAX_TENSORS];
     fxa__val *vals;
@@ -49,14 +49,14 @@ typedef struct index_work {
     bool mask_loads; /* true if the mask needs a load */
     fxa__seq seq;
     int64_t b, h;
-    uint64_t weight, looked_at;
+    uint64_t weight, evaluated;
     bool stopped;
 } index_work;
 
 /* Returns the larger number of nodes of the two programs. */
 static int32_t index_nodes(const fxa__problem *p) {
-    int32_t own = p->bprop ? p->bprop->n_nodes : 0;
-    return own > p->program->n_nodes ? own : p->program->n_nodes;
+    int32_t bprop_env = p->bprop ? p->bprop->n_nodes : 0;
+    return bprop_env > p->program->n_nodes ? bprop_env : p->program->n_nodes;
 }
 
 size_t fxa__index_size(const fxa__problem *p) {
@@ -64,8 +64,8 @@ size_t fxa__index_size(const fxa__problem *p) {
     return (bytes + 7) / 8 * 8;
 }
 
-size_t fxa__index_room(const fxa__problem *p) {
-    if (!(p->in.flags & FXA_BOUNDS_CHECK) || p->indices_inside) return 0;
+size_t fxa__index_workspace(const fxa__problem *p) {
+    if (!(p->in.flags & FXA_BOUNDS_CHECK) || p->indices_proven) return 0;
     return (size_t)fxa__round_up((int64_t)fxa__index_size(p), FXA_WORKSPACE_ALIGN);
 }
 
@@ -84,7 +84,7 @@ static int index_miss_axis(const fxa_view *view, const fxa__node *n, const fxa__
 static int32_t index_decider(const index_work *w, const fxa__node *n) {
     if (n->type != FXA_BOOL || (n->op != FXA_OP_AND && n->op != FXA_OP_OR)) return -1;
     for (int i = 0; i < 2; i++)
-        if (w->vals[n->arg[i]].i == (n->op == FXA_OP_OR) && !(w->state[n->arg[i]] & INDEX_TOUCHED)) return n->arg[i];
+        if (w->vals[n->arg[i]].i == (n->op == FXA_OP_OR) && !(w->state[n->arg[i]] & INDEX_MISSED)) return n->arg[i];
     return -1;
 }
 
@@ -97,19 +97,18 @@ static bool index_uses(const index_work *w, const fxa__node *n, int arg) {
 }
 
 /* Marks the nodes that depend on a miss. */
-static void index_touch(index_work *w, const fxa__env *env) {
+static void index_mark_misses(index_work *w, const fxa__env *env) {
     for (int32_t i = 0; i < w->program->n_nodes; i++) {
         const fxa__node *n = &w->program->nodes[i];
         w->state[i] = 0;
-        if (n->op == FXA_OP_LOAD && index_miss_axis(&env->tensors[n->imm], n, w->vals) >= 0)
-            w->state[i] = INDEX_TOUCHED;
+        if (n->op == FXA_OP_LOAD && index_miss_axis(&env->tensors[n->imm], n, w->vals) >= 0) w->state[i] = INDEX_MISSED;
         for (int a = 0; a < n->n_args; a++)
-            if (index_uses(w, n, a)) w->state[i] |= w->state[n->arg[a]] & INDEX_TOUCHED;
+            if (index_uses(w, n, a)) w->state[i] |= w->state[n->arg[a]] & INDEX_MISSED;
     }
 }
 
 /* Reports each out-of-bounds axis of a load. */
-static void index_tell(index_work *w, const fxa__env *env, int32_t node, int64_t q, int64_t k) {
+static void index_report(index_work *w, const fxa__env *env, int32_t node, int64_t q, int64_t k) {
     const fxa__node *n = &w->program->nodes[node];
     const fxa_view *view = &env->tensors[n->imm];
     for (int d = 0; d < n->n_args && !w->stopped; d++) {
@@ -121,7 +120,7 @@ static void index_tell(index_work *w, const fxa__env *env, int32_t node, int64_t
 }
 
 /* Marks the needed nodes, from the outputs down, and reports the misses of needed loads. */
-static void index_need(index_work *w, const fxa__env *env, int64_t q, int64_t k) {
+static void index_mark_needed(index_work *w, const fxa__env *env, int64_t q, int64_t k) {
     const fxa_program *p = w->program;
     for (int32_t o = 0; o < p->n_outputs; o++) {
         bool score = p->outputs[o].kind == FXA__OUT_SCORE;
@@ -136,47 +135,47 @@ static void index_need(index_work *w, const fxa__env *env, int64_t q, int64_t k)
             if (index_uses(w, n, a)) w->state[n->arg[a]] |= n->op == FXA_OP_WITH_GRAD ? INDEX_NEEDED : state;
             if (a >= fxa__node_operands(n) && state & INDEX_DERIVED) w->state[n->arg[a]] |= state;
         }
-        if (n->op == FXA_OP_LOAD) index_tell(w, env, i, q, k);
+        if (n->op == FXA_OP_LOAD) index_report(w, env, i, q, k);
     }
 }
 
 /* Returns the scaled score of a pair, 0 if slot Q or K is NULL. */
 static double index_score(const index_work *w, int64_t q, int64_t k) {
     const fxa_problem *p = &w->p->in;
-    const void *rows = w->bind->slot[FXA_SLOT_Q], *keys = w->bind->slot[FXA_SLOT_K];
+    const void *rows = w->bound->slot[FXA_SLOT_Q], *keys = w->bound->slot[FXA_SLOT_K];
     double sum = 0;
     if (!rows || !keys) return 0;
-    int64_t x = fxa__row_offset(w->p, &w->seq, &p->q, false, w->bind, w->b, w->h, q);
-    int64_t y = fxa__row_offset(w->p, &w->seq, &p->k, true, w->bind, w->b, w->h / (p->hq / p->hkv), k);
+    int64_t x = fxa__row_offset(w->p, &w->seq, &p->q, false, w->bound, w->b, w->h, q);
+    int64_t y = fxa__row_offset(w->p, &w->seq, &p->k, true, w->bound, w->b, w->h / (p->hq / p->hkv), k);
     for (int64_t i = 0; i < p->d_qk; i++)
         sum += fxa__load_f64(rows, (fxa_dtype)p->q.dtype, x + i * p->q.stride[3]) *
                fxa__load_f64(keys, (fxa_dtype)p->k.dtype, y + i * p->k.stride[3]);
-    return sum * w->bind->scale * w->bind->load[FXA_SLOT_Q] * w->bind->load[FXA_SLOT_K];
+    return sum * w->bound->scale * w->bound->load[FXA_SLOT_Q] * w->bound->load[FXA_SLOT_K];
 }
 
 static void index_pair(index_work *w, int64_t q, int64_t k) {
     int32_t *at = w->env.coord;
-    at[FXA_INPUT_Q] = fxa__row_coord(w->p, w->bind, &w->seq, q);
-    at[FXA_INPUT_K] = fxa__coord(w->p, w->bind, FXA_INPUT_K, k);
+    at[FXA_INPUT_Q] = fxa__row_coord(w->p, w->bound, &w->seq, q);
+    at[FXA_INPUT_K] = fxa__coord(w->p, w->bound, FXA_INPUT_K, k);
     at[FXA_INPUT_Q_ROW] = (int32_t)q;
     at[FXA_INPUT_K_ROW] = (int32_t)k;
     w->env.score = w->by_score ? index_score(w, q, k) : 0;
     if (w->bprop) { /* bprop runs for attended pairs only */
         fxa__program_eval(w->p->program, &w->env, w->vals);
         if (!w->vals[fxa__program_output(w->p->program, FXA__OUT_MASK)].i) return;
-        memcpy(w->own.coord, at, sizeof w->own.coord);
-        w->own.score = w->env.score;
-        w->own.dscore = 1;
+        memcpy(w->bprop_env.coord, at, sizeof w->bprop_env.coord);
+        w->bprop_env.score = w->env.score;
+        w->bprop_env.dscore = 1;
     }
-    const fxa__env *env = w->bprop ? &w->own : &w->env;
+    const fxa__env *env = w->bprop ? &w->bprop_env : &w->env;
     fxa__program_eval(w->program, env, w->vals);
-    index_touch(w, env);
-    index_need(w, env, q, k);
+    index_mark_misses(w, env);
+    index_mark_needed(w, env, q, k);
 }
 
 /* ---- Boxes ------------------------------------------------------------------------------------------------------- */
 
-static void index_cover(fxa_tile_bounds *box, fxa_input axis, int32_t x, bool first) {
+static void index_extend(fxa_tile_bounds *box, fxa_input axis, int32_t x, bool first) {
     if (first || x < box->lo[axis]) box->lo[axis] = x;
     if (first || x > box->hi[axis]) box->hi[axis] = x;
 }
@@ -184,24 +183,24 @@ static void index_cover(fxa_tile_bounds *box, fxa_input axis, int32_t x, bool fi
 /* Returns the coordinates that a box covers, for any kind of map. */
 static fxa_tile_bounds index_coords(const index_work *w, const index_box *x) {
     fxa_tile_bounds box = {{0}, {0}};
-    index_cover(&box, FXA_INPUT_B, w->env.coord[FXA_INPUT_B], true);
-    index_cover(&box, FXA_INPUT_H, w->env.coord[FXA_INPUT_H], true);
-    index_cover(&box, FXA_INPUT_Q_LEN, w->seq.q_len_seen, true);
-    index_cover(&box, FXA_INPUT_K_LEN, w->seq.k_len_seen, true);
-    index_cover(&box, FXA_INPUT_HEADS, w->seq.heads_seen, true);
+    index_extend(&box, FXA_INPUT_B, w->env.coord[FXA_INPUT_B], true);
+    index_extend(&box, FXA_INPUT_H, w->env.coord[FXA_INPUT_H], true);
+    index_extend(&box, FXA_INPUT_Q_LEN, w->seq.q_len_seen, true);
+    index_extend(&box, FXA_INPUT_K_LEN, w->seq.k_len_seen, true);
+    index_extend(&box, FXA_INPUT_HEADS, w->seq.heads_seen, true);
     box.lo[FXA_INPUT_Q_ROW] = (int32_t)x->q_lo, box.hi[FXA_INPUT_Q_ROW] = (int32_t)x->q_hi;
     box.lo[FXA_INPUT_K_ROW] = (int32_t)x->k_lo, box.hi[FXA_INPUT_K_ROW] = (int32_t)x->k_hi;
     for (int64_t q = x->q_lo; q <= x->q_hi; q++)
-        index_cover(&box, FXA_INPUT_Q, fxa__row_coord(w->p, w->bind, &w->seq, q), q == x->q_lo);
+        index_extend(&box, FXA_INPUT_Q, fxa__row_coord(w->p, w->bound, &w->seq, q), q == x->q_lo);
     for (int64_t k = x->k_lo; k <= x->k_hi; k++)
-        index_cover(&box, FXA_INPUT_K, fxa__coord(w->p, w->bind, FXA_INPUT_K, k), k == x->k_lo);
+        index_extend(&box, FXA_INPUT_K, fxa__coord(w->p, w->bound, FXA_INPUT_K, k), k == x->k_lo);
     return box;
 }
 
 /* Subtracts `times` evaluations of all nodes from the budget, and stops the walk when it ends. */
 static void index_spend(index_work *w, uint64_t times) {
-    w->looked_at += times * (uint64_t)(w->p->program->n_nodes + w->program->n_nodes);
-    if (w->looked_at >= w->walk->budget) w->stopped = w->walk->gave_up = true;
+    w->evaluated += times * (uint64_t)(w->p->program->n_nodes + w->program->n_nodes);
+    if (w->evaluated >= w->walk->budget) w->stopped = w->walk->gave_up = true;
 }
 
 static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, const fxa_tile_bounds *box) {
@@ -209,7 +208,7 @@ static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, co
     const fxa_view *view = &env->tensors[n->imm];
     for (int d = 0; d < n->n_args; d++) {
         int64_t lo, hi;
-        if (!fxa__program_int_range(w->program, n->arg[d], box, env->params, w->ranges, &lo, &hi, &w->looked_at))
+        if (!fxa__program_int_range(w->program, n->arg[d], box, env->params, w->ranges, &lo, &hi, &w->evaluated))
             return false;
         if (lo < -view->size[d] || hi >= view->size[d]) return false;
     }
@@ -225,12 +224,12 @@ static bool index_box_is_inside(index_work *w, const index_box *x) {
         return true;
     for (int32_t i = 0; i < w->n_loads; i++) {
         index_spend(w, 0);
-        if (w->stopped || !index_is_inside(w, w->bprop ? &w->own : &w->env, w->loads[i], &box)) return false;
+        if (w->stopped || !index_is_inside(w, w->bprop ? &w->bprop_env : &w->env, w->loads[i], &box)) return false;
     }
     return true;
 }
 
-static void index_look(index_work *w, const index_box *x) {
+static void index_evaluate_box(index_work *w, const index_box *x) {
     for (int64_t q = x->q_lo; q <= x->q_hi && !w->stopped; q++)
         for (int64_t k = x->k_lo; k <= x->k_hi && !w->stopped; k++) {
             index_spend(w, 1);
@@ -239,7 +238,7 @@ static void index_look(index_work *w, const index_box *x) {
 }
 
 /* Walks the pairs of one (b, h) with a stack of boxes whose longer side is halved. */
-static void index_head(index_work *w) {
+static void index_walk_head(index_work *w) {
     index_box stack[INDEX_DEPTH];
     size_t depth = 0;
     if (w->seq.q_len <= 0 || w->seq.k_len <= 0) return;
@@ -250,7 +249,7 @@ static void index_head(index_work *w) {
         index_spend(w, INDEX_RANGE_COST * (uint64_t)(w->n_loads + 1)); /* at most one range analysis per load */
         if (w->stopped || index_box_is_inside(w, &x)) continue;
         if (rows * keys <= INDEX_LEAF) {
-            index_look(w, &x);
+            index_evaluate_box(w, &x);
             continue;
         }
         if (rows >= keys)
@@ -262,12 +261,12 @@ static void index_head(index_work *w) {
     }
 }
 
-static void index_enter(index_work *w, int64_t b, int64_t h) {
+static void index_set_head(index_work *w, int64_t b, int64_t h) {
     w->b = b;
     w->h = h;
-    w->seq = fxa__seq_get(w->p, w->bind, b);
-    w->env.coord[FXA_INPUT_B] = fxa__coord(w->p, w->bind, FXA_INPUT_B, b);
-    w->env.coord[FXA_INPUT_H] = fxa__coord(w->p, w->bind, FXA_INPUT_H, h);
+    w->seq = fxa__seq_get(w->p, w->bound, b);
+    w->env.coord[FXA_INPUT_B] = fxa__coord(w->p, w->bound, FXA_INPUT_B, b);
+    w->env.coord[FXA_INPUT_H] = fxa__coord(w->p, w->bound, FXA_INPUT_H, h);
     w->env.coord[FXA_INPUT_Q_LEN] = w->seq.q_len_seen;
     w->env.coord[FXA_INPUT_K_LEN] = w->seq.k_len_seen;
     w->env.coord[FXA_INPUT_HEADS] = w->seq.heads_seen;
@@ -285,7 +284,7 @@ static void index_sample(index_work *w) {
             state = state * 6364136223846793005u + 1442695040888963407u;
             at[d] = (int64_t)((state >> 33) % (uint64_t)size[d]);
         }
-        index_enter(w, at[0], at[1]);
+        index_set_head(w, at[0], at[1]);
         if (at[2] >= w->seq.q_len || at[3] >= w->seq.k_len) continue;
         index_pair(w, at[2], at[3]);
         done++;
@@ -296,7 +295,7 @@ static void index_sample(index_work *w) {
 /* ---- Programs ---------------------------------------------------------------------------------------------------- */
 
 /* Returns the inputs that any node reads, as bits: loads of the program depend on no others. */
-static uint32_t index_reads(const fxa_program *p) {
+static uint32_t index_inputs(const fxa_program *p) {
     uint32_t reads = 0;
     for (int32_t i = 0; i < p->n_nodes; i++)
         if (p->nodes[i].op == FXA_OP_INPUT) reads |= 1u << p->nodes[i].imm;
@@ -326,7 +325,7 @@ static bool index_reads_score(const fxa_program *p, uint8_t *from) {
 }
 
 /* Sets of[i] if an index of a load depends on node i. */
-static void index_makes(const fxa_program *p, uint8_t *of) {
+static void index_mark_operands(const fxa_program *p, uint8_t *of) {
     memset(of, 0, (size_t)p->n_nodes);
     for (int32_t i = p->n_nodes - 1; i >= 0; i--) {
         const fxa__node *n = &p->nodes[i];
@@ -360,7 +359,7 @@ static fxa_tensor_range index_scan(const fxa_view *view) {
 /* Searches the loads of one program for misses. */
 static void index_program(index_work *w, const fxa_program *program, bool bprop, const fxa_view *views) {
     const fxa_problem *p = &w->p->in;
-    uint32_t reads = index_reads(w->p->program) | index_reads(program);
+    uint32_t reads = index_inputs(w->p->program) | index_inputs(program);
     bool by_b = p->flags & (FXA_PADDING | FXA_VARLEN | FXA_Q_START) || reads >> FXA_INPUT_B & 1, by_h;
     w->program = program;
     w->bprop = bprop;
@@ -369,7 +368,7 @@ static void index_program(index_work *w, const fxa_program *program, bool bprop,
     w->mask_loads = !bprop && index_mask_loads(program, w->state);
     w->n_loads = 0;
     for (int32_t i = 0; i < program->n_tensors; i++) w->ranges[i] = fxa_tensor_scan(&views[i]);
-    index_makes(program, w->state);
+    index_mark_operands(program, w->state);
     for (int32_t i = 0; i < program->n_nodes; i++) {
         int32_t t = program->nodes[i].op == FXA_OP_LOAD && w->state[i] ? program->nodes[i].imm : -1;
         if (t >= 0 && !w->ranges[t].known) w->ranges[t] = index_scan(&views[t]);
@@ -387,24 +386,24 @@ static void index_program(index_work *w, const fxa_program *program, bool bprop,
     w->weight = (uint64_t)(by_b ? 1 : p->b) * (uint64_t)(by_h ? 1 : p->hq);
     for (int64_t b = 0; b < (by_b ? p->b : 1); b++)
         for (int64_t h = 0; h < (by_h ? p->hq : 1) && !w->stopped; h++) {
-            index_enter(w, b, h);
-            index_head(w);
+            index_set_head(w, b, h);
+            index_walk_head(w);
         }
 }
 
-void fxa__index_walk_all(const fxa__problem *p, const fxa__bind *bind, void *memory, fxa__index_walk *walk) {
+void fxa__index_walk_all(const fxa__problem *p, const fxa__bound_args *bound, void *memory, fxa__index_walk *walk) {
     size_t n = (size_t)index_nodes(p);
-    index_work w = {.p = p, .bind = bind, .walk = walk, .vals = memory};
+    index_work w = {.p = p, .bound = bound, .walk = walk, .vals = memory};
     w.loads = (int32_t *)(void *)(w.vals + n);
     w.state = (uint8_t *)(w.loads + n);
-    w.env.params = bind->params;
-    w.env.tensors = bind->tensors;
-    w.own.params = bind->bprop_params;
-    w.own.tensors = bind->bprop_tensors;
+    w.env.params = bound->params;
+    w.env.tensors = bound->tensors;
+    w.bprop_env.params = bound->bprop_params;
+    w.bprop_env.tensors = bound->bprop_tensors;
     walk->gave_up = false;
-    for (int32_t i = 0; i < p->program->n_tensors; i++) w.mask_ranges[i] = fxa_tensor_scan(&bind->tensors[i]);
-    index_program(&w, p->program, false, bind->tensors);
-    if (!w.stopped && p->bprop) index_program(&w, p->bprop, true, bind->bprop_tensors);
+    for (int32_t i = 0; i < p->program->n_tensors; i++) w.mask_ranges[i] = fxa_tensor_scan(&bound->tensors[i]);
+    index_program(&w, p->program, false, bound->tensors);
+    if (!w.stopped && p->bprop) index_program(&w, p->bprop, true, bound->bprop_tensors);
 }
 
 /* ---- Refusing ---------------------------------------------------------------------------------------------------- */
@@ -414,10 +413,10 @@ static bool index_keep_first(void *user, const fxa__miss *miss) {
     return false;
 }
 
-fxa_status fxa__index_refuse(const fxa__problem *p, const fxa__bind *bind, void *memory, fxa_error *err) {
+fxa_status fxa__index_refuse(const fxa__problem *p, const fxa__bound_args *bound, void *memory, fxa_error *err) {
     fxa__miss m = {.tensor = -1};
     fxa__index_walk walk = {.found = index_keep_first, .user = &m, .budget = UINT64_MAX};
-    fxa__index_walk_all(p, bind, memory, &walk);
+    fxa__index_walk_all(p, bound, memory, &walk);
     if (m.tensor < 0) return FXA_OK;
     const fxa_program *program = m.bprop ? p->in.bprop : p->program;
     char accepted[64] = "none is accepted";

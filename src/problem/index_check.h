@@ -6,7 +6,7 @@
 #ifndef FXA_PROBLEM_INDEX_CHECK_H
 #define FXA_PROBLEM_INDEX_CHECK_H
 
-#include "bind.h"
+#include "bound_args.h"
 
 /* An out-of-bounds index: one axis of one load at one pair (local b, h, q, k). */
 typedef struct fxa__miss {
@@ -37,11 +37,11 @@ fxa_status fxa__index_prove(fxa__host *host, const fxa_problem *p, const fxa_pro
                             fxa_error *err);
 /* Returns the bytes that FXA_BOUNDS_CHECK needs in front of the engine's workspace, a multiple of FXA_WORKSPACE_ALIGN.
  * 0 without the flag, and if all indices are proven in bounds. */
-size_t fxa__index_room(const fxa__problem *p);
+size_t fxa__index_workspace(const fxa__problem *p);
 /* Calls walk->found for every miss of a run. Boxes of pairs that range analysis proves in bounds are skipped. `memory`
  * has fxa__index_size bytes. If the slots Q or K are NULL the score counts as 0. */
-void fxa__index_walk_all(const fxa__problem *p, const fxa__bind *bind, void *memory, fxa__index_walk *walk);
+void fxa__index_walk_all(const fxa__problem *p, const fxa__bound_args *bound, void *memory, fxa__index_walk *walk);
 /* Returns FXA_E_BINDING with tensor, axis, index, size and pair of the first miss, or FXA_OK if there is none. */
-fxa_status fxa__index_refuse(const fxa__problem *p, const fxa__bind *bind, void *memory, fxa_error *err);
+fxa_status fxa__index_refuse(const fxa__problem *p, const fxa__bound_args *bound, void *memory, fxa_error *err);
 
 #endif

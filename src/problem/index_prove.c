@@ -85,7 +85,7 @@ static void prove_fill(prove_values *v) {
 static void prove_axis(fxa_tile_bounds *box, fxa_input axis, const fxa_index_map *map, int64_t n) {
     box->lo[axis] = INT32_MIN;
     box->hi[axis] = INT32_MAX;
-    if (fxa__map_is_open(map) || map->kind == FXA_MAP_SEGMENTS) return;
+    if (fxa__map_is_dynamic(map) || map->kind == FXA_MAP_SEGMENTS) return;
     int64_t first = map->base, last = map->base + map->step * (n - 1);
     box->lo[axis] = (int32_t)(first < last ? first : last);
     box->hi[axis] = (int32_t)(first < last ? last : first);

@@ -6,7 +6,7 @@
  *
  * A side with weight 0 is not read, so the other side passes through unchanged and an empty row never yields NaN.
  */
-#include "join.h"
+#include "merge_tensors.h"
 #include "merge.h"
 
 #include "../base/dtype.h"
@@ -60,7 +60,7 @@ static fxa_status merge_check_side(const merge_side *side, const int64_t full[4]
     return FXA_OK;
 }
 
-static fxa_status merge_check(fxa_merge_args *a, fxa__region region[FXA__JOIN_SIDES], fxa_error *err) {
+static fxa_status merge_check(fxa_merge_args *a, fxa__region region[FXA__MERGE_TENSORS], fxa_error *err) {
     const int64_t size[4] = {a->b, a->h, a->s, a->d};
     const merge_side side[4] = {{"o_a", &a->o_a, a->o_a_data, false, true},
                                 {"lse_a", &a->lse_a, a->lse_a_data, true, true},
@@ -73,9 +73,9 @@ static fxa_status merge_check(fxa_merge_args *a, fxa__region region[FXA__JOIN_SI
     for (int i = 0; i < 2; i++)
         for (int j = i + 1; j < 4; j++) {
             fxa__overlap overlap = fxa__region_overlap(&region[i], &region[j]);
-            if (overlap != FXA__APART)
+            if (overlap != FXA__DISJOINT)
                 return fxa__fail(err, FXA_E_BINDING, "%s and %s %soverlap in memory%s", side[i].name, side[j].name,
-                                 overlap == FXA__TANGLED ? "may " : "", fxa__overlap_note(overlap));
+                                 overlap == FXA__OVERLAP_UNKNOWN ? "may " : "", fxa__overlap_note(overlap));
         }
     return FXA_OK;
 }
@@ -117,8 +117,8 @@ static fxa_status merge_check_place(const fxa_merge_args *a, fxa_error *err) {
     return FXA_OK;
 }
 
-fxa_status fxa__join_read(const fxa_merge_args *args, fxa_merge_args *out, fxa__region region[FXA__JOIN_SIDES],
-                          fxa_error *err) {
+fxa_status fxa__merge_args_read(const fxa_merge_args *args, fxa_merge_args *out, fxa__region region[FXA__MERGE_TENSORS],
+                                fxa_error *err) {
     memset(out, 0, sizeof *out);
     FXA_TRY(fxa__struct_read(out, sizeof *out, offsetof(fxa_merge_args, ctx), args, "fxa_merge_args", err));
     if (out->reserved)
@@ -127,7 +127,7 @@ fxa_status fxa__join_read(const fxa_merge_args *args, fxa_merge_args *out, fxa__
     return merge_check(out, region, err);
 }
 
-void fxa__join_rows(const fxa_merge_args *a) {
+void fxa__merge_tensors(const fxa_merge_args *a) {
     for (int64_t b = 0; b < a->b; b++)
         for (int64_t h = 0; h < a->h; h++)
             for (int64_t s = 0; s < a->s; s++) merge_one(a, b, h, s);

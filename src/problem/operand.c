@@ -79,7 +79,8 @@ static bool operand_fill_strides(fxa_operand *t, const int64_t size[4], uint32_t
 }
 
 /* Refuses nonzero strides of a named layout: they would be ignored without a message. */
-static fxa_status operand_check_dropped(const char *name, const fxa_operand *t, const int64_t size[4], fxa_error *err) {
+static fxa_status operand_refuse_strides(const char *name, const fxa_operand *t, const int64_t size[4],
+                                         fxa_error *err) {
     static const char *const layouts[] = {"BHSD", "BSHD", "SBHD"};
     char text[FXA__REGION_TEXT];
     if (!(t->stride[0] | t->stride[1] | t->stride[2] | t->stride[3])) return FXA_OK;
@@ -98,7 +99,7 @@ fxa_status fxa__operand_resolve(const char *name, fxa_operand *t, const int64_t 
     if (t->layout > FXA_LAYOUT_STRIDED)
         return fxa__fail(err, FXA_E_PROBLEM, "%s.layout is %u: accepted are 0 to 3 (BHSD, BSHD, SBHD, STRIDED)", name,
                          t->layout);
-    if (t->layout != FXA_LAYOUT_STRIDED) FXA_TRY(operand_check_dropped(name, t, size, err));
+    if (t->layout != FXA_LAYOUT_STRIDED) FXA_TRY(operand_refuse_strides(name, t, size, err));
     bool fits = t->layout == FXA_LAYOUT_STRIDED || operand_fill_strides(t, size, axes);
     t->layout = FXA_LAYOUT_STRIDED;
     for (int i = 0; i < 4; i++)
@@ -132,14 +133,14 @@ const char *fxa_slot_name(fxa_slot slot) {
 int64_t fxa__slot_element(fxa_slot slot) { return slot >= FXA_SLOT_SCALE && slot <= FXA_SLOT_PARAMS ? 8 : 4; }
 
 /* Returns the array length of the slots SCALE, SEED and PARAMS, -1 = none. */
-static int64_t slot_scalars(const fxa_problem *p, fxa_slot slot) {
+static int64_t slot_scalar_length(const fxa_problem *p, fxa_slot slot) {
     if (!(p->flags & FXA_SCALARS_IN_MEMORY)) return -1;
     if (slot == FXA_SLOT_SEED) return p->flags & FXA_DROPOUT ? 1 : -1;
     return slot == FXA_SLOT_SCALE ? 1 : p->program ? (int64_t)fxa_program_param_count(p->program) : 0;
 }
 
 /* Returns the array length of a slot of map_b, map_h, map_q or map_k: a table's, 1 for an offset, -1 = none. */
-static int64_t slot_mapped(const fxa_problem *p, fxa_slot slot) {
+static int64_t slot_map_length(const fxa_problem *p, fxa_slot slot) {
     const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
     const int64_t n[4] = {p->b, p->hq, p->sq, p->sk};
     if (slot >= FXA_SLOT_OFFSET_B) return map[slot - FXA_SLOT_OFFSET_B]->has_offset ? 1 : -1;
@@ -154,8 +155,8 @@ int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
     if (slot == FXA_SLOT_CU_K) return (p->flags & (FXA_VARLEN | FXA_PAGED)) == FXA_VARLEN ? p->b + 1 : -1;
     if (slot == FXA_SLOT_PAGES) return p->flags & FXA_PAGED ? p->b * fxa__div_up(p->sk, p->page_size) : -1;
     if (slot == FXA_SLOT_Q_START) return p->flags & FXA_Q_START ? p->b : -1;
-    if (slot >= FXA_SLOT_SCALE && slot <= FXA_SLOT_PARAMS) return slot_scalars(p, slot);
-    return slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_OFFSET_K ? slot_mapped(p, slot) : -1;
+    if (slot >= FXA_SLOT_SCALE && slot <= FXA_SLOT_PARAMS) return slot_scalar_length(p, slot);
+    return slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_OFFSET_K ? slot_map_length(p, slot) : -1;
 }
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */

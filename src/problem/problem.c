@@ -51,13 +51,13 @@ static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__pr
 }
 
 /* Sets the final programs: q_row and k_row become q and k where the two are equal. */
-static fxa_status problem_settle(fxa__problem *p, fxa_error *err) {
+static fxa_status problem_drop_row_inputs(fxa__problem *p, fxa_error *err) {
     fxa_program *masked = p->program;
-    uint32_t unmoved = fxa__unmoved_inputs(&p->in);
-    fxa_status status = fxa__program_unmoved(p->host, masked, unmoved, &p->program, err);
+    uint32_t identity = fxa__identity_inputs(&p->in);
+    fxa_status status = fxa__program_unmoved(p->host, masked, identity, &p->program, err);
     fxa_program_destroy(masked);
     if (status != FXA_OK) return status;
-    return fxa__program_unmoved(p->host, (fxa_program *)(uintptr_t)p->in.bprop, unmoved, &p->bprop, err);
+    return fxa__program_unmoved(p->host, (fxa_program *)(uintptr_t)p->in.bprop, identity, &p->bprop, err);
 }
 
 /* Composes the programs that engines lower. Built-in masks must not add params or tensors, whose slots are the user's.
@@ -66,7 +66,7 @@ static fxa_status problem_compose(fxa__problem *p, fxa_error *err) {
     const fxa_problem *in = &p->in;
     FXA_TRY(
         fxa__program_with_masks(p->host, in->program, in->flags, in->window_left, in->window_right, &p->program, err));
-    FXA_TRY(problem_settle(p, err));
+    FXA_TRY(problem_drop_row_inputs(p, err));
     size_t params = in->program ? fxa_program_param_count(in->program) : 0;
     if (fxa_program_tensor_count(p->program) != in->n_captures || fxa_program_param_count(p->program) != params)
         return fxa__fail(err, FXA_E_INTERNAL, "ready masks changed the declarations of a program");
@@ -94,7 +94,7 @@ fxa_status fxa__problem_create(fxa__host *host, const fxa_problem *problem, fxa_
     fxa_status status = fxa__problem_resolve(&p->in, captures, captures + p->in.n_captures, err);
     if (status == FXA_OK) status = problem_compose(p, err);
     if (status == FXA_OK && (p->in.flags & FXA_BOUNDS_CHECK) && !p->in.bprop)
-        status = fxa__index_prove(host, &p->in, p->program, &p->indices_inside, err);
+        status = fxa__index_prove(host, &p->in, p->program, &p->indices_proven, err);
     if (status == FXA_OK) status = problem_hash(p, err);
     if (status == FXA_OK)
         *out = p;

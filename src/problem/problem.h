@@ -24,13 +24,13 @@ typedef struct fxa__problem {
     /* The user's backward program after the same replacement. NULL: gradients come from the derivative of `program`. */
     fxa_program *bprop;
     bool f64;            /* true if q is f64: arithmetic and programs run in f64 */
-    bool indices_inside; /* true if FXA_BOUNDS_CHECK is set and every index is proven in bounds: runs check nothing */
+    bool indices_proven; /* true if FXA_BOUNDS_CHECK is set and every index is proven in bounds: runs check nothing */
     /* Hash of everything but the engine's name and the target, which are part of the engine's identity. */
     uint8_t key[16];
 } fxa__problem;
 
 /* Returns d_v as a caller passes it (0 becomes FXA_D_V_ZERO), to build another fxa_problem from a resolved one. */
-static inline int64_t fxa__dv_given(const fxa_problem *resolved) {
+static inline int64_t fxa__d_v_given(const fxa_problem *resolved) {
     return resolved->d_v == 0 && resolved->d_qk > 0 ? FXA_D_V_ZERO : resolved->d_v;
 }
 /* Checks, copies and resolves the caller's struct. *out has one reference, or is NULL on failure. The caller's struct

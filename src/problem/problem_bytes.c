@@ -74,9 +74,9 @@ static void write_captures(fxa__writer *w, const fxa_capture *captures, size_t n
 }
 
 /* Without geometry the bytes do not show whether a map's base shifts q, on which code that reads q_row depends. */
-static void write_unmoved(fxa__writer *w, const fxa_problem *p, bool geometry) {
+static void write_identity_inputs(fxa__writer *w, const fxa_problem *p, bool geometry) {
     uint32_t stored = fxa__program_stored(p->program) | fxa__program_stored(p->bprop);
-    if (!geometry && stored) fxa__write_u32(w, stored & fxa__unmoved_inputs(p));
+    if (!geometry && stored) fxa__write_u32(w, stored & fxa__identity_inputs(p));
 }
 
 /* Returns the oldest format that represents the given parts. */
@@ -104,7 +104,7 @@ void fxa__problem_write(const fxa__problem *problem, uint32_t parts, fxa__writer
     fxa__write_u32(w, write_flags(p, parts));
     fxa__write_u32(w, p->page_size);
     if (parts & FXA__WITH_HEADS) write_list(w, (const int64_t[]){p->hq, p->hkv}, 2);
-    write_list(w, (const int64_t[]){p->d_qk, fxa__dv_given(p)}, 2);
+    write_list(w, (const int64_t[]){p->d_qk, fxa__d_v_given(p)}, 2);
     if (geometry)
         write_list(
             w,
@@ -133,7 +133,7 @@ void fxa__problem_write(const fxa__problem *problem, uint32_t parts, fxa__writer
     write_program(w, p->bprop);
     write_captures(w, p->captures, p->n_captures, geometry);
     write_captures(w, p->bprop_captures, p->n_bprop_captures, geometry);
-    write_unmoved(w, p, geometry);
+    write_identity_inputs(w, p, geometry);
 }
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */

@@ -2,12 +2,12 @@
  *
  * Declarations shared by the files of src/problem: the table of the thirteen operands of fxa_problem (operand.c),
  * strided memory regions with their extent and overlap tests (region.c, region_overlap.c), and the steps of
- * fxa__problem_create and fxa__bind_make.
+ * fxa__problem_create and fxa__bound_args_make.
  */
 #ifndef FXA_PROBLEM_PROBLEM_PRIVATE_H
 #define FXA_PROBLEM_PROBLEM_PRIVATE_H
 
-#include "bind.h"
+#include "bound_args.h"
 
 /* Returns the plural ending of a noun for n items, for messages. */
 static inline const char *fxa__plural(size_t n) { return n == 1 ? "" : "s"; }
@@ -35,7 +35,7 @@ bool fxa__region_addresses(const fxa__region *r, int64_t *first, int64_t *end);
 /* Result of an overlap test: disjoint, overlapping, or unknown. TANGLED (unknown): the strides interleave in more ways
  * than the search of region_overlap.c visits; treat it as an overlap if either region is written. */
 
-typedef enum fxa__overlap { FXA__APART, FXA__OVERLAPPING, FXA__TANGLED } fxa__overlap;
+typedef enum fxa__overlap { FXA__DISJOINT, FXA__OVERLAPPING, FXA__OVERLAP_UNKNOWN } fxa__overlap;
 fxa__overlap fxa__region_overlap(const fxa__region *a, const fxa__region *b);
 /* Returns the sentence that a message appends for TANGLED, "" for the other results. */
 const char *fxa__overlap_note(fxa__overlap overlap);
@@ -95,7 +95,8 @@ fxa_status fxa__problem_check(const fxa_problem *p, fxa_error *err);
  * copies, to which p points. */
 fxa_status fxa__problem_resolve(fxa_problem *p, fxa_capture *captures, fxa_capture *bprop_captures, fxa_error *err);
 
-/* ---- Parts of fxa__bind_make ------------------------------------------------------------------------------------- */
+/* ---- Parts of fxa__bound_args_make
+ * ------------------------------------------------------------------------------------- */
 
 /* Returns the number of elements of the array in a slot other than an operand's (int32, f32 or 8-byte scalars), -1 if
  * the problem has no such array. */
@@ -107,10 +108,10 @@ fxa_view fxa__capture_view(const fxa_program *program, const fxa_capture *captur
 fxa_view fxa__capture_grad_view(const fxa_program *program, const fxa_capture *captures, size_t index,
                                 const void *data);
 fxa__region fxa__view_region(const fxa_view *view);
-/* bind_overlap.c. Fails unless every output and the workspace (workspace_size bytes) are disjoint from all other memory
+/* run_regions.c. Fails unless every output and the workspace (workspace_size bytes) are disjoint from all other memory
  * of the run. args has been checked. */
-fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, size_t workspace_size, fxa_error *err);
-/* bind_values.c. Checks the values of scales, lengths, offsets and page numbers, which are in host memory. */
-fxa_status fxa__bind_check_values(const fxa_problem *p, void *const *slot, fxa_error *err);
+fxa_status fxa__args_check_overlap(const fxa_problem *p, const fxa_args *args, size_t workspace_size, fxa_error *err);
+/* bound_args_values.c. Checks the values of scales, lengths, offsets and page numbers, which are in host memory. */
+fxa_status fxa__args_check_values(const fxa_problem *p, void *const *slot, fxa_error *err);
 
 #endif

@@ -36,8 +36,8 @@ static bool resolve_dense(const int64_t *size, int32_t rank, int64_t *stride) {
 }
 
 /* Refuses nonzero strides of a tensor that is not marked strided: they would be ignored without a message. */
-static fxa_status resolve_dropped(const char *owner, fxa_tensor_info t, const char *what, const fxa__region *r,
-                                  fxa_error *err) {
+static fxa_status resolve_refuse_strides(const char *owner, fxa_tensor_info t, const char *what, const fxa__region *r,
+                                         fxa_error *err) {
     char text[FXA__REGION_TEXT];
     bool any = false, grad = what[0] != 0;
     for (int32_t i = 0; i < t.rank; i++) any = any || r->stride[i] != 0;
@@ -55,7 +55,7 @@ static fxa_status resolve_strides(const char *owner, fxa_tensor_info t, const ch
     int64_t lo, hi;
     fxa__region r = {NULL, (int64_t)fxa_dtype_size(dtype), t.rank, {0}, {0}};
     for (int32_t i = 0; i < t.rank; i++) r.size[i] = size[i], r.stride[i] = stride[i];
-    if (!given) FXA_TRY(resolve_dropped(owner, t, what, &r, err));
+    if (!given) FXA_TRY(resolve_refuse_strides(owner, t, what, &r, err));
     bool fits = given || resolve_dense(size, t.rank, stride);
     for (int32_t i = 0; i < t.rank; i++) r.stride[i] = stride[i];
     for (int32_t i = t.rank; i < FXA_MAX_RANK; i++) stride[i] = 0;

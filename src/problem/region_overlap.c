@@ -16,7 +16,7 @@
  *   3. Remember failed remainders: different digits of long strides often leave the same one.
  *
  * Strides that nest, and slices of one buffer, take a few steps whatever their sizes. Other strides could take one step
- * per element; after OVERLAP_STEPS steps the result is FXA__TANGLED (unknown).
+ * per element; after OVERLAP_STEPS steps the result is FXA__OVERLAP_UNKNOWN (unknown).
  */
 #include "problem_private.h"
 
@@ -148,39 +148,41 @@ static overlap_memo *overlap_memo_of(overlap_search *s, int at, int64_t rest) {
 /* Returns whether axes `at` and later can sum to `rest`. */
 static fxa__overlap overlap_find(overlap_search *s, int at, int64_t rest) {
     const overlap_reach *r = &s->reach[at], *inner = &s->reach[at + 1];
-    if (rest < r->lo || rest > r->hi) return FXA__APART;
+    if (rest < r->lo || rest > r->hi) return FXA__DISJOINT;
     if (r->all) return FXA__OVERLAPPING; /* always taken at the last axis, so axis[at + 1] exists below */
     overlap_memo *memo = overlap_memo_of(s, at, rest);
-    if (memo->from == at + 1 && memo->rest == rest) return FXA__APART;
+    if (memo->from == at + 1 && memo->rest == rest) return FXA__DISJOINT;
     const overlap_axis *x = &s->axis[at];
     int64_t from = fxa__max_i64(x->lo, -overlap_floordiv(inner->hi - rest, x->stride));
     int64_t to = fxa__min_i64(x->hi, overlap_floordiv(rest - inner->lo, x->stride));
     for (int64_t c = from; c <= to; c++) {
-        if (s->steps-- <= 0) return FXA__TANGLED;
+        if (s->steps-- <= 0) return FXA__OVERLAP_UNKNOWN;
         fxa__overlap found = overlap_find(s, at + 1, rest - c * x->stride); /* recursion depth <= number of axes, 11 */
-        if (found != FXA__APART) return found;
+        if (found != FXA__DISJOINT) return found;
     }
     *memo = (overlap_memo){rest, at + 1};
-    return FXA__APART;
+    return FXA__DISJOINT;
 }
 
 fxa__overlap fxa__region_overlap(const fxa__region *a, const fxa__region *b) {
     int64_t a_first, a_end, b_first, b_end;
-    if (!fxa__region_addresses(a, &a_first, &a_end) || !fxa__region_addresses(b, &b_first, &b_end)) return FXA__TANGLED;
-    if (a_first >= b_end || b_first >= a_end || a_first == a_end || b_first == b_end) return FXA__APART;
+    if (!fxa__region_addresses(a, &a_first, &a_end) || !fxa__region_addresses(b, &b_first, &b_end))
+        return FXA__OVERLAP_UNKNOWN;
+    if (a_first >= b_end || b_first >= a_end || a_first == a_end || b_first == b_end) return FXA__DISJOINT;
     overlap_search s = {.steps = OVERLAP_STEPS};
     int64_t rest = b_first - a_first;
     overlap_add_region(&s, a, false);
     overlap_add_region(&s, b, true);
     if (s.n == 0) return FXA__OVERLAPPING; /* single elements whose byte ranges intersect */
-    if (!overlap_add_bytes(&s, a->element, b->element, &rest)) return FXA__APART;
+    if (!overlap_add_bytes(&s, a->element, b->element, &rest)) return FXA__DISJOINT;
     while (overlap_join(&s)) {}
     overlap_set_reach(&s);
     return overlap_find(&s, 0, rest);
 }
 
 const char *fxa__overlap_note(fxa__overlap overlap) {
-    return overlap != FXA__TANGLED ? ""
-                                   : ": their strides interleave in too many ways to tell; give them memory that does "
-                                     "not interleave, or strides that nest";
+    return overlap != FXA__OVERLAP_UNKNOWN
+               ? ""
+               : ": their strides interleave in too many ways to tell; give them memory that does "
+                 "not interleave, or strides that nest";
 }

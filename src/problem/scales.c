@@ -68,7 +68,7 @@ fxa__scale_use fxa__scale_use_of(const fxa_problem *p, fxa_slot slot) {
     return row ? scale_use(p, row) : FXA__SCALE_NONE;
 }
 
-const char *fxa__scale_lacks(const fxa_problem *p, fxa_slot slot) {
+const char *fxa__scale_missing_operand(const fxa_problem *p, fxa_slot slot) {
     return p->flags & FXA_SCALED ? fxa_slot_name((fxa_slot)scale_find(slot)->operand) : NULL;
 }
 
@@ -107,24 +107,24 @@ fxa_status fxa__scales_check_values(const fxa_problem *p, void *const *slot, fxa
     return FXA_OK;
 }
 
-void fxa__scales_fill(const fxa_problem *p, bool readable, fxa__bind *bind) {
-    for (size_t i = 0; i < FXA__SCALED_SLOTS; i++) bind->load[i] = bind->store[i] = 1;
+void fxa__scales_fill(const fxa_problem *p, bool readable, fxa__bound_args *bound) {
+    for (size_t i = 0; i < FXA__SCALED_SLOTS; i++) bound->load[i] = bound->store[i] = 1;
     if (!readable || !(p->flags & FXA_SCALED)) return;
     for (size_t i = 0; i < SCALE_ROWS; i++) {
         const scale_row *row = &scale_rows[i];
         fxa__scale_use use = scale_use(p, row);
-        float *x = bind->slot[row->slot];
+        float *x = bound->slot[row->slot];
         if (!x || use < FXA__SCALE_READ) continue;
         if (use == FXA__SCALE_WRITTEN)
-            bind->amax[row->operand] = x;
+            bound->amax[row->operand] = x;
         else
-            (row->slot <= FXA_SLOT_DESCALE_DO ? bind->load : bind->store)[row->operand] = (double)*x;
+            (row->slot <= FXA_SLOT_DESCALE_DO ? bound->load : bound->store)[row->operand] = (double)*x;
     }
 }
 
-void fxa__amax_clear(const fxa__bind *bind) {
+void fxa__amax_clear(const fxa__bound_args *bound) {
     for (size_t i = 0; i < FXA__SCALED_SLOTS; i++)
-        if (bind->amax[i]) *bind->amax[i] = 0;
+        if (bound->amax[i]) *bound->amax[i] = 0;
 }
 
 /* Compares floats by their bits: without sign their order is that of the bits, with NaN last. */

@@ -18,18 +18,19 @@ typedef enum fxa__scale_use {
 fxa__scale_use fxa__scale_use_of(const fxa_problem *p, fxa_slot slot);
 /* Returns the operand that would have to be 8-bit for the problem to use this slot, for messages; NULL without
  * FXA_SCALED. */
-const char *fxa__scale_lacks(const fxa_problem *p, fxa_slot slot);
+const char *fxa__scale_missing_operand(const fxa_problem *p, fxa_slot slot);
 
 /* Part of fxa__problem_check: FXA_SCALED requires an 8-bit operand and refuses to accumulate into a scaled one. */
 fxa_status fxa__scales_check(const fxa_problem *p, fxa_error *err);
 /* Checks that scales in host memory are finite and positive. */
 fxa_status fxa__scales_check_values(const fxa_problem *p, void *const *slot, fxa_error *err);
-/* Fills load, store and amax of bind from its slots if they are readable here (host memory); else load and store are 1.
+/* Fills load, store and amax of bound from its slots if they are readable here (host memory); else load and store are
+ * 1.
  * */
-void fxa__scales_fill(const fxa_problem *p, bool readable, fxa__bind *bind);
+void fxa__scales_fill(const fxa_problem *p, bool readable, fxa__bound_args *bound);
 
 /* Sets every amax to 0. */
-void fxa__amax_clear(const fxa__bind *bind);
+void fxa__amax_clear(const fxa__bound_args *bound);
 /* Atomically sets *amax to max(*amax, x), x >= 0. NaN counts as the largest value. */
 void fxa__amax_add(float *amax, double x);
 

@@ -4,8 +4,8 @@
  * as one and halved while mixed, so the cost grows with the borders between classes, not with the area.
  *
  * Masks inside a score (lift_mask.c) count as masks. Small tiles that range analysis cannot decide, for instance with
- * captured tables, are evaluated pair by pair (tiles_look.c). If the mask does not depend on q or k, or only on q - k,
- * one tile represents many and only that one is classified.
+ * captured tables, are evaluated pair by pair (tiles_bruteforce.c). If the mask does not depend on q or k, or only on q
+ * - k, one tile represents many and only that one is classified.
  *
  * Maps turn a rectangle of local indices into boxes of coordinates: one box for an affine map, one per segment touched.
  * Values known only at run time stay unknown. A table, a dynamic offset or start positions may yield any coordinate.
@@ -51,7 +51,7 @@ static bool tiles_next_line(const fxa_index_map *map, fxa_input axis, fxa__slice
         base = map->segment[s].base - step * map->segment[s].begin;
     }
     rest->first = i.last + 1;
-    if (fxa__map_is_open(map)) {
+    if (fxa__map_is_dynamic(map)) {
         box->lo[axis] = INT32_MIN;
         box->hi[axis] = INT32_MAX;
         rest->first = rest->last + 1;
@@ -67,7 +67,7 @@ static void tiles_set_length(fxa_tile_bounds *box, fxa_input axis, int64_t fixed
 
 static bool tiles_are_ragged(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) != 0; }
 
-fxa_tile_bounds fxa__tile_start(const fxa__tile_grid *g) {
+fxa_tile_bounds fxa__tile_full_box(const fxa__tile_grid *g) {
     const fxa_problem *p = &g->p->in;
     fxa_tile_bounds box = {{0}, {0}};
     fxa__slice b = {g->b, g->b}, h = {g->h, g->h};
@@ -83,15 +83,15 @@ fxa_tile_bounds fxa__tile_start(const fxa__tile_grid *g) {
 
 fxa_tile_class fxa__tile_box(const fxa__tile_grid *g, const fxa_tile_bounds *box) {
     uint64_t steps = 0;
-    if (g->left && (*g->left -= FXA__TILE_BOX_COST) < 0) return FXA_TILE_MIXED;
+    if (g->budget && (*g->budget -= FXA__TILE_BOX_COST) < 0) return FXA_TILE_MIXED;
     fxa_tile_class tile = fxa__program_classify(g->program, box, g->params, g->tensors, &steps);
-    if (g->left) *g->left -= (int64_t)steps / (int64_t)(fxa_program_node_count(g->program) + 1);
+    if (g->budget) *g->budget -= (int64_t)steps / (int64_t)(fxa_program_node_count(g->program) + 1);
     return tile == FXA_TILE_FULL && tiles_are_ragged(&g->p->in) ? FXA_TILE_MIXED : tile;
 }
 
 fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
     const fxa_problem *p = &g->p->in;
-    fxa_tile_bounds box = fxa__tile_start(g);
+    fxa_tile_bounds box = fxa__tile_full_box(g);
     fxa_tile_class all = FXA_TILE_MIXED;
     bool first = true;
     tiles_set_line(&box, FXA_INPUT_Q_ROW, 0, 1, q);
@@ -131,7 +131,7 @@ static fxa_tile_class tiles_class(const fxa__tile_grid *g, const tiles_rect *r) 
     fxa__slice q = tiles_indices(r->q, g->tile_q, g->p->in.sq), k = tiles_indices(r->k, g->tile_k, g->p->in.sk);
     fxa_tile_class tile = fxa__tile_class(g, q, k);
     bool single = tiles_length(r->q) == 1 && tiles_length(r->k) == 1;
-    return tile == FXA_TILE_MIXED && single ? fxa__tile_look_at(g, q, k) : tile;
+    return tile == FXA_TILE_MIXED && single ? fxa__tile_bruteforce_class(g, q, k) : tile;
 }
 
 /* Cuts r at the middle of its longer side, keeps the first half in r and returns the second. */
@@ -153,7 +153,7 @@ static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t t
         tiles_rect r = stack[--n];
         uint64_t count = (uint64_t)tiles_length(r.q) * (uint64_t)tiles_length(r.k);
         fxa_tile_class tile = tiles_class(g, &r);
-        if (*g->left < 0)
+        if (*g->budget < 0)
             out->unknown += count * times;
         else if (tile == FXA_TILE_EMPTY)
             out->empty += count * times;
@@ -161,7 +161,7 @@ static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t t
             out->full += count * times;
         else if (count == 1)
             out->mixed += times;
-        else if (count > TILES_PAIRS || !fxa__tile_look_pairs(g, r.q, r.k, times, out)) {
+        else if (count > TILES_PAIRS || !fxa__tile_bruteforce_count(g, r.q, r.k, times, out)) {
             tiles_rect other = tiles_cut(&r);
             stack[n++] = other;
             stack[n++] = r;
@@ -203,19 +203,19 @@ static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
 
 fxa_status fxa__tiles_count(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *err) {
     fxa_program *program = NULL;
-    fxa__tile_look look = {.vals = NULL};
+    fxa__tile_bruteforce pairs = {.vals = NULL};
     FXA_TRY(fxa__program_lift_masks(g->p->host, g->p->program, &program, err));
     g->program = program;
-    g->look = &look;
-    fxa_status status = fxa__tile_look_open(g, &look, err);
+    g->pairs = &pairs;
+    fxa_status status = fxa__tile_bruteforce_open(g, &pairs, err);
     if (status == FXA_OK) {
-        int64_t left = TILES_WORK / (int64_t)(fxa_program_node_count(program) + 1) * FXA__TILE_BOX_COST;
+        int64_t budget = TILES_WORK / (int64_t)(fxa_program_node_count(program) + 1) * FXA__TILE_BOX_COST;
         fxa_tile_counts counts = {0, 0, 0, 0};
-        g->left = &left;
+        g->budget = &budget;
         tiles_count_problem(g, &counts);
         *out = counts;
     }
-    fxa__tile_look_close(g, &look);
+    fxa__tile_bruteforce_close(g, &pairs);
     fxa_program_destroy(program);
     return status == FXA_OK ? fxa__ok(err) : status;
 }

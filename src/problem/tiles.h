@@ -17,18 +17,20 @@ typedef struct fxa__slice {
 enum { FXA__TILE_BOX_COST = 8 };
 
 /* Maximum number of pairs of a tile that is evaluated pair by pair when range analysis calls it mixed. */
-enum { FXA__TILE_LOOK = 1024 };
+enum { FXA__TILE_MAX_PAIRS = 1024 };
 
 /* Returns true if the coordinates are known only at run time. */
-static inline bool fxa__map_is_open(const fxa_index_map *map) { return map->kind == FXA_MAP_TABLE || map->has_offset; }
+static inline bool fxa__map_is_dynamic(const fxa_index_map *map) {
+    return map->kind == FXA_MAP_TABLE || map->has_offset;
+}
 
-/* State for evaluating single pairs (tiles_look.c). */
-typedef struct fxa__tile_look {
+/* State for evaluating single pairs (tiles_bruteforce.c). */
+typedef struct fxa__tile_bruteforce {
     fxa__env env;
     fxa__seq seq;
     fxa_view *views;
     fxa__val *vals; /* NULL = pairs cannot be evaluated before a run */
-} fxa__tile_look;
+} fxa__tile_bruteforce;
 
 /* Tiles of one (b, h). params and tensors are as in fxa_program_classify. */
 typedef struct fxa__tile_grid {
@@ -38,8 +40,8 @@ typedef struct fxa__tile_grid {
     int64_t b, h, tile_q, tile_k;
     const double *params;
     const fxa_tensor_range *tensors;
-    int64_t *left;        /* work left, in evaluations; below 0 every tile is MIXED. NULL: no limit */
-    fxa__tile_look *look; /* set while counting, else NULL */
+    int64_t *budget;             /* work budget, in evaluations; below 0 every tile is MIXED. NULL: no limit */
+    fxa__tile_bruteforce *pairs; /* set while counting, else NULL */
 } fxa__tile_grid;
 
 /* Returns the class of the pairs q x k (local indices). Lengths and maps that only the run knows count as unknown; see
@@ -47,28 +49,31 @@ typedef struct fxa__tile_grid {
 fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
 
 /* Returns a box of all rows and keys of (b, h), in which a caller that has coordinates sets q and k. */
-fxa_tile_bounds fxa__tile_start(const fxa__tile_grid *g);
+fxa_tile_bounds fxa__tile_full_box(const fxa__tile_grid *g);
 /* Returns the class of a box of coordinates. */
 fxa_tile_class fxa__tile_box(const fxa__tile_grid *g, const fxa_tile_bounds *box);
 
-/* Implements fxa_tiles_count for a grid whose p, b, h and tile sizes are valid; sets program, left and look itself. */
+/* Implements fxa_tiles_count for a grid whose p, b, h and tile sizes are valid; sets program, budget and pairs
+ * itself. */
 fxa_status fxa__tiles_count(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *err);
 
 /* Depth of the stack of halved rectangles: at most 31 halvings of each axis. */
 #define FXA__TILE_DEPTH 64
 
-/* tiles_diagonal.c. Counts the full-size tiles of the grid (not the partial ones at its ends) along diagonals. g->left
- * must be set. Returns false, with nothing counted, if the mask depends on more than q - k. */
+/* tiles_diagonal.c. Counts the full-size tiles of the grid (not the partial ones at its ends) along diagonals.
+ * g->budget must be set. Returns false, with nothing counted, if the mask depends on more than q - k. */
 bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out);
 
-/* tiles_look.c. Prepares the evaluation of single pairs of g. look->vals stays NULL if they cannot be evaluated. */
-fxa_status fxa__tile_look_open(const fxa__tile_grid *g, fxa__tile_look *look, fxa_error *err);
-void fxa__tile_look_close(const fxa__tile_grid *g, fxa__tile_look *look);
+/* tiles_bruteforce.c. Prepares the evaluation of single pairs of g. pairs->vals stays NULL if they cannot be
+ * evaluated. */
+fxa_status fxa__tile_bruteforce_open(const fxa__tile_grid *g, fxa__tile_bruteforce *pairs, fxa_error *err);
+void fxa__tile_bruteforce_close(const fxa__tile_grid *g, fxa__tile_bruteforce *pairs);
 /* Returns the class of a tile (local indices) that range analysis calls mixed, by evaluating its pairs if they are few
- * and known. g->look and g->left must be set. */
-fxa_tile_class fxa__tile_look_at(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
+ * and known. g->pairs and g->budget must be set. */
+fxa_tile_class fxa__tile_bruteforce_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
 /* Counts the pairs of a mixed rectangle, each `times` times; only for 1 x 1 tiles, where it is cheaper than halving.
  * Returns false, with nothing counted, if the pairs are too many or cannot be evaluated. */
-bool fxa__tile_look_pairs(const fxa__tile_grid *g, fxa__slice q, fxa__slice k, uint64_t times, fxa_tile_counts *out);
+bool fxa__tile_bruteforce_count(const fxa__tile_grid *g, fxa__slice q, fxa__slice k, uint64_t times,
+                                fxa_tile_counts *out);
 
 #endif

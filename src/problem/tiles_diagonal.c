@@ -14,7 +14,7 @@
 
 /* Returns true if the mask is constant along diagonals of `box`, which contains every pair to be counted. Returns false
  * if memory runs out: the slower count needs none. */
-static bool diagonal_program(const fxa__tile_grid *g, const fxa_tile_bounds *box) {
+static bool diagonal_mask(const fxa__tile_grid *g, const fxa_tile_bounds *box) {
     const fxa_program *p = g->program;
     int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
     size_t n = (size_t)mask + 1;
@@ -44,9 +44,9 @@ static bool diagonal_widen(fxa_tile_bounds *box, fxa_input axis, int64_t lo, int
     return box->lo[axis] == lo && box->hi[axis] == hi;
 }
 
-/* Sets *apart to q - k of the first row and key, and *offsets to the range of i - j over the full-size tiles (i, j).
+/* Sets *distance to q - k of the first row and key, and *offsets to the range of i - j over the full-size tiles (i, j).
  * Returns false if the mask or the maps do not allow counting by diagonals. */
-static bool diagonal_find(const fxa__tile_grid *g, int64_t *apart, fxa__slice *offsets) {
+static bool diagonal_find(const fxa__tile_grid *g, int64_t *distance, fxa__slice *offsets) {
     const fxa_problem *d = &g->p->in;
     int64_t nq = d->sq / g->tile_q, nk = d->sk / g->tile_k, k = d->map_k.base, shift, most;
     fxa__q_shift_range(d, &shift, &most);
@@ -54,13 +54,14 @@ static bool diagonal_find(const fxa__tile_grid *g, int64_t *apart, fxa__slice *o
         shift != most)
         return false;
     int64_t q = d->map_q.base + shift;
-    *apart = q - k;
+    *distance = q - k;
     *offsets = (fxa__slice){1 - nk, nq - 1};
-    fxa_tile_bounds box = fxa__tile_start(g); /* covers the problem's coordinates and those that diagonal_class uses */
+    fxa_tile_bounds box =
+        fxa__tile_full_box(g); /* covers the problem's coordinates and those that diagonal_class uses */
     int64_t first = q - k + offsets->first * g->tile_q, last = q - k + nq * g->tile_q - 1;
     return diagonal_widen(&box, FXA_INPUT_Q, fxa__min_i64(q, first), fxa__max_i64(q + d->sq - 1, last)) &&
            diagonal_widen(&box, FXA_INPUT_K, fxa__min_i64(k, 0), fxa__max_i64(k + d->sk - 1, g->tile_k - 1)) &&
-           diagonal_program(g, &box);
+           diagonal_mask(g, &box);
 }
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
@@ -76,33 +77,33 @@ static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
 }
 
 /* Returns the class of a range of diagonals, at keys from 0: along a diagonal the class is constant. */
-static fxa_tile_class diagonal_class(const fxa__tile_grid *g, int64_t apart, fxa__slice offsets) {
-    fxa_tile_bounds box = fxa__tile_start(g);
+static fxa_tile_class diagonal_class(const fxa__tile_grid *g, int64_t distance, fxa__slice offsets) {
+    fxa_tile_bounds box = fxa__tile_full_box(g);
     box.lo[FXA_INPUT_K] = 0;
     box.hi[FXA_INPUT_K] = (int32_t)(g->tile_k - 1);
-    box.lo[FXA_INPUT_Q] = (int32_t)(apart + offsets.first * g->tile_q);
-    box.hi[FXA_INPUT_Q] = (int32_t)(apart + (offsets.last + 1) * g->tile_q - 1);
+    box.lo[FXA_INPUT_Q] = (int32_t)(distance + offsets.first * g->tile_q);
+    box.hi[FXA_INPUT_Q] = (int32_t)(distance + (offsets.last + 1) * g->tile_q - 1);
     return fxa__tile_box(g, &box);
 }
 
 /* Returns the class of a single diagonal by evaluating the pairs of its first tile. */
-static fxa_tile_class diagonal_look(const fxa__tile_grid *g, int64_t offset) {
+static fxa_tile_class diagonal_class_by_pairs(const fxa__tile_grid *g, int64_t offset) {
     int64_t q = fxa__max_i64(offset, 0) * g->tile_q, k = fxa__max_i64(-offset, 0) * g->tile_k;
-    return fxa__tile_look_at(g, (fxa__slice){q, q + g->tile_q - 1}, (fxa__slice){k, k + g->tile_k - 1});
+    return fxa__tile_bruteforce_class(g, (fxa__slice){q, q + g->tile_q - 1}, (fxa__slice){k, k + g->tile_k - 1});
 }
 
 bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out) {
     fxa__slice stack[FXA__TILE_DEPTH], all;
-    int64_t apart, nq = g->p->in.sq / g->tile_q, nk = g->p->in.sk / g->tile_k;
+    int64_t distance, nq = g->p->in.sq / g->tile_q, nk = g->p->in.sk / g->tile_k;
     int n = 0;
-    if (!diagonal_find(g, &apart, &all)) return false;
+    if (!diagonal_find(g, &distance, &all)) return false;
     stack[n++] = all;
     while (n > 0) {
         fxa__slice s = stack[--n];
         uint64_t count = diagonal_below(s.last, nq, nk) - diagonal_below(s.first - 1, nq, nk);
-        fxa_tile_class tile = diagonal_class(g, apart, s);
-        if (tile == FXA_TILE_MIXED && s.first == s.last) tile = diagonal_look(g, s.first);
-        if (*g->left < 0)
+        fxa_tile_class tile = diagonal_class(g, distance, s);
+        if (tile == FXA_TILE_MIXED && s.first == s.last) tile = diagonal_class_by_pairs(g, s.first);
+        if (*g->budget < 0)
             out->unknown += count;
         else if (tile == FXA_TILE_EMPTY)
             out->empty += count;

@@ -129,7 +129,7 @@ typedef struct bed {
     fxa__cu_self self;
     fxa__cu_code code;
     fxa__problem *p;
-    fxa__bind bind;
+    fxa__bound_args bound;
     fxa_view tensors[FXA_CUDA_TENSORS], dtensors[FXA_CUDA_TENSORS], own[FXA_CUDA_TENSORS];
     double params[FXA_CUDA_SCALARS];
     uint64_t workspace;
@@ -141,15 +141,15 @@ static void bed_bind(bed *x) {
     const fxa_problem *p = &x->p->in;
     static const fxa_slot forward[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_O, FXA_SLOT_LSE};
     static const fxa_slot backward[] = {FXA_SLOT_DO, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
-    for (int i = 0; i < 5; i++) x->bind.slot[forward[i]] = bed_place((int)forward[i]);
-    for (int i = 0; i < 4; i++) x->bind.slot[backward[i]] = bed_place((int)backward[i]);
-    if (p->flags & FXA_RETURN_ROW_MAX) x->bind.slot[FXA_SLOT_ROW_MAX] = bed_place(FXA_SLOT_ROW_MAX);
-    if (p->flags & FXA_PADDING) x->bind.slot[FXA_SLOT_K_LENGTHS] = bed_place(FXA_SLOT_K_LENGTHS);
-    if (p->flags & FXA_VARLEN) x->bind.slot[FXA_SLOT_CU_Q] = bed_place(FXA_SLOT_CU_Q);
-    if (p->flags & FXA_VARLEN) x->bind.slot[FXA_SLOT_CU_K] = bed_place(FXA_SLOT_CU_K);
-    if (p->flags & FXA_PAGED) x->bind.slot[FXA_SLOT_PAGES] = bed_place(FXA_SLOT_PAGES);
-    if (p->flags & FXA_SINKS) x->bind.slot[FXA_SLOT_SINKS] = bed_place(FXA_SLOT_SINKS);
-    if (p->flags & FXA_GRAD_SINKS) x->bind.slot[FXA_SLOT_DSINKS] = bed_place(FXA_SLOT_DSINKS);
+    for (int i = 0; i < 5; i++) x->bound.slot[forward[i]] = bed_place((int)forward[i]);
+    for (int i = 0; i < 4; i++) x->bound.slot[backward[i]] = bed_place((int)backward[i]);
+    if (p->flags & FXA_RETURN_ROW_MAX) x->bound.slot[FXA_SLOT_ROW_MAX] = bed_place(FXA_SLOT_ROW_MAX);
+    if (p->flags & FXA_PADDING) x->bound.slot[FXA_SLOT_K_LENGTHS] = bed_place(FXA_SLOT_K_LENGTHS);
+    if (p->flags & FXA_VARLEN) x->bound.slot[FXA_SLOT_CU_Q] = bed_place(FXA_SLOT_CU_Q);
+    if (p->flags & FXA_VARLEN) x->bound.slot[FXA_SLOT_CU_K] = bed_place(FXA_SLOT_CU_K);
+    if (p->flags & FXA_PAGED) x->bound.slot[FXA_SLOT_PAGES] = bed_place(FXA_SLOT_PAGES);
+    if (p->flags & FXA_SINKS) x->bound.slot[FXA_SLOT_SINKS] = bed_place(FXA_SLOT_SINKS);
+    if (p->flags & FXA_GRAD_SINKS) x->bound.slot[FXA_SLOT_DSINKS] = bed_place(FXA_SLOT_DSINKS);
     for (size_t i = 0; i < p->n_captures; i++) {
         x->tensors[i] = fxa__capture_view(x->p->program, p->captures, i, bed_place(140 + (int)i));
         x->dtensors[i] =
@@ -158,9 +158,9 @@ static void bed_bind(bed *x) {
     for (size_t i = 0; i < p->n_bprop_captures; i++)
         x->own[i] = fxa__capture_view(p->bprop, p->bprop_captures, i, bed_place(180 + (int)i));
     for (int i = 0; i < FXA_CUDA_SCALARS; i++) x->params[i] = 2 + i;
-    x->bind.bprop_tensors = x->own, x->bind.bprop_params = x->params;
-    x->bind.scale = 0.125, x->bind.params = x->params, x->bind.seed = UINT64_C(0x0123456789abcdef);
-    x->bind.tensors = x->tensors, x->bind.dtensors = x->dtensors, x->bind.dparams = bed_place(60);
+    x->bound.bprop_tensors = x->own, x->bound.bprop_params = x->params;
+    x->bound.scale = 0.125, x->bound.params = x->params, x->bound.seed = UINT64_C(0x0123456789abcdef);
+    x->bound.tensors = x->tensors, x->bound.dtensors = x->dtensors, x->bound.dparams = bed_place(60);
 }
 
 /* False: refused. */
@@ -185,8 +185,8 @@ static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t forced, int3
     }
     bed_bind(x);
     x->workspace = fxa__cu_workspace(&x->self, &x->code.choice, &x->code.program, x->p);
-    x->bind.workspace = x->workspace ? (void *)WATCH_WORKSPACE : NULL; /* as src/problem/bind.c has it */
-    x->bind.workspace_size = (size_t)x->workspace;
+    x->bound.workspace = x->workspace ? (void *)WATCH_WORKSPACE : NULL; /* as src/problem/bound_args.c has it */
+    x->bound.workspace_size = (size_t)x->workspace;
     return true;
 }
 
@@ -202,7 +202,7 @@ static void bed_close(bed *x) {
 static fxa_status bed_run(bed *x, fxa_error *err) {
     memset(&watch, 0, sizeof watch);
     watch_code = &x->code;
-    fxa_status status = fxa__cu_run(&x->self, &x->code, x->p, &x->bind, err);
+    fxa_status status = fxa__cu_run(&x->self, &x->code, x->p, &x->bound, err);
     T_INT(watch.pushed, 0);
     return status;
 }

@@ -180,16 +180,16 @@ static void lanes_touch(lanes_count *c, int64_t lane, const int32_t *at) {
 static void lanes_touch_item(lanes_count *c, int64_t item) {
     const fxa_problem *p = &c->p->in;
     const fxa__back_shares *cut = &c->cut;
-    fxa__bind bind = {.scale = 1};
+    fxa__bound_args bound = {.scale = 1};
     int64_t group = item % cut->groups, chunk = item / cut->groups, heads = p->hq / p->hkv;
     int64_t lane = fxa__back_lane_of(cut, p, item), b = group / p->hkv, hkv = group % p->hkv;
-    fxa__seq seq = fxa__seq_get(c->p, &bind, b);
+    fxa__seq seq = fxa__seq_get(c->p, &bound, b);
     for (int64_t h = hkv * heads; h < (hkv + 1) * heads; h++)
         for (int64_t q = 0; q < p->sq; q++)
             for (int64_t k = chunk * cut->chunk; k < (chunk + 1) * cut->chunk && k < p->sk; k++) {
                 int32_t at[LANES_COORDS] = {
-                    fxa__coord(c->p, &bind, FXA_INPUT_B, b), fxa__coord(c->p, &bind, FXA_INPUT_H, h),
-                    fxa__row_coord(c->p, &bind, &seq, q), fxa__coord(c->p, &bind, FXA_INPUT_K, k)};
+                    fxa__coord(c->p, &bound, FXA_INPUT_B, b), fxa__coord(c->p, &bound, FXA_INPUT_H, h),
+                    fxa__row_coord(c->p, &bound, &seq, q), fxa__coord(c->p, &bound, FXA_INPUT_K, k)};
                 lanes_touch(c, lane, at);
             }
 }

@@ -42,7 +42,7 @@ static fxa__problem *problem_make(fxa__host *host, fxa_pass pass, fxa_program *s
 static void check_query(const fxa__problem *p, int supported, const char *says) {
     const fxa__engine *cpu = &fxa__engine_cpu;
     fxa__instance *instance;
-    fxa__answer answer = {0};
+    fxa__query_result answer = {0};
     fxa_error err;
     T_OK(fxa__instance_get(p->host, cpu, 0, NULL, &instance, &err));
     T_OK(cpu->query(instance->self, p, NULL, &answer, &err));

@@ -13,7 +13,7 @@ enum { PLACE_MOST = 64, PLACE_TENSORS = 12 };
 
 typedef struct place {
     fxa__problem *p;
-    fxa__bind bind;
+    fxa__bound_args bound;
     int32_t table[4][PLACE_MOST], dynamic[4], pos[PLACE_MOST];
 } place;
 
@@ -36,11 +36,11 @@ static void place_bind(place *x, t_rng *r) {
     for (int i = 0; i < 4; i++) {
         for (int j = 0; j < PLACE_MOST; j++) x->table[i][j] = (int32_t)t_int(r, -1000, 1000);
         x->dynamic[i] = (int32_t)t_int(r, -1000, 1000);
-        if (maps[i]->kind == FXA_MAP_TABLE) x->bind.slot[FXA_SLOT_MAP_B + i] = x->table[i];
-        if (maps[i]->has_offset) x->bind.slot[FXA_SLOT_OFFSET_B + i] = &x->dynamic[i];
+        if (maps[i]->kind == FXA_MAP_TABLE) x->bound.slot[FXA_SLOT_MAP_B + i] = x->table[i];
+        if (maps[i]->has_offset) x->bound.slot[FXA_SLOT_OFFSET_B + i] = &x->dynamic[i];
     }
     for (int j = 0; j < PLACE_MOST; j++) x->pos[j] = (int32_t)t_int(r, 0, 500);
-    if (p->flags & FXA_Q_START) x->bind.slot[FXA_SLOT_Q_START] = x->pos;
+    if (p->flags & FXA_Q_START) x->bound.slot[FXA_SLOT_Q_START] = x->pos;
 }
 
 static double place_value(const fxa_program *program, const int32_t coord[FXA_INPUT_COUNT], const fxa_view *tensors) {
@@ -57,24 +57,24 @@ static void place_compare(const place *x, const fxa_program *own, t_rng *r) {
     fxa_view views[PLACE_TENSORS] = {{0}};
     for (int32_t i = 0; i < own->n_tensors; i++) {
         int32_t slot = fxa__cu_coordinates_slot(own, i);
-        T_CHECK(slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_Q_START && x->bind.slot[slot]);
+        T_CHECK(slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_Q_START && x->bound.slot[slot]);
         views[i] =
-            (fxa_view){.data = x->bind.slot[slot], .dtype = FXA_I32, .rank = 1, .size = {PLACE_MOST}, .stride = {1}};
+            (fxa_view){.data = x->bound.slot[slot], .dtype = FXA_I32, .rank = 1, .size = {PLACE_MOST}, .stride = {1}};
         if (slot >= FXA_SLOT_OFFSET_B && slot <= FXA_SLOT_OFFSET_K) views[i].size[0] = 1;
     }
     for (int n = 0; n < 20; n++) {
         int64_t b = t_int(r, 0, p->b - 1), h = t_int(r, 0, p->hq - 1), q = t_int(r, 0, p->sq - 1);
         int64_t k = t_int(r, 0, p->sk - 1);
         int32_t local[FXA_INPUT_COUNT] = {0}, seen[FXA_INPUT_COUNT] = {0};
-        fxa__seq seq = fxa__seq_get(x->p, &x->bind, b);
+        fxa__seq seq = fxa__seq_get(x->p, &x->bound, b);
         local[FXA_INPUT_B] = (int32_t)b, local[FXA_INPUT_H] = (int32_t)h;
         local[FXA_INPUT_Q] = (int32_t)q, local[FXA_INPUT_K] = (int32_t)k;
         local[FXA_INPUT_Q_LEN] = (int32_t)p->sq, local[FXA_INPUT_K_LEN] = (int32_t)p->sk;
         local[FXA_INPUT_HEADS] = (int32_t)p->hq;
-        seen[FXA_INPUT_B] = fxa__coord(x->p, &x->bind, FXA_INPUT_B, b);
-        seen[FXA_INPUT_H] = fxa__coord(x->p, &x->bind, FXA_INPUT_H, h);
-        seen[FXA_INPUT_K] = fxa__coord(x->p, &x->bind, FXA_INPUT_K, k);
-        seen[FXA_INPUT_Q] = fxa__row_coord(x->p, &x->bind, &seq, q);
+        seen[FXA_INPUT_B] = fxa__coord(x->p, &x->bound, FXA_INPUT_B, b);
+        seen[FXA_INPUT_H] = fxa__coord(x->p, &x->bound, FXA_INPUT_H, h);
+        seen[FXA_INPUT_K] = fxa__coord(x->p, &x->bound, FXA_INPUT_K, k);
+        seen[FXA_INPUT_Q] = fxa__row_coord(x->p, &x->bound, &seq, q);
         seen[FXA_INPUT_Q_ROW] = (int32_t)q, seen[FXA_INPUT_K_ROW] = (int32_t)k;
         seen[FXA_INPUT_Q_LEN] = seq.q_len_seen, seen[FXA_INPUT_K_LEN] = seq.k_len_seen;
         seen[FXA_INPUT_HEADS] = seq.heads_seen;

@@ -18,12 +18,12 @@ TEST(counters_are_left_at_zero) {
     T_REQUIRE(bed_open(&x, &p, -1, &err));
     atomic_store(&x.self.counters, (void *)COUNTERS_AT);
     for (int i = 0; i < 2000; i++) {
-        x.bind.workspace = (void *)(WATCH_WORKSPACE + (uintptr_t)i * 5696);
+        x.bound.workspace = (void *)(WATCH_WORKSPACE + (uintptr_t)i * 5696);
         T_OK(bed_run(&x, &err));
         uintptr_t next = (uintptr_t)watch.launch[0].a.next_tile, redo = (uintptr_t)watch.launch[0].a.redo;
         bool own = next >= COUNTERS_AT;
         T_INT(watch.fills, !own);
-        if (!own) T_CHECK(next == (uintptr_t)x.bind.workspace && watch.filled == next);
+        if (!own) T_CHECK(next == (uintptr_t)x.bound.workspace && watch.filled == next);
         if (!own) continue;
         uintptr_t part = (next - COUNTERS_AT) / (4 * FXA__CU_PART_WORDS);
         T_REQUIRE(part < FXA__CU_PARTS && !taken[part]);
@@ -33,7 +33,7 @@ TEST(counters_are_left_at_zero) {
         T_CHECK((uintptr_t)watch.launch[0].a.next_tile == next && watch.fills == 0);
     }
     T_CHECK(parts > FXA__CU_PARTS / 2);
-    x.bind.workspace = (void *)WATCH_WORKSPACE;
+    x.bound.workspace = (void *)WATCH_WORKSPACE;
     T_OK(bed_run(&x, &err));
     T_INT(watch.fills, 0);
     bed_close(&x);
@@ -132,11 +132,11 @@ TEST(tables_are_those_of_the_shape) {
     double numbers[FXA_MAX_PARAMS];
     bed x;
     T_REQUIRE(kept_open(&x, &p));
-    x.bind.workspace_size = 1 << 20;
+    x.bound.workspace_size = 1 << 20;
     for (int i = 0; i < FXA_MAX_PARAMS; i++) numbers[i] = x.code.program.params[i].value;
     fxa__cu_tables_make(&x.self, &x.code, x.p, numbers);
     int calls = watch.calls;
-    x.bind.numbers = numbers;
+    x.bound.numbers = numbers;
     T_OK(bed_run(&x, &err));
     T_INT(watch.launches, 1);
     const int32_t *items = watch.launch[0].a.list.items;
@@ -170,7 +170,7 @@ TEST(tables_are_those_of_the_shape) {
         watch.fail_at = i;
         fxa__cu_tables_make(&x.self, &x.code, x.p, numbers);
         T_INT(watch.pushed, 0);
-        x.bind.numbers = numbers;
+        x.bound.numbers = numbers;
         T_OK(bed_run(&x, &err));
         T_CHECK(watch.launches == 2 || watch.launches == 1);
         kept_close(&x);

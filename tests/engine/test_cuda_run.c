@@ -249,7 +249,7 @@ TEST(scales_of_zero_and_below) {
         fxa_error err;
         bed x;
         T_REQUIRE(bed_open(&x, &p, -1, &err));
-        x.bind.scale = scales[i % 3];
+        x.bound.scale = scales[i % 3];
         T_OK(bed_run(&x, &err));
         T_INT(x.code.choice.plain, i < 6);
         for (int k = 0; k < watch.launches; k++) {
@@ -284,7 +284,7 @@ TEST(empty_tensors_are_nowhere) {
     x.self.gpu.driver.pointer_attributes = watch_attributes;
     x.self.gpu.driver.stream_capturing = watch_recorded;
     x.tensors[0].data = NULL;
-    T_OK(fxa__gpu_engine_check(&x.self, x.p, &x.bind, &err));
+    T_OK(fxa__gpu_engine_check(&x.self, x.p, &x.bound, &err));
     T_OK(bed_run(&x, &err));
     bed_close(&x);
     fxa_program_destroy(program);
@@ -306,13 +306,13 @@ TEST(failing_calls) {
     for (int i = 1; i <= calls; i++) {
         memset(&watch, 0, sizeof watch);
         watch.fail_at = i;
-        T_STATUS(fxa__cu_run(&x.self, &x.code, x.p, &x.bind, &err), FXA_E_ENGINE);
+        T_STATUS(fxa__cu_run(&x.self, &x.code, x.p, &x.bound, &err), FXA_E_ENGINE);
         T_INT(watch.calls, i);
         T_INT(watch.pushed, 0);
     }
     memset(&watch, 0, sizeof watch);
     x.code.unit[FXA__CU_ENDS].function[0] = NULL; /* as bytes of a plan may have it */
-    T_STATUS(fxa__cu_run(&x.self, &x.code, x.p, &x.bind, &err), FXA_E_ENGINE);
+    T_STATUS(fxa__cu_run(&x.self, &x.code, x.p, &x.bound, &err), FXA_E_ENGINE);
     T_HAS(err.text, "lacks a kernel");
     T_INT(watch.pushed, 0);
     bed_close(&x);

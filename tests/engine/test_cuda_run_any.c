@@ -161,8 +161,8 @@ static void any_make(t_rng *r, any_case *c) {
 /* Of slots that are tables of ints or scalars. */
 static void any_slots(bed *x) {
     for (int i = FXA_SLOT_Q_LENGTHS; i < FXA_SLOT_COUNT; i++)
-        x->bind.slot[i] = fxa__slot_length(&x->p->in, (fxa_slot)i) > 0 ? bed_place(100 + i) : NULL;
-    if (x->p->in.flags & FXA_READ_DLSE) x->bind.slot[FXA_SLOT_DLSE] = bed_place(FXA_SLOT_DLSE);
+        x->bound.slot[i] = fxa__slot_length(&x->p->in, (fxa_slot)i) > 0 ? bed_place(100 + i) : NULL;
+    if (x->p->in.flags & FXA_READ_DLSE) x->bound.slot[FXA_SLOT_DLSE] = bed_place(FXA_SLOT_DLSE);
 }
 
 /* A problem that does not pass is no matter of the engine's. */

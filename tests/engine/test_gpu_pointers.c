@@ -90,7 +90,7 @@ typedef struct pointers_case {
     fxa_program *program, *bprop;
     fxa_capture captures[2];
     fxa__problem *p;
-    fxa__bind bind;
+    fxa__bound_args bound;
     fxa_view tensors[2], dtensors[2], own[2];
 } pointers_case;
 
@@ -115,7 +115,7 @@ static bool pointers_open(pointers_case *x, int kind, fxa_pass pass) {
     if (status != FXA_OK) return false;
     for (int i = 0; i < POINTERS_ROWS; i++)
         if (pointers_rows[i].kind == kind || pointers_rows[i].kind == PLAIN)
-            x->bind.slot[pointers_rows[i].slot] = pointers_place(pointers_rows[i].slot);
+            x->bound.slot[pointers_rows[i].slot] = pointers_place(pointers_rows[i].slot);
     return true;
 }
 
@@ -130,7 +130,7 @@ static const fxa__engine *const pointers_engines[] = {&fxa__engine_cudnn, &fxa__
 static fxa_status pointers_check(const fxa__engine *engine, pointers_case *x, const void *host, fxa_error *err) {
     fxa__gpu gpu = wheres_gpu; /* an instance begins with it, and the check looks at nothing else */
     wheres.host = host, wheres.asked = 0;
-    fxa_status status = engine->check(&gpu, x->p, &x->bind, err);
+    fxa_status status = engine->check(&gpu, x->p, &x->bound, err);
     T_INT(wheres.pushed, 0);
     return status;
 }
@@ -149,7 +149,7 @@ static void pointers_row_check(const fxa__engine *engine, const pointers_row *ro
     fxa_status want = row->pass[pass] ? FXA_E_BINDING : FXA_OK;
     T_STATUS(pointers_check(engine, &x, at, &err), want);
     if (want != FXA_OK) T_HAS(err.text, words);
-    x.bind.slot[row->slot] = NULL; /* optional here, or refused by the bind before */
+    x.bound.slot[row->slot] = NULL; /* optional here, or refused by the bound arguments before */
     T_OK(pointers_check(engine, &x, NULL, &err));
     T_INT(wheres.asked, asked - row->pass[pass]);
     pointers_close(&x);
@@ -184,9 +184,9 @@ TEST(all_other_pointers_are_asked_about) {
                 x.tensors[k] = fxa__capture_view(x.p->program, x.p->in.captures, k, pointers_place(100 + (int)k));
             x.dtensors[0] = x.tensors[0], x.dtensors[0].data = pointers_place(102);
             x.own[0] = x.tensors[1], x.own[0].data = pointers_place(103);
-            x.bind.tensors = x.tensors;
-            if (rows[i].pass == FXA_BACKWARD) x.bind.dtensors = x.dtensors, x.bind.bprop_tensors = x.own;
-            x.bind.dparams = pointers_place(104), x.bind.workspace = pointers_place(105);
+            x.bound.tensors = x.tensors;
+            if (rows[i].pass == FXA_BACKWARD) x.bound.dtensors = x.dtensors, x.bound.bprop_tensors = x.own;
+            x.bound.dparams = pointers_place(104), x.bound.workspace = pointers_place(105);
             T_OK(pointers_check(pointers_engines[e], &x, NULL, &err));
             T_STATUS(pointers_check(pointers_engines[e], &x, pointers_place(rows[i].place), &err), FXA_E_BINDING);
             T_HAS(err.text, rows[i].words);

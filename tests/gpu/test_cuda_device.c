@@ -302,7 +302,7 @@ TEST(kinds) {
 static uint64_t cudev_code(conf_case *c, fxa_pass pass) {
     fxa__cu_self self = {.arch = 90, .processors = 132, .forced = -1};
     fxa__problem *p = NULL;
-    fxa__answer answer = {.report = {.supported = 0}};
+    fxa__query_result answer = {.report = {.supported = 0}};
     fxa_error err;
     conf_call x;
     uint64_t hash = 1469598103934665603u;

@@ -18,7 +18,8 @@ static bool saved_too_much, saved_little;
 static size_t compiled_bytes, workspace_bytes;
 
 /* "picky" refuses everything that is wide. */
-static fxa_status picky_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+static fxa_status picky_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
+                              fxa_error *err) {
     (void)self, (void)code, (void)err;
     atomic_fetch_add(&queries, 1);
     out->report.supported = p->in.d_qk < 3;
@@ -29,7 +30,8 @@ static fxa_status picky_query(void *self, const fxa__problem *p, const void *cod
 }
 
 /* "fixed" compiles for one geometry; its code is a number that it checks when it runs. */
-static fxa_status fixed_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+static fxa_status fixed_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
+                              fxa_error *err) {
     (void)self, (void)code, (void)err;
     atomic_fetch_add(&queries, 1);
     out->report.supported = p->in.pass == FXA_FORWARD;
@@ -61,13 +63,13 @@ static void fixed_release(void *self, void *code) {
     atomic_fetch_add(&releases, 1);
     fxa__free(((fixed_code *)code)->host, code, sizeof(fixed_code));
 }
-static fxa_status fixed_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind,
+static fxa_status fixed_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
                             fxa_error *err) {
     (void)self, (void)p;
     uint32_t mark = ((const fixed_code *)code)->mark;
     if (mark != 0x600dc0de) return fxa__fail(err, FXA_E_ENGINE, "code is %08x", (unsigned)mark);
-    if (bind->workspace_size < 64) return fxa__fail(err, FXA_E_INTERNAL, "no room");
-    *(double *)bind->slot[FXA_SLOT_O] = 42;
+    if (bound->workspace_size < 64) return fxa__fail(err, FXA_E_INTERNAL, "no room");
+    *(double *)bound->slot[FXA_SLOT_O] = 42;
     return FXA_OK;
 }
 static void fixed_save(void *self, const void *code, fxa__writer *w) {

@@ -56,7 +56,8 @@ TEST(the_first_that_can_is_chosen) {
 }
 
 /* "reader" takes no program that loads a tensor. */
-static fxa_status reader_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+static fxa_status reader_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
+                               fxa_error *err) {
     (void)self, (void)code, (void)err;
     fxa_support *report = &out->report;
     atomic_fetch_add(&queries, 1);

@@ -16,7 +16,8 @@
 /* ---- Two engines: one with threads, one without ------------------------------------------------------------------ */
 
 /* Each worker has an int of its own. */
-static fxa_status gang_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+static fxa_status gang_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
+                             fxa_error *err) {
     (void)self, (void)code, (void)err;
     out->report.supported = out->report.deterministic = 1;
     out->report.workspace = (size_t)p->host->width * FXA_WORKSPACE_ALIGN;
@@ -32,15 +33,16 @@ static void gang_release(void *self, void *code) { (void)self, (void)code; }
 
 static void gang_work(void *arg, int32_t worker) { *(int *)((char *)arg + worker * FXA_WORKSPACE_ALIGN) += 1; }
 
-static fxa_status gang_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+static fxa_status gang_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
+                           fxa_error *err) {
     (void)self, (void)code, (void)p;
-    if (!bind->pool) return fxa__fail(err, FXA_E_INTERNAL, "no pool");
-    int32_t width = fxa__pool_width(bind->pool), sum = 0;
-    if (bind->workspace_size != (size_t)width * FXA_WORKSPACE_ALIGN) return fxa__fail(err, FXA_E_INTERNAL, "no room");
-    memset(bind->workspace, 0, bind->workspace_size);
-    fxa__pool_run(bind->pool, bind->parallel_user, width, gang_work, bind->workspace);
-    for (int32_t w = 0; w < width; w++) sum += *(int *)((char *)bind->workspace + w * FXA_WORKSPACE_ALIGN);
-    *(double *)bind->slot[FXA_SLOT_O] = sum;
+    if (!bound->pool) return fxa__fail(err, FXA_E_INTERNAL, "no pool");
+    int32_t width = fxa__pool_width(bound->pool), sum = 0;
+    if (bound->workspace_size != (size_t)width * FXA_WORKSPACE_ALIGN) return fxa__fail(err, FXA_E_INTERNAL, "no room");
+    memset(bound->workspace, 0, bound->workspace_size);
+    fxa__pool_run(bound->pool, bound->parallel_user, width, gang_work, bound->workspace);
+    for (int32_t w = 0; w < width; w++) sum += *(int *)((char *)bound->workspace + w * FXA_WORKSPACE_ALIGN);
+    *(double *)bound->slot[FXA_SLOT_O] = sum;
     return FXA_OK;
 }
 static const char *gang_detail(const void *code, const fxa__problem *p) {
@@ -48,10 +50,11 @@ static const char *gang_detail(const void *code, const fxa__problem *p) {
     return p->in.d_qk == 3 ? "by many hands" : NULL;
 }
 
-static fxa_status solo_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+static fxa_status solo_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
+                           fxa_error *err) {
     (void)self, (void)code, (void)p;
-    if (bind->pool) return fxa__fail(err, FXA_E_INTERNAL, "a pool");
-    *(double *)bind->slot[FXA_SLOT_O] = -1;
+    if (bound->pool) return fxa__fail(err, FXA_E_INTERNAL, "a pool");
+    *(double *)bound->slot[FXA_SLOT_O] = -1;
     return FXA_OK;
 }
 

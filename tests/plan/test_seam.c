@@ -217,7 +217,7 @@ TEST(a_no_to_loaded_code_is_not_remembered) {
 
 /* While the second is asked, a plan finds out what the first cannot do: the report of before must not be remembered. */
 static plan_rig *seam_now;
-static fxa_status seam_meanwhile(void *self, const fxa__problem *p, const void *code, fxa__answer *out,
+static fxa_status seam_meanwhile(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
                                  fxa_error *err) {
     plan_rig *r = seam_now;
     seam_now = NULL;

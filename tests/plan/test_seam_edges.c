@@ -5,7 +5,7 @@
  */
 #include "seam_rig.h"
 
-#include "problem/bind.h"
+#include "problem/bound_args.h"
 
 /* ---- Targets ----------------------------------------------------------------------------------------------------- */
 
@@ -119,17 +119,19 @@ TEST(an_engine_without_a_way_to_its_memory) {
     seam_end(&r);
 }
 
-static fxa_status edge_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+static fxa_status edge_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
+                             fxa_error *err) {
     FXA_TRY(mock_engine.query(self, p, code, out, err));
     out->report.workspace = 0;
     return FXA_OK;
 }
 
 static int edge_runs;
-static fxa_status edge_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+static fxa_status edge_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
+                           fxa_error *err) {
     (void)self, (void)code, (void)p, (void)err;
-    T_CHECK(!bind->workspace);
-    T_INT(bind->workspace_size, 0);
+    T_CHECK(!bound->workspace);
+    T_INT(bound->workspace_size, 0);
     edge_runs++;
     return FXA_OK;
 }

@@ -6,7 +6,7 @@
 #ifndef FXA_TESTS_PROBLEM_CASE_H
 #define FXA_TESTS_PROBLEM_CASE_H
 
-#include "problem/bind.h"
+#include "problem/bound_args.h"
 #include "support/attn_data.h"
 #include "t.h"
 

@@ -21,10 +21,10 @@ TEST(plain_batches) {
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t len_k[2] = {4, 0};
-    fxa__bind bind = {0};
-    bind.slot[FXA_SLOT_K_LENGTHS] = len_k;
+    fxa__bound_args bound = {0};
+    bound.slot[FXA_SLOT_K_LENGTHS] = len_k;
     for (int64_t b = 0; b < 2; b++) {
-        fxa__seq seq = fxa__seq_get(made, &bind, b);
+        fxa__seq seq = fxa__seq_get(made, &bound, b);
         T_INT(seq.q_len, 5);
         T_INT(seq.k_len, len_k[b]);
         T_INT(seq.q_start, 0);
@@ -32,9 +32,9 @@ TEST(plain_batches) {
         T_INT(seq.k_len_seen, len_k[b]);
         for (int64_t h = 0; h < 2; h++)
             for (int64_t s = 0; s < 5; s++) {
-                T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bind, b, h, s), ((b * 4 + h) * 5 + s) * 8);
-                T_INT(fxa__row_offset(made, &seq, &made->in.lse, false, &bind, b, h, s), (b * 4 + h) * 5 + s);
-                T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bind, b, h, s), ((s * 2 + b) * 2 + h) * 8);
+                T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bound, b, h, s), ((b * 4 + h) * 5 + s) * 8);
+                T_INT(fxa__row_offset(made, &seq, &made->in.lse, false, &bound, b, h, s), (b * 4 + h) * 5 + s);
+                T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bound, b, h, s), ((s * 2 + b) * 2 + h) * 8);
             }
     }
     fxa__problem_release(made);
@@ -47,9 +47,9 @@ TEST(padding_of_queries) {
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t len_q[2] = {0, 3};
-    fxa__bind bind = {0};
-    bind.slot[FXA_SLOT_Q_LENGTHS] = len_q;
-    fxa__seq seq = fxa__seq_get(made, &bind, 1);
+    fxa__bound_args bound = {0};
+    bound.slot[FXA_SLOT_Q_LENGTHS] = len_q;
+    fxa__seq seq = fxa__seq_get(made, &bound, 1);
     T_INT(seq.q_len, 3);
     T_INT(seq.k_len, 6);
     T_INT(seq.q_len_seen, 100); /* a shard is told the length of the whole */
@@ -65,19 +65,19 @@ TEST(packed_sequences) {
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t cu_q[3] = {1, 5, 9}, cu_k[3] = {0, 6, 6};
-    fxa__bind bind = {0};
-    bind.slot[FXA_SLOT_CU_Q] = cu_q;
-    bind.slot[FXA_SLOT_CU_K] = cu_k;
+    fxa__bound_args bound = {0};
+    bound.slot[FXA_SLOT_CU_Q] = cu_q;
+    bound.slot[FXA_SLOT_CU_K] = cu_k;
     for (int64_t b = 0; b < 2; b++) {
-        fxa__seq seq = fxa__seq_get(made, &bind, b);
+        fxa__seq seq = fxa__seq_get(made, &bound, b);
         T_INT(seq.q_len, 4);
         T_INT(seq.k_len, b ? 0 : 6);
         T_INT(seq.q_start, cu_q[b]);
         T_INT(seq.k_start, cu_k[b]);
         T_INT(seq.k_len_seen, b ? 0 : 6);
-        T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bind, b, 3, 2), ((cu_q[b] + 2) * 4 + 3) * 8);
-        T_INT(fxa__row_offset(made, &seq, &made->in.lse, false, &bind, b, 3, 2), 3 * 9 + cu_q[b] + 2);
-        T_INT(fxa__row_offset(made, &seq, &made->in.v, true, &bind, b, 1, 2), (1 * 11 + cu_k[b] + 2) * 3);
+        T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bound, b, 3, 2), ((cu_q[b] + 2) * 4 + 3) * 8);
+        T_INT(fxa__row_offset(made, &seq, &made->in.lse, false, &bound, b, 3, 2), 3 * 9 + cu_q[b] + 2);
+        T_INT(fxa__row_offset(made, &seq, &made->in.v, true, &bound, b, 1, 2), (1 * 11 + cu_k[b] + 2) * 3);
     }
     fxa__problem_release(made);
 }
@@ -89,16 +89,16 @@ TEST(pages) {
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t pages[2][2] = {{7, 0}, {3, 5}};
-    fxa__bind bind = {0};
-    bind.slot[FXA_SLOT_PAGES] = pages;
+    fxa__bound_args bound = {0};
+    bound.slot[FXA_SLOT_PAGES] = pages;
     for (int64_t b = 0; b < 2; b++)
         for (int64_t s = 0; s < 8; s++) {
-            fxa__seq seq = fxa__seq_get(made, &bind, b);
+            fxa__seq seq = fxa__seq_get(made, &bound, b);
             int64_t page = pages[b][s / 4];
-            T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bind, b, 1, s), ((page * 2 + 1) * 4 + s % 4) * 8);
-            T_INT(fxa__row_offset(made, &seq, &made->in.dv, true, &bind, b, 1, s), ((page * 2 + 1) * 4 + s % 4) * 3);
+            T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bound, b, 1, s), ((page * 2 + 1) * 4 + s % 4) * 8);
+            T_INT(fxa__row_offset(made, &seq, &made->in.dv, true, &bound, b, 1, s), ((page * 2 + 1) * 4 + s % 4) * 3);
             if (s < 5)
-                T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bind, b, 1, s), ((b * 4 + 1) * 5 + s) * 8);
+                T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bound, b, 1, s), ((b * 4 + 1) * 5 + s) * 8);
         }
     fxa__problem_release(made);
 }
@@ -111,20 +111,20 @@ TEST(packed_with_gaps) {
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t cu_q[3] = {1, 9, 20}, cu_k[3] = {0, 6, 29}, len_q[2] = {5, 0}, len_k[2] = {2, 6};
-    fxa__bind bind = {0};
-    bind.slot[FXA_SLOT_CU_Q] = cu_q;
-    bind.slot[FXA_SLOT_CU_K] = cu_k;
-    bind.slot[FXA_SLOT_K_LENGTHS] = len_k;
-    T_INT(fxa__seq_get(made, &bind, 0).q_len, 8); /* without lengths the room is the length */
-    bind.slot[FXA_SLOT_Q_LENGTHS] = len_q;
+    fxa__bound_args bound = {0};
+    bound.slot[FXA_SLOT_CU_Q] = cu_q;
+    bound.slot[FXA_SLOT_CU_K] = cu_k;
+    bound.slot[FXA_SLOT_K_LENGTHS] = len_k;
+    T_INT(fxa__seq_get(made, &bound, 0).q_len, 8); /* without lengths the room is the length */
+    bound.slot[FXA_SLOT_Q_LENGTHS] = len_q;
     for (int64_t b = 0; b < 2; b++) {
-        fxa__seq seq = fxa__seq_get(made, &bind, b);
+        fxa__seq seq = fxa__seq_get(made, &bound, b);
         T_INT(seq.q_len, len_q[b]);
         T_INT(seq.k_len, len_k[b]);
         T_INT(seq.q_len_seen, len_q[b]);
         T_INT(seq.k_len_seen, len_k[b]);
         T_INT(seq.q_start, cu_q[b]);
-        T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bind, b, 1, 2), (1 * 30 + cu_k[b] + 2) * 8);
+        T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bound, b, 1, 2), (1 * 30 + cu_k[b] + 2) * 8);
     }
     fxa__problem_release(made);
 }
@@ -137,23 +137,23 @@ TEST(packed_rows_against_pages) {
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t pages[2][2] = {{7, 0}, {3, 5}}, cu_q[3] = {0, 1, 5}, len_k[2] = {8, 3};
-    fxa__bind bind = {0};
-    bind.slot[FXA_SLOT_PAGES] = pages;
-    bind.slot[FXA_SLOT_CU_Q] = cu_q;
-    bind.slot[FXA_SLOT_K_LENGTHS] = len_k;
+    fxa__bound_args bound = {0};
+    bound.slot[FXA_SLOT_PAGES] = pages;
+    bound.slot[FXA_SLOT_CU_Q] = cu_q;
+    bound.slot[FXA_SLOT_K_LENGTHS] = len_k;
     for (int64_t b = 0; b < 2; b++) {
-        fxa__seq seq = fxa__seq_get(made, &bind, b);
+        fxa__seq seq = fxa__seq_get(made, &bound, b);
         T_INT(seq.q_len, b ? 4 : 1);
         T_INT(seq.k_len, len_k[b]);
         T_INT(seq.k_start, 0);
         for (int64_t s = 0; s < seq.q_len; s++)
-            T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bind, b, 1, s), (1 * 9 + cu_q[b] + s) * 8);
+            T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bound, b, 1, s), (1 * 9 + cu_q[b] + s) * 8);
         for (int64_t s = 0; s < 8; s++)
-            T_INT(fxa__row_offset(made, &seq, &made->in.dk, true, &bind, b, 1, s),
+            T_INT(fxa__row_offset(made, &seq, &made->in.dk, true, &bound, b, 1, s),
                   ((pages[b][s / 4] * 2 + 1) * 4 + s % 4) * 8);
     }
-    bind.slot[FXA_SLOT_K_LENGTHS] = NULL;
-    T_INT(fxa__seq_get(made, &bind, 1).k_len, 8);
+    bound.slot[FXA_SLOT_K_LENGTHS] = NULL;
+    T_INT(fxa__seq_get(made, &bound, 1).k_len, 8);
     fxa__problem_release(made);
 }
 
@@ -169,40 +169,40 @@ TEST(maps) {
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t heads[4] = {9, -1, 5, INT32_MAX}, shift = 40;
-    fxa__bind bind = {0};
-    bind.slot[FXA_SLOT_MAP_H] = heads;
-    bind.slot[FXA_SLOT_OFFSET_K] = &shift;
+    fxa__bound_args bound = {0};
+    bound.slot[FXA_SLOT_MAP_H] = heads;
+    bound.slot[FXA_SLOT_OFFSET_K] = &shift;
     const int32_t rows[5] = {100, 101, 50, 48, 7};
-    fxa__seq seq = fxa__seq_get(made, &bind, 1);
-    for (int64_t i = 0; i < 5; i++) T_INT(fxa__row_coord(made, &bind, &seq, i), rows[i]);
-    for (int64_t i = 0; i < 4; i++) T_INT(fxa__coord(made, &bind, FXA_INPUT_H, i), heads[i]);
-    for (int64_t i = 0; i < 2; i++) T_INT(fxa__coord(made, &bind, FXA_INPUT_B, i), 10 + i);
-    for (int64_t i = 0; i < 6; i++) T_INT(fxa__coord(made, &bind, FXA_INPUT_K, i), 43 + 2 * i);
+    fxa__seq seq = fxa__seq_get(made, &bound, 1);
+    for (int64_t i = 0; i < 5; i++) T_INT(fxa__row_coord(made, &bound, &seq, i), rows[i]);
+    for (int64_t i = 0; i < 4; i++) T_INT(fxa__coord(made, &bound, FXA_INPUT_H, i), heads[i]);
+    for (int64_t i = 0; i < 2; i++) T_INT(fxa__coord(made, &bound, FXA_INPUT_B, i), 10 + i);
+    for (int64_t i = 0; i < 6; i++) T_INT(fxa__coord(made, &bound, FXA_INPUT_K, i), 43 + 2 * i);
     shift = INT32_MAX; /* what is only known at run time wraps as program ints do */
-    T_INT(fxa__coord(made, &bind, FXA_INPUT_K, 0), INT32_MIN + 2);
+    T_INT(fxa__coord(made, &bound, FXA_INPUT_K, 0), INT32_MIN + 2);
     fxa__problem_release(made);
 }
 
 /* The q of row i of batch entry b. */
-static int32_t geometry_q(const fxa__problem *p, const fxa__bind *bind, int64_t b, int64_t i) {
-    fxa__seq seq = fxa__seq_get(p, bind, b);
-    return fxa__row_coord(p, bind, &seq, i);
+static int32_t geometry_q(const fxa__problem *p, const fxa__bound_args *bound, int64_t b, int64_t i) {
+    fxa__seq seq = fxa__seq_get(p, bound, b);
+    return fxa__row_coord(p, bound, &seq, i);
 }
 
 TEST(positions_are_added_to_the_map) {
     fxa_problem p = case_forward();
     int32_t dynamic = 1000, positions[2] = {70, -9};
-    fxa__bind bind = {0};
+    fxa__bound_args bound = {0};
     p.flags = FXA_Q_START | FXA_CAUSAL;
     p.map_q.base = 3, p.map_q.step = 2, p.map_q.has_offset = 1;
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
-    bind.slot[FXA_SLOT_Q_START] = positions;
-    bind.slot[FXA_SLOT_OFFSET_Q] = &dynamic;
+    bound.slot[FXA_SLOT_Q_START] = positions;
+    bound.slot[FXA_SLOT_OFFSET_Q] = &dynamic;
     for (int64_t b = 0; b < 2; b++)
-        for (int64_t i = 0; i < 5; i++) T_INT(geometry_q(made, &bind, b, i), 1003 + 2 * i + positions[b]);
+        for (int64_t i = 0; i < 5; i++) T_INT(geometry_q(made, &bound, b, i), 1003 + 2 * i + positions[b]);
     positions[0] = INT32_MAX; /* what is only known at run time wraps as program ints do */
-    T_INT(geometry_q(made, &bind, 0, 0), INT32_MIN + 1002);
+    T_INT(geometry_q(made, &bound, 0, 0), INT32_MIN + 1002);
     fxa__problem_release(made);
 }
 
@@ -210,12 +210,12 @@ TEST(positions_are_added_to_the_map) {
 TEST(rows_align_to_the_last_key) {
     fxa_problem p = case_forward();
     int32_t len_q[2] = {1, 4}, len_k[2] = {6, 2};
-    fxa__bind bind = {0};
+    fxa__bound_args bound = {0};
     int64_t lo, hi;
     p.flags = FXA_BOTTOM_RIGHT;
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
-    for (int64_t i = 0; i < 5; i++) T_INT(geometry_q(made, &bind, 1, i), i + 1);
+    for (int64_t i = 0; i < 5; i++) T_INT(geometry_q(made, &bound, 1, i), i + 1);
     fxa__q_shift_range(&made->in, &lo, &hi);
     T_CHECK(lo == 1 && hi == 1);
     fxa__problem_release(made);
@@ -223,10 +223,10 @@ TEST(rows_align_to_the_last_key) {
     p.flags = FXA_BOTTOM_RIGHT | FXA_PADDING;
     made = geometry_make(&p);
     T_REQUIRE(made);
-    bind.slot[FXA_SLOT_Q_LENGTHS] = len_q;
-    bind.slot[FXA_SLOT_K_LENGTHS] = len_k;
+    bound.slot[FXA_SLOT_Q_LENGTHS] = len_q;
+    bound.slot[FXA_SLOT_K_LENGTHS] = len_k;
     for (int64_t b = 0; b < 2; b++)
-        for (int64_t i = 0; i < len_q[b]; i++) T_INT(geometry_q(made, &bind, b, i), i + len_k[b] - len_q[b]);
+        for (int64_t i = 0; i < len_q[b]; i++) T_INT(geometry_q(made, &bound, b, i), i + len_k[b] - len_q[b]);
     fxa__q_shift_range(&made->in, &lo, &hi);
     T_CHECK(lo == -5 && hi == 5);
     fxa__problem_release(made);
@@ -234,14 +234,14 @@ TEST(rows_align_to_the_last_key) {
     p.global_k_len = 100, p.global_q_len = 1; /* one row against a part of 100 keys */
     made = geometry_make(&p);
     T_REQUIRE(made);
-    T_INT(geometry_q(made, &bind, 0, 0), 99);
+    T_INT(geometry_q(made, &bound, 0, 0), 99);
     fxa__problem_release(made);
 
     p.global_k_len = p.global_q_len = 0;
     p.flags |= FXA_CAUSAL; /* then only the ready mask aligns */
     made = geometry_make(&p);
     T_REQUIRE(made);
-    T_INT(geometry_q(made, &bind, 0, 0), 0);
+    T_INT(geometry_q(made, &bound, 0, 0), 0);
     fxa__q_shift_range(&made->in, &lo, &hi);
     T_CHECK(lo == 0 && hi == 0);
     fxa__problem_release(made);

@@ -29,8 +29,8 @@ static bool region_mark(const fxa__region *r, uint8_t bit) {
 
 static bool region_meets(const fxa__region *a, const fxa__region *b) {
     fxa__overlap overlap = fxa__region_overlap(a, b);
-    T_CHECK(overlap != FXA__TANGLED && overlap == fxa__region_overlap(b, a));
-    return overlap != FXA__APART;
+    T_CHECK(overlap != FXA__OVERLAP_UNKNOWN && overlap == fxa__region_overlap(b, a));
+    return overlap != FXA__DISJOINT;
 }
 
 /* A region that lies in the arena, whatever its strides. */
@@ -160,8 +160,8 @@ TEST(overlap_of_tangled_strides_matches_brute_force) {
         fxa__overlap got = fxa__region_overlap(&a, &b);
         overlapping += want;
         apart += !want;
-        refused += !want && got == FXA__TANGLED;
-        if (got == (want ? FXA__APART : FXA__OVERLAPPING)) {
+        refused += !want && got == FXA__OVERLAP_UNKNOWN;
+        if (got == (want ? FXA__DISJOINT : FXA__OVERLAPPING)) {
             char x[FXA__REGION_TEXT], y[FXA__REGION_TEXT];
             fxa__region_text(&a, x);
             fxa__region_text(&b, y);
@@ -199,7 +199,7 @@ TEST(overlap_of_known_tangles) {
     const int64_t stride[] = {9980791099, 10782056248, 12553594139, 4934013447};
     memcpy(b.stride, stride, sizeof stride);
     b.data = base + 750681725716;
-    T_INT(fxa__region_overlap(&a, &b), FXA__TANGLED);
+    T_INT(fxa__region_overlap(&a, &b), FXA__OVERLAP_UNKNOWN);
 }
 
 /* Axes whose strides are multiples of others' are joined: without that each of these takes more than 16384 steps. */
@@ -210,8 +210,8 @@ TEST(axes_that_join_take_no_steps) {
         int64_t a_at, b_at;
         fxa__overlap want;
     } rows[] = {
-        {{base, 1, 1, {1337}, {64}}, {base, 8, 3, {1973, 4, 420}, {32, 1, 512}}, 785992, 532456, FXA__APART},
-        {{base, 4, 1, {1063}, {512}}, {base, 2, 3, {777, 389, 6}, {4096, 288, 6}}, 35624, 357064, FXA__APART},
+        {{base, 1, 1, {1337}, {64}}, {base, 8, 3, {1973, 4, 420}, {32, 1, 512}}, 785992, 532456, FXA__DISJOINT},
+        {{base, 4, 1, {1063}, {512}}, {base, 2, 3, {777, 389, 6}, {4096, 288, 6}}, 35624, 357064, FXA__DISJOINT},
         {{base, 4, 3, {502, 6, 1817}, {30, 10000, 6}}, {base, 4, 1, {530}, {96}}, 514680, 407248, FXA__OVERLAPPING},
         {{base, 2, 1, {1555}, {30}}, {base, 1, 3, {8, 907, 43}, {1000, 120, 4096}}, 425960, 265632, FXA__OVERLAPPING},
     };
@@ -278,7 +278,7 @@ TEST(nested_layouts_that_lie_apart_are_not_refused) {
         int64_t a0 = 0, a1 = 0, b0 = 0, b1 = 0;
         T_CHECK(fxa__region_addresses(&a, &a0, &a1) && fxa__region_addresses(&b, &b0, &b1));
         close += a0 < b1 && b0 < a1;
-        if (fxa__region_overlap(&a, &b) == FXA__APART && fxa__region_overlap(&b, &a) == FXA__APART) continue;
+        if (fxa__region_overlap(&a, &b) == FXA__DISJOINT && fxa__region_overlap(&b, &a) == FXA__DISJOINT) continue;
         char p[FXA__REGION_TEXT], q[FXA__REGION_TEXT];
         fxa__region_text(&a, p);
         fxa__region_text(&b, q);

@@ -35,15 +35,15 @@ __attribute__((unused)) static fxa_tile_class tiles_by_pairs(const fxa__problem 
                                                              fxa__slice k) {
     bool seen[2] = {false, false};
     fxa_error err;
-    fxa__bind bind = {0};
-    fxa__seq seq = fxa__seq_get(p, &bind, b);
+    fxa__bound_args bound = {0};
+    fxa__seq seq = fxa__seq_get(p, &bound, b);
     for (int64_t i = q.first; i <= q.last; i++)
         for (int64_t j = k.first; j <= k.last; j++) {
             double in[FXA_INPUT_COUNT] = {0}, value;
             int mask = 0;
             in[FXA_INPUT_B] = fxa__coord(p, NULL, FXA_INPUT_B, b);
             in[FXA_INPUT_H] = fxa__coord(p, NULL, FXA_INPUT_H, h);
-            in[FXA_INPUT_Q] = fxa__row_coord(p, &bind, &seq, i);
+            in[FXA_INPUT_Q] = fxa__row_coord(p, &bound, &seq, i);
             in[FXA_INPUT_K] = fxa__coord(p, NULL, FXA_INPUT_K, j);
             in[FXA_INPUT_Q_ROW] = (double)i, in[FXA_INPUT_K_ROW] = (double)j;
             in[FXA_INPUT_Q_LEN] = (double)(p->in.global_q_len ? p->in.global_q_len : p->in.sq);
@@ -72,7 +72,7 @@ __attribute__((unused)) static void tiles_check(fxa_context *ctx, const fxa_prob
             fxa_tile_class tile = fxa__tile_class(&grid, rows, keys), truth = tiles_by_pairs(p, 1, 2, rows, keys);
             if (exact ? tile != truth : tile != FXA_TILE_MIXED && tile != truth)
                 T_FAIL("tile at %d, %d is %d, truly %d\n", (int)q, (int)k, tile, truth);
-            if (tile_q * tile_k <= FXA__TILE_LOOK) tile = truth; /* a count looks at the pairs */
+            if (tile_q * tile_k <= FXA__TILE_MAX_PAIRS) tile = truth; /* a count looks at the pairs */
             by_tile.empty += tile == FXA_TILE_EMPTY;
             by_tile.mixed += tile == FXA_TILE_MIXED;
             by_tile.full += tile == FXA_TILE_FULL;

@@ -7,25 +7,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool mock_call_get(const mock_call *c, size_t i, fxa__touched *t, int64_t *first, int64_t *end) {
-    const fxa__touch_list list = {&c->p->in, &c->host, 0};
-    if (!fxa__touch_get(&list, i, t)) return false;
-    bool on_host = t->part == FXA__TOUCH_OTHER && t->index != 2;
+static bool mock_call_get(const mock_call *c, size_t i, fxa__run_region *t, int64_t *first, int64_t *end) {
+    const fxa__run_region_list list = {&c->p->in, &c->host, 0};
+    if (!fxa__run_region_get(&list, i, t)) return false;
+    bool on_host = t->part == FXA__PART_OTHER && t->index != 2;
     if (on_host || fxa__region_is_empty(&t->region)) t->region.data = NULL;
     if (t->region.data && !fxa__region_addresses(&t->region, first, end)) abort();
     return true;
 }
 
-static void mock_call_point(mock_call *c, const fxa__touched *t, void *at) {
-    if (t->part == FXA__TOUCH_OPERAND || t->part == FXA__TOUCH_TABLE) c->args.slot[t->index] = at;
-    if (t->part == FXA__TOUCH_OTHER && t->index == 2) c->args.dparams = at;
-    if (t->part == FXA__TOUCH_TENSOR) c->tensors[t->index] = at;
-    if (t->part == FXA__TOUCH_DTENSOR) c->dtensors[t->index] = at;
-    if (t->part == FXA__TOUCH_BPROP) c->bprop_tensors[t->index] = at;
+static void mock_call_point(mock_call *c, const fxa__run_region *t, void *at) {
+    if (t->part == FXA__PART_OPERAND || t->part == FXA__PART_TABLE) c->args.slot[t->index] = at;
+    if (t->part == FXA__PART_OTHER && t->index == 2) c->args.dparams = at;
+    if (t->part == FXA__PART_TENSOR) c->tensors[t->index] = at;
+    if (t->part == FXA__PART_DTENSOR) c->dtensors[t->index] = at;
+    if (t->part == FXA__PART_BPROP) c->bprop_tensors[t->index] = at;
 }
 
 void mock_call_place(mock_call *c, const fxa_plan *plan, const fxa_args *args, int32_t ordinal) {
-    fxa__touched t;
+    fxa__run_region t;
     int64_t first = 0, end = 0;
     memset(c, 0, sizeof *c);
     c->p = fxa__problem_retain(plan->problem), c->host = c->args = *args;
@@ -52,7 +52,7 @@ static void mock_call_copy(const fxa__region *r, char *to, const char *from) {
 }
 
 void mock_call_fetch(const mock_call *c) {
-    fxa__touched t;
+    fxa__run_region t;
     int64_t first = 0, end = 0;
     for (size_t i = 0; mock_call_get(c, i, &t, &first, &end); i++) {
         if (!c->block[i] || !t.written) continue;
@@ -66,7 +66,7 @@ void mock_call_fetch(const mock_call *c) {
 }
 
 void mock_call_end(mock_call *c) {
-    for (size_t i = 0; i < FXA__TOUCH_MAX; i++) mock_unplace(c->block[i]);
+    for (size_t i = 0; i < FXA__RUN_REGIONS; i++) mock_unplace(c->block[i]);
     mock_unplace(c->workspace);
     fxa__problem_release(c->p);
 }

@@ -15,7 +15,7 @@ typedef struct mock_call {
     fxa_args args;   /* of the device; its arrays are here: the struct must not move */
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
-    void *block[FXA__TOUCH_MAX]; /* by number of the list of touch.h; NULL: nothing */
+    void *block[FXA__RUN_REGIONS]; /* by number of the list of run_regions.h; NULL: nothing */
     void *workspace;
 } mock_call;
 

@@ -112,7 +112,8 @@ static fxa_status mock_make(const fxa__problem *p, void **code, size_t *bytes, f
     return mock_wrap(p->host, inner, code, err);
 }
 
-static fxa_status mock_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+static fxa_status mock_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
+                             fxa_error *err) {
     FXA_TRY(mock_enter(self, MOCK_QUERY, err));
     const mock_code *have = code;
     FXA_TRY(fxa__engine_ref.query(NULL, p, have ? have->inner : NULL, out, err));
@@ -163,7 +164,7 @@ static fxa_status mock_load(void *self, const fxa__problem *p, fxa__reader *r, v
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
-static fxa_status mock_check_place(const mock_self *s, const fxa__touched *t, fxa_error *err) {
+static fxa_status mock_check_place(const mock_self *s, const fxa__run_region *t, fxa_error *err) {
     int64_t first, end;
     const mock_block *b = mock_block_find(t->region.data);
     if (!b)
@@ -180,22 +181,23 @@ static fxa_status mock_check_place(const mock_self *s, const fxa__touched *t, fx
 }
 
 /* Params stay on the host. */
-static fxa_status mock_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+static fxa_status mock_check(void *self, const fxa__problem *p, const fxa__bound_args *bound, fxa_error *err) {
     FXA_TRY(mock_enter(self, MOCK_CHECK, err));
     mock_touch touch;
-    fxa__touched t;
-    mock_touch_start(&touch, p, bind);
-    for (size_t i = 0; mock_touch_get(&touch, p, bind, i, &t); i++) {
-        bool on_host = t.part == FXA__TOUCH_OTHER && (t.index & 1);
+    fxa__run_region t;
+    mock_touch_start(&touch, p, bound);
+    for (size_t i = 0; mock_touch_get(&touch, p, bound, i, &t); i++) {
+        bool on_host = t.part == FXA__PART_OTHER && (t.index & 1);
         if (t.region.data && !on_host) FXA_TRY(mock_check_place(self, &t, err));
     }
     return FXA_OK;
 }
 
-static fxa_status mock_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+static fxa_status mock_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
+                           fxa_error *err) {
     const mock_self *s = self;
     FXA_TRY(mock_enter(self, MOCK_RUN, err));
-    mock_op *op = mock_op_of_run((mock_code *)(uintptr_t)code, p, bind);
+    mock_op *op = mock_op_of_run((mock_code *)(uintptr_t)code, p, bound);
     op->ordinal = s->ordinal;
     mock_queue_push(op);
     return FXA_OK;

@@ -25,25 +25,26 @@ void mock_code_leave(mock_code *code) {
 
 /* ---- What a run touches ------------------------------------------------------------------------------------------ */
 
-void mock_touch_start(mock_touch *t, const fxa__problem *p, const fxa__bind *bind) {
+void mock_touch_start(mock_touch *t, const fxa__problem *p, const fxa__bound_args *bound) {
     *t = (mock_touch){.args = FXA_ARGS_INIT};
-    memcpy(t->args.slot, bind->slot, sizeof bind->slot);
+    memcpy(t->args.slot, bound->slot, sizeof bound->slot);
     for (size_t i = 0; i < p->in.n_captures; i++) {
-        t->tensors[i] = bind->tensors[i].data;
-        t->dtensors[i] = bind->dtensors ? (void *)(uintptr_t)bind->dtensors[i].data : NULL;
+        t->tensors[i] = bound->tensors[i].data;
+        t->dtensors[i] = bound->dtensors ? (void *)(uintptr_t)bound->dtensors[i].data : NULL;
     }
-    for (size_t i = 0; i < p->in.n_bprop_captures; i++) t->bprop_tensors[i] = bind->bprop_tensors[i].data;
-    t->args.dparams = bind->dparams;
+    for (size_t i = 0; i < p->in.n_bprop_captures; i++) t->bprop_tensors[i] = bound->bprop_tensors[i].data;
+    t->args.dparams = bound->dparams;
     t->args.n_dparams = p->in.program ? fxa_program_param_count(p->in.program) : 0;
-    t->args.workspace = bind->workspace;
+    t->args.workspace = bound->workspace;
 }
 
 /* The arrays are pointed to here, so that the struct may have moved. */
-bool mock_touch_get(const mock_touch *t, const fxa__problem *p, const fxa__bind *bind, size_t i, fxa__touched *out) {
+bool mock_touch_get(const mock_touch *t, const fxa__problem *p, const fxa__bound_args *bound, size_t i,
+                    fxa__run_region *out) {
     fxa_args args = t->args;
     args.tensors = t->tensors, args.dtensors = (void *const *)t->dtensors, args.bprop_tensors = t->bprop_tensors;
-    const fxa__touch_list list = {&p->in, &args, bind->workspace_size};
-    if (!fxa__touch_get(&list, i, out)) return false;
+    const fxa__run_region_list list = {&p->in, &args, bound->workspace_size};
+    if (!fxa__run_region_get(&list, i, out)) return false;
     if (fxa__region_is_empty(&out->region)) out->region.data = NULL;
     return true;
 }
@@ -57,32 +58,32 @@ static void mock_op_end(mock_op *op) {
     free(op);
 }
 
-static void mock_op_copy_views(mock_op *op, const fxa__problem *p, const fxa__bind *bind) {
+static void mock_op_copy_views(mock_op *op, const fxa__problem *p, const fxa__bound_args *bound) {
     size_t n = p->in.n_captures, n_bprop = p->in.n_bprop_captures;
     fxa_view *at = op->views;
-    if (bind->tensors) op->bind.tensors = memcpy(at, bind->tensors, n * sizeof *at), at += n;
-    if (bind->dtensors) op->bind.dtensors = memcpy(at, bind->dtensors, n * sizeof *at), at += n;
-    if (bind->bprop_tensors) op->bind.bprop_tensors = memcpy(at, bind->bprop_tensors, n_bprop * sizeof *at);
+    if (bound->tensors) op->bound.tensors = memcpy(at, bound->tensors, n * sizeof *at), at += n;
+    if (bound->dtensors) op->bound.dtensors = memcpy(at, bound->dtensors, n * sizeof *at), at += n;
+    if (bound->bprop_tensors) op->bound.bprop_tensors = memcpy(at, bound->bprop_tensors, n_bprop * sizeof *at);
 }
 
-mock_op *mock_op_of_run(mock_code *code, const fxa__problem *p, const fxa__bind *bind) {
+mock_op *mock_op_of_run(mock_code *code, const fxa__problem *p, const fxa__bound_args *bound) {
     mock_op *op = calloc(1, sizeof *op);
     mock_touch touch;
-    fxa__touched t;
+    fxa__run_region t;
     if (!op) abort();
     size_t n = p->in.program ? fxa_program_param_count(p->in.program) : 0;
     size_t n_bprop = p->in.bprop ? fxa_program_param_count(p->in.bprop) : 0;
-    op->stream = bind->stream, op->bind = *bind;
+    op->stream = bound->stream, op->bound = *bound;
     op->code = code;
     atomic_fetch_add(&code->refs, 1);
     op->p = fxa__problem_retain((fxa__problem *)(uintptr_t)p);
-    mock_op_copy_views(op, p, bind);
-    if (bind->params && n) op->bind.params = memcpy(op->params, bind->params, n * sizeof(double));
-    if (bind->bprop_params && n_bprop)
-        op->bind.bprop_params = memcpy(op->bprop_params, bind->bprop_params, n_bprop * sizeof(double));
-    mock_touch_start(&touch, p, bind);
-    for (size_t i = 0; mock_touch_get(&touch, p, bind, i, &t); i++)
-        if (t.region.data && !(t.part == FXA__TOUCH_OTHER && (t.index & 1)))
+    mock_op_copy_views(op, p, bound);
+    if (bound->params && n) op->bound.params = memcpy(op->params, bound->params, n * sizeof(double));
+    if (bound->bprop_params && n_bprop)
+        op->bound.bprop_params = memcpy(op->bprop_params, bound->bprop_params, n_bprop * sizeof(double));
+    mock_touch_start(&touch, p, bound);
+    for (size_t i = 0; mock_touch_get(&touch, p, bound, i, &t); i++)
+        if (t.region.data && !(t.part == FXA__PART_OTHER && (t.index & 1)))
             op->block[op->n_blocks++] = mock_block_find(t.region.data);
     return op;
 }
@@ -90,16 +91,16 @@ mock_op *mock_op_of_run(mock_code *code, const fxa__problem *p, const fxa__bind 
 /* As the header says: ints are rounded towards zero and clamped, NAN is the usual scale. */
 static void mock_op_read_scalars(mock_op *op) {
     const fxa_problem *in = &op->p->in;
-    const double *params = op->bind.slot[FXA_SLOT_PARAMS];
+    const double *params = op->bound.slot[FXA_SLOT_PARAMS];
     size_t n = in->program ? fxa_program_param_count(in->program) : 0;
-    double scale = *(const double *)op->bind.slot[FXA_SLOT_SCALE];
-    op->bind.scale = scale != scale ? 1 / sqrt((double)in->d_qk) : scale;
-    if (in->flags & FXA_DROPOUT) op->bind.seed = *(const uint64_t *)op->bind.slot[FXA_SLOT_SEED];
+    double scale = *(const double *)op->bound.slot[FXA_SLOT_SCALE];
+    op->bound.scale = scale != scale ? 1 / sqrt((double)in->d_qk) : scale;
+    if (in->flags & FXA_DROPOUT) op->bound.seed = *(const uint64_t *)op->bound.slot[FXA_SLOT_SEED];
     for (size_t i = 0; i < n; i++) {
         bool is_int = fxa_program_param(in->program, i).type == FXA_INT;
         op->params[i] = is_int ? trunc(fmax(INT32_MIN, fmin(INT32_MAX, params[i]))) : params[i];
     }
-    op->bind.params = op->params;
+    op->bound.params = op->params;
 }
 
 static fxa_status mock_op_perform(mock_op *op, fxa_error *err) {
@@ -108,10 +109,10 @@ static fxa_status mock_op_perform(mock_op *op, fxa_error *err) {
     if (op->code) {
         if (mock.performing) mock.performing();
         if (op->p->in.flags & FXA_SCALARS_IN_MEMORY) mock_op_read_scalars(op);
-        fxa__poison_fill(op->bind.workspace, op->bind.workspace_size); /* as in runs on the host */
-        status = fxa__engine_ref.run(NULL, op->code->inner, op->p, &op->bind, err);
-        if (status == FXA_OK && fxa__engine_ref.zones && op->bind.workspace)
-            fxa__engine_ref.zones(NULL, op->code->inner, op->p, op->bind.workspace);
+        fxa__poison_fill(op->bound.workspace, op->bound.workspace_size); /* as in runs on the host */
+        status = fxa__engine_ref.run(NULL, op->code->inner, op->p, &op->bound, err);
+        if (status == FXA_OK && fxa__engine_ref.zones && op->bound.workspace)
+            fxa__engine_ref.zones(NULL, op->code->inner, op->p, op->bound.workspace);
     } else {
         memcpy(op->to, op->from, op->size);
     }

@@ -8,7 +8,7 @@
 
 #include "mock_device.h"
 #include "mock_memory.h"
-#include "problem/touch.h"
+#include "problem/run_regions.h"
 
 /* Code of the mock: that of ref, for whoever holds it, the queue among them. */
 typedef struct mock_code {
@@ -21,15 +21,15 @@ void mock_code_leave(mock_code *code);
 typedef struct mock_op {
     int32_t ordinal;
     void *stream;
-    mock_block *block[FXA__TOUCH_MAX]; /* which it needs open */
+    mock_block *block[FXA__RUN_REGIONS]; /* which it needs open */
     size_t n_blocks;
     void *to; /* a copy; its host side is read and written when it is performed */
     const void *from;
     size_t size;
     mock_code *code; /* a run */
     fxa__problem *p;
-    fxa__bind bind;
-    fxa_view views[FXA__BIND_VIEWS];
+    fxa__bound_args bound;
+    fxa_view views[FXA__ARGS_VIEWS];
     double params[FXA_MAX_PARAMS], bprop_params[FXA_MAX_PARAMS];
     struct mock_op *next;
 } mock_op;
@@ -39,8 +39,8 @@ fxa_status mock_count_call(mock_hook hook, fxa_error *err);
 
 /* Takes the op, which is from calloc. */
 void mock_queue_push(mock_op *op);
-/* A run with copies of what bind points to on the host. */
-mock_op *mock_op_of_run(mock_code *code, const fxa__problem *p, const fxa__bind *bind);
+/* A run with copies of what bound points to on the host. */
+mock_op *mock_op_of_run(mock_code *code, const fxa__problem *p, const fxa__bound_args *bound);
 /* Performs what was queued on a stream, or on all; on a failure the rest is dropped. */
 fxa_status mock_queue_perform(int32_t ordinal, bool all, void *stream, fxa_error *err);
 /* Drops what was queued on a stream, or on all. */
@@ -53,7 +53,8 @@ typedef struct mock_touch {
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
 } mock_touch;
-void mock_touch_start(mock_touch *t, const fxa__problem *p, const fxa__bind *bind);
-bool mock_touch_get(const mock_touch *t, const fxa__problem *p, const fxa__bind *bind, size_t i, fxa__touched *out);
+void mock_touch_start(mock_touch *t, const fxa__problem *p, const fxa__bound_args *bound);
+bool mock_touch_get(const mock_touch *t, const fxa__problem *p, const fxa__bound_args *bound, size_t i,
+                    fxa__run_region *out);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plan bytes for tests: a few saved plans, and the format of src/plan/blob.c taken apart and put together by a second
- * implementation, written from its description alone.
+ * Plan bytes for tests: a few saved plans, and the format of src/plan/plan_save.c taken apart and put together by a
+ * second implementation, written from its description alone.
  */
 #ifndef FXA_TESTS_PLAN_BYTES_H
 #define FXA_TESTS_PLAN_BYTES_H

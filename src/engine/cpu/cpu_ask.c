@@ -27,13 +27,13 @@ static ask_range ask_range_of(const fxa__cpu_group *g, fxa_input axis, int64_t f
     if (map->kind != FXA_MAP_AFFINE) {
         for (int64_t i = first; i <= last; i++) {
             int32_t x =
-                axis == FXA_INPUT_Q ? fxa__row_coord(g->p, g->bind, &g->seq, i) : fxa__coord(g->p, g->bind, axis, i);
+                axis == FXA_INPUT_Q ? fxa__row_coord(g->p, g->bound, &g->seq, i) : fxa__coord(g->p, g->bound, axis, i);
             r.lo = fxa__min_i64(r.lo, x);
             r.hi = fxa__max_i64(r.hi, x);
         }
         return r;
     }
-    const int32_t *dynamic = g->bind->slot[FXA_SLOT_OFFSET_B + (int)(axis - FXA_INPUT_B)];
+    const int32_t *dynamic = g->bound->slot[FXA_SLOT_OFFSET_B + (int)(axis - FXA_INPUT_B)];
     int64_t base = map->base + (map->has_offset ? *dynamic : 0) + (axis == FXA_INPUT_Q ? g->seq.q_shift : 0);
     int64_t x = base + map->step * first, y = base + map->step * last;
     r.lo = fxa__min_i64(x, y);
@@ -45,14 +45,14 @@ static ask_range ask_range_of(const fxa__cpu_group *g, fxa_input axis, int64_t f
 
 /* ---- What the mask leaves ---------------------------------------------------------------------------------------- */
 
-void fxa__cpu_scan(const fxa__cpu_code *code, const fxa__bind *bind, fxa_tensor_range *ranges) {
+void fxa__cpu_scan(const fxa__cpu_code *code, const fxa__bound_args *bound, fxa_tensor_range *ranges) {
     const fxa_program *program = code->program;
     int32_t mask = fxa__program_output(program, FXA__OUT_MASK);
-    for (int32_t t = 0; t < program->n_tensors; t++) ranges[t] = (fxa_tensor_range){.view = &bind->tensors[t]};
+    for (int32_t t = 0; t < program->n_tensors; t++) ranges[t] = (fxa_tensor_range){.view = &bound->tensors[t]};
     for (int32_t i = 0; i < mask && code->classify; i++) {
         const fxa__node *n = &program->nodes[i];
         if (n->op == FXA_OP_LOAD && n->type != FXA_FLOAT && !ranges[n->imm].known)
-            ranges[n->imm] = fxa_tensor_scan(&bind->tensors[n->imm]);
+            ranges[n->imm] = fxa_tensor_scan(&bound->tensors[n->imm]);
     }
 }
 
@@ -118,13 +118,13 @@ void fxa__cpu_seen_clear(fxa__cpu_group *g, fxa__cpu_seen *seen) {
 /* Asks, or remembers. Inputs that the mask does not read are 0 in the box. */
 static fxa_tile_class ask_box(const fxa__cpu_group *g, const fxa_tile_bounds *box) {
     uint32_t hash = 0;
-    if (!g->n_seen) return fxa__program_classify(g->code->program, box, g->bind->params, g->ranges, NULL);
+    if (!g->n_seen) return fxa__program_classify(g->code->program, box, g->bound->params, g->ranges, NULL);
     for (int i = 0; i < FXA_INPUT_COUNT; i++)
         hash = ((hash ^ (uint32_t)box->lo[i]) * 0x85ebca6bu ^ (uint32_t)box->hi[i]) * 0xc2b2ae35u;
     fxa__cpu_seen *seen = &g->seen[(hash ^ hash >> 16) & (uint32_t)(g->n_seen - 1)];
     if (seen->tile == UINT32_MAX || memcmp(&seen->box, box, sizeof *box) != 0) {
         seen->box = *box;
-        seen->tile = (uint32_t)fxa__program_classify(g->code->program, box, g->bind->params, g->ranges, NULL);
+        seen->tile = (uint32_t)fxa__program_classify(g->code->program, box, g->bound->params, g->ranges, NULL);
     }
     return (fxa_tile_class)seen->tile;
 }
@@ -132,7 +132,7 @@ static fxa_tile_class ask_box(const fxa__cpu_group *g, const fxa_tile_bounds *bo
 static fxa_tile_class ask_classify(const fxa__cpu_group *g, const ask_range *h, const ask_range *q,
                                    const ask_range *k) {
     fxa_tile_bounds box = {{0}, {0}};
-    int32_t b = fxa__coord(g->p, g->bind, FXA_INPUT_B, g->b);
+    int32_t b = fxa__coord(g->p, g->bound, FXA_INPUT_B, g->b);
     if (!g->code->classify) return FXA_TILE_MIXED;
     ask_set(g, &box, FXA_INPUT_B, b, b);
     ask_set(g, &box, FXA_INPUT_H, h->lo, h->hi);

@@ -124,7 +124,7 @@ static void attend_softmax(fxa__cpu_item *it, attend_part *part, const attend_gr
     if (n == 0) {
         for (int64_t i = 0; i < g->strip.rows; i++) fxa__real_set(it->s.beta, kernels->real_size, i, 1);
     } else {
-        double factor = fxa__cpu_score_factor(kernels, it->g.bind->scale);
+        double factor = fxa__cpu_score_factor(kernels, it->g.bound->scale);
         for (int64_t i = 0; factor != 1 && i < g->strip.rows; i++)
             kernels->row_scale(fxa__real_at(it, it->s.t, i * ldt), n, factor);
         fxa__cpu_softmax(it, part->strip, part->strips, g->column);
@@ -290,7 +290,7 @@ static void attend_again(fxa__cpu_item *it, int64_t row) {
 }
 
 void fxa__cpu_attend(fxa__cpu_item *it) {
-    double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
+    double factor = fxa__cpu_q_factor(it->kernels, it->g.bound->scale);
     it->kernels->format->a_load(it->kernels, &it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, it->run->blocks.lda,
                                 it->s.x);
     attend_all(it);

@@ -20,14 +20,14 @@
 
 static fxa__cpu_place back_absent_row(const fxa__back_worker *w, int64_t h, int64_t q) {
     const fxa_operand *t = &w->job->p->in.dq;
-    int64_t at = fxa__row_offset(w->job->p, &w->g.seq, t, false, w->job->bind, w->g.b, h, q);
-    char *data = (char *)w->job->bind->slot[FXA_SLOT_DQ] + at * (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
+    int64_t at = fxa__row_offset(w->job->p, &w->g.seq, t, false, w->job->bound, w->g.b, h, q);
+    char *data = (char *)w->job->bound->slot[FXA_SLOT_DQ] + at * (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
     return (fxa__cpu_place){data, t->dtype, t->stride[3], w->job->p->in.d_qk, 0, 1};
 }
 
 static void back_store(const fxa__back *job, fxa_slot slot, fxa__cpu_place to, const void *row, double factor,
                        bool add) {
-    fxa__cpu_store(job->code->kernels, job->bind, slot, &to, row, factor, add);
+    fxa__cpu_store(job->code->kernels, job->bound, slot, &to, row, factor, add);
 }
 
 /* ---- dQ --------------------------------------------------------------------------------------------------------- */
@@ -39,7 +39,7 @@ static void back_store_dq(const fxa__back_worker *w, void *dq, int64_t first, in
     fxa__cpu_place to = {.count = 0};
     for (int64_t r = first; r < first + n; r++) {
         fxa__cpu_row_next(&w->g, FXA_SLOT_DQ, r, &to);
-        back_store(job, FXA_SLOT_DQ, to, fxa__back_at(job, dq, r * ld), job->bind->scale,
+        back_store(job, FXA_SLOT_DQ, to, fxa__back_at(job, dq, r * ld), job->bound->scale,
                    job->p->in.flags & FXA_ACCUMULATE_DQ);
     }
 }
@@ -67,7 +67,7 @@ static unsigned char *back_dq_has(const fxa__back *job, int64_t group, int64_t c
 static void back_add_page(const fxa__back_worker *w, void *pool, int64_t ld, const void *x, int64_t d) {
     const fxa__back *job = w->job;
     int64_t size = job->p->in.page_size, per_batch = fxa__div_up(job->p->in.sk, size);
-    const int32_t *pages = (const int32_t *)job->bind->slot[FXA_SLOT_PAGES] + w->g.b * per_batch;
+    const int32_t *pages = (const int32_t *)job->bound->slot[FXA_SLOT_PAGES] + w->g.b * per_batch;
     for (int64_t i = 0; i < w->n_keys; i++) {
         int64_t k = w->key + i, row = pages[k / size] * size + k % size;
         job->code->kernels->store(fxa__back_at(job, pool, row * ld), fxa__back_real(job), 1,
@@ -89,7 +89,7 @@ static void back_store_block(const fxa__back_worker *w) {
     const fxa_problem *p = &w->job->p->in;
     if (cut->want_k) kernels->format->over_end(kernels, &w->over_k, w->n_keys);
     if (cut->want_v) kernels->format->over_end(kernels, &w->over_v, w->n_keys);
-    double factor = fxa__cpu_score_factor(w->job->code->scores, w->job->bind->scale); /* Q had the rest of the scale */
+    double factor = fxa__cpu_score_factor(w->job->code->scores, w->job->bound->scale); /* Q had the rest of the scale */
     if (cut->want_k && factor != 1) kernels->row_scale(w->dk, w->n_keys * cut->ld_d, factor);
     if (cut->pool) {
         if (cut->want_k) back_add_page(w, w->dk_pool, cut->ld_d, w->dk, p->d_qk);
@@ -141,7 +141,7 @@ static void back_block(fxa__back_worker *w, int64_t key, int64_t n) {
     back_clear_block(w, n);
     for (int64_t tile = 0; tile < w->job->cut.tiles; tile++) fxa__back_tile(w, tile);
     back_store_block(w);
-    fxa__cpu_progress_add(w->job->code->scores, w->job->bind, n);
+    fxa__cpu_progress_add(w->job->code->scores, w->job->bound, n);
 }
 
 static void back_item(fxa__back_worker *w, int64_t item) {
@@ -151,7 +151,7 @@ static void back_item(fxa__back_worker *w, int64_t item) {
     back_enter(w, group);
     for (int i = 0; i < FXA__BACK_TAPES; i++)
         if (w->tape[i].tape)
-            fxa__tape_batch(&w->tape[i], fxa__coord(job->p, job->bind, FXA_INPUT_B, w->g.b), w->g.seq.q_len_seen,
+            fxa__tape_batch(&w->tape[i], fxa__coord(job->p, job->bound, FXA_INPUT_B, w->g.b), w->g.seq.q_len_seen,
                             w->g.seq.k_len_seen, w->g.seq.heads_seen);
     if (cut->want_q && cut->chunks > 1) {
         w->dq = back_dq_part(job, group, chunk);
@@ -163,7 +163,7 @@ static void back_item(fxa__back_worker *w, int64_t item) {
     int64_t end = fxa__min_i64(last, w->g.seq.k_len);
     for (int64_t key = begin; key < end; key += cut->block) back_block(w, key, fxa__min_i64(cut->block, end - key));
     back_store_absent(w, fxa__max_i64(begin, end), last);
-    fxa__cpu_progress_add(job->code->scores, job->bind, last - fxa__max_i64(begin, end));
+    fxa__cpu_progress_add(job->code->scores, job->bound, last - fxa__max_i64(begin, end));
     if (cut->want_q && cut->chunks == 1) {
         back_store_dq(w, w->dq, 0, w->g.rows);
         back_store_dq_absent(w);
@@ -178,7 +178,7 @@ static void back_store_pool(const fxa__back *job, const fxa_operand *t, fxa_slot
     int64_t size = job->p->in.page_size, bytes = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
     for (int64_t row = 0; row < job->cut.pool_rows; row++) {
         int64_t at = row / size * t->stride[0] + hkv * t->stride[1] + row % size * t->stride[2];
-        fxa__cpu_place to = {(char *)job->bind->slot[slot] + at * bytes, t->dtype, t->stride[3], d, 0, 1};
+        fxa__cpu_place to = {(char *)job->bound->slot[slot] + at * bytes, t->dtype, t->stride[3], d, 0, 1};
         back_store(job, slot, to, fxa__back_at(job, pool, row * ld), 1, add);
     }
 }
@@ -241,7 +241,8 @@ static void back_work(void *arg, int32_t worker) {
 static void back_do(const fxa__back *run, int32_t width, back_item_fn fn, int64_t items) {
     back_job job = {.run = run, .fn = fn, .items = items};
     if (items > 0)
-        fxa__pool_run(run->bind->pool, run->bind->parallel_user, (int32_t)fxa__min_i64(width, items), back_work, &job);
+        fxa__pool_run(run->bound->pool, run->bound->parallel_user, (int32_t)fxa__min_i64(width, items), back_work,
+                      &job);
 }
 
 static void back_before(fxa__back_worker *w, int64_t item) {
@@ -305,19 +306,19 @@ bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *
     return fxa__back_layout(&run, c, bytes);
 }
 
-bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind) {
-    fxa__back run = {.code = code, .p = p, .bind = bind, .cut = fxa__back_shares_make(code, p)};
+bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bound_args *bound) {
+    fxa__back run = {.code = code, .p = p, .bound = bound, .cut = fxa__back_shares_make(code, p)};
     const fxa__back_shares *cut = &run.cut;
     const fxa_problem *in = &p->in;
     size_t bytes;
-    if (!fxa__back_layout(&run, fxa__carver_make(bind->workspace), &bytes) || bytes > bind->workspace_size)
+    if (!fxa__back_layout(&run, fxa__carver_make(bound->workspace), &bytes) || bytes > bound->workspace_size)
         return false;
     for (int64_t i = 0; i < cut->ones; i++) fxa__store_f64(run.ones, fxa__back_real(&run), i, 1);
-    fxa__cpu_scan(code, bind, run.ranges);
+    fxa__cpu_scan(code, bound, run.ranges);
     for (int64_t i = 0; cut->want_sums && i < cut->lanes * p->program->n_params; i++) run.dparams[i] = 0;
     double pairs = (double)cut->groups * (double)cut->rows * (double)in->sk;
     int32_t width = pairs * 10 * (double)in->d_qk < BACK_SMALL ? 1 : code->width;
-    fxa__progress_begin(bind->progress, in->b, in->hkv, in->sk);
+    fxa__progress_begin(bound->progress, in->b, in->hkv, in->sk);
     back_do(&run, width, back_before, cut->groups * cut->tiles + fxa__back_sum_pieces(&run));
     back_do(&run, width, back_lane, cut->lanes);
     back_do(&run, width, back_after,

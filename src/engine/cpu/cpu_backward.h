@@ -84,7 +84,7 @@ typedef struct fxa__back_worker {
 typedef struct fxa__back {
     const fxa__cpu_code *code;
     const fxa__problem *p;
-    const fxa__bind *bind;
+    const fxa__bound_args *bound;
     fxa__back_shares cut;
     fxa_tensor_range *ranges;
     fxa__cpu_kept kept;    /* bits of masks */

@@ -23,9 +23,9 @@ static void back_row_nan(const fxa__back *job, void *x, int64_t n) {
 /* Which of columns begin..end dropout keeps. */
 static const int32_t *back_row_keep(const fxa__back_worker *w, int64_t row, int64_t begin, int64_t end) {
     const fxa__back *job = w->job;
-    fxa__cpu_drop drop = {.seed = job->bind->seed,
+    fxa__cpu_drop drop = {.seed = job->bound->seed,
                           .threshold = fxa__dropout_threshold(job->p->in.dropout_p),
-                          .b = fxa__coord(job->p, job->bind, FXA_INPUT_B, w->g.b),
+                          .b = fxa__coord(job->p, job->bound, FXA_INPUT_B, w->g.b),
                           .h = w->h[row],
                           .q = w->q_at[row]};
     return job->code->kernels->row_keep(w->keep, &drop, w->k_at + begin, end - begin, w->keys_run);
@@ -69,7 +69,7 @@ void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked,
             memset(fxa__back_at(job, ds, n), 0, (size_t)(steps - n) * kernels->real_size);
             back_row_through(w, row, begin, steps, s, ds);
         }
-        fxa__cpu_amax_ds(kernels, job->bind, ds, n);
+        fxa__cpu_amax_ds(kernels, job->bound, ds, n);
     }
     if (keep) kernels->row_drop(p, keep, factor, n);
 }

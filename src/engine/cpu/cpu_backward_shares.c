@@ -195,8 +195,8 @@ static void shares_carve_tape(fxa__carver *c, const fxa__back *job, const fxa__t
     void *scratch = fxa__tape_carve(c, tape, job->cut.tile, job->cut.block);
     if (!c->base) return;
     *run = (fxa__tape_run){.tape = tape,
-                           .params = job->bind->params,
-                           .tensors = job->bind->tensors,
+                           .params = job->bound->params,
+                           .tensors = job->bound->tensors,
                            .scratch = scratch,
                            .max_rows = job->cut.tile,
                            .max_columns = job->cut.block};
@@ -253,10 +253,10 @@ static void shares_carve_worker(fxa__carver *c, const fxa__back *job, fxa__back_
                                                job->code->bprop};
     for (int i = 0; i < FXA__BACK_TAPES; i++) shares_carve_tape(c, job, tapes[i], &w->tape[i]);
     if (!c->base) return;
-    w->g = (fxa__cpu_group){.code = job->code, .p = job->p, .bind = job->bind, .ranges = job->ranges};
+    w->g = (fxa__cpu_group){.code = job->code, .p = job->p, .bound = job->bound, .ranges = job->ranges};
     fxa__cpu_seen_clear(&w->g, seen);
-    w->tape[FXA__BACK_BPROP].params = job->bind->bprop_params;
-    w->tape[FXA__BACK_BPROP].tensors = job->bind->bprop_tensors;
+    w->tape[FXA__BACK_BPROP].params = job->bound->bprop_params;
+    w->tape[FXA__BACK_BPROP].tensors = job->bound->bprop_tensors;
 }
 
 /* The sums of one lane; those of a shared tensor are carved with the first. */
@@ -273,7 +273,7 @@ static void shares_carve_sums(fxa__carver *c, const fxa__back *job, int64_t lane
             if (!fxa__mul_i64(n, capture->size[i], &n)) n = 0; /* only beside an axis without elements */
         }
         if (job->cut.once >> t & 1)
-            sum = (fxa__tape_sum){.view = c->base ? job->bind->dtensors[t] : sum.view, .once = true};
+            sum = (fxa__tape_sum){.view = c->base ? job->bound->dtensors[t] : sum.view, .once = true};
         else if (capture->grad && (lane == 0 || !shared))
             sum.sum = fxa__carve(c, n, sizeof(double));
         else if (capture->grad && c->base)

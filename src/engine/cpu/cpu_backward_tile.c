@@ -138,7 +138,7 @@ static void tile_strip_rows(fxa__back_worker *w, const back_tile *t, int64_t i) 
     const fxa__cpu_strip *s = &w->strips[i];
     const fxa__cpu_kernels *kernels = job->code->kernels;
     int64_t n = s->end - s->begin, at = s->row * job->cut.ld + s->begin;
-    double factor = fxa__cpu_score_factor(job->code->scores, job->bind->scale);
+    double factor = fxa__cpu_score_factor(job->code->scores, job->bound->scale);
     for (int64_t row = 0; factor != 1 && n > 0 && row < s->rows; row++)
         kernels->row_scale(fxa__back_at(job, w->s, at + row * job->cut.ld), n, factor);
     for (int64_t row = s->row; row < s->row + s->rows; row++) tile_row(w, t, i, row);
@@ -266,7 +266,7 @@ static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     t->ld_q = job->cut.ld_d;
     t->ld_dout = job->cut.ld_v;
     t->q = w->q;
-    double factor = fxa__cpu_q_factor(job->code->scores, job->bind->scale);
+    double factor = fxa__cpu_q_factor(job->code->scores, job->bound->scale);
     if (factor == 1)
         t->q = fxa__back_rows(w, FXA_SLOT_Q, t->first, t->n, w->q, &t->ld_q);
     else

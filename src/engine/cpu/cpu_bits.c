@@ -109,7 +109,7 @@ static void bits_sum_up(const fxa__cpu_cut *c, const fxa__cpu_bits *to, int64_t 
 static void bits_ready(fxa__cpu_cut *c, bool *block_ready) {
     const fxa__cpu_group *g = c->g;
     if (!c->ready) {
-        fxa__tape_batch(&c->mask, fxa__coord(g->p, g->bind, FXA_INPUT_B, g->b), g->seq.q_len_seen, g->seq.k_len_seen,
+        fxa__tape_batch(&c->mask, fxa__coord(g->p, g->bound, FXA_INPUT_B, g->b), g->seq.q_len_seen, g->seq.k_len_seen,
                         g->seq.heads_seen);
         fxa__tape_rows(&c->mask, c->n, c->h, c->q, fxa__cpu_row_q(g, c->first), g->seq.q_len);
     }

@@ -58,10 +58,10 @@ static inline double fxa__cpu_score_factor(const fxa__cpu_kernels *kernels, doub
 }
 
 /* Between products the processor is the caller's: its fxa_progress_fn may use what `enter` sets up. */
-static inline void fxa__cpu_progress_add(const fxa__cpu_kernels *kernels, const fxa__bind *bind, int64_t parts) {
-    if (!bind->progress) return;
+static inline void fxa__cpu_progress_add(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, int64_t parts) {
+    if (!bound->progress) return;
     if (kernels->leave) kernels->leave();
-    fxa__progress_add(bind->progress, parts);
+    fxa__progress_add(bound->progress, parts);
     if (kernels->enter) kernels->enter();
 }
 
@@ -81,7 +81,7 @@ typedef struct fxa__cpu_seen {
 typedef struct fxa__cpu_group {
     const fxa__cpu_code *code;
     const fxa__problem *p;
-    const fxa__bind *bind;
+    const fxa__bound_args *bound;
     const fxa_tensor_range *ranges; /* of the program's tensors, see fxa__cpu_scan; NULL: nothing known */
     fxa__cpu_seen *seen;            /* the worker's own, by hash; */
     int64_t n_seen;                 /* a power of 2, or 0 */
@@ -91,7 +91,7 @@ typedef struct fxa__cpu_group {
     int64_t rows;  /* heads * seq.q_len */
 } fxa__cpu_group;
 
-/* Moves to (b, hkv); code, p, bind and ranges are set by the caller. */
+/* Moves to (b, hkv); code, p, bound and ranges are set by the caller. */
 void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv);
 
 /* How many answers of range analysis a worker should keep, and the beginning. */
@@ -99,7 +99,7 @@ int64_t fxa__cpu_seen_count(const fxa__cpu_code *code, const fxa__problem *p);
 void fxa__cpu_seen_clear(fxa__cpu_group *g, fxa__cpu_seen *seen);
 
 /* Looks once at the int tensors that range analysis of the mask can use: ranges has one entry per tensor. */
-void fxa__cpu_scan(const fxa__cpu_code *code, const fxa__bind *bind, fxa_tensor_range *ranges);
+void fxa__cpu_scan(const fxa__cpu_code *code, const fxa__bound_args *bound, fxa_tensor_range *ranges);
 
 /* Local head and position of stacked row r. */
 static inline int64_t fxa__cpu_row_head(const fxa__cpu_group *g, int64_t r) {
@@ -145,13 +145,13 @@ bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, i
 
 /* The scales of a run as this engine multiplies them in: `load` of a slot that is written is what its sums have to be
  * multiplied with. */
-fxa__bind fxa__cpu_bind_scaled(const fxa__bind *bind, fxa_pass pass);
+fxa__bound_args fxa__cpu_bind_scaled(const fxa__bound_args *bound, fxa_pass pass);
 /* A row of sums times factor and what the slot's sums have to be multiplied with, and its scale, to where it goes; and
  * the largest of it before the scale, if that is asked for. */
-void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bind *bind, fxa_slot slot, const fxa__cpu_place *to,
-                    const void *row, double factor, bool add);
+void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, fxa_slot slot,
+                    const fxa__cpu_place *to, const void *row, double factor, bool add);
 /* The largest of gradients by scaled scores, times the scale without descales, if that is asked for. */
-void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bind *bind, const void *ds, int64_t n);
+void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, const void *ds, int64_t n);
 
 /* Coordinates that programs see. Of keys: true when each is the one before plus 1, modulo 2^32. */
 void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q);
@@ -173,11 +173,11 @@ bool fxa__cpu_band_columns(const fxa__cpu_group *g, int64_t first, int64_t n, in
 void fxa__cpu_forward_least(const fxa__cpu_kernels *kernels, const fxa_problem *p, int32_t *rows, int32_t *keys);
 void fxa__cpu_backward_least(const fxa__cpu_kernels *kernels, int32_t *rows, int32_t *keys);
 
-/* The passes; false, and nothing done: the bind's workspace does not hold the run, which its plan sees to. Workspace:
- * exact bytes for one run, all workers together; false on overflow. */
+/* The passes; false, and nothing done: the bound arguments' workspace does not hold the run, which its plan sees to.
+ * Workspace: exact bytes for one run, all workers together; false on overflow. */
 bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes);
-bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind);
+bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bound_args *bound);
 bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes);
-bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind);
+bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bound_args *bound);
 
 #endif

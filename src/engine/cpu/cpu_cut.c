@@ -21,8 +21,8 @@ void fxa__cpu_cut_start(fxa__cpu_cut *c, const fxa__cpu_group *g, const fxa__cpu
     c->g = g;
     c->kept = kept;
     c->mask = (fxa__tape_run){.tape = g->code->mask,
-                              .params = g->bind->params,
-                              .tensors = g->bind->tensors,
+                              .params = g->bound->params,
+                              .tensors = g->bound->tensors,
                               .scratch = scratch,
                               .max_rows = rows,
                               .max_columns = keys};

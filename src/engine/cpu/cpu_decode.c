@@ -30,7 +30,7 @@ static void decode_scores(fxa__cpu_item *it, int64_t key, int64_t n) {
         decode_fetch(it, &k, FXA_SLOT_V, key + i);
         it->kernels->dots(fxa__real_at(it, it->s.t, i), blocks->ldt, it->s.q, blocks->ldq, it->n, &k);
     }
-    double factor = fxa__cpu_score_factor(it->kernels, it->g.bind->scale);
+    double factor = fxa__cpu_score_factor(it->kernels, it->g.bound->scale);
     for (int64_t row = 0; factor != 1 && row < it->n; row++)
         it->kernels->row_scale(fxa__real_at(it, it->s.t, row * blocks->ldt), n, factor);
 }
@@ -91,7 +91,7 @@ static void decode_all(fxa__cpu_item *it) {
 
 void fxa__cpu_decode(fxa__cpu_item *it) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
+    double factor = fxa__cpu_q_factor(it->kernels, it->g.bound->scale);
     FXA__ASSERT(it->n <= FXA__CPU_FEW_ROWS && it->g.p->in.d_qk <= FXA_MAX_D && it->g.p->in.d_v <= FXA_MAX_D);
     memset(it->s.o, 0, (size_t)(it->n * blocks->ldo) * it->kernels->real_size);
     fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);

@@ -187,7 +187,7 @@ bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p
 static fxa__cpu_item forward_worker(const fxa__cpu_forward_run *run, int32_t worker) {
     fxa__cpu_item it = {.run = run, .kernels = run->code->kernels};
     fxa__carver c = fxa__carver_make(run->scratch + (size_t)worker * run->scratch_bytes);
-    it.g = (fxa__cpu_group){.code = run->code, .p = run->p, .bind = run->bind, .ranges = run->ranges};
+    it.g = (fxa__cpu_group){.code = run->code, .p = run->p, .bound = run->bound, .ranges = run->ranges};
     forward_carve_scratch(&c, run, &it.s, &it.cut);
     fxa__cpu_seen_clear(&it.g, it.s.seen);
     return it;
@@ -197,7 +197,7 @@ static void forward_enter(fxa__cpu_item *it, int64_t group) {
     int64_t hkv = it->g.p->in.hkv;
     fxa__cpu_group_enter(&it->g, group / hkv, group % hkv);
     it->shares = fxa__cpu_shares_make(it->run, it->g.seq.q_len, it->g.seq.k_len);
-    it->b = fxa__coord(it->g.p, it->g.bind, FXA_INPUT_B, it->g.b);
+    it->b = fxa__coord(it->g.p, it->g.bound, FXA_INPUT_B, it->g.b);
 }
 
 /* Rows and keys of item i of the group; false when it has none. The last tiles come first: causal masks leave them the
@@ -253,7 +253,7 @@ static void forward_task(void *arg, int32_t worker) {
         forward_enter(&it, group);
         if (number == 0 && !(run->p->in.flags & FXA_VARLEN)) fxa__cpu_output_absent(&it);
         if (forward_select(&it, number)) forward_item(&it, group);
-        fxa__cpu_progress_add(it.kernels, run->bind, 1);
+        fxa__cpu_progress_add(it.kernels, run->bound, 1);
     }
     if (it.kernels->leave) it.kernels->leave();
 }
@@ -268,16 +268,17 @@ static void forward_join_task(void *arg, int32_t worker) {
     }
 }
 
-bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind) {
-    fxa__cpu_forward_run run = {.code = code, .p = p, .bind = bind};
+bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bound_args *bound) {
+    fxa__cpu_forward_run run = {.code = code, .p = p, .bound = bound};
     size_t bytes;
-    if (!forward_layout(&run, fxa__carver_make(bind->workspace), &bytes) || bytes > bind->workspace_size) return false;
-    fxa__cpu_scan(code, bind, run.ranges);
+    if (!forward_layout(&run, fxa__carver_make(bound->workspace), &bytes) || bytes > bound->workspace_size)
+        return false;
+    fxa__cpu_scan(code, bound, run.ranges);
     atomic_init(&run.next, 0);
-    fxa__progress_begin(bind->progress, p->in.b, p->in.hkv, run.items);
-    fxa__pool_run(bind->pool, bind->parallel_user, run.workers, forward_task, &run);
+    fxa__progress_begin(bound->progress, p->in.b, p->in.hkv, run.items);
+    fxa__pool_run(bound->pool, bound->parallel_user, run.workers, forward_task, &run);
     if (run.slots == 0) return true;
     atomic_store(&run.next, 0);
-    fxa__pool_run(bind->pool, bind->parallel_user, run.workers, forward_join_task, &run);
+    fxa__pool_run(bound->pool, bound->parallel_user, run.workers, forward_join_task, &run);
     return true;
 }

@@ -70,7 +70,7 @@ typedef struct fxa__cpu_scratch {
 typedef struct fxa__cpu_forward_run {
     const fxa__cpu_code *code;
     const fxa__problem *p;
-    const fxa__bind *bind;
+    const fxa__bound_args *bound;
     fxa__cpu_blocks blocks;
     int32_t workers;
     int64_t items; /* of a (b, KV head), at most */

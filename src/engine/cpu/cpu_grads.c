@@ -52,7 +52,7 @@ void fxa__back_delta(fxa__back_worker *w, int64_t tile) {
         dout_finite = dout_finite && grads_is_finite(job, dout, p->d_v, 1);
     }
     const char *q = fxa__back_rows(w, FXA_SLOT_Q, first, n, w->q, &ld_q);
-    double factor = fxa__cpu_q_factor(job->code->scores, job->bind->scale);
+    double factor = fxa__cpu_q_factor(job->code->scores, job->bound->scale);
     for (int64_t i = 0; i < n && q_finite; i++, q += ld_q * size) q_finite = grads_is_finite(job, q, p->d_qk, factor);
     w->finite[tile] = (unsigned char)((q_finite ? FXA__BACK_Q_FINITE : 0) | (dout_finite ? FXA__BACK_DO_FINITE : 0));
 }
@@ -60,12 +60,12 @@ void fxa__back_delta(fxa__back_worker *w, int64_t tile) {
 /* dsink[h] += exp(z - LSE) (dLSE - delta) over the rows of head h in all batch entries. */
 void fxa__back_store_sink(const fxa__back *job, int64_t h) {
     const fxa_problem *p = &job->p->in;
-    void *data = job->bind->slot[FXA_SLOT_DSINKS];
+    void *data = job->bound->slot[FXA_SLOT_DSINKS];
     int64_t heads = p->hq / fxa__max_i64(p->hkv, 1), at = h * p->dsinks.stride[1];
-    double sink = fxa__load_f64(job->bind->slot[FXA_SLOT_SINKS], p->sinks.dtype, h * p->sinks.stride[1]);
+    double sink = fxa__load_f64(job->bound->slot[FXA_SLOT_SINKS], p->sinks.dtype, h * p->sinks.stride[1]);
     double sum = p->flags & FXA_ACCUMULATE_DSINKS ? fxa__load_f64(data, p->dsinks.dtype, at) : 0;
     for (int64_t b = 0; sink != -INFINITY && b < p->b; b++) {
-        int64_t q_len = fxa__seq_get(job->p, job->bind, b).q_len;
+        int64_t q_len = fxa__seq_get(job->p, job->bound, b).q_len;
         int64_t row = (b * p->hkv + h / heads) * job->cut.rows + h % heads * q_len;
         for (int64_t r = row; r < row + q_len; r++) {
             double lse = job->lse[r], probability = lse == -INFINITY ? 0 : fxa__probability(sink, lse);
@@ -159,7 +159,7 @@ static void grads_store_run(void *data, uint32_t dtype, int64_t at, int64_t stri
 void fxa__back_sum_store(const fxa__back *job, int64_t piece) {
     int64_t begin, end, at;
     int32_t t = grads_piece(job, piece, &begin, &end);
-    const fxa_view *to = &job->bind->dtensors[t];
+    const fxa_view *to = &job->bound->dtensors[t];
     double *sum = grads_sum(job, 0, t);
     if (job->cut.once >> t & 1) return; /* it is there already */
     for (int64_t lane = 1; lane < grads_lanes(job, t); lane++)
@@ -178,6 +178,6 @@ void fxa__back_store_params(const fxa__back *job) {
         if (!(p->param_grads >> i & 1)) continue;
         double sum = 0;
         for (int64_t lane = 0; lane < job->cut.lanes; lane++) sum += job->dparams[lane * n + i];
-        job->bind->dparams[i] = (p->flags & FXA_ACCUMULATE_DPARAMS ? job->bind->dparams[i] : 0) + sum;
+        job->bound->dparams[i] = (p->flags & FXA_ACCUMULATE_DPARAMS ? job->bound->dparams[i] : 0) + sum;
     }
 }

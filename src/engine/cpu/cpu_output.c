@@ -25,7 +25,7 @@ typedef struct output_row {
 static double output_sink(const fxa__cpu_item *it, int64_t r) {
     const fxa_problem *p = &it->g.p->in;
     if (p->flags & FXA_SINKS)
-        return fxa__load_f64(it->g.bind->slot[FXA_SLOT_SINKS], p->sinks.dtype,
+        return fxa__load_f64(it->g.bound->slot[FXA_SLOT_SINKS], p->sinks.dtype,
                              fxa__cpu_row_head(&it->g, r) * p->sinks.stride[1]);
     return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
 }
@@ -82,10 +82,10 @@ static void output_move(const fxa__cpu_item *it, output_to *to, int64_t r) {
 /* o is the row's unnormalised output and is used up. */
 static void output_store(fxa__cpu_item *it, const output_to *to, void *o, double factor, double lse, double max) {
     if (it->g.p->in.flags & FXA_ACCUMULATE_O)
-        output_merge(it, &to->o, o, factor * it->g.bind->load[FXA_SLOT_O], &lse, &to->lse);
+        output_merge(it, &to->o, o, factor * it->g.bound->load[FXA_SLOT_O], &lse, &to->lse);
     else {
         if (!(factor > 0)) output_fill(it, o, to->o.n, factor); /* 0 or NaN */
-        fxa__cpu_store(it->kernels, it->g.bind, FXA_SLOT_O, &to->o, o, factor > 0 ? factor : 1, false);
+        fxa__cpu_store(it->kernels, it->g.bound, FXA_SLOT_O, &to->o, o, factor > 0 ? factor : 1, false);
     }
     if (to->lse.data) output_store_one(&to->lse, lse);
     if (to->max.data) output_store_one(&to->max, max);

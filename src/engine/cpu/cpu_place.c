@@ -13,7 +13,7 @@
 void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv) {
     g->b = b;
     g->hkv = hkv;
-    g->seq = fxa__seq_get(g->p, g->bind, b);
+    g->seq = fxa__seq_get(g->p, g->bound, b);
     g->heads = g->p->in.hq / g->p->in.hkv;
     g->rows = g->heads * g->seq.q_len;
 }
@@ -23,11 +23,15 @@ void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv) {
 static fxa__cpu_place place_of(const fxa__cpu_group *g, fxa_slot slot, bool is_key, int64_t h, int64_t s) {
     int64_t d, left = (is_key ? g->seq.k_len : g->seq.q_len) - s, page = g->p->in.page_size;
     const fxa_operand *t = fxa__row_operand(&g->p->in, slot, &d);
-    int64_t at = fxa__row_offset(g->p, &g->seq, t, is_key, g->bind, g->b, h, s);
+    int64_t at = fxa__row_offset(g->p, &g->seq, t, is_key, g->bound, g->b, h, s);
     int64_t size = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
     if (is_key && (g->p->in.flags & FXA_PAGED)) left = fxa__min_i64(left, page - s % page);
-    return (fxa__cpu_place){
-        (char *)g->bind->slot[slot] + at * size, t->dtype, t->stride[3], d, t->stride[2] * size, fxa__max_i64(left, 1)};
+    return (fxa__cpu_place){(char *)g->bound->slot[slot] + at * size,
+                            t->dtype,
+                            t->stride[3],
+                            d,
+                            t->stride[2] * size,
+                            fxa__max_i64(left, 1)};
 }
 
 fxa__cpu_place fxa__cpu_row_place(const fxa__cpu_group *g, fxa_slot slot, int64_t r) {
@@ -81,7 +85,7 @@ bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, i
     bool finite = true;
     int64_t d;
     (void)fxa__row_operand(&g->p->in, slot, &d);
-    factor *= g->bind->load[slot];
+    factor *= g->bound->load[slot];
     for (int64_t i = 0; i < n; i += PLACE_ROWS) {
         int64_t count = fxa__min_i64(n - i, PLACE_ROWS);
         void *row = (char *)x + i * ld * (int64_t)kernels->real_size;
@@ -95,7 +99,7 @@ bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, i
     bool finite = place_load(g, slot, true, first, n, x, ld);
     int64_t d;
     (void)fxa__row_operand(&g->p->in, slot, &d);
-    if (g->bind->load[slot] != 1) place_scale(g->code->kernels, x, n, d, ld, g->bind->load[slot]);
+    if (g->bound->load[slot] != 1) place_scale(g->code->kernels, x, n, d, ld, g->bound->load[slot]);
     return finite;
 }
 
@@ -114,9 +118,9 @@ void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int3
     for (int64_t i = 0; i < n; i++, at++) {
         if (at == g->seq.q_len) head++, at = 0;
         bool next = i > 0 && at > 0;
-        h[i] = next ? h[i - 1] : fxa__coord(g->p, g->bind, FXA_INPUT_H, head);
+        h[i] = next ? h[i - 1] : fxa__coord(g->p, g->bound, FXA_INPUT_H, head);
         q[i] = next && map->kind == FXA_MAP_AFFINE ? fxa__wrap32(q[i - 1] + map->step)
-                                                   : fxa__row_coord(g->p, g->bind, &g->seq, at);
+                                                   : fxa__row_coord(g->p, g->bound, &g->seq, at);
     }
 }
 
@@ -125,7 +129,7 @@ bool fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int3
     bool run = true;
     for (int64_t i = 0; i < n; i++) {
         k[i] = i > 0 && map->kind == FXA_MAP_AFFINE ? fxa__wrap32(k[i - 1] + map->step)
-                                                    : fxa__coord(g->p, g->bind, FXA_INPUT_K, first + i);
+                                                    : fxa__coord(g->p, g->bound, FXA_INPUT_K, first + i);
         run = run && (i == 0 || (uint32_t)k[i] == (uint32_t)k[i - 1] + 1u);
     }
     return run;

@@ -9,10 +9,10 @@
 
 #include "../../problem/scales.h"
 
-fxa__bind fxa__cpu_bind_scaled(const fxa__bind *bind, fxa_pass pass) {
-    fxa__bind b = *bind;
+fxa__bound_args fxa__cpu_bind_scaled(const fxa__bound_args *bound, fxa_pass pass) {
+    fxa__bound_args b = *bound;
     double q = b.load[FXA_SLOT_Q], k = b.load[FXA_SLOT_K];
-    fxa__amax_clear(bind);
+    fxa__amax_clear(bound);
     b.scale *= q * k;
     b.load[FXA_SLOT_Q] = b.load[FXA_SLOT_K] = 1;
     if (pass == FXA_FORWARD) {
@@ -35,16 +35,16 @@ static double scales_largest(const void *row, size_t real_size, int64_t n) {
     return most;
 }
 
-void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bind *bind, fxa_slot slot, const fxa__cpu_place *to,
-                    const void *row, double factor, bool add) {
-    factor *= bind->load[slot];
-    kernels->store(to->data, to->dtype, to->stride, row, to->n, factor * bind->store[slot], add);
-    if (bind->amax[slot])
-        fxa__amax_add(bind->amax[slot], scales_largest(row, kernels->real_size, to->n) * fabs(factor));
+void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, fxa_slot slot,
+                    const fxa__cpu_place *to, const void *row, double factor, bool add) {
+    factor *= bound->load[slot];
+    kernels->store(to->data, to->dtype, to->stride, row, to->n, factor * bound->store[slot], add);
+    if (bound->amax[slot])
+        fxa__amax_add(bound->amax[slot], scales_largest(row, kernels->real_size, to->n) * fabs(factor));
 }
 
-void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bind *bind, const void *ds, int64_t n) {
-    if (!bind->amax[FXA_SLOT_DO]) return;
-    double scale = bind->scale * bind->load[FXA_SLOT_DQ] * bind->load[FXA_SLOT_DK];
-    fxa__amax_add(bind->amax[FXA_SLOT_DO], scales_largest(ds, kernels->real_size, n) * fabs(scale));
+void fxa__cpu_amax_ds(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, const void *ds, int64_t n) {
+    if (!bound->amax[FXA_SLOT_DO]) return;
+    double scale = bound->scale * bound->load[FXA_SLOT_DQ] * bound->load[FXA_SLOT_DK];
+    fxa__amax_add(bound->amax[FXA_SLOT_DO], scales_largest(ds, kernels->real_size, n) * fabs(scale));
 }

@@ -31,8 +31,8 @@ void fxa__cpu_softmax_rows(fxa__cpu_item *it) {
     fxa__cpu_row_coords(g, it->first, it->n, it->s.h, it->s.qc);
     for (int masked = 0; masked < 2; masked++) {
         it->tape[masked] = (fxa__tape_run){.tape = softmax_tape(g->code, masked),
-                                           .params = g->bind->params,
-                                           .tensors = g->bind->tensors,
+                                           .params = g->bound->params,
+                                           .tensors = g->bound->tensors,
                                            .scratch = it->s.tape[masked],
                                            .max_rows = blocks->tile_rows,
                                            .max_columns = blocks->keys};
@@ -89,7 +89,7 @@ static void softmax_clear(const fxa__cpu_item *it, void *t, int64_t n, const fxa
 
 static void softmax_drop(const fxa__cpu_item *it, int64_t row, const fxa__cpu_part *x, int64_t from) {
     double p = it->g.p->in.dropout_p;
-    fxa__cpu_drop drop = {.seed = it->g.bind->seed,
+    fxa__cpu_drop drop = {.seed = it->g.bound->seed,
                           .threshold = fxa__dropout_threshold(p),
                           .b = it->b,
                           .h = it->s.h[row],

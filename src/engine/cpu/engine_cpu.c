@@ -176,7 +176,8 @@ static void cpu_key(void *self, const fxa__problem *p, fxa__writer *w) {
 
 /* The tapes decide how much workspace there must be, so that they are made for the question if there are none. A
  * program that has no tape is the answer; everything else that fails is a failure to tell. */
-static fxa_status cpu_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+static fxa_status cpu_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
+                            fxa_error *err) {
     fxa_support *report = &out->report;
     bool forward = p->in.pass == FXA_FORWARD;
     fxa_error why;
@@ -202,14 +203,15 @@ static fxa_status cpu_query(void *self, const fxa__problem *p, const void *code,
     return FXA_OK;
 }
 
-static fxa_status cpu_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+static fxa_status cpu_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
+                          fxa_error *err) {
     (void)self;
-    fxa__bind scaled;
-    if (p->in.flags & FXA_SCALED) scaled = fxa__cpu_bind_scaled(bind, (fxa_pass)p->in.pass), bind = &scaled;
-    bool fits = (p->in.pass == FXA_FORWARD ? fxa__cpu_forward : fxa__cpu_backward)(code, p, bind);
+    fxa__bound_args scaled;
+    if (p->in.flags & FXA_SCALED) scaled = fxa__cpu_bind_scaled(bound, (fxa_pass)p->in.pass), bound = &scaled;
+    bool fits = (p->in.pass == FXA_FORWARD ? fxa__cpu_forward : fxa__cpu_backward)(code, p, bound);
     if (!FXA__HOLDS(fits))
         return fxa__fail(err, FXA_E_INTERNAL, "the %zu bytes of workspace are not what a run of the cpu engine needs",
-                         bind->workspace_size);
+                         bound->workspace_size);
     return fxa__ok(err);
 }
 

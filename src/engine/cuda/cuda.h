@@ -9,7 +9,7 @@
  *           -> cuda_build.c: cubins, looked at and on a device loaded: code
  *   bytes  <-> cuda_saved.c: cubins
  *   run     -> cuda_layout.c: workspace by problem and tile sizes; cuda_args.c: FxaArgs, cuda_maps.c: tensor maps of a
- *              bind; cuda_counters.c: what would have to be 0 before;
+ *              run; cuda_counters.c: what would have to be 0 before;
  *              cuda_forward.c, cuda_backward.c, cuda_decode.c: launches
  *   engine_cuda.c is its table, with instances: on a device, or of a profile without one.
  */
@@ -109,8 +109,8 @@ typedef struct fxa__cu_self {
 } fxa__cu_self;
 
 /* cuda_support.c. E_UNSUPPORTED with the reason. program: made for the answer, the caller frees it in any case. A run
- * gets what a plan has of its numbers as bind->numbers, by param of the program (code is shared by problems that differ
- * in them). It looks that the scale is above 0 where the choice is plain. */
+ * gets what a plan has of its numbers as bound->numbers, by param of the program (code is shared by problems that
+ * differ in them). It looks that the scale is above 0 where the choice is plain. */
 fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__cu_choice *out,
                           fxa__cuda_program *program, fxa_error *err);
 /* The types that kernels read operands and write results in: those of the problem where all of them are of one type
@@ -230,6 +230,7 @@ void fxa__cu_counters_free(fxa__cu_self *self);
 /* cuda_run.c */
 /* engine->zones. */
 void fxa__cu_zones(void *self, const void *code, const fxa__problem *p, const void *workspace);
-fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
+                       fxa_error *err);
 
 #endif

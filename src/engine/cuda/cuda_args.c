@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arguments of a run's kernels (kernel_args.cuh), from the problem and its bind. Nothing here reads memory of the
- * device or asks it.
+ * The arguments of a run's kernels (kernel_args.cuh), from the problem and its bound arguments. Nothing here reads
+ * memory of the device or asks it.
  */
 #include "cuda_run.h"
 
@@ -29,7 +29,7 @@ fxa__cu_tensor fxa__cu_tensor_given(const fxa__cu_call *c, fxa_slot slot) {
     int64_t d;
     const fxa_operand *o = fxa__row_operand(p, slot, &d);
     fxa__cu_sizes(p, slot, t.size);
-    t.view = (struct FxaView){c->bind->slot[slot], o->stride[0], o->stride[1], o->stride[2]};
+    t.view = (struct FxaView){c->bound->slot[slot], o->stride[0], o->stride[1], o->stride[2]};
     return t;
 }
 
@@ -43,27 +43,27 @@ fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot) {
 /* ---- The program's ----------------------------------------------------------------------------------------------- */
 
 /* A unit is above 0: where the scale is not, products are turned instead, which is as if Q were. */
-static bool args_is_turned(const fxa__cu_call *c) { return c->code->choice.plain && c->bind->scale <= 0; }
+static bool args_is_turned(const fxa__cu_call *c) { return c->code->choice.plain && c->bound->scale <= 0; }
 
 double fxa__cu_unit_scale(const fxa__cu_call *c) {
-    if (!args_is_turned(c)) return c->bind->scale;
-    return c->bind->scale == 0 ? 1 : -c->bind->scale;
+    if (!args_is_turned(c)) return c->bound->scale;
+    return c->bound->scale == 0 ? 1 : -c->bound->scale;
 }
 
 /* A number of the program's text, one of the caller's params, or the scale. */
 static double args_param(const fxa__cu_call *c, int32_t i) {
     const fxa__cuda_param *param = &c->code->program.params[i];
     if (param->from == FXA__CUDA_SCALE) return fxa__cu_unit_scale(c);
-    if (param->from == FXA__CUDA_NUMBER) return c->bind->numbers ? c->bind->numbers[i] : param->value;
-    return param->from >= 0 ? c->bind->params[param->from] : c->bind->bprop_params[FXA__CUDA_OWN - param->from];
+    if (param->from == FXA__CUDA_NUMBER) return c->bound->numbers ? c->bound->numbers[i] : param->value;
+    return param->from >= 0 ? c->bound->params[param->from] : c->bound->bprop_params[FXA__CUDA_OWN - param->from];
 }
 
 static void args_scalars(fxa__cu_call *c) {
     const fxa_program *program = c->code->program.program;
     bool memory = c->p->in.flags & FXA_SCALARS_IN_MEMORY;
     if (memory)
-        c->a.scalars = (struct FxaScalars){c->bind->slot[FXA_SLOT_SCALE], c->bind->slot[FXA_SLOT_PARAMS],
-                                           c->bind->slot[FXA_SLOT_SEED]};
+        c->a.scalars = (struct FxaScalars){c->bound->slot[FXA_SLOT_SCALE], c->bound->slot[FXA_SLOT_PARAMS],
+                                           c->bound->slot[FXA_SLOT_SEED]};
     double params[FXA_MAX_PARAMS];
     for (int32_t i = 0; i < program->n_params; i++) {
         bool read = memory && fxa__cuda_in_memory(&c->code->program.params[i]); /* by the kernels */
@@ -75,7 +75,7 @@ static void args_scalars(fxa__cu_call *c) {
 static fxa_view args_slot_view(const fxa__cu_call *c, int32_t slot) {
     const fxa_problem *p = &c->p->in;
     const int64_t n[] = {p->b, p->hq, p->sq, p->sk};
-    fxa_view v = {.data = c->bind->slot[slot], .dtype = FXA_I32, .rank = 1, .size = {1}, .stride = {1}};
+    fxa_view v = {.data = c->bound->slot[slot], .dtype = FXA_I32, .rank = 1, .size = {1}, .stride = {1}};
     if (slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K) v.size[0] = n[slot - FXA_SLOT_MAP_B];
     if (slot == FXA_SLOT_Q_START) v.size[0] = p->b;
     return v;
@@ -86,7 +86,9 @@ static void args_captures(fxa__cu_call *c) {
     for (int32_t i = 0; i < program->n_tensors && i < FXA_CUDA_TENSORS; i++) {
         int32_t slot = fxa__cu_coordinates_slot(program, i), own = fxa__cuda_own_tensor(program->tensors[i].name);
         bool caller = i < (int32_t)c->p->in.n_captures;
-        c->tensors[i] = caller ? c->bind->tensors[i] : own >= 0 ? c->bind->bprop_tensors[own] : args_slot_view(c, slot);
+        c->tensors[i] = caller     ? c->bound->tensors[i]
+                        : own >= 0 ? c->bound->bprop_tensors[own]
+                                   : args_slot_view(c, slot);
         const fxa_view *v = &c->tensors[i];
         struct FxaCapture *t = &c->a.tensor[i];
         t->data = v->data;
@@ -155,9 +157,9 @@ static void args_sizes(fxa__cu_call *c) {
     a->pad_rows = c->at.pad_rows;
     if (packed) a->q_total = (int)p->total_q;
     if (packed) a->k_total = (int)p->total_k;
-    a->scale = (float)c->bind->scale;
+    a->scale = (float)c->bound->scale;
     a->scale_log2 = (float)(fxa__cu_unit_scale(c) * ARGS_LOG2E);
-    a->turned = !args_is_turned(c) ? 0 : c->bind->scale == 0 ? 2 : 1;
+    a->turned = !args_is_turned(c) ? 0 : c->bound->scale == 0 ? 2 : 1;
     a->splits = c->at.splits;
     a->run = c->at.run;
     for (int i = 0; i < FXA_CUDA_CUTS; i++) a->cut[i] = c->at.cut[i];
@@ -166,7 +168,7 @@ static void args_sizes(fxa__cu_call *c) {
 /* Lengths, offsets, pages; a slot that the problem does not use is NULL. */
 static void args_tables(fxa__cu_call *c) {
     const fxa_problem *p = &c->p->in;
-    void *const *slot = c->bind->slot;
+    void *const *slot = c->bound->slot;
     c->a.q_lens = slot[FXA_SLOT_Q_LENGTHS];
     c->a.k_lens = slot[FXA_SLOT_K_LENGTHS];
     c->a.q_starts = slot[FXA_SLOT_CU_Q];
@@ -182,18 +184,18 @@ static void args_lse(fxa__cu_call *c) {
     const fxa_problem *p = &c->p->in;
     bool packed = p->flags & FXA_VARLEN;
     struct FxaArgs *a = &c->a;
-    a->lse = c->at.lse ? c->at.lse : c->bind->slot[FXA_SLOT_LSE];
+    a->lse = c->at.lse ? c->at.lse : c->bound->slot[FXA_SLOT_LSE];
     a->lse_b = c->at.lse ? (packed ? 0 : p->hq * p->sq) : p->lse.stride[0];
     a->lse_h = c->at.lse ? (packed ? p->total_q : p->sq) : p->lse.stride[1];
     a->lse_s = c->at.lse ? 1 : p->lse.stride[2];
     if (p->flags & FXA_RETURN_ROW_MAX) {
-        a->row_max = c->bind->slot[FXA_SLOT_ROW_MAX];
+        a->row_max = c->bound->slot[FXA_SLOT_ROW_MAX];
         a->max_b = p->row_max.stride[0];
         a->max_h = p->row_max.stride[1];
         a->max_s = p->row_max.stride[2];
     }
     if (!(p->flags & FXA_READ_DLSE)) return;
-    a->grad_lse = c->bind->slot[FXA_SLOT_DLSE];
+    a->grad_lse = c->bound->slot[FXA_SLOT_DLSE];
     a->grad_lse_b = p->dlse.stride[0];
     a->grad_lse_h = p->dlse.stride[1];
     a->grad_lse_s = p->dlse.stride[2];
@@ -221,9 +223,9 @@ void fxa__cu_args_make(fxa__cu_call *c) {
     args_tables(c);
     args_lse(c);
     args_program(c);
-    a->sink = p->flags & FXA_SINK_ZERO ? c->at.no_sink : p->flags & FXA_SINKS ? c->bind->slot[FXA_SLOT_SINKS] : NULL;
+    a->sink = p->flags & FXA_SINK_ZERO ? c->at.no_sink : p->flags & FXA_SINKS ? c->bound->slot[FXA_SLOT_SINKS] : NULL;
     if (c->at.sink) a->sink = c->at.sink;
-    if (p->flags & FXA_GRAD_SINKS) a->grad_sink = c->at.grad_sink ? c->at.grad_sink : c->bind->slot[FXA_SLOT_DSINKS];
+    if (p->flags & FXA_GRAD_SINKS) a->grad_sink = c->at.grad_sink ? c->at.grad_sink : c->bound->slot[FXA_SLOT_DSINKS];
     a->next_tile = c->at.next_tile;
     a->redo = c->at.redo;
     a->lse2 = c->at.lse2;
@@ -234,8 +236,8 @@ void fxa__cu_args_make(fxa__cu_call *c) {
     a->partial = c->at.partial;
     a->partial_ml = c->at.partial_ml;
     if (!(p->flags & FXA_DROPOUT)) return;
-    a->seed[0] = (unsigned)c->bind->seed;
-    a->seed[1] = (unsigned)(c->bind->seed >> 32);
+    a->seed[0] = (unsigned)c->bound->seed;
+    a->seed[1] = (unsigned)(c->bound->seed >> 32);
     a->drop_below = fxa__dropout_threshold(p->dropout_p);
     a->place_b = c->at.places[0];
     a->place_h = c->at.places[1];

@@ -50,7 +50,7 @@ static bool captured_all_dense(const fxa__cu_call *c, const fxa_view *v) {
 
 /* Tiles that nobody visits are not written. */
 static fxa_status captured_clear_dense(fxa__cu_call *c) {
-    const fxa_view *v = &c->bind->dtensors[captured_dense_tensor(&c->code->program)];
+    const fxa_view *v = &c->bound->dtensors[captured_dense_tensor(&c->code->program)];
     size_t words = 1;
     if (captured_all_dense(c, v)) return FXA_OK;
     for (int d = 0; d < v->rank; d++) words *= (size_t)v->size[d];
@@ -61,7 +61,7 @@ static struct FxaView captured_dense_view(const fxa__cu_call *c) {
     const fxa__cu_grads *g = &c->at.grads;
     int64_t pairs = c->p->in.sq * g->pitch;
     if (!g->direct) return (struct FxaView){g->dense, c->p->in.hq * pairs, pairs, g->pitch};
-    const fxa_view *v = &c->bind->dtensors[captured_dense_tensor(&c->code->program)];
+    const fxa_view *v = &c->bound->dtensors[captured_dense_tensor(&c->code->program)];
     return (struct FxaView){(void *)(uintptr_t)v->data, v->stride[0], v->stride[1], v->stride[2]};
 }
 
@@ -103,7 +103,7 @@ static fxa_status captured_no_sums(fxa__cu_call *c, const captured_targets *to) 
     for (int32_t i = 0; i < FXA__CUDA_SUMS; i++)
         if (to->param[i] >= 0) left &= ~(UINT64_C(1) << to->param[i]);
     for (int i = 0; i < FXA_MAX_PARAMS; i++)
-        if (left >> i & 1) FXA_TRY(fxa__cu_fill(c, c->bind->dparams + i, 2));
+        if (left >> i & 1) FXA_TRY(fxa__cu_fill(c, c->bound->dparams + i, 2));
     return FXA_OK;
 }
 
@@ -112,7 +112,7 @@ static fxa_status captured_sums(fxa__cu_call *c) {
     captured_targets to = captured_find(&c->code->program);
     int n = c->code->program.n_sums, rows = (int)g->sum_rows, add = (c->p->in.flags & FXA_ACCUMULATE_DPARAMS) != 0;
     int64_t heads = c->p->in.b * c->p->in.hq;
-    double *totals = g->totals, *params = c->bind->dparams;
+    double *totals = g->totals, *params = c->bound->dparams;
     struct FxaExact *sums = g->params;
     bool any = false;
     for (int32_t i = 0; i < n; i++) any = any || to.param[i] >= 0;
@@ -146,7 +146,7 @@ static fxa_status captured_diagonal(fxa__cu_call *c) {
 /* ---- To the caller ----------------------------------------------------------------------------------------------- */
 
 static captured_tensor captured_target(const fxa__cu_call *c, int32_t i) {
-    const fxa_view *v = &c->bind->dtensors[i];
+    const fxa_view *v = &c->bound->dtensors[i];
     captured_tensor to = {.data = (void *)(uintptr_t)v->data, .rank = v->rank, .dtype = (int)v->dtype};
     to.add = (c->p->in.flags & FXA_ACCUMULATE_DTENSORS) != 0;
     for (int d = 0; d < v->rank; d++) to.size[d] = (int)v->size[d], to.stride[d] = v->stride[d];

@@ -56,7 +56,7 @@ void fxa__cu_counters_place(fxa__cu_call *c) {
     fxa__cu_layout *at = &c->at;
     char *from = at->zero;
     if (!at->counter_words || at->counter_words != at->zero_words || at->counter_words > FXA__CU_PART_WORDS) return;
-    char *part = counters_part((fxa__cu_self *)(uintptr_t)c->self, (uintptr_t)c->bind->workspace);
+    char *part = counters_part((fxa__cu_self *)(uintptr_t)c->self, (uintptr_t)c->bound->workspace);
     if (!part) return;
     if (at->next_tile) at->next_tile = (uint32_t *)(void *)(part + ((char *)at->next_tile - from));
     if (at->redo && (char *)at->redo - from < (ptrdiff_t)(sizeof(uint32_t) * at->counter_words))

@@ -20,7 +20,7 @@ fxa_status fxa__cu_launch(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa_
     fxa__gpu_dim dim = {(unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z};
     int status =
         fxa__gpu_start(&c->self->gpu, m->function[function], dim, (unsigned)(threads ? threads : m->shape.threads),
-                       (unsigned)shared, c->early, c->bind->stream, params);
+                       (unsigned)shared, c->early, c->bound->stream, params);
     c->early = true;
     return fxa__gpu_status(&c->self->gpu, status, "cuLaunchKernel", c->err);
 }
@@ -28,7 +28,7 @@ fxa_status fxa__cu_launch(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa_
 fxa_status fxa__cu_fill(fxa__cu_call *c, void *at, size_t words) {
     if (!words) return FXA_OK;
     c->early = false;
-    int status = c->self->gpu.driver.fill((uintptr_t)at, 0, words, c->bind->stream);
+    int status = c->self->gpu.driver.fill((uintptr_t)at, 0, words, c->bound->stream);
     return fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err);
 }
 

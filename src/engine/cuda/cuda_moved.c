@@ -23,16 +23,16 @@ static struct FxaPlaces moved_places(const fxa__cu_call *c, int axis) {
     struct FxaPlaces x = {.out = c->at.places[axis], .base = m->base, .step = m->step ? m->step : 1};
     x.entries = axis == MOVED_Q ? p->b : 1;
     x.size = axis == MOVED_Q ? p->sq : fxa__cu_moved_size(p, axis);
-    if (m->kind == FXA_MAP_TABLE) x.table = c->bind->slot[FXA_SLOT_MAP_B + axis];
+    if (m->kind == FXA_MAP_TABLE) x.table = c->bound->slot[FXA_SLOT_MAP_B + axis];
     if (m->kind == FXA_MAP_SEGMENTS) x.segments = (int)m->n_segments;
     for (int i = 0; i < x.segments; i++) {
         x.begin[i] = m->segment[i].begin;
         x.from[i] = m->segment[i].base;
         x.by[i] = m->segment[i].step ? m->segment[i].step : 1;
     }
-    if (m->has_offset) x.dynamic = c->bind->slot[FXA_SLOT_OFFSET_B + axis];
+    if (m->has_offset) x.dynamic = c->bound->slot[FXA_SLOT_OFFSET_B + axis];
     if (axis != MOVED_Q) return x;
-    if (p->flags & FXA_Q_START) x.shift = c->bind->slot[FXA_SLOT_Q_START];
+    if (p->flags & FXA_Q_START) x.shift = c->bound->slot[FXA_SLOT_Q_START];
     x.aligned = fxa__rows_are_aligned(p);
     x.q_len = p->global_q_len;
     x.k_len = p->global_k_len;

@@ -11,13 +11,14 @@ static fxa_status run_kernels(fxa__cu_call *c) {
     return c->code->choice.units >> FXA__CU_DECODE & 1 ? fxa__cu_decode(c) : fxa__cu_forward(c);
 }
 
-fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
-    fxa__cu_call c = {.self = self, .code = code, .p = p, .bind = bind, .err = err};
+fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
+                       fxa_error *err) {
+    fxa__cu_call c = {.self = self, .code = code, .p = p, .bound = bound, .err = err};
     uint64_t bytes =
-        fxa__cu_layout_make(c.self, &c.code->choice, &c.code->program, p, fxa__carver_make(bind->workspace), &c.at);
-    if (bind->workspace_size < bytes)
+        fxa__cu_layout_make(c.self, &c.code->choice, &c.code->program, p, fxa__carver_make(bound->workspace), &c.at);
+    if (bound->workspace_size < bytes)
         return fxa__fail(err, FXA_E_WORKSPACE, "the kernels need a workspace of %llu bytes, %zu were given",
-                         (unsigned long long)bytes, bind->workspace_size);
+                         (unsigned long long)bytes, bound->workspace_size);
     fxa__cu_tables_place(&c);
     fxa__cu_counters_place(&c);
     fxa__cu_args_make(&c);

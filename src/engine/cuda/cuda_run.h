@@ -100,7 +100,7 @@ typedef struct fxa__cu_call {
     const fxa__cu_self *self;
     const fxa__cu_code *code;
     const fxa__problem *p;
-    const fxa__bind *bind;
+    const fxa__bound_args *bound;
     fxa_error *err;
     bool early; /* the stream's last work is a kernel of this run: the next one need not wait for its end to begin */
     bool words_due; /* the next list is written with the words that it reads */

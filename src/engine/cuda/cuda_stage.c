@@ -157,7 +157,7 @@ static struct FxaStage stage_lse(const fxa__cu_call *c) {
     int64_t size[4];
     struct FxaStageArray ours = {c->a.lse, {c->a.lse_b, c->a.lse_h, c->a.lse_s, 0}, FXA_F32};
     struct FxaStageArray theirs = {
-        c->bind->slot[FXA_SLOT_LSE], {p->lse.stride[0], p->lse.stride[1], p->lse.stride[2], 0}, (int)p->lse.dtype};
+        c->bound->slot[FXA_SLOT_LSE], {p->lse.stride[0], p->lse.stride[1], p->lse.stride[2], 0}, (int)p->lse.dtype};
     struct FxaStage s = {forward ? theirs : ours, forward ? ours : theirs, {0}, FXA_STAGE_WHOLE, 0};
     fxa__cu_sizes(p, FXA_SLOT_LSE, size);
     for (int axis = 0; axis < 4; axis++) s.size[axis] = size[axis];
@@ -186,7 +186,7 @@ fxa_status fxa__cu_stage_in(fxa__cu_call *c) {
     }
     if (!fxa__cu_stage_is_needed(p, FXA_SLOT_SINKS)) return FXA_OK;
     struct FxaStage s = {stage_heads(c->at.sink, 1, FXA_F32),
-                         stage_heads(c->bind->slot[FXA_SLOT_SINKS], p->sinks.stride[1], p->sinks.dtype),
+                         stage_heads(c->bound->slot[FXA_SLOT_SINKS], p->sinks.stride[1], p->sinks.dtype),
                          {1, p->hq, 1, 1},
                          FXA_STAGE_WHOLE,
                          0};
@@ -214,7 +214,7 @@ fxa_status fxa__cu_stage_out(fxa__cu_call *c) {
         FXA_TRY(fetched && stage_rows[i].keys ? fxa__cu_pages_store(c, &s) : stage_copy(c, &s));
     }
     if (!fxa__cu_stage_is_needed(p, FXA_SLOT_DSINKS)) return FXA_OK;
-    struct FxaStage s = {stage_heads(c->bind->slot[FXA_SLOT_DSINKS], p->dsinks.stride[1], p->dsinks.dtype),
+    struct FxaStage s = {stage_heads(c->bound->slot[FXA_SLOT_DSINKS], p->dsinks.stride[1], p->dsinks.dtype),
                          stage_heads(c->at.grad_sink, 1, FXA_F32),
                          {1, p->hq, 1, 1},
                          FXA_STAGE_WHOLE,

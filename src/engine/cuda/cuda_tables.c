@@ -55,7 +55,7 @@ static tables_key tables_key_make(fxa__cu_call *c, tables_kind kind) {
     if (kind != TABLES_DIAGONAL) key.cut = tables_list(c, kind)->cut;
     for (int32_t i = 0; i < g->program->n_params; i++)
         if (g->params[i].from == FXA__CUDA_NUMBER)
-            key.numbers[i] = c->bind->numbers ? c->bind->numbers[i] : g->params[i].value;
+            key.numbers[i] = c->bound->numbers ? c->bound->numbers[i] : g->params[i].value;
     return key;
 }
 
@@ -107,7 +107,7 @@ static size_t tables_size(fxa__cu_call *c, tables_kind kind) {
 
 typedef struct tables_work {
     fxa__cu_call *c;
-    fxa__bind *bind;
+    fxa__bound_args *bound;
     tables_kind kind;
     size_t size;
     void *data;
@@ -116,7 +116,7 @@ typedef struct tables_work {
 static fxa_status tables_begin(void *user, void *stream, fxa_error *err) {
     tables_work *w = user;
     FXA_TRY(fxa__gpu_alloc(&w->c->self->gpu, w->size, &w->data, err));
-    w->bind->stream = stream;
+    w->bound->stream = stream;
     w->c->early = false;
     tables_use(w->c, w->kind, w->data);
     if (w->kind == TABLES_DIAGONAL) {
@@ -138,12 +138,12 @@ static bool tables_add(fxa__cu_code *code, fxa__cu_table *t, size_t size) {
     return true;
 }
 
-static void tables_make(fxa__cu_call *c, fxa__bind *bind, tables_kind kind) {
+static void tables_make(fxa__cu_call *c, fxa__bound_args *bound, tables_kind kind) {
     fxa__cu_code *code = (fxa__cu_code *)(uintptr_t)c->code;
     const fxa__cu_table *last = atomic_load(&code->tables);
     if (!tables_is_fixed(c, kind) || (last && last->number + 1 >= TABLES_MOST)) return;
     tables_key key = tables_key_make(c, kind);
-    tables_work w = {c, bind, kind, tables_size(c, kind), NULL};
+    tables_work w = {c, bound, kind, tables_size(c, kind), NULL};
     if (!w.size || tables_find(code, &key)) return;
     fxa__cu_table *t = fxa__alloc(code->host, sizeof *t);
     if (!t) return;
@@ -159,16 +159,16 @@ static void tables_make(fxa__cu_call *c, fxa__bind *bind, tables_kind kind) {
 void fxa__cu_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers) {
     static const double no_params[FXA_MAX_PARAMS] = {0};
     fxa_view none[FXA_MAX_TENSORS];
-    fxa__bind bind = {.scale = 1, .params = no_params, .numbers = numbers, .tensors = none};
-    bind.bprop_params = no_params, bind.bprop_tensors = none;
-    fxa__cu_call c = {.self = self, .code = code, .p = p, .bind = &bind};
+    fxa__bound_args bound = {.scale = 1, .params = no_params, .numbers = numbers, .tensors = none};
+    bound.bprop_params = no_params, bound.bprop_tensors = none;
+    fxa__cu_call c = {.self = self, .code = code, .p = p, .bound = &bound};
     if (!c.self->on_device || p->in.target) return;
     memset(none, 0, sizeof none);
     for (int kind = 0; kind < TABLES_KINDS; kind++) {
         (void)fxa__cu_layout_make(c.self, &c.code->choice, &c.code->program, p,
                                   fxa__carver_make((void *)FXA__CARVE_ALIGN), &c.at);
         fxa__cu_args_make(&c);
-        tables_make(&c, &bind, (tables_kind)kind);
+        tables_make(&c, &bound, (tables_kind)kind);
     }
 }
 

@@ -107,7 +107,8 @@ static void cu_tiles(const fxa__cu_choice *c, const fxa__cuda_program *g, fxa_su
     report->tile_k = shape.k_rows;
 }
 
-static fxa_status cu_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+static fxa_status cu_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
+                           fxa_error *err) {
     const fxa__cu_self *s = self;
     fxa__cu_choice choice;
     fxa__cuda_program program;

@@ -79,6 +79,7 @@ void fxa__dnn_handle_give(fxa__dnn_self *self, void *handle);
 
 /* engine->zones. */
 void fxa__dnn_zones(void *self, const void *code, const fxa__problem *p, const void *workspace);
-fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
+                        fxa_error *err);
 
 #endif

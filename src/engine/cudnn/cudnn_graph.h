@@ -16,7 +16,7 @@
 /* Where the content of a tensor comes from. */
 typedef enum fxa__dnn_source {
     FXA__DNN_VIRTUAL, /* an operation: it has no memory */
-    FXA__DNN_SLOT,    /* memory: slot `index` of the bind; where that may be NULL, and `fill` or `cleared` is set, else
+    FXA__DNN_SLOT,    /* memory: slot `index` of the run; where that may be NULL, and `fill` or `cleared` is set, else
                          the workspace */
     FXA__DNN_TENSOR,  /* captured tensor `index` */
     FXA__DNN_SCRATCH, /* the workspace, at byte `offset` */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A run: the pointers of a bind to the tensors of the graph, what is passed by value computed on the host, lengths
- * written, and cuDNN begun on the caller's stream. Nothing of ours is allocated.
+ * A run: the pointers of bound arguments to the tensors of the graph, what is passed by value computed on the host,
+ * lengths written, and cuDNN begun on the caller's stream. Nothing of ours is allocated.
  */
 #include "cudnn.h"
 
@@ -75,19 +75,19 @@ static int64_t run_part(int64_t x, uint8_t part) {
 
 /* The scale, or what a program makes of it first. A number of the program other than 0 leaves it finite: the score that
  * it multiplies may be 0. */
-static double run_scale(const fxa__dnn_tensor *t, const fxa__bind *bind, const run_values *v) {
-    if (!t->times) return bind->scale;
-    const double y = v->node[t->index].f, x = t->times > 0 ? bind->scale * y : bind->scale / y;
+static double run_scale(const fxa__dnn_tensor *t, const fxa__bound_args *bound, const run_values *v) {
+    if (!t->times) return bound->scale;
+    const double y = v->node[t->index].f, x = t->times > 0 ? bound->scale * y : bound->scale / y;
     return y != 0 && isfinite(y) && fabs(x) > FLT_MAX ? copysign(FLT_MAX, x) : x;
 }
 
-static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor *t, const fxa__bind *bind,
+static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor *t, const fxa__bound_args *bound,
                               const run_values *v) {
     run_value value = {.i = 0};
     bool ints = t->type == CUDNN_DATA_INT32;
     double x = t->value;
     if (t->source == FXA__DNN_SCALE) {
-        x = run_scale(t, bind, v);
+        x = run_scale(t, bound, v);
     } else if (program) {
         bool of_float = program->nodes[t->index].type == FXA_FLOAT;
         x += t->times * (of_float ? v->node[t->index].f : (double)v->node[t->index].i);
@@ -102,13 +102,13 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
 
 /* ---- Pointers ---------------------------------------------------------------------------------------------------- */
 
-static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bind *bind, char *scratch) {
-    bool instead = t->source == FXA__DNN_SLOT && !bind->slot[t->index] && (t->fill || t->cleared);
-    if (t->source == FXA__DNN_SLOT && !instead) return bind->slot[t->index];
+static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bound_args *bound, char *scratch) {
+    bool instead = t->source == FXA__DNN_SLOT && !bound->slot[t->index] && (t->fill || t->cleared);
+    if (t->source == FXA__DNN_SLOT && !instead) return bound->slot[t->index];
     if (t->source == FXA__DNN_SCRATCH || t->spread || instead) return scratch + t->offset;
-    const fxa_view *views = t->source == FXA__DNN_OWN_TENSOR ? bind->bprop_tensors
-                            : t->source == FXA__DNN_DTENSOR  ? bind->dtensors
-                                                             : bind->tensors;
+    const fxa_view *views = t->source == FXA__DNN_OWN_TENSOR ? bound->bprop_tensors
+                            : t->source == FXA__DNN_DTENSOR  ? bound->dtensors
+                                                             : bound->tensors;
     const char *data = views[t->index].data;
     return (void *)(uintptr_t)(data + t->offset * fxa__dnn_size(t->type));
 }
@@ -122,41 +122,41 @@ typedef struct run_pack {
 } run_pack;
 
 /* Those of the caller, which may be in memory, and the plan's numbers. */
-static void run_params(const fxa__dnn_code *c, const fxa__bind *bind, double *params) {
+static void run_params(const fxa__dnn_code *c, const fxa__bound_args *bound, double *params) {
     for (int32_t i = 0; i < c->program->n_params; i++)
-        params[i] = c->from[i] < 0 ? bind->numbers[i] : bind->params ? bind->params[c->from[i]] : 0;
+        params[i] = c->from[i] < 0 ? bound->numbers[i] : bound->params ? bound->params[c->from[i]] : 0;
 }
 
-static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const fxa__bind *bind, char *scratch,
+static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const fxa__bound_args *bound, char *scratch,
                           run_pack *r) {
     r->values.there = r->own.there = false;
-    run_params(c, bind, r->params);
+    run_params(c, bound, r->params);
     for (size_t i = 0; i < c->n_bound; i++) {
         const fxa__dnn_tensor *t = &c->bound[i].tensor;
         r->id[i] = c->bound[i].id;
         if (!fxa__dnn_is_by_value(t) && !t->spread) {
-            r->pointer[i] = run_pointer(t, bind, scratch);
+            r->pointer[i] = run_pointer(t, bound, scratch);
             continue;
         }
         bool own = t->source == FXA__DNN_OWN_NODE;
         bool node = t->source == FXA__DNN_NODE || (t->source == FXA__DNN_SCALE && t->times);
         const fxa_program *program = own ? c->own : node ? c->program : NULL;
         run_values *values = own ? &r->own : &r->values;
-        if (program) run_evaluate(program, &p->in, own ? bind->bprop_params : r->params, values);
-        r->value[i] = run_value_of(program, t, bind, values);
-        r->pointer[i] = t->spread ? run_pointer(t, bind, scratch) : &r->value[i];
+        if (program) run_evaluate(program, &p->in, own ? bound->bprop_params : r->params, values);
+        r->value[i] = run_value_of(program, t, bound, values);
+        r->pointer[i] = t->spread ? run_pointer(t, bound, scratch) : &r->value[i];
     }
 }
 
-static fxa_status run_lengths(const fxa__dnn_self *s, const fxa__dnn_code *c, const run_pack *r, const fxa__bind *bind,
-                              char *scratch, fxa_error *err) {
+static fxa_status run_lengths(const fxa__dnn_self *s, const fxa__dnn_code *c, const run_pack *r,
+                              const fxa__bound_args *bound, char *scratch, fxa_error *err) {
     for (size_t i = 0; i < c->n_bound; i++) {
         const fxa__dnn_bound *b = &c->bound[i];
-        bool given = b->tensor.source == FXA__DNN_SLOT && bind->slot[b->tensor.index];
+        bool given = b->tensor.source == FXA__DNN_SLOT && bound->slot[b->tensor.index];
         if (!b->words || (given && !b->tensor.cleared)) continue;
         unsigned word = (unsigned)(b->tensor.spread ? r->value[i].i : b->tensor.fill);
-        int status =
-            s->gpu.driver.fill((uintptr_t)run_pointer(&b->tensor, bind, scratch), word, (size_t)b->words, bind->stream);
+        int status = s->gpu.driver.fill((uintptr_t)run_pointer(&b->tensor, bound, scratch), word, (size_t)b->words,
+                                        bound->stream);
         FXA_TRY(fxa__gpu_status(&s->gpu, status, "cuMemsetD32Async", err));
     }
     return FXA_OK;
@@ -164,11 +164,11 @@ static fxa_status run_lengths(const fxa__dnn_self *s, const fxa__dnn_code *c, co
 
 /* ---- Helper kernels ---------------------------------------------------------------------------------------------- */
 
-static void *run_ref(const fxa__dnn_ref *r, const fxa__bind *bind, char *scratch) {
-    char *base = r->source == FXA__DNN_SLOT         ? bind->slot[r->index]
-                 : r->source == FXA__DNN_TENSOR     ? (char *)bind->tensors[r->index].data
-                 : r->source == FXA__DNN_OWN_TENSOR ? (char *)bind->bprop_tensors[r->index].data
-                 : r->source == FXA__DNN_DTENSOR    ? (char *)bind->dtensors[r->index].data
+static void *run_ref(const fxa__dnn_ref *r, const fxa__bound_args *bound, char *scratch) {
+    char *base = r->source == FXA__DNN_SLOT         ? bound->slot[r->index]
+                 : r->source == FXA__DNN_TENSOR     ? (char *)bound->tensors[r->index].data
+                 : r->source == FXA__DNN_OWN_TENSOR ? (char *)bound->bprop_tensors[r->index].data
+                 : r->source == FXA__DNN_DTENSOR    ? (char *)bound->dtensors[r->index].data
                                                     : scratch;
     return base ? base + r->offset : NULL;
 }
@@ -180,18 +180,18 @@ static void run_strides(fxa__gpu_args *args, const fxa__dnn_ref *r, const fxa_pr
 }
 
 static fxa_status run_helpers(fxa__dnn_self *s, const fxa__dnn_code *c, bool after, const fxa_problem *p,
-                              const fxa__bind *bind, char *scratch, fxa_error *err) {
+                              const fxa__bound_args *bound, char *scratch, fxa_error *err) {
     for (size_t i = 0; i < c->n_steps; i++) {
         const fxa__dnn_step *step = &c->steps[i];
-        if (step->after != after || (step->optional && !run_ref(&step->ref[0], bind, scratch))) continue;
+        if (step->after != after || (step->optional && !run_ref(&step->ref[0], bound, scratch))) continue;
         fxa__gpu_args args = step->args;
         for (int j = 0; j < step->n_refs; j++) {
-            void *pointer = run_ref(&step->ref[j], bind, scratch);
+            void *pointer = run_ref(&step->ref[j], bound, scratch);
             memcpy((char *)&args + step->ref[j].at, &pointer, sizeof pointer);
             if (step->ref[j].strided) run_strides(&args, &step->ref[j], p);
         }
         FXA_TRY(fxa__gpu_launch(&s->gpu, fxa__gpu_helpers(&s->gpu), (fxa__gpu_kernel)step->kernel, &args, step->work,
-                                bind->stream, err));
+                                bound->stream, err));
     }
     return FXA_OK;
 }
@@ -199,11 +199,11 @@ static fxa_status run_helpers(fxa__dnn_self *s, const fxa__dnn_code *c, bool aft
 /* ---- The run ----------------------------------------------------------------------------------------------------- */
 
 static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const run_pack *r, const fxa_problem *p,
-                              const fxa__bind *bind, char *scratch, fxa_error *err) {
+                              const fxa__bound_args *bound, char *scratch, fxa_error *err) {
     void *handle, *pack;
-    FXA_TRY(run_lengths(s, c, r, bind, scratch, err));
-    FXA_TRY(run_helpers(s, c, false, p, bind, scratch, err));
-    FXA_TRY(fxa__dnn_handle_take(s, bind->stream, &handle, err));
+    FXA_TRY(run_lengths(s, c, r, bound, scratch, err));
+    FXA_TRY(run_helpers(s, c, false, p, bound, scratch, err));
+    FXA_TRY(fxa__dnn_handle_take(s, bound->stream, &handle, err));
     fxa_status status =
         fxa__dnn_pack(&s->library.api, (int64_t)c->n_bound, r->id, r->pointer, scratch + c->scratch, &pack, err);
     if (status == FXA_OK) {
@@ -214,51 +214,54 @@ static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const ru
     }
     fxa__dnn_handle_give(s, handle);
     if (status != FXA_OK && err) err->status = status;
-    return status == FXA_OK ? run_helpers(s, c, true, p, bind, scratch, err) : status;
+    return status == FXA_OK ? run_helpers(s, c, true, p, bound, scratch, err) : status;
 }
 
 /* Where nothing is between scale and mask, cuDNN takes the largest score before it multiplies by the scale: of scores
  * without a sign, or with the other one, that makes NaN. */
-static fxa_status run_check_scale(const fxa__dnn_code *c, const fxa_problem *p, const fxa__bind *bind, fxa_error *err) {
+static fxa_status run_check_scale(const fxa__dnn_code *c, const fxa_problem *p, const fxa__bound_args *bound,
+                                  fxa_error *err) {
     const fxa_program *program = c->program;
     bool bare = program->nodes[fxa__program_output(program, FXA__OUT_SCORE)].op == FXA_OP_INPUT;
     bool known = p->pass == FXA_FORWARD && !(p->flags & FXA_SCALARS_IN_MEMORY);
-    if (!bare || !known || bind->scale > 0) return FXA_OK;
+    if (!bare || !known || bound->scale > 0) return FXA_OK;
     return fxa__fail(err, FXA_E_BINDING,
                      "scale is %g: where the program leaves scores as they are, cuDNN wants one above 0; "
                      "multiply in the program",
-                     bind->scale);
+                     bound->scale);
 }
 
 /* A scale that a number of the program has made smaller than floats are: every score would be 0. */
-static fxa_status run_check_folded(const fxa__dnn_code *c, const fxa__bind *bind, const run_pack *r, fxa_error *err) {
+static fxa_status run_check_folded(const fxa__dnn_code *c, const fxa__bound_args *bound, const run_pack *r,
+                                   fxa_error *err) {
     for (size_t i = 0; i < c->n_bound; i++) {
         const fxa__dnn_tensor *t = &c->bound[i].tensor;
         if (t->source != FXA__DNN_SCALE || !t->times) continue;
-        const double x = run_scale(t, bind, &r->values);
+        const double x = run_scale(t, bound, &r->values);
         if (x != 0 && fabs(x) < FLT_MIN)
             return fxa__fail(err, FXA_E_BINDING,
                              "the scale is %g, and %g with the number that tanh wants the score %s: cuDNN has floats "
                              "no smaller than %g",
-                             bind->scale, x, t->times > 0 ? "times" : "over", (double)FLT_MIN);
+                             bound->scale, x, t->times > 0 ? "times" : "over", (double)FLT_MIN);
     }
     return FXA_OK;
 }
 
-fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
+                        fxa_error *err) {
     fxa__dnn_self *s = self;
     const fxa__dnn_code *c = code;
     run_pack r;
     uint64_t needed = fxa__dnn_workspace(c->scratch, c->own_workspace);
-    if (bind->workspace_size < needed)
+    if (bound->workspace_size < needed)
         return fxa__fail(err, FXA_E_WORKSPACE, "cuDNN needs a workspace of %llu bytes, %zu were given",
-                         (unsigned long long)needed, bind->workspace_size);
-    FXA_TRY(run_check_scale(c, &p->in, bind, err));
-    uintptr_t first = ((uintptr_t)bind->workspace + RUN_ALIGN - 1) / RUN_ALIGN * RUN_ALIGN;
-    run_fill_pack(c, p, bind, (char *)first, &r);
-    FXA_TRY(run_check_folded(c, bind, &r, err));
+                         (unsigned long long)needed, bound->workspace_size);
+    FXA_TRY(run_check_scale(c, &p->in, bound, err));
+    uintptr_t first = ((uintptr_t)bound->workspace + RUN_ALIGN - 1) / RUN_ALIGN * RUN_ALIGN;
+    run_fill_pack(c, p, bound, (char *)first, &r);
+    FXA_TRY(run_check_folded(c, bound, &r, err));
     FXA_TRY(fxa__gpu_enter(&s->gpu, err));
-    fxa_status status = run_execute(s, c, &r, &p->in, bind, (char *)first, err);
+    fxa_status status = run_execute(s, c, &r, &p->in, bound, (char *)first, err);
     fxa__gpu_leave(&s->gpu);
     return status == FXA_OK ? fxa__ok(err) : status;
 }

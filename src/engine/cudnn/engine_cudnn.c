@@ -183,7 +183,8 @@ static fxa_status dnn_probe_graph(const fxa__dnn_self *s, const fxa__dnn_attenti
     return status;
 }
 
-static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
+                            fxa_error *err) {
     fxa__dnn_self *s = self;
     const fxa__dnn_code *have = code;
     fxa_error why = {.status = FXA_OK};

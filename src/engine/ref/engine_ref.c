@@ -47,7 +47,8 @@ static void ref_key(void *self, const fxa__problem *p, fxa__writer *w) {
     fxa__problem_write(p, 0, w);
 }
 
-static fxa_status ref_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+static fxa_status ref_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
+                            fxa_error *err) {
     fxa__ref r;
     size_t bytes;
     if (!code) {
@@ -61,15 +62,16 @@ static fxa_status ref_query(void *self, const fxa__problem *p, const void *code,
     return FXA_OK;
 }
 
-static fxa_status ref_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+static fxa_status ref_run(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
+                          fxa_error *err) {
     (void)self;
     size_t bytes;
-    fxa__ref r = {.p = p, .bind = bind, .env = {.params = bind->params, .tensors = bind->tensors}};
-    fxa__carver c = fxa__carver_make(bind->workspace);
-    if (!fxa__ref_layout(p, ref_derivative_of(code), c, &r, &bytes) || bytes > bind->workspace_size)
+    fxa__ref r = {.p = p, .bound = bound, .env = {.params = bound->params, .tensors = bound->tensors}};
+    fxa__carver c = fxa__carver_make(bound->workspace);
+    if (!fxa__ref_layout(p, ref_derivative_of(code), c, &r, &bytes) || bytes > bound->workspace_size)
         return fxa__fail(err, FXA_E_WORKSPACE, "the reference engine needs a workspace of %zu bytes, %zu were given",
-                         bytes, bind->workspace_size);
-    fxa__amax_clear(bind);
+                         bytes, bound->workspace_size);
+    fxa__amax_clear(bound);
     if (p->in.pass == FXA_FORWARD)
         fxa__ref_forward(&r);
     else

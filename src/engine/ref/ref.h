@@ -30,7 +30,7 @@ typedef struct fxa__ref_sum {
 typedef struct fxa__ref {
     const fxa__problem *p;
     const fxa_program *derivative; /* backward: of p->program */
-    const fxa__bind *bind;
+    const fxa__bound_args *bound;
 
     int64_t b;
     fxa__seq seq; /* of b */

@@ -39,8 +39,8 @@ static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_le
     double dnew = probability * (dp + dlse_less_delta);
     if (dnew == 0) return;
 
-    double ds = fxa__ref_through_program(r, dnew) * r->bind->scale;
-    if (r->bind->amax[FXA_SLOT_DO]) fxa__amax_add(r->bind->amax[FXA_SLOT_DO], fabs(ds));
+    double ds = fxa__ref_through_program(r, dnew) * r->bound->scale;
+    if (r->bound->amax[FXA_SLOT_DO]) fxa__amax_add(r->bound->amax[FXA_SLOT_DO], fabs(ds));
     fxa__ref_axpy(r->dq, ds, r->k + k * d, d);
     fxa__ref_axpy(r->dk + row * d, ds, r->q, d);
 }
@@ -61,7 +61,7 @@ static void ref_row_backward(fxa__ref *r, int64_t h, int64_t q) {
         if (sink_probability != 0) r->dsink[h] += sink_probability * dlse_less_delta;
     }
     if (p->flags & FXA_GRAD_Q) fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, p->flags & FXA_ACCUMULATE_DQ);
-    fxa__progress_add(r->bind->progress, 1);
+    fxa__progress_add(r->bound->progress, 1);
 }
 
 /* dQ of a row past the end of a padded sequence. */
@@ -76,7 +76,7 @@ static void ref_head_backward(fxa__ref *r, int64_t h) {
     fxa__ref_enter_head(r, h);
     for (int64_t q = 0; q < r->seq.q_len; q++) ref_row_backward(r, h, q);
     for (int64_t q = r->seq.q_len; clear_rest && q < p->sq; q++) ref_row_zero(r, h, q);
-    fxa__progress_add(r->bind->progress, p->sq - r->seq.q_len);
+    fxa__progress_add(r->bound->progress, p->sq - r->seq.q_len);
 }
 
 static void ref_clear_keys(fxa__ref *r) {
@@ -118,7 +118,7 @@ static void ref_store_pages(const fxa__ref *r, int64_t hkv) {
 
 static void ref_store_sinks(const fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
-    void *data = r->bind->slot[FXA_SLOT_DSINKS];
+    void *data = r->bound->slot[FXA_SLOT_DSINKS];
     if (!(p->flags & FXA_GRAD_SINKS)) return;
     for (int64_t h = 0; h < p->hq; h++) {
         int64_t at = h * p->dsinks.stride[1];
@@ -131,7 +131,7 @@ void fxa__ref_backward(fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
     int64_t group = p->hq / fxa__max_i64(p->hkv, 1);
     bool paged = p->flags & FXA_PAGED;
-    fxa__progress_begin(r->bind->progress, p->b, p->hq, p->sq);
+    fxa__progress_begin(r->bound->progress, p->b, p->hq, p->sq);
     memset(r->dsink, 0, (size_t)p->hq * sizeof(double));
     fxa__ref_clear_sums(r);
     for (int64_t hkv = 0; hkv < p->hkv; hkv++) {

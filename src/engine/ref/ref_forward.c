@@ -41,7 +41,7 @@ static double ref_row_sum(const fxa__ref *r, double m, double z) {
 static void ref_row_output(fxa__ref *r, double m, double l) {
     int64_t dv = r->p->in.d_v;
     for (int64_t k = 0; k < r->seq.k_len; k++) {
-        r->env.coord[FXA_INPUT_K] = fxa__coord(r->p, r->bind, FXA_INPUT_K, k);
+        r->env.coord[FXA_INPUT_K] = fxa__coord(r->p, r->bound, FXA_INPUT_K, k);
         double probability = exp(r->s[k] - m) / l;
         fxa__ref_axpy(r->o, probability * fxa__ref_dropout(r), r->v + k * dv, dv);
     }
@@ -75,7 +75,7 @@ static void ref_row_forward(fxa__ref *r, int64_t h, int64_t q) {
         ref_row_output(r, m, l);
     }
     ref_row_store(r, h, q, lse, max);
-    fxa__progress_add(r->bind->progress, 1);
+    fxa__progress_add(r->bound->progress, 1);
 }
 
 /* A row past the end of a padded sequence. */
@@ -87,7 +87,7 @@ static void ref_row_absent(fxa__ref *r, int64_t h, int64_t q) {
 void fxa__ref_forward(fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
     int64_t group = p->hq / fxa__max_i64(p->hkv, 1);
-    fxa__progress_begin(r->bind->progress, p->b, p->hq, p->sq);
+    fxa__progress_begin(r->bound->progress, p->b, p->hq, p->sq);
     for (int64_t b = 0; b < p->b; b++) {
         fxa__ref_enter_batch(r, b);
         for (int64_t hkv = 0; hkv < p->hkv; hkv++) {
@@ -95,7 +95,7 @@ void fxa__ref_forward(fxa__ref *r) {
             for (int64_t h = hkv * group; h < (hkv + 1) * group; h++) {
                 fxa__ref_enter_head(r, h);
                 for (int64_t q = 0; q < r->seq.q_len; q++) ref_row_forward(r, h, q);
-                fxa__progress_add(r->bind->progress, p->sq - r->seq.q_len);
+                fxa__progress_add(r->bound->progress, p->sq - r->seq.q_len);
                 if (p->flags & FXA_VARLEN) continue; /* packed rows outside every sequence are nobody's */
                 for (int64_t q = r->seq.q_len; q < p->sq; q++) ref_row_absent(r, h, q);
             }

@@ -41,8 +41,8 @@ static double ref_derivative(fxa__ref *r) {
 static double ref_bprop(fxa__ref *r) {
     const fxa_program *bprop = r->p->bprop;
     fxa__env env = r->env;
-    env.params = r->bind->bprop_params;
-    env.tensors = r->bind->bprop_tensors;
+    env.params = r->bound->bprop_params;
+    env.tensors = r->bound->bprop_tensors;
     fxa__program_eval(bprop, &env, r->vals);
     return r->vals[fxa__program_output(bprop, FXA__OUT_DSCORE)].f;
 }
@@ -89,11 +89,11 @@ static void ref_store_tensor(const fxa__ref_sum *from, const fxa_view *to, void 
 void fxa__ref_store_sums(const fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
     for (int32_t t = 0; t < r->p->program->n_tensors; t++) {
-        const fxa_view *to = &r->bind->dtensors[t];
+        const fxa_view *to = &r->bound->dtensors[t];
         void *data = (void *)(uintptr_t)to->data; /* views are const; this one is an output */
         if (r->dtensor[t].sum) ref_store_tensor(&r->dtensor[t], to, data, p->flags & FXA_ACCUMULATE_DTENSORS);
     }
     for (int32_t i = 0; i < r->p->program->n_params; i++)
         if (p->param_grads >> i & 1)
-            r->bind->dparams[i] = (p->flags & FXA_ACCUMULATE_DPARAMS ? r->bind->dparams[i] : 0) + r->dparams[i];
+            r->bound->dparams[i] = (p->flags & FXA_ACCUMULATE_DPARAMS ? r->bound->dparams[i] : 0) + r->dparams[i];
 }

@@ -69,7 +69,7 @@ int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k) {
     const fxa_problem *p = &r->p->in;
     if (!(p->flags & FXA_PAGED)) return k;
     int64_t size = p->page_size, pages_per_batch = fxa__div_up(p->sk, size);
-    const int32_t *pages = r->bind->slot[FXA_SLOT_PAGES];
+    const int32_t *pages = r->bound->slot[FXA_SLOT_PAGES];
     return pages[r->b * pages_per_batch + k / size] * size + k % size;
 }
 
@@ -80,30 +80,30 @@ static bool ref_is_key(fxa_slot slot) {
 void fxa__ref_load(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, double *out) {
     int64_t d;
     const fxa_operand *t = fxa__row_operand(&r->p->in, slot, &d);
-    int64_t at = fxa__row_offset(r->p, &r->seq, t, ref_is_key(slot), r->bind, r->b, h, s);
-    double factor = (int)slot < FXA__SCALED_SLOTS ? r->bind->load[slot] : 1;
+    int64_t at = fxa__row_offset(r->p, &r->seq, t, ref_is_key(slot), r->bound, r->b, h, s);
+    double factor = (int)slot < FXA__SCALED_SLOTS ? r->bound->load[slot] : 1;
     for (int64_t i = 0; i < d; i++)
-        out[i] = fxa__load_f64(r->bind->slot[slot], t->dtype, at + i * t->stride[3]) * factor;
+        out[i] = fxa__load_f64(r->bound->slot[slot], t->dtype, at + i * t->stride[3]) * factor;
 }
 
 void fxa__ref_store(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, const double *x, bool add) {
     int64_t d;
     const fxa_operand *t = fxa__row_operand(&r->p->in, slot, &d);
-    int64_t at = fxa__row_offset(r->p, &r->seq, t, ref_is_key(slot), r->bind, r->b, h, s);
+    int64_t at = fxa__row_offset(r->p, &r->seq, t, ref_is_key(slot), r->bound, r->b, h, s);
     for (int64_t i = 0; i < d; i++, at += t->stride[3]) fxa__ref_store_one(r, slot, t->dtype, at, x[i], add);
 }
 
 /* Nothing is added to what has a scale. */
 void fxa__ref_store_one(const fxa__ref *r, fxa_slot slot, uint32_t dtype, int64_t at, double x, bool add) {
-    void *data = r->bind->slot[slot];
-    if (r->bind->amax[slot]) fxa__amax_add(r->bind->amax[slot], fabs(x));
-    fxa__store_f64(data, dtype, at, (add ? fxa__load_f64(data, dtype, at) + x : x) * r->bind->store[slot]);
+    void *data = r->bound->slot[slot];
+    if (r->bound->amax[slot]) fxa__amax_add(r->bound->amax[slot], fabs(x));
+    fxa__store_f64(data, dtype, at, (add ? fxa__load_f64(data, dtype, at) + x : x) * r->bound->store[slot]);
 }
 
 void fxa__ref_enter_batch(fxa__ref *r, int64_t b) {
     r->b = b;
-    r->seq = fxa__seq_get(r->p, r->bind, b);
-    r->env.coord[FXA_INPUT_B] = fxa__coord(r->p, r->bind, FXA_INPUT_B, b);
+    r->seq = fxa__seq_get(r->p, r->bound, b);
+    r->env.coord[FXA_INPUT_B] = fxa__coord(r->p, r->bound, FXA_INPUT_B, b);
     r->env.coord[FXA_INPUT_Q_LEN] = r->seq.q_len_seen;
     r->env.coord[FXA_INPUT_K_LEN] = r->seq.k_len_seen;
     r->env.coord[FXA_INPUT_HEADS] = r->seq.heads_seen;

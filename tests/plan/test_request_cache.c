@@ -97,19 +97,19 @@ TEST(defaults_are_part_of_the_question) {
 /* Digests are fast, not safe: bytes decide. */
 TEST(equal_digests_of_other_bytes_are_a_miss) {
     plan_rig r;
-    static fxa__memo_key a, b;
+    static fxa__request_key a, b;
     T_REQUIRE(plan_rig_start(&r));
     fxa_plan *plan = memo_create(&r, &r.t.problem);
-    fxa__memo_key_problem(&a, FXA__ASK_PLAN, &r.t.problem);
-    fxa_plan *found = fxa__memo_plan(r.ctx, &a);
+    fxa__request_key_problem(&a, FXA__REQUEST_PLAN, &r.t.problem);
+    fxa_plan *found = fxa__request_cache_plan(r.ctx, &a);
     T_CHECK(found == plan);
     fxa_plan_destroy(found);
     b = a;
     b.data[b.size - 1] ^= 1;
-    T_CHECK(fxa__memo_plan(r.ctx, &b) == NULL);
+    T_CHECK(fxa__request_cache_plan(r.ctx, &b) == NULL);
     b = a;
     b.size -= 8;
-    T_CHECK(fxa__memo_plan(r.ctx, &b) == NULL);
+    T_CHECK(fxa__request_cache_plan(r.ctx, &b) == NULL);
     fxa_plan_destroy(plan);
     plan_rig_end(&r);
 }
@@ -117,26 +117,26 @@ TEST(equal_digests_of_other_bytes_are_a_miss) {
 /* What must not be read has no key: the call goes the long way, which says what is wrong. */
 TEST(a_wrong_question_has_no_key) {
     plan_rig r;
-    static fxa__memo_key key;
+    static fxa__request_key key;
     T_REQUIRE(plan_rig_start(&r));
     const uint32_t sizes[] = {0, 8, sizeof(fxa_problem) + 8, 60000, UINT32_MAX};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         fxa_problem p = r.t.problem;
         p.struct_size = sizes[i];
-        fxa__memo_key_problem(&key, FXA__ASK_PLAN, &p);
+        fxa__request_key_problem(&key, FXA__REQUEST_PLAN, &p);
         T_INT(key.size, 0);
     }
     fxa_problem p = r.t.problem;
     p.n_captures = 1000;
-    fxa__memo_key_problem(&key, FXA__ASK_PLAN, &p);
+    fxa__request_key_problem(&key, FXA__REQUEST_PLAN, &p);
     T_INT(key.size, 0);
     p = r.t.problem, p.captures = NULL;
-    fxa__memo_key_problem(&key, FXA__ASK_PLAN, &p);
+    fxa__request_key_problem(&key, FXA__REQUEST_PLAN, &p);
     T_INT(key.size, 0);
-    static char bytes[FXA__MEMO_KEY];
-    fxa__memo_key_bytes(&key, FXA__ASK_LOAD, 0, bytes, sizeof bytes);
+    static char bytes[FXA__REQUEST_KEY_BYTES];
+    fxa__request_key_bytes(&key, FXA__REQUEST_LOAD, 0, bytes, sizeof bytes);
     T_INT(key.size, 0);
-    fxa__memo_key_bytes(&key, FXA__ASK_LOAD, 0, bytes, SIZE_MAX);
+    fxa__request_key_bytes(&key, FXA__REQUEST_LOAD, 0, bytes, SIZE_MAX);
     T_INT(key.size, 0);
     plan_rig_end(&r);
 }
@@ -146,22 +146,22 @@ TEST(what_the_cache_drops_the_memo_drops) {
     plan_rig r;
     T_REQUIRE(plan_rig_start(&r));
     fxa_plan_destroy(memo_create(&r, &r.t.problem));
-    T_INT(r.ctx->memo.lru.count, 1);
+    T_INT(r.ctx->requests.lru.count, 1);
     fxa_cache_limit(r.ctx, 0, 0);
-    T_INT(r.ctx->memo.lru.count, 0);
+    T_INT(r.ctx->requests.lru.count, 0);
     fxa_plan_destroy(memo_create(&r, &r.t.problem));
-    T_INT(r.ctx->memo.lru.count, 0);
+    T_INT(r.ctx->requests.lru.count, 0);
     fxa_cache_limit(r.ctx, 1, 1 << 20);
     fxa_plan_destroy(memo_create(&r, &r.t.problem));
     fxa_problem p = r.t.problem;
     p.flags |= FXA_CAUSAL; /* other code, which takes the one place */
     fxa_plan_destroy(memo_create(&r, &p));
-    T_INT(r.ctx->memo.lru.count, 1);
+    T_INT(r.ctx->requests.lru.count, 1);
     fxa_cache_clear(r.ctx);
-    T_INT(r.ctx->memo.lru.count, 0);
+    T_INT(r.ctx->requests.lru.count, 0);
     fxa_cache_limit(r.ctx, 1000, 1 << 20);
     for (p = r.t.problem; p.b < 400; p.b++) fxa_plan_destroy(memo_create(&r, &p));
-    T_INT(r.ctx->memo.lru.count, FXA__MEMO_ENTRIES);
+    T_INT(r.ctx->requests.lru.count, FXA__REQUEST_CACHE_ENTRIES);
     plan_rig_end(&r);
 }
 

@@ -10,8 +10,8 @@
  *         16     -  string: the engine that the problem names, or ""
  *          -     -  the problem, written by fxa__problem_write, up to the end
  *
- * The bytes contain the problem only, no code and no engine's key. Like plan bytes (blob.c) they are not trusted. A
- * target is not included: plans are made where they run.
+ * The bytes contain the problem only, no code and no engine's key. Like plan bytes (plan_save.c) they are not trusted.
+ * A target is not included: plans are made where they run.
  */
 #include "../base/blake2s.h"
 #include "../base/float_state.h"
@@ -19,11 +19,11 @@
 
 #include <string.h>
 
-enum { CARRY_FORMAT = 1, CARRY_BODY = 16 };
+enum { SAVED_FORMAT = 1, SAVED_BODY = 16 };
 
-static const char carry_magic[8] = "FXAPROB";
+static const char saved_magic[8] = "FXAPROB";
 
-static uint32_t carry_checksum(const uint8_t *data, size_t size) {
+static uint32_t saved_checksum(const uint8_t *data, size_t size) {
     uint8_t hash[16];
     fxa__blake2s_128(data, size, hash);
     fxa__reader r = {.data = hash, .size = sizeof hash};
@@ -46,9 +46,9 @@ fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *
     fxa__writer body = {.host = host}, whole = {.host = host};
     fxa__write_string(&body, fxa__problem_engine(problem));
     fxa__problem_write(p, FXA__WITH_ALL, &body);
-    fxa__write_bytes(&whole, carry_magic, sizeof carry_magic);
-    fxa__write_u32(&whole, CARRY_FORMAT);
-    fxa__write_u32(&whole, body.failed ? 0 : carry_checksum(body.data, body.size));
+    fxa__write_bytes(&whole, saved_magic, sizeof saved_magic);
+    fxa__write_u32(&whole, SAVED_FORMAT);
+    fxa__write_u32(&whole, body.failed ? 0 : saved_checksum(body.data, body.size));
     if (!body.failed) fxa__write_bytes(&whole, body.data, body.size);
     status = body.failed || whole.failed ? fxa__fail_memory(err, "the bytes of a problem")
                                          : fxa__bytes_out(whole.data, whole.size, out, capacity, needed, err);
@@ -59,36 +59,36 @@ fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *
 }
 
 /* Checks magic, format and checksum. */
-static fxa_status carry_check(const uint8_t *data, size_t size, fxa_error *err) {
+static fxa_status saved_check(const uint8_t *data, size_t size, fxa_error *err) {
     fxa__reader r = {.data = data, .size = size};
-    const uint8_t *magic = fxa__read_bytes(&r, sizeof carry_magic);
-    if (!magic || memcmp(magic, carry_magic, sizeof carry_magic) != 0)
+    const uint8_t *magic = fxa__read_bytes(&r, sizeof saved_magic);
+    if (!magic || memcmp(magic, saved_magic, sizeof saved_magic) != 0)
         return fxa__fail(err, FXA_E_BYTES, "%zu bytes that do not begin with \"FXAPROB\": not a saved problem", size);
     uint32_t format = fxa__read_u32(&r), checksum = fxa__read_u32(&r);
     if (r.failed) return fxa__fail(err, FXA_E_BYTES, "a saved problem cut off after %zu bytes", size);
-    if (format != CARRY_FORMAT)
+    if (format != SAVED_FORMAT)
         return fxa__fail(err, FXA_E_VERSION, "problem bytes of format %u; this library (%s) reads format %d",
-                         (unsigned)format, FXA_VERSION_STRING, CARRY_FORMAT);
-    if (checksum != carry_checksum(data + CARRY_BODY, size - CARRY_BODY))
+                         (unsigned)format, FXA_VERSION_STRING, SAVED_FORMAT);
+    if (checksum != saved_checksum(data + SAVED_BODY, size - SAVED_BODY))
         return fxa__fail(err, FXA_E_BYTES, "the saved problem is damaged: its checksum does not match");
     return FXA_OK;
 }
 
 /* Replaces *p by the same problem on another device ordinal, unless ordinal is -1. */
-static fxa_status carry_place(fxa__host *host, fxa__problem **p, int32_t ordinal, fxa_error *err) {
+static fxa_status saved_set_ordinal(fxa__host *host, fxa__problem **p, int32_t ordinal, fxa_error *err) {
     fxa_problem other = (*p)->in;
-    fxa__problem *moved = NULL;
+    fxa__problem *replaced = NULL;
     if (ordinal < 0 || ordinal == other.ordinal) return FXA_OK;
-    other.ordinal = ordinal, other.d_v = fxa__dv_given(&other);
-    FXA_TRY(fxa__problem_create(host, &other, &moved, err));
+    other.ordinal = ordinal, other.d_v = fxa__d_v_given(&other);
+    FXA_TRY(fxa__problem_create(host, &other, &replaced, err));
     fxa__problem_release(*p);
-    *p = moved;
+    *p = replaced;
     return FXA_OK;
 }
 
 /* Checks the engine named in the bytes. It reports E_VERSION or E_BYTES, since the error is not in the caller's
  * arguments. */
-static fxa_status carry_check_engine(const fxa__problem *p, const char *name, fxa_error *err) {
+static fxa_status saved_check_engine(const fxa__problem *p, const char *name, fxa_error *err) {
     const fxa__engine *engine = fxa__engine_find(name);
     char list[FXA__ENGINE_LIST];
     if (!name[0] || (engine && engine->device == p->in.device)) return FXA_OK;
@@ -101,18 +101,18 @@ static fxa_status carry_check_engine(const fxa__problem *p, const char *name, fx
                      fxa_device_name((fxa_device)p->in.device));
 }
 
-static fxa_status carry_make(fxa_context *ctx, const void *bytes, size_t size, int32_t ordinal, fxa_plan **out,
-                             fxa_error *err) {
+static fxa_status saved_make_plan(fxa_context *ctx, const void *bytes, size_t size, int32_t ordinal, fxa_plan **out,
+                                  fxa_error *err) {
     char engine[FXA__ENGINE_NAME];
     fxa__problem *p = NULL;
-    FXA_TRY(carry_check(bytes, size, err));
-    fxa__reader r = {.data = bytes, .size = size, .at = CARRY_BODY};
+    FXA_TRY(saved_check(bytes, size, err));
+    fxa__reader r = {.data = bytes, .size = size, .at = SAVED_BODY};
     fxa__read_string(&r, engine, sizeof engine);
     FXA_TRY(fxa__problem_read(fxa__context_host(ctx), &r, &p, err));
-    fxa_status status = fxa__reader_done(&r) ? carry_place(fxa__context_host(ctx), &p, ordinal, err)
+    fxa_status status = fxa__reader_done(&r) ? saved_set_ordinal(fxa__context_host(ctx), &p, ordinal, err)
                                              : fxa__fail(err, FXA_E_BYTES, "bytes behind the end of a saved problem");
-    if (status == FXA_OK) status = carry_check_engine(p, engine, err);
-    if (status == FXA_OK) status = fxa__plan_choose(ctx, p, engine[0] ? engine : NULL, out, err);
+    if (status == FXA_OK) status = saved_check_engine(p, engine, err);
+    if (status == FXA_OK) status = fxa__plan_select(ctx, p, engine[0] ? engine : NULL, out, err);
     fxa__problem_release(p);
     return status;
 }
@@ -127,11 +127,11 @@ fxa_status fxa_plan_create_from_problem(fxa_context *ctx, const void *bytes, siz
     if (ordinal < -1)
         return fxa__fail(err, FXA_E_ARGUMENT, "ordinal is %d: accepted are -1 (the problem's own), 0 and more",
                          (int)ordinal);
-    fxa__memo_key key;
-    fxa__memo_key_bytes(&key, FXA__ASK_CARRIED, ordinal, bytes, size);
-    *out = fxa__memo_plan(ctx, &key);
+    fxa__request_key key;
+    fxa__request_key_bytes(&key, FXA__REQUEST_SAVED_PROBLEM, ordinal, bytes, size);
+    *out = fxa__request_cache_plan(ctx, &key);
     if (*out) return fxa__ok(err);
-    fxa_status status = carry_make(ctx, bytes, size, ordinal, out, err);
-    if (status == FXA_OK) fxa__memo_keep_plan(ctx, &key, *out);
+    fxa_status status = saved_make_plan(ctx, bytes, size, ordinal, out, err);
+    if (status == FXA_OK) fxa__request_cache_store_plan(ctx, &key, *out);
     return status;
 }

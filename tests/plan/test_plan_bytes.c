@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plan bytes: the format as described in src/plan/blob.c, what a loaded plan is, golden files, other versions.
- * test_blob_hostile.c has the damage. FXA_TEST_UPDATE=1 writes the golden files anew.
+ * Plan bytes: the format as described in src/plan/plan_save.c, what a loaded plan is, golden files, other versions.
+ * test_plan_bytes_hostile.c has the damage. FXA_TEST_UPDATE=1 writes the golden files anew.
  */
 #include "plan/plan.h"
 #include "support/plan_bytes.h"

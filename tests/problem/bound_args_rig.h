@@ -20,7 +20,7 @@ typedef struct bench {
     double params[2], dparams[2], bprop_params[1];
     const void *tensors[3], *bprop_tensors[1];
     void *dtensors[3];
-    fxa_view views[FXA__BIND_VIEWS];
+    fxa_view views[FXA__ARGS_VIEWS];
 } bench;
 
 static bench the;
@@ -47,14 +47,14 @@ static void bench_open(const fxa_problem *p) {
 
 static void bench_close(void) { fxa__problem_release(the.p); }
 
-static fxa_status bind_with(size_t workspace, fxa__bind *bind) {
-    return fxa__bind_make(the.p, &the.args, workspace, true, the.views, bind, &err);
+static fxa_status bind_with(size_t workspace, fxa__bound_args *bound) {
+    return fxa__bound_args_make(the.p, &the.args, workspace, true, the.views, bound, &err);
 }
-static fxa_status bind_now(fxa__bind *bind) { return bind_with(0, bind); }
+static fxa_status bind_now(fxa__bound_args *bound) { return bind_with(0, bound); }
 
 static void bind_ok(void) {
-    fxa__bind bind;
-    T_OK(bind_now(&bind));
+    fxa__bound_args bound;
+    T_OK(bind_now(&bound));
 }
 
 /* A refusal leaves the workspace alone. */
@@ -62,13 +62,13 @@ static void bind_ok(void) {
     do {                                                                                                               \
         fxa_problem p = base;                                                                                          \
         fxa_args *a = &the.args;                                                                                       \
-        fxa__bind bind;                                                                                                \
+        fxa__bound_args bound;                                                                                         \
         bench_open(&p);                                                                                                \
         bind_ok();                                                                                                     \
         memset(the.workspace, 0xab, sizeof the.workspace);                                                             \
         change;                                                                                                        \
         (void)a;                                                                                                       \
-        T_STATUS(bind_now(&bind), status);                                                                             \
+        T_STATUS(bind_now(&bound), status);                                                                            \
         T_HAS(err.text, words);                                                                                        \
         for (size_t i = 0; i < sizeof the.workspace; i++) T_CHECK(the.workspace[i] == 0xab);                           \
         bench_close();                                                                                                 \

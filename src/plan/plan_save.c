@@ -38,30 +38,30 @@
 
 #include <string.h>
 
-#define BLOB_FORMAT 2
-#define BLOB_FIXED 40      /* bytes before the first string */
-#define BLOB_MAX_STRING 64 /* including the terminator */
+#define BYTES_FORMAT 2
+#define BYTES_FIXED 40      /* bytes before the first string */
+#define BYTES_MAX_STRING 64 /* including the terminator */
 
-enum { BLOB_PROBLEM = 1, BLOB_CODE = 2, BLOB_MAX_SECTIONS = 2 };
+enum { BYTES_PROBLEM = 1, BYTES_CODE = 2, BYTES_MAX_SECTIONS = 2 };
 
-static const char blob_magic[8] = "FXAPLAN";
+static const char bytes_magic[8] = "FXAPLAN";
 
-typedef struct blob_section {
+typedef struct bytes_section {
     uint32_t id;
     uint64_t offset, size, checksum;
-} blob_section;
+} bytes_section;
 
-typedef struct blob_header {
+typedef struct bytes_header {
     uint32_t size;
     uint8_t key[16];
-    char library[BLOB_MAX_STRING], engine[BLOB_MAX_STRING], identity[FXA__IDENTITY];
+    char library[BYTES_MAX_STRING], engine[BYTES_MAX_STRING], identity[FXA__IDENTITY];
     uint32_t engine_version;
     uint32_t n_sections;
-    blob_section section[BLOB_MAX_SECTIONS];
-} blob_header;
+    bytes_section section[BYTES_MAX_SECTIONS];
+} bytes_header;
 
 /* Returns the checksum of the format. */
-static uint64_t blob_checksum(const void *data, size_t size) {
+static uint64_t bytes_checksum(const void *data, size_t size) {
     uint8_t hash[16];
     fxa__blake2s_128(data, size, hash);
     fxa__reader r = {.data = hash, .size = sizeof hash};
@@ -71,10 +71,10 @@ static uint64_t blob_checksum(const void *data, size_t size) {
 /* ---- Saving ------------------------------------------------------------------------------------------------------ */
 
 /* Writes the header. The first of two calls passes zero sizes, to measure the header itself. */
-static void blob_write_header(const fxa_plan *plan, const blob_header *h, uint64_t total, fxa__writer *w) {
+static void bytes_write_header(const fxa_plan *plan, const bytes_header *h, uint64_t total, fxa__writer *w) {
     const fxa__engine *engine = plan->code->instance->engine;
-    fxa__write_bytes(w, blob_magic, sizeof blob_magic);
-    fxa__write_u32(w, BLOB_FORMAT);
+    fxa__write_bytes(w, bytes_magic, sizeof bytes_magic);
+    fxa__write_u32(w, BYTES_FORMAT);
     fxa__write_u32(w, h->size);
     fxa__write_u64(w, total);
     fxa__write_bytes(w, plan->key, sizeof plan->key);
@@ -90,32 +90,32 @@ static void blob_write_header(const fxa_plan *plan, const blob_header *h, uint64
         fxa__write_u64(w, h->section[i].size);
         fxa__write_u64(w, h->section[i].checksum);
     }
-    fxa__write_u64(w, w->host && !w->failed ? blob_checksum(w->data, w->size) : 0);
+    fxa__write_u64(w, w->host && !w->failed ? bytes_checksum(w->data, w->size) : 0);
 }
 
 /* Appends the section from `offset` to the end of body, which is not empty, to the header's table. */
-static void blob_close_section(blob_header *h, uint32_t id, size_t offset, const fxa__writer *body) {
+static void bytes_close_section(bytes_header *h, uint32_t id, size_t offset, const fxa__writer *body) {
     if (body->failed) return;
     size_t size = body->size - offset;
-    uint64_t checksum = blob_checksum(body->data + offset, size);
-    h->section[h->n_sections++] = (blob_section){id, offset, size, checksum};
+    uint64_t checksum = bytes_checksum(body->data + offset, size);
+    h->section[h->n_sections++] = (bytes_section){id, offset, size, checksum};
 }
 
 fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_t *needed, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     if (!plan) return fxa__fail(err, FXA_E_ARGUMENT, "plan is NULL");
     const fxa__instance *instance = plan->code->instance;
-    blob_header h = {0};
+    bytes_header h = {0};
     fxa__writer body = {.host = plan->host}, whole = {.host = plan->host}, counter = {.host = NULL};
 
     fxa__problem_write(plan->problem, FXA__WITH_ALL, &body);
-    blob_close_section(&h, BLOB_PROBLEM, 0, &body);
+    bytes_close_section(&h, BYTES_PROBLEM, 0, &body);
     size_t offset = body.size;
     if (instance->engine->save) instance->engine->save(instance->self, plan->code->code, &body);
-    if (body.size > offset) blob_close_section(&h, BLOB_CODE, offset, &body);
-    blob_write_header(plan, &h, 0, &counter);
+    if (body.size > offset) bytes_close_section(&h, BYTES_CODE, offset, &body);
+    bytes_write_header(plan, &h, 0, &counter);
     h.size = (uint32_t)counter.size;
-    blob_write_header(plan, &h, counter.size + body.size, &whole);
+    bytes_write_header(plan, &h, counter.size + body.size, &whole);
     fxa__write_bytes(&whole, body.data, body.size);
 
     fxa_status status = body.failed || whole.failed
@@ -128,38 +128,38 @@ fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_
 
 /* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
-static fxa_status blob_check_magic(const uint8_t *data, size_t size, fxa_error *err) {
+static fxa_status bytes_check_magic(const uint8_t *data, size_t size, fxa_error *err) {
     fxa__reader r = {.data = data, .size = size};
-    const uint8_t *magic = fxa__read_bytes(&r, sizeof blob_magic);
-    if (!magic || memcmp(magic, blob_magic, sizeof blob_magic) != 0)
+    const uint8_t *magic = fxa__read_bytes(&r, sizeof bytes_magic);
+    if (!magic || memcmp(magic, bytes_magic, sizeof bytes_magic) != 0)
         return fxa__fail(err, FXA_E_BYTES, "%zu bytes that do not begin with \"FXAPLAN\": not a saved plan", size);
     uint32_t format = fxa__read_u32(&r);
     if (r.failed) return fxa__fail(err, FXA_E_BYTES, "a saved plan cut off after %zu bytes", size);
-    if (format != BLOB_FORMAT)
+    if (format != BYTES_FORMAT)
         return fxa__fail(err, FXA_E_VERSION, "plan bytes of format %u; this library (%s) reads format %u",
-                         (unsigned)format, FXA_VERSION_STRING, (unsigned)BLOB_FORMAT);
+                         (unsigned)format, FXA_VERSION_STRING, (unsigned)BYTES_FORMAT);
     return FXA_OK;
 }
 
 /* Checks the frame: header complete and undamaged, total size equal to `size`. */
-static fxa_status blob_check_frame(const uint8_t *data, size_t size, blob_header *h, fxa_error *err) {
-    fxa__reader r = {.data = data, .size = size, .at = sizeof blob_magic + 4};
+static fxa_status bytes_check_frame(const uint8_t *data, size_t size, bytes_header *h, fxa_error *err) {
+    fxa__reader r = {.data = data, .size = size, .at = sizeof bytes_magic + 4};
     h->size = fxa__read_u32(&r);
     uint64_t total = fxa__read_u64(&r);
     if (r.failed || total > size) return fxa__fail(err, FXA_E_BYTES, "a saved plan cut off after %zu bytes", size);
     if (total < size)
         return fxa__fail(err, FXA_E_BYTES, "%zu bytes, of which the saved plan is only the first %llu: trailing bytes",
                          size, (unsigned long long)total);
-    if (h->size < BLOB_FIXED + 8 || h->size > size)
+    if (h->size < BYTES_FIXED + 8 || h->size > size)
         return fxa__fail(err, FXA_E_BYTES, "a header of %u bytes in a saved plan of %zu", (unsigned)h->size, size);
     fxa__reader sum = {.data = data, .size = h->size, .at = h->size - 8};
-    if (fxa__read_u64(&sum) != blob_checksum(data, h->size - 8))
+    if (fxa__read_u64(&sum) != bytes_checksum(data, h->size - 8))
         return fxa__fail(err, FXA_E_BYTES, "the header of the saved plan is damaged: its checksum does not match");
     return FXA_OK;
 }
 
-static fxa_status blob_read_fields(const uint8_t *data, blob_header *h, fxa_error *err) {
-    fxa__reader r = {.data = data, .size = h->size - 8, .at = BLOB_FIXED - sizeof h->key};
+static fxa_status bytes_read_fields(const uint8_t *data, bytes_header *h, fxa_error *err) {
+    fxa__reader r = {.data = data, .size = h->size - 8, .at = BYTES_FIXED - sizeof h->key};
     const uint8_t *key = fxa__read_bytes(&r, sizeof h->key);
     if (key) memcpy(h->key, key, sizeof h->key);
     fxa__read_string(&r, h->library, sizeof h->library);
@@ -167,7 +167,7 @@ static fxa_status blob_read_fields(const uint8_t *data, blob_header *h, fxa_erro
     h->engine_version = fxa__read_u32(&r);
     fxa__read_string(&r, h->identity, sizeof h->identity);
     h->n_sections = fxa__read_u32(&r);
-    if (r.failed || h->n_sections < 1 || h->n_sections > BLOB_MAX_SECTIONS)
+    if (r.failed || h->n_sections < 1 || h->n_sections > BYTES_MAX_SECTIONS)
         return fxa__fail(err, FXA_E_BYTES, "the header of the saved plan makes no sense");
     uint32_t zero = 0;
     for (uint32_t i = 0; i < h->n_sections; i++) {
@@ -183,17 +183,17 @@ static fxa_status blob_read_fields(const uint8_t *data, blob_header *h, fxa_erro
 }
 
 /* Checks that the sections are undamaged and cover everything after the header, in order and without gaps. */
-static fxa_status blob_check_sections(const uint8_t *data, size_t size, const blob_header *h, fxa_error *err) {
+static fxa_status bytes_check_sections(const uint8_t *data, size_t size, const bytes_header *h, fxa_error *err) {
     uint64_t at = h->size;
     for (uint32_t i = 0; i < h->n_sections; i++) {
-        const blob_section *s = &h->section[i];
-        if (s->id != (i == 0 ? BLOB_PROBLEM : BLOB_CODE))
+        const bytes_section *s = &h->section[i];
+        if (s->id != (i == 0 ? BYTES_PROBLEM : BYTES_CODE))
             return fxa__fail(err, FXA_E_BYTES,
                              "section %u of the saved plan has id %u; there may be a problem (1), then code (2)",
                              (unsigned)i, (unsigned)s->id);
         if (s->offset != at || s->size > size - at)
             return fxa__fail(err, FXA_E_BYTES, "section %u of the saved plan lies outside it", (unsigned)s->id);
-        if (s->checksum != blob_checksum(data + at, (size_t)s->size))
+        if (s->checksum != bytes_checksum(data + at, (size_t)s->size))
             return fxa__fail(err, FXA_E_BYTES, "section %u of the saved plan is damaged: its checksum does not match",
                              (unsigned)s->id);
         at += s->size;
@@ -205,7 +205,7 @@ static fxa_status blob_check_sections(const uint8_t *data, size_t size, const bl
 }
 
 /* Checks that this library can load the bytes, and finds their engine. */
-static fxa_status blob_check_origin(const blob_header *h, const fxa__engine **out, fxa_error *err) {
+static fxa_status bytes_check_origin(const bytes_header *h, const fxa__engine **out, fxa_error *err) {
     const char *ours = FXA_VERSION_STRING;
     size_t prefix = (size_t)(strrchr(ours, '.') - ours) + 1; /* "major.minor." */
     if (strncmp(h->library, ours, prefix) != 0)
@@ -220,8 +220,8 @@ static fxa_status blob_check_origin(const blob_header *h, const fxa__engine **ou
 }
 
 /* Reads the problem and checks it against the plan key in the header. */
-static fxa_status blob_read_problem(fxa__host *host, const uint8_t *data, const blob_header *h, fxa__problem **out,
-                                    fxa_error *err) {
+static fxa_status bytes_read_problem(fxa__host *host, const uint8_t *data, const bytes_header *h, fxa__problem **out,
+                                     fxa_error *err) {
     fxa__reader r = {.data = data + h->section[0].offset, .size = (size_t)h->section[0].size};
     FXA_TRY(fxa__problem_read(host, &r, out, err));
     uint8_t key[16];
@@ -234,8 +234,8 @@ static fxa_status blob_read_problem(fxa__host *host, const uint8_t *data, const 
 
 /* Sets *same if the engine has the version and identity that the plan was saved with, so its code can be loaded.
  * Otherwise fails unless FXA_LOAD_REBUILD is set. */
-static fxa_status blob_check_engine(const blob_header *h, const fxa__instance *instance, uint32_t flags, bool *same,
-                                    fxa_error *err) {
+static fxa_status bytes_check_engine(const bytes_header *h, const fxa__instance *instance, uint32_t flags, bool *same,
+                                     fxa_error *err) {
     const fxa__engine *engine = instance->engine;
     const char *rebuild = "FXA_LOAD_REBUILD compiles it for this one";
     bool version = h->engine_version == engine->version, identity = strcmp(h->identity, instance->identity) == 0;
@@ -251,8 +251,9 @@ static fxa_status blob_check_engine(const blob_header *h, const fxa__instance *i
                      h->identity, instance->identity, rebuild);
 }
 
-static fxa_status blob_make_plan(fxa_context *ctx, const uint8_t *data, const blob_header *h, const fxa__engine *engine,
-                                 fxa__problem *p, uint32_t flags, fxa_plan **out, fxa_error *err) {
+static fxa_status bytes_make_plan(fxa_context *ctx, const uint8_t *data, const bytes_header *h,
+                                  const fxa__engine *engine, fxa__problem *p, uint32_t flags, fxa_plan **out,
+                                  fxa_error *err) {
     fxa__instance *instance;
     bool same;
     if (engine->device != p->in.device)
@@ -261,9 +262,9 @@ static fxa_status blob_make_plan(fxa_context *ctx, const uint8_t *data, const bl
                          fxa_device_name((fxa_device)p->in.device));
     FXA_TRY(fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, NULL, &instance, err));
     FXA_TRY(fxa__instance_usable(instance, err));
-    FXA_TRY(blob_check_engine(h, instance, flags, &same, err));
+    FXA_TRY(bytes_check_engine(h, instance, flags, &same, err));
     bool has_code = same && h->n_sections > 1;
-    const blob_section *s = &h->section[1];
+    const bytes_section *s = &h->section[1];
     fxa__reader code = {.data = data + (has_code ? s->offset : 0), .size = (size_t)s->size};
     fxa_status status = fxa__plan_make(ctx, p, instance, has_code ? &code : NULL, out, err);
     if (status == FXA_E_VERSION && has_code && (flags & FXA_LOAD_REBUILD)) /* reported by the engine about the code */
@@ -282,21 +283,21 @@ fxa_status fxa_plan_load_flags(fxa_context *ctx, const void *bytes, size_t size,
     if (flags & ~(uint32_t)FXA_LOAD_REBUILD)
         return fxa__fail(err, FXA_E_ARGUMENT, "flags is 0x%x: accepted are 0 and 0x%x (FXA_LOAD_REBUILD)", flags,
                          (unsigned)FXA_LOAD_REBUILD);
-    blob_header h = {0};
+    bytes_header h = {0};
     const fxa__engine *engine = NULL;
     fxa__problem *p = NULL;
-    fxa__memo_key key;
-    fxa__memo_key_bytes(&key, FXA__ASK_LOAD, flags, bytes, size);
-    *out = fxa__memo_plan(ctx, &key);
+    fxa__request_key key;
+    fxa__request_key_bytes(&key, FXA__REQUEST_LOAD, flags, bytes, size);
+    *out = fxa__request_cache_plan(ctx, &key);
     if (*out) return fxa__ok(err);
-    FXA_TRY(blob_check_magic(bytes, size, err));
-    FXA_TRY(blob_check_frame(bytes, size, &h, err));
-    FXA_TRY(blob_read_fields(bytes, &h, err));
-    FXA_TRY(blob_check_origin(&h, &engine, err));
-    FXA_TRY(blob_check_sections(bytes, size, &h, err));
-    FXA_TRY(blob_read_problem(fxa__context_host(ctx), bytes, &h, &p, err));
-    fxa_status status = blob_make_plan(ctx, bytes, &h, engine, p, flags, out, err);
-    if (status == FXA_OK) fxa__memo_keep_plan(ctx, &key, *out);
+    FXA_TRY(bytes_check_magic(bytes, size, err));
+    FXA_TRY(bytes_check_frame(bytes, size, &h, err));
+    FXA_TRY(bytes_read_fields(bytes, &h, err));
+    FXA_TRY(bytes_check_origin(&h, &engine, err));
+    FXA_TRY(bytes_check_sections(bytes, size, &h, err));
+    FXA_TRY(bytes_read_problem(fxa__context_host(ctx), bytes, &h, &p, err));
+    fxa_status status = bytes_make_plan(ctx, bytes, &h, engine, p, flags, out, err);
+    if (status == FXA_OK) fxa__request_cache_store_plan(ctx, &key, *out);
     fxa__problem_release(p);
     return status;
 }

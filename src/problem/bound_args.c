@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Checks the arguments of one run against the problem: presence, alignment, counts, params, workspace. Valid arguments
- * are stored as an fxa__bind, whose views of captured tensors are in the caller's memory, so a run allocates nothing.
- * bind_overlap.c checks overlap, bind_values.c the values of lengths and page numbers.
+ * are stored as an fxa__bound_args, whose views of captured tensors are in the caller's memory, so a run allocates
+ * nothing. run_regions.c checks overlap, bound_args_values.c the values of lengths and page numbers.
  */
 #include "index_check.h"
 #include "scales.h"
@@ -15,13 +15,13 @@
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
 /* Returns true if a pointer needs no check: it is not NULL and the run skips pointer checks. */
-static bool bind_is_known(const fxa_args *args, const void *data) {
+static bool args_are_unchecked(const fxa_args *args, const void *data) {
     return data && (args->flags & FXA_SKIP_POINTER_CHECKS);
 }
 
 /* Checks one pointer: present, aligned, within the address space. `align` is the alignment that the problem guarantees,
  * 0 = none. `why` or `flag` explains in the message why the pointer is required. */
-static fxa_status bind_check_pointer(const char *kind, const char *name, const fxa__region *r, uint32_t align,
+static fxa_status args_check_pointer(const char *kind, const char *name, const fxa__region *r, uint32_t align,
                                      const char *why, const char *flag, fxa_error *err) {
     int64_t first, end;
     if (fxa__region_is_empty(r)) return FXA_OK;
@@ -41,7 +41,7 @@ static fxa_status bind_check_pointer(const char *kind, const char *name, const f
 }
 
 /* Returns the error for a slot that is set although the problem does not use it. */
-static fxa_status bind_fail_unused(fxa_slot slot, const char *verb, const char *lacks, const char *what,
+static fxa_status args_fail_unused(fxa_slot slot, const char *verb, const char *lacks, const char *what,
                                    fxa_error *err) {
     return fxa__fail(err, FXA_E_BINDING, "slot %s is set, and this problem does not %s it: it lacks %s %s",
                      fxa_slot_name(slot), verb, lacks, what);
@@ -49,29 +49,29 @@ static fxa_status bind_fail_unused(fxa_slot slot, const char *verb, const char *
 
 /* Checks the operands' slots. A set slot that this pass would use with another flag is an error, since its data would
  * be ignored without a message. Slots that only the other pass uses are ignored. */
-static fxa_status bind_check_operands(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
+static fxa_status args_check_operands(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     void *const *slot = args->slot;
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
         const fxa__operand_info *info = fxa__operand_info_get(i);
         fxa__role role = fxa__operand_role(p, info), by_flag = (fxa__role)info->role[p->pass];
         int64_t size[4];
         if (role == FXA__UNUSED && slot[info->slot] && by_flag != FXA__UNUSED)
-            return bind_fail_unused((fxa_slot)info->slot, by_flag == FXA__READ ? "read" : "write", "flag",
+            return args_fail_unused((fxa_slot)info->slot, by_flag == FXA__READ ? "read" : "write", "flag",
                                     info->flag_name, err);
-        if (role == FXA__UNUSED || bind_is_known(args, slot[info->slot])) continue;
+        if (role == FXA__UNUSED || args_are_unchecked(args, slot[info->slot])) continue;
         fxa__operand_sizes(p, info->shape, size);
         fxa__region r = fxa__operand_region(fxa__operand_of(p, info), size, slot[info->slot]);
-        FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)info->slot), &r, p->alignment, info->why,
+        FXA_TRY(args_check_pointer("slot", fxa_slot_name((fxa_slot)info->slot), &r, p->alignment, info->why,
                                    info->flag[p->pass] ? info->flag_name : NULL, err));
     }
     return FXA_OK;
 }
 
 /* [slot] For messages: what the problem lacks if it does not read the array (`lacks`, `what`), and why it reads it. */
-static const struct bind_table {
+static const struct args_table {
     const char *lacks, *what, *why;
-} bind_tables[FXA_SLOT_COUNT] = {
-#define BIND_MAP(slot, map)                                                                                            \
+} args_tables[FXA_SLOT_COUNT] = {
+#define ARGS_MAP(slot, map)                                                                                            \
     [FXA_SLOT_MAP_##                                                                                                   \
         slot] = {"a " map, "of kind FXA_MAP_TABLE", "a FXA_MAP_TABLE map reads int32 coordinates from it"},            \
       [FXA_SLOT_OFFSET_##slot] = {"a " map, "with has_offset set", "a map with an offset reads one int32 from it"}
@@ -84,24 +84,24 @@ static const struct bind_table {
     [FXA_SLOT_SCALE] = {"flag", "FXA_SCALARS_IN_MEMORY", "FXA_SCALARS_IN_MEMORY reads one f64 from it"},
     [FXA_SLOT_SEED] = {"flag", "FXA_SCALARS_IN_MEMORY or FXA_DROPOUT", "FXA_SCALARS_IN_MEMORY reads one u64 from it"},
     [FXA_SLOT_PARAMS] = {"flag", "FXA_SCALARS_IN_MEMORY", "FXA_SCALARS_IN_MEMORY reads an f64 per param from it"},
-    BIND_MAP(B, "map_b"),
-    BIND_MAP(H, "map_h"),
-    BIND_MAP(Q, "map_q"),
-    BIND_MAP(K, "map_k"),
-#undef BIND_MAP
+    ARGS_MAP(B, "map_b"),
+    ARGS_MAP(H, "map_h"),
+    ARGS_MAP(Q, "map_q"),
+    ARGS_MAP(K, "map_k"),
+#undef ARGS_MAP
 };
 
 /* Refuses a scale slot that is set but unused, unless the other pass uses it. */
-static fxa_status bind_check_scale(const fxa_problem *p, fxa_slot slot, fxa_error *err) {
-    const char *operand = fxa__scale_lacks(p, slot);
+static fxa_status args_check_scale(const fxa_problem *p, fxa_slot slot, fxa_error *err) {
+    const char *operand = fxa__scale_missing_operand(p, slot);
     if (fxa__scale_use_of(p, slot) == FXA__SCALE_IGNORED) return FXA_OK;
-    if (!operand) return bind_fail_unused(slot, "use", "flag", "FXA_SCALED", err);
-    return bind_fail_unused(slot, "use", operand, "of 8 bits", err);
+    if (!operand) return args_fail_unused(slot, "use", "flag", "FXA_SCALED", err);
+    return args_fail_unused(slot, "use", operand, "of 8 bits", err);
 }
 
 /* Returns true if the problem reads any array besides operands. Most problems do not, and then unset slots are skipped.
  * */
-static bool bind_reads_tables(const fxa_problem *p) {
+static bool args_reads_tables(const fxa_problem *p) {
     const uint32_t flags = FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_Q_START | FXA_SCALARS_IN_MEMORY | FXA_SCALED;
     const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
     bool some = p->flags & flags;
@@ -109,21 +109,21 @@ static bool bind_reads_tables(const fxa_problem *p) {
     return some;
 }
 
-static fxa_status bind_check_tables(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
+static fxa_status args_check_tables(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     void *const *slot = args->slot;
-    bool tables = bind_reads_tables(p);
+    bool tables = args_reads_tables(p);
     for (int i = FXA_SLOT_Q_LENGTHS; i < FXA_SLOT_COUNT; i++) {
         if (!tables && !slot[i]) continue;
-        const struct bind_table *row = &bind_tables[i];
+        const struct args_table *row = &args_tables[i];
         int64_t n = fxa__slot_length(p, (fxa_slot)i);
         bool scale = i > FXA_SLOT_PARAMS, optional = i == FXA_SLOT_Q_LENGTHS || i == FXA_SLOT_K_LENGTHS || scale;
         bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN); /* unused with pages, as fxattn.h documents */
-        if (n < 0 && slot[i] && scale) FXA_TRY(bind_check_scale(p, (fxa_slot)i, err));
+        if (n < 0 && slot[i] && scale) FXA_TRY(args_check_scale(p, (fxa_slot)i, err));
         if (n < 0 && slot[i] && !scale && !not_used)
-            return bind_fail_unused((fxa_slot)i, "read", row->lacks, row->what, err);
-        if (n < 0 || (optional && !slot[i]) || bind_is_known(args, slot[i])) continue;
+            return args_fail_unused((fxa_slot)i, "read", row->lacks, row->what, err);
+        if (n < 0 || (optional && !slot[i]) || args_are_unchecked(args, slot[i])) continue;
         fxa__region r = {slot[i], fxa__slot_element((fxa_slot)i), 1, {n}, {1}};
-        FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, 0, row->why, NULL, err));
+        FXA_TRY(args_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, 0, row->why, NULL, err));
     }
     if ((p->flags & FXA_PADDING) && p->b && !slot[FXA_SLOT_Q_LENGTHS] && !slot[FXA_SLOT_K_LENGTHS])
         return fxa__fail(
@@ -138,7 +138,7 @@ static fxa_status bind_check_tables(const fxa_problem *p, const fxa_args *args, 
 
 /* ---- Params ------------------------------------------------------------------------------------------------------ */
 
-static fxa_status bind_check_params(const char *name, const fxa_program *program, const double *params, size_t n,
+static fxa_status args_check_params(const char *name, const fxa_program *program, const double *params, size_t n,
                                     fxa_error *err) {
     size_t want = program ? fxa_program_param_count(program) : 0;
     if (n != want)
@@ -160,7 +160,7 @@ static fxa_status bind_check_params(const char *name, const fxa_program *program
     return FXA_OK;
 }
 
-static fxa_status bind_check_dparams(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
+static fxa_status args_check_dparams(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     size_t want = p->program ? fxa_program_param_count(p->program) : 0;
     if (!p->param_grads) return FXA_OK;
     if (args->n_dparams != want)
@@ -177,16 +177,16 @@ static fxa_status bind_check_dparams(const fxa_problem *p, const fxa_args *args,
 
 /* ---- Captured tensors -------------------------------------------------------------------------------------------- */
 
-typedef struct bind_tensors {
+typedef struct args_tensors {
     const char *name;
     const fxa_program *program;
     const fxa_capture *captures;
     size_t n;
     const void *const *data;
     size_t n_data;
-} bind_tensors;
+} args_tensors;
 
-static fxa_status bind_check_tensors(const bind_tensors *t, const fxa_args *args, uint32_t align, fxa_error *err) {
+static fxa_status args_check_tensors(const args_tensors *t, const fxa_args *args, uint32_t align, fxa_error *err) {
     const char *name = t->name;
     size_t n = t->n;
     if (t->n_data != n)
@@ -195,50 +195,50 @@ static fxa_status bind_check_tensors(const bind_tensors *t, const fxa_args *args
     if (n && !t->data)
         return fxa__fail(err, FXA_E_BINDING, "%s is NULL: the program has %zu tensor%s", name, n, fxa__plural(n));
     for (size_t i = 0; i < n; i++) {
-        if (bind_is_known(args, t->data[i])) continue;
+        if (args_are_unchecked(args, t->data[i])) continue;
         fxa_view v = fxa__capture_view(t->program, t->captures, i, t->data[i]);
         fxa__region r = fxa__view_region(&v);
-        FXA_TRY(bind_check_pointer(name, fxa_program_tensor(t->program, i).name, &r, align, "the program loads from it",
+        FXA_TRY(args_check_pointer(name, fxa_program_tensor(t->program, i).name, &r, align, "the program loads from it",
                                    NULL, err));
     }
     return FXA_OK;
 }
 
 /* Checks params and tensors of the user's backward program; without one, none may be given. */
-static fxa_status bind_check_bprop(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
+static fxa_status args_check_bprop(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     const size_t n[2] = {args->n_bprop_params, args->n_bprop_tensors};
     for (int i = 0; i < 2 && !p->bprop; i++)
         if (n[i])
             return fxa__fail(err, FXA_E_BINDING, "n_bprop_%s is %zu: the problem has no bprop",
                              i ? "tensors" : "params", n[i]);
     if (!p->bprop) return FXA_OK;
-    FXA_TRY(bind_check_params("bprop_params", p->bprop, args->bprop_params, args->n_bprop_params, err));
-    return bind_check_tensors(&(bind_tensors){"bprop_tensors", p->bprop, p->bprop_captures, p->n_bprop_captures,
+    FXA_TRY(args_check_params("bprop_params", p->bprop, args->bprop_params, args->n_bprop_params, err));
+    return args_check_tensors(&(args_tensors){"bprop_tensors", p->bprop, p->bprop_captures, p->n_bprop_captures,
                                               args->bprop_tensors, args->n_bprop_tensors},
                               args, p->alignment, err);
 }
 
 /* Returns the destination of tensor i's gradient, or NULL. */
-static const void *bind_grad_pointer(const fxa_args *args, size_t i) {
+static const void *args_grad_pointer(const fxa_args *args, size_t i) {
     return i < args->n_dtensors && args->dtensors ? args->dtensors[i] : NULL;
 }
 
-static fxa_status bind_check_grads(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
-    size_t asked = 0;
-    for (size_t i = 0; i < p->n_captures; i++) asked += p->captures[i].grad;
-    if (args->n_dtensors != p->n_captures && (asked || args->n_dtensors))
+static fxa_status args_check_grads(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
+    size_t requested = 0;
+    for (size_t i = 0; i < p->n_captures; i++) requested += p->captures[i].grad;
+    if (args->n_dtensors != p->n_captures && (requested || args->n_dtensors))
         return fxa__fail(err, FXA_E_BINDING, "n_dtensors is %zu: the program has %zu tensor%s", args->n_dtensors,
                          p->n_captures, fxa__plural(p->n_captures));
     for (size_t i = 0; i < p->n_captures; i++) {
         const char *name = fxa_program_tensor(p->program, i).name;
-        const void *data = bind_grad_pointer(args, i);
+        const void *data = args_grad_pointer(args, i);
         if (data && !p->captures[i].grad)
             return fxa__fail(err, FXA_E_BINDING, "dtensors %s is set, and its capture does not ask for a gradient",
                              name);
-        if (!p->captures[i].grad || bind_is_known(args, data)) continue;
+        if (!p->captures[i].grad || args_are_unchecked(args, data)) continue;
         fxa_view v = fxa__capture_grad_view(p->program, p->captures, i, data);
         fxa__region r = fxa__view_region(&v);
-        FXA_TRY(bind_check_pointer("dtensors", name, &r, p->alignment, "its capture asks for the gradient", NULL, err));
+        FXA_TRY(args_check_pointer("dtensors", name, &r, p->alignment, "its capture asks for the gradient", NULL, err));
     }
     return FXA_OK;
 }
@@ -247,7 +247,7 @@ static fxa_status bind_check_grads(const fxa_problem *p, const fxa_args *args, f
  * */
 
 /* Sets *needed to front + engine bytes and checks that the workspace has them. */
-static fxa_status bind_check_workspace(const fxa_args *args, size_t front, size_t engine, size_t *needed,
+static fxa_status args_check_workspace(const fxa_args *args, size_t front, size_t engine, size_t *needed,
                                        fxa_error *err) {
     if (!fxa__add_size(front, engine, needed) || *needed > SIZE_MAX / 2)
         return fxa__fail(err, FXA_E_WORKSPACE, "%zu + %zu bytes of workspace are needed: more than %d bits count",
@@ -265,7 +265,7 @@ static fxa_status bind_check_workspace(const fxa_args *args, size_t front, size_
 
 /* Replaces the scalars of args by those in memory, if the problem has them there. On a device the run reads them later.
  * */
-static void bind_take_scalars(const fxa_problem *p, fxa_args *args, bool host) {
+static void args_read_scalars(const fxa_problem *p, fxa_args *args, bool host) {
     if (!(p->flags & FXA_SCALARS_IN_MEMORY)) return;
     args->scale = host ? *(const double *)args->slot[FXA_SLOT_SCALE] : NAN;
     args->seed = host && (p->flags & FXA_DROPOUT) ? *(const uint64_t *)args->slot[FXA_SLOT_SEED] : 0;
@@ -274,45 +274,46 @@ static void bind_take_scalars(const fxa_problem *p, fxa_args *args, bool host) {
 }
 
 /* Checks what programs read: tables, params and tensors. */
-static fxa_status bind_check_inputs(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
-    FXA_TRY(bind_check_tables(p, args, err));
-    bind_take_scalars(p, args, readable);
+static fxa_status args_check_inputs(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
+    FXA_TRY(args_check_tables(p, args, err));
+    args_read_scalars(p, args, readable);
     if (isinf(args->scale))
         return fxa__fail(err, FXA_E_BINDING, "scale is %g: accepted are finite numbers, or NAN for 1/sqrt(d)",
                          args->scale);
     if (readable || !(p->flags & FXA_SCALARS_IN_MEMORY))
-        FXA_TRY(bind_check_params("params", p->program, args->params, args->n_params, err));
-    return bind_check_tensors(
-        &(bind_tensors){"tensors", p->program, p->captures, p->n_captures, args->tensors, args->n_tensors}, args,
+        FXA_TRY(args_check_params("params", p->program, args->params, args->n_params, err));
+    return args_check_tensors(
+        &(args_tensors){"tensors", p->program, p->captures, p->n_captures, args->tensors, args->n_tensors}, args,
         p->alignment, err);
 }
 
-static fxa_status bind_check_flags(const fxa_args *args, fxa_error *err) {
+static fxa_status args_check_flags(const fxa_args *args, fxa_error *err) {
     if (!(args->flags & ~(uint32_t)FXA_SKIP_POINTER_CHECKS)) return FXA_OK;
     return fxa__fail(err, FXA_E_BINDING, "flags is %#x: accepted are 0 and FXA_SKIP_POINTER_CHECKS", args->flags);
 }
 
-static fxa_status bind_check(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
-    FXA_TRY(bind_check_flags(args, err));
-    FXA_TRY(bind_check_operands(p, args, err));
-    FXA_TRY(bind_check_inputs(p, args, readable, err));
-    if (p->pass == FXA_BACKWARD) FXA_TRY(bind_check_grads(p, args, err));
-    FXA_TRY(bind_check_dparams(p, args, err));
-    return p->pass == FXA_BACKWARD ? bind_check_bprop(p, args, err) : FXA_OK;
+static fxa_status args_check(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
+    FXA_TRY(args_check_flags(args, err));
+    FXA_TRY(args_check_operands(p, args, err));
+    FXA_TRY(args_check_inputs(p, args, readable, err));
+    if (p->pass == FXA_BACKWARD) FXA_TRY(args_check_grads(p, args, err));
+    FXA_TRY(args_check_dparams(p, args, err));
+    return p->pass == FXA_BACKWARD ? args_check_bprop(p, args, err) : FXA_OK;
 }
 
-static void bind_fill(const fxa_problem *p, const fxa_args *args, bool readable, fxa_view *views, fxa__bind *out) {
+static void args_fill(const fxa_problem *p, const fxa_args *args, bool readable, fxa_view *views,
+                      fxa__bound_args *out) {
     bool backward = p->pass == FXA_BACKWARD;
     size_t n = p->n_captures;
     fxa_view *grads = n ? views + n : NULL, *bprop = p->n_bprop_captures ? views + 2 * n : NULL;
     for (size_t i = 0; i < n; i++) views[i] = fxa__capture_view(p->program, p->captures, i, args->tensors[i]);
     for (size_t i = 0; backward && i < n; i++)
-        grads[i] = fxa__capture_grad_view(p->program, p->captures, i, bind_grad_pointer(args, i));
+        grads[i] = fxa__capture_grad_view(p->program, p->captures, i, args_grad_pointer(args, i));
     for (size_t i = 0; i < p->n_bprop_captures; i++)
         bprop[i] = fxa__capture_view(p->bprop, p->bprop_captures, i, args->bprop_tensors[i]);
     memcpy(out->slot, args->slot, sizeof out->slot);
     fxa__scales_fill(p, readable, out);
-    out->trusted = args->flags & FXA_SKIP_POINTER_CHECKS;
+    out->skip_pointer_checks = args->flags & FXA_SKIP_POINTER_CHECKS;
     out->scale = args->scale != args->scale ? 1 / sqrt((double)fxa__max_i64(p->d_qk, 1)) : args->scale;
     out->params = args->params;
     out->tensors = n ? views : NULL;
@@ -329,32 +330,32 @@ static void bind_fill(const fxa_problem *p, const fxa_args *args, bool readable,
 
 /* Replaces NULL pointers of empty operands and tensors by a valid address that is never dereferenced, because engines
  * add offsets to them. Host memory only. */
-static void bind_place_empty(const fxa_problem *p, fxa_view *views, fxa__bind *out) {
-    static const double nowhere[1];
+static void args_replace_null(const fxa_problem *p, fxa_view *views, fxa__bound_args *out) {
+    static const double never_read[1];
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
         const fxa__operand_info *info = fxa__operand_info_get(i);
         void **slot = &out->slot[info->slot];
-        if (!*slot && fxa__operand_role(p, info) != FXA__UNUSED) *slot = (void *)(uintptr_t)nowhere;
+        if (!*slot && fxa__operand_role(p, info) != FXA__UNUSED) *slot = (void *)(uintptr_t)never_read;
     }
     for (size_t i = 0; i < p->n_captures; i++)
-        if (!views[i].data) views[i].data = nowhere;
+        if (!views[i].data) views[i].data = never_read;
     for (size_t i = 2 * p->n_captures; i < 2 * p->n_captures + p->n_bprop_captures; i++)
-        if (!views[i].data) views[i].data = nowhere;
+        if (!views[i].data) views[i].data = never_read;
 }
 
-fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, size_t engine_workspace, bool readable,
-                          fxa_view *views, fxa__bind *out, fxa_error *err) {
+fxa_status fxa__bound_args_make(const fxa__problem *problem, const fxa_args *args, size_t engine_workspace,
+                                bool readable, fxa_view *views, fxa__bound_args *out, fxa_error *err) {
     const fxa_problem *p = &problem->in;
-    size_t front = fxa__index_room(problem), needed;
+    size_t front = fxa__index_workspace(problem), needed;
     fxa_args a = FXA_ARGS_INIT;
     memset(out, 0, sizeof *out);
     FXA_TRY(fxa__struct_read(&a, sizeof a, FXA__ARGS_MIN, args, "fxa_args", err));
-    FXA_TRY(bind_check(p, &a, readable, err));
-    FXA_TRY(bind_check_workspace(&a, front, engine_workspace, &needed, err));
-    if (!(a.flags & FXA_SKIP_POINTER_CHECKS)) FXA_TRY(fxa__bind_check_overlap(p, &a, needed, err));
-    if (readable) FXA_TRY(fxa__bind_check_values(p, a.slot, err));
-    bind_fill(p, &a, readable, views, out);
-    if (readable) bind_place_empty(p, views, out);
+    FXA_TRY(args_check(p, &a, readable, err));
+    FXA_TRY(args_check_workspace(&a, front, engine_workspace, &needed, err));
+    if (!(a.flags & FXA_SKIP_POINTER_CHECKS)) FXA_TRY(fxa__args_check_overlap(p, &a, needed, err));
+    if (readable) FXA_TRY(fxa__args_check_values(p, a.slot, err));
+    args_fill(p, &a, readable, views, out);
+    if (readable) args_replace_null(p, views, out);
     out->index_memory = front ? a.workspace : NULL;
     out->workspace = engine_workspace ? (char *)a.workspace + front : NULL;
     out->workspace_size = engine_workspace;
@@ -362,16 +363,16 @@ fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, siz
 }
 
 /* A forward pass does not check bprop's values, because only backward reads them. */
-fxa_status fxa__bind_make_inputs(const fxa__problem *problem, const fxa_args *args, fxa_view *views, fxa__bind *out,
-                                 fxa_error *err) {
+fxa_status fxa__bound_args_make_inputs(const fxa__problem *problem, const fxa_args *args, fxa_view *views,
+                                       fxa__bound_args *out, fxa_error *err) {
     const fxa_problem *p = &problem->in;
     fxa_args a = FXA_ARGS_INIT;
     memset(out, 0, sizeof *out);
     FXA_TRY(fxa__struct_read(&a, sizeof a, FXA__ARGS_MIN, args, "fxa_args", err));
-    FXA_TRY(bind_check_inputs(p, &a, true, err));
-    if (p->pass == FXA_BACKWARD) FXA_TRY(bind_check_bprop(p, &a, err));
-    FXA_TRY(fxa__bind_check_values(p, a.slot, err));
+    FXA_TRY(args_check_inputs(p, &a, true, err));
+    if (p->pass == FXA_BACKWARD) FXA_TRY(args_check_bprop(p, &a, err));
+    FXA_TRY(fxa__args_check_values(p, a.slot, err));
     a.n_dtensors = 0;
-    bind_fill(p, &a, true, views, out);
+    args_fill(p, &a, true, views, out);
     return FXA_OK;
 }

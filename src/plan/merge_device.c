@@ -9,21 +9,21 @@
 #include "../base/dtype.h"
 #include "../base/float_state.h"
 #include "../base/num.h"
-#include "../problem/join.h"
+#include "../problem/merge_tensors.h"
 
 /* One tensor in transfer. */
-typedef struct join_side {
+typedef struct merge_tensor {
     const fxa__region *region;
     int64_t first; /* device address of the copied range */
     size_t size;
     char *host; /* copy in host memory; NULL = the tensor is empty */
-} join_side;
+} merge_tensor;
 
 /* ---- Which engine ------------------------------------------------------------------------------------------------ */
 
 /* Finds the first engine of the device that can be opened and can merge or copy. Fails with E_UNSUPPORTED and the
  * reason of the last engine. */
-static fxa_status join_find(const fxa_merge_args *a, fxa__instance **out, fxa_error *err) {
+static fxa_status merge_find_engine(const fxa_merge_args *a, fxa__instance **out, fxa_error *err) {
     const fxa__engine *engine;
     fxa_error why = {.status = FXA_OK};
     const char *refused = NULL;
@@ -43,22 +43,22 @@ static fxa_status join_find(const fxa_merge_args *a, fxa__instance **out, fxa_er
  * -------------------------------------------------------------------------------------- */
 
 /* Starts the copy of a tensor's address range to the host. */
-static fxa_status join_fetch(const fxa__instance *at, join_side *side, void *stream, fxa_error *err) {
+static fxa_status merge_copy_from_device(const fxa__instance *at, merge_tensor *tensor, void *stream, fxa_error *err) {
     int64_t end;
-    if (fxa__region_is_empty(side->region)) return FXA_OK;
-    /* cannot fail: fxa__join_read checked the addresses */
-    (void)fxa__region_addresses(side->region, &side->first, &end);
-    side->size = (size_t)(end - side->first);
-    side->host = fxa__alloc_aligned(at->host, side->size, FXA_WORKSPACE_ALIGN);
-    if (!side->host)
-        return fxa__fail(err, FXA_E_MEMORY, "out of memory: %zu bytes that come from a device", side->size);
-    return at->engine->memory->copy_from(at->self, side->host, (const void *)(uintptr_t)side->first, side->size, stream,
-                                         err);
+    if (fxa__region_is_empty(tensor->region)) return FXA_OK;
+    /* cannot fail: fxa__merge_args_read checked the addresses */
+    (void)fxa__region_addresses(tensor->region, &tensor->first, &end);
+    tensor->size = (size_t)(end - tensor->first);
+    tensor->host = fxa__alloc_aligned(at->host, tensor->size, FXA_WORKSPACE_ALIGN);
+    if (!tensor->host)
+        return fxa__fail(err, FXA_E_MEMORY, "out of memory: %zu bytes that come from a device", tensor->size);
+    return at->engine->memory->copy_from(at->self, tensor->host, (const void *)(uintptr_t)tensor->first, tensor->size,
+                                         stream, err);
 }
 
 /* Folds axes that are contiguous with each other: their sizes become 1. Returns the number of elements of a contiguous
  * piece. */
-static int64_t join_fold(fxa__region *r) {
+static int64_t merge_fold_axes(fxa__region *r) {
     int64_t whole = 1;
     for (int32_t i = 0; i < r->rank;) {
         if (r->size[i] == 1 || r->stride[i] != whole) {
@@ -73,16 +73,17 @@ static int64_t join_fold(fxa__region *r) {
 }
 
 /* Copies the elements back to the device, one copy per contiguous piece; a dense tensor is one piece. */
-static fxa_status join_send(const fxa__instance *at, const join_side *side, void *stream, fxa_error *err) {
+static fxa_status merge_copy_to_device(const fxa__instance *at, const merge_tensor *tensor, void *stream,
+                                       fxa_error *err) {
     int64_t index[FXA_MAX_RANK] = {0};
-    if (!side->host) return FXA_OK;
-    fxa__region r = *side->region;
-    size_t bytes = (size_t)(join_fold(&r) * r.element);
+    if (!tensor->host) return FXA_OK;
+    fxa__region r = *tensor->region;
+    size_t bytes = (size_t)(merge_fold_axes(&r) * r.element);
     for (int32_t axis = 0; axis >= 0;) {
         int64_t place = 0;
         for (int32_t i = 0; i < r.rank; i++) place += index[i] * r.stride[i];
         char *device = (char *)(uintptr_t)r.data + place * r.element;
-        const char *from = side->host + ((int64_t)(uintptr_t)device - side->first);
+        const char *from = tensor->host + ((int64_t)(uintptr_t)device - tensor->first);
         FXA_TRY(at->engine->memory->copy_to(at->self, device, from, bytes, stream, err));
         for (axis = r.rank - 1; axis >= 0 && ++index[axis] == r.size[axis]; axis--) index[axis] = 0;
     }
@@ -90,54 +91,54 @@ static fxa_status join_send(const fxa__instance *at, const join_side *side, void
 }
 
 /* Returns the host address that corresponds to the tensor's data pointer, or NULL. */
-static void *join_pointer(const join_side *side) {
-    return side->host ? side->host + ((int64_t)(uintptr_t)side->region->data - side->first) : NULL;
+static void *merge_host_pointer(const merge_tensor *tensor) {
+    return tensor->host ? tensor->host + ((int64_t)(uintptr_t)tensor->region->data - tensor->first) : NULL;
 }
 
-static fxa_status join_through(const fxa__instance *at, const fxa_merge_args *a, join_side side[FXA__JOIN_SIDES],
-                               fxa_error *err) {
+static fxa_status merge_on_host(const fxa__instance *at, const fxa_merge_args *a,
+                                merge_tensor tensor[FXA__MERGE_TENSORS], fxa_error *err) {
     const fxa__memory *memory = at->engine->memory;
     fxa_merge_args here = *a;
-    for (int i = 0; i < FXA__JOIN_SIDES; i++) FXA_TRY(join_fetch(at, &side[i], a->stream, err));
+    for (int i = 0; i < FXA__MERGE_TENSORS; i++) FXA_TRY(merge_copy_from_device(at, &tensor[i], a->stream, err));
     FXA_TRY(memory->wait(at->self, a->stream, err));
-    here.o_a_data = join_pointer(&side[0]), here.lse_a_data = join_pointer(&side[1]);
-    here.o_b_data = join_pointer(&side[2]), here.lse_b_data = join_pointer(&side[3]);
-    fxa__join_rows(&here);
-    for (int i = 0; i < FXA__JOIN_WRITTEN; i++) FXA_TRY(join_send(at, &side[i], a->stream, err));
+    here.o_a_data = merge_host_pointer(&tensor[0]), here.lse_a_data = merge_host_pointer(&tensor[1]);
+    here.o_b_data = merge_host_pointer(&tensor[2]), here.lse_b_data = merge_host_pointer(&tensor[3]);
+    fxa__merge_tensors(&here);
+    for (int i = 0; i < FXA__MERGE_WRITTEN; i++) FXA_TRY(merge_copy_to_device(at, &tensor[i], a->stream, err));
     return memory->wait(at->self, a->stream, err);
 }
 
 /* Merges through host memory. After a failure the memory is freed only once pending copies have finished. */
-static fxa_status join_stage(const fxa__instance *at, const fxa_merge_args *a, const fxa__region *region,
-                             fxa_error *err) {
-    join_side side[FXA__JOIN_SIDES] = {
+static fxa_status merge_by_copies(const fxa__instance *at, const fxa_merge_args *a, const fxa__region *region,
+                                  fxa_error *err) {
+    merge_tensor tensor[FXA__MERGE_TENSORS] = {
         {.region = &region[0]}, {.region = &region[1]}, {.region = &region[2]}, {.region = &region[3]}};
     if (a->b == 0 || a->h == 0 || a->s == 0) return FXA_OK;
     if (at->engine->memory->begin) FXA_TRY(at->engine->memory->begin(at->self, a->stream, err));
-    fxa_status status = join_through(at, a, side, err);
+    fxa_status status = merge_on_host(at, a, tensor, err);
     if (status != FXA_OK) (void)at->engine->memory->wait(at->self, a->stream, NULL);
-    for (int i = 0; i < FXA__JOIN_SIDES; i++)
-        fxa__free_aligned(at->host, side[i].host, side[i].size, FXA_WORKSPACE_ALIGN);
+    for (int i = 0; i < FXA__MERGE_TENSORS; i++)
+        fxa__free_aligned(at->host, tensor[i].host, tensor[i].size, FXA_WORKSPACE_ALIGN);
     return status;
 }
 
 /* Returns true if O has 8-bit floats, which merge kernels do not support. */
-static bool join_has_bytes(const fxa_merge_args *a) {
+static bool merge_has_8_bit_floats(const fxa_merge_args *a) {
     return fxa__dtype_is_byte_float(a->o_a.dtype) || fxa__dtype_is_byte_float(a->o_b.dtype);
 }
 
 fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     fxa_merge_args a;
-    fxa__region region[FXA__JOIN_SIDES];
+    fxa__region region[FXA__MERGE_TENSORS];
     fxa__instance *at = NULL;
-    FXA_TRY(fxa__join_read(args, &a, region, err));
+    FXA_TRY(fxa__merge_args_read(args, &a, region, err));
     if (a.device == FXA_HOST) {
-        fxa__join_rows(&a);
+        fxa__merge_tensors(&a);
         return fxa__ok(err);
     }
-    FXA_TRY(join_find(&a, &at, err));
-    bool kernel = at->engine->merge && !(at->engine->memory && join_has_bytes(&a));
-    FXA_TRY(kernel ? at->engine->merge(at->self, &a, err) : join_stage(at, &a, region, err));
+    FXA_TRY(merge_find_engine(&a, &at, err));
+    bool kernel = at->engine->merge && !(at->engine->memory && merge_has_8_bit_floats(&a));
+    FXA_TRY(kernel ? at->engine->merge(at->self, &a, err) : merge_by_copies(at, &a, region, err));
     return fxa__ok(err);
 }

@@ -56,7 +56,7 @@ static fxa_status values_check_pages(const fxa_problem *p, void *const *slot, fx
     return FXA_OK;
 }
 
-fxa_status fxa__bind_check_values(const fxa_problem *p, void *const *slot, fxa_error *err) {
+fxa_status fxa__args_check_values(const fxa_problem *p, void *const *slot, fxa_error *err) {
     FXA_TRY(fxa__scales_check_values(p, slot, err));
     bool lengths = p->flags & FXA_PADDING;
     const int32_t *len_q = lengths ? slot[FXA_SLOT_Q_LENGTHS] : NULL,

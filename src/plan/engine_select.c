@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CHOOSE_ENGINES 64 /* limit: one bit per engine in a uint64_t */
+#define SELECT_ENGINES 64 /* limit: one bit per engine in a uint64_t */
 
 void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]) {
     size_t at = 0;
@@ -24,7 +24,7 @@ void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]) {
  * */
 
 /* Returns the error for an engine name: unknown, or of another device. */
-static fxa_status choose_fail(const char *source, const char *name, const fxa__problem *p, fxa_error *err) {
+static fxa_status select_bad_name(const char *source, const char *name, const fxa__problem *p, fxa_error *err) {
     char list[FXA__ENGINE_LIST];
     bool known = fxa__engine_find(name) != NULL;
     fxa__engine_list(known ? p->in.device : UINT32_MAX, list);
@@ -38,22 +38,22 @@ static fxa_status choose_fail(const char *source, const char *name, const fxa__p
 fxa_status fxa__plan_engine_check(const fxa__problem *p, const char *name, fxa_error *err) {
     const fxa__engine *engine = name ? fxa__engine_find(name) : NULL;
     bool right = !name || (engine && engine->device == p->in.device);
-    return right ? FXA_OK : choose_fail("problem.engine", name, p, err);
+    return right ? FXA_OK : select_bad_name("problem.engine", name, p, err);
 }
 
 /* Sets *out to the engine that must be used, or NULL for the best one. An engine of another device in the environment
  * is ignored. */
-static fxa_status choose_named(const fxa_context *ctx, const fxa__problem *p, const char *name, const fxa__engine **out,
-                               fxa_error *err) {
+static fxa_status select_named_engine(const fxa_context *ctx, const fxa__problem *p, const char *name,
+                                      const fxa__engine **out, fxa_error *err) {
     *out = name ? fxa__engine_find(name) : NULL;
     if (name) return fxa__plan_engine_check(p, name, err);
-    if (ctx->wanted[0]) {
-        *out = fxa__engine_find(ctx->wanted);
-        if (!*out) return choose_fail("the environment's FXA_ENGINE", ctx->wanted, p, err);
+    if (ctx->engine_name[0]) {
+        *out = fxa__engine_find(ctx->engine_name);
+        if (!*out) return select_bad_name("the environment's FXA_ENGINE", ctx->engine_name, p, err);
         if ((*out)->device == p->in.device) return FXA_OK;
     }
-    for (size_t i = 0; i < CHOOSE_ENGINES; i++) {
-        *out = ctx->variables >> i & 1u ? fxa__engine_at(i) : NULL;
+    for (size_t i = 0; i < SELECT_ENGINES; i++) {
+        *out = ctx->engine_variables >> i & 1u ? fxa__engine_at(i) : NULL;
         if (*out && (*out)->device == p->in.device) return FXA_OK;
     }
     *out = NULL;
@@ -62,10 +62,10 @@ static fxa_status choose_named(const fxa_context *ctx, const fxa__problem *p, co
 
 fxa_status fxa__plan_named_check(const fxa_context *ctx, const fxa__problem *p, const char *name, fxa_error *err) {
     const fxa__engine *engine;
-    return choose_named(ctx, p, name, &engine, err);
+    return select_named_engine(ctx, p, name, &engine, err);
 }
 
-static fxa_status choose_instance(fxa_context *ctx, const fxa__problem *p, const fxa__engine *engine,
+static fxa_status select_instance(fxa_context *ctx, const fxa__problem *p, const fxa__engine *engine,
                                   fxa__instance **out, fxa_error *err) {
     return fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, p->in.target, out, err);
 }
@@ -74,42 +74,42 @@ static fxa_status choose_instance(fxa_context *ctx, const fxa__problem *p, const
  * */
 
 /* Collects the reasons of all refusals for one message; excess text is dropped. */
-typedef struct choose_reasons {
+typedef struct select_reasons {
     char text[sizeof((fxa_error *)0)->text + sizeof((fxa_support *)0)->reason];
     size_t at;
     bool is_wrong; /* true if an engine could not parse the target, so no other engine can help */
-} choose_reasons;
+} select_reasons;
 
-static void choose_reason(choose_reasons *r, const char *engine, const char *reason) {
+static void select_reason(select_reasons *r, const char *engine, const char *reason) {
     if (r->at >= sizeof((fxa_error *)0)->text) return;
     r->at += (size_t)snprintf(r->text + r->at, sizeof r->text - r->at, "%s %s: %s", r->at ? ";" : ":", engine, reason);
 }
 
 /* Returns the estimated seconds of a run, negative if the engine gives no estimate. */
-static double choose_cost(const fxa__instance *instance, const fxa__problem *p) {
+static double select_cost(const fxa__instance *instance, const fxa__problem *p) {
     return instance->engine->cost ? instance->engine->cost(instance->self, p) : -1;
 }
 
 /* Finds the best engine whose bit in `refused` is clear, and its registry index *at. *out is NULL if there is none. */
-static fxa_status choose_best(fxa_context *ctx, const fxa__problem *p, uint64_t refused, fxa__instance **out,
-                              size_t *at, choose_reasons *reasons, fxa_error *err) {
+static fxa_status select_best_engine(fxa_context *ctx, const fxa__problem *p, uint64_t refused, fxa__instance **out,
+                                     size_t *at, select_reasons *reasons, fxa_error *err) {
     double best = -1;
     *out = NULL;
     reasons->at = 0;
     reasons->text[0] = '\0';
     reasons->is_wrong = false;
-    for (size_t i = 0; i < CHOOSE_ENGINES && fxa__engine_at(i); i++) {
+    for (size_t i = 0; i < SELECT_ENGINES && fxa__engine_at(i); i++) {
         fxa__instance *instance;
         fxa_support answer;
         if (fxa__engine_at(i)->device != p->in.device) continue;
-        FXA_TRY(choose_instance(ctx, p, fxa__engine_at(i), &instance, err));
-        FXA_TRY(fxa__answers_get(ctx, instance, p, &answer, err));
+        FXA_TRY(select_instance(ctx, p, fxa__engine_at(i), &instance, err));
+        FXA_TRY(fxa__support_get(ctx, instance, p, &answer, err));
         if (!answer.supported || (refused >> i & 1u)) {
             reasons->is_wrong = reasons->is_wrong || instance->failure.status == FXA_E_PROBLEM;
-            choose_reason(reasons, answer.engine, answer.supported ? "its compiler refuses it" : answer.reason);
+            select_reason(reasons, answer.engine, answer.supported ? "its compiler refuses it" : answer.reason);
             continue;
         }
-        double cost = choose_cost(instance, p);
+        double cost = select_cost(instance, p);
         if (*out && !(cost >= 0 && cost < best)) continue;
         *out = instance;
         *at = i;
@@ -120,8 +120,8 @@ static fxa_status choose_best(fxa_context *ctx, const fxa__problem *p, uint64_t 
 }
 
 /* Counts and returns the refusal of all engines. */
-static fxa_status choose_refuse(fxa_context *ctx, const fxa__problem *p, const choose_reasons *reasons,
-                                fxa_error *err) {
+static fxa_status select_refuse_all(fxa_context *ctx, const fxa__problem *p, const select_reasons *reasons,
+                                    fxa_error *err) {
     atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
     if (reasons->at == 0)
         return fxa__fail(err, FXA_E_UNSUPPORTED, "no engine of this build computes in the memory of device %s",
@@ -132,18 +132,18 @@ static fxa_status choose_refuse(fxa_context *ctx, const fxa__problem *p, const c
 
 /* Makes the plan on the best engine. An engine whose compiler refuses the problem or breaks is excluded, and the next
  * best is used. If none is left, the first breakage is the error, else the collected refusals. */
-static fxa_status choose_and_make(fxa_context *ctx, fxa__problem *p, fxa_plan **out, fxa_error *err) {
+static fxa_status select_and_make(fxa_context *ctx, fxa__problem *p, fxa_plan **out, fxa_error *err) {
     uint64_t refused = 0;
     fxa_status status = FXA_E_UNSUPPORTED;
     fxa_error broken = {.status = FXA_OK};
     while (status == FXA_E_UNSUPPORTED || status == FXA_E_ENGINE) {
-        choose_reasons reasons;
+        select_reasons reasons;
         fxa__instance *instance;
         fxa_error why;
         size_t at = 0;
-        FXA_TRY(choose_best(ctx, p, refused, &instance, &at, &reasons, err));
+        FXA_TRY(select_best_engine(ctx, p, refused, &instance, &at, &reasons, err));
         if (!instance && broken.status != FXA_OK) return fxa__fail(err, broken.status, "%s", broken.text);
-        if (!instance) return choose_refuse(ctx, p, &reasons, err);
+        if (!instance) return select_refuse_all(ctx, p, &reasons, err);
         status = fxa__plan_make(ctx, p, instance, NULL, out, &why);
         if (status == FXA_E_ENGINE && broken.status == FXA_OK) broken = why;
         if (status != FXA_OK && err) *err = why;
@@ -152,12 +152,12 @@ static fxa_status choose_and_make(fxa_context *ctx, fxa__problem *p, fxa_plan **
     return status == FXA_OK ? fxa__ok(err) : status;
 }
 
-fxa_status fxa__plan_choose(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err) {
+fxa_status fxa__plan_select(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err) {
     const fxa__engine *engine;
     fxa__instance *instance;
-    FXA_TRY(choose_named(ctx, p, name, &engine, err));
-    if (!engine) return choose_and_make(ctx, p, out, err);
-    FXA_TRY(choose_instance(ctx, p, engine, &instance, err));
+    FXA_TRY(select_named_engine(ctx, p, name, &engine, err));
+    if (!engine) return select_and_make(ctx, p, out, err);
+    FXA_TRY(select_instance(ctx, p, engine, &instance, err));
     fxa_status status = fxa__plan_make(ctx, p, instance, NULL, out, err);
     if (status == FXA_E_UNSUPPORTED) atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
     return status;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments of a run: what is refused, with its text, and what a bind holds when nothing is. R-21, R-22: counts and
- * slots are checked before anything runs, and a workspace of size 0 is legal. Int32 arrays are in test_bind_tables.c.
+ * Arguments of a run: what is refused, with its text, and what bound arguments holds when nothing is. R-21, R-22:
+ * counts and slots are checked before anything runs, and a workspace of size 0 is legal. Int32 arrays are in
+ * test_bound_args_tables.c.
  */
-#include "bind_bench.h"
+#include "bound_args_rig.h"
 
 #if defined(__i386__)
 enum { BIND_WIDE = 4 };
@@ -20,26 +21,26 @@ static const char *bind_needs(const char *what) {
 
 TEST(a_plain_bind) {
     fxa_problem p = case_forward();
-    fxa__bind bind;
+    fxa__bound_args bound;
     bench_open(&p);
     the.args.workspace = NULL; /* */
     the.args.workspace_size = 0;
     the.args.seed = 77;
     the.args.stream = &p;
-    T_OK(bind_now(&bind));
-    T_SAME(bind.scale, 1 / sqrt(8.0));
-    T_CHECK(bind.slot[FXA_SLOT_V] == the.data[2] && bind.workspace == NULL && bind.tensors == NULL);
-    T_CHECK(bind.seed == 77 && bind.stream == &p && bind.dparams == NULL);
+    T_OK(bind_now(&bound));
+    T_SAME(bound.scale, 1 / sqrt(8.0));
+    T_CHECK(bound.slot[FXA_SLOT_V] == the.data[2] && bound.workspace == NULL && bound.tensors == NULL);
+    T_CHECK(bound.seed == 77 && bound.stream == &p && bound.dparams == NULL);
     the.args.scale = -2;
-    T_OK(bind_now(&bind));
-    T_SAME(bind.scale, -2);
+    T_OK(bind_now(&bound));
+    T_SAME(bound.scale, -2);
     bench_close();
 }
 
 TEST(views_join_pointers_and_shapes) {
     fxa_capture captures[3];
     fxa_problem p = case_captured(captures, true);
-    fxa__bind bind;
+    fxa__bound_args bound;
     captures[0].grad = 1, captures[0].grad_dtype = FXA_F64;
     captures[2].strided = 1, captures[2].stride[0] = -1;
     p.param_grads = 1;
@@ -54,43 +55,43 @@ TEST(views_join_pointers_and_shapes) {
     the.args.bprop_tensors = the.bprop_tensors, the.args.n_bprop_tensors = 1;
     the.args.bprop_params = the.bprop_params, the.args.n_bprop_params = 1;
     the.args.workspace_size = 100;
-    T_OK(bind_with(100, &bind));
-    T_CHECK((unsigned char *)bind.workspace == the.workspace);
-    T_INT(bind.workspace_size, 100);
-    T_CHECK(bind.tensors[0].data == the.data[12] && bind.tensors[2].data == the.tensors[2]);
-    T_INT(bind.tensors[0].dtype, FXA_F32);
-    T_INT(bind.tensors[0].rank, 2);
-    T_INT(bind.tensors[0].size[1], 5);
-    T_INT(bind.tensors[0].stride[0], 5);
-    T_INT(bind.tensors[1].dtype, FXA_I64);
-    T_INT(bind.tensors[2].stride[0], -1);
-    T_CHECK(bind.dtensors[0].data == the.data[7] && bind.dtensors[1].data == NULL);
-    T_INT(bind.dtensors[0].dtype, FXA_F64);
-    T_INT(bind.dtensors[0].stride[0], 5);
-    T_CHECK(bind.bprop_tensors[0].data == the.data[15] && bind.bprop_params == the.bprop_params);
-    T_CHECK(bind.params == the.params && bind.dparams == the.dparams);
+    T_OK(bind_with(100, &bound));
+    T_CHECK((unsigned char *)bound.workspace == the.workspace);
+    T_INT(bound.workspace_size, 100);
+    T_CHECK(bound.tensors[0].data == the.data[12] && bound.tensors[2].data == the.tensors[2]);
+    T_INT(bound.tensors[0].dtype, FXA_F32);
+    T_INT(bound.tensors[0].rank, 2);
+    T_INT(bound.tensors[0].size[1], 5);
+    T_INT(bound.tensors[0].stride[0], 5);
+    T_INT(bound.tensors[1].dtype, FXA_I64);
+    T_INT(bound.tensors[2].stride[0], -1);
+    T_CHECK(bound.dtensors[0].data == the.data[7] && bound.dtensors[1].data == NULL);
+    T_INT(bound.dtensors[0].dtype, FXA_F64);
+    T_INT(bound.dtensors[0].stride[0], 5);
+    T_CHECK(bound.bprop_tensors[0].data == the.data[15] && bound.bprop_params == the.bprop_params);
+    T_CHECK(bound.params == the.params && bound.dparams == the.dparams);
     the.bprop_tensors[0] = the.data[FXA_SLOT_DQ] + 2;
-    T_STATUS(bind_with(100, &bind), FXA_E_BINDING);
+    T_STATUS(bind_with(100, &bound), FXA_E_BINDING);
     T_STR(err.text, "slot DQ is written and overlaps bprop_tensors extra in memory");
     the.bprop_tensors[0] = the.data[15];
     the.dtensors[0] = the.bprop_params;
-    T_STATUS(bind_with(100, &bind), FXA_E_BINDING);
+    T_STATUS(bind_with(100, &bound), FXA_E_BINDING);
     T_STR(err.text, "dtensors bias is written and overlaps bprop_params in memory");
     the.dtensors[0] = the.data[7];
     the.args.n_bprop_params = 2;
-    T_STATUS(bind_with(100, &bind), FXA_E_BINDING);
+    T_STATUS(bind_with(100, &bound), FXA_E_BINDING);
     T_HAS(err.text, "n_bprop_params is 2");
     the.args.n_bprop_params = 1;
     the.args.workspace = the.data[15];
-    T_STATUS(bind_with(100, &bind), FXA_E_BINDING);
+    T_STATUS(bind_with(100, &bound), FXA_E_BINDING);
     T_STR(err.text, "workspace is written and overlaps bprop_tensors extra in memory");
     the.args.workspace = (void *)(UINTPTR_MAX - 63); /* near the end of all addresses */
-    T_STATUS(bind_with(100, &bind), FXA_E_BINDING);
+    T_STATUS(bind_with(100, &bound), FXA_E_BINDING);
     T_HAS(err.text, "workspace is 0x");
     T_HAS(err.text, ": it leaves the address space");
     the.args.workspace = the.workspace;
     the.args.workspace_size--;
-    T_STATUS(bind_with(100, &bind), FXA_E_WORKSPACE);
+    T_STATUS(bind_with(100, &bound), FXA_E_WORKSPACE);
     T_HAS(err.text, "workspace_size is 99 bytes: 100 are needed");
     bench_close();
 }
@@ -122,10 +123,10 @@ TEST(refused_slots) {
 
 TEST(tensors_stay_in_the_address_space) {
     fxa_problem p = case_forward();
-    fxa__bind bind;
+    fxa__bound_args bound;
     p.q = (fxa_operand){0, FXA_LAYOUT_STRIDED, {-(INT64_C(1) << 58), 40, 8, 1}};
     bench_open(&p);
-    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_HAS(err.text, "its tensor leaves the address space");
     bench_close();
 }
@@ -181,7 +182,7 @@ TEST(slots_without_their_flag) {
         for (int pass = 0; pass < 2; pass++) {
             fxa_problem p = pass ? case_backward() : case_forward();
             char text[160];
-            fxa__bind bind;
+            fxa__bound_args bound;
             if (rows[i].pass >= 0 && rows[i].pass != pass) continue;
             bool gradient = rows[i].slot >= FXA_SLOT_DQ && rows[i].slot <= FXA_SLOT_DV;
             if (gradient) p.flags &= ~((uint32_t)FXA_GRAD_Q << (rows[i].slot - FXA_SLOT_DQ));
@@ -189,7 +190,7 @@ TEST(slots_without_their_flag) {
             if (gradient) the.args.slot[rows[i].slot] = NULL;
             bind_ok();
             the.args.slot[rows[i].slot] = the.data[10];
-            T_STATUS(bind_now(&bind), FXA_E_BINDING);
+            T_STATUS(bind_now(&bound), FXA_E_BINDING);
             snprintf(text, sizeof text, "slot %s is set, and this problem does not %s", fxa_slot_name(rows[i].slot),
                      rows[i].lacks);
             T_STR(err.text, text);
@@ -219,9 +220,9 @@ TEST(refused_workspace) {
     BIND_REFUSED(strict, FXA_E_WORKSPACE, "it needs a multiple of 64",
                  (a->workspace = the.workspace + 32, a->workspace_size = 1024));
     fxa_problem p = case_forward();
-    fxa__bind bind;
+    fxa__bound_args bound;
     bench_open(&p);
-    T_STATUS(bind_with(SIZE_MAX, &bind), FXA_E_WORKSPACE);
+    T_STATUS(bind_with(SIZE_MAX, &bound), FXA_E_WORKSPACE);
     bench_close();
 }
 
@@ -242,13 +243,13 @@ TEST(refused_params_and_tensors) {
                  the.tensors[1] = (char *)the.data[13] + BIND_WIDE / 2);
     BIND_REFUSED(base, FXA_E_BINDING, bind_needs("doubles"),
                  a->params = (const double *)(const void *)((char *)the.dparams + BIND_WIDE / 2));
-    fxa__bind bind;
+    fxa__bound_args bound;
     bench_open(&base);
     the.params[0] = NAN; /* floats may be anything */
     the.params[1] = -2147483648.0;
-    T_OK(bind_now(&bind));
+    T_OK(bind_now(&bound));
     the.params[1] = 2147483647;
-    T_OK(bind_now(&bind));
+    T_OK(bind_now(&bound));
     bench_close();
 }
 
@@ -262,26 +263,26 @@ TEST(refused_gradients) {
     captures[0].grad = 1;
     base.param_grads = 1;
     bench_open(&base);
-    fxa__bind bind;
-    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    fxa__bound_args bound;
+    T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_STR(err.text, "n_dtensors is 0: the program has 3 tensors");
     the.args.n_dtensors = 3;
-    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_STR(err.text, "dtensors bias is NULL; its capture asks for the gradient");
     the.args.dtensors = the.dtensors;
     the.dtensors[0] = the.data[7];
-    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_STR(err.text, "n_dparams is 0: the program has 2 params");
     the.args.n_dparams = 2;
-    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_STR(err.text, "dparams is NULL; param_grads asks for gradients of params");
     the.args.dparams = the.dparams;
-    T_OK(bind_now(&bind));
+    T_OK(bind_now(&bound));
     the.args.dparams = (double *)(void *)((char *)the.dparams + BIND_WIDE / 2);
-    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_HAS(err.text, bind_needs("doubles"));
     the.args.dparams = the.params;
-    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_STR(err.text, "dparams is written and overlaps params in memory");
     bench_close();
 }
@@ -323,8 +324,8 @@ TEST(packed_qkv_gradients) {
     }
     bind_ok();
     the.args.slot[FXA_SLOT_DK] = the.data[8] + 31;
-    fxa__bind bind;
-    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    fxa__bound_args bound;
+    T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_STR(err.text, "slot DQ is written and overlaps slot DK in memory");
     bench_close();
 }
@@ -332,14 +333,14 @@ TEST(packed_qkv_gradients) {
 /* an empty tensor needs no pointer. */
 TEST(empty_tensors_need_no_pointer) {
     fxa_problem p = case_backward();
-    fxa__bind bind;
+    fxa__bound_args bound;
     p.sq = 0;
     bench_open(&p);
     const fxa_slot empty[] = {FXA_SLOT_Q, FXA_SLOT_O, FXA_SLOT_DO, FXA_SLOT_LSE, FXA_SLOT_DQ};
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) the.args.slot[empty[i]] = NULL;
     bind_ok();
     the.args.slot[FXA_SLOT_DK] = NULL; /* its gradient is zeroes, but it is there */
-    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STATUS(bind_now(&bound), FXA_E_BINDING);
     bench_close();
     p = with_flags(case_forward(), FXA_PADDING);
     p.b = 0;
@@ -358,11 +359,12 @@ TEST(trusted_pointers) {
     the.args.slot[FXA_SLOT_Q] = the.data[0] + 1;
     the.args.slot[FXA_SLOT_O] = the.data[1]; /* K */
     the.tensors[0] = (char *)the.data[12] + 1;
-    fxa__bind bind;
-    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    fxa__bound_args bound;
+    T_STATUS(bind_now(&bound), FXA_E_BINDING);
     the.args.flags = FXA_SKIP_POINTER_CHECKS;
-    T_OK(bind_now(&bind));
-    T_CHECK(bind.trusted && bind.slot[FXA_SLOT_Q] == the.data[0] + 1 && bind.slot[FXA_SLOT_O] == the.data[1]);
+    T_OK(bind_now(&bound));
+    T_CHECK(bound.skip_pointer_checks && bound.slot[FXA_SLOT_Q] == the.data[0] + 1 &&
+            bound.slot[FXA_SLOT_O] == the.data[1]);
     bench_close();
 }
 
@@ -385,25 +387,25 @@ TEST(older_and_newer_arguments) {
         unsigned char more[32];
     } newer;
     fxa_problem p = case_forward();
-    fxa__bind bind;
+    fxa__bound_args bound;
     bench_open(&p);
     memset(&newer, 0, sizeof newer);
     newer.args = the.args;
     newer.args.struct_size = sizeof newer;
-    T_OK(fxa__bind_make(the.p, &newer.args, 0, true, the.views, &bind, &err));
+    T_OK(fxa__bound_args_make(the.p, &newer.args, 0, true, the.views, &bound, &err));
     newer.more[0] = 1; /* not ours to read */
-    T_OK(fxa__bind_make(the.p, &newer.args, 0, true, the.views, &bind, &err));
+    T_OK(fxa__bound_args_make(the.p, &newer.args, 0, true, the.views, &bound, &err));
     newer.args.flags = 2; /* how it says that it must not be ignored */
-    T_STATUS(fxa__bind_make(the.p, &newer.args, 0, true, the.views, &bind, &err), FXA_E_BINDING);
+    T_STATUS(fxa__bound_args_make(the.p, &newer.args, 0, true, the.views, &bound, &err), FXA_E_BINDING);
     fxa_args older;
     memset(&older, 0xee, sizeof older);
     memcpy(&older, &the.args, offsetof(fxa_args, params));
     older.struct_size = offsetof(fxa_args, params);
-    T_OK(fxa__bind_make(the.p, &older, 0, true, the.views, &bind, &err));
-    T_CHECK(bind.stream == NULL && bind.seed == 0 && bind.params == NULL);
+    T_OK(fxa__bound_args_make(the.p, &older, 0, true, the.views, &bound, &err));
+    T_CHECK(bound.stream == NULL && bound.seed == 0 && bound.params == NULL);
     older.struct_size--;
-    T_STATUS(fxa__bind_make(the.p, &older, 0, true, the.views, &bind, &err), FXA_E_STRUCT);
-    T_STATUS(fxa__bind_make(the.p, NULL, 0, true, the.views, &bind, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa__bound_args_make(the.p, &older, 0, true, the.views, &bound, &err), FXA_E_STRUCT);
+    T_STATUS(fxa__bound_args_make(the.p, NULL, 0, true, the.views, &bound, &err), FXA_E_ARGUMENT);
     bench_close();
 }
 
