@@ -248,8 +248,7 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     if (!problem) return fxa__fail(err, FXA_E_ARGUMENT, "problem is NULL");
     if (!count) return fxa__fail(err, FXA_E_ARGUMENT, "count is NULL; it says how many reports there is room for");
     if (!reports && *count > 0)
-        return fxa__fail(err, FXA_E_ARGUMENT, "reports is NULL with room for %zu; NULL goes with a count of 0",
-                         *count);
+        return fxa__fail(err, FXA_E_ARGUMENT, "reports is NULL with room for %zu; NULL goes with a count of 0", *count);
     fxa__request_key key;
     size_t capacity = *count;
     fxa__request_key_problem(&key, FXA__REQUEST_SUPPORT, problem);
