@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What documents show is what happens: the examples of the man page and of `fxattn` alone are run as they are printed, what
-the demo says to try next too, programs of docs/ are parsed, and the message of docs/errors.md is compared. (The README:
-tests/install/test_readme.py; the messages of docs/program.md: tests/test_program_md.py.)"""
+"""What documents show is what happens: the examples of the man page, of `fxattn` alone and of docs/shell.md are run as they are
+printed, what the demo says to try next too, the program of docs/c.md is compiled and run, programs of docs/ are parsed, and the
+message of docs/errors.md is compared. (The README: tests/install/test_readme.py; Python in docs/: tests/python/test_docs.py;
+the messages of docs/program.md: tests/test_program_md.py.)"""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -52,6 +54,24 @@ class Examples(Cli):
             self.assertGreaterEqual(len(lines), 3)
             for line in lines:
                 self.assertNotEqual(self.shell("fxattn " + line), "", line)
+
+    def test_shell_page(self):
+        blocks = re.findall(r"(?ms)^```sh\n(.*?)^```$", text_of("docs", "shell.md"))
+        lines = re.findall(r"(?m)^fxattn (?:.*\\\n)*.*", "".join(blocks))
+        self.assertGreaterEqual(len(lines), 10)
+        for line in lines:
+            self.shell(line)
+        for name in ("o.npy", "dq.npy", "dslope.npy", "documents.svg", "softcap.plan"):
+            self.assertTrue(os.path.exists(self.path(name)), name)
+
+    @unittest.skipIf(os.environ.get("FXA_SANITIZE"), "a program outside needs the sanitizer's runtime")
+    @unittest.skipUnless(shutil.which("cc"), "no C compiler named cc")
+    def test_c_page(self):
+        (block,) = re.findall(r"(?ms)^```c\n(.*?)^```$", text_of("docs", "c.md"))
+        self.write("alibi.c", block)
+        build = os.path.dirname(FXATTN)
+        self.shell("cc -std=c11 -Wall -Werror alibi.c -I%s -L%s -lfxattn -o alibi" % (os.path.join(SOURCE, "include"), build))
+        self.assertRegex(self.shell("LD_LIBRARY_PATH=%s ./alibi" % build), r"^o \d\.\d+, dslopes -?\d")
 
     def test_programs_of_the_language_page(self):
         found = re.findall(r"(?m)(?:^    .*\n)+", text_of("docs", "program.md"))

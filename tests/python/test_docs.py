@@ -7,7 +7,7 @@ import re
 import pytest
 
 SOURCE = os.environ.get("FXA_SOURCE", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-PAGES = ("README.md", os.path.join("docs", "python.md"))
+PAGES = ("README.md", os.path.join("docs", "python.md"), os.path.join("docs", "tracing.md"))
 
 
 @pytest.mark.parametrize("page", PAGES)

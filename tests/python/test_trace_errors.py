@@ -358,7 +358,7 @@ def test_mode_is_left_after_an_error():
 
 
 def test_documentation_lists_the_tables():
-    """docs/python.md has every function that is known, and no other."""
+    """docs/tracing.md has every function that is known, and no other."""
     import pathlib
     import re
 
@@ -366,7 +366,7 @@ def test_documentation_lists_the_tables():
     from fxattn.trace.pointwise import POINTWISE
     from fxattn.trace.primitives import PRIMITIVES
     from fxattn.trace.torch_table import TORCH
-    text = (pathlib.Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "tracing.md").read_text()
     for name, table in (("torch", TORCH), ("numpy", NUMPY), ("jax", PRIMITIVES), ("graph", POINTWISE)):
         listed = re.search(r"<!-- %s -->\n((?:    .*\n)+)" % name, text).group(1).split()
         assert set(listed) <= set(table) and listed == sorted(listed)

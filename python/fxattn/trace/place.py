@@ -91,4 +91,6 @@ def like(name: str, table: Iterable[str]) -> str:
     """Words for the names of a table that are near a name that is not in it."""
     import difflib  # needed for a message only
     found = difflib.get_close_matches(name, [key for key in table if not key.startswith("_")], 4, 0.7)
-    return "; near it are %s (docs/python.md has all)" % ", ".join(found) if found else "; docs/python.md lists what is"
+    if not found:
+        return "; docs/tracing.md lists what is"
+    return "; near it are %s (docs/tracing.md has all)" % ", ".join(found)
