@@ -18,10 +18,11 @@ class Reference(unittest.TestCase):
 
     def test_has_every_function_of_the_headers(self):
         page = gen.read("docs", "reference", "c.md")
-        for header in gen.HEADERS:
+        self.assertGreaterEqual(len(gen.headers()), 3)
+        for header in gen.headers():
             code = re.sub(r"/\*.*?\*/", "", gen.read("include", "fxattn", header), flags=re.S)
             functions = re.findall(r"(?m)^FXA_API [^;]*?\b(fxa_\w+)\(", code)
-            self.assertGreater(len(functions), 5)
+            self.assertGreater(len(functions), 5 if header != "fxattn.h" else -1)
             self.assertEqual([one for one in functions if "%s(" % one not in page], [])
 
     def test_has_every_public_name_of_python(self):

@@ -17,7 +17,6 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDER = os.path.join(ROOT, "docs", "reference")
 WIDTH = 100
 NOTE = "<!-- Made by tools/gen_reference.py: change the sources that it reads, then run it. -->\n"
-HEADERS = ("fxattn.h", "score_program.h", "common.h")
 
 
 def read(*path):
@@ -25,57 +24,81 @@ def read(*path):
         return f.read()
 
 
+def headers():
+    """The public headers: the one to include, and those that it includes."""
+    return ["fxattn.h"] + re.findall(r'(?m)^#include "(\w+\.h)"', read("include", "fxattn", "fxattn.h"))
+
+
 # Text: what comments and docstrings have in common --------------------------------------------------------------------
 
+def identifiers_as_code(text):
+    """Names with an underscore, or a star before them, in backticks: Markdown would take these for emphasis."""
+    parts = re.split(r"(`[^`]*`)", text)
+    name = r"(?<![\w/.:(*-])(\*?\w*_\w+(?:\.(?:\w+))*(?:\(\))?|\*[a-z]\w*)(?![\w(*])"
+    parts[::2] = [re.sub(name, r"`\1`", one) for one in parts[::2]]
+    return "".join(parts)
+
+
 def wrap(text, first="", rest=""):
-    text = re.sub(r"(?<![(/])docs/([\w-]+\.md)", r"[\1](../\1)", " ".join(text.split()))
+    text = identifiers_as_code(text)
+    text = re.sub(r"(?<!\]\()(?<!/)docs/([\w-]+\.md)", r"[\1](../\1)", " ".join(text.split()))
     lines = textwrap.wrap(text, WIDTH - 1, initial_indent=first, subsequent_indent=rest,
                           break_long_words=False, break_on_hyphens=False)
     # A sign that begins a line would be a bullet.
     return "\n".join(lines[:1] + [re.sub(r"^( *)([-+*] )", r"\1\\\2", line) for line in lines[1:]])
 
 
+NAMED = re.compile(r"((?:[A-Z][A-Z0-9_]+, )*[A-Z][A-Z0-9_]+(?: and the like)?): +(\S.*)")
+ARGUMENTS = re.compile(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?:: +|  +)(\S.*)")
+COLUMNS = re.compile(r"([\w*][\w*,. ()/<>-]{0,24}?)   *(\S.*)")
+
+
+def item_of(line, names):
+    """(bullet, text) of a line that begins an item of a list, else None. `names`: arguments that may be described."""
+    if re.match(r"[-*] ", line):
+        return "", line[2:].strip()
+    told = ARGUMENTS.fullmatch(line)
+    if told and all(name.strip(" *") in names for name in told.group(1).split(",")):
+        return ", ".join("`%s`" % name.strip(" *") for name in told.group(1).split(",")) + ": ", told.group(2)
+    told = NAMED.fullmatch(line)
+    if told:
+        return re.sub(r"[A-Z][A-Z0-9_]+", r"`\g<0>`", told.group(1)) + ": ", told.group(2)
+    told = COLUMNS.fullmatch(line)
+    return ("**%s** " % told.group(1), told.group(2)) if told and "  " in line else None
+
+
 def as_markdown(text, names=()):
-    """Paragraphs, lists and indented code of a docstring or comment as Markdown. A line that begins with known names and a
-    colon (or two spaces) describes these arguments, and becomes a bullet."""
-    out = []
-    for block in re.split(r"\n[ \t]*\n", text.strip("\n")):
-        lines = [line.rstrip() for line in block.split("\n") if line.strip()]
-        if lines and all(line.startswith("    ") for line in lines):
-            out.append("\n".join(lines))
-            continue
-        out.append("\n".join(_items(lines, names)))
-    return "\n\n".join(one for one in out if one)
-
-
-def _items(lines, names):
-    items = []  # (bullet, text), or (None, a line of code)
-    for line in lines:
-        told = re.match(r"\*?(\w+(?:, \*{0,2}\w+)*)(?::|  +)\s*(\S.*)", line)
-        if told and all(name.strip(" *") in names for name in told.group(1).split(",")):
-            items.append([", ".join("`%s`" % name.strip(" *") for name in told.group(1).split(",")) + ": ", told.group(2)])
-        elif re.match(r"[-*] ", line):
-            items.append(["", line[2:]])
-        elif re.match(r" {4,}\S", line) and (not items or items[-1][0] is None or items[-1][1] is None):
-            items.append([None, line])
-        elif items and items[-1][0] is not None:
-            items[-1][1] += " " + line.strip()
-        elif items and items[-1][1] is not None and not items[-1][1].startswith("    "):
-            items[-1][1] += " " + line.strip()
+    """Paragraphs, lists and indented code of a docstring or comment as Markdown. An item begins with a hyphen, with NAME: or
+    with a word in a column of its own; what is indented below it continues it. Other indented lines are code."""
+    blocks = []  # [kind, bullet, text]
+    for line in text.strip("\n").split("\n"):
+        line = line.rstrip()
+        last = blocks[-1] if blocks else ["blank", "", ""]
+        item = item_of(line, names)
+        if not line:
+            blocks.append(["blank", "", ""])
+        elif last[0] == "item" and line.startswith("  "):
+            last[2] += " " + line.strip()
+        elif line.startswith("    ") and last[0] in ("blank", "code"):
+            blocks.append(["code", "", line])
+        elif item:
+            blocks.append(["item", *item])
+        elif last[0] == "text" and not (line.startswith("    ") and last[2].endswith(":")):
+            last[2] += " " + line.strip()
         else:
-            items.append([None, line])
-    made = []
-    for bullet, text in items:
-        if bullet is None:
-            code = text.startswith("    ")
-            if code and made and not made[-1].startswith("    "):
+            blocks.append(["code" if line.startswith("    ") else "text", "", line if line.startswith("    ") else line.strip()])
+    made, before = [], "blank"
+    for i, (kind, bullet, words) in enumerate(blocks):
+        if kind != "blank":
+            if before not in ("blank", kind) or kind == "text":
                 made.append("")
-            made.append(text if code else wrap(text))
-        else:
-            if made and not made[-1].startswith(("- ", "  ")):
-                made.append("")
-            made.append(wrap(bullet + text, "- ", "  "))
-    return made
+            title = kind == "text" and len(words) < 70 and words[-1:].isalnum() and i + 1 < len(blocks)
+            made.append(words if kind == "code" else wrap(bullet + words, "- ", "  ") if kind == "item" else
+                        "**%s**" % words if title else wrap(words))
+        elif before not in ("blank",):
+            made.append("")
+        before = kind
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(made)).strip("\n")
 
 
 # C ----------------------------------------------------------------------------------------------------------------------
@@ -84,31 +107,6 @@ def uncomment(comment):
     """The text of a comment, without its marks."""
     text = re.sub(r"^/\*\s?|\s*\*/$", "", comment.strip())
     return "\n".join(re.sub(r"^ \* ?", "", line.rstrip()) for line in text.split("\n"))
-
-
-def comment_markdown(comment):
-    """Paragraphs of a comment. A line 'NAME: ...' begins an item; two spaces of indent continue it."""
-    items = []
-    for line in uncomment(comment).split("\n"):
-        named = re.match(r"([A-Z][A-Z0-9_]+(?:, [A-Z][A-Z0-9_]+)*): (.*)", line)
-        if named:
-            items.append("- `%s`: %s" % (named.group(1), named.group(2)))
-        elif line.startswith("- "):
-            items.append(line)
-        elif items and line.strip() and (not items[-1].startswith("- ") or line.startswith("  ")):
-            items[-1] += " " + line.strip()
-        elif line.strip() and items and items[-1].startswith("- "):
-            items[-1] += " " + line.strip()
-        else:
-            items.append(line.strip())
-    made, last = [], ""
-    for item in items:
-        if item.startswith("- "):
-            made += ([""] if not last.startswith("- ") else []) + [wrap(item[2:], "- ", "  ")]
-        elif item:
-            made += ([""] if last.startswith("- ") or not last else []) + [wrap(item)]
-        last = item
-    return "\n".join(made).strip("\n")
 
 
 def map_rows(code):
@@ -151,7 +149,7 @@ def c_entry(comment, code):
     names = declared(code)
     out = ["### %s\n" % ", ".join("`%s`" % name for name in names)] if names else []
     if comment:
-        out.append(comment_markdown(comment) + "\n")
+        out.append(as_markdown(uncomment(comment)) + "\n")
     if re.match(r"#define FXA_\w+_MAP\(X\)", code):
         out[:1] = ["### `%s`\n" % re.match(r"#define (\w+)", code).group(1)]
         out.append("| name | value | meaning |\n|---|---|---|")
@@ -168,7 +166,7 @@ def c_entry(comment, code):
 def c_page():
     out = ["# C reference\n", NOTE, wrap("The public interface of [`<fxattn/fxattn.h>`](../c.md). A name in the first column of a "
            "table is written with a prefix: `FXA_CAUSAL`, `FXA_SLOT_Q`, `FXA_E_PROBLEM`.") + "\n"]
-    for header in HEADERS:
+    for header in headers():
         text = read("include", "fxattn", header)
         top, body = text.split("#include", 1)[0], text
         about = uncomment(re.match(r"/\*.*?\*/", top, re.S).group(0)).split("\n", 2)[-1]
@@ -184,7 +182,7 @@ def c_page():
             out.append("## %s\n" % sections[i])
             for comment, code in pieces(sections[i + 1]):
                 if code or comment:
-                    out.append(c_entry(comment, code) if code else comment_markdown(comment) + "\n")
+                    out.append(c_entry(comment, code) if code else as_markdown(uncomment(comment)) + "\n")
     return "\n".join(out)
 
 
