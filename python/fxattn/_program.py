@@ -191,9 +191,9 @@ class Program(Handle):
             "window": tuple(None if w == open_end else w for w in (out.window_left, out.window_right)),
         }
 
-    def lowering(self, what: str = "classes") -> str:
-        """What engines make of it, for people: "classes", "conjuncts" or "joint"."""
-        return two_calls(lib.program_dump, self._handle, find(_with_prefix("LOWERING_"), "what", what)).decode()
+    def dump(self, what: str = "classes") -> str:
+        """Returns a listing of what engines derive from the program: its "classes", "conjuncts" or "joint"."""
+        return two_calls(lib.program_dump, self._handle, find(_with_prefix("DUMP_"), "what", what)).decode()
 
     def __eq__(self, other: object) -> bool:
         return self.hash == other.hash if isinstance(other, Program) else NotImplemented

@@ -38,11 +38,11 @@ def test_what_a_program_says_of_itself():
     assert properties["mask_depends"] == ["q", "k"]
     derivative = program.derivative()
     assert derivative.kind == "derivative" and "grad slopes[h]" in derivative.text
-    assert "slopes" in program.lowering("classes") and "causal" in program.lowering("conjuncts")
+    assert "slopes" in program.dump("classes") and "causal" in program.dump("conjuncts")
     with pytest.raises(fxattn.ArgumentError, match="kind"):
         derivative.properties()
     with pytest.raises(fxattn.ArgumentError, match="classes"):
-        program.lowering("nonsense")
+        program.dump("nonsense")
 
 
 def test_texts_compose_and_names_may_be_declared_outside():

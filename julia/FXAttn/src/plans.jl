@@ -147,7 +147,7 @@ function explain(io::IO, q::AbstractArray, k::AbstractArray, v::AbstractArray; o
     GC.@preserve call it FXAttn.call(LibFXA.fxa_problem_program, context(), struct_of(it.problem), out)
     program = Program(out[])
     println(io, "program ", program_hash(program), "\n", text(program), "\nderivative\n", text(derivative(program)))
-    println(io, "\nfacts: ", join(properties(program), ", "))
+    println(io, "\nproperties: ", join(properties(program), ", "))
     for backward in (false, true)
         println(io, backward ? "backward" : "forward")
         foreach(verdict -> println(io, "  ", verdict), support(q, k, v; backward = backward, options...))
