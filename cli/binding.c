@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Brings the values of the command line into the order of a program: captures, views, params. A value for a name that
- * the program does not have is an error, unless its text does mention it (then it was folded away). */
+ * Puts the values of the command line into the order of a program: captures, views, params. A value for a name that the
+ * program does not have is an error, unless its text mentions the name: constant folding may have removed it.
+ */
 #include "job.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* Fails with the names that there are, and the nearest of them. size: it was given by --tensor-size. */
+/* Reports an unknown name, with the names that exist and the nearest of them. size: from --tensor-size. */
 static int binding_unknown(cli *c, const char *what, bool size, const char *name, const char *const *names, size_t n) {
     cli_buf list = {0};
     for (size_t i = 0; i < n && list.size < 200; i++) buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
@@ -22,14 +23,14 @@ static int binding_unknown(cli *c, const char *what, bool size, const char *name
     return rc;
 }
 
-static int binding_params_set(cli *c, const cli_values *v, const cli_sources *s, const fxa_program *program,
+static int binding_params_set(cli *c, const cli_values *v, const cli_texts *s, const fxa_program *program,
                               cli_binding *out) {
     const char *names[FXA_MAX_PARAMS];
     for (size_t i = 0; i < out->n_params; i++) names[i] = fxa_program_param(program, i).name;
     for (size_t i = 0; i < v->n_params; i++) {
         const cli_param *p = &v->params[i];
         int32_t at = fxa_program_param_find(program, p->name);
-        if (at < 0 && sources_mention(s, p->name)) continue;
+        if (at < 0 && texts_mention(s, p->name)) continue;
         if (at < 0) return binding_unknown(c, "param", false, p->name, names, out->n_params);
         bool whole = p->value == floor(p->value) && fabs(p->value) <= 0x1p31 && p->value < 0x1p31;
         if (fxa_program_param(program, (size_t)at).type == FXA_INT && !whole)
@@ -68,7 +69,7 @@ static int binding_tensor_set(cli *c, const cli_tensor *t, fxa_tensor_info info,
     return CLI_OK;
 }
 
-int values_bind(cli *c, const cli_values *v, const cli_sources *s, const fxa_program *program, cli_binding *out) {
+int values_bind(cli *c, const cli_values *v, const cli_texts *s, const fxa_program *program, cli_binding *out) {
     const char *names[FXA_MAX_TENSORS];
     out->n_params = fxa_program_param_count(program);
     out->n_tensors = fxa_program_tensor_count(program);
@@ -82,7 +83,7 @@ int values_bind(cli *c, const cli_values *v, const cli_sources *s, const fxa_pro
     }
     for (size_t i = 0; rc == CLI_OK && i < v->n_tensors; i++) {
         int32_t at = fxa_program_tensor_find(program, v->tensors[i].name);
-        if (at < 0 && sources_mention(s, v->tensors[i].name)) continue;
+        if (at < 0 && texts_mention(s, v->tensors[i].name)) continue;
         rc = at < 0 ? binding_unknown(c, "tensor", !v->tensors[i].array.data, v->tensors[i].name, names, out->n_tensors)
                     : binding_tensor_set(c, &v->tensors[i], fxa_program_tensor(program, (size_t)at), (size_t)at, out);
     }
@@ -108,7 +109,8 @@ int binding_require(cli *c, const cli_binding *b, const fxa_program *program, bo
     return CLI_OK;
 }
 
-/* Floats from -1 to 1, ints from 0 to 7 and bools by chance: small, so that they can serve as indices and ids. */
+/* Fills a tensor: floats from -1 to 1, ints from 0 to 7, bools with equal chance. Small ints can serve as indices and
+ * ids. */
 static void binding_random_data(cli *c, cli_binding *b, size_t i, int64_t count, cli_random *random) {
     fxa_dtype dtype = b->views[i].dtype;
     void *data = cli_alloc_array(c, count, fxa_dtype_size(dtype));
@@ -128,7 +130,8 @@ void binding_fill(cli *c, cli_binding *b, const fxa_program *program, int64_t si
         b->has_param[i] = true;
     }
     for (size_t i = 0; i < b->n_tensors; i++) {
-        static const int64_t most[FXA_MAX_RANK + 1] = {1, 1 << 20, 1024, 101, 32, 16}; /* about 2^20 elements */
+        /* [rank] maximum size of a dimension, for about 2^20 elements */
+        static const int64_t most[FXA_MAX_RANK + 1] = {1, 1 << 20, 1024, 101, 32, 16};
         int64_t count = 1;
         int rank = b->views[i].rank;
         for (int d = rank - 1; d >= 0; d--) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Text that grows. Reports are collected here and printed once the command is over. */
+ * Growing text. Reports are collected in it and printed when the command is over.
+ */
 #include "cli.h"
 
 #include <stdarg.h>

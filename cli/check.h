@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parts of `check`: each appends findings, the command writes them down.
+ * Parts of the command `check`. Each appends findings; cmd_check.c reports them.
  *
- *   check_prepare      the reference in f64 on data rounded to the dtype, and how far an engine may be from it
- *   check_rows         what the reference says at all: rows that are NaN, rows that attend to nothing
- *   check_engine       the engine against the reference, and bit by bit against itself
- *   check_pairs        d score of single pairs: finite differences, and the user's backward
- *   check_derivative   gradients of whole runs against finite differences
+ *   check_prepare      runs the reference in f64 on data rounded to the dtype and bounds the error of an engine
+ *   check_rows         reports rows of the reference that are NaN or attend to nothing
+ *   check_engine       compares the engine with the reference, and two of its runs bit by bit
+ *   check_pairs        compares d score of single pairs with finite differences and with the user's backward
+ *   check_derivative   compares gradients of entire runs with finite differences
  *
- * Of a program with with_grad the derivative is what it says, not what differences are: the engine against the
- * reference is all that is compared of it.
- *
- * No tolerance is chosen: each is a bound of docs/numerics.md, or the error that a finite difference says of itself.
+ * No tolerance is chosen: each is an error bound of docs/numerics.md, or the estimated error of a finite difference.
+ * The derivative of a program with with_grad differs from finite differences by intention, so only the engine is
+ * compared with the reference.
  */
 #ifndef FXA_CLI_CHECK_H
 #define FXA_CLI_CHECK_H
 
-#include "indices.h"
+#include "index_report.h"
 #include "trial.h"
 
 typedef enum check_verdict { CHECK_PASSED, CHECK_FAILED, CHECK_SKIPPED, CHECK_WARNED } check_verdict;
@@ -25,33 +24,35 @@ typedef struct check_finding {
     const char *check; /* "rows", "engine", "derivative", "bprop", "determinism" */
     const char *what;  /* "dQ", "d score", ... */
     check_verdict verdict;
-    double error, tolerance; /* of the element that is worst relative to its own tolerance; 0, 0: nothing to say */
-    const char *where;       /* "b 0, h 1, q 3, k 2" of it; "" when there is none */
-    const char *note;        /* "" or what else there is to say */
-    const struct slope_tally *tally; /* of a comparison with slopes; else NULL */
-    bool silent;                     /* things were to be compared, and no comparison told anything */
+    double error, tolerance; /* error and tolerance of the element with the largest error / tolerance; 0, 0 = none */
+    const char *where;       /* position of that element, "b 0, h 1, q 3, k 2"; "" = none */
+    const char *note;        /* further text; "" = none */
+    const struct fd_tally *tally; /* comparison with finite differences; NULL = none */
+    bool silent; /* true = elements were compared, but every tolerance was too wide to find a mistake */
 } check_finding;
 
 #define CHECK_MAX_FINDINGS 1024
-#define CHECK_MOST_PAIRS 268435456.0 /* that are checked: half an hour */
+#define CHECK_MOST_PAIRS 268435456.0 /* maximum number of pairs; takes half an hour */
 
-/* How far from the reference's arrays a result may be, element by element; see check_bound.c. */
+/* Bounds of the distance between an engine's arrays and the reference's, element by element (check_bound.c). */
 typedef struct check_bound {
-    fxa_dtype arithmetic; /* FXA_F32 or FXA_F64 */
+    fxa_dtype arithmetic; /* of the engine: FXA_F32 or FXA_F64 */
     double *error[TRIAL_MAX_ARRAYS], *size[TRIAL_MAX_ARRAYS], *noise[TRIAL_MAX_ARRAYS];
-    bool *unsure[TRIAL_MAX_ARRAYS];    /* rounding decides a jump in it: the bound holds if it decides as in ref */
-    bool all_unsure[TRIAL_MAX_ARRAYS]; /* which element of a tensor a gradient goes to is decided so */
-    int64_t terms[TRIAL_MAX_ARRAYS];   /* how many are summed up in an element */
+    bool *unsure
+        [TRIAL_MAX_ARRAYS]; /* rounding decides a jump in the element: the bound holds only if it decides as in ref */
+    bool all_unsure
+        [TRIAL_MAX_ARRAYS]; /* [array] true = rounding decides which element of the tensor receives a gradient */
+    int64_t terms[TRIAL_MAX_ARRAYS]; /* [array] number of terms summed up in one element */
 } check_bound;
 
-/* What an engine rounds on its way besides f32, beside one array; all 0: nothing. */
+/* Errors of one array beyond rounding in f32: those of 16-bit products. All 0 = none. */
 typedef struct bound_products {
-    double unit;  /* of P and dS as they are multiplied */
-    double heads; /* of what single heads add to keys that they share */
-    double least; /* what the smallest P and dS may lose, in all */
+    double unit;  /* unit roundoff of P and dS as operands of products */
+    double heads; /* unit roundoff of the sum over query heads that share a key head */
+    double least; /* absolute bound of what subnormal P and dS lose */
 } bound_products;
 
-/* The first pair whose new score is NaN or +inf. */
+/* First pair whose new score is NaN or +inf. */
 typedef struct check_culprit {
     bool found;
     double in[FXA_INPUT_COUNT], value;
@@ -59,14 +60,14 @@ typedef struct check_culprit {
 
 typedef struct check_state {
     cli_job *job;
-    cli_job *wide;                   /* the job with float tensors in f64 */
-    fxa_program *whole, *derivative; /* of wide, with ready masks */
-    trial_data data;                 /* rounded to the job's dtype */
-    trial *ref;                      /* of wide, in f64, with the user's backward; forward and backward were run */
-    double *lse;                     /* of the reference, as forward gave it */
-    indices outside;
+    cli_job *wide;                   /* job with float tensors in f64 */
+    fxa_program *whole, *derivative; /* programs of `wide`, with built-in masks */
+    trial_data data;                 /* random data, rounded to the job's dtype */
+    trial *ref;                      /* run of `wide` in f64, forward and backward, with the user's backward */
+    double *lse;                     /* LSE of the reference after forward */
+    index_report outside;
     check_culprit culprit;
-    bool has_with_grad; /* the program states a derivative, which differences of its values do not have */
+    bool has_with_grad; /* the program states a derivative, which finite differences do not have */
     cli_random random;
     int64_t samples;
     check_finding *findings;
@@ -77,73 +78,76 @@ typedef struct check_state {
 
 void check_add(check_state *s, check_finding finding);
 int check_prepare(cli *c, check_state *s);
-void check_rows(cli *c, check_state *s); /* last, and fills the first finding */
-/* A warning when dQ and dK of t, whose backward was run with the derived derivative, are 0 everywhere. */
+void check_rows(cli *c,
+                check_state *s); /* Writes finding 0 about NaN rows and empty rows. Called after all other parts. */
+/* Warns if dQ and dK of t are 0 everywhere. The backward pass of t used the derived derivative. */
 void check_reach(check_state *s, const trial *t);
-int check_indices(cli *c, check_state *s); /* those outside their tensors are a warning */
+int check_indices(cli *c, check_state *s); /* Warns about indices outside their tensors. Returns an exit code. */
 int check_engine(cli *c, check_state *s);
 int check_derivative(cli *c, check_state *s);
 int check_pairs(cli *c, check_state *s);
-void check_add_grafted(check_state *s, const char *what); /* of a derivative that is not held against differences */
-const char *check_place(cli *c, const trial_array *a, int64_t index); /* "b 0, h 1, row 3, feature 2" */
+void check_add_grafted(
+    check_state *s, const char *what); /* Adds a finding "not compared" for a derivative of a program with with_grad. */
+const char *
+check_place(cli *c, const trial_array *a,
+            int64_t index); /* Returns the position of an element, "b 0, h 1, row 3, feature 2"; owned by c. */
 
-/* A copy of the job in which float tensors are f64, dense and writable (check_widen.c). */
+/* Makes a copy of the job in which float tensors are f64, contiguous and writable (check_widen.c). */
 int check_widen(cli *c, const cli_job *job, cli_job **out);
 
-/* Bounds for the arrays of t, a trial of wide in f64 whose forward (backward) was run; O and LSE as backward read them
- * are in its slots. with_bprop: the user's backward was used. */
+/* Compute the bounds of the arrays of t, a trial of s->wide in f64 after its forward (backward) run; its slots hold the
+ * O and LSE that backward reads. with_bprop: backward used the user's program. */
 int bound_forward(cli *c, check_state *s, const trial *t, fxa_dtype arithmetic, check_bound *out);
 int bound_backward(cli *c, check_state *s, const trial *t, bool with_bprop, check_bound *out);
-/* What one element may be off by before it is rounded to its dtype, where it is not unsure; product: unit of 16-bit
- * products, or 0. */
+/* Returns true if rounding may change the element by more than any bound. */
 bool bound_is_unsure(const check_bound *b, size_t array, int64_t index);
 double bound_allowed(const check_bound *b, size_t array, int64_t index, bound_products product);
-/* False where as much is allowed as the magnitudes of an element's terms come to: 0 and wrong signs would do. */
+/* Returns false if the allowed error is as large as the terms of the element: 0 or a wrong sign would pass. */
 bool bound_tells(const check_bound *b, size_t array, int64_t index, bound_products product);
 
-/* ---- Finite differences with an error of their own (slope.c) --------------------------------------------------- */
+/* ---- Finite differences with an error of their own (finite_difference.c) ----------------------------------------- */
 
-typedef enum slope_verdict {
-    SLOPE_AGREES,
-    SLOPE_DIFFERS,
-    SLOPE_KINK,       /* differences to the left and to the right do not come together, or every step holds a jump */
-    SLOPE_NOT_FINITE, /* of the function */
-    SLOPE_ROUNDING,   /* rounding decides a jump at the very point */
-    SLOPE_UNKNOWN,    /* no step gives a difference that can be trusted */
-    SLOPE_VERDICTS
-} slope_verdict;
+typedef enum fd_verdict {
+    FD_AGREES,
+    FD_DIFFERS,
+    FD_KINK,       /* differences on both sides do not converge to one value, or every step crosses a jump */
+    FD_NOT_FINITE, /* the function is not finite near the point */
+    FD_ROUNDING,   /* rounding decides a jump at the point itself */
+    FD_UNKNOWN,    /* no step gives a difference with a small enough error */
+    FD_VERDICTS
+} fd_verdict;
 
-/* f(x + up) - f(x) and f(x) - f(x - down) for steps near h, and a bound of the rounding in either. */
-typedef struct slope_step {
+/* Differences f(x + up) - f(x) and f(x) - f(x - down) for steps near h, and a bound of the rounding error of either. */
+typedef struct fd_step {
     double up, down, rise_up, rise_down, noise;
-    bool jump; /* there may be a jump between them: these differences tell nothing of a slope */
-} slope_step;
-typedef int (*slope_fn)(cli *c, void *user, double h, slope_step *out);
+    bool jump; /* there may be a jump within the steps: the differences approximate no derivative */
+} fd_step;
+typedef int (*fd_fn)(cli *c, void *user, double h, fd_step *out);
 
-typedef struct slope_result {
-    slope_verdict verdict;
-    double error, tolerance; /* |difference - claimed|, and what was allowed */
-} slope_result;
+typedef struct fd_result {
+    fd_verdict verdict;
+    double error, tolerance; /* |difference - claimed|, and the tolerance */
+} fd_result;
 
-/* Compares a claimed slope, good to claimed_error, with differences whose steps halve from h. scale: how large slopes
- * are here; what is not even known to that tells nothing. */
-int slope_compare(cli *c, slope_fn f, void *user, double h, double claimed, double claimed_error, double scale,
-                  slope_result *out);
+/* Compares a claimed derivative, with error claimed_error, to finite differences whose steps halve from h. scale:
+ * typical size of derivatives here; estimates with a larger error are ignored. Returns an exit code. */
+int fd_compare(cli *c, fd_fn f, void *user, double h, double claimed, double claimed_error, double scale,
+               fd_result *out);
 
-/* Counts of many comparisons, and the worst of them. */
-typedef struct slope_tally {
-    int64_t count[SLOPE_VERDICTS];
+/* Counts of many comparisons, and the one with the largest error / tolerance. */
+typedef struct fd_tally {
+    int64_t count[FD_VERDICTS];
     int64_t at;
     double error, tolerance;
-} slope_tally;
-int64_t slope_compared(const slope_tally *t); /* those that agree or differ */
-/* Why points were left out, by verdict: for a text, and as a key of JSON; NULL: they were not. */
-extern const char *const slope_left_out[SLOPE_VERDICTS][2];
-/* True when this one is now the worst. */
-bool slope_count(slope_tally *t, const slope_result *r, int64_t index);
-const slope_tally *slope_keep(cli *c, const slope_tally *t); /* a copy that lasts */
-/* "24 points, 2 left out: not finite"; unit: "point". */
-const char *slope_note(cli *c, const slope_tally *t, const char *unit);
-check_verdict slope_verdict_of(const slope_tally *t);
+} fd_tally;
+int64_t fd_compared(const fd_tally *t); /* Returns the number of comparisons that agree or differ. */
+/* Reasons for points without a comparison, by verdict: {text, JSON key}; NULL = the verdict is a comparison. */
+extern const char *const fd_left_out[FD_VERDICTS][2];
+/* Adds a comparison. Returns true if it is the one with the largest error / tolerance so far. */
+bool fd_count(fd_tally *t, const fd_result *r, int64_t index);
+const fd_tally *fd_keep(cli *c, const fd_tally *t); /* Returns a copy owned by c. */
+/* Returns "24 points, 2 left out: not finite" for unit "point"; owned by c. */
+const char *fd_note(cli *c, const fd_tally *t, const char *unit);
+check_verdict fd_verdict_of(const fd_tally *t);
 
 #endif

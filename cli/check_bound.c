@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How far from the reference an engine may be, element by element: docs/numerics.md, "How close is close". Gathered for
- * each element over all pairs that it is a sum of:
+ * Error bounds of an engine against the reference, element by element: docs/numerics.md, "How close is close". For each
+ * element these are accumulated over all pairs that it is a sum of:
  *
- *   size    the magnitudes of the terms: what rounding in the sums, exp and products is relative to
- *   error   what the errors of scores, program and dot products come to, passed on
- *   noise   squares of the terms, for engines that round P and dS to 16 bits
+ *   size    sum of the magnitudes of the terms: the scale of rounding in sums, exp and products
+ *   error   propagated errors of scores, program and dot products
+ *   noise   sum of the squares of the terms, for engines that round P and dS to 16 bits
  *
- * Where rounding decides (floats compared that are nearly equal, an overflow of f32) the elements that depend on it are
- * unsure: an engine may have decided as the reference did, and then the same bounds hold, or otherwise.
- * Probabilities lie between 0 and 1, so an error of P is at most 1 however steep the program is. */
+ * Elements are "unsure" where rounding decides between values (comparison of nearly equal floats, overflow of f32): the
+ * bounds hold only if the engine decides as the reference does. Probabilities lie between 0 and 1, so an error of P is
+ * at most 1 however steep the program is.
+ */
 #include "check_bound.h"
 
 #include <float.h>
@@ -17,11 +18,12 @@
 #include <string.h>
 
 #define BOUND_UNITS 16
-#define BOUND_SAFETY 2   /* of what was passed on to first order */
-#define BOUND_SIGMAS 7   /* of roundings to 16 bits */
-#define BOUND_NOMINAL 64 /* units, where nothing can be said: agreement is noticed, disagreement not held against it */
+#define BOUND_SAFETY 2 /* factor on propagated errors, which are of first order */
+#define BOUND_SIGMAS 7 /* standard deviations of rounding to 16 bits */
+/* unit roundoffs allowed where no bound exists: agreement is still noticed, disagreement is not a failure */
+#define BOUND_NOMINAL 64
 
-/* What underflows. */
+/* Returns the error allowed for underflow. */
 static double bound_floor(const check_bound *b) { return b->arithmetic == FXA_F64 ? 1e-304 : 1e-34; }
 
 double bound_allowed(const check_bound *b, size_t array, int64_t index, bound_products product) {
@@ -64,7 +66,7 @@ int bound_start(cli *c, check_state *s, const trial *t, check_bound *out, bound_
     if (fxa_program_eval_bounds(s->derivative, w->in, NULL, out->arithmetic, s->wide->bind.params, s->wide->bind.views,
                                 NULL, &w->n_terms, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
-    w->n_terms = w->n_terms > 2 ? w->n_terms : 2; /* those of a SCORE program */
+    w->n_terms = w->n_terms > 2 ? w->n_terms : 2; /* at least the two results of a SCORE program */
     w->terms = cli_alloc_array(c, (int64_t)w->n_terms, sizeof *w->terms);
     for (size_t i = 0; i < t->n_arrays; i++) {
         const trial_array *a = &t->arrays[i];
@@ -80,7 +82,8 @@ int bound_start(cli *c, check_state *s, const trial *t, check_bound *out, bound_
     return CLI_OK;
 }
 
-/* A sum of products. A chain of additions errs by a unit of each partial sum, in random directions. */
+/* Returns a dot product and bounds its error: a chain of additions errs by a unit of each partial sum, in random
+ * directions. */
 double bound_dot(const bound_work *w, const double *x, const double *y, int64_t n, double *error) {
     double sum = 0, size = 0, squares = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -150,10 +153,10 @@ double bound_exp(const bound_work *w, int64_t k, double m) {
     if (distance == -INFINITY) return 0; /* not attended */
     double weight = exp(distance);
     return weight > 0 ? weight * expm1(e)
-                      : exp(distance + e); /* what is 0 here may be anything where scores are far off */
+                      : exp(distance + e); /* a weight that underflows here may be large if scores are inaccurate */
 }
 
-/* One row of O and of LSE. */
+/* Accumulates the bounds of one row of O and LSE. */
 static void bound_row_forward(bound_work *w, int64_t row, int64_t kv) {
     const fxa_problem *p = w->p;
     double m = p->flags & FXA_SINK_ZERO ? 0 : -INFINITY, sum = 0, shared = 0, most = 0;
@@ -181,7 +184,7 @@ static void bound_row_forward(bound_work *w, int64_t row, int64_t kv) {
                    v = fabs(w->v[(kv + k) * problem_dv(p) + i]);
             double off = bound_exp(w, k, m) / sum;
             if (x == 0 && off == 0) continue;
-            /* The sum is off as well: by its share, or by as much as the worst of its terms. */
+            /* The denominator has an error too: its relative error, or that of its worst term. */
             double steep = exp(w->fresh[k] - m + 2 * most) / sum;
             double error = fmin(1, shared < 0.5 ? off + x * shared : fmax(off, steep));
             w->out->error[BOUND_O][at] += (error + w->tiny) * w->dropout * v;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the two halves of the bounds share: one row of pairs with the errors of their scores (check_bound.c), then
- * forward (check_bound.c) and backward (check_bound_back.c). */
+ * Shared by the bounds of forward (check_bound.c) and backward (check_bound_back.c): scores of one row and their
+ * errors.
+ */
 #ifndef FXA_CLI_CHECK_BOUND_H
 #define FXA_CLI_CHECK_BOUND_H
 
 #include "check.h"
 
-/* Arrays of a trial by position; captured tensors and params follow. */
+/* Position of arrays in a trial; gradients of captured tensors and params follow. */
 enum { BOUND_O, BOUND_LSE, BOUND_DQ, BOUND_DK, BOUND_DV };
 
 typedef struct bound_work {
@@ -15,22 +16,24 @@ typedef struct bound_work {
     const fxa_problem *p;
     const trial *t;
     check_bound *out;
-    double unit, tiny, scale, dropout;         /* dropout: the most that a probability is multiplied by */
-    const double *q, *k, *v;                   /* [B,H,S,D] */
-    double *score, *e_score, *fresh, *e_fresh; /* [Sk] of one row: scaled scores, new scores, their errors */
-    bool *unsure;                              /* [Sk] */
+    double unit, tiny, scale, dropout; /* dropout: maximum factor of a probability, 1 / (1 - p) */
+    const double *q, *k, *v;           /* [B,H,S,D] */
+    double *score, *e_score, *fresh,
+        *e_fresh; /* [Sk] of one row: scaled scores, new scores, and the error bound of each */
+    bool *unsure; /* [Sk] rounding decides the mask or the score of the pair */
     double in[FXA_INPUT_COUNT];
-    fxa_bounded_result *terms; /* of any of the programs */
+    fxa_bounded_result *terms; /* [n_terms] results of one evaluation; capacity for any of the programs */
     size_t n_terms;
 } bound_work;
 
 int bound_start(cli *c, check_state *s, const trial *t, check_bound *out, bound_work *w);
 double bound_dot(const bound_work *w, const double *x, const double *y, int64_t n, double *error);
-/* Scores of row (b, h, q) with all keys. */
+/* Computes scores, new scores and their errors of row (b, h, q) with all keys. Returns an exit code. */
 int bound_row_scores(cli *c, bound_work *w, int64_t b, int64_t h, int64_t q);
-/* How far exp(s' - m) of key k may be off. */
+/* Returns the error bound of exp(s' - m) of key k. */
 double bound_exp(const bound_work *w, int64_t k, double m);
-/* An error that is not finite, taken for what it is if the engine decides as the reference does. */
+/* Returns the error, or, if it is infinite, the error under the assumption that the engine decides as the reference
+ * does. */
 double bound_nominal(const bound_work *w, double error, double value);
 int bound_terms(cli *c, bound_work *w, const fxa_program *program, const cli_binding *bind, double e_score,
                 double e_dscore);

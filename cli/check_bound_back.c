@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bounds of gradients; see check_bound.c. O and LSE are those that backward reads: forward's errors are not in them. */
+ * Error bounds of gradients; see check_bound.c. O and LSE are inputs of backward, so errors of forward do not count.
+ */
 #include "check_bound.h"
 
 #include <float.h>
 #include <math.h>
 
-/* What backward knows of a row. */
+/* Row of a backward pass. */
 typedef struct bound_back {
-    int64_t row, kv; /* dense numbers of (b, h, q) and of the first key */
+    int64_t row, kv; /* contiguous index of (b, h, q), and of the first key of its head */
     double lse, dlse, delta, e_delta;
     bool with_bprop;
 } bound_back;
@@ -20,7 +21,7 @@ static void bound_add(check_bound *b, size_t array, int64_t at, double error, do
     b->noise[array][at] += size * size;
 }
 
-/* Where the gradient of a tensor or param lies among the arrays; -1: not asked for. */
+/* Returns the position of the gradient of a tensor or param among the arrays; -1 = not computed. */
 static int64_t bound_array_of(const trial *t, const fxa_bounded_result *term) {
     const void *data =
         term->kind == FXA_RESULT_DPARAM ? (const void *)&t->dparams[term->slot] : t->dtensors[term->slot];
@@ -29,7 +30,7 @@ static int64_t bound_array_of(const trial *t, const fxa_bounded_result *term) {
     return -1;
 }
 
-/* Gradients of params and tensors of one pair. */
+/* Accumulates the bounds of gradients of params and tensors for one pair. */
 static void bound_values(bound_work *w, bool unsure) {
     for (size_t i = 1; i < w->n_terms && w->terms[i].kind != FXA_RESULT_FORCE_INT32; i++) {
         const fxa_bounded_result *term = &w->terms[i];
@@ -41,8 +42,8 @@ static void bound_values(bound_work *w, bool unsure) {
     }
 }
 
-/* |dS| of pair k and its error, for dS' of the given size. A user's backward need not be linear in dscore: it is asked
- * at the size and at the value. */
+/* Computes |dS| of pair k and its error, for a dS' of that size. A user's backward need not be linear in dscore, so it
+ * is evaluated at both size and value. */
 static int bound_through(cli *c, bound_work *w, const bound_back *r, int64_t k, double size, double value, double error,
                          double *ds, double *e_ds) {
     const cli_job *job = w->s->wide;
@@ -69,7 +70,7 @@ static int bound_pair_backward(cli *c, bound_work *w, const bound_back *r, int64
     bool unsure = w->unsure[k];
     double off = bound_exp(w, k, r->lse);
     if (p_k == 0 && off == 0 && !unsure) return CLI_OK;
-    double e_p = fmin(off, fmax(1, p_k)) + w->tiny; /* a probability */
+    double e_p = fmin(off, fmax(1, p_k)) + w->tiny; /* P is at most 1, unless LSE is inaccurate */
     const double *dout = (const double *)w->t->args.slot[FXA_SLOT_DO] + r->row * problem_dv(p),
                  *row = w->q + r->row * p->d_qk, *key = w->k + (r->kv + k) * p->d_qk;
     double dp = w->dropout * bound_dot(w, dout, w->v + (r->kv + k) * problem_dv(p), problem_dv(p), &e_dp);
@@ -102,7 +103,7 @@ static int bound_row_backward(cli *c, bound_work *w, int64_t b, int64_t h, int64
     if (r.lse == -INFINITY) return CLI_OK;
     r.delta = bound_dot(w, dout, o, problem_dv(p), &r.e_delta);
     for (int64_t i = 0; i < problem_dv(p); i++)
-        r.e_delta += fabs(dout[i]) * w->tiny; /* subnormal elements of O may be 0 */
+        r.e_delta += fabs(dout[i]) * w->tiny; /* subnormal elements of O may be flushed to 0 */
     int rc = bound_row_scores(c, w, b, h, q);
     for (int64_t k = 0; rc == CLI_OK && k < p->sk; k++) rc = bound_pair_backward(c, w, &r, k);
     return rc;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gradients against finite differences of L = sum(dO * O) + sum(dLSE * LSE), in f64 on the reference engine, at sampled
- * elements of Q, K, V, every float tensor and every float param. Differences are summed element by element, so that
- * little cancels. Rounding counts by its bound where something moved, elsewhere by the half ulp that hides a move. */
+ * Compares gradients with finite differences of L = sum(dO * O) + sum(dLSE * LSE), in f64 on the reference engine, at
+ * random elements of Q, K, V, every float tensor and every float param. Differences are summed element by element, so
+ * that little cancels. Elements that changed contribute their error bound, others the half ulp that could hide a
+ * change.
+ */
 #include "check_bound.h"
 
 #include <float.h>
@@ -10,27 +12,27 @@
 #include <string.h>
 
 #define DIFF_STEP 0x1p-6
-#define DIFF_GROSS 1e-6 /* of a gradient: rounding in f64 is not that much where it does not decide */
+#define DIFF_GROSS 1e-6 /* relative error beyond which rounding in f64 is no explanation */
 
 typedef struct diff_state {
     trial *t;
     const trial_data *data;
-    check_bound bound;       /* of forward and backward, in f64 */
+    check_bound bound;       /* bounds of forward and backward in f64 */
     double *base[2], *up[2]; /* O and LSE at the point, and one step above it */
-    double *x;               /* what is moved: */
-    size_t array;            /* of that gradient the element `index` is compared */
+    double *x;               /* the element of the input that is moved */
+    size_t array;            /* gradient that is checked, at element `index` */
     int64_t index;
-    bool look;       /* for jumps: where differences refute a claim, they may have gone over some */
-    bound_work work; /* for that */
+    bool look;       /* true = look for jumps; set when differences contradict the claim */
+    bound_work work; /* scratch of the search for jumps */
 } diff_state;
 
-/* What an element may be off by. Where rounding decides a jump, as long as it decides as it did for the reference,
- * which is what runs here: if not, differences tell. */
+/* Returns the error of a gradient element, under the assumption that rounding decides jumps as in the reference, which
+ * runs here; the differences reveal it if not. */
 static double diff_error(const diff_state *d, size_t array, int64_t index) {
     return bound_allowed(&d->bound, array, index, (bound_products){0});
 }
 
-/* sum(weight * (to - from)) over O and LSE, and the rounding in it. */
+/* Computes sum(weight * (to - from)) over O and LSE, and a bound of its rounding error. */
 static void diff_rise(const diff_state *d, double *const from[2], double *const to[2], double *rise, double *noise) {
     static const int weights[] = {DATA_DO, DATA_DLSE};
     *rise = *noise = 0;
@@ -47,8 +49,8 @@ static void diff_rise(const diff_state *d, double *const from[2], double *const 
         }
 }
 
-/* Whether an error of its score makes a pair jump that does not without: rounding that decides the same whatever the
- * score is (the bucket of a distance) decides the same in every run here. */
+/* Finds out whether an error of the score makes a pair jump that does not jump without it. Rounding whose outcome does
+ * not depend on the score (as in the bucket of a distance) has the same outcome in all runs here. */
 static int diff_pair_jumps(cli *c, bound_work *w, double error, bool *jump) {
     bool open[2];
     for (int moved = 0; moved < 2; moved++) {
@@ -60,8 +62,8 @@ static int diff_pair_jumps(cli *c, bound_work *w, double error, bool *jump) {
     return CLI_OK;
 }
 
-/* Whether a pair of the row (b, h, q) may jump while *d->x moves by h: scores move with Q and K as their product says;
- * a tensor or param is taken to do no less to a pair than a score that moves as far, in proportion. */
+/* Finds out whether a pair of row (b, h, q) may jump while *d->x moves by h. Scores move with Q and K as their product
+ * does; a tensor or param is assumed to affect a pair no less than a score that moves by the same proportion. */
 static int diff_row_jumps(cli *c, diff_state *d, int64_t row, double h, bool *jump) {
     bound_work *w = &d->work;
     const fxa_problem *p = w->p;
@@ -84,13 +86,13 @@ static int diff_row_jumps(cli *c, diff_state *d, int64_t row, double h, bool *ju
 static int diff_find_jump(cli *c, diff_state *d, double h, bool *jump) {
     int rc = CLI_OK;
     *jump = false;
-    if (!d->look || d->array == BOUND_DV) return CLI_OK; /* V does nothing to a score */
+    if (!d->look || d->array == BOUND_DV) return CLI_OK; /* V does not affect scores */
     for (int64_t row = 0; rc == CLI_OK && !*jump && row < d->t->arrays[BOUND_LSE].count; row++)
         rc = diff_row_jumps(c, d, row, h, jump);
     return rc;
 }
 
-static int diff_step(cli *c, void *user, double h, slope_step *out) {
+static int diff_step(cli *c, void *user, double h, fd_step *out) {
     diff_state *d = user;
     double keep = *d->x, noise;
     volatile double hi = keep + h, lo = keep - h;
@@ -110,26 +112,27 @@ static int diff_step(cli *c, void *user, double h, slope_step *out) {
     return rc == CLI_OK ? diff_find_jump(c, d, fmax(out->up, out->down), &out->jump) : rc;
 }
 
-static int diff_compare(cli *c, const check_state *s, diff_state *d, double *x, slope_result *r) {
+static int diff_compare(cli *c, const check_state *s, diff_state *d, double *x, fd_result *r) {
     double claimed = ((const double *)d->t->arrays[d->array].data)[d->index];
     int rc = CLI_OK;
     d->x = x + d->index;
-    *r = (slope_result){SLOPE_NOT_FINITE, 0, 0};
+    *r = (fd_result){FD_NOT_FINITE, 0, 0};
     if (s->culprit.found && !isfinite(claimed)) return CLI_OK; /* L is not finite either */
-    for (int look = 0; rc == CLI_OK && look < 2 && (!look || r->verdict == SLOPE_DIFFERS); look++) {
+    for (int look = 0; rc == CLI_OK && look < 2 && (!look || r->verdict == FD_DIFFERS); look++) {
         d->look = look;
-        rc = slope_compare(c, diff_step, d, DIFF_STEP * fmax(1, fabs(*d->x)), claimed,
-                           diff_error(d, d->array, d->index), d->bound.size[d->array][d->index], r);
+        rc = fd_compare(c, diff_step, d, DIFF_STEP * fmax(1, fabs(*d->x)), claimed, diff_error(d, d->array, d->index),
+                        d->bound.size[d->array][d->index], r);
     }
-    /* Too much for rounding, and too little for steps that are finer than it, which look like a slope of their own. */
-    bool gross = r->verdict == SLOPE_DIFFERS && r->error > DIFF_GROSS * fabs(claimed) && r->error < fabs(claimed) / 2;
-    if (r->verdict != SLOPE_AGREES && !gross && bound_is_unsure(&d->bound, d->array, d->index))
-        r->verdict = SLOPE_ROUNDING; /* its bound is no bound then */
+    /* Too large for rounding, and smaller than the claim: steps that cross many small jumps look like another
+     * derivative. */
+    bool gross = r->verdict == FD_DIFFERS && r->error > DIFF_GROSS * fabs(claimed) && r->error < fabs(claimed) / 2;
+    if (r->verdict != FD_AGREES && !gross && bound_is_unsure(&d->bound, d->array, d->index))
+        r->verdict = FD_ROUNDING; /* its error bound does not hold then */
     return rc;
 }
 
-/* By chance; every second one among those with a gradient, if there are any: of a table of which little is read few
- * elements have one, and others show only that nothing reads them. */
+/* Returns a random element. Every second one is among those with a nonzero gradient, if there are any: of a sparsely
+ * read table few elements have one, and the others show only that nothing reads them. */
 static int64_t diff_draw(check_state *s, const trial_array *gradient, int64_t sample) {
     const double *claimed = gradient->data;
     uint64_t bits = random_bits(&s->random);
@@ -140,29 +143,29 @@ static int64_t diff_draw(check_state *s, const trial_array *gradient, int64_t sa
         if (claimed[at] != 0 && --left == 0) return at;
 }
 
-/* All of a small array, else `samples` elements. */
+/* Checks all elements of a small array, else `samples` random ones. Returns an exit code. */
 static int diff_array(cli *c, check_state *s, diff_state *d, size_t array, double *x) {
-    slope_tally tally = {0};
+    fd_tally tally = {0};
     const trial_array *gradient = &d->t->arrays[array];
     int64_t n = gradient->count < s->samples ? gradient->count : s->samples;
     progress_begin(c, cli_format(c, "finite differences of %s", gradient->name), (uint64_t)n);
     int rc = CLI_OK;
     for (int64_t i = 0; rc == CLI_OK && i < n; i++) {
-        slope_result r;
+        fd_result r;
         d->array = array;
         d->index = n == gradient->count ? i : diff_draw(s, gradient, i);
         rc = diff_compare(c, s, d, x, &r);
-        if (rc == CLI_OK) slope_count(&tally, &r, d->index);
+        if (rc == CLI_OK) fd_count(&tally, &r, d->index);
         progress_step((uint64_t)i);
     }
     progress_end();
-    check_add(s, (check_finding){"derivative", gradient->name, slope_verdict_of(&tally), tally.error, tally.tolerance,
-                                 tally.error > 0 ? check_place(c, gradient, tally.at) : "",
-                                 slope_note(c, &tally, "point"), slope_keep(c, &tally), false});
+    check_add(s, (check_finding){"derivative", gradient->name, fd_verdict_of(&tally), tally.error, tally.tolerance,
+                                 tally.error > 0 ? check_place(c, gradient, tally.at) : "", fd_note(c, &tally, "point"),
+                                 fd_keep(c, &tally), false});
     return rc;
 }
 
-/* Where the input of a gradient lies: Q K V by slot, tensors and params in the binding. */
+/* Returns the input of a gradient: Q, K, V by slot, tensors and params in the binding. */
 static double *diff_input(trial *t, cli_job *job, const trial_array *a) {
     if (strcmp(a->name, "dQ") == 0) return t->args.slot[FXA_SLOT_Q];
     if (strcmp(a->name, "dK") == 0) return t->args.slot[FXA_SLOT_K];
@@ -177,7 +180,8 @@ void check_add_grafted(check_state *s, const char *what) {
               (check_finding){"derivative", what, CHECK_SKIPPED, 0, 0, "",
                               "not compared: the program has a with_grad, whose derivative is meant to be another than "
                               "finite differences are",
-                              NULL, strcmp(s->engine, "ref") == 0}); /* then nothing at all was compared */
+                              /* ref is not compared with itself, so nothing was compared */
+                              NULL, strcmp(s->engine, "ref") == 0});
 }
 
 int check_derivative(cli *c, check_state *s) {
@@ -198,7 +202,7 @@ int check_derivative(cli *c, check_state *s) {
     }
     rc = bound_start(c, s, d->t, &d->bound, &d->work);
     for (size_t i = BOUND_DQ; rc == CLI_OK && i < d->t->n_arrays; i++)
-        if (s->has_with_grad && i != BOUND_DV) /* dV has scores in it, and no derivative of them */
+        if (s->has_with_grad && i != BOUND_DV) /* dV depends on scores, not on their derivative */
             check_add_grafted(s, d->t->arrays[i].name);
         else if (d->t->arrays[i].count)
             rc = diff_array(c, s, d, i, diff_input(d->t, s->wide, &d->t->arrays[i]));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine against the reference, each element within its bound, and against itself: two runs must be equal bit by
- * bit. Both backward passes read the same O and LSE, those of the reference rounded to storage. */
+ * Compares the engine with the reference, each element within its bound, and two runs of the engine bit by bit. Both
+ * backward passes read the same O and LSE: those of the reference, rounded to storage.
+ */
 #include "check_bound.h"
 
 #include <inttypes.h>
@@ -34,7 +35,7 @@ static double engine_round(fxa_dtype dtype, double x) {
     return element_get(dtype, stored, 0);
 }
 
-/* Data as the engine stores it, so that the reference reads the same numbers. */
+/* Rounds the data to the engine's storage, so that the reference reads the same numbers. */
 static void engine_round_data(check_state *s) {
     fxa_dtype dtype = (fxa_dtype)s->job->problem.q.dtype;
     for (int i = 0; i < DATA_COUNT; i++)
@@ -73,7 +74,8 @@ int check_prepare(cli *c, check_state *s) {
     return CLI_OK;
 }
 
-/* 1 or less: what was got is the rounding of a value within the tolerance. */
+/* Returns the error relative to the tolerance; at most 1 if `got` is the rounding of some value within the
+ * tolerance. */
 static double engine_ratio(fxa_dtype dtype, double got, double want, double tolerance) {
     if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0 : INFINITY;
     if (got == want || got == engine_round(dtype, want)) return 0;
@@ -81,17 +83,17 @@ static double engine_ratio(fxa_dtype dtype, double got, double want, double tole
     return fmin(1, fabs(got - want) / tolerance);
 }
 
-/* How far what was got may be from what is wanted, on its side of it: the tolerance and the rounding that follows. */
+/* Returns the largest accepted distance of `got` from `want` on its side, tolerance plus the rounding to storage. */
 static double engine_room(fxa_dtype dtype, double got, double want, double tolerance) {
     double side =
         got < want ? want - engine_round(dtype, want - tolerance) : engine_round(dtype, want + tolerance) - want;
     return fmax(side, fabs(engine_round(dtype, want) - want));
 }
 
-/* What was found in one array. */
+/* Comparison of one array. */
 typedef struct engine_tally {
-    double worst, error, allowed;                     /* of the element that is worst by its own tolerance */
-    int64_t at, unsure, lost, compared, silent, told; /* told: compared, and not 0 on both sides */
+    double worst, error, allowed;                     /* the element with the largest error / tolerance */
+    int64_t at, unsure, lost, compared, silent, told; /* element numbers; told = compared and not 0 on both sides */
     bool finite_differs;
 } engine_tally;
 
@@ -103,7 +105,8 @@ static void engine_compare_element(engine_tally *t, const check_bound *bound, si
         t->lost += !isfinite(g) && isfinite(w);
         return;
     }
-    bool silent = ratio > 0 && ratio <= 1 && !bound_tells(bound, array, i, product); /* the same bits always tell */
+    /* equal bits are always conclusive */
+    bool silent = ratio > 0 && ratio <= 1 && !bound_tells(bound, array, i, product);
     t->silent += silent;
     t->compared += !silent;
     t->told += !silent && (g != 0 || w != 0);
@@ -124,8 +127,8 @@ static const char *engine_note(cli *c, const engine_tally *t, int64_t count, fxa
     if (t->lost) note = cli_format(c, "%s; %" PRId64 " of them are NaN or inf where f64 has numbers", note, t->lost);
     if (t->silent)
         note = cli_format(c,
-                          "%s%s%" PRId64 " of %" PRId64 " elements told nothing: the program is so steep that %s "
-                          "rounding may change them by as much as they are",
+                          "%s%s%" PRId64 " of %" PRId64 " elements are inconclusive: the program is so steep that %s "
+                          "rounding may change them by as much as their size",
                           note, *note ? "; " : "", t->silent, count, fxa_dtype_name(arithmetic));
     return note;
 }
@@ -147,7 +150,7 @@ static void engine_compare(cli *c, check_state *s, const trial_array *got, size_
                      engine_note(c, &t, want->count, bound->arithmetic), NULL, silent && verdict == CHECK_SKIPPED});
 }
 
-/* The reference's O and LSE, rounded to the engine's storage, are what both backward passes read. */
+/* Rounds the reference's O and LSE to the engine's storage and makes both backward passes read them. */
 static void engine_share_forward(const check_state *s, trial *t) {
     for (size_t i = BOUND_O; i <= BOUND_LSE; i++)
         for (int64_t k = 0; k < t->arrays[i].count; k++) {
@@ -163,9 +166,9 @@ static double engine_largest(const check_state *s, int which) {
     return most;
 }
 
-/* Engines tell in a plan's detail whether they multiply in 16 bits, and round what heads add to shared keys. Of f16
- * what is below 2^-14 rounds to multiples of 2^-24, by half of that for each pair, in random directions (four times
- * that), times the largest of what it is multiplied by. */
+/* Reads from a plan's description whether its engine multiplies in 16 bits, and rounds sums over heads that share keys.
+ * f16 values below 2^-14 round to multiples of 2^-24: an error of 2^-25 for each pair in random directions (4 standard
+ * deviations are allowed), times the largest factor. */
 static bound_products engine_products(const check_state *s, const fxa_plan *plan, size_t array) {
     static const int by[] = {[BOUND_O] = DATA_V, [BOUND_DQ] = DATA_K, [BOUND_DK] = DATA_Q, [BOUND_DV] = DATA_DO};
     const fxa_problem *p = &s->wide->problem;
@@ -197,7 +200,7 @@ static int engine_against_ref(cli *c, check_state *s, trial *t) {
 
 static int engine_repeat(cli *c, check_state *s, trial *t) {
     void *copies[TRIAL_MAX_ARRAYS];
-    int rc = trial_run(c, t, FXA_FORWARD); /* backward now reads the engine's own O and LSE, both times */
+    int rc = trial_run(c, t, FXA_FORWARD); /* backward then reads the engine's own O and LSE, both times */
     if (rc == CLI_OK) rc = trial_run(c, t, FXA_BACKWARD);
     for (size_t i = 0; i < t->n_arrays; i++) {
         size_t bytes = (size_t)t->arrays[i].count * fxa_dtype_size(t->arrays[i].dtype);
@@ -213,10 +216,10 @@ static int engine_repeat(cli *c, check_state *s, trial *t) {
         bool promised = fxa_plan_is_deterministic(t->plan[a->backward]);
         while (at < bytes && ((char *)copies[i])[at] == ((char *)a->data)[at]) at++;
         check_verdict verdict = at == bytes ? CHECK_PASSED : promised ? CHECK_FAILED : CHECK_SKIPPED;
-        check_add(
-            s, (check_finding){
-                   "determinism", a->name, verdict, 0, 0, at == bytes ? "" : check_place(c, a, (int64_t)(at / size)),
-                   verdict == CHECK_SKIPPED ? "differs, and the engine does not promise otherwise" : "", NULL, false});
+        check_add(s, (check_finding){"determinism", a->name, verdict, 0, 0,
+                                     at == bytes ? "" : check_place(c, a, (int64_t)(at / size)),
+                                     verdict == CHECK_SKIPPED ? "differs, which this engine does not exclude" : "",
+                                     NULL, false});
     }
     return rc;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * d score of single pairs: the derived derivative against finite differences of the program, in f64, and the user's
- * backward against the derived one, over sampled (b, h, q, k) and scores where the mask is true. The user's backward
- * must agree as far as f32 arithmetic can tell (constants of a backward written by hand have no more digits). */
+ * Checks d score of single pairs, at random (b, h, q, k) and scores where the mask is true: the derived derivative
+ * against finite differences of the program in f64, and the user's backward against the derived one. The user's
+ * backward must agree within f32 arithmetic, because constants written by hand have no more digits.
+ */
 #include "check.h"
 
 #include <inttypes.h>
@@ -11,15 +12,15 @@
 
 #define PAIRS_STEP 0x1p-4
 #define PAIRS_PER_SAMPLE 64
-#define PAIRS_SAFETY 2 /* of what an analysis to first order says */
+#define PAIRS_SAFETY 2 /* factor on error bounds, which are of first order */
 
 typedef struct pairs_point {
     check_state *s;
     double in[FXA_INPUT_COUNT];
-    double value, error; /* of the program there, in f64 */
+    double value, error; /* the program's value at the point, in f64 */
 } pairs_point;
 
-/* The first result of a program: new score or d score. */
+/* Evaluates the first result of a program: new score or d score. */
 static int pairs_term(cli *c, const fxa_program *program, const cli_binding *b, const double *in, fxa_dtype arithmetic,
                       fxa_bounded_result out[2]) {
     fxa_error err;
@@ -29,8 +30,8 @@ static int pairs_term(cli *c, const fxa_program *program, const cli_binding *b, 
     return CLI_OK;
 }
 
-/* Scores as attention has them, and of every fourth pair one far out, up to 64: a clamp or a branch beyond the usual
- * ones must not hide a backward that forgets it. */
+/* Returns a random score in the usual range; one in four is larger, up to 64, to reach clamps and branches that a wrong
+ * backward may lack. */
 static double pairs_draw_score(cli_random *r) {
     if (random_bits(r) % 4 != 0) return random_real(r, -3, 3);
     double size = exp2(random_real(r, 1.5, 6));
@@ -52,7 +53,8 @@ static void pairs_draw(check_state *s, double *in) {
     in[FXA_INPUT_DSCORE] = random_real(r, 0.5, 1.5);
 }
 
-/* Whether the program may jump while its score moves by h: what it would be if h were an error of the score. */
+/* Finds out whether the program may jump while its score moves by h, by evaluating it with h as the error of the
+ * score. */
 static int pairs_find_jump(cli *c, const pairs_point *p, double h, bool *jump) {
     const double error[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = h};
     const cli_binding *b = &p->s->wide->bind;
@@ -65,8 +67,8 @@ static int pairs_find_jump(cli *c, const pairs_point *p, double h, bool *jump) {
     return CLI_OK;
 }
 
-/* Steps of the score; rises are multiplied by dscore, as the derivative is. */
-static int pairs_step(cli *c, void *user, double h, slope_step *out) {
+/* Evaluates one step of the score. Differences are multiplied by dscore, as the derivative is. */
+static int pairs_step(cli *c, void *user, double h, fd_step *out) {
     pairs_point *p = user;
     double in[FXA_INPUT_COUNT], x = p->in[FXA_INPUT_SCORE], dscore = p->in[FXA_INPUT_DSCORE];
     volatile double hi = x + h, lo = x - h;
@@ -78,13 +80,13 @@ static int pairs_step(cli *c, void *user, double h, slope_step *out) {
     if (rc == CLI_OK) rc = pairs_term(c, p->s->whole, &p->s->wide->bind, in, FXA_F64, down);
     if (rc != CLI_OK) return rc;
     double noise = p->error + fmax(up[0].error, down[0].error);
-    *out = (slope_step){hi - x,         x - lo, dscore * (up[0].value - p->value), dscore * (p->value - down[0].value),
-                        dscore * noise, false};
+    *out = (fd_step){hi - x,         x - lo, dscore * (up[0].value - p->value), dscore * (p->value - down[0].value),
+                     dscore * noise, false};
     return pairs_find_jump(c, p, fmax(out->up, out->down), &out->jump);
 }
 
-/* The user's d score and the derived one, in the widest arithmetic that tells them. */
-static int pairs_compare_bprop(cli *c, const pairs_point *p, slope_result *out) {
+/* Compares the user's d score with the derived one, in f32, then in f64 if f32 is too inaccurate. */
+static int pairs_compare_bprop(cli *c, const pairs_point *p, fd_result *out) {
     static const fxa_dtype arithmetic[] = {FXA_F32, FXA_F64};
     fxa_bounded_result derived[2], users[2];
     double allowed = INFINITY;
@@ -95,29 +97,29 @@ static int pairs_compare_bprop(cli *c, const pairs_point *p, slope_result *out) 
         allowed = PAIRS_SAFETY * (derived[0].error + users[0].error);
     }
     double error = fabs(users[0].value - derived[0].value);
-    *out = (slope_result){SLOPE_AGREES, error, allowed};
+    *out = (fd_result){FD_AGREES, error, allowed};
     if (!isfinite(derived[0].value))
-        out->verdict = SLOPE_NOT_FINITE;
+        out->verdict = FD_NOT_FINITE;
     else if (!(allowed < INFINITY))
-        out->verdict = SLOPE_ROUNDING;
+        out->verdict = FD_ROUNDING;
     else if (!(error <= allowed))
-        out->verdict = SLOPE_DIFFERS;
+        out->verdict = FD_DIFFERS;
     return CLI_OK;
 }
 
 typedef struct pairs_sum {
-    slope_tally tally;
-    double at[FXA_INPUT_COUNT]; /* of the worst */
+    fd_tally tally;
+    double at[FXA_INPUT_COUNT]; /* inputs of the pair with the largest error / tolerance */
 } pairs_sum;
 
-static void pairs_count_result(pairs_sum *sum, const slope_result *r, const double *in) {
-    if (slope_count(&sum->tally, r, 0)) memcpy(sum->at, in, sizeof sum->at);
+static void pairs_count_result(pairs_sum *sum, const fd_result *r, const double *in) {
+    if (fd_count(&sum->tally, r, 0)) memcpy(sum->at, in, sizeof sum->at);
 }
 
 static int pairs_one(cli *c, check_state *s, pairs_sum *differences, pairs_sum *bprop) {
     pairs_point p = {.s = s};
     fxa_bounded_result score[2], derived[2];
-    slope_result r;
+    fd_result r;
     pairs_draw(s, p.in);
     int rc = pairs_term(c, s->whole, &s->wide->bind, p.in, FXA_F64, score);
     if (rc != CLI_OK || score[1].value == 0) return rc;
@@ -125,9 +127,9 @@ static int pairs_one(cli *c, check_state *s, pairs_sum *differences, pairs_sum *
     p.error = score[0].error;
     rc = pairs_term(c, s->derivative, &s->wide->bind, p.in, FXA_F64, derived);
     if (rc == CLI_OK && !s->has_with_grad)
-        rc = slope_compare(c, pairs_step, &p, PAIRS_STEP, derived[0].value,
-                           p.error < INFINITY ? PAIRS_SAFETY * derived[0].error : INFINITY,
-                           fabs(p.in[FXA_INPUT_DSCORE] * p.value), &r);
+        rc = fd_compare(c, pairs_step, &p, PAIRS_STEP, derived[0].value,
+                        p.error < INFINITY ? PAIRS_SAFETY * derived[0].error : INFINITY,
+                        fabs(p.in[FXA_INPUT_DSCORE] * p.value), &r);
     if (rc != CLI_OK) return rc;
     if (!s->has_with_grad) pairs_count_result(differences, &r, p.in);
     if (!s->job->bprop) return CLI_OK;
@@ -142,9 +144,8 @@ static void pairs_report(cli *c, check_state *s, const char *check, const pairs_
     if (sum->tally.error > 0)
         place = cli_format(c, "b %.0f, h %.0f, q %.0f, k %.0f, score %.6g", at[FXA_INPUT_B], at[FXA_INPUT_H],
                            at[FXA_INPUT_Q], at[FXA_INPUT_K], at[FXA_INPUT_SCORE]);
-    check_add(s,
-              (check_finding){check, "d score", slope_verdict_of(&sum->tally), sum->tally.error, sum->tally.tolerance,
-                              place, slope_note(c, &sum->tally, "pair"), slope_keep(c, &sum->tally), false});
+    check_add(s, (check_finding){check, "d score", fd_verdict_of(&sum->tally), sum->tally.error, sum->tally.tolerance,
+                                 place, fd_note(c, &sum->tally, "pair"), fd_keep(c, &sum->tally), false});
 }
 
 int check_pairs(cli *c, check_state *s) {

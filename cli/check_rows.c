@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the reference says of the program at all: when every row is NaN, or none attends to a key, all the other checks
- * compare nothing with nothing. */
+ * Checks the results of the reference: if every row is NaN or attends to nothing, all other comparisons are empty.
+ */
 #include "check_bound.h"
 
 #include <inttypes.h>
@@ -36,7 +36,7 @@ void check_rows(cli *c, check_state *s) {
     } else
         f.note = cli_format(c, "%" PRId64 " row%s%s", rows, plural(rows),
                             empty ? cli_format(c, ", %" PRId64 " attend to nothing", empty) : "");
-    s->findings[0] = f; /* it explains the others */
+    s->findings[0] = f; /* first, because it explains the others */
     s->failed = s->failed || f.verdict == CHECK_FAILED;
     s->warned = s->warned || f.verdict == CHECK_WARNED;
 }
@@ -49,7 +49,7 @@ void check_reach(check_state *s, const trial *t) {
         for (int64_t i = 0; i < t->arrays[a].count; i++)
             if (element_get(t->arrays[a].dtype, t->arrays[a].data, i) != 0) return;
     for (int64_t i = 0; i < t->arrays[BOUND_LSE].count; i++) rows += isfinite(s->lse[i]);
-    if (rows == 0) return; /* which check_rows says */
+    if (rows == 0) return; /* reported by check_rows */
     fxa_program_properties(s->whole, &properties);
     if (properties.score_depends >> FXA_INPUT_SCORE & 1)
         why = "the derivative of the new score by the score is 0: dQ and dK are 0 everywhere";
@@ -58,9 +58,9 @@ void check_reach(check_state *s, const trial *t) {
 
 int check_indices(cli *c, check_state *s) {
     const fxa_problem p = s->job->bprop ? s->ref->problem[FXA_BACKWARD] : s->ref->problem[FXA_FORWARD];
-    int rc = indices_find(c, &p, &s->ref->args, &s->outside);
+    int rc = index_report_find(c, &p, &s->ref->args, &s->outside);
     for (size_t i = 0; rc == CLI_OK && i < s->outside.n; i++)
         check_add(s, (check_finding){"indices", "outside", CHECK_WARNED, 0, 0, "",
-                                     indices_text(c, s->wide, &s->outside.list[i]), NULL, false});
+                                     index_report_text(c, s->wide, &s->outside.list[i]), NULL, false});
     return rc;
 }

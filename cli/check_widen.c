@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A job with its float tensors in f64, on the host: gradients are then not rounded, and steps of finite differences are
- * exact. */
+ * Makes a job whose float tensors are f64 on the host: gradients are then not rounded, and steps of finite differences
+ * are exact.
+ */
 #include "check.h"
 
 #include <string.h>
 
-/* The canonical text with every float tensor declared as f64. */
+/* Makes the program whose text declares every float tensor as f64. */
 static int widen_program(cli *c, const fxa_program *program, fxa_program **out) {
     const char *text = program_text(c, program);
     static const char *const narrow[] = {"f32[", "bf16[", "f16[", "e4m3[", "e5m2["};
@@ -52,7 +53,7 @@ int check_widen(cli *c, const cli_job *job, cli_job **out) {
         }
         view->dtype = FXA_F64;
         view->data = wide->bind.data[i] = npy_as_float(c, &a, FXA_F64);
-        wide->bind.captures[i].strided = 0; /* the copy is dense */
+        wide->bind.captures[i].strided = 0; /* the copy is contiguous */
         memset(wide->bind.captures[i].stride, 0, sizeof wide->bind.captures[i].stride);
     }
     return rc;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the parts of the command line share: one `cli` per process, exit codes, errors, memory, output.
+ * Shared parts of the command: one `cli` per process, exit codes, errors, memory, output.
  *
- * A command writes its report into cli.out (text, or JSON with --json), main prints it when the command is over:
- * standard output is all or nothing. Memory and library objects are owned by the cli and freed together at the end, so
- * commands need no cleanup of their own. Functions that can fail return an exit code, CLI_OK on success, after saying
- * why.
+ * A command writes its report to cli.out, as text or as JSON with --json. main prints it when the command is over, so
+ * standard output has either all of it or nothing. Memory and library objects belong to the cli and are freed together
+ * at the end; commands need no cleanup. Functions that can fail return an exit code, CLI_OK on success, and have
+ * printed a message otherwise.
  */
 #ifndef FXA_CLI_CLI_H
 #define FXA_CLI_CLI_H
@@ -20,22 +20,27 @@
 
 enum { CLI_OK = 0, CLI_CHECK_FAILED = 1, CLI_BAD_INPUT = 2, CLI_UNSUPPORTED = 3, CLI_FAILURE = 4 };
 
-/* ---- Growing text (buf.c) -------------------------------------------------------------------------------------- */
+/* ---- Growing text (buf.c) ---------------------------------------------------------------------------------------- */
 
 typedef struct cli_buf {
-    char *data; /* terminated once anything was added */
-    size_t size, capacity;
+    char *data;      /* NUL-terminated; NULL = empty */
+    size_t size;     /* bytes without the NUL */
+    size_t capacity; /* bytes allocated */
 } cli_buf;
+/* Adds bytes. */
 void buf_add(cli_buf *b, const void *data, size_t size);
+/* Adds a string. */
 void buf_text(cli_buf *b, const char *text);
+/* Adds formatted text. */
 void buf_printf(cli_buf *b, const char *format, ...) CLI_PRINTF(2, 3);
-/* Adds text with every line indented. */
+/* Adds text with every line indented by `columns`. */
 void buf_indented(cli_buf *b, int columns, const char *text);
-/* Adds text broken at spaces so that lines end before column 100; it begins at column `indent`, as later lines do. */
+/* Adds text broken at spaces before column 100. The text starts at column `indent`, as do its continuation lines. */
 void buf_wrapped(cli_buf *b, int indent, const char *text);
+/* Frees the text and empties the buffer. */
 void buf_free(cli_buf *b);
 
-/* ---- Options (opts.c, table in opts.def) ----------------------------------------------------------------------- */
+/* ---- Options (opts.c, table in opts.def) ------------------------------------------------------------------------- */
 
 typedef enum cli_command_id {
 #define CMD(id, name, operands, about) CMD_##id,
@@ -55,139 +60,175 @@ typedef enum cli_option_id {
     OPT_COUNT
 } cli_option_id;
 
+/* FLAG: without a value; ONE: given at most once; MANY: repeatable. */
 typedef enum cli_option_kind { CLI_FLAG, CLI_ONE, CLI_MANY } cli_option_kind;
 
 typedef struct cli_command_info {
-    const char *name, *operands, *about;
+    const char *name;     /* "explain" */
+    const char *operands; /* as in the usage line, "[NAME]"; "" = none */
+    const char *about;    /* one sentence for help */
 } cli_command_info;
 typedef struct cli_option_info {
-    const char *group, *name, *value; /* value: its placeholder; "" for a flag */
-    cli_option_kind kind;
-    uint32_t commands; /* bit i: command i takes it */
-    const char *about;
+    const char *group;    /* heading in help, "Program" */
+    const char *name;     /* without the dashes, "param" */
+    const char *value;    /* placeholder, "NAME=VALUE"; "" = a flag */
+    cli_option_kind kind; /* how often it can be given */
+    uint32_t commands;    /* bit i = command i accepts it */
+    const char *about;    /* one sentence for help */
 } cli_option_info;
 extern const cli_command_info cli_commands[CMD_COUNT];
 extern const cli_option_info cli_options[OPT_COUNT];
 
 typedef struct cli_given {
     cli_option_id id;
-    const char *value; /* NULL for a flag */
+    const char *value; /* NULL = a flag */
 } cli_given;
 
 #define CLI_MAX_GIVEN 1024
 #define CLI_MAX_OPERANDS 8
 #define CLI_MAX_WARNINGS 64
 
-/* ---- The process ----------------------------------------------------------------------------------------------- */
+/* ---- The process ------------------------------------------------------------------------------------------------- */
 
 typedef struct cli_owned cli_owned;
 typedef struct cli {
     cli_command_id command;
-    cli_given given[CLI_MAX_GIVEN]; /* in the order of the command line */
+    cli_given given[CLI_MAX_GIVEN]; /* [n_given] options in the order of the command line */
     size_t n_given;
-    const char *operands[CLI_MAX_OPERANDS];
+    const char *operands[CLI_MAX_OPERANDS]; /* [n_operands] words that are not options */
     size_t n_operands;
-    bool json;
-    fxa_context *ctx;
-    cli_buf out;
-    cli_owned *owned;
-    const char *warnings[CLI_MAX_WARNINGS]; /* for --json */
+    bool json;                              /* --json */
+    fxa_context *ctx;                       /* NULL until the options have been read */
+    cli_buf out;                            /* report of the command */
+    cli_owned *owned;                       /* list of memory and objects to free */
+    const char *warnings[CLI_MAX_WARNINGS]; /* [n_warnings] texts of cli_warn, for --json */
     size_t n_warnings;
-    fxa_error error;        /* the last failure, for --json */
-    const char *error_name; /* file or option it belongs to */
+    fxa_error error;        /* last failure, for --json */
+    const char *error_name; /* file or option of the failure; NULL = none */
 } cli;
 
-/* Reads argv into c: CLI_OK, or CLI_BAD_INPUT after a message. */
+/* Reads argv into c. Returns CLI_OK, or CLI_BAD_INPUT after a message. */
 int cli_parse(cli *c, int argc, char **argv);
-/* The value of an option given at most once, or NULL; a flag's is "". */
+/* Returns the value of an option of kind ONE, "" for a flag; NULL if it was not given. */
 const char *opt_get(const cli *c, cli_option_id id);
+/* Returns true if an option was given. */
 bool opt_has(const cli *c, cli_option_id id);
-/* The next value of a repeatable option: start with *at = 0; NULL at the end. */
+/* Returns the next value of a repeatable option; NULL at the end. Start with *at = 0. */
 const char *opt_next(const cli *c, cli_option_id id, size_t *at);
 
-/* The nearest of n names (by the number of edits), or NULL when none is near. */
+/* Returns the name with the smallest edit distance to `word`; NULL if none is similar. */
 const char *cli_nearest(const char *word, const char *const *names, size_t n);
 
-/* ---- Failures (report.c) --------------------------------------------------------------------------------------- */
+/* ---- Failures (messages.c) --------------------------------------------------------------------------------------- */
 
-/* Says "fxattn: text" on standard error and returns code. */
+/* Prints "fxattn: text" on standard error, records it for --json, and returns code. */
 int cli_fail(cli *c, int code, const char *format, ...) CLI_PRINTF(3, 4);
-/* The same for a failure of the library; `what` (may be NULL) comes first: "what: text". */
+/* Prints "fxattn: what: text" for a library error, with names of flags replaced by options. what may be NULL. Returns
+ * the exit code of the status. */
 int cli_fail_library(cli *c, const fxa_error *err, const char *what);
-/* The same with the place in a text: name:line:column, the line, a caret. */
+/* Prints an error in a program text as "name:line:column: error: text" with the source line and a marker. Returns the
+ * exit code of the status. */
 int cli_fail_place(cli *c, const fxa_error *err, const char *name, const char *source, size_t size);
+/* Returns the exit code for a status of the library. */
 int cli_exit_code(fxa_status status);
-/* Says "fxattn: warning: text" on standard error. */
+/* Prints "fxattn: warning: text" on standard error and records it for --json. */
 void cli_warn(cli *c, const char *format, ...) CLI_PRINTF(2, 3);
 
-/* ---- Memory (own.c): never NULL; when memory is out the process ends with CLI_FAILURE and no temporary files --- */
+/* ---- Memory (cleanup.c) ------------------------------------------------------------------------------------------ */
 
-void *cli_alloc(cli *c, size_t size); /* zeroed, aligned to 64 bytes */
+/* Returns zeroed memory, aligned to 64 bytes and owned by c. Never NULL: without memory the process ends. */
+void *cli_alloc(cli *c, size_t size);
+/* Returns zeroed memory for an array, like cli_alloc; a size that overflows counts as out of memory. */
 void *cli_alloc_array(cli *c, int64_t count, size_t size);
+/* Returns formatted text, owned by c. */
 char *cli_format(cli *c, const char *format, ...) CLI_PRINTF(2, 3);
-void cli_out_of_memory(double bytes) __attribute__((noreturn)); /* bytes: asked for, where that is much */
+/* Prints that memory is exhausted, removes temporary files and exits with CLI_FAILURE. bytes: size of the request. */
+void cli_out_of_memory(double bytes) __attribute__((noreturn));
+/* Transfers a reference to c and returns the program. */
 fxa_program *cli_own_program(cli *c, fxa_program *program);
+/* Transfers a reference to c and returns the plan. */
 fxa_plan *cli_own_plan(cli *c, fxa_plan *plan);
-void cli_release(cli *c); /* everything */
+/* Frees everything that c owns. */
+void cli_release(cli *c);
 
-/* ---- Numbers and names (words.c) ------------------------------------------------------------------------------- */
+/* ---- Numbers, elements, random numbers (numbers.c) --------------------------------------------------------------- */
 
-/* Length of the UTF-8 sequence at s (shortest form, no surrogates), or 0. */
+/* Returns the length of the UTF-8 sequence at s; 0 if it is invalid (overlong or a surrogate too). */
 size_t utf8_length(const unsigned char *s);
-/* *out is infinite for a number beyond the range of f64, and for "inf"; 0 for one too small for it, and for "0". */
+/* Reads a float; returns false if the text is none. Overflow gives infinity, underflow 0. */
 bool read_double(const char *text, double *out);
-/* Whether the word that gave the value says another number than that. */
+/* Returns true if read_double over- or underflowed: the text is not "inf" or 0, but the value is. */
 bool word_is_out_of_range(const char *text, double value);
+/* Reads a decimal int of 64 bits; returns false if the text is none. */
 bool read_int(const char *text, int64_t *out);
+/* Reads an unsigned int of 64 bits, decimal, octal (0...) or hexadecimal (0x...); returns false if the text is none. */
 bool read_uint(const char *text, uint64_t *out);
-/* An option that holds one number, in a range; keeps *out when it is not given. */
+/* Reads an option of one int between lo and hi; *out is unchanged if it was not given. Returns an exit code. */
 int opt_int(cli *c, cli_option_id id, int64_t lo, int64_t hi, int64_t *out);
+/* Reads an option of one float; *out is unchanged if it was not given. Returns an exit code. */
 int opt_double(cli *c, cli_option_id id, double *out);
+/* Reads an option of one unsigned int; *out is unchanged if it was not given. Returns an exit code. */
 int opt_uint(cli *c, cli_option_id id, uint64_t *out);
-/* "4,8" into at most max numbers; the count, or -1 when it is not such a list. */
+/* Reads "4,8" into at most max ints. Returns their number; -1 if the text is not such a list. */
 int read_int_list(const char *text, int64_t *out, int max);
-const char *plural(int64_t n);                            /* "s", or "" of one */
-void hex_text(const uint8_t *bytes, size_t n, char *out); /* out: 2n + 1 */
-/* Elements of any dtype as doubles, and back (rounded to nearest even; ints truncated). */
+/* Returns "" for 1, else "s". */
+const char *plural(int64_t n);
+/* Writes bytes as hexadecimal text; out has 2n + 1 bytes. */
+void hex_text(const uint8_t *bytes, size_t n, char *out);
+/* Returns an element of any dtype as double. */
 double element_get(fxa_dtype dtype, const void *data, int64_t index);
+/* Stores a double as an element: floats are rounded to nearest even, ints truncated. */
 void element_set(fxa_dtype dtype, void *data, int64_t index, double value);
+/* Returns true for float dtypes, f8 included. */
 bool dtype_is_float(fxa_dtype dtype);
 
 typedef struct cli_random {
-    uint64_t state;
+    uint64_t state; /* seed, then the state of splitmix64 */
 } cli_random;
+/* Returns 64 random bits. */
 uint64_t random_bits(cli_random *r);
+/* Returns a random float of lo <= x < hi. */
 double random_real(cli_random *r, double lo, double hi);
 
-/* ---- Input files (infile.c) ------------------------------------------------------------------------------------ */
+/* ---- Input files (infile.c) -------------------------------------------------------------------------------------- */
 
-/* All of a file of at most so many bytes ("a plan"), with a terminator behind it; owned by c. */
-int cli_read_file(cli *c, const char *path, const char *what, size_t most, char **data, size_t *size);
+/* Reads an entire file of at most max_size bytes, NUL-terminated, owned by c. what: kind of file for messages, "a
+ * plan". Returns an exit code. */
+int cli_read_file(cli *c, const char *path, const char *what, size_t max_size, char **data, size_t *size);
 
-/* ---- Output files (outfile.c) ---------------------------------------------------------------------------------- */
+/* ---- Output files (outfile.c) ------------------------------------------------------------------------------------ */
 
-/* Opens a temporary file beside `path`; nothing appears at `path` before cli_outputs_commit. Returns a handle >= 0, or
- * -1 after a message. */
+/* Opens a temporary file beside `path`, which cli_outputs_commit renames to it. Returns a handle >= 0; -1 after a
+ * message. */
 int cli_output_open(cli *c, const char *path);
-/* A file that is read is not one to write: opening it as an output is an error from here on. */
+/* Records an input file: opening it as an output fails from here on. */
 void cli_input_note(cli *c, const char *path, int fd);
+/* Appends bytes to an open output. Returns an exit code. */
 int cli_output_write(cli *c, int handle, const void *data, size_t size);
-int cli_outputs_commit(cli *c); /* all of them, or a failure */
-void cli_outputs_abandon(void); /* removes what was not committed; safe in a signal handler */
-void cli_outputs_guard(void);   /* abandons also on SIGINT, SIGTERM, SIGHUP */
+/* Renames all outputs to their paths. Returns an exit code. */
+int cli_outputs_commit(cli *c);
+/* Removes the outputs that were not committed. Safe in a signal handler. */
+void cli_outputs_abandon(void);
+/* Calls cli_outputs_abandon on SIGINT, SIGTERM and SIGHUP. */
+void cli_outputs_guard(void);
 
-/* ---- Progress (progress.c) ------------------------------------------------------------------------------------- */
+/* ---- Progress (progress.c) --------------------------------------------------------------------------------------- */
 
-/* Between begin and end a line on standard error tells how long it has taken (and how far it is, when total > 0): after
- * the first second, only when standard error is a terminal, and not with --json. They do not nest. */
+/* Starts a progress line on standard error: elapsed time and, if total > 0, the share that is done. It appears after
+ * one second, only on a terminal and not with --json. Must not be nested. */
 void progress_begin(const cli *c, const char *what, uint64_t total);
+/* Sets how many of `total` steps are done. */
 void progress_step(uint64_t done);
-fxa_progress_fn progress_hook(void); /* for a run that is one step of it: the share that is done counts; or NULL */
+/* Returns a progress function for a run that is one step; NULL if no line is shown. */
+fxa_progress_fn progress_hook(void);
+/* Removes the progress line and stops it. */
 void progress_end(void);
-void progress_wipe(void); /* takes the line away; safe in a signal handler */
-double cli_seconds(void); /* a clock that only goes forward */
+/* Removes the progress line from the terminal. Safe in a signal handler. */
+void progress_wipe(void);
+/* Returns seconds of a monotonic clock. */
+double cli_seconds(void);
 
-/* ---- Commands -------------------------------------------------------------------------------------------------- */
+/* ---- Commands ---------------------------------------------------------------------------------------------------- */
 
 int cmd_explain(cli *c);
 int cmd_run(cli *c);

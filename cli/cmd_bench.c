@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bench: times one pass of the engine at hand on random data, and what the machine could do in the same run. Work is
- * counted by the pairs that the mask leaves: a forward multiplies-and-adds d + dv times per pair (with d = dv that is
- * 4 d operations), a backward 3 d + 2 dv times (10 d). The same shape without the program is timed as well: the
- * difference is what the program costs. On a device the way there and back is part of every run, and the machine is no
- * measure. */
+ * bench: times one pass of an engine on random data, and compares it with the measured peak of the machine. Work is
+ * counted for attended pairs: forward takes d + dv multiply-adds per pair (4 d operations if d = dv), backward 3 d + 2
+ * dv (10 d). The same shape is timed without the program too; the difference is the cost of the program. On a device
+ * each run includes the copies to and from it, and the peak of the host is not shown.
+ */
 #include "explain.h"
-#include "invent.h"
-#include "machine.h"
-#include "pairs.h"
+#include "invented_values.h"
+#include "peak_rates.h"
+#include "pair_count.h"
 #include "trial.h"
 
 #include <inttypes.h>
@@ -18,10 +18,11 @@
 #define BENCH_LEAST 5
 #define BENCH_MOST 1000
 #define BENCH_SECONDS 0.5
-#define BENCH_DENSE 1.0       /* seconds that a dense pass may take at most, to be measured too */
-#define BENCH_LONG 10.0       /* seconds of a pass from which on they are foretold, */
-#define BENCH_HOPELESS 3600.0 /* and refused */
-#define BENCH_DECODE 16       /* rows up to which a forward is bound by memory, and told in bytes too */
+#define BENCH_DENSE 1.0       /* longest expected time in seconds of a dense pass that is still measured */
+#define BENCH_LONG 10.0       /* seconds from which on the expected time of a pass is announced */
+#define BENCH_HOPELESS 3600.0 /* seconds from which on the command refuses to run a pass */
+/* maximum rows of a forward pass that is bound by memory; its rate is given in bytes too */
+#define BENCH_DECODE 16
 
 typedef struct bench_result {
     fxa_pass pass;
@@ -29,15 +30,15 @@ typedef struct bench_result {
     int32_t threads;
     size_t workspace;
     double best, median, gflops, peak_gflops;
-    double flops_before;        /* of the machine, before the runs */
-    double gbytes, copy_gbytes; /* per second; decode only, else 0 */
-    int64_t reps;               /* 0: not said */
+    double flops_before;        /* peak rate before the runs */
+    double gbytes, copy_gbytes; /* bytes per second of the pass and of copies; decoding only, else 0 */
+    int64_t reps;               /* --reps; 0 = not given */
     uint64_t pairs, all;
     bool exact;
-    int32_t tile_q, tile_k; /* of the engine; 0: masks save no work */
-    fxa_tile_counts tiles;  /* of b 0, h 0 */
-    double dense_gflops;    /* 0: not measured, */
-    double dense_estimate;  /* which would have taken so long; 0: there is no program */
+    int32_t tile_q, tile_k; /* tiles that the engine skips; 0 = none */
+    fxa_tile_counts tiles;  /* counts of batch entry 0, head 0 */
+    double dense_gflops;    /* rate without the program; 0 = not measured */
+    double dense_estimate;  /* expected seconds of that pass if it was too long to measure; 0 = there is no program */
 } bench_result;
 
 static int bench_order(const void *a, const void *b) {
@@ -53,12 +54,12 @@ static int bench_read_words(cli *c, fxa_pass *pass) {
     return CLI_OK;
 }
 
-/* As many runs as were asked for, else at least BENCH_LEAST and as many as fit into BENCH_SECONDS. */
+/* Times --reps runs, else at least BENCH_LEAST and as many as fit into BENCH_SECONDS. Returns an exit code. */
 static int bench_time(cli *c, trial *t, bench_result *out) {
     int64_t most = out->reps ? out->reps : BENCH_MOST, n = 0;
     double *seconds = cli_alloc_array(c, most, sizeof *seconds);
     progress_begin(c, "bench, first runs", 2);
-    int rc = trial_run(c, t, FXA_FORWARD); /* a backward reads O and LSE */
+    int rc = trial_run(c, t, FXA_FORWARD); /* backward reads O and LSE */
     progress_step(1);
     if (rc == CLI_OK) rc = trial_run(c, t, out->pass);
     progress_end();
@@ -85,11 +86,11 @@ static double bench_gflops(const fxa_problem *p, fxa_pass pass, uint64_t pairs, 
     return seconds > 0 ? 1e-9 * (double)pairs * 2 * (pass ? 3 * d + 2 * dv : d + dv) / seconds : 0;
 }
 
-/* Before there is any data: what a pass takes at the rate of the machine. Said where one waits for it, refused where
- * nobody would; a mask that was not counted may leave less. */
+/* Estimates the time of a pass from the peak rate, before any data is made: announces a long wait and refuses a
+ * hopeless one. A mask that was not counted may leave less work. */
 static int bench_expect(cli *c, const fxa_problem *p, bench_result *r) {
     if (p->device != FXA_HOST) return CLI_OK;
-    r->flops_before = machine_flops(r->threads);
+    r->flops_before = peak_flops(r->threads);
     double seconds = bench_gflops(p, r->pass, r->pairs, 1) * 1e9 / r->flops_before;
     if (r->exact && seconds > BENCH_HOPELESS)
         return cli_fail(c, CLI_BAD_INPUT,
@@ -106,23 +107,23 @@ static int bench_expect(cli *c, const fxa_problem *p, bench_result *r) {
     return CLI_OK;
 }
 
-/* Rates of the result, and of the machine before and after: the better of the two. */
+/* Computes the rates of the result and of the machine, the better of its two measurements. */
 static int bench_rate(cli *c, const fxa_problem *p, trial *t, bench_result *r) {
     double d = (double)p->d_qk, dv = (double)problem_dv(p), before = r->flops_before;
     int rc = bench_time(c, t, r);
     if (rc != CLI_OK) return rc;
     r->gflops = bench_gflops(p, r->pass, r->pairs, r->best);
     if (p->device != FXA_HOST) return CLI_OK;
-    double after = machine_flops(r->threads);
+    double after = peak_flops(r->threads);
     r->peak_gflops = 1e-9 * (before > after ? before : after);
     if (r->pass == FXA_BACKWARD || p->sq > BENCH_DECODE) return CLI_OK;
     double rows = (double)p->b * (double)(p->hq * p->sq), keys = (double)p->b * (double)(p->hkv * p->sk);
     r->gbytes = 1e-9 * (rows + keys) * (d + dv) * (double)fxa_dtype_size((fxa_dtype)p->q.dtype) / r->best;
-    r->copy_gbytes = 1e-9 * machine_copy(c, r->threads);
+    r->copy_gbytes = 1e-9 * peak_copy(c, r->threads);
     return CLI_OK;
 }
 
-/* What the mask leaves of the engine's own tiles. */
+/* Counts the engine's own tiles. */
 static int bench_tiles(cli *c, const cli_job *job, const trial *t, bench_result *r) {
     const fxa_problem *p = &t->problem[r->pass];
     fxa_support *list;
@@ -143,8 +144,8 @@ static int bench_tiles(cli *c, const cli_job *job, const trial *t, bench_result 
     return CLI_OK;
 }
 
-/* The rate of the same shape without program and ready masks. Where that would take long it is not measured; nor on a
- * device, where most of the time is the way of the data there and back, whatever the program. */
+/* Times the same shape without program and built-in masks. Not measured if it would take long, nor on a device, where
+ * copies dominate. */
 static int bench_dense(cli *c, const cli_job *job, const trial_data *data, bench_result *r) {
     cli_job *dense = cli_alloc(c, sizeof *dense);
     bench_result other = {.pass = r->pass, .reps = opt_has(c, OPT_REPS) && r->reps < BENCH_LEAST ? r->reps : 0};
@@ -164,7 +165,7 @@ static int bench_dense(cli *c, const cli_job *job, const trial_data *data, bench
     return rc;
 }
 
-/* The share of the time that dense pairs, as many as the mask leaves, would not have taken. */
+/* Returns the share of the time beyond that of as many dense pairs. */
 static double bench_program_share(const bench_result *r) {
     double share = 1 - r->gflops / r->dense_gflops;
     return share > 0 ? share : 0;
@@ -220,7 +221,7 @@ static void bench_report_json(cli *c, const cli_job *job, const bench_result *r)
         json_number(&j, "copy_gbytes_per_second", r->copy_gbytes);
     }
     json_uint(&j, "workspace", r->workspace);
-    invent_json(&j, job);
+    invented_json(&j, job);
     json_warnings(&j, c);
     json_close(&j, '}');
 }
@@ -249,7 +250,7 @@ static void bench_report(cli *c, const cli_job *job, const bench_result *r) {
     buf_printf(&c->out, "%s %s, %s, %s%s%s\n", r->engine, r->pass ? "backward" : "forward",
                problem_shape_text(c, &job->problem), fxa_dtype_name((fxa_dtype)job->problem.q.dtype),
                *r->detail ? ", " : "", r->detail);
-    const char *unsaid = invent_text(c, job);
+    const char *unsaid = invented_text(c, job);
     if (*unsaid) buf_printf(&c->out, "%s\n", unsaid);
     buf_printf(&c->out, "best %.4g s, median %.4g s of %" PRId64 ", %.4g GFLOP/s over %" PRIu64 " pairs%s\n", r->best,
                r->median, r->reps, r->gflops, r->pairs,
@@ -283,8 +284,8 @@ int cmd_bench(cli *c) {
     if (rc != CLI_OK) return rc;
     values_warn(c, job->program, &job->bind, job->problem.q.dtype == FXA_F64);
     values_warn_scale(c, job->problem.q.dtype == FXA_F64);
-    invent_fill(c, job, &random, false);
-    rc = pairs_count(c, job, whole, &r.pairs, &r.exact);
+    invented_fill(c, job, &random, false);
+    rc = pair_count_all(c, job, whole, &r.pairs, &r.exact);
     r.threads = fxa_context_threads(c->ctx);
     if (rc == CLI_OK) rc = bench_expect(c, &job->problem, &r);
     if (rc != CLI_OK) return rc;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * check: engine against reference, derivative against finite differences, the user's backward against the derived one,
- * determinism. Exit code 1 when one of them fails. */
+ * determinism. Exit code 1 if one of them fails.
+ */
 #include "check.h"
 #include "explain.h"
-#include "invent.h"
+#include "invented_values.h"
 
 #define CHECK_SAMPLES 24
 #define CHECK_RUNS 16
-#define CHECK_WORK 0x1p32 /* nodes evaluated for differences: ten seconds or so */
+#define CHECK_WORK 0x1p32 /* program nodes evaluated for finite differences: about ten seconds */
 
 static const char *const check_words[] = {"passed", "FAILED", "skipped", "warning"};
 
@@ -19,23 +20,23 @@ void check_add(check_state *s, check_finding finding) {
     s->warned = s->warned || finding.verdict == CHECK_WARNED;
 }
 
-/* Checks in which all was left out, or allowed: they say nothing of an array, right or wrong. */
+/* Returns the number of checks in which every comparison was inconclusive. */
 static size_t check_silent(const check_state *s) {
     size_t n = 0;
     for (size_t i = 0; i < s->n; i++) n += s->findings[i].silent;
     return n;
 }
 
-static void check_report_tally(json *j, const slope_tally *t) {
+static void check_report_tally(json *j, const fd_tally *t) {
     if (!t) return;
-    json_int(j, "compared", slope_compared(t));
+    json_int(j, "compared", fd_compared(t));
     json_open(j, "left_out", '{');
-    for (int i = 0; i < SLOPE_VERDICTS; i++)
-        if (slope_left_out[i][1]) json_int(j, slope_left_out[i][1], t->count[i]);
+    for (int i = 0; i < FD_VERDICTS; i++)
+        if (fd_left_out[i][1]) json_int(j, fd_left_out[i][1], t->count[i]);
     json_close(j, '}');
 }
 
-/* The last line: a check that told nothing does not read as passed. */
+/* Writes the last line. Inconclusive checks are not reported as passed. */
 static void check_report_end(cli *c, const check_state *s) {
     size_t silent = check_silent(s);
     const char *before = ": ";
@@ -44,7 +45,7 @@ static void check_report_end(cli *c, const check_state *s) {
     else if (!silent)
         buf_text(&c->out, "all checks passed");
     else
-        buf_printf(&c->out, "no check failed, but %zu told nothing", silent);
+        buf_printf(&c->out, "no check failed, %zu inconclusive", silent);
     for (size_t i = 0; !s->failed && i < s->n; i++)
         if (s->findings[i].silent) {
             buf_printf(&c->out, "%s%s of %s", before, s->findings[i].check, s->findings[i].what);
@@ -57,12 +58,12 @@ static void check_report_json(cli *c, const check_state *s, const char *random) 
     json j = json_begin(&c->out);
     json_open(&j, NULL, '{');
     json_bool(&j, "passed", !s->failed);
-    json_uint(&j, "told_nothing", check_silent(s));
+    json_uint(&j, "inconclusive", check_silent(s));
     json_string(&j, "engine", s->engine);
     problem_shape_json(&j, "shape", &s->job->problem);
     json_string(&j, "dtype", fxa_dtype_name((fxa_dtype)s->job->problem.q.dtype));
     json_string(&j, "random", random);
-    invent_json(&j, s->job);
+    invented_json(&j, s->job);
     json_open(&j, "checks", '[');
     for (size_t i = 0; i < s->n; i++) {
         const check_finding *f = &s->findings[i];
@@ -78,7 +79,7 @@ static void check_report_json(cli *c, const check_state *s, const char *random) 
         json_close(&j, '}');
     }
     json_close(&j, ']');
-    indices_json(&j, s->job, &s->outside);
+    index_report_json(&j, s->job, &s->outside);
     json_warnings(&j, c);
     json_close(&j, '}');
 }
@@ -86,7 +87,7 @@ static void check_report_json(cli *c, const check_state *s, const char *random) 
 static void check_report(cli *c, const check_state *s) {
     buf_printf(&c->out, "engine %s, %s, %s\n", s->engine, problem_shape_text(c, &s->job->problem),
                fxa_dtype_name((fxa_dtype)s->job->problem.q.dtype));
-    const char *unsaid = invent_text(c, s->job);
+    const char *unsaid = invented_text(c, s->job);
     if (*unsaid) buf_printf(&c->out, "%s\n", unsaid);
     buf_text(&c->out, "Q, K, V, dO, dLSE at random, -1.5 to 1.5; scores of single pairs -3 to 3, every fourth up to 64 "
                       "either way\n");
@@ -102,7 +103,7 @@ static void check_report(cli *c, const check_state *s) {
     check_report_end(c, s);
 }
 
-/* Points of each derivative: fewer where one takes long, since it takes some CHECK_RUNS passes of every pair. */
+/* Returns the points per derivative: fewer for long passes, since each takes CHECK_RUNS evaluations of every pair. */
 static int64_t check_default_samples(const cli_job *job) {
     const fxa_problem *p = &job->problem;
     double pass = (double)p->b * (double)p->hq * (double)p->sq * (double)p->sk *
@@ -112,7 +113,7 @@ static int64_t check_default_samples(const cli_job *job) {
     return most > CHECK_SAMPLES ? CHECK_SAMPLES : most < 2 ? 2 : (int64_t)most;
 }
 
-/* Shapes of which something can be told, and that within an hour. */
+/* Fails for shapes without pairs, and for those that would take more than an hour. */
 static int check_require_pairs(cli *c, const fxa_problem *p) {
     double pairs = problem_pairs(p);
     if (pairs == 0)
@@ -129,7 +130,7 @@ static int check_require_pairs(cli *c, const fxa_problem *p) {
 int cmd_check(cli *c) {
     check_state *s = cli_alloc(c, sizeof *s);
     s->findings = cli_alloc_array(c, CHECK_MAX_FINDINGS, sizeof *s->findings);
-    s->n = 1; /* the first is that of check_rows */
+    s->n = 1; /* the first finding is that of check_rows */
     int rc = job_make(c, true, &s->job);
     if (rc == CLI_OK) s->samples = check_default_samples(s->job);
     if (rc == CLI_OK) rc = job_require_small(c, s->job);
@@ -141,7 +142,7 @@ int cmd_check(cli *c) {
     if (values_finite_penalty(s->job->program)) cli_warn(c, "%s", values_finite_penalty(s->job->program));
     values_warn(c, s->job->program, &s->job->bind, s->job->problem.q.dtype == FXA_F64);
     values_warn_scale(c, s->job->problem.q.dtype == FXA_F64);
-    const char *random = invent_fill(c, s->job, &s->random, false);
+    const char *random = invented_fill(c, s->job, &s->random, false);
     trial_data_make(c, &s->job->problem, &s->random, &s->data);
     rc = check_prepare(c, s);
     if (rc == CLI_OK) rc = check_indices(c, s);

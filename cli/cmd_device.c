@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * device: the profile of a GPU, which --target takes on machines that have none. It is JSON with --json and without. */
+ * device: prints the description of a GPU, which --target accepts on machines without it. It is JSON in any case.
+ */
 #include "job.h"
 
 int cmd_device(cli *c) {
     fxa_problem p = FXA_PROBLEM_INIT;
     size_t size = 0;
     fxa_error err;
-    p.device = FXA_CUDA; /* the first, unless --device says another */
+    p.device = FXA_CUDA; /* the first device, unless --device names another */
     int rc = job_read_device(c, &p);
     if (rc != CLI_OK) return rc;
     fxa_status status = fxa_device_description(c->ctx, (fxa_device)p.device, p.ordinal, NULL, 0, &size, &err);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * explain: every stage of the flow for a program and a shape, as text or as JSON. What is shown is the program that
- * runs, ready masks included. First everything is found out (explain_gather), then it is written. */
+ * explain: every stage of compilation for a program and a shape, as text or as JSON. The program shown is the one that
+ * runs, built-in masks included. explain_gather computes everything, then it is printed.
+ */
 #include "explain.h"
 
 #include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
 
-/* As --section lists them: the words of its placeholder. */
+/* Reads --section. The names are the words of its placeholder in opts.def. */
 static int explain_sections(cli *c, uint32_t *out) {
     const char *list = cli_options[OPT_SECTION].value, *word;
     const char *names[SECTION_COUNT];
@@ -30,7 +31,7 @@ static int explain_sections(cli *c, uint32_t *out) {
     return CLI_OK;
 }
 
-/* Index `axis` of the first load of `name` in a program's text: where it begins, and its length; 0: there is none. */
+/* Returns the text of index `axis` in the first load of `name`, and its length; NULL if there is none. */
 static const char *explain_index_text(const char *text, const char *name, int axis, size_t *length) {
     size_t n = strlen(name);
     *length = 0;
@@ -51,12 +52,12 @@ static const char *explain_index_text(const char *text, const char *name, int ax
     return text;
 }
 
-/* Tensors of which nothing is said reach as far as they are read, where an index is b, h, q or k; else as far as any
- * of these and their differences, about. The report says so. */
+/* Chooses sizes for tensors without any: the extent of the coordinate if an index is b, h, q or k; otherwise the
+ * largest extent of all, and twice that for differences. The report lists them. */
 static int explain_assume_sizes(cli *c, cli_job *job) {
     const int64_t extents[] = {job->problem.b, job->problem.hq, job->problem.sq, job->problem.sk};
     static const char axes[] = "bhqk";
-    int64_t side = 64; /* of other indices */
+    int64_t side = 64; /* size for other indices */
     for (int i = 2; i < 4 && side < 8192; i++) side += extents[i] < 8192 ? extents[i] : 8192;
     if (side > 8192) side = 8192;
     for (int i = 0; i < 2; i++) {
@@ -93,7 +94,7 @@ static int explain_tiles(cli *c, const cli_job *job, explanation *e) {
     return CLI_OK;
 }
 
-/* Indices outside their tensors, when every value is there. The score counts as 0: there are no Q and K. */
+/* Checks indices if all values are given. Without Q and K, scores count as 0. */
 static int explain_indices(cli *c, const cli_job *job, explanation *e) {
     fxa_args args = FXA_ARGS_INIT;
     if (!e->knows_values || !job->bind.n_tensors) return CLI_OK;
@@ -101,10 +102,10 @@ static int explain_indices(cli *c, const cli_job *job, explanation *e) {
     args.n_params = job->bind.n_params;
     args.tensors = job->bind.data;
     args.n_tensors = job->bind.n_tensors;
-    return indices_find(c, &job->problem, &args, &e->outside);
+    return index_report_find(c, &job->problem, &args, &e->outside);
 }
 
-/* How the engine's own tiles of the same (b, h) are left. */
+/* Counts the engine's own tiles of the same (b, h). */
 static int explain_own_tiles(cli *c, const cli_job *job, const explanation *e, const fxa_support *s,
                              fxa_tile_counts *out) {
     fxa_error err;
@@ -115,7 +116,7 @@ static int explain_own_tiles(cli *c, const cli_job *job, const explanation *e, c
     return CLI_OK;
 }
 
-/* Tiles that were not looked at may be left, and mixed ones may be empty where values are missing. */
+/* Tiles that were not classified may remain, and mixed ones may be empty if values are missing. */
 explain_share explain_share_of(const explanation *e, int pass, size_t engine) {
     const fxa_tile_counts *t = &e->tiles_of[pass][engine];
     bool open = t->mixed > 0 && !e->knows_values;
@@ -131,7 +132,7 @@ static int explain_engines(cli *c, cli_job *job, explanation *e) {
     for (int pass = 0; pass < 2; pass++) {
         fxa_problem p = job_planned(job, (fxa_pass)pass);
         size_t count = 0;
-        p.engine = NULL; /* every engine is asked */
+        p.engine = NULL; /* queries every engine */
         if (fxa_support_query(c->ctx, &p, NULL, &count, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
         e->support[pass] = cli_alloc_array(c, (int64_t)count, sizeof(fxa_support));
         if (fxa_support_query(c->ctx, &p, e->support[pass], &count, &err) != FXA_OK)
@@ -146,7 +147,7 @@ static int explain_engines(cli *c, cli_job *job, explanation *e) {
     return CLI_OK;
 }
 
-/* Engines that say no to a backward pass are asked once more without gradients of params and captured tensors. */
+/* Queries engines that refuse the backward pass once more, without gradients of params and captured tensors. */
 static int explain_qkv(cli *c, cli_job *job, explanation *e) {
     fxa_problem p = job_backward(job);
     size_t count = e->n_support[1];
@@ -167,8 +168,8 @@ static int explain_qkv(cli *c, cli_job *job, explanation *e) {
     return CLI_OK;
 }
 
-/* A plan knows neither values nor the entry and head that are asked for: its own line of tiles, those of b 0 and h 0
- * whatever values are, becomes what the section of the engines counts. */
+/* Replaces the line of tiles in a plan's dump, which counts b 0, h 0 without values, by the counts of the engines
+ * section. */
 static char *explain_tape_tiles(cli *c, const cli_job *job, const explanation *e, int pass, const char *engine,
                                 char *text) {
     static const char begin[] = "tiles of b 0, h 0";
@@ -186,14 +187,14 @@ static char *explain_tape_tiles(cli *c, const cli_job *job, const explanation *e
                        : tensors           ? ", whatever tensors hold"
                                            : "",
                *rest = line + strcspn(line, "\n");
-    const char *unknown = t->unknown ? cli_format(c, ", %" PRIu64 " not looked at", t->unknown) : "";
+    const char *unknown = t->unknown ? cli_format(c, ", %" PRIu64 " not classified", t->unknown) : "";
     return cli_format(c,
                       "%.*stiles of b %" PRId64 ", h %" PRId64 "%s: %" PRIu64 " left out, %" PRIu64
                       " with the mask, %" PRIu64 " without%s%s",
                       (int)(line - text), text, e->b, e->h, open, t->empty, t->mixed, t->full, unknown, rest);
 }
 
-/* What the engine that a run would take makes of the program. That there is none is something to tell. */
+/* Dumps the plans of both passes. Without a plan, the reason is shown. */
 static int explain_tape(cli *c, cli_job *job, explanation *e) {
     for (int pass = 0; pass < 2; pass++) {
         fxa_problem p = job_planned(job, (fxa_pass)pass);
@@ -220,7 +221,7 @@ static int explain_tape(cli *c, cli_job *job, explanation *e) {
     return CLI_OK;
 }
 
-/* What engines make of the program, where it is asked for. */
+/* Dumps what the sections classes, conjuncts and fused show. */
 static int explain_lowering(cli *c, explanation *e) {
     for (int what = 0; what < 3; what++) {
         fxa_error err;
@@ -236,7 +237,7 @@ static int explain_lowering(cli *c, explanation *e) {
     return CLI_OK;
 }
 
-/* Told whatever sections there are: a profile that no engine understands, an engine that is none of the device's. */
+/* Fails for an unreadable target or an engine of another device, whatever the sections are. */
 static int explain_place(cli *c, const cli_job *job) {
     size_t count = 0;
     fxa_error err;

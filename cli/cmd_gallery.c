@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gallery: the programs that `--program @NAME` takes, with what each is; the text of one by its name. */
+ * gallery: lists the programs that `--program @NAME` accepts, or prints the text of one.
+ */
 #include "gallery.h"
 #include "json.h"
 
@@ -14,7 +15,7 @@ const gallery_program *gallery_find(const char *name) {
     return NULL;
 }
 
-/* Names near by spelling first, then those that hold the word or are held by it. */
+/* Similar spellings come first, then names that contain the word or are contained in it. */
 int gallery_fail(cli *c, const char *name) {
     const char **names = cli_alloc_array(c, (int64_t)gallery_count, sizeof *names);
     cli_buf near = {0};
@@ -34,7 +35,7 @@ int gallery_fail(cli *c, const char *name) {
     return rc;
 }
 
-/* The first sentence of the comment that the program opens with, on one line. */
+/* Returns the first sentence of the comment at the start of the program, in one line. */
 static const char *gallery_about(cli *c, const gallery_program *p) {
     cli_buf b = {0};
     for (const char *line = p->text; *line == '#'; line += line[0] == '\n') {

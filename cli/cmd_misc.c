@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The small commands: version, and the engines of the build as they would run here. */
+ * The commands version and engines. engines shows how each engine of the build would run here.
+ */
 #include "cli.h"
 #include "json.h"
 
@@ -16,13 +17,13 @@ int cmd_version(cli *c) {
     return CLI_OK;
 }
 
-/* An engine as it would run the smallest problem, of a kind that all of them take. */
+/* An engine and how it would run a small problem that every engine supports. */
 typedef struct engine_here {
     const char *name, *device, *detail;
-    const char *reason; /* "": it is available */
+    const char *reason; /* why it is unavailable; "" = it is available */
 } engine_here;
 
-/* What the engine itself says of p. */
+/* Gets the engine's reason for refusing p. */
 static int engines_reason(cli *c, size_t index, const fxa_problem *p, const char **out) {
     fxa_error err;
     size_t count = index + 1;
@@ -32,7 +33,7 @@ static int engines_reason(cli *c, size_t index, const fxa_problem *p, const char
     return CLI_OK;
 }
 
-/* Asks on each device: an engine is an error on all but its own. */
+/* Tries an engine on each device; naming it on another device than its own is an error. */
 static int engines_ask(cli *c, size_t index, engine_here *out) {
     *out = (engine_here){.name = fxa_engine_name(index), .device = "", .detail = "", .reason = ""};
     for (int i = 0; fxa_device_name((fxa_device)i); i++) {
@@ -42,7 +43,7 @@ static int engines_ask(cli *c, size_t index, engine_here *out) {
         p.b = p.hq = p.sq = p.sk = 1, p.d_qk = 16, p.q.dtype = FXA_F16, p.alignment = i == FXA_HOST ? 0 : 16;
         p.device = (uint32_t)i, p.engine = out->name;
         fxa_status status = fxa_plan_create(c->ctx, &p, &plan, &err);
-        if (status == FXA_E_ARGUMENT) continue; /* of another device */
+        if (status == FXA_E_ARGUMENT) continue; /* the engine belongs to another device */
         out->device = fxa_device_name((fxa_device)i);
         if (status == FXA_OK) out->detail = cli_format(c, "%s", fxa_plan_description(plan));
         fxa_plan_destroy(plan);

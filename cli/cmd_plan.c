@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan save|show|load FILE: a compiled plan as bytes. show tells everything that is inside, or of a plan for what is
- * not here what the bytes say by themselves, load that it can be used here. plan precompile FILE: all shapes of a list
- * compiled into the folder of FXA_CACHE_DIR, for processes to come. */
+ * plan save|show|load FILE: saves a compiled plan as bytes, shows its contents (also of plans for another machine), or
+ * checks that it loads here. plan precompile FILE: compiles all shapes of a list into the folder of FXA_CACHE_DIR.
+ */
 #include "explain.h"
 #include "plan_file.h"
 
@@ -13,17 +13,17 @@
 
 #define PLAN_MAX_FILE ((size_t)256 << 20)
 
-/* Of an operation that reads a file, and plans nothing: options that say what to plan are a misunderstanding. */
+/* Fails if options describe a problem: operations that read a plan ignore them. */
 static int plan_takes_no_problem(cli *c, const char *action) {
     for (size_t i = 0; i < c->n_given; i++)
         if (strcmp(cli_options[c->given[i].id].group, "Output") != 0 && c->given[i].id != OPT_THREADS &&
             c->given[i].id != OPT_REBUILD)
-            return cli_fail(c, CLI_BAD_INPUT, "'plan %s' has no option --%s: the file says all", action,
+            return cli_fail(c, CLI_BAD_INPUT, "'plan %s' has no option --%s: the file has all", action,
                             cli_options[c->given[i].id].name);
     return CLI_OK;
 }
 
-/* The library advises its flag, which is a switch here. */
+/* Replaces the library's advice to set a flag by the option of this command. */
 static int plan_load_fail(cli *c, fxa_error *err, const char *path) {
     static const char flag[] = "FXA_LOAD_REBUILD";
     const char *at = strstr(err->text, flag);
@@ -128,7 +128,7 @@ static int plan_load(cli *c, const char *path) {
     return rc;
 }
 
-/* The job of the command line, with what its pass needs. */
+/* Makes the job of the command line with the requirements of its pass. */
 static int plan_job(cli *c, cli_job **out) {
     const char *pass = opt_get(c, OPT_PASS);
     int rc = job_make(c, false, out);
@@ -172,20 +172,20 @@ static int plan_save(cli *c, const char *path) {
 
 #define PLAN_MAX_LIST ((size_t)1 << 20)
 
-/* How many plans: all; those that no engine takes; those that the folder does not take. */
+/* numbers of shapes: all; without an engine; not written to the folder */
 typedef struct plan_tally {
     int64_t plans, refused, unwritten;
 } plan_tally;
 
-/* What is done is told at once: it took its time, and a wrong line that follows does not undo it. */
+/* Prints finished lines at once: they took their time, and a wrong line later does not undo them. */
 static void plan_warm_told(cli *c) {
     if (c->json || !c->out.size) return;
-    fwrite(c->out.data, 1, c->out.size, stdout); /* what fails here fails at the end of the command as well */
+    fwrite(c->out.data, 1, c->out.size, stdout); /* a failure is noticed again at the end of the command */
     fflush(stdout);
     c->out.size = 0;
 }
 
-/* One shape and pass: compiled, or in the folder already. name: the file and line that ask for it. */
+/* Compiles one shape and pass, unless the folder has it. name: file and line, for messages. */
 static int plan_warm_one(cli *c, json *j, cli_job *job, const char *name, fxa_pass pass, plan_tally *tally) {
     fxa_problem p = job_planned(job, pass);
     fxa_plan *plan = NULL;
@@ -200,7 +200,7 @@ static int plan_warm_one(cli *c, json *j, cli_job *job, const char *name, fxa_pa
     fxa_plan_destroy(plan);
     if (status != FXA_OK && status != FXA_E_UNSUPPORTED) return cli_fail_library(c, &err, name);
     tally->plans++, tally->refused += status != FXA_OK;
-    if (after.disk_hits > before.disk_hits) /* another engine, which was asked before, may have missed */
+    if (after.disk_hits > before.disk_hits) /* an engine of higher priority may have missed before */
         what = "was there";
     else if (after.disk_writes > before.disk_writes)
         what = "compiled and written";
@@ -235,7 +235,7 @@ static int plan_warm_line(cli *c, json *j, cli_job *job, const char *name, const
     return rc;
 }
 
-/* A list has a shape on each line, as --shape has it; # begins a comment. */
+/* Compiles a list: one shape on each line, as in --shape; # starts a comment. */
 static int plan_precompile(cli *c, const char *path) {
     cli_job *job;
     char *text;
@@ -248,7 +248,7 @@ static int plan_precompile(cli *c, const char *path) {
     int rc = plan_job(c, &job);
     if (rc == CLI_OK) rc = cli_read_file(c, path, "a list of shapes", PLAN_MAX_LIST, &text, &size);
     if (rc != CLI_OK) return rc;
-    if (strlen(text) < size) /* what follows would not be seen */
+    if (strlen(text) < size) /* a NUL would hide the rest */
         return cli_fail(c, CLI_BAD_INPUT, "%.300s is no list of shapes: byte %zu of it is 0", path, strlen(text) + 1);
     json j = json_begin(&c->out);
     if (c->json) json_open(&j, NULL, '{'), json_open(&j, "plans", '[');
@@ -269,7 +269,7 @@ static int plan_precompile(cli *c, const char *path) {
         cli_warn(c,
                  "%" PRId64
                  " plan%s could not be kept in FXA_CACHE_DIR, %.300s: it must be a folder that can be written, "
-                 "belongs to you or root, and that nobody else may write to",
+                 "belongs to you or root, and that no other user can write to",
                  tally.unwritten, plural(tally.unwritten), folder);
     if (c->json) json_warnings(&j, c), json_close(&j, '}');
     if (rc != CLI_OK) return rc;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plot: samples mask and score function of the program that runs, classifies tiles, and has it drawn. */
+ * plot: samples mask and score function of the program that runs, classifies tiles, and draws the picture.
+ */
 #include "explain.h"
-#include "invent.h"
+#include "invented_values.h"
 #include "json.h"
-#include "pairs.h"
+#include "pair_count.h"
 #include "plot.h"
 
 #include <inttypes.h>
@@ -13,9 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PLOT_LEAST 4        /* pairs of a cell, where not all are looked at */
-#define PLOT_TILE_LOOK 1024 /* tiles of so many pairs are looked at pair by pair: fxa_tiles_count */
-#define PLOT_TILE_PAIRS 64  /* what the class of a tile costs otherwise, in pairs */
+#define PLOT_LEAST 4        /* minimum pairs evaluated of a cell, if not all are */
+#define PLOT_TILE_LOOK 1024 /* pairs up to which fxa_tiles_count evaluates a mixed tile pair by pair */
+#define PLOT_TILE_PAIRS 64  /* cost of classifying any other tile, in pairs */
 
 int plot_level(const plot *p, double score) {
     if (!(p->hi > p->lo) || isnan(score)) return PLOT_LEVELS / 2;
@@ -46,7 +47,7 @@ static const char *plot_ordinal(cli *c, int64_t n) {
                                   : "th");
 }
 
-/* Which tiles are drawn, in words. */
+/* Returns which tiles are drawn, in words. */
 static const char *plot_tiles_sampling(cli *c, int64_t q_step, int64_t k_step) {
     if (q_step == 1 && k_step == 1) return "";
     if (k_step == 1) return cli_format(c, "every %s row is drawn", plot_ordinal(c, q_step));
@@ -55,14 +56,14 @@ static const char *plot_tiles_sampling(cli *c, int64_t q_step, int64_t k_step) {
     return cli_format(c, "every %s row and every %s column is drawn", plot_ordinal(c, q_step), plot_ordinal(c, k_step));
 }
 
-/* What a cell stands for, in words. */
+/* Returns what a cell stands for, in words. */
 static const char *plot_cells_sampling(cli *c, const plot *p) {
     if (p->q.step == 1 && p->k.step == 1) return "";
     const char *size = cli_format(c, "a cell is %" PRId64 " x %" PRId64 " pairs", p->q.step, p->k.step);
     return p->exact ? size : cli_format(c, "%s, %" PRId64 " of them drawn at random", size, p->samples);
 }
 
-/* Of n pairs at random 3 or more were seen of what has a share of 6.3 / n, 19 times of 20. */
+/* If 3 or more of n random pairs have a result in 19 of 20 draws, its share is at least 6.3 / n. */
 const char *plot_share_text(cli *c, const plot *p, plot_fate fate) {
     bool exact = p->exact || (p->mask_exact && fate == PLOT_MASKED);
     double share = p->share[fate], n = (double)p->looked_at, seen = share * n, least = fmin(6.3 / n, 1);
@@ -82,15 +83,15 @@ static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile
     a->tiles = (tiles + a->tile_step - 1) / a->tile_step;
 }
 
-/* Returns true if the program reads q_row beside an alignment (it is q in what runs elsewhere): shards would count it
- * from 0 in the middle of the rows. */
+/* Returns true if the program reads q_row and rows are shifted: shards, which this file uses for tiles, would count
+ * q_row from 0 in the middle of the rows. */
 static bool plot_reads_rows(const fxa_program *program) {
     fxa_properties properties;
     fxa_program_properties(program, &properties);
     return (properties.mask_depends | properties.score_depends) & (1u << FXA_INPUT_Q_ROW | 1u << FXA_INPUT_K_ROW);
 }
 
-/* The tile whose first row and key are given, as the counts have it: it is the only one of a shard of what runs. */
+/* Classifies the tile at a row and a key, by making it the only tile of a shard of the problem. */
 static int plot_tile_class(cli *c, const cli_job *job, const fxa_program *program, const fxa_tensor_range *ranges,
                            const plot *p, int64_t q, int64_t k, uint8_t *out) {
     fxa_problem shard = job->problem;
@@ -129,20 +130,20 @@ static int plot_tiles(cli *c, const cli_job *job, const fxa_program *program, pl
     return CLI_OK;
 }
 
-/* A tile size that gives a picture worth looking at: a sixteenth of the shape, a power of two up to 128. */
+/* Returns a tile size for a clear picture: a sixteenth of the shape, a power of two up to 128. */
 static int64_t plot_default_tile(int64_t size) {
     int64_t tile = 1;
     while (tile < 128 && tile * 16 < size) tile *= 2;
     return tile;
 }
 
-/* As many on a side as the work for each allows. */
+/* Returns the number of cells or tiles on a side, reduced from `most` until their work is within PLOT_WORK. */
 static int64_t plot_most(int64_t most, int64_t rows, int64_t keys, int64_t work) {
     while (most > 8 && (most < rows ? most : rows) * (most < keys ? most : keys) > PLOT_WORK / work) most--;
     return most;
 }
 
-/* Cells and tiles; fewer than was said for a program so large that each would take long. */
+/* Lays out cells and tiles, fewer than requested for large programs. */
 static void plot_lay(cli *c, const cli_job *job, const fxa_program *program, const int64_t *tile, int64_t most,
                      plot *p) {
     const fxa_problem *problem = &job->problem;
@@ -178,15 +179,16 @@ static int plot_read_options(cli *c, const cli_job *job, const fxa_program *prog
     return CLI_OK;
 }
 
-/* What is drawn, in one line: "score = ...; mask = ...; file.fxa; causal". */
+/* Returns the title, "score = ...; mask = ...; file.fxa; causal". Files are named without their folder. */
 static const char *plot_title(cli *c, const cli_job *job) {
     cli_buf b = {0};
     for (size_t i = 0; i < job->sources.n; i++) {
-        const cli_source *s = &job->sources.list[i];
+        const cli_text *s = &job->sources.list[i];
+        const char *slash = strrchr(s->name, '/'), *file = slash ? slash + 1 : s->name;
         if (s->kind != FXA_TEXT_STATEMENTS)
             buf_printf(&b, "; %s = %s", s->name + 2, s->text);
         else
-            buf_printf(&b, "; %s", s->name);
+            buf_printf(&b, "; %s", file);
     }
     if (job->problem.flags & FXA_CAUSAL) buf_text(&b, "; causal");
     if (job->problem.flags & FXA_WINDOW)
@@ -218,7 +220,7 @@ static void plot_json_shares(json *j, const plot *p) {
     json_close(j, '}');
 }
 
-/* Rows of the mask as text (1: attended, 0: not, +: in part), of shares and of mean scores. */
+/* Writes the mask as rows of text (1 = attended, 0 = not, + = in part), the shares, and the mean scores. */
 static void plot_json_cells(json *j, const plot *p) {
     json_open(j, "mask", '[');
     for (int64_t i = 0; i < p->q.cells; i++) {
@@ -276,7 +278,7 @@ static void plot_json(cli *c, const cli_job *job, const plot *p) {
     json_int(&j, "k_step", p->k.step);
     json_string(&j, "sampled", p->sampled);
     json_string(&j, "random", p->random);
-    invent_json(&j, job);
+    invented_json(&j, job);
     plot_json_shares(&j, p);
     json_number(&j, "lowest_score", p->lo <= p->hi ? p->lo : (double)NAN);
     json_number(&j, "highest_score", p->lo <= p->hi ? p->hi : (double)NAN);
@@ -322,8 +324,8 @@ int cmd_plot(cli *c) {
     if (rc == CLI_OK) rc = job_whole_program(c, job, &program);
     if (rc == CLI_OK) rc = plot_read_options(c, job, program, p);
     if (rc != CLI_OK) return rc;
-    p->random = invent_fill(c, job, &random, true);
-    p->invented = invent_text(c, job);
+    p->random = invented_fill(c, job, &random, true);
+    p->invented = invented_text(c, job);
     rc = plot_sample(c, job, program, random.state, p);
     if (rc == CLI_OK) rc = plot_make_curves(c, job, program, p);
     plot_words(c, job, program, p);

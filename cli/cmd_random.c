@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sample: random inputs of a shape as .npy files, so that `run` can be tried without any other tool. */
+ * random: writes random inputs of a shape as .npy files, to try `run` without any other tool.
+ */
 #include "json.h"
 #include "trial.h"
 
@@ -12,7 +13,7 @@ static const struct {
     int data;
 } sample_files[] = {{OPT_Q, DATA_Q}, {OPT_K, DATA_K}, {OPT_V, DATA_V}, {OPT_DOUT, DATA_DO}, {OPT_DLSE, DATA_DLSE}};
 
-/* dLSE is as wide as the row maximum. */
+/* Returns the dtype of an input; dLSE has that of the row maximum. */
 static fxa_dtype sample_dtype(const cli_job *job, int which) {
     fxa_dtype dtype = (fxa_dtype)job->problem.q.dtype;
     return which == DATA_DLSE ? trial_row_dtype(dtype) : dtype;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run: .npy files in, .npy files out; forward, and backward when --dout is given. Files appear when all is done. */
+ * run: reads .npy files and writes .npy files; forward, and backward if --dout is given. Output files appear when all
+ * results are complete.
+ */
 #include "explain.h"
-#include "invent.h"
+#include "invented_values.h"
 #include "run.h"
 
 #include <inttypes.h>
@@ -48,12 +50,12 @@ static void run_bind_values(run_state *r) {
     a->n_bprop_tensors = job->bprop_bind.n_tensors;
 }
 
-/* Indices outside their tensors, of both programs when there is a backward. */
+/* Warns about indices outside their tensors, of both programs if there is a backward pass. */
 static int run_look_at_indices(cli *c, run_state *r) {
-    int rc = indices_find(c, r->backward ? &r->backward_problem : &r->forward_problem, &r->args, &r->outside);
-    bool strict = r->forward_problem.flags & FXA_BOUNDS_CHECK; /* then the run itself says it */
+    int rc = index_report_find(c, r->backward ? &r->backward_problem : &r->forward_problem, &r->args, &r->outside);
+    bool strict = r->forward_problem.flags & FXA_BOUNDS_CHECK; /* with BOUNDS_CHECK the run itself fails */
     for (size_t i = 0; rc == CLI_OK && !strict && i < r->outside.n; i++)
-        cli_warn(c, "%s", indices_text(c, r->job, &r->outside.list[i]));
+        cli_warn(c, "%s", index_report_text(c, r->job, &r->outside.list[i]));
     return rc;
 }
 
@@ -71,7 +73,7 @@ static void run_report_json(cli *c, const run_state *r, const run_pass *passes) 
         json_number(&j, "seconds", passes[i].seconds);
         json_close(&j, '}');
     }
-    invent_json_defaults(&j, r->job);
+    invented_json_defaults(&j, r->job);
     json_open(&j, "files", '[');
     for (size_t i = 0; i < r->n_outputs; i++) {
         const run_output *o = &r->outputs[i];
@@ -87,7 +89,7 @@ static void run_report_json(cli *c, const run_state *r, const run_pass *passes) 
     json_close(&j, ']');
     json_int(&j, "rows", r->rows);
     json_int(&j, "rows_empty", r->empty_rows);
-    indices_json(&j, r->job, &r->outside);
+    index_report_json(&j, r->job, &r->outside);
     json_warnings(&j, c);
     json_close(&j, '}');
 }
@@ -98,7 +100,7 @@ static void run_report(cli *c, const run_state *r, const run_pass *passes) {
         if ((int)strlen(r->outputs[i].what) > width) width = (int)strlen(r->outputs[i].what);
     buf_printf(&c->out, "%s, %s%s\n", problem_shape_text(c, &r->forward_problem), fxa_dtype_name(r->q.dtype),
                problem_on_text(c, &r->forward_problem));
-    const char *unsaid = invent_text(c, r->job);
+    const char *unsaid = invented_text(c, r->job);
     if (*unsaid) buf_printf(&c->out, "%s\n", unsaid);
     for (int i = 0; i <= r->backward; i++)
         buf_printf(&c->out, "%-*s  engine %s, workspace %zu bytes, %.3g s\n", width, passes[i].name, passes[i].engine,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Completion scripts for bash, zsh and fish, written from the table opts.def. The value of an option completes by its
- * placeholder: words between '|', file names where it holds FILE, engine names for --engine, names of the gallery also
- * for --program. */
+ * Completion scripts for bash, zsh and fish, generated from opts.def. The value of an option is completed by its
+ * placeholder: words between '|', file names if it contains FILE, engine names for --engine, gallery names for
+ * --program.
+ */
 #include "gallery.h"
 #include "json.h"
 
@@ -12,7 +13,7 @@ static const char *const completion_shells[] = {"bash", "zsh", "fish"};
 
 static bool completion_has(int option, int command) { return cli_options[option].commands & (1u << command); }
 
-/* The words of "a|b|c" with blanks between; nothing when there is no choice. */
+/* Adds the words of "a|b|c", separated by blanks; nothing if there is no '|'. */
 static void completion_words(cli_buf *out, const char *choices) {
     if (!strchr(choices, '|')) return;
     for (const char *s = choices; *s && *s != ' '; s++) buf_add(out, *s == '|' ? " " : s, 1);
@@ -22,7 +23,7 @@ static void completion_command_names(cli_buf *out) {
     for (int i = 0; i < CMD_COUNT; i++) buf_printf(out, "%s%s", i ? " " : "", cli_commands[i].name);
 }
 
-/* What help takes. */
+/* Adds the operands of help. */
 static void completion_topics(cli_buf *out) {
     completion_command_names(out);
     buf_text(out, " language");
@@ -33,7 +34,7 @@ static void completion_gallery(cli_buf *out, const char *before) {
         buf_printf(out, "%s%s%s", i ? " " : "", before, gallery_programs[i].name);
 }
 
-/* bash ends words at = and @, but what it puts a reply in the place of begins with the @. */
+/* bash splits words at = and @. A completion of @name is still inserted with its @. */
 static void completion_bash(cli_buf *out) {
     buf_text(out, "# bash completion for fxattn\n_fxattn() {\n"
                   "    local word=${COMP_WORDS[COMP_CWORD]#=} last=${COMP_WORDS[COMP_CWORD-1]} words= files=\n"
@@ -81,7 +82,7 @@ static void completion_bash(cli_buf *out) {
                   "complete -o filenames -F _fxattn fxattn\n");
 }
 
-/* Text inside single quotes, with what zsh and fish would read otherwise taken out of harm's way. */
+/* Adds text for single quotes, with the characters that zsh and fish would interpret escaped. */
 static void completion_quoted(cli_buf *out, const char *text, const char *escape) {
     for (; *text; text++) {
         if (*text == '\'')
@@ -134,7 +135,11 @@ static void completion_zsh(cli_buf *out) {
         buf_printf(out, "    %s) options=(\n", cli_commands[i].name);
         for (int k = 0; k < OPT_COUNT; k++)
             if (completion_has(k, i)) completion_zsh_option(out, k);
-        if (i == CMD_PLAN) buf_text(out, "        '2:action:(save show load)'\n        '3:file:_files'\n");
+        if (i == CMD_PLAN) {
+            buf_text(out, "        '2:action:(");
+            completion_words(out, cli_commands[i].operands);
+            buf_text(out, ")'\n        '3:file:_files'\n");
+        }
         if (i == CMD_COMPLETION) buf_text(out, "        '2:shell:(bash zsh fish)'\n");
         if (i == CMD_HELP || i == CMD_GALLERY) {
             buf_text(out, i == CMD_HELP ? "        '2:command:(" : "        '2:program:(");
@@ -186,8 +191,9 @@ static void completion_fish(cli_buf *out) {
         }
         buf_text(out, "'\n");
     }
-    buf_text(out, "complete -c fxattn -n '__fish_seen_subcommand_from plan' -F -a 'save show load'\n"
-                  "complete -c fxattn -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'\n"
+    buf_text(out, "complete -c fxattn -n '__fish_seen_subcommand_from plan' -F -a '");
+    completion_words(out, cli_commands[CMD_PLAN].operands);
+    buf_text(out, "'\ncomplete -c fxattn -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'\n"
                   "complete -c fxattn -n '__fish_seen_subcommand_from help' -a '");
     completion_topics(out);
     buf_text(out, "'\ncomplete -c fxattn -n '__fish_seen_subcommand_from gallery' -a '");

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hints of explain: what would run faster, or be known by the properties, were it said in another way. */
+ * Hints of explain: rewrites that would run faster or be recognised by the properties.
+ */
 #include "explain.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define HINT_WORTH 0.75 /* what may be left of the work at most, by doing what a hint says */
+#define HINT_WORTH 0.75 /* maximum share of the work left for a hint about it */
 
 static void hint_add(cli *c, explanation *e, const char *format, ...) CLI_PRINTF(3, 4);
 
@@ -25,7 +26,7 @@ static int hint_compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Sorts one row after the other along the last axis into data that lies densely; whether anything moved. */
+/* Sorts each row along the last axis into contiguous data. Returns true if an element moved. */
 static bool hint_sort_rows(cli *c, const fxa_view *from, fxa_view *to) {
     int64_t count = 1, last = from->size[from->rank - 1];
     bool moved = false;
@@ -53,7 +54,7 @@ static bool hint_sort_rows(cli *c, const fxa_view *from, fxa_view *to) {
     return moved;
 }
 
-/* A tensor of ints that is one value per position, out of order; its data sorted into *to. */
+/* Returns true for an int tensor of one value per position that is not sorted, with its sorted data in *to. */
 static bool hint_is_unsorted(cli *c, const fxa_problem *p, const fxa_view *v, fxa_view *to) {
     if (!v->data || v->rank < 1 || dtype_is_float(v->dtype) || v->dtype == FXA_B8) return false;
     int64_t last = v->size[v->rank - 1];
@@ -62,8 +63,8 @@ static bool hint_is_unsorted(cli *c, const fxa_problem *p, const fxa_view *v, fx
     return (last == p->sq || last == p->sk) && hint_sort_rows(c, v, to);
 }
 
-/* Ids of documents in any order leave tiles mixed that would be empty in the order of the ids: tiles are counted again
- * with the rows of such tensors sorted. */
+/* Hint for document ids in arbitrary order: tiles that are mixed would be empty if the ids were sorted. Tiles are
+ * counted again with sorted tensors. */
 static int hint_unsorted(cli *c, const cli_job *job, explanation *e) {
     cli_binding *b = cli_alloc(c, sizeof *b);
     const fxa_problem *p = &job->problem;
@@ -101,15 +102,15 @@ static int hint_unsorted(cli *c, const cli_job *job, explanation *e) {
 int explain_find_hints(cli *c, const cli_job *job, explanation *e) {
     if (e->properties.flags & FXA_PROPERTY_SCORE_MASKS)
         hint_add(c, e,
-                 "the score is -inf by a condition: a mask is meant, and engines treat it as one; said as mask = "
+                 "the score is -inf by a condition, which engines treat as a mask; written as mask = "
                  "..., it is seen by the properties too");
     if (values_finite_penalty(e->program))
         hint_add(c, e, "%s", values_finite_penalty(e->program));
     else if (e->properties.flags & FXA_PROPERTY_LARGE_NEGATIVE)
         hint_add(
             c, e,
-            "the score is lowered by inf where a condition says so: if a mask is meant, say mask = ... and what it "
-            "leaves out is skipped; added -inf is NaN beside +inf, so it is not skipped as it stands");
+            "a condition adds -inf to the score: if a mask is meant, write mask = ..., and masked tiles are skipped; "
+            "as it stands they are not, because +inf plus -inf is NaN");
     if (e->properties.flags & FXA_PROPERTY_QUOTIENT_EQUAL)
         hint_add(
             c, e,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * explain as JSON. */
+ * Prints explain as JSON.
+ */
 #include "explain.h"
 
 #include <string.h>
@@ -93,7 +94,7 @@ void tile_counts_json(json *j, int64_t tile_q, int64_t tile_k, const fxa_tile_co
     json_uint(j, "unknown", t->unknown);
 }
 
-/* null: the engine's masks save no work, or there is nothing to count. */
+/* Writes the counts of the engine's own tiles; null if it skips none or there is nothing to count. */
 static void explain_json_own(json *j, const explanation *e, int pass, size_t engine) {
     const fxa_support *s = &e->support[pass][engine];
     explain_share share = explain_share_of(e, pass, engine);
@@ -140,7 +141,7 @@ static void explain_json_engines(json *j, const explanation *e) {
     json_close(j, ']');
 }
 
-static void explain_json_sources(json *j, const cli_sources *s) {
+static void explain_json_sources(json *j, const cli_texts *s) {
     json_open(j, "program", '[');
     for (size_t i = 0; i < s->n; i++) {
         json_open(j, NULL, '{');
@@ -182,7 +183,7 @@ static void explain_json_lines(json *j, cli *c, const char *key, const char *tex
     json_close(j, ']');
 }
 
-/* By pass; where there is no plan, a reason instead of the engine, and no lines. */
+/* Writes the dumps of both passes. Without a plan, a reason replaces the engine, and there are no lines. */
 static void explain_json_tape(json *j, cli *c, const explanation *e) {
     static const char *const passes[] = {"forward", "backward"};
     json_open(j, "tape", '{');
@@ -209,12 +210,12 @@ void explain_json(cli *c, const cli_job *job, const explanation *e) {
     if (explain_wants(e, SECTION_PROPERTIES)) explain_json_properties(&j, e->program, &e->properties);
     if (explain_wants(e, SECTION_CLASSES)) explain_json_lines(&j, c, "classes", e->lowering[FXA_DUMP_CLASSES]);
     if (explain_wants(e, SECTION_CONJUNCTS)) explain_json_lines(&j, c, "conjuncts", e->lowering[FXA_DUMP_CONJUNCTS]);
-    if (explain_wants(e, SECTION_JOINT)) json_string(&j, "joint", e->lowering[FXA_DUMP_FUSED]);
+    if (explain_wants(e, SECTION_FUSED)) json_string(&j, "fused", e->lowering[FXA_DUMP_FUSED]);
     if (explain_wants(e, SECTION_PROBLEM)) explain_json_problem(&j, c, &job->problem);
     if (explain_wants(e, SECTION_TILES) && e->has_tiles) explain_json_tiles(&j, e);
     if (explain_wants(e, SECTION_INDICES)) {
         if (e->knows_values)
-            indices_json(&j, job, &e->outside);
+            index_report_json(&j, job, &e->outside);
         else
             json_null(&j, "indices_outside");
     }

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Canonical text laid out for reading: long lines are broken where the language lets a statement go on, and gradients
- * of one tensor come in the order of its elements. What comes out parses to the same program. */
+ * Lays out canonical text for reading: long lines are broken where the grammar allows, and gradients of one tensor are
+ * ordered by element. The result parses to the same program.
+ */
 #include "explain.h"
 
 #include <string.h>
 
 #define LAYOUT_COLUMNS 100
-#define LAYOUT_FURTHER 4 /* more indent of what continues a line */
-#define LAYOUT_DEPTH 8   /* a bracket is worse than any operator */
+#define LAYOUT_FURTHER 4 /* additional indent of continuation lines */
+#define LAYOUT_DEPTH 8   /* a bracket costs more than any operator */
 
-/* A statement goes on after an operator or a comma, and the text has a blank there: how unwelcome a break is, by how
- * tightly what stands before it binds; -1: none can be. */
+/* Returns the cost of a line break at `at`; -1 = not possible. A statement can continue after an operator or comma with
+ * a blank; tighter binding costs more. */
 static int layout_cost(const char *line, size_t at) {
     static const char *const ends[] = {",?:", "|&", "<>!", "+-^", "*/%"};
     if (at < 2 || line[at] != ' ') return -1;
@@ -23,9 +24,8 @@ static int layout_cost(const char *line, size_t at) {
     return -1;
 }
 
-/* How much of a line of n bytes to write before it is broken: at most `room`, outside of as many brackets and after as
- * loose an operator as may be, not in the first third if there is another place; else behind the last bracket that
- * opens. n when there is no place. */
+/* Returns how many of the n bytes of a line to print before a break, at most `room`: at the lowest cost and bracket
+ * depth, not in the first third if possible, else after the last opening bracket; n = no break is possible. */
 static size_t layout_piece(const char *line, size_t n, size_t room) {
     size_t best = 0, bracket = 0;
     int depth = 0, least = 0;
@@ -56,9 +56,9 @@ static void layout_line(cli_buf *out, int indent, const char *line, size_t n) {
     }
 }
 
-/* Whether a line "grad t[2] += ..." belongs behind another of the same tensor: numbers count as numbers. */
+/* Returns true if line a, "grad t[2] += ...", belongs after line b of the same tensor. Digits compare as numbers. */
 static bool layout_is_after(const char *a, const char *b) {
-    size_t name = strcspn(a, "[\n"), digits = 0; /* of the number that both are in */
+    size_t name = strcspn(a, "[\n"), digits = 0; /* length of the number that both contain */
     if (strncmp(a, "grad ", 5) != 0 || a[name] != '[' || strncmp(a, b, name + 1) != 0) return false;
     for (; *a == *b && *a != ']' && *a != '\n'; a++, b++) digits = *a >= '0' && *a <= '9' ? digits + 1 : 0;
     size_t mine = digits + strspn(a, "0123456789"), other = digits + strspn(b, "0123456789");

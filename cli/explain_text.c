@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * explain as text. */
+ * Prints explain as text.
+ */
 #include "explain.h"
 
 #include <inttypes.h>
@@ -26,10 +27,11 @@ static void explain_program(cli *c, const char *title, const char *text, const f
     buf_printf(out, "%s   hash %s, %zu node%s\n", title, hash, fxa_program_node_count(program),
                plural((int64_t)fxa_program_node_count(program)));
     explain_layout(c, out, 2, text);
-    if (!strchr(text, '=')) buf_indented(out, 2, "# nothing changes: the identity"); /* declarations at the most */
+    /* the text has declarations only */
+    if (!strchr(text, '=')) buf_indented(out, 2, "# nothing changes: the identity");
 }
 
-static void explain_sources(cli_buf *out, const cli_sources *s) {
+static void explain_sources(cli_buf *out, const cli_texts *s) {
     if (s->n == 0) buf_text(out, "  # no text: the identity\n");
     for (size_t i = 0; i < s->n; i++) {
         if (s->list[i].kind != FXA_TEXT_STATEMENTS) {
@@ -109,7 +111,7 @@ static void explain_own(cli_buf *out, const explanation *e, int pass, size_t eng
                    100 * (double)share.left / (double)share.all);
     buf_printf(out, " (b %" PRId64 ", h %" PRId64 ": %" PRIu64 " empty, %" PRIu64 " mixed, %" PRIu64 " full", e->b,
                e->h, t->empty, t->mixed, t->full);
-    if (t->unknown) buf_printf(out, ", %" PRIu64 " not looked at", t->unknown);
+    if (t->unknown) buf_printf(out, ", %" PRIu64 " not classified", t->unknown);
     buf_text(out, ")\n");
 }
 
@@ -124,20 +126,20 @@ static void explain_answer(cli_buf *out, const fxa_support *s) {
         buf_printf(out, "no: %s\n", s->reason);
 }
 
-/* What an engine needs goes by the sizes of captured tensors: those that nobody gave are named. */
+/* Lists the assumed sizes of captured tensors, on which the answers of engines depend. */
 static void explain_assumed(cli_buf *out, const cli_job *job) {
     const cli_binding *b = &job->bind;
     bool any = false;
     for (size_t i = 0; i < b->n_tensors; i++) {
         if (b->sized[i]) continue;
-        buf_printf(out, "%s%s", any ? ", " : "  sizes are assumed (--tensor-size says others) of ",
+        buf_printf(out, "%s%s", any ? ", " : "  assumed sizes (--tensor-size sets others): ",
                    fxa_program_tensor(job->program, i).name);
         any = true;
     }
     if (any) buf_text(out, "\n");
 }
 
-/* Engines of other devices have nothing to say but that they are: a line for each such device. */
+/* Adds one line for each other device of this build, with the names of its engines. */
 static void explain_elsewhere(cli_buf *out, const explanation *e, int32_t device) {
     const char *name;
     for (int32_t other = 0; (name = fxa_device_name((fxa_device)other)) != NULL; other++) {
@@ -186,8 +188,9 @@ static void explain_problem_text(cli *c, const fxa_problem *p) {
 static void explain_indices_text(cli *c, const cli_job *job, const explanation *e) {
     buf_text(&c->out, "indices\n");
     if (e->outside.n == 0)
-        buf_text(&c->out, e->knows_values ? "  all inside their tensors\n" : "  not looked at: values are missing\n");
-    for (size_t i = 0; i < e->outside.n; i++) buf_printf(&c->out, "  %s\n", indices_text(c, job, &e->outside.list[i]));
+        buf_text(&c->out, e->knows_values ? "  all inside their tensors\n" : "  not checked: values are missing\n");
+    for (size_t i = 0; i < e->outside.n; i++)
+        buf_printf(&c->out, "  %s\n", index_report_text(c, job, &e->outside.list[i]));
 }
 
 static void explain_tiles_text(cli_buf *out, const explanation *e) {
@@ -197,17 +200,17 @@ static void explain_tiles_text(cli_buf *out, const explanation *e) {
                e->tile[0], e->tile[1], e->b, e->h, e->tiles.unknown ? "at least " : "", e->tiles.empty, e->tiles.mixed,
                e->tiles.full);
     if (e->tiles.unknown)
-        buf_printf(out, "          %" PRIu64 " not looked at: so much of the mask is mixed that counting was ended\n",
+        buf_printf(out, "          %" PRIu64 " not classified: so much of the mask is mixed that counting stopped\n",
                    e->tiles.unknown);
 }
 
 static void explain_lowering_text(cli *c, const explanation *e, int section) {
-    static const char *const titles[] = {"classes", "conjuncts", "joint"};
+    static const char *const titles[] = {"classes", "conjuncts", "fused"};
     static const char *const nothing[] = {"nothing but the score changes anything", "everything is attended", ""};
     int what = section - SECTION_CLASSES;
     const char *text = e->lowering[what];
     buf_printf(&c->out, "%s\n", titles[what]);
-    if (section == SECTION_JOINT)
+    if (section == SECTION_FUSED)
         explain_layout(c, &c->out, 2, text);
     else
         buf_indented(&c->out, 2, *text ? text : nothing[what]);
@@ -246,7 +249,7 @@ static void explain_section(cli *c, const cli_job *job, const explanation *e, in
         break;
     case SECTION_CLASSES:
     case SECTION_CONJUNCTS:
-    case SECTION_JOINT: explain_lowering_text(c, e, section); break;
+    case SECTION_FUSED: explain_lowering_text(c, e, section); break;
     case SECTION_PROBLEM: explain_problem_text(c, &job->problem); break;
     case SECTION_TILES: explain_tiles_text(out, e); break;
     case SECTION_INDICES: explain_indices_text(c, job, e); break;

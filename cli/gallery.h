@@ -13,9 +13,9 @@ typedef struct gallery_program {
 extern const gallery_program gallery_programs[];
 extern const size_t gallery_count;
 
-/* NULL: there is none of that name. */
+/* Returns the program with this name; NULL if there is none. */
 const gallery_program *gallery_find(const char *name);
-/* Fails because there is no program `name`; tells the nearest ones. */
+/* Reports that there is no program `name`, with the nearest names. Returns CLI_BAD_INPUT. */
 int gallery_fail(cli *c, const char *name);
 
 #endif

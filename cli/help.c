@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --help and `help COMMAND`, written from the table opts.def. */
+ * --help and `help COMMAND`, generated from opts.def.
+ */
 #include "help.h"
 
 #include <string.h>
@@ -21,14 +22,15 @@ static void help_overview(cli *c) {
         buf_printf(out, "  %-12s", cli_commands[i].name);
         buf_wrapped(out, 14, cli_commands[i].about);
     }
-    buf_text(out, "\n'fxattn help COMMAND' lists the options of a command, 'fxattn help language' tells the language\n"
-                  "of programs. For example:\n\n"
-                  "  fxattn explain --score '20 * tanh(score / 20)' --causal --shape b=2,h=8,s=4096,d=64\n"
-                  "  fxattn run --q q.npy --k k.npy --v v.npy --mask 'k <= q' --out o.npy\n\n"
-                  "Exit codes: 0 done, 1 a check failed, 2 bad input, 3 unsupported, 4 other failures.\n");
+    buf_text(out,
+             "\n'fxattn help COMMAND' lists the options of a command, 'fxattn help language' describes the language\n"
+             "of programs. For example:\n\n"
+             "  fxattn explain --score '20 * tanh(score / 20)' --causal --shape b=2,h=8,s=4096,d=64\n"
+             "  fxattn run --q q.npy --k k.npy --v v.npy --mask 'k <= q' --out o.npy\n\n"
+             "Exit codes: 0 done, 1 a check failed, 2 bad input, 3 unsupported, 4 other failures.\n");
 }
 
-enum { HELP_COLUMNS = 98 }; /* of an option with its value: longer lists go on in another line */
+enum { HELP_COLUMNS = 98 }; /* maximum width of an option with its value; longer lists continue on the next line */
 
 static void help_option(cli *c, const cli_option_info *o) {
     const char *left = cli_format(c, "  --%s%s%s", o->name, *o->value ? " " : "", o->value);

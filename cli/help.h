@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What help has to tell: commands and options (help.c), the language of programs (help_language.c). */
+ * Help texts: commands and options (help.c), the language of programs (help_language.c).
+ */
 #ifndef FXA_CLI_HELP_H
 #define FXA_CLI_HELP_H
 
 #include "json.h"
 
-void help_welcome(cli *c); /* without any argument: three commands to try */
+void help_welcome(cli *c); /* Printed without any argument: three commands to try. */
 /* --help of a command, as text or JSON. */
 void help_command(cli *c, cli_command_id id);
 void help_language(cli *c);

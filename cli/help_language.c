@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `help language`: the language of programs on a screen or two. Operators, functions and names of inputs are what the
- * library lists; statements and loops, which are syntax and no rows of a table, are told here. */
+ * `help language`: the language on one or two screens. Operators, functions and inputs come from the library's tables;
+ * statements and loops are listed here.
+ */
 #include "help.h"
 
 #include <string.h>
@@ -29,7 +30,7 @@ static const language_line language_loops[] = {
 static const language_line language_values[] = {
     {"12  0x1F", "int, of 32 bits; sums and products wrap"},
     {"1.5  1e-3  inf  nan  pi", "float"},
-    {"true  false", "bool; counts as 1 and 0 beside a number"},
+    {"true  false", "bool; converted to 1 and 0 where a number is needed"},
     {"NAME[i, j]", "an element of a tensor; a negative index counts from the end, one still outside reads 0"},
     {"", "of i64: limited to 32 bits, but == and != of two such elements compare all 64"},
 };
@@ -43,14 +44,14 @@ static const char *const language_inputs[FXA_INPUT_COUNT] = {
     [FXA_INPUT_K_LEN] = "int: number of keys of this batch entry",
     [FXA_INPUT_DSCORE] = "float: the gradient by the new score; backward programs only",
     [FXA_INPUT_HEADS] = "int: number of query heads",
-    [FXA_INPUT_Q_ROW] = "int: index of the query's row as it lies, from 0; --bottom-right does not move it",
-    [FXA_INPUT_K_ROW] = "int: index of the key as it lies, from 0",
+    [FXA_INPUT_Q_ROW] = "int: stored index of the query's row, from 0; --bottom-right does not shift it",
+    [FXA_INPUT_K_ROW] = "int: stored index of the key, from 0",
 };
 
 #define LANGUAGE_COLUMN 30
 #define LANGUAGE_COUNT(list) (sizeof(list) / sizeof(list)[0])
 
-/* "x + y", "-x", "clamp(x, lo, hi)". */
+/* Returns how an operation is written: "x + y", "-x", "clamp(x, lo, hi)"; owned by c. */
 static const char *language_form(cli *c, const fxa_op_syntax_info *s) {
     static const char *const args[] = {"", "x", "x, y", "x, y, z"};
     if (s->form == FXA_SYNTAX_INFIX) return cli_format(c, "x %s y", s->text);
@@ -63,7 +64,7 @@ static const char *language_form(cli *c, const fxa_op_syntax_info *s) {
     return cli_format(c, "%s(%s)", s->text, list);
 }
 
-/* The spelling that the library lists first, of an operation that has two; NULL for that one itself. */
+/* Returns the first spelling of an operation that has two; NULL if s is the first. */
 static const char *language_first(const fxa_op_syntax_info *s) {
     for (size_t i = 0;; i++) {
         fxa_op_syntax_info x = fxa_op_syntax(i);
@@ -118,7 +119,7 @@ static void language_operators(cli *c) {
 void help_language(cli *c) {
     cli_buf *out = &c->out;
     fxa_op_syntax_info s;
-    buf_text(out, "A program says how the score of a pair (query q, key k) changes and whether it is attended:\n\n"
+    buf_text(out, "A program defines how the score of a pair (query q, key k) changes and whether it is attended:\n\n"
                   "  param cap : float              # --param cap=20\n"
                   "  score = cap * tanh(score / cap)\n"
                   "  mask  = k <= q && q - k < 1024\n\n");

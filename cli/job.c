@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Program, values and shape of the command line made into a problem. */
+ * Makes a problem of program, values and shape of the command line.
+ */
 #include "explain.h"
 
 #include <string.h>
@@ -25,11 +26,11 @@ static int job_read_engine(cli *c, fxa_problem *problem) {
     return rc;
 }
 
-/* Ready masks, sinks and dropout. */
+/* Reads built-in masks, sinks and dropout. */
 static int job_read_flags(cli *c, fxa_problem *problem) {
     int64_t window[2];
     const char *text = opt_get(c, OPT_WINDOW);
-    bool decode = opt_has(c, OPT_DECODE); /* then ready masks are part of the text: see sources_collect */
+    bool decode = opt_has(c, OPT_DECODE); /* built-in masks are then part of the text: texts_collect */
     if (opt_has(c, OPT_CAUSAL) && !decode) problem->flags |= FXA_CAUSAL;
     if (opt_has(c, OPT_BOTTOM_RIGHT) || decode) problem->flags |= FXA_BOTTOM_RIGHT;
     if (opt_has(c, OPT_SINK_ZERO)) problem->flags |= FXA_SINK_ZERO;
@@ -46,11 +47,11 @@ static int job_read_flags(cli *c, fxa_problem *problem) {
     return opt_double(c, OPT_DROPOUT_P, &problem->dropout_p);
 }
 
-/* One of the two programs with its values. */
-static int job_make_one(cli *c, fxa_program_kind kind, cli_sources *s, cli_values *v, fxa_program **program,
+/* Makes the score program or the backward program, with its values. */
+static int job_make_one(cli *c, fxa_program_kind kind, cli_texts *s, cli_values *v, fxa_program **program,
                         cli_binding *b) {
     fxa_declaration declarations[FXA_MAX_PARAMS + FXA_MAX_TENSORS];
-    int rc = sources_collect(c, kind, s);
+    int rc = texts_collect(c, kind, s);
     if (rc == CLI_OK) rc = values_collect(c, kind, v);
     if (rc == CLI_OK && kind == FXA_PROGRAM_BPROP && s->n == 0) {
         if (v->n_params || v->n_tensors)
@@ -58,7 +59,7 @@ static int job_make_one(cli *c, fxa_program_kind kind, cli_sources *s, cli_value
         return rc;
     }
     size_t n = values_declare(v, declarations);
-    if (rc == CLI_OK) rc = sources_parse(c, s, kind, declarations, n, program);
+    if (rc == CLI_OK) rc = texts_parse(c, s, kind, declarations, n, program);
     return rc == CLI_OK ? values_bind(c, v, s, *program, b) : rc;
 }
 
@@ -97,11 +98,12 @@ void job_set_shape(cli_job *job, const cli_shape *shape, bool small) {
     p->d_v = v[SHAPE_DV] > 0 ? v[SHAPE_DV] : FXA_D_V_ZERO;
     if (p->flags & FXA_PAGED) p->n_pages = (int64_t)((uint64_t)p->b * (uint64_t)((p->sk - 1) / p->page_size + 1));
     if (!(p->flags & FXA_VARLEN)) return;
-    p->total_q = (int64_t)((uint64_t)p->b * (uint64_t)p->sq); /* what does not fit the library refuses by other sizes */
+    /* a product that overflows fails because of its factors */
+    p->total_q = (int64_t)((uint64_t)p->b * (uint64_t)p->sq);
     p->total_k = (int64_t)((uint64_t)p->b * (uint64_t)p->sk);
 }
 
-/* What runs of a plan will have: --assume, --page-size. */
+/* Reads properties of later runs of a plan: --assume, --page-size. */
 static int job_read_with(cli *c, fxa_problem *p) {
     static const struct {
         const char *name;
@@ -122,7 +124,7 @@ static int job_read_with(cli *c, fxa_problem *p) {
     return CLI_OK;
 }
 
-/* How memory lies that a command plans for: --layout, --varlen, --lse-dtype. */
+/* Reads the storage of the planned problem: --layout, --varlen, --lse-dtype. */
 static int job_read_memory(cli *c, fxa_problem *p) {
     const char *lengths = opt_get(c, OPT_VARLEN), *lse = opt_get(c, OPT_LSE_DTYPE);
     bool packed = lengths && strcmp(lengths, "packed") == 0;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What most commands begin with: a program from the command line, its params and tensors, a shape, and the problem they
- * make together.
+ * Start of most commands: program, params and tensors, shape, and the problem made of them.
  */
 #ifndef FXA_CLI_JOB_H
 #define FXA_CLI_JOB_H
@@ -9,40 +8,41 @@
 #include "cli.h"
 #include "npy.h"
 
-/* ---- Program texts (sources.c) --------------------------------------------------------------------------------- */
+/* ---- Program texts (program_texts.c) ----------------------------------------------------------------------------- */
 
-#define CLI_MAX_SOURCES 64
+#define CLI_MAX_TEXTS 64
 
-typedef struct cli_source {
-    const char *name; /* file, or "--score" */
+typedef struct cli_text {
+    const char *name; /* file name, or the option "--score" */
     const char *text;
     size_t size;
     fxa_text_kind kind;
-} cli_source;
-typedef struct cli_sources {
-    cli_source list[CLI_MAX_SOURCES];
+} cli_text;
+typedef struct cli_texts {
+    cli_text list[CLI_MAX_TEXTS];
     size_t n;
-} cli_sources;
+} cli_texts;
 
-/* All --program, --score, --mask (kind SCORE) or --bprop, --dscore (kind BPROP) in the order of the command line. */
-int sources_collect(cli *c, fxa_program_kind kind, cli_sources *out);
-/* The program they make together; owned by c. */
-int sources_parse(cli *c, const cli_sources *s, fxa_program_kind kind, const fxa_declaration *declarations, size_t n,
-                  fxa_program **out);
-/* Whether a name stands in one of the texts. */
-bool sources_mention(const cli_sources *s, const char *name);
+/* Collects the texts of --program, --score, --mask (kind SCORE) or --bprop, --dscore (kind BPROP) in the order of the
+ * command line. Returns an exit code. */
+int texts_collect(cli *c, fxa_program_kind kind, cli_texts *out);
+/* Parses the texts into one program, owned by c. Returns an exit code after a message with the position. */
+int texts_parse(cli *c, const cli_texts *s, fxa_program_kind kind, const fxa_declaration *declarations, size_t n,
+                fxa_program **out);
+/* Returns true if a name occurs in one of the texts. */
+bool texts_mention(const cli_texts *s, const char *name);
 
-/* ---- Params and tensors (values.c) ----------------------------------------------------------------------------- */
+/* ---- Params and tensors (values.c) ------------------------------------------------------------------------------- */
 
 typedef struct cli_param {
     const char *name;
-    fxa_type type; /* 0: not said */
+    fxa_type type; /* 0 = not given */
     double value;
 } cli_param;
 typedef struct cli_tensor {
     const char *name;
-    fxa_dtype dtype; /* 0: only sizes are known, and no dtype was said */
-    npy array;       /* data NULL: only sizes */
+    fxa_dtype dtype; /* 0 = not given; only sizes are known */
+    npy array;       /* data NULL = only sizes are known */
 } cli_tensor;
 typedef struct cli_values {
     cli_param params[FXA_MAX_PARAMS];
@@ -52,15 +52,16 @@ typedef struct cli_values {
 } cli_values;
 
 int values_collect(cli *c, fxa_program_kind kind, cli_values *out);
-/* What texts may use without declaring it; at most FXA_MAX_PARAMS + FXA_MAX_TENSORS. */
+/* Writes a declaration for each value, for texts that do not declare it. Returns their number, at most FXA_MAX_PARAMS +
+ * FXA_MAX_TENSORS. */
 size_t values_declare(const cli_values *v, fxa_declaration *out);
 const cli_tensor *values_find_tensor(const cli_values *v, const char *name);
 
-/* Warns of what will surprise in given values (values_warn.c); f64: arithmetic is in f64. */
+/* Warns about values with surprising effects (values_warn.c). f64: arithmetic is in f64. */
 struct cli_binding;
 void values_warn(cli *c, const fxa_program *program, const struct cli_binding *b, bool f64);
-void values_warn_scale(cli *c, bool f64); /* the same of --scale */
-/* What to say of a program with FXA_PROPERTY_FINITE_LARGE_NEGATIVE; NULL: it has not. */
+void values_warn_scale(cli *c, bool f64); /* Warns about --scale in the same way. */
+/* Returns the warning for a program with FXA_PROPERTY_FINITE_LARGE_NEGATIVE; NULL for other programs. */
 const char *values_finite_penalty(const fxa_program *program);
 
 /* Values in the order of a program. */
@@ -68,24 +69,26 @@ typedef struct cli_binding {
     size_t n_params, n_tensors;
     double params[FXA_MAX_PARAMS];
     bool has_param[FXA_MAX_PARAMS];
-    bool is_default[FXA_MAX_PARAMS]; /* has the value that the program says */
+    bool is_default[FXA_MAX_PARAMS]; /* [param] the value is the default in the program */
     fxa_capture captures[FXA_MAX_TENSORS];
-    fxa_view views[FXA_MAX_TENSORS]; /* data NULL: none yet */
+    fxa_view views[FXA_MAX_TENSORS]; /* [tensor] data NULL = none */
     const void *data[FXA_MAX_TENSORS];
     bool sized[FXA_MAX_TENSORS];
 } cli_binding;
 
-int values_bind(cli *c, const cli_values *v, const cli_sources *s, const fxa_program *program, cli_binding *out);
-/* An error unless every param has a value and every tensor data (sizes, when only_sizes). */
+int values_bind(cli *c, const cli_values *v, const cli_texts *s, const fxa_program *program, cli_binding *out);
+/* Fails unless every param has a value (if `params`) and every tensor has data (only_sizes: sizes). Returns an exit
+ * code. */
 int binding_require(cli *c, const cli_binding *b, const fxa_program *program, bool only_sizes, bool params);
-/* Gives what is missing: sizes of `side` along every axis, data and params at random. */
+/* Fills missing sizes with `side`, missing data and params with random values. */
 void binding_fill(cli *c, cli_binding *b, const fxa_program *program, int64_t side, cli_random *random);
-/* Value ranges of the int tensors that have data; NULL when the program has no tensors. */
+/* Returns the ranges of all tensors, known for int tensors with data; NULL if the program has no tensors. Owned by
+ * c. */
 fxa_tensor_range *binding_ranges(cli *c, const cli_binding *b);
-/* The params when all are known, else NULL. */
+/* Returns the params; NULL unless all have a value. */
 const double *binding_params(const cli_binding *b);
 
-/* ---- Job (job.c, shape_args.c) --------------------------------------------------------------------------------- */
+/* ---- Job (job.c, shape_args.c) ----------------------------------------------------------------------------------- */
 
 enum { SHAPE_B, SHAPE_H, SHAPE_HKV, SHAPE_S, SHAPE_SQ, SHAPE_SK, SHAPE_D, SHAPE_DV, SHAPE_COUNT };
 extern const char *const shape_keys[SHAPE_COUNT];
@@ -93,76 +96,77 @@ typedef struct cli_shape {
     int64_t value[SHAPE_COUNT];
     bool given[SHAPE_COUNT];
 } cli_shape;
-/* "b=2,h=8,s=1024"; NULL: nothing is given. name: what messages begin with. */
+/* Reads "b=2,h=8,s=1024". text NULL: nothing is given. name: option for messages. Returns an exit code. */
 int shape_read(cli *c, const char *name, const char *text, cli_shape *out);
-/* Fills in what is not given; defaults: b=1,h=1,s=128,d=64, or those of a check. */
+/* Sets missing sizes to b=1,h=1,s=128,d=64, or to the smaller ones of `check`. */
 void shape_resolve(cli_shape *shape, bool small);
 
-/* Something that the command line does not say and a command made up (invent.h). */
-typedef struct invention {
+/* A value that the command line leaves open and a command made up (invented_values.h). */
+typedef struct invented_value {
     const char *kind, *name; /* "param", "tensor", "size" */
-    double value;            /* of a param or size */
-    fxa_view view;           /* of a tensor; dtype 0 otherwise */
-    bool sized;              /* its sizes were given */
-    bool ids;                /* its values ascend, as those of documents do */
-} invention;
-#define INVENT_MAX (2 * (FXA_MAX_PARAMS + FXA_MAX_TENSORS) + SHAPE_COUNT)
+    double value;            /* value of a param or size */
+    fxa_view view;           /* a tensor; dtype 0 = a param or size */
+    bool sized;              /* sizes of the tensor were given */
+    bool ids;                /* values of the tensor ascend like document ids */
+} invented_value;
+#define INVENTED_MAX (2 * (FXA_MAX_PARAMS + FXA_MAX_TENSORS) + SHAPE_COUNT)
 
 typedef struct cli_job {
-    cli_sources sources, bprop_sources;
+    cli_texts sources, bprop_sources;
     cli_values values, bprop_values;
-    fxa_program *program, *bprop; /* bprop NULL: derived */
+    fxa_program *program, *bprop; /* bprop NULL = the derived derivative */
     cli_binding bind, bprop_bind;
     cli_shape shape;
-    fxa_capture grad_captures[FXA_MAX_TENSORS]; /* of job_backward */
-    bool qkv;                                   /* of gradients those alone: --grads qkv */
-    invention invented[INVENT_MAX];
+    fxa_capture grad_captures[FXA_MAX_TENSORS]; /* captures of job_backward */
+    bool qkv;                                   /* --grads qkv: no gradients of params and tensors */
+    invented_value invented[INVENTED_MAX];
     size_t n_invented;
     fxa_problem problem; /* points into this struct */
 } cli_job;
 
-/* Program, values, flags and engine; sizes are left to the caller. */
+/* Makes a job with program, values, flags and engine, without sizes. Returns an exit code. */
 int job_make_program(cli *c, cli_job **out);
-/* The same with the shape and dtype of the command line. */
+/* Makes a job with the shape and dtype of the command line too. small: default shape of `check`. */
 int job_make(cli *c, bool small, cli_job **out);
 /* --layout, as fxa_layout; left as it is where nothing is said. */
 int job_read_layout(cli *c, int *layout);
-/* Sizes of the job's problem, with defaults for what is not given. */
+/* Sets the sizes of the job's problem, with defaults for missing ones. */
 void job_set_shape(cli_job *job, const cli_shape *shape, bool small);
-/* The program that runs: ready masks appended. Owned by c. */
+/* Makes the program that runs, with built-in masks; owned by c. Returns an exit code. */
 int job_whole_program(cli *c, const cli_job *job, fxa_program **out);
-const char *program_text(cli *c, const fxa_program *program); /* canonical; owned by c; NULL after a failure is said */
-/* The problem of a backward pass that wants every gradient there is, or those of Q, K and V (job->qkv). */
+/* Returns the canonical text, owned by c; NULL after a message. */
+const char *program_text(cli *c, const fxa_program *program);
+/* Returns the problem of a backward pass with all gradients, or those of Q, K and V only (job->qkv). */
 fxa_problem job_backward(cli_job *job);
-/* The problem of a pass as plans are made of it: job_backward, and a forward that gives the LSE it reads. */
+/* Returns the problem of a pass for plans: job_backward, or forward with LSE. */
 fxa_problem job_planned(cli_job *job, fxa_pass pass);
-/* What is added to q when rows align to the last key (--decode, --bottom-right without a ready mask), lengths as they
- * are in the shape. */
+/* Returns what is added to q if rows align to the last key (--decode, --bottom-right without a built-in mask), for the
+ * lengths of the shape. */
 int64_t problem_row_shift(const fxa_problem *p);
-/* Features of V and O: 0 where the problem says FXA_D_V_ZERO. */
+/* Returns the head dim of V and O. */
 static inline int64_t problem_dv(const fxa_problem *p) {
     return p->d_v == FXA_D_V_ZERO ? 0 : p->d_v == 0 ? p->d_qk : p->d_v;
 }
-/* Query heads per head of K; 1 where there are no heads. */
+/* Returns the query heads per key head; 1 if there are no heads. */
 static inline int64_t problem_group(const fxa_problem *p) { return p->hkv > 0 ? p->hq / p->hkv : 1; }
-/* Warns when the program's q is not where ready masks, which alone align to the last key, have it. problem: the job's,
- * with its sizes. */
+/* Warns if built-in masks are aligned to the last key while the program's q is not. problem: the job's, with sizes. */
 void job_warn_alignment(cli *c, const cli_job *job, const fxa_problem *problem);
-/* sq, sk within what program ints hold, for commands that walk over pairs. */
+/* Fails if sq or sk exceeds the ints of programs. For commands that loop over pairs. */
 int job_require_small(cli *c, const cli_job *job);
-/* Data of its own, in f64 and in the dtype, fits into the machine. */
+/* Fails if random data, in f64 and in the dtype, does not fit into the machine's memory. */
 int job_require_memory(cli *c, const cli_job *job);
-double problem_pairs(const fxa_problem *p); /* of all batch entries and heads */
+double problem_pairs(const fxa_problem *p); /* Returns the pairs of all batch entries and heads. */
 
-/* ---- Where it runs (place.c) ------------------------------------------------------------------------------------- */
+/* ---- Where it runs (run_device.c) -------------------------------------------------------------------------------- */
 
 int job_read_device(cli *c, fxa_problem *problem);             /* --device, --target */
-const char *problem_device_text(cli *c, const fxa_problem *p); /* "host", "cuda:0" */
-fxa_problem problem_on_host(const fxa_problem *p);             /* the same, for what is looked at there alone */
-const char *problem_on_text(cli *c, const fxa_problem *p);     /* ", on cuda:0"; "" on the host */
-/* Memory for runs, where it is the caller's to give. */
+const char *problem_device_text(cli *c, const fxa_problem *p); /* Returns "host" or "cuda:0"; owned by c. */
+fxa_problem
+problem_on_host(const fxa_problem *p); /* Returns the problem on the host, for checks that only look at host data. */
+const char *problem_on_text(cli *c, const fxa_problem *p); /* Returns ", on cuda:0"; "" on the host. */
+/* Allocates the workspace on the host; devices get none, since fxa_attention allocates it. */
 void problem_workspace(cli *c, const fxa_problem *p, size_t size, fxa_args *args);
-/* Runs plan, which is of p, on data of the host. */
+/* Runs a plan of p on host data; on devices by fxa_attention. */
 fxa_status problem_run(cli *c, const fxa_problem *p, const fxa_plan *plan, const fxa_args *args, fxa_error *err);
 
 #endif

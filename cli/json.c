@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The JSON writer: one line, as machines like it. */
+ * JSON writer. The output is one line.
+ */
 #include "json.h"
 
 #include <inttypes.h>

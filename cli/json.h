@@ -11,14 +11,14 @@
 typedef struct json {
     cli_buf *out;
     int depth;
-    bool some[16]; /* something was written at this depth */
+    bool some[16]; /* [depth] an element was written */
 } json;
 
-/* The member "warnings": what cli_warn said. */
+/* Adds the member "warnings" with the texts of cli_warn. */
 void json_warnings(json *j, const cli *c);
 json json_begin(cli_buf *out);
-void json_open(json *j, const char *key, char bracket); /* '{' or '[' */
-void json_close(json *j, char bracket);                 /* '}' or ']' */
+void json_open(json *j, const char *key, char bracket); /* bracket: '{' or '[' */
+void json_close(json *j, char bracket);                 /* bracket: '}' or ']' */
 void json_string(json *j, const char *key, const char *text);
 void json_number(json *j, const char *key, double value);
 void json_int(json *j, const char *key, int64_t value);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxattn, the command: reads the command line, runs one command, prints its report, turns the outcome into an exit
- * code. */
+ * The command fxattn: reads the command line, runs one command, prints its report, and returns the exit code.
+ */
 #include "help.h"
 
 #include <errno.h>
@@ -48,7 +48,7 @@ static int main_run(cli *c, int argc, char **argv) {
     return main_dispatch(c);
 }
 
-/* With --json a failure is an object too: standard output always holds exactly one. */
+/* Replaces the report by an error object for --json, so that standard output always is one object. */
 static void main_report_failure(cli *c, int rc) {
     c->out.size = 0;
     if (!c->json) return;
@@ -69,10 +69,10 @@ static void main_report_failure(cli *c, int rc) {
 }
 
 int main(int argc, char **argv) {
-    static cli c; /* large, and zero to begin with */
+    static cli c; /* static because it is large; all zeroes */
     signal(SIGPIPE, SIG_IGN);
 #ifdef SIGXFSZ
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a failed write, as a full disk is */
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit then fails the write, like a full disk */
 #endif
     cli_outputs_guard();
     int rc = main_run(&c, argc, argv);
@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
     if (rc > CLI_CHECK_FAILED) main_report_failure(&c, rc);
     if (c.out.size && fwrite(c.out.data, 1, c.out.size, stdout) != c.out.size) rc = CLI_FAILURE;
     if (fflush(stdout) != 0) rc = CLI_FAILURE;
-    if (rc == CLI_FAILURE && ferror(stdout) && errno != EPIPE) /* a reader that leaves knows why: fxattn help | head */
+    if (rc == CLI_FAILURE && ferror(stdout) && errno != EPIPE) /* a closed pipe is no error: fxattn help | head */
         fprintf(stderr, "fxattn: standard output: %s\n", strerror(errno));
     cli_release(&c);
     return rc;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading and writing of .npy files, and conversion of what they hold. The header's dict is read by npy_header.c. */
+ * Reads and writes .npy files and converts their elements. npy_header.c parses the header.
+ */
 #include "npy.h"
 #include "npy_header.h"
 
@@ -12,7 +13,7 @@
 #include <string.h>
 
 typedef struct npy_type {
-    const char *name; /* as in descr, less the byte order */
+    const char *name; /* as in descr, without the byte order */
     fxa_dtype dtype;
     uint32_t unsigned_bytes;
 } npy_type;
@@ -31,7 +32,7 @@ static int npy_broken(cli *c, const char *path, const char *why) {
     return cli_fail(c, CLI_BAD_INPUT, "%.200s is not a .npy file that can be read: %s", path, why);
 }
 
-/* Magic, version, length and the dict, terminated, into c's memory. */
+/* Reads magic, version, length and dict. The dict is NUL-terminated and owned by c. */
 static int npy_read_preamble(cli *c, FILE *f, const char *path, char **dict) {
     unsigned char head[12];
     size_t size_bytes, length = 0;
@@ -69,7 +70,7 @@ static int npy_resolve_type(cli *c, const char *path, const char *descr, npy *ou
                                  descr));
 }
 
-/* Sizes and strides; the number of bytes is kept within what an int64 holds. */
+/* Sets sizes and strides. Fails if the number of bytes exceeds an int64. */
 static int npy_lay_out(cli *c, const npy_header *h, npy *out) {
     int64_t count = 1, span = 1;
     out->rank = h->rank;
@@ -91,7 +92,7 @@ static int npy_lay_out(cli *c, const npy_header *h, npy *out) {
     return CLI_OK;
 }
 
-/* Memory grows with what is read: a header that promises too much costs nothing. */
+/* Reads the data. Memory grows with what is read, so a header with an excessive shape allocates nothing. */
 static int npy_read_data(cli *c, FILE *f, npy *out) {
     size_t want = (size_t)out->count * npy_element_size(out), have = 0, capacity = 0;
     char *data = NULL;
@@ -158,7 +159,7 @@ int npy_read(cli *c, const char *path, npy *out) {
     return rc;
 }
 
-/* ---- Conversion ------------------------------------------------------------------------------------------------ */
+/* ---- Conversion -------------------------------------------------------------------------------------------------- */
 
 const char *npy_stored_as(fxa_dtype dtype) {
     return dtype == FXA_BF16 ? "uint16" : dtype == FXA_E4M3 || dtype == FXA_E5M2 ? "uint8" : NULL;
@@ -174,7 +175,7 @@ int npy_as_stored(cli *c, npy *a, fxa_dtype dtype) {
     return CLI_OK;
 }
 
-/* Offset of the i-th element in C order. */
+/* Returns the offset of element i in C order. */
 static int64_t npy_offset(const npy *a, int64_t i) {
     int64_t offset = 0;
     for (int d = a->rank - 1; d >= 0; d--) {
@@ -184,7 +185,7 @@ static int64_t npy_offset(const npy *a, int64_t i) {
     return offset;
 }
 
-/* An element as int64; an unsigned one beyond it as its largest. */
+/* Returns an element as int64; larger unsigned ones become the maximum. */
 static int64_t npy_int_at(const npy *a, int64_t at) {
     if (a->unsigned_bytes == 2) return ((const uint16_t *)a->data)[at];
     if (a->unsigned_bytes == 4) return ((const uint32_t *)a->data)[at];
@@ -218,7 +219,7 @@ void *npy_as_float(cli *c, const npy *a, fxa_dtype dtype) {
     return out;
 }
 
-/* ---- Writing --------------------------------------------------------------------------------------------------- */
+/* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
 static const char *npy_descr(fxa_dtype dtype) {
     int one = 1;

@@ -12,31 +12,32 @@
 
 typedef struct npy {
     const char *path;
-    fxa_dtype dtype;         /* FXA_DTYPE_NONE for the unsigned ones below */
-    uint32_t unsigned_bytes; /* 2, 4 or 8 for uint16, uint32, uint64; else 0 */
+    fxa_dtype dtype;         /* FXA_DTYPE_NONE for unsigned ints */
+    uint32_t unsigned_bytes; /* bytes of an unsigned int element: 2, 4 or 8; 0 = not unsigned */
     int32_t rank;
     int64_t size[NPY_MAX_RANK];
-    int64_t stride[NPY_MAX_RANK]; /* in elements: C or Fortran order */
-    int64_t count;                /* elements */
-    void *data;                   /* native byte order */
+    int64_t stride[NPY_MAX_RANK]; /* in elements; C or Fortran order */
+    int64_t count;                /* number of elements */
+    void *data;                   /* in native byte order */
 } npy;
 
 int npy_read(cli *c, const char *path, npy *out);
-/* Floats that files have no type for: uint16 becomes bf16, uint8 e4m3 or e5m2; refuses others than those. Of another
- * dtype nothing changes. */
+/* Reinterprets unsigned elements as a float dtype that .npy lacks: uint16 as bf16, uint8 as e4m3 or e5m2. Fails if the
+ * file has others; does nothing for other dtypes. Returns an exit code. */
 int npy_as_stored(cli *c, npy *a, fxa_dtype dtype);
-/* What such a dtype is stored as, "uint16"; NULL for others. */
+/* Returns the .npy type that stores such a dtype, "uint16"; NULL for others. */
 const char *npy_stored_as(fxa_dtype dtype);
-/* An int array of any width as int32, dense and in C order; `option` is named in messages. */
+/* Converts an int array of any width to int32, contiguous in C order, owned by c. option: for messages. Returns an exit
+ * code. */
 int npy_as_int32(cli *c, const npy *a, cli_option_id option, int32_t **out);
-/* A float array of any dtype as `dtype`, dense and in C order. */
+/* Returns a float array converted to `dtype`, contiguous in C order; owned by c. */
 void *npy_as_float(cli *c, const npy *a, fxa_dtype dtype);
-/* Writes a dense C-order array to an open output; bf16 as uint16, e4m3 and e5m2 as uint8. */
+/* Writes a contiguous C-order array to an open output; bf16 as uint16, e4m3 and e5m2 as uint8. Returns an exit code. */
 int npy_write(cli *c, int output, fxa_dtype dtype, int rank, const int64_t *size, const void *data);
-/* "f32[2,3]" */
+/* Returns "f32[2,3]"; owned by c. */
 const char *npy_describe(cli *c, const npy *a);
-const char *sizes_text(cli *c, const int64_t *size, int rank); /* "[2,3]" */
-/* The element of that number, in C order, by its indices: "[1, 7]"; owned by c. */
+const char *sizes_text(cli *c, const int64_t *size, int rank); /* Returns "[2,3]"; owned by c. */
+/* Returns the indices of element number `index` in C order, "[1, 7]"; owned by c. */
 const char *place_text(cli *c, const int64_t *size, int rank, int64_t index);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reader of the .npy dict: a Python literal of three keys in any order, each once. */
+ * Parser of the .npy dict: a Python literal with three keys in any order, each once.
+ */
 #include "npy_header.h"
 
 #include <stdio.h>
@@ -26,7 +27,7 @@ static bool cursor_take(npy_cursor *s, char symbol) {
     return true;
 }
 
-/* A quoted word without escapes. */
+/* Reads a quoted word without escapes. */
 static bool cursor_word(npy_cursor *s, char *out, size_t capacity) {
     cursor_blank(s);
     char quote = *s->at;
@@ -62,7 +63,7 @@ static bool cursor_size(npy_cursor *s, int64_t *out) {
         if (value > (INT64_MAX - 9) / 10) return cursor_fail(s, "a size in shape is too large");
         value = value * 10 + (*s->at - '0');
     }
-    if (*s->at == 'L') s->at++; /* Python 2 wrote its long numbers so */
+    if (*s->at == 'L') s->at++; /* Python 2 wrote long ints with this suffix */
     *out = value;
     return true;
 }

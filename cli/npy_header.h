@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The dict in front of a .npy file: {'descr': '<f8', 'fortran_order': False, 'shape': (3, 4), } and nothing else.
+ * Header of a .npy file, a Python dict with exactly these keys: {'descr': '<f8', 'fortran_order': False, 'shape': (3,
+ * 4), }
  */
 #ifndef FXA_CLI_NPY_HEADER_H
 #define FXA_CLI_NPY_HEADER_H
@@ -16,7 +17,7 @@ typedef struct npy_header {
     int64_t shape[NPY_MAX_RANK];
 } npy_header;
 
-/* False with the reason in `why` when the text is not such a dict. */
+/* Returns false and the reason in `why` if the text is not such a dict. */
 bool npy_header_read(const char *text, npy_header *out, char *why, size_t capacity);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the command line by the table opts.def: first word the command, then options in any order, `--name value` or
- * `--name=value`, `--` before operands that begin with a dash. A misspelt word gets a suggestion. */
+ * Reads the command line by the table opts.def: the command, then options in any order as `--name value` or
+ * `--name=value`, then `--` before operands that start with a dash. Misspelt words get a suggestion.
+ */
 #include "cli.h"
 
 #include <stdio.h>
@@ -23,7 +24,7 @@ const cli_option_info cli_options[OPT_COUNT] = {
 #undef OPT
 };
 
-/* Edits between two words, exchanges of neighbours included; words longer than 31 bytes count as far apart. */
+/* Returns the edit distance of two words (insert, delete, replace, swap neighbours); 99 for words above 31 bytes. */
 static size_t opts_distance(const char *a, const char *b) {
     size_t n = strlen(a), m = strlen(b), row[3][33];
     if (n > 31 || m > 31) return 99;
@@ -86,7 +87,7 @@ static int opts_unknown(cli *c, const char *name, size_t size) {
     return cli_fail(c, CLI_BAD_INPUT, "there is no option --%s; see 'fxattn help %s'", word, command);
 }
 
-/* One option at argv[*at]; a value in the next word moves *at. */
+/* Reads the option at argv[*at]. If its value is the next word, *at is incremented. */
 static int opts_read_one(cli *c, int argc, char **argv, int *at) {
     const char *name = argv[*at] + 2, *value = strchr(name, '=');
     size_t size = value ? (size_t)(value - name) : strlen(name);
@@ -116,7 +117,7 @@ static int opts_read_one(cli *c, int argc, char **argv, int *at) {
 int cli_parse(cli *c, int argc, char **argv) {
     bool options = true;
     c->command = CMD_HELP;
-    for (int i = 1; i < argc; i++) /* known early, so that mistakes on the way are told as JSON too */
+    for (int i = 1; i < argc; i++) /* found first, so that later mistakes are reported as JSON too */
         if (strcmp(argv[i], "--json") == 0) c->json = true;
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return CLI_OK;
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)
@@ -138,8 +139,7 @@ int cli_parse(cli *c, int argc, char **argv) {
         else if (options && word[0] == '-' && word[1])
             rc = cli_fail(c, CLI_BAD_INPUT, "there is no option %.64s; options begin with two dashes", word);
         else if (!*word || c->n_operands == CLI_MAX_OPERANDS || !cli_commands[c->command].operands[0])
-            rc = cli_fail(c, CLI_BAD_INPUT, "'%s' does not know what to do with '%.64s'", cli_commands[c->command].name,
-                          word);
+            rc = cli_fail(c, CLI_BAD_INPUT, "'%s' does not take '%.64s'", cli_commands[c->command].name, word);
         else
             c->operands[c->n_operands++] = word;
         if (rc != CLI_OK) return rc;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Output files that appear whole or not at all: written under a temporary name beside their place, renamed when all of
- * them are complete, removed on any failure and on the usual signals. The list is static for the signal handler's sake.
+ * Output files that appear completely or not at all: written under a temporary name in the same folder, renamed when
+ * all are complete, removed on failures and signals. The list is static because a signal handler uses it.
  */
-#define _XOPEN_SOURCE 700 /* realpath */
+#define _XOPEN_SOURCE 700 /* for realpath */
 #include "cli.h"
 
 #include <errno.h>
@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 #define OUTFILE_MAX 256
-#define OUTFILE_LINKS 40 /* followed one after another, as systems do */
+#define OUTFILE_LINKS 40 /* maximum links followed, as in Linux */
 
 typedef struct outfile {
-    char *path, *temporary; /* temporary NULL: written in place, as /dev/stdout is */
+    char *path, *temporary; /* temporary NULL = written in place, like /dev/stdout */
     int fd;
 } outfile;
 
@@ -47,7 +47,7 @@ void cli_outputs_abandon(void) {
         if (outfile_list[i].temporary) unlink(outfile_list[i].temporary);
 }
 
-/* Between enter and leave files come into being or get their names: a signal waits until that is done. */
+/* A signal between enter and leave is handled by leave, when files are in a defined state. */
 static volatile sig_atomic_t outfile_busy, outfile_pending;
 
 static void outfile_on_signal(int number) {
@@ -72,14 +72,15 @@ void cli_outputs_guard(void) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     for (int i = 0; i < 3; i++) {
         struct sigaction action;
-        if (sigaction(numbers[i], NULL, &action) != 0 || action.sa_handler == SIG_IGN) continue; /* nohup stays */
+        /* keep the effect of nohup */
+        if (sigaction(numbers[i], NULL, &action) != 0 || action.sa_handler == SIG_IGN) continue;
         memset(&action, 0, sizeof action);
         action.sa_handler = outfile_on_signal;
         sigaction(numbers[i], &action, NULL);
     }
 }
 
-/* Where a link that leads to no file leads, so that the file appears there and the link stays one. */
+/* Returns the target of a dangling link, so that the file appears there and the link stays. */
 static const char *outfile_follow(cli *c, const char *path) {
     struct stat st;
     for (int i = 0; i < OUTFILE_LINKS && lstat(path, &st) == 0 && S_ISLNK(st.st_mode); i++) {
@@ -94,8 +95,8 @@ static const char *outfile_follow(cli *c, const char *path) {
     return path;
 }
 
-/* Where the data really goes: links are followed, so that a link stays one. Of a file that is not there yet the folder
- * is resolved, so that two spellings of one file are seen to be one. */
+/* Returns the real path of an output. Links are followed, so that a link stays one. For a file that does not exist yet
+ * the folder is resolved, so that two spellings of one file compare equal. */
 static char *outfile_resolve(cli *c, const char *given) {
     const char *path = outfile_follow(c, given), *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     char *real = realpath(path, NULL), *copy = NULL;

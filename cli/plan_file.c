@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The outside of a plan's bytes (docs/plan-bytes.md): who made them and for what. For 'plan show' of plans that cannot
- * be loaded here, because their device or a library is not here. Nothing is trusted but what lies inside the bytes. */
+ * Reads the header and the problem of plan bytes (docs/plan-bytes.md), for `plan show` of plans whose device or library
+ * is absent. The bytes are untrusted: every access is checked against their size.
+ */
 #include "plan_file.h"
 
 #include <string.h>
@@ -9,7 +10,7 @@
 typedef struct plan_cursor {
     const uint8_t *bytes;
     size_t size, at;
-    bool short_of; /* an end was reached before it should be */
+    bool short_of; /* the bytes ended too early */
 } plan_cursor;
 
 static uint64_t plan_number(plan_cursor *r, size_t width) {
@@ -23,7 +24,7 @@ static uint64_t plan_number(plan_cursor *r, size_t width) {
     return value;
 }
 
-/* As text for a terminal: bytes that would be commands to it become question marks. */
+/* Reads a string for a terminal: control characters become question marks. Owned by c. */
 static const char *plan_string(cli *c, plan_cursor *r) {
     size_t length = (size_t)plan_number(r, 4);
     if (r->short_of || r->size - r->at < length) {
@@ -37,7 +38,7 @@ static const char *plan_string(cli *c, plan_cursor *r) {
     return text;
 }
 
-/* Operands of an operation; -1: text cannot say it. */
+/* Returns the number of operands of an operation; -1 if it has no spelling. */
 static int plan_arity(uint64_t op) {
     for (size_t i = 0; fxa_op_syntax(i).text; i++)
         if ((uint64_t)fxa_op_syntax(i).op == op) return fxa_op_syntax(i).arity;
@@ -49,7 +50,8 @@ static void plan_skip(plan_cursor *r, uint64_t bytes) {
     if (!r->short_of) r->at += (size_t)bytes;
 }
 
-/* Params or tensors of a program: a name, and so many bytes behind it; ranks: of tensors. */
+/* Skips the params or tensors of a program: a name, and `behind` bytes after it. Returns their number. ranks: those of
+ * tensors. */
 static uint64_t plan_declarations(plan_cursor *r, uint64_t behind, uint8_t ranks[FXA_MAX_TENSORS]) {
     uint64_t n = plan_number(r, 4);
     for (uint64_t i = 0; i < n && !r->short_of; i++) {
@@ -61,7 +63,7 @@ static uint64_t plan_declarations(plan_cursor *r, uint64_t behind, uint8_t ranks
     return n;
 }
 
-/* Over one program in format 1, to where it ends. False: there is something in it that is not known here. */
+/* Skips one program in format 1. Returns false if it has unknown contents. */
 static bool plan_over_program(plan_cursor *r) {
     uint8_t ranks[FXA_MAX_TENSORS] = {0};
     plan_skip(r, 4);
@@ -86,7 +88,7 @@ static bool plan_over_program(plan_cursor *r) {
     }
     n = plan_number(r, 4);
     for (uint64_t i = 0; i < n && !r->short_of; i++) {
-        if (plan_number(r, 4) > 2) return false; /* gradients are in no program of a problem */
+        if (plan_number(r, 4) > 2) return false; /* programs of a problem have no gradients */
         plan_skip(r, 4);
     }
     plan_skip(r, 16);
@@ -119,13 +121,13 @@ static bool plan_captures_read(plan_cursor *r, plan_file *out) {
     return !r->short_of;
 }
 
-/* Section 1 behind its sizes, in the formats that are known here. */
+/* Reads section 1 after its sizes. Returns false for an unknown format. */
 static bool plan_rest_read(cli *c, plan_cursor *r, uint64_t format, plan_file *out) {
     fxa_problem *p = &out->problem;
     fxa_operand *const operands[] = {&p->q,  &p->k,   &p->v,       &p->o,    &p->dout,  &p->dq,    &p->dk,
                                      &p->dv, &p->lse, &p->row_max, &p->dlse, &p->sinks, &p->dsinks};
     if (format < 1 || format > 3) return false;
-    plan_skip(r, format == 1 ? 40 : format == 2 ? 48 : 68); /* totals, pages, lengths; heads; place */
+    plan_skip(r, format == 1 ? 40 : format == 2 ? 48 : 68); /* totals, pages, lengths; heads; device */
     p->window_left = (int64_t)plan_number(r, 8);
     p->window_right = (int64_t)plan_number(r, 8);
     uint64_t dropout = plan_number(r, 8);
@@ -143,7 +145,7 @@ static bool plan_rest_read(cli *c, plan_cursor *r, uint64_t format, plan_file *o
     return plan_program_read(c, r, &out->program) && plan_program_read(c, r, &out->bprop) && plan_captures_read(r, out);
 }
 
-/* Section 1. Its head is the same in all formats of problems. */
+/* Reads section 1. Its first fields are the same in all formats. */
 static void plan_problem_read(cli *c, plan_cursor *r, plan_file *out) {
     fxa_problem *p = &out->problem;
     uint64_t format = plan_number(r, 4);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What `plan show` writes of a problem, as JSON and as text: of a plan that was loaded, and of one whose bytes alone
- * are here. */
+ * Prints the problem of a plan for `plan show`, as JSON and as text, for loaded plans and for bytes alone.
+ */
 #include "explain.h"
 #include "plan_file.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* Operands that a pass uses, in the order of the struct; rows have three axes, sinks one. */
+/* Operand of a pass, in the order of fxa_problem. axes: 4; 3 for rows such as LSE, 1 for sinks. */
 typedef struct plan_operand {
     const char *name;
     const fxa_operand *operand;
@@ -111,7 +111,7 @@ void plan_show_text(cli *c, const fxa_problem *p, const char *program, const cha
                    p->param_grads >> i & 1 ? ", gradient" : "");
 }
 
-/* What the bytes of a plan say that cannot be loaded here. */
+/* Prints the bytes of a plan that cannot be loaded here. */
 int plan_show_file(cli *c, const char *path, const plan_file *f, size_t size, const fxa_error *why) {
     const char *pass = f->problem.pass ? "backward" : "forward";
     const char *program = f->known && !f->program ? ""

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cells of a picture: what becomes of their pairs. Up to PLOT_PAIRS pairs, and PLOT_WORK with the size of the program,
- * are all evaluated, and everything is exact. Beyond that some pairs of each cell are drawn at random, and the masked
- * share of the whole is counted exactly as far as pairs_count_one can. */
-#include "pairs.h"
+ * Evaluates the pairs of cells. Up to PLOT_PAIRS pairs, within PLOT_WORK for the size of the program, all are evaluated
+ * and everything is exact. Otherwise random pairs of each cell are evaluated, and the masked share of the picture is
+ * counted exactly if pair_count_one can.
+ */
+#include "pair_count.h"
 #include "plot.h"
 
 #include <math.h>
 
 #define PLOT_PAIRS (1 << 21)
-#define PLOT_SAMPLES 32 /* pairs of a cell at most */
+#define PLOT_SAMPLES 32 /* maximum pairs evaluated of a cell */
 
 const uint32_t plot_fate_colour[PLOT_FATES] = {0, 0xb59fcb, 0xd7263d, 0};
 
@@ -25,7 +26,7 @@ typedef struct plot_sampler {
     plot *p;
     double in[FXA_INPUT_COUNT];
     cli_random random;
-    uint64_t count[PLOT_FATES], all[PLOT_FATES]; /* of the cell, of the picture */
+    uint64_t count[PLOT_FATES], all[PLOT_FATES]; /* pairs by result: of one cell, of the picture */
     double sum;
 } plot_sampler;
 
@@ -73,7 +74,8 @@ static int plot_fill_cell(cli *c, plot_sampler *s, const int64_t *lo, const int6
     return rc;
 }
 
-/* Shares of the whole: counted, or estimated from the cells; the mask alone may still be counted. */
+/* Computes the shares of the picture: counted, or estimated from the cells; the masked share may be counted in either
+ * case. */
 static int plot_sum_up(cli *c, plot_sampler *s) {
     plot *p = s->p;
     uint64_t total = 0, attended;
@@ -81,8 +83,8 @@ static int plot_sum_up(cli *c, plot_sampler *s) {
     for (int f = 0; f < PLOT_FATES; f++) p->share[f] = (double)s->all[f] / (double)total;
     p->mask_exact = p->exact;
     if (p->exact) return CLI_OK;
-    if (pairs_may_select(c, s->program)) return CLI_OK; /* the count would not be of the mask alone */
-    int rc = pairs_count_one(c, s->job, p->b, p->h, &attended, &p->mask_exact);
+    if (pair_may_select(c, s->program)) return CLI_OK; /* the count would include scores of -inf */
+    int rc = pair_count_one(c, s->job, p->b, p->h, &attended, &p->mask_exact);
     if (rc != CLI_OK || !p->mask_exact) return rc;
     double open = (double)attended / ((double)p->q.size * (double)p->k.size), seen = 1 - p->share[PLOT_MASKED];
     for (int f = 0; f < PLOT_FATES; f++)

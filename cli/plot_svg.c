@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The picture as SVG: pairs on the left, tile classes beside them, the curve of the score where there is one, axes and
- * legends. Cells of one colour are one path of horizontal runs, which keeps the file small; colours of text and ground
- * follow the reader's light or dark. */
+ * Draws the picture as SVG: pairs on the left, tile classes to their right, curves below, axes and legends. Cells of
+ * one colour form one path of horizontal runs, which keeps the file small. Colours of text and background follow the
+ * reader's light or dark theme.
+ */
 #include "plot.h"
 
 #include <inttypes.h>
@@ -14,7 +15,7 @@
 #define SVG_LEFT 64.0
 #define SVG_TOP 104.0
 #define SVG_GAP 76.0
-#define SVG_STEPS 8 /* of opacity, by the share of a cell's pairs */
+#define SVG_STEPS 8 /* levels of opacity, by the attended share of a cell */
 
 static void svg_escape(cli_buf *out, const char *text) {
     for (; *text; text++) {
@@ -32,7 +33,7 @@ static void svg_escape(cli_buf *out, const char *text) {
     }
 }
 
-/* One look of a cell: fate, level of an attended one, step of opacity; -1: nothing is drawn. */
+/* Returns the look of a cell: its result, the level of its score, and its opacity, in one number; -1 = not drawn. */
 static int svg_look(const plot *p, int64_t i) {
     const plot_cell *cell = &p->cell[i];
     plot_fate fate = plot_cell_fate(cell);
@@ -40,7 +41,7 @@ static int svg_look(const plot *p, int64_t i) {
     if (fate == PLOT_MASKED) return -1;
     if (fate == PLOT_ATTENDED) level = p->changes_score ? plot_level(p, cell->score) : PLOT_LEVELS / 2;
     step = (int)ceil(SVG_STEPS * (double)cell->share[fate] - 1e-6);
-    if (fate == PLOT_NOT_A_NUMBER) step = SVG_STEPS; /* one is one too many */
+    if (fate == PLOT_NOT_A_NUMBER) step = SVG_STEPS; /* a single NaN is drawn with full opacity */
     return ((int)fate * PLOT_LEVELS + level) * SVG_STEPS + (step < 1 ? 0 : step - 1);
 }
 
@@ -91,7 +92,7 @@ static void svg_tiles(cli_buf *out, const plot *p) {
     }
 }
 
-/* Text that may be long, in lines of at most `most` bytes broken at blanks; the y below it. */
+/* Adds text broken at blanks into lines of at most `most` bytes. Returns the y below it. */
 static double svg_lines(cli_buf *out, const char *text, double y, size_t most) {
     while (*text) {
         size_t n = strlen(text), cut;
@@ -133,7 +134,7 @@ static void svg_style(cli_buf *out, const plot *p, double width, double height) 
     buf_text(out, "</text>\n");
 }
 
-/* Frame and axes of a panel at x; cells come scaled from their own units to w by h. */
+/* Adds frame and axes of a panel at x, and opens a group that scales its cells to w by h. */
 static void svg_panel(cli_buf *out, const plot *p, double x, double w, double h, const char *title) {
     buf_printf(out, "<rect class=\"b\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", x, SVG_TOP, w, h);
     buf_printf(out, "<text class=\"c\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", x + w / 2, SVG_TOP - 8, title);
@@ -157,7 +158,7 @@ static void svg_swatch(cli_buf *out, uint32_t colour, const char *text, double x
     buf_printf(out, "<text x=\"%.1f\" y=\"%.1f\">%s</text>\n", x + 20, y + 11, text);
 }
 
-/* What becomes of the pairs, and what colours mean; the y below it. */
+/* Adds the legend of results and colours. Returns the y below it. */
 static double svg_pair_legend(cli *c, cli_buf *out, const plot *p, double x, double y) {
     static const char *const words[] = {"masked", "-inf by the score", "NaN or inf: the row is NaN", "attended"};
     static const plot_fate order[] = {PLOT_ATTENDED, PLOT_MASKED, PLOT_MINUS_INF, PLOT_NOT_A_NUMBER};
@@ -197,9 +198,9 @@ static double svg_tile_legend(cli_buf *out, const plot *p, double x, double y) {
     return y + 20;
 }
 
-/* ---- The curve ------------------------------------------------------------------------------------------------- */
+/* ---- The curve --------------------------------------------------------------------------------------------------- */
 
-/* A line through the finite ones of PLOT_POINTS values, scaled from lo..hi to the panel; outside it is cut off. */
+/* Adds a line through the finite ones of PLOT_POINTS values, scaled from lo..hi to the panel and clipped to it. */
 static void svg_line(cli_buf *out, const char *class, const double *value, double lo, double hi, double x,
                      double side) {
     bool down = false;
@@ -216,7 +217,7 @@ static void svg_line(cli_buf *out, const char *class, const double *value, doubl
     buf_text(out, "\"/>\n");
 }
 
-/* What slopes are drawn larger by, so that one can see them beside scores of up to hi: a power of ten. */
+/* Returns the factor by which derivatives are enlarged beside scores of up to hi: a power of ten. */
 static double svg_slope_factor(const plot *p, double hi) {
     double most = 0, factor = 1;
     for (int i = 0; i < p->curves; i++)
@@ -233,7 +234,7 @@ static void svg_slope(cli_buf *out, const char *class, const double *slope, doub
     svg_line(out, class, larger, lo, hi, x, side);
 }
 
-/* Where the new score is -inf: along the lower edge. Whether it is anywhere. */
+/* Marks the points with a new score of -inf along the lower edge. Returns true if there is any. */
 static bool svg_fall(cli_buf *out, const char *class, const double *value, double lo, double hi, double x,
                      double side) {
     double edge[PLOT_POINTS];
@@ -293,7 +294,7 @@ static double svg_curves(cli *c, cli_buf *out, const plot *p, double x, double s
     return y + 20;
 }
 
-/* Everything below the head, into its own text: how high the page is comes out of it. */
+/* Adds everything below the title to its own text. Returns the height of the page. */
 static double svg_body(cli *c, cli_buf *out, const plot *p, double w, double h) {
     char tiles[96];
     double second = SVG_LEFT + w + SVG_GAP, below = SVG_TOP + h + 32, bottom, other;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The picture in a terminal: two rows of cells in one line. Cells that are whole are half blocks, cells that are
- * attended in part are shades; with colour they show their score, without it the score has a picture of its own. */
+ * Draws the picture in a terminal, two rows of cells per line. Fully attended cells are half blocks, partially attended
+ * ones are shades. With colour they show their score; without it, scores have a picture of their own.
+ */
 #include "plot.h"
 
 #include <inttypes.h>
@@ -11,7 +12,8 @@
 #define TERM_CURVE_ROWS 12
 #define TERM_CURVE_COLUMNS 64
 
-static const plot_cell *term_cell(const plot *p, int64_t row, int64_t column) { /* NULL below the last row */
+/* Returns a cell; NULL below the last row. */
+static const plot_cell *term_cell(const plot *p, int64_t row, int64_t column) {
     return row < p->q.cells ? &p->cell[row * p->k.cells + column] : NULL;
 }
 
@@ -25,7 +27,7 @@ static void term_colour(cli_buf *out, int plane, uint32_t rgb) {
     buf_printf(out, "\033[%d;2;%u;%u;%um", plane, rgb >> 16, rgb >> 8 & 255, rgb & 255);
 }
 
-/* ' ' masked, # attended, + in part, - minus inf, ! not a number. */
+/* Returns the character of a cell: ' ' masked, # attended, + partially, - minus inf, ! NaN. */
 static char term_mark(const plot_cell *cell) {
     plot_fate fate = cell ? plot_cell_fate(cell) : PLOT_MASKED;
     if (fate == PLOT_ATTENDED) return cell->share[PLOT_ATTENDED] == 1 ? '#' : '+';
@@ -84,7 +86,7 @@ static void term_mask(cli_buf *out, const plot *p, bool colour) {
     term_rule(out, "└", "┘", p->k.cells);
 }
 
-/* Shades of the mean score, one line for two rows, for terminals without colour. */
+/* Draws the mean score as shades, two rows per line, for terminals without colour. */
 static void term_score(cli_buf *out, const plot *p) {
     static const char *const shades[] = {"·", "░", "▒", "▓", "█"};
     buf_printf(out, "%10s new score of a raw score of %.6g\n", "", p->at);
@@ -104,7 +106,7 @@ static void term_score(cli_buf *out, const plot *p) {
     term_rule(out, "└", "┘", p->k.cells);
 }
 
-/* One curve; dots are the raw score itself. */
+/* Draws one curve; dots mark the raw score itself. */
 static void term_curve(cli_buf *out, const plot *p) {
     char canvas[TERM_CURVE_ROWS][TERM_CURVE_COLUMNS + 1];
     double lo = p->curve_lo, hi = p->curve_hi > p->curve_lo ? p->curve_hi : p->curve_lo + 1;

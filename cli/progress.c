@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A line of progress, drawn by a thread of its own while the command computes, and wiped when it is over. */
+ * Progress line, drawn by its own thread while a command computes, and removed at the end.
+ */
 #include "cli.h"
 
 #include <math.h>
@@ -16,12 +17,12 @@ static struct {
     pthread_t thread;
     const char *what;
     uint64_t done, total;
-    double part; /* of the step that is being done, 0 to 1 */
+    double part; /* share of the current step, 0 to 1 */
     double start;
     bool running, stop;
 } progress_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
-static volatile sig_atomic_t progress_drawn; /* a line stands on the terminal */
+static volatile sig_atomic_t progress_drawn; /* 1 = a line is on the terminal */
 
 void progress_wipe(void) {
     static const char wipe[] = "\r\033[K";
@@ -34,7 +35,7 @@ double cli_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Waits for the end or for `ms`; the lock is held. */
+/* Waits for the end or for `ms` milliseconds; the lock is held. */
 static void progress_wait(long ms) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -44,7 +45,7 @@ static void progress_wait(long ms) {
     pthread_cond_timedwait(&progress_state.wake, &progress_state.lock, &until);
 }
 
-/* In one write, so that a signal finds all of the line or nothing. */
+/* Draws the line in one write, so that a signal finds all of it or nothing. */
 static void progress_draw(double seconds) {
     char line[128], share[16] = "";
     if (progress_state.total)
@@ -87,7 +88,7 @@ void progress_step(uint64_t done) {
     pthread_mutex_unlock(&progress_state.lock);
 }
 
-/* Calls may come out of order. */
+/* Sets the share of the current step. Calls may be out of order. */
 static void progress_part(void *unused, uint64_t done, uint64_t total) {
     (void)unused;
     double part = (double)done / (double)total;

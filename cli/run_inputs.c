@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the .npy files of `run` and checks them against one another, with their names in the messages: the library sees
- * only sizes and strides that the files really have. */
+ * Reads the .npy files of `run` and checks them against each other, with file names in the messages. The library
+ * receives only sizes and strides that the files really have.
+ */
 #include "run.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* Order of the axes: --layout, and [T,H,D] (or [H,T,D]) for packed sequences. */
+/* Reads the order of the axes: --layout, and [T,H,D] (or [H,T,D]) for packed sequences. */
 static int run_read_layout(cli *c, run_state *r) {
     static const int whole[3][AXIS_COUNT] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {1, 2, 0, 3}};
     static const int packed[2][AXIS_COUNT] = {{-1, 0, 1, 2}, {-1, 1, 0, 2}};
@@ -26,12 +27,13 @@ static int run_read_layout(cli *c, run_state *r) {
     return CLI_OK;
 }
 
-/* The file holds what floats of that dtype are stored as. */
+/* Returns true if the file has the type in which that float dtype is stored. */
 static bool run_may_be(const npy *a, fxa_dtype dtype) {
     return dtype == FXA_BF16 ? a->unsigned_bytes == 2 : a->dtype == FXA_U8;
 }
 
-/* One of Q K V dO: a float array of the right rank. Each may have its own dtype; what options say of it must hold. */
+/* Reads Q, K, V or dO: a float array of the right rank. Each may have its own dtype, which must agree with the
+ * options. */
 static int run_read_operand(cli *c, cli_option_id id, int rank, npy *out) {
     bool own = (id == OPT_K || id == OPT_V) && opt_has(c, OPT_KV_DTYPE);
     cli_option_id says = own ? OPT_KV_DTYPE : OPT_DTYPE;
@@ -82,7 +84,7 @@ static int run_same(cli *c, const run_state *r, const npy *a, const npy *b, int 
                     y, what, a->path, x);
 }
 
-/* Of K, 0 heads would mean those of Q to the library. */
+/* Fails for K without heads: 0 would mean as many as Q has. */
 static int run_require_heads(cli *c, const run_state *r) {
     if (run_size(r, &r->k, AXIS_HEAD) || !run_size(r, &r->q, AXIS_HEAD)) return CLI_OK;
     return cli_fail(c, CLI_BAD_INPUT, "%.200s holds %s, which is 0 heads, and %.200s %s: that of Q must be 0 too",
@@ -118,7 +120,7 @@ static int run_read_qkv(cli *c, run_state *r) {
     return CLI_OK;
 }
 
-/* An int array of `rank` axes for a slot; the first axis must be `first` long unless that is negative. */
+/* Reads an int array of `rank` axes for a slot; the first axis has `first` elements, unless that is negative. */
 static int run_read_ints(cli *c, cli_option_id id, int rank, int64_t first, npy *a, int32_t **out) {
     int rc = npy_read(c, opt_get(c, id), a);
     if (rc != CLI_OK) return rc;
@@ -141,7 +143,7 @@ static int64_t run_longest(const int32_t *offsets, int64_t n) {
     return longest;
 }
 
-/* Packed sequences: batch and longest lengths come from the offsets. */
+/* Sets batch and maximum lengths of packed sequences from their offsets. */
 static int run_read_packed(cli *c, run_state *r) {
     fxa_problem *p = &r->forward_problem;
     int32_t *cu[2];
@@ -190,7 +192,7 @@ static int run_read_pages(cli *c, run_state *r) {
     return CLI_OK;
 }
 
-/* With lengths, the longest sequence is the longest of those, whatever room it has. */
+/* Returns the maximum length of sequences whose lengths are given. */
 static int64_t run_longest_length(const int32_t *lengths, int64_t n) {
     int64_t longest = 0;
     for (int64_t i = 0; i < n; i++) longest = lengths[i] > longest ? lengths[i] : longest;
@@ -208,7 +210,7 @@ static int run_read_positions(cli *c, run_state *r) {
                         r->q.path, r->forward_problem.sq);
     if (!opt_has(c, OPT_Q_START)) return CLI_OK;
     if (other)
-        return cli_fail(c, CLI_BAD_INPUT, "--q-start and --%s both say where the rows lie; give one of them", other);
+        return cli_fail(c, CLI_BAD_INPUT, "--q-start and --%s both set the q of the rows; give one of them", other);
     int rc = run_read_ints(c, OPT_Q_START, 1, r->forward_problem.b, &a, &positions);
     if (rc != CLI_OK) return rc;
     r->forward_problem.flags |= FXA_Q_START;
@@ -254,7 +256,7 @@ static int run_read_sink(cli *c, run_state *r) {
     return CLI_OK;
 }
 
-/* Sizes given by --shape beside the files must say the same. */
+/* Fails if sizes of --shape differ from those of the files. */
 static int run_compare_shape(cli *c, const run_state *r) {
     const fxa_problem *p = &r->forward_problem;
     const int64_t real[SHAPE_COUNT] = {p->b, p->hq, p->hkv, p->sq, p->sq, p->sk, p->d_qk, problem_dv(p)};

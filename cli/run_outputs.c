@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What `run` computes: the arrays, their operands in the two problems, and the files they go to. */
-#include "pairs.h"
+ * Results of `run`: arrays, their operands in both problems, and their files.
+ */
+#include "pair_count.h"
 #include "run.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* One more file to write. */
+/* Adds a file to write. */
 static void run_add_output(run_state *r, const char *what, const char *path, fxa_dtype dtype, int rank,
                            const int64_t *size, void *data) {
     run_output *o = &r->outputs[r->n_outputs++];
@@ -16,7 +17,7 @@ static void run_add_output(run_state *r, const char *what, const char *path, fxa
     memcpy(o->size, size, (size_t)rank * sizeof *size);
 }
 
-/* An array in the file's order, dense, and the operand that describes it. */
+/* Allocates an array in the file's order. Returns the operand that describes it. */
 static fxa_operand run_add_array(cli *c, run_state *r, cli_option_id id, fxa_dtype dtype, const int64_t *size,
                                  fxa_slot slot) {
     bool keys = slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
@@ -31,7 +32,7 @@ static fxa_operand run_add_array(cli *c, run_state *r, cli_option_id id, fxa_dty
     return run_operand(r, keys, dtype, stride);
 }
 
-/* LSE, row maximum: [B,H,Sq], packed [H,T]. */
+/* Writes the sizes of LSE and row maximum, [B,H,Sq] or packed [H,T]. Returns the rank. */
 static int run_row_sizes(const run_state *r, int64_t *size) {
     const fxa_problem *p = &r->forward_problem;
     int rank = 0;
@@ -49,14 +50,14 @@ static void run_add_rows(cli *c, run_state *r, cli_option_id id, fxa_slot slot, 
     if (opt_has(c, id)) run_add_output(r, cli_options[id].name, opt_get(c, id), dtype, rank, size, data);
 }
 
-/* Whether something can keep a row from every key. If not, maxima of rows are not asked of the engine. */
+/* Returns true if a row may attend to no key. Otherwise the row maximum is not requested from the engine. */
 static bool run_may_have_empty_rows(cli *c, const run_state *r) {
     const fxa_problem *p = &r->forward_problem;
     fxa_properties properties;
     fxa_program_properties(r->job->program, &properties);
     return p->flags & (FXA_CAUSAL | FXA_WINDOW | FXA_PADDING | FXA_VARLEN) ||
            !(properties.flags & FXA_PROPERTY_NO_MASK) || p->sk == 0 || r->job->bind.n_tensors ||
-           pairs_may_select(c, r->job->program);
+           pair_may_select(c, r->job->program);
 }
 
 static int run_prepare_forward(cli *c, run_state *r) {
@@ -71,7 +72,7 @@ static int run_prepare_forward(cli *c, run_state *r) {
     p->o = run_add_array(c, r, OPT_OUT, r->q.dtype, size, FXA_SLOT_O);
     if (opt_has(c, OPT_LSE) || r->backward) {
         p->flags |= FXA_RETURN_LSE;
-        p->lse.dtype = FXA_F64; /* which backward reads: nothing of it is lost between the passes */
+        p->lse.dtype = FXA_F64; /* backward reads it: f64 keeps it exact between the passes */
         run_add_rows(c, r, OPT_LSE, FXA_SLOT_LSE, FXA_F64);
     }
     if (opt_has(c, OPT_ROW_MAX) || run_may_have_empty_rows(c, r)) {
@@ -96,7 +97,7 @@ static int run_read_dlse(cli *c, run_state *r) {
     return CLI_OK;
 }
 
-/* The dtype of "name:dtype", cut off the name; FXA_DTYPE_NONE when none is said. */
+/* Reads and cuts off the dtype of "name:dtype"; FXA_DTYPE_NONE if there is none. */
 static int run_dtensor_dtype(cli *c, char *name, fxa_dtype *out) {
     char *type = strchr(name, ':');
     *out = FXA_DTYPE_NONE;
@@ -140,7 +141,7 @@ static int run_add_dparam(cli *c, run_state *r, const char *text) {
     if (!path) return cli_fail(c, CLI_BAD_INPUT, "--dparam %.100s: NAME=FILE is expected", text);
     const char *name = cli_format(c, "%.*s", (int)(path - text), text);
     int32_t at = fxa_program_param_find(r->job->program, name);
-    bool given = at >= 0; /* or it would not run */
+    bool given = at >= 0; /* otherwise the text would not run */
     for (size_t i = 0; i < r->job->values.n_params; i++)
         given = given || strcmp(r->job->values.params[i].name, name) == 0;
     if (!given) return cli_fail(c, CLI_BAD_INPUT, "--dparam %.63s: there is no --param of that name", name);
@@ -175,9 +176,10 @@ static int run_prepare_backward(cli *c, run_state *r) {
     at = 0;
     while (rc == CLI_OK && (text = opt_next(c, OPT_DPARAM, &at))) rc = run_add_dparam(c, r, text);
     if (rc == CLI_OK && r->n_outputs == before)
-        rc = cli_fail(c, CLI_BAD_INPUT,
-                      "--dout asks for the backward pass, but no gradient (--dq --dk --dv --dsinks --dtensor --dparam) "
-                      "is asked for");
+        rc = cli_fail(
+            c, CLI_BAD_INPUT,
+            "--dout selects the backward pass, but no gradient is given: --dq, --dk, --dv, --dsinks, --dtensor, "
+            "--dparam");
     return rc;
 }
 
@@ -241,7 +243,7 @@ void run_warn_rows(cli *c, const run_state *r) {
                  one ? "s" : "", one ? "its" : "their");
 }
 
-/* Elements that are 0, or -inf in LSE, belong to rows that attend to nothing: they say nothing either. */
+/* Elements of rows that attend to nothing are 0, or -inf in LSE, and are not counted. */
 int run_warn_outputs(cli *c, const run_state *r) {
     int rc = CLI_OK;
     for (size_t i = 0; i < r->n_outputs; i++) {
@@ -254,7 +256,8 @@ int run_warn_outputs(cli *c, const run_state *r) {
             said += !isnan(x) && x != 0 && x != -INFINITY;
         }
         if (!nan) continue;
-        bool everywhere = !said && 2 * nan > count; /* of what is not masked: those are 0 or -inf */
+        /* every element that is not 0 or -inf is NaN, and these are the majority */
+        bool everywhere = !said && 2 * nan > count;
         if (!everywhere)
             cli_warn(c, "%s is NaN in %" PRId64 " of %" PRId64 " elements, first at %s", o->what, nan, count,
                      place_text(c, o->size, o->rank, first));

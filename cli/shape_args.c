@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --shape b=2,h=8,hkv=2,sq=70,sk=83,d=64,d_v=64 */
+ * Reads --shape, as in b=2,h=8,hkv=2,sq=70,sk=83,d=64,d_v=64.
+ */
 #include "job.h"
 
 #include <inttypes.h>
@@ -9,7 +10,7 @@
 
 const char *const shape_keys[SHAPE_COUNT] = {"b", "h", "hkv", "s", "sq", "sk", "d", "d_v"};
 
-/* One "key=value" of `size` bytes; name: whose it is, for messages. */
+/* Reads one "key=value" of `size` bytes. name: option for messages. */
 static int shape_read_one(cli *c, const char *name, const char *text, size_t size, cli_shape *out) {
     char word[48], *value;
     int key = 0;
@@ -39,7 +40,7 @@ int shape_read(cli *c, const char *name, const char *text, cli_shape *out) {
     }
     const int64_t *v = out->value;
     if (out->given[SHAPE_HKV] && v[SHAPE_HKV] == 0 && !(out->given[SHAPE_H] && v[SHAPE_H] == 0))
-        return cli_fail(c, CLI_BAD_INPUT, "%s: hkv=0 is accepted beside h=0 alone: query heads read heads of k", name);
+        return cli_fail(c, CLI_BAD_INPUT, "%s: hkv=0 is accepted with h=0 only: query heads read heads of k", name);
     bool decode = opt_has(c, OPT_DECODE);
     if (decode && out->given[SHAPE_SQ] && out->value[SHAPE_SQ] != 1)
         return cli_fail(c, CLI_BAD_INPUT,

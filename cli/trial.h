@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One problem with data of its own, ready to run forward and backward: what `check` compares and `bench` times. Arrays
- * are dense [B,H,S,D]; random data is drawn once in f64 (trial_data) and rounded to the dtype of each trial.
+ * A problem with random data, ready to run forward and backward: `check` compares trials, `bench` times them. Arrays
+ * are contiguous [B,H,S,D]. Random data is drawn once in f64 (trial_data) and rounded to the dtype of each trial.
  */
 #ifndef FXA_CLI_TRIAL_H
 #define FXA_CLI_TRIAL_H
@@ -18,9 +18,9 @@ typedef struct trial_data {
 
 void trial_data_make(cli *c, const fxa_problem *p, cli_random *random, trial_data *out);
 
-fxa_dtype trial_row_dtype(fxa_dtype dtype); /* of LSE and dLSE, by that of Q */
+fxa_dtype trial_row_dtype(fxa_dtype dtype); /* Returns the dtype of LSE and dLSE for that of Q. */
 
-/* Something computed. */
+/* A result of a run. */
 typedef struct trial_array {
     const char *name; /* "O", "LSE", "dQ", "dslopes" */
     bool backward;
@@ -34,7 +34,7 @@ typedef struct trial_array {
 
 typedef struct trial {
     fxa_problem problem[2]; /* by fxa_pass */
-    fxa_plan *plan[2];      /* [FXA_BACKWARD] NULL: not wanted */
+    fxa_plan *plan[2];      /* by fxa_pass; [FXA_BACKWARD] NULL = forward only */
     void *dtensors[FXA_MAX_TENSORS];
     double dparams[FXA_MAX_PARAMS];
     fxa_args args;
@@ -42,8 +42,9 @@ typedef struct trial {
     size_t n_arrays;
 } trial;
 
-/* Plans and memory for the job's problem in `dtype` on `engine` (NULL: automatic). A forward without a backward gives O
- * alone. with_bprop false leaves the user's backward out. All values of the job must be bound. */
+/* Makes plans and memory for the job's problem in `dtype` on `engine` (NULL = automatic). Without backward, forward
+ * computes O only. with_bprop false: the user's backward is not used. All values of the job must be bound. Returns an
+ * exit code. */
 int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, const char *engine, bool backward,
                bool with_bprop, trial **out);
 int trial_run(cli *c, trial *t, fxa_pass pass);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Params and captured tensors as the command line gives them: name[:type]=value, name[:dtype]=file.npy. */
+ * Params and captured tensors of the command line: name[:type]=value, name[:dtype]=file.npy.
+ */
 #include "job.h"
 
 #include <float.h>
@@ -9,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "name:type=value" in three; the type may be missing. */
+/* Splits "name:type=value" into three; the type may be missing. */
 static int values_split(cli *c, cli_option_id id, const char *text, char **name, char **type, const char **value) {
     const char *equals = strchr(text, '=');
     if (!equals || equals == text)

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What will surprise in given values: numbers that arithmetic takes for others (f64 in f32, i64 in 32 bits), NaN and
- * inf, and large negative numbers where a mask is meant. */
+ * Warns about given values with surprising effects: numbers that arithmetic changes (f64 in f32, i64 in 32 bits), NaN
+ * and infinity, and large negative numbers that stand for a mask.
+ */
 #include "job.h"
 
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
 
-#define WARN_COARSE 0x1p-10 /* what f32 may take off a number: less is lost in any score */
-#define WARN_LOW (-1e4)     /* no score; FXA_PROPERTY_LARGE_NEGATIVE has the same */
+#define WARN_COARSE 0x1p-10 /* relative change by f32 up to which there is no warning; scores are not more accurate */
+#define WARN_LOW (-1e4)     /* numbers below it stand for a mask; FXA_PROPERTY_LARGE_NEGATIVE has the same limit */
 
-/* Elements of one kind: how many, and the first. */
+/* Elements of one kind. */
 typedef struct warn_kind {
     int64_t n, first;
     double value; /* of the first */
@@ -22,7 +23,7 @@ typedef struct warn_kinds {
     bool lows_differ;
 } warn_kinds;
 
-/* Not 0, but 0 in f32. */
+/* Returns true if x is not 0, but 0 in f32. */
 static bool warn_vanishes(double x) { return x != 0 && (float)x == 0; }
 static bool warn_is_large(double x) { return isfinite(x) && fabs(x) > FLT_MAX; }
 static bool warn_is_coarse(double x) { return fabs(x) <= FLT_MAX && fabs(x - (double)(float)x) > WARN_COARSE; }
@@ -48,7 +49,7 @@ static void warn_count_element(warn_kinds *k, const fxa_view *v, bool f64, int64
     warn_count(&k->low, low, index, x);
 }
 
-/* "tensor t holds 3 of 8 elements" and so on. */
+/* Returns "tensor t holds 3 of 8 elements ..."; owned by c. */
 static const char *warn_of(cli *c, const char *name, const warn_kind *k, int64_t count) {
     return cli_format(c, "tensor %s holds %" PRId64 " of %" PRId64 " elements", name, k->n, count);
 }
@@ -67,7 +68,7 @@ static void warn_tell(cli *c, const char *name, const fxa_view *v, int64_t count
         cli_warn(c, "%s beyond 32 bits: %s is %.17g and read as %d, but by == and != of two i64 elements",
                  warn_of(c, name, &k->wide, count), place_text(c, v->size, v->rank, k->wide.first), k->wide.value,
                  k->wide.value < 0 ? INT32_MIN : INT32_MAX);
-    /* One number over and over is a mask; numbers that differ may be sums that have come so far. */
+    /* One number repeated is a mask; different ones may be ordinary sums. */
     if (!k->lows_differ && (k->low.n > 1 || (k->low.n && k->low.n == count)))
         cli_warn(
             c,
@@ -91,7 +92,7 @@ static void warn_tensor(cli *c, const char *name, const fxa_view *v, bool f64) {
     warn_tell(c, name, v, count, &k);
 }
 
-/* A number that arithmetic in f32 takes for another. */
+/* Warns about a number that arithmetic in f32 changes. */
 static void warn_number(cli *c, const char *what, double x) {
     if (warn_is_large(x)) cli_warn(c, "%s is %g, beyond the range of f32, and counts as inf: Q is not f64", what, x);
     if (warn_vanishes(x)) cli_warn(c, "%s is %g, too small for f32, and counts as 0: Q is not f64", what, x);
@@ -103,7 +104,7 @@ const char *values_finite_penalty(const fxa_program *program) {
     fxa_properties properties;
     fxa_program_properties(program, &properties);
     if (!(properties.flags & FXA_PROPERTY_FINITE_LARGE_NEGATIVE)) return NULL;
-    return "the score is lowered by a large number where a condition says so: if a mask is meant, write mask = ..., or "
+    return "a condition subtracts a large number from the score: if a mask is meant, write mask = ..., or "
            "-inf. As it is, a row that is lowered whole attends to all its keys alike instead of to none, with an f32 "
            "LSE "
            "its gradients are wrong, and no pair is skipped";

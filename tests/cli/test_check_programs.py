@@ -187,10 +187,10 @@ class Programs(Cli):
         args = ["check", "--score", "floor(score * 1e18)"]
         text = self.run_cli(*args)
         self.assertNotIn("all checks passed", text)
-        self.assertIn("no check failed, but 2 told nothing: derivative of d score, derivative of dQ", text)
+        self.assertIn("no check failed, 2 inconclusive: derivative of d score, derivative of dQ", text)
         self.assertIn("skipped  derivative   d score     0 pairs, 1536 left out: where rounding decides a jump", text)
         r = self.run_json(*args)
-        self.assertEqual((r["passed"], r["told_nothing"]), (True, 2))
+        self.assertEqual((r["passed"], r["inconclusive"]), (True, 2))
         silent = [c for c in r["checks"] if c["check"] == "derivative"][0]
         self.assertEqual((silent["verdict"], silent["compared"]), ("skipped", 0))
         self.assertEqual(silent["left_out"], {"kinks": 0, "not_finite": 0, "rounding": 1536, "steep": 0})
@@ -217,7 +217,7 @@ class Programs(Cli):
         """The bucket of a distance may lie at a jump; it is the same in every run, and gradients can be told."""
         file = os.path.join(SOURCE, "examples", "programs", "bucketed_bias.fxa")
         r = self.run_json("check", "--program", file)
-        self.assertEqual((r["passed"], r["told_nothing"]), (True, 0))
+        self.assertEqual((r["passed"], r["inconclusive"]), (True, 0))
         for c in r["checks"]:
             if c["check"] == "derivative" and c["what"] != "d score":
                 self.assertEqual((c["verdict"], c["compared"], sum(c["left_out"].values())), ("passed", 24, 0), c)
@@ -279,7 +279,7 @@ class Programs(Cli):
             self.assertIn("skipped  derivative   d score     not compared: the program has a with_grad", text)
             self.assertIn("all checks passed, with a warning" if warns else "all checks passed\n", text)
             r = self.run_json(*args)
-            self.assertEqual((r["passed"], r["told_nothing"]), (True, 0))
+            self.assertEqual((r["passed"], r["inconclusive"]), (True, 0))
             found = {(c["check"], c["what"]): c for c in r["checks"]}
             for what in ("dQ", "dK"):
                 self.assertEqual(found["engine", what]["verdict"], "passed")
@@ -289,7 +289,7 @@ class Programs(Cli):
         name = self.run_json("check", "--score", "score * with_grad_of", "--param", "with_grad_of=0.5")  # a name is no with_grad
         self.assertEqual({c["verdict"] for c in name["checks"]}, {"passed"})
         alone = self.run_cli("check", "--score", "with_grad(round(score), score)", "--engine", "ref")
-        self.assertIn("no check failed, but 3 told nothing: derivative of d score, derivative of dQ", alone)
+        self.assertIn("no check failed, 3 inconclusive: derivative of d score, derivative of dQ", alone)
         own = ["check", "--score", "with_grad(round(score), score)", "--dscore"]
         self.assertIn("passed   bprop", self.run_cli(*own, "dscore"))
         self.assertIn("FAILED   bprop", self.run_cli(*own, "2 * dscore", code=1))

@@ -28,6 +28,15 @@ class Check(Cli):
         self.assertIn("289 empty, ▒ 0 mixed, ", self.run_cli("plot", *mask, "--tile", "32,32"))
         self.assertIn("0 mixed, ", self.run_cli("plot", "--shape", "s=517"))
 
+    def test_pictures_name_the_program_and_not_its_folder(self):
+        program, svg = self.write("my_mask.fxa", "mask = k <= q\n"), self.path("x.svg")
+        self.run_cli("plot", "--program", program, "--shape", "s=8", "--svg", svg)
+        with open(svg) as f:
+            drawn = f.read()
+        self.assertIn("my_mask.fxa", drawn)
+        self.assertNotIn(self.folder.name, drawn)
+        self.assertNotIn(self.folder.name, self.run_cli("plot", "--program", program, "--shape", "s=8"))
+
     def test_passes(self):
         r = self.run_json(
             "check",

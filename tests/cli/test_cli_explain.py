@@ -245,7 +245,7 @@ class Explain(Cli):
         self.assertEqual(t["work_left_is"], "at least")
         self.assertGreater(t["unknown"], 0)
         out = self.run_cli("explain", "--mask", "(q * k) % 7 == 3", "--shape", "s=65536")
-        self.assertRegex(out, "keys: at least [0-9.e-]+ % of the work .* not looked at\\)")
+        self.assertRegex(out, "keys: at least [0-9.e-]+ % of the work .* not classified\\)")
 
     def test_own_backward(self):
         e = self.run_json("explain", "--score", "round(score)", "--dscore", "dscore * g", "--bprop-param", "g=2")

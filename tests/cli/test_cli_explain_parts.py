@@ -13,7 +13,7 @@ from cli_case import SOURCE, Cli
 
 
 class Parts(Cli):
-    SECTIONS = ("program", "canonical", "derivative", "values", "properties", "classes", "conjuncts", "joint", "problem",
+    SECTIONS = ("program", "canonical", "derivative", "values", "properties", "classes", "conjuncts", "fused", "problem",
                 "tiles", "indices", "engines", "tape")
 
     def test_sections(self):
@@ -32,7 +32,7 @@ class Parts(Cli):
 
     def test_sizes_that_are_assumed(self):
         file = self.write("p.fxa", "tensor s : f32[1]\ntensor w : f32[5]\nscore = score + s[h] + w[b, h, 0, q, k]\n")
-        said = "  sizes are assumed (--tensor-size says others) of %s\n"
+        said = "  assumed sizes (--tensor-size sets others): %s\n"
         for given, names in ((), "s, w"), (("w=1,1,1,128,128",), "s"), (("w=1,1,1,128,128", "s=4"), None):
             out = self.run_cli("explain", "--program", file, "--section", "engines", *(x for y in given for x in ("--tensor-size", y)))
             self.assertEqual(out.endswith(said % names), names is not None, out)
@@ -54,8 +54,8 @@ class Parts(Cli):
         self.assertEqual(show("classes"), "classes\n  head      s[h]\n  key       k < 9\n  diagonal  s[h] * (q - k)\n"
                                           "  diagonal  q >= k\n  pair      k < 9 && q >= k\n  grad s[h]: head\n")
         self.assertEqual(sorted(show("conjuncts").split("\n  ")), ["causal    k <= q", "conjuncts", "length    k <= 8\n"])
-        self.assertEqual(show("joint").count("tanh("), 1)
-        self.assertIn("grad s[h] +=", show("joint"))
+        self.assertEqual(show("fused").count("tanh("), 1)
+        self.assertIn("grad s[h] +=", show("fused"))
         self.assertEqual(self.run_cli("explain", "--section", "conjuncts"), "conjuncts\n  everything is attended\n")
         self.assertEqual(self.run_json("explain", "--causal", "--section", "conjuncts")["conjuncts"],
                          ["causal    k <= q"])
@@ -82,7 +82,7 @@ class Parts(Cli):
         self.assertIsNone(self.run_json("explain", "--section", "tape", env={"FXA_CPU": "z80"})["tape"]["forward"]["lines"])
 
     def test_sections_that_are_none(self):
-        everything = ("program|canonical|derivative|backward|values|properties|classes|conjuncts|joint|problem|tiles|"
+        everything = ("program|canonical|derivative|backward|values|properties|classes|conjuncts|fused|problem|tiles|"
                       "indices|engines|tape|hints")
         self.fails("explain", "--section", "propertie", says=["did you mean properties?", everything])
         self.fails("explain", "--section", "", says=everything)
@@ -139,7 +139,7 @@ class Parts(Cli):
             e = self.run_json("explain", "--score", score)
             self.assertEqual("mask in the score" in e["properties"]["flags"], not score.startswith("b"), score)
             self.assertEqual(len(e["hints"]), not score.startswith("b"))
-        self.assertIn("a mask is meant", self.run_cli("explain", "--score", "k <= q ? score : -inf"))
+        self.assertIn("engines treat as a mask", self.run_cli("explain", "--score", "k <= q ? score : -inf"))
         for score in ("score > 0 ? score : -inf", "k <= q ? score : -5", "score"):
             self.assertNotIn("hints", self.run_cli("explain", "--score", score))
 

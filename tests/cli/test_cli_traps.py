@@ -163,7 +163,7 @@ class Traps(Cli):
         self.fails("run", *self.inputs()[:-1], "", says="--out '': the name of a file is missing")
         self.fails("run", *self.inputs(), "--tensor", "t=", says="--tensor 't=': the name of a file is missing")
         self.fails("plot", "--svg=", says="--svg '': the name")
-        self.fails("plan", "save", "", says="does not know what to do with ''")
+        self.fails("plan", "save", "", says="does not take ''")
 
     def test_an_input_is_not_written_over(self):
         args = self.inputs()

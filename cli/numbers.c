@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Words of the command line as numbers, characters, elements of every dtype as doubles, and random numbers. */
+ * Numbers in options, UTF-8, elements of all dtypes as doubles, random numbers.
+ */
 #include "cli.h"
 
 #include <errno.h>
@@ -115,7 +116,7 @@ bool dtype_is_float(fxa_dtype dtype) {
     return (dtype >= FXA_F64 && dtype <= FXA_BF16) || dtype == FXA_E4M3 || dtype == FXA_E5M2;
 }
 
-static double words_from_half(uint16_t bits) {
+static double number_from_half(uint16_t bits) {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
     double value = exponent == 31 ? (fraction ? (double)NAN : (double)INFINITY)
                    : exponent     ? ldexp(1024 + fraction, exponent - 25)
@@ -123,34 +124,35 @@ static double words_from_half(uint16_t bits) {
     return bits >> 15 ? -value : value;
 }
 
-/* Rounds straight from double, once, to nearest even. */
-static uint16_t words_to_half(double value) {
+/* Rounds a double to f16, once, to nearest even. */
+static uint16_t number_to_half(double value) {
     uint16_t sign = signbit(value) ? 0x8000 : 0;
     double a = fabs(value);
     int exponent;
     if (isnan(value)) return 0x7E00;
-    if (a == 0) return sign; /* frexp says 0 for its exponent, as it does for 0.5 */
+    if (a == 0) return sign; /* frexp returns exponent 0, as for 0.5 */
     if (a >= 65520) return (uint16_t)(sign | 0x7C00);
     frexp(a, &exponent);
-    if (exponent < -13) exponent = -13; /* subnormals share the last step */
+    if (exponent < -13) exponent = -13; /* subnormals have the spacing of the smallest normal */
     double steps = nearbyint(ldexp(a, 11 - exponent));
-    int bits = (exponent + 13) * 1024 + (int)steps; /* a carry moves into the exponent by itself */
+    int bits = (exponent + 13) * 1024 + (int)steps; /* a carry increments the exponent */
     return (uint16_t)(sign | bits);
 }
 
-static uint16_t words_to_bf16(double value) {
+static uint16_t number_to_bf16(double value) {
     int exponent;
     uint32_t bits;
     if (isnan(value)) return 0x7FC0;
     frexp(value, &exponent);
     if (exponent < -125) exponent = -125;
-    float f = (float)ldexp(nearbyint(ldexp(value, 8 - exponent)), exponent - 8); /* exact, or overflows to inf */
+    float f = (float)ldexp(nearbyint(ldexp(value, 8 - exponent)), exponent - 8); /* exact, or overflows to infinity */
     memcpy(&bits, &f, sizeof bits);
     return (uint16_t)(bits >> 16);
 }
 
-/* Floats of 8 bits: `fraction` of them after the point, numbers up to code `last`; past it e5m2 has an infinity. */
-static double words_from_byte(uint8_t bits, int fraction, int bias, int last) {
+/* Converts an f8 with `fraction` fraction bits; `last` is the code of the largest finite number, after which e5m2 has
+ * infinity. */
+static double number_from_byte(uint8_t bits, int fraction, int bias, int last) {
     int code = bits & 127, exponent = code >> fraction, unit = 1 << fraction;
     double value = code > last
                        ? (fraction == 2 && code == last + 1 ? (double)INFINITY : (double)NAN)
@@ -158,16 +160,16 @@ static double words_from_byte(uint8_t bits, int fraction, int bias, int last) {
     return bits >> 7 ? -value : value;
 }
 
-/* What is too large becomes the largest, as in the library. */
-static uint8_t words_to_byte(double value, int fraction, int bias, int last) {
+/* Rounds a double to f8. Numbers too large become the largest finite one, as in the library. */
+static uint8_t number_to_byte(double value, int fraction, int bias, int last) {
     uint8_t sign = signbit(value) ? 0x80 : 0;
     double a = fabs(value);
     int exponent;
     if (isnan(value)) return 0x7F;
-    if (a == 0) return sign; /* as in words_to_half */
+    if (a == 0) return sign; /* frexp returns exponent 0, as for 0.5 */
     if (a >= 65536) return (uint8_t)(sign | last);
     frexp(a, &exponent);
-    if (exponent < 2 - bias) exponent = 2 - bias; /* subnormals share the last step */
+    if (exponent < 2 - bias) exponent = 2 - bias; /* subnormals have the spacing of the smallest normal */
     int bits = ((exponent - 2 + bias) << fraction) + (int)nearbyint(ldexp(a, fraction + 1 - exponent));
     return (uint8_t)(sign | (bits < last ? bits : last));
 }
@@ -180,10 +182,10 @@ double element_get(fxa_dtype dtype, const void *data, int64_t i) {
     switch ((int)dtype) {
     case FXA_F64: return ((const double *)data)[i];
     case FXA_F32: return ((const float *)data)[i];
-    case FXA_F16: return words_from_half(half);
+    case FXA_F16: return number_from_half(half);
     case FXA_BF16: return f;
-    case FXA_E4M3: return words_from_byte(((const uint8_t *)data)[i], 3, 7, 0x7E);
-    case FXA_E5M2: return words_from_byte(((const uint8_t *)data)[i], 2, 15, 0x7B);
+    case FXA_E4M3: return number_from_byte(((const uint8_t *)data)[i], 3, 7, 0x7E);
+    case FXA_E5M2: return number_from_byte(((const uint8_t *)data)[i], 2, 15, 0x7B);
     case FXA_I64: return (double)((const int64_t *)data)[i];
     case FXA_I32: return ((const int32_t *)data)[i];
     case FXA_I16: return ((const int16_t *)data)[i];
@@ -196,10 +198,10 @@ void element_set(fxa_dtype dtype, void *data, int64_t i, double value) {
     switch ((int)dtype) {
     case FXA_F64: ((double *)data)[i] = value; break;
     case FXA_F32: ((float *)data)[i] = (float)value; break;
-    case FXA_F16: ((uint16_t *)data)[i] = words_to_half(value); break;
-    case FXA_BF16: ((uint16_t *)data)[i] = words_to_bf16(value); break;
-    case FXA_E4M3: ((uint8_t *)data)[i] = words_to_byte(value, 3, 7, 0x7E); break;
-    case FXA_E5M2: ((uint8_t *)data)[i] = words_to_byte(value, 2, 15, 0x7B); break;
+    case FXA_F16: ((uint16_t *)data)[i] = number_to_half(value); break;
+    case FXA_BF16: ((uint16_t *)data)[i] = number_to_bf16(value); break;
+    case FXA_E4M3: ((uint8_t *)data)[i] = number_to_byte(value, 3, 7, 0x7E); break;
+    case FXA_E5M2: ((uint8_t *)data)[i] = number_to_byte(value, 2, 15, 0x7B); break;
     case FXA_I64: ((int64_t *)data)[i] = (int64_t)value; break;
     case FXA_I32: ((int32_t *)data)[i] = (int32_t)value; break;
     case FXA_I16: ((int16_t *)data)[i] = (int16_t)value; break;
@@ -208,7 +210,7 @@ void element_set(fxa_dtype dtype, void *data, int64_t i, double value) {
     }
 }
 
-/* ---- Random numbers: splitmix64 -------------------------------------------------------------------------------- */
+/* ---- Random numbers: splitmix64 ---------------------------------------------------------------------------------- */
 
 uint64_t random_bits(cli_random *r) {
     uint64_t z = r->state += 0x9E3779B97F4A7C15u;

@@ -1,42 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a command made up because the command line does not say it: values of params, data and sizes of tensors, sizes
- * of the problem. Every command that makes something up tells all of it, as text and as JSON. */
-#include "invent.h"
+ * Values that the command line leaves open: params, data and sizes of tensors, sizes of the problem. Every command that
+ * makes some up reports all of them, as text and as JSON.
+ */
+#include "invented_values.h"
 
 #include <inttypes.h>
 
-static void invent_add(cli_job *job, invention x) {
-    if (job->n_invented < INVENT_MAX) job->invented[job->n_invented++] = x;
+static void invented_add(cli_job *job, invented_value x) {
+    if (job->n_invented < INVENTED_MAX) job->invented[job->n_invented++] = x;
 }
 
-/* A picture has no features. */
-static void invent_note_sizes(cli_job *job, bool picture) {
+/* Records the sizes that were not given. A picture does not depend on the head dim. */
+static void invented_note_sizes(cli_job *job, bool picture) {
     const int64_t *v = job->shape.value;
     for (int i = 0; i < SHAPE_COUNT; i++) {
         bool follows = (i == SHAPE_HKV && v[i] == v[SHAPE_H]) || (i == SHAPE_DV && v[i] == v[SHAPE_D]);
         follows = follows || (picture && (i == SHAPE_D || i == SHAPE_DV));
         if (!job->shape.given[i] && i != SHAPE_S && !follows)
-            invent_add(job, (invention){.kind = "size", .name = shape_keys[i], .value = (double)v[i]});
+            invented_add(job, (invented_value){.kind = "size", .name = shape_keys[i], .value = (double)v[i]});
     }
 }
 
-static void invent_note_binding(cli_job *job, const cli_binding *before, const cli_binding *now,
-                                const fxa_program *program, bool picture) {
+static void invented_note_binding(cli_job *job, const cli_binding *before, const cli_binding *now,
+                                  const fxa_program *program, bool picture) {
     for (size_t i = 0; i < now->n_params; i++)
         if (!before->has_param[i])
-            invent_add(
-                job, (invention){.kind = "param", .name = fxa_program_param(program, i).name, .value = now->params[i]});
+            invented_add(
+                job,
+                (invented_value){.kind = "param", .name = fxa_program_param(program, i).name, .value = now->params[i]});
     for (size_t i = 0; i < now->n_tensors; i++) {
-        invention x = {.kind = "tensor", .name = fxa_program_tensor(program, i).name, .view = now->views[i]};
+        invented_value x = {.kind = "tensor", .name = fxa_program_tensor(program, i).name, .view = now->views[i]};
         x.sized = before->sized[i];
         x.ids = picture && x.view.rank == 1 && !dtype_is_float(x.view.dtype) && x.view.dtype != FXA_B8;
-        if (!before->data[i]) invent_add(job, x);
+        if (!before->data[i]) invented_add(job, x);
     }
 }
 
-/* Params of a picture. A cap of 2 bends scores of usual size; an int is more often a length than anything else. */
-static void invent_picture(cli *c, cli_job *job) {
+/* Chooses values for a picture: a soft cap of 2 visibly changes common scores; ints are usually lengths. */
+static void invented_picture(cli *c, cli_job *job) {
     const fxa_problem *p = &job->problem;
     cli_binding *b = &job->bind;
     fxa_properties properties;
@@ -59,29 +61,29 @@ static void invent_picture(cli *c, cli_job *job) {
     }
 }
 
-const char *invent_fill(cli *c, cli_job *job, cli_random *random, bool picture) {
+const char *invented_fill(cli *c, cli_job *job, cli_random *random, bool picture) {
     const fxa_problem *p = &job->problem;
-    int64_t side = 64; /* generous: every coordinate finds an element */
+    int64_t side = 64; /* at least 64, so that every coordinate has an element */
     const int64_t sizes[] = {p->b, p->hq, p->sq, p->sk};
     cli_binding *before = cli_alloc_array(c, 2, sizeof *before);
     cli_buf names = {0};
     for (int i = 0; i < 4; i++) side = sizes[i] > side ? sizes[i] : side;
     before[0] = job->bind;
     before[1] = job->bprop_bind;
-    if (picture) invent_picture(c, job);
+    if (picture) invented_picture(c, job);
     binding_fill(c, &job->bind, job->program, side, random);
     if (job->bprop) binding_fill(c, &job->bprop_bind, job->bprop, side, random);
-    invent_note_binding(job, &before[0], &job->bind, job->program, picture);
-    if (job->bprop) invent_note_binding(job, &before[1], &job->bprop_bind, job->bprop, false);
+    invented_note_binding(job, &before[0], &job->bind, job->program, picture);
+    if (job->bprop) invented_note_binding(job, &before[1], &job->bprop_bind, job->bprop, false);
     for (size_t i = 0; i < job->n_invented; i++)
         buf_printf(&names, "%s%s %s", i ? ", " : "", job->invented[i].kind, job->invented[i].name);
-    invent_note_sizes(job, picture);
+    invented_note_sizes(job, picture);
     const char *text = cli_format(c, "%s", names.size ? names.data : "");
     buf_free(&names);
     return text;
 }
 
-static const char *invent_values_text(const invention *x) {
+static const char *invented_values_text(const invented_value *x) {
     fxa_dtype dtype = x->view.dtype;
     return x->ids                  ? "0 to 3 in four equal parts"
            : dtype_is_float(dtype) ? "-1 to 1"
@@ -89,8 +91,9 @@ static const char *invent_values_text(const invention *x) {
                                    : "0 to 7";
 }
 
-/* Params that have the value of their program; `say` is given each. */
-static size_t invent_each_default(const cli_job *job, void (*say)(void *to, const char *name, double value), void *to) {
+/* Calls `say` for each param that has its default. Returns their number. */
+static size_t invented_each_default(const cli_job *job, void (*say)(void *to, const char *name, double value),
+                                    void *to) {
     const cli_binding *binds[] = {&job->bind, &job->bprop_bind};
     const fxa_program *programs[] = {job->program, job->bprop};
     size_t n = 0;
@@ -103,22 +106,22 @@ static size_t invent_each_default(const cli_job *job, void (*say)(void *to, cons
     return n;
 }
 
-static void invent_say_default(void *to, const char *name, double value) {
+static void invented_say_default(void *to, const char *name, double value) {
     cli_buf *b = to;
     buf_printf(b, "%s param %s = %.6g", b->size ? ";" : "default:", name, value);
 }
 
-const char *invent_text(cli *c, const cli_job *job) {
+const char *invented_text(cli *c, const cli_job *job) {
     cli_buf b = {0};
-    size_t n = invent_each_default(job, invent_say_default, &b);
+    size_t n = invented_each_default(job, invented_say_default, &b);
     if (job->n_invented) buf_printf(&b, "%sinvented: ", n ? "; " : "");
     for (size_t i = 0; i < job->n_invented; i++) {
-        const invention *x = &job->invented[i];
+        const invented_value *x = &job->invented[i];
         buf_text(&b, i ? "; " : "");
         if (x->view.dtype)
             buf_printf(&b, "tensor %s, %s%s%s %s%s", x->name, fxa_dtype_name(x->view.dtype),
                        sizes_text(c, x->view.size, x->view.rank), x->sized ? "," : " and its size, values",
-                       x->ids ? "" : "at random, ", invent_values_text(x));
+                       x->ids ? "" : "at random, ", invented_values_text(x));
         else
             buf_printf(&b, "%s %s = %.6g", x->kind, x->name, x->value);
     }
@@ -127,24 +130,24 @@ const char *invent_text(cli *c, const cli_job *job) {
     return text;
 }
 
-static void invent_put_default(void *to, const char *name, double value) {
+static void invented_put_default(void *to, const char *name, double value) {
     json_open(to, NULL, '{');
     json_string(to, "name", name);
     json_number(to, "value", value);
     json_close(to, '}');
 }
 
-void invent_json_defaults(json *j, const cli_job *job) {
+void invented_json_defaults(json *j, const cli_job *job) {
     json_open(j, "defaults", '[');
-    (void)invent_each_default(job, invent_put_default, j);
+    (void)invented_each_default(job, invented_put_default, j);
     json_close(j, ']');
 }
 
-void invent_json(json *j, const cli_job *job) {
-    invent_json_defaults(j, job);
+void invented_json(json *j, const cli_job *job) {
+    invented_json_defaults(j, job);
     json_open(j, "invented", '[');
     for (size_t i = 0; i < job->n_invented; i++) {
-        const invention *x = &job->invented[i];
+        const invented_value *x = &job->invented[i];
         json_open(j, NULL, '{');
         json_string(j, "kind", x->kind);
         json_string(j, "name", x->name);
@@ -154,7 +157,7 @@ void invent_json(json *j, const cli_job *job) {
             for (int d = 0; d < x->view.rank; d++) json_int(j, NULL, x->view.size[d]);
             json_close(j, ']');
             json_bool(j, "sizes_given", x->sized);
-            json_string(j, "values", invent_values_text(x));
+            json_string(j, "values", invented_values_text(x));
         } else
             json_number(j, "value", x->value);
         json_close(j, '}');

@@ -1,35 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a problem runs: --device, and the one way to run a plan: on the host, or taken to a device and back. */
+ * --device and --target, and running a plan: on the host, or with copies to a device and back.
+ */
 #include "job.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-#define PLACE_MOST_TARGET 65536 /* of a problem's */
-#define PLACE_ALIGNMENT 16      /* of all that cli_alloc gives, and what engines of devices want */
+#define DEVICE_MAX_TARGET 65536 /* maximum bytes of a description */
+#define DEVICE_ALIGNMENT 16     /* alignment of cli_alloc, which engines of devices use */
 
-/* "host, cuda, cuda:N" */
-static const char *place_list(cli *c) {
+/* Returns the accepted devices, "host, cuda, cuda:N". */
+static const char *device_list(cli *c) {
     const char *list = "", *name;
     for (int i = 0; (name = fxa_device_name((fxa_device)i)) != NULL; i++)
         list = cli_format(c, i ? "%s, %s, %s:N" : "%s%s", list, name, name);
     return list;
 }
 
-/* Who describes a device asks for it. */
-static int place_read_target(cli *c, fxa_problem *problem) {
+/* Reads --target, the description of a device, which implies that device. */
+static int device_read_target(cli *c, fxa_problem *problem) {
     const char *path = opt_get(c, OPT_TARGET);
     char *text;
     size_t size;
     if (!path) return CLI_OK;
-    int rc = cli_read_file(c, path, "the profile of a device", PLACE_MOST_TARGET, &text, &size);
+    int rc = cli_read_file(c, path, "the description of a device", DEVICE_MAX_TARGET, &text, &size);
     if (rc != CLI_OK) return rc;
     if (strlen(text) != size)
-        return cli_fail(c, CLI_BAD_INPUT, "%.300s is no profile of a device: it is no text", path);
+        return cli_fail(c, CLI_BAD_INPUT, "%.300s is not the description of a device: it is not text", path);
     problem->target = text;
     problem->device = FXA_CUDA;
-    problem->alignment = PLACE_ALIGNMENT;
+    problem->alignment = DEVICE_ALIGNMENT;
     return CLI_OK;
 }
 
@@ -37,7 +38,7 @@ int job_read_device(cli *c, fxa_problem *problem) {
     const char *text = opt_get(c, OPT_DEVICE), *name;
     size_t n = text ? strcspn(text, ":") : 0;
     int64_t ordinal = 0;
-    int rc = place_read_target(c, problem);
+    int rc = device_read_target(c, problem);
     if (rc != CLI_OK || !text) return rc;
     for (int i = 0; (name = fxa_device_name((fxa_device)i)) != NULL; i++) {
         if (strlen(name) != n || strncmp(text, name, n) != 0) continue;
@@ -45,10 +46,10 @@ int job_read_device(cli *c, fxa_problem *problem) {
             break;
         problem->device = (uint32_t)i;
         problem->ordinal = (int32_t)ordinal;
-        problem->alignment = i == FXA_HOST ? 0 : PLACE_ALIGNMENT;
+        problem->alignment = i == FXA_HOST ? 0 : DEVICE_ALIGNMENT;
         return CLI_OK;
     }
-    return cli_fail(c, CLI_BAD_INPUT, "--device %.64s: accepted are %s, with N from 0", text, place_list(c));
+    return cli_fail(c, CLI_BAD_INPUT, "--device %.64s: accepted are %s, with N from 0", text, device_list(c));
 }
 
 const char *problem_device_text(cli *c, const fxa_problem *p) {
@@ -62,7 +63,7 @@ const char *problem_on_text(cli *c, const fxa_problem *p) {
 
 fxa_problem problem_on_host(const fxa_problem *p) {
     fxa_problem host = *p;
-    if (p->device != FXA_HOST) host.engine = NULL; /* a name of that device */
+    if (p->device != FXA_HOST) host.engine = NULL; /* name of an engine of the other device */
     host.device = FXA_HOST;
     host.ordinal = 0;
     host.alignment = 0;

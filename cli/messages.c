@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Failures: said on standard error, kept for --json, turned into exit codes. */
+ * Failures: printed on standard error, recorded for --json, converted to exit codes.
+ */
 #include "cli.h"
 
 #include <stdarg.h>
@@ -16,8 +17,8 @@ int cli_exit_code(fxa_status status) {
                                                       : CLI_FAILURE;
 }
 
-/* A message may quote what a file holds: bytes that are no text, or would be commands to a terminal, become \xNN. */
-static void report_put(const char *text) {
+/* Prints text that may quote a file: invalid UTF-8 and control characters become \xNN. */
+static void message_put(const char *text) {
     for (const unsigned char *s = (const unsigned char *)text; *s;) {
         size_t n = utf8_length(s);
         bool command = (*s < 0x20 && *s != '\n' && *s != '\t') || *s == 0x7F || (*s == 0xC2 && s[1] < 0xA0);
@@ -28,10 +29,10 @@ static void report_put(const char *text) {
     }
 }
 
-static int report_say(cli *c, int code) {
+static int message_say(cli *c, int code) {
     fputs("fxattn: ", stderr);
-    if (c->error_name) report_put(c->error_name), fputs(": ", stderr);
-    report_put(c->error.text);
+    if (c->error_name) message_put(c->error_name), fputs(": ", stderr);
+    message_put(c->error.text);
     fputs("\n", stderr);
     return code;
 }
@@ -47,7 +48,7 @@ int cli_fail(cli *c, int code, const char *format, ...) {
         memcpy(c->error.text + sizeof c->error.text - 4, "...", 4);
     va_end(args);
     c->error_name = NULL;
-    return report_say(c, code);
+    return message_say(c, code);
 }
 
 void cli_warn(cli *c, const char *format, ...) {
@@ -57,18 +58,18 @@ void cli_warn(cli *c, const char *format, ...) {
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     fputs("fxattn: warning: ", stderr);
-    report_put(text);
+    message_put(text);
     fputs("\n", stderr);
     if (c->n_warnings < CLI_MAX_WARNINGS) c->warnings[c->n_warnings++] = cli_format(c, "%s", text);
 }
 
-/* What on the command line set a flag that the library names; word: of an option that has one of several. */
-typedef struct report_flag {
+/* Option that sets a flag of the library. word: value of the option that sets it; NULL = any. */
+typedef struct message_flag {
     const char *flag;
     cli_option_id option;
     const char *word;
-} report_flag;
-static const report_flag report_flags[] = {
+} message_flag;
+static const message_flag message_flags[] = {
     {"FXA_CAUSAL", OPT_CAUSAL, NULL},
     {"FXA_WINDOW", OPT_WINDOW, NULL},
     {"FXA_BOTTOM_RIGHT", OPT_DECODE, NULL},
@@ -90,10 +91,10 @@ static const report_flag report_flags[] = {
     {"FXA_BOUNDS_CHECK", OPT_BOUNDS_CHECK, NULL},
 };
 
-/* The row of a flag, so many bytes long, that was set by an option; NULL: it was not. */
-static const report_flag *report_find_flag(const cli *c, const char *flag, size_t length) {
-    for (size_t i = 0; i < sizeof report_flags / sizeof *report_flags; i++) {
-        const report_flag *row = &report_flags[i];
+/* Returns the row of a flag, `length` bytes long, whose option was given; NULL if there is none. */
+static const message_flag *message_find_flag(const cli *c, const char *flag, size_t length) {
+    for (size_t i = 0; i < sizeof message_flags / sizeof *message_flags; i++) {
+        const message_flag *row = &message_flags[i];
         if (strlen(row->flag) != length || strncmp(row->flag, flag, length) != 0) continue;
         for (size_t g = 0; g < c->n_given; g++)
             if (c->given[g].id == row->option && (!row->word || strcmp(c->given[g].value, row->word) == 0)) return row;
@@ -101,15 +102,15 @@ static const report_flag *report_find_flag(const cli *c, const char *flag, size_
     return NULL;
 }
 
-/* Flags are the library's words: who wrote options reads of options. */
-static void report_name_options(const cli *c, char *text, size_t capacity) {
+/* Replaces flags of the library by the options that set them, which the user knows. */
+static void message_name_options(const cli *c, char *text, size_t capacity) {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
     cli_buf b = {0};
     for (const char *at = text; *at;) {
         size_t said = strncmp(at, "flags FXA_", 10) == 0 ? 6 : strncmp(at, "flag FXA_", 9) == 0 ? 5 : 0;
         size_t length = strspn(at + said, letters);
         bool begins = at == text || !strchr(letters, at[-1]);
-        const report_flag *row = begins && length ? report_find_flag(c, at + said, length) : NULL;
+        const message_flag *row = begins && length ? message_find_flag(c, at + said, length) : NULL;
         if (!row) {
             buf_add(&b, at++, 1);
             continue;
@@ -123,9 +124,9 @@ static void report_name_options(const cli *c, char *text, size_t capacity) {
 
 int cli_fail_library(cli *c, const fxa_error *err, const char *what) {
     c->error = *err;
-    report_name_options(c, c->error.text, sizeof c->error.text);
+    message_name_options(c, c->error.text, sizeof c->error.text);
     c->error_name = what;
-    return report_say(c, cli_exit_code(err->status));
+    return message_say(c, cli_exit_code(err->status));
 }
 
 int cli_fail_place(cli *c, const fxa_error *err, const char *name, const char *source, size_t size) {

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts the pairs that a mask leaves, as tiles of one pair each: the library counts those, also where a score says the
- * mask by selecting -inf, and gives up where that would take long. */
-#include "pairs.h"
+ * Counts attended pairs as tiles of one pair each. The library counts those exactly, also for scores that select -inf,
+ * and gives up if that would take long.
+ */
+#include "pair_count.h"
 
 #include <string.h>
 
-#define PAIRS_SECONDS 3 /* for all heads together; one count is bounded by itself */
+#define PAIR_SECONDS 3 /* limit for all heads together; the library limits a single count */
 
-int pairs_count_one(cli *c, const cli_job *job, int64_t b, int64_t h, uint64_t *count, bool *exact) {
+int pair_count_one(cli *c, const cli_job *job, int64_t b, int64_t h, uint64_t *count, bool *exact) {
     const fxa_problem *p = &job->problem;
     fxa_tile_counts tiles;
     fxa_error err;
@@ -20,21 +21,21 @@ int pairs_count_one(cli *c, const cli_job *job, int64_t b, int64_t h, uint64_t *
     return CLI_OK;
 }
 
-bool pairs_may_select(cli *c, const fxa_program *program) {
+bool pair_may_select(cli *c, const fxa_program *program) {
     const char *text = program_text(c, program);
     return !text || strstr(text, "inf");
 }
 
-/* What the pairs that are left depend on, at most. */
-static uint32_t pairs_depend(cli *c, const fxa_program *program) {
+/* Returns the inputs on which the attended pairs may depend. */
+static uint32_t pair_depend(cli *c, const fxa_program *program) {
     fxa_properties properties;
     fxa_program_properties(program, &properties);
-    return properties.mask_depends | (pairs_may_select(c, program) ? properties.score_depends : 0);
+    return properties.mask_depends | (pair_may_select(c, program) ? properties.score_depends : 0);
 }
 
-int pairs_count(cli *c, const cli_job *job, const fxa_program *program, uint64_t *count, bool *exact) {
+int pair_count_all(cli *c, const cli_job *job, const fxa_program *program, uint64_t *count, bool *exact) {
     const fxa_problem *p = &job->problem;
-    uint32_t depends = pairs_depend(c, program);
+    uint32_t depends = pair_depend(c, program);
     int64_t b_count = depends >> FXA_INPUT_B & 1 ? p->b : 1, h_count = depends >> FXA_INPUT_H & 1 ? p->hq : 1;
     uint64_t all = (uint64_t)p->sq * (uint64_t)p->sk * (uint64_t)p->b * (uint64_t)p->hq, left = 0;
     double start = cli_seconds();
@@ -42,9 +43,9 @@ int pairs_count(cli *c, const cli_job *job, const fxa_program *program, uint64_t
     *count = all;
     for (int64_t i = 0; all && *exact && i < b_count * h_count; i++) {
         uint64_t one;
-        int rc = pairs_count_one(c, job, i / h_count, i % h_count, &one, exact);
+        int rc = pair_count_one(c, job, i / h_count, i % h_count, &one, exact);
         if (rc != CLI_OK) return rc;
-        if (cli_seconds() - start > PAIRS_SECONDS && i + 1 < b_count * h_count) *exact = false;
+        if (cli_seconds() - start > PAIR_SECONDS && i + 1 < b_count * h_count) *exact = false;
         left += one;
     }
     if (all && *exact) *count = left * (uint64_t)(p->b / b_count) * (uint64_t)(p->hq / h_count);

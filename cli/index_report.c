@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What fxa_bounds_check finds, in words and as JSON. */
-#include "indices.h"
+ * Results of fxa_bounds_check as text and as JSON.
+ */
+#include "index_report.h"
 
 #include <inttypes.h>
 
-int indices_find(cli *c, const fxa_problem *p, const fxa_args *args, indices *out) {
+int index_report_find(cli *c, const fxa_problem *p, const fxa_args *args, index_report *out) {
     fxa_problem host = problem_on_host(p);
     fxa_error err;
     out->n = 0;
@@ -16,11 +17,11 @@ int indices_find(cli *c, const fxa_problem *p, const fxa_args *args, indices *ou
     return CLI_OK;
 }
 
-static const char *indices_tensor(const cli_job *job, const fxa_bounds_report *r) {
+static const char *index_report_tensor(const cli_job *job, const fxa_bounds_report *r) {
     return fxa_program_tensor(r->bprop ? job->bprop : job->program, (size_t)r->tensor).name;
 }
 
-const char *indices_text(cli *c, const cli_job *job, const fxa_bounds_report *r) {
+const char *index_report_text(cli *c, const cli_job *job, const fxa_bounds_report *r) {
     const char *range =
         r->lo == r->hi ? cli_format(c, "index %d is", r->lo) : cli_format(c, "indices %d to %d are", r->lo, r->hi);
     const char *inside = r->size ? cli_format(c, "%" PRId64 " element%s: %" PRId64 " to %" PRId64, r->size,
@@ -29,16 +30,16 @@ const char *indices_text(cli *c, const cli_job *job, const fxa_bounds_report *r)
     return cli_format(c,
                       "tensor %s, axis %d: %s outside (%s) and read 0 in %s%" PRIu64 " of %" PRIu64
                       " pairs (%.3g %%), as at b %" PRId64 ", h %" PRId64 ", q %" PRId64 ", k %" PRId64,
-                      indices_tensor(job, r), r->axis, range, inside, r->exact ? "" : "about ", r->pairs, r->of,
+                      index_report_tensor(job, r), r->axis, range, inside, r->exact ? "" : "about ", r->pairs, r->of,
                       100 * (double)r->pairs / (double)r->of, r->b, r->h, r->q, r->k);
 }
 
-void indices_json(json *j, const cli_job *job, const indices *x) {
+void index_report_json(json *j, const cli_job *job, const index_report *x) {
     json_open(j, "indices_outside", '[');
     for (size_t i = 0; i < x->n; i++) {
         const fxa_bounds_report *r = &x->list[i];
         json_open(j, NULL, '{');
-        json_string(j, "tensor", indices_tensor(job, r));
+        json_string(j, "tensor", index_report_tensor(job, r));
         json_bool(j, "bprop", r->bprop);
         json_int(j, "axis", r->axis);
         json_int(j, "size", r->size);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a command owns: memory, programs and plans, freed together when the process is done. */
+ * Memory, programs and plans of a command, freed together at the end of the process.
+ */
 #include "cli.h"
 
 #include <stdarg.h>
@@ -19,19 +20,19 @@ void cli_out_of_memory(double bytes) {
     if (bytes < 1e6)
         fputs("fxattn: out of memory\n", stderr);
     else
-        fprintf(stderr, "fxattn: out of memory: %.3g GB in one piece were asked for\n", 1e-9 * bytes);
+        fprintf(stderr, "fxattn: out of memory: %.3g GB in one piece were requested\n", 1e-9 * bytes);
     exit(CLI_FAILURE);
 }
 
-static void own_add(cli *c, void *object, void (*destroy)(void *)) {
+static void cleanup_add(cli *c, void *object, void (*destroy)(void *)) {
     cli_owned *o = malloc(sizeof *o);
     if (!o) cli_out_of_memory(sizeof *o);
     *o = (cli_owned){c->owned, destroy, object};
     c->owned = o;
 }
 
-static void own_program_destroy(void *object) { fxa_program_destroy(object); }
-static void own_plan_destroy(void *object) { fxa_plan_destroy(object); }
+static void cleanup_program_destroy(void *object) { fxa_program_destroy(object); }
+static void cleanup_plan_destroy(void *object) { fxa_plan_destroy(object); }
 
 void *cli_alloc(cli *c, size_t size) {
     if (size > SIZE_MAX - 64) cli_out_of_memory((double)size);
@@ -39,7 +40,7 @@ void *cli_alloc(cli *c, size_t size) {
     void *p = aligned_alloc(64, whole);
     if (!p) cli_out_of_memory((double)size);
     memset(p, 0, whole);
-    own_add(c, p, free);
+    cleanup_add(c, p, free);
     return p;
 }
 
@@ -62,12 +63,12 @@ char *cli_format(cli *c, const char *format, ...) {
 }
 
 fxa_program *cli_own_program(cli *c, fxa_program *program) {
-    if (program) own_add(c, program, own_program_destroy);
+    if (program) cleanup_add(c, program, cleanup_program_destroy);
     return program;
 }
 
 fxa_plan *cli_own_plan(cli *c, fxa_plan *plan) {
-    if (plan) own_add(c, plan, own_plan_destroy);
+    if (plan) cleanup_add(c, plan, cleanup_plan_destroy);
     return plan;
 }
 

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Values that the command line leaves open: those that a command makes up, and defaults of the program. Both are
+ * reported.
+ */
+#ifndef FXA_CLI_INVENTED_VALUES_H
+#define FXA_CLI_INVENTED_VALUES_H
+
+#include "job.h"
+#include "json.h"
+
+/* Fills params, tensors and sizes that have no value, in both programs, and records them. picture: values are chosen
+ * for a clear plot: a soft cap of 2, a quarter of the length for ints, 4 documents of equal length for int tensors of
+ * rank 1; otherwise they are random. Returns the names of what was made up, "tensor slopes, param w", or "". */
+const char *invented_fill(cli *c, cli_job *job, cli_random *random, bool picture);
+/* Returns a line like "default: param cap = 20; invented: param w = 0.7; tensor slopes, f32[64] and its size, values at
+ * random, -1 to 1; size b = 1"; "" if nothing was left open. */
+const char *invented_text(cli *c, const cli_job *job);
+void invented_json(json *j, const cli_job *job); /* Adds members "defaults" and "invented". */
+void invented_json_defaults(json *j,
+                            const cli_job *job); /* Adds the member "defaults", for commands that make nothing up. */
+
+#endif

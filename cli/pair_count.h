@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Number of pairs that a mask keeps. All params and tensors of the program must have values.
+ */
+#ifndef FXA_CLI_PAIR_COUNT_H
+#define FXA_CLI_PAIR_COUNT_H
+
+#include "job.h"
+
+/* Counts the attended pairs of all batch entries and heads: mask true and score not selected as -inf. If the mask
+ * depends on the score, or exact counting would take too long, *exact is false and *count is the number of all pairs.
+ * program: the one that runs. Returns an exit code. */
+int pair_count_all(cli *c, const cli_job *job, const fxa_program *program, uint64_t *count, bool *exact);
+/* Counts the attended pairs of one batch entry and head in the same way. */
+int pair_count_one(cli *c, const cli_job *job, int64_t b, int64_t h, uint64_t *count, bool *exact);
+/* Returns false if no score of the program selects -inf, so that the counts are those of the mask alone. */
+bool pair_may_select(cli *c, const fxa_program *program);
+
+#endif
