@@ -1,6 +1,6 @@
 #!/bin/sh
 # make demo: one score program through everything fxattn does with it. Usage: examples/demo.sh FXATTN FOLDER
-# Inputs, results and the picture are written to FOLDER; the last line printed is the path of the picture.
+# Inputs, results and the picture are written to FOLDER; the demo ends with their paths and the next command to try.
 set -eu
 fxattn=$1 folder=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -27,14 +27,9 @@ say "plot: the mask over rows q (down) and keys k (across)"
 "$fxattn" plot "$@" --shape s=64
 "$fxattn" plot "$@" --shape s=128 --svg "$folder/mask.svg"
 
-say "next, try"
-cat <<END
-    $fxattn plot --mask 'abs(q - k) < 8' --shape s=64
-    $fxattn explain --score '20 * tanh(score / 20)' --causal
-    $fxattn check --score 'score - 0.1 * abs(q - k)'
-    make gallery, for a picture of every program of examples/programs; make test, for every test
-END
-
 say "files: inputs, results, and the mask with its tiles and the curve of the soft cap (open it in a browser)"
 for name in q k v do o lse dq dk dv dcap; do echo "    $folder/$name.npy"; done
 echo "    $folder/mask.svg"
+
+say "next, try"
+echo "    $fxattn plot --score 'score - 0.1 * abs(q - k)' --mask 'abs(q - k) < 24'"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What `make`, `make demo` and `make test` print: one line for a build, details of a build that fails (tools/build.sh), and the
-reasons of skipped tests after ctest's list (tools/run_tests.sh), which the exit status of test programs decides (tests/t.h)."""
+"""Output of `make`, `make demo` and `make test`: one line for a build (tools/build.sh) and one for the tests
+(tools/run_tests.sh), details only of what fails, and the reasons of skipped tests."""
 import os
 import subprocess
 import sys
@@ -87,22 +87,30 @@ class FrontDoor(unittest.TestCase):
         self.assertIn("Building C object", self.build(V="1"))
         self.assertIn("no_such_target", self.build("no_such_target", code=2))
 
+    def run_tests(self, *words, **more):
+        return self.script("sh", os.path.join(SOURCE, "tools", "run_tests.sh"), "b", *words, **more)
+
     def test_tests(self):
         self.build()
-        said = self.script("sh", os.path.join(SOURCE, "tools", "run_tests.sh"), "b", code=8)
+        said = self.run_tests(code=8)
         listed, reasons = said.split("\nSkipped:\n")
-        for name, verdict in (("some", "Passed"), ("none", r"\*\*\*Skipped"), ("broken", r"\*\*\*Failed"), ("one", "Passed"),
-                              ("filtered", r"\*\*\*Failed"), ("script", r"\*\*\*Skipped")):
-            self.assertRegex(listed, r"(?m)^.* Test +#\d+: %s \.+ *%s" % (name, verdict))
+        self.assertRegex(listed, r"\Atesting in b \.\.\. failed\n")
+        for name in ("broken", "filtered"):
+            self.assertRegex(listed, r"(?m)^.* Test +#\d+: %s \.+ *\*\*\*Failed" % name)
+        self.assertNotIn("Passed", listed)
         self.assertIn("no test has 'such_a_name' in its name", listed)
+        self.assertIn("all of ctest's output is in b/tests.log", listed)
         self.assertEqual(sorted(reasons.splitlines()), [
             "  no bird: 5 tests in pytest",
             "  no cow: 2 tests in pytest",
             "  there is no cow: 5 tests in some, none, broken, script and 1 more",
             "  there is no dog: none at all: 1 test in none",
         ])
-        said = self.script("sh", os.path.join(SOURCE, "tools", "run_tests.sh"), "b", "-R", "^one$")
-        self.assertNotIn("Skipped", said)
+        listed = self.run_tests(code=8, V="1")
+        for name, verdict in (("some", "Passed"), ("none", r"\*\*\*Skipped"), ("broken", r"\*\*\*Failed"), ("one", "Passed"),
+                              ("filtered", r"\*\*\*Failed"), ("script", r"\*\*\*Skipped")):
+            self.assertRegex(listed, r"(?m)^.* Test +#\d+: %s \.+ *%s" % (name, verdict))
+        self.assertRegex(self.run_tests("-R", "^one$"), r"\Atesting in b \.\.\. 1 test passed, 0 skipped in \d+ s\n\Z")
 
 
 if __name__ == "__main__":

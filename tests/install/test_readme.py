@@ -73,9 +73,11 @@ def program_parses(text, home):
 
 
 def run_demo(folder):
-    """Every file that the demo names at its end is there, the picture last."""
+    """Every file that the demo names at its end exists, the picture last, and one command to try follows."""
     said = run("sh", os.path.join(SOURCE, "examples", "demo.sh"), os.path.join(BUILD, "fxattn"), folder)
-    files = [line.strip() for line in said.split("== files:")[1].splitlines()[1:] if line.strip()]
+    named, following = said.split("== files:")[1].split("== next, try")
+    files = [line.strip() for line in named.splitlines()[1:] if line.strip()]
+    check(len(following.split("\n\n")[1].splitlines()) == 1, "the demo ends with one command to try: %s" % following)
     check(set(map(os.path.basename, files)) == set(os.listdir(folder)) and len(files) == 11, "the demo names its files: %s" % files)
     check(all(os.path.getsize(file) > 0 for file in files) and files[-1].endswith("mask.svg"), "the demo ends with a picture")
 
