@@ -88,9 +88,9 @@ typedef struct fxa__engine {
     /* Builds with asserts only: checks the red zones of a workspace, or of a copy, after a run (fxa__carver_after). */
     void (*zones)(void *self, const void *code, const fxa__problem *p, const void *workspace);
     /* Returns the text of fxa_plan_description, which lives as long as the code. NULL: "". */
-    const char *(*detail)(const void *code, const fxa__problem *p);
+    const char *(*description)(const void *code, const fxa__problem *p);
     /* Writes the text of fxa_plan_dump: how the code runs the score program, in lines for people. NULL: "". */
-    void (*listing)(const void *code, const fxa__problem *p, fxa__writer *w);
+    void (*dump)(const void *code, const fxa__problem *p, fxa__writer *w);
     /* Write and read the engine's section of plan bytes. Both NULL, or `save` writes nothing: plan bytes have no
      * section, and a plan is compiled again when it is loaded. */
     void (*save)(void *self, const void *code, fxa__writer *w);

@@ -20,8 +20,7 @@ void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]) {
     if (at == 0) (void)snprintf(out, FXA__ENGINE_LIST, "none");
 }
 
-/* ---- A named engine -------------------------------------------------------------------------------------------------
- * */
+/* ---- A named engine ---------------------------------------------------------------------------------------------- */
 
 /* Returns the error for an engine name: unknown, or of another device. */
 static fxa_status select_bad_name(const char *source, const char *name, const fxa__problem *p, fxa_error *err) {
@@ -70,8 +69,7 @@ static fxa_status select_instance(fxa_context *ctx, const fxa__problem *p, const
     return fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, p->in.target, out, err);
 }
 
-/* ---- The best engine ------------------------------------------------------------------------------------------------
- * */
+/* ---- The best engine --------------------------------------------------------------------------------------------- */
 
 /* Collects the reasons of all refusals for one message; excess text is dropped. */
 typedef struct select_reasons {
@@ -100,13 +98,13 @@ static fxa_status select_best_engine(fxa_context *ctx, const fxa__problem *p, ui
     reasons->is_wrong = false;
     for (size_t i = 0; i < SELECT_ENGINES && fxa__engine_at(i); i++) {
         fxa__instance *instance;
-        fxa_support answer;
+        fxa_support support;
         if (fxa__engine_at(i)->device != p->in.device) continue;
         FXA_TRY(select_instance(ctx, p, fxa__engine_at(i), &instance, err));
-        FXA_TRY(fxa__support_get(ctx, instance, p, &answer, err));
-        if (!answer.supported || (refused >> i & 1u)) {
+        FXA_TRY(fxa__support_get(ctx, instance, p, &support, err));
+        if (!support.supported || (refused >> i & 1u)) {
             reasons->is_wrong = reasons->is_wrong || instance->failure.status == FXA_E_PROBLEM;
-            select_reason(reasons, answer.engine, answer.supported ? "its compiler refuses it" : answer.reason);
+            select_reason(reasons, support.engine, support.supported ? "its compiler refuses it" : support.reason);
             continue;
         }
         double cost = select_cost(instance, p);

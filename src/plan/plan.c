@@ -163,7 +163,7 @@ const char *fxa_plan_engine(const fxa_plan *plan) { return plan ? plan->code->in
 size_t fxa_plan_workspace(const fxa_plan *plan) { return plan ? plan->workspace : 0; }
 const char *fxa_plan_description(const fxa_plan *plan) {
     const fxa__engine *engine = plan ? plan->code->instance->engine : NULL;
-    const char *text = engine && engine->detail ? engine->detail(plan->code->code, plan->problem) : NULL;
+    const char *text = engine && engine->description ? engine->description(plan->code->code, plan->problem) : NULL;
     return text ? text : "";
 }
 
@@ -174,9 +174,9 @@ fxa_status fxa_plan_dump(const fxa_plan *plan, char *out, size_t capacity, size_
     const fxa__engine *engine = plan->code->instance->engine;
     fxa__writer w = {.host = plan->host};
     size_t size = 0;
-    if (engine->listing) engine->listing(plan->code->code, plan->problem, &w);
+    if (engine->dump) engine->dump(plan->code->code, plan->problem, &w);
     fxa__write_u8(&w, 0);
-    fxa_status status = w.failed ? fxa__fail_memory(err, "the listing of a plan")
+    fxa_status status = w.failed ? fxa__fail_memory(err, "the dump of a plan")
                                  : fxa__bytes_out(w.data, w.size, out, capacity, &size, err);
     if (needed && !w.failed) *needed = size - 1;
     fxa__writer_free(&w);

@@ -69,8 +69,7 @@ void fxa__cache_drop(fxa__cache *cache);
 /* Fills the counters of the plan cache: all but refusals, runs, queries and query_hits. */
 void fxa__cache_count(fxa__cache *cache, fxa_cache_stats *out);
 
-/* ---- Cache of support results (support.c) ---------------------------------------------------------------------------
- * */
+/* ---- Cache of support results (support.c) ------------------------------------------------------------------------ */
 
 #define FXA__MAX_SUPPORT_RESULTS 1024
 

@@ -243,8 +243,7 @@ static fxa_status args_check_grads(const fxa_problem *p, const fxa_args *args, f
     return FXA_OK;
 }
 
-/* ---- All arguments --------------------------------------------------------------------------------------------------
- * */
+/* ---- All arguments ----------------------------------------------------------------------------------------------- */
 
 /* Sets *needed to front + engine bytes and checks that the workspace has them. */
 static fxa_status args_check_workspace(const fxa_args *args, size_t front, size_t engine, size_t *needed,

@@ -79,8 +79,7 @@ static void prove_fill(prove_values *v) {
     fxa_builder_set_mask(v->b, miss == PROVE_NEVER ? fxa_builder_bool(v->b, 0) : miss);
 }
 
-/* ---- Coordinates of all pairs ---------------------------------------------------------------------------------------
- * */
+/* ---- Coordinates of all pairs ------------------------------------------------------------------------------------ */
 
 static void prove_axis(fxa_tile_bounds *box, fxa_input axis, const fxa_index_map *map, int64_t n) {
     box->lo[axis] = INT32_MIN;

@@ -29,8 +29,7 @@ void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b,
     *lse_a = m + log(sum);
 }
 
-/* ---- Full tensors ---------------------------------------------------------------------------------------------------
- * */
+/* ---- Full tensors ------------------------------------------------------------------------------------------------ */
 
 typedef struct merge_side {
     const char *name;

@@ -45,7 +45,7 @@ static fxa_status gang_run(void *self, const void *code, const fxa__problem *p, 
     *(double *)bound->slot[FXA_SLOT_O] = sum;
     return FXA_OK;
 }
-static const char *gang_detail(const void *code, const fxa__problem *p) {
+static const char *gang_description(const void *code, const fxa__problem *p) {
     (void)code;
     return p->in.d_qk == 3 ? "by many hands" : NULL;
 }
@@ -59,7 +59,8 @@ static fxa_status solo_run(void *self, const void *code, const fxa__problem *p, 
 }
 
 #define GANG_CODE .version = 1, .query = gang_query, .compile = gang_compile, .release = gang_release
-static const fxa__engine gang = {.name = "gang", GANG_CODE, .threads = true, .run = gang_run, .detail = gang_detail};
+static const fxa__engine gang = {
+    .name = "gang", GANG_CODE, .threads = true, .run = gang_run, .description = gang_description};
 static const fxa__engine solo = {.name = "solo", GANG_CODE, .run = solo_run};
 static const fxa__engine *own_engines[OWN_ENGINES] = {&gang, &solo};
 

@@ -225,13 +225,13 @@ static void cpu_zones(void *self, const void *code, const fxa__problem *p, const
 }
 #endif
 
-static const char *cpu_detail(const void *code, const fxa__problem *p) {
+static const char *cpu_description(const void *code, const fxa__problem *p) {
     (void)p;
     return ((const fxa__cpu_code *)code)->detail;
 }
 
 /* Every tape, in the order of the run. */
-static void cpu_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
+static void cpu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
     const fxa__cpu_code *c = code;
     bool backward = p->in.pass == FXA_BACKWARD, own = p->in.bprop != NULL;
     const struct {
@@ -265,6 +265,6 @@ const fxa__engine fxa__engine_cpu = {
     .release = cpu_release,
     .run = cpu_run,
     FXA__ZONES(cpu_zones),
-    .detail = cpu_detail,
-    .listing = cpu_listing,
+    .description = cpu_description,
+    .dump = cpu_dump,
 };

@@ -180,7 +180,7 @@ int32_t fxa__cu_decode_cluster(const fxa__cu_self *self, const fxa__cu_choice *c
 double fxa__cu_cost(int32_t processors, const fxa__cu_choice *choice, const fxa__problem *p);
 
 /* cuda_listing.c: the program's text and tiles for people. */
-void fxa__cu_listing(const void *code, const fxa__problem *p, fxa__writer *w);
+void fxa__cu_dump(const void *code, const fxa__problem *p, fxa__writer *w);
 
 /* Functions of units that have several: fxa__cu_module.function. */
 enum { FXA__CU_PREPARE, FXA__CU_FINISH, FXA__CU_SUMS, FXA__CU_SINK }; /* ENDS: finish is not there with f32 */

@@ -107,7 +107,7 @@ static void cu_list_filled(const fxa__cuda_program *g, fxa__writer *w) {
         fxa__write_format(w, "a.f[%d] and on: limits and terms of the soft cap, made by the host\n", (int)g->near_at);
 }
 
-void fxa__cu_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
+void fxa__cu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
     const fxa__cu_code *c = code;
     bool bent = c->program.has_value && !fxa__problem_is_capped(p);
     fxa__write_format(w, "about %.3g ms a run, by the table of cuda_cost.c%s\n",

@@ -230,7 +230,7 @@ static void cu_save(void *self, const void *code, fxa__writer *w) {
     fxa__cu_saved_write(code, w);
 }
 
-static const char *cu_detail(const void *code, const fxa__problem *p) {
+static const char *cu_description(const void *code, const fxa__problem *p) {
     (void)p;
     return ((const fxa__cu_code *)code)->detail;
 }
@@ -255,8 +255,8 @@ const fxa__engine fxa__engine_cuda = {
     .tie = fxa__gpu_engine_tie,
     .run = fxa__cu_run,
     FXA__ZONES(fxa__cu_zones),
-    .detail = cu_detail,
-    .listing = fxa__cu_listing,
+    .description = cu_description,
+    .dump = fxa__cu_dump,
     .save = cu_save,
     .load = cu_load,
     .memory = &fxa__gpu_memory,

@@ -71,7 +71,7 @@ bool fxa__dnn_bound_find(const fxa__dnn_graph *g, fxa__dnn_code *code);
 double fxa__dnn_cost(int64_t processors, const fxa__problem *p);
 
 /* The graph as lines for people. */
-void fxa__dnn_listing(const void *code, const fxa__problem *p, fxa__writer *w);
+void fxa__dnn_dump(const void *code, const fxa__problem *p, fxa__writer *w);
 
 /* A handle that nobody else has, on that stream; given back after use. */
 fxa_status fxa__dnn_handle_take(fxa__dnn_self *self, void *stream, void **handle, fxa_error *err);

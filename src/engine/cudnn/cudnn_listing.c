@@ -169,7 +169,7 @@ static void listing_steps(const listing *l, bool after) {
     if (any) fxa__write_format(l->w, "\n");
 }
 
-void fxa__dnn_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
+void fxa__dnn_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
     const fxa__dnn_code *c = code;
     fxa__dnn_attention *a = fxa__alloc(p->host, sizeof *a);
     w->failed = w->failed || !a;

@@ -298,7 +298,7 @@ static void dnn_save(void *self, const void *code, fxa__writer *w) {
     dnn_leave(s);
 }
 
-static const char *dnn_detail(const void *code, const fxa__problem *p) {
+static const char *dnn_description(const void *code, const fxa__problem *p) {
     (void)p;
     return ((const fxa__dnn_code *)code)->detail;
 }
@@ -321,8 +321,8 @@ const fxa__engine fxa__engine_cudnn = {
     .tie = fxa__gpu_engine_tie,
     .run = fxa__dnn_run,
     FXA__ZONES(fxa__dnn_zones),
-    .detail = dnn_detail,
-    .listing = fxa__dnn_listing,
+    .description = dnn_description,
+    .dump = fxa__dnn_dump,
     .save = dnn_save,
     .load = dnn_load,
     .memory = &fxa__gpu_memory,
