@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * BLAKE2s as RFC 7693 gives it, written byte by byte so that every machine agrees.
+ * BLAKE2s as specified in RFC 7693, byte by byte, so that the result does not depend on the machine's byte order.
  */
 #include "blake2s.h"
 
@@ -59,7 +59,8 @@ void fxa__blake2s_start(fxa__blake2s *s, uint32_t out_size) {
 void fxa__blake2s_add(fxa__blake2s *s, const void *data, size_t size) {
     const uint8_t *p = data;
     while (size > 0) {
-        if (s->fill == 64) { /* a full block is compressed only when more follows: the last one is special */
+        /* a full block is compressed only when more bytes follow, because the last block has a flag */
+        if (s->fill == 64) {
             s->count += 64;
             blake_compress(s, 0);
             s->fill = 0;

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One piece of memory cut into parts. A layout is a function that takes its parts from a carver, one after the other:
- * with a base it gets their places, without one it is only counted what they need, so size and places cannot disagree.
- * Every part begins at a multiple of FXA__CARVE_ALIGN, if the base does.
+ * Divides one block of memory into parts. A layout is a function that takes its parts from a carver, one after the
+ * other. With a base it gets their addresses; without one it only adds up their sizes. The same code therefore computes
+ * size and addresses. Every part starts at a multiple of FXA__CARVE_ALIGN if the base does.
  *
- * In builds with asserts (invariant.h) a red zone lies behind every part that is not empty, from its last byte on. The
- * memory is filled with poison before a run (plan/run.c), and after it the same layout is carved once more by
- * fxa__carver_after, which ends the process where a zone holds anything else: no sanitizer tells a write past a part
- * from one into the next.
+ *   | part 1 | pad or zone | part 2 | pad or zone | ...
+ *   0                      multiple of 64
+ *
+ * In builds with asserts (invariant.h) a red zone follows every part that is not empty, from its last byte on. The
+ * memory is filled with poison before a run (plan/run.c). After the run the layout is evaluated once more by
+ * fxa__carver_after, which ends the process if a zone was written. Sanitizers do not detect such writes, because the
+ * block is one allocation.
  */
 #ifndef FXA_BASE_CARVE_H
 #define FXA_BASE_CARVE_H
@@ -16,31 +19,32 @@
 #include "num.h"
 #include "poison.h"
 
-#define FXA__CARVE_ALIGN 64 /* bytes: a cache line, and the widest vector */
+#define FXA__CARVE_ALIGN 64 /* alignment of parts in bytes: a cache line, and the widest vector */
 #if FXA_ASSERT
-#define FXA__CARVE_ZONE 64 /* bytes, at least */
+#define FXA__CARVE_ZONE 64 /* minimum size of a red zone in bytes */
 #else
 #define FXA__CARVE_ZONE 0
 #endif
 
 typedef struct fxa__carver {
-    char *base;        /* NULL: only count */
-    const char *after; /* with asserts: memory after a run, whose zones are looked at; NULL: none is */
+    char *base;        /* block of memory; NULL = sizes only */
+    const char *after; /* with asserts: memory after a run, whose zones are verified; NULL = none */
     size_t used;
-    bool failed; /* some part, or all of them together, did not fit in a size_t: used means nothing */
+    bool failed; /* a size exceeded size_t; `used` is then meaningless */
 } fxa__carver;
 
 static inline fxa__carver fxa__carver_make(void *base) { return (fxa__carver){.base = base}; }
 
-/* Only counts, and asserts that no part of this memory was written past its end since it was filled with poison. */
+/* Returns a carver that adds up sizes and asserts that no red zone of `memory` was written. */
 static inline fxa__carver fxa__carver_after(const void *memory) { return (fxa__carver){.after = memory}; }
 
-/* Of the parts of a part: one that counts, or looks, where the next part of c will be. */
+/* Returns a carver for the parts inside the next part of c: it adds up sizes, or verifies zones. */
 static inline fxa__carver fxa__carver_within(const fxa__carver *c) {
     return (fxa__carver){.after = c->after ? c->after + c->used : NULL};
 }
 
-/* The next n elements; NULL when only counting, or after a failure. A negative n is one: sizes that overflowed. */
+/* Returns the next n elements; NULL if there is no base or the carver failed. A negative n, from sizes that overflowed,
+ * fails. */
 static inline void *fxa__carve(fxa__carver *c, int64_t n, size_t element) {
     size_t size = 0, whole = 0, end = 0;
     c->failed = c->failed || n < 0 || __builtin_mul_overflow(n, element, &size) ||
@@ -48,12 +52,13 @@ static inline void *fxa__carve(fxa__carver *c, int64_t n, size_t element) {
                 !fxa__add_size(c->used, whole / FXA__CARVE_ALIGN * FXA__CARVE_ALIGN, &end);
     if (c->failed) return NULL;
     void *part = c->base ? c->base + c->used : NULL;
-    FXA__ASSERT(!c->after || fxa__poison_holds(c->after, c->used + size, end)); /* else it was written past its end */
+    /* fails if the part was written past its end */
+    FXA__ASSERT(!c->after || fxa__poison_holds(c->after, c->used + size, end));
     c->used = end;
     return part;
 }
 
-/* The same for [rows,columns]. */
+/* Returns the next rows * columns elements, like fxa__carve. */
 static inline void *fxa__carve_matrix(fxa__carver *c, int64_t rows, int64_t columns, size_t element) {
     int64_t n = 0;
     return fxa__carve(c, fxa__mul_i64(rows, columns, &n) ? n : -1, element);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Features by cpuid on x86-64; other machines have what their architecture guarantees.
+ * Features from cpuid on x86-64; on other machines those that the architecture guarantees.
  */
 #include "cpu_features.h"
 
@@ -18,9 +18,10 @@ static fxa__cpu_vendor features_vendor(uint32_t b, uint32_t c, uint32_t d) {
     return FXA__CPU_OTHER;
 }
 
-/* XCR0: SSE and AVX; with masks and all of ZMM; shapes and data of tiles. Then bits of cpuid leaf 7. */
+/* Register sets in XCR0: SSE and AVX; all of AVX-512; configuration and data of AMX tiles. */
 enum { FEATURES_YMM = 0x6, FEATURES_ZMM = 0xe6, FEATURES_TILES = 0x60000 };
-enum { FEATURES_AMX = 1 << 24 | 1 << 22, FEATURES_BF16 = 1 << 5 }; /* tiles and their bf16, EDX of 0; EAX of 1 */
+/* bits of cpuid leaf 7: tiles and their bf16 in EDX of subleaf 0; bf16 in EAX of subleaf 1 */
+enum { FEATURES_AMX = 1 << 24 | 1 << 22, FEATURES_BF16 = 1 << 5 };
 
 fxa__cpu_features fxa__cpu_features_of(const fxa__cpu_answers *m) {
     fxa__cpu_features f = {.flags = FXA__CPU_SSE2};
@@ -43,7 +44,7 @@ fxa__cpu_features fxa__cpu_features_of(const fxa__cpu_answers *m) {
     return f;
 }
 
-/* A leaf that the processor does not have leaves its zeros; xgetbv exists only where cpuid tells so. */
+/* A missing leaf leaves zeroes. xgetbv exists only if cpuid reports it. */
 fxa__cpu_features fxa__cpu_features_get(void) {
     fxa__cpu_answers m = {.saved = 0};
     __get_cpuid(0, &m.leaf0.a, &m.leaf0.b, &m.leaf0.c, &m.leaf0.d);

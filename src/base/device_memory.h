@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memory of a device as a table of functions, which engines of devices have (engine.h): what src/plan takes data
- * there and back with (stage.c, merge_device.c). `self` is the engine's instance.
+ * Memory of a device as a table of functions, which engines of devices provide (engine.h). src/plan copies data with it
+ * (stage.c, merge_device.c). `self` is the engine's instance.
  */
 #ifndef FXA_BASE_DEVICE_MEMORY_H
 #define FXA_BASE_DEVICE_MEMORY_H
@@ -10,15 +10,18 @@
 
 #include <stddef.h>
 
-/* Memory of a device, for callers who have theirs on the host. A stream is a run's. */
+/* Functions for copies between host and device. `stream` is that of a run. */
 typedef struct fxa__memory {
-    /* May a call that waits take data there and back on the stream now? Asked before anything else. NULL: yes. */
+    /* Called before all others: returns FXA_OK if a call that waits may copy data on the stream at present (it may not
+     * while it is captured). NULL: always. */
     fxa_status (*begin)(void *self, void *stream, fxa_error *err);
-    fxa_status (*alloc)(void *self, size_t size, void **out, fxa_error *err); /* size > 0; a multiple of 256 */
-    void (*give)(void *self, void *ptr, size_t size);                         /* what alloc gave, back */
+    /* size > 0; the memory is aligned to 256 bytes */
+    fxa_status (*alloc)(void *self, size_t size, void **out, fxa_error *err);
+    void (*give)(void *self, void *ptr, size_t size); /* frees memory of alloc */
     fxa_status (*copy_to)(void *self, void *device, const void *from, size_t size, void *stream, fxa_error *err);
     fxa_status (*copy_from)(void *self, void *to, const void *device, size_t size, void *stream, fxa_error *err);
-    fxa_status (*wait)(void *self, void *stream, fxa_error *err); /* until all that was begun is done, or has failed */
+    /* waits until all work of the stream is complete or has failed */
+    fxa_status (*wait)(void *self, void *stream, fxa_error *err);
 } fxa__memory;
 
 #endif

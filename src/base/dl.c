@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared libraries by dlopen: see dl.h. A library that lacks a function is closed before the next name is tried.
+ * Shared libraries by dlopen; see dl.h. A library that lacks a function is closed before the next name is tried.
  */
-#define _GNU_SOURCE /* dladdr, RTLD_NOLOAD */
+#define _GNU_SOURCE /* for dladdr, RTLD_NOLOAD */
 #include "dl.h"
 
 #include "error.h"
@@ -15,8 +15,8 @@
 typedef void (*dl_function)(void);
 _Static_assert(sizeof(dl_function) == sizeof(void *), "what dlsym gives is kept as a pointer to a function");
 
-/* Why each name cannot be used, one after the other; what does not fit is left out. The system's reason begins with the
- * name, mostly: once is enough. */
+/* Reasons why each name cannot be used; those that do not fit are left out. The system's message usually starts with
+ * the name, which is then not repeated. */
 typedef struct dl_reasons {
     char text[sizeof((fxa_error *)0)->text];
     size_t at;
@@ -30,7 +30,7 @@ static void dl_add_reason(dl_reasons *r, const char *name, const char *verb, con
     if (n > 0) r->at += (size_t)n;
 }
 
-/* False: it lacks one, and has been told. */
+/* Fills the table. Returns false, with the reason recorded, if a required function is missing. */
 static bool dl_fill(void *library, const char *name, const fxa__dl_spec *spec, char *table, dl_reasons *reasons) {
     for (size_t i = 0; i < spec->n_symbols; i++) {
         const fxa__dl_symbol *symbol = &spec->symbols[i];
@@ -45,7 +45,7 @@ static bool dl_fill(void *library, const char *name, const fxa__dl_spec *spec, c
 }
 
 #ifdef RTLD_NOLOAD
-/* One that is loaded already: two of a kind in a process would be strangers to each other. */
+/* Returns a library that the process has loaded already: a second copy would not share its state. */
 static void *dl_find_loaded(const fxa__dl_spec *spec, void *table, size_t table_size) {
     for (const char *const *name = spec->names; *name; name++) {
         dl_reasons unused = {.at = 0};
@@ -71,7 +71,7 @@ bool fxa__dl_folder_of(void (*function)(void), char *out, size_t capacity) {
     if (!dladdr(address, &info) || !info.dli_fname) return false;
     char program[4096];
     const char *path = info.dli_fname;
-    if (*path != '/') { /* the program itself, by its argv[0], which need not be a path */
+    if (*path != '/') { /* the program itself, by argv[0], which need not be a path */
         ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
         if (length <= 0) return false;
         program[length] = '\0';

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A shared library that may be on this machine or not (a driver, a compiler), as a table of its functions. It is looked
- * for when an engine opens, under several names; that it is not there, or lacks a function, is a reason and no crash.
+ * An optional shared library (a driver, a compiler) as a table of its functions. It is searched under several names
+ * when an engine opens. If it is missing, or lacks a function, the engine is unavailable with that reason.
  */
 #ifndef FXA_BASE_DL_H
 #define FXA_BASE_DL_H
@@ -11,29 +11,32 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A function of the library, and the pointer to it in the caller's table. */
+/* Function of the library, and its pointer in the caller's table. */
 typedef struct fxa__dl_symbol {
     const char *name;
-    size_t offset; /* of a function pointer in the table */
-    bool optional; /* NULL there when the library lacks it; else that is a failure */
+    size_t offset; /* offset of the function pointer in the table */
+    /* true = the pointer is NULL if the library lacks it; false = the library cannot be used without it */
+    bool optional;
 } fxa__dl_symbol;
 
 typedef struct fxa__dl_spec {
-    const char *what;         /* for messages: "the CUDA driver" */
-    const char *const *names; /* files, as the system looks for them, the best first; ends with NULL */
+    const char *what;         /* the library in messages: "the CUDA driver" */
+    const char *const *names; /* files as the system searches them, in order of preference; NULL-terminated */
     const fxa__dl_symbol *symbols;
     size_t n_symbols;
 } fxa__dl_spec;
 
-/* Loads the first of the names that is there and has all functions, and fills the table, of table_size bytes: those
- * that no symbol is for become 0. Of names without a folder those that the process has loaded already come first.
- * *handle keeps the library loaded. E_UNAVAILABLE: none of them can be used, and the text says why of each; the table
- * is all 0 and the handle NULL, as nothing is loaded. */
+/* Loads the first name that exists and has all functions, and fills the table of table_size bytes; bytes without a
+ * symbol become 0. For names without a folder, libraries that the process has loaded already come first. *handle keeps
+ * the library loaded.
+ *
+ * Fails with E_UNAVAILABLE and the reason for each name; the table is then all 0, *handle is NULL and nothing stays
+ * loaded. */
 fxa_status fxa__dl_open(const fxa__dl_spec *spec, void *table, size_t table_size, void **handle, fxa_error *err);
-/* Takes NULL. The functions are gone with it. */
+/* Unloads the library, whose functions are then invalid. NULL is accepted. */
 void fxa__dl_close(void *handle);
-/* The folder that a function's library was loaded from, and that of this library (or the program it is part of); false:
- * nobody knows. */
+/* Writes the folder from which a function's library was loaded, or that of this library or the program that contains
+ * it. Returns false if it is unknown. */
 bool fxa__dl_folder_of(void (*function)(void), char *out, size_t capacity);
 bool fxa__dl_own_folder(char *out, size_t capacity);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Storage types: names, sizes and conversions of one element, to and from f64. A value is rounded once, straight from
- * f64: going through f32 first would round twice.
+ * Storage types: names, sizes, and conversion of one element from and to f64. A value is rounded once, directly from
+ * f64, since a step through f32 would round twice.
  */
 #include "dtype.h"
 
@@ -56,7 +56,7 @@ fxa_type fxa__dtype_type(uint32_t dtype) {
 
 bool fxa__dtype_is_float(uint32_t dtype) { return fxa__dtype_type(dtype) == FXA_FLOAT; }
 
-/* ---- 16-bit floats --------------------------------------------------------------------------------------------- */
+/* ---- 16-bit floats ----------------------------------------------------------------------------------------------- */
 
 static double dtype_from_bits(uint64_t bits) {
     double x;
@@ -79,9 +79,9 @@ double fxa__bf16_to_f64(uint16_t bits) {
     return x;
 }
 
-/* Exponent and fraction, `fraction` bits of it, of a number without sign: the bits of x with another bias, cut where
- * its last bit is, to nearest even. A carry out of the fraction is what it should be, the next exponent. In ints, so
- * that it makes no difference whether the processor flushes subnormal numbers. */
+/* Returns exponent and fraction of |x| in a format with `fraction` bits and that bias, rounded to nearest even. A carry
+ * out of the fraction correctly increments the exponent. Computed in ints, so that flushing of subnormals in the
+ * processor has no effect. */
 static uint64_t dtype_round(double x, int fraction, int bias) {
     const uint64_t one = (uint64_t)1 << 52;
     uint64_t bits;
@@ -89,7 +89,7 @@ static uint64_t dtype_round(double x, int fraction, int bias) {
     int exponent = (int)(bits >> 52) - 1023 + bias, drop = 52 - fraction;
     if (exponent > 0) {
         bits -= (uint64_t)(1023 - bias) << 52;
-    } else { /* subnormal: more is cut */
+    } else { /* subnormal: fewer fraction bits remain */
         drop += 1 - exponent;
         if (drop > 53) return 0;
         bits = (bits & (one - 1)) | one;
@@ -97,7 +97,7 @@ static uint64_t dtype_round(double x, int fraction, int bias) {
     return (bits + ((uint64_t)1 << (drop - 1)) - 1 + (bits >> drop & 1)) >> drop;
 }
 
-/* To a float of 16 bits. */
+/* Rounds to a 16-bit float. */
 static uint16_t dtype_narrow(double x, int fraction, int bias) {
     const uint64_t infinity = ((1u << (15 - fraction)) - 1) << fraction;
     uint16_t sign = signbit(x) ? 0x8000 : 0;
@@ -109,9 +109,9 @@ static uint16_t dtype_narrow(double x, int fraction, int bias) {
 uint16_t fxa__f64_to_f16(double x) { return dtype_narrow(x, 10, 15); }
 uint16_t fxa__f64_to_bf16(double x) { return dtype_narrow(x, 7, 127); }
 
-/* ---- 8-bit floats ---------------------------------------------------------------------------------------------- */
+/* ---- 8-bit floats ------------------------------------------------------------------------------------------------ */
 
-/* e4m3 has numbers where others have their infinities and all but one of their NaNs. */
+/* Codes that are infinity and NaN in other formats are numbers in e4m3, except for one NaN per sign. */
 double fxa__e4m3_to_f64(uint8_t bits) {
     double sign = bits & 0x80 ? -1.0 : 1.0;
     int exponent = bits >> 3 & 15, fraction = bits & 7;
@@ -120,14 +120,14 @@ double fxa__e4m3_to_f64(uint8_t bits) {
     return sign * dtype_from_bits((uint64_t)(exponent - 7 + 1023) << 52 | (uint64_t)fraction << 49);
 }
 
-/* The upper half of an f16. */
+/* e5m2 is the upper half of an f16. */
 double fxa__e5m2_to_f64(uint8_t bits) { return fxa__f16_to_f64((uint16_t)(bits << 8)); }
 
-/* Bits of the sign and of the magnitude, which ends at the largest number. */
+/* Rounds to an 8-bit float; magnitudes above the largest number become it. */
 static uint8_t dtype_narrow_byte(double x, int fraction, int bias, uint8_t largest) {
     uint8_t sign = signbit(x) ? 0x80 : 0;
     if (x != x) return sign | 0x7f;
-    if (fabs(x) > 0x1p20) return sign | largest; /* far above it */
+    if (fabs(x) > 0x1p20) return sign | largest; /* far above the largest number */
     uint64_t bits = dtype_round(fabs(x), fraction, bias);
     return (uint8_t)(sign | (bits < largest ? bits : largest));
 }
@@ -135,7 +135,7 @@ static uint8_t dtype_narrow_byte(double x, int fraction, int bias, uint8_t large
 uint8_t fxa__f64_to_e4m3(double x) { return dtype_narrow_byte(x, 3, 7, 0x7e); }
 uint8_t fxa__f64_to_e5m2(double x) { return dtype_narrow_byte(x, 2, 15, 0x7b); }
 
-/* ---- One element ----------------------------------------------------------------------------------------------- */
+/* ---- One element ------------------------------------------------------------------------------------------------- */
 
 double fxa__load_f64(const void *data, uint32_t dtype, int64_t index) {
     switch (dtype) {

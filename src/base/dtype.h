@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Storage types: one element in or out, converted as every engine must. Rounding is to nearest even, f16 and bf16
- * overflow to infinity, e4m3 and e5m2 to their largest number, NaN stays NaN, subnormals are kept.
+ * Storage types: load and store of one element, converted as every engine must do it. Rounding is to nearest even; f16
+ * and bf16 overflow to infinity, e4m3 and e5m2 to their largest number; NaN stays NaN; subnormals are kept.
  */
 #ifndef FXA_BASE_DTYPE_H
 #define FXA_BASE_DTYPE_H
@@ -14,12 +14,12 @@
 
 bool fxa__dtype_valid(uint32_t dtype);
 bool fxa__dtype_is_float(uint32_t dtype);
-fxa_type fxa__dtype_type(uint32_t dtype); /* FLOAT, INT or BOOL; 0 for none */
+fxa_type fxa__dtype_type(uint32_t dtype); /* returns FXA_FLOAT, FXA_INT or FXA_BOOL; 0 for an unknown dtype */
 /* Returns how messages show a dtype: its name, or for a number that is none "77 (no dtype)", written to text. */
 const char *fxa__dtype_show(uint32_t dtype, char text[24]);
 
 double fxa__f16_to_f64(uint16_t bits);
-uint16_t fxa__f64_to_f16(double x); /* one rounding, straight from f64 */
+uint16_t fxa__f64_to_f16(double x); /* one rounding, directly from f64 */
 double fxa__bf16_to_f64(uint16_t bits);
 uint16_t fxa__f64_to_bf16(double x);
 double fxa__e4m3_to_f64(uint8_t bits);
@@ -27,10 +27,10 @@ uint8_t fxa__f64_to_e4m3(double x);
 double fxa__e5m2_to_f64(uint8_t bits);
 uint8_t fxa__f64_to_e5m2(double x);
 
-/* Has 8 bits, and so may have a scale. */
+/* Returns true for f8 dtypes, which can have scales. */
 static inline bool fxa__dtype_is_byte_float(uint32_t dtype) { return dtype == FXA_E4M3 || dtype == FXA_E5M2; }
 
-/* Alignment of an element of 1, 2, 4 or 8 bytes in C: 32-bit x86 keeps doubles and 64-bit ints at multiples of 4. */
+/* Returns the alignment in C of an element of 1, 2, 4 or 8 bytes: 32-bit x86 aligns doubles and 64-bit ints to 4. */
 struct fxa__align_probe {
     char before;
     double element;
@@ -40,11 +40,12 @@ static inline size_t fxa__align_of(size_t size) {
     return size < wide ? size : wide;
 }
 
-/* Element `index` (counted in elements, may be negative) of data, which has the alignment of its type. */
+/* Load element `index` (in elements, may be negative) of data aligned to its type. */
 double fxa__load_f64(const void *data, uint32_t dtype, int64_t index);    /* float dtypes */
-int64_t fxa__load_i64(const void *data, int64_t index);                   /* i64, whole */
+int64_t fxa__load_i64(const void *data, int64_t index);                   /* all 64 bits */
 void fxa__store_f64(void *data, uint32_t dtype, int64_t index, double x); /* float dtypes */
-/* Of int and bool dtypes; i64 saturates; bool: 0 or 1. Inline: range analysis reads whole tables by it. */
+/* Returns an element of an int or bool dtype; i64 saturates, bool gives 0 or 1. Inline because range analysis reads
+ * entire tables with it. */
 static inline int32_t fxa__load_i32(const void *data, uint32_t dtype, int64_t index) {
     switch (dtype) {
     case FXA_I64: return fxa__sat32(((const int64_t *)data)[index]);

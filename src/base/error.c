@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Status names, error texts and their rendering, and the two conventions that every entry point shares: sized structs
- * in, two-call bytes out.
+ * Status names, error texts and their rendering, and two conventions of all public functions: sized structs as input,
+ * two-call output.
  */
 #include "error.h"
 
@@ -33,7 +33,7 @@ void fxa__text_cut(char *text, size_t room) {
     static const char more[] = "...";
     size_t most = room - sizeof more - 1, n = most;
     while (n > most / 2 && text[n] != ' ') n--;
-    bool word = text[n] == ' '; /* one as long as half of it, a path, say, is cut inside */
+    bool word = text[n] == ' '; /* a word of half that length, such as a path, is cut inside */
     if (!word) n = most;
     while (n > 0 && !fxa__utf8_begins(text[n])) n--;
     (void)snprintf(text + n, room - n, "%s%s", word ? " " : "", more);
@@ -79,7 +79,7 @@ fxa_status fxa__struct_read(void *to, size_t to_size, size_t min_size, const voi
                          "%s.struct_size is %u; this library knows %zu bytes and takes at most %u from a newer caller "
                          "(start from the INIT macro)",
                          name, given, to_size, FXA_MAX_STRUCT);
-    if (given % sizeof(void *)) /* a part of a field is no field: half a pointer must not be followed */
+    if (given % sizeof(void *)) /* a size inside a field is refused, because half a pointer must not be used */
         return fxa__fail(err, FXA_E_STRUCT,
                          "%s.struct_size is %u; in every version it is a multiple of %zu (start from the INIT macro)",
                          name, given, sizeof(void *));
@@ -97,9 +97,9 @@ fxa_status fxa__bytes_out(const void *data, size_t size, void *out, size_t capac
     return fxa__ok(err);
 }
 
-/* ---- Rendering ------------------------------------------------------------------------------------------------- */
+/* ---- Rendering --------------------------------------------------------------------------------------------------- */
 
-/* An output of bounded capacity that still counts what did not fit. */
+/* Output of bounded capacity that also counts what does not fit. */
 typedef struct render_out {
     char *data;
     size_t capacity, size;
@@ -110,7 +110,7 @@ static void render_put(render_out *out, const char *s, size_t n) {
         if (out->size + 1 < out->capacity) out->data[out->size] = s[i];
 }
 
-/* Finds line `number` (from 1) of source; a line ends before \n or \r\n, and a byte order mark is in none. */
+/* Finds line `number` (from 1) of source, without its \n or \r\n and without a byte order mark. */
 static bool render_find_line(const char *source, size_t size, int32_t number, const char **line, size_t *length) {
     size_t at = fxa__utf8_mark(source, size);
     for (int32_t n = 1; n < number; n++) {
@@ -125,17 +125,18 @@ static bool render_find_line(const char *source, size_t size, int32_t number, co
     return true;
 }
 
-#define RENDER_WIDTH 160 /* a longer line is shown around the place */
+#define RENDER_WIDTH 160 /* maximum width; of longer lines the part around the error is shown */
 
 static void render_excerpt(render_out *out, const fxa_error *err, const char *line, size_t length) {
     size_t width = fxa__utf8_count(line, length), column = err->column > 0 ? (size_t)err->column - 1 : 0, first = 0;
     if (column > width) column = width;
     if (width > RENDER_WIDTH && column > RENDER_WIDTH / 2) first = column - RENDER_WIDTH / 2;
-    size_t last = width - first > RENDER_WIDTH ? first + RENDER_WIDTH : width; /* characters; the rest is bytes */
+    /* characters; other variables count bytes */
+    size_t last = width - first > RENDER_WIDTH ? first + RENDER_WIDTH : width;
     size_t from = fxa__utf8_bytes(line, length, first), to = fxa__utf8_bytes(line, length, last);
     size_t at = fxa__utf8_bytes(line, length, column);
     render_put(out, "\n  ", 3);
-    for (size_t i = from; i < to; i++) { /* control bytes would upset the terminal and the caret */
+    for (size_t i = from; i < to; i++) { /* control bytes, which would disturb terminal and marker, become spaces */
         unsigned char c = (unsigned char)line[i];
         char shown = (c < 0x20 && c != '\t') || c == 0x7f ? '?' : (char)c;
         render_put(out, &shown, 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Filling an fxa_error. Every failure in the library goes through fxa__fail, so every failure has a text.
+ * Filling of an fxa_error. Every failure in the library uses fxa__fail, so every failure has a text.
  */
 #ifndef FXA_BASE_ERROR_H
 #define FXA_BASE_ERROR_H
@@ -15,34 +15,35 @@
 #define FXA__PRINTF(text, first)
 #endif
 
-/* Of a text that has no room, of which text[room - 1] has the beginning: ends before a word, and says so by "...". */
+/* Ends a text that was cut at text[room - 1] before a word, with "...". */
 void fxa__text_cut(char *text, size_t room);
 
-/* Sets status and text, clears the place; returns status. err may be NULL. Text that does not fit ends in "...". */
+/* Sets status and text, clears the position, and returns the status. err may be NULL. A text that does not fit ends in
+ * "...". */
 fxa_status fxa__fail(fxa_error *err, fxa_status status, const char *format, ...) FXA__PRINTF(3, 4);
-/* The same for functions that take "..." themselves. */
+/* Like fxa__fail, for functions with a va_list. */
 fxa_status fxa__vfail(fxa_error *err, fxa_status status, const char *format, va_list list) FXA__PRINTF(3, 0);
 
-/* "out of memory" with what was being made. */
+/* Returns E_MEMORY with the text "out of memory while making `what`". */
 fxa_status fxa__fail_memory(fxa_error *err, const char *what);
 
-/* Success: clears err. */
+/* Clears err and returns FXA_OK. */
 fxa_status fxa__ok(fxa_error *err);
 
-/* Return early on failure; only where nothing is owned. */
+/* Returns from the function on failure. Only for places where nothing must be freed. */
 #define FXA_TRY(call)                                                                                                  \
     do {                                                                                                               \
         fxa_status fxa__try = (call);                                                                                  \
         if (fxa__try != FXA_OK) return fxa__try;                                                                       \
     } while (0)
 
-/* Reads a caller's sized struct into `to` (size to_size, already holding defaults): copies the smaller of the two sizes
- * and looks at nothing past it. E_STRUCT when struct_size is below min_size, above FXA_MAX_STRUCT, or ends inside
- * a field. */
+/* Reads a sized struct of a caller into `to`, which holds the defaults: copies the smaller of both sizes and reads
+ * nothing past it. Fails with E_STRUCT if struct_size is below min_size, above FXA_MAX_STRUCT, or ends inside a
+ * field. */
 fxa_status fxa__struct_read(void *to, size_t to_size, size_t min_size, const void *from, const char *name,
                             fxa_error *err);
 
-/* Two-call output: copies `size` bytes to out if it is given; *needed (may be NULL) gets size. */
+/* Two-call output: copies `size` bytes to out unless it is NULL, and sets *needed (may be NULL) to size. */
 fxa_status fxa__bytes_out(const void *data, size_t size, void *out, size_t capacity, size_t *needed, fxa_error *err);
 
 #endif

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The floating point state: how the processor rounds, whether it flushes denormals, what it traps. Results must not
- * depend on what the caller has set, so every public call that does arithmetic opens with FXA__FLOAT_SCOPE (lint.py
- * knows which need none), and everything behind it runs in the default state: rounding to nearest, denormals kept,
- * nothing trapped. Kernels run in FXA__FLOAT_FLUSH (pool.c): the same with denormals flushed, which cost hundreds of
- * cycles on some machines.
+ * Floating point state: rounding mode, flushing of denormals, trapped exceptions. Results must not depend on the
+ * caller's state, so every public function with arithmetic starts with FXA__FLOAT_SCOPE (lint.py lists those without)
+ * and runs in the default state: round to nearest, denormals kept, nothing trapped. Kernels run in FXA__FLOAT_FLUSH
+ * (pool.c): the same with denormals flushed, which cost hundreds of cycles on some machines.
  *
- * What enter finds, leave puts back, the exception flags too: a caller that looks at them sees only its own. Nearly
- * every caller has the default state and all the flags that arithmetic sets; then both only look, a few cycles each.
+ * fxa__float_leave restores what fxa__float_enter found, exception flags included. Most callers are in the default
+ * state with all flags of arithmetic set already; then both functions only read the state, in a few cycles.
  */
 #ifndef FXA_BASE_FLOAT_STATE_H
 #define FXA_BASE_FLOAT_STATE_H
@@ -16,17 +15,17 @@
 
 #if defined(__x86_64__)
 
-/* MXCSR is for all arithmetic of ours; the x87 unit for what the C library does with it (strtod and printf ask it how
- * to round, fmod of some versions computes there). */
+/* MXCSR controls the arithmetic of the library. The x87 unit is used by the C library (strtod and printf read its
+ * rounding mode, some versions of fmod compute with it). */
 #define FXA__FLOAT_DEFAULT 0x1f80u /* all exceptions masked, round to nearest */
-#define FXA__FLOAT_FLUSH 0x9fc0u   /* and FTZ, DAZ */
+#define FXA__FLOAT_FLUSH 0x9fc0u   /* the default with FTZ and DAZ */
 #define FXA__FLOAT_FLAGS 0x3fu
 #define FXA__FLOAT_X87 0x37fu /* all exceptions masked, round to nearest, 64 bits of precision */
 
 typedef struct fxa__float_state {
     uint32_t mxcsr;
-    uint16_t control, status; /* of x87 */
-    uint32_t x87[7];          /* the whole of it, when control is not the default */
+    uint16_t control, status; /* control and status word of the x87 unit */
+    uint32_t x87[7];          /* complete x87 state, if control is not the default */
 } fxa__float_state;
 
 static inline fxa__float_state fxa__float_enter(uint32_t wanted) {
@@ -36,7 +35,8 @@ static inline fxa__float_state fxa__float_enter(uint32_t wanted) {
         uint32_t now = wanted | (s.mxcsr & FXA__FLOAT_FLAGS);
         __asm__ volatile("ldmxcsr %0" : : "m"(now) : "memory");
     }
-    if (s.control != FXA__FLOAT_X87) { /* none of these waits for, and so raises, an exception of the caller's */
+    /* these instructions do not wait for, and so do not raise, a pending exception of the caller */
+    if (s.control != FXA__FLOAT_X87) {
         uint16_t now = FXA__FLOAT_X87;
         __asm__ volatile("fnstenv %0\n\tfnclex\n\tfldcw %1" : "=m"(s.x87) : "m"(now) : "memory");
     }
@@ -80,7 +80,7 @@ static inline void fxa__float_leave(const fxa__float_state *s) {
     if (control != s->control) __asm__ volatile("msr fpcr, %0" : : "r"(s->control) : "memory");
 }
 
-#else /* what C has; it knows of no flushing */
+#else /* C's fenv, which cannot flush denormals */
 
 #include <fenv.h>
 
@@ -103,8 +103,8 @@ static inline void fxa__float_leave(const fxa__float_state *s) { (void)fesetenv(
 
 #endif
 
-/* The first line of a function: from here to wherever it returns, the default state. A double that the caller passed
- * by value must not be computed with in the same function: the compiler may do that before. */
+/* First line of a function: sets the default state until the function returns. Doubles passed by value must not be used
+ * in arithmetic of the same function, because the compiler may move it before this line. */
 #define FXA__FLOAT_SCOPE                                                                                               \
     __attribute__((cleanup(fxa__float_leave), unused)) const fxa__float_state fxa__float_caller =                      \
         fxa__float_enter(FXA__FLOAT_DEFAULT)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory through the context's hook. The default hook stands on the C library; memory handed out by fxa__alloc is
- * zeroed, so structures start in a known state whatever the hook returns.
+ * Allocation through the context's hook; the default hook uses the C library. Memory of fxa__alloc is zeroed, whatever
+ * the hook returns.
  */
 #include "host.h"
 
@@ -78,7 +78,7 @@ _Bool fxa__host_release_not_last(fxa__host *host) {
     return false;
 }
 
-/* Two threads may both make one; the later one's goes, before anybody has used it. */
+/* Two threads may both create a pool; the second one is destroyed before it is used. */
 fxa_status fxa__host_pool(fxa__host *host, fxa__pool **out, fxa_error *err) {
     *out = atomic_load(&host->pool);
     if (*out) return FXA_OK;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The outside world of one context: its allocator hook, its threads, its tenants (the engines) and its run counter.
- * Reference counted, because programs and plans outlive the context they were made with; whoever owns memory of a host
- * holds a reference to it. All memory of the library comes through here, so tests can count it and make any allocation
- * fail.
+ * Environment of one context: allocator hook, threads, tenants (the engines) and run counter. Reference counted,
+ * because programs and plans outlive their context; every owner of host memory holds a reference. All memory of the
+ * library is allocated here, so tests can count allocations and make any of them fail.
  */
 #ifndef FXA_BASE_HOST_H
 #define FXA_BASE_HOST_H
@@ -13,27 +12,27 @@
 
 #include <stdatomic.h>
 
-/* Something that others keep in a host until its end: the first member of what they allocate. */
+/* Object that the host keeps until its end: the first member of a larger struct. */
 typedef struct fxa__tenant {
     struct fxa__tenant *next;
-    void (*end)(fxa__host *host, struct fxa__tenant *tenant); /* frees it; nobody else has the host any more */
+    void (*end)(fxa__host *host, struct fxa__tenant *tenant); /* frees the object, when nothing else uses the host */
 } fxa__tenant;
 
 struct fxa__host {
     atomic_size_t refs;
-    atomic_uint_least64_t runs; /* fxa_plan_run calls that were started; read by fxa_cache_get_stats */
+    atomic_uint_least64_t runs; /* number of fxa_plan_run calls, for fxa_cache_get_stats */
     fxa_alloc_fn alloc;
     void *user;
-    int32_t width; /* workers that a run may use, see pool.h; constant once anything has been made with the host */
+    int32_t width; /* maximum workers of a run (pool.h); constant after the first object is made */
     fxa_parallel_fn parallel;
     void *parallel_user;
-    _Atomic(fxa__pool *) pool;      /* NULL until fxa__host_pool */
-    atomic_bool closed;             /* the context has ended: what is left are programs and plans */
-    fxa__lock lock;                 /* of who adds a tenant */
-    _Atomic(fxa__tenant *) tenants; /* only ever added to */
+    _Atomic(fxa__pool *) pool;      /* NULL until fxa__host_pool makes it */
+    atomic_bool closed;             /* the context was destroyed; only programs and plans remain */
+    fxa__lock lock;                 /* held while a tenant is added */
+    _Atomic(fxa__tenant *) tenants; /* list that only grows */
 };
 
-/* What an fxa_context begins with; the rest of it belongs to src/plan. Stages below want nothing of it but the host. */
+/* First members of fxa_context, whose others belong to src/plan. Lower layers use only the host. */
 typedef struct fxa__context_head {
     fxa__host *host;
 } fxa__context_head;
@@ -41,26 +40,29 @@ static inline fxa__host *fxa__context_host(const fxa_context *ctx) {
     return ((const fxa__context_head *)(const void *)ctx)->host;
 }
 
-/* alloc NULL: the C library's. The host itself is the first allocation made through the hook. No threads. */
+/* Creates a host. alloc NULL: the C library's. The host itself is the first allocation of the hook. Starts no
+ * threads. */
 fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err);
 fxa__host *fxa__host_retain(fxa__host *host);
-void fxa__host_release(fxa__host *host);           /* the last one joins the threads */
-_Bool fxa__host_release_not_last(fxa__host *host); /* false: it would be the last one, and is not released */
+void fxa__host_release(fxa__host *host); /* the last reference joins the threads */
+/* returns false, and releases nothing, if it is the last reference */
+_Bool fxa__host_release_not_last(fxa__host *host);
 
-/* The pool with host->width workers, made by the first call. It lives as long as the host. */
+/* Returns the pool of host->width workers, created by the first call. It lives as long as the host. */
 fxa_status fxa__host_pool(fxa__host *host, fxa__pool **out, fxa_error *err);
 
-/* Zeroed memory aligned to 16, NULL when there is none; size 0 gives NULL. Free needs the size, takes NULL. */
+/* Returns zeroed memory aligned to 16; NULL if there is none or size is 0. fxa__free needs the size and accepts
+ * NULL. */
 void *fxa__alloc(fxa__host *host, size_t size);
 void fxa__free(fxa__host *host, void *ptr, size_t size);
-/* The same with another alignment, as the hook gives it: for workspaces. */
+/* Allocation with another alignment, not zeroed: for workspaces. */
 void *fxa__alloc_aligned(fxa__host *host, size_t size, size_t align);
 void fxa__free_aligned(fxa__host *host, void *ptr, size_t size, size_t align);
-/* The same for n elements, checked against overflow (NULL). */
+/* Returns zeroed memory for n elements; NULL if there is none or the size overflows. */
 void *fxa__alloc_array(fxa__host *host, size_t n, size_t element);
 
-/* Grows *ptr (elements of `element` bytes, *capacity of them) so that it holds at least `need`; new part is zeroed.
- * False when memory runs out: nothing has changed then. */
+/* Grows an array of *capacity elements to at least `need`, with the new ones zeroed. Returns false if memory runs out;
+ * nothing has changed then. */
 _Bool fxa__grow(fxa__host *host, void *ptr_to_pointer, size_t *capacity, size_t need, size_t element);
 
 #endif

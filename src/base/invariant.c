@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a broken invariant ends the process, in builds with FXA_ASSERT alone; see invariant.h.
+ * End of the process for a violated invariant, in builds with FXA_ASSERT only; see invariant.h.
  */
 #include "invariant.h"
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Invariants of the library's own code, where a reader would otherwise have to trust a comment. They are never about
- * what a caller of the library gives: that is checked, and refused with a text.
+ * Invariants of the library's own code. Arguments of callers are not invariants: they are checked, and refused with a
+ * text.
  *
- * FXA_ASSERT is set by CMakeLists.txt: for what the tests link, and for everything in sanitizer, fuzz and Debug builds.
- * There a broken invariant says where and ends the process. The library as it is installed has none of this: an
- * FXA__ASSERT is nothing, and FXA__HOLDS, for invariants that keep memory safe, is a question whose answer "no" the
- * caller turns into FXA_E_INTERNAL.
+ * CMakeLists.txt sets FXA_ASSERT for the library that tests link, and for sanitizer, fuzz and Debug builds. There a
+ * violated invariant prints its position and ends the process. In the installed library FXA__ASSERT is empty, and
+ * FXA__HOLDS, for invariants that keep memory safe, returns the condition, so that the caller can return E_INTERNAL.
  */
 #ifndef FXA_BASE_INVARIANT_H
 #define FXA_BASE_INVARIANT_H
@@ -23,7 +22,7 @@ static inline bool fxa__invariant_holds(bool holds, const char *condition, const
 #define FXA__ASSERT(condition) ((void)FXA__HOLDS(condition))
 #else
 #define FXA__HOLDS(condition) (condition)
-#define FXA__ASSERT(condition) ((void)sizeof(!(condition))) /* not evaluated, but what it names counts as used */
+#define FXA__ASSERT(condition) ((void)sizeof(!(condition))) /* not evaluated; its names count as used */
 #endif
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Integer arithmetic that cannot go wrong: checked sizes, and the wrapping 32-bit ints of score programs.
+ * Integer arithmetic without undefined behaviour: checked sizes, and the wrapping 32-bit ints of score programs.
  */
 #ifndef FXA_BASE_NUM_H
 #define FXA_BASE_NUM_H
@@ -18,7 +18,7 @@
 #error "fxattn needs exact f32 and f64, FLT_EVAL_METHOD 0: cmake/machine.cmake has the flags of each compiler"
 #endif
 
-/* False on overflow; *out is then unspecified. */
+/* Return false on overflow; *out is then unspecified. */
 static inline bool fxa__add_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_add_overflow(a, b, out); }
 static inline bool fxa__mul_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline bool fxa__add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
@@ -27,11 +27,11 @@ static inline bool fxa__mul_size(size_t a, size_t b, size_t *out) { return !__bu
 static inline int64_t fxa__min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t fxa__max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* x / by and x itself rounded up, x to a multiple; by and to are positive, x is not negative. */
+/* Round up x / by, and x to a multiple of `to`. by and to are positive, x is not negative. */
 static inline int64_t fxa__div_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
 static inline int64_t fxa__round_up(int64_t x, int64_t to) { return fxa__div_up(x, to) * to; }
 
-/* The low 32 bits, as two's complement. */
+/* Returns the low 32 bits as two's complement. */
 static inline int32_t fxa__wrap32(int64_t x) {
     uint32_t u = (uint32_t)((uint64_t)x & 0xffffffffu);
     return u < 0x80000000u ? (int32_t)u : (int32_t)(u - 0x80000000u) + INT32_MIN;
@@ -40,7 +40,8 @@ static inline int32_t fxa__sat32(int64_t x) {
     return x < INT32_MIN ? INT32_MIN : x > INT32_MAX ? INT32_MAX : (int32_t)x;
 }
 
-/* Program ints: division rounds down, by zero gives 0; shift counts are modulo 32; INT_MIN // -1 wraps. */
+/* Program ints: division rounds down and gives 0 for a divisor of 0; shift counts are modulo 32; INT_MIN // -1
+ * wraps. */
 static inline int32_t fxa__floordiv32(int32_t a, int32_t b) {
     if (b == 0) return 0;
     int64_t q = (int64_t)a / b;
@@ -58,13 +59,13 @@ static inline int32_t fxa__shr32(int32_t a, int32_t n) {
     uint32_t s = (uint32_t)n & 31u;
     return a < 0 ? (int32_t) ~(~(uint32_t)a >> s) : (int32_t)((uint32_t)a >> s);
 }
-/* int(x): towards zero, saturating, NaN gives 0. */
+/* int(x): rounds towards zero and saturates; NaN gives 0. */
 static inline int32_t fxa__toint(double x) {
     if (!(x == x)) return 0;
     return x <= -2147483648.0 ? INT32_MIN : x >= 2147483647.0 ? INT32_MAX : (int32_t)x;
 }
 
-/* Program floats in f64. */
+/* Operations on program floats in f64. */
 static inline double fxa__fmin(double a, double b) { return a != a || b != b ? NAN : b < a ? b : a; }
 static inline double fxa__fmax(double a, double b) { return a != a || b != b ? NAN : b > a ? b : a; }
 static inline double fxa__fclamp(double x, double lo, double hi) { return fxa__fmin(fxa__fmax(x, lo), hi); }

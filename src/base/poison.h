@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Poison: what a workspace holds before a run in builds with asserts (invariant.h), so that a read of memory that
- * nothing has written shows in results: NaN as f64, f32, f16 and bf16, 2146533361 as an int, true as a bool. Bytes that
- * still hold it after a run were not written, which is how parts of a workspace are kept apart (carve.h).
+ * Poison: contents of a workspace before a run in builds with asserts (invariant.h). A read of memory that was not
+ * written changes the results: as f64, f32, f16 and bf16 it is NaN, as an int 2146533361, as a bool true. Red zones
+ * that still hold it after a run were not written (carve.h).
  */
 #ifndef FXA_BASE_POISON_H
 #define FXA_BASE_POISON_H
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FXA__POISON 0x7FF1 /* every two bytes, from the beginning of a workspace on */
+#define FXA__POISON 0x7FF1 /* 16-bit pattern, repeated from the start of a workspace */
 
 static inline unsigned char fxa__poison_byte(size_t at) {
     const union {
@@ -25,7 +25,7 @@ static inline void fxa__poison_fill(void *memory, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) ((unsigned char *)memory)[i] = fxa__poison_byte(i);
 }
 
-/* Whether bytes begin..end of that memory hold poison. */
+/* Returns true if bytes begin..end of the memory hold poison. */
 static inline bool fxa__poison_holds(const void *memory, size_t begin, size_t end) {
     for (size_t i = begin; i < end; i++)
         if (((const unsigned char *)memory)[i] != fxa__poison_byte(i)) return false;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The threads of a context and the jobs they share.
+ * Threads of a context, and the jobs that they share.
  *
- * A job is published as one atomic word, its tickets: how many workers it has and the number of the next one that
- * nobody plays yet. A thread reads the job's function only after it has taken a ticket, and the job ends only when all
- * taken tickets are done, so a thread that comes late finds either no ticket or one of the job that is running now.
- * Threads that find none look again for a while, then sleep; the same holds for a caller whose job is not done.
+ * A job is published as one atomic word, its tickets: the number of workers, and the next one that has not started. A
+ * thread reads the job's function only after it has taken a ticket, and the job ends only when all taken tickets are
+ * done. A late thread therefore finds no ticket, or one of the current job. Threads without a ticket spin for a while,
+ * then sleep; so does a caller whose job is not done.
  */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* for sched_getaffinity */
 #endif
 #include "pool.h"
 
@@ -25,28 +25,29 @@
 #include <string.h>
 #include <unistd.h>
 
-#define POOL_SPIN_NS 80000 /* how long to look before sleeping: longer than what lies between two parts of one pass */
-#define POOL_STACK ((size_t)1 << 20) /* eight times what a run needs (test_stack.c): sanitizers need more */
-#define POOL_NEXT 0x10000u           /* tickets: the next worker above, the width below */
+#define POOL_SPIN_NS 80000 /* spinning before sleep in ns: longer than the gap between two parts of a pass */
+/* stack of a thread: eight times what a run needs (test_stack.c), because sanitizers need more */
+#define POOL_STACK ((size_t)1 << 20)
+#define POOL_NEXT 0x10000u /* tickets: next worker in the upper 16 bits, width in the lower */
 
 struct fxa__pool {
-    fxa__host *host; /* borrowed: it owns the pool */
+    fxa__host *host; /* owner of the pool, not counted as a reference */
     fxa_parallel_fn parallel;
     void *parallel_user;
-    pid_t pid; /* who made the threads: a child after fork has none */
+    pid_t pid; /* process that created the threads; a child after fork has none */
     int32_t width, n_threads;
-    bool spins; /* every worker has a CPU to itself */
+    bool spins; /* every worker has a CPU of its own */
 
-    atomic_flag busy; /* a job is running; its caller owns fn, arg and may publish tickets */
+    atomic_flag busy; /* a job is running; only its caller may set fn and arg and publish tickets */
     fxa__task_fn fn;
     void *arg;
     _Alignas(64) atomic_uint tickets;
-    _Alignas(64) atomic_int done; /* workers of the job that have ended */
+    _Alignas(64) atomic_int done; /* workers of the job that are done */
 
-    fxa__lock threads_lock; /* threads sleep here */
+    fxa__lock threads_lock; /* threads sleep on it */
     atomic_int sleepers;
     atomic_bool stop;
-    fxa__lock caller_lock; /* the caller sleeps here */
+    fxa__lock caller_lock; /* the caller sleeps on it */
     atomic_bool caller_sleeps;
 
     pthread_t threads[];
@@ -61,7 +62,7 @@ int32_t fxa__cpu_count(void) {
     return n < 1 ? 1 : n > FXA_MAX_THREADS ? FXA_MAX_THREADS : (int32_t)n;
 }
 
-/* ---- Looking and sleeping -------------------------------------------------------------------------------------- */
+/* ---- Looking and sleeping ---------------------------------------------------------------------------------------- */
 
 typedef bool (*pool_ready_fn)(fxa__pool *pool);
 
@@ -100,8 +101,8 @@ static bool pool_spin(fxa__pool *pool, pool_ready_fn ready) {
     return false;
 }
 
-/* Who sleeps says so before it looks for the last time; who wakes changes the state before it looks for sleepers. So
- * one of the two sees the other, and the lock keeps the wake from falling between that look and the sleep. */
+/* A sleeper announces itself before its last check; a waker changes the state before it checks for sleepers. So at
+ * least one of them sees the other, and the lock prevents a wake between that check and the sleep. */
 static void pool_thread_sleep(fxa__pool *pool) {
     fxa__lock_take(&pool->threads_lock);
     atomic_fetch_add(&pool->sleepers, 1);
@@ -132,7 +133,7 @@ static void pool_caller_wake(fxa__pool *pool) {
     fxa__lock_give(&pool->caller_lock);
 }
 
-/* ---- Workers --------------------------------------------------------------------------------------------------- */
+/* ---- Workers ----------------------------------------------------------------------------------------------------- */
 
 static void pool_call(fxa__task_fn fn, void *arg, int32_t worker) {
     fxa__float_state before = fxa__float_enter(FXA__FLOAT_FLUSH);
@@ -140,7 +141,7 @@ static void pool_call(fxa__task_fn fn, void *arg, int32_t worker) {
     fxa__float_leave(&before);
 }
 
-/* Plays workers as long as there are tickets. */
+/* Runs workers of the job until there are no tickets. */
 static void pool_play(fxa__pool *pool) {
     unsigned tickets = atomic_load(&pool->tickets);
     while (tickets / POOL_NEXT < tickets % POOL_NEXT) {
@@ -161,7 +162,7 @@ static void *pool_thread(void *user) {
     return NULL;
 }
 
-/* ---- Jobs ------------------------------------------------------------------------------------------------------ */
+/* ---- Jobs -------------------------------------------------------------------------------------------------------- */
 
 typedef struct pool_task {
     fxa__task_fn fn;
@@ -178,7 +179,7 @@ static void pool_run_alone(int32_t width, fxa__task_fn fn, void *arg) {
 }
 
 void fxa__pool_run(fxa__pool *pool, void *user, int32_t width, fxa__task_fn fn, void *arg) {
-    FXA__ASSERT(0 <= width && width <= pool->width); /* worker numbers own memory */
+    FXA__ASSERT(0 <= width && width <= pool->width); /* worker numbers index scratch memory */
     if (width > 1 && pool->parallel) {
         pool_task task = {fn, arg};
         pool->parallel(user ? user : pool->parallel_user, width, pool_task_run, &task);
@@ -190,7 +191,7 @@ void fxa__pool_run(fxa__pool *pool, void *user, int32_t width, fxa__task_fn fn, 
     }
     pool->fn = fn;
     pool->arg = arg;
-    atomic_store(&pool->done, 1); /* the caller's own worker: it ends before the caller looks */
+    atomic_store(&pool->done, 1); /* the caller's own worker, which is done before the caller checks */
     atomic_store(&pool->tickets, POOL_NEXT + (unsigned)width);
     pool_threads_wake(pool);
     pool_call(fn, arg, 0);
@@ -201,14 +202,14 @@ void fxa__pool_run(fxa__pool *pool, void *user, int32_t width, fxa__task_fn fn, 
 
 int32_t fxa__pool_width(const fxa__pool *pool) { return pool->width; }
 
-/* ---- Life ------------------------------------------------------------------------------------------------------ */
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
 
 static size_t pool_size(int32_t width) {
     return sizeof(fxa__pool) + (size_t)(width - 1) * sizeof(pthread_t); /* width is at most FXA_MAX_THREADS */
 }
 
-/* A thread with POOL_STACK bytes of stack: the system's default may be a few dozen KB, or many MB that count against a
- * limit. Where that much is refused (thread-local storage of the program counts too), the default is tried. */
+/* Starts a thread with POOL_STACK bytes of stack: the system's default may be a few dozen KB, or many MB that count
+ * against a limit. If that is refused, as with large thread-local storage, the default is used. */
 static bool pool_thread_start(fxa__pool *pool, pthread_t *out) {
     pthread_attr_t attr;
     if (pthread_attr_init(&attr) == 0) {
@@ -220,8 +221,8 @@ static bool pool_thread_start(fxa__pool *pool, pthread_t *out) {
     return pthread_create(out, NULL, pool_thread, pool) == 0;
 }
 
-/* As many of width - 1 as the system gives; the jobs' workers are not fewer for it. Signals are the program's own
- * threads' business. */
+/* Starts up to width - 1 threads, as many as the system permits; jobs have `width` workers in any case. The threads
+ * block all signals, which are left to the program's own threads. */
 static void pool_threads_start(fxa__pool *pool) {
     sigset_t all, before;
     sigfillset(&all);

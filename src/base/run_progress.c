@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calling the caller's fxa_progress_fn: in the default floating point state, whatever a kernel has set. */
+ * Calls the caller's fxa_progress_fn in the default floating point state, whatever a kernel has set.
+ */
 #include "run_progress.h"
 
 #include "float_state.h"
@@ -9,8 +10,8 @@
 
 #include <stdbool.h>
 
-/* Entries of a packed batch may be many and their longest one far longer than what there is of them: the product of
- * sizes need not fit. */
+/* The product of sizes may overflow: packed batches can have many entries, with a maximum length far above the
+ * others. */
 void fxa__progress_begin(fxa__progress *progress, int64_t b, int64_t h, int64_t each) {
     int64_t heads, parts;
     if (!progress) return;

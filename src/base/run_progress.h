@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How far a run is, for the fxa_progress_fn of its caller. fxa_plan_run makes one when it is asked for; engines say
- * how many parts they have and add those that are done, from any thread. The pointer is NULL when nobody asked: then
- * each call costs that look, so engines tell of tiles and rows, never of pairs.
+ * Progress of a run for the caller's fxa_progress_fn. fxa_plan_run makes one if the caller has such a function, else
+ * the pointer is NULL. Engines set the number of parts and add completed ones, from any thread. Each call tests the
+ * pointer, so parts are tiles or rows, not pairs.
  *
- * One part more than the engine's own stands for what is left when all of them are done (joining, storing sums): the
- * total is told once, at the very end.
+ * One additional part stands for the work after all parts (joining, storing sums), so that the total is reported only
+ * at the very end.
  */
 #ifndef FXA_BASE_RUN_PROGRESS_H
 #define FXA_BASE_RUN_PROGRESS_H
@@ -21,7 +21,8 @@ typedef struct fxa__progress {
     _Atomic uint64_t done;
 } fxa__progress;
 
-/* b * h * each parts, once, before any of them is done and before there are threads; without it a run is one part. */
+/* Sets b * h * each parts. Called once, before any part is done and before threads start; without it a run is one
+ * part. */
 void fxa__progress_begin(fxa__progress *progress, int64_t b, int64_t h, int64_t each);
 
 void fxa__progress_tell(fxa__progress *progress, uint64_t done);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Mutex and condition variable over pthreads. Operations on an initialised lock cannot fail when used as sync.h says,
- * so only the making of one has a status.
+ * Mutex and condition variable over pthreads. Operations on an initialised lock cannot fail if used as in sync.h, so
+ * only creation returns a status.
  */
 #include "sync.h"
 
