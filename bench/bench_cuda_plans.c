@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What plans of the CUDA engine take, compiled by the real NVRTC: cold, and from the folder of compiled code in a
- * context that knows nothing. No device is needed:
+ * Compile times of plans of the CUDA engine with the real NVRTC: cold, and from the disk cache in a new context. Needs
+ * no device:
  *
- *   bench_cuda_plans examples/targets/h200.json examples/programs/softcap.fxa ...   (--device: that here)
+ *     bench_cuda_plans examples/targets/h200.json examples/programs/softcap.fxa ...   (--device: the present device)
  *
- * bf16, heads 64 and 128 wide, forward, causal forward and backward of every program. A line for each: wall and CPU
- * seconds, wall milliseconds from the folder; then the median, the ninth of ten and the slowest. NVRTC is loaded before
- * the first one.
+ * The problems are bf16 with head dims 64 and 128: forward, causal forward and backward of every program. Prints a line
+ * for each (wall and CPU seconds, wall milliseconds from the disk cache), then median, 90th percentile and maximum.
+ * NVRTC is loaded before the first measurement.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* mkdtemp */
@@ -22,14 +22,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PLANS_TEXT = 1 << 14, PLANS_MOST = 1024, PLANS_SIZE = 4096 };
+enum { PLANS_TEXT = 1 << 14, PLANS_MAX = 1024, PLANS_SIZE = 4096 };
 
 typedef struct plans_bench {
-    fxa_context *ctx[2]; /* one compiles and writes, the other reads */
+    fxa_context *ctx[2]; /* context 0 compiles and writes, context 1 loads */
     char folder[64];
-    const char *target; /* NULL: the device */
-    char profile[PLANS_TEXT];
-    double wall[PLANS_MOST], cpu[PLANS_MOST], read[PLANS_MOST];
+    const char *target; /* NULL = the present device */
+    char description[PLANS_TEXT];
+    double wall[PLANS_MAX], cpu[PLANS_MAX], read[PLANS_MAX];
     int count;
 } plans_bench;
 
@@ -83,8 +83,8 @@ static uint64_t plans_misses(const plans_bench *b, int i) {
     return stats.disk_misses;
 }
 
-/* Wall and CPU seconds of a plan in a context, which compiles it (0) or finds it in the folder (1); false: it does not,
- * because it is refused, which is said, or another problem has the same code. */
+/* Measures wall and CPU seconds of a plan in context i, which compiles it (0) or loads it from disk (1). Returns false
+ * if the plan is refused (the reason is printed) or another problem already compiled the same code. */
 static bool plans_make(const plans_bench *b, int i, const fxa_problem *p, const char *label, double *wall,
                        double *cpu) {
     fxa_plan *plan = NULL;
@@ -99,23 +99,23 @@ static bool plans_make(const plans_bench *b, int i, const fxa_problem *p, const 
     return status == FXA_OK && plans_misses(b, i) == misses + (i == 0);
 }
 
-static void plans_one(plans_bench *b, const char *text, const char *name, int64_t columns, size_t pass) {
+static void plans_one(plans_bench *b, const char *text, const char *name, int64_t head_dim, size_t pass) {
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_capture captures[FXA_MAX_TENSORS];
     fxa_program *program = NULL;
     fxa_error err;
     char label[120];
     double seconds;
-    if (b->count == PLANS_MOST || fxa_program_parse(b->ctx[0], text, SIZE_MAX, &program, &err) != FXA_OK) return;
+    if (b->count == PLANS_MAX || fxa_program_parse(b->ctx[0], text, SIZE_MAX, &program, &err) != FXA_OK) return;
     memset(captures, 0, sizeof captures);
-    p.b = 2, p.hq = p.hkv = 8, p.sq = p.sk = PLANS_SIZE, p.d_qk = columns, p.alignment = 16, p.q.dtype = FXA_BF16;
+    p.b = 2, p.hq = p.hkv = 8, p.sq = p.sk = PLANS_SIZE, p.d_qk = head_dim, p.alignment = 16, p.q.dtype = FXA_BF16;
     p.pass = plans_passes[pass].pass, p.flags = plans_passes[pass].flags, p.program = program;
     p.device = FXA_CUDA, p.engine = "cuda", p.target = b->target;
     p.captures = captures, p.n_captures = fxa_program_tensor_count(program);
     for (size_t i = 0; i < p.n_captures; i++)
         for (int j = 0; j < FXA_MAX_RANK; j++)
             captures[i].size[j] = fxa_program_tensor(program, i).rank < 4 ? PLANS_SIZE : 8;
-    (void)snprintf(label, sizeof label, "%.60s, d %d, %s", name, (int)columns, plans_passes[pass].name);
+    (void)snprintf(label, sizeof label, "%.60s, d %d, %s", name, (int)head_dim, plans_passes[pass].name);
     int i = b->count;
     if (plans_make(b, 0, &p, label, &b->wall[i], &b->cpu[i]) && plans_make(b, 1, &p, label, &b->read[i], &seconds)) {
         printf("%-60s %7.3f s %7.3f s of CPU %8.2f ms\n", label, b->wall[i], b->cpu[i], 1e3 * b->read[i]);
@@ -130,9 +130,10 @@ static int plans_order(const void *x, const void *y) {
     return (*p > *q) - (*p < *q);
 }
 
-static void plans_tell(const char *what, double *values, int n, double unit) {
+/* Prints median, 90th percentile and maximum, in `unit`. Sorts the values. */
+static void plans_print(const char *what, double *values, int n, double unit) {
     qsort(values, (size_t)n, sizeof *values, plans_order);
-    printf("%-20s median %.3f, ninth of ten %.3f, slowest %.3f\n", what, unit * values[n / 2],
+    printf("%-20s median %.3f, 90th percentile %.3f, maximum %.3f\n", what, unit * values[n / 2],
            unit * values[n * 9 / 10], unit * values[n - 1]);
 }
 
@@ -141,14 +142,14 @@ int main(int argc, char **argv) {
     static char text[PLANS_TEXT];
     if (argc < 3) {
         fprintf(stderr, "bench_cuda_plans (TARGET.json | --device) PROGRAM.fxa ...: not run\n");
-        return 0; /* by tools/bench.sh, which gives none */
+        return 0; /* tools/bench.sh passes no arguments */
     }
     (void)snprintf(b.folder, sizeof b.folder, "/tmp/bench_cuda_plans_XXXXXX");
     if (!mkdtemp(b.folder)) return 1;
-    if (strcmp(argv[1], "--device") != 0) b.target = plans_read(argv[1], b.profile) ? b.profile : "";
+    if (strcmp(argv[1], "--device") != 0) b.target = plans_read(argv[1], b.description) ? b.description : "";
     plans_open(&b, 0);
     plans_open(&b, 1);
-    plans_one(&b, "score = score", "the first", 32, 0);
+    plans_one(&b, "score = score", "warm-up", 32, 0);
     for (int i = 2; i < argc; i++) {
         const char *name = strrchr(argv[i], '/') ? strrchr(argv[i], '/') + 1 : argv[i];
         if (!plans_read(argv[i], text)) continue;
@@ -158,9 +159,9 @@ int main(int argc, char **argv) {
         }
     }
     if (b.count) {
-        plans_tell("wall, s", b.wall, b.count, 1);
-        plans_tell("CPU, s", b.cpu, b.count, 1);
-        plans_tell("from a folder, ms", b.read, b.count, 1e3);
+        plans_print("wall, s", b.wall, b.count, 1);
+        plans_print("CPU, s", b.cpu, b.count, 1);
+        plans_print("from disk, ms", b.read, b.count, 1e3);
     }
     for (int i = 0; i < 2; i++) fxa_context_destroy(b.ctx[i]);
     plans_remove(&b);

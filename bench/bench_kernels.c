@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's kernels alone, for every instruction set this machine has: matrix products as a share of the
- * machine's peak, a register-only loop of multiply-adds measured in the same run, and row functions in cycles per
- * element. Best of several short runs each. bench_kernels [set] runs one set.
+ * Kernels of the cpu engine in isolation, for every instruction set of this machine: matrix products as a share of peak
+ * (a register-only loop of FMAs measured in the same run), row functions in cycles per element. Prints the best of
+ * several short runs. bench_kernels [set] runs one instruction set.
  */
 #include "../src/engine/cpu/cpu.h"
 
@@ -23,7 +23,7 @@ static double bench_clock(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Seconds of one call, best of several batches of about a millisecond. */
+/* Seconds of one call: the best of several batches of about a millisecond. */
 #define BENCH_BEST(seconds, call)                                                                                      \
     do {                                                                                                               \
         int bench_n = 1;                                                                                               \
@@ -41,7 +41,7 @@ static double bench_clock(void) {
         }                                                                                                              \
     } while (0)
 
-/* ---- What the machine can do ----------------------------------------------------------------------------------- */
+/* ---- Peak rates -------------------------------------------------------------------------------------------------- */
 
 enum { BENCH_PEAK_STEPS = 4096, BENCH_CHAINS = 12 };
 #if defined(__x86_64__)
@@ -109,7 +109,7 @@ __attribute__((noinline)) static void bench_peak_neon(float *out) {
 }
 #endif
 
-/* GFLOP/s of multiply-adds of the width that a set uses, in the type that it multiplies; 0: not known for this set. */
+/* Returns the GFLOP/s of multiply-adds with the vector width and input type of an instruction set, 0 = unknown. */
 static double bench_peak(const char *isa) {
     float out[16] = {1, 1e-9f};
     double seconds = 0, lanes = 0;
@@ -138,7 +138,7 @@ static double bench_peak(const char *isa) {
     return lanes > 0 ? 2 * lanes * (BENCH_CHAINS * BENCH_PEAK_STEPS) / seconds * 1e-9 : 0;
 }
 
-/* Cycles per second: a chain of additions takes one cycle each. */
+/* Returns the clock rate in Hz, from a chain of additions that take one cycle each. */
 __attribute__((noinline)) static uint64_t bench_chain(uint64_t x) {
 #pragma GCC unroll 16
     for (int i = 0; i < 4096; i++) {
@@ -154,7 +154,7 @@ static double bench_hertz(void) {
     return 4096 / seconds;
 }
 
-/* ---- Kernels --------------------------------------------------------------------------------------------------- */
+/* ---- Kernels ----------------------------------------------------------------------------------------------------- */
 
 enum { BENCH_REALS = 1 << 17 };
 typedef struct bench_data {
@@ -190,7 +190,7 @@ static void bench_gemm(const fxa__cpu_kernels *k, bench_data *data, double peak)
     }
 }
 
-/* Rows of pairs, by their number: scores and outputs; and dO^T P, with the making of its panel. */
+/* Measures the products of bf16 pairs by number of rows: scores, outputs, and dO^T P with the packing of its panel. */
 static void bench_pairs(const fxa__cpu_kernels *k, bench_data *data, int64_t d, const float *ones, double peak) {
     enum { KEYS = 256, LD = 272, DEEP = 192, COLUMNS = 32 };
     double seconds;
@@ -205,7 +205,7 @@ static void bench_pairs(const fxa__cpu_kernels *k, bench_data *data, int64_t d, 
     bench_rate("pairs: dO^T P", seconds, d, COLUMNS, DEEP, peak);
 }
 
-/* The products as the engine asks for them: scores, outputs, and over rows with A transposed. */
+/* Measures the products with the shapes of the engine: scores, outputs, and products over rows with A transposed. */
 static void bench_products(const fxa__cpu_kernels *k, bench_data *data, double peak) {
     static const int sizes[] = {64, 128, 256};
     enum { LD = 400, ROWS = 384, KEYS = 256, DEEP = 96 };
@@ -231,7 +231,7 @@ static void bench_line(const char *label, double seconds, double elements, doubl
     printf("  %-22s  %7.3f cycles per element\n", label, seconds * hertz / elements);
 }
 
-/* Dropout of a row: decisions about consecutive keys and about others, and what follows from them. */
+/* Measures dropout of a row: keep decisions for consecutive and for other keys, and their application. */
 static void bench_drop(const fxa__cpu_kernels *k, bench_data *data, double hertz) {
     enum { N = 256 };
     int32_t keys[N], keep[N + FXA__CPU_KEEP_ROOM];
@@ -247,7 +247,7 @@ static void bench_drop(const fxa__cpu_kernels *k, bench_data *data, double hertz
     bench_line("row_drop 256", seconds, N, hertz);
 }
 
-/* Twelve rows of 256, as a block of scores: what one call leaves open the next may fill. */
+/* Measures row functions on twelve rows of 256, a block of scores, so that consecutive calls can overlap. */
 static void bench_rows(const fxa__cpu_kernels *k, bench_data *data, double hertz) {
     enum { N = 256, ROWS = 12 };
     double seconds, sink = 0;
@@ -274,7 +274,8 @@ static void bench_rows(const fxa__cpu_kernels *k, bench_data *data, double hertz
     if (sink == 12345) printf("\n");
 }
 
-/* `rows` rows against 256 keys of 128 features; cycles per stored element, whatever the rows. */
+/* Measures `rows` rows against 256 keys of 128 features, in cycles per stored element, independent of the number of
+ * rows. */
 static void bench_decode(const fxa__cpu_kernels *k, bench_data *data, uint32_t dtype, int64_t rows, double hertz) {
     enum { KEYS = 256, D = 128 };
     fxa__cpu_stored x = {.data = data->b, .dtype = dtype, .ld = D, .n = KEYS, .d = D};

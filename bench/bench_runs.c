@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The host's part of a run on a CUDA device: what fxa_plan_run takes until it returns, of each engine there, with
- * pointers that are trusted and with those that are not, in both passes of a few programs; before it what the driver
- * takes for single calls. Best of many bursts, microseconds. `bench_runs cuda 20` runs that engine, 20 bursts.
+ * Host time of a run on a CUDA device: microseconds until fxa_plan_run returns, for each engine, with checked and with
+ * unchecked pointers, in both passes of a few programs. Before it, the time of single driver calls. Prints the best of
+ * many bursts. `bench_runs cuda 20` measures one engine with 20 bursts.
  *
- * Without a device the stand-ins for the driver and cuDNN do (LD_LIBRARY_PATH; NVRTC is the real one): then it is
- * instructions that count: valgrind --tool=callgrind --toggle-collect=fxa_plan_run bench_runs cuda 1.
+ * Without a device the stand-ins for the driver and cuDNN can be loaded (LD_LIBRARY_PATH; NVRTC is the real one). Then
+ * count instructions: valgrind --tool=callgrind --toggle-collect=fxa_plan_run bench_runs cuda 1.
  */
 #include "fxattn/fxattn.h"
 #include "../src/gpu/gpu.h"
@@ -27,7 +27,7 @@ static double runs_now(void) {
 typedef struct runs_rig {
     fxa_context *ctx;
     fxa__gpu gpu;
-    char *memory; /* a piece for each slot, then the workspace */
+    char *memory; /* RUNS_BYTES for each slot, then the workspace */
     size_t workspace;
     void *stream;
     int bursts;
@@ -54,7 +54,7 @@ static fxa_problem runs_problem(size_t i, fxa_pass pass, const fxa_program *prog
     return p;
 }
 
-/* Microseconds of a run; below 0: it fails. */
+/* Returns the microseconds of a run, negative if it fails. */
 static double runs_time(const runs_rig *rig, const fxa_plan *plan, const fxa_args *args) {
     double best = INFINITY;
     for (int i = 0; i < rig->bursts; i++) {
@@ -85,9 +85,9 @@ static void runs_case(const runs_rig *rig, const char *engine, size_t i, fxa_pas
         if (p.flags & FXA_PADDING) args.slot[FXA_SLOT_K_LENGTHS] = rig->memory + (size_t)FXA_SLOT_ROW_MAX * RUNS_BYTES;
         args.workspace = rig->memory + (size_t)RUNS_SLOTS * RUNS_BYTES, args.workspace_size = rig->workspace;
         args.stream = rig->stream;
-        double asked = runs_time(rig, plan, &args);
+        double checked = runs_time(rig, plan, &args);
         args.flags = FXA_SKIP_POINTER_CHECKS;
-        printf("%6.2f us, trusted %6.2f\n", asked, runs_time(rig, plan, &args));
+        printf("%6.2f us, unchecked pointers %6.2f\n", checked, runs_time(rig, plan, &args));
     }
     (void)fflush(stdout);
     fxa_plan_destroy(plan);
@@ -96,7 +96,8 @@ static void runs_case(const runs_rig *rig, const char *engine, size_t i, fxa_pas
 
 /* ---- Calls of the driver ----------------------------------------------------------------------------------------- */
 
-/* Kernels that do nothing, by the bytes of their arguments: those of the cuda engine have 2,480, with maps 3,760. */
+/* Empty kernels by the size of their arguments in bytes. Kernels of the cuda engine have 2,480, with tensor maps 3,760.
+ * */
 static const struct {
     const char *name;
     unsigned shared;
@@ -130,19 +131,19 @@ static void runs_launches(const runs_rig *rig) {
     (void)cu->module_unload(module);
 }
 
-enum { CALL_CONTEXT, CALL_POINTER, CALL_RECORDED, CALL_MAP, CALL_FILL, CALLS };
-static const char *const runs_calls[CALLS] = {"context pushed and popped", "pointer's attributes", "stream recorded",
-                                              "tensor map", "memory filled"};
+enum { CALL_CONTEXT, CALL_POINTER, CALL_CAPTURING, CALL_MAP, CALL_FILL, CALLS };
+static const char *const runs_calls[CALLS] = {"context push and pop", "pointer attributes", "stream capture status",
+                                              "tensor map", "memory fill"};
 
 static void runs_call(const runs_rig *rig, int call) {
     const fxa__cuda *cu = &rig->gpu.driver;
     static _Alignas(128) char map[128];
     const uint64_t size[4] = {128, 512, 4, 2}, stride[3] = {256, 256 * 512, 256 * 512 * 4};
     const uint32_t box[4] = {64, 64, 1, 1}, ones[4] = {1, 1, 1, 1};
-    int recorded;
+    int capturing;
     if (call == CALL_CONTEXT && fxa__gpu_enter(&rig->gpu, NULL) == FXA_OK) fxa__gpu_leave(&rig->gpu);
     if (call == CALL_POINTER) (void)fxa__gpu_check(&rig->gpu, "", "", rig->memory, NULL);
-    if (call == CALL_RECORDED) (void)cu->stream_capturing(rig->stream, &recorded);
+    if (call == CALL_CAPTURING) (void)cu->stream_capturing(rig->stream, &capturing);
     if (call == CALL_MAP && cu->tensor_map)
         (void)cu->tensor_map(map, 9, 4, (uintptr_t)rig->memory, size, stride, box, ones, 0, 3, 3, 0);
     if (call == CALL_FILL) (void)cu->fill((uintptr_t)rig->memory, 0, 64, rig->stream);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What score programs cost per score when run as tapes, in place on rows that lie in L1, for every instruction set of
- * this machine; and which part that is of an attention row of head size 64 (256 operations per score) at the rate of
- * FMA measured in the same run. One line per case, or JSON with --json.
+ * Cost of score programs as row bytecode: nanoseconds per score, in place on rows in the L1 cache, for every
+ * instruction set of this machine, and the share of an attention row of head dim 64 (256 operations per score) at the
+ * FMA rate measured in the same run. Prints one line per case, or JSON with --json.
  */
 #include "../src/engine/cpu/tape.h"
 
@@ -49,7 +49,7 @@ typedef struct bench_tape_data {
     double sums[8 * BENCH_LENGTH], params[4], dparams[4];
 } bench_tape_data;
 
-/* Tensors of any program above: all heads and rows read the same elements, so that what is measured is not memory. */
+/* Returns a tensor for any of the programs. All heads and rows read the same elements, so memory is not measured. */
 static fxa_view bench_tape_view(const bench_tape_data *d, const fxa__decl *decl) {
     fxa_view v = {.data = decl->type == FXA_FLOAT ? (const void *)d->floats : d->ints, .dtype = (fxa_dtype)decl->dtype};
     v.rank = decl->rank;
@@ -66,7 +66,7 @@ static void bench_tape_fill(bench_tape_data *d) {
         }
 }
 
-/* Nanoseconds per score, best of many; negative: failed. */
+/* Returns nanoseconds per score, best of many, negative on failure. */
 static double bench_tape_run(const bench_tape_case *c, fxa_context *ctx, const fxa__cpu_kernels *kernels,
                              bench_tape_data *d) {
     fxa_program *program = NULL, *derived = NULL;
@@ -111,7 +111,7 @@ done:
     return best;
 }
 
-/* The rate of the set's own matrix kernel on panels in L1, in GFLOP/s. */
+/* Returns the GFLOP/s of the set's own matrix kernel on panels in L1. */
 static double bench_tape_rate(const fxa__cpu_kernels *kernels, bench_tape_data *d) {
     const int64_t depth = 64, m = kernels->mr, n = kernels->nr;
     double best = 0;

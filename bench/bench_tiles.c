@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How long it takes to classify all 128 x 128 tiles of a sequence of 1,048,576 tokens under a causal window. One line,
- * or JSON with --json.
+ * Time to classify all 128 x 128 tiles of 1,048,576 tokens under a causal window. Prints one line, or JSON with --json.
  */
 #include "fxattn/fxattn.h"
 
@@ -15,7 +14,7 @@ static double bench_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The best of a few runs, in seconds; negative: failed. */
+/* Returns seconds, best of five runs, negative on failure. */
 static double bench_count(fxa_context *ctx, const fxa_problem *problem, int64_t tile, fxa_tile_counts *counts,
                           fxa_error *err) {
     double best = -1;
@@ -28,7 +27,7 @@ static double bench_count(fxa_context *ctx, const fxa_problem *problem, int64_t 
     return best;
 }
 
-/* Seconds for one mask over `tokens` tokens; negative: failed. */
+/* Returns seconds for one mask over `tokens` tokens, negative on failure. */
 static double bench_mask(fxa_context *ctx, const char *text, int64_t tokens, int64_t tile, fxa_tile_counts *counts,
                          fxa_error *err) {
     fxa_program *program = NULL;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention on an NVIDIA GPU: ask whether an engine takes the problem, plan it, run it on a stream of your own with
- * memory of the device, record the run into a CUDA graph and replay that. Compared with the host's result.
- * Where CMake found no CUDA toolkit, or there is no GPU, it says so and is done. */
+ * Attention on an NVIDIA GPU: queries which engine supports the problem, creates a plan, runs it on the caller's stream
+ * with device memory, captures the run into a CUDA graph and replays the graph. The result is compared with the host's.
+ * Prints "skipped" if CMake found no CUDA toolkit or there is no GPU.
+ */
 #include <fxattn/fxattn.h>
 #include <stdio.h>
 
@@ -44,7 +45,7 @@ static float from_bf16(uint16_t x) {
     return value;
 }
 
-/* What each engine says, in its own words where it does not take the problem; 1 when one does. */
+/* Prints each engine's support report. Returns 1 if an engine supports the problem. */
 static int is_supported(fxa_context *ctx, const fxa_problem *problem, fxa_error *err) {
     fxa_support said[8];
     size_t count = 8;
@@ -61,16 +62,17 @@ static int is_supported(fxa_context *ctx, const fxa_problem *problem, fxa_error 
     return any;
 }
 
+/* Returns the largest difference of two bf16 arrays. */
 static float worst(const uint16_t *x, const uint16_t *y) {
     float most = 0;
     for (int i = 0; i < ELEMENTS; i++) most = fmaxf(most, fabsf(from_bf16(x[i]) - from_bf16(y[i])));
     return most;
 }
 
-/* Runs twice: at once, and as a graph. x holds Q, K and V, `got` takes O. */
+/* Runs twice: directly, and as a graph. x contains Q, K and V; `got` receives O. */
 static int run_on_device(const fxa_plan *plan, const uint16_t *x, uint16_t *got, const double *cap, fxa_error *err) {
     size_t bytes = ELEMENTS * sizeof *x, room = fxa_plan_workspace(plan);
-    char *device = NULL; /* Q, K, V, O, and the workspace behind them */
+    char *device = NULL; /* Q, K, V, O, then the workspace */
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t replay;
@@ -93,7 +95,7 @@ static int run_on_device(const fxa_plan *plan, const uint16_t *x, uint16_t *got,
     CHECK(cudaMemsetAsync(device + 3 * bytes, 0, bytes, stream));
     for (int i = 0; i < 3; i++) CHECK(cudaGraphLaunch(replay, stream));
     CHECK(cudaMemcpyAsync(got, device + 3 * bytes, bytes, cudaMemcpyDeviceToHost, stream));
-    CHECK(cudaStreamSynchronize(stream)); /* what failed on the device is said here */
+    CHECK(cudaStreamSynchronize(stream)); /* returns errors of the device */
 
     CHECK(cudaGraphExecDestroy(replay));
     CHECK(cudaGraphDestroy(graph));
@@ -126,8 +128,8 @@ int main(void) {
     if (fxa_attention(ctx, &problem, &host, &err)) goto failed;
 
     problem.device = FXA_CUDA;
-    problem.alignment = 16;             /* what cudaMalloc gives; engines want it for their fast kernels */
-    problem.flags |= FXA_GRAPH_CAPTURE; /* runs may be recorded */
+    problem.alignment = 16;             /* guaranteed by cudaMalloc; fast kernels require it */
+    problem.flags |= FXA_GRAPH_CAPTURE; /* allows capture of runs */
     code = 0;
     if (!is_supported(ctx, &problem, &err)) goto done;
     code = 1;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Serving: two prompts of different lengths are read in one call, then tokens are decoded one by one, with keys and
- * values kept in a cache. The program looks at q - k and is the same in every call; each call says where its rows lie
- * (FXA_Q_START) and how many keys each sequence has by then (FXA_PADDING). What comes out are the rows of one pass
- * over everything, dropout included.
+ * Serving with a KV cache: one call processes two prompts of different lengths, then tokens are decoded one at a time.
+ * The program reads q - k and is the same in every call. Each call passes the position of its first row (FXA_Q_START)
+ * and the number of keys of each sequence (FXA_PADDING). The results equal those of one pass over all tokens, dropout
+ * included.
  */
 #include "fxattn/fxattn.h"
 
@@ -18,8 +18,8 @@ static float cache_k[ROWS], cache_v[ROWS]; /* keys so far, [B,H,S,D] */
 
 static const char *const text = "score = score - 0.25 * (q - k)\nmask = k <= q\n";
 
-/* Rows of each sequence from position[b] on, length[b] - position[b] of them at most n, against length[b] keys. Q and O
- * are [B,H,n,D]; keys come from k_data, v_data with room for S each. */
+/* Attends rows position[b]..length[b]-1 of each sequence, at most n, to its first length[b] keys. Q and O are
+ * [B,H,n,D]; k_data and v_data are [B,H,S,D]. */
 static fxa_status attend(fxa_context *ctx, const fxa_program *program, int n, int32_t *position, int32_t *length,
                          float *q_data, float *k_data, float *v_data, float *o_data, fxa_error *err) {
     fxa_problem problem = FXA_PROBLEM_INIT;
@@ -38,10 +38,10 @@ static fxa_status attend(fxa_context *ctx, const fxa_program *program, int n, in
     return fxa_attention(ctx, &problem, &args, err);
 }
 
-/* Element (b, h, s, 0) of a [B,H,n,D] array. */
+/* Returns a pointer to element (b, h, s, 0) of a [B,H,n,D] array. */
 static float *row(float *x, int n, int b, int h, int s) { return x + ((b * H + h) * n + s) * D; }
 
-/* Rows position[b]..length[b] of the sequences: their keys go to the cache, then they attend to all of it. */
+/* Appends keys and values of rows position[b]..length[b]-1 to the cache and attends those rows to the cache. */
 static fxa_status serve(fxa_context *ctx, const fxa_program *program, int n, int32_t *position, int32_t *length,
                         fxa_error *err) {
     static float q_now[ROWS], o_now[ROWS];
@@ -75,9 +75,10 @@ int main(void) {
     if (fxa_context_create(NULL, &ctx, &err) || fxa_program_parse(ctx, text, SIZE_MAX, &program, &err)) goto failed;
 
     for (int b = 0; b < B; b++) all[b] = length[b] + STEPS;
-    if (attend(ctx, program, S, position, all, q, k, v, whole, &err)) goto failed; /* one pass over everything */
+    /* reference: one pass over all tokens */
+    if (attend(ctx, program, S, position, all, q, k, v, whole, &err)) goto failed;
 
-    if (serve(ctx, program, S, position, length, &err)) goto failed; /* both prompts */
+    if (serve(ctx, program, S, position, length, &err)) goto failed; /* prompts */
     for (int step = 0; step < STEPS; step++) {
         for (int b = 0; b < B; b++) position[b] = length[b]++;
         if (serve(ctx, program, 1, position, length, &err)) goto failed;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The shortest whole use of fxattn from C: a score program, a problem, one call.
+ * The shortest complete use of fxattn from C: a score program, a problem, one call.
  */
 #include "fxattn/fxattn.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A plan saved to bytes and loaded again, as a service does that starts often: the bytes hold the program, the problem
- * and what the engine compiled, and are checked before anything of them is believed.
+ * Saves a plan to bytes and loads it, as a service that restarts often would. The bytes contain the program, the
+ * problem and the compiled code; they are validated when loaded.
  */
 #include "fxattn/fxattn.h"
 
@@ -44,7 +44,7 @@ int main(void) {
     bytes = malloc(size);
     if (!bytes || fxa_plan_save(plan, bytes, size, NULL, &err)) goto failed;
 
-    /* Another process, another day. */
+    /* This part could run in another process. */
     if (fxa_context_create(NULL, &later, &err) || fxa_plan_load(later, bytes, size, &loaded, &err)) goto failed;
     if (run_plan(loaded, q, o2, &err)) goto failed;
     printf("saved %zu bytes, engine %s, results %s\n", size, fxa_plan_engine(loaded),

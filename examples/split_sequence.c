@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Context parallelism in miniature: the keys of one sequence split in two, each half attended apart (on two machines,
- * say), and the partial results merged. Each half sees global key positions through a coordinate map, so the program,
- * which looks at q - k, needs no change.
+ * Context parallelism in miniature: the keys of one sequence are split in two halves, each half is attended separately
+ * (on two machines, for example), and the partial results are merged. A coordinate map gives each half its global key
+ * positions, so the program, which reads q - k, is unchanged.
  */
 #include "fxattn/fxattn.h"
 
@@ -13,7 +13,7 @@ enum { H = 2, S = 12, HALF = 6, D = 4, N = H * S * D };
 
 static double q[N], k[N], v[N], whole[N], part[2][N], whole_lse[H * S], part_lse[2][H * S];
 
-/* Attends queries 0..S to keys first..first+n. */
+/* Attends all S queries to keys first..first+n-1. */
 static fxa_status attend(fxa_context *ctx, const fxa_program *program, int first, int n, double *o, double *lse,
                          fxa_error *err) {
     fxa_problem problem = FXA_PROBLEM_INIT;
@@ -21,8 +21,8 @@ static fxa_status attend(fxa_context *ctx, const fxa_program *program, int first
     problem.flags = FXA_RETURN_LSE;
     problem.b = 1, problem.hq = H, problem.sq = S, problem.sk = n, problem.d_qk = D;
     problem.q.dtype = FXA_F64;
-    problem.map_k.base = first; /* local key i is key first + i of the whole */
-    problem.global_k_len = S;   /* what the program would read as k_len */
+    problem.map_k.base = first; /* local key i is global key first + i */
+    problem.global_k_len = S;   /* value of the input k_len */
     fxa_operand keys = {FXA_F64, FXA_LAYOUT_STRIDED, {0, S * D, D, 1}};
     problem.k = keys, problem.v = keys;
     fxa_args args = FXA_ARGS_INIT;

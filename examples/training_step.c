@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training with a score function of one's own: forward, backward, and the gradient of a captured tensor. A bias per
- * head and distance is learnt by plain gradient descent until attention copies the token three positions back. Nobody
- * wrote a backward function: it is derived from the program.
+ * Training with a user-written score function: forward, backward, and the gradient of a captured tensor. Gradient
+ * descent trains a bias per head and distance until attention copies the token three positions back. The backward pass
+ * is derived from the program.
  */
 #include "fxattn/fxattn.h"
 
@@ -19,7 +19,7 @@ static float q[N], k[N], v[N], o[N], dout[N], lse[ROWS], bias[H * S], dbias[H * 
 
 static uint32_t train_random(uint32_t *state) { return *state = *state * 1664525u + 1013904223u; }
 
-/* Loss: half the squared distance to the value three positions back; fills dout. */
+/* Returns the loss, half the squared distance to the value three positions back, and fills dout. */
 static double train_loss(void) {
     double loss = 0;
     for (int h = 0; h < H; h++)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The properties every program has, whichever way it was made; shared by the fuzz targets.
+ * Properties that every program has, checked by all fuzz targets.
  */
 #include "fuzz.h"
 
+/* Returns the printed text, which the caller frees. */
 static char *check_print(const fxa_program *program) {
     size_t needed;
     fxa_error err;
@@ -31,7 +32,8 @@ static void check_text_round_trip(fxa_context *ctx, const fxa_program *program) 
     fxa_program *again;
     fxa_error err;
     fxa_status status = fxa_program_parse_texts(ctx, &config, &again, &err);
-    if (status == FXA_E_LIMIT && part.size > FXA_MAX_TEXT) { /* a derived program may print longer than may be parsed */
+    /* a derived program may print longer than the parser's limit */
+    if (status == FXA_E_LIMIT && part.size > FXA_MAX_TEXT) {
         free(text);
         return;
     }
@@ -64,8 +66,8 @@ void fuzz_check_program(fxa_context *ctx, const fxa_program *program) {
     check_bytes_round_trip(ctx, program);
     if (fxa_program_get_kind(program) != FXA_PROGRAM_SCORE) return;
 
-    fxa_properties facts;
-    fxa_program_properties(program, &facts);
+    fxa_properties properties;
+    fxa_program_properties(program, &properties);
     fxa_tile_bounds box = {{0, 0, 0, 3, 0, 9, 9, 0, 4, 2, 0}, {0, 1, 2, 8, 5, 9, 9, 0, 4, 7, 5}};
     fxa_program_classify(program, &box, NULL, NULL);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the fuzz targets share: the entry point, and a check that stops the process, which is how a fuzzer sees a
- * finding.
+ * Declarations shared by the fuzz targets: the entry point, and a check that aborts, which fuzzers report as a finding.
  */
 #ifndef FXA_FUZZ_FUZZ_H
 #define FXA_FUZZ_FUZZ_H
@@ -23,8 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                                              \
     } while (0)
 
-/* Everything that must hold for any program that came into being: it prints, parses back to the same hash and text,
- * saves and loads, has facts, can be classified and, if it is a score program, derived. */
+/* Checks a valid program: it prints, parses to the same hash and text, saves and loads, has properties, can be
+ * classified and, if it is a score program, differentiated. */
 void fuzz_check_program(fxa_context *ctx, const fxa_program *program);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a saved plan, a saved program, or the problem inside a plan (which checksums would otherwise hide from a
- * fuzzer): a status, or an object that saves to the very same bytes (a plan: of the same maker). The first byte picks
- * which.
+ * Fuzzes the loaders of plans, programs, and problems (the latter directly, since a plan's checksums would hide them).
+ * Loading must return an error status or an object that saves to identical bytes; plans from other versions get a new
+ * header only. The first byte selects the loader.
  */
 #include "fuzz.h"
 #include "problem/problem.h"
@@ -11,7 +11,8 @@ static size_t bytes_u32(const uint8_t *data) {
     return (size_t)data[0] | (size_t)data[1] << 8 | (size_t)data[2] << 16 | (size_t)data[3] << 24;
 }
 
-/* Where the part of plan bytes ends that names library, engine and its version. They were loaded, so they are whole. */
+/* Returns the end of the strings library and engine and of the engine's version. The bytes were loaded, so they are
+ * valid. */
 static size_t bytes_maker_end(const uint8_t *data) {
     size_t end = 40;
     for (int strings = 0; strings < 2; strings++) end += 4 + bytes_u32(data + end);
@@ -22,8 +23,8 @@ static bool bytes_same_maker(const uint8_t *x, const uint8_t *y) {
     return end == bytes_maker_end(y) && memcmp(x + 40, y + 40, end - 40) == 0;
 }
 
-/* Bytes of another patch release, or of another version of an engine that saves no code, are saved as those of today:
- * other headers, the same sections. */
+/* Bytes from another patch release, or from another version of an engine that saves no code, are saved with a new
+ * header and the same sections. */
 static void bytes_as_plan(fxa_context *ctx, const uint8_t *data, size_t size) {
     fxa_plan *plan = NULL;
     fxa_error err;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a .npy file that the command reads: a message, or an array whose elements are all there, as ints and as
- * floats of any type. The first byte picks what it is read for.
+ * Fuzzes the .npy reader of the command. The result must be a message, or an array whose elements can all be read, as
+ * ints and as floats of any type. The first byte selects the type.
  */
 #include "fuzz.h"
 #include "npy.h"
@@ -9,7 +9,8 @@
 #include <stdarg.h>
 #include <unistd.h>
 
-/* ---- What the command has besides: failures are kept, not printed ------------------------------------------------ */
+/* ---- Other functions of the command: failures are stored, not printed
+ * -------------------------------------------------- */
 
 int cli_fail(cli *c, int code, const char *format, ...) {
     va_list args;
@@ -32,7 +33,7 @@ static char npy_path[64];
 
 static void npy_remove(void) { unlink(npy_path); }
 
-/* One file per process, written anew for each input. */
+/* Writes the input to the file of this process and returns its path. */
 static const char *npy_file(const uint8_t *data, size_t size) {
     FILE *f;
     if (npy_path[0]) {
@@ -61,7 +62,7 @@ static void npy_use(cli *c, npy *a, unsigned how) {
     if (npy_as_stored(c, a, dtype) != CLI_OK || a->unsigned_bytes || !dtype_is_float(a->dtype)) return;
     const void *floats = npy_as_float(c, a, dtype);
     for (int64_t i = 0; i < a->count; i++) sum += element_get(dtype, floats, i);
-    FUZZ_CHECK(sum == sum || sum != sum); /* every element was read */
+    FUZZ_CHECK(sum == sum || sum != sum); /* forces all elements to be read */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a tape of builder calls (tests/support/gen.h): valid programs of every shape, checked for all properties
- * of programs, and evaluated at a few pairs with every tensor absent. The first byte holds the generator's flags.
+ * Fuzzes programs built from a sequence of builder calls that the input encodes (tests/support/gen.h). Checks all
+ * properties of programs, and evaluates a few pairs with empty tensors. The first byte contains the generator's flags.
  */
 #include "fuzz.h"
 #include "support/gen.h"
@@ -19,11 +19,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (size_t i = 0; i < fxa_program_tensor_count(program); i++) {
             fxa_tensor_info info = fxa_program_tensor(program, i);
             views[i].dtype = info.dtype;
-            views[i].rank = info.rank; /* sizes 0: every load is outside and reads 0 */
+            views[i].rank = info.rank; /* sizes are 0: every load is out of bounds and reads 0 */
         }
         int mask;
         double in[FXA_INPUT_COUNT] = {0.5, 0, 1, 2, 3, 9, 9, 0.25, 4, 6, 7};
-        static const double zero; /* a load of rank 0 has no index to be outside of */
+        static const double zero; /* a load of rank 0 has no index that could be out of bounds */
         for (size_t i = 0; i < fxa_program_tensor_count(program); i++)
             if (views[i].rank == 0) views[i].data = &zero;
         FUZZ_CHECK(fxa_program_eval(program, in, params, views, &value, &mask, &err) == FXA_OK);

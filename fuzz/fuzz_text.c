@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as program text: an error with a place, or a program with all its properties. The first byte picks the
- * kind.
+ * Fuzzes the parser. The result must be an error with a position, or a program with all its properties. The first byte
+ * selects the kind of program.
  */
 #include "fuzz.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a fuzz target over files and folders given as arguments: the corpus as a test, and a crash file under a
- * debugger. A file whose name ends in .bundle holds many inputs, each behind its length in four bytes, little-endian
+ * Runs a fuzz target over the files and folders given as arguments: the corpus as a test, or a crash file in a
+ * debugger. A file *.bundle contains many inputs, each preceded by its length in four bytes, little-endian
  * (tools/make_corpus.py).
  */
 #include <dirent.h>
@@ -13,7 +13,7 @@
 
 #include "fuzz.h"
 
-/* Each input in memory of just its size. 0, or 1 for a bundle that ends within an input. */
+/* Runs each input from memory of exactly its size. Returns 0, or 1 if the bundle is truncated. */
 static int replay_bundle(const char *path, const uint8_t *data, size_t size, int *inputs) {
     size_t at = 0;
     while (size - at >= 4) {
