@@ -20,8 +20,8 @@
 
 enum { FXA__INTERVAL_TABLES = 16 };
 
-/* Identifies a table with the {min, max} of blocks along one axis of a tensor, one row per position of the other axes.
- * */
+/* Identifies a table with the {min, max} of blocks along one axis of a tensor, one row per position of the other
+ * axes. */
 typedef struct fxa__interval_table {
     int32_t tensor, axis;
 } fxa__interval_table;
@@ -50,8 +50,8 @@ void fxa__lower_interval_text(const fxa__interval *v, fxa__writer *w);
 
 /* Returns the size of a table in ints. The view must have elements. */
 int64_t fxa__lower_interval_size(const fxa_view *view, int32_t axis);
-/* Fills a table on the host, pairs[fxa__lower_interval_size]: the reference for the kernels that fill it on a device.
- * */
+/* Fills a table on the host, pairs[fxa__lower_interval_size]: the reference for the kernels that fill it on a
+ * device. */
 void fxa__lower_interval_fill(const fxa_view *view, int32_t axis, int32_t *pairs);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The builder: where every program begins, whether text, calls or bytes made it. This file keeps the store of distinct
- * nodes and the outputs; declare.c keeps params and tensors, convert.c types operations, simplify.c folds them, canon.c
+ * The builder, through which every program is made, from text, calls or bytes. This file has the store of distinct
+ * nodes and the outputs; declare.c has params and tensors, convert.c types operations, simplify.c folds them, canon.c
  * makes the program.
  *
- * The first failure sticks: after it every call gives -1 and finish reports it. So callers chain calls without asking.
+ * The first failure is kept: after it every call returns -1 and finish reports it, so calls can be chained unchecked.
  */
 #include "build.h"
 
@@ -108,17 +108,17 @@ fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x) {
     return b->nodes[x];
 }
 
-/* The place in the table where a node of this digest is, or would go. */
+/* Returns the slot of the hash table that holds the node with this digest, or the free slot for it. */
 static size_t build_slot(const fxa_builder *b, const fxa__digest *digest) {
     uint64_t start;
-    memcpy(&start, digest->byte, sizeof start); /* any 64 bits do: the place in the table is seen by nobody */
+    memcpy(&start, digest->byte, sizeof start); /* any 64 bits will do: the slot affects no result */
     size_t at = (size_t)start & (b->table_size - 1);
     while (b->table[at] && memcmp(&b->digests[b->table[at] - 1], digest, sizeof *digest) != 0)
         at = (at + 1) & (b->table_size - 1);
     return at;
 }
 
-/* Room for one more node, the table at most half full. */
+/* Grows the arrays for one more node, with a hash table at most half full. Returns false if memory ran out. */
 static bool build_reserve(fxa_builder *b) {
     if (!fxa__grow(b->host, &b->nodes, &b->nodes_capacity, b->n_nodes + 1, sizeof *b->nodes) ||
         !fxa__grow(b->host, &b->digests, &b->digests_capacity, b->n_nodes + 1, sizeof *b->digests))
@@ -162,8 +162,8 @@ fxa_value fxa_builder_float(fxa_builder *b, double value) {
     fxa__node node = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .f = value};
     const uint64_t inf_bits = UINT64_C(0x7ff0000000000000), nan_bits = UINT64_C(0x7ff8000000000000);
     uint64_t bits;
-    memcpy(&bits, &node.f, sizeof bits);                /* no arithmetic: the caller's state may trap a comparison */
-    if ((bits & INT64_MAX) > inf_bits) bits = nan_bits; /* one NaN for all, or equal programs would differ */
+    memcpy(&bits, &node.f, sizeof bits); /* no arithmetic: the caller's floating-point state may trap a comparison */
+    if ((bits & INT64_MAX) > inf_bits) bits = nan_bits; /* a single NaN, or equal programs would differ */
     memcpy(&node.f, &bits, sizeof bits);
     return fxa__builder_intern(b, &node);
 }
@@ -201,7 +201,8 @@ fxa_value fxa_builder_load(fxa_builder *b, int32_t tensor, const fxa_value *inde
     return fxa__builder_intern(b, &node);
 }
 
-/* An output of some kinds of program: a float, or a bool for the mask. */
+/* Returns `value` converted to the type of an output, FXA_FLOAT or FXA_BOOL (mask). Fails b and returns -1 if the
+ * program kind has no such output (fits false) or the type cannot be converted. */
 static fxa_value build_output(fxa_builder *b, const char *name, bool fits, fxa_type type, fxa_value value) {
     if (!fxa__builder_holds(b, value)) return -1;
     if (!fits)
@@ -214,17 +215,19 @@ static fxa_value build_output(fxa_builder *b, const char *name, bool fits, fxa_t
     return fxa__builder_convert(b, value, type);
 }
 
-/* Whether score and mask are outputs. */
-static bool build_scores(const fxa_builder *b) { return b->kind == FXA_PROGRAM_SCORE || b->kind == FXA__PROGRAM_JOINT; }
+/* Returns true if the program has the outputs score and mask. */
+static bool build_has_score(const fxa_builder *b) {
+    return b->kind == FXA_PROGRAM_SCORE || b->kind == FXA__PROGRAM_JOINT;
+}
 
 void fxa_builder_set_score(fxa_builder *b, fxa_value value) {
     FXA__FLOAT_SCOPE;
-    if (fxa__builder_ready(b)) b->score = build_output(b, "score", build_scores(b), FXA_FLOAT, value);
+    if (fxa__builder_ready(b)) b->score = build_output(b, "score", build_has_score(b), FXA_FLOAT, value);
 }
 
 void fxa_builder_set_mask(fxa_builder *b, fxa_value value) {
     FXA__FLOAT_SCOPE;
-    if (fxa__builder_ready(b)) b->mask = build_output(b, "mask", build_scores(b), FXA_BOOL, value);
+    if (fxa__builder_ready(b)) b->mask = build_output(b, "mask", build_has_score(b), FXA_BOOL, value);
 }
 
 void fxa_builder_set_dscore(fxa_builder *b, fxa_value value) {
@@ -232,7 +235,8 @@ void fxa_builder_set_dscore(fxa_builder *b, fxa_value value) {
     if (fxa__builder_ready(b)) b->dscore = build_output(b, "dscore", b->kind != FXA_PROGRAM_SCORE, FXA_FLOAT, value);
 }
 
-/* The slot that `grad name` means, or -1: a float param or a tensor of floats, in a DERIVATIVE program. */
+/* Returns the slot of the target of `grad name`, a float param or a tensor of floats. Fails b and returns -1 if there
+ * is none or the program kind has no gradients. */
 static int32_t build_grad_target(fxa_builder *b, const char *name, bool tensor) {
     fxa__decl decl;
     bool is_tensor = false;

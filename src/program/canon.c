@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finish: from a builder's store of nodes to a program in canonical form, in one allocation.
+ * Finish: makes the canonical program from a builder's nodes, in one allocation.
  *
- *   outputs   defaults filled in, gradients of one target added up, zero ones dropped, all in a fixed order
- *   slots     params and tensors sorted by name
- *   numbers   postorder from the outputs: operands come before users, what no output needs is left behind
+ *   outputs   missing ones get their defaults, gradients of one target are summed, zero gradients are dropped; sorted
+ *   slots     params and tensors are sorted by name
+ *   numbers   postorder from the outputs: operands come before users, and nodes that no output uses are dropped
  *
- * Everything that decides an order here is content (names, digests), so equal programs get equal arrays and one hash.
+ * Every order is decided by content (names, digests), so equal programs get equal arrays and equal hashes.
  */
 #include "build.h"
 
@@ -17,15 +17,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Work of one finish; arrays are sized for the builder once its outputs are known. */
+/* State of one finish. */
 typedef struct canon {
     fxa_builder *b;
     fxa__output *outputs; /* in builder values and slots */
     size_t n_outputs, outputs_capacity;
-    fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS];       /* by name */
-    int32_t param_slot[FXA_MAX_PARAMS], tensor_slot[FXA_MAX_TENSORS]; /* builder slot -> program slot */
-    int32_t *number;                                                  /* builder value -> node, -1: not needed */
-    int32_t *stack;                                                   /* of values under way */
+    fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS];       /* sorted by name */
+    int32_t param_slot[FXA_MAX_PARAMS], tensor_slot[FXA_MAX_TENSORS]; /* [builder slot] program slot */
+    int32_t *number;                                                  /* [builder value] node; -1 = not needed */
+    int32_t *stack;                                                   /* path of the postorder walk */
     int32_t n_numbered;
 } canon;
 
@@ -47,6 +47,7 @@ static void canon_sort_slots(const fxa__decl *from, size_t n, fxa__decl *sorted,
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------- */
 
+/* Appends an output. Returns false if its value is an error or memory ran out. */
 static bool canon_output(canon *c, const fxa__output *output) {
     fxa_builder *b = c->b;
     if (output->value < 0) return false;
@@ -58,7 +59,7 @@ static bool canon_output(canon *c, const fxa__output *output) {
     return true;
 }
 
-/* Order of gradients: kind, slot, index tuple. 0: the same target. */
+/* Compares the targets of two gradients by kind, slot and index tuple; returns 0 if they are the same. */
 static int canon_target_order(const canon *c, const fxa__output *x, const fxa__output *y) {
     if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
     const int32_t *slot = x->kind == FXA__OUT_DPARAM ? c->param_slot : c->tensor_slot;
@@ -69,13 +70,14 @@ static int canon_target_order(const canon *c, const fxa__output *x, const fxa__o
     return 0;
 }
 
-/* The same, and contributions to one target in order of their content: their sum does not depend on how they came. */
+/* Compares two gradients by target, then by the digest of their value, so that the sum of one target's gradients does
+ * not depend on the order of the calls. */
 static int canon_grad_order(const canon *c, const fxa__output *x, const fxa__output *y) {
     int order = canon_target_order(c, x, y);
     return order ? order : memcmp(&c->b->digests[x->value], &c->b->digests[y->value], sizeof(fxa__digest));
 }
 
-/* Heap sort of the gradients, since qsort passes no context. */
+/* Sift-down step of a heap sort of gradients; qsort cannot be used, since it passes no context to the comparison. */
 static void canon_sink(const canon *c, fxa__output *g, size_t at, size_t n) {
     for (size_t child; (child = 2 * at + 1) < n; at = child) {
         if (child + 1 < n && canon_grad_order(c, &g[child], &g[child + 1]) < 0) child++;
@@ -100,6 +102,7 @@ static bool canon_is_zero(const fxa_builder *b, fxa_value x) {
     return b->nodes[x].op == FXA_OP_CONST && b->nodes[x].f == 0;
 }
 
+/* Sorts the gradients, sums those of one target and appends the nonzero ones. Returns false if the builder failed. */
 static bool canon_grads(canon *c) {
     fxa_builder *b = c->b;
     canon_sort_grads(c, b->grads, b->n_grads);
@@ -117,6 +120,7 @@ static bool canon_grads(canon *c) {
     return true;
 }
 
+/* Collects all outputs in canonical order. Returns false if the builder failed. */
 static bool canon_outputs(canon *c) {
     fxa_builder *b = c->b;
     if (b->kind == FXA_PROGRAM_SCORE || b->kind == FXA__PROGRAM_JOINT) {
@@ -133,8 +137,8 @@ static bool canon_outputs(canon *c) {
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */
 
-/* Numbers x and all below it, operands first. A value stays on the stack until its last operand has its number; what is
- * pushed has no number yet and is no ancestor, so each value is on the stack once. */
+/* Numbers x and all nodes below it in postorder. A value stays on the stack until all its operands have numbers. A
+ * pushed value has no number and is not on the stack yet, so each value is on the stack at most once. */
 static void canon_number(canon *c, fxa_value x) {
     size_t depth = 0;
     if (c->number[x] < 0) c->stack[depth++] = x;
@@ -149,6 +153,7 @@ static void canon_number(canon *c, fxa_value x) {
     }
 }
 
+/* Fills c->number for all outputs. Returns false if memory ran out. */
 static bool canon_numbers(canon *c) {
     fxa_builder *b = c->b;
     c->number = fxa__alloc_array(b->host, b->n_nodes, sizeof *c->number);
@@ -175,7 +180,7 @@ static void canon_copy_nodes(const canon *c, fxa__node *nodes) {
         if (n.op == FXA_OP_LOAD) n.imm = c->tensor_slot[n.imm];
         for (int k = 0; k < n.n_args; k++) {
             n.arg[k] = c->number[n.arg[k]];
-            FXA__ASSERT(0 <= n.arg[k] && n.arg[k] < c->number[i]); /* operands come first: everybody relies on it */
+            FXA__ASSERT(0 <= n.arg[k] && n.arg[k] < c->number[i]); /* operands come before users */
         }
         nodes[c->number[i]] = n;
     }
@@ -192,8 +197,9 @@ static void canon_copy_outputs(const canon *c, fxa__output *outputs) {
     }
 }
 
-/* Struct, nodes, params, tensors, outputs: in this order no array is misaligned. */
+/* Layout of the allocation: struct, nodes, params, tensors, outputs. In this order every array is aligned. */
 _Static_assert(sizeof(fxa__node) % _Alignof(fxa__decl) == 0 && sizeof(fxa__decl) % _Alignof(fxa__output) == 0, "order");
+/* Returns the program; NULL and b failed if memory ran out. */
 static fxa_program *canon_program(const canon *c) {
     fxa_builder *b = c->b;
     size_t n = (size_t)c->n_numbered, head = (size_t)fxa__round_up(sizeof(fxa_program), 16);
@@ -227,7 +233,7 @@ static fxa_program *canon_program(const canon *c) {
     return p;
 }
 
-/* All of it; NULL when b has failed. */
+/* Makes the program of b. Returns NULL if b has failed. */
 static fxa_program *canon_make(fxa_builder *b) {
     canon *c = fxa__alloc(b->host, sizeof *c);
     fxa_program *p = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Types: which operands an operation takes, how they are converted, what comes out. One rule per signature of ops.def.
- * Conversions go up only (bool -> int -> float) and are casts like those a user writes; then simplify.c takes over.
+ * Types: the operands that an operation accepts, their conversion, and the type of its result; one rule per signature
+ * of ops.def. Conversions only widen (bool -> int -> float) and are ordinary cast nodes. simplify.c folds the result.
  */
 #include "build.h"
 
@@ -10,9 +10,9 @@
 
 _Static_assert(FXA_FLOAT < FXA_INT && FXA_INT < FXA_BOOL, "the wider type has the smaller number");
 
-/* The widest of the types of x[n] and `least`. */
-static fxa_type convert_common(const fxa_builder *b, const fxa_value *x, size_t n, fxa_type least) {
-    fxa_type type = least;
+/* Returns the widest of the types of x[n] and `narrowest`. */
+static fxa_type convert_common(const fxa_builder *b, const fxa_value *x, size_t n, fxa_type narrowest) {
+    fxa_type type = narrowest;
     for (size_t i = 0; i < n; i++)
         if (fxa__builder_type(b, x[i]) < type) type = fxa__builder_type(b, x[i]);
     return type;
@@ -28,11 +28,11 @@ fxa_value fxa__builder_convert(fxa_builder *b, fxa_value x, fxa_type type) {
 
 static bool convert_is_quotient(const fxa_builder *b, fxa_value x) { return b->nodes[x].op == FXA_OP_DIV; }
 
-/* "'&' takes ints or bools, not float and int". */
+/* Fails b with a message like "'&' takes ints or bools, not float and int"; returns -1. */
 static fxa_value convert_refuse(fxa_builder *b, const fxa__op_info *op, const char *accepted, const fxa_value *x) {
     const char *first = fxa__type_name(fxa__builder_type(b, x[0]));
     if (op->arity == 1) return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' takes %s, not %s", op->text, accepted, first);
-    const char *advice = op == fxa__op_info_get(FXA_OP_XOR) ? "; powers are written x ** y" /* as ^ is elsewhere */
+    const char *advice = op == fxa__op_info_get(FXA_OP_XOR) ? "; powers are written x ** y" /* ^ in other languages */
                          : convert_is_quotient(b, x[0]) || convert_is_quotient(b, x[1])
                              ? "; x / y is a float, x // y the quotient of ints"
                              : "";
@@ -40,7 +40,8 @@ static fxa_value convert_refuse(fxa_builder *b, const fxa__op_info *op, const ch
                              fxa__type_name(fxa__builder_type(b, x[1])), advice);
 }
 
-/* Applies the signature: converts x[arity] in place and gives the type of the result; 0: failed. */
+/* Converts the operands x[arity] in place by the operation's signature. Returns the type of the result; 0 if b
+ * failed. */
 static fxa_type convert_operands(fxa_builder *b, const fxa__op_info *op, fxa_value *x) {
     size_t n = op->arity, first = 0;
     fxa_type to = 0, result = 0;
@@ -69,7 +70,7 @@ static fxa_type convert_operands(fxa_builder *b, const fxa__op_info *op, fxa_val
         result = to = convert_common(b, x + 1, n - 1, FXA_BOOL);
         break;
     case FXA__SIG_TOF: return FXA_FLOAT;
-    default: return FXA_INT; /* TOI; a LEAF is no operation */
+    default: return FXA_INT; /* TOI; the caller refuses LEAF */
     }
     for (size_t i = first; i < n; i++) x[i] = fxa__builder_convert(b, x[i], to);
     return fxa__builder_failed(b) ? 0 : result;

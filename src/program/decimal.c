@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decimal text of f64 numbers. The C library does the rounding; the locale's decimal point is kept out of it: reading
- * moves the point into the exponent ("1.5e3" is given to strtod as "15e2"), writing takes the digits alone from printf
- * and sets the point itself.
+ * Reads and writes f64 numbers in decimal. The C library rounds; the locale's decimal point is avoided: reading moves
+ * the point into the exponent (strtod gets "15e2" for "1.5e3"), writing takes only the digits from snprintf and inserts
+ * the point itself.
  */
 #include "decimal.h"
 
@@ -28,10 +28,10 @@ bool fxa__decimal_read(const char *text, size_t n, double *out) {
             behind += point;
         }
     }
-    if (at < n) { /* the e */
+    if (at < n) { /* text[at] is the 'e' */
         bool minus = text[++at] == '-';
         if (!decimal_digit(text[at])) at++;
-        /* Past 100000 the digits can no longer bring the number back into range. */
+        /* The cap keeps `exponent` from overflowing; FXA__DECIMAL_READ digits cannot compensate for a larger one. */
         for (; at < n; at++) exponent = exponent < 100000 ? exponent * 10 + (text[at] - '0') : exponent;
         if (minus) exponent = -exponent;
     }
@@ -40,7 +40,7 @@ bool fxa__decimal_read(const char *text, size_t n, double *out) {
     return isfinite(*out);
 }
 
-/* The digits of x, without trailing zeroes, and the power of ten of the first. */
+/* Writes the digits of x without trailing zeros; returns the power of ten of the first. */
 static int decimal_digits(double x, int precision, char digits[20]) {
     char text[FXA__DECIMAL_WRITE];
     size_t used = 0;
@@ -53,7 +53,7 @@ static int decimal_digits(double x, int precision, char digits[20]) {
     return (int)strtol(at + 1, NULL, 10);
 }
 
-/* Plain while that is short, with an exponent otherwise. */
+/* Writes the number as 0.00123, 123.0 or 1.23, or with an exponent if it is below 1e-5 or above 1e16. */
 static void decimal_layout(const char *digits, int power, char *out) {
     int n = (int)strlen(digits);
     if (power < -5 || power > 15) {
@@ -72,7 +72,7 @@ void fxa__decimal_write(double x, char out[FXA__DECIMAL_WRITE]) {
     double back;
     if (signbit(x)) *out++ = '-';
     for (int precision = 15;; precision++) {
-        FXA__ASSERT(precision <= 17); /* so many digits always come back as the same number */
+        FXA__ASSERT(precision <= 17); /* 17 digits identify every f64 */
         int power = decimal_digits(fabs(x), precision, digits);
         decimal_layout(digits, power, out);
         if (fxa__decimal_read(out, strlen(out), &back) && back == fabs(x)) return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Params and tensors of a builder: which names they may have, finding them again, and the indices of a tensor. They are
- * kept in order of declaration here and sorted by name when the program is finished.
+ * Params and tensors of a builder: valid names, lookup by name, and the indices of loads. They are stored in order of
+ * declaration here and sorted by name when the program is finished.
  */
 #include "build.h"
 
@@ -11,7 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-/* The name with every byte that is not a plain character shown as '?', cut to fit a message. */
+/* Copies a name for a message, with '?' for every byte that is not printable ASCII, truncated to FXA_MAX_NAME bytes.
+ * Returns out. */
 static const char *declare_shown(const char *name, char out[FXA_MAX_NAME + 1]) {
     size_t n = 0;
     for (; name[n] && n < FXA_MAX_NAME; n++) out[n] = name[n] < ' ' || name[n] > '~' ? '?' : name[n];
@@ -19,6 +20,7 @@ static const char *declare_shown(const char *name, char out[FXA_MAX_NAME + 1]) {
     return out;
 }
 
+/* Returns true if `name` may name a param or tensor (`what`, for messages); else fails b. */
 static bool declare_name_check(fxa_builder *b, const char *name, const char *what) {
     char shown[FXA_MAX_NAME + 1];
     if (!name) {
@@ -41,6 +43,7 @@ static bool declare_name_check(fxa_builder *b, const char *name, const char *wha
     return !fxa__builder_failed(b);
 }
 
+/* Returns the slot of `name` in list[n]; -1 if it is not there. */
 static int32_t declare_find(const fxa__decl *list, size_t n, const char *name) {
     for (size_t i = 0; i < n; i++)
         if (strcmp(list[i].name, name) == 0) return (int32_t)i;
@@ -57,7 +60,7 @@ int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tenso
     return slot;
 }
 
-/* Appends a declaration to one of the two lists; the slot, or -1. */
+/* Appends a declaration to the tensors or the params. Returns its slot; -1 and b failed if there are too many. */
 static int32_t declare_add(fxa_builder *b, bool tensor, const fxa__decl *decl) {
     fxa__decl **list = tensor ? &b->tensors : &b->params;
     size_t *n = tensor ? &b->n_tensors : &b->n_params, max = tensor ? FXA_MAX_TENSORS : FXA_MAX_PARAMS;
@@ -91,7 +94,7 @@ fxa_value fxa_builder_param(fxa_builder *b, const char *name, fxa_type type) {
     return fxa__builder_intern(b, &node);
 }
 
-/* The bits of a default as programs keep it: one NaN, and no -0 of an int. False: no value of this type. */
+/* Normalizes a default value: a single NaN, and 0 for -0 of an int. Returns false if it is no value of this type. */
 static bool declare_default_fits(uint8_t type, double *value) {
     if (type == FXA_FLOAT) {
         if (isnan(*value)) *value = NAN;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The derivative of a score program: one reverse sweep over its nodes, which are in topological order already. The
- * result is a program again, with the nodes of the old one (as far as they are used) and the adjoints built on top:
+ * The derivative of a score program, by reverse-mode differentiation: one sweep over its nodes in reverse topological
+ * order. The result is a program with those nodes of the score program that it uses and the adjoints built from them:
  *
- *     dscore = ...                 by the score as it came in
- *     grad param += ...            by each float param that the new score depends on
- *     grad tensor[index] += ...    by each load of a float tensor that it depends on
+ *     dscore = ...                 gradient of the input score
+ *     grad param += ...            gradient of each float param that the new score depends on
+ *     grad tensor[index] += ...    gradient of each load of a float tensor that it depends on
  *
- * Invariants: adjoints are built only for nodes behind which such a leaf lies; an adjoint that is exactly 0 stays 0
- * (see derive_rules.c); the mask has no derivative; size and time are linear in the program.
+ * Invariants: adjoints are built only for nodes that depend on such a leaf; an adjoint that is exactly 0 stays 0 (see
+ * derive_rules.c); the mask has no derivative; size and time are linear in the program size.
  */
 #include "derive.h"
 
@@ -18,13 +18,14 @@ typedef struct derive_state {
     const fxa_program *p;
     fxa_builder *b;
     fxa_value *value;   /* [n_nodes] the node of p as a value of b */
-    fxa_value *adjoint; /* [n_nodes] sum of what has flowed back so far; -1: nothing yet */
-    bool *wanted;       /* [n_nodes] a leaf that gets a gradient lies behind it */
+    fxa_value *adjoint; /* [n_nodes] sum of the contributions so far; -1 = none */
+    bool *wanted;       /* [n_nodes] the node depends on a leaf that has a gradient */
 } derive_state;
 
+/* Returns true for leaves that have a gradient. */
 static bool derive_is_leaf(const fxa__node *n) {
     if (n->type != FXA_FLOAT) return false;
-    return n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT; /* the one float input is score */
+    return n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT; /* score is the only float input */
 }
 
 static void derive_mark_wanted(derive_state *d) {
@@ -32,16 +33,18 @@ static void derive_mark_wanted(derive_state *d) {
         const fxa__node *n = &d->p->nodes[i];
         d->wanted[i] = derive_is_leaf(n);
         if (n->type != FXA_FLOAT || !fxa__derive_passes(n->op)) continue;
-        for (int32_t a = n->op == FXA_OP_WITH_GRAD; a < n->n_args; a++) /* of with_grad the second operand alone */
+        for (int32_t a = n->op == FXA_OP_WITH_GRAD; a < n->n_args; a++) /* with_grad: only the second operand */
             d->wanted[i] = d->wanted[i] || d->wanted[n->arg[a]];
     }
 }
 
-static void derive_add(derive_state *d, int32_t node, fxa_value flow) {
+/* Adds a contribution to the adjoint of a node. */
+static void derive_add(derive_state *d, int32_t node, fxa_value contribution) {
     fxa_value *sum = &d->adjoint[node];
-    *sum = *sum < 0 ? flow : fxa_builder_op2(d->b, FXA_OP_ADD, *sum, flow);
+    *sum = *sum < 0 ? contribution : fxa_builder_op2(d->b, FXA_OP_ADD, *sum, contribution);
 }
 
+/* Propagates the adjoint of a node to its operands. */
 static void derive_node(derive_state *d, int32_t node) {
     const fxa__node *n = &d->p->nodes[node];
     fxa__derive_step s = {.b = d->b, .adj = d->adjoint[node], .result = d->value[node]};
@@ -55,7 +58,7 @@ static void derive_node(derive_state *d, int32_t node) {
         if (s.out[a] >= 0) derive_add(d, n->arg[a], s.out[a]);
 }
 
-/* A leaf's adjoint is complete when the sweep reaches it: all its users come later in the order. */
+/* Adds the gradient output of a leaf. Its adjoint is complete, since the sweep has passed all its users. */
 static void derive_emit(derive_state *d, int32_t node) {
     const fxa__node *n = &d->p->nodes[node];
     fxa_value adj = d->adjoint[node];
@@ -72,7 +75,7 @@ static void derive_emit(derive_state *d, int32_t node) {
 
 static void derive_sweep(derive_state *d) {
     int32_t score = fxa__program_output(d->p, FXA__OUT_SCORE);
-    fxa_builder_set_dscore(d->b, fxa_builder_float(d->b, 0.0)); /* unless the sweep finds the score */
+    fxa_builder_set_dscore(d->b, fxa_builder_float(d->b, 0.0)); /* replaced if the new score depends on the score */
     for (int32_t i = 0; i < d->p->n_nodes; i++) d->adjoint[i] = -1;
     if (d->wanted[score]) d->adjoint[score] = fxa_builder_input(d->b, FXA_INPUT_DSCORE);
     for (int32_t i = score; i >= 0; i--) {

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between the reverse sweep (derive.c) and the rules of single operations (derive_rules.c).
+ * Interface between the reverse sweep (derive.c) and the differentiation rules of operations (derive_rules.c).
  */
 #ifndef FXA_PROGRAM_DERIVE_H
 #define FXA_PROGRAM_DERIVE_H
 
 #include "program.h"
 
-/* One node of the program being derived, while the sweep stands on it. All values live in the builder `b`. */
+/* The node that the sweep is at. All values belong to the builder `b`. */
 typedef struct fxa__derive_step {
     fxa_builder *b;
-    fxa_value adj;               /* derivative of the result by this node */
-    fxa_value result;            /* the node itself */
-    fxa_value arg[FXA_MAX_RANK]; /* its operands */
-    bool wanted[FXA_MAX_RANK];   /* does anything that gets a gradient lie behind this operand? */
-    fxa_value out[FXA_MAX_RANK]; /* to fill for wanted operands: what flows back to each; -1: nothing */
+    fxa_value adj;               /* adjoint of the node */
+    fxa_value result;            /* value of the node */
+    fxa_value arg[FXA_MAX_RANK]; /* values of its operands */
+    bool wanted[FXA_MAX_RANK];   /* the operand depends on a leaf that has a gradient */
+    fxa_value out[FXA_MAX_RANK]; /* result, for wanted operands: contribution to the operand's adjoint; -1 = none */
 } fxa__derive_step;
 
-/* Fills out[] by the rule of `op`; node count of what it builds is bounded by a constant. */
+/* Fills out[] by the rule of `op`, which builds a bounded number of nodes. */
 void fxa__derive_rule(uint32_t op, fxa__derive_step *s);
-/* Does this operation ever pass a gradient to an operand? */
+/* Returns true if this operation can pass a gradient to an operand. */
 bool fxa__derive_passes(uint32_t op);
 
 #endif

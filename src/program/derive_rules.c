@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How an adjoint flows back through each operation: one function per name in the rule column of ops.def. The table at
- * the end is made from ops.def, so a row whose rule is not written here does not compile.
+ * Differentiation rules: one function per name in the rule column of ops.def. The table at the end is generated from
+ * ops.def, so a row whose rule is missing here does not compile.
  *
- * "Zero wins": an adjoint that is exactly 0 leaves every rule as 0, whatever infinity or NaN the local slope is. So a
- * rule multiplies by mulz, divides by divz (the adjoint first), or selects; never plain * or / on an adjoint, unless by
- * a finite constant. That is what keeps a NaN of a branch not taken, or of a masked pair, out of every gradient.
- * At kinks: ties of min and max share, clamp passes at its bounds, abs has slope 0 at 0, NaN operands choose no side.
+ * "Zero wins": if the adjoint is exactly 0, every rule gives 0, even if the local derivative is infinite or NaN. So a
+ * rule multiplies the adjoint with mulz, divides it with divz (adjoint first), or selects; it uses plain * or / on an
+ * adjoint only with a finite constant. This keeps a NaN of a branch not taken, or of a masked pair, out of every
+ * gradient.
+ *
+ * Where an operation is not differentiable: min and max split the gradient of a tie in halves, clamp passes it at its
+ * bounds, abs has derivative 0 at 0, and NaN operands get no gradient of min, max, abs and clamp.
  */
 #include "derive.h"
 
@@ -29,20 +32,20 @@ static fxa_value derive_square(derive_step *s, fxa_value x) { return derive_mul(
 static fxa_value derive_where(derive_step *s, fxa_value c, fxa_value x, fxa_value y) {
     return fxa_builder_op3(s->b, FXA_OP_SELECT, c, x, y);
 }
-/* The adjoint where c holds, else nothing. */
+/* Returns the adjoint where c holds, else 0. */
 static fxa_value derive_if(derive_step *s, fxa_value c) { return derive_where(s, c, s->adj, derive_const(s, 0)); }
-static fxa_value derive_mulz(derive_step *s, fxa_value slope) { return derive_bin(s, FXA_OP_MULZ, s->adj, slope); }
+static fxa_value derive_mulz(derive_step *s, fxa_value factor) { return derive_bin(s, FXA_OP_MULZ, s->adj, factor); }
 static fxa_value derive_divz(derive_step *s, fxa_value divisor) { return derive_bin(s, FXA_OP_DIVZ, s->adj, divisor); }
 
 static void derive_rule_ZERO(derive_step *s) { (void)s; }
 
-/* Of what no program has in it, because it is built from others: theirs are passed. */
+/* For operations that the builder rewrites into others, so that no program contains them. */
 static void derive_rule_BUILT(derive_step *s) {
     (void)s;
     FXA__ASSERT(false && "an operation that is rewritten when built");
 }
 
-/* float() of a float is that float, and an int or a bool is never wanted: so neither is this. */
+/* float(x) of an int or bool has no gradient, and the builder removes float(x) of a float. */
 static void derive_rule_FLOAT(derive_step *s) { (void)s; }
 
 static void derive_rule_ADD(derive_step *s) {
@@ -55,7 +58,7 @@ static void derive_rule_SUB(derive_step *s) {
     if (s->wanted[1]) s->out[1] = derive_neg(s, s->adj);
 }
 
-/* The value of one operand, the gradient of the other. */
+/* The value is that of operand 0; the gradient goes to operand 1. */
 static void derive_rule_WITH_GRAD(derive_step *s) {
     if (s->wanted[1]) s->out[1] = s->adj;
 }
@@ -73,7 +76,7 @@ static void derive_rule_DIV(derive_step *s) {
     if (s->wanted[1]) s->out[1] = derive_neg(s, derive_bin(s, FXA_OP_MULZ, over, s->result));
 }
 
-/* a % b = a - b * floor(a / b), and floor is flat. */
+/* a % b = a - b * floor(a / b), and floor has derivative 0. */
 static void derive_rule_MOD(derive_step *s) {
     if (s->wanted[0]) s->out[0] = s->adj;
     if (s->wanted[1]) s->out[1] = derive_neg(s, derive_mulz(s, derive_bin(s, FXA_OP_FLOORDIV, s->arg[0], s->arg[1])));
@@ -86,7 +89,7 @@ static void derive_rule_ABS(derive_step *s) {
     s->out[0] = derive_where(s, positive, s->adj, derive_where(s, negative, derive_neg(s, s->adj), zero));
 }
 
-/* min and max. `first` is the operand that comes out alone when operand 0 is less than operand 1. */
+/* The rule of min and max. `first` is the operand that is the result if operand 0 is less than operand 1. */
 static void derive_pick(derive_step *s, int first) {
     fxa_value tie = derive_bin(s, FXA_OP_EQ, s->arg[0], s->arg[1]);
     fxa_value half = derive_where(s, tie, derive_mul(s, s->adj, derive_const(s, 0.5)), derive_const(s, 0));
@@ -99,7 +102,8 @@ static void derive_pick(derive_step *s, int first) {
 static void derive_rule_MIN(derive_step *s) { derive_pick(s, 0); }
 static void derive_rule_MAX(derive_step *s) { derive_pick(s, 1); }
 
-/* min(max(x, lo), hi), but at a bound x keeps the whole gradient. With lo > hi the result is hi everywhere. */
+/* Like min(max(x, lo), hi), except that x gets the entire gradient where it equals a bound. With lo > hi the result is
+ * hi for every x. */
 static void derive_rule_CLAMP(derive_step *s) {
     fxa_value x = s->arg[0], lo = s->arg[1], hi = s->arg[2];
     if (s->wanted[0])
@@ -111,19 +115,20 @@ static void derive_rule_CLAMP(derive_step *s) {
     if (s->wanted[2]) s->out[2] = derive_if(s, derive_bin(s, FXA_OP_LT, hi, derive_bin(s, FXA_OP_MAX, x, lo)));
 }
 
-/* a ** 0 is 1 for every a: slope 0 by a. 0 ** b is flat in b from b = 0 on. */
+/* a ** 0 is 1 for every a, so its derivative by a is 0. 0 ** b is constant for b > 0, and its derivative by b is 0 for
+ * b >= 0. */
 static void derive_rule_POW(derive_step *s) {
     fxa_value a = s->arg[0], b = s->arg[1], zero = derive_const(s, 0);
     if (s->wanted[0]) {
         fxa_value lower = derive_bin(s, FXA_OP_POW, a, derive_bin(s, FXA_OP_SUB, b, derive_const(s, 1)));
-        fxa_value slope = derive_mul(s, b, lower);
-        s->out[0] = derive_mulz(s, derive_where(s, derive_bin(s, FXA_OP_EQ, b, zero), zero, slope));
+        fxa_value derivative = derive_mul(s, b, lower);
+        s->out[0] = derive_mulz(s, derive_where(s, derive_bin(s, FXA_OP_EQ, b, zero), zero, derivative));
     }
     if (s->wanted[1]) {
         fxa_value at_zero = derive_bin(s, FXA_OP_EQ, a, zero);
         fxa_value flat = derive_bin(s, FXA_OP_AND, at_zero, derive_bin(s, FXA_OP_LE, zero, b));
-        fxa_value slope = derive_mul(s, s->result, derive_un(s, FXA_OP_LOG, a));
-        s->out[1] = derive_mulz(s, derive_where(s, flat, zero, slope));
+        fxa_value derivative = derive_mul(s, s->result, derive_un(s, FXA_OP_LOG, a));
+        s->out[1] = derive_mulz(s, derive_where(s, flat, zero, derivative));
     }
 }
 
@@ -161,8 +166,8 @@ static void derive_rule_TANH(derive_step *s) {
 }
 
 static void derive_rule_SIGMOID(derive_step *s) {
-    fxa_value rest = derive_bin(s, FXA_OP_SUB, derive_const(s, 1), s->result);
-    s->out[0] = derive_mulz(s, derive_mul(s, s->result, rest));
+    fxa_value complement = derive_bin(s, FXA_OP_SUB, derive_const(s, 1), s->result);
+    s->out[0] = derive_mulz(s, derive_mul(s, s->result, complement));
 }
 
 static void derive_rule_ERF(derive_step *s) {

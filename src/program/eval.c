@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Evaluation in f64: the meaning of a program. The arithmetic of an operation is the expression in its row of ops.def;
- * folding (simplify.c) and running share it. Loads never leave their view: an index outside reads 0. Beside that table
- * there is one rule: an equality of two loads of i64 compares the elements, not what they saturate to.
+ * Evaluation in f64, which defines the meaning of a program. The arithmetic of an operation is the expression in its
+ * row of ops.def; constant folding (simplify.c) uses the same functions. A load out of bounds gives 0. One rule is not
+ * in ops.def: an equality of two i64 loads compares the 64-bit elements, not the values saturated to 32 bits.
  */
 #include "program.h"
 
@@ -13,8 +13,8 @@
 
 #define NA 0
 
-/* What each operation is of floats, of ints and of bools, from its row. Kept from clang-format, which joins the last
- * line of such a macro with the #include below it. */
+/* Defines eval_floats_ID, eval_ints_ID and eval_bools_ID for each row of ops.def. clang-format is off because it joins
+ * the last line of the macro with the #include below. */
 /* clang-format off */
 #define OF(type, of, ID, meaning)                                                                                      \
     static type eval_##of##_##ID(type a, type b, type c) {                                                             \
@@ -48,7 +48,7 @@ fxa__val fxa__op_eval(uint32_t op, uint32_t result_type, uint32_t type, const fx
     FXA__ASSERT(arity > 0 && row->floats);
     fxa__val a = x[0], b = arity > 1 ? x[1] : zero, c = arity > 2 ? x[2] : zero;
     if (type == FXA_FLOAT) {
-        /* The condition of a select is a bool whatever it chooses between. Ints and bools come through f64 unharmed. */
+        /* The condition of a select is a bool. Int and bool results are exact in f64. */
         double r = row->floats(op == FXA_OP_SELECT ? (double)a.i : a.f, b.f, c.f);
         if (result_type == FXA_FLOAT)
             y.f = r;
@@ -75,7 +75,7 @@ bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offse
     return true;
 }
 
-/* Where the element of a load lies in its view; false: outside. */
+/* Sets *at to the offset of a load's element in its view. Returns false if the load is out of bounds. */
 static bool eval_place(const fxa_view *view, const fxa__node *load, const fxa__val *vals, int64_t *at) {
     int32_t index[FXA_MAX_RANK];
     for (int i = 0; i < load->n_args; i++) index[i] = vals[load->arg[i]].i;
@@ -93,7 +93,7 @@ static fxa__val eval_load(const fxa_view *view, const fxa__node *n, const fxa__v
     return y;
 }
 
-/* A comparison of whole i64 elements: what their loads give is not enough for it. */
+/* Returns the value of == or != of two i64 loads, whose elements are read again in 64 bits. */
 static fxa__val eval_compare_wide(const fxa_program *p, const fxa__env *env, const fxa__node *n, const fxa__val *vals) {
     int64_t x[2], at;
     for (int k = 0; k < 2; k++) {
@@ -115,7 +115,7 @@ static fxa__val eval_input(const fxa__env *env, int32_t input) {
     return y;
 }
 
-/* A constant or a param: an f64, or the int in it. */
+/* Returns the value of a constant or param: f if it is a float, else i. */
 static fxa__val eval_number(uint32_t type, double f, int32_t i) {
     fxa__val y = {.f = 0};
     if (type == FXA_FLOAT)

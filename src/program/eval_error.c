@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Running error of programs; see eval_error.h. Every rule is: what the operands' errors do to the exact result, plus
- * the operation's own rounding in units. Functions are given what function_ulps.h lets them err by.
+ * Running error analysis of programs; see eval_error.h. The error of a node is the error propagated from its operands
+ * plus the rounding error of the operation itself; functions round with the errors of function_ulps.h.
  */
 #include "eval_error.h"
 
@@ -9,30 +9,31 @@
 
 #include <math.h>
 
-#define REFERENCE_ULPS 2 /* of libm in f64, and of sigmoid and rsqrt made of it: by glibc's manual tanh has the most */
+#define REFERENCE_ULPS 2 /* error of f64 libm functions in ulps; glibc's manual states at most 2, for tanh */
 
 fxa__arithmetic fxa__arithmetic_of(bool f64) {
-    /* In f64 both sides round: two units. */
+    /* In f64 the reference rounds like the engine: twice the error of one rounding, 2^-53. */
     fxa__arithmetic wide = {0x1p-52, 0x1p-1022, 1e300, false, NULL}, narrow = {0x1p-24, 0x1p-126, 0x1p120, true, NULL};
     return f64 ? wide : narrow;
 }
 
-/* Slope times error, where an exact operand adds nothing however steep. */
-static double error_through(double slope, double e) { return e == 0 ? 0 : fabs(slope) * e; }
+/* Returns |derivative| * e, but 0 for an exact operand (e == 0) even if the derivative is infinite. */
+static double error_through(double derivative, double e) { return e == 0 ? 0 : fabs(derivative) * e; }
 
-/* Whether a value known to within e lies clearly on one side of `bound`. Of one that nothing is known of (e is
- * infinite) nothing is clear, also where it happens to be NaN or infinite here. */
+/* Returns true if all values within e of x are on the same side of `bound`. With e infinite nothing is decided, even if
+ * x is NaN or infinite. */
 static bool error_decided(double x, double bound, double e) {
     return e == 0 || (e < INFINITY && (x != x || fabs(x - bound) > e));
 }
 
-static bool error_whole_decided(double x, double step, double e) { /* no jump of floor(x - step) within e */
+/* Returns true if floor(x - step) is the same for all values within e of x. */
+static bool error_floor_decided(double x, double step, double e) {
     double y = x - step;
     if (e == 0 || e == INFINITY) return e == 0;
     return fabs(y) == INFINITY || y != y || (floor(y - e) == floor(y + e) && y - e != floor(y - e));
 }
 
-/* One operand: what its error does to the result y. INFINITY where the domain ends within it. */
+/* Returns the error of y = op(x) caused by an error e of x; INFINITY if the domain of op ends within e of x. */
 static double error_function(uint32_t op, double x, double y, double e) {
     switch (op) {
     case FXA_OP_SQRT: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (2 * sqrt(x - e));
@@ -49,21 +50,23 @@ static double error_function(uint32_t op, double x, double y, double e) {
     case FXA_OP_SIN:
     case FXA_OP_COS: return e;
     case FXA_OP_TAN: return e * (1 + y * y) > 0.1 ? INFINITY : error_through(1.3 * (1 + y * y), e);
-    case FXA_OP_FLOOR: return error_whole_decided(x, 0, e) ? 0 : INFINITY;
-    case FXA_OP_CEIL: return error_whole_decided(-x, 0, e) ? 0 : INFINITY;
-    case FXA_OP_ROUND: return error_whole_decided(x, 0.5, e) ? 0 : INFINITY;
-    case FXA_OP_TRUNC: return error_whole_decided(fabs(x), 0, e) ? 0 : INFINITY;
+    case FXA_OP_FLOOR: return error_floor_decided(x, 0, e) ? 0 : INFINITY;
+    case FXA_OP_CEIL: return error_floor_decided(-x, 0, e) ? 0 : INFINITY;
+    case FXA_OP_ROUND: return error_floor_decided(x, 0.5, e) ? 0 : INFINITY;
+    case FXA_OP_TRUNC: return error_floor_decided(fabs(x), 0, e) ? 0 : INFINITY;
     default: return e; /* NEG, ABS, FLOAT */
     }
 }
 
+/* Returns the error of y = a / b caused by the errors of a and b. */
 static double error_divide(double a, double b, double y, double e_a, double e_b) {
     if (e_a == 0 && e_b == 0) return 0;
-    if (b == 0 && e_b == 0) return fabs(a) <= e_a ? INFINITY : 0; /* infinite, if the sign of a is known */
+    if (b == 0 && e_b == 0) return fabs(a) <= e_a ? INFINITY : 0; /* y is infinite; its sign is that of a */
     if (fabs(b) <= 2 * e_b) return INFINITY;
     return fabs(b) == INFINITY ? 0 : (e_a + error_through(y, e_b)) / (fabs(b) - e_b);
 }
 
+/* Returns the error of y = a ** b caused by the errors of a and b. */
 static double error_power(double a, double b, double y, double e_a, double e_b) {
     if (e_b == 0 && b > 0 && b < INFINITY && fabs(a) <= 2 * e_a) /* a base that may be 0, or of either sign */
         return b == floor(b) || a >= e_a ? pow(fabs(a) + e_a, b) + fabs(y) : INFINITY;
@@ -73,20 +76,21 @@ static double error_power(double a, double b, double y, double e_a, double e_b) 
     return fabs(y) * expm1(by_log);
 }
 
-/* Float results of two operands; the quotient decides where // and % jump. */
+/* Returns the error of a float operation with two operands caused by their errors. // and % are discontinuous where the
+ * quotient is an integer. */
 static double error_binary(const fxa__arithmetic *m, uint32_t op, double a, double b, double y, double e_a,
                            double e_b) {
     double quotient = a / b, e_q = error_divide(a, b, quotient, e_a, e_b);
-    double e_floor = e_q + (fabs(quotient) < INFINITY ? m->unit * fabs(quotient) : 0); /* of what floor is taken of */
+    double e_floor = e_q + (fabs(quotient) < INFINITY ? m->unit * fabs(quotient) : 0); /* of the rounded quotient */
     bool exact = e_a == 0 && e_b == 0 && fmod(a, b) == 0;
     switch (op) {
     case FXA_OP_MULZ:
     case FXA_OP_MUL: return error_through(b, e_a) + error_through(a, e_b) + e_a * e_b;
     case FXA_OP_DIVZ:
     case FXA_OP_DIV: return e_q;
-    case FXA_OP_FLOORDIV: return exact || error_whole_decided(quotient, 0, e_floor) ? 0 : INFINITY;
+    case FXA_OP_FLOORDIV: return exact || error_floor_decided(quotient, 0, e_floor) ? 0 : INFINITY;
     case FXA_OP_MOD:
-        if (!exact && !error_whole_decided(quotient, 0, e_floor)) return INFINITY;
+        if (!exact && !error_floor_decided(quotient, 0, e_floor)) return INFINITY;
         return e_a + error_through(floor(quotient), e_b) + m->unit * fabs(a); /* as a - b * floor(a / b) */
     case FXA_OP_POW: return error_power(a, b, y, e_a, e_b);
     case FXA_OP_MIN:
@@ -97,11 +101,13 @@ static double error_binary(const fxa__arithmetic *m, uint32_t op, double a, doub
     }
 }
 
-/* An ulp is at most two units in f32. In f64 it is one, and the reference errs too. */
+/* Returns the error of a function in units of m->unit. In f32 an ulp is at most two units. In f64 it is at most one,
+ * and the reference has an error of its own. */
 static double error_function_units(const fxa__arithmetic *m, uint32_t op) {
     return m->narrow ? 2 * fxa__function_ulps(op, false) : fxa__function_ulps(op, true) + REFERENCE_ULPS;
 }
 
+/* Returns the rounding error of y = op(x) itself. */
 static double error_rounding(const fxa__arithmetic *m, uint32_t op, double x, double y) {
     double units = 1, tiny = fabs(y) < 0x1p-100 ? m->tiny : 0, other = m->function ? m->function(op, x, y) : -1;
     if (other >= 0) return fabs(y) < INFINITY ? other + 2 * tiny : 0;
@@ -112,18 +118,20 @@ static double error_rounding(const fxa__arithmetic *m, uint32_t op, double x, do
     else if (op >= FXA_OP_FLOOR && op <= FXA_OP_TRUNC)
         units = 0;
     else if (op == FXA_OP_DIV || op == FXA_OP_DIVZ)
-        units = 2; /* or a product with the reciprocal */
+        units = 2; /* engines may multiply by the reciprocal */
     else if (op == FXA_OP_FLOAT)
         units = fabs(y) > 0x1p24 && m->narrow;
     return units * (m->unit * fabs(y) + tiny);
 }
 
-/* A number from outside: constant, param, element of a tensor. */
+/* Returns the rounding error of a constant, param or tensor element when it is converted to the engine's type. */
 static double error_number(const fxa__arithmetic *m, double x) {
     if (!m->narrow || x != x || fabs(x) == INFINITY || x == (double)(float)x) return 0;
     return fabs(x) > m->largest ? INFINITY : m->unit * fabs(x) + (fabs(x) < 0x1p-100 ? m->tiny : 0);
 }
 
+/* Returns the error of an operation on ints or bools, `worst` (0 or INFINITY) unless an exact operand of && or ||
+ * decides the result. */
 static double error_bools(const fxa__node *n, const fxa__val *vals, const double *error, double worst) {
     uint32_t op = n->op;
     double e_a = error[n->arg[0]], e_b = n->n_args > 1 ? error[n->arg[1]] : 0;
@@ -133,6 +141,7 @@ static double error_bools(const fxa__node *n, const fxa__val *vals, const double
     return worst;
 }
 
+/* Returns the error of a select: that of the chosen operand if the condition is decided. */
 static double error_select(const fxa_program *p, const fxa__node *n, const fxa__val *vals, const double *error) {
     int32_t x = n->arg[1], y = n->arg[2];
     bool is_float = p->nodes[x].type == FXA_FLOAT;
@@ -141,22 +150,22 @@ static double error_select(const fxa_program *p, const fxa__node *n, const fxa__
     return same ? fmax(error[x], error[y]) : INFINITY;
 }
 
-/* Outside of its bounds, and surely so, a value counts no more. */
+/* Returns the error of clamp(x, lo, hi): that of a bound if x is outside it with certainty, else the largest. */
 static double error_clamp(double x, double e_x, double lo, double e_lo, double hi, double e_hi) {
     if (lo <= hi && x - e_x > hi + e_hi) return e_hi;
     if (lo <= hi && x + e_x < lo - e_lo) return e_lo;
     return fmax(e_x, fmax(e_lo, e_hi));
 }
 
-/* A node whose operands are floats and which is no select. */
+/* Returns the error of a node whose operands are floats, except select. */
 static double error_floats(const fxa_program *p, const fxa__arithmetic *m, int32_t at, const fxa__val *vals,
                            const double *error) {
     const fxa__node *n = &p->nodes[at];
     double a = vals[n->arg[0]].f, e_a = error[n->arg[0]], y = vals[at].f, e;
     double b = n->n_args > 1 ? vals[n->arg[1]].f : 0, e_b = n->n_args > 1 ? error[n->arg[1]] : 0;
-    bool nan = (a != a && e_a == 0) || (b != b && e_b == 0); /* for sure */
+    bool nan = (a != a && e_a == 0) || (b != b && e_b == 0); /* an operand is NaN with certainty */
     if (n->type == FXA_BOOL) return nan || error_decided(a, b, e_a + e_b) ? 0 : INFINITY;
-    if (n->op == FXA_OP_INT) return error_whole_decided(fabs(a), 0, e_a) ? 0 : INFINITY;
+    if (n->op == FXA_OP_INT) return error_floor_decided(fabs(a), 0, e_a) ? 0 : INFINITY;
     if ((n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ) && a == 0 && e_a == 0) return 0;
     if (e_a == INFINITY || e_b == INFINITY) return INFINITY;
     if (n->op == FXA_OP_CLAMP)
@@ -170,6 +179,7 @@ static double error_floats(const fxa_program *p, const fxa__arithmetic *m, int32
     return e == e && fabs(y) + e < m->largest ? e : INFINITY;
 }
 
+/* Returns the error of a node from those of its operands. */
 static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t at, const fxa__env *env,
                          const fxa__val *vals, const double *error) {
     const fxa__node *n = &p->nodes[at];
@@ -178,7 +188,7 @@ static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t
     switch (n->op) {
     case FXA_OP_CONST:
     case FXA_OP_PARAM: return n->type == FXA_FLOAT ? error_number(m, vals[at].f) : 0;
-    case FXA_OP_INPUT: return 0; /* score and dscore: below */
+    case FXA_OP_INPUT: return 0; /* fxa__program_error sets score and dscore */
     case FXA_OP_LOAD:
         if (worst == INFINITY) return INFINITY;
         return n->type == FXA_FLOAT && env->tensors[n->imm].dtype == FXA_F64 ? error_number(m, vals[at].f) : 0;
@@ -188,7 +198,7 @@ static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t
     }
     if (p->nodes[n->arg[0]].type == FXA_FLOAT) return error_floats(p, m, at, vals, error);
     if (n->type != FXA_FLOAT) return error_bools(n, vals, error, worst);
-    return worst == INFINITY ? INFINITY : error_rounding(m, n->op, 0, vals[at].f); /* FLOAT of an int or bool */
+    return worst == INFINITY ? INFINITY : error_rounding(m, n->op, 0, vals[at].f); /* float(int), float(bool) */
 }
 
 void fxa__program_error(const fxa_program *p, const fxa__arithmetic *a, const fxa__env *env, double e_score,

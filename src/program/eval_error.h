@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How far a program in narrow arithmetic may be from its meaning in f64: a running error analysis, to first order, node
- * by node. A node whose value is decided by less than its operands' error (a comparison of floats that are nearly
- * equal, a floor near a whole number, a division by nearly 0, an overflow of the narrow type) may be anything: its
- * error is infinite. Such an error counts only where it arrives: not in a branch that is not taken.
+ * Bounds the difference between a program evaluated by an engine, in f32 or f64, and its meaning in f64: a first-order
+ * running error analysis, node by node. A node has an infinite error if its operands' errors can change it arbitrarily:
+ * a comparison of nearly equal floats, a floor near an integer, a division by nearly 0, an overflow of f32. An infinite
+ * error of a select's branch that is not taken does not propagate.
  */
 #ifndef FXA_PROGRAM_EVAL_ERROR_H
 #define FXA_PROGRAM_EVAL_ERROR_H
@@ -14,15 +14,17 @@ typedef struct fxa__arithmetic {
     double unit;    /* relative error of one operation: 2^-24 in f32 */
     double tiny;    /* results below it may become 0 */
     double largest; /* results above it may become inf */
-    bool narrow;    /* constants and loads round to f32 */
-    /* What a function (or a quotient) may be off by at x, where it is y; below 0: nothing else is said of it. NULL: all
-     * are ours, as function_ulps.h has them. */
+    bool narrow;    /* constants and loads are rounded to f32 */
+    /* Returns the absolute error of a function or quotient y = op(x); below 0: use function_ulps.h. NULL:
+     * function_ulps.h for all. */
     double (*function)(uint32_t op, double x, double y);
 } fxa__arithmetic;
 
+/* Returns the arithmetic of f64 or f32, with the functions of function_ulps.h. */
 fxa__arithmetic fxa__arithmetic_of(bool f64);
 
-/* error[i] of every node, from vals of fxa__program_eval with the same env; of ints and bools 0 or INFINITY. */
+/* Fills error[n_nodes], bounds of the absolute error of every node (ints and bools: 0 or INFINITY), from the values of
+ * fxa__program_eval with the same env. e_score and e_dscore are the errors of the inputs score and dscore. */
 void fxa__program_error(const fxa_program *p, const fxa__arithmetic *a, const fxa__env *env, double e_score,
                         double e_dscore, const fxa__val *vals, double *error);
 

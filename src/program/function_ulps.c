@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table; see function_ulps.h. Chosen above what was measured, by less than an ulp, not derived: test_cpu_math has
- * an operand of each function at which the cpu engine's is as far off. Closest to their bounds are f32 tanh and erf:
- * over all operands 5.22 and 5.89 with hardware fma, 5.95 and 6.58 without, where products round too (erf at 3.149 by
- * its denominator, 4.6 units of 2^-24). pow in f64 is that of libm: 1 ulp is what glibc says of its own.
+ * The table of error bounds; see function_ulps.h. The bounds are measured, not derived: each is less than an ulp above
+ * the largest error found, and test_cpu_math has an operand of each function at which the cpu engine reaches that
+ * error. The largest errors of f32 tanh and erf over all operands are 5.22 and 5.89 ulps with hardware fma, 5.95 and
+ * 6.58 without. pow in f64 is libm's; glibc documents 1 ulp.
  */
 #include "function_ulps.h"
 

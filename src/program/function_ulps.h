@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How far the functions of programs may be off: the table of docs/numerics.md. test_cpu_math.c holds every instruction
- * set to it, and eval_error.c counts with it, so that no engine is allowed more than it promises.
+ * Error bounds of the functions of programs: the table of docs/numerics.md. test_cpu_math.c checks them on every
+ * instruction set, and eval_error.c computes with them.
  */
 #ifndef FXA_PROGRAM_FUNCTION_ULPS_H
 #define FXA_PROGRAM_FUNCTION_ULPS_H
@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-/* Largest error of an fxa_op in ulps of the exact result, in f32 or f64; 0 for what is no function. */
+/* Returns the maximum error of an fxa_op in ulps of the exact result, in f32 or f64; 0 if it is no such function. */
 double fxa__function_ulps(uint32_t op, bool f64);
 
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A finished program inside a new one: its nodes are built again. This is how derivatives, ready masks, lifted masks
- * and what src/lower makes of programs start.
+ * Copies a finished program into a builder, node by node. Derivatives, built-in masks, masks moved out of scores and
+ * the programs of src/lower begin with such a copy.
  */
 #include "build.h"
 
 #include "../base/float_state.h"
 
+/* Returns the copy of one node. tensor[slot of p] and map[node of p] are the slots and values in b. */
 static fxa_value import_node(fxa_builder *b, const fxa_program *p, const fxa__node *n, const int32_t *tensor,
                              const fxa_value *map) {
     fxa_value arg[FXA_MAX_RANK];
@@ -41,7 +42,8 @@ bool fxa__builder_import_with(fxa_builder *b, const fxa_program *p, const fxa_va
     return !fxa__builder_failed(b);
 }
 
-/* given[] of an import: the caller's score for the node that reads it. */
+/* Imports p with `score` in place of its input score; sets its new score and mask (NULL = not wanted). Returns
+ * FXA_E_MEMORY if memory ran out; other failures are recorded in b. */
 static fxa_status import_score(fxa_builder *b, const fxa_program *p, fxa_value score, fxa_value *new_score,
                                fxa_value *mask) {
     fxa_value *map = fxa__alloc_array(b->host, 2 * (size_t)p->n_nodes, sizeof *map), *given = map + p->n_nodes;

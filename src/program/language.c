@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The language told to others: what ops.def has of operators and functions, as the public header lists it.
+ * The operators and functions of the language as the public fxa_op_syntax lists them, from ops.def.
  */
 #include "program.h"
 
@@ -10,7 +10,7 @@ static const char *const language_groups[] = {
 #include "ops.def"
 };
 
-/* By fxa__form; what has a syntax of its own is none of them. */
+/* [fxa__form] public form; 0 = an operation with a syntax of its own, which is not listed */
 static const fxa_syntax_form language_forms[] = {[FXA__INFIX] = FXA_SYNTAX_INFIX,
                                                  [FXA__PREFIX] = FXA_SYNTAX_PREFIX,
                                                  [FXA__CALL] = FXA_SYNTAX_CALL,

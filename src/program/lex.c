@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From program text to tokens: white space, comments, newlines that count and those that do not, numbers, names,
- * operators. What can begin none of them goes to lex_stray.c.
+ * Splits program text into tokens: white space, comments, newlines that end statements, numbers, names, operators.
+ * lex_stray.c reports characters that begin no token.
  */
 #include "lex.h"
 #include "decimal.h"
@@ -71,7 +71,7 @@ static size_t lex_hash(const char *text, size_t length) {
     return (size_t)(h ^ h >> 32);
 }
 
-/* Where a name lies in the table, or the free place for it. */
+/* Returns the slot of the hash table that holds a name, or the free slot for it. */
 static size_t lex_slot(const fxa__lexer *lex, const char *text, size_t length) {
     size_t mask = lex->table_size - 1, slot = lex_hash(text, length) & mask;
     for (; lex->table[slot]; slot = (slot + 1) & mask) {
@@ -81,6 +81,7 @@ static size_t lex_slot(const fxa__lexer *lex, const char *text, size_t length) {
     return slot;
 }
 
+/* Doubles the hash table. Returns false if memory ran out. */
 static bool lex_rehash(fxa__lexer *lex) {
     size_t size = lex->table_size ? lex->table_size * 2 : 256;
     uint32_t *table = fxa__alloc_array(lex->host, size, sizeof *table);
@@ -105,6 +106,7 @@ int64_t fxa__lex_name(fxa__lexer *lex, const char *text, size_t length) {
 
 /* ---- Tokens ------------------------------------------------------------------------------------------------------ */
 
+/* Appends a token. Returns false if memory ran out, as do all functions below that append one. */
 static bool lex_push(fxa__lexer *lex, fxa__token_kind kind, size_t at, size_t length) {
     size_t need = lex->n_tokens + 1;
     if (!fxa__grow(lex->host, &lex->tokens, &lex->tokens_capacity, need, sizeof *lex->tokens)) return false;
@@ -145,7 +147,8 @@ static bool lex_word(fxa__lexer *lex, size_t at) {
     return true;
 }
 
-/* How many of the bytes from `at` are a well-formed number; a longer run of word characters makes it a bad one. */
+/* Returns the number of bytes from `at` that are a well-formed number and sets *kind; 0 if malformed. The caller
+ * rejects a number that is followed by more word characters. */
 static size_t lex_number_form(const char *text, size_t at, fxa__token_kind *kind) {
     size_t i = at;
     *kind = TOK_INT;
@@ -196,7 +199,7 @@ uint64_t fxa__lex_int(const fxa__lexer *lex, const fxa__token *token, bool *hex)
     return value;
 }
 
-/* The longest that fits is the token; of two rows with one spelling the first. */
+/* Appends the longest operator or bracket at `at`; of two rows of ops.def with one spelling, the first. */
 static bool lex_operator(fxa__lexer *lex, size_t at) {
     static const struct {
         const char *text;
@@ -208,7 +211,7 @@ static bool lex_operator(fxa__lexer *lex, size_t at) {
 #define ALSO(ID, text, form, ...) TOK_OF_##form({text, TOK_##ID})
 #include "ops.def"
     };
-    const char *t = lex->text + at; /* a newline follows the last byte, so no spelling goes on past the text */
+    const char *t = lex->text + at; /* the text ends with a newline, so no spelling matches beyond it */
     size_t length = 0, kind = 0;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         size_t n = strlen(table[i].text);
@@ -219,14 +222,15 @@ static bool lex_operator(fxa__lexer *lex, size_t at) {
     return length ? lex_push(lex, (fxa__token_kind)kind, at, length) : fxa__lex_stray(lex, at);
 }
 
-/* A newline ends a statement outside of brackets and not after an operator. */
+/* Appends a TOK_LINE for a newline that ends a statement: outside brackets and not after an operator. */
 static bool lex_newline(fxa__lexer *lex, size_t at, size_t first, size_t depth) {
     if (depth > 0 || lex->n_tokens == first) return true;
     uint32_t last = lex->tokens[lex->n_tokens - 1].kind;
     return last == TOK_LINE || last >= TOK_LPAREN || lex_push(lex, TOK_LINE, at, 1);
 }
 
-/* One text, up to its end or its first mistake. depth: 1 for an expression, as if it stood in parentheses. */
+/* Splits one text, up to its end or the first TOK_BAD. depth: number of open brackets at the start; 1 for an expression
+ * text, which is read as if it were in parentheses. */
 static bool lex_part(fxa__lexer *lex, size_t at, size_t end, size_t depth) {
     size_t first = lex->n_tokens;
     at += fxa__utf8_mark(lex->text + at, end - at);

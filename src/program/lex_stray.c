@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the lexer says of a byte that begins no token, with what to write instead: signs from papers and editors,
- * quotes, and the points of modules and methods.
+ * Messages for characters that begin no token, with what to write instead: mathematical signs, typographic characters,
+ * quotes, and the '.' of modules and methods.
  */
 #include "lex.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Characters that people paste, and what to write for them. */
+/* Returns the advice for a character that is often pasted from papers and editors, to be appended to a message; "" if
+ * there is none. */
 static const char *stray_advice(const char *text) {
     static const struct {
         const char *bytes, *advice;
@@ -50,7 +51,8 @@ const char *fxa__lex_alias(const char *name, size_t length) {
     return NULL;
 }
 
-/* The character of two to four bytes at text, *length of them; 0 where these are no UTF-8. */
+/* Returns the code point of the UTF-8 character of two to four bytes at text and sets *length; 0 and length 1 if the
+ * bytes are not valid UTF-8. */
 static uint32_t stray_character(const uint8_t *text, size_t *length) {
     size_t n = text[0] >= 0xf0 ? 4 : text[0] >= 0xe0 ? 3 : 2;
     uint32_t c = text[0] & (0xffu >> (n + 1));
@@ -65,7 +67,7 @@ static uint32_t stray_character(const uint8_t *text, size_t *length) {
     return c;
 }
 
-/* value.method(...): the value as its argument; owner: the value as it is shown. */
+/* Reports value.method(...) at the '.': suggests method(value, ...). owner: text of the value, for the message. */
 static bool stray_member(fxa__lexer *lex, size_t at, const char *owner, int length) {
     static const char *const members[][2] = {
         {"shape", "a program does not see sizes of tensors; lengths are q_len and k_len, and heads"},
@@ -85,7 +87,7 @@ static bool stray_member(fxa__lexer *lex, size_t at, const char *owner, int leng
                         alias ? alias : name, length, owner, name[n] == '(' && name[n + 1] != ')' ? ", ..." : "");
 }
 
-/* module.name: the name alone; or a value. */
+/* Reports the '.' after a name that begins at `start`: of module.name suggests name; else as stray_member. */
 static bool stray_point(fxa__lexer *lex, size_t at, size_t start) {
     static const char *const modules[] = {"torch", "jnp", "np", "numpy", "math", "jax",
                                           "lax",   "F",   "tl", "nn",    "mx",   "tf"};

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks that a score says by itself: `score = c ? x : -inf`, with c free of the score, gives every pair the weight that
- * `score = x` under `mask = c` does, and so its gradients; `score = -inf` gives what `mask = false` does. Engines that
- * skip what a mask rules out ask for the second form; hash, text and meaning of a program stay what they are.
+ * Moves masks out of scores. `score = c ? x : -inf`, where c does not depend on the score, is rewritten as `score = x`
+ * with `mask = c`; `score = -inf` as `mask = false`. Weights and gradients are the same. Engines use the rewritten
+ * program because they skip masked tiles; hash and text of the user's program do not change.
  *
- * Selects are taken off from the outside, one inside the other, and either branch may be the infinite one.
+ * Nested selects are removed from the outermost inwards; either branch may be -inf.
  */
 #include "program.h"
 
 #include <math.h>
 
-/* Of floats. */
+/* Returns true if a float node is the constant -inf. */
 static bool lift_is_minus_inf(const fxa_program *p, int32_t node) {
     return p->nodes[node].op == FXA_OP_CONST && p->nodes[node].f == -INFINITY;
 }
@@ -21,12 +21,13 @@ int fxa__program_masked_branch(const fxa_program *p, int32_t node) {
     return lift_is_minus_inf(p, n->arg[2]) ? 1 : lift_is_minus_inf(p, n->arg[1]) ? 2 : 0;
 }
 
+/* Returns the argument number of the branch that remains if `node` is a mask inside the score; else 0. */
 static int lift_branch(const fxa_program *p, int32_t node, const uint16_t *reads) {
     int branch = fxa__program_masked_branch(p, node);
     return branch && !(reads[p->nodes[node].arg[0]] >> FXA_INPUT_SCORE & 1) ? branch : 0;
 }
 
-/* Builds the second form; map has a value for every node of p. */
+/* Builds the rewritten program. map[n_nodes] is scratch space. */
 static void lift_build(fxa_builder *b, const fxa_program *p, const uint16_t *reads, fxa_value *map) {
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
     fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forms of ints, one node from its operands; see linear.h. All arithmetic is that of program ints, modulo 2^32: so no
- * step needs a proof, and what a form is good for is asked of the form alone.
+ * Affine forms of nodes, each computed from those of its operands; see linear.h. All arithmetic is modulo 2^32, like
+ * that of program ints, so every step is exact.
  */
 #include "linear.h"
 
@@ -13,6 +13,7 @@ fxa_tile_bounds fxa__box_plain(void) {
     return box;
 }
 
+/* Returns x * a + y * b modulo 2^32. */
 static int32_t linear_madd(int32_t x, int32_t a, int32_t y, int32_t b) {
     return fxa__wrap32((int64_t)((uint64_t)((int64_t)x * a) + (uint64_t)((int64_t)y * b)));
 }
@@ -48,20 +49,21 @@ bool fxa__linear_bounds(const fxa__linear *f, const fxa_tile_bounds *box, int64_
 
 /* ---- One node ---------------------------------------------------------------------------------------------------- */
 
-/* No sum: what it reads, and whether that moves. */
+/* Returns the form of a node that is not affine. still: it does not change when q and k shift by the same amount. */
 static fxa__linear linear_rest(const fxa__node *n, const fxa__linear *forms, bool still) {
     fxa__linear f = {.rest = FXA__REST | (still ? 0u : (uint32_t)FXA__REST_MOVES)};
     for (int i = 0; i < n->n_args; i++) f.rest |= fxa__linear_reads(&forms[n->arg[i]]);
     return f;
 }
 
+/* Returns true if no operand changes when q and k shift by the same amount. */
 static bool linear_args_still(const fxa__node *n, const fxa__linear *forms) {
     for (int i = 0; i < n->n_args; i++)
         if (!fxa__linear_is_still(&forms[n->arg[i]])) return false;
     return true;
 }
 
-/* Whether the operand is its form, without wrapping, over the box that the analysis is of. */
+/* Returns true if the node equals its form without wrapping, over the box of `range` or, if NULL, of fxa__box_plain. */
 static bool linear_is_exact(const fxa__linear *forms, int32_t node, const fxa__range *range) {
     int64_t lo, hi;
     if (range) {
@@ -72,17 +74,18 @@ static bool linear_is_exact(const fxa__linear *forms, int32_t node, const fxa__r
     return fxa__linear_bounds(&forms[node], &plain, &lo, &hi);
 }
 
-/* Operands that move by the same amount compare the same way; but for an order none of them may wrap. */
+/* Returns true if n compares ints whose difference does not change when q and k shift by the same amount. For < and <=
+ * the operands must not wrap either. */
 static bool linear_compare_still(const fxa_program *p, const fxa__node *n, const fxa__linear *forms,
                                  const fxa__range *range) {
     if (fxa__op_info_get(n->op)->sig != FXA__SIG_CMP || p->nodes[n->arg[0]].type != FXA_INT) return false;
     bool order = n->op == FXA_OP_LT || n->op == FXA_OP_LE;
     if (order && !(linear_is_exact(forms, n->arg[0], range) && linear_is_exact(forms, n->arg[1], range))) return false;
-    fxa__linear apart = fxa__linear_sum(&forms[n->arg[0]], 1, &forms[n->arg[1]], -1);
-    return fxa__linear_is_still(&apart);
+    fxa__linear difference = fxa__linear_sum(&forms[n->arg[0]], 1, &forms[n->arg[1]], -1);
+    return fxa__linear_is_still(&difference);
 }
 
-/* A product of which one factor is a constant, with *ok false where none is. */
+/* Returns the form of a product with a constant factor; sets *ok to false if neither factor is constant. */
 static fxa__linear linear_product(const fxa__linear *x, const fxa__linear *y, bool *ok) {
     const fxa__linear none = {.c = 0};
     if (fxa__linear_is_const(x)) return fxa__linear_sum(y, x->c, &none, 0);
@@ -90,7 +93,7 @@ static fxa__linear linear_product(const fxa__linear *x, const fxa__linear *y, bo
     return fxa__linear_sum(x, y->c, &none, 0);
 }
 
-/* Sums and what is like them; false: none. */
+/* Writes the form of an int operation that is affine in its operands. Returns false if n is not. */
 static bool linear_arithmetic(const fxa__node *n, const fxa__linear *forms, fxa__linear *out) {
     const fxa__linear one = {.c = 1}, *x = &forms[n->arg[0]], *y = n->n_args > 1 ? &forms[n->arg[1]] : &one;
     bool ok = true;

@@ -1,49 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ints as sums of the inputs: what range analysis, counts of tiles, bands of masks and index expressions ask of a node.
- * This is the one reading of "linear in q and k"; src/lower/affine.h has it of whole programs.
+ * Affine forms of nodes, for range analysis, tile counting, bands of masks and index expressions:
  *
- * Program ints wrap, so every int is congruent to its form modulo 2^32, whatever happens on the way: (q + c) - c is q.
- * A form without a rest whose values over a box all fit 32 bits is the value itself there (fxa__linear_bounds).
+ *     value = c + sum of coef[i] * input[i] + non-affine part    (mod 2^32)
+ *
+ * src/lower/affine.h computes the forms of an entire program. Ints of a program wrap, so every int is congruent to its
+ * form even if an intermediate result wraps: (q + c) - c is q. If a form has no non-affine part and all its values over
+ * a box fit 32 bits, it equals the value there (fxa__linear_bounds).
  */
 #ifndef FXA_PROGRAM_LINEAR_H
 #define FXA_PROGRAM_LINEAR_H
 
 #include "range.h"
 
-/* Of a rest: the low bits are the inputs that it reads (bit i: fxa_input i), then */
+/* Bits of fxa__linear.rest, the non-affine part. */
 enum {
-    FXA__REST = 1 << FXA_INPUT_COUNT, /* there is one */
+    FXA__REST = 1 << FXA_INPUT_COUNT, /* there is a non-affine part */
     FXA__REST_MOVES =
-        2 << FXA_INPUT_COUNT, /* it may change when q and k move by the same amount, or with q_row or k_row */
-    FXA__REST_READS = FXA__REST - 1
+        2 << FXA_INPUT_COUNT,       /* it may change if q and k shift by the same amount, or with q_row, k_row */
+    FXA__REST_READS = FXA__REST - 1 /* bit i: it depends on fxa_input i */
 };
 
-/* value = c + the sum of coef[i] * input i + rest, modulo 2^32. A float, a bool, a product of inputs, a param or a load
- * is nothing but rest; of floats and bools the sum is empty, and the rest tells what they read. */
+/* An affine form with its non-affine part. A product of inputs, a param or a load has only the latter. So have floats
+ * and bools, whose coef and c are 0 and whose `rest` records the inputs that they depend on. */
 typedef struct fxa__linear {
-    int32_t coef[FXA_INPUT_COUNT]; /* signed: 2^32 - 1 is -1 */
+    int32_t coef[FXA_INPUT_COUNT]; /* signed: 2^32 - 1 is stored as -1 */
     int32_t c;
-    uint32_t rest;
+    uint32_t rest; /* bits above; 0 = no non-affine part */
 } fxa__linear;
 
-/* Coordinates and lengths that analysis counts on where nothing else is said: 0 to this. */
+/* Largest coordinate and length that analysis assumes unless given bounds; the smallest is 0. */
 #define FXA__PLAIN_MOST ((1 << 30) - 1)
-fxa_tile_bounds fxa__box_plain(void); /* of them all */
+fxa_tile_bounds fxa__box_plain(void); /* returns the box of all these coordinates and lengths */
 
-/* The form of a node by those of its operands. With `range`, which has analysed it, ints that are one value over the
- * box are constants, and the forms hold over the box; without it they hold everywhere, but for REST_MOVES of
- * comparisons, which is said of plain coordinates and lengths. */
+/* Returns the form of a node from the forms of its operands. range NULL: the form holds for all inputs, except
+ * FXA__REST_MOVES of comparisons, which assumes coordinates and lengths of fxa__box_plain. Otherwise `range` must have
+ * analysed the node, the form holds over its box, and ints with a single value there are constants. */
 fxa__linear fxa__linear_of(const fxa_program *p, int32_t node, const fxa__linear *forms, const fxa__range *range);
-/* a * x + b * y. */
+/* Returns a * x + b * y. */
 fxa__linear fxa__linear_sum(const fxa__linear *x, int32_t a, const fxa__linear *y, int32_t b);
+/* Returns true if the form is a constant. */
 bool fxa__linear_is_const(const fxa__linear *f);
-/* All inputs that the value may depend on, by bits. */
+/* Returns the inputs that the value may depend on (bit i: fxa_input i). */
 uint32_t fxa__linear_reads(const fxa__linear *f);
-/* Returns true if the value stays as it is when q and k move by the same amount, wherever q_row and k_row go. */
+/* Returns true if the value does not change when q and k shift by the same amount, for any q_row and k_row. */
 bool fxa__linear_is_still(const fxa__linear *f);
-/* The smallest and largest value over a box, both attained; true only where the value is the form itself: there is no
- * rest, and nothing leaves 32 bits. */
+/* Sets lo and hi to the smallest and largest value over a box, both attained. Returns false if the form may differ from
+ * the value: it has a non-affine part, or its values exceed 32 bits. */
 bool fxa__linear_bounds(const fxa__linear *f, const fxa_tile_bounds *box, int64_t *lo, int64_t *hi);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of operations as data, names of types and inputs, and which names a program may not give to its own things.
- * Everything about operations and words comes from ops.def; here it is only laid out by code.
+ * The table of operations as data, indexed by operation code; names of types and inputs; reserved names. All of it is
+ * generated from ops.def.
  */
 #include "program.h"
 
@@ -34,7 +34,7 @@ fxa__spelling fxa__op_spelling(uint32_t op, bool bools) {
     };
     const fxa__op_info *info = fxa__op_info_get(op);
     for (size_t i = 0; bools && i < sizeof also / sizeof *also; i++)
-        if (also[i].op == op) return also[i].spelling; /* pow, a call beside **, has no bools */
+        if (also[i].op == op) return also[i].spelling; /* pow(), the other spelling of **, takes no bools */
     return (fxa__spelling){info->text, info->prec};
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Program text: the entry points, the words of the language, and statements. Expressions are in parse_expr.c. The texts
- * of one parse are one program, in order; a statement does not go on from one text into the next.
+ * Parses program text: entry points, reserved words, statements. Expressions are in parse_expr.c. The texts of one
+ * parse form one program, in order; a statement cannot extend from one text into the next.
  */
 #include "parse.h"
 
@@ -33,7 +33,8 @@ bool fxa__parse_expect(fxa__parser *p, uint32_t kind, const char *what) {
     return found;
 }
 
-/* A bracket that is never closed swallows the lines after it: then the bracket is the mistake, not what was found. */
+/* Returns true if the current token ends or begins a statement inside brackets: then a bracket was never closed, which
+ * is the mistake to report. */
 static bool parse_ran_on(const fxa__parser *p) {
     const fxa__token *t = fxa__parse_token(p);
     if (t->kind == TOK_END || t->kind == TOK_LINE) return true;
@@ -89,14 +90,16 @@ size_t fxa__parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind 
     return name;
 }
 
-/* Here and below: 0, or -1 after a failure. */
+/* The functions below return 0, or -1 after a failure. */
+
+/* Binds the name at token `name` to a new param or tensor, whose value is negative if the builder failed. */
 static fxa_value parse_declared(fxa__parser *p, size_t name, fxa__symbol symbol) {
     if (symbol.value < 0) return fxa__parse_fail_builder(p, name, name);
     *fxa__parse_symbol(p, name) = symbol;
     return 0;
 }
 
-/* The = VALUE of a param statement. */
+/* Parses the "= VALUE" of a param statement. */
 static fxa_value parse_default(fxa__parser *p, const char *param, fxa_type type) {
     fxa__parse_next(p);
     size_t first = p->at;
@@ -134,7 +137,7 @@ static fxa_value parse_param(fxa__parser *p) {
     return fxa__parse_is(p, TOK_ASSIGN) ? parse_default(p, text, type) : 0;
 }
 
-/* The [RANK] of a tensor statement; -1 after a failure. */
+/* Parses the [RANK] of a tensor statement. Returns the rank; -1 after a failure. */
 static int32_t parse_rank(fxa__parser *p) {
     bool hex;
     if (!fxa__parse_expect(p, TOK_LBRACKET, "'[' and the rank of the tensor, as in f32[1]")) return -1;
@@ -164,7 +167,8 @@ static fxa_value parse_tensor(fxa__parser *p) {
 
 /* ---- Statements that have values --------------------------------------------------------------------------------- */
 
-/* What follows the expression is looked at first: a type error may come from it. */
+/* The end of the statement is checked before the expression's type, since a type error may be caused by what
+ * follows. */
 fxa_value fxa__parse_last_expr(fxa__parser *p) {
     fxa_value v = fxa__parse_expr(p);
     if (v < 0 || fxa__parse_is(p, TOK_LINE) || fxa__parse_is(p, TOK_END)) return v;
@@ -177,7 +181,7 @@ fxa_value fxa__parse_last_expr(fxa__parser *p) {
 static fxa_value parse_let(fxa__parser *p) {
     size_t name = fxa__parse_given_name(p, "the name of the let", SYM_LET);
     if (name == SIZE_MAX) return -1;
-    if (fxa__parse_is_joining(p, p->at)) return fxa__parse_fail_joining(p, p->at, name, "let ");
+    if (fxa__parse_is_compound_assignment(p, p->at)) return fxa__parse_fail_compound_assignment(p, p->at, name, "let ");
     if (!fxa__parse_expect(p, TOK_ASSIGN, "'=' and the value of the let")) return -1;
     fxa_value v = fxa__parse_last_expr(p);
     if (v < 0) return -1;
@@ -199,7 +203,8 @@ static bool parse_can_assign(fxa__parser *p, uint32_t kind, size_t at) {
     return false;
 }
 
-/* Stores the expression v, of tokens from `first` on, as score, mask or dscore, which are shown at token `name`. */
+/* Assigns v, the expression that begins at token `first`, to score, mask or dscore. A failure of the conversion is
+ * reported at token `name`. Returns the stored value. */
 static fxa_value parse_store(fxa__parser *p, uint32_t kind, size_t name, size_t first, fxa_value v) {
     fxa_type type = fxa__builder_type(p->b, v);
     if (kind == SYM_MASK && type != FXA_BOOL) return fxa__parse_fail_bool(p, first, p->at - 1, "mask", type);
@@ -212,13 +217,13 @@ static fxa_value parse_store(fxa__parser *p, uint32_t kind, size_t name, size_t 
     return v;
 }
 
-/* score = ..., mask = ..., dscore = ... */
+/* Parses score = ..., mask = ... or dscore = ... */
 static fxa_value parse_assign(fxa__parser *p) {
     size_t name = p->at;
     uint32_t kind = fxa__parse_symbol(p, name)->kind;
     if (!parse_can_assign(p, kind, name)) return -1;
     fxa__parse_next(p);
-    if (fxa__parse_is_joining(p, p->at)) return fxa__parse_fail_joining(p, p->at, name, "");
+    if (fxa__parse_is_compound_assignment(p, p->at)) return fxa__parse_fail_compound_assignment(p, p->at, name, "");
     if (fxa__parse_is(p, TOK_EQ))
         return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'==' compares; write %s = ... to assign",
                                parse_output_name(kind));
@@ -228,7 +233,7 @@ static fxa_value parse_assign(fxa__parser *p) {
     return v < 0 ? -1 : parse_store(p, kind, name, first, v);
 }
 
-/* grad name += value, grad name[i, j] += value */
+/* Parses grad name += value or grad name[i, j] += value, after the word grad. */
 static fxa_value parse_grad(fxa__parser *p) {
     char text[FXA_MAX_NAME + 1];
     fxa_value index[FXA_MAX_RANK];
@@ -276,14 +281,14 @@ static fxa_value parse_statement(fxa__parser *p) {
         default: return parse_grad(p);
         }
     }
-    bool joining = fxa__parse_is_joining(p, p->at + 1);
+    bool joining = fxa__parse_is_compound_assignment(p, p->at + 1);
     if (p->lex.tokens[p->at + 1].kind != TOK_ASSIGN && !joining) return fxa__parse_fail_unexpected(p, wanted);
-    if (joining && s.kind == SYM_LET) return fxa__parse_fail_joining(p, p->at + 1, p->at, "let ");
+    if (joining && s.kind == SYM_LET) return fxa__parse_fail_compound_assignment(p, p->at + 1, p->at, "let ");
     if (s.kind == SYM_NONE || s.kind == SYM_LET || s.kind == SYM_OFFER) return fxa__parse_fail_output(p);
     return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%s' cannot be assigned; write let NAME = ...", text);
 }
 
-/* One text that is an expression. Returns -1 after a failure. */
+/* Parses a text of kind FXA_TEXT_SCORE, MASK or DSCORE: one expression. A mask is combined with the mask before it. */
 static fxa_value parse_expression_text(fxa__parser *p, uint32_t text_kind) {
     uint32_t kind = text_kind == FXA_TEXT_SCORE ? SYM_SCORE : text_kind == FXA_TEXT_MASK ? SYM_MASK : SYM_DSCORE;
     size_t first = p->at;
@@ -322,6 +327,7 @@ static fxa_value parse_program(fxa__parser *p) {
 
 /* ---- Setting up -------------------------------------------------------------------------------------------------- */
 
+/* Binds a name to a symbol. Returns false if memory ran out. */
 static bool parse_define(fxa__parser *p, const char *text, uint32_t kind, int32_t value) {
     int64_t name = fxa__lex_name(&p->lex, text, strlen(text));
     if (name < 0 || !fxa__grow(p->lex.host, &p->symbols, &p->symbols_capacity, (size_t)name + 1, sizeof *p->symbols))
@@ -330,6 +336,7 @@ static bool parse_define(fxa__parser *p, const char *text, uint32_t kind, int32_
     return true;
 }
 
+/* Binds the reserved words, inputs and functions. Returns false if memory ran out. */
 static bool parse_words(fxa__parser *p) {
     static const struct {
         const char *text;
@@ -356,7 +363,7 @@ static bool parse_words(fxa__parser *p) {
     return good;
 }
 
-/* Names that the caller offers; they come after the words, which they cannot replace. */
+/* Binds the names of config->declarations, which cannot replace reserved words. */
 static fxa_status parse_offers(fxa__parser *p, fxa_error *err) {
     for (size_t i = 0; i < p->config->n_declarations; i++) {
         const fxa_declaration *d = &p->config->declarations[i];
@@ -434,7 +441,7 @@ fxa_status fxa_program_parse_texts(fxa_context *ctx, const fxa_parse_config *con
     if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL");
     *out = NULL;
     if (!ctx || !config) return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", ctx ? "config" : "ctx");
-    size_t min_size = offsetof(fxa_parse_config, declarations); /* what an older caller has at least */
+    size_t min_size = offsetof(fxa_parse_config, declarations); /* size of the struct in its first version */
     FXA_TRY(fxa__struct_read(&c, sizeof c, min_size, config, "fxa_parse_config", err));
     return fxa__program_parse(fxa__context_host(ctx), &c, out, err);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names in expressions, and what may follow them: t[i, j], f(x, y), and the loops sum, any, all, which are unrolled by
- * parsing their body once per round with their own name bound to the round's number.
+ * Names in expressions, loads t[i, j], calls f(x, y), and the loops sum, any and all. A loop is unrolled: its body is
+ * parsed once per iteration, with the loop variable bound to the number of the iteration.
  */
 #include "parse.h"
 
@@ -19,7 +19,7 @@ const char *fxa__parse_text(const fxa__parser *p, size_t token, char out[FXA_MAX
 
 bool fxa__parse_adopt(fxa__parser *p, size_t name) {
     fxa__symbol *s = fxa__parse_symbol(p, name);
-    if (s->kind != SYM_OFFER || p->checking) return true; /* a body that is never called uses nothing */
+    if (s->kind != SYM_OFFER || p->checking) return true; /* a body that is only checked declares nothing */
     const fxa_declaration *d = &p->config->declarations[s->value];
     if (d->dtype == FXA_DTYPE_NONE)
         *s = (fxa__symbol){SYM_PARAM, (uint8_t)d->type, 0, false, fxa_builder_param(p->b, d->name, d->type)};
@@ -61,9 +61,10 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
     return n == rank;
 }
 
+/* Parses a load of the tensor at token `name`. */
 static fxa_value call_load(fxa__parser *p, size_t name, const fxa__symbol *s) {
     fxa_value index[FXA_MAX_RANK];
-    if (fxa__parse_is(p, TOK_BAD)) return fxa__parse_fail_unexpected(p, "'['"); /* t.shape: its own message says more */
+    if (fxa__parse_is(p, TOK_BAD)) return fxa__parse_fail_unexpected(p, "'['"); /* reports the lexer's: t.shape */
     if (!fxa__parse_is(p, TOK_LBRACKET))
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is a tensor of rank %d; read it as %.*s[%.*s]",
                                PARSE_NAME(p, name), s->rank, PARSE_NAME(p, name), s->rank ? 3 * s->rank - 2 : 0,
@@ -76,11 +77,12 @@ static fxa_value call_load(fxa__parser *p, size_t name, const fxa__symbol *s) {
 
 /* ---- Functions --------------------------------------------------------------------------------------------------- */
 
+/* Parses the arguments of the built-in function at token `name`. */
 static fxa_value call_function(fxa__parser *p, size_t name) {
     size_t open = p->at, n = 0;
     fxa_op op = (fxa_op)fxa__parse_symbol(p, name)->value;
     size_t arity = fxa__op_info_get(op)->arity;
-    bool folds = op == FXA_OP_MIN || op == FXA_OP_MAX; /* of two and more */
+    bool folds = op == FXA_OP_MIN || op == FXA_OP_MAX; /* takes two or more arguments */
     fxa_value args[3] = {-1, -1, -1};
     fxa__parse_next(p);
     while (!fxa__parse_is(p, TOK_RPAREN) || n > 0) {
@@ -109,7 +111,7 @@ static fxa_value call_function(fxa__parser *p, size_t name) {
 
 /* ---- Loops ------------------------------------------------------------------------------------------------------- */
 
-/* The count: a constant int of 0 to FXA_MAX_LOOP, once folded; -1 when it is not. */
+/* Parses the count of a loop: after folding, a constant int from 0 to FXA_MAX_LOOP. Returns it; -1 after a failure. */
 static int32_t call_count(fxa__parser *p) {
     size_t first = p->at;
     fxa_value v = fxa__parse_expr(p);
@@ -125,8 +127,8 @@ static int32_t call_count(fxa__parser *p) {
     return node.imm;
 }
 
-/* One round's value as the loop adds it up: a sum counts bools, any and all take nothing else. */
-static fxa_value call_round(fxa__parser *p, size_t name, size_t body, bool sum) {
+/* Parses the body of a loop once. Returns its value: as an int for bools in a sum; any and all require a bool. */
+static fxa_value call_iteration(fxa__parser *p, size_t name, size_t body, bool sum) {
     fxa_value v = fxa__parse_expr(p);
     if (v < 0) return -1;
     fxa_type type = fxa__parse_type(p, v);
@@ -135,13 +137,15 @@ static fxa_value call_round(fxa__parser *p, size_t name, size_t body, bool sum) 
     return sum && type == FXA_BOOL ? fxa__parse_op(p, FXA_OP_INT, &v, 1, name, name) : v;
 }
 
-/* What a loop of no rounds gives: 0 of the body's type, false, true. */
-static fxa_value call_nothing(fxa__parser *p, fxa_op op, fxa_value body) {
+/* Returns the value of a loop of 0 iterations: 0 of the body's type for sum, false for any, true for all. */
+static fxa_value call_empty_loop(fxa__parser *p, fxa_op op, fxa_value body) {
     if (op != FXA_OP_ADD) return fxa_builder_bool(p->b, op == FXA_OP_AND);
     return fxa__builder_type(p->b, body) == FXA_FLOAT ? fxa_builder_float(p->b, 0) : fxa_builder_int(p->b, 0);
 }
 
-static fxa_value call_rounds(fxa__parser *p, size_t name, fxa__symbol *own, int32_t count) {
+/* Parses the body of the loop at token `name` `count` times, with `own` as the loop variable, and combines the
+ * values. */
+static fxa_value call_iterations(fxa__parser *p, size_t name, fxa__symbol *own, int32_t count) {
     fxa_op op = (fxa_op)fxa__parse_symbol(p, name)->value;
     size_t body = p->at;
     fxa_value args[2] = {-1, -1};
@@ -149,14 +153,15 @@ static fxa_value call_rounds(fxa__parser *p, size_t name, fxa__symbol *own, int3
     for (int32_t i = 0; i < count || i == 0; i++) {
         p->at = body;
         *own = (fxa__symbol){SYM_INDEX, FXA_INT, 0, false, p->checking ? PARSE_ANY : fxa_builder_int(p->b, i)};
-        args[1] = call_round(p, name, body, op == FXA_OP_ADD);
+        args[1] = call_iteration(p, name, body, op == FXA_OP_ADD);
         if (args[1] < 0) return -1;
         args[0] = i == 0 ? args[1] : fxa__parse_op(p, op, args, 2, name, name);
         if (args[0] < 0) return -1;
     }
-    return count > 0 ? args[0] : call_nothing(p, op, args[0]);
+    return count > 0 ? args[0] : call_empty_loop(p, op, args[0]);
 }
 
+/* Parses the loop at token `name`. */
 static fxa_value call_loop(fxa__parser *p, size_t name) {
     size_t open = p->at;
     fxa__parse_next(p);
@@ -170,8 +175,8 @@ static fxa_value call_loop(fxa__parser *p, size_t name) {
     if (!fxa__parse_expect(p, TOK_COMMA, "',' and the count of the loop")) return -1;
     int32_t count = call_count(p);
     if (count < 0 || !fxa__parse_expect(p, TOK_COMMA, "',' and the body of the loop")) return -1;
-    fxa_value v = call_rounds(p, name, own, count);
-    /* A use inside may have declared the name for good; a loop's own name never outlives it. */
+    fxa_value v = call_iterations(p, name, own, count);
+    /* Restores the symbol that the loop variable has hidden. */
     *own = before;
     return v >= 0 && fxa__parse_close(p, TOK_RPAREN, open) ? v : -1;
 }
@@ -188,6 +193,7 @@ static fxa_value call_constant(fxa__parser *p, int32_t which) {
     }
 }
 
+/* Returns the current value of score, mask or dscore. */
 static fxa_value call_current(fxa__parser *p, size_t name, fxa__symbol_kind kind) {
     bool forward = p->config->kind == FXA_PROGRAM_SCORE;
     if (kind == SYM_MASK && !forward)
@@ -203,7 +209,8 @@ static fxa_value call_current(fxa__parser *p, size_t name, fxa__symbol_kind kind
     return *current;
 }
 
-static fxa_value call_plain(fxa__parser *p, size_t name, const fxa__symbol *s) {
+/* Returns the value of a name that is neither called nor indexed. */
+static fxa_value call_variable(fxa__parser *p, size_t name, const fxa__symbol *s) {
     switch (s->kind) {
     case SYM_SCORE:
     case SYM_MASK:
@@ -226,7 +233,8 @@ static const char *call_kind(uint32_t kind) {
     }
 }
 
-/* What a name stands for; of an offer that only a check has met, what it would be. */
+/* Returns the symbol of a name. A name of config->declarations that is not declared yet gives the symbol it would have,
+ * for checking a body. */
 static fxa__symbol call_symbol(fxa__parser *p, size_t name) {
     fxa__symbol s = *fxa__parse_symbol(p, name);
     if (s.kind != SYM_OFFER) return s;
@@ -259,6 +267,6 @@ fxa_value fxa__parse_name(fxa__parser *p) {
     if (fxa__parse_is(p, TOK_LBRACKET))
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is %s; only a tensor has elements",
                                PARSE_NAME(p, name), call_kind(s.kind));
-    fxa_value v = call_plain(p, name, &s);
+    fxa_value v = call_variable(p, name, &s);
     return v < 0 && p->err.status == FXA_OK ? fxa__parse_fail_builder(p, name, name) : v;
 }

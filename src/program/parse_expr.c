@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Expressions: operators by precedence, conditionals, literals. Each operation goes to the builder at once, which types
- * and folds it; what the builder refuses is reported at the operator.
+ * Expressions: operators by precedence, conditionals, literals. Each operation is passed to the builder at once, which
+ * types and folds it; a failure of the builder is reported at the operator.
  */
 #include "parse.h"
 #include "decimal.h"
@@ -20,8 +20,8 @@ const fxa__operator *fxa__parse_operator(uint32_t token) {
     return &operators[token];
 }
 
-/* How tightly a token binds as a binary operator, all of which group to the left; PREC_ANY: it is none. ** is none
- * of them: it binds tighter than a prefix. It is met here where the work has ended before it. */
+/* Returns the precedence of a token as a left-associative binary operator; FXA__PREC_ANY if it is none. ** is excluded:
+ * it binds tighter than a prefix operator, and expr_power parses it. */
 static uint8_t expr_binary(uint32_t token) {
     const fxa__operator *o = fxa__parse_operator(token);
     return o->form == FXA__INFIX && o->prec < FXA__PREC_PREFIX ? o->prec : FXA__PREC_ANY;
@@ -75,14 +75,14 @@ static fxa_value expr_float(fxa__parser *p, bool minus) {
     return expr_value(p, here, fxa_builder_float(p->b, minus ? -x : x));
 }
 
-/* At a token of either kind. */
+/* Parses a TOK_INT or TOK_FLOAT; minus: the number is negated. */
 static fxa_value expr_number(fxa__parser *p, bool minus) {
     if (fxa__parse_is(p, TOK_INT)) return expr_int(p, minus);
     return expr_float(p, minus);
 }
 
-/* A minus and a number that nothing binds tighter: one constant. So -2147483648 is an int, and what the printer writes
- * for a constant makes no other. */
+/* Returns true at a minus and a number without ** after it, which are parsed as one constant. So -2147483648 is an int,
+ * and a printed constant is parsed as the same constant. */
 static bool expr_is_negative(const fxa__parser *p) {
     const fxa__token *t = fxa__parse_token(p);
     return t[0].kind == TOK_SUB && (t[1].kind == TOK_INT || t[1].kind == TOK_FLOAT) && t[2].kind != TOK_POW;
@@ -115,7 +115,7 @@ static fxa_value expr_fail_bool(fxa__parser *p, const fxa__operator *o, size_t f
 
 static fxa_value expr_prefix(fxa__parser *p);
 
-/* x ** y: to the right, and its exponent may have a prefix. */
+/* Parses x ** y, which is right-associative; the exponent may have a prefix operator. */
 static fxa_value expr_power(fxa__parser *p) {
     fxa_value args[2];
     if ((args[0] = expr_primary(p)) < 0 || !fxa__parse_is(p, TOK_POW)) return args[0];
@@ -134,7 +134,7 @@ static fxa_value expr_prefix(fxa__parser *p) {
     if (prefix->form != FXA__PREFIX && kind != TOK_ADD) return expr_power(p);
     if (expr_is_negative(p)) {
         fxa__parse_next(p);
-        return p->err.status == FXA_OK ? expr_number(p, true) : -1; /* at the end of all work there is no number */
+        return p->err.status == FXA_OK ? expr_number(p, true) : -1; /* fxa__parse_next may have failed */
     }
     if (!fxa__parse_enter(p)) return -1;
     fxa__parse_next(p);
@@ -150,7 +150,8 @@ static fxa_value expr_prefix(fxa__parser *p) {
 
 /* ---- Binary operators and conditionals --------------------------------------------------------------------------- */
 
-/* A second comparison: most often a chain, or a bit operator that took what stands beside it, unlike in C. */
+/* Fails at a second comparison: a chain like a < b < c, or operands of |, ^ or &, which bind tighter than comparisons
+ * here, unlike in C. */
 static fxa_value expr_fail_chain(fxa__parser *p, const fxa__pending *o) {
     int depth = 0;
     for (size_t i = o->at + 1; i < p->at; i++) {
@@ -166,7 +167,7 @@ static fxa_value expr_fail_chain(fxa__parser *p, const fxa__pending *o) {
                            "comparisons do not chain; for a < b < c write a < b && b < c");
 }
 
-/* The operation that was waiting for its right operand, which ends before the token looked at. */
+/* Builds the operation of a pending operator. `right` is its right operand, which ends before the current token. */
 static fxa_value expr_complete(fxa__parser *p, const fxa__pending *o, fxa_value right) {
     const fxa__operator *operator= fxa__parse_operator(p->lex.tokens[o->at].kind);
     fxa_value args[2] = {o->left, right};
@@ -189,14 +190,15 @@ static bool expr_push(fxa__parser *p, fxa__pending o) {
     return true;
 }
 
-/* Operands with binary operators between them. Operators wait on a stack of their own rather than on the machine's. */
+/* Parses operands and the binary operators between them by precedence, with an explicit operator stack instead of
+ * recursion. */
 static fxa_value expr_operators(fxa__parser *p) {
     size_t base = p->n_pending;
     for (;;) {
         size_t first = p->at;
         fxa_value v = expr_prefix(p);
         uint8_t prec = expr_binary(fxa__parse_token(p)->kind);
-        /* What binds as tightly as the operator that comes now has got its right operand. The end binds loosest. */
+        /* Operators that bind at least as tightly as the next one have their right operand. The end binds loosest. */
         while (v >= 0 && p->n_pending > base && p->pending[p->n_pending - 1].prec >= prec) {
             const fxa__pending *o = &p->pending[--p->n_pending];
             first = o->first;

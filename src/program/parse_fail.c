@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the parser says when a text is wrong: always with a place, with what was expected, and where a usual slip is
- * recognised, with what to write instead.
+ * Error messages of the parser: each has a position and names what was expected; for common mistakes it suggests what
+ * to write instead.
  */
 #include "parse.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* "; in f, called at line 3": the place is in the body, and what was wrong may have come with the call. Callers that do
- * not fit are left out. */
+/* Appends "; in f, called at line 3" to the error if it fits: the position is inside the body of f, while the cause may
+ * be in the call. */
 static void fail_add_caller(fxa__parser *p, const fxa__caller *c) {
     const fxa__token *t = &p->lex.tokens[c->token];
     size_t used = strlen(p->err.text);
@@ -28,7 +28,7 @@ static void fail_add_caller(fxa__parser *p, const fxa__caller *c) {
 fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status status, const char *format, ...) {
     const fxa__token *from = &p->lex.tokens[first], *to = &p->lex.tokens[last];
     if (p->err.status != FXA_OK) return -1;
-    if (from->kind == TOK_BAD) { /* its own message says more */
+    if (from->kind == TOK_BAD) { /* the lexer's message is more specific */
         p->err = p->lex.bad;
         return -1;
     }
@@ -54,7 +54,7 @@ fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const 
 #define FAIL_BRACKETS "indices stand in one pair of [ ], as in t[h, q]"
 #define FAIL_SCALED "the score comes scaled; what else needs it declares it: param d : float"
 
-/* What to write instead of a token that people bring from other languages; NULL: nothing to say. */
+/* Returns the advice for a token of other languages, to be appended to a message; NULL if there is none. */
 static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
     static const struct {
         const char *word, *advice;
@@ -127,7 +127,7 @@ static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
     return NULL;
 }
 
-bool fxa__parse_is_joining(const fxa__parser *p, size_t at) {
+bool fxa__parse_is_compound_assignment(const fxa__parser *p, size_t at) {
     const fxa__token *t = &p->lex.tokens[at];
     const fxa__operator *o = fxa__parse_operator(t->kind);
     if (t->kind == TOK_ADD_ASSIGN) return true;
@@ -135,7 +135,7 @@ bool fxa__parse_is_joining(const fxa__parser *p, size_t at) {
            t[1].kind == TOK_ASSIGN && t->at + t->length == t[1].at;
 }
 
-/* Whether a value of that type may be the left operand, and what comes out be the same name's: a mask's is a bool. */
+/* Returns true if x = x o (...) is valid for an x of this type; mask: x is the mask, so the result must be a bool. */
 static bool fail_takes(const fxa__operator *o, fxa_type type, bool mask) {
     const uint8_t sig = fxa__op_info_get(o->op)->sig;
     if (o->bools) return type == FXA_BOOL;
@@ -143,7 +143,7 @@ static bool fail_takes(const fxa__operator *o, fxa_type type, bool mask) {
     return type != FXA_FLOAT || (sig != FXA__SIG_BITS && sig != FXA__SIG_SHIFT);
 }
 
-fxa_value fxa__parse_fail_joining(fxa__parser *p, size_t at, size_t name, const char *let) {
+fxa_value fxa__parse_fail_compound_assignment(fxa__parser *p, size_t at, size_t name, const char *let) {
     const fxa__token *t = &p->lex.tokens[at];
     const bool sum = t->kind == TOK_ADD_ASSIGN;
     const int n = sum ? 1 : (int)t->length;
@@ -164,6 +164,7 @@ fxa_value fxa__parse_fail_joining(fxa__parser *p, size_t at, size_t name, const 
                            let, PARSE_NAME(p, name), PARSE_NAME(p, name), n, text);
 }
 
+/* Writes a token for a message: its text, or "the end of the line". */
 static void fail_describe(const fxa__parser *p, const fxa__token *t, char *out, size_t size) {
     const char *text = p->lex.text + t->at;
     int n = t->length > 40 ? 40 : (int)t->length;
@@ -187,16 +188,17 @@ fxa_value fxa__parse_fail_unexpected(fxa__parser *p, const char *wanted) {
 fxa_value fxa__parse_fail_expression(fxa__parser *p, const char *wanted) {
     size_t at = fxa__parse_is(p, TOK_ASSIGN) && p->at > 0 ? p->at - 1 : p->at; /* the operator may have been read */
     const fxa__token *t = &p->lex.tokens[at];
-    if (!fxa__parse_is_joining(p, at)) return fxa__parse_fail_unexpected(p, wanted);
+    if (!fxa__parse_is_compound_assignment(p, at)) return fxa__parse_fail_unexpected(p, wanted);
     int n = t->kind == TOK_ADD_ASSIGN ? 1 : (int)t->length;
     return fxa__parse_fail(p, at, p->at, FXA_E_PROGRAM,
                            "there is no '%.*s=', and an expression assigns nothing; %s%.*s y", n, p->lex.text + t->at,
                            "write x ", n, p->lex.text + t->at);
 }
 
+/* Returns the type for a type name of other languages, of a tensor or a param; NULL if there is none. */
 static const char *fail_common_type(const char *name, bool tensor) {
     static const char *const table[][3] = {
-        /* as others write it, of a tensor, of a param */
+        /* name in other languages, dtype of a tensor, type of a param */
         {"float", "f32", NULL},        {"float32", "f32", "float"}, {"double", "f64", NULL},
         {"float64", "f64", "float"},   {"half", "f16", "float"},    {"float16", "f16", "float"},
         {"bfloat16", "bf16", "float"}, {"int", "i32", NULL},        {"int32", "i32", "int"},
@@ -222,7 +224,8 @@ fxa_value fxa__parse_fail_type(fxa__parser *p, const char *wanted, bool tensor) 
 
 /* ---- The nearest name -------------------------------------------------------------------------------------------- */
 
-/* Edits (insert, delete, replace, swap of neighbours) from a to b, given up past `limit`. */
+/* Returns the edit distance from a to b (insert, delete, replace, swap of neighbours); limit + 1 if it exceeds
+ * limit. */
 static size_t fail_distance(const fxa__name *a, const fxa__name *b, size_t limit) {
     uint8_t rows[3][FXA_MAX_NAME + 1];
     size_t gap = a->length > b->length ? a->length - b->length : b->length - a->length;
@@ -258,7 +261,7 @@ fxa_value fxa__parse_fail_output(fxa__parser *p) {
     return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%s' is no output; write let %s = ...", text, text);
 }
 
-/* How many indices stand in the brackets at a token. */
+/* Returns the number of indices in the brackets that open at a token, at most FXA_MAX_RANK. */
 static int fail_count_indices(const fxa__parser *p, size_t at) {
     int depth = 0, commas = 0;
     for (; at < p->lex.n_tokens; at++) {
@@ -270,7 +273,7 @@ static int fail_count_indices(const fxa__parser *p, size_t at) {
     return commas + 1 > FXA_MAX_RANK ? FXA_MAX_RANK : commas + 1;
 }
 
-/* Whether a name that is there could stand where the unknown one does. */
+/* Returns true if a known symbol could replace the unknown name. indexed: '[' follows the name, so only tensors can. */
 static bool fail_may_be(const fxa__parser *p, const fxa__symbol *s, bool indexed) {
     if (s->kind == SYM_NONE || s->kind == SYM_WORD) return false;
     return !indexed || s->kind == SYM_TENSOR ||
@@ -282,14 +285,14 @@ fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
     const fxa__token *t = fxa__parse_token(p);
     fxa__name n = p->lex.names[t->name], near = {NULL, 0};
     const char *advice = fail_advice(p, t), *alias = fxa__lex_alias(n.text, n.length);
-    if (t[1].kind == TOK_BAD && t[1].at == t->at) /* torch.where: the message of both */
+    if (t[1].kind == TOK_BAD && t[1].at == t->at) /* torch.where: the lexer's message covers both tokens */
         return fxa__parse_fail(p, here + 1, here + 1, FXA_E_PROGRAM, "stray '.'");
     uint32_t after = p->lex.tokens[here + 1].kind;
     size_t best = n.length >= 6 ? 3 : n.length >= 2 ? 2 : 1;
     if (advice)
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "unknown name '%.*s'; %s", (int)n.length, n.text, advice);
     if (alias) near = (fxa__name){alias, strlen(alias)};
-    /* Of equally near names the first one met wins; words of the language come before a program's own. */
+    /* Of names at equal distance the first wins; reserved words come before names of the program. */
     for (size_t i = 0; !alias && i < p->lex.n_names; i++) {
         if (!fail_may_be(p, &p->symbols[i], after == TOK_LBRACKET)) continue;
         size_t d = fail_distance(&n, &p->lex.names[i], best - 1);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions of the text's own: fn f(x, y) = expression. A call parses the body's tokens again with the parameters bound
- * to its arguments, as a loop does with its rounds; no program knows of functions.
+ * Functions defined in the text: fn f(x, y) = expression. A call parses the tokens of the body again with the
+ * parameters bound to the arguments; finished programs contain no functions.
  *
- * A body means what it meant where it was defined: its names are looked up then, and a call puts those symbols in place
- * for its time. So neither the caller's parameters and loops nor later lets reach into it, and only functions from
- * further up can be called: there is no recursion. The body is read at its definition too, without values and types
- * (p->checking), so that what is wrong with it whatever it is given is found there, called or not.
+ * Scoping is lexical: the names of a body are resolved at its definition, and a call restores those bindings while it
+ * parses the body. So the body does not see the caller's parameters and loop variables or later lets, and it can call
+ * only functions defined before it: there is no recursion. The body is also parsed at its definition, without values
+ * and types (p->checking), so that errors which do not depend on the arguments are reported there, even without a call.
  */
 #include "parse.h"
 
@@ -18,6 +18,7 @@ static fxa_value fn_fail_memory(fxa__parser *p) {
     return fxa__parse_fail(p, p->at, p->at, FXA_E_MEMORY, "out of memory for the functions of a program");
 }
 
+/* Appends a binding. Returns false if memory ran out. */
 static bool fn_bind(fxa__parser *p, uint32_t name, fxa__symbol symbol) {
     if (!fxa__grow(p->lex.host, &p->bindings, &p->bindings_capacity, p->n_bindings + 1, sizeof *p->bindings)) {
         (void)fn_fail_memory(p);
@@ -33,7 +34,7 @@ static bool fn_is_parameter(const fxa__parser *p, const fxa__function *f, uint32
     return false;
 }
 
-/* One name between the parentheses of a definition. */
+/* Parses one parameter of a definition. Returns false after a failure. */
 static bool fn_parameter(fxa__parser *p, fxa__function *f) {
     const fxa__token *t = fxa__parse_token(p);
     if (t->kind != TOK_NAME) {
@@ -71,7 +72,8 @@ static bool fn_parameters(fxa__parser *p, fxa__function *f) {
     return fxa__parse_close(p, TOK_RPAREN, open);
 }
 
-/* Every name of the body that is no word of the language, as it is known now; those of loops inside are among them. */
+/* Records the current symbol of every name in the body that is no reserved word, loop variables included. Returns false
+ * if memory ran out. */
 static bool fn_capture(fxa__parser *p, fxa__function *f) {
     bool good = true;
     for (size_t i = f->body; i < f->end && good; i++) {
@@ -87,7 +89,7 @@ static bool fn_capture(fxa__parser *p, fxa__function *f) {
     return good;
 }
 
-/* Puts bindings [first, first + n) in place and keeps what they replace in their stead: so a second call undoes it. */
+/* Exchanges the symbols of bindings [first, first + n) with the current ones; a second call undoes it. */
 static void fn_swap(fxa__parser *p, size_t first, size_t n) {
     for (size_t i = first; i < first + n; i++) {
         fxa__symbol *s = &p->symbols[p->bindings[i].name], before = *s;
@@ -96,7 +98,7 @@ static void fn_swap(fxa__parser *p, size_t first, size_t n) {
     }
 }
 
-/* The body, read for what is wrong with it whatever the arguments are. */
+/* Parses the body of a definition without building anything and sets f->body and f->end. Returns -1 after a failure. */
 static fxa_value fn_check(fxa__parser *p, fxa__function *f) {
     fn_swap(p, f->first, f->n_parameters);
     p->checking = true;
@@ -112,7 +114,7 @@ fxa_value fxa__parse_fn(fxa__parser *p) {
     size_t name = fxa__parse_given_name(p, "the name of the function", SYM_FN);
     if (name == SIZE_MAX) return -1;
     fxa__function f = {.token = name, .first = p->n_bindings};
-    *fxa__parse_symbol(p, name) = (fxa__symbol){SYM_FN, 0, 0, false, PARSE_ANY}; /* which its own body cannot call */
+    *fxa__parse_symbol(p, name) = (fxa__symbol){SYM_FN, 0, 0, false, PARSE_ANY}; /* so that its body cannot call it */
     if (!fn_parameters(p, &f)) return -1;
     if (!fxa__parse_expect(p, TOK_ASSIGN, "'=' and the expression that the function is")) return -1;
     if (fn_check(p, &f) < 0 || !fn_capture(p, &f)) return -1;
@@ -125,7 +127,7 @@ fxa_value fxa__parse_fn(fxa__parser *p) {
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-/* "'f' takes 2 arguments, f(x, y); 1 given". */
+/* Fails with a message like "'f' takes 2 arguments, f(x, y); 1 given"; returns -1. */
 static fxa_value fn_fail_count(fxa__parser *p, size_t name, const fxa__function *f, size_t given) {
     char list[160] = "";
     size_t used = 0, i = 0;
@@ -141,7 +143,7 @@ static fxa_value fn_fail_count(fxa__parser *p, size_t name, const fxa__function 
                            (int)used, list, given);
 }
 
-/* The arguments, in the caller's names: each is parsed once, whatever the body does with it. */
+/* Parses the arguments of a call, each once, in the scope of the caller. Returns false after a failure. */
 static bool fn_arguments(fxa__parser *p, size_t name, const fxa__function *f, fxa_value args[PARSE_MAX_PARAMETERS]) {
     size_t open = p->at, n = 0;
     fxa__parse_next(p);
@@ -158,7 +160,8 @@ static bool fn_arguments(fxa__parser *p, size_t name, const fxa__function *f, fx
     return n == f->n_parameters;
 }
 
-/* The symbols of a call in place of the caller's, which go to the end of the bindings. */
+/* Binds the names of f's body for a call and saves the caller's symbols at the end of the bindings. Returns false if
+ * memory ran out. */
 static bool fn_enter(fxa__parser *p, const fxa__function *f, const fxa_value *args) {
     size_t first = p->n_bindings;
     for (size_t i = 0; i < f->n_bindings; i++) {
@@ -172,13 +175,13 @@ static bool fn_enter(fxa__parser *p, const fxa__function *f, const fxa_value *ar
     return true;
 }
 
-/* The caller's symbols again. What was an offer for the caller too, and was taken up, stays declared. */
+/* Restores the caller's symbols after a call. A SYM_OFFER of the caller that the body has declared stays declared. */
 static void fn_leave(fxa__parser *p, const fxa__function *f) {
     size_t first = p->n_bindings - f->n_bindings;
     for (size_t i = f->n_parameters; i < f->n_bindings; i++) {
         fxa__binding *b = &p->bindings[first + i];
         const fxa__symbol *now = &p->symbols[b->name], *then = &p->bindings[f->first + i].symbol;
-        if (then->kind == SYM_OFFER && b->symbol.kind == SYM_OFFER) b->symbol = *now; /* a name has one offer at most */
+        if (then->kind == SYM_OFFER && b->symbol.kind == SYM_OFFER) b->symbol = *now; /* of the same declaration */
     }
     fn_swap(p, first, f->n_bindings);
     p->n_bindings = first;
@@ -202,5 +205,5 @@ fxa_value fxa__parse_call_fn(fxa__parser *p, size_t name) {
     p->at = after;
     p->caller = here.outer;
     fn_leave(p, &f);
-    return p->err.status == FXA_OK ? v : -1; /* at the end of all work a body may look complete */
+    return p->err.status == FXA_OK ? v : -1; /* fxa__parse_next may have failed and left a complete expression */
 }

@@ -1,48 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Penalties: a score that a condition free of the score lowers so far that a mask is meant. `c ? score : -1e9`,
- * `score + (c ? 0 : -1e9)`, `score - 1e9 * float(c)`, `score + (c ? 0 : -inf)`. None is a mask (docs/numerics.md: a row
- * that is lowered whole attends to all of its keys; added -inf is NaN beside +inf), and no engine skips what they rule
- * out. Facts tell of them, so that people hear it. `c ? score : -inf` is a mask (lift_mask.c) and no penalty.
+ * Detects large-negative masks: scores that add or select a large negative number where a mask is meant, under a
+ * condition that does not depend on the score:
  *
- * Numbers are followed from the score down, through what adds, chooses or scales by a constant, with the sign that they
- * come up with. Every node is visited once: operands come before what uses them.
+ *     c ? score : -1e9        score + (c ? 0 : -1e9)        score - 1e9 * float(c)        score + (c ? 0 : -inf)
+ *
+ * They are not masks (docs/numerics.md: a row with all keys lowered attends to all of them; -inf added to +inf is NaN),
+ * and engines cannot skip the tiles. They are reported as properties of the program so that the user can be warned.
+ * `c ? score : -inf` is a mask (lift_mask.c) and is not reported.
+ *
+ * The search follows the score down through sums, selects and products with constants, and keeps the sign with which a
+ * value enters the score. It visits every node once, users before operands.
  */
 #include "program.h"
 
 #include <math.h>
 #include <string.h>
 
-#define PENALTY_MOST (-10000.0) /* what other systems add for a mask in f16, the least of all that they do */
+#define PENALTY_MAX (-10000.0) /* constants at or below are reported; libraries use -10000 in f16, -1e9 in f32 */
 
-enum { PENALTY_SMALL = 4096 };
-/* How a value comes up in the score. INSIDE: under something else than selects. */
+enum { PENALTY_SMALL = 4096 }; /* nodes that need no allocation */
+/* How a value enters the score: with its sign, negated; INSIDE: not only through selects. */
 enum { PENALTY_AS_IS = 1, PENALTY_NEGATED = 2, PENALTY_INSIDE = 4 };
 
 typedef struct penalty_walk {
     const fxa_program *p;
     const uint16_t *depends;
-    uint8_t *reach;  /* by node */
-    uint32_t *found; /* properties */
+    uint8_t *reach;  /* [nodes] bits above; 0 = the node does not enter the score */
+    uint32_t *found; /* properties found */
 } penalty_walk;
 
+/* Returns `reach` of the operand of a negation. */
 static uint8_t penalty_flip(uint8_t reach) {
     return (uint8_t)(PENALTY_INSIDE | (reach & PENALTY_AS_IS ? PENALTY_NEGATED : 0) |
                      (reach & PENALTY_NEGATED ? PENALTY_AS_IS : 0));
 }
 
+/* Returns true if the node does not depend on the score. */
 static bool penalty_is_free(const penalty_walk *w, int32_t node) { return !(w->depends[node] >> FXA_INPUT_SCORE & 1u); }
 
-/* Notes a constant that, coming up so, is a number no score has. */
+/* Records the property if the node is a constant that enters the score as a large negative number. */
 static void penalty_note(const penalty_walk *w, int32_t node, uint8_t reach) {
     const fxa__node *n = &w->p->nodes[node];
     double x = n->type == FXA_FLOAT ? n->f : n->imm;
-    bool low = (reach & PENALTY_AS_IS && x <= PENALTY_MOST) || (reach & PENALTY_NEGATED && -x <= PENALTY_MOST);
+    bool low = (reach & PENALTY_AS_IS && x <= PENALTY_MAX) || (reach & PENALTY_NEGATED && -x <= PENALTY_MAX);
     if (n->op != FXA_OP_CONST || !low || (isinf(x) && !(reach & PENALTY_INSIDE))) return;
     *w->found |= FXA_PROPERTY_LARGE_NEGATIVE | (isfinite(x) ? FXA_PROPERTY_FINITE_LARGE_NEGATIVE : 0);
 }
 
-/* x times or by a constant, which may turn the sign; -1e9 * float(c). */
+/* Follows a product or quotient by a constant, which may change the sign; detects -1e9 * float(c). */
 static void penalty_scale(const penalty_walk *w, const fxa__node *n, uint8_t reach) {
     for (int i = 0; i < 2; i++) {
         const fxa__node *number = &w->p->nodes[n->arg[i]], *x = &w->p->nodes[n->arg[1 - i]];
@@ -54,14 +60,14 @@ static void penalty_scale(const penalty_walk *w, const fxa__node *n, uint8_t rea
     }
 }
 
-/* max(c ? x : -inf, -1e9): the mask is there, and the number is what it becomes. */
+/* Detects max(c ? x : -inf, -1e9), where the number replaces the mask's -inf. */
 static void penalty_clamp(const penalty_walk *w, const fxa__node *n, uint8_t reach) {
     for (int i = 0; n->op == FXA_OP_MAX && i < 2; i++)
         if (fxa__program_masked_branch(w->p, n->arg[i]) && penalty_is_free(w, w->p->nodes[n->arg[i]].arg[0]))
             penalty_note(w, n->arg[1 - i], (uint8_t)(reach & ~PENALTY_NEGATED));
 }
 
-/* Notes what the node is, and passes reach on to its operands. */
+/* Checks a node and passes `reach` on to its operands. */
 static void penalty_visit(const penalty_walk *w, int32_t node) {
     const fxa__node *n = &w->p->nodes[node];
     uint8_t reach = w->reach[node], inside = reach | PENALTY_INSIDE;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Canonical text of a program: declarations, lets for what is used more than once, outputs. It depends on the node
- * array alone, so equal programs have equal texts; and parsing the text builds the same nodes again, because every
- * conversion left out here is one that the builder adds by itself, and operands are only swapped where it orders them.
+ * Canonical text of a program: declarations, a let for each node used more than once, outputs. The text depends only on
+ * the node array, so equal programs have equal texts. Parsing the text builds the same nodes again: omitted conversions
+ * are added by the builder, and operands are swapped only where the builder orders them.
  *
- * Nodes nested too deep get a let of their own: that bounds the recursion here and keeps the text far from the parser's
- * limit. Outputs are written in an order in which none reads a name that an earlier one has changed.
+ * Deeply nested nodes get a let of their own, which bounds the recursion here and in the parser. Outputs are written in
+ * an order in which none reads a name that an earlier one has assigned.
  */
 #include "decimal.h"
 #include "program.h"
@@ -22,29 +22,30 @@ enum { PRINT_MAX_DEPTH = 24 };
 
 typedef struct print_mark {
     uint32_t uses;
-    int32_t let;   /* number of its let; -1: written in place */
-    uint8_t depth; /* of the expression written in place */
+    int32_t let;   /* number of its let; -1 = written in place */
+    uint8_t depth; /* nesting of its expression, without operands that have lets */
     bool reads_score;
 } print_mark;
 
 typedef struct print_state {
     fxa__writer w;
     const fxa_program *p;
-    print_mark *mark; /* by node */
-    char prefix[33];  /* of the names of lets */
-    size_t most;      /* bytes after which an expression is ended; 0: it is written to its end */
+    print_mark *mark; /* [nodes] */
+    char prefix[33];  /* prefix of the names of lets */
+    size_t max_bytes; /* printing stops after as many bytes; 0 = no limit */
 } print_state;
 
 static void print_text(print_state *s, const char *text) { fxa__write_bytes(&s->w, text, strlen(text)); }
 
 /* ---- Which nodes get a let --------------------------------------------------------------------------------------- */
 
+/* Returns true if the node is a conversion that the builder may insert by itself. */
 static bool print_is_cast(const print_state *s, int32_t n) {
     const fxa__node *x = &s->p->nodes[n];
     return x->op == FXA_OP_FLOAT || (x->op == FXA_OP_INT && s->p->nodes[x->arg[0]].type == FXA_BOOL);
 }
 
-/* Short enough to be written wherever it is used. */
+/* Returns true if the node is written in place even if it is used more than once. */
 static bool print_is_leaf(const print_state *s, int32_t n) {
     const fxa__node *x = &s->p->nodes[n];
     if (x->op == FXA_OP_CONST || x->op == FXA_OP_INPUT || x->op == FXA_OP_PARAM) return true;
@@ -56,7 +57,7 @@ static bool print_is_leaf(const print_state *s, int32_t n) {
     return true;
 }
 
-/* A cast stands for its operand: it is never named itself, its uses are its operand's. */
+/* Counts uses. A cast never gets a let; its uses count as uses of its operand. */
 static void print_count_uses(print_state *s) {
     const fxa_program *p = s->p;
     for (int32_t i = 0; i < p->n_outputs; i++) {
@@ -68,6 +69,7 @@ static void print_count_uses(print_state *s) {
             s->mark[p->nodes[n].arg[i]].uses += print_is_cast(s, n) ? s->mark[n].uses : 1;
 }
 
+/* Fills s->mark. */
 static void print_mark_nodes(print_state *s) {
     int32_t lets = 0;
     print_count_uses(s);
@@ -87,7 +89,7 @@ static void print_mark_nodes(print_state *s) {
     }
 }
 
-/* Whether a param or tensor is called prefix and digits. */
+/* Returns true if a param or tensor has the name prefix + digits. */
 static bool print_prefix_taken(const fxa_program *p, const char *prefix) {
     size_t n = strlen(prefix);
     for (int32_t i = 0; i < p->n_params + p->n_tensors; i++) {
@@ -97,7 +99,7 @@ static bool print_prefix_taken(const fxa_program *p, const char *prefix) {
     return false;
 }
 
-/* t, u, ..., z, t_, u_, ...: more of them than a program can have names, so one is free. */
+/* Chooses the first free prefix of t, u, ..., z, t_, u_, ...; there are more prefixes than names in a program. */
 static void print_choose_prefix(print_state *s) {
     _Static_assert(7 * (sizeof s->prefix - 1) > FXA_MAX_PARAMS + FXA_MAX_TENSORS, "each name takes one at most");
     for (size_t i = 0;; i++) {
@@ -133,14 +135,14 @@ static bool print_is_negative(const fxa__node *x) {
 
 /* ---- Operands ---------------------------------------------------------------------------------------------------- */
 
-/* A cast to `type` that could be left out. */
+/* Returns true if node n, of type `type`, is a cast that can be omitted. */
 static bool print_can_drop(const print_state *s, int32_t n, uint32_t type) {
-    FXA__ASSERT(s->p->nodes[n].type == type); /* the builder made it so */
+    FXA__ASSERT(s->p->nodes[n].type == type); /* the builder has converted every operand */
     return s->mark[n].let < 0 && print_is_cast(s, n);
 }
 
-/* Leaves out the casts among arg[first..n) that the builder puts back. Where it takes the widest type of all operands
- * (`common`), one operand must still have that type. */
+/* Replaces casts among arg[first..n) by their operands if the builder inserts them again. common: the builder converts
+ * to the widest type of all operands, so one operand must keep that type. */
 static void print_drop_casts(const print_state *s, int32_t *arg, int first, int n, uint32_t type, bool common) {
     bool kept = !common;
     for (int i = first; i < n; i++) kept = kept || !print_can_drop(s, arg[i], type);
@@ -151,7 +153,7 @@ static void print_drop_casts(const print_state *s, int32_t *arg, int first, int 
     }
 }
 
-/* Inputs first, in their order, constants last. */
+/* Returns the rank by which commutative operands are ordered in text: inputs first, constants last. */
 static int print_rank(const print_state *s, int32_t n) {
     while (print_is_cast(s, n)) n = s->p->nodes[n].arg[0];
     const fxa__node *x = &s->p->nodes[n];
@@ -164,7 +166,7 @@ static int print_rank(const print_state *s, int32_t n) {
     }
 }
 
-/* Whether to write y before x: by rank, and so that a chain of one operator needs no parentheses. */
+/* Returns true if y is written before x: by rank, and so that a chain of one operator needs no parentheses. */
 static bool print_swaps(const print_state *s, const fxa__node *node, int32_t x, int32_t y) {
     const fxa__op_info *info = fxa__op_info_get(node->op);
     bool compare = info->sig == FXA__SIG_CMP;
@@ -177,7 +179,8 @@ static bool print_swaps(const print_state *s, const fxa__node *node, int32_t x, 
     return b < a;
 }
 
-/* Operands of a node as they are written; the text of its operator. */
+/* Sets arg[] to the operands of a node in the order of the text, without casts that can be omitted. Returns the text of
+ * its operator. */
 static const char *print_operands(const print_state *s, const fxa__node *x, int32_t arg[FXA_MAX_RANK]) {
     const fxa__op_info *info = fxa__op_info_get(x->op);
     memcpy(arg, x->arg, sizeof x->arg);
@@ -204,12 +207,13 @@ static const char *print_operands(const print_state *s, const fxa__node *x, int3
 
 /* ---- Expressions ------------------------------------------------------------------------------------------------- */
 
-static int print_binding(const fxa__node *x) {
+/* Returns the precedence of the expression of a node. */
+static int print_precedence(const fxa__node *x) {
     if (print_is_negative(x)) return FXA__PREC_PREFIX;
     return fxa__op_spelling(x->op, x->type == FXA_BOOL).prec;
 }
 
-static void print_value(print_state *s, int32_t n, int least);
+static void print_value(print_state *s, int32_t n, int min_prec);
 
 static void print_list(print_state *s, const int32_t *value, int n) {
     for (int i = 0; i < n; i++) {
@@ -218,9 +222,9 @@ static void print_list(print_state *s, const int32_t *value, int n) {
     }
 }
 
-/* What each side of an infix operator must bind by, so that the parser reads it back the same way. */
+/* Prints an infix operator with parentheses around operands that the parser would group otherwise. */
 static void print_infix(print_state *s, const fxa__node *x, const char *text, const int32_t *arg) {
-    int own = print_binding(x), left = own, right = own + 1;
+    int own = print_precedence(x), left = own, right = own + 1;
     if (x->op == FXA_OP_POW) {
         left = FXA__PREC_ATOM;
         right = FXA__PREC_PREFIX;
@@ -234,7 +238,7 @@ static void print_infix(print_state *s, const fxa__node *x, const char *text, co
     print_value(s, arg[1], right);
 }
 
-/* The expression of a node, whether it has a let or not. */
+/* Prints the expression of a node, even if it has a let. */
 static void print_node(print_state *s, int32_t n) {
     const fxa__node *x = &s->p->nodes[n];
     int32_t arg[FXA_MAX_RANK];
@@ -271,14 +275,14 @@ static void print_let_name(print_state *s, int32_t let) {
     print_text(s, text);
 }
 
-/* A node as an operand that must bind at least as tightly as `least`. */
-static void print_value(print_state *s, int32_t n, int least) {
-    if (s->most && s->w.size > s->most) return;
+/* Prints a node as an operand, in parentheses if its precedence is below min_prec. */
+static void print_value(print_state *s, int32_t n, int min_prec) {
+    if (s->max_bytes && s->w.size > s->max_bytes) return;
     if (s->mark[n].let >= 0) {
         print_let_name(s, s->mark[n].let);
         return;
     }
-    bool wrap = print_binding(&s->p->nodes[n]) < least;
+    bool wrap = print_precedence(&s->p->nodes[n]) < min_prec;
     if (wrap) print_text(s, "(");
     print_node(s, n);
     if (wrap) print_text(s, ")");
@@ -306,11 +310,11 @@ static void print_declarations(print_state *s) {
     }
 }
 
-/* What an output is when nothing assigns it. */
+/* Returns true if an output has its default value, so that it need not be assigned. */
 static bool print_is_default(const print_state *s, const fxa__output *o) {
     const fxa__node *x = &s->p->nodes[o->value];
     switch (o->kind) {
-    case FXA__OUT_SCORE: return x->op == FXA_OP_INPUT; /* the one float input of its program */
+    case FXA__OUT_SCORE: return x->op == FXA_OP_INPUT; /* score is the only float input of a score program */
     case FXA__OUT_MASK: return x->op == FXA_OP_CONST && x->imm == 1;
     case FXA__OUT_DSCORE: return x->op == FXA_OP_INPUT && x->imm == FXA_INPUT_DSCORE;
     default: return false;
@@ -333,17 +337,17 @@ static void print_output(print_state *s, const fxa__output *o) {
     print_text(s, "\n");
 }
 
-/* score before mask unless the mask reads the score that came in; dscore after the grads, which all read it; of a JOINT
- * program score last, because all others do. */
+/* Prints the outputs so that none reads a reassigned name: score before mask unless the mask reads the input score;
+ * dscore after the gradients; in a JOINT program score last. */
 static void print_outputs(print_state *s) {
     const fxa_program *p = s->p;
     int32_t dscore = p->kind == FXA__PROGRAM_JOINT ? 2 : -1;
-    bool turned = p->kind != FXA_PROGRAM_SCORE || s->mark[p->outputs[1].value].reads_score;
-    if (!turned) print_output(s, &p->outputs[0]);
+    bool first_last = p->kind != FXA_PROGRAM_SCORE || s->mark[p->outputs[1].value].reads_score;
+    if (!first_last) print_output(s, &p->outputs[0]);
     for (int32_t i = 1; i < p->n_outputs; i++)
         if (i != dscore) print_output(s, &p->outputs[i]);
     if (dscore >= 0) print_output(s, &p->outputs[dscore]);
-    if (turned) print_output(s, &p->outputs[0]);
+    if (first_last) print_output(s, &p->outputs[0]);
 }
 
 static void print_program(print_state *s) {
@@ -384,16 +388,16 @@ fxa_status fxa_program_print(const fxa_program *program, char *out, size_t capac
     return status;
 }
 
-/* Nothing has a name here, so what is shared is written again and again; `most` is what ends that. */
-void fxa__program_print_value(const fxa_program *p, int32_t node, size_t most, fxa__writer *w) {
-    print_state s = {.w = {.host = p->host}, .p = p, .most = most};
+/* No node has a let here, so shared nodes are written at every use; max_bytes bounds the text. */
+void fxa__program_print_value(const fxa_program *p, int32_t node, size_t max_bytes, fxa__writer *w) {
+    print_state s = {.w = {.host = p->host}, .p = p, .max_bytes = max_bytes};
     size_t n = (size_t)p->n_nodes;
     s.mark = fxa__alloc_array(p->host, n, sizeof *s.mark);
     for (size_t i = 0; s.mark && i < n; i++) s.mark[i].let = -1;
     if (s.mark) print_value(&s, node, FXA__PREC_ANY);
     w->failed = w->failed || !s.mark || s.w.failed;
-    if (!w->failed) fxa__write_bytes(w, s.w.data, s.w.size < most ? s.w.size : most);
-    if (!w->failed && s.w.size > most) fxa__write_bytes(w, "...", 3);
+    if (!w->failed) fxa__write_bytes(w, s.w.data, s.w.size < max_bytes ? s.w.size : max_bytes);
+    if (!w->failed && s.w.size > max_bytes) fxa__write_bytes(w, "...", 3);
     fxa__writer_free(&s.w);
     fxa__free(p->host, s.mark, n * sizeof *s.mark);
 }

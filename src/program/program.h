@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Score programs inside the library: what the parser and the builder make, and what derivative, ranges, properties,
- * hash, evaluator and engines read.
+ * Score programs inside the library. The parser and the builder make them; derivative, range analysis, properties,
+ * hash, evaluator and engines read them.
  *
  * A program is an array of nodes in topological order (operands before users), hash-consed (no two nodes are equal),
- * folded, free of dead nodes, and numbered in canonical order: equal programs have equal arrays. It never changes.
+ * constant-folded, without unused nodes, and numbered in canonical order: equal programs have equal arrays. A program
+ * is immutable.
  */
 #ifndef FXA_PROGRAM_PROGRAM_H
 #define FXA_PROGRAM_PROGRAM_H
@@ -15,7 +16,7 @@
 
 #include <stdbool.h>
 
-/* ---- Operations: what ops.def says, as data -------------------------------------------------------------------- */
+/* ---- Operations: the rows of ops.def as data ------------------------------------------------------------------- */
 
 typedef enum fxa__form { FXA__INFIX, FXA__PREFIX, FXA__CALL, FXA__SPECIAL } fxa__form;
 typedef enum fxa__sig {
@@ -30,7 +31,7 @@ typedef enum fxa__sig {
     FXA__SIG_LEAF
 } fxa__sig;
 typedef enum fxa__exact { FXA__EXACT_ALWAYS, FXA__EXACT_NEVER, FXA__EXACT_POWERS } fxa__exact;
-typedef enum fxa__prec { /* the tighter, the higher */
+typedef enum fxa__prec { /* precedence: higher binds tighter */
                          FXA__PREC_ANY,
 #define PREC(ID, groups, note) FXA__PREC_##ID,
 #include "ops.def"
@@ -38,7 +39,7 @@ typedef enum fxa__prec { /* the tighter, the higher */
 enum { FXA__OP_COMM = 1, FXA__OP_SURFACE = 2 };
 
 typedef struct fxa__op_info {
-    const char *id;    /* "ADD"; NULL for a code that is no operation */
+    const char *id;    /* "ADD"; NULL for an invalid code */
     const char *text;  /* "+" */
     const char *about; /* one sentence */
     uint8_t form, prec, arity, sig, flags, exact;
@@ -47,8 +48,9 @@ typedef struct fxa__spelling {
     const char *text;
     uint8_t prec;
 } fxa__spelling;
-const fxa__op_info *fxa__op_info_get(uint32_t op); /* never NULL: an empty row for a code that is none */
-/* How an operation is written between or before its operands; of bools it may have a spelling of its own ("&&"). */
+const fxa__op_info *fxa__op_info_get(uint32_t op); /* never NULL: an empty row for an invalid code */
+/* Returns the spelling of an infix or prefix operation. `bools`: its spelling for bool operands if it has one
+ * ("&&"). */
 fxa__spelling fxa__op_spelling(uint32_t op, bool bools);
 const char *fxa__type_name(uint32_t type);   /* "float", "int", "bool" */
 const char *fxa__input_name(uint32_t input); /* "score", "b", ... */
@@ -60,48 +62,52 @@ typedef struct fxa__node {
     uint8_t op;   /* fxa_op */
     uint8_t type; /* fxa_type of the value */
     uint8_t n_args;
-    uint8_t
-        word; /* always 0, but in what src/lower/wide_words.h makes: 1, 2: a LOAD of the first, second half of an i64 */
-    int32_t imm; /* INPUT: which; PARAM, LOAD: slot; CONST of int, bool: the value; else 0 */
+    uint8_t word; /* 0; in programs of src/lower/wide_words.h, 1 or 2: a LOAD of the first or second half of an i64 */
+    int32_t imm;  /* INPUT: fxa_input; PARAM, LOAD: slot; CONST of int or bool: its value; else 0 */
     int32_t arg[FXA_MAX_RANK];
     int32_t unused2;
-    double f; /* CONST of float; else 0 */
-} fxa__node;  /* 40 bytes, no padding, unused parts zero */
+    double f; /* CONST of float: its value; else 0 */
+} fxa__node;  /* 40 bytes without padding; unused members are zero, so nodes can be compared and hashed as bytes */
 
-/* A kind of program that only the library makes, beside those of fxa_program_kind: all of an evaluation, forward and
- * backward (src/lower/joint.h). It has no bytes, and its text is for people. */
+/* A kind of program that only the library makes, in addition to fxa_program_kind: forward and backward outputs in one
+ * program (src/lower/joint.h). It cannot be saved, and its printed text cannot be parsed. */
 #define FXA__PROGRAM_JOINT ((fxa_program_kind)3)
 
+/* Kinds of outputs. Outputs of a program, in order:
+ *     SCORE       SCORE, MASK
+ *     BPROP       DSCORE
+ *     DERIVATIVE  DSCORE, then DPARAM and DLOAD sorted by (kind, slot, index)
+ *     JOINT       SCORE, MASK, then the outputs of a DERIVATIVE */
 typedef enum fxa__out_kind {
-    FXA__OUT_SCORE = 0, /* SCORE programs have exactly: SCORE, MASK */
+    FXA__OUT_SCORE = 0,
     FXA__OUT_MASK = 1,
-    FXA__OUT_DSCORE = 2, /* BPROP: exactly DSCORE; DERIVATIVE: DSCORE, then grads in order of (kind, slot, ...);
-                            JOINT: SCORE, MASK, then those of a DERIVATIVE */
+    FXA__OUT_DSCORE = 2,
     FXA__OUT_DPARAM = 3, /* grad param += value */
     FXA__OUT_DLOAD = 4   /* grad tensor[index] += value; one per distinct index of a tensor */
 } fxa__out_kind;
 
 typedef struct fxa__output {
     uint32_t kind;
-    int32_t slot;    /* DPARAM: param, DLOAD: tensor */
-    int32_t value;   /* node */
-    int32_t n_index; /* DLOAD */
-    int32_t index[FXA_MAX_RANK];
+    int32_t slot;                /* DPARAM: param, DLOAD: tensor */
+    int32_t value;               /* node */
+    int32_t n_index;             /* DLOAD: number of indices, else 0 */
+    int32_t index[FXA_MAX_RANK]; /* nodes */
 } fxa__output;
 
-typedef struct fxa__decl { /* of a param (dtype 0) or of a tensor */
+/* Declaration of a param or of a tensor. */
+typedef struct fxa__decl {
     char name[FXA_MAX_NAME + 1];
-    uint8_t type; /* of a param, or of the value a load gives */
-    uint8_t dtype;
-    uint8_t rank;
-    bool has_value; /* a param with a default, */
-    double value;   /* which is a whole number of 32 bits for an int */
+    uint8_t type;   /* fxa_type of the param, or of the value of a load */
+    uint8_t dtype;  /* fxa_dtype of a tensor; 0 = a param */
+    uint8_t rank;   /* of a tensor */
+    bool has_value; /* the param has a default */
+    double value;   /* the default; of an int param, an integer in the int32 range */
 } fxa__decl;
 
 struct fxa_program {
     atomic_size_t refs;
     fxa__host *host;
-    size_t bytes; /* of this one allocation, nodes, outputs and declarations included */
+    size_t bytes; /* size of the allocation, which includes nodes, outputs and declarations */
     uint32_t kind;
     int32_t n_nodes, n_outputs, n_params, n_tensors;
     const fxa__node *nodes;
@@ -113,60 +119,64 @@ struct fxa_program {
 
 /* ---- Building (build.c: graph of hash-consed nodes; simplify.c: folding; canon.c: finish) ---------------------- */
 
-/* fxa_builder is used inside the library too: by the parser, by derive and for ready masks. The kind is one that there
- * is: callers have looked at what users gave. */
+/* Creates a builder, which the caller destroys. The parser, derive.c and ready_mask.c use it too. `kind` must be valid;
+ * public functions check it first. */
 fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder **out, fxa_error *err);
-/* Derivatives may grow past FXA_MAX_NODES. */
+/* Maximum number of nodes of a derivative, which may exceed FXA_MAX_NODES. */
 #define FXA__MAX_DERIVED_NODES (16 * FXA_MAX_NODES)
 void fxa__builder_set_limit(fxa_builder *b, size_t max_nodes);
-fxa_type fxa__builder_type(const fxa_builder *b, fxa_value x);  /* 0 for an error value */
-fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x); /* the node behind a value (args are values) */
+fxa_type fxa__builder_type(const fxa_builder *b, fxa_value x);  /* returns the type of a value; 0 for an error value */
+fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x); /* returns the node of a value; its args are values */
 bool fxa__builder_failed(const fxa_builder *b);
-/* Records the first failure with its text; the parser adds the place by itself. Returns -1. */
+/* Records the first failure and its message; later failures are ignored. The parser adds the position in the text.
+ * Returns -1. */
 fxa_value fxa__builder_fail(fxa_builder *b, fxa_status status, const char *format, ...) FXA__PRINTF(3, 4);
 const fxa_error *fxa__builder_error(const fxa_builder *b);
-/* Copies all nodes of a program (same host not needed): map[n_nodes] gets the value of each node. Declares its params
- * and tensors. */
+/* Declares the params and tensors of p and copies its nodes; map[n_nodes] gets the value of each node. p may belong to
+ * another host. Returns false if b has failed. */
 bool fxa__builder_import(fxa_builder *b, const fxa_program *p, fxa_value *map);
-/* The same, with values for some of the nodes: given[i] is a value of b that stands for node i, -1: there is none. */
+/* Like fxa__builder_import, with replacements: given[i] is the value of b that replaces node i; -1 = copy the node. */
 bool fxa__builder_import_with(fxa_builder *b, const fxa_program *p, const fxa_value *given, fxa_value *map);
-/* `grad name += value`, DERIVATIVE only; equal targets are summed by finish. */
+/* Add the outputs `grad name += value` and `grad name[index] += value` of a DERIVATIVE or JOINT program. Values of
+ * equal targets are summed when the program is finished. */
 void fxa__builder_grad_param(fxa_builder *b, const char *name, fxa_value value);
 void fxa__builder_grad_load(fxa_builder *b, const char *name, const fxa_value *index, size_t n_index, fxa_value value);
-/* Whether a function's name is a word of the language. Those that came later are not, so that programs which have a
- * param or tensor of that name stay what they are: it hides the function. No canonical text has them. */
+/* Returns true if the name of a function is reserved. Names of functions added to the language later are not reserved,
+ * so that programs with a param or tensor of that name stay valid: the declaration hides the function. Canonical text
+ * contains no such function. */
 bool fxa__op_reserves(uint32_t op);
-/* Words of the language (inputs, keywords, functions): no param, tensor or let may be called so. */
+/* Returns true if `name` is a reserved word (input, keyword, function), which no param, tensor or let may have. */
 bool fxa__name_reserved(const char *name);
-/* Declared names, for the parser: -1 when there is none. */
+/* Returns the slot of a declared param or tensor and its declaration; -1 if there is none. */
 int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tensor, fxa__decl *out);
 
-/* Derived programs of a problem: the score program with ready-mask flags appended (identity when p is NULL). */
+/* Makes the score program of a problem: p with the built-in masks of `flags` (causal, window) added to its mask. p
+ * NULL: the identity score. */
 fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32_t flags, int64_t window_left,
                                    int64_t window_right, fxa_program **out, fxa_error *err);
-/* The branch (argument 1 or 2) of a select that a mask inside the score leaves, the other being -inf; 0: no such
- * select. It is a mask where its condition, argument 0, does not read the score. */
+/* If `node` is select(c, x, -inf) or select(c, -inf, x), returns the argument number of x, 1 or 2; else 0. It masks
+ * pairs inside the score if c, argument 0, does not read the score. */
 int fxa__program_masked_branch(const fxa_program *p, int32_t node);
-/* Returns FXA_PROPERTY_LARGE_NEGATIVE and FXA_PROPERTY_FINITE_LARGE_NEGATIVE where they hold (penalty.c). depends: the
- * sets of fxa__program_inputs. */
+/* Returns those of FXA_PROPERTY_LARGE_NEGATIVE and FXA_PROPERTY_FINITE_LARGE_NEGATIVE that hold (penalty.c). depends:
+ * from fxa__program_inputs. */
 uint32_t fxa__program_penalties(const fxa_program *p, int32_t score, const uint16_t *depends);
-/* The same weights with conditions that its score selects -inf by in its mask (lift_mask.c); p itself, retained, where
- * there are none. Declarations stay as they are. */
+/* Makes a program with the same attention weights whose mask contains the conditions by which the score of p selects
+ * -inf (lift_mask.c). *out is p itself, retained, if there are none. Declarations are unchanged. */
 fxa_status fxa__program_lift_masks(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
 /* Returns which of q_row and k_row the program reads, as bits of inputs (stored.c). */
 uint32_t fxa__program_stored(const fxa_program *p);
-/* Makes p with q for q_row and k for k_row, where `inputs` has their bits. p is a SCORE or BPROP program, or NULL; *out
- * is p itself, retained, where it reads neither. */
+/* Makes p with q_row replaced by q and k_row by k, for those whose bit is in `inputs`. p is a SCORE or BPROP program or
+ * NULL. *out is p itself, retained, if it reads neither. */
 fxa_status fxa__program_unmoved(fxa__host *host, fxa_program *p, uint32_t inputs, fxa_program **out, fxa_error *err);
 
 /* ---- Parsing on a host (parse.c), derivative on a host (derive.c), bytes (program_bytes.c) --------------------- */
 
 fxa_status fxa__program_parse(fxa__host *host, const fxa_parse_config *config, fxa_program **out, fxa_error *err);
-/* Without defaults for keys and plans, which do not know of them. */
+/* Appends the bytes of p to w. defaults: with the default values of params; keys and plans are written without. */
 fxa_status fxa__program_write(const fxa_program *p, bool defaults, fxa__writer *w);
 fxa_status fxa__program_read(fxa__host *host, fxa__reader *r, fxa_program **out, fxa_error *err);
 
-/* ---- Evaluation in f64 (eval.c): the meaning ------------------------------------------------------------------- */
+/* ---- Evaluation in f64 (eval.c), which defines the meaning of a program ---------------------------------------- */
 
 typedef union fxa__val {
     double f;
@@ -180,46 +190,50 @@ typedef struct fxa__env {
     const fxa_view *tensors;
 } fxa__env;
 
-/* Fills env from a caller's numbers (those of fxa_program_eval); E_BINDING names the one that is wrong. */
+/* Fills env from the arguments of fxa_program_eval. Fails with FXA_E_BINDING and names the argument that is invalid. */
 fxa_status fxa__env_bind(const fxa_program *p, const double *in, const double *params, const fxa_view *tensors,
                          fxa__env *env, fxa_error *err);
-/* Fills vals[n_nodes]. Never reads outside the views. */
+/* Fills vals[n_nodes] with the value of every node. Loads out of bounds give 0. */
 void fxa__program_eval(const fxa_program *p, const fxa__env *env, fxa__val *vals);
-/* One operation on given operands, as eval and folding do it. `type` is the type of the operands that decide. */
+/* Returns the value of one operation; evaluation and constant folding both use it. `type` is the type of the operands
+ * (of select: of the two choices). */
 fxa__val fxa__op_eval(uint32_t op, uint32_t result_type, uint32_t type, const fxa__val *x);
-/* The element a load reads or a gradient goes to: offset in elements, or false when an index is outside. */
+/* Sets *offset, in elements, to the element at index[rank]; negative indices count from the end of their axis. Returns
+ * false if an index is out of bounds. */
 bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offset);
 
 /* ---- Reading programs ------------------------------------------------------------------------------------------ */
 
-/* Node of the first output of a kind, or -1. */
+/* Returns the node of the first output of a kind, -1 if there is none. */
 int32_t fxa__program_output(const fxa_program *p, uint32_t kind);
-/* Adds a node as an expression, for people: at most so many bytes, then dots. */
-void fxa__program_print_value(const fxa_program *p, int32_t node, size_t most, fxa__writer *w);
-/* x == y or x != y of two loads of i64 tensors: whole elements are compared, all 64 bits of them. Every other use of
- * such a load saturates to 32. This is looked up in the nodes, so it needs no operation and changes no hash. */
+/* Prints a node as an expression, at most max_bytes of it, then dots. */
+void fxa__program_print_value(const fxa_program *p, int32_t node, size_t max_bytes, fxa__writer *w);
+/* Returns true if n is x == y or x != y of two loads of i64 tensors: the elements are compared in all 64 bits. Every
+ * other use of such a load takes the value saturated to 32 bits. The rule follows from the nodes; there is no operation
+ * for it, so hashes do not depend on it. */
 static inline bool fxa__node_compares_wide(const fxa_program *p, const fxa__node *n) {
     if (n->op != FXA_OP_EQ && n->op != FXA_OP_NE) return false;
     const fxa__node *x = &p->nodes[n->arg[0]], *y = &p->nodes[n->arg[1]];
     return x->op == FXA_OP_LOAD && y->op == FXA_OP_LOAD && p->tensors[x->imm].dtype == FXA_I64 &&
            p->tensors[y->imm].dtype == FXA_I64;
 }
-/* What changes with the row and what changes with the key, as sets of inputs. */
+/* Sets of inputs: those that vary with the row, and those that vary with the key. */
 enum { FXA__OF_ROW = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_Q_ROW, FXA__OF_KEY = 1 << FXA_INPUT_K | 1 << FXA_INPUT_K_ROW };
-/* The input that a node is, as a bit; 0: it is none. */
+/* Returns the bit of the input that a node is; 0 if it is no input. */
 static inline uint32_t fxa__node_input(const fxa__node *n) { return n->op == FXA_OP_INPUT ? 1u << n->imm : 0; }
-/* How many of a node's operands, from the first on, its value is computed from: the second operand of with_grad is for
- * its derivative alone, and values that nothing else needs it for are never computed. */
+/* Returns how many of a node's first operands determine its value. It is n_args, but 1 for with_grad, whose second
+ * operand is for the derivative only and need not be evaluated. */
 static inline int fxa__node_operands(const fxa__node *n) { return n->op == FXA_OP_WITH_GRAD ? 1 : n->n_args; }
-/* Fills sets[n_nodes]: bit i: the node or its derivative needs fxa_input i. (src/lower/depend.h is of values alone.) */
+/* Fills sets[n_nodes]: bit i is set if the node or its derivative depends on fxa_input i. (src/lower/depend.h has the
+ * inputs of values only.) */
 void fxa__program_inputs(const fxa_program *p, uint16_t *sets);
 
-/* fxa_program_classify in the floating point state of the caller: engines ask in that of their kernels. Where steps is
- * given, it grows by what it took beyond a look at each node: elements of tables, lists of bounds. */
+/* Like fxa_program_classify, but in the caller's floating-point state. steps, if not NULL, is increased by the work in
+ * addition to one step per node: elements of tables and of interval lists. */
 fxa_tile_class fxa__program_classify(const fxa_program *program, const fxa_tile_bounds *box, const double *params,
                                      const fxa_tensor_range *tensors, uint64_t *steps);
-/* Interval of values over a box (range.c), for int nodes and bools (0..1); false: nothing known. *steps grows as
- * there. */
+/* Sets lo..hi to an interval that contains all values of an int or bool (0..1) node over a box (range.c). Returns false
+ * if nothing is known. *steps is increased as in fxa__program_classify. */
 bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_tile_bounds *box, const double *params,
                             const fxa_tensor_range *tensors, int64_t *lo, int64_t *hi, uint64_t *steps);
 

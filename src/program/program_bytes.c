@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs as bytes, and back. All numbers are little-endian; a string is u32 length and its bytes, without terminator.
+ * Serialization of programs. All numbers are little-endian; a string is a u32 length and its bytes, not terminated.
  *
  *   4 bytes   "FXAP"
- *   u32       format version: 2 when a param has a default, else 1
+ *   u32       format version: 2 if a param has a default, else 1
  *   u32       kind: 0 score, 1 bprop, 2 derivative
  *   u32       number of params; each, in order of name:   string name, u8 type (1 float, 2 int); in format 2 also
  *             u8 1 and the f64 of its default, or u8 0
@@ -18,11 +18,11 @@
  *   u32       number of outputs; each:  u32 kind (0 score, 1 mask, 2 dscore, 3 grad of a param, 4 grad of a tensor),
  *             for 3 and 4 u32 position of the param or tensor, for 4 rank operands, and the u32 node of the value
  *   16 bytes  the hash of the program
- *   8 bytes   in format 2: the first of the BLAKE2s-128 of all of the above, because defaults are in no hash
+ *   8 bytes   in format 2: the first 8 bytes of the BLAKE2s-128 of everything above, since the hash excludes defaults
  *
- * One program has one form in bytes. The reader trusts none of it: every node passes through the builder, which checks
- * types, arity and limits anew; then the hash must agree, and the rebuilt program written again must give the same
- * bytes. So dead, unfolded, unsorted or repeated nodes are refused as well as damage.
+ * Every program has exactly one byte form. The reader does not trust its input: every node passes through the builder,
+ * which checks types, arity and limits; then the hash must agree, and writing the rebuilt program must give the same
+ * bytes. So unused, unfolded, unsorted or repeated nodes are refused as well as damaged bytes.
  */
 #include "program.h"
 
@@ -33,7 +33,7 @@
 
 static const char pbytes_magic[4] = {'F', 'X', 'A', 'P'};
 enum { PBYTES_PLAIN = 1, PBYTES_DEFAULTS = 2 }; /* format versions */
-enum { PBYTES_SUM = 8 };
+enum { PBYTES_SUM = 8 };                        /* bytes of the checksum of format 2 */
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
@@ -99,18 +99,18 @@ fxa_status fxa_program_save(const fxa_program *program, void *out, size_t capaci
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
-/* One reading under way. Values of nodes are kept by number; slots are the builder's, in the order they were read. */
+/* State of the reader. Declarations have the builder's slots, in the order of the bytes. */
 typedef struct pbytes_in {
     fxa__reader *r;
     fxa__host *host;
     fxa_builder *b;
     uint32_t version, n_params, n_tensors, n_nodes;
     fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS];
-    fxa_value *map; /* node -> value */
+    fxa_value *map; /* [node] value in b */
     size_t map_capacity;
 } pbytes_in;
 
-/* Damage: fails the builder, returns -1. */
+/* Fails the builder with FXA_E_BYTES; returns -1. */
 static int32_t pbytes_bad(pbytes_in *in, const char *what) { return fxa__builder_fail(in->b, FXA_E_BYTES, "%s", what); }
 
 static bool pbytes_read_param(pbytes_in *in, fxa__decl *d) {
@@ -118,7 +118,7 @@ static bool pbytes_read_param(pbytes_in *in, fxa__decl *d) {
     d->type = fxa__read_u8(in->r);
     d->has_value = in->version == PBYTES_DEFAULTS && fxa__read_u8(in->r) != 0;
     if (d->has_value) d->value = fxa__read_f64(in->r);
-    if (in->r->failed) return true; /* which the caller looks at */
+    if (in->r->failed) return true; /* the caller checks r->failed */
     if (fxa_builder_param(in->b, d->name, (fxa_type)d->type) < 0) return false;
     if (d->has_value) fxa_builder_set_default(in->b, d->name, d->value);
     return !fxa__builder_failed(in->b);
@@ -144,7 +144,7 @@ static bool pbytes_read_declarations(pbytes_in *in) {
     return !in->r->failed;
 }
 
-/* The value of an operand that must be one of the first n nodes; -1 and failed otherwise. */
+/* Reads an operand, which must be one of the first n nodes. Returns its value; -1 after a failure. */
 static fxa_value pbytes_read_operand(pbytes_in *in, uint32_t n) {
     uint32_t at = fxa__read_u32(in->r);
     if (in->r->failed) return -1;
@@ -152,7 +152,7 @@ static fxa_value pbytes_read_operand(pbytes_in *in, uint32_t n) {
     return in->map[at];
 }
 
-/* A position among the params or tensors; -1 and failed otherwise. */
+/* Reads the slot of one of n params or tensors. Returns it; -1 after a failure. */
 static int32_t pbytes_read_slot(pbytes_in *in, uint32_t n) {
     uint32_t at = fxa__read_u32(in->r);
     if (in->r->failed) return -1;
@@ -173,6 +173,7 @@ static fxa_value pbytes_read_const(pbytes_in *in, uint32_t type) {
     }
 }
 
+/* Reads node `number`. Returns its value; -1 after a failure. */
 static fxa_value pbytes_read_node(pbytes_in *in, uint32_t number) {
     uint32_t op = fxa__read_u8(in->r), type = fxa__read_u8(in->r), arity = fxa__op_info_get(op)->arity;
     fxa_value arg[FXA_MAX_RANK], value = -1;
@@ -196,8 +197,8 @@ static fxa_value pbytes_read_node(pbytes_in *in, uint32_t number) {
     default: value = fxa_builder_op(in->b, (fxa_op)op, arg, arity);
     }
     if (in->r->failed || value < 0) return -1;
-    bool as_said = fxa__builder_type(in->b, value) == (fxa_type)type;
-    return as_said ? value : pbytes_bad(in, "a node has another type than it says");
+    bool same_type = fxa__builder_type(in->b, value) == (fxa_type)type;
+    return same_type ? value : pbytes_bad(in, "a node has another type than it says");
 }
 
 static bool pbytes_read_nodes(pbytes_in *in) {
@@ -242,7 +243,7 @@ static bool pbytes_read_outputs(pbytes_in *in) {
     return !in->r->failed;
 }
 
-/* The program must be what the bytes [start, r->at) say, to the last one. */
+/* Checks that p has this hash and that writing it gives the bytes [start, r->at). */
 static fxa_status pbytes_compare(fxa__host *host, const fxa_program *p, const uint8_t *hash, const fxa__reader *r,
                                  size_t start, fxa_error *err) {
     fxa__writer w = {.host = host};
@@ -258,13 +259,13 @@ static fxa_status pbytes_compare(fxa__host *host, const fxa_program *p, const ui
     return status;
 }
 
-/* After the header. What the builder objects to is damage of the bytes, unless memory ran out. */
+/* Reads everything after the header. A failure of the builder is reported as damaged bytes, unless memory ran out. */
 static fxa_status pbytes_read_body(pbytes_in *in, size_t start, fxa_program **out, fxa_error *err) {
-    fxa__builder_set_limit(in->b, FXA__MAX_DERIVED_NODES); /* also programs with their ready masks are saved */
+    fxa__builder_set_limit(in->b, FXA__MAX_DERIVED_NODES); /* a program with built-in masks may exceed FXA_MAX_NODES */
     bool good = pbytes_read_declarations(in) && pbytes_read_nodes(in) && pbytes_read_outputs(in);
     const uint8_t *hash = good ? fxa__read_bytes(in->r, 16) : NULL;
     if (hash && in->version == PBYTES_DEFAULTS) (void)fxa__read_bytes(in->r, PBYTES_SUM);
-    if (in->r->failed) (void)pbytes_bad(in, "they end too early"); /* the first failure stays */
+    if (in->r->failed) (void)pbytes_bad(in, "they end too early"); /* ignored if the builder has failed before */
     fxa_program *p = NULL;
     fxa_error inner;
     fxa_status status = fxa_builder_finish(in->b, &p, &inner);

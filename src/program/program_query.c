@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looking at a finished program and holding it. Queries take NULL and an index past the end, and give zeroes then.
+ * Queries of a finished program, and its reference count. Queries accept NULL and an index past the end and return
+ * zeros then.
  */
 #include "program.h"
 

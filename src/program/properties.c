@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Facts: what a score program is, for engines that know cheap forms and for people who read explain.
+ * Properties of a score program, for engines with cheaper code for special cases and for `fxattn explain`.
  *
- * The shape of the score is matched on nodes. What the mask says of q - k and of lengths comes from range analysis of
- * all pairs: whatever follows from the mask being true counts as a conjunct of it, however it is spelled (k <= q,
- * k < q + 1, !(q - k < 0), abs(q - k) <= 8 && ..., the same bound in both branches of an or).
+ * The form of the score is matched on its nodes. Bounds that the mask puts on q - k and on lengths come from range
+ * analysis over all pairs: every bound that follows from the mask counts, however it is written (k <= q, k < q + 1,
+ * !(q - k < 0), abs(q - k) <= 8 && ..., the same bound in both operands of an or).
  *
- * Program ints are read as whole numbers there: properties hold for coordinates and lengths from 0 to 2^30 - 1 and for
- * int tensors within -2^30 and 2^30.
+ * The analysis assumes that ints do not wrap: properties hold for coordinates and lengths from 0 to 2^30 - 1 and for
+ * int tensors with elements in [-2^30, 2^30).
  */
 #include "linear.h"
 
@@ -15,23 +15,23 @@
 
 #include <math.h>
 
-enum { PROPERTIES_SMALL = 4096 };
+enum { PROPERTIES_SMALL = 4096 }; /* nodes that need no allocation */
 
 typedef struct properties {
     const fxa_program *p;
-    const uint16_t *depends; /* by node: bit i for fxa_input i */
+    const uint16_t *depends; /* [nodes] bit i: depends on fxa_input i */
     fxa_properties *out;
 } properties;
 
 /* ---- The score --------------------------------------------------------------------------------------------------- */
 
-/* Of floats: the one input that is a float is the score. */
+/* Returns true if a float node is the score, the only float input. */
 static bool properties_is_score(const properties *f, int32_t node) { return f->p->nodes[node].op == FXA_OP_INPUT; }
 static bool properties_reads_score(const properties *f, int32_t node) {
     return (f->depends[node] >> FXA_INPUT_SCORE & 1u) != 0;
 }
 
-/* score + a - b + ...: down the one operand that reads the score. */
+/* Returns true if the node is score + a - b + ..., where only one operand of each sum depends on the score. */
 static bool properties_is_sum(const properties *f, int32_t node) {
     while (!properties_is_score(f, node)) {
         const fxa__node *n = &f->p->nodes[node];
@@ -43,12 +43,14 @@ static bool properties_is_sum(const properties *f, int32_t node) {
     return true;
 }
 
+/* Returns true if the node is the float constant x. */
 static bool properties_is_const(const properties *f, int32_t node, double x) {
     const fxa__node *n = &f->p->nodes[node];
     return n->op == FXA_OP_CONST && n->f == x;
 }
 
-/* x / cap, x * (1 / cap) or, with a constant cap, x times the constant 1 / cap. */
+/* Returns true and sets *x if the node is x / cap, x * (1 / cap) or, for a constant cap, x times the constant 1 /
+ * cap. */
 static bool properties_is_divided(const properties *f, int32_t node, int32_t cap, int32_t *x) {
     const fxa__node *n = &f->p->nodes[node], *c = &f->p->nodes[cap];
     if (n->op == FXA_OP_DIV && n->arg[1] == cap) {
@@ -64,7 +66,7 @@ static bool properties_is_divided(const properties *f, int32_t node, int32_t cap
     return false;
 }
 
-/* cap * tanh(x / cap); a bare tanh(x) has cap 1. */
+/* Detects the soft cap cap * tanh(x / cap); tanh(x) alone has cap 1. */
 static void properties_softcap(const properties *f, int32_t node) {
     const fxa__node *n = &f->p->nodes[node];
     if (n->op == FXA_OP_TANH && properties_is_sum(f, n->arg[0])) {
@@ -100,13 +102,14 @@ static void properties_of_score(const properties *f, int32_t score) {
 
 /* ---- The mask ---------------------------------------------------------------------------------------------------- */
 
-/* The coefs of a row by input, and the node of the one load it may hold as well (with factor load_coef). */
+/* A linear form by input, with at most one load in it. */
 typedef struct properties_row {
     int64_t coef[FXA_INPUT_COUNT];
-    int32_t load;
+    int32_t load; /* node; -1 = none */
     int64_t load_coef;
 } properties_row;
 
+/* Converts a form of range analysis. Returns false if it has terms other than inputs and one load. */
 static bool properties_read_row(const fxa__range *r, const fxa__affine *form, properties_row *out) {
     *out = (properties_row){.load = -1};
     for (int i = 0; i < form->n; i++) {
@@ -122,6 +125,7 @@ static bool properties_read_row(const fxa__range *r, const fxa__affine *form, pr
     return true;
 }
 
+/* Returns true if the row is sign * (q * Q + k * K + q_len * Q_LEN + k_len * K_LEN + load * its load). */
 static bool properties_row_is(const properties_row *row, int64_t sign, int q, int k, int q_len, int k_len, int load) {
     return row->coef[FXA_INPUT_B] == 0 && row->coef[FXA_INPUT_H] == 0 && row->coef[FXA_INPUT_HEADS] == 0 &&
            row->coef[FXA_INPUT_Q_ROW] == 0 && row->coef[FXA_INPUT_K_ROW] == 0 && row->coef[FXA_INPUT_Q] == sign * q &&
@@ -129,7 +133,7 @@ static bool properties_row_is(const properties_row *row, int64_t sign, int q, in
            row->coef[FXA_INPUT_K_LEN] == sign * k_len && row->load_coef == sign * load;
 }
 
-/* t[b]; what a row holds is an int. */
+/* Returns true if a load is t[b], a length per batch entry. */
 static bool properties_is_length(const fxa_program *p, int32_t load) {
     const fxa__node *n = &p->nodes[load];
     if (n->n_args != 1) return false;
@@ -137,9 +141,9 @@ static bool properties_is_length(const fxa_program *p, int32_t load) {
     return index->op == FXA_OP_INPUT && index->imm == FXA_INPUT_B;
 }
 
-/* sign * row lies in lo..hi; a bound at the end of what the row can be at all is open. CAUSAL says exactly k <= q;
- * other bounds on q - k, tighter ones too (k < q is window_right -1), are WINDOW, and so is a left bound beside CAUSAL.
- */
+/* Records the properties that follow from sign * row in x.lo..x.hi. An end of x that is also an end of `all`, the row's
+ * own range, is no bound. CAUSAL means exactly k <= q; any other bound on q - k is WINDOW (k < q is window_right -1),
+ * also a left bound together with CAUSAL. */
 static void properties_of_bound(const fxa__range *r, const properties_row *row, int64_t sign, fxa__span x,
                                 fxa__span all, fxa_properties *out) {
     bool low = x.lo > all.lo, high = x.hi < all.hi;
@@ -181,18 +185,19 @@ static void properties_of_mask(const properties *f, int32_t mask) {
     fxa__range_close(&r);
 }
 
-/* Returns true if the node is x / y of ints; a constant divisor is a whole number by then, or its inverse. */
+/* Returns true if the node is the float quotient x / y of ints; a constant y is an integer or the inverse of one. */
 static bool properties_is_int_quotient(const fxa_program *p, int32_t node) {
     const fxa__node *n = &p->nodes[node];
     if (n->op != FXA_OP_DIV) return false;
     for (int i = 0; i < 2; i++) {
         const fxa__node *x = &p->nodes[n->arg[i]];
-        bool whole = i == 1 && x->op == FXA_OP_CONST && x->f == rint(x->f);
-        if (x->op != FXA_OP_FLOAT && !whole) return false;
+        bool is_integer = i == 1 && x->op == FXA_OP_CONST && x->f == rint(x->f);
+        if (x->op != FXA_OP_FLOAT && !is_integer) return false;
     }
     return true;
 }
 
+/* Returns true if an == or != compares such a quotient, which rounding may decide. */
 static bool properties_has_equal_quotient(const fxa_program *p) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
@@ -220,7 +225,7 @@ void fxa_program_properties(const fxa_program *program, fxa_properties *out) {
     uint16_t small[PROPERTIES_SMALL], *depends = small;
     size_t n = (size_t)program->n_nodes;
     if (n > PROPERTIES_SMALL) depends = fxa__alloc_array(program->host, n, sizeof *depends);
-    if (depends == NULL) { /* nothing can be ruled out without memory */
+    if (depends == NULL) { /* out of memory: report every dependency and no property */
         out->score_depends = out->mask_depends = ((1u << FXA_INPUT_COUNT) - 1) & ~(1u << FXA_INPUT_DSCORE);
         return;
     }

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis: for a box of coordinates, is the mask of a program false everywhere, true everywhere, or neither for
- * sure? One sweep over the nodes that the mask needs, operands first; range.h says what is known of each.
+ * Range analysis: classifies a mask over a box of coordinates as false everywhere, true everywhere, or unknown. It
+ * makes one pass over the nodes that the mask depends on, operands first; range.h has what is stored for each.
  *
- * Never wrong: wrapping, division by 0, loads outside, NaN and float widths are all counted in. Exact (EMPTY and FULL
- * whenever they are true) for a comparison of affine ints, of their floor-divisions and remainders by constants and of
- * absolute values, where no int wraps and either each coordinate stands in one place only or all is affine, or only one
- * coordinate moves (over up to 256 values); an equation with uneven steps is exact when two coordinates move. Also for
- * bounds on one form joined by and, or, not, xor and select, and for other logic where one of its parts decides.
+ * It is sound: wrapping, division by 0, loads out of bounds, NaN and float rounding are taken into account. It is exact
+ * (EMPTY and FULL whenever they hold) for comparisons of affine ints, of their floor divisions and remainders by
+ * constants and of absolute values, if no int wraps and one of these holds:
+ *   - each coordinate occurs once, or everything is affine
+ *   - only one coordinate varies, over at most 256 values
+ *   - an equation, and only two coordinates vary
+ * It is also exact for bounds on one form combined by and, or, not, xor and select, and for other logic in which one
+ * operand decides the result.
  */
 #include "range.h"
 
@@ -16,9 +19,9 @@
 
 #include <string.h>
 
-enum { RANGE_MAX_ATOMS = 1024, RANGE_WORK = 256 }; /* steps of work for each node; most need none at all */
+enum { RANGE_MAX_ATOMS = 1024, RANGE_WORK = 256 }; /* RANGE_WORK: steps of additional work per node */
 
-/* Positions of the nodes that `node` needs, in at[0..node]; returns how many. */
+/* Numbers the nodes that `node` depends on: at[0..node] is the number, -1 for others. Returns how many there are. */
 static int32_t range_mark(const fxa_program *p, int32_t node, int32_t *at) {
     int32_t n = 0;
     for (int32_t i = 0; i < node; i++) at[i] = -1;
@@ -40,7 +43,7 @@ static void range_use_small(fxa__range *r, fxa__range_small *small) {
     r->max_bounds = FXA__SMALL_BOUNDS;
 }
 
-/* One allocation for everything, `at` first (it is marked again, so that nothing need be copied). */
+/* Places all arrays in one allocation and fills r->at. Returns false if memory ran out. */
 static bool range_use_memory(fxa__range *r, int32_t node, int32_t n_known) {
     size_t atoms = (size_t)fxa__min_i64(n_known, RANGE_MAX_ATOMS), n = (size_t)n_known;
     size_t at = ((size_t)node + 4) / 4 * 4 * sizeof *r->at, known = n * sizeof *r->known;
@@ -59,7 +62,8 @@ static bool range_use_memory(fxa__range *r, int32_t node, int32_t n_known) {
     return true;
 }
 
-static bool range_make_room(fxa__range *r, fxa__range_small *small, int32_t node) {
+/* Places the arrays in *small if they fit, else in an allocation. Returns false if memory ran out. */
+static bool range_allocate(fxa__range *r, fxa__range_small *small, int32_t node) {
     int32_t needed = node + 1;
     if (node < FXA__SMALL_PROGRAM) {
         r->at = small->at;
@@ -72,13 +76,13 @@ static bool range_make_room(fxa__range *r, fxa__range_small *small, int32_t node
     return range_use_memory(r, node, needed);
 }
 
-/* Steps that an analysis up to a node may take beyond a look at each. */
+/* Returns the steps of additional work that the analysis of a node may take. */
 static int64_t range_work(int32_t node) { return RANGE_WORK * ((int64_t)node + 64); }
 
 bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *p, int32_t node,
                      const fxa_tile_bounds *box, const double *params, const fxa_tensor_range *tensors) {
     *r = (fxa__range){.p = p, .box = box, .params = params, .tensors = tensors};
-    if (!range_make_room(r, small, node)) return false;
+    if (!range_allocate(r, small, node)) return false;
     memset(r->atom_bucket, -1, sizeof r->atom_bucket);
     memset(r->row_bucket, -1, sizeof r->row_bucket);
     r->work = range_work(node);
@@ -107,7 +111,7 @@ fxa_tile_class fxa__program_classify(const fxa_program *program, const fxa_tile_
     if (program == NULL) return FXA_TILE_FULL;
     if (box == NULL) return FXA_TILE_MIXED;
     int32_t mask = fxa__program_output(program, FXA__OUT_MASK);
-    if (range_is_empty(box)) return FXA_TILE_EMPTY; /* no pair at all */
+    if (range_is_empty(box)) return FXA_TILE_EMPTY; /* the box contains no pair */
     if (mask < 0) return FXA_TILE_FULL;
 
     fxa__range_small small;

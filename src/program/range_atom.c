@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Floor-division, modulo and absolute value of forms, as forms again. What divides out is taken out first, so that
- * (q + 64) // 64 is q // 64 + 1, (2 * q) % 2 is 0, and an atom is left only where rounding really happens; equal
- * quotients get equal atoms however they were spelled. Inside one block of d numbers both operations are affine.
+ * Floor division, modulo and absolute value of affine forms; the results are affine forms with a new atom. Terms that
+ * divide evenly are moved out of the atom first: (q + 64) // 64 becomes q // 64 + 1 and (2 * q) % 2 becomes 0. So equal
+ * quotients get the same atom however they are written. If all values of the operand are in one block of d numbers,
+ * both operations are affine and need no atom.
  */
 #include "range.h"
 
@@ -17,32 +18,34 @@ static int64_t atom_gcd(int64_t a, int64_t b) {
     return a;
 }
 
+/* Returns a modulo d > 0, in 0..d - 1. */
 static int64_t atom_mod64(int64_t a, int64_t d) { return a - d * fxa__floordiv64(a, d); }
 
-/* The greatest factor that the coefs of f share with d. */
+/* Returns the greatest common divisor of d and the coefs of f. */
 static int64_t atom_common(const fxa__affine *f, int64_t d) {
     for (int i = 0; i < f->n; i++) d = atom_gcd(d, f->coef[i]);
     return d;
 }
 
-/* f divided by e, which divides its coefs; the constant is rounded down. */
+/* Divides f by e, a divisor of its coefs; the constant is rounded down. */
 static void atom_shrink(fxa__affine *f, int64_t e) {
     for (int i = 0; i < f->n; i++) f->coef[i] /= e;
     f->c = fxa__floordiv64(f->c, e);
 }
 
-/* f = d * whole + rest: whole terms only, and the constant so that 0 <= rest.c < d. */
-static void atom_split(const fxa__affine *f, int64_t d, fxa__affine *whole, fxa__affine *rest) {
-    *whole = fxa__affine_const(fxa__floordiv64(f->c, d));
-    *rest = fxa__affine_const(f->c - d * whole->c);
+/* Splits f = d * quotient + rest, where `quotient` has the terms whose coefs d divides, and 0 <= rest.c < d. */
+static void atom_split(const fxa__affine *f, int64_t d, fxa__affine *quotient, fxa__affine *rest) {
+    *quotient = fxa__affine_const(fxa__floordiv64(f->c, d));
+    *rest = fxa__affine_const(f->c - d * quotient->c);
     for (int i = 0; i < f->n; i++) {
-        fxa__affine *to = f->coef[i] % d == 0 ? whole : rest;
+        fxa__affine *to = f->coef[i] % d == 0 ? quotient : rest;
         to->atom[to->n] = f->atom[i];
-        to->coef[to->n++] = to == whole ? f->coef[i] / d : f->coef[i];
+        to->coef[to->n++] = to == quotient ? f->coef[i] / d : f->coef[i];
     }
 }
 
-/* The atom rest // d, unless it has one value only. Steps of rest that are not larger than d leave out no quotient. */
+/* Sets *out to the atom rest // d, or to a constant if it has a single value. The atom is dense if the steps between
+ * values of `rest` are at most d, so that no quotient is skipped. */
 static bool atom_quotient(fxa__range *r, const fxa__affine *rest, int64_t d, fxa__affine *out) {
     fxa__atom a = {.kind = FXA__ATOM_DIV, .form = *rest, .d = d, .support = fxa__affine_support(r, rest)};
     fxa__affine primitive;
@@ -56,7 +59,7 @@ static bool atom_quotient(fxa__range *r, const fxa__affine *rest, int64_t d, fxa
     }
     int64_t factor = a.dense ? 1 : fxa__affine_primitive(rest, &primitive);
     if (factor > 1 || factor < -1) {
-        (void)fxa__affine_range(r, &primitive, &values, &a.dense); /* half of what fits, or less */
+        (void)fxa__affine_range(r, &primitive, &values, &a.dense); /* cannot overflow: `rest` is a multiple of it */
         a.dense = a.dense && values.n == 1 && factor <= d && -factor <= d;
     }
     return fxa__affine_atom(r, &a, out);
@@ -65,7 +68,7 @@ static bool atom_quotient(fxa__range *r, const fxa__affine *rest, int64_t d, fxa
 bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out) {
     fxa__affine total, rest;
     atom_split(f, d, &total, &rest);
-    while (rest.n > 0) { /* else 0 <= rest.c < d */
+    while (rest.n > 0) { /* a constant rest is in 0..d - 1 and adds nothing */
         int64_t e = atom_common(&rest, d);
         atom_shrink(&rest, e);
         d /= e;
@@ -74,18 +77,19 @@ bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine
             if (!atom_quotient(r, &rest, d, &rest)) return false;
             return fxa__affine_add(&total, &rest, 1, out);
         }
-        fxa__affine form = inner->form, whole; /* (x // a + c) // d = (x + c * a) // (a * d), and that is below 2^29 */
+        fxa__affine form = inner->form, quotient; /* (x // a + c) // d = (x + c * a) // (a * d) */
         form.c += rest.c * inner->d;
         d *= inner->d;
-        atom_split(&form, d, &whole, &rest);
-        FXA__ASSERT(whole.n == 0); /* what a divides was taken out when x // a became an atom */
-        total.c += whole.c;
+        atom_split(&form, d, &quotient, &rest);
+        FXA__ASSERT(quotient.n == 0); /* terms that a divides were moved out when x // a became an atom */
+        total.c += quotient.c;
     }
     *out = total;
     return true;
 }
 
-/* Does one term alone run through all residues modulo d, whatever the others are? Its coef is coprime to d then. */
+/* Returns true if one term alone takes all residues modulo d: its atom is dense over d values and independent of the
+ * other terms, and its coef is coprime to d. */
 static bool atom_covers(const fxa__range *r, const fxa__affine *f, int64_t d) {
     for (int i = 0; i < f->n; i++) {
         const fxa__atom *a = &r->atoms[f->atom[i]];
@@ -99,6 +103,7 @@ static bool atom_covers(const fxa__range *r, const fxa__affine *f, int64_t d) {
     return false;
 }
 
+/* Sets *out to the atom rest % d, or to an affine form if all values of `rest` are in one block of d numbers. */
 static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa__affine *out) {
     fxa__atom a = {.kind = FXA__ATOM_MOD, .form = *rest, .d = d, .support = fxa__affine_support(r, rest)};
     fxa__set values;
@@ -116,7 +121,7 @@ static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa_
         if (lo <= hi)
             fits &= fxa__set_add(&a.set, lo, hi);
         else {
-            fxa__set_add(&a.set, 0, hi); /* beside at most three other pieces, or already there */
+            fxa__set_add(&a.set, 0, hi); /* fits: at most three other pieces, or already in the set */
             fits &= fxa__set_add(&a.set, lo, d - 1);
         }
     }
@@ -126,15 +131,15 @@ static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa_
 
 bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out) {
     fxa__affine rest = fxa__affine_const(atom_mod64(f->c, d));
-    for (int i = 0; i < f->n; i++) { /* coefs matter modulo d only: the ones nearest to 0 */
+    for (int i = 0; i < f->n; i++) { /* coefs matter modulo d only; take the residue nearest to 0 */
         int64_t coef = atom_mod64(f->coef[i], d);
         if (coef > d / 2) coef -= d;
         if (coef == 0) continue;
         rest.atom[rest.n] = f->atom[i];
         rest.coef[rest.n++] = coef;
     }
-    int64_t e = atom_common(&rest, d), odd = atom_mod64(rest.c, e); /* e * x + odd, modulo e * (d / e) */
-    fxa__affine residue = fxa__affine_const(0), start = fxa__affine_const(odd);
+    int64_t e = atom_common(&rest, d), offset = atom_mod64(rest.c, e); /* rest = e * x + offset, modulo e * (d / e) */
+    fxa__affine residue = fxa__affine_const(0), start = fxa__affine_const(offset);
     atom_shrink(&rest, e);
     if (d / e > 1 && !atom_residue(r, &rest, d / e, &residue)) return false;
     return fxa__affine_add(&start, &residue, e, out);
@@ -150,7 +155,7 @@ bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
     }
     a.form = *f;
     if (f->coef[0] < 0) fxa__affine_negate(&a.form);
-    for (int i = 0; i < values.n; i++) { /* not more pieces than before: the one around 0 gives one */
+    for (int i = 0; i < values.n; i++) { /* no more pieces than before: the one that contains 0 gives one */
         fxa__span x = values.at[i];
         fxa__set_add(&a.set, fxa__max_i64(x.lo, 0), x.hi);
         fxa__set_add(&a.set, fxa__max_i64(-x.hi, 0), -x.lo);
@@ -158,8 +163,9 @@ bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
     return fxa__affine_atom(r, &a, out);
 }
 
-/* f with its term i, m * (z // d) or m * (z % d), written as the other of the two: z = d * (z // d) + z % d. */
-static bool atom_other(fxa__range *r, const fxa__affine *f, int i, fxa__affine *out) {
+/* Rewrites term i of f, m * (z // d) or m * (z % d), with the other operation, by z = d * (z // d) + z % d. Returns
+ * false if the term is neither or the result overflows. */
+static bool atom_rewrite(fxa__range *r, const fxa__affine *f, int i, fxa__affine *out) {
     const fxa__atom *a = &r->atoms[f->atom[i]];
     fxa__affine rest = fxa__affine_without(f, i), other, z = a->form;
     int64_t m = f->coef[i], d = a->d, step;
@@ -173,7 +179,7 @@ static bool atom_other(fxa__range *r, const fxa__affine *f, int i, fxa__affine *
 void fxa__affine_tidy(fxa__range *r, fxa__affine *f) {
     for (int i = 0; f->n > 1 && i < f->n; i++) {
         fxa__affine other;
-        if (!atom_other(r, f, i, &other) || other.n >= f->n) continue;
+        if (!atom_rewrite(r, f, i, &other) || other.n >= f->n) continue;
         *f = other;
         i = -1;
     }

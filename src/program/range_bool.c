@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bool nodes: comparisons become bounds on rows, logic works on lists of bounds (see range.h). A comparison of forms is
- * a bound on their difference; when that is a single quotient, remainder or absolute value, the bound is carried
- * through to the form inside, where it meets the bounds of other comparisons.
+ * Bool nodes: comparisons become bounds on rows, and logical operations combine lists of bounds (see range.h). A
+ * comparison of two forms is a bound on their difference. If that is a single quotient, remainder or absolute value,
+ * the bound is converted to one on the form inside, so that it can be intersected with bounds of other comparisons.
  */
 #include "range.h"
 
@@ -15,26 +15,28 @@ static const fxa__truth truth_any = {FXA__ANY, FXA__ANY};
 
 /* ---- Lists of bounds --------------------------------------------------------------------------------------------- */
 
-/* Without room the list stays as it is: less is known then, nothing false. */
+/* Adds a bound to the front of a list; returns the new list. If capacity is exhausted, returns the list itself, which
+ * is sound: it only states less. */
 static int32_t truth_prepend(fxa__range *r, int32_t row, const fxa__set *set, int32_t list) {
     if (r->n_bounds == r->max_bounds) return list;
     r->bounds[r->n_bounds] = (fxa__bound){.row = row, .next = list, .set = *set};
     return r->n_bounds++;
 }
 
-/* NULL also when the work of this analysis is used up: less is known then, too. */
+/* Returns the first bound of a list on a row; NULL if there is none or the analysis is out of work. */
 static const fxa__bound *truth_find(fxa__range *r, int32_t list, int32_t row) {
     for (; list >= 0 && r->work-- > 0; list = r->bounds[list].next)
         if (r->bounds[list].row == row) return &r->bounds[list];
     return NULL;
 }
 
+/* Returns true if list a is not longer than b. */
 static bool truth_shorter(fxa__range *r, int32_t a, int32_t b) {
     while (a >= 0 && b >= 0 && r->work-- > 0) a = r->bounds[a].next, b = r->bounds[b].next;
     return a < 0;
 }
 
-/* Both hold. */
+/* Returns the list that holds if both lists hold; FXA__NEVER if they contradict each other. */
 static int32_t truth_both(fxa__range *r, int32_t a, int32_t b) {
     if (a == FXA__NEVER || b == FXA__NEVER) return FXA__NEVER;
     if (!truth_shorter(r, a, b)) {
@@ -53,7 +55,7 @@ static int32_t truth_both(fxa__range *r, int32_t a, int32_t b) {
     return out;
 }
 
-/* One of the two holds: only rows that both speak of stay bounded. */
+/* Returns the list that holds if one of the two holds: bounds on the rows that both have. */
 static int32_t truth_either(fxa__range *r, int32_t a, int32_t b) {
     if (a == FXA__NEVER) return b;
     if (b == FXA__NEVER) return a;
@@ -88,7 +90,7 @@ static fxa__truth truth_select(fxa__range *r, fxa__truth c, fxa__truth a, fxa__t
 
 /* ---- Comparisons of ints ----------------------------------------------------------------------------------------- */
 
-/* From the values of factor * x + c to those of x. */
+/* Converts a set of values of factor * x + c to those of x. */
 static void truth_unscale(fxa__set *set, int64_t factor, int64_t c) {
     fxa__set out = {0};
     for (int i = 0; i < set->n; i++) {
@@ -102,7 +104,8 @@ static void truth_unscale(fxa__set *set, int64_t factor, int64_t c) {
     *set = out;
 }
 
-/* From the values of an atom to those of the form inside, whose values are `inner`. */
+/* Converts a set of values of an atom to those of its form, whose values are `inner`. For remainders, the form spans
+ * `blocks` blocks of d numbers from `start` on. */
 static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t start, int64_t blocks, fxa__set *set) {
     fxa__set out = {0};
     for (int i = 0; i < set->n; i++) {
@@ -117,12 +120,13 @@ static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t s
     *set = fxa__set_meet(&out, inner);
 }
 
-/* False: the bound stays on the atom, since a remainder goes round too often. */
+/* Converts sets of values of an atom to those of its form. Returns false if the bound has to stay on the atom: it has
+ * no form, or is a remainder of more than two blocks. */
 static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, fxa__set *no) {
     fxa__set inner;
     bool dense;
     if (a->kind == FXA__ATOM_INPUT || a->kind == FXA__ATOM_NODE) return false;
-    (void)fxa__affine_range(r, &a->form, &inner, &dense); /* it fitted when the atom was made */
+    (void)fxa__affine_range(r, &a->form, &inner, &dense); /* cannot fail: it did not when the atom was made */
     int64_t start = 0, blocks = 1;
     if (a->kind == FXA__ATOM_MOD || a->kind == FXA__ATOM_WRAP) {
         int64_t zero = a->kind == FXA__ATOM_WRAP ? INT32_MIN : 0;
@@ -136,9 +140,9 @@ static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, 
     return true;
 }
 
-/* Where a quotient stands beside coordinates that it depends on: a + z // d in lo..hi says d * a + z in
- * d * lo..d * hi + d - 1, which is affine. False: f is not such a form. */
-static bool truth_clear(fxa__range *r, fxa__affine *f, fxa__set *yes, fxa__set *no) {
+/* Converts a bound on a sum of a quotient and coordinates that it depends on: a + z // d in lo..hi means d * a + z in
+ * d * lo..d * hi + d - 1, which is affine. Returns false if f is not such a sum. */
+static bool truth_multiply_out(fxa__range *r, fxa__affine *f, fxa__set *yes, fxa__set *no) {
     int at = -1;
     uint32_t others = 0;
     for (int i = 0; i < f->n; i++) {
@@ -166,18 +170,18 @@ static bool truth_clear(fxa__range *r, fxa__affine *f, fxa__set *yes, fxa__set *
     return true;
 }
 
-/* The bool that is true when f lies in yes, false when it lies in no; both within the values of f. */
+/* Returns the bool that is true if f is in `yes` and false if it is in `no`; both sets are subsets of f's values. */
 static fxa__truth truth_of_form(fxa__range *r, fxa__affine f, fxa__set yes, fxa__set no) {
     for (;;) {
         fxa__affine inner;
         int64_t factor = fxa__affine_primitive(&f, &inner);
-        FXA__ASSERT(factor != 0); /* neither a difference that is compared nor what an atom holds is constant */
+        FXA__ASSERT(factor != 0); /* neither a compared difference nor the form of an atom is constant */
         truth_unscale(&yes, factor, f.c);
         truth_unscale(&no, factor, f.c);
         f = inner;
         if (f.n == 1 && truth_enter(r, &r->atoms[f.atom[0]], &yes, &no))
             f = r->atoms[f.atom[0]].form;
-        else if (f.n == 1 || !truth_clear(r, &f, &yes, &no))
+        else if (f.n == 1 || !truth_multiply_out(r, &f, &yes, &no))
             break;
     }
     if (yes.n == 0 || no.n == 0) return yes.n == 0 ? truth_false : truth_true;
@@ -189,22 +193,22 @@ static fxa__truth truth_of_form(fxa__range *r, fxa__affine f, fxa__set yes, fxa_
     return out;
 }
 
-/* The difference of two ints and its values. */
-static bool truth_apart(fxa__range *r, int32_t x, int32_t y, fxa__affine *apart, fxa__set *values) {
+/* Sets *difference to the form of x - y and *values to its values. Returns false if there is no such form. */
+static bool truth_difference(fxa__range *r, int32_t x, int32_t y, fxa__affine *difference, fxa__set *values) {
     fxa__affine a, b;
     bool dense;
-    if (!fxa__int_form(r, x, &a) || !fxa__int_form(r, y, &b) || !fxa__affine_add(&a, &b, -1, apart)) return false;
-    fxa__affine_tidy(r, apart);
-    return fxa__affine_range(r, apart, values, &dense);
+    if (!fxa__int_form(r, x, &a) || !fxa__int_form(r, y, &b) || !fxa__affine_add(&a, &b, -1, difference)) return false;
+    fxa__affine_tidy(r, difference);
+    return fxa__affine_range(r, difference, values, &dense);
 }
 
-/* x - y compared with 0. */
+/* Returns the bool x == y, x < y or x <= y, from x - y compared with 0. */
 static fxa__truth truth_of_ints(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
-    fxa__affine apart;
+    fxa__affine difference;
     fxa__set values;
-    if (!truth_apart(r, x, y, &apart, &values)) {
+    if (!truth_difference(r, x, y, &difference, &values)) {
         const fxa__set *s = &fxa__range_of(r, x)->i.set, *t = &fxa__range_of(r, y)->i.set;
-        apart = fxa__affine_const(0);
+        difference = fxa__affine_const(0);
         values = fxa__set_of(fxa__set_lo(s) - fxa__set_hi(t), fxa__set_hi(s) - fxa__set_lo(t));
     }
     fxa__set yes = fxa__set_of(op == FXA_OP_EQ ? 0 : -FXA__INF, op == FXA_OP_LT ? -1 : 0),
@@ -214,10 +218,10 @@ static fxa__truth truth_of_ints(fxa__range *r, uint32_t op, int32_t x, int32_t y
     yes = fxa__set_meet(&yes, &values);
     no = fxa__set_meet(&no, &values);
     if (yes.n == 0 || no.n == 0) return yes.n == 0 ? truth_false : truth_true;
-    return apart.n == 0 ? truth_any : truth_of_form(r, apart, yes, no);
+    return difference.n == 0 ? truth_any : truth_of_form(r, difference, yes, no);
 }
 
-/* Whether an element of the one may be one of the other. */
+/* Returns true if the two loads may have a common element. */
 static bool truth_wide_meets(const fxa__wide *a, const fxa__wide *b) {
     if (a->n < 0 && b->n < 0) return a->lo <= b->hi && b->lo <= a->hi;
     const fxa__wide *list = a->n < 0 ? b : a, *other = a->n < 0 ? a : b;
@@ -230,8 +234,9 @@ static bool truth_wide_meets(const fxa__wide *a, const fxa__wide *b) {
     return false;
 }
 
-/* Two loads of i64 are equal only where what they saturate to is, so whatever follows from that follows. The opposite
- * holds but for the ends of 32 bits, which many elements saturate to: there the elements themselves are looked at. */
+/* Returns the bool x == y of two i64 loads, compared in all 64 bits. Equal elements have equal saturated values, so
+ * `yes` is that of the saturated comparison. Its `no` is valid too unless both can be INT32_MIN or both INT32_MAX, to
+ * which different elements saturate: then the elements are compared. */
 static fxa__truth truth_of_wide(fxa__range *r, int32_t x, int32_t y) {
     if (fxa__affine_load(r, x) == fxa__affine_load(r, y)) return truth_true;
     fxa__truth out = truth_of_ints(r, FXA_OP_EQ, x, y);
@@ -252,8 +257,8 @@ static fxa__truth truth_of_wide(fxa__range *r, int32_t x, int32_t y) {
 
 static fxa__truth truth_of_known(int known) { return known < 0 ? truth_any : known ? truth_true : truth_false; }
 
-/* The bool behind an int that is one: int(bool), 0 or 1. */
-static bool truth_behind(const fxa__range *r, int32_t node, fxa__truth *out) {
+/* Sets *out to the bool of an int node that is int(bool), 0 or 1. Returns false if the node is none of them. */
+static bool truth_of_int(const fxa__range *r, int32_t node, fxa__truth *out) {
     const fxa__node *n = &r->p->nodes[node];
     if (n->op == FXA_OP_CONST && (n->imm == 0 || n->imm == 1))
         *out = truth_of_known(n->imm);
@@ -273,7 +278,7 @@ static fxa__truth truth_compare(fxa__range *r, const fxa__node *n) {
         out = truth_of_known(equality ? fxa__real_equal(*u, *v) : fxa__real_less(*u, *v, n->op == FXA_OP_LT));
     } else if (fxa__node_compares_wide(r->p, n)) {
         out = truth_of_wide(r, x, y);
-    } else if (equality && truth_behind(r, x, &a) && truth_behind(r, y, &b)) {
+    } else if (equality && truth_of_int(r, x, &a) && truth_of_int(r, y, &b)) {
         out = truth_select(r, a, b, truth_not(b));
     } else {
         out = truth_of_ints(r, equality ? FXA_OP_EQ : n->op, x, y);

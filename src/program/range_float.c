@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Float nodes: an interval that holds the value in every engine, by the rules of span_rules.h. Of loads the elements
- * count where they are few (range_load.c); other loads, the score, and functions without a rule are any float, NaN
- * included.
+ * Float nodes: an interval that contains the value of every engine, by the rules of span_rules.h. A load has the
+ * interval of its elements if they can be read and are few (range_load.c). Other loads, the score and functions without
+ * a rule are unbounded and may be NaN.
  */
 #include "range.h"
 
@@ -22,7 +22,8 @@ static fxa__real real_cast(const fxa__range *r, int32_t arg) {
     return fxa__real_of_span(fxa__span_make(fxa__set_lo(&x->i.set), fxa__set_hi(&x->i.set)));
 }
 
-/* Elements that all engines see as they are, or nearly. */
+/* Sets *out to the interval of a load's elements, widened if engines may round them; leaves it if they are not
+ * known. */
 static void real_load(fxa__range *r, int32_t at, fxa__real *out) {
     fxa__real x;
     bool exact;

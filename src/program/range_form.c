@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Affine forms over atoms: arithmetic, the set of values a form takes, and the tables of atoms and of rows (forms that
- * bounds speak of). Everything is in 64 bits and checked; a form that does not fit is given up by the caller.
+ * Affine forms over atoms: arithmetic, the set of values of a form, and the tables of atoms and of rows (the forms that
+ * bounds refer to). Arithmetic is in 64 bits and checked for overflow; on overflow the caller drops the form.
  */
 #include "range.h"
 
@@ -13,7 +13,7 @@
 
 static bool form_fits(int64_t x) { return -FXA__INF < x && x < FXA__INF; }
 
-/* a + times * x, where a fits. */
+/* Sets *out to a + times * x. Returns false if the result is not below FXA__INF in size. */
 static bool form_madd(int64_t a, int64_t times, int64_t x, int64_t *out) {
     int64_t product;
     if (!fxa__mul_i64(times, x, &product) || !form_fits(product)) return false;
@@ -21,7 +21,7 @@ static bool form_madd(int64_t a, int64_t times, int64_t x, int64_t *out) {
     return form_fits(*out);
 }
 
-/* With asserts, atoms that a form does not have are none that anything else has. */
+/* In builds with asserts, unused members of `atom` are poisoned. */
 fxa__affine fxa__affine_const(int64_t c) {
     fxa__affine f = {.c = c};
 #if FXA_ASSERT
@@ -62,8 +62,8 @@ fxa__affine fxa__affine_without(const fxa__affine *f, int i) {
 }
 
 bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo) {
-    uint64_t apart = (uint64_t)a->c - (uint64_t)b->c;
-    if (a->n != b->n || (constants_modulo ? apart % constants_modulo : apart) != 0) return false;
+    uint64_t difference = (uint64_t)a->c - (uint64_t)b->c;
+    if (a->n != b->n || (constants_modulo ? difference % constants_modulo : difference) != 0) return false;
     for (int i = 0; i < a->n; i++)
         if (a->atom[i] != b->atom[i] || a->coef[i] != b->coef[i]) return false;
     return true;
@@ -89,7 +89,9 @@ uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f) {
     return support;
 }
 
-/* The values of so far + coef * atom. *dense stays true if so far is dense and no step leaves a gap. */
+/* Sets *out to the sums of a value of so_far and coef times a value of atom; clears *dense if the sums may have gaps
+ * that
+ * *out does not show. Returns false on overflow. */
 static bool form_range_add(const fxa__set *so_far, int64_t coef, const fxa__set *atom, fxa__set *out, bool *dense) {
     int64_t size = coef < 0 ? -coef : coef;
     out->n = 0;
@@ -106,15 +108,16 @@ static bool form_range_add(const fxa__set *so_far, int64_t coef, const fxa__set 
     return true;
 }
 
-/* x // d - y // d lies within 1 of (x - y) / d, also where x and y move together. */
+/* Narrows the set of c + m * (x // d - y // d): the difference of the quotients is within 1 of (x - y) / d, whose range
+ * may be small even if x and y vary widely. */
 static void form_range_quotients(const fxa__range *r, const fxa__affine *f, fxa__set *set) {
     if (f->n != 2 || f->coef[0] != -f->coef[1]) return;
     const fxa__atom *x = &r->atoms[f->atom[0]], *y = &r->atoms[f->atom[1]];
-    fxa__affine apart;
+    fxa__affine difference;
     fxa__set gap;
     bool dense;
     if (x->kind != FXA__ATOM_DIV || y->kind != FXA__ATOM_DIV || x->d != y->d ||
-        !fxa__affine_add(&x->form, &y->form, -1, &apart) || !fxa__affine_range(r, &apart, &gap, &dense))
+        !fxa__affine_add(&x->form, &y->form, -1, &difference) || !fxa__affine_range(r, &difference, &gap, &dense))
         return;
     int64_t lo = fxa__floordiv64(fxa__set_lo(&gap), x->d), hi = fxa__floordiv64(fxa__set_hi(&gap) + x->d - 1, x->d);
     if (f->coef[0] < 0) {
@@ -154,14 +157,15 @@ static uint32_t form_mix(uint32_t hash, int64_t x) {
     return (uint32_t)(y >> 32);
 }
 
-/* Equal for forms that are the same but for turns of 2^32 in the constant. */
+/* Returns a hash that is equal for forms which differ only by a multiple of 2^32 in the constant. */
 static uint32_t form_hash(uint32_t hash, const fxa__affine *f) {
     hash = form_mix(hash, (int64_t)((uint64_t)f->c & UINT32_MAX));
     for (int i = 0; i < f->n; i++) hash = form_mix(form_mix(hash, f->atom[i]), f->coef[i]);
     return hash;
 }
 
-/* False: some index has no form, and the load is like no other. */
+/* Computes a hash of the tensor and the forms of the indices. Returns false if an index has no form; then no other load
+ * is known to be equal. */
 static bool form_load_hash(const fxa__range *r, const fxa__node *load, uint32_t *hash) {
     *hash = form_mix(FXA_OP_LOAD, load->imm);
     for (int i = 0; i < load->n_args; i++) {
@@ -172,7 +176,7 @@ static bool form_load_hash(const fxa__range *r, const fxa__node *load, uint32_t 
     return true;
 }
 
-/* Atoms of loads lie where fxa__affine_load looks for them. */
+/* Returns the hash bucket of an atom; that of a load is chosen so that fxa__affine_load finds it. */
 static int32_t *form_atom_bucket(fxa__range *r, const fxa__atom *a) {
     const fxa__node *node = a->kind == FXA__ATOM_NODE ? &r->p->nodes[a->id] : NULL;
     uint32_t hash;
@@ -181,11 +185,12 @@ static int32_t *form_atom_bucket(fxa__range *r, const fxa__atom *a) {
     return &r->atom_bucket[hash % FXA__RANGE_BUCKETS];
 }
 
+/* Returns true if b is a load of the same tensor as a with equal indices. */
 static bool form_load_same(const fxa__range *r, const fxa__node *a, const fxa__node *b) {
     if (b->op != FXA_OP_LOAD || b->imm != a->imm) return false;
     for (int i = 0; i < a->n_args; i++) {
         const fxa__int *x = &fxa__range_of(r, a->arg[i])->i, *y = &fxa__range_of(r, b->arg[i])->i;
-        FXA__ASSERT(y->has_form); /* once an index finds no room for an atom, no load does */
+        FXA__ASSERT(y->has_form); /* when atoms run out, loads become no atoms either */
         if (!fxa__affine_same(&x->form, &y->form, (uint64_t)1 << 32)) return false;
     }
     return true;

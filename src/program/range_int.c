@@ -1,38 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Int nodes. Sums, differences and products by a constant keep their form modulo 2^32, whatever wraps on the way: what
- * cancels later cancels. The form is exact when its values lie in one stretch of 2^32 numbers. All other operations
- * need the exact value, so they take an operand that may wrap as an atom of its own.
+ * Int nodes. Sums, differences and products with a constant keep an affine form modulo 2^32 even if they may wrap, so
+ * terms can still cancel later. A form is exact if all its values are in one interval of 2^32 numbers. All other
+ * operations require the exact value, so an operand that may wrap becomes an atom of its own.
  */
 #include "range.h"
 
 #include "../base/invariant.h"
 #include "../base/num.h"
 
-static const int64_t int_turn = (int64_t)1 << 32;
+static const int64_t int_period = (int64_t)1 << 32;
 
 fxa__int fxa__int_const(int64_t x) {
     return (fxa__int){
         .form = fxa__affine_const(x), .set = fxa__set_of(x, x), .has_form = true, .exact = true, .dense = true};
 }
 
+/* Returns x wrapped to 32 bits. */
 static int64_t int_centre(int64_t x) { return fxa__wrap32(x); }
 
-/* Moves each piece back into 32 bits; a piece that crosses an end comes back as two. False: too wide to tell. */
+/* Sets *out to the values of a set wrapped to 32 bits; a piece that crosses an end becomes two. Returns false if *out
+ * is a superset or unknown. */
 static bool int_wrap(const fxa__set *set, fxa__set *out) {
     bool fits = true;
     out->n = 0;
     for (int i = 0; i < set->n; i++) {
         fxa__span x = set->at[i];
-        if (x.hi - x.lo >= int_turn - 1) return false;
+        if (x.hi - x.lo >= int_period - 1) return false;
         int64_t lo = int_centre(x.lo), hi = lo + (x.hi - x.lo);
         fits &= fxa__set_add(out, lo, fxa__min_i64(hi, INT32_MAX));
-        if (hi > INT32_MAX) fits &= fxa__set_add(out, INT32_MIN, hi - int_turn);
+        if (hi > INT32_MAX) fits &= fxa__set_add(out, INT32_MIN, hi - int_period);
     }
     return fits;
 }
 
-/* The value of a form modulo 2^32. */
+/* Sets *out to the int with the value of a form modulo 2^32. */
 static void int_from_wrapping(fxa__range *r, const fxa__affine *form, fxa__int *out) {
     fxa__affine f = fxa__affine_const(int_centre(form->c));
     for (int i = 0; i < form->n; i++) {
@@ -49,9 +51,9 @@ static void int_from_wrapping(fxa__range *r, const fxa__affine *form, fxa__int *
         out->dense = false;
         return;
     }
-    int64_t turn = fxa__floordiv64(fxa__set_lo(&set) - INT32_MIN, int_turn);
-    out->exact = turn == fxa__floordiv64(fxa__set_hi(&set) - INT32_MIN, int_turn);
-    if (out->exact) out->form.c -= turn * int_turn;
+    int64_t turn = fxa__floordiv64(fxa__set_lo(&set) - INT32_MIN, int_period);
+    out->exact = turn == fxa__floordiv64(fxa__set_hi(&set) - INT32_MIN, int_period);
+    if (out->exact) out->form.c -= turn * int_period;
     fxa__set wrapped;
     if (int_wrap(&set, &wrapped))
         out->set = wrapped;
@@ -60,7 +62,7 @@ static void int_from_wrapping(fxa__range *r, const fxa__affine *form, fxa__int *
     if (fxa__set_is_one(&out->set)) *out = fxa__int_const(out->set.at[0].lo);
 }
 
-/* The value of a form that is known not to wrap; `bound` is what else is known of it. */
+/* Sets *out to the int with the value of a form that does not wrap and is in `bound`. Returns false on overflow. */
 static bool int_from_exact(fxa__range *r, const fxa__affine *f, const fxa__set *bound, fxa__int *out) {
     fxa__set set;
     bool dense;
@@ -72,7 +74,7 @@ static bool int_from_exact(fxa__range *r, const fxa__affine *f, const fxa__set *
     return true;
 }
 
-/* Nothing but a set: the node becomes an atom, so that equal nodes still cancel. */
+/* Sets *out to an int of which only a set is known. The node becomes an atom, so that it still cancels with itself. */
 static void int_from_set(fxa__range *r, int32_t node, const fxa__set *set, uint32_t support, bool dense,
                          fxa__int *out) {
     fxa__atom a = {.kind = FXA__ATOM_NODE, .id = node, .set = *set, .support = support, .dense = dense};
@@ -95,13 +97,13 @@ bool fxa__int_form(fxa__range *r, int32_t node, fxa__affine *out) {
     if (x->has_form && fxa__affine_range(r, &x->form, &unused, &dense)) {
         a.kind = FXA__ATOM_WRAP;
         a.id = 0;
-        a.d = int_turn;
+        a.d = int_period;
         a.form = x->form;
     }
     return fxa__affine_atom(r, &a, out);
 }
 
-/* A form equal to the node modulo 2^32. */
+/* Sets *out to a form equal to the node modulo 2^32. Returns false if atoms run out. */
 static bool int_wrapping_form(fxa__range *r, int32_t node, fxa__affine *out) {
     const fxa__int *x = &fxa__range_of(r, node)->i;
     if (!x->has_form) return fxa__int_form(r, node, out);
@@ -113,25 +115,27 @@ static bool int_is_const(const fxa__int *x) { return fxa__set_is_one(&x->set); }
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
+/* Returns the interval of an int's values. */
 static fxa__span int_span(const fxa__int *x) { return (fxa__span){fxa__set_lo(&x->set), fxa__set_hi(&x->set)}; }
 
-/* x * times + y * plus + c, wrapping. y < 0: none. */
-static bool int_ring(fxa__range *r, int32_t x, int64_t times, int32_t y, int64_t plus, int64_t c, fxa__int *out) {
+/* Sets *out to a * x + b * y + c modulo 2^32; y -1 = no second term. Returns false if there is no form. */
+static bool int_linear(fxa__range *r, int32_t x, int64_t a, int32_t y, int64_t b, int64_t c, fxa__int *out) {
     fxa__affine sum = fxa__affine_const(c), f;
-    if (!int_wrapping_form(r, x, &f) || !fxa__affine_add(&sum, &f, times, &sum)) return false;
-    if (y >= 0 && (!int_wrapping_form(r, y, &f) || !fxa__affine_add(&sum, &f, plus, &sum))) return false;
+    if (!int_wrapping_form(r, x, &f) || !fxa__affine_add(&sum, &f, a, &sum)) return false;
+    if (y >= 0 && (!int_wrapping_form(r, y, &f) || !fxa__affine_add(&sum, &f, b, &sum))) return false;
     int_from_wrapping(r, &sum, out);
     return true;
 }
 
-/* x // d or x % d. A power of two divides 2^32, so the remainder by it needs no exact form. */
+/* Sets *out to x // d or x % d. A power of two divides 2^32, so the remainder by it needs no exact form. Returns false
+ * if there is no form. */
 static bool int_divide(fxa__range *r, int32_t x, int64_t d, bool mod, fxa__int *out) {
     fxa__affine f;
     if (d == 0) {
         *out = fxa__int_const(0);
         return true;
     }
-    if (d == -1 && !mod) return int_ring(r, x, -1, -1, 0, 0, out);
+    if (d == -1 && !mod) return int_linear(r, x, -1, -1, 0, 0, out);
     int64_t size = d < 0 ? -d : d, sign = d < 0 ? -1 : 1;
     if (!(mod && (size & (size - 1)) == 0 ? int_wrapping_form(r, x, &f) : fxa__int_form(r, x, &f))) return false;
     if (sign < 0) fxa__affine_negate(&f);
@@ -148,7 +152,7 @@ static bool int_divide(fxa__range *r, int32_t x, int64_t d, bool mod, fxa__int *
     return int_from_exact(r, &f, &bound, out);
 }
 
-/* x & mask for masks of low bits (x % 2^n) and of high bits (x - x % 2^n). */
+/* Sets *out to x & mask if mask is 2^n - 1 (x % 2^n) or -2^n (x - x % 2^n). Returns false otherwise. */
 static bool int_and(fxa__range *r, int32_t x, int64_t mask, fxa__int *out) {
     int64_t low = mask >= 0 ? mask : ~mask;
     fxa__int rest;
@@ -161,13 +165,13 @@ static bool int_and(fxa__range *r, int32_t x, int64_t mask, fxa__int *out) {
     return true;
 }
 
-/* Which of two nodes min or max always gives, or -1. */
+/* Returns which of two nodes min or max always is; -1 if it is not always the same. */
 static int32_t int_pick(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
-    fxa__affine a, b, apart;
+    fxa__affine a, b, difference;
     fxa__set set;
     bool dense;
     if (x < 0 || !fxa__int_form(r, x, &a) || !fxa__int_form(r, y, &b)) return -1;
-    if (!fxa__affine_add(&a, &b, -1, &apart) || !fxa__affine_range(r, &apart, &set, &dense)) return -1;
+    if (!fxa__affine_add(&a, &b, -1, &difference) || !fxa__affine_range(r, &difference, &set, &dense)) return -1;
     if (fxa__set_hi(&set) <= 0) return op == FXA_OP_MIN ? x : y;
     if (fxa__set_lo(&set) >= 0) return op == FXA_OP_MIN ? y : x;
     return -1;
@@ -181,26 +185,26 @@ static bool int_picked(fxa__range *r, int32_t node, fxa__int *out) {
 static bool int_abs(fxa__range *r, int32_t x, fxa__int *out) {
     fxa__affine f;
     fxa__span a = int_span(&fxa__range_of(r, x)->i);
-    if (a.hi <= 0) return int_ring(r, x, -1, -1, 0, 0, out);
+    if (a.hi <= 0) return int_linear(r, x, -1, -1, 0, 0, out);
     if (a.lo == INT32_MIN || !fxa__int_form(r, x, &f) || !fxa__affine_abs(r, &f, &f)) return false;
     fxa__set bound = fxa__set_of(fxa__max_i64(a.lo, 0), fxa__max_i64(a.hi, -a.lo));
     return int_from_exact(r, &f, &bound, out);
 }
 
-/* The precise ways, by forms. False: there is none here. */
+/* Sets *out from the forms of the operands, the precise way. Returns false if there is no form for the operation. */
 static bool int_by_form(fxa__range *r, const fxa__node *node, fxa__int *out) {
     int32_t x = node->arg[0], y = node->arg[1];
     const fxa__int *a = &fxa__range_of(r, x)->i, *b = node->n_args > 1 ? &fxa__range_of(r, y)->i : a;
     int64_t c = fxa__set_lo(&b->set);
     switch (node->op) {
-    case FXA_OP_ADD: return int_ring(r, x, 1, y, 1, 0, out);
-    case FXA_OP_SUB: return int_ring(r, x, 1, y, -1, 0, out);
-    case FXA_OP_NEG: return int_ring(r, x, -1, -1, 0, 0, out);
-    case FXA_OP_NOT: return int_ring(r, x, -1, -1, 0, -1, out);
+    case FXA_OP_ADD: return int_linear(r, x, 1, y, 1, 0, out);
+    case FXA_OP_SUB: return int_linear(r, x, 1, y, -1, 0, out);
+    case FXA_OP_NEG: return int_linear(r, x, -1, -1, 0, 0, out);
+    case FXA_OP_NOT: return int_linear(r, x, -1, -1, 0, -1, out);
     case FXA_OP_MUL:
-        if (int_is_const(a)) return int_ring(r, y, fxa__set_lo(&a->set), -1, 0, 0, out);
-        return int_is_const(b) && int_ring(r, x, c, -1, 0, 0, out);
-    case FXA_OP_SHL: return int_is_const(b) && int_ring(r, x, (int64_t)1 << (c & 31), -1, 0, 0, out);
+        if (int_is_const(a)) return int_linear(r, y, fxa__set_lo(&a->set), -1, 0, 0, out);
+        return int_is_const(b) && int_linear(r, x, c, -1, 0, 0, out);
+    case FXA_OP_SHL: return int_is_const(b) && int_linear(r, x, (int64_t)1 << (c & 31), -1, 0, 0, out);
     case FXA_OP_SHR: return int_is_const(b) && int_divide(r, x, (int64_t)1 << (c & 31), false, out);
     case FXA_OP_FLOORDIV: return int_is_const(b) && int_divide(r, x, c, false, out);
     case FXA_OP_MOD: return int_is_const(b) && int_divide(r, x, c, true, out);
@@ -222,7 +226,7 @@ static fxa__span (*const int_rules[FXA_OP_COUNT])(fxa__span, fxa__span) = {
 #undef INT_RULE
 };
 
-/* By the intervals of the operands alone. min and max of independent dense operands take every value between. */
+/* Sets *out from the intervals of the operands alone. min and max of independent dense operands are dense. */
 static void int_by_span(fxa__range *r, int32_t at, const fxa__node *node, fxa__int *out) {
     const fxa__int *a = &fxa__range_of(r, node->arg[0])->i,
                    *b = node->n_args > 1 ? &fxa__range_of(r, node->arg[1])->i : a;
@@ -240,7 +244,7 @@ static void int_by_span(fxa__range *r, int32_t at, const fxa__node *node, fxa__i
     int_from_set(r, at, &set, support, dense, out);
 }
 
-/* Every operand has one value: what the evaluator says. */
+/* Sets *out by evaluation if every operand has a single value; else returns false. */
 static bool int_by_value(fxa__range *r, const fxa__node *node, fxa__int *out) {
     fxa__val x[3];
     for (int i = 0; i < node->n_args; i++) {
@@ -289,7 +293,7 @@ static void int_select(fxa__range *r, int32_t at, const fxa__node *node, fxa__in
 static void int_cast(fxa__range *r, int32_t at, const fxa__node *node, fxa__int *out) {
     const fxa__known *x = fxa__range_of(r, node->arg[0]);
     uint32_t type = r->p->nodes[node->arg[0]].type;
-    FXA__ASSERT(type != FXA_INT); /* int() of an int is none */
+    FXA__ASSERT(type != FXA_INT); /* the builder removes int() of an int */
     fxa__set set =
         type == FXA_BOOL ? fxa__set_of(x->t.no == FXA__NEVER, x->t.yes != FXA__NEVER) : fxa__int32_of_real(&x->f);
     int_from_set(r, at, &set, UINT32_MAX, false, out);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads: what the caller said of the tensor, what its dtype allows, and, where elements may be read, the two ends of a
- * nondecreasing stretch (documents, lengths, offsets), or every element that the indices can reach while those are few:
- * tables of blocks, trees, documents in any order. An index that may lie outside adds 0 to the values. Elements of i64
- * are read as they saturate, and whole where two are compared for equality. Of floats nothing is known but such
- * elements. fxa_tensor_scan looks at an int tensor once to find out its range and order.
+ * Loads: bounds on the elements that a load may read. Sources, from the most precise:
+ *   - a nondecreasing tensor of rank 1 (document ids, offsets): its first and last element in reach
+ *   - elements that may be read: every element in reach, if they are at most LOAD_FEW (block tables, trees)
+ *   - the range that the caller has declared, and the range of the dtype
+ * An index that may be out of bounds adds 0 to the values. Elements of i64 are saturated to 32 bits, except where two
+ * loads are compared for equality. Floats are bounded only by elements that are read. fxa_tensor_scan determines range
+ * and order of an int tensor in one pass.
  */
 #include "range.h"
 
@@ -14,6 +16,7 @@
 #include <math.h>
 #include <string.h>
 
+/* Returns the values of an int or bool dtype. */
 static fxa__set load_dtype_set(uint32_t dtype) {
     switch (dtype) {
     case FXA_I16: return fxa__set_of(INT16_MIN, INT16_MAX);
@@ -24,7 +27,7 @@ static fxa__set load_dtype_set(uint32_t dtype) {
     }
 }
 
-/* A view that can be read, and is of the tensor that the program declares. */
+/* Returns true if a view can be read and has the dtype and rank that the program declares. */
 static bool load_view_usable(const fxa_view *view, const fxa__decl *tensor) {
     if (view == NULL || view->dtype != tensor->dtype || view->rank != tensor->rank) return false;
     for (int i = 0; i < view->rank; i++)
@@ -34,7 +37,7 @@ static bool load_view_usable(const fxa_view *view, const fxa__decl *tensor) {
     return view->data != NULL;
 }
 
-/* Elements first..last of a nondecreasing tensor, part of a stretch that begins at `first`; may be empty. */
+/* Adds the interval from element `first` to element `last` of a nondecreasing tensor; nothing if first > last. */
 static void load_add_sorted(const fxa_view *view, int64_t first, int64_t last, fxa__set *set) {
     if (first > last) return;
     int32_t lo = fxa__load_i32(view->data, view->dtype, first * view->stride[0]);
@@ -42,6 +45,7 @@ static void load_add_sorted(const fxa_view *view, int64_t first, int64_t last, f
     fxa__set_add(set, fxa__min_i64(lo, hi), fxa__max_i64(lo, hi));
 }
 
+/* Returns the values of a nondecreasing tensor at indices lo..hi; negative indices count from the end. */
 static fxa__set load_sorted(const fxa_view *view, int64_t lo, int64_t hi) {
     int64_t n = view->size[0];
     fxa__set set = {0};
@@ -51,18 +55,18 @@ static fxa__set load_sorted(const fxa_view *view, int64_t lo, int64_t hi) {
     return set;
 }
 
-/* The elements that the indices of a load can reach, one after the other. */
+/* Iterates over the elements that the indices of a load can reach. */
 typedef struct load_walk {
     const fxa_view *view;
-    int64_t lo[FXA_MAX_RANK], hi[FXA_MAX_RANK], at[FXA_MAX_RANK]; /* indices as programs give them */
-    bool more;
+    int64_t lo[FXA_MAX_RANK], hi[FXA_MAX_RANK]; /* range of each index, negative ones included */
+    int64_t at[FXA_MAX_RANK];                   /* current index */
+    bool more;                                  /* the walk has not ended */
 } load_walk;
 
-/* Elements of a load that are looked at: those of a tile's keys. With 128 or 8192 masks of the cpu engine take the same
- * time (S 4096, trees and documents), since bits tell what this does not; it bounds the work of a question. */
+/* Maximum number of elements read for one load, about those of a tile's keys; it bounds the time of an analysis. */
 enum { LOAD_FEW = 1024 };
 
-/* False: they are too many for the work that is left, which they are taken from. */
+/* Starts a walk and subtracts its elements from r->work. Returns false if they are too many. */
 static bool load_walk_begin(fxa__range *r, const fxa__node *node, const fxa_view *view, load_walk *w) {
     int64_t count = 1;
     *w = (load_walk){.view = view, .more = true};
@@ -78,7 +82,7 @@ static bool load_walk_begin(fxa__range *r, const fxa__node *node, const fxa_view
     return true;
 }
 
-/* The place of the next element, or *inside false; moves on. */
+/* Returns the offset of the current element, with *inside false if it is out of bounds, and advances. */
 static int64_t load_walk_next(load_walk *w, bool *inside) {
     int32_t index[FXA_MAX_RANK] = {0};
     int64_t offset = 0;
@@ -90,7 +94,8 @@ static int64_t load_walk_next(load_walk *w, bool *inside) {
     return offset;
 }
 
-/* Elements along the last axis, from where the walk is: all inside, and evenly spaced. Else none are taken. */
+/* Takes the elements along the last axis if all of them are in bounds: sets *offset to the first, advances past them
+ * and returns their number. Returns 0 and takes none otherwise. */
 static int64_t load_walk_run(load_walk *w, int64_t *offset) {
     int32_t index[FXA_MAX_RANK] = {0};
     int last = w->view->rank - 1;
@@ -103,7 +108,8 @@ static int64_t load_walk_run(load_walk *w, int64_t *offset) {
     return w->hi[last] - w->lo[last] + 1;
 }
 
-/* The next elements of a walk, at *at and every *step from there, or one that is outside. */
+/* Takes the next elements: a run at offsets *at, *at + *step, ..., or a single one, which may be out of bounds (*inside
+ * false). Returns their number. */
 static int64_t load_walk_some(load_walk *w, int64_t *at, int64_t *step, bool *inside) {
     int64_t n = load_walk_run(w, at);
     *step = n > 0 ? w->view->stride[w->view->rank - 1] : 0;
@@ -113,10 +119,10 @@ static int64_t load_walk_some(load_walk *w, int64_t *at, int64_t *step, bool *in
     return 1;
 }
 
-/* Elements that are compared with the one before each at once. Ids of documents, blocks and owners repeat. */
-enum { LOAD_PIECE = 16 };
+enum { LOAD_PIECE = 16 }; /* elements that one memcmp compares with their predecessors */
 
-/* How many of the elements from `at` on, of n that lie side by side, are the very one before them; whole pieces. */
+/* Returns how many of the n contiguous elements from `at` on equal the element before them, in multiples of LOAD_PIECE.
+ * Skips runs of equal ids of documents and blocks. */
 static int64_t load_repeats(const fxa_view *view, int64_t at, int64_t n) {
     int64_t size = (int64_t)fxa_dtype_size(view->dtype), i = 0;
     const char *x = (const char *)view->data + at * size;
@@ -125,6 +131,7 @@ static int64_t load_repeats(const fxa_view *view, int64_t at, int64_t n) {
     return i;
 }
 
+/* Sets *out to the elements that a load can reach. Returns false if they are too many. */
 static bool load_elements(fxa__range *r, const fxa__node *node, const fxa_view *view, fxa__set *out) {
     load_walk w;
     int32_t before = 0;
@@ -145,13 +152,14 @@ static bool load_elements(fxa__range *r, const fxa__node *node, const fxa_view *
     return true;
 }
 
-/* The indices are no single values: sorted stretches need no walk. */
-static bool load_moves(const fxa__range *r, const fxa__node *node) {
+/* Returns true if an index of the load has more than one value. */
+static bool load_varies(const fxa__range *r, const fxa__node *node) {
     for (int i = 0; i < node->n_args; i++)
         if (!fxa__set_is_one(&fxa__range_of(r, node->arg[i])->i.set)) return true;
     return false;
 }
 
+/* Returns true if all indices of the load are in bounds. */
 static bool load_inside(const fxa__range *r, const fxa__node *node, const fxa_view *view) {
     for (int i = 0; i < node->n_args; i++) {
         const fxa__set *s = &fxa__range_of(r, node->arg[i])->i.set;
@@ -167,7 +175,7 @@ fxa__set fxa__range_load(fxa__range *r, int32_t at) {
     if (r->tensors == NULL) return set;
     const fxa_tensor_range *known = &r->tensors[node->imm];
     bool usable = load_view_usable(known->view, tensor);
-    if (usable && known->nondecreasing && tensor->rank == 1 && load_moves(r, node)) {
+    if (usable && known->nondecreasing && tensor->rank == 1 && load_varies(r, node)) {
         const fxa__set *index = &fxa__range_of(r, node->arg[0])->i.set;
         return load_sorted(known->view, fxa__set_lo(index), fxa__set_hi(index));
     }
@@ -180,8 +188,9 @@ fxa__set fxa__range_load(fxa__range *r, int32_t at) {
     return set;
 }
 
-/* ---- Whole elements of i64 --------------------------------------------------------------------------------------- */
+/* ---- 64-bit elements of i64 -------------------------------------------------------------------------------------- */
 
+/* Adds an element. */
 static void load_wide_add(fxa__wide *w, int64_t x) {
     bool first = w->n == 0;
     for (int i = 0; i < w->n; i++)
@@ -194,7 +203,7 @@ static void load_wide_add(fxa__wide *w, int64_t x) {
         w->n = -1;
 }
 
-/* Elements first..last of a nondecreasing tensor; may be empty. */
+/* Adds elements first..last of a nondecreasing tensor; nothing if first > last. */
 static void load_wide_sorted(const fxa_view *view, int64_t first, int64_t last, fxa__wide *w) {
     if (first > last) return;
     int64_t lo = fxa__load_i64(view->data, first * view->stride[0]);
@@ -221,7 +230,7 @@ bool fxa__range_load_wide(fxa__range *r, int32_t at, fxa__wide *out) {
     const fxa_tensor_range *known = r->tensors ? &r->tensors[node->imm] : NULL;
     *out = (fxa__wide){.n = 0};
     if (known == NULL || !load_view_usable(known->view, &r->p->tensors[node->imm])) return false;
-    if (!known->nondecreasing || node->n_args != 1 || !load_moves(r, node))
+    if (!known->nondecreasing || node->n_args != 1 || !load_varies(r, node))
         return load_wide_elements(r, node, known->view, out);
     const fxa__set *index = &fxa__range_of(r, node->arg[0])->i.set;
     int64_t lo = fxa__set_lo(index), hi = fxa__set_hi(index), n = known->view->size[0];
@@ -231,9 +240,9 @@ bool fxa__range_load_wide(fxa__range *r, int32_t at, fxa__wide *out) {
     return true;
 }
 
-/* ---- Floats, and a first look ------------------------------------------------------------------------------------ */
+/* ---- Floats, and fxa_tensor_scan --------------------------------------------------------------------------------- */
 
-/* Engines load f64 as f32, and numbers below the normal ones as 0: what may change so is not exact. */
+/* Returns true if every engine reads x unchanged. Engines may load f64 as f32 and flush subnormal numbers to 0. */
 static bool load_is_exact(uint32_t dtype, double x) { return dtype != FXA_F64 && (x == 0 || fabs(x) >= 0x1p-126); }
 
 bool fxa__range_load_real(fxa__range *r, int32_t at, fxa__real *out, bool *exact) {
@@ -265,11 +274,11 @@ fxa_tensor_range fxa_tensor_scan(const fxa_view *view) {
     int64_t before = 0;
     for (int64_t i = 0; i < view->size[0]; i++) {
         int32_t x = fxa__load_i32(view->data, view->dtype, i * view->stride[0]);
-        int64_t whole = view->dtype == FXA_I64 ? fxa__load_i64(view->data, i * view->stride[0]) : x;
+        int64_t element = view->dtype == FXA_I64 ? fxa__load_i64(view->data, i * view->stride[0]) : x;
         if (i == 0 || x < out.lo) out.lo = x;
         if (i == 0 || x > out.hi) out.hi = x;
-        if (i > 0 && whole < before) out.nondecreasing = 0;
-        before = whole;
+        if (i > 0 && element < before) out.nondecreasing = 0;
+        before = element;
     }
     return out;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Can a form take a value in a set? A dense form takes every value of its own set. A form of two steps, such as
- * 2 * q - 3 * k, is decided by solving a * x + b * y = v in whole numbers; one that moves with a single coordinate,
- * such as (5 * q) % 64 or q // 8 - q % 8, by walking along it. Only where neither helps the answer is a cautious yes.
+ * fxa__row_meets: decides whether a form can take a value in a set.
+ *   - a dense form takes every value of its own set
+ *   - a form of two terms, such as 2 * q - 3 * k: by solving the Diophantine equation a * x + b * y = v
+ *   - a form that varies with one coordinate, such as (5 * q) % 64 or q // 8 - q % 8: by trying its values
+ * In all other cases the result is true, which is sound.
  */
 #include "range.h"
 
@@ -10,9 +12,9 @@
 #include "../base/num.h"
 
 enum { ROW_MAX_VALUES = 64, ROW_MAX_WALK = 256, ROW_MAX_ATOMS = 64 };
-enum { ROW_SOLVE_WORK = 16 }; /* one equation, in steps of work */
+enum { ROW_SOLVE_WORK = 16 }; /* steps of work that one equation costs */
 
-/* The inverse of a modulo m > 1, coprime, both below 2^31. */
+/* Returns the inverse of a modulo m > 1; both are coprime and below 2^31. */
 static int64_t row_inverse(int64_t a, int64_t m) {
     int64_t r0 = m, r1 = ((a % m) + m) % m, t0 = 0, t1 = 1;
     while (r1 != 0) {
@@ -24,21 +26,23 @@ static int64_t row_inverse(int64_t a, int64_t m) {
     return ((t0 % m) + m) % m;
 }
 
-/* Is there x, y in their spans with a * x + b * y = v? a > 0, b coprime and below 2^31; spans and v far below 2^61. */
+/* Returns true if there are x and y in their intervals with a * x + b * y = v. a > 0 and b are coprime and below 2^31;
+ * intervals and v are small enough that no product overflows. */
 static bool row_solve(int64_t a, fxa__span x, int64_t b, fxa__span y, int64_t v) {
-    int64_t lo = v - (b > 0 ? b * y.hi : b * y.lo), hi = v - (b > 0 ? b * y.lo : b * y.hi); /* of a * x */
+    int64_t lo = v - (b > 0 ? b * y.hi : b * y.lo), hi = v - (b > 0 ? b * y.lo : b * y.hi); /* bounds of a * x */
     lo = fxa__max_i64(x.lo, -fxa__floordiv64(-lo, a));
     hi = fxa__min_i64(x.hi, fxa__floordiv64(hi, a));
     int64_t m = b < 0 ? -b : b;
     if (m <= 1) return lo <= hi;
-    int64_t step = (v - m * fxa__floordiv64(v, m)) * row_inverse(a, m) % m - lo; /* lo + step is x modulo m */
+    int64_t step = (v - m * fxa__floordiv64(v, m)) * row_inverse(a, m) % m - lo; /* x is lo + step modulo m */
     return lo + step - m * fxa__floordiv64(step, m) <= hi;
 }
 
-/* Atoms are ints, or absolute values of ints. */
+/* Returns true if coef is small enough for row_solve; atoms have at most 32 bits. */
 static bool row_small(int64_t coef) { return -((int64_t)1 << 31) < coef && coef < (int64_t)1 << 31; }
 
-static bool row_two_steps(fxa__range *r, const fxa__affine *f, const fxa__set *set) {
+/* Decides a form of two terms with independent dense atoms; true also if there are too many values to try. */
+static bool row_two_terms(fxa__range *r, const fxa__affine *f, const fxa__set *set) {
     const fxa__atom *x = &r->atoms[f->atom[0]], *y = &r->atoms[f->atom[1]];
     FXA__ASSERT(f->coef[0] > 0);
     if (!row_small(f->coef[0]) || !row_small(f->coef[1])) return true;
@@ -53,13 +57,14 @@ static bool row_two_steps(fxa__range *r, const fxa__affine *f, const fxa__set *s
     return false;
 }
 
+/* Returns the value of a form, given the values of its atoms. */
 static int64_t row_form_at(const fxa__affine *f, const int64_t *atoms) {
     int64_t x = f->c;
     for (int i = 0; i < f->n; i++) x += f->coef[i] * atoms[f->atom[i]];
     return x;
 }
 
-/* The value of an atom from those before it, the coordinate being x. */
+/* Returns the value of an atom at coordinate x, given the values of the atoms before it. */
 static int64_t row_atom_at(const fxa__atom *a, int64_t x, const int64_t *atoms) {
     int64_t v = row_form_at(&a->form, atoms);
     switch (a->kind) {
@@ -71,27 +76,30 @@ static int64_t row_atom_at(const fxa__atom *a, int64_t x, const int64_t *atoms) 
     }
 }
 
-static bool row_form_told(const fxa__affine *f, const bool *told) {
+/* Returns true if the coordinate determines all atoms of a form. */
+static bool row_form_determined(const fxa__affine *f, const bool *determined) {
     for (int i = 0; i < f->n; i++)
-        if (!told[f->atom[i]]) return false;
+        if (!determined[f->atom[i]]) return false;
     return true;
 }
 
-/* Tries every value of the one coordinate that the row moves with. */
+/* Returns true if the row takes a value in the set for some value of `input`, the only coordinate it depends on; tries
+ * all values. True also if these are more than ROW_MAX_WALK or do not determine the row. */
 static bool row_walk(fxa__range *r, const fxa__row *row, int32_t input, const fxa__set *set) {
     int64_t atoms[ROW_MAX_ATOMS] = {0}, from = r->box->lo[input], to = r->box->hi[input];
-    bool told[ROW_MAX_ATOMS] = {false};
+    bool determined[ROW_MAX_ATOMS] = {false};
     int32_t n = row->form.atom[row->form.n - 1] + 1;
     if (n > ROW_MAX_ATOMS || to - from >= ROW_MAX_WALK || (r->work -= n * (to - from)) <= 0) return true;
     for (int32_t i = 0; i < n; i++) {
         const fxa__atom *a = &r->atoms[i];
-        told[i] =
-            a->kind == FXA__ATOM_INPUT ? a->id == input : a->kind != FXA__ATOM_NODE && row_form_told(&a->form, told);
+        determined[i] = a->kind == FXA__ATOM_INPUT
+                            ? a->id == input
+                            : a->kind != FXA__ATOM_NODE && row_form_determined(&a->form, determined);
     }
-    if (!row_form_told(&row->form, told)) return true;
+    if (!row_form_determined(&row->form, determined)) return true;
     for (int64_t x = from; x <= to; x++) {
         for (int32_t i = 0; i < n; i++)
-            if (told[i]) atoms[i] = row_atom_at(&r->atoms[i], x, atoms);
+            if (determined[i]) atoms[i] = row_atom_at(&r->atoms[i], x, atoms);
         int64_t v = row_form_at(&row->form, atoms);
         fxa__set one = fxa__set_of(v, v);
         if (fxa__set_has(set, &one)) return true;
@@ -112,7 +120,7 @@ bool fxa__row_meets(fxa__range *r, int32_t at, const fxa__set *set) {
     }
     if (exact && (fxa__set_lo(&both) == fxa__set_lo(&row->set) || fxa__set_hi(&both) == fxa__set_hi(&row->set)))
         return true;
-    if (exact && row->form.n == 2) return row_two_steps(r, &row->form, &both);
+    if (exact && row->form.n == 2) return row_two_terms(r, &row->form, &both);
     for (int32_t input = 0; input < FXA_INPUT_COUNT; input++)
         if (row->support == 1u << input) return row_walk(r, row, input, &both);
     return true;

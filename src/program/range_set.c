@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Small sets of whole numbers as ascending intervals: the values of atoms and forms, and the sets of bounds. Where
- * pieces run out a gap is filled, so a result may be too large but never too small; that is the safe side for both
+ * Small sets of integers as ascending intervals: the values of atoms and forms, and the sets of bounds. If a result has
+ * too many intervals, the narrowest gap is filled: a result may be a superset, never a subset, which is sound for both
  * uses.
  */
 #include "range.h"
@@ -9,7 +9,7 @@
 #include "../base/invariant.h"
 #include "../base/num.h"
 
-/* As range.h says: what reads sets goes by it. Only asserts ask. */
+/* Returns true if the intervals are ascending, disjoint and not adjacent. Used by asserts only. */
 __attribute__((unused)) static bool set_is_ordered(const fxa__set *s) {
     bool ordered = s->n >= 0 && s->n <= FXA__SET_PIECES;
     for (int i = 0; ordered && i < s->n; i++)

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ready masks: what the flags CAUSAL, WINDOW and BOTTOM_RIGHT of a problem add to its program. They become conjuncts of
- * the mask like any the user writes, so hash, derivative, ranges, properties and engines know of no second kind of
- *mask.
- * With qa = q, or q + (k_len - q_len) when aligned to the last row and key:
+ * Built-in masks: adds the masks of a problem's flags CAUSAL, WINDOW and BOTTOM_RIGHT to its program. They become
+ * conjuncts of the program's mask, so hash, derivative, range analysis, properties and engines need no special case.
+ * With qa = q, or q + (k_len - q_len) for BOTTOM_RIGHT:
  *
  *     causal   k <= qa          window   qa - k <= left   and   k - qa <= right
  *
- * Bounds are on the difference, which cannot wrap for coordinates of real sequences, and not on q - left, which could.
+ * The window bounds the difference qa - k, which cannot wrap for valid coordinates; qa - left could.
  */
 #include "program.h"
 
-/* Ands `x - y <= bound` to the mask; a negative bound is open, and so is one that no difference of ints reaches. */
+/* Returns mask && x - y <= bound; mask itself if the bound is negative (none) or INT32_MAX and above. */
 static fxa_value ready_bound(fxa_builder *b, fxa_value mask, fxa_value x, fxa_value y, int64_t bound) {
     if (bound < 0 || bound >= INT32_MAX) return mask;
     fxa_value distance = fxa_builder_op2(b, FXA_OP_SUB, x, y);
@@ -19,6 +18,7 @@ static fxa_value ready_bound(fxa_builder *b, fxa_value mask, fxa_value x, fxa_va
     return fxa_builder_op2(b, FXA_OP_AND, mask, near);
 }
 
+/* Returns the mask combined with those of `flags`. */
 static fxa_value ready_terms(fxa_builder *b, fxa_value mask, uint32_t flags, int64_t left, int64_t right) {
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     if (flags & FXA_BOTTOM_RIGHT) {
@@ -43,7 +43,7 @@ fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32
     size_t n = p ? (size_t)p->n_nodes : 0;
     fxa_status status = fxa__builder_new(host, FXA_PROGRAM_SCORE, &b, err);
     if (status != FXA_OK) return status;
-    fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES); /* the program may be as large as it can be, before its masks */
+    fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES); /* p may already have FXA_MAX_NODES */
     if (p) map = fxa__alloc_array(host, n, sizeof *map);
     if (p && !map) {
         status = fxa__fail_memory(err, "a program with its masks");

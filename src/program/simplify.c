@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Simplification of one operation as it is built: constants are folded, commutative operands put in order, and
- * identities applied that hold for every value, NaN, infinities, -0 and wrapping ints included. Nothing here changes a
- * result in any bit but a NaN's payload; x + 0.0, x * 0.0 and x - x of floats stay as they are.
+ * Simplifies an operation when it is built: folds constants, orders commutative operands, and applies identities that
+ * hold for every value, including NaN, infinities, -0 and wrapping ints. No rule changes any bit of a result except the
+ * payload of a NaN; so x + 0.0, x * 0.0 and x - x of floats are not simplified.
  *
- * Each rule returns a value, or SIMPLIFY_NONE, or rewrites the node and returns SIMPLIFY_AGAIN. The loop ends when no
- * rule applies, so the stored node is a fixed point: building a finished program again gives the same program.
+ * Each rule returns a value, or SIMPLIFY_NONE if it does not apply, or rewrites the node and returns SIMPLIFY_AGAIN.
+ * The loop ends when no rule applies, so a stored node is a fixed point: building a finished program again gives the
+ * same program.
  */
 #include "build.h"
 
@@ -14,20 +15,21 @@
 
 enum { SIMPLIFY_NONE = -2, SIMPLIFY_AGAIN = -3 };
 
-/* ---- Looking at operands ----------------------------------------------------------------------------------------- */
+/* ---- Operands ---------------------------------------------------------------------------------------------------- */
 
 static const fxa__node *simplify_arg(const fxa_builder *b, const fxa__node *n, int i) { return &b->nodes[n->arg[i]]; }
 
-/* Of ints and bools. */
+/* Returns true if an int or bool node is this constant. */
 static bool simplify_is_int(const fxa__node *x, int32_t value) { return x->op == FXA_OP_CONST && x->imm == value; }
 
-/* Of floats. The same bits: 0.0 is not -0.0. */
+/* Returns true if a float node is a constant with the same bits; 0.0 differs from -0.0. */
 static bool simplify_is_float(const fxa__node *x, double value) {
     return x->op == FXA_OP_CONST && memcmp(&x->f, &value, sizeof value) == 0;
 }
 
 static bool simplify_is_zero(const fxa__node *x) { return simplify_is_float(x, 0.0) || simplify_is_float(x, -0.0); }
 
+/* Changes the operation and operands of a node; returns SIMPLIFY_AGAIN. */
 static fxa_value simplify_rewrite(fxa__node *n, fxa_op op, fxa_value x, fxa_value y) {
     n->op = (uint8_t)op;
     n->arg[0] = x;
@@ -37,7 +39,7 @@ static fxa_value simplify_rewrite(fxa__node *n, fxa_op op, fxa_value x, fxa_valu
 
 /* ---- Order of commutative operands: score, expressions, loads, params, coordinates, constants -------------------- */
 
-/* A cast stands where its operand does. */
+/* Returns the rank of an operand in that order; a cast has the rank of its operand. */
 static int simplify_rank(const fxa_builder *b, fxa_value x) {
     const fxa__node *n = &b->nodes[x];
     while (n->op == FXA_OP_FLOAT || n->op == FXA_OP_INT) n = &b->nodes[n->arg[0]];
@@ -61,7 +63,7 @@ static void simplify_order(const fxa_builder *b, fxa__node *n) {
 
 /* ---- Constants --------------------------------------------------------------------------------------------------- */
 
-/* Whether x ** y is exact in every C library: whole numbers below 2^53, or a power of 2. */
+/* Returns true if every C library computes x ** y exactly: the result is an integer up to 2^53 or a power of 2. */
 static bool simplify_pow_exact(double x, double y) {
     if (x == 2 && y == trunc(y) && fabs(y) <= 1000) return true;
     if (x != trunc(x) || y != trunc(y) || y < 0 || y > 64) return false;
@@ -70,7 +72,7 @@ static bool simplify_pow_exact(double x, double y) {
     return fabs(power) <= 0x1p53;
 }
 
-/* What is not exact is left to the engine. */
+/* Returns true if the node can be folded: its operands are constants and its result is exact. */
 static bool simplify_foldable(const fxa_builder *b, const fxa__node *n) {
     for (int i = 0; i < n->n_args; i++)
         if (simplify_arg(b, n, i)->op != FXA_OP_CONST) return false;
@@ -108,7 +110,7 @@ static fxa_value simplify_float(fxa_builder *b, fxa__node *n) {
         if (x->op != FXA_OP_CONST) return SIMPLIFY_NONE;
         if (simplify_is_zero(x)) return fxa_builder_float(b, 0);
         return simplify_rewrite(n, n->op == FXA_OP_MULZ ? FXA_OP_MUL : FXA_OP_DIV, n->arg[0], n->arg[1]);
-    case FXA_OP_POW: /* 1 for every base with an exponent of 0, for every exponent of 1: of NaN, too */
+    case FXA_OP_POW: /* x ** 0 and 1 ** y are 1 even if x or y is NaN */
         if (simplify_is_zero(y) || simplify_is_float(x, 1.0)) return fxa_builder_float(b, 1);
         return simplify_is_float(y, 1.0) ? n->arg[0] : SIMPLIFY_NONE;
     default: return SIMPLIFY_NONE;
@@ -133,7 +135,7 @@ static fxa_value simplify_int(fxa_builder *b, const fxa__node *n) {
     }
 }
 
-/* and, or, xor of ints and of bools; all ones is true. */
+/* and, or, xor of ints and of bools. `ones` is the constant with all bits set: -1, or true. */
 static fxa_value simplify_bits(fxa_builder *b, fxa__node *n) {
     const fxa__node *y = simplify_arg(b, n, 1);
     bool same = n->arg[0] == n->arg[1], zero = simplify_is_int(y, 0);
@@ -150,7 +152,7 @@ static fxa_value simplify_bits(fxa_builder *b, fxa__node *n) {
     }
 }
 
-/* !(a == b) for all types; !(a < b) is b <= a for ints only, because of NaN. */
+/* !!a, and negated comparisons: !(a == b) for all types, !(a < b) as b <= a for ints only, because of NaN. */
 static fxa_value simplify_not(fxa_builder *b, fxa__node *n) {
     const fxa__node *x = simplify_arg(b, n, 0);
     fxa_value first = x->arg[0], second = x->arg[1];
@@ -188,7 +190,7 @@ static fxa_value simplify_select(fxa_builder *b, fxa__node *n) {
     return simplify_rewrite(n, FXA_OP_NOT, n->arg[0], 0);
 }
 
-/* float(x) and int(x): nothing to do for their own type; through another one only where no value is lost. */
+/* float(x) and int(x): removes a cast to x's own type, int(float(x)), and the inner cast of float(int(x)) of a bool. */
 static fxa_value simplify_cast(fxa_builder *b, fxa__node *n) {
     const fxa__node *x = simplify_arg(b, n, 0);
     if (x->type == n->type) return n->arg[0];
@@ -199,7 +201,8 @@ static fxa_value simplify_cast(fxa_builder *b, fxa__node *n) {
     return SIMPLIFY_AGAIN;
 }
 
-/* Of operands of one type; the third is of a select. An operand of -1 means that the builder failed. */
+/* Builds an operation whose operands have been converted; y and z are ignored beyond its arity. An operand of -1 means
+ * that the builder has failed. */
 static fxa_value simplify_build(fxa_builder *b, fxa_op op, fxa_type type, fxa_value x, fxa_value y, fxa_value z) {
     fxa__node n = {.op = (uint8_t)op, .type = (uint8_t)type, .n_args = fxa__op_info_get(op)->arity, .arg = {x}};
     if (fxa__builder_failed(b)) return -1;
@@ -208,16 +211,19 @@ static fxa_value simplify_build(fxa_builder *b, fxa_op op, fxa_type type, fxa_va
     return fxa__builder_simplify(b, n);
 }
 
+/* Returns the constant x as a float or an int. */
 static fxa_value simplify_number(fxa_builder *b, uint8_t type, int32_t x) {
     return type == FXA_FLOAT ? fxa_builder_float(b, x) : fxa__builder_constant(b, FXA_INT, x);
 }
 
+/* relu(x) = x <= 0 ? 0 : x */
 static fxa_value simplify_relu(fxa_builder *b, const fxa__node *n) {
     fxa_value x = n->arg[0], zero = simplify_number(b, n->type, 0);
     fxa_value flat = simplify_build(b, FXA_OP_LE, FXA_BOOL, x, zero, 0);
     return simplify_build(b, FXA_OP_SELECT, (fxa_type)n->type, flat, zero, x);
 }
 
+/* sign(x) = 0 < x ? 1 : x < 0 ? -1 : 0 * x */
 static fxa_value simplify_sign(fxa_builder *b, const fxa__node *n) {
     fxa_type type = (fxa_type)n->type;
     fxa_value x = n->arg[0], zero = simplify_number(b, n->type, 0), one = simplify_number(b, n->type, 1);
@@ -228,6 +234,7 @@ static fxa_value simplify_sign(fxa_builder *b, const fxa__node *n) {
     return simplify_build(b, FXA_OP_SELECT, type, above, one, rest);
 }
 
+/* softplus(x) = max(x, 0) + log1p(exp(-abs(x))) */
 static fxa_value simplify_softplus(fxa_builder *b, const fxa__node *n) {
     fxa_value x = n->arg[0], y = simplify_build(b, FXA_OP_ABS, FXA_FLOAT, x, 0, 0);
     y = simplify_build(b, FXA_OP_EXP, FXA_FLOAT, simplify_build(b, FXA_OP_NEG, FXA_FLOAT, y, 0, 0), 0, 0);
@@ -236,7 +243,8 @@ static fxa_value simplify_softplus(fxa_builder *b, const fxa__node *n) {
     return simplify_build(b, FXA_OP_ADD, FXA_FLOAT, above, y, 0);
 }
 
-/* Where nothing is derived any more, it is its value. */
+/* with_grad(x, y): x itself in programs that are not differentiated. Nested ones are merged: the value is that of the
+ * innermost first operand, the gradient goes to the innermost second. */
 static fxa_value simplify_with_grad(fxa_builder *b, fxa__node *n) {
     const fxa__node *x = simplify_arg(b, n, 0), *y = simplify_arg(b, n, 1);
     if (b->kind != FXA_PROGRAM_SCORE || n->arg[0] == n->arg[1]) return n->arg[0];

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an operation makes of intervals: the table of rules. Range analysis on the host falls back on it where forms do
- * not help (range_int.c, range_float.c), and code for the bounds of a mask over a tile, which runs on a device, is
- * calls of the same functions (src/lower/interval.h). So this file is C as well as CUDA, and needs nothing of the
- * library.
+ * Interval arithmetic: a rule for each operation that computes the interval of the result from those of the operands.
+ * Range analysis on the host uses the rules where affine forms do not help (range_int.c, range_float.c), and the text
+ * that bounds a mask over a tile on a device calls the same functions (src/lower/interval.h). So this file is both C
+ * and CUDA and includes no header of the library.
  *
- * A span holds every value that an int node can have, or a bool as 0 and 1. A real holds the value of a float node in
- * every engine: ref computes in f64, others in f32, some with fused or approximate instructions. So after each
- * operation the interval is widened by more than any of them is off:
+ * fxa__span, for ints and bools (0 and 1), contains every value of a node. fxa__real, for floats, contains the value
+ * that any engine computes: ref in f64, others in f32, some with fused or approximate instructions. So each operation
+ * widens its result by more than the error of any engine:
  *
- *   arithmetic          by 2^-20 of the value and 2^-120    f32 rounds to 2^-24; below 2^-126 it is subnormal
- *   exp, log, sqrt ...  by 2^-9 of the value and 2^-18      the coarsest GPU instruction is off by 2^-11
+ *   arithmetic          relative 2^-20, absolute 2^-120    f32 rounds to 2^-24; below 2^-126 it is subnormal
+ *   exp, log, sqrt ...  relative 2^-9, absolute 2^-18      the least accurate GPU instruction has 2^-11
  *
- * What passes 2^126 may be infinite. A comparison is decided only when the widened intervals do not touch. Whole
- * numbers up to 2^24 are exact in f32, and so are their sums, differences and products within that size: they are not
- * widened. An operation without a rule gives anything, which is always sound.
+ * Bounds beyond 2^126 become infinite, since f32 may overflow. A comparison is decided only if the widened intervals
+ * are disjoint. Integers up to 2^24 are exact in f32, and so are their sums, differences and products within that size:
+ * they are not widened. An operation without a rule is unbounded, which is always sound.
  */
 #ifndef FXA_PROGRAM_SPAN_RULES_H
 #define FXA_PROGRAM_SPAN_RULES_H
@@ -37,9 +37,9 @@ typedef struct fxa__span {
 } fxa__span;
 
 typedef struct fxa__real {
-    double lo, hi; /* of the values that are not NaN; lo > hi: there are none */
+    double lo, hi; /* bounds of the values that are not NaN; lo > hi = always NaN */
     bool nan;      /* may be NaN */
-    bool whole;    /* whole numbers, exact in f32: no rounding happens */
+    bool whole;    /* integers that are exact in f32, so no engine rounds */
 } fxa__real;
 
 /* ---- Ints and bools ---------------------------------------------------------------------------------------------- */
@@ -49,7 +49,7 @@ typedef struct fxa__real {
 
 FXA__RULE_FN fxa__i64 fxa__rule_min(fxa__i64 a, fxa__i64 b) { return a < b ? a : b; }
 FXA__RULE_FN fxa__i64 fxa__rule_max(fxa__i64 a, fxa__i64 b) { return a > b ? a : b; }
-/* Rounded towards minus infinity; b > 0. */
+/* Returns floor(a / b), for b > 0. */
 FXA__RULE_FN fxa__i64 fxa__floordiv64(fxa__i64 a, fxa__i64 b) { return a / b - (a % b < 0); }
 
 FXA__RULE_FN fxa__span fxa__span_make(fxa__i64 lo, fxa__i64 hi) {
@@ -59,7 +59,8 @@ FXA__RULE_FN fxa__span fxa__span_make(fxa__i64 lo, fxa__i64 hi) {
 }
 FXA__RULE_FN fxa__span fxa__span_any(void) { return fxa__span_make(FXA__RULE_LEAST, FXA__RULE_MOST); }
 FXA__RULE_FN bool fxa__span_fits(fxa__span a) { return a.lo >= FXA__RULE_LEAST && a.hi <= FXA__RULE_MOST; }
-FXA__RULE_FN fxa__span fxa__span_clip(fxa__i64 lo, fxa__i64 hi) { /* as 32 bits, if it is; else it wraps somewhere */
+/* Returns lo..hi if it fits 32 bits; else unbounded, since a value may wrap. */
+FXA__RULE_FN fxa__span fxa__span_clip(fxa__i64 lo, fxa__i64 hi) {
     const fxa__span a = fxa__span_make(lo, hi);
     return fxa__span_fits(a) ? a : fxa__span_any();
 }
@@ -68,7 +69,7 @@ FXA__RULE_FN fxa__span fxa__span_hull(fxa__span a, fxa__span b) {
     return fxa__span_make(fxa__rule_min(a.lo, b.lo), fxa__rule_max(a.hi, b.hi));
 }
 FXA__RULE_FN fxa__span fxa__span_negative(fxa__span a) { return fxa__span_make(-a.hi, -a.lo); }
-/* A bool of which it is known that it is true, that it is false, or neither. */
+/* Returns a bool that is known to be true (yes), known to be false (no), or unknown. */
 FXA__RULE_FN fxa__span fxa__span_known(bool yes, bool no) { return fxa__span_make(yes, !no); }
 FXA__RULE_FN fxa__span fxa__span_select(fxa__span c, fxa__span a, fxa__span b) {
     return c.lo ? a : !c.hi ? b : fxa__span_hull(a, b);
@@ -85,7 +86,7 @@ FXA__RULE_FN fxa__span fxa__span_abs(fxa__span a) {
     return fxa__span_clip(0, fxa__rule_max(-a.lo, a.hi));
 }
 
-/* All bits up to the highest of x >= 0. */
+/* Returns the smallest 2^n - 1 that is at least x >= 0. */
 FXA__RULE_FN fxa__i64 fxa__rule_bits(fxa__i64 x) {
     fxa__i64 m = 0;
     while (m < x) m = 2 * m + 1;
@@ -96,46 +97,49 @@ FXA__RULE_FN fxa__span fxa__span_and(fxa__span a, fxa__span b) {
     if (a.lo >= 0 || b.lo >= 0) return fxa__span_make(0, a.lo >= 0 ? a.hi : b.hi);
     return fxa__span_any();
 }
-/* least: of `or`, which keeps all bits of both, the larger of the smallest values; of `xor` 0. */
+/* Bounds of a | b and a ^ b. least: lower bound for nonnegative operands, the larger lo for |, 0 for ^. */
 FXA__RULE_FN fxa__span fxa__span_or(fxa__span a, fxa__span b, fxa__i64 least) {
     if (a.lo < 0 || b.lo < 0) return fxa__span_any();
     return fxa__span_make(least, fxa__rule_bits(a.hi | b.hi));
 }
 
-/* For a divisor above 0 the smallest and largest quotients are at corners. */
+/* Bounds of a // b for b > 0: the smallest and largest quotients are at corners. */
 FXA__RULE_FN fxa__span fxa__span_corners(fxa__span a, fxa__span b) {
     const fxa__i64 w = fxa__floordiv64(a.lo, b.lo), x = fxa__floordiv64(a.lo, b.hi);
     const fxa__i64 y = fxa__floordiv64(a.hi, b.lo), z = fxa__floordiv64(a.hi, b.hi);
     return fxa__span_clip(fxa__rule_min(w, x), fxa__rule_max(y, z));
 }
-/* By a divisor that may be 0: a quotient is no larger than its dividend, and by 0 it is 0. */
+/* Bounds of a // b. If b can be 0, which gives 0, the quotient is still no larger in size than a. */
 FXA__RULE_FN fxa__span fxa__span_quotient(fxa__span a, fxa__span b) {
     const fxa__i64 size = fxa__rule_max(a.hi, -a.lo);
     if (b.lo > 0) return fxa__span_corners(a, b);
     if (b.hi < 0) return fxa__span_corners(fxa__span_negative(a), fxa__span_negative(b));
     return a.lo >= 0 && b.lo >= 0 ? fxa__span_make(0, a.hi) : fxa__span_clip(-size, size);
 }
-/* A remainder is smaller than its divisor and of its sign; it is the dividend less something while that stays in one
- * stretch of the divisor. */
+/* Bounds of a % b. The result has the sign of b and is smaller in size. If b is constant and all of a is in one period
+ * of b, the bounds are a - floor(a / b) * b. */
 FXA__RULE_FN fxa__span fxa__span_remainder(fxa__span a, fxa__span b) {
     const fxa__i64 lo = b.lo < 0 ? b.lo + 1 : 0, hi = b.hi > 0 ? b.hi - 1 : 0;
     if (fxa__span_is_one(b) && b.lo > 0) {
-        const fxa__i64 turn = fxa__floordiv64(a.lo, b.lo);
-        if (turn == fxa__floordiv64(a.hi, b.lo)) return fxa__span_make(a.lo - turn * b.lo, a.hi - turn * b.lo);
+        const fxa__i64 period = fxa__floordiv64(a.lo, b.lo);
+        if (period == fxa__floordiv64(a.hi, b.lo)) return fxa__span_make(a.lo - period * b.lo, a.hi - period * b.lo);
     }
     return fxa__span_make(lo, a.lo >= 0 && b.lo >= 0 ? fxa__rule_min(a.hi, hi) : hi);
 }
+/* Bounds of a << n; unbounded unless n is constant. */
 FXA__RULE_FN fxa__span fxa__span_left(fxa__span a, fxa__span n) {
     const fxa__i64 times = (fxa__i64)1 << (n.lo & 31);
     return fxa__span_is_one(n) ? fxa__span_clip(a.lo * times, a.hi * times) : fxa__span_any();
 }
+/* Bounds of a >> n. */
 FXA__RULE_FN fxa__span fxa__span_right(fxa__span a, fxa__span n) {
     const fxa__i64 by = (fxa__i64)1 << (n.lo & 31);
     if (fxa__span_is_one(n)) return fxa__span_make(fxa__floordiv64(a.lo, by), fxa__floordiv64(a.hi, by));
     return fxa__span_make(fxa__rule_min(a.lo, 0), fxa__rule_max(a.hi, -1));
 }
 
-/* The rules for ints; comparisons give a bool. clamp(x, lo, hi) is min(max(x, lo), hi) for everybody. */
+/* The rules for ints, X(operation, interval of the result); comparisons give a bool. Callers compute clamp(x, lo, hi)
+ * as min(max(x, lo), hi). */
 #define FXA__INT_RULES(X)                                                                                              \
     X(ADD, fxa__span_clip(a.lo + b.lo, a.hi + b.hi))                                                                   \
     X(SUB, fxa__span_clip(a.lo - b.hi, a.hi - b.lo))                                                                   \
@@ -177,9 +181,10 @@ FXA__RULE_FN fxa__real fxa__real_make(double lo, double hi, bool nan, bool whole
 FXA__RULE_FN fxa__real fxa__real_any(void) { return fxa__real_make(-FXA__RULE_INF, FXA__RULE_INF, true, false); }
 FXA__RULE_FN bool fxa__real_none(fxa__real x) { return x.lo > x.hi; }
 
-FXA__RULE_FN fxa__real fxa__real_widen(fxa__real x, double part, double least) {
-    if (fabs(x.lo) < FXA__RULE_INF) x.lo -= fabs(x.lo) * part + least;
-    if (fabs(x.hi) < FXA__RULE_INF) x.hi += fabs(x.hi) * part + least;
+/* Widens both bounds by a relative and an absolute error. */
+FXA__RULE_FN fxa__real fxa__real_widen(fxa__real x, double relative, double absolute) {
+    if (fabs(x.lo) < FXA__RULE_INF) x.lo -= fabs(x.lo) * relative + absolute;
+    if (fabs(x.hi) < FXA__RULE_INF) x.hi += fabs(x.hi) * relative + absolute;
     if (x.lo < -FXA__RULE_HUGE) x.lo = -FXA__RULE_INF;
     if (x.hi > FXA__RULE_HUGE) x.hi = FXA__RULE_INF;
     if (x.lo > FXA__RULE_HUGE) x.lo = FXA__RULE_HUGE;
@@ -190,7 +195,7 @@ FXA__RULE_FN fxa__real fxa__real_widen(fxa__real x, double part, double least) {
 FXA__RULE_FN fxa__real fxa__real_rounded(fxa__real x) { return fxa__real_widen(x, 0x1p-20, 0x1p-120); }
 FXA__RULE_FN fxa__real fxa__real_function(fxa__real x) { return fxa__real_widen(x, 0x1p-9, 0x1p-18); }
 
-/* A number: exact when f32 holds it. */
+/* Returns the interval of a constant: x alone if it is exact in f32, else widened. */
 FXA__RULE_FN fxa__real fxa__real_point(double x) {
     const fxa__real out = fxa__real_make(x, x, false, x == floor(x) && fabs(x) <= FXA__RULE_EXACT);
     if (x != x) return fxa__real_make(FXA__RULE_INF, -FXA__RULE_INF, true, false);
@@ -200,7 +205,7 @@ FXA__RULE_FN fxa__real fxa__real_point(double x) {
 FXA__RULE_FN bool fxa__real_finite(fxa__real x) { return x.lo >= -FXA__RULE_HUGE && x.hi <= FXA__RULE_HUGE; }
 FXA__RULE_FN bool fxa__real_fits(double lo, double hi) { return lo >= -FXA__RULE_EXACT && hi <= FXA__RULE_EXACT; }
 
-/* From lo to hi; `whole` says that the operation keeps whole numbers whole, and that it got such. */
+/* Returns lo..hi, widened unless `whole` (an operation on integers that gives integers) and within 2^24. */
 FXA__RULE_FN fxa__real fxa__real_result(double lo, double hi, bool nan, bool whole) {
     const fxa__real out = fxa__real_make(lo, hi, nan, whole && fxa__real_fits(lo, hi));
     return out.whole ? out : fxa__real_rounded(out);
@@ -218,20 +223,21 @@ FXA__RULE_FN fxa__real fxa__real_product(fxa__real a, fxa__real b) {
     if (!fxa__real_finite(a) || !fxa__real_finite(b)) return fxa__real_any();
     return fxa__real_corners(a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi, a, b, true);
 }
-/* Divisors near 0 are left alone: f32 may see 0 where f64 does not. */
+/* Unbounded for divisors near 0, which f32 may round to 0. */
 FXA__RULE_FN fxa__real fxa__real_quotient(fxa__real a, fxa__real b) {
     if (!fxa__real_finite(a) || !fxa__real_finite(b) || (b.lo < 0x1p-100 && b.hi > -0x1p-100)) return fxa__real_any();
     return fxa__real_corners(a.lo / b.lo, a.lo / b.hi, a.hi / b.lo, a.hi / b.hi, a, b, false);
 }
-/* f is nondecreasing, and these are its values at the ends; infinite ends are fine where f has limits there. */
+/* Bounds of a nondecreasing function with values lo and hi at the ends of a. The ends may be infinite if the function
+ * has limits there. */
 FXA__RULE_FN fxa__real fxa__real_rising(fxa__real a, double lo, double hi) {
     return fxa__real_function(fxa__real_make(lo, hi, a.nan, false));
 }
-/* sqrt and logarithms, from positive numbers that f32 tells from 0. */
+/* Bounds of sqrt and logarithms; unbounded unless all of a is positive and not rounded to 0 in f32. */
 FXA__RULE_FN fxa__real fxa__real_positive(fxa__real a, double lo, double hi) {
     return a.lo >= 0x1p-100 && a.hi <= FXA__RULE_HUGE ? fxa__real_rising(a, lo, hi) : fxa__real_any();
 }
-/* floor, ceil, round, trunc: monotone and exact; what passes 2^24 is left to the margin. */
+/* Bounds of floor, ceil, round and trunc, which are monotone and exact; widened beyond 2^24. */
 FXA__RULE_FN fxa__real fxa__real_integral(fxa__real a, double lo, double hi) {
     return fxa__real_result(lo, hi, a.nan, true);
 }
@@ -248,7 +254,7 @@ FXA__RULE_FN fxa__real fxa__real_select(fxa__span c, fxa__real a, fxa__real b) {
 }
 FXA__RULE_FN double fxa__rule_sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-/* The rules for floats that give floats. Where an operand is always NaN, they are not asked. */
+/* The rules for operations on floats that give floats. They are not used if an operand is always NaN. */
 #define FXA__REAL_RULES(X)                                                                                             \
     X(ADD, fxa__real_sum(a, b))                                                                                        \
     X(SUB, fxa__real_sum(a, fxa__real_negative(b)))                                                                    \
@@ -277,12 +283,13 @@ FXA__RULE_FN double fxa__rule_sigmoid(double x) { return 1 / (1 + exp(-x)); }
     X(ROUND, fxa__real_integral(a, nearbyint(a.lo), nearbyint(a.hi)))                                                  \
     X(TRUNC, fxa__real_integral(a, trunc(a.lo), trunc(a.hi)))
 
-/* a < b (strict) or a <= b: 1 true, 0 false, -1 either. Comparisons with NaN are false. */
+/* Returns a < b (strict) or a <= b: 1 true, 0 false, -1 unknown. Comparisons with NaN are false. */
 FXA__RULE_FN int fxa__real_less(fxa__real a, fxa__real b, bool strict) {
     if (fxa__real_none(a) || fxa__real_none(b)) return 0;
     if (strict ? a.lo >= b.hi : a.lo > b.hi) return 0;
     return !a.nan && !b.nan && (strict ? a.hi < b.lo : a.hi <= b.lo) ? 1 : -1;
 }
+/* Returns a == b: 1 true, 0 false, -1 unknown. */
 FXA__RULE_FN int fxa__real_equal(fxa__real a, fxa__real b) {
     if (fxa__real_none(a) || fxa__real_none(b) || a.hi < b.lo || b.hi < a.lo) return 0;
     return !a.nan && !b.nan && a.lo == a.hi && b.lo == b.hi && a.whole && b.whole ? 1 : -1;
@@ -300,11 +307,12 @@ FXA__RULE_FN fxa__span fxa__span_of_known(int known) { return fxa__span_known(kn
 FXA__RULE_FN fxa__real fxa__real_of_span(fxa__span a) {
     return fxa__real_result((double)a.lo, (double)a.hi, false, true);
 }
-/* int(x): towards zero, saturating. */
+/* Returns int(x): truncated, saturated. */
 FXA__RULE_FN fxa__i64 fxa__rule_toint(double x) {
     return x <= (double)FXA__RULE_LEAST ? FXA__RULE_LEAST : x >= (double)FXA__RULE_MOST ? FXA__RULE_MOST : (fxa__i64)x;
 }
-FXA__RULE_FN fxa__span fxa__span_of_real(fxa__real a) { /* NaN gives 0 */
+/* Bounds of int(x); NaN gives 0. */
+FXA__RULE_FN fxa__span fxa__span_of_real(fxa__real a) {
     const fxa__span zero = fxa__span_make(0, 0);
     if (fxa__real_none(a)) return zero;
     const fxa__span out = fxa__span_make(fxa__rule_toint(a.lo), fxa__rule_toint(a.hi));
@@ -313,14 +321,12 @@ FXA__RULE_FN fxa__span fxa__span_of_real(fxa__real a) { /* NaN gives 0 */
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
-/* Elements of a row for which there is one pair {smallest, largest} in a table. A load that may read more of them than
- * FXA__RULE_WALK blocks is anything. */
-#define FXA__RULE_BLOCK 64
-#define FXA__RULE_WALK 256
+#define FXA__RULE_BLOCK 64 /* elements per {min, max} pair of a table */
+#define FXA__RULE_WALK 256 /* maximum blocks that a load may cover; beyond, it is unbounded */
 
 FXA__RULE_FN fxa__i64 fxa__span_n_blocks(fxa__i64 size) { return (size + FXA__RULE_BLOCK - 1) / FXA__RULE_BLOCK; }
 
-/* Adds elements first..last of a row to what a load may give; there may be none. */
+/* Returns `out` extended by the blocks of elements first..last of a row; `out` itself if first > last. */
 FXA__RULE_FN fxa__span fxa__span_walk(const int *pairs, fxa__i64 first, fxa__i64 last, fxa__span out) {
     if (first > last) return out;
     if (last / FXA__RULE_BLOCK - first / FXA__RULE_BLOCK >= FXA__RULE_WALK) return fxa__span_any();
@@ -330,14 +336,14 @@ FXA__RULE_FN fxa__span fxa__span_walk(const int *pairs, fxa__i64 first, fxa__i64
     }
     return out;
 }
-/* One index of the axes beside: 1 and the row so far, or 0 where it is outside. */
+/* Checks the index of another axis of a load. Returns 1 and extends *row by it, or returns 0 if it is out of bounds. */
 FXA__RULE_FN int fxa__at_row(fxa__i64 size, fxa__i64 index, long long *row) {
     const fxa__i64 i = index < 0 ? index + size : index;
     const int inside = i >= 0 && i < size;
     *row = *row * size + (inside ? i : 0);
     return inside;
 }
-/* A load along a row of `size` elements: an index below 0 counts from the end, one that is still outside reads 0. */
+/* Bounds of a load along a row of `size` elements. A negative index counts from the end; out of bounds gives 0. */
 FXA__RULE_FN fxa__span fxa__span_load(const int *pairs, fxa__i64 size, fxa__span index) {
     const fxa__span zero = fxa__span_make(0, 0);
     fxa__span out = fxa__span_make(1, 0);
@@ -346,16 +352,17 @@ FXA__RULE_FN fxa__span fxa__span_load(const int *pairs, fxa__i64 size, fxa__span
     if (out.lo > out.hi) return zero;
     return index.lo < -size || index.hi >= size ? fxa__span_hull(out, zero) : out;
 }
-/* An element of a bool tensor is 0 or 1, whatever else is known. */
+/* Clips the bounds of a bool tensor's element to 0..1. */
 FXA__RULE_FN fxa__span fxa__span_truth(fxa__span a) {
     return fxa__span_make(fxa__rule_max(a.lo, 0), fxa__rule_min(a.hi, 1));
 }
-/* Equality of i64 elements by what they saturate to: at the ends of 32 bits equal values say nothing. */
+/* Returns the equality of two i64 elements in all 64 bits, from `equal`, that of their saturated values, one of which
+ * is a: INT32_MIN and INT32_MAX decide nothing, since different elements saturate to them. */
 FXA__RULE_FN fxa__span fxa__span_whole(fxa__span equal, fxa__span a) {
     return equal.lo && (a.lo == FXA__RULE_LEAST || a.lo == FXA__RULE_MOST) ? fxa__span_make(0, 1) : equal;
 }
 
-/* ---- The functions: fxa__ints_ADD(a, b) and so on; of one operand b is anything ---------------------------------- */
+/* ---- The functions: fxa__ints_ADD(a, b) and so on; operations with one operand ignore b -------------------------- */
 
 /* clang-format off */
 #define FXA__INT_RULE(ID, value)                                                                                       \

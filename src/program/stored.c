@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Coordinates of storage where they are those of meaning: q_row is q and k_row is k in a problem that does not move
- * them. The program that runs is then written with q and k alone, so masks, ranges, classes of gradients and kernels
- * are those of a program that never mentioned q_row. Hash, text and bytes of the user's program stay what they are.
+ * Replaces storage coordinates by logical ones: q_row by q and k_row by k, in problems where both are equal (no
+ * position offsets). Masks, ranges, gradient classes and kernels are then those of a program without q_row. The user's
+ * program itself, with its hash and text, does not change.
  */
 #include "build.h"
 
@@ -14,7 +14,7 @@ static void stored_outputs(fxa_builder *b, const fxa_program *p, const fxa_value
         fxa_builder_set_dscore(b, map[fxa__program_output(p, FXA__OUT_DSCORE)]);
 }
 
-/* What stands for a node that is one of `inputs`; -1: the node itself. */
+/* Returns the input that replaces a node if that is one of `inputs`; -1 if the node stays. */
 static fxa_value stored_given(fxa_builder *b, const fxa__node *n, uint32_t inputs) {
     if (!(fxa__node_input(n) & inputs)) return -1;
     return fxa_builder_input(b, n->imm == FXA_INPUT_Q_ROW ? FXA_INPUT_Q : FXA_INPUT_K);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_program_eval_bounds: all results of a program at one pair, each with how far an engine may be from it. What
- * `fxattn check` compares engines and derivatives by; the analysis is that of eval_error.c.
+ * fxa_program_eval_bounds: all results of a program at one pair with error bounds from eval_error.c. `fxattn check`
+ * compares engines and derivatives with them.
  */
 #include "../base/float_state.h"
 #include "eval_error.h"
@@ -13,7 +13,7 @@ _Static_assert((int)FXA_RESULT_SCORE == (int)FXA__OUT_SCORE && (int)FXA_RESULT_M
                    (int)FXA_RESULT_DTENSOR == (int)FXA__OUT_DLOAD,
                "terms are outputs");
 
-/* An index that rounding decides makes the element, so the whole term, uncertain. */
+/* Returns the result of one output. Its error is infinite if rounding may change an index of its element. */
 static fxa_bounded_result term_of(const fxa_program *p, const fxa__output *out, const fxa__env *env,
                                   const fxa__val *vals, const double *error) {
     bool is_float = p->nodes[out->value].type == FXA_FLOAT;
