@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reference engine's table. It interprets the problem, so it runs everything that the validator lets through, at
- * any geometry, and always the same way; its code is the derivative of the program, and in a forward pass nothing.
+ * The engine table of the reference engine. It interprets the problem, so it supports every valid problem and is
+ * deterministic. Its compiled code is the derivative of the program; a forward pass has none.
  */
 #include "ref.h"
 
@@ -12,6 +12,7 @@ typedef struct ref_code {
     fxa_program *derivative;
 } ref_code;
 
+/* Returns the derivative in compiled code; NULL for a forward pass. */
 static const fxa_program *ref_derivative_of(const void *code) {
     return code ? ((const ref_code *)code)->derivative : NULL;
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reference engine: the meaning of the library in plain f64 loops, and the oracle of every other engine's tests.
- * docs/numerics.md states in words what these files state in C. Nothing here is fast and nothing is clever.
+ * The reference engine: attention in simple f64 loops. It defines the library's results, described in
+ * docs/numerics.md, and the tests of every other engine compare with it. It is not optimized.
  *
  *   ref_work.c       workspace, and rows of the operands to and from f64
  *   ref_score.c      one pair: scaled score, program, mask, dropout
  *   ref_forward.c    O, LSE, row maximum
  *   ref_backward.c   dQ, dK, dV, dsink
- *   ref_gradient.c   one pair's way back through the program; gradients of captured tensors and params
+ *   ref_gradient.c   backward of the program for one pair; gradients of captured tensors and params
  *   engine_ref.c     the table of functions
  *
- * Conventions: b, h, q, k are local indices (h a query head, hkv a KV head); what a program sees of them is in
- * env.coord. A pair that is not attended has the new score -inf: the two mean the same everywhere.
+ * Conventions: b, h, q, k are local indices (h a query head, hkv a KV head); env.coord has the coordinates that the
+ * program reads, which include offsets. A masked pair has the new score -inf, and a pair with that score is masked.
  */
 #ifndef FXA_ENGINE_REF_REF_H
 #define FXA_ENGINE_REF_REF_H
@@ -20,82 +20,85 @@
 #include "../engine.h"
 #include "../../problem/geometry.h"
 
-/* The sum of one captured tensor's gradient, dense. */
+/* Dense f64 sum of one captured tensor's gradient. */
 typedef struct fxa__ref_sum {
-    fxa_view view; /* shape, dense strides, no data */
-    double *sum;   /* NULL: not asked for */
+    fxa_view view; /* shape and dense strides; data is NULL */
+    double *sum;   /* [elements] NULL: the gradient is not requested */
 } fxa__ref_sum;
 
-/* One run: its arguments, its place in the loops, and the parts of its workspace. */
+/* State of one run: arguments, position in the loops, arrays in the workspace. */
 typedef struct fxa__ref {
     const fxa__problem *p;
-    const fxa_program *derivative; /* backward: of p->program */
-    const fxa__bound_args *bound;
+    const fxa_program *derivative; /* backward: derivative of p->program */
+    const fxa__bound_args *bound;  /* arguments of the run */
 
-    int64_t b;
-    fxa__seq seq; /* of b */
-    fxa__env env; /* coordinates follow the loops */
+    int64_t b;    /* current batch entry */
+    fxa__seq seq; /* sequence bounds of b */
+    fxa__env env; /* coordinates of the current pair */
 
-    fxa__val *vals; /* one evaluation of the largest program */
-    double *k, *v;  /* [Sk,D], [Sk,Dv] of one (b, hkv) */
-    double *q, *o;  /* [D], [Dv] of one row */
-    double *s;      /* forward: [Sk], the new scores of one row */
-    double *o_old;  /* forward: [Dv], the row that FXA_ACCUMULATE_O joins */
+    fxa__val *vals; /* [nodes of the largest program] values of one evaluation */
+    double *k, *v;  /* [Sk,D], [Sk,Dv] keys and values of (b, hkv) */
+    double *q, *o;  /* [D], [Dv] current row of Q and O */
+    double *s;      /* forward: [Sk] new scores of the current row */
+    double *o_old;  /* forward: [Dv] row of O that FXA_ACCUMULATE_O merges with */
 
-    double *dout, *dq;     /* backward: [Dv], [D] of one row */
-    double *dk, *dv;       /* backward: [key rows,D], [key rows,Dv] of one KV head, see fxa__ref_key_rows */
-    double *dsink;         /* backward: [Hq] */
-    double *dparams;       /* backward: one per param */
-    fxa__ref_sum *dtensor; /* backward: one per captured tensor */
+    double *dout, *dq;     /* backward: [Dv], [D] current row of dO and dQ */
+    double *dk, *dv;       /* backward: [fxa__ref_key_rows,D], [fxa__ref_key_rows,Dv] sums of one KV head */
+    double *dsink;         /* backward: [Hq] sums */
+    double *dparams;       /* backward: [params] sums */
+    fxa__ref_sum *dtensor; /* backward: [captured tensors] */
 } fxa__ref;
 
 /* ---- ref_work.c -------------------------------------------------------------------------------------------------- */
 
-/* Lays out the workspace of one run: *bytes is its exact size, and with a base the pointers of `r` are set. False: the
- * size does not fit in size_t. */
+/* Lays out the workspace of one run: sets *bytes to its exact size and, if c has a base address, the pointers of r.
+ * Returns false if the size does not fit in size_t. */
 bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__carver c, fxa__ref *r, size_t *bytes);
 
-/* One row of an operand, named by its slot (LSE, ROW_MAX and DLSE have one feature); position s is local to r->b.
- * Storing adds to what is there when `add`, and rounds once, from f64. Scales are applied here. */
+/* Load or store row (r->b, h, s) of the operand in `slot` as f64; LSE, ROW_MAX and DLSE have one element per row. Both
+ * apply fp8 scales. A store rounds once and, if `add`, adds to the stored value. */
 void fxa__ref_load(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, double *out);
 void fxa__ref_store(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, const double *x, bool add);
-/* The same of one element, `at` elements from the slot's first. */
+/* Stores one element, at element offset `at` of the slot's data. */
 void fxa__ref_store_one(const fxa__ref *r, fxa_slot slot, uint32_t dtype, int64_t at, double x, bool add);
 
-/* Moves to batch entry b, and reads its keys and values of one KV head. */
+/* Sets the current batch entry. */
 void fxa__ref_enter_batch(fxa__ref *r, int64_t b);
+/* Loads keys and values of one KV head of the current batch entry. */
 void fxa__ref_load_keys(fxa__ref *r, int64_t hkv);
 
-/* Rows of the dK, dV sums of one KV head, and the one that key k of r->b adds to: pages may be shared between batch
- * entries, so the sums of a paged problem are those of the whole pool; others are summed per batch entry. */
+/* Returns the number of rows in the dK and dV sums of one KV head. Batch entries may share pages, so the sums of a
+ * paged problem cover the entire pool; others cover one batch entry. */
 int64_t fxa__ref_key_rows(const fxa__problem *p);
+/* Returns the row of these sums that key k of the current batch entry adds to. */
 int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k);
 
 /* ---- ref_score.c ------------------------------------------------------------------------------------------------- */
 
-/* Moves to query head h, then to row q of it: r->q and the coordinates. */
+/* Sets the current query head. */
 void fxa__ref_enter_head(fxa__ref *r, int64_t h);
+/* Sets the current row, row q of query head h, and loads it into r->q. */
 void fxa__ref_enter_row(fxa__ref *r, int64_t h, int64_t q);
 
-/* The new score of the current row and key k, -inf when the pair is not attended; env is left at the pair. */
+/* Returns the new score of the current row and key k, -inf if the pair is masked, and sets env to the pair. */
 double fxa__ref_score(fxa__ref *r, int64_t k);
-/* What dropout multiplies the pair's probability with: 0 or 1 / (1 - p); 1 without dropout. */
+/* Returns the dropout factor of the pair in env: 0 or 1 / (1 - p); 1 without dropout. */
 double fxa__ref_dropout(const fxa__ref *r);
-/* The score of the sink of head h; -inf, which is none, without one. */
+/* Returns the score of the sink of head h; -inf if there are no sinks. */
 double fxa__ref_sink(const fxa__ref *r, int64_t h);
 
-double fxa__ref_dot(const double *x, const double *y, int64_t n);
-void fxa__ref_axpy(double *y, double a, const double *x, int64_t n); /* y += a x, but nothing when a is exactly 0 */
+double fxa__ref_dot(const double *x, const double *y, int64_t n);    /* returns the sum of x[i] * y[i] */
+void fxa__ref_axpy(double *y, double a, const double *x, int64_t n); /* y += a * x; does nothing if a is 0 */
 
 /* ---- The passes -------------------------------------------------------------------------------------------------- */
 
 void fxa__ref_forward(fxa__ref *r);
 void fxa__ref_backward(fxa__ref *r);
 
-/* ref_gradient.c: from the gradient by the new score of the pair in env to that by the scaled score; adds the pair's
- * part to the sums of captured tensors and params. dnew is not 0. */
-double fxa__ref_through_program(fxa__ref *r, double dnew);
-void fxa__ref_clear_sums(fxa__ref *r);
-void fxa__ref_store_sums(const fxa__ref *r);
+/* ref_gradient.c: returns the gradient of the scaled score of the pair in env, given dnew, that of the new score, which
+ * is not 0. Adds the pair's contributions to the sums of captured tensors and params. */
+double fxa__ref_program_backward(fxa__ref *r, double dnew);
+void fxa__ref_clear_sums(fxa__ref *r);       /* sets the sums of captured tensors and params to 0 */
+void fxa__ref_store_sums(const fxa__ref *r); /* writes them to the gradients of the run */
 
 #endif

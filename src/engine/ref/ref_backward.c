@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward, from O and LSE as forward left them (LSE may be that of a larger sequence; it is never computed again).
- * With s, s' the scaled and new score of a pair, r its dropout factor and z the score of the row's sink:
+ * Backward pass, from the O and LSE of the forward pass. LSE is not recomputed, so it may cover a longer sequence than
+ * this problem. With s, s' the scaled and new score of a pair, r its dropout factor and z the score of the row's sink:
  *
  *     P     = exp(s' - LSE), at most 1
  *     delta = sum_d dO[d] O[d]
  *     dV   += P r dO
  *     dP    = r sum_d dO[d] V[d]
  *     dS'   = P (dP - delta + dLSE)
- *     dS    = dS' through the program          ref_gradient.c; here captured tensors and params get their part
+ *     dS    = dS' * ds'/ds                     ref_gradient.c, which also sums captured tensors and params
  *     dQ   += dS scale K,  dK += dS scale Q    over the group of query heads that share K
  *     dz   += exp(z - LSE) (dLSE - delta)
  *
- * Zero wins: a pair that is not attended, has P = 0 or dS' = 0, adds nothing further to anything, whatever NaN or inf
- * its operands hold. A row with LSE = -inf attended to nothing and has no gradient.
+ * Zero wins: a pair that is masked or has P = 0 contributes nothing, and one with dS' = 0 nothing after dV, even if its
+ * operands are NaN or inf. A row with LSE = -inf has no attended key and no gradient.
  */
 #include "ref.h"
 
@@ -24,8 +24,8 @@
 
 #include <string.h>
 
-/* dlse_less_delta: dLSE - delta of the row. */
-static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_less_delta) {
+/* Adds the contributions of the current row and key k. dlse_minus_delta: dLSE - delta of the row. */
+static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_minus_delta) {
     int64_t d = r->p->in.d_qk, dv = r->p->in.d_v, row = fxa__ref_key_row(r, k);
     double score = fxa__ref_score(r, k);
     double probability = score == -INFINITY ? 0 : fxa__probability(score, lse);
@@ -36,10 +36,10 @@ static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_le
         fxa__ref_axpy(r->dv + row * dv, probability * dropout, r->dout, dv);
         dp = dropout * fxa__ref_dot(r->dout, r->v + k * dv, dv);
     }
-    double dnew = probability * (dp + dlse_less_delta);
+    double dnew = probability * (dp + dlse_minus_delta);
     if (dnew == 0) return;
 
-    double ds = fxa__ref_through_program(r, dnew) * r->bound->scale;
+    double ds = fxa__ref_program_backward(r, dnew) * r->bound->scale;
     if (r->bound->amax[FXA_SLOT_DO]) fxa__amax_add(r->bound->amax[FXA_SLOT_DO], fabs(ds));
     fxa__ref_axpy(r->dq, ds, r->k + k * d, d);
     fxa__ref_axpy(r->dk + row * d, ds, r->q, d);
@@ -55,16 +55,16 @@ static void ref_row_backward(fxa__ref *r, int64_t h, int64_t q) {
         fxa__ref_enter_row(r, h, q);
         fxa__ref_load(r, FXA_SLOT_O, h, q, r->o);
         fxa__ref_load(r, FXA_SLOT_DO, h, q, r->dout);
-        double dlse_less_delta = dlse - fxa__ref_dot(r->dout, r->o, p->d_v);
-        for (int64_t k = 0; k < r->seq.k_len; k++) ref_pair_backward(r, k, lse, dlse_less_delta);
+        double dlse_minus_delta = dlse - fxa__ref_dot(r->dout, r->o, p->d_v);
+        for (int64_t k = 0; k < r->seq.k_len; k++) ref_pair_backward(r, k, lse, dlse_minus_delta);
         double sink = fxa__ref_sink(r, h), sink_probability = sink == -INFINITY ? 0 : fxa__probability(sink, lse);
-        if (sink_probability != 0) r->dsink[h] += sink_probability * dlse_less_delta;
+        if (sink_probability != 0) r->dsink[h] += sink_probability * dlse_minus_delta;
     }
     if (p->flags & FXA_GRAD_Q) fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, p->flags & FXA_ACCUMULATE_DQ);
     fxa__progress_add(r->bound->progress, 1);
 }
 
-/* dQ of a row past the end of a padded sequence. */
+/* Stores 0 as dQ of a row past the end of a padded sequence. */
 static void ref_row_zero(fxa__ref *r, int64_t h, int64_t q) {
     memset(r->dq, 0, (size_t)r->p->in.d_qk * sizeof(double));
     fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, false);
@@ -72,13 +72,14 @@ static void ref_row_zero(fxa__ref *r, int64_t h, int64_t q) {
 
 static void ref_head_backward(fxa__ref *r, int64_t h) {
     const fxa_problem *p = &r->p->in;
-    bool clear_rest = (p->flags & FXA_GRAD_Q) && !(p->flags & (FXA_ACCUMULATE_DQ | FXA_VARLEN));
+    bool clear_padding = (p->flags & FXA_GRAD_Q) && !(p->flags & (FXA_ACCUMULATE_DQ | FXA_VARLEN));
     fxa__ref_enter_head(r, h);
     for (int64_t q = 0; q < r->seq.q_len; q++) ref_row_backward(r, h, q);
-    for (int64_t q = r->seq.q_len; clear_rest && q < p->sq; q++) ref_row_zero(r, h, q);
+    for (int64_t q = r->seq.q_len; clear_padding && q < p->sq; q++) ref_row_zero(r, h, q);
     fxa__progress_add(r->bound->progress, p->sq - r->seq.q_len);
 }
 
+/* Sets the sums of dK and dV to 0. */
 static void ref_clear_keys(fxa__ref *r) {
     size_t rows = (size_t)fxa__ref_key_rows(r->p);
     if (rows == 0) return;
@@ -86,8 +87,8 @@ static void ref_clear_keys(fxa__ref *r) {
     memset(r->dv, 0, rows * (size_t)r->p->in.d_v * sizeof(double));
 }
 
-/* dK and dV of batch entry r->b. Keys past the end of a padded sequence have sums of zero; packed rows outside every
- * sequence are nobody's. */
+/* Stores dK and dV of the current batch entry. Keys past the end of a padded sequence get 0; packed rows outside every
+ * sequence are not written. */
 static void ref_store_keys(const fxa__ref *r, int64_t hkv) {
     const fxa_problem *p = &r->p->in;
     int64_t end_k = p->flags & (FXA_ACCUMULATE_DK | FXA_VARLEN) ? r->seq.k_len : p->sk;
@@ -98,7 +99,7 @@ static void ref_store_keys(const fxa__ref *r, int64_t hkv) {
         fxa__ref_store(r, FXA_SLOT_DV, hkv, k, r->dv + k * p->d_v, p->flags & FXA_ACCUMULATE_DV);
 }
 
-/* One gradient of a whole pool of pages, of one KV head: [n_pages,page_size,d] of sums. */
+/* Stores the sums [n_pages,page_size,d] of one KV head as the gradient t of an entire page pool. */
 static void ref_store_pool(const fxa__ref *r, const fxa_operand *t, fxa_slot slot, int64_t hkv, const double *sum,
                            int64_t d, bool add) {
     int64_t size = r->p->in.page_size;
@@ -109,6 +110,7 @@ static void ref_store_pool(const fxa__ref *r, const fxa_operand *t, fxa_slot slo
     }
 }
 
+/* Stores dK and dV of one KV head of a paged problem. */
 static void ref_store_pages(const fxa__ref *r, int64_t hkv) {
     const fxa_problem *p = &r->p->in;
     if (p->flags & FXA_GRAD_K)
@@ -140,7 +142,7 @@ void fxa__ref_backward(fxa__ref *r) {
             fxa__ref_enter_batch(r, b);
             fxa__ref_load_keys(r, hkv);
             for (int64_t h = hkv * group; h < (hkv + 1) * group; h++) ref_head_backward(r, h);
-            if (paged) continue; /* another batch entry may add to the same pages */
+            if (paged) continue; /* other batch entries may share the pages */
             ref_store_keys(r, hkv);
             ref_clear_keys(r);
         }

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forward, one row at a time. With s' the new scores of the row (ref_score.c) and z the score of its sink:
+ * Forward pass, row by row. With s' the new scores of the row (ref_score.c) and z the score of its sink:
  *
  *     m   = max(s', z)                         over the attended keys, and the sink
  *     l   = sum_k exp(s'_k - m) + exp(z - m)
  *     LSE = m + log l
  *     P_k = exp(s'_k - m) / l
- *     O   = sum_k P_k r_k V_k                  r: dropout, 0 or 1 / (1 - p); LSE knows nothing of it
+ *     O   = sum_k P_k r_k V_k                  r: dropout factor, 0 or 1 / (1 - p); LSE does not include it
  *
- * m = -inf: the row attends to nothing, O = 0 and LSE = -inf. A NaN or +inf among s' and z: O and LSE are NaN.
+ * If m = -inf, no key is attended: O = 0 and LSE = -inf. If an s' or z is NaN or +inf, O and LSE are NaN.
  */
 #include "ref.h"
 
 #include "../../base/num.h"
 #include "../../problem/merge.h"
 
-/* Fills r->s and returns its maximum: -inf when no key is attended, NaN when a score is. */
+/* Fills r->s. Returns its maximum: -inf if no key is attended, NaN if a score is NaN. */
 static double ref_row_scores(fxa__ref *r) {
     double max = -INFINITY;
     for (int64_t k = 0; k < r->seq.k_len; k++) {
@@ -25,8 +25,8 @@ static double ref_row_scores(fxa__ref *r) {
     return max;
 }
 
-/* l, from m and the sink's score z. What each addition loses is added up too: equal scores would round the same way
- * every time, and a million of them would lose six digits. */
+/* Returns l, given m and the sink's score z. The sum is compensated (Neumaier): with a million equal scores, the
+ * rounding errors of a plain sum would add up to six digits. */
 static double ref_row_sum(const fxa__ref *r, double m, double z) {
     double l = exp(z - m), lost = 0;
     for (int64_t k = 0; k < r->seq.k_len; k++) {
@@ -37,7 +37,7 @@ static double ref_row_sum(const fxa__ref *r, double m, double z) {
     return l + lost;
 }
 
-/* O of a row that attends to something. */
+/* Computes r->o of a row with attended keys. */
 static void ref_row_output(fxa__ref *r, double m, double l) {
     int64_t dv = r->p->in.d_v;
     for (int64_t k = 0; k < r->seq.k_len; k++) {
@@ -47,7 +47,8 @@ static void ref_row_output(fxa__ref *r, double m, double l) {
     }
 }
 
-/* Writes what is wanted of a finished row, r->o. */
+/* Stores the outputs of a row: r->o, merged with the stored row if FXA_ACCUMULATE_O, and if requested LSE and
+ * row_max. */
 static void ref_row_store(fxa__ref *r, int64_t h, int64_t q, double lse, double max) {
     const fxa_problem *p = &r->p->in;
     const double *o = r->o;
@@ -78,8 +79,8 @@ static void ref_row_forward(fxa__ref *r, int64_t h, int64_t q) {
     fxa__progress_add(r->bound->progress, 1);
 }
 
-/* A row past the end of a padded sequence. */
-static void ref_row_absent(fxa__ref *r, int64_t h, int64_t q) {
+/* Stores the outputs of a row past the end of a padded sequence. */
+static void ref_row_padding(fxa__ref *r, int64_t h, int64_t q) {
     for (int64_t i = 0; i < r->p->in.d_v; i++) r->o[i] = 0;
     ref_row_store(r, h, q, -INFINITY, -INFINITY);
 }
@@ -96,8 +97,8 @@ void fxa__ref_forward(fxa__ref *r) {
                 fxa__ref_enter_head(r, h);
                 for (int64_t q = 0; q < r->seq.q_len; q++) ref_row_forward(r, h, q);
                 fxa__progress_add(r->bound->progress, p->sq - r->seq.q_len);
-                if (p->flags & FXA_VARLEN) continue; /* packed rows outside every sequence are nobody's */
-                for (int64_t q = r->seq.q_len; q < p->sq; q++) ref_row_absent(r, h, q);
+                if (p->flags & FXA_VARLEN) continue; /* packed rows outside every sequence are not written */
+                for (int64_t q = r->seq.q_len; q < p->sq; q++) ref_row_padding(r, h, q);
             }
         }
     }

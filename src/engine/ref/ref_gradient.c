@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The way back through the score program, pair by pair: the gradient by the scaled score, from the user's own backward
- * program if there is one, else from the derivative; and, always from the derivative, the gradients of captured tensors
- * and params. Those are summed densely in f64 over all pairs and written once.
+ * Backward of the score program, pair by pair. The gradient of the scaled score comes from the user-written backward
+ * program if there is one, else from the derivative. Gradients of captured tensors and params always come from the
+ * derivative; they are summed densely in f64 over all pairs and stored once.
  */
 #include "ref.h"
 
@@ -10,13 +10,14 @@
 
 #include <string.h>
 
-static bool ref_wants_sums(const fxa__ref *r) {
+/* Returns true if the gradient of a captured tensor or param is requested. */
+static bool ref_has_sums(const fxa__ref *r) {
     for (int32_t t = 0; t < r->p->program->n_tensors; t++)
         if (r->dtensor[t].sum) return true;
     return r->p->in.param_grads != 0;
 }
 
-/* `grad tensor[index] += value`; an index outside the tensor read 0 and receives nothing. */
+/* Executes `grad tensor[index] += value`; does nothing if the index is out of bounds, where the load gave 0. */
 static void ref_add_load(fxa__ref *r, const fxa__output *out, double value) {
     const fxa__ref_sum *target = &r->dtensor[out->slot];
     int32_t index[FXA_MAX_RANK] = {0};
@@ -25,7 +26,7 @@ static void ref_add_load(fxa__ref *r, const fxa__output *out, double value) {
     if (target->sum && fxa__view_offset(&target->view, index, &offset)) target->sum[offset] += value;
 }
 
-/* Evaluates the derivative: its dscore, and its `grad` statements into the sums. */
+/* Evaluates the derivative and adds its `grad` statements to the sums. Returns its dscore. */
 static double ref_derivative(fxa__ref *r) {
     const fxa_program *d = r->derivative;
     fxa__program_eval(d, &r->env, r->vals);
@@ -38,6 +39,7 @@ static double ref_derivative(fxa__ref *r) {
     return r->vals[fxa__program_output(d, FXA__OUT_DSCORE)].f;
 }
 
+/* Evaluates the user-written backward program. Returns its dscore. */
 static double ref_bprop(fxa__ref *r) {
     const fxa_program *bprop = r->p->bprop;
     fxa__env env = r->env;
@@ -47,13 +49,14 @@ static double ref_bprop(fxa__ref *r) {
     return r->vals[fxa__program_output(bprop, FXA__OUT_DSCORE)].f;
 }
 
-double fxa__ref_through_program(fxa__ref *r, double dnew) {
+double fxa__ref_program_backward(fxa__ref *r, double dnew) {
     r->env.dscore = dnew;
     if (!r->p->in.bprop) return ref_derivative(r);
-    if (ref_wants_sums(r)) ref_derivative(r);
+    if (ref_has_sums(r)) ref_derivative(r);
     return ref_bprop(r);
 }
 
+/* Returns the number of elements. */
 static int64_t ref_view_count(const fxa_view *view) {
     int64_t n = 1;
     for (int32_t i = 0; i < view->rank; i++) n *= view->size[i];
@@ -67,7 +70,7 @@ void fxa__ref_clear_sums(fxa__ref *r) {
         for (int64_t i = 0; r->dtensor[t].sum && i < ref_view_count(&r->dtensor[t].view); i++) r->dtensor[t].sum[i] = 0;
 }
 
-/* Offset in `view` of the element that is number i of the same shape in dense row-major order. */
+/* Returns the offset in `view` of element i in row-major order. */
 static int64_t ref_element_offset(const fxa_view *view, int64_t i) {
     int64_t offset = 0;
     for (int32_t axis = view->rank - 1; axis >= 0; axis--) {
@@ -77,6 +80,7 @@ static int64_t ref_element_offset(const fxa_view *view, int64_t i) {
     return offset;
 }
 
+/* Stores one tensor's gradient; `add`: adds it to the stored values. */
 static void ref_store_tensor(const fxa__ref_sum *from, const fxa_view *to, void *data, bool add) {
     int64_t n = ref_view_count(&from->view);
     for (int64_t i = 0; i < n; i++) {
@@ -90,7 +94,7 @@ void fxa__ref_store_sums(const fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
     for (int32_t t = 0; t < r->p->program->n_tensors; t++) {
         const fxa_view *to = &r->bound->dtensors[t];
-        void *data = (void *)(uintptr_t)to->data; /* views are const; this one is an output */
+        void *data = (void *)(uintptr_t)to->data; /* the cast drops const: fxa_view has no type for outputs */
         if (r->dtensor[t].sum) ref_store_tensor(&r->dtensor[t], to, data, p->flags & FXA_ACCUMULATE_DTENSORS);
     }
     for (int32_t i = 0; i < r->p->program->n_params; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One pair of a query row and a key, in f64:
+ * The score of one pair of a query row and a key, in f64:
  *
  *     s  = scale * sum_d Q[q,d] K[k,d]
  *     s' = program(s; b, h, q, k, q_row, k_row, lengths, heads, params, tensors), -inf where its mask is false
@@ -17,7 +17,7 @@ double fxa__ref_dot(const double *x, const double *y, int64_t n) {
 }
 
 void fxa__ref_axpy(double *y, double a, const double *x, int64_t n) {
-    if (a == 0) return; /* zero wins, also over an inf or NaN in x */
+    if (a == 0) return; /* zero wins, even over an inf or NaN in x */
     for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reference engine's workspace, and its only access to operands: rows of any dtype and stride to and from f64.
- * Workspace size and pointers come from one function, so they cannot disagree.
+ * The workspace of the reference engine and its access to operands, as rows of f64 for any dtype and strides. One
+ * function computes both the size of the workspace and its pointers, so they cannot disagree.
  */
 #include "ref.h"
 
@@ -12,6 +12,7 @@ static double *ref_carve_matrix(fxa__carver *c, int64_t rows, int64_t columns) {
     return fxa__carve_matrix(c, rows, columns, sizeof(double));
 }
 
+/* Returns the number of nodes of the largest program that a run evaluates. */
 static int64_t ref_largest_program(const fxa__problem *p, const fxa_program *derivative) {
     int64_t n = p->program->n_nodes;
     if (derivative) n = fxa__max_i64(n, derivative->n_nodes);
@@ -19,7 +20,7 @@ static int64_t ref_largest_program(const fxa__problem *p, const fxa_program *der
     return n;
 }
 
-/* Sums in f64 for each captured tensor whose gradient is asked for, dense whatever the gradient's own strides. */
+/* Lays out a dense f64 sum for each captured tensor whose gradient is requested. sums NULL: only measures. */
 static void ref_carve_sums(fxa__carver *c, const fxa__problem *p, fxa__ref_sum *sums) {
     for (int32_t t = 0; t < p->program->n_tensors; t++) {
         const fxa_capture *capture = &p->in.captures[t];
@@ -28,7 +29,7 @@ static void ref_carve_sums(fxa__carver *c, const fxa__problem *p, fxa__ref_sum *
         for (int32_t i = sum.view.rank - 1; i >= 0; i--) {
             sum.view.size[i] = capture->size[i];
             sum.view.stride[i] = n;
-            if (!fxa__mul_i64(n, capture->size[i], &n)) n = 0; /* only beside an axis without elements */
+            if (!fxa__mul_i64(n, capture->size[i], &n)) n = 0; /* overflows only if another axis has size 0 */
         }
         if (capture->grad) sum.sum = ref_carve_matrix(c, n, 1);
         if (sums) sums[t] = sum;
@@ -62,7 +63,7 @@ bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__
 
 int64_t fxa__ref_key_rows(const fxa__problem *p) {
     if (!(p->in.flags & FXA_PAGED)) return p->in.sk;
-    return p->in.n_pages * p->in.page_size; /* K and V have so many rows, and fit in 64 bits */
+    return p->in.n_pages * p->in.page_size; /* does not overflow: the rows of K and V */
 }
 
 int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k) {
@@ -73,6 +74,7 @@ int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k) {
     return pages[r->b * pages_per_batch + k / size] * size + k % size;
 }
 
+/* Returns true for the slots whose rows are keys. */
 static bool ref_is_key(fxa_slot slot) {
     return slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
 }
@@ -93,7 +95,7 @@ void fxa__ref_store(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, cons
     for (int64_t i = 0; i < d; i++, at += t->stride[3]) fxa__ref_store_one(r, slot, t->dtype, at, x[i], add);
 }
 
-/* Nothing is added to what has a scale. */
+/* `add` and a scale do not occur together: the validator refuses accumulation with scales. */
 void fxa__ref_store_one(const fxa__ref *r, fxa_slot slot, uint32_t dtype, int64_t at, double x, bool add) {
     void *data = r->bound->slot[slot];
     if (r->bound->amax[slot]) fxa__amax_add(r->bound->amax[slot], fabs(x));
