@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments for a problem that nobody chose: of the problem as a plan has it every tensor and table gets memory of just
- * its extent, whatever its strides are, and values that are accepted. For fuzz targets and for walks over sizes.
+ * Arguments for any problem, for fuzz targets and for walks over sizes: each tensor and table has memory of exactly its
+ * extent, whatever its strides, and valid values.
  */
 #ifndef FXA_TESTS_ANY_CALL_H
 #define FXA_TESTS_ANY_CALL_H
@@ -12,9 +12,9 @@ enum { ANY_BLOCKS = FXA_SLOT_COUNT + 3 * FXA_MAX_TENSORS + 4 };
 
 typedef struct any_block {
     void *memory;
-    unsigned char *first; /* byte of the extent */
+    unsigned char *first; /* first byte of the extent */
     size_t bytes;
-    bool written; /* by the run */
+    bool written; /* the run may write it */
     fxa_dtype dtype;
 } any_block;
 
@@ -22,15 +22,15 @@ typedef struct any_call {
     fxa_args args;
     const fxa__problem *problem;
     any_block block[ANY_BLOCKS];
-    size_t n_blocks, room; /* room: bytes that may still be taken */
+    size_t n_blocks, room; /* room: bytes that may still be allocated */
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
     double params[FXA_MAX_PARAMS], bprop_params[FXA_MAX_PARAMS], dparams[FXA_MAX_PARAMS];
 } any_call;
 
-/* False where more than `most` bytes would be needed, or more multiplications than 64 for each of them: then there is
- * nothing to free. The struct must not move, and the problem must live as long. Results have values too, which a run
- * may add to; the same seed gives the same values. */
+/* Makes the arguments of a run. Results get values too, because runs may add to them; one seed always gives the same
+ * values. Returns false, with nothing to free, if more than `most` bytes are needed, or more than 64 multiplications
+ * for each of them. *x must not move, and p must live as long as it. */
 bool any_call_make(any_call *x, const fxa__problem *p, size_t workspace, size_t most, uint64_t seed);
 void any_call_free(any_call *x);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems with data: see attn_data.h.
+ * Problems with data; see attn_data.h.
  */
 #include "attn_data.h"
 
@@ -50,7 +50,7 @@ void attn_slot_sizes(const fxa_problem *p, fxa_slot slot, int64_t n[4]) {
     if (slot == FXA_SLOT_SINKS || slot == FXA_SLOT_DSINKS) n[0] = n[2] = n[3] = 1;
 }
 
-/* What the library takes an operand for whose dtype is not given. */
+/* Returns the default dtype of an operand. */
 static fxa_dtype data_dtype(const fxa_problem *p, fxa_slot slot) {
     fxa_problem copy = *p;
     bool narrow = slot == FXA_SLOT_LSE || slot == FXA_SLOT_ROW_MAX || slot == FXA_SLOT_DLSE || slot >= FXA_SLOT_SINKS;
@@ -83,7 +83,7 @@ static void data_make_slots(attn_data *x, const attn_spec *s, uint64_t *rng) {
     x->ints[FXA_SLOT_PAGES] = (int32_t *)(void *)x->pages.origin;
 }
 
-/* One captured tensor of a program, dense. */
+/* Makes one captured tensor of a program, dense. */
 static attn_tensor data_make_tensor(const attn_data *x, fxa_dtype dtype, const int64_t *size, int rank,
                                     fxa_capture *capture) {
     int64_t n[4] = {1, 1, 1, 1};
@@ -175,11 +175,11 @@ void attn_data_free(attn_data *x) {
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-/* Outputs by slot: the pass and flag that ask for each. */
+/* Outputs by slot, with the pass and the flag that produce them. */
 static const struct {
     fxa_slot slot;
     fxa_pass pass;
-    uint32_t flag; /* 0: always */
+    uint32_t flag; /* 0 = always */
 } data_outputs[] = {
     {FXA_SLOT_O, FXA_FORWARD, 0},
     {FXA_SLOT_LSE, FXA_FORWARD, FXA_RETURN_LSE},
@@ -206,7 +206,7 @@ void attn_call_make(const attn_data *x, fxa_pass pass, attn_call *call) {
     p->captures = call->captures, p->n_captures = args->n_tensors = x->n_tensors;
     for (int i = 0; i < ATTN_SLOTS; i++) args->slot[i] = x->t[i].origin;
     for (int i = ATTN_SLOTS; i < FXA_SLOT_COUNT; i++) args->slot[i] = x->ints[i];
-    for (int i = 0; i < DATA_OUTPUTS; i++) { /* what the problem does not use must not be given */
+    for (int i = 0; i < DATA_OUTPUTS; i++) { /* slots that the problem does not use must be NULL */
         bool read = backward && data_outputs[i].slot <= FXA_SLOT_LSE;
         if (!read && !data_is_asked(x, pass, i)) args->slot[data_outputs[i].slot] = NULL;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention by dense matrices: S, P, R (dropout) of one (b, h) as [Sq,Sk], products written out. See attn_oracle.h.
+ * Attention with dense matrices: S, P, R (dropout) of one (b, h) as [Sq,Sk], with products written out. See
+ * attn_oracle.h.
  */
 #include "attn_oracle.h"
 
@@ -24,7 +25,7 @@ int32_t oracle_row_at(const oracle *x, int64_t b, int64_t q) {
     return (int32_t)((uint32_t)x->at_q[q] + (x->shift_q ? (uint32_t)x->shift_q[b] : 0u));
 }
 
-/* Work on one (b, h): matrices [Sq,Sk]. */
+/* Matrices [Sq,Sk] of one (b, h). */
 typedef struct oracle_head {
     oracle *x;
     int64_t b, h, hkv;
@@ -89,7 +90,7 @@ static void oracle_head_free(oracle_head *w) {
     free(w->value);
 }
 
-/* The largest of a row of scores, the sink, and what they sum to: LSE = m + log(sum exp(s - m)). */
+/* Returns LSE of a row and its maximum score; the sink is one of the terms. */
 static double oracle_row_lse(const oracle_head *w, int64_t q, double *max) {
     const oracle *x = w->x;
     const double *s = w->score + q * w->keys;
@@ -143,7 +144,7 @@ void oracle_forward(oracle *x) {
         }
 }
 
-/* One attended pair with gradient dnew by its new score. */
+/* Adds the gradients of one attended pair. dnew: gradient by its new score. */
 static void oracle_pair_back(const oracle_head *w, int64_t q, int64_t k, double dnew) {
     oracle *x = w->x;
     const oracle_value *value = &w->value[q * w->keys + k];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An attention of its own, to hold engines against: dense f64 matrices, one (b, h) at a time, nothing shared with the
- * library. Score functions are C functions ("twins" of program texts) with hand-written derivatives; dropout has its
- * own Philox. Everything that the library reads through strides, offsets, pages and maps arrives as a plain array.
+ * Independent attention for comparison with engines: dense f64 matrices, one (b, h) at a time, without code of the
+ * library. Score functions are C functions ("twins" of program texts) with derivatives written by hand; dropout has its
+ * own Philox. Inputs with strides, offsets, pages and maps in the library are plain arrays here.
  */
 #ifndef FXA_TESTS_ATTN_ORACLE_H
 #define FXA_TESTS_ATTN_ORACLE_H
@@ -15,10 +15,10 @@ enum { ORACLE_PARAMS = 3, ORACLE_TENSORS = 2, ORACLE_LOADS = 3 };
 typedef struct oracle_tensor {
     int rank;
     int64_t size[2];
-    const double *data; /* dense; ints as doubles */
+    const double *data; /* dense; ints are stored as doubles */
 } oracle_tensor;
 
-/* One pair, as a score function sees it. */
+/* Inputs of a score function at one pair. */
 typedef struct oracle_pair {
     double score;
     int32_t b, h, q, k, q_len, k_len, heads, q_row, k_row;
@@ -26,7 +26,7 @@ typedef struct oracle_pair {
     const oracle_tensor *tensor;
 } oracle_pair;
 
-/* What it makes of it: the new score, and its derivative by score, params and loaded elements. */
+/* Results of a score function: new score, and derivatives by score, params and loaded elements. */
 typedef struct oracle_value {
     double score, by_score;
     bool mask;
@@ -36,18 +36,18 @@ typedef struct oracle_value {
         int tensor;
         int64_t at;
         double by;
-    } load[ORACLE_LOADS]; /* at: dense index, -1 outside */
+    } load[ORACLE_LOADS]; /* at: dense index of the element; -1 = outside */
 } oracle_value;
 
 typedef void (*oracle_fn)(const oracle_pair *in, oracle_value *out);
 
-/* Element t[i] or t[i, j]: a negative index counts from the end, one still outside reads 0. Notes where it read, with
- * derivative `by` left 0 for the twin to fill; returns the value. */
+/* Returns element t[i] or t[i, j]: a negative index counts from the end, an index still outside reads 0. Records the
+ * load in *out; the twin sets its derivative `by`. */
 double oracle_load(const oracle_pair *in, oracle_value *out, int tensor, int32_t i, int32_t j);
 
 typedef struct oracle_twin {
     const char *name;
-    const char *text; /* a %s stands for the dtype of tensor 0, which the twin takes any float dtype for */
+    const char *text; /* %s stands for the dtype of tensor 0, any float dtype */
     int n_params, n_tensors;
     bool int_param;  /* param 0 is an int */
     bool int_tensor; /* tensor 0 is an i32 tensor */
@@ -60,15 +60,15 @@ extern const int oracle_twin_count;
 
 typedef struct oracle {
     int64_t b, hq, hkv, sq, sk, d, dv;
-    const int64_t *q_len, *k_len;             /* [B], rows and keys that exist */
-    const int32_t *seen_q, *seen_k;           /* [B], what score functions see of them */
-    int32_t seen_heads;                       /* and of hq; 0: hq */
-    const int32_t *at_b, *at_h, *at_q, *at_k; /* coordinates of local indices; to those of rows comes */
-    const int32_t *shift_q;                   /* [B], or NULL */
+    const int64_t *q_len, *k_len;             /* [B] rows and keys of each batch entry */
+    const int32_t *seen_q, *seen_k;           /* [B] lengths that score functions see */
+    int32_t seen_heads;                       /* number of heads that score functions see; 0 = hq */
+    const int32_t *at_b, *at_h, *at_q, *at_k; /* coordinates by local index; shift_q is added to those of rows */
+    const int32_t *shift_q;                   /* [B]; NULL = 0 */
     oracle_fn fn;
     double param[ORACLE_PARAMS];
     oracle_tensor tensor[ORACLE_TENSORS];
-    bool causal, window, bottom_right; /* ready masks */
+    bool causal, window, bottom_right; /* built-in masks */
     int64_t left, right;
     double scale;
     bool sink;
@@ -78,19 +78,19 @@ typedef struct oracle {
     uint64_t seed;
     /* [B,Hq,Sq,D], [B,Hkv,Sk,D], [B,Hkv,Sk,Dv], [B,Hq,Sq,Dv], [B,Hq,Sq] */
     const double *q, *k, *v, *dout, *dlse;
-    double *o, *lse, *max;             /* forward writes, backward reads o and lse */
-    double *dq, *dk, *dv_grad, *dsink; /* backward writes; the rest as well */
+    double *o, *lse, *max;             /* results of forward; inputs of backward (o, lse) */
+    double *dq, *dk, *dv_grad, *dsink; /* results of backward */
     double dparam[ORACLE_PARAMS];
     double *dtensor[ORACLE_TENSORS];
 } oracle;
 
-/* The q of local row q of batch entry b. */
+/* Returns coordinate q of local row q of batch entry b. */
 int32_t oracle_row_at(const oracle *x, int64_t b, int64_t q);
 
 void oracle_forward(oracle *x);
 void oracle_backward(oracle *x);
 
-/* Philox4x32-10, straight from its definition. */
+/* Computes Philox4x32-10, directly from its definition. */
 void oracle_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Score programs and their twins in C, derivatives by hand: what the oracle computes with instead of the library's
- * parser, evaluator and derivative. Params and tensors are numbered in the order of their names, as the library does.
+ * Score programs and their twins in C with derivatives by hand, which the oracle uses in place of the library's parser,
+ * evaluator and derivative. Params and tensors are numbered in the order of their names, as in the library.
  */
 #include "attn_oracle.h"
 
@@ -23,7 +23,7 @@ double oracle_load(const oracle_pair *in, oracle_value *out, int tensor, int32_t
     return at < 0 ? 0 : t->data[at];
 }
 
-/* The remainder of the language: with the sign of the divisor, which is positive here. Coordinates may be negative. */
+/* Returns the remainder as the language defines it, with the sign of y, which is positive here; x may be negative. */
 static int32_t twin_mod(int32_t x, int32_t y) { return (x % y + y) % y; }
 
 static void twin_softcap_alibi(const oracle_pair *in, oracle_value *out) {
@@ -46,7 +46,7 @@ static void twin_documents(const oracle_pair *in, oracle_value *out) {
     out->mask = doc_q == doc_k;
 }
 
-/* Biases of rows and keys as they lie, in the company of coordinates that maps and positions move. */
+/* Biases by stored row and key, together with coordinates that maps and positions shift. */
 static void twin_stored(const oracle_pair *in, oracle_value *out) {
     double moved = 1 + 0.125 * twin_mod((int32_t)((uint32_t)in->q - (uint32_t)in->q_row), 3);
     out->score = in->score + oracle_load(in, out, 0, in->q_row, in->k_row) * moved;
@@ -101,8 +101,8 @@ static void twin_lengths(const oracle_pair *in, oracle_value *out) {
     out->mask = in->k <= in->q + in->k_len - in->q_len;
 }
 
-/* The slopes of ALiBi: 2 ** (-8 * (h + 1) / heads). Distances are bounded: positions may be far away, and scores of a
- * billion have no digits left for what is compared. */
+/* ALiBi slopes, 2 ** (-8 * (h + 1) / heads). Distances are bounded: positions may be far away, and scores of a billion
+ * have no digits left to compare. */
 static void twin_heads(const oracle_pair *in, oracle_value *out) {
     double slope = pow(2, -8.0 * (in->h + 1) / in->heads);
     int32_t distance = (int32_t)((uint32_t)in->q - (uint32_t)in->k);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The instructions of AVX512_BF16 that the cpu engine uses, in AVX-512 F, as Intel's manual defines them: numbers are
- * rounded to nearest even, subnormal ones are zero on the way in and out, and nothing of it depends on the mode of the
- * thread. Lets the sets that multiply in bf16 run, and be checked, where the processor has AVX-512 alone. Left open, as
- * the manual does: which NaN comes out of several, and a sum so close below the smallest normal number that it rounds
- * to it, which is kept or flushed as the thread's mode has it.
+ * Emulation of the AVX512_BF16 instructions that the cpu engine uses, in AVX-512 F, as Intel's manual defines them:
+ * rounding to nearest even, subnormal inputs and outputs are zero, independent of the thread's mode. Runs and checks
+ * the bf16 sets on processors with AVX-512 only.
+ *
+ * As in the manual, two results are unspecified: which of several NaN is returned, and whether a sum that rounds up to
+ * the smallest normal number is flushed.
  */
 #ifndef FXA_TESTS_BF16_MODEL_H
 #define FXA_TESTS_BF16_MODEL_H
@@ -21,25 +22,25 @@ BF16_MODEL __m512i bf16_model_flush(__m512i x) {
     return _mm512_mask_and_epi32(x, small, x, _mm512_set1_epi32((int)0x80000000u));
 }
 
-/* x y + sum, of which the sum alone is rounded; sum is no subnormal number. */
+/* Returns x * y + sum with a single rounding; sum is not subnormal. */
 BF16_MODEL __m512 bf16_model_fma(__m512i x, __m512i y, __m512 sum) {
     __m512 a = _mm512_castsi512_ps(bf16_model_flush(x)), b = _mm512_castsi512_ps(bf16_model_flush(y));
     __m512 z = _mm512_fmadd_round_ps(a, b, sum, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     return _mm512_castsi512_ps(bf16_model_flush(_mm512_castps_si512(z)));
 }
 
-/* Floats from the lower or from the upper halves of words. */
+/* Return floats from the lower or upper halves of 32-bit words. */
 BF16_MODEL __m512i bf16_model_even(__m512i x) { return _mm512_slli_epi32(x, 16); }
 BF16_MODEL __m512i bf16_model_odd(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)); }
 
-/* VDPBF16PS: the upper product of a pair is added first. */
+/* VDPBF16PS: adds the product of the upper halves first. */
 BF16_MODEL __m512 bf16_model_dot(__m512 sum, __m512i x, __m512i y) {
     sum = _mm512_castsi512_ps(bf16_model_flush(_mm512_castps_si512(sum)));
     sum = bf16_model_fma(bf16_model_odd(x), bf16_model_odd(y), sum);
     return bf16_model_fma(bf16_model_even(x), bf16_model_even(y), sum);
 }
 
-/* In the lower halves of words. A NaN stays one, and becomes quiet. */
+/* Returns bf16 in the lower halves of words. A NaN becomes quiet. */
 BF16_MODEL __m512i bf16_model_round(__m512 x) {
     __m512i bits = bf16_model_flush(_mm512_castps_si512(x)), one = _mm512_set1_epi32(1);
     __m512i size = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
@@ -49,7 +50,7 @@ BF16_MODEL __m512i bf16_model_round(__m512 x) {
     return _mm512_srli_epi32(_mm512_mask_or_epi32(sum, nan, bits, _mm512_set1_epi32(0x00400000)), 16);
 }
 
-/* VCVTNE2PS2BF16: `low` in the lower half of the result. */
+/* VCVTNE2PS2BF16: `low` becomes the lower half of the result. */
 BF16_MODEL __m512i bf16_model_round_two(__m512 high, __m512 low) {
     __m256i a = _mm512_cvtepi32_epi16(bf16_model_round(low)), b = _mm512_cvtepi32_epi16(bf16_model_round(high));
     return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);

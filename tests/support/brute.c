@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See brute.h.
+ * Classification by evaluation of every pair; see brute.h.
  */
 #include "brute.h"
 

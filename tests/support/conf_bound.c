@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How far from the reference an engine may be, element by element; docs/numerics.md, "How close is close", has the
- * derivation. For each output element these are gathered over all pairs that it is a sum of:
+ * Error bounds of an engine against the reference, element by element; docs/numerics.md, "How close is close", has the
+ * derivation. For each output element these are accumulated over all pairs that it is a sum of:
  *
- *   size    the magnitudes of the terms: what rounding in the sums, exp and products is relative to
- *   error   what the errors of the scores, of the program and of the dot products come to, passed on linearly
- *   noise   for engines with 16-bit products: squares of the terms, whose P or dS is rounded by itself (conf_noise.c)
+ *   size    sum of the magnitudes of the terms: the scale of rounding in sums, exp and products
+ *   error   propagated errors of scores, program and dot products, linearly
+ *   noise   sum of squares of the terms, for engines with 16-bit products that round P or dS separately (conf_noise.c)
  *
- * Nothing here is shared with the engines but the evaluator and the derivative: dense arrays, one pair at a time.
+ * Only the evaluator and the derivative are shared with the engines: dense arrays, one pair at a time.
  */
 #include "conf_bound.h"
 
@@ -84,7 +84,7 @@ static void bound_enter_row(conf_work *w, int64_t b, int64_t h, int64_t q) {
     at[FXA_INPUT_HEADS] = x->seen_heads ? x->seen_heads : (int32_t)x->hq;
 }
 
-/* Scaled and new score of one pair; false: masked, as far as can be told. */
+/* Computes scaled and new score of one pair, and whether it is attended. */
 static void bound_pair(conf_work *w, const double *row, const double *key, int64_t k) {
     const oracle *x = &w->c->base.x;
     const fxa_program *p = w->program;
@@ -155,7 +155,7 @@ double conf_bound_exp(const conf_work *w, int64_t k, double m) {
     return expm1(fmin(error, 1));
 }
 
-/* LSE and the maximum of a row; returns the error that a change of all probabilities has in common. */
+/* Computes LSE and maximum of a row. Returns the error that is common to all probabilities. */
 static double bound_row_softmax(conf_work *w, int64_t b, int64_t h, int64_t place_lse, int64_t place_max, double *m_out,
                                 double *sum_out) {
     const oracle *x = &w->c->base.x;
@@ -174,22 +174,22 @@ static double bound_row_softmax(conf_work *w, int64_t b, int64_t h, int64_t plac
     if (z != -INFINITY) sum += exp(z - m), shared += exp(z - m) * unit * (fabs(z) + fabs(z - m));
     if (m > -INFINITY) {
         conf_bound_add(&w->c->slot[FXA_SLOT_LSE], place_lse, shared / sum, fabs(m) + fabs(log(sum)) + 1);
-        if (max > -INFINITY && w->c->slot[FXA_SLOT_ROW_MAX].error) /* an output */
+        if (max > -INFINITY && w->c->slot[FXA_SLOT_ROW_MAX].error) /* ROW_MAX is an output */
             conf_bound_add(&w->c->slot[FXA_SLOT_ROW_MAX], place_max, fmax(upper - max, e_max), fabs(max));
     }
     *m_out = m, *sum_out = sum;
     return shared / sum;
 }
 
-/* Joining with what was there: weights move by the error of LSE. */
+/* Adds the errors of a merge with old contents: weights change by the error of LSE. */
 static void bound_row_merge(conf_work *w, int64_t place, int64_t place_lse) {
     conf_buffer *o = &w->c->slot[FXA_SLOT_O], *lse = &w->c->slot[FXA_SLOT_LSE];
     double unit = w->arithmetic.unit, e_lse = lse->error[place_lse] + unit * (lse->size[place_lse] + 4);
-    conf_bound_add(o, place, e_lse * (2 + o->size[place]), 2); /* the old elements are within -2..2, */
-    if (lse->size[place_lse] < 4) lse->size[place_lse] = 4;    /* and so are the old LSE */
+    conf_bound_add(o, place, e_lse * (2 + o->size[place]), 2); /* old elements of O are in -2..2 */
+    if (lse->size[place_lse] < 4) lse->size[place_lse] = 4;    /* so are the old LSE */
 }
 
-/* Whether a weight is so small, beside the largest of its row, that the engine may have 0 for it. */
+/* Returns true if a weight is so small relative to its row that an engine may use 0 for it. */
 static bool bound_is_faint(const conf_work *w, int64_t k, double m) {
     double least = fmax(w->c->least_mark, w->arithmetic.tiny), rate = w->e_fresh[k];
     return w->fresh[k] - m < log(least) + rate + w->arithmetic.unit * fabs(w->fresh[k] - m);
@@ -200,7 +200,8 @@ static void bound_row_forward(conf_work *w, int64_t b, int64_t h, int64_t q) {
     conf_buffer *o = &w->c->slot[FXA_SLOT_O];
     int64_t at[4], hkv = h / (x->hq / x->hkv);
     double m, sum, *size = calloc((size_t)(4 * x->dv), sizeof(double)), *error = size + x->dv;
-    double *value = error + x->dv, *gone = value + x->dv; /* the sum, and of how many keys it may know nothing */
+    /* of each element of O: error, and the part without keys whose weight may be 0 */
+    double *value = error + x->dv, *gone = value + x->dv;
     if (!size) abort();
     attn_case_at(&w->c->base, FXA_SLOT_O, b, q, at);
     at[1] = h, at[3] = 0;

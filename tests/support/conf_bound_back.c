@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How far gradients may be from the reference's; see conf_bound.c. O and LSE are those that backward reads: forward's
- * errors are not in them.
+ * Error bounds of gradients; see conf_bound.c. O and LSE are inputs of backward, so errors of forward do not count.
  */
 #include "conf_bound.h"
 
@@ -10,14 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What backward knows of a row, with errors. */
+/* Row of a backward pass, with errors. */
 typedef struct bound_back {
-    int64_t b, h, hkv, q, row; /* row: dense number of (b, h, q) */
-    int64_t at;                /* of (h, q) among rows of the KV head */
+    int64_t b, h, hkv, q, row; /* row: contiguous index of (b, h, q) */
+    int64_t at;                /* index of (h, q) among the rows of the KV head */
     double lse, dlse, delta, e_delta;
 } bound_back;
 
-/* d/dscore and the gradients of params and tensors of pair k, for dscore of the natural size. dS and its error. */
+/* Returns d/dscore of pair k and its error, and adds the errors of gradients of params and tensors, for a dscore of
+ * typical size. */
 static double bound_through_program(conf_work *w, const fxa_program *p, int64_t k, double dscore, double e_dscore,
                                     double *error) {
     conf_case *c = w->c;
@@ -93,12 +93,12 @@ static void bound_pair_backward(conf_work *w, const bound_back *r, int64_t k) {
     double e_ds, ds;
     c->steepest = fmax(c->steepest, sum);
     double error = size * rate + p * (e_dp * dropout + r->e_delta + 4 * unit * sum);
-    error += w->arithmetic.tiny * (sum + 1); /* P and dS' may be flushed, and a steep program makes much of them */
+    error += w->arithmetic.tiny * (sum + 1); /* P and dS' may be flushed to 0, which a steep program amplifies */
     if (size == 0) return;
     w->env.score = w->score[k];
     ds = bound_through_program(w, w->derivative, k, size, error, &e_ds);
     real *= ds / size;
-    if (c->bprop) { /* it need not be linear in dscore */
+    if (c->bprop) { /* the user's backward need not be linear in dscore */
         ds = fabs(bound_through_program(w, c->bprop, k, size, error, &e_ds));
         real = bound_through_program(w, c->bprop, k, p * (dp - r->delta + r->dlse), error, &e_ds);
         ds += fabs(real);
@@ -106,11 +106,11 @@ static void bound_pair_backward(conf_work *w, const bound_back *r, int64_t k) {
     w->slopes[pair] = (conf_term){real, fabs(ds * x->scale), ds != 0 ? x->q + r->row * x->d : NULL};
     if (e_ds == INFINITY)
         c->unsure = true;
-    else if (ds != 0 || e_ds > 0) /* else K and Q may be anything */
+    else if (ds != 0 || e_ds > 0) /* otherwise K and Q do not contribute */
         bound_pair_score_grads(w, r, k, fabs(ds), e_ds);
 }
 
-/* Of dQ, whose terms have rows of K. */
+/* Adds the noise of dQ, whose terms are rows of K. */
 static void bound_row_noise(conf_work *w, const bound_back *r) {
     const oracle *x = &w->c->base.x;
     conf_term *slopes = w->slopes + r->at * x->sk;
@@ -126,7 +126,7 @@ static void bound_row_noise(conf_work *w, const bound_back *r) {
     if (dq->noise) conf_add_noise(w->c, dq, conf_place(dq, at), x->d, w->line, count);
 }
 
-/* Of dK and dV of all keys of a KV head; what rounds is forgotten then. */
+/* Adds the noise of dK and dV for all keys of a KV head, and clears the terms. */
 static void bound_keys_noise(conf_work *w, int64_t b, int64_t hkv) {
     const oracle *x = &w->c->base.x;
     int64_t rows = x->sq * (x->hq / x->hkv), at[4];
@@ -151,7 +151,7 @@ static void bound_row_backward(conf_work *w, int64_t b, int64_t h, int64_t q) {
     attn_case_at(&c->base, FXA_SLOT_LSE, b, q, at);
     at[1] = h, at[3] = 0;
     r.lse = attn_tensor_get(&c->base.data.t[FXA_SLOT_LSE], at);
-    if (r.lse == -INFINITY) { /* exp(+inf - LSE) of a pair that only f32 attends is not 0 in cuda: docs/numerics.md */
+    if (r.lse == -INFINITY) { /* in cuda, exp(+inf - LSE) is not 0 for a pair that only f32 attends: docs/numerics.md */
         c->unsure = conf_bound_row_may_overflow(w, b, h, q);
         return;
     }
@@ -160,7 +160,7 @@ static void bound_row_backward(conf_work *w, int64_t b, int64_t h, int64_t q) {
     for (; at[3] < x->dv; at[3]++) o[at[3]] = attn_tensor_get(&c->base.data.t[FXA_SLOT_O], at);
     if (x->dlse) r.dlse = x->dlse[r.row];
     r.delta = conf_bound_dot(w, x->dout + r.row * x->dv, o, x->dv, &r.e_delta);
-    for (int64_t i = 0; i < x->dv; i++) /* subnormal elements of O may count as 0 */
+    for (int64_t i = 0; i < x->dv; i++) /* subnormal elements of O may be flushed to 0 */
         r.e_delta += fabs(x->dout[r.row * x->dv + i]) * FLT_MIN;
     free(o);
     conf_bound_row_scores(w, b, h, q);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Comparing an engine with the reference: every element of every output within its bound, every tensor in the root mean
- * square, and every byte that is no element as it was. See conf_case.h; the bounds are those of docs/numerics.md.
+ * Compares an engine with the reference: every element of every output within its bound, every tensor in root mean
+ * square, and every byte between elements with its old contents. See conf_case.h; the bounds are those of
+ * docs/numerics.md.
  */
 #include "conf_case.h"
 
@@ -13,8 +14,8 @@
 
 #define CONF_RMS_UNITS 33.5 /* 2e-6 in f32 */
 #define CONF_ELEMENT_UNITS 16
-#define CONF_DEVIATIONS 7 /* of 16-bit products: once in 10^11 */
-#define CONF_SAFETY 2     /* of what was passed on to first order */
+#define CONF_DEVIATIONS 7 /* standard deviations of 16-bit rounding: exceeded once in 10^11 */
+#define CONF_SAFETY 2     /* factor on propagated errors, which are of first order */
 
 static bool conf_has_equal_terms(const conf_case *c) {
     for (int i = 0; i < CONF_SLOTS; i++)
@@ -22,7 +23,7 @@ static bool conf_has_equal_terms(const conf_case *c) {
     return false;
 }
 
-/* Units that a sum of n terms may be off by: a random walk, taken twice; all the way for equal terms. */
+/* Returns the units that a sum of n terms may be off by: twice a random walk; n for equal terms. */
 static double conf_sum_units(const conf_case *c) {
     const oracle *x = &c->base.x;
     double rows = (double)(x->sq * (x->hq / x->hkv) * (c->base.features & ATTN_PAGED ? x->b : 1));
@@ -30,8 +31,8 @@ static double conf_sum_units(const conf_case *c) {
     return conf_has_equal_terms(c) ? n : 2 * sqrt(n);
 }
 
-/* In f16 what is below 2^-14 rounds to multiples of 2^-24, before it is multiplied: by as much for each pair, in random
- * directions, times the largest of what it is multiplied by. */
+/* Returns the bound of what f16 loses: values below 2^-14 round to multiples of 2^-24 before a product, in random
+ * directions for each pair, times the largest factor. */
 static double conf_least_error(const conf_case *c, conf_buffer *t) {
     const oracle *x = &c->base.x;
     const conf_buffer *by = t == &c->slot[FXA_SLOT_O]    ? &c->slot[FXA_SLOT_V]
@@ -40,7 +41,7 @@ static double conf_least_error(const conf_case *c, conf_buffer *t) {
                             : t == &c->slot[FXA_SLOT_DV] ? &c->slot[FXA_SLOT_DO]
                                                          : NULL;
     if (c->product_unit != 0x1p-11 || !by) return 0;
-    if (t->least > 0) return t->least; /* it is asked for every element */
+    if (t->least > 0) return t->least; /* called for every element */
     double largest = 0, pairs = (double)(x->sk > x->sq ? x->sk : x->sq) * (double)(x->hq / x->hkv);
     int64_t n = conf_places(by);
     for (int64_t i = 0; i < n; i++) {
@@ -51,26 +52,26 @@ static double conf_least_error(const conf_case *c, conf_buffer *t) {
     return t->least;
 }
 
-/* P and dS rounded to 16 bits, each by itself: uniform within product_unit of the term, so a third of its square is the
- * variance; never more than all of them at once. */
+/* Returns the bound for P and dS rounded to 16 bits separately: uniform within product_unit of the term, so the
+ * variance is a third of its square. At most the sum of all. */
 static double conf_product_error(const conf_case *c, conf_buffer *t, int64_t place, double deviations) {
     double all = t->size[place], some = deviations * sqrt(t->noise[place] / 3);
-    bool equal = conf_has_equal_terms(c) || (c->base.features & ATTN_PAGED); /* pages are shared: keys are equal */
+    bool equal = conf_has_equal_terms(c) || (c->base.features & ATTN_PAGED); /* with shared pages keys are equal */
     bool twice = c->rounds_twice && t == &c->slot[FXA_SLOT_DK];
     return (twice ? 2 : 1) * c->product_unit * (equal ? all : fmin(all, some)) +
            (twice ? 1 + c->steepest : 1) * conf_least_error(c, t);
 }
 
-/* How many parts dK and dV of a key are summed of at most: one for each head that reads it, and of a page for each
- * place that it has in the tables of entries. */
+/* Returns the maximum number of parts of dK and dV of a key: one for each head that reads it, times the uses of its
+ * page. */
 static double conf_parts(const conf_case *c) {
     const oracle *x = &c->base.x;
     int64_t page = c->base.features & ATTN_PAGED ? c->base.data.problem.page_size : 0;
     return (double)(x->hq / x->hkv) * (page ? (double)(x->b * ((x->sk + page - 1) / page)) : 1);
 }
 
-/* dK and dV of single heads rounded to 16 bits, or, where a tensor's gradient is summed of them, those of pairs: what
- * is rounded is no larger than the magnitudes that it sums up; in f16 a part below 2^-14 is off by 2^-25. */
+/* Returns the bound for 16-bit rounding of dK and dV of single heads, or of the gradients of pairs that a tensor's
+ * gradient is a sum of. Values are at most the sum of their magnitudes; in f16 a part below 2^-14 is off by 2^-25. */
 static double conf_head_error(const conf_case *c, const conf_buffer *t, int64_t place) {
     bool summed = t == &c->slot[FXA_SLOT_DK] || t == &c->slot[FXA_SLOT_DV];
     bool tensor = t >= c->dtensor && t < c->dtensor + CONF_TENSORS;
@@ -82,22 +83,23 @@ static double conf_half_ulp(fxa_dtype dtype, double x) {
     static const double unit[FXA_E5M2 + 1] = {0, 0x1p-53, 0x1p-24, 0x1p-11, 0x1p-8, [FXA_E4M3] = 0x1p-4, 0x1p-3};
     static const double least[FXA_E5M2 + 1] = {0, 0, 0x1p-126, 0x1p-25, 0x1p-126, [FXA_E4M3] = 0x1p-10, 0x1p-17};
     static const double largest[FXA_E5M2 + 1] = {[FXA_E4M3] = 448, 57344};
-    double beyond = largest[dtype] > 0 ? fabs(x) - largest[dtype] : 0; /* where the numbers of 8 bits end */
+    double beyond = largest[dtype] > 0 ? fabs(x) - largest[dtype] : 0; /* beyond the largest number of the f8 dtype */
     return fmax(fmax(unit[dtype] * fabs(x), least[dtype]), beyond);
 }
 
-/* Of what was rounded before it was added: the result less what was there. */
+/* Returns the bound for rounding before an addition: a unit of the result minus the old contents. */
 static double conf_added_error(const conf_case *c, const conf_buffer *t, int64_t place, double want) {
     if (!c->rounds_sums) return 0;
     double old = fxa__load_f64(t->before, t->dtype, place);
     return isfinite(old) && isfinite(want) ? conf_half_ulp(t->dtype, fabs(want) + fabs(old)) : 0;
 }
 
-/* 1 or less: what was got is the rounding of a value within the tolerance. */
+/* Returns the error relative to the tolerance; at most 1 if `got` is the rounding of a value within it. */
 static double conf_ratio(fxa_dtype dtype, double got, double want, double tolerance) {
     if (want != want || got != got) return want != want && got != got ? 0 : INFINITY;
     if (got == want || got == attn_round(dtype, want)) return 0;
-    if (isnan(tolerance) || (isinf(want) && isinf(tolerance))) return INFINITY; /* nothing is near an infinity */
+    /* an infinite tolerance accepts no infinity */
+    if (isnan(tolerance) || (isinf(want) && isinf(tolerance))) return INFINITY;
     if (got < attn_round(dtype, want - tolerance) || got > attn_round(dtype, want + tolerance)) return INFINITY;
     double beyond = fabs(got - want) - conf_half_ulp(dtype, want);
     return beyond > 0 && tolerance > 0 ? fmin(1, beyond / tolerance) : 0;
@@ -115,7 +117,8 @@ static bool conf_fail_element(conf_case *c, const conf_buffer *t, int64_t place,
     return false;
 }
 
-/* Where V is not finite at keys of which the engine may say that they have no weight: it does, or it does not. */
+/* Returns the expected value: with or without keys whose V is not finite and whose weight may be 0, whichever `got` is
+ * nearer to. */
 static double conf_wanted(const conf_buffer *t, int64_t place, double got) {
     double want = fxa__load_f64(t->want_memory, t->want_dtype, place);
     if (isnan(t->spared[place])) return want;
@@ -126,7 +129,7 @@ static bool conf_compare_buffer(conf_case *c, conf_buffer *t) {
     fxa_dtype main = c->slot[FXA_SLOT_Q].dtype;
     size_t size = fxa_dtype_size(t->dtype), want_size = fxa_dtype_size(t->want_dtype);
     double units = CONF_ELEMENT_UNITS + conf_sum_units(c), squares = 0, allowed_squares = 0;
-    double floor = main != FXA_F64 ? 1e-34 : t->dtype == FXA_F64 ? 1e-304 : 0x1p-125; /* what underflowed */
+    double floor = main != FXA_F64 ? 1e-34 : t->dtype == FXA_F64 ? 1e-304 : 0x1p-125; /* bound of underflow */
     int64_t n = conf_places(t), count = 0;
     for (int64_t i = 0; i < n; i++) {
         double got = fxa__load_f64(t->memory, t->dtype, i), want = conf_wanted(t, i, got);
@@ -139,7 +142,7 @@ static bool conf_compare_buffer(conf_case *c, conf_buffer *t) {
             snprintf(c->why + strlen(c->why), sizeof c->why - strlen(c->why), ": not to be written");
             return false;
         }
-        /* what is there already is added, too */
+        /* old contents are a term too */
         double magnitude = t->size[i] > 0 ? t->size[i] + fabs(want) : 0;
         double tolerance = CONF_SAFETY * t->error[i] + c->unit * units * magnitude + floor;
         tolerance += conf_product_error(c, t, i, CONF_DEVIATIONS) + conf_head_error(c, t, i);
@@ -155,7 +158,7 @@ static bool conf_compare_buffer(conf_case *c, conf_buffer *t) {
     }
     if (count == 0 || squares == 0) return true;
     double ratio = sqrt(squares / allowed_squares);
-    /* the rounding to a narrower dtype would hide the engine's own error */
+    /* rounding to a narrower dtype would hide the engine's own error */
     if (fxa_dtype_size(t->dtype) >= (main == FXA_F64 ? 8 : 4)) c->tally->rms[main] = fmax(c->tally->rms[main], ratio);
     if (ratio <= 1) return true;
     snprintf(c->why, sizeof c->why, "%s: off by %.3g in the root mean square, %.3g is allowed", t->name,
@@ -184,7 +187,7 @@ bool conf_compare(conf_case *c, fxa_pass pass) {
     return pass == FXA_FORWARD || conf_compare_params(c);
 }
 
-/* Engines tell in a plan's detail whether they multiply in 16 bits, and sum heads of such. */
+/* Reads from a plan's description whether its engine multiplies in 16 bits, and sums heads in them. */
 static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     conf_call x;
     fxa_plan *plan = NULL;
@@ -201,7 +204,7 @@ static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     c->pair_unit = strstr(detail, "pairs rounded") ? unit : 0;
     c->rounds_sums = strstr(detail, "rounded before added") != NULL;
     c->rounds_twice = strstr(detail, "dK rounded twice") != NULL;
-    c->least_weight = strncmp(detail, "kernels ", 8) == 0 ? 0x1p-102 : 0; /* of the cuda engine */
+    c->least_weight = strncmp(detail, "kernels ", 8) == 0 ? 0x1p-102 : 0; /* cuda engine */
     c->least_mark = c->least_weight > 0 && unit == 0x1p-11 ? 0x1p-40 : c->least_weight;
     c->function = strstr(detail, "cuDNN") ? conf_cudnn_function : NULL;
     bool bends = unit > 0 && strstr(detail, "kernels sm90") && !strstr(detail, "fast functions");
@@ -209,7 +212,7 @@ static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     fxa_plan_destroy(plan);
 }
 
-/* The engine's run, what it may be off by, and whether it is. */
+/* Runs the engine and compares its results within their bounds. */
 static bool conf_judge(conf_case *c, const char *engine, fxa_pass pass) {
     if (!conf_run(c, engine, pass)) return false;
     if (c->ran && !c->refused) c->ran(c, pass);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of an engine of a device against the reference have in common: a case's passes, other engines at the same
- * case as further opinions, what came of them, and the environment of such tests:
+ * Frame of tests that compare an engine of a device with the reference: the passes of a case, other engines on the same
+ * case, counts of the outcomes, and the environment:
  *
- *   FXA_TEST_ENGINE                       the engine that is tested, where a test has not one of its own
- *   FXA_TEST_FEATURES, FXA_TEST_WITHOUT   features of attn_case.h that are forced, or taken away
- *   FXA_TEST_REASONS=1                    prints why something was refused
- *   FXA_TEST_CASE=0x...                   one case again, by what a failure printed
+ *   FXA_TEST_ENGINE                       engine under test, unless a test has its own
+ *   FXA_TEST_FEATURES, FXA_TEST_WITHOUT   features of attn_case.h that are forced, or removed
+ *   FXA_TEST_REASONS=1                    prints the reasons of refusals
+ *   FXA_TEST_CASE=0x...                   repeats one case, by the value that a failure printed
  */
 #ifndef FXA_TESTS_CONF_FRAME_H
 #define FXA_TESTS_CONF_FRAME_H
@@ -16,47 +16,49 @@
 enum { FRAME_OTHERS = 2 };
 
 typedef enum frame_state {
-    FRAME_NOT_RUN, /* of backward: forward was not right, is alone, or has rows without finite statistics */
+    /* backward is skipped: forward was wrong, only forward was requested, or rows have no finite statistics */
+    FRAME_NOT_RUN,
     FRAME_RIGHT,
     FRAME_REFUSED,
-    FRAME_UNSURE, /* nothing can be said */
+    FRAME_UNSURE, /* not conclusive */
     FRAME_WRONG
 } frame_state;
 
 typedef struct conf_frame {
     const char *engine;
-    const char *other[FRAME_OTHERS]; /* asked about what it did, too; NULL: none. Not asked of a case: `others` */
+    const char *other[FRAME_OTHERS]; /* further engines for the passes that the engine under test ran; NULL = none */
     uint32_t others;
     bool forward_alone;
-    unsigned seconds; /* after which a pass that hangs ends the process; 0: never */
+    unsigned seconds; /* time limit of a pass, after which the process ends; 0 = none */
     conf_tally all, all_others;
-    int64_t cases;                /* where a pass was right */
+    int64_t cases;                /* cases with a correct pass */
     int64_t done[2], refused[2];  /* by pass */
-    int64_t agreed[FRAME_OTHERS]; /* passes at which they were right */
-    frame_state state[2];         /* of the last case */
+    int64_t agreed[FRAME_OTHERS]; /* passes in which the other engine was correct */
+    frame_state state[2];         /* states of the last case, by pass */
     frame_state said[FRAME_OTHERS][2];
-    char detail[2][160]; /* of its plans */
+    char detail[2][160]; /* descriptions of its plans, by pass */
 } conf_frame;
 
 bool frame_is_set(const char *variable);
-/* How many cases a test draws, and the number of the first: `most` from 0 on, those of FXA_TEST_CASES=first,number, or
- * the one that FXA_TEST_CASE names. */
+/* Returns the number of cases of a test, and the number of the first: `most` from 0 on, those of
+ * FXA_TEST_CASES=first,number, or the one of FXA_TEST_CASE. */
 int frame_cases(int most, int *from);
-/* Why the first engine does not take a small problem of that dtype, on a device; NULL: it does. */
+/* Returns the reason why the first engine refuses a small problem of that dtype on a device; NULL if it does not. */
 const char *frame_missing(fxa_dtype dtype);
-/* A frame for the engine that FXA_TEST_ENGINE names, else for cuda, and a context; else why that does not run here. */
+/* Makes a context and a frame for the engine of FXA_TEST_ENGINE, else for cuda. Returns NULL, or the reason why that
+ * engine cannot run. */
 const char *frame_begin(conf_frame *f, unsigned seconds, fxa_context **ctx);
 uint32_t frame_features(uint32_t drawn);
-/* A number of rows or keys: often at the edge of a tile, or few. */
+/* Returns a random number of rows or keys: often at the edge of a tile, or few. */
 int64_t frame_length(uint64_t *rng);
-/* Where a replayed case starts; else `start`. */
+/* Returns the random state of a repeated case, else `start`. */
 uint64_t frame_start(uint64_t start);
 
-/* One pass, by all engines that are asked. False with c->why where one is wrong. */
+/* Runs one pass with all engines. Returns false, with c->why, if one is wrong. */
 bool frame_pass(conf_frame *f, conf_case *c, fxa_pass pass);
-/* Both, backward where statistics are finite. */
+/* Runs both passes, backward only if statistics are finite. */
 bool frame_passes(conf_frame *f, conf_case *c);
-/* Counts, in one line. */
+/* Prints the counts in one line. */
 void frame_print(const conf_frame *f);
 
 #endif

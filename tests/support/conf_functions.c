@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What functions of devices may be off by, as docs/numerics.md states it. cuDNN's: chosen above what was measured on a
- * device, which tests/gpu/test_cudnn_functions.c measures again. The cuda engine's are those of cpu, but the tanh of a
- * soft cap, where the program is one that kernels may bend four pairs at a time.
+ * Error bounds of functions on devices, as stated in docs/numerics.md. Those of cuDNN are above what was measured on a
+ * device; tests/gpu/test_cudnn_functions.c measures them again. The cuda engine has the bounds of cpu, except for the
+ * tanh of soft caps, which some kernels evaluate four pairs at a time.
  */
 #include "conf_case.h"
 
@@ -12,7 +12,7 @@
 
 #define UNIT 0x1p-24
 
-/* off = relative |y| + by_x |x y| + absolute */
+/* error = relative |y| + by_x |x y| + absolute */
 static const struct cudnn_function {
     double relative, by_x, absolute;
 } cudnn_functions[FXA_OP_COUNT] = {
@@ -30,7 +30,8 @@ double conf_cudnn_function(uint32_t op, double x, double y) {
     if (f->relative == 0 && f->absolute == 0) return -1;
     double absolute = f->absolute;
     if (op == FXA_OP_TAN) absolute *= 1 + y * y;
-    if (op == FXA_OP_SIN || op == FXA_OP_COS || op == FXA_OP_TAN) absolute += fabs(x) * 0x1p-26; /* turns taken off */
+    /* range reduction subtracts multiples of pi */
+    if (op == FXA_OP_SIN || op == FXA_OP_COS || op == FXA_OP_TAN) absolute += fabs(x) * 0x1p-26;
     return f->relative * fabs(y) + f->by_x * fabs(x * y) + absolute;
 }
 
@@ -43,7 +44,7 @@ double conf_cuda_cap(uint32_t op, double x, double y) {
     return fmax(8 * UNIT * fabs(y), fabs(x) < 9.8 ? 0x1p-20 : 0); /* 4 ulps; 28 / (2 log2(e)) */
 }
 
-/* The value of a node that numbers and params alone decide; NaN: it is none. */
+/* Returns the value of a node that depends only on constants and params; NaN for others. */
 static double cap_number(const fxa__node *n, const double *params, const double *number) {
     double x = n->n_args > 0 ? number[n->arg[0]] : 0, y = n->n_args > 1 ? number[n->arg[1]] : 0;
     if (n->type != FXA_FLOAT) return NAN;
@@ -59,7 +60,7 @@ static double cap_number(const fxa__node *n, const double *params, const double 
     }
 }
 
-/* By what a change of the tanh is multiplied in a node, at most. */
+/* Returns the maximum factor from a change of the tanh to a change of the node. */
 static double cap_gain(const fxa__node *n, const double *number, const double *gain) {
     double sum = 0, by = NAN;
     for (int k = 0; k < n->n_args; k++) sum += gain[n->arg[k]];
@@ -71,7 +72,7 @@ static double cap_gain(const fxa__node *n, const double *number, const double *g
     return by == by ? sum * fabs(by) : INFINITY;
 }
 
-/* One tanh, of the score times a number, and the score nowhere else. */
+/* Returns true if the program has one tanh, of the score times a constant, and uses the score nowhere else. */
 static bool cap_is_one(const fxa_program *p, const double *number) {
     int tanhs = 0, reads = 0;
     for (int32_t i = 0; i < p->n_nodes; i++) {

@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The next buffer: `size` bytes that touch a page. */
+/* Allocates the next buffer: `size` bytes next to an inaccessible page. */
 static guard *guard_next(conf_guard *g, size_t size, size_t align) {
     if (g->count == CONF_GUARDS) abort();
     g->memory[g->count] = guard_make(size, align, g->at_end);
     return &g->memory[g->count++];
 }
 
-/* First and last place of the elements relative to the origin; false: there are none. */
+/* Finds the first and last element relative to the origin. Returns false if there is none. */
 static bool guard_extent(const conf_buffer *t, int64_t *lo, int64_t *hi) {
     *lo = *hi = 0;
     for (int i = 0; i < t->rank; i++) {
@@ -26,7 +26,7 @@ static bool guard_extent(const conf_buffer *t, int64_t *lo, int64_t *hi) {
     return true;
 }
 
-/* Moves a buffer; `from`: the bytes it starts with, laid out as its memory. */
+/* Moves a buffer next to a page. from: initial contents, in the layout of its memory. */
 static void guard_move(conf_guard *g, conf_buffer *t, const unsigned char *from, bool lock) {
     int64_t lo, hi, size = (int64_t)fxa_dtype_size(t->dtype);
     bool some = guard_extent(t, &lo, &hi);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A conformance case whose every buffer ends, or begins, at a page that cannot be touched, and whose inputs cannot be
- * written. A read or write outside of a buffer is a fault at once.
+ * A conformance case in which every buffer ends, or starts, at an inaccessible page, and inputs are read-only: any
+ * access outside of a buffer faults.
  */
 #ifndef FXA_TESTS_CONF_GUARD_H
 #define FXA_TESTS_CONF_GUARD_H
@@ -12,18 +12,18 @@
 enum { CONF_GUARDS = 96 };
 
 typedef struct conf_guard {
-    conf_case c; /* shares everything with the original but memory */
+    conf_case c; /* copy of the original case, with its own memory */
     conf_call call;
-    bool at_end; /* the page is behind each buffer; else before it */
+    bool at_end; /* true = the page follows each buffer, else it precedes it */
     guard memory[CONF_GUARDS];
     int count;
 } conf_guard;
 
-/* Outputs as conf_fill_outputs left them in `before`. */
+/* Makes such a case. Outputs start as conf_fill_outputs left them in `before`. */
 void conf_guard_make(conf_guard *g, conf_case *c, const char *engine, fxa_pass pass, bool at_end, size_t workspace);
 void conf_guard_free(conf_guard *g);
-/* Whether every element of every output has the bits that it has in the original, and no byte around a buffer was
- * written. */
+/* Returns true if every element of every output has the same bits as in the original, and no byte around a buffer was
+ * written. The reason goes to original->why. */
 bool conf_guard_same(conf_guard *g, conf_case *original, fxa_pass pass);
 
 #endif

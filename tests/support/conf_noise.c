@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What roundings of P and dS to 16 bits come to in sums of their products: docs/numerics.md, "Other engines". Numbers
- * that are apart round in directions of their own, and squares of their terms are added. Those that are the same, or
- * nearly, round alike: what they err by is a factor of their sum. Rows in which the program leaves many scores alike,
- * beside columns of K or V that are alike too, have such sums.
+ * Error of sums of products whose factors P and dS are rounded to 16 bits: docs/numerics.md, "Other engines". Values
+ * that are far enough apart have independent rounding errors, so the squares of their terms are added. Values that are
+ * equal, or nearly, have the same relative error, which becomes a factor of their sum. Such sums occur where a program
+ * makes many scores of a row equal and columns of K or V are similar too.
  */
 #include "conf_bound.h"
 
@@ -15,7 +15,7 @@ static int noise_order(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-/* Terms from..to-1 round alike. */
+/* Adds terms from..to-1, which round alike. */
 static void noise_group(conf_buffer *t, int64_t place, int64_t width, const conf_term *terms, int64_t from,
                         int64_t to) {
     for (int64_t i = 0; i < width; i++) {
@@ -28,9 +28,9 @@ static void noise_group(conf_buffer *t, int64_t place, int64_t width, const conf
     }
 }
 
-/* Roundings of numbers that are a quarter of a digit's unit apart have nothing in common: as functions of the number
- * they are saws, whose correlation at a distance of x teeth is 1 - 6 x + 6 x^2. A quarter is half of product_unit at
- * most. */
+/* Roundings of values that differ by a quarter of the last digit's unit are uncorrelated: as functions of the value
+ * they are sawtooth waves, whose correlation at a distance of x teeth is 1 - 6 x + 6 x^2. A quarter is at most half of
+ * product_unit. */
 void conf_add_noise(const conf_case *c, conf_buffer *t, int64_t place, int64_t width, conf_term *terms, int64_t n) {
     if (c->product_unit == 0 || !t->noise) return;
     qsort(terms, (size_t)n, sizeof *terms, noise_order);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs for conformance: twins, generated ones, the gallery. See conf_case.h.
+ * Programs for conformance: twins, generated programs, the gallery. See conf_case.h.
  */
 #include "conf_case.h"
 #include "gen.h"
@@ -16,7 +16,8 @@ static fxa_program *source_twin(fxa_context *ctx, uint64_t *rng, const char **na
     const char *dtype = fxa_dtype_name(attn_draw_dtype(true, rng));
     char text[512];
     size_t n = 0;
-    for (const char *from = twin->text; *from && n + 8 < sizeof text; from++) { /* %s: a dtype, %%: a percent sign */
+    /* replaces %s by a dtype and %% by a percent sign */
+    for (const char *from = twin->text; *from && n + 8 < sizeof text; from++) {
         if (strncmp(from, "%s", 2) == 0)
             n += (size_t)snprintf(text + n, sizeof text - n, "%s", dtype);
         else
@@ -34,7 +35,7 @@ static fxa_program *source_generate(fxa_context *ctx, unsigned flags, uint64_t *
     return gen_program(ctx, tape, (size_t)attn_int(rng, 8, sizeof tape), flags);
 }
 
-/* The value of an output of `from`, with everything that it needs, inside a builder. */
+/* Adds an output of `from` and all nodes it needs to a builder. Returns its value. */
 static fxa_value source_import(fxa_builder *b, const fxa_program *from, fxa__out_kind kind) {
     fxa_value *map = malloc((size_t)from->n_nodes * sizeof *map), value;
     if (!map || !fxa__builder_import(b, from, map)) abort();
@@ -91,7 +92,7 @@ static fxa_program *source_one(fxa_context *ctx, const char *const *texts, size_
     return fxa_program_parse(ctx, chosen, strlen(chosen), &program, NULL) == FXA_OK ? program : NULL;
 }
 
-/* Masks that leave little, or leave holes, for engines to skip: by tables of every kind, by the score itself. */
+/* Returns a mask with few pairs, or with holes, for engines to skip: from tables of every kind, or from the score. */
 static fxa_program *source_sparse(fxa_context *ctx, uint64_t *rng) {
     static const char *const text[] = {
         "tensor blk : bool[3]\nmask = blk[h, q // 8, k // 8]",
@@ -124,7 +125,7 @@ static fxa_program *source_sparse(fxa_context *ctx, uint64_t *rng) {
     return source_one(ctx, text, sizeof text / sizeof *text, rng);
 }
 
-/* Large scores, large slopes, poles. */
+/* Returns a program with large scores, large derivatives, or poles. */
 static fxa_program *source_steep(fxa_context *ctx, uint64_t *rng) {
     static const char *const text[] = {
         "score = 1.0 / score",

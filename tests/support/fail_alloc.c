@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The failing, counting allocator of the tests: see fail_alloc.h. A block is [pad, head, user's bytes], user's aligned.
+ * Failing and counting allocator; see fail_alloc.h. A block is [padding, header, user's bytes], with the user's bytes
+ * aligned.
  */
 #include "support/fail_alloc.h"
 

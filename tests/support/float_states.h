@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Floating point states that a caller may be in, and what a call gives as bytes: for tests that make calls in one state
- * after the other. State is read and set without arithmetic.
+ * Floating point states of callers, and results of calls as bytes: for tests that repeat calls in different states. The
+ * state is read and set without arithmetic.
  */
 #ifndef FXA_TESTS_FLOAT_STATES_H
 #define FXA_TESTS_FLOAT_STATES_H
 
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* feenableexcept: included first */
+#define _GNU_SOURCE /* for feenableexcept, so this header is included first */
 #endif
 #include "t.h"
 
@@ -15,7 +15,7 @@
 
 /* ---- States ------------------------------------------------------------------------------------------------------ */
 
-typedef struct state { /* as the machine has it, read and set without arithmetic */
+typedef struct state { /* state as the machine stores it */
 #if defined(__x86_64__)
     uint32_t mxcsr, x87[7];
 #elif defined(__aarch64__)
@@ -30,7 +30,7 @@ __attribute__((unused)) static state state_get(void) {
     memset(&s, 0, sizeof s);
 #if defined(__x86_64__)
     __asm__ volatile("stmxcsr %0\n\tfnstenv %1\n\tfldenv %1" : "=m"(s.mxcsr), "+m"(s.x87)::"memory");
-    s.x87[3] = s.x87[4] = s.x87[5] = s.x87[6] = 0; /* where the last instruction was */
+    s.x87[3] = s.x87[4] = s.x87[5] = s.x87[6] = 0; /* address of the last instruction */
     s.x87[0] &= 0xffff, s.x87[1] &= 0x3f, s.x87[2] &= 0xffff;
 #elif defined(__aarch64__)
     __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(s.fpcr), "=r"(s.fpsr)::"memory");
@@ -54,7 +54,7 @@ __attribute__((unused)) static void state_flush(void) {
 #endif
 }
 
-/* 24 bits of precision, as some graphics libraries leave it. */
+/* Sets 24 bits of precision, as some graphics libraries do. */
 __attribute__((unused)) static void state_short_x87(void) {
 #if defined(__x86_64__)
     uint16_t control = 0x07f;
@@ -72,7 +72,7 @@ __attribute__((unused)) static void state_traps(void) {
 #endif
 }
 __attribute__((unused)) static void state_flags(void) { (void)feraiseexcept(FE_ALL_EXCEPT); }
-/* What was raised before is no reason to trap in the library. */
+/* Sets exception flags before the traps: pending exceptions must not trap in the library. */
 __attribute__((unused)) static void state_flags_then_traps(void) {
     state_flags();
     state_traps();
@@ -110,7 +110,7 @@ __attribute__((unused)) static void record_status(record *r, fxa_status status, 
     record_bytes(r, &status, sizeof status);
     record_bytes(r, err->text, strlen(err->text));
 }
-/* Hash, bytes and text; the reference goes. */
+/* Records hash, bytes and text, and drops the reference. */
 __attribute__((unused)) static void record_program(record *r, fxa_program *program) {
     static char text[1 << 15];
     uint8_t hash[16];

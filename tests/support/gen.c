@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random score programs from a tape; see gen.h. Values made so far lie in one pool per type; a step reads an operation
- * and takes its operands from the pools, preferring late ones; the outputs join the last few values made.
+ * Random score programs from a tape; see gen.h. Each type has a pool of the values made so far. A step reads an
+ * operation from the tape and takes operands from the pools, preferring recent ones; outputs combine the last few
+ * values.
  */
 #include "gen.h"
 
@@ -45,13 +46,14 @@ static fxa_value gen_back(gen_state *g, fxa_type type, unsigned back) {
     return p->value[(p->made - 1 - back % p->count) % GEN_POOL];
 }
 
-/* Mostly a late value (byte 0 is the latest), so that what was made is used and expressions become deep. */
+/* Returns a value of the type, mostly a recent one (byte 0 = the latest), so that values are used and expressions
+ * become deep. */
 static fxa_value gen_get(gen_state *g, fxa_type type) {
     unsigned r = gen_byte(g);
     return gen_back(g, type, (r * r * g->pool[type].count) >> 16);
 }
 
-/* An operand of any type: conversions are part of the language. */
+/* Returns an operand of any type, which the language converts. */
 static fxa_value gen_any(gen_state *g, fxa_type wanted) {
     unsigned r = gen_byte(g);
     if (r >= 240) return gen_get(g, FXA_BOOL);
@@ -88,7 +90,7 @@ static fxa_value gen_coordinate(const gen_state *g, fxa_input input) {
     return fxa_builder_input(g->b, input);
 }
 
-/* An index that is likely inside a small tensor: a coordinate, or any int. */
+/* Returns an index that is likely inside a small tensor: a coordinate, or any int. */
 static fxa_value gen_index(gen_state *g) {
     static const fxa_input coordinate[] = {FXA_INPUT_H, FXA_INPUT_Q,     FXA_INPUT_K,    FXA_INPUT_B,
                                            FXA_INPUT_H, FXA_INPUT_Q_ROW, FXA_INPUT_K_ROW};
@@ -135,7 +137,7 @@ static void gen_leaf(gen_state *g) {
         gen_put(g, FXA_FLOAT, fxa_builder_float(g->b, gen_double(g)));
 }
 
-/* A float of one coordinate alone, or one made before. */
+/* Returns a float of a single coordinate, or an earlier value. */
 static fxa_value gen_place_or_float(gen_state *g) {
     static const fxa_input coordinate[] = {FXA_INPUT_K, FXA_INPUT_H, FXA_INPUT_Q, FXA_INPUT_B};
     unsigned r = gen_byte(g);
@@ -143,7 +145,7 @@ static fxa_value gen_place_or_float(gen_state *g) {
     return fxa_builder_op1(g->b, FXA_OP_SIN, fxa_builder_input(g->b, coordinate[r % 4]));
 }
 
-/* Its operands often need other coordinates than each other, and so does what the value is computed from. */
+/* Returns a with_grad whose two operands often depend on different coordinates. */
 static fxa_value gen_graft(gen_state *g) {
     fxa_value x = gen_place_or_float(g);
     return fxa_builder_op2(g->b, FXA_OP_WITH_GRAD, x, gen_place_or_float(g));
@@ -217,7 +219,7 @@ static void gen_bool_step(gen_state *g) {
     static const fxa_op compare[] = {FXA_OP_EQ, FXA_OP_NE, FXA_OP_LT, FXA_OP_LE, FXA_OP_GT, FXA_OP_GE};
     unsigned r = gen_pick(g, 17);
     fxa_value v;
-    if (r == 16 && !(g->flags & GEN_NO_TENSORS)) /* of 64 bits */
+    if (r == 16 && !(g->flags & GEN_NO_TENSORS)) /* i64 */
         v = fxa_builder_op2(g->b, compare[gen_pick(g, 3)], gen_load_of(g, &gen_tensors[GEN_IDS]),
                             gen_load_of(g, &gen_tensors[GEN_IDS]));
     else if (r < 6)
@@ -239,7 +241,7 @@ static void gen_bool_step(gen_state *g) {
     gen_put(g, FXA_BOOL, v);
 }
 
-/* c0 + c1 * x + c2 * y over coordinates, sometimes // or % by a constant that is not 0. */
+/* Returns c0 + c1 * x + c2 * y over coordinates, sometimes // or % a nonzero constant. */
 static fxa_value gen_affine(gen_state *g) {
     fxa_value sum = fxa_builder_int(g->b, (int32_t)gen_pick(g, 41) - 20);
     unsigned terms = 1 + gen_pick(g, 3);
@@ -282,7 +284,7 @@ static void gen_smooth_step(gen_state *g) {
     unsigned r = gen_pick(g, 17);
     fxa_builder *b = g->b;
     fxa_value x = gen_get(g, FXA_FLOAT), y = gen_get(g, FXA_FLOAT), v;
-    /* y bounded, for products and quotients whose size must stay moderate */
+    /* bounded by 1, for products and quotients of moderate size */
     fxa_value small = fxa_builder_op1(b, FXA_OP_TANH, y), one = fxa_builder_float(b, 1);
     fxa_value square = fxa_builder_op2(b, FXA_OP_MUL, x, x);
     fxa_value above = fxa_builder_op2(b, FXA_OP_ADD, square, one);
@@ -342,7 +344,7 @@ static void gen_step(gen_state *g) {
         gen_bool_step(g);
 }
 
-/* An output that uses the last values made, up to `most` of them. */
+/* Returns an output that combines up to `most` of the last values. */
 static fxa_value gen_join(gen_state *g, fxa_type type, unsigned most) {
     fxa_value v = gen_back(g, type, 0);
     for (unsigned i = gen_pick(g, most); i > 0; i--) {

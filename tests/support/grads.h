@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a derivative program says at one pair, added up per param and per element of each tensor.
+ * Results of a derivative program at single pairs, summed per param and per element of each tensor.
  */
 #ifndef FXA_TESTS_SUPPORT_GRADS_H
 #define FXA_TESTS_SUPPORT_GRADS_H
@@ -14,10 +14,10 @@
 typedef struct grads {
     double score;
     double param[FXA_MAX_PARAMS];
-    double tensor[8][GRADS_MAX_ELEMENTS]; /* by tensor and row-major element */
+    double tensor[8][GRADS_MAX_ELEMENTS]; /* by tensor and row-major index */
 } grads;
 
-/* Row-major number of an element, or -1: a negative index counts from the end, one still outside is none. */
+/* Returns the row-major index of an element; -1 = outside. A negative index counts from the end. */
 __attribute__((unused)) static int64_t grads_element(const fxa_view *view, const int32_t *index) {
     int64_t at = 0;
     for (int32_t i = 0; i < view->rank; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory between forbidden pages; see guard.h.
+ * Memory between inaccessible pages; see guard.h.
  */
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#define _DEFAULT_SOURCE /* for MAP_ANONYMOUS */
 #include "guard.h"
 
 #include <stdio.h>

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory between two pages that cannot be touched: a read or write past that end of it which touches a page is a fault
- * at once. What alignment leaves up to the pages is filled, and checked in the end.
+ * Memory between two inaccessible pages: an access past its end that reaches a page faults at once. Bytes that
+ * alignment leaves between data and pages are filled, and verified at the end.
+ *
+ *   | page | filled | data (size bytes) | page |     at_end
+ *   | page | data (size bytes) | filled | page |     at the start
  */
 #ifndef FXA_TESTS_GUARD_H
 #define FXA_TESTS_GUARD_H
@@ -12,35 +15,36 @@
 enum { GUARD_FILL = 0xff }; /* NaN in every float type */
 
 typedef struct guard {
-    unsigned char *data; /* `size` bytes, filled at first; NULL: there is none */
+    unsigned char *data; /* `size` bytes, filled at first; NULL = none */
     size_t size;
     unsigned char *map; /* from the first page to the end of the last */
     size_t mapped;
 } guard;
 
-/* `size` bytes that end at the page behind them (up to the alignment), or begin at the page before them. */
+/* Returns `size` bytes that end at the page after them (up to the alignment), or start at the page before them. Aborts
+ * without memory. */
 guard guard_make(size_t size, size_t align, bool at_end);
-/* The same, or no data where there is no memory for it. */
+/* Like guard_make, but data is NULL without memory. */
 guard guard_try(size_t size, size_t align, bool at_end);
-/* From now on it cannot be touched; guard_again makes it what guard_try would, where as many pages are wanted: false,
- * they are not. So pages are kept that the system would be slow to give. */
+/* guard_shut makes all pages inaccessible, and guard_again makes them accessible as guard_try would for a new size,
+ * which is faster than new pages. They return false on failure, guard_again also if the number of pages differs. */
 bool guard_shut(const guard *g);
 bool guard_again(guard *g, size_t size, size_t align, bool at_end);
-/* The usual case: ends at the page, to the byte. */
+/* Returns `size` bytes that end at a page exactly. */
 guard guard_open(size_t size);
-/* From now on it can only be read. */
+/* Makes the data read-only. */
 void guard_lock(const guard *g);
-/* From now on it cannot be touched, or can be again. */
+/* Makes the data inaccessible (hidden), or accessible again. */
 void guard_hide(const guard *g, bool hidden);
-/* The first byte around the data that was written, relative to it; false: none was. */
+/* Finds the first written byte around the data, relative to it. Returns false if there is none. */
 bool guard_stray(const guard *g, ptrdiff_t *at);
-/* As if nobody had written around the data. */
+/* Fills the bytes around the data again. */
 void guard_mend(const guard *g);
-/* Whether a child that reads or writes this byte dies of it. */
+/* Returns true if a child process that reads or writes this byte dies. */
 bool guard_child_dies(volatile void *byte, bool write_it);
-/* Stops the process if a byte around the data was written. */
+/* Frees the memory. Aborts if a byte around the data was written. */
 void guard_close(guard *g);
-/* Without a look at what is around the data. */
+/* Frees the memory without that check. */
 void guard_drop(guard *g);
 
 #endif

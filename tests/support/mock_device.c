@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The mock device's engine: see mock_device.h. Nothing here computes; what is queued is performed by mock_queue.c.
+ * Engine of the mock device; see mock_device.h. It only queues operations; mock_queue.c performs them.
  */
 #include "mock_device.h"
 
@@ -17,7 +17,7 @@ _Thread_local bool mock_in_finalizer;
 typedef struct mock_self {
     fxa__host *host;
     int32_t ordinal;
-    bool is_target; /* there is no device */
+    bool is_target; /* the instance belongs to a target without a device */
     pid_t process;
 } mock_self;
 
@@ -45,7 +45,7 @@ fxa_status mock_count_call(mock_hook hook, fxa_error *err) {
                      call, names[hook]);
 }
 
-/* Every call of an instance begins so. */
+/* First call of each function of an instance: counts it and returns its failure. */
 static fxa_status mock_enter(mock_self *s, mock_hook hook, fxa_error *err) {
     bool needs_device = hook >= MOCK_CHECK;
     if (s->process == getpid() && !(needs_device && s->is_target)) return mock_count_call(hook, err);
@@ -55,7 +55,7 @@ static fxa_status mock_enter(mock_self *s, mock_hook hook, fxa_error *err) {
 
 /* ---- Instances --------------------------------------------------------------------------------------------------- */
 
-/* A target is "mock N", which is the device of that ordinal. */
+/* Opens an instance. The target "mock N" means the device of ordinal N. */
 static fxa_status mock_open(fxa__host *host, int32_t ordinal, const char *target, void **self,
                             char identity[FXA__IDENTITY], fxa_error *err) {
     int described = ordinal;
@@ -180,7 +180,7 @@ static fxa_status mock_check_place(const mock_self *s, const fxa__run_region *t,
                      t->region.data, b->size);
 }
 
-/* Params stay on the host. */
+/* Checks the pointers of a run; params stay on the host. */
 static fxa_status mock_check(void *self, const fxa__problem *p, const fxa__bound_args *bound, fxa_error *err) {
     FXA_TRY(mock_enter(self, MOCK_CHECK, err));
     mock_touch touch;
@@ -249,7 +249,7 @@ static fxa_status mock_copy_from(void *self, void *to, const void *device, size_
     return mock_copy(self, to, device, size, device, stream, err);
 }
 
-/* A wait that fails has lost the stream. */
+/* Performs the queue of a stream. A failure drops the rest of it. */
 static fxa_status mock_wait(void *self, void *stream, fxa_error *err) {
     const mock_self *s = self;
     fxa_status status = mock_enter(self, MOCK_WAIT, err);

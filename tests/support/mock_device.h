@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A device that is none: an engine "mock" of device FXA_CUDA which is the reference engine behind memory that nobody
- * can touch but itself. Each block of that memory is PROT_NONE but while an operation that was given it is performed,
- * so that a read or write of it by the host is a fault at once. Blocks do not touch each other.
+ * A mock device: engine "mock" of device FXA_CUDA, which is the reference engine with protected memory. Each block is
+ * PROT_NONE except while an operation that received it is performed, so any access by the host faults. Blocks are not
+ * adjacent.
  *
- * There are ordinals 0 and 1; a pointer of one is refused by the other. Copies and runs only go into a queue per
- * stream; `wait` performs them, in order, so that who uses a result earlier, or gives a host buffer or an argument
- * away, is found out. What fails there is said by `wait`, and the rest of the stream is lost.
+ * There are ordinals 0 and 1, which refuse each other's pointers. Copies and runs are only queued, per stream; `wait`
+ * performs them in order. This detects results that are used too early, and host buffers or arguments that are freed
+ * too early. A failure is reported by `wait` and drops the rest of the stream.
  *
- * Every call that can fail counts, and the one with the number mock.fail_at does. A test has a registry of its own
- * (own_engines.h) with mock_engine in it; copies of mock_engine with other names and hooks are other engines.
- * What should never happen counts as a mistake: a call in a forked child, memory given back while the queue needs it,
- * a run on an instance that is a target's, code released by a thread that says it is a finalizer.
+ * Every call that can fail is counted, and the one with number mock.fail_at fails. A test has its own registry
+ * (own_engines.h) with mock_engine in it; copies of mock_engine with other names and hooks are further engines. These
+ * count as mistakes: a call in a forked child, freeing memory that the queue needs, a run on an instance of a target,
+ * releasing code on a thread that is marked as a finalizer.
  */
 #ifndef FXA_TESTS_MOCK_DEVICE_H
 #define FXA_TESTS_MOCK_DEVICE_H
@@ -23,7 +23,7 @@
 
 enum { MOCK_ORDINALS = 2 };
 
-/* The calls that count, and can fail. PERFORM: an operation of the queue, so that `wait` says it. */
+/* Calls that are counted and can fail. PERFORM: an operation of the queue, whose failure `wait` reports. */
 typedef enum mock_hook {
     MOCK_OPEN,
     MOCK_QUERY,
@@ -40,25 +40,25 @@ typedef enum mock_hook {
 } mock_hook;
 
 typedef struct mock_state {
-    /* by the test */
-    size_t fail_at;                         /* counted as calls is; 0: none */
-    fxa_status fail_status;                 /* E_ENGINE when 0 */
-    mock_hook fail_hook;                    /* set: what it was that failed */
+    /* members set by the test */
+    size_t fail_at;                         /* counted like `calls`; 0 = none */
+    fxa_status fail_status;                 /* E_ENGINE if it is 0 */
+    mock_hook fail_hook;                    /* output: the call that failed */
     atomic_int driver;                      /* part of the identity, read by open */
-    fxa_status open_status, compile_status; /* not OK: what open and compile always say */
+    fxa_status open_status, compile_status; /* not OK = status that open and compile always return */
     bool not_deterministic;
-    bool code_in_query;       /* query hands over the code that it made to answer */
-    size_t more_workspace;    /* than ref needs */
-    bool recording;           /* runs are recorded into a graph, which keeps what it is given */
+    bool code_in_query;       /* query returns the code that it compiled to answer */
+    size_t more_workspace;    /* bytes beyond what ref needs */
+    bool recording;           /* runs are captured into a graph, which keeps their code */
     void (*performing)(void); /* called when a run is performed */
-    void (*opening)(void);    /* called by open, to be slow */
-    void (*compiling)(void);  /* called by compile, to be slow */
-    /* by the mock */
+    void (*opening)(void);    /* called by open, to delay it */
+    void (*compiling)(void);  /* called by compile, to delay it */
+    /* members set by the mock */
     atomic_size_t calls, failures, mistakes;
     atomic_size_t count[MOCK_HOOKS];
     atomic_size_t opened, closed, released;
-    atomic_size_t blocks, codes, queued; /* now */
-    void *kept;                          /* what the graph of the last recorded run keeps, and how it is dropped */
+    atomic_size_t blocks, codes, queued; /* at present */
+    void *kept;                          /* object that the graph of the last captured run keeps, and its destructor */
     void (*drop)(void *what);
 } mock_state;
 
@@ -66,17 +66,18 @@ extern mock_state mock;
 extern const fxa__engine mock_engine;
 extern _Thread_local bool mock_in_finalizer;
 
-/* All options and counts as at first. Nothing may be left of what was before: that counts as a mistake. */
+/* Resets all options and counts. Objects that still exist count as a mistake. */
 void mock_reset(void);
-/* From now on the k-th call fails (1: the next one); 0: none. */
+/* Makes the k-th call from now on fail (1 = the next one); 0 = none. */
 void mock_arm(size_t k, fxa_status status);
 
-/* Memory of a device for a test that places its tensors itself: a block of `size` bytes with that content (NULL: junk)
- * and back. `first` bytes of it lie before a multiple of a page. These do not count and do not fail. */
+/* Copy tensors to and from device memory for tests that place them themselves: mock_place allocates `size` bytes with
+ * that content (NULL = junk), of which `first` bytes are before a multiple of the page size. These calls are not
+ * counted and do not fail. */
 void *mock_place(int32_t ordinal, const void *content, size_t size, size_t first);
 void mock_fetch(void *to, const void *device, size_t size);
 void mock_unplace(void *device);
-/* Performs what is queued on all streams of the ordinal. */
+/* Performs the queues of all streams of the ordinal. */
 fxa_status mock_sync(int32_t ordinal, fxa_error *err);
 
 #endif

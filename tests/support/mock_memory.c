@@ -2,7 +2,7 @@
  *
  * Blocks of the mock device's memory; see mock_memory.h.
  */
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#define _DEFAULT_SOURCE /* for MAP_ANONYMOUS */
 #include "mock_memory.h"
 
 #include <pthread.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memory of the mock device (mock_device.h): blocks between pages that fault, closed but while somebody has opened
- * them. Safe to use from many threads.
+ * Memory of the mock device (mock_device.h): blocks between pages that fault, inaccessible unless opened. Thread-safe.
  */
 #ifndef FXA_TESTS_MOCK_MEMORY_H
 #define FXA_TESTS_MOCK_MEMORY_H
@@ -11,20 +10,20 @@
 #include <stdint.h>
 
 typedef struct mock_block {
-    char *data; /* of `size` bytes */
+    char *data; /* [size] */
     size_t size;
     int32_t ordinal;
-    int users; /* who have opened it */
+    int users; /* number of open calls without a close */
     char *map;
     size_t mapped;
     struct mock_block *next;
 } mock_block;
 
-/* `first` bytes past a page. NULL: the system has no memory. */
+/* Returns a block that starts `first` bytes after a page boundary; NULL without memory. */
 mock_block *mock_block_make(int32_t ordinal, size_t size, size_t first);
-/* False: it is open. */
+/* Frees a block. Returns false, and frees nothing, if it is open. */
 bool mock_block_end(mock_block *block);
-/* The block that the byte at an address lies in, or NULL; then it is memory of the host. */
+/* Returns the block that contains an address; NULL for host memory. */
 mock_block *mock_block_find(const void *at);
 void mock_block_open(mock_block *block);
 void mock_block_close(mock_block *block);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operations once more; see op_meaning.h. Ints are 64 bits wide here and wrapped at the end, divisions go through
- * floor of an exact quotient, roundings are spelled out.
+ * Second implementation of the operations; see op_meaning.h. Ints are 64 bits wide and wrapped at the end, divisions
+ * use the floor of an exact quotient, roundings are written out.
  */
 #include "op_meaning.h"
 
@@ -99,7 +99,7 @@ static meaning meaning_arith_float(fxa_op op, double x, double y, double z) {
     }
 }
 
-/* The exact quotient of two ints differs from a whole number by more than an f64 rounds. */
+/* The exact quotient of two ints differs from an integer by more than an f64 rounds. */
 static int64_t meaning_floordiv(int64_t x, int64_t y) { return y == 0 ? 0 : (int64_t)floor((double)x / (double)y); }
 
 static meaning meaning_arith_int(fxa_op op, int64_t x, int64_t y, int64_t z) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each operation means, written a second time and by other means than ops.def: operand types, conversions and
- * values. Tests of builder, folding and evaluator compare with it.
+ * Meaning of each operation, implemented independently of ops.def: operand types, conversions and values. Tests of
+ * builder, folding and evaluator compare with it.
  */
 #ifndef FXA_TESTS_OP_MEANING_H
 #define FXA_TESTS_OP_MEANING_H
@@ -11,22 +11,22 @@
 #include <stdbool.h>
 
 typedef struct meaning {
-    fxa_type type; /* 0: the operation does not take these types */
+    fxa_type type; /* 0 = the operation does not accept these operand types */
     double f;
-    int64_t i; /* ints; bools as 0 or 1 */
+    int64_t i; /* value of an int; of a bool, 0 or 1 */
 } meaning;
 
 meaning meaning_float(double x);
 meaning meaning_int(int64_t x); /* wraps to 32 bits */
 meaning meaning_bool(bool x);
 
-/* The value as a float, whatever its type. */
+/* Returns the value as a float, whatever its type. */
 double meaning_number(meaning x);
 
-int meaning_arity(fxa_op op); /* 0 for leaves and codes that are no operation */
+int meaning_arity(fxa_op op); /* 0 for leaves and unknown codes */
 meaning meaning_op(fxa_op op, const meaning *x);
 
-/* Equal types and values. NaN equals NaN; zeroes of different sign are equal only if `zeroes`. */
+/* Returns true for equal types and values. NaN equals NaN; zeroes of different sign are equal only if `zeroes`. */
 bool meaning_same(meaning x, meaning y, bool zeroes);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A walk through ops.def: every operation with every combination of operand types that it takes, and a program of it on
+ * Enumerates ops.def: every operation with every accepted combination of operand types, and a program of it with
  * operands that are params, pairs or coordinates. For test_ops_everywhere.c (the language) and test_ops_lowered.c
  * (src/lower and the engines).
  */
@@ -12,7 +12,7 @@
 #include "program/program.h"
 #include "support/op_meaning.h"
 
-/* An operation with types of its operands that it takes. */
+/* An operation with accepted operand types. */
 typedef struct walk_step {
     fxa_op op;
     const fxa__op_info *info;
@@ -20,7 +20,7 @@ typedef struct walk_step {
     char label[80];
 } walk_step;
 
-/* Operands as text, by type and place. Bools compare floats, which nothing turns into another comparison. */
+/* Operands as text, by type and position. Bools compare floats, since such a comparison is not simplified. */
 typedef const char *walk_operands[4][3];
 __attribute__((unused)) static const walk_operands walk_params = {
     [FXA_FLOAT] = {"f0", "f1", "f2"},
@@ -43,7 +43,7 @@ __attribute__((unused)) static fxa_context *walk_ctx(void) {
     return ctx;
 }
 
-/* Every operation with every combination of types that its second meaning takes. */
+/* Calls `visit` for every operation with every combination of types that op_meaning.h accepts. */
 __attribute__((unused)) static void walk_each(fxa_context *ctx, void (*visit)(fxa_context *ctx, const walk_step *s)) {
     for (uint32_t op = 0; op < FXA_OP_COUNT; op++) {
         walk_step s = {.op = (fxa_op)op, .info = fxa__op_info_get(op)};
@@ -70,7 +70,7 @@ __attribute__((unused)) static void walk_each(fxa_context *ctx, void (*visit)(fx
     }
 }
 
-/* The operation on these operands, as its form says. */
+/* Writes the operation on these operands, in the given form. */
 __attribute__((unused)) static void walk_write(char *out, size_t size, const walk_step *s, fxa__form form,
                                                const char *text, const walk_operands operands) {
     const char *x = operands[s->type[0]][0], *y = operands[s->type[1]][1], *z = operands[s->type[2]][2];
@@ -83,7 +83,7 @@ __attribute__((unused)) static void walk_write(char *out, size_t size, const wal
                  s->info->arity > 2 ? ", " : "", s->info->arity > 2 ? z : "");
 }
 
-/* A program whose output is the expression: nothing but a cast of its own type folds away. */
+/* Returns a program whose output is the expression; only a cast to its own type is folded. */
 __attribute__((unused)) static fxa_program *walk_parse(fxa_context *ctx, const walk_step *s, const char *expression) {
     char text[600];
     fxa_program *p = NULL;

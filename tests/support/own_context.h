@@ -31,7 +31,7 @@ __attribute__((unused)) static fxa_builder *own_builder(fxa_program_kind kind) {
     return b;
 }
 
-/* Finishes a builder that must be without mistakes, and ends it. */
+/* Finishes and destroys a builder, which must be without errors. Returns the program. */
 __attribute__((unused)) static fxa_program *own_finish(fxa_builder *b) {
     fxa_program *p = NULL;
     fxa_error err;
@@ -40,7 +40,7 @@ __attribute__((unused)) static fxa_program *own_finish(fxa_builder *b) {
     return p;
 }
 
-/* A value of a type that is no constant. */
+/* Returns a value of a type that is not constant. */
 __attribute__((unused)) static fxa_value own_any(fxa_builder *b, fxa_type type) {
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     return type == FXA_FLOAT ? fxa_builder_input(b, FXA_INPUT_SCORE)
@@ -48,16 +48,14 @@ __attribute__((unused)) static fxa_value own_any(fxa_builder *b, fxa_type type) 
                              : fxa_builder_op2(b, FXA_OP_LT, q, k);
 }
 
-/* The builder must have failed with this; it is used up. */
-
-/* The same to the last node. */
+/* Returns true if two programs are equal in every node. */
 __attribute__((unused)) static bool own_equal(const fxa_program *x, const fxa_program *y) {
     return x && y && memcmp(x->hash, y->hash, 16) == 0 && x->n_nodes == y->n_nodes &&
            memcmp(x->nodes, y->nodes, (size_t)x->n_nodes * sizeof *x->nodes) == 0 && x->n_outputs == y->n_outputs &&
            memcmp(x->outputs, y->outputs, (size_t)x->n_outputs * sizeof *x->outputs) == 0;
 }
 
-/* Operands before users, all nodes needed, no two equal, unused parts zero, numbered in postorder. */
+/* Asserts the canonical form: operands before users, all nodes needed, no two equal, unused parts zero, postorder. */
 __attribute__((unused)) static void own_check_form(const fxa_program *p) {
     bool *used = calloc((size_t)p->n_nodes, sizeof *used);
     for (int32_t i = 0; i < p->n_outputs; i++) used[p->outputs[i].value] = true;

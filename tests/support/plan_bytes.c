@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Saved plans and the second implementation of their format: see plan_bytes.h.
+ * Saved plans, and a second implementation of their format; see plan_bytes.h.
  */
 #include "support/plan_bytes.h"
 
@@ -28,7 +28,7 @@ static fxa_status blob_identity(fxa_context *ctx, blob_bytes *out, fxa_error *er
     return blob_save(ctx, &p, out, err);
 }
 
-/* Of a tiny problem that has just been made. */
+/* Saves the plan of a tiny problem; `made` is the status of making it. */
 static fxa_status blob_save_tiny(fxa_context *ctx, tiny *t, fxa_status made, blob_bytes *out, fxa_error *err) {
     if (made != FXA_OK) return made;
     t->problem.engine = "ref";
@@ -47,7 +47,7 @@ static fxa_status blob_tiny_backward(fxa_context *ctx, blob_bytes *out, fxa_erro
     return blob_save_tiny(ctx, &t, tiny_backward(ctx, &t, err), out, err);
 }
 
-/* As many features at once as go together: bf16, GQA, packed sequences, window, dropout, a learned sink, maps, a
+/* Sets as many features as can be combined: bf16, GQA, packed sequences, window, dropout, a learned sink, maps, a
  * user's backward with its own param. */
 static void blob_enrich(tiny *t, const fxa_program *bprop) {
     fxa_problem *p = &t->problem;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tiny problem in a context whose memory is counted: what most tests of plans start from.
+ * The tiny problem in a context with a counting allocator: fixture of most plan tests.
  */
 #ifndef FXA_TESTS_PLAN_RIG_H
 #define FXA_TESTS_PLAN_RIG_H
@@ -15,7 +15,7 @@ typedef struct plan_rig {
     tiny t;
 } plan_rig;
 
-/* The rig must not move after this. */
+/* Starts the rig, which must not move afterwards. */
 static bool plan_rig_start(plan_rig *r) {
     fxa_error err;
     *r = (plan_rig){.memory = FAIL_ALLOC_INIT};
@@ -26,7 +26,7 @@ static bool plan_rig_start(plan_rig *r) {
     return status == FXA_OK;
 }
 
-/* Nothing may be left. */
+/* Ends the rig, and asserts that all memory was freed. */
 static void plan_rig_end(plan_rig *r) {
     tiny_end(&r->t);
     fxa_context_destroy(r->ctx);

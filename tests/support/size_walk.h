@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every size of a problem at 0, 1 and its maximum, in all pairs: size_walk calls back with each, of both passes, of
- * several forms (padded, packed, paged, mapped) and programs that read each input. What a pair of sizes cannot be
- * together is the problem's to refuse.
+ * Enumerates problems with every pair of sizes at 0, 1 and the maximum: size_walk calls back for each, in both passes,
+ * several forms (padded, packed, paged, mapped), and programs that read each input. The library refuses combinations
+ * that contradict each other.
  */
 #ifndef FXA_TESTS_SIZE_WALK_H
 #define FXA_TESTS_SIZE_WALK_H
@@ -32,10 +32,10 @@ enum { SIZE_TEXTS = sizeof size_texts / sizeof *size_texts };
 
 typedef struct size_axis {
     const char *name;
-    int kind; /* 0: a field of i64; 1: page_size; 2: the captured tensor's; 3: the begin of a second segment */
+    int kind; /* 0 = a field of i64; 1 = page_size; 2 = the captured tensor's; 3 = `begin` of a second segment */
     size_t at;
     int64_t most;
-    uint32_t needs; /* a flag, without which the size is nobody's */
+    uint32_t needs; /* flag without which the size is not used */
 } size_axis;
 
 #define SIZE_FIELD(name, most, needs)                                                                                  \
@@ -63,7 +63,7 @@ static const size_axis size_axes[] = {
 };
 enum { SIZE_AXES = sizeof size_axes / sizeof *size_axes };
 
-/* dv of 0 means d: -1 is none. */
+/* Returns the value of a size at step 0 (0), 1 (1), 2 (maximum). d_v of 0 is FXA_D_V_ZERO. */
 static int64_t size_value(const size_axis *axis, int step) {
     if (step == 0 && strcmp(axis->name, "dv") == 0) return FXA_D_V_ZERO;
     return step == 0 ? 0 : step == 1 ? 1 : axis->most;
@@ -86,8 +86,8 @@ static const uint32_t size_forms[] = {0,
                                       FXA_CAUSAL | FXA_DROPOUT};
 enum { SIZE_FORMS = sizeof size_forms / sizeof *size_forms };
 
-/* b 2, hq 4, hkv 2, sq 3, sk 5, d 4, dv 3; f64. Inputs may be expanded: their strides are 0 with `expanded`, so that
- * large sizes need no memory that 64 bits cannot count. */
+/* Initialises a problem with b 2, hq 4, hkv 2, sq 3, sk 5, d 4, dv 3, in f64. expanded: strides of inputs are 0, so
+ * that large sizes do not overflow memory sizes. */
 static void size_start(size_walk_case *c, uint32_t form, int text, fxa_pass pass, bool expanded) {
     fxa_problem *p = &c->p;
     *p = (fxa_problem)FXA_PROBLEM_INIT;
@@ -127,7 +127,7 @@ static void size_pairs(size_walk_case *c, uint32_t form, int text, fxa_pass pass
         }
 }
 
-/* ctx is what programs are parsed in. One in `share` of the combinations of form and program. */
+/* Enumerates the problems. ctx: for programs. share: one in `share` combinations of form and program is used. */
 static void size_walk(fxa_context *ctx, int share, size_visit *visit, void *user) {
     static size_walk_case c;
     fxa_error err;

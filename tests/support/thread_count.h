@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How many threads this process has now, by the kernel's word; 0 where it does not say.
+ * Number of threads of this process, as the kernel reports it; 0 = unknown.
  */
 #ifndef FXA_TESTS_THREAD_COUNT_H
 #define FXA_TESTS_THREAD_COUNT_H

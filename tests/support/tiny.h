@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One small attention problem with data, for tests that are about plans and not about numbers: f64, GQA, a soft cap by
- * a param, a bias by a captured tensor, causal. An attn_data with values of its own; the expected forward result is
- * computed here by plain loops.
+ * A small attention problem with data, for tests of plans: f64, GQA, a soft cap from a param, a bias from a captured
+ * tensor, causal. It is an attn_data; plain loops compute the expected forward result.
  */
 #ifndef FXA_TESTS_TINY_H
 #define FXA_TESTS_TINY_H
@@ -18,30 +17,30 @@ extern const char tiny_text[];
 typedef struct tiny {
     attn_data data;
     attn_call call;
-    fxa_program *program; /* that of data */
-    fxa_problem problem;  /* of the pass, to be changed at will */
+    fxa_program *program; /* the program of `data` */
+    fxa_problem problem;  /* problem of the pass; tests may change it */
     fxa_args args;        /* without workspace */
-    fxa_capture *capture; /* of the problem: call's */
+    fxa_capture *capture; /* the problem's capture, in `call` */
     double *q, *k, *v, *o, *lse, *dout, *dq, *dk, *dv;
     double *cap, *dcap;
     float *slopes, *dslopes;
 } tiny;
 
-/* Forward with LSE; outputs are 0. The struct must not move after this: args and problem point into it. */
+/* Makes forward with LSE; outputs are 0. args and problem point into the struct, which must not move afterwards. */
 fxa_status tiny_forward(fxa_context *ctx, tiny *t, fxa_error *err);
-/* Backward with all gradients; o and lse hold what forward gives. */
+/* Makes backward with all gradients; o and lse contain the results of forward. */
 fxa_status tiny_backward(fxa_context *ctx, tiny *t, fxa_error *err);
 void tiny_end(tiny *t);
-void tiny_end_program(tiny *t); /* the data stays */
+void tiny_end_program(tiny *t); /* keeps the data */
 
-/* What O must be for the data in t. A few dozen roundings of numbers below 8: an error of 1e-13 is generous. */
+/* Computes the expected O. A few dozen roundings of numbers below 8 stay well below an error of 1e-13. */
 void tiny_expect(const tiny *t, double o[TINY_Q_COUNT]);
 #define TINY_TOLERANCE 1e-13
 
-/* The largest difference of t->o to what it must be; infinity when there is a NaN. */
+/* Returns the largest difference of t->o from the expected O; infinity if there is a NaN. */
 double tiny_error(const tiny *t);
 
-/* Runs the plan with a workspace of its own from malloc. */
+/* Runs the plan with a workspace from malloc. */
 fxa_status tiny_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err);
 
 #endif
