@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the command line share: where things are, a folder for each test, fxattn called with its exit code
-and streams checked, the problem of the `run` tests. Standard library only; FXA_BUILD has the binary, FXA_SOURCE the
+"""Shared parts of the command line tests: paths, a folder for each test, calls of fxattn with checked exit codes and
+streams, the problem of the `run` tests. Standard library only. FXA_BUILD: folder of the binary; FXA_SOURCE: of the
 sources."""
 
 import json
@@ -15,12 +15,12 @@ import npy_text as npy
 
 SOURCE = os.environ.get("FXA_SOURCE", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 FXATTN = os.path.join(os.environ.get("FXA_BUILD", os.path.join(SOURCE, "build")), "fxattn")
-PATIENCE = 600 if os.environ.get("FXA_COVERAGE") == "ON" else 60  # seconds; code that counts is not optimised
+PATIENCE = 600 if os.environ.get("FXA_COVERAGE") == "ON" else 60  # seconds; coverage builds are not optimised
 BAD, UNSUPPORTED, OTHER = 2, 3, 4
 
 
 def some_of(cases):
-    """Of many cases as many as FXA_TEST_SCALE asks for, drawn: sanitizers take five times as long for each."""
+    """Returns a random share of the cases, FXA_TEST_SCALE of them, because sanitizers take five times as long."""
     scale = min(1.0, float(os.environ.get("FXA_TEST_SCALE", 1)))
     return random.Random(20261116).sample(cases, math.ceil(scale * len(cases)))
 
@@ -46,9 +46,9 @@ class Cli(unittest.TestCase):
         return self.path(name)
 
     def run_cli(self, *args, code=0, stdin=b"", env=None, warns=(), prints="^$"):
-        """Runs fxattn, checks the exit code and that messages and results stay on their own streams. warns: a text for
-        each warning that must be on standard error, and nothing else. prints: what a failure leaves on standard output,
-        for commands that tell what is done as it is done."""
+        """Runs fxattn; checks the exit code, and that messages and results are on their own streams. Returns standard
+        output. warns: a text in each expected warning; any other warning fails. prints: expected standard output of a
+        failure, for commands that print each step when it is done."""
         p = subprocess.run(
             [FXATTN, *args], input=stdin, capture_output=True, env={**os.environ, **(env or {})}, timeout=PATIENCE
         )
@@ -79,7 +79,7 @@ class Cli(unittest.TestCase):
         return err
 
     def bash_completion(self):
-        """A function: the words that bash offers for the last of those given, split as bash does."""
+        """Returns a function that returns the words bash offers for the last of its arguments, split as bash does."""
         script = self.write("complete.bash", self.run_cli("completion", "bash"))
 
         def complete(*words):
@@ -103,7 +103,7 @@ class Cli(unittest.TestCase):
 
 
 class RunCase(Cli):
-    """A problem with a program whose attention and gradients are also written by hand, and its files."""
+    """A problem with a program, the same attention and gradients written by hand, and its files."""
 
     B, H, HKV, SQ, SK, D, DV = 2, 4, 2, 5, 7, 3, 2
 
@@ -120,7 +120,7 @@ class RunCase(Cli):
     SCORE, MASK = "cap * tanh((score + bias[h, q - k]) / cap)", "doc[k] != 1 || k <= q"
 
     def f(self, score, b, h, q, k, cap=1.25):
-        """SCORE and MASK by hand; a negative index counts from the end, one still outside reads 0."""
+        """Computes SCORE and MASK by hand; a negative index counts from the end, an index still outside reads 0."""
         if self.doc[k,] == 1 and k > q:
             return None
         at = q - k if q >= k else q - k + 6
@@ -139,7 +139,7 @@ class RunCase(Cli):
         return args
 
     def program(self, kind="f8", bias=None, doc="i8"):
-        """SCORE and MASK with their values; bias: the value of --tensor instead of the array in `kind`."""
+        """Returns the options of SCORE and MASK with their values. bias: value of --tensor; default an array of `kind`."""
         return [
             "--score",
             self.SCORE,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays for the tests of the command line, with nothing but the standard library: .npy in and out, and an attention
-computed the long way, forward and backward, to compare with."""
+"""Arrays for the tests of the command line, in the standard library only: reading and writing .npy, and attention in
+plain loops, forward and backward, as the expected result."""
 
 import math
 import struct
@@ -41,7 +41,7 @@ class Array:
         self.values[self.offset(index)] += x
 
     def transposed(self, axes):
-        """Axis i of the result is axis axes[i] of this."""
+        """Returns a copy whose axis i is axis axes[i] of this array."""
         shape = [self.shape[a] for a in axes]
         out = []
         for flat in range(len(self.values)):
@@ -79,13 +79,13 @@ def from_bf16(bits):
     return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
 
 
-# The floats of 8 bits without sign, by code; past the last there are no numbers.
+# Nonnegative f8 numbers by code; higher codes are not numbers.
 BYTES = {"e4m3": [((c & 7) + 8 * (c > 7)) * 2.0 ** (max(c >> 3, 1) - 10) for c in range(0x7F)],
          "e5m2": [((c & 3) + 4 * (c > 3)) * 2.0 ** (max(c >> 2, 1) - 17) for c in range(0x7C)]}
 
 
 def to_byte(kind, x):
-    """The nearest of them all, the even one of two."""
+    """Returns the code of the nearest number; of two equally near ones, the even code."""
     near = min(range(len(BYTES[kind])), key=lambda c: (abs(BYTES[kind][c] - abs(x)), c & 1))
     return near | (0x80 if math.copysign(1, x) < 0 else 0)
 
@@ -106,7 +106,7 @@ def save(path, array, kind="f8", fortran=False, order="<", version=1):
 
 
 def load(path):
-    """The dtype and the array in a .npy file of version 1.0 in C order, as the command writes them."""
+    """Returns dtype and array of a .npy file of version 1.0 in C order, as the command writes it."""
     with open(path, "rb") as f:
         data = f.read()
     assert data[:8] == b"\x93NUMPY\x01\x00"
@@ -122,8 +122,8 @@ def load(path):
 
 
 def attention(q, k, v, f, dout=None, dlse=None, sinks=None, scale=None, k_lengths=None):
-    """[B,H,S,D] arrays. f(score, b, h, q, k) gives None where the pair is masked, or (new score, slope, gradients):
-    slope is d new / d score, gradients a list of (key, d new / d key). Returns arrays by name, and sums by key."""
+    """Computes attention on [B,H,S,D] arrays. f(score, b, h, q, k) returns None if the pair is masked, else (new score,
+    derivative, gradients): d new / d score, and a list of (key, d new / d key). Returns arrays by name, sums by key."""
     B, H, Sq, D = q.shape
     Hkv, Sk, Dv = k.shape[1], k.shape[2], v.shape[3]
     scale = 1 / math.sqrt(D) if scale is None else scale

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn check for every program of the gallery on every engine but the reference: in f32, and in one other dtype each
-in turn. Without such an engine the test is skipped."""
+"""Runs fxattn check for every program of the gallery on every engine except the reference, in f32 and one further dtype
+in rotation. Skipped without such an engine."""
 
 import concurrent.futures
 import glob
@@ -18,13 +18,13 @@ OTHERS = ("f64", "f16", "bf16")
 
 
 def engines():
-    """Of the host."""
+    """Returns the engines of the host, except the reference."""
     told = subprocess.run([FXATTN, "engines", "--json"], capture_output=True, text=True, check=True, timeout=60).stdout
     return [e["name"] for e in json.loads(told)["engines"] if e["device"] == "host" and e["name"] != "ref"]
 
 
 def check(engine, program, dtype):
-    """What is wrong, or None."""
+    """Returns what is wrong, or None."""
     p = subprocess.run(
         [FXATTN, "check", "--program", program, "--engine", engine, "--dtype", dtype, "--points", "4", "--json"],
         capture_output=True,
@@ -43,9 +43,9 @@ def check(engine, program, dtype):
     if report["inconclusive"]:
         return "%s: %s" % (where, [c for c in checks if c["verdict"] == "skipped"])
     past = [c for c in compared if c["worst_error"] > c["tolerance"]]
-    if past:  # what is told as allowed has the rounding of the storage type in it, as the verdict has
+    if past:  # the reported tolerance includes the rounding to storage, as the verdict does
         return "%s: passed with more than is allowed: %s" % (where, past)
-    if len(compared) < 5:  # O, LSE, dQ, dK, dV at least
+    if len(compared) < 5:  # at least O, LSE, dQ, dK, dV
         return "%s: only %s compared with the reference" % (where, [c["what"] for c in compared])
     return None
 

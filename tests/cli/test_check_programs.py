@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn check on one-liners: right ones of every steepness and shape pass on every engine and dtype, wrong backwards
-and programs that give nothing but NaN fail."""
+"""fxattn check on short programs: correct ones of every steepness and shape pass on every engine and dtype; wrong
+backwards, and programs whose results are all NaN, fail."""
 
 import concurrent.futures
 import json
@@ -100,7 +100,7 @@ score + sin(0.3 * q) * cos(0.3 * k)
 k <= q ? score : -inf
 """.strip().split("\n")
 
-# A program, its backward, and the backward with a term missing (or another slip of the pen).
+# A program, its backward, and a wrong backward: a missing term or a similar mistake.
 BACKWARDS = [
     ("score * score", "2 * score * dscore", "score * dscore"),
     ("score * 1e-9", "1e-9 * dscore", "dscore * 1e-10"),
@@ -117,7 +117,7 @@ BACKWARDS = [
     ("1000 * score - 0.5 * float(q - k)", "1000 * dscore", "999.9 * dscore"),
 ]  # fmt: skip
 
-# Programs that say nothing: every row is NaN, or none attends to a key.
+# Programs without results: every row is NaN, or none attends to a key.
 NOTHING = {
     "nan": "NaN in all", "inf": "NaN in all", "score / 0 * 0": "NaN in all", "0 / (score * 0)": "NaN in all",
     "score + inf": "NaN in all", "score * inf": "NaN in all", "log(-1 - score * score)": "NaN in all",
@@ -134,7 +134,7 @@ def check(score, *more, dtype="f32", engine="cpu"):
 
 
 def engines():
-    """Of the host."""
+    """Returns the engines of the host, except the reference."""
     told = subprocess.run([FXATTN, "engines", "--json"], capture_output=True, text=True, check=True, timeout=60).stdout
     return [e["name"] for e in json.loads(told)["engines"] if e["device"] == "host"]
 
@@ -157,7 +157,7 @@ class Programs(Cli):
         self.assertEqual([w for w in together(wrong, some_of(jobs)) if w], [])
 
     def test_most_is_compared(self):
-        """What rounding decides may be left out, but not more than that."""
+        """Only elements that rounding decides are left out."""
         smooth = some_of([x for x in RIGHT if "%" not in x])
 
         def left_out(score):
@@ -169,7 +169,7 @@ class Programs(Cli):
         self.assertLessEqual(len(few), len(smooth) // 10, few)
 
     def test_steps_of_every_width_pass(self):
-        """A step is no slope, however fine: differences that go over steps do not refute a derivative of 0."""
+        """Differences across many fine steps do not contradict a derivative of 0."""
         forms = ("int(score * 1e%d)", "floor(score * 1e%d)", "round(score * 1e%d) / 1e11", "score + floor(score * 1e%d)")
         jobs = some_of([(f % n, str(seed)) for f in forms for n in (6, 9, 11, 12, 13, 15, 18) for seed in (1, 4)])
 
@@ -196,13 +196,13 @@ class Programs(Cli):
         self.assertEqual(silent["left_out"], {"kinks": 0, "not_finite": 0, "rounding": 1536, "steep": 0})
 
     def test_rounding_that_allows_anything_tells_nothing(self):
-        """Differences of 3e13 beside a derivative of 0, where 3.1e13 is rounding, were an agreement once."""
+        """Differences of 3e13 with a rounding error of 3.1e13 do not confirm a derivative of 0."""
         for c in check("floor(score * 1e14)")[1]:
             if c["check"] == "derivative" and c["compared"]:
                 self.assertLess(c["tolerance"], 1, c)
 
     def test_scores_that_rounding_moves_far_pass(self):
-        """A pair of probability 0 in the reference may have any where its new score is off by thousands."""
+        """A pair of probability 0 in the reference may have any probability if its new score is off by thousands."""
         forms = ("score * 1e%d * sin(1e%d * score)", "1e%d * cos(1e%d * score)")
         dtypes = ("f32", "bf16", "f64")
         jobs = some_of([(f % (a, b), d) for f in forms for a in (3, 6, 9) for b in (3, 5, 7) for d in dtypes])
@@ -214,7 +214,7 @@ class Programs(Cli):
         self.assertEqual([w for w in together(wrong, jobs) if w], [])
 
     def test_buckets_that_rounding_decides_are_compared(self):
-        """The bucket of a distance may lie at a jump; it is the same in every run, and gradients can be told."""
+        """The bucket of a distance may be at a jump, but is the same in every run, so gradients are compared."""
         file = os.path.join(SOURCE, "examples", "programs", "bucketed_bias.fxa")
         r = self.run_json("check", "--program", file)
         self.assertEqual((r["passed"], r["inconclusive"]), (True, 0))
@@ -253,15 +253,15 @@ class Programs(Cli):
         self.assertIn("no row attends to a key", self.run_cli("check", "--mask", "k > 100", code=1))
 
     def test_what_a_dtype_cannot_hold(self):
-        """f64 has numbers where f32 has none: nothing was compared, so nothing passed."""
+        """Where f32 overflows and f64 does not, nothing is compared and nothing passes."""
         text = self.run_cli("check", "--score", "1e300 * score", "--points", "2", code=1)
         self.assertIn("768 of them are NaN or inf where f64 has numbers", text)
         self.assertIn("with a warning", self.run_cli("check", "--score", "exp(100 * score)", "--points", "2"))
         self.run_cli("check", "--score", "1e300 * score", "--points", "2", "--dtype", "f64")
 
     def test_zeros_of_narrow_floats(self):
-        """Data that rounds to 0 was 0.25 when it was rounded once more, in what the engine read and not in what the
-        reference did; every e4m3 array of so many elements has some."""
+        """Engine and reference read the same data, also where it rounds to 0: a second rounding would make it 0.25.
+        Every e4m3 array of that size has such elements."""
         jobs = [(d, str(seed)) for d in ("e4m3", "e5m2", "f16") for seed in range(6)]
 
         def wrong(dtype, seed):
@@ -271,7 +271,7 @@ class Programs(Cli):
         self.assertEqual([w for w in together(wrong, jobs) if w], [])
 
     def test_grafts_are_not_held_against_differences(self):
-        """with_grad is meant to have another derivative than differences say: the engine is compared with the reference."""
+        """The derivative of a with_grad differs from finite differences: only the engine is compared."""
         for score in ("with_grad(round(score), score)", "with_grad(score, 0.0) * 2", "score + with_grad(round(bias), bias) * 3"):
             warns = "with_grad(score" in score
             args = ["check", "--score", score, "--param", "bias=0.3"] if "bias" in score else ["check", "--score", score]
@@ -285,8 +285,8 @@ class Programs(Cli):
                 self.assertEqual(found["engine", what]["verdict"], "passed")
                 self.assertEqual(found["derivative", what]["verdict"], "skipped")
                 self.assertIn("with_grad", found["derivative", what]["note"])
-            self.assertEqual(found["derivative", "dV"]["verdict"], "passed")  # no score is in it
-        name = self.run_json("check", "--score", "score * with_grad_of", "--param", "with_grad_of=0.5")  # a name is no with_grad
+            self.assertEqual(found["derivative", "dV"]["verdict"], "passed")  # it does not depend on the score's derivative
+        name = self.run_json("check", "--score", "score * with_grad_of", "--param", "with_grad_of=0.5")  # a name that contains with_grad
         self.assertEqual({c["verdict"] for c in name["checks"]}, {"passed"})
         alone = self.run_cli("check", "--score", "with_grad(round(score), score)", "--engine", "ref")
         self.assertIn("no check failed, 3 inconclusive: derivative of d score, derivative of dQ", alone)

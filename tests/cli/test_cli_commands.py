@@ -151,7 +151,7 @@ class Plot(Cli):
         self.assertIn("raw score of 2", out)
         out = self.run_cli("plot", "--causal", "--shape", "s=4096")
         self.assertIn("a cell is 64 x 64 pairs, 32 of them drawn at random", out)
-        self.assertIn("49.99% masked", out)  # 4095 / 8192: what range analysis counts is exact
+        self.assertIn("49.99% masked", out)  # 4095 / 8192: counts of interval analysis are exact
 
     def test_shares_are_exact(self):
         for mask, shape, want in [
@@ -428,7 +428,7 @@ class Bench(Cli):
         for score, pairs in (
             ("k <= q ? score : -inf", 4 * 40 * 41 // 2),
             ("k > q || h == 1 ? -inf : 2 * score", 2 * 40 * 41 // 2),
-            ("b == 1 ? (k <= q ? score : -inf) : score", 4 * 40 * 40),  # inside a branch: no mask to the library
+            ("b == 1 ? (k <= q ? score : -inf) : score", 4 * 40 * 40),  # inside a branch, which the library does not treat as a mask
             ("score > 0 ? score : -inf", 4 * 40 * 40),
         ):
             r = self.run_json("bench", "--score", score, *shape)

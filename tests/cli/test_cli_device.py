@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn --device: refused, with words, where what its engine needs is not here; and on the mock device, whose memory is a
-fault to touch on the host, the same bits as the reference engine has (fxattn_mock, the command with that engine in its
-registry)."""
+"""fxattn --device: refused with a reason where driver or library are missing; and on the mock device, whose memory faults
+on any access by the host, the same bits as the reference engine (fxattn_mock is the command with that engine)."""
 
 import json
 import os
@@ -23,7 +22,7 @@ FILES = ("q", "k", "v", "dout", "dlse")
 
 class NoDevice(Cli):
     def test_messages_name_options(self):
-        """Not the flags that options set, which nobody wrote."""
+        """Messages name options, not the flags that the options set."""
         for words, says in ((("--decode", "--assume", "q-start"), "--assume q-start and --decode are both set"),
                             (("--bottom-right", "--assume", "q-start"), "--assume q-start and --bottom-right are both set"),
                             (("--sink-zero", "--assume", "sinks"), "--assume sinks and --sink-zero are both set")):
@@ -44,7 +43,7 @@ class NoDevice(Cli):
         self.assertEqual(here["device"], "host")
 
     def test_a_profile_and_values(self):
-        """What a program makes of values is looked at on the host, also where the plan is for a device that is not here."""
+        """Programs are evaluated on the host, also if the plan is for an absent device."""
         target = os.path.join(cli_case.SOURCE, "examples", "targets", "h200.json")
         doc = npy.save(self.path("doc.npy"), npy.Array((1000,), [i // 128 for i in range(1000)]), "i4")
         e = self.run_json("explain", "--target", target, "--dtype", "bf16", "--shape", "h=2,s=1000,d=128", "--program",
@@ -52,7 +51,7 @@ class NoDevice(Cli):
         self.assertEqual([e["tiles"][x] for x in ("empty", "mixed", "full")], [56, 0, 8])
 
     def test_profiles_that_are_none(self):
-        """Whatever sections are asked for: a report on a device that nobody described would be one on nothing."""
+        """An unreadable target fails, whatever the sections are."""
         with open(os.path.join(cli_case.SOURCE, "examples", "targets", "h200.json")) as f:
             text = f.read()
         for wrong, says in ((text.replace("900", "-1"), "target has -1 for deviceVer: accepted are whole numbers from 500 to 9999"),
@@ -66,7 +65,7 @@ class NoDevice(Cli):
         self.run_cli("explain", "--target", self.write("gpu.json", text), "--section", "problem")
 
     def test_engines_that_are_none_of_the_target(self):
-        """Whatever sections are asked for: no plan of theirs is for that device."""
+        """An engine of another device fails, whatever the sections are."""
         target = os.path.join(cli_case.SOURCE, "examples", "targets", "h200.json")
         says = 'problem.engine is "%s", which does not compute in the memory of device %s; there: %s'
         for section in ((), ("--section", "engines"), ("--section", "properties"), ("--section", "problem", "--json")):
@@ -87,10 +86,10 @@ class NoDevice(Cli):
 
 
 class Here(Cli):
-    """An engine whose driver and library may be missing says which: on this machine, and with the tests' stand-ins."""
+    """Engines report which driver or library is missing: on this machine, and with the stand-ins of the tests."""
 
     def cudnn(self, **variables):
-        """What `engines` says of cudnn, with a folder of its own for the loader, and its environment."""
+        """Returns what `engines` prints about cudnn, with a separate folder for the loader, and its environment."""
         env = {"LD_LIBRARY_PATH": self.folder.name, "FXA_CUDNN_PATH": self.folder.name, **variables}
         text = self.run_cli("engines", env=env)
         self.assertRegex(text, r"(?m)^cudnn    cuda, ")
@@ -142,7 +141,7 @@ class Here(Cli):
         self.fails_everywhere("cuDNN (FXA_CUDNN_PATH may name its folder) cannot be used: ", env)
 
     def test_cudnn_without_its_parts(self):
-        """cuDNN's front ends the process when it does not find the part that a call is for: so that is looked for before."""
+        """cuDNN ends the process if it does not find a part of itself, so the engine searches for the parts first."""
         self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn_front.so.9")
         os.rename(self.path("libcudnn_front.so.9"), self.path("libcudnn.so.9"))
         told, env = self.cudnn()
@@ -153,36 +152,36 @@ class Here(Cli):
         self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9")
         told, env = self.cudnn()
         self.assertEqual((told["available"], told["reason"]), (True, ""))
-        for folder in (self.path("nowhere"), self.path("libcudnn.so.9")):  # who names a folder means it
+        for folder in (self.path("nowhere"), self.path("libcudnn.so.9")):  # a named folder has no fallback
             self.assertIn("FXA_CUDNN_PATH is %s: " % folder, self.cudnn(FXA_CUDNN_PATH=folder)[0]["reason"])
         self.assertIn("cuDNN 9.19.1, sm_90", told["detail"])
         there = self.run_json("bench", "--device", "cuda:1", "--dtype", "bf16", "--shape", "h=2,s=32,d=16", "--reps", "2",
                               "--causal", env=env)
         self.assertEqual((there["engine"], there["device"]), ("cudnn", "cuda:1"))
         host = self.run_json("bench", "--shape", "s=32,d=8", "--reps", "2", env=env)
-        self.assertEqual((host["engine"], host["device"]), ("cpu", "host"))  # nobody gets a device without asking for it
+        self.assertEqual((host["engine"], host["device"]), ("cpu", "host"))  # a device is only used on request
         self.fails("bench", "--engine", "cudnn", "--shape", "s=32,d=8", env=env,
                    says="does not compute in the memory of device host")
         self.fails("check", "--device", "cuda:2", code=3, says="ordinal is 2: the CUDA driver has 2 devices", env=env)
-        # what rounds to 16 bits before it is multiplied, or added up over heads, is counted by `check` for both dtypes
+        # `check` allows for rounding to 16 bits before products, and before sums over heads, in both dtypes
         for words in (("--dtype", "f16"), ("--dtype", "bf16"), ("--dtype", "f16", "--shape", "b=1,h=4,hkv=1,s=64,d=64"),
                       ("--dtype", "bf16", "--shape", "b=1,h=4,hkv=1,s=64,d=64")):
             shape = () if "--shape" in words else ("--shape", "b=1,h=2,s=64,d=64")
             told = self.run_json("check", "--device", "cuda", *words, *shape, "--causal", env=env)
             self.assertTrue(told["passed"], told)
-        # a param's gradient is none of this engine's: --grads qkv checks the rest, and the derivative all the same
+        # this engine has no gradients of params: --grads qkv checks the others, and the derivative in any case
         cap = ("check", "--device", "cuda", "--dtype", "bf16", "--shape", "b=1,h=2,s=64,d=64", "--program", "@softcap",
                "--param", "cap=3")
         self.fails(*cap, code=3, says="gradients of params", env=env)
         found = {(x["check"], x["what"]) for x in self.run_json(*cap, "--grads", "qkv", env=env)["checks"]}
         self.assertTrue({("engine", "dV"), ("derivative", "d cap")} <= found, found)
         self.assertNotIn(("engine", "d cap"), found)
-        self.assertIsNone(there["dense_gflops"])  # most of that time is the way of the data
+        self.assertIsNone(there["dense_gflops"])  # copies dominate the time
 
 
     def test_explain_has_what_plans_have(self):
-        """Of the cuda engine: the workspace of a forward with the LSE that is asked for, and tiles of the entry and head
-        that are, with the values that are given."""
+        """Reports of the cuda engine: workspace of a forward with the requested LSE, and tiles of the requested batch
+        entry and head, with the given values."""
         compiler = os.environ.get("FXA_MODEL_CXX") or "c++"
         if not shutil.which(compiler):
             self.skipTest("there is no C++ compiler (%s)" % compiler)
@@ -206,12 +205,12 @@ class Here(Cli):
                       self.run_cli("explain", *ask, "--program", file, "--section", "tape", env=env))
         file = self.write("c.fxa", "param w : float\nscore = w * tanh(score / w)\nmask = k <= q\n")
         text = self.run_cli("explain", *ask, "--program", file, "--section", "tape", env=env)
-        self.assertIn("tiles of b 0, h 0: ", text)  # what the mask leaves, no param decides
+        self.assertIn("tiles of b 0, h 0: ", text)  # the mask does not depend on params
         for place in ("a.f[2]: made of those above", "a.f[3]: what the tanh", "a.f[4]: the unit", "a.f[5] and on: limits"):
             self.assertIn(place, text)
 
     def test_packages_of_python(self):
-        """cuDNN from NVIDIA's packages beside the one that the command is in; a cuBLASLt that cuDNN would not find."""
+        """cuDNN from NVIDIA's packages next to the command's package, and a cuBLASLt that cuDNN would not find."""
         self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9")
         folders = [os.path.join(self.folder.name, *x) for x in (("fxattn", "_lib"), ("nvidia", "cu13", "lib"),
                                                                 ("nvidia", "cudnn", "lib"))]
@@ -219,7 +218,7 @@ class Here(Cli):
             os.makedirs(folder)
             if name:
                 os.rename(self.path(name), os.path.join(folder, name))
-        told, _ = self.cudnn(FXA_CUDNN_PATH=folders[2])  # its cuBLASLt lies in the package beside it
+        told, _ = self.cudnn(FXA_CUDNN_PATH=folders[2])  # its cuBLASLt is in the neighbouring package
         self.assertEqual((told["available"], told["reason"]), (True, ""))
         shutil.copy(cli_case.FXATTN, folders[0])
         before, cli_case.FXATTN = cli_case.FXATTN, os.path.join(folders[0], "fxattn")
@@ -236,7 +235,7 @@ class Here(Cli):
         self.assertIn("which cuDNN needs and looks for by its name, cannot be used", told["reason"])
 
     def warms_lengths(self, path, env):
-        """Sizes that lengths are rounded up to, made ahead: padded and packed ones are other plans."""
+        """plan precompile for several sizes; padded and packed problems are different plans."""
         sizes, env = self.write("sizes", "b=2,h=2,s=64,d=64  # the smallest\nb=2,h=2,s=128,d=64\n"), {
             **env, "FXA_CACHE_DIR": self.path("plans")}
         ask = ("plan", "precompile", sizes, "--target", path, "--dtype", "bf16", "--causal")
@@ -249,7 +248,7 @@ class Here(Cli):
         wrong = self.write("wrong", "s=8\n\ns=16,x=2\n")
         self.fails("plan", "precompile", wrong, "--target", path, env=env, says="%s:3: there is no 'x'; accepted are" % wrong,
                    prints=r"^b=1,h=1,hkv=1,sq=8,")
-        file = self.write("file", "")  # no folder: compiled, and not kept
+        file = self.write("file", "")  # not a folder: compiled, but not stored
         result = self.run_cli(*ask, "--pass", "fwd", env={**env, "FXA_CACHE_DIR": file}, code=1,
                               warns=["2 plans could not be kept in FXA_CACHE_DIR, %s: it must be a folder" % file])
         self.assertEqual(result.count("not written"), 2)
@@ -257,7 +256,7 @@ class Here(Cli):
             self.fails(*ask, word, "some", says=words, env=env)
 
     def explains_gradients(self, path, env):
-        """An engine that has no gradients of params and tensors is asked once more without them; both answers are told."""
+        """An engine without gradients of params and tensors is queried again without them; both are reported."""
         for words in (("--program", "@softcap"), ("--program", "@dense_bias"), ("--program", "@distance_decay")):
             ask = ("explain", "--target", path, "--dtype", "bf16", "--shape", "h=2,s=64,d=64", *words)
             said = [x for x in self.run_json(*ask, env=env)["engines"] if x["engine"] == "cudnn"]
@@ -275,7 +274,7 @@ class Here(Cli):
         self.fails("explain", "--grads", "some", says="all, qkv")
 
     def explains_runs(self, path, env):
-        """What runs will have besides Q, K and V is asked for, too."""
+        """--assume adds further inputs of later runs to the query."""
         ask = ("explain", "--target", path, "--dtype", "bf16", "--shape", "b=2,h=2,s=64,d=64")
         for words, said in ((("--assume", "sinks"), ("", "")), (("--assume", "sinks", "--shape", "h=2,sq=1,sk=64,d=64"), ("no sink for one row", "")),
                             (("--page-size", "16"), ("", "no gradients of pages")),
@@ -289,10 +288,10 @@ class Here(Cli):
         self.fails(*ask, "--assume", "scales", says="no operand has 8 bits", env=env)
 
     def shows_what_is_not_here(self, plan, saved, env):
-        """What the bytes of a plan say by themselves, where its device is not: who made it and for what."""
+        """plan show of a plan whose device is absent: versions and problem, from the bytes alone."""
         nothing = {"LD_LIBRARY_PATH": "/nowhere", "FXA_CUDNN_PATH": ""}
         if "cannot be used" not in {e["name"]: e for e in self.run_json("engines", env=nothing)["engines"]}["cudnn"]["reason"]:
-            return  # a machine with a driver
+            return  # this machine has a driver
         shown = self.run_json("plan", "show", plan, env=nothing)
         for key in ("file", "bytes", "engine", "key", "pass", "shape"):
             self.assertEqual(shown[key], saved[key])
@@ -314,7 +313,7 @@ class Here(Cli):
             self.fails("plan", "show", self.write("cut.plan", data[:end]), env=nothing, says="cut.plan")
 
     def test_profiles(self):
-        """A plan for a device that is not here: the command's own profile of it, and texts that are none."""
+        """A plan for an absent device, from a description of the command, and from texts that are not descriptions."""
         self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9")
         _, env = self.cudnn()
         path, plan = self.path("gpu.json"), self.path("plan")
@@ -358,7 +357,7 @@ class Here(Cli):
 
 
 class Mock(Cli):
-    """Everything with the other command."""
+    """Tests with the command that has the mock device."""
 
     def setUp(self):
         super().setUp()
@@ -453,7 +452,7 @@ class Mock(Cli):
         self.fails("plan", "precompile", self.path("none"), env=env, says="cannot be read")
         wrong = self.write("wrong", "s=4\nx=1\n")
         self.fails("plan", "precompile", wrong, env=env, says="%s:2: there is no 'x'" % wrong, prints=r"^b=1,.*\nb=1,.*\n$")
-        wrong = self.write("wrong", "s=4\n\nh=2,hkv=3\ns=8\n")  # what the library refuses has its line as well
+        wrong = self.write("wrong", "s=4\n\nh=2,hkv=3\ns=8\n")  # errors of the library have a line number too
         self.fails("plan", "precompile", wrong, env=env, says="%s:3: hq is 2 and hkv is 3" % wrong, prints=r"^b=1,.*\nb=1,.*\n$")
         self.fails("plan", "precompile", wrong, "--json", env=env, says="%s:3: hq is 2" % wrong)
 

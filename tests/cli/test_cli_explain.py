@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn explain: programs as they are given, where their errors point, and what is said about them."""
+"""fxattn explain: forms of programs, positions of errors, and the report."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from cli_case import FXATTN, Cli
 
 
 class Programs(Cli):
-    """Program texts: where errors point, what may be given how."""
+    """Program texts: positions of errors, accepted forms."""
 
     def test_typo_points_into_the_expression(self):
         err = self.fails("explain", "--score", "2 * tahn(score)", says=["--score:1:5: error:", "did you mean 'tanh'?"])
@@ -129,7 +129,7 @@ class Programs(Cli):
 
 
 class Explain(Cli):
-    """F-18, F-19, R-38: each engine's verdict, forward and backward apart, with the reason."""
+    """F-18, F-19, R-38: the answer of each engine with its reason, separately for forward and backward."""
 
     def test_text(self):
         out = self.run_cli(
@@ -207,7 +207,7 @@ class Explain(Cli):
         return own
 
     def test_share_of_work(self):
-        # R-92: the engine's own tiles; a mask that the score says is one that is said
+        # R-92: the engine's own tiles; a score of -inf counts as masked
         shape = ("--shape", "h=2,s=1024,d=64")
         said = self.own_tiles("--causal", *shape)
         self.assertEqual(said, self.own_tiles("--score", "k <= q ? score : -inf", *shape))

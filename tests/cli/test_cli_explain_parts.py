@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn explain: its sections one by one, how it lays texts out, its hints."""
+"""fxattn explain: each section, the layout of texts, hints."""
 
 import os
 import re
@@ -70,7 +70,7 @@ class Parts(Cli):
             self.assertIn("\n".join("  " + line for line in tape[name]["lines"]), text)
             self.assertIn("    mask = (k < 9 && k <= q)", tape[name]["lines"])
         self.assertEqual([x for x in tape["forward"]["lines"] if not x.startswith(" ")], ["mask", "score"])
-        self.assertIn("score and derivative", tape["backward"]["lines"])  # they share the tanh
+        self.assertIn("score and derivative", tape["backward"]["lines"])  # both use the same tanh
         apart = self.run_json("explain", "--score", "score * score", "--section", "tape", "--engine", "cpu")["tape"]
         self.assertIn("derivative", apart["backward"]["lines"])
         self.assertRegex("\n".join(tape["backward"]["lines"]), r"\n    grad s\[h\] \+= x\d\n")
@@ -91,7 +91,7 @@ class Parts(Cli):
         self.assertEqual(self.bash_completion()("fxattn", "explain", "--section", "de"), ["derivative"])
 
     def test_sections_find_out_no_more_than_they_need(self):
-        """Tiles of this mask take a second or two to count: in time of the processor, which a busy machine does not add to."""
+        """Counting the tiles of this mask takes a second or two of CPU time, whatever else the machine runs."""
 
         def spent(section):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -159,7 +159,7 @@ class Parts(Cli):
         ids = [i // 64 for i in range(1024)]
         mask = ("--mask", "doc[q] == doc[k]")
         self.assertEqual(self.documents(ids, *mask)["hints"], [])
-        blocks = self.random.sample(range(16), 16)  # whole documents in any order
+        blocks = self.random.sample(range(16), 16)  # documents in random order
         self.assertEqual(self.documents([blocks[i // 64] for i in range(1024)], *mask)["hints"], [])
         self.random.shuffle(ids)
         e = self.documents(ids, *mask)

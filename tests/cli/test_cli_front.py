@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line before it computes anything: commands, options, help, completion, streams, terminals, exit codes."""
+"""The command line itself: commands, options, help, completion, streams, terminals, exit codes."""
 
 import os
 import pty
@@ -59,7 +59,7 @@ class Front(Cli):
         self.assertEqual(self.run_json("--help")["commands"], commands)
 
     def test_without_arguments(self):
-        """Three commands to try, which work as they stand, and where to read on."""
+        """Output without arguments: three commands that work as printed, and where to read on."""
         lines = [line.strip() for line in self.run_cli().splitlines() if line.startswith("  fxattn ")]
         self.assertEqual(len(lines), 3)
         for line in lines:
@@ -89,7 +89,7 @@ class Front(Cli):
         self.assertIn("language", self.bash_completion()("fxattn", "help", "lang"))
 
     def test_help_language_is_true(self):
-        """Its example and its statements parse, and its operators bind as they are ordered."""
+        """help language: example and statements parse, operators bind in the order of the list."""
         text = self.run_cli("help", "language")
         example = text.split("\n\n")[1]
         self.run_cli("explain", "--program", "-", stdin=example.encode())
@@ -102,7 +102,7 @@ class Front(Cli):
             self.run_cli("explain", "--score", "float(%s)" % expr)
 
     def table(self):
-        """Names in opts.def, read without the program."""
+        """Returns the names in opts.def, without running the command."""
         with open(os.path.join(SOURCE, "cli", "opts.def")) as f:
             text = f.read()
         return re.findall(r'^CMD\(\w+,\s*"([^"]+)"', text, re.M), re.findall(
@@ -110,7 +110,7 @@ class Front(Cli):
         )
 
     def test_every_option_is_in_help_man_and_completion(self):
-        """R-09 for the command line: score program, backward program and the tensors of each among them."""
+        """R-09: score program, backward program and the tensors of each are options."""
         commands, options = self.table()
         self.assertGreater(len(options), 40)
         self.assertLessEqual({"program", "bprop", "tensor", "bprop-tensor"}, set(options))
@@ -162,7 +162,7 @@ class Front(Cli):
         self.assertIn("language", complete("fxattn help lang"))
 
     def zsh(self, line, wants):
-        """What an interactive zsh shows after `line` and a tab, up to what is wanted or 30 s."""
+        """Returns what an interactive zsh prints after `line` and a tab, until the expected text or 30 s."""
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(self.folder.name)
@@ -246,7 +246,7 @@ class Front(Cli):
         self.assertIn(b"standard output", p.stderr)
 
     def test_reader_that_leaves(self):
-        """As in fxattn help | head: no complaint."""
+        """A closed pipe is no error, as in fxattn help | head."""
         read, write = os.pipe()
         os.close(read)
         p = subprocess.run([FXATTN, "help"], stdout=write, stderr=subprocess.PIPE)
@@ -255,11 +255,11 @@ class Front(Cli):
 
 
 class Terminal(Cli):
-    """What only a terminal gets to see: colour, and progress after a second."""
+    """Output that only terminals get: colour, and progress after a second."""
 
     def on_terminal(self, args, stream, until=None, env=None, number=None, seconds=None):
-        """Output on a pseudo terminal, up to the end, to `until` or for some seconds; with a signal's number it is sent
-        at `until`, and all that is written is what comes back."""
+        """Returns the output on a pseudo terminal: up to the end, up to `until`, or of some seconds. With a signal number,
+        that signal is sent at `until`, and the output goes up to the end."""
         master, slave = pty.openpty()
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: slave}
         environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
@@ -277,7 +277,7 @@ class Terminal(Cli):
                 number = None
             try:
                 part = os.read(master, 65536)
-            except OSError:  # the other side is closed
+            except OSError:  # the other end is closed
                 break
             if not part:
                 break
@@ -300,7 +300,7 @@ class Terminal(Cli):
         self.assertEqual(self.on_terminal(["bench", "--shape", "s=8", "--reps", "1"], "stderr"), b"")
 
     def long_run(self):
-        """A run of some ten seconds."""
+        """Returns the options of a run of about ten seconds."""
         files = {name: self.path(name + ".npy") for name in "qkvo"}
         self.run_cli("random", "--shape", "h=4,s=4096,d=64", *(x for n in "qkv" for x in ("--" + n, files[n])))
         return ["run", "--engine", "ref", *(x for n in "qkv" for x in ("--" + n, files[n])), "--out", files["o"]]
@@ -318,14 +318,14 @@ class Terminal(Cli):
         long = ["bench", "--shape", "s=2048", "--reps", "100000"]
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             seen = self.on_terminal(long, "stderr", until=b" s", number=number)
-            self.assertRegex(seen, rb"bench(, first runs)? \d+% \d+ s")  # which of the two is shown is up to the machine
+            self.assertRegex(seen, rb"bench(, first runs)? \d+% \d+ s")  # the speed of the machine decides which of the two is shown
             self.assertTrue(seen.endswith(b"\r\033[K"), seen)
 
 
 class Unsupported(Cli):
     def test_exit_code(self):
-        """An engine that says no is exit code 3 with its reason; an engine that is not there is bad input."""
-        problem = ("--device", "cuda", "--dtype", "f64", "--shape", "s=16,d=7")  # which is not here, or takes no f64
+        """An engine that refuses gives exit code 3 with its reason; an unknown engine is bad input."""
+        problem = ("--device", "cuda", "--dtype", "f64", "--shape", "s=16,d=7")  # the engine is absent, or does not support f64
         refused = [x for x in self.run_json("explain", *problem)["engines"] if x["engine"] == "cudnn"]
         self.assertEqual([x["pass"] for x in refused], ["forward", "backward"])
         for x, way in zip(refused, ("fwd", "bwd")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gallery inside the command: every program of examples/programs by its name, wherever the command lies."""
+"""The gallery of the command: every program of examples/programs by its name, wherever the command is installed."""
 
 import os
 import shutil

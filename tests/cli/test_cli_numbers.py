@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that are taken for others, or for a mask: large negative ones, f64 read in f32, i64 read in 32 bits, and checks
-that allow so much that they tell nothing."""
+"""Warnings about numbers: large negative ones that stand for a mask, f64 in f32, i64 in 32 bits. And checks whose
+tolerances are too wide, which are inconclusive."""
 
 import os
 import sys
@@ -87,7 +87,7 @@ class Numbers(Cli):
         self.run_cli("explain", "--mask", "t[k] >= 0", *self.tensor(values[:4], "i8"))
 
     def test_time_in_seconds_keeps_its_differences(self):
-        """The gallery's time_decay with Unix seconds, in f32, as with seconds from the first on."""
+        """The gallery's time_decay gives the same in f32 for Unix seconds and for seconds since the first one."""
         rate = ["--tensor", "rate=" + npy.save(self.path("rate.npy"), npy.Array((2,), [-1.0, 0.5]), "f4")]
         inputs, got = self.inputs(), []
         for start in (0, 1731700000):
@@ -118,7 +118,7 @@ class Numbers(Cli):
             self.assertEqual([x["note"] for x in engine.values()], [""] * 5, score)
 
     def test_points_of_a_large_table(self):
-        """Few elements of it are read; some of the points must be among those."""
+        """Few elements of a sparse table are read, and some of the points are among them."""
         for size in ("64,64", "3,4000"):
             r, found = self.checks("score * t[h, k % 3]", "--tensor-size", "t:f32=" + size, what="derivative")
             self.assertEqual((r["passed"], found["d t"]["verdict"]), (True, "passed"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""plot: work that is bounded whatever the program is, and numbers that say no more than is known."""
+"""plot: bounded work for every program, and percentages that are exact or marked as estimates."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ from cli_case import Cli, some_of
 
 
 def chain(loads):
-    """A mask that is mixed everywhere, at the end of so many loads."""
+    """Returns a mask that is mixed everywhere, after a chain of that many loads."""
     lines = ["tensor t : i32[1]", "let x0 = t[k]"]
     lines += ["let x%d = t[(x%d + q + %d) %% 64]" % (i, i - 1, i) for i in range(1, loads)]
     return "\n".join(lines + ["mask = (x%d + q * k) %% 7 == 3" % (loads - 1)])
@@ -19,14 +19,14 @@ def chain(loads):
 
 class PlotWork(Cli):
     def seconds(self, *args, **more):
-        """CPU time: other processes on the machine do not count."""
+        """Returns CPU time, which other processes do not affect."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         out = self.run_json("plot", *args, **more)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime - before.ru_utime, out
 
     def test_large_programs(self):
-        """400 loads at s=1024 were 16 s. Sanitizers take some five times as long."""
+        """Large programs take bounded time; sanitizers take about five times as long."""
         slow = 6 if os.environ.get("FXA_TEST_SCALE") else 1
         for loads, args in some_of([
             (400, ["--shape", "s=1024"]),
@@ -54,7 +54,7 @@ class PlotWork(Cli):
         self.assertEqual((p["exact"], p["masked_exact"]), (False, True))
 
     def test_minus_inf_is_not_masked(self):
-        """The library counts `c ? x : -inf` as masked: that is not what this share is of."""
+        """The masked share does not include scores of -inf, although the library counts them as masked."""
         p = self.run_json("plot", "--score", "k <= q ? score : -inf", "--shape", "s=4096")
         self.assertEqual((p["masked_exact"], p["share"]["masked"]), (False, 0))
         self.assertAlmostEqual(p["share"]["minus_inf"], 0.5, delta=0.01)
@@ -85,7 +85,7 @@ class PlotWork(Cli):
         self.run_cli("plot", *args, "--svg", self.path("x.svg"))
         with open(self.path("x.svg")) as f:
             svg = f.read()
-        self.assertEqual(svg.count(">99</text>"), 6)  # the ends of q and k, of both panels
+        self.assertEqual(svg.count(">99</text>"), 6)  # ends of the q and k axes of both panels
         self.assertIn(", 1 row, 100 keys", svg)
         cap = ["--score", "2 * tanh(score / 2)"]
         self.assertEqual([x["k"] for x in self.run_json("plot", *args, *cap)["curves"]], [99])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn run: results against an attention computed here."""
+"""fxattn run: results compared with attention in plain loops."""
 
 import math
 import os
@@ -13,10 +13,10 @@ from cli_case import RunCase
 
 
 class Run(RunCase):
-    """Results against the attention of npy_text, in every layout and dtype."""
+    """Results in every layout and dtype, compared with npy_text."""
 
     def test_forward_and_all_gradients(self):
-        """R-08, R-81: gradients nobody wrote by hand, of captured tensors and params too. R-32: GQA, D_qk != D_v."""
+        """R-08, R-81: derived gradients, of captured tensors and params too. R-32: GQA, D_qk != D_v."""
         self.data()
         want, sums = npy.attention(self.q, self.k, self.v, self.f, self.dout, self.dlse, scale=0.7)
         report = self.run_json(
@@ -53,7 +53,7 @@ class Run(RunCase):
         self.assertEqual(report["shape"], {"b": 2, "h": 4, "hkv": 2, "sq": 5, "sk": 7, "d": 3, "d_v": 2})
 
     def test_layouts_and_orders(self):
-        """R-54, R-71: real strides in, the asked layout out."""
+        """R-54, R-71: inputs with any strides, outputs in the chosen layout."""
         self.data()
         want, _ = npy.attention(self.q, self.k, self.v, self.f, self.dout)
         for layout, axes, fortran, order, version in [
@@ -80,7 +80,7 @@ class Run(RunCase):
                 self.assertNear(self.result(name)[1], want[key].transposed(axes), 1e-13)
 
     def test_narrow_dtypes(self):
-        """The reference computes in f64: only the rounding of inputs and outputs is left."""
+        """The reference computes in f64, so only inputs and outputs are rounded."""
         self.data()
         for kind, epsilon in (("f4", 2**-24), ("f2", 2**-11), ("bf16", 2**-8), ("e4m3", 2**-4), ("e5m2", 2**-3)):
             if kind == "bf16":
@@ -229,7 +229,7 @@ class Run(RunCase):
         self.assertNotEqual(run("1"), run("2"))
 
     def test_own_backward(self):
-        """F-01: a backward with params and tensors of its own."""
+        """F-01: a user's backward with its own params and tensors."""
         self.data()
         args = self.files(q=(self.q, "f8"), k=(self.k, "f8"), v=(self.v, "f8"), dout=(self.dout, "f8"))
         want, _ = npy.attention(self.q, self.k, self.v, lambda s, b, h, q, k: (2 * s, 6.0, []), self.dout)
@@ -251,7 +251,7 @@ class Run(RunCase):
         self.assertNear(self.result("dq")[1], want["dq"], 1e-13)
 
     def test_dtype_of_a_gradient(self):
-        """A tensor in f16 may have a gradient in f64, and the other way round: each is the one value, rounded."""
+        """A tensor in f16 may have a gradient in f64, and vice versa: each is the same value, rounded."""
         self.data()
         args = self.files(q=(self.q, "f8"), k=(self.k, "f8"), v=(self.v, "f8"), dout=(self.dout, "f8"))
         args += ["--score", "score + bias[h, k % 6]", "--engine", "ref"]

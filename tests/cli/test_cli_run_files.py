@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn run and its files: empty, missing, broken, written whole or not at all."""
+"""Files of fxattn run: empty, missing, damaged, and outputs written completely or not at all."""
 
 import math
 import os
@@ -14,7 +14,7 @@ from cli_case import BAD, FXATTN, Cli, RunCase
 
 
 class RunFiles(RunCase):
-    """What run reads and writes: empty arrays, wrong calls, failures and interrupts that leave nothing behind."""
+    """Inputs and outputs of run: empty arrays, wrong calls, failures and interrupts that leave no files."""
 
     def test_empty_arrays(self):
         """R-87: no rows is an empty result; no keys is a row of zeroes and an LSE of -inf."""
@@ -43,7 +43,7 @@ class RunFiles(RunCase):
                    says=["headless.npy", "0 heads"])
 
     def test_wrong_calls_leave_nothing(self):
-        """R-37, R-61, R-62: messages name the file, what it holds and what is expected."""
+        """R-37, R-61, R-62: messages have the file, its contents and what is expected."""
         self.data()
         args = self.files(q=(self.q, "f8"), k=(self.k, "f8"), v=(self.v, "f8"))
         before = sorted(os.listdir(self.folder.name))
@@ -127,7 +127,7 @@ class RunFiles(RunCase):
 
 
 class BrokenFiles(Cli):
-    """A broken .npy is told apart from a good one, with the reason, whatever is wrong with it."""
+    """Every damaged .npy file is refused with the reason."""
 
     def test_broken_npy(self):
         good = npy.header("<f4", (1, 1, 2, 2)) + bytes(16)

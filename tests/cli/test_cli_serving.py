@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn run as a server would: decoding steps, positions, packed rows over pages, gaps, mixed dtypes."""
+"""fxattn run for serving: decoding steps, positions, packed rows over pages, gaps, mixed dtypes."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ SLOPE = 0.3
 
 
 def bias(score, b, h, q, k):
-    """score - SLOPE * (q - k), causal."""
+    """Returns score - SLOPE * (q - k), causal."""
     return (score - SLOPE * (q - k), 1.0, []) if k <= q else None
 
 
@@ -29,12 +29,12 @@ class Serving(RunCase):
         self.text = ("--score", "score - %g * (q - k)" % SLOPE, "--causal")
 
     def rows(self, a, at):
-        """Row at[b] of each batch entry, [B,H,1,D]."""
+        """Returns row at[b] of each batch entry, [B,H,1,D]."""
         values = [a[b, h, at[b], d] for b in range(self.B) for h in range(a.shape[1]) for d in range(a.shape[3])]
         return npy.Array((self.B, a.shape[1], 1, a.shape[3]), values)
 
     def whole(self, *more):
-        """O of one pass over everything."""
+        """Returns O of one pass over the entire sequences."""
         args = self.files(q=(self.q, "f8"), k=(self.k, "f8"), v=(self.v, "f8"))
         self.run_cli("run", *args, *self.text, *more, *self.outputs("out"))
         return self.result("out")[1]
@@ -66,7 +66,7 @@ class Serving(RunCase):
         self.assertNear(self.step(last), npy.Array((self.B, self.H, 1, self.DV), values), 0)
 
     def test_rows_packed_over_pages(self):
-        """A chunk of three rows and a step of one, keys in pages, in one call."""
+        """A chunk of three rows and a decoding step, with paged keys, in one call."""
         whole, first, count, page = self.whole(), [3, 4], [3, 1], 4
         table = [[2, 0], [1, 3]]
 
@@ -80,7 +80,7 @@ class Serving(RunCase):
             return out
 
         def packed(a, gap):
-            """[T,H,D]: the chunks one after the other, `gap` rows of room behind each."""
+            """Returns [T,H,D]: the chunks one after the other, with `gap` unused rows after each."""
             rows = [(b, first[b] + s if s < count[b] else None) for b in range(2) for s in range(count[b] + gap)]
             values = [
                 0.0 if s is None else a[b, h, s, d] for b, s in rows for h in range(self.H) for d in range(a.shape[3])
@@ -103,7 +103,7 @@ class Serving(RunCase):
         self.fails("run", *args, "--cu-k", self.path("cu.npy"), *self.outputs("out"), says="--pages and --cu-k")
 
     def test_mixed_dtypes(self):
-        """Q f32 with K and V bf16: as if all of them had been f32."""
+        """Q in f32 with K and V in bf16 gives the same as all in f32."""
 
         def rounded(a, kind):
             return npy.load(npy.save(self.path("round.npy"), a, kind))[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of 0: what the library takes, the command takes too, and it says the sizes that it was given."""
+"""Sizes of 0: the command accepts all that the library accepts, and reports the sizes as given."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ class Empty(Cli):
             self.assertEqual(bench["shape"]["d_v"], 0)
 
     def test_scores_without_features(self):
-        """All products are 0: the rows of O are means of V, and dV is found."""
+        """d=0: all scores are 0, so rows of O are means of V, and dV is computed."""
         checked = self.run_json("check", "--shape", "d=0,d_v=3")
         self.assertFalse([x for x in checked["checks"] if x["verdict"] not in ("passed", "warning", "skipped")])
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What used to go wrong without a word: indices outside their tensors, outputs of nothing but NaN, outputs over inputs,
-links without a file, numbers beyond f64 or f32, values that a command made up."""
+"""Mistakes that must be reported: indices outside their tensors, outputs that are all NaN, outputs over inputs,
+dangling links, numbers beyond f64 or f32, values that a command made up."""
 
 import os
 import sys
@@ -73,7 +73,7 @@ class Traps(Cli):
         self.fails(*plan, file, says="tensor 'rel' has no size; give --tensor-size rel=N or --tensor rel=FILE")
         file = self.write("p.fxa", "tensor z : f32[0]\ntensor rel : f32[3]\nscore = score * z[] + rel[b, h, q]\n")
         self.fails(*plan, file, says="tensor 'rel' has no size; give --tensor-size rel=N,N,N or --tensor rel=FILE")
-        self.run_cli(*plan, file, "--tensor-size", "rel=1,1,128")  # one element has no sizes to give
+        self.run_cli(*plan, file, "--tensor-size", "rel=1,1,128")  # a tensor of one element per axis
 
     def test_where_the_first_nan_is(self):
         args = ["--score", "h == 1 && q == 3 ? sqrt(-1.0 - abs(score)) : score"]
@@ -157,7 +157,7 @@ class Traps(Cli):
         self.run_cli("explain", *shape, *bias, "--window", "2,0", "--bottom-right", warns=["aligns --window alone"])
         self.run_cli(*run, *bias, "--bottom-right", "--mask", "k <= q")
         self.run_cli(*run, "--score", "2 * score - k", *aligned)
-        self.run_cli("run", *self.inputs(), *bias, *aligned)  # as many rows as keys
+        self.run_cli("run", *self.inputs(), *bias, *aligned)  # equal numbers of rows and keys
 
     def test_file_names_that_are_empty(self):
         self.fails("run", *self.inputs()[:-1], "", says="--out '': the name of a file is missing")

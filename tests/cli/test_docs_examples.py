@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What documents show is what happens: the examples of the man page, of `fxattn` alone and of docs/shell.md are run as they are
-printed, what the demo says to try next too, the program of docs/c.md is compiled and run, programs of docs/ are parsed, and the
-message of docs/errors.md is compared. (The README: tests/install/test_readme.py; Python in docs/: tests/python/test_docs.py;
-the messages of docs/program.md: tests/test_program_md.py.)"""
+"""Examples in documents work as printed: those of the man page, of `fxattn` alone, of docs/shell.md and the last line of
+the demo are run, the program of docs/c.md is compiled and run, programs of docs/ are parsed, and the message of
+docs/errors.md is compared. (The README: tests/install/test_readme.py; Python in docs/: tests/python/test_docs.py; the
+messages of docs/program.md: tests/test_program_md.py.)"""
 
 import os
 import re
@@ -24,7 +24,7 @@ def text_of(*path):
 
 class Examples(Cli):
     def shell(self, line):
-        """A line as one types it, in the test's folder; what it prints."""
+        """Runs a line in the test's folder. Returns what it prints."""
         path = os.path.dirname(FXATTN) + ":" + os.environ["PATH"]
         p = subprocess.run(
             ["bash", "-c", line],
