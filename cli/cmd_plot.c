@@ -17,6 +17,7 @@
 #define PLOT_LEAST 4        /* minimum pairs evaluated of a cell, if not all are */
 #define PLOT_TILE_LOOK 1024 /* pairs up to which fxa_tiles_count evaluates a mixed tile pair by pair */
 #define PLOT_TILE_PAIRS 64  /* cost of classifying any other tile, in pairs */
+#define PLOT_WORD "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789." /* names, numbers */
 
 int plot_level(const plot *p, double score) {
     if (!(p->hi > p->lo) || isnan(score)) return PLOT_LEVELS / 2;
@@ -83,23 +84,48 @@ static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile
     a->tiles = (tiles + a->tile_step - 1) / a->tile_step;
 }
 
-/* Returns true if the program reads q_row and rows are shifted: shards, which this file uses for tiles, would count
- * q_row from 0 in the middle of the rows. */
-static bool plot_reads_rows(const fxa_program *program) {
+/* Returns the text of a program with q - shift for q_row. */
+static const char *plot_text_by_q(cli *c, const char *text, int64_t shift) {
+    cli_buf b = {0};
+    for (const char *at = text; *at;) {
+        size_t n = strspn(at, PLOT_WORD);
+        if (n == 5 && memcmp(at, "q_row", n) == 0)
+            buf_printf(&b, "(q - %" PRId64 ")", shift);
+        else
+            buf_printf(&b, "%.*s", (int)(n ? n : 1), at);
+        at += n ? n : 1;
+    }
+    const char *made = cli_format(c, "%s", b.data ? b.data : "");
+    buf_free(&b);
+    return made;
+}
+
+/* Sets *out to the problem with `program`, the one that runs. If that reads q_row, which it does only where rows are
+ * shifted, q - shift takes its place: shards, which this file uses for tiles, would count q_row from 0 in the middle of
+ * the rows. */
+static int plot_tile_problem(cli *c, const cli_job *job, const fxa_program *program, fxa_problem *out) {
     fxa_properties properties;
+    fxa_program *by_q;
+    fxa_error err;
+    *out = job->problem;
+    out->program = program;
     fxa_program_properties(program, &properties);
-    return (properties.mask_depends | properties.score_depends) & (1u << FXA_INPUT_Q_ROW | 1u << FXA_INPUT_K_ROW);
+    if (!((properties.mask_depends | properties.score_depends) >> FXA_INPUT_Q_ROW & 1)) return CLI_OK;
+    const char *text = program_text(c, program);
+    if (!text) return CLI_BAD_INPUT;
+    text = plot_text_by_q(c, text, problem_row_shift(out));
+    if (fxa_program_parse(c->ctx, text, strlen(text), &by_q, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    cli_own_program(c, by_q);
+    out->program = by_q;
+    return CLI_OK;
 }
 
 /* Classifies the tile at a row and a key, by making it the only tile of a shard of the problem. */
-static int plot_tile_class(cli *c, const cli_job *job, const fxa_program *program, const fxa_tensor_range *ranges,
+static int plot_tile_class(cli *c, const cli_job *job, const fxa_problem *whole, const fxa_tensor_range *ranges,
                            const plot *p, int64_t q, int64_t k, uint8_t *out) {
-    fxa_problem shard = job->problem;
+    fxa_problem shard = *whole;
     fxa_tile_counts one;
     fxa_error err;
-    *out = FXA_TILE_MIXED;
-    if (plot_reads_rows(program)) return CLI_OK;
-    shard.program = program;
     shard.global_q_len = shard.sq;
     shard.global_k_len = shard.sk;
     shard.map_q.base += q;
@@ -115,18 +141,21 @@ static int plot_tile_class(cli *c, const cli_job *job, const fxa_program *progra
 
 static int plot_tiles(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
     const fxa_tensor_range *ranges = binding_ranges(c, &job->bind);
+    fxa_problem whole;
     fxa_error err;
+    int rc = plot_tile_problem(c, job, program, &whole);
+    if (rc != CLI_OK) return rc;
     p->tile = cli_alloc_array(c, p->q.tiles * p->k.tiles, 1);
     for (int64_t i = 0; i < p->q.tiles * p->k.tiles; i++) {
         int64_t q = i / p->k.tiles * p->q.tile_step * p->q.tile, k = i % p->k.tiles * p->k.tile_step * p->k.tile;
-        int rc = plot_tile_class(c, job, program, ranges, p, q, k, &p->tile[i]);
+        rc = plot_tile_class(c, job, &whole, ranges, p, q, k, &p->tile[i]);
         if (rc != CLI_OK) return rc;
     }
-    if (fxa_tiles_count(c->ctx, &job->problem, p->b, p->h, p->q.tile, p->k.tile, binding_params(&job->bind), ranges,
+    if (fxa_tiles_count(c->ctx, &whole, p->b, p->h, p->q.tile, p->k.tile, binding_params(&job->bind), ranges,
                         &p->counts, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
     bool unknown = p->counts.mixed && p->q.tile > PLOT_TILE_LOOK / p->k.tile;
-    p->mixed = unknown || plot_reads_rows(program) ? "mixed or not known" : "mixed";
+    p->mixed = unknown ? "mixed or not known" : "mixed";
     return CLI_OK;
 }
 

@@ -135,6 +135,28 @@ class Plot(Cli):
             for name in ("empty", "mixed", "full"):
                 self.assertEqual(drawn.count(name), t[name], (mask, name))
 
+    def test_tiles_of_rows_as_they_lie(self):
+        """q_row beside an alignment, which moves q and leaves q_row: classes of tiles are those of their pairs."""
+        masks = {
+            "q_row >= k_row": lambda q, k: q >= k,
+            "q >= k && q_row % 16 < 9": lambda q, k: q + 23 >= k and q % 16 < 9,
+            "k_row // 8 <= q_row // 8": lambda q, k: k // 8 <= q // 8,
+            "q - q_row > k": lambda q, k: 23 > k,
+        }
+        for mask, attends in masks.items():
+            for way in ("--mask", mask), ("--score", "%s ? 2 * q_row : -inf" % mask):
+                p = self.run_json("plot", *way, "--bottom-right", "--shape", "sq=41,sk=64", "--tile", "8,8")
+                for i, row in enumerate(p["tiles"]["classes"]):
+                    for j, drawn in enumerate(row):
+                        pairs = [attends(q, k) for q in range(8 * i, min(8 * i + 8, 41)) for k in range(8 * j, 8 * j + 8)]
+                        self.assertEqual(drawn, "full" if all(pairs) else "mixed" if any(pairs) else "empty", (way, i, j))
+                drawn = [x for row in p["tiles"]["classes"] for x in row]
+                self.assertEqual([drawn.count(x) for x in ("empty", "mixed", "full")],
+                                 [p["tiles"][x] for x in ("empty", "mixed", "full")])
+                self.assertEqual(p["share"]["attended"], sum(attends(q, k) for q in range(41) for k in range(64)) / 41 / 64)
+        out = self.run_cli("plot", "--mask", "q_row >= k_row", "--bottom-right", "--shape", "sq=16,sk=64", "--tile", "4,4")
+        self.assertNotIn("not known", out)
+
     def test_terminal(self):
         out = self.run_cli("plot", "--causal", "--shape", "s=16")
         rows = [line.split("│")[1] for line in out.splitlines() if "│" in line]
