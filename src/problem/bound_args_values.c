@@ -44,7 +44,7 @@ static fxa_status values_check_offsets(const char *name, const int32_t *cu, cons
 static fxa_status values_check_pages(const fxa_problem *p, void *const *slot, fxa_error *err) {
     const int32_t *pages = slot[FXA_SLOT_PAGES], *len_k = p->flags & FXA_PADDING ? slot[FXA_SLOT_K_LENGTHS] : NULL;
     int64_t page_size = p->page_size, per_batch = fxa__div_up(p->sk, page_size);
-    for (int64_t b = 0; b < p->b; b++) {
+    for (int64_t b = 0; per_batch > 0 && b < p->b; b++) {
         int64_t used = fxa__div_up(len_k ? len_k[b] : p->sk, page_size);
         for (int64_t i = 0; i < used; i++) {
             int32_t page = pages[b * per_batch + i];

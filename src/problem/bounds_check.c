@@ -44,14 +44,23 @@ static bool query_count(void *user, const fxa__miss *m) {
     return true;
 }
 
-/* Returns the number of pairs within the sequence lengths. */
+/* Returns a * b, at most UINT64_MAX. */
+static uint64_t query_times(uint64_t a, uint64_t b) {
+    uint64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+/* Returns the number of pairs within the sequence lengths, at most UINT64_MAX. */
 static uint64_t query_pairs(const fxa__problem *p, const fxa__bound_args *bound) {
-    uint64_t pairs = 0;
-    for (int64_t b = 0; b < p->in.b; b++) {
+    bool ragged = p->in.flags & (FXA_PADDING | FXA_VARLEN);
+    uint64_t pairs = 0, heads = (uint64_t)p->in.hq;
+    if (!ragged && p->in.b > 0) pairs = query_times((uint64_t)p->in.b, (uint64_t)p->in.sq * (uint64_t)p->in.sk);
+    for (int64_t b = 0; ragged && b < p->in.b; b++) {
         fxa__seq seq = fxa__seq_get(p, bound, b);
-        if (seq.q_len > 0 && seq.k_len > 0) pairs += (uint64_t)seq.q_len * (uint64_t)seq.k_len * (uint64_t)p->in.hq;
+        uint64_t own = (uint64_t)seq.q_len * (uint64_t)seq.k_len;
+        pairs = own > UINT64_MAX - pairs ? UINT64_MAX : pairs + own;
     }
-    return pairs;
+    return query_times(pairs, heads);
 }
 
 /* Replaces the counts by estimates from samples. A count from before the budget ended is kept as a lower bound. */

@@ -13,6 +13,7 @@
  */
 #include "index_check.h"
 #include "geometry.h"
+#include "work.h"
 
 #include "../base/dtype.h"
 #include "../base/invariant.h"
@@ -241,7 +242,6 @@ static void index_evaluate_box(index_work *w, const index_box *x) {
 static void index_walk_head(index_work *w) {
     index_box stack[INDEX_DEPTH];
     size_t depth = 0;
-    if (w->seq.q_len <= 0 || w->seq.k_len <= 0) return;
     stack[depth++] = (index_box){0, w->seq.q_len - 1, 0, w->seq.k_len - 1};
     while (depth && !w->stopped) {
         index_box x = stack[--depth], half = x;
@@ -375,7 +375,7 @@ static void index_program(index_work *w, const fxa_program *program, bool bprop,
     }
     for (int32_t i = 0; i < program->n_nodes; i++)
         if (program->nodes[i].op == FXA_OP_LOAD && program->nodes[i].n_args) w->loads[w->n_loads++] = i;
-    if (!w->n_loads || p->b == 0) return;
+    if (!w->n_loads || !fxa__entries_with_work(w->p) || p->hq == 0 || p->sq == 0 || p->sk == 0) return;
     w->weight = 1;
     if (w->walk->samples) {
         index_sample(w);
@@ -387,6 +387,7 @@ static void index_program(index_work *w, const fxa_program *program, bool bprop,
     for (int64_t b = 0; b < (by_b ? p->b : 1); b++)
         for (int64_t h = 0; h < (by_h ? p->hq : 1) && !w->stopped; h++) {
             index_set_head(w, b, h);
+            if (w->seq.q_len <= 0 || w->seq.k_len <= 0) break; /* in every head */
             index_walk_head(w);
         }
 }

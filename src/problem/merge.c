@@ -126,8 +126,10 @@ fxa_status fxa__merge_args_read(const fxa_merge_args *args, fxa_merge_args *out,
     return merge_check(out, region, err);
 }
 
+/* A size of 0 leaves no element, and the other sizes unbounded. */
 void fxa__merge_tensors(const fxa_merge_args *a) {
-    for (int64_t b = 0; b < a->b; b++)
+    bool rows = a->h > 0 && a->s > 0;
+    for (int64_t b = 0; rows && b < a->b; b++)
         for (int64_t h = 0; h < a->h; h++)
             for (int64_t s = 0; s < a->s; s++) merge_one(a, b, h, s);
 }

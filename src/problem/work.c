@@ -5,8 +5,32 @@
 #include "work.h"
 
 #include "geometry.h"
+#include "scales.h"
 
 #include <math.h>
+
+/* Returns true if the pass writes a row of a tensor that has elements. */
+static bool work_writes_rows(const fxa_problem *in) {
+    if (in->pass == FXA_FORWARD) return in->d_v > 0 || in->flags & (FXA_RETURN_LSE | FXA_RETURN_ROW_MAX);
+    return (in->flags & FXA_GRAD_Q && in->d_qk > 0) || in->flags & FXA_GRAD_SINKS;
+}
+
+/* Returns true if the pass sums over all pairs: gradients of tensors and params, the largest dS. */
+static bool work_sums_pairs(const fxa_problem *in) {
+    bool sums = in->param_grads != 0;
+    for (size_t i = 0; i < in->n_captures; i++) sums = sums || in->captures[i].grad;
+    return in->pass == FXA_BACKWARD && (sums || fxa__scale_use_of(in, FXA_SLOT_AMAX_DS) == FXA__SCALE_WRITTEN);
+}
+
+int64_t fxa__entries_with_work(const fxa__problem *p) {
+    const fxa_problem *in = &p->in;
+    bool packed = in->flags & FXA_VARLEN, packed_keys = packed && !(in->flags & FXA_PAGED);
+    bool rows = in->hq > 0 && in->sq > 0 && (!packed || in->total_q > 0),
+         keys = in->hkv > 0 && in->sk > 0 && (!packed_keys || in->total_k > 0);
+    bool writes_keys = (in->flags & FXA_GRAD_K && in->d_qk > 0) || (in->flags & FXA_GRAD_V && in->d_v > 0);
+    bool work = (rows && work_writes_rows(in)) || (keys && writes_keys) || (rows && keys && work_sums_pairs(in));
+    return work ? in->b : 0;
+}
 
 /* Returns the sum of max(t - i, 0) over rows i in 0..n-1, approximated by an area. */
 static double work_corner(double t, double n) {

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Estimated work of a pass, for the cost models of engines.
+ * The work of a pass: whether it has any, and estimates for the cost models of engines.
  */
 #ifndef FXA_PROBLEM_WORK_H
 #define FXA_PROBLEM_WORK_H
 
 #include "problem.h"
+
+/* Returns the number of batch entries that a run visits: b, or 0 if no entry has an element to write or a pair to sum
+ * over (sequences without rows or keys, rows without features). Nothing bounds b and the heads of a tensor without
+ * elements, so a loop over them may never end. */
+int64_t fxa__entries_with_work(const fxa__problem *p);
 
 /* Returns the floating-point operations of the matrix products over the pairs that the band of the mask (causal,
  * windows) keeps. Packed sequences count as equally long, padded ones as full, and rows with run-time positions as the

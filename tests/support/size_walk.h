@@ -65,7 +65,7 @@ enum { SIZE_AXES = sizeof size_axes / sizeof *size_axes };
 
 /* Returns the value of a size at step 0 (0), 1 (1), 2 (maximum). d_v of 0 is FXA_D_V_ZERO. */
 static int64_t size_value(const size_axis *axis, int step) {
-    if (step == 0 && strcmp(axis->name, "dv") == 0) return FXA_D_V_ZERO;
+    if (step == 0 && strcmp(axis->name, "d_v") == 0) return FXA_D_V_ZERO;
     return step == 0 ? 0 : step == 1 ? 1 : axis->most;
 }
 

@@ -47,7 +47,7 @@ static void back_store_dq(const fxa__back_worker *w, void *dq, int64_t first, in
 /* Rows past the end of a padded sequence. */
 static void back_store_dq_absent(const fxa__back_worker *w) {
     const fxa_problem *p = &w->job->p->in;
-    if (p->flags & (FXA_ACCUMULATE_DQ | FXA_VARLEN)) return;
+    if (p->flags & (FXA_ACCUMULATE_DQ | FXA_VARLEN) || w->g.seq.q_len == p->sq) return; /* no head has any */
     memset(w->q, 0, (size_t)p->d_qk * w->job->code->kernels->real_size);
     for (int64_t h = w->g.hkv * w->g.heads; h < (w->g.hkv + 1) * w->g.heads; h++)
         for (int64_t q = w->g.seq.q_len; q < p->sq; q++)
@@ -318,7 +318,7 @@ bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const f
     for (int64_t i = 0; cut->want_sums && i < cut->lanes * p->program->n_params; i++) run.dparams[i] = 0;
     double pairs = (double)cut->groups * (double)cut->rows * (double)in->sk;
     int32_t width = pairs * 10 * (double)in->d_qk < BACK_SMALL ? 1 : code->width;
-    fxa__progress_begin(bound->progress, in->b, in->hkv, in->sk);
+    fxa__progress_begin(bound->progress, cut->entries, in->hkv, in->sk);
     back_do(&run, width, back_before, cut->groups * cut->tiles + fxa__back_sum_pieces(&run));
     back_do(&run, width, back_lane, cut->lanes);
     back_do(&run, width, back_after,

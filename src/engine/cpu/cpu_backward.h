@@ -31,7 +31,8 @@ typedef struct fxa__back_shares {
     bool want_ds;                           /* any of q, k, sums */
     bool pool;                              /* dK, dV are summed over the whole pool of pages first */
     bool keep_score;                        /* the way back needs the scaled scores beside the probabilities */
-    int64_t groups;                         /* b * hkv */
+    int64_t entries;                        /* of the batch that have work: b, or 0 */
+    int64_t groups;                         /* entries * hkv */
     int64_t rows;                           /* of a group, at most: heads * sq */
     int64_t tiles;                          /* of a group, at most */
     int64_t block;                          /* keys */

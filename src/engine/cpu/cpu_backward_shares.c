@@ -14,6 +14,7 @@
 #include "../../base/invariant.h"
 #include "../../lower/grad_class.h"
 #include "../../problem/scales.h"
+#include "../../problem/work.h"
 
 /* Bounds of memory and of what waits for a thread are guesses, not tuned: as much memory as a problem of that size has
  * anyway, as many units and lanes as large machines have threads. */
@@ -43,9 +44,9 @@ static void shares_tiles(fxa__back_shares *c, const fxa__cpu_kernels *kernels, c
     int64_t block = BACK_BLOCK_BYTES / (wide * (int64_t)kernels->real_size);
     block = fxa__max_i64(step, fxa__min_i64(block, BACK_KEYS) / step * step);
     c->block = fxa__min_i64(block, fxa__round_up(fxa__max_i64(p->sk, 1), nr));
-    c->rows = shares_mul(p->hq / fxa__max_i64(p->hkv, 1), p->sq);
+    c->rows = c->entries ? shares_mul(p->hq / fxa__max_i64(p->hkv, 1), p->sq) : 0;
     c->tile = fxa__max_i64(1, fxa__min_i64(FXA__BACK_TILE, c->rows));
-    c->tiles = shares_mul(p->hq / fxa__max_i64(p->hkv, 1), fxa__div_up(p->sq, c->tile));
+    c->tiles = c->rows == 0 ? 0 : shares_mul(p->hq / fxa__max_i64(p->hkv, 1), fxa__div_up(p->sq, c->tile));
     c->ld_d = fxa__round_up(p->d_qk, nr);
     c->ld_v = fxa__round_up(p->d_v, nr);
     c->ld = c->block + 16;
@@ -54,7 +55,7 @@ static void shares_tiles(fxa__back_shares *c, const fxa__cpu_kernels *kernels, c
 
 static void shares_chunks(fxa__back_shares *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t blocks = fxa__div_up(fxa__max_i64(p->sk, 1), c->block);
-    c->groups = shares_mul(p->b, p->hkv);
+    c->groups = shares_mul(c->entries, p->hkv);
     c->chunks = 1;
     if (c->groups > 0 && !c->pool) {
         c->chunks = fxa__min_i64(BACK_CHUNKS, fxa__div_up(BACK_ITEMS, c->groups));
@@ -124,8 +125,8 @@ static int64_t shares_tensor_bytes(const fxa__problem *p, int32_t t) {
 }
 
 static int64_t shares_lanes(const fxa__back_shares *c, const fxa_problem *p, uint32_t axes) {
-    return (axes & FXA__BACK_B ? p->b : 1) * (axes & FXA__BACK_H ? p->hkv : 1) *
-           (axes & FXA__BACK_CHUNK ? c->chunks : 1);
+    return shares_mul(shares_mul(axes & FXA__BACK_B ? p->b : 1, axes & FXA__BACK_H ? p->hkv : 1),
+                      axes & FXA__BACK_CHUNK ? c->chunks : 1);
 }
 
 /* Small tensors are summed by every lane for itself. Large ones have one sum, and lanes only along axes on which
@@ -160,7 +161,11 @@ static void shares_sums(fxa__back_shares *c, const fxa__problem *p, const fxa_pr
 fxa__back_shares fxa__back_shares_make(const fxa__cpu_code *code, const fxa__problem *p) {
     const fxa_problem *in = &p->in;
     fxa__back_shares c = {
-        .want_q = in->flags & FXA_GRAD_Q, .want_k = in->flags & FXA_GRAD_K, .want_v = in->flags & FXA_GRAD_V};
+        .want_q = in->flags & FXA_GRAD_Q && in->d_qk > 0,
+        .want_k = in->flags & FXA_GRAD_K && in->d_qk > 0,
+        .want_v = in->flags & FXA_GRAD_V && in->d_v > 0,
+        .entries = fxa__entries_with_work(p),
+    };
     c.want_sums = in->param_grads != 0;
     for (int32_t t = 0; t < p->program->n_tensors; t++) c.want_sums = c.want_sums || in->captures[t].grad;
     c.want_ds = c.want_q || c.want_k || c.want_sums || fxa__scale_use_of(in, FXA_SLOT_AMAX_DS) == FXA__SCALE_WRITTEN;

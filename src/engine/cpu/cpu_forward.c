@@ -10,6 +10,7 @@
 
 #include "../../base/carve.h"
 #include "../../base/invariant.h"
+#include "../../problem/work.h"
 
 #include <string.h>
 
@@ -153,12 +154,14 @@ static bool forward_layout(fxa__cpu_forward_run *run, fxa__carver all, size_t *b
     fxa__carver own = fxa__carver_make(NULL);
     fxa__cpu_scratch s;
     fxa__cpu_cut cut;
-    int64_t groups = p->b * p->hkv, items = 0;
+    run->entries = fxa__entries_with_work(run->p);
+    int64_t groups = run->entries * p->hkv, items = 0;
     run->blocks = fxa__cpu_forward_blocks(run->code, p);
     forward_bound(run);
     forward_carve_scratch(&own, run, &s, &cut);
     run->scratch_bytes = own.used;
-    double flops = 2.0 * (double)p->b * (double)p->hq * (double)p->sq * (double)p->sk * (double)(p->d_qk + p->d_v);
+    double flops =
+        2.0 * (double)run->entries * (double)p->hq * (double)p->sq * (double)p->sk * (double)(p->d_qk + p->d_v);
     if (!fxa__mul_i64(groups, run->items, &items)) return false;
     run->workers = flops < FORWARD_SMALL_FLOPS ? 1 : (int32_t)forward_clamp(items, 1, run->code->width);
     run->ranges = fxa__carve(&all, run->p->program->n_tensors, sizeof *run->ranges);
@@ -246,7 +249,7 @@ static void forward_task(void *arg, int32_t worker) {
     fxa__cpu_forward_run *run = arg;
     fxa__cpu_item it = forward_worker(run, worker);
     fxa__cpu_cut_start(&it.cut, &it.g, &run->kept, run->blocks.tile_rows, run->blocks.keys);
-    int64_t total = run->p->in.b * run->p->in.hkv * run->items;
+    int64_t total = run->entries * run->p->in.hkv * run->items;
     if (it.kernels->enter) it.kernels->enter();
     for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < total;) {
         int64_t group = i / run->items, number = i % run->items;
@@ -261,7 +264,7 @@ static void forward_task(void *arg, int32_t worker) {
 static void forward_join_task(void *arg, int32_t worker) {
     fxa__cpu_forward_run *run = arg;
     fxa__cpu_item it = forward_worker(run, worker);
-    int64_t total = run->p->in.b * run->p->in.hkv;
+    int64_t total = run->entries * run->p->in.hkv;
     for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < total;) {
         forward_enter(&it, i);
         if (it.shares.chunks > 1) fxa__cpu_join(&it, i);
@@ -275,7 +278,7 @@ bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fx
         return false;
     fxa__cpu_scan(code, bound, run.ranges);
     atomic_init(&run.next, 0);
-    fxa__progress_begin(bound->progress, p->in.b, p->in.hkv, run.items);
+    fxa__progress_begin(bound->progress, run.entries, p->in.hkv, run.items);
     fxa__pool_run(bound->pool, bound->parallel_user, run.workers, forward_task, &run);
     if (run.slots == 0) return true;
     atomic_store(&run.next, 0);

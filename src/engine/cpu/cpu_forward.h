@@ -73,8 +73,9 @@ typedef struct fxa__cpu_forward_run {
     const fxa__bound_args *bound;
     fxa__cpu_blocks blocks;
     int32_t workers;
-    int64_t items; /* of a (b, KV head), at most */
-    int64_t slots; /* partial rows of a (b, KV head), at most */
+    int64_t entries; /* fxa__entries_with_work: B of what follows */
+    int64_t items;   /* of a (b, KV head), at most */
+    int64_t slots;   /* partial rows of a (b, KV head), at most */
     size_t scratch_bytes;
     char *scratch; /* workers * scratch_bytes */
     fxa_tensor_range *ranges;

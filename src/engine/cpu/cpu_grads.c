@@ -64,7 +64,7 @@ void fxa__back_store_sink(const fxa__back *job, int64_t h) {
     int64_t heads = p->hq / fxa__max_i64(p->hkv, 1), at = h * p->dsinks.stride[1];
     double sink = fxa__load_f64(job->bound->slot[FXA_SLOT_SINKS], p->sinks.dtype, h * p->sinks.stride[1]);
     double sum = p->flags & FXA_ACCUMULATE_DSINKS ? fxa__load_f64(data, p->dsinks.dtype, at) : 0;
-    for (int64_t b = 0; sink != -INFINITY && b < p->b; b++) {
+    for (int64_t b = 0; sink != -INFINITY && b < job->cut.entries; b++) {
         int64_t q_len = fxa__seq_get(job->p, job->bound, b).q_len;
         int64_t row = (b * p->hkv + h / heads) * job->cut.rows + h % heads * q_len;
         for (int64_t r = row; r < row + q_len; r++) {

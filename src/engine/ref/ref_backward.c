@@ -21,6 +21,7 @@
 #include "../../base/num.h"
 #include "../../problem/merge.h"
 #include "../../problem/scales.h"
+#include "../../problem/work.h"
 
 #include <string.h>
 
@@ -58,7 +59,7 @@ static void ref_row_backward(fxa__ref *r, int64_t h, int64_t q) {
         double dlse_minus_delta = dlse - fxa__ref_dot(r->dout, r->o, p->d_v);
         for (int64_t k = 0; k < r->seq.k_len; k++) ref_pair_backward(r, k, lse, dlse_minus_delta);
         double sink = fxa__ref_sink(r, h), sink_probability = sink == -INFINITY ? 0 : fxa__probability(sink, lse);
-        if (sink_probability != 0) r->dsink[h] += sink_probability * dlse_minus_delta;
+        if (p->flags & FXA_GRAD_SINKS && sink_probability != 0) r->dsink[h] += sink_probability * dlse_minus_delta;
     }
     if (p->flags & FXA_GRAD_Q) fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, p->flags & FXA_ACCUMULATE_DQ);
     fxa__progress_add(r->bound->progress, 1);
@@ -72,7 +73,7 @@ static void ref_row_zero(fxa__ref *r, int64_t h, int64_t q) {
 
 static void ref_head_backward(fxa__ref *r, int64_t h) {
     const fxa_problem *p = &r->p->in;
-    bool clear_padding = (p->flags & FXA_GRAD_Q) && !(p->flags & (FXA_ACCUMULATE_DQ | FXA_VARLEN));
+    bool clear_padding = (p->flags & FXA_GRAD_Q) && p->d_qk > 0 && !(p->flags & (FXA_ACCUMULATE_DQ | FXA_VARLEN));
     fxa__ref_enter_head(r, h);
     for (int64_t q = 0; q < r->seq.q_len; q++) ref_row_backward(r, h, q);
     for (int64_t q = r->seq.q_len; clear_padding && q < p->sq; q++) ref_row_zero(r, h, q);
@@ -93,9 +94,9 @@ static void ref_store_keys(const fxa__ref *r, int64_t hkv) {
     const fxa_problem *p = &r->p->in;
     int64_t end_k = p->flags & (FXA_ACCUMULATE_DK | FXA_VARLEN) ? r->seq.k_len : p->sk;
     int64_t end_v = p->flags & (FXA_ACCUMULATE_DV | FXA_VARLEN) ? r->seq.k_len : p->sk;
-    for (int64_t k = 0; (p->flags & FXA_GRAD_K) && k < end_k; k++)
+    for (int64_t k = 0; (p->flags & FXA_GRAD_K) && p->d_qk > 0 && k < end_k; k++)
         fxa__ref_store(r, FXA_SLOT_DK, hkv, k, r->dk + k * p->d_qk, p->flags & FXA_ACCUMULATE_DK);
-    for (int64_t k = 0; (p->flags & FXA_GRAD_V) && k < end_v; k++)
+    for (int64_t k = 0; (p->flags & FXA_GRAD_V) && p->d_v > 0 && k < end_v; k++)
         fxa__ref_store(r, FXA_SLOT_DV, hkv, k, r->dv + k * p->d_v, p->flags & FXA_ACCUMULATE_DV);
 }
 
@@ -103,11 +104,17 @@ static void ref_store_keys(const fxa__ref *r, int64_t hkv) {
 static void ref_store_pool(const fxa__ref *r, const fxa_operand *t, fxa_slot slot, int64_t hkv, const double *sum,
                            int64_t d, bool add) {
     int64_t size = r->p->in.page_size;
-    for (int64_t row = 0; row < r->p->in.n_pages * size; row++) {
+    for (int64_t row = 0; d > 0 && row < r->p->in.n_pages * size; row++) {
         int64_t at = row / size * t->stride[0] + hkv * t->stride[1] + row % size * t->stride[2];
         for (int64_t i = 0; i < d; i++, at += t->stride[3])
             fxa__ref_store_one(r, slot, t->dtype, at, sum[row * d + i], add);
     }
+}
+
+/* Returns true if the gradients of a pool of pages have elements. They are stored even without batch entries. */
+static bool ref_has_pool(const fxa_problem *p) {
+    bool grads = (p->flags & FXA_GRAD_K && p->d_qk > 0) || (p->flags & FXA_GRAD_V && p->d_v > 0);
+    return p->flags & FXA_PAGED && p->n_pages > 0 && grads;
 }
 
 /* Stores dK and dV of one KV head of a paged problem. */
@@ -131,17 +138,17 @@ static void ref_store_sinks(const fxa__ref *r) {
 
 void fxa__ref_backward(fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
-    int64_t group = p->hq / fxa__max_i64(p->hkv, 1);
+    int64_t group = p->hq / fxa__max_i64(p->hkv, 1), entries = fxa__entries_with_work(r->p);
     bool paged = p->flags & FXA_PAGED;
-    fxa__progress_begin(r->bound->progress, p->b, p->hq, p->sq);
-    memset(r->dsink, 0, (size_t)p->hq * sizeof(double));
+    fxa__progress_begin(r->bound->progress, entries, p->hq, p->sq);
+    if (p->flags & FXA_GRAD_SINKS) memset(r->dsink, 0, (size_t)p->hq * sizeof(double));
     fxa__ref_clear_sums(r);
-    for (int64_t hkv = 0; hkv < p->hkv; hkv++) {
+    for (int64_t hkv = 0; (entries > 0 || ref_has_pool(p)) && hkv < p->hkv; hkv++) {
         ref_clear_keys(r);
-        for (int64_t b = 0; b < p->b; b++) {
+        for (int64_t b = 0; b < entries; b++) {
             fxa__ref_enter_batch(r, b);
             fxa__ref_load_keys(r, hkv);
-            for (int64_t h = hkv * group; h < (hkv + 1) * group; h++) ref_head_backward(r, h);
+            for (int64_t h = hkv * group; p->sq > 0 && h < (hkv + 1) * group; h++) ref_head_backward(r, h);
             if (paged) continue; /* other batch entries may share the pages */
             ref_store_keys(r, hkv);
             ref_clear_keys(r);

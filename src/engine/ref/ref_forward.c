@@ -14,6 +14,7 @@
 
 #include "../../base/num.h"
 #include "../../problem/merge.h"
+#include "../../problem/work.h"
 
 /* Fills r->s. Returns its maximum: -inf if no key is attended, NaN if a score is NaN. */
 static double ref_row_scores(fxa__ref *r) {
@@ -87,9 +88,9 @@ static void ref_row_padding(fxa__ref *r, int64_t h, int64_t q) {
 
 void fxa__ref_forward(fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
-    int64_t group = p->hq / fxa__max_i64(p->hkv, 1);
-    fxa__progress_begin(r->bound->progress, p->b, p->hq, p->sq);
-    for (int64_t b = 0; b < p->b; b++) {
+    int64_t group = p->hq / fxa__max_i64(p->hkv, 1), entries = fxa__entries_with_work(r->p);
+    fxa__progress_begin(r->bound->progress, entries, p->hq, p->sq);
+    for (int64_t b = 0; b < entries; b++) {
         fxa__ref_enter_batch(r, b);
         for (int64_t hkv = 0; hkv < p->hkv; hkv++) {
             fxa__ref_load_keys(r, hkv);

@@ -7,6 +7,7 @@
 
 #include "../../base/dtype.h"
 #include "../../problem/scales.h"
+#include "../../problem/work.h"
 
 static double *ref_carve_matrix(fxa__carver *c, int64_t rows, int64_t columns) {
     return fxa__carve_matrix(c, rows, columns, sizeof(double));
@@ -39,12 +40,13 @@ static void ref_carve_sums(fxa__carver *c, const fxa__problem *p, fxa__ref_sum *
 bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__carver c, fxa__ref *r, size_t *bytes) {
     r->derivative = derivative;
     r->vals = fxa__carve(&c, ref_largest_program(p, derivative), sizeof(fxa__val));
-    r->k = ref_carve_matrix(&c, p->in.sk, p->in.d_qk);
-    r->v = ref_carve_matrix(&c, p->in.sk, p->in.d_v);
+    int64_t keys = fxa__entries_with_work(p) ? p->in.sk : 0;
+    r->k = ref_carve_matrix(&c, keys, p->in.d_qk);
+    r->v = ref_carve_matrix(&c, keys, p->in.d_v);
     r->q = ref_carve_matrix(&c, 1, p->in.d_qk);
     r->o = ref_carve_matrix(&c, 1, p->in.d_v);
     if (p->in.pass == FXA_FORWARD) {
-        r->s = ref_carve_matrix(&c, 1, p->in.sk);
+        r->s = ref_carve_matrix(&c, 1, keys);
         r->o_old = ref_carve_matrix(&c, 1, p->in.d_v);
     } else {
         int64_t rows = fxa__ref_key_rows(p);
@@ -52,7 +54,7 @@ bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__
         r->dq = ref_carve_matrix(&c, 1, p->in.d_qk);
         r->dk = ref_carve_matrix(&c, rows, p->in.d_qk);
         r->dv = ref_carve_matrix(&c, rows, p->in.d_v);
-        r->dsink = ref_carve_matrix(&c, 1, p->in.hq);
+        r->dsink = ref_carve_matrix(&c, 1, p->in.flags & FXA_GRAD_SINKS ? p->in.hq : 0);
         r->dparams = ref_carve_matrix(&c, 1, p->program->n_params);
         r->dtensor = fxa__carve(&c, p->program->n_tensors, sizeof(fxa__ref_sum));
         ref_carve_sums(&c, p, r->dtensor);
@@ -62,7 +64,7 @@ bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__
 }
 
 int64_t fxa__ref_key_rows(const fxa__problem *p) {
-    if (!(p->in.flags & FXA_PAGED)) return p->in.sk;
+    if (!(p->in.flags & FXA_PAGED)) return fxa__entries_with_work(p) ? p->in.sk : 0;
     return p->in.n_pages * p->in.page_size; /* does not overflow: the rows of K and V */
 }
 
