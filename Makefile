@@ -46,8 +46,8 @@ coverage:            ## lines and branches that the tests reach, by folder, into
 	$(RUN_TESTS) $(BUILD)-coverage $(CTEST) --timeout 7200 -R '$(COVER_WHOLE)' || tests=1; \
 	python3 tools/reliability.py --coverage $(BUILD)-coverage && exit $$tests; }
 
-mutants:             ## random changes of src, one at a time, against the tests that run the line: N=100, SEED=1, FOLDERS=cuda,plan
-	@python3 tools/mutants.py --work $(BUILD)-mutants --count $(or $(N),100) --seed $(or $(SEED),1) $(if $(FOLDERS),--folders $(FOLDERS))
+mutants:             ## random changes of src against the C tests that reach them: N=100, SEED=1, ONLY=cuda,plan
+	@python3 tools/mutants.py --work $(BUILD)-mutants --count $(or $(N),100) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
 
 fuzz:                ## libFuzzer on texts, builder tapes, plan bytes, carried problems and .npy files, SECONDS=60 each (needs clang)
 	@sh tools/fuzz.sh $(BUILD)-fuzz $(or $(SECONDS),60)

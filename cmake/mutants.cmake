@@ -9,12 +9,9 @@ macro(add_library name)
 endmacro()
 function(fxa_mutants_end)
   set_target_properties(fxattn_checked_objects fxattn_kernels fxattn_models PROPERTIES C_VISIBILITY_PRESET default)
-  target_compile_options(fxattn_checked_objects PRIVATE --coverage -O1)
-  target_link_options(fxattn_checked PRIVATE --coverage)
   foreach(wrapped test_dl test_system_refuses) # --wrap works on one link: these contain the objects themselves
     if(TARGET ${wrapped})
       target_sources(${wrapped} PRIVATE $<TARGET_OBJECTS:fxattn_checked_objects>)
-      target_link_options(${wrapped} PRIVATE --coverage)
     endif()
   endforeach()
   # Tests with a list of engines of their own: the library has to see theirs in place of its own.

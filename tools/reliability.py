@@ -5,7 +5,6 @@
     tools/reliability.py [--fuzz SECONDS] [--scale FACTOR] [--seed NUMBER] [--tests BUILD]
     tools/reliability.py --model SECONDS [--seed NUMBER] [--tests BUILD]
     tools/reliability.py --coverage BUILD [--since COMMIT TESTS]
-    tools/reliability.py --mutants RESULTS
 
 --fuzz      seconds per fuzz target (0: leave out), side by side, with clang, ASan and UBSan
 --scale     iterations of the random tests, as a multiple of the default run; those of CAMPAIGNS by their factor more
@@ -16,9 +15,7 @@
 --since     make coverage was run on that commit, and since then only tests of these folders, in the same build: counts of
             sources that did not change go on, those of others begin anew
 
---mutants   writes the section of mutants only: what tools/mutants.py has found, build-mutants/mutants.jsonl
-
-Each of the four leaves the others' sections as they are."""
+Each of the three leaves the others' sections as they are. Mutants have a page of their own: tools/mutants.py --page."""
 import argparse
 import datetime
 import json
@@ -35,8 +32,6 @@ COVERAGE = "## Coverage"
 MODEL = "## CUDA kernels on a model of a device"
 MUTANTS = "## Mutants"
 REASONS = os.path.join(ROOT, "tools", "coverage_left.txt")
-EQUIVALENT = os.path.join(ROOT, "tools", "mutants_equivalent.txt")
-SEEN, MISSED = ("killed", "timeout"), ("survived", "unreached") # verdicts of tools/mutants.py
 # Of what was once wrong and only a long run would have found: (what, tests, under the thread sanitizer, factor of scale).
 CAMPAIGNS = [
     ("gradients of tensors that are loaded at permuted coordinates, any number of threads",
@@ -267,66 +262,6 @@ def coverage_section(build, since):
                      ["", "### Branches that no test takes"] + left_section(left))
 
 
-# ---- Mutants ---------------------------------------------------------------------------------------------------------
-
-def mutant_text(r):
-    """What a mutant changes, on one line."""
-    return " -> ".join(" ".join(r[key].split()) or "nothing" for key in ("old", "new"))
-
-
-def mutants_read(path):
-    """The last result of each change in a file of results: {(file, line's text, place, new text): result}."""
-    if not os.path.exists(path):
-        return {}
-    with open(path) as file:
-        return {(r["file"], r["text"], r["at"], r["new"]): r for r in map(json.loads, file)}
-
-
-def mutants_equivalent(rows):
-    """(rows, entries that fit none): survivors that the list of equivalent ones has become so, with its reason."""
-    out, used, reasons = [], set(), read_reasons(EQUIVALENT)
-    for r in rows:
-        fits = [i for i, (_, path, part) in enumerate(reasons)
-                if r["verdict"] in MISSED and path == r["file"] and part == "%s: %s" % (mutant_text(r), r["text"])]
-        used.update(fits)
-        out.append(dict(r, verdict="equivalent", reason=reasons[fits[0]][0]) if fits else r)
-    return out, [entry for i, entry in enumerate(reasons) if i not in used]
-
-
-def mutants_section(results):
-    """The table by folder, and what no test sees."""
-    rows, unused = mutants_equivalent(results)
-    for _, name, part in unused:
-        print("reliability.py: tools/mutants_equivalent.txt has an entry that fits no survivor: %s: %s" % (name, part),
-              file=sys.stderr)
-    verdicts = ("killed", "timeout", "survived", "unreached", "equivalent", "same", "uncompiled")
-    text = ["| folder | mutants | seen | %s |" % " | ".join(verdicts), "|---" * (3 + len(verdicts)) + "|"]
-    for folder in sorted({os.path.dirname(r["file"]) for r in rows}) + ["all"]:
-        mine = [r["verdict"] for r in rows if folder in (os.path.dirname(r["file"]), "all")]
-        seen, missed = (sum(verdict in some for verdict in mine) for some in (SEEN, MISSED))
-        text.append("| %s | %d | %s | %s |" % (folder, seen + missed, percent(seen, seen + missed),
-                                               " | ".join(str(mine.count(verdict)) for verdict in verdicts)))
-    for verdict, about in (("survived", "No test fails"), ("unreached", "No test runs the line"),
-                           ("equivalent", "Equivalent")):
-        some = [r for r in rows if r["verdict"] == verdict]
-        for reason in sorted({r.get("reason", "") for r in some}):
-            mine = [r for r in some if r.get("reason", "") == reason]
-            text += ["", "**%s** (%d)%s" % (about, len(mine), " " + reason if reason else ""), ""]
-            text += ["- %s:%d: `%s` in `%s`" % (r["file"], r["line"], mutant_text(r), r["text"])
-                     for r in sorted(mine, key=lambda r: (r["file"], r["line"]))]
-    return "\n".join(text)
-
-
-def mutants_page(path):
-    commit = run(["git", "rev-parse", "--short", "HEAD"])[1].strip()
-    rows = mutants_read(path)
-    about = ("Written by `tools/reliability.py --mutants` on %s, commit %s: one change at a time in the C of src but the kernels of "
-             "instruction sets, drawn by tools/mutants.py (`make mutants`), against the C tests that run the line. Seen: a test "
-             "fails or takes four times its time. Not counted: changes that the compiler makes the same code of, and equivalent "
-             "ones, whose reasons come from tools/mutants_equivalent.txt." % (datetime.date.today().isoformat(), commit))
-    return "\n".join([MUTANTS, "", about, "", "Machine: %s." % machine(), "", mutants_section(list(rows.values()))])
-
-
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--fuzz", type=int, default=600)
@@ -336,14 +271,8 @@ def main():
     options.add_argument("--model", type=int, metavar="SECONDS")
     options.add_argument("--coverage", metavar="BUILD")
     options.add_argument("--since", nargs=2, metavar=("COMMIT", "TESTS"))
-    options.add_argument("--mutants", metavar="RESULTS")
     given = options.parse_args()
     campaigns, model, mutants, coverage = read_sections()
-    if given.mutants:
-        mutants = mutants_page(given.mutants)
-        write_sections(campaigns, model, mutants, coverage)
-        print(mutants)
-        return 0
     if given.coverage:
         coverage = coverage_section(given.coverage, given.since)
         write_sections(campaigns, model, mutants, coverage)

@@ -31,6 +31,20 @@ TEST(a_text_that_does_not_fit_says_so) {
     T_INT(fxa__fail(NULL, FXA_E_LIMIT, "nobody listens"), FXA_E_LIMIT);
 }
 
+/* A last word that takes more than half of the room is cut inside. */
+TEST(a_text_is_cut_before_its_last_word_or_in_it) {
+    enum { MOST = sizeof((fxa_error *)0)->text - 5, HALF = MOST / 2 }; /* "..." and two more end the text */
+    fxa_error err;
+    for (int at = HALF - 1; at <= HALF + 1; at++) {
+        char longtext[2 * MOST];
+        memset(longtext, 'x', sizeof longtext - 1);
+        longtext[sizeof longtext - 1] = 0;
+        longtext[at] = ' ';
+        T_INT(fxa__fail(&err, FXA_E_LIMIT, "%s", longtext), FXA_E_LIMIT);
+        T_INT(strlen(err.text), at < HALF ? MOST + 3 : at + 4);
+    }
+}
+
 TEST(render_points_at_the_place) {
     fxa_error err = {FXA_E_PROGRAM, 0, 2, 9, 3, "unknown name 'cap'"};
     const char *source = "let x = 1\r\nscore = cap * x\n";

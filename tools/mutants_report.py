@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results of mutants, and docs/reliability-mutants.md, which is made of them. Used by tools/mutants.py."""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mutants_changes as changes
+import reliability
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "reliability-mutants.md"
+EQUIVALENT = ROOT / "tools" / "mutants_equivalent.txt"
+KEPT = ("file", "line", "text", "above", "column", "kind", "old", "new", "verdict", "by")
+SEEN, MISSED = ("killed", "timeout"), ("survived", "unreached")
+VERDICTS = ("killed", "timeout", "survived", "unreached", "equivalent", "same", "uncompiled")
+
+
+def read(path):
+    """Returns the results of a file, a line each, by mutant."""
+    rows = [{"inside": True, **json.loads(line)} for line in path.read_text().splitlines()] if path.exists() else []
+    return {changes.key(r): r for r in rows}
+
+
+def write(path, results):
+    rows = [{k: r[k] for k in KEPT} | ({} if r["inside"] else {"inside": False}) for r in results]
+    path.write_text("".join(json.dumps(r) + "\n" for r in sorted(rows, key=changes.key)))
+
+
+def change(r):
+    """Returns what a mutant changes, on one line."""
+    return " -> ".join(" ".join(r[key].split()) or "nothing" for key in ("old", "new"))
+
+
+def with_reasons(rows):
+    """Returns the rows, survivors that are listed with a reason as equivalent, and the entries of the list that fit none."""
+    out, used, reasons = [], set(), reliability.read_reasons(EQUIVALENT)
+    for r in rows:
+        fits = [i for i, (_, path, part) in enumerate(reasons)
+                if r["verdict"] in MISSED and path == r["file"] and part == f"{change(r)}: {r['text']}"]
+        used.update(fits)
+        out.append(dict(r, verdict="equivalent", reason=reasons[fits[0]][0]) if fits else r)
+    return out, [entry for i, entry in enumerate(reasons) if i not in used]
+
+
+def table(rows):
+    text = [f"| folder | mutants | seen | {' | '.join(VERDICTS)} |", "|---" * (3 + len(VERDICTS)) + "|"]
+    for folder in sorted({os.path.dirname(r["file"]) for r in rows}) + ["all"]:
+        mine = [r["verdict"] for r in rows if folder in (os.path.dirname(r["file"]), "all")]
+        seen, missed = (sum(verdict in some for verdict in mine) for some in (SEEN, MISSED))
+        text.append("| %s | %d | %s | %s |" % (folder, seen + missed, reliability.percent(seen, seen + missed),
+                                               " | ".join(str(mine.count(verdict)) for verdict in VERDICTS)))
+    return text
+
+
+def report(results):
+    """Returns the table by folder and the list of what no test sees."""
+    rows, unused = with_reasons(results)
+    for _, name, part in unused:
+        print(f"mutants.py: tools/mutants_equivalent.txt has an entry that fits no survivor: {name}: {part}", file=sys.stderr)
+    text = table(rows)
+    for verdict, about in (("survived", "No test fails"), ("unreached", "No test runs the statement"),
+                           ("equivalent", "Equivalent")):
+        some = [r for r in rows if r["verdict"] == verdict]
+        for reason in sorted({r.get("reason", "") for r in some}):
+            mine = sorted((r for r in some if r.get("reason", "") == reason), key=lambda r: (r["file"], r["line"]))
+            text += ["", f"**{about}** ({len(mine)}){' ' + reason if reason else ''}", ""]
+            text += [f"- {r['file']}:{r['line']}: `{change(r)}` in `{r['text']}`" for r in mine]
+    return "\n".join(text)
+
+
+def write_page(results, source):
+    source = os.path.relpath(source, ROOT)
+    text = f"""# Mutants
+
+Written by `tools/mutants.py --page` from {source}. Nothing here is written by hand.
+
+A mutant is the source with one random change of one thing in it: an operator, a constant, a condition, an
+assignment that is left out, arguments that change places. `make mutants` draws them from src in proportion to
+the lines of its files, and runs the C tests that reach the statement. A mutant is seen if a test fails or takes
+four times its time. Not counted are changes that the compiler makes the same code of, those that do not
+compile, and equivalent ones, whose reasons come from tools/mutants_equivalent.txt. Every other survivor is a
+test that is missing.
+
+"""
+    PAGE.write_text(text + report(results) + "\n")
