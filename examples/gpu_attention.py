@@ -45,7 +45,7 @@ def run_on(device):
 
 def explain_for_h200():
     slopes = 2.0 ** -torch.arange(1.0, HEADS + 1)
-    found = fxattn.explain(make_score(slopes), (BATCH, HEADS, LENGTH, WIDTH), dtype="bf16", causal=True, target=PROFILE,
+    found = fxattn.explain(make_score(slopes), (BATCH, HEADS, LENGTH, WIDTH), dtype="bf16", is_causal=True, target=PROFILE,
                            grads="all")
     print("no GPU here; on an H200:")
     for engine in found.engines:

@@ -46,17 +46,6 @@ static int32_t code_of_status(fxa_status status) {
     }
 }
 
-/* What users of fxattn.jax call the slots whose elements a run looks at. */
-static const fxa__slot_word jax_words[] = {
-    {"Q_LENGTHS", "lengths (of q)"},
-    {"K_LENGTHS", "lengths (of k)"},
-    {"CU_Q", "cu_q"},
-    {"CU_K", "cu_k"},
-    {"Q_START", "positions"},
-    {"SINKS", "sinks"},
-    {NULL, NULL},
-};
-
 static fxa__xla_error *frame_handle(const fxa__xla_frame *frame, bool cuda) {
     fxa__jax_call call;
     fxa_status status = FXA_OK;
@@ -75,7 +64,7 @@ static fxa__xla_error *frame_handle(const fxa__xla_frame *frame, bool cuda) {
         return NULL;
     }
     char text[640] = "fxattn: ";
-    fxa__slot_words_put(text + strlen(text), sizeof text - strlen(text), call.err.text, jax_words);
+    fxa__slot_words_put(text + strlen(text), sizeof text - strlen(text), call.err.text);
     fxa__xla_error_args args = {FXA__XLA_SIZE(fxa__xla_error_args, code), NULL, text, code_of_status(status)};
     return frame->api->error_create(&args);
 }

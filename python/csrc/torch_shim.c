@@ -243,12 +243,8 @@ fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TO
 }
 
 static void failure_raise(const fxa_error *err) {
-    static const fxa__slot_word words[] = {
-        {"Q_LENGTHS", "q_lengths"}, {"K_LENGTHS", "k_lengths"}, {"CU_Q", "cu_q"},  {"CU_K", "cu_k"},
-        {"Q_START", "positions"},   {"PAGES", "pages"},         {"SINKS", "sink"}, {NULL, NULL},
-    };
     char text[640] = "fxattn: ";
-    fxa__slot_words_put(text + strlen(text), sizeof text - strlen(text), err->text, words);
+    fxa__slot_words_put(text + strlen(text), sizeof text - strlen(text), err->text);
     fxa__torch.aoti_torch_check(false, "fxattn", __FILE__, (uint32_t)__LINE__, text);
 }
 

@@ -5,7 +5,7 @@ expect.
 All derive from Error and carry the library's status and text; errors of program text also their place. Front ends raise
 the same classes for what they find before the library is asked.
 """
-from typing import Dict, Iterable, List, Optional, Type
+from typing import Dict, Optional, Type
 
 
 class Error(Exception):
@@ -56,8 +56,7 @@ class BindingError(Error, ValueError):
 
 
 class OutsideError(BindingError, IndexError):
-    """An index leaves its captured tensor, and strict_index was asked for; the text has tensor, axis, index, size and
-    pair."""
+    """An index leaves its captured tensor, and bounds_check is on; the text has tensor, axis, index, size and pair."""
 
 
 class UnsupportedError(Error, NotImplementedError):
@@ -133,8 +132,8 @@ BY_STATUS: Dict[int, Type[Error]] = {
 
 
 def is_outside(text: str) -> bool:
-    """Whether a text is what FXA_BOUNDS_CHECK says of an index."""
-    return "is outside axis" in text and "FXA_BOUNDS_CHECK" in text
+    """Returns True if a message reports an index that leaves its captured tensor, found by bounds_check."""
+    return "is outside axis" in text and ("FXA_BOUNDS_CHECK" in text or "bounds_check" in text)
 
 
 def make_error(status: int, text: str, status_name: Optional[str] = None) -> Error:
@@ -143,25 +142,6 @@ def make_error(status: int, text: str, status_name: Optional[str] = None) -> Err
     if status_name:
         error.status = status_name
     return error
-
-
-# Keywords that say the same thing: front ends have the names of the library that they are for.
-_SYNONYMS = ("causal is_causal", "dropout dropout_p", "score score_mod", "mask mask_mod", "bprop score_mod_bprop",
-             "tensors score_mod_tensors", "bprop_tensors score_mod_bprop_tensors", "sink sinks",
-             "lengths q_lengths k_lengths", "seed dropout_key")
-
-
-def unknown_keywords(unknown: Iterable[str], accepted: Iterable[str]) -> ArgumentTypeError:
-    """What is said of keywords that a function does not have: the name that it has for the same, or all names."""
-    accepted = list(accepted)
-    told: List[str] = []
-    silent: List[str] = []
-    for name in unknown:
-        same = [one for words in _SYNONYMS for one in words.split() if name in words.split() and one in accepted]
-        (told if same else silent).append("%s is %s here" % (name, " and ".join(same)) if same else name)
-    if silent:
-        told.append("unexpected keyword %s; accepted are %s" % (", ".join(silent), ", ".join(accepted)))
-    return ArgumentTypeError("; ".join(told))
 
 
 def missing_library(error: ImportError, library: str, version: str) -> ImportError:

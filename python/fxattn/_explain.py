@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from . import _abi
 from .__main__ import command_path
 from ._errors import ArgumentError, ArgumentTypeError, make_error
+from ._options import flag, window_sides, with_hints
 from ._program import DTYPE_WORDS, DTYPES, Program
 from ._source import ScoreLike, Source, described, mask_function, resolve
 
@@ -78,34 +79,40 @@ class Explanation:
         return '<div class="fxattn">%s</div>' % "".join(parts)
 
 
-def explain(score: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask: ScoreLike = None, *,
+@with_hints
+def explain(score_mod: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask_mod: ScoreLike = None, *,
             tensors: Optional[Mapping[str, Any]] = None, params: Optional[Mapping[str, Any]] = None, dtype: Any = "f32",
-            causal: bool = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
-            bottom_right: bool = False, sink: Optional[str] = None, dropout: float = 0.0, engine: Optional[str] = None,
-            b: int = 0, h: int = 0, tile: Optional[Tuple[int, int]] = None, at: Optional[float] = None,
+            is_causal: bool = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
+            bottom_right: bool = False, sinks: Optional[str] = None, dropout_p: float = 0.0,
+            engine: Optional[str] = None, b: int = 0, h: int = 0, tile: Optional[Tuple[int, int]] = None,
+            at: Optional[float] = None,
             style: str = "flex", lib: str = "torch", device: Optional[str] = None, target: Any = None,
             grads: Optional[str] = None) -> Explanation:
-    """Everything that is derived from a score function, or a Program, or text, for a shape.
+    """Returns everything that is derived from a score function, a Program or text for a shape: program, derivative,
+    properties, the report of each engine, the tiles that a mask leaves, and a picture.
 
     shape: (B, H, S, D), {"b": 1, "h": 8, "hkv": 2, "sq": 1, "sk": 4096, "d": 64}, or the command's "b=1,h=8,s=4096".
-    mask, tensors, params, causal, window, bottom_right, sink ("zero"), dropout, engine, style: as
-        fxattn.numpy.attention has them. dtype: of Q, K and V. `lib`, "torch", "numpy" or "jax", is whose meaning
-        operators of a function have. The mask may be a BlockMask of create_block_mask's.
-    device: "host", "cuda" or "cuda:1", whose engines are asked. target: the file of a device's profile, which need not
-        be here. grads: "qkv" asks for gradients of Q, K and V alone, "all" for those of what is captured too.
-    b, h, tile: which batch entry and head are drawn and counted, by tiles of which size; at: the raw score that the
-        score function is drawn at.
+    score_mod, mask_mod, tensors, params, is_causal, window, bottom_right, sinks ("zero"), dropout_p, engine, style: as
+        in fxattn.numpy.attention; mask_mod may be a BlockMask of create_block_mask. dtype: that of Q, K and V. lib:
+        "torch", "numpy" or "jax", the library whose meaning the operators of a function have.
+    device: "host", "cuda" or "cuda:1", whose engines report. target: the file of a device description, for a device
+        that need not be present. grads: "qkv" for gradients of Q, K and V alone, "all" for those of captured arrays
+        too.
+    b, h, tile: the batch entry and head that are drawn and counted, and the size of a tile. at: the raw score at which
+        the score function is drawn.
+
+    Raises what the command of the package reports, by the classes of fxattn.Error.
     """
-    source = resolve(score, mask_function(mask), described, tensors=tensors, params=params, style=style, lib=lib,
-                     sizes=_sizes(shape))
+    source = resolve(score_mod, mask_function(mask_mod), described, tensors=tensors, params=params, style=style,
+                     lib=lib, sizes=_sizes(shape))
     options = ["--shape", _shape_text(shape), "--dtype", _dtype_text(dtype), "--b", str(b), "--h", str(h)]
-    options += ["--causal"] * bool(causal) + ["--bottom-right"] * bool(bottom_right)
-    if window is not None:
-        options += ["--window", _pair_text("window", [-1 if side is None else side for side in window])]
-    if sink is not None and not (isinstance(sink, str) and sink == "zero"):
-        raise ArgumentError("sink is %r; None and \"zero\" are accepted here" % (sink,))
-    options += ["--sink-zero"] * (sink is not None)
-    for name, value in (("--dropout-p", dropout or None), ("--engine", engine), ("--device", device),
+    options += ["--causal"] * flag("is_causal", is_causal) + ["--bottom-right"] * flag("bottom_right", bottom_right)
+    sides = window_sides(window)
+    options += [] if sides is None else ["--window", "%d,%d" % sides]
+    if sinks is not None and not (isinstance(sinks, str) and sinks == "zero"):
+        raise ArgumentError("sinks is %r; None and \"zero\" are accepted here" % (sinks,))
+    options += ["--sink-zero"] * (sinks is not None)
+    for name, value in (("--dropout-p", dropout_p or None), ("--engine", engine), ("--device", device),
                         ("--grads", grads), ("--target", None if target is None else
         os.path.abspath(os.fspath(target)))): options += [name, str(value)] if value is not None else []
     if tile is not None:

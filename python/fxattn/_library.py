@@ -98,15 +98,19 @@ def call(function: Callable[..., int], *arguments: Any, source: Optional[bytes] 
         raise error_of(error, source, name)
 
 
-# What a run reads, in the words of fxattn.numpy and fxattn.torch.
-_KEYWORDS = {"Q_LENGTHS": "q_lengths", "K_LENGTHS": "k_lengths", "CU_Q": "cu_q", "CU_K": "cu_k", "Q_START": "positions",
-             "PAGES": "pages", "SINKS": "sink"}
-_SLOT = re.compile(r"\b(?:%s)\b" % "|".join(_KEYWORDS))
+# Slots and flags of the library, by the names that the options of the front ends have (docs/names.md).
+_KEYWORDS = {"Q_LENGTHS": "q_lengths", "K_LENGTHS": "k_lengths", "CU_Q": "cu_q", "CU_K": "cu_k", "Q_START": "q_start",
+             "PAGES": "pages", "SINKS": "sinks", "FXA_CAUSAL": "is_causal", "FXA_WINDOW": "window",
+             "FXA_BOTTOM_RIGHT": "bottom_right", "FXA_Q_START": "q_start", "FXA_PAGED": "pages",
+             "FXA_SINKS": "sinks", "FXA_SINK_ZERO": "sinks=\"zero\"", "FXA_DROPOUT": "dropout_p",
+             "FXA_DETERMINISTIC": "deterministic", "FXA_BOUNDS_CHECK": "bounds_check",
+             "FXA_RETURN_LSE": "return_lse", "FXA_RETURN_ROW_MAX": "return_row_max"}
+_WORD = re.compile(r"\b(?:%s)\b" % "|".join(_KEYWORDS))
 
 
 def in_keywords(text: str) -> str:
-    """A message with keywords for slots."""
-    return _SLOT.sub(lambda m: _KEYWORDS[m[0]], text)
+    """Returns a message of the library with the names of options for its slots and flags."""
+    return _WORD.sub(lambda m: _KEYWORDS[m[0]], text)
 
 
 def error_of(error: "_abi.Error", source: Optional[bytes] = None, name: str = "program") -> Error:
@@ -188,15 +192,20 @@ def _make_context(threads: int) -> int:
         return _process.contexts[threads]
 
 
-def set_num_threads(threads: int) -> None:
-    """How many threads a run of this process takes at most, that of the caller counted; 0: as many as FXA_THREADS says,
-    or as there are CPUs. Results do not depend on it. Plans are cached for each number apart."""
+def check_threads(threads: Any) -> int:
+    """Returns a number of threads. Raises ArgumentTypeError or ArgumentError where it is none."""
     if isinstance(threads, bool) or not isinstance(threads, int):
         raise ArgumentTypeError("the number of threads is %s, of type %s; an int is accepted"
                                 % (threads, type(threads).__name__))
     if not 0 <= threads <= _abi.MAX_THREADS:
         raise ArgumentError("the number of threads is %d; 0 to %d are accepted" % (threads, _abi.MAX_THREADS))
-    _process.threads = threads
+    return threads
+
+
+def set_num_threads(threads: int) -> None:
+    """How many threads a run of this process takes at most, that of the caller counted; 0: as many as FXA_THREADS says,
+    or as there are CPUs. Results do not depend on it. Plans are cached for each number apart."""
+    _process.threads = check_threads(threads)
 
 
 def get_num_threads() -> int:

@@ -14,12 +14,19 @@ import numpy as np
 from . import _abi
 from ._arrays import FLOATS, Layout, as_array, code_of, describe, index_array, parse_layout, view_of
 from ._errors import ArgumentError, ArgumentTypeError
+from ._library import check_threads
+from ._options import flag, window_sides
 from ._problem import Args, Plan, Problem, Sizes
 from ._program import DTYPE_NAMES, Program
 from ._source import resolve
 
 MAX_SEED = (1 << 64) - 1
-WRT = ("q", "k", "v", "sink", "tensors", "params")
+WRT = ("q", "k", "v", "sinks", "tensors", "params")
+# Options of every function of fxattn.numpy that makes a Call.
+OPTIONS = ("layout", "kv_layout", "scale", "is_causal", "window", "bottom_right", "q_lengths", "k_lengths", "cu_q",
+           "cu_k", "max_q", "max_k", "pages", "q_start", "sinks", "dropout_p", "seed", "params", "tensors", "style",
+           "score_mod_bprop", "bprop_params", "bprop_tensors", "coordinates", "global_q_len", "global_k_len",
+           "global_heads", "deterministic", "bounds_check", "engine", "threads")
 
 
 def _int(value: Any, what: str, highest: int = (1 << 63) - 1) -> int:
@@ -29,6 +36,13 @@ def _int(value: Any, what: str, highest: int = (1 << 63) - 1) -> int:
         raise ArgumentTypeError("%s is of type %s; an int is accepted" % (what, type(value).__name__)) from None
     if not -(1 << 63) <= number <= highest:  # more would be cut off on the way to the library
         raise ArgumentError("%s is %d; 64 bits are accepted" % (what, number))
+    return number
+
+
+def _size(value: Any, what: str) -> int:
+    number = _int(value, what)
+    if number < 0:
+        raise ArgumentError("%s is %d; an int from 0 is accepted" % (what, number))
     return number
 
 
@@ -55,10 +69,11 @@ def _captured(program: Optional[Program], tensors: Sequence[Any], what: str) -> 
 
 
 class Forward(NamedTuple):
-    """A forward pass that is ready to run, with the arrays that it writes."""
+    """A forward pass that is ready to run, with the arrays that it writes. threads: None is set_num_threads's."""
 
     problem: Problem
     args: Args
+    threads: Optional[int]
     out: np.ndarray
     lse: Optional[np.ndarray]
     maxima: Optional[np.ndarray]
@@ -73,6 +88,7 @@ class Backward(NamedTuple):
 
     problem: Problem
     args: Args
+    threads: Optional[int]
     grads: Dict[str, Any]
     params: np.ndarray
     wanted_params: List[bool]
@@ -80,7 +96,9 @@ class Backward(NamedTuple):
 
 def _run(ready: Any, plan: Optional[Plan]) -> None:
     if plan is None:
-        ready.problem.run(ready.args)
+        ready.problem.run(ready.args, ready.threads)
+    elif ready.threads is not None:
+        raise ArgumentError("threads is given beside a plan, which has the number that it was made with")
     elif isinstance(plan, Plan):
         plan.run_on_host(ready.problem, ready.args)
     else:
@@ -90,11 +108,12 @@ def _run(ready: Any, plan: Optional[Plan]) -> None:
 class Call:
     """Everything of one attention but its results."""
 
-    def __init__(self, q: Any, k: Any, v: Any, score: Any, mask: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, options: Mapping[str, Any]) -> None:
         self.q, self.k, self.v = (as_array(x, name, FLOATS) for x, name in ((q, "q"), (k, "k"), (v, "v")))
         self.options = options
         self.layout = parse_layout(options["layout"], "layout")
         self.kv_layout = self._kv_layout()
+        self.threads = None if options["threads"] is None else check_threads(options["threads"])
         self.flags = 0
         self.tables: Dict[str, np.ndarray] = {}
         self.fields: Dict[str, Any] = {}
@@ -103,8 +122,9 @@ class Call:
         self._coordinates()
         shape = self.shape
         wide = self.q.dtype if self.q.dtype == np.float64 else None
-        self.source = resolve(score, mask, describe, shape=(shape.b, shape.hq, shape.sq, shape.sk), dtype=wide, **{
-            name: options[name] for name in ("tensors", "params", "bprop", "bprop_tensors", "bprop_params", "style")})
+        sources = ("tensors", "params", "score_mod_bprop", "bprop_tensors", "bprop_params", "style")
+        self.source = resolve(score_mod, mask_mod, describe, shape=(shape.b, shape.hq, shape.sq, shape.sk), dtype=wide,
+                              **{name: options[name] for name in sources})
         self.tensors = _captured(self.source.program, self.source.tensors, "tensors")
         self.bprop_tensors = _captured(self.source.bprop, self.source.bprop_tensors, "bprop_tensors")
 
@@ -153,10 +173,13 @@ class Call:
         if cu is None or cu.size < 1:
             raise ArgumentError("%s is empty; one offset more than there are sequences is accepted" % name)
         self.tables[name] = cu
-        return cu, int(np.diff(cu.astype(np.int64)).max()) if cu.size > 1 else 0
+        longest = self.options["max_q" if name == "cu_q" else "max_k"]
+        if longest is None:
+            return cu, int(np.diff(cu.astype(np.int64)).max()) if cu.size > 1 else 0
+        return cu, _size(longest, "max_q" if name == "cu_q" else "max_k")
 
     def _no_cu(self) -> None:
-        for name in ("cu_q", "cu_k"):
+        for name in ("cu_q", "cu_k", "max_q", "max_k"):
             if self.options[name] is not None:
                 raise ArgumentError("%s is given and the layout is %s; thd and htd are those of packed sequences"
                                     % (name, self.layout.name))
@@ -178,8 +201,9 @@ class Call:
             self.flags |= _abi.VARLEN
             cu, longest = self._cu("cu_q")
             b, sq, total_q = cu.size - 1, longest, sq
-            if self.options["cu_k"] is not None:
-                raise ArgumentError("cu_k is given beside pages, whose lengths are k_lengths")
+            for name in ("cu_k", "max_k"):
+                if self.options[name] is not None:
+                    raise ArgumentError("%s is given beside pages, whose lengths are k_lengths" % name)
         else:
             self._no_cu()
         self.tables["pages"] = pages = index_array(self.options["pages"], "pages", (b, None))
@@ -192,52 +216,43 @@ class Call:
 
     def _features(self) -> None:
         options, b = self.options, self.shape.b
-        for name, flag in (("causal", _abi.CAUSAL), ("bottom_right", _abi.BOTTOM_RIGHT),
-                           ("strict_index", _abi.BOUNDS_CHECK), ("deterministic", _abi.DETERMINISTIC)):
-            self.flags |= flag if options[name] else 0
-        for name, slot, flag in (("q_lengths", "q_lengths", _abi.PADDING), ("k_lengths", "k_lengths", _abi.PADDING),
-                                 ("positions", "q_start", _abi.Q_START)):
+        for name, bit in (("is_causal", _abi.CAUSAL), ("bottom_right", _abi.BOTTOM_RIGHT),
+                          ("bounds_check", _abi.BOUNDS_CHECK), ("deterministic", _abi.DETERMINISTIC)):
+            self.flags |= bit if flag(name, options[name]) else 0
+        for name, bit in (("q_lengths", _abi.PADDING), ("k_lengths", _abi.PADDING), ("q_start", _abi.Q_START)):
             if options[name] is not None:
-                self.flags |= flag
-                self.tables[slot] = index_array(options[name], name, (b,))
-        if options["window"] is not None:
-            self._window(options["window"])
-        dropout = _float(options["dropout"], "dropout")
-        if not 0 <= dropout < 1:
-            raise ArgumentError("dropout is %r; 0 <= dropout < 1 is accepted" % options["dropout"])
-        if dropout:
+                self.flags |= bit
+                self.tables[name] = index_array(options[name], name, (b,))
+        window = window_sides(options["window"], lambda side: _int(side, "window"))
+        if window is not None:
+            self.flags |= _abi.WINDOW
+            self.fields["window_left"], self.fields["window_right"] = window
+        dropout_p = _float(options["dropout_p"], "dropout_p")
+        if not 0 <= dropout_p < 1:
+            raise ArgumentError("dropout_p is %r; 0 <= dropout_p < 1 is accepted" % options["dropout_p"])
+        if dropout_p:
             self.flags |= _abi.DROPOUT
-            self.fields["dropout_p"] = dropout
+            self.fields["dropout_p"] = dropout_p
         self.seed = _int(options["seed"], "seed", MAX_SEED)
         if not 0 <= self.seed <= MAX_SEED:
             raise ArgumentError("seed is %d; 0 to 2^64 - 1 are accepted" % self.seed)
-        self._sink(options["sink"])
+        self._sinks(options["sinks"])
         scale = options["scale"]
         self.scale = None if scale is None else _float(scale, "scale")
         if self.scale is not None and not math.isfinite(self.scale):
             raise ArgumentError("scale is %r; a finite number is accepted, None for 1 / sqrt(d)" % scale)
 
-    def _window(self, window: Any) -> None:
-        try:
-            left, right = window
-        except (TypeError, ValueError):
-            raise ArgumentTypeError("window is %r; (left, right) is accepted, None for an open side"
-                                    % (window,)) from None
-        self.flags |= _abi.WINDOW
-        for side, value in (("left", left), ("right", right)):
-            self.fields["window_" + side] = -1 if value is None else _int(value, "window")
-
-    def _sink(self, sink: Any) -> None:
-        self.sink: Optional[np.ndarray] = None
-        if isinstance(sink, str):
-            if sink != "zero":
-                raise ArgumentError("sink is %r; \"zero\", or an array of a score per query head, is accepted" % sink)
+    def _sinks(self, sinks: Any) -> None:
+        self.sinks: Optional[np.ndarray] = None
+        if isinstance(sinks, str):
+            if sinks != "zero":
+                raise ArgumentError("sinks is %r; \"zero\", or an array of a score per query head, is accepted" % sinks)
             self.flags |= _abi.SINK_ZERO
-        elif sink is not None:
-            self.sink = as_array(sink, "sink", FLOATS)
-            if self.sink.shape != (self.shape.hq,):
-                raise ArgumentError("sink has shape %s; (%d,), a score per query head, is accepted"
-                                    % (self.sink.shape, self.shape.hq))
+        elif sinks is not None:
+            self.sinks = as_array(sinks, "sinks", FLOATS)
+            if self.sinks.shape != (self.shape.hq,):
+                raise ArgumentError("sinks has shape %s; (%d,), a score per query head, is accepted"
+                                    % (self.sinks.shape, self.shape.hq))
             self.flags |= _abi.SINKS
 
     def _coordinates(self) -> None:
@@ -263,9 +278,9 @@ class Call:
                 self.maps[axis] = {"table": True}
         if self.options["style"] == "graph":
             self._arrays_beside(set(given))
-        for name in ("q_len", "k_len", "heads"):
+        for name in ("global_q_len", "global_k_len", "global_heads"):
             if self.options[name] is not None:
-                self.fields["global_" + name] = _int(self.options[name], name)
+                self.fields[name] = _int(self.options[name], name)
 
     def _arrays_beside(self, moved: Set[str]) -> None:
         """Refuses arrays of the graph style with entries per batch entry or head where those have other coordinates:
@@ -294,15 +309,15 @@ class Call:
             args.slot(name, table.ctypes.data)
         for name, layout in (("q", self.layout), ("k", self.kv_layout), ("v", self.kv_layout)):
             self.bind(problem, args, name, getattr(self, name), layout)
-        if self.sink is not None:
-            problem.operand("sinks", code_of(self.sink, "sink"), (0, view_of(self.sink, "sink").stride[0]))
-            args.slot("sinks", self.sink.ctypes.data)
+        if self.sinks is not None:
+            problem.operand("sinks", code_of(self.sinks, "sinks"), (0, view_of(self.sinks, "sinks").stride[0]))
+            args.slot("sinks", self.sinks.ctypes.data)
         views = [view_of(t, "captured tensor") for t in self.tensors]
         problem.captures(views)
         args.tensors([view.data for view in views])
         args.params(source.params)
         if backward and source.bprop is not None:
-            views = [view_of(t, "captured tensor of bprop") for t in self.bprop_tensors]
+            views = [view_of(t, "captured tensor of score_mod_bprop") for t in self.bprop_tensors]
             problem.bprop_captures(views)
             args.tensors([view.data for view in views], bprop=True)
             args.params(source.bprop_params, bprop=True)
@@ -347,7 +362,7 @@ class Call:
         flags = (_abi.RETURN_LSE if want_lse else 0) | (_abi.RETURN_ROW_MAX if want_max else 0)
         problem, args = self.problem(False, flags)
         target = self.result(out, "out", self.out_shape(), self.q.dtype)
-        inputs = [self.q, self.k, self.v, *self.tensors, *self.tables.values(), self.sink]
+        inputs = [self.q, self.k, self.v, *self.tensors, *self.tables.values(), self.sinks]
         if out is not None and any(x is not None and np.may_share_memory(out, x) for x in inputs):
             target = np.empty(target.shape, target.dtype)  # an input must not change while it is read
         if self.layout.packed:
@@ -360,7 +375,7 @@ class Call:
         if want_max:
             maxima = np.zeros(self.rows_shape(), self.row_dtype())
             self.bind(problem, args, "row_max", maxima, self.layout.rows())
-        return Forward(problem, args, target, rows, maxima)
+        return Forward(problem, args, self.threads, target, rows, maxima)
 
     def run_forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False, want_max: bool = False,
                     plan: Optional[Plan] = None
@@ -379,8 +394,8 @@ class Call:
     def backward(self, dout: np.ndarray, dlse: Optional[np.ndarray], out: np.ndarray, lse: np.ndarray,
                  wrt: Sequence[str]) -> Backward:
         flags = sum(flag for name, flag in (("q", _abi.GRAD_Q), ("k", _abi.GRAD_K), ("v", _abi.GRAD_V)) if name in wrt)
-        wants_sink = self.sink is not None and "sink" in wrt
-        flags |= (_abi.GRAD_SINKS if wants_sink else 0) | (_abi.READ_DLSE if dlse is not None else 0)
+        wants_sinks = self.sinks is not None and "sinks" in wrt
+        flags |= (_abi.GRAD_SINKS if wants_sinks else 0) | (_abi.READ_DLSE if dlse is not None else 0)
         problem, args = self.problem(True, flags)
         rows = self.layout.rows()
         for name, array, layout, slot in (("o", out, self.layout, ""), ("lse", lse, rows, ""),
@@ -392,17 +407,17 @@ class Call:
             if name in wrt:
                 grads[name], layout = self._gradient(name, self.layout if name == "q" else self.kv_layout)
                 self.bind(problem, args, target, grads[name], layout, "dv" if name == "v" else "")
-        if wants_sink:
-            grads["sink"] = np.empty(self.sink.shape, self.sink.dtype)  # type: ignore[union-attr]
-            problem.operand("dsinks", code_of(grads["sink"], "sink"), (0, 1))
-            args.slot("dsinks", grads["sink"].ctypes.data)
+        if wants_sinks:
+            grads["sinks"] = np.empty(self.sinks.shape, self.sinks.dtype)  # type: ignore[union-attr]
+            problem.operand("dsinks", code_of(grads["sinks"], "sinks"), (0, 1))
+            args.slot("dsinks", grads["sinks"].ctypes.data)
         grads["tensors"] = self._captured_gradients(problem, args, "tensors" in wrt)
         params, wanted = self._param_gradients(problem, args, "params" in wrt)
-        return Backward(problem, args, grads, params, wanted)
+        return Backward(problem, args, self.threads, grads, params, wanted)
 
     def run_backward(self, dout: np.ndarray, dlse: Optional[np.ndarray], out: np.ndarray, lse: np.ndarray,
                      wrt: Sequence[str], plan: Optional[Plan] = None) -> Dict[str, Any]:
-        """Gradients by name: q, k, v, sink, and lists of those of tensors and params, None where there is none."""
+        """Gradients by name: q, k, v, sinks, and lists of those of tensors and params, None where there is none."""
         ready = self.backward(dout, dlse, out, lse, wrt)
         _run(ready, plan)
         grads = ready.grads

@@ -8,14 +8,15 @@ numbers, names or flags; its arrays are taken as they are, without a copy. Funct
 them unchanged, which it does not of those that capture arrays of NumPy.
 """
 import ctypes
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from operator import is_not
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from . import _abi
 from ._library import call as call_library
 from ._library import context, lib
-from ._numpy_call import Call, Forward
+from ._numpy_call import OPTIONS, Call, Forward
 from ._problem import SLOTS, Problem
 from ._program import Program
 from .trace.entry import known
@@ -25,6 +26,9 @@ _SLOTS = tuple(SLOTS[name] for name in ("q", "k", "v", "o"))
 _NUMBERS = (float, int)
 _CONSTANT = frozenset((bool, int, float, str, type(None)))  # types whose values never change
 _ATTENTION, _BYREF = lib.attention, ctypes.byref
+KEPT = tuple(name for name in OPTIONS if name not in ("params", "tensors"))  # options that are a part of the key
+_PLACES = range(len(KEPT))
+defaults: Tuple[Any, ...] = ()  # the objects that attention() has as defaults of KEPT, set where it is defined
 _calls: Dict[Any, "_Known"] = {}
 
 
@@ -53,46 +57,48 @@ def _geometry(array: Any) -> Optional[Tuple[Any, ...]]:
     return (array.shape, array.strides, array.dtype) if type(array) is np.ndarray else None
 
 
-def _settings(options: Mapping[str, Any]) -> Optional[Tuple[Any, ...]]:
-    """The settings as a part of a key; None if the value of one may change (an array, a tensor of another library)."""
+def _settings(options: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
+    """Returns the options that differ from their defaults as a part of a key: (place, value, type) of each. None if
+    the value of one may change, as that of an array can."""
     settings = []
-    for name, value in options.items():
-        if name == "params" or name == "tensors":
+    for place, value, default in zip(_PLACES, options, defaults):
+        if value is default:
             continue
         kind = type(value)
         if kind is float or (kind is tuple and _CONSTANT.issuperset(map(type, value))) or issubclass(kind, np.number):
             value = repr(value)  # 0.0 equals -0.0, and (2.0, 1) equals (2, True)
         elif kind not in _CONSTANT:
             return None
-        settings.append((name, value, kind))
+        settings.append((place, value, kind))
     return tuple(settings)
 
 
-def find(q: Any, k: Any, v: Any, score: Any, mask: Any, options: Mapping[str, Any]) -> Optional[Found]:
-    """What the call is known by, or None if it cannot be kept. Keys are equal only where calls are."""
+def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, tensors: Any,
+         options: Tuple[Any, ...]) -> Optional[Found]:
+    """Returns what a call is known by, or None if it cannot be kept. Keys are equal only where calls are. `options`
+    are the values of KEPT."""
     if type(q) is not np.ndarray or type(k) is not np.ndarray or type(v) is not np.ndarray:
         return None
-    numbers: Any = options.get("params")
-    arrays: Any = options.get("tensors")
+    numbers, arrays = params, tensors
     if numbers is not None and type(numbers) is not dict or arrays is not None and type(arrays) is not dict:
         return None
     numbers, arrays = numbers or (), arrays or ()
-    settings = _settings(options) if options else ()
+    settings = _settings(options) if any(map(is_not, options, defaults)) else ()
     if settings is None:
         return None
     source: Any = None
-    if callable(score) or callable(mask):
+    if callable(score_mod) or callable(mask_mod):
         if numbers or arrays:
             return None
-        traced = known(score, mask, "numpy", None, q.dtype if q.dtype == np.float64 else None)
+        traced = known(score_mod, mask_mod, "numpy", None, q.dtype if q.dtype == np.float64 else None)
         if traced is None:
             return None
         source, numbers, arrays = id(traced.program), traced.params, traced.tensors
         shapes = tuple(map(_geometry, arrays))
-    elif score is not None or mask is not None:
-        if not all(x is None or isinstance(x, (str, Program)) for x in (score, mask)):
+    elif score_mod is not None or mask_mod is not None:
+        if not all(x is None or isinstance(x, (str, Program)) for x in (score_mod, mask_mod)):
             return None
-        source = (score, mask, tuple([(name, type(numbers[name])) for name in numbers]), tuple(arrays))
+        source = (score_mod, mask_mod, tuple([(name, type(numbers[name])) for name in numbers]), tuple(arrays))
         shapes = tuple([_geometry(arrays[name]) for name in arrays])
     else:
         if numbers or arrays:
@@ -105,7 +111,7 @@ def find(q: Any, k: Any, v: Any, score: Any, mask: Any, options: Mapping[str, An
     return Found(key, numbers, arrays)
 
 
-def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Optional[np.ndarray]:
+def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: Optional[int]) -> Optional[np.ndarray]:
     """The output of a call that was kept; None: it was not, or an array is not aligned."""
     one = _calls.get(found.key)
     if one is None:
@@ -130,7 +136,7 @@ def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Optional[n
     if numbers:
         params = (ctypes.c_double * len(numbers))(*numbers)
         args.params, args.n_params = ctypes.addressof(params), len(numbers)
-    call_library(_ATTENTION, context(), _BYREF(one.problem.struct), _BYREF(args))
+    call_library(_ATTENTION, context(threads), _BYREF(one.problem.struct), _BYREF(args))
     return out
 
 
@@ -149,7 +155,7 @@ def keep(found: Found, call: Call, forward: Forward, given: Sequence[Any]) -> No
         given = [*given, *found.arrays]
         numbers = list(found.numbers)
     taken += call.tensors
-    if (call.tables or call.maps or call.sink is not None or call.spread or call.layout.packed
+    if (call.tables or call.maps or call.sinks is not None or call.spread or call.layout.packed
             or any(a is not b for a, b in zip(given, taken))):
         return
     # An int param that is given as a float is looked at each time: it must be a whole number.

@@ -7,6 +7,7 @@ import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ._errors import ArgumentError, ArgumentTypeError
+from ._options import with_hints
 from ._program import DTYPE_WORDS, Part, Program
 
 ScoreLike = Union[None, str, Program, Callable[..., Any]]
@@ -38,14 +39,15 @@ def as_part(text: str, target: str) -> Part:
     return text if not bare.strip() or _STATEMENT.search(bare) else (target, text)
 
 
-def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: Named = None, params: Named = None,
-            bprop: ScoreLike = None, bprop_tensors: Named = None, bprop_params: Named = None, style: str = "flex",
-            lib: str = "numpy", shape: Optional[Sequence[int]] = None, dtype: Any = None,
+def resolve(score_mod: ScoreLike, mask_mod: ScoreLike, describe: Describe, *, tensors: Named = None,
+            params: Named = None, score_mod_bprop: ScoreLike = None, bprop_tensors: Named = None,
+            bprop_params: Named = None, style: str = "flex", lib: str = "numpy",
+            shape: Optional[Sequence[int]] = None, dtype: Any = None,
             sizes: Optional[Tuple[Optional[int], ...]] = None) -> Source:
-    """The program of what a user gave. Functions bring the arrays and numbers that they use; those of a Program or text
-    are given by name. `shape` and `dtype` are those of the scores, where they are known; `sizes` for functions of JAX
-    alone, by which their indices are seen to be inside."""
-    check_kinds(score=score, mask=mask, bprop=bprop)
+    """Returns the program of what a caller gave. Functions bring the arrays and numbers that they use; those of a
+    Program or text are given by name. `shape` and `dtype` are those of the scores, where they are known; `sizes` bound
+    the indices of functions of JAX. Raises ArgumentError or ArgumentTypeError where arguments contradict each other."""
+    check_kinds(score_mod=score_mod, mask_mod=mask_mod, score_mod_bprop=score_mod_bprop)
     if lib not in LIBRARIES:
         raise ArgumentError("lib is %r; \"torch\", \"numpy\" and \"jax\" are accepted" % (lib,))
     if style not in STYLES:
@@ -54,18 +56,23 @@ def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: N
                         ("bprop_params", bprop_params)):
         if named is not None and not isinstance(named, Mapping):
             raise ArgumentTypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(named).__name__))
-    if bprop is not None and score is None and mask is None or (bprop is None and (bprop_tensors or bprop_params)):
-        given = [name for name, value in (("bprop", bprop), ("bprop_tensors", bprop_tensors),
-                                          ("bprop_params", bprop_params)) if value]
-        raise ArgumentError("%s %s without %s" % (" and ".join(given), "is given" if len(given) == 1 else "are given",
-                                                 "score" if bprop is not None else "bprop"))
-    if callable(score) or callable(mask) or callable(bprop):
-        return _traced(score, mask, bprop, tensors, params, bprop_tensors, bprop_params, style, lib, shape, dtype,
-                       sizes)
-    program = text_program([(score, "score"), (mask, "mask")], "score", describe, tensors, params)
-    backward = text_program([(bprop, "dscore")], "bprop", describe, bprop_tensors, bprop_params)
+    _check_backward(score_mod is not None or mask_mod is not None, score_mod_bprop, bprop_tensors, bprop_params)
+    if callable(score_mod) or callable(mask_mod) or callable(score_mod_bprop):
+        return _traced(score_mod, mask_mod, score_mod_bprop, tensors, params, bprop_tensors, bprop_params, style, lib,
+                       shape, dtype, sizes)
+    program = text_program([(score_mod, "score"), (mask_mod, "mask")], "score", describe, tensors, params)
+    backward = text_program([(score_mod_bprop, "dscore")], "bprop", describe, bprop_tensors, bprop_params)
     return Source(program, *_bound(program, tensors, params, ""), backward,
                   *_bound(backward, bprop_tensors, bprop_params, "bprop_"))
+
+
+def _check_backward(has_forward: bool, bprop: ScoreLike, tensors: Named, params: Named) -> None:
+    """Raises ArgumentError for a backward without a forward program, or for values of a backward that is not given."""
+    if bprop is not None if not has_forward else bprop is None and (tensors or params):
+        given = [name for name, value in (("score_mod_bprop", bprop), ("bprop_tensors", tensors),
+                                          ("bprop_params", params)) if value]
+        raise ArgumentError("%s %s without %s" % (" and ".join(given), "is given" if len(given) == 1 else "are given",
+                                                 "score_mod" if bprop is not None else "score_mod_bprop"))
 
 
 def mask_function(mask: Any) -> Any:
@@ -74,14 +81,19 @@ def mask_function(mask: Any) -> Any:
     return mask.mask_mod if is_its_own is not None and is_its_own(mask) else mask
 
 
-def program(score: ScoreLike = None, mask: ScoreLike = None, *, tensors: Named = None, params: Named = None,
+@with_hints
+def program(score_mod: ScoreLike = None, mask_mod: ScoreLike = None, *, tensors: Named = None, params: Named = None,
             style: str = "flex", lib: str = "torch") -> Program:
-    """The program of a score function and a mask function, of texts, of expressions: what runs, to be looked at, kept
-    or given to attention instead of them. The mask may be a BlockMask of create_block_mask's. `tensors` and `params` by
-    name are for texts, or with style="graph" what the callback gets; `lib`, "torch", "numpy" or "jax", is whose
-    meaning operators of a function have; one that uses jax.numpy is JAX's in any case."""
-    found = resolve(score, mask_function(mask), described, tensors=tensors, params=params, style=style, lib=lib).program
-    return found if found is not None else Program()
+    """Returns the Program of score_mod and mask_mod, which are functions, texts or expressions: what runs, to be read,
+    stored or given to attention instead of them.
+
+    mask_mod: may be a BlockMask of create_block_mask. tensors, params: {name: array} and {name: number} for texts, or
+        with style="graph" what the callback gets. lib: "torch", "numpy" or "jax", the library whose meaning the
+        operators of a function have; a function that uses jax.numpy has JAX's in any case.
+
+    Raises TraceError for a function that cannot be traced, ProgramError for text that is wrong."""
+    found = resolve(score_mod, mask_function(mask_mod), described, tensors=tensors, params=params, style=style, lib=lib)
+    return found.program if found.program is not None else Program()
 
 
 def described(name: str, value: Any) -> Tuple[str, int]:
@@ -114,14 +126,14 @@ def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bp
     if style == "flex":
         extra.update(tensors=tensors, bprop_tensors=bprop_tensors)
         if bprop is not None:
-            raise ArgumentError("bprop is given as a function beside FlexAttention's score_mod, which is "
+            raise ArgumentError("score_mod_bprop is given as a function beside FlexAttention's score_mod, which is "
                                 "differentiated by itself; style=\"graph\" takes one")
     given = [name for name, value in extra.items() if value]
     if given:
         raise ArgumentError("%s given beside a function, which brings what it uses by itself; they are for a Program "
                             "or text" % " and ".join(given))
     of_jax = lib == "jax" or sizes is not None and any(map(mentions_jax, (score, mask)))
-    traced = trace(score, mask, style=style, bprop=bprop, tensors=tensors, bprop_tensors=bprop_tensors,
+    traced = trace(score, mask, style=style, score_mod_bprop=bprop, tensors=tensors, bprop_tensors=bprop_tensors,
                    lib="numpy" if of_jax else lib, shape=shape, dtype=dtype, sizes=sizes if of_jax else None)
     return Source(traced.program, tuple(traced.tensors), tuple(map(float, traced.params)), traced.bprop,
                   tuple(traced.bprop_tensors), tuple(map(float, traced.bprop_params)))

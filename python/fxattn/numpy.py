@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on NumPy arrays, with your own score function inside, forward and backward.
 
-    out = attention(q, k, v, lambda score, b, h, q, k: score - 0.1 * abs(q - k), causal=True)
+    out = attention(q, k, v, lambda score, b, h, q, k: score - 0.1 * abs(q - k), is_causal=True)
     out, pullback = vjp(q, k, v, "score = cap * tanh(score / cap)", params={"cap": 20.0})
     dq, dk, dv = pullback(dout)
 
@@ -11,9 +11,11 @@ they run once per call, on symbols, and never per score.
 """
 import ctypes
 import inspect
-from typing import Any, Callable, Dict, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple, Union, overload
+from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union,
+                    overload)
 
-from ._errors import ArgumentError, ArgumentTypeError, missing_library, unknown_keywords
+from ._errors import ArgumentError, ArgumentTypeError, missing_library
+from ._options import flag, unknown_keywords, with_hints
 
 try:
     import numpy as np
@@ -24,121 +26,251 @@ from . import _abi, _numpy_memo
 from ._arrays import FLOATS, as_array, code_of, view_of
 from ._library import call as call_library
 from ._library import lib
-from ._numpy_call import WRT, Call
+from ._numpy_call import OPTIONS, WRT, Call
 from ._problem import Plan
 from ._source import ScoreLike
 
 __all__ = ["attention", "vjp", "backward", "merge", "plan", "plan_vjp", "Gradients", "Pullback"]
 Result = Union[np.ndarray, Tuple[np.ndarray, ...]]
+Named = Optional[Mapping[str, Any]]
+Window = Optional[Tuple[Optional[int], Optional[int]]]
 _ROWS = {np.dtype(np.float32), np.dtype(np.float64)}
 
 
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    class _Keywords(TypedDict, total=False):
+        """The keywords of attention() that do not change what it returns."""
+
+        layout: str
+        kv_layout: Optional[str]
+        scale: Optional[float]
+        is_causal: bool
+        window: Window
+        bottom_right: bool
+        q_lengths: Any
+        k_lengths: Any
+        cu_q: Any
+        cu_k: Any
+        max_q: Optional[int]
+        max_k: Optional[int]
+        pages: Any
+        q_start: Any
+        sinks: Any
+        dropout_p: float
+        seed: int
+        params: Named
+        tensors: Named
+        style: str
+        score_mod_bprop: ScoreLike
+        bprop_params: Named
+        bprop_tensors: Named
+        coordinates: Named
+        global_q_len: Optional[int]
+        global_k_len: Optional[int]
+        global_heads: Optional[int]
+        lse_dtype: Any
+        out: Optional[np.ndarray]
+        plan: Optional[Plan]
+        deterministic: bool
+        bounds_check: bool
+        engine: Optional[str]
+        threads: Optional[int]
+
+
+# For type checkers: an array, or a tuple with return_lse or return_row_max.
 @overload
-def attention(q: Any, k: Any, v: Any, score: ScoreLike = ..., mask: ScoreLike = ..., *, out: Optional[np.ndarray] = ...,
-              return_lse: Literal[False] = ..., return_max: Literal[False] = ..., lse_dtype: Any = ...,
-              plan: Optional[Plan] = ..., **options: Any) -> np.ndarray: ...
+def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = ..., mask_mod: ScoreLike = ..., *,
+              return_lse: Literal[False] = ..., return_row_max: Literal[False] = ...,
+              **keywords: "Unpack[_Keywords]") -> np.ndarray: ...
 @overload
-def attention(q: Any, k: Any, v: Any, score: ScoreLike = ..., mask: ScoreLike = ..., *, out: Optional[np.ndarray] = ...,
-              return_lse: bool = ..., return_max: bool = ..., lse_dtype: Any = ...,
-              plan: Optional[Plan] = ..., **options: Any) -> Tuple[np.ndarray, ...]: ...
+def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = ..., mask_mod: ScoreLike = ..., *, return_lse: bool = ...,
+              return_row_max: bool = ..., **keywords: "Unpack[_Keywords]") -> Tuple[np.ndarray, ...]: ...
 
 
-def attention(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *,
-              out: Optional[np.ndarray] = None, return_lse: bool = False, return_max: bool = False,
-              lse_dtype: Any = None, plan: Optional[Plan] = None, **options: Any) -> Result:
-    """softmax(f(scale * Q K^T)) V: an array like q with the features of v, or a tuple of it and, as asked for, the log
-    of the sum of the exponentials (LSE, in natural units; -inf for a row that attends to nothing) and the maximum of
-    each row.
+def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLike = None, *, layout: str = "bhsd",
+              kv_layout: Optional[str] = None, scale: Optional[float] = None, is_causal: bool = False,
+              window: Window = None, bottom_right: bool = False, q_lengths: Any = None, k_lengths: Any = None,
+              cu_q: Any = None, cu_k: Any = None, max_q: Optional[int] = None, max_k: Optional[int] = None,
+              pages: Any = None, q_start: Any = None, sinks: Any = None, dropout_p: float = 0.0, seed: int = 0,
+              params: Named = None, tensors: Named = None, style: str = "flex", score_mod_bprop: ScoreLike = None,
+              bprop_params: Named = None, bprop_tensors: Named = None, coordinates: Named = None,
+              global_q_len: Optional[int] = None, global_k_len: Optional[int] = None,
+              global_heads: Optional[int] = None, return_lse: bool = False, return_row_max: bool = False,
+              lse_dtype: Any = None, out: Optional[np.ndarray] = None, plan: Optional[Plan] = None,
+              deterministic: bool = False, bounds_check: bool = False, engine: Optional[str] = None,
+              threads: Optional[int] = None, **unknown: Any) -> Result:
+    """Returns softmax(f(scale * Q K^T)) V as an array shaped like q, with the features of v and the dtype of q.
 
-    q, k, v: [B,H,S,D] arrays, or as `layout` says. Heads of q are a multiple of those of k and v; a batch of 1 in k and
-        v serves all; v may have features of its own number.
-    score: what happens to each score. A function score(score, b, h, q, k) as FlexAttention's score_mod; a Program;
-        program text, or an expression ("score - 0.1 * abs(q - k)").
-    mask: which pairs are attended, in the same forms: mask(b, h, q, k), or "q >= k". A score program may say it as
-        well.
-    out: where the result goes, of any float dtype and strides.
-    return_lse, return_max: what is returned besides; `lse_dtype` is float32 or float64.
-    plan: that of plan() for the same call, made here or loaded; without one it comes from the cache or is compiled.
+    With return_lse or return_row_max the result is a tuple: the output, then the log of the sum of the exponentials of
+    each row (LSE, natural units, -inf for a row that attends to nothing), then the maximum of each row. Both have q's
+    shape without its last axis.
+
+    q, k, v: [B,H,S,D] arrays, or as `layout` says. The heads of q are a multiple of those of k and v; a batch of 1 in k
+        and v serves every batch entry; v may have another number of features.
+    score_mod: what happens to each score: a function score_mod(score, b, h, q, k) as in FlexAttention, which is traced;
+        a Program; program text, or an expression ("score - 0.1 * abs(q - k)").
+    mask_mod: which pairs are attended, in the same forms: mask_mod(b, h, q, k), or "q >= k". The program of score_mod
+        may have a mask as well.
+    layout, kv_layout: the order of axes of q and of k and v: "bhsd" (default), "bshd", "sbhd" and so on; "hsd", "shd",
+        "sd" without a batch or heads; "thd" or "htd" for packed sequences. kv_layout None: the same as layout.
+    cu_q, cu_k: offsets of packed sequences, [B+1] ints: sequence i is rows cu[i] to cu[i + 1]. cu_k None: cu_q.
+    max_q, max_k: the lengths of the longest sequences; None finds them from the offsets.
+    scale: the factor of Q K^T; None for 1 / sqrt(D).
+    is_causal, window, bottom_right: built-in masks. is_causal: k <= q. window: (left, right), q - left <= k <=
+        q + right, where None or -1 is an open side. bottom_right aligns both to the last row and key.
+    q_lengths, k_lengths: [B], the rows and keys of each batch entry. q_start: [B], the position of its first row.
+    pages: [B,n] page numbers of K and V, which are [pages,H,page size,D]; with k_lengths.
+    sinks: "zero" (a key of score 0, softmax off by one) or [H], a learned score per query head.
+    dropout_p, seed: probability and counter-based seed of dropout on the probabilities.
+    tensors, params: {name: array} and {name: number} for a Program or text; functions bring what they use.
+    style: "flex", or "graph" for callbacks score_mod(graph, score, tensors).
+    score_mod_bprop, bprop_tensors, bprop_params: a backward of your own, see vjp().
+    coordinates: {"q": 512} and so on for b, h, q, k of a shard: an offset, an array with an entry per index, or
+        segments [(begin, base, step), ...]. global_q_len, global_k_len, global_heads: what the program reads as q_len,
+        k_len and heads.
+    deterministic: refuses engines whose results may differ from run to run.
+    bounds_check: an index outside its captured array raises an error; otherwise such a load is 0.
+    engine: an engine by name ("cpu", "ref"); None takes the best one. threads: at most so many; None: set_num_threads.
+    return_lse, return_row_max: what is returned after the output. lse_dtype: float32 or float64.
+    out: the array that the result is written to, of any float dtype and strides.
+    plan: a plan made by plan() for the same call, or loaded; None takes it from the cache or compiles it.
+
+    Raises subclasses of fxattn.Error, each of which is a ValueError, TypeError or NotImplementedError as well.
     """
-    plain = out is None and not return_lse and not return_max and plan is None
-    found = _numpy_memo.find(q, k, v, score, mask, options) if plain else None
-    if found is not None:
-        known = _numpy_memo.run(found, q, k, v)
+    options = (layout, kv_layout, scale, is_causal, window, bottom_right, q_lengths, k_lengths, cu_q, cu_k, max_q,
+               max_k, pages, q_start, sinks, dropout_p, seed, style, score_mod_bprop, bprop_params, bprop_tensors,
+               coordinates, global_q_len, global_k_len, global_heads, deterministic, bounds_check, engine, threads)
+    found = None
+    if out is None and return_lse is False and return_row_max is False and plan is None and not unknown:
+        found = _numpy_memo.find(q, k, v, score_mod, mask_mod, params, tensors, options)
+        known = _numpy_memo.run(found, q, k, v, threads) if found is not None else None
         if known is not None:
             return known
-    call = Call(q, k, v, score, mask, _options(options))
+    if unknown:
+        raise unknown_keywords(unknown, inspect.signature(attention).parameters)
+    call = _call(locals())
     if found is not None:
         ready = call.forward()
         ready.run()
         _numpy_memo.keep(found, call, ready, (q, k, v))
         return ready.out
-    want_lse = _row_dtype(lse_dtype, call) if return_lse else False
-    result, lse, maxima = call.run_forward(out, want_lse, return_max, plan)
+    want_lse = _row_dtype(lse_dtype, call) if flag("return_lse", return_lse) else False
+    result, lse, maxima = call.run_forward(out, want_lse, flag("return_row_max", return_row_max), plan)
     results = [x for x in (result, lse, maxima) if x is not None]
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def vjp(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *, return_lse: bool = False,
-        lse_dtype: Any = None, wrt: Sequence[str] = WRT, plans: Optional[Tuple[Plan, Plan]] = None,
-        **options: Any) -> Tuple[Result, "Pullback"]:
-    """attention(...) and its backward pass, as jax.vjp has it: what attention returns, and a function of its gradient.
+@with_hints
+def vjp(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLike = None, *, layout: str = "bhsd",
+        kv_layout: Optional[str] = None, scale: Optional[float] = None, is_causal: bool = False, window: Window = None,
+        bottom_right: bool = False, q_lengths: Any = None, k_lengths: Any = None, cu_q: Any = None, cu_k: Any = None,
+        max_q: Optional[int] = None, max_k: Optional[int] = None, pages: Any = None, q_start: Any = None,
+        sinks: Any = None, dropout_p: float = 0.0, seed: int = 0, params: Named = None, tensors: Named = None,
+        style: str = "flex", score_mod_bprop: ScoreLike = None, bprop_params: Named = None, bprop_tensors: Named = None,
+        coordinates: Named = None, global_q_len: Optional[int] = None, global_k_len: Optional[int] = None,
+        global_heads: Optional[int] = None, return_lse: bool = False, lse_dtype: Any = None, wrt: Sequence[str] = WRT,
+        plans: Optional[Tuple[Plan, Plan]] = None, deterministic: bool = False, bounds_check: bool = False,
+        engine: Optional[str] = None, threads: Optional[int] = None) -> Tuple[Result, "Pullback"]:
+    """Returns what attention() returns, and a Pullback, a function from the gradient of the output to the gradients of
+    q, k and v, as jax.vjp does.
 
-        out, pullback = vjp(q, k, v, score);  dq, dk, dv = pullback(dout)
+        out, pullback = vjp(q, k, v, score_mod);  dq, dk, dv = pullback(dout)
         (out, lse), pullback = vjp(..., return_lse=True);  dq, dk, dv = pullback(dout, dlse)
 
-    What pullback returns are the gradients of q, k and v; gradients of captured tensors, params and a learned sink are
-    its attributes (Gradients). `wrt` says which are wanted: of "q", "k", "v", "sink", "tensors", "params". The arrays
-    are held,
-    not copied: changing one before pullback changes its result.
+    Gradients of captured arrays, params and learned sinks are attributes of the result (Gradients). The arrays are held
+    and not copied: changing one before the pullback runs changes its result.
 
-    The backward of the score function is derived. `bprop` is one of your own instead: text or a Program over dscore,
-    with bprop_tensors and bprop_params by name; with style="graph", score(graph, score, tensors) and bprop(graph,
-    dscore, tensors) as Transformer Engine and cuDNN's frontend have them, `tensors` given by name.
+    The derivative of score_mod is derived. score_mod_bprop replaces it: text or a Program over dscore, with
+    bprop_tensors and bprop_params by name; with style="graph" score_mod(graph, score, tensors) and
+    score_mod_bprop(graph, dscore, tensors) as in Transformer Engine and cuDNN's frontend, which get tensors and
+    bprop_tensors.
 
-    q, k, v, score, mask, return_lse, lse_dtype: as attention() has them. plans: those of plan_vjp() for the same call;
-    its backward is that of a pullback without dlse.
+    wrt: which gradients are computed, of "q", "k", "v", "sinks", "tensors", "params".
+    plans: those of plan_vjp() for the same call; they serve pullbacks without dlse.
+    q, k, v, return_lse, lse_dtype and the other keywords: as in attention().
     """
-    call = Call(q, k, v, score, mask, _options(options))
+    call = _call(locals())
     ahead, back = _pair_of_plans(plans)
-    # LSE in f64 between the passes: what a narrower one loses, steep programs would show in their gradients.
+    # LSE in f64 between the passes: the gradients of steep programs would show what a narrower one loses.
     out, lse, _ = call.run_forward(None, np.float64, plan=ahead)
     pullback = Pullback(call, out, lse, _wanted(wrt), back)
-    return (out, np.array(lse, _row_dtype(lse_dtype, call))) if return_lse else out, pullback
+    wanted = flag("return_lse", return_lse)
+    return (out, np.array(lse, _row_dtype(lse_dtype, call))) if wanted else out, pullback
 
 
-def plan(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *, out: Optional[np.ndarray] = None,
-         return_lse: bool = False, return_max: bool = False, lse_dtype: Any = None, **options: Any) -> Plan:
-    """The plan that attention() of the same arguments (q, k, v, score, mask, out, return_lse, return_max, lse_dtype and
-    the rest) runs, compiled and not run: for attention(..., plan=...), whose arrays have the same shapes, dtypes and
-    strides. Its save() gives bytes, Plan.load(bytes) the plan in another process."""
-    call = Call(q, k, v, score, mask, _options(options))
-    return call.forward(out, _row_dtype(lse_dtype, call) if return_lse else False, return_max).problem.plan()
+@with_hints
+def plan(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLike = None, *, layout: str = "bhsd",
+         kv_layout: Optional[str] = None, scale: Optional[float] = None, is_causal: bool = False, window: Window = None,
+         bottom_right: bool = False, q_lengths: Any = None, k_lengths: Any = None, cu_q: Any = None, cu_k: Any = None,
+         max_q: Optional[int] = None, max_k: Optional[int] = None, pages: Any = None, q_start: Any = None,
+         sinks: Any = None, dropout_p: float = 0.0, seed: int = 0, params: Named = None, tensors: Named = None,
+         style: str = "flex", score_mod_bprop: ScoreLike = None, bprop_params: Named = None,
+         bprop_tensors: Named = None, coordinates: Named = None, global_q_len: Optional[int] = None,
+         global_k_len: Optional[int] = None, global_heads: Optional[int] = None, return_lse: bool = False,
+         return_row_max: bool = False, lse_dtype: Any = None, out: Optional[np.ndarray] = None,
+         deterministic: bool = False, bounds_check: bool = False, engine: Optional[str] = None,
+         threads: Optional[int] = None) -> Plan:
+    """Returns the plan that attention() of the same arguments runs, compiled and not run, for attention(..., plan=...)
+    with arrays of the same shapes, dtypes and strides. Its save() returns bytes; Plan.load(bytes) is the plan in
+    another process.
+
+    q, k, v, out, return_lse, return_row_max, lse_dtype and the other keywords: as in attention().
+    """
+    call = _call(locals())
+    lse = _row_dtype(lse_dtype, call) if flag("return_lse", return_lse) else False
+    return call.forward(out, lse, flag("return_row_max", return_row_max)).problem.plan(call.threads)
 
 
-def plan_vjp(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *, wrt: Sequence[str] = WRT,
-             **options: Any) -> Tuple[Plan, Plan]:
-    """The plans that vjp() of the same arguments (q, k, v, score, mask, wrt and the rest) and its pullback run, for
-    vjp(..., plans=...)."""
-    call = Call(q, k, v, score, mask, _options(options))
+@with_hints
+def plan_vjp(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLike = None, *, layout: str = "bhsd",
+             kv_layout: Optional[str] = None, scale: Optional[float] = None, is_causal: bool = False,
+             window: Window = None, bottom_right: bool = False, q_lengths: Any = None, k_lengths: Any = None,
+             cu_q: Any = None, cu_k: Any = None, max_q: Optional[int] = None, max_k: Optional[int] = None,
+             pages: Any = None, q_start: Any = None, sinks: Any = None, dropout_p: float = 0.0, seed: int = 0,
+             params: Named = None, tensors: Named = None, style: str = "flex", score_mod_bprop: ScoreLike = None,
+             bprop_params: Named = None, bprop_tensors: Named = None, coordinates: Named = None,
+             global_q_len: Optional[int] = None, global_k_len: Optional[int] = None, global_heads: Optional[int] = None,
+             wrt: Sequence[str] = WRT, deterministic: bool = False, bounds_check: bool = False,
+             engine: Optional[str] = None, threads: Optional[int] = None) -> Tuple[Plan, Plan]:
+    """Returns the plans that vjp() of the same arguments and its pullback run, for vjp(..., plans=...).
+
+    q, k, v, wrt and the other keywords: as in vjp().
+    """
+    call = _call(locals())
     ready = call.forward(None, np.float64)
     back = call.backward(np.empty_like(ready.out), None, ready.out, ready.lse, _wanted(wrt))  # type: ignore[arg-type]
-    return ready.problem.plan(), back.problem.plan()
+    return ready.problem.plan(call.threads), back.problem.plan(call.threads)
 
 
 def _pair_of_plans(plans: Any) -> Tuple[Optional[Plan], Optional[Plan]]:
     if plans is None:
         return None, None
     if not isinstance(plans, tuple) or len(plans) != 2:
-        raise ArgumentTypeError("plans is of type %s; a pair of Plans is accepted, as plan_vjp gives it"
+        raise ArgumentTypeError("plans is of type %s; a pair of Plans is accepted, as plan_vjp returns it"
                                 % type(plans).__name__)
     return plans
 
 
-def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *,
-             dlse: Any = None, wrt: Sequence[str] = WRT, **options: Any) -> "Gradients":
-    """The backward pass by itself, of an output `out` and LSE `lse` that are known: for a shard those of the whole row.
-    `dout` and `dlse` are their gradients, `wrt` is as in vjp, q, k, v, score and mask are as in attention."""
-    call = Call(q, k, v, score, mask, _options(options))
+@with_hints
+def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score_mod: ScoreLike = None,
+             mask_mod: ScoreLike = None, *, dlse: Any = None, layout: str = "bhsd", kv_layout: Optional[str] = None,
+             scale: Optional[float] = None, is_causal: bool = False, window: Window = None, bottom_right: bool = False,
+             q_lengths: Any = None, k_lengths: Any = None, cu_q: Any = None, cu_k: Any = None,
+             max_q: Optional[int] = None, max_k: Optional[int] = None, pages: Any = None, q_start: Any = None,
+             sinks: Any = None, dropout_p: float = 0.0, seed: int = 0, params: Named = None, tensors: Named = None,
+             style: str = "flex", score_mod_bprop: ScoreLike = None, bprop_params: Named = None,
+             bprop_tensors: Named = None, coordinates: Named = None, global_q_len: Optional[int] = None,
+             global_k_len: Optional[int] = None, global_heads: Optional[int] = None, wrt: Sequence[str] = WRT,
+             deterministic: bool = False, bounds_check: bool = False, engine: Optional[str] = None,
+             threads: Optional[int] = None) -> "Gradients":
+    """Returns the Gradients of a forward pass whose results are known: the backward pass by itself.
+
+    out, lse: what attention() returned; for a shard of the keys, those of the entire rows. dout, dlse: their gradients.
+    q, k, v and the other keywords: as in attention(). wrt: as in vjp().
+    """
+    call = _call(locals())
     rows = _float_rows(as_array(lse, "lse"), "lse")
     whole = as_array(out, "out", FLOATS)
     for array, what, shape in ((whole, "out", call.out_shape()), (rows, "lse", call.rows_shape())):
@@ -149,12 +281,13 @@ def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score: Score
 
 class Gradients(Tuple[Any, Any, Any]):
     """(dq, dk, dv), and more by name: `tensors` and `params` {name: gradient} of what the program uses, None where
-    there is none (ints, what was not asked for); `sink`. `captured` {name: array} is what the function captured."""
+    there is none (ints, and what `wrt` leaves out); `sinks` [H]. `captured` {name: array} is what the function
+    captured."""
 
     tensors: Dict[str, Optional[np.ndarray]]
     params: Dict[str, Optional[float]]
     captured: Dict[str, np.ndarray]
-    sink: Optional[np.ndarray]
+    sinks: Optional[np.ndarray]
 
     @classmethod
     def _make(cls, call: Call, grads: Mapping[str, Any]) -> "Gradients":
@@ -164,7 +297,7 @@ class Gradients(Tuple[Any, Any, Any]):
         self.tensors = {c.name: grad for c, grad in zip(captures, grads["tensors"])}
         self.captured = {c.name: tensor for c, tensor in zip(captures, call.tensors)}
         self.params = {p.name: grad for p, grad in zip(params, grads["params"])}
-        self.sink = grads.get("sink")
+        self.sinks = grads.get("sinks")
         return self
 
     def of(self, array: Any) -> np.ndarray:
@@ -254,81 +387,22 @@ def merge(out_a: np.ndarray, lse_a: np.ndarray, out_b: Any, lse_b: Any) -> Tuple
 
 # ---- Options ---------------------------------------------------------------------------------------------------------
 
-_HELP = """
-    Keywords of attention, vjp and backward:
-
-    tensors, params: {name: array} and {name: number} for a Program or text; functions bring what they use.
-    layout, kv_layout: the order of axes, "bhsd" (default), "bshd", "sbhd" and so on, "hsd", "shd", "sd" without a batch
-        or heads; "thd" or "htd" for packed sequences, which begin and end at cu_q[i] and cu_q[i + 1] (and cu_k).
-    scale: of Q K^T; None for 1 / sqrt(D).
-    causal, window=(left, right), bottom_right: ready masks; None (or -1) is an open side; bottom_right aligns to the
-        last pair.
-    q_lengths, k_lengths: [B], how many rows and keys each batch entry has. positions: [B], where its rows begin.
-    pages: [B,n] indices of pages of K and V, which are [pages,H,page size,D].
-    sink: "zero" (softmax off by one) or a learned score per query head. dropout, seed: of probabilities, by counter.
-    coordinates: {"q": 512} and so on for b, h, q, k of a shard: an offset, an array with an entry per index, or
-        segments [(begin, base, step), ...]; q_len, k_len, heads: what the program reads as such.
-    strict_index: an index outside its captured tensor is an error; else such a load is 0.
-    deterministic: refuse engines whose results may differ from run to run. engine: by name ("cpu", "ref").
-    bprop, bprop_tensors, bprop_params, style: a backward of your own, see vjp.
-
-    What cannot be is a subclass of fxattn.Error, which is a ValueError, TypeError or NotImplementedError as well.
-    """
+def _call(given: Mapping[str, Any]) -> Call:
+    """Returns the Call of a function's local variables."""
+    return Call(given["q"], given["k"], given["v"], given["score_mod"], given["mask_mod"],
+                {name: given[name] for name in OPTIONS})
 
 
-class _Options(NamedTuple):
-    """The keywords that both passes have, with their defaults."""
-
-    tensors: Optional[Mapping[str, Any]] = None
-    params: Optional[Mapping[str, Any]] = None
-    layout: str = "bhsd"
-    kv_layout: Optional[str] = None
-    scale: Optional[float] = None
-    causal: bool = False
-    window: Optional[Tuple[Optional[int], Optional[int]]] = None
-    bottom_right: bool = False
-    q_lengths: Any = None
-    k_lengths: Any = None
-    cu_q: Any = None
-    cu_k: Any = None
-    pages: Any = None
-    positions: Any = None
-    sink: Any = None
-    dropout: float = 0.0
-    seed: int = 0
-    coordinates: Optional[Mapping[str, Any]] = None
-    q_len: Optional[int] = None
-    k_len: Optional[int] = None
-    heads: Optional[int] = None
-    strict_index: bool = False
-    deterministic: bool = False
-    engine: Optional[str] = None
-    bprop: ScoreLike = None
-    bprop_tensors: Optional[Mapping[str, Any]] = None
-    bprop_params: Optional[Mapping[str, Any]] = None
-    style: str = "flex"
-
-
-def _options(given: Mapping[str, Any]) -> Dict[str, Any]:
-    unknown = [name for name in given if name not in _Options._fields]
-    if unknown:
-        raise unknown_keywords(unknown, ("score", "mask", *_Options._fields))
-    return _Options(**given)._asdict()
-
-
-def _show_options(function: Callable[..., Any]) -> None:
-    """Lets help() and completion show the keywords of _Options in place of **options."""
-    function.__doc__ = (function.__doc__ or "").rstrip() + "\n" + _HELP
-    signature = inspect.signature(function)
-    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    for name, annotation in _Options.__annotations__.items():
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation,
-                                            default=_Options._field_defaults[name]))
-    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-
-
-for _function in (attention, vjp, backward, plan, plan_vjp):
-    _show_options(_function)
+_common = (attention.__doc__ or "").partition("    score_mod:")
+_function: Any
+for _function in (vjp, backward, plan, plan_vjp):
+    _function.__doc__ = "%s\n\n    As in attention():\n\n%s" % (
+        (_function.__doc__ or "").rstrip(), "".join(_common[1:]))
+_signature = inspect.signature(attention)
+_numpy_memo.defaults = tuple(_signature.parameters[_name].default for _name in _numpy_memo.KEPT)
+# help() shows the keywords that exist, without the one that collects unknown ones to refuse them.
+attention.__signature__ = _signature.replace(  # type: ignore[attr-defined]
+    parameters=[p for p in _signature.parameters.values() if p.kind is not p.VAR_KEYWORD])
 
 
 def __dir__() -> List[str]:

@@ -84,7 +84,7 @@ def test_other_numbers_are_the_same_plan():
         return lambda score, b, h, q, k: score / t
     check(tempered(1.5), lambda s, *_: s / 1.5)
     fn.attention(Q, K, V, "score / t", params={"t": 1.5})
-    fn.attention(Q, K, V, scale=0.5, dropout=0.5, seed=1)
+    fn.attention(Q, K, V, scale=0.5, dropout_p=0.5, seed=1)
     with counting(builds=0):
         for i in range(1000):
             t = 0.25 + i / 7
@@ -95,7 +95,7 @@ def test_other_numbers_are_the_same_plan():
         for scale in (0.1, 0.7, 3.0):
             assert close(fn.attention(Q, K, V, tempered(1.5), scale=scale),
                          dense(Q, K, V, lambda s, *_: s / 1.5, scale=scale)["out"])
-        results = {fn.attention(Q, K, V, scale=0.5, dropout=0.5, seed=seed).tobytes() for seed in range(8)}
+        results = {fn.attention(Q, K, V, scale=0.5, dropout_p=0.5, seed=seed).tobytes() for seed in range(8)}
         assert len(results) == 8
 
 
@@ -163,7 +163,7 @@ def test_steady_state_builds_and_asks_nothing():
     def step(factor):
         def mod(s, b, h, q, k):
             return factor * np.tanh(s / factor) - slopes[h] * (q - k)
-        out, pullback = fn.vjp(Q, K, V, mod, causal=True)
+        out, pullback = fn.vjp(Q, K, V, mod, is_causal=True)
         return pullback(np.ones_like(out))
     step(1.0)
     with counting(builds=0, misses=0, queries=0, refusals=0, evictions=0, runs=40):
@@ -242,11 +242,11 @@ def test_python_runs_while_the_library_does():
 def test_children_run_whatever_their_parent_is_doing():
     """Forks while four threads are inside of runs: each child has threads, plans and results of its own."""
     q, k, v = random_qkv(6, sq=200, sk=200)
-    want, stop = fn.attention(q, k, v, causal=True), threading.Event()
+    want, stop = fn.attention(q, k, v, is_causal=True), threading.Event()
 
     def work():
         while not stop.is_set():
-            fn.attention(q, k, v, lambda s, b, h, i, j: s - abs(i - j), causal=True)
+            fn.attention(q, k, v, lambda s, b, h, i, j: s - abs(i - j), is_causal=True)
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -255,7 +255,7 @@ def test_children_run_whatever_their_parent_is_doing():
             child = os.fork()
             if not child:
                 signal.alarm(60)  # a child that hangs is a failure, not a wait
-                os._exit(0 if np.array_equal(fn.attention(q, k, v, causal=True), want) else 1)
+                os._exit(0 if np.array_equal(fn.attention(q, k, v, is_causal=True), want) else 1)
             assert os.waitpid(child, 0)[1] == 0
     finally:
         stop.set()
@@ -273,7 +273,7 @@ def test_ten_thousand_functions_leave_no_memory_behind():
     def run(start, stop):
         for i in range(start, stop):
             mod = eval("lambda s, b, h, q, k: s + %d * q * k + h * %d" % (i, i + 1))
-            fn.attention(Q, K, V, mod, mask=lambda b, h, q, k: q >= k)
+            fn.attention(Q, K, V, mod, mask_mod=lambda b, h, q, k: q >= k)
         gc.collect()
     run(0, 2500)  # fills every bounded cache
     before = resident()

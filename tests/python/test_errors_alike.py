@@ -11,26 +11,26 @@ TEXT = "param c : float\nscore = score * c"
 CAUSES = {
     "ints for q": (TypeError, (INTS, Q, Q), {}),
     "no array": (TypeError, ("q", Q, Q), {}),
-    "heads": (ValueError, (Q[:, :3], Q[:, :2], Q[:, :2]), {}),
+    "global_heads": (ValueError, (Q[:, :3], Q[:, :2], Q[:, :2]), {}),
     "features": (ValueError, (Q, Q[..., :4], Q), {}),
     "keys": (ValueError, (Q, Q[:, :, :3], Q), {}),
     "axes": (ValueError, (Q[0], Q, Q), {}),
     "a layout": (ValueError, (Q, Q, Q), {"layout": "xyz"}),
-    "a text that ends": (ValueError, (Q, Q, Q), {"score": "score +"}),
-    "a name that is nothing": (ValueError, (Q, Q, Q), {"score": "score + nothing"}),
-    "a param without a value": (ValueError, (Q, Q, Q), {"score": TEXT}),
-    "a param that is text": (TypeError, (Q, Q, Q), {"score": TEXT, "params": {"c": "x"}}),
-    "a tensor that no text has": (ValueError, (Q, Q, Q), {"score": "score * 2", "tensors": {"t": ROW}}),
-    "a condition on a score": (RuntimeError, (Q, Q, Q), {"score": lambda s, b, h, q, k: s if s > 0 else -s}),
+    "a text that ends": (ValueError, (Q, Q, Q), {"score_mod": "score +"}),
+    "a name that is nothing": (ValueError, (Q, Q, Q), {"score_mod": "score + nothing"}),
+    "a param without a value": (ValueError, (Q, Q, Q), {"score_mod": TEXT}),
+    "a param that is text": (TypeError, (Q, Q, Q), {"score_mod": TEXT, "params": {"c": "x"}}),
+    "a tensor that no text has": (ValueError, (Q, Q, Q), {"score_mod": "score * 2", "tensors": {"t": ROW}}),
+    "a condition on a score": (RuntimeError, (Q, Q, Q), {"score_mod": lambda s, b, h, q, k: s if s > 0 else -s}),
     "a window that is text": (TypeError, (Q, Q, Q), {"window": "a"}),
     "a window of three": (TypeError, (Q, Q, Q), {"window": (1, 2, 3)}),
-    "dropout of everything": (ValueError, (Q, Q, Q), {"dropout": 1.0}),
-    "dropout that is text": (TypeError, (Q, Q, Q), {"dropout": "x"}),
+    "dropout of everything": (ValueError, (Q, Q, Q), {"dropout_p": 1.0}),
+    "dropout that is text": (TypeError, (Q, Q, Q), {"dropout_p": "x"}),
     "floats for lengths": (TypeError, (Q, Q, Q), {"k_lengths": np.zeros(2, np.float32)}),
     "too many lengths": (ValueError, (Q, Q, Q), {"k_lengths": np.zeros(3, np.int32)}),
-    "too many positions": (ValueError, (Q, Q, Q), {"positions": np.zeros(3, np.int32)}),
-    "ints for a sink": (TypeError, (Q, Q, Q), {"sink": np.zeros(4, np.int32)}),
-    "too few sinks": (ValueError, (Q, Q, Q), {"sink": np.zeros(3, np.float32)}),
+    "too many positions": (ValueError, (Q, Q, Q), {"q_start": np.zeros(3, np.int32)}),
+    "ints for a sink": (TypeError, (Q, Q, Q), {"sinks": np.zeros(4, np.int32)}),
+    "too few sinks": (ValueError, (Q, Q, Q), {"sinks": np.zeros(3, np.float32)}),
     "a scale that is text": (TypeError, (Q, Q, Q), {"scale": "a"}),
     "a keyword that is none": (TypeError, (Q, Q, Q), {"nothing": 1}),
 }
@@ -44,7 +44,7 @@ def numpy_call(arrays, given):
 def torch_call(arrays, given):
     torch = pytest.importorskip("torch")
     import fxattn.torch
-    names = {"score": "score_mod", "dropout": "dropout_p"}
+    names = {"score_mod": "score_mod", "dropout_p": "dropout_p"}
     taken = {"tensors": lambda x: {name: torch.tensor(one) for name, one in x.items()}}
 
     def convert(x):
@@ -57,7 +57,7 @@ def torch_call(arrays, given):
 def jax_call(arrays, given):
     pytest.importorskip("jax")
     import fxattn.jax
-    names = {"score": "score_mod", "tensors": "score_mod_tensors", "sink": "sinks", "k_lengths": "lengths"}
+    names = {"score_mod": "score_mod", "tensors": "score_mod_tensors", "sinks": "sinks", "k_lengths": "lengths"}
     given = {names.get(name, name): x for name, x in given.items()}
     if "dropout" in given:
         import jax

@@ -16,7 +16,7 @@ def test_of_text():
     found = fxattn.explain(TEXT, (1, 4, 64, 16))
     assert found.program == fxattn.Program(TEXT) and found.derivative == found.program.derivative()
     assert "soft cap" in str(found) == found.text and found.json["canonical"]["hash"] == found.program.hash
-    assert found.json["shape"] == {"b": 1, "h": 4, "hkv": 4, "sq": 64, "sk": 64, "d": 16, "dv": 16}
+    assert found.json["shape"] == {"b": 1, "h": 4, "hkv": 4, "sq": 64, "sk": 64, "d": 16, "d_v": 16}
     assert [(e.engine, e.pass_, e.supported) for e in found.engines if e.engine in ("cpu", "ref")] == [
         (name, way, True) for way in ("forward", "backward") for name in ("cpu", "ref")]
     assert found.program.hash[:8] in repr(found) and "cpu" in repr(found)
@@ -25,19 +25,19 @@ def test_of_text():
 def test_of_nothing_programs_and_expressions():
     assert "identity" in str(fxattn.explain())
     assert fxattn.explain(fxattn.Program(TEXT)).program == fxattn.explain(TEXT).program
-    assert fxattn.explain("score * a", mask="q >= k", params={"a": 2}).json["params"][0]["value"] == 2
-    assert fxattn.explain(causal=True, window=(3, None)).json["tiles"]["mixed"] == 1
+    assert fxattn.explain("score * a", mask_mod="q >= k", params={"a": 2}).json["params"][0]["value"] == 2
+    assert fxattn.explain(is_causal=True, window=(3, None)).json["tiles"]["mixed"] == 1
 
 
 def test_of_a_block_mask():
     torch = pytest.importorskip("torch")
     from fxattn.torch import create_block_mask
     mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 256, 256, device="cpu")
-    assert fxattn.explain(mask=mask).program == fxattn.program(mask=mask) == fxattn.Program("mask = q >= k")
+    assert fxattn.explain(mask_mod=mask).program == fxattn.program(mask_mod=mask) == fxattn.Program("mask = q >= k")
     mask.kv_indices.zero_()  # now its lists say something else
     for other in (mask, torch.nn.attention.flex_attention.create_block_mask(mask.mask_mod, None, None, 256, 256, "cpu")):
-        with pytest.raises(TypeError, match="mask is of type .*BlockMask.*as its mask_mod is"):
-            fxattn.explain(mask=other)
+        with pytest.raises(TypeError, match="mask_mod is of type .*BlockMask.*as its mask_mod is"):
+            fxattn.explain(mask_mod=other)
 
 
 def test_shapes_and_dtypes_in_every_form():
@@ -93,7 +93,7 @@ def test_of_functions_of_jax_as_they_run():
 
 
 def test_pictures_are_documents():
-    found = fxattn.explain("score < 3 ? score : 3", mask="q - k < 10 && q >= k", at=2.0, tile=(8, 8))
+    found = fxattn.explain("score < 3 ? score : 3", mask_mod="q - k < 10 && q >= k", at=2.0, tile=(8, 8))
     picture = xml.dom.minidom.parseString(found._repr_svg_())
     assert picture.documentElement.tagName == "svg"
     shown = found._repr_html_()
@@ -106,19 +106,19 @@ def test_pictures_are_documents():
     ({"shape": "d=600"}, fxattn.ProblemError, "600"),
     ({"shape": (1, 2)}, fxattn.ArgumentError, "(B, H, S, D)"),
     ({"shape": 128}, fxattn.ArgumentError, "(B, H, S, D)"),
-    ({"mask": types.SimpleNamespace(mask_mod=None)}, fxattn.ArgumentTypeError, "as its mask_mod is"),
+    ({"mask_mod": types.SimpleNamespace(mask_mod=None)}, fxattn.ArgumentTypeError, "as its mask_mod is"),
     ({"shape": {"h": 1.5}}, fxattn.ArgumentError, "(B, H, S, D)"),
     ({"shape": {"x": 1}}, fxattn.ArgumentError, "x"),
     ({"dtype": "f31"}, fxattn.ArgumentTypeError, "f31"),
     ({"dtype": "i32"}, fxattn.Error, "i32"),
     ({"engine": "nonsense"}, fxattn.ArgumentError, "nonsense"),
-    ({"window": (1,)}, fxattn.ArgumentError, "two ints"),
+    ({"window": (1,)}, fxattn.ArgumentTypeError, "left, right"),
     ({"tile": (1, 2, 3)}, fxattn.ArgumentError, "two ints"),
-    ({"sink": "one"}, fxattn.ArgumentError, "zero"),
-    ({"sink": [1.0]}, fxattn.ArgumentError, "zero"),
-    ({"score": "score", "style": "foo"}, fxattn.ArgumentError, "style is 'foo'"),
-    ({"score": "score", "lib": "tensorflow"}, fxattn.ArgumentError, "lib is 'tensorflow'"),
-    ({"score": "nonsense"}, fxattn.ProgramError, "unknown name"),
+    ({"sinks": "one"}, fxattn.ArgumentError, "zero"),
+    ({"sinks": [1.0]}, fxattn.ArgumentError, "zero"),
+    ({"score_mod": "score", "style": "foo"}, fxattn.ArgumentError, "style is 'foo'"),
+    ({"score_mod": "score", "lib": "tensorflow"}, fxattn.ArgumentError, "lib is 'tensorflow'"),
+    ({"score_mod": "nonsense"}, fxattn.ProgramError, "unknown name"),
     ({"b": 7}, fxattn.Error, "7")])
 def test_mistakes(keywords, kind, words):
     with pytest.raises(kind) as caught:

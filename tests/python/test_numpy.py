@@ -47,7 +47,7 @@ def test_programs_as_objects_compose_with_texts():
     assert close(fn.attention(q, k, v, program, "q >= k"), want)
     assert close(fn.attention(q, k, v, program, fxattn.Program("mask = q >= k")), want)
     assert close(fn.attention(q, k, v, None, fxattn.Program("mask = q >= k"), scale=2 / np.sqrt(8)), want)
-    assert close(fn.attention(q, k, v, program, causal=True, params={"a": np.float32(2)}), want)
+    assert close(fn.attention(q, k, v, program, is_causal=True, params={"a": np.float32(2)}), want)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
@@ -55,7 +55,7 @@ def test_dtypes(dtype):
     if dtype not in ("float64", "float32", "float16"):
         dtype = getattr(pytest.importorskip("ml_dtypes"), dtype)
     q, k, v = random_qkv(3, sq=33, sk=70, d=24, dv=16, h=4, hkv=2, dtype=dtype)
-    out, lse, top = fn.attention(q, k, v, "score = 2 * score", return_lse=True, return_max=True)
+    out, lse, top = fn.attention(q, k, v, "score = 2 * score", return_lse=True, return_row_max=True)
     want = dense(q, k, v, lambda s, *_: 2 * s)
     assert out.dtype == q.dtype and lse.dtype == top.dtype == (np.float64 if dtype == "float64" else np.float32)
     assert close(out, want["out"], ROUNDING[np.dtype(dtype).name])
@@ -71,7 +71,7 @@ def test_layouts_are_orders_of_axes(layout):
     want = dense(q, k, v, mask=causal)
     order = ["bhsd".index(letter) for letter in layout]
     rows = ["bhs".index(letter) for letter in layout if letter != "d"]
-    out, lse = fn.attention(*(x.transpose(order) for x in (q, k, v)), causal=True, layout=layout, return_lse=True)
+    out, lse = fn.attention(*(x.transpose(order) for x in (q, k, v)), is_causal=True, layout=layout, return_lse=True)
     assert close(out, want["out"].transpose(order)) and close(lse, want["lse"].transpose(rows))
 
 
@@ -175,17 +175,17 @@ def test_torch_tensors_are_taken_without_a_copy():
 
 
 @pytest.mark.parametrize("keywords, mask", [
-    ({"causal": True}, lambda b, h, q, k: q >= k),
-    ({"causal": True, "bottom_right": True}, lambda b, h, q, k: q + 4 >= k),
+    ({"is_causal": True}, lambda b, h, q, k: q >= k),
+    ({"is_causal": True, "bottom_right": True}, lambda b, h, q, k: q + 4 >= k),
     ({"window": (2, 1)}, lambda b, h, q, k: (q - 2 <= k) & (k <= q + 1)),
     ({"window": (None, 0)}, lambda b, h, q, k: q >= k),
     ({"window": (2, None), "bottom_right": True}, lambda b, h, q, k: q + 4 - 2 <= k),
     ({"q_lengths": [5, 9], "k_lengths": np.array([13, 3])}, lambda b, h, q, k:
         (q < np.array([5, 9])[b]) & (k < np.array([13, 3])[b])),
-    ({"positions": np.array([4, 0]), "causal": True}, lambda b, h, q, k: q + np.array([4, 0])[b] >= k),
-    ({"coordinates": {"q": 4}, "causal": True}, lambda b, h, q, k: q + 4 >= k),
-    ({"coordinates": {"k": np.arange(13)[::-1]}, "causal": True}, lambda b, h, q, k: q >= 12 - k),
-    ({"coordinates": {"q": [(0, 10, 1), (5, 0, 1)]}, "causal": True},
+    ({"q_start": np.array([4, 0]), "is_causal": True}, lambda b, h, q, k: q + np.array([4, 0])[b] >= k),
+    ({"coordinates": {"q": 4}, "is_causal": True}, lambda b, h, q, k: q + 4 >= k),
+    ({"coordinates": {"k": np.arange(13)[::-1]}, "is_causal": True}, lambda b, h, q, k: q >= 12 - k),
+    ({"coordinates": {"q": [(0, 10, 1), (5, 0, 1)]}, "is_causal": True},
      lambda b, h, q, k: np.where(q < 5, q + 10, q - 5) >= k)])
 def test_masks_lengths_and_coordinates(keywords, mask):
     q, k, v = random_qkv(9, sk=13)
@@ -199,7 +199,7 @@ def test_masks_lengths_and_coordinates(keywords, mask):
 
 def test_lengths_and_heads_that_a_program_reads():
     q, k, v = random_qkv(10, sk=13)
-    got = fn.attention(q, k, v, "score + q_len + 2 * k_len + 4 * heads * h * k", q_len=100, k_len=200, heads=8)
+    got = fn.attention(q, k, v, "score + q_len + 2 * k_len + 4 * heads * h * k", global_q_len=100, global_k_len=200, global_heads=8)
     assert close(got, dense(q, k, v, lambda s, b, h, i, j: s + 500 + 32 * h * j)["out"])
 
 
@@ -207,12 +207,12 @@ def test_packed_sequences():
     cu_q, cu_k = np.array([0, 3, 3, 10]), np.array([0, 5, 6, 14], np.int64)
     rng = np.random.default_rng(11)
     q, k, v = (rng.standard_normal((n, 4, 8)) for n in (10, 14, 14))
-    out, lse = fn.attention(q, k, v, mask="q >= k", layout="thd", cu_q=cu_q, cu_k=cu_k, return_lse=True)
+    out, lse = fn.attention(q, k, v, mask_mod="q >= k", layout="thd", cu_q=cu_q, cu_k=cu_k, return_lse=True)
     for i in range(3):
         rows, keys = slice(*cu_q[i:i + 2]), slice(*cu_k[i:i + 2])
         want = dense(*(x.transpose(1, 0, 2)[None] for x in (q[rows], k[keys], v[keys])), mask=causal)
         assert close(out[rows], want["out"][0].transpose(1, 0, 2)) and close(lse[rows], want["lse"][0].T)
-    turned = fn.attention(*(x.transpose(1, 0, 2) for x in (q, k, v)), layout="htd", cu_q=cu_q, cu_k=cu_k, causal=True)
+    turned = fn.attention(*(x.transpose(1, 0, 2) for x in (q, k, v)), layout="htd", cu_q=cu_q, cu_k=cu_k, is_causal=True)
     assert np.array_equal(turned.transpose(1, 0, 2), out)
     assert fn.attention(q, q, q, layout="thd", cu_q=cu_q).shape == q.shape
 
@@ -236,27 +236,27 @@ def test_sinks():
     q, k, v = random_qkv(13)
     sink = np.array([0.3, -1, 2, 0])
     for given, means in (("zero", np.zeros(4)), (sink, sink), (sink.astype(np.float32), sink)):
-        out, lse = fn.attention(q, k, v, sink=given, return_lse=True)
+        out, lse = fn.attention(q, k, v, sinks=given, return_lse=True)
         want = dense(q, k, v, sink=means.astype(np.float32) if given is not sink else means)
         assert close(out, want["out"]) and close(lse, want["lse"])
 
 
 def test_dropout_is_by_counter():
     q, k, v = random_qkv(14, sq=64, sk=64)
-    whole = fn.attention(q, k, v, dropout=0.5, seed=3)
-    assert np.array_equal(whole, fn.attention(q, k, v, dropout=0.5, seed=3))
-    assert not np.array_equal(whole, fn.attention(q, k, v, dropout=0.5, seed=4))
-    part = fn.attention(q[:, :, 32:], k, v, dropout=0.5, seed=3, coordinates={"q": 32})
+    whole = fn.attention(q, k, v, dropout_p=0.5, seed=3)
+    assert np.array_equal(whole, fn.attention(q, k, v, dropout_p=0.5, seed=3))
+    assert not np.array_equal(whole, fn.attention(q, k, v, dropout_p=0.5, seed=4))
+    part = fn.attention(q[:, :, 32:], k, v, dropout_p=0.5, seed=3, coordinates={"q": 32})
     assert close(part, whole[:, :, 32:])
     identity = np.broadcast_to(np.eye(64), (2, 4, 64, 64)).copy()
-    p = fn.attention(q, k, identity, dropout=0.5, seed=3)
+    p = fn.attention(q, k, identity, dropout_p=0.5, seed=3)
     kept = p != 0
     assert 0.45 < kept.mean() < 0.55 and close(p[kept], 2 * dense(q, k, identity)["out"][kept])
 
 
 def test_halves_merge():
     q, k, v = random_qkv(15)
-    parts = [fn.attention(q, k[:, :, s], v[:, :, s], mask="q >= k", return_lse=True, coordinates={"k": s.start})
+    parts = [fn.attention(q, k[:, :, s], v[:, :, s], mask_mod="q >= k", return_lse=True, coordinates={"k": s.start})
              for s in (slice(0, 5), slice(5, 9))]
     out, lse = fn.merge(*parts[0], *parts[1])
     want = dense(q, k, v, mask=causal)
@@ -265,7 +265,7 @@ def test_halves_merge():
 
 def test_rows_that_attend_to_nothing_and_empty_arrays():
     q, k, v = random_qkv(16)
-    out, lse = fn.attention(q, k, v, mask="q > 20", return_lse=True)
+    out, lse = fn.attention(q, k, v, mask_mod="q > 20", return_lse=True)
     assert not out.any() and np.isneginf(lse).all()
     assert fn.attention(q[:, :, :0], k, v).shape == (2, 4, 0, 8)
     assert not fn.attention(q, k[:, :, :0], v[:, :, :0]).any()
@@ -274,22 +274,22 @@ def test_rows_that_attend_to_nothing_and_empty_arrays():
 
 def test_engines_agree_and_options_reach_them():
     q, k, v = random_qkv(17, dtype=np.float32)
-    cpu, ref = (fn.attention(q, k, v, causal=True, engine=name, deterministic=True) for name in ("cpu", "ref"))
+    cpu, ref = (fn.attention(q, k, v, is_causal=True, engine=name, deterministic=True) for name in ("cpu", "ref"))
     assert close(cpu, ref, 1e-6)
     doc = np.arange(9)
     assert fn.attention(q, k, v, "score + t[q + 1]", tensors={"t": doc.astype(np.float32)}).shape == q.shape
     for kind in (fxattn.BindingError, IndexError):
         with pytest.raises(kind, match="index 9 is outside axis 0 of tensor 't'"):
-            fn.attention(q, k, v, "score + t[q + 1]", tensors={"t": doc.astype(np.float32)}, strict_index=True)
+            fn.attention(q, k, v, "score + t[q + 1]", tensors={"t": doc.astype(np.float32)}, bounds_check=True)
 
 
 def test_results_do_not_depend_on_threads():
     q, k, v = random_qkv(18, sq=200, sk=200, d=32, dtype=np.float32)
-    want = fn.attention(q, k, v, causal=True)
+    want = fn.attention(q, k, v, is_causal=True)
     for threads in (1, 2, 5):
         fxattn.set_num_threads(threads)
         try:
-            assert np.array_equal(fn.attention(q, k, v, causal=True), want)
+            assert np.array_equal(fn.attention(q, k, v, is_causal=True), want)
         finally:
             fxattn.set_num_threads(0)
 
@@ -297,14 +297,14 @@ def test_results_do_not_depend_on_threads():
 def test_results_may_lie_where_inputs_do():
     """As ufuncs have it: an output that overlaps an input is what it would be elsewhere."""
     q, k, v = random_qkv(19)
-    want = fn.attention(q, k, v, causal=True)
+    want = fn.attention(q, k, v, is_causal=True)
     for name in "qkv":
         given = {"q": q.copy(), "k": k.copy(), "v": v.copy()}
-        got = fn.attention(*given.values(), causal=True, out=given[name])
+        got = fn.attention(*given.values(), is_causal=True, out=given[name])
         assert got is given[name] and np.array_equal(got, want)
     room = np.zeros((2, 4, 10, 8))
     room[:, :, :9] = q
-    assert np.array_equal(fn.attention(room[:, :, :9], k, v, causal=True, out=room[:, :, 1:]), want)
+    assert np.array_equal(fn.attention(room[:, :, :9], k, v, is_causal=True, out=room[:, :, 1:]), want)
     bias = np.random.default_rng(0).standard_normal((2, 4, 9, 8))
     want = fn.attention(q, k, v, "score + t[b, h, q, k % 8]", tensors={"t": bias})
     assert np.array_equal(fn.attention(q, k, v, "score + t[b, h, q, k % 8]", tensors={"t": bias}, out=bias), want)

@@ -33,12 +33,12 @@ READ_ONLY.flags.writeable = False
     ((Q[0], K[0], V[0]), {"layout": "thd", "cu_q": [0, 4], "cu_k": [0, 2, 4]}, "2 offsets and cu_k 3"),
     ((Q[0], K[0], V[0]), {"layout": "thd", "cu_q": [0, 99]}, "99"),
     ((Q[0], K, V), {"layout": "thd", "kv_layout": "bhsd", "cu_q": [0, 4]}, "unless there are pages"),
-    ((Q, K, V), {"dropout": 1.0}, "dropout is 1.0"),
-    ((Q, K, V), {"dropout": float("nan")}, "dropout is nan"),
+    ((Q, K, V), {"dropout_p": 1.0}, "dropout_p is 1.0"),
+    ((Q, K, V), {"dropout_p": float("nan")}, "dropout_p is nan"),
     ((Q, K, V), {"seed": -1}, "seed is -1"),
     ((Q, K, V), {"scale": float("inf")}, "scale is inf"),
-    ((Q, K, V), {"sink": "one"}, "sink is 'one'"),
-    ((Q, K, V), {"sink": T}, r"\(4,\)"),
+    ((Q, K, V), {"sinks": "one"}, "sinks is 'one'"),
+    ((Q, K, V), {"sinks": T}, r"\(4,\)"),
     ((Q, K, V), {"k_lengths": [1]}, r"k_lengths has shape \(1,\); \(2\)"),
     ((Q, K, V), {"k_lengths": [1, 10]}, "10"),
     ((Q, K, V), {"k_lengths": [1, 1 << 40]}, "32 bits"),
@@ -61,8 +61,8 @@ READ_ONLY.flags.writeable = False
     ((Q, K, V, fxattn.Program("tensor t : f64[2]\nscore = t[q, k]")), {"tensors": {"t": T}}, "rank"),
     ((Q, K, V, fxattn.Program.from_text("dscore = dscore", kind="bprop")), {}, "kind bprop"),
     ((Q, K, V), {"pages": [[0], [1]]}, "pages is given without k_lengths"),
-    ((Q, K, V), {"bprop": "dscore"}, "bprop is given without score"),
-    ((Q, K, V, "score"), {"bprop_params": {"a": 1}}, "bprop_params is given without bprop"),
+    ((Q, K, V), {"score_mod_bprop": "dscore"}, "score_mod_bprop is given without score_mod"),
+    ((Q, K, V, "score"), {"bprop_params": {"a": 1}}, "bprop_params is given without score_mod_bprop"),
 ])
 def test_values(arguments, keywords, words):
     with pytest.raises(ValueError, match=words) as caught:
@@ -79,15 +79,15 @@ def test_values(arguments, keywords, words):
     ((Q, K, "text"), {}, "v has dtype"),
     ((np.ma.masked_array(Q, mask=Q > 0), K, V), {}, "q is a masked array, whose mask would not be seen; give its"),
     ((Q, K, V, "score + t[q]"), {"tensors": {"t": np.ma.masked_array(T)}}, r"tensors\['t'\] is a masked array"),
-    ((Q, K, V, 3), {}, "score is of type int"),
-    ((Q, K, V, None, b"q >= k"), {}, "mask is of type bytes"),
-    ((Q, K, V, lambda s, b, h, q, k: s, "q >= k"), {}, "score given as a function and mask as a program"),
+    ((Q, K, V, 3), {}, "score_mod is of type int"),
+    ((Q, K, V, None, b"q >= k"), {}, "mask_mod is of type bytes"),
+    ((Q, K, V, lambda s, b, h, q, k: s, "q >= k"), {}, "score_mod given as a function and mask_mod as a program"),
     ((Q, K, V), {"seed": 1.5}, "seed is of type float"),
     ((Q, K, V), {"out": [1]}, "out is of type list"),
     ((Q, K, V), {"k_lengths": [1.0, 2.0]}, "k_lengths has dtype float64; int64, int32, int16, int8, uint8 are"),
     ((Q, K, V), {"nonsense": 1}, "unexpected keyword nonsense; accepted are"),
-    ((Q, K, V), {"is_causal": True, "dropout_p": 0.5}, "is_causal is causal here; dropout_p is dropout here"),
-    ((Q, K, V), {"score_mod": None, "nonsense": 1}, "score_mod is score here; unexpected keyword nonsense; accepted are"),
+    ((Q, K, V), {"causal": True, "dropout": 0.5}, "causal= is called is_causal=; dropout= is called dropout_p="),
+    ((Q, K, V), {"score": None, "nonsense": 1}, "score= is called score_mod=; unexpected keyword nonsense; accepted are"),
     ((Q, K, V, "score + t[q]"), {"tensors": {"t": T.astype(np.uint16)}}, "uint16"),
     ((Q, K, V, "score + a"), {"params": {"a": "one"}}, "a number is accepted"),
 ])
@@ -141,10 +141,10 @@ def test_a_backward_pass_by_itself_looks_at_what_it_is_given(out, lse, words):
 
 @pytest.mark.parametrize("keywords, words", [
     ({"scale": "1"}, "scale is of type str"), ({"scale": 1j}, "scale is of type complex"),
-    ({"dropout": None}, "dropout is of type NoneType"), ({"window": (1.5, None)}, "window is of type float"),
-    ({"q_len": "5"}, "q_len is of type str"), ({"coordinates": {"q": 1.5}}, "is of type float"),
-    ({"coordinates": [1]}, "coordinates is of type list"), ({"tensors": [1], "score": "score"}, "tensors is of type list"),
-    ({"params": 3, "score": "score"}, "params is of type int"), ({"engine": 3}, "engine is of type int")])
+    ({"dropout_p": None}, "dropout_p is of type NoneType"), ({"window": (1.5, None)}, r"window is \(1.5, None\)"),
+    ({"global_q_len": "5"}, "q_len is of type str"), ({"coordinates": {"q": 1.5}}, "is of type float"),
+    ({"coordinates": [1]}, "coordinates is of type list"), ({"tensors": [1], "score_mod": "score"}, "tensors is of type list"),
+    ({"params": 3, "score_mod": "score"}, "params is of type int"), ({"engine": 3}, "engine is of type int")])
 def test_types_of_numbers(keywords, words):
     with pytest.raises(TypeError, match=words) as caught:
         fn.attention(Q, K, V, **keywords)
@@ -164,7 +164,7 @@ def test_no_heads_of_keys_are_not_those_of_q():
             call(q, q[:, :0], q[:, :0])
 
 
-@pytest.mark.parametrize("given", [dict(window=(1 << 64, None)), dict(q_len=1 << 64), dict(coordinates={"q": 1 << 65}),
+@pytest.mark.parametrize("given", [dict(window=(1 << 64, None)), dict(global_q_len=1 << 64), dict(coordinates={"q": 1 << 65}),
                                    dict(coordinates={"k": [(0, 1 << 64, 1)]}), dict(window=((1 << 63) + 5, None))])
 def test_ints_beyond_64_bits(given):
     q = np.ones((1, 2, 3, 4))

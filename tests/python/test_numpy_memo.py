@@ -40,9 +40,9 @@ CALLS = {
     "text": (("score - 0.1 * abs(q - k)", "q >= k"), {}),
     "params": (("cap * tanh(score / cap) + n", None), {"params": {"n": 2, "cap": 3.0}}),
     "tensors": (("score + t[h] * k", None), {"tensors": {"t": TABLE}}),
-    "program": ((fxattn.Program("score = 2 * score"), None), {"causal": True, "scale": 0.25}),
+    "program": ((fxattn.Program("score = 2 * score"), None), {"is_causal": True, "scale": 0.25}),
     "function": ((slope(0.5), lambda b, h, q, k: q >= k), {"window": (4, None)}),
-    "captured": ((lambda s, b, h, q, k: s + TABLE[h] * q, None), {"dropout": 0.5, "seed": 3}),
+    "captured": ((lambda s, b, h, q, k: s + TABLE[h] * q, None), {"dropout_p": 0.5, "seed": 3}),
 }
 
 
@@ -74,7 +74,7 @@ def test_what_decides_a_call_is_in_its_key():
     """Every pair of these calls differs in one thing."""
     transposed = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for x in (Q, K, V)]
     calls = [((Q, K, V), {}), ((Q[:, :, :5], K, V), {}), ((Q, K, V[..., :4]), {}), (transposed, {}),
-             ([x.astype("f4") for x in (Q, K, V)], {}), ((Q, K, V), {"causal": True}), ((Q, K, V), {"scale": 0.5}),
+             ([x.astype("f4") for x in (Q, K, V)], {}), ((Q, K, V), {"is_causal": True}), ((Q, K, V), {"scale": 0.5}),
              ((Q, K, V), {"scale": 0.0}), ((Q, K, V, "1 / score"), {"scale": 0.0}), ((Q, K, V, "1 / score"), {"scale": -0.0}),
              ((Q, K, V), {"window": (2, 1)}), ((Q, K, V), {"engine": "ref"}), ((Q, K, V, None, "q >= k"), {}),
              ((Q, K, V, "score + n", None), {"params": {"n": 1}}), ((Q, K, V, "score + n", None), {"params": {"n": 1.5}})]
@@ -86,8 +86,8 @@ def test_what_decides_a_call_is_in_its_key():
 
 
 @pytest.mark.parametrize("keywords", [
-    {"k_lengths": [3, 5]}, {"positions": [1, 2]}, {"coordinates": {"q": 3}}, {"sink": np.zeros(Q.shape[1])},
-    {"return_lse": True}, {"out": np.empty_like(Q)}, {"mask": "q >= k", "tensors": {}, "bottom_right": True, "q_lengths": [1, 2]},
+    {"k_lengths": [3, 5]}, {"q_start": [1, 2]}, {"coordinates": {"q": 3}}, {"sinks": np.zeros(Q.shape[1])},
+    {"return_lse": True}, {"out": np.empty_like(Q)}, {"mask_mod": "q >= k", "tensors": {}, "bottom_right": True, "q_lengths": [1, 2]},
 ])
 def test_what_has_arrays_of_its_own_is_not_kept(keywords):
     fn.attention(Q, K, V, **keywords)
@@ -151,7 +151,7 @@ class Switch:
 
 
 @pytest.mark.parametrize("name, keywords", [
-    ("scale", {}), ("causal", {}), ("seed", {"dropout": 0.5}), ("q_len", {"mask": "k < q_len"}), ("window", {}),
+    ("scale", {}), ("seed", {"dropout_p": 0.5}), ("global_q_len", {"mask_mod": "k < q_len"}), ("window", {}),
 ])
 def test_settings_that_change(name, keywords):
     switch = Switch(1)
@@ -169,13 +169,13 @@ def test_settings_of_equal_value_are_not_the_same():
         want = long_way(Q, K, V, "1 / score", scale=scale)
         assert np.array_equal(fn.attention(Q, K, V, "1 / score", scale=scale), want, equal_nan=True)
     fn.attention(Q, K, V, window=(2, 1))
-    with pytest.raises(TypeError, match="window is of type float"):
+    with pytest.raises(TypeError, match=r"window is \(2.0, 1\)"):
         fn.attention(Q, K, V, window=(2.0, 1))
     fn.attention(Q, K, V, "score")
     for wrong in ([], 0):
         with pytest.raises(TypeError, match="params is of type"):
             fn.attention(Q, K, V, "score", params=wrong)
-    with pytest.raises(TypeError, match="score is of type list"):
+    with pytest.raises(TypeError, match="score_mod is of type list"):
         fn.attention(Q, K, V, ["score"])
 
 

@@ -16,22 +16,22 @@ Q, K, V = random_qkv(1)
 TABLE = np.linspace(-1.0, 1.0, Q.shape[1])
 CALLS = {
     "nothing": {},
-    "function": {"score": lambda s, b, h, q, k: s + TABLE[h] * (q - k), "causal": True},
-    "text": {"score": "cap * tanh(score / cap)", "params": {"cap": 3.0}, "mask": "q >= k", "engine": "ref"},
-    "lengths": {"k_lengths": [3, 5], "window": (4, 2), "sink": "zero", "dropout": 0.25, "seed": 7},
+    "function": {"score_mod": lambda s, b, h, q, k: s + TABLE[h] * (q - k), "is_causal": True},
+    "text": {"score_mod": "cap * tanh(score / cap)", "params": {"cap": 3.0}, "mask_mod": "q >= k", "engine": "ref"},
+    "lengths": {"k_lengths": [3, 5], "window": (4, 2), "sinks": "zero", "dropout_p": 0.25, "seed": 7},
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_plan_runs_as_the_call_does(name):
     call = CALLS[name]
-    plan = fn.plan(Q, K, V, return_lse=True, return_max=True, **call)
+    plan = fn.plan(Q, K, V, return_lse=True, return_row_max=True, **call)
     loaded = fxattn.Plan.load(plan.save())
     assert (loaded.key, loaded.engine) == (plan.key, call.get("engine", "cpu"))
-    expected = fn.attention(Q, K, V, return_lse=True, return_max=True, **call)
+    expected = fn.attention(Q, K, V, return_lse=True, return_row_max=True, **call)
     before = fxattn.cache_stats()
     for one in (plan, loaded):
-        for got, want in zip(fn.attention(Q, K, V, return_lse=True, return_max=True, plan=one, **call), expected):
+        for got, want in zip(fn.attention(Q, K, V, return_lse=True, return_row_max=True, plan=one, **call), expected):
             assert np.array_equal(got, want)
     assert fxattn.cache_stats()["misses"] == before["misses"]
 
@@ -50,11 +50,11 @@ def test_plans_of_both_passes(name):
 @pytest.mark.parametrize("arrays, call, words", [
     ((Q[:1], K[:1], V[:1]), {}, "b is 2 there and 1 in this call"),
     ((Q[:, :, :5], K, V), {}, "sq is 9 there and 5 in this call"),
-    ((Q, K, V[..., :4]), {}, "dv is 8 there and 4 in this call"),
-    ((Q, K, V), {"causal": True}, "flags is none there and causal in this call"),
+    ((Q, K, V[..., :4]), {}, "d_v is 8 there and 4 in this call"),
+    ((Q, K, V), {"is_causal": True}, "flags is none there and causal in this call"),
     ((Q.astype("f4"), K.astype("f4"), V.astype("f4")), {}, "the dtype of q differs"),
     ((Q, K[..., ::-1], V), {}, "strides, captured tensors, coordinates or the program differ"),
-    ((Q, K, V), {"score": "2 * score"}, "strides, captured tensors, coordinates or the program differ"),
+    ((Q, K, V), {"score_mod": "2 * score"}, "strides, captured tensors, coordinates or the program differ"),
 ])
 def test_another_problem_is_refused(arrays, call, words):
     plan = fn.plan(Q, K, V)

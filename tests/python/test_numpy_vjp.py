@@ -37,7 +37,7 @@ def captured_gradients(q, k, dscore):
 def test_every_gradient():
     q, k, v = random_qkv(1)
     dout, dlse = (np.random.default_rng(2).standard_normal(shape) for shape in (q.shape, q.shape[:3]))
-    (out, lse), pullback = fn.vjp(q, k, v, TEXT, causal=True, params={"cap": CAP}, tensors={"slopes": SLOPES},
+    (out, lse), pullback = fn.vjp(q, k, v, TEXT, is_causal=True, params={"cap": CAP}, tensors={"slopes": SLOPES},
                                   return_lse=True)
     want = dense(q, k, v, cap_score, causal, dout=dout, dlse=dlse)
     assert close(out, want["out"]) and close(lse, want["lse"])
@@ -46,7 +46,7 @@ def test_every_gradient():
         assert close(dq, want["dq"]) and close(dk, want["dk"]) and close(dv, want["dv"])
         dcap, dslopes = captured_gradients(q, k, want["dscore"])
         assert close(gradients.params["cap"], dcap) and close(gradients.tensors["slopes"], dslopes)
-        assert gradients.captured["slopes"] is SLOPES and gradients.sink is None
+        assert gradients.captured["slopes"] is SLOPES and gradients.sinks is None
         assert np.array_equal(gradients.of(SLOPES), gradients.tensors["slopes"])
     without = dense(q, k, v, cap_score, causal, dout=dout)
     assert close(pullback(dout)[0], without["dq"])
@@ -86,7 +86,7 @@ def test_layouts_and_strides(layout):
     order = ["bhsd".index(letter) for letter in layout]
     dout = np.random.default_rng(6).standard_normal((2, 4, 9, 5))
     want = dense(q, k, v, mask=causal, dout=dout)
-    _, pullback = fn.vjp(*(x.transpose(order) for x in (q, k, v)), causal=True, layout=layout)
+    _, pullback = fn.vjp(*(x.transpose(order) for x in (q, k, v)), is_causal=True, layout=layout)
     for got, name in zip(pullback(dout.transpose(order)), ("dq", "dk", "dv")):
         assert close(got, want[name].transpose(order))
 
@@ -121,7 +121,7 @@ def test_packed_sequences_and_lengths():
     cu = np.array([0, 3, 10])
     rng = np.random.default_rng(8)
     q, k, v, dout = (rng.standard_normal((10, 4, 8)) for _ in range(4))
-    _, pullback = fn.vjp(q, k, v, causal=True, layout="thd", cu_q=cu)
+    _, pullback = fn.vjp(q, k, v, is_causal=True, layout="thd", cu_q=cu)
     got = pullback(dout)
     for i in range(2):
         rows = slice(*cu[i:i + 2])
@@ -140,11 +140,11 @@ def test_packed_sequences_and_lengths():
 def test_sink_gradient_and_what_is_wanted():
     q, k, v = random_qkv(10)
     sink, dout = np.array([0.3, -1, 2, 0]), np.random.default_rng(11).standard_normal(q.shape)
-    gradients = fn.vjp(q, k, v, sink=sink)[1](dout)
-    assert close(gradients.sink, dense(q, k, v, sink=sink, dout=dout)["dsink"])
-    only = fn.vjp(q, k, v, TEXT, params={"cap": CAP}, tensors={"slopes": SLOPES}, sink=sink,
+    gradients = fn.vjp(q, k, v, sinks=sink)[1](dout)
+    assert close(gradients.sinks, dense(q, k, v, sink=sink, dout=dout)["dsink"])
+    only = fn.vjp(q, k, v, TEXT, params={"cap": CAP}, tensors={"slopes": SLOPES}, sinks=sink,
                   wrt=("k", "params"))[1](dout)
-    assert only[0] is None and only[2] is None and only.sink is None and only.tensors == {"slopes": None}
+    assert only[0] is None and only[2] is None and only.sinks is None and only.tensors == {"slopes": None}
     assert only[1] is not None and only.params["cap"] is not None
     ints = fn.vjp(q, k, v, "score + n * t[q]", params={"n": 2}, tensors={"t": np.arange(9)})[1](dout)
     assert ints.params == {"n": None} and ints.tensors == {"t": None}
@@ -167,8 +167,8 @@ def test_backward_of_one_s_own():
     q, k, v = random_qkv(15)
     dout = np.random.default_rng(16).standard_normal(q.shape)
     derived = fn.vjp(q, k, v, "score * score")[1](dout)
-    own = fn.vjp(q, k, v, "score * score", bprop="dscore * two * score", bprop_params={"two": 2.0})[1](dout)
-    other = fn.vjp(q, k, v, "score * score", bprop="0 * dscore")[1](dout)
+    own = fn.vjp(q, k, v, "score * score", score_mod_bprop="dscore * two * score", bprop_params={"two": 2.0})[1](dout)
+    other = fn.vjp(q, k, v, "score * score", score_mod_bprop="0 * dscore")[1](dout)
     assert close(own[0], derived[0]) and close(own[1], derived[1]) and not other[0].any()
 
 
@@ -177,7 +177,7 @@ def test_shards_by_backward_alone():
     q, k, v = random_qkv(17)
     dout = np.random.default_rng(18).standard_normal(q.shape)
     want = dense(q, k, v, mask=causal, dout=dout)
-    halves = [fn.backward(dout, want["out"], want["lse"], q, k[:, :, s], v[:, :, s], mask="q >= k",
+    halves = [fn.backward(dout, want["out"], want["lse"], q, k[:, :, s], v[:, :, s], mask_mod="q >= k",
                           coordinates={"k": s.start}) for s in (slice(0, 5), slice(5, 9))]
     assert close(halves[0][0] + halves[1][0], want["dq"])
     assert close(np.concatenate([h[1] for h in halves], 2), want["dk"])
@@ -187,14 +187,14 @@ def test_dropout_is_the_same_in_both_passes():
     """Where V is the identity the output is P itself, and dV its transpose times dout."""
     q, k, _ = random_qkv(19, sq=16, sk=16)
     v = np.broadcast_to(np.eye(16), (2, 4, 16, 16)).copy()
-    p, pullback = fn.vjp(q, k, v, dropout=0.3, seed=7)
+    p, pullback = fn.vjp(q, k, v, dropout_p=0.3, seed=7)
     dout = np.random.default_rng(20).standard_normal(p.shape)
     assert close(pullback(dout)[2], p.swapaxes(2, 3) @ dout)
 
 
 def test_keywords_are_shown():
     for function in (fn.attention, fn.vjp, fn.backward):
-        assert "causal" in inspect.signature(function).parameters
+        assert "is_causal" in inspect.signature(function).parameters
 
 
 class SoftCap:
@@ -214,7 +214,7 @@ def test_callbacks_of_the_graph_style():
     dout = np.random.default_rng(22).standard_normal(q.shape)
     want = dense(q, k, v, lambda s, *_: CAP * np.tanh(s / CAP), dout=dout)
     mod = SoftCap()
-    for keywords in ({}, {"bprop": mod.backward, "bprop_tensors": {"cap": CAP}}):
+    for keywords in ({}, {"score_mod_bprop": mod.backward, "bprop_tensors": {"cap": CAP}}):
         out, pullback = fn.vjp(q, k, v, mod.forward, style="graph", tensors={"cap": CAP}, **keywords)
         assert close(out, want["out"]) and close(pullback(dout)[0], want["dq"])
 
@@ -223,7 +223,7 @@ def test_gradients_of_what_functions_capture():
     pytest.importorskip("fxattn.trace")
     q, k, v = random_qkv(23)
     dout = np.random.default_rng(24).standard_normal(q.shape)
-    gradients = fn.vjp(q, k, v, lambda s, b, h, i, j: CAP * np.tanh((s + SLOPES[h] * (i - j)) / CAP), causal=True)[1](dout)
+    gradients = fn.vjp(q, k, v, lambda s, b, h, i, j: CAP * np.tanh((s + SLOPES[h] * (i - j)) / CAP), is_causal=True)[1](dout)
     want = dense(q, k, v, cap_score, causal, dout=dout)
     assert close(gradients[0], want["dq"]) and close(gradients.of(SLOPES), captured_gradients(q, k, want["dscore"])[1])
 

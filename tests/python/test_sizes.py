@@ -51,8 +51,8 @@ def check(got, want):
 def test_numpy(sizes, mask):
     q, k, v = drawn(*sizes)
     want = dense(q, k, v)
-    check([fn.attention(q, k, v, mask=mask)], want)
-    out, pullback = fn.vjp(q, k, v, mask=mask)
+    check([fn.attention(q, k, v, mask_mod=mask)], want)
+    out, pullback = fn.vjp(q, k, v, mask_mod=mask)
     check([out, *pullback(np.ones_like(out))], want)
 
 

@@ -14,9 +14,9 @@ STARTS = np.array([3, -2], np.int32)
 TABLE = np.array([4, 0, 7, 2, 9], np.int32)
 # Options of a call, and the q and k that programs see by them.
 MOVED = {
-    "positions": ({"positions": STARTS}, lambda b, q: q + STARTS[b], lambda k: k),
+    "q_start": ({"q_start": STARTS}, lambda b, q: q + STARTS[b], lambda k: k),
     "aligned": ({"bottom_right": True}, lambda b, q: q + SK - SQ, lambda k: k),
-    "aligned and causal": ({"bottom_right": True, "causal": True}, lambda b, q: q, lambda k: k),
+    "aligned and causal": ({"bottom_right": True, "is_causal": True}, lambda b, q: q, lambda k: k),
     "an offset": ({"coordinates": {"q": 512}}, lambda b, q: q + 512, lambda k: k),
     "offsets of both": ({"coordinates": {"q": 3, "k": 6}}, lambda b, q: q + 3, lambda k: k + 6),
     "a table": ({"coordinates": {"q": TABLE}}, lambda b, q: TABLE[q], lambda k: k),
@@ -40,7 +40,7 @@ def taken(case, shape):
 def meaning(case, bias):
     options, q_of, k_of = MOVED[case]
     table = np.broadcast_to(bias, BIAS.shape)
-    mask = (lambda b, h, q, k: k <= q + SK - SQ) if options.get("causal") else None
+    mask = (lambda b, h, q, k: k <= q + SK - SQ) if options.get("is_causal") else None
     return (lambda s, b, h, q, k: s + table[b, h, q, k] - 0.125 * np.abs(q_of(b, q) - k_of(k))), mask
 
 
@@ -91,7 +91,7 @@ def test_arrays_beside_moved_batch_entries_and_heads(axis):
     np.testing.assert_array_equal(got, fxn.attention(q, k, v, plus, style="graph", tensors={"bias": flat}))
 
 
-@pytest.mark.parametrize("case", ["positions", "aligned", "aligned and causal"])
+@pytest.mark.parametrize("case", ["q_start", "aligned", "aligned and causal"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_arrays_of_the_graph_style_in_torch(case, shape):
     torch = pytest.importorskip("torch")
@@ -99,9 +99,7 @@ def test_arrays_of_the_graph_style_in_torch(case, shape):
     arrays = random_qkv(7, B, H, SQ, SK)
     bias, dout = taken(case, shape), np.random.default_rng(8).standard_normal(arrays[0].shape)
     want = dense(*arrays, *meaning(case, bias), dout=dout)
-    given = {"positions": torch.from_numpy(STARTS)} if case == "positions" else dict(MOVED[case][0])
-    if "causal" in given:
-        given["is_causal"] = given.pop("causal")
+    given = {"q_start": torch.from_numpy(STARTS)} if case == "q_start" else dict(MOVED[case][0])
     q, k, v, table = (torch.from_numpy(x.copy()).requires_grad_() for x in (*arrays, bias))
     out = attention(q, k, v, plus, style="graph", tensors={"bias": table}, **given)
     np.testing.assert_allclose(out.detach().numpy(), want["out"], atol=1e-12)
@@ -124,7 +122,7 @@ def test_properties_and_names():
 def test_strict_indices_of_rows_that_positions_move(text, size):
     """The proof that indices are inside counts rows as they lie: 0 of them is not where all of them are."""
     q, k = np.zeros((2, 1, 3, 4)), np.zeros((2, 1, 5, 4))
-    call = {"positions": [7, 100], "coordinates": {"k": [(0, 9, 2)]}, "strict_index": True}
+    call = {"q_start": [7, 100], "coordinates": {"k": [(0, 9, 2)]}, "bounds_check": True}
     fxn.attention(q, k, k, text, tensors={"t": np.zeros(size)}, **call)
     with pytest.raises(IndexError, match="index %d is outside axis 0 of tensor 't'" % (size - 1)):
         fxn.attention(q, k, k, text, tensors={"t": np.zeros(size - 1)}, **call)

@@ -308,7 +308,7 @@ def test_text_and_programs():
     assert "mask" in both.program.text and "score" in both.program.text
     program = fxattn.Program("mask = q >= k")
     assert trace(program).program is program and trace(None, program).program is program
-    back = trace("score = score * score", bprop="dscore = 2 * score * dscore")
+    back = trace("score = score * score", score_mod_bprop="dscore = 2 * score * dscore")
     assert back.bprop.kind == "bprop"
     with pytest.raises(fxattn.ProgramError):
         trace("score = scroe")

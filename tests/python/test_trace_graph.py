@@ -59,7 +59,7 @@ def backward(traced):
 def test_identity_and_none():
     for mod in (lambda g, s, t: s, lambda g, s, t: None, None):
         assert trace(mod, style="graph").program.text.strip() == ""
-    traced = trace(lambda g, s, t: None, style="graph", bprop=lambda g, d, t: None)
+    traced = trace(lambda g, s, t: None, style="graph", score_mod_bprop=lambda g, d, t: None)
     assert backward(traced)(dscore=2.5)[0] == 2.5
 
 
@@ -69,7 +69,7 @@ SCALARS = [-1e9, np.float32(-1e9), np.float64(-1e9), np.array(-1e9), np.array([-
 
 @pytest.mark.parametrize("fill", SCALARS, ids=lambda x: "%s%s" % (type(x).__name__, getattr(x, "shape", "")))
 def test_causal(fill):
-    traced = trace(causal, style="graph", bprop=causal, tensors={"fill": fill}, bprop_tensors={"fill": 0.0})
+    traced = trace(causal, style="graph", score_mod_bprop=causal, tensors={"fill": fill}, bprop_tensors={"fill": 0.0})
     f, b = forward(traced), backward(traced)
     for q in range(4):
         for k in range(4):
@@ -93,7 +93,7 @@ def test_post_scale_bias():
 def test_softcap_keeps_its_node():
     """R-24: the forward is traced before its backward, which uses what the forward kept."""
     mod = Softcap()
-    traced = trace(mod.forward, style="graph", bprop=mod.backward, tensors={"cap": 0.8}, bprop_tensors={"cap": 0.8})
+    traced = trace(mod.forward, style="graph", score_mod_bprop=mod.backward, tensors={"cap": 0.8}, bprop_tensors={"cap": 0.8})
     for s in (-1.0, 0.1, 2.0):
         assert same(forward(traced)(s)[0], 0.8 * math.tanh(s / 0.8))
         assert same(backward(traced)(s, dscore=1.5)[0], 1.5 * (1 - math.tanh(s / 0.8) ** 2))
@@ -113,7 +113,7 @@ def test_a_kept_node_thousands_of_operations_deep():
             return graph.tanh_backward(dscore, self.x)
 
     mod, given = Deep(), {"step": np.array([0.001]), "gain": 0.9999}
-    traced = trace(mod.forward, style="graph", bprop=mod.backward, tensors=given)
+    traced = trace(mod.forward, style="graph", score_mod_bprop=mod.backward, tensors=given)
     x = 0.3
     for n in range(4000):
         x = x + 0.001 if n % 2 else x * 0.9999
@@ -127,7 +127,7 @@ def test_scalar_values_build_nothing():
     builds = None
     for n in range(1000):
         cap = 0.5 + n / 100
-        traced = trace(mod.forward, style="graph", bprop=mod.backward, tensors={"cap": cap}, bprop_tensors={"cap": cap})
+        traced = trace(mod.forward, style="graph", score_mod_bprop=mod.backward, tensors={"cap": cap}, bprop_tensors={"cap": cap})
         builds = PROGRAMS.builds if builds is None else builds
         assert traced.params == (cap,)
     assert PROGRAMS.builds == builds
@@ -283,7 +283,7 @@ def test_functions_of_other_libraries():
 
 
 def test_misuse():
-    for call, words in ((dict(bprop=causal,
+    for call, words in ((dict(score_mod_bprop=causal,
                               tensors={"x": 1.0}), "score_mod_bprop, score_mod_tensors given without score_mod"),
                         (dict(score_mod=causal, bprop_tensors={"x": 1.0}),
                          "score_mod_bprop_tensors requires score_mod_bprop"),

@@ -34,7 +34,7 @@ def graph_value(score=1.5, **rest):
 
 def test_graph_is_kept(traces):
     bias = np.full((1, 2, 1, 1), 2.0, np.float32)
-    first, second, third = (trace(soft_cap, style="graph", bprop=soft_cap_back, tensors={"cap": cap},
+    first, second, third = (trace(soft_cap, style="graph", score_mod_bprop=soft_cap_back, tensors={"cap": cap},
                                   bprop_tensors={"factor": 0.5}) for cap in (bias, bias, bias.copy()))
     assert len(traces) == 2 and first[:2] == second[:2] and first[3:] == second[3:] == third[3:]
     assert second.tensors[0] is bias and third.tensors[0] is not bias and third.program is first.program
@@ -91,7 +91,7 @@ class Keeping:
 def test_objects_are_run_again(traces):
     keeping = Keeping()
     for keeping.factor in (2.0, 3.0, 3.0):
-        traced = trace(keeping.forward, style="graph", bprop=keeping.backward)
+        traced = trace(keeping.forward, style="graph", score_mod_bprop=keeping.backward)
         assert Evaluator(traced.program, (), traced.params)(1.5)[0] == 1.5 * keeping.factor
         assert Evaluator(traced.bprop, (), traced.bprop_params)(1.5, dscore=2.0)[0] == 3.0 * keeping.factor
     assert len(traces) == 6

@@ -49,4 +49,4 @@ def test_keywords_that_checkers_see_are_those_of_attention():
     shown = next(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "_Keywords")
     names = [node.target.id for node in shown.body if isinstance(node, ast.AnnAssign)]
     real = inspect.signature(_attention.attention).parameters.values()
-    assert names == [p.name for p in real if p.kind is p.KEYWORD_ONLY and p.name not in ("return_lse", "return_max")]
+    assert names == [p.name for p in real if p.kind is p.KEYWORD_ONLY and p.name not in ("return_lse", "return_row_max")]

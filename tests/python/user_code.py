@@ -25,9 +25,9 @@ def uses_torch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     both, aux = flex_attention(q, k, v, return_aux=AuxRequest(lse=True))
     whole: Tuple[Tensor, Tensor] = flex_attention(q, k, v, return_lse=True)
     plain: Tensor = attention(q, k, v, "score * 2", is_causal=True, window=(4, None), params={"cap": 20.0})
-    wide = attention(q, k, v, alibi, causal, return_lse=True, return_max=True)
+    wide = attention(q, k, v, alibi, causal, return_lse=True, return_row_max=True)
     assert wide.lse is not None and aux.lse is not None
-    ring = ring_attention(q, k, v, alibi, layout="zigzag").sum() + ring_attention(q, k, v, return_lse=True)[1].sum()
+    ring = ring_attention(q, k, v, alibi, order="zigzag").sum() + ring_attention(q, k, v, return_lse=True)[1].sum()
     layer = MultiheadAttention(64, 8, attn_mask_type="causal")
     core = DotProductAttention(8, 8, softcap=20.0)
     attention(q, k, v, windows=3)  # type: ignore[call-overload]
@@ -37,7 +37,7 @@ def uses_torch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def uses_numpy(q: "np.ndarray") -> float:
-    out = fxattn.numpy.attention(q, q, q, "score * 2", causal=True).sum()
+    out = fxattn.numpy.attention(q, q, q, "score * 2", is_causal=True).sum()
     _, lse = fxattn.numpy.attention(q, q, q, return_lse=True)
     _, pullback = fxattn.numpy.vjp(q, q, q)
     dq, _, _ = pullback(q)

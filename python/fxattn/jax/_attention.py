@@ -5,20 +5,23 @@ What a call may have is turned into a Spec and Operands here; whether they go to
 message is passed on. Ready masks by arrays (segment ids) are statements appended to the program.
 """
 import math
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from .. import _abi
 from .._errors import ArgumentError, ArgumentTypeError
+from .._options import one_of_two
 from ._autodiff import attend
 from ._checks import (array_of, flag, offsets_of, rate_of, refuse_keywords, refuse_symbolic, seed_of,
                       signature_without_rest, size_of, window_of)
-from ._mods import Mod, Score, resolve
+from ._mods import Mod, Named, Score, resolve
 from ._sequences import Described, SequenceDescriptor, array_of_ints, described, in_32_bits, mask_text, same_ids
 from ._spec import LAYOUTS, Operands, Spec, check
 
+Window = Optional[Tuple[Optional[int], Optional[int]]]
+_BY_FUNCTION = "write it as mask_mod, which may read it: mask_mod=lambda b, h, q, k: (k <= q) | ~causal"
 _RANKS = {"bshd": 4, "bhsd": 4, "thd": 3}
 _FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
@@ -44,59 +47,76 @@ class Features:
         self.flags |= flag
 
 
-def attention(q: Any, k: Any, v: Any, *surplus: Any, layout: str = "bshd", score_mod: Mod = None, mask_mod: Mod = None,
-              score_mod_bprop: Mod = None, score_mod_tensors: Optional[Mapping[str, Any]] = None,
-              score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, params: Optional[Mapping[str, Any]] = None,
-              causal: bool = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
-              bottom_right: bool = False, lengths: Any = None, segment_ids: Any = None,
-              sequence_descriptor: Optional[SequenceDescriptor] = None, positions: Any = None,
-              cu_q: Any = None, cu_k: Any = None, max_q: Optional[int] = None, max_k: Optional[int] = None,
-              sinks: Any = None, dropout: float = 0.0, dropout_key: Any = None, scale: Any = None,
-              return_lse: bool = False, deterministic: bool = False, engine: Optional[str] = None,
-              **unknown: Any) -> Any:
-    """softmax(f(scale * q k^T)) v.
+def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = None, *surplus: Any,
+              layout: str = "bshd", scale: Any = None, is_causal: bool = False, window: Window = None,
+              bottom_right: bool = False, q_lengths: Any = None, k_lengths: Any = None, cu_q: Any = None,
+              cu_k: Any = None, max_q: Optional[int] = None, max_k: Optional[int] = None, segment_ids: Any = None,
+              sequence_descriptor: Optional[SequenceDescriptor] = None, q_start: Any = None, sinks: Any = None,
+              dropout_p: float = 0.0, seed: Any = None, params: Named = None, tensors: Named = None,
+              style: Optional[str] = None, score_mod_bprop: Mod = None, bprop_params: Named = None,
+              bprop_tensors: Named = None, return_lse: bool = False, deterministic: bool = False,
+              bounds_check: bool = False, engine: Optional[str] = None, causal: Optional[bool] = None,
+              lengths: Any = None, dropout: Optional[float] = None, dropout_key: Any = None,
+              score_mod_tensors: Named = None, score_mod_bprop_tensors: Named = None, **unknown: Any) -> Any:
+    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the features of v; with return_lse the
+    pair (out, lse), lse [B,H,S] in float32 (float64 of float64). Both are differentiable.
 
-    q, k, v              [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), of rank 3 one batch entry; of packed rows
-                         [T,H,D] ("thd") with offsets cu_q and cu_k ([N+1]; cu_k None: the same) and max_q, max_k, the
-                         longest sequences (None: as long as all). Heads of q are a multiple of those of k and v
+    q, k, v              [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), of rank 3 without a batch; packed rows [T,H,D]
+                         ("thd") with offsets cu_q and cu_k ([N+1]; cu_k None: cu_q) and max_q and max_k, the lengths
+                         of the longest sequences (None: all rows). Heads of q are a multiple of those of k and v
     score_mod, mask_mod  functions of (score, b, h, q, k) and (b, h, q, k), with jax.numpy inside; arrays that they use
                          are operands of the call, tracers too, and get gradients. Or program text, an expression or a
-                         Program, with `params` and `score_mod_tensors` by name. Or Transformer Engine's
-                         score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors), which get
-                         score_mod_tensors and score_mod_bprop_tensors
-    causal, window       ready masks: k <= q; q - left <= k <= q + right of ints from 0, None is open. bottom_right:
-                         they (or, without them, the rows) are aligned with the last key
-    lengths              [B] of both sequences, or (of q, of k), either of them None
+                         Program, with `params` and `tensors` by name. Or, with style="graph", Transformer Engine's
+                         score_mod(graph, score, tensors), which gets `tensors`. style None: "graph" for a score_mod of
+                         three arguments, else "flex"
+    score_mod_bprop      a backward of your own: text or a Program with `bprop_params` and `bprop_tensors`, or
+                         score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`
+    scale                a number, or an array of rank 0, which gets a gradient. None: 1 / sqrt(D)
+    is_causal, window    built-in masks: k <= q; (left, right): q - left <= k <= q + right, None or -1 is open.
+                         bottom_right aligns them (or, without them, the rows) with the last key
+    q_lengths, k_lengths [B], rows and keys of each batch entry
     segment_ids          [B,S] of both sequences, or (of q, of k): only pairs of equal ids attend; rows and keys of id 0
                          are ordinary ones
-    sequence_descriptor  a SequenceDescriptor, which says the one or the other; with positions in segments, causal and
-                         window go by them
-    positions            where the rows of each batch entry begin, [B]
-    sinks                "zero": a key of score 0; an array [H]: a learned score per head
-    dropout, dropout_key of probabilities, by a key of jax.random
-    scale                a number, or an array of rank 0, which gets a gradient. None: 1 / sqrt(D)
-    return_lse           gives (out, lse), lse [B,H,S] in f32 (f64 of f64), differentiable
-    deterministic        the same bits in every run, or an error. engine: by name instead of the best one
+    sequence_descriptor  a SequenceDescriptor, which has lengths or segments; with positions in segments, is_causal and
+                         window go by these
+    q_start              [B], the position of the first row of each batch entry
+    sinks                "zero": a key of score 0; an array [H]: a learned score per query head
+    dropout_p, seed      dropout of probabilities, by a seed of 64 bits or by dropout_key, a key of jax.random
+    deterministic        the same bits in every run, or an error
+    bounds_check         an index outside its captured array fails the run, on the CPU; otherwise such a load is 0
+    engine               an engine by name; None takes the best one
+
+    Names of jax.nn, Flax and Transformer Engine are accepted for the same options: causal (is_causal), dropout
+    (dropout_p), dropout_key (seed), lengths (both q_lengths and k_lengths, or a pair of them), score_mod_tensors
+    (tensors), score_mod_bprop_tensors (bprop_tensors).
+
+    Raises ArgumentError, ArgumentTypeError, UnsupportedError and TraceError when the call is traced. What depends on
+    values of arrays fails the run, as an error of XLA.
     """
     refuse_keywords("attention", surplus, unknown, _PARAMETERS)
-    causal = flag("causal", causal, "write it as mask_mod, which may read it: "
-                                    "mask_mod=lambda b, h, q, k: (k <= q) | ~causal")
+    is_causal = flag(*one_of_two("is_causal", is_causal, "causal", causal, False), _BY_FUNCTION)
+    rate = rate_of(*one_of_two("dropout_p", dropout_p, "dropout", dropout, 0.0))
+    _, tensors = one_of_two("tensors", tensors, "score_mod_tensors", score_mod_tensors)
+    _, bprop_tensors = one_of_two("bprop_tensors", bprop_tensors, "score_mod_bprop_tensors", score_mod_bprop_tensors)
     window = window_of(window)
     q, k, v, single = arranged(q, k, v, layout)
     if layout == "thd":
         refuse_symbolic("layout \"thd\"", q, k, v)
     features = Features()
     sizes = shape_of_scores(q, k, v, layout, cu_q)
-    told = _told(sequence_descriptor, layout, sizes, bottom_right, lengths, segment_ids)
+    told = _told(sequence_descriptor, layout, sizes, bottom_right,
+                 lengths_of(q_lengths, k_lengths, lengths, sizes, single), segment_ids)
     by_segment = told.positions is not None
-    ready_masks(features, causal and not by_segment, None if by_segment else window, bottom_right, deterministic)
-    _tables(features, sizes, told.lengths, positions, single)
+    ready_masks(features, is_causal and not by_segment, None if by_segment else window, bottom_right)
+    features.flags |= _abi.DETERMINISTIC if flag("deterministic", deterministic) else 0
+    features.flags |= _abi.BOUNDS_CHECK if flag("bounds_check", bounds_check) else 0
+    _tables(features, sizes, told.lengths, q_start, single)
     _packed(features, layout, q, k, cu_q, cu_k, max_q, max_k)
-    sinks_and_dropout(features, sizes, sinks, dropout, dropout_key)
-    score = resolve(score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params, sizes,
-                    q.dtype, moved=positions is not None or bottom_right)
+    sinks_and_dropout(features, sizes, sinks, rate, seed, dropout_key)
+    score = resolve(score_mod, mask_mod, score_mod_bprop, tensors, bprop_tensors, params, sizes, q.dtype,
+                    moved=q_start is not None or bottom_right, bprop_params=bprop_params, style=style)
     score = _with_segments(score, told.segment_ids, sequence_descriptor is not None, sizes, single)
-    score = _with_positions(score, told.positions, causal, window, sizes, single)
+    score = _with_positions(score, told.positions, is_causal, window, sizes, single)
     score, scales = with_scale(score, scale, q.dtype)
     spec, ops = call_of(features, score, layout, engine, (q, k, v), scales)
     check(spec, ops)
@@ -163,10 +183,9 @@ def shape_of_scores(q: Any, k: Any, v: Any, layout: str, cu_q: Any) -> Tuple[int
     return batch, heads, rows, keys
 
 
-def ready_masks(f: Features, causal: bool, window: Any, bottom_right: bool, deterministic: bool) -> None:
-    window = window_of(window)
+def ready_masks(f: Features, causal: bool, window: Any, bottom_right: bool) -> None:
     for bit, on in ((_abi.CAUSAL, causal), (_abi.BOTTOM_RIGHT, flag("bottom_right", bottom_right)),
-                    (_abi.DETERMINISTIC, flag("deterministic", deterministic)), (_abi.WINDOW, window is not None)):
+                    (_abi.WINDOW, window is not None)):
         f.flags |= bit if on else 0
     if window is not None:
         f.fields["window"] = tuple(-1 if x is None else x for x in window)
@@ -185,14 +204,27 @@ def pair_of(value: Any, name: str, same: bool, single: bool) -> Tuple[Any, Any]:
     return value, value
 
 
-def _tables(f: Features, sizes: Tuple[int, int, int, int], lengths: Any, positions: Any, single: bool) -> None:
+def lengths_of(q_lengths: Any, k_lengths: Any, lengths: Any, sizes: Tuple[int, int, int, int], single: bool) -> Any:
+    """Returns lengths of rows and keys in the form of `lengths`: one array of both, a pair, or None without any."""
+    if q_lengths is None and k_lengths is None:
+        return lengths
+    if lengths is not None:
+        raise ArgumentTypeError("%s= and lengths= are both given, and are one option: give one of them"
+                                % ("q_lengths" if q_lengths is not None else "k_lengths"))
+    for name, values in (("q_lengths", q_lengths), ("k_lengths", k_lengths)):
+        if values is not None and np.ndim(values) == 0 and not single:
+            raise ArgumentError("%s is %r; ints of shape (%d,) are accepted" % (name, values, sizes[0]))
+    return q_lengths, k_lengths
+
+
+def _tables(f: Features, sizes: Tuple[int, int, int, int], lengths: Any, q_start: Any, single: bool) -> None:
     batch, _, rows, keys = sizes
     of_q, of_k = pair_of(lengths, "lengths", rows == keys, single)
-    for slot, values, name in ((_abi.SLOT_Q_LENGTHS, of_q, "lengths"), (_abi.SLOT_K_LENGTHS, of_k, "lengths"),
-                               (_abi.SLOT_Q_START, positions, "positions")):
-        flag = _abi.Q_START if slot == _abi.SLOT_Q_START else _abi.PADDING
+    for slot, values, name in ((_abi.SLOT_Q_LENGTHS, of_q, "q_lengths"), (_abi.SLOT_K_LENGTHS, of_k, "k_lengths"),
+                               (_abi.SLOT_Q_START, q_start, "q_start")):
+        bit = _abi.Q_START if slot == _abi.SLOT_Q_START else _abi.PADDING
         values = jnp.reshape(values, (1,)) if single and values is not None and np.ndim(values) == 0 else values
-        f.integers(slot, values, flag, (batch,), name)
+        f.integers(slot, values, bit, (batch,), name)
 
 
 def _packed(f: Features, layout: str, q: Any, k: Any, cu_q: Any, cu_k: Any, max_q: Optional[int],
@@ -209,7 +241,8 @@ def _packed(f: Features, layout: str, q: Any, k: Any, cu_q: Any, cu_k: Any, max_
     f.fields["longest"] = size_of("max_q", max_q, q.shape[0]), size_of("max_k", max_k, k.shape[0])
 
 
-def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any, dropout: float, key: Any) -> None:
+def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any, rate: float, seed: Any,
+                      key: Any) -> None:
     if isinstance(sinks, str):
         if sinks != "zero":
             raise ArgumentError("sinks is %r; \"zero\", or an array of a score per query head, is accepted" % sinks)
@@ -223,11 +256,10 @@ def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any,
                 % (array.dtype, array.shape, sizes[1]))
         f.flags |= _abi.SINKS
         f.slots[_abi.SLOT_SINKS] = array
-    rate = rate_of(dropout)
     if rate:
         f.flags |= _abi.DROPOUT
         f.fields["dropout"] = rate
-        f.slots[_abi.SLOT_SEED] = seed_of(key)
+        f.slots[_abi.SLOT_SEED] = seed_of(seed, key)
 
 
 def _told(given: Any, layout: str, sizes: Tuple[int, int, int, int], bottom_right: bool, lengths: Any,

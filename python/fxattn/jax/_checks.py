@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import ArgumentError, ArgumentTypeError, UnsupportedError, unknown_keywords
+from .. import _options
+from .._errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from ._spec import is_symbolic
 
 _FAR = 2**31 - 1
@@ -22,16 +23,19 @@ REMEDIES = {
     "bias": _ARRAYS % ("score_mod", "score, "), "mask": _ARRAYS % ("mask_mod", ""),
     "attn_mask": _ARRAYS % ("mask_mod", ""), "attention_mask": _ARRAYS % ("mask_mod", ""),
     "block_mask": "is no argument here: mask_mod is enough, blocks are found from it",
-    "query_seq_lengths": "is lengths=(of q, of k) here", "key_value_seq_lengths": "is lengths=(of q, of k) here",
-    "local_window_size": "is window=(left, right) here", "return_residual": "is return_lse here",
+    "local_window_size": "is called window=(left, right)", "rngs": "is called dropout_key=",
+    "dropout_rng": "is called dropout_key=",
     "implementation": "is no argument here; engine names one of the library's",
-    "dropout_rng": "is dropout_key here", "dropout_rate": "is dropout here", "rngs": "is dropout_key here",
+    "pages": "is no argument here: keys and values of fxattn.jax are whole arrays",
+    "return_row_max": "is no argument here; return_lse has what a merge of parts needs",
+    "lse_dtype": "is no argument here: log-sum-exp is float32, and float64 of float64",
+    "threads": "is no argument here: FXA_THREADS in the environment says how many threads run a call",
     "broadcast_dropout": "is no argument here: each probability is dropped by itself",
     "precision": "is no argument here: products are summed in float32, in float64 of float64",
     "enable_gqa": "is no argument here: heads of q may be any multiple of those of k and v",
-    "attn_mask_type": _MODULES % "causal, bottom_right, lengths or segment_ids",
-    "attn_bias_type": _MODULES % "score_mod", "attention_dropout": _MODULES % "dropout",
-    "scale_factor": _MODULES % "scale", "window_size": _MODULES % "window, with None for -1",
+    "attn_mask_type": _MODULES % "is_causal, bottom_right, q_lengths and k_lengths or segment_ids",
+    "attn_bias_type": _MODULES % "score_mod", "attention_dropout": _MODULES % "dropout_p",
+    "scale_factor": _MODULES % "scale", "window_size": _MODULES % "window",
     "softmax_type": _MODULES % "sinks", "qkv_layout": _MODULES % "layout", "softmax_offset": _MODULES % "sinks",
 }
 
@@ -65,11 +69,7 @@ def _refuse_traced(name: str, value: Any, remedy: str) -> None:
 def flag(name: str, value: Any, remedy: str = "a Python bool") -> bool:
     """True or False, known when the call is traced."""
     _refuse_traced(name, value, remedy)
-    if isinstance(value, (bool, np.bool_)) or isinstance(value, int) and value in (0, 1):
-        return bool(value)
-    if isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 0 and value.dtype == bool:
-        return bool(value)
-    raise ArgumentTypeError("%s is %r; True or False is accepted" % (name, value))
+    return _options.flag(name, value)
 
 
 def _count(value: Any) -> int:
@@ -92,29 +92,19 @@ def size_of(name: str, value: Any, default: int) -> int:
 
 
 def window_of(window: Any) -> Optional[Tuple[Optional[int], Optional[int]]]:
-    """(left, right), None where it is open, of ints that are known when the call is traced."""
-    if window is None:
-        return None
-    _refuse_traced("window", window, _BY_MASK)
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise ArgumentTypeError("window is %r; (left, right) is accepted, of ints from 0 or None" % (window,))
-    return _width(window, window[0]), _width(window, window[1])
+    """Returns (left, right), None for an open side, of ints that are known when the call is traced."""
+    for given in (window, *(window if isinstance(window, (tuple, list)) else ())):
+        _refuse_traced("window", given, _BY_MASK)
+    sides = _options.window_sides(window)
+    # No sequence is longer than _FAR, so such a side is as good as open.
+    return None if sides is None else tuple(  # type: ignore[return-value]
+        None if side < 0 else min(side, _FAR) for side in sides)
 
 
 _BY_MASK = "write it as mask_mod, whose numbers may be traced: mask_mod=lambda b, h, q, k: q - k <= left"
 
 
-def _width(window: Any, given: Any) -> Optional[int]:
-    _refuse_traced("window", given, _BY_MASK)
-    if given is None:
-        return None
-    width = _count(given)
-    if width < 0:
-        raise ArgumentError("window is %r; (left, right) is accepted, of ints from 0 or None" % (window,))
-    return min(width, _FAR)  # as good as open: no sequence is longer
-
-
-def rate_of(value: Any, name: str = "dropout") -> float:
+def rate_of(name: str, value: Any) -> float:
     """The part of the probabilities that is dropped."""
     _refuse_traced(name, value, "a Python number; a few rates can be branches of jax.lax.switch")
     try:
@@ -127,10 +117,27 @@ def rate_of(value: Any, name: str = "dropout") -> float:
     return rate
 
 
-def seed_of(key: Any) -> Any:
-    """Two words of a key."""
-    if key is None:
-        raise ArgumentError("dropout without dropout_key, a key of jax.random")
+def seed_of(seed: Any, key: Any) -> Any:
+    """Returns the two 32-bit words of a seed, the lower one first, from an int, an array of rank 0 or a key."""
+    if key is not None:
+        if seed is not None:
+            raise ArgumentTypeError("seed= and dropout_key= are both given, and are one option: give one of them")
+        return _seed_of_key(key)
+    if seed is None:
+        raise ArgumentError("dropout_p without seed, an int, or dropout_key, a key of jax.random")
+    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+        if not -(1 << 63) <= seed < 1 << 64:
+            raise ArgumentError("seed is %d; 64 bits are accepted" % seed)
+        return jnp.asarray([int(seed) >> shift & 0xFFFFFFFF for shift in (0, 32)], "uint32")
+    array = array_of("seed", seed) if not isinstance(seed, str) else None
+    if array is None or array.ndim or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ArgumentTypeError("seed is %r; an int, or an array of rank 0 of ints, is accepted" % (seed,))
+    if array.dtype.itemsize < 8:
+        return jnp.stack([array.astype("uint32"), jnp.where(array < 0, np.uint32(0xFFFFFFFF), np.uint32(0))])
+    return jnp.stack([(array >> shift).astype("uint32") for shift in (0, 32)])
+
+
+def _seed_of_key(key: Any) -> Any:
     try:
         return jax.random.bits(key, (2,), "uint32")
     except (TypeError, ValueError) as error:
@@ -151,15 +158,15 @@ def refuse_keywords(who: str, surplus: Sequence[Any], unknown: Iterable[str], ac
                     remedies: Optional[Mapping[str, str]] = None) -> None:
     """Raises what is to be said of arguments that a function does not have."""
     if surplus:
-        first = [name for name in accepted][:3]
-        raise ArgumentTypeError("%s takes %s by position, and everything else by name: score_mod=..., causal=...; %d "
-                                "more given, of type %s" % (who, ", ".join(first), len(surplus),
+        first = [p.name for p in accepted.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        raise ArgumentTypeError("%s takes %s by position, and everything else by name, as is_causal=True; %d more "
+                                "given, of type %s" % (who, ", ".join(first), len(surplus),
                                                        ", ".join(type(x).__name__ for x in surplus)))
     known = {**REMEDIES, **(remedies or {})}
     told = ["%s %s" % (name, known[name]) for name in unknown if name in known]
     rest = [name for name in unknown if name not in known]
     if rest:
-        told.append(str(unknown_keywords(rest, accepted)))
+        told.append(str(_options.unknown_keywords(rest, accepted)))
     if told:
         raise ArgumentTypeError("%s: %s" % (who, "; ".join(told)))
 

@@ -20,10 +20,10 @@ from ._mods import Mod, Score, resolve
 
 # The ready masks of the library that stand for each mask type of Transformer Engine.
 MASK_TYPES: Dict[str, Dict[str, bool]] = {
-    "no_mask": {}, "padding": {"padding": True}, "causal": {"causal": True},
-    "padding_causal": {"padding": True, "causal": True}, "causal_padding": {"padding": True, "causal": True},
-    "causal_bottom_right": {"causal": True, "bottom_right": True},
-    "padding_causal_bottom_right": {"padding": True, "causal": True, "bottom_right": True},
+    "no_mask": {}, "padding": {"padding": True}, "causal": {"is_causal": True},
+    "padding_causal": {"padding": True, "is_causal": True}, "causal_padding": {"padding": True, "is_causal": True},
+    "causal_bottom_right": {"is_causal": True, "bottom_right": True},
+    "padding_causal_bottom_right": {"padding": True, "is_causal": True, "bottom_right": True},
 }
 BIAS_TYPES = ("no_bias", "pre_scale_bias", "post_scale_bias")
 LAYOUTS = ("bshd_bshd_bshd", "bshd_bs2hd", "bs3hd")
@@ -81,6 +81,7 @@ class Settings(NamedTuple):
     softmax_type: str = "vanilla"
     score_mod: Mod = None
     score_mod_bprop: Mod = None
+    bounds_check: bool = False
 
     def check(self, who: str) -> None:
         groups = self.num_attention_heads if self.num_gqa_groups is None else self.num_gqa_groups
@@ -96,7 +97,7 @@ class Settings(NamedTuple):
         if window is not None and not (isinstance(window, (tuple, list)) and len(window) == 2 and all(
                 isinstance(side, (int, np.integer)) for side in window)):
             rules.append((True, "window_size is %r, not (left, right) of ints, of which -1 is open" % (window,)))
-        rate_of(self.attention_dropout, "attention_dropout")
+        rate_of("attention_dropout", self.attention_dropout)
         refuse(who, [text for wrong, text in rules if wrong])
 
 
@@ -132,13 +133,11 @@ def run(settings: Settings, query: Any, key: Any, value: Any, given: Given, sink
     score = _with_bias(score, settings, given.bias, shape)
     score = _with_mask(score, given.mask, shape)
     options: Dict[str, Any] = {name: on for name, on in ready.items() if name != "padding"}
-    window = settings.window_size
     out = attention(q, k, v, score_mod=score if score.program is not None else None,  # type: ignore[arg-type]
-                    window=None if window is None else (None if window[0] < 0 else window[0],
-                                                        None if window[1] < 0 else window[1]),
-                    sinks={"off-by-one": "zero"}.get(settings.softmax_type, sinks), scale=settings.scale_factor,
-                    dropout=0.0 if dropout_key is None else settings.attention_dropout, dropout_key=dropout_key,
-                    sequence_descriptor=given.sequence_descriptor, **options)
+                    window=settings.window_size, sinks={"off-by-one": "zero"}.get(settings.softmax_type, sinks),
+                    scale=settings.scale_factor,
+                    dropout_p=0.0 if dropout_key is None else settings.attention_dropout, dropout_key=dropout_key,
+                    sequence_descriptor=given.sequence_descriptor, bounds_check=settings.bounds_check, **options)
     return jnp.swapaxes(out, 0, 1) if settings.transpose_batch_sequence else out
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from .._arrays import code_of
 from .._errors import ArgumentError, ArgumentTypeError
 from .._program import DTYPE_NAMES, Program
-from .._source import check_kinds, text_program
+from .._source import STYLES, check_kinds, text_program
 from ..trace import TraceError, trace
 from ._checks import in_words_of_jax
 from ._texts import appended, retyped, scaled_bprop
@@ -80,33 +80,39 @@ def is_graph_style(mod: Any) -> bool:
 
 
 def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_tensors: Named, params: Named,
-            shape: Sequence[int], dtype: Any, moved: bool = False, part: Optional[str] = None) -> Score:
+            shape: Sequence[int], dtype: Any, moved: bool = False, part: Optional[str] = None,
+            bprop_params: Named = None, style: Optional[str] = None) -> Score:
     """The program of what a user gave, for scores of this shape; a Score is one already. `moved`: q is no row of it.
     `part`: calls are of parts of it (trace_graph)."""
     if isinstance(score_mod, Score):
         return score_mod
-    for name, named in (("score_mod_tensors", tensors), ("score_mod_bprop_tensors", bprop_tensors), ("params", params)):
+    if style not in (None, *STYLES):
+        raise ArgumentError("style is %r; \"flex\" and \"graph\" are accepted, None finds it" % (style,))
+    for name, named in (("tensors", tensors), ("bprop_tensors", bprop_tensors), ("params", params),
+                        ("bprop_params", bprop_params)):
         if named is not None and not isinstance(named, Mapping):
             raise ArgumentTypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(named).__name__))
-    tensors, bprop_tensors, params = map(_plain_arrays, (tensors, bprop_tensors, params))
+    tensors, bprop_tensors, params, bprop_params = map(_plain_arrays, (tensors, bprop_tensors, params, bprop_params))
     if score_mod is None and mask_mod is None:
-        given = [name for name, value in (("score_mod_bprop", bprop), ("score_mod_tensors", tensors),
-                                          ("score_mod_bprop_tensors", bprop_tensors), ("params", params)) if value]
+        given = [name for name, value in (("score_mod_bprop", bprop), ("tensors", tensors),
+                                          ("bprop_tensors", bprop_tensors), ("params", params),
+                                          ("bprop_params", bprop_params)) if value]
         if given:
             raise ArgumentError("%s given without score_mod" % " and ".join(given))
         return Score()
-    if bprop is None and bprop_tensors:
-        raise ArgumentError("score_mod_bprop_tensors given without score_mod_bprop")
+    if bprop is None and (bprop_tensors or bprop_params):
+        raise ArgumentError("%s given without score_mod_bprop" % ("bprop_tensors" if bprop_tensors else "bprop_params"))
     if any(isinstance(mod, (str, Program)) for mod in (score_mod, mask_mod)):
         check_kinds(score_mod=score_mod, mask_mod=mask_mod, score_mod_bprop=bprop)
-        return _of_text(score_mod, mask_mod, bprop, tensors, bprop_tensors, params, dtype)
+        return _of_text(score_mod, mask_mod, bprop, tensors, bprop_tensors, params, bprop_params, dtype)
     check_kinds(score_mod=score_mod, mask_mod=mask_mod)
-    graph = is_graph_style(score_mod)
-    _check_functions(graph, bprop, tensors, params)
+    graph = is_graph_style(score_mod) if style is None else style == "graph"
+    _check_functions(graph, bprop, tensors, params or bprop_params)
     if bprop is not None:
         tensors, bprop_tensors = _numbers_as_arrays(tensors, dtype), _numbers_as_arrays(bprop_tensors, dtype)
     try:
-        found = trace(score_mod, mask_mod, style="graph" if graph else "flex", bprop=bprop, lib="numpy", dtype=dtype,
+        found = trace(score_mod, mask_mod, style="graph" if graph else "flex", score_mod_bprop=bprop, lib="numpy",
+                      dtype=dtype,
                       tensors=tensors, bprop_tensors=bprop_tensors, shape=shape if graph else None,
                       sizes=(shape[0], shape[1], None if moved else shape[2], shape[3]), part=part)
     except TraceError as error:
@@ -133,7 +139,7 @@ def _numbers_as_arrays(given: Named, dtype: Any) -> Named:
 def _check_functions(graph: bool, bprop: Mod, tensors: Named, params: Named) -> None:
     if params or (tensors and not graph):
         raise ArgumentError("%s given beside a function, which brings what it uses by itself; they are for program text"
-                            "%s" % ("params" if params else "score_mod_tensors",
+                            "%s" % ("params" if params else "tensors",
                                     "" if params else " and for score_mod(graph, score, tensors)"))
     if bprop is not None and not graph:
         raise ArgumentError("score_mod_bprop given beside a score_mod of (score, b, h, q, k), whose derivative is "
@@ -145,17 +151,20 @@ def _check_functions(graph: bool, bprop: Mod, tensors: Named, params: Named) -> 
 
 def _described(name: str, value: Any) -> Tuple[str, int]:
     array = jnp.asarray(value)
-    return DTYPE_NAMES[code_of(array, "score_mod_tensors[%r]" % name)], array.ndim
+    return DTYPE_NAMES[code_of(array, "tensors[%r]" % name)], array.ndim
 
 
 def _of_text(score_mod: Mod, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_tensors: Named, params: Named,
-             dtype: Any) -> Score:
+             bprop_params: Named, dtype: Any) -> Score:
     numbers = {name: _plain(value) for name, value in (params or {}).items()}
+    params_of_both = {**(params or {}), **(bprop_params or {})}
+    back_numbers = {name: _plain(value) for name, value in params_of_both.items()}
     program = text_program([(score_mod, "score"), (mask_mod, "mask")], "score", _described, tensors, numbers)
-    back = text_program([(bprop, "dscore")], "bprop", _described, {**(tensors or {}), **(bprop_tensors or {})}, numbers)
+    back = text_program([(bprop, "dscore")], "bprop", _described, {**(tensors or {}), **(bprop_tensors or {})},
+                        back_numbers)
     programs = [one for one in (program, back) if one is not None]
-    for what, given, attribute in (("params", params, "params"), ("score_mod_tensors", tensors, "captures"),
-                                   ("score_mod_bprop_tensors", bprop_tensors, "captures")):
+    for what, given, attribute in (("params", params, "params"), ("bprop_params", bprop_params, "params"),
+                                   ("tensors", tensors, "captures"), ("bprop_tensors", bprop_tensors, "captures")):
         names = sorted({one.name for p in programs for one in getattr(p, attribute)})
         unknown = sorted(set(given or {}) - set(names))
         if unknown:
@@ -164,7 +173,7 @@ def _of_text(score_mod: Mod, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_te
     assert program is not None
     both = {**(tensors or {}), **(bprop_tensors or {})}
     return Score(*_as_arrays(program, *_bound(program, tensors or {}, params or {}), dtype),
-                 *_as_arrays(back, *_bound(back, both, params or {}), dtype))
+                 *_as_arrays(back, *_bound(back, both, params_of_both), dtype))
 
 
 def _plain(value: Any) -> Any:

@@ -41,7 +41,7 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     window, beyond = _window(local_window_size)
     texts["mask"] = " && ".join(text for text in (texts["mask"], *beyond) if text) or None
     found = attention(query, key, value, score_mod=None if texts["bias"] is None else "score + " + texts["bias"],
-                      mask_mod=texts["mask"], score_mod_tensors=tensors or None, scale=scale, causal=is_causal,
+                      mask_mod=texts["mask"], tensors=tensors or None, scale=scale, is_causal=is_causal,
                       window=window, lengths=_lengths(query_seq_lengths, key_value_seq_lengths, shape),
                       return_lse=return_residual)
     if not return_residual:
@@ -52,8 +52,8 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
 
 _PARAMETERS = signature_without_rest(dot_product_attention)
 _OTHER = "is no argument of jax.nn's; fxattn.jax.attention has it"
-_REMEDIES = {**dict.fromkeys("score_mod mask_mod window lengths segment_ids sinks dropout dropout_key "
-                             "return_lse".split(), _OTHER), "causal": "is is_causal here"}
+_REMEDIES = {**dict.fromkeys("score_mod mask_mod window lengths q_lengths k_lengths segment_ids sinks dropout_p seed "
+                             "dropout dropout_key return_lse bounds_check".split(), _OTHER)}
 
 
 def _lengths(of_q: Any, of_k: Any, shape: Tuple[int, ...]) -> Any:

@@ -23,11 +23,12 @@ from jax.ad_checkpoint import checkpoint_name
 
 from .. import _abi
 from .._errors import ArgumentError
-from ._attention import (Features, arranged, call_of, ids_of, pair_of, ready_masks, shape_of_scores, sinks_and_dropout,
-                         with_ids, with_scale)
+from .._options import one_of_two
+from ._attention import (Features, Window, arranged, call_of, ids_of, lengths_of, pair_of, ready_masks, shape_of_scores,
+                         sinks_and_dropout, with_ids, with_scale)
 from ._autodiff import (OUT_NAME, STATS_NAME, Keys, attend, differentiated, given_gradients, gradients, together,
                         wanted)
-from ._checks import flag, refuse_keywords, refuse_symbolic, signature_without_rest, window_of
+from ._checks import flag, rate_of, refuse_keywords, refuse_symbolic, signature_without_rest, window_of
 from ._mods import Mod, Named, Score, resolve
 from ._primitives import backward, forward
 from ._sequences import same_ids
@@ -257,7 +258,7 @@ def _with_lengths(score: Score, lengths: Any, ready: Tuple[bool, Any, bool], who
     parts = ["q < zz_length_q[b]", "k < zz_length_k[b]"]
     if bottom_right:
         if not causal and window is None:
-            raise ArgumentError("bottom_right beside lengths and without causal or window; those are aligned by it")
+            raise ArgumentError("bottom_right beside lengths and without is_causal or window; those are aligned by it")
         at = "(q + (zz_length_k[b] - zz_length_q[b]))"
         left, right = (None, None) if window is None else window
         # Bounds on differences, which wrap for no sequence.
@@ -281,32 +282,41 @@ def _size_of(axis: Any) -> int:
 
 # ---- The call --------------------------------------------------------------------------------------------------------
 
-def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, layout: str = "bshd",
-                   order: str = "contiguous", method: str = "ring", score_mod: Mod = None, mask_mod: Mod = None,
-                   score_mod_bprop: Mod = None,
-                   score_mod_tensors: Named = None, score_mod_bprop_tensors: Named = None, params: Named = None,
-                   causal: bool = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
-                   bottom_right: bool = False, lengths: Any = None, segment_ids: Any = None, sinks: Any = None,
-                   dropout: float = 0.0, dropout_key: Any = None, scale: Any = None, return_lse: bool = False,
-                   **unknown: Any) -> Any:
-    """attention() of whole sequences of which each device of the axis `axis_name` of a shard_map has a part: q
-    [B,S,H,D], k and v are those parts, of one length on all devices, and so is the result.
+def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, score_mod: Mod = None, mask_mod: Mod = None,
+                   layout: str = "bshd", order: str = "contiguous", method: str = "ring", scale: Any = None,
+                   is_causal: bool = False, window: Window = None, bottom_right: bool = False, q_lengths: Any = None,
+                   k_lengths: Any = None, segment_ids: Any = None, sinks: Any = None, dropout_p: float = 0.0,
+                   seed: Any = None, params: Named = None, tensors: Named = None, style: Optional[str] = None,
+                   score_mod_bprop: Mod = None, bprop_params: Named = None, bprop_tensors: Named = None,
+                   return_lse: bool = False, bounds_check: bool = False, causal: Optional[bool] = None,
+                   lengths: Any = None, dropout: Optional[float] = None, dropout_key: Any = None,
+                   score_mod_tensors: Named = None, score_mod_bprop_tensors: Named = None, **unknown: Any) -> Any:
+    """Attention over sequences of which each device of the axis `axis_name` of a shard_map has a part. Returns this
+    device's part of what attention() returns for the entire sequences.
 
-    order    how the sequence lies on the devices: "contiguous" pieces, or "zigzag" or "striped", which leave all
-             devices the same work under causal masks; reorder_sequence puts a whole array so
+    q, k, v  parts of [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), of one length on all devices
+    order    the order of the sequence on the devices: "contiguous" pieces, or "zigzag" or "striped", which give all
+             devices the same work under causal masks; reorder_sequence arranges an array this way
     method   "ring": keys and values go around. "all_gather": every device gets all of them. "ulysses": every device
-             gets some of the heads of everything: those of q are a multiple of the devices, and those of k and v are
-             copied where they are not
-    lengths  [B] of whole sequences, or (of q, of k), the same on every device
-    segment_ids  of the parts, [B,S], or (of q, of k): only pairs of equal ids attend
+             gets all rows and keys of some of the heads; the heads of q are a multiple of the devices, and those of k
+             and v are copied where they are not
+    q_lengths, k_lengths  [B] of the entire sequences, the same on every device
+    segment_ids           of the parts, [B,S], or (of q, of k): only pairs of equal ids attend
 
-    layout ("bshd" or "bhsd"), score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params,
-    causal, window, bottom_right, sinks, dropout, dropout_key, scale and return_lse are those of attention; q and k of
-    functions are positions in the whole, and what they capture, sinks and keys every device has a copy of. Its gradient
-    is that of the whole, summed by JAX as for anything that a shard_map replicates.
+    score_mod, mask_mod, scale, is_causal, window, bottom_right, sinks, dropout_p, seed, params, tensors, style,
+    score_mod_bprop, bprop_params, bprop_tensors, return_lse and bounds_check are those of attention(), and so are the
+    names causal, lengths, dropout, dropout_key, score_mod_tensors and score_mod_bprop_tensors. q and k of functions are
+    positions in the entire sequence. Every device has a copy of what functions capture, sinks and keys; JAX sums the
+    gradients of these as for anything that a shard_map replicates.
+
+    Raises ArgumentError for an axis_name outside of a shard_map, and for lengths that `order` cannot divide.
     """
     refuse_keywords("ring_attention", surplus, unknown, _PARAMETERS, _REMEDIES)
-    causal, window = flag("causal", causal), window_of(window)
+    is_causal = flag(*one_of_two("is_causal", is_causal, "causal", causal, False))
+    rate = rate_of(*one_of_two("dropout_p", dropout_p, "dropout", dropout, 0.0))
+    _, tensors = one_of_two("tensors", tensors, "score_mod_tensors", score_mod_tensors)
+    _, bprop_tensors = one_of_two("bprop_tensors", bprop_tensors, "score_mod_bprop_tensors", score_mod_bprop_tensors)
+    window = window_of(window)
     if method not in METHODS:
         raise ArgumentError("method is %r; %s are accepted" % (method, ", ".join(METHODS)))
     if layout == "thd":
@@ -319,16 +329,18 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, layout
     for length in whole[2:]:
         check_order(order, length, size)
     features = Features()
+    lengths = lengths_of(q_lengths, k_lengths, lengths, whole, single)
     by_length = lengths is not None and flag("bottom_right", bottom_right)
-    ready_masks(features, causal and not by_length, None if by_length else window,
-                bottom_right and not by_length, False)
-    sinks_and_dropout(features, whole, sinks, dropout, dropout_key)
+    ready_masks(features, is_causal and not by_length, None if by_length else window,
+                bottom_right and not by_length)
+    features.flags |= _abi.BOUNDS_CHECK if flag("bounds_check", bounds_check) else 0
+    sinks_and_dropout(features, whole, sinks, rate, seed, dropout_key)
     aligned = features.flags & (_abi.BOTTOM_RIGHT | _abi.CAUSAL | _abi.WINDOW) == _abi.BOTTOM_RIGHT  # of q itself
-    score = resolve(score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params, whole,
-                    q.dtype, moved=bottom_right, part="aligned" if aligned else "moved")
+    score = resolve(score_mod, mask_mod, score_mod_bprop, tensors, bprop_tensors, params, whole, q.dtype,
+                    moved=bottom_right, part="aligned" if aligned else "moved", bprop_params=bprop_params, style=style)
     rows_of = None
     if lengths is not None:
-        score, rows_of = _with_lengths(score, lengths, (causal, window, bottom_right), whole, single)
+        score, rows_of = _with_lengths(score, lengths, (is_causal, window, bottom_right), whole, single)
     if segment_ids is not None:
         score = with_ids(score, _gathered_ids(segment_ids, axis_name, size, order, (batch, heads, rows, keys), single),
                          places=("q + q_len - k_len" if aligned else "q", "k"))
@@ -348,8 +360,8 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, layout
 
 
 _PARAMETERS = signature_without_rest(ring_attention)
-_WHOLE = "is no argument of a ring; lengths and segment_ids are"
+_WHOLE = "is no argument of a ring; q_lengths, k_lengths and segment_ids are"
 _REMEDIES = {**dict.fromkeys(("cu_q", "cu_k", "max_q", "max_k", "sequence_descriptor"), _WHOLE),
-             "positions": "is no argument of a ring; q and k of a mask_mod are positions in the whole",
-             "axis": "is axis_name here", "engine": "is no argument of a ring: the best engine runs each step",
+             "q_start": "is no argument of a ring; q and k of a mask_mod are positions in the whole",
+             "axis": "is called axis_name=", "engine": "is no argument of a ring: the best engine runs each step",
              "deterministic": "is no argument of a ring: its sums have one order on every device"}

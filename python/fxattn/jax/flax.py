@@ -31,8 +31,8 @@ class DotProductAttention(nn.Module):
     two with _bottom_right. attn_bias_type: None (whether there is one), no_bias, pre_scale_bias, post_scale_bias.
     qkv_layout: bshd_bshd_bshd, bshd_bs2hd (key holds both) or bs3hd (query holds all). window_size: (left, right), -1
     is open. softmax_type: vanilla, off-by-one (a key of score 0) or learnable (a score per head, the parameter
-    softmax_offset). score_mod, score_mod_bprop: as those of fxattn.jax.attention, in each of its forms. parent and name
-    are Flax's own.
+    softmax_offset). score_mod, score_mod_bprop, bounds_check: as those of fxattn.jax.attention, in each of its forms.
+    parent and name are Flax's own.
     """
 
     head_dim: int
@@ -49,6 +49,7 @@ class DotProductAttention(nn.Module):
     softmax_type: str = "vanilla"
     score_mod: Mod = None
     score_mod_bprop: Mod = None
+    bounds_check: bool = False
 
     @nn.compact
     def __call__(self, query: Any, key: Any = None, value: Any = None, sequence_descriptor: Any = None,
@@ -75,8 +76,8 @@ class MultiHeadAttention(nn.Module):
 
     use_bias, kernel_init, bias_init, dtype and param_dtype are those of the projections query, key, value and out.
     head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type, attn_bias_type, dropout_rng_name,
-    scale_factor, window_size, softmax_type, score_mod and score_mod_bprop are DotProductAttention's; parent and name
-    Flax's own. Layer norms, rotary embeddings and caches are not here.
+    scale_factor, window_size, softmax_type, score_mod, score_mod_bprop and bounds_check are DotProductAttention's;
+    parent and name Flax's own. Layer norms, rotary embeddings and caches are not here.
     """
 
     head_dim: int
@@ -97,6 +98,7 @@ class MultiHeadAttention(nn.Module):
     softmax_type: str = "vanilla"
     score_mod: Mod = None
     score_mod_bprop: Mod = None
+    bounds_check: bool = False
 
     @nn.compact
     def __call__(self, inputs_q: Any, inputs_kv: Any = None, mask: Any = None, bias: Any = None, *,

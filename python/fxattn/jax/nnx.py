@@ -63,14 +63,14 @@ class DotProductAttention(nnx.Module):
                  qkv_layout: str = "bshd_bshd_bshd", scale_factor: Optional[float] = None,
                  transpose_batch_sequence: bool = False, window_size: Optional[Tuple[int, int]] = None,
                  softmax_type: str = "vanilla", score_mod: Mod = None, score_mod_bprop: Mod = None,
-                 deterministic: bool = False, rngs: Optional[nnx.Rngs] = None) -> None:
+                 bounds_check: bool = False, deterministic: bool = False, rngs: Optional[nnx.Rngs] = None) -> None:
         """head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type, attn_bias_type, qkv_layout,
-        scale_factor, transpose_batch_sequence, window_size, softmax_type, score_mod and score_mod_bprop are the fields
-        of fxattn.jax.flax.DotProductAttention. deterministic: nothing is dropped, unless a call says otherwise. rngs:
-        of dropout, where a call gives none."""
+        scale_factor, transpose_batch_sequence, window_size, softmax_type, score_mod, score_mod_bprop and bounds_check
+        are the fields of fxattn.jax.flax.DotProductAttention. deterministic: nothing is dropped, unless a call says
+        otherwise. rngs: of dropout, where a call gives none."""
         self.settings = Settings(head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type,
                                  attn_bias_type, qkv_layout, scale_factor, transpose_batch_sequence, window_size,
-                                 softmax_type, score_mod, score_mod_bprop)
+                                 softmax_type, score_mod, score_mod_bprop, bounds_check)
         self.settings.check("DotProductAttention")
         self.deterministic = deterministic
         self.made_beside = all(other == own for other, own in _traces_of(self, score_mod))
@@ -109,11 +109,11 @@ class MultiHeadAttention(nnx.Module):
                  param_dtype: Any = jnp.float32, scale_factor: Optional[float] = None,
                  transpose_batch_sequence: bool = False, window_size: Optional[Tuple[int, int]] = None,
                  softmax_type: str = "vanilla", score_mod: Mod = None, score_mod_bprop: Mod = None,
-                 deterministic: bool = False, rngs: nnx.Rngs) -> None:
+                 bounds_check: bool = False, deterministic: bool = False, rngs: nnx.Rngs) -> None:
         """in_features: F. use_bias, kernel_init, bias_init, dtype and param_dtype are those of the projections query,
         key, value and out, made with rngs; head_dim, num_attention_heads, num_gqa_groups, attention_dropout,
         attn_mask_type, attn_bias_type, scale_factor, transpose_batch_sequence, window_size, softmax_type, score_mod,
-        score_mod_bprop and deterministic DotProductAttention's."""
+        score_mod_bprop, bounds_check and deterministic DotProductAttention's."""
         groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
         common = dict(use_bias=use_bias, kernel_init=kernel_init, bias_init=bias_init, dtype=dtype,
                       param_dtype=param_dtype, rngs=rngs)
@@ -125,7 +125,8 @@ class MultiHeadAttention(nnx.Module):
             head_dim, num_attention_heads, num_gqa_groups, attention_dropout=attention_dropout,
             attn_mask_type=attn_mask_type, attn_bias_type=attn_bias_type, scale_factor=scale_factor,
             transpose_batch_sequence=transpose_batch_sequence, window_size=window_size, softmax_type=softmax_type,
-            score_mod=score_mod, score_mod_bprop=score_mod_bprop, deterministic=deterministic, rngs=rngs)
+            score_mod=score_mod, score_mod_bprop=score_mod_bprop, bounds_check=bounds_check,
+            deterministic=deterministic, rngs=rngs)
 
     def __call__(self, inputs_q: Any, inputs_kv: Any = None, mask: Any = None, bias: Any = None, *,
                  sequence_descriptor: Any = None, deterministic: Optional[bool] = None,

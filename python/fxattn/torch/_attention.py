@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as _theirs
 
 from .. import _abi
-from .._errors import unknown_keywords
+from .._errors import ArgumentError
+from .._options import flag, unknown_keywords
 from ..trace import Traced
 from ..trace.graph import trace_graph
 from . import _direct, _dynamo
@@ -43,18 +44,19 @@ _FROM_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
 }
 PACKED = ("thd", "htd")
 _UNPACKED = ("bhsd", "bshd", "sbhd")
-# Flags by is_causal, bottom_right, deterministic, strict_index.
+# Flags by is_causal, bottom_right, deterministic, bounds_check.
 _SWITCHES = (_abi.CAUSAL, _abi.BOTTOM_RIGHT, _abi.DETERMINISTIC, _abi.BOUNDS_CHECK)
 _FLAGS = {ons: sum(flag for flag, on in zip(_SWITCHES, ons) if on)
           for ons in itertools.product((False, True), repeat=4)}
 
 
 class AttentionOutput(NamedTuple):
-    """The output, and what was asked for besides. lse and max are [B,H,S], of packed rows [H,T]."""
+    """The output, with the log-sum-exp and the maximum of each row where they are asked for: [B,H,S], [H,T] for packed
+    rows."""
 
     out: Tensor
     lse: Optional[Tensor] = None
-    max: Optional[Tensor] = None
+    row_max: Optional[Tensor] = None
 
 
 if TYPE_CHECKING:
@@ -63,8 +65,8 @@ if TYPE_CHECKING:
     class _Keywords(TypedDict, total=False):
         """The keywords of attention() that do not change what it returns."""
 
-        scale: Optional[float]
         layout: str
+        scale: Optional[float]
         is_causal: bool
         window: Optional[Tuple[Optional[int], Optional[int]]]
         bottom_right: bool
@@ -75,69 +77,81 @@ if TYPE_CHECKING:
         max_q: Optional[int]
         max_k: Optional[int]
         pages: Any
-        positions: Any
-        sink: Union[None, str, Tensor]
+        q_start: Any
+        sinks: Union[None, str, Tensor]
         dropout_p: float
         seed: Union[None, int, Tensor]
         params: Optional[Mapping[str, Any]]
         tensors: Optional[Mapping[str, Any]]
         style: str
         score_mod_bprop: Mod
+        bprop_params: Optional[Mapping[str, Any]]
         bprop_tensors: Optional[Mapping[str, Any]]
+        lse_dtype: Optional[torch.dtype]
         deterministic: bool
-        strict_index: bool
+        bounds_check: bool
 
 
-# For type checkers: a tensor, or an AttentionOutput with return_lse or return_max. tests/python/test_types.py holds the
-# keywords against those of the function.
+# For type checkers: a tensor, or an AttentionOutput with return_lse or return_row_max. tests/python/test_types.py
+# compares these keywords with those of the function.
 @overload
 def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *,
-              return_lse: Literal[False] = ..., return_max: Literal[False] = ...,
+              return_lse: Literal[False] = ..., return_row_max: Literal[False] = ...,
               **keywords: "Unpack[_Keywords]") -> Tensor: ...
 @overload
 def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *, return_lse: bool = ...,
-              return_max: bool = ..., **keywords: "Unpack[_Keywords]") -> AttentionOutput: ...
+              return_row_max: bool = ..., **keywords: "Unpack[_Keywords]") -> AttentionOutput: ...
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: Mod = None, *,
-              scale: Optional[float] = None, layout: str = "bhsd", is_causal: bool = False,
+def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: Mod = None, *, layout: str = "bhsd",
+              scale: Optional[float] = None, is_causal: bool = False,
               window: Optional[Tuple[Optional[int], Optional[int]]] = None, bottom_right: bool = False,
               q_lengths: Any = None, k_lengths: Any = None, cu_q: Any = None, cu_k: Any = None,
-              max_q: Optional[int] = None, max_k: Optional[int] = None, pages: Any = None, positions: Any = None,
-              sink: Union[None, str, Tensor] = None, dropout_p: float = 0.0, seed: Union[None, int, Tensor] = None,
+              max_q: Optional[int] = None, max_k: Optional[int] = None, pages: Any = None, q_start: Any = None,
+              sinks: Union[None, str, Tensor] = None, dropout_p: float = 0.0, seed: Union[None, int, Tensor] = None,
               params: Optional[Mapping[str, Any]] = None, tensors: Optional[Mapping[str, Any]] = None,
-              style: str = "flex", score_mod_bprop: Mod = None, bprop_tensors: Optional[Mapping[str, Any]] = None,
-              return_lse: bool = False, return_max: bool = False, deterministic: bool = False,
-              strict_index: bool = False, **unknown: Any) -> Union[Tensor, AttentionOutput]:
-    """softmax(f(scale * q k^T)) v.
+              style: str = "flex", score_mod_bprop: Mod = None, bprop_params: Optional[Mapping[str, Any]] = None,
+              bprop_tensors: Optional[Mapping[str, Any]] = None, return_lse: bool = False,
+              return_row_max: bool = False, lse_dtype: Optional[torch.dtype] = None, deterministic: bool = False,
+              bounds_check: bool = False, **unknown: Any) -> Union[Tensor, AttentionOutput]:
+    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the features of v. With return_lse or
+    return_row_max it returns an AttentionOutput(out, lse, row_max), lse and row_max [B,H,S] ([H,T] for packed rows).
+    Everything is differentiable but row_max.
 
+    q, k, v              [B,H,S,D], or as `layout` says. Heads of q are a multiple of those of k and v
     score_mod, mask_mod  FlexAttention's functions; program text or a Program, with `params` and `tensors` by name (a
                          param may be a tensor of one element, and gets a gradient); with style="graph" Transformer
-                         Engine's score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors),
-                         which get `tensors` and `bprop_tensors`
-    layout               bhsd, bshd, sbhd, where a batch of 1 in k and v serves all; of packed rows thd or htd, with
-                         cu_q and cu_k (offsets, [B+1]; cu_k None: the same) and max_q, max_k, the longest sequences
-                         (found from the offsets where they are not given); rows of no sequence are 0
-    is_causal, window    ready masks: k <= q; q - left <= k <= q + right, None is open. bottom_right: they (or, without
-                         them, the rows) are aligned with the last key
-    q_lengths, k_lengths lengths per batch entry
-    pages                [B, blocks] of a cache: k and v are [pages,H,page_size,D] then, with layout bshd and thd
-                         [pages,page_size,H,D]
-    positions            where the rows of each batch entry begin, [B]
-    sink                 "zero": a key of score 0; a tensor [H]: a learned score per head
-    dropout_p, seed      of probabilities; without a seed one is drawn from PyTorch's generator
-    return_lse, return_max   give an AttentionOutput
-    deterministic        the same bits in every run, or an error; strict_index: so are indices outside captured tensors
+                         Engine's score_mod(graph, score, tensors)
+    score_mod_bprop      a backward of your own: text or a Program, with `bprop_params` and `bprop_tensors`; with
+                         style="graph" score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`
+    layout               bhsd, bshd or sbhd, where a batch of 1 in k and v serves every batch entry; thd or htd for
+                         packed rows, with cu_q and cu_k (offsets, [B+1]; cu_k None: cu_q) and max_q and max_k, the
+                         lengths of the longest sequences (None: found from the offsets); rows of no sequence are 0
+    scale                the factor of q k^T; None: 1 / sqrt(D)
+    is_causal, window    built-in masks: k <= q; (left, right): q - left <= k <= q + right, None or -1 is open.
+                         bottom_right aligns them (or, without them, the rows) with the last key
+    q_lengths, k_lengths [B], rows and keys of each batch entry
+    pages                [B, blocks], page numbers: k and v are [pages,H,page_size,D], with layout bshd and thd
+                         [pages,page_size,H,D]; with k_lengths
+    q_start              [B], the position of the first row of each batch entry
+    sinks                "zero": a key of score 0; a tensor [H]: a learned score per query head
+    dropout_p, seed      dropout of probabilities; without a seed one is drawn from PyTorch's generator
+    return_lse, return_row_max   what is returned after the output; lse_dtype: torch.float32 or torch.float64
+    deterministic        the same bits in every run, or an error
+    bounds_check         an index outside its captured tensor raises IndexError; otherwise such a load is 0
+
+    Raises ValueError, TypeError or NotImplementedError, with the name of the argument and what is accepted.
     """
     if unknown:
         raise unknown_keywords(unknown, _SIGNATURE.parameters)
-    if (layout in _UNPACKED and not return_lse and not return_max and sink is None and params is None and window is None
-            and q_lengths is None and k_lengths is None and cu_q is None and cu_k is None and max_q is None
-            and max_k is None and pages is None and positions is None and seed is None and type(dropout_p) is float
-            and dropout_p == 0.0 and not torch.compiler.is_dynamo_compiling() and _direct.is_plain(q, k, v)):
-        flags = _FLAGS[bool(is_causal), bool(bottom_right), bool(deterministic), bool(strict_index)]
-        found = _at_once(q, k, v, layout, score_mod, mask_mod, scale, flags, style, score_mod_bprop, tensors,
-                         bprop_tensors)
+    if (layout in _UNPACKED and return_lse is False and return_row_max is False and sinks is None
+            and params is None and window is None and q_lengths is None and k_lengths is None and cu_q is None
+            and cu_k is None and max_q is None and max_k is None and pages is None and q_start is None
+            and seed is None and bprop_params is None and type(dropout_p) is float and dropout_p == 0.0
+            and not torch.compiler.is_dynamo_compiling() and _direct.is_plain(q, k, v)):
+        flags = _FLAGS.get((_switch(is_causal), _switch(bottom_right), _switch(deterministic), _switch(bounds_check)))
+        found = None if flags is None else _at_once(q, k, v, layout, score_mod, mask_mod, scale, flags, style,
+                                                    score_mod_bprop, tensors, bprop_tensors)
         if found is not None:
             return found
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -155,12 +169,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     cu_k = cu_q if cu_k is None and pages is None else cu_k
     check_scale(scale)
     s = Settings(q.device)
-    s.flag(_abi.CAUSAL, is_causal)
-    s.flag(_abi.BOTTOM_RIGHT, bottom_right)
-    s.flag(_abi.DETERMINISTIC, deterministic)
-    s.flag(_abi.BOUNDS_CHECK, strict_index)
+    return_lse, return_row_max = flag("return_lse", return_lse), flag("return_row_max", return_row_max)
+    s.flag(_abi.CAUSAL, flag("is_causal", is_causal))
+    s.flag(_abi.BOTTOM_RIGHT, flag("bottom_right", bottom_right))
+    s.flag(_abi.DETERMINISTIC, flag("deterministic", deterministic))
+    s.flag(_abi.BOUNDS_CHECK, flag("bounds_check", bounds_check))
     s.flag(_abi.RETURN_LSE, return_lse)
-    s.flag(_abi.RETURN_ROW_MAX, return_max)
+    s.flag(_abi.RETURN_ROW_MAX, return_row_max)
     s.window(window)
     entries = q.shape[0] if cu_q is None else None
     s.integers("q_lengths", _abi.SLOT_Q_LENGTHS, q_lengths, _abi.PADDING, entries)
@@ -170,18 +185,34 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     s.integers("pages", _abi.SLOT_PAGES, pages, _abi.PAGED)
     if pages is not None and k_lengths is None:
         raise ValueError("pages is given without k_lengths, the number of keys that each batch entry has in its pages")
-    s.integers("positions", _abi.SLOT_Q_START, positions, _abi.Q_START, entries)
+    s.integers("q_start", _abi.SLOT_Q_START, q_start, _abi.Q_START, entries)
     s.sizes_of_packed(k, max_q, max_k)
-    s.sink(sink, q.shape[1])
+    s.sinks(sinks, q.shape[1])
     dropout_p = s.dropout(dropout_p, seed)
-    given = Given(score_mod, mask_mod, params, tensors, style, score_mod_bprop, bprop_tensors)
+    given = Given(score_mod, mask_mod, params, tensors, style, score_mod_bprop, bprop_tensors, bprop_params)
     out, lse, rows = _run(s, q, k, v, scale, dropout_p, given)
     out = _FROM_BHSD[layout](out)
-    if not (return_lse or return_max):
+    if not (return_lse or return_row_max):
         return out
     packed = layout in PACKED
-    lse, rows = (x.squeeze(0) if packed and x.dim() == 3 else x for x in (lse.to(rows.dtype), rows))
-    return AttentionOutput(out, lse if return_lse else None, rows if return_max else None)
+    lse = lse.to(_lse_dtype(lse_dtype, rows.dtype))
+    lse, rows = (x.squeeze(0) if packed and x.dim() == 3 else x for x in (lse, rows))
+    return AttentionOutput(out, lse if return_lse else None, rows if return_row_max else None)
+
+
+def _lse_dtype(given: Optional[torch.dtype], usual: torch.dtype) -> torch.dtype:
+    """Returns the dtype of the log-sum-exp: float32 or float64, float64 of float64."""
+    if given is None:
+        return usual
+    if given not in (usual, torch.float64):
+        raise ArgumentError("lse_dtype is %s; %s is accepted" % (
+            given, "torch.float64" if usual == torch.float64 else "torch.float32 or torch.float64"))
+    return given
+
+
+def _switch(value: Any) -> Any:
+    """Returns a switch that is True or False, or None, which no key of _FLAGS has."""
+    return value if value is True or value is False else None
 
 
 # As help() shows it, without what is there to be refused.

@@ -52,7 +52,7 @@ def group_of(tensors: Sequence[Any], group: Any) -> Any:
     return meshes[0].get_group() if meshes and group is None else group
 
 
-def local_parts(tensors: Sequence[Any], layout: str, group: Any) -> Tuple[List[Tensor], Optional[Spread]]:
+def local_parts(tensors: Sequence[Any], order: str, group: Any) -> Tuple[List[Tensor], Optional[Spread]]:
     """q, k and v of this process, and how they are spread; other tensors as they are."""
     spread = [is_dtensor(x) for x in tensors]
     if not any(spread):
@@ -67,9 +67,9 @@ def local_parts(tensors: Sequence[Any], layout: str, group: Any) -> Tuple[List[T
                                 % (name, tuple(map(str, x.placements)), x.device_mesh.ndim, SEQUENCE))
         if x.device_mesh != mesh:
             raise ArgumentError("q and %s are DTensors on different meshes" % name)
-    if layout != "contiguous" or group is not None:
-        raise ArgumentError("layout is %r and group is %s beside DTensors, which are contiguous on their mesh's group"
-                            % (layout, "None" if group is None else "given"))
+    if order != "contiguous" or group is not None:
+        raise ArgumentError("order is %r and group is %s beside DTensors, which are contiguous on their mesh's group"
+                            % (order, "None" if group is None else "given"))
     q, _, v = tensors
     sizes = (*q.shape[:3], *v.shape[3:])
     return [x.to_local() for x in tensors], Spread(mesh, placements, sizes)

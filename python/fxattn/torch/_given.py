@@ -42,9 +42,10 @@ class Given:
     read properties of one.)"""
 
     def __init__(self, score_mod: Mod, mask_mod: Mod, params: Named = None, tensors: Named = None, style: str = "flex",
-                 bprop: Mod = None, bprop_tensors: Named = None) -> None:
+                 bprop: Mod = None, bprop_tensors: Named = None, bprop_params: Named = None) -> None:
         self.score_mod, self.mask_mod, self.style, self.bprop = score_mod, mask_mod, style, bprop
-        self.params, self.tensors, self.bprop_tensors = params, tensors, bprop_tensors
+        self.params, self.tensors = params, tensors
+        self.bprop_params, self.bprop_tensors = bprop_params, bprop_tensors
 
     @property
     def functions(self) -> bool:
@@ -73,10 +74,11 @@ class Given:
         if self.style == "flex" and callable(self.bprop):
             raise ValueError("score_mod_bprop is a function, beside FlexAttention's score_mod, whose derivative is "
                              "known; style=\"graph\" takes one")
-        named = {"params": self.params, "tensors": self.tensors, "bprop_tensors": self.bprop_tensors}
+        named = {"params": self.params, "tensors": self.tensors, "bprop_params": self.bprop_params,
+                 "bprop_tensors": self.bprop_tensors}
         check_mappings(named)
         unused = [name for name, given in named.items()
-                  if given and (self.functions or (self.graph and name == "params"))]
+                  if given and (self.functions or (self.graph and name in ("params", "bprop_params")))]
         if unused:
             raise ValueError("%s given beside a function, which brings what it uses by itself" % " and ".join(unused))
 
@@ -88,7 +90,7 @@ class Given:
                 self.score_mod, self.mask_mod, **told_of_scores(q))
             return call_of(traced, scale, config, dropout_p, extras)
         if self.graph:
-            traced = trace(self.score_mod, self.mask_mod, style="graph", bprop=self.bprop,
+            traced = trace(self.score_mod, self.mask_mod, style="graph", score_mod_bprop=self.bprop,
                            tensors=numbers_of_host(q, self.tensors) or {},
                            bprop_tensors=numbers_of_host(q, self.bprop_tensors), mask_extra=mask_extra,
                            shape=shape_of_scores(config, extras, q, k))
@@ -99,13 +101,20 @@ class Given:
 
     def _traced_text(self) -> Traced:
         check_kinds(score_mod=self.score_mod, mask_mod=self.mask_mod, score_mod_bprop=self.bprop)
+        if self.bprop is None and self.bprop_params:
+            raise ValueError("bprop_params is given without score_mod_bprop")
         params, tensors = self.params or {}, {**(self.tensors or {}), **(self.bprop_tensors or {})}
         program = text_program([(self.score_mod, "score"), (self.mask_mod, "mask")], "score", _described, self.tensors,
                                params)
         traced = Traced(Program() if program is None else program)
+        params = {**params, **(self.bprop_params or {})}
         backward = text_program([(self.bprop, "dscore")], "bprop", _described, tensors, params)
         if backward is None:
             return traced
+        unknown = sorted(set(self.bprop_params or {}) - {p.name for p in backward.params})
+        if unknown:
+            raise ValueError("bprop_params are given for %s; score_mod_bprop has %s" % (
+                ", ".join(unknown), ", ".join(p.name for p in backward.params) or "none"))
         values = _named("params", params, [p.name for p in backward.params],
                         {p.name: p.default for p in backward.params})
         captured = _named("tensors", tensors, [c.name for c in backward.captures], {})

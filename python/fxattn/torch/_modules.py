@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 import torch
 from torch import Tensor, nn
 
+from .._options import flag
 from ._attention import attention
 from .block_mask import positional_arity
 
@@ -72,11 +73,6 @@ def usual_slopes(heads: int, device: torch.device) -> Tensor:
     first, more = 2.0 ** (-8.0 / n), 2.0 ** (-4.0 / n)
     slopes = [first ** i for i in range(1, n + 1)] + [more ** i for i in range(1, 2 * (heads - n), 2)]
     return torch.tensor(slopes, device=device)
-
-
-def _side(width: int) -> Optional[int]:
-    """A side of a window; Transformer Engine's open one is -1."""
-    return None if width < 0 else width
 
 
 def _mask_function(hidden: Tensor) -> Callable[..., Any]:
@@ -177,7 +173,7 @@ class DotProductAttention(nn.Module):
     (True) or begin at the first (False); None: False with causal and padding_causal, else True.
     softmax_scale: of q k^T; None for 1 / sqrt(features). softcap: softcap * tanh(score / softcap). softmax_type:
     vanilla, off-by-one (a key of score 0) or learnable (a score per head, the parameter softmax_offset). layer_number
-    is kept for callers.
+    is kept for callers. bounds_check, of this package: an index outside of a tensor of score_mod raises IndexError.
     others: Transformer Engine's remaining arguments (tensor and context parallelism, return_max_logit), which are
     taken at values that ask for nothing and else refused by name; sequences spread over processes are ring_attention's.
     """
@@ -186,7 +182,8 @@ class DotProductAttention(nn.Module):
                  attention_dropout: float = 0.0, qkv_format: str = "sbhd", attn_mask_type: str = "causal",
                  window_size: Optional[Tuple[int, int]] = None, bottom_right_diagonal: Optional[bool] = None,
                  layer_number: Optional[int] = None, softmax_scale: Optional[float] = None,
-                 softmax_type: str = "vanilla", softcap: Optional[float] = None, **others: Any) -> None:
+                 softmax_type: str = "vanilla", softcap: Optional[float] = None, bounds_check: bool = False,
+                 **others: Any) -> None:
         super().__init__()
         problems = others_refused("DotProductAttention", others, INIT_OTHERS, {})
         groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
@@ -206,6 +203,7 @@ class DotProductAttention(nn.Module):
         self.window_size, self.layer_number, self.softmax_scale = window_size, layer_number, softmax_scale
         self.bottom_right_diagonal, self.softcap, self.softmax_type = bottom_right_diagonal, softcap, softmax_type
         self.softmax_offset = nn.Parameter(torch.zeros(num_attention_heads)) if softmax_type == "learnable" else None
+        self.bounds_check = flag("bounds_check", bounds_check)
 
     def forward(self, query_layer: Tensor, key_layer: Tensor, value_layer: Tensor,
                 attention_mask: Union[None, Tensor, Tuple[Tensor, Tensor]] = None, qkv_format: Optional[str] = None,
@@ -246,7 +244,7 @@ class DotProductAttention(nn.Module):
         at_end = self.bottom_right_diagonal if bottom_right_diagonal is None else bottom_right_diagonal
         at_end = kind not in ("causal", "padding_causal") if at_end is None else at_end
         causal = ready.get("causal", False)
-        sink: Any = {"vanilla": None, "off-by-one": "zero"}.get(self.softmax_type, self.softmax_offset)
+        sinks: Any = {"vanilla": None, "off-by-one": "zero"}.get(self.softmax_type, self.softmax_offset)
         packed: Dict[str, Any] = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_kv, "max_q": max_seqlen_q,
                                   "max_k": max_seqlen_kv}
         if layout != "thd":
@@ -256,11 +254,10 @@ class DotProductAttention(nn.Module):
             score_mod if score_mod is not None else self._own(own, layout, query_layer, key_layer, at_end),
             _mask_function(_four(attention_mask)) if ready.get("arbitrary") and attention_mask is not None else None,
             scale=self.softmax_scale, layout=layout, is_causal=causal,
-            window=None if window is None else (_side(window[0]), _side(window[1])),
-            bottom_right=at_end and (causal or window is not None),
-            sink=sink,
-            dropout_p=self.attention_dropout if self.training else 0.0, style="graph" if graph else "flex",
-            score_mod_bprop=score_mod_bprop, tensors=score_mod_tensors, bprop_tensors=score_mod_bprop_tensors, **packed)
+            window=window, bottom_right=at_end and (causal or window is not None), sinks=sinks,
+            bounds_check=self.bounds_check, dropout_p=self.attention_dropout if self.training else 0.0,
+            style="graph" if graph else "flex", score_mod_bprop=score_mod_bprop, tensors=score_mod_tensors,
+            bprop_tensors=score_mod_bprop_tensors, **packed)
         return out.flatten(-2)
 
     def _own(self, own: "_Bias", layout: str, q: Tensor, k: Tensor, at_end: bool) -> Optional[Callable[..., Any]]:

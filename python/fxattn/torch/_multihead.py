@@ -23,8 +23,6 @@ _INIT_OTHERS: Dict[str, Optional[Tuple[Any, ...]]] = {
     "name": ANY, "qk_norm_type": (None,), "qk_norm_eps": ANY, "qk_norm_before_rope": ANY, "seq_length": ANY,
     "micro_batch_size": ANY}
 _FORWARD_OTHERS: Dict[str, Optional[Tuple[Any, ...]]] = {"is_first_microbatch": ANY, "rotary_pos_emb": (None,)}
-_CORE = ("attention_dropout", "layer_number", "attn_mask_type", "window_size", "bottom_right_diagonal", "softmax_scale",
-         "softmax_type", "softcap")
 # Names of torch.nn.MultiheadAttention.
 _HINTS = {"embed_dim": "; it is hidden_size here", "num_heads": "; it is num_attention_heads here",
           "dropout": "; it is attention_dropout here", "dtype": "; it is params_dtype here",
@@ -47,9 +45,10 @@ class MultiheadAttention(nn.Module):
     params_dtype, device: of the parameters. qkv_weight_interleaved: rows of qkv are in the order group, (query heads,
     key, value), as Transformer Engine's; False: queries, keys, values.
 
-    others: attention_dropout (0.0 here, 0.1 there), layer_number, attn_mask_type, window_size, bottom_right_diagonal,
-    softmax_scale, softmax_type and softcap of DotProductAttention; Transformer Engine's remaining arguments are taken
-    at values that ask for nothing and else refused by name. The four score_mod arguments are forward()'s.
+    attention_dropout (0.0; Transformer Engine's default is 0.1), layer_number, attn_mask_type, window_size,
+    bottom_right_diagonal, softmax_scale, softmax_type, softcap and bounds_check are DotProductAttention's.
+    others: Transformer Engine's remaining arguments, which are accepted at values without effect and otherwise refused
+    by name. The four score_mod arguments are forward()'s.
     """
 
     def __init__(self, hidden_size: int, num_attention_heads: int, kv_channels: Optional[int] = None,
@@ -57,9 +56,12 @@ class MultiheadAttention(nn.Module):
                  qkv_format: str = "sbhd", init_method: Optional[Callable[[Tensor], Any]] = None,
                  output_layer_init_method: Optional[Callable[[Tensor], Any]] = None,
                  params_dtype: Optional[torch.dtype] = None, device: Union[None, str, torch.device] = None,
-                 qkv_weight_interleaved: bool = True, **others: Any) -> None:
+                 qkv_weight_interleaved: bool = True, attention_dropout: float = 0.0,
+                 layer_number: Optional[int] = None, attn_mask_type: str = "causal",
+                 window_size: Optional[Tuple[int, int]] = None, bottom_right_diagonal: Optional[bool] = None,
+                 softmax_scale: Optional[float] = None, softmax_type: str = "vanilla",
+                 softcap: Optional[float] = None, bounds_check: bool = False, **others: Any) -> None:
         super().__init__()
-        core = {name: others.pop(name) for name in _CORE if name in others}
         self.heads, self.attention_type, self.interleaved = num_attention_heads, attention_type, qkv_weight_interleaved
         self.groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
         self.channels = hidden_size // num_attention_heads if kv_channels is None else kv_channels
@@ -70,8 +72,11 @@ class MultiheadAttention(nn.Module):
         _refuse("MultiheadAttention", [text for wrong, text in rules if wrong]
                 + others_refused("MultiheadAttention", others, _INIT_OTHERS, _HINTS))
         made: Dict[str, Any] = {"bias": bias, "dtype": params_dtype, "device": device}
-        self.core_attention = DotProductAttention(num_attention_heads, self.channels, self.groups,
-                                                  qkv_format=qkv_format, **core).to(device)
+        self.core_attention = DotProductAttention(
+            num_attention_heads, self.channels, self.groups, attention_dropout=attention_dropout,
+            qkv_format=qkv_format, attn_mask_type=attn_mask_type, window_size=window_size,
+            bottom_right_diagonal=bottom_right_diagonal, layer_number=layer_number, softmax_scale=softmax_scale,
+            softmax_type=softmax_type, softcap=softcap, bounds_check=bounds_check).to(device)
         rows, keys = self.heads * self.channels, 2 * self.groups * self.channels
         if attention_type == "self":
             self.qkv = nn.Linear(hidden_size, rows + keys, **made)
@@ -87,12 +92,19 @@ class MultiheadAttention(nn.Module):
 
     def forward(self, hidden_states: Tensor, attention_mask: Union[None, Tensor, Tuple[Tensor, Tensor]] = None,
                 encoder_output: Optional[Tensor] = None, score_mod: Any = None, score_mod_bprop: Any = None,
-                score_mod_tensors: Any = None, score_mod_bprop_tensors: Any = None, **others: Any) -> Tensor:
-        """hidden_states: rows, and for self attention keys and values; encoder_output: those of cross attention.
-        attention_mask, score_mod, score_mod_bprop, score_mod_tensors and score_mod_bprop_tensors are those of
-        DotProductAttention.forward, and so are others (attn_mask_type, window_size, bottom_right_diagonal,
-        core_attention_bias_type, core_attention_bias, alibi_slopes, cu_seqlens_q, cu_seqlens_kv, max_seqlen_q,
-        max_seqlen_kv and what it refuses); rotary_pos_emb is refused: turn queries and keys in a module of your own."""
+                score_mod_tensors: Any = None, score_mod_bprop_tensors: Any = None,
+                attn_mask_type: Optional[str] = None, window_size: Optional[Tuple[int, int]] = None,
+                bottom_right_diagonal: Optional[bool] = None, core_attention_bias_type: Optional[str] = None,
+                core_attention_bias: Optional[Tensor] = None, alibi_slopes: Optional[Tensor] = None,
+                cu_seqlens_q: Optional[Tensor] = None, cu_seqlens_kv: Optional[Tensor] = None,
+                max_seqlen_q: Optional[int] = None, max_seqlen_kv: Optional[int] = None, **others: Any) -> Tensor:
+        """Returns a tensor of the shape of hidden_states.
+
+        hidden_states: rows, and for self attention keys and values; encoder_output: those of cross attention.
+        attention_mask, score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, attn_mask_type,
+        window_size, bottom_right_diagonal, core_attention_bias_type, core_attention_bias, alibi_slopes, cu_seqlens_q,
+        cu_seqlens_kv, max_seqlen_q and max_seqlen_kv are those of DotProductAttention.forward, and so are others.
+        rotary_pos_emb is refused: rotate queries and keys in a module of your own."""
         problems = others_refused("MultiheadAttention.forward", {
             name: others.pop(name) for name in list(others) if name in _FORWARD_OTHERS or name in _HINTS},
             _FORWARD_OTHERS, _HINTS)
@@ -103,7 +115,11 @@ class MultiheadAttention(nn.Module):
         query, key, value = self._projected(hidden_states, encoder_output)
         return self.proj(self.core_attention(
             query, key, value, attention_mask, score_mod=score_mod, score_mod_bprop=score_mod_bprop,
-            score_mod_tensors=score_mod_tensors, score_mod_bprop_tensors=score_mod_bprop_tensors, **others))
+            score_mod_tensors=score_mod_tensors, score_mod_bprop_tensors=score_mod_bprop_tensors,
+            attn_mask_type=attn_mask_type, window_size=window_size, bottom_right_diagonal=bottom_right_diagonal,
+            core_attention_bias_type=core_attention_bias_type, core_attention_bias=core_attention_bias,
+            alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv,
+            max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, **others))
 
     def _projected(self, hidden_states: Tensor, encoder_output: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, [...,heads,channels]."""

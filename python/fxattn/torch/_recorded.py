@@ -132,7 +132,7 @@ def _text_of(source: Any) -> Optional[str]:
 
 def _recorded_text(given: Given) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
     names, operands = [], []  # type: List[Any], List[Any]
-    for named in (given.params, given.tensors, given.bprop_tensors):
+    for named in (given.params, given.tensors, given.bprop_tensors, given.bprop_params):
         names.append(tuple((named or {}).keys()))
         operands += (named or {}).values()
     texts = _text_of(given.score_mod), _text_of(given.mask_mod), _text_of(given.bprop)
@@ -153,8 +153,8 @@ def replay(source: Tuple[Any, ...], operands: Sequence[Any], mask_mod: Any) -> G
     if source[0] == "text":
         score_mod, mask, bprop, *names = source[1:]
         rest = iter(operands)
-        params, tensors, bprop_tensors = ({name: next(rest) for name in part} for part in names)
-        return Given(score_mod, mask, params, tensors, "flex", bprop, bprop_tensors)
+        params, tensors, bprop_tensors, bprop_params = ({name: next(rest) for name in part} for part in names)
+        return Given(score_mod, mask, params, tensors, "flex", bprop, bprop_tensors, bprop_params)
     _, masked, steps, forward, backward = source
     table: Dict[Any, Any] = {}
     cut = forward[0] if forward else 0

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import _abi
+from .._options import window_sides
 from . import _operators as ops
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat)
@@ -28,6 +29,10 @@ def whole_number(name: str, value: Any, shown: Any = None) -> int:
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         raise ValueError("%s is %r; 64 bits are accepted" % (name, value if shown is None else shown))
     return value
+
+
+def _symbolic_or_index(value: Any) -> Any:
+    return value if isinstance(value, torch.SymInt) else operator.index(value)
 
 
 def real_number(name: str, value: Any) -> Any:
@@ -94,13 +99,11 @@ class Settings:
         self.flags |= flag
 
     def window(self, window: Any) -> None:
-        if window is None:
-            return
-        if not isinstance(window, (tuple, list)) or len(window) != 2:
-            raise TypeError("window is %r; (left, right) is accepted, of ints or None" % (window,))
-        self.flag(_abi.WINDOW)
-        for field, side in ((ops.WINDOW_LEFT, window[0]), (ops.WINDOW_RIGHT, window[1])):
-            self.fields[field] = -1 if side is None else whole_number("window", side, window)
+        sides = window_sides(window, _symbolic_or_index)
+        if sides is not None:
+            self.flag(_abi.WINDOW)
+            for field, side in zip((ops.WINDOW_LEFT, ops.WINDOW_RIGHT), sides):
+                self.fields[field] = whole_number("window", side, window)
 
     def sizes_of_packed(self, k: Tensor, max_q: Optional[int], max_k: Optional[int]) -> None:
         for offsets, field, longest, name in ((_abi.SLOT_CU_Q, ops.SQ, max_q, "max_q"),
@@ -112,20 +115,20 @@ class Settings:
             room = self.slots[_abi.SLOT_PAGES].shape[-1] * k.shape[2]
             self.fields[ops.SK] = room if max_k is None else whole_number("max_k", max_k)
 
-    def sink(self, sink: Union[None, str, Tensor], heads: int) -> None:
-        if isinstance(sink, Tensor):
-            if sink.device != self.device:
-                raise ValueError("sink is on %s, q on %s; both must be on one device" % (sink.device, self.device))
-            if sink.dim() != 1 or sink.shape[0] != heads:
-                raise ValueError("sink has shape %s; (%d,), a score per query head, is accepted"
-                                 % (tuple(sink.shape), heads))
-            if not sink.is_floating_point():
-                raise TypeError("sink is of %s; floats are accepted" % sink.dtype)
+    def sinks(self, sinks: Union[None, str, Tensor], heads: int) -> None:
+        if isinstance(sinks, Tensor):
+            if sinks.device != self.device:
+                raise ValueError("sinks is on %s, q on %s; both must be on one device" % (sinks.device, self.device))
+            if sinks.dim() != 1 or sinks.shape[0] != heads:
+                raise ValueError("sinks has shape %s; (%d,), a score per query head, is accepted"
+                                 % (tuple(sinks.shape), heads))
+            if not sinks.is_floating_point():
+                raise TypeError("sinks is of %s; floats are accepted" % sinks.dtype)
             self.flag(_abi.SINKS)
-            self.slots[_abi.SLOT_SINKS] = sink
-        elif sink is not None:
-            if not isinstance(sink, str) or sink != "zero":
-                raise ValueError("sink is %r; \"zero\", or a tensor of a score per query head, is accepted" % (sink,))
+            self.slots[_abi.SLOT_SINKS] = sinks
+        elif sinks is not None:
+            if not isinstance(sinks, str) or sinks != "zero":
+                raise ValueError("sinks is %r; \"zero\", or a tensor of a score per query head, is accepted" % (sinks,))
             self.flag(_abi.SINK_ZERO)
 
     def dropout(self, dropout_p: Any, seed: Union[None, int, Tensor]) -> Any:

@@ -16,9 +16,10 @@ from torch import Tensor
 from .. import _abi
 from .._errors import ArgumentError
 from .._library import lib
+from .._options import with_hints
 from .._program import Program
 
-LAYOUTS = ("contiguous", "zigzag", "striped")
+ORDERS = ("contiguous", "zigzag", "striped")
 QUERIES, KEYS = 2, 3  # which map, in a config of the operators
 _TILE_EMPTY = _abi.TILE_EMPTY
 
@@ -35,22 +36,22 @@ class Segment(NamedTuple):
 class Shards:
     """One axis of the whole, rows or keys: the lengths of all processes."""
 
-    def __init__(self, what: str, layout: str, lengths: Sequence[int]) -> None:
-        self.layout, self.lengths, self.total = layout, lengths, sum(lengths)
-        if layout == "zigzag" and (len(set(lengths)) > 1 or lengths[0] % 2):
-            raise ArgumentError("layout \"zigzag\" needs %s of one even length on all processes; their lengths are %s"
+    def __init__(self, what: str, order: str, lengths: Sequence[int]) -> None:
+        self.order, self.lengths, self.total = order, lengths, sum(lengths)
+        if order == "zigzag" and (len(set(lengths)) > 1 or lengths[0] % 2):
+            raise ArgumentError("order \"zigzag\" needs %s of one even length on all processes; their lengths are %s"
                                 % (what, list(lengths)))
         dealt = [len(range(r, self.total, len(lengths))) for r in range(len(lengths))]
-        if layout == "striped" and list(lengths) != dealt:
-            raise ArgumentError("layout \"striped\" needs lengths of %s that differ by one at most, longer ones first; "
+        if order == "striped" and list(lengths) != dealt:
+            raise ArgumentError("order \"striped\" needs lengths of %s that differ by one at most, longer ones first; "
                                 "they are %s" % (what, list(lengths)))
 
     def segments(self, rank: int) -> Tuple[Segment, ...]:
         """Where the indices of a process lie."""
         count, size = self.lengths[rank], len(self.lengths)
-        if self.layout == "contiguous" or count == 0:
+        if self.order == "contiguous" or count == 0:
             return (Segment(0, sum(self.lengths[:rank]), 1, count),)
-        if self.layout == "striped":
+        if self.order == "striped":
             return (Segment(0, rank, size, count),)
         half = count // 2
         return (Segment(0, rank * half, 1, half), Segment(half, (2 * size - 1 - rank) * half, 1, half))
@@ -97,8 +98,9 @@ class Mask:
         return False
 
 
-def split_sequence(tensor: Tensor, rank: int, size: int, layout: str = "contiguous", dim: int = 2) -> Tensor:
-    """The part of a whole tensor that process `rank` of `size` has in a layout (contiguous, zigzag, striped), along
+@with_hints
+def split_sequence(tensor: Tensor, rank: int, size: int, order: str = "contiguous", dim: int = 2) -> Tensor:
+    """The part of a whole tensor that process `rank` of `size` has in an order (contiguous, zigzag, striped), along
     dimension `dim`; where lengths are uneven, the earlier ones have more."""
     if not -tensor.dim() <= dim < tensor.dim():
         raise ArgumentError("the tensor has shape %s and no dimension %d, along which it is split; dim says another"
@@ -106,17 +108,17 @@ def split_sequence(tensor: Tensor, rank: int, size: int, layout: str = "contiguo
     if not 0 <= rank < size:
         raise ArgumentError("rank is %d of size %d; 0 to size - 1 are accepted" % (rank, size))
     length = tensor.shape[dim]
-    if layout == "contiguous":
+    if order == "contiguous":
         lengths = [length // size + (r < length % size) for r in range(size)]
-    elif layout == "striped":
+    elif order == "striped":
         lengths = [len(range(r, length, size)) for r in range(size)]
-    elif layout == "zigzag":
+    elif order == "zigzag":
         if length % (2 * size):
-            raise ArgumentError("layout \"zigzag\" needs a length that is a multiple of twice the processes, %d; it is "
+            raise ArgumentError("order \"zigzag\" needs a length that is a multiple of twice the processes, %d; it is "
                                 "%d" % (2 * size, length))
         lengths = [length // size] * size
     else:
-        raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
+        raise ArgumentError("order is %r; %s are accepted" % (order, ", ".join(ORDERS)))
     parts: List[Any] = [torch.arange(s.base, s.base + s.step * s.size, s.step, device=tensor.device)
-                        for s in Shards("the sequence", layout, lengths).segments(rank)]
+                        for s in Shards("the sequence", order, lengths).segments(rank)]
     return tensor.index_select(dim, torch.cat(parts))

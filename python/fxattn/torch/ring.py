@@ -19,9 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .. import _abi
-from .._errors import ArgumentError, ArgumentTypeError
+from .._errors import ArgumentError, ArgumentTypeError, OutsideError
 from .._library import call as call_library
 from .._library import context, lib
+from .._options import flag, with_hints
 from .._program import Program
 from . import _operators as ops
 from ._autograd import Call, Plain, _below, _place, _wanted
@@ -31,7 +32,7 @@ from ._forward_mode import refuse_tangents, refuse_these
 from ._plain import DTYPES
 from ._given import Given, Mod, Named
 from ._settings import Settings, drawn_seed, real_number, seed_tensor
-from ._shards import KEYS, LAYOUTS, QUERIES, Mask, Shards, split_sequence
+from ._shards import KEYS, ORDERS, QUERIES, Mask, Shards, split_sequence
 from ._traced import check_scale
 from .flex import autocast_inputs
 
@@ -39,7 +40,7 @@ __all__ = ["ring_attention", "split_sequence"]
 Window = Optional[Tuple[Optional[int], Optional[int]]]
 # What processes tell each other before a call: whether they failed, and what must be the same, of which the first five
 # are numbers that tell people something. Then the lengths of q and k, and the seed that was drawn.
-_SAME = ("batch size", "query heads", "key heads", "features of q and k", "features of v", "dtypes", "layout",
+_SAME = ("batch size", "query heads", "key heads", "features of q and k", "features of v", "dtypes", "order",
          "score function or a setting", "set of inputs that need gradients")
 _FAILED, _FIRST, _READABLE = 0, 1, 5
 _FAR = (1 << 31) - 1  # a window of so many positions is open
@@ -73,7 +74,7 @@ class _Ring:
         lists = [one.tolist() for one in told]
         failed = [str(rank) for rank, one in enumerate(lists) if one[_FAILED]]
         if failed:
-            raise ArgumentError("ring_attention: process %s failed before the first part was sent; its own error says "
+            raise ArgumentError("ring_attention: process %s failed; its own error says "
                                 "why" % ", ".join(failed))
         for i, what in enumerate(_SAME):
             for rank, one in enumerate(lists):
@@ -83,6 +84,16 @@ class _Ring:
                     raise ArgumentError("ring_attention: the %s of process %d is another than that of process 0%s: all "
                                         "must be the same" % (what, rank, numbers))
         return lists
+
+    def report(self, error: Optional[Exception], device: Any) -> None:
+        """Raises the error of this process, or on the others an ArgumentError that names the processes that failed."""
+        try:
+            self.agree([error is not None] + [0] * (_TOLD - 1), device)
+        except ArgumentError:
+            if error is None:
+                raise
+        if error is not None:
+            raise error
 
     def pass_on(self, tensors: Sequence[Tensor], step: int, tag: int) -> "_Journey":
         """Sends tensors to the next process, and begins to receive those that it has in the step after."""
@@ -161,17 +172,23 @@ class _RingFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ring: _Ring, plain: Plain, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Any:
         part, out, lse = [k, v], q, q  # the first step is always there, and makes these
+        outside: Optional[OutsideError] = None
         for step in range(ring.size):
             journey = ring.pass_on(part, step, _TAG_KEYS) if step + 1 < ring.size else None
             with _arriving(journey):
-                if ring.live[step]:
-                    with _below():
-                        found = _step_call(ring, plain, step, rest).forward(q, part[0], part[1])
-                    if step == 0:
-                        out, lse = found[0], found[1]
-                    else:
-                        merge_(out, lse, found[0], found[1])
+                if ring.live[step] and outside is None:
+                    try:
+                        with _below():
+                            found = _step_call(ring, plain, step, rest).forward(q, part[0], part[1])
+                        if step == 0:
+                            out, lse = found[0], found[1]
+                        else:
+                            merge_(out, lse, found[0], found[1])
+                    except OutsideError as error:  # reported after the last step: the others wait for this process
+                        outside = error
             part = journey.wait() if journey is not None else part
+        if plain.config[ops.FLAGS] & _abi.BOUNDS_CHECK:
+            ring.report(outside, q.device)
         out = out.to(q.dtype)
         ctx.ring, ctx.plain = ring, plain
         ctx.set_materialize_grads(False)
@@ -246,14 +263,14 @@ def _number_of(content: Any) -> int:
     return int.from_bytes(hashlib.blake2b(repr(content).encode(), digest_size=7).digest(), "little")
 
 
-def _told(q: Tensor, k: Tensor, v: Tensor, layout: str, call: Call, seed: Optional[int]) -> List[int]:
+def _told(q: Tensor, k: Tensor, v: Tensor, order: str, call: Call, seed: Optional[int]) -> List[int]:
     """What this process tells the others."""
     shapes = [(t.dtype, tuple(t.shape)) for t in (*call.tensors, *call.extras)]
     settings = call.program, list(call.ints), list(call.floats), list(call.config), shapes, seed
     inputs = (q, k, v, *call.all_tensors()) if torch.is_grad_enabled() else ()
     drawn = int(call.extras[-1]) if call.flags() & _abi.DROPOUT else 0
     return [0, q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3], _number_of([x.dtype for x in (q, k, v)]),
-            LAYOUTS.index(layout), _number_of(settings), _number_of([t.requires_grad for t in inputs]), q.shape[2],
+            ORDERS.index(order), _number_of(settings), _number_of([t.requires_grad for t in inputs]), q.shape[2],
             k.shape[2], drawn]
 
 
@@ -284,29 +301,33 @@ def _ready_masks(device: Any, is_causal: bool, window: Window, bottom_right: boo
         ("k - %s <= %d" % (row, right), 0 <= right < _FAR)) if given]
 
 
-def _extras(q: Tensor, sink: Optional[Tensor], dropout_p: float, seed: Optional[int]) -> Tuple[List[int], List[Tensor]]:
-    """config and extra tensors of sink and dropout; the seed is the last."""
-    flags, slots, extras = _abi.RETURN_LSE, 0, []
-    if sink is not None:
-        if tuple(sink.shape) != (q.shape[1],):
-            raise ArgumentError("sink has shape %s; one score per query head, (%d,), is accepted"
-                                % (tuple(sink.shape), q.shape[1]))
-        flags, slots, extras = flags | _abi.SINKS, slots | 1 << _abi.SLOT_SINKS, [sink]
+def _extras(q: Tensor, sinks: Optional[Tensor], dropout_p: float, seed: Optional[int], bounds_check: bool
+            ) -> Tuple[List[int], List[Tensor]]:
+    """Returns config and extra tensors of sinks and dropout; the seed is the last."""
+    flags, slots, extras = _abi.RETURN_LSE | (_abi.BOUNDS_CHECK if bounds_check else 0), 0, []
+    if sinks is not None:
+        if not isinstance(sinks, Tensor):
+            raise ArgumentTypeError("sinks is of type %s; a tensor of a score per query head is accepted"
+                                    % type(sinks).__name__)
+        if tuple(sinks.shape) != (q.shape[1],):
+            raise ArgumentError("sinks has shape %s; one score per query head, (%d,), is accepted"
+                                % (tuple(sinks.shape), q.shape[1]))
+        flags, slots, extras = flags | _abi.SINKS, slots | 1 << _abi.SLOT_SINKS, [sinks]
     if dropout_p:
         drawn = drawn_seed() if seed is None else seed_tensor(seed).cpu()
         flags, slots, extras = flags | _abi.DROPOUT, slots | 1 << _abi.SLOT_SEED, [*extras, drawn]
     return [flags, slots] if slots else [flags], extras
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, order: str) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise ArgumentTypeError("%s is of type %s; a tensor is accepted" % (name, type(x).__name__))
         if not x.is_floating_point() or x.dtype not in DTYPES:
             raise ArgumentTypeError("%s has dtype %s; float64, float32, float16 and bfloat16 are accepted"
                                     % (name, x.dtype))
-    if layout not in LAYOUTS:
-        raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
+    if order not in ORDERS:
+        raise ArgumentError("order is %r; %s are accepted" % (order, ", ".join(ORDERS)))
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0] \
             or q.shape[3] != k.shape[3] or (q.shape[1] % k.shape[1] if k.shape[1] else q.shape[1]):
         raise ArgumentError("q, k and v have shapes %s, %s and %s; [B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are "
@@ -322,45 +343,51 @@ def _tell_failure(ring: _Ring, q: Any) -> None:
 
 
 @overload
-def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *, layout: str = ...,
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *, order: str = ...,
                    group: Any = ..., scale: Optional[float] = ..., is_causal: bool = ..., window: Window = ...,
-                   bottom_right: bool = ..., params: Named = ..., tensors: Named = ..., sink: Optional[Tensor] = ...,
-                   dropout_p: float = ..., seed: Optional[int] = ..., return_lse: Literal[False] = ...) -> Tensor: ...
+                   bottom_right: bool = ..., sinks: Optional[Tensor] = ..., dropout_p: float = ...,
+                   seed: Optional[int] = ..., params: Named = ..., tensors: Named = ...,
+                   return_lse: Literal[False] = ..., bounds_check: bool = ...) -> Tensor: ...
 @overload
-def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *, layout: str = ...,
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *, order: str = ...,
                    group: Any = ..., scale: Optional[float] = ..., is_causal: bool = ..., window: Window = ...,
-                   bottom_right: bool = ..., params: Named = ..., tensors: Named = ..., sink: Optional[Tensor] = ...,
-                   dropout_p: float = ..., seed: Optional[int] = ..., return_lse: bool = ...
-                   ) -> Tuple[Tensor, Tensor]: ...
+                   bottom_right: bool = ..., sinks: Optional[Tensor] = ..., dropout_p: float = ...,
+                   seed: Optional[int] = ..., params: Named = ..., tensors: Named = ..., return_lse: bool = ...,
+                   bounds_check: bool = ...) -> Tuple[Tensor, Tensor]: ...
 
 
 @outside
+@with_hints
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: Mod = None, *,
-                   layout: str = "contiguous", group: Any = None, scale: Optional[float] = None,
-                   is_causal: bool = False, window: Window = None, bottom_right: bool = False, params: Named = None,
-                   tensors: Named = None, sink: Optional[Tensor] = None, dropout_p: float = 0.0,
-                   seed: Optional[int] = None, return_lse: bool = False) -> Union[Tensor, Tuple[Tensor, Tensor]]:
-    """softmax(score_mod(scale * Q K^T)) V of whole sequences of which every process of `group` has a part: this
-    process's rows of it, [B,H,S,Dv], with return_lse also lse [B,H,S], which is differentiable.
+                   order: str = "contiguous", group: Any = None, scale: Optional[float] = None,
+                   is_causal: bool = False, window: Window = None, bottom_right: bool = False,
+                   sinks: Optional[Tensor] = None, dropout_p: float = 0.0, seed: Optional[int] = None,
+                   params: Named = None, tensors: Named = None, return_lse: bool = False, bounds_check: bool = False
+                   ) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    """Attention over sequences of which every process of `group` has a part. Returns this process's rows of
+    softmax(score_mod(scale * Q K^T)) V, [B,H,S,Dv]; with return_lse also lse [B,H,S], which is differentiable.
 
-    q [B,H,S,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]: this process's parts, by `layout` (contiguous, zigzag, striped; see
-        split_sequence). Lengths of Q and K may differ. Or DTensors that are sharded along the sequence, whose mesh is
-        the group: so are the results.
-    score_mod, mask_mod: as flex_attention's, or program text or a Program with `params` and `tensors` by name; q and k
-        are positions in the whole. All processes give the same.
-    is_causal, window: built-in masks: k <= q; q - left <= k <= q + right, None is open. bottom_right: both are aligned
-        with the last row and key of the whole.
-    sink: a learned score per query head. dropout_p, seed: the same pairs are dropped as in the whole with this seed;
-        without one, one is drawn and shared.
+    q [B,H,S,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]: this process's parts, in the `order` contiguous, zigzag or striped
+        (see split_sequence). The lengths of Q and K may differ. Or DTensors that are sharded along the sequence: their
+        mesh is the group, and the results are sharded the same way.
+    score_mod, mask_mod: FlexAttention's functions, or program text or a Program with `params` and `tensors` by name; q
+        and k are positions in the entire sequence. All processes give the same.
+    scale: the factor of Q K^T; None: 1 / sqrt(D).
+    is_causal, window: built-in masks: k <= q; q - left <= k <= q + right, where None or -1 is open. bottom_right aligns
+        both with the last row and key of the entire sequence.
+    sinks: [H], a learned score per query head. dropout_p, seed: the pairs that the entire sequence drops with this
+        seed; without one, a seed is drawn and shared.
+    bounds_check: an index outside its captured tensor raises an error; otherwise such a load is 0.
 
-    What mods capture, and the sink, every process has a copy of. Gradients of these are summed over the group, so that
-    each copy gets that of the whole; gradients of q, k and v are those of this process's parts. Every process of the
-    group makes the call, and its backward pass; that they agree is checked first.
+    Every process has a copy of what score_mod and mask_mod capture and of sinks. Their gradients are summed over the
+    group, so that each copy gets that of the entire sequence; gradients of q, k and v are those of this process's
+    parts. Every process of the group makes the call and its backward pass. Arguments that differ between processes
+    raise ArgumentError on all of them.
     """
     ring = _Ring(group_of((q, k, v), group))
     try:
-        (q, k, v), spread = local_parts((q, k, v), layout, group)
-        _check(q, k, v, layout)
+        (q, k, v), spread = local_parts((q, k, v), order, group)
+        _check(q, k, v, order)
         if torch._C._are_functorch_transforms_active():
             raise NotImplementedError("ring_attention does not run inside of torch.func (grad, vmap, jvp): all "
                                       "processes take part in its backward pass; call backward() on its result")
@@ -368,20 +395,22 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
         check_scale(scale)
         dropout_p = real_number("dropout_p", dropout_p)
         q, k, v = autocast_inputs(q, k, v)
-        config, extras = _extras(q, sink, dropout_p, seed)
+        is_causal, bottom_right = flag("is_causal", is_causal), flag("bottom_right", bottom_right)
+        return_lse = flag("return_lse", return_lse)
+        config, extras = _extras(q, sinks, dropout_p, seed, flag("bounds_check", bounds_check))
         given = Given(score_mod, mask_mod, params, tensors)
         given.check()
         call = given.call(q, k, scale, config, dropout_p, extras)
         call.program = "\n".join([call.program, *_ready_masks(q.device, is_causal, window, bottom_right)]).strip("\n")
-        own = _told(q, k, v, layout, call, seed)
+        own = _told(q, k, v, order, call, seed)
     except Exception:
         _tell_failure(ring, q)
         raise
     told = ring.agree(own, q.device)
     if dropout_p and seed is None:
         extras[-1].fill_(told[0][_SEED])
-    ring.rows = Shards("q", layout, [one[_ROWS] for one in told])
-    ring.keys = Shards("k", layout, [one[_KEYS] for one in told])
+    ring.rows = Shards("q", order, [one[_ROWS] for one in told])
+    ring.keys = Shards("k", order, [one[_KEYS] for one in told])
     mask = Mask(call.program, _params(call), q.shape[0], q.shape[1], ring.rows, ring.keys)
     # The first step is never left out: it makes the rows, and has the sink.
     ring.live = [step == 0 or mask.leaves(ring.rank, ring.source(step)) for step in range(ring.size)]

@@ -279,7 +279,7 @@ def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = N
         return _with_row_sinks(row_sinks, sizes, sinks, attention(
             query, key, value, score_mod, mask_mod, scale=scaling, dropout_p=dropout, return_lse=True))
     return attention(query, key, value, score_mod, mask_mod, scale=scaling, dropout_p=dropout,
-                     sink=None if sinks is None else sinks.reshape(-1))
+                     sinks=None if sinks is None else sinks.reshape(-1))
 
 
 def _with_row_sinks(row_sinks: Tensor, sizes: Tuple[int, ...], sinks: Optional[Tensor], made: Any) -> Tensor:

@@ -2,7 +2,7 @@
 """Tracing: a Python function of scores becomes a program of the library, which runs without Python.
 
     traced = trace(score_mod, mask_mod)        FlexAttention's functions, with torch, NumPy or jax.numpy
-    traced = trace(score_mod, style="graph", bprop=score_mod_bprop, tensors={...})     Transformer Engine's
+    traced = trace(score_mod, style="graph", score_mod_bprop=score_mod_bprop, tensors={...})     Transformer Engine's
     traced = trace("score = score * 2")        program text
 
 The function runs once, on symbols (symbol.py), and what happens to them is written down (record.py). Neither torch,

@@ -45,32 +45,36 @@ def known(score_mod: Any, mask_mod: Any, lib: str = "torch", device: Any = None,
     return watch.find(score_mod, mask_mod, (lib, device, dtype) if sizes is None else (lib, device, dtype, sizes))
 
 
-def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "flex", bprop: Source = None,
-          tensors: Optional[Mapping[str, Any]] = None, bprop_tensors: Optional[Mapping[str, Any]] = None,
+def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "flex",
+          score_mod_bprop: Source = None, tensors: Optional[Mapping[str, Any]] = None,
+          bprop_tensors: Optional[Mapping[str, Any]] = None,
           score_extra: Sequence[Any] = (), mask_extra: Sequence[Any] = (), lib: str = "torch", device: Any = None,
           dtype: Any = None, shape: Optional[Sequence[int]] = None,
           sizes: Optional[Tuple[Optional[int], ...]] = None, part: Optional[str] = None) -> Traced:
-    """The program of a score function and a mask function.
+    """Returns the program of a score function and a mask function, with the arrays and numbers that they captured.
 
-    style "flex": score_mod(score, b, h, q, kv) and mask_mod(b, h, q, kv), as FlexAttention has them; `score_extra` and
-    `mask_extra` are further arguments, of which numbers become params. style "graph": score_mod(graph, score, tensors)
-    and bprop(graph, dscore, tensors), as Transformer Engine and cuDNN's frontend have them, with a mask_mod as above;
-    `shape` (batch, heads, rows, keys) is what sizes of `tensors` and `bprop_tensors` are checked against. Either of the
-    two may be program text or a Program. `lib` ("torch" or "numpy") says whose meaning operators have where the two
-    differ; `device` and `dtype` are what symbols say of themselves. `sizes` bound b, h, q and k, where they are known:
-    by them indices of JAX's functions are seen to be inside of their arrays. `part`: of the graph style, for a part of
-    the whole that `tensors` are of (trace_graph)."""
+    style "flex": score_mod(score, b, h, q, kv) and mask_mod(b, h, q, kv), as in FlexAttention; score_extra and
+        mask_extra are further arguments, of which numbers become params. style "graph": score_mod(graph, score,
+        tensors) and score_mod_bprop(graph, dscore, tensors), as in Transformer Engine and cuDNN's frontend, with a
+        mask_mod as above. score_mod and mask_mod may be program text or a Program in either style.
+    tensors, bprop_tensors: what the callbacks of style "graph" get. shape: (batch, heads, rows, keys), which the sizes
+        of these are checked against. part: for a part of the scores that `tensors` belong to (trace_graph).
+    lib: "torch" or "numpy", the library whose meaning operators have where the two differ. device, dtype: what symbols
+        report as theirs. sizes: bounds of b, h, q and k, where they are known, by which indices of JAX's functions are
+        proven to be in bounds.
+
+    Raises TraceError or TraceTypeError for a function that cannot be traced."""
     if style == "flex" and not score_extra and not mask_extra:
         found = known(score_mod, mask_mod, lib, device, dtype, sizes)
         if found is not None:
             return found
     if isinstance(score_mod, (str, Program)) or isinstance(mask_mod, (str, Program)):
-        return _from_text(score_mod, mask_mod, bprop)
+        return _from_text(score_mod, mask_mod, score_mod_bprop)
     if style == "graph":
         from .graph import trace_graph
         masked = None if mask_mod is None else _Flex(None, mask_mod, (), tuple(mask_extra), lib, device, dtype,
                                                      sizes).mask
-        return Traced(*trace_graph(score_mod, masked, bprop, tensors, bprop_tensors, shape, part))
+        return Traced(*trace_graph(score_mod, masked, score_mod_bprop, tensors, bprop_tensors, shape, part))
     if style != "flex":
         raise ValueError("style is %r; \"flex\" and \"graph\" are accepted" % (style,))
     return _Flex(score_mod, mask_mod, tuple(score_extra), tuple(mask_extra), lib, device, dtype, sizes).trace()

@@ -86,19 +86,19 @@ def test_integer_captures_have_no_gradient():
     assert close(dq, want, 100)
 
 
-@pytest.mark.parametrize("case", ["causal", "window", "bottom_right", "lengths", "segments", "sinks", "positions"])
+@pytest.mark.parametrize("case", ["causal", "window", "bottom_right", "lengths", "segments", "sinks", "q_start"])
 def test_features(case):
     q, k, v = qkv(4, s=7 if case == "bottom_right" else 9, t=9)
     lengths, ids = jnp.asarray([4, 9]), jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 3, 3], [0] * 9])
     starts = jnp.asarray([0, 3])
     options = {"causal": {"causal": True}, "window": {"window": (2, 1)},
                "bottom_right": {"causal": True, "bottom_right": True}, "lengths": {"lengths": lengths},
-               "segments": {"segment_ids": ids}, "sinks": {}, "positions": {"positions": starts, "causal": True}}[case]
+               "segments": {"segment_ids": ids}, "sinks": {}, "q_start": {"q_start": starts, "causal": True}}[case]
     mask = {"causal": causal, "window": lambda b, h, q, k: (q - 2 <= k) & (k <= q + 1),
             "bottom_right": lambda b, h, q, k: k <= q + 2,
             "lengths": lambda b, h, q, k: (q < lengths[b]) & (k < lengths[b]),
             "segments": lambda b, h, q, k: ids[b, q] == ids[b, k], "sinks": None,
-            "positions": lambda b, h, q, k: k <= q + starts[b]}[case]
+            "q_start": lambda b, h, q, k: k <= q + starts[b]}[case]
     sink = (rand(9, 4),) if case == "sinks" else ()
 
     def fused(q, k, v, *sink):
@@ -317,7 +317,7 @@ def test_shapes_that_do_not_fit():
 
 def test_keywords_of_other_front_ends_are_told_by_their_names_here():
     x = jnp.ones((1, 4, 1, 8))
-    with pytest.raises(TypeError, match="is_causal is causal here; dropout_p is dropout here"):
-        attention(x, x, x, is_causal=True, dropout_p=0.1)
-    with pytest.raises(TypeError, match="unexpected keyword nonsense; accepted are q, k, v, layout"):
+    with pytest.raises(TypeError, match="positions= is called q_start=; sink= is called sinks="):
+        attention(x, x, x, positions=3, sink="zero")
+    with pytest.raises(TypeError, match="unexpected keyword nonsense; accepted are q, k, v, score_mod, mask_mod"):
         attention(x, x, x, nonsense=1)

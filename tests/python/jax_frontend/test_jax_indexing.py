@@ -61,7 +61,7 @@ def test_rows_that_are_moved():
     """Positions, and rows that are aligned with the last key, are no rows of the call."""
     q, k, v = qkv(53, s=3, t=9)
     table = jnp.asarray([0.5, 1.0, 2.0])
-    out = attention(q, k, v, positions=jnp.asarray([2, 5]), score_mod=lambda s, b, h, q, k: s * table[q])
+    out = attention(q, k, v, q_start=jnp.asarray([2, 5]), score_mod=lambda s, b, h, q, k: s * table[q])
     at = np.minimum(np.arange(3) + np.asarray([[2], [5]]), 2)
     want = exact(lambda *a: plain(*a, lambda s, *_: s * jnp.asarray(table)[at][:, None, :, None])[0], q, k, v)
     assert all_close(out, want, 40)

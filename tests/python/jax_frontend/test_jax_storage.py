@@ -16,8 +16,8 @@ from fxattn.jax import attention, reorder_sequence, restore_sequence, ring_atten
 STARTS = jnp.asarray([3, 11])
 OF_Q = jnp.asarray([[1, 1, 2, 2, 2, 0, 3], [4, 4, 4, 5, 5, 5, 5]])
 OF_K = jnp.asarray([[2, 2, 1, 1, 3, 3, 0, 0, 2], [5, 4, 4, 5, 5, 5, 5, 4, 4]])
-MOVED = {"positions": ({"positions": STARTS}, lambda b: STARTS[b]),
-         "positions and causal": ({"positions": STARTS, "causal": True}, lambda b: STARTS[b]),
+MOVED = {"q_start": ({"q_start": STARTS}, lambda b: STARTS[b]),
+         "positions and causal": ({"q_start": STARTS, "causal": True}, lambda b: STARTS[b]),
          "aligned": ({"bottom_right": True}, lambda b: 2),
          "aligned and causal": ({"bottom_right": True, "causal": True}, lambda b: 0)}
 
@@ -30,7 +30,7 @@ def whole(options, mod, mask):
         return mod(s, b, h, q, k) - 0.1 * jnp.abs(q + moved(b) - k)
 
     def kept(b, h, q, k):
-        last = q + (moved(b) if "positions" in options[0] else 2)
+        last = q + (moved(b) if "q_start" in options[0] else 2)
         return mask(b, h, q, k) & ((k <= last) if options[0].get("causal") else (k >= 0))
     return lambda q, k, v: plain(q, k, v, score, kept)[0]
 
@@ -64,7 +64,7 @@ def test_a_descriptor_with_positions_of_its_own():
 
     def mask(b, h, q, k):
         return (OF_Q[b, q] == OF_K[b, k]) & (OF_Q[b, q] != 0) & (at_k[b, k] <= at_q[b, q])
-    same(lambda q, k, v: attention(q, k, v, causal=True, sequence_descriptor=told, positions=STARTS),
+    same(lambda q, k, v: attention(q, k, v, causal=True, sequence_descriptor=told, q_start=STARTS),
          lambda q, k, v: plain(q, k, v, mask=mask)[0], qkv(32, s=7, t=9))
 
 

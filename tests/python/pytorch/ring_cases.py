@@ -87,7 +87,7 @@ CASES: Dict[str, Case] = {
     "uneven stripes": Case("striped", "learned", F64, sq=30, sk=33),
     "fewer keys than processes": Case("contiguous", "plain", F64, sq=8, sk=3),
     "rows without keys": Case("zigzag", "learned", F64, sq=48, sk=16),
-    "sink": Case("zigzag", "capped", F64, sink=True),
+    "sinks": Case("zigzag", "capped", F64, sink=True),
     "dropout": Case("striped", "learned", F64, sink=True, dropout_p=0.4),
     "causal and window": Case("zigzag", "ready", F64, keywords="ready"),
     "aligned": Case("contiguous", "aligned", F64, sq=16, sk=40, keywords="aligned"),
@@ -123,7 +123,7 @@ def run(case: Case, rank: int) -> Dict[str, Any]:
     before = fx.cache_stats()["runs"]
     mods = KEYWORDS[case.keywords](learned) if case.keywords else dict(zip(("score_mod", "mask_mod"),
                                                                           MODS[case.mods](learned)))
-    out, lse = fx.ring_attention(q, k, v, layout=case.layout, sink=sink, return_lse=True, dropout_p=case.dropout_p,
+    out, lse = fx.ring_attention(q, k, v, order=case.layout, sinks=sink, return_lse=True, dropout_p=case.dropout_p,
                                  seed=77 if case.dropout_p else None, **mods)
     parts = fx.cache_stats()["runs"] - before
     dout, dlse = (fx.split_sequence(x, rank, SIZE, case.layout) for x in (dout, dlse))
@@ -139,25 +139,27 @@ def refusals(rank: int) -> List[str]:
     x = torch.zeros(1, 2, 4, 8)
     odd = torch.zeros(1, 2, 3 + 2 * (rank == 1), 8)
     calls = (
-        lambda: fx.ring_attention(odd, odd, odd, layout="zigzag"),
-        lambda: fx.ring_attention(odd, odd, odd, layout="striped"),
+        lambda: fx.ring_attention(odd, odd, odd, order="zigzag"),
+        lambda: fx.ring_attention(odd, odd, odd, order="striped"),
         lambda: fx.ring_attention(*[x[:, :1 + (rank > 1)]] * 3),
         lambda: fx.ring_attention(x, x, x, lambda s, b, h, i, j: s + j if rank == 2 else s + i),
         lambda: fx.ring_attention(x.clone().requires_grad_(rank == 3), x, x),
-        lambda: fx.ring_attention(x, x, x, layout="diagonal"),
+        lambda: fx.ring_attention(x, x, x, order="diagonal"),
         lambda: fx.ring_attention(x, x[:, :, :, :4], x),
-        lambda: fx.ring_attention(x, x, x, sink=torch.zeros(3)),
+        lambda: fx.ring_attention(x, x, x, sinks=torch.zeros(3)),
         lambda: fx.ring_attention(x, x, x, bottom_right=True),
         lambda: fx.ring_attention(x, x, x, is_causal=rank == 1),
         lambda: fx.ring_attention(x, x, x, "score * gain"),
         lambda: fx.ring_attention(x, x[:, :0], x[:, :0]),
+        lambda: fx.ring_attention(x, x, x, is_causal="yes"),
+        lambda: fx.ring_attention(x, x, x, is_causal=True, window=(-2, 0)),
     )
     found = []
     for call in calls:
         try:
             call()
             found.append("")
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             found.append(str(error))
     return found
 
@@ -169,15 +171,15 @@ def alone(rank: int) -> List[str]:
         lambda: fx.ring_attention(x, x, x, lambda s, b, h, i, j: s / (0 if odd else 1) if not odd else 1 // 0),
         lambda: fx.ring_attention(*[x[0] if odd else x] * 3),
         lambda: fx.ring_attention(None if odd else x, x, x),
-        lambda: fx.ring_attention(x, x, x, sink=torch.zeros(3 if odd else 2)),
-        lambda: fx.ring_attention(x, x, x, sink=torch.zeros(2, dtype=torch.float64 if odd else torch.float32)),
+        lambda: fx.ring_attention(x, x, x, sinks=torch.zeros(3 if odd else 2)),
+        lambda: fx.ring_attention(x, x, x, sinks=torch.zeros(2, dtype=torch.float64 if odd else torch.float32)),
         lambda: fx.ring_attention(x, x.half() if odd else x, x),
         lambda: fx.ring_attention(*[x.to(torch.complex64) if odd else x] * 3),
         lambda: fx.ring_attention(x, x, x, dropout_p=0.5 if odd else 0.0),
         lambda: fx.ring_attention(x, x, x, dropout_p=0.5, seed=3 if odd else None),
         lambda: fx.ring_attention(x, x, x, dropout_p=0.5, seed=3 if odd else 4),
         lambda: fx.ring_attention(*[torch.zeros(1, 1, 2, 600)] * 3),
-        lambda: fx.ring_attention(*[x + rank] * 3, layout="striped"),
+        lambda: fx.ring_attention(*[x + rank] * 3, order="striped"),
     )
     found = []
     for call in calls:
@@ -201,7 +203,7 @@ def shared_alone(rank: int) -> List[Tensor]:
             s = s * one
         return s
 
-    one, = torch.autograd.grad(fx.ring_attention(q, k, v, sink=sink).square().sum(), sink)
+    one, = torch.autograd.grad(fx.ring_attention(q, k, v, sinks=sink).square().sum(), sink)
     return [one, *torch.autograd.grad(fx.ring_attention(q, k, v, score).square().sum(), many)]
 
 
@@ -214,7 +216,7 @@ def small_group(group: Any, rank: int, size: int) -> Dict[str, Any]:
     for layout in ("contiguous", "zigzag", "striped"):
         parts = [fx.split_sequence(x, rank, size, layout).requires_grad_() for x in whole]
         out = fx.ring_attention(*parts, lambda s, b, h, i, j: s - slopes[h] * (i - j), lambda b, h, i, j: i >= j,
-                                layout=layout, group=group)
+                                order=layout, group=group)
         grads = torch.autograd.grad(out.sin().sum(), [*parts, slopes])
         found[layout] = [out.detach(), *grads]
     return found

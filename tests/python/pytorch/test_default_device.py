@@ -31,7 +31,7 @@ def alibi():
 
 CALLS = {
     "lengths": lambda q: fx.attention(q, Q, Q, k_lengths=[3, 4], q_lengths=(5, 2)),
-    "positions": lambda q: fx.attention(q, Q, Q, positions=[1, 2], is_causal=True),
+    "q_start": lambda q: fx.attention(q, Q, Q, q_start=[1, 2], is_causal=True),
     "packed": lambda q: fx.attention(ROWS, ROWS, ROWS, layout="thd", cu_q=[0, 3, 8]),
     "pages": lambda q: fx.attention(q, CACHE, CACHE, pages=[[0], [3]], k_lengths=[3, 2]),
     "a seed": lambda q: with_gradient(q, dropout_p=0.5, seed=3),

@@ -179,8 +179,8 @@ def test_what_lies_on_another_device_is_refused():
         fx.flex_attention(X, X, X, lambda s, b, h, q, k: s + away[h])
     with pytest.raises(ValueError, match="query is on cpu, key on meta; all must be on one device"):
         fx.attention(X, X.to("meta"), X)
-    with pytest.raises(ValueError, match="sink is on meta, q on cpu"):
-        fx.attention(X, X, X, sink=away)
+    with pytest.raises(ValueError, match="sinks is on meta, q on cpu"):
+        fx.attention(X, X, X, sinks=away)
     far = X.to("meta")
     with pytest.raises(ValueError, match="only supported on .* Found input tensors on meta device"):
         fx.flex_attention(far, far, far)

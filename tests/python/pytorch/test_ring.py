@@ -46,7 +46,7 @@ def dropout_of(case, q, k, learned, sink):
     if not case.dropout_p:
         return torch.ones(())
     ones = torch.eye(case.sk, dtype=q.dtype).expand(2, case.heads[1], case.sk, case.sk)
-    kept = fx.attention(q, k, ones, *MODS[case.mods](learned), sink=sink, dropout_p=case.dropout_p, seed=77) != 0
+    kept = fx.attention(q, k, ones, *MODS[case.mods](learned), sinks=sink, dropout_p=case.dropout_p, seed=77) != 0
     return kept.double() / (1 - case.dropout_p)
 
 
@@ -246,18 +246,20 @@ def test_a_call_before_there_is_a_group():
 
 
 @pytest.mark.parametrize("place, words", list(enumerate((
-    "layout \"zigzag\" needs q of one even length on all processes; their lengths are [3, 5, 3, 3]",
-    "layout \"striped\" needs lengths of q that differ by one at most, longer ones first; they are [3, 5, 3, 3]",
+    "order \"zigzag\" needs q of one even length on all processes; their lengths are [3, 5, 3, 3]",
+    "order \"striped\" needs lengths of q that differ by one at most, longer ones first; they are [3, 5, 3, 3]",
     "the query heads of process 2 is another than that of process 0 (2, 1)",
     "the score function or a setting of process 2 is another than that of process 0",
     "the set of inputs that need gradients of process 3 is another than that of process 0",
-    "layout is 'diagonal'; contiguous, zigzag, striped are accepted",
+    "order is 'diagonal'; contiguous, zigzag, striped are accepted",
     "[B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are accepted",
-    "sink has shape (3,); one score per query head, (2,), is accepted",
+    "sinks has shape (3,); one score per query head, (2,), is accepted",
     "bottom_right is given without is_causal and window, which it aligns",
     "the score function or a setting of process 1 is another than that of process 0",
     "unknown name 'gain'",
-    "shapes (1, 2, 4, 8), (1, 0, 4, 8) and (1, 0, 4, 8); [B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are accepted, H a multiple of Hkv"))))
+    "shapes (1, 2, 4, 8), (1, 0, 4, 8) and (1, 0, 4, 8); [B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are accepted, H a multiple of Hkv",
+    "is_causal is 'yes'; True or False is accepted",
+    "window is (-2, 0); (left, right) is accepted"))))
 def test_refusals(found, place, words):
     assert all(words in one["refusals"][place] for one in found)
 
@@ -266,7 +268,7 @@ def test_refusals(found, place, words):
     ("ZeroDivisionError", "process 1 failed"),
     ("q, k and v have shapes (2, 4, 8)", "process 1 failed"),
     ("q is of type NoneType", "process 1 failed"),
-    ("sink has shape (3,)", "process 1 failed"),
+    ("sinks has shape (3,)", "process 1 failed"),
     ("the score function or a setting of process 1", "the score function or a setting of process 1"),
     ("the dtypes of process 1", "the dtypes of process 1"),
     ("q has dtype torch.complex64", "process 1 failed"),

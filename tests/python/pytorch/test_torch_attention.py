@@ -91,7 +91,7 @@ def test_pages_and_positions():
             cache_k[pages[b, n]], cache_v[pages[b, n]] = k[b, :, n * 8:n * 8 + 8], v[b, :, n * 8:n * 8 + 8]
     lengths = torch.tensor([11, 16])
     out = attention(q, cache_k, cache_v, lambda s, b, h, i, j: s - (i - j) * 0.1, pages=pages, k_lengths=lengths,
-                    positions=lengths - 1, is_causal=True)
+                    q_start=lengths - 1, is_causal=True)
     want = eager(q, k, v, lambda s, b, h, i, j: s - (lengths[b] - 1 + i - j) * 0.1,
                  lambda b, h, i, j: j < lengths[b])[0]
     close(out, want)
@@ -107,7 +107,7 @@ def test_sinks():
 
     scores = q @ k.repeat_interleave(2, 1).transpose(-1, -2) / math.sqrt(8)
     for given, extra in ((sink, sink), ("zero", torch.zeros(4))):
-        out, want = attention(q, k, v, sink=given), with_sink(scores, extra)
+        out, want = attention(q, k, v, sinks=given), with_sink(scores, extra)
         close(out, want)
         leaves = (q, k, v, sink) if given is sink else (q, k, v)
         for x, y in zip(grads(out, *leaves), torch.autograd.grad(want.sin().sum(), leaves, retain_graph=True)):
@@ -171,7 +171,7 @@ def test_packed_rows_of_no_sequence_are_zero():
     lens = torch.tensor([2, 4])
 
     def call(x, **more):
-        return attention(x, x, x, layout="thd", cu_q=offsets, cu_k=offsets, return_lse=True, return_max=True, **more)
+        return attention(x, x, x, layout="thd", cu_q=offsets, cu_k=offsets, return_lse=True, return_row_max=True, **more)
 
     for more, nobody in (({}, [7, 8, 9]), ({"q_lengths": lens, "k_lengths": lens}, [2, 7, 8, 9])):
         held = [torch.full_like(packed, torch.nan) for _ in range(30)]  # memory that the results are likely to get
@@ -200,15 +200,15 @@ def test_compiled_without_a_mask():
     """A default argument is more than the None that it is, to Dynamo."""
     x = torch.randn(1, 2, 8, 4)
     for call in (lambda x: attention(x, x, x), lambda x: attention(x, x, x, lambda s, b, h, q, k: s - (q - k).abs()),
-                 lambda x: attention(x, x, x, is_causal=True, sink="zero", return_lse=True).lse):
+                 lambda x: attention(x, x, x, is_causal=True, sinks="zero", return_lse=True).lse):
         torch._dynamo.reset()
         torch.testing.assert_close(torch.compile(call, backend="aot_eager", fullgraph=True)(x), call(x))
 
 
 def test_keywords_of_other_front_ends_are_told_by_their_names_here():
     x = torch.randn(1, 1, 4, 8)
-    for options, words in ((dict(causal=True, dropout=0.1), "causal is is_causal here; dropout is dropout_p here"),
-                           (dict(lengths=[3]), "lengths is q_lengths and k_lengths here"),
+    for options, words in ((dict(causal=True, dropout=0.1), "causal= is called is_causal=; dropout= is called dropout_p="),
+                           (dict(lengths=[3]), "lengths= is called q_lengths= and k_lengths="),
                            (dict(nonsense=1), "unexpected keyword nonsense; accepted are q, k, v, score_mod, mask_mod")):
         with pytest.raises(TypeError, match=words):
             attention(x, x, x, **options)
@@ -229,8 +229,8 @@ def test_what_nothing_uses_or_brings_is_refused():
             (ValueError, "score_mod_bprop is given without", lambda: attention(x, x, x, score_mod_bprop="dscore * 2")),
             (ValueError, "score_mod uses bias, cap, which flex_attention has no", lambda: fx.flex_attention(
                 x, x, x, "tensor bias : f32[1]\nparam cap : float\nscore = score * cap + bias[h]")),
-            (ValueError, r"sink has shape \(5,\); \(4,\)", lambda: attention(x, x, x, sink=torch.ones(5))),
-            (ValueError, "sink is True; \"zero\", or a tensor", lambda: attention(x, x, x, sink=True)),
+            (ValueError, r"sinks has shape \(5,\); \(4,\)", lambda: attention(x, x, x, sinks=torch.ones(5))),
+            (ValueError, "sinks is True; \"zero\", or a tensor", lambda: attention(x, x, x, sinks=True)),
             (ValueError, r"k_lengths has shape \(3,\); \(2,\) is accepted",
              lambda: attention(x, x, x, k_lengths=[1, 2, 3]))):
         with pytest.raises(kind, match=words):
@@ -279,7 +279,7 @@ def test_compiled():
 
     def call(q, k, v, w, sink):
         out = attention(q, k, v, lambda s, b, h, i, j: s * w[h], lambda b, h, i, j: i >= j, k_lengths=lengths,
-                        sink=sink, window=(6, None), layout="bhsd", return_lse=True)
+                        sinks=sink, window=(6, None), layout="bhsd", return_lse=True)
         return out.out * out.lse.exp().clamp(max=2.0).unsqueeze(-1)
 
     want = call(q, k, v, w, sink)
@@ -292,11 +292,11 @@ def test_compiled():
 def test_what_does_not_go_together_is_said_by_the_library():
     q, k, v = inputs(1, 2, 2, 4, 4, 4, 4, torch.float32)
     with pytest.raises(RuntimeError, match="fxattn: "):
-        attention(q, k, v, positions=torch.tensor([1]), bottom_right=True)
+        attention(q, k, v, q_start=torch.tensor([1]), bottom_right=True)
     with pytest.raises(ValueError, match="layout is 'hbsd'"):
         attention(q, k, v, layout="hbsd")
     for x in (q, q.detach()):
         with pytest.raises(IndexError, match="^index 2 is outside axis 0 of .* at b 0, h 0, q 0, k 2; "):
             table = torch.randn(2)
-            attention(x, k, v, lambda s, b, h, i, j: s + table[j], strict_index=True)
+            attention(x, k, v, lambda s, b, h, i, j: s + table[j], bounds_check=True)
     assert fx.attention(q, k, v, deterministic=True).shape == q.shape

@@ -127,8 +127,8 @@ def test_random_calls_have_the_bits_of_the_operator(seed, taken):
 def test_attention_and_its_extras_go_the_same_way(taken):
     q = torch.randn(2, 3, 7, 8)
     learned = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    calls = [{"is_causal": True, "return_lse": True, "return_max": True}, {"window": (2, 1)},
-             {"sink": torch.rand(3), "k_lengths": [3, 7]}, {"dropout_p": 0.4, "seed": 5},
+    calls = [{"is_causal": True, "return_lse": True, "return_row_max": True}, {"window": (2, 1)},
+             {"sinks": torch.rand(3), "k_lengths": [3, 7]}, {"dropout_p": 0.4, "seed": 5},
              {"score_mod": "param p : float\nparam n : int\nscore = score * p + n * k", "params": {"p": 0.5, "n": 2}},
              {"score_mod": "param p : float\nscore = score * p", "params": {"p": learned}},
              {"score_mod": "tensor t : f32[1]\nscore = score + t[h]", "tensors": {"t": torch.rand(3)}}]
@@ -220,7 +220,7 @@ def test_negative_bits_are_minded():
     for _ in range(3):
         got = fx.flex_attention(y, y, y, mod)
     sink = torch.randn(2, dtype=torch.complex64).conj().imag
-    assert torch.equal(fx.attention(y, y, y, sink=sink), fx.attention(y, y, y, sink=sink.resolve_neg()))
+    assert torch.equal(fx.attention(y, y, y, sinks=sink), fx.attention(y, y, y, sinks=sink.resolve_neg()))
     value = bias.resolve_neg()
     assert torch.equal(got, fx.flex_attention(y, y, y, lambda s, b, h, i, j: s + value[h]))
 

@@ -55,7 +55,7 @@ CASES = {
     "nothing else": lambda q, k, v: fx.flex_attention(q, k, v),
     "captured": lambda q, k, v: fx.flex_attention(q, k, v, learned),
     "lse": lambda q, k, v: fx.flex_attention(q, k, v, learned, return_aux=fx.AuxRequest(lse=True))[1].lse,
-    "sink": lambda q, k, v: fx.attention(q, k, v, sink=bias),
+    "sinks": lambda q, k, v: fx.attention(q, k, v, sinks=bias),
     "a param that is learned": lambda q, k, v: fx.attention(
         q, k, v, "param p : float\nscore = score * p", params={"p": bias.sum()}),
     "dropout": lambda q, k, v: fx.attention(q, k, v, dropout_p=0.4, seed=5),

@@ -36,8 +36,8 @@ REFUSED = {
     "max_q of a float": (TypeError, "max_q is 6.0; an int", dict(cu_q=[0, 6], max_q=6.0)),
     "window of a float": (TypeError, r"window is \(1.5, 2\)", dict(window=(1.5, 2))),
     "window beyond 64 bits": (ValueError, "window", dict(window=(1 << 70, 1))),
-    "sink of rank 2": (ValueError, r"sink has shape \(2, 1\); \(2,\)", dict(sink=torch.ones(2, 2)[:, :1])),
-    "sink of NumPy": (ValueError, "sink is array", dict(sink=np.ones(2))),
+    "sink of rank 2": (ValueError, r"sinks has shape \(2, 1\); \(2,\)", dict(sinks=torch.ones(2, 2)[:, :1])),
+    "sink of NumPy": (ValueError, "sinks is array", dict(sinks=np.ones(2))),
     "scale of nan": (ValueError, "scale is nan; a finite number", dict(scale=math.nan)),
     "scale that is complex": (TypeError, "scale is 1j; a number", dict(scale=1j)),
     "dropout of a string": (TypeError, "dropout_p is 'x'; a number", dict(dropout_p="x")),
@@ -91,8 +91,8 @@ def test_seeds_are_those_of_64_bits():
 
 def test_positions_wrap_as_coordinates_do():
     q, k, v = qkv()
-    got = attention(q, k, v, "score + q * 1.0e-9", positions=[BEYOND + 3, BEYOND - 1])
-    torch.testing.assert_close(got, attention(q, k, v, "score + q * 1.0e-9", positions=[3, -1]), rtol=0, atol=0)
+    got = attention(q, k, v, "score + q * 1.0e-9", q_start=[BEYOND + 3, BEYOND - 1])
+    torch.testing.assert_close(got, attention(q, k, v, "score + q * 1.0e-9", q_start=[3, -1]), rtol=0, atol=0)
 
 
 def test_no_page_at_all():
@@ -151,7 +151,7 @@ def test_log_sums_of_rows_without_features():
 WRONG_CALLS = {  # tensors, extras, scalars, ints, floats, config, program: what follows q, k and v
     "short lengths": ([], [torch.tensor([3], dtype=torch.int32)], [], [], [], [_abi.PADDING, 1 << _abi.SLOT_K_LENGTHS], ""),
     "long lengths": ([], [torch.tensor([3] * 3)], [], [], [], [_abi.PADDING, 1 << _abi.SLOT_K_LENGTHS], ""),
-    "positions": ([], [torch.zeros(1, dtype=torch.int32)], [], [], [], [_abi.Q_START, 1 << _abi.SLOT_Q_START], ""),
+    "q_start": ([], [torch.zeros(1, dtype=torch.int32)], [], [], [], [_abi.Q_START, 1 << _abi.SLOT_Q_START], ""),
     "pages": ([], [torch.zeros(1, 2, dtype=torch.int32)], [], [], [],
               [_abi.PAGED, 1 << _abi.SLOT_PAGES, 0, 10], ""),
     "lengths with gaps": ([], [torch.zeros(4, dtype=torch.int32)[::2]], [], [], [],
