@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Attention of the cpu engine beside its peers, measured in one run on one machine.
+"""Compares attention of the cpu engine with PyTorch, in one run on one machine.
 
-For every case `fxattn bench` runs first, then, where PyTorch can be imported, scaled_dot_product_attention (forward and
-backward) and flex_attention (forward; it has no backward on a CPU) on data of the same shape, with the same number of
-threads. Rates count the pairs that the mask leaves, 4 D operations each forward and 10 D backward, for everybody alike;
-the percentage is of the f32 multiply-adds that the machine does in registers, measured by `fxattn bench` in the same
-moment. Best of several runs each.
+For every case `fxattn bench` runs first; if PyTorch can be imported, scaled_dot_product_attention (both passes)
+and flex_attention (forward only on a CPU) follow on data of the same shape with the same number of threads. Rates count
+attended pairs: 4 D operations each forward, 10 D backward, for all libraries. The percentage is relative to the f32
+FMA rate in registers, which `fxattn bench` measures in the same run. Each figure is the best of several runs.
 
-Of sparse masks it also says what they leave: the time by that of `full`, measured right before, and the share of tiles
-of 12 rows x 16 keys in which some pair is attended, counted here from the mask itself. That is the least that an engine
-which works by such tiles can do; the bound column is the first by the second.
+For sparse masks two ratios follow: the time relative to `full`, measured just before, and the share of tiles of 12 rows
+x 16 keys with an attended pair, a lower bound for engines that work on such tiles. The bound column is the first ratio
+divided by the second.
 
     bench_attention.py                                  a quick set, below two minutes
     bench_attention.py --all                            everything: hours on a small machine
@@ -37,16 +36,16 @@ SIZES = [512, 1024, 2048, 4096, 8192, 16384]
 DIMS = [64, 128, 256]
 VARIANTS = ["full", "causal", "window", "softcap", "alibi", "bias", "lowrank", "gathered", "bucketed", "documents", "mask",
             "dropout"]
-SPARSE = ["blocks64", "blocks256", "bigbird", "tree", "unsorted", "select"]  # masks that leave little, or leave holes
+SPARSE = ["blocks64", "blocks256", "bigbird", "tree", "unsorted", "select"]  # sparse masks, some with holes
 VARIANTS += SPARSE
 SPARSE_SIZE = 4096
 TILE = (12, 16)  # rows and keys
 PASSES = ["fwd", "bwd"]
 DTYPES = ["f32", "bf16"]
-DENSE = ("bias", "bucketed", "mask")  # have a captured tensor [S,S]
-DENSE_MOST = 8192  # beyond it is gigabytes
+DENSE = ("bias", "bucketed", "mask")  # these have a captured tensor [S,S]
+DENSE_MOST = 8192  # longer sequences would need gigabytes
 BUCKETS = 32
-RANK = 4  # of lowrank: a bias that is a product of two thin tensors
+RANK = 4  # rank of the bias of lowrank, a product of two thin tensors
 DROPOUT = 0.1
 DECODE_KEYS = [4096, 16384]
 DECODE_HEADS = (32, 8, 128)  # query heads, key heads, features
@@ -73,7 +72,8 @@ def case(variant, size, dim, direction="fwd", dtype="f32", threads=1):
 
 
 def quick_cases():
-    """flex_attention compiles for seconds in each case, so it is a peer in some of them only."""
+    """Returns the cases of the quick set. flex_attention compiles for seconds in each case, so it is a peer in some of
+    them only."""
     every = cpu_count()
     both = ("full", "causal")
     cases = [case(v, 2048, 64) for v in VARIANTS if v not in SPARSE]
@@ -107,25 +107,25 @@ def document_ids(size):
 
 
 def mask_bytes(size):
-    """A mask that leaves seven of eight pairs, as chance has it."""
+    """Returns a random mask that keeps seven of eight pairs."""
     return random.Random(0).randbytes(size * size).translate(bytes(b >= 32 for b in range(256)))
 
 
 def block_table(size, block, density):
-    """Which blocks of a head attend to which: [HEADS, size / block, size / block] bytes."""
+    """Returns which blocks of a head attend to which: [HEADS, size / block, size / block] bytes."""
     n, rng = size // block, random.Random(block)
     return n, bytes(rng.random() < density for _ in range(HEADS * n * n))
 
 
 def unsorted_ids(size):
-    """Documents of 64 positions, their numbers in no order."""
+    """Returns ids of documents with 64 positions each, in random order."""
     ids = list(range(size // 64))
     random.Random(1).shuffle(ids)
     return [ids[i // 64] for i in range(size)]
 
 
 def euler_tour(size):
-    """A random tree by its tour: node i is entered at time i and left at the time given here."""
+    """Returns the tour of a random tree: node i is entered at time i and left at the returned time."""
     rng, left, path = random.Random(2), [size] * size, []
     for i in range(size):
         while len(path) > 1 and rng.random() < 0.48:
@@ -135,7 +135,7 @@ def euler_tour(size):
 
 
 def sparse_tables(c):
-    """The tables of a sparse case, by name: (dtype, shape, bytes)."""
+    """Returns the tables of a sparse case by name: (dtype, shape, bytes)."""
     size, variant = c["size"], c["variant"]
     if variant in ("blocks64", "blocks256"):
         block, density = (64, 0.12) if variant == "blocks64" else (256, 0.15)
@@ -162,7 +162,7 @@ SPARSE_TEXT = {
 
 
 def sparse_share(c):
-    """Tiles in which some pair is attended, by all tiles; with NumPy, from the mask as it is written."""
+    """Returns the share of tiles with an attended pair, counted from the mask; needs NumPy."""
     import numpy
 
     size, variant = c["size"], c["variant"]
@@ -199,7 +199,7 @@ class Ours:
         self.command, self.engine, self.folder = command, engine, folder
 
     def tensor(self, name, kind, shape, data):
-        """The option that gives a captured tensor: a .npy file."""
+        """Returns the option for a captured tensor, which is written to a .npy file."""
         path = os.path.join(self.folder, name + ".npy")
         head = "{'descr': '%s', 'fortran_order': False, 'shape': %s, }" % (kind, shape)
         head += " " * (-(len(head) + 11) % 64) + "\n"
@@ -208,7 +208,7 @@ class Ours:
         return ["--tensor", "%s=%s" % (name, path)]
 
     def vector(self, name, kind, values):
-        """The same of a vector of int32 (i) or f32 (f)."""
+        """Returns the option for a vector of int32 (i) or f32 (f)."""
         data = struct.pack("<%d%s" % (len(values), kind), *values)
         return self.tensor(name, "<%s4" % kind, "(%d,)" % len(values), data)
 
@@ -276,7 +276,8 @@ class Torch:
                 self.flex = flex_attention
 
     def best(self, function):
-        """As fxattn bench does it: the best of at least five runs and half a second, after two that are not timed."""
+        """Returns the best time of at least five runs and half a second, after two untimed runs, as fxattn bench
+        does."""
         function(), function()
         times, end = [], time.perf_counter() + 0.5
         while len(times) < 5 or (time.perf_counter() < end and len(times) < 1000):
@@ -304,7 +305,7 @@ class Torch:
         return self.torch.frombuffer(bytearray(mask_bytes(size)), dtype=self.torch.bool).reshape(size, size)
 
     def run_sdpa(self, c):
-        """What it has an argument for: nothing, causal, a dense bias or mask, dropout, grouped heads."""
+        """Runs SDPA on what it has an argument for: no mask, causal, a dense bias or mask, dropout, grouped heads."""
         torch, size = self.torch, c["size"]
         q, k, v = self.tensors(c)
         more = {
@@ -325,7 +326,7 @@ class Torch:
         return self.best(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
 
     def flex_mods(self, c):
-        """score_mod and mask_mod of a case; False: flex_attention is no peer there."""
+        """Returns score_mod and mask_mod of a case; False if flex_attention cannot run it."""
         torch, size = self.torch, c["size"]
         slope, table = torch.tensor(alibi_slopes()), torch.rand(HEADS, 2 * size - 1)
         document = torch.tensor(document_ids(size), dtype=torch.int32)
@@ -387,7 +388,7 @@ class Torch:
 
 
 def measure(c, ours, peers):
-    """A copy of the case with ours and the peers' seconds, rates and ratios."""
+    """Returns a copy of the case with seconds, rates and ratios of the engine and its peers."""
     dense = ours.run(dict(c, variant="full")).get("seconds") if c["variant"] in SPARSE else None
     row = dict(c, fxattn=ours.run(c))
     mine = row["fxattn"].get("seconds")
@@ -398,7 +399,7 @@ def measure(c, ours, peers):
             continue
         try:
             taken = run(c)
-        except Exception as e:  # a peer that cannot must not end the run
+        except Exception as e:  # a failing peer must not end the run
             row[name] = {"error": "%s: %s" % (type(e).__name__, str(e).split("\n")[0][:200])}
             continue
         if taken is None:

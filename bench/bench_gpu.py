@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The engines of a GPU next to PyTorch's cuDNN attention and FlexAttention in the same run.
+"""Compares the GPU engines with PyTorch's cuDNN attention and FlexAttention in one run.
 
     PYTHONPATH=build/python python3 bench/bench_gpu.py [--flex] [--engines cuda,cudnn] [--shapes ABC] [--rows ...] [--decode]
                                                        [--prepare]
 
-TFLOP/s forward and backward, medians of CUDA events with the L2 cache flushed before each run, exact pairs counted
-(gpu_rows.py); before it what a plan, an answer, a restore and the host's part of a run take, of each engine; behind it
-steps of decoding, by the bytes of K and V. FlexAttention is there with torch.tanh and with tanh.approx; FXA_FAST_MATH=1
-gives the cuda engine the latter too. --prepare compiles all of it and times nothing: with FXA_CACHE_DIR and PyTorch's
-own folders the next process has less to do. Without torch or a GPU it says so and exits with 77.
+Prints, for each engine:
+  - times of plans, support queries, loads and the host's part of a run
+  - TFLOP/s forward and backward: medians of CUDA events, L2 cache flushed before each run, exact pairs (gpu_rows.py)
+  - GB/s of K and V in decoding steps
+FlexAttention runs with torch.tanh and with tanh.approx; FXA_FAST_MATH=1 selects the latter for the cuda engine too.
+--prepare compiles everything and measures nothing: with FXA_CACHE_DIR and PyTorch's own caches a later process starts
+faster. Without torch or a GPU the exit status is 77.
 """
 import argparse
 import ctypes
@@ -20,7 +22,7 @@ import time
 try:
     import torch
 except ImportError:
-    print("skipped: bench-gpu: torch is not there")
+    print("skipped: bench-gpu: torch was not found")
     sys.exit(77)
 from fxattn import _abi
 from fxattn._library import cache_clear, context, lib
@@ -37,8 +39,9 @@ PREPARE = False
 
 
 def race(functions, rounds=30, warm=False):
-    """The median of a call of each by events, the cache flushed before it; in turns, because the clock of a device that
-    has been working is another than that of one that has not. The device waits until the host has said all of a call."""
+    """Returns the median time of a call of each, measured by events with the L2 cache flushed before every call. The
+    calls alternate, because the clock rate of a device depends on its recent load. The device waits until the host has
+    submitted the entire call."""
     global FLUSH
     if PREPARE:
         for function in functions:
@@ -67,7 +70,7 @@ def milliseconds(function, rounds=30):
 
 
 def of_ours(engine, row, z):
-    """Both passes as functions."""
+    """Returns both passes as functions."""
     runner = Runner(engine, row, z)
     return lambda: runner.run(False), lambda: runner.run(True)
 
@@ -75,12 +78,12 @@ def of_ours(engine, row, z):
 def tried(function, *args):
     try:
         return function(*args)
-    except Exception as error:  # noqa: BLE001 - the reason belongs into the table, and the next is tried
+    except Exception as error:  # the table shows the reason, and the next row is tried
         return str(error).split("\n")[0][:120]
 
 
 def timed(found, z):
-    """Rates in place of what ran."""
+    """Replaces functions by rates, where they ran."""
     ran = [i for i, (_, value) in enumerate(found) if not isinstance(value, str)]
     took = [race([found[i][1][backward] for i in ran]) for backward in (0, 1)]
     for i, forward_ms, backward_ms in zip(ran, *took):
@@ -93,7 +96,7 @@ def show(value):
 
 
 def best_of(call, bursts=200, calls=20):
-    """Microseconds of a call, the best of many bursts, and what they returned."""
+    """Returns the microseconds of a call, best of many bursts, and its result."""
     best, said = float("inf"), []
     for _ in range(bursts):
         torch.cuda.synchronize()
@@ -108,13 +111,13 @@ EMPTY_PTX = b".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k(.
 
 
 def host_floor():
-    """What this host takes for a call by ctypes that does nothing, and for the driver's launch of a kernel that does
-    nothing, with as many bytes of arguments as ours have: what a run cannot be below, and by which a slow host shows."""
-    plain = best_of(lambda: lib.plan_run(None, None, None))[0]  # says no at once
+    """Measures the host's lower bound of a run: a ctypes call that does nothing, and a driver launch of an empty kernel
+    with as many argument bytes as the engine's kernels. A slow host shows in these."""
+    plain = best_of(lambda: lib.plan_run(None, None, None))[0]  # refused at once
     driver, module, function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
     room = ctypes.create_string_buffer(4096)
     params = (ctypes.c_void_p * 1)((ctypes.addressof(room) + 127) // 128 * 128)
-    torch.zeros(1, device="cuda")  # the context is current
+    torch.zeros(1, device="cuda")  # makes the context current
     if driver.cuModuleLoadData(ctypes.byref(module), EMPTY_PTX) or driver.cuModuleGetFunction(
             ctypes.byref(function), module, b"k"):
         return plain, float("nan")
@@ -124,7 +127,7 @@ def host_floor():
 
 
 def host_times(engine):
-    """Microseconds of the host's part of a run, milliseconds of plans, answers and restores."""
+    """Measures microseconds of the host's part of a run, and milliseconds of plans, support queries and loads."""
     runner = Runner(engine, "softcap_causal", Sizes(2, 4, 512, 128, 128, 4, pairs="causal"))
     plain, launch = host_floor()
     print("%s host: a call by ctypes %.1f us, the driver's launch of an empty kernel %.1f us" % (engine, plain, launch))
@@ -159,7 +162,7 @@ def host_times(engine):
 
 
 def decoding(engines, z):
-    """GB/s of K and V of a step with few rows, of each engine in turns."""
+    """Measures GB/s of K and V in a step with few rows, for the engines in turn."""
     data = Data(z)
     found = [(engine, tried(data.on, engine)) for engine in engines]
     ran = [i for i, (_, value) in enumerate(found) if not isinstance(value, str)]
@@ -169,7 +172,7 @@ def decoding(engines, z):
 
 
 def copying():
-    """GB/s of a copy on the device, read and written."""
+    """Measures GB/s of a copy on the device, read and written."""
     a = torch.empty(1 << 30, device="cuda", dtype=torch.uint8)
     b = torch.empty_like(a)
     return 2e-6 * a.numel() / milliseconds(lambda: b.copy_(a))

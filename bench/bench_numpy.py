@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a small call of fxattn.numpy costs beside the call of the library that it makes: one row, four keys, best of many,
-in microseconds. fxattn.torch is shown where PyTorch is installed.
+"""Overhead of fxattn.numpy over the library call that it makes, for one row and four keys: best of many, in
+microseconds. Also measures fxattn.torch if PyTorch is installed.
 
     PYTHONPATH=build/python python3 bench/bench_numpy.py
 """
@@ -26,7 +26,7 @@ CASES = {
 
 
 def best(run, calls=200, rounds=50):
-    """Microseconds of a call, the least of `rounds` means."""
+    """Returns the microseconds of a call, the minimum of the means of `rounds` bursts."""
     times = []
     for _ in range(rounds):
         begin = time.perf_counter()

@@ -1,22 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn.torch beside PyTorch, in one process with the same threads. Prints tables that can be pasted.
+"""Compares fxattn.torch with PyTorch, in one process with the same threads. Prints Markdown tables.
 
     PYTHONPATH=build/python python3 bench/bench_torch.py [--only calls,tracing,import,step,first] [--no-compile]
 
-calls    What the host's part of a call costs at a tiny size: the whole call less fxa_plan_run of the same problem, plan
-         and arguments prepared (called by ctypes, of which the cost of an empty call is taken off).
-tracing  What it costs to come from a Python function to a program: again unchanged, the same code with other cells,
-         and code that was never seen.
-import   Of the package, in new processes.
-step     Training steps of a small transformer with ALiBi and a soft cap, against the same written out, and against
+calls    Host overhead of a call at a tiny size: the call minus a prepared fxa_plan_run of the same problem (by ctypes,
+         minus the cost of an empty ctypes call).
+tracing  Time from a Python function to a program: unchanged function, same code with other cells, new code.
+import   Import time of the package, in new processes.
+step     Training steps of a small transformer with ALiBi and a soft cap, compared with attention written out and with
          SDPA, which has no soft cap.
-first    The first call of a new function, with that of torch.compile(flex_attention) (forward alone: it has no backward
-         on a CPU).
+first    First call of a new function, compared with torch.compile(flex_attention) (forward only on a CPU).
 
-Rows of a table are taken in turns, in short bursts; figures are medians of all bursts. Calls and tracing run on one
-thread and are counted in its CPU time, so that another process on the machine changes them little; steps are, too, with
-one thread, and by the clock on the wall with more.
+The rows of a table alternate in short bursts; figures are medians of all bursts. Calls, tracing and steps with one
+thread are measured in CPU time of that thread, which other processes affect little; more threads in wall time.
 """
 import argparse
 import ctypes
@@ -43,17 +40,17 @@ from fxattn.torch._traced import call_of
 from fxattn.trace import reuse, trace, watch
 
 SIZE = (1, 1, 16, 16)
-BOUNDS = {"forward": "<= 15", "recorded": "<= 40", "backward": None}  # of what is beyond
+BOUNDS = {"forward": "<= 15", "recorded": "<= 40", "backward": None}  # of the overhead, in microseconds
 CAP = 20.0
 
 
 # ---- Measuring and showing -------------------------------------------------------------------------------------------
 
 def medians(functions, rounds, calls=1, clock=time.thread_time, before=4):
-    """Seconds of one call of each: the median over `rounds` bursts of `calls`, all taken in turns."""
+    """Returns seconds of one call of each: medians over `rounds` bursts of `calls`, alternating."""
     found = {name: [] for name in functions}
     for function in functions.values():
-        for _ in range(before):  # until nothing is made for the first time
+        for _ in range(before):  # warm up: until everything is cached
             function()
     for _ in range(rounds):
         for name, function in functions.items():
@@ -65,7 +62,7 @@ def medians(functions, rounds, calls=1, clock=time.thread_time, before=4):
 
 
 def table(title, columns, rows):
-    """One table in Markdown; a cell that is a number is rounded, None is empty."""
+    """Prints a Markdown table; numbers are rounded, None is empty."""
     print("\n| %s | %s |" % (title, " | ".join(columns)))
     print("|---|%s" % ("---:|" * len(columns)))
     for name, cells in rows:
@@ -107,7 +104,7 @@ def soft_cap(graph, score, tensors):
 
 
 def prepared(call, q, k, v, backward=None):
-    """fxa_plan_run of a call, by ctypes and with everything ready; `backward` is (out, lse, dout)."""
+    """Returns a prepared fxa_plan_run of a call by ctypes; `backward` is (out, lse, dout)."""
     made = _plain._Call(backward is not None, q, k, v, *call.arguments())
     if backward is None:
         out, lse, _ = _plain.ops.results_of_forward(q, v, made.config)
@@ -129,7 +126,7 @@ def prepared(call, q, k, v, backward=None):
 
 
 def empty_call():
-    """A call by ctypes of something that does nothing, with three arguments as fxa_plan_run has them."""
+    """Returns a ctypes call of an empty function with three arguments, like fxa_plan_run."""
     nothing = ctypes.CDLL(None).Py_IsInitialized
     nothing.argtypes = [ctypes.c_void_p] * 3
     struct, keep = ctypes.byref(_abi.Args()), (1,)
@@ -137,7 +134,7 @@ def empty_call():
 
 
 def variants():
-    """name, a call of it with q, k, v, its trace."""
+    """Returns name, a call with q, k, v, and its trace for each."""
     mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, SIZE[2], SIZE[2], device="cpu")
     alibi, capped, given = alibi_of(slopes), capped_of(slopes, CAP), {"cap": CAP}
     flex = {"plain": (None, None), "score_mod (causal, no cells)": (causal, None),
@@ -161,7 +158,7 @@ def calls(rounds):
     ways, names = {"empty": empty_call()}, []
 
     def add(name, call, traced, ours=True):
-        for _ in range(4):  # until the function is known: the graph is then that of most steps
+        for _ in range(4):  # until the function is cached; most steps use that graph
             out = call(*learned)
         ways[name, "forward"] = lambda: call(q, k, v)
         ways[name, "recorded"] = lambda: call(*learned)
@@ -205,7 +202,7 @@ def scaled_of(factor):
 
 
 def renewed(function, number):
-    """The same function with a code object that was never seen."""
+    """Returns the same function with a new code object."""
     code = function.__code__.replace(co_firstlineno=number)
     return types.FunctionType(code, function.__globals__, None, function.__defaults__, function.__closure__)
 
@@ -222,7 +219,7 @@ def tracing(rounds):
         return trace(scaled_of(line[0] + 0.5))
 
     def again(function):
-        """Its trace is forgotten; what its code can read is known."""
+        """Drops the function's trace; the analysis of its code stays cached."""
         reuse._traces.clear()
         watch.clear()
         return trace(function)
@@ -237,7 +234,7 @@ def tracing(rounds):
     unchanged["soft cap, graph style"] = lambda: trace(soft_cap, style="graph", tensors=given)
     unchanged.update({name: lambda mod=mod: trace(mod) for name, mod in others.items()})
     first = medians(unchanged, rounds * 20, 25)
-    # These throw out what others keep, so they have tables of their own.
+    # These evict what the others cache, so they have tables of their own.
     renew = medians({words[mod]: lambda mod=mod: renewed(mod, 7) for mod in kept}, rounds, 10)
     fresh = medians({words[mod]: lambda mod=mod: new_code(mod) for mod in kept}, rounds * 4, 5)
     once = medians({words[mod]: lambda mod=mod: again(mod) for mod in kept}, rounds * 4, 5)
@@ -254,8 +251,8 @@ def tracing(rounds):
 def imports(rounds):
     theirs_first = "import gc, torch, torch.nn.attention.flex_attention\ngc.collect()"
     programs = {"fxattn": "", "fxattn.torch, after torch": theirs_first}
-    # What a user's second import is: with the byte code of the first. torch leaves a collection of all its objects to
-    # whoever makes the next few thousand; it is done before.
+    # A user's second import reads the byte code of the first. torch leaves a garbage collection of all its objects to
+    # the next few thousand allocations; it is done before.
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     rows = []
     for name, before in programs.items():
@@ -284,7 +281,7 @@ class Layer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Next-byte prediction; `attend` is attention of q, k and v."""
+    """Predicts the next byte; `attend` is attention of q, k and v."""
 
     def __init__(self, attend, width=256, heads=4, layers=2):
         super().__init__()
@@ -298,7 +295,7 @@ class Transformer(nn.Module):
 
 
 def attentions(length, heads):
-    """Ways to attend with ALiBi, a soft cap and a causal mask; SDPA does what it can of it."""
+    """Returns ways to attend with ALiBi, a soft cap and a causal mask. SDPA has no soft cap."""
     table, at = 2.0 ** -torch.arange(1.0, heads + 1), torch.arange(length)
     mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device="cpu")
     score, head = capped_of(table, CAP), torch.arange(heads).view(-1, 1, 1)
@@ -351,12 +348,12 @@ def first(compiled, length=512):
         ways["torch.compile(flex_attention), the second call"] = ways["torch.compile(flex_attention)"]
     rows, mod = [], capped_of(2.0 ** -torch.arange(1.0, 5), 3.25)
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder  # or it would find what an earlier process compiled
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder  # else it would find what an earlier process compiled
         for name, way in ways.items():
             began = time.perf_counter()
             try:
                 way(q, k, v, mod)
-            except Exception as error:  # without a C++ compiler
+            except Exception as error:  # no C++ compiler
                 rows.append((name, ("failed: %s" % type(error).__name__,)))
                 continue
             rows.append((name, ((time.perf_counter() - began) * 1e3,)))

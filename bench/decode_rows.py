@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of decoding for bench_gpu.py: few rows against many keys, in one piece or in pages, on any engine of a GPU."""
+"""Decoding steps for bench_gpu.py: few rows against many keys, contiguous or paged, on any engine of a GPU."""
 from typing import NamedTuple
 
 import torch
@@ -30,7 +30,7 @@ ALL = (USUAL + [Step(b, keys) for b, keys in ((1, 1024), (64, 1024), (1, 32768),
 
 
 class Data:
-    """The tensors of a step, for all engines."""
+    """Tensors of a step, shared by all engines."""
 
     def __init__(self, z):
         def make(n, heads, rows):
@@ -43,7 +43,7 @@ class Data:
         self.bytes = 2 * self.k.numel() * self.k.element_size()
 
     def on(self, engine):
-        """The step as a function."""
+        """Returns the step on an engine as a function."""
         z, out = self.z, torch.empty_like(self.q)
         more = dict(flags=_abi.PAGED, page_size=z.page, n_pages=self.k.shape[0]) if z.page else {}
         p = Problem(engine=engine, b=z.b, hq=z.heads, hkv=z.kv, sq=z.rows, sk=z.keys, d_qk=z.d, device=_abi.CUDA,

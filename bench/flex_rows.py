@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of gpu_rows.py for the peers of bench_gpu.py: PyTorch's attention through cuDNN, and FlexAttention compiled, with
-torch.tanh or with the hardware's tanh.approx, which is a function of its own there."""
+"""The rows of gpu_rows.py for the peers of bench_gpu.py: PyTorch's attention through cuDNN, and compiled
+FlexAttention, with torch.tanh or with the hardware's tanh.approx, a custom operator."""
 import torch
 from gpu_rows import CAP, ROWS, WINDOW, documents, slopes
 
 
 def of_step(forward, inputs, also=()):
-    """Both passes of a function of PyTorch, the backward pass by itself; each has run once."""
+    """Returns forward and backward of a PyTorch function as two functions; each has run once."""
     def first():
         with torch.no_grad():
             return forward(*inputs)
@@ -39,7 +39,7 @@ def of_sdpa(row, z):
 
 
 def hardware_tanh():
-    """tanh.approx as an operator that inductor writes as one instruction."""
+    """Returns tanh.approx as an operator that inductor compiles to one instruction."""
     if hasattr(torch.ops.fxattn_bench, "tanh"):
         return Fast.apply
     from torch._inductor.lowering import make_pointwise, register_lowering
@@ -77,7 +77,7 @@ def of_flex(row, z, fast=False):
     if (fast and not ROWS[row].params) or z.packed or z.flags:
         return "-"
     from torch.nn.attention import flex_attention as flex
-    torch._dynamo.reset()  # which else stops compiling after some functions
+    torch._dynamo.reset()  # otherwise it stops compiling after some functions
     tanh = hardware_tanh() if fast else torch.tanh
     slope, document = slopes(z), documents(z)
     captured = ROWS[row].captured(z).requires_grad_(ROWS[row].gradient) if row.split("_")[0] in ("relative", "dense") else None

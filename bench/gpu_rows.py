@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of bench_gpu.py: what is computed at which sizes, as plans of this library's engines and, in flex_rows.py, as
-functions for FlexAttention. Imported by bench_gpu.py, which has looked for torch.
+"""The rows of bench_gpu.py: problems and sizes, as plans of this library's engines and, in flex_rows.py, as functions
+for FlexAttention. bench_gpu.py imports it after checking for torch.
 
 A row is a program with what it captures, and whatever it changes in the shape's sizes. Pairs are counted exactly: of
 each, 2 (d + dv) operations forward and 2 (3 d + 2 dv) backward.
@@ -47,12 +47,12 @@ class Sizes(NamedTuple):
     s: int
     d: int
     dv: int = 0
-    kv: int = 0  # 0: as many as h
+    kv: int = 0  # 0 = h
     dtype: torch.dtype = torch.bfloat16
     flags: int = 0
     packed: bool = False
     pairs: str = "full"
-    q: float = 1.0  # what Q is multiplied with
+    q: float = 1.0  # factor of Q
 
 
 SHAPES = {"A": Sizes(4, 16, 4096, 128), "B": Sizes(1, 16, 16384, 128), "C": Sizes(4, 32, 4096, 64)}
@@ -62,7 +62,7 @@ class Row(NamedTuple):
     text: str = ""
     params: tuple = ()
     captured: Callable = None
-    gradient: bool = False  # of what is captured
+    gradient: bool = False  # True: gradients of captured tensors too
     sizes: dict = {}
 
 
@@ -74,7 +74,7 @@ ROWS = {
     "alibi_causal": Row(ALIBI + CAUSAL, (), slopes, sizes=dict(pairs="causal")),
     "window": Row("mask = k <= q && q - k < %d\n" % WINDOW, sizes=dict(pairs="window")),
     "documents": Row(SAME, (), documents, sizes=dict(pairs="documents")),
-    "packed": Row(CAUSAL, sizes=dict(pairs="documents", packed=True)),  # the same documents as sequences of their own
+    "packed": Row(CAUSAL, sizes=dict(pairs="documents", packed=True)),  # the same documents as packed sequences
     "relative": Row(RELATIVE, (), table, True),
     "dense": Row(DENSE, (), bias),
     "dense_grad": Row(DENSE, (), bias, True),
@@ -92,7 +92,7 @@ ROWS = {
     "scatter_grad": Row(SCATTER, (), table, True),
     "scatter_grad_same_bits": Row(SCATTER, (), table, True, dict(flags=_abi.DETERMINISTIC)),
 }
-USUAL = tuple(ROWS)[:8]  # at all shapes; the others at the first
+USUAL = tuple(ROWS)[:8]  # at all shapes; other rows at the first shape only
 
 
 def sizes_of(row, shape):
@@ -110,12 +110,12 @@ def pairs_of(z):
 
 
 def rates(z, forward_ms, backward_ms):
-    """TFLOP/s of both passes."""
+    """Returns TFLOP/s of both passes."""
     return (2e-9 * pairs_of(z) * (z.d + z.dv) / forward_ms, 2e-9 * pairs_of(z) * (3 * z.d + 2 * z.dv) / backward_ms)
 
 
 class Runner:
-    """A row at one shape by one engine: tensors, plans and arguments of both passes."""
+    """A row at one shape on one engine: tensors, plans and arguments of both passes."""
 
     def __init__(self, engine, row, z):
         self.engine, self.row, self.z = engine, ROWS[row], z

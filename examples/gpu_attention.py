@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Soft-capped causal attention with learned slopes on an NVIDIA GPU, forward and backward, compared with attention
-written out in PyTorch. Without a GPU it shows what each engine says of an H200, for which cuda and cudnn need NVIDIA's
-libraries (pip install nvidia-cuda-nvrtc nvidia-cudnn-cu13), or runs on the device of the argument, "cpu".
+written out in PyTorch. Without a GPU it prints each engine's support report for an H200, for which cuda and cudnn need
+NVIDIA's libraries (pip install nvidia-cuda-nvrtc nvidia-cudnn-cu13). With the argument "cpu" it runs on the CPU.
 
     python3 examples/gpu_attention.py [DEVICE]
 """
@@ -19,7 +19,7 @@ PROFILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "targets", "h
 
 
 def make_score(slopes):
-    """A score function with ALiBi slopes, one for each head, under a soft cap."""
+    """Returns a score function with an ALiBi slope per head and a soft cap."""
     return lambda score, b, h, q, k: CAP * torch.tanh((score - slopes[h] * (q - k)) / CAP)
 
 

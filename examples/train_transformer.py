@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small transformer whose attention has ALiBi and a soft cap, on the CPU, with fxattn in place of PyTorch's
-flex_attention: one import is changed. The same model with attention written out in PyTorch is trained beside it from the
-same weights on the same data; both losses are printed, and must go down together.
+"""Trains a small transformer with ALiBi and a soft cap on the CPU, with fxattn in place of PyTorch's flex_attention:
+one import differs. The same model with attention written out in PyTorch is trained from the same weights on the same
+data. Both losses are printed and must decrease together.
 
     python3 examples/train_transformer.py [STEPS]
 """
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fxattn.torch import create_block_mask, flex_attention  # was: from torch.nn.attention.flex_attention import ...
+from fxattn.torch import create_block_mask, flex_attention  # replaces torch.nn.attention.flex_attention
 
 VOCABULARY, WIDTH, HEADS, LAYERS, LENGTH, BATCH, CAP = 32, 64, 4, 2, 64, 8, 20.0
 
@@ -27,7 +27,7 @@ class Attention(nn.Module):
         super().__init__()
         self.written_out = written_out
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.slopes = nn.Parameter(2.0 ** -torch.arange(1.0, HEADS + 1))  # learned: they get gradients
+        self.slopes = nn.Parameter(2.0 ** -torch.arange(1.0, HEADS + 1))  # trainable
 
     def score(self, score, b, h, q_idx, kv_idx):
         return CAP * torch.tanh((score - self.slopes[h] * (q_idx - kv_idx)) / CAP)
@@ -63,7 +63,7 @@ class Transformer(nn.Module):
 
 
 def batch(generator):
-    """Sequences that go up in steps of 1, 2 or 3: which of them, attention must find out."""
+    """Returns sequences that ascend in steps of 1, 2 or 3; attention has to find the step."""
     start = torch.randint(0, VOCABULARY, (BATCH, 1), generator=generator)
     step = torch.randint(1, 4, (BATCH, 1), generator=generator)
     return (start + step * torch.arange(LENGTH)) % VOCABULARY
@@ -92,7 +92,7 @@ def main(steps):
         print("step %4d   loss %.6f   written out in PyTorch %.6f" % (i, losses[i], others[i]))
     print("last        loss %.6f   written out in PyTorch %.6f" % (losses[-1], others[-1]))
     print("a step takes %.1f ms, written out %.1f ms" % (1e3 * seconds, 1e3 * other_seconds))
-    # The first steps differ by rounding alone; later ones by what training makes of it.
+    # The first steps differ by rounding only; training amplifies the differences later.
     early = max(abs(a - b) for a, b in zip(losses[:5], others[:5]))
     quarter = max(1, steps // 4)  # batches differ, so a single step says little
     gone_down = sum(losses[:quarter]) / quarter - sum(losses[-quarter:]) / quarter

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs every benchmark of bench/: tools/bench.sh BUILD_FOLDER. PYTHON names an interpreter that may have PyTorch, BENCH
-# holds options for bench_attention.py (BENCH=--help tells which). Its figures also go to BUILD_FOLDER/bench.json.
+# Runs every benchmark of bench/: tools/bench.sh BUILD_FOLDER. PYTHON is an interpreter, possibly with PyTorch. BENCH
+# contains options for bench_attention.py (BENCH=--help lists them). Its figures also go to BUILD_FOLDER/bench.json.
 set -eu
 build=$1
 for program in "$build"/bench/bench_*; do

@@ -18,8 +18,8 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TRIPLETS = {"s390x": "s390x-linux-gnu", "i386": "i686-linux-gnu", "riscv64": "riscv64-linux-gnu",
             "aarch64": "aarch64-linux-gnu", "armv7": "arm-linux-gnueabihf", "ppc64le": "powerpc64le-linux-gnu"}
 QEMU = {"armv7": "qemu-arm"}
-NATIVE = "/usr/i686-linux-gnu/lib/ld-linux.so.2"  # 32-bit x86 runs on most x86-64 kernels, without qemu
-# Bytes, hashes, storage types and values of programs; the cpu engine against ref.
+NATIVE = "/usr/i686-linux-gnu/lib/ld-linux.so.2"  # most x86-64 kernels run 32-bit x86 programs without qemu
+# These tests cover bytes, hashes, storage types, values of programs, and the cpu engine compared with ref.
 SHORT = ["test_bytes", "test_dtype", "test_golden_hash", "test_program_bytes", "test_eval", "test_problem_bytes",
          "test_problem_key", "test_bound_args", "test_region", "test_plan_bytes", "test_plan", "test_cpu_kernels", "test_cpu_storage",
          "test_ref_philox", "test_rules_rows", "test_whole", "test_edges"]
@@ -27,12 +27,12 @@ FLAGS = ["-DFXA_PYTHON=OFF", "-DFXA_JULIA=OFF", "-DFXA_ASSERT=ON", "-DCMAKE_C_FL
 
 
 def is_native(name):
-    """Returns whether this machine's kernel runs the programs itself."""
+    """Returns True if this machine's kernel runs the programs itself."""
     return name == "i386" and os.uname().machine == "x86_64" and os.path.exists(NATIVE) and run(NATIVE, "--version")[0] == 0
 
 
 def missing(name):
-    """Returns what of a cross compiler, its C library and qemu is not here; "" if all of it is."""
+    """Returns the missing parts of a cross compiler, its C library and qemu; "" if all are installed."""
     triplet = TRIPLETS[name]
     needs = [(triplet + "-gcc", "gcc-" + triplet), (QEMU.get(name, "qemu-" + name), "qemu-user")]
     for command, package in needs[:1] if is_native(name) else needs:
@@ -44,7 +44,7 @@ def missing(name):
 
 
 def run(*command, **environment):
-    """Returns (exit status, output); the status is 127 where the kernel does not run the command's file."""
+    """Returns (exit status, output). The status is 127 if the kernel cannot execute the file."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
                               env=dict(os.environ, **environment))
@@ -54,7 +54,7 @@ def run(*command, **environment):
 
 
 def build(name, folder, targets):
-    """Returns "" or the end of what a failing step wrote."""
+    """Returns "" or the last output of a failing step."""
     werror = "-DFXA_WERROR=" + (os.environ.get("FXA_WERROR") or "OFF")
     configure = ["cmake", "-S", SOURCE, "-B", folder, "--toolchain", os.path.join(SOURCE, "cmake", "cross.cmake"),
                  "-DFXA_CROSS=" + name, "-DFXA_CROSS_RUN=" + ("native" if is_native(name) else "qemu"), werror] + FLAGS
@@ -79,7 +79,7 @@ def test(folder, only):
 
 
 def cross(root, name, only):
-    """Builds and tests one architecture; the result is None where a package is missing, else whether all is well."""
+    """Builds and tests one architecture. The result is None if a package is missing, else True for success."""
     lacks = missing(name)
     if lacks:
         print("skipped: %s: %s" % (name, lacks), flush=True)

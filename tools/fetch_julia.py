@@ -15,7 +15,7 @@ import tempfile
 RELEASE = "bullseye"
 WHAT = "julia 1.5.3 of Debian 11"
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
-# What every system has, of its own kind, and tools that only an installation needs.
+# Packages that every system has itself, and tools that only an installation needs.
 LEAVE = {"libc6", "libcrypt1", "libgcc-s1", "libstdc++6", "gcc-10-base", "tar", "dpkg", "perl-base", "debconf"}
 COMMAND = """#!/bin/sh
 # Julia as tools/fetch_julia.py unpacked it, with its own libraries and its own folder for compiled packages.
@@ -40,14 +40,14 @@ def output(*command, **more):
 
 
 def mirror():
-    """Where this machine has Debian's packages from."""
+    """Returns the Debian mirror of this machine."""
     targets = output("apt-get", "indextargets", "--format", "$(SITE) $(LABEL)", "Created-By: Packages")
     sites = [line.split()[0] for line in targets.splitlines() if line.split()[1:] == ["Debian"]]
     return sites[0] if sites else give_up("apt of this machine knows no mirror of Debian")
 
 
 def apt(folder):
-    """A function that runs apt on the packages of that release alone, with all that it writes in the folder."""
+    """Returns a function that runs apt on the packages of that release only, with all its files in the folder."""
     for name in ("state/lists/partial", "cache/archives/partial"):
         os.makedirs(os.path.join(folder, name))
     signed = "[signed-by=%s] " % KEYS if os.path.exists(KEYS) else ""
@@ -91,7 +91,7 @@ def main():
     with open(command, "w") as f:
         f.write(COMMAND % (triplet, triplet))
     os.chmod(command, 0o755)
-    output(command, "-e", "using Test")  # it runs here
+    output(command, "-e", "using Test")  # check that it runs
     with open(marker, "w") as f:
         f.write(WHAT + "\n")
 

@@ -22,10 +22,10 @@ SHAPE = "b=%d,h=%d,s=%d" % (B, H, S)
 
 # ---- Data with the look of real data, where what `plot` invents says little ---------------------------------------------
 
-LENGTHS = (10, 22, 7, 25)  # of documents, answers, branches
+LENGTHS = (10, 22, 7, 25)  # lengths of documents, answers, branches
 PART = [i for i, n in enumerate(LENGTHS) for _ in range(n)]
 IMAGE = [1 if 8 <= i < 24 else 2 if 40 <= i < 56 else 0 for i in range(S)]
-PARENT = [-1] + [(i - 1) // 2 for i in range(1, S)]  # of a binary tree, in order of depth
+PARENT = [-1] + [(i - 1) // 2 for i in range(1, S)]  # parents in a binary tree, by depth
 
 
 def is_ancestor(q, k):
@@ -34,7 +34,7 @@ def is_ancestor(q, k):
     return q == k
 
 
-# Program: {tensor: (code of the element type, shape, elements)}, params.
+# Program: {tensor: (element type code, shape, elements)}, params.
 SAMPLES = {
     "document": ({"doc": ("i", (S,), PART)}, {}),
     "document_causal": ({"doc": ("i", (B, S), PART)}, {}),
@@ -87,7 +87,7 @@ pre{background:#f4f4f2;padding:.8em 1em;overflow:auto}img{width:100%;height:auto
 
 
 def draw(fxattn, program, options, svg):
-    """The program's file names the picture, so it is given without its folder."""
+    """Draws one picture. Its name is that of the program's file, without the folder."""
     folder, name = os.path.split(program)
     options = ["--program", name, *options]
     done = subprocess.run([fxattn, "plot", *options, "--svg", svg], cwd=folder, stdout=subprocess.PIPE,
@@ -97,7 +97,7 @@ def draw(fxattn, program, options, svg):
 
 
 def section(fxattn, name, folder):
-    """Draws one program; its part of the page, with the comment at its top as the text."""
+    """Draws one program; returns its part of the page, with the comment at the top of the program as text."""
     path = os.path.join(PROGRAMS, name + ".fxa")
     draw(fxattn, path, ["--shape", SHAPE, *sample_options(name, folder)], os.path.join(folder, name + ".svg"))
     with open(path) as file:

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what bindings must know of include/fxattn/: constants, of each struct the size, alignment and the
-offset, size and type of its fields, of each function the types. As JSON, as the module fxattn._abi of the Python front
-end, or as the module LibFXA of Julia's. Names come from the header as the preprocessor leaves it, numbers from a program that the C compiler makes of
-them, so that nothing is counted here.
+"""Writes the data of include/fxattn/ that bindings need: constants, sizes, alignments and fields (offset, size, type)
+of structs, types of functions. Formats: JSON, the Python module fxattn._abi, the Julia module LibFXA. Names come from
+the preprocessed header, and numbers from a program compiled by the C compiler, so nothing is counted here.
 
     gen_abi.py [--cc CC] [--format json|python|julia] [--out FILE]
 """
@@ -23,7 +22,7 @@ INCLUDE = os.path.join(ROOT, "include")
 MACRO = re.compile(r"#define (FXA_(?:MAX|VERSION|WORKSPACE)\w*)[ \t]+\S")
 VERSION = re.compile(r'#define FXA_VERSION_STRING "([^"]+)"')
 FUNCTION = re.compile(r'visibility\("default"\)\)\)(?:\s*__attribute__\(\(\w+\)\))?([^;()]*?)\b(fxa_\w+)\(([^;]*)\);')
-# C types by their ctypes names. Pointers are addresses, but for texts; enums have the size that their last names force.
+# C types by ctypes name. Pointers are addresses, except texts; enums have the size that their last enumerator forces.
 CTYPES = {"char": "char", "double": "double", "int": "int", "int32_t": "int32", "int64_t": "int64", "uint8_t": "uint8",
           "uint32_t": "uint32", "uint64_t": "uint64", "size_t": "size_t", "fxa_value": "int32"}
 FIELD = re.compile(r"^(?P<type>.*?[\s*])(?P<names>\w+(?:\[[^\]]*\])*(?:\s*,\s*\**\w+(?:\[[^\]]*\])*)*)$", re.S)
@@ -37,7 +36,7 @@ def preprocessed(cc):
 
 
 def enumerators(text):
-    """Every name of every enum of the header."""
+    """Returns the names of all enumerators in the header."""
     names = []
     for body in re.findall(r"\benum\s*\w*\s*\{([^{}]*)\}", text):
         names += [n for n in re.findall(r"(\w+)\s*=", body) if n.startswith("FXA_")]
@@ -45,7 +44,7 @@ def enumerators(text):
 
 
 def fields_of(body):
-    """(name, type, dimensions) of each field of a struct."""
+    """Returns (name, type, dimensions) of each field of a struct."""
     for statement in filter(None, (" ".join(s.split()) for s in body.split(";"))):
         pointer = re.match(r".*\(\*(\w+)\)\(.*\)$", statement)
         if pointer:
@@ -66,7 +65,7 @@ def structs(text):
 
 
 def type_of(declaration):
-    """The type of a parameter or result: "pointer", "text" (const char *) or the C type's name."""
+    """Returns the type of a parameter or result: "pointer", "text" (const char *) or the name of the C type."""
     declaration = " ".join(declaration.split())
     if re.match(r"const char ?\*$|const char ?\*\w+$", declaration):
         return "text"
@@ -76,7 +75,7 @@ def type_of(declaration):
 
 
 def functions(text):
-    """[name, type of the result, types of the parameters] of each function of the header."""
+    """Returns [name, result type, parameter types] of each function in the header."""
     for result, name, parameters in FUNCTION.findall(text):
         parameters = " ".join(parameters.split())
         types = [] if parameters == "void" else [type_of(p) for p in parameters.split(", ")]
@@ -134,7 +133,7 @@ def field_name(name):
 
 
 def ctype(name, structs_known, enums):
-    """The ctypes spelling of a C type."""
+    """Returns the ctypes spelling of a C type."""
     if name == "void":
         return "None"
     if name == "pointer" or name.endswith("_fn"):
@@ -158,7 +157,7 @@ def python_struct(name, struct, spell):
 
 
 def python_module(result):
-    """The source of fxattn._abi. Names lose their prefix: FXA_OP_ADD is OP_ADD, fxa_problem is Problem."""
+    """Returns the source of fxattn._abi. Names lose their prefix: FXA_OP_ADD is OP_ADD, fxa_problem is Problem."""
     enums = set(re.findall(r"typedef enum (fxa_\w+)", public_header.text()))
 
     def spell(name):
@@ -211,7 +210,7 @@ def julia_struct(name, struct, spell):
 
 
 def julia_module(result):
-    """The source of LibFXA. Arrays inside of structs are tuples, pointers are Ptr{Cvoid}, enums Int32."""
+    """Returns the source of LibFXA. Arrays in structs are tuples, pointers are Ptr{Cvoid}, enums are Int32."""
     enums = set(re.findall(r"typedef enum (fxa_\w+)", public_header.text()))
 
     def spell(name):

@@ -16,7 +16,7 @@ import public_header
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "docs", "program.md")
 
-# How a derivative rule of ops.def passes the gradient g of the result r on to the operands.
+# Text for each derivative rule of ops.def: the gradient of an operand from the gradient g of the result r.
 RULES = {
     "ZERO": "none",
     "ADD": "g to both",
@@ -61,7 +61,7 @@ SIGNATURES = {
     "TOI": ("any", "int"),
 }
 
-# Shown in the page and tried out by tests/test_program_md.py: text, line, column, length, message.
+# Examples on the page, tried by tests/test_program_md.py: text, line, column, length, message.
 ERRORS = [
     ("score = scroe + 1", 1, 9, 5, "unknown name 'scroe'; did you mean 'score'?"),
     ("mask = q and k > 0", 1, 10, 3,
@@ -94,7 +94,7 @@ def read(*path):
 
 
 def fields(row):
-    """The arguments of one OP(...) row, split at the commas that are outside of brackets and strings."""
+    """Returns the arguments of one OP(...) row, split at commas outside of brackets and strings."""
     out, depth, start, quoted = [], 0, 0, False
     for i, c in enumerate(row):
         if c == '"':
@@ -165,7 +165,7 @@ def derivative_rows(ops):
 
 
 def precedence_rows(ops):
-    """A row for each PREC of ops.def with the spellings that have it; the three forms that are no operation are here."""
+    """Returns a row for each PREC of ops.def with its spellings. The three forms without an operation are added."""
     table = read("src", "program", "ops.def")
     spellings = [(op["prec"], op["text"]) for op in ops if op["form"] in ("INFIX", "PREFIX")]
     spellings += [(prec, text) for text, form, prec in re.findall(r'^ALSO\(\w+, +"(.*?)", +(\w+), +(\w+),', table, re.M)

@@ -36,7 +36,7 @@ def compiled():
     text = re.sub(r"//[^\n]*|\.pragma[^;]*;", "", text)
     text = re.sub(r"\.version\s+\S+", ".version 7.7", text)
     mangled = sorted(set(re.findall(r"\b_Z\w+|\bfxa_gpu_\w+_param_\d+", text)), key=lambda name: (-len(name), name))
-    for i, name in enumerate(mangled):  # they hold a hash of the file's path
+    for i, name in enumerate(mangled):  # the names contain a hash of the file's path
         text = re.sub(r"\b%s\b" % name, "f%d" % i, text)
     text = text.replace("$L__BB", "$L")
     return re.sub(r" ?([,;{}()\[\]]) ?", r"\1", re.sub(r"\s+", " ", text)).strip()

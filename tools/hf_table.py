@@ -35,7 +35,7 @@ def wrapped(names):
 
 
 def group_of(outcome):
-    """The worst of an architecture's stages."""
+    """Returns the worst outcome of an architecture's stages."""
     if outcome["made"] != "made":
         return {"refused": "refused", "crash": "crash"}.get(outcome["made"], "not made")
     stages = [outcome[stage] for stage in STAGES if stage in outcome]

@@ -12,7 +12,7 @@ import public_header
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 findings = []
 
-# Who may include whom, by folder: base <- program <- problem <- plan -> engine.h <- engines; problem <- lower <- engines;
+# Folders that may be included: base <- program <- problem <- plan -> engine.h <- engines; problem <- lower <- engines;
 # base <- gpu <- engines.
 LAYERS = {
     "base": {"base"},
@@ -24,13 +24,13 @@ LAYERS = {
     "plan": {"base", "program", "problem", "engine", "plan"},
 }
 FORBIDDEN = re.compile(r"\b(abort|exit|printf|puts|perror|signal|setlocale|malloc|calloc|realloc|free|alloca)\s*\(")
-# Layers without threads: tests/CMakeLists.txt leaves their tests out of ThreadSanitizer's build.
+# Layers without threads. tests/CMakeLists.txt leaves their tests out of the ThreadSanitizer build.
 THREADLESS = ("program", "problem", "lower")
 THREADS = re.compile(r"\b(pthread_\w+|fxa__pool_\w+|fxa__host_pool)\s*\(")
 FORMATTED = ("src", "include", "cli", "tests", "fuzz", "bench", "examples", "python")
-FORMAT_VERSION = 14  # others lay out some expressions otherwise
+FORMAT_VERSION = 14  # other versions format some expressions differently
 ALLOWED = {"src/base/host.c": {"realloc", "free"}, "src/base/invariant.c": {"abort"}}
-# Public functions that do no floating point arithmetic: all others open with FXA__FLOAT_SCOPE (base/float_state.h).
+# Public functions without floating-point arithmetic. All others start with FXA__FLOAT_SCOPE (base/float_state.h).
 FLOAT_FREE = set("""
     fxa_version fxa_status_name fxa_status_text fxa_error_render fxa_dtype_name fxa_dtype_size fxa_dtype_find
     fxa_slot_name fxa_flag_name fxa_property_name fxa_device_name fxa_builder_error fxa_builder_type fxa_engine_name fxa_engine_device
@@ -130,7 +130,7 @@ def check_text():
 
 
 def check_package(folder, opening, *suffixes):
-    """Modules of a front end's package, kernels; scripts and tests are as their writers like them."""
+    """Checks modules of a front end's package, or kernels. Scripts and tests are exempt."""
     for path in sources(folder, *suffixes):
         lines = open(path, encoding="utf-8").read().split("\n")
         if lines[0] != opening + " SPDX-License-Identifier: Apache-2.0":
@@ -151,7 +151,7 @@ def check_packages():
 
 
 def check_assembly():
-    """What kernels say in assembly is in few files, which tests/model replaces."""
+    """Checks that assembly is in the files ptx*.cuh only, which tests/model replaces."""
     for path in sources("src/engine/cuda", ".cu", ".cuh"):
         for number, line in enumerate(open(path), 1):
             if re.search(r"\basm\b", line) and not os.path.basename(path).startswith("ptx"):
@@ -199,7 +199,7 @@ def check_exports():
 
 
 def check_format():
-    """The layout of C by .clang-format. Versions differ in details, so only the one that the files are kept by counts."""
+    """Checks the layout of C by .clang-format. Versions differ in details, so FORMAT_VERSION is required."""
     program = next((p for p in ("clang-format-%d" % FORMAT_VERSION, "clang-format") if shutil.which(p)), None)
     if not program:
         print("lint: skipped: clang-format was not found")

@@ -24,7 +24,7 @@ TEXTS = {
     "deep": "score = " + "(" * 300 + "score" + ")" * 300 + "\n",
     "rank": "tensor t : bf16[0]\ntensor u : i8[5]\nscore = score + t[] + u[b, h, q, k, -1]\n",
 }
-BUNDLE = 160_000  # bytes, at most
+BUNDLE = 160_000  # maximum bytes
 PLANS = [
     ("causal", ["--causal", "--shape", "b=1,h=2,s=8,d=4"]),
     ("backward", ["--score", "c * tanh(score / c)", "--param", "c=9", "--pass", "bwd", "--shape", "s=4,d=2", "--dtype", "bf16"]),
@@ -40,20 +40,21 @@ def write(target, name, data):
 
 
 def sections(plan):
-    """The problem inside plan bytes, by the table of docs/plan-bytes.md."""
+    """Returns the sections of plan bytes, by the table of docs/plan-bytes.md."""
     header, = struct.unpack_from("<I", plan, 12)
     return plan[header:]
 
 
 def problem_of_later_format(problem, version):
-    """A problem of format 1 in format 2, with heads, or in 3, with a place as well: the host's alignment and workspace."""
+    """Rewrites a problem of format 1 in format 2 (with heads) or 3 (with the host's alignment and workspace limit
+    too)."""
     sizes_end = 5 * 4 + 4 * 8 + 8 * 8
     more = struct.pack("<q", 64) + (struct.pack("<IiIQ", 0, 0, 64, 1 << 20) if version == 3 else b"")
     return struct.pack("<I", version) + problem[4:sizes_end] + more + problem[sizes_end:]
 
 
 def program_with_default(program, name, default):
-    """A program of format 1 whose one param is `name`, a float, in format 2."""
+    """Rewrites a program of format 1 whose only param is the float `name` in format 2."""
     head = program[:12] + struct.pack("<II", 1, len(name)) + name + b"\1"
     assert program.startswith(head)
     whole = program[:4] + struct.pack("<I", 2) + head[8:] + b"\1" + struct.pack("<d", default) + program[len(head):]
@@ -61,7 +62,7 @@ def program_with_default(program, name, default):
 
 
 def later_formats(build, name, options, problem):
-    """Seeds of the formats that the command does not write by itself."""
+    """Writes seeds in formats that the command itself does not write."""
     write("fuzz_bytes", name + "_problem_heads", b"\2" + problem_of_later_format(problem, 2))
     write("fuzz_bytes", name + "_problem_place", b"\2" + problem_of_later_format(problem, 3))
     if "--score" not in options:
@@ -109,7 +110,7 @@ def unpack(target, folder):
 
 
 def npy_seeds():
-    """Files of every element type, byte order, version and kind of shape."""
+    """Writes files of every element type, byte order, version and kind of shape."""
     kinds = [("<f8", 8), (">f4", 4), ("<f2", 2), ("|u1", 1), ("|b1", 1), (">i8", 8), ("<u2", 2), ("=u8", 8), ("<i4", 4)]
     shapes = [("(3, 2)", 6), ("()", 1), ("(0, 4)", 0), ("(2L,)", 2)]
     for i, (descr, width) in enumerate(kinds):
@@ -121,7 +122,7 @@ def npy_seeds():
 
 
 def plan_seeds():
-    """Tapes of descriptions, with many bytes that leave something at its default."""
+    """Writes descriptions of problems in which many bytes select defaults."""
     tape = random.Random(5)
     for size in (60, 120, 240):
         for i in range(8):
@@ -154,9 +155,9 @@ def main(build):
         problem = sections(plan)
         write("fuzz_bytes", name + "_plan", b"\0" + plan)
         write("fuzz_bytes", name + "_problem", b"\2" + problem)
-        write("fuzz_plan", name, b"\0\0\0\0\0" + problem)  # behind the name of no engine
+        write("fuzz_plan", name, b"\0\0\0\0\0" + problem)  # follows an empty engine name
         start = problem.find(b"FXAP")
-        if start >= 0:  # with what follows it in the problem: refused as it is, one cut away from a program
+        if start >= 0:  # with the rest of the problem, which is refused as it is but one cut away from a program
             write("fuzz_bytes", name + "_program", b"\1" + problem[start:])
         later_formats(build, name, options, problem)
 

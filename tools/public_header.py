@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of the public interface: fxattn.h with the headers of its folder where it includes them, in that order. For
-the tools that read names, limits and tables out of it."""
+"""Returns the text of the public interface: fxattn.h with the headers of its folder in place of their includes. Used
+by tools that read names, limits and tables from it."""
 import os
 import re
 
@@ -9,7 +9,7 @@ FOLDER = os.path.join(ROOT, "include", "fxattn")
 
 
 def text(folder=FOLDER):
-    """Each header once. A file of the folder that fxattn.h does not lead to is an error: no user would see it."""
+    """Returns the text with each header once. A header in the folder that fxattn.h does not include is an error."""
     seen = set()
 
     def expanded(name):
@@ -31,5 +31,5 @@ def text(folder=FOLDER):
 
 
 def functions(folder=FOLDER):
-    """Names of all functions of the interface."""
+    """Returns the names of all functions of the interface."""
     return set(re.findall(r"^FXA_API[^;{]*?\b(fxa_[a-z0-9_]+)\(", text(folder), re.M))

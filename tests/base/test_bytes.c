@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * src/base/bytes.c and blake2s.c: round trips, bounds, and the published vectors of the hash.
+ * src/base/bytes.c and blake2s.c: round trips, bounds, and published test vectors of the hash.
  */
 #include "base/blake2s.h"
 #include "base/bytes.h"
@@ -128,14 +128,14 @@ TEST(grow_keeps_content_and_zeroes_the_rest) {
     T_CHECK(fxa__grow(host, &p, &capacity, before + 1, sizeof *p));
     T_INT(p[2], 7);
     T_INT(p[before], 0);
-    T_CHECK(!fxa__grow(host, &p, &capacity, SIZE_MAX / 2, sizeof *p)); /* overflow: nothing changed */
+    T_CHECK(!fxa__grow(host, &p, &capacity, SIZE_MAX / 2, sizeof *p)); /* overflow: unchanged */
     T_INT(p[2], 7);
     T_CHECK(!fxa__alloc_array(host, SIZE_MAX / 2, 4));
     fxa__free(host, p, capacity * sizeof *p);
     fxa__host_release(host);
 }
 
-/* The hook of a host that was given none: also what an aligned block must do when it grows or shrinks. */
+/* The default allocator keeps alignment and contents when an aligned block grows or shrinks. */
 TEST(the_allocator_of_the_c_library_keeps_alignment_and_content) {
     fxa__host *host;
     fxa_error err;
@@ -157,7 +157,7 @@ TEST(the_allocator_of_the_c_library_keeps_alignment_and_content) {
     fxa__host_release(host);
 }
 
-/* A writer without a host counts; a size past the end of size_t fails before anything is read. */
+/* A writer without a host only counts; a size that overflows size_t fails before any read. */
 TEST(a_writer_that_only_counts) {
     fxa__writer w = {0};
     fxa__write_u32(&w, 7);

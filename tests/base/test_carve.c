@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parts of one piece of memory: counting and placing agree, parts are aligned and apart, and what does not fit is said.
+ * Arenas: counting and placing agree, parts are aligned and disjoint, overflow is reported.
  */
 #include "t.h"
 
@@ -59,7 +59,7 @@ TEST(what_does_not_fit) {
         T_CHECK(fxa__carve(&c, 1, 1) == memory);
         T_CHECK(fxa__carve_matrix(&c, cases[i].rows, cases[i].columns, cases[i].element) == NULL);
         T_CHECK(c.failed);
-        T_CHECK(fxa__carve(&c, 1, 1) == NULL); /* for good */
+        T_CHECK(fxa__carve(&c, 1, 1) == NULL); /* the failure is permanent */
     }
 }
 

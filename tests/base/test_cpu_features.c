@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Features by what a machine answers: those of known processors, and each bit that a feature needs taken away alone. A
- * feature that is reported although the system does not save its registers ends a program by SIGILL, or worse.
+ * CPU features from cpuid values: those of known processors, and a complete machine with single bits removed. A feature
+ * reported although the operating system does not save its registers would end a program by SIGILL, or corrupt it.
  */
 #include "base/cpu_features.h"
 #include "t.h"
 
 #if defined(__x86_64__)
 
-static const fxa__cpuid_leaf intel = {0x20, 0x756e6547, 0x6c65746e, 0x49656e69}; /* Genu ntel ineI: b, c, d */
+/* "Genu", "ntel", "ineI": registers b, c, d */
+static const fxa__cpuid_leaf intel = {0x20, 0x756e6547, 0x6c65746e, 0x49656e69};
 static const fxa__cpuid_leaf amd = {0x10, 0x68747541, 0x444d4163, 0x69746e65};
 
 enum { C1_FMA = 1 << 12, C1_OSXSAVE = 1 << 27, C1_AVX = 1 << 28, C1_F16C = 1 << 29 };
@@ -18,7 +19,7 @@ enum { D7_AMX_BF16 = 1 << 22, D7_AMX_TILE = 1 << 24, A71_BF16 = 1 << 5 };
 enum { XCR0_SSE = 2, XCR0_AVX = 4, XCR0_MASKS = 0x20, XCR0_ZMM_UPPER = 0x40, XCR0_ZMM_HIGH = 0x80 };
 enum { XCR0_TILE_SHAPES = 1 << 17, XCR0_TILE_DATA = 1 << 18 };
 
-/* A machine that has everything; its signature is a Sapphire Rapids' (family 6, model 0x8f). */
+/* Returns a machine with every feature and the signature of Sapphire Rapids (family 6, model 0x8f). */
 static fxa__cpu_answers machine_with_all(void) {
     fxa__cpu_answers m = {.leaf0 = intel, .leaf1 = {.a = 0x000806f8}};
     m.leaf1.c = C1_FMA | C1_OSXSAVE | C1_AVX | C1_F16C;
@@ -53,7 +54,7 @@ TEST(a_machine_that_answers_nothing) {
     T_INT(f.model, 0);
 }
 
-/* One bit of one word, missing; what is left without it. */
+/* Clears one bit and checks the remaining features. */
 static void check_without(uint32_t *word, fxa__cpu_answers *m, uint32_t bit, uint32_t expected) {
     uint32_t before = *word;
     T_CHECK(before & bit);
@@ -93,7 +94,7 @@ TEST(registers_that_the_system_does_not_save) {
     }
 }
 
-/* Leaf 1's EAX of processors, and the family and model that their vendors print. */
+/* EAX of leaf 1 for known processors, with the family and model that vendors publish. */
 TEST(family_and_model) {
     static const struct {
         uint32_t name[3], signature;
@@ -118,7 +119,7 @@ TEST(family_and_model) {
     }
 }
 
-TEST(wide_vectors_of_another_vendor) { /* Zen 4: AVX-512 with bf16, no tiles */
+TEST(wide_vectors_of_another_vendor) { /* Zen 4: AVX-512 with bf16, no AMX */
     fxa__cpu_answers m = machine_with_all();
     m.leaf0 = amd;
     m.leaf1.a = 0x00a60f12;
@@ -129,7 +130,7 @@ TEST(wide_vectors_of_another_vendor) { /* Zen 4: AVX-512 with bf16, no tiles */
     T_INT(f.flags, UP_TO_AVX512 | FXA__CPU_AVX512_BF16);
 }
 
-/* The compiler asks by its own code; it knows of no set that the system does not save. */
+/* Compares with the compiler's own cpu checks, which exclude registers that the system does not save. */
 TEST(this_machine_as_the_compiler_sees_it) {
     uint32_t flags = fxa__cpu_features_get().flags;
     __builtin_cpu_init();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared libraries as tables of functions (base/dl.h). The linker puts the __wrap_ functions below before the C
- * library's (tests/CMakeLists.txt): each call of them can be made to fail, and what is open is counted. FXA_TEST_SAMPLE
- * is the file of dl_sample.c.
+ * Shared libraries as tables of functions (base/dl.h). The linker substitutes the __wrap_ functions below for the C
+ * library's (tests/CMakeLists.txt): each call can be made to fail, and open libraries are counted. FXA_TEST_SAMPLE is
+ * the file of dl_sample.c.
  */
 #include "base/dl.h"
 
@@ -56,7 +56,7 @@ typedef struct sample {
     int (*add)(int x, int y);
     const char *(*name)(void);
     void (*newer)(void);
-    int number; /* nothing of the library */
+    int number; /* not from the library */
 } sample;
 
 static const fxa__dl_symbol sample_symbols[] = {
@@ -74,7 +74,7 @@ static bool sample_is_empty(const sample *s) { return memcmp(s, &no_sample, size
 
 static void *sample_open(sample *s, const char *const *names, fxa_status *status, fxa_error *err) {
     fxa__dl_spec spec = sample_spec(names);
-    void *handle = s; /* must be set in any case */
+    void *handle = s; /* must always be set */
     memset(s, 0xff, sizeof *s);
     memset(err, 0, sizeof *err);
     *status = fxa__dl_open(&spec, s, sizeof *s, &handle, err);
@@ -94,7 +94,7 @@ TEST(a_library_is_a_table_of_functions) {
     T_REQUIRE(handle && s.add && s.name);
     T_INT(s.add(2, 3), 5);
     T_STR(s.name(), "sample");
-    T_CHECK(!s.newer); /* optional, and not there */
+    T_CHECK(!s.newer); /* optional, and missing */
     T_INT(s.number, 0);
     T_INT(dl_is_open, 1);
     fxa__dl_close(handle);
@@ -111,7 +111,8 @@ TEST(a_library_that_is_not_there) {
     T_CHECK(!sample_open(&s, names, &status, &err));
     T_INT(status, FXA_E_UNAVAILABLE);
     T_INT(err.status, status);
-    T_HAS(err.text, "the sample cannot be used: libno-such-thing.so.7 is not loaded: cannot open"); /* its name once */
+    /* the name occurs once */
+    T_HAS(err.text, "the sample cannot be used: libno-such-thing.so.7 is not loaded: cannot open");
     T_HAS(err.text, "; libneither-this.so is not loaded: ");
     T_CHECK(sample_is_empty(&s));
     T_CHECK(!sample_open(&s, none, &status, &err));
@@ -121,7 +122,7 @@ TEST(a_library_that_is_not_there) {
     T_HAS(err.text, "the system does not say why");
 }
 
-/* What the process has loaded comes first, by its own name, though the loader would not find it. */
+/* A library already loaded by the process is used first, by its own name, even if the loader would not find it. */
 TEST(a_library_that_is_loaded_already) {
     sample s;
     fxa_error err;
@@ -143,11 +144,11 @@ TEST(a_library_that_is_loaded_already) {
 TEST(where_the_library_itself_is) {
     char folder[4096] = "", tiny[2];
     T_CHECK(fxa__dl_own_folder(folder, sizeof folder));
-    T_HAS(FXA_TEST_SAMPLE, folder); /* tests are programs, in the folder of the sample */
+    T_HAS(FXA_TEST_SAMPLE, folder); /* test programs are in the sample's folder */
     T_CHECK(!fxa__dl_own_folder(tiny, sizeof tiny));
 }
 
-/* As the Python package starts the command: argv[0] is no path to it. */
+/* Like the command of the Python package: argv[0] is not its path. */
 TEST(a_program_that_is_called_by_a_bare_name) {
     if (FXA_TEST_EMULATED) T_SKIP("another program starts this one, qemu or a loader");
     char path[4096];
@@ -165,7 +166,7 @@ TEST(a_program_that_is_called_by_a_bare_name) {
     T_INT(status, 0);
 }
 
-/* One that is another library is given back, and the next is tried. */
+/* A library that lacks a function is closed, and the next one is tried. */
 TEST(a_library_that_lacks_a_function) {
     sample s;
     fxa_error err;
@@ -208,7 +209,7 @@ TEST(every_call_fails) {
     T_FAIL("there is no end of calls\n");
 }
 
-/* More reasons than a text holds. */
+/* More reasons than the text has capacity for. */
 TEST(a_long_list_of_names) {
     sample s;
     fxa_error err;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * src/base/dtype.c and num.h: every 16-bit and 8-bit float both ways, rounding to even, saturation, program ints.
+ * src/base/dtype.c and num.h: conversion of every 16-bit and 8-bit float in both directions, rounding to even,
+ * saturation, program ints.
  */
 #include "base/dtype.h"
 #include "base/num.h"
@@ -16,7 +17,7 @@ TEST(every_f16_and_bf16_survives_the_way_there_and_back) {
     }
 }
 
-/* Between neighbours a and b: below the middle goes to a, above to b, the middle to the even one. */
+/* Checks rounding between neighbours a and b: below the midpoint to a, above to b, the midpoint to the even one. */
 static void dtype_check_rounding(uint16_t (*narrow)(double), double (*widen)(uint16_t), uint32_t infinity) {
     for (uint32_t bits = 0; bits + 1 < infinity; bits++) {
         double a = widen((uint16_t)bits), b = widen((uint16_t)(bits + 1)), middle = (a + b) / 2;
@@ -46,7 +47,7 @@ TEST(sixteen_bit_overflow_and_underflow) {
 
 /* ---- 8 bits ------------------------------------------------------------------------------------------------------ */
 
-/* By the definition: sign, exponent, fraction. What there is beyond the numbers, `last` ends them. */
+/* Format by definition: sign, exponent, fraction; `last` is the largest finite encoding. */
 typedef struct byte_float {
     uint8_t (*narrow)(double);
     double (*widen)(uint8_t);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * src/base/error.c: texts, rendering with a caret, sized structs (R-07), two-call output.
+ * src/base/error.c: texts, rendering with a caret, struct sizes (R-07), two-call output.
  */
 #include "base/error.h"
 #include "t.h"
@@ -23,17 +23,18 @@ TEST(a_text_that_does_not_fit_says_so) {
     T_STR(err.text + strlen(err.text) - 4, "x...");
     for (size_t i = 0; i < sizeof longtext - 1; i++) longtext[i] = i % 10 == 9 ? ' ' : 'x';
     T_INT(fxa__fail(&err, FXA_E_LIMIT, "%s", longtext), FXA_E_LIMIT);
-    T_STR(err.text + strlen(err.text) - 6, "xx ..."); /* before a word */
+    T_STR(err.text + strlen(err.text) - 6, "xx ..."); /* cut before a word */
     T_CHECK(strlen(err.text) > sizeof err.text - 15);
     for (size_t i = 0; i + 2 < sizeof longtext; i += 2) longtext[i] = '\xc3', longtext[i + 1] = '\xa4';
     T_INT(fxa__fail(&err, FXA_E_LIMIT, "x%s", longtext), FXA_E_LIMIT);
-    T_STR(err.text + strlen(err.text) - 5, "\xc3\xa4..."); /* no half of a letter */
+    T_STR(err.text + strlen(err.text) - 5, "\xc3\xa4..."); /* cut between characters */
     T_INT(fxa__fail(NULL, FXA_E_LIMIT, "nobody listens"), FXA_E_LIMIT);
 }
 
-/* A last word that takes more than half of the room is cut inside. */
+/* past the end: no excerpt */
 TEST(a_text_is_cut_before_its_last_word_or_in_it) {
-    enum { MOST = sizeof((fxa_error *)0)->text - 5, HALF = MOST / 2 }; /* "..." and two more end the text */
+    /* Checks the exact rendering of one source position. */
+    enum { MOST = sizeof((fxa_error *)0)->text - 5, HALF = MOST / 2 };
     fxa_error err;
     for (int at = HALF - 1; at <= HALF + 1; at++) {
         char longtext[2 * MOST];
@@ -55,7 +56,7 @@ TEST(render_points_at_the_place) {
     T_INT(fxa_error_render(&err, "a.fxa", source, SIZE_MAX, NULL, 0), n);
     fxa_error_render(&err, NULL, NULL, 0, out, 12);
     T_STR(out, "2:9: error:");
-    err.line = 9; /* past the end: no excerpt */
+    err.line = 9; /* a tab, and a character of two bytes */
     fxa_error_render(&err, "a.fxa", source, SIZE_MAX, out, sizeof out);
     T_STR(out, "a.fxa:9:9: error: unknown name 'cap'");
 }
@@ -75,7 +76,7 @@ TEST(render_survives_long_lines_control_bytes_and_wild_places) {
     T_CHECK(fxa_error_render(&err, "t", "", 0, out, sizeof out) > 0);
 }
 
-/* The rendering of one place of a source, exactly. */
+/* invalid UTF-8 */
 static void render_is(int32_t line, int32_t column, const char *source, const char *want) {
     fxa_error err = {FXA_E_PROGRAM, 0, line, column, 1, "x"};
     char out[1000];
@@ -84,22 +85,24 @@ static void render_is(int32_t line, int32_t column, const char *source, const ch
 }
 
 TEST(the_caret_stands_below_its_character) {
-    render_is(1, 4, "\t\xc3\xa4 = q", "t:1:4: error: x\n  \t\xc3\xa4 = q\n  \t  ^"); /* a tab, two bytes of one */
+    /* a byte order mark has no column */
+    render_is(1, 4, "\t\xc3\xa4 = q", "t:1:4: error: x\n  \t\xc3\xa4 = q\n  \t  ^");
     render_is(1, 4, "\xc3\xa4\xe2\x82\xac\xf0\x9d\x84\x9eq",
               "t:1:4: error: x\n  \xc3\xa4\xe2\x82\xac\xf0\x9d\x84\x9eq\n     ^");
-    render_is(1, 2, "q\xff\x80\x80", "t:1:2: error: x\n  q\xff\x80\x80\n   ^"); /* no UTF-8 */
+    /* the empty line after a final newline */
+    render_is(1, 2, "q\xff\x80\x80", "t:1:2: error: x\n  q\xff\x80\x80\n   ^");
     render_is(1, 1, "\x80q", "t:1:1: error: x\n  \x80q\n  ^");
-    render_is(1, 2, "\xef\xbb\xbfqk", "t:1:2: error: x\n  qk\n   ^"); /* a byte order mark has no column */
+    render_is(1, 2, "\xef\xbb\xbfqk", "t:1:2: error: x\n  qk\n   ^"); /* no position */
     render_is(1, 3, "a\x7f\x1f", "t:1:3: error: x\n  a??\n    ^");
     render_is(1, 1, "\r\nq", "t:1:1: error: x\n  \n  ^");
-    render_is(2, 1, "q\n", "t:2:1: error: x\n  \n  ^"); /* the line that a last newline begins */
+    render_is(2, 1, "q\n", "t:2:1: error: x\n  \n  ^"); /* cut on the right only */
     render_is(1, 0, "q", "t:1:0: error: x\n  q\n  ^");
     render_is(0, 1, "q", "t: error: x"); /* no place at all */
     char line[201], want[300];
     memset(line, 'y', sizeof line - 1);
     line[sizeof line - 1] = 0;
     snprintf(want, sizeof want, "t:1:3: error: x\n  %.160s\n    ^", line);
-    render_is(1, 3, line, want); /* cut on the right alone */
+    render_is(1, 3, line, want); /* no header has such a struct */
 }
 
 TEST(no_error_renders_as_nothing) {
@@ -118,7 +121,7 @@ typedef struct sized {
     int32_t a, b;
 } sized;
 
-TEST(older_and_newer_structs_are_read) { /* */
+TEST(older_and_newer_structs_are_read) { /* empty output needs no capacity */
     fxa_error err;
     sized to = {sizeof to, -1, -2}, older = {8, 5, 99};
     T_OK(fxa__struct_read(&to, sizeof to, 8, &older, "sized", &err));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Asserts of the library: what tests link has them, and a broken one ends the process with a place and a text.
+ * Asserts of the library: test builds have them, and a failed assert ends the process with position and text.
  */
 #include "t.h"
 
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Runs fn in a child; gives its wait status and what it wrote to stderr. */
+/* Runs fn in a child process; returns its wait status and sets text to its stderr. */
 static int run_apart(void (*fn)(void), char *text, size_t size) {
     int ends[2], status = 0;
     if (pipe(ends) != 0) return -1;
@@ -35,7 +35,7 @@ static void nothing(void *arg, int32_t worker) { (void)arg, (void)worker; }
 
 static void break_own(void) { FXA__ASSERT(1 + 1 == 3); }
 static void break_memory(void) { (void)FXA__HOLDS(2 < 1); }
-static void break_pool(void) { /* an assert inside the library: more workers than the pool has */
+static void break_pool(void) { /* fails an assert within the library: more workers than the pool has */
     fxa__host *host = NULL;
     fxa__pool *pool = NULL;
     fxa_error err;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pool: every worker of every job runs exactly once, whoever calls, from wherever, with whatever threads there are.
- * Worker slots are plain ints, so the thread sanitizer sees it when two play one worker or a job ends too early.
+ * Thread pool: every worker of every job runs exactly once, whichever thread calls and however many threads exist.
+ * Worker slots are plain ints, so ThreadSanitizer detects two threads with the same worker, or a job that returns too
+ * early.
  */
 #include "base/host.h"
 #include "support/thread_count.h"
@@ -83,7 +84,7 @@ TEST(items_are_shared_out) {
     fxa__host_release(host);
 }
 
-/* Jobs after pauses of all lengths around the time that threads stay awake: none is lost, none waits for ever. */
+/* Jobs after pauses around the time that threads spin before they sleep: no job is lost or blocks forever. */
 TEST(threads_that_fell_asleep_come_back) {
     fxa__host *host = pool_host_of(2, NULL, NULL);
     pool_marks m = {.work = 2000};
@@ -111,7 +112,7 @@ static void pool_meet(void *arg, int32_t worker) {
     if (worker == 0) m->met = atomic_load(&m->here) == 2;
 }
 
-/* Two workers can only meet when they run at the same time; and the caller then sleeps until the other one is done. */
+/* Two workers can meet only if they run at the same time; the caller sleeps until the other one is done. */
 TEST(workers_run_at_the_same_time) {
     fxa__host *host = pool_host_of(2, NULL, NULL);
     pool_meeting m = {0};
@@ -163,7 +164,7 @@ typedef struct pool_caller {
 static void *pool_call_often(void *user) {
     pool_caller *c = user;
     fxa__pool *pool = NULL;
-    if (fxa__host_pool(c->host, &pool, NULL) != FXA_OK) abort(); /* all callers at once: they must get the same one */
+    if (fxa__host_pool(c->host, &pool, NULL) != FXA_OK) abort(); /* all callers at once must get the same pool */
     c->marks.pool = pool;
     for (int i = 0; i < t_scaled(300); i++) fxa__pool_run(pool, NULL, 3, pool_mark, &c->marks);
     return NULL;
@@ -210,7 +211,7 @@ TEST(the_callers_own_loop_runs_jobs) {
     check_once(&m, 5, 1);
     T_INT(loop.calls, 1);
     T_INT(loop.n, 5);
-    fxa__pool_run(pool_of(host), NULL, 1, pool_mark, &m); /* nothing to split */
+    fxa__pool_run(pool_of(host), NULL, 1, pool_mark, &m); /* a single worker */
     T_INT(m.runs[0], 2);
     T_INT(loop.calls, 1);
     T_INT(thread_count_now(), before);
@@ -230,7 +231,7 @@ TEST(threads_come_with_the_pool_and_go_with_the_host) {
     fxa__host_retain(host);
     fxa__host_release(host);
     T_INT(thread_count_now(), before + 3);
-    fxa__host_release(host); /* joined: gone, though the system may take a moment to say so */
+    fxa__host_release(host); /* joined, though the system may take a moment to remove the thread */
     struct timespec t = {0, 1000000};
     for (int i = 0; i < 1000 && thread_count_now() != before; i++) nanosleep(&t, NULL);
     T_INT(thread_count_now(), before);
@@ -254,7 +255,7 @@ TEST(destroying_is_safe_at_any_moment_of_idleness) {
     }
 }
 
-/* A child has none of the threads: it works alone and waits for nobody. */
+/* A forked child has no pool threads: it works alone and waits for none. */
 TEST(a_child_works_alone) {
     fxa__host *host = pool_host_of(4, NULL, NULL);
     fxa__pool *pool = pool_of(host);
@@ -277,7 +278,7 @@ TEST(a_child_works_alone) {
     fxa__host_release(host);
 }
 
-/* Signals are for the threads of the program: workers have all of them blocked. */
+/* Workers block all signals; signals go to the program's own threads. */
 static void pool_signals(void *arg, int32_t worker) {
     sigset_t now;
     pthread_sigmask(SIG_SETMASK, NULL, &now);
@@ -303,7 +304,8 @@ static void pool_flushes(void *arg, int32_t worker) {
     ((pool_marks *)arg)->runs[worker] = tiny * half == 0 && third / three == 0x1.5555555555555p-2;
 }
 
-/* Inside: flushed, to nearest even where the caller rounds up. Outside: the caller's, with its denormals and flags. */
+/* Inside jobs denormals are flushed and rounding is to nearest even, whatever the caller's mode. Afterwards the
+ * caller's mode and flags are unchanged. */
 TEST(denormals_are_flushed_inside_only) {
 #if !defined(__x86_64__) && !defined(__aarch64__)
     T_SKIP("this machine's floating point state is not known");

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A system that refuses locks, thread attributes, threads, or an answer to how many CPUs there are. The linker puts the
- * __wrap_ functions below before the C library's (tests/CMakeLists.txt); each refuses the calls that it is told to.
- * A context either comes with all that it needs or not at all, with a text and nothing left behind; a pool has all its
- * workers whatever threads it got.
+ * Systems that refuse locks, thread attributes, threads, or the number of CPUs. The linker substitutes the __wrap_
+ * functions below for the C library's (tests/CMakeLists.txt); each fails the calls that a test selects. A context is
+ * created complete or not at all, with a message and no leak; a pool has all workers whatever number of threads it got.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* cpu_set_t */
@@ -20,13 +19,13 @@
 #include <sched.h>
 #include <unistd.h>
 
-/* Calls of one function: how many came, and which are refused (counted from 1; 0: none). */
+/* Calls of one function: their number, and the range that fails (counted from 1; 0 = none). */
 typedef struct refusal {
     int calls, from, to;
 } refusal;
 
 static refusal mutexes, conds, attrs, stacks, threads, affinities, aligned;
-static long cpus_online; /* what sysconf answers; 0: what the system says */
+static long cpus_online; /* result of sysconf; 0 = that of the system */
 
 static bool refused(refusal *r) {
     r->calls++;
@@ -71,7 +70,7 @@ int __wrap_sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set);
 int __wrap_sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set) {
     if (!refused(&affinities)) return __real_sched_getaffinity(pid, size, set);
     memset(set, 0, size);
-    return affinities.calls % 2 ? -1 : 0; /* every second time an answer without a CPU */
+    return affinities.calls % 2 ? -1 : 0; /* every second result has no CPU */
 }
 
 int __real_posix_memalign(void **out, size_t align, size_t size);
@@ -88,7 +87,7 @@ long __wrap_sysconf(int name) {
 
 /* ---- Locks ----------------------------------------------------------------------------------------------------- */
 
-/* The n-th lock of a kind is refused, for each n until a context comes. Returns how many it took. */
+/* Fails the n-th lock of a kind, for each n until a context is created. Returns the number of locks needed. */
 static int check_refused_locks(refusal *kind, const char *text) {
     for (int n = 1; n < 50; n++) {
         fail_alloc memory = FAIL_ALLOC_INIT;
@@ -135,7 +134,7 @@ TEST(a_pool_without_its_locks) {
             T_INT(fxa__host_pool(host, &pool, &err), n <= 2 ? FXA_E_SYSTEM : FXA_OK);
             T_CHECK((pool != NULL) == (n == 3));
             T_INT(memory.blocks, n <= 2 ? 1 : 2);
-            if (n <= 2) { /* another try gets one */
+            if (n <= 2) { /* a second attempt succeeds */
                 T_HAS(err.text, "the system refused");
                 T_OK(fxa__host_pool(host, &pool, &err));
             }
@@ -151,7 +150,7 @@ enum { REFUSE_WIDTH = 4 };
 
 static void refuse_mark(void *arg, int32_t worker) { ((int *)arg)[worker]++; }
 
-/* All workers of a job run once, with whatever threads came; n_created: calls of pthread_create. */
+/* Checks that all workers of a job run once, with any number of threads; n_created: calls of pthread_create. */
 static void check_pool(int n_created) {
     fxa__host *host = NULL;
     fxa__pool *pool = NULL;
@@ -172,18 +171,18 @@ TEST(threads_without_a_stack_of_their_size_get_the_systems) {
     check_pool(3);
     stacks = (refusal){.from = 2, .to = 3};
     check_pool(3);
-    threads = (refusal){.from = 1, .to = 1}; /* that size is too much: again without it */
+    threads = (refusal){.from = 1, .to = 1}; /* retried without the stack size */
     check_pool(4);
 }
 
 TEST(fewer_threads_than_workers) {
     threads = (refusal){.from = 1, .to = 100};
-    check_pool(2); /* none */
+    check_pool(2); /* no thread */
     threads = (refusal){.from = 2, .to = 3};
-    check_pool(3); /* one */
+    check_pool(3); /* one thread */
     attrs = (refusal){.from = 1, .to = 100};
     threads = (refusal){.from = 3, .to = 100};
-    check_pool(3); /* two */
+    check_pool(3); /* two threads */
 }
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
@@ -215,8 +214,8 @@ TEST(the_number_of_cpus_without_an_affinity) {
         affinities.from = 1;
         affinities.to = 100;
         cpus_online = cases[i].online;
-        T_INT(fxa__cpu_count(), cases[i].count); /* refused */
-        T_INT(fxa__cpu_count(), cases[i].count); /* an empty set */
+        T_INT(fxa__cpu_count(), cases[i].count); /* call fails */
+        T_INT(fxa__cpu_count(), cases[i].count); /* empty set */
         T_INT(affinities.calls, 2);
     }
     refuse_nothing();

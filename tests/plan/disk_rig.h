@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of the cache of code on disk share: a folder of their own, its files, and plans of the mock device's
- * engine, each in a context of its own, with how its code came about.
+ * Helpers for tests of the disk cache: a private folder and its files, and plans of the mock device's engine, each in
+ * its own context, with the source of their code.
  */
 #ifndef FXA_TESTS_DISK_RIG_H
 #define FXA_TESTS_DISK_RIG_H
@@ -18,11 +18,11 @@
 
 static char disk_root[256], disk_dir[300];
 
-/* A new folder, that of the environment; what it is in is removed by disk_end. */
+/* Creates a new folder and sets FXA_CACHE_DIR; disk_end removes it. */
 static inline void disk_start(void) {
     snprintf(disk_root, sizeof disk_root, "%s/fxa-disk-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     if (!mkdtemp(disk_root)) abort();
-    snprintf(disk_dir, sizeof disk_dir, "%s/some/cache", disk_root); /* which is made when it is needed */
+    snprintf(disk_dir, sizeof disk_dir, "%s/some/cache", disk_root); /* created when needed */
     setenv("FXA_CACHE_DIR", disk_dir, 1);
 }
 
@@ -33,7 +33,7 @@ static inline void disk_end(void) {
     if (system(command) != 0) T_FAIL("%s is still there\n", disk_root);
 }
 
-/* The path of the i-th file whose name contains a text; false: there are no more. */
+/* Finds the i-th file whose name contains a text; returns false if there are fewer. */
 static inline bool disk_find(int i, const char *text, char *path, size_t capacity) {
     DIR *dir = opendir(disk_dir);
     const struct dirent *d;
@@ -67,14 +67,14 @@ static inline void disk_spill(const char *path, const void *data, size_t size) {
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
-/* How the code of a plan came about. */
+/* Source of a plan's code. */
 typedef struct disk_made {
     size_t loads, compiles;
     fxa_cache_stats stats;
     fxa_status status;
 } disk_made;
 
-/* The plan of the n-th program in a context of its own, with what the rig's problem says besides. */
+/* Makes the plan of the n-th program in its own context. */
 static inline disk_made disk_plan(int n, uint64_t max_bytes) {
     disk_made made = {.loads = mock.count[MOCK_LOAD], .compiles = mock.count[MOCK_COMPILE]};
     fail_alloc memory = FAIL_ALLOC_INIT;
@@ -113,7 +113,7 @@ static unsigned char disk_good[4096], disk_now[4096];
 static size_t disk_size;
 static char disk_path[600];
 
-/* With the code of plan 1 in a file, which disk_good has too. */
+/* Starts with the code of plan 1 in a file, whose contents are in disk_good. */
 static inline void disk_damage_start(plan_rig *r) {
     disk_start();
     if (!seam_start(r)) abort();

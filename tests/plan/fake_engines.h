@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Engines that do what the reference engine never does: "picky" refuses what is wide, "fixed" compiles for one geometry
- * and its code is saved and loaded. A test that includes this brings a registry of its own, so the library's is not
- * linked; what the engines answer is set by the variables below, and a rig starts them anew.
+ * Engines for what ref never does: "picky" refuses wide problems, "fixed" compiles for one geometry and can save and
+ * load code. A test that includes this file defines the registry, which replaces the library's. The variables below set
+ * the engines' results; starting a rig resets them.
  */
 #ifndef FXA_TESTS_FAKE_ENGINES_H
 #define FXA_TESTS_FAKE_ENGINES_H
@@ -17,7 +17,7 @@ static uint32_t saved_mark = 0x600dc0de;
 static bool saved_too_much, saved_little;
 static size_t compiled_bytes, workspace_bytes;
 
-/* "picky" refuses everything that is wide. */
+/* "picky" refuses wide problems. */
 static fxa_status picky_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
                               fxa_error *err) {
     (void)self, (void)code, (void)err;
@@ -100,7 +100,7 @@ static const fxa__engine fixed = {FIXED_ALL, .version = 3};
 static const fxa__engine fixed_newer = {FIXED_ALL, .version = 4};
 static const fxa__engine *own_engines[OWN_ENGINES] = {&picky, &fixed};
 
-/* A rig with the engines as they are at first. d of its problem is 3: picky says no. */
+/* Starts a rig with the engines in their initial state. d_qk of its problem is 3, which picky refuses. */
 static bool fake_start(plan_rig *r) {
     queries = compiles = loads = releases = 0;
     compile_status = FXA_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tiny problem on the mock device, in a context whose memory is counted, with engines that a test changes: "first"
- * and "second" are mock devices, in that order; then come cpu and ref.
+ * The tiny problem on the mock device, in a context that counts memory, with engines that a test configures: "first"
+ * and "second" are mock devices, in that order; cpu and ref follow.
  */
 #ifndef FXA_TESTS_SEAM_RIG_H
 #define FXA_TESTS_SEAM_RIG_H
@@ -32,7 +32,7 @@ static void seam_end(plan_rig *r) {
     T_INT(mock.opened, mock.closed);
 }
 
-/* The name of the engine that makes the plan; "" when there is none, and the error says why. */
+/* Returns the name of the engine that makes the plan, "" if none does (err has the reason). */
 __attribute__((unused)) static const char *seam_engine(plan_rig *r, fxa_error *err) {
     fxa_plan *plan = NULL;
     memset(err, 0, sizeof *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts of tiles: against single tiles, and single tiles against every pair; maps, lengths, edges, sizes. (R-92)
- * Limits are in test_tiles_limits.c.
+ * Tile counts, compared with single tiles, and single tiles with every pair: maps, lengths, edges, sizes (R-92). Limits
+ * are in test_tiles_limits.c.
  */
 #include "support/gen.h"
 #include "tiles_case.h"
@@ -66,12 +66,12 @@ TEST(maps) {
     fxa_problem p = tiles_problem(program, 40, 40);
     p.map_b.base = 2, p.map_h.base = -1, p.map_h.step = 3;
     p.map_q.base = 40;
-    tiles_check(ctx, &p, 8, 8, true); /* a shard further along */
+    tiles_check(ctx, &p, 8, 8, true); /* a shard at an offset */
     p.map_q = (fxa_index_map){.base = 60, .step = -1};
-    tiles_check(ctx, &p, 8, 8, true); /* backwards */
+    tiles_check(ctx, &p, 8, 8, true); /* reversed */
     p.map_q = (fxa_index_map){.base = 3, .step = 2};
-    tiles_check(ctx, &p, 8, 8, false); /* every second row: the interval between is taken as there */
-    /* Two pieces of a sequence, as ring attention deals them out; tiles may hold both. */
+    tiles_check(ctx, &p, 8, 8, false); /* every second row: range analysis includes the rows between */
+    /* Two pieces of a sequence, as ring attention distributes them; a tile may span both. */
     fxa_index_map two = {.kind = FXA_MAP_SEGMENTS, .n_segments = 3, .segment = {{0, 0, 1}, {20, 100, 1}, {33, 50, -1}}};
     p.map_q = p.map_k = two;
     tiles_check(ctx, &p, 8, 8, true);
@@ -81,16 +81,16 @@ TEST(maps) {
     fxa_tile_counts c;
     fxa_error err;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
-    T_INT(c.full, 0); /* b may be anything */
+    T_INT(c.full, 0); /* b is unknown */
     T_CHECK(c.empty > 0 && c.mixed > 0);
     p = tiles_problem(program, 40, 40);
     p.map_q.has_offset = 1;
     p.map_b.base = 3;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
-    T_INT(c.mixed, 25); /* q may be anything */
+    T_INT(c.mixed, 25); /* q is unknown */
     p.map_b.base = 0;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
-    T_INT(c.empty, 25); /* whatever q is, b is not 3 */
+    T_INT(c.empty, 25); /* for all q: b is not 3 */
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
 }
@@ -103,19 +103,19 @@ TEST(moved_rows) {
     fxa_error err;
     fxa_problem p = tiles_problem(program, 40, 72);
     p.flags = FXA_BOTTOM_RIGHT;
-    tiles_check(ctx, &p, 8, 8, true); /* along diagonals */
+    tiles_check(ctx, &p, 8, 8, true); /* counted along diagonals */
     tiles_check(ctx, &p, 16, 5, true);
     p.sq = 1;
     tiles_check(ctx, &p, 1, 8, true);
     p.sq = 40, p.global_q_len = 72, p.global_k_len = 50;
-    tiles_check(ctx, &p, 8, 8, true); /* some rows lie before the first key */
+    tiles_check(ctx, &p, 8, 8, true); /* some rows precede the first key */
     p.global_q_len = p.global_k_len = 0, p.flags |= FXA_PADDING;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
     T_CHECK(c.full == 0 && c.mixed > 0);
     p = tiles_problem(program, 40, 40);
     p.flags = FXA_Q_START;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
-    T_INT(c.mixed, 25); /* q may be anything */
+    T_INT(c.mixed, 25); /* q is unknown */
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
 }
@@ -199,12 +199,12 @@ TEST(documents) {
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 32, 32, NULL, &known, &c, &err));
     T_CHECK(c.empty == want.empty && c.mixed == want.mixed && c.full == want.full && want.full > 0 && want.mixed > 0);
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 32, 32, NULL, NULL, &c, &err));
-    T_INT(c.mixed, N / 32 * (N / 32)); /* nothing known of the tensor */
+    T_INT(c.mixed, N / 32 * (N / 32)); /* the tensor's range is unknown */
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
 }
 
-/* A mask that the score says counts as one that is said. */
+/* A mask within the score counts like a mask. */
 TEST(masks_in_the_score) {
     static const char *const texts[] = {"mask = k <= q && k % 3 != 0", "score = k <= q && k % 3 != 0 ? score : -inf",
                                         "score = k > q || k % 3 == 0 ? -inf : score",
@@ -223,8 +223,8 @@ TEST(masks_in_the_score) {
     fxa_context_destroy(ctx);
 }
 
-/* Tables of bits that no range says anything of: small tiles are looked at, when the data is there and all that the run
- * decides is known; large ones, and those without data, stay mixed. */
+/* Bit tables without known ranges: small tiles are evaluated pair by pair if the data are given and nothing depends on
+ * the run. Large tiles, and those without data, stay mixed. */
 TEST(tables_are_looked_at) {
     enum { N = 64 };
     static uint8_t keep[N * N];
@@ -255,7 +255,7 @@ TEST(tables_are_looked_at) {
     T_INT(c.mixed, N / 4 * (N / 4));
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 4, 4, NULL, &known, &c, &err));
     T_INT(c.empty + c.full, 0);
-    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 4, 4, &wrong, &known, &c, &err)); /* no int: nothing is evaluated */
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 4, 4, &wrong, &known, &c, &err)); /* not an int: nothing is evaluated */
     T_INT(c.empty + c.full, 0);
     p.flags = FXA_PADDING;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 4, 4, &n, &known, &c, &err));
@@ -264,8 +264,8 @@ TEST(tables_are_looked_at) {
     fxa_context_destroy(ctx);
 }
 
-/* Tiles of one pair count what a mask leaves: a table without blocks of a million pairs, said as mask and by the score,
- * is counted to its end, and so is one that all rows share. */
+/* Tiles of 1 x 1 count pairs: an unstructured table of a million pairs is counted completely, as a mask and within the
+ * score, and so is a table shared by all rows. */
 TEST(single_pairs) {
     enum { N = 1024 };
     static uint8_t keep[N * N];
@@ -297,7 +297,7 @@ TEST(single_pairs) {
     fxa_context_destroy(ctx);
 }
 
-/* A million tokens of masks that leave every tile to look at: one look for each diagonal. */
+/* A million tokens with masks that make every tile mixed: one tile per diagonal is evaluated. */
 TEST(diagonals) {
     fxa_context *ctx = tiles_ctx();
     fxa_tile_counts c;
@@ -310,13 +310,14 @@ TEST(diagonals) {
     uint64_t want = 0;
     for (int64_t d = 0; d <= 1024 / tile; d++) want += (uint64_t)(side - d);
     T_CHECK(c.mixed == want && c.full == 0 && c.empty == (uint64_t)(side * side) - want);
-    p.sq -= 100, p.sk += 3; /* cut tiles at both ends, and a shard */
+    p.sq -= 100, p.sk += 3; /* partial tiles at both ends, and a shard */
     p.map_q.base = 512;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, tile, tile, NULL, NULL, &c, &err));
     T_INT(c.empty + c.mixed + c.full, (side - 6) * (side + 1));
     fxa_program_destroy(program);
 
-    /* Order of ints that wrap does not move along: the slower way, the same counts as tile by tile. */
+    /* Comparisons of wrapping ints depend on more than q - k. The slower count gives the same result as tile by tile.
+     * */
     program = tiles_parse(ctx, "mask = q + 2147483600 < k + 2147483600");
     T_REQUIRE(program != NULL);
     p = tiles_problem(program, 90, 70);
@@ -325,7 +326,7 @@ TEST(diagonals) {
     fxa_context_destroy(ctx);
 }
 
-/* Whole rectangles get the class that each of their tiles gets alone. */
+/* A rectangle gets the class that each of its tiles gets separately. */
 TEST(random_programs) {
     fxa_context *ctx = tiles_ctx();
     t_rng rng = {t_seed()};

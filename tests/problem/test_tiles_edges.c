@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts of tiles where the quick ways end: masks that do not move along diagonals, coordinates at the ends of the
- * ints, maps and tensors that only a run knows. Against every pair, where pairs are known.
+ * Tile counts beyond the fast paths: masks that vary along diagonals, coordinates at the ends of the int range, maps
+ * and tensors known only at run time. Compared with every pair where pairs are known.
  */
 #include "problem_case.h"
 
@@ -17,7 +17,7 @@ static fxa_problem edge_problem(const fxa_program *program, int64_t sq, int64_t 
     return p;
 }
 
-/* Affine maps, h 2 of b 1: tiles that are all, some, none. Small tiles are counted exactly. */
+/* Affine maps, h 2 of b 1: full, mixed and empty tiles. Small tiles are counted exactly. */
 static void edge_check(const char *mask, int64_t q_base, int64_t k_base, int64_t step, int64_t tile_q, int64_t tile_k) {
     fxa_program *program = case_parse(FXA_PROGRAM_SCORE, mask);
     T_REQUIRE(program != NULL);
@@ -75,14 +75,14 @@ TEST(masks_on_and_off_the_diagonal) {
         edge_check(masks[i], 60, 60, -1, 4, 4);
         edge_check(masks[i], 2147483600, 2147483590, 1, 4, 4);
         edge_check(masks[i], -2147483647, -2147483640, 1, 4, 4);
-        edge_check(masks[i], 2147483600, -2147483640, 1, 4, 4); /* further apart than ints are */
+        edge_check(masks[i], 2147483600, -2147483640, 1, 4, 4); /* distances beyond 32 bits */
         edge_check(masks[i], -2147483640, 2147483600, 1, 4, 4);
-        edge_check(masks[i], 0, 0, 1, 50, 6); /* one cut tile */
+        edge_check(masks[i], 0, 0, 1, 50, 6); /* one partial tile */
         edge_check(masks[i], 0, 0, 1, 6, 50);
     }
 }
 
-/* What a run alone knows may be anything; tiles are still counted once each. */
+/* Run-time values count as unknown; each tile is still counted once. */
 TEST(what_only_a_run_knows) {
     fxa_program *program = case_parse(FXA_PROGRAM_SCORE, "tensor t : i32[1]\nmask = k - h <= q + t[k] || b == 7");
     int32_t data[64] = {0};
@@ -101,7 +101,7 @@ TEST(what_only_a_run_knows) {
         if (kind == 7) p.flags = FXA_Q_START, p.map_q.base = -9;
         T_OK(fxa_tiles_count(edge_context(), &p, 1, 2, 4, 4, NULL, kind == 5 ? &bounded : &known, &c, &err));
         T_INT(c.empty + c.mixed + c.full + c.unknown, 64);
-        if (kind == 4) T_CHECK(c.full > 20 && c.empty > 5); /* all is known */
+        if (kind == 4) T_CHECK(c.full > 20 && c.empty > 5); /* everything is known */
         if (kind == 2 || kind == 3 || kind == 7) T_INT(c.mixed, 64);
         if (kind == 6) T_CHECK(c.full == 0 && c.mixed > 20);
     }
@@ -111,7 +111,7 @@ TEST(what_only_a_run_knows) {
     fxa_tile_counts c = {0};
     p.flags = FXA_PADDING;
     T_OK(fxa_tiles_count(edge_context(), &p, 1, 2, 4, 4, NULL, NULL, &c, &err));
-    T_INT(c.mixed, 64); /* no tile is surely full, where sequences may end */
+    T_INT(c.mixed, 64); /* a sequence may end in any tile, so none is full */
     T_STATUS(fxa_tiles_count(edge_context(), &p, -1, 2, 4, 4, NULL, NULL, &c, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_tiles_count(edge_context(), &p, 1, -1, 4, 4, NULL, NULL, &c, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_tiles_count(edge_context(), &p, 2, 2, 4, 4, NULL, NULL, &c, &err), FXA_E_ARGUMENT);

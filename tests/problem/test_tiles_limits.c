@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts of tiles where they must end: huge problems, work that is bounded, memory that fails.
+ * Tile counts at their limits: huge problems, bounded work, failing memory.
  */
 #include "support/fail_alloc.h"
 #include "tiles_case.h"
 
-/* The longest sequences: counts by arithmetic. A diagonal of n tiles, 2^31 - 1 tokens; and a mask of no coordinate. */
+/* The longest sequences, 2^31 - 1 tokens, counted by arithmetic: a diagonal of n tiles, and a mask without coordinates.
+ * */
 TEST(huge) {
     fxa_context *ctx = tiles_ctx();
     fxa_tile_counts c;
@@ -29,7 +30,7 @@ TEST(huge) {
     fxa_context_destroy(ctx);
 }
 
-/* Memory that runs out anywhere: the right counts or E_MEMORY, nothing written, nothing leaked. */
+/* Fails every allocation in turn: correct counts or E_MEMORY, nothing written, nothing leaked. */
 TEST(out_of_memory) {
     fail_alloc alloc = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&alloc);
@@ -67,16 +68,16 @@ TEST(out_of_memory) {
     T_INT(alloc.mistakes, 0);
 }
 
-/* Masks whose border is everywhere: counting ends, at the same place each time, and says what it has not looked at. */
+/* Masks with borders everywhere: counting stops, at the same tile in every call, and reports how many are unknown. */
 TEST(work_is_bounded) {
     static const struct {
         const char *text;
         int64_t size, tile;
     } cases[] = {
-        {"mask = (q * k) % 7 == 3", 1 << 20, 128},           /* 2^26 tiles, each of them mixed */
+        {"mask = (q * k) % 7 == 3", 1 << 20, 128},           /* 2^26 tiles, all mixed */
         {"mask = (q - k) % 7 == 3", 1 << 30, 1},             /* 2^31 diagonals */
         {"mask = (q * k) % 7 == 3 && k <= q", INT32_MAX, 1}, /* 2^62 tiles */
-        {"mask = (k * k) % 1000003 == 3", INT32_MAX, 1},     /* all rows alike: 2^31 tiles of the first */
+        {"mask = (k * k) % 1000003 == 3", INT32_MAX, 1},     /* all rows are equal: 2^31 tiles of the first row */
     };
     fxa_context *ctx = tiles_ctx();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -97,13 +98,13 @@ TEST(work_is_bounded) {
     fxa_problem p = tiles_problem(program, 4096, 4096);
     fxa_tile_counts c = {0};
     fxa_error err;
-    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 64, 64, NULL, NULL, &c, &err)); /* what fits is counted to its end */
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 64, 64, NULL, NULL, &c, &err)); /* a smaller problem is counted completely */
     T_CHECK(c.unknown == 0 && c.empty + c.mixed + c.full == 64 * 64);
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
 }
 
-/* What range analysis reads of a table for one tile counts: 2^20 tiles with 256 elements each are too many. */
+/* Elements that range analysis reads from a table count as work: 2^20 tiles of 256 elements exceed the limit. */
 TEST(elements_of_tables_count) {
     static int8_t table[64 * 64];
     t_rng rng = {t_seed()};

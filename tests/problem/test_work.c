@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The work of a pass, as engines reckon with it (src/problem/work.h), against pairs counted one by one.
+ * Estimated work of a pass (src/problem/work.h), compared with pairs counted one by one.
  */
 #include "problem/work.h"
 #include "support/own_context.h"
@@ -45,7 +45,7 @@ TEST(bands_are_left_out) {
     }
 }
 
-/* The mask in the program, and rows where the flags, positions or a map say. */
+/* Masks of the program; rows shifted by flags, start positions or a map. */
 TEST(bands_of_programs_whose_rows_are_elsewhere) {
     static const struct {
         uint32_t flags;

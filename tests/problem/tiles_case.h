@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of tiles share: programs, problems without data, and counts held against single tiles and pairs.
+ * Helpers for tests of tiles: programs, problems without data, and counts compared with single tiles and pairs.
  */
 #ifndef FXA_TESTS_TILES_CASE_H
 #define FXA_TESTS_TILES_CASE_H
@@ -30,7 +30,7 @@ __attribute__((unused)) static fxa_problem tiles_problem(const fxa_program *prog
     return p;
 }
 
-/* By evaluating every pair of a tile. */
+/* Classifies a tile by evaluating every pair. */
 __attribute__((unused)) static fxa_tile_class tiles_by_pairs(const fxa__problem *p, int64_t b, int64_t h, fxa__slice q,
                                                              fxa__slice k) {
     bool seen[2] = {false, false};
@@ -55,7 +55,7 @@ __attribute__((unused)) static fxa_tile_class tiles_by_pairs(const fxa__problem 
     return seen[0] && seen[1] ? FXA_TILE_MIXED : seen[1] ? FXA_TILE_FULL : FXA_TILE_EMPTY;
 }
 
-/* Counts as the library does, tile by tile, and pair by pair. exact: the last two must agree. */
+/* Compares counts of the library, by tile and by pair. exact = the last two must agree. */
 __attribute__((unused)) static void tiles_check(fxa_context *ctx, const fxa_problem *problem, int64_t tile_q,
                                                 int64_t tile_k, bool exact) {
     fxa_error err;
@@ -72,7 +72,7 @@ __attribute__((unused)) static void tiles_check(fxa_context *ctx, const fxa_prob
             fxa_tile_class tile = fxa__tile_class(&grid, rows, keys), truth = tiles_by_pairs(p, 1, 2, rows, keys);
             if (exact ? tile != truth : tile != FXA_TILE_MIXED && tile != truth)
                 T_FAIL("tile at %d, %d is %d, truly %d\n", (int)q, (int)k, tile, truth);
-            if (tile_q * tile_k <= FXA__TILE_MAX_PAIRS) tile = truth; /* a count looks at the pairs */
+            if (tile_q * tile_k <= FXA__TILE_MAX_PAIRS) tile = truth; /* a count evaluates the pairs of small tiles */
             by_tile.empty += tile == FXA_TILE_EMPTY;
             by_tile.mixed += tile == FXA_TILE_MIXED;
             by_tile.full += tile == FXA_TILE_FULL;
