@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The test harness: TEST(name) { ... } registers itself, T_* macros check and show both values, T_MAIN runs them all
- * (or those whose name contains argv[1]) and closes with "N passed, N failed, N skipped". One process per test file,
- * under ctest. Exit status: 0; 1 if a test failed or none has argv[1] in its name; T_ALL_SKIPPED if all were skipped.
- * Random tests draw from t_seed(), printed on failure; FXA_TEST_SEED=n replays, FXA_TEST_SCALE=n multiplies iterations.
+ * Test harness. TEST(name) { ... } registers itself. T_* macros check a value and print both sides on failure. T_MAIN
+ * runs all tests, or those whose name contains argv[1], and ends with "N passed, N failed, N skipped". There is one
+ * process per test file, under ctest. Exit status: 0; 1 if a test failed or none matches argv[1]; T_ALL_SKIPPED if all
+ * were skipped. Random tests draw from t_seed(), which is printed on failure; FXA_TEST_SEED=n repeats a run,
+ * FXA_TEST_SCALE=n multiplies iterations.
  */
 #ifndef FXA_TESTS_T_H
 #define FXA_TESTS_T_H
@@ -45,20 +46,21 @@ __attribute__((unused)) static int t_scaled(int iterations) {
     double f = s && *s ? atof(s) : 1;
     return f > 0 ? (int)(iterations * f) + (f < 1) : iterations;
 }
-/* Whether case i of many is run: every one, at scales below 1 that share of them, spread by the golden ratio. Who runs
- * a list again (for another instruction set, say) counts on, so that other cases are left out each time. */
+/* Returns true if case i of many is to be run: at scales below 1 only that share of the cases, spread by the golden
+ * ratio. A second pass over the same cases (for another instruction set, say) continues counting, so it skips other
+ * cases. */
 __attribute__((unused)) static bool t_some(int i) {
     const char *s = getenv("FXA_TEST_SCALE");
     double f = s && *s ? atof(s) : 1;
     return f >= 1 || f <= 0 || fmod(i * 0.6180339887498949, 1) < f;
 }
-/* Of tests that need their default size to say anything: larger scales multiply, smaller ones change nothing. */
+/* Returns iterations scaled up only: for tests that need at least their default number. */
 __attribute__((unused)) static int t_scaled_up(int iterations) {
     int n = t_scaled(iterations);
     return n > iterations ? n : iterations;
 }
 
-/* Of sizes that no larger scale may pass. */
+/* Returns a size scaled down only: for sizes that must not grow. */
 __attribute__((unused)) static int t_scaled_down(int size) {
     int n = t_scaled(size);
     return n < size ? n : size;
@@ -92,7 +94,7 @@ __attribute__((unused)) static double t_real(t_rng *r, double lo, double hi) {
     do {                                                                                                               \
         if (!(cond)) T_FAIL("not true: %s\n", #cond);                                                                  \
     } while (0)
-/* Stops the test. */
+/* Ends the test on failure. */
 #define T_REQUIRE(cond)                                                                                                \
     do {                                                                                                               \
         if (!(cond)) {                                                                                                 \
@@ -105,7 +107,8 @@ __attribute__((unused)) static double t_real(t_rng *r, double lo, double hi) {
         int64_t t_g = (int64_t)(got), t_w = (int64_t)(want);                                                           \
         if (t_g != t_w) T_FAIL("%s is %" PRId64 ", not %" PRId64 "\n", #got, t_g, t_w);                                \
     } while (0)
-/* Texts are arguments of a function: an array in a struct that a function returned lives as long as the call. */
+/* Takes texts as arguments, because an array in a struct returned by a function lives only as long as the full
+ * expression. */
 __attribute__((unused)) static void t_text_same(const char *file, int line, const char *what, const char *got,
                                                 const char *want) {
     if (got && strcmp(got, want) == 0) return;
@@ -122,7 +125,7 @@ __attribute__((unused)) static void t_text_has(const char *file, int line, const
 }
 #define T_STR(got, want) t_text_same(__FILE__, __LINE__, #got, got, want)
 #define T_HAS(got, part) t_text_has(__FILE__, __LINE__, #got, got, part)
-/* Equal as numbers, NaN equal to NaN, signs of zero told apart. */
+/* Compares as numbers: NaN equals NaN, +0 differs from -0. */
 #define T_SAME(got, want)                                                                                              \
     do {                                                                                                               \
         double t_g = (got), t_w = (want);                                                                              \
@@ -135,7 +138,7 @@ __attribute__((unused)) static void t_text_has(const char *file, int line, const
         if (!(t_g != t_g && t_w != t_w) && !(t_g == t_w) && !(fabs(t_g - t_w) <= t_t))                                 \
             T_FAIL("%s is %.17g, not %.17g (off by %.3g, allowed %.3g)\n", #got, t_g, t_w, fabs(t_g - t_w), t_t);      \
     } while (0)
-/* A call that returns fxa_status, with `err` in scope. */
+/* Checks a call that returns fxa_status; `err` must be in scope. */
 #define T_OK(call)                                                                                                     \
     do {                                                                                                               \
         memset(&err, 0, sizeof err);                                                                                   \

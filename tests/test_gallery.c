@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every program of examples/programs: parsed, printed and parsed again, saved and loaded, derived, and run forward and
- * backward on the reference engine, each gradient (dQ, dK, dV, captured tensors, params) against finite differences of
+ * Every program of examples/programs: parsed, printed and parsed again, saved and loaded, differentiated, and run
+ * forward and backward on the reference engine. Each gradient (dQ, dK, dV, captured tensors, params) is compared with
+ * finite differences of L = sum(dO * O) + sum(dLSE * LSE) in f64. Covers R-08, R-32, R-81 and R-90 for realistic
+ * programs.
  *
- *     L = sum(dO * O) + sum(dLSE * LSE)
- *
- * in f64. Shows R-08, R-32, R-81 and R-90 for programs as people write them.
- *
- * The differences are central, at steps h, 2h, 4h with h = 2^-10 (values are multiples of it, so f32 tensors hold every
- * point exactly), extrapolated: R(h) = (4 D(h) - D(2h)) / 3 is off by c h^4, and R(2h) by 16 times that, so their
- * distance bounds the error for a smooth L; rounding adds eps |L| / h. Where R(h) and R(2h) are far apart L bends too
- * sharply or has a kink or a jump within 4h: then h = 2^-14 and 2^-17 are tried; at last another element is drawn, and
- * no more than one draw in fifty may go that way.
+ * The differences are central, D(h), at steps h, 2h, 4h with h = 2^-10 (values are multiples of it, so f32 tensors
+ * represent every point exactly), extrapolated: R(h) = (4 D(h) - D(2h)) / 3 has error c h^4, and R(2h) 16 times that,
+ * so their distance bounds the error for a smooth L; rounding adds eps |L| / h. If R(h) and R(2h) differ too much, L is
+ * too curved or has a kink or jump within 4h; then h = 2^-14 and 2^-17 are tried, and finally another element is drawn,
+ * which may happen for at most one draw in fifty.
  */
 #include "t.h"
 #include "base/dtype.h"
@@ -70,7 +68,7 @@ static fxa_program *gallery_parse(fxa_context *ctx, const char *name) {
 
 /* ---- One run of one program ------------------------------------------------------------------------------------- */
 
-/* Values that mean something under the name; other params are 3 or 1.25. */
+/* Typical values of params by name; other params are 3 or 1.25. */
 static const struct {
     const char *name;
     double value;
@@ -81,14 +79,15 @@ static const struct {
 typedef struct run {
     fxa_context *ctx;
     fxa_problem forward, backward;
-    fxa_capture captures[MAX_TENSORS], grad_captures[MAX_TENSORS]; /* backward: those with a gradient ask for it */
+    /* backward: requests the gradients of float tensors */
+    fxa_capture captures[MAX_TENSORS], grad_captures[MAX_TENSORS];
     size_t n_tensors, n_params, elements[MAX_TENSORS];
     fxa_dtype dtype[MAX_TENSORS];
     void *tensors[MAX_TENSORS];
     double *dtensors[MAX_TENSORS], params[MAX_PARAMS], dparams[MAX_PARAMS];
     double q[B * HQ * SQ * D], k[B * HKV * SK * D], v[B * HKV * SK * DV], o[B * HQ * SQ * DV], lse[B * HQ * SQ];
     double dout[B * HQ * SQ * DV], dlse[B * HQ * SQ], dq[B * HQ * SQ * D], dk[B * HKV * SK * D], dv[B * HKV * SK * DV];
-    double size; /* of L: the sum of magnitudes of its terms */
+    double size; /* of L: sum of the magnitudes of its terms */
 } run;
 
 static double run_grid(t_rng *r) { return (double)t_int(r, -1000, 1000) * steps[0]; }
@@ -96,7 +95,8 @@ static void run_fill(double *x, size_t n, t_rng *r) {
     for (size_t i = 0; i < n; i++) x[i] = run_grid(r);
 }
 
-/* Int tensors of rank 1 never decrease (documents, lengths, windows: 2 2 3 3 ...), others are small. */
+/* Fills a tensor. Int tensors of rank 1 are non-decreasing (documents, lengths, windows: 2 2 3 3 ...), others are
+ * small. */
 static void run_fill_tensor(run *x, size_t i, int rank, t_rng *r) {
     for (size_t e = 0; e < x->elements[i]; e++) {
         int32_t small = rank == 1 ? 2 + (int32_t)e / 2 : (int32_t)t_int(r, 0, 3);
@@ -172,7 +172,7 @@ static fxa_args run_args(run *x) {
     return a;
 }
 
-/* L at the data as it stands. A row that attends to nothing has no LSE to speak of: its dLSE is 0. */
+/* Returns L at the current data. A row without attended keys has LSE -inf, so its dLSE is 0. */
 static double run_forward(run *x) {
     fxa_error err;
     fxa_args a = run_args(x);
@@ -222,7 +222,7 @@ static double target_slope(run *x, const target *t, int64_t e, double h) {
     return (high - low) / (2 * h);
 }
 
-/* False: there is a kink nearby. */
+/* Compares one element. Returns false if there is a kink nearby. */
 static bool target_compare_step(run *x, const target *t, int64_t e, double h, const char *program) {
     double d1 = target_slope(x, t, e, h), d2 = target_slope(x, t, e, 2 * h), d4 = target_slope(x, t, e, 4 * h);
     double fine = (4 * d1 - d2) / 3, coarse = (4 * d2 - d4) / 3, distance = fabs(fine - coarse);
@@ -242,7 +242,7 @@ static bool target_compare(run *x, const target *t, int64_t e, const char *progr
     return false;
 }
 
-/* Mostly elements that have a gradient, some that are drawn blindly (and may have to be 0). */
+/* Returns mostly elements with a gradient, and some random ones (whose gradient may have to be 0). */
 static int64_t target_draw(const target *t, t_rng *r) {
     int64_t e = t_int(r, 0, (int64_t)t->elements - 1);
     if (t_int(r, 0, 3) == 0) return e;
@@ -251,7 +251,7 @@ static int64_t target_draw(const target *t, t_rng *r) {
     return e;
 }
 
-/* False: with these data nothing can be said, since no gradient reaches it or kinks are everywhere. */
+/* Returns false if these data cannot test the target: no gradient reaches it, or kinks are everywhere. */
 static bool target_check(run *x, const target *t, const char *program, t_rng *r, tally *sum) {
     int wanted = t->elements < SAMPLES ? (int)t->elements : SAMPLES, done = 0;
     int most = t->elements == 1 ? 1 : 4 * SAMPLES;
@@ -287,7 +287,7 @@ static bool run_check(run *x, const fxa_program *p, const char *name, t_rng *r, 
     return good;
 }
 
-/* Every target must have been compared with one set of data; a few sets are tried. */
+/* Compares every target with at least one of a few sets of data. */
 static void gallery_check_gradients(fxa_context *ctx, const fxa_program *p, const char *name, t_rng *r, tally *sum) {
     T_REQUIRE(fxa_program_tensor_count(p) <= MAX_TENSORS && fxa_program_param_count(p) <= MAX_PARAMS);
     bool good = false;
@@ -317,7 +317,7 @@ static bool gallery_same(const fxa_program *a, const fxa_program *b) {
     return memcmp(x, y, 16) == 0;
 }
 
-/* Through text and through bytes. */
+/* Checks the round trips through text and through bytes. */
 static void gallery_round_trip(fxa_context *ctx, const fxa_program *p, const char *name) {
     fxa_error err;
     fxa_program *parsed = NULL, *loaded = NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walks ops.def against everything of src/program that must know an operation: lexer, parser, builder, printer,
- * folding, derivative, range analysis; and the tests' own generator, second meanings and error bounds. A row that was
- * added and forgotten somewhere fails here by name. (src/lower and engines: test_ops_lowered.c; the reference page:
+ * Walks ops.def and checks every part of src/program that handles operations: lexer, parser, builder, printer, folding,
+ * derivative, range analysis, and the tests' own generator, independent evaluation and error bounds. An operation
+ * missing in one of them fails here by name. (src/lower and engines: test_ops_lowered.c; the reference page:
  * test_program_md.py; golden programs: test_golden_hash.c.)
  */
 #include "support/op_walk.h"
@@ -27,7 +27,7 @@ static fxa_value walk_build_operand(fxa_builder *b, fxa_type type, int place) {
     return type == FXA_BOOL ? fxa_builder_op2(b, FXA_OP_GT, v, fxa_builder_float(b, 0)) : v;
 }
 
-/* The same as walk_program, by builder calls. */
+/* Builds the program of walk_program with builder calls. */
 static fxa_program *walk_build(fxa_context *ctx, const walk_step *s) {
     fxa_builder *b = NULL;
     fxa_program *p = NULL;
@@ -35,7 +35,7 @@ static fxa_program *walk_build(fxa_context *ctx, const walk_step *s) {
     fxa_error err;
     T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
     for (int i = 0; i < 3; i++) {
-        (void)walk_build_operand(b, FXA_FLOAT, i); /* all of the declarations */
+        (void)walk_build_operand(b, FXA_FLOAT, i); /* declares all operands */
         (void)walk_build_operand(b, FXA_INT, i);
         x[i] = walk_build_operand(b, s->type[i], i);
     }
@@ -68,7 +68,7 @@ static void walk_visit_text(fxa_context *ctx, const walk_step *s) {
     if (walk_has(parsed, s->op) != !(surface || own_cast))
         T_FAIL("%s: not in the program, or should not be\n", s->label);
     T_OK(fxa_program_print(parsed, text, sizeof text, NULL, &err));
-    /* A cast may be left out, a comparison turned around. */
+    /* A cast may be dropped, a comparison reversed. */
     bool as_written =
         !surface && s->info->sig != FXA__SIG_TOF && s->info->sig != FXA__SIG_TOI && s->info->sig != FXA__SIG_CMP;
     if (as_written && !strstr(text, fxa__op_spelling(s->op, s->result == FXA_BOOL).text))
@@ -116,7 +116,8 @@ TEST(second_spellings_mean_the_same) {
 
 /* ---- Precedence -------------------------------------------------------------------------------------------------- */
 
-/* Once more by hand, loose to tight. All group to the left but **; comparisons not at all. */
+/* An independent list of the operators, loose to tight. All are left-associative except **; comparisons do not chain.
+ * */
 static const char *const walk_levels[] = {"||",    "&&",  "== != < <= > >=", "|", "^", "&",
                                           "<< >>", "+ -", "* / // %",        "**"};
 enum { WALK_LEVELS = sizeof walk_levels / sizeof *walk_levels, WALK_COMPARE = 2 };
@@ -128,7 +129,7 @@ static int walk_level(const char *text) {
     return -1;
 }
 
-/* Parsed with operands that most operators take; NULL where types do not fit or comparisons chain. */
+/* Parses with operands that most operators accept. Returns NULL if types do not fit or comparisons chain. */
 static fxa_program *walk_try(fxa_context *ctx, const char *format, const char *first, const char *second, bool bools) {
     char expression[100], text[200];
     fxa_program *p = NULL;
@@ -174,7 +175,7 @@ TEST(operators_bind_as_tightly_as_written_here) {
 
 /* ---- Folding ----------------------------------------------------------------------------------------------------- */
 
-/* What IEEE 754 or the integers decide, whoever wrote the library. */
+/* Returns true for functions whose result IEEE 754 or integer arithmetic fixes, in every libm. */
 static bool walk_is_exact_call(const char *name, size_t length) {
     static const char *const exact[] = {"floor",      "ceil",        "trunc",           "nearbyint",
                                         "fabs",       "sqrt",        "fxa__fmodf",      "fxa__fmin",
@@ -185,7 +186,7 @@ static bool walk_is_exact_call(const char *name, size_t length) {
     return false;
 }
 
-/* Whether every function that an expression of ops.def calls is exact. */
+/* Returns true if every function that an expression of ops.def calls is exact. */
 static bool walk_is_exact(const char *expression) {
     for (const char *at = expression; *at;) {
         size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789");
@@ -213,15 +214,15 @@ TEST(only_what_is_exact_is_folded) {
     }
 }
 
-/* Constants of every type: one node where the table says so, else the operation stays. */
+/* Checks folding of constants of every type: one node if the table says so, else the operation stays. */
 static void walk_visit_folding(fxa_context *ctx, const walk_step *s) {
     static const walk_operands constants = {
         [FXA_FLOAT] = {"0.3", "0.7", "0.9"}, [FXA_INT] = {"3", "7", "9"}, [FXA_BOOL] = {"true", "false", "true"}};
     fxa_program *p = walk_program(ctx, s, constants);
     bool whole = s->type[0] != FXA_FLOAT && s->type[1] != FXA_FLOAT;
-    bool one = s->type[0] == FXA_BOOL || s->type[1] == FXA_BOOL; /* of 1, or by 0 */
+    bool one = s->type[0] == FXA_BOOL || s->type[1] == FXA_BOOL; /* with 1, or by 0 */
     bool folds = s->info->exact == FXA__EXACT_ALWAYS || (s->info->exact == FXA__EXACT_POWERS && (whole || one));
-    bool surface = s->info->flags & FXA__OP_SURFACE; /* of which nothing is left in any case */
+    bool surface = s->info->flags & FXA__OP_SURFACE; /* surface operations never remain in a program */
     if (p && (surface ? folds && s->type[0] == FXA_FLOAT && p->n_nodes > 2 : walk_has(p, s->op) == folds))
         T_FAIL("%s: folded, or not, against the table\n", s->label);
     fxa_program_destroy(p);
@@ -242,7 +243,7 @@ static double walk_float(const walk_step *s, const double *x) {
     return fxa__op_eval(s->op, FXA_FLOAT, FXA_FLOAT, v).f;
 }
 
-/* A gradient passes exactly where a small step of some operand makes a small change. */
+/* Checks that a gradient passes exactly where a small step of an operand changes the result a little. */
 static void walk_visit_slope(fxa_context *ctx, const walk_step *s) {
     (void)ctx;
     bool floats = s->result == FXA_FLOAT, moves = false;
@@ -262,7 +263,7 @@ TEST(derivative_rules_pass_where_values_move) { walk_each(NULL, walk_visit_slope
 
 /* ---- Range analysis ---------------------------------------------------------------------------------------------- */
 
-/* The operation of coordinates, compared with values that it takes: no box may be called what it is not. */
+/* Checks the range of the operation on coordinates against values that it takes: no box may get a wrong class. */
 static void walk_visit_range(fxa_context *ctx, const walk_step *s) {
     static const double bounds[] = {-3, -1, -0.5, 0, 0.25, 1, 2, 6};
     int n = s->result == FXA_BOOL ? 1 : (int)(sizeof bounds / sizeof *bounds);
@@ -299,7 +300,7 @@ TEST(range_analysis_is_sound_for_each) {
 
 /* ---- What the tests themselves know ------------------------------------------------------------------------------ */
 
-static bool walk_made[FXA_OP_COUNT][4]; /* by the type that decides the meaning */
+static bool walk_made[FXA_OP_COUNT][4]; /* [type that selects the meaning] generated so far */
 
 static fxa_type walk_decisive(const walk_step *s) {
     fxa_type widest = FXA_BOOL;
@@ -321,7 +322,7 @@ static void walk_visit_made(fxa_context *ctx, const walk_step *s) {
 TEST(the_generator_makes_each) {
     fxa_context *ctx = walk_ctx();
     t_rng rng = {t_seed()};
-    for (int round = 0; round < 4000; round++) { /* not scaled: what is asked is there at least once */
+    for (int round = 0; round < 4000; round++) { /* not scaled: each operation must occur at least once */
         uint8_t tape[160];
         for (size_t i = 0; i < sizeof tape; i++) tape[i] = (uint8_t)t_next(&rng);
         fxa_program *p = gen_program(ctx, tape, sizeof tape, 0);
@@ -341,7 +342,7 @@ TEST(error_bounds_know_each_function) {
     for (uint32_t op = 0; op < FXA_OP_COUNT; op++) {
         const fxa__op_info *info = fxa__op_info_get(op);
         if (!info->id || info->sig == FXA__SIG_LEAF || info->exact == FXA__EXACT_ALWAYS) continue;
-        if (info->flags & FXA__OP_SURFACE) continue; /* what it is built from has one */
+        if (info->flags & FXA__OP_SURFACE) continue; /* its parts have one */
         if (!(fxa__function_ulps(op, false) > 0) || !(fxa__function_ulps(op, true) > 0))
             T_FAIL("%s has no bound in src/program/function_ulps.c\n", info->id);
     }

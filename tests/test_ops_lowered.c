@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walks ops.def against what stands behind a program: each analysis of src/lower, the tapes of the cpu engine, and
- * every engine of the build as a whole, forward and backward against the reference. An operation that was added and
- * forgotten in one of them, or is read wrongly there, fails here by name.
+ * Walks ops.def and checks every user of programs: each analysis of src/lower, the row bytecode of the cpu engine, and
+ * every engine of the build, forward and backward, compared with the reference. An operation missing or misread in one
+ * of them fails here by name.
  */
 #include "support/op_walk.h"
 
@@ -14,11 +14,11 @@
 
 enum { LOWERED_ROUNDS = 12 };
 
-static rig *lowered_rig; /* of the walk that is under way */
+static rig *lowered_rig; /* of the current walk */
 
 /* ---- src/lower --------------------------------------------------------------------------------------------------- */
 
-/* What holds of programs of every kind. */
+/* Checks properties of programs of every kind. */
 static void lowered_common(const fxa_program *p) {
     rig *r = lowered_rig;
     depend_work w;
@@ -53,7 +53,7 @@ static void lowered_lift(const fxa_program *p) {
     fxa_program_destroy(lifted.program);
 }
 
-/* Value and derivative as one program: the same bits, and nothing in it twice. */
+/* Checks the fused value-and-gradient program: same bits, no duplicate nodes. */
 static void lowered_joint(const fxa_program *p, const fxa_program *d) {
     fxa_program *joint = NULL;
     fxa_error err;
@@ -85,7 +85,7 @@ static void lowered_grads(fxa_program *p) {
     grad_end(&w);
 }
 
-/* The operation as an index: which pairs add to the same element follows from what it needs. */
+/* Uses the operation as an index: its inputs decide which pairs add to the same element. */
 static void lowered_index(fxa_context *ctx, const walk_step *s, const walk_operands operands) {
     char inner[200], text[500];
     fxa_program *p = NULL;
@@ -99,7 +99,7 @@ static void lowered_index(fxa_context *ctx, const walk_step *s, const walk_opera
         lowered_grads(p);
 }
 
-/* The operation on dscore, at each place: a backward program of a user's. */
+/* Applies the operation to dscore, as each operand, in a user's backward program. */
 static void lowered_bprop(const walk_step *s) {
     for (int place = 0; s->result == FXA_FLOAT && place < s->info->arity; place++) {
         walk_operands operands = {[FXA_FLOAT] = {"score", "f1", "(score - f2)"},
@@ -129,7 +129,7 @@ static void lowered_bprop(const walk_step *s) {
 static void lowered_visit(fxa_context *ctx, const walk_step *s) {
     static const walk_operands *const styles[] = {&walk_params, &walk_pairs, &walk_coordinates};
     int failures = t_failures;
-    t_failures = 0; /* the checks stop at the first: one for each operation */
+    t_failures = 0; /* one failure per operation: checks stop at the first */
     for (int style = 0; style < 3; style++) {
         fxa_program *p = walk_program(ctx, s, *styles[style]), *d = NULL;
         fxa_error err;
@@ -160,14 +160,14 @@ TEST(analyses_are_right_about_each) {
 
 /* ---- Tapes of the cpu engine ------------------------------------------------------------------------------------- */
 
-/* Every node of the program must have a row operation, or the engine could not run it. */
+/* Returns true if every node of the program has a row operation; else the engine could not run it. */
 static bool walk_is_lowered(const fxa_program *p, const walk_step *s) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
         char letters[4] = "___";
         if (fxa__op_info_get(n->op)->sig == FXA__SIG_LEAF) continue;
         for (int k = 0; k < n->n_args; k++) letters[k] = p->nodes[n->arg[k]].type == FXA_FLOAT ? 'F' : 'I';
-        bool no_work = (n->op == FXA_OP_INT && letters[0] == 'I') || n->op == FXA_OP_WITH_GRAD; /* what it is given */
+        bool no_work = (n->op == FXA_OP_INT && letters[0] == 'I') || n->op == FXA_OP_WITH_GRAD; /* operands are given */
         uint32_t op = n->op == FXA_OP_NOT && n->type == FXA_BOOL ? (uint32_t)FXA__TAPE_NOT_BOOL : n->op;
         if (no_work || tape_case_opcode(op, n->type == FXA_FLOAT ? 'F' : 'I', letters) >= 0) continue;
         T_FAIL("%s: no row in src/engine/cpu/tape_ops.def for operands %s\n", s->label, letters);
@@ -176,7 +176,7 @@ static bool walk_is_lowered(const fxa_program *p, const walk_step *s) {
     return true;
 }
 
-/* The tape of the program on each set of kernels that the machine has. */
+/* Runs the program's row bytecode on each kernel set of this machine. */
 static void walk_tape(fxa_context *ctx, const walk_step *s, fxa_program *p, uint32_t flags) {
     uint64_t rng = t_seed() + s->op;
     bool usable, good = walk_is_lowered(p, s);
@@ -214,9 +214,9 @@ TEST(tapes_run_each) {
 /* ---- Engines ----------------------------------------------------------------------------------------------------- */
 
 static const char *lowered_engine;
-static int lowered_sure[FXA_OP_COUNT]; /* cases of which something could be said */
+static int lowered_sure[FXA_OP_COUNT]; /* number of proven cases */
 
-/* One small problem with the operation in it, forward and backward. */
+/* Runs one small problem with the operation, forward and backward. */
 static void lowered_visit_engine(fxa_context *ctx, const walk_step *s) {
     static const walk_operands *const styles[] = {&walk_pairs, &walk_coordinates};
     static const attn_shape shape = {.b = 1, .hq = 2, .hkv = 2, .sq = 9, .sk = 21, .d = 8, .dv = 8, .window = 6};
@@ -229,7 +229,7 @@ static void lowered_visit_engine(fxa_context *ctx, const walk_step *s) {
         bool ok = conf_draw(&c, ctx, 0, &shape, p, s->label, NULL, &tally, &rng);
         ok = ok && conf_check_forward(&c, lowered_engine) && conf_check_backward(&c, lowered_engine);
         if (!ok) T_FAIL("%s: %s: %s\n", lowered_engine, s->label, c.why);
-        /* Engines of the host take every program; others say why not. */
+        /* Host engines support every program; others must give a reason. */
         if (c.refused && (attn_device(lowered_engine) == FXA_HOST || !c.why[0]))
             T_FAIL("%s refuses %s: %s\n", lowered_engine, s->label, c.why);
         lowered_sure[s->op] += !c.unsure || c.refused;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table "What is supported" of README.md is what the engines answer (R-79): for each row some problems, forward and
- * backward, of which an engine must support all to get a yes. FXA_TEST_UPDATE=1 writes it anew. Of engines of a device
- * it has cuda on an H200, whose answer needs neither; what cudnn takes depends on a library that not every machine has
+ * Checks the table "What is supported" of README.md against the engines' support reports (R-79). Each row has several
+ * problems, forward and backward, all of which an engine must support for a yes. FXA_TEST_UPDATE=1 rewrites the table.
+ * For GPUs it has cuda on an H200, whose report needs no device and no library; cudnn's report needs its library
  * (docs/gpu.md).
  */
 #include "engine/cuda/cuda.h"
@@ -14,7 +14,7 @@
 
 /* ---- Problems ---------------------------------------------------------------------------------------------------- */
 
-/* The problem of a row, with what it points to. */
+/* Problem of a row and the data it points to. */
 typedef struct table_case {
     fxa_context *ctx;
     fxa_problem p;
@@ -30,7 +30,7 @@ static void table_program(table_case *c, const char *text) {
     c->p.captures = c->captures, c->p.n_captures = fxa_program_tensor_count(c->program);
 }
 
-/* Each changes the plain problem into the i-th of its row; false past the last. */
+/* Each function changes the default problem into the i-th of its row; returns false past the last. */
 
 static bool table_gradients(table_case *c, int i) {
     table_program(c, "param g : float\ntensor t : f32[1]\nscore = g * score + t[h]");
@@ -46,7 +46,7 @@ static bool table_storage(table_case *c, int i) {
     c->p.q.dtype = (uint32_t)table_float(i);
     return i < 6;
 }
-static bool table_mixed(table_case *c, int i) { /* each of Q, K, V its own, dO, dQ.. another */
+static bool table_mixed(table_case *c, int i) { /* another dtype for each of Q, K, V, dO, dQ, ... */
     if (i >= 125) return false;
     c->p.q.dtype = (uint32_t)table_float(1 + i % 5);
     c->p.k.dtype = (uint32_t)table_float(1 + i / 5 % 5);
@@ -55,7 +55,7 @@ static bool table_mixed(table_case *c, int i) { /* each of Q, K, V its own, dO, 
     c->p.dout.dtype = c->p.dq.dtype = (uint32_t)table_float(i / 6);
     return true;
 }
-static bool table_scaled(table_case *c, int i) { /* as FP8 training has it: e4m3, gradients e5m2 */
+static bool table_scaled(table_case *c, int i) { /* as in FP8 training: e4m3, gradients e5m2 */
     c->p.q.dtype = FXA_E4M3;
     c->p.dout.dtype = c->p.dq.dtype = c->p.dk.dtype = c->p.dv.dtype = i ? FXA_E5M2 : FXA_E4M3;
     c->p.flags |= FXA_SCALED;
@@ -154,7 +154,7 @@ static bool table_bprop(table_case *c, int i) {
 
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
-/* Notes follow the verdict: of the cpu engine, of the reference, of cuda. */
+/* Rows, with notes that follow the verdict of cpu, ref and cuda. */
 static const struct table_row {
     const char *label;
     bool (*change)(table_case *c, int i);
@@ -184,7 +184,7 @@ static const struct table_row {
 };
 enum { TABLE_ROWS = sizeof table_list / sizeof table_list[0] };
 
-/* Columns, and what the engines are called there. */
+/* Columns and the engines' names in them. */
 enum { TABLE_CPU, TABLE_REF, TABLE_CUDA, TABLE_COLUMNS };
 static const char *const table_columns[TABLE_COLUMNS] = {"cpu", "ref", "cuda"};
 
@@ -224,10 +224,10 @@ static void table_ask_cuda(table_case *c, table_votes *votes) {
     table_vote(votes, TABLE_CUDA, &report);
     c->p.flags |= FXA_DETERMINISTIC;
     const fxa_support fixed = table_h200(c);
-    T_CHECK(fixed.supported == report.supported && fixed.deterministic == fixed.supported); /* as the table says */
+    T_CHECK(fixed.supported == report.supported && fixed.deterministic == fixed.supported); /* as the table claims */
 }
 
-/* Asks all engines about the i-th problem of a row; false past the last. */
+/* Queries all engines about the i-th problem of a row; returns false past the last. */
 static bool table_ask(const struct table_row *row, bool backward, int i, table_votes *votes) {
     fxa_error err;
     table_case c = {.p = FXA_PROBLEM_INIT, .backward = backward};
@@ -253,7 +253,7 @@ static const char *table_note(const struct table_row *row, int column) {
     return column == TABLE_CPU ? row->cpu : column == TABLE_REF ? row->ref : row->cuda;
 }
 
-/* The whole table as it must be. */
+/* Writes the complete expected table. */
 static void table_make(char *out, size_t room) {
     table_votes all = {0};
     size_t n = (size_t)snprintf(out, room, "| |");
@@ -284,7 +284,7 @@ TEST(readme_has_the_table) {
     T_REQUIRE(f);
     size_t length = fread(readme, 1, sizeof readme - 1, f);
     fclose(f);
-    T_REQUIRE(length < sizeof readme - 1); /* all of it */
+    T_REQUIRE(length < sizeof readme - 1); /* the file fits */
     char *begin = strstr(readme, "## What is supported\n\n");
     T_REQUIRE(begin);
     begin += strlen("## What is supported\n\n");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments of a run that pass, to change one thing of: what the tests of binding share. Pointers and counts are the
- * subject here, not numbers, so every tensor is room at an address of the test's own.
+ * Valid arguments of a run, for tests that change one of them. They check pointers and counts, not numbers, so every
+ * tensor is an address within the test's own memory.
  */
 #ifndef FXA_TESTS_BIND_BENCH_H
 #define FXA_TESTS_BIND_BENCH_H
@@ -10,7 +10,7 @@
 
 static fxa_error err;
 
-/* Room for every tensor of a case, far enough apart, and arguments that pass. */
+/* Valid arguments and memory for every tensor of a case, far enough apart. */
 typedef struct bench {
     fxa__problem *p;
     fxa_args args;
@@ -57,7 +57,7 @@ static void bind_ok(void) {
     T_OK(bind_now(&bound));
 }
 
-/* A refusal leaves the workspace alone. */
+/* Checks a refusal, which must leave the workspace unchanged. */
 #define BIND_REFUSED(base, status, words, change)                                                                      \
     do {                                                                                                               \
         fxa_problem p = base;                                                                                          \

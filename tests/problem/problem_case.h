@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of src/problem share: a host, programs from text, and small problems to change one thing of. These are
- * descriptions, the first layer of attn_data.h; nothing of them has data.
+ * Helpers for the tests of src/problem: a host, programs from text, and small problems to be changed. They are
+ * descriptions without data, the first layer of attn_data.h.
  */
 #ifndef FXA_TESTS_PROBLEM_CASE_H
 #define FXA_TESTS_PROBLEM_CASE_H
@@ -10,7 +10,7 @@
 #include "support/attn_data.h"
 #include "t.h"
 
-/* Two params and three tensors, declared out of order: slots are bias, ids, table and gain, shift. */
+/* Two params and three tensors, declared out of order. The slots are sorted: bias, ids, table and gain, shift. */
 #define CASE_TEXT                                                                                                      \
     "param shift : int\nparam gain : float\ntensor table : i32[1]\ntensor bias : f32[2]\ntensor ids : i64[1]\n"        \
     "score = score * gain + bias[h, q] + float(table[k] + shift)\nmask = ids[q] == ids[k]\n"
@@ -42,7 +42,7 @@ __attribute__((unused)) static const fxa_program *case_bprop(void) {
     return program ? program : (program = case_parse(FXA_PROGRAM_BPROP, CASE_BPROP));
 }
 
-/* [2,4,5,8] against [2,2,6,8], Dv 3, no program. */
+/* Returns a forward problem: [2,4,5,8] x [2,2,6,8], d_v 3, no program. */
 __attribute__((unused)) static fxa_problem case_forward(void) {
     static const attn_spec spec = {.b = 2, .hq = 4, .hkv = 2, .sq = 5, .sk = 6, .d = 8, .dv = 3};
     return attn_spec_problem(&spec);
@@ -55,7 +55,7 @@ __attribute__((unused)) static fxa_problem case_backward(void) {
     return p;
 }
 
-/* With CASE_TEXT; captures[3] belong to the caller. */
+/* Returns a problem with CASE_TEXT; captures[3] belongs to the caller. */
 __attribute__((unused)) static fxa_problem case_captured(fxa_capture *captures, bool backward) {
     fxa_problem p = backward ? case_backward() : case_forward();
     memset(captures, 0, 3 * sizeof *captures);

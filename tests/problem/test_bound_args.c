@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments of a run: what is refused, with its text, and what bound arguments holds when nothing is. R-21, R-22:
- * counts and slots are checked before anything runs, and a workspace of size 0 is legal. Int32 arrays are in
- * test_bound_args_tables.c.
+ * Arguments of a run: refusals with their texts, and the bound arguments of valid ones. R-21, R-22: counts and slots
+ * are checked before anything runs, and a workspace of size 0 is legal. Int32 arrays are in test_bound_args_tables.c.
  */
 #include "bound_args_rig.h"
 
@@ -12,7 +11,7 @@ enum { BIND_WIDE = 4 };
 enum { BIND_WIDE = 8 };
 #endif
 
-/* Ints and doubles of 8 bytes lie at multiples of 8, on 32-bit x86 of 4. */
+/* Returns the text of the alignment error. 8-byte ints and doubles are aligned to 8, on 32-bit x86 to 4. */
 static const char *bind_needs(const char *what) {
     static char text[64];
     (void)snprintf(text, sizeof text, "%s need a multiple of %d bytes", what, BIND_WIDE);
@@ -85,7 +84,7 @@ TEST(views_join_pointers_and_shapes) {
     the.args.workspace = the.data[15];
     T_STATUS(bind_with(100, &bound), FXA_E_BINDING);
     T_STR(err.text, "workspace is written and overlaps bprop_tensors extra in memory");
-    the.args.workspace = (void *)(UINTPTR_MAX - 63); /* near the end of all addresses */
+    the.args.workspace = (void *)(UINTPTR_MAX - 63); /* near the end of the address space */
     T_STATUS(bind_with(100, &bound), FXA_E_BINDING);
     T_HAS(err.text, "workspace is 0x");
     T_HAS(err.text, ": it leaves the address space");
@@ -99,7 +98,7 @@ TEST(views_join_pointers_and_shapes) {
 TEST(refused_slots) {
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot Q is NULL; every run reads Q", a->slot[FXA_SLOT_Q] = NULL);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot O is NULL; forward writes O", a->slot[FXA_SLOT_O] = NULL);
-    /* after a forward that kept none */
+    /* backward after a forward without LSE */
     BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot LSE is NULL; backward reads the LSE that forward wrote",
                  a->slot[FXA_SLOT_LSE] = NULL);
     BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DO is NULL; backward reads the gradient of O",
@@ -131,7 +130,7 @@ TEST(tensors_stay_in_the_address_space) {
     bench_close();
 }
 
-/* One set of arguments may serve forward and backward: slots that only the other pass uses are ignored. */
+/* The same arguments may serve forward and backward: slots that only the other pass uses are ignored. */
 TEST(slots_of_the_other_pass_are_ignored) {
     const fxa_slot of_backward[] = {FXA_SLOT_DO, FXA_SLOT_DLSE, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV, FXA_SLOT_DSINKS};
     fxa_problem p = case_forward();
@@ -148,11 +147,11 @@ TEST(slots_of_the_other_pass_are_ignored) {
     bench_close();
 }
 
-/* What would change the result, and is bound without the flag that reads it, is no slip to pass over. */
+/* A slot that would change the result but lacks the flag that reads it is an error. */
 TEST(slots_without_their_flag) {
     static const struct {
         fxa_slot slot;
-        int pass; /* -1: both */
+        int pass; /* -1 = both */
         const char *lacks;
     } rows[] = {
         {FXA_SLOT_LSE, FXA_FORWARD, "write it: it lacks flag FXA_RETURN_LSE"},
@@ -202,7 +201,7 @@ TEST(slots_without_their_flag) {
                  a->n_bprop_tensors = 1);
 }
 
-/* A problem that needs a workspace: its indices are looked at in every run, since no proof covers keys in segments. */
+/* Returns a problem that needs a workspace: keys in segments have no proof, so every run checks the indices. */
 static fxa_problem case_strict(fxa_capture *captures) {
     fxa_problem p = case_captured(captures, false);
     p.flags |= FXA_BOUNDS_CHECK;
@@ -245,7 +244,7 @@ TEST(refused_params_and_tensors) {
                  a->params = (const double *)(const void *)((char *)the.dparams + BIND_WIDE / 2));
     fxa__bound_args bound;
     bench_open(&base);
-    the.params[0] = NAN; /* floats may be anything */
+    the.params[0] = NAN; /* any float value is valid */
     the.params[1] = -2147483648.0;
     T_OK(bind_now(&bound));
     the.params[1] = 2147483647;
@@ -305,7 +304,7 @@ TEST(refused_overlap) {
                  a->slot[FXA_SLOT_DQ] = the.data[FXA_SLOT_O]);
     fxa_problem p = case_forward();
     bench_open(&p);
-    the.args.slot[FXA_SLOT_O] = the.data[2] + 72; /* V ends where O begins; inputs may be one */
+    the.args.slot[FXA_SLOT_O] = the.data[2] + 72; /* V ends where O starts; inputs may overlap */
     the.args.slot[FXA_SLOT_K] = the.data[0];
     bind_ok();
     bench_close();
@@ -339,7 +338,7 @@ TEST(empty_tensors_need_no_pointer) {
     const fxa_slot empty[] = {FXA_SLOT_Q, FXA_SLOT_O, FXA_SLOT_DO, FXA_SLOT_LSE, FXA_SLOT_DQ};
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) the.args.slot[empty[i]] = NULL;
     bind_ok();
-    the.args.slot[FXA_SLOT_DK] = NULL; /* its gradient is zeroes, but it is there */
+    the.args.slot[FXA_SLOT_DK] = NULL; /* dK is all zeros but must be given */
     T_STATUS(bind_now(&bound), FXA_E_BINDING);
     bench_close();
     p = with_flags(case_forward(), FXA_PADDING);
@@ -350,7 +349,7 @@ TEST(empty_tensors_need_no_pointer) {
     bench_close();
 }
 
-/* What the caller vouches for is not looked at; what makes a run possible at all is. */
+/* With FXA_SKIP_POINTER_CHECKS addresses are not checked, but NULL still is. */
 TEST(trusted_pointers) {
     fxa_capture captures[3];
     fxa_problem p = case_captured(captures, false);
@@ -393,9 +392,9 @@ TEST(older_and_newer_arguments) {
     newer.args = the.args;
     newer.args.struct_size = sizeof newer;
     T_OK(fxa__bound_args_make(the.p, &newer.args, 0, true, the.views, &bound, &err));
-    newer.more[0] = 1; /* not ours to read */
+    newer.more[0] = 1; /* unknown trailing field: ignored */
     T_OK(fxa__bound_args_make(the.p, &newer.args, 0, true, the.views, &bound, &err));
-    newer.args.flags = 2; /* how it says that it must not be ignored */
+    newer.args.flags = 2; /* unknown flag: must not be ignored */
     T_STATUS(fxa__bound_args_make(the.p, &newer.args, 0, true, the.views, &bound, &err), FXA_E_BINDING);
     fxa_args older;
     memset(&older, 0xee, sizeof older);

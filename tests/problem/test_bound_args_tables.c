@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Int32 arrays of a run: lengths, offsets, page numbers, maps, positions; what of them is refused, with its text, and
- * what bound arguments holds of them.
+ * Int32 arrays of a run (lengths, offsets, page numbers, maps, positions): refusals with their texts, and bound
+ * arguments.
  */
 #include "bound_args_rig.h"
 
@@ -17,7 +17,7 @@ TEST(lengths) {
     the.ints[0][1] = 7;
     T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_STR(err.text, "K_LENGTHS[1] is 7: accepted are 0 to 6");
-    T_OK(fxa__bound_args_make(the.p, &the.args, 0, false, the.views, &bound, &err)); /* a device's memory is not read */
+    T_OK(fxa__bound_args_make(the.p, &the.args, 0, false, the.views, &bound, &err)); /* device memory is not read */
     the.ints[0][1] = 0;
     the.args.slot[FXA_SLOT_Q_LENGTHS] = the.ints[1];
     the.ints[1][0] = -1;
@@ -64,7 +64,7 @@ TEST(page_numbers) {
     T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_STR(err.text, "slot PAGES is NULL; FXA_PAGED reads int32 [B,ceil(sk/page_size)] page numbers");
     int32_t *pages = the.args.slot[FXA_SLOT_PAGES] = the.ints[0];
-    pages[0] = 2, pages[1] = -99, pages[2] = 0, pages[3] = 3; /* -99 is not used: 4 keys fill one page */
+    pages[0] = 2, pages[1] = -99, pages[2] = 0, pages[3] = 3; /* -99 is unused: 4 keys fill one page */
     the.ints[1][0] = 4, the.ints[1][1] = 4;
     bind_ok();
     the.ints[1][1] = 5;
@@ -92,7 +92,7 @@ TEST(packed_with_gaps_are_bound) {
     bench_open(&p);
     int32_t *q = the.args.slot[FXA_SLOT_CU_Q] = the.ints[0], *k = the.args.slot[FXA_SLOT_CU_K] = the.ints[1];
     int32_t *len = the.args.slot[FXA_SLOT_Q_LENGTHS] = the.ints[2];
-    q[1] = 9, q[2] = 12, k[1] = 6, k[2] = 11; /* room for 9 rows, of which 5 may be there */
+    q[1] = 9, q[2] = 12, k[1] = 6, k[2] = 11; /* capacity 9 rows, at most 5 used */
     len[0] = 5, len[1] = 3;
     bind_ok();
     len[1] = 4;
@@ -104,7 +104,7 @@ TEST(packed_with_gaps_are_bound) {
     len[0] = 0, q[2] = 13;
     T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_STR(err.text, "CU_Q[2] is 13: the packed tensors have 12 positions");
-    q[2] = 12, k[1] = 7, k[2] = 7; /* keys have no lengths: their room is */
+    q[2] = 12, k[1] = 7, k[2] = 7; /* keys have no lengths: their capacity is used */
     T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_STR(err.text, "CU_K[0] to CU_K[1] is a sequence of 7: the problem says 6 at most");
     bench_close();
@@ -118,9 +118,9 @@ TEST(packed_rows_against_pages_are_bound) {
     int32_t *pages = the.args.slot[FXA_SLOT_PAGES] = the.ints[0];
     the.args.slot[FXA_SLOT_CU_Q] = the.ints[1];
     int32_t *len = the.args.slot[FXA_SLOT_K_LENGTHS] = the.ints[2];
-    len[0] = 6, len[1] = 4, pages[3] = 77; /* CU_K is not needed, and the last page not reached */
+    len[0] = 6, len[1] = 4, pages[3] = 77; /* CU_K is not needed, and the last page is not reached */
     bind_ok();
-    the.args.slot[FXA_SLOT_CU_K] = the.ints[3]; /* nor is it read when it is there */
+    the.args.slot[FXA_SLOT_CU_K] = the.ints[3]; /* CU_K is not read even if given */
     the.ints[3][1] = -5;
     bind_ok();
     len[1] = 5;
@@ -167,7 +167,7 @@ TEST(positions_are_bound) {
     T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_STR(err.text, "slot O is written and overlaps slot Q_START in memory");
     the.args.slot[FXA_SLOT_Q_START] = the.ints[0];
-    the.ints[0][0] = INT32_MIN, the.ints[0][1] = INT32_MAX; /* any value is one */
+    the.ints[0][0] = INT32_MIN, the.ints[0][1] = INT32_MAX; /* any value is valid */
     bind_ok();
     bench_close();
 }

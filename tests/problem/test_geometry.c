@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where rows lie and which coordinates programs see, for batches, padding, packed sequences, pages and maps.
+ * Row offsets and program coordinates for batches, padding, packed sequences, pages and maps.
  */
 #include "problem_case.h"
 
@@ -52,7 +52,7 @@ TEST(padding_of_queries) {
     fxa__seq seq = fxa__seq_get(made, &bound, 1);
     T_INT(seq.q_len, 3);
     T_INT(seq.k_len, 6);
-    T_INT(seq.q_len_seen, 100); /* a shard is told the length of the whole */
+    T_INT(seq.q_len_seen, 100); /* a shard uses the global length */
     T_INT(seq.k_len_seen, 200);
     fxa__problem_release(made);
 }
@@ -103,7 +103,7 @@ TEST(pages) {
     fxa__problem_release(made);
 }
 
-/* Offsets say where a sequence begins, lengths how much of its room it has. */
+/* Offsets give a sequence's start and capacity, lengths how many rows it uses. */
 TEST(packed_with_gaps) {
     fxa_problem p = case_forward();
     p.flags = FXA_VARLEN | FXA_PADDING;
@@ -183,7 +183,7 @@ TEST(maps) {
     fxa__problem_release(made);
 }
 
-/* The q of row i of batch entry b. */
+/* Returns q of row i of batch entry b. */
 static int32_t geometry_q(const fxa__problem *p, const fxa__bound_args *bound, int64_t b, int64_t i) {
     fxa__seq seq = fxa__seq_get(p, bound, b);
     return fxa__row_coord(p, bound, &seq, i);
@@ -201,12 +201,12 @@ TEST(positions_are_added_to_the_map) {
     bound.slot[FXA_SLOT_OFFSET_Q] = &dynamic;
     for (int64_t b = 0; b < 2; b++)
         for (int64_t i = 0; i < 5; i++) T_INT(geometry_q(made, &bound, b, i), 1003 + 2 * i + positions[b]);
-    positions[0] = INT32_MAX; /* what is only known at run time wraps as program ints do */
+    positions[0] = INT32_MAX; /* run-time values wrap as program ints do */
     T_INT(geometry_q(made, &bound, 0, 0), INT32_MIN + 1002);
     fxa__problem_release(made);
 }
 
-/* The last row is where the last key is, by the lengths that the program reads. */
+/* BOTTOM_RIGHT puts the last row at the last key, by the lengths that the program reads. */
 TEST(rows_align_to_the_last_key) {
     fxa_problem p = case_forward();
     int32_t len_q[2] = {1, 4}, len_k[2] = {6, 2};
@@ -231,14 +231,14 @@ TEST(rows_align_to_the_last_key) {
     T_CHECK(lo == -5 && hi == 5);
     fxa__problem_release(made);
 
-    p.global_k_len = 100, p.global_q_len = 1; /* one row against a part of 100 keys */
+    p.global_k_len = 100, p.global_q_len = 1; /* one row and part of 100 keys */
     made = geometry_make(&p);
     T_REQUIRE(made);
     T_INT(geometry_q(made, &bound, 0, 0), 99);
     fxa__problem_release(made);
 
     p.global_k_len = p.global_q_len = 0;
-    p.flags |= FXA_CAUSAL; /* then only the ready mask aligns */
+    p.flags |= FXA_CAUSAL; /* now only the built-in mask is aligned */
     made = geometry_make(&p);
     T_REQUIRE(made);
     T_INT(geometry_q(made, &bound, 0, 0), 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Indices outside their tensors: what fxa_bounds_check counts against a count by hand, and what FXA_BOUNDS_CHECK
- * refuses, before a byte of the outputs is written.
+ * Out-of-bounds indices: fxa_bounds_check is compared with a count by hand, and FXA_BOUNDS_CHECK refuses before an
+ * output is written.
  */
 #include "problem_case.h"
 
@@ -12,13 +12,13 @@ enum { IB = 2, IH = 3, IQ = 9, IK = 11, ID = 4 };
 typedef struct index_case {
     fxa_context *ctx;
     attn_data x;
-    attn_call call; /* of forward */
+    attn_call call; /* of the forward pass */
     float *q, *k, *o;
     fxa_bounds_report reports[8];
     size_t count;
 } index_case;
 
-/* Tensors in the order of their names: ids (i32), t (f32); sizes are of t. */
+/* Creates a case. Tensors are ordered by name: ids (i32), t (f32); n0, n1 are the sizes of t. */
 static void index_start(index_case *c, const char *text, int64_t n0, int64_t n1) {
     attn_spec s = {.b = IB, .hq = IH, .hkv = IH, .sq = IQ, .sk = IK, .d = ID, .text = text};
     fxa_error err;
@@ -48,7 +48,7 @@ static void index_ask(index_case *c) {
     T_OK(fxa_bounds_check(c->ctx, &c->call.p, &c->call.args, c->reports, &c->count, &err));
 }
 
-/* Strict: refused with these words, or runs; nothing is written when refused. */
+/* Runs with FXA_BOUNDS_CHECK: refused with these words and nothing written, or runs. */
 static void index_strict(index_case *c, const char *says) {
     fxa_error err;
     c->call.p.flags |= FXA_BOUNDS_CHECK;
@@ -69,7 +69,7 @@ static void index_strict(index_case *c, const char *says) {
 
 TEST(a_transposed_table) {
     index_case c;
-    index_start(&c, "tensor t : f32[2]\nscore = score + t[k, h]", IH, IK); /* was meant as [IK, IH] */
+    index_start(&c, "tensor t : f32[2]\nscore = score + t[k, h]", IH, IK); /* a user error: [IK, IH] was meant */
     index_ask(&c);
     T_INT(c.count, 1);
     const fxa_bounds_report *r = &c.reports[0];
@@ -88,12 +88,12 @@ TEST(a_transposed_table) {
     index_end(&c);
 }
 
-/* The second operand of with_grad is used by the derivative alone: not in forward, masks and conditions, and not beside
- * a backward program of the user's. */
+/* The second operand of with_grad is needed by the derivative only: not in forward, masks or conditions, nor with a
+ * user-written backward program. */
 TEST(with_grads_need_their_second_operand_for_the_derivative) {
     static const struct {
         const char *text;
-        int64_t forward, backward; /* misses of one head */
+        int64_t forward, backward; /* misses per head */
     } cases[] = {
         {"score = score + with_grad(0.5, t[k, 0])", 0, 6 * IQ},
         {"score = score * with_grad(t[k, 0], score)", 6 * IQ, 6 * IQ},
@@ -101,10 +101,10 @@ TEST(with_grads_need_their_second_operand_for_the_derivative) {
         {"score = score + with_grad(with_grad(0.5, t[k, 0]) * score, 0.0)", 0, 0},
         {"score = with_grad(0.5, t[k, 0]) < 0.7 ? score : 0.25", 0, 0},
         {"mask = with_grad(0.5, t[k, 0]) < 0.7", 0, 0},
-        {"mask = with_grad(0.5, t[k, 0]) < 0.7 || t[k, 0] < 0.0", 0, 0}, /* decided without a miss */
+        {"mask = with_grad(0.5, t[k, 0]) < 0.7 || t[k, 0] < 0.0", 0, 0}, /* one operand decides without a miss */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        for (int way = 0; way < 3; way++) { /* forward, backward, backward of the user's */
+        for (int way = 0; way < 3; way++) { /* forward, backward, user-written backward */
             char text[200];
             index_case c;
             uint64_t rng = t_seed();
@@ -133,7 +133,7 @@ static size_t index_workspace(index_case *c, uint32_t flag) {
     return size;
 }
 
-/* Where no index can leave its tensor, whatever that holds, FXA_BOUNDS_CHECK adds no check, and no room for one. */
+/* If all indices are proven in bounds, FXA_BOUNDS_CHECK adds neither a check nor workspace. */
 TEST(what_is_proven_is_free) {
     static const struct {
         const char *text;
@@ -162,11 +162,11 @@ TEST(what_is_proven_is_free) {
     }
 }
 
-/* Programs that guard their loads, each in its own way, are strict; a negative index counts from the end. */
+/* Guarded loads pass the bounds check; a negative index counts from the end. */
 TEST(only_what_the_result_needs_counts) {
     static const struct {
         const char *text;
-        int64_t misses; /* of one head */
+        int64_t misses; /* per head */
     } cases[] = {
         {"score = score + (q >= k && q - k < 5 ? t[q - k, 0] : 0)", 0},
         {"score = score + t[q - k, 0]\nmask = q >= k && q - k < 5", 0},
@@ -178,7 +178,7 @@ TEST(only_what_the_result_needs_counts) {
         {"mask = t[k, 0] >= 0", 6 * IQ},
         {"score = score + t[-1 - k, 0]", 6 * IQ},
         {"score = score + t[k % 5, 0] + t[min(k, 4), 0] + t[-5, 0]", 0},
-        {"score = score + t[k, 0] + t[k + 1, 0]", 7 * IQ}, /* a pair counts once */
+        {"score = score + t[k, 0] + t[k + 1, 0]", 7 * IQ}, /* each pair counts once */
         {"score = score + t[k, k]", 6 * IQ},
         {"score = score + t[int(t[min(k, 4), 0]) + 5, 0] * 0", IK * IQ},
     };
@@ -285,7 +285,7 @@ TEST(many_pairs_are_sampled) {
     index_end(&c);
 }
 
-/* What a look costs grows with the program, and what is looked at shrinks with it. */
+/* The cost of a pair grows with the program, so longer programs are sampled sooner. */
 TEST(long_programs_are_sampled_sooner) {
     static char text[1 << 15];
     index_case c;
@@ -302,7 +302,7 @@ TEST(long_programs_are_sampled_sooner) {
     index_end(&c);
 }
 
-/* A chain of loads of one table: an analysis for each reads the elements of all before it, which the budget counts. */
+/* In a chain of loads of one table each analysis reads all elements of the loads before it; the budget counts them. */
 TEST(chains_of_loads_are_bounded) {
     enum { CHAIN_TABLE = 300 };
     const int chain = t_scaled_down(1200);
@@ -317,13 +317,13 @@ TEST(chains_of_loads_are_bounded) {
     c.call.tensors[0] = table;
     c.call.p.sq = c.call.p.sk = 100;
     c.call.args.slot[FXA_SLOT_Q] = NULL;
-    index_ask(&c); /* took minutes */
+    index_ask(&c); /* must not take minutes */
     T_CHECK(c.count == 0);
     index_end(&c);
 }
 
-/* A table of indices with more elements than an analysis reads is read once: its range proves all loads by it, and the
- * pairs that are left are counted, where they would be sampled. */
+/* A large table of indices is scanned once. Its range proves all loads through it, and the remaining pairs are counted
+ * rather than sampled. */
 TEST(a_table_of_indices_is_read_once) {
     enum { PLACES = 64, MANY = 16384 };
     static const char *const texts[] = {
@@ -351,7 +351,7 @@ TEST(a_table_of_indices_is_read_once) {
     }
 }
 
-/* One element of it that leaves the other table is found, whatever the strides of both. */
+/* A single out-of-bounds element of an index table is found, whatever the strides of both tensors. */
 TEST(a_table_of_indices_with_one_outside) {
     for (int way = 0; way < 4; way++) {
         const char *text = "tensor ids : i32[2]\ntensor t : f32[1]\nscore = score + t[ids[q % 64, k % 64]]";
@@ -404,7 +404,8 @@ TEST(what_is_refused_and_what_is_free) {
     index_end(&c);
 }
 
-/* Draws that hit no row or key are thrown away: what is left counts for all. Every pair is outside here. */
+/* Random draws outside the sequences are rejected, and the count is extrapolated from the others. Every pair is a miss.
+ * */
 TEST(few_pairs_among_many_places_are_sampled) {
     static char text[1 << 15];
     index_case c;
@@ -433,7 +434,7 @@ TEST(sequences_without_rows_or_keys_have_no_pairs) {
     c.call.args.slot[FXA_SLOT_Q_LENGTHS] = len_q, c.call.args.slot[FXA_SLOT_K_LENGTHS] = len_k;
     index_ask(&c);
     T_INT(c.count, 0);
-    len_k[1] = 6; /* b 1 has two rows, and a key too many for t */
+    len_k[1] = 6; /* b 1 has two rows, and one key more than t has elements */
     index_ask(&c);
     T_CHECK(c.count == 1 && c.reports[0].pairs == IH * 2 && c.reports[0].of == IH * 2 * 6);
     c.call.p.flags = 0;
@@ -451,13 +452,13 @@ TEST(places_where_an_index_comes_from) {
     T_CHECK(c.count == 1 && c.reports[0].b == 1 && c.reports[0].pairs == IH * IQ * IK);
     index_end(&c);
 
-    index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0); /* from the end to the front */
+    index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0); /* negative indices count from the end */
     c.call.p.map_k = (fxa_index_map){.base = 7, .step = -1};
     index_ask(&c);
     T_CHECK(c.count == 1 && c.reports[0].lo == 5 && c.reports[0].hi == 7 && c.reports[0].pairs == IB * IH * IQ * 3);
     index_end(&c);
 
-    index_start(&c, "tensor t : f32[1]\nmask = k < 5\nscore = score + t[k]", 5, 0); /* the others are masked */
+    index_start(&c, "tensor t : f32[1]\nmask = k < 5\nscore = score + t[k]", 5, 0); /* the other pairs are masked */
     index_ask(&c);
     T_INT(c.count, 0);
     c.call.args.slot[FXA_SLOT_K] = NULL;
@@ -470,7 +471,7 @@ TEST(places_where_an_index_comes_from) {
     uint64_t rng = t_seed();
     fxa_error err;
     index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 1, 0);
-    T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err)); /* a tensor without axes has no index */
+    T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err)); /* a tensor of rank 0 has no index */
     attn_call_make(&c.x, FXA_FORWARD, &c.call);
     index_ask(&c);
     T_CHECK(c.count == 1 && c.reports[0].tensor == 1 && c.reports[0].lo == IK);
@@ -495,7 +496,7 @@ TEST(scores_alone_decide_in_the_users_backward) {
     index_end(&c);
 }
 
-/* What a run would refuse of the inputs, a question about them refuses too. */
+/* fxa_bounds_check refuses the same invalid inputs as a run. */
 TEST(a_question_needs_the_inputs_of_a_run) {
     index_case c;
     fxa_error err;

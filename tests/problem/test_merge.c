@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_merge: joining attention over two sets of keys gives attention over all of them.
+ * fxa_merge: merging attention over two sets of keys equals attention over all of them.
  */
 #include "problem_case.h"
 
@@ -10,11 +10,11 @@
 static fxa_error err;
 
 #define MERGE_KEYS 12
-#define MERGE_D 70 /* more than is joined at a time */
+#define MERGE_D 70 /* more features than one step merges */
 
 static double scores[MERGE_KEYS], values[MERGE_KEYS][MERGE_D];
 
-/* One row of attention over keys from..to-1, in f64. */
+/* Computes one row of attention over keys from..to-1 in f64; returns the LSE. */
 static double merge_attend(int from, int to, double *o) {
     double m = -INFINITY, sum = 0;
     for (int k = from; k < to; k++) m = fmax(m, scores[k]);
@@ -51,14 +51,14 @@ TEST(split_keys_join_again) {
         fxa_merge_args a = merge_args(FXA_F64, FXA_F64);
         a.o_a_data = o_a, a.o_b_data = o_b, a.lse_a_data = &lse_a, a.lse_b_data = &lse_b;
         T_OK(fxa_merge(&a, &err));
-        /* Each exp has the error of its argument (|x| <= 16: 8 ulp) and its own; sums of 12 such terms, twice. */
+        /* Each exp has the error of its argument (|x| <= 16: 8 ulp) and its own; two sums of 12 terms. */
         T_NEAR(lse_a, lse, 64 * 0x1p-53);
         for (int i = 0; i < MERGE_D; i++) T_NEAR(o_a[i], want[i], 128 * 0x1p-53);
     }
 }
 
 TEST(rows_that_attend_to_nothing) {
-    const double inf = INFINITY, cases[][3] = {/* lse_a, lse_b, joined */
+    const double inf = INFINITY, cases[][3] = {/* lse_a, lse_b, merged */
                                                {-inf, -inf, -inf}, {-inf, 2, 2},     {2, -inf, 2},     {NAN, 1, NAN},
                                                {1, NAN, NAN},      {NAN, -inf, NAN}, {-inf, NAN, NAN}, {inf, 1, NAN},
                                                {1, inf, NAN},      {-5000, 3, 3},    {3, -5000, 3}};
@@ -74,7 +74,7 @@ TEST(rows_that_attend_to_nothing) {
     }
 }
 
-/* A side without keys changes no bit of the other, in any dtype, and of a side of weight 0 nothing is read. */
+/* A side without keys changes no bit of the other side, in any dtype, and a side with weight 0 is not read. */
 TEST(one_side_comes_through_bit_for_bit) {
     const fxa_dtype dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16};
     t_rng rng = {t_seed()};
@@ -130,7 +130,7 @@ TEST(empty_merges) {
         a.lse_a_data = &lse_a, a.lse_b_data = &lse_b;
         *(int64_t *[]){&a.b, &a.h, &a.s, &a.d}[i] = 0;
         T_OK(fxa_merge(&a, &err));
-        T_SAME(lse_a, i == 3 ? (float)log(2) : 0); /* without features the LSE is still joined */
+        T_SAME(lse_a, i == 3 ? (float)log(2) : 0); /* the LSE is merged even without features */
     }
 }
 
@@ -166,7 +166,7 @@ TEST(merge_refusals) {
     T_STATUS(fxa_merge(NULL, &err), FXA_E_ARGUMENT);
 }
 
-/* Strides that fit together in millions of ways: what cannot be shown to lie apart is refused. Nothing is touched. */
+/* Strides that interleave in millions of ways cannot be proven disjoint and are refused. No memory is written. */
 TEST(merge_refuses_what_it_cannot_tell) {
     if (sizeof(void *) < 8) T_SKIP("these tensors need addresses of 64 bits");
     fxa_merge_args a = merge_args(FXA_F32, FXA_F32);

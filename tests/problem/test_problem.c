@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems: defaults, layouts, captures, maps, sized structs, zero sizes. What is refused is in test_problem_refused.c.
+ * Problems: defaults, layouts, captures, maps, struct sizes, zero sizes. Refusals are in test_problem_refused.c.
  */
 #include "problem_case.h"
 #include "support/fail_alloc.h"
@@ -159,13 +159,14 @@ TEST(captures_of_full_rank) {
     fxa_program_destroy(program);
 }
 
-/* A value near one end of 32 bits, or near 0. */
+/* Returns a value near an end of the 32-bit range, or near 0. */
 static int64_t end_random(t_rng *rng) {
     static const int64_t ends[] = {0, INT32_MAX, INT32_MIN, 1 << 30, -(1 << 30)};
     return ends[t_int(rng, 0, 4)] + t_int(rng, -6, 6);
 }
 
-static bool end_keeps(const fxa_problem *p, int64_t q, int64_t k) { /* the ready masks, in numbers that do not wrap */
+/* Evaluates the built-in masks in arithmetic that does not wrap. */
+static bool end_keeps(const fxa_problem *p, int64_t q, int64_t k) {
     if (p->flags & FXA_BOTTOM_RIGHT)
         q += (p->global_k_len ? p->global_k_len : p->sk) - (p->global_q_len ? p->global_q_len : p->sq);
     if ((p->flags & FXA_CAUSAL) && k > q) return false;
@@ -174,7 +175,7 @@ static bool end_keeps(const fxa_problem *p, int64_t q, int64_t k) { /* the ready
     return left && (p->window_right < 0 || p->window_right >= INT32_MAX || k - q <= p->window_right);
 }
 
-/* Ready masks at the ends of the coordinates: a problem that is taken has no mask that wraps. */
+/* Built-in masks at the ends of the coordinate range: a valid problem has no mask that wraps. */
 TEST(ready_masks_do_not_wrap) {
     t_rng rng = {t_seed()};
     int taken = 0, refused = 0;
@@ -209,7 +210,7 @@ TEST(ready_masks_do_not_wrap) {
     T_CHECK(taken > t_scaled(2000) && refused > t_scaled(1000));
 }
 
-/* Sequences of their own lengths, as long as they can be, are all taken. */
+/* Sequences with their own lengths are valid up to the maximum length. */
 TEST(longest_sequences_are_aligned) {
     static const uint32_t flags[] = {0, FXA_PADDING, FXA_VARLEN};
     for (size_t i = 0; i < 3; i++)
@@ -234,16 +235,16 @@ TEST(expanded_and_reversed_inputs) {
     fxa__problem_release(made);
 }
 
-/* The last coordinate of a map may be the largest there is. */
+/* The last coordinate of a map may be INT32_MAX. */
 TEST(maps_reach_the_border) {
     fxa_problem p = case_forward();
     p.map_q.base = INT32_MAX - 4;
     p.map_k.base = INT32_MIN + 5, p.map_k.step = -1;
     p.map_h.kind = FXA_MAP_SEGMENTS, p.map_h.n_segments = 2, p.map_h.segment[1].begin = 1000;
-    p.map_h.segment[1].base = INT64_MAX; /* begins past the last head: nothing is mapped by it */
+    p.map_h.segment[1].base = INT64_MAX; /* starts past the last head: maps nothing */
     p.map_h.segment[15].base = 3;        /* past n_segments: not read */
     p.map_b.kind = FXA_MAP_SEGMENTS, p.map_b.n_segments = 3;
-    p.map_b.segment[0].base = INT32_MAX; /* one index long */
+    p.map_b.segment[0].base = INT32_MAX; /* maps a single index */
     p.map_b.segment[1].begin = 1;
     p.map_b.segment[2].begin = 2;
     fxa__problem *made = problem_make(&p);
@@ -269,7 +270,7 @@ TEST(older_and_newer_callers) {
     T_OK(fxa__problem_create(case_host(), &newer.p, &made, &err));
     T_CHECK(made && memcmp(made->key, want->key, 16) == 0);
     fxa__problem_release(made);
-    newer.more[63] = 1; /* not ours to read; a flag that we do not know would say that it must not be ignored */
+    newer.more[63] = 1; /* unknown trailing field: ignored; a flag would mark one that must not be */
     T_OK(fxa__problem_create(case_host(), &newer.p, &made, &err));
     T_CHECK(made && memcmp(made->key, want->key, 16) == 0);
     fxa__problem_release(made);
@@ -277,7 +278,7 @@ TEST(older_and_newer_callers) {
     T_STATUS(fxa__problem_create(case_host(), &newer.p, &made, &err), FXA_E_PROBLEM);
     T_CHECK(made == NULL);
 
-    /* What follows an older struct is not ours to read: here it is filled with what would be refused. */
+    /* Bytes after an older struct are not read: here they would be refused. */
     fxa_problem older;
     size_t small = offsetof(fxa_problem, total_q);
     memset(&older, 0xee, sizeof older);
@@ -294,7 +295,7 @@ TEST(older_and_newer_callers) {
     fxa__problem_release(want);
 }
 
-/* nothing to do is not a mistake. */
+/* a problem without work is valid. */
 TEST(zero_sizes) {
     for (int i = 0; i < 8; i++) {
         fxa_problem p = i & 1 ? case_backward() : case_forward();
@@ -316,7 +317,7 @@ TEST(zero_sizes) {
     fxa__problem_release(made);
 }
 
-/* What a problem does not use is not looked at. */
+/* Fields that a problem does not use are ignored and cleared. */
 TEST(unused_fields_are_cleared) {
     fxa_problem p = case_forward();
     fxa__problem *want = problem_make(&p);
@@ -342,7 +343,7 @@ TEST(backward_implies_lse) {
     fxa__problem_release(without);
 }
 
-/* what a problem keeps of a program it owns. */
+/* a problem owns its copy of a program. */
 TEST(programs_are_owned) {
     fxa_capture captures[3];
     fxa_problem p = case_captured(captures, true);
@@ -383,7 +384,7 @@ TEST(ready_masks_join_the_program) {
     fxa_context_destroy(ctx);
 }
 
-/* At every allocation: an error, and nothing left. */
+/* Fails every allocation in turn: each gives an error and leaks nothing. */
 TEST(out_of_memory_everywhere) {
     fxa_capture captures[3];
     fxa_problem p = case_captured(captures, true);
@@ -414,7 +415,7 @@ TEST(out_of_memory_everywhere) {
     T_INT(f.mistakes, 0);
 }
 
-/* slots are named constants of one place. */
+/* slots are named constants, defined once. */
 TEST(slot_names) {
     T_STR(fxa_slot_name(FXA_SLOT_Q), "Q");
     T_STR(fxa_slot_name(FXA_SLOT_ROW_MAX), "ROW_MAX");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes of problems: there and back, and what is not ours is refused (R-35).
+ * Problem bytes: round trips, and refusal of invalid bytes (R-35).
  */
 #include "problem_case.h"
 
@@ -8,7 +8,7 @@ static fxa_error err;
 
 static fxa_capture rich_captures[3], rich_bprop[1];
 
-/* Every section of the format filled. */
+/* Returns a problem that fills every section of the format. */
 static fxa_problem rich(int variant) {
     fxa_problem p = case_captured(rich_captures, variant & 1);
     p.map_q.kind = FXA_MAP_SEGMENTS, p.map_q.n_segments = 2;
@@ -32,7 +32,7 @@ static fxa_problem rich(int variant) {
     if (variant & 2) p.flags |= FXA_VARLEN, p.total_q = 8, p.total_k = 8;
     if (variant & 4) {
         p.program = NULL, p.n_captures = 0, p.param_grads = 0;
-        p.map_q.n_segments = FXA_MAX_SEGMENTS; /* as many as there may be */
+        p.map_q.n_segments = FXA_MAX_SEGMENTS; /* the maximum number */
         for (int i = 2; i < FXA_MAX_SEGMENTS; i++) p.map_q.segment[i] = (fxa_segment){1 + i, 20 * i, 2};
     }
     return p;
@@ -69,7 +69,7 @@ TEST(there_and_back) {
     }
 }
 
-/* A problem in the middle of other bytes: what follows is left to the next reader. */
+/* Reads a problem from the middle of other bytes: bytes after it are left to the next reader. */
 TEST(reads_no_further_than_its_end) {
     fxa__problem *made = NULL, *again = NULL;
     fxa__writer w = {case_host(), NULL, 0, 0, false};
@@ -95,7 +95,7 @@ TEST(truncations) {
         fxa__writer w = write_rich(variant, &made);
         T_REQUIRE(made);
         for (size_t n = 0; n < w.size; n++) {
-            uint8_t *copy = malloc(n + 1); /* exact size: a read past the end is seen by the sanitizer */
+            uint8_t *copy = malloc(n + 1); /* exact size, so that sanitizers see a read past the end */
             T_REQUIRE(copy);
             memcpy(copy, w.data, n);
             fxa__reader r = {copy, n, 0, false};
@@ -108,14 +108,14 @@ TEST(truncations) {
     }
 }
 
-/* A changed bit is refused, or is another problem with another key. */
+/* A flipped bit is refused, or yields another problem with another key. */
 TEST(bit_flips) {
     fxa__problem *made = NULL, *again;
     fxa__writer w = write_rich(1, &made);
     size_t refused = 0, other = 0;
     T_REQUIRE(made);
     t_rng rng = {t_seed()};
-    for (size_t n = 0; n < 3 * w.size; n++) { /* of each byte the first bit, the last and another */
+    for (size_t n = 0; n < 3 * w.size; n++) { /* the first, the last and one more bit of each byte */
         size_t bit = n / 3 * 8 + (n % 3 == 0 ? 0 : n % 3 == 1 ? 7 : (size_t)t_int(&rng, 1, 6));
         w.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
         fxa__reader r = {w.data, w.size, 0, false};
@@ -146,21 +146,21 @@ TEST(other_formats) {
     T_STATUS(fxa__problem_read(case_host(), &r, &again, &err), FXA_E_VERSION);
     T_STR(err.text, "problem bytes have format 4: this library reads 1 to 3");
     w.data[0] = 1;
-    w.data[24] = 0x7f; /* hkv of a few hundred: a problem that is refused says why */
+    w.data[24] = 0x7f; /* hkv above hq: the refusal gives the reason */
     r = (fxa__reader){w.data, w.size, 0, false};
     T_STATUS(fxa__problem_read(case_host(), &r, &again, &err), FXA_E_BYTES);
     T_HAS(err.text, "bytes of a problem that is refused: hq is");
     fxa__writer_free(&w);
 
     w = (fxa__writer){case_host(), NULL, 0, 0, false};
-    fxa__problem_write(made, 0, &w); /* bytes without some parts are no problem */
+    fxa__problem_write(made, 0, &w); /* bytes without some parts are not a problem */
     r = (fxa__reader){w.data, w.size, 0, false};
     T_STATUS(fxa__problem_read(case_host(), &r, &again, &err), FXA_E_BYTES);
     fxa__writer_free(&w);
     fxa__problem_release(made);
 }
 
-/* Bytes that mean the same problem in another form (here: an operand that is not used has a stride) are not ours. */
+/* An alternative encoding of a problem (here: a stride of an unused operand) is refused. */
 TEST(one_problem_has_one_form) {
     fxa_problem p = case_forward();
     fxa__problem *made = NULL, *again;
@@ -178,8 +178,8 @@ TEST(one_problem_has_one_form) {
     fxa__writer_free(&w);
 }
 
-/* Random problems, edges included: refused with a text, or resolved so that resolving again and reading back change
- * nothing. */
+/* Random problems with extreme values: refused with a text, or resolved such that resolving again and reading back
+ * change nothing. */
 static int64_t random_edge(t_rng *rng, int64_t hi) {
     static const int64_t edges[] = {-1, 0, 1, INT32_MAX, (int64_t)INT32_MAX + 1, INT64_MAX, INT64_MIN};
     return t_int(rng, 0, 15) ? t_int(rng, 0, hi) : edges[t_int(rng, 0, 6)];

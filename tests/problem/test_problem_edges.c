@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ends of what problems, regions and merges accept: addresses and extents that 64 bits cannot count, gradients of one
- * kind alone, slots that have no length, rows in which nothing is attended to.
+ * Extreme inputs of problems, regions and merges: addresses and extents beyond 64 bits, a single gradient, slots
+ * without a length, rows without attended keys.
  */
 #include "problem_case.h"
 
@@ -51,7 +51,7 @@ TEST(slots_without_a_length) {
     T_INT(fxa__slot_length(&p, FXA_SLOT_OFFSET_K), 1);
 }
 
-/* Backward for the gradient of one kind alone. */
+/* Backward for one gradient only. */
 TEST(one_gradient_is_enough) {
     fxa_error err;
     for (int kind = 0; kind < 4; kind++) {
@@ -67,7 +67,7 @@ TEST(one_gradient_is_enough) {
     }
 }
 
-/* A window that is open on one side bounds the other alone. */
+/* A window that is open on one side bounds only the other side. */
 TEST(windows_of_one_side) {
     fxa_error err;
     static const int64_t sides[][2] = {{-1, 3}, {3, -1}, {-1, INT32_MAX}, {INT32_MAX, -1}, {-1, -1}, {3, INT32_MAX}};
@@ -80,13 +80,13 @@ TEST(windows_of_one_side) {
     }
 }
 
-/* Nothing attended on either side, on one, on the other. */
+/* No attended keys on both sides, on one, on the other. */
 TEST(rows_without_pairs_are_merged) {
     float o[2][6] = {{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}},
           lse[2][3] = {{-INFINITY, 0, -INFINITY}, {-INFINITY, -INFINITY, 0}};
     fxa_merge_args m = FXA_MERGE_ARGS_INIT;
     fxa_error err;
-    for (int i = 0; i < 2; i++) o[i][0] = o[i][1] = 0; /* what a run leaves there */
+    for (int i = 0; i < 2; i++) o[i][0] = o[i][1] = 0; /* as a run leaves them */
     m.b = m.h = 1, m.s = 3, m.d = 2;
     m.o_a.dtype = m.o_b.dtype = m.lse_a.dtype = m.lse_b.dtype = FXA_F32;
     m.o_a_data = o[0], m.o_b_data = o[1], m.lse_a_data = lse[0], m.lse_b_data = lse[1];
@@ -96,7 +96,7 @@ TEST(rows_without_pairs_are_merged) {
     T_CHECK(o[0][4] == 11 && o[0][5] == 12 && lse[0][2] == 0);
 }
 
-/* What a device is not asked for, and what no device is asked with. */
+/* Device fields at their limits, on the host and on a device. */
 TEST(devices_at_their_ends) {
     static char target[65538];
     fxa_merge_args m = FXA_MERGE_ARGS_INIT;

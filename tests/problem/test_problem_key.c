@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of problems: equal content has equal keys, every field that means something changes the key, and geometry alone
- * leaves the bytes that code depends on as they are (R-01, R-05, R-45, R-47, R-66).
+ * Keys of problems: equal content has equal keys, every used field changes the key, and geometry alone does not change
+ * the bytes that code depends on (R-01, R-05, R-45, R-47, R-66).
  */
 #include "base/blake2s.h"
 #include "problem_case.h"
@@ -29,7 +29,7 @@ static keys keys_of(const fxa_problem *p) {
 
 static bool keys_same(const uint8_t a[16], const uint8_t b[16]) { return memcmp(a, b, 16) == 0; }
 
-/* Everything a backward problem can have, so that each field below counts. */
+/* A backward problem with every feature, so that each field below matters. */
 static fxa_capture full_captures[3], full_bprop[1];
 static fxa_problem full_problem(void) {
     fxa_problem p = case_captured(full_captures, true);
@@ -56,7 +56,8 @@ enum { GEOMETRY, CODE };
 static keys seen[200];
 static size_t n_seen;
 
-/* The key is unlike every key before it; the code key changes with what is not geometry, and only then. */
+/* Checks that the key differs from all earlier keys, and that the code key changes exactly for fields outside the
+ * geometry. */
 static void varied(const fxa_problem *p, int kind, const char *what) {
     keys k = keys_of(p);
     for (size_t i = 0; i < n_seen; i++)
@@ -111,7 +112,7 @@ TEST(sizes_and_flags_reach_the_key) {
            p.param_grads = 0; full_captures[0].grad = 0);
 }
 
-/* Each operand: another dtype is other code (rows have one dtype only), another stride is geometry. */
+/* Another dtype of an operand changes the code key (rows have one dtype only), another stride only the geometry. */
 TEST(operands_reach_the_key) {
     static const struct {
         const char *name;
@@ -188,7 +189,7 @@ TEST(packed_totals_reach_the_key) {
     varied(&p, CODE, "pages");
 }
 
-/* What is not used reaches no key: packed rows against pages have no packed keys. */
+/* Unused fields do not change a key: packed rows with paged keys have no packed keys. */
 TEST(packed_keys_of_pages_do_not_reach_the_key) {
     fxa_problem p = case_forward();
     p.flags = FXA_VARLEN | FXA_PAGED;
@@ -199,7 +200,7 @@ TEST(packed_keys_of_pages_do_not_reach_the_key) {
     T_CHECK(keys_same(first.key, second.key));
 }
 
-/* another program at the same address, or under the same names, is another key. */
+/* another program at the same address, or with the same names, has another key. */
 TEST(programs_reach_the_key) {
     static const char *const texts[] = {"",
                                         "score = score * 2",
@@ -218,7 +219,7 @@ TEST(programs_reach_the_key) {
 }
 
 /* Pointers, order of declarations, names of lets, white space and the engine's name are not content. */
-/* Code of a program that reads q_row hangs on whether something moves q, which geometry else leaves out. */
+/* Code of a program that reads q_row depends on whether q is shifted, which the bytes without geometry still encode. */
 TEST(coordinates_of_storage_reach_the_code) {
     static const char *const texts[] = {"score = score + q_row", "score = score + k_row", "score = score + q + k"};
     for (int i = 0; i < 3; i++) {
@@ -255,7 +256,7 @@ TEST(equal_content_has_equal_keys) {
     fxa_program_destroy(program);
 }
 
-/* The key of a plain problem, written down: the same in every process and on every machine. */
+/* The key of a simple problem as a constant: equal in every process and on every machine. */
 TEST(golden_key) {
     fxa_problem p = case_forward();
     keys k = keys_of(&p);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems that are refused: each with its status and its whole text.
+ * Refused problems: each with its status and complete text.
  */
 #include "problem_case.h"
 
 static fxa_error err;
 
-/* One thing changed, one refusal: status and whole text. */
+/* Changes one thing and checks status and complete text of the refusal. */
 #define REFUSED(base, words, change)                                                                                   \
     do {                                                                                                               \
         fxa_problem p = base;                                                                                          \
@@ -117,7 +117,7 @@ TEST(refused_sizes) {
             (p.flags = FXA_DROPOUT, p.dropout_p = fabs(NAN)));
 }
 
-TEST(refused_dtypes) { /* an answer that names them */
+TEST(refused_dtypes) { /* the text names them */
     REFUSED(case_forward(), "q.dtype is i32: accepted are f64, f32, f16, bf16, e4m3, e5m2", p.q.dtype = FXA_I32);
     REFUSED(case_forward(), "o.dtype is 77 (no dtype): accepted are f64, f32, f16, bf16, e4m3, e5m2", p.o.dtype = 77);
 #define WIDE "arithmetic is in f64 when all three are f64, and in f32 when none is"
@@ -154,7 +154,7 @@ TEST(refused_layouts) {
             (p.b = p.hq = p.hkv = p.sk = INT32_MAX, p.sq = 0, p.k.layout = FXA_LAYOUT_STRIDED));
 }
 
-/* A layout has strides of its own: others beside it would not be used, and results be those of other memory. */
+/* Strides next to a named layout are refused: they would be ignored. */
 TEST(refused_strides_without_their_layout) {
 #define STRIDES_OF(tensor, layout, sizes)                                                                              \
     tensor ".stride is set and " tensor ".layout is " layout ", which has strides of its own: " sizes                  \
@@ -167,7 +167,7 @@ TEST(refused_strides_without_their_layout) {
             p.dk = ((fxa_operand){0, FXA_LAYOUT_SBHD, {0, 9, 0, 0}}));
     REFUSED(case_forward(), STRIDES_OF("sinks", "BHSD", "sizes [1,4,1,1], strides [0,2,0,0]"),
             (p.flags = FXA_SINKS, p.sinks.stride[1] = 2));
-    fxa_problem p = case_forward(); /* what is not used is not looked at */
+    fxa_problem p = case_forward(); /* unused fields are ignored */
     fxa__problem *made;
     p.dq.stride[0] = 7;
     T_OK(fxa__problem_create(case_host(), &p, &made, &err));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Strided regions against brute force: every byte of small regions is marked one by one.
+ * Strided regions compared with brute force, which marks every byte of small regions.
  */
 #include "problem_case.h"
 
@@ -9,7 +9,7 @@
 static unsigned char arena[4096];
 static uint8_t marks[sizeof arena];
 
-/* Adds `bit` to every byte of every element; false when two elements share a byte. */
+/* Adds `bit` to every byte of every element; returns false if two elements share a byte. */
 static bool region_mark(const fxa__region *r, uint8_t bit) {
     int64_t at[FXA_MAX_RANK] = {0}, base = (const unsigned char *)r->data - arena;
     bool apart = true;
@@ -33,7 +33,7 @@ static bool region_meets(const fxa__region *a, const fxa__region *b) {
     return overlap != FXA__DISJOINT;
 }
 
-/* A region that lies in the arena, whatever its strides. */
+/* Returns false unless a region with random strides fits into the arena. */
 static bool region_random(t_rng *rng, fxa__region *r) {
     static const int64_t elements[] = {1, 2, 4, 8};
     int64_t lo, hi;
@@ -79,7 +79,7 @@ TEST(overlap_matches_brute_force) {
     for (int n = t_scaled(40000); n > 0; n--) {
         fxa__region a, b;
         if (!region_random(&rng, &a) || !region_random(&rng, &b)) continue;
-        if (t_int(&rng, 0, 1)) { /* slices of one buffer: equal strides, an offset inside */
+        if (t_int(&rng, 0, 1)) { /* slices of one buffer: equal strides, different offsets */
             memcpy(b.stride, a.stride, sizeof b.stride);
             b.rank = a.rank;
             b.element = a.element;
@@ -115,7 +115,7 @@ TEST(overlap_matches_brute_force) {
 enum { FIELD = 1 << 21 };
 static uint8_t field[FIELD];
 
-/* Every byte of r gets `bit`; true when some byte already had `other`. */
+/* Sets `bit` in every byte of r; returns true if a byte already had `other`. */
 static bool field_mark(const fxa__region *r, const unsigned char *base, uint8_t bit, uint8_t other) {
     int64_t at[FXA_MAX_RANK] = {0}, offset = (const unsigned char *)r->data - base;
     for (bool met = false;;) {
@@ -133,7 +133,7 @@ static bool field_mark(const fxa__region *r, const unsigned char *base, uint8_t 
     }
 }
 
-/* Up to 5 axes of any strides; false when it does not fit into the field. */
+/* Makes up to 5 axes of any strides; returns false if they do not fit into the field. */
 static bool region_tangle(t_rng *rng, const unsigned char *base, fxa__region *r) {
     int64_t lo, hi, reach = (int64_t)20 << t_int(rng, 0, 8);
     *r = (fxa__region){NULL, (int64_t)1 << t_int(rng, 0, 3), (int32_t)t_int(rng, 3, FXA_MAX_RANK), {0}, {0}};
@@ -142,11 +142,11 @@ static bool region_tangle(t_rng *rng, const unsigned char *base, fxa__region *r)
         r->stride[i] = t_int(rng, -reach, reach);
     }
     if (!fxa__region_extent(r, &lo, &hi) || hi - lo > FIELD / 2) return false;
-    r->data = base + t_int(rng, 0, 1 << t_int(rng, 0, 16)) * r->element - lo; /* at most FIELD / 2 on */
+    r->data = base + t_int(rng, 0, 1 << t_int(rng, 0, 16)) * r->element - lo; /* offset of at most FIELD / 2 */
     return true;
 }
 
-/* A pair that overlaps is never called apart, and one that is called overlapping does; few are too tangled to tell. */
+/* Overlapping pairs are never called disjoint, pairs called overlapping do overlap, and few results are unknown. */
 TEST(overlap_of_tangled_strides_matches_brute_force) {
     const unsigned char *base = (const unsigned char *)(uintptr_t)(1 << 24);
     t_rng rng = {t_seed() + 2};
@@ -175,7 +175,7 @@ TEST(overlap_of_tangled_strides_matches_brute_force) {
     T_CHECK(overlapping > t_scaled(300) && apart > t_scaled(300) && refused * 100 <= apart);
 }
 
-/* Pairs that share elements, and that a search by digits alone does not find in thousands of steps. */
+/* Overlapping pairs that a search without remainders would not find in thousands of steps. */
 TEST(overlap_of_known_tangles) {
     const unsigned char *base = (const unsigned char *)(uintptr_t)(1 << 24);
     const struct tangle {
@@ -202,7 +202,7 @@ TEST(overlap_of_known_tangles) {
     T_INT(fxa__region_overlap(&a, &b), FXA__OVERLAP_UNKNOWN);
 }
 
-/* Axes whose strides are multiples of others' are joined: without that each of these takes more than 16384 steps. */
+/* Axes with multiples of another stride are joined; otherwise each of these takes more than 16384 steps. */
 TEST(axes_that_join_take_no_steps) {
     const unsigned char *base = (const unsigned char *)(uintptr_t)(1 << 24);
     const struct joined {
@@ -225,9 +225,9 @@ TEST(axes_that_join_take_no_steps) {
 
 /* ---- Layouts as programs have them ------------------------------------------------------------------------------- */
 
-/* A buffer of nested axes, its innermost the elements; two tensors are boxes in it that lie apart along one axis
- * (packed QKV, records with several tensors, a column beside a matrix), each with its axes in any order, some of them
- * backwards, some looked at in part or in steps. */
+/* A buffer of nested axes, innermost the elements. Two tensors are boxes in it that are disjoint along one axis (packed
+ * QKV, records with several tensors, a column of a matrix). Each has its axes in random order, some reversed, some cut
+ * or strided. */
 typedef struct nest {
     int rank;
     int64_t size[FXA_MAX_RANK], pitch[FXA_MAX_RANK]; /* elements, outermost first */
@@ -240,17 +240,17 @@ static nest nest_random(t_rng *rng) {
     for (int i = x.rank - 1; i >= 0; i--) {
         x.size[i] = t_int(rng, 2, t_int(rng, 0, 1) ? 8 : 300);
         x.pitch[i] = pitch;
-        pitch *= x.size[i] + (t_int(rng, 0, 2) ? 0 : t_int(rng, 0, 17)); /* some with padding */
+        pitch *= x.size[i] + (t_int(rng, 0, 2) ? 0 : t_int(rng, 0, 17)); /* optional padding */
     }
     return x;
 }
 
-/* Indices lo..hi of axis `cut` and any of the others, as a region. */
+/* Returns indices lo..hi of axis `cut`, and any of the other axes, as a region. */
 static fxa__region nest_box(t_rng *rng, const nest *x, const unsigned char *base, int cut, int64_t lo, int64_t hi) {
     fxa__region r = {NULL, x->element, x->rank, {0}, {0}};
     int64_t at = 0;
     for (int i = 0; i < x->rank; i++) {
-        int to = (int)t_int(rng, 0, i); /* insertion at random: any order */
+        int to = (int)t_int(rng, 0, i); /* random insertion: any order */
         int64_t first = i == cut ? lo : t_int(rng, 0, 1) ? 0 : t_int(rng, 0, x->size[i] - 1);
         int64_t last = i == cut ? hi : first == 0 ? x->size[i] - 1 : t_int(rng, first, x->size[i] - 1);
         int64_t step = t_int(rng, 0, 3) ? 1 : t_int(rng, 1, 3), count = (last - first) / step + 1;
@@ -287,7 +287,7 @@ TEST(nested_layouts_that_lie_apart_are_not_refused) {
     T_CHECK(close > t_scaled(5000));
 }
 
-/* Sizes of real runs: answered by a few digits, without looking at elements. */
+/* Slices of realistic sizes take a few steps, independent of the number of elements. */
 TEST(overlap_of_large_slices) {
     if (sizeof(void *) < 8) T_SKIP("these tensors need addresses of 64 bits");
     const int64_t heads = 32, d = 128, s = 1 << 20, row = 3 * heads * d;
@@ -306,11 +306,11 @@ TEST(addresses_stay_in_the_address_space) {
     T_CHECK(!fxa__region_addresses(&r, &first, &end));
     r.stride[0] = -(INT64_C(1) << 60);
     T_CHECK(!fxa__region_addresses(&r, &first, &end));
-    r = (fxa__region){(void *)(UINTPTR_MAX - 63), 4, 1, {17}, {1}}; /* 64 bytes are left there */
+    r = (fxa__region){(void *)(UINTPTR_MAX - 63), 4, 1, {17}, {1}}; /* 64 bytes remain up to the end */
     T_CHECK(!fxa__region_addresses(&r, &first, &end));
     r = (fxa__region){arena, 4, 1, {2}, {INT64_MIN}};
     T_CHECK(!fxa__region_extent(&r, &first, &end));
-    r.size[0] = 1; /* an axis of one element has no stride to speak of */
+    r.size[0] = 1; /* the stride of an axis of size 1 is irrelevant */
     T_CHECK(fxa__region_addresses(&r, &first, &end) && fxa__region_is_nested(&r));
     T_CHECK(!region_meets(&r, &(fxa__region){arena + 4, 4, 0, {0}, {0}}));
 }
