@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define HINT_WORTH 0.75 /* maximum share of the work left for a hint about it */
+#define HINT_WORTH 0.75 /* a hint is given if following it leaves at most this share of the work */
 
 static void hint_add(cli *c, explanation *e, const char *format, ...) CLI_PRINTF(3, 4);
 

@@ -9,8 +9,7 @@
 #include <stdarg.h>
 #include <unistd.h>
 
-/* ---- Other functions of the command: failures are stored, not printed
- * -------------------------------------------------- */
+/* ---- Other functions of the command: failures are stored, not printed -------------------------------------------- */
 
 int cli_fail(cli *c, int code, const char *format, ...) {
     va_list args;

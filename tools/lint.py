@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """House rules that a compiler does not check: include directions, unique names, file and line lengths, words that the
-library must not contain, options that are documented everywhere. Prints each finding as file:line: text."""
+library must not contain, the layout of C; and the prose rules of lint_prose.py. Prints each finding as file:line: text.
+Rules whose tool (clang-format, git) or input (a build, the history) is missing are left out."""
 import os
 import re
 import shutil
 import subprocess
 import sys
 
+import lint_prose
 import public_header
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -215,9 +217,15 @@ def check_format():
         say(path, int(line), "not as clang-format writes it; run: %s -i %s" % (program, os.path.relpath(path, ROOT)))
 
 
+def check_prose():
+    for check in lint_prose.CHECKS:
+        for path, line, text in check(ROOT):
+            say(os.path.join(ROOT, path), line, text)
+
+
 def main():
     for check in (check_includes, check_names, check_text, check_packages, check_assembly, check_forbidden,
-                  check_float_state, check_exports, check_format):
+                  check_float_state, check_exports, check_prose, check_format):
         check()
     print("\n".join(findings) if findings else "lint: nothing found")
     return 1 if findings else 0

@@ -148,7 +148,7 @@ typedef struct fxa_args {
     void *workspace;
     size_t workspace_size;    /* bytes, at least fxa_plan_workspace */
     void *stream;             /* devices: CUstream or cudaStream_t on which the run starts; NULL = default */
-    fxa_progress_fn progress; /* NULL = none. On the host called per tiles or rows, on devices at the end */
+    fxa_progress_fn progress; /* NULL = none. Called after each tile or row on the host, at the end on devices */
     void *progress_user;      /* first argument of progress */
     void *parallel_user;      /* first argument of the context's parallel loop; NULL = parallel_user there */
 } fxa_args;

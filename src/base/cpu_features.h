@@ -11,7 +11,7 @@
 enum {
     FXA__CPU_SSE2 = 1u << 0,
     FXA__CPU_AVX2 = 1u << 1,   /* with FMA and F16C */
-    FXA__CPU_AVX512 = 1u << 2, /* F, BW, DQ and VL */
+    FXA__CPU_AVX512 = 1u << 2, /* AVX-512 F, BW, DQ and VL */
     FXA__CPU_NEON = 1u << 3,
     FXA__CPU_AVX512_BF16 = 1u << 4,
     FXA__CPU_AMX_BF16 = 1u << 5 /* a process must request tiles first, see fxa__amx_permit */

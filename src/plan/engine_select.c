@@ -128,8 +128,8 @@ static fxa_status select_refuse_all(fxa_context *ctx, const fxa__problem *p, con
                      reasons->text);
 }
 
-/* Makes the plan on the best engine. An engine whose compiler refuses the problem or breaks is excluded, and the next
- * best is used. If none is left, the first breakage is the error, else the collected refusals. */
+/* Makes the plan on the best engine. If its compiler refuses the problem or fails, the next best engine is tried. If
+ * none is left, the result is the first compiler failure, else the refusals of all engines. */
 static fxa_status select_and_make(fxa_context *ctx, fxa__problem *p, fxa_plan **out, fxa_error *err) {
     uint64_t refused = 0;
     fxa_status status = FXA_E_UNSUPPORTED;

@@ -39,8 +39,7 @@ static fxa_status merge_find_engine(const fxa_merge_args *a, fxa__instance **out
                      fxa_device_name((fxa_device)a->device));
 }
 
-/* ---- Copies to the host and back
- * -------------------------------------------------------------------------------------- */
+/* ---- Copies to the host and back --------------------------------------------------------------------------------- */
 
 /* Starts the copy of a tensor's address range to the host. */
 static fxa_status merge_copy_from_device(const fxa__instance *at, merge_tensor *tensor, void *stream, fxa_error *err) {
@@ -56,8 +55,8 @@ static fxa_status merge_copy_from_device(const fxa__instance *at, merge_tensor *
                                          stream, err);
 }
 
-/* Folds axes that are contiguous with each other: their sizes become 1. Returns the number of elements of a contiguous
- * piece. */
+/* Merges axes that form one contiguous piece together, by setting their sizes to 1. Returns the number of elements of
+ * the piece. */
 static int64_t merge_fold_axes(fxa__region *r) {
     int64_t whole = 1;
     for (int32_t i = 0; i < r->rank;) {
@@ -67,7 +66,7 @@ static int64_t merge_fold_axes(fxa__region *r) {
         }
         whole *= r->size[i];
         r->size[i] = 1;
-        i = 0; /* an axis passed before may continue the piece now */
+        i = 0; /* an axis that did not fit before may extend the larger piece */
     }
     return whole;
 }

@@ -60,7 +60,7 @@ typedef struct bytes_header {
     bytes_section section[BYTES_MAX_SECTIONS];
 } bytes_header;
 
-/* Returns the checksum of the format. */
+/* Returns the first 8 bytes of BLAKE2s-128 of the data, as a u64. */
 static uint64_t bytes_checksum(const void *data, size_t size) {
     uint8_t hash[16];
     fxa__blake2s_128(data, size, hash);

@@ -54,7 +54,7 @@ void fxa__request_key_bytes(fxa__request_key *key, fxa__request_kind question, i
 /* Returns a reference to the plan of that request, or NULL. Counts as a hit of the plan cache and as a use of the code.
  * */
 fxa_plan *fxa__request_cache_plan(fxa_context *ctx, const fxa__request_key *key);
-/* Drops plans whose code was evicted from the plan cache, so that the memo cannot exceed the cache's limits. */
+/* Drops plans whose code was evicted from the plan cache, so that plans here cannot exceed the cache's limits. */
 void fxa__request_cache_sweep(fxa_context *ctx);
 /* Stores a plan with a reference of its own, if its code is in the plan cache and memory suffices. */
 void fxa__request_cache_store_plan(fxa_context *ctx, const fxa__request_key *key, fxa_plan *plan);

@@ -268,7 +268,7 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     fxa__problem_release(p);
     if (status != FXA_OK) return status;
     if (n <= capacity && lasts) fxa__request_cache_store_support(ctx, &key, reports, n);
-    /* a stored report may be older than a refusal */
+    /* refused during this query: stored reports are stale */
     if (atomic_load(&ctx->support.refusals) != refusals) fxa__request_cache_drop(&ctx->requests);
     *count = n;
     return fxa__ok(err);

@@ -25,8 +25,13 @@
 /* cost of the range analysis of a node, in evaluations */
 enum { INDEX_LEAF = 64, INDEX_DEPTH = 128, INDEX_RANGE_COST = 8 };
 
-/* State of a node at a pair: needed by the result; depends on a miss; its derivative is needed as well. */
-enum { INDEX_NEEDED = 1, INDEX_MISSED = 2, INDEX_DERIVED = 4 };
+/* State of a node at one pair. */
+
+enum {
+    INDEX_NEEDED = 1, /* the result needs the node */
+    INDEX_MISSED = 2, /* its value depends on an out-of-bounds load */
+    INDEX_DERIVED = 4 /* the result needs its derivative */
+};
 
 typedef struct index_box {
     int64_t q_lo, q_hi, k_lo, k_hi; /* local indices, inclusive */

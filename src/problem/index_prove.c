@@ -29,7 +29,7 @@ static fxa_value prove_both(prove_values *v, fxa_value x, fxa_value y) {
     return fxa_builder_op2(v->b, FXA_OP_AND, x, y);
 }
 
-/* Returns the condition that an index of the load leaves its axis. */
+/* Returns the condition (a bool of the built program) that an index of the load leaves its axis. */
 static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     fxa_value outside = PROVE_NEVER;
     for (int d = 0; d < n->n_args; d++) {
@@ -43,8 +43,8 @@ static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     return outside;
 }
 
-/* Returns the misses of one operand of && or ||, restricted to where the other operand does not decide alone. A decider
- * that may have misses itself restricts nothing. */
+/* Returns the condition `miss` of one operand of && or ||, and that the other operand (`decider`) does not decide the
+ * result alone. If the decider has a miss too, the condition is `miss` alone. */
 static fxa_value prove_unless(prove_values *v, bool is_or, fxa_value miss, int32_t decider) {
     fxa_value x = v->node[decider];
     if (miss == PROVE_NEVER || v->miss[decider] != PROVE_NEVER) return miss;

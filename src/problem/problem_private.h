@@ -32,12 +32,12 @@ bool fxa__region_is_nested(const fxa__region *r);
 /* Sets the address range [*first, *end) of a region. Returns false if it leaves the address space. */
 bool fxa__region_addresses(const fxa__region *r, int64_t *first, int64_t *end);
 
-/* Result of an overlap test: disjoint, overlapping, or unknown. TANGLED (unknown): the strides interleave in more ways
- * than the search of region_overlap.c visits; treat it as an overlap if either region is written. */
+/* Result of an overlap test. UNKNOWN: the strides interleave in more ways than the search of region_overlap.c tries;
+ * treat it as an overlap if either region is written. */
 
 typedef enum fxa__overlap { FXA__DISJOINT, FXA__OVERLAPPING, FXA__OVERLAP_UNKNOWN } fxa__overlap;
 fxa__overlap fxa__region_overlap(const fxa__region *a, const fxa__region *b);
-/* Returns the sentence that a message appends for TANGLED, "" for the other results. */
+/* Returns the sentence that a message appends for UNKNOWN, "" for the other results. */
 const char *fxa__overlap_note(fxa__overlap overlap);
 /* Writes e.g. "sizes [2,8], strides [8,1]" to out. */
 #define FXA__REGION_TEXT 256
@@ -95,8 +95,7 @@ fxa_status fxa__problem_check(const fxa_problem *p, fxa_error *err);
  * copies, to which p points. */
 fxa_status fxa__problem_resolve(fxa_problem *p, fxa_capture *captures, fxa_capture *bprop_captures, fxa_error *err);
 
-/* ---- Parts of fxa__bound_args_make
- * ------------------------------------------------------------------------------------- */
+/* ---- Parts of fxa__bound_args_make ------------------------------------------------------------------------------- */
 
 /* Returns the number of elements of the array in a slot other than an operand's (int32, f32 or 8-byte scalars), -1 if
  * the problem has no such array. */

@@ -9,8 +9,7 @@
 #include "../base/num.h"
 #include "../program/linear.h"
 
-/* ---- Does the mask depend on q - k only?
- * ----------------------------------------------------------------------------- */
+/* ---- Does the mask depend on q - k only? ------------------------------------------------------------------------- */
 
 /* Returns true if the mask is constant along diagonals of `box`, which contains every pair to be counted. Returns false
  * if memory runs out: the slower count needs none. */
@@ -76,7 +75,8 @@ static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
     return n * (n + 1) / 2 - past * (past + 1) / 2 - above * (above + 1) / 2;
 }
 
-/* Returns the class of a range of diagonals, at keys from 0: along a diagonal the class is constant. */
+/* Returns the class of a range of diagonals. It classifies one box on them, with keys 0..tile_k - 1, because the class
+ * is constant along a diagonal. */
 static fxa_tile_class diagonal_class(const fxa__tile_grid *g, int64_t distance, fxa__slice offsets) {
     fxa_tile_bounds box = fxa__tile_full_box(g);
     box.lo[FXA_INPUT_K] = 0;

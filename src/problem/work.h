@@ -20,7 +20,7 @@ double fxa__problem_operations(const fxa__problem *p);
 double fxa__problem_key_bytes(const fxa__problem *p);
 /* Returns true if each pair computes a tanh soft cap. */
 bool fxa__problem_is_capped(const fxa__problem *p);
-/* Returns true if pairs depend on more than bands and lengths: captured tensors or other masks. */
+/* Returns true if there are captured tensors, or masks other than bands (causal, window) and lengths. */
 bool fxa__problem_is_uneven(const fxa__problem *p);
 
 #endif

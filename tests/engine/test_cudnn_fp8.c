@@ -122,7 +122,7 @@ static void fp8_close(fp8_data *f) {
     attn_data_free(&f->x);
 }
 
-/* The reference's O and LSE, and O of abs V; V is as before then. */
+/* Computes O and LSE with the reference, and O with |V| in place of V; V is restored. */
 static void fp8_reference(const fp8_case *c, fp8_data *f, fxa_context *ctx, double *lse) {
     attn_tensor *v = &f->x.t[FXA_SLOT_V], *rows = &f->x.t[FXA_SLOT_LSE];
     int64_t n = attn_tensor_places(v);

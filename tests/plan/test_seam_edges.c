@@ -73,7 +73,7 @@ TEST(questions_to_a_context_with_too_many_instances) {
     T_STATUS(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err), FXA_E_LIMIT);
     T_HAS(err.text, "engine first for device 1 is one too many");
     T_HAS(err.text, "another context");
-    (void)snprintf(target, sizeof target, "mock 0 0"); /* what is open is as good as before */
+    (void)snprintf(target, sizeof target, "mock 0 0"); /* open instances still work */
     r.t.problem.target = target, r.t.problem.ordinal = 0;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
     T_CHECK(reports[0].supported);

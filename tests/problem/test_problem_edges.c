@@ -15,7 +15,7 @@ TEST(regions_that_leave_64_bits) {
     fxa__region plain = {.data = here, .element = 1, .rank = 1, .size = {4}, .stride = {1}}, r = plain;
     int64_t first, end, lo, hi;
     T_CHECK(fxa__region_addresses(&plain, &first, &end) && end - first == 4);
-    r.size[0] = 2, r.stride[0] = INT64_MAX; /* one past the last element is not counted any more */
+    r.size[0] = 2, r.stride[0] = INT64_MAX; /* the end, one past the last element, exceeds 63 bits */
     T_CHECK(!fxa__region_extent(&r, &lo, &hi));
     T_INT(fxa__region_overlap(&r, &plain), FXA__OVERLAP_UNKNOWN);
     T_INT(fxa__region_overlap(&plain, &r), FXA__OVERLAP_UNKNOWN);

@@ -194,7 +194,7 @@ static void case_make_operand(attn_case *c, fxa_slot slot, fxa_dtype dtype, bool
     c->data.t[slot] = attn_tensor_make(n, dtype, apart ? ATTN_PITCHED : case_draw_style(c, input, rng), rng);
 }
 
-/* Fills the live elements of an input with random values, leaves NaN elsewhere, and copies the stored values to the
+/* Fills existing positions of an input with random values, leaves NaN elsewhere, and copies the stored values to the
  * dense array. */
 static void case_fill_operand(attn_case *c, fxa_slot slot, uint64_t *rng) {
     bool keys = slot == FXA_SLOT_K || slot == FXA_SLOT_V;

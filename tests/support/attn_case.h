@@ -75,7 +75,8 @@ void attn_case_free(attn_case *c);
 /* Writes the drawn properties as one line. */
 void attn_case_describe(const attn_case *c, char *out, size_t capacity);
 
-/* Computes the index of the live element of batch entry b, position s of an operand. Returns false if there is none. */
+/* Writes the index in memory of batch entry b, position s of an operand to `at`. Returns false if position s does not
+ * exist. */
 bool attn_case_at(const attn_case *c, fxa_slot slot, int64_t b, int64_t s, int64_t at[4]);
 
 /* Makes problem and arguments of a pass, with params, scale and seed of the oracle. */

@@ -48,8 +48,7 @@ typedef struct attn_tensor {
  *   WILD      axes in any order, gaps, negative strides
  *   EXPANDED  as WILD, and strides of zero
  *   PITCHED   contiguous head dim, other axes in any order with gaps of 8 elements. If d is not a multiple of 4, the
- *             origin is off by one element; if it is a multiple of 4 but not of 8, strides are multiples of 8
- * nevertheless */
+ *             origin is off by one element. If it is a multiple of 4 but not of 8, strides are still multiples of 8. */
 attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style style, uint64_t *rng);
 /* Makes a tensor with given strides, none negative; NULL = contiguous. */
 attn_tensor attn_tensor_place(const int64_t n[4], fxa_dtype dtype, const int64_t stride[4], attn_around around);

@@ -151,7 +151,7 @@ static void bound_row_backward(conf_work *w, int64_t b, int64_t h, int64_t q) {
     attn_case_at(&c->base, FXA_SLOT_LSE, b, q, at);
     at[1] = h, at[3] = 0;
     r.lse = attn_tensor_get(&c->base.data.t[FXA_SLOT_LSE], at);
-    if (r.lse == -INFINITY) { /* in cuda, exp(+inf - LSE) is not 0 for a pair that only f32 attends: docs/numerics.md */
+    if (r.lse == -INFINITY) { /* a pair that attends only in f32 has P = exp(+inf) in cuda: docs/numerics.md */
         c->unsure = conf_bound_row_may_overflow(w, b, h, q);
         return;
     }

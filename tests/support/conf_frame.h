@@ -36,7 +36,7 @@ typedef struct conf_frame {
     int64_t agreed[FRAME_OTHERS]; /* passes in which the other engine was correct */
     frame_state state[2];         /* states of the last case, by pass */
     frame_state said[FRAME_OTHERS][2];
-    char detail[2][160]; /* descriptions of its plans, by pass */
+    char detail[2][160]; /* plan descriptions of the last case, by pass */
 } conf_frame;
 
 bool frame_is_set(const char *variable);
