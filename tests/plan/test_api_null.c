@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NULL where a pointer is wanted, for every public function: E_ARGUMENT with a text (or the harmless answer of those
- * that cannot fail), and outputs set to NULL. A NULL fxa_error is fine everywhere.
+ * NULL arguments of every public function: E_ARGUMENT with a text (or a harmless result of functions that cannot fail),
+ * and outputs set to NULL. fxa_error may be NULL everywhere.
  */
 #include "support/tiny.h"
 #include "t.h"
 
 #define NULL_STATUS(call) T_STATUS(call, FXA_E_ARGUMENT)
 
-/* The same call without fxa_error must give the same status. */
+/* Calls with and without fxa_error; the status must be the same. */
 #define NULL_BOTH(f, ...)                                                                                              \
     do {                                                                                                               \
         NULL_STATUS(f(__VA_ARGS__, &err));                                                                             \
@@ -151,7 +151,7 @@ TEST(builder) {
     fxa_builder_set_dscore(NULL, 0);
     NULL_BOTH(fxa_builder_finish, NULL, &program);
 
-    /* A NULL inside a builder is remembered and reported by finish. */
+    /* A NULL inside a builder is stored and reported by finish. */
     for (int i = 0; i < 4; i++) {
         T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
         if (i == 0) T_CHECK(fxa_builder_param(b, NULL, FXA_FLOAT) < 0);
@@ -192,8 +192,8 @@ TEST(problems_and_tiles) {
     NULL_BOTH(fxa_tiles_count, ctx, &p, 0, 0, 16, 16, NULL, NULL, NULL);
     fxa_tile_bounds box = {{0}, {0}};
     T_OK(fxa_program_parse(ctx, "mask = q == k", SIZE_MAX, &program, &err));
-    T_INT(fxa_program_classify(NULL, &box, NULL, NULL), FXA_TILE_FULL);     /* no program is the identity */
-    T_INT(fxa_program_classify(program, NULL, NULL, NULL), FXA_TILE_MIXED); /* no box: nothing known */
+    T_INT(fxa_program_classify(NULL, &box, NULL, NULL), FXA_TILE_FULL);     /* no program: the identity */
+    T_INT(fxa_program_classify(program, NULL, NULL, NULL), FXA_TILE_MIXED); /* no box: unknown */
     T_INT(fxa_tensor_scan(NULL).known, 0);
     T_INT(fxa_tensor_scan(&(fxa_view){.dtype = FXA_I32, .rank = 1, .size = {3}}).known, 0); /* no data */
     fxa_program_destroy(program);

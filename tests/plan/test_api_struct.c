@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sized structs (R-07): a caller compiled against an older header has a shorter struct, one against a newer header a
- * longer one. Each struct is given in memory that ends where it ends, or where today's ends: not a byte beyond is read.
+ * Struct sizes (R-07): a caller compiled with an older header has a shorter struct, one with a newer header a longer
+ * one. Each struct is placed at the end of accessible memory, at its own end or that of the current struct, so a read
+ * beyond it faults.
  */
 #include "support/guard.h"
 #include "support/tiny.h"
@@ -12,7 +13,7 @@ static float struct_q[8] = {1, 2, 3, 4, 5, 6, 7, 8}, struct_k[8] = {1, 0, 0, 1},
 static float struct_o[8], struct_lse[4], struct_merge_o[2][8], struct_merge_lse[2][4];
 static const fxa_text struct_text = {"t", "score = 2.0 * score", SIZE_MAX};
 
-/* 2 heads, 2 queries, 2 keys, 2 features, no program. */
+/* Returns a problem of 2 heads, 2 queries, 2 keys, 2 features without a program. */
 static fxa_problem struct_problem(void) {
     fxa_problem p = FXA_PROBLEM_INIT;
     p.b = 1, p.hq = 2, p.hkv = 1, p.sq = 2, p.sk = 2, p.d_qk = 2, p.d_v = 2;
@@ -101,7 +102,7 @@ static fxa_status call_merge(const void *from, fxa_error *err) { return fxa_merg
 
 typedef struct struct_case {
     const char *name;
-    size_t size, min; /* today's, and the shortest that is taken */
+    size_t size, min; /* current size, and the smallest accepted one */
     void (*fill)(void *to);
     fxa_status (*call)(const void *from, fxa_error *err);
 } struct_case;
@@ -120,8 +121,7 @@ static const struct_case struct_cases[] = {
 };
 enum { N_STRUCTS = sizeof struct_cases / sizeof *struct_cases };
 
-/* Calls with the case's struct, whose struct_size is `said`, where it ends at a page that cannot be touched: after
- * `size` bytes, at most today's. */
+/* Calls with a struct of struct_size `said` that ends, after at most `size` bytes, at an inaccessible page. */
 static fxa_status struct_try(const struct_case *c, size_t size, uint32_t said, fxa_error *err) {
     _Alignas(16) unsigned char whole[4096] = {0};
     c->fill(whole);
@@ -155,7 +155,7 @@ TEST(what_is_no_size_of_a_struct_is_refused) {
         const struct_case *c = &struct_cases[i];
         const size_t wrong[] = {0, 1, 4, c->min - 8, c->min - 1, c->size - 1, c->size - 4, c->size + 1, 60000};
         for (size_t j = 0; j < sizeof wrong / sizeof *wrong; j++) {
-            if (wrong[j] >= c->min && wrong[j] % sizeof(void *) == 0) continue; /* pointers of 32 bits */
+            if (wrong[j] >= c->min && wrong[j] % sizeof(void *) == 0) continue; /* 32-bit pointers */
             size_t size = wrong[j] < sizeof(uint32_t) ? sizeof(uint32_t) : wrong[j] < c->size ? wrong[j] : c->size;
             T_STATUS(struct_try(c, (size + 7) / 8 * 8, (uint32_t)wrong[j], &err), FXA_E_STRUCT);
             T_HAS(err.text, c->name);
@@ -167,7 +167,7 @@ TEST(what_is_no_size_of_a_struct_is_refused) {
     fxa_context_destroy(struct_ctx);
 }
 
-/* A struct that ends inside a field: half a pointer must not be followed, by nobody who looks at it first. */
+/* A struct that ends inside a field: no function may follow the incomplete pointer. */
 TEST(half_a_pointer_is_not_followed) {
     fxa_error err;
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
@@ -183,7 +183,7 @@ TEST(half_a_pointer_is_not_followed) {
     fxa_context_destroy(struct_ctx);
 }
 
-/* fxa_plan_problem writes into a struct of the caller's: no more than the caller says, or than there is. */
+/* fxa_plan_problem writes at most the caller's struct_size, and at most the struct. */
 TEST(a_problem_is_written_as_far_as_its_struct_goes) {
     fxa_error err;
     fxa_plan *plan = NULL;
@@ -205,7 +205,7 @@ TEST(a_problem_is_written_as_far_as_its_struct_goes) {
     fxa_context_destroy(struct_ctx);
 }
 
-/* Fields that an older caller does not have are their defaults: the scale, the engine, the cache's limits. */
+/* Fields that an older caller lacks have defaults: the scale, the engine, the cache's limits. */
 TEST(missing_fields_are_defaults) {
     fxa_error err;
     float whole[8];
@@ -230,7 +230,7 @@ TEST(missing_fields_are_defaults) {
     fxa_context_destroy(struct_ctx);
 }
 
-/* A plan is checked with the struct of the run's caller, too. */
+/* A plan also runs with an older caller's arguments. */
 TEST(a_plan_runs_with_older_args) {
     fxa_error err;
     T_OK(fxa_context_create(NULL, &struct_ctx, &err));
@@ -250,10 +250,10 @@ TEST(a_plan_runs_with_older_args) {
     fxa_context_destroy(struct_ctx);
 }
 
-/* Plain structs of the interface are what they were: sizes are part of the ABI. */
+/* Sizes of public structs are part of the ABI. */
 TEST(sizes_are_pinned) {
     T_INT(sizeof(fxa_error), 512);
-    T_INT(sizeof(fxa_support) + sizeof(fxa_support) % 8, 304); /* 32-bit x86 ends it at a multiple of 4 */
+    T_INT(sizeof(fxa_support) + sizeof(fxa_support) % 8, 304); /* on 32-bit x86 the size is a multiple of 4 only */
     T_INT(sizeof(fxa_cache_stats), 128);
     T_INT(sizeof(fxa_operand), 40);
     T_INT(FXA_SLOT_MAX, 64);

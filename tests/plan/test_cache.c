@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plan cache on its own, with builds that the test controls: order of eviction, limits, sharing of builds in
- * flight, parallel builds, failures. Keys here are a small number in the first bytes.
+ * The plan cache by itself, with builds controlled by the test: order of eviction, limits, shared builds, parallel
+ * builds, failures. Keys are a small number in the first bytes.
  */
 #include "plan/plan.h"
 #include "support/fail_alloc.h"
@@ -19,15 +19,15 @@ static void fake_release(void *self, void *code) {
 }
 static const fxa__engine fake_engine = {.name = "fake", .release = fake_release};
 
-/* One build: what it should do, and what happened. */
+/* A build: its behaviour, and what happened. */
 typedef struct build_plan {
     fxa__host *host;
     fxa__instance *instance;
     size_t bytes;
-    fxa_status fail; /* not OK: fails with this */
-    int fail_first;  /* only that many times */
+    fxa_status fail; /* if not OK, the build fails with this status */
+    int fail_first;  /* number of failing builds before the first success */
     int sleep_ms;
-    int meet; /* waits (up to 5 s) until so many builds are inside at once */
+    int meet; /* number of builds to wait for, up to 5 s, so that all run at once */
     atomic_int *inside;
     bool met;
     atomic_int builds;
@@ -72,7 +72,7 @@ static bool rig_start(rig *r, uint64_t max_plans, uint64_t max_bytes) {
     return fxa__cache_init(&r->cache, r->host, max_plans, max_bytes, NULL) == FXA_OK;
 }
 
-/* Everything that was built is released, all memory is back. */
+/* Checks that all code was released and all memory freed. */
 static void rig_end(rig *r, int built) {
     fxa__cache_end(&r->cache);
     fxa__host_release(r->host);
@@ -86,7 +86,7 @@ static void cache_key(int n, uint8_t key[16]) {
     memcpy(key, &n, sizeof n);
 }
 
-/* Gets and drops key n; true when it had to be built. */
+/* Gets and releases key n; returns true if it was built. */
 static bool rig_touch(rig *r, int n, size_t bytes) {
     uint8_t key[16];
     cache_key(n, key);
@@ -110,13 +110,13 @@ TEST(least_recently_used_goes_first) {
     rig r;
     T_REQUIRE(rig_start(&r, 3, 1000000));
     for (int n = 1; n <= 3; n++) T_CHECK(rig_touch(&r, n, 100));
-    T_CHECK(!rig_touch(&r, 1, 100)); /* order now, oldest first: 2 3 1 */
-    T_CHECK(rig_touch(&r, 4, 100));  /* 2 is out */
+    T_CHECK(!rig_touch(&r, 1, 100)); /* order of use: 2 3 1 */
+    T_CHECK(rig_touch(&r, 4, 100));  /* 2 was evicted */
     T_CHECK(!rig_touch(&r, 3, 100));
     T_CHECK(!rig_touch(&r, 1, 100));
     T_CHECK(!rig_touch(&r, 4, 100));
-    T_CHECK(rig_touch(&r, 2, 100)); /* 3 is out */
-    T_CHECK(rig_touch(&r, 3, 100)); /* 1 is out */
+    T_CHECK(rig_touch(&r, 2, 100)); /* 3 was evicted */
+    T_CHECK(rig_touch(&r, 3, 100)); /* 1 was evicted */
     T_CHECK(!rig_touch(&r, 4, 100));
     fxa_cache_stats s = rig_stats(&r);
     T_INT(s.plans, 3);
@@ -128,7 +128,7 @@ TEST(least_recently_used_goes_first) {
     rig_end(&r, 6);
 }
 
-/* bounded by bytes; what would not fit alone is handed out but not kept, and pushes out nothing. */
+/* limited by bytes. Code above the limit by itself is returned but not cached, and evicts nothing. */
 TEST(bytes_are_bounded) {
     rig r;
     T_REQUIRE(rig_start(&r, 100, 1000));
@@ -138,17 +138,17 @@ TEST(bytes_are_bounded) {
     T_CHECK(rig_touch(&r, 3, 1001));
     T_INT(rig_stats(&r).plans, 2);
     T_INT(rig_stats(&r).bytes, 1000);
-    T_CHECK(rig_touch(&r, 3, 1001)); /* again: it was not kept */
-    T_CHECK(rig_touch(&r, 4, 500));  /* 1, then 2 must go */
+    T_CHECK(rig_touch(&r, 3, 1001)); /* built again: it was not cached */
+    T_CHECK(rig_touch(&r, 4, 500));  /* evicts 1, then 2 */
     T_INT(rig_stats(&r).plans, 1);
     T_INT(rig_stats(&r).bytes, 500);
     T_INT(rig_stats(&r).evictions, 2);
-    T_CHECK(rig_touch(&r, 5, 1000)); /* alone it just fits */
+    T_CHECK(rig_touch(&r, 5, 1000)); /* fits by itself */
     T_INT(rig_stats(&r).bytes, 1000);
     rig_end(&r, 6);
 }
 
-/* limits are settable at run time and hold at once; evicted code lives on with whoever holds it. */
+/* limits can be set at run time and apply at once; evicted code lives as long as its users. */
 TEST(limits_and_clear_hold_at_once) {
     rig r;
     T_REQUIRE(rig_start(&r, 100, 100000));
@@ -162,24 +162,24 @@ TEST(limits_and_clear_hold_at_once) {
     T_INT(rig_stats(&r).plans, 4);
     T_INT(rig_stats(&r).evictions, 6);
     T_INT(rig_stats(&r).max_plans, 4);
-    T_INT(atomic_load(&cache_released), 5); /* 0 is held by us */
+    T_INT(atomic_load(&cache_released), 5); /* the test still uses 0 */
     fxa__cache_set_limits(&r.cache, 4, 250);
     T_INT(rig_stats(&r).plans, 2);
     fxa__cache_drop(&r.cache);
     T_INT(rig_stats(&r).plans, 0);
     T_INT(rig_stats(&r).bytes, 0);
-    T_INT(rig_stats(&r).evictions, 8); /* clearing is not evicting */
+    T_INT(rig_stats(&r).evictions, 8); /* clearing does not count as evictions */
     T_CHECK(held->instance->engine == &fake_engine);
     fxa__code_release(held);
     T_INT(atomic_load(&cache_released), 10);
     fxa__cache_set_limits(&r.cache, 0, 100000);
     T_CHECK(rig_touch(&r, 1, 100));
-    T_CHECK(rig_touch(&r, 1, 100)); /* a limit of 0 keeps nothing */
+    T_CHECK(rig_touch(&r, 1, 100)); /* a limit of 0 caches nothing */
     T_INT(rig_stats(&r).plans, 0);
     rig_end(&r, 12);
 }
 
-/* Random gets and limits against a plain model: an array in order of use. */
+/* Random gets and limits, compared with a simple model: an array in order of use. */
 TEST(agrees_with_a_plain_model) {
     enum { KEYS = 12 };
     rig r;
@@ -234,7 +234,7 @@ static void *getter_main(void *user) {
     return NULL;
 }
 
-/* THREADS getters of the keys first, first + step, ...; builds[i * build_step] is the build of each. */
+/* Runs THREADS getters of the keys first, first + step, ...; builds[i * build_step] is the build of getter i. */
 static void getters_run(rig *r, getter g[THREADS], int key_step, build_plan *builds, int build_step) {
     memset(g, 0, THREADS * sizeof *g);
     for (int i = 0; i < THREADS; i++) {
@@ -246,7 +246,7 @@ static void getters_run(rig *r, getter g[THREADS], int key_step, build_plan *bui
     for (int i = 0; i < THREADS; i++) pthread_join(g[i].thread, NULL);
 }
 
-/* one plan never builds twice, however many ask for it at once. */
+/* one plan is built once, however many threads request it. */
 TEST(a_build_in_flight_is_shared) {
     rig r;
     getter g[THREADS];
@@ -265,7 +265,7 @@ TEST(a_build_in_flight_is_shared) {
     rig_end(&r, 1);
 }
 
-/* different plans build at the same time: each build waits until all are inside. */
+/* different plans build in parallel: each build waits until all have started. */
 TEST(different_keys_build_in_parallel) {
     rig r;
     getter g[THREADS];
@@ -285,7 +285,7 @@ TEST(different_keys_build_in_parallel) {
     rig_end(&r, THREADS);
 }
 
-/* Sharing does not depend on keeping: with a limit of 0 those who wait still get the one build. */
+/* Sharing does not require caching: with a limit of 0 waiting threads still get the one build. */
 TEST(nothing_kept_still_shared) {
     rig r;
     getter g[THREADS];
@@ -301,7 +301,7 @@ TEST(nothing_kept_still_shared) {
     rig_end(&r, atomic_load(&r.build.builds));
 }
 
-/* A failed build tells everybody who waited, with its text, and is not remembered. */
+/* A failed build returns its text to every waiting thread and is not cached. */
 TEST(a_failure_reaches_all_and_is_not_kept) {
     rig r;
     getter g[THREADS];
@@ -323,7 +323,7 @@ TEST(a_failure_reaches_all_and_is_not_kept) {
     rig_end(&r, 1);
 }
 
-/* One caller out of memory: only it fails, the others build for themselves (once, for all). */
+/* One caller runs out of memory: only that caller fails, the others build again (once, for all). */
 TEST(out_of_memory_does_not_spread) {
     rig r;
     getter g[THREADS];
@@ -369,7 +369,7 @@ static void *churn_main(void *user) {
     return NULL;
 }
 
-/* Gets, clears and limits from many threads: no code lost, none leaked. */
+/* Gets, clears and limits from many threads: no code is lost or leaked. */
 TEST(clear_and_limits_while_building) {
     rig r;
     getter g[THREADS] = {0};

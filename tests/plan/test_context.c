@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The context: creation, limits, counters, and who outlives whom.
+ * The context: creation, limits, counters, lifetimes.
  */
 #include "support/fail_alloc.h"
 #include "support/tiny.h"
@@ -43,7 +43,7 @@ TEST(config_sets_limits) {
     T_CHECK(!ctx);
 }
 
-/* All memory is the hook's, and all of it comes back. */
+/* All memory comes from the hook and is returned. */
 TEST(memory_goes_through_the_hook) {
     fail_alloc memory = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&memory);
@@ -54,7 +54,7 @@ TEST(memory_goes_through_the_hook) {
     T_INT(memory.mistakes, 0);
 }
 
-/* what the cache holds dies with the context; R-02: what the caller holds works on, and is released once. */
+/* the context frees what the cache holds. R-02: the caller's objects stay valid and are released once. */
 TEST(programs_and_plans_outlive_their_context) {
     fail_alloc memory = FAIL_ALLOC_INIT;
     fxa_error err;
@@ -69,7 +69,7 @@ TEST(programs_and_plans_outlive_their_context) {
     T_REQUIRE(plan);
     T_OK(fxa_program_derivative(t.program, &derivative, &err));
     fxa_program_destroy(derivative);
-    tiny_end_program(&t); /* the plan keeps what it needs of the program */
+    tiny_end_program(&t); /* the plan owns what it needs of the program */
     T_OK(tiny_run(plan, &t.args, &err));
     T_NEAR(tiny_error(&t), 0, TINY_TOLERANCE);
     size_t needed = 0;
@@ -82,7 +82,7 @@ TEST(programs_and_plans_outlive_their_context) {
     tiny_end(&t);
 }
 
-/* many distinct shapes and programs, then everything is back where it was. */
+/* after many distinct shapes and programs, memory use is back at the start. */
 TEST(many_shapes_leave_nothing_behind) {
     fail_alloc memory = FAIL_ALLOC_INIT;
     fxa_error err;
@@ -104,7 +104,7 @@ TEST(many_shapes_leave_nothing_behind) {
         fxa_program_destroy(program);
         if (i > 0) continue;
         fxa_cache_clear(ctx);
-        start = memory.live_bytes; /* with the threads, which the first plan starts and the context keeps */
+        start = memory.live_bytes; /* includes the threads, which the first plan starts and the context keeps */
     }
     fxa_cache_stats s;
     fxa_cache_get_stats(ctx, &s);
@@ -125,10 +125,10 @@ enum { INSIDE_PLANS = 400 };
 typedef struct inside_state {
     fail_alloc memory;
     fxa_context *ctx;
-    fxa_problem problem;           /* which progress asks for */
-    fxa_plan *plans[INSIDE_PLANS]; /* which a finalizer lets go of at every allocation */
+    fxa_problem problem;           /* created by the progress function */
+    fxa_plan *plans[INSIDE_PLANS]; /* released by a finalizer at every allocation */
     int n, dropped;
-    bool busy; /* destroying frees, which calls the hook again */
+    bool busy; /* destroying a plan frees memory, which calls the hook again */
 } inside_state;
 
 static void *inside_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
@@ -152,7 +152,7 @@ static void inside_progress(void *user, uint64_t done, uint64_t total) {
     T_CHECK(done <= total);
 }
 
-/* A finalizer may run wherever memory is asked for; a run may be watched by somebody who makes plans. */
+/* A finalizer may run at any allocation, and a progress function may create plans. */
 TEST(hooks_call_the_library) {
     static inside_state s = {.memory = FAIL_ALLOC_INIT};
     fxa_error err;
@@ -197,7 +197,7 @@ TEST(contexts_are_apart) {
     T_INT(s.plans, 1);
     fxa_cache_get_stats(b, &s);
     T_INT(s.runs + s.plans + s.queries, 0);
-    T_OK(fxa_attention(b, &t.problem, &t.args, &err)); /* a program of one context in a problem of another */
+    T_OK(fxa_attention(b, &t.problem, &t.args, &err)); /* a program of one context in a problem of the other */
     T_NEAR(tiny_error(&t), 0, TINY_TOLERANCE);
     fxa_context_destroy(a);
     tiny_end(&t);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cache of code on disk, with the mock device's engine, whose code has a section of plan bytes: what one context
- * compiled the next one loads; how much of it is kept. What may be wrong with files and folders is in
- * test_disk_damage.c.
+ * The disk cache, with the mock device's engine, whose code has a section of plan bytes: one context compiles, the next
+ * loads; limits and eviction. Damaged files and folders are in test_disk_damage.c.
  */
 #include "disk_rig.h"
 
@@ -26,7 +25,7 @@ TEST(what_one_context_compiled_the_next_one_loads) {
         T_CHECK(tiny_error(&r.t) < TINY_TOLERANCE);
         fxa_plan_destroy(plan);
         plan = NULL;
-        T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err)); /* in memory by now */
+        T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err)); /* in the plan cache already */
         T_INT(plan_stats(&r).disk_hits, round > 0);
         fxa_plan_destroy(plan);
         seam_end(&r);
@@ -53,7 +52,7 @@ TEST(engines_without_sections_have_none) {
     disk_end();
 }
 
-/* Another version, identity or library is another name, and both may stay. */
+/* Another version, identity or library uses another file name, and both files may stay. */
 TEST(versions_and_identities) {
     plan_rig r;
     disk_start();
@@ -74,7 +73,7 @@ TEST(versions_and_identities) {
     disk_end();
 }
 
-/* What is planned for a profile is there for the device. */
+/* Code compiled for a target is found by the device itself. */
 TEST(a_target_warms_its_device) {
     plan_rig r;
     fxa_error err;
@@ -100,7 +99,7 @@ static uint64_t disk_total(void) {
     return total;
 }
 
-/* Files that were used last stay; what is not ours stays whatever it is. */
+/* Recently used files stay; other files are never touched. */
 TEST(the_oldest_go_when_there_is_too_much) {
     enum { MANY = 20, FIT = 8 };
     plan_rig r;
@@ -113,13 +112,13 @@ TEST(the_oldest_go_when_there_is_too_much) {
         (void)disk_plan(n, most);
         T_CHECK(disk_total() - 4000 <= most);
         T_CHECK(n < FIT || disk_total() - 4000 > most / 2);
-        DISK_LOADED(disk_plan(1, most)); /* which is used all the time */
+        DISK_LOADED(disk_plan(1, most)); /* used all the time */
     }
     DISK_LOADED(disk_plan(MANY - 1, most));
     DISK_LOADED(disk_plan(MANY - 2, most));
     DISK_COMPILED(disk_plan(2, most));
     T_CHECK(access(other, F_OK) == 0);
-    disk_made made = disk_plan(MANY, disk_size - 1); /* alone too much */
+    disk_made made = disk_plan(MANY, disk_size - 1); /* exceeds the limit by itself */
     DISK_COMPILED(made);
     T_INT(made.stats.disk_writes, 0);
     seam_end(&r);
@@ -137,7 +136,7 @@ TEST(what_processes_left_behind) {
     T_INT(utimensat(AT_FDCWD, old, times, 0), 0);
     (void)disk_plan(2, 0);
     T_CHECK(access(old, F_OK) != 0 && access(young, F_OK) == 0);
-    snprintf(old, sizeof old, "%s/writing-%lld-0", disk_dir, (long long)getpid()); /* as one of an older process */
+    snprintf(old, sizeof old, "%s/writing-%lld-0", disk_dir, (long long)getpid()); /* like a file of an older process */
     disk_spill(old, "x", 1);
     T_INT(disk_plan(3, 0).stats.disk_writes, 1);
     seam_end(&r);
@@ -146,7 +145,7 @@ TEST(what_processes_left_behind) {
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* Every allocation fails once, with nothing on disk and with the code there: out of memory, or the plan. */
+/* Fails every allocation in turn, without and with the code on disk: E_MEMORY, or the plan. */
 TEST(no_memory) {
     for (int there = 0; there < 2; there++) {
         plan_rig r;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cache of code on disk (test_disk_cache.c) where something is wrong with a file, a folder or the system, or others
- * are at work there: that is a miss, and never a failure of the call.
+ * The disk cache with damaged files, wrong folders, failing system calls or other processes at work: each is a miss,
+ * never a failure of the call.
  */
 #include "disk_rig.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
-/* The file is what it is now: a miss, and a good one is there afterwards. */
+/* Checks that the damaged file is a miss, and that a good file replaces it. */
 static void disk_damage_check(const char *what, size_t at) {
     disk_made made = disk_plan(1, 0);
     bool ok = made.status == FXA_OK && made.compiles == 1 && made.stats.disk_hits == 0 && made.stats.disk_writes == 1;
@@ -49,7 +49,7 @@ TEST(every_length_cut_off_and_more_appended) {
     disk_end();
 }
 
-/* A file that is whole, and another's: that of a program under the name of another. */
+/* A valid file under the name of another program. */
 TEST(files_that_change_places) {
     plan_rig r;
     char other[600];
@@ -62,7 +62,7 @@ TEST(files_that_change_places) {
     disk_end();
 }
 
-/* What the engine says to a section: no is the end of the file, a device in trouble is not. */
+/* If the engine rejects the section, the file is removed; if the device fails, it stays. */
 TEST(the_engine_does_not_take_it) {
     static const fxa_status says[] = {FXA_E_BYTES, FXA_E_VERSION, FXA_E_UNSUPPORTED, FXA_E_ENGINE, FXA_E_MEMORY};
     plan_rig r;
@@ -70,7 +70,7 @@ TEST(the_engine_does_not_take_it) {
     for (size_t i = 0; i < 5; i++) {
         mock_arm(0, FXA_OK);
         DISK_LOADED(disk_plan(1, 0));
-        size_t at = mock.calls; /* which the load is the last of, but for closing */
+        size_t at = mock.calls; /* the load is the last call but closing */
         mock_arm(at, says[i]);
         disk_made made = disk_plan(1, 0);
         T_CHECK(mock.failures == 1 && mock.fail_hook == MOCK_LOAD);
@@ -83,7 +83,7 @@ TEST(the_engine_does_not_take_it) {
     disk_end();
 }
 
-/* In the place of the file is something else: nothing is followed, waited for or removed that is not ours. */
+/* Something other than a regular file: it is not followed, waited for or removed. */
 TEST(no_plain_file_there) {
     plan_rig r;
     char kept[700];
@@ -92,7 +92,7 @@ TEST(no_plain_file_there) {
     disk_spill(kept, disk_good, disk_size);
     T_INT(unlink(disk_path), 0);
     T_INT(symlink(kept, disk_path), 0);
-    disk_damage_check("a link", 0); /* which is replaced */
+    disk_damage_check("a link", 0); /* replaced by a file */
     T_CHECK(disk_slurp(kept, disk_now, sizeof disk_now) == disk_size);
     T_INT(unlink(disk_path), 0);
     T_INT(mkfifo(disk_path, 0600), 0);
@@ -133,7 +133,7 @@ TEST(no_folder_no_cache) {
     unsetenv("FXA_CACHE_DIR");
     T_INT(disk_plan(1, 0).stats.disk_misses, 0);
     setenv("FXA_CACHE_DIR", disk_dir, 1);
-    config.cache_dir = ""; /* the caller's word counts, not the environment's */
+    config.cache_dir = ""; /* the caller's setting overrides the environment */
     T_OK(fxa_context_create(&config, &ctx, &err));
     T_CHECK(!ctx->disk.folder);
     fxa_context_destroy(ctx);
@@ -146,7 +146,7 @@ TEST(no_folder_no_cache) {
     disk_end();
 }
 
-/* Where others may write nothing is taken, and nothing is put. */
+/* If other users may write the folder, nothing is read or written. */
 TEST(folders_and_files_that_others_may_write) {
     plan_rig r;
     disk_damage_start(&r);
@@ -173,7 +173,7 @@ TEST(folders_and_files_that_others_may_write) {
     disk_end();
 }
 
-/* In a child: files may have no more than so many bytes. */
+/* Limits the file size in a child process. */
 static int disk_limited(rlim_t most) {
     fflush(NULL);
     pid_t child = fork();
@@ -205,7 +205,7 @@ TEST(a_full_disk) {
 
 /* ---- Company ----------------------------------------------------------------------------------------------------- */
 
-/* Processes that share a folder, too small for all, while files in it are damaged and removed. */
+/* Processes share a folder that is too small for all, while files in it are damaged and removed. */
 TEST(several_processes) {
     enum { CHILDREN = 4, ROUNDS = 40 };
     plan_rig r;
@@ -228,7 +228,7 @@ TEST(several_processes) {
     for (int i = 0; i < t_scaled(200); i++) {
         size_t n = (size_t)t_int(&rng, 0, (int64_t)disk_size);
         if (!disk_find((int)t_int(&rng, 0, 4), ".fxacode", path, sizeof path)) continue;
-        int file = open(path, O_WRONLY); /* as it is: a name may be another file by now */
+        int file = open(path, O_WRONLY); /* the name may refer to another file by now */
         if (file >= 0 && ftruncate(file, (off_t)n) != 0) T_FAIL("%s\n", path);
         if (file >= 0) close(file);
     }

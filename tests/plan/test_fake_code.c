@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans as bytes with an engine's own code in them: loaded again, and refused when damaged, of another version, of
- * another kind of engine or of an engine that does not want it.
+ * Plan bytes that contain an engine's code: loaded again, and refused if damaged, from another version or kind of
+ * engine, or rejected by the engine.
  */
 #include "fake_engines.h"
 
@@ -17,7 +17,7 @@ static size_t fake_saved(plan_rig *r, uint8_t *out, size_t room) {
     return size;
 }
 
-/* Code travels in the bytes: loading compiles nothing. R-36: one entry, however often it is loaded. */
+/* Loading compiles nothing. R-36: one cache entry, however often the code is loaded. */
 TEST(code_is_loaded_from_bytes) {
     plan_rig r;
     fxa_error err;
@@ -57,7 +57,8 @@ TEST(code_from_bytes_cannot_replace_compiled_code) {
     plan_rig_end(&r);
 }
 
-/* Damage in the code is seen before the engine sees it; code that the engine does not use up is no code of its. */
+/* Damaged code is detected before the engine reads it; a section that the engine does not read completely is refused.
+ * */
 TEST(damaged_code_is_refused) {
     plan_rig r;
     fxa_error err;
@@ -77,10 +78,10 @@ TEST(damaged_code_is_refused) {
     T_INT(loads, 1);
     T_CHECK(!plan);
     plan_rig_end(&r);
-    T_INT(releases, 3); /* two compiled, one loaded and given back */
+    T_INT(releases, 3); /* two compiled, one loaded and released */
 }
 
-/* A load that fails has the engine's own text, and nothing is kept. */
+/* A failed load returns the engine's own text and caches nothing. */
 TEST(code_that_the_engine_cannot_load) {
     plan_rig r;
     fxa_error err;
@@ -93,15 +94,15 @@ TEST(code_that_the_engine_cannot_load) {
     T_STATUS(fxa_plan_load(r.ctx, bytes, size, &plan, &err), FXA_E_BYTES);
     T_STR(err.text, "code of fixed is cut off");
     T_INT(loads, 1);
-    T_INT(fxa_plan_load(r.ctx, bytes, size, &plan, NULL), FXA_E_BYTES); /* nobody to tell */
+    T_INT(fxa_plan_load(r.ctx, bytes, size, &plan, NULL), FXA_E_BYTES); /* without fxa_error */
     T_INT(loads, 2);
     T_CHECK(!plan);
     T_INT(plan_stats(&r).plans, 0);
     plan_rig_end(&r);
 }
 
-/* Bytes of an engine that has changed without a new version: with code, which it has no use for, or without, which it
- * then compiles. */
+/* Bytes of an engine that changed without a new version: with code that it cannot load, or without code, which it
+ * compiles. */
 TEST(bytes_that_are_not_of_this_kind_of_engine) {
     plan_rig r;
     fxa_error err;
@@ -128,7 +129,7 @@ TEST(bytes_that_are_not_of_this_kind_of_engine) {
     plan_rig_end(&r);
 }
 
-/* Code whose size is beyond all counting is used, and does not stay in the cache. */
+/* Code with an extremely large size runs, and does not stay in the cache. */
 TEST(code_of_any_size_runs) {
     plan_rig r;
     fxa_error err;
@@ -158,19 +159,19 @@ TEST(code_of_another_version_is_refused) {
     T_HAS(err.text, "version 4");
     T_HAS(err.text, "FXA_LOAD_REBUILD");
     T_OK(fxa_plan_load_flags(r.ctx, bytes, size, FXA_LOAD_REBUILD, &plan, &err));
-    T_INT(loads, 0); /* compiled: the code of another version is not looked at */
+    T_INT(loads, 0); /* compiled: the code of another version is not read */
     T_INT(compiles, 2);
     fxa_plan_destroy(plan);
     T_STATUS(fxa_plan_load_flags(r.ctx, bytes, size, 6, &plan, &err), FXA_E_ARGUMENT);
     fxa_cache_clear(r.ctx);
-    /* and other versions have other keys: nothing of the old engine is used */
+    /* other versions have other keys: nothing of the old engine is used */
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
     T_INT(compiles, 3);
     fxa_plan_destroy(plan);
     plan_rig_end(&r);
 }
 
-/* A problem that its engine would not take now (it may have once) is refused when loaded, not run. */
+/* A problem that its engine refuses is refused when loaded, too. */
 TEST(what_the_engine_refuses_is_not_loaded) {
     plan_rig r;
     fxa_error err;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the reference engine never does, shown with engines made for it: refusals, fixed geometry, compiles that fail.
- * Code in bytes is in test_fake_code.c.
+ * Engine behaviour that ref never shows, with engines made for it: refusals, fixed geometry, failing compilation. Code
+ * in plan bytes is in test_fake_code.c.
  */
 #include "fake_engines.h"
 
 /* ---- Choice and refusals ----------------------------------------------------------------------------------------- */
 
-/* refusals carry names and values, and are remembered like any other answer. */
+/* refusals state names and values, and are cached like other support results. */
 TEST(refusals_are_answers_and_remembered) {
     plan_rig r;
     fxa_error err;
@@ -24,15 +24,14 @@ TEST(refusals_are_answers_and_remembered) {
         T_INT(reports[1].supported, 1);
         T_INT(reports[1].workspace % FXA_WORKSPACE_ALIGN, 0);
     }
-    T_INT(queries, 2); /* each engine was asked once */
+    T_INT(queries, 2); /* one query per engine */
     T_INT(plan_stats(&r).queries, 10);
     T_INT(plan_stats(&r).query_hits, 8);
-    T_INT(plan_stats(&r).refusals, 0); /* nobody asked for a plan */
+    T_INT(plan_stats(&r).refusals, 0); /* no plan was requested */
     plan_rig_end(&r);
 }
 
-/* The first engine of the registry that can. R-51: that it is not the first of all is seen in the plan, and why in a
- * report. */
+/* The first supporting engine of the registry is chosen. R-51: the plan names it, and a report has the reason. */
 TEST(the_first_that_can_is_chosen) {
     plan_rig r;
     fxa_error err;
@@ -55,7 +54,7 @@ TEST(the_first_that_can_is_chosen) {
     plan_rig_end(&r);
 }
 
-/* "reader" takes no program that loads a tensor. */
+/* "reader" refuses programs that load a tensor. */
 static fxa_status reader_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
                                fxa_error *err) {
     (void)self, (void)code, (void)err;
@@ -67,7 +66,7 @@ static fxa_status reader_query(void *self, const fxa__problem *p, const void *co
     return FXA_OK;
 }
 
-/* a probe is asked with the program itself: another program at the same shapes is another question. */
+/* support depends on the program: another program with the same shapes is another query. */
 TEST(the_answer_may_depend_on_the_program) {
     plan_rig r;
     fxa_error err;
@@ -91,7 +90,7 @@ TEST(the_answer_may_depend_on_the_program) {
     plan_rig_end(&r);
 }
 
-/* a refusal is counted; its text has the reason of every engine that was asked. Nothing is built. */
+/* a refusal is counted, and its text has the reason of every queried engine. Nothing is built. */
 TEST(when_none_can_all_reasons_are_given) {
     plan_rig r;
     fxa_error err;
@@ -113,7 +112,7 @@ TEST(when_none_can_all_reasons_are_given) {
     plan_rig_end(&r);
 }
 
-/* A workspace that does not fit is a no, in the query and so in the plan. */
+/* A workspace that exceeds size_t is a refusal, in the query and for the plan. */
 TEST(a_workspace_too_large_is_a_refusal) {
     plan_rig r;
     fxa_error err;
@@ -129,7 +128,7 @@ TEST(a_workspace_too_large_is_a_refusal) {
     plan_rig_end(&r);
 }
 
-/* With what a check of indices needs, 64 bits are not enough. */
+/* The workspace exceeds 64 bits together with that of the bounds check. */
 TEST(a_workspace_that_fits_alone_but_not_with_the_check) {
     plan_rig r;
     fxa_error err;
@@ -154,7 +153,7 @@ TEST(a_workspace_that_fits_alone_but_not_with_the_check) {
     plan_rig_end(&r);
 }
 
-/* What a problem demands of every engine. */
+/* Requirements of a problem apply to every engine. */
 TEST(demands_are_refusals_with_numbers) {
     plan_rig r;
     fxa_error err;
@@ -177,7 +176,7 @@ TEST(demands_are_refusals_with_numbers) {
 
 /* ---- Building ---------------------------------------------------------------------------------------------------- */
 
-/* with fixed geometry another batch is exactly one build, which can be made ahead. */
+/* with fixed geometry, another batch is exactly one build, which can be done in advance. */
 TEST(fixed_geometry_builds_once_per_geometry) {
     plan_rig r;
     fxa_error err;
@@ -196,7 +195,7 @@ TEST(fixed_geometry_builds_once_per_geometry) {
     T_INT(releases, 4);
 }
 
-/* A compile that fails is the caller's error with the engine's text, and is tried again next time. */
+/* A failed compilation returns the engine's text and is tried again for the next request. */
 TEST(a_failed_compile_is_reported_and_not_kept) {
     plan_rig r;
     fxa_error err;

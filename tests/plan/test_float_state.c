@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The caller's floating point state reaches nothing: every public call that does arithmetic is made in each rounding
- * mode, with denormals flushed, with every exception trapped, on its good and its bad ways, and gives the bytes it
- * gives in the default state. Afterwards the state is the caller's, to the last flag.
+ * The caller's floating-point state has no effect. Every public function that does arithmetic is called in each
+ * rounding mode, with denormals flushed, with every exception trapped, with valid and invalid arguments, and returns
+ * the same bytes as in the default state. Afterwards the state is the caller's, flags included.
  */
 #include "support/float_states.h"
 #include "support/isa.h"
 #include "support/tiny.h"
 
-/* Everything that could go another way: numbers that are not exact, folding that rounds, overflows, divides by zero, is
- * inexact, denormal or NaN; operations that are only computed by eval. */
+/* A program with everything that depends on the state: inexact numbers, folding that rounds, overflows, divides by
+ * zero, is inexact, denormal or NaN, and operations that only eval computes. */
 static const char state_text[] =
     "param c: float\nparam w: int\ntensor t: f32[1]\n"
     "let third = 1.0 / 3.0\nlet huge = 1e308 * 10.0\nlet tiny = 1e-300 * 1e-20\nlet none = 0.0 / 0.0\n"
@@ -20,8 +20,8 @@ static const char state_text[] =
     "score = score + sqrt(abs(score)) + t[h] / 3.0 + float(q) / 7.0 + 1.0 / over\n"
     "mask = k <= q + w && float(k) * 0.1 < 1e30\n";
 
-/* Pairs of q = 99 are only looked at by eval: a NaN in every gradient would hide all the rest. */
-static fxa_context *state_ctx; /* made in the default state, and its program */
+/* Only eval evaluates pairs with q = 99: a NaN in every gradient would hide the other values. */
+static fxa_context *state_ctx; /* created in the default state, with its program */
 static fxa_program *state_program;
 static float state_t[2] = {0.1f, -3.3f};
 static const double state_params[2] = {0.3, 2};
@@ -201,7 +201,7 @@ static void run_passes(record *r, fxa_context *ctx, const char *engine) {
 
 static void call_ref(record *r) { run_passes(r, state_ctx, "ref"); }
 static void call_cpu(record *r) { run_passes(r, state_ctx, "cpu"); }
-static void call_cpu_threads(record *r) { /* its threads are started here, in this state */
+static void call_cpu_threads(record *r) { /* the pool's threads start here, in this state */
     fxa_context_config c = FXA_CONTEXT_CONFIG_INIT;
     fxa_context *ctx = NULL;
     fxa_error err = {.text = ""};
@@ -235,13 +235,13 @@ static void call_plan(record *r) {
     p.flags |= FXA_CAUSAL;
     record_status(r, fxa_problem_program(state_ctx, &p, &program, &err), &err);
     record_program(r, program);
-    p.dropout_p = 1.1; /* printed */
+    p.dropout_p = 1.1; /* appears in a message */
     record_status(r, fxa_plan_create(state_ctx, &p, &again, &err), &err);
     fxa_plan_destroy(again);
     fxa_plan_destroy(plan);
 }
 
-/* An index that is computed with floats, and leaves its tensor. */
+/* Computes an out-of-bounds index from floats. */
 static void call_index(record *r) {
     const void *tensors[1] = {state_t};
     fxa_capture capture = {.size = {2}};
@@ -265,7 +265,7 @@ static void call_index(record *r) {
     fxa_program_destroy(program);
 }
 
-/* A loop of the caller's, whose own threads are in any state. */
+/* A parallel loop of the caller, whose threads have any state. */
 static void state_parallel(void *user, int32_t n, void (*task)(void *arg, int32_t i), void *arg) {
     void (*set)(void) = *(void (**)(void))user;
     fenv_t before;
@@ -313,7 +313,7 @@ static void state_close(void) {
     fxa_context_destroy(state_ctx);
 }
 
-/* `call` in one state after the other, against the default one. */
+/* Compares `call` in each state with the default one. */
 static void states_compare(const char *name, void (*call)(record *r)) {
     static record want, got;
     want.size = 0;
@@ -371,7 +371,7 @@ TEST(no_state_of_a_callers_loop_reaches_a_result) {
     state_close();
 }
 
-/* Hooks are called in the default state, whatever the caller's is. */
+/* Hooks are called in the default state, whatever the caller's. */
 static const state *hook_state;
 static int hook_calls;
 static void *state_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The caller's floating point state reaches nothing, with random programs and problems: text and bytes of the
- * program, its derivative, properties and tiles, and both passes of every engine have the same bytes in a random state
- * as in the default one. test_float_state.c has the calls one by one.
+ * The caller's floating-point state has no effect on random programs and problems: text and bytes of the program, its
+ * derivative, properties and tiles, and both passes of every engine are the same in a random state as in the default
+ * one. test_float_state.c has the single calls.
  */
 #include "support/float_states.h"
 
 #include "support/conf_case.h"
 
-/* Text and bytes of the case's program back in, its derivative, properties and tiles. */
+/* Parses and loads the case's program again; computes its derivative, properties and tiles. */
 static void drawn_program(record *r, const conf_case *c, const char *text, const void *bytes, size_t n_bytes) {
     fxa_context *ctx = c->base.ctx;
     fxa_error err = {.text = ""};
@@ -34,7 +34,7 @@ static void drawn_program(record *r, const conf_case *c, const char *text, const
     if (program) record_program(r, program);
 }
 
-/* Outputs of one pass, byte by byte; the call is prepared in the default state. */
+/* Compares the outputs of one pass byte by byte; the call is prepared in the default state. */
 static bool drawn_same_outputs(conf_case *c, fxa_pass pass, unsigned char *kept, size_t capacity, bool keep) {
     conf_buffer *t;
     size_t at = 0;
@@ -132,7 +132,7 @@ TEST(no_state_reaches_random_problems) {
     fxa_context_destroy(ctx);
 }
 
-/* A hook of the caller's that computes in the x87, as code with long doubles does: flags that it raises do not stay. */
+/* A hook that computes in the x87, as long double does: the flags that it raises do not stay. */
 static void *raising_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
     volatile long double third = 1.0L;
     third /= 3.0L;

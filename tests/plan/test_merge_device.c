@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_merge on a device: the same bits as on the host, of random shapes, layouts and dtypes, with nothing between the
- * elements written; an engine's own kernel where it has one; failures at every call and allocation; refusals by name.
+ * fxa_merge on a device: same bits as on the host for random shapes, layouts and dtypes, with nothing written between
+ * the elements; an engine's own kernel if it has one; failures of every call and allocation; refusals.
  */
 #include "support/fail_alloc.h"
 #include "support/mock_device.h"
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static size_t merged_bytes; /* sent to the device */
+static size_t merged_bytes; /* copied to the device */
 
 static fxa_status merged_copy_to(void *self, void *device, const void *from, size_t size, void *stream,
                                  fxa_error *err) {
@@ -45,7 +45,7 @@ static void merged_over(fxa_context *ctx) {
 enum { MERGED_ROOM = 6000 };
 typedef struct merged_tensor {
     fxa_operand t;
-    int64_t n[4], base, count; /* base: element 0 of the tensor; count: elements of the memory */
+    int64_t n[4], base, count; /* base: index of element 0 of the tensor; count: number of elements of the memory */
     size_t size;
     unsigned char host[MERGED_ROOM * 8];
     void *device;
@@ -56,7 +56,7 @@ typedef struct merged {
     merged_tensor x[4];
 } merged;
 
-/* Axes in any order, gaps after any, backwards now and then; inputs may have a stride of 0. */
+/* Axes in random order, with gaps, sometimes reversed; inputs may have stride 0. */
 static void merged_layout(merged_tensor *x, t_rng *rng, int rank, bool input) {
     int order[4] = {0, 1, 2, 3};
     int64_t reach = 1;
@@ -123,7 +123,7 @@ static void merged_unplace(merged *m) {
     for (int i = 0; i < 4; i++) mock_unplace(m->x[i].device);
 }
 
-/* Whether the memory of the device, gaps included, is that of the host. */
+/* Returns true if device memory, gaps included, equals host memory. */
 static bool merged_same(merged *m) {
     static unsigned char got[MERGED_ROOM * 8];
     bool same = true;
@@ -160,7 +160,7 @@ TEST(the_bits_of_the_host) {
     merged_over(ctx);
 }
 
-/* A dense tensor goes in one piece. */
+/* A dense tensor is copied at once. */
 TEST(dense_tensors_take_one_copy) {
     static merged m;
     fxa_error err;
@@ -246,7 +246,7 @@ TEST(every_call_and_allocation_may_fail) {
             mock_arm(0, FXA_OK);
             f.failures = 0, mock.failures = 0;
             T_INT(mock.queued, 0);
-            if (status == FXA_OK) T_CHECK(!refused || k == 1); /* the first opened the engine, and is remembered */
+            if (status == FXA_OK) T_CHECK(!refused || k == 1); /* the first attempt opened the engine */
             if (status != FXA_OK) T_CHECK(status == err.status && *err.text);
             T_CHECK(!memory || status == FXA_OK || status == FXA_E_MEMORY);
             if (k > 1 || memory) T_INT(f.live_bytes, before);
@@ -291,7 +291,7 @@ TEST(refusals) {
     a.ordinal = 2;
     T_STATUS(fxa_merge(&a, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "mock: ordinal is 2: there are mock devices 0 and 1");
-    a.ordinal = 1; /* of another device than its pointers */
+    a.ordinal = 1; /* pointers of another device */
     T_STATUS(fxa_merge(&a, &err), FXA_E_INTERNAL);
     fxa_merge_args host = merged_args(&m, false);
     host.ordinal = 1;
