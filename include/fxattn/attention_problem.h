@@ -19,6 +19,7 @@ extern "C" {
 
 /* ---- Tensors ---------------------------------------------------------------------------------------------------- */
 
+/* What a problem computes: FORWARD O from Q, K, V; BACKWARD gradients from dO. */
 typedef enum fxa_pass { FXA_FORWARD = 0, FXA_BACKWARD = 1, FXA_PASS_FORCE_INT32 = 0x7fffffff } fxa_pass;
 
 /* Order of the dimensions in memory, outermost first: B batch, H heads, S positions, D head dim. LSE, the row maximum

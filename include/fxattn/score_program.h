@@ -19,8 +19,8 @@ extern "C" {
 /* Limits. Text and builder fail with E_LIMIT or E_PROGRAM beyond them. */
 /* clang-format off */
 #define FXA_MAX_RANK    5          /* dimensions of a captured tensor */
-#define FXA_MAX_PARAMS  64
-#define FXA_MAX_TENSORS 64
+#define FXA_MAX_PARAMS  64         /* params of a program */
+#define FXA_MAX_TENSORS 64         /* captured tensors of a program */
 #define FXA_MAX_NAME    63         /* bytes of a param, tensor or let name */
 #define FXA_MAX_NODES   16384      /* distinct operations of a program */
 #define FXA_MAX_TEXT    (1u << 20) /* bytes of all texts of one parse together */
@@ -67,62 +67,62 @@ typedef enum fxa_input {
  * Operand types select the meaning: ADD adds ints or floats. Some operations are rewritten when a program is built and
  * never occur in a finished one: GT, GE (as LT, LE), RELU, SIGN, STOP_GRADIENT, SOFTPLUS. */
 #define FXA_OP_MAP(X)                                                                                                  \
-    X(CONST, 1)                                                                                                        \
-    X(INPUT, 2)                                                                                                        \
-    X(PARAM, 3)                                                                                                        \
-    X(LOAD, 4)                                                                                                         \
-    X(ADD, 10)                                                                                                         \
-    X(SUB, 11)                                                                                                         \
-    X(MUL, 12)                                                                                                         \
-    X(DIV, 13)                                                                                                         \
-    X(FLOORDIV, 14)                                                                                                    \
-    X(MOD, 15)                                                                                                         \
-    X(NEG, 16)                                                                                                         \
-    X(ABS, 17)                                                                                                         \
-    X(MIN, 18)                                                                                                         \
-    X(MAX, 19)                                                                                                         \
-    X(CLAMP, 20)                                                                                                       \
-    X(POW, 21)                                                                                                         \
-    X(MULZ, 22) /* x * y, but 0 where x is exactly 0; derivatives use it */                                            \
-    X(DIVZ, 23) /* x / y, but 0 where x is exactly 0 */                                                                \
-    X(RELU, 24)                                                                                                        \
-    X(SIGN, 25)                                                                                                        \
-    X(WITH_GRAD, 26) /* value of x, gradient of y */                                                                   \
-    X(STOP_GRADIENT, 27)                                                                                               \
-    X(SQRT, 30)                                                                                                        \
-    X(RSQRT, 31)                                                                                                       \
-    X(EXP, 32)                                                                                                         \
-    X(EXP2, 33)                                                                                                        \
-    X(LOG, 34)                                                                                                         \
-    X(LOG2, 35)                                                                                                        \
-    X(TANH, 36)                                                                                                        \
-    X(SIGMOID, 37)                                                                                                     \
-    X(ERF, 38)                                                                                                         \
-    X(SIN, 39)                                                                                                         \
-    X(COS, 40)                                                                                                         \
-    X(TAN, 41)                                                                                                         \
-    X(FLOOR, 42)                                                                                                       \
-    X(CEIL, 43)                                                                                                        \
-    X(ROUND, 44)                                                                                                       \
-    X(TRUNC, 45)                                                                                                       \
-    X(LOG1P, 46)                                                                                                       \
-    X(ATAN, 47)                                                                                                        \
-    X(SOFTPLUS, 48)                                                                                                    \
-    X(AND, 50) /* AND, OR, XOR, NOT: bitwise for ints, logical for bools */                                            \
-    X(OR, 51)                                                                                                          \
-    X(XOR, 52)                                                                                                         \
-    X(NOT, 53)                                                                                                         \
-    X(SHL, 54)                                                                                                         \
-    X(SHR, 55)                                                                                                         \
-    X(EQ, 60)                                                                                                          \
-    X(NE, 61)                                                                                                          \
-    X(LT, 62)                                                                                                          \
-    X(LE, 63)                                                                                                          \
-    X(GT, 64)                                                                                                          \
-    X(GE, 65)                                                                                                          \
-    X(SELECT, 70)                                                                                                      \
-    X(FLOAT, 71)                                                                                                       \
-    X(INT, 72)
+    X(CONST, 1)          /* constant */                                                                                \
+    X(INPUT, 2)          /* fxa_input */                                                                               \
+    X(PARAM, 3)          /* param */                                                                                   \
+    X(LOAD, 4)           /* element of a tensor; 0 outside */                                                          \
+    X(ADD, 10)           /* x + y */                                                                                   \
+    X(SUB, 11)           /* x - y */                                                                                   \
+    X(MUL, 12)           /* x * y */                                                                                   \
+    X(DIV, 13)           /* x / y of floats */                                                                         \
+    X(FLOORDIV, 14)      /* x // y, rounded down */                                                                    \
+    X(MOD, 15)           /* x % y, with the sign of y */                                                               \
+    X(NEG, 16)           /* -x */                                                                                      \
+    X(ABS, 17)           /* abs(x) */                                                                                  \
+    X(MIN, 18)           /* min(x, y) */                                                                               \
+    X(MAX, 19)           /* max(x, y) */                                                                               \
+    X(CLAMP, 20)         /* min(max(x, lo), hi) */                                                                     \
+    X(POW, 21)           /* x ** y */                                                                                  \
+    X(MULZ, 22)          /* x * y, but 0 where x is exactly 0; derivatives use it */                                   \
+    X(DIVZ, 23)          /* x / y, but 0 where x is exactly 0 */                                                       \
+    X(RELU, 24)          /* x <= 0 ? 0 : x */                                                                          \
+    X(SIGN, 25)          /* -1, 0 or 1 */                                                                              \
+    X(WITH_GRAD, 26)     /* value of x, gradient of y */                                                               \
+    X(STOP_GRADIENT, 27) /* value of x, gradient 0 */                                                                  \
+    X(SQRT, 30)          /* square root */                                                                             \
+    X(RSQRT, 31)         /* 1 / square root */                                                                         \
+    X(EXP, 32)           /* e ** x */                                                                                  \
+    X(EXP2, 33)          /* 2 ** x */                                                                                  \
+    X(LOG, 34)           /* natural logarithm */                                                                       \
+    X(LOG2, 35)          /* logarithm to base 2 */                                                                     \
+    X(TANH, 36)          /* hyperbolic tangent */                                                                      \
+    X(SIGMOID, 37)       /* 1 / (1 + exp(-x)) */                                                                       \
+    X(ERF, 38)           /* error function */                                                                          \
+    X(SIN, 39)           /* sine */                                                                                    \
+    X(COS, 40)           /* cosine */                                                                                  \
+    X(TAN, 41)           /* tangent */                                                                                 \
+    X(FLOOR, 42)         /* rounded down */                                                                            \
+    X(CEIL, 43)          /* rounded up */                                                                              \
+    X(ROUND, 44)         /* to the nearest integer, halves to even */                                                  \
+    X(TRUNC, 45)         /* rounded towards 0 */                                                                       \
+    X(LOG1P, 46)         /* log(1 + x) */                                                                              \
+    X(ATAN, 47)          /* arc tangent */                                                                             \
+    X(SOFTPLUS, 48)      /* log(1 + exp(x)) */                                                                         \
+    X(AND, 50)           /* x & y; bools: x && y */                                                                    \
+    X(OR, 51)            /* x | y; bools: x || y */                                                                    \
+    X(XOR, 52)           /* x ^ y */                                                                                   \
+    X(NOT, 53)           /* ~x; bools: !x */                                                                           \
+    X(SHL, 54)           /* x << y; y modulo 32 */                                                                     \
+    X(SHR, 55)           /* x >> y, arithmetic; y modulo 32 */                                                         \
+    X(EQ, 60)            /* x == y */                                                                                  \
+    X(NE, 61)            /* x != y */                                                                                  \
+    X(LT, 62)            /* x < y */                                                                                   \
+    X(LE, 63)            /* x <= y */                                                                                  \
+    X(GT, 64)            /* x > y */                                                                                   \
+    X(GE, 65)            /* x >= y */                                                                                  \
+    X(SELECT, 70)        /* c ? x : y */                                                                               \
+    X(FLOAT, 71)         /* float(x) */                                                                                \
+    X(INT, 72)           /* int(x): towards 0, saturating; NaN gives 0 */
 
 /* clang-format off */
 typedef enum fxa_op {
