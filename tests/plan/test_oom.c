@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Out of memory at every allocation of every main flow: the k-th fails, once alone and once with all that follow. Each
- * time the answer is E_MEMORY (or success, where the memory was only for speed, and then the right result), nothing has
- * leaked, no size was freed that was not allocated, and the same context does the same job right afterwards.
+ * Out of memory at every allocation of every main flow: the k-th allocation fails, once alone and once with all later
+ * ones. Each time the result is E_MEMORY (or correct, where memory was only for speed), nothing leaks, every freed size
+ * was allocated, and the same context does the same job right afterwards.
  */
 #include "support/fail_alloc.h"
 #include "support/plan_bytes.h"
 #include "support/tiny.h"
 #include "t.h"
 
-/* Made before memory fails; flows only read it, but for the data of the tiny problems. */
+/* Objects created before memory fails. Flows only read them, except for the data of the tiny problems. */
 typedef struct oom_rig {
     fail_alloc memory;
     fxa_context *ctx;
@@ -80,7 +80,7 @@ static fxa_status oom_parse_texts(oom_rig *r, fxa_error *err) {
     return status;
 }
 
-/* A mistake in the text stays a mistake in the text, or becomes want of memory: never success, never a leak. */
+/* A syntax error stays a syntax error or becomes E_MEMORY; never success, never a leak. */
 static fxa_status oom_parse_mistake(oom_rig *r, fxa_error *err) {
     fxa_program *program = NULL;
     static const char text[] = "let a = q * 2\nscore = score + slopes[a, k]";
@@ -188,7 +188,7 @@ static fxa_status oom_plan_backward(oom_rig *r, fxa_error *err) {
     return oom_plan_of(r, &p, err);
 }
 
-/* A mask inside the score: the cpu engine lifts it out, and derives what is left. */
+/* A mask within the score: the cpu engine moves it into the mask and differentiates the remaining score. */
 static fxa_status oom_plan_lifted(oom_rig *r, fxa_error *err) {
     fxa_problem p = r->backward.problem;
     p.program = r->lifted, p.engine = "cpu";
@@ -196,7 +196,7 @@ static fxa_status oom_plan_lifted(oom_rig *r, fxa_error *err) {
     return oom_plan_of(r, &p, err);
 }
 
-/* Packed sequences, maps, sinks, dropout and a user's backward: made, saved, dropped. */
+/* Packed sequences, maps, sinks, dropout and a user-written backward: created, saved, released. */
 static fxa_status oom_plan_rich(oom_rig *r, fxa_error *err) {
     blob_bytes b;
     return blob_cases[BLOB_RICH_BACKWARD].make(r->ctx, &b, err);
@@ -232,7 +232,7 @@ static fxa_status oom_plan_load(oom_rig *r, fxa_error *err) {
     return status;
 }
 
-/* Causal and a window of 100 over 1000 x 1000 in tiles of 16: the counts were found pair by pair. */
+/* Causal with a window of 100 over 1000 x 1000 in tiles of 16. The expected counts were found pair by pair. */
 static fxa_status oom_tiles(oom_rig *r, fxa_error *err) {
     fxa_tile_counts counts = {0};
     fxa_problem p = r->forward.problem;
@@ -294,10 +294,10 @@ static const oom_flow oom_flows[] = {
     {"merge", oom_merge, TAKES_NONE},
 };
 
-/* The flow with its k-th allocation failing; false when it has fewer. */
+/* Runs the flow with its k-th allocation failing; returns false if it has fewer. */
 static bool oom_step(oom_rig *r, const oom_flow *flow, size_t k, bool persistent) {
     fxa_error err = {0};
-    fxa_cache_clear(r->ctx); /* every time from the start */
+    fxa_cache_clear(r->ctx); /* every step starts with an empty cache */
     size_t live = r->memory.live_bytes;
     fail_alloc_arm(&r->memory, k, persistent);
     fxa_status status = flow->run(r, &err);
@@ -332,7 +332,7 @@ static void oom_walk(bool persistent) {
 TEST(each_allocation_fails_alone) { oom_walk(false); }
 TEST(each_allocation_fails_and_all_after_it) { oom_walk(true); }
 
-/* A hook that never gives anything: the first error is clean too. */
+/* A hook that always fails: the first error leaks nothing either. */
 TEST(no_memory_at_all) {
     fail_alloc memory = FAIL_ALLOC_INIT;
     fxa_error err;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads as a caller sees them: how many a context has, when they are started, who runs a plan's parts, and what is
- * refused. Shown with an engine made for it, whose output is the number of workers that took part; this program brings
- * a registry of its own, so the library's is not linked.
+ * Threads from the caller's view: how many a context has, when they start, which threads run the parts of a plan, and
+ * refusals. The engine "gang" writes the number of workers that took part; this program defines the registry, which
+ * replaces the library's.
  */
 #include "plan/plan.h"
 #include "support/fail_alloc.h"
@@ -15,7 +15,7 @@
 
 /* ---- Two engines: one with threads, one without ------------------------------------------------------------------ */
 
-/* Each worker has an int of its own. */
+/* Each worker increments an int of its own. */
 static fxa_status gang_query(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
                              fxa_error *err) {
     (void)self, (void)code, (void)err;
@@ -66,7 +66,7 @@ static const fxa__engine *own_engines[OWN_ENGINES] = {&gang, &solo};
 
 /* ---- Fixture ----------------------------------------------------------------------------------------------------- */
 
-/* Makes a context with the config, runs the tiny problem on the gang there, and says how many workers it had. */
+/* Runs the tiny problem on gang in a context with this config; returns the number of workers. */
 static int gang_workers(const fxa_context_config *config) {
     fxa_error err;
     fxa_context *ctx = NULL;
@@ -93,7 +93,7 @@ TEST(a_context_has_the_threads_it_was_asked_for) {
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
         fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
         config.threads = asked[i];
-        setenv("FXA_THREADS", "5", 1); /* only for those who leave it open */
+        setenv("FXA_THREADS", "5", 1); /* used only if the config leaves the number open */
         T_INT(gang_workers(&config), asked[i]);
     }
     unsetenv("FXA_THREADS");
@@ -107,7 +107,7 @@ TEST(automatic_is_the_environment_or_the_machine) {
     setenv("FXA_THREADS", "5", 1);
     T_INT(gang_workers(NULL), 5);
     T_INT(gang_workers(&config), 5);
-    config.struct_size = offsetof(fxa_context_config, threads); /* a caller from before there were threads */
+    config.struct_size = offsetof(fxa_context_config, threads); /* a caller older than the field */
     config.threads = 99;
     T_INT(gang_workers(&config), 5);
     setenv("FXA_THREADS", "", 1);
@@ -139,7 +139,7 @@ TEST(what_is_no_number_of_threads_is_refused) {
 
 /* ---- When -------------------------------------------------------------------------------------------------------- */
 
-/* Threads come with the first plan of an engine that can use them, and stay until nothing of the context is left. */
+/* Threads start with the first plan of an engine that uses them, and live as long as anything of the context. */
 TEST(threads_live_from_the_first_plan_to_the_last) {
     fxa_error err;
     fail_alloc memory = FAIL_ALLOC_INIT;
@@ -172,7 +172,7 @@ TEST(threads_live_from_the_first_plan_to_the_last) {
     T_SAME(t.o[0], 3);
     T_INT(thread_count_now(), before + 2);
     fxa_plan_destroy(plan);
-    struct timespec moment = {0, 1000000}; /* joined, but the system may take a moment to say so */
+    struct timespec moment = {0, 1000000}; /* joined, though the system may take a moment to remove the thread */
     for (int i = 0; i < 1000 && thread_count_now() != before; i++) nanosleep(&moment, NULL);
     T_INT(thread_count_now(), before);
     T_INT(memory.live_bytes, 0);
@@ -180,7 +180,7 @@ TEST(threads_live_from_the_first_plan_to_the_last) {
     tiny_end(&t);
 }
 
-/* A pool is memory like any other: a plan that gets none is refused, and nothing stays behind. */
+/* Without memory for the pool the plan fails, and nothing leaks. */
 TEST(no_memory_for_the_pool) {
     fxa_error err;
     tiny t;

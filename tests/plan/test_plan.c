@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans: that content decides which one is used, what needs a new one and what does not, what a run may do.
+ * Plans: content selects the plan, which changes need a new one, and what a run may do.
  */
 #include "support/plan_rig.h"
 
@@ -25,7 +25,7 @@ TEST(create_run_and_look) {
     T_INT(plan_stats(&r).runs, 1);
     fxa_plan_retain(plan);
     fxa_plan_destroy(plan);
-    T_OK(tiny_run(plan, &r.t.args, &err)); /* one reference is left */
+    T_OK(tiny_run(plan, &r.t.args, &err)); /* one reference remains */
     T_INT(plan_stats(&r).runs, 2);
     fxa_plan_destroy(plan);
     fxa_plan_destroy(NULL);
@@ -33,7 +33,7 @@ TEST(create_run_and_look) {
     plan_rig_end(&r);
 }
 
-/* steady state is zero probes and zero builds, by the counters. */
+/* in steady state the counters show no queries and no builds. */
 TEST(steady_state_probes_and_builds_nothing) {
     plan_rig r;
     fxa_error err;
@@ -55,7 +55,7 @@ TEST(steady_state_probes_and_builds_nothing) {
     plan_rig_end(&r);
 }
 
-/* Code of the real engines, of both passes, counts its bytes and stays in the cache once its plan is gone. */
+/* Code of ref and cpu, forward and backward, reports its size and stays cached after its plan is destroyed. */
 TEST(code_of_every_engine_is_kept) {
     static const struct {
         const char *engine;
@@ -87,7 +87,7 @@ TEST(code_of_every_engine_is_kept) {
     }
 }
 
-/* with an engine whose code serves every geometry, another batch, length, layout or scale is a hit. */
+/* if the engine's code serves every geometry, another batch, length, layout or scale is a cache hit. */
 TEST(another_geometry_needs_no_build) {
     plan_rig r;
     fxa_error err;
@@ -104,7 +104,7 @@ TEST(another_geometry_needs_no_build) {
     plan_key_of(&r, &r.t.problem, key);
     T_INT(plan_stats(&r).builds, 1);
     T_INT(plan_stats(&r).hits, 3);
-    r.t.problem.q.dtype = FXA_F32; /* what code depends on: a build */
+    r.t.problem.q.dtype = FXA_F32; /* dtype is compiled in: a build */
     plan_key_of(&r, &r.t.problem, key);
     T_INT(plan_stats(&r).builds, 2);
     r.t.problem.q.layout = FXA_LAYOUT_BHSD, r.t.problem.q.dtype = FXA_F64;
@@ -116,7 +116,8 @@ TEST(another_geometry_needs_no_build) {
     plan_rig_end(&r);
 }
 
-/* other data in a captured tensor, R-04, R-69: another value of a param: one plan, each call its own result. */
+/* R-03, R-04, R-69: other data of a captured tensor or another value of a param use the same plan; each call has its
+ * own result. */
 TEST(data_and_params_are_run_time_values) {
     plan_rig r;
     fxa_error err;
@@ -127,14 +128,14 @@ TEST(data_and_params_are_run_time_values) {
         r.t.slopes[0] = 0.125f * (float)i;
         T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
         T_NEAR(tiny_error(&r.t), 0, TINY_TOLERANCE);
-        T_CHECK(i == 0 || r.t.o[TINY_D] != seen); /* the value did take effect */
+        T_CHECK(i == 0 || r.t.o[TINY_D] != seen); /* the value had an effect */
         seen = r.t.o[TINY_D];
     }
     T_INT(plan_stats(&r).builds, 1);
     plan_rig_end(&r);
 }
 
-/* The O of `text` on the tiny data, as plain as can be: score' = a * score + c * (q - k), no mask. */
+/* Returns the error of O for score' = a * score + c * (q - k) without mask, computed directly on the tiny data. */
 static double plan_linear_error(const tiny *t, const double *o, double a, double c) {
     double worst = 0;
     for (int row = 0; row < TINY_ROWS; row++) {
@@ -154,7 +155,7 @@ static double plan_linear_error(const tiny *t, const double *o, double a, double
     return worst;
 }
 
-/* content decides, not addresses. Programs are made and freed in turn, so that the same memory is used again. */
+/* content decides, not addresses. Programs are created and freed in turn, so that addresses repeat. */
 TEST(a_program_at_the_same_address_is_another) {
     plan_rig r;
     fxa_error err;
@@ -183,7 +184,7 @@ TEST(a_program_at_the_same_address_is_another) {
     plan_rig_end(&r);
 }
 
-/* different modifiers, or with and without one, never alias; the same content written otherwise does. */
+/* different programs, and no program, never share a key; different text with the same content does. */
 TEST(keys_are_content) {
     static const char *const texts[] = {"",
                                         "score = 2.0 * score",
@@ -216,7 +217,7 @@ TEST(keys_are_content) {
     plan_rig_end(&r);
 }
 
-/* a plan owns what it keeps of a program. */
+/* a plan owns what it needs of a program. */
 TEST(a_plan_outlives_its_program) {
     plan_rig r;
     fxa_error err;
@@ -231,7 +232,7 @@ TEST(a_plan_outlives_its_program) {
     plan_rig_end(&r);
 }
 
-/* forward and backward are apart; a forward plan builds nothing of backward. */
+/* forward and backward are separate; a forward plan builds nothing of backward. */
 TEST(forward_never_builds_backward) {
     plan_rig r;
     fxa_error err;
@@ -239,7 +240,7 @@ TEST(forward_never_builds_backward) {
     T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
     T_INT(plan_stats(&r).builds, 1);
     tiny back;
-    T_OK(tiny_backward(r.ctx, &back, &err)); /* runs the same forward: a hit */
+    T_OK(tiny_backward(r.ctx, &back, &err)); /* includes the same forward: a hit */
     T_INT(plan_stats(&r).builds, 1);
     fxa_plan *plan = NULL;
     T_OK(fxa_plan_create(r.ctx, &back.problem, &plan, &err));
@@ -251,7 +252,7 @@ TEST(forward_never_builds_backward) {
     plan_rig_end(&r);
 }
 
-/* A run takes no memory, whatever it runs. */
+/* No run allocates memory. */
 TEST(a_run_allocates_nothing) {
     plan_rig r;
     fxa_error err;
@@ -299,7 +300,7 @@ TEST(the_workspace_is_checked) {
     plan_rig_end(&r);
 }
 
-/* What was asked for by name is what runs, or an error that lists what there is. */
+/* The named engine runs, or an error lists the engines that exist. */
 TEST(the_engine_can_be_named) {
     plan_rig r;
     fxa_error err;
@@ -319,7 +320,7 @@ TEST(the_engine_can_be_named) {
     plan_rig_end(&r);
 }
 
-/* The engine's name, as the environment says it when the context is made, for problems that name none. */
+/* Sets FXA_ENGINE when the context is created, for problems that name no engine. */
 static void named_by_environment(const char *text, const char *field, const char *engine, const char *words) {
     plan_rig r;
     fxa_error err;
@@ -338,12 +339,12 @@ static void named_by_environment(const char *text, const char *field, const char
 
 TEST(the_environment_names_the_engine) {
     named_by_environment("slide rule", NULL, NULL, "the environment's FXA_ENGINE is \"slide rule\"");
-    named_by_environment("slide rule", "ref", "ref", NULL); /* the field wins */
+    named_by_environment("slide rule", "ref", "ref", NULL); /* the field takes precedence */
     named_by_environment("ref", NULL, "ref", NULL);
-    named_by_environment("", NULL, "cpu", NULL); /* empty is unset */
+    named_by_environment("", NULL, "cpu", NULL); /* empty counts as unset */
 }
 
-/* The resolved problem is a problem again, and the same one. */
+/* Creating a plan from the resolved problem gives the same plan. */
 TEST(the_resolved_problem_makes_the_same_plan) {
     plan_rig r;
     fxa_error err;
@@ -379,7 +380,7 @@ TEST(the_resolved_problem_makes_the_same_plan) {
     plan_rig_end(&r);
 }
 
-/* empty tensors return at once, with nothing to point at. */
+/* empty problems return at once; pointers may be NULL. */
 TEST(empty_problems_run) {
     plan_rig r;
     fxa_error err;
@@ -392,7 +393,7 @@ TEST(empty_problems_run) {
         p.sq = p.sk = i == 0 ? 3 : 0;
         T_OK(fxa_attention(r.ctx, &p, &args, &err));
     }
-    /* Rows without keys attend to nothing. */
+    /* Rows without keys have O = 0. */
     float o[8], q[8] = {1, 2, 3};
     memset(o, 0xff, sizeof o);
     p.b = 1, p.sq = 1, p.sk = 0;
@@ -403,7 +404,7 @@ TEST(empty_problems_run) {
     plan_rig_end(&r);
 }
 
-/* fxa_attention and fxa_plan_run give the same bits; args' own workspace is not touched by the first. */
+/* fxa_attention and fxa_plan_run give the same bits; fxa_attention does not write the workspace in args. */
 TEST(the_easy_way_is_the_same) {
     plan_rig r;
     fxa_error err;
@@ -426,7 +427,7 @@ TEST(the_easy_way_is_the_same) {
     plan_rig_end(&r);
 }
 
-/* Every failure is reported, sets *out to NULL and leaves no trace. */
+/* Every failure is reported, sets *out to NULL and leaks nothing. */
 TEST(failures_leave_no_trace) {
     plan_rig r;
     fxa_error err;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plan bytes: the format as described in src/plan/plan_save.c, what a loaded plan is, golden files, other versions.
- * test_plan_bytes_hostile.c has the damage. FXA_TEST_UPDATE=1 writes the golden files anew.
+ * Plan bytes: the format of src/plan/plan_save.c, loaded plans, golden files, other versions. Damage is in
+ * test_plan_bytes_hostile.c. FXA_TEST_UPDATE=1 writes the golden files anew.
  */
 #include "plan/plan.h"
 #include "support/plan_bytes.h"
@@ -15,7 +15,7 @@ static fxa_context *blob_context(void) {
 
 /* ---- Good bytes -------------------------------------------------------------------------------------------------- */
 
-/* magic, format version, library and engine versions, device and key are where the format says. */
+/* magic, format version, library and engine versions, device and key are at their documented offsets. */
 TEST(the_layout_is_as_documented) {
     fxa_context *ctx = blob_context();
     T_REQUIRE(ctx);
@@ -57,7 +57,7 @@ TEST(save_is_two_calls) {
     T_INT(needed, b.size);
     fxa_cache_stats stats;
     fxa_cache_get_stats(ctx, &stats);
-    T_INT(stats.refusals, 0); /* the load went well */
+    T_INT(stats.refusals, 0); /* the load succeeded */
     uint8_t *room = malloc(needed);
     T_STATUS(fxa_plan_save(plan, room, needed - 1, &needed, &err), FXA_E_ARGUMENT);
     T_OK(fxa_plan_save(plan, room, needed, NULL, &err));
@@ -68,7 +68,7 @@ TEST(save_is_two_calls) {
     fxa_context_destroy(ctx);
 }
 
-/* A loaded plan is the saved one: same key, same bytes, same results to the bit, in another context. */
+/* A loaded plan equals the saved one: same key, same bytes, bit-equal results, in another context. */
 TEST(a_loaded_plan_gives_the_same_results) {
     fxa_context *ctx = blob_context(), *other = blob_context();
     T_REQUIRE(ctx && other);
@@ -81,7 +81,7 @@ TEST(a_loaded_plan_gives_the_same_results) {
     static blob_bytes b, again;
     T_OK(fxa_plan_save(plan, b.data, BLOB_ROOM, &b.size, &err));
     T_OK(fxa_plan_load(other, b.data, b.size, &loaded, &err));
-    memset(b.data, 0, BLOB_ROOM); /* the bytes were only borrowed */
+    memset(b.data, 0, BLOB_ROOM); /* the plan does not refer to the bytes */
     fxa_context_destroy(other);
     T_OK(fxa_plan_save(loaded, again.data, BLOB_ROOM, &again.size, &err));
     T_OK(fxa_plan_save(plan, b.data, BLOB_ROOM, &b.size, &err));
@@ -105,7 +105,7 @@ TEST(a_loaded_plan_gives_the_same_results) {
     fxa_context_destroy(ctx);
 }
 
-/* Loading goes through the cache and warms it. */
+/* Loading uses the plan cache and adds to it. */
 TEST(loading_goes_through_the_cache) {
     fxa_context *maker = blob_context(), *ctx = blob_context();
     T_REQUIRE(maker && ctx);
@@ -152,7 +152,7 @@ static bool golden_read(const char *path, blob_bytes *b) {
     return true;
 }
 
-/* The bytes of today's plans are those of the golden files, on every machine; and the golden files load. */
+/* Plans have the bytes of the golden files on every machine, and the golden files load. */
 TEST(golden_files) {
     fxa_context *ctx = blob_context();
     T_REQUIRE(ctx);
@@ -175,7 +175,7 @@ TEST(golden_files) {
 
 /* ---- Other versions ---------------------------------------------------------------------------------------------- */
 
-/* each mismatch is an error of its own, with both sides named. */
+/* each mismatch has its own error, with both versions. */
 TEST(other_versions_are_told_apart) {
     fxa_context *ctx = blob_context();
     T_REQUIRE(ctx);
@@ -193,7 +193,7 @@ TEST(other_versions_are_told_apart) {
     T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_VERSION);
     T_HAS(err.text, "0.2.0");
     T_HAS(err.text, FXA_VERSION_STRING);
-    p = good, strcpy(p.library, "0.1.77"); /* another patch release is no other format */
+    p = good, strcpy(p.library, "0.1.77"); /* another patch release has the same format */
     T_OK(blob_parts_load(ctx, &p, &err));
     p = good, strcpy(p.engine, "abacus");
     T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_VERSION);
@@ -202,7 +202,7 @@ TEST(other_versions_are_told_apart) {
     fxa_context_destroy(ctx);
 }
 
-/* Bytes of the version before: a text that says which. */
+/* Bytes of the previous format: the text names it. */
 TEST(the_format_before_says_so) {
     fxa_context *ctx = blob_context();
     T_REQUIRE(ctx);
@@ -215,7 +215,7 @@ TEST(the_format_before_says_so) {
     fxa_context_destroy(ctx);
 }
 
-/* Writes p with the key that its other parts make. */
+/* Writes p with a key that matches its other parts. */
 static void blob_forge(fxa_context *ctx, blob_parts *p, blob_bytes *b) {
     fxa_error err;
     fxa__reader r = {.data = p->section[0].data, .size = p->section[0].size};
@@ -226,7 +226,7 @@ static void blob_forge(fxa_context *ctx, blob_parts *p, blob_bytes *b) {
     blob_parts_write(p, b);
 }
 
-/* Another engine version or identity is refused by name, or compiled again under the key of the engine that is here. */
+/* Another engine version or identity is refused, or compiled again with the key of the present engine. */
 TEST(another_engine_is_refused_or_rebuilt) {
     fxa_context *ctx = blob_context();
     T_REQUIRE(ctx);
@@ -241,7 +241,7 @@ TEST(another_engine_is_refused_or_rebuilt) {
         p = good;
         if (i == 0) p.engine_version += 5;
         if (i == 1) strcpy(p.identity, "an abacus");
-        T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES); /* the key says what it was made for */
+        T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES); /* the key includes the original engine */
         T_HAS(err.text, "key");
         blob_forge(ctx, &p, &b);
         T_STATUS(fxa_plan_load(ctx, b.data, b.size, &plan, &err), FXA_E_VERSION);

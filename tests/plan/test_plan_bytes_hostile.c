@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plan bytes from nobody knows where: all truncations, all single-bit flips, flips with every checksum and the key made
- * to fit again, sections that lie, random damage. The answer is a status that blames the bytes, or a real plan.
+ * Untrusted plan bytes: all truncations, all single-bit flips, flips with repaired checksums and key, wrong section
+ * tables, random damage. Loading returns an error about the bytes, or a valid plan.
  */
 #include "plan/plan.h"
 #include "support/fail_alloc.h"
@@ -13,7 +13,7 @@ static fxa_context *hostile_context(void) {
     return fxa_context_create(NULL, &ctx, NULL) == FXA_OK ? ctx : NULL;
 }
 
-/* Sections that are missing, unknown, doubled, or lie where they should not. */
+/* Sections that are missing, unknown, duplicate or misplaced. */
 TEST(sections_are_checked) {
     fxa_context *ctx = hostile_context();
     T_REQUIRE(ctx);
@@ -41,7 +41,7 @@ TEST(sections_are_checked) {
     p = good, p.section[0].size = 0;
     T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES);
 
-    /* Numbers of the table, in place: offset, size and the field that must be 0, each at its extremes. */
+    /* Extreme values in the table, in place: offset, size and the field that must be 0. */
     size_t table = b.size - good.section[0].size - 8 - 32;
     static const uint64_t wild[] = {0, 1, 0x7fffffff, 0xffffffff, UINT64_MAX, UINT64_MAX - 7, (uint64_t)1 << 63};
     for (size_t field = 0; field < 3; field++)
@@ -61,7 +61,7 @@ static void hostile_put(blob_bytes *b, size_t at, uint64_t value, size_t n) {
     for (size_t i = 0; i < n; i++) b->data[at + i] = (uint8_t)(value >> (8 * i));
 }
 
-/* Room that nobody accounts for, in the header or behind the sections, hides nothing; a header of any size is safe. */
+/* Unused bytes in the header or after the sections are refused; a header of any size is safe. */
 TEST(there_is_no_room_to_hide) {
     fxa_context *ctx = hostile_context();
     T_REQUIRE(ctx);
@@ -84,7 +84,7 @@ TEST(there_is_no_room_to_hide) {
     T_STATUS(fxa_plan_load(ctx, bad.data, bad.size, &plan, &err), FXA_E_BYTES);
     T_HAS(err.text, "table");
 
-    bad = good; /* eight bytes behind the last section, known to the size of the whole */
+    bad = good; /* eight bytes after the last section, included in the total size */
     hostile_put(&bad, bad.size, 0, 8);
     bad.size += 8;
     hostile_put(&bad, 16, bad.size, 8);
@@ -100,8 +100,8 @@ TEST(there_is_no_room_to_hide) {
     fxa_context_destroy(ctx);
 }
 
-/* Every prefix is refused, and so is anything behind the end. Each is copied to its own block, so that a read past the
- * end is seen by the address sanitizer. */
+/* Every prefix is refused, and so is every byte after the end. Each is copied to its own block, so that
+ * AddressSanitizer detects a read past the end. */
 TEST(every_truncation_is_refused) {
     fail_alloc memory = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&memory);
@@ -126,12 +126,13 @@ TEST(every_truncation_is_refused) {
     T_INT(memory.live_bytes, 0);
 }
 
-/* The i-th of `sample` bits to flip, all of them when there are no more than that. */
+/* Returns the i-th of `sample` bits to flip; all bits if there are at most that many. */
 static size_t flip_choose(t_rng *rng, size_t i, size_t sample, size_t bits) {
     return sample < bits ? (size_t)t_int(rng, 0, (int64_t)bits - 1) : i;
 }
 
-/* Every single-bit flip is seen: all of the smallest plan, a sample of the others (all with a large FXA_TEST_SCALE). */
+/* Every single-bit flip is refused: all of the smallest plan, a sample of the others (all with a large FXA_TEST_SCALE).
+ * */
 TEST(every_bit_flip_is_refused) {
     t_rng rng = {t_seed()};
     fail_alloc memory = FAIL_ALLOC_INIT;
@@ -156,8 +157,8 @@ TEST(every_bit_flip_is_refused) {
     T_INT(memory.live_bytes, 0);
 }
 
-/* A bit of the problem flipped, checksums and key made to fit: what an attacker can do. Either an error that blames the
- * bytes, or a plan whose bytes are exactly these. */
+/* Flips a bit of the problem and repairs checksums and key, as an attacker could. The result is an error about the
+ * bytes, or a plan that saves to exactly these bytes. */
 static void forged_flip(fxa_context *ctx, blob_parts *p, size_t bit, const char *name) {
     static blob_bytes b, again;
     fxa_error err;
@@ -198,13 +199,13 @@ TEST(forged_flips_are_refused_or_real_plans) {
             forged_flip(ctx, &p, flip_choose(&rng, i, sample, bits), blob_cases[c].name);
         }
     }
-    T_CHECK(memory.peak_bytes < 4 << 20); /* small bytes never ask for much memory */
+    T_CHECK(memory.peak_bytes < 4 << 20); /* a few bytes must not cause a large allocation */
     fxa_context_destroy(ctx);
     T_INT(memory.live_bytes, 0);
     T_INT(memory.mistakes, 0);
 }
 
-/* Random damage: runs of bytes overwritten, cut out, repeated. */
+/* Random damage: runs of bytes overwritten, removed, repeated. */
 TEST(random_damage_is_refused) {
     fxa_context *ctx = hostile_context();
     T_REQUIRE(ctx);

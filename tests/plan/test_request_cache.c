@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memo: the same question gives the same plan, any other question another; what the cache drops the memo drops; and
- * problems as bytes, which are questions too.
+ * The request cache: an equal request returns the same plan, any other request another one; plans evicted from the plan
+ * cache are dropped. Also problem bytes, which are requests too.
  */
 #include "base/blake2s.h"
 #include "plan/plan.h"
@@ -31,7 +31,7 @@ TEST(the_same_question_is_answered_by_the_same_plan) {
     plan_rig_end(&r);
 }
 
-/* Every byte of the struct that a caller may change, and what its pointers lead to. */
+/* Changes every byte of the struct that a caller may set, and the data behind its pointers. */
 TEST(another_question_is_another_plan) {
     plan_rig r;
     fxa_error err;
@@ -54,7 +54,7 @@ TEST(another_question_is_another_plan) {
         fxa_plan_destroy(plan);
         fxa_plan_destroy(twin);
     }
-    /* a program of the same content is the same question, whoever made it */
+    /* an equal program is the same request, whichever object it is */
     fxa_program *again = NULL;
     static uint8_t bytes[4096];
     size_t size = 0;
@@ -70,7 +70,7 @@ TEST(another_question_is_another_plan) {
     plan_rig_end(&r);
 }
 
-/* Defaults are no part of a hash, and yet of the program that a plan has. */
+/* Default values are not part of a program's hash, but of the plan's program, so they are part of the request. */
 TEST(defaults_are_part_of_the_question) {
     plan_rig r;
     fxa_error err;
@@ -94,7 +94,7 @@ TEST(defaults_are_part_of_the_question) {
     plan_rig_end(&r);
 }
 
-/* Digests are fast, not safe: bytes decide. */
+/* The digest is not collision-free: the key's bytes decide. */
 TEST(equal_digests_of_other_bytes_are_a_miss) {
     plan_rig r;
     static fxa__request_key a, b;
@@ -114,7 +114,7 @@ TEST(equal_digests_of_other_bytes_are_a_miss) {
     plan_rig_end(&r);
 }
 
-/* What must not be read has no key: the call goes the long way, which says what is wrong. */
+/* A request with unreadable parts has no key: the full validation reports the error. */
 TEST(a_wrong_question_has_no_key) {
     plan_rig r;
     static fxa__request_key key;
@@ -141,7 +141,7 @@ TEST(a_wrong_question_has_no_key) {
     plan_rig_end(&r);
 }
 
-/* The cache's limits bound the memo: nothing that it evicted is kept alive. */
+/* The plan cache's limits bound this cache: evicted plans are not kept alive. */
 TEST(what_the_cache_drops_the_memo_drops) {
     plan_rig r;
     T_REQUIRE(plan_rig_start(&r));
@@ -154,7 +154,7 @@ TEST(what_the_cache_drops_the_memo_drops) {
     fxa_cache_limit(r.ctx, 1, 1 << 20);
     fxa_plan_destroy(memo_create(&r, &r.t.problem));
     fxa_problem p = r.t.problem;
-    p.flags |= FXA_CAUSAL; /* other code, which takes the one place */
+    p.flags |= FXA_CAUSAL; /* other code, which takes the only place in the cache */
     fxa_plan_destroy(memo_create(&r, &p));
     T_INT(r.ctx->requests.lru.count, 1);
     fxa_cache_clear(r.ctx);
@@ -185,7 +185,7 @@ TEST(support_is_remembered_with_all_its_words) {
     memset(again, 0xab, sizeof again);
     T_OK(fxa_support_query(r.ctx, &r.t.problem, again, &m, &err));
     T_INT(m, n);
-    T_CHECK(((unsigned char *)&again[1])[0] == 0xab); /* no more than there is room for */
+    T_CHECK(((unsigned char *)&again[1])[0] == 0xab); /* at most `n` reports are written */
     plan_rig_end(&r);
 }
 
@@ -193,13 +193,13 @@ TEST(support_is_remembered_with_all_its_words) {
 
 #define MEMO_ROOM 8192
 
-/* A rig with its problem as bytes. */
+/* Starts a rig and writes its problem as bytes. */
 static bool memo_bytes_start(plan_rig *r, uint8_t *bytes, size_t *size) {
     fxa_error err;
     return plan_rig_start(r) && fxa_problem_save(r->ctx, &r->t.problem, bytes, MEMO_ROOM, size, &err) == FXA_OK;
 }
 
-/* The checksum that bytes should have. */
+/* Writes the matching checksum into problem bytes. */
 static void memo_bytes_sign(uint8_t *bytes, size_t size) {
     uint8_t hash[16];
     fxa__blake2s_128(bytes + 16, size - 16, hash);
@@ -245,7 +245,7 @@ TEST(a_problem_is_carried_as_bytes) {
     plan_rig_end(&r);
 }
 
-/* Each bit flipped, each length cut: a status, never a plan. */
+/* Each bit flipped, each length truncated: an error, never a plan. */
 TEST(damaged_problem_bytes_are_refused) {
     plan_rig r;
     fxa_error err;
@@ -264,7 +264,7 @@ TEST(damaged_problem_bytes_are_refused) {
     plan_rig_end(&r);
 }
 
-/* Bytes whose checksum is right, and which are no problem all the same. */
+/* Bytes with a matching checksum that are not a valid problem. */
 TEST(problem_bytes_that_nobody_wrote) {
     plan_rig r;
     fxa_error err;
@@ -277,13 +277,13 @@ TEST(problem_bytes_that_nobody_wrote) {
         fxa_status status = fxa_plan_create_from_problem(r.ctx, bytes, size + (size_t)more, -1, &plan, &err);
         T_INT(status, more ? FXA_E_BYTES : FXA_OK);
         if (more > 0) T_HAS(err.text, "bytes behind the end of a saved problem");
-        if (!more) T_OK(tiny_run(plan, &r.t.args, &err)); /* its engine is whichever is best */
+        if (!more) T_OK(tiny_run(plan, &r.t.args, &err)); /* without an engine name: the best engine */
         fxa_plan_destroy(plan), plan = NULL;
     }
     plan_rig_end(&r);
 }
 
-/* Bytes of a problem that names no engine become those of one that does. */
+/* Inserts an engine name into the bytes of a problem without one. */
 static size_t memo_name_engine(uint8_t *bytes, size_t size, const char *name) {
     size_t n = strlen(name);
     memmove(bytes + 20 + n, bytes + 20, size - 20);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The seam between plans and engines (engine/engine.h, engine/instance.h): when an engine is opened and how often, what
- * is remembered of its refusals and what not, which one is chosen, what is in which key, and demands of the problem
- * that the library itself sees to.
+ * The interface between plans and engines (engine/engine.h, engine/instance.h): when and how often an engine is opened,
+ * which refusals are cached, which engine is chosen, what each key contains, and requirements of a problem that the
+ * library checks itself.
  */
 #include "seam_rig.h"
 
@@ -23,12 +23,12 @@ TEST(opened_at_the_first_question_and_once) {
     T_REQUIRE(seam_start(&r));
     r.t.problem.device = FXA_HOST;
     T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
-    T_INT(mock.count[MOCK_OPEN], 0); /* nobody asked for that device */
+    T_INT(mock.count[MOCK_OPEN], 0); /* no problem was on that device */
     r.t.problem.device = FXA_CUDA;
     for (int i = 0; i < 10; i++) T_STR(seam_engine(&r, &err), "first");
     T_INT(mock.count[MOCK_OPEN], 1);
     (void)seam_ask(&r, 0);
-    T_INT(mock.count[MOCK_OPEN], 2); /* the second */
+    T_INT(mock.count[MOCK_OPEN], 2); /* the second device */
     r.t.problem.ordinal = 1;
     T_STR(seam_engine(&r, &err), "first");
     T_INT(mock.count[MOCK_OPEN], 3);
@@ -108,7 +108,7 @@ TEST(a_compilers_no_is_remembered_and_the_next_is_asked) {
     refused = 0;
     T_REQUIRE(seam_start(&r));
     seam_first.compile = seam_refuse;
-    T_CHECK(seam_ask(&r, 0).supported); /* the query cannot know */
+    T_CHECK(seam_ask(&r, 0).supported); /* the query cannot find out */
     for (int i = 0; i < 100; i++) T_STR(seam_engine(&r, &err), "second");
     T_INT(refused, 1);
     T_INT(mock.count[MOCK_COMPILE], 1);
@@ -124,8 +124,8 @@ TEST(a_compilers_no_is_remembered_and_the_next_is_asked) {
     }
     T_INT(refused, 1);
     seam_second.compile = seam_refuse;
-    r.t.problem.engine = NULL, r.t.problem.b = 1; /* other plans, other code */
-    T_STR(seam_engine(&r, &err), "second");       /* which the second has compiled for any batch */
+    r.t.problem.engine = NULL, r.t.problem.b = 1; /* another plan and other code */
+    T_STR(seam_engine(&r, &err), "second");       /* the second engine has compiled it for any batch */
     r.t.problem.flags |= FXA_RETURN_ROW_MAX;
     T_STR(seam_engine(&r, &err), "");
     T_HAS(err.text, "first: the assembler");
@@ -133,7 +133,7 @@ TEST(a_compilers_no_is_remembered_and_the_next_is_asked) {
     seam_end(&r);
 }
 
-/* One of memory's failures is the entry of the refusal itself. */
+/* One of the failing allocations is the cache entry of the refusal. */
 TEST(a_compilers_no_without_memory_to_remember_it) {
     for (size_t k = 1, more = 1; more && k < 200; k++) {
         plan_rig r;
@@ -151,7 +151,7 @@ TEST(a_compilers_no_without_memory_to_remember_it) {
     }
 }
 
-/* No answer of the first can be kept: its no of this call counts all the same. */
+/* No result of the first engine can be cached: its refusal still counts for this call. */
 static int seam_forgotten;
 static void *seam_forget(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
     typedef struct seam_entry {
@@ -189,7 +189,7 @@ TEST(a_compilers_no_that_cannot_be_kept_at_all) {
     seam_end(&r);
 }
 
-/* Bytes that nobody vouches for say nothing about the engine. */
+/* A refusal of untrusted plan bytes says nothing about the engine. */
 static fxa_status seam_load(void *self, const fxa__problem *p, fxa__reader *reader, void **code, size_t *bytes,
                             fxa_error *err) {
     (void)self, (void)p, (void)reader, (void)code, (void)bytes;
@@ -215,7 +215,8 @@ TEST(a_no_to_loaded_code_is_not_remembered) {
     seam_end(&r);
 }
 
-/* While the second is asked, a plan finds out what the first cannot do: the report of before must not be remembered. */
+/* While the second engine is queried, a plan finds that the first cannot compile: the earlier report must not be
+ * cached. */
 static plan_rig *seam_now;
 static fxa_status seam_meanwhile(void *self, const fxa__problem *p, const void *code, fxa__query_result *out,
                                  fxa_error *err) {
@@ -235,7 +236,7 @@ TEST(a_no_that_comes_while_others_are_asked) {
     T_REQUIRE(seam_start(&r));
     seam_first.compile = seam_refuse, seam_second.query = seam_meanwhile;
     seam_now = &r;
-    T_CHECK(seam_ask(&r, 0).supported); /* it was so when it was asked */
+    T_CHECK(seam_ask(&r, 0).supported); /* true at the time of the query */
     T_CHECK(!seam_now);
     T_CHECK(!seam_ask(&r, 0).supported);
     T_CHECK(seam_ask(&r, 1).supported);
@@ -279,7 +280,7 @@ static double seam_cost_second(void *self, const fxa__problem *p) { return (void
 
 TEST(the_cheaper_engine_is_chosen) {
     static const struct {
-        double first, second; /* below 0: no hook */
+        double first, second; /* negative: no hook */
         const char *want;
     } rows[] = {{1, 2, "first"},   {2, 1, "second"},  {1, 1, "first"},         {-1, 1, "first"},  {5, -1, "first"},
                 {NAN, 1, "first"}, {1, NAN, "first"}, {INFINITY, 3, "second"}, {0, 0.5, "first"}, {0.5, 0, "second"}};
@@ -291,7 +292,7 @@ TEST(the_cheaper_engine_is_chosen) {
         seam_first.cost = rows[i].first < 0 ? NULL : seam_cost_first;
         seam_second.cost = rows[i].second < 0 ? NULL : seam_cost_second;
         T_STR(seam_engine(&r, &err), rows[i].want);
-        seam_first.compile = seam_refuse; /* then the other, whatever it costs */
+        seam_first.compile = seam_refuse; /* then the other engine, at any cost */
         fxa_cache_clear(r.ctx);
         T_STR(seam_engine(&r, &err), "second");
         seam_end(&r);
@@ -343,7 +344,7 @@ TEST(no_more_workspace_than_allowed) {
     r.t.problem.max_workspace = needs - 1;
     T_STR(seam_engine(&r, &err), "");
     T_HAS(err.text, "max_workspace is");
-    mock.more_workspace = SIZE_MAX - 4000; /* and the size of a run must be one */
+    mock.more_workspace = SIZE_MAX - 4000; /* the total size must fit in size_t */
     r.t.problem.max_workspace = 0, r.t.problem.b = 1;
     T_STR(seam_engine(&r, &err), "first");
     fxa_args args = r.t.args;
@@ -372,7 +373,7 @@ TEST(promises_of_alignment) {
             T_STATUS(fxa_plan_create(r.ctx, &p, &plan, &err), FXA_E_PROBLEM);
             T_HAS(err.text, "alignment is");
         }
-        p.alignment = 256; /* which holds, and for what goes to a device in its place there, too */
+        p.alignment = 256; /* also guaranteed for copies on the device */
         for (int i = 0; i < 4; i++) args.slot[slots[i]] = x[i];
         T_OK(fxa_attention(r.ctx, &p, &args, &err));
         for (int i = 0; i < 4; i++) {

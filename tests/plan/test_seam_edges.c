@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The seam at its ends: targets whose memory runs out, engines without some hook, no engine for a device at all, more
- * engines than a context looks at, and what the environment says of engines of other devices.
+ * The interface between plans and engines at its limits: targets without memory, engines without optional hooks, a
+ * device without an engine, more engines than a context uses, and environment variables for engines of other devices.
  */
 #include "seam_rig.h"
 
@@ -17,8 +17,7 @@ TEST(a_target_is_opened_once) {
     r.t.problem.target = "mock 1";
     T_STR(seam_engine(&r, &err), "first");
     T_INT(mock.count[MOCK_OPEN], 1);
-    r.t.problem.target = target,
-    r.t.problem.flags |= FXA_RETURN_ROW_MAX; /* another plan, and the same words elsewhere */
+    r.t.problem.target = target, r.t.problem.flags |= FXA_RETURN_ROW_MAX; /* another plan, with the same text */
     T_STR(seam_engine(&r, &err), "first");
     T_INT(mock.count[MOCK_OPEN], 1);
     target[5] = '0';
@@ -46,7 +45,7 @@ TEST(memory_runs_out_while_a_target_is_opened) {
     fxa_plan *plan = NULL;
     T_REQUIRE(seam_start(&r));
     r.t.problem.target = "mock 0";
-    mock.open_status = FXA_E_MEMORY; /* the engine's own; and nobody who wants to read of it */
+    mock.open_status = FXA_E_MEMORY; /* the engine runs out of memory, without fxa_error */
     T_INT(fxa_plan_create(r.ctx, &r.t.problem, &plan, NULL), FXA_E_MEMORY);
     T_CHECK(!plan);
     mock.open_status = FXA_OK;
@@ -82,7 +81,7 @@ TEST(questions_to_a_context_with_too_many_instances) {
 
 /* ---- Engines without a hook -------------------------------------------------------------------------------------- */
 
-/* Of a device, but with nothing to open: it is no fork's. */
+/* An engine of a device without `open` also works after a fork. */
 TEST(an_engine_of_a_device_may_have_nothing_to_open) {
     plan_rig r;
     fxa_error err;
@@ -136,7 +135,7 @@ static fxa_status edge_run(void *self, const void *code, const fxa__problem *p, 
     return FXA_OK;
 }
 
-/* What it leaves as it was comes back as it was. */
+/* Unused workspace bytes are unchanged after a run. */
 TEST(an_engine_without_a_workspace) {
     plan_rig r;
     fxa_error err;
@@ -156,7 +155,7 @@ static fxa_status edge_refuse(void *self, const fxa__problem *p, void **code, si
     return fxa__fail(err, FXA_E_ENGINE, "the assembler is not there");
 }
 
-/* Another engine does, unless one is named; where all break, what broke first is said, if somebody reads it. */
+/* Another engine is used unless one is named. If all fail, the first failure is reported, with or without fxa_error. */
 TEST(a_compiler_that_fails_with_nobody_to_read_why) {
     plan_rig r;
     fxa_plan *plan = NULL;
@@ -176,8 +175,8 @@ TEST(a_compiler_that_fails_with_nobody_to_read_why) {
     seam_end(&r);
 }
 
-/* What a compiler cannot do does not hang on what `key` leaves to the run: with another batch, as with another length
- * at every step of a decoder, it is not asked again; nor is a yes of before trusted. */
+/* A compiler's refusal does not depend on what `key` leaves to the run: with another batch, or another length at every
+ * step of a decoder, the compiler is not called again, and an earlier acceptance is not used. */
 static atomic_int edge_noes;
 static fxa_status edge_say_no(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
     (void)self, (void)p, (void)code, (void)bytes;
@@ -195,7 +194,7 @@ TEST(a_compilers_no_is_one_for_every_batch) {
     seam_first.compile = edge_say_no;
     r.t.problem.b = 9;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
-    T_CHECK(reports[0].supported); /* nobody knows yet */
+    T_CHECK(reports[0].supported); /* not yet known */
     for (r.t.problem.b = 1; r.t.problem.b < 9; r.t.problem.b++) T_STR(seam_engine(&r, &err), "second");
     T_INT(edge_noes, 1);
     for (r.t.problem.b = 9; r.t.problem.b < 12; r.t.problem.b++) {
@@ -205,7 +204,7 @@ TEST(a_compilers_no_is_one_for_every_batch) {
         T_STR(seam_engine(&r, &err), "second");
     }
     T_INT(edge_noes, 1);
-    r.t.problem.flags |= FXA_RETURN_ROW_MAX; /* other code, and perhaps another answer */
+    r.t.problem.flags |= FXA_RETURN_ROW_MAX; /* other code, possibly another result */
     T_STR(seam_engine(&r, &err), "second");
     T_INT(edge_noes, 2);
     seam_end(&r);
@@ -233,7 +232,7 @@ TEST(a_carried_problem_is_placed_on_another_device_of_its_kind) {
     seam_end(&r);
 }
 
-/* The engine of that name has another device in this build. */
+/* In this build the engine of that name is on another device. */
 TEST(plan_bytes_of_an_engine_that_has_moved) {
     plan_rig r;
     fxa_error err;
@@ -258,7 +257,7 @@ TEST(plan_bytes_of_an_engine_that_has_moved) {
 
 /* ---- Choice ------------------------------------------------------------------------------------------------------ */
 
-/* What it says of one device does not count on another. */
+/* An engine named for one device does not affect another. */
 TEST(the_environment_names_an_engine_of_another_device) {
     static const char *const names[2] = {"FXA_ENGINE", "FXA_CPU"}, *const values[2] = {"ref", "scalar"},
                              *const here[2] = {"ref", "cpu"};
@@ -295,8 +294,8 @@ TEST(no_engine_of_the_device_at_all) {
     seam_end(&r);
 }
 
-/* Only the first 64 are looked at for a plan. Their reasons are cut off where a text ends, and an answer of so many is
- * not kept. */
+/* Only the first 64 engines are candidates for a plan. The text of their reasons is truncated, and so many reports are
+ * not cached. */
 TEST(more_engines_than_a_context_looks_at) {
     plan_rig r;
     fxa_error err;
@@ -312,7 +311,7 @@ TEST(more_engines_than_a_context_looks_at) {
     T_STR(seam_engine(&r, &err), "");
     T_INT(err.status, FXA_E_UNSUPPORTED);
     T_HAS(err.text, "first: the mock device's driver does not answer; second: the mock device's driver");
-    T_STR(err.text + strlen(err.text) - 4, " ..."); /* it is cut before a word */
+    T_STR(err.text + strlen(err.text) - 4, " ..."); /* truncated before a word */
     r.t.problem.engine = "abacus";
     T_STR(seam_engine(&r, &err), "");
     T_HAS(err.text, "which is no engine of this build; there are: first, second, cpu, ref, second");
@@ -329,7 +328,7 @@ TEST(more_engines_than_a_context_looks_at) {
     seam_end(&r);
 }
 
-/* In whose memory engines compute, and the text that is a device's target. */
+/* The device of each engine, and device descriptions as targets. */
 TEST(devices_and_their_profiles) {
     plan_rig r;
     fxa_error err;
@@ -351,7 +350,7 @@ TEST(devices_and_their_profiles) {
     T_STATUS(fxa_device_description(r.ctx, FXA_HOST, 0, text, sizeof text, NULL, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "device host");
     T_STR(text, "mock 1");
-    T_INT(mock.opened, 0); /* a question, and no device */
+    T_INT(mock.opened, 0); /* a query without a device */
     seam_end(&r);
 }
 

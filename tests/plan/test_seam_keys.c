@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an engine is, here and elsewhere: its identity is in the key of every plan and of its code, and in plan bytes,
- * which are taken where it is the same. Plans for a target that is not here; the instruction set of the cpu engine,
- * which is the context's; scalars in memory, which are the same as scalars of a call.
+ * Identity of engines: it is part of the key of every plan and its code, and of plan bytes, which load where it is the
+ * same. Plans for a target that is not present; the instruction set of the cpu engine; scalars in memory, which give
+ * the same results as scalars of a call.
  */
 #include "seam_rig.h"
 #include "support/isa.h"
@@ -36,7 +36,7 @@ TEST(ordinals_and_drivers_are_in_the_keys) {
     T_CHECK(key_same(one, key_of(r.ctx, &r.t.problem)));
     T_INT(mock.count[MOCK_COMPILE], 2);
     r.t.problem.ordinal = 0;
-    atomic_store(&mock.driver, 5); /* which this context has asked for already */
+    atomic_store(&mock.driver, 5); /* already queried by this context */
     fxa_cache_clear(r.ctx);
     T_CHECK(key_same(zero, key_of(r.ctx, &r.t.problem)));
     newer = (plan_rig){.memory = FAIL_ALLOC_INIT};
@@ -83,7 +83,7 @@ TEST(bytes_are_taken_where_the_identity_is_the_same) {
     T_HAS(err.text, "FXA_LOAD_REBUILD");
     T_CHECK(!plan);
     T_OK(fxa_plan_load_flags(ctx, key_bytes, key_size, FXA_LOAD_REBUILD, &plan, &err));
-    T_INT(mock.count[MOCK_LOAD], 1); /* its code is not looked at */
+    T_INT(mock.count[MOCK_LOAD], 1); /* its code is not read */
     fxa_plan_key(plan, got.byte);
     T_CHECK(!key_same(saved, got));
     T_CHECK(key_same(got, key_of(ctx, &r.t.problem)));
@@ -92,7 +92,7 @@ TEST(bytes_are_taken_where_the_identity_is_the_same) {
     seam_end(&r);
 }
 
-/* A cause of failure at each call of the engine and at each allocation: loading leaves nothing behind. */
+/* Fails every call of the engine and every allocation: loading leaks nothing. */
 TEST(loading_fails_at_every_call_and_allocation) {
     key saved;
     for (int what = 0; what < 2; what++) {
@@ -142,14 +142,15 @@ TEST(a_plan_for_a_target_runs_where_it_is_loaded) {
     if (fxa_plan_workspace(plan) <= sizeof page) T_STATUS(fxa_plan_run(plan, &args, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "for a target");
     fxa_plan_destroy(plan);
-    T_STATUS(fxa_plan_load(r.ctx, key_bytes, key_size, &loaded, &err), FXA_E_VERSION); /* here is "mock 0" */
+    /* the present device is "mock 0" */
+    T_STATUS(fxa_plan_load(r.ctx, key_bytes, key_size, &loaded, &err), FXA_E_VERSION);
     T_HAS(err.text, "\"mock 1, driver 0\"");
     r.t.problem.ordinal = 1;
     key_save(r.ctx, &r.t.problem, &saved);
     T_OK(fxa_plan_load(r.ctx, key_bytes, key_size, &loaded, &err));
     fxa_plan_key(loaded, got.byte);
     T_CHECK(key_same(saved, got));
-    r.t.problem.target = NULL; /* it is the plan that is made there */
+    r.t.problem.target = NULL; /* the plan equals one made there */
     T_CHECK(key_same(saved, key_of(r.ctx, &r.t.problem)));
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_plan_problem(loaded, &p);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Engines and many threads: opened once however many ask first; a plan is dropped by a finalizer, in any thread, at any
- * moment, and that never waits for who opens, compiles or runs; the code of a device is then released by others, and
- * all of it is in the end. For ThreadSanitizer and AddressSanitizer as well.
+ * Engines and threads: an engine is opened once however many threads request it first. A finalizer drops a plan in any
+ * thread at any time and never waits for a thread that opens, compiles or runs; other threads release device code
+ * later, and in the end all of it. For ThreadSanitizer and AddressSanitizer too.
  */
 #include "seam_rig.h"
 
@@ -52,7 +52,7 @@ TEST(opened_once_by_many) {
 
 /* ---- An engine that is busy -------------------------------------------------------------------------------------- */
 
-/* A call that says it has begun, and ends when it may. */
+/* A call that reports its start and waits for permission to end. */
 static struct {
     pthread_mutex_t mutex;
     pthread_cond_t cond;
@@ -85,7 +85,7 @@ static void *gate_make_plan(void *user) {
     fxa_problem p = r->t.problem;
     fxa_plan *plan = NULL;
     fxa_error err;
-    p.flags |= FXA_RETURN_ROW_MAX; /* other code than the plan that there is */
+    p.flags |= FXA_RETURN_ROW_MAX; /* not the code of the existing plan */
     p.ordinal = mock.opening ? 1 : 0;
     if (fxa_plan_create(r->ctx, &p, &plan, &err) != FXA_OK) return NULL;
     fxa_plan_destroy(plan);
@@ -98,7 +98,7 @@ static void finalize(fxa_plan *plan) {
     mock_in_finalizer = false;
 }
 
-/* While an engine opens or compiles: everything here must return, or the test never ends. */
+/* Calls made while an engine opens or compiles must return, or the test never ends. */
 static void gate_test(bool opening) {
     plan_rig r;
     fxa_error err;
@@ -112,18 +112,18 @@ static void gate_test(bool opening) {
     *(opening ? &mock.opening : &mock.compiling) = gate_wait;
     T_REQUIRE(pthread_create(&thread, NULL, gate_make_plan, &r) == 0);
     gate_until_begun();
-    fxa_cache_clear(r.ctx); /* so that the plans have the only references */
+    fxa_cache_clear(r.ctx); /* leaves the plans with the only references */
     size_t released = mock.released;
     T_OK(fxa_plan_save(plan, NULL, 0, &(size_t){0}, &err));
     finalize(plan);
     finalize(second);
     T_INT(mock.released, released);
     T_INT(mock.codes, 1);
-    fxa_cache_clear(r.ctx); /* which drains */
+    fxa_cache_clear(r.ctx); /* drains dropped code */
     T_INT(mock.codes, 0);
     fxa_problem host = r.t.problem;
     host.device = FXA_HOST;
-    if (!opening) T_OK(fxa_attention(r.ctx, &host, &r.t.args, &err)); /* who opens another engine waits for the first */
+    if (!opening) T_OK(fxa_attention(r.ctx, &host, &r.t.args, &err)); /* opening another engine waits for the first */
     gate_open();
     pthread_join(thread, &ok);
     T_CHECK(ok);
@@ -161,7 +161,7 @@ typedef struct storm {
     plan_rig r;
     tiny t[CROWD];
     int rounds;
-    _Atomic(fxa_plan *) kept[STORM_KEPT]; /* by one thread for another to destroy */
+    _Atomic(fxa_plan *) kept[STORM_KEPT]; /* made by one thread, destroyed by another */
     atomic_int failures;
 } storm;
 
@@ -171,7 +171,7 @@ typedef struct storm_thread {
     pthread_t thread;
 } storm_thread;
 
-/* Plans of eight kinds, some of which share code. */
+/* Varies a problem to one of eight kinds, some of which share code. */
 static void storm_vary(fxa_problem *p, uint64_t draw) {
     if (draw & 1) p->flags |= FXA_RETURN_ROW_MAX;
     if (draw & 2) p->flags |= FXA_CAUSAL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The stack that calls need is bounded (docs/ownership.md): a run and all else on threads that have just so much, with
- * a page below that cannot be touched. With sanitizers, which make every frame larger, nothing can be said.
+ * Stack use is bounded (docs/ownership.md): runs and all other calls on threads with exactly the documented stack,
+ * above an inaccessible page. Skipped with sanitizers, which enlarge every frame.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* MAP_ANONYMOUS, pthread_attr_setstack */
@@ -24,7 +24,7 @@
 
 enum { STACK_RUN = 128 << 10, STACK_REST = 256 << 10, STACK_PAGE = 4096 }; /* as documented */
 
-/* fn(arg) on a thread of that stack. A call that needs more dies on the page below. */
+/* Runs fn(arg) on a thread with that stack; using more faults. */
 static void stack_call(size_t size, void *(*fn)(void *), void *arg) {
     pthread_attr_t attr;
     pthread_t thread;
@@ -42,7 +42,7 @@ static fxa_context *stack_ctx;
 static void stack_open(void) {
     fxa_error err;
     fxa_context_config c = FXA_CONTEXT_CONFIG_INIT;
-    c.threads = 1; /* all of a run on the thread that calls */
+    c.threads = 1; /* runs everything in the calling thread */
     T_OK(fxa_context_create(&c, &stack_ctx, &err));
 }
 
@@ -104,7 +104,7 @@ static void stack_run_pass(const fxa_program *program, const char *engine, uint3
     fxa_plan_destroy(r.plan);
 }
 
-/* A mask of many parts, so that range analysis has much to do. */
+/* A mask with many terms, so that range analysis has much to do. */
 static const char stack_text[] =
     "param cap: float\ntensor bias: f32[2]\nscore = cap * tanh((score + bias[q, k]) / cap)\n"
     "mask = any(i, 6, abs(q - k - 8 * i) < 4 && (q // 8 + i) % 3 != k // 8 % 3) || k <= q && q - k < 40 || k == 0\n";
@@ -142,7 +142,7 @@ static void deep_add(const char *part, int times) {
     for (; times > 0; times--) strcat(deep_text, part);
 }
 
-static void *deep_calls(void *arg) { /* whatever can be asked of a program, and a plan of it with its run */
+static void *deep_calls(void *arg) { /* every query about a program, a plan and its run */
     static char bytes[1 << 20];
     fxa_program *p = NULL, *derivative = NULL, *again = NULL;
     fxa_plan *plan = NULL;

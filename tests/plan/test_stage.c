@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_attention on a device for callers on the host: what goes there, what comes back, and what is left when something
- * fails: at every call of the engine and at every allocation nothing leaks, and nothing of the caller's has changed.
- * Bytes between the elements of an output are the caller's, also while the run is under way.
+ * fxa_attention on a device with host memory: what is copied there and back, and what remains after failures. At every
+ * failing call of the engine and every failing allocation nothing leaks, and no memory of the caller has changed. Bytes
+ * between the elements of an output are never written, not even during the run.
  */
 #include "support/mock_device.h"
 #include "support/own_engines.h"
@@ -29,7 +29,7 @@ static void stage_over(void) {
 
 /* ---- Packed tensors ---------------------------------------------------------------------------------------------- */
 
-/* Q, K, V and their gradients interleaved in one tensor [B,S,6,H,D], with a word of somebody else's behind each row. */
+/* Q, K, V and their gradients interleaved in one tensor [B,S,6,H,D], with a foreign word after each row. */
 enum { PACK_B = 2, PACK_S = 6, PACK_H = 2, PACK_D = 4, PACK_PART = PACK_H * PACK_D, PACK_ROW = 6 * PACK_PART + 1 };
 enum { PACK_COUNT = PACK_B * PACK_S * PACK_ROW, PACK_O = PACK_B * PACK_S * PACK_PART };
 
@@ -89,7 +89,7 @@ TEST(packed_tensors_and_their_gradients) {
     stage_over();
 }
 
-/* Others may work on what lies between. */
+/* Another thread may write the bytes between the elements. */
 TEST(bytes_between_elements_are_not_written) {
     static packed x;
     fxa_error err;
@@ -113,7 +113,7 @@ TEST(bytes_between_elements_are_not_written) {
 static double *dparams_now;
 static void dparams_meanwhile(void) { dparams_now[1] = 77; }
 
-/* Gradients of params that were not asked for are somebody else's, too. */
+/* Elements for params without a requested gradient are not written. */
 TEST(only_gradients_that_were_asked_for_come_back) {
     fxa_error err;
     fxa_context *ctx = NULL;
@@ -140,7 +140,7 @@ TEST(only_gradients_that_were_asked_for_come_back) {
 
 /* ---- Failures ---------------------------------------------------------------------------------------------------- */
 
-/* All that the two passes of the tiny problem write. */
+/* All outputs of both passes of the tiny problem. */
 typedef struct outputs {
     double o[TINY_Q_COUNT], lse[TINY_ROWS], dq[TINY_Q_COUNT], dk[TINY_KV_COUNT], dv[TINY_KV_COUNT], dcap[1];
     float dslopes[TINY_H];
@@ -168,7 +168,7 @@ typedef struct fail_rig {
     outputs before, want;
 } fail_rig;
 
-/* Backward accumulates, so that a call that half happened cannot be made again. */
+/* Backward accumulates, so a partial call cannot simply be repeated. */
 static bool fail_start(fail_rig *r, fxa_pass pass) {
     fxa_error err;
     *r = (fail_rig){.memory = FAIL_ALLOC_INIT};
@@ -194,7 +194,7 @@ static void fail_end(fail_rig *r) {
     stage_over();
 }
 
-/* One call that may fail, and one that may not. */
+/* Makes one call that may fail, and one that must succeed. */
 static fxa_status fail_step(fail_rig *r, size_t k, const char *what) {
     fxa_error err = {0};
     outputs_put(&r->before, &r->t);
@@ -208,7 +208,7 @@ static fxa_status fail_step(fail_rig *r, size_t k, const char *what) {
     return status;
 }
 
-/* A failure of open is remembered by the context, which is then of no use: that is tested elsewhere. */
+/* Fails each call except `open`: a failed open is cached by the context, which is tested elsewhere. */
 static void fail_every_call(fxa_pass pass, fxa_status status) {
     size_t k = 1, reached[MOCK_HOOKS] = {0};
     for (bool more = true; more && k < 1000; k++) {
@@ -240,7 +240,7 @@ static void fail_every_allocation(fxa_pass pass, bool persistent) {
     static fail_rig r;
     fxa_error err;
     T_REQUIRE(fail_start(&r, pass));
-    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err)); /* opens */
+    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err)); /* opens the device */
     fxa_cache_clear(r.ctx);
     size_t k = 1, live = r.memory.live_bytes;
     for (bool more = true; more && k < 1000; k++) {
@@ -280,7 +280,7 @@ TEST(the_end_is_told_once_all_is_back) {
     T_INT(fail_step(&r, 0, "counting"), FXA_OK);
     size_t calls = mock.calls;
     T_INT(told, 2);
-    mock_arm(calls, FXA_OK); /* the last call, a copy back */
+    mock_arm(calls, FXA_OK); /* the last call copies results back */
     T_INT(fail_step(&r, 0, "the last call"), FXA_E_ENGINE);
     T_INT(told, 2);
     fail_end(&r);
@@ -303,7 +303,7 @@ TEST(a_plan_for_a_target_touches_no_device) {
     fail_end(&r);
 }
 
-/* fxa_attention waits, and a run that is recorded must not. */
+/* fxa_attention waits for the device, which stream capture forbids. */
 TEST(runs_that_are_recorded_are_not_staged) {
     static fail_rig r;
     fxa_error err;
@@ -316,7 +316,7 @@ TEST(runs_that_are_recorded_are_not_staged) {
     fail_end(&r);
 }
 
-/* In the child: its exit status is what went wrong. */
+/* Runs in the child; the exit status names the failed step. */
 static int fork_child(fail_rig *r, fxa_plan *plan) {
     fxa_error err;
     size_t calls = mock.calls, count = 2;
@@ -336,7 +336,7 @@ static int fork_child(fail_rig *r, fxa_plan *plan) {
     fxa_problem host = r->t.problem;
     host.device = FXA_HOST;
     if (fxa_attention(r->ctx, &host, &r->t.args, &err) != FXA_OK) return 7;
-    fxa_context *fresh = NULL; /* which opens the device anew */
+    fxa_context *fresh = NULL; /* opens the device again */
     if (fxa_context_create(NULL, &fresh, &err) != FXA_OK) return 8;
     if (fxa_attention(fresh, &r->t.problem, &r->t.args, &err) != FXA_OK) return 9;
     fxa_context_destroy(fresh);

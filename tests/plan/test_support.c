@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Support queries: what they answer, that they are remembered, and that a plan is made of the same answer.
+ * Support queries: their results, that they are cached, and that plans agree with them.
  */
 #include "engine/engine.h"
 #include "support/plan_rig.h"
@@ -48,7 +48,7 @@ TEST(the_reference_engine_runs_everything) {
 }
 
 enum { SUPPORT_MOST = 16 };
-/* Makes the problem one of that pass, and asks; how many engines answered. */
+/* Sets the pass of the problem and queries; returns the number of engines. */
 static size_t support_of_pass(plan_rig *r, fxa_pass pass, fxa_support reports[SUPPORT_MOST]) {
     fxa_error err;
     size_t count = SUPPORT_MOST;
@@ -58,7 +58,7 @@ static size_t support_of_pass(plan_rig *r, fxa_pass pass, fxa_support reports[SU
     return count;
 }
 
-/* Engines that skip say by which pieces; the reference does everything. */
+/* Engines that skip tiles report the tile size; ref computes everything. */
 TEST(tiles_are_told) {
     plan_rig r;
     T_REQUIRE(plan_rig_start(&r));
@@ -74,7 +74,7 @@ TEST(tiles_are_told) {
     plan_rig_end(&r);
 }
 
-/* At most *count reports are written, *count becomes the number of engines. */
+/* At most *count reports are written, and *count becomes the number of engines. */
 TEST(count_is_respected) {
     plan_rig r;
     fxa_error err;
@@ -95,8 +95,8 @@ TEST(count_is_respected) {
     plan_rig_end(&r);
 }
 
-/* A problem that contradicts itself is an error, not an answer; nothing is written. R-50: so are dtypes that do not
- * match, with both in the text; what is asked next is answered. */
+/* An inconsistent problem is an error, not a report, and nothing is written. R-50: so are mismatched dtypes, with both
+ * in the text; the next query works. */
 TEST(an_invalid_problem_is_an_error) {
     plan_rig r;
     fxa_error err;
@@ -119,7 +119,7 @@ TEST(an_invalid_problem_is_an_error) {
     plan_rig_end(&r);
 }
 
-/* An engine that a plan could not be made with is no question either, whoever names it. */
+/* A query with an invalid engine name is an error like a plan with it. */
 TEST(an_engine_that_is_none_is_an_error) {
     plan_rig r;
     fxa_error err;
@@ -154,7 +154,7 @@ TEST(an_engine_that_is_none_is_an_error) {
     plan_rig_end(&r);
 }
 
-/* A reason that has no room ends before a word, or inside one that is very long, and says that there is more. */
+/* A reason that does not fit is cut before a word, or inside a very long one, and ends with "...". */
 TEST(a_reason_is_cut_before_a_word) {
     char text[400];
     fxa_support report = {.supported = 1};
@@ -170,7 +170,7 @@ TEST(a_reason_is_cut_before_a_word) {
         }
         T_CHECK(n > 230 && n < sizeof report.reason);
         T_STR(report.reason + n - 7, "xxx ...");
-        T_INT((n - 4) % 7, 6); /* where a space was */
+        T_INT((n - 4) % 7, 6); /* at the place of a space */
     }
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
@@ -181,8 +181,8 @@ TEST(a_reason_is_cut_before_a_word) {
     T_STR(report.reason + strlen(report.reason) - 5, "\xc3\xa4...");
 }
 
-/* R-86: who must have determinism, or has no more than so much workspace, chooses by the reports and names the engine:
- * its plan has what its report said, forward and backward. */
+/* R-86: callers that need determinism or have limited workspace choose by the reports and name the engine. Its plan has
+ * the properties of its report, forward and backward. */
 TEST(a_plan_keeps_what_its_report_promised) {
     plan_rig r;
     fxa_error err;
@@ -205,7 +205,7 @@ TEST(a_plan_keeps_what_its_report_promised) {
     plan_rig_end(&r);
 }
 
-/* a repeated query is a lookup. R-40: a report is the caller's and stays as it is. */
+/* a repeated query is a lookup. R-40: a report belongs to the caller and does not change. */
 TEST(a_repeated_query_is_a_lookup) {
     plan_rig r;
     fxa_error err;
@@ -231,7 +231,7 @@ TEST(a_repeated_query_is_a_lookup) {
     plan_rig_end(&r);
 }
 
-/* the probe's key is the run's: a plan after a query asks no engine again, and the other way round. */
+/* query and run have the same key: a plan after a query queries no engine again, and the reverse. */
 TEST(query_and_plan_share_one_answer) {
     plan_rig r;
     fxa_error err;
@@ -254,7 +254,7 @@ TEST(query_and_plan_share_one_answer) {
     plan_rig_end(&r);
 }
 
-/* answers are kept for many configurations; and they are bounded. */
+/* results of many configurations are cached, up to a limit. */
 TEST(answers_are_kept_for_many_and_bounded) {
     fail_alloc memory = FAIL_ALLOC_INIT;
     fxa_error err;
@@ -286,7 +286,7 @@ TEST(answers_are_kept_for_many_and_bounded) {
     T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
     uint64_t before = s.query_hits;
     fxa_cache_get_stats(ctx, &s);
-    T_INT(s.query_hits, before); /* cleared: asked anew */
+    T_INT(s.query_hits, before); /* cleared: queried again */
     fxa_context_destroy(ctx);
     T_INT(memory.live_bytes, 0);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The threading contract (R-20): one context, its programs and plans, used by many threads at once. Results are equal
- * to those of one thread, to the bit; counters add up; nothing leaks. Meant to be run under the thread sanitizer too.
+ * Thread safety (R-20): one context, its programs and plans, used by many threads at once. Results are bit-equal to
+ * those of one thread, counters add up, nothing leaks. Also for ThreadSanitizer.
  */
 #include "support/fail_alloc.h"
 #include "support/plan_bytes.h"
@@ -13,11 +13,11 @@
 
 enum { N_THREADS = 12 };
 
-/* What the threads share, and what each has of its own. */
+/* Data shared by the threads. */
 typedef struct shared {
     fail_alloc memory;
     fxa_context *ctx;
-    tiny t; /* its program and problem are shared; data is only read */
+    tiny t; /* shares program and problem; data is only read */
     fxa_plan *plan;
     blob_bytes saved;
     double want[TINY_Q_COUNT];
@@ -29,7 +29,7 @@ typedef struct worker {
     shared *s;
     int index;
     int failures;
-    fxa_error err; /* of the first failure */
+    fxa_error err; /* error of the first failure */
 } worker;
 
 static bool shared_start(shared *s, int rounds) {
@@ -65,13 +65,13 @@ static void workers_run(shared *s, void *(*body)(void *)) {
     }
 }
 
-/* Notes a failure; true when there was none. */
+/* Records a failure; returns true if there is none. */
 static bool worker_check(worker *w, bool good, const fxa_error *err) {
     if (!good && w->failures++ == 0) w->err = *err;
     return good;
 }
 
-/* Runs a plan of the shared problem into outputs of its own and compares with the one-thread result. */
+/* Runs a plan of the shared problem with its own outputs and compares them with the one-thread result. */
 static void worker_run_plan(worker *w, const fxa_plan *plan) {
     fxa_error err = {.text = "other result"};
     double o[TINY_Q_COUNT] = {0}, lse[TINY_ROWS];
@@ -95,7 +95,7 @@ static void *worker_runs(void *user) {
     return NULL;
 }
 
-/* R-18 for C: no lock while running, each thread with its own workspace. */
+/* no lock while running, each thread with its own workspace. */
 TEST(many_threads_run_one_plan) {
     static shared s;
     T_REQUIRE(shared_start(&s, t_scaled(100)));
@@ -118,7 +118,7 @@ static void *worker_first_load(void *user) {
     return NULL;
 }
 
-/* concurrent first use of one serialized plan: one surviving entry, one build, all results right. */
+/* concurrent first loads of one saved plan: one cache entry, one build, correct results. */
 TEST(concurrent_first_load) {
     static shared s;
     for (int round = 0; round < t_scaled(10); round++) {
@@ -137,7 +137,7 @@ TEST(concurrent_first_load) {
 
 /* ---- Everything at once ------------------------------------------------------------------------------------------ */
 
-/* Makes a program, derives, prints, and drops it. */
+/* Creates a program, differentiates, prints and destroys it. */
 static void worker_program(worker *w, int i) {
     fxa_error err;
     fxa_program *program = NULL, *derivative = NULL;
@@ -150,7 +150,7 @@ static void worker_program(worker *w, int i) {
     fxa_program_destroy(derivative);
 }
 
-/* A plan of the shared program: created, or loaded; run; saved. */
+/* Creates or loads a plan of the shared program; runs and saves it. */
 static void worker_plan(worker *w, int i) {
     fxa_error err = {.text = "other bytes"};
     shared *s = w->s;
@@ -169,7 +169,7 @@ static void worker_plan(worker *w, int i) {
     fxa_plan_destroy(plan);
 }
 
-/* Other problems of the shared program, so that the cache has something to push out. */
+/* Queries other problems of the shared program, so that the cache has to evict. */
 static void worker_query(worker *w, int i) {
     fxa_error err;
     fxa_problem p = w->s->t.problem;
@@ -221,7 +221,7 @@ static void *worker_drop(void *user) {
     return NULL;
 }
 
-/* The context goes first, the plan and program last, whoever holds them. */
+/* The context is destroyed first, then plan and program, from any thread. */
 TEST(the_last_reference_frees_from_any_thread) {
     static shared s;
     T_REQUIRE(shared_start(&s, 1));
