@@ -45,10 +45,10 @@ static void lowered_zero(const fxa_program *p, bool outputs) {
 }
 
 static void lowered_lift(const fxa_program *p) {
-    fxa__lifted lifted;
+    fxa__parameterized lifted;
     fxa_error err;
     rig_fill(lowered_rig, p);
-    T_OK(fxa__lower_lift(lowered_rig->host, p, &lifted, &err));
+    T_OK(fxa__lower_parameterize(lowered_rig->host, p, &lifted, &err));
     for (int round = 0; round < LOWERED_ROUNDS; round++) lift_check(lowered_rig, p, &lifted);
     fxa_program_destroy(lifted.program);
 }
@@ -57,7 +57,7 @@ static void lowered_lift(const fxa_program *p) {
 static void lowered_joint(const fxa_program *p, const fxa_program *d) {
     fxa_program *joint = NULL;
     fxa_error err;
-    T_OK(fxa__lower_joint(lowered_rig->host, p, d, true, &joint, &err));
+    T_OK(fxa__lower_fuse(lowered_rig->host, p, d, true, &joint, &err));
     rig_fill(lowered_rig, p);
     for (int round = 0; round < LOWERED_ROUNDS; round++) joint_check(lowered_rig, p, d, joint);
     for (int32_t i = 0; i < joint->n_nodes; i++)

@@ -192,7 +192,7 @@ class Program(Handle):
         }
 
     def dump(self, what: str = "classes") -> str:
-        """Returns a listing of what engines derive from the program: its "classes", "conjuncts" or "joint"."""
+        """Returns a listing of what engines derive from the program: its "classes", "conjuncts" or "fused"."""
         return two_calls(lib.program_dump, self._handle, find(_with_prefix("DUMP_"), "what", what)).decode()
 
     def __eq__(self, other: object) -> bool:

@@ -9,13 +9,14 @@
 
 #include "../program/linear.h"
 
-/* Fills forms[n_nodes]. The forms hold for all coordinates, except FXA__REST_MOVES of comparisons (see linear.h). */
+/* Fills forms[n_nodes]. The forms hold for all coordinates, except FXA__NONAFFINE_SHIFTS of comparisons (see
+ * linear.h). */
 void fxa__lower_affine(const fxa_program *p, fxa__linear *forms);
 
 /* Returns the sign (1 or -1) if the node is sign * k + x, where x does not depend on k; else 0. x is the value of the
  * node at k = 0, modulo 2^32. */
-int fxa__lower_along_key(const fxa__linear *f);
+int fxa__lower_key_sign(const fxa__linear *f);
 /* Returns the sign (1 or -1) if the node is sign * q + x, where x does not depend on q; else 0. */
-int fxa__lower_along_row(const fxa__linear *f);
+int fxa__lower_row_sign(const fxa__linear *f);
 
 #endif

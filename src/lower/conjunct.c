@@ -29,9 +29,9 @@ typedef struct conjunct_work {
  * side of a comparison, or the difference of both sides. */
 typedef struct conjunct_sum {
     int64_t coef[FXA_INPUT_COUNT], c;
-    int32_t bound; /* node that depends on neither q, k nor the score; -1 = none */
-    int8_t times;  /* sign of `bound`: 1 or -1 */
-    bool narrow;   /* the sum is exact only if the value of `bound` lies in [-2^30, 2^30] */
+    int32_t bound;          /* node that depends on neither q, k nor the score; -1 = none */
+    int8_t times;           /* sign of `bound`: 1 or -1 */
+    bool needs_small_bound; /* the sum is exact only if the value of `bound` lies in [-2^30, 2^30] */
 } conjunct_sum;
 
 /* Adds times * node to the affine form `form` and to `sum`, whose `bound` takes the one non-affine node. Returns false
@@ -41,7 +41,7 @@ static bool conjunct_add(const conjunct_work *w, int32_t node, int32_t times, in
                          conjunct_sum *sum) {
     const fxa__node *n = &w->p->nodes[node];
     const fxa__linear *f = &w->forms[node];
-    if (!f->rest) {
+    if (!f->nonaffine) {
         *form = fxa__linear_sum(form, 1, f, times);
         return true;
     }
@@ -67,7 +67,7 @@ static bool conjunct_side(const conjunct_work *w, int32_t node, int32_t times, c
     if (!conjunct_add(w, node, times, 0, &form, out) || !fxa__linear_bounds(&form, &w->plain, &lo, &hi)) return false;
     if (out->bound >= 0 && (out->bound != node || times < 0)) {
         if (lo - CONJUNCT_NARROW < INT32_MIN || hi + CONJUNCT_NARROW > INT32_MAX) return false;
-        out->narrow = true;
+        out->needs_small_bound = true;
     }
     for (int i = 0; i < FXA_INPUT_COUNT; i++) out->coef[i] = form.coef[i];
     out->c = form.c;
@@ -104,7 +104,7 @@ static bool conjunct_coefs_are(const conjunct_sum *s, int64_t q, int64_t k, int6
            s->coef[FXA_INPUT_HEADS] == 0 && s->coef[FXA_INPUT_Q_ROW] == 0 && s->coef[FXA_INPUT_K_ROW] == 0;
 }
 
-/* Writes the part that `s >= 0` means to *out. Returns false if it is none of CAUSAL, WINDOW and LENGTH. */
+/* Converts the bound s >= 0 to a part. Returns false if it is none of CAUSAL, WINDOW and LENGTH. */
 static bool conjunct_not_negative(conjunct_sum *s, fxa__part *out) {
     static const struct {
         int64_t q, k, q_len, k_len;
@@ -124,14 +124,14 @@ static bool conjunct_not_negative(conjunct_sum *s, fxa__part *out) {
         out->c = s->c;
         out->bound = s->bound;
         out->times_bound = s->times;
-        out->narrow = s->narrow;
+        out->needs_small_bound = s->needs_small_bound;
         return true;
     }
     return false;
 }
 
-/* Writes the part that times * x <= y - minus means to *out (times is 1 or -1). Returns false if it is none of CAUSAL,
- * WINDOW and LENGTH. */
+/* Converts the bound times * x <= y - minus (times is 1 or -1) to a part. Returns false if it is none of CAUSAL, WINDOW
+ * and LENGTH. */
 static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int32_t y, int64_t minus, fxa__part *out) {
     conjunct_sum left, right, difference;
     return conjunct_side(w, x, times, &left) && conjunct_side(w, y, 1, &right) &&
@@ -163,7 +163,7 @@ static bool conjunct_equal(const conjunct_work *w, const fxa__node *n, fxa__part
     out->kind = FXA__PART_EQUAL;
     out->row = n->arg[x & CONJUNCT_Q ? 0 : 1];
     out->key = n->arg[x & CONJUNCT_Q ? 1 : 0];
-    out->whole = fxa__node_compares_wide(w->p, n);
+    out->wide = fxa__node_compares_wide(w->p, n);
     out->same = conjunct_swapped(w, out->row, out->key, &steps);
     return true;
 }
@@ -283,7 +283,7 @@ bool fxa__lower_conjuncts(fxa__host *host, const fxa_program *p, fxa__conjuncts 
     bool ok = forms && marks;
     if (ok) {
         fxa__lower_affine(p, forms);
-        conjunct_work w = {.p = p, .forms = forms, .plain = fxa__box_plain()};
+        conjunct_work w = {.p = p, .forms = forms, .plain = fxa__box_default()};
         ok = conjunct_find(host, &w, mask, marks, out);
     }
     fxa__free(host, forms, n * sizeof *forms);

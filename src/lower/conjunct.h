@@ -3,8 +3,8 @@
  * Lowering, conjunct: splits a mask into parts that must all hold. Engines have cheap forms for most parts (loop
  * bounds, kernel arguments, per-row and per-key operands); the others are evaluated pair by pair.
  *
- * The mask is true exactly where every part is true, for coordinates and lengths from 0 to FXA__PLAIN_MOST; the
- * exception is fxa__part.narrow. Notation below, all in 64-bit arithmetic without wrap-around:
+ * The mask is true exactly where every part is true, for coordinates and lengths from 0 to FXA__MAX_COORDINATE; the
+ * exception is fxa__part.needs_small_bound. Notation below, all in 64-bit arithmetic without wrap-around:
  *
  *     Q = aligned ? q + k_len - q_len : q
  *     C = c + times_bound * value of node `bound`    (bound -1: C = c)
@@ -28,12 +28,12 @@ typedef enum fxa__part_kind {
 
 typedef struct fxa__part {
     uint8_t kind;
-    bool negated;       /* ROW, KEY, OTHER: the part holds where the node is false */
-    bool aligned;       /* CAUSAL, WINDOW, PREFIX: bottom-right alignment, see Q above */
-    bool of_length;     /* LENGTH, PREFIX: relative to k_len */
-    bool narrow;        /* valid only if the value of `bound` is in [-2^30, 2^30]; engines check it before a run */
-    bool same;          /* EQUAL: `key` is `row` with q replaced by k, as in t[q] == t[k] */
-    bool whole;         /* EQUAL: both are i64 loads and all 64 bits are compared, not the saturated 32-bit values */
+    bool negated;           /* ROW, KEY, OTHER: the part holds where the node is false */
+    bool aligned;           /* CAUSAL, WINDOW, PREFIX: bottom-right alignment, see Q above */
+    bool of_length;         /* LENGTH, PREFIX: relative to k_len */
+    bool needs_small_bound; /* valid only if the value of `bound` is in [-2^30, 2^30]; engines check it before a run */
+    bool same;              /* EQUAL: `key` is `row` with q replaced by k, as in t[q] == t[k] */
+    bool wide;          /* EQUAL: both are i64 loads and all 64 bits are compared, not the saturated 32-bit values */
     int8_t times_bound; /* sign of `bound`: 1 or -1 */
     int32_t node;       /* the bool node of the mask that this part implements, alone or with a second part */
     int32_t bound;      /* an int node that reads neither q, k nor the score; -1 = none */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies the outputs of a program to a builder that has imported its nodes. Used by joint.c and lift.c.
+ * Copies the outputs of a program to a builder that has imported its nodes. Used by fuse.c and parameterize.c.
  */
 #ifndef FXA_LOWER_COPY_OUTPUTS_H
 #define FXA_LOWER_COPY_OUTPUTS_H

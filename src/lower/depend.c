@@ -19,7 +19,7 @@ void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depe
             d.params |= out[n->arg[j]].params;
             d.tensors |= out[n->arg[j]].tensors;
         }
-        d.diagonal = forms && depend_is_of_pair(d.inputs) && fxa__linear_is_still(&forms[i]);
+        d.diagonal = forms && depend_is_of_pair(d.inputs) && fxa__linear_is_shift_invariant(&forms[i]);
         out[i] = d;
     }
 }

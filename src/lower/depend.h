@@ -14,9 +14,9 @@
 #include "../program/linear.h"
 
 typedef struct fxa__depend {
-    uint32_t inputs;  /* bit i: fxa_input i */
-    bool diagonal;    /* depends on row and key through q - k only, for coordinates and lengths 0..FXA__PLAIN_MOST */
-    uint64_t params;  /* bit i: param i */
+    uint32_t inputs; /* bit i: fxa_input i */
+    bool diagonal;   /* depends on row and key through q - k only, for coordinates and lengths 0..FXA__MAX_COORDINATE */
+    uint64_t params; /* bit i: param i */
     uint64_t tensors; /* bit i: reads an element of tensor i */
 } fxa__depend;
 

@@ -26,14 +26,14 @@ static const char *const emit_dtypes[] = {
 /* clang-format on */
 
 typedef struct emit_dialect {
-    const char *suffix;       /* suffix of <math.h> functions and of float literals */
-    const char *kept_prefix;  /* prefix of kept variables */
-    const char *args;         /* prefix of members of the arguments */
-    const char *fused;        /* function for x * y + z with one rounding; NULL = products are not fused */
-    const char *unfused[3];   /* + - * that the compiler never fuses; NULL = the plain operators */
-    const char *tanh;         /* function for tanh; NULL = <math.h> */
-    const char *trig_prefix;  /* prefix of sin, cos and tan; NULL = <math.h> */
-    const char *small_powers; /* function for products in squares and cubes; NULL = pow of <math.h> */
+    const char *suffix;         /* suffix of <math.h> functions and of float literals */
+    const char *hoisted_prefix; /* prefix of hoisted variables */
+    const char *args;           /* prefix of members of the arguments */
+    const char *fused;          /* function for x * y + z with one rounding; NULL = products are not fused */
+    const char *unfused[3];     /* + - * that the compiler never fuses; NULL = the plain operators */
+    const char *tanh;           /* function for tanh; NULL = <math.h> */
+    const char *trig_prefix;    /* prefix of sin, cos and tan; NULL = <math.h> */
+    const char *small_powers;   /* function for products in squares and cubes; NULL = pow of <math.h> */
 } emit_dialect;
 
 static const emit_dialect emit_dialects[FXA__DIALECTS] = {
@@ -93,7 +93,7 @@ void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const emit_dialect *dialect = &emit_dialects[e->dialect];
     const fxa__node *n = &e->p->nodes[node];
     if (fxa__emit_has_statement(e, node))
-        fxa__write_format(w, "%sv%d", e->kept[node] ? dialect->kept_prefix : "", (int)node);
+        fxa__write_format(w, "%sv%d", e->hoisted[node] ? dialect->hoisted_prefix : "", (int)node);
     else if (e->given[node])
         fxa__write_format(w, "%s", e->given[node]);
     else if (n->op == FXA_OP_PARAM)
@@ -154,7 +154,7 @@ static int emit_product(const fxa__emit *e, int32_t node) {
     if (n->op != FXA_OP_ADD && n->op != FXA_OP_SUB) return -1;
     for (int i = 0; i < 2; i++)
         if (e->p->nodes[n->arg[i]].op == FXA_OP_MUL && e->level[n->arg[i]] == e->level[node] && !e->given[n->arg[i]] &&
-            !e->plus[n->arg[i]])
+            !e->unfused[n->arg[i]])
             return i;
     return -1;
 }
@@ -210,8 +210,8 @@ static bool emit_small_power(const fxa__emit *e, const fxa__node *n, fxa__writer
 
 /* Returns the int expression of n; divisions of a nonnegative dividend have a shorter one. */
 static const char *emit_ints(const fxa__emit *e, const fxa__node *n) {
-    if (n->op == FXA_OP_FLOORDIV && e->plus[n->arg[0]]) return "fxa__plusdiv32(a, b)";
-    if (n->op == FXA_OP_MOD && e->plus[n->arg[0]]) return "fxa__plusmod32(a, b)";
+    if (n->op == FXA_OP_FLOORDIV && e->nonnegative[n->arg[0]]) return "fxa__plusdiv32(a, b)";
+    if (n->op == FXA_OP_MOD && e->nonnegative[n->arg[0]]) return "fxa__plusmod32(a, b)";
     return emit_rows[n->op].ints;
 }
 
@@ -243,18 +243,18 @@ static bool emit_is_i64_load(const fxa__emit *e, const fxa__node *n) {
 
 /* ---- Levels ------------------------------------------------------------------------------------------------------ */
 
-/* Writes the left side of an assignment up to " = ": a kept variable, or the declaration of a local constant. letter is
- * 'v' for the value of a node, 'w' for the 64 bits of an i64 load. */
+/* Writes the left side of an assignment up to " = ": a hoisted variable, or the declaration of a local constant. letter
+ * is 'v' for the value of a node, 'w' for the 64 bits of an i64 load. */
 static void emit_left_side(const fxa__emit *e, int32_t node, const char *type, char letter, fxa__writer *w) {
-    if (e->kept[node])
-        fxa__write_format(w, "    %s%c%d = ", emit_dialects[e->dialect].kept_prefix, letter, (int)node);
+    if (e->hoisted[node])
+        fxa__write_format(w, "    %s%c%d = ", emit_dialects[e->dialect].hoisted_prefix, letter, (int)node);
     else
         fxa__write_format(w, "    const %s %c%d = ", type, letter, (int)node);
 }
 
 /* Writes the name of the variable with all 64 bits of an i64 load. */
 static void emit_i64_name(const fxa__emit *e, int32_t node, fxa__writer *w) {
-    fxa__write_format(w, "%sw%d", e->kept[node] ? emit_dialects[e->dialect].kept_prefix : "", (int)node);
+    fxa__write_format(w, "%sw%d", e->hoisted[node] ? emit_dialects[e->dialect].hoisted_prefix : "", (int)node);
 }
 
 static void emit_right_side(const fxa__emit *e, int32_t node, fxa__writer *w) {
@@ -291,12 +291,12 @@ static void emit_statement(const fxa__emit *e, int32_t node, fxa__writer *w) {
     fxa__write_format(w, ";\n");
 }
 
-void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer *w) {
+void fxa__lower_emit_hoisted(const fxa__emit *e, fxa__emit_level level, fxa__writer *w) {
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
-        if (level == FXA__EMIT_HEAD && e->based[i] == 2)
+        if (level == FXA__EMIT_HEAD && e->base[i] == 2)
             fxa__write_format(w, "    const char *d%d;\n    int n%d;\n", (int)i, (int)i);
-        if (!e->kept[i] || e->level[i] != level) continue;
+        if (!e->hoisted[i] || e->level[i] != level) continue;
         fxa__write_format(w, "    %s v%d;\n", emit_type(n), (int)i);
         if (emit_is_i64_load(e, n)) fxa__write_format(w, "    long long w%d;\n", (int)i);
     }
@@ -322,7 +322,7 @@ static fxa__emit_level emit_level_of(const fxa__depend *d) {
  * kept. */
 static void emit_read(fxa__emit *e, int32_t node, uint8_t level, uint8_t kinds) {
     e->used[node] |= kinds;
-    if (e->level[node] != level && fxa__emit_has_statement(e, node)) e->kept[node] = 1;
+    if (e->level[node] != level && fxa__emit_has_statement(e, node)) e->hoisted[node] = 1;
 }
 
 /* Records the reads of node i's statement: its operands, and for a fused product the operands of the product. */
@@ -330,7 +330,7 @@ static void emit_read_by(fxa__emit *e, int32_t i) {
     const fxa__node *n = &e->p->nodes[i];
     int product = emit_product(e, i);
     for (int j = 0; j < fxa__node_operands(n) && !e->given[i]; j++) {
-        bool base = e->based[i] && e->level[n->arg[j]] <= FXA__EMIT_HEAD;
+        bool base = e->base[i] && e->level[n->arg[j]] <= FXA__EMIT_HEAD;
         uint8_t level = base ? FXA__EMIT_HEAD : e->level[i];
         if (j != product) emit_read(e, n->arg[j], level, e->used[i]);
         for (int k = 0; j == product && k < 2; k++)
@@ -338,13 +338,13 @@ static void emit_read_by(fxa__emit *e, int32_t i) {
     }
 }
 
-/* Propagates `used` and `kept` from every used node to the nodes it depends on. */
+/* Propagates `used` and `hoisted` from every used node to the nodes it depends on. */
 static void emit_propagate(fxa__emit *e) {
     for (int32_t i = e->p->n_nodes - 1; i >= 0; i--)
         if (e->used[i]) emit_read_by(e, i);
 }
 
-void fxa__lower_emit_want(fxa__emit *e, int32_t node, uint8_t bits) {
+void fxa__lower_emit_require(fxa__emit *e, int32_t node, uint8_t bits) {
     emit_read(e, node, FXA__EMIT_PAIR, bits);
     emit_propagate(e);
 }
@@ -364,17 +364,19 @@ static void emit_mark(fxa__emit *e, uint32_t kinds) {
 
 bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, uint32_t kinds, fxa__emit *out) {
     size_t n = (size_t)p->n_nodes;
-    FXA__ASSERT(!fxa__program_stored(p));
+    FXA__ASSERT(!fxa__program_storage_inputs(p));
     *out = (fxa__emit){.host = host, .p = p, .dialect = dialect};
     fxa__depend *sets = fxa__alloc_array(host, n, sizeof *sets);
     out->level = fxa__alloc(host, n);
     out->used = fxa__alloc(host, n);
-    out->kept = fxa__alloc(host, n);
+    out->hoisted = fxa__alloc(host, n);
     out->given = fxa__alloc_array(host, n, sizeof *out->given);
-    out->plus = fxa__alloc(host, n);
-    out->based = fxa__alloc(host, n);
-    out->sure = fxa__alloc(host, n);
-    bool ok = sets && out->level && out->used && out->kept && out->given && out->plus && out->based && out->sure;
+    out->nonnegative = fxa__alloc(host, n);
+    out->unfused = fxa__alloc(host, n);
+    out->base = fxa__alloc(host, n);
+    out->in_bounds = fxa__alloc(host, n);
+    bool ok = sets && out->level && out->used && out->hoisted && out->given && out->nonnegative && out->unfused &&
+              out->base && out->in_bounds;
     if (ok) {
         fxa__lower_depend(p, NULL, sets);
         for (size_t i = 0; i < n; i++) out->level[i] = (uint8_t)emit_level_of(&sets[i]);
@@ -388,10 +390,11 @@ void fxa__lower_emit_close(fxa__emit *e) {
     size_t n = (size_t)e->p->n_nodes;
     fxa__free(e->host, e->level, n);
     fxa__free(e->host, e->used, n);
-    fxa__free(e->host, e->kept, n);
+    fxa__free(e->host, e->hoisted, n);
     fxa__free(e->host, e->given, n * sizeof *e->given);
-    fxa__free(e->host, e->plus, n);
-    fxa__free(e->host, e->based, n);
-    fxa__free(e->host, e->sure, n);
+    fxa__free(e->host, e->nonnegative, n);
+    fxa__free(e->host, e->unfused, n);
+    fxa__free(e->host, e->base, n);
+    fxa__free(e->host, e->in_bounds, n);
     *e = (fxa__emit){.p = NULL};
 }

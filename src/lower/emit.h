@@ -4,12 +4,12 @@
  * operation is defined once, in its row of ops.def: the text is that expression with the operands filled in, over the
  * functions of program_ops.h. Compiled as C in f64, it gives the bits of fxa__program_eval (tests/lower/test_emit.c).
  *
- * Each node has a level: the loop in which it is computed. A node that an inner level or an output reads is *kept*: the
- * caller declares its variable (fxa__lower_emit_kept) in a scope that both levels see. Other nodes are local constants
- * of their level's statements. Constants and params have no statement; their text is the value.
+ * Each node has a level: the loop in which it is computed. A node that an inner level or an output reads is *hoisted*:
+ * the caller declares its variable (fxa__lower_emit_hoisted) in a scope that both levels see. Other nodes are local
+ * constants of their level's statements. Constants and params have no statement; their text is the value.
  *
- * The text of a level reads the kept variables of outer levels, the arguments `a` (f[], i[] and tensor[], whose members
- * are data, size[] and stride[]), and by name the inputs of that level and of the levels outside it:
+ * The text of a level reads the hoisted variables of outer levels, the arguments `a` (f[], i[] and tensor[], whose
+ * members are data, size[] and stride[]), and by name the inputs of that level and of the levels outside it:
  *
  *   RUN   none    HEAD  b, h, q_len, k_len, heads    ROW  q    KEY  k    PAIR  score, dscore
  *
@@ -26,11 +26,11 @@
 typedef enum fxa__dialect { FXA__C_F64, FXA__C_F32, FXA__CUDA_F32, FXA__DIALECTS } fxa__dialect;
 
 typedef enum fxa__emit_level {
-    FXA__EMIT_RUN,  /* depends on constants, params, tensor elements at constant indices */
-    FXA__EMIT_HEAD, /* also on b, h, lengths */
-    FXA__EMIT_ROW,  /* also on q, not on k */
-    FXA__EMIT_KEY,  /* also on k, not on q */
-    FXA__EMIT_PAIR, /* on q and k, or on the score */
+    FXA__EMIT_RUN,  /* once per run: depends on params and tensor elements at constant indices only */
+    FXA__EMIT_HEAD, /* once per head: depends on b, h or lengths too */
+    FXA__EMIT_ROW,  /* once per row: depends on q too, not on k */
+    FXA__EMIT_KEY,  /* once per key: depends on k too, not on q */
+    FXA__EMIT_PAIR, /* once per pair: depends on both q and k, or on the score */
     FXA__EMIT_LEVELS
 } fxa__emit_level;
 
@@ -42,12 +42,13 @@ typedef struct fxa__emit {
     /* One element per node: */
     uint8_t *level; /* fxa__emit_level */
     uint8_t *used;  /* output kinds that need the node (bit i: fxa__out_kind i); bits from 5 on belong to the caller */
-    uint8_t *kept;  /* 1 = an inner level or an output reads it; 0 for constants and params */
-    /* One element per node, zero at first, set by the caller before fxa__lower_emit_want: */
-    const char **given; /* text that replaces the node's operation; NULL = none */
-    uint8_t *plus;      /* 1 = an int that is never negative, or a float product that must not be fused into a sum */
-    uint8_t *based;     /* CUDA: 1 = the load has a per-head base (emit_load.c), 2 = and this text computes it */
-    uint8_t *sure;      /* loads: bit d = index d is proven in bounds */
+    uint8_t *hoisted; /* 1 = an inner level or an output reads it; 0 for constants and params */
+    /* One element per node, zero at first, set by the caller before fxa__lower_emit_require: */
+    const char **given;   /* text that replaces the node's operation; NULL = none */
+    uint8_t *nonnegative; /* 1 = an int that is never negative */
+    uint8_t *unfused;     /* 1 = a float product that must not be fused into a sum */
+    uint8_t *base;        /* CUDA: 1 = the load has a per-head base (emit_load.c), 2 = and this text computes it */
+    uint8_t *in_bounds;   /* loads: bit d = index d is proven in bounds */
 } fxa__emit;
 
 /* Prepares text of program p for its outputs of `kinds` (bit i: fxa__out_kind i). p may be of any kind, must outlive
@@ -56,23 +57,23 @@ typedef struct fxa__emit {
 bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, uint32_t kinds, fxa__emit *out);
 void fxa__lower_emit_close(fxa__emit *e);
 /* Marks a node that is no output, and all nodes it depends on, as used for `bits` and read at level PAIR. */
-void fxa__lower_emit_want(fxa__emit *e, int32_t node, uint8_t bits);
+void fxa__lower_emit_require(fxa__emit *e, int32_t node, uint8_t bits);
 
-/* Writes the declarations of the kept variables of a level, one per line: "    real v12;". */
-void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer *w);
+/* Writes the declarations of the hoisted variables of a level, one per line: "    real v12;". */
+void fxa__lower_emit_hoisted(const fxa__emit *e, fxa__emit_level level, fxa__writer *w);
 /* Writes the statements of a level that the outputs of `kinds` need. */
 void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t kinds, fxa__writer *w);
 /* Returns the estimated compile-time cost of these statements per pair (WEIGHT rows of ops.def). Statements of levels
  * ROW and KEY are shared by `pairs` pairs and count 1 / pairs each. */
 int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs);
-/* Writes the statements at level HEAD that compute the bases of loads with based == 2; fxa__lower_emit_kept of level
+/* Writes the statements at level HEAD that compute the bases of loads with based == 2; fxa__lower_emit_hoisted of level
  * HEAD declares their variables. */
 void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w);
 /* Returns true if `node` is a load all of whose indices are proven in bounds. */
-bool fxa__lower_emit_is_sure(const fxa__emit *e, int32_t node);
+bool fxa__lower_emit_is_in_bounds(const fxa__emit *e, int32_t node);
 /* Returns true if the load's address can be split into a per-head base and a bounds-checked offset (emit_load.c,
  * "based"): some index varies with the row or key, and not all indices are proven in bounds. */
-bool fxa__lower_emit_takes_base(const fxa__emit *e, int32_t node);
+bool fxa__lower_emit_can_use_base(const fxa__emit *e, int32_t node);
 /* Writes an operand with the node's value: a variable, a literal or a param. Its statement must have been written. */
 void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w);
 /* Returns the prefix of members of the arguments: "a->" or "a.". */

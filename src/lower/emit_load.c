@@ -23,7 +23,7 @@ static const int emitload_sizes[] = {
 static bool emitload_varies(const fxa__emit *e, int32_t node) { return e->level[node] > FXA__EMIT_HEAD; }
 
 /* Returns true if index d of a load is proven in bounds. */
-static bool emitload_in_bounds(const fxa__emit *e, int32_t node, int d) { return e->sure[node] >> d & 1; }
+static bool emitload_in_bounds(const fxa__emit *e, int32_t node, int d) { return e->in_bounds[node] >> d & 1; }
 
 /* Returns true if every index of a load that varies with row or key is proven in bounds. */
 static bool emitload_varying_in_bounds(const fxa__emit *e, int32_t node) {
@@ -33,14 +33,14 @@ static bool emitload_varying_in_bounds(const fxa__emit *e, int32_t node) {
     return true;
 }
 
-bool fxa__lower_emit_is_sure(const fxa__emit *e, int32_t node) {
+bool fxa__lower_emit_is_in_bounds(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
-    return n->n_args > 0 && e->sure[node] == (1 << n->n_args) - 1;
+    return n->n_args > 0 && e->in_bounds[node] == (1 << n->n_args) - 1;
 }
 
-bool fxa__lower_emit_takes_base(const fxa__emit *e, int32_t node) {
+bool fxa__lower_emit_can_use_base(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
-    if (n->op != FXA_OP_LOAD || fxa__lower_emit_is_sure(e, node)) return false;
+    if (n->op != FXA_OP_LOAD || fxa__lower_emit_is_in_bounds(e, node)) return false;
     for (int d = 0; d < n->n_args; d++)
         if (emitload_varies(e, n->arg[d])) return true;
     return false;
@@ -94,7 +94,7 @@ static void emitload_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
 
 void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w) {
     for (int32_t i = 0; i < e->p->n_nodes; i++)
-        if (e->based[i] == 2) emitload_base(e, i, w);
+        if (e->base[i] == 2) emitload_base(e, i, w);
 }
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
@@ -104,7 +104,7 @@ static void emitload_index(const fxa__emit *e, int32_t node, int d, fxa__writer 
     const fxa__node *n = &e->p->nodes[node];
     fxa__write_format(w, "    const int x%d_%d = ", (int)node, d);
     fxa__lower_emit_value(e, n->arg[d], w);
-    if (!e->plus[n->arg[d]]) {
+    if (!e->nonnegative[n->arg[d]]) {
         fxa__write_format(w, " + (");
         fxa__lower_emit_value(e, n->arg[d], w);
         fxa__write_format(w, " < 0 ? %stensor[%d].size[%d] : 0)", fxa__lower_emit_args(e->dialect), (int)n->imm, d);
@@ -157,10 +157,10 @@ static void emitload_address_in_bounds(const fxa__emit *e, int32_t node, fxa__wr
 
 void fxa__emit_address(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    FXA__ASSERT(!n->word); /* text reads i64 elements in one load, never as halves */
-    if (e->based[node]) {
+    FXA__ASSERT(!n->half); /* text reads i64 elements in one load, never as halves */
+    if (e->base[node]) {
         emitload_address_based(e, node, w);
-    } else if (fxa__lower_emit_is_sure(e, node)) {
+    } else if (fxa__lower_emit_is_in_bounds(e, node)) {
         emitload_address_in_bounds(e, node, w);
     } else {
         fxa__write_format(w, "    long long o%d = 0;\n    const int i%d = 1", (int)node, (int)node);
@@ -172,9 +172,9 @@ void fxa__emit_address(const fxa__emit *e, int32_t node, fxa__writer *w) {
 void fxa__emit_element(const fxa__emit *e, int32_t node, const char *get, fxa__writer *w) {
     const char *args = fxa__lower_emit_args(e->dialect);
     int at = (int)node, tensor = (int)e->p->nodes[node].imm;
-    if (e->based[node])
+    if (e->base[node])
         fxa__write_format(w, "fxa__take_%s(d%d, o%d, i%d)", get, at, at, at);
-    else if (fxa__lower_emit_is_sure(e, node))
+    else if (fxa__lower_emit_is_in_bounds(e, node))
         fxa__write_format(w, "fxa__get_%s(%stensor[%d].data, o%d)", get, args, tensor, at);
     else
         fxa__write_format(w, "i%d ? fxa__get_%s(%stensor[%d].data, o%d) : 0", at, get, args, tensor, at);

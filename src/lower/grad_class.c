@@ -12,7 +12,7 @@ static bool grad_is_of_pair(uint32_t inputs) { return (inputs & FXA__OF_ROW) && 
 static fxa__grad_kind grad_kind(const fxa__grad *g, bool diagonal) {
     if (g->index & GRAD_SCORE) return FXA__GRAD_SCATTER;
     if (grad_is_of_pair(g->index)) {
-        if (grad_is_of_pair(g->apart)) return FXA__GRAD_DENSE;
+        if (grad_is_of_pair(g->separators)) return FXA__GRAD_DENSE;
         return diagonal ? FXA__GRAD_DIAGONAL : FXA__GRAD_SCATTER;
     }
     if (g->index & FXA__OF_ROW) return FXA__GRAD_ROW;
@@ -27,7 +27,7 @@ fxa__grad fxa__lower_grad(const fxa_program *d, int32_t output, const fxa__depen
     for (int32_t j = 0; j < out->n_index; j++) {
         const fxa__depend *index = &sets[out->index[j]];
         g.index |= index->inputs;
-        g.apart |= fxa__node_input(&d->nodes[out->index[j]]);
+        g.separators |= fxa__node_input(&d->nodes[out->index[j]]);
         diagonal = diagonal && (index->diagonal || !(index->inputs & GRAD_PAIR));
     }
     g.kind = grad_kind(&g, diagonal);
@@ -46,20 +46,20 @@ static int32_t grad_next(const fxa_program *d, int32_t tensor, int32_t i) {
     return -1;
 }
 
-uint32_t fxa__lower_grad_apart(const fxa_program *d, int32_t tensor) {
+uint32_t fxa__lower_grad_separators(const fxa_program *d, int32_t tensor) {
     int32_t first = grad_next(d, tensor, 0);
-    uint32_t apart = first < 0 ? UINT32_MAX : 0;
+    uint32_t separators = first < 0 ? UINT32_MAX : 0;
     for (int32_t j = 0; first >= 0 && j < d->outputs[first].n_index; j++) {
         int32_t index = d->outputs[first].index[j];
         bool everywhere = true; /* all outputs have the same node as index j; equal nodes are one node */
         for (int32_t i = first; i >= 0; i = grad_next(d, tensor, i + 1))
             everywhere = everywhere && d->outputs[i].index[j] == index;
-        if (everywhere) apart |= fxa__node_input(&d->nodes[index]);
+        if (everywhere) separators |= fxa__node_input(&d->nodes[index]);
     }
-    return apart;
+    return separators;
 }
 
-bool fxa__lower_grad_own(const fxa_program *d, int32_t tensor, uint32_t *inputs) {
+bool fxa__lower_grad_is_injective(const fxa_program *d, int32_t tensor, uint32_t *inputs) {
     int32_t only = grad_next(d, tensor, 0);
     *inputs = 0;
     if (only < 0 || grad_next(d, tensor, only + 1) >= 0) return false;

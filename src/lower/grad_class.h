@@ -27,7 +27,8 @@ typedef struct fxa__grad { /* sets of inputs: bit i is fxa_input i */
     fxa__grad_kind kind;
     uint32_t index; /* inputs that the element depends on; the gradient is summed over all others */
     uint32_t value; /* inputs that the added value depends on */
-    uint32_t apart; /* inputs that are an index by themselves: pairs that differ in one add to different elements */
+    /* Inputs that alone are an index, like q in t[q, 0]: pairs that differ in one never add to the same element. */
+    uint32_t separators;
 } fxa__grad;
 
 /* Classifies output number `output` of a DERIVATIVE program, a DPARAM or DLOAD. sets: from fxa__lower_depend, with
@@ -38,9 +39,9 @@ const char *fxa__lower_grad_name(fxa__grad_kind kind); /* "one", "head", ... */
 /* Returns the inputs such that pairs which differ in one of them never add to the same element of the tensor's
  * gradient, in any statement. For t[q, k] + t[k, q] there are none: two pairs share an element through different loads.
  * Returns all bits if no statement adds to the tensor. */
-uint32_t fxa__lower_grad_apart(const fxa_program *d, int32_t tensor);
+uint32_t fxa__lower_grad_separators(const fxa_program *d, int32_t tensor);
 /* Returns true if exactly one statement adds to the tensor and its indices are distinct inputs, and sets *inputs to
  * them: pairs that differ in any of *inputs then add to different elements. */
-bool fxa__lower_grad_own(const fxa_program *d, int32_t tensor, uint32_t *inputs);
+bool fxa__lower_grad_is_injective(const fxa_program *d, int32_t tensor, uint32_t *inputs);
 
 #endif

@@ -42,7 +42,7 @@ enum { INTERVAL_MAX_COEF = 1 << 24 };
  * bits, they are the bounds of the value. */
 static bool interval_has_form(const fxa__interval *v, int32_t node) {
     const fxa__linear *f = &v->forms[node];
-    if (v->emit.p->nodes[node].type != FXA_INT || f->rest) return false;
+    if (v->emit.p->nodes[node].type != FXA_INT || f->nonaffine) return false;
     for (int i = 0; i < FXA_INPUT_COUNT; i++)
         if (f->coef[i] > INTERVAL_MAX_COEF || f->coef[i] < -INTERVAL_MAX_COEF) return false;
     return true;
@@ -307,7 +307,7 @@ bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialec
     if (!ok || !out->forms || !out->table || !out->order) return false;
     fxa__lower_affine(p, out->forms);
     interval_mark(out);
-    for (size_t i = 0; i < n; i++) out->emit.kept[i] = 0; /* the text is one function: all variables are local */
+    for (size_t i = 0; i < n; i++) out->emit.hoisted[i] = 0; /* the text is one function: all variables are local */
     for (int32_t i = 0; i < p->n_nodes; i++)
         out->table[i] = interval_varies(out, i) && out->emit.used[i] ? interval_find_table(out, &p->nodes[i]) : -1;
     interval_order(out);

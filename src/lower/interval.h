@@ -27,8 +27,8 @@ typedef struct fxa__interval_table {
 } fxa__interval_table;
 
 typedef struct fxa__interval {
-    fxa__emit emit;     /* of the mask, without kept nodes; emit.given: set by the caller, text of a node's interval */
-    int32_t mask;       /* node */
+    fxa__emit emit; /* of the mask, without hoisted nodes; emit.given: set by the caller, text of a node's interval */
+    int32_t mask;   /* node */
     fxa__linear *forms; /* [nodes] affine forms */
     int8_t *table;      /* [nodes] index in `tables` of a load; -1 = none */
     uint8_t *order;     /* [nodes] bits of interval.c that decide the order of statements */
@@ -36,7 +36,7 @@ typedef struct fxa__interval {
     int32_t n_tables; /* loads beyond FXA__INTERVAL_TABLES tables are unbounded */
 } fxa__interval;
 
-/* Prepares the text for the mask of a SCORE or JOINT program, which must outlive *out. Returns false if memory ran out.
+/* Prepares the text for the mask of a SCORE or FUSED program, which must outlive *out. Returns false if memory ran out.
  * The caller closes *out in either case. */
 bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, fxa__interval *out);
 void fxa__lower_interval_close(fxa__interval *v);

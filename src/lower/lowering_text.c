@@ -6,7 +6,7 @@
 #include "conjunct.h"
 #include "depend.h"
 #include "grad_class.h"
-#include "joint.h"
+#include "fuse.h"
 
 #include "../base/float_state.h"
 
@@ -145,7 +145,7 @@ static void report_part(report *r, const fxa__part *part) {
         fxa__write_format(&r->w, part->negated ? "not " : "");
         fxa__program_print_value(r->p, part->node, REPORT_WIDTH, &r->w);
     }
-    fxa__write_format(&r->w, part->narrow ? "   (where that does not pass 2^30)\n" : "\n");
+    fxa__write_format(&r->w, part->needs_small_bound ? "   (where that does not pass 2^30)\n" : "\n");
 }
 
 static void report_conjuncts(report *r) {
@@ -159,16 +159,16 @@ static void report_conjuncts(report *r) {
 /* ---- The public call --------------------------------------------------------------------------------------------- */
 
 static fxa_status report_joint(report *r, fxa_error *err) {
-    fxa_program *joint = NULL;
+    fxa_program *fused = NULL;
     size_t size = 0;
-    fxa_status status = fxa__lower_joint(r->p->host, r->p, r->d, true, &joint, err);
-    if (status == FXA_OK) status = fxa_program_print(joint, NULL, 0, &size, err);
+    fxa_status status = fxa__lower_fuse(r->p->host, r->p, r->d, true, &fused, err);
+    if (status == FXA_OK) status = fxa_program_print(fused, NULL, 0, &size, err);
     char *text = status == FXA_OK ? fxa__alloc(r->p->host, size + 1) : NULL;
-    if (text) status = fxa_program_print(joint, text, size + 1, &size, err);
+    if (text) status = fxa_program_print(fused, text, size + 1, &size, err);
     if (text && status == FXA_OK) fxa__write_bytes(&r->w, text, size);
     r->w.failed = r->w.failed || (status == FXA_OK && !text);
     fxa__free(r->p->host, text, text ? size + 1 : 0);
-    fxa_program_destroy(joint);
+    fxa_program_destroy(fused);
     return status;
 }
 
@@ -180,7 +180,7 @@ static fxa_status report_check(const fxa_program *program, fxa_dump_kind what, c
         return fxa__fail(err, FXA_E_ARGUMENT, "only a score program is lowered as a whole; this is a %s program",
                          program->kind == FXA_PROGRAM_BPROP ? "bprop" : "derivative");
     if ((uint32_t)what > FXA_DUMP_FUSED)
-        return fxa__fail(err, FXA_E_ARGUMENT, "lowering %d is none: 0 (classes), 1 (conjuncts), 2 (joint) are",
+        return fxa__fail(err, FXA_E_ARGUMENT, "dump kind %d is none: 0 (classes), 1 (conjuncts), 2 (fused) are",
                          (int)what);
     return FXA_OK;
 }
@@ -189,14 +189,14 @@ fxa_status fxa_program_dump(const fxa_program *program, fxa_dump_kind what, char
                             fxa_error *err) {
     FXA__FLOAT_SCOPE;
     FXA_TRY(report_check(program, what, out, needed, err));
-    fxa_program *lifted = NULL, *derivative = NULL;
+    fxa_program *masked = NULL, *derivative = NULL;
     report r = {.w = {.host = program->host}};
     size_t size = 0;
     /* The cast drops const for the reference count only: a program without masks in its score is retained. */
-    fxa_status status = fxa__program_lift_masks(program->host, (fxa_program *)(uintptr_t)program, &lifted, err);
+    fxa_status status = fxa__program_extract_masks(program->host, (fxa_program *)(uintptr_t)program, &masked, err);
     if (status == FXA_OK) status = fxa_program_derivative(program, &derivative, err);
     if (status != FXA_OK) goto done;
-    r.p = lifted, r.d = derivative;
+    r.p = masked, r.d = derivative;
     if (what == FXA_DUMP_CLASSES) report_classes(&r);
     if (what == FXA_DUMP_CONJUNCTS) report_conjuncts(&r);
     if (what == FXA_DUMP_FUSED) status = report_joint(&r, err);
@@ -208,6 +208,6 @@ fxa_status fxa_program_dump(const fxa_program *program, fxa_dump_kind what, char
 done:
     fxa__writer_free(&r.w);
     fxa_program_destroy(derivative);
-    fxa_program_destroy(lifted);
+    fxa_program_destroy(masked);
     return status;
 }

@@ -54,10 +54,11 @@ static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__pr
 static fxa_status problem_drop_row_inputs(fxa__problem *p, fxa_error *err) {
     fxa_program *masked = p->program;
     uint32_t identity = fxa__identity_inputs(&p->in);
-    fxa_status status = fxa__program_unmoved(p->host, masked, identity, &p->program, err);
+    fxa_status status = fxa__program_without_storage_inputs(p->host, masked, identity, &p->program, err);
     fxa_program_destroy(masked);
     if (status != FXA_OK) return status;
-    return fxa__program_unmoved(p->host, (fxa_program *)(uintptr_t)p->in.bprop, identity, &p->bprop, err);
+    return fxa__program_without_storage_inputs(p->host, (fxa_program *)(uintptr_t)p->in.bprop, identity, &p->bprop,
+                                               err);
 }
 
 /* Composes the programs that engines lower. Built-in masks must not add params or tensors, whose slots are the user's.

@@ -75,7 +75,7 @@ static void write_captures(fxa__writer *w, const fxa_capture *captures, size_t n
 
 /* Without geometry the bytes do not show whether a map's base shifts q, on which code that reads q_row depends. */
 static void write_identity_inputs(fxa__writer *w, const fxa_problem *p, bool geometry) {
-    uint32_t stored = fxa__program_stored(p->program) | fxa__program_stored(p->bprop);
+    uint32_t stored = fxa__program_storage_inputs(p->program) | fxa__program_storage_inputs(p->bprop);
     if (!geometry && stored) fxa__write_u32(w, stored & fxa__identity_inputs(p));
 }
 

@@ -3,8 +3,9 @@
  * Counts tiles by class (empty, full, mixed) without a block mask in memory (R-92). Rectangles of tiles are classified
  * as one and halved while mixed, so the cost grows with the borders between classes, not with the area.
  *
- * Masks inside a score (lift_mask.c) count as masks. Small tiles that range analysis cannot decide, for instance with
- * captured tables, are evaluated pair by pair (tiles_bruteforce.c). If the mask does not depend on q or k, or only on q
+ * Masks inside a score (extract_mask.c) count as masks. Small tiles that range analysis cannot decide, for instance
+ * with captured tables, are evaluated pair by pair (tiles_bruteforce.c). If the mask does not depend on q or k, or only
+ * on q
  * - k, one tile represents many and only that one is classified.
  *
  * Maps turn a rectangle of local indices into boxes of coordinates: one box for an affine map, one per segment touched.
@@ -204,7 +205,7 @@ static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
 fxa_status fxa__tiles_count(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *err) {
     fxa_program *program = NULL;
     fxa__tile_bruteforce pairs = {.vals = NULL};
-    FXA_TRY(fxa__program_lift_masks(g->p->host, g->p->program, &program, err));
+    FXA_TRY(fxa__program_extract_masks(g->p->host, g->p->program, &program, err));
     g->program = program;
     g->pairs = &pairs;
     fxa_status status = fxa__tile_bruteforce_open(g, &pairs, err);

@@ -24,7 +24,7 @@ static bool diagonal_mask(const fxa__tile_grid *g, const fxa_tile_bounds *box) {
     if (fxa__range_open(&r, &small, p, mask, box, g->params, g->tensors) && forms != NULL) {
         for (int32_t i = 0; i <= mask; i++)
             if (r.at[i] >= 0) forms[i] = fxa__linear_of(p, i, forms, &r);
-        still = fxa__linear_is_still(&forms[mask]);
+        still = fxa__linear_is_shift_invariant(&forms[mask]);
     }
     fxa__range_close(&r);
     fxa__free(p->host, forms, n * sizeof *forms);

@@ -217,7 +217,7 @@ static fxa_value build_output(fxa_builder *b, const char *name, bool fits, fxa_t
 
 /* Returns true if the program has the outputs score and mask. */
 static bool build_has_score(const fxa_builder *b) {
-    return b->kind == FXA_PROGRAM_SCORE || b->kind == FXA__PROGRAM_JOINT;
+    return b->kind == FXA_PROGRAM_SCORE || b->kind == FXA__PROGRAM_FUSED;
 }
 
 void fxa_builder_set_score(fxa_builder *b, fxa_value value) {
@@ -242,7 +242,7 @@ static int32_t build_grad_target(fxa_builder *b, const char *name, bool tensor) 
     bool is_tensor = false;
     if (!fxa__builder_ready(b)) return -1;
     int32_t slot = fxa__builder_find(b, name, &is_tensor, &decl);
-    if (b->kind != FXA_PROGRAM_DERIVATIVE && b->kind != FXA__PROGRAM_JOINT)
+    if (b->kind != FXA_PROGRAM_DERIVATIVE && b->kind != FXA__PROGRAM_FUSED)
         return fxa__builder_fail(b, FXA_E_PROGRAM, "'grad' belongs to derivative programs only");
     if (slot < 0 || is_tensor != tensor)
         return fxa__builder_fail(b, FXA_E_PROGRAM, "'grad %s': no %s has this name", name, tensor ? "tensor" : "param");

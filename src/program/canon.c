@@ -123,7 +123,7 @@ static bool canon_grads(canon *c) {
 /* Collects all outputs in canonical order. Returns false if the builder failed. */
 static bool canon_outputs(canon *c) {
     fxa_builder *b = c->b;
-    if (b->kind == FXA_PROGRAM_SCORE || b->kind == FXA__PROGRAM_JOINT) {
+    if (b->kind == FXA_PROGRAM_SCORE || b->kind == FXA__PROGRAM_FUSED) {
         fxa_value score = b->score >= 0 ? b->score : fxa_builder_input(b, FXA_INPUT_SCORE);
         fxa_value mask = b->mask >= 0 ? b->mask : fxa_builder_bool(b, 1);
         if (!canon_output(c, &(fxa__output){.kind = FXA__OUT_SCORE, .value = score}) ||

@@ -7,9 +7,9 @@
 
 #include "../base/num.h"
 
-fxa_tile_bounds fxa__box_plain(void) {
+fxa_tile_bounds fxa__box_default(void) {
     fxa_tile_bounds box = {{0}, {0}};
-    for (int i = 0; i < FXA_INPUT_COUNT; i++) box.hi[i] = FXA__PLAIN_MOST;
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) box.hi[i] = FXA__MAX_COORDINATE;
     return box;
 }
 
@@ -19,26 +19,26 @@ static int32_t linear_madd(int32_t x, int32_t a, int32_t y, int32_t b) {
 }
 
 fxa__linear fxa__linear_sum(const fxa__linear *x, int32_t a, const fxa__linear *y, int32_t b) {
-    fxa__linear sum = {.c = linear_madd(x->c, a, y->c, b), .rest = x->rest | y->rest};
+    fxa__linear sum = {.c = linear_madd(x->c, a, y->c, b), .nonaffine = x->nonaffine | y->nonaffine};
     for (int i = 0; i < FXA_INPUT_COUNT; i++) sum.coef[i] = linear_madd(x->coef[i], a, y->coef[i], b);
     return sum;
 }
 
 uint32_t fxa__linear_reads(const fxa__linear *f) {
-    uint32_t reads = f->rest & FXA__REST_READS;
+    uint32_t reads = f->nonaffine & FXA__NONAFFINE_READS;
     for (int i = 0; i < FXA_INPUT_COUNT; i++) reads |= f->coef[i] != 0 ? 1u << i : 0;
     return reads;
 }
 
-bool fxa__linear_is_const(const fxa__linear *f) { return f->rest == 0 && fxa__linear_reads(f) == 0; }
+bool fxa__linear_is_const(const fxa__linear *f) { return f->nonaffine == 0 && fxa__linear_reads(f) == 0; }
 
-bool fxa__linear_is_still(const fxa__linear *f) {
-    if ((f->rest & FXA__REST_MOVES) || f->coef[FXA_INPUT_Q_ROW] || f->coef[FXA_INPUT_K_ROW]) return false;
+bool fxa__linear_is_shift_invariant(const fxa__linear *f) {
+    if ((f->nonaffine & FXA__NONAFFINE_SHIFTS) || f->coef[FXA_INPUT_Q_ROW] || f->coef[FXA_INPUT_K_ROW]) return false;
     return linear_madd(f->coef[FXA_INPUT_Q], 1, f->coef[FXA_INPUT_K], 1) == 0;
 }
 
 bool fxa__linear_bounds(const fxa__linear *f, const fxa_tile_bounds *box, int64_t *lo, int64_t *hi) {
-    if (f->rest) return false;
+    if (f->nonaffine) return false;
     *lo = *hi = f->c;
     for (int i = 0; i < FXA_INPUT_COUNT; i++) {
         int64_t x = (int64_t)f->coef[i] * box->lo[i], y = (int64_t)f->coef[i] * box->hi[i];
@@ -50,27 +50,28 @@ bool fxa__linear_bounds(const fxa__linear *f, const fxa_tile_bounds *box, int64_
 /* ---- One node ---------------------------------------------------------------------------------------------------- */
 
 /* Returns the form of a node that is not affine. still: it does not change when q and k shift by the same amount. */
-static fxa__linear linear_rest(const fxa__node *n, const fxa__linear *forms, bool still) {
-    fxa__linear f = {.rest = FXA__REST | (still ? 0u : (uint32_t)FXA__REST_MOVES)};
-    for (int i = 0; i < n->n_args; i++) f.rest |= fxa__linear_reads(&forms[n->arg[i]]);
+static fxa__linear linear_nonaffine(const fxa__node *n, const fxa__linear *forms, bool still) {
+    fxa__linear f = {.nonaffine = FXA__NONAFFINE | (still ? 0u : (uint32_t)FXA__NONAFFINE_SHIFTS)};
+    for (int i = 0; i < n->n_args; i++) f.nonaffine |= fxa__linear_reads(&forms[n->arg[i]]);
     return f;
 }
 
 /* Returns true if no operand changes when q and k shift by the same amount. */
 static bool linear_args_still(const fxa__node *n, const fxa__linear *forms) {
     for (int i = 0; i < n->n_args; i++)
-        if (!fxa__linear_is_still(&forms[n->arg[i]])) return false;
+        if (!fxa__linear_is_shift_invariant(&forms[n->arg[i]])) return false;
     return true;
 }
 
-/* Returns true if the node equals its form without wrapping, over the box of `range` or, if NULL, of fxa__box_plain. */
+/* Returns true if the node equals its form without wrapping, over the box of `range` or, if NULL, of
+ * fxa__box_default. */
 static bool linear_is_exact(const fxa__linear *forms, int32_t node, const fxa__range *range) {
     int64_t lo, hi;
     if (range) {
         const fxa__int *x = &fxa__range_of(range, node)->i;
         return x->has_form && x->exact;
     }
-    fxa_tile_bounds plain = fxa__box_plain();
+    fxa_tile_bounds plain = fxa__box_default();
     return fxa__linear_bounds(&forms[node], &plain, &lo, &hi);
 }
 
@@ -82,7 +83,7 @@ static bool linear_compare_still(const fxa_program *p, const fxa__node *n, const
     bool order = n->op == FXA_OP_LT || n->op == FXA_OP_LE;
     if (order && !(linear_is_exact(forms, n->arg[0], range) && linear_is_exact(forms, n->arg[1], range))) return false;
     fxa__linear difference = fxa__linear_sum(&forms[n->arg[0]], 1, &forms[n->arg[1]], -1);
-    return fxa__linear_is_still(&difference);
+    return fxa__linear_is_shift_invariant(&difference);
 }
 
 /* Returns the form of a product with a constant factor; sets *ok to false if neither factor is constant. */
@@ -127,9 +128,9 @@ fxa__linear fxa__linear_of(const fxa_program *p, int32_t node, const fxa__linear
         if (n->type == FXA_INT)
             f.coef[n->imm] = 1;
         else
-            f.rest = FXA__REST | 1u << n->imm;
+            f.nonaffine = FXA__NONAFFINE | 1u << n->imm;
         return f;
     }
     if (n->type == FXA_INT && n->n_args > 0 && n->op != FXA_OP_LOAD && linear_arithmetic(n, forms, &f)) return f;
-    return linear_rest(n, forms, linear_args_still(n, forms) || linear_compare_still(p, n, forms, range));
+    return linear_nonaffine(n, forms, linear_args_still(n, forms) || linear_compare_still(p, n, forms, range));
 }

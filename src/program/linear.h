@@ -13,29 +13,29 @@
 
 #include "range.h"
 
-/* Bits of fxa__linear.rest, the non-affine part. */
+/* Bits of fxa__linear.nonaffine, the non-affine part. */
 enum {
-    FXA__REST = 1 << FXA_INPUT_COUNT, /* there is a non-affine part */
-    FXA__REST_MOVES =
-        2 << FXA_INPUT_COUNT,       /* it may change if q and k shift by the same amount, or with q_row, k_row */
-    FXA__REST_READS = FXA__REST - 1 /* bit i: it depends on fxa_input i */
+    FXA__NONAFFINE = 1 << FXA_INPUT_COUNT, /* there is a non-affine part */
+    FXA__NONAFFINE_SHIFTS =
+        2 << FXA_INPUT_COUNT, /* it may change if q and k shift by the same amount, or with q_row, k_row */
+    FXA__NONAFFINE_READS = FXA__NONAFFINE - 1 /* bit i: it depends on fxa_input i */
 };
 
 /* An affine form with its non-affine part. A product of inputs, a param or a load has only the latter. So have floats
- * and bools, whose coef and c are 0 and whose `rest` records the inputs that they depend on. */
+ * and bools, whose coef and c are 0 and whose `nonaffine` records the inputs that they depend on. */
 typedef struct fxa__linear {
     int32_t coef[FXA_INPUT_COUNT]; /* signed: 2^32 - 1 is stored as -1 */
     int32_t c;
-    uint32_t rest; /* bits above; 0 = no non-affine part */
+    uint32_t nonaffine; /* bits above; 0 = no non-affine part */
 } fxa__linear;
 
 /* Largest coordinate and length that analysis assumes unless given bounds; the smallest is 0. */
-#define FXA__PLAIN_MOST ((1 << 30) - 1)
-fxa_tile_bounds fxa__box_plain(void); /* returns the box of all these coordinates and lengths */
+#define FXA__MAX_COORDINATE ((1 << 30) - 1)
+fxa_tile_bounds fxa__box_default(void); /* returns the box of all these coordinates and lengths */
 
 /* Returns the form of a node from the forms of its operands. range NULL: the form holds for all inputs, except
- * FXA__REST_MOVES of comparisons, which assumes coordinates and lengths of fxa__box_plain. Otherwise `range` must have
- * analysed the node, the form holds over its box, and ints with a single value there are constants. */
+ * FXA__NONAFFINE_SHIFTS of comparisons, which assumes coordinates and lengths of fxa__box_default. Otherwise `range`
+ * must have analysed the node, the form holds over its box, and ints with a single value there are constants. */
 fxa__linear fxa__linear_of(const fxa_program *p, int32_t node, const fxa__linear *forms, const fxa__range *range);
 /* Returns a * x + b * y. */
 fxa__linear fxa__linear_sum(const fxa__linear *x, int32_t a, const fxa__linear *y, int32_t b);
@@ -44,7 +44,7 @@ bool fxa__linear_is_const(const fxa__linear *f);
 /* Returns the inputs that the value may depend on (bit i: fxa_input i). */
 uint32_t fxa__linear_reads(const fxa__linear *f);
 /* Returns true if the value does not change when q and k shift by the same amount, for any q_row and k_row. */
-bool fxa__linear_is_still(const fxa__linear *f);
+bool fxa__linear_is_shift_invariant(const fxa__linear *f);
 /* Sets lo and hi to the smallest and largest value over a box, both attained. Returns false if the form may differ from
  * the value: it has a non-affine part, or its values exceed 32 bits. */
 bool fxa__linear_bounds(const fxa__linear *f, const fxa_tile_bounds *box, int64_t *lo, int64_t *hi);

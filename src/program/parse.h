@@ -41,7 +41,7 @@ typedef struct fxa__symbol {
     uint8_t kind;
     uint8_t type; /* SYM_PARAM: fxa_type; SYM_TENSOR: fxa_dtype */
     uint8_t rank; /* SYM_TENSOR */
-    bool bound;   /* parse_fn.c: already recorded as a name of the body */
+    bool bound;   /* set by parse_fn.c while it collects the names of a body: the name has been collected */
     int32_t value;
 } fxa__symbol;
 

@@ -338,10 +338,10 @@ static void print_output(print_state *s, const fxa__output *o) {
 }
 
 /* Prints the outputs so that none reads a reassigned name: score before mask unless the mask reads the input score;
- * dscore after the gradients; in a JOINT program score last. */
+ * dscore after the gradients; in a FUSED program score last. */
 static void print_outputs(print_state *s) {
     const fxa_program *p = s->p;
-    int32_t dscore = p->kind == FXA__PROGRAM_JOINT ? 2 : -1;
+    int32_t dscore = p->kind == FXA__PROGRAM_FUSED ? 2 : -1;
     bool first_last = p->kind != FXA_PROGRAM_SCORE || s->mark[p->outputs[1].value].reads_score;
     if (!first_last) print_output(s, &p->outputs[0]);
     for (int32_t i = 1; i < p->n_outputs; i++)

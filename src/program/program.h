@@ -62,7 +62,7 @@ typedef struct fxa__node {
     uint8_t op;   /* fxa_op */
     uint8_t type; /* fxa_type of the value */
     uint8_t n_args;
-    uint8_t word; /* 0; in programs of src/lower/wide_words.h, 1 or 2: a LOAD of the first or second half of an i64 */
+    uint8_t half; /* 0; in programs of src/lower/i64_halves.h, 1 or 2: a LOAD of the first or second half of an i64 */
     int32_t imm;  /* INPUT: fxa_input; PARAM, LOAD: slot; CONST of int or bool: its value; else 0 */
     int32_t arg[FXA_MAX_RANK];
     int32_t unused2;
@@ -70,14 +70,14 @@ typedef struct fxa__node {
 } fxa__node;  /* 40 bytes without padding; unused members are zero, so nodes can be compared and hashed as bytes */
 
 /* A kind of program that only the library makes, in addition to fxa_program_kind: forward and backward outputs in one
- * program (src/lower/joint.h). It cannot be saved, and its printed text cannot be parsed. */
-#define FXA__PROGRAM_JOINT ((fxa_program_kind)3)
+ * program (src/lower/fuse.h). It cannot be saved, and its printed text cannot be parsed. */
+#define FXA__PROGRAM_FUSED ((fxa_program_kind)3)
 
 /* Kinds of outputs. Outputs of a program, in order:
  *     SCORE       SCORE, MASK
  *     BPROP       DSCORE
  *     DERIVATIVE  DSCORE, then DPARAM and DLOAD sorted by (kind, slot, index)
- *     JOINT       SCORE, MASK, then the outputs of a DERIVATIVE */
+ *     FUSED       SCORE, MASK, then the outputs of a DERIVATIVE */
 typedef enum fxa__out_kind {
     FXA__OUT_SCORE = 0,
     FXA__OUT_MASK = 1,
@@ -119,8 +119,8 @@ struct fxa_program {
 
 /* ---- Building (build.c: graph of hash-consed nodes; simplify.c: folding; canon.c: finish) ---------------------- */
 
-/* Creates a builder, which the caller destroys. The parser, derive.c and ready_mask.c use it too. `kind` must be valid;
- * public functions check it first. */
+/* Creates a builder, which the caller destroys. The parser, derive.c and builtin_mask.c use it too. `kind` must be
+ * valid; public functions check it first. */
 fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder **out, fxa_error *err);
 /* Maximum number of nodes of a derivative, which may exceed FXA_MAX_NODES. */
 #define FXA__MAX_DERIVED_NODES (16 * FXA_MAX_NODES)
@@ -137,7 +137,7 @@ const fxa_error *fxa__builder_error(const fxa_builder *b);
 bool fxa__builder_import(fxa_builder *b, const fxa_program *p, fxa_value *map);
 /* Like fxa__builder_import, with replacements: given[i] is the value of b that replaces node i; -1 = copy the node. */
 bool fxa__builder_import_with(fxa_builder *b, const fxa_program *p, const fxa_value *given, fxa_value *map);
-/* Add the outputs `grad name += value` and `grad name[index] += value` of a DERIVATIVE or JOINT program. Values of
+/* Add the outputs `grad name += value` and `grad name[index] += value` of a DERIVATIVE or FUSED program. Values of
  * equal targets are summed when the program is finished. */
 void fxa__builder_grad_param(fxa_builder *b, const char *name, fxa_value value);
 void fxa__builder_grad_load(fxa_builder *b, const char *name, const fxa_value *index, size_t n_index, fxa_value value);
@@ -157,17 +157,18 @@ fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32
 /* If `node` is select(c, x, -inf) or select(c, -inf, x), returns the argument number of x, 1 or 2; else 0. It masks
  * pairs inside the score if c, argument 0, does not read the score. */
 int fxa__program_masked_branch(const fxa_program *p, int32_t node);
-/* Returns those of FXA_PROPERTY_LARGE_NEGATIVE and FXA_PROPERTY_FINITE_LARGE_NEGATIVE that hold (penalty.c). depends:
- * from fxa__program_inputs. */
-uint32_t fxa__program_penalties(const fxa_program *p, int32_t score, const uint16_t *depends);
+/* Returns those of FXA_PROPERTY_LARGE_NEGATIVE and FXA_PROPERTY_FINITE_LARGE_NEGATIVE that hold (large_negative.c).
+ * depends: from fxa__program_inputs. */
+uint32_t fxa__program_large_negative(const fxa_program *p, int32_t score, const uint16_t *depends);
 /* Makes a program with the same attention weights whose mask contains the conditions by which the score of p selects
- * -inf (lift_mask.c). *out is p itself, retained, if there are none. Declarations are unchanged. */
-fxa_status fxa__program_lift_masks(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
-/* Returns which of q_row and k_row the program reads, as bits of inputs (stored.c). */
-uint32_t fxa__program_stored(const fxa_program *p);
+ * -inf (extract_mask.c). *out is p itself, retained, if there are none. Declarations are unchanged. */
+fxa_status fxa__program_extract_masks(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
+/* Returns which of q_row and k_row the program reads, as bits of inputs (storage_coords.c). */
+uint32_t fxa__program_storage_inputs(const fxa_program *p);
 /* Makes p with q_row replaced by q and k_row by k, for those whose bit is in `inputs`. p is a SCORE or BPROP program or
  * NULL. *out is p itself, retained, if it reads neither. */
-fxa_status fxa__program_unmoved(fxa__host *host, fxa_program *p, uint32_t inputs, fxa_program **out, fxa_error *err);
+fxa_status fxa__program_without_storage_inputs(fxa__host *host, fxa_program *p, uint32_t inputs, fxa_program **out,
+                                               fxa_error *err);
 
 /* ---- Parsing on a host (parse.c), derivative on a host (derive.c), bytes (program_bytes.c) --------------------- */
 

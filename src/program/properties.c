@@ -89,7 +89,7 @@ static void properties_softcap(const properties *f, int32_t node) {
 }
 
 static void properties_of_score(const properties *f, int32_t score) {
-    f->out->flags |= fxa__program_penalties(f->p, score, f->depends);
+    f->out->flags |= fxa__program_large_negative(f->p, score, f->depends);
     if (fxa__program_masked_branch(f->p, score) && !properties_reads_score(f, f->p->nodes[score].arg[0]))
         f->out->flags |= FXA_PROPERTY_SCORE_MASKS;
     if (properties_is_score(f, score))
@@ -164,10 +164,10 @@ static void properties_of_bound(const fxa__range *r, const properties_row *row, 
 static void properties_of_mask(const properties *f, int32_t mask) {
     fxa__range_small small;
     fxa__range r;
-    fxa_tile_bounds all = fxa__box_plain();
+    fxa_tile_bounds all = fxa__box_default();
     fxa_tensor_range tensors[FXA_MAX_TENSORS];
     for (int i = 0; i < f->p->n_tensors; i++)
-        tensors[i] = (fxa_tensor_range){.known = 1, .lo = -FXA__PLAIN_MOST - 1, .hi = FXA__PLAIN_MOST};
+        tensors[i] = (fxa_tensor_range){.known = 1, .lo = -FXA__MAX_COORDINATE - 1, .hi = FXA__MAX_COORDINATE};
     if (fxa__range_open(&r, &small, f->p, mask, &all, NULL, tensors)) {
         for (int32_t i = fxa__range_of(&r, mask)->t.yes, first = i; i >= 0; i = r.bounds[i].next) {
             const fxa__bound *bound = &r.bounds[i];

@@ -68,7 +68,7 @@ static bool atom_quotient(fxa__range *r, const fxa__affine *rest, int64_t d, fxa
 bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out) {
     fxa__affine total, rest;
     atom_split(f, d, &total, &rest);
-    while (rest.n > 0) { /* a constant rest is in 0..d - 1 and adds nothing */
+    while (rest.n > 0) { /* without terms, rest is in 0..d - 1 and its quotient is 0 */
         int64_t e = atom_common(&rest, d);
         atom_shrink(&rest, e);
         d /= e;

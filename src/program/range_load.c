@@ -250,7 +250,7 @@ bool fxa__range_load_real(fxa__range *r, int32_t at, fxa__real *out, bool *exact
     const fxa_view *view = r->tensors ? r->tensors[node->imm].view : NULL;
     load_walk w;
     if (!load_view_usable(view, &r->p->tensors[node->imm]) || !load_walk_begin(r, node, view, &w)) return false;
-    *out = (fxa__real){.lo = INFINITY, .hi = -INFINITY, .whole = true};
+    *out = (fxa__real){.lo = INFINITY, .hi = -INFINITY, .integral = true};
     *exact = true;
     while (w.more) {
         bool inside;
@@ -259,7 +259,7 @@ bool fxa__range_load_real(fxa__range *r, int32_t at, fxa__real *out, bool *exact
         if (x != x) out->nan = true;
         if (x < out->lo) out->lo = x;
         if (x > out->hi) out->hi = x;
-        out->whole = out->whole && x == floor(x) && fabs(x) <= 0x1p24;
+        out->integral = out->integral && x == floor(x) && fabs(x) <= 0x1p24;
         *exact = *exact && load_is_exact(view->dtype, x);
     }
     return true;

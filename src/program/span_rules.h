@@ -39,7 +39,7 @@ typedef struct fxa__span {
 typedef struct fxa__real {
     double lo, hi; /* bounds of the values that are not NaN; lo > hi = always NaN */
     bool nan;      /* may be NaN */
-    bool whole;    /* integers that are exact in f32, so no engine rounds */
+    bool integral; /* integers that are exact in f32, so no engine rounds */
 } fxa__real;
 
 /* ---- Ints and bools ---------------------------------------------------------------------------------------------- */
@@ -173,9 +173,9 @@ FXA__RULE_FN fxa__span fxa__span_right(fxa__span a, fxa__span n) {
 #define FXA__RULE_HUGE 0x1p126
 #define FXA__RULE_EXACT 0x1p24
 
-FXA__RULE_FN fxa__real fxa__real_make(double lo, double hi, bool nan, bool whole) {
+FXA__RULE_FN fxa__real fxa__real_make(double lo, double hi, bool nan, bool integral) {
     fxa__real x;
-    x.lo = lo, x.hi = hi, x.nan = nan, x.whole = whole;
+    x.lo = lo, x.hi = hi, x.nan = nan, x.integral = integral;
     return x;
 }
 FXA__RULE_FN fxa__real fxa__real_any(void) { return fxa__real_make(-FXA__RULE_INF, FXA__RULE_INF, true, false); }
@@ -189,7 +189,7 @@ FXA__RULE_FN fxa__real fxa__real_widen(fxa__real x, double relative, double abso
     if (x.hi > FXA__RULE_HUGE) x.hi = FXA__RULE_INF;
     if (x.lo > FXA__RULE_HUGE) x.lo = FXA__RULE_HUGE;
     if (x.hi < -FXA__RULE_HUGE) x.hi = -FXA__RULE_HUGE;
-    x.whole = false;
+    x.integral = false;
     return x;
 }
 FXA__RULE_FN fxa__real fxa__real_rounded(fxa__real x) { return fxa__real_widen(x, 0x1p-20, 0x1p-120); }
@@ -205,19 +205,20 @@ FXA__RULE_FN fxa__real fxa__real_point(double x) {
 FXA__RULE_FN bool fxa__real_finite(fxa__real x) { return x.lo >= -FXA__RULE_HUGE && x.hi <= FXA__RULE_HUGE; }
 FXA__RULE_FN bool fxa__real_fits(double lo, double hi) { return lo >= -FXA__RULE_EXACT && hi <= FXA__RULE_EXACT; }
 
-/* Returns lo..hi, widened unless `whole` (an operation on integers that gives integers) and within 2^24. */
-FXA__RULE_FN fxa__real fxa__real_result(double lo, double hi, bool nan, bool whole) {
-    const fxa__real out = fxa__real_make(lo, hi, nan, whole && fxa__real_fits(lo, hi));
-    return out.whole ? out : fxa__real_rounded(out);
+/* Returns lo..hi, widened unless `integral` (an operation on integers that gives integers) and within 2^24. */
+FXA__RULE_FN fxa__real fxa__real_result(double lo, double hi, bool nan, bool integral) {
+    const fxa__real out = fxa__real_make(lo, hi, nan, integral && fxa__real_fits(lo, hi));
+    return out.integral ? out : fxa__real_rounded(out);
 }
-FXA__RULE_FN fxa__real fxa__real_corners(double w, double x, double y, double z, fxa__real a, fxa__real b, bool whole) {
+FXA__RULE_FN fxa__real fxa__real_corners(double w, double x, double y, double z, fxa__real a, fxa__real b,
+                                         bool integral) {
     return fxa__real_result(fmin(fmin(w, x), fmin(y, z)), fmax(fmax(w, x), fmax(y, z)), a.nan || b.nan,
-                            whole && a.whole && b.whole);
+                            integral && a.integral && b.integral);
 }
-FXA__RULE_FN fxa__real fxa__real_negative(fxa__real a) { return fxa__real_make(-a.hi, -a.lo, a.nan, a.whole); }
+FXA__RULE_FN fxa__real fxa__real_negative(fxa__real a) { return fxa__real_make(-a.hi, -a.lo, a.nan, a.integral); }
 FXA__RULE_FN fxa__real fxa__real_sum(fxa__real a, fxa__real b) {
     if (!fxa__real_finite(a) && !fxa__real_finite(b)) return fxa__real_any();
-    return fxa__real_result(a.lo + b.lo, a.hi + b.hi, a.nan || b.nan, a.whole && b.whole);
+    return fxa__real_result(a.lo + b.lo, a.hi + b.hi, a.nan || b.nan, a.integral && b.integral);
 }
 FXA__RULE_FN fxa__real fxa__real_product(fxa__real a, fxa__real b) {
     if (!fxa__real_finite(a) || !fxa__real_finite(b)) return fxa__real_any();
@@ -244,10 +245,10 @@ FXA__RULE_FN fxa__real fxa__real_integral(fxa__real a, double lo, double hi) {
 FXA__RULE_FN fxa__real fxa__real_floor(fxa__real a) { return fxa__real_integral(a, floor(a.lo), floor(a.hi)); }
 FXA__RULE_FN fxa__real fxa__real_abs(fxa__real a) {
     const double lo = a.lo <= 0 && a.hi >= 0 ? 0 : fmin(fabs(a.lo), fabs(a.hi));
-    return fxa__real_make(lo, fmax(fabs(a.lo), fabs(a.hi)), a.nan, a.whole);
+    return fxa__real_make(lo, fmax(fabs(a.lo), fabs(a.hi)), a.nan, a.integral);
 }
 FXA__RULE_FN fxa__real fxa__real_hull(fxa__real a, fxa__real b) {
-    return fxa__real_make(fmin(a.lo, b.lo), fmax(a.hi, b.hi), a.nan || b.nan, a.whole && b.whole);
+    return fxa__real_make(fmin(a.lo, b.lo), fmax(a.hi, b.hi), a.nan || b.nan, a.integral && b.integral);
 }
 FXA__RULE_FN fxa__real fxa__real_select(fxa__span c, fxa__real a, fxa__real b) {
     return c.lo ? a : !c.hi ? b : fxa__real_hull(a, b);
@@ -263,8 +264,8 @@ FXA__RULE_FN double fxa__rule_sigmoid(double x) { return 1 / (1 + exp(-x)); }
     X(FLOORDIV, fxa__real_floor(fxa__real_quotient(a, b)))                                                             \
     X(NEG, fxa__real_negative(a))                                                                                      \
     X(ABS, fxa__real_abs(a))                                                                                           \
-    X(MIN, fxa__real_make(fmin(a.lo, b.lo), fmin(a.hi, b.hi), a.nan || b.nan, a.whole && b.whole))                     \
-    X(MAX, fxa__real_make(fmax(a.lo, b.lo), fmax(a.hi, b.hi), a.nan || b.nan, a.whole && b.whole))                     \
+    X(MIN, fxa__real_make(fmin(a.lo, b.lo), fmin(a.hi, b.hi), a.nan || b.nan, a.integral && b.integral))               \
+    X(MAX, fxa__real_make(fmax(a.lo, b.lo), fmax(a.hi, b.hi), a.nan || b.nan, a.integral && b.integral))               \
     X(WITH_GRAD, a)                                                                                                    \
     X(SQRT, fxa__real_positive(a, sqrt(a.lo), sqrt(a.hi)))                                                             \
     X(RSQRT,                                                                                                           \
@@ -292,7 +293,7 @@ FXA__RULE_FN int fxa__real_less(fxa__real a, fxa__real b, bool strict) {
 /* Returns a == b: 1 true, 0 false, -1 unknown. */
 FXA__RULE_FN int fxa__real_equal(fxa__real a, fxa__real b) {
     if (fxa__real_none(a) || fxa__real_none(b) || a.hi < b.lo || b.hi < a.lo) return 0;
-    return !a.nan && !b.nan && a.lo == a.hi && b.lo == b.hi && a.whole && b.whole ? 1 : -1;
+    return !a.nan && !b.nan && a.lo == a.hi && b.lo == b.hi && a.integral && b.integral ? 1 : -1;
 }
 FXA__RULE_FN fxa__span fxa__span_of_known(int known) { return fxa__span_known(known == 1, known == 0); }
 

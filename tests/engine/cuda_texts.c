@@ -108,7 +108,7 @@ static void texts_show(rig *r, fxa_program *p, const char *name, bool backward, 
     fxa_program *d = NULL, *lifted = NULL;
     fxa_error err = {.status = FXA_OK};
     fxa__cuda_program out;
-    if (fxa__program_lift_masks(r->host, p, &lifted, &err) != FXA_OK) abort();
+    if (fxa__program_extract_masks(r->host, p, &lifted, &err) != FXA_OK) abort();
     if (backward && fxa_program_derivative(lifted, &d, &err) != FXA_OK) abort();
     uint64_t wanted = strcmp(grads, "alone") ? UINT64_MAX : 0;
     fxa__cuda_config config = {.program = lifted, .derivative = d, .grad_params = wanted, .grad_tensors = wanted};

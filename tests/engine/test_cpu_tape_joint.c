@@ -8,13 +8,13 @@
 #include "support/tape_case.h"
 #include "t.h"
 
-#include "lower/joint.h"
+#include "lower/fuse.h"
 
 static fxa_program *joint_of(fxa_context *ctx, const fxa_program *p) {
     fxa_program *d = NULL, *joint = NULL;
     fxa_error err;
     if (fxa_program_derivative(p, &d, &err) != FXA_OK ||
-        fxa__lower_joint(fxa__context_host(ctx), p, d, true, &joint, &err) != FXA_OK)
+        fxa__lower_fuse(fxa__context_host(ctx), p, d, true, &joint, &err) != FXA_OK)
         T_FAIL("%s\n", err.text);
     fxa_program_destroy(d);
     return joint;

@@ -81,7 +81,7 @@ static bool meant_make(rig *r, int i, meant_case *c) {
     *c = (meant_case){.p = NULL};
     if (!p) return false;
     fxa_program *lifted = NULL;
-    T_OK(fxa__program_lift_masks(r->host, p, &lifted, &err));
+    T_OK(fxa__program_extract_masks(r->host, p, &lifted, &err));
     T_OK(fxa__cu_scored(r->host, lifted, &c->p, &err));
     fxa_program_destroy(lifted);
     T_OK(fxa_program_derivative(c->p, &c->d, &err));

@@ -20,7 +20,7 @@ static bool rewrite_make(rig *r, const char *text, unsigned flags, rewrite_case 
     fxa_error err = {.status = FXA_OK};
     *c = (rewrite_case){.p = NULL};
     if (!given) return false;
-    T_OK(fxa__program_lift_masks(r->host, given, &masked, &err));
+    T_OK(fxa__program_extract_masks(r->host, given, &masked, &err));
     T_OK(fxa__cu_scored(r->host, masked, &c->p, &err));
     fxa_program_destroy(masked);
     fxa_program_destroy(given);

@@ -41,7 +41,7 @@ static bool bits_make(rig *r, int i, bits_case *c) {
     fxa_error err = {.status = FXA_OK};
     *c = (bits_case){.p = NULL};
     if (!given) return false;
-    T_OK(fxa__program_lift_masks(r->host, given, &masked, &err));
+    T_OK(fxa__program_extract_masks(r->host, given, &masked, &err));
     T_OK(fxa__cu_scored(r->host, masked, &c->p, &err));
     T_OK(fxa_program_derivative(c->p, &d, &err));
     bool plain = fxa__cu_is_plain(r->host, c->p, d, NULL);

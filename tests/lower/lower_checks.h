@@ -12,8 +12,8 @@
 #include "lower/conjunct.h"
 #include "lower/depend.h"
 #include "lower/grad_class.h"
-#include "lower/joint.h"
-#include "lower/lift.h"
+#include "lower/fuse.h"
+#include "lower/parameterize.h"
 #include "lower/zero.h"
 
 /* ---- affine ------------------------------------------------------------------------------------------------------ */
@@ -33,7 +33,7 @@ __attribute__((unused)) static void affine_rest(rig *r, const fxa_program *p, co
     fxa__val *now = rig_eval(p, &moved);
     for (int32_t i = 0; now && i < p->n_nodes; i++) {
         const fxa__linear *f = &forms[i];
-        if (p->nodes[i].type != FXA_INT || !f->rest || (f->rest >> input & 1)) continue;
+        if (p->nodes[i].type != FXA_INT || !f->nonaffine || (f->nonaffine >> input & 1)) continue;
         uint32_t before = (uint32_t)vals[i].i - affine_value(f, env);
         uint32_t after = (uint32_t)now[i].i - affine_value(f, &moved);
         if (before == after) continue;
@@ -52,7 +52,7 @@ __attribute__((unused)) static void affine_program(rig *r, const fxa_program *p,
         fxa__env env = rig_env(r, true);
         fxa__val *vals = rig_eval(p, &env);
         for (int32_t i = 0; vals && i < p->n_nodes; i++) {
-            if (p->nodes[i].type != FXA_INT || forms[i].rest) continue;
+            if (p->nodes[i].type != FXA_INT || forms[i].nonaffine) continue;
             ++*without_rest;
             if (affine_value(&forms[i], &env) == (uint32_t)vals[i].i) continue;
             T_FAIL("node %d is %d, its form %d\n", i, vals[i].i, (int32_t)affine_value(&forms[i], &env));
@@ -124,8 +124,8 @@ __attribute__((unused)) static void depend_data(const depend_work *w) {
 __attribute__((unused)) static int depend_diagonals(const depend_work *w) {
     fxa__env env = rig_env(w->r, false), moved;
     int found = 0;
-    if (t_int(&w->r->rng, 0, 3) == 0) env.coord[FXA_INPUT_Q] = (int32_t)t_int(&w->r->rng, 0, FXA__PLAIN_MOST - 50);
-    if (t_int(&w->r->rng, 0, 3) == 0) env.coord[FXA_INPUT_K] = (int32_t)t_int(&w->r->rng, 0, FXA__PLAIN_MOST - 50);
+    if (t_int(&w->r->rng, 0, 3) == 0) env.coord[FXA_INPUT_Q] = (int32_t)t_int(&w->r->rng, 0, FXA__MAX_COORDINATE - 50);
+    if (t_int(&w->r->rng, 0, 3) == 0) env.coord[FXA_INPUT_K] = (int32_t)t_int(&w->r->rng, 0, FXA__MAX_COORDINATE - 50);
     int32_t by = (int32_t)t_int(&w->r->rng, 1, 50);
     moved = env;
     moved.coord[FXA_INPUT_Q] += by, moved.coord[FXA_INPUT_K] += by;
@@ -230,7 +230,7 @@ __attribute__((unused)) static void grad_one(const grad_work *w, int32_t o, int 
     fxa__grad g = fxa__lower_grad(w->d, o, w->sets);
     bool meets = out->kind == FXA__OUT_DPARAM || grad_meets(out, x, out, y);
     bool wrong = moved ? g.kind == FXA__GRAD_DIAGONAL && !meets : !(g.index >> input & 1) && !meets;
-    wrong = wrong || (!moved && (g.apart >> input & 1) && meets);
+    wrong = wrong || (!moved && (g.separators >> input & 1) && meets);
     if (!moved && !(g.value >> input & 1)) wrong = wrong || !rig_same(FXA_FLOAT, x[out->value], y[out->value]);
     if (!wrong) return;
     T_FAIL("output %d: not %s (%s)\n", o, fxa__lower_grad_name(g.kind), fxa__input_name((uint32_t)input));
@@ -240,15 +240,15 @@ __attribute__((unused)) static void grad_one(const grad_work *w, int32_t o, int 
 /* All statements of a tensor together. */
 __attribute__((unused)) static void grad_tensor(const grad_work *w, int32_t t, int input, const fxa__val *x,
                                                 const fxa__val *y) {
-    uint32_t apart = fxa__lower_grad_apart(w->d, t), own;
-    bool has_own = fxa__lower_grad_own(w->d, t, &own);
+    uint32_t separators = fxa__lower_grad_separators(w->d, t), own;
+    bool has_own = fxa__lower_grad_is_injective(w->d, t, &own);
     for (int32_t i = 0; i < w->d->n_outputs; i++)
         for (int32_t j = 0; j < w->d->n_outputs; j++) {
             const fxa__output *a = &w->d->outputs[i], *b = &w->d->outputs[j];
             if (a->kind != FXA__OUT_DLOAD || a->slot != t || b->kind != FXA__OUT_DLOAD || b->slot != t) continue;
             T_CHECK(!has_own || i == j);
             if (!grad_meets(a, x, b, y)) continue;
-            if ((apart >> input & 1) || (has_own && (own >> input & 1))) {
+            if ((separators >> input & 1) || (has_own && (own >> input & 1))) {
                 T_FAIL("tensor %d: pairs that differ in %s meet\n", t, fxa__input_name((uint32_t)input));
                 rig_show(w->d);
             }
@@ -304,7 +304,7 @@ __attribute__((unused)) static bool conjunct_holds(const fxa_program *p, const f
     case FXA__PART_LENGTH: return k <= length;
     case FXA__PART_PREFIX: return k <= q + part->prefix || k <= length;
     case FXA__PART_EQUAL:
-        if (!part->whole) return vals[part->row].i == vals[part->key].i;
+        if (!part->wide) return vals[part->row].i == vals[part->key].i;
         return conjunct_element(p, part->row, env, vals) == conjunct_element(p, part->key, env, vals);
     default: return (vals[part->node].i != 0) != part->negated;
     }
@@ -315,7 +315,7 @@ __attribute__((unused)) static bool conjunct_speaks(const fxa__conjuncts *c, con
     for (size_t i = 0; i < c->n; i++) {
         const fxa__part *part = &c->parts[i];
         int64_t x = part->bound >= 0 ? vals[part->bound].i : 0;
-        if (part->narrow && (x < -((int64_t)1 << 30) || x > (int64_t)1 << 30)) return false;
+        if (part->needs_small_bound && (x < -((int64_t)1 << 30) || x > (int64_t)1 << 30)) return false;
     }
     return true;
 }
@@ -324,7 +324,7 @@ __attribute__((unused)) static bool conjunct_speaks(const fxa__conjuncts *c, con
 __attribute__((unused)) static fxa__env conjunct_env(rig *r) {
     fxa__env env = rig_env(r, false);
     for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++)
-        if (t_int(&r->rng, 0, 7) == 0) env.coord[i] = (int32_t)(FXA__PLAIN_MOST - t_int(&r->rng, 0, 9));
+        if (t_int(&r->rng, 0, 7) == 0) env.coord[i] = (int32_t)(FXA__MAX_COORDINATE - t_int(&r->rng, 0, 9));
     return env;
 }
 
@@ -392,10 +392,10 @@ __attribute__((unused)) static void joint_check(rig *r, const fxa_program *p, co
     free(ps), free(ds), free(js);
 }
 
-__attribute__((unused)) static void lift_check(rig *r, const fxa_program *p, const fxa__lifted *lifted) {
+__attribute__((unused)) static void lift_check(rig *r, const fxa_program *p, const fxa__parameterized *lifted) {
     double values[FXA_MAX_PARAMS];
     fxa__env env = rig_env(r, true), with = env;
-    fxa__lower_lift_params(lifted, r->params, values);
+    fxa__lower_parameterized_values(lifted, r->params, values);
     with.params = values;
     fxa__val *x = rig_eval(p, &env), *y = rig_eval(lifted->program, &with);
     T_REQUIRE(x && y);

@@ -113,10 +113,9 @@ TEST(lines_along_keys_and_rows) {
         T_REQUIRE(p && p->n_nodes <= 64);
         fxa__lower_affine(p, forms);
         const fxa__linear *f = &forms[p->nodes[fxa__program_output(p, FXA__OUT_SCORE)].arg[0]];
-        if (fxa__lower_along_key(f) != affine_lines[i].along_key ||
-            fxa__lower_along_row(f) != affine_lines[i].along_row)
-            T_FAIL("%s: %d along k, %d along q\n", affine_lines[i].index, fxa__lower_along_key(f),
-                   fxa__lower_along_row(f));
+        if (fxa__lower_key_sign(f) != affine_lines[i].along_key || fxa__lower_row_sign(f) != affine_lines[i].along_row)
+            T_FAIL("%s: %d along k, %d along q\n", affine_lines[i].index, fxa__lower_key_sign(f),
+                   fxa__lower_row_sign(f));
         fxa_program_destroy(p);
     }
     rig_end(r);

@@ -85,7 +85,7 @@ TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
         bool other = false;
         for (size_t k = 0; k < c.n; k++) {
             seen[c.parts[k].kind]++;
-            whole += c.parts[k].whole;
+            whole += c.parts[k].wide;
             other = other || c.parts[k].kind == FXA__PART_OTHER;
         }
         T_CHECK(c.exact == !other);
@@ -159,7 +159,7 @@ static void conjunct_write(const fxa__part *part, char *out, size_t size) {
     if (number) (void)snprintf(c, sizeof c, " %lld", (long long)part->c);
     (void)snprintf(out, size, "%s%s%s%s%s%s%s%s", fxa__lower_part_name((fxa__part_kind)part->kind),
                    part->aligned ? " aligned" : "", part->of_length ? " of 0" : "", c, part->bound >= 0 ? " bound" : "",
-                   part->narrow ? " narrow" : "", part->same ? " same" : "", part->negated ? " not" : "");
+                   part->needs_small_bound ? " narrow" : "", part->same ? " same" : "", part->negated ? " not" : "");
 }
 
 /* The second time the score is the param, which is then the first node. */

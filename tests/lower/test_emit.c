@@ -6,8 +6,8 @@
  */
 #include "lower/emit_rig.h"
 
-#include "lower/joint.h"
-#include "lower/lift.h"
+#include "lower/fuse.h"
+#include "lower/parameterize.h"
 #include "program/eval_error.h"
 #include "support/op_walk.h"
 
@@ -15,7 +15,7 @@ enum { EMIT_RANDOM = 160, EMIT_PROGRAMS = 640, EMIT_ROUNDS = 12, EMIT_KINDS = 0x
 
 typedef struct emit_case {
     fxa_program *p;
-    fxa__lifted lifted;
+    fxa__parameterized lifted;
 } emit_case;
 
 typedef struct emit_in {
@@ -53,7 +53,7 @@ static void emit_outputs(const fxa__emit *e, fxa__writer *w) {
 /* A function per level, and one that calls them in order. */
 static void emit_program_c(const fxa__emit *e, int number, fxa__writer *w) {
     fxa__write_format(w, "typedef struct {\n    int none;\n");
-    for (int level = 0; level < FXA__EMIT_PAIR; level++) fxa__lower_emit_kept(e, (fxa__emit_level)level, w);
+    for (int level = 0; level < FXA__EMIT_PAIR; level++) fxa__lower_emit_hoisted(e, (fxa__emit_level)level, w);
     fxa__write_format(w, "} kept%d;\n", number);
     for (int level = 0; level < FXA__EMIT_LEVELS; level++) {
         fxa__write_format(w, "static void level%d_%d(kept%d *s, const args_t *a, const in_t *in, double *out) {\n    ",
@@ -75,7 +75,7 @@ static void emit_program_c(const fxa__emit *e, int number, fxa__writer *w) {
 static void emit_program_cuda(const fxa__emit *e, int number, fxa__writer *w) {
     fxa__write_format(w, "void cuda%d(const args_t *args, const in_t *in, double *out) {\n    args_t a = *args;\n",
                       number);
-    for (int level = 0; level < FXA__EMIT_PAIR; level++) fxa__lower_emit_kept(e, (fxa__emit_level)level, w);
+    for (int level = 0; level < FXA__EMIT_PAIR; level++) fxa__lower_emit_hoisted(e, (fxa__emit_level)level, w);
     for (int level = 0; level < FXA__EMIT_LEVELS; level++) {
         fxa__write_format(w, "    {\n    ");
         emit_put(w, emit_inputs[level]);
@@ -107,8 +107,8 @@ static bool emit_make(rig *r, int i, fxa_program *p, bool alone, emit_case *c) {
     if (alone)
         fxa_program_retain(c->p = p);
     else
-        T_OK(fxa__lower_joint(r->host, p, d, true, &c->p, &err));
-    if (i % 3 == 0) T_OK(fxa__lower_lift(r->host, c->p, &c->lifted, &err));
+        T_OK(fxa__lower_fuse(r->host, p, d, true, &c->p, &err));
+    if (i % 3 == 0) T_OK(fxa__lower_parameterize(r->host, c->p, &c->lifted, &err));
     fxa_program_destroy(p);
     fxa_program_destroy(d);
     return c->p != NULL;
@@ -184,7 +184,7 @@ static int emit_check(rig *r, const emit_case *c, int number, const emit_object 
         rig_fill(r, c->p);
         emit_twist(r, c->p);
         memcpy(given, r->params, sizeof given);
-        if (c->lifted.program) fxa__lower_lift_params(&c->lifted, given, r->params);
+        if (c->lifted.program) fxa__lower_parameterized_values(&c->lifted, given, r->params);
         fxa__env env = rig_env(r, round % 2);
         env.score = emit_narrow(env.score), env.dscore = emit_narrow(env.dscore);
         emit_in in = {.score = env.score, .dscore = env.dscore};

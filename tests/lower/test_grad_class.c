@@ -73,8 +73,8 @@ TEST(usual_gradients) {
         if (strcmp(kinds, grad_cases[i].kind) != 0)
             T_FAIL("%s: %s, not %s\n", grad_cases[i].bias, kinds, grad_cases[i].kind);
         bool two = strcmp(grad_cases[i].kind, "row key") == 0;
-        if (!two) T_INT(fxa__lower_grad_apart(w.d, t), grad_cases[i].apart);
-        if (!two) T_INT(fxa__lower_grad_own(w.d, t, &own) ? own : 0, grad_cases[i].own);
+        if (!two) T_INT(fxa__lower_grad_separators(w.d, t), grad_cases[i].apart);
+        if (!two) T_INT(fxa__lower_grad_is_injective(w.d, t, &own) ? own : 0, grad_cases[i].own);
         for (int round = 0; round < 100; round++) grad_check(&w);
         grad_end(&w);
     }

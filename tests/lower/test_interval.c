@@ -95,7 +95,7 @@ static void spans_text(rig *r, spans_case *c, int number, fxa__dialect dialect, 
     /* The mask of a pair. */
     fxa__emit e;
     if (!fxa__lower_emit_open(r->host, c->p, dialect, 1u << FXA__OUT_MASK, &e)) T_FAIL("no memory\n");
-    memset(e.kept, 0, (size_t)c->p->n_nodes);
+    memset(e.hoisted, 0, (size_t)c->p->n_nodes);
     fxa__write_format(w, "int mask%d_%d(const args_t *a, const int *in, double given) {\n", (int)dialect, number);
     spans_put(w, spans_inputs);
     spans_put(w, "    const int q = in[5], k = in[7];\n    const real score = (real)given;\n");

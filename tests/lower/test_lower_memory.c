@@ -7,9 +7,9 @@
 #include "lower/conjunct.h"
 #include "lower/emit.h"
 #include "lower/interval.h"
-#include "lower/joint.h"
-#include "lower/lift.h"
-#include "lower/wide_words.h"
+#include "lower/fuse.h"
+#include "lower/parameterize.h"
+#include "lower/i64_halves.h"
 #include "support/fail_alloc.h"
 
 static const char memory_text[] =
@@ -54,9 +54,9 @@ static bool memory_interval(fxa__host *host, const fxa_program *p) {
 static bool memory_do(fxa__host *host, memory_what what, const fxa_program *p, const fxa_program *d) {
     fxa_error err = {.status = FXA_OK};
     fxa_program *joint = NULL;
-    fxa__lifted lifted = {.program = NULL};
+    fxa__parameterized lifted = {.program = NULL};
     fxa__conjuncts c;
-    fxa__wide_words words;
+    fxa__i64_halves words;
     bool ok = true;
     switch (what) {
     case MEMORY_CONJUNCTS:
@@ -64,14 +64,14 @@ static bool memory_do(fxa__host *host, memory_what what, const fxa_program *p, c
         fxa__lower_conjuncts_free(host, &c);
         break;
     case MEMORY_WORDS:
-        ok = fxa__lower_wide_words(host, p, &words);
+        ok = fxa__lower_i64_halves(host, p, &words);
         T_CHECK(!ok || words.program != p);
-        fxa__lower_wide_words_free(host, &words);
+        fxa__lower_i64_halves_free(host, &words);
         break;
     case MEMORY_EMIT: ok = memory_emit(host, p); break;
     case MEMORY_INTERVAL: ok = memory_interval(host, p); break;
-    case MEMORY_JOINT: ok = fxa__lower_joint(host, p, d, true, &joint, &err) == FXA_OK; break;
-    default: ok = fxa__lower_lift(host, p, &lifted, &err) == FXA_OK;
+    case MEMORY_JOINT: ok = fxa__lower_fuse(host, p, d, true, &joint, &err) == FXA_OK; break;
+    default: ok = fxa__lower_parameterize(host, p, &lifted, &err) == FXA_OK;
     }
     if (!ok && (what == MEMORY_JOINT || what == MEMORY_LIFT)) T_INT(err.status, FXA_E_MEMORY);
     T_CHECK(ok || (!joint && !lifted.program));

@@ -132,7 +132,7 @@ TEST(what_is_refused) {
     T_STATUS(fxa_program_dump(d, FXA_DUMP_FUSED, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "this is a bprop program");
     T_STATUS(fxa_program_dump(p, (fxa_dump_kind)3, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
-    T_HAS(err.text, "lowering 3 is none: 0 (classes), 1 (conjuncts), 2 (joint) are");
+    T_HAS(err.text, "dump kind 3 is none: 0 (classes), 1 (conjuncts), 2 (fused) are");
     T_STATUS(fxa_program_dump(p, FXA_DUMP_CONJUNCTS, text, 5, &n, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "capacity is 5 bytes");
     T_INT(n, strlen("causal    k <= q\n"));

@@ -339,7 +339,7 @@ TEST(answers_without_memory) {
     fxa_status status = FXA_E_MEMORY;
     for (size_t k = 1; k < 200 && status == FXA_E_MEMORY; k++) {
         fail_alloc_arm(&f, k, k % 2 == 0);
-        status = fxa__program_lift_masks(fxa__context_host(ctx), p, &lifted, &err);
+        status = fxa__program_extract_masks(fxa__context_host(ctx), p, &lifted, &err);
         T_CHECK((lifted != NULL) == (status == FXA_OK));
     }
     fail_alloc_arm(&f, 0, false);

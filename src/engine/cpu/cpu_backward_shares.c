@@ -79,7 +79,7 @@ static bool shares_map_is_plain(const fxa_index_map *map) {
 /* Axes along which items never meet in tensor t. */
 static uint32_t shares_tensor_axes(const fxa__problem *p, const fxa_program *d, int32_t t) {
     const fxa_problem *in = &p->in;
-    uint32_t apart = fxa__lower_grad_apart(d, t), axes = 0;
+    uint32_t separators = fxa__lower_grad_separators(d, t), axes = 0;
     const struct {
         fxa_input input;
         uint32_t axis;
@@ -89,7 +89,7 @@ static uint32_t shares_tensor_axes(const fxa__problem *p, const fxa_program *d, 
                 {FXA_INPUT_K, FXA__BACK_CHUNK, shares_map_is_plain(&in->map_k)},
                 {FXA_INPUT_K_ROW, FXA__BACK_CHUNK, true}};
     for (size_t e = 0; e < sizeof each / sizeof each[0]; e++)
-        if (each[e].plain && apart >> each[e].input & 1) axes |= each[e].axis;
+        if (each[e].plain && separators >> each[e].input & 1) axes |= each[e].axis;
     return axes;
 }
 
@@ -114,7 +114,7 @@ static bool shares_tensor_once(const fxa__problem *p, const fxa_program *d, int3
     uint32_t found;
     if (!shares_map_is_plain(&in->map_b) || !shares_map_is_plain(&in->map_h) || !shares_map_is_plain(&in->map_k))
         return false;
-    if (!fxa__lower_grad_own(d, t, &found) || (found & wanted) != wanted) return false;
+    if (!fxa__lower_grad_is_injective(d, t, &found) || (found & wanted) != wanted) return false;
     return (found & keys) == 1u << FXA_INPUT_K && shares_rows_own(in, found);
 }
 

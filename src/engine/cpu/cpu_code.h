@@ -32,14 +32,14 @@ typedef struct fxa__cpu_code {
     const fxa__cpu_kernels *kernels;
     const fxa__cpu_kernels *scores; /* those whose products are scores: forward's, in backward too; their nr is that of
                                        `kernels` */
-    fxa_program *program;  /* what runs: the problem's, its masks lifted out of its score (fxa__program_lift_masks) */
-    fxa__tape *score;      /* the program without its mask, for where that is true; NULL: identity */
-    bool joined;           /* backward: `score` is the derivative too, FXA__TAPE_JOINT */
-    fxa__tape *masked;     /* the program with its mask, where that reads the score; else NULL */
-    fxa__tape *mask;       /* the mask alone, where there is one that does not read the score; else NULL */
-    fxa_program *by_score; /* backward: the derivative of program, where it is used */
-    fxa__tape *derivative; /* backward: by score (unless a bprop is given) and `grad` statements; NULL: identity */
-    fxa__tape *bprop;      /* backward: the user's own */
+    fxa_program *program; /* what runs: the problem's, its masks lifted out of its score (fxa__program_extract_masks) */
+    fxa__tape *score;     /* the program without its mask, for where that is true; NULL: identity */
+    bool joined;          /* backward: `score` is the derivative too, FXA__TAPE_JOINT */
+    fxa__tape *masked;    /* the program with its mask, where that reads the score; else NULL */
+    fxa__tape *mask;      /* the mask alone, where there is one that does not read the score; else NULL */
+    fxa_program *by_score;     /* backward: the derivative of program, where it is used */
+    fxa__tape *derivative;     /* backward: by score (unless a bprop is given) and `grad` statements; NULL: identity */
+    fxa__tape *bprop;          /* backward: the user's own */
     fxa_properties properties; /* of the composed program */
     fxa__cpu_band band;        /* of its mask */
     bool classify;             /* range analysis of the mask is worth asking, and allocates nothing */

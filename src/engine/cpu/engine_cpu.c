@@ -6,7 +6,7 @@
 #include "cpu_forward.h"
 
 #include "../../base/invariant.h"
-#include "../../lower/joint.h"
+#include "../../lower/fuse.h"
 #include "../../program/range.h"
 
 #include <stdio.h>
@@ -97,10 +97,10 @@ static fxa_status cpu_mask(fxa__cpu_code *c, fxa_error *err) {
 static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t flags, fxa_error *err) {
     fxa_program *joint = NULL;
     if (!c->score || c->masked || p->in.bprop) return FXA_OK;
-    FXA_TRY(fxa__lower_joint(c->host, c->program, c->by_score, true, &joint, err));
+    FXA_TRY(fxa__lower_fuse(c->host, c->program, c->by_score, true, &joint, err));
     fxa__tape *tape = NULL;
     fxa_status status = FXA_OK;
-    if (fxa__lower_joint_shares(c->host, joint))
+    if (fxa__lower_fused_shares_function(c->host, joint))
         status = fxa__tape_create(c->host, joint, flags | FXA__TAPE_JOINT, c->kernels, &tape, err);
     fxa_program_destroy(joint);
     if (!tape) return status;
@@ -139,7 +139,7 @@ static fxa_status cpu_fill(const cpu_self *self, fxa__cpu_code *c, const fxa__pr
                          "d_qk %lld, d_v %lld or the kernels of %s pass the room of the cpu engine",
                          (long long)p->in.d_qk, (long long)p->in.d_v, c->kernels->isa);
     FXA_TRY(cpu_can_lower(p->program, err));
-    FXA_TRY(fxa__program_lift_masks(c->host, p->program, &c->program, err));
+    FXA_TRY(fxa__program_extract_masks(c->host, p->program, &c->program, err));
     fxa_program_properties(c->program, &c->properties);
     if (!fxa__cpu_band_find(c->host, c->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
     c->classify = cpu_can_classify(c);

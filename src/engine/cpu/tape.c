@@ -5,7 +5,7 @@
 #include "tape_code.h"
 
 #include "../../base/invariant.h"
-#include "../../lower/wide_words.h"
+#include "../../lower/i64_halves.h"
 
 /* Leaves scores, or their gradient, as they are: that is the input, no conjunct of a mask was left, and nothing is
  * summed. */
@@ -20,13 +20,13 @@ static bool tape_find_identity(const fxa__tape_graph *g) {
 fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags,
                             const fxa__cpu_kernels *kernels, fxa__tape **out, fxa_error *err) {
     fxa__tape_graph g = {.host = host};
-    fxa__wide_words words;
+    fxa__i64_halves words;
     fxa_status status = FXA_OK;
     *out = NULL;
     if (!FXA__HOLDS(!fxa__tape_missing(program)))
         return fxa__fail(err, FXA_E_INTERNAL, "a program got past the cpu engine's query with an operation it lacks");
     fxa__tape *tape = fxa__alloc(host, sizeof *tape);
-    if (!fxa__lower_wide_words(host, program, &words) || !fxa__tape_graph_make(&g, host, words.program, flags) ||
+    if (!fxa__lower_i64_halves(host, program, &words) || !fxa__tape_graph_make(&g, host, words.program, flags) ||
         !tape) {
         status = fxa__fail_memory(err, "a score program's tape");
     } else {
@@ -41,7 +41,7 @@ fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_
         status = g.failed ? fxa__fail_memory(err, "a score program's tape") : fxa__tape_lower(&g, tape, err);
     }
     fxa__tape_graph_free(&g);
-    fxa__lower_wide_words_free(host, &words);
+    fxa__lower_i64_halves_free(host, &words);
     if (status == FXA_OK) {
         *out = tape;
         return fxa__ok(err);

@@ -71,7 +71,7 @@ static int32_t graph_int(fxa__tape_graph *g, int32_t value) {
  * taken from a value that k does not change. */
 static void graph_find_affine(fxa__tape_graph *g, int32_t i, const fxa__linear *form) {
     fxa__tape_node n = g->nodes[i];
-    if (n.type != FXA_INT || !fxa__lower_along_key(form)) return;
+    if (n.type != FXA_INT || !fxa__lower_key_sign(form)) return;
     int32_t zero = n.op == FXA_OP_INPUT ? graph_int(g, 0) : -1;
     if (g->failed) return;
     if (zero >= 0) {
@@ -180,7 +180,7 @@ static void graph_import(fxa__tape_graph *g, int32_t i, const graph_known *known
     *n = (fxa__tape_node){.op = fxa__tape_op_of(from), .type = from->type, .n_args = from->n_args, .axis = -1};
     n->imm = from->imm;
     n->f = from->f;
-    n->word = from->word;
+    n->word = from->half;
     n->zero = known->zero[i];
     graph_set_inputs(n, known->sets[i].inputs);
     for (int k = 0; k < n->n_args; k++) {

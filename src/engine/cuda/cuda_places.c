@@ -100,8 +100,8 @@ static bool places_return(const cuda_work *k, const fxa__output *out, fxa__emit_
     bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
     if (ok) {
         fxa__cuda_names_give(k, &e, false);
-        for (int32_t d = 0; d < out->n_index; d++) fxa__lower_emit_want(&e, out->index[d], CUDA_VALUE);
-        for (int32_t i = 0; i < e.p->n_nodes; i++) e.kept[i] = 0;
+        for (int32_t d = 0; d < out->n_index; d++) fxa__lower_emit_require(&e, out->index[d], CUDA_VALUE);
+        for (int32_t i = 0; i < e.p->n_nodes; i++) e.hoisted[i] = 0;
         for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
             fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, w);
         places_element(&e, out, w);

@@ -35,7 +35,7 @@ static void choose_value(cuda_work *w, bool unit) {
 static void choose_bound(cuda_work *w) {
     fxa__range_small small;
     fxa__range r;
-    fxa_tile_bounds box = fxa__box_plain();
+    fxa_tile_bounds box = fxa__box_default();
     w->c->bound = INFINITY;
     if (fxa__range_open(&r, &small, w->c->program, w->c->value, &box, NULL, NULL)) {
         fxa__real x = fxa__range_of(&r, w->c->value)->f;
@@ -241,7 +241,7 @@ static void choose_exact(cuda_work *w) {
         uint32_t own = 0;
         if (!w->wanted[i] || out->kind != FXA__OUT_DLOAD || choose_is_load(w, out, c->dense)) continue;
         bool scattered = fxa__cuda_is_scattered(w, i), sum = !scattered && !choose_is_load(w, out, c->diagonal);
-        bool apart = scattered && fxa__lower_grad_own(c->program, out->slot, &own) && (own & pair) == pair;
+        bool apart = scattered && fxa__lower_grad_is_injective(c->program, out->slot, &own) && (own & pair) == pair;
         if (sum || (c->fixed && !apart)) c->exact |= 1u << out->slot;
     }
 }

@@ -143,7 +143,7 @@ bool fxa__cu_factor_is_positive(const fxa__cuda_program *program) {
     double params[FXA_MAX_PARAMS];
     fxa__range_small small;
     fxa__range r;
-    fxa_tile_bounds box = fxa__box_plain();
+    fxa_tile_bounds box = fxa__box_default();
     bool positive = false;
     if (program->factor < 0) return true;
     for (int32_t i = 0; i < program->program->n_params; i++)

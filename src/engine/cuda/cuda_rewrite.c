@@ -7,8 +7,8 @@
 #include "cuda_program.h"
 
 #include "../../lower/copy_outputs.h"
-#include "../../lower/joint.h"
-#include "../../lower/lift.h"
+#include "../../lower/fuse.h"
+#include "../../lower/parameterize.h"
 #include "../../lower/zero.h"
 
 #include "kernel_args.cuh"
@@ -183,7 +183,7 @@ static fxa_status rewrite_build(fxa__host *host, rewrite *r, const char *scale, 
 
 /* Where each param of the result comes from: by name, since params are sorted by it. Without a backward program of the
  * caller's a name that reads like one of its params is a name like others. */
-static void rewrite_sources(const fxa__lifted *lifted, const fxa__cuda_config *config, const char *scale,
+static void rewrite_sources(const fxa__parameterized *lifted, const fxa__cuda_config *config, const char *scale,
                             fxa__cuda_program *out) {
     for (int32_t i = 0; i < out->program->n_params; i++) {
         const char *name = out->program->params[i].name;
@@ -222,7 +222,7 @@ static fxa_status rewrite_slopes(fxa__host *host, const fxa_program *p, const fx
     return status;
 }
 
-static fxa_status rewrite_lifted(fxa__host *host, const fxa__lifted *lifted, const fxa__cuda_config *config,
+static fxa_status rewrite_lifted(fxa__host *host, const fxa__parameterized *lifted, const fxa__cuda_config *config,
                                  fxa__cuda_program *out, fxa_error *err) {
     size_t n = (size_t)lifted->program->n_nodes;
     rewrite r = {.p = lifted->program, .plain = config->plain};
@@ -254,20 +254,20 @@ static int32_t rewrite_count(const fxa_program *p, uint8_t type) {
 
 /* Numbers as params while kernels have room for them beside the scale; the rest stays in the text. Those of the score
  * come first, so that both passes have the same ones there, and sums in the same order. */
-static fxa_status rewrite_lift(fxa__host *host, fxa_program *p, fxa__lifted *out, fxa_error *err) {
+static fxa_status rewrite_lift(fxa__host *host, fxa_program *p, fxa__parameterized *out, fxa_error *err) {
     int32_t floats = rewrite_count(p, FXA_FLOAT), ints = rewrite_count(p, FXA_INT);
     if (floats >= FXA_CUDA_SCALARS || ints > FXA_CUDA_SCALARS)
         return fxa__fail(err, FXA_E_UNSUPPORTED,
                          "the program has %d float and %d int params; CUDA kernels take %d and %d", (int)floats,
                          (int)ints, FXA_CUDA_SCALARS - 1, FXA_CUDA_SCALARS);
-    return fxa__lower_lift_some(host, p, FXA_CUDA_SCALARS - 1 - floats, out, err);
+    return fxa__lower_parameterize_at_most(host, p, FXA_CUDA_SCALARS - 1 - floats, out, err);
 }
 
 fxa_status fxa__cuda_rewrite(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out, fxa_error *err) {
     fxa_program *whole = config->program, *joint = NULL;
-    fxa__lifted lifted = {.program = NULL};
+    fxa__parameterized lifted = {.program = NULL};
     fxa_status status = FXA_OK;
-    if (config->derivative) status = fxa__lower_joint(host, config->program, config->derivative, true, &joint, err);
+    if (config->derivative) status = fxa__lower_fuse(host, config->program, config->derivative, true, &joint, err);
     if (config->derivative && status == FXA_OK) status = rewrite_slopes(host, joint, config->own, &whole, err);
     if (!config->derivative) fxa_program_retain(whole);
     if (status == FXA_OK && whole->n_tensors > FXA_CUDA_TENSORS)

@@ -3,7 +3,7 @@
  * Masks that read the score. Kernels ask a mask once the score is gone, and tiles are skipped before there is one: so
  * those conditions of a mask become a part of the score, `c ? x : -inf`, which gives every pair the same weight and the
  * same gradients. Conditions that do not read the score stay in the mask. It is the other way round of
- * fxa__program_lift_masks.
+ * fxa__program_extract_masks.
  */
 #include "cuda.h"
 

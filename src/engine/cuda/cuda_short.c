@@ -112,7 +112,7 @@ bool fxa__cuda_is_steep(const cuda_work *w, int32_t slope) {
     uint8_t *marks = fxa__alloc(w->host, n);
     fxa__range_small small;
     fxa__range r;
-    fxa_tile_bounds box = fxa__box_plain();
+    fxa_tile_bounds box = fxa__box_default();
     bool steep = true, open = fxa__range_open(&r, &small, w->c->program, slope, &box, NULL, NULL);
     if (marks && open) {
         short_mark_strict(w, marks);

@@ -20,8 +20,8 @@ static bool static_alone(const cuda_work *k, int32_t node, fxa__emit_level most)
     bool ok = fxa__lower_emit_open(k->host, k->c->program, FXA__CUDA_F32, 0, &e);
     if (ok) {
         fxa__cuda_names_give(k, &e, false);
-        fxa__lower_emit_want(&e, node, CUDA_VALUE);
-        for (int32_t i = 0; i < e.p->n_nodes; i++) e.kept[i] = 0; /* there are no members */
+        fxa__lower_emit_require(&e, node, CUDA_VALUE);
+        for (int32_t i = 0; i < e.p->n_nodes; i++) e.hoisted[i] = 0; /* there are no members */
         for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
             fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, &k->c->text);
         static_put(k, "        return ");

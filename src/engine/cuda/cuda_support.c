@@ -342,7 +342,7 @@ static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_
 static fxa_status cu_program(const fxa__problem *p, fxa__cu_choice *c, fxa__cuda_program *out, fxa_error *err) {
     fxa_program *own = NULL, *masked = NULL, *lifted = NULL, *derivative = NULL, *bprop = NULL;
     FXA_TRY(fxa__cu_coordinates(p, p->program, &own, err));
-    fxa_status status = fxa__program_lift_masks(p->host, own, &masked, err);
+    fxa_status status = fxa__program_extract_masks(p->host, own, &masked, err);
     if (status == FXA_OK) status = fxa__cu_scored(p->host, masked, &lifted, err);
     fxa_program_destroy(own);
     fxa_program_destroy(masked);

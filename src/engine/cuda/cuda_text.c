@@ -46,26 +46,25 @@ static void cudatext_inside(cuda_text *t, const fxa__emit *e, uint32_t bits) {
 /* Members are what heads have for pairs; rows and keys are computed with the pair. */
 static void cudatext_localize(fxa__emit *e, fxa__emit_level from) {
     for (int32_t i = 0; i < e->p->n_nodes; i++)
-        if (e->level[i] >= from) e->kept[i] = 0;
+        if (e->level[i] >= from) e->hoisted[i] = 0;
 }
 
 /* All texts have the same members. */
 static void cudatext_share(fxa__emit *x, fxa__emit *y) {
     for (int32_t i = 0; i < x->p->n_nodes; i++) {
-        if (x->based[i] && ((x->used[i] && !x->given[i]) || (y->based[i] && y->used[i] && !y->given[i])))
-            x->based[i] = 2;
+        if (x->base[i] && ((x->used[i] && !x->given[i]) || (y->base[i] && y->used[i] && !y->given[i]))) x->base[i] = 2;
         if (x->level[i] > FXA__EMIT_HEAD) continue;
         x->used[i] |= y->used[i];
-        x->kept[i] = y->kept[i] = x->kept[i] | y->kept[i];
+        x->hoisted[i] = y->hoisted[i] = x->hoisted[i] | y->hoisted[i];
     }
 }
 
 /* What is known of ints, and which loads have bases. */
 static void cudatext_known(const cuda_text *t, fxa__emit *e) {
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
-        e->plus[i] = e->p->nodes[i].type == FXA_INT && t->work->spans[i].lo >= 0;
-        e->sure[i] = t->work->sure[i];
-        e->based[i] = fxa__lower_emit_takes_base(e, i);
+        e->nonnegative[i] = e->p->nodes[i].type == FXA_INT && t->work->spans[i].lo >= 0;
+        e->in_bounds[i] = t->work->sure[i];
+        e->base[i] = fxa__lower_emit_can_use_base(e, i);
     }
 }
 
@@ -90,9 +89,9 @@ static void cudatext_want_tiles(cuda_text *t) {
     for (int32_t i = t->c->program->n_nodes - 1; i >= 0; i--) {
         const cuda_tile *x = &t->work->tiles[i];
         if (!cudatext_is_tiled(t, i)) continue;
-        if (x->row >= 0) fxa__lower_emit_want(&t->pairs, x->row, t->pairs.used[i]);
-        fxa__lower_emit_want(&t->tiles, x->left, CUDA_TILE);
-        if (x->right >= 0) fxa__lower_emit_want(&t->tiles, x->right, CUDA_TILE);
+        if (x->row >= 0) fxa__lower_emit_require(&t->pairs, x->row, t->pairs.used[i]);
+        fxa__lower_emit_require(&t->tiles, x->left, CUDA_TILE);
+        if (x->right >= 0) fxa__lower_emit_require(&t->tiles, x->right, CUDA_TILE);
     }
 }
 
@@ -100,13 +99,13 @@ static void cudatext_want_pairs(cuda_text *t) {
     const fxa_program *p = t->c->program;
     if (t->c->bend >= 0) {
         t->pairs.given[t->c->gain >= 0 ? t->c->value : t->c->bend] = "score";
-        fxa__lower_emit_want(&t->pairs, t->c->near, CUDA_VALUE);
+        fxa__lower_emit_require(&t->pairs, t->c->near, CUDA_VALUE);
     }
-    if (t->c->has_value) fxa__lower_emit_want(&t->pairs, t->c->value, CUDA_VALUE);
+    if (t->c->has_value) fxa__lower_emit_require(&t->pairs, t->c->value, CUDA_VALUE);
     if (t->c->has_slope || t->c->has_own)
-        fxa__lower_emit_want(&t->pairs, fxa__program_output(p, FXA__OUT_DSCORE), CUDA_SLOPE);
-    if (t->c->has_mask) fxa__lower_emit_want(&t->pairs, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
-    for (int i = 0; i < t->n_rest; i++) fxa__lower_emit_want(&t->pairs, t->rest[i], CUDA_SAME);
+        fxa__lower_emit_require(&t->pairs, fxa__program_output(p, FXA__OUT_DSCORE), CUDA_SLOPE);
+    if (t->c->has_mask) fxa__lower_emit_require(&t->pairs, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
+    for (int i = 0; i < t->n_rest; i++) fxa__lower_emit_require(&t->pairs, t->rest[i], CUDA_SAME);
 }
 
 /* Whole elements in the Hopper backward: both ways to them take more registers than there are, so its pairs load them,
@@ -130,7 +129,7 @@ static bool cudatext_open(cuda_text *t) {
     cudatext_give(t, t->c->dense, "p.dense", "");
     cudatext_give(t, t->c->diagonal, "p.diagonal", "");
     cudatext_give_tiles(t);
-    if (t->work->rounded >= 0) t->pairs.plus[t->work->rounded] = 1;
+    if (t->work->rounded >= 0) t->pairs.unfused[t->work->rounded] = 1;
     t->n_rest = t->c->has_mask && !t->work->wide ? fxa__cuda_short_mask(t->work, t->rest) : -1;
     cudatext_want_pairs(t);
     cudatext_want_tiles(t);
@@ -138,13 +137,13 @@ static bool cudatext_open(cuda_text *t) {
         bool sum = false;
         for (int32_t j = 0; j < t->c->n_sums; j++) sum = sum || t->c->sums[j] == i;
         if (!sum && !fxa__cuda_is_scattered(t->work, i)) continue;
-        fxa__lower_emit_want(&t->grads, p->outputs[i].value, CUDA_GRADS);
+        fxa__lower_emit_require(&t->grads, p->outputs[i].value, CUDA_GRADS);
         for (int32_t d = 0; !sum && d < p->outputs[i].n_index; d++)
-            fxa__lower_emit_want(&t->grads, p->outputs[i].index[d], CUDA_GRADS);
+            fxa__lower_emit_require(&t->grads, p->outputs[i].index[d], CUDA_GRADS);
     }
-    for (int32_t i = 0; i < p->n_nodes; i++) t->wholes.based[i] = 0; /* registers that nobody should wait for */
+    for (int32_t i = 0; i < p->n_nodes; i++) t->wholes.base[i] = 0; /* registers that nobody should wait for */
     if (t->work->wide && !t->work->backward)
-        fxa__lower_emit_want(&t->wholes, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
+        fxa__lower_emit_require(&t->wholes, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
     for (int i = 0; i < 4; i++) cudatext_localize(emits[i], FXA__EMIT_ROW);
     for (int i = 0; i < 2; i++) /* once more for what the last ones keep */
         for (int k = 1; k < 4; k++) cudatext_share(&t->pairs, emits[k]);
@@ -171,7 +170,7 @@ static void cudatext_scalars(cuda_text *t, bool fill) {
 
 static void cudatext_head(cuda_text *t) {
     for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
-        fxa__lower_emit_kept(&t->pairs, (fxa__emit_level)level, t->w);
+        fxa__lower_emit_hoisted(&t->pairs, (fxa__emit_level)level, t->w);
     cudatext_scalars(t, false);
     cudatext_put(t, "    FXA_INLINE void head(const FxaArgs &a, int b, int h, int q_len, int k_len)\n    {\n"
                     "        const int heads = a.heads;\n");

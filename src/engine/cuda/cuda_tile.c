@@ -60,7 +60,7 @@ enum { TILE_COEF = 1 << 16, TILE_MOVES = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_K };
 static bool tile_is_affine(const cuda_work *w, int32_t node) {
     const fxa__linear *f = &w->forms[node];
     uint32_t others = TILE_MOVES | 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
-    if (w->c->program->nodes[node].type != FXA_INT || (f->rest & FXA__REST_READS & others)) return false;
+    if (w->c->program->nodes[node].type != FXA_INT || (f->nonaffine & FXA__NONAFFINE_READS & others)) return false;
     for (int i = FXA_INPUT_Q; i <= FXA_INPUT_K; i++)
         if (f->coef[i] > TILE_COEF || f->coef[i] < -TILE_COEF) return false;
     return true;

@@ -34,8 +34,8 @@ typedef struct fxa__dnn_attention {
     fxa__dnn_graph g;
     const fxa__problem *p;
     fxa__dnn_level level;
-    fxa__lifted numbers;  /* made of the problem's program by cudnn_lift.c */
-    fxa_program *program; /* that of numbers: what runs */
+    fxa__parameterized numbers; /* made of the problem's program by cudnn_lift.c */
+    fxa_program *program;       /* that of numbers: what runs */
     fxa__depend *depend;
     fxa__conjuncts mask; /* of `program` */
     fxa__dnn_score score;
@@ -65,7 +65,7 @@ void fxa__dnn_attention_free(fxa__dnn_attention *a);
 
 /* cudnn_lift.c: the program that graphs are made of: masks lifted out of its score, in backward joined with its
  * derivative, and, where it `lifts` them, constants as params. The caller destroys out->program. */
-fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__lifted *out, fxa_error *err);
+fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err);
 /* For the table of the engine: values of those params, by param of that program. */
 fxa_status fxa__dnn_numbers(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The program that graphs are made of, and its constants as params (lower/lift.h): problems that differ in such numbers
- * alone have one key and one compiled plan of cuDNN, and each of our plans has its numbers, which runs pass by value.
- * Between the problem and the analysis of a program (cudnn_forward.c); cudnn_spans.c makes the key of it.
+ * The program that graphs are made of, and its constants as params (lower/parameterize.h): problems that differ in such
+ * numbers alone have one key and one compiled plan of cuDNN, and each of our plans has its numbers, which runs pass by
+ * value. Between the problem and the analysis of a program (cudnn_forward.c); cudnn_spans.c makes the key of it.
  *
  * Constants become params last, when masks and the derivative have been found with all numbers known. What the lowering
  * asks of them afterwards is the same for all that are taken here: finite, not 0, no larger than FXA__DNN_NUMBER_MOST.
@@ -10,7 +10,7 @@
  */
 #include "cudnn_attention.h"
 
-#include "../../lower/joint.h"
+#include "../../lower/fuse.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,13 +19,13 @@
 
 static fxa_status lift_joint(const fxa__problem *p, fxa_program **out, fxa_error *err) {
     fxa_program *program = NULL, *derivative = NULL;
-    FXA_TRY(fxa__program_lift_masks(p->host, p->program, &program, err));
+    FXA_TRY(fxa__program_extract_masks(p->host, p->program, &program, err));
     if (p->in.pass == FXA_FORWARD || p->in.bprop) {
         *out = program;
         return FXA_OK;
     }
     fxa_status status = fxa_program_derivative(program, &derivative, err);
-    if (status == FXA_OK) status = fxa__lower_joint(p->host, program, derivative, true, out, err);
+    if (status == FXA_OK) status = fxa__lower_fuse(p->host, program, derivative, true, out, err);
     fxa_program_destroy(derivative);
     fxa_program_destroy(program);
     return status;
@@ -56,7 +56,7 @@ static void lift_which(const fxa_program *p, const fxa__depend *depend, uint8_t 
     for (int32_t i = 0; i < p->n_outputs; i++) kept[p->outputs[i].value] = 1;
 }
 
-static fxa_status lift_numbers(fxa__host *host, const fxa_program *p, fxa__lifted *out, fxa_error *err) {
+static fxa_status lift_numbers(fxa__host *host, const fxa_program *p, fxa__parameterized *out, fxa_error *err) {
     size_t n = (size_t)p->n_nodes;
     fxa__depend *depend = fxa__alloc_array(host, n, sizeof *depend);
     uint8_t *kept = fxa__alloc(host, n);
@@ -64,7 +64,7 @@ static fxa_status lift_numbers(fxa__host *host, const fxa_program *p, fxa__lifte
     if (depend && kept) {
         fxa__lower_depend(p, NULL, depend);
         lift_which(p, depend, kept);
-        status = fxa__lower_lift_but(host, p, kept, out, err);
+        status = fxa__lower_parameterize_except(host, p, kept, out, err);
     } else {
         status = fxa__fail_memory(err, "the constants of a program");
     }
@@ -74,9 +74,9 @@ static fxa_status lift_numbers(fxa__host *host, const fxa_program *p, fxa__lifte
 }
 
 /* Beside a program of the caller's nothing is lifted: what the two have in common is found by its constants. */
-fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__lifted *out, fxa_error *err) {
+fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err) {
     fxa_program *program = NULL;
-    *out = (fxa__lifted){.n_hidden = 0};
+    *out = (fxa__parameterized){.n_hidden = 0};
     FXA_TRY(lift_joint(p, &program, err));
     if (lifts && !(p->in.pass == FXA_BACKWARD && p->in.bprop)) {
         fxa_status status = lift_numbers(p->host, program, out, err);
@@ -89,7 +89,7 @@ fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__lifted 
 }
 
 fxa_status fxa__dnn_numbers(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err) {
-    fxa__lifted lifted;
+    fxa__parameterized lifted;
     (void)self;
     FXA_TRY(fxa__dnn_program_make(p, true, &lifted, err));
     memcpy(numbers, lifted.value, sizeof lifted.value);

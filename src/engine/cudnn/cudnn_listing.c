@@ -12,7 +12,7 @@
 typedef struct listing {
     const fxa__dnn_graph *g;
     const fxa_program *program, *own; /* own: the caller's backward program, or NULL */
-    const fxa__lifted *numbers;
+    const fxa__parameterized *numbers;
     fxa__writer *w;
 } listing;
 

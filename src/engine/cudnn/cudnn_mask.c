@@ -85,7 +85,7 @@ static bool mask_is_by_value(const fxa__dnn_attention *a, const fxa__part *part)
  * leave 32 bits by it. */
 static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
-    if (part->narrow) return mask_refuse_wrap(a);
+    if (part->needs_small_bound) return mask_refuse_wrap(a);
     c = part->bound < 0 ? mask_clamp(c) : c;
     if (c < -MASK_MOST || c > MASK_MOST) return mask_refuse_far(a, c);
     if (mask_is_by_value(a, part))
@@ -127,7 +127,7 @@ static int32_t mask_diagonal(fxa__dnn_attention *a, const fxa__part *part) {
 }
 
 static int32_t mask_equal(fxa__dnn_attention *a, const fxa__part *part) {
-    if (part->whole)
+    if (part->wide)
         return fxa__dnn_refuse(&a->g, "the mask compares i64 tensors: cuDNN compares ints of 32 bits; take i32");
     int32_t row = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, part->row));
     int32_t key = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, part->key));
@@ -164,8 +164,8 @@ static bool mask_may_band(const fxa__dnn_attention *a, const fxa__part *part) {
 /* The constant of a band between places, where beyond a bound nothing changes and floats stay exact. */
 static bool mask_band_constant(fxa__dnn_attention *a, const fxa__part *part, int64_t *c) {
     int64_t shift = 0, most = a->p->in.sq + a->p->in.sk;
-    if (part->narrow) (void)mask_refuse_wrap(a);
-    if (part->narrow || !mask_origin(a, &shift)) return false;
+    if (part->needs_small_bound) (void)mask_refuse_wrap(a);
+    if (part->needs_small_bound || !mask_origin(a, &shift)) return false;
     shift += mask_more(a, part);
     *c = part->c + (part->kind == FXA__PART_CAUSAL ? shift : -shift);
     if (part->bound < 0) *c = *c > most ? most : *c < -most ? -most : *c;
@@ -196,7 +196,7 @@ static bool mask_is_plain(const fxa__dnn_attention *a) {
     for (fxa_input axis = FXA_INPUT_B; axis < FXA_INPUT_COUNT; axis++) {
         if (!fxa__dnn_is_place(axis)) continue;
         const fxa__dnn_axis c = fxa__dnn_axis_of(&a->score, axis);
-        plain = plain && c.lo >= 0 && c.hi <= FXA__PLAIN_MOST;
+        plain = plain && c.lo >= 0 && c.hi <= FXA__MAX_COORDINATE;
     }
     return plain;
 }

@@ -13,7 +13,7 @@
 #define FXA_ENGINE_CUDNN_SCORE_H
 
 #include "../../lower/depend.h"
-#include "../../lower/lift.h"
+#include "../../lower/parameterize.h"
 #include "cudnn_steps.h"
 
 /* Nodes of a program that this engine looks at: a run evaluates what it passes by value on the stack. */
@@ -26,7 +26,7 @@ typedef struct fxa__dnn_score {
     const fxa_program *program;
     const fxa__depend *depend;         /* of its nodes */
     const fxa_capture *captures;       /* of its tensors */
-    const fxa__lifted *numbers;        /* whose program it is; NULL: constants are in place */
+    const fxa__parameterized *numbers; /* whose program it is; NULL: constants are in place */
     bool own;                          /* it is the caller's backward program: its params are always by value */
     int32_t score, dscore;             /* the inputs of that name; dscore -1: there is none */
     int32_t folded;                    /* the node that `score` is in place of the score (cudnn_reuse.c); -1: none */

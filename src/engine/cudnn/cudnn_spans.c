@@ -283,7 +283,7 @@ const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot) {
 
 void fxa__dnn_key(void *self, const fxa__problem *p, fxa__writer *w) {
     fxa_operand *rows[3];
-    fxa__lifted numbers;
+    fxa__parameterized numbers;
     fxa__problem *q = fxa__alloc(w->host, sizeof *q);
     (void)self;
     w->failed = w->failed || !q;

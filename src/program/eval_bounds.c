@@ -14,8 +14,8 @@ _Static_assert((int)FXA_RESULT_SCORE == (int)FXA__OUT_SCORE && (int)FXA_RESULT_M
                "terms are outputs");
 
 /* Returns the result of one output. Its error is infinite if rounding may change an index of its element. */
-static fxa_bounded_result term_of(const fxa_program *p, const fxa__output *out, const fxa__env *env,
-                                  const fxa__val *vals, const double *error) {
+static fxa_bounded_result bounds_result(const fxa_program *p, const fxa__output *out, const fxa__env *env,
+                                        const fxa__val *vals, const double *error) {
     bool is_float = p->nodes[out->value].type == FXA_FLOAT;
     fxa_bounded_result term = {.kind = out->kind, .slot = out->slot, .offset = -1};
     int32_t index[FXA_MAX_RANK];
@@ -30,8 +30,8 @@ static fxa_bounded_result term_of(const fxa_program *p, const fxa__output *out, 
     return term;
 }
 
-static fxa_status terms_check(const fxa_program *program, const double *in, fxa_dtype arithmetic,
-                              const fxa_bounded_result *terms, const size_t *count, fxa_error *err) {
+static fxa_status bounds_check_args(const fxa_program *program, const double *in, fxa_dtype arithmetic,
+                                    const fxa_bounded_result *terms, const size_t *count, fxa_error *err) {
     if (!program || !in) return fxa__fail(err, FXA_E_ARGUMENT, "the %s NULL", program ? "inputs are" : "program is");
     if (!count) return fxa__fail(err, FXA_E_ARGUMENT, "count is NULL");
     if (arithmetic != FXA_F32 && arithmetic != FXA_F64)
@@ -47,7 +47,7 @@ fxa_status fxa_program_eval_bounds(const fxa_program *program, const double in[F
                                    const fxa_view *tensors, fxa_bounded_result *terms, size_t *count, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     fxa__env env;
-    FXA_TRY(terms_check(program, in, arithmetic, terms, count, err));
+    FXA_TRY(bounds_check_args(program, in, arithmetic, terms, count, err));
     FXA_TRY(fxa__env_bind(program, in, params, tensors, &env, err));
     size_t n = (size_t)program->n_nodes, capacity = *count, bytes = sizeof(double) + sizeof(fxa__val);
     double *errors = fxa__alloc_array(program->host, n, bytes);
@@ -59,7 +59,7 @@ fxa_status fxa_program_eval_bounds(const fxa_program *program, const double in[F
                        errors);
     *count = (size_t)program->n_outputs;
     for (size_t i = 0; i < *count && i < capacity; i++)
-        terms[i] = term_of(program, &program->outputs[i], &env, vals, errors);
+        terms[i] = bounds_result(program, &program->outputs[i], &env, vals, errors);
     fxa__free(program->host, errors, n * bytes);
     return fxa__ok(err);
 }

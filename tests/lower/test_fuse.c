@@ -13,7 +13,7 @@ TEST(outputs_are_those_of_separate_programs) {
         fxa_error err;
         T_REQUIRE(p);
         T_OK(fxa_program_derivative(p, &d, &err));
-        T_OK(fxa__lower_joint(r->host, p, d, true, &joint, &err));
+        T_OK(fxa__lower_fuse(r->host, p, d, true, &joint, &err));
         T_CHECK(joint->n_nodes <= p->n_nodes + d->n_nodes);
         T_INT(joint->n_params, p->n_params);
         T_INT(joint->n_tensors, p->n_tensors);
@@ -45,7 +45,7 @@ TEST(a_soft_cap_has_one_tanh) {
     T_REQUIRE(r && rig_start(r));
     T_REQUIRE((p = rig_parse(r, joint_softcap)) != NULL);
     T_OK(fxa_program_derivative(p, &d, &err));
-    T_OK(fxa__lower_joint(r->host, p, d, true, &joint, &err));
+    T_OK(fxa__lower_fuse(r->host, p, d, true, &joint, &err));
     T_INT(joint_count(joint, FXA_OP_TANH), 1);
     T_INT(joint->outputs[0].kind, FXA__OUT_SCORE);
     T_INT(joint->outputs[1].kind, FXA__OUT_MASK);
@@ -57,13 +57,13 @@ TEST(a_soft_cap_has_one_tanh) {
     T_HAS(text, "grad cap += ");
     T_HAS(text, "\nscore = ");
     /* With a bprop the derivative by the score is not computed. */
-    T_OK(fxa__lower_joint(r->host, p, d, false, &bprop, &err));
+    T_OK(fxa__lower_fuse(r->host, p, d, false, &bprop, &err));
     const fxa__node *dscore = &bprop->nodes[fxa__program_output(bprop, FXA__OUT_DSCORE)];
     T_CHECK(dscore->op == FXA_OP_INPUT && dscore->imm == FXA_INPUT_DSCORE);
     T_INT(bprop->n_outputs, joint->n_outputs);
     /* The same program again has the same hash, and is no derivative. */
     fxa_program *again = NULL;
-    T_OK(fxa__lower_joint(r->host, p, d, true, &again, &err));
+    T_OK(fxa__lower_fuse(r->host, p, d, true, &again, &err));
     T_CHECK(memcmp(again->hash, joint->hash, sizeof joint->hash) == 0);
     T_CHECK(memcmp(again->hash, d->hash, sizeof d->hash) != 0);
     fxa_program_destroy(again);
@@ -81,7 +81,7 @@ TEST(the_kind_is_the_library_s_own) {
     fxa_builder *b = NULL;
     fxa_error err;
     T_REQUIRE(r && rig_start(r));
-    T_STATUS(fxa_builder_create(r->ctx, FXA__PROGRAM_JOINT, &b, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_builder_create(r->ctx, FXA__PROGRAM_FUSED, &b, &err), FXA_E_ARGUMENT);
     T_CHECK(b == NULL);
     T_HAS(err.text, "program kind 3 is none");
     rig_end(r);

@@ -43,7 +43,7 @@ TEST(selects_of_minus_inf_become_masks) {
     T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof lift_cases / sizeof *lift_cases; i++) {
         fxa_program *from = lift_parse(ctx, lift_cases[i].from), *lifted = NULL, *to = NULL;
-        T_OK(fxa__program_lift_masks(fxa__context_host(ctx), from, &lifted, &err));
+        T_OK(fxa__program_extract_masks(fxa__context_host(ctx), from, &lifted, &err));
         if (lift_cases[i].to) {
             to = lift_parse(ctx, lift_cases[i].to);
             if (memcmp(lifted->hash, to->hash, sizeof to->hash) != 0)
@@ -75,7 +75,7 @@ TEST(pairs_keep_their_scores) {
     fxa_context *ctx = NULL;
     T_OK(fxa_context_create(NULL, &ctx, &err));
     fxa_program *from = lift_parse(ctx, text), *lifted = NULL;
-    T_OK(fxa__program_lift_masks(fxa__context_host(ctx), from, &lifted, &err));
+    T_OK(fxa__program_extract_masks(fxa__context_host(ctx), from, &lifted, &err));
     T_CHECK(lifted != from);
     for (int32_t q = 0; q < 9; q++)
         for (int32_t k = 0; k < 9; k++)

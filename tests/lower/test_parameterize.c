@@ -11,14 +11,14 @@ TEST(results_keep_their_bits) {
     for (int i = 0; i < t_scaled_up(3000) && !t_failures; i++) {
         static const unsigned flags[] = {GEN_SMOOTH, 0, GEN_NO_SPECIAL, GEN_BPROP};
         fxa_program *p = rig_program(r, flags[i % 4]), *d = NULL, *joint = NULL;
-        fxa__lifted lifted;
+        fxa__parameterized lifted;
         fxa_error err;
         T_REQUIRE(p);
         if (i % 4 != 3) T_OK(fxa_program_derivative(p, &d, &err));
-        if (i % 8 < 3) T_OK(fxa__lower_joint(r->host, p, d, true, &joint, &err));
+        if (i % 8 < 3) T_OK(fxa__lower_fuse(r->host, p, d, true, &joint, &err));
         const fxa_program *w = joint ? joint : d ? d : p;
         rig_fill(r, w);
-        T_OK(fxa__lower_lift(r->host, w, &lifted, &err));
+        T_OK(fxa__lower_parameterize(r->host, w, &lifted, &err));
         T_INT(lifted.program->kind, w->kind);
         T_INT(lifted.program->n_params, w->n_params + lifted.n_hidden);
         hidden += lifted.n_hidden;
@@ -56,13 +56,13 @@ TEST(programs_that_differ_in_numbers_are_one) {
         for (int round = 0; round < 100; round++) {
             char text[300];
             double x[3];
-            fxa__lifted lifted;
+            fxa__parameterized lifted;
             fxa_error err;
             for (int k = 0; k < 3; k++) x[k] = t_real(&r->rng, 3.5, 9);
             (void)snprintf(text, sizeof text, lift_texts[i].text, x[0], x[1], x[2]);
             fxa_program *p = rig_parse(r, text);
             T_REQUIRE(p);
-            T_OK(fxa__lower_lift(r->host, p, &lifted, &err));
+            T_OK(fxa__lower_parameterize(r->host, p, &lifted, &err));
             T_INT(lifted.n_hidden, lift_texts[i].hidden);
             if (round == 0) memcpy(first, lifted.program->hash, sizeof first);
             if (memcmp(first, lifted.program->hash, sizeof first) != 0) {
@@ -103,12 +103,12 @@ TEST(simple_numbers_and_exponents_stay) {
     T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof lift_kept / sizeof *lift_kept; i++) {
         char text[100];
-        fxa__lifted lifted;
+        fxa__parameterized lifted;
         fxa_error err;
         (void)snprintf(text, sizeof text, "score = %s", lift_kept[i].score);
         fxa_program *p = rig_parse(r, text);
         T_REQUIRE(p);
-        T_OK(fxa__lower_lift(r->host, p, &lifted, &err));
+        T_OK(fxa__lower_parameterize(r->host, p, &lifted, &err));
         if (lifted.n_hidden != lift_kept[i].hidden)
             T_FAIL("%s: %d hidden params, not %d\n", text, lifted.n_hidden, lift_kept[i].hidden);
         fxa_program_destroy(lifted.program);
@@ -134,11 +134,11 @@ TEST(limits) {
         at += (size_t)snprintf(text + at, sizeof text - at, "score = score");
         for (int i = 0; i < 90; i++)
             at += (size_t)snprintf(text + at, sizeof text - at, " + sin(score * %d.25)", i + 3);
-        fxa__lifted lifted;
+        fxa__parameterized lifted;
         fxa_error err;
         fxa_program *p = rig_parse(r, text);
         T_REQUIRE(p);
-        T_OK(fxa__lower_lift(r->host, p, &lifted, &err));
+        T_OK(fxa__lower_parameterize(r->host, p, &lifted, &err));
         T_INT(lifted.n_hidden, names ? 0 : FXA_MAX_PARAMS);
         rig_fill(r, p);
         for (int round = 0; round < 10; round++) lift_check(r, p, &lifted);

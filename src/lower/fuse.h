@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lowering, joint: fuses a score program and its derivative into one program with the outputs of both: new score, mask,
+ * Lowering, fuse: fuses a score program and its derivative into one program with the outputs of both: new score, mask,
  * derivative by the score, gradients. A backward pass that recomputes scores evaluates it, and subexpressions that
  * value and derivative share (the tanh of a soft cap) are evaluated once. The cpu engine uses it if that saves a
  * transcendental function.
  */
-#ifndef FXA_LOWER_JOINT_H
-#define FXA_LOWER_JOINT_H
+#ifndef FXA_LOWER_FUSE_H
+#define FXA_LOWER_FUSE_H
 
 #include "../program/program.h"
 
-/* Makes a program of kind FXA__PROGRAM_JOINT: SCORE and MASK of `program`, DSCORE and the gradients of `derivative`.
+/* Makes a program of kind FXA__PROGRAM_FUSED: SCORE and MASK of `program`, DSCORE and the gradients of `derivative`.
  * with_dscore false: DSCORE is the input dscore itself, for problems with a user-written backward. Every output has the
  * same bits as in its own program. Both programs must declare the same params and tensors, whose slots are unchanged.
  * The caller destroys *out. */
-fxa_status fxa__lower_joint(fxa__host *host, const fxa_program *program, const fxa_program *derivative,
-                            bool with_dscore, fxa_program **out, fxa_error *err);
+fxa_status fxa__lower_fuse(fxa__host *host, const fxa_program *program, const fxa_program *derivative, bool with_dscore,
+                           fxa_program **out, fxa_error *err);
 
-/* Returns true if the score and the backward outputs of a joint program share an expensive function of the score: one
+/* Returns true if the score and the backward outputs of a fused program share an expensive function of the score: one
  * whose result is rounded by the C library (tanh, exp, pow). Returns false if memory ran out. */
-bool fxa__lower_joint_shares(fxa__host *host, const fxa_program *joint);
+bool fxa__lower_fused_shares_function(fxa__host *host, const fxa_program *fused);
 
 #endif

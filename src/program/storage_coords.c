@@ -6,7 +6,7 @@
  */
 #include "build.h"
 
-static void stored_outputs(fxa_builder *b, const fxa_program *p, const fxa_value *map) {
+static void storage_outputs(fxa_builder *b, const fxa_program *p, const fxa_value *map) {
     if (p->kind == FXA_PROGRAM_SCORE) {
         fxa_builder_set_score(b, map[fxa__program_output(p, FXA__OUT_SCORE)]);
         fxa_builder_set_mask(b, map[fxa__program_output(p, FXA__OUT_MASK)]);
@@ -15,22 +15,23 @@ static void stored_outputs(fxa_builder *b, const fxa_program *p, const fxa_value
 }
 
 /* Returns the input that replaces a node if that is one of `inputs`; -1 if the node stays. */
-static fxa_value stored_given(fxa_builder *b, const fxa__node *n, uint32_t inputs) {
+static fxa_value storage_given(fxa_builder *b, const fxa__node *n, uint32_t inputs) {
     if (!(fxa__node_input(n) & inputs)) return -1;
     return fxa_builder_input(b, n->imm == FXA_INPUT_Q_ROW ? FXA_INPUT_Q : FXA_INPUT_K);
 }
 
-uint32_t fxa__program_stored(const fxa_program *p) {
+uint32_t fxa__program_storage_inputs(const fxa_program *p) {
     uint32_t reads = 0;
     for (int32_t i = 0; p && i < p->n_nodes; i++) reads |= fxa__node_input(&p->nodes[i]);
     return reads & (1u << FXA_INPUT_Q_ROW | 1u << FXA_INPUT_K_ROW);
 }
 
-fxa_status fxa__program_unmoved(fxa__host *host, fxa_program *p, uint32_t inputs, fxa_program **out, fxa_error *err) {
+fxa_status fxa__program_without_storage_inputs(fxa__host *host, fxa_program *p, uint32_t inputs, fxa_program **out,
+                                               fxa_error *err) {
     size_t n = p ? (size_t)p->n_nodes : 0;
     fxa_builder *b = NULL;
     *out = p;
-    if (!(fxa__program_stored(p) & inputs)) {
+    if (!(fxa__program_storage_inputs(p) & inputs)) {
         if (p) fxa_program_retain(p);
         return FXA_OK;
     }
@@ -40,8 +41,8 @@ fxa_status fxa__program_unmoved(fxa__host *host, fxa_program *p, uint32_t inputs
     fxa_status status = fxa__builder_new(host, (fxa_program_kind)p->kind, &b, err);
     if (status == FXA_OK) {
         fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);
-        for (size_t i = 0; i < n; i++) given[i] = stored_given(b, &p->nodes[i], inputs);
-        if (fxa__builder_import_with(b, p, given, map)) stored_outputs(b, p, map);
+        for (size_t i = 0; i < n; i++) given[i] = storage_given(b, &p->nodes[i], inputs);
+        if (fxa__builder_import_with(b, p, given, map)) storage_outputs(b, p, map);
         status = fxa_builder_finish(b, out, err);
     }
     fxa_builder_destroy(b);

@@ -5,7 +5,7 @@
  */
 #include "lower/lower_rig.h"
 
-#include "lower/wide_words.h"
+#include "lower/i64_halves.h"
 
 /* What a load with a word gives: that half of the element as it lies in memory. */
 static fxa__val words_load_value(const fxa__node *n, const fxa__env *env, const fxa__val *vals) {
@@ -15,7 +15,7 @@ static fxa__val words_load_value(const fxa__node *n, const fxa__env *env, const 
     fxa__val y = {.f = 0};
     for (int i = 0; i < n->n_args; i++) index[i] = vals[n->arg[i]].i;
     if (fxa__view_offset(view, index, &at))
-        memcpy(&y.i, (const char *)view->data + at * 8 + (n->word - 1) * 4, sizeof y.i);
+        memcpy(&y.i, (const char *)view->data + at * 8 + (n->half - 1) * 4, sizeof y.i);
     return y;
 }
 
@@ -62,7 +62,7 @@ static void words_check(rig *r, const fxa_program *p, const fxa_program *lowered
         fxa__val *want = rig_eval(p, &env);
         T_REQUIRE(want);
         for (int32_t i = 0; i < lowered->n_nodes; i++)
-            vals[i] = lowered->nodes[i].word ? words_load_value(&lowered->nodes[i], &env, vals)
+            vals[i] = lowered->nodes[i].half ? words_load_value(&lowered->nodes[i], &env, vals)
                                              : words_node_value(lowered, i, &env, vals);
         for (int32_t i = 0; i < p->n_outputs; i++) {
             int32_t x = p->outputs[i].value, y = lowered->outputs[i].value;
@@ -83,10 +83,10 @@ static void words_check_form(const fxa_program *p, const fxa_program *lowered) {
     for (int32_t i = 0; i < lowered->n_nodes; i++) {
         const fxa__node *n = &lowered->nodes[i];
         for (int k = 0; k < n->n_args; k++) T_CHECK(n->arg[k] < i);
-        if (n->word) T_CHECK(n->op == FXA_OP_LOAD && p->tensors[n->imm].dtype == FXA_I64 && n->word <= 2);
+        if (n->half) T_CHECK(n->op == FXA_OP_LOAD && p->tensors[n->imm].dtype == FXA_I64 && n->half <= 2);
         if (fxa__node_compares_wide(lowered, n))
-            T_CHECK(lowered->nodes[n->arg[0]].word > 0 &&
-                    lowered->nodes[n->arg[0]].word == lowered->nodes[n->arg[1]].word);
+            T_CHECK(lowered->nodes[n->arg[0]].half > 0 &&
+                    lowered->nodes[n->arg[0]].half == lowered->nodes[n->arg[1]].half);
     }
 }
 
@@ -99,14 +99,14 @@ TEST(lowered_programs_mean_the_same) {
         fxa_error err;
         T_REQUIRE(p);
         if (i % 3 == 0) T_OK(fxa_program_derivative(p, &d, &err));
-        fxa__wide_words words;
-        T_CHECK(fxa__lower_wide_words(r->host, d ? d : p, &words));
+        fxa__i64_halves words;
+        T_CHECK(fxa__lower_i64_halves(r->host, d ? d : p, &words));
         if (words.program != (d ? d : p)) {
             lowered++;
             words_check_form(d ? d : p, words.program);
             words_check(r, d ? d : p, words.program, 20);
         }
-        fxa__lower_wide_words_free(r->host, &words);
+        fxa__lower_i64_halves_free(r->host, &words);
         fxa_program_destroy(d);
         fxa_program_destroy(p);
     }
@@ -131,14 +131,14 @@ TEST(words_are_made_once) {
     T_REQUIRE(r && rig_start(r));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fxa_program *p = rig_parse(r, rows[i].text);
-        fxa__wide_words words;
+        fxa__i64_halves words;
         int n = 0;
         T_REQUIRE(p);
-        T_CHECK(fxa__lower_wide_words(r->host, p, &words));
-        for (int32_t k = 0; k < words.program->n_nodes; k++) n += words.program->nodes[k].word != 0;
+        T_CHECK(fxa__lower_i64_halves(r->host, p, &words));
+        for (int32_t k = 0; k < words.program->n_nodes; k++) n += words.program->nodes[k].half != 0;
         T_INT(n, rows[i].words);
         T_CHECK((words.program == p) == (rows[i].words == 0));
-        fxa__lower_wide_words_free(r->host, &words);
+        fxa__lower_i64_halves_free(r->host, &words);
         fxa_program_destroy(p);
     }
     rig_end(r);

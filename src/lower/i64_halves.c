@@ -1,59 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Splits comparisons of i64 elements into comparisons of their 32-bit halves; see wide_words.h. One pass in node order;
+ * Splits comparisons of i64 elements into comparisons of their 32-bit halves; see i64_halves.h. One pass in node order;
  * the two half loads of a load are added at its first comparison and shared by later ones.
  */
-#include "wide_words.h"
+#include "i64_halves.h"
 
 /* Halves of an i64; nodes that a comparison adds at most: two halves of two loads, and two comparisons. */
-enum { WORDS = 2, WORDS_MAX_ADDED = 6 };
+enum { HALVES = 2, HALVES_MAX_ADDED = 6 };
 
-typedef struct words_work {
+typedef struct halves_work {
     const fxa_program *p;
     fxa__node *nodes;
     int32_t n;
     int32_t *map;  /* [nodes of p] the node that replaces it */
-    int32_t *word; /* [nodes of p][WORDS] the load of that half; -1 = none yet */
-} words_work;
+    int32_t *half; /* [nodes of p][HALVES] the load of that half; -1 = none yet */
+} halves_work;
 
-static int32_t words_add(words_work *w, const fxa__node *n) {
+static int32_t halves_add(halves_work *w, const fxa__node *n) {
     w->nodes[w->n] = *n;
     return w->n++;
 }
 
 /* Returns the node that loads half `which` of an i64 load, which is added if it is new. */
-static int32_t words_load(words_work *w, int32_t load, int which) {
-    int32_t *at = &w->word[WORDS * load + which];
+static int32_t halves_load(halves_work *w, int32_t load, int which) {
+    int32_t *at = &w->half[HALVES * load + which];
     if (*at >= 0) return *at;
     fxa__node n = w->nodes[w->map[load]];
-    n.word = (uint8_t)(which + 1);
-    return *at = words_add(w, &n);
+    n.half = (uint8_t)(which + 1);
+    return *at = halves_add(w, &n);
 }
 
 /* Returns the node that replaces the comparison n; its operands, one comparison per half, are added. */
-static fxa__node words_compare(words_work *w, const fxa__node *n) {
-    fxa__node all = {.op = n->op == FXA_OP_EQ ? FXA_OP_AND : FXA_OP_OR, .type = FXA_BOOL, .n_args = WORDS};
-    for (int which = 0; which < WORDS; which++) {
+static fxa__node halves_compare(halves_work *w, const fxa__node *n) {
+    fxa__node all = {.op = n->op == FXA_OP_EQ ? FXA_OP_AND : FXA_OP_OR, .type = FXA_BOOL, .n_args = HALVES};
+    for (int which = 0; which < HALVES; which++) {
         fxa__node one = *n;
-        for (int i = 0; i < 2; i++) one.arg[i] = words_load(w, n->arg[i], which);
-        all.arg[which] = words_add(w, &one);
+        for (int i = 0; i < 2; i++) one.arg[i] = halves_load(w, n->arg[i], which);
+        all.arg[which] = halves_add(w, &one);
     }
     return all;
 }
 
-static void words_sweep(words_work *w) {
+static void halves_sweep(halves_work *w) {
     for (int32_t i = 0; i < w->p->n_nodes; i++) {
         fxa__node n = w->p->nodes[i];
         if (fxa__node_compares_wide(w->p, &n))
-            n = words_compare(w, &n);
+            n = halves_compare(w, &n);
         else
             for (int k = 0; k < n.n_args; k++) n.arg[k] = w->map[n.arg[k]];
-        w->map[i] = words_add(w, &n);
-        for (int which = 0; which < WORDS; which++) w->word[WORDS * i + which] = -1;
+        w->map[i] = halves_add(w, &n);
+        for (int which = 0; which < HALVES; which++) w->half[HALVES * i + which] = -1;
     }
 }
 
-static void words_outputs(const words_work *w, fxa__output *outputs) {
+static void halves_outputs(const halves_work *w, fxa__output *outputs) {
     for (int32_t i = 0; i < w->p->n_outputs; i++) {
         outputs[i] = w->p->outputs[i];
         outputs[i].value = w->map[outputs[i].value];
@@ -62,26 +62,26 @@ static void words_outputs(const words_work *w, fxa__output *outputs) {
 }
 
 /* Returns the number of i64 comparisons. */
-static size_t words_count(const fxa_program *p) {
+static size_t halves_count(const fxa_program *p) {
     size_t n = 0;
     for (int32_t i = 0; i < p->n_nodes; i++) n += fxa__node_compares_wide(p, &p->nodes[i]);
     return n;
 }
 
-bool fxa__lower_wide_words(fxa__host *host, const fxa_program *p, fxa__wide_words *out) {
-    size_t n = (size_t)p->n_nodes, compared = words_count(p);
-    *out = (fxa__wide_words){.program = p, .capacity = n + WORDS_MAX_ADDED * compared};
+bool fxa__lower_i64_halves(fxa__host *host, const fxa_program *p, fxa__i64_halves *out) {
+    size_t n = (size_t)p->n_nodes, compared = halves_count(p);
+    *out = (fxa__i64_halves){.program = p, .capacity = n + HALVES_MAX_ADDED * compared};
     if (compared == 0) return true;
-    words_work w = {.p = p};
+    halves_work w = {.p = p};
     out->nodes = w.nodes = fxa__alloc_array(host, out->capacity, sizeof *w.nodes);
     out->outputs = fxa__alloc_array(host, (size_t)p->n_outputs, sizeof *out->outputs);
     out->own.n_outputs = p->n_outputs;
     w.map = fxa__alloc_array(host, n, sizeof *w.map);
-    w.word = fxa__alloc_array(host, WORDS * n, sizeof *w.word);
-    bool ok = out->nodes && out->outputs && w.map && w.word;
+    w.half = fxa__alloc_array(host, HALVES * n, sizeof *w.half);
+    bool ok = out->nodes && out->outputs && w.map && w.half;
     if (ok) {
-        words_sweep(&w);
-        words_outputs(&w, out->outputs);
+        halves_sweep(&w);
+        halves_outputs(&w, out->outputs);
         out->own.host = p->host, out->own.kind = p->kind;
         out->own.n_nodes = w.n, out->own.n_params = p->n_params, out->own.n_tensors = p->n_tensors;
         out->own.nodes = out->nodes, out->own.outputs = out->outputs;
@@ -89,13 +89,13 @@ bool fxa__lower_wide_words(fxa__host *host, const fxa_program *p, fxa__wide_word
         out->program = &out->own;
     }
     fxa__free(host, w.map, n * sizeof *w.map);
-    fxa__free(host, w.word, WORDS * n * sizeof *w.word);
+    fxa__free(host, w.half, HALVES * n * sizeof *w.half);
     return ok;
 }
 
-void fxa__lower_wide_words_free(fxa__host *host, fxa__wide_words *words) {
-    fxa__free(host, words->nodes, words->capacity * sizeof *words->nodes);
-    fxa__free(host, words->outputs, (size_t)words->own.n_outputs * sizeof *words->outputs);
-    words->nodes = NULL;
-    words->outputs = NULL;
+void fxa__lower_i64_halves_free(fxa__host *host, fxa__i64_halves *halves) {
+    fxa__free(host, halves->nodes, halves->capacity * sizeof *halves->nodes);
+    fxa__free(host, halves->outputs, (size_t)halves->own.n_outputs * sizeof *halves->outputs);
+    halves->nodes = NULL;
+    halves->outputs = NULL;
 }

@@ -11,7 +11,7 @@
 #include "program.h"
 
 /* Returns mask && x - y <= bound; mask itself if the bound is negative (none) or INT32_MAX and above. */
-static fxa_value ready_bound(fxa_builder *b, fxa_value mask, fxa_value x, fxa_value y, int64_t bound) {
+static fxa_value builtin_bound(fxa_builder *b, fxa_value mask, fxa_value x, fxa_value y, int64_t bound) {
     if (bound < 0 || bound >= INT32_MAX) return mask;
     fxa_value distance = fxa_builder_op2(b, FXA_OP_SUB, x, y);
     fxa_value near = fxa_builder_op2(b, FXA_OP_LE, distance, fxa_builder_int(b, (int32_t)bound));
@@ -19,7 +19,7 @@ static fxa_value ready_bound(fxa_builder *b, fxa_value mask, fxa_value x, fxa_va
 }
 
 /* Returns the mask combined with those of `flags`. */
-static fxa_value ready_terms(fxa_builder *b, fxa_value mask, uint32_t flags, int64_t left, int64_t right) {
+static fxa_value builtin_terms(fxa_builder *b, fxa_value mask, uint32_t flags, int64_t left, int64_t right) {
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     if (flags & FXA_BOTTOM_RIGHT) {
         fxa_value q_len = fxa_builder_input(b, FXA_INPUT_Q_LEN), k_len = fxa_builder_input(b, FXA_INPUT_K_LEN);
@@ -27,8 +27,8 @@ static fxa_value ready_terms(fxa_builder *b, fxa_value mask, uint32_t flags, int
     }
     if (flags & FXA_CAUSAL) mask = fxa_builder_op2(b, FXA_OP_AND, mask, fxa_builder_op2(b, FXA_OP_LE, k, q));
     if (flags & FXA_WINDOW) {
-        mask = ready_bound(b, mask, q, k, left);
-        mask = ready_bound(b, mask, k, q, right);
+        mask = builtin_bound(b, mask, q, k, left);
+        mask = builtin_bound(b, mask, k, q, right);
     }
     return mask;
 }
@@ -54,7 +54,7 @@ fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32
         fxa_builder_set_score(b, map[fxa__program_output(p, FXA__OUT_SCORE)]);
         mask = map[fxa__program_output(p, FXA__OUT_MASK)];
     }
-    fxa_builder_set_mask(b, ready_terms(b, mask, flags, window_left, window_right));
+    fxa_builder_set_mask(b, builtin_terms(b, mask, flags, window_left, window_right));
     status = fxa_builder_finish(b, out, err);
 done:
     fxa__free(host, map, n * sizeof *map);

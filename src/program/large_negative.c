@@ -7,7 +7,7 @@
  *
  * They are not masks (docs/numerics.md: a row with all keys lowered attends to all of them; -inf added to +inf is NaN),
  * and engines cannot skip the tiles. They are reported as properties of the program so that the user can be warned.
- * `c ? score : -inf` is a mask (lift_mask.c) and is not reported.
+ * `c ? score : -inf` is a mask (extract_mask.c) and is not reported.
  *
  * The search follows the score down through sums, selects and products with constants, and keeps the sign with which a
  * value enters the score. It visits every node once, users before operands.
@@ -17,94 +17,96 @@
 #include <math.h>
 #include <string.h>
 
-#define PENALTY_MAX (-10000.0) /* constants at or below are reported; libraries use -10000 in f16, -1e9 in f32 */
+#define NEGATIVE_MAX (-10000.0) /* constants at or below are reported; libraries use -10000 in f16, -1e9 in f32 */
 
-enum { PENALTY_SMALL = 4096 }; /* nodes that need no allocation */
+enum { NEGATIVE_SMALL = 4096 }; /* nodes that need no allocation */
 /* How a value enters the score: with its sign, negated; INSIDE: not only through selects. */
-enum { PENALTY_AS_IS = 1, PENALTY_NEGATED = 2, PENALTY_INSIDE = 4 };
+enum { NEGATIVE_AS_IS = 1, NEGATIVE_NEGATED = 2, NEGATIVE_INSIDE = 4 };
 
-typedef struct penalty_walk {
+typedef struct negative_walk {
     const fxa_program *p;
     const uint16_t *depends;
     uint8_t *reach;  /* [nodes] bits above; 0 = the node does not enter the score */
     uint32_t *found; /* properties found */
-} penalty_walk;
+} negative_walk;
 
 /* Returns `reach` of the operand of a negation. */
-static uint8_t penalty_flip(uint8_t reach) {
-    return (uint8_t)(PENALTY_INSIDE | (reach & PENALTY_AS_IS ? PENALTY_NEGATED : 0) |
-                     (reach & PENALTY_NEGATED ? PENALTY_AS_IS : 0));
+static uint8_t negative_flip(uint8_t reach) {
+    return (uint8_t)(NEGATIVE_INSIDE | (reach & NEGATIVE_AS_IS ? NEGATIVE_NEGATED : 0) |
+                     (reach & NEGATIVE_NEGATED ? NEGATIVE_AS_IS : 0));
 }
 
 /* Returns true if the node does not depend on the score. */
-static bool penalty_is_free(const penalty_walk *w, int32_t node) { return !(w->depends[node] >> FXA_INPUT_SCORE & 1u); }
+static bool negative_is_free(const negative_walk *w, int32_t node) {
+    return !(w->depends[node] >> FXA_INPUT_SCORE & 1u);
+}
 
 /* Records the property if the node is a constant that enters the score as a large negative number. */
-static void penalty_note(const penalty_walk *w, int32_t node, uint8_t reach) {
+static void negative_note(const negative_walk *w, int32_t node, uint8_t reach) {
     const fxa__node *n = &w->p->nodes[node];
     double x = n->type == FXA_FLOAT ? n->f : n->imm;
-    bool low = (reach & PENALTY_AS_IS && x <= PENALTY_MAX) || (reach & PENALTY_NEGATED && -x <= PENALTY_MAX);
-    if (n->op != FXA_OP_CONST || !low || (isinf(x) && !(reach & PENALTY_INSIDE))) return;
+    bool low = (reach & NEGATIVE_AS_IS && x <= NEGATIVE_MAX) || (reach & NEGATIVE_NEGATED && -x <= NEGATIVE_MAX);
+    if (n->op != FXA_OP_CONST || !low || (isinf(x) && !(reach & NEGATIVE_INSIDE))) return;
     *w->found |= FXA_PROPERTY_LARGE_NEGATIVE | (isfinite(x) ? FXA_PROPERTY_FINITE_LARGE_NEGATIVE : 0);
 }
 
 /* Follows a product or quotient by a constant, which may change the sign; detects -1e9 * float(c). */
-static void penalty_scale(const penalty_walk *w, const fxa__node *n, uint8_t reach) {
+static void negative_scale(const negative_walk *w, const fxa__node *n, uint8_t reach) {
     for (int i = 0; i < 2; i++) {
         const fxa__node *number = &w->p->nodes[n->arg[i]], *x = &w->p->nodes[n->arg[1 - i]];
         if (number->op != FXA_OP_CONST || number->type != FXA_FLOAT || (n->op == FXA_OP_DIV && i == 0)) continue;
-        w->reach[n->arg[1 - i]] |= number->f < 0 ? penalty_flip(reach) : (uint8_t)(reach | PENALTY_INSIDE);
+        w->reach[n->arg[1 - i]] |= number->f < 0 ? negative_flip(reach) : (uint8_t)(reach | NEGATIVE_INSIDE);
         if (n->op == FXA_OP_MUL && x->op == FXA_OP_FLOAT && w->p->nodes[x->arg[0]].type == FXA_BOOL &&
-            penalty_is_free(w, x->arg[0]))
-            penalty_note(w, n->arg[i], reach);
+            negative_is_free(w, x->arg[0]))
+            negative_note(w, n->arg[i], reach);
     }
 }
 
 /* Detects max(c ? x : -inf, -1e9), where the number replaces the mask's -inf. */
-static void penalty_clamp(const penalty_walk *w, const fxa__node *n, uint8_t reach) {
+static void negative_clamp(const negative_walk *w, const fxa__node *n, uint8_t reach) {
     for (int i = 0; n->op == FXA_OP_MAX && i < 2; i++)
-        if (fxa__program_masked_branch(w->p, n->arg[i]) && penalty_is_free(w, w->p->nodes[n->arg[i]].arg[0]))
-            penalty_note(w, n->arg[1 - i], (uint8_t)(reach & ~PENALTY_NEGATED));
+        if (fxa__program_masked_branch(w->p, n->arg[i]) && negative_is_free(w, w->p->nodes[n->arg[i]].arg[0]))
+            negative_note(w, n->arg[1 - i], (uint8_t)(reach & ~NEGATIVE_NEGATED));
 }
 
 /* Checks a node and passes `reach` on to its operands. */
-static void penalty_visit(const penalty_walk *w, int32_t node) {
+static void negative_visit(const negative_walk *w, int32_t node) {
     const fxa__node *n = &w->p->nodes[node];
-    uint8_t reach = w->reach[node], inside = reach | PENALTY_INSIDE;
+    uint8_t reach = w->reach[node], inside = reach | NEGATIVE_INSIDE;
     switch (n->op) {
     case FXA_OP_SELECT:
         for (int i = 1; i <= 2; i++) {
-            if (penalty_is_free(w, n->arg[0])) penalty_note(w, n->arg[i], reach);
+            if (negative_is_free(w, n->arg[0])) negative_note(w, n->arg[i], reach);
             w->reach[n->arg[i]] |= reach;
         }
         break;
     case FXA_OP_MUL:
-    case FXA_OP_DIV: penalty_scale(w, n, reach); break;
-    case FXA_OP_NEG: w->reach[n->arg[0]] |= penalty_flip(reach); break;
+    case FXA_OP_DIV: negative_scale(w, n, reach); break;
+    case FXA_OP_NEG: w->reach[n->arg[0]] |= negative_flip(reach); break;
     case FXA_OP_FLOAT: w->reach[n->arg[0]] |= reach; break; /* of ints */
     case FXA_OP_ADD:
     case FXA_OP_SUB:
     case FXA_OP_MIN:
     case FXA_OP_MAX:
         w->reach[n->arg[0]] |= inside;
-        w->reach[n->arg[1]] |= n->op == FXA_OP_SUB ? penalty_flip(reach) : inside;
-        penalty_clamp(w, n, inside);
+        w->reach[n->arg[1]] |= n->op == FXA_OP_SUB ? negative_flip(reach) : inside;
+        negative_clamp(w, n, inside);
         break;
     default: break;
     }
 }
 
-uint32_t fxa__program_penalties(const fxa_program *p, int32_t score, const uint16_t *depends) {
-    uint8_t small[PENALTY_SMALL] = {0};
+uint32_t fxa__program_large_negative(const fxa_program *p, int32_t score, const uint16_t *depends) {
+    uint8_t small[NEGATIVE_SMALL] = {0};
     uint32_t found = 0;
     size_t n = (size_t)score + 1;
-    penalty_walk w = {p, depends, small, &found};
-    if (n > PENALTY_SMALL) w.reach = fxa__alloc_array(p->host, n, sizeof *w.reach);
+    negative_walk w = {p, depends, small, &found};
+    if (n > NEGATIVE_SMALL) w.reach = fxa__alloc_array(p->host, n, sizeof *w.reach);
     if (w.reach == NULL) return 0;
     if (w.reach != small) memset(w.reach, 0, n);
-    w.reach[score] = PENALTY_AS_IS;
+    w.reach[score] = NEGATIVE_AS_IS;
     for (int32_t i = score; i >= 0; i--)
-        if (w.reach[i]) penalty_visit(&w, i);
+        if (w.reach[i]) negative_visit(&w, i);
     if (w.reach != small) fxa__free(p->host, w.reach, n);
     return found;
 }

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Imports two programs into one builder; see joint.h. The builder stores equal nodes once, and importing a finished
+ * Imports two programs into one builder; see fuse.h. The builder stores equal nodes once, and importing a finished
  * node gives the same node again: so common subexpressions are shared without a search, and no bit of a result changes.
  */
-#include "joint.h"
+#include "fuse.h"
 
 #include "copy_outputs.h"
 
 #include "../base/invariant.h"
 
 enum {
-    JOINT_FORWARD = 1 << FXA__OUT_SCORE | 1 << FXA__OUT_MASK,
-    JOINT_GRADS = 1 << FXA__OUT_DPARAM | 1 << FXA__OUT_DLOAD,
-    JOINT_DSCORE = 1 << FXA__OUT_DSCORE
+    FUSE_FORWARD = 1 << FXA__OUT_SCORE | 1 << FXA__OUT_MASK,
+    FUSE_GRADS = 1 << FXA__OUT_DPARAM | 1 << FXA__OUT_DLOAD,
+    FUSE_DSCORE = 1 << FXA__OUT_DSCORE
 };
 
-fxa_status fxa__lower_joint(fxa__host *host, const fxa_program *program, const fxa_program *derivative,
-                            bool with_dscore, fxa_program **out, fxa_error *err) {
+fxa_status fxa__lower_fuse(fxa__host *host, const fxa_program *program, const fxa_program *derivative, bool with_dscore,
+                           fxa_program **out, fxa_error *err) {
     size_t n = (size_t)(program->n_nodes > derivative->n_nodes ? program->n_nodes : derivative->n_nodes);
     fxa_value *map = fxa__alloc_array(host, n, sizeof *map);
     fxa_builder *b = NULL;
     *out = NULL;
     fxa_status status =
-        map ? fxa__builder_new(host, FXA__PROGRAM_JOINT, &b, err) : fxa__fail_memory(err, "a joint program");
+        map ? fxa__builder_new(host, FXA__PROGRAM_FUSED, &b, err) : fxa__fail_memory(err, "a fused program");
     if (status != FXA_OK) goto done;
     fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* the maximum of both programs together */
-    if (fxa__builder_import(b, program, map)) fxa__lower_copy_outputs(b, program, map, JOINT_FORWARD);
+    if (fxa__builder_import(b, program, map)) fxa__lower_copy_outputs(b, program, map, FUSE_FORWARD);
     if (fxa__builder_import(b, derivative, map))
-        fxa__lower_copy_outputs(b, derivative, map, JOINT_GRADS | (with_dscore ? JOINT_DSCORE : 0));
+        fxa__lower_copy_outputs(b, derivative, map, FUSE_GRADS | (with_dscore ? FUSE_DSCORE : 0));
     status = fxa_builder_finish(b, out, err);
     FXA__ASSERT(status != FXA_OK || ((*out)->n_params == program->n_params && (*out)->n_tensors == program->n_tensors));
 done:
@@ -37,28 +37,28 @@ done:
 }
 
 /* Sets `bit` in marks[i] of every node i that an output of `kinds` depends on. */
-static void joint_mark(const fxa_program *p, uint32_t kinds, uint8_t bit, uint8_t *marks) {
+static void fuse_mark(const fxa_program *p, uint32_t kinds, uint8_t bit, uint8_t *marks) {
     for (int32_t i = 0; i < p->n_outputs; i++)
         if (kinds >> p->outputs[i].kind & 1u) marks[p->outputs[i].value] |= bit;
     for (int32_t i = p->n_nodes - 1; i >= 0; i--)
         for (int j = 0; marks[i] & bit && j < p->nodes[i].n_args; j++) marks[p->nodes[i].arg[j]] |= bit;
 }
 
-bool fxa__lower_joint_shares(fxa__host *host, const fxa_program *joint) {
+bool fxa__lower_fused_shares_function(fxa__host *host, const fxa_program *fused) {
     enum { VALUE = 1, BACK = 2, SCORE = 4 }; /* used by the score, used by dscore or gradients, depends on the score */
-    uint8_t *marks = fxa__alloc(host, (size_t)joint->n_nodes);
+    uint8_t *marks = fxa__alloc(host, (size_t)fused->n_nodes);
     bool shares = false;
     if (!marks) return false;
-    joint_mark(joint, 1u << FXA__OUT_SCORE, VALUE, marks);
-    joint_mark(joint, JOINT_GRADS | JOINT_DSCORE, BACK, marks);
-    for (int32_t i = 0; i < joint->n_nodes; i++) {
-        const fxa__node *n = &joint->nodes[i];
+    fuse_mark(fused, 1u << FXA__OUT_SCORE, VALUE, marks);
+    fuse_mark(fused, FUSE_GRADS | FUSE_DSCORE, BACK, marks);
+    for (int32_t i = 0; i < fused->n_nodes; i++) {
+        const fxa__node *n = &fused->nodes[i];
         bool input = n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE;
         for (int j = 0; j < n->n_args; j++) input = input || marks[n->arg[j]] & SCORE;
         if (input) marks[i] |= SCORE;
         shares = shares || (marks[i] == (VALUE | BACK | SCORE) && fxa__op_info_get(n->op)->exact != FXA__EXACT_ALWAYS &&
                             n->op != FXA_OP_INPUT);
     }
-    fxa__free(host, marks, (size_t)joint->n_nodes);
+    fxa__free(host, marks, (size_t)fused->n_nodes);
     return shares;
 }

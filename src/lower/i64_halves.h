@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lowering, i64 halves: rewrites 64-bit comparisons of i64 elements (fxa__node_compares_wide) as comparisons of their
+ * 32-bit halves, for engines with 32-bit ints. x == y becomes `first halves equal && second halves equal`, x != y
+ * becomes `first halves differ || second halves differ`. Each half is a load of its own, so an engine's treatment of
+ * loads, comparisons and bools applies unchanged.
+ */
+#ifndef FXA_LOWER_I64_HALVES_H
+#define FXA_LOWER_I64_HALVES_H
+
+#include "../program/program.h"
+
+/* The result. If p has no 64-bit comparison, `program` is p itself. Otherwise it is `own`, with p's declarations and
+ * outputs and its own nodes, which are in topological order but may contain equal and unused nodes. Its loads of one
+ * half have fxa__node.half 1 or 2, the first or second 32 bits in memory. It has no hash and must not be retained,
+ * printed or evaluated. */
+typedef struct fxa__i64_halves {
+    const fxa_program *program; /* the program to lower */
+    fxa_program own;
+    fxa__node *nodes;
+    fxa__output *outputs;
+    size_t capacity; /* of nodes */
+} fxa__i64_halves;
+
+/* Rewrites p, which must outlive *out. *out must not be moved or copied, since it may point into itself. Returns false
+ * if memory ran out. The caller frees *out in either case. */
+bool fxa__lower_i64_halves(fxa__host *host, const fxa_program *p, fxa__i64_halves *out);
+void fxa__lower_i64_halves_free(fxa__host *host, fxa__i64_halves *halves);
+
+#endif
