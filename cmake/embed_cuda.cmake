@@ -2,7 +2,7 @@
 #   cmake -DFOLDER=src -DOUTPUT=cuda_sources.c -P embed_cuda.cmake
 # The hash of all of them is the version of the kernel set.
 file(GLOB sources ${FOLDER}/engine/cuda/*.cu ${FOLDER}/engine/cuda/*.cuh ${FOLDER}/lower/program_ops.h
-  ${FOLDER}/program/span_rules.h)
+  ${FOLDER}/program/interval_rules.h)
 list(SORT sources)
 set(rows "")
 set(all "")

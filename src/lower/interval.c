@@ -11,7 +11,8 @@
 #include "../base/dtype.h"
 #include "../base/num.h"
 
-/* ---- Names of the rules in span_rules.h -------------------------------------------------------------------------- */
+/* ---- Names of the rules in interval_rules.h
+ * -------------------------------------------------------------------------- */
 
 #define INTERVAL_INT(ID, value) [FXA_OP_##ID] = "fxa__ints_" #ID,
 #define INTERVAL_BOOL(ID, value) [FXA_OP_##ID] = "fxa__bools_" #ID,
@@ -22,15 +23,15 @@ static const char *const interval_rules[4][FXA_OP_COUNT] = {
     [FXA_BOOL] = {FXA__BOOL_RULES(INTERVAL_BOOL)},
 };
 
-/* Bits of fxa__interval.order: the node depends on a load; it is an operand of the mask's conjunction. */
+/* Bits of fxa__interval_text.order: the node depends on a load; it is an operand of the mask's conjunction. */
 enum { INTERVAL_LOADS = 1, INTERVAL_CONJUNCT = 2 };
 
 /* Returns true if the node varies over a tile: it depends on q or k. */
-static bool interval_varies(const fxa__interval *v, int32_t node) { return v->emit.level[node] > FXA__EMIT_HEAD; }
+static bool interval_varies(const fxa__interval_text *v, int32_t node) { return v->emit.level[node] > FXA__EMIT_HEAD; }
 
-/* Returns the type of a node's interval: fxa__real for floats, fxa__span for ints and bools. */
-static const char *interval_family(const fxa__interval *v, int32_t node) {
-    return v->emit.p->nodes[node].type == FXA_FLOAT ? "real" : "span";
+/* Returns the type of a node's interval: fxa__real for floats, fxa__interval for ints and bools. */
+static const char *interval_family(const fxa__interval_text *v, int32_t node) {
+    return v->emit.p->nodes[node].type == FXA_FLOAT ? "real" : "interval";
 }
 
 /* ---- Forms ------------------------------------------------------------------------------------------------------- */
@@ -40,7 +41,7 @@ enum { INTERVAL_MAX_COEF = 1 << 24 };
 
 /* Returns true if the node is an int without a non-affine part whose bounds can be computed in 64 bits. If they fit 32
  * bits, they are the bounds of the value. */
-static bool interval_has_form(const fxa__interval *v, int32_t node) {
+static bool interval_has_form(const fxa__interval_text *v, int32_t node) {
     const fxa__linear *f = &v->forms[node];
     if (v->emit.p->nodes[node].type != FXA_INT || f->nonaffine) return false;
     for (int i = 0; i < FXA_INPUT_COUNT; i++)
@@ -63,7 +64,7 @@ static void interval_end(const fxa__linear *f, bool largest, fxa__writer *w) {
 
 /* Writes the interval of a form in 64 bits. */
 static void interval_ends(const fxa__linear *f, fxa__writer *w) {
-    fxa__write_format(w, "fxa__span_make(");
+    fxa__write_format(w, "fxa__interval_make(");
     interval_end(f, false, w);
     fxa__write_format(w, ", ");
     interval_end(f, true, w);
@@ -72,7 +73,7 @@ static void interval_ends(const fxa__linear *f, fxa__writer *w) {
 
 /* Returns true if both sides of a comparison are affine and share q or k, so that the bounds of their difference are
  * tighter than the difference of their bounds. */
-static bool interval_has_difference(const fxa__interval *v, const fxa__node *n) {
+static bool interval_has_difference(const fxa__interval_text *v, const fxa__node *n) {
     if (n->n_args != 2 || n->type != FXA_BOOL || v->emit.p->nodes[n->arg[0]].type != FXA_INT) return false;
     const fxa__linear *x = &v->forms[n->arg[0]], *y = &v->forms[n->arg[1]];
     for (int k = 0; k < 2; k++)
@@ -82,27 +83,28 @@ static bool interval_has_difference(const fxa__interval *v, const fxa__node *n) 
 
 /* Writes the condition and the first branch of a comparison by difference: x < y becomes x - y < 0 with the constants
  * on the right side, used if neither x nor y wraps. interval_operation writes the other branch. */
-static void interval_difference(const fxa__interval *v, const fxa__node *n, fxa__writer *w) {
+static void interval_difference(const fxa__interval_text *v, const fxa__node *n, fxa__writer *w) {
     const fxa__linear *x = &v->forms[n->arg[0]], *y = &v->forms[n->arg[1]];
     fxa__linear difference = fxa__linear_sum(x, 1, y, -1);
     long long c = (long long)y->c - x->c;
     difference.c = 0;
-    fxa__write_format(w, "fxa__span_fits(w%d) && fxa__span_fits(w%d) ? %s(", (int)n->arg[0], (int)n->arg[1],
+    fxa__write_format(w, "fxa__interval_fits(w%d) && fxa__interval_fits(w%d) ? %s(", (int)n->arg[0], (int)n->arg[1],
                       interval_rules[FXA_INT][n->op]);
     interval_ends(&difference, w);
-    fxa__write_format(w, ", fxa__span_make(%lldLL, %lldLL)) : ", c, c);
+    fxa__write_format(w, ", fxa__interval_make(%lldLL, %lldLL)) : ", c, c);
 }
 
 /* ---- Operands and operations ------------------------------------------------------------------------------------- */
 
-/* Writes a node as an operand of type fxa__span or fxa__real: its variable, or its constant value as an interval. */
-static void interval_operand(const fxa__interval *v, int32_t node, fxa__writer *w) {
+/* Writes a node as an operand of type fxa__interval or fxa__real: its variable, or its constant value as an
+ * interval. */
+static void interval_operand(const fxa__interval_text *v, int32_t node, fxa__writer *w) {
     bool real = v->emit.p->nodes[node].type == FXA_FLOAT;
     if (interval_varies(v, node)) {
         fxa__write_format(w, "s%d", (int)node);
         return;
     }
-    fxa__write_format(w, real ? "fxa__real_point((double)" : "fxa__span_make(");
+    fxa__write_format(w, real ? "fxa__real_point((double)" : "fxa__interval_make(");
     for (int k = 0; k < (real ? 1 : 2); k++) {
         if (k) fxa__write_format(w, ", ");
         fxa__lower_emit_value(&v->emit, node, w);
@@ -111,7 +113,8 @@ static void interval_operand(const fxa__interval *v, int32_t node, fxa__writer *
 }
 
 /* Writes a call of `name` with the first `count` operands of n; the last operand is repeated if n has fewer. */
-static void interval_call(const fxa__interval *v, const fxa__node *n, const char *name, int count, fxa__writer *w) {
+static void interval_call(const fxa__interval_text *v, const fxa__node *n, const char *name, int count,
+                          fxa__writer *w) {
     fxa__write_format(w, "%s(", name);
     for (int k = 0; k < count; k++) {
         if (k) fxa__write_format(w, ", ");
@@ -120,7 +123,7 @@ static void interval_call(const fxa__interval *v, const fxa__node *n, const char
     fxa__write_format(w, ")");
 }
 
-static void interval_clamp(const fxa__interval *v, const fxa__node *n, fxa__writer *w) {
+static void interval_clamp(const fxa__interval_text *v, const fxa__node *n, fxa__writer *w) {
     const char *const *rules = interval_rules[n->type];
     fxa__write_format(w, "%s(", rules[FXA_OP_MIN]);
     interval_call(v, n, rules[FXA_OP_MAX], 2, w);
@@ -130,18 +133,18 @@ static void interval_clamp(const fxa__interval *v, const fxa__node *n, fxa__writ
 }
 
 /* Writes == or != of two i64 loads, compared in all 64 bits. */
-static void interval_wide(const fxa__interval *v, const fxa__node *n, fxa__writer *w) {
-    fxa__write_format(w, n->op == FXA_OP_NE ? "fxa__bools_NOT(fxa__span_whole(" : "fxa__span_whole(");
+static void interval_wide(const fxa__interval_text *v, const fxa__node *n, fxa__writer *w) {
+    fxa__write_format(w, n->op == FXA_OP_NE ? "fxa__bools_NOT(fxa__interval_whole(" : "fxa__interval_whole(");
     interval_call(v, n, interval_rules[FXA_INT][FXA_OP_EQ], 2, w);
     fxa__write_format(w, ", ");
     interval_operand(v, n->arg[0], w);
-    fxa__write_format(w, n->op == FXA_OP_NE ? "), fxa__span_any())" : ")");
+    fxa__write_format(w, n->op == FXA_OP_NE ? "), fxa__interval_any())" : ")");
 }
 
-static void interval_cast(const fxa__interval *v, int32_t node, fxa__writer *w) {
+static void interval_cast(const fxa__interval_text *v, int32_t node, fxa__writer *w) {
     const fxa__node *n = &v->emit.p->nodes[node];
     bool same = (n->type == FXA_FLOAT) == (v->emit.p->nodes[n->arg[0]].type == FXA_FLOAT);
-    const char *cast = n->type == FXA_FLOAT ? "fxa__real_of_span" : "fxa__span_of_real";
+    const char *cast = n->type == FXA_FLOAT ? "fxa__real_of_interval" : "fxa__interval_of_real";
     if (same)
         interval_operand(v, n->arg[0], w); /* int(bool): the interval of 0 and 1 is the same */
     else
@@ -149,13 +152,13 @@ static void interval_cast(const fxa__interval *v, int32_t node, fxa__writer *w) 
 }
 
 /* Writes the interval of a node from the intervals of its operands; unbounded if there is no rule for it. */
-static void interval_operation(const fxa__interval *v, int32_t node, fxa__writer *w) {
+static void interval_operation(const fxa__interval_text *v, int32_t node, fxa__writer *w) {
     const fxa__node *n = &v->emit.p->nodes[node];
     const char *rule = interval_rules[v->emit.p->nodes[n->arg[0]].type][n->op];
     if (n->op == FXA_OP_CLAMP)
         interval_clamp(v, n, w);
     else if (n->op == FXA_OP_SELECT)
-        interval_call(v, n, n->type == FXA_FLOAT ? "fxa__real_select" : "fxa__span_select", 3, w);
+        interval_call(v, n, n->type == FXA_FLOAT ? "fxa__real_select" : "fxa__interval_select", 3, w);
     else if (n->op == FXA_OP_FLOAT || n->op == FXA_OP_INT)
         interval_cast(v, node, w);
     else if (fxa__node_compares_wide(v->emit.p, n))
@@ -169,7 +172,7 @@ static void interval_operation(const fxa__interval *v, int32_t node, fxa__writer
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
 /* Returns the axis whose index varies over the tile if there is exactly one; else -1. */
-static int interval_axis(const fxa__interval *v, const fxa__node *load) {
+static int interval_axis(const fxa__interval_text *v, const fxa__node *load) {
     int axis = -1;
     for (int d = 0; d < load->n_args; d++) {
         if (!interval_varies(v, load->arg[d])) continue;
@@ -181,7 +184,7 @@ static int interval_axis(const fxa__interval *v, const fxa__node *load) {
 
 /* Returns the index of the {min, max} table of a load of ints or bools, which is added if it is new; -1 if the node has
  * none or v->tables is full. */
-static int8_t interval_find_table(fxa__interval *v, const fxa__node *n) {
+static int8_t interval_find_table(fxa__interval_text *v, const fxa__node *n) {
     int axis = n->op == FXA_OP_LOAD && n->type != FXA_FLOAT ? interval_axis(v, n) : -1;
     if (axis < 0) return -1;
     for (int32_t i = 0; i < v->n_tables; i++)
@@ -192,7 +195,7 @@ static int8_t interval_find_table(fxa__interval *v, const fxa__node *n) {
 }
 
 /* Writes r<node>, the row of a load's table, and i<node>, 1 if the indices of all other axes are in bounds. */
-static void interval_row(const fxa__interval *v, int32_t node, fxa__writer *w) {
+static void interval_row(const fxa__interval_text *v, int32_t node, fxa__writer *w) {
     const fxa__node *n = &v->emit.p->nodes[node];
     fxa__write_format(w, "    long long r%d = 0;\n    const int i%d = 1", (int)node, (int)node);
     for (int d = 0; d < n->n_args; d++) {
@@ -205,41 +208,41 @@ static void interval_row(const fxa__interval *v, int32_t node, fxa__writer *w) {
     fxa__write_format(w, ";\n");
 }
 
-static void interval_load(const fxa__interval *v, int32_t node, fxa__writer *w) {
+static void interval_load(const fxa__interval_text *v, int32_t node, fxa__writer *w) {
     const fxa__node *n = &v->emit.p->nodes[node];
     const fxa__interval_table *t = &v->tables[v->table[node]];
-    if (n->type == FXA_BOOL) fxa__write_format(w, "fxa__span_truth(");
+    if (n->type == FXA_BOOL) fxa__write_format(w, "fxa__interval_truth(");
     fxa__write_format(w, "i%d ? load_range(a, %d, r%d, %stensor[%d].size[%d], ", (int)node, v->table[node], (int)node,
                       fxa__lower_emit_args(v->emit.dialect), (int)t->tensor, (int)t->axis);
     interval_operand(v, n->arg[t->axis], w);
-    fxa__write_format(w, ") : fxa__span_make(0, 0)%s", n->type == FXA_BOOL ? ")" : "");
+    fxa__write_format(w, ") : fxa__interval_make(0, 0)%s", n->type == FXA_BOOL ? ")" : "");
 }
 
 /* ---- The body ---------------------------------------------------------------------------------------------------- */
 
-static void interval_leaf(const fxa__interval *v, int32_t node, fxa__writer *w) {
+static void interval_leaf(const fxa__interval_text *v, int32_t node, fxa__writer *w) {
     if (v->emit.given[node])
         fxa__write_format(w, "%s", v->emit.given[node]);
     else if (v->table[node] >= 0)
         interval_load(v, node, w);
     else if (v->emit.p->nodes[node].type == FXA_BOOL)
-        fxa__write_format(w, "fxa__span_make(0, 1)");
+        fxa__write_format(w, "fxa__interval_make(0, 1)");
     else
         fxa__write_format(w, "fxa__%s_any()", interval_family(v, node)); /* the score, loads without a table */
 }
 
-static void interval_statement(const fxa__interval *v, int32_t node, fxa__writer *w) {
+static void interval_statement(const fxa__interval_text *v, int32_t node, fxa__writer *w) {
     const fxa__node *n = &v->emit.p->nodes[node];
     bool form = interval_has_form(v, node);
     if (v->table[node] >= 0 && !v->emit.given[node]) interval_row(v, node, w);
     if (form) {
-        fxa__write_format(w, "    const fxa__span w%d = ", (int)node);
+        fxa__write_format(w, "    const fxa__interval w%d = ", (int)node);
         interval_ends(&v->forms[node], w);
         fxa__write_format(w, ";\n");
     }
     fxa__write_format(w, "    const fxa__%s s%d = ", interval_family(v, node), (int)node);
     if (form) {
-        fxa__write_format(w, "fxa__span_clip(w%d.lo, w%d.hi)", (int)node, (int)node);
+        fxa__write_format(w, "fxa__interval_clip(w%d.lo, w%d.hi)", (int)node, (int)node);
     } else if (fxa__op_info_get(n->op)->sig == FXA__SIG_LEAF) {
         interval_leaf(v, node, w);
     } else {
@@ -252,14 +255,14 @@ static void interval_statement(const fxa__interval *v, int32_t node, fxa__writer
 static bool interval_is_and(const fxa__node *n) { return n->op == FXA_OP_AND && n->type == FXA_BOOL; }
 
 /* Writes early returns: the tile is empty if an operand of the mask's conjunction is false everywhere. */
-static void interval_return_empty(const fxa__interval *v, fxa__writer *w) {
+static void interval_return_empty(const fxa__interval_text *v, fxa__writer *w) {
     for (int32_t i = 0; i <= v->mask; i++)
         if (v->order[i] == INTERVAL_CONJUNCT && interval_varies(v, i) && !interval_is_and(&v->emit.p->nodes[i]))
             fxa__write_format(w, "    if (!s%d.hi) return TILE_EMPTY;\n", (int)i);
 }
 
 /* Nodes that do not depend on a load come first: if they decide the tile, no table is read. */
-void fxa__lower_interval_text(const fxa__interval *v, fxa__writer *w) {
+void fxa__lower_interval_text(const fxa__interval_text *v, fxa__writer *w) {
     uint32_t kind = 1u << FXA__OUT_MASK;
     fxa__lower_emit_nodes(&v->emit, FXA__EMIT_RUN, kind, w);
     fxa__lower_emit_nodes(&v->emit, FXA__EMIT_HEAD, kind, w);
@@ -269,14 +272,14 @@ void fxa__lower_interval_text(const fxa__interval *v, fxa__writer *w) {
                 interval_statement(v, i, w);
         if (!loads && (v->order[v->mask] & INTERVAL_LOADS)) interval_return_empty(v, w);
     }
-    fxa__write_format(w, "    const fxa__span all = ");
+    fxa__write_format(w, "    const fxa__interval all = ");
     interval_operand(v, v->mask, w);
     fxa__write_format(w, ";\n    return all.lo ? TILE_FULL : all.hi ? TILE_PARTIAL : TILE_EMPTY;\n");
 }
 
 /* Marks every varying node that the mask depends on as used: each has a statement of its own here, also a product that
  * emit.c would fuse into a sum. */
-static void interval_mark(fxa__interval *v) {
+static void interval_mark(fxa__interval_text *v) {
     for (int32_t i = v->mask; i >= 0; i--) {
         const fxa__node *n = &v->emit.p->nodes[i];
         for (int j = 0; v->emit.used[i] && interval_varies(v, i) && j < fxa__node_operands(n); j++)
@@ -285,7 +288,7 @@ static void interval_mark(fxa__interval *v) {
 }
 
 /* Fills v->order. */
-static void interval_order(fxa__interval *v) {
+static void interval_order(fxa__interval_text *v) {
     const fxa_program *p = v->emit.p;
     for (int32_t i = 0; i < p->n_nodes; i++) {
         v->order[i] = p->nodes[i].op == FXA_OP_LOAD ? INTERVAL_LOADS : 0;
@@ -297,9 +300,9 @@ static void interval_order(fxa__interval *v) {
             v->order[p->nodes[i].arg[k]] |= INTERVAL_CONJUNCT;
 }
 
-bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, fxa__interval *out) {
+bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, fxa__interval_text *out) {
     size_t n = (size_t)p->n_nodes;
-    *out = (fxa__interval){.mask = fxa__program_output(p, FXA__OUT_MASK)};
+    *out = (fxa__interval_text){.mask = fxa__program_output(p, FXA__OUT_MASK)};
     bool ok = fxa__lower_emit_open(host, p, dialect, 1u << FXA__OUT_MASK, &out->emit);
     out->forms = fxa__alloc_array(host, n, sizeof *out->forms);
     out->table = fxa__alloc(host, n);
@@ -314,7 +317,7 @@ bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialec
     return true;
 }
 
-void fxa__lower_interval_close(fxa__interval *v) {
+void fxa__lower_interval_close(fxa__interval_text *v) {
     size_t n = (size_t)v->emit.p->n_nodes;
     fxa__free(v->emit.host, v->forms, n * sizeof *v->forms);
     fxa__free(v->emit.host, v->table, n);
@@ -332,7 +335,7 @@ static int64_t interval_rows(const fxa_view *view, int32_t axis) {
 }
 
 int64_t fxa__lower_interval_size(const fxa_view *view, int32_t axis) {
-    return 2 * interval_rows(view, axis) * fxa__span_n_blocks(view->size[axis]);
+    return 2 * interval_rows(view, axis) * fxa__interval_n_blocks(view->size[axis]);
 }
 
 /* Fills one row: {min, max} of each block of the elements along `axis` that start at element offset `at`. */
@@ -347,7 +350,7 @@ static void interval_fill_row(const fxa_view *view, int32_t axis, int64_t at, in
 }
 
 void fxa__lower_interval_fill(const fxa_view *view, int32_t axis, int32_t *pairs) {
-    int64_t rows = interval_rows(view, axis), pitch = 2 * fxa__span_n_blocks(view->size[axis]);
+    int64_t rows = interval_rows(view, axis), pitch = 2 * fxa__interval_n_blocks(view->size[axis]);
     for (int64_t row = 0; row < rows; row++) {
         int64_t at = 0, rest = row;
         for (int d = view->rank - 1; d >= 0; d--) {

@@ -4,7 +4,7 @@
  * everywhere, or unknown. It serves masks that depend on data which only the device has, captured tensors and run-time
  * lengths: the text runs on the device once per tile, before the kernels that skip tiles by its result. Masks whose
  * data the host has are classified by range analysis (src/program/range.h), which is more exact and too large for a
- * device. Both use the same rules for operations: src/program/span_rules.h, which the text includes.
+ * device. Both use the same rules for operations: src/program/interval_rules.h, which the text includes.
  *
  * Nodes that depend on neither q nor k are computed as values, by emit.h. All others are computed as intervals:
  *   - an int that is affine in the inputs: from the bounds of the form, in 64 bits
@@ -26,7 +26,7 @@ typedef struct fxa__interval_table {
     int32_t tensor, axis;
 } fxa__interval_table;
 
-typedef struct fxa__interval {
+typedef struct fxa__interval_text {
     fxa__emit emit; /* of the mask, without hoisted nodes; emit.given: set by the caller, text of a node's interval */
     int32_t mask;   /* node */
     fxa__linear *forms; /* [nodes] affine forms */
@@ -34,19 +34,19 @@ typedef struct fxa__interval {
     uint8_t *order;     /* [nodes] bits of interval.c that decide the order of statements */
     fxa__interval_table tables[FXA__INTERVAL_TABLES];
     int32_t n_tables; /* loads beyond FXA__INTERVAL_TABLES tables are unbounded */
-} fxa__interval;
+} fxa__interval_text;
 
 /* Prepares the text for the mask of a SCORE or FUSED program, which must outlive *out. Returns false if memory ran out.
  * The caller closes *out in either case. */
-bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, fxa__interval *out);
-void fxa__lower_interval_close(fxa__interval *v);
+bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, fxa__interval_text *out);
+void fxa__lower_interval_close(fxa__interval_text *v);
 
 /* Writes the body of a function that returns TILE_FULL, TILE_PARTIAL or TILE_EMPTY for the nonempty tile q0..q1 x
  * k0..k1 (bounds inclusive). It reads b, h, q_len, k_len, heads and the arguments `a`, and calls
- *     fxa__span load_range(a, table, row, size, index)
- * which the caller defines as fxa__span_load on row `row` of a table; rows are the positions of the other axes in
+ *     fxa__interval load_range(a, table, row, size, index)
+ * which the caller defines as fxa__interval_load on row `row` of a table; rows are the positions of the other axes in
  * row-major order. */
-void fxa__lower_interval_text(const fxa__interval *v, fxa__writer *w);
+void fxa__lower_interval_text(const fxa__interval_text *v, fxa__writer *w);
 
 /* Returns the size of a table in ints. The view must have elements. */
 int64_t fxa__lower_interval_size(const fxa_view *view, int32_t axis);

@@ -64,8 +64,8 @@ FXA__OPS_FN float fxa__float_of_e4m3(unsigned bits) {
 
 FXA__OPS_FN int fxa__wrap32(long long x) { return (int)(unsigned)((unsigned long long)x & 0xffffffffu); }
 FXA__OPS_FN int fxa__sat32(long long x) {
-    const int least = -2147483647 - 1, most = 2147483647;
-    return x < least ? least : x > most ? most : (int)x;
+    const int lo = -2147483647 - 1, hi = 2147483647;
+    return x < lo ? lo : x > hi ? hi : (int)x;
 }
 /* Returns floor(x / |b|) and sets *rest to the remainder, for x <= 2^31; b == 0 counts as 1. Branch-free, since kernels
  * evaluate it for every pair while asynchronous products run. The only division is of a constant by b, which is usually
@@ -114,9 +114,9 @@ FXA__OPS_FN int fxa__apart(int x, int y) { return fxa__sat32((long long)x - y); 
 FXA__OPS_FN int fxa__shift(int x, int y) { return (int)((unsigned)x + (unsigned)y); }
 /* Returns x truncated and saturated to 32 bits, 0 for NaN. */
 FXA__OPS_FN int fxa__toint(real x) {
-    const int least = -2147483647 - 1, most = 2147483647;
+    const int lo = -2147483647 - 1, hi = 2147483647;
     if (!(x == x)) return 0;
-    return x <= (real)least ? least : x >= (real)most ? most : (int)x;
+    return x <= (real)lo ? lo : x >= (real)hi ? hi : (int)x;
 }
 
 /* ---- Floats ------------------------------------------------------------------------------------------------------ */

@@ -144,8 +144,8 @@ static bool properties_is_length(const fxa_program *p, int32_t load) {
 /* Records the properties that follow from sign * row in x.lo..x.hi. An end of x that is also an end of `all`, the row's
  * own range, is no bound. CAUSAL means exactly k <= q; any other bound on q - k is WINDOW (k < q is window_right -1),
  * also a left bound together with CAUSAL. */
-static void properties_of_bound(const fxa__range *r, const properties_row *row, int64_t sign, fxa__span x,
-                                fxa__span all, fxa_properties *out) {
+static void properties_of_bound(const fxa__range *r, const properties_row *row, int64_t sign, fxa__interval x,
+                                fxa__interval all, fxa_properties *out) {
     bool low = x.lo > all.lo, high = x.hi < all.hi;
     if (properties_row_is(row, sign, 1, -1, 0, 0, 0)) {
         if (low) out->window_right = (int32_t)-x.lo;
@@ -176,10 +176,11 @@ static void properties_of_mask(const properties *f, int32_t mask) {
             int32_t seen = first;
             while (r.bounds[seen].row != bound->row) seen = r.bounds[seen].next;
             if (seen != i || !properties_read_row(&r, &form->form, &row)) continue;
-            fxa__span x = {fxa__set_lo(&bound->set), fxa__set_hi(&bound->set)};
-            fxa__span range = {fxa__set_lo(&form->set), fxa__set_hi(&form->set)};
+            fxa__interval x = {fxa__set_lo(&bound->set), fxa__set_hi(&bound->set)};
+            fxa__interval range = {fxa__set_lo(&form->set), fxa__set_hi(&form->set)};
             properties_of_bound(&r, &row, 1, x, range, f->out);
-            properties_of_bound(&r, &row, -1, (fxa__span){-x.hi, -x.lo}, (fxa__span){-range.hi, -range.lo}, f->out);
+            properties_of_bound(&r, &row, -1, (fxa__interval){-x.hi, -x.lo}, (fxa__interval){-range.hi, -range.lo},
+                                f->out);
         }
     }
     fxa__range_close(&r);

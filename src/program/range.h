@@ -23,7 +23,7 @@
 #define FXA_PROGRAM_RANGE_H
 
 #include "program.h"
-#include "span_rules.h"
+#include "interval_rules.h"
 
 /* ---- Sets of integers (range_set.c) ------------------------------------------------------------------------------ */
 
@@ -33,7 +33,7 @@
 /* A set as ascending, disjoint, non-adjacent intervals; n 0 = empty. */
 typedef struct fxa__set {
     int32_t n;
-    fxa__span at[FXA__SET_PIECES];
+    fxa__interval at[FXA__SET_PIECES];
 } fxa__set;
 
 fxa__set fxa__set_of(int64_t lo, int64_t hi); /* returns lo..hi; empty if lo > hi */

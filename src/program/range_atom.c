@@ -115,7 +115,7 @@ static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa_
     }
     bool fits = true;
     for (int i = 0; i < values.n; i++) {
-        fxa__span x = values.at[i];
+        fxa__interval x = values.at[i];
         int64_t lo = atom_mod64(x.lo, d), hi = atom_mod64(x.hi, d);
         if (x.hi - x.lo >= d - 1) lo = 0, hi = d - 1;
         if (lo <= hi)
@@ -156,7 +156,7 @@ bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
     a.form = *f;
     if (f->coef[0] < 0) fxa__affine_negate(&a.form);
     for (int i = 0; i < values.n; i++) { /* no more pieces than before: the one that contains 0 gives one */
-        fxa__span x = values.at[i];
+        fxa__interval x = values.at[i];
         fxa__set_add(&a.set, fxa__max_i64(x.lo, 0), x.hi);
         fxa__set_add(&a.set, fxa__max_i64(-x.hi, 0), -x.lo);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Float nodes: an interval that contains the value of every engine, by the rules of span_rules.h. A load has the
+ * Float nodes: an interval that contains the value of every engine, by the rules of interval_rules.h. A load has the
  * interval of its elements if they can be read and are few (range_load.c). Other loads, the score and functions without
  * a rule are unbounded and may be NaN.
  */
@@ -14,12 +14,12 @@ static fxa__real (*const real_rules[FXA_OP_COUNT])(fxa__real, fxa__real) = {
 #undef REAL_RULE
 };
 
-static fxa__span real_truth(fxa__truth t) { return fxa__span_known(t.no == FXA__NEVER, t.yes == FXA__NEVER); }
+static fxa__interval real_truth(fxa__truth t) { return fxa__interval_known(t.no == FXA__NEVER, t.yes == FXA__NEVER); }
 
 static fxa__real real_cast(const fxa__range *r, int32_t arg) {
     const fxa__known *x = fxa__range_of(r, arg);
-    if (r->p->nodes[arg].type == FXA_BOOL) return fxa__real_of_span(real_truth(x->t));
-    return fxa__real_of_span(fxa__span_make(fxa__set_lo(&x->i.set), fxa__set_hi(&x->i.set)));
+    if (r->p->nodes[arg].type == FXA_BOOL) return fxa__real_of_interval(real_truth(x->t));
+    return fxa__real_of_interval(fxa__interval_make(fxa__set_lo(&x->i.set), fxa__set_hi(&x->i.set)));
 }
 
 /* Sets *out to the interval of a load's elements, widened if engines may round them; leaves it if they are not

@@ -97,7 +97,7 @@ static bool form_range_add(const fxa__set *so_far, int64_t coef, const fxa__set 
     out->n = 0;
     for (int i = 0; i < so_far->n; i++)
         for (int j = 0; j < atom->n; j++) {
-            fxa__span x = so_far->at[i], y = atom->at[j];
+            fxa__interval x = so_far->at[i], y = atom->at[j];
             int64_t lo, hi;
             if (!form_madd(x.lo, coef, coef > 0 ? y.lo : y.hi, &lo) ||
                 !form_madd(x.hi, coef, coef > 0 ? y.hi : y.lo, &hi))

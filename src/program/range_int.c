@@ -25,7 +25,7 @@ static bool int_wrap(const fxa__set *set, fxa__set *out) {
     bool fits = true;
     out->n = 0;
     for (int i = 0; i < set->n; i++) {
-        fxa__span x = set->at[i];
+        fxa__interval x = set->at[i];
         if (x.hi - x.lo >= int_period - 1) return false;
         int64_t lo = int_centre(x.lo), hi = lo + (x.hi - x.lo);
         fits &= fxa__set_add(out, lo, fxa__min_i64(hi, INT32_MAX));
@@ -116,7 +116,9 @@ static bool int_is_const(const fxa__int *x) { return fxa__set_is_one(&x->set); }
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 /* Returns the interval of an int's values. */
-static fxa__span int_span(const fxa__int *x) { return (fxa__span){fxa__set_lo(&x->set), fxa__set_hi(&x->set)}; }
+static fxa__interval int_interval(const fxa__int *x) {
+    return (fxa__interval){fxa__set_lo(&x->set), fxa__set_hi(&x->set)};
+}
 
 /* Sets *out to a * x + b * y + c modulo 2^32; y -1 = no second term. Returns false if there is no form. */
 static bool int_linear(fxa__range *r, int32_t x, int64_t a, int32_t y, int64_t b, int64_t c, fxa__int *out) {
@@ -139,7 +141,7 @@ static bool int_divide(fxa__range *r, int32_t x, int64_t d, bool mod, fxa__int *
     int64_t size = d < 0 ? -d : d, sign = d < 0 ? -1 : 1;
     if (!(mod && (size & (size - 1)) == 0 ? int_wrapping_form(r, x, &f) : fxa__int_form(r, x, &f))) return false;
     if (sign < 0) fxa__affine_negate(&f);
-    fxa__span a = int_span(&fxa__range_of(r, x)->i);
+    fxa__interval a = int_interval(&fxa__range_of(r, x)->i);
     if (mod) {
         if (!fxa__affine_mod(r, &f, size, &f)) return false;
         if (sign < 0) fxa__affine_negate(&f);
@@ -184,7 +186,7 @@ static bool int_picked(fxa__range *r, int32_t node, fxa__int *out) {
 
 static bool int_abs(fxa__range *r, int32_t x, fxa__int *out) {
     fxa__affine f;
-    fxa__span a = int_span(&fxa__range_of(r, x)->i);
+    fxa__interval a = int_interval(&fxa__range_of(r, x)->i);
     if (a.hi <= 0) return int_linear(r, x, -1, -1, 0, 0, out);
     if (a.lo == INT32_MIN || !fxa__int_form(r, x, &f) || !fxa__affine_abs(r, &f, &f)) return false;
     fxa__set bound = fxa__set_of(fxa__max_i64(a.lo, 0), fxa__max_i64(a.hi, -a.lo));
@@ -219,28 +221,28 @@ static bool int_by_form(fxa__range *r, const fxa__node *node, fxa__int *out) {
     }
 }
 
-/* The rules of span_rules.h, by operation. */
-static fxa__span (*const int_rules[FXA_OP_COUNT])(fxa__span, fxa__span) = {
+/* The rules of interval_rules.h, by operation. */
+static fxa__interval (*const int_rules[FXA_OP_COUNT])(fxa__interval, fxa__interval) = {
 #define INT_RULE(ID, value) [FXA_OP_##ID] = fxa__ints_##ID,
     FXA__INT_RULES(INT_RULE)
 #undef INT_RULE
 };
 
 /* Sets *out from the intervals of the operands alone. min and max of independent dense operands are dense. */
-static void int_by_span(fxa__range *r, int32_t at, const fxa__node *node, fxa__int *out) {
+static void int_by_interval(fxa__range *r, int32_t at, const fxa__node *node, fxa__int *out) {
     const fxa__int *a = &fxa__range_of(r, node->arg[0])->i,
                    *b = node->n_args > 1 ? &fxa__range_of(r, node->arg[1])->i : a;
     uint32_t support = a->support | b->support;
     bool dense = (node->op == FXA_OP_MIN || node->op == FXA_OP_MAX) && a->dense && b->dense && a->set.n == 1 &&
                  b->set.n == 1 && (a->support & b->support) == 0;
-    fxa__span span = fxa__span_any();
+    fxa__interval bounds = fxa__interval_any();
     if (node->op == FXA_OP_CLAMP) {
         const fxa__int *c = &fxa__range_of(r, node->arg[2])->i;
-        span = fxa__ints_MIN(fxa__ints_MAX(int_span(a), int_span(b)), int_span(c));
+        bounds = fxa__ints_MIN(fxa__ints_MAX(int_interval(a), int_interval(b)), int_interval(c));
         support |= c->support;
     } else if (int_rules[node->op])
-        span = int_rules[node->op](int_span(a), int_span(b));
-    fxa__set set = fxa__set_of(span.lo, span.hi);
+        bounds = int_rules[node->op](int_interval(a), int_interval(b));
+    fxa__set set = fxa__set_of(bounds.lo, bounds.hi);
     int_from_set(r, at, &set, support, dense, out);
 }
 
@@ -318,5 +320,5 @@ void fxa__range_int(fxa__range *r, int32_t at, fxa__int *out) {
     case FXA_OP_INT: int_cast(r, at, node, out); return;
     default: break;
     }
-    if (!int_by_value(r, node, out) && !int_by_form(r, node, out)) int_by_span(r, at, node, out);
+    if (!int_by_value(r, node, out) && !int_by_form(r, node, out)) int_by_interval(r, at, node, out);
 }

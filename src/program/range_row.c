@@ -28,7 +28,7 @@ static int64_t row_inverse(int64_t a, int64_t m) {
 
 /* Returns true if there are x and y in their intervals with a * x + b * y = v. a > 0 and b are coprime and below 2^31;
  * intervals and v are small enough that no product overflows. */
-static bool row_solve(int64_t a, fxa__span x, int64_t b, fxa__span y, int64_t v) {
+static bool row_solve(int64_t a, fxa__interval x, int64_t b, fxa__interval y, int64_t v) {
     int64_t lo = v - (b > 0 ? b * y.hi : b * y.lo), hi = v - (b > 0 ? b * y.lo : b * y.hi); /* bounds of a * x */
     lo = fxa__max_i64(x.lo, -fxa__floordiv64(-lo, a));
     hi = fxa__min_i64(x.hi, fxa__floordiv64(hi, a));

@@ -19,20 +19,20 @@ __attribute__((unused)) static bool set_is_ordered(const fxa__set *s) {
 
 fxa__set fxa__set_of(int64_t lo, int64_t hi) {
     fxa__set s = {0};
-    if (lo <= hi) s.at[s.n++] = (fxa__span){lo, hi};
+    if (lo <= hi) s.at[s.n++] = (fxa__interval){lo, hi};
     return s;
 }
 
 bool fxa__set_add(fxa__set *s, int64_t lo, int64_t hi) {
     if (lo > hi) return true;
-    fxa__span all[FXA__SET_PIECES + 1];
+    fxa__interval all[FXA__SET_PIECES + 1];
     int n = 0, i = 0;
     while (i < s->n && s->at[i].hi < lo - 1) all[n++] = s->at[i++];
     for (; i < s->n && s->at[i].lo <= hi + 1; i++) {
         lo = fxa__min_i64(lo, s->at[i].lo);
         hi = fxa__max_i64(hi, s->at[i].hi);
     }
-    all[n++] = (fxa__span){lo, hi};
+    all[n++] = (fxa__interval){lo, hi};
     while (i < s->n) all[n++] = s->at[i++];
 
     bool fits = n <= FXA__SET_PIECES;

@@ -16,7 +16,7 @@ typedef int (*meant_tile)(const struct FxaArgs *a, const int *at);
 
 static const char meant_head[] =
     "#include <cmath>\n#include <algorithm>\nusing std::max;\nusing std::min;\n"
-    "#define FXA__OPS_F32\n#include \"lower/program_ops.h\"\n#include \"program/span_rules.h\"\n"
+    "#define FXA__OPS_F32\n#include \"lower/program_ops.h\"\n#include \"program/interval_rules.h\"\n"
     "#include \"engine/cuda/kernel_args.cuh\"\n"
     "#define FXA_INLINE inline\n"
     "static const float LOG2E = 1.4426950408889634f;\n"

@@ -184,7 +184,7 @@ TEST(what_goes_where) {
         {"tensor d : i32[2]\nmask = d[b, q] == d[b, k] && k <= q", "#define PROG_SAME 1", "load_range(a"},
         {"tensor f : i32[1]\ntensor e : i32[1]\nmask = k >= f[q] && k < e[q]", "load_range(a, 0", "load_range(a, 1"},
         {"tensor t : i32[2]\nmask = any(i, 4, t[q // 64, i] == k // 64)", "FXA_INLINE int tile_class", "__noinline__"},
-        {"tensor t : i32[2]\nmask = any(i, 5, t[q // 64, i] == k // 64)", "__noinline__ fxa__span find_range",
+        {"tensor t : i32[2]\nmask = any(i, 5, t[q // 64, i] == k // 64)", "__noinline__ fxa__interval find_range",
          "FXA_INLINE int tile_class"},
         {"mask = all(i, 64, (q * (i + 3) + k) % (i + 5) != 2)", "__noinline__ int tile_class", "__noinline__ fxa__"},
         {"score = 30.0 * tanh(score / 30.0)", "#define PROG_NEAR 1", "PROG_SLOPE 2"},

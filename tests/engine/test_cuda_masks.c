@@ -174,7 +174,7 @@ static void masks_word(const rig *r, const fxa_program *p, int32_t word, struct 
     if (word < 0 || p->nodes[word].type == FXA_FLOAT) return;
     const fxa__node *n = &p->nodes[word];
     const fxa_view *view = &r->views[n->imm];
-    int64_t pitch = fxa__span_n_blocks(view->size[n->n_args - 1]);
+    int64_t pitch = fxa__interval_n_blocks(view->size[n->n_args - 1]);
     fxa__lower_interval_fill(view, n->n_args - 1, pairs);
     v->ranges = pairs;
     for (int d = n->n_args - 2; d >= 0; pitch *= view->size[d--])

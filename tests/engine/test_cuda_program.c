@@ -143,7 +143,7 @@ static void meant_vector(const rig *r, const meant_case *c, int32_t word, struct
     const fxa_program *p = c->cuda.program;
     const fxa__node *n = &p->nodes[word];
     const fxa_view *view = &r->views[n->imm];
-    int64_t pitch = fxa__span_n_blocks(view->size[n->n_args - 1]);
+    int64_t pitch = fxa__interval_n_blocks(view->size[n->n_args - 1]);
     if (!fxa__dtype_is_float(view->dtype)) fxa__lower_interval_fill(view, n->n_args - 1, pairs);
     v->ranges = pairs;
     v->ranges_b = v->ranges_h = 0;

@@ -48,7 +48,7 @@ def instructions(cubin):
 
 def headers(program):
     out = {"program.cuh": program}
-    shared = [os.path.join(ROOT, "src", *name) for name in (("lower", "program_ops.h"), ("program", "span_rules.h"))]
+    shared = [os.path.join(ROOT, "src", *name) for name in (("lower", "program_ops.h"), ("program", "interval_rules.h"))]
     for path in glob.glob(os.path.join(SOURCE, "*.cuh")) + shared:
         out[os.path.basename(path)] = open(path).read()
     return out

@@ -18,10 +18,10 @@ typedef struct spans_box {
 } spans_box;
 
 static const char spans_head[] =
-    "#include \"program_ops.h\"\n#include \"program/span_rules.h\"\n" EMIT_ARGS_TEXT
+    "#include \"program_ops.h\"\n#include \"program/interval_rules.h\"\n" EMIT_ARGS_TEXT
     "enum { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };\n"
-    "static fxa__span load_range(const args_t *a, int table, long long row, int size, fxa__span index) {\n"
-    "    return fxa__span_load(a->ranges[table] + row * 2 * fxa__span_n_blocks(size), size, index);\n}\n";
+    "static fxa__interval load_range(const args_t *a, int table, long long row, int size, fxa__interval index) {\n"
+    "    return fxa__interval_load(a->ranges[table] + row * 2 * fxa__interval_n_blocks(size), size, index);\n}\n";
 static const char spans_inputs[] = "    const int b = in[0], h = in[1], q_len = in[2], k_len = in[3], heads = in[4];\n";
 
 /* Masks by the way in which an analysis could go wrong, or has to be exact. */
@@ -82,7 +82,7 @@ typedef struct spans_case {
 static void spans_put(fxa__writer *w, const char *text) { fxa__write_bytes(w, text, strlen(text)); }
 
 static void spans_text(rig *r, spans_case *c, int number, fxa__dialect dialect, fxa__writer *w) {
-    fxa__interval v;
+    fxa__interval_text v;
     if (!fxa__lower_interval_open(r->host, c->p, dialect, &v)) T_FAIL("no memory\n");
     fxa__write_format(w, "int tile%d_%d(const args_t *a, const int *in) {\n", (int)dialect, number);
     spans_put(w, spans_inputs);

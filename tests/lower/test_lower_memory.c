@@ -41,7 +41,7 @@ static bool memory_emit(fxa__host *host, const fxa_program *p) {
 
 static bool memory_interval(fxa__host *host, const fxa_program *p) {
     fxa__writer w = {.host = host};
-    fxa__interval v;
+    fxa__interval_text v;
     bool ok = fxa__lower_interval_open(host, p, FXA__CUDA_F32, &v);
     if (ok) fxa__lower_interval_text(&v, &w);
     fxa__lower_interval_close(&v);

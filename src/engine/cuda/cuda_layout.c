@@ -6,7 +6,7 @@
  */
 #include "cuda_run.h"
 
-#include "../../program/span_rules.h"
+#include "../../program/interval_rules.h"
 
 enum {
     LAYOUT_PAD = 128,
@@ -236,7 +236,7 @@ static void layout_ranges(layout *l) {
         int64_t n = layout_elements(&l->p->captures[tensor], l->g->program->tensors[tensor].rank);
         int64_t size = l->p->captures[tensor].size[l->g->ranges[i].axis];
         if (n > 0 && n <= most)
-            l->out->ranges[i] = layout_take(l, n / size, fxa__span_n_blocks(size), 2, sizeof(int32_t));
+            l->out->ranges[i] = layout_take(l, n / size, fxa__interval_n_blocks(size), 2, sizeof(int32_t));
     }
 }
 

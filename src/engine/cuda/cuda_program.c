@@ -30,8 +30,8 @@ static void choose_value(cuda_work *w, bool unit) {
     c->has_value = !(fxa__node_input(&c->program->nodes[c->value]) & 1u << FXA_INPUT_SCORE);
 }
 
-/* What value() cannot pass, for any scores, params and tensors: span_rules.h is the proof. A NaN is no bound's matter:
- * a score that is NaN spoils its row in any case. */
+/* What value() cannot pass, for any scores, params and tensors: interval_rules.h is the proof. A NaN is no bound's
+ * matter: a score that is NaN spoils its row in any case. */
 static void choose_bound(cuda_work *w) {
     fxa__range_small small;
     fxa__range r;
@@ -149,7 +149,7 @@ static uint8_t choose_sure(const cuda_work *w, const fxa__node *n, int64_t *leas
     uint8_t sure = 0;
     for (int d = 0; d < n->n_args; d++) {
         const fxa__node *index = &w->c->program->nodes[n->arg[d]];
-        const fxa__span *s = &w->spans[n->arg[d]];
+        const fxa__interval *s = &w->spans[n->arg[d]];
         bool head = index->imm == FXA_INPUT_B || index->imm == FXA_INPUT_H;
         bool coordinate = index->op == FXA_OP_INPUT && head;
         int64_t needs = coordinate ? -1 - index->imm : s->hi + 1;

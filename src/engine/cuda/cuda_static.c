@@ -68,25 +68,25 @@ static bool static_diagonal(const cuda_work *k) {
 }
 
 /* Ranges of the words of a tile are there; those of other loads come from tables, as far as there is room. */
-static const char static_q_range[] = "fxa__span_words(vector_range(a.q_vector, b, h, q0, q1))";
-static const char static_k_range[] = "fxa__span_words(vector_range(a.k_vector, b, h, k0, k1))";
+static const char static_q_range[] = "fxa__interval_words(vector_range(a.q_vector, b, h, q0, q1))";
+static const char static_k_range[] = "fxa__interval_words(vector_range(a.k_vector, b, h, k0, k1))";
 
 static const char static_tables[] =
-    "        const auto load_range = [&](const FxaArgs &, int table, long long row, int size, fxa__span index) {\n"
+    "        const auto load_range = [&](const FxaArgs &, int table, long long row, int size, fxa__interval index) {\n"
     "            const int *pairs = a.ranges[table];\n"
-    "            return pairs ? find_range(pairs + row * 2 * fxa__span_n_blocks(size), size, index) : "
-    "fxa__span_any();\n"
+    "            return pairs ? find_range(pairs + row * 2 * fxa__interval_n_blocks(size), size, index) : "
+    "fxa__interval_any();\n"
     "        };\n"
-    "        const auto fxa__span_words = [](Int2 r) { return fxa__span_make(r.x, r.y); };\n";
+    "        const auto fxa__interval_words = [](Int2 r) { return fxa__interval_make(r.x, r.y); };\n";
 
-static void static_give(fxa__interval *v, const fxa_program *p, int32_t node, const char *range) {
+static void static_give(fxa__interval_text *v, const fxa_program *p, int32_t node, const char *range) {
     if (node < 0 || p->nodes[node].type == FXA_FLOAT) return;
     v->emit.given[node] = range;
     v->table[node] = -1;
 }
 
 /* The tables that are still asked for, renumbered. */
-static void static_choose_tables(const cuda_work *k, fxa__interval *v) {
+static void static_choose_tables(const cuda_work *k, fxa__interval_text *v) {
     const fxa_program *p = k->c->program;
     int8_t chosen[FXA__INTERVAL_TABLES];
     for (int i = 0; i < FXA__INTERVAL_TABLES; i++) chosen[i] = -1;
@@ -111,15 +111,15 @@ enum { STATIC_LOADS = 4, STATIC_NODES = 128 };
 
 static const char *static_way(bool called) { return called ? "__device__ __noinline__" : "FXA_INLINE"; }
 
-static void static_class_head(const cuda_work *k, const fxa__interval *v) {
+static void static_class_head(const cuda_work *k, const fxa__interval_text *v) {
     int32_t loads = 0, nodes = 0;
     for (int32_t i = 0; i < k->c->program->n_nodes; i++) {
         loads += v->table[i] >= 0 && v->emit.used[i];
         nodes += v->emit.used[i] != 0;
     }
     fxa__write_format(&k->c->text,
-                      "    static %s fxa__span find_range(const int *pairs, int size, fxa__span index)\n    {\n"
-                      "        return fxa__span_load(pairs, size, index);\n    }\n",
+                      "    static %s fxa__interval find_range(const int *pairs, int size, fxa__interval index)\n    {\n"
+                      "        return fxa__interval_load(pairs, size, index);\n    }\n",
                       static_way(loads > STATIC_LOADS));
     fxa__write_format(&k->c->text,
                       "    static %s int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
@@ -128,7 +128,7 @@ static void static_class_head(const cuda_work *k, const fxa__interval *v) {
 }
 
 static bool static_class(const cuda_work *k) {
-    fxa__interval v;
+    fxa__interval_text v;
     if (!k->c->has_mask) return true;
     bool ok = fxa__lower_interval_open(k->host, k->c->program, FXA__CUDA_F32, &v);
     if (ok) {

@@ -348,7 +348,7 @@ static int cudatext_apart(const cuda_text *t) {
 static void cudatext_switches(cuda_text *t) {
     fxa__cuda_program *c = t->c;
     c->vector = cudatext_words(t);
-    cudatext_put(t, "#define FXA__OPS_F32\n#include \"program_ops.h\"\n#include \"span_rules.h\"\n");
+    cudatext_put(t, "#define FXA__OPS_F32\n#include \"program_ops.h\"\n#include \"interval_rules.h\"\n");
     cudatext_switch(t, "VALUE", c->has_value);
     cudatext_switch(t, "SLOPE", c->has_slope ? (c->steep ? 2 : 1) : 0);
     cudatext_switch(t, "OWN", c->has_own);

@@ -34,7 +34,7 @@ typedef struct cuda_work {
     fxa__cuda_program *c;
     fxa__linear *forms;
     fxa__depend *sets;
-    fxa__span *spans;        /* by node: bounds of ints */
+    fxa__interval *spans;    /* by node: bounds of ints */
     uint8_t *need;           /* by node: CUDA_VALUE, CUDA_SLOPE, CUDA_MASK */
     uint8_t *sure;           /* of loads: indices that are inside for certain */
     bool *wanted;            /* by output: a gradient that is wanted, and not always 0 */
@@ -60,7 +60,7 @@ typedef struct cuda_tile { /* of a node that pairs get from t<node>, a member th
 } cuda_tile;
 
 /* Bounds of ints, by node, for coordinates and lengths up to FXA__CUDA_LENGTH; others are anything. */
-void fxa__cuda_spans(const fxa_program *p, fxa__span *out);
+void fxa__cuda_spans(const fxa_program *p, fxa__interval *out);
 void fxa__cuda_tiles(const cuda_work *w, cuda_tile *out);
 
 /* ---- cuda_short.c ------------------------------------------------------------------------------------------------ */

@@ -5,9 +5,9 @@
  * comparison of two such compares the number with a constant: one instruction per pair.
  *
  * Ints wrap. Sums and equality follow modulo 2^32, whatever happens. For an order both sides must not wrap among the
- * pairs of a tile: the rules of span_rules.h prove it for coordinates and lengths below FXA__CUDA_LENGTH. Where they do
- * not, because a param may be anything, the side that rows have alone is still exact: its distance from the first key
- * is taken once for each row.
+ * pairs of a tile: the rules of interval_rules.h prove it for coordinates and lengths below FXA__CUDA_LENGTH. Where
+ * they do not, because a param may be anything, the side that rows have alone is still exact: its distance from the
+ * first key is taken once for each row.
  */
 #include "cuda_text.h"
 
@@ -19,36 +19,36 @@ enum { TILE_OVERHANG = 1024 }; /* tiles reach past the last row and key by less 
 /* ---- Bounds of ints ---------------------------------------------------------------------------------------------- */
 
 #define TILE_RULE(ID, value) [FXA_OP_##ID] = fxa__ints_##ID,
-typedef fxa__span (*tile_rule)(fxa__span a, fxa__span b);
+typedef fxa__interval (*tile_rule)(fxa__interval a, fxa__interval b);
 static const tile_rule tile_rules[FXA_OP_COUNT] = {FXA__INT_RULES(TILE_RULE)};
 
-static fxa__span tile_of_load(const fxa_program *p, const fxa__node *n) {
+static fxa__interval tile_of_load(const fxa_program *p, const fxa__node *n) {
     switch (p->tensors[n->imm].dtype) {
-    case FXA_B8: return fxa__span_make(0, 1);
-    case FXA_U8: return fxa__span_make(0, UINT8_MAX);
-    case FXA_I8: return fxa__span_make(INT8_MIN, INT8_MAX);
-    case FXA_I16: return fxa__span_make(INT16_MIN, INT16_MAX);
-    default: return fxa__span_any();
+    case FXA_B8: return fxa__interval_make(0, 1);
+    case FXA_U8: return fxa__interval_make(0, UINT8_MAX);
+    case FXA_I8: return fxa__interval_make(INT8_MIN, INT8_MAX);
+    case FXA_I16: return fxa__interval_make(INT16_MIN, INT16_MAX);
+    default: return fxa__interval_any();
     }
 }
 
-static fxa__span tile_span(const fxa_program *p, const fxa__node *n, const fxa__span *spans) {
-    if (n->type == FXA_BOOL) return fxa__span_make(0, 1);
-    if (n->type != FXA_INT) return fxa__span_any();
-    const fxa__span x = n->n_args > 0 ? spans[n->arg[0]] : fxa__span_any();
-    const fxa__span y = n->n_args > 1 ? spans[n->arg[1]] : x;
+static fxa__interval tile_span(const fxa_program *p, const fxa__node *n, const fxa__interval *spans) {
+    if (n->type == FXA_BOOL) return fxa__interval_make(0, 1);
+    if (n->type != FXA_INT) return fxa__interval_any();
+    const fxa__interval x = n->n_args > 0 ? spans[n->arg[0]] : fxa__interval_any();
+    const fxa__interval y = n->n_args > 1 ? spans[n->arg[1]] : x;
     switch (n->op) {
-    case FXA_OP_CONST: return fxa__span_make(n->imm, n->imm);
-    case FXA_OP_INPUT: return fxa__span_make(0, FXA__CUDA_LENGTH + TILE_OVERHANG);
+    case FXA_OP_CONST: return fxa__interval_make(n->imm, n->imm);
+    case FXA_OP_INPUT: return fxa__interval_make(0, FXA__CUDA_LENGTH + TILE_OVERHANG);
     case FXA_OP_LOAD: return tile_of_load(p, n);
-    case FXA_OP_SELECT: return fxa__span_select(x, y, spans[n->arg[2]]);
+    case FXA_OP_SELECT: return fxa__interval_select(x, y, spans[n->arg[2]]);
     case FXA_OP_CLAMP: return fxa__ints_MIN(fxa__ints_MAX(x, y), spans[n->arg[2]]);
-    case FXA_OP_INT: return p->nodes[n->arg[0]].type == FXA_BOOL ? fxa__span_make(0, 1) : fxa__span_any();
-    default: return tile_rules[n->op] ? tile_rules[n->op](x, y) : fxa__span_any();
+    case FXA_OP_INT: return p->nodes[n->arg[0]].type == FXA_BOOL ? fxa__interval_make(0, 1) : fxa__interval_any();
+    default: return tile_rules[n->op] ? tile_rules[n->op](x, y) : fxa__interval_any();
     }
 }
 
-void fxa__cuda_spans(const fxa_program *p, fxa__span *out) {
+void fxa__cuda_spans(const fxa_program *p, fxa__interval *out) {
     for (int32_t i = 0; i < p->n_nodes; i++) out[i] = tile_span(p, &p->nodes[i], out);
 }
 
@@ -70,7 +70,7 @@ static bool tile_moves(const fxa__linear *f) { return f->coef[FXA_INPUT_Q] || f-
 
 /* Whether an affine int is its form among the pairs of any tile: it does not move, or nothing in it wraps. */
 static bool tile_is_straight(const cuda_work *w, int32_t node) {
-    const fxa__span any = fxa__span_any(), *s = &w->spans[node];
+    const fxa__interval any = fxa__interval_any(), *s = &w->spans[node];
     return !tile_moves(&w->forms[node]) || s->lo != any.lo || s->hi != any.hi;
 }
 

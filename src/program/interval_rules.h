@@ -5,9 +5,9 @@
  * that bounds a mask over a tile on a device calls the same functions (src/lower/interval.h). So this file is both C
  * and CUDA and includes no header of the library.
  *
- * fxa__span, for ints and bools (0 and 1), contains every value of a node. fxa__real, for floats, contains the value
- * that any engine computes: ref in f64, others in f32, some with fused or approximate instructions. So each operation
- * widens its result by more than the error of any engine:
+ * fxa__interval, for ints and bools (0 and 1), contains every value of a node. fxa__real, for floats, contains the
+ * value that any engine computes: ref in f64, others in f32, some with fused or approximate instructions. So each
+ * operation widens its result by more than the error of any engine:
  *
  *   arithmetic          relative 2^-20, absolute 2^-120    f32 rounds to 2^-24; below 2^-126 it is subnormal
  *   exp, log, sqrt ...  relative 2^-9, absolute 2^-18      the least accurate GPU instruction has 2^-11
@@ -16,8 +16,8 @@
  * are disjoint. Integers up to 2^24 are exact in f32, and so are their sums, differences and products within that size:
  * they are not widened. An operation without a rule is unbounded, which is always sound.
  */
-#ifndef FXA_PROGRAM_SPAN_RULES_H
-#define FXA_PROGRAM_SPAN_RULES_H
+#ifndef FXA_PROGRAM_INTERVAL_RULES_H
+#define FXA_PROGRAM_INTERVAL_RULES_H
 
 #ifdef __CUDACC__
 #define FXA__RULE_FN static __device__ inline
@@ -32,9 +32,9 @@ typedef long long fxa__i64;
 typedef int64_t fxa__i64;
 #endif
 
-typedef struct fxa__span {
+typedef struct fxa__interval {
     fxa__i64 lo, hi;
-} fxa__span;
+} fxa__interval;
 
 typedef struct fxa__real {
     double lo, hi; /* bounds of the values that are not NaN; lo > hi = always NaN */
@@ -44,46 +44,46 @@ typedef struct fxa__real {
 
 /* ---- Ints and bools ---------------------------------------------------------------------------------------------- */
 
-#define FXA__RULE_LEAST (-2147483647 - 1)
-#define FXA__RULE_MOST 2147483647
+#define FXA__RULE_INT_MIN (-2147483647 - 1)
+#define FXA__RULE_INT_MAX 2147483647
 
 FXA__RULE_FN fxa__i64 fxa__rule_min(fxa__i64 a, fxa__i64 b) { return a < b ? a : b; }
 FXA__RULE_FN fxa__i64 fxa__rule_max(fxa__i64 a, fxa__i64 b) { return a > b ? a : b; }
 /* Returns floor(a / b), for b > 0. */
 FXA__RULE_FN fxa__i64 fxa__floordiv64(fxa__i64 a, fxa__i64 b) { return a / b - (a % b < 0); }
 
-FXA__RULE_FN fxa__span fxa__span_make(fxa__i64 lo, fxa__i64 hi) {
-    fxa__span s;
+FXA__RULE_FN fxa__interval fxa__interval_make(fxa__i64 lo, fxa__i64 hi) {
+    fxa__interval s;
     s.lo = lo, s.hi = hi;
     return s;
 }
-FXA__RULE_FN fxa__span fxa__span_any(void) { return fxa__span_make(FXA__RULE_LEAST, FXA__RULE_MOST); }
-FXA__RULE_FN bool fxa__span_fits(fxa__span a) { return a.lo >= FXA__RULE_LEAST && a.hi <= FXA__RULE_MOST; }
+FXA__RULE_FN fxa__interval fxa__interval_any(void) { return fxa__interval_make(FXA__RULE_INT_MIN, FXA__RULE_INT_MAX); }
+FXA__RULE_FN bool fxa__interval_fits(fxa__interval a) { return a.lo >= FXA__RULE_INT_MIN && a.hi <= FXA__RULE_INT_MAX; }
 /* Returns lo..hi if it fits 32 bits; else unbounded, since a value may wrap. */
-FXA__RULE_FN fxa__span fxa__span_clip(fxa__i64 lo, fxa__i64 hi) {
-    const fxa__span a = fxa__span_make(lo, hi);
-    return fxa__span_fits(a) ? a : fxa__span_any();
+FXA__RULE_FN fxa__interval fxa__interval_clip(fxa__i64 lo, fxa__i64 hi) {
+    const fxa__interval a = fxa__interval_make(lo, hi);
+    return fxa__interval_fits(a) ? a : fxa__interval_any();
 }
-FXA__RULE_FN bool fxa__span_is_one(fxa__span a) { return a.lo == a.hi; }
-FXA__RULE_FN fxa__span fxa__span_hull(fxa__span a, fxa__span b) {
-    return fxa__span_make(fxa__rule_min(a.lo, b.lo), fxa__rule_max(a.hi, b.hi));
+FXA__RULE_FN bool fxa__interval_is_one(fxa__interval a) { return a.lo == a.hi; }
+FXA__RULE_FN fxa__interval fxa__interval_hull(fxa__interval a, fxa__interval b) {
+    return fxa__interval_make(fxa__rule_min(a.lo, b.lo), fxa__rule_max(a.hi, b.hi));
 }
-FXA__RULE_FN fxa__span fxa__span_negative(fxa__span a) { return fxa__span_make(-a.hi, -a.lo); }
+FXA__RULE_FN fxa__interval fxa__interval_negative(fxa__interval a) { return fxa__interval_make(-a.hi, -a.lo); }
 /* Returns a bool that is known to be true (yes), known to be false (no), or unknown. */
-FXA__RULE_FN fxa__span fxa__span_known(bool yes, bool no) { return fxa__span_make(yes, !no); }
-FXA__RULE_FN fxa__span fxa__span_select(fxa__span c, fxa__span a, fxa__span b) {
-    return c.lo ? a : !c.hi ? b : fxa__span_hull(a, b);
+FXA__RULE_FN fxa__interval fxa__interval_known(bool yes, bool no) { return fxa__interval_make(yes, !no); }
+FXA__RULE_FN fxa__interval fxa__interval_select(fxa__interval c, fxa__interval a, fxa__interval b) {
+    return c.lo ? a : !c.hi ? b : fxa__interval_hull(a, b);
 }
 
-FXA__RULE_FN fxa__span fxa__span_product(fxa__span a, fxa__span b) {
+FXA__RULE_FN fxa__interval fxa__interval_product(fxa__interval a, fxa__interval b) {
     const fxa__i64 w = a.lo * b.lo, x = a.lo * b.hi, y = a.hi * b.lo, z = a.hi * b.hi;
-    return fxa__span_clip(fxa__rule_min(fxa__rule_min(w, x), fxa__rule_min(y, z)),
-                          fxa__rule_max(fxa__rule_max(w, x), fxa__rule_max(y, z)));
+    return fxa__interval_clip(fxa__rule_min(fxa__rule_min(w, x), fxa__rule_min(y, z)),
+                              fxa__rule_max(fxa__rule_max(w, x), fxa__rule_max(y, z)));
 }
-FXA__RULE_FN fxa__span fxa__span_abs(fxa__span a) {
+FXA__RULE_FN fxa__interval fxa__interval_abs(fxa__interval a) {
     if (a.lo >= 0) return a;
-    if (a.hi <= 0) return fxa__span_clip(-a.hi, -a.lo);
-    return fxa__span_clip(0, fxa__rule_max(-a.lo, a.hi));
+    if (a.hi <= 0) return fxa__interval_clip(-a.hi, -a.lo);
+    return fxa__interval_clip(0, fxa__rule_max(-a.lo, a.hi));
 }
 
 /* Returns the smallest 2^n - 1 that is at least x >= 0. */
@@ -92,81 +92,84 @@ FXA__RULE_FN fxa__i64 fxa__rule_bits(fxa__i64 x) {
     while (m < x) m = 2 * m + 1;
     return m;
 }
-FXA__RULE_FN fxa__span fxa__span_and(fxa__span a, fxa__span b) {
-    if (a.lo >= 0 && b.lo >= 0) return fxa__span_make(0, fxa__rule_min(a.hi, b.hi));
-    if (a.lo >= 0 || b.lo >= 0) return fxa__span_make(0, a.lo >= 0 ? a.hi : b.hi);
-    return fxa__span_any();
+FXA__RULE_FN fxa__interval fxa__interval_and(fxa__interval a, fxa__interval b) {
+    if (a.lo >= 0 && b.lo >= 0) return fxa__interval_make(0, fxa__rule_min(a.hi, b.hi));
+    if (a.lo >= 0 || b.lo >= 0) return fxa__interval_make(0, a.lo >= 0 ? a.hi : b.hi);
+    return fxa__interval_any();
 }
-/* Bounds of a | b and a ^ b. least: lower bound for nonnegative operands, the larger lo for |, 0 for ^. */
-FXA__RULE_FN fxa__span fxa__span_or(fxa__span a, fxa__span b, fxa__i64 least) {
-    if (a.lo < 0 || b.lo < 0) return fxa__span_any();
-    return fxa__span_make(least, fxa__rule_bits(a.hi | b.hi));
+/* Bounds of a | b and a ^ b. lo: lower bound for nonnegative operands, the larger lo for |, 0 for ^. */
+FXA__RULE_FN fxa__interval fxa__interval_or(fxa__interval a, fxa__interval b, fxa__i64 lo) {
+    if (a.lo < 0 || b.lo < 0) return fxa__interval_any();
+    return fxa__interval_make(lo, fxa__rule_bits(a.hi | b.hi));
 }
 
 /* Bounds of a // b for b > 0: the smallest and largest quotients are at corners. */
-FXA__RULE_FN fxa__span fxa__span_corners(fxa__span a, fxa__span b) {
+FXA__RULE_FN fxa__interval fxa__interval_corners(fxa__interval a, fxa__interval b) {
     const fxa__i64 w = fxa__floordiv64(a.lo, b.lo), x = fxa__floordiv64(a.lo, b.hi);
     const fxa__i64 y = fxa__floordiv64(a.hi, b.lo), z = fxa__floordiv64(a.hi, b.hi);
-    return fxa__span_clip(fxa__rule_min(w, x), fxa__rule_max(y, z));
+    return fxa__interval_clip(fxa__rule_min(w, x), fxa__rule_max(y, z));
 }
 /* Bounds of a // b. If b can be 0, which gives 0, the quotient is still no larger in size than a. */
-FXA__RULE_FN fxa__span fxa__span_quotient(fxa__span a, fxa__span b) {
+FXA__RULE_FN fxa__interval fxa__interval_quotient(fxa__interval a, fxa__interval b) {
     const fxa__i64 size = fxa__rule_max(a.hi, -a.lo);
-    if (b.lo > 0) return fxa__span_corners(a, b);
-    if (b.hi < 0) return fxa__span_corners(fxa__span_negative(a), fxa__span_negative(b));
-    return a.lo >= 0 && b.lo >= 0 ? fxa__span_make(0, a.hi) : fxa__span_clip(-size, size);
+    if (b.lo > 0) return fxa__interval_corners(a, b);
+    if (b.hi < 0) return fxa__interval_corners(fxa__interval_negative(a), fxa__interval_negative(b));
+    return a.lo >= 0 && b.lo >= 0 ? fxa__interval_make(0, a.hi) : fxa__interval_clip(-size, size);
 }
 /* Bounds of a % b. The result has the sign of b and is smaller in size. If b is constant and all of a is in one period
  * of b, the bounds are a - floor(a / b) * b. */
-FXA__RULE_FN fxa__span fxa__span_remainder(fxa__span a, fxa__span b) {
+FXA__RULE_FN fxa__interval fxa__interval_remainder(fxa__interval a, fxa__interval b) {
     const fxa__i64 lo = b.lo < 0 ? b.lo + 1 : 0, hi = b.hi > 0 ? b.hi - 1 : 0;
-    if (fxa__span_is_one(b) && b.lo > 0) {
+    if (fxa__interval_is_one(b) && b.lo > 0) {
         const fxa__i64 period = fxa__floordiv64(a.lo, b.lo);
-        if (period == fxa__floordiv64(a.hi, b.lo)) return fxa__span_make(a.lo - period * b.lo, a.hi - period * b.lo);
+        if (period == fxa__floordiv64(a.hi, b.lo))
+            return fxa__interval_make(a.lo - period * b.lo, a.hi - period * b.lo);
     }
-    return fxa__span_make(lo, a.lo >= 0 && b.lo >= 0 ? fxa__rule_min(a.hi, hi) : hi);
+    return fxa__interval_make(lo, a.lo >= 0 && b.lo >= 0 ? fxa__rule_min(a.hi, hi) : hi);
 }
 /* Bounds of a << n; unbounded unless n is constant. */
-FXA__RULE_FN fxa__span fxa__span_left(fxa__span a, fxa__span n) {
+FXA__RULE_FN fxa__interval fxa__interval_left(fxa__interval a, fxa__interval n) {
     const fxa__i64 times = (fxa__i64)1 << (n.lo & 31);
-    return fxa__span_is_one(n) ? fxa__span_clip(a.lo * times, a.hi * times) : fxa__span_any();
+    return fxa__interval_is_one(n) ? fxa__interval_clip(a.lo * times, a.hi * times) : fxa__interval_any();
 }
 /* Bounds of a >> n. */
-FXA__RULE_FN fxa__span fxa__span_right(fxa__span a, fxa__span n) {
+FXA__RULE_FN fxa__interval fxa__interval_right(fxa__interval a, fxa__interval n) {
     const fxa__i64 by = (fxa__i64)1 << (n.lo & 31);
-    if (fxa__span_is_one(n)) return fxa__span_make(fxa__floordiv64(a.lo, by), fxa__floordiv64(a.hi, by));
-    return fxa__span_make(fxa__rule_min(a.lo, 0), fxa__rule_max(a.hi, -1));
+    if (fxa__interval_is_one(n)) return fxa__interval_make(fxa__floordiv64(a.lo, by), fxa__floordiv64(a.hi, by));
+    return fxa__interval_make(fxa__rule_min(a.lo, 0), fxa__rule_max(a.hi, -1));
 }
 
 /* The rules for ints, X(operation, interval of the result); comparisons give a bool. Callers compute clamp(x, lo, hi)
  * as min(max(x, lo), hi). */
 #define FXA__INT_RULES(X)                                                                                              \
-    X(ADD, fxa__span_clip(a.lo + b.lo, a.hi + b.hi))                                                                   \
-    X(SUB, fxa__span_clip(a.lo - b.hi, a.hi - b.lo))                                                                   \
-    X(MUL, fxa__span_product(a, b))                                                                                    \
-    X(FLOORDIV, fxa__span_quotient(a, b))                                                                              \
-    X(MOD, fxa__span_remainder(a, b))                                                                                  \
-    X(NEG, fxa__span_clip(-a.hi, -a.lo))                                                                               \
-    X(ABS, fxa__span_abs(a))                                                                                           \
-    X(MIN, fxa__span_make(fxa__rule_min(a.lo, b.lo), fxa__rule_min(a.hi, b.hi)))                                       \
-    X(MAX, fxa__span_make(fxa__rule_max(a.lo, b.lo), fxa__rule_max(a.hi, b.hi)))                                       \
-    X(AND, fxa__span_and(a, b))                                                                                        \
-    X(OR, fxa__span_or(a, b, fxa__rule_max(a.lo, b.lo)))                                                               \
-    X(XOR, fxa__span_or(a, b, 0))                                                                                      \
-    X(NOT, fxa__span_make(-1 - a.hi, -1 - a.lo))                                                                       \
-    X(SHL, fxa__span_left(a, b))                                                                                       \
-    X(SHR, fxa__span_right(a, b))                                                                                      \
-    X(EQ, fxa__span_known(fxa__span_is_one(a) && fxa__span_is_one(b) && a.lo == b.lo, a.hi < b.lo || b.hi < a.lo))     \
-    X(NE, fxa__span_known(a.hi < b.lo || b.hi < a.lo, fxa__span_is_one(a) && fxa__span_is_one(b) && a.lo == b.lo))     \
-    X(LT, fxa__span_known(a.hi < b.lo, a.lo >= b.hi))                                                                  \
-    X(LE, fxa__span_known(a.hi <= b.lo, a.lo > b.hi))
+    X(ADD, fxa__interval_clip(a.lo + b.lo, a.hi + b.hi))                                                               \
+    X(SUB, fxa__interval_clip(a.lo - b.hi, a.hi - b.lo))                                                               \
+    X(MUL, fxa__interval_product(a, b))                                                                                \
+    X(FLOORDIV, fxa__interval_quotient(a, b))                                                                          \
+    X(MOD, fxa__interval_remainder(a, b))                                                                              \
+    X(NEG, fxa__interval_clip(-a.hi, -a.lo))                                                                           \
+    X(ABS, fxa__interval_abs(a))                                                                                       \
+    X(MIN, fxa__interval_make(fxa__rule_min(a.lo, b.lo), fxa__rule_min(a.hi, b.hi)))                                   \
+    X(MAX, fxa__interval_make(fxa__rule_max(a.lo, b.lo), fxa__rule_max(a.hi, b.hi)))                                   \
+    X(AND, fxa__interval_and(a, b))                                                                                    \
+    X(OR, fxa__interval_or(a, b, fxa__rule_max(a.lo, b.lo)))                                                           \
+    X(XOR, fxa__interval_or(a, b, 0))                                                                                  \
+    X(NOT, fxa__interval_make(-1 - a.hi, -1 - a.lo))                                                                   \
+    X(SHL, fxa__interval_left(a, b))                                                                                   \
+    X(SHR, fxa__interval_right(a, b))                                                                                  \
+    X(EQ, fxa__interval_known(fxa__interval_is_one(a) && fxa__interval_is_one(b) && a.lo == b.lo,                      \
+                              a.hi < b.lo || b.hi < a.lo))                                                             \
+    X(NE, fxa__interval_known(a.hi < b.lo || b.hi < a.lo,                                                              \
+                              fxa__interval_is_one(a) && fxa__interval_is_one(b) && a.lo == b.lo))                     \
+    X(LT, fxa__interval_known(a.hi < b.lo, a.lo >= b.hi))                                                              \
+    X(LE, fxa__interval_known(a.hi <= b.lo, a.lo > b.hi))
 
 #define FXA__BOOL_RULES(X)                                                                                             \
-    X(AND, fxa__span_make(a.lo &b.lo, a.hi &b.hi))                                                                     \
-    X(OR, fxa__span_make(a.lo | b.lo, a.hi | b.hi))                                                                    \
-    X(XOR,                                                                                                             \
-      fxa__span_is_one(a) && fxa__span_is_one(b) ? fxa__span_make(a.lo ^ b.lo, a.lo ^ b.lo) : fxa__span_make(0, 1))    \
-    X(NOT, fxa__span_make(!a.hi, !a.lo))
+    X(AND, fxa__interval_make(a.lo &b.lo, a.hi &b.hi))                                                                 \
+    X(OR, fxa__interval_make(a.lo | b.lo, a.hi | b.hi))                                                                \
+    X(XOR, fxa__interval_is_one(a) && fxa__interval_is_one(b) ? fxa__interval_make(a.lo ^ b.lo, a.lo ^ b.lo)           \
+                                                              : fxa__interval_make(0, 1))                              \
+    X(NOT, fxa__interval_make(!a.hi, !a.lo))
 
 /* ---- Floats ------------------------------------------------------------------------------------------------------ */
 
@@ -250,7 +253,7 @@ FXA__RULE_FN fxa__real fxa__real_abs(fxa__real a) {
 FXA__RULE_FN fxa__real fxa__real_hull(fxa__real a, fxa__real b) {
     return fxa__real_make(fmin(a.lo, b.lo), fmax(a.hi, b.hi), a.nan || b.nan, a.integral && b.integral);
 }
-FXA__RULE_FN fxa__real fxa__real_select(fxa__span c, fxa__real a, fxa__real b) {
+FXA__RULE_FN fxa__real fxa__real_select(fxa__interval c, fxa__real a, fxa__real b) {
     return c.lo ? a : !c.hi ? b : fxa__real_hull(a, b);
 }
 FXA__RULE_FN double fxa__rule_sigmoid(double x) { return 1 / (1 + exp(-x)); }
@@ -295,29 +298,31 @@ FXA__RULE_FN int fxa__real_equal(fxa__real a, fxa__real b) {
     if (fxa__real_none(a) || fxa__real_none(b) || a.hi < b.lo || b.hi < a.lo) return 0;
     return !a.nan && !b.nan && a.lo == a.hi && b.lo == b.hi && a.integral && b.integral ? 1 : -1;
 }
-FXA__RULE_FN fxa__span fxa__span_of_known(int known) { return fxa__span_known(known == 1, known == 0); }
+FXA__RULE_FN fxa__interval fxa__interval_of_known(int known) { return fxa__interval_known(known == 1, known == 0); }
 
 #define FXA__REAL_COMPARES(X)                                                                                          \
-    X(LT, fxa__span_of_known(fxa__real_less(a, b, true)))                                                              \
-    X(LE, fxa__span_of_known(fxa__real_less(a, b, false)))                                                             \
-    X(EQ, fxa__span_of_known(fxa__real_equal(a, b)))                                                                   \
-    X(NE, fxa__span_make(fxa__real_equal(a, b) == 0, fxa__real_equal(a, b) != 1))
+    X(LT, fxa__interval_of_known(fxa__real_less(a, b, true)))                                                          \
+    X(LE, fxa__interval_of_known(fxa__real_less(a, b, false)))                                                         \
+    X(EQ, fxa__interval_of_known(fxa__real_equal(a, b)))                                                               \
+    X(NE, fxa__interval_make(fxa__real_equal(a, b) == 0, fxa__real_equal(a, b) != 1))
 
 /* ---- Casts ------------------------------------------------------------------------------------------------------- */
 
-FXA__RULE_FN fxa__real fxa__real_of_span(fxa__span a) {
+FXA__RULE_FN fxa__real fxa__real_of_interval(fxa__interval a) {
     return fxa__real_result((double)a.lo, (double)a.hi, false, true);
 }
 /* Returns int(x): truncated, saturated. */
 FXA__RULE_FN fxa__i64 fxa__rule_toint(double x) {
-    return x <= (double)FXA__RULE_LEAST ? FXA__RULE_LEAST : x >= (double)FXA__RULE_MOST ? FXA__RULE_MOST : (fxa__i64)x;
+    return x <= (double)FXA__RULE_INT_MIN   ? FXA__RULE_INT_MIN
+           : x >= (double)FXA__RULE_INT_MAX ? FXA__RULE_INT_MAX
+                                            : (fxa__i64)x;
 }
 /* Bounds of int(x); NaN gives 0. */
-FXA__RULE_FN fxa__span fxa__span_of_real(fxa__real a) {
-    const fxa__span zero = fxa__span_make(0, 0);
+FXA__RULE_FN fxa__interval fxa__interval_of_real(fxa__real a) {
+    const fxa__interval zero = fxa__interval_make(0, 0);
     if (fxa__real_none(a)) return zero;
-    const fxa__span out = fxa__span_make(fxa__rule_toint(a.lo), fxa__rule_toint(a.hi));
-    return a.nan ? fxa__span_hull(out, zero) : out;
+    const fxa__interval out = fxa__interval_make(fxa__rule_toint(a.lo), fxa__rule_toint(a.hi));
+    return a.nan ? fxa__interval_hull(out, zero) : out;
 }
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
@@ -325,15 +330,15 @@ FXA__RULE_FN fxa__span fxa__span_of_real(fxa__real a) {
 #define FXA__RULE_BLOCK 64 /* elements per {min, max} pair of a table */
 #define FXA__RULE_WALK 256 /* maximum blocks that a load may cover; beyond, it is unbounded */
 
-FXA__RULE_FN fxa__i64 fxa__span_n_blocks(fxa__i64 size) { return (size + FXA__RULE_BLOCK - 1) / FXA__RULE_BLOCK; }
+FXA__RULE_FN fxa__i64 fxa__interval_n_blocks(fxa__i64 size) { return (size + FXA__RULE_BLOCK - 1) / FXA__RULE_BLOCK; }
 
 /* Returns `out` extended by the blocks of elements first..last of a row; `out` itself if first > last. */
-FXA__RULE_FN fxa__span fxa__span_walk(const int *pairs, fxa__i64 first, fxa__i64 last, fxa__span out) {
+FXA__RULE_FN fxa__interval fxa__interval_walk(const int *pairs, fxa__i64 first, fxa__i64 last, fxa__interval out) {
     if (first > last) return out;
-    if (last / FXA__RULE_BLOCK - first / FXA__RULE_BLOCK >= FXA__RULE_WALK) return fxa__span_any();
+    if (last / FXA__RULE_BLOCK - first / FXA__RULE_BLOCK >= FXA__RULE_WALK) return fxa__interval_any();
     for (fxa__i64 i = first / FXA__RULE_BLOCK; i <= last / FXA__RULE_BLOCK; i++) {
-        const fxa__span block = fxa__span_make(pairs[2 * i], pairs[2 * i + 1]);
-        out = out.lo > out.hi ? block : fxa__span_hull(out, block);
+        const fxa__interval block = fxa__interval_make(pairs[2 * i], pairs[2 * i + 1]);
+        out = out.lo > out.hi ? block : fxa__interval_hull(out, block);
     }
     return out;
 }
@@ -345,36 +350,37 @@ FXA__RULE_FN int fxa__at_row(fxa__i64 size, fxa__i64 index, long long *row) {
     return inside;
 }
 /* Bounds of a load along a row of `size` elements. A negative index counts from the end; out of bounds gives 0. */
-FXA__RULE_FN fxa__span fxa__span_load(const int *pairs, fxa__i64 size, fxa__span index) {
-    const fxa__span zero = fxa__span_make(0, 0);
-    fxa__span out = fxa__span_make(1, 0);
-    out = fxa__span_walk(pairs, fxa__rule_max(index.lo, 0), fxa__rule_min(index.hi, size - 1), out);
-    out = fxa__span_walk(pairs, fxa__rule_max(index.lo, -size) + size, fxa__rule_min(index.hi, -1) + size, out);
+FXA__RULE_FN fxa__interval fxa__interval_load(const int *pairs, fxa__i64 size, fxa__interval index) {
+    const fxa__interval zero = fxa__interval_make(0, 0);
+    fxa__interval out = fxa__interval_make(1, 0);
+    out = fxa__interval_walk(pairs, fxa__rule_max(index.lo, 0), fxa__rule_min(index.hi, size - 1), out);
+    out = fxa__interval_walk(pairs, fxa__rule_max(index.lo, -size) + size, fxa__rule_min(index.hi, -1) + size, out);
     if (out.lo > out.hi) return zero;
-    return index.lo < -size || index.hi >= size ? fxa__span_hull(out, zero) : out;
+    return index.lo < -size || index.hi >= size ? fxa__interval_hull(out, zero) : out;
 }
 /* Clips the bounds of a bool tensor's element to 0..1. */
-FXA__RULE_FN fxa__span fxa__span_truth(fxa__span a) {
-    return fxa__span_make(fxa__rule_max(a.lo, 0), fxa__rule_min(a.hi, 1));
+FXA__RULE_FN fxa__interval fxa__interval_truth(fxa__interval a) {
+    return fxa__interval_make(fxa__rule_max(a.lo, 0), fxa__rule_min(a.hi, 1));
 }
 /* Returns the equality of two i64 elements in all 64 bits, from `equal`, that of their saturated values, one of which
  * is a: INT32_MIN and INT32_MAX decide nothing, since different elements saturate to them. */
-FXA__RULE_FN fxa__span fxa__span_whole(fxa__span equal, fxa__span a) {
-    return equal.lo && (a.lo == FXA__RULE_LEAST || a.lo == FXA__RULE_MOST) ? fxa__span_make(0, 1) : equal;
+FXA__RULE_FN fxa__interval fxa__interval_whole(fxa__interval equal, fxa__interval a) {
+    return equal.lo && (a.lo == FXA__RULE_INT_MIN || a.lo == FXA__RULE_INT_MAX) ? fxa__interval_make(0, 1) : equal;
 }
 
 /* ---- The functions: fxa__ints_ADD(a, b) and so on; operations with one operand ignore b -------------------------- */
 
 /* clang-format off */
 #define FXA__INT_RULE(ID, value)                                                                                       \
-    FXA__RULE_FN fxa__span fxa__ints_##ID(fxa__span a, fxa__span b) { (void)b; return value; }
+    FXA__RULE_FN fxa__interval fxa__ints_##ID(fxa__interval a, fxa__interval b) { (void)b; return value; }
 #define FXA__BOOL_RULE(ID, value)                                                                                      \
-    FXA__RULE_FN fxa__span fxa__bools_##ID(fxa__span a, fxa__span b) { (void)b; return value; }
+    FXA__RULE_FN fxa__interval fxa__bools_##ID(fxa__interval a, fxa__interval b) { (void)b; return value; }
 #define FXA__REAL_RULE(ID, value)                                                                                      \
     FXA__RULE_FN fxa__real fxa__reals_##ID(fxa__real a, fxa__real b) {                                                 \
         return fxa__real_none(a) || fxa__real_none(b) ? fxa__real_any() : (value);                                     \
     }
-#define FXA__REAL_COMPARE(ID, value) FXA__RULE_FN fxa__span fxa__reals_##ID(fxa__real a, fxa__real b) { return value; }
+#define FXA__REAL_COMPARE(ID, value)                                                                                   \
+    FXA__RULE_FN fxa__interval fxa__reals_##ID(fxa__real a, fxa__real b) { return value; }
 FXA__INT_RULES(FXA__INT_RULE)
 FXA__BOOL_RULES(FXA__BOOL_RULE)
 FXA__REAL_RULES(FXA__REAL_RULE)
