@@ -81,6 +81,7 @@ static void emit_int(int32_t x, fxa__writer *w) {
         fxa__write_format(w, x < 0 ? "(%d)" : "%d", (int)x);
 }
 
+/* Returns the C type of a node's variable. */
 static const char *emit_type(const fxa__node *n) { return n->type == FXA_FLOAT ? "real" : "int"; }
 
 /* Returns false for constants, params and given text of level RUN, which are written in place. */
@@ -107,6 +108,7 @@ void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w) {
 
 /* ---- Expressions ------------------------------------------------------------------------------------------------- */
 
+/* Returns true if name[size] equals `other`. */
 static bool emit_is_name(const char *name, size_t size, const char *other) {
     return size == strlen(other) && memcmp(name, other, size) == 0;
 }

@@ -47,7 +47,7 @@ typedef struct fxa__emit {
     const char **given;   /* text that replaces the node's operation; NULL = none */
     uint8_t *nonnegative; /* 1 = an int that is never negative */
     uint8_t *unfused;     /* 1 = a float product that must not be fused into a sum */
-    uint8_t *base;        /* CUDA: 1 = the load has a per-head base (emit_load.c), 2 = and this text computes it */
+    uint8_t *base;        /* loads: 0 = no per-head base (emit_load.c), 1 = another text computes it, 2 = this text */
     uint8_t *in_bounds;   /* loads: bit d = index d is proven in bounds */
 } fxa__emit;
 
@@ -56,7 +56,7 @@ typedef struct fxa__emit {
  * The caller closes *out in either case. */
 bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, uint32_t kinds, fxa__emit *out);
 void fxa__lower_emit_close(fxa__emit *e);
-/* Marks a node that is no output, and all nodes it depends on, as used for `bits` and read at level PAIR. */
+/* Marks a node and all nodes it depends on as used for `bits`, as if it were an output: it is read at level PAIR. */
 void fxa__lower_emit_require(fxa__emit *e, int32_t node, uint8_t bits);
 
 /* Writes the declarations of the hoisted variables of a level, one per line: "    real v12;". */

@@ -5,8 +5,10 @@
  */
 #include "i64_halves.h"
 
-/* Halves of an i64; nodes that a comparison adds at most: two halves of two loads, and two comparisons. */
-enum { HALVES = 2, HALVES_MAX_ADDED = 6 };
+enum {
+    HALVES = 2,          /* halves of an i64 */
+    HALVES_MAX_ADDED = 6 /* maximum nodes added for a comparison: two halves of two loads, two comparisons */
+};
 
 typedef struct halves_work {
     const fxa_program *p;
@@ -16,6 +18,7 @@ typedef struct halves_work {
     int32_t *half; /* [nodes of p][HALVES] the load of that half; -1 = none yet */
 } halves_work;
 
+/* Appends a node; returns its index. */
 static int32_t halves_add(halves_work *w, const fxa__node *n) {
     w->nodes[w->n] = *n;
     return w->n++;

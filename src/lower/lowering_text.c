@@ -30,6 +30,7 @@ static void report_mark_kept(const fxa_program *p, const fxa__depend *sets, uint
     for (int32_t i = 0; i < p->n_outputs; i++) kept[p->outputs[i].value] = 1;
 }
 
+/* Returns true for nodes that need no line of their own. */
 static bool report_is_leaf(const fxa__node *n) {
     return n->op == FXA_OP_CONST || n->op == FXA_OP_INPUT || n->op == FXA_OP_PARAM;
 }
@@ -158,7 +159,8 @@ static void report_conjuncts(report *r) {
 
 /* ---- The public call --------------------------------------------------------------------------------------------- */
 
-static fxa_status report_joint(report *r, fxa_error *err) {
+/* Prints the fused program. */
+static fxa_status report_fused(report *r, fxa_error *err) {
     fxa_program *fused = NULL;
     size_t size = 0;
     fxa_status status = fxa__lower_fuse(r->p->host, r->p, r->d, true, &fused, err);
@@ -199,7 +201,7 @@ fxa_status fxa_program_dump(const fxa_program *program, fxa_dump_kind what, char
     r.p = masked, r.d = derivative;
     if (what == FXA_DUMP_CLASSES) report_classes(&r);
     if (what == FXA_DUMP_CONJUNCTS) report_conjuncts(&r);
-    if (what == FXA_DUMP_FUSED) status = report_joint(&r, err);
+    if (what == FXA_DUMP_FUSED) status = report_fused(&r, err);
     fxa__write_u8(&r.w, 0);
     if (status == FXA_OK && r.w.failed) status = fxa__fail_memory(err, "the lowering of a program");
     if (status != FXA_OK) goto done;

@@ -51,6 +51,7 @@ static void param_keep(param_work *w, const uint8_t *kept) {
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------ */
 
+/* Returns `hash` extended by x. */
 static uint64_t param_mix(uint64_t hash, uint64_t x) {
     hash = (hash ^ x) * UINT64_C(0x9E3779B97F4A7C15);
     return hash ^ hash >> 32;
@@ -157,6 +158,7 @@ static void param_slots(const param_work *w, int underscores, fxa__parameterized
     out->n_hidden = w->n_new;
 }
 
+/* Builds the new program and fills *out. given[n_nodes] and map[n_nodes] are scratch space. */
 static fxa_status param_make(fxa__host *host, const param_work *w, int underscores, fxa_value *given, fxa_value *map,
                              fxa__parameterized *out, fxa_error *err) {
     fxa_builder *b = NULL;

@@ -98,6 +98,7 @@ static void canon_sort_grads(const canon *c, fxa__output *g, size_t n) {
     }
 }
 
+/* Returns true if x is the float constant 0 or -0. */
 static bool canon_is_zero(const fxa_builder *b, fxa_value x) {
     return b->nodes[x].op == FXA_OP_CONST && b->nodes[x].f == 0;
 }

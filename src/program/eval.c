@@ -82,6 +82,7 @@ static bool eval_place(const fxa_view *view, const fxa__node *load, const fxa__v
     return view->data && fxa__view_offset(view, index, at);
 }
 
+/* Returns the value of a load; 0 if it is out of bounds. */
 static fxa__val eval_load(const fxa_view *view, const fxa__node *n, const fxa__val *vals) {
     fxa__val y = {.f = 0};
     int64_t at;
@@ -104,6 +105,7 @@ static fxa__val eval_compare_wide(const fxa_program *p, const fxa__env *env, con
     return (fxa__val){.i = (x[0] == x[1]) == (n->op == FXA_OP_EQ)};
 }
 
+/* Returns the value of an input. */
 static fxa__val eval_input(const fxa__env *env, int32_t input) {
     fxa__val y = {.f = 0};
     if (input == FXA_INPUT_SCORE)
@@ -149,6 +151,7 @@ void fxa__program_eval(const fxa_program *p, const fxa__env *env, fxa__val *vals
 
 static bool eval_is_int32(double x) { return x == trunc(x) && x >= INT32_MIN && x <= INT32_MAX; }
 
+/* Checks that a view has the declared dtype and rank, valid sizes, and data unless it is empty. */
 static fxa_status eval_check_tensor(const fxa__decl *decl, const fxa_view *view, fxa_error *err) {
     bool empty = false;
     if (view->dtype != decl->dtype || view->rank != decl->rank)

@@ -30,6 +30,7 @@ static fxa_bounded_result bounds_result(const fxa_program *p, const fxa__output 
     return term;
 }
 
+/* Checks the arguments of fxa_program_eval_bounds. */
 static fxa_status bounds_check_args(const fxa_program *program, const double *in, fxa_dtype arithmetic,
                                     const fxa_bounded_result *terms, const size_t *count, fxa_error *err) {
     if (!program || !in) return fxa__fail(err, FXA_E_ARGUMENT, "the %s NULL", program ? "inputs are" : "program is");

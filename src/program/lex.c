@@ -65,6 +65,7 @@ void fxa__lex_place(const fxa__lexer *lex, size_t at, size_t end, fxa_error *err
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
 
+/* Returns a hash of a name (FNV-1a). */
 static size_t lex_hash(const char *text, size_t length) {
     uint64_t h = 14695981039346656037u;
     for (size_t i = 0; i < length; i++) h = (h ^ (uint8_t)text[i]) * 1099511628211u;
@@ -135,6 +136,7 @@ bool fxa__lex_is_name(const char *text) {
     return n > 0 && n <= FXA_MAX_NAME && !text[n] && !lex_is_digit(*text);
 }
 
+/* Appends a name. */
 static bool lex_word(fxa__lexer *lex, size_t at) {
     size_t end = at;
     while (fxa__lex_is_word(lex->text[end])) end++;
@@ -170,6 +172,7 @@ static size_t lex_number_form(const char *text, size_t at, fxa__token_kind *kind
     return i - at;
 }
 
+/* Appends a number. */
 static bool lex_number(fxa__lexer *lex, size_t at) {
     fxa__token_kind kind;
     size_t good = lex_number_form(lex->text, at, &kind), end = at + good;

@@ -118,6 +118,7 @@ static fxa_value parse_default(fxa__parser *p, const char *param, fxa_type type)
     return fxa__builder_failed(p->b) ? fxa__parse_fail_builder(p, first, p->at - 1) : 0;
 }
 
+/* Parses a param statement after the word param. */
 static fxa_value parse_param(fxa__parser *p) {
     char text[FXA_MAX_NAME + 1], type_text[FXA_MAX_NAME + 1] = "";
     size_t name = fxa__parse_given_name(p, "the name of the param", SYM_PARAM);
@@ -151,6 +152,7 @@ static int32_t parse_rank(fxa__parser *p) {
     return fxa__parse_expect(p, TOK_RBRACKET, "']'") ? (int32_t)rank : -1;
 }
 
+/* Parses a tensor statement after the word tensor. */
 static fxa_value parse_tensor(fxa__parser *p) {
     char text[FXA_MAX_NAME + 1];
     const char *wanted = "':' and the storage type: f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i16 i8 u8 bool";
@@ -178,6 +180,7 @@ fxa_value fxa__parse_last_expr(fxa__parser *p) {
     return fxa__parse_fail_expression(p, "an operator or the end of the statement");
 }
 
+/* Parses a let statement after the word let. */
 static fxa_value parse_let(fxa__parser *p) {
     size_t name = fxa__parse_given_name(p, "the name of the let", SYM_LET);
     if (name == SIZE_MAX) return -1;
@@ -261,6 +264,7 @@ static fxa_value parse_grad(fxa__parser *p) {
     return fxa__builder_failed(p->b) ? fxa__parse_fail_builder(p, name, name) : 0;
 }
 
+/* Parses one statement, without its end. */
 static fxa_value parse_statement(fxa__parser *p) {
     char text[FXA_MAX_NAME + 1];
     const char *wanted = p->config->kind == FXA_PROGRAM_SCORE ? "a statement: param, tensor, let, fn, score = or mask ="
@@ -303,6 +307,7 @@ static fxa_value parse_expression_text(fxa__parser *p, uint32_t text_kind) {
     return p->mask;
 }
 
+/* Parses all texts. */
 static fxa_value parse_program(fxa__parser *p) {
     size_t text = 0;
     bool begins = true; /* the next token is the first of a text */
@@ -385,6 +390,7 @@ static fxa_status parse_offers(fxa__parser *p, fxa_error *err) {
     return FXA_OK;
 }
 
+/* Checks the arguments, splits the texts into tokens and creates the builder. */
 static fxa_status parse_open(fxa__parser *p, fxa__host *host, fxa_error *err) {
     const fxa_parse_config *c = p->config;
     if (c->kind > FXA_PROGRAM_DERIVATIVE)
@@ -403,6 +409,7 @@ static fxa_status parse_open(fxa__parser *p, fxa__host *host, fxa_error *err) {
     return fxa__builder_new(host, (fxa_program_kind)c->kind, &p->b, err);
 }
 
+/* Sets the outputs that were assigned and makes the program. */
 static fxa_status parse_finish(fxa__parser *p, fxa_program **out, fxa_error *err) {
     bool forward = p->config->kind == FXA_PROGRAM_SCORE;
     if (forward && p->score >= 0) fxa_builder_set_score(p->b, p->score);

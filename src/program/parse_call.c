@@ -183,6 +183,7 @@ static fxa_value call_loop(fxa__parser *p, size_t name) {
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
 
+/* Returns a named constant; `which` is a character of "tfinp", see SYM_CONSTANT. */
 static fxa_value call_constant(fxa__parser *p, int32_t which) {
     switch (which) {
     case 't': return fxa_builder_bool(p->b, 1);
@@ -221,6 +222,7 @@ static fxa_value call_variable(fxa__parser *p, size_t name, const fxa__symbol *s
     }
 }
 
+/* Returns the kind of a symbol for messages. */
 static const char *call_kind(uint32_t kind) {
     switch (kind) {
     case SYM_PARAM: return "a param";

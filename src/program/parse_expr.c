@@ -48,10 +48,12 @@ fxa_value fxa__parse_op(fxa__parser *p, fxa_op op, const fxa_value *args, size_t
 
 /* ---- Literals ---------------------------------------------------------------------------------------------------- */
 
+/* Returns v; if it is negative, reports the builder's failure at a token. */
 static fxa_value expr_value(fxa__parser *p, size_t token, fxa_value v) {
     return v < 0 ? fxa__parse_fail_builder(p, token, token) : v;
 }
 
+/* Parses a TOK_INT. */
 static fxa_value expr_int(fxa__parser *p, bool minus) {
     size_t here = p->at;
     bool hex;
@@ -65,6 +67,7 @@ static fxa_value expr_int(fxa__parser *p, bool minus) {
     return expr_value(p, here, fxa_builder_int(p->b, fxa__wrap32(minus ? -(int64_t)x : (int64_t)x)));
 }
 
+/* Parses a TOK_FLOAT. */
 static fxa_value expr_float(fxa__parser *p, bool minus) {
     size_t here = p->at;
     double x;
@@ -90,6 +93,7 @@ static bool expr_is_negative(const fxa__parser *p) {
 
 /* ---- Operands and prefixes --------------------------------------------------------------------------------------- */
 
+/* Parses ( expression ). */
 static fxa_value expr_parenthesis(fxa__parser *p) {
     size_t open = p->at;
     fxa__parse_next(p);
@@ -97,6 +101,7 @@ static fxa_value expr_parenthesis(fxa__parser *p) {
     return v >= 0 && fxa__parse_close(p, TOK_RPAREN, open) ? v : -1;
 }
 
+/* Parses an operand without prefix operators. */
 static fxa_value expr_primary(fxa__parser *p) {
     switch (fxa__parse_token(p)->kind) {
     case TOK_INT:
@@ -107,6 +112,7 @@ static fxa_value expr_primary(fxa__parser *p) {
     }
 }
 
+/* Fails because tokens first to last, an operand of o, must be a bool; returns -1. */
 static fxa_value expr_fail_bool(fxa__parser *p, const fxa__operator *o, size_t first, size_t last, fxa_type given) {
     char who[8];
     (void)snprintf(who, sizeof who, "'%s'", o->text);
@@ -127,6 +133,7 @@ static fxa_value expr_power(fxa__parser *p) {
     return fxa__parse_op(p, FXA_OP_POW, args, 2, here, here);
 }
 
+/* Parses an operand with its prefix operators. */
 static fxa_value expr_prefix(fxa__parser *p) {
     size_t here = p->at;
     uint32_t kind = fxa__parse_token(p)->kind;
@@ -181,6 +188,7 @@ static fxa_value expr_complete(fxa__parser *p, const fxa__pending *o, fxa_value 
     return fxa__parse_op(p, (fxa_op) operator->op, args, 2, o->at, o->at);
 }
 
+/* Pushes a pending operator. Returns false if memory ran out. */
 static bool expr_push(fxa__parser *p, fxa__pending o) {
     if (!fxa__grow(p->lex.host, &p->pending, &p->pending_capacity, p->n_pending + 1, sizeof *p->pending)) {
         (void)fxa__parse_fail(p, p->at, p->at, FXA_E_MEMORY, "out of memory for the operators of an expression");

@@ -28,6 +28,7 @@ static bool fn_bind(fxa__parser *p, uint32_t name, fxa__symbol symbol) {
     return true;
 }
 
+/* Returns true if `name` is a parameter of f. */
 static bool fn_is_parameter(const fxa__parser *p, const fxa__function *f, uint32_t name) {
     for (size_t i = 0; i < f->n_parameters; i++)
         if (p->bindings[f->first + i].name == name) return true;
@@ -61,6 +62,7 @@ static bool fn_parameter(fxa__parser *p, fxa__function *f) {
     return true;
 }
 
+/* Parses the parameters of a definition. Returns false after a failure. */
 static bool fn_parameters(fxa__parser *p, fxa__function *f) {
     size_t open = p->at;
     if (!fxa__parse_expect(p, TOK_LPAREN, "'(' and the parameters, as in fn f(x, y) = x * y")) return false;

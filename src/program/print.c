@@ -128,6 +128,7 @@ static void print_constant(print_state *s, const fxa__node *x) {
     }
 }
 
+/* Returns true for a constant that is printed with a minus sign. */
 static bool print_is_negative(const fxa__node *x) {
     if (x->op != FXA_OP_CONST) return false;
     return x->type == FXA_INT ? x->imm < 0 : x->type == FXA_FLOAT && !isnan(x->f) && signbit(x->f);

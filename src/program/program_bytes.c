@@ -113,6 +113,7 @@ typedef struct pbytes_in {
 /* Fails the builder with FXA_E_BYTES; returns -1. */
 static int32_t pbytes_bad(pbytes_in *in, const char *what) { return fxa__builder_fail(in->b, FXA_E_BYTES, "%s", what); }
 
+/* Reads the declaration of a param. Returns false after a failure of the builder. */
 static bool pbytes_read_param(pbytes_in *in, fxa__decl *d) {
     fxa__read_string(in->r, d->name, sizeof d->name);
     d->type = fxa__read_u8(in->r);
@@ -124,6 +125,7 @@ static bool pbytes_read_param(pbytes_in *in, fxa__decl *d) {
     return !fxa__builder_failed(in->b);
 }
 
+/* Reads all declarations. Returns false after a failure. */
 static bool pbytes_read_declarations(pbytes_in *in) {
     in->n_params = fxa__read_u32(in->r);
     if (in->n_params > FXA_MAX_PARAMS) return pbytes_bad(in, "more params than a program can have") >= 0;
@@ -160,6 +162,7 @@ static int32_t pbytes_read_slot(pbytes_in *in, uint32_t n) {
     return (int32_t)at;
 }
 
+/* Reads a constant of a type. Returns its value; -1 after a failure. */
 static fxa_value pbytes_read_const(pbytes_in *in, uint32_t type) {
     double f = type == FXA_FLOAT ? fxa__read_f64(in->r) : 0;
     uint32_t bits = type == FXA_FLOAT ? 0 : fxa__read_u32(in->r);
@@ -201,6 +204,7 @@ static fxa_value pbytes_read_node(pbytes_in *in, uint32_t number) {
     return same_type ? value : pbytes_bad(in, "a node has another type than it says");
 }
 
+/* Reads all nodes. Returns false after a failure. */
 static bool pbytes_read_nodes(pbytes_in *in) {
     in->n_nodes = fxa__read_u32(in->r);
     for (uint32_t i = 0; i < in->n_nodes; i++) {
@@ -213,6 +217,7 @@ static bool pbytes_read_nodes(pbytes_in *in) {
     return !in->r->failed;
 }
 
+/* Reads one output. Returns false after a failure. */
 static bool pbytes_read_output(pbytes_in *in) {
     uint32_t kind = fxa__read_u32(in->r);
     fxa_value index[FXA_MAX_RANK];

@@ -100,6 +100,7 @@ bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *
 
 void fxa__range_close(fxa__range *r) { fxa__free(r->p->host, r->memory, r->memory_size); }
 
+/* Returns true if the box contains no point. */
 static bool range_is_empty(const fxa_tile_bounds *box) {
     for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++)
         if (fxa__input_type(i) == FXA_INT && box->lo[i] > box->hi[i]) return true;

@@ -10,6 +10,7 @@
 #include "../base/invariant.h"
 #include "../base/num.h"
 
+/* Returns the greatest common divisor, >= 0. */
 static int64_t atom_gcd(int64_t a, int64_t b) {
     for (a = a < 0 ? -a : a, b = b < 0 ? -b : b; b != 0;) {
         int64_t t = a % b;

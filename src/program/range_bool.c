@@ -80,6 +80,7 @@ static fxa__truth truth_and(fxa__range *r, fxa__truth a, fxa__truth b) {
 
 static fxa__truth truth_not(fxa__truth a) { return (fxa__truth){a.no, a.yes}; }
 
+/* Returns the bool c ? a : b. */
 static fxa__truth truth_select(fxa__range *r, fxa__truth c, fxa__truth a, fxa__truth b) {
     if (c.no == FXA__NEVER || c.yes == FXA__NEVER) return c.no == FXA__NEVER ? a : b;
     fxa__truth out;
@@ -255,6 +256,7 @@ static fxa__truth truth_of_wide(fxa__range *r, int32_t x, int32_t y) {
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
+/* Returns the bool that is false (0), true (1) or unknown (-1). */
 static fxa__truth truth_of_known(int known) { return known < 0 ? truth_any : known ? truth_true : truth_false; }
 
 /* Sets *out to the bool of an int node that is int(bool), 0 or 1. Returns false if the node is none of them. */
@@ -269,6 +271,7 @@ static bool truth_of_int(const fxa__range *r, int32_t node, fxa__truth *out) {
     return true;
 }
 
+/* Returns the bool of a comparison node. */
 static fxa__truth truth_compare(fxa__range *r, const fxa__node *n) {
     int32_t x = n->arg[0], y = n->arg[1];
     bool equality = n->op == FXA_OP_EQ || n->op == FXA_OP_NE;

@@ -14,8 +14,10 @@ static fxa__real (*const real_rules[FXA_OP_COUNT])(fxa__real, fxa__real) = {
 #undef REAL_RULE
 };
 
+/* Returns a bool node as an interval of 0 and 1. */
 static fxa__interval real_truth(fxa__truth t) { return fxa__interval_known(t.no == FXA__NEVER, t.yes == FXA__NEVER); }
 
+/* Returns the interval of float(x), for a bool or an int. */
 static fxa__real real_cast(const fxa__range *r, int32_t arg) {
     const fxa__known *x = fxa__range_of(r, arg);
     if (r->p->nodes[arg].type == FXA_BOOL) return fxa__real_of_interval(real_truth(x->t));

@@ -179,11 +179,13 @@ static int32_t int_pick(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
     return -1;
 }
 
+/* Sets *out to the int of another node; returns false if that is -1. */
 static bool int_picked(fxa__range *r, int32_t node, fxa__int *out) {
     if (node >= 0) *out = fxa__range_of(r, node)->i;
     return node >= 0;
 }
 
+/* Sets *out to abs(x). Returns false if there is no form. */
 static bool int_abs(fxa__range *r, int32_t x, fxa__int *out) {
     fxa__affine f;
     fxa__interval a = int_interval(&fxa__range_of(r, x)->i);

@@ -213,6 +213,7 @@ static void load_wide_sorted(const fxa_view *view, int64_t first, int64_t last, 
     if (lo != hi) w->n = -1;
 }
 
+/* Adds all elements that a load can reach. Returns false if they are too many. */
 static bool load_wide_elements(fxa__range *r, const fxa__node *node, const fxa_view *view, fxa__wide *out) {
     load_walk w;
     if (!load_walk_begin(r, node, view, &w)) return false;

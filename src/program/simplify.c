@@ -83,6 +83,7 @@ static bool simplify_foldable(const fxa_builder *b, const fxa__node *n) {
     }
 }
 
+/* Returns the constant that a node with constant operands evaluates to. */
 static fxa_value simplify_fold(fxa_builder *b, const fxa__node *n) {
     fxa__val x[3];
     for (int i = 0; i < n->n_args; i++) {
@@ -98,6 +99,7 @@ static fxa_value simplify_fold(fxa_builder *b, const fxa__node *n) {
 
 /* ---- Identities -------------------------------------------------------------------------------------------------- */
 
+/* Identities of float operations. */
 static fxa_value simplify_float(fxa_builder *b, fxa__node *n) {
     const fxa__node *x = simplify_arg(b, n, 0), *y = simplify_arg(b, n, n->n_args > 1);
     switch (n->op) {
@@ -117,6 +119,7 @@ static fxa_value simplify_float(fxa_builder *b, fxa__node *n) {
     }
 }
 
+/* Identities of int operations. */
 static fxa_value simplify_int(fxa_builder *b, const fxa__node *n) {
     const fxa__node *y = simplify_arg(b, n, n->n_args > 1);
     switch (n->op) {
@@ -164,6 +167,7 @@ static fxa_value simplify_not(fxa_builder *b, fxa__node *n) {
     return simplify_rewrite(n, x->op == FXA_OP_LT ? FXA_OP_LE : FXA_OP_LT, second, first);
 }
 
+/* Comparisons: > and >= are rewritten as < and <=; x op x of ints and bools is a constant. */
 static fxa_value simplify_compare(fxa_builder *b, fxa__node *n) {
     if (n->op == FXA_OP_GT) return simplify_rewrite(n, FXA_OP_LT, n->arg[1], n->arg[0]);
     if (n->op == FXA_OP_GE) return simplify_rewrite(n, FXA_OP_LE, n->arg[1], n->arg[0]);
@@ -171,6 +175,7 @@ static fxa_value simplify_compare(fxa_builder *b, fxa__node *n) {
     return fxa__builder_constant(b, FXA_BOOL, n->op == FXA_OP_EQ || n->op == FXA_OP_LE);
 }
 
+/* select(c, x, y): removes constant and negated conditions, equal choices, and choices true and false. */
 static fxa_value simplify_select(fxa_builder *b, fxa__node *n) {
     const fxa__node *c = simplify_arg(b, n, 0), *x = simplify_arg(b, n, 1), *y = simplify_arg(b, n, 2);
     if (c->op == FXA_OP_CONST) return n->arg[c->imm ? 1 : 2];
@@ -253,6 +258,7 @@ static fxa_value simplify_with_grad(fxa_builder *b, fxa__node *n) {
                             y->op == FXA_OP_WITH_GRAD ? y->arg[1] : n->arg[1]);
 }
 
+/* Applies the rule of a node's operation. */
 static fxa_value simplify_rule(fxa_builder *b, fxa__node *n) {
     switch (n->op) {
     case FXA_OP_RELU: return simplify_relu(b, n);

@@ -9,6 +9,7 @@
 #include "../../problem/scales.h"
 #include "../../problem/work.h"
 
+/* Returns f64 memory of the workspace; NULL while it is only measured. */
 static double *ref_carve_matrix(fxa__carver *c, int64_t rows, int64_t columns) {
     return fxa__carve_matrix(c, rows, columns, sizeof(double));
 }
