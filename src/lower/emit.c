@@ -320,8 +320,8 @@ static fxa__emit_level emit_level_of(const fxa__depend *d) {
     return (fxa__emit_level)levels[fxa__lower_rate(d)];
 }
 
-/* Records that statements of `level`, used for outputs of `kinds`, read a node: if it is of another level, it is
- * kept. */
+/* Records that statements of `level`, used for outputs of `kinds`, read a node; it is hoisted if its level is
+ * another. */
 static void emit_read(fxa__emit *e, int32_t node, uint8_t level, uint8_t kinds) {
     e->used[node] |= kinds;
     if (e->level[node] != level && fxa__emit_has_statement(e, node)) e->hoisted[node] = 1;

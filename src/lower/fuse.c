@@ -45,19 +45,23 @@ static void fuse_mark(const fxa_program *p, uint32_t kinds, uint8_t bit, uint8_t
 }
 
 bool fxa__lower_fused_shares_function(fxa__host *host, const fxa_program *fused) {
-    enum { VALUE = 1, BACK = 2, SCORE = 4 }; /* used by the score, used by dscore or gradients, depends on the score */
+    enum {
+        VALUE = 1,    /* the score output depends on the node */
+        BACKWARD = 2, /* dscore or a gradient depends on the node */
+        SCORE = 4     /* the node depends on the input score */
+    };
     uint8_t *marks = fxa__alloc(host, (size_t)fused->n_nodes);
     bool shares = false;
     if (!marks) return false;
     fuse_mark(fused, 1u << FXA__OUT_SCORE, VALUE, marks);
-    fuse_mark(fused, FUSE_GRADS | FUSE_DSCORE, BACK, marks);
+    fuse_mark(fused, FUSE_GRADS | FUSE_DSCORE, BACKWARD, marks);
     for (int32_t i = 0; i < fused->n_nodes; i++) {
         const fxa__node *n = &fused->nodes[i];
         bool input = n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE;
         for (int j = 0; j < n->n_args; j++) input = input || marks[n->arg[j]] & SCORE;
         if (input) marks[i] |= SCORE;
-        shares = shares || (marks[i] == (VALUE | BACK | SCORE) && fxa__op_info_get(n->op)->exact != FXA__EXACT_ALWAYS &&
-                            n->op != FXA_OP_INPUT);
+        shares = shares || (marks[i] == (VALUE | BACKWARD | SCORE) &&
+                            fxa__op_info_get(n->op)->exact != FXA__EXACT_ALWAYS && n->op != FXA_OP_INPUT);
     }
     fxa__free(host, marks, (size_t)fused->n_nodes);
     return shares;

@@ -40,7 +40,7 @@ bool fxa__decimal_read(const char *text, size_t n, double *out) {
     return isfinite(*out);
 }
 
-/* Writes the digits of x without trailing zeros; returns the power of ten of the first. */
+/* Writes the decimal digits of x without trailing zeros. Returns the exponent of the first: 1 for 12.5. */
 static int decimal_digits(double x, int precision, char digits[20]) {
     char text[FXA__DECIMAL_WRITE];
     size_t used = 0;

@@ -97,7 +97,7 @@ FXA__RULE_FN fxa__interval fxa__interval_and(fxa__interval a, fxa__interval b) {
     if (a.lo >= 0 || b.lo >= 0) return fxa__interval_make(0, a.lo >= 0 ? a.hi : b.hi);
     return fxa__interval_any();
 }
-/* Bounds of a | b and a ^ b. lo: lower bound for nonnegative operands, the larger lo for |, 0 for ^. */
+/* Bounds of a | b and a ^ b. lo: lower bound if a and b are nonnegative: max(a.lo, b.lo) for |, 0 for ^. */
 FXA__RULE_FN fxa__interval fxa__interval_or(fxa__interval a, fxa__interval b, fxa__i64 lo) {
     if (a.lo < 0 || b.lo < 0) return fxa__interval_any();
     return fxa__interval_make(lo, fxa__rule_bits(a.hi | b.hi));
