@@ -369,6 +369,19 @@ TEST(pages_in_the_backward_pass) {
     }
 }
 
+TEST(pages_that_tma_fetches) {
+    for (uint32_t size = 1; size <= 300; size++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa_error err = {.status = FXA_OK};
+        bool fits = size == 8 || size == 16 || size == 32 || size == 64 || size % 128 == 0;
+        choice_start(&c, FXA_FORWARD, NULL);
+        c.p.flags |= FXA_PAGED, c.p.page_size = size, c.p.n_pages = 600;
+        T_INT(choice_end(&c, &choice_hopper, &out, NULL, &err), FXA_OK);
+        if ((out.family == FXA__CU_SM90) != fits) T_FAIL("pages of %u: %s\n", size, fxa__cu_family_name(out.family));
+    }
+}
+
 /* TMA counts to 2^40 bytes. */
 TEST(strides_beyond_tma_are_for_sm80) {
     for (int i = 0; i < 2; i++) {

@@ -285,6 +285,18 @@ TEST(many_pairs_are_sampled) {
     index_end(&c);
 }
 
+/* Rows 2048 and up are outside; keys, which there are half as many of, would all be inside. */
+TEST(samples_are_rows_and_keys) {
+    index_case c;
+    index_start(&c, "tensor t : f32[1]\nscore = score + (score > 9 ? 0 : t[(q * k) % 16 // 8 + q // 512 * 2])", 8, 0);
+    c.call.args.slot[FXA_SLOT_Q] = NULL;
+    c.call.p.sq = 4096, c.call.p.sk = 2048;
+    index_ask(&c);
+    T_CHECK(c.count == 1 && !c.reports[0].exact && c.reports[0].lo == 8 && c.reports[0].hi == 15);
+    T_CHECK(fabs((double)c.reports[0].pairs / (double)c.reports[0].of - 0.5) < 0.01);
+    index_end(&c);
+}
+
 /* The cost of a pair grows with the program, so longer programs are sampled sooner. */
 TEST(long_programs_are_sampled_sooner) {
     static char text[1 << 15];
