@@ -329,7 +329,7 @@ def refusals(report, device, dtype, shape):
                                           r"captured tensor.*on cpu|on cpu.*captured"),
         "a block mask of the host": (lambda: fx.flex_attention(q, k, v, None, fx.create_block_mask(
             lambda b, h, i, j: i >= j, None, None, shape[2], shape[2], device="cpu")), "same device"),
-        "a sink on the host": (lambda: fx.attention(q, k, v, sinks=table), "sink is on cpu"),
+        "a sink on the host": (lambda: fx.attention(q, k, v, sinks=table), "sinks is on cpu"),
         "the operator, k on the host": (lambda: torch.ops.fxattn.fwd(q, on_host, v, [], [], [], [], [], [], ""),
                                         "another device"),
         "f64": (lambda: fx.flex_attention(q.double(), k.double(), v.double()), "no engine.*cudnn.*f16 and bf16.*cuda.*f64"),
