@@ -83,6 +83,7 @@ def main():
     options.add_argument("--skip", default="", help="tests of names like this regular expression are not run")
     options.add_argument("--minutes", type=float, default=1e9, help="no mutant begins after that")
     options.add_argument("--again", action="store_true")
+    options.add_argument("--resume", action="store_true", help="a run with the same options that was ended before its time")
     options.add_argument("--sanitize", action="store_true", help="address and undefined behaviour, as in make asan: slower")
     options.add_argument("--one", nargs=3, metavar=("FILE:LINE", "OLD", "NEW"))
     options.add_argument("--summary", action="store_true")
@@ -96,7 +97,7 @@ def main():
     if given.page:
         report.write_page(known.values(), given.results.resolve())
         return 0
-    tree, build = prepare(work)
+    tree, build = (work / "tree", work / "build") if given.resume else prepare(work)
     schema, mutants, results = Schema(work, tree, build, given.jobs, given.sanitize), {}, dict(known)
     for mutant in chosen(given, tree, known):
         path, now = tree / mutant["file"], mutant
@@ -106,7 +107,7 @@ def main():
             mutants[len(mutants) + 1] = dict(now, was=changes.key(mutant))
         else:
             results[changes.key(mutant)]["verdict"] = "gone"
-    bad = schema.make(mutants)
+    bad = schema.make(mutants) if not given.resume else ()
     judge = Judge(work, schema, build, given)
     judge.learn(len(mutants))
     for r in known.values():
@@ -116,7 +117,15 @@ def main():
         mutant = mutants.pop(n)
         results.pop(mutant["was"], None)
         results[changes.key(mutant)] = dict(mutant, verdict="uncompiled", by=None)
-    with (work / "log.jsonl").open("a") as log:
+    log = work / "log.jsonl"
+    for line in log.read_text().splitlines() if given.resume else ():
+        r = json.loads(line)
+        done = [n for n, m in mutants.items() if changes.key(m) == changes.key(r)]
+        for n in done:
+            results.pop(mutants.pop(n)["was"], None)
+            results[changes.key(r)] = r
+            judge.note(r)
+    with log.open("a" if given.resume else "w") as log:
         for r in judge.judge_all(mutants, end):
             results.pop(r["was"], None)
             results[changes.key(r)] = r

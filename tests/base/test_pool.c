@@ -112,6 +112,21 @@ static void pool_meet(void *arg, int32_t worker) {
     if (worker == 0) m->met = atomic_load(&m->here) == 2;
 }
 
+/* Threads look for work for a while after a job, then sleep: a pool without jobs takes no processor time. */
+TEST(threads_without_work_sleep) {
+    fxa__host *host = pool_host_of(4, NULL, NULL);
+    pool_marks m = {.work = 0};
+    struct timespec while_idle = {.tv_nsec = 100 * 1000 * 1000}, before, after;
+    fxa__pool_run(pool_of(host), NULL, 4, pool_mark, &m);
+    nanosleep(&while_idle, NULL);
+    T_INT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before), 0);
+    nanosleep(&while_idle, NULL);
+    T_INT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after), 0);
+    double took = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+    if (took > 0.01) T_FAIL("%.3f s in 0.1 s without work\n", took);
+    fxa__host_release(host);
+}
+
 /* Two workers can meet only if they run at the same time; the caller sleeps until the other one is done. */
 TEST(workers_run_at_the_same_time) {
     fxa__host *host = pool_host_of(2, NULL, NULL);

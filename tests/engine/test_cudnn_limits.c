@@ -319,4 +319,27 @@ TEST(keys_of_tensors_lie_together) {
     fxa_context_destroy(ctx);
 }
 
+/* Statistics of another layout are copied; a size of 1 has no stride. */
+TEST(statistics_that_lie_as_cudnn_has_them) {
+    static const struct {
+        int64_t b, hq, sq, stride[3];
+        bool varlen, direct;
+    } cases[] = {
+        {2, 3, 5, {15, 5, 1}, false, true},  {2, 3, 5, {16, 5, 1}, false, false}, {2, 3, 5, {15, 6, 1}, false, false},
+        {2, 3, 5, {15, 5, 2}, false, false}, {1, 3, 5, {99, 5, 1}, false, true},  {1, 1, 5, {99, 99, 1}, false, true},
+        {1, 3, 1, {99, 1, 99}, false, true}, {2, 3, 5, {15, 1, 3}, true, true},   {2, 3, 5, {15, 2, 3}, true, false},
+        {2, 3, 5, {15, 1, 4}, true, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa_problem p = FXA_PROBLEM_INIT;
+        p.b = cases[i].b, p.hq = cases[i].hq, p.sq = cases[i].sq;
+        p.flags = cases[i].varlen ? FXA_VARLEN : 0;
+        p.lse.dtype = FXA_F32;
+        memcpy(p.lse.stride, cases[i].stride, sizeof cases[i].stride);
+        if (fxa__dnn_row_is_direct(&p, FXA_SLOT_LSE) != cases[i].direct) T_FAIL("case %zu\n", i);
+        p.lse.dtype = FXA_F64;
+        T_CHECK(!fxa__dnn_row_is_direct(&p, FXA_SLOT_LSE));
+    }
+}
+
 T_MAIN

@@ -178,6 +178,7 @@ TEST(errors_of_calls_say_from_where) {
     static const fn_row table[] = {
         {"fn f(x, y) = x; score = f(score)", 1, 25, 8, "'f' takes 2 arguments, f(x, y); 1 given"},
         {"fn f(x) = x; score = f()", 1, 22, 3, "'f' takes 1 argument, f(x); 0 given"},
+        {"fn f(x) = x; score = f() + 1", 1, 22, 3, "'f' takes 1 argument, f(x); 0 given"},
         {"fn f() = 1; score = f(1, 2)", 1, 21, 7, "'f' takes 0 arguments, f(); 2 given"},
         {"fn f(x) = x; score = f", 1, 22, 1, "'f' is a function; write f(...)"},
         {"fn f(x) = x; score = f(1", 1, 23, 1, "this '(' is never closed"},
