@@ -2,8 +2,9 @@
  *
  * Checks the table "What is supported" of README.md against the engines' support reports (R-79). Each row has several
  * problems, forward and backward, all of which an engine must support for a yes. FXA_TEST_UPDATE=1 rewrites the table.
- * For GPUs it has cuda on an H200, whose report needs no device and no library; cudnn's report needs its library
- * (docs/gpu.md).
+ * cuda and cudnn report for an H200. cuda's report needs no device and no library; cudnn's needs cuDNN (make
+ * deps-cudnn), and without it the column is kept as README.md has it. cudnn gets problems of bf16 where a row does not
+ * choose the dtypes.
  */
 #include "engine/cuda/cuda.h"
 #include "plan/plan.h"
@@ -11,6 +12,7 @@
 #include "t.h"
 
 #define TABLE_README FXA_SOURCE_DIR "/README.md"
+#define TABLE_H200 FXA_SOURCE_DIR "/examples/targets/h200.json"
 
 /* ---- Problems ---------------------------------------------------------------------------------------------------- */
 
@@ -121,7 +123,7 @@ static bool table_dropout(table_case *c, int i) {
     c->p.dropout_p = 0.25;
     return i < 1;
 }
-static bool table_rows(table_case *c, int i) {
+static bool table_statistics(table_case *c, int i) {
     c->p.flags |= c->backward ? FXA_READ_DLSE : FXA_RETURN_LSE | FXA_RETURN_ROW_MAX;
     return i < 1;
 }
@@ -152,41 +154,39 @@ static bool table_bprop(table_case *c, int i) {
     return true;
 }
 
+/* The problems of two rows in one. */
+static bool table_all_lengths(table_case *c, int i) { return i < 5 ? table_lengths(c, i) : table_chunks(c, i - 5); }
+static bool table_extras(table_case *c, int i) {
+    return i < 2 ? table_sinks(c, i) : i < 3 ? table_dropout(c, 0) : table_statistics(c, i - 3);
+}
+static bool table_maps_and_bprop(table_case *c, int i) { return i < 16 ? table_maps(c, i) : table_bprop(c, i - 16); }
+
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
-/* Rows, with notes that follow the verdict of cpu, ref and cuda. */
+/* Rows, with notes that follow the verdict of each engine. */
 static const struct table_row {
     const char *label;
     bool (*change)(table_case *c, int i);
-    const char *cpu, *ref, *cuda;
+    const char *cpu, *ref, *cuda, *cudnn;
 } table_list[] = {
-    {"forward, backward, gradients of captured tensors and params", table_gradients, "", "", ""},
-    {"storage f64, f32, f16, bf16, e4m3, e5m2", table_storage,
-     ": f64 in f64, bf16 in f32 or bf16 products, the others in f32", ", all arithmetic in f64",
-     ": no f64; 16 bits on tensor cores, the others in f32"},
-    {"scales of e4m3 and e5m2 operands, largest values of results", table_scaled, "", "", ""},
-    {"Q, K, V, O and gradients each f32, f16, bf16, e4m3 or e5m2", table_mixed, ", products in f32",
-     ", all arithmetic in f64", ", mixed ones in f32"},
-    {"captured tensors of f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i16 i8 u8 bool, rank 0 to 5", table_captured, "", "", ""},
-    {"any strides of any tensor, BHSD, BSHD, SBHD", table_layouts, "", "", ""},
-    {"GQA and MQA of any ratio, D_qk != D_v, D from 1 to 512, any lengths", table_shapes, "", "", ": D up to 256"},
-    {"per-batch lengths, packed variable length (with gaps), paged KV", table_lengths, "", "", ""},
-    {"packed rows over pages, positions per batch entry: chunked prefill and decode in one call", table_chunks, "", "",
-     ""},
-    {"causal, bottom-right, window, and any mask a program says", table_masks, ", empty tiles are skipped", "",
-     ", empty tiles are skipped"},
-    {"zero sink, learned sink and its gradient", table_sinks, "", "", ""},
-    {"dropout by counter, the same in every split of the work", table_dropout, "", "", ""},
-    {"LSE and row-max outputs, gradient of LSE", table_rows, "", "", ""},
-    {"coordinate maps and `fxa_merge`: context parallelism", table_maps, "", "", ""},
-    {"user-written backward program", table_bprop, "", "", ""},
-    {"an index outside its tensor is an error, on request", table_strict, "", "", ""},
+    {"forward, backward, gradients of captured tensors and params", table_gradients, "", "", "", ""},
+    {"storage f64, f32, f16, bf16, e4m3, e5m2", table_storage, "", ", computed in f64", ": no f64", ": f16, bf16"},
+    {"scales of e4m3 and e5m2 operands, largest values of results", table_scaled, "", "", "", ""},
+    {"Q, K, V, O and gradients of different dtypes", table_mixed, "", "", "", ""},
+    {"captured tensors of every dtype and bool, rank 0 to 5", table_captured, "", "", "", ""},
+    {"any strides of any tensor, BHSD, BSHD, SBHD", table_layouts, "", "", "", ""},
+    {"GQA and MQA, D_qk != D_v, D from 1 to 512, any lengths", table_shapes, "", "", ": D up to 256", ": D up to 256"},
+    {"lengths for each batch entry, packed rows, paged KV, start positions", table_all_lengths, "", "", "", ""},
+    {"causal, bottom-right, window, any mask of a program", table_masks, "", "", "", ""},
+    {"sinks, dropout, LSE and row maxima, their gradients", table_extras, "", "", "", ""},
+    {"context parallelism, user-written backward program", table_maps_and_bprop, "", "", "", ""},
+    {"an index outside its tensor is an error, on request", table_strict, "", "", "", ""},
 };
 enum { TABLE_ROWS = sizeof table_list / sizeof table_list[0] };
 
 /* Columns and the engines' names in them. */
-enum { TABLE_CPU, TABLE_REF, TABLE_CUDA, TABLE_COLUMNS };
-static const char *const table_columns[TABLE_COLUMNS] = {"cpu", "ref", "cuda"};
+enum { TABLE_CPU, TABLE_REF, TABLE_CUDA, TABLE_CUDNN, TABLE_COLUMNS };
+static const char *const table_columns[TABLE_COLUMNS] = {"cpu", "ref", "cuda", "cudnn"};
 
 typedef struct table_votes {
     int asked, supported[TABLE_COLUMNS], deterministic[TABLE_COLUMNS];
@@ -227,54 +227,133 @@ static void table_ask_cuda(table_case *c, table_votes *votes) {
     T_CHECK(fixed.supported == report.supported && fixed.deterministic == fixed.supported); /* as the table claims */
 }
 
-/* Queries all engines about the i-th problem of a row; returns false past the last. */
-static bool table_ask(const struct table_row *row, bool backward, int i, table_votes *votes) {
+/* Returns the description of an H200, read once. */
+static const char *table_target(void) {
+    static char text[1 << 13];
+    if (text[0]) return text;
+    FILE *f = fopen(TABLE_H200, "rb");
+    size_t length = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    T_CHECK(length > 0 && length < sizeof text - 1);
+    if (f) fclose(f);
+    return text;
+}
+
+/* Returns cudnn's report for an H200. `chosen`: the problem's dtypes are kept; else those of f32 become bf16. */
+static fxa_support table_cudnn(table_case *c, bool chosen) {
+    fxa_operand *const all[] = {&c->p.q, &c->p.k, &c->p.v, &c->p.o, &c->p.dout, &c->p.dq, &c->p.dk, &c->p.dv};
+    for (int t = 0; !chosen && t < 8; t++)
+        if (t == 0 || all[t]->dtype == FXA_F32) all[t]->dtype = FXA_BF16;
+    c->p.engine = "cudnn", c->p.device = FXA_CUDA, c->p.alignment = 16, c->p.target = table_target();
+    fxa_error err;
+    fxa_support reports[8] = {{0}}, none = {0};
+    size_t count = sizeof reports / sizeof *reports;
+    const fxa_status status = fxa_support_query(c->ctx, &c->p, reports, &count, &err);
+    T_CHECK(status == FXA_OK || status == FXA_E_PROBLEM); /* a flag that no device has */
+    if (status != FXA_OK) return none;
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(reports[i].engine, "cudnn") == 0) return reports[i];
+    return none;
+}
+
+/* Makes the problem that rows change: a forward or a backward without a program. */
+static table_case table_case_create(bool backward) {
     fxa_error err;
     table_case c = {.p = FXA_PROBLEM_INIT, .backward = backward};
     T_OK(fxa_context_create(NULL, &c.ctx, &err));
     c.p.b = 2, c.p.hq = 4, c.p.hkv = 2, c.p.sq = c.p.sk = 6, c.p.d_qk = 8;
     c.p.pass = backward ? FXA_BACKWARD : FXA_FORWARD;
     c.p.flags = backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : 0;
-    bool there = row->change(&c, i);
+    return c;
+}
+static void table_case_destroy(table_case *c) {
+    fxa_program_destroy(c->program);
+    fxa_program_destroy(c->bprop);
+    fxa_context_destroy(c->ctx);
+}
+
+/* Returns true if cuDNN is installed: then cudnn takes the problem that rows change. */
+static bool table_has_cudnn(void) {
+    table_case c = table_case_create(false);
+    const fxa_support report = table_cudnn(&c, false);
+    if (!report.supported) printf("cudnn's column is not compared: %s\n", report.reason);
+    table_case_destroy(&c);
+    return report.supported;
+}
+
+/* Queries all engines about the i-th problem of a row; returns false past the last. */
+static bool table_ask(const struct table_row *row, bool backward, int i, bool has_cudnn, table_votes *votes) {
+    table_case c = table_case_create(backward);
+    const bool there = row->change(&c, i);
     if (there) {
         votes->asked++;
         table_ask_host(&c, votes);
         table_ask_cuda(&c, votes);
+        c.p.flags &= ~(uint32_t)FXA_DETERMINISTIC;
+        const bool chosen = row->change == table_storage || row->change == table_mixed || row->change == table_scaled;
+        const fxa_support report = has_cudnn ? table_cudnn(&c, chosen) : (fxa_support){0};
+        table_vote(votes, TABLE_CUDNN, &report);
     }
-    fxa_program_destroy(c.program);
-    fxa_program_destroy(c.bprop);
-    fxa_context_destroy(c.ctx);
+    table_case_destroy(&c);
     return there;
 }
 
 static const char *table_verdict(int yes, int asked) { return yes == asked ? "yes" : yes ? "some" : "no"; }
 
 static const char *table_note(const struct table_row *row, int column) {
-    return column == TABLE_CPU ? row->cpu : column == TABLE_REF ? row->ref : row->cuda;
+    const char *const notes[TABLE_COLUMNS] = {row->cpu, row->ref, row->cuda, row->cudnn};
+    return notes[column];
 }
 
-/* Writes the complete expected table. */
-static void table_make(char *out, size_t room) {
+/* Appends the cell of cudnn that README.md has in the row that begins with `label`; returns its length. */
+static size_t table_keep_cell(char *out, size_t room, const char *readme, const char *label) {
+    char start[200];
+    snprintf(start, sizeof start, "\n| %s |", label);
+    const char *cell = strstr(readme, start);
+    if (!cell) return 0;
+    cell += strlen(start);
+    for (int c = 0; c < TABLE_CUDNN; c++) cell += strcspn(cell, "|\n") + 1;
+    return (size_t)snprintf(out, room, "%.*s|", (int)strcspn(cell, "|\n"), cell);
+}
+
+/* Appends the cells of one row; returns their length. */
+static size_t table_cells(char *out, size_t room, const struct table_row *row, const int *yes, int asked) {
+    size_t n = 0;
+    for (int c = 0; c < TABLE_COLUMNS - 1; c++)
+        n += (size_t)snprintf(out + n, room - n, " %s%s |", table_verdict(yes[c], asked), table_note(row, c));
+    return n;
+}
+
+/* Writes the expected table. Without cuDNN its column is that of README.md. */
+static void table_make(char *out, size_t room, const char *readme) {
+    static const struct table_row fixed = {"the same bits in every run, for any number of threads",
+                                           NULL,
+                                           "",
+                                           "",
+                                           ": all with `FXA_DETERMINISTIC`",
+                                           ": all with `FXA_DETERMINISTIC`"};
+    const bool has_cudnn = table_has_cudnn();
     table_votes all = {0};
     size_t n = (size_t)snprintf(out, room, "| |");
     for (int c = 0; c < TABLE_COLUMNS; c++) n += (size_t)snprintf(out + n, room - n, " %s |", table_columns[c]);
-    n += (size_t)snprintf(out + n, room - n, "\n|---|---|---|---|");
-    for (int r = 0; r < TABLE_ROWS; r++) {
+    n += (size_t)snprintf(out + n, room - n, "\n|---|---|---|---|---|");
+    for (int r = 0; r <= TABLE_ROWS; r++) {
+        const struct table_row *row = r < TABLE_ROWS ? &table_list[r] : &fixed;
         table_votes votes = {0};
-        for (int backward = 0; backward < 2; backward++)
-            for (int i = 0; table_ask(&table_list[r], backward, i, &votes); i++) {}
-        n += (size_t)snprintf(out + n, room - n, "\n| %s |", table_list[r].label);
-        for (int c = 0; c < TABLE_COLUMNS; c++) {
-            n += (size_t)snprintf(out + n, room - n, " %s%s |", table_verdict(votes.supported[c], votes.asked),
-                                  table_note(&table_list[r], c));
-            all.deterministic[c] += votes.deterministic[c];
-        }
+        for (int backward = 0; backward < 2 && row->change; backward++)
+            for (int i = 0; table_ask(row, backward, i, has_cudnn, &votes); i++) {}
+        n += (size_t)snprintf(out + n, room - n, "\n| %s |", row->label);
+        n += table_cells(out + n, room - n, row, row->change ? votes.supported : all.deterministic,
+                         row->change ? votes.asked : all.asked);
+        const int yes = row->change ? votes.supported[TABLE_CUDNN] : all.deterministic[TABLE_CUDNN];
+        if (!has_cudnn)
+            n += table_keep_cell(out + n, room - n, readme, row->label);
+        else
+            n += (size_t)snprintf(out + n, room - n, " %s%s |",
+                                  table_verdict(yes, row->change ? votes.asked : all.asked),
+                                  table_note(row, TABLE_CUDNN));
+        for (int c = 0; c < TABLE_COLUMNS; c++) all.deterministic[c] += votes.deterministic[c];
         all.asked += votes.asked;
     }
-    n += (size_t)snprintf(out + n, room - n, "\n| the same bits in every run, for any number of threads |");
-    for (int c = 0; c < TABLE_COLUMNS; c++)
-        n += (size_t)snprintf(out + n, room - n, " %s%s |", table_verdict(all.deterministic[c], all.asked),
-                              c == TABLE_CUDA ? ": all with `FXA_DETERMINISTIC`" : "");
     snprintf(out + n, room - n, "\n\n");
 }
 
@@ -284,14 +363,13 @@ TEST(readme_has_the_table) {
     T_REQUIRE(f);
     size_t length = fread(readme, 1, sizeof readme - 1, f);
     fclose(f);
-    T_REQUIRE(length < sizeof readme - 1); /* the file fits */
-    char *begin = strstr(readme, "## What is supported\n\n");
+    T_REQUIRE(length < sizeof readme - 1); /* all of it */
+    char *begin = strstr(readme, "| | cpu | ref | cuda |");
     T_REQUIRE(begin);
-    begin += strlen("## What is supported\n\n");
     char *end = strstr(begin, "\n\n");
     T_REQUIRE(end);
     end += 2;
-    table_make(table, sizeof table);
+    table_make(table, sizeof table, readme);
     size_t size = (size_t)(end - begin);
     if (strlen(table) == size && memcmp(table, begin, size) == 0) return;
     if (!getenv("FXA_TEST_UPDATE"))

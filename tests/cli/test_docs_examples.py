@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples in documents work as printed: those of the man page, of `fxattn` alone, of docs/shell.md and the last line of
-the demo are run, the program of docs/c.md is compiled and run, programs of docs/ are parsed, and the message of
-docs/errors.md is compared. (The README: tests/install/test_readme.py; Python in docs/: tests/python/test_docs.py; the
-messages of docs/program.md: tests/test_program_md.py.)"""
+"""Examples in documents work as printed: those of the man page, of `fxattn` alone, of docs/shell.md, of docs/guide and
+the last line of the demo are run, the program of docs/c.md is compiled and run, programs of docs/ are parsed, and the
+message of docs/errors.md is compared. (README.md and the quickstart: tests/install/test_readme.py; Python in docs/:
+tests/python/test_docs.py; the messages of docs/program.md: tests/test_program_md.py.)"""
 
 import os
 import re
@@ -47,6 +47,14 @@ class Examples(Cli):
             self.shell(line.replace("\\e\n", "\\\n"))
         for name in ("o.npy", "dq.npy", "dslopes.npy", "doc.svg"):
             self.assertTrue(os.path.exists(self.path(name)), name)
+
+    def test_guide(self):
+        folder = os.path.join(SOURCE, "docs", "guide")
+        pages = [name for name in sorted(os.listdir(folder)) if name.endswith(".md") and name != "quickstart.md"]
+        blocks = [block for name in pages for block in re.findall(r"(?ms)^```sh\n(.*?)^```$", text_of("docs", "guide", name))]
+        self.assertGreaterEqual(len(blocks), 2)
+        for block in blocks:
+            self.assertNotEqual(self.shell("set -e\n" + block), "", block)
 
     def test_first_words(self):
         for text, least in ((self.run_cli(), 3), (text_of("examples", "demo.sh").split('say "next, try')[1], 1)):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The README typed in: its shell lines run in order, in an empty home, its C becomes the file that its first line names and
-is compiled by them, its CMake lines make a project. Its program parses, and the links and pictures of all documents are there."""
+"""README.md and the quickstart typed in: the shell lines of a page run in order, in an empty home, its C becomes the file that its
+first line names and is compiled by them, the CMake lines of the quickstart make a project. README's program parses, and the links
+and pictures of all documents are there."""
 import os
 import re
 import shutil
@@ -19,6 +20,11 @@ ELSEWHERE = {
 }
 
 
+def text_of(page):
+    with open(os.path.join(SOURCE, page), encoding="utf-8") as file:
+        return file.read()
+
+
 def blocks(text):
     """(language, text) of every fenced block, in order."""
     return re.findall(r"(?ms)^```(\w+)\n(.*?)^```$", text)
@@ -28,10 +34,9 @@ def shell_lines(block):
     return [re.sub(r"\s+# .*", "", line).strip() for line in block.splitlines() if line.strip()]
 
 
-def type_in(text, home):
+def type_in(page, home, files):
     """One shell for all lines, so that exports hold; files that C blocks name are written first."""
-    script = ["set -eu", "ln -s '%s/examples' examples" % SOURCE]
-    lines = 0
+    text, script, lines = text_of(page), ["set -eu"], 0
     for language, block in blocks(text):
         if language == "c":
             name = re.match(r"/\* (\w+\.c) \*/\n", block)
@@ -47,26 +52,26 @@ def type_in(text, home):
             lines += 1
     env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     out = run("sh", "-c", "\n".join(script), cwd=home, env=dict(env, HOME=home))
-    check(lines >= 8, "the README has commands to type in")
+    check(lines >= 8, page + " has commands to type in")
     check("row 3 of head 0: " in out, "the C program ran: " + out)
-    for name in ("mask.svg", "o.npy", "lse.npy"):
+    for name in files:
         check(os.path.exists(os.path.join(home, name)), "the commands wrote " + name)
 
 
-def by_cmake(text, home):
+def by_cmake(page, home):
     """The CMake lines in the project that they leave out, with the package that the shell lines installed."""
-    lines = "".join(block for language, block in blocks(text) if language == "cmake")
+    lines = "".join(block for language, block in blocks(text_of(page)) if language == "cmake")
     find, rest = lines.split("\n", 1)
     with open(os.path.join(home, "CMakeLists.txt"), "w") as file:
         file.write("cmake_minimum_required(VERSION 3.20)\nproject(typed C)\n%s\n"
-                   "add_executable(attention attention.c)\n%s" % (find, rest))
+                   "add_executable(first first.c)\n%s" % (find, rest))
     run("cmake", "-S", home, "-B", os.path.join(home, "b"), "-DCMAKE_PREFIX_PATH=" + os.path.join(home, ".local"))
     run("cmake", "--build", os.path.join(home, "b"))
-    check("row 3 of head 0: " in run(os.path.join(home, "b", "attention")), "the CMake project ran")
+    check("row 3 of head 0: " in run(os.path.join(home, "b", "first")), "the CMake project ran")
 
 
-def program_parses(text, home):
-    program = re.search(r"(?m)(?:^    .*\n)*^    score = .*\n(?:^    .*\n)*", text).group(0)
+def program_parses(home):
+    program = re.search(r"(?m)(?:^    .*\n)*^    score = .*\n(?:^    .*\n)*", text_of("README.md")).group(0)
     with open(os.path.join(home, "readme.fxa"), "w") as file:
         file.write(re.sub(r"(?m)^    ", "", program))
     run(os.path.join(BUILD, "fxattn"), "explain", "--program", os.path.join(home, "readme.fxa"))
@@ -90,13 +95,14 @@ def main():
         if not shutil.which(tool):
             print("skipped: the README's lines need %s, which is not installed" % tool)
             return 77
-    with open(os.path.join(SOURCE, "README.md")) as file:
-        text = file.read()
     with tempfile.TemporaryDirectory() as home:
-        type_in(text, home)
-        by_cmake(text, home)
-        program_parses(text, home)
+        type_in("README.md", home, ("mask.svg", "o.npy"))
+        program_parses(home)
         run_demo(os.path.join(home, "demo results"))
+    quickstart = os.path.join("docs", "guide", "quickstart.md")
+    with tempfile.TemporaryDirectory() as home:
+        type_in(quickstart, home, ())
+        by_cmake(quickstart, home)
     check_links(SOURCE)
     return finish()
 

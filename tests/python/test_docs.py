@@ -1,26 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python in the documents runs as it is printed: the blocks of a page one after the other, in one namespace; each block of
-README.md in its own, since a reader takes one of them."""
+"""Python in the documents runs as it is printed. Blocks of a reference page run one after the other, in one namespace. In README.md
+and docs/guide, a block that imports something begins an example of its own, which the blocks below continue; an example is
+skipped where its library is missing."""
+import glob
 import os
 import re
 
 import pytest
 
 SOURCE = os.environ.get("FXA_SOURCE", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-PAGES = ("README.md", os.path.join("docs", "python.md"), os.path.join("docs", "tracing.md"))
+LIBRARIES = ("numpy", "torch", "transformers", "jax", "flax")
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_blocks_run(page, tmp_path, monkeypatch, capsys):
+def blocks_of(page):
     with open(os.path.join(SOURCE, page), encoding="utf-8") as f:
-        blocks = re.findall(r"(?ms)^```python\n(.*?)^```$", f.read())
-    assert blocks, "the page has no Python"
-    for library in ("numpy", "torch", "transformers", "jax", "flax"):
+        return re.findall(r"(?ms)^```python\n(.*?)^```$", f.read())
+
+
+def examples_of(page):
+    """Returns lists of blocks that share a namespace."""
+    found = []
+    for block in blocks_of(page):
+        starts = re.match(r"(import|from) ", block) and page.startswith(("README", os.path.join("docs", "guide")))
+        if starts or not found:
+            found.append([])
+        found[-1].append(block)
+    return found
+
+
+def all_examples():
+    pages = [glob.glob(os.path.join(SOURCE, *where)) for where in (("README.md",), ("docs", "*.md"), ("docs", "guide", "*.md"))]
+    for path in (path for paths in pages for path in sorted(paths)):
+        page = os.path.relpath(path, SOURCE)
+        for number, blocks in enumerate(examples_of(page), 1):
+            yield pytest.param(page, blocks, id="%s-%d" % (page, number))
+
+
+@pytest.mark.parametrize("page, blocks", list(all_examples()))
+def test_blocks_run(page, blocks, tmp_path, monkeypatch, capsys):
+    for library in LIBRARIES:
         if any(re.search(r"\b(import|from) (fxattn\.)?%s\b" % library, block) for block in blocks):
             pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
     space = {"__name__": "page"}
     for block in blocks:
-        space = {"__name__": "page"} if page == "README.md" else space
         exec(compile(block, page, "exec"), space)
     assert "Traceback" not in capsys.readouterr().out
