@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of the evaluator share: programs of one value.
+ * Helpers for tests of the evaluator: programs with one value.
  */
 #ifndef FXA_TESTS_EVAL_RIG_H
 #define FXA_TESTS_EVAL_RIG_H
@@ -21,7 +21,7 @@ static inline fxa_builder *eval_builder(void) {
     return b;
 }
 
-/* score = x, and mask = x when it is a bool. */
+/* Returns the program score = x; if x is a bool, mask = x too. */
 static inline fxa_program *eval_finish(fxa_builder *b, fxa_value x) {
     fxa_program *p = NULL;
     fxa_error err;

@@ -8,7 +8,7 @@
 
 /* ---- Types ------------------------------------------------------------------------------------------------------- */
 
-/* All operations on all combinations of operand types: the result type, or a refusal. */
+/* Every operation with every combination of operand types: the result type, or a refusal. */
 TEST(result_types_of_every_operation) {
     for (int op = 0; op < FXA_OP_COUNT; op++) {
         int n = meaning_arity((fxa_op)op), combinations = n == 0 ? 0 : n == 1 ? 3 : n == 2 ? 9 : 27;
@@ -32,7 +32,7 @@ TEST(result_types_of_every_operation) {
     }
 }
 
-/* What is inserted is the cast that a user would write, straight from the operand's type to the common one. */
+/* The builder inserts the cast that a user would write, directly from the operand's type to the common type. */
 TEST(conversions_are_casts) {
     const struct {
         fxa_op op;
@@ -57,7 +57,7 @@ TEST(conversions_are_casts) {
         for (int k = 0; k < 2; k++) {
             fxa_op cast = k ? rows[i].cast_y : rows[i].cast_x;
             bool found = false;
-            for (int a = 0; a < 2; a++) { /* commutative operands may have swapped */
+            for (int a = 0; a < 2; a++) { /* operands of commutative operations may be swapped */
                 fxa__node operand = fxa__builder_node(b, node.arg[a]);
                 found = found || (cast ? operand.op == cast && operand.arg[0] == y[k] : node.arg[a] == y[k]);
             }
@@ -96,7 +96,7 @@ TEST(equal_expressions_are_one_value) {
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------- */
 
-/* a modifier that sets nothing is the identity. */
+/* a program that sets nothing is the identity. */
 TEST(defaults_of_outputs) {
     fxa_program *p = own_finish(own_builder(FXA_PROGRAM_SCORE));
     T_REQUIRE(p);
@@ -161,7 +161,7 @@ TEST(queries) {
     T_INT(fxa_program_get_kind(NULL), FXA_PROGRAM_SCORE);
     fxa_program_retain(p);
     fxa_program_destroy(p);
-    T_STR(fxa_program_param(p, 0).name, "alpha"); /* still held */
+    T_STR(fxa_program_param(p, 0).name, "alpha"); /* still valid */
     fxa_program_destroy(p);
     fxa_program_retain(NULL);
     fxa_program_destroy(NULL);
@@ -183,7 +183,7 @@ TEST(found_names) {
 
 /* ---- For tracers: what is known before finish -------------------------------------------------------------------- */
 
-/* The mistake is told at the call that made it, and types are those of the language. */
+/* An error is reported at the call that causes it, and result types are those of the language. */
 TEST(mistakes_and_types_are_known_at_once) {
     fxa_context *own = NULL;
     fxa_builder *b = NULL;
@@ -217,7 +217,7 @@ static fxa_program *import_parsed(fxa_context *context, const char *text) {
     return program;
 }
 
-/* Programs inside one another are the program of their texts, joined. */
+/* Importing programs into one another equals parsing their joined texts. */
 TEST(imports_compose) {
     fxa_context *own = NULL;
     fxa_builder *b = NULL;
@@ -251,7 +251,7 @@ TEST(imports_compose) {
     fxa_context_destroy(own);
 }
 
-/* What cannot be imported is a mistake like any other, and results are negative. */
+/* A program that cannot be imported is an error, and the resulting values are negative. */
 TEST(imports_that_are_refused) {
     fxa_context *own = NULL;
     fxa_error err;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The builder when it cannot: the text of each error, sticky errors, limits, memory that fails.
+ * Builder errors: the text of each, sticky errors, limits, failing memory.
  */
 #include "support/fail_alloc.h"
 #include "support/own_context.h"
@@ -27,7 +27,7 @@ static void build_expect(fxa_builder *b, fxa_status status, const char *text) {
     } while (0)
 #define BUILD_TYPE_ERROR(text, call) BUILD_FAILS(FXA_PROGRAM_SCORE, FXA_E_PROGRAM, text, call)
 
-/* a wrong type, here and a wrong shape, below, are errors of the build. */
+/* a wrong type, and below a wrong shape, are build errors. */
 TEST(texts_of_type_errors) {
     BUILD_TYPE_ERROR("'&' takes ints or bools, not float and int", fxa_builder_op2(b, FXA_OP_AND, f, i));
     BUILD_TYPE_ERROR("'|' takes ints or bools, not bool and float", fxa_builder_op2(b, FXA_OP_OR, c, f));
@@ -195,7 +195,7 @@ TEST(limit_of_nodes) {
         fxa_value x = fxa_builder_input(b, FXA_INPUT_SCORE);
         for (int i = 1; i < FXA_MAX_NODES - 1 + past; i++) x = fxa_builder_op1(b, FXA_OP_TANH, x);
         fxa_builder_set_score(b, x);
-        if (past) { /* the mask's constant has no place left */
+        if (past) { /* no node is left for the mask's constant */
             build_expect(b, FXA_E_LIMIT, "the program has more than 16384 distinct operations, the most accepted");
             continue;
         }
@@ -209,7 +209,7 @@ TEST(limit_of_nodes) {
     build_expect(b, FXA_E_LIMIT, "the program has more than 2 distinct operations, the most accepted");
 }
 
-/* Every allocation of a build fails once: an error with a text, nothing leaked, and the next build works. */
+/* Fails every allocation of a build in turn: an error with a text, no leak, and the next build works. */
 TEST(out_of_memory_at_every_allocation) {
     fail_alloc f = FAIL_ALLOC_INIT;
     fxa_context *failing = fail_alloc_context(&f);

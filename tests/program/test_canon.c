@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Canonical form and hash: what is folded and what must not be, what the hash does not see and what it must see,
- * gradients that are added up, import. Random programs are in test_canon_random.c.
+ * Canonical form and hash: what is and is not folded, what the hash does and does not depend on, sums of gradients,
+ * import. Random programs are in test_canon_random.c.
  */
 #include "support/own_context.h"
 
 /* ---- Identities -------------------------------------------------------------------------------------------------- */
 
-/* A builder with one value of each type that is no constant, and shorthands for the rows below. */
+/* A builder with one non-constant value of each type, and shorthands for the rows below. */
 typedef struct canon_bench {
     fxa_builder *b;
     fxa_value f, g, i, j, c, d; /* floats, ints, bools */
@@ -39,7 +39,7 @@ TEST(what_becomes_simpler) {
     T_INT(OP2(SUB, s.f, F(0.0)), s.f);
     T_INT(OP2(ADD, s.f, F(-0.0)), s.f);
     T_INT(OP2(POW, s.f, F(1)), s.f);
-    T_INT(OP2(POW, s.f, F(0)), F(1)); /* also of NaN */
+    T_INT(OP2(POW, s.f, F(0)), F(1)); /* of NaN too */
     T_INT(OP2(POW, s.f, F(-0.0)), F(1));
     T_INT(OP2(POW, I(1), s.f), F(1));
     T_INT(OP2(POW, s.i, I(1)), OP1(FLOAT, s.i));
@@ -50,7 +50,7 @@ TEST(what_becomes_simpler) {
     T_INT(OP2(MULZ, F(0), s.f), F(0));
     T_INT(OP2(MULZ, F(-0.0), s.f), F(0));
     T_INT(OP2(DIVZ, F(0), s.f), F(0));
-    T_INT(OP2(MULZ, F(-2), s.f), OP2(MUL, F(-2), s.f)); /* no 0 that could win */
+    T_INT(OP2(MULZ, F(-2), s.f), OP2(MUL, F(-2), s.f)); /* the constant is not 0, so plain mul suffices */
     T_INT(OP2(MULZ, F(NAN), s.f), OP2(MUL, F(NAN), s.f));
     T_INT(OP2(DIVZ, F(1), s.f), OP2(DIV, F(1), s.f));
     T_INT(OP2(DIVZ, F(INFINITY), s.f), OP2(DIV, F(INFINITY), s.f));
@@ -121,7 +121,7 @@ TEST(what_becomes_simpler_of_bools_and_choices) {
     fxa_builder_destroy(s.b);
 }
 
-/* Each of these would be wrong for some value: NaN, infinity, -0, or a float that is not whole. */
+/* Each simplification would be wrong for some value: NaN, infinity, -0, or a non-integer float. */
 TEST(what_must_stay) {
     canon_bench s = canon_bench_start();
     const fxa_value stays[] = {
@@ -144,7 +144,7 @@ TEST(what_must_stay) {
     fxa_builder_destroy(s.b);
 }
 
-/* What is said of powers above is what the evaluator computes, in every bit but a NaN's payload. */
+/* Simplified powers equal the evaluator's result in every bit, except a NaN's payload. */
 TEST(powers_that_become_simpler_are_those_of_the_evaluator) {
     const double values[] = {0.0, -0.0, 1, -1, 0.1, -2.5, 5e-324, 1.7976931348623157e308, INFINITY, -INFINITY, NAN};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
@@ -159,7 +159,7 @@ TEST(powers_that_become_simpler_are_those_of_the_evaluator) {
     }
 }
 
-/* Folding is exact IEEE arithmetic; functions that a C library may round in its own way are not folded. */
+/* Folding uses exact IEEE arithmetic. Functions that C libraries round differently are not folded. */
 TEST(what_is_folded) {
     canon_bench s = canon_bench_start();
     T_INT(OP2(ADD, F(0.1), F(0.2)), F(0.1 + 0.2));
@@ -210,7 +210,7 @@ TEST(order_of_operands_reads_naturally) {
 
 /* ---- The hash ---------------------------------------------------------------------------------------------------- */
 
-/* One program in many variants: everything that the content is made of changes the hash, and each differently. */
+/* One program in many variants: every part of the content changes the hash, each to a different value. */
 static fxa_program *canon_variant(int v) {
     fxa_builder *b = own_builder(v == 1 ? FXA_PROGRAM_BPROP : v == 2 ? FXA_PROGRAM_DERIVATIVE : FXA_PROGRAM_SCORE);
     fxa_value w = fxa_builder_param(b, v == 3 ? "v" : "w", v == 4 ? FXA_INT : FXA_FLOAT), at[2];
@@ -244,7 +244,7 @@ TEST(the_hash_sees_all_content) {
     for (int i = 0; i < VARIANTS; i++) fxa_program_destroy(p[i]);
 }
 
-/* equal content from different builders, contexts and times is one hash; nothing of an address enters. */
+/* equal content has one hash for different builders, contexts and times; addresses do not matter. */
 TEST(the_hash_is_content_only) {
     fxa_context *other = NULL, *mine = ctx;
     fxa_error err;
@@ -253,7 +253,7 @@ TEST(the_hash_is_content_only) {
     ctx = other;
     fxa_program *y = canon_variant(0);
     ctx = mine;
-    fxa_context_destroy(other); /* the program outlives it */
+    fxa_context_destroy(other); /* the program outlives its context */
     T_CHECK(own_equal(x, y));
     fxa_program_destroy(x);
     fxa_program_destroy(y);
@@ -261,7 +261,7 @@ TEST(the_hash_is_content_only) {
 
 /* ---- Gradients --------------------------------------------------------------------------------------------------- */
 
-/* grad statements in an order that is decided by `turn`; the same program must come out. */
+/* Adds grad statements in an order selected by `turn`; the program must be the same. */
 static fxa_program *canon_grad_program(int turn) {
     fxa_builder *b = own_builder(FXA_PROGRAM_DERIVATIVE);
     const char *const params[2] = {turn ? "w" : "a", turn ? "a" : "w"};
@@ -271,7 +271,7 @@ static fxa_program *canon_grad_program(int turn) {
     fxa_value d = fxa_builder_input(b, FXA_INPUT_DSCORE), s = fxa_builder_input(b, FXA_INPUT_SCORE);
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     fxa_value zero = fxa_builder_float(b, turn ? 0.0 : -0.0);
-    static const int step[6] = {1, 2, 4, 5, 7, 8}; /* without common factor with 9: each statement once */
+    static const int step[6] = {1, 2, 4, 5, 7, 8}; /* coprime to 9: each statement once */
     for (int i = 0; i < 9; i++) {
         switch ((i * step[turn % 6] + turn) % 9) {
         case 0: fxa__builder_grad_param(b, "w", d); break;
@@ -280,9 +280,9 @@ static fxa_program *canon_grad_program(int turn) {
         case 3: fxa__builder_grad_load(b, "t", &k, 1, d); break;
         case 4: fxa__builder_grad_load(b, "bias", &k, 1, d); break;
         case 5: fxa__builder_grad_load(b, "t", &q, 1, fxa_builder_op1(b, FXA_OP_TANH, d)); break;
-        case 6: fxa__builder_grad_param(b, "a", zero); break; /* nothing */
+        case 6: fxa__builder_grad_param(b, "a", zero); break; /* adds nothing */
         case 7: fxa__builder_grad_load(b, "t", &q, 1, zero); break;
-        default: fxa__builder_grad_load(b, "bias", &q, 1, zero); break; /* nothing */
+        default: fxa__builder_grad_load(b, "bias", &q, 1, zero); break; /* adds nothing */
         }
     }
     return own_finish(b);
@@ -311,7 +311,7 @@ TEST(gradients_are_summed_sorted_and_zeroes_dropped) {
     fxa_program_destroy(p);
 }
 
-/* A zero before or after what it is added to. */
+/* A zero added before or after other terms. */
 TEST(zero_gradients_add_nothing) {
     fxa_program *want = NULL;
     for (int where = 0; where < 3; where++) {

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Canonical form and hash of random programs, each built in two ways: the same program, which means what was built.
+ * Canonical form and hash of random programs: two different builds give the same program, whose values are correct.
  */
 #include "support/op_meaning.h"
 #include "support/own_context.h"
 
 /* ---- Random programs, built in two ways -------------------------------------------------------------------------- */
 
-/* A recipe: steps in an order of dependence. Leaves are inputs, params, constants; the rest operations and loads. */
+/* A recipe: steps in dependency order. Leaves are inputs, params and constants; other steps are operations and loads.
+ * */
 enum { STEP_INPUT, STEP_PARAM, STEP_FLOAT, STEP_INT, STEP_BOOL, STEP_LOAD, STEP_OP, MAX_STEPS = 60, POINTS = 4 };
 typedef struct canon_step {
-    int kind, which; /* input, param, tensor or operation */
+    int kind, which; /* index of the input, param, tensor or operation */
     double number;
     int arg[3];
     meaning at[POINTS]; /* its value at each point */
@@ -24,7 +25,7 @@ static const char *const canon_params[4] = {"alpha", "beta", "m", "n"}; /* two f
 static const double canon_f64[5] = {0.5, -0.0, INFINITY, -3, NAN};
 static const int32_t canon_i32[4] = {3, -1, INT32_MIN, 100};
 static const uint8_t canon_b8[3] = {1, 0, 1};
-static const fxa_view canon_views[3] = {{canon_b8, FXA_B8, 1, {3}, {1}}, /* in order of name: flag, real, whole */
+static const fxa_view canon_views[3] = {{canon_b8, FXA_B8, 1, {3}, {1}}, /* sorted by name: flag, real, whole */
                                         {canon_f64, FXA_F64, 1, {5}, {1}},
                                         {canon_i32, FXA_I32, 1, {4}, {1}}};
 static const char *const canon_tensors[3] = {"flag", "real", "whole"};
@@ -42,7 +43,7 @@ static meaning canon_load_meaning(int tensor, meaning index) {
     return tensor == 1 ? meaning_float(in ? canon_f64[i] : 0) : meaning_int(in ? canon_i32[i] : 0);
 }
 
-/* Fills in the values of a step; false when the operation does not take these types. */
+/* Computes the values of a step; returns false if the operation does not accept these types. */
 static bool canon_step_values(canon_recipe *r, canon_step *s) {
     for (int p = 0; p < POINTS; p++) {
         meaning x[3];
@@ -109,7 +110,7 @@ static fxa_op canon_mirror(fxa_op op) {
     return op == FXA_OP_LT ? FXA_OP_GT : op == FXA_OP_LE ? FXA_OP_GE : op == FXA_OP_GT ? FXA_OP_LT : FXA_OP_LE;
 }
 
-/* One step; with `swap` commutative operands and comparisons are written the other way round. */
+/* Builds one step; with `swap`, commutative operands and comparisons are reversed. */
 static fxa_value canon_build_step(fxa_builder *b, const canon_step *s, const fxa_value *value, bool swap) {
     fxa_value x[3];
     int n = s->kind == STEP_OP ? meaning_arity((fxa_op)s->which) : 0;
@@ -133,7 +134,7 @@ static fxa_value canon_build_step(fxa_builder *b, const canon_step *s, const fxa
     return fxa_builder_op(b, op, x, (size_t)n);
 }
 
-/* Builds the recipe: in its own order, or (rng given) in a random order of dependence with operands swapped. */
+/* Builds the recipe in its own order, or, given rng, in a random dependency order with operands swapped. */
 static fxa_program *canon_build(const canon_recipe *r, t_rng *rng) {
     fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
     fxa_value value[MAX_STEPS];
@@ -155,14 +156,14 @@ static fxa_program *canon_build(const canon_recipe *r, t_rng *rng) {
         if (!ready) continue;
         value[i] = canon_build_step(b, s, value, rng && t_int(rng, 0, 1));
         done++;
-        if (value[i] < 0) break; /* finish tells */
+        if (value[i] < 0) break; /* finish reports the error */
     }
     if (r->score >= 0) fxa_builder_set_score(b, value[r->score]);
     if (r->mask >= 0) fxa_builder_set_mask(b, value[r->mask]);
     return own_finish(b);
 }
 
-/* Zeroes that tie in min, max and clamp have no fixed sign: then 1 / zero is not fixed either. */
+/* Returns false if zeros tie in min, max or clamp: the sign of the result is unspecified, and so is 1 / zero. */
 static bool canon_signs_fixed(const canon_recipe *r) {
     for (int i = 0; i < r->n; i++) {
         int op = r->step[i].kind == STEP_OP ? r->step[i].which : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Defaults of params, `param cap : float = 20`: text, builder, queries, canonical text, bytes; and that nothing else
- * knows of them: hashes, nodes, keys of plans.
+ * Default values of params, `param cap : float = 20`: text, builder, queries, canonical text, bytes. Hashes, nodes and
+ * plan keys do not depend on them.
  */
 #include "support/own_context.h"
 #include "t.h"
@@ -15,7 +15,7 @@ static fxa_program *defaults_parse(const char *text) {
     return p;
 }
 
-/* The default that the first param of a text has, NAN for none. */
+/* Returns the default of the first param, NAN = none. */
 static double defaults_of(const char *text) {
     double value = NAN;
     fxa_program *p = defaults_parse(text);
@@ -35,7 +35,7 @@ TEST(texts_have_defaults) {
     T_SAME(defaults_of("param a : int = 7 // 2"), 3.0);
     T_SAME(defaults_of("param a : int = 0"), 0.0);
     T_SAME(defaults_of("let x = 5; fn f(y) = y * x; param a : int = f(2)"), 10.0);
-    T_SAME(defaults_of("param a : float = 1; param a : float"), 1.0); /* said again in the same way, or less */
+    T_SAME(defaults_of("param a : float = 1; param a : float"), 1.0); /* repeated, with or without the same default */
     T_SAME(defaults_of("param a : float; param a : float = 1; param a : float = 1.0"), 1.0);
     T_CHECK(isnan(defaults_of("param a : float")));
     fxa_program *p = defaults_parse("param a : float = nan; param b2 : float");
@@ -144,7 +144,8 @@ TEST(text_and_bytes_keep_them_and_hashes_do_not_know) {
     T_OK(fxa_program_save(r, again, sizeof again, &plain, &err));
     T_CHECK(size == plain && memcmp(bytes, again, size) == 0);
     fxa_program_destroy(r);
-    /* A program without is written as ever; one that says it had some and has none is another form of it. */
+    /* A program without defaults has the same bytes as before the feature; the other form, with an empty list, is
+     * refused. */
     T_OK(fxa_program_save(q, again, sizeof again, &plain, &err));
     T_INT(again[4], 1);
     T_INT(size - plain, 3 + 2 * 8 + 8);
@@ -154,7 +155,7 @@ TEST(text_and_bytes_keep_them_and_hashes_do_not_know) {
     fxa_program_destroy(q);
 }
 
-/* Each bit of a program with defaults, those of the defaults included. */
+/* Flips each bit of a program with defaults. */
 TEST(damage_to_defaults_is_found) {
     uint8_t bytes[1000];
     size_t size;
@@ -170,7 +171,7 @@ TEST(damage_to_defaults_is_found) {
     fxa_program_destroy(p);
 }
 
-/* Numbers of nodes and outputs of every kind lie before and behind them. */
+/* Params and tensors precede and follow nodes and outputs at any alignment. */
 TEST(declarations_are_aligned) {
     static const char *const texts[] = {"param a : float = 1", "param a : float = 1; score = score * a",
                                         "param a : float = 1; tensor t : f32[1]; score = score * a + t[q] * t[k]"};
@@ -198,7 +199,7 @@ TEST(derivatives_keep_them) {
     fxa_program_destroy(d);
 }
 
-/* One key, one entry of the cache, and plan bytes that are the same to the last. */
+/* One plan key, one cache entry, and identical plan bytes. */
 TEST(plans_do_not_know_of_them) {
     fxa_program *p[2] = {defaults_parse(with), defaults_parse(without)};
     uint8_t key[2][16], bytes[2][4000];

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Derivatives of random programs against forward-mode dual numbers in f64, and that a derivative is a program like any
- * other: printed, parsed, hashed. Shows R-08 (right gradients without a hand-written backward) and R-81 (gradients of
- * captured tensors) at the level of programs.
+ * Derivatives of random programs, compared with forward-mode dual numbers in f64; and a derivative is an ordinary
+ * program: printed, parsed, hashed. Covers R-08 (gradients without a hand-written backward) and R-81 (gradients of
+ * captured tensors) for programs.
  *
- * The tolerance. Forward and reverse mode add up the same products, one per path from the seed to the score, in
- * another order. Values of the program are the same bits in both; a slope is computed with an error of at most 4 eps
- * times the magnitude noted beside it (slopes such as 1 - r * r cancel, so it can exceed the slope). With M the sum
- * over all paths of products of magnitudes, both results lie within (5 * length + terms) * eps * M of the truth, which
- * 8 * n * eps * M, n nodes, covers. Results that underflow are off by 5e-324 times what they are multiplied with.
+ * Tolerance: forward and reverse mode add the same products, one per path from the seed to the score, in different
+ * order. Program values are bit-equal in both. A local derivative has an error of at most 4 eps times the magnitude
+ * stored next to it (derivatives such as 1 - r * r cancel, so the magnitude can exceed the derivative). With M the sum
+ * over all paths of products of magnitudes, both results are within (5 * length + terms) * eps * M of the exact value,
+ * which 8 * n * eps * M covers for n nodes. Results that underflow are off by 5e-324 times their later factors.
  */
 #include "t.h"
 #include "program/program.h"
@@ -21,19 +21,21 @@ enum { DUAL_MAX_NODES = 512 };
 /* ---- The oracle ------------------------------------------------------------------------------------------------- */
 
 typedef struct dual {
-    double slope[DUAL_MAX_NODES][3], size[DUAL_MAX_NODES][3]; /* by operand; size: magnitude for the error */
-    double tangent[DUAL_MAX_NODES], reach[DUAL_MAX_NODES];    /* derivative by the seed; its M */
-    double back[DUAL_MAX_NODES];                              /* the same magnitude from the score down */
+    /* [node][operand] local derivative; magnitude for its error */
+    double slope[DUAL_MAX_NODES][3], size[DUAL_MAX_NODES][3];
+    double tangent[DUAL_MAX_NODES], reach[DUAL_MAX_NODES]; /* derivative by the seed; its M */
+    double back[DUAL_MAX_NODES];                           /* the same magnitude, from the score down */
     fxa__val vals[DUAL_MAX_NODES];
 } dual;
 
 typedef struct dual_seed {
-    uint8_t op; /* INPUT: the score; PARAM; LOAD */
+    uint8_t op; /* INPUT = the score, PARAM, LOAD */
     int32_t slot;
     int64_t element;
 } dual_seed;
 
-/* Slopes of one float operation by calculus, in another form than derive_rules.c where there is one. */
+/* Computes the derivatives of one float operation from calculus, in a form independent of derive_rules.c where
+ * possible. */
 static void dual_slopes(const fxa__node *n, const fxa__val *vals, double v, double *p, double *size) {
     double a = n->n_args > 0 ? vals[n->arg[0]].f : 0, b = n->n_args > 1 ? vals[n->arg[1]].f : 0;
     double c = n->n_args > 2 ? vals[n->arg[2]].f : 0, e;
@@ -91,7 +93,7 @@ static bool dual_is_seed(const fxa__node *n, const fxa__env *env, const fxa__val
     return grads_element(&env->tensors[n->imm], index) == seed.element;
 }
 
-/* Values and slopes of all nodes; back[]: how much an error there can matter for the score. */
+/* Computes values and derivatives of all nodes, and back[]: the effect of an error there on the score. */
 static void dual_prepare(dual *d, const fxa_program *p, const fxa__env *env) {
     fxa__program_eval(p, env, d->vals);
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -106,7 +108,7 @@ static void dual_prepare(dual *d, const fxa_program *p, const fxa__env *env) {
             if (d->back[i] != 0 && d->size[i][a] != 0) d->back[p->nodes[i].arg[a]] += d->back[i] * d->size[i][a];
 }
 
-/* Tangents and their magnitudes by one seed. False: some number on the way is too large for a comparison. */
+/* Computes tangents and magnitudes for one seed. Returns false if a number is too large to compare. */
 static bool dual_run(dual *d, const fxa_program *p, const fxa__env *env, dual_seed seed, double *worst) {
     double reach = 0, back = 0;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -135,7 +137,7 @@ typedef struct pool {
 static void pool_add(pool *p, fxa_value x) {
     if (p->count < 64) p->at[p->count++] = x;
 }
-/* Mostly something recent, so that programs grow deep. */
+/* Prefers recent values, so that programs get deep. */
 static fxa_value pool_pick(const pool *p, t_rng *r) {
     int64_t last = p->count - 1, near = last - (last < 5 ? last : 5);
     return p->at[t_int(r, t_int(r, 0, 2) ? near : 0, last)];
@@ -162,7 +164,7 @@ typedef struct tape {
 static fxa_value tape_unary_step(tape *t, t_rng *r) {
     fxa_op op = PICK(r, tape_unary);
     fxa_value x = pool_pick(&t->floats, r);
-    /* Roots and logarithms mostly of something positive, exponentials mostly of something small. */
+    /* Roots and logarithms mostly get positive operands, exponentials small ones. */
     if ((op == FXA_OP_SQRT || op == FXA_OP_RSQRT || op == FXA_OP_LOG || op == FXA_OP_LOG2) && t_int(r, 0, 3))
         x = fxa_builder_op1(t->b, FXA_OP_ABS, x);
     if ((op == FXA_OP_EXP || op == FXA_OP_EXP2) && t_int(r, 0, 3)) x = fxa_builder_op1(t->b, FXA_OP_SIN, x);
@@ -251,7 +253,7 @@ static double dual_got(const grads *g, dual_seed seed) {
                                      : g->tensor[seed.slot][seed.element];
 }
 
-/* Returns how many seeds were compared, of `tried`. */
+/* Returns the number of seeds compared, of `tried`. */
 static int dual_compare(dual *d, const fxa_program *p, const fxa_program *derivative, world *w, t_rng *r, int *tried) {
     dual_seed seeds[] = {{FXA_OP_INPUT, 0, 0},
                          {FXA_OP_PARAM, 1, 0},
@@ -293,7 +295,7 @@ TEST(random_programs_against_dual_numbers) {
         fxa_program_destroy(derivative);
         fxa_program_destroy(p);
     }
-    /* The rest holds a number that is not finite on a path that counts; the table of special values is for those. */
+    /* The others have a non-finite value on a relevant path; the table of special values covers those. */
     if (compared * 10 < tried * 7) T_FAIL("only %d of %d could be compared\n", compared, tried);
     fxa_context_destroy(ctx);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What derivatives must be where calculus leaves a choice or gives no number: a table per operation, and the rules of
- * docs/program.md that speak of derivatives, one named test each. x is the score, y and z are params.
+ * Derivatives where calculus leaves a choice or gives no number: a table per operation, and the rules of
+ * docs/program.md for derivatives, one named test each. x is the score, y and z are params.
  */
 #include "t.h"
 #include "program/program.h"
@@ -18,16 +18,16 @@ static fxa_program *kink_derive(fxa_context *ctx, const char *text) {
 
 /* ---- The table -------------------------------------------------------------------------------------------------- */
 
-#define ANY (-12345.678) /* not looked at: the expression does not read it */
+#define ANY (-12345.678) /* not compared: the expression does not read it */
 
 typedef struct kink {
     const char *expr;  /* over score, y, z */
-    double x, y, z;    /* where */
-    double dx, dy, dz; /* what must come out with dscore 1 */
+    double x, y, z;    /* at this point */
+    double dx, dy, dz; /* expected derivatives for dscore 1 */
 } kink;
 
 static const kink kinks[] = {
-    /* min and max: ties share, also of zeroes of both signs and of infinities; NaN chooses no side */
+    /* min and max: ties share, including zeros of both signs and infinities; NaN selects no side */
     {"min(score, y)", 1, 2, 0, 1, 0, ANY},
     {"min(score, y)", 2, 1, 0, 0, 1, ANY},
     {"min(score, y)", 2, 2, 0, 0.5, 0.5, ANY},
@@ -45,7 +45,7 @@ static const kink kinks[] = {
     {"max(score, y)", 1, NAN, 0, 0, 0, ANY},
     {"max(score, 0.0)", 0, 0, 0, 0.5, ANY, ANY},
     {"min(max(score, y), y)", 1, 1, 0, 0.25, 0.75, ANY},
-    /* with_grad: the gradient of its second operand alone, whatever either is */
+    /* with_grad: the gradient of its second operand only, whatever the values */
     {"with_grad(round(score), score * y)", 2, 3, 0, 3, 2, ANY},
     {"with_grad(score * y, 0.0) * z", 2, 3, 4, 0, 0, 6},
     {"with_grad(with_grad(score, y), z * 2)", 1, 2, 3, 0, 0, 2},
@@ -133,13 +133,13 @@ static const kink kinks[] = {
     {"score ** y", -0.0, 3, 0, 0, 0, ANY},
     {"score ** y", 0, 0.5, 0, INFINITY, 0, ANY},
     {"score ** y", 0, -1, 0, -INFINITY, -INFINITY, ANY},
-    {"score ** y", -2, 3, 0, 12, NAN, ANY}, /* no slope by the exponent of a negative number */
+    {"score ** y", -2, 3, 0, 12, NAN, ANY}, /* no derivative by the exponent of a negative number */
     {"score ** y", INFINITY, 2, 0, INFINITY, INFINITY, ANY},
     {"score ** 2", -3, 0, 0, -6, ANY, ANY},
     {"score ** 0", 0, 0, 0, 0, ANY, ANY},
     {"2.0 ** score", 3, 0, 0, 8 * 0.6931471805599453, ANY, ANY},
     {"0.0 ** score", 3, 0, 0, 0, ANY, ANY},
-    /* the rest at 0, far out and at NaN */
+    /* other functions at 0, at large values and at NaN */
     {"tanh(score)", 0, 0, 0, 1, ANY, ANY},
     {"tanh(score)", INFINITY, 0, 0, 0, ANY, ANY},
     {"tanh(score)", -INFINITY, 0, 0, 0, ANY, ANY},
@@ -200,7 +200,7 @@ static void kink_check(fxa_context *ctx, const kink *k) {
             T_FAIL("%s at %g, %g, %g: d%c is %.17g, not %.17g\n", k->expr, k->x, k->y, k->z, "xyz"[i], got[i], want[i]);
         if (want[i] == ANY && got[i] != 0) T_FAIL("%s: d%c is %g and should not exist\n", k->expr, "xyz"[i], got[i]);
     }
-    /* Zero wins: the same place with an adjoint of exactly 0, of either sign, gives exactly 0 throughout. */
+    /* Zero wins: at the same points, an incoming gradient of exactly 0, of either sign, gives exactly 0. */
     for (int sign = 0; sign < 2; sign++) {
         env.dscore = sign ? -0.0 : 0.0;
         g = grads_eval(derivative, &env);
@@ -220,7 +220,8 @@ TEST(table_of_kinks_and_special_values) {
 
 /* ---- Rules by name ---------------------------------------------------------------------------------------------- */
 
-/* Every program reads score, params y and z, and tensors t f64[4] and w i32[4]; evaluated for q = 1, k as given. */
+/* Every program reads score, params y and z, and tensors t f64[4] and w i32[4]; it is evaluated for q = 1 and k as
+ * given. */
 static const char rule_head[] = "param y : float\nparam z : float\ntensor t : f64[1]\ntensor w : i32[1]\n";
 
 typedef struct rule {
@@ -275,11 +276,11 @@ TEST(select_selects_and_contains_a_bad_branch_by_score) {
 
 TEST(select_contains_a_bad_branch_by_param) {
     rule r = rule_run("score = score + where(k > 0, log(y) / z, y * z)", 1, -2, 0, 0);
-    T_SAME(r.g.param[0], 0.0); /* z, by the branch taken */
+    T_SAME(r.g.param[0], 0.0); /* z: only through the branch taken */
     T_SAME(r.g.param[1], -2.0);
     r = rule_run("score = score + where(k > 0, log(y) / z, 5.0)", 1, 0, 0, 0);
     T_CHECK(r.g.param[0] == 0 && r.g.param[1] == 0);
-    /* The good branch feeds the bad one: the NaN stays out although both read y. */
+    /* Both branches read y, but the NaN of the unused branch does not reach its gradient. */
     r = rule_run("let m = max(y, 0.0)\nscore = score + (y > 0 ? log(m) : m * 3)", 1, -1, 0, 0);
     T_CHECK(r.g.param[0] == 0);
 }
@@ -291,7 +292,7 @@ TEST(select_contains_a_bad_branch_by_tensor) {
     for (int i = 0; i < 4; i++) T_CHECK(r.g.tensor[0][i] == 0);
 }
 
-TEST(select_with_a_bad_condition_operand) { /* a NaN that only decides reaches no gradient */
+TEST(select_with_a_bad_condition_operand) { /* A NaN that only affects the condition reaches no gradient. */
     rule r = rule_run("score = where(log(y) > 0, score * 2, score * 3)", 1, -1, 0, 0);
     T_SAME(r.g.score, 3.0);
     T_CHECK(r.g.param[0] == 0);
@@ -304,7 +305,7 @@ TEST(nested_selects_contain) {
 }
 
 TEST(zero_wins_after_a_flat_spot) {
-    /* d sqrt(0) is inf, but what arrives there is 0: clamp has cut it, or a factor that is exactly 0. */
+    /* d sqrt(0) is inf, but the incoming gradient is 0: clamp saturates, or a factor is exactly 0. */
     rule r = rule_run("score = clamp(sqrt(y) * 1e9, 1.0, 2.0) + score", 1, 0, 0, 0);
     T_CHECK(r.g.param[0] == 0);
     r = rule_run("score = score + z * log(y)", 1, 0, 0, 0);
@@ -315,7 +316,7 @@ TEST(zero_wins_after_a_flat_spot) {
 }
 
 TEST(masked_pair_with_zero_adjoint_gives_nothing) {
-    /* What an engine feeds for a pair that the mask excludes: dscore 0. NaN and inf abound, gradients are 0. */
+    /* For a masked pair engines pass dscore 0: intermediate NaN and inf still give gradients of 0. */
     fxa_context *ctx = NULL;
     fxa_error err;
     T_OK(fxa_context_create(NULL, &ctx, &err));
@@ -338,7 +339,7 @@ TEST(masked_pair_with_zero_adjoint_gives_nothing) {
 }
 
 TEST(same_tensor_loaded_several_times_adds_up) {
-    /* t[1] three ways: by a constant, by q (1) and through w (w[2] is 1); t[3] by -1. */
+    /* t[1] is loaded three ways: by a constant, by q (1) and through w (w[2] is 1); t[3] by -1. */
     rule r = rule_run("score = score + 2 * t[1] + 3 * t[q] + 5 * t[w[2]] + 7 * t[-1]", 1, 0, 0, 0);
     T_SAME(r.g.tensor[0][1], 10.0);
     T_SAME(r.g.tensor[0][3], 7.0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Derivatives of programs as large as they may be, and derivatives when memory runs out at any moment.
+ * Derivatives of programs of maximum size, and with memory running out at any allocation.
  */
 #include "t.h"
 #include "program/program.h"
@@ -14,7 +14,7 @@ static fxa_value limits_sin(fxa_builder *b, fxa_value x, int i) {
     (void)i;
     return fxa_builder_op1(b, FXA_OP_SIN, x);
 }
-/* The widest rule, on a base and an exponent that both want a gradient. */
+/* The rule with the most nodes, with gradients of base and exponent. */
 static fxa_value limits_pow(fxa_builder *b, fxa_value x, int i) {
     return fxa_builder_op2(b, FXA_OP_POW, i % 2 ? fxa_builder_param(b, "y", FXA_FLOAT) : x,
                            i % 2 ? x : fxa_builder_param(b, "z", FXA_FLOAT));
@@ -25,7 +25,7 @@ static fxa_value limits_clamp(fxa_builder *b, fxa_value x, int i) {
            : i % 3 == 1 ? fxa_builder_op3(b, FXA_OP_CLAMP, y, x, fxa_builder_param(b, "z", FXA_FLOAT))
                         : fxa_builder_op2(b, FXA_OP_ADD, y, x);
 }
-/* Every node is used twice: a sweep that walked paths instead of nodes would never end. */
+/* Every node is used twice: a sweep over paths instead of nodes would never end. */
 static fxa_value limits_fan(fxa_builder *b, fxa_value x, int i) {
     return i % 2 ? fxa_builder_op2(b, FXA_OP_MUL, x, x) : fxa_builder_op1(b, FXA_OP_TANH, x);
 }
@@ -68,7 +68,7 @@ TEST(longest_chains_derive) {
 }
 
 TEST(longest_chain_has_the_right_value) {
-    /* d/dx sin(sin(...)): the product of cosines on the way. */
+    /* d/dx sin(sin(...)) is the product of cosines along the chain. */
     fxa_context *ctx = NULL;
     fxa_error err;
     T_OK(fxa_context_create(NULL, &ctx, &err));
@@ -80,7 +80,7 @@ TEST(longest_chain_has_the_right_value) {
     int n = FXA_MAX_NODES - 8;
     for (int i = 0; i < n; i++) want *= cos(x), x = sin(x);
     T_CHECK(want > 0);
-    T_NEAR(g.score, want, 2 * n * 0x1p-53 * want); /* n products in either order, each rounded once */
+    T_NEAR(g.score, want, 2 * n * 0x1p-53 * want); /* n products in any order, each rounded once */
     fxa_program_destroy(derivative);
     fxa_context_destroy(ctx);
 }
@@ -106,14 +106,14 @@ TEST(size_is_linear) {
 
 typedef struct limits_memory {
     size_t live;  /* bytes */
-    long calls;   /* that asked for memory */
-    long fail_at; /* this one fails, from 0; -1: none */
-    bool persist; /* and all after it */
+    long calls;   /* number of allocations */
+    long fail_at; /* index of the failing call, -1 = none */
+    bool persist; /* later calls fail too */
 } limits_memory;
 
 static void *limits_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
     limits_memory *m = user;
-    (void)align; /* never more than malloc's 16 in programs */
+    (void)align; /* programs need at most malloc's alignment of 16 */
     if (new_size == 0) {
         m->live -= old_size;
         free(ptr);

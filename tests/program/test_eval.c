@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The evaluator: every operation over special values, run and folded, against a second writing of its meaning; what the
- * public call refuses. These are the rules that every engine must agree on; loads are in test_eval_loads.c.
+ * The evaluator: every operation over special values, evaluated and folded, compared with an independent
+ * implementation; and refusals of the public function. All engines must follow these rules. Loads are in
+ * test_eval_loads.c.
  */
 #include "eval_rig.h"
 #include "support/op_meaning.h"
@@ -18,7 +19,7 @@ enum {
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
-/* An operand as a param (so that nothing folds) or as a constant. Bools come from an int param. */
+/* Builds an operand as a param (so that nothing folds) or as a constant. Bools are made from an int param. */
 static fxa_value eval_operand(fxa_builder *b, int position, fxa_type type, meaning x, bool constant) {
     char name[2] = {(char)('x' + position), 0};
     if (constant && type == FXA_FLOAT) return fxa_builder_float(b, x.f);
@@ -35,7 +36,7 @@ static meaning eval_special(fxa_type type, int i) {
                              : meaning_bool(i != 0);
 }
 
-/* The sign of a zero is not fixed where two zeroes tie. */
+/* Returns true if the sign of a zero result is unspecified: where two zeros tie. */
 static bool eval_zero_free(fxa_op op) { return op == FXA_OP_MIN || op == FXA_OP_MAX || op == FXA_OP_CLAMP; }
 
 static void eval_expect(fxa_op op, const fxa_program *p, const double *params, meaning want, const char *how) {
@@ -50,7 +51,7 @@ static void eval_expect(fxa_op op, const fxa_program *p, const double *params, m
                params[2], got, meaning_number(want));
 }
 
-/* One operation on operands of given types, over all special values: as run on params and as folded. */
+/* Tests one operation on operands of given types over all special values, on params and folded. */
 static void eval_sweep(fxa_op op, const fxa_type *type) {
     int n = meaning_arity(op), count[3] = {1, 1, 1};
     for (int i = 0; i < n; i++) count[i] = eval_count(type[i]);
@@ -82,7 +83,7 @@ static void eval_sweep(fxa_op op, const fxa_type *type) {
     fxa_program_destroy(running);
 }
 
-/* Types x special values for all operations of one arity; combinations that the operation refuses are left out. */
+/* Tests all operations of one arity on all types and special values. Refused combinations are skipped. */
 static void eval_sweep_arity(int arity) {
     for (int op = 0; op < FXA_OP_COUNT; op++) {
         if (meaning_arity((fxa_op)op) != arity) continue;
@@ -95,7 +96,7 @@ static void eval_sweep_arity(int arity) {
                 probe[i] = eval_special(type[i], 0);
                 if (i >= arity && type[i] != FXA_FLOAT) first_only = false;
             }
-            /* mixed clamps convert as mixed additions do: one type at a time keeps the cube small */
+            /* mixed clamps convert like mixed additions: only equal types keep the number of cases small */
             if (op == FXA_OP_CLAMP && (type[0] != type[1] || type[1] != type[2])) continue;
             if (first_only && meaning_op((fxa_op)op, probe).type) eval_sweep((fxa_op)op, type);
         }
@@ -113,7 +114,7 @@ static double eval_int2(fxa_op op, int32_t x, int32_t y) {
 
 static double eval_float1(fxa_op op, double x) { return fxa__op_eval(op, FXA_FLOAT, FXA_FLOAT, &(fxa__val){.f = x}).f; }
 
-/* The rules by name, with the numbers written out. */
+/* Rules by name, with literal numbers. */
 TEST(int_rules) {
     T_INT(eval_int2(FXA_OP_ADD, INT32_MAX, 1), INT32_MIN);
     T_INT(eval_int2(FXA_OP_MUL, 65536, 65536), 0);
@@ -148,7 +149,7 @@ TEST(float_rules) {
     T_SAME(fxa__op_eval(FXA_OP_FLOORDIV, FXA_FLOAT, FXA_FLOAT, (fxa__val[]){{.f = -1.5}, {.f = 1}}).f, -2);
 }
 
-/* Each function is the one its name says: against long double, a C library's f64 function errs by at most 2 units. */
+/* Each function compared with long double: a C library's f64 function errs by at most 2 ulp. */
 TEST(functions_against_long_double) {
     const double x[] = {0.03125, 0.3, 0.7, 1.1, 2.9};
     for (size_t i = 0; i < sizeof x / sizeof x[0]; i++) {
@@ -242,7 +243,7 @@ TEST(what_eval_refuses) {
     bad.data = NULL;
     T_STATUS(fxa_program_eval(p, in, &n_value, &bad, &got, NULL, &err), FXA_E_BINDING);
     T_STR(err.text, "tensor 'bias' has elements but no data");
-    T_SAME(got, 77); /* nothing was written */
+    T_SAME(got, 77); /* not written */
     T_OK(fxa_program_eval(p, in, &n_value, &view, &got, NULL, NULL));
     T_SAME(got, 1);
     T_OK(fxa_program_eval(p, in, &n_value, &view, NULL, NULL, &err));

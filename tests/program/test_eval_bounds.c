@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_program_eval_bounds: every result of a program, the elements that gradients go to, and bounds that hold.
- * Bounds are tried with the same formulas in float; the conformance tests try them with whole engines.
+ * fxa_program_eval_bounds: every result of a program, the targets of gradients, and valid bounds. Bounds are tested
+ * with the same formulas in float; the conformance tests compare them with engines.
  */
 #include "t.h"
 
@@ -45,7 +45,7 @@ TEST(terms_of_a_derivative_are_all_gradients) {
     int inside = terms[2].offset >= 0 ? 2 : 3, outside = 5 - inside;
     T_CHECK(terms[inside].kind == FXA_RESULT_DTENSOR && terms[inside].offset == 5 && terms[inside].value == 0);
     T_CHECK(terms[outside].kind == FXA_RESULT_DTENSOR && terms[outside].offset == -1 && terms[outside].value == 12);
-    count = 1; /* room for one: it is filled, and the number of all comes back */
+    count = 1; /* capacity for one: it is filled, and the total number is returned */
     terms[1].value = 99;
     T_OK(fxa_program_eval_bounds(d, in, NULL, FXA_F32, &c, &view, terms, &count, &err));
     T_CHECK(count == 4 && terms[1].value == 99);
@@ -64,10 +64,10 @@ TEST(bounds_hold_for_float_and_are_near_it) {
         fxa_error err;
         T_OK(fxa_program_eval_bounds(p, in, off, FXA_F32, NULL, NULL, term, &count, &err));
         double error = fabs((double)y - term[0].value);
-        T_CHECK(error <= term[0].error + 400 * 3e-7); /* s itself was rounded */
+        T_CHECK(error <= term[0].error + 400 * 3e-7); /* s itself is rounded */
         worst = fmax(worst, error / term[0].error);
     }
-    T_CHECK(worst > 0.2); /* and are of use */
+    T_CHECK(worst > 0.2); /* the bounds are not much too large */
     fxa_program_destroy(p);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Error bounds of programs, operation by operation: a score moved anywhere within its error changes the result by no
- * more than the bound says, and where no bound can be given (a jump, the end of a domain) it is infinite. The other way
- * round, bounds away from such places are finite, so that an analysis that gives up everywhere fails too.
+ * Error bounds of programs, by operation: moving a score within its error changes the result by no more than the bound,
+ * and where no bound exists (a jump, the end of a domain) it is infinite. Away from such points bounds are finite, so
+ * an analysis that always gives up fails too.
  */
 #include "t.h"
 
@@ -19,7 +19,7 @@ enum { N_MOVES = 6, N_SCORES = sizeof scores / sizeof *scores, N_ERRORS = 6 };
 static const float table32[4] = {1, 2.5f, -3, 0.1f};
 static const double table64[4] = {1, 2.5, -3, 0.1};
 static const int32_t table_int[4] = {3, 1, 2, 0};
-static const fxa_view views[3] = {{table_int, FXA_I32, 1, {4}, {1}}, /* by name, as programs order them */
+static const fxa_view views[3] = {{table_int, FXA_I32, 1, {4}, {1}}, /* sorted by name, like the slots of programs */
                                   {table32, FXA_F32, 1, {4}, {1}},
                                   {table64, FXA_F64, 1, {4}, {1}}};
 #define BOUND_TABLES "tensor n : i32[1]\ntensor t : f32[1]\ntensor u : f64[1]\nparam c : float\nparam m : int\n"
@@ -54,7 +54,8 @@ static double bound_of(const fxa_program *p, double score, double e, fxa_dtype a
     return terms[0].error;
 }
 
-/* The bounds are of first order: what they leave out is e times them, with a factor for how steep the programs are. */
+/* Returns true if the bound holds to first order: the neglected terms are e times the bound, times a factor for
+ * steepness. */
 static bool bound_holds(double before, double after, double bound, double e) {
     if (bound == INFINITY || before == after || (before != before && after != after)) return true;
     return fabs(after - before) <= bound * (1 + 8 * e) + 1e-14 * fabs(before);
@@ -255,7 +256,7 @@ TEST(functions_with_results_near_zero) {
             }
 }
 
-/* f64 has these numbers, f32 has not. */
+/* f64 represents these numbers, f32 does not. */
 TEST(numbers_beyond_f32_have_no_bounds_there) {
     static const char *const large[] = {"score + 1e39", "score * 1e300", "score * score * 1e300"};
     for (int i = 0; i < 3; i++) {
@@ -266,7 +267,7 @@ TEST(numbers_beyond_f32_have_no_bounds_there) {
     }
 }
 
-/* With an error of 1e-3: near a jump or the end of a domain there is no bound, a little further away there is one. */
+/* With an error of 1e-3: near a jump or the end of a domain there is no bound, slightly further away there is one. */
 TEST(bounds_end_where_a_result_is_not_decided) {
     static const struct {
         const char *expression;
@@ -300,7 +301,7 @@ TEST(bounds_end_where_a_result_is_not_decided) {
         {"mulz(floor(score), 2)", 1.0, 0.5},
         {"min(floor(score), 2)", 1.0, 0.5},
         {"2 * floor(score)", 1.0, 0.5},
-        {"log(score) < 3 ? 2.0 : 3.0", -0.0005, -0.01}, /* NaN that rounding may undo, and one for sure */
+        {"log(score) < 3 ? 2.0 : 3.0", -0.0005, -0.01}, /* a NaN that rounding could remove, and a certain one */
         {"3 > sqrt(score) ? 2.0 : 3.0", -0.0005, -0.01},
         {"float(int(log(score)))", -0.0005, -0.01},
         {"float(int(1 / score))", 0.0, INFINITY},
@@ -319,7 +320,7 @@ TEST(bounds_end_where_a_result_is_not_decided) {
     }
 }
 
-/* What one operand decides alone has no error, however uncertain the other is. */
+/* If one operand decides the result alone, the error of the other does not matter. */
 TEST(bounds_ignore_what_does_not_count) {
     static const char *const decided[] = {
         "mulz(float(q - 3), floor(score))", "divz(float(q - 3), floor(score))",      "q == 4 && score < 1 ? 2.0 : 3.0",
@@ -337,7 +338,7 @@ TEST(bounds_ignore_what_does_not_count) {
     fxa_program_destroy(p);
 }
 
-/* A gradient has two inputs with an error: the product of two. */
+/* A gradient has two inputs with errors, whose product has both. */
 TEST(bounds_of_gradients_count_both_errors) {
     fxa_program *p = bound_parse("score * score"), *d = NULL;
     fxa_error err;

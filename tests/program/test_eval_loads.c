@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The evaluator: loads of every dtype, rank and layout, whole elements of 64 bits, indices that leave their tensor.
+ * The evaluator: loads of every dtype, rank and layout, 64-bit elements, out-of-bounds indices.
  */
 #include "eval_rig.h"
 
-/* The value of t[index...] by a program whose indices are the coordinates b, h, q, k and k_len. */
+/* Returns t[index...] from a program whose indices are the coordinates b, h, q, k and k_len. */
 static double eval_load_at(const fxa_view *view, const int32_t *index) {
     static const fxa_input axis[FXA_MAX_RANK] = {FXA_INPUT_B, FXA_INPUT_H, FXA_INPUT_Q, FXA_INPUT_K, FXA_INPUT_K_LEN};
     fxa_builder *b = eval_builder();
@@ -60,7 +60,7 @@ TEST(loads_of_every_dtype) {
     }
 }
 
-/* The mask of a text with the declarations before it. */
+/* Returns the mask of a program text with the given declarations. */
 static int eval_mask(fxa_context *ctx, const char *head, const char *text, const double *in, const fxa_view *views) {
     char all[192];
     fxa_program *p = NULL;
@@ -73,7 +73,7 @@ static int eval_mask(fxa_context *ctx, const char *head, const char *text, const
     return mask;
 }
 
-/* t[q] == u[k] and t[q] != u[k] of single elements; an index of 9 is outside. */
+/* Compares t[q] == u[k] and t[q] != u[k] of single elements; index 9 is out of bounds. */
 static void eval_equality(int64_t x, int64_t y, bool outside, int equal) {
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -98,11 +98,11 @@ TEST(equality_of_i64_elements) {
     eval_equality(INT64_MAX, INT32_MAX, false, 0);
     eval_equality(INT32_MIN, INT64_MIN, false, 0);
     eval_equality(1, 1 + (INT64_C(1) << 32), false, 0);
-    eval_equality(INT64_C(1) << 32, 0, true, 0); /* outside is 0, and no part of an element is compared alone */
+    eval_equality(INT64_C(1) << 32, 0, true, 0); /* an out-of-bounds load is 0, and all 64 bits are compared */
     eval_equality(0, wide, true, 1);
 }
 
-/* What is no equality of two loads of i64 reads 32 bits. */
+/* Except in == and != of two loads, i64 elements saturate to 32 bits. */
 TEST(other_uses_of_i64_saturate) {
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -157,7 +157,7 @@ TEST(loads_of_empty_tensors_and_wild_strides_read_zero) {
     T_SAME(eval_load_at(&half, (int32_t[]){1, 0}), 0);
     const float one = 1;
     fxa_view wild = {&one, FXA_F32, 2, {3, 3}, {INT64_MAX, INT64_MAX}};
-    T_SAME(eval_load_at(&wild, (int32_t[]){2, 0}), 0); /* an offset past 64 bits is outside */
+    T_SAME(eval_load_at(&wild, (int32_t[]){2, 0}), 0); /* an offset beyond 64 bits is out of bounds */
     T_SAME(eval_load_at(&wild, (int32_t[]){1, 1}), 0);
     T_SAME(eval_load_at(&wild, (int32_t[]){0, 0}), 1);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conditions that a score selects -inf by, as masks: which are found, and that programs mean the same afterwards.
+ * Masks in a score, as selects of -inf: which are found, and that the program's values do not change.
  */
 #include "t.h"
 #include "program/program.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 
 typedef struct lift_case {
-    const char *from, *to; /* to NULL: there is nothing to lift */
+    const char *from, *to; /* to NULL = nothing to move */
 } lift_case;
 
 static const lift_case lift_cases[] = {
@@ -58,7 +58,7 @@ TEST(selects_of_minus_inf_become_masks) {
     fxa_context_destroy(ctx);
 }
 
-/* The new score of a pair, -inf where it is not attended. */
+/* Returns the new score of a pair, -inf if the mask excludes it. */
 static double lift_eval(const fxa_program *p, const fxa__env *env) {
     fxa__val vals[64];
     fxa__program_eval(p, env, vals);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Golden hashes: the programs of tests/golden/hashes.txt hash as they did when they were written down. A failure prints
- * the line that the file would need, but a changed hash is a broken promise, not a file to be edited.
+ * Golden hashes: the programs of tests/golden/hashes.txt keep their hashes forever. A failure prints the line with the
+ * new hash, but the hash is part of the format: fix the code, not the file.
  */
 #include "t.h"
 
@@ -13,7 +13,7 @@ typedef struct golden_entry {
     char name[64], hash[33], text[GOLDEN_TEXT];
 } golden_entry;
 
-/* Reads the next entry; false at the end. `line` keeps the head of the one after it. */
+/* Reads the next entry; returns false at the end. `line` contains the first line of the following entry. */
 static bool golden_next(FILE *file, char line[GOLDEN_LINE], golden_entry *e) {
     size_t size = 0;
     e->text[0] = 0;
@@ -31,7 +31,7 @@ static bool golden_next(FILE *file, char line[GOLDEN_LINE], golden_entry *e) {
     return true;
 }
 
-/* Which operations, dtypes and inputs the file has used. */
+/* Operations, dtypes and inputs that occur in the file. */
 typedef struct golden_seen {
     bool op[FXA_OP_COUNT], dtype[FXA_B8 + 1], input[FXA_INPUT_COUNT];
 } golden_seen;

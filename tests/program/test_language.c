@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the public header lists of the language is the language: every spelling parses as its operation, operators bind
- * as their levels say, and every operation that a text can hold is there.
+ * The language lists of the public header agree with the parser: every spelling parses as its operation, precedences
+ * are right, and every operation with a spelling is listed.
  */
 #include "t.h"
 
@@ -14,7 +14,7 @@ static fxa_context *language_context(void) {
     return ctx;
 }
 
-/* A text with the spelling in it, over operands that it takes. */
+/* Writes a text that uses the spelling with suitable operands. */
 static void language_text(const fxa_op_syntax_info *s, char *out, size_t size) {
     const fxa__op_info *info = fxa__op_info_get(s->op);
     bool bools = strcmp(s->text, info->text) != 0 && s->form != FXA_SYNTAX_CALL;
@@ -41,7 +41,7 @@ TEST(every_spelling_parses_as_its_operation) {
         language_text(&s, text, sizeof text);
         snprintf(whole, sizeof whole, "%s\nscore = score + float(r)", text);
         T_STATUS(fxa_program_parse(ctx, whole, SIZE_MAX, &program, &err), FXA_OK);
-        bool found = fxa__op_info_get(s.op)->flags & FXA__OP_SURFACE; /* built as something else */
+        bool found = fxa__op_info_get(s.op)->flags & FXA__OP_SURFACE; /* replaced by other operations */
         for (int32_t i = 0; program && i < program->n_nodes; i++) found = found || program->nodes[i].op == s.op;
         if (!found) T_FAIL("%s: not that operation\n", text);
         T_CHECK(strlen(s.about) > 3 && s.arity >= 1 && s.arity <= 3);
@@ -64,7 +64,8 @@ TEST(every_operation_is_listed) {
     }
 }
 
-/* x TIGHT y LOOSE z is (x TIGHT y) LOOSE z, and LOOSE before TIGHT likewise; of arithmetic, whose types all agree. */
+/* x TIGHT y LOOSE z is (x TIGHT y) LOOSE z, and the reverse order likewise, for arithmetic operators, whose types
+ * agree. */
 TEST(levels_are_how_operators_bind) {
     static const char ops[] = "+*|^&";
     fxa_context *ctx = language_context();

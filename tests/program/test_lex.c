@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lexer: tokens, newlines that count, stray characters with their place; and decimal text of floats both ways, also
- * under a locale whose decimal point is a comma.
+ * The lexer: tokens, significant newlines, stray characters with their positions; conversion of decimal floats in both
+ * directions, also in a locale with a decimal comma.
  */
 #include "t.h"
 
@@ -16,7 +16,7 @@ static fxa__host *lext_host(void) {
     return host;
 }
 
-/* Kinds of the tokens as letters: n name, i int, f float, / end of line, . end of text, ! bad, E == and so on. */
+/* Returns the token kinds as letters: n name, i int, f float, / end of line, . end of text, ! bad, E == and so on. */
 static const char *lext_kinds(const char *text, size_t size, fxa_error *bad) {
     static char out[256];
     static const char letters[TOK_COUNT] = {
@@ -51,7 +51,7 @@ TEST(tokens) {
                                                                             "fff/.");
     T_STR(lext_kinds("a==b!=c>=d>e>>f", SIZE_MAX, NULL), "nEnNngnGn>n/.");
     T_STR(lext_kinds("-a**~b//c/d*!e%f", SIZE_MAX, NULL), "-nP~nDndn*Bn%n/.");
-    T_STR(lext_kinds("a***b", SIZE_MAX, NULL), "nP*n/."); /* the longest first */
+    T_STR(lext_kinds("a***b", SIZE_MAX, NULL), "nP*n/."); /* the longest token first */
 }
 
 TEST(newlines) {
@@ -94,14 +94,14 @@ TEST(stray_characters) {
     T_STR(lext_kinds("a # \xff\x01 anything\nb", SIZE_MAX, NULL), "n/n/.");
 }
 
-/* Every byte has a place: those that continue a character have that of what is before them. */
+/* Every byte has a column: continuation bytes have that of their character. */
 TEST(columns_count_characters) {
     lext_bad("a # \xc3\xa4\xe2\x82\xac\xf0\x9d\x84\x9e\n@", SIZE_MAX, "n/!", 2, 1, 1, "stray character '@'");
     lext_bad("(a # \xc3\xa4\n @", SIZE_MAX, "(n!", 2, 2, 1, "stray character '@'");
     lext_bad("\xef\xbb\xbf@", SIZE_MAX, "!", 1, 1, 1, "stray character '@'"); /* after a byte order mark */
     lext_bad("\xef\xbb\xbf\n @", SIZE_MAX, "!", 2, 2, 1, "stray character '@'");
     lext_bad("a \xef\xbb\xbf", SIZE_MAX, "n!", 1, 3, 1, "U+FEFF, which has no width; delete it");
-    /* No UTF-8: cut short, overlong, a surrogate, past U+10FFFF, a byte that continues nothing. */
+    /* Invalid UTF-8: truncated, overlong, a surrogate, above U+10FFFF, a lone continuation byte. */
     static const char *const bad[] = {"\xe2\x89",         "\xc0\xaf",         "\xe0\x80\xaf", "\xed\xa0\x80",
                                       "\xf4\x90\x80\x80", "\xf0\x80\x80\xaf", "\x80",         "\xbf\xbf"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -121,7 +121,7 @@ TEST(points_of_modules_and_methods) {
     lext_bad("score.clip(1, 2)", SIZE_MAX, "n!", 1, 6, 5, "write clamp(score, ...)");
     lext_bad("a.b", SIZE_MAX, "n!", 1, 2, 2, "values have no members; write b(a)");
     lext_bad("a.", SIZE_MAX, "n!", 1, 2, 1, "stray character '.'");
-    /* Names that no name can be are shown as far as names go. */
+    /* Overlong names are shown up to the length limit. */
     char text[200], says[300], shown[FXA_MAX_NAME + 1] = "";
     memset(shown, 'b', FXA_MAX_NAME);
     snprintf(text, sizeof text, "a.%sbb_9Z", shown);

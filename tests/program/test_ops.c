@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of operations: complete, consistent with itself and with a second writing of what operations mean.
+ * The table of operations: complete, consistent, and equal to an independent implementation of the operations.
  */
 #include "t.h"
 
@@ -44,7 +44,7 @@ TEST(spellings_are_distinct_but_for_minus) {
         }
 }
 
-/* COMM is a claim about values: the result of swapped operands is the same, up to the sign of zero. */
+/* COMM means that swapped operands give the same value, up to the sign of zero. */
 TEST(commutative_exactly_where_the_table_says_so) {
     const double floats[] = {0.0, -0.0, 1, -2.5, 3, INFINITY, -INFINITY, NAN, 1e300};
     const int ints[] = {0, 1, -1, 7, 33, INT32_MAX, INT32_MIN};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parser: what texts mean, by value or by the hash of another way to write them; loops, composition, several texts,
+ * The parser: meaning of texts, by value or by the hash of an equivalent text; loops, composition, several texts,
  * offered declarations, arguments. Errors are in test_parse_errors.c, limits in test_parse_limits.c.
  */
 #include "support/own_context.h"
@@ -15,7 +15,7 @@ static fxa_program *parse_good(const char *text) {
     return p;
 }
 
-/* Two texts, one program. */
+/* Checks that two texts are the same program. */
 static void parse_same(const char *a, const char *b) {
     fxa_program *x = parse_good(a), *y = parse_good(b);
     if (x && y && memcmp(x->hash, y->hash, 16) != 0) T_FAIL("\"%s\" and \"%s\" have different hashes\n", a, b);
@@ -23,7 +23,8 @@ static void parse_same(const char *a, const char *b) {
     fxa_program_destroy(y);
 }
 
-/* Score and mask of a text without params and tensors, at score 0.75, b 1, h 2, q 7, k 3, q_len 16, k_len 24. */
+/* Returns score and mask of a text without params and tensors, at score 0.75, b 1, h 2, q 7, k 3, q_len 16, k_len 24.
+ * */
 static const double parse_in[FXA_INPUT_COUNT] = {0.75, 1, 2, 7, 3, 16, 24, 0};
 static double parse_score(const char *expr) {
     char text[512];
@@ -48,7 +49,7 @@ static int parse_mask(const char *expr) {
     return mask;
 }
 
-/* F-02: a modifier that changes nothing. */
+/* F-02: an empty program is the identity. */
 TEST(the_empty_text_is_the_identity) {
     parse_same("", "score = score\nmask = true");
     parse_same("", "  # nothing\n\n;;\n\t# here");
@@ -139,7 +140,7 @@ TEST(loops_unroll) {
     parse_same("let i = 7; score = sum(i, 2, i) + i", "score = 8");
     parse_same("tensor t : f64[2]; score = score + sum(i, 3, t[q, i] * t[k, i])",
                "tensor t : f64[2]; score = score + (t[q, 0] * t[k, 0] + t[q, 1] * t[k, 1] + t[q, 2] * t[k, 2])");
-    /* The type of nothing is the body's: int, so the sum is an int that can be an index. */
+    /* An empty sum has the type of its body, int, so it can be an index. */
     parse_same("tensor t : f64[1]; score = t[sum(i, 0, q)]", "tensor t : f64[1]; score = t[0]");
 }
 
@@ -180,7 +181,7 @@ TEST(several_texts_are_one_program) {
     T_CHECK(memcmp(p->hash, one->hash, 16) == 0);
     fxa_program_destroy(p);
     fxa_program_destroy(one);
-    /* The place says which text; a statement does not go on into the next one. */
+    /* The error names the text; a statement does not continue in the next text. */
     texts[1] = (fxa_text){"b", "\nmask = q >=", SIZE_MAX};
     texts[2] = (fxa_text){"c", "k", SIZE_MAX};
     T_STATUS(fxa_program_parse_texts(ctx, &c, &p, &err), FXA_E_PROGRAM);
@@ -190,11 +191,11 @@ TEST(several_texts_are_one_program) {
     T_INT(err.column, 12);
 }
 
-/* An expression has no statement around it: places count in what was written, and newlines do not end it. */
+/* An expression is not part of a statement: columns count from its start, and newlines do not end it. */
 TEST(texts_that_are_expressions) {
     static const struct {
         uint32_t kind, text_kind;
-        const char *text, *canonical, *error; /* of the text, of the program: one is NULL */
+        const char *text, *canonical, *error; /* text given, or program given; the other is NULL */
         int line, column;
     } cases[] = {
         {0, FXA_TEXT_MASK, "q >=\n k\n || q == 3 # all", "mask = q >= k || q == 3", NULL, 0, 0},
@@ -281,7 +282,7 @@ TEST(offered_names_are_declared_when_used) {
     T_INT(fxa_program_tensor_count(p), 1);
     T_INT(fxa_program_tensor(p, 0).dtype, FXA_F16);
     fxa_program_destroy(p);
-    /* Its own names come first. */
+    /* Its own declarations take precedence. */
     text.data = "let gain = q; score = sum(spare, 2, spare + gain)";
     T_OK(fxa_program_parse_texts(ctx, &c, &p, &err));
     T_INT(fxa_program_param_count(p), 0);
@@ -304,7 +305,7 @@ TEST(offered_names_are_declared_when_used) {
     }
 }
 
-/* Names of functions that came after 0.1.0 was written may be a program's own, and hide the function then. */
+/* Function names added to the language later may be used as a program's own names, which then hide the function. */
 TEST(later_functions_give_way) {
     parse_same("tensor sign : f32[1]; score = score * sign[h]", "tensor sign : f32[1]; score = sign[h] * score");
     parse_same("let relu = 2.0; score = score * relu", "score = score * 2.0");

@@ -44,8 +44,8 @@ TEST(errors_of_names) {
     perr_check(FXA_PROGRAM_SCORE, table, sizeof table / sizeof *table);
 }
 
-/* What is advised in place of an assignment of other languages is accepted with some operand, and where none is advised
- * there is none. */
+/* The suggested replacement of a compound assignment is valid with some operand; where none is suggested, none would
+ * be. */
 TEST(advice_for_joining_assignments_is_true) {
     static const char *const operators[] = {"+", "-", "*", "/", "//", "%", "**", "&", "|", "^", "<<", ">>", "&&", "||"},
                              *const operands[] = {"1", "1.5", "(q > k)"},
@@ -198,7 +198,8 @@ TEST(errors_of_expressions) {
         {"mask = q >= k and k > 0", 1, 15, 3, "write && for 'and'"},
         {"mask = q >= k or k > 0", 1, 15, 2, "write || for 'or'"},
         {"mask = not (q < k)", 1, 8, 3, "write ! for 'not'"},
-        {"score = sinh(score)", 1, 9, 4, "write (exp(x) - exp(-x)) / 2"}, /* sin and atan are near, and others */
+        /* sin and atan are similar names, among others */
+        {"score = sinh(score)", 1, 9, 4, "write (exp(x) - exp(-x)) / 2"},
         {"score = atan2(score, 1.0)", 1, 9, 5, "write atan(y / x)"},
         {"score = fmod(score, 2.0)", 1, 9, 4, "or x % y, which has the sign of y"},
         {"score = 1 if q < k else 2", 1, 11, 2, "write c ? a : b, or where(c, a, b)"},
@@ -224,7 +225,7 @@ TEST(errors_of_expressions) {
     perr_check(FXA_PROGRAM_SCORE, table, sizeof table / sizeof *table);
 }
 
-/* What people write who come from other systems, with what to write here. */
+/* Typical mistakes of users of other languages, with the correct form. */
 TEST(errors_of_habits) {
     static const perr_row table[] = {
         {"param cap = 20", 1, 7, 3, "the type of param 'cap' is missing; write param cap : float = ..."},

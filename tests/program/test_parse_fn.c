@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions of a text's own: what calls mean, by the hash of the text without them; whose names a body sees; what is
- * wrong with definitions and calls; limits.
+ * Functions defined in a text: meaning of calls, by the hash of the text without functions; scope of names in a body;
+ * errors in definitions and calls; limits.
  */
 #include "support/own_context.h"
 #include "t.h"
@@ -32,7 +32,7 @@ TEST(calls_are_inlined) {
     fn_same_as(FXA_PROGRAM_BPROP, "fn f(g) = g * score; dscore = f(dscore)", "dscore = dscore * score");
 }
 
-/* The types are those of each call. */
+/* Types are determined at each call. */
 TEST(parameters_take_every_type) {
     fn_same("fn twice(x) = x + x; score = twice(score) + twice(q)", "score = score + score + (q + q)");
     fn_same("fn pick(c, x, y) = c ? x : y; mask = pick(q > k, k > 2, q > 3)", "mask = q > k ? k > 2 : q > 3");
@@ -44,7 +44,7 @@ TEST(parameters_take_every_type) {
 
 TEST(arguments_are_taken_once) {
     char text[2000] = "fn f(x) = x + x\nscore = ";
-    /* 2^40 nodes if each x were the text of its argument. */
+    /* would be 2^40 nodes if each x were replaced by its argument's text */
     for (int i = 0; i < 40; i++) strcat(text, "f(");
     strcat(text, "score");
     for (int i = 0; i < 40; i++) strcat(text, ")");
@@ -56,23 +56,23 @@ TEST(arguments_are_taken_once) {
 }
 
 TEST(a_body_sees_the_names_of_its_definition) {
-    /* A later let of the same name. */
+    /* A later let with the same name. */
     fn_same("let a = 1.0; fn f(x) = x * a; let a = 2.0; score = f(score) + a", "score = score * 1.0 + 2.0");
-    /* A parameter of the caller, a loop around the call. */
+    /* A parameter of the caller, and a loop around the call. */
     fn_same("let a = 3.0; fn f(x) = x * a; fn g(a) = f(a) + a; score = g(score)", "score = score * 3.0 + score");
     fn_same("let i = 5; fn f(x) = x * i; score = score + sum(i, 3, f(i))", "score = score + (0 * 5 + 1 * 5 + 2 * 5)");
-    /* A parameter that has the name of a let outside, which is there again afterwards. */
+    /* A parameter with the name of an outer let, which is visible again afterwards. */
     fn_same("let a = 3.0; fn f(a) = a + 1; score = f(score) * a", "score = (score + 1.0) * 3.0");
-    /* Loops inside are the body's own, whatever the caller calls so later. */
+    /* Loop variables in a body are local, whatever names the caller defines later. */
     fn_same("fn f(x) = sum(i, 3, x * i); param i : float; score = f(score) + i",
             "param i : float; score = sum(j, 3, score * j) + i");
     fn_same("fn f(x) = sum(x, 3, x) + x; score = score + f(q)", "score = score + (3 + q)");
     fn_same("fn f(x) = sum(i, 2, sum(i, 3, i) + i * x); score = score + sum(i, 2, f(i))",
             "score = score + sum(n, 2, sum(j, 2, 3 + j * n))");
-    /* A function of the same name further down. */
+    /* A later function with the same name. */
     fn_same("fn f(x) = x + 1; fn g(x) = f(x); fn f(x) = x * 7; score = g(score) + f(score)",
             "score = (score + 1.0) + score * 7.0");
-    /* What the text assigns is read as it is at the call. */
+    /* Assigned values are read as of the call. */
     fn_same("fn f(x) = x + score; score = score * 2; score = f(1.5)", "score = 1.5 + score * 2");
     fn_same("fn f(x) = mask && x; mask = k <= q; mask = f(k > 3)", "mask = k <= q && k > 3");
 }
@@ -88,7 +88,8 @@ TEST(offers_are_declared_by_calls) {
     c.declarations = offers;
     c.n_declarations = 2;
     T_OK(fxa_program_parse_texts(ctx, &c, &p, &err));
-    T_INT(fxa_program_param_count(p) + fxa_program_tensor_count(p), 0); /* no call, no use */
+    /* not called: its declarations count as unused */
+    T_INT(fxa_program_param_count(p) + fxa_program_tensor_count(p), 0);
     fxa_program_destroy(p);
     text.data = "fn f(x) = x * gain + bias[h]; score = f(score); score = score + gain; score = f(score)";
     T_OK(fxa_program_parse_texts(ctx, &c, &p, &err));
@@ -97,7 +98,7 @@ TEST(offers_are_declared_by_calls) {
     T_CHECK(memcmp(p->hash, plain->hash, 16) == 0);
     fxa_program_destroy(p);
     fxa_program_destroy(plain);
-    /* A let of the caller leaves the body what it offered. */
+    /* A let of the caller does not hide an offered declaration in the body. */
     text.data = "fn f(x) = x * gain; let gain = 2.0; score = f(score) + gain";
     T_OK(fxa_program_parse_texts(ctx, &c, &p, &err));
     text.data = "score = score * gain + 2.0";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parser on what nobody should write: too deep, too long, too much work, garbage, no memory. Always an error, soon.
+ * The parser with extreme texts: too deep, too long, too much work, garbage, no memory. Each gives an error quickly.
  */
 #include "support/fail_alloc.h"
 #include "support/own_context.h"
@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <time.h>
 
-/* Sanitizers need more of both, and an unoptimised library (make coverage, which has no asserts) more time. */
+/* Sanitizers need more stack and time, and an unoptimised library (make coverage, without asserts) more time. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { PLIM_STACK = 4 << 20, PLIM_SECONDS = 200 };
 #elif !FXA_ASSERT
@@ -17,7 +17,7 @@ enum { PLIM_STACK = 256 << 10, PLIM_SECONDS = 200 };
 enum { PLIM_STACK = 256 << 10, PLIM_SECONDS = 20 };
 #endif
 
-/* `times` copies of middle between head and tail; the parse must end with this status at this column. */
+/* Parses `times` copies of middle between head and tail; expects this status at this column. */
 static void plim_repeated(const char *head, const char *middle, size_t times, const char *tail, fxa_status want,
                           int column) {
     size_t step = strlen(middle), start = strlen(head), size = start + step * times + strlen(tail);
@@ -47,7 +47,7 @@ TEST(nesting_is_limited_not_the_stack) {
     plim_repeated("score = ", "-", 255, "1", FXA_OK, 0);
 }
 
-/* The deepest text that is accepted, with every operator waiting at every level. */
+/* Parses the deepest accepted text, with every operator pending at every level. */
 static void *plim_deepest(void *unused) {
     static const char level[] = "true || true && 1 == 1 | 1 ^ 1 & 1 << 1 + 1 * int(";
     static char text[254 * sizeof level + 512];
@@ -63,7 +63,7 @@ static void *plim_deepest(void *unused) {
     return NULL;
 }
 
-/* Functions that call each other as deep as is accepted. */
+/* Parses functions that call each other to the maximum depth. */
 static void *plim_deepest_calls(void *unused) {
     static char text[32000];
     size_t n = (size_t)snprintf(text, sizeof text, "fn f0(x) = x\n");
@@ -119,15 +119,15 @@ static double plim_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Bounds far above what they take (0.7 s; ThreadSanitizer: 25 s), far below what a quadratic parser would: 50000 lines
- * squared are minutes. */
+/* Time limits far above the actual time (0.7 s; ThreadSanitizer: 25 s), far below that of a quadratic parser, which
+ * would take minutes for 50000 lines. */
 TEST(long_texts_and_loops_end_soon) {
     double start = plim_seconds();
     plim_repeated("", "mask = mask && q >= k\n", 47000, "", FXA_OK, 0);
     plim_repeated("", "let a = q + 1\n", 70000, "", FXA_OK, 0);
     plim_repeated("", "fn f(x) = x + 1\n", 60000, "", FXA_OK, 0);
     plim_repeated("fn f(x) = x;mask = true", "&&f(true)", 100000, "", FXA_OK, 0);
-    /* Nothing but the end of its work is wrong with the last call, and no bracket is open there. */
+    /* The work limit is reached in the last call, outside of all brackets. */
     plim_repeated("fn f(x) = x&&x&&x\n", "mask = f(true)\n", 50000, "", FXA_OK, 0);
     plim_repeated("fn f(x) = x&&x&&x\n", "mask = f(true)\n", 50001, "", FXA_E_LIMIT, 11);
     plim_repeated("", "score = score + 1\n", 58000, "", FXA_E_LIMIT, 15);
@@ -148,8 +148,8 @@ TEST(long_texts_and_loops_end_soon) {
     if (took > (double)PLIM_SECONDS) T_FAIL("took %.1f s\n", took);
 }
 
-/* The most tokens that loops may read, reached at each token of a body that has every kind of them: rounds of the loop
- * in front move that place on, token by token. */
+/* The limit on tokens read by loops is reached at each token of a body that contains every kind of token: iterations of
+ * a preceding loop shift that point token by token. */
 TEST(the_last_token_of_unrolled_loops_may_be_any) {
     static const char body[] = "min((-i) ** -2, t[i, 0], 2.5, sum(j, 1 + 1, j)) + (i < 1 ? 1 : !(i == 2) ? pi : q)";
     char text[512];
@@ -186,7 +186,7 @@ TEST(params_and_tensors_are_limited) {
         }
 }
 
-/* Any bytes at all: a program or an error with a place inside the text, never a crash. */
+/* Arbitrary bytes: a program, or an error with a position inside the text, never a crash. */
 TEST(garbage_gets_an_error_with_a_place) {
     static const char *const pieces[] = {
         "score", "mask", "=",  "(",    ")",      "[",       "]",      "q",    "k",     "let ",      "x",
@@ -215,7 +215,7 @@ TEST(garbage_gets_an_error_with_a_place) {
     }
 }
 
-/* An allocation that fails, at every index: an error, nothing leaked, the next parse works. */
+/* Fails each allocation in turn: an error, no leak, and the next parse works. */
 TEST(memory_failures_at_every_index) {
     static const char text[] = "param c : float\ntensor t : f32[1]\nlet d = q - k\nfn cap(x, y) = y * tanh(x / y)\n"
                                "fn f(x) = cap(x + t[h] * d, c)\nscore = f(score)\n"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parser where it has to stop: at any token, when unrolled loops read too many, and at any allocation, with
- * programs of many lengths, so that each list of the parser and of the builder is the one that has to grow.
+ * The parser stopped at any token, when unrolled loops read too many, and at any failing allocation, for programs of
+ * many lengths, so that each list of parser and builder is the one that grows.
  */
 #include "support/fail_alloc.h"
 #include "t.h"
 
 /* ---- Too many tokens --------------------------------------------------------------------------------------------- */
 
-/* The body has every kind of token and is a bool, so that rounds add nothing to the program. */
+/* The body has every kind of token and is a bool, so that iterations add no nodes. */
 #define STOP_BODY                                                                                                      \
     "(-1 + -2.5 - q ** -k) * t[q, -k] + +abs(min(q, k, 3) - 0.5) < (!(q < k) ? sum(l, 2, l + q) : ~b) || any(l, 1, h " \
     "> "                                                                                                               \
@@ -34,13 +34,13 @@ TEST(loops_may_stop_at_any_token) {
         T_CHECK(p == NULL && err.line == 3);
         if (err.column > 0 && err.column < 256) places += !seen[err.column], seen[err.column] = true;
     }
-    T_CHECK(places * 4 > most); /* about every second token of the body, once round */
+    T_CHECK(places * 4 > most); /* the limit fell on at least half of the body's tokens */
     fxa_context_destroy(ctx);
 }
 
 /* ---- No memory --------------------------------------------------------------------------------------------------- */
 
-/* Parses with each allocation failing in turn, then with none. Nothing is leaked, and there is always a message. */
+/* Parses with each allocation failing in turn, then with none: no leak, and always a message. */
 static void memory_sweep(fxa_program_kind kind, const char *text) {
     static const fxa_declaration offers[] = {{"gain", FXA_FLOAT, FXA_DTYPE_NONE, 0}, {"bias", 0, FXA_F16, 1}};
     fail_alloc f = FAIL_ALLOC_INIT;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The printer: parse(print(p)) is p by hash, print(parse(print(p))) is print(p) byte for byte, on random programs of
- * all operations and types; how single things are written; golden texts.
+ * The printer: parse(print(p)) has the hash of p, and print(parse(print(p))) equals print(p), for random programs with
+ * all operations and types; notation of single expressions; golden texts.
  */
 #include "t.h"
 
@@ -21,7 +21,7 @@ static fxa_program *print_parse(fxa_context *ctx, const char *text, fxa_program_
     return p;
 }
 
-/* The caller frees it. */
+/* Returns the printed text, which the caller frees. */
 static char *print_of(const fxa_program *p) {
     fxa_error err = {0};
     size_t n = 0, again = 0;
@@ -34,7 +34,7 @@ static char *print_of(const fxa_program *p) {
     return text;
 }
 
-/* Prints p, parses that, prints again. */
+/* Prints p, parses the text, prints again. */
 static void print_round_trip(fxa_context *ctx, const fxa_program *p) {
     char *text = print_of(p);
     fxa_program *back = print_parse(ctx, text, fxa_program_get_kind(p));
@@ -98,7 +98,7 @@ TEST(random_derivatives_come_back) {
 
 /* ---- How things are written -------------------------------------------------------------------------------------- */
 
-/* Terminated contents of a file of tests/golden/programs; the caller frees it. */
+/* Returns the contents of a file of tests/golden/programs with a terminator; the caller frees it. */
 static char *print_file(const char *name, const char *ending) {
     char path[512];
     (void)snprintf(path, sizeof path, "%s/tests/golden/programs/%s.%s", FXA_SOURCE_DIR, name, ending);
@@ -187,7 +187,7 @@ TEST(outputs_stand_where_their_inputs_are_whole) {
                  "grad p += 2.0 * dscore\ngrad t[h] += dscore\ndscore = dscore * p\n");
 }
 
-/* Deep programs: the text never comes near the parser's nesting limit, whatever the shape of the expression. */
+/* Deep programs: the text stays far below the parser's nesting limit, whatever the shape of the expression. */
 TEST(deep_programs_come_back) {
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -221,7 +221,7 @@ TEST(deep_programs_come_back) {
     fxa_context_destroy(ctx);
 }
 
-/* As large as a program can be: reading its text makes no node that it does not have. */
+/* A program of maximum size: parsing its text creates no additional nodes. */
 TEST(the_largest_program_comes_back) {
     fxa_context *ctx = NULL;
     fxa_builder *b = NULL;

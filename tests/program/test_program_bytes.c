@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs as bytes: what is saved loads again as the same program, one program has one form, and no byte string,
- * however damaged or hostile, does more than give an error.
+ * Program bytes: a saved program loads as the same program, each program has one encoding, and damaged or hostile bytes
+ * only give an error.
  */
 #include "support/fail_alloc.h"
 #include "support/gen.h"
@@ -22,7 +22,7 @@ static pbytes_blob pbytes_save(const fxa_program *p) {
     return blob;
 }
 
-/* A program that has everything: both kinds of slots, loads, all types of constants, gradients. */
+/* Returns a program with everything: both kinds of slots, loads, all types of constants, gradients. */
 static fxa_program *pbytes_rich(fxa_context *c) {
     fxa_builder *b = NULL;
     fxa_program *p = NULL;
@@ -44,7 +44,7 @@ static fxa_program *pbytes_rich(fxa_context *c) {
     return p;
 }
 
-/* Loads bytes that may be anything: a program whose bytes are these, or an error with a text and nothing else. */
+/* Loads arbitrary bytes: a program that saves to these bytes, or an error with a text. */
 static fxa_status pbytes_try(const uint8_t *data, size_t size) {
     fxa_program *p = (fxa_program *)&ctx;
     fxa_error err = {0};
@@ -100,7 +100,7 @@ TEST(a_derivative_comes_back) {
     fxa_program_destroy(p);
 }
 
-/* The form is pinned: these bytes must load in every later version, and be written so. */
+/* The format is fixed: every later version must load these bytes and write them. */
 TEST(the_bytes_of_a_small_program) {
     static const uint8_t want[] = {
         'F', 'X', 'A', 'P', 1, 0, 0, 0, 0,    0,    0,   0,                        /* magic, version, kind */
@@ -147,7 +147,7 @@ TEST(every_truncation_is_an_error) {
     free(blob.data);
 }
 
-/* The hash covers all content, so a flipped bit is always noticed. */
+/* The hash covers all content, so every flipped bit is detected. */
 TEST(every_flipped_bit_is_an_error) {
     fxa_program *p = pbytes_rich(ctx);
     T_REQUIRE(p);
@@ -181,7 +181,7 @@ TEST(random_damage_is_an_error_or_a_program) {
 
 /* ---- Bytes made by hand: right in themselves, but not what any program is written as ----------------------------- */
 
-/* The head of a score program without params and tensors, and `n` nodes to follow. */
+/* Writes the head of a score program without params and tensors; `n` nodes follow. */
 static void pbytes_head(fxa__writer *w, uint32_t version, uint32_t kind, uint32_t n) {
     fxa__write_bytes(w, "FXAP", 4);
     fxa__write_u32(w, version);
@@ -203,7 +203,7 @@ static void pbytes_true(fxa__writer *w, uint32_t value) {
     fxa__write_u32(w, value);
 }
 
-/* Outputs score and mask, then the hash of the identity (or of nothing). */
+/* Writes the outputs score and mask, then the hash of the identity (or none). */
 static void pbytes_tail(fxa__writer *w, uint32_t score, uint32_t mask) {
     uint8_t hash[16] = {0};
     fxa_program *p = NULL;
@@ -231,7 +231,7 @@ static void pbytes_expect(fxa__writer *w, fxa_status status, const char *part) {
 
 TEST(other_forms_of_a_program_are_refused) {
     fxa__writer start = {.host = fxa__context_host(ctx)}, w = start;
-    pbytes_head(&w, 1, FXA_PROGRAM_SCORE, 2); /* the identity as it is written */
+    pbytes_head(&w, 1, FXA_PROGRAM_SCORE, 2); /* the identity in its canonical form */
     pbytes_input(&w, FXA_INPUT_SCORE);
     pbytes_true(&w, 1);
     pbytes_tail(&w, 0, 1);
@@ -244,7 +244,7 @@ TEST(other_forms_of_a_program_are_refused) {
     pbytes_tail(&w, 1, 0);
     pbytes_expect(&w, FXA_E_BYTES, "not in canonical form");
 
-    w = start; /* a node that nothing needs */
+    w = start; /* an unused node */
     pbytes_head(&w, 1, FXA_PROGRAM_SCORE, 3);
     pbytes_input(&w, FXA_INPUT_SCORE);
     pbytes_input(&w, FXA_INPUT_Q);
@@ -252,7 +252,7 @@ TEST(other_forms_of_a_program_are_refused) {
     pbytes_tail(&w, 0, 2);
     pbytes_expect(&w, FXA_E_BYTES, "not in canonical form");
 
-    w = start; /* the same node twice */
+    w = start; /* a duplicate node */
     pbytes_head(&w, 1, FXA_PROGRAM_SCORE, 3);
     pbytes_input(&w, FXA_INPUT_SCORE);
     pbytes_true(&w, 1);
@@ -267,7 +267,7 @@ TEST(other_forms_of_a_program_are_refused) {
     pbytes_tail(&w, 0, 1);
     pbytes_expect(&w, FXA_E_BYTES, "not in canonical form");
 
-    w = start; /* bytes that follow */
+    w = start; /* trailing bytes */
     pbytes_head(&w, 1, FXA_PROGRAM_SCORE, 2);
     pbytes_input(&w, FXA_INPUT_SCORE);
     pbytes_true(&w, 1);
@@ -299,7 +299,7 @@ TEST(texts_of_damage) {
     pbytes_true(&w, 1);
     pbytes_tail(&w, 0, 2);
     pbytes_expect(&w, FXA_E_BYTES, "an operand is not an earlier node");
-    w = start; /* score and mask exchanged */
+    w = start; /* score and mask swapped */
     pbytes_head(&w, 1, FXA_PROGRAM_SCORE, 2);
     pbytes_input(&w, FXA_INPUT_SCORE);
     pbytes_true(&w, 1);
