@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Emitted text compiled as C by the compiler of the build: many functions in one shared object, loaded and called. What
- * it is compiled with keeps every bit: no contraction, no folding of calls of <math.h>.
+ * Emitted text compiled as C by the build's compiler: many functions in one shared object, loaded and called. The flags
+ * preserve every bit: no contraction, no folding of calls to <math.h>.
  */
 #ifndef FXA_TESTS_EMIT_RIG_H
 #define FXA_TESTS_EMIT_RIG_H
@@ -13,17 +13,17 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-/* What the text reads as `a`: the same in both widths but for f. */
+/* Argument `a` of emitted functions: the same in both widths except f. */
 typedef struct emit_tensor {
     const void *data;
     long long stride[FXA_MAX_RANK];
     int size[FXA_MAX_RANK];
 } emit_tensor;
 typedef struct emit_args {
-    const void *f; /* doubles or floats */
+    const void *f; /* double or float elements */
     const int *i;
     const emit_tensor *tensor;
-    int *const *ranges; /* of test_interval.c */
+    int *const *ranges; /* for test_interval.c */
 } emit_args;
 #define EMIT_ARGS_TEXT                                                                                                 \
     "typedef struct { const void *data; long long stride[5]; int size[5]; } tensor_t;\n"                               \
@@ -36,7 +36,7 @@ typedef struct emit_data {
     emit_tensor tensors[RIG_TENSORS];
 } emit_data;
 
-/* A rig's params and views as arguments. */
+/* Returns a rig's params and views as arguments. */
 __attribute__((unused)) static emit_args emit_bind(const rig *r, const fxa_program *p, bool narrow, emit_data *d) {
     for (int32_t i = 0; i < p->n_params; i++) {
         int32_t at = fxa__lower_emit_param(p, i);
@@ -57,7 +57,7 @@ __attribute__((unused)) static emit_args emit_bind(const rig *r, const fxa_progr
     return (emit_args){narrow ? (const void *)d->f32 : d->f64, d->ints, d->tensors, NULL};
 }
 
-/* Other strides and sizes for the same cells: axes in any order, backwards, all at one place, empty. */
+/* Permutes strides and sizes of the same cells: axes in any order, reversed, stride 0, empty. */
 __attribute__((unused)) static void emit_twist(rig *r, const fxa_program *p) {
     for (int32_t t = 0; t < p->n_tensors; t++) {
         fxa_view *v = &r->views[t];
@@ -100,7 +100,7 @@ static bool emit_write(const emit_object *o, int number, const fxa__writer *w) {
     return fclose(file) == 0 && ok;
 }
 
-/* False: it does not compile, as is shown. Unload in either case. */
+/* Compiles and loads the texts. Returns false if they do not compile, and shows why. Unload in either case. */
 __attribute__((unused)) static bool emit_load(const fxa__writer *texts, int n, emit_object *o) {
     char command[1024], path[128];
     *o = (emit_object){.folder = "/tmp/fxa-emit-XXXXXX"};
@@ -118,7 +118,7 @@ __attribute__((unused)) static bool emit_load(const fxa__writer *texts, int n, e
     return o->handle != NULL;
 }
 
-/* The same of one text in C++, by whatever the machine has. */
+/* Compiles and loads one text as C++, with whatever compiler the machine has. */
 __attribute__((unused)) static bool emit_load_cpp(const fxa__writer *text, emit_object *o) {
     char command[1024], path[128];
     *o = (emit_object){.folder = "/tmp/fxa-emit-XXXXXX"};
@@ -134,7 +134,7 @@ __attribute__((unused)) static bool emit_load_cpp(const fxa__writer *text, emit_
     return o->handle != NULL;
 }
 
-/* A function of the object, as a pointer that the caller knows the type of. */
+/* Sets a function pointer, whose type the caller knows, to a function of the object. */
 __attribute__((unused)) static void emit_find(const emit_object *o, const char *name, void *pointer) {
     void *found = dlsym(o->handle, name);
     if (!found) T_FAIL("%s is not there\n", name);

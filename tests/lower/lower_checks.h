@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the analyses of src/lower say of a program, held against its values: one check for each, for tests of random
- * programs (this folder) and of each operation by itself (tests/test_ops_lowered.c).
+ * Results of the analyses of src/lower compared with values of the program: one check per analysis, for tests of random
+ * programs (this folder) and of each operation (tests/test_ops_lowered.c).
  */
 #ifndef FXA_TESTS_LOWER_CHECKS_H
 #define FXA_TESTS_LOWER_CHECKS_H
@@ -24,7 +24,7 @@ __attribute__((unused)) static uint32_t affine_value(const fxa__linear *f, const
     return sum;
 }
 
-/* With a rest: what is added stays when inputs change that it does not read. */
+/* The non-affine part keeps its value when inputs change that it does not depend on. */
 __attribute__((unused)) static void affine_rest(rig *r, const fxa_program *p, const fxa__linear *forms,
                                                 const fxa__env *env, const fxa__val *vals) {
     fxa__env other = rig_env(r, true), moved = *env;
@@ -74,7 +74,7 @@ typedef struct depend_work {
     fxa__depend *sets;
 } depend_work;
 
-/* Every node whose set lacks what was changed between two evaluations has the value it had. */
+/* Checks that every node whose dependences exclude the changed input keeps its value. */
 __attribute__((unused)) static void depend_compare(const depend_work *w, const fxa__val *x, const fxa__val *y,
                                                    uint32_t inputs, uint64_t params, uint64_t tensors,
                                                    const char *what) {
@@ -120,7 +120,7 @@ __attribute__((unused)) static void depend_data(const depend_work *w) {
     }
 }
 
-/* Moving q and k together changes no diagonal node, whatever q_row and k_row are. */
+/* Checks that moving q and k together changes no diagonal node, whatever q_row and k_row are. */
 __attribute__((unused)) static int depend_diagonals(const depend_work *w) {
     fxa__env env = rig_env(w->r, false), moved;
     int found = 0;
@@ -158,7 +158,7 @@ __attribute__((unused)) static void depend_end(depend_work *w) { free(w->forms),
 
 /* ---- zero -------------------------------------------------------------------------------------------------------- */
 
-/* Floats that are no numbers, in params and float tensors too. */
+/* Puts NaN and infinities into params and float tensors. */
 __attribute__((unused)) static void zero_spoil(rig *r, const fxa_program *p) {
     static const double odd[] = {INFINITY, -INFINITY, NAN, 0, 1e300};
     for (int32_t i = 0; i < p->n_params; i++)
@@ -195,7 +195,7 @@ typedef struct grad_work {
     fxa__depend *sets;
 } grad_work;
 
-/* The derivative of p, which is destroyed. */
+/* Sets the derivative of p, and destroys p. */
 __attribute__((unused)) static bool grad_start(grad_work *w, rig *r, fxa_program *p) {
     fxa_error err;
     *w = (grad_work){.r = r};
@@ -215,7 +215,7 @@ __attribute__((unused)) static void grad_end(grad_work *w) {
     free(w->forms), free(w->sets);
 }
 
-/* Whether two evaluations give two outputs the same element. */
+/* Returns true if two evaluations give two outputs the same target element. */
 __attribute__((unused)) static bool grad_meets(const fxa__output *x, const fxa__val *xs, const fxa__output *y,
                                                const fxa__val *ys) {
     for (int32_t j = 0; j < x->n_index; j++)
@@ -223,7 +223,7 @@ __attribute__((unused)) static bool grad_meets(const fxa__output *x, const fxa__
     return true;
 }
 
-/* x and y differ in one input, or y is x moved along the diagonal (input is Q then, and moved is true). */
+/* Checks one output: x and y differ in one input, or y is x moved along the diagonal (input is Q, moved is true). */
 __attribute__((unused)) static void grad_one(const grad_work *w, int32_t o, int input, bool moved, const fxa__val *x,
                                              const fxa__val *y) {
     const fxa__output *out = &w->d->outputs[o];
@@ -237,7 +237,7 @@ __attribute__((unused)) static void grad_one(const grad_work *w, int32_t o, int 
     rig_show(w->d);
 }
 
-/* All statements of a tensor together. */
+/* Checks all gradient statements of a tensor together. */
 __attribute__((unused)) static void grad_tensor(const grad_work *w, int32_t t, int input, const fxa__val *x,
                                                 const fxa__val *y) {
     uint32_t separators = fxa__lower_grad_separators(w->d, t), own;
@@ -281,7 +281,7 @@ __attribute__((unused)) static int64_t conjunct_limit(const fxa__part *part, con
     return part->c + (part->bound >= 0 ? (int64_t)part->times_bound * vals[part->bound].i : 0);
 }
 
-/* The element that a load of i64 gives whole, 0 outside. */
+/* Returns the 64-bit element of an i64 load, 0 out of bounds. */
 __attribute__((unused)) static int64_t conjunct_element(const fxa_program *p, int32_t load, const fxa__env *env,
                                                         const fxa__val *vals) {
     const fxa__node *n = &p->nodes[load];
@@ -310,7 +310,7 @@ __attribute__((unused)) static bool conjunct_holds(const fxa_program *p, const f
     }
 }
 
-/* Whether the parts are said to hold for this pair. */
+/* Returns true if the conjuncts are valid for this pair. */
 __attribute__((unused)) static bool conjunct_speaks(const fxa__conjuncts *c, const fxa__val *vals) {
     for (size_t i = 0; i < c->n; i++) {
         const fxa__part *part = &c->parts[i];
@@ -320,7 +320,7 @@ __attribute__((unused)) static bool conjunct_speaks(const fxa__conjuncts *c, con
     return true;
 }
 
-/* Small coordinates, or such at the end of the plain ones. */
+/* Returns small coordinates, or ones at the end of the valid range. */
 __attribute__((unused)) static fxa__env conjunct_env(rig *r) {
     fxa__env env = rig_env(r, false);
     for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++)
@@ -328,7 +328,7 @@ __attribute__((unused)) static fxa__env conjunct_env(rig *r) {
     return env;
 }
 
-/* Int params anywhere now and then. */
+/* Sets some int params to arbitrary values. */
 __attribute__((unused)) static void conjunct_params(rig *r, const fxa_program *p) {
     static const double far[] = {INT32_MAX, INT32_MIN, 1 << 30, -(1 << 30), (1 << 30) - 3};
     for (int32_t i = 0; i < p->n_params; i++) {
@@ -360,12 +360,12 @@ __attribute__((unused)) static void conjunct_check(rig *r, const fxa_program *p,
 
 /* ---- joint, lift ------------------------------------------------------------------------------------------------- */
 
-/* The same bits. Of two zeros max and min give the first, and which operand comes first is decided by hashes. */
+/* Returns true for equal bits. max and min of two zeros return the first operand, whose order depends on hashes. */
 __attribute__((unused)) static bool joint_bits(uint32_t type, fxa__val x, fxa__val y) {
     return rig_same(type, x, y) || (type == FXA_FLOAT && x.f == 0 && y.f == 0);
 }
 
-/* Output i of x and output j of y, at the values of both. */
+/* Compares output i of x with output j of y. */
 __attribute__((unused)) static bool joint_same(const fxa_program *x, int32_t i, const fxa__val *xs,
                                                const fxa_program *y, int32_t j, const fxa__val *ys) {
     const fxa__output *a = &x->outputs[i], *b = &y->outputs[j];
@@ -402,7 +402,7 @@ __attribute__((unused)) static void lift_check(rig *r, const fxa_program *p, con
     T_INT(lifted->program->n_outputs, p->n_outputs);
     for (int32_t i = 0; i < p->n_outputs; i++) {
         const fxa__output *a = &p->outputs[i], *b = NULL;
-        /* gradients of one tensor may come in another order: hashes of indices are others */
+        /* gradients of one tensor may be in another order, since it depends on hashes */
         for (int32_t j = 0; j < p->n_outputs && !b; j++) {
             const fxa__output *c = &lifted->program->outputs[j];
             int32_t slot = c->kind == FXA__OUT_DPARAM ? lifted->from[c->slot] : c->slot;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random programs with data for whatever they declare, and values of all their nodes at a pair: what the tests of
- * src/lower compare analyses with.
+ * Random programs with data for their declarations, and the values of all nodes at a pair, for comparison with
+ * analyses.
  */
 #ifndef FXA_TESTS_LOWER_RIG_H
 #define FXA_TESTS_LOWER_RIG_H
@@ -20,7 +20,7 @@ typedef struct rig {
     t_rng rng;
     double params[RIG_PARAMS];
     fxa_view views[RIG_TENSORS];
-    double cells[RIG_TENSORS][RIG_CELLS]; /* room for any dtype */
+    double cells[RIG_TENSORS][RIG_CELLS]; /* capacity for any dtype */
 } rig;
 
 __attribute__((unused)) static bool rig_start(rig *r) {
@@ -46,7 +46,7 @@ __attribute__((unused)) static fxa_program *rig_program(rig *r, unsigned flags) 
     return gen_program(r->ctx, tape, (size_t)t_int(&r->rng, 8, sizeof tape), flags);
 }
 
-/* The program on failures. */
+/* Shows the program after a failure. */
 __attribute__((unused)) static void rig_show(const fxa_program *p) {
     char text[8192];
     size_t n;
@@ -64,7 +64,7 @@ __attribute__((unused)) static void rig_fill_tensor(rig *r, int32_t t) {
         }
         int64_t x = dtype == FXA_B8 ? t_int(&r->rng, 0, 1) : t_int(&r->rng, -5, 5);
         if (dtype == FXA_I64 && t_int(&r->rng, 0, 1)) x = x % 2 + t_int(&r->rng, -1, 1) * (INT64_C(1) << 32);
-        memcpy((char *)r->cells[t] + (size_t)i * size, &x, size); /* little-endian, as all hosts of the tests are */
+        memcpy((char *)r->cells[t] + (size_t)i * size, &x, size); /* hosts of the tests are little-endian */
     }
 }
 
@@ -72,7 +72,7 @@ __attribute__((unused)) static void rig_fill_param(rig *r, const fxa_program *p,
     r->params[i] = p->params[i].type == FXA_INT ? (double)t_int(&r->rng, -9, 9) : t_real(&r->rng, -2, 2);
 }
 
-/* New data of everything that p declares. */
+/* Fills everything that p declares with new random data. */
 __attribute__((unused)) static void rig_fill(rig *r, const fxa_program *p) {
     for (int32_t i = 0; i < p->n_params; i++) rig_fill_param(r, p, i);
     for (int32_t t = 0; t < p->n_tensors; t++) {
@@ -86,13 +86,13 @@ __attribute__((unused)) static void rig_fill(rig *r, const fxa_program *p) {
     }
 }
 
-/* A score as random programs may meet it, now and then a special one. */
+/* Returns a random score, sometimes a special value. */
 __attribute__((unused)) static double rig_score(rig *r) {
     static const double odd[] = {0, -0.0, INFINITY, -INFINITY, NAN, 1e300, -1};
     return t_int(&r->rng, 0, 5) ? t_real(&r->rng, -4, 4) : odd[t_int(&r->rng, 0, 6)];
 }
 
-/* wild: anywhere in the int range now and then; else small numbers, none below 0. */
+/* Returns an environment. wild: some coordinates anywhere in the int range; else small non-negative numbers. */
 __attribute__((unused)) static fxa__env rig_env(rig *r, bool wild) {
     fxa__env env = {.score = rig_score(r), .dscore = rig_score(r), .params = r->params, .tensors = r->views};
     for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++) {
@@ -102,14 +102,14 @@ __attribute__((unused)) static fxa__env rig_env(rig *r, bool wild) {
     return env;
 }
 
-/* Values of all nodes; the caller frees them. */
+/* Returns the values of all nodes; the caller frees them. */
 __attribute__((unused)) static fxa__val *rig_eval(const fxa_program *p, const fxa__env *env) {
     fxa__val *vals = calloc((size_t)p->n_nodes, sizeof *vals);
     if (vals) fxa__program_eval(p, env, vals);
     return vals;
 }
 
-/* The same bits, but for the payload of a NaN. */
+/* Returns true for equal bits, ignoring a NaN's payload. */
 __attribute__((unused)) static bool rig_same(uint32_t type, fxa__val x, fxa__val y) {
     if (type != FXA_FLOAT) return x.i == y.i;
     return (x.f != x.f && y.f != y.f) || memcmp(&x.f, &y.f, sizeof x.f) == 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forms of ints against values: congruent to them everywhere, equal to them where bounds say so, and bounds attained.
+ * Affine forms of ints compared with values: congruent everywhere, equal where bounds exclude wrapping, and bounds
+ * attained.
  */
 #include "lower/lower_checks.h"
 
@@ -21,7 +22,7 @@ TEST(forms_are_congruent_to_values) {
     free(r);
 }
 
-/* A box of a few values each, somewhere; every point of it is tried. */
+/* Returns a box of a few values per axis; every point is evaluated. */
 static fxa_tile_bounds affine_box(t_rng *rng) {
     fxa_tile_bounds box = {{0}, {0}};
     for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++) {

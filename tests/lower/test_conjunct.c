@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks as conjuncts: the mask rebuilt from its parts is the mask, of random programs and of tables of spellings, near
- * 0 and at the ends of what parts are said to hold for; and the spellings people use are found.
+ * Masks as conjuncts: the mask rebuilt from its conjuncts equals the mask, for random programs and tables of spellings,
+ * near 0 and at the ends of the valid range; and common spellings are recognised.
  */
 #include "lower/lower_checks.h"
 
 /* ---- Random masks ------------------------------------------------------------------------------------------------ */
 
-/* A comparison as people write them, of sums with and without params and loads. */
+/* Returns a side of a comparison: a sum with or without params and loads. */
 static fxa_value conjunct_random_side(fxa_builder *b, t_rng *rng, int32_t doc) {
     fxa_value x = fxa_builder_input(b, (fxa_input)t_int(rng, FXA_INPUT_Q, FXA_INPUT_K_LEN)), y, z;
     fxa_value at = fxa_builder_input(b, (fxa_input)t_int(rng, FXA_INPUT_B, FXA_INPUT_K));
@@ -30,7 +30,7 @@ static fxa_value conjunct_random_side(fxa_builder *b, t_rng *rng, int32_t doc) {
     }
 }
 
-/* k <= q + c || k < something. */
+/* Returns k <= q + c || k < something. */
 static fxa_value conjunct_random_prefix(fxa_builder *b, t_rng *rng, int32_t doc) {
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     fxa_value shifted = fxa_builder_op2(b, FXA_OP_ADD, q, fxa_builder_int(b, (int32_t)t_int(rng, -2, 2)));
@@ -38,7 +38,7 @@ static fxa_value conjunct_random_prefix(fxa_builder *b, t_rng *rng, int32_t doc)
     return fxa_builder_op2(b, FXA_OP_OR, fxa_builder_op2(b, FXA_OP_LE, k, shifted), length);
 }
 
-/* doc[q] == doc[k], or the opposite. */
+/* Returns doc[q] == doc[k], or the negation. */
 static fxa_value conjunct_random_documents(fxa_builder *b, t_rng *rng, int32_t doc) {
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     fxa_value of_q = fxa_builder_load(b, doc, &q, 1), of_k = fxa_builder_load(b, doc, &k, 1);
@@ -103,7 +103,7 @@ TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
 /* ---- Spellings --------------------------------------------------------------------------------------------------- */
 
 static const struct {
-    const char *mask, *parts; /* in order of nodes, the last first */
+    const char *mask, *parts; /* by node index, the largest first */
 } conjunct_masks[] = {
     {"true", ""},
     {"k <= q", "causal 0"},
@@ -121,7 +121,7 @@ static const struct {
     {"k < k_len + w", "length -1 bound"},
     {"k <= q + w + n[b]", "other"}, /* one bound only */
     {"n[h] <= q - k - w", "other"},
-    {"k + q <= 2 * q + w", "other"}, /* 2 * q + w may wrap though w is small */
+    {"k + q <= 2 * q + w", "other"}, /* 2 * q + w may wrap although w is small */
     {"abs(q - k - 2147483647 - 1) <= 4", "other"},
     {"q + n[b] >= k", "causal 0 bound narrow"},
     {"abs(q - k) <= 4", "window 4, causal 4"},
@@ -146,7 +146,7 @@ static const struct {
     {"score > 0", "other"},
     {"k <= q + d[k]", "other"},
     {"k <= q + w - 2147483647 + 2147483647", "causal 0 bound narrow"},
-    {"k + 1073741823 + 1073741823 <= q + w", "other"},                  /* may wrap below */
+    {"k + 1073741823 + 1073741823 <= q + w", "other"},                  /* may wrap below the minimum */
     {"(abs(q - 7) < 3 ? 1 : 2) == (abs(f[k]) < 3.0 ? 1 : 2)", "equal"}, /* the same operations on another type */
     {"k <= q + (b + (h + (b + (h + (b + (h + (b + (h + (b + (h + (b + (h + (b + (q - n[k]))))))))))))))", "other"},
     {"3 * k <= 3 * q", "other"}, /* 3 * 2^30 wraps */
@@ -162,7 +162,7 @@ static void conjunct_write(const fxa__part *part, char *out, size_t size) {
                    part->needs_small_bound ? " narrow" : "", part->same ? " same" : "", part->negated ? " not" : "");
 }
 
-/* The second time the score is the param, which is then the first node. */
+/* The second time the score is a param, which becomes the first node. */
 TEST(spellings) {
     rig *r = calloc(1, sizeof *r);
     T_REQUIRE(r && rig_start(r));
@@ -192,7 +192,7 @@ TEST(spellings) {
     free(r);
 }
 
-/* Nodes that many others share are looked at once. */
+/* Shared nodes are visited once. */
 TEST(large_masks_take_linear_time) {
     rig *r = calloc(1, sizeof *r);
     fxa_builder *b = NULL;

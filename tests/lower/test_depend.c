@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What nodes depend on, against values: whatever a set leaves out may change, and no bit of the node does.
+ * Dependences of nodes compared with values: changing an input outside of the set changes no bit of the node.
  */
 #include "lower/lower_checks.h"
 
@@ -33,7 +33,7 @@ TEST(nothing_outside_of_its_set_changes_a_node) {
     free(r);
 }
 
-/* Sets are no larger than what a node is made of. */
+/* Returns the inputs below a node; sets must not be larger. */
 static void depend_gather(const fxa_program *p, int32_t node, fxa__depend *out) {
     const fxa__node *n = &p->nodes[node];
     if (n->op == FXA_OP_INPUT) out->inputs |= 1u << n->imm;
@@ -86,7 +86,7 @@ static const struct {
     {"t[0, (q + 5 - k) // 8]", FXA__RATE_DIAGONAL},
     {"(2 * q + 1 < 2 * k ? p : 0.5)", FXA__RATE_DIAGONAL},
     {"(q + n == k + n ? p : 0.5)", FXA__RATE_DIAGONAL},
-    {"(q + n < k + n ? p : 0.5)", FXA__RATE_PAIR}, /* n may make one of them wrap */
+    {"(q + n < k + n ? p : 0.5)", FXA__RATE_PAIR}, /* n may make one side wrap */
     {"with_grad(t[b, k], t[h, q])", FXA__RATE_KEY},
     {"with_grad(p, t[q, k])", FXA__RATE_RUN},
     {"(3 * q < 3 * k ? p : 0.5)", FXA__RATE_PAIR}, /* 3 * 2^30 wraps */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Emitted text: compiled as C, in f64 it has the bits of the evaluator, for every output and index of random programs
- * and their derivatives; in f32 it is as near as the running error says; and the CUDA dialect, with its few functions
- * defined in C, has the bits of the f32 one. Every level is a function of its own that sees its own inputs alone.
+ * Emitted text compiled as C. In f64 it has the bits of the evaluator, for every output and index of random programs
+ * and their derivatives; in f32 it is within the running error; the CUDA dialect, with its few functions defined in C,
+ * has the bits of the f32 text. Every level is a function that sees only its own inputs.
  */
 #include "lower/emit_rig.h"
 
@@ -50,7 +50,7 @@ static void emit_outputs(const fxa__emit *e, fxa__writer *w) {
     }
 }
 
-/* A function per level, and one that calls them in order. */
+/* Writes a function per level, and one that calls them in order. */
 static void emit_program_c(const fxa__emit *e, int number, fxa__writer *w) {
     fxa__write_format(w, "typedef struct {\n    int none;\n");
     for (int level = 0; level < FXA__EMIT_PAIR; level++) fxa__lower_emit_hoisted(e, (fxa__emit_level)level, w);
@@ -71,7 +71,7 @@ static void emit_program_c(const fxa__emit *e, int number, fxa__writer *w) {
     emit_put(w, "}\n");
 }
 
-/* Kept values are plain names in CUDA: one function, a block per level. */
+/* Hoisted values are plain names in CUDA: one function, a block per level. */
 static void emit_program_cuda(const fxa__emit *e, int number, fxa__writer *w) {
     fxa__write_format(w, "void cuda%d(const args_t *args, const in_t *in, double *out) {\n    args_t a = *args;\n",
                       number);
@@ -96,8 +96,8 @@ static void emit_text(rig *r, const fxa_program *p, int number, fxa__writer *tex
     }
 }
 
-/* A program with its derivative, or alone, as engines that only go forward have it; of every third the numbers are
- * lifted. Takes p. */
+/* Makes a program with its derivative, or without, as forward-only engines do; every third one is parameterized.
+ * Consumes p. */
 static bool emit_make(rig *r, int i, fxa_program *p, bool alone, emit_case *c) {
     fxa_program *d = NULL;
     fxa_error err;
@@ -116,7 +116,7 @@ static bool emit_make(rig *r, int i, fxa_program *p, bool alone, emit_case *c) {
 
 static const fxa_program *emit_case_program(const emit_case *c) { return c->lifted.program ? c->lifted.program : c->p; }
 
-/* Operations by the type that decides their meaning. */
+/* [operation][type that selects its meaning] number of uses */
 static int emit_seen[FXA_OP_COUNT][4];
 
 static void emit_count(const fxa_program *p) {
@@ -142,7 +142,7 @@ static void emit_compare_wide(const fxa_program *p, const fxa__val *vals, const 
         }
 }
 
-/* How many were compared: where less than the operands' error decides, nothing is said. */
+/* Returns the number of compared values; where less than the operands' error decides, none are. */
 static int emit_compare_narrow(const fxa_program *p, const fxa__env *env, const fxa__val *vals, const double *out) {
     fxa__arithmetic arithmetic = fxa__arithmetic_of(false);
     double *error = calloc((size_t)p->n_nodes, sizeof *error);
@@ -162,7 +162,7 @@ static int emit_compare_narrow(const fxa_program *p, const fxa__env *env, const 
     return said;
 }
 
-/* Through memory: gcc 12 drops the casts of two neighbours, (double)(float)x, when it makes one vector of them. */
+/* Stores through memory: gcc 12 drops the casts of two neighbours, (double)(float)x, when it vectorizes them. */
 static double emit_narrow(double x) {
     volatile float y = (float)x;
     return (double)y;
@@ -219,14 +219,14 @@ static void emit_add(fxa_program *p, bool alone) {
     T_CHECK(emit_results(emit_cases[emit_n++].p) <= EMIT_RESULTS);
 }
 
-/* Each operation on operands of each type, outside of the pairs and inside. (A comparison of ints that is negated is
- * another comparison, and no NOT; and no derivative has a WITH_GRAD.) */
+/* Tests each operation with operands of each type, outside and inside the pair level. (A negated int comparison becomes
+ * another comparison instead of NOT, and no derivative has a WITH_GRAD.) */
 static void emit_visit(fxa_context *ctx, const walk_step *s) {
     emit_add(walk_program(ctx, s, emit_n % 2 || s->op == FXA_OP_NOT ? walk_params : walk_pairs),
              s->op == FXA_OP_WITH_GRAD);
 }
 
-/* Storage types that random programs do not have. */
+/* Storage types that random programs lack. */
 static const char emit_bytes[] = "tensor x : e4m3[2]\ntensor y : e5m2[1]\nscore = score * x[h, k] + y[q] * y[k]";
 
 static void emit_gather(rig *r) {
@@ -268,7 +268,7 @@ TEST(compiled_text_is_the_evaluator) {
     free(r);
 }
 
-/* Every row of the table was in some program above, for each type that it has a meaning of. */
+/* Every row of the table occurred above, with each type that selects a meaning. */
 TEST(every_operation_was_compiled) {
     static const struct {
         const char *floats, *ints, *bools;
@@ -291,7 +291,7 @@ TEST(every_operation_was_compiled) {
 
 static char emit_shown[8192];
 
-/* The text of one level of a program's outputs. */
+/* Returns the text of one level of a program's outputs. */
 static const char *emit_show(rig *r, const char *program, fxa__dialect dialect, fxa__emit_level level, uint32_t kinds) {
     fxa_program *p = rig_parse(r, program);
     fxa__writer w = {.host = r->host};
@@ -309,7 +309,7 @@ TEST(what_a_pair_costs) {
     rig *r = calloc(1, sizeof *r);
     T_REQUIRE(r && rig_start(r));
     static const char alibi[] = "tensor slope : f32[1]\nscore = score + slope[h] * float(k - q)\nmask = k <= q";
-    /* The load is outside, the mask is not in the value, and the sum is one operation. */
+    /* The load is hoisted, the mask is not part of the value, and the sum is one operation. */
     const char *text = emit_show(r, alibi, FXA__CUDA_F32, FXA__EMIT_PAIR, 1u << FXA__OUT_SCORE);
     T_HAS(text, "__fmaf_rn(");
     T_CHECK(!strstr(text, "fxa__get") && !strstr(text, "<=") && !strstr(text, "__fadd_rn"));
@@ -319,7 +319,7 @@ TEST(what_a_pair_costs) {
     text = emit_show(r, alibi, FXA__C_F64, FXA__EMIT_PAIR, 1u << FXA__OUT_MASK);
     T_HAS(text, " <= ");
     T_CHECK(!strstr(text, "score"));
-    /* Numbers: signs in parentheses, and no point that a locale could write otherwise. */
+    /* Numbers: negative ones in parentheses, and no decimal point that depends on the locale. */
     text = emit_show(r, "score = score * -2.5 + -inf", FXA__C_F64, FXA__EMIT_PAIR, 1);
     T_HAS(text, "(-0x5p-1)");
     T_HAS(text, "(-FXA__OPS_INF)");

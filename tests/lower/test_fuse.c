@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Joint programs: every output has the bits that it has in a program of its own, and what they share is there once.
+ * Fused value-and-gradient programs: every output has the bits of its separate program, and shared nodes occur once.
  */
 #include "lower/lower_checks.h"
 
@@ -61,7 +61,7 @@ TEST(a_soft_cap_has_one_tanh) {
     const fxa__node *dscore = &bprop->nodes[fxa__program_output(bprop, FXA__OUT_DSCORE)];
     T_CHECK(dscore->op == FXA_OP_INPUT && dscore->imm == FXA_INPUT_DSCORE);
     T_INT(bprop->n_outputs, joint->n_outputs);
-    /* The same program again has the same hash, and is no derivative. */
+    /* The program created again has the same hash, and is not a derivative. */
     fxa_program *again = NULL;
     T_OK(fxa__lower_fuse(r->host, p, d, true, &again, &err));
     T_CHECK(memcmp(again->hash, joint->hash, sizeof joint->hash) == 0);
@@ -75,7 +75,7 @@ TEST(a_soft_cap_has_one_tanh) {
     free(r);
 }
 
-/* No user can ask for that kind. */
+/* Users cannot create that kind. */
 TEST(the_kind_is_the_library_s_own) {
     rig *r = calloc(1, sizeof *r);
     fxa_builder *b = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Classes of gradients against the elements that pairs really add to, of random programs; and of usual ones by name.
+ * Gradient classes compared with the elements that pairs of random programs add to; and common cases by name.
  */
 #include "lower/lower_checks.h"
 
@@ -15,7 +15,7 @@ TEST(classes_say_which_pairs_meet) {
         for (int round = 0; round < 40 && !t_failures; round++) grad_check(&w);
         grad_end(&w);
     }
-    for (int i = 0; i < FXA__GRAD_DIAGONAL; i++) /* the others are rare here; the table below has them */
+    for (int i = 0; i < FXA__GRAD_DIAGONAL; i++) /* the other classes are rare here; the table below has them */
         if (seen[i] < 5) T_FAIL("%s was seen %zu times\n", fxa__lower_grad_name((fxa__grad_kind)i), seen[i]);
     rig_end(r);
     free(r);
@@ -27,7 +27,7 @@ TEST(classes_say_which_pairs_meet) {
 #define K_ (1u << FXA_INPUT_K)
 static const struct {
     const char *bias; /* score = score + this */
-    const char *kind; /* of each statement */
+    const char *kind; /* per statement */
     uint32_t apart, own;
 } grad_cases[] = {
     {"u[0] * p", "one one", 0, 0},
@@ -48,7 +48,7 @@ static const struct {
     {"t[b, d[q] - d[k]]", "scatter", B_, 0},
     {"u[q + k]", "scatter", 0, 0},
     {"u[int(score)]", "scatter", 0, 0},
-    {"t[h, q] * x[h, k, 0]", "row key", 0, 0}, /* apart and own are those of t */
+    {"t[h, q] * x[h, k, 0]", "row key", 0, 0}, /* separate and own: of tensor t */
 };
 
 TEST(usual_gradients) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whole i64 elements compared by their words: outputs of the lowered program, evaluated with loads of halves, are those
- * of the program; no comparison of whole elements is left; and programs without such stay themselves.
+ * 64-bit elements compared by their 32-bit words: outputs of the lowered program, evaluated with loads of halves, equal
+ * the program's; no comparison of 64-bit elements remains; other programs are unchanged.
  */
 #include "lower/lower_rig.h"
 
 #include "lower/i64_halves.h"
 
-/* What a load with a word gives: that half of the element as it lies in memory. */
+/* Returns the value of a load of one word: that half of the element in memory. */
 static fxa__val words_load_value(const fxa__node *n, const fxa__env *env, const fxa__val *vals) {
     const fxa_view *view = &env->tensors[n->imm];
     int32_t index[FXA_MAX_RANK];
@@ -19,7 +19,7 @@ static fxa__val words_load_value(const fxa__node *n, const fxa__env *env, const 
     return y;
 }
 
-/* Leaves and ordinary loads come from a program of that node alone. */
+/* Evaluates leaves and ordinary loads as a program of that node only. */
 static fxa__val words_node_value(const fxa_program *p, int32_t i, const fxa__env *env, const fxa__val *vals) {
     const fxa__node *n = &p->nodes[i];
     fxa__val x[FXA_MAX_RANK], y = {.f = 0};
@@ -76,7 +76,7 @@ static void words_check(rig *r, const fxa_program *p, const fxa_program *lowered
     free(vals);
 }
 
-/* Operands first, declarations kept, words of i64 alone. */
+/* Checks the form: operands first, declarations unchanged, words of i64 only. */
 static void words_check_form(const fxa_program *p, const fxa_program *lowered) {
     T_CHECK(lowered->params == p->params && lowered->tensors == p->tensors && lowered->kind == p->kind);
     T_INT(lowered->n_outputs, p->n_outputs);
@@ -115,7 +115,7 @@ TEST(lowered_programs_mean_the_same) {
     free(r);
 }
 
-/* A load that is compared twice has its words once, and others stay what they are. */
+/* A load that is compared twice has its words once; other loads are unchanged. */
 TEST(words_are_made_once) {
     static const struct {
         const char *text;

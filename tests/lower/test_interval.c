@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bounds of masks over tiles as emitted code: compiled as C, what it calls empty or full is so for every pair of the
- * tile, for random and listed masks, near and far coordinates, tensors of any order; in f64 by the evaluator, in f32 by
- * the emitted mask itself. Masks that engines live on are decided exactly.
+ * Bounds of masks over tiles as emitted code compiled as C: a tile called empty or full is so for every pair, for
+ * random and listed masks, near and far coordinates, any tensor layout; checked in f64 by the evaluator, in f32 by the
+ * emitted mask. Common masks are decided exactly.
  */
 #include "lower/emit_rig.h"
 
@@ -24,9 +24,9 @@ static const char spans_head[] =
     "    return fxa__interval_load(a->ranges[table] + row * 2 * fxa__interval_n_blocks(size), size, index);\n}\n";
 static const char spans_inputs[] = "    const int b = in[0], h = in[1], q_len = in[2], k_len = in[3], heads = in[4];\n";
 
-/* Masks by the way in which an analysis could go wrong, or has to be exact. */
+/* Masks that an analysis could get wrong, or has to decide exactly. */
 static const struct {
-    bool exact; /* of tiles from 0 on, every one that is empty or full is found to be so */
+    bool exact; /* every empty or full tile, from tile 0 on, is recognised */
     const char *text;
 } spans_listed[] = {
     {true, "mask = k <= q"},
@@ -92,7 +92,7 @@ static void spans_text(rig *r, spans_case *c, int number, fxa__dialect dialect, 
     memcpy(c->tables, v.tables, sizeof c->tables);
     c->n_tables = v.n_tables;
     fxa__lower_interval_close(&v);
-    /* The mask of a pair. */
+    /* Emits the mask of a pair. */
     fxa__emit e;
     if (!fxa__lower_emit_open(r->host, c->p, dialect, 1u << FXA__OUT_MASK, &e)) T_FAIL("no memory\n");
     memset(e.hoisted, 0, (size_t)c->p->n_nodes);
@@ -107,7 +107,7 @@ static void spans_text(rig *r, spans_case *c, int number, fxa__dialect dialect, 
     fxa__lower_emit_close(&e);
 }
 
-/* Rows of one axis are long, so that they have blocks; half of them nondecreasing, as documents are. */
+/* Makes rows of one axis long, so that they have blocks; half of them are nondecreasing, as document ids are. */
 static void spans_data(rig *r, const fxa_program *p) {
     rig_fill(r, p);
     for (int32_t t = 0; t < p->n_tensors; t++) {
@@ -117,7 +117,7 @@ static void spans_data(rig *r, const fxa_program *p) {
         v->size[0] = t_int(&r->rng, 0, 4) ? SPANS_ROW : t_int(&r->rng, 1, 130);
         for (int64_t i = 0; v->dtype == FXA_I32 && i < v->size[0] && t % 2 == 0; i++)
             ((int32_t *)r->cells[t])[i] = id += t_int(&r->rng, 0, 5) == 0;
-        int64_t past = t_int(&r->rng, -1, 1) * (INT64_C(1) << 40); /* all saturate alike and are different */
+        int64_t past = t_int(&r->rng, -1, 1) * (INT64_C(1) << 40); /* all saturate to the same value, yet differ */
         for (int64_t i = 0; v->dtype == FXA_I64 && past && i < v->size[0]; i++)
             ((int64_t *)(void *)r->cells[t])[i] = past + i % 3;
         if (t_int(&r->rng, 0, 3)) continue;
@@ -142,7 +142,7 @@ static spans_box spans_random(rig *r, bool near) {
     return x;
 }
 
-/* What the mask is over all pairs of a tile, by the evaluator or by emitted code. */
+/* Returns the class over all pairs of a tile, from the evaluator or from emitted code. */
 static int spans_truth(rig *r, const fxa_program *p, const spans_box *x, spans_mask narrow, const emit_args *a) {
     int seen = 0;
     fxa__val *vals = calloc((size_t)p->n_nodes, sizeof *vals);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that runs out in any allocation of an analysis: a status or false, no leak, and the next one works.
+ * Failing memory at any allocation of an analysis: an error or false, no leak, and the next call works.
  */
 #include "t.h"
 
@@ -26,7 +26,7 @@ typedef enum memory_what {
     MEMORY_ALL
 } memory_what;
 
-/* Text of a whole program. */
+/* Emits the text of a complete program. */
 static bool memory_emit(fxa__host *host, const fxa_program *p) {
     fxa__writer w = {.host = host};
     fxa__emit e;
@@ -50,7 +50,7 @@ static bool memory_interval(fxa__host *host, const fxa_program *p) {
     return ok;
 }
 
-/* True: it was done; memory of results is given back. */
+/* Runs one analysis and frees its results; returns true if it succeeded. */
 static bool memory_do(fxa__host *host, memory_what what, const fxa_program *p, const fxa_program *d) {
     fxa_error err = {.status = FXA_OK};
     fxa_program *joint = NULL;

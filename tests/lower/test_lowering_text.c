@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_program_dump: its lines for some programs, of random ones that it ends well, and what it refuses.
+ * fxa_program_dump: lines for some programs, valid endings for random ones, and refusals.
  */
 #include "lower/lower_rig.h"
 
@@ -53,14 +53,14 @@ TEST(lines) {
     free(r);
 }
 
-/* count of s in text. */
+/* Returns the number of occurrences of s. */
 static int report_count(const char *text, const char *s) {
     int n = 0;
     for (const char *at = strstr(text, s); at; at = strstr(at + 1, s)) n++;
     return n;
 }
 
-/* 64 lines of a kind are enough for people; how many more there are is said. */
+/* At most 64 lines of a kind are written, then the number of the others. */
 TEST(long_reports_are_cut_off) {
     enum { REPORT_TERMS = 70 };
     rig *r = calloc(1, sizeof *r);
@@ -78,7 +78,7 @@ TEST(long_reports_are_cut_off) {
     T_OK(fxa_program_dump(p, FXA_DUMP_CONJUNCTS, text, sizeof text, &n, &err));
     T_INT(report_count(text, "key       a[k"), 64);
     T_HAS(text, "... and 6 more\n");
-    T_OK(fxa_program_dump(p, FXA_DUMP_CLASSES, text, sizeof text, NULL, &err)); /* its length is not asked for */
+    T_OK(fxa_program_dump(p, FXA_DUMP_CLASSES, text, sizeof text, NULL, &err)); /* without `needed` */
     T_INT(report_count(text, "key       ") + report_count(text, "row       "), 64);
     T_HAS(text, " more\n");
     T_HAS(text, " more gradients\n");

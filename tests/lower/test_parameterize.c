@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Constants as hidden params: results keep their bits, and programs that differ in numbers alone become one.
+ * Parameterized programs: results keep their bits, and programs that differ in constants only become equal.
  */
 #include "lower/lower_checks.h"
 
@@ -33,7 +33,7 @@ TEST(results_keep_their_bits) {
     free(r);
 }
 
-/* %g is a number; all of them give one program, with so many hidden params. */
+/* %g is a constant; all of them give one program with this many hidden params. */
 static const struct {
     const char *text;
     int numbers, hidden;
@@ -118,7 +118,7 @@ TEST(simple_numbers_and_exponents_stay) {
     free(r);
 }
 
-/* More constants than params can be; names that are taken; names of every length taken. */
+/* More constants than params; names in use; names of every length in use. */
 TEST(limits) {
     rig *r = calloc(1, sizeof *r);
     static char text[20000];

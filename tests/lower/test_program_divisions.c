@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Int quotients and remainders as emitted text computes them (lower/program_ops.h), against those of 64 bits: at the
- * ends of the range, round multiples of the divisor, and anywhere.
+ * Int quotients and remainders of emitted text (lower/program_ops.h), compared with 64-bit arithmetic: at the ends of
+ * the range, near multiples of the divisor, and anywhere.
  */
 #include "lower/program_ops.h"
 #include "t.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Exact zeroes of backward programs against values: a node called zero is 0 wherever dscore is, NaN and infinities in
- * everything else notwithstanding; and derivatives are found to be zero. A 0 whose sign nobody sees may have any.
+ * Exact zeros of backward programs compared with values: a node called zero is 0 wherever dscore is 0, despite NaN and
+ * infinities elsewhere; derivatives are recognised as zero; the sign of a 0 is unspecified where it has no effect.
  */
 #include "lower/lower_checks.h"
 
@@ -20,7 +20,7 @@ TEST(zero_nodes_are_zero_where_dscore_is) {
         fxa__lower_zero(w, zero);
         zero_program(r, w, zero);
         for (int32_t k = 0; k < w->n_nodes; k++) found += zero[k];
-        /* "Zero wins": every output of a derivative is one. */
+        /* "Zero wins": every output of a derivative is such a node. */
         for (int32_t k = 0; d && k < d->n_outputs; k++)
             if (!zero[d->outputs[k].value]) {
                 T_FAIL("output %d of a derivative is not known to keep 0\n", k);
@@ -36,7 +36,7 @@ TEST(zero_nodes_are_zero_where_dscore_is) {
     free(r);
 }
 
-/* All nodes behind `from`, of values as they are before it. Loads keep what they read. */
+/* Evaluates all nodes after `from` from the values before it. Loads keep their values. */
 static void zero_eval_behind(const fxa_program *p, int32_t from, fxa__val *vals) {
     for (int32_t i = from + 1; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
@@ -47,7 +47,7 @@ static void zero_eval_behind(const fxa_program *p, int32_t from, fxa__val *vals)
     }
 }
 
-/* Every output with the node 0 and -0: the same number. */
+/* Returns true if every output is the same number with the node set to 0 and to -0. */
 static bool zero_has_no_sign(const fxa_program *p, int32_t node, fxa__val *vals, fxa__val *other) {
     vals[node].f = 0;
     zero_eval_behind(p, node, vals);
@@ -113,7 +113,7 @@ static const struct {
     {"dscore = dscore * -1e39", false}, /* infinite in f32 */
     {"dscore = dscore + 1", false},
     {"dscore = score > 0 ? dscore : 1.0", false},
-    {"dscore = clamp(dscore, -1, 1)", false}, /* it is, but nothing says so */
+    {"dscore = clamp(dscore, -1, 1)", false}, /* true, but no rule shows it */
     {"dscore = score", false},
 };
 

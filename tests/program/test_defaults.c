@@ -144,8 +144,7 @@ TEST(text_and_bytes_keep_them_and_hashes_do_not_know) {
     T_OK(fxa_program_save(r, again, sizeof again, &plain, &err));
     T_CHECK(size == plain && memcmp(bytes, again, size) == 0);
     fxa_program_destroy(r);
-    /* A program without defaults has the same bytes as before the feature; the other form, with an empty list, is
-     * refused. */
+    /* A program without defaults is written in format 1; format 2 with an empty list is refused. */
     T_OK(fxa_program_save(q, again, sizeof again, &plain, &err));
     T_INT(again[4], 1);
     T_INT(size - plain, 3 + 2 * 8 + 8);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ends of what the files of src/program promise each other: a builder that has failed, names and numbers at their
- * limits, soft caps that are none, values that no program takes, answers without memory.
+ * Edge cases between the files of src/program: a failed builder, names and numbers at their limits, near misses of soft
+ * caps, values that no program accepts, queries without memory.
  */
 #include "program/build.h"
 #include "program/lex.h"
@@ -126,7 +126,7 @@ TEST(slips_and_what_is_said_of_them) {
     }
 }
 
-/* Names that are offered become declarations when they are used: more than a program can have is an error there. */
+/* Offered names become declarations when used; more than a program can have is an error then. */
 TEST(offers_beyond_the_limits) {
     static fxa_declaration offers[FXA_MAX_PARAMS + 1];
     static char names[FXA_MAX_PARAMS + 1][8], text[1 << 12];
@@ -171,11 +171,11 @@ TEST(tensors_that_bytes_declare_twice) {
     fxa_program_destroy(p);
 }
 
-/* cap * tanh(x / cap) is a soft cap; what only looks like one is not. */
+/* cap * tanh(x / cap) is a soft cap; similar expressions are not. */
 TEST(soft_caps_that_are_none) {
     static const struct {
         const char *score;
-        double cap; /* 0: none, -1: of the param */
+        double cap; /* 0 = none, -1 = the value of the param */
     } cases[] = {
         {"2.0 * tanh(score / 2.0)", 2},
         {"2.0 * tanh(score * 0.5)", 2},
@@ -273,7 +273,7 @@ TEST(gradients_of_zero_are_left_out_of_sums) {
     fxa_program_destroy(p);
 }
 
-/* Which element a gradient goes to may hang on a rounding: then nothing is sure of it. */
+/* If rounding may change the element that a gradient is added to, no bound is given for it. */
 TEST(gradients_to_uncertain_elements) {
     static const float data[6] = {1, 2, 3, 4, 5, 6};
     const fxa_view view = {data, FXA_F32, 1, {6}, {1}};
@@ -299,7 +299,7 @@ TEST(gradients_to_uncertain_elements) {
 
 /* ---- Without memory ---------------------------------------------------------------------------------------------- */
 
-/* A program that is too large for what range analysis and properties have on the stack. */
+/* Returns a program that exceeds the stack capacity of range analysis and properties. */
 static fxa_program *edges_large(fxa_context *ctx) {
     static char text[1 << 15];
     size_t used = (size_t)snprintf(text, sizeof text, "let x = q");
@@ -332,7 +332,7 @@ TEST(answers_without_memory) {
     T_CHECK(!fxa__program_int_range(p, fxa__program_output(p, FXA__OUT_MASK), &box, NULL, NULL, &lo, &hi, &steps));
     T_STATUS(fxa_program_eval(p, in, NULL, NULL, &value, &mask, &err), FXA_E_MEMORY);
     T_STATUS(fxa_program_eval_bounds(p, in, NULL, FXA_F64, NULL, NULL, NULL, &count, &err), FXA_E_MEMORY);
-    fail_alloc_arm(&f, 2, true); /* what it depends on is known, its bounds are not */
+    fail_alloc_arm(&f, 2, true); /* dependences are known, bounds are not */
     fxa_program_properties(p, &none);
     T_CHECK(none.mask_depends == properties.mask_depends &&
             none.flags == FXA_PROPERTY_SCORE_MASKS); /* of nodes alone */
@@ -344,7 +344,7 @@ TEST(answers_without_memory) {
     }
     fail_alloc_arm(&f, 0, false);
     T_INT(status, FXA_OK);
-    box.lo[FXA_INPUT_Q] = 5, box.hi[FXA_INPUT_Q] = 4; /* nothing is there */
+    box.lo[FXA_INPUT_Q] = 5, box.hi[FXA_INPUT_Q] = 4; /* empty box */
     T_CHECK(!fxa__program_int_range(p, 0, &box, NULL, NULL, &lo, &hi, &steps));
     fxa_program_destroy(lifted);
     fxa_program_destroy(p);

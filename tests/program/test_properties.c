@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Facts by tables of spellings, what is no such fact, and dependences.
+ * Properties of programs: tables of equivalent spellings and of near misses, and dependences.
  */
 #include "t.h"
 
@@ -34,7 +34,7 @@ static bool properties_get(fxa_context *ctx, const char *text, fxa_properties *o
 #define WINDOW FXA_PROPERTY_WINDOW
 #define PADDING FXA_PROPERTY_PADDING
 
-/* Only the mask is written, so PURE_MASK is set throughout. */
+/* Texts of a mask only, so PURE_MASK is always set. */
 static const struct {
     const char *mask;
     uint32_t flags;
@@ -106,7 +106,7 @@ static const struct {
     {"k < len[b + 1]", 0, OPEN, OPEN},
     {"k < wide[b, 0]", 0, OPEN, OPEN},
     {"k >= len[b]", 0, OPEN, OPEN},
-    {"k < width", 0, OPEN, OPEN}, /* a param: known at run time only */
+    {"k < width", 0, OPEN, OPEN}, /* a param is known only at run time */
     {"score > 0 && k <= q", CAUSAL, OPEN, 0},
     {"false", 0, OPEN, OPEN},
 };
@@ -133,7 +133,7 @@ TEST(masks) {
 #define SOFTCAP FXA_PROPERTY_SOFTCAP
 #define FINITE (FXA_PROPERTY_LARGE_NEGATIVE | FXA_PROPERTY_FINITE_LARGE_NEGATIVE)
 
-/* Only the score is written, so NO_MASK is set throughout. Params: cap 0, other 1. */
+/* Texts of a score only, so NO_MASK is always set. Params: cap 0, other 1. */
 #define QUOTIENT FXA_PROPERTY_QUOTIENT_EQUAL
 static const struct {
     const char *score;
@@ -266,7 +266,7 @@ TEST(depends) {
     fxa_context_destroy(ctx);
 }
 
-/* What properties say of a mask holds at every pair: outside the bounds the mask is false. */
+/* Bounds in the properties hold at every pair: outside of them the mask is false. */
 TEST(random_masks) {
     fxa_context *ctx = properties_ctx();
     t_rng rng = {t_seed()};
@@ -294,11 +294,11 @@ TEST(random_masks) {
         }
         fxa_program_destroy(p);
     }
-    T_CHECK(t_scaled(10) < 5 || bounded > t_scaled(10)); /* few programs may have no window */
+    T_CHECK(t_scaled(10) < 5 || bounded > t_scaled(10)); /* a few programs may all lack a window */
     fxa_context_destroy(ctx);
 }
 
-/* More nodes than fit beside the stack: the same answers. */
+/* More nodes than fit on the stack: same properties. */
 TEST(large) {
     fxa_context *ctx = properties_ctx();
     fxa_builder *b = NULL;
@@ -324,7 +324,7 @@ TEST(large) {
     fxa_context_destroy(ctx);
 }
 
-/* A program that takes memory to look at, and there is none: it may depend on everything, and is nothing special. */
+/* Without memory the properties allow everything: any dependence, no special form. */
 TEST(properties_without_memory_rule_nothing_out) {
     fail_alloc f = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&f);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis by hand-made cases: masks, params, tensors, sizes. test_range_random.c is the other half. (R-92)
+ * Range analysis: hand-made cases of masks, params, tensors, sizes. test_range_random.c has the random ones. (R-92)
  */
 #include "t.h"
 
@@ -37,7 +37,7 @@ static const range_case range_cases[] = {
     {"q - k >= 0 && q - k < 64", 128, 255, 0, 64, E},
     {"q - k >= 0 && q - k < 64", 128, 255, 0, 65, M},
     {"q - k >= 0 && q - k < 64", 120, 127, 64, 120, F},
-    {"0 <= q - k && k <= 3 && q - k <= -1", 0, 9, 0, 9, E}, /* bounds on one form meet across another */
+    {"0 <= q - k && k <= 3 && q - k <= -1", 0, 9, 0, 9, E}, /* bounds on one form are combined across another */
     {"k <= q || q < k", 0, 99, 0, 99, F},
     {"k < q || q < k || q + 5 == k + 5", 0, 99, 0, 99, F},
     {"(k <= q) ^ (q < k)", 0, 99, 0, 99, F},
@@ -53,7 +53,7 @@ static const range_case range_cases[] = {
     {"q // 64 == (q + 64) // 64 - 1", 0, 999, 0, 9, F},
     {"q // 64 <= (q + 32) // 64", 0, 999, 0, 9, F},
     {"q // 6 == q // 2 // 3", 0, 999, 0, 9, F},
-    {"(q - k) // 8 == 0 && q - k >= 8", 0, 99, 0, 99, E}, /* a quotient and its form meet */
+    {"(q - k) // 8 == 0 && q - k >= 8", 0, 99, 0, 99, E}, /* a quotient is combined with its form */
     {"(q * 2) % 2 == 0", 0, 99, 0, 99, F},
     {"(q * 6 + 3) % 4 == 2", 0, 99, 0, 99, E},
     {"2 * q == 2 * k + 1", 0, 99, 0, 99, E},
@@ -62,9 +62,9 @@ static const range_case range_cases[] = {
     {"(q - k) % 2 == 0", 5, 5, 3, 3, F},
     {"(q - k) % 7 == 3", 5, 6, 0, 1, E}, /* 4 5 6 */
     {"(q - k) % 7 == 3", 5, 6, 0, 2, M},
-    {"q % 64 == k % 64", 60, 70, 75, 80, E}, /* 60..63 0..6 against 11..16 */
+    {"q % 64 == k % 64", 60, 70, 75, 80, E}, /* 60..63 and 0..6 compared with 11..16 */
     {"(5 * q) % 64 == 3", 0, 8, 0, 0, E},
-    {"(5 * k + 7 * h) % 8 + 4 * ((4 * q + 5) % 12) == 13", 11, 21, 12, 19, E}, /* k alone has every residue */
+    {"(5 * k + 7 * h) % 8 + 4 * ((4 * q + 5) % 12) == 13", 11, 21, 12, 19, E}, /* k alone takes every residue */
     {"(9 * k + 4) % 6 + 4 * ((5 * q + 5) % 7) != 19", 6, 12, 33, 44, F},
     {"abs(q % 8 - k % 8) <= 1 && abs(q // 8 - k // 8) <= 1", 0, 7, 16, 23, E},
     {"q & 7 < 8", 0, 999, 0, 9, F},
@@ -76,7 +76,7 @@ static const range_case range_cases[] = {
     {"q - q // 8 * 8 < 8", 0, 999, 0, 9, F},
     {"q + 11 <= (3 * k - 6 + q) // 2", 44, 60, 2, 22, E},
     {"q * k >= 0", 0, 99, 0, 99, F},
-    {"min(q, k) <= q", 0, 99, 0, 99, M}, /* sound, and no more is promised */
+    {"min(q, k) <= q", 0, 99, 0, 99, M}, /* sound, but not exact */
     {"max(q, q + 1) == q + 1", 0, 99, 0, 99, F},
     {"clamp(q, 0, 50) == q", 0, 50, 0, 9, F},
     {"q // 0 == 0 && k % 0 == 0", 0, 9, 0, 9, F},
@@ -85,7 +85,7 @@ static const range_case range_cases[] = {
     {"q + b < 100 && h == 2 && k < k_len", 0, 98, 0, 119, F},
     {"k <= q + k_len - q_len", 0, 0, 0, 20, F},
     {"k <= q + k_len - q_len", 0, 0, 21, 30, E},
-    {"q - k >= 0 && q - k + k_len < 120", 0, 99, 0, 99, E}, /* single values fold: the same form */
+    {"q - k >= 0 && q - k + k_len < 120", 0, 99, 0, 99, E}, /* single values fold into the same form */
     {"q + 2147483647 < 0", 1, 99, 0, 9, F},                 /* wraps everywhere */
     {"q + 2147483647 < 0", 0, 99, 0, 9, M},
     {"(q + 2147483647) - 2147483647 == q", -9, 99, 0, 9, F},
@@ -93,13 +93,13 @@ static const range_case range_cases[] = {
     {"float(q) - float(k) < 64.0", 0, 63, 0, 63, F},
     {"float(q) >= float(k)", 0, 63, 64, 70, E},
     {"tanh(q / 7) < 1.1", 0, 63, 0, 63, F},
-    {"score < 1 || score >= 1", 0, 9, 0, 9, M}, /* NaN is neither */
+    {"score < 1 || score >= 1", 0, 9, 0, 9, M}, /* NaN satisfies neither */
     {"score != score || score == score", 0, 9, 0, 9, M},
     {"sqrt(q - 5) >= 0", 0, 3, 0, 9, M},
     {"int(float(q) * 0.5) <= 20", 0, 30, 0, 9, F},
     {"int(k <= q) == 2", 0, 9, 0, 9, E},
-    {"log1p(exp(float(q))) >= 0", 0, 200, 0, 9, M},         /* up to infinity, or past f32 */
-    {"max(float(q), 0.5) == abs(float(q))", 3, 3, 0, 9, M}, /* equal, but one of them is not known to be whole */
+    {"log1p(exp(float(q))) >= 0", 0, 200, 0, 9, M},         /* up to infinity, or beyond f32 */
+    {"max(float(q), 0.5) == abs(float(q))", 3, 3, 0, 9, M}, /* equal, but not known to be an integer */
     {"max(float(q), 0.5) == float(q) + 0", 3, 3, 0, 9, M},
     {"max(float(q), 0.5) == floor(float(q) * 2)", 0, 0, 0, 9, E},
     {"max(float(q), 0.5) == floor(float(q))", 3, 3, 0, 9, M},
@@ -148,9 +148,9 @@ TEST(params) {
     T_INT(fxa_program_classify(p, &box, border, NULL), FXA_TILE_MIXED);
     T_INT(fxa_program_classify(p, &box, odd, NULL), FXA_TILE_MIXED); /* no int: unknown */
     T_INT(fxa_program_classify(p, &box, large, NULL), FXA_TILE_MIXED);
-    T_INT(fxa_program_classify(p, &box, none, NULL), FXA_TILE_EMPTY); /* nothing is less than NaN */
+    T_INT(fxa_program_classify(p, &box, none, NULL), FXA_TILE_EMPTY); /* no comparison with NaN is true */
     T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_MIXED);
-    double close[2] = {20, 19 * (1 + 1e-7)}; /* one f32 step: left undecided */
+    double close[2] = {20, 19 * (1 + 1e-7)}; /* within one f32 step: undecided */
     T_INT(fxa_program_classify(p, &box, close, NULL), FXA_TILE_MIXED);
     fxa_program_destroy(p);
     p = range_parse(ctx, "param w : int\nmask = q + w - w == q && k - w < k - w + 1 || w == w + 1");
@@ -159,7 +159,7 @@ TEST(params) {
     fxa_program_destroy(p);
     p = range_parse(ctx, "param w : int\nmask = q + w - k == w + q - k");
     T_REQUIRE(p != NULL);
-    T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_FULL); /* unknown, but the same */
+    T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_FULL); /* unknown, but equal */
     fxa_program_destroy(p);
     fxa_context_destroy(ctx);
 }
@@ -177,7 +177,7 @@ TEST(scan) {
     r = fxa_tensor_scan(&other);
     T_CHECK(r.known && !r.nondecreasing && r.lo == 1 && r.hi == 9);
     r = fxa_tensor_scan(&none);
-    T_CHECK(r.known && r.nondecreasing && r.lo == 0 && r.hi == 0); /* every load reads 0 */
+    T_CHECK(r.known && r.nondecreasing && r.lo == 0 && r.hi == 0); /* every load is out of bounds: 0 */
     back.stride[0] = -1;
     r = fxa_tensor_scan(&back);
     T_CHECK(r.known && !r.nondecreasing && r.lo == -3 && r.hi == 7);
@@ -195,7 +195,7 @@ TEST(scan) {
     T_CHECK(!fxa_tensor_scan(NULL).known);
 }
 
-/* Documents: exact classes where the ids ascend, from two elements an axis. */
+/* Documents: exact classes for ascending ids, from two elements per axis. */
 TEST(documents) {
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -219,22 +219,22 @@ TEST(documents) {
     fxa_program_destroy(p);
     fxa_program_destroy(same);
 
-    /* A range without a view: an index may lie outside, and 0 joins. */
+    /* A range without a view: the index may be out of bounds, so 0 is included. */
     p = range_parse(ctx, "tensor doc : i32[1]\nmask = doc[q] >= 1");
     T_REQUIRE(p != NULL);
     T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_MIXED);
-    range.view = &view; /* inside: it does not */
+    range.view = &view; /* in bounds: 0 is excluded */
     T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_FULL);
     box.hi[FXA_INPUT_Q] = N;
     T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_MIXED);
-    box.lo[FXA_INPUT_Q] = -N; /* few elements are looked at, whatever the caller said: some are 0 */
+    box.lo[FXA_INPUT_Q] = -N; /* few elements are read, whatever range the caller gave: some are 0 */
     box.hi[FXA_INPUT_Q] = -1;
     T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_MIXED);
     box.lo[FXA_INPUT_Q] = -N + 20;
     T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_FULL);
     fxa_program_destroy(p);
 
-    /* Ascending ids read at their two ends: outside adds 0, negative indices come from the end. */
+    /* Ascending ids need only their two end elements; out-of-bounds indices add 0, negative ones count from the end. */
     p = range_parse(ctx, "tensor doc : i32[1]\nmask = doc[q] >= 4");
     T_REQUIRE(p != NULL);
     static const struct {
@@ -254,7 +254,7 @@ TEST(documents) {
 
 /* ---- Limits ------------------------------------------------------------------------------------------------------ */
 
-/* A hundred bounds on as many forms, and a program that does not fit on the stack: right, and MIXED without memory. */
+/* A hundred bounds on as many forms, and a program that exceeds the stack: correct, and MIXED without memory. */
 TEST(large) {
     fail_alloc alloc = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&alloc);
@@ -283,7 +283,7 @@ TEST(large) {
         fxa_tile_class got = fxa_program_classify(p, &above, NULL, NULL),
                        truth = brute_class(p, &above, NULL, NULL, brute_scores, 1);
         T_CHECK(got == FXA_TILE_MIXED || got == truth);
-        T_INT(alloc.calls != before, fxa_program_node_count(p) - 1 > FXA__SMALL_NODES); /* less the score */
+        T_INT(alloc.calls != before, fxa_program_node_count(p) - 1 > FXA__SMALL_NODES); /* minus the score */
         if (alloc.calls != before) {
             fail_alloc_arm(&alloc, 1, true);
             T_INT(fxa_program_classify(p, &below, NULL, NULL), FXA_TILE_MIXED);
@@ -309,12 +309,12 @@ static void hostile_add(const char *format, ...) {
     if (n < 0 || (size_t)n >= sizeof hostile_text - used) abort();
 }
 
-static void hostile_loads(int n) { /* each load may be of an element that another has loaded */
+static void hostile_loads(int n) { /* each load may read an element that another one loaded */
     hostile_add("tensor t: i32[1]\nlet x0 = t[q]\n");
     for (int i = 0; i < n; i++) hostile_add("let x%d = t[x%d + %d]\n", i + 1, i, i);
     hostile_add("mask = x%d == k\n", n);
 }
-static void hostile_lists(int n) { /* two long lists of bounds meet again and again */
+static void hostile_lists(int n) { /* two long lists of bounds are combined repeatedly */
     for (int side = 0; side < 2; side++) {
         hostile_add("let side%d = true", side);
         for (int i = 0; i < n; i++) hostile_add(" && k < q * %d + %d", i + 2, i + side);
@@ -325,18 +325,18 @@ static void hostile_lists(int n) { /* two long lists of bounds meet again and ag
         hostile_add("let z%d = z%d && ((side0 && x > %d.5) && (side1 && x < %d.25))\n", i + 1, i, i, i);
     hostile_add("mask = z%d\n", 3 * n);
 }
-static void hostile_walks(int n) { /* each comparison is decided by walking along q */
+static void hostile_walks(int n) { /* each comparison is decided by enumerating q */
     hostile_add("let a0 = q // 3 - q %% 5\nmask = true");
     for (int i = 0; i < 3 * n; i++) hostile_add(" && (q * %d) %% 61 - (q * 7) %% 53 != %d", i % 20 + 2, i + 1);
     hostile_add("\n");
 }
-static void hostile_steps(int n) { /* each by solving equations in two unknowns */
+static void hostile_steps(int n) { /* each solves equations in two unknowns */
     hostile_add("mask = true");
     for (int i = 0; i < 4 * n; i++) hostile_add(" && q * %d - k * %d != %d", 1000 + i, 1001 + i, i + 1);
     hostile_add("\n");
 }
 
-/* The work of an analysis is bounded by its nodes, and what is given up makes nothing wrong. */
+/* The work of an analysis is limited by the number of nodes, and giving up is never wrong. */
 TEST(work_is_bounded_by_nodes) {
     static void (*const makers[])(int) = {hostile_loads, hostile_lists, hostile_walks, hostile_steps};
     fxa_context *ctx = NULL;
@@ -355,12 +355,12 @@ TEST(work_is_bounded_by_nodes) {
             fxa__range r;
             int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
             T_CHECK(fxa__range_open(&r, &small, p, mask, &box, NULL, NULL));
-            T_CHECK(r.work > -100000); /* what one step may take more than is left: a walk */
+            T_CHECK(r.work > -100000); /* one walk may exceed the limit by this much */
             fxa__range_close(&r);
             fxa_tile_class tile = fxa_program_classify(p, &box, NULL, NULL);
             int32_t data = 0;
             const fxa_view view = {&data, FXA_I32, 1, {1}, {1}};
-            for (int n = 0; n < 8; n++) { /* corners and between */
+            for (int n = 0; n < 8; n++) { /* corners and interior points */
                 double in[FXA_INPUT_COUNT] = {0}, value;
                 int kept;
                 in[FXA_INPUT_Q] = n & 1 ? box.hi[FXA_INPUT_Q] : box.lo[FXA_INPUT_Q] + 13 * (n & 4);
@@ -380,7 +380,7 @@ TEST(odd_calls) {
     T_OK(fxa_context_create(NULL, &ctx, &err));
     fxa_program *p = range_parse(ctx, "mask = k <= q"), *d = NULL;
     T_REQUIRE(p != NULL);
-    fxa_tile_bounds box = brute_box(0, 0, 5, 4, 0, 9, 9, 9); /* no q at all */
+    fxa_tile_bounds box = brute_box(0, 0, 5, 4, 0, 9, 9, 9); /* empty range of q */
     T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_EMPTY);
     T_INT(fxa_program_classify(NULL, &box, NULL, NULL), FXA_TILE_FULL);
     T_INT(fxa_program_classify(p, NULL, NULL, NULL), FXA_TILE_MIXED);

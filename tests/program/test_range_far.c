@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis of forms whose coefficients are anything of 32 bits, over a few coordinates from anywhere: sums of
- * terms that pass 61 bits on the way and cancel, quotients by large numbers, differences of such. What does not fit is
- * given up, and an answer is never wrong; single points are always decided. By brute force, random.
+ * Range analysis of forms with arbitrary 32-bit coefficients over a few coordinates: sums whose terms exceed 61 bits
+ * and cancel, quotients by large numbers, differences of those. What does not fit is given up; a result is never wrong,
+ * and single points are always decided. Random, compared with brute force.
  */
 #include "t.h"
 
@@ -12,10 +12,10 @@ typedef struct far_make {
     fxa_builder *b;
     t_rng *rng;
     bool edge;       /* products with coordinates at the ends of the ints are just below 2^61 */
-    int32_t last[3]; /* numbers used before: what has been there is there again, so that terms cancel */
+    int32_t last[3]; /* reused numbers, so that terms cancel */
 } far_make;
 
-/* Powers of two and their neighbours most of the time. */
+/* Returns mostly powers of two and their neighbours. */
 static int32_t far_draw(t_rng *rng) {
     int64_t x = ((int64_t)1 << t_int(rng, 0, 31)) + t_int(rng, -2, 2) * t_int(rng, 0, 1);
     if (t_int(rng, 0, 9) == 0) x = t_int(rng, INT32_MIN, INT32_MAX);
@@ -34,7 +34,7 @@ static fxa_value far_number(far_make *m) {
 
 static fxa_value far_form(far_make *m, int depth);
 
-/* A coordinate, or something rounded that is no form. */
+/* Returns a coordinate, or a rounded value that is not affine. */
 static fxa_value far_atom(far_make *m, int depth) {
     static const fxa_op round[] = {FXA_OP_FLOORDIV, FXA_OP_MOD, FXA_OP_FLOORDIV, FXA_OP_SHR, FXA_OP_AND};
     int64_t kind = t_int(m->rng, 0, 5);
@@ -44,7 +44,7 @@ static fxa_value far_atom(far_make *m, int depth) {
     return fxa_builder_op2(m->b, round[t_int(m->rng, 0, 4)], x, far_number(m));
 }
 
-/* A sum of up to seven multiples of atoms, one more than a form has terms. */
+/* Returns a sum of up to seven multiples of terms, one more than a form has. */
 static fxa_value far_form(far_make *m, int depth) {
     fxa_value sum = t_int(m->rng, 0, 1) ? far_number(m) : fxa_builder_int(m->b, 0);
     int64_t terms = t_int(m->rng, 0, 9) ? t_int(m->rng, 1, 4) : 7;
@@ -73,7 +73,7 @@ static fxa_value far_mask(far_make *m) {
     return fxa_builder_op2(m->b, compare[t_int(m->rng, 0, 3)], x, y);
 }
 
-/* One to three numbers along each axis, at the ends of the ints as often as anywhere. */
+/* Returns a box of one to three values per axis, often at the ends of the int range. */
 static fxa_tile_bounds far_box(t_rng *rng, bool edge) {
     fxa_tile_bounds box = {{0}, {0}};
     for (int i = FXA_INPUT_H; i <= FXA_INPUT_K_LEN; i++) {

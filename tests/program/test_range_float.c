@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis of float comparisons: a class that is decided holds for engines that compute in f64 and for those that
- * compute in f32, fused or not. Expressions are kept as a list of steps and computed here in both widths.
+ * Range analysis of float comparisons: a decided class holds for engines that compute in f64 and in f32, with and
+ * without FMA. Expressions are kept as a list of steps and evaluated here in both widths.
  */
 #include "t.h"
 
@@ -10,7 +10,7 @@
 
 enum { STEPS = 24 };
 typedef struct float_step {
-    fxa_op op; /* CONST, INPUT (q or k as a float) or an operation on the stack */
+    fxa_op op; /* CONST, INPUT (q or k as a float) or an operation on a stack */
     int input;
     double c;
 } float_step;
@@ -68,9 +68,9 @@ static double float_op(fxa_op op, double a, double b) {
     }
 }
 
-/* In f32: operands are floats, so an operation in f64 rounded once more is what f32 gives, and off by 2^-24. `off`
- * moves the results of functions by that many such steps, as cruder instructions would. What does not depend on q or k
- * is folded by the builder in f64 and rounded once; *moves says whether the whole does. */
+/* Evaluates in f64 or f32. For f32 an operation is done in f64 and rounded once more; `off` moves the results of
+ * functions by that many steps of 2^-24, as less accurate instructions would. Parts independent of q and k are folded
+ * by the builder in f64 and rounded once; *moves is true if the expression depends on q or k. */
 static double float_eval(const float_tape *t, int32_t q, int32_t k, bool f32, int off, bool *moves) {
     double stack[STEPS] = {0};
     bool moving[STEPS] = {false};
@@ -115,7 +115,7 @@ static fxa_value float_build(fxa_builder *b, const float_tape *t) {
     return stack[0];
 }
 
-/* Compared with its own value somewhere in the box, or near to it: as close to the edge as can be. */
+/* Compares an expression with its own value at a point of the box, or a value near it: the hardest case. */
 TEST(both_widths) {
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -146,7 +146,7 @@ TEST(both_widths) {
         decided += got != FXA_TILE_MIXED;
         for (q = q0; got != FXA_TILE_MIXED && q <= box.hi[FXA_INPUT_Q]; q++)
             for (k = k0; k <= box.hi[FXA_INPUT_K]; k++)
-                for (int way = 0; way < 4; way++) { /* f64; f32; f32 with functions a little high and low */
+                for (int way = 0; way < 4; way++) { /* f64; f32; f32 with functions slightly high and low */
                     double v = float_eval(&t, q, k, way > 0, way == 2 ? 64 : way == 3 ? -64 : 0, &moves);
                     double edge = way > 0 ? (double)(float)limit : limit;
                     bool mask = strict ? v < edge : v <= edge;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis with no room left: programs that use up the table of atoms, of bounds, or the steps of work, and go on
- * with operations of every kind. What is known of a node then is less, never wrong: every node's range is compared with
+ * Range analysis with exhausted tables: programs that fill the table of terms, of bounds, or the step limit, followed
+ * by operations of every kind. Less is known of later nodes, never anything wrong: every node's range is compared with
  * its values at points of the box, every class with brute force.
  */
 #include "program/program.h"
 #include "support/brute.h"
 #include "t.h"
 
-/* `n` times: a form that may wrap (an atom), its remainder (another), the sum of these (a third, in tidying up). */
+/* Writes, `n` times, a form that may wrap (a term), its remainder (another one), and their sum (a third one). */
 static size_t full_fill(char *text, size_t size, int n, const char *start) {
     size_t used =
         (size_t)snprintf(text, size, "tensor t : i32[1]\ntensor w : i32[2]\nlet a0 = %s\nlet f0 = 0\n", start);
@@ -18,7 +18,7 @@ static size_t full_fill(char *text, size_t size, int n, const char *start) {
     return used;
 }
 
-/* Operations on f, which nothing is known of, and on g, which still has a form. */
+/* Operations on f, of which nothing is known, and on g, which still has a form. */
 static const char *const full_ends[] = {
     "f // 3 == g // 3",
     "f %% 5 < (f + g) %% 8",
@@ -54,7 +54,7 @@ static void full_data_make(full_data *d) {
     for (int i = 0; i < 2; i++) d->known[i] = fxa_tensor_scan(&d->views[i]);
 }
 
-/* The last nodes, which come when the tables are full. */
+/* Checks the last nodes, which come when the tables are full. */
 static void full_check_nodes(const fxa_program *p, const fxa_tile_bounds *box, const full_data *d, t_rng *rng) {
     enum { POINTS = 6, LAST = 30 };
     fxa__val *vals = malloc((size_t)p->n_nodes * POINTS * sizeof *vals);
@@ -78,7 +78,7 @@ static void full_check_nodes(const fxa_program *p, const fxa_tile_bounds *box, c
     free(vals);
 }
 
-/* One program in boxes where sums wrap and where they do not. */
+/* Checks one program in boxes with and without wrapping sums. */
 static void full_check(fxa_context *ctx, const char *text, const full_data *d, t_rng *rng) {
     static const int32_t starts[][2] = {{0, 0}, {2147483640, 3}, {-2147483647 - 1, -5}, {1073741820, 1073741824}};
     fxa_program *p = NULL;
@@ -118,7 +118,7 @@ TEST(full_tables_are_never_wrong) {
     fxa_context_destroy(ctx);
 }
 
-/* More bounds than the lists hold, joined so that each list is long. */
+/* More bounds than the lists hold, combined so that each list is long. */
 TEST(long_lists_of_bounds_are_never_wrong) {
     static char text[1 << 15];
     static full_data d;
@@ -149,7 +149,7 @@ static size_t full_tree(char *text, size_t size, int from, int to, const char *j
     return used + (size_t)snprintf(text + used, size - used, ")");
 }
 
-/* Trees of logic, whose lists are joined on every level: more bounds than there is room for. */
+/* Trees of logic, whose lists are combined on every level: more bounds than the table holds. */
 TEST(trees_of_bounds_are_never_wrong) {
     static char text[1 << 15];
     static full_data d;
@@ -169,7 +169,7 @@ TEST(trees_of_bounds_are_never_wrong) {
     fxa_context_destroy(ctx);
 }
 
-/* Steps and sizes at the edges of what is solved, walked or carried through. */
+/* Steps and sizes at the limits of what is solved or enumerated. */
 TEST(rows_at_their_limits_are_never_wrong) {
     static const char *const masks[] = {
         "q * -2147483648 + 3 * k == 5",
@@ -238,7 +238,7 @@ TEST(rows_at_their_limits_are_never_wrong) {
     fxa_context_destroy(ctx);
 }
 
-/* Products of 2^60 and more that nearly cancel: sums fit where their parts do not. */
+/* Products of 2^60 and more that nearly cancel: the sum fits, its terms do not. */
 TEST(forms_near_the_end_of_64_bits_are_never_wrong) {
     static const char *const ends[] = {
         "(%s) // %d == (%s) // %d",     "(%s) %% %d < (%s) %% %d",    "abs(%s) // %d <= abs(%s) // %d",
@@ -256,7 +256,7 @@ TEST(forms_near_the_end_of_64_bits_are_never_wrong) {
         int64_t c[4], most = INT32_MAX / divisor;
         char form[2][100], end[300], text[400];
         fxa_program *p = NULL;
-        for (int j = 0; j < 4; j++) /* some that the divisor divides */
+        for (int j = 0; j < 4; j++) /* some are multiples of the divisor */
             c[j] = t_int(&rng, 0, 1) ? t_int(&rng, most / 2, most) * divisor : t_int(&rng, INT32_MAX / 2, INT32_MAX);
         for (int j = 0; j < 2; j++)
             (void)snprintf(form[j], sizeof form[j], "q * %d - k * %d + %d", (int)c[2 * j], (int)c[2 * j + 1],

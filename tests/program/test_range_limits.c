@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis where its forms end: factors whose products leave 64 bits, sums of more terms than a form has, atoms
- * and bounds beyond their tables. What is given up there may make an answer "not known", never wrong. Every combination
- * of the parts below is compared with brute force.
+ * Range analysis at the limits of its forms: factors whose products exceed 64 bits, sums of too many terms, too many
+ * terms and bounds. Giving up may leave a result undecided, never wrong. Every combination of the parts below is
+ * compared with brute force.
  */
 #include "t.h"
 
@@ -59,7 +59,7 @@ static const struct {
 };
 enum { N_BOXES = 6 };
 
-/* Returns how many boxes were decided. */
+/* Returns the number of decided boxes. */
 static int check_limits(fxa_context *ctx, const char *mask) {
     char text[1100];
     fxa_program *p = NULL;
@@ -92,11 +92,11 @@ TEST(forms_that_do_not_fit_are_never_wrong) {
         snprintf(mask, sizeof mask, ends[n / N_INNER / N_OUTER], y);
         decided += check_limits(ctx, mask);
     }
-    T_CHECK(decided > N_INNER * N_OUTER * N_ENDS); /* at least the single pair of each */
+    T_CHECK(decided > N_INNER * N_OUTER * N_ENDS); /* at least the single pairs */
     fxa_context_destroy(ctx);
 }
 
-/* More quotients and bounds than any table of the analysis has room for at first. */
+/* More quotients and bounds than any table of the analysis holds. */
 TEST(tables_that_are_full_are_never_wrong) {
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -112,7 +112,7 @@ TEST(tables_that_are_full_are_never_wrong) {
         n[1] += (size_t)snprintf(mask[1] + n[1], SIZE - n[1], "(q-k)%%%d!=%d+k//%d", i + 2, i, i + 3);
         n[2] += (size_t)snprintf(mask[2] + n[2], SIZE - n[2], "(q-k<%d-k*%d+q)", i, i + 2);
         n[3] += (size_t)snprintf(mask[3] + n[3], SIZE - n[3], "(q-k<%d)", 3 * i - 40); /* bounds of one row */
-        n[4] += (size_t)snprintf(mask[4] + n[4], SIZE - n[4], "(q-q%%%d)", i + 2);     /* one written as the other */
+        n[4] += (size_t)snprintf(mask[4] + n[4], SIZE - n[4], "(q-q%%%d)", i + 2);     /* one is a sum of the other */
         n[5] += (size_t)snprintf(mask[5] + n[5], SIZE - n[5], "(q-q//%d*%d)", i + 2, i + 2);
         for (int kind = 0; kind < KINDS && i > 2; kind++) {
             snprintf(text, sizeof text, kind < 4 ? "%.999s" : "(%.999s)%%7==3&&(5*q)%%64-q%%7<11&&k+q//3<q",
@@ -123,8 +123,8 @@ TEST(tables_that_are_full_are_never_wrong) {
     fxa_context_destroy(ctx);
 }
 
-/* 2 * (q // 8) - 2 * (k // 8) + c, with c so close to 2^61 that a bound by q - k passes it: the bound is left out,
- * and the sum of the two quotients' own ranges stands. */
+/* 2 * (q // 8) - 2 * (k // 8) + c, with c so close to 2^61 that a bound by q - k exceeds it: that bound is dropped, and
+ * the sum of the two quotients' ranges remains. */
 TEST(bounds_of_quotients_at_the_end_of_61_bits) {
     const fxa__set all = fxa__set_of(0, 15), quotient = fxa__set_of(0, 1);
     fxa__atom atoms[4] = {
@@ -141,7 +141,7 @@ TEST(bounds_of_quotients_at_the_end_of_61_bits) {
         bool dense;
         T_CHECK(fxa__affine_range(&r, &f, &set, &dense));
         T_CHECK(fxa__set_lo(&set) == f.c - 2 && fxa__set_hi(&set) == f.c + 2 && !dense);
-        f.c = end ? FXA__INF - 2 : 2 - FXA__INF; /* and here not even the sum fits */
+        f.c = end ? FXA__INF - 2 : 2 - FXA__INF; /* here not even the sum fits */
         T_CHECK(!fxa__affine_range(&r, &f, &set, &dense));
     }
 }

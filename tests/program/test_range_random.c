@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis of random programs against brute force: never wrong for any program, anywhere in the int range; right
- * at single points; exact where range.c says so. (R-92)
+ * Range analysis of random programs compared with brute force: never wrong for any program anywhere in the int range,
+ * decided at single points, exact where range.c documents it. (R-92)
  */
 #include "t.h"
 
@@ -9,7 +9,7 @@
 #include "support/brute.h"
 #include "support/gen.h"
 
-/* The class must be the truth or MIXED; what was decided and what could have been is counted. */
+/* Counts decided and decidable classes; a class must be the truth or MIXED. */
 typedef struct range_tally {
     int decided, decidable;
 } range_tally;
@@ -25,7 +25,7 @@ static void range_check(range_tally *tally, const fxa_program *p, const fxa_tile
 
 /* ---- Random programs --------------------------------------------------------------------------------------------- */
 
-/* A box of at most a few hundred pairs: small lengths, at different places of the int range. */
+/* Returns a box of at most a few hundred pairs at various places of the int range. */
 static fxa_tile_bounds range_random_box(t_rng *rng) {
     fxa_tile_bounds box = {{0}, {0}};
     int place = (int)t_int(rng, 0, 9);
@@ -104,7 +104,7 @@ static fxa_program *range_finish(fxa_builder *b, fxa_value mask) {
     return p;
 }
 
-/* Ints of every kind, bools of every kind, anywhere in the int range: never wrong, and right at single points. */
+/* Random ints and bools, anywhere in the int range: never wrong, and decided at single points. */
 TEST(random_ints) {
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -140,7 +140,7 @@ TEST(random_ints) {
 
 /* ---- What must be exact ------------------------------------------------------------------------------------------ */
 
-/* c + sum of small multiples of the coordinates in `which`. */
+/* Returns c plus a sum of small multiples of the coordinates in `which`. */
 static fxa_value range_affine(range_make *m, unsigned which, bool unit) {
     fxa_value x = fxa_builder_int(m->b, (int32_t)t_int(m->rng, -30, 30));
     for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++) {
@@ -164,23 +164,23 @@ static fxa_value range_number(range_make *m, int64_t lo, int64_t hi) {
 
 enum { ON_Q = 1 << FXA_INPUT_Q, ON_K = 1 << FXA_INPUT_K, ON_ALL = 0x17e };
 
-/* One mask of a class that range.c promises to decide exactly. */
+/* Returns a mask of a class that range.c decides exactly. */
 static fxa_value range_exact_mask(range_make *m, int kind) {
     fxa_builder *b = m->b;
     fxa_op cmp = range_any_compare(m->rng), round = t_int(m->rng, 0, 1) ? FXA_OP_FLOORDIV : FXA_OP_MOD;
     fxa_value x, y, div = range_number(m, 1, 24), div2 = range_number(m, 1, 24);
     switch (kind) {
-    case 0: /* affine against affine, two coordinates move */
+    case 0: /* affine compared with affine, two coordinates vary */
         x = range_affine(m, ON_Q | ON_K, false);
         return fxa_builder_op2(b, cmp, x, range_affine(m, ON_Q | ON_K, false));
-    case 1: /* the same with all six, steps of one */
+    case 1: /* the same with all six coordinates, steps of one */
         x = range_affine(m, ON_ALL & (unsigned)t_next(m->rng), true);
         return fxa_builder_op2(b, cmp, x, range_number(m, -60, 60));
-    case 2: /* quotient or remainder of an affine form, then anything affine, against a number */
+    case 2: /* quotient or remainder of an affine form, plus anything affine, compared with a constant */
         x = fxa_builder_op2(b, round, range_affine(m, ON_Q | ON_K, true), div);
         x = fxa_builder_op2(b, FXA_OP_MUL, x, range_number(m, -3, 3));
         return fxa_builder_op2(b, cmp, x, range_number(m, -40, 40));
-    case 3: /* quotients or remainders of different coordinates against each other */
+    case 3: /* quotients or remainders of different coordinates compared */
         x = fxa_builder_op2(b, round, range_affine(m, ON_Q, true), div);
         y = fxa_builder_op2(b, round, range_affine(m, ON_K, true), t_int(m->rng, 0, 1) ? div : div2);
         return fxa_builder_op2(b, cmp, x, y);
@@ -196,7 +196,7 @@ static fxa_value range_exact_mask(range_make *m, int kind) {
     }
 }
 
-/* Bounds on q - k, in several spellings, joined anyhow. */
+/* Returns bounds on q - k, in several spellings, combined by logic. */
 static fxa_value range_one_form_mask(range_make *m, int depth) {
     static const fxa_op order[] = {FXA_OP_LT, FXA_OP_LE, FXA_OP_GT, FXA_OP_GE};
     static const fxa_op logic[] = {FXA_OP_AND, FXA_OP_OR, FXA_OP_XOR};
@@ -220,7 +220,7 @@ static fxa_value range_one_form_mask(range_make *m, int depth) {
     }
 }
 
-/* q and k move, the others are single values; nothing wraps. */
+/* Returns a box in which q and k vary and the others are single values; nothing wraps. */
 static fxa_tile_bounds range_plain_box(t_rng *rng, bool all) {
     fxa_tile_bounds box = {{0}, {0}};
     for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++) {
@@ -264,7 +264,8 @@ TEST(exact) {
     fxa_context_destroy(ctx);
 }
 
-/* The generator's affine masks: several coordinates and roundings joined by logic, where parts decide nearly always. */
+/* The generator's affine masks: several coordinates and roundings combined by logic; single terms nearly always decide.
+ * */
 TEST(random_affine) {
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -291,7 +292,7 @@ TEST(random_affine) {
 
 /* ---- Everything -------------------------------------------------------------------------------------------------- */
 
-/* Everything a program can hold, over tensors with and without knowledge: never wrong. */
+/* Everything a program can contain, over tensors with and without known ranges: never wrong. */
 enum { RANGE_SIDE = 5 };
 
 typedef struct range_data {

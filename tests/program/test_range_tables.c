@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis of masks that read tables, against brute force: never wrong, whatever the table holds, however it lies
- * and wherever its indices go; and as good as the truth where the elements of a tile are few. (R-92)
+ * Range analysis of masks that read tables, compared with brute force: never wrong for any table, layout and index, and
+ * exact where a tile covers few elements. (R-92)
  */
 #include "t.h"
 
@@ -31,7 +31,7 @@ static void table_check(table_tally *tally, const fxa_program *p, const fxa_tile
 
 enum { TABLE_BYTES = 1 << 16 };
 
-/* A view into the middle of `memory`: any order of axes, strides negative or 0 too. */
+/* Returns a view into the middle of `memory`: any order of axes, also with negative or zero strides. */
 static fxa_view table_view(t_rng *rng, fxa_tensor_info info, unsigned char *memory) {
     static const int64_t most[] = {1, 60, 16, 8, 5, 3};
     fxa_view v = {.dtype = info.dtype, .rank = info.rank};
@@ -45,7 +45,7 @@ static fxa_view table_view(t_rng *rng, fxa_tensor_info info, unsigned char *memo
     return v;
 }
 
-/* Around the ends of 32 bits and of 64, and beyond them. */
+/* Returns a value near the ends of 32 bits or 64 bits, or beyond 32 bits. */
 static int64_t table_far(t_rng *rng) {
     static const int64_t far[] = {INT32_MAX,       (int64_t)INT32_MAX - 1, INT64_C(5000000000), INT64_C(-5000000000),
                                   INT32_MIN,       (int64_t)INT32_MIN - 1, INT64_MAX - 1,       INT64_MIN,
@@ -53,7 +53,7 @@ static int64_t table_far(t_rng *rng) {
     return far[t_int(rng, 0, 8)];
 }
 
-/* Small numbers, few of them, so that comparisons are often decided; floats also of the odd kind. */
+/* Fills a table with few small numbers, so that comparisons are often decided; floats include special values. */
 static void table_fill(t_rng *rng, uint32_t dtype, unsigned char *memory) {
     static const double odd[] = {0, -0.0, 1, 0x1p-149, -0x1p-140, INFINITY, -INFINITY, NAN, 1e300, 0.1};
     int64_t n = TABLE_BYTES / (int64_t)fxa_dtype_size((fxa_dtype)dtype), wide = t_int(rng, 1, 6);
@@ -130,7 +130,7 @@ TEST(never_wrong) {
 
 /* ---- What must be found ------------------------------------------------------------------------------------------ */
 
-/* The Euler tour of a random tree: node i of the tour is entered at time i, and left at out[i]. */
+/* Euler tour of a random tree: node i is entered at time i and left at out[i]. */
 static void table_tour(t_rng *rng, int32_t *out, int32_t n) {
     int32_t *stack = malloc((size_t)n * sizeof *stack), depth = 0;
     if (!stack) abort();
@@ -170,7 +170,7 @@ TEST(trees_as_they_are) {
     fxa_context_destroy(ctx);
 }
 
-/* Documents whose ids lie beyond 32 bits, in order and not, are told apart as well as any others. */
+/* Documents with ids beyond 32 bits, sorted or not, are distinguished like others. */
 TEST(documents_of_wide_ids) {
     enum { N = 512, TILE = 16 };
     static int64_t ids[N];
@@ -202,7 +202,7 @@ TEST(documents_of_wide_ids) {
     fxa_context_destroy(ctx);
 }
 
-/* A tile of a table of blocks is decided by its one element, an element of another size makes it mixed at most. */
+/* A tile of a block table is decided by its one element; a block of another size makes it at most mixed. */
 TEST(blocks_exactly) {
     static uint8_t blocks[8 * 8];
     fxa_context *ctx = NULL;

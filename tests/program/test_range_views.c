@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis of loads by what it is told of tensors: views that are not of the tensor, ranges that hold nothing,
- * and floats among which are NaN. What does not fit is left alone; what is known decides, for every engine.
+ * Range analysis of loads with given tensor ranges: views that do not match the tensor, empty ranges, floats with NaN.
+ * What does not match is ignored; what is known decides, for every engine.
  */
 #include "t.h"
 
 #include "program/program.h"
 #include "support/brute.h"
 
-/* Outlives its context. */
+/* Returns a program, which outlives its context. */
 static fxa_program *view_parse(const char *text) {
     fxa_context *ctx = NULL;
     fxa_program *p = NULL;
@@ -19,7 +19,7 @@ static fxa_program *view_parse(const char *text) {
     return p;
 }
 
-/* Of q 0..3, k 0..5. */
+/* Returns the class of q 0..3, k 0..5. */
 static fxa_tile_class view_class(const fxa_program *p, const fxa_tensor_range *ranges) {
     fxa_tile_bounds box = brute_box(0, 0, 0, 3, 0, 5, 4, 6);
     return fxa_program_classify(p, &box, NULL, ranges);
@@ -38,7 +38,7 @@ TEST(views_that_are_not_of_the_tensor) {
     uint8_t low[6] = {1, 2, 3, 4, 5, 6};
     int16_t wide[6] = {0};
     fxa_view views[] = {
-        {.data = low, .dtype = FXA_U8, .rank = 1, .size = {6}, .stride = {1}}, /* this one is */
+        {.data = low, .dtype = FXA_U8, .rank = 1, .size = {6}, .stride = {1}}, /* this one matches */
         {.data = wide, .dtype = FXA_I16, .rank = 1, .size = {6}, .stride = {1}},
         {.data = low, .dtype = FXA_U8, .rank = 2, .size = {6, 1}, .stride = {1, 1}},
         {.data = low, .dtype = FXA_U8, .rank = 1, .size = {-6}, .stride = {1}},
@@ -50,11 +50,11 @@ TEST(views_that_are_not_of_the_tensor) {
         view_check(text, &range, i == 0 ? FXA_TILE_FULL : FXA_TILE_MIXED);
     }
     view_check(text, NULL, FXA_TILE_MIXED);
-    view_check("tensor t : u8[1]\nmask = t[k] < 256", NULL, FXA_TILE_FULL); /* by the dtype alone */
+    view_check("tensor t : u8[1]\nmask = t[k] < 256", NULL, FXA_TILE_FULL); /* from the dtype alone */
     view_check("tensor t : f32[1]\nmask = t[k] < 10.0", NULL, FXA_TILE_MIXED);
 }
 
-/* A range is believed where it holds something; 0 is what an index outside gives. */
+/* A given range counts if it is not empty; an out-of-bounds index gives 0. */
 TEST(ranges_as_they_are_given) {
     static const struct {
         const char *text;
@@ -62,8 +62,9 @@ TEST(ranges_as_they_are_given) {
         fxa_tile_class want;
     } cases[] = {
         {"tensor t : u8[1]\nmask = t[k] < 10", 0, 9, FXA_TILE_FULL},
-        {"tensor t : u8[1]\nmask = t[k] < 10", 9, 0, FXA_TILE_MIXED},    /* none */
-        {"tensor t : u8[1]\nmask = t[k] < 10", 300, 400, FXA_TILE_FULL}, /* no u8 is: what is left is outside */
+        {"tensor t : u8[1]\nmask = t[k] < 10", 9, 0, FXA_TILE_MIXED}, /* empty */
+        /* outside of u8: only out-of-bounds loads remain */
+        {"tensor t : u8[1]\nmask = t[k] < 10", 300, 400, FXA_TILE_FULL},
         {"tensor t : u8[1]\nmask = 10 < t[k]", 20, 30, FXA_TILE_MIXED},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -72,7 +73,7 @@ TEST(ranges_as_they_are_given) {
     }
 }
 
-/* Order is of one axis: a table that is said to be nondecreasing is read element by element. */
+/* `nondecreasing` describes one axis only: a table of higher rank is read element by element. */
 TEST(order_of_a_table_says_nothing) {
     int32_t table[4][6];
     for (int i = 0; i < 24; i++) table[i / 6][i % 6] = i % 5;
@@ -118,7 +119,7 @@ TEST(floats_that_are_nan) {
         {"n[k] == 1.0", FXA_TILE_EMPTY},
         {"n[k] != o[q]", FXA_TILE_FULL},
         {"int(n[k]) == 0", FXA_TILE_FULL},
-        {"p[k] == 0.5", FXA_TILE_MIXED}, /* a number that was rounded may be another */
+        {"p[k] == 0.5", FXA_TILE_MIXED}, /* a rounded value may be another one */
         {"p[k] < 0.75", FXA_TILE_FULL},
         {"where(q < k, n[k], 1.0) < 2.0", FXA_TILE_MIXED},
         {"where(q < k, 1.0, n[k]) < 2.0", FXA_TILE_MIXED},
