@@ -39,10 +39,10 @@ typedef struct fxa__set {
 fxa__set fxa__set_of(int64_t lo, int64_t hi); /* returns lo..hi; empty if lo > hi */
 /* Adds lo..hi. Returns false if there were too many pieces and the narrowest gap was filled: the set is a superset. */
 bool fxa__set_add(fxa__set *s, int64_t lo, int64_t hi);
-/* Return a superset of the intersection and of the union of two sets. */
-fxa__set fxa__set_meet(const fxa__set *a, const fxa__set *b);
-fxa__set fxa__set_join(const fxa__set *a, const fxa__set *b);
-bool fxa__set_has(const fxa__set *a, const fxa__set *part); /* returns true if part is a subset of a */
+/* These two return a superset of the exact result if that has too many pieces. */
+fxa__set fxa__set_intersection(const fxa__set *a, const fxa__set *b);
+fxa__set fxa__set_union(const fxa__set *a, const fxa__set *b);
+bool fxa__set_contains(const fxa__set *a, const fxa__set *part); /* returns true if part is a subset of a */
 static inline int64_t fxa__set_lo(const fxa__set *s) { return s->at[0].lo; }
 static inline int64_t fxa__set_hi(const fxa__set *s) { return s->at[s->n - 1].hi; }
 static inline bool fxa__set_is_one(const fxa__set *s) { return s->n == 1 && s->at[0].lo == s->at[0].hi; }

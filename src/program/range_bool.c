@@ -47,8 +47,8 @@ static int32_t truth_both(fxa__range *r, int32_t a, int32_t b) {
     for (int32_t i = a; i >= 0 && r->work > 0; i = r->bounds[i].next) {
         fxa__bound x = r->bounds[i];
         const fxa__bound *y = truth_find(r, b, x.row);
-        if (truth_find(r, a, x.row) != &r->bounds[i] || (y != NULL && fxa__set_has(&x.set, &y->set))) continue;
-        fxa__set set = y != NULL ? fxa__set_meet(&x.set, &y->set) : x.set;
+        if (truth_find(r, a, x.row) != &r->bounds[i] || (y != NULL && fxa__set_contains(&x.set, &y->set))) continue;
+        fxa__set set = y != NULL ? fxa__set_intersection(&x.set, &y->set) : x.set;
         if (!fxa__row_meets(r, x.row, &set)) return FXA__NEVER;
         out = truth_prepend(r, x.row, &set, out);
     }
@@ -68,8 +68,8 @@ static int32_t truth_either(fxa__range *r, int32_t a, int32_t b) {
         int32_t row = r->bounds[i].row;
         const fxa__bound *y = truth_find(r, b, row);
         if (y == NULL || truth_find(r, a, row) != &r->bounds[i]) continue;
-        fxa__set set = fxa__set_join(&r->bounds[i].set, &y->set);
-        if (!fxa__set_has(&set, &r->rows[row].set)) out = truth_prepend(r, row, &set, out);
+        fxa__set set = fxa__set_union(&r->bounds[i].set, &y->set);
+        if (!fxa__set_contains(&set, &r->rows[row].set)) out = truth_prepend(r, row, &set, out);
     }
     return out;
 }
@@ -118,7 +118,7 @@ static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t s
         else
             for (int64_t j = 0; j < blocks; j++) fxa__set_add(&out, lo + start + j * a->d, hi + start + j * a->d);
     }
-    *set = fxa__set_meet(&out, inner);
+    *set = fxa__set_intersection(&out, inner);
 }
 
 /* Converts sets of values of an atom to those of its form. Returns false if the bound has to stay on the atom: it has
@@ -203,7 +203,7 @@ static bool truth_difference(fxa__range *r, int32_t x, int32_t y, fxa__affine *d
     return fxa__affine_range(r, difference, values, &dense);
 }
 
-/* Returns the bool x == y, x < y or x <= y, from x - y compared with 0. */
+/* Returns the bool x == y, x < y or x <= y (by op), as a bound on x - y. */
 static fxa__truth truth_of_ints(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
     fxa__affine difference;
     fxa__set values;
@@ -216,8 +216,8 @@ static fxa__truth truth_of_ints(fxa__range *r, uint32_t op, int32_t x, int32_t y
              no = fxa__set_of(1, FXA__INF);
     if (op == FXA_OP_EQ) fxa__set_add(&no, -FXA__INF, -1);
     if (op == FXA_OP_LT) fxa__set_add(&no, 0, 0);
-    yes = fxa__set_meet(&yes, &values);
-    no = fxa__set_meet(&no, &values);
+    yes = fxa__set_intersection(&yes, &values);
+    no = fxa__set_intersection(&no, &values);
     if (yes.n == 0 || no.n == 0) return yes.n == 0 ? truth_false : truth_true;
     return difference.n == 0 ? truth_any : truth_of_form(r, difference, yes, no);
 }

@@ -127,7 +127,7 @@ static void form_range_quotients(const fxa__range *r, const fxa__affine *f, fxa_
     int64_t size = f->coef[0] < 0 ? -f->coef[0] : f->coef[0];
     if (!form_madd(f->c, size, lo, &lo) || !form_madd(f->c, size, hi, &hi)) return;
     fxa__set bound = fxa__set_of(lo, hi);
-    *set = fxa__set_meet(set, &bound);
+    *set = fxa__set_intersection(set, &bound);
 }
 
 bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set, bool *dense) {

@@ -17,7 +17,7 @@ fxa__int fxa__int_const(int64_t x) {
 }
 
 /* Returns x wrapped to 32 bits. */
-static int64_t int_centre(int64_t x) { return fxa__wrap32(x); }
+static int64_t int_wrap32(int64_t x) { return fxa__wrap32(x); }
 
 /* Sets *out to the values of a set wrapped to 32 bits; a piece that crosses an end becomes two. Returns false if *out
  * is a superset or unknown. */
@@ -27,18 +27,18 @@ static bool int_wrap(const fxa__set *set, fxa__set *out) {
     for (int i = 0; i < set->n; i++) {
         fxa__interval x = set->at[i];
         if (x.hi - x.lo >= int_period - 1) return false;
-        int64_t lo = int_centre(x.lo), hi = lo + (x.hi - x.lo);
+        int64_t lo = int_wrap32(x.lo), hi = lo + (x.hi - x.lo);
         fits &= fxa__set_add(out, lo, fxa__min_i64(hi, INT32_MAX));
         if (hi > INT32_MAX) fits &= fxa__set_add(out, INT32_MIN, hi - int_period);
     }
     return fits;
 }
 
-/* Sets *out to the int with the value of a form modulo 2^32. */
+/* Sets *out to the analysis result of an int whose value is a form modulo 2^32. */
 static void int_from_wrapping(fxa__range *r, const fxa__affine *form, fxa__int *out) {
-    fxa__affine f = fxa__affine_const(int_centre(form->c));
+    fxa__affine f = fxa__affine_const(int_wrap32(form->c));
     for (int i = 0; i < form->n; i++) {
-        int64_t coef = int_centre(form->coef[i]);
+        int64_t coef = int_wrap32(form->coef[i]);
         if (coef == 0) continue;
         f.atom[f.n] = form->atom[i];
         f.coef[f.n++] = coef;
@@ -62,14 +62,15 @@ static void int_from_wrapping(fxa__range *r, const fxa__affine *form, fxa__int *
     if (fxa__set_is_one(&out->set)) *out = fxa__int_const(out->set.at[0].lo);
 }
 
-/* Sets *out to the int with the value of a form that does not wrap and is in `bound`. Returns false on overflow. */
+/* Sets *out to the analysis result of an int whose value is a form that does not wrap and is in `bound`. Returns false
+ * on overflow. */
 static bool int_from_exact(fxa__range *r, const fxa__affine *f, const fxa__set *bound, fxa__int *out) {
     fxa__set set;
     bool dense;
     if (!fxa__affine_range(r, f, &set, &dense)) return false;
     *out =
         (fxa__int){.form = *f, .support = fxa__affine_support(r, f), .has_form = true, .exact = true, .dense = dense};
-    out->set = fxa__set_meet(&set, bound);
+    out->set = fxa__set_intersection(&set, bound);
     if (fxa__set_is_one(&out->set)) *out = fxa__int_const(out->set.at[0].lo);
     return true;
 }
@@ -179,7 +180,7 @@ static int32_t int_pick(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
     return -1;
 }
 
-/* Sets *out to the int of another node; returns false if that is -1. */
+/* Sets *out to the analysis result of another int node. Returns false if `node` is -1. */
 static bool int_picked(fxa__range *r, int32_t node, fxa__int *out) {
     if (node >= 0) *out = fxa__range_of(r, node)->i;
     return node >= 0;
@@ -290,7 +291,7 @@ static void int_select(fxa__range *r, int32_t at, const fxa__node *node, fxa__in
         *out = c.no == FXA__NEVER ? *a : *b;
         return;
     }
-    fxa__set set = fxa__set_join(&a->set, &b->set);
+    fxa__set set = fxa__set_union(&a->set, &b->set);
     int_from_set(r, at, &set, UINT32_MAX, false, out);
 }
 

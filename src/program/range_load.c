@@ -182,7 +182,7 @@ fxa__set fxa__range_load(fxa__range *r, int32_t at) {
     if (usable && load_elements(r, node, known->view, &set)) return set;
     if (known->known && known->lo <= known->hi) {
         fxa__set given = fxa__set_of(known->lo, known->hi);
-        set = fxa__set_meet(&set, &given);
+        set = fxa__set_intersection(&set, &given);
     }
     if (set.n == 0 || !usable || !load_inside(r, node, known->view)) fxa__set_add(&set, 0, 0);
     return set;

@@ -102,14 +102,14 @@ static bool row_walk(fxa__range *r, const fxa__row *row, int32_t input, const fx
             if (determined[i]) atoms[i] = row_atom_at(&r->atoms[i], x, atoms);
         int64_t v = row_form_at(&row->form, atoms);
         fxa__set one = fxa__set_of(v, v);
-        if (fxa__set_has(set, &one)) return true;
+        if (fxa__set_contains(set, &one)) return true;
     }
     return false;
 }
 
 bool fxa__row_meets(fxa__range *r, int32_t at, const fxa__set *set) {
     const fxa__row *row = &r->rows[at];
-    fxa__set both = fxa__set_meet(&row->set, set);
+    fxa__set both = fxa__set_intersection(&row->set, set);
     if (both.n == 0 || row->dense) return both.n != 0;
     bool exact = true;
     uint32_t seen = 0;

@@ -50,7 +50,7 @@ bool fxa__set_add(fxa__set *s, int64_t lo, int64_t hi) {
     return fits;
 }
 
-fxa__set fxa__set_meet(const fxa__set *a, const fxa__set *b) {
+fxa__set fxa__set_intersection(const fxa__set *a, const fxa__set *b) {
     fxa__set out = {0};
     for (int i = 0, j = 0; i < a->n && j < b->n;) {
         fxa__set_add(&out, fxa__max_i64(a->at[i].lo, b->at[j].lo), fxa__min_i64(a->at[i].hi, b->at[j].hi));
@@ -62,13 +62,13 @@ fxa__set fxa__set_meet(const fxa__set *a, const fxa__set *b) {
     return out;
 }
 
-fxa__set fxa__set_join(const fxa__set *a, const fxa__set *b) {
+fxa__set fxa__set_union(const fxa__set *a, const fxa__set *b) {
     fxa__set out = *a;
     for (int j = 0; j < b->n; j++) fxa__set_add(&out, b->at[j].lo, b->at[j].hi);
     return out;
 }
 
-bool fxa__set_has(const fxa__set *a, const fxa__set *part) {
+bool fxa__set_contains(const fxa__set *a, const fxa__set *part) {
     int i = 0;
     for (int j = 0; j < part->n; j++) {
         while (i < a->n && a->at[i].hi < part->at[j].lo) i++;
