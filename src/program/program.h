@@ -124,6 +124,7 @@ struct fxa_program {
 fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder **out, fxa_error *err);
 /* Maximum number of nodes of a derivative, which may exceed FXA_MAX_NODES. */
 #define FXA__MAX_DERIVED_NODES (16 * FXA_MAX_NODES)
+/* Sets the maximum number of nodes, FXA_MAX_NODES at first (FXA__MAX_DERIVED_NODES for derivatives). */
 void fxa__builder_set_limit(fxa_builder *b, size_t max_nodes);
 fxa_type fxa__builder_type(const fxa_builder *b, fxa_value x);  /* returns the type of a value; 0 for an error value */
 fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x); /* returns the node of a value; its args are values */
@@ -131,6 +132,7 @@ bool fxa__builder_failed(const fxa_builder *b);
 /* Records the first failure and its message; later failures are ignored. The parser adds the position in the text.
  * Returns -1. */
 fxa_value fxa__builder_fail(fxa_builder *b, fxa_status status, const char *format, ...) FXA__PRINTF(3, 4);
+/* Returns the first failure; its status is FXA_OK if there is none. */
 const fxa_error *fxa__builder_error(const fxa_builder *b);
 /* Declares the params and tensors of p and copies its nodes; map[n_nodes] gets the value of each node. p may belong to
  * another host. Returns false if b has failed. */
@@ -172,9 +174,11 @@ fxa_status fxa__program_without_storage_inputs(fxa__host *host, fxa_program *p, 
 
 /* ---- Parsing on a host (parse.c), derivative on a host (derive.c), bytes (program_bytes.c) --------------------- */
 
+/* fxa_program_parse_texts for a host; the caller has checked the size of *config. */
 fxa_status fxa__program_parse(fxa__host *host, const fxa_parse_config *config, fxa_program **out, fxa_error *err);
 /* Appends the bytes of p to w. defaults: with the default values of params; keys and plans are written without. */
 fxa_status fxa__program_write(const fxa_program *p, bool defaults, fxa__writer *w);
+/* Reads a program from r, which may have more bytes after it. Fails with FXA_E_BYTES or FXA_E_VERSION. */
 fxa_status fxa__program_read(fxa__host *host, fxa__reader *r, fxa_program **out, fxa_error *err);
 
 /* ---- Evaluation in f64 (eval.c), which defines the meaning of a program ---------------------------------------- */

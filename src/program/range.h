@@ -204,7 +204,7 @@ bool fxa__range_load_wide(fxa__range *r, int32_t node, fxa__wide *out);
 /* Sets *out to the values of a load of floats in f64, and *exact if every engine reads exactly these. Returns false if
  * nothing is known. */
 bool fxa__range_load_real(fxa__range *r, int32_t node, fxa__real *out, bool *exact);
-fxa__int fxa__int_const(int64_t x);
+fxa__int fxa__int_const(int64_t x); /* returns an int with the single value x */
 /* Sets *out to a form that equals an int node without wrapping; an atom of the node itself if there is no other. */
 bool fxa__int_form(fxa__range *r, int32_t node, fxa__affine *out);
 fxa__set fxa__int32_of_real(const fxa__real *x); /* returns a superset of the values of int(x) */
