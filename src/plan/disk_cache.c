@@ -66,6 +66,7 @@ static void disk_write_problem(const fxa__instance *instance, const fxa__problem
     fxa__write_u64(w, p->in.max_workspace);
 }
 
+/* Computes the key of a file. Returns false if memory runs out. */
 static bool disk_key(const fxa__instance *instance, const fxa__problem *p, uint8_t key[16]) {
     fxa__writer w = {.host = instance->host};
     disk_write_head(instance, &w);

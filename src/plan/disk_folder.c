@@ -60,6 +60,7 @@ static void folder_create_path(const char *folder) {
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
+/* Reads `size` bytes. Returns false on failure or at an earlier end of the file. */
 static bool folder_read_all(int file, uint8_t *data, size_t size) {
     for (size_t have = 0; have < size;) {
         ssize_t n = read(file, data + have, size - have);
@@ -69,6 +70,7 @@ static bool folder_read_all(int file, uint8_t *data, size_t size) {
     return true;
 }
 
+/* Writes `size` bytes. Returns false on failure. */
 static bool folder_write_all(int file, const uint8_t *data, size_t size) {
     for (size_t have = 0; have < size;) {
         ssize_t n = write(file, data + have, size - have);
@@ -126,6 +128,7 @@ static int folder_create_temporary(int at, char name[FOLDER_NAME]) {
     return file;
 }
 
+/* Writes a temporary file and renames it. Returns false on failure, without the file. */
 static bool folder_write(int at, const char *name, const uint8_t *data, size_t size) {
     char own[FOLDER_NAME];
     int file = folder_create_temporary(at, own);

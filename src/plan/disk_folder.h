@@ -21,6 +21,7 @@ typedef struct fxa__disk_file {
 bool fxa__disk_file_read(fxa__host *host, const char *folder, const uint8_t key[16], fxa__disk_file *out);
 /* Writes a file; creates the folder and its parents if missing. Returns false on failure. */
 bool fxa__disk_file_write(const char *folder, const uint8_t key[16], const uint8_t *data, size_t size);
+/* Removes a file if it exists. */
 void fxa__disk_file_remove(const char *folder, const uint8_t key[16]);
 /* Removes the least recently used files while the folder exceeds max_bytes, down to 7/8 of it. Also removes temporary
  * files of processes that ended while writing. */

@@ -11,6 +11,7 @@
 
 static size_t lru_bucket(const uint8_t key[16]) { return (key[0] | (size_t)key[1] << 8) % FXA__LRU_BUCKETS; }
 
+/* Returns true if the node takes part in the order of use. */
 static bool lru_is_ordered(const fxa__lru *lru, const fxa__lru_node *node) {
     return node->newer || node->older || lru->newest == node;
 }

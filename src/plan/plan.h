@@ -63,6 +63,7 @@ bool fxa__cache_use(fxa__cache *cache, const uint8_t key[16], const fxa__code *c
 uint64_t fxa__cache_evictions(fxa__cache *cache);
 /* Returns a reference to cached code, NULL if there is none. Counts as neither hit nor miss. */
 fxa__code *fxa__cache_peek(fxa__cache *cache, const uint8_t key[16]);
+/* Sets the limits and evicts code until they hold. */
 void fxa__cache_set_limits(fxa__cache *cache, uint64_t max_plans, uint64_t max_bytes);
 /* Removes all finished code; does not count as evictions. */
 void fxa__cache_drop(fxa__cache *cache);
@@ -83,6 +84,7 @@ typedef struct fxa__support_cache {
 
 fxa_status fxa__support_cache_init(fxa__support_cache *support, fxa__host *host, fxa_error *err);
 void fxa__support_cache_end(fxa__support_cache *support);
+/* Removes all results. */
 void fxa__support_cache_drop(fxa__support_cache *support);
 /* Returns the engine's support result for p, refusals included, from the cache or from a query, which is then cached if
  * memory allows. Code that the engine compiled for the query goes to the plan cache. Fails only if the query itself

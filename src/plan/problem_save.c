@@ -23,6 +23,7 @@ enum { SAVED_FORMAT = 1, SAVED_BODY = 16 };
 
 static const char saved_magic[8] = "FXAPROB";
 
+/* Returns the first 4 bytes of BLAKE2s-128 of the data, as a u32. */
 static uint32_t saved_checksum(const uint8_t *data, size_t size) {
     uint8_t hash[16];
     fxa__blake2s_128(data, size, hash);

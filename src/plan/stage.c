@@ -50,6 +50,7 @@ static bool stage_is_copied(const fxa__run_region *t) {
 
 /* ---- Spans ------------------------------------------------------------------------------------------------------- */
 
+/* Orders ranges by address. */
 static int stage_compare(const void *a, const void *b) {
     const stage_range *x = a, *y = b;
     return (x->first > y->first) - (x->first < y->first);

@@ -20,6 +20,7 @@ typedef struct query_row {
     int64_t last[4]; /* the last counted pair: each pair counts once */
 } query_row;
 
+/* Adds a miss to the report of its tensor and axis. Returns true to continue the walk. */
 static bool query_count(void *user, const fxa__miss *m) {
     query_row *x = &((query_row *)user)[(m->bprop * FXA_MAX_TENSORS + m->tensor) * FXA_MAX_RANK + m->axis];
     fxa_bounds_report *r = &x->report;

@@ -209,6 +209,7 @@ static void index_spend(index_work *w, uint64_t times) {
     if (w->evaluated >= w->walk->budget) w->stopped = w->walk->gave_up = true;
 }
 
+/* Returns true if all indices of a load are proven in bounds in the box. */
 static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, const fxa_tile_bounds *box) {
     const fxa__node *n = &w->program->nodes[node];
     const fxa_view *view = &env->tensors[n->imm];
@@ -414,6 +415,7 @@ void fxa__index_walk_all(const fxa__problem *p, const fxa__bound_args *bound, vo
 
 /* ---- Refusing ---------------------------------------------------------------------------------------------------- */
 
+/* Stores the miss and returns false to end the walk. */
 static bool index_keep_first(void *user, const fxa__miss *miss) {
     *(fxa__miss *)user = *miss;
     return false;

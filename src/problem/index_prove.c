@@ -19,11 +19,13 @@ typedef struct prove_values {
 
 #define PROVE_NEVER ((fxa_value)-1)
 
+/* Returns x || y. */
 static fxa_value prove_either(prove_values *v, fxa_value x, fxa_value y) {
     if (x == PROVE_NEVER || y == PROVE_NEVER) return x == PROVE_NEVER ? y : x;
     return fxa_builder_op2(v->b, FXA_OP_OR, x, y);
 }
 
+/* Returns x && y. */
 static fxa_value prove_both(prove_values *v, fxa_value x, fxa_value y) {
     if (x == PROVE_NEVER || y == PROVE_NEVER) return PROVE_NEVER;
     return fxa_builder_op2(v->b, FXA_OP_AND, x, y);

@@ -161,6 +161,7 @@ int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
+/* Returns a view with the sizes of a capture and the given strides. */
 static fxa_view capture_view(fxa_tensor_info info, const fxa_capture *c, const int64_t *stride, const void *data) {
     fxa_view v = {data, info.dtype, info.rank, {0}, {0}};
     memcpy(v.size, c->size, sizeof v.size);

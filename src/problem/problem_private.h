@@ -36,6 +36,7 @@ bool fxa__region_addresses(const fxa__region *r, int64_t *first, int64_t *end);
  * treat it as an overlap if either region is written. */
 
 typedef enum fxa__overlap { FXA__DISJOINT, FXA__OVERLAPPING, FXA__OVERLAP_UNKNOWN } fxa__overlap;
+/* Returns whether two regions share a byte; see region_overlap.c. */
 fxa__overlap fxa__region_overlap(const fxa__region *a, const fxa__region *b);
 /* Returns the sentence that a message appends for UNKNOWN, "" for the other results. */
 const char *fxa__overlap_note(fxa__overlap overlap);
@@ -106,6 +107,7 @@ fxa_view fxa__capture_view(const fxa_program *program, const fxa_capture *captur
 /* Returns the gradient of a captured tensor as a view, with its own strides and dtype. */
 fxa_view fxa__capture_grad_view(const fxa_program *program, const fxa_capture *captures, size_t index,
                                 const void *data);
+/* Returns the region of a view. */
 fxa__region fxa__view_region(const fxa_view *view);
 /* run_regions.c. Fails unless every output and the workspace (workspace_size bytes) are disjoint from all other memory
  * of the run. args has been checked. */

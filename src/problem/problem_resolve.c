@@ -159,6 +159,7 @@ static void resolve_map_range(const fxa_index_map *map, int64_t n, int64_t *lo, 
     }
 }
 
+/* Returns true if a window bounds q - k on at least one side. */
 static bool resolve_is_bounded(const fxa_problem *p) {
     return (p->flags & FXA_WINDOW) && ((p->window_left >= 0 && p->window_left < INT32_MAX) ||
                                        (p->window_right >= 0 && p->window_right < INT32_MAX));

@@ -54,6 +54,7 @@ static bool scale_is_byte(const fxa_problem *p, const fxa__operand_info *info) {
     return fxa__dtype_is_byte_float(fxa__operand_of(p, info)->dtype);
 }
 
+/* Returns how the problem uses the scale of a row. */
 static fxa__scale_use scale_use(const fxa_problem *p, const scale_row *row) {
     const fxa__operand_info *info = scale_operand(row);
     if (!(p->flags & FXA_SCALED)) return FXA__SCALE_NONE;

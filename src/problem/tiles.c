@@ -66,6 +66,7 @@ static void tiles_set_length(fxa_tile_bounds *box, fxa_input axis, int64_t fixed
     box->hi[axis] = (int32_t)(fixed > 0 ? fixed : most);
 }
 
+/* Returns true if sequences may have lengths of their own. */
 static bool tiles_are_ragged(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) != 0; }
 
 fxa_tile_bounds fxa__tile_full_box(const fxa__tile_grid *g) {
@@ -128,6 +129,7 @@ static fxa__slice tiles_indices(fxa__slice tiles, int64_t tile, int64_t size) {
 
 static int64_t tiles_length(fxa__slice s) { return s.last - s.first + 1; }
 
+/* Returns the class of a rectangle of tiles; a single mixed tile is evaluated pair by pair. */
 static fxa_tile_class tiles_class(const fxa__tile_grid *g, const tiles_rect *r) {
     fxa__slice q = tiles_indices(r->q, g->tile_q, g->p->in.sq), k = tiles_indices(r->k, g->tile_k, g->p->in.sk);
     fxa_tile_class tile = fxa__tile_class(g, q, k);

@@ -67,6 +67,7 @@ bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out);
 /* tiles_bruteforce.c. Prepares the evaluation of single pairs of g. pairs->vals stays NULL if they cannot be
  * evaluated. */
 fxa_status fxa__tile_bruteforce_open(const fxa__tile_grid *g, fxa__tile_bruteforce *pairs, fxa_error *err);
+/* Releases the memory of fxa__tile_bruteforce_open. */
 void fxa__tile_bruteforce_close(const fxa__tile_grid *g, fxa__tile_bruteforce *pairs);
 /* Returns the class of a tile (local indices) that range analysis calls mixed, by evaluating its pairs if they are few
  * and known. g->pairs and g->budget must be set. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems for the cuda engine by kinds: a kind is all that kernels are compiled for (program, features, widths, what
- * is asked for), and a shape is everything else: batch, heads, lengths, strides, values, params, scale. Compiling takes
- * seconds and a run does not, so a kind has many shapes. Kinds are numbered: the number decides where the program comes
- * from and the theme, a feature that the kind has for certain, so that any run of numbers has all of them; the rest is
- * drawn. Kind and shape come from two numbers, which is how one case is run again.
+ * Problems for the cuda engine in kinds and shapes. A kind is everything that kernels are compiled for (program,
+ * features, head dims, requested outputs); a shape is the rest: batch, heads, lengths, strides, values, params, scale.
+ * Compiling takes seconds and a run does not, so each kind has many shapes. The number of a kind selects the source of
+ * its program and its theme, a feature that it certainly has, so that consecutive numbers cover all themes; the rest is
+ * random. One case is repeated by the two numbers of its kind and shape.
  */
 #ifndef FXA_TESTS_CUDA_KINDS_H
 #define FXA_TESTS_CUDA_KINDS_H
@@ -17,9 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KINDS_MORE = 5 /* of ten shapes have this many pairs at most: */, KINDS_FEW = 4000, KINDS_MOST = 120000 };
+enum {
+    KINDS_MORE = 5 /* of ten shapes: how many have at most KINDS_FEW pairs */,
+    KINDS_FEW = 4000,
+    KINDS_MOST = 120000
+};
 
-/* What a kind has for certain, besides features of cases. */
+/* Themes: what a kind certainly has, besides features of cases. */
 enum {
     KINDS_FIXED = 1,
     KINDS_GRADS = 2,
@@ -62,7 +66,7 @@ static const struct kinds_theme {
 };
 enum { KINDS_THEMES = sizeof kinds_themes / sizeof *kinds_themes };
 
-/* Every way to read a tensor, and every class of gradients; %s: the storage type. [q,k]-shaped ones get the sizes of
+/* Every kind of tensor access and every gradient class; %s: the storage type. Tensors of shape [q,k] get the sizes of
  * the problem. */
 static const char *const kinds_texts[] = {
     "tensor w : %s[4]\nscore = score + w[b, h, q, k]",
@@ -85,7 +89,7 @@ static const char *const kinds_texts[] = {
 };
 enum { KINDS_TEXTS = sizeof kinds_texts / sizeof *kinds_texts };
 
-/* In turn. CONF_STEEP + 1: of kinds_texts. */
+/* Sources in turn. CONF_STEEP + 1: kinds_texts. */
 static const int kinds_sources[] = {CONF_TWIN,    CONF_STEEP + 1, CONF_GALLERY, CONF_MASK, CONF_SMOOTH,  CONF_STEEP + 1,
                                     CONF_GALLERY, CONF_SPARSE,    CONF_BOTH,    CONF_WILD, CONF_IDENTITY};
 enum { KINDS_SOURCES = sizeof kinds_sources / sizeof *kinds_sources };
@@ -93,12 +97,12 @@ enum { KINDS_SOURCES = sizeof kinds_sources / sizeof *kinds_sources };
 typedef struct kinds_kind {
     uint64_t start;
     const struct kinds_theme *theme;
-    const char *name;             /* of the program */
-    fxa_program *program, *bprop; /* of the caller; NULL: the derivative */
-    bool dense;                   /* its first tensor has an element for each pair */
+    const char *name;             /* name of the program */
+    fxa_program *program, *bprop; /* user-written backward; NULL: the derivative */
+    bool dense;                   /* its first tensor has an element per pair */
     uint32_t features, also;
-    int64_t width, width_v; /* compiled */
-    int64_t rows;           /* of decoding: packed ones, at most */
+    int64_t width, width_v; /* compiled head dims */
+    int64_t rows;           /* decoding: maximum packed rows */
     int64_t window;
 } kinds_kind;
 
@@ -120,7 +124,7 @@ static fxa_program *kinds_text(fxa_context *ctx, kinds_kind *k, int i) {
     return fxa_program_parse(ctx, text, strlen(text), &program, NULL) == FXA_OK ? program : NULL;
 }
 
-/* One feature beside the theme's is common, two are not. */
+/* Returns the features: one besides the theme's is common, two are rare. */
 static uint32_t kinds_features(const kinds_kind *k, uint64_t *rng) {
     uint32_t plain = ATTN_GQA | ATTN_DIMS | ATTN_READY | ATTN_SOME_GRADS | ATTN_DLSE;
     uint32_t others = ATTN_PADDING | ATTN_VARLEN | ATTN_SINK_ZERO | ATTN_SINK | ATTN_DROPOUT | ATTN_STRIDES |
@@ -139,14 +143,15 @@ static uint32_t kinds_also(const struct kinds_theme *theme, uint64_t *rng) {
     return also | (attn_int(rng, 0, 19) ? 0 : KINDS_MAX) | (attn_int(rng, 0, 19) ? 0 : KINDS_LSE);
 }
 
-static const int64_t kinds_widths[] = {64, 128, 32, 96, 192, 256, 64, 128}; /* compiled; the first six are all */
-enum { KINDS_PAIRS = 0xf000 /* kinds from here on: every pair of widths, without a program */ };
+/* compiled head dims; the first six are all of them */
+static const int64_t kinds_widths[] = {64, 128, 32, 96, 192, 256, 64, 128};
+enum { KINDS_PAIRS = 0xf000 /* kinds from this number on: every pair of head dims, without a program */ };
 
-/* The programs are the caller's to destroy. */
+/* Draws a kind; the caller destroys its programs. */
 static kinds_kind kinds_draw(fxa_context *ctx, uint64_t seed, int number) {
     kinds_kind k = {.start = frame_start(kinds_mix(seed, 0) << 16 | (uint64_t)(number & 0xffff))};
     uint64_t rng = k.start;
-    number = (int)(k.start & 0xffff); /* which a replayed one has in it */
+    number = (int)(k.start & 0xffff); /* a replayed seed contains the number */
     int turn = number / KINDS_SOURCES, source = kinds_sources[number % KINDS_SOURCES];
     bool pairs = number >= KINDS_PAIRS;
     if (pairs) source = CONF_IDENTITY;
@@ -167,7 +172,7 @@ static kinds_kind kinds_draw(fxa_context *ctx, uint64_t seed, int number) {
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------ */
 
-/* Columns that are compiled as `width`: multiples of 8 where rows are to be aligned. */
+/* Returns a head dim that is compiled as `width`: a multiple of 8 if rows are to be aligned. */
 static int64_t kinds_columns(int64_t width, bool loose, uint64_t *rng) {
     static const int64_t below[] = {[0] = 0, [1] = 0, [2] = 32, [3] = 64, [4] = 96, [6] = 128, [8] = 192};
     int64_t least = below[width / 32], r = attn_int(rng, 0, 2);
@@ -183,7 +188,7 @@ static int64_t kinds_length(uint64_t *rng) {
     return r < 5 ? attn_int(rng, 1, attn_int(rng, 0, 1) ? 3 : 40) : attn_int(rng, 1, 400);
 }
 
-/* Whether the engine would split the keys: other kernels, of which a kind has one at most. */
+/* Returns true if the engine would split the keys, which needs other kernels; a kind has at most one of the two. */
 static bool kinds_is_decode(const attn_shape *s) { return s->sq * (s->hq / s->hkv) <= 128 && s->sk >= 256; }
 
 static void kinds_decode(const kinds_kind *k, attn_shape *s, uint64_t *rng) {
@@ -220,7 +225,7 @@ static attn_shape kinds_shape(const kinds_kind *k, uint64_t *rng) {
     s.hq = s.hkv * (k->features & ATTN_GQA ? attn_int(rng, 1, 8) : 1);
     s.sq = attn_int(rng, 0, 9) ? kinds_length(rng) : attn_int(rng, 1, 4);
     s.sk = kinds_length(rng);
-    if (most > KINDS_FEW && attn_int(rng, 0, 2) == 0) /* several tiles both ways, more than the rest would leave */
+    if (most > KINDS_FEW && attn_int(rng, 0, 2) == 0) /* several tiles on both axes, more than the limit would allow */
         s.b = s.hkv = 1, s.hq = attn_int(rng, 1, k->features & ATTN_GQA ? 2 : 1), s.sq = attn_int(rng, 129, 330),
         s.sk = attn_int(rng, 257, 340), most = KINDS_MOST;
     if (decode) kinds_decode(k, &s, rng);
@@ -255,7 +260,7 @@ static void kinds_narrow(conf_case *c, const kinds_kind *k) {
     c->base.data.backward_flags &= ~(uint32_t)(FXA_ACCUMULATE_DTENSORS | FXA_ACCUMULATE_DPARAMS);
 }
 
-/* Where a tensor has an element for each pair; its rows a multiple of 16 bytes, or not. */
+/* Sets the size of a tensor with an element per pair; its rows are a multiple of 16 bytes or not. */
 static void kinds_resize(conf_case *c, const kinds_kind *k, const attn_shape *s, uint64_t *rng) {
     bool exact = attn_int(&(uint64_t){k->start}, 0, 2) > 0;
     int64_t pitch = exact ? (s->sk + 7) / 8 * 8 : s->sk + 3, n[4] = {s->b, s->hq, s->sq, pitch};
@@ -264,16 +269,15 @@ static void kinds_resize(conf_case *c, const kinds_kind *k, const attn_shape *s,
     c->captures[0].grad_dtype = (uint32_t)c->dtensor[0].dtype;
 }
 
-/* What values are like: as they come, small, large (few keys have all the weight), with a row of Q that
- * is NaN; or the scale is another. */
+/* Kinds of values: as drawn, small, large (few keys have all the weight), a NaN row of Q; or another scale. */
 enum {
     KINDS_PLAIN,
     KINDS_SMALL,
     KINDS_LARGE,
     KINDS_NAN,
-    KINDS_RISING, /* small keys first, whose maximum is none of the row */
-    KINDS_TURNED, /* a scale below 0 */
-    KINDS_ZERO    /* of 0 */
+    KINDS_RISING, /* increasing: the maximum of a row comes late */
+    KINDS_TURNED, /* a negative scale */
+    KINDS_ZERO    /* a scale of 0 */
 };
 
 static double kinds_value(int which, int64_t s, int64_t row, double x) {
@@ -306,7 +310,7 @@ static int kinds_revalue(conf_case *c, uint64_t *rng) {
     return which;
 }
 
-/* Shape number i of a kind; conf_free is the caller's. Returns what its values are like; -1: it cannot be. */
+/* Makes shape i of a kind; the caller calls conf_free. Returns the kind of its values, -1 = impossible. */
 static int kinds_case(conf_case *c, fxa_context *ctx, const kinds_kind *k, int i, conf_tally *tally) {
     uint64_t rng = kinds_mix(k->start, 1000 + (uint64_t)i);
     attn_shape s = kinds_shape(k, &rng);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers that the kernels of the cuda engine could get wrong, against the reference: scores that rise after the first
- * tiles, fall, or are as large as floats are, rows of nothing, V near the end of its type or not finite where weights
- * are 0, soft caps near their middle and far from it; in forward, decoding and backward, with all that changes where
- * rows and keys lie. Masks of tables: test_cuda_tables.c. On a GPU or on the model (tests/model). A case is drawn from
- * one number: FXA_TEST_CASE runs it again, FXA_TEST_CASES says how many, FXA_TEST_ENGINE=cpu runs them without a GPU.
+ * Numerically difficult inputs for the cuda kernels, compared with the reference: scores that rise after the first
+ * tiles, fall, or are as large as floats; rows without keys; V near the limits of its type, or not finite where weights
+ * are 0; soft caps near and far from their middle. Forward, decoding and backward, with every feature that changes the
+ * place of rows and keys. Masks by tables are in test_cuda_tables.c. Runs on a GPU or the GPU emulator (tests/model). A
+ * case is drawn from one number: FXA_TEST_CASE repeats it, FXA_TEST_CASES is the number of cases, FXA_TEST_ENGINE=cpu
+ * needs no GPU.
  */
 #include "base/dtype.h"
 #include "support/conf_frame.h"
@@ -48,8 +49,8 @@ enum { ADVERSE_PROGRAMS = sizeof adverse_programs / sizeof *adverse_programs };
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-/* What scores are like. Except of SMALL and PLAIN, Q is 0 but for one column, which has a gain of the row; K has there
- * what is a score, so that scores have few digits and are what they are meant to be. */
+/* Kinds of scores. Except for SMALL and PLAIN, Q is 0 but for one feature, which has a gain per row, and K has the
+ * score there, so that scores are exact and as intended. */
 enum {
     SCORES_PLAIN,
     SCORES_SMALL,
@@ -62,7 +63,7 @@ enum {
     SCORES_KINDS
 };
 static const char *const adverse_scores[] = {"plain", "small", "steps", "rise", "single", "fall", "huge", "mixed"};
-/* Not finite at some keys: whose score is far below all others, or falls behind that of a later key. */
+/* Kinds of V: not finite at keys whose score is far below all others, or below that of a later key. */
 enum { V_PLAIN, V_LARGE, V_EQUAL, V_TINY, V_POISONED, V_OVERCOME, V_KINDS };
 static const char *const adverse_values[] = {"plain", "large", "equal", "tiny", "poisoned", "overcome"};
 
@@ -71,12 +72,12 @@ typedef struct adverse {
     const struct adverse_program *program;
     uint32_t features;
     int scores, values;
-    double by; /* of SCORES_RISE and STEPS */
+    double by; /* increment of SCORES_RISE and STEPS */
     bool decode, f16, fixed, scalars;
     attn_shape s;
 } adverse;
 
-/* A gain of 0 makes all weights of a row alike, and backward all roundings. */
+/* Returns the gain of a row. A gain of 0 makes all weights of a row equal, and all roundings of backward. */
 static double adverse_gain(const adverse *x, int64_t q) {
     static const double gains[] = {1, -1, 0.5, 0, 0.75, 1, 0.25};
     return q % 7 == 3 && x->values < V_POISONED ? 0.03125 : gains[q % 7];
@@ -89,7 +90,7 @@ static double adverse_score(const adverse *x, int64_t k) {
     case SCORES_SINGLE: return k % 256 == 200 ? 1000 : 0;
     case SCORES_FALL: return (double)-k * x->by;
     case SCORES_HUGE: return (k % 3 == 0 ? 1 : -1) * (k > 100 ? (x->f16 ? 4096. : 0x1p100) : 0);
-    default: return k % 160 < 128 ? (double)(k % 5) * 0.125 : (double)(k % 11 - 5) * 8; /* MIXED: near, and far */
+    default: return k % 160 < 128 ? (double)(k % 5) * 0.125 : (double)(k % 11 - 5) * 8; /* MIXED: near and far */
     }
 }
 
@@ -112,14 +113,14 @@ static double adverse_value(const adverse *x, fxa_slot slot, double scale, int64
     if (x->scores == SCORES_SMALL && x->values < V_POISONED) return old * 0.02;
     if (slot == FXA_SLOT_Q) return d == 0 ? adverse_gain(x, s) : 0;
     if (d > 0) return old;
-    /* keys whose V is not finite have a weight that is not there, or not small */
+    /* keys with non-finite V have a weight of 0, or a large one */
     double score = x->values == V_POISONED   ? (s % 97 == 50 ? -8000 : (double)(s % 7) * 0.125)
                    : x->values == V_OVERCOME ? (s % 256 == 200 ? 8000 : 0)
                                              : adverse_score(x, s);
     return x->f16 ? fmin(fmax(score / scale, -60000), 60000) : score / scale;
 }
 
-/* All live elements of a slot, in memory and as the oracle has them. Pages may be shared: what was written last is. */
+/* Fills all used elements of a slot, in memory and in the reference. Shared pages contain what was written last. */
 static void adverse_fill(conf_case *c, const adverse *x, fxa_slot slot) {
     attn_case *base = &c->base;
     bool keys = slot != FXA_SLOT_Q;
@@ -139,7 +140,7 @@ static void adverse_fill(conf_case *c, const adverse *x, fxa_slot slot) {
                     }
 }
 
-/* Sinks that rows see nothing of, that are all they see, that make them NaN. */
+/* Sets sinks that a row ignores, that get all the weight, or that are NaN. */
 static void adverse_sinks(conf_case *c, uint64_t *rng) {
     static const double some[] = {-INFINITY, 1e4, -1e4, 60, -60, 0, 1, 3.4e38, -3.4e38, INFINITY, NAN};
     attn_tensor *t = &c->base.data.t[FXA_SLOT_SINKS];
@@ -152,7 +153,7 @@ static void adverse_sinks(conf_case *c, uint64_t *rng) {
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
-/* What is compiled comes of all but the last four bits: cases in a row share it. */
+/* Draws a case. All but the last four bits select the compiled code, so consecutive cases share it. */
 static adverse adverse_draw(uint64_t start) {
     static const int64_t widths[] = {64, 128, 32, 96, 64, 128, 192, 256};
     static const uint32_t some[] = {0,
@@ -224,7 +225,7 @@ static adverse adverse_draw(uint64_t start) {
     return x;
 }
 
-/* Where scores are so large that the bounds say nothing: O and LSE within what rounding of weights comes to. */
+/* Returns true if O and LSE are within the rounding of weights, where scores are too large for the usual bounds. */
 static bool adverse_is_near(conf_case *c, const adverse *x) {
     static const fxa_slot slots[] = {FXA_SLOT_O, FXA_SLOT_LSE};
     for (int i = 0; i < 2; i++) {
@@ -245,7 +246,7 @@ static bool adverse_is_near(conf_case *c, const adverse *x) {
     return true;
 }
 
-/* scale NaN: it is drawn. */
+/* Runs a case; scale NaN: as drawn. */
 static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale) {
     static conf_case c;
     char what[400];
@@ -259,7 +260,7 @@ static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale
     if (x.f16 && strstr(text, "bf16")) memcpy(strstr(text, "bf16"), " f16", 4);
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
     if (!program) return false;
-    bool ok, types = x.features & ATTN_DTYPES; /* then O is of f32 */
+    bool ok, types = x.features & ATTN_DTYPES; /* O is f32 */
     for (;; conf_free(&c)) {
         fxa_program_retain(program);
         ok = conf_draw(&c, ctx, frame_features(x.features), &x.s, program, x.program->name, NULL, &f->all, &rng);
@@ -271,7 +272,7 @@ static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale
     if (strcmp(x.program->name, "dense") == 0)
         conf_resize(&c, 0, (int64_t[]){x.s.b, x.s.hq, x.s.sq, (x.s.sk + 7) / 8 * 8}, &rng);
     if (isnan(scale)) scale = attn_int(&rng, 0, 7) ? 0.125 : attn_int(&rng, 0, 2) ? -0.25 : 0;
-    c.base.x.scale = scale == 0 ? 1 : scale; /* what K is made for */
+    c.base.x.scale = scale == 0 ? 1 : scale; /* K is made for this scale */
     adverse_fill(&c, &x, FXA_SLOT_Q), adverse_fill(&c, &x, FXA_SLOT_K), adverse_fill(&c, &x, FXA_SLOT_V);
     c.base.x.scale = scale;
     if (c.base.features & ATTN_SINK) adverse_sinks(&c, &rng);
@@ -284,7 +285,7 @@ static bool adverse_run(fxa_context *ctx, conf_frame *f, adverse x, double scale
     f->forward_alone = x.values >= V_POISONED || x.values == V_LARGE || x.values == V_EQUAL || x.scores == SCORES_HUGE;
     ok = frame_passes(f, &c);
     if (ok && f->state[0] == FRAME_UNSURE && !(c.base.data.problem.flags & FXA_ACCUMULATE_O)) {
-        conf_fill_outputs(&c, FXA_FORWARD); /* what was kept of forward is the reference's */
+        conf_fill_outputs(&c, FXA_FORWARD); /* backward gets the reference's forward results */
         ok = conf_reference(&c, FXA_FORWARD) && conf_run(&c, f->engine, FXA_FORWARD) && adverse_is_near(&c, &x);
     }
     printf("case 0x%" PRIx64 " %s%s, scores %s %g, V %s, %s %d/%d %s\n", start, x.decode ? "decode " : "",
@@ -315,7 +316,7 @@ TEST(numbers) {
     fxa_context_destroy(ctx);
 }
 
-/* V that is not finite, beside what is done to Q and to O on their way: scales below 0, results of f32. */
+/* Non-finite V with negative scales, and with f32 results. */
 TEST(values_without_weight) {
     fxa_context *ctx = NULL;
     conf_frame f;
@@ -327,7 +328,7 @@ TEST(values_without_weight) {
         x.s = (attn_shape){.b = 1, .hq = 2, .hkv = 2, .sq = 60 + i, .sk = 250 + i, .d = 64, .dv = 64, .window = 40};
         if (!adverse_run(ctx, &f, x, i % 8 < 4 ? 0.125 : -0.25)) break;
     }
-    static const uint64_t sinks[] = {0x28, 0x4e, 0x59, 0x5f}; /* beside which no weight is left, or NaN */
+    static const uint64_t sinks[] = {0x28, 0x4e, 0x59, 0x5f}; /* sinks that leave no weight for keys, or are NaN */
     for (int i = 0; i < 8; i++) {
         adverse x = {.start = sinks[i / 2], .program = &adverse_programs[i % 2 ? 1 : 3], .scores = SCORES_PLAIN};
         x.values = V_OVERCOME, x.features = ATTN_SINK;
@@ -338,7 +339,8 @@ TEST(values_without_weight) {
     fxa_context_destroy(ctx);
 }
 
-/* Keys of one score, V of nearly 0, a column of K that is alike: dS of many pairs rounds alike, and dQ sums it up. */
+/* Keys with equal scores, V near 0, a constant feature of K: dS of many pairs rounds in the same direction, and dQ sums
+ * it. */
 TEST(terms_that_round_alike) {
     fxa_context *ctx = NULL;
     conf_frame f;
@@ -353,7 +355,7 @@ TEST(terms_that_round_alike) {
 
 /* ---- Rows that are given as empty -------------------------------------------------------------------------------- */
 
-/* Where LSE is -inf the row has no gradient, whatever its scores are. */
+/* Rows with LSE -inf have no gradient, whatever their scores. */
 static bool adverse_emptied(fxa_context *ctx, conf_frame *f, const char *text, uint32_t features, int i) {
     static conf_case c;
     uint64_t rng = 77 + (uint64_t)i;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Soft caps of the cuda engine against the reference, by params and by numbers, where tiles go from one way of bending
- * them to another: scores near 0, around the cap and far beyond it, one far score in a tile of small ones, caps beside
- * which four pairs at a time would be too coarse, caps of 0 and below, near the end of f32 and NaN, keys that are NaN
- * behind a mask, tiles that are not whole; forward and backward. On a GPU or on the model (tests/model).
- * A test is one program at one width: a process of run_cuda.py, which compiles for half a minute.
+ * Soft caps of the cuda engine compared with the reference, as params and as constants, where tiles switch between
+ * their tanh variants: scores near 0, around the cap and far above it, one large score in a tile of small ones, caps
+ * too large for the fast variant, caps of 0, negative, near the f32 limit and NaN, NaN keys behind a mask, partial
+ * tiles; forward and backward. Runs on a GPU or the GPU emulator (tests/model). Each test is one program at one head
+ * dim, run by its own process of run_cuda.py, because compiling takes half a minute.
  */
 #include "base/dtype.h"
 #include "support/conf_frame.h"
@@ -22,7 +22,7 @@ enum { CAPS_SECONDS = 120 };
 enum { CAPS_PARAM, CAPS_NUMBER, CAPS_TWO };
 static const struct caps_program {
     int by;
-    const char *format, *mask; /* %.9g: the cap */
+    const char *format, *mask; /* %.9g is the cap */
 } caps_programs[] = {
     {CAPS_PARAM, "param cap : float\nscore = cap * tanh(score / cap)", ""},
     {CAPS_NUMBER, "score = %.9g * tanh(score / %.9g)", "\nmask = k <= q + 40"},
@@ -37,7 +37,7 @@ enum { CAPS_ALL = sizeof caps_all / sizeof *caps_all };
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-/* In parts of the cap, but OUTLIER and PLAIN: of scores as they are. SPOILT: keys behind a mask are NaN. */
+/* Scores as multiples of the cap, except OUTLIER and PLAIN. SPOILT: keys behind a mask are NaN. */
 enum { CAPS_NEAR, CAPS_AROUND, CAPS_BEYOND, CAPS_TILES, CAPS_PLAIN, CAPS_OUTLIER, CAPS_SPOILT, CAPS_SCORES };
 static const char *const caps_scores[] = {"near", "around", "beyond", "tiles", "plain", "outlier", "spoilt"};
 
@@ -64,7 +64,7 @@ static double caps_score(const caps_case *x, int64_t k) {
     }
 }
 
-/* Q is 0 but for one column, which has a gain of the row; K has the score there. */
+/* Returns an element: Q is 0 but for one feature, which has a gain per row; K has the score there. */
 static double caps_value(const caps_case *x, fxa_slot slot, double scale, int64_t s, int64_t d, double old) {
     static const double gains[] = {1, -1, 0.5, 0.75, 1, -0.25, 0.03125};
     if (slot == FXA_SLOT_Q) return d == 0 ? gains[s % 7] : 0;
@@ -73,7 +73,7 @@ static double caps_value(const caps_case *x, fxa_slot slot, double scale, int64_
     return score == score ? fmin(fmax(score, -most), most) : score;
 }
 
-/* All elements of a slot, in memory and as the oracle has them. */
+/* Fills all elements of a slot, in memory and in the reference. */
 static void caps_fill(conf_case *c, const caps_case *x, fxa_slot slot) {
     attn_case *base = &c->base;
     attn_tensor *t = &base->data.t[slot];
@@ -94,18 +94,19 @@ static fxa_program *caps_parse(fxa_context *ctx, const caps_case *x) {
     char text[300];
     fxa_program *program = NULL;
     fxa_error err;
-    int n = snprintf(text, sizeof text, x->program->format, x->cap, x->cap); /* a param's text has no cap in it */
+    /* with a param the text does not contain the cap */
+    int n = snprintf(text, sizeof text, x->program->format, x->cap, x->cap);
     const char *mask = x->scores == CAPS_SPOILT ? "\nmask = k % 9 != 4" : x->program->mask;
     snprintf(text + n, sizeof text - (size_t)n, "%s", mask);
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
     return program;
 }
 
-/* Where scores are so large that the bounds say nothing: an LSE is the largest of its row, nearly. */
+/* Returns true if LSE is nearly the row maximum, where scores are too large for the usual bounds. */
 static bool caps_is_near(conf_case *c, conf_frame *f) {
     const conf_buffer *t = &c->slot[FXA_SLOT_LSE];
     int64_t at[FXA_MAX_RANK] = {0};
-    conf_fill_outputs(c, FXA_FORWARD); /* what was kept of forward is the reference's */
+    conf_fill_outputs(c, FXA_FORWARD); /* backward gets the reference's forward results */
     if (!conf_reference(c, FXA_FORWARD) || !conf_run(c, f->engine, FXA_FORWARD)) return false;
     do {
         int64_t place = conf_place(t, at);
@@ -144,7 +145,7 @@ static bool caps_run(fxa_context *ctx, conf_frame *f, const caps_case *x) {
     return ok;
 }
 
-/* Of each kind all caps, with some scores; rows and keys that fill tiles, and that do not. */
+/* Tests all caps of a kind with some scores, for complete and partial tiles. */
 static bool caps_kind(fxa_context *ctx, conf_frame *f, int kind) {
     static const int64_t rows[] = {192, 130, 200, 129}, keys[] = {256, 300, 128, 190};
     caps_case x = {.program = &caps_programs[kind % CAPS_PROGRAMS], .f16 = kind % 4 >= 2, .width = kind % 2 ? 128 : 64};
@@ -169,7 +170,7 @@ static void caps_check(int kind) {
     fxa_context_destroy(ctx);
 }
 
-/* Program kind % CAPS_PROGRAMS; the width by whether the kind is odd. */
+/* Kind n: program n % CAPS_PROGRAMS; its parity selects the head dim. */
 TEST(caps_that_are_params_at_64) { caps_check(0); }
 TEST(caps_that_are_params_at_128) { caps_check(5); }
 TEST(caps_that_are_numbers_behind_a_mask_at_64) { caps_check(6); }

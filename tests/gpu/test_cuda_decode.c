@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decoding by the cuda engine, beyond single problems: an entry has the same bits in any batch, a workspace serves
- * problems of all kinds in turn whatever it holds, and CTAs have as many shares as they may, some of which are computed
- * again because V is not finite where weights are 0. Beside it, in every pass, lengths, offsets and pages of any value.
- * On a GPU or on the model (tests/model).
+ * Decoding with the cuda engine: a batch entry has the same bits in any batch, a workspace with any contents serves
+ * different problems in turn, CTAs have as many work items as possible, some of which are recomputed because V is not
+ * finite where weights are 0. Also lengths, offsets and pages with any values, in every pass. Runs on a GPU or the GPU
+ * emulator (tests/model).
  */
-#define DEVICE_CUDA 1 /* of the engines that device_rig.h may be for */
+#define DEVICE_CUDA 1 /* selects the engine in device_rig.h */
 #include "gpu/device_driver.h"
 #include "gpu/device_rig.h"
 
@@ -19,7 +19,7 @@ typedef struct decode_problem {
     bool lengths, backward;
 } decode_problem;
 
-/* Lengths of keys: none, one, a tile and its neighbours, all. */
+/* Returns a number of keys: 0, 1, a tile and its neighbours, all. */
 static int32_t decode_length(const decode_problem *p, int64_t b) {
     const int64_t some[] = {p->sk, 0, 128, 1, p->sk - 1, 129, 127, p->sk / 2};
     return (int32_t)some[b % 8];
@@ -40,7 +40,7 @@ static bool decode_make(attn_data *x, fxa_context *ctx, const decode_problem *p,
 
 static size_t decode_entry_bytes(const attn_tensor *t) { return (size_t)t->stride[0] * fxa_dtype_size(t->dtype); }
 
-/* One entry of the data by itself. */
+/* Runs one batch entry by itself. */
 static fxa_status decode_alone(attn_data *x, fxa_context *ctx, int64_t b, fxa_pass pass, fxa_error *err) {
     attn_call call;
     device_call_make(x, pass, &call);
@@ -80,11 +80,11 @@ TEST(entries_have_their_bits_in_any_batch) {
         {2, 4, 1, 20, 4200, 64, decode_causal, false, false},
         {3, 2, 2, 130, 200, 64, decode_causal, true, false},
         {5, 4, 4, 3, 2300, 32, decode_cap, true, false},
-        /* items of some pieces in the batch; alone clusters of eight CTAs, of four, of two */
+        /* several splits per item in the batch; single entries use clusters of eight, four or two CTAs */
         {9, 8, 8, 1, 4200, 64, "mask = k <= q + 1500", false, false},
         {2, 16, 16, 1, 4200, 64, decode_causal, true, false},
         {5, 8, 8, 1, 1100, 64, "", true, false},
-        /* whole entries first, then those that are left in halves, in quarters */
+        /* complete entries first, the remaining ones split in halves or quarters */
         {20, 8, 8, 1, 2100, 64, "", false, false},
         {20, 8, 8, 1, 4200, 64, "", false, false},
     };
@@ -95,13 +95,13 @@ TEST(entries_have_their_bits_in_any_batch) {
 
 /* ---- One workspace ----------------------------------------------------------------------------------------------- */
 
-/* How many ints of a slot a run reads. */
+/* Returns how many ints of a slot a run reads. */
 static int64_t decode_ints(const fxa_problem *p, int slot) {
     if (slot == FXA_SLOT_PAGES) return p->b * ((p->sk + p->page_size - 1) / p->page_size);
     return p->b + (slot == FXA_SLOT_CU_Q || slot == FXA_SLOT_CU_K);
 }
 
-/* The call with its tensors on the device and a workspace of the test's. */
+/* Runs with tensors on the device and the test's workspace. */
 static void decode_run_at(device *d, attn_data *x, fxa_context *ctx, fxa_pass pass, uintptr_t workspace, size_t most) {
     attn_call call;
     fxa_plan *plan = NULL;
@@ -176,7 +176,7 @@ TEST(problems_of_all_kinds_in_one_workspace) {
     fxa_context_destroy(ctx);
 }
 
-/* Lengths that only the device sees count as far as there are rows, in every pass. */
+/* Lengths in device memory are clamped to the number of rows, in every pass. */
 TEST(lengths_of_any_value) {
     NEEDS_DEVICE;
     static const decode_problem problems[] = {
@@ -216,9 +216,8 @@ TEST(lengths_of_any_value) {
     fxa_context_destroy(ctx);
 }
 
-/* Both passes with the ints of a slot as the host takes them, then with others that the device clamps to these, which
- * gives the same bits; then with anything, of which nothing is asked but that it ends and, as the model and memcheck
- * tell, touches nothing else. */
+/* Runs both passes with valid ints, then with ints that the device clamps to them: same bits. Then with arbitrary ints:
+ * the run must end and, as the emulator and memcheck show, access nothing else. */
 static void decode_any_ints(attn_data *x, fxa_context *ctx, int slot, const int32_t *tame, const int32_t *wild) {
     enum { ROOM = 4 << 20, MOST = 16 };
     const int32_t some[] = {-1, 0, 1, 70, 131, 200, INT32_MAX, INT32_MIN, INT32_MAX - 7, -70};
@@ -277,8 +276,8 @@ TEST(pages_of_any_value) {
     fxa_context_destroy(ctx);
 }
 
-/* More key tiles than a row of a list holds, none of them partial: nothing is listed, and nothing unset is read, as the
- * model and initcheck tell. */
+/* More key tiles than a row of a list holds, none partial: nothing is listed, and nothing uninitialized is read, as the
+ * emulator and initcheck show. */
 TEST(a_list_that_is_one_run) {
     NEEDS_DEVICE;
     const decode_problem p = {1, 1, 1, 1, 262272, 32, "mask = k <= q + 300000", false, false};
@@ -294,13 +293,13 @@ TEST(a_list_that_is_one_run) {
     attn_keep(&x, FXA_FORWARD, &want);
     T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
     attn_off off = attn_tensor_off(attn_output(&x, FXA_FORWARD, 0), want.memory[0]);
-    T_CHECK(!off.odd && off.size > 0 && off.worst <= 3 * 0x1p-8 * off.size); /* O and weights have 8 bits */
+    T_CHECK(!off.odd && off.size > 0 && off.worst <= 3 * 0x1p-8 * off.size); /* O and weights have 8 significant bits */
     attn_drop(&want);
     attn_data_free(&x);
     fxa_context_destroy(ctx);
 }
 
-/* By ref first, then here: as near as sums of what has 8 bits are. */
+/* Runs with ref, then here: equal within sums of 8-bit values. */
 static void decode_as_ref(attn_data *x, fxa_context *ctx, fxa_pass pass, const char *text) {
     attn_kept want = {{NULL}};
     attn_tensor *t;
@@ -320,8 +319,8 @@ static void decode_as_ref(attn_data *x, fxa_context *ctx, fxa_pass pass, const c
     attn_drop(&want);
 }
 
-/* The same where kernels other than that of decoding visit them (d != dv), along keys and along queries: tiles with the
- * mask beside a run of whole ones, and whole ones that are no run, so that all are visited with the mask. */
+/* The same for kernels other than decoding (d != dv), along keys and along queries: masked tiles next to a run of full
+ * tiles, and full tiles that form no run, so that all are masked. */
 TEST(lists_with_runs) {
     NEEDS_DEVICE;
     static const struct {
@@ -348,7 +347,7 @@ TEST(lists_with_runs) {
 
 /* ---- Many shares ------------------------------------------------------------------------------------------------- */
 
-/* V of some entries is not finite where the mask is false: what an entry gets is what it gets of 0 there. */
+/* Poisons V of some entries where the mask is false; the results are those of 0 there. */
 static void decode_poison(attn_data *x, const decode_problem *p, bool poison) {
     static const double odd[] = {INFINITY, -INFINITY, NAN};
     attn_tensor *t = &x->t[FXA_SLOT_V];
@@ -385,7 +384,7 @@ TEST(shares_that_are_computed_again) {
     decode_many(&(decode_problem){40, 4, 4, 1, 256, 32, text, false, false});
     decode_many(&(decode_problem){3, 8, 4, 1, 4200, 64, text, false, false});
     decode_many(&(decode_problem){2, 4, 2, 15, 2400, 64, text, false, false});
-    decode_many(&(decode_problem){9, 8, 8, 1, 4200, 64, text, false, false}); /* items of four pieces */
+    decode_many(&(decode_problem){9, 8, 8, 1, 4200, 64, text, false, false}); /* items with four splits */
     if (many) decode_many(&(decode_problem){atoi(many), 3, 3, 1, 256, 32, text, false, false});
 }
 

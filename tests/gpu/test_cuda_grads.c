@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gradients of the cuda engine on a GPU that random problems (test_cuda_device) reach too seldom, against the reference
- * by the same bounds: those of captured tensors and params of every class, with FXA_DETERMINISTIC the same bits in many
- * runs, by each family of kernels. FXA_TEST_DTYPE=f32 has simt alone. Most of the time goes into compiling: with
- * FXA_CUDA_FAMILY one family is run (any: the best), with FXA_TEST_ROW one row of a test: many processes side by side.
- * Skips by name where the engine is not; FXA_TEST_ENGINE=cpu asks another one, which shows the rows themselves.
+ * Gradients of the cuda engine that random problems (test_cuda_device) rarely cover, compared with the reference by the
+ * same bounds: captured tensors and params of every gradient class, with FXA_DETERMINISTIC the same bits in many runs,
+ * for each kernel family. FXA_TEST_DTYPE=f32 has only simt. Most of the time is compilation: FXA_CUDA_FAMILY selects
+ * one family (any: the best), FXA_TEST_ROW one row, for parallel processes. Skipped without the engine;
+ * FXA_TEST_ENGINE=cpu tests the rows themselves with another engine.
  */
 #include "base/dtype.h"
 #include "support/conf_case.h"
@@ -22,7 +22,7 @@ static const char *grads_engine(void) {
     return name && *name ? name : "cuda";
 }
 
-/* Why the engine does not run here; NULL: it does. */
+/* Returns why the engine cannot run here, NULL = it can. */
 static const char *grads_missing(void) {
     static fxa_support report;
     fxa_context *ctx = NULL;
@@ -41,8 +41,8 @@ static const char *grads_missing(void) {
 
 typedef struct grads_row {
     const char *text;
-    uint32_t features, flags; /* of attn_case.h; of the backward pass */
-    int64_t size[6]; /* of the first tensor; 0: as drawn. Then keys and columns of all shapes; 0: as they are */
+    uint32_t features, flags; /* features of attn_case.h; flags of the backward pass */
+    int64_t size[6];          /* sizes of the first tensor, then keys and head dims of all shapes; 0 = as drawn */
 } grads_row;
 
 static attn_shape grads_shape(const grads_row *row, int i) {
@@ -53,7 +53,7 @@ static attn_shape grads_shape(const grads_row *row, int i) {
     return s;
 }
 
-/* More runs of the backward pass, which must leave the same bytes. */
+/* Repeats the backward pass, which must give the same bytes. */
 static bool grads_again(conf_case *c) {
     static unsigned char first[1 << 22];
     size_t used = 0;
@@ -78,7 +78,7 @@ static bool grads_again(conf_case *c) {
     return true;
 }
 
-/* 1: right; 0: refused, or nothing can be said. */
+/* Returns 1 if correct, 0 if refused or not comparable. */
 static int grads_one(fxa_context *ctx, const grads_row *row, int shape, uint64_t *rng) {
     static conf_case c;
     static conf_tally tally;
@@ -94,7 +94,7 @@ static int grads_one(fxa_context *ctx, const grads_row *row, int shape, uint64_t
     p->alignment = row->features & ATTN_STRIDES ? 0 : 16;
     p->flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
     c.base.data.backward_flags |= row->flags;
-    alarm(GRADS_SECONDS); /* ends the process */
+    alarm(GRADS_SECONDS); /* timeout: ends the process */
     ok = ok && conf_check_forward(&c, grads_engine());
     forward = ok && !c.refused;
     ok = ok && conf_check_backward(&c, grads_engine());
@@ -108,7 +108,7 @@ static int grads_one(fxa_context *ctx, const grads_row *row, int shape, uint64_t
     return ok && right;
 }
 
-/* By every family that a device may have; f32 has one. Sums in a fixed order sm80 leaves to simt, whose turn comes. */
+/* Tests rows with every family of the device; f32 has one. sm80 leaves ordered sums to simt, which is tested too. */
 static void grads_rows(const grads_row *rows, size_t n, size_t least) {
     static const char *const families[] = {"", "sm80", "simt"};
     const char *only = getenv("FXA_CUDA_FAMILY"), *row = getenv("FXA_TEST_ROW");
@@ -148,7 +148,7 @@ static const char grads_slope[] = "tensor t : bf16[2]\nparam cap : float\n"
                                   "score = cap * tanh(score * t[h, (q * k) % 7] / cap) + t[h, 0]";
 static const char grads_bucket[] = "tensor t : f16[2]\nscore = score + t[h, min(abs(q - k) >> 1, 31)]\nmask = k <= q";
 static const char grads_quotient[] =
-    "tensor c : f32[2]\ntensor w : f32[1]\n" /* scattered beside sums, no pair divides */
+    "tensor c : f32[2]\ntensor w : f32[1]\n" /* scattered next to sums, without division of a pair */
     "score = score - ((0.01 * k - c[h, q]) / (w[h] * w[h] + 0.5)) ** 2";
 static const char grads_distance[] = "tensor t : f32[1]\nscore = score + t[q - k + 100]";
 
@@ -164,7 +164,7 @@ TEST(same_bits_in_every_run) {
     GRADS_ROWS(rows, 8);
 }
 
-/* Key tiles that add to dQ one after the other: two, or three where columns are few, for the time of the model. */
+/* Key tiles that add to dQ in order: two, or three for small head dims, because the emulator is slow. */
 TEST(dq_by_turns) {
     static const char cap[] = "param cap : float\nscore = cap * tanh(score / cap)";
     static const grads_row rows[] = {
@@ -178,7 +178,7 @@ TEST(dq_by_turns) {
     GRADS_ROWS(rows, 8);
 }
 
-/* Queries to which no key tile comes, beside others: what is not written of the sum of dQ counts for nothing. */
+/* Queries without key tiles: unwritten parts of the sum of dQ count as 0. */
 TEST(queries_without_keys) {
     static const grads_row rows[] = {
         {"mask = (q >> 6) % 2 == 0", ATTN_GQA, 0, {0, 0, 0, 0, 300, 128}},
@@ -188,8 +188,8 @@ TEST(queries_without_keys) {
     GRADS_ROWS(rows, 4);
 }
 
-/* An element for each pair, whose gradient is dS itself: all of it is written, or what a mask leaves out is 0; and
- * beside sums along diagonals. */
+/* An element per pair, whose gradient is dS: all of it is written, 0 where the mask is false; also next to sums along
+ * diagonals. */
 TEST(pairs_of_their_own) {
     static const char plain[] = "tensor t : bf16[4]\nscore = score + t[b, h, q, k]";
     static const char masked[] = "tensor t : bf16[4]\nscore = score + t[b, h, q, k]\nmask = k <= q + 20 && k >= q - 90";
@@ -203,7 +203,7 @@ TEST(pairs_of_their_own) {
     GRADS_ROWS(rows, 8);
 }
 
-/* One element for all, for each entry or head, for each row or key; indices that leave the tensor. */
+/* One element for all, per entry or head, per row or key; out-of-bounds indices. */
 TEST(every_class) {
     static const grads_row rows[] = {
         {"tensor t : f32[0]\nparam a : float\nscore = score + a * t[] * float(k - q)", ATTN_GQA, 0, {0}},
@@ -220,7 +220,7 @@ TEST(every_class) {
     GRADS_ROWS(rows, 12);
 }
 
-/* So many sums over all pairs that kernels of sm80 have one text for them; columns in two parts, too. */
+/* More sums over all pairs than sm80 kernels keep separate; head dims in two parts, too. */
 TEST(many_sums) {
     static const char sums[] = "tensor t : f32[2]\nparam a : float\n"
                                "score = a * tanh(score * t[h, 0] / a) + "
@@ -233,7 +233,7 @@ TEST(many_sums) {
     GRADS_ROWS(rows, 4);
 }
 
-/* Pages that entries share, of any size; rows packed, lengths of keys, gradients that are added. */
+/* Pages shared by entries, of any size; packed rows, key lengths, accumulated gradients. */
 TEST(pages) {
     static const grads_row rows[] = {
         {"mask = k <= q + 60", ATTN_GQA | ATTN_PAGED, FXA_DETERMINISTIC, {0}},
@@ -248,7 +248,7 @@ TEST(pages) {
     GRADS_ROWS(rows, 7);
 }
 
-/* Packed, and added to what is there: rows of nobody stay as they are. */
+/* Packed and accumulated: rows outside all sequences do not change. */
 TEST(packed_and_added) {
     static const grads_row rows[] = {
         {"mask = k <= q",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks by tables of ints in the cuda engine, against the reference: what tiles are left out by, and what no table
- * says. On a GPU or on the model (tests/model). FXA_TEST_SHAPES says how many shapes of each, FXA_TEST_ENGINE=cpu runs
- * them without a GPU.
+ * Masks by int tables in the cuda engine, compared with the reference: masks that skip tiles by precomputed tables, and
+ * masks that cannot. Runs on a GPU or the GPU emulator (tests/model). FXA_TEST_SHAPES is the number of shapes of each,
+ * FXA_TEST_ENGINE=cpu needs no GPU.
  */
 #include "support/conf_frame.h"
 #include "support/own_engines.h"
@@ -12,8 +12,7 @@ static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cuda, &fxa__e
 
 enum { TABLES_SECONDS = 120, TABLES_SHAPES = 6 };
 
-/* What tiles are left out by: ints along q, along k, by blocks, beyond the ends of tensors, more than there are tables
- * for, and what no table says. */
+/* Masks: ints along q, along k, by blocks, out of bounds, more than there are tables for, and unsuitable ones. */
 static const char *const tables_masks[] = {
     "tensor t : i32[1]\nmask = k < 30 * t[q]",
     "tensor t : i16[2]\nmask = k <= q + t[b, k // 32] * 8",
@@ -28,11 +27,11 @@ static const char *const tables_masks[] = {
     "tensor t : i32[1]\nmask = t[min(k, 70)] < 4 && t[max(q - 8, 0)] > 0",
     "tensor t : i32[1]\nmask = t[k // 64] != t[q // 64] || t[k] == 2",
     "tensor t : i64[2]\nmask = t[b, q] == t[b, k] && k <= q",
-    "tensor t : i32[2]\nmask = any(i, 6, t[q // 32, i] == k // 16) || k == q", /* ranges by a call */
+    "tensor t : i32[2]\nmask = any(i, 6, t[q // 32, i] == k // 16) || k == q", /* range by an out-of-line function */
 };
 enum { TABLES_MASKS = sizeof tables_masks / sizeof *tables_masks };
 
-/* Documents: tensors with an element for each position, which the mask reads as words, or as whole elements. */
+/* Documents: tensors with an element per position, read as 32-bit words or as 64-bit elements. */
 static const char *const tables_documents[] = {
     "tensor t : i64[2]\nmask = t[b, q] == t[b, k]",
     "tensor t : i64[1]\nmask = t[q] == t[k] && k <= q",
@@ -49,13 +48,13 @@ static void tables_resize(conf_case *c, const attn_shape *s, uint64_t *rng) {
     }
 }
 
-/* number: of tables_masks, and behind those of tables_documents. */
+/* Runs mask `number` of tables_masks, then of tables_documents. */
 static bool tables_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
     static conf_case c;
     static const uint32_t some[] = {0, ATTN_PADDING, ATTN_VARLEN, ATTN_GQA};
     uint64_t rng = t_seed() * 977 + (uint64_t)(number * 64 + i);
     bool documents = number >= TABLES_MASKS, best = !frame_is_set("FXA_CUDA_FAMILY");
-    uint32_t features = some[i % 4]; /* lengths are one more code of a mask, of every other one in other families */
+    uint32_t features = some[i % 4]; /* lengths compile the mask once more: every other one in other families */
     if (!best && number % 2) features &= (uint32_t)ATTN_GQA;
     const char *text = documents ? tables_documents[number - TABLES_MASKS] : tables_masks[number];
     attn_shape s = {.b = attn_int(&rng, 1, 2), .hkv = attn_int(&rng, 1, 2), .d = 64, .dv = 64, .window = 40};
@@ -69,7 +68,8 @@ static bool tables_masked(fxa_context *ctx, conf_frame *f, int number, int i) {
     if (!program || !conf_draw(&c, ctx, features, &s, program, "masks", NULL, &f->all, &rng)) return false;
     if (documents) tables_resize(&c, &s, &rng);
     c.base.data.problem.alignment = 16, c.base.data.problem.flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
-    if (i % 5 == 4 && number % 3 == 2) c.base.data.backward_flags |= FXA_DETERMINISTIC; /* one more code of a mask */
+    /* compiles the mask once more */
+    if (i % 5 == 4 && number % 3 == 2) c.base.data.backward_flags |= FXA_DETERMINISTIC;
     bool ok = frame_passes(f, &c);
     conf_describe(&c, what, sizeof what);
     if (!ok) T_FAIL("shape %d, %s\n    %s\n    %s\n    %s | %s\n", i, text, what, c.why, f->detail[0], f->detail[1]);
@@ -90,7 +90,7 @@ static void tables_check(int from, int end) {
     fxa_context_destroy(ctx);
 }
 
-/* A test compiles for half a minute: many processes side by side. */
+/* A test compiles for half a minute, so the tests run in parallel processes. */
 TEST(masks_of_tables_0) { tables_check(0, 3); }
 TEST(masks_of_tables_3) { tables_check(3, 6); }
 TEST(masks_of_tables_6) { tables_check(6, 9); }

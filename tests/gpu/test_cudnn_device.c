@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuDNN engine, and with DEVICE_CUDA the cuda engine, where it runs: threads whose plans come and go, runs that are
- * recorded into a graph and replayed, memory that is given back right after the call, equal bits, and memory of the
- * device after many plans. What they compute is held against the reference by test_cudnn_lowering.c and
- * test_cuda_device.c; `make test-gpu` runs all of it on a device, ctest that of cudnn on the stand-ins.
+ * The cuDNN engine, and with DEVICE_CUDA the cuda engine, on a device: threads whose plans are evicted, runs captured
+ * into a graph and replayed, memory freed right after the call, bit-equal results, and device memory after many plans.
+ * Results are compared with the reference by test_cudnn_lowering.c and test_cuda_device.c. `make test-gpu` runs all of
+ * it on a device, ctest the cudnn part on the stand-ins.
  */
 #include "device_driver.h"
 #include "device_rig.h"
@@ -32,7 +32,7 @@ static attn_spec churn_spec(int i) {
     return s;
 }
 
-/* Every run finds its plan gone, or going: the cache has room for one, and every third round clears it. */
+/* In every run the plan is evicted or about to be: the cache holds one, and every third round clears it. */
 static void *churn_run(void *arg) {
     churn *c = arg;
     fxa_error err;
@@ -82,14 +82,14 @@ TEST(eight_threads_whose_plans_come_and_go) {
     fxa_cache_get_stats(ctx, &stats);
     printf("  %d runs in %d threads, %" PRIu64 " plans compiled\n", 2 * CHURN_THREADS * CHURN_ROUNDS * CHURN_PROBLEMS,
            CHURN_THREADS, stats.builds);
-    T_CHECK(stats.builds > 4 * CHURN_PROBLEMS); /* they did go */
+    T_CHECK(stats.builds > 4 * CHURN_PROBLEMS); /* plans were evicted */
     for (int i = 0; i < 2 * CHURN_PROBLEMS; i++) attn_drop(&want[i]);
     fxa_context_destroy(ctx);
 }
 
 /* ---- Tensors on the device --------------------------------------------------------------------------------------- */
 
-/* The tensors of a call in memory of the device, in one block each that a stream allocates and frees. */
+/* Tensors of a call in device memory, one stream-ordered allocation each. */
 typedef struct side {
     device *d;
     void *stream;
@@ -121,7 +121,7 @@ static bool side_make(side *s, device *d, void *stream, const attn_data *x, attn
     return status == 0;
 }
 
-/* Of one slot, or of all that are left. */
+/* Frees one slot, or all remaining ones. */
 static void side_give(side *s, int slot) {
     for (int i = 0; i < ATTN_SLOTS; i++)
         if (s->slot[i] && (slot < 0 || slot == i)) {
@@ -142,7 +142,7 @@ static void side_poison(const side *s, attn_data *x, fxa_pass pass) {
     }
 }
 
-/* Outputs of the device into those of the data. */
+/* Copies the device's outputs to the data. */
 static void side_get(const side *s, attn_data *x, fxa_pass pass) {
     const attn_tensor *t;
     for (int i = 0; (t = attn_output(x, pass, i)); i++) {
@@ -163,7 +163,7 @@ static bool side_is_poisoned(const side *s, attn_data *x, fxa_pass pass) {
 
 /* ---- Recording --------------------------------------------------------------------------------------------------- */
 
-/* What a run on these inputs gives; they may be changed meanwhile. */
+/* Computes the result for these inputs, which may be changed during the run. */
 static bool device_want(attn_data *x, fxa_context *ctx, fxa_pass pass, attn_kept *want) {
     fxa_error err;
     T_OK(device_data_run(x, ctx, pass, &err));
@@ -171,7 +171,7 @@ static bool device_want(attn_data *x, fxa_context *ctx, fxa_pass pass, attn_kept
     return err.status == FXA_OK;
 }
 
-/* Three replays, then one with another Q. */
+/* Replays three times, then once with another Q. */
 static void device_replay(const side *s, void *made, attn_data *x, fxa_context *ctx, fxa_pass pass, attn_kept *want) {
     for (int i = 0; i < 4; i++) {
         if (i == 3) {
@@ -213,10 +213,10 @@ static void device_record(device *d, fxa_pass pass, bool first) {
     T_OK(fxa_plan_run(plan, &call.args, &err));
     T_INT(d->more.record_end(stream, &graph), 0);
     T_REQUIRE(graph && err.status == FXA_OK);
-    T_CHECK(side_is_poisoned(&s, &x, pass)); /* nothing has run */
+    T_CHECK(side_is_poisoned(&s, &x, pass)); /* the capture did not run anything */
     T_INT(d->more.graph_make(&made, graph, 0), 0);
     fxa_plan_destroy(plan);
-    fxa_cache_clear(ctx); /* the graph keeps the code */
+    fxa_cache_clear(ctx); /* the graph keeps the code alive */
     if (made) device_replay(&s, made, &x, other, pass, &want);
     if (made) T_INT(d->more.made_destroy(made), 0);
     T_INT(d->more.graph_destroy(graph), 0);
@@ -229,7 +229,7 @@ static void device_record(device *d, fxa_pass pass, bool first) {
     fxa_context_destroy(other);
 }
 
-/* Also where the plan's first run is the one that is recorded. */
+/* Also with capture of the plan's very first run. */
 TEST(recorded_and_replayed) {
     NEEDS_DEVICE;
     device d;
@@ -244,8 +244,8 @@ TEST(recorded_and_replayed) {
 
 /* ---- Given back at once ------------------------------------------------------------------------------------------ */
 
-/* Arguments, params, plan, code, inputs and workspace are gone when the call returns; other data comes where they were
- * in the order of the stream. */
+/* Runs and releases arguments, params, plan, code, inputs and workspace right after the call; other data takes their
+ * place in stream order. */
 static void device_run_and_drop(device *d, fxa_context *ctx, attn_data *x, fxa_pass pass, attn_kept *want) {
     attn_call call;
     side s, after = {.d = d};
@@ -265,7 +265,7 @@ static void device_run_and_drop(device *d, fxa_context *ctx, attn_data *x, fxa_p
     memset(&call, 0xff, sizeof call);
     static const fxa_slot inputs[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DO};
     for (int i = 0; i < 4; i++) side_give(&s, (int)inputs[i]);
-    for (int i = 0; i < 4; i++) { /* comes where they were, if the stream may have it so */
+    for (int i = 0; i < 4; i++) { /* reuses the freed memory if the stream allows it */
         after.bytes[i] = s.bytes[FXA_SLOT_Q];
         T_INT(d->more.alloc(&after.slot[i], after.bytes[i], stream), 0);
         T_INT(d->gpu.driver.fill(after.slot[i], 0xffffffffu, after.bytes[i] / 4, stream), 0);
@@ -292,7 +292,7 @@ TEST(given_back_right_after_the_call) {
         attn_data x;
         const attn_spec spec = device_spec();
         T_REQUIRE(device_data_make(&x, ctx, &spec));
-        T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err)); /* what backward reads */
+        T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err)); /* backward reads these */
         if (device_want(&x, ctx, pass, &want)) device_run_and_drop(&d, ctx, &x, pass, &want);
         attn_data_free(&x);
         attn_drop(&want);
@@ -330,7 +330,7 @@ TEST(bits_of_many_runs) {
 /* ---- Many plans -------------------------------------------------------------------------------------------------- */
 
 enum { MANY_COMPILED = 100, MANY_LOADED = 100 };
-#define MANY_SLACK (4u << 20) /* bytes: the driver takes memory in pieces of 2 MiB */
+#define MANY_SLACK (4u << 20) /* bytes: the driver allocates in pieces of 2 MiB */
 
 static void many_make(fxa_context *ctx, int n, bool load) {
     static unsigned char bytes[4 << 20];
@@ -360,13 +360,13 @@ static void many_make(fxa_context *ctx, int n, bool load) {
     }
 }
 
-/* Compiled and kept all at once, then loaded one after the other; with the context all of it is gone. */
+/* Plans are compiled and kept all at once, then loaded one by one; destroying the context frees all memory. */
 TEST(memory_is_back_after_200_plans) {
     NEEDS_DEVICE;
     device d;
     size_t before = 0, most = 0, after = 0, total;
     T_REQUIRE(device_open(&d));
-    fxa_context *ctx = device_context(); /* what the libraries take once */
+    fxa_context *ctx = device_context(); /* one-time allocations of the libraries */
     many_make(ctx, 2, true);
     fxa_context_destroy(ctx);
     T_INT(d.more.memory(&before, &total), 0);

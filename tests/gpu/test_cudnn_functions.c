@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What cuDNN's functions are off by, against the bounds that docs/numerics.md states and all comparisons of the engine
- * use (support/conf_functions.c); and what a weight of 0 does to a V that is not finite. On a device these are
- * measurements (`make test-gpu`); on the stand-ins, which compute in f64, they show that the measure works.
+ * Errors of cuDNN's functions, compared with the bounds in docs/numerics.md that all comparisons use
+ * (support/conf_functions.c); and the effect of a weight of 0 on non-finite V. On a device these are measurements
+ * (`make test-gpu`); on the stand-ins, which compute in f64, they test the measurement.
  */
 #include "device_rig.h"
 #include "support/conf_case.h"
@@ -22,7 +22,7 @@ static const struct function {
     fxa_op op;
     const char *text;
     double (*exact)(double x);
-    double lo, hi; /* operands */
+    double lo, hi; /* range of the operands */
 } functions[] = {
     {FXA_OP_EXP, "exp(score)", exp, -20, 20},
     {FXA_OP_EXP2, "exp2(score)", exp2, -20, 20},
@@ -40,7 +40,7 @@ static const struct function {
     {FXA_OP_POW, "score ** 2", of_square, -20, 20},
 };
 
-/* One key and a scale of 1: LSE of a row is the new score of its one pair, which is a sum of two elements of Q. */
+/* Sets one key and a scale of 1: LSE of a row is the new score of its pair, a sum of two elements of Q. */
 static void function_operands(attn_data *x, double lo, double hi, double *operand) {
     t_rng rng = {t_seed()};
     attn_tensor *q = &x->t[FXA_SLOT_Q], *k = &x->t[FXA_SLOT_K];
@@ -94,7 +94,7 @@ TEST(functions_are_within_their_bounds) {
 
 /* ---- Weights of 0 ------------------------------------------------------------------------------------------------ */
 
-/* Keys that no row attends to hold NaN in V, beside others that rows do attend to. */
+/* Counts NaN results where V is NaN at keys that no row attends to. */
 static int64_t zeroes_count(fxa_context *ctx, const char *engine) {
     attn_spec s = device_spec();
     attn_data x;
@@ -111,7 +111,7 @@ static int64_t zeroes_count(fxa_context *ctx, const char *engine) {
     return count;
 }
 
-/* As each engine says of itself. */
+/* As documented for each engine. */
 TEST(a_weight_of_zero_and_a_value_that_is_none) {
     NEEDS_DEVICE;
     fxa_context *ctx = device_context();
@@ -128,7 +128,7 @@ TEST(a_weight_of_zero_and_a_value_that_is_none) {
     }
     int64_t found = zeroes_count(ctx, "cudnn");
     printf("  %lld elements are NaN\n", (long long)found);
-    T_CHECK(found > 0); /* else docs/numerics.md says too little of it */
+    T_CHECK(found > 0); /* otherwise docs/numerics.md claims too little */
     T_INT(zeroes_count(ctx, "cpu"), 0);
     T_INT(zeroes_count(ctx, "ref"), 0);
     fxa_context_destroy(ctx);

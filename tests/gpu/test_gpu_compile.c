@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Several compilations at a time (gpu/gpu_nvrtc.h), by a table of functions that is no compiler: they run beside each
- * other, the first in order that fails has the word, memory is asked for by the calling thread alone. What code is made
- * for a device that the compiler does not know. And a folder in which there is none.
+ * Parallel compilation (gpu/gpu_nvrtc.h) with a fake compiler: sources compile in parallel, the first failure in order
+ * is reported, only the calling thread allocates memory. The target for devices unknown to the compiler. An empty
+ * folder.
  */
 #include "gpu/gpu_nvrtc.h"
 #include "support/fail_alloc.h"
@@ -13,9 +13,9 @@
 
 enum { JOBS = 6 };
 
-/* A source is its number as a digit and "c" or "l" when creating or compiling it fails, "o" when it makes nothing. */
+/* A source is its number as a digit, and "c" or "l" if creating or compiling it fails, "o" if it makes nothing. */
 static atomic_int now, most, held;
-static atomic_bool meets; /* compilations wait for a second one to be there, for a while */
+static atomic_bool meets; /* compilations wait briefly for a second one */
 static pthread_t caller;
 
 static int fake_create(void **program, const char *source, const char *name, int n, const char *const *headers,
@@ -145,7 +145,7 @@ TEST(a_folder_without_it_is_said) {
     fxa__host_release(host);
 }
 
-/* The newest of its family that the compiler knows, and nothing of another family. */
+/* The newest architecture of the family that the compiler knows, and none of another family. */
 TEST(architectures_go_by_family) {
     static const fxa__nvrtc nvrtc = {.archs = {75, 80, 86, 89, 90, 100, 103, 120}, .n_archs = 8};
     static const int cases[][2] = {{80, 80},   {86, 86},   {87, 86}, {89, 89},   {90, 90},   {92, 90}, {100, 100},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Profiles of devices: what is none is refused with words, whatever bytes it has; what is written of a device (the
- * stand-in's, or that of this machine) is read back as the same device.
+ * Device descriptions: invalid ones are refused with a message, whatever their bytes; a written description (of the
+ * stand-in, or of this machine) is read back as the same device.
  */
 #include "gpu/gpu_description.h"
 #include "standin/standin_profile.h"
@@ -34,7 +34,7 @@ TEST(profiles_that_are_none) {
         {"\"warpSize\":32", "\"warpSize\":32.0", "for warpSize"},
         {"NVIDIA", "NVIDI\xc1", "for deviceName"},
         {"NVIDIA", "NVI\nDIA", "for deviceName"},
-        {"NVIDIA", /* a long one ends the process in cuDNN */
+        {"NVIDIA", /* a long name ends the process in cuDNN */
          "NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA",
          "for deviceName"},
         {"{\"", "{,\"", "where a \"key\": is to be"},
@@ -60,7 +60,7 @@ TEST(profiles_that_are_none) {
         T_STATUS(fxa__gpu_description_parse(text, &out, &err), FXA_E_PROBLEM);
         T_HAS(err.text, cases[i].says);
     }
-    for (size_t n = 0; n < sizeof profile - 1; n++) { /* cut off anywhere */
+    for (size_t n = 0; n < sizeof profile - 1; n++) { /* truncated at any byte */
         char text[sizeof profile];
         snprintf(text, sizeof text, "%.*s", (int)n, profile);
         T_STATUS(fxa__gpu_description_parse(text, &out, &err), FXA_E_PROBLEM);
@@ -68,7 +68,7 @@ TEST(profiles_that_are_none) {
     }
 }
 
-/* One byte is another, anywhere: understood or refused with words, and never anything else. */
+/* Changes one byte anywhere: accepted, or refused with a message. */
 TEST(any_byte_is_another) {
     t_rng rng = {t_seed()};
     int taken = 0, refused = 0;
@@ -86,7 +86,7 @@ TEST(any_byte_is_another) {
     T_CHECK(taken > 0 && refused > 0);
 }
 
-/* Of whichever driver is here; tests/CMakeLists.txt sees to the stand-in's. */
+/* With the driver at hand; tests/CMakeLists.txt provides the stand-in's. */
 TEST(what_is_written_is_read) {
     fxa__host *host = NULL;
     fxa_error err;

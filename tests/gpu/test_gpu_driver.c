@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A device by its driver (src/gpu), on the stand-in for the driver: what is opened is closed, data goes there and back,
- * pointers and streams are whose they are, and each call of the driver fails once, with words and nothing left behind.
+ * A device through its driver (src/gpu), on the stand-in driver: everything opened is closed, data is copied there and
+ * back, pointers and streams belong to their devices, and each call of the driver fails once, with a message and no
+ * leak.
  */
 #include "gpu/gpu_description.h"
 #include "standin/standin_rig.h"
@@ -29,7 +30,7 @@ TEST(devices_by_their_ordinal) {
         T_INT(gpu[i].driver_version, 13000);
         T_STR(gpu[i].name, i ? "stand-in 1" : "stand-in 0");
     }
-    T_INT(standin[0]->held, 2); /* a primary context each */
+    T_INT(standin[0]->held, 2); /* one primary context each */
     fxa__gpu_close(&gpu[0]);
     fxa__gpu_close(&gpu[1]);
     for (int32_t i = -1; i < 3; i += 3) {
@@ -64,7 +65,7 @@ TEST(opening_fails_at_every_call) {
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* There and back on both devices at a time; the first failure ends it, and all is given back. */
+/* Copies there and back on both devices; ends at the first failure and frees everything. */
 static fxa_status driver_carry(fxa__gpu gpu[2], const char *from, char *to, fxa_error *err) {
     void *at[2] = {NULL, NULL};
     fxa_status status = FXA_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers as helper kernels read and write them (src/gpu/gpu_kernels.cu), on the stand-in for the driver or a device:
- * every float of 8 and 16 bits, copied to f32, is what the library reads; floats copied to 16 bits are what it writes.
+ * Conversions of the helper kernels (src/gpu/gpu_kernels.cu), on the stand-in driver or a device: every 8-bit and
+ * 16-bit float converted to f32 equals the library's value, and so do floats converted to 16 bits.
  */
 #include "base/dtype.h"
 #include "gpu/gpu_launch.h"
@@ -12,7 +12,7 @@
 
 enum { KERNELS_MOST = 1 << 16 };
 
-/* A device with its kernels and room on it; false: there is none here. */
+/* A device with its kernels and memory. */
 typedef struct kernels_rig {
     fxa__gpu gpu;
     fxa__gpu_module module;
@@ -36,7 +36,7 @@ static void kernels_close(kernels_rig *r) {
     if (standin_ready()) standin_check_end();
 }
 
-/* n elements there and back, converted. */
+/* Copies n elements to the device and back, converted. */
 static void kernels_copy(kernels_rig *r, fxa_dtype in, const void *from, fxa_dtype out, void *to, int64_t n) {
     fxa__gpu_args args;
     fxa_error err;
@@ -78,7 +78,7 @@ TEST(every_small_number_is_read) {
     kernels_close(&r);
 }
 
-/* Floats near every f16 and bf16: the number, its neighbours, and halfway to the next, which goes to the even. */
+/* Floats near every f16 and bf16: the value, its neighbours, and midpoints, which round to even. */
 TEST(what_is_written_is_rounded_to_nearest) {
     static const fxa_dtype dtypes[] = {FXA_F16, FXA_BF16};
     static float from[KERNELS_MOST];
@@ -113,7 +113,7 @@ TEST(inverses_are_those_of_floats) {
     kernels_rig r;
     const char *missing = kernels_open(&r);
     if (missing) T_SKIP(missing);
-    for (int i = 0; i < 7; i++) { /* the last: of nothing */
+    for (int i = 0; i < 7; i++) { /* the last copy is empty */
         fxa_error err;
         fxa__gpu_args args = {.inverse = {i < 6 ? r.from : NULL, r.to}};
         float got = 0;
