@@ -343,13 +343,13 @@ def constant_or_import(name, module):
 PAGES = {
     "c.md": c_page,
     "numpy.md": lambda: py_page("NumPy reference", ("fxattn.numpy", "fxattn", "fxattn.trace"),
-                                "[fxattn.numpy](../python.md), and the modules that all Python front ends share: `fxattn` "
+                                "[fxattn.numpy](../numpy.md), and the modules that all Python front ends share: `fxattn` "
                                 "(programs, plans, errors, the cache) and `fxattn.trace` ([tracing](../tracing.md))."),
     "torch.md": lambda: py_page("PyTorch reference", ("fxattn.torch",),
-                                "[fxattn.torch](../python.md). What all Python front ends share is in [the reference of "
+                                "[fxattn.torch](../torch.md). What all Python front ends share is in [the reference of "
                                 "NumPy](numpy.md)."),
     "jax.md": lambda: py_page("JAX reference", ("fxattn.jax", "fxattn.jax.flax", "fxattn.jax.nnx"),
-                              "[fxattn.jax](../python.md). What all Python front ends share is in [the reference of "
+                              "[fxattn.jax](../jax.md). What all Python front ends share is in [the reference of "
                               "NumPy](numpy.md)."),
 }
 

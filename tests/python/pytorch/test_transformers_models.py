@@ -46,8 +46,9 @@ def test_the_table_is_of_the_outcomes_and_none_is_wrong():
     made = table()
     with open(OUTCOMES, encoding="utf-8") as file:
         results = json.load(file)
-    with open(made.DOCUMENT, encoding="utf-8") as file:
-        assert file.read() == made.page(results), "tools/hf_table.py makes docs/transformers.md of hf_outcomes.json"
+    for path, text in ((made.DOCUMENT, made.page(results)), (made.LISTS, made.lists(results))):
+        with open(path, encoding="utf-8") as file:
+            assert file.read() == text, "tools/hf_table.py makes %s of hf_outcomes.json" % os.path.basename(path)
     groups = {kind: made.group_of(outcome) for kind, outcome in results["outcomes"].items()}
     assert not [kind for kind, group in groups.items() if group in ("wrong", "crash")]
     assert all(groups[kind] == "equal" for kind in SAMPLE) and all(groups[kind] == "refused" for kind in REFUSED)
