@@ -34,6 +34,16 @@ class Reference(unittest.TestCase):
                 self.assertTrue(names)
                 self.assertEqual([one for one in names if "### `%s.%s`" % (module, one) not in text], [])
 
+    def test_files_that_pages_name_are_there(self):
+        """Paths in backticks, from the root, from src or from python/fxattn."""
+        lost = []
+        for page in ("architecture.md", "engines.md", "cuda.md", "gpu.md", "numerics.md", "ownership.md", "errors.md"):
+            for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:c|h|py|def|inc|cuh?|cmake))`", gen.read("docs", page)):
+                places = (path, "src/" + path, "python/fxattn/" + path)
+                if not any(os.path.exists(os.path.join(ROOT, place)) for place in places):
+                    lost.append("%s: %s" % (page, path))
+        self.assertEqual(lost, [])
+
 
 if __name__ == "__main__":
     unittest.main()
