@@ -37,7 +37,7 @@ cross:               ## the C tests for other processors, with cross compilers a
 # Random tests that reach more at their full size; twenty minutes in all beside other work on two cores, which most of
 # the tests of src/program spend, since the library is not optimised here.
 COVER_WHOLE = ^test_(cpu_mask|cpu_storage|cpu_tape|range_far)$$
-coverage:            ## lines and branches that the tests reach, by folder, into docs/reliability.md (gcovr; 20 minutes)
+coverage:            ## lines and branches that the tests reach, by folder, into docs/generated/reliability.md (gcovr; 20 minutes)
 	@command -v gcovr >/dev/null || { echo "skipped: gcovr was not found"; exit 1; }
 	@cmake -S . -B $(BUILD)-coverage -DFXA_COVERAGE=ON >/dev/null
 	@sh tools/build.sh $(BUILD)-coverage $(JOBS)

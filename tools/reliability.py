@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the long campaigns and writes what they reached into docs/reliability.md; nothing there is written by hand.
+"""Runs the long campaigns and writes what they reached into docs/generated/reliability.md; nothing there is
+written by hand. docs/reliability.md is the page for readers.
 
     tools/reliability.py [--fuzz SECONDS] [--scale FACTOR] [--seed NUMBER] [--tests BUILD]
     tools/reliability.py --model SECONDS [--seed NUMBER] [--tests BUILD]
@@ -27,9 +28,9 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PAGE = os.path.join(ROOT, "docs", "reliability.md")
+PAGE = os.path.join(ROOT, "docs", "generated", "reliability.md")
 COVERAGE = "## Coverage"
-MODEL = "## CUDA kernels on a model of a device"
+MODEL = "## CUDA kernels on the GPU emulator"
 MUTANTS = "## Mutants"
 REASONS = os.path.join(ROOT, "tools", "coverage_left.txt")
 # Of what was once wrong and only a long run would have found: (what, tests, under the thread sanitizer, factor of scale).
@@ -141,7 +142,7 @@ def model_section(build, seconds, seed):
         rows.append("| %s | %s of %s | %s | %s | %s |" % (family, right, cases, kinds, " | ".join(" / ".join(p) for p in passes), worst))
     if code != 0 or not rows:
         print(out[-20000:], file=sys.stderr)
-    about = ("Written by `tools/reliability.py --model %d --seed %d` on %s, commit %s. What it is: docs/cuda.md. Kinds of problems in "
+    about = ("Written by `tools/reliability.py --model %d --seed %d` on %s, commit %s. What it is: [the GPU emulator](../cuda.md#the-gpu-emulator). Kinds of problems in "
              "several shapes against the reference; `any` is what the engine takes on an H200, the others are forced. Right / refused / "
              "of which nothing can be said / wrong." % (seconds, seed, datetime.date.today().isoformat(), commit))
     return code, "\n".join([MODEL, "", about, "", "| kernels | cases right | kinds | forward | backward | worst, of what is allowed |",
@@ -288,7 +289,7 @@ def main():
     if given.fuzz:
         code_fuzz, fuzz_rows = fuzz_campaign(given.fuzz)
         code, rows = code | code_fuzz, rows + fuzz_rows
-    text = ["# Reliability", "",
+    text = ["# Reliability: results", "",
             "Written by `tools/reliability.py --fuzz %d --scale %g --seed %d` on %s, commit %s." %
             (given.fuzz, given.scale, given.seed, datetime.date.today().isoformat(), commit), "",
             "Machine: %s." % machine(), "", "| campaign | size | findings |", "|---|---|---|"] + rows
