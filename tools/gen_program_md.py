@@ -217,7 +217,8 @@ TEMPLATE = """\
 <!-- Written by tools/gen_program_md.py from src/program/ops.def and the public header. Change those, not this. -->
 # The program language
 
-A score program says how the score of one pair (query q, key k) changes and whether the pair is attended at all:
+A score program says how the score of one pair (query q, key k) changes and whether the pair is
+attended at all:
 
     param  softcap : float               # run-time scalar: changing it never recompiles
     tensor slopes  : f32[1]              # captured tensor of rank 1: data is bound at run time
@@ -225,90 +226,109 @@ A score program says how the score of one pair (query q, key k) changes and whet
     score = softcap * tanh((score + slopes[h] * dist) / softcap)
     mask  = q >= k && dist < 1024        # pairs where mask is false are not attended
 
-It is typed, has no side effects, and is the same for all pairs. Files end in `.fxa`. The C builder (`fxa_builder_*`)
-makes the same programs without text. examples/programs holds many more.
+It is typed, has no side effects, and is the same for all pairs. Files end in `.fxa`. The C builder
+(`fxa_builder_*`) makes the same programs without text, and so does [tracing](tracing.md) from
+Python functions. `examples/programs` holds many more.
+
+Because f is data and not a callback, the library derives the backward pass, the gradients of
+`slopes` and `softcap`, the tiles that the mask leaves empty and a cache key from this text. To
+follow one program from the idea to its gradient:
+
+    fxattn explain --program @softcap_causal_window    # canonical text, derivative, tiles, engines
+    fxattn check --program @softcap_causal_window      # the gradient beside finite differences
+    fxattn plot --program @softcap_causal_window       # the mask and the score
 
 ## Statements
 
-One per line, or separated by `;`. `#` begins a comment. A newline inside `( )` or `[ ]`, or after an operator, does not
-end a statement. Statements run in order.
+One per line, or separated by `;`. `#` begins a comment. A newline inside `( )` or `[ ]`, or after
+an operator, does not end a statement. Statements run in order.
 
 | statement | meaning |
 |---|---|
-| `param NAME : float` or `int` | a scalar that each run gives; with `= VALUE` it has a default, see below |
+| `param NAME : float` or `int` | a scalar that each run passes; with `= VALUE` it has a default, see below |
 | `tensor NAME : DTYPE[RANK]` | a captured tensor of rank 0 to @MAX_RANK@; its data is bound at run time |
 | `let NAME = expr` | a name for a value; a later `let` of the same name replaces it from there on |
 | `fn NAME(x, y) = expr` | a function of this text, see below |
 | `score = expr` | the new score, a float (an int is converted); `score` starts as scale * q.k |
 | `mask = expr` | whether the pair is attended, a bool; `mask` starts as `true` |
 
-`param cap : float = 20` says what a front end takes where its user gives no value (`fxattn` does, and tells it). The
-default is a constant expression that folds, for an int param an int. It is part of the program's text and bytes
-(`fxa_program_param_default`), not of its hash, and no engine knows of it: a run is given every value.
+`param cap : float = 20` has a default, which front ends use where no value is given (`fxattn`
+reports it). It is a constant expression that folds, for an int param an int. It is part of the
+program's text and bytes (`fxa_program_param_default`), not of its hash; engines always receive
+every value.
 
-`score` and `mask` may be assigned as often as wanted, and stand for their current values in expressions: so programs
-compose by concatenation (`mask = mask && doc[q] == doc[k]`). A param or tensor may be declared again in the same way.
-The empty program is the identity.
+`score` and `mask` may be assigned several times, and stand for their current values in expressions,
+so programs compose by concatenation (`mask = mask && doc[q] == doc[k]`). A param or tensor may be
+declared again in the same way. The empty program is the identity.
 
 Two more kinds of program use the same language:
 
 | kind | reads | writes |
 |---|---|---|
 | score program | `score`, coordinates, params, tensors | `score =`, `mask =` |
-| backward program of a user (bprop) | the same and `dscore`, the gradient by the new score | `dscore =` |
+| backward program of your own (bprop) | the same and `dscore`, the gradient by the new score | `dscore =` |
 | derivative, made by the library | the same | `dscore =`, `grad PARAM += expr`, `grad TENSOR[i, j] += expr` |
 
 In the last two, `score` is the score as it came in, and `dscore` stands for its current value.
 
 ## Values
 
-A value is a `float`, an `int` of 32 bits or a `bool`. How wide a float is belongs to the engine: f64 in the reference
-engine and for f64 problems, f32 otherwise. Constants and params are held in f64 and rounded once; elements of `f64` tensors
-are rounded as they are read. So unless Q is f64, a time in seconds or a count beyond 2^24 is no longer itself in a float: keep
-such numbers in an int tensor and take differences there, or give them from a near start.
+A value is a `float`, an `int` of 32 bits or a `bool`. Floats are f64 in the reference engine and
+for f64 problems, f32 otherwise. Constants and params are held in f64 and rounded once; elements of
+`f64` tensors are rounded as they are read. So unless Q is f64, a float cannot hold a time in
+seconds or a count beyond 2^24 exactly: keep such numbers in an int tensor and take differences
+there, or subtract an offset first.
 
-| name | type | |
+| name | type | meaning |
 |---|---|---|
 | `score` | float | the score, already scaled |
 | `b`, `h`, `q`, `k` | int | batch entry, query head, query position, key position |
 | `q_len`, `k_len` | int | lengths of the two sequences of this batch entry |
-| `heads` | int | number of query heads; for a shard that of the whole (`fxa_problem.heads`) |
-| `q_row`, `k_row` | int | index of the row and of the key as they lie, which nothing moves |
+| `heads` | int | number of query heads; for a shard that of the entire problem (`fxa_problem.global_heads`) |
+| `q_row`, `k_row` | int | index of the row and of the key as they are stored |
 | `dscore` | float | backward programs only |
-| `true`, `false` | bool | |
-| `inf`, `nan`, `pi` | float | |
+| `true`, `false` | bool | constants |
+| `inf`, `nan`, `pi` | float | constants |
 
-q and k count from 0, in each sequence of a batch; index maps say otherwise for parts of a whole. When rows come later
-than keys (decoding, chunks of a prompt), `FXA_Q_START` gives each batch entry the q of its first row, and
-`FXA_BOTTOM_RIGHT` without `FXA_CAUSAL` and `FXA_WINDOW` makes the last row's q that of the last key, q + k_len - q_len: the
-same text then serves every step. numerics.md has the rule. Sums that leave 32 bits wrap, as all ints do.
+q and k count from 0 in each sequence of a batch; index maps change that for parts of a larger
+problem. When rows come later than keys (decoding, chunks of a prompt), `FXA_Q_START` gives each
+batch entry the q of its first row, and `FXA_BOTTOM_RIGHT` without `FXA_CAUSAL` and `FXA_WINDOW`
+makes the last row's q that of the last key, q + k_len - q_len: the same text then serves every step
+([the rule](numerics.md#coordinates)). Sums that leave 32 bits wrap, as all ints do.
 
-q and k are coordinates of meaning, for masks and distances. `q_row` and `k_row` are coordinates of storage: the index of the
-row and of the key along its own axis in this problem, from 0 in each sequence (packed or in pages, too), whatever maps,
-positions and alignments make of q and k. An array that lies as the rows lie is read by them: `ids[b, q_row] == ids[b, k_row]`,
-`bias[b, h, q_row, k_row]`. Where a problem does not move q, `q_row` is q, and the program that runs has q in its place.
+q and k are coordinates of meaning, for masks and distances. `q_row` and `k_row` are coordinates of
+storage: the index of the row and of the key along its own axis in this problem, from 0 in each
+sequence (packed or in pages, too), not affected by maps, `FXA_Q_START` and alignment. An array that
+is stored like the rows is indexed by them: `ids[b, q_row] == ids[b, k_row]`, `bias[b, h, q_row,
+k_row]`. Where a problem does not move q, `q_row` is q, and the program that runs has q in its
+place.
 
-Numbers: `12` and `0x1F` are ints (decimal up to 2147483647, also -2147483648; hexadecimal up to 0xFFFFFFFF, as a bit
-pattern); `1.5`, `.5`, `5.` and `1e-3` are floats, read exactly rounded in every locale.
+Numbers: `12` and `0x1F` are ints (decimal up to 2147483647, also -2147483648; hexadecimal up to
+0xFFFFFFFF, as a bit pattern); `1.5`, `.5`, `5.` and `1e-3` are floats, read exactly rounded in
+every locale.
 
 ### Conversions
 
-Up only, and by themselves: a bool beside an int becomes an int (0 or 1), an int or bool beside a float becomes a float.
-Arithmetic counts bools as ints, so `(q < 4) + (k < 4)` is an int. `float(x)` and `int(x)` are written out; `int` of a
-float goes towards zero, saturates, and gives 0 for NaN. Nothing becomes a bool by itself: write `x != 0`.
+Implicit conversions only widen: with an int, a bool becomes an int (0 or 1); with a float, an int
+or bool becomes a float. Arithmetic counts bools as ints, so `(q < 4) + (k < 4)` is an int.
+`float(x)` and `int(x)` are explicit; `int` of a float truncates towards zero, saturates, and is 0
+for NaN. Nothing becomes a bool implicitly: write `x != 0`.
 
 ### Tensors
 
-`t[i, j]` reads an element, `t[]` the one element of a tensor of rank 0. An index is any int expression, also a loaded
-one. A negative index counts from the end; an index still outside reads 0 (or false) and receives no gradient.
+`t[i, j]` reads an element, `t[]` the one element of a tensor of rank 0. An index is any int
+expression, also a loaded one. A negative index counts from the end; an index still outside reads 0
+(or false) and receives no gradient.
 
-That 0 can hide a mistake (a table given transposed, a window one too short). `fxa_bounds_check` counts such indices by tensor
-and axis (`fxattn run`, `check` and `explain` say what it finds), and a problem with `FXA_BOUNDS_CHECK` refuses to run with one.
-The check is free where sizes, masks and conditions prove all indices inside; elsewhere a run looks at pairs.
-Both count a load where the result needs it: in the mask at every pair that exists, in the score where the mask is true, in the
-branch that a `select` takes, and not beside an operand that decides an `&&` or `||` by itself, on whichever side it stands. So
-`k < n && t[k] > 0` and `d < n ? t[d] : 0` are fine. In a user's backward program loads count at attended pairs. Loads in the
-second operand of `with_grad` count in backward passes whose derivative the library makes, where the score is derived through it.
+That 0 can hide a mistake (a transposed table, a window one too short). `fxa_bounds_check` counts
+such indices by tensor and axis (`fxattn run`, `check` and `explain` report them), and a problem
+with `FXA_BOUNDS_CHECK` refuses to run with one. The check is free where sizes, masks and conditions
+prove all indices in bounds; elsewhere a run evaluates pairs. Both count a load where the result
+needs it: in the mask at every pair that exists, in the score where the mask is true, in the branch
+that a `select` takes, and not where the other operand of an `&&` or `||` decides, on either side.
+So `k < n && t[k] > 0` and `d < n ? t[d] : 0` are fine. In a backward program of your own loads
+count at attended pairs. Loads in the second operand of `with_grad` count in backward passes with a
+derived backward, where the gradient passes through it.
 
 @dtypes@
 
@@ -316,7 +336,8 @@ second operand of `with_grad` count in backward passes whose derivative the libr
 
 @precedence@
 
-Bit operators bind tighter than comparisons, as in Python and unlike C: `q & 1 == 0` means `(q & 1) == 0`.
+Bit operators bind tighter than comparisons, as in Python and unlike C: `q & 1 == 0` means `(q & 1)
+== 0`.
 
 ## Operations
 
@@ -324,16 +345,19 @@ Arithmetic:
 
 @arithmetic@
 
-`min` and `max` take two operands or more, from left to right. `pow(x, y)` is `x ** y`. `mulz` and `divz` are what
-derivatives are written with. `with_grad(x, y)` is x with the gradient of y: `with_grad(round(score), score)` is rounded with the gradient
-of what it rounds. The value of y is not computed. `stop_gradient(x)` is `with_grad(x, 0.0)`: x without a gradient.
+`min` and `max` take two operands or more, from left to right. `pow(x, y)` is `x ** y`. Derivatives
+are written with `mulz` and `divz`. `with_grad(x, y)` is x with the gradient of y
+(straight-through): `with_grad(round(score), score)` is rounded and has the gradient of the
+unrounded score. The value of y is not computed. `stop_gradient(x)` is `with_grad(x, 0.0)`: x
+without a gradient.
 
 Functions of floats:
 
 @functions@
 
-`relu`, `sign`, `stop_gradient` and `softplus` are rewritten when a program is built, so no canonical text has them; a param, tensor, let or
-`fn` of such a name hides the function. All other names of functions are reserved.
+`relu`, `sign`, `stop_gradient` and `softplus` are rewritten when a program is built and never
+appear in canonical text; a param, tensor, let or `fn` of such a name hides the function. All other
+names of functions are reserved.
 
 Bits and logic:
 
@@ -343,15 +367,15 @@ Comparisons, choice and conversions:
 
 @choices@
 
-`c ? x : y` is `where(c, x, y)`; only the value of the one taken matters.
+`c ? x : y` is `where(c, x, y)`; only the operand that is taken matters.
 
 ### Loops
 
-`sum(i, n, expr)`, `any(i, n, cond)`, `all(i, n, cond)`: `expr` for i = 0, 1, ..., n - 1, added up from left to right,
-or joined with `||` or `&&`. The count n is a constant int expression of 0 to @MAX_LOOP@. `i` is a name of the loop's own:
-it may hide a let, and is gone after the loop. Loops nest, and inner counts may depend on outer names. They are unrolled
-when the program is built. With n = 0 they give 0 of the type of `expr`, `false`, and `true`. A sum of bools counts
-them.
+`sum(i, n, expr)`, `any(i, n, cond)`, `all(i, n, cond)`: `expr` for i = 0, 1, ..., n - 1, added up
+from left to right, or joined with `||` or `&&`. The count n is a constant int expression of 0 to
+@MAX_LOOP@. `i` is local to the loop and may hide a let. Loops nest, and inner counts may depend on
+outer names. They are unrolled when the program is built. With n = 0 they are 0 of the type of
+`expr`, `false`, and `true`. A sum of bools counts them.
 
     mask = any(i, 4, blocks[q // 64, i] == k // 64)
 
@@ -362,63 +386,74 @@ them.
     score = cap(score, 20)
     mask  = k <= q && near(q, k)
 
-`fn NAME(x, y) = expr` names an expression with up to @PARAMETERS@ parameters, also none. A call is replaced by the
-expression; arguments are computed once, and a parameter has the type of its argument, so that one function may serve ints in
-one call and floats in the next. No program, no hash and no engine knows of functions.
+`fn NAME(x, y) = expr` names an expression with up to @PARAMETERS@ parameters, also none. A call is
+replaced by the expression; arguments are computed once, and a parameter has the type of its
+argument, so one function can be called with ints and with floats. Functions are expanded by the
+parser and are no part of programs and hashes.
 
-The other names of the body are looked up where the function is defined: lets, params, tensors and functions from further
-up, so nothing can call itself. Neither a later `let` nor a parameter or loop around the call changes what they mean, and
-names of loops inside the body are its own. `score`, `mask` and `dscore` are those of the call. A parameter may hide a let; a
-later `fn` of the same name replaces the function from there on.
+The other names of the body are looked up where the function is defined: lets, params, tensors and
+functions from further up, so nothing can call itself. Neither a later `let` nor a parameter or loop
+around the call changes what they mean, and names of loops inside the body are its own. `score`,
+`mask` and `dscore` are those of the call. A parameter may hide a let; a later `fn` of the same name
+replaces the function from there on.
 
-What is wrong with a body whatever it is given (syntax, names, numbers of arguments) is told at its definition, called or
-not. Types and counts of loops are looked at in each call, and the message says from where it was called.
+Mistakes of a body that no argument can mend (syntax, names, numbers of arguments) are reported at
+its definition, called or not. Types and counts of loops are checked in each call, and the message
+names the place of the call.
 
 ## What every engine must agree on
 
-- Ints wrap at 32 bits. `x // 0` and `x % 0` are 0. `>>` is arithmetic; shift counts are taken modulo 32. An `i64`
-  element beyond 32 bits saturates when it is read, but not where two loads of `i64` tensors are compared by `==` or `!=`:
-  those compare all 64 bits, so that `doc[q] == doc[k]` holds for ids of any size, and 0 stands for an element outside its
-  tensor there too. The operands are the loads themselves, of one tensor or of two, named by a `let` or not, or what folds
-  to them (`x + 0`). All else, like `doc[q] <= doc[k]`, `doc[q] - doc[k] == 0` and equality with another int, takes 32 bits.
-- `//` rounds down and `%` has the sign of the divisor, for ints and floats. `round` goes to even. `min`, `max` and
-  `clamp` with a NaN give NaN.
+- Ints wrap at 32 bits. `x // 0` and `x % 0` are 0. `>>` is arithmetic; shift counts are taken
+  modulo 32. An `i64` element beyond 32 bits saturates when it is read, but not where two loads of
+  `i64` tensors are compared by `==` or `!=`: those compare all 64 bits, so that `doc[q] == doc[k]`
+  holds for ids of any size, and 0 stands for an element outside its tensor there too. The operands
+  are the loads themselves, of one tensor or of two, named by a `let` or not, or what folds to them
+  (`x + 0`). All else, like `doc[q] <= doc[k]`, `doc[q] - doc[k] == 0` and equality with another
+  int, takes 32 bits.
+- `//` rounds down and `%` has the sign of the divisor, for ints and floats. `round` goes to even.
+  `min`, `max` and `clamp` with a NaN give NaN.
 - Comparisons with a NaN are false, but `!=`, which is true.
-- Where a program jumps (`int(log(x))` near a whole number) the width of floats may decide on which side a value falls.
-- Engines compute in f64 or f32 and may differ in the last places of what their libraries compute (exp, tanh, ...).
+- Where a program jumps (`int(log(x))` near a whole number) the width of floats may decide on which
+  side a value falls.
+- Engines compute in f64 or f32 and may differ in the last places of what their libraries compute
+  (exp, tanh, ...).
 
-What becomes of the new score and the mask (softmax, rows that attend to nothing, NaN) is in numerics.md.
+The softmax of the new scores, rows that attend to nothing, and NaN: [numerics](numerics.md).
 
 ## Derivatives
 
-The library derives the backward pass by itself: by `score`, by every float param and by every load of a float tensor.
-The mask has no derivative.
+The library derives the program by `score`, by every float param and by every load of a float
+tensor. The mask has no derivative.
 
 @derivatives@
 
-Zero wins: a gradient that is exactly 0 stays 0 through every operation, whatever infinity or NaN it meets (0 * inf is
-0 there). So a NaN in a branch not taken, or in a pair that the mask excludes, reaches no gradient.
+Zero wins: a gradient that is exactly 0 stays 0 through every operation, whatever infinity or NaN it
+meets (0 * inf is 0 there). So a NaN in a branch not taken, or in a pair that the mask excludes,
+reaches no gradient.
 
 ## Canonical form
 
-A program is folded (constants in f64), common subexpressions are joined, commutative operands are put in order, and
-what no output needs is dropped. White space, names of lets and the order of declarations leave no trace; names of
-params and tensors do, for data is bound by them, and so do declarations that nothing uses: they are part of what a
-caller binds. Functions that C libraries round differently (exp, log, tanh, sin, ... and powers that are not exact) are
-not folded, since the hash must be the same everywhere; engines compute them once per run. The 128-bit hash is taken of
-that form: equal programs have equal hashes in every process and on every machine. `fxa_program_print` gives the canonical text, with lets `t0`, `t1`,
-... for what is used more than once; parsing it gives a program of the same hash and the same text.
+A program is folded (constants in f64), common subexpressions are joined, commutative operands are
+put in order, and what no output needs is dropped. White space, names of lets and the order of
+declarations are dropped; names of params and tensors are kept, because data is bound by them, and
+so are unused declarations, which a caller binds too. Functions that C libraries round differently
+(exp, log, tanh, sin, ... and powers that are not exact) are not folded, since the hash must be the
+same everywhere; engines compute them once per run. The 128-bit hash is taken of that form: equal
+programs have equal hashes in every process and on every machine. `fxa_program_print` returns the
+canonical text, with lets `t0`, `t1`, ... for what is used more than once; parsing it gives a
+program of the same hash and the same text.
 
 ## Limits
 
 @limits@
 
-Loops and calls that unroll to endless work are refused as well. All of them give `FXA_E_LIMIT` with the place.
+Loops and calls whose expansion exceeds these limits are refused as well. All are `FXA_E_LIMIT` with
+the place.
 
 ## Errors
 
-Everything else gives `FXA_E_PROGRAM` with line, column and length, in characters of UTF-8 (`fxa_error_render` draws the
-caret). Comments may have any characters, the rest of a text is ASCII.
+Everything else is `FXA_E_PROGRAM` with line, column and length, in characters of UTF-8
+(`fxa_error_render` draws the caret). Comments may have any characters, the rest of a text is ASCII.
 
 @errors@
 
