@@ -10,6 +10,7 @@ What the tables hold is read from the sources, so an operation added to ops.def 
 import os
 import re
 import sys
+import textwrap
 
 import public_header
 
@@ -161,7 +162,9 @@ def derivative_rows(ops):
         if op["form"] != "SPECIAL" and op["rule"] != "ZERO":
             rows.append("| `%s` | %s |" % (cell(spelling(op)), RULES[op["rule"]]))
     flat = ["`%s`" % spelling(op) for op in ops if op["form"] != "SPECIAL" and op["rule"] == "ZERO"]
-    return "\n".join(rows) + "\n\nNo gradient passes through: " + ", ".join(flat) + "."
+    words = "No gradient passes through: " + ", ".join(one.replace(" ", "\xa0") for one in flat) + "."
+    words = "\n".join(textwrap.wrap(words, 100, break_on_hyphens=False)).replace("\xa0", " ")
+    return "\n".join(rows) + "\n\n" + words
 
 
 def precedence_rows(ops):

@@ -147,7 +147,9 @@ def pieces(text):
 
 def c_entry(comment, code):
     names = declared(code)
-    out = ["### %s\n" % ", ".join("`%s`" % name for name in names)] if names else []
+    title = ", ".join("`%s`" % name for name in names)
+    title = title if len(title) < WIDTH - 4 else "`%s` to `%s`" % (names[0], names[-1])
+    out = ["### %s\n" % title] if names else []
     if comment:
         out.append(as_markdown(uncomment(comment)) + "\n")
     if re.match(r"#define FXA_\w+_MAP\(X\)", code):
@@ -298,12 +300,17 @@ def py_entry(node, shown):
         else:
             line = " ".join(signature(method, node.name + "." + method.name, True).split())
             head = "`%s`" % line.replace("( ", "(").replace(", )", ")")
-        out.append("**%s**\n\n%s\n" % (head, as_markdown(text, argument_names(method))))
+        if len(head) > WIDTH - 6:
+            head, code = "`%s.%s`" % (node.name, method.name), signature(method, node.name + "." + method.name, True)
+            head += "**\n\n```py\n%s\n```" % code
+        else:
+            head += "**"
+        out.append("**%s\n\n%s\n" % (head, as_markdown(text, argument_names(method))))
     return "\n".join(out)
 
 
 def py_page(title, modules, about):
-    out = ["# %s\n" % title, NOTE, wrap(about) + "\n"]
+    out, shown = ["# %s\n" % title, NOTE, wrap(about) + "\n"], {}
     for module in modules:
         tree = tree_of(module)
         if len(modules) > 1:
@@ -311,7 +318,10 @@ def py_page(title, modules, about):
         out.append(as_markdown(ast.get_docstring(tree) or "") + "\n")
         for name in public_names(tree):
             node = find(name, module)
-            if node is not None:
+            if node in shown:
+                out.append("### `%s.%s`\n\nThe same as `%s`.\n" % (module, name, shown[node]))
+            elif node is not None:
+                shown[node] = module + "." + name
                 out.append(py_entry(node, module + "." + name if module != "fxattn" else "fxattn." + name))
             elif not name.startswith("_"):
                 out.append("### `%s.%s`\n\n%s\n" % (module, name, constant_or_import(name, module)))

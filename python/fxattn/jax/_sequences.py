@@ -3,7 +3,7 @@
 and what it means for a call of attention().
 
 Lengths are the library's own. Segments are a mask of equal ids, 0 of a descriptor equals none; with positions in
-the segments, ready masks go by these, and are statements of the program.
+the segments, built-in masks go by these, and are statements of the program.
 
 Ints of 64 bits, and unsigned ones, mean what they say: ids are compared whole, lengths and positions are brought to the
 nearest int of 32 bits, beyond which no sequence lies. While JAX has no 64 bits, NumPy's stay what they are till then.
@@ -28,7 +28,7 @@ class SequenceDescriptor:
     def __init__(self, seqlens: Optional[Pair] = None, seq_offsets: Optional[Pair] = None,
                  segment_ids: Optional[Pair] = None, segment_pos: Optional[Pair] = None) -> None:
         """Pairs (of q, of k and v): `seqlens` [B], or with `seq_offsets` [B,N] both, `segment_ids` [B,S], `segment_pos`
-        [B,S], by which ready masks go where it is given. The from_... take one array for both as well."""
+        [B,S], by which built-in masks go where it is given. The from_... take one array for both as well."""
         self.seqlens, self.seq_offsets, self.segment_ids, self.segment_pos = (seqlens, seq_offsets, segment_ids,
                                                                               segment_pos)
 
@@ -45,7 +45,7 @@ class SequenceDescriptor:
 
     @classmethod
     def from_segment_ids_and_pos(cls, segment_ids: Any, segment_pos: Any = None) -> "SequenceDescriptor":
-        """Of `segment_ids` and, where ready masks need them, `segment_pos`: [B,S], or pairs of them."""
+        """Of `segment_ids` and, where built-in masks need them, `segment_pos`: [B,S], or pairs of them."""
         return cls(segment_ids=_both(segment_ids), segment_pos=None if segment_pos is None else _both(segment_pos))
 
     def tree_flatten(self) -> Tuple[Tuple[Any, ...], None]:
