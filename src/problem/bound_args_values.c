@@ -48,6 +48,9 @@ static fxa_status values_check_pages(const fxa_problem *p, void *const *slot, fx
         int64_t used = fxa__div_up(len_k ? len_k[b] : p->sk, page_size);
         for (int64_t i = 0; i < used; i++) {
             int32_t page = pages[b * per_batch + i];
+            if (p->n_pages == 0)
+                return fxa__fail(err, FXA_E_BINDING, "n_pages is 0, and batch entry %lld has %lld keys: accepted are 0",
+                                 (long long)b, (long long)(len_k ? len_k[b] : p->sk));
             if (page < 0 || page >= p->n_pages)
                 return fxa__fail(err, FXA_E_BINDING, "PAGES[%lld,%lld] is %d: accepted are 0 to %lld", (long long)b,
                                  (long long)i, page, (long long)p->n_pages - 1);

@@ -146,7 +146,7 @@ static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
         {"total_q", p->total_q, 0, most, offset},
         {"total_k", p->total_k, 0, most, offset},
         {"page_size", p->page_size, p->flags & FXA_PAGED ? 1 : 0, most, ""},
-        {"n_pages", p->n_pages, (p->flags & FXA_PAGED) && p->b && p->sk ? 1 : 0, most, " (page numbers are 32 bit)"},
+        {"n_pages", p->n_pages, 0, most, " (page numbers are 32 bit)"},
         {"global_q_len", p->global_q_len, 0, most, coordinate},
         {"global_k_len", p->global_k_len, 0, most, coordinate},
         {"global_heads", p->global_heads, 0, most, coordinate},

@@ -85,6 +85,22 @@ TEST(page_numbers) {
     bench_close();
 }
 
+TEST(a_pool_without_pages_has_no_keys) {
+    fxa_problem p = with_flags(case_forward(), FXA_PAGED | FXA_PADDING);
+    fxa__bound_args bound;
+    p.page_size = 4, p.n_pages = 0, p.sk = 8;
+    bench_open(&p);
+    the.args.slot[FXA_SLOT_PAGES] = the.ints[0];
+    the.args.slot[FXA_SLOT_K_LENGTHS] = the.ints[1];
+    the.args.slot[FXA_SLOT_K] = the.args.slot[FXA_SLOT_V] = NULL;
+    the.ints[0][0] = 77, the.ints[1][0] = the.ints[1][1] = 0;
+    bind_ok();
+    the.ints[1][1] = 3;
+    T_STATUS(bind_now(&bound), FXA_E_BINDING);
+    T_STR(err.text, "n_pages is 0, and batch entry 1 has 3 keys: accepted are 0");
+    bench_close();
+}
+
 TEST(packed_with_gaps_are_bound) {
     fxa_problem p = with_flags(case_forward(), FXA_VARLEN | FXA_PADDING);
     fxa__bound_args bound;

@@ -102,8 +102,8 @@ TEST(refused_sizes) {
     REFUSED(case_forward(), "total_k is 4294967296: accepted are 0 to 2147483647 (offsets are 32 bit)",
             (p.flags = FXA_VARLEN, p.total_k = INT64_C(1) << 32));
     REFUSED(case_forward(), "page_size is 0: accepted are 1 to 2147483647", (p.flags = FXA_PAGED, p.n_pages = 3));
-    REFUSED(case_forward(), "n_pages is 0: accepted are 1 to 2147483647 (page numbers are 32 bit)",
-            (p.flags = FXA_PAGED, p.page_size = 4));
+    REFUSED(case_forward(), "n_pages is -1: accepted are 0 to 2147483647 (page numbers are 32 bit)",
+            (p.flags = FXA_PAGED, p.page_size = 4, p.n_pages = -1));
     REFUSED(case_forward(), "global_q_len is -3: accepted are 0 to 2147483647 (program coordinates are 32 bit)",
             p.global_q_len = -3);
     REFUSED(case_forward(), "global_k_len is 2147483648: accepted are 0 to 2147483647 (program coordinates are 32 bit)",

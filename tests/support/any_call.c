@@ -126,7 +126,8 @@ static bool any_tables(any_call *x, uint64_t *rng) {
     if (!fits) return false;
     void **slot = x->args.slot; /* lengths last, because they need the offsets */
     if (slot[FXA_SLOT_Q_LENGTHS]) any_lengths(slot[FXA_SLOT_Q_LENGTHS], slot[FXA_SLOT_CU_Q], p->b, p->sq, rng);
-    if (slot[FXA_SLOT_K_LENGTHS]) any_lengths(slot[FXA_SLOT_K_LENGTHS], slot[FXA_SLOT_CU_K], p->b, p->sk, rng);
+    int64_t keys = p->flags & FXA_PAGED && p->n_pages == 0 ? 0 : p->sk;
+    if (slot[FXA_SLOT_K_LENGTHS]) any_lengths(slot[FXA_SLOT_K_LENGTHS], slot[FXA_SLOT_CU_K], p->b, keys, rng);
     return true;
 }
 

@@ -31,7 +31,7 @@ static bool support_is_unaligned(const fxa_problem *p) { return p->alignment < 1
 bool fxa__dnn_is_empty(const fxa_problem *p) {
     const bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
     return p->b < 1 || p->hq < 1 || p->sq < 1 || p->sk < 1 || p->d_qk < 1 || p->d_v < 1 ||
-           (packed && (p->total_q < 1 || (!paged && p->total_k < 1)));
+           (packed && (p->total_q < 1 || (!paged && p->total_k < 1))) || (paged && p->n_pages < 1);
 }
 static bool support_is_one_row(const fxa_problem *p) { return p->sq == 1; }
 static bool support_is_one_pair(const fxa_problem *p) { return p->sq == 1 && p->sk == 1; }
