@@ -29,6 +29,7 @@ TEST(profiles_that_are_none) {
         {"\"warpSize\":32", "\"warpSize\":032", "for warpSize"},
         {"\"warpSize\":32", "\"warpSize\":00", "for warpSize"},
         {"\"warpSize\":32", "\"warpSize\":+32", "for warpSize"},
+        {"\"warpSize\":32", "\"warpSize\":3 2", "target has 3 2 for warpSize"},
         {"\"warpSize\":32", "\"warpSize\":\"32\"", "for warpSize"},
         {"\"warpSize\":32", "\"warpSize\":null", "for warpSize"},
         {"\"warpSize\":32", "\"warpSize\":32.0", "for warpSize"},
