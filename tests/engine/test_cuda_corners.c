@@ -55,6 +55,21 @@ TEST(indices_of_backward_programs_are_guarded) {
     fxa_program_destroy(own);
 }
 
+/* Backward tiles are small where either of Q and V is wide. */
+TEST(tiles_of_wide_operands) {
+    static const int64_t sizes[][3] = {{128, 128, 128}, {192, 128, 64}, {128, 192, 64}, {256, 256, 64}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        fxa_problem p = corner_problem(FXA_BACKWARD, NULL);
+        p.d_qk = sizes[i][0], p.d_v = sizes[i][1];
+        T_REQUIRE(corner_choose(&p, &out, &g));
+        T_INT(out.family, FXA__CU_SM90);
+        T_INT(fxa__cu_shape(&out, &g, FXA__CU_BACKWARD).k_rows, sizes[i][2]);
+        fxa__cuda_program_free(&g);
+    }
+}
+
 /* Names say which params are a backward program's only where there is one. */
 TEST(params_may_have_any_name) {
     static const char text[] = "param zzzy_own_03 : float\nparam scale : float\nscore = score + zzzy_own_03 * scale";

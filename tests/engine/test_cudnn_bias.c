@@ -50,6 +50,11 @@ static void bias_try(const bias_case *c) {
     conf_call_make(&x, "cudnn", FXA_BACKWARD, false, &call);
     call.p.engine = NULL;
     const fxa_support answer = answer_of(ctx, &call.p);
+    fxa_problem other = call.p;
+    other.captures = NULL, other.n_captures = 0, other.program = NULL; /* without the gradient of a tensor */
+    T_CHECK(!answer_of(ctx, &other).deterministic);
+    other.flags |= FXA_DETERMINISTIC;
+    T_CHECK(answer_of(ctx, &other).deterministic);
     if (answer.supported != !c->says) T_FAIL("%s: %s\n", c->text, answer.supported ? "yes" : answer.reason);
     if (c->says)
         T_HAS(answer.reason, c->says);

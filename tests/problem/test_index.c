@@ -88,6 +88,19 @@ TEST(a_transposed_table) {
     index_end(&c);
 }
 
+/* false && x needs no x, but where a missing element made it false: row 4 is true, rows 5 and up are missing. */
+TEST(a_miss_decides_nothing) {
+    index_case c;
+    index_start(&c, "tensor ids : i32[1]\ntensor t : f32[1]\nmask = ids[q] > 0 && t[k] > 0.5", 12, 0);
+    c.call.captures[0].size[0] = 5;
+    c.call.captures[1].size[0] = 8;
+    index_ask(&c);
+    T_INT(c.count, 2);
+    T_CHECK(c.reports[1].tensor == 1 && c.reports[1].lo == 8);
+    T_INT(c.reports[1].pairs, IB * IH * (IQ - 4) * (IK - 8));
+    index_end(&c);
+}
+
 /* The second operand of with_grad is needed by the derivative only: not in forward, masks or conditions, nor with a
  * user-written backward program. */
 TEST(with_grads_need_their_second_operand_for_the_derivative) {
