@@ -199,15 +199,18 @@ def module_path(name):
 @functools.lru_cache(maxsize=None)
 def tree_of(name):
     source = read(module_path(name))
-    tree = ast.parse(source)
+    tree, lines = ast.parse(source), source.encode().splitlines(True)
     for node in ast.walk(tree):
-        node.source = source
+        node.lines = lines
     return tree
 
 
 def written(node):
     """An expression as its file has it: ast.unparse differs between versions of Python."""
-    return " ".join(ast.get_source_segment(node.source, node).split())
+    lines = node.lines[node.lineno - 1:node.end_lineno]
+    lines[-1] = lines[-1][:node.end_col_offset]
+    lines[0] = lines[0][node.col_offset:]
+    return " ".join(b"".join(lines).decode().split())
 
 
 def public_names(tree):
