@@ -33,8 +33,8 @@ mktempdir() do folder
     arguments = `--q $(file("q")) --k $(file("k")) --v $(file("v")) --score $text --param cap=$cap --tensor slopes=$(file("slopes"))`
     run(pipeline(`$(joinpath(BUILD, "fxattn")) run $arguments --causal --out $(file("o")) --lse $(file("lse")) --dout $(file("do"))
         --dq $(file("dq")) --dk $(file("dk")) --dv $(file("dv")) --dtensor slopes=$(file("dslopes"))`, stdout = devnull))
-    o, lse = attention(f, q, k, v; causal = true, return_lse = true, lse_type = Float64)
-    grads = attention_backward(dout, o, lse, q, k, v; score = f, causal = true)
+    o, lse = attention(f, q, k, v; is_causal = true, return_lse = true, lse_dtype = Float64)
+    grads = attention_backward(dout, o, lse, q, k, v; score_mod = f, is_causal = true)
     @test permutedims(read_npy(file("o")), (1, 3, 2, 4)) == o
     @test permutedims(read_npy(file("lse")), (2, 1, 3)) == lse
     for (name, found) in (("dq", grads.q), ("dk", grads.k), ("dv", grads.v))

@@ -5,63 +5,64 @@ let slopes = Float32[0.5, 0.25], cap = 3.0
     m = (b, h, q, k) -> (q >= k) | (k == 2)
     for T in (Float64, Float32, Float16), engine in (nothing, "ref")
         q, k, v = inputs(T; sk = 7, dv = 3)
-        o, lse, top = attention(f, q, k, v; mask = m, return_lse = true, return_max = true, engine = engine)
+        o, lse, top = attention(f, q, k, v; mask_mod = m, return_lse = true, return_row_max = true, engine = engine)
         wanted, rows = dense(f, q, k, v; m = m)
         @test near(o, wanted, T) && near(lse, rows, T === Float16 ? Float32 : T) && eltype(o) === T
         @test eltype(lse) === (T === Float64 ? Float64 : Float32) && size(top) == size(lse)
         o2, lse2 = similar(o), similar(lse, Float64)
-        @test attention!(f, o2, q, k, v; mask = m, lse = lse2, engine = engine) === o2
+        @test attention!(f, o2, q, k, v; mask_mod = m, lse = lse2, engine = engine) === o2
         @test o2 == o && near(lse2, rows, T === Float16 ? Float32 : T)
-        @test attention(q, k, v; score = f, mask = m, engine = engine) == o
+        @test attention(q, k, v; score_mod = f, mask_mod = m, engine = engine) == o
     end
 end
 let (q, k, v) = inputs(; h = 4, hkv = 2, sq = 6)
     identity_score = (score, b, h, q, k) -> score
     @test near(attention(q, k, v), dense(q, k, v)[1])
     @test near(attention(q, k, v; scale = 0.3), dense(q, k, v; scale = 0.3)[1])
-    @test near(attention(q, k, v; causal = true), dense(q, k, v; m = (b, h, q, k) -> q >= k)[1])
+    @test near(attention(q, k, v; is_causal = true), dense(q, k, v; m = (b, h, q, k) -> q >= k)[1])
     @test near(attention(q, k, v; window = (2, nothing)), dense(q, k, v; m = (b, h, q, k) -> q - k <= 2)[1])
     @test near(attention(q, k, v; window = (2, 1), bottom_right = true), dense(q, k, v; m = (b, h, q, k) -> -1 <= q - k <= 2)[1])
     @test near(attention(q, k, v; k_lengths = [3, 5]), dense(q, k, v; m = (b, h, q, k) -> k < (3, 5)[b + 1])[1])
     o = attention(q, k, v; q_lengths = Int8[6, 2])
     @test near(o[:, :, :, 1], dense(q, k, v)[1][:, :, :, 1]) && all(iszero, o[:, :, 3:6, 2])
     sink = randn(4)
-    @test near(attention(q, k, v; sink = sink), dense(q, k, v; sink = sink)[1])
-    @test near(attention(q, k, v; sink = :zero), dense(q, k, v; sink = :zero)[1])
-    @test near(attention(q, k, v; positions = [3, 0], causal = true), dense(q, k, v; m = (b, h, q, k) -> q + (3, 0)[b + 1] >= k)[1])
+    @test near(attention(q, k, v; sinks = sink), dense(q, k, v; sink = sink)[1])
+    @test near(attention(q, k, v; sinks = :zero), dense(q, k, v; sink = :zero)[1])
+    @test near(attention(q, k, v; q_start = [3, 0], is_causal = true), dense(q, k, v; m = (b, h, q, k) -> q + (3, 0)[b + 1] >= k)[1])
     # Texts, expressions, programs.
     table = randn(4)
     wanted = dense((s, b, h, q, k) -> s * table[h + 1] + 0.5q, q, k, v; m = (b, h, q, k) -> q != k)[1]
-    @test near(attention("score * t[h] + c * q", q, k, v; mask = "q != k", tensors = (t = table,), params = (c = 0.5,)), wanted)
+    @test near(attention("score * t[h] + c * q", q, k, v; mask_mod = "q != k", tensors = (t = table,), params = (c = 0.5,)), wanted)
     program = Program("param c : float = 0.5\ntensor t : f64[1]\nscore = score * t[h] + c * q\nmask = q != k")
     @test near(attention(program, q, k, v; tensors = Dict("t" => table)), wanted)
-    @test near(attention(q, k, v; mask = (b, h, q, k) -> q != k, score = (s, b, h, q, k) -> s * table[h + 1] + 0.5q), wanted)
+    @test near(attention(q, k, v; mask_mod = (b, h, q, k) -> q != k, score_mod = (s, b, h, q, k) -> s * table[h + 1] + 0.5q), wanted)
     # One batch entry of K and V for all, no batch, no heads.
     k1, v1 = k[:, :, :, 1:1], v[:, :, :, 1:1]
     @test near(attention(q, k1, v1), dense(q, repeat(k1, 1, 1, 1, 2), repeat(v1, 1, 1, 1, 2))[1])
     @test attention(q[:, :, :, 1], k[:, :, :, 1], v[:, :, :, 1]) == attention(q, k, v)[:, :, :, 1]
     @test near(attention(q[:, 1, :, 1], k[:, 1, :, 1], v[:, 1, :, 1]), dense(q[:, 1:1, :, 1:1], k[:, 1:1, :, 1:1], v[:, 1:1, :, 1:1])[1][:, 1, :, 1])
     # Parts of a whole.
-    half = attention(identity_score, q[:, :, 4:6, :], k, v; mask = (b, h, q, k) -> q >= k, coordinates = (q = 3,))
-    @test near(half, attention(q, k, v; causal = true)[:, :, 4:6, :])
-    @test near(attention(q[:, :, [2, 5], :], k, v; causal = true, coordinates = (q = [1, 4],)), attention(q, k, v; causal = true)[:, :, [2, 5], :])
-    @test near(attention(q[:, :, [1, 2, 5], :], k, v; causal = true, coordinates = Dict(:q => [(0, 0, 1), (2, 4, 1)])),
-               attention(q, k, v; causal = true)[:, :, [1, 2, 5], :])
+    half = attention(identity_score, q[:, :, 4:6, :], k, v; mask_mod = (b, h, q, k) -> q >= k, coordinates = (q = 3,))
+    @test near(half, attention(q, k, v; is_causal = true)[:, :, 4:6, :])
+    @test near(attention(q[:, :, [2, 5], :], k, v; is_causal = true, coordinates = (q = [1, 4],)), attention(q, k, v; is_causal = true)[:, :, [2, 5], :])
+    @test near(attention(q[:, :, [1, 2, 5], :], k, v; is_causal = true, coordinates = Dict(:q => [(0, 0, 1), (2, 4, 1)])),
+               attention(q, k, v; is_causal = true)[:, :, [1, 2, 5], :])
     # Dropout: the same seed drops the same, and expectation stays.
-    a, b = attention(q, k, v; dropout = 0.5, seed = 7), attention(q, k, v; dropout = 0.5, seed = 8)
-    @test a == attention(q, k, v; dropout = 0.5, seed = 7, engine = "cpu") && a != b && a != attention(q, k, v)
+    @test attention(q, k, v; window = (2, -1)) == attention(q, k, v; window = (2, nothing))
+    a, b = attention(q, k, v; dropout_p = 0.5, seed = 7), attention(q, k, v; dropout_p = 0.5, seed = 8)
+    @test a == attention(q, k, v; dropout_p = 0.5, seed = 7, engine = "cpu") && a != b && a != attention(q, k, v)
     # Indices outside: 0, or an error.
     short = [1.0, 2.0]
     lookup = (score, b, h, q, k) -> score + short[k + 1]
     @test near(attention(lookup, q, k, v), dense((s, b, h, q, k) -> s + (k < 2 ? short[k + 1] : 0), q, k, v)[1])
-    @test occursin("short", message(() -> attention(lookup, q, k, v; strict_index = true)))
+    @test occursin("short", message(() -> attention(lookup, q, k, v; bounds_check = true)))
 end
 # Packed sequences, and pages.
 let (q, k, v) = inputs(; sq = 9, b = 1), cu = [0, 4, 4, 7]
     q, k, v = q[:, :, :, 1], k[:, :, :, 1], v[:, :, :, 1]
-    o, lse = attention(q, k, v; cu_q = cu, cu_k = cu, causal = true, return_lse = true)
+    o, lse = attention(q, k, v; cu_q = cu, cu_k = cu, is_causal = true, return_lse = true)
     for (from, to) in ((1, 4), (5, 7))
-        @test near(o[:, :, from:to], attention(q[:, :, from:to], k[:, :, from:to], v[:, :, from:to]; causal = true))
+        @test near(o[:, :, from:to], attention(q[:, :, from:to], k[:, :, from:to], v[:, :, from:to]; is_causal = true))
     end
     @test all(iszero, o[:, :, 8:9]) && size(lse) == (2, 9)
     kp, vp = randn(4, 2, 2, 5), randn(4, 2, 2, 5)  # five pages of two keys

@@ -3,22 +3,22 @@
 using Serialization
 let (q, k, v) = inputs(Float32), slopes = Float32[0.5, 0.25]
     f = (score, b, h, q, k) -> score - slopes[h + 1] * (q - k)
-    verdicts = support(f, q, k, v; causal = true)
+    verdicts = support(f, q, k, v; is_causal = true)
     @test [x.engine for x in verdicts if x.supported] == ["cpu", "ref"]
     @test all(x -> x.supported || !isempty(x.reason), support(q, k, v; backward = true))
     asked = support(f, q, k, v; engine = "ref")
     @test any(x -> !x.supported, asked) && occursin("no: ", sprint(show, first(x for x in asked if !x.supported)))
 
-    p = plan(f, q, k, v; causal = true)
+    p = plan(f, q, k, v; is_causal = true)
     @test FXAttn.engine(p) == "cpu" && FXAttn.deterministic(p) && FXAttn.workspace(p) >= 0 && occursin("cpu", sprint(show, p))
     o = similar(q)
-    @test run!(p, f, o, q, k, v; causal = true) == attention(f, q, k, v; causal = true)
+    @test run!(p, f, o, q, k, v; is_causal = true) == attention(f, q, k, v; is_causal = true)
     again = FXAttn.load_plan(FXAttn.save(p))
     @test FXAttn.key(again) == FXAttn.key(p)
     fill!(o, 0)
-    @test run!(again, f, o, q, k, v; causal = true) == attention(f, q, k, v; causal = true)
+    @test run!(again, f, o, q, k, v; is_causal = true) == attention(f, q, k, v; is_causal = true)
     @test occursin("another plan", message(() -> run!(p, f, o, q, k, v)))
-    @test FXAttn.key(plan(f, q, k, v; causal = true, backward = true)) != FXAttn.key(p)
+    @test FXAttn.key(plan(f, q, k, v; is_causal = true, backward = true)) != FXAttn.key(p)
     @test FXAttn.load_program(FXAttn.save(Program(f))) == Program(f)
 
     # Copies are the same object; through a file it is its bytes.
@@ -44,7 +44,7 @@ let (q, k, v) = inputs(Float32), slopes = Float32[0.5, 0.25]
     @test FXAttn.get_num_threads() == 1 && attention(f, q, k, v) isa Array
     FXAttn.set_num_threads(0)
 
-    said = sprint(io -> explain(io, f, q, k, v; causal = true))
+    said = sprint(io -> explain(io, f, q, k, v; is_causal = true))
     @test all(words -> occursin(words, said), ("slopes", "causal", "derivative", "cpu: yes", "backward"))
     @test "soft cap" in FXAttn.properties(Program(soft(2.0, slopes))) || "additive bias" in FXAttn.properties(Program(f))
     @test occursin("grad", FXAttn.text(FXAttn.derivative(Program(f))))
@@ -53,8 +53,8 @@ end
 let (q, k, v) = Tuple(Float32.(x) for x in inputs())
     for (asked, T) in ((nothing, Float32), (Float64, Float64))
         o, lse = similar(q), zeros(T, 2, 5, 2)
-        run!(plan(q, k, v; return_lse = true, lse_type = asked), o, q, k, v; lse = lse)
-        @test (o, lse) == attention(q, k, v; return_lse = true, lse_type = asked)
+        run!(plan(q, k, v; return_lse = true, lse_dtype = asked), o, q, k, v; lse = lse)
+        @test (o, lse) == attention(q, k, v; return_lse = true, lse_dtype = asked)
     end
-    @test occursin("lse_type", message(() -> plan(q, k, v; return_lse = true, lse_type = Float16)))
+    @test occursin("lse_dtype", message(() -> plan(q, k, v; return_lse = true, lse_dtype = Float16)))
 end

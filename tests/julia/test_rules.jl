@@ -12,11 +12,11 @@ end
 
 let (q, k, v) = inputs(), w = [0.5, 2.0], cap = 3.0, inner = (table = randn(5), n = 1)
     f = Both((score, b, h, q, k) -> score * w[h + 1] + inner.table[k + 1], SoftCap(cap))
-    o, pullback = rrule(attention, f, q, k, v; causal = true)
-    @test o == attention(f, q, k, v; causal = true)
+    o, pullback = rrule(attention, f, q, k, v; is_causal = true)
+    @test o == attention(f, q, k, v; is_causal = true)
     dout = randn(size(o)...)
     none, df, dq, dk, dv = pullback(ChainRulesCore.@thunk(dout))
-    grads = attention_pullback(f, q, k, v; causal = true)[2](dout)
+    grads = attention_pullback(f, q, k, v; is_causal = true)[2](dout)
     @test none isa NoTangent && unthunk(dq) == grads.q && unthunk(dk) == grads.k && unthunk(dv) == grads.v
     df = unthunk(df)
     @test df.first.w == FXAttn.of(grads, w) && df.second.cap == grads.params[:cap]

@@ -4,15 +4,15 @@
 @test Threads.nthreads() == 8
 let (q, k, v) = inputs(Float32), slopes = Float32[0.5, 0.25], failures = Threads.Atomic{Int}(0), rounds = 12
     soft(cap) = (score, b, h, q, k) -> cap * tanh((score - slopes[h + 1] * (q - k)) / cap)
-    wanted = [attention(soft(Float64(i)), q, k, v; causal = true) for i in 1:8]
-    grads = [attention_pullback(soft(Float64(i)), q, k, v; causal = true)[2](q).q for i in 1:8]
+    wanted = [attention(soft(Float64(i)), q, k, v; is_causal = true) for i in 1:8]
+    grads = [attention_pullback(soft(Float64(i)), q, k, v; is_causal = true)[2](q).q for i in 1:8]
     Threads.@threads for i in 1:8
         for round in 1:rounds
             f = soft(Float64(i))
-            ok = attention(f, q, k, v; causal = true) == wanted[i]
-            ok &= attention_pullback(f, q, k, v; causal = true)[2](q).q == grads[i]
-            p = plan(f, q, k, v; causal = true)
-            ok &= run!(p, f, similar(q), q, k, v; causal = true) == wanted[i]
+            ok = attention(f, q, k, v; is_causal = true) == wanted[i]
+            ok &= attention_pullback(f, q, k, v; is_causal = true)[2](q).q == grads[i]
+            p = plan(f, q, k, v; is_causal = true)
+            ok &= run!(p, f, similar(q), q, k, v; is_causal = true) == wanted[i]
             # Texts of their own, so that plans are built, dropped and destroyed meanwhile.
             text = Program("score = score + $(i + 8round)")
             ok &= FXAttn.load_program(FXAttn.save(text)) == text

@@ -230,6 +230,14 @@ def test_the_table_has_names_of_c_and_of_the_command():
         assert [one for one in command if one[2:] not in options] == []
 
 
+def test_the_table_has_every_option_of_julia():
+    code = "".join(read("julia", "FXAttn", "src", one) for one in ("call.jl", "attention.jl"))
+    names = re.findall(r"(?m)^    (\w+)::", re.search(r"(?s)struct Options\n(.*?)\nend", code)[1])
+    shown = {option.partition(" ")[0] for (_, _, _, julia), _ in rows() for option in julia}
+    assert set(names) | {"q", "k", "v", "return_lse", "return_row_max", "lse_dtype"} == shown
+    assert all(one + "::Bool" in code or one + " = nothing" in code for one in ("return_row_max", "lse_dtype"))
+
+
 def test_the_page_tells_names_as_the_errors_do():
     """A name of another library whose row has one name of ours is called that in errors too."""
     text = read("docs", "names.md").partition("<!-- options end -->")[2]

@@ -15,9 +15,9 @@ ChainRulesCore.rrule(::typeof(attention), q::AbstractArray, k::AbstractArray, v:
 ChainRulesCore.rrule(::typeof(attention), f, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
     ruled(f, q, k, v; options...)
 
-function ruled(f, q, k, v; return_lse = false, return_max = false, lse_type = nothing, options...)
-    return_max && throw(ArgumentError("the row maximum has no derivative here; leave return_max out"))
-    out, back = attention_pullback(q, k, v; score = f, return_lse = return_lse, options...)
+function ruled(f, q, k, v; return_lse = false, return_row_max = false, lse_dtype = nothing, options...)
+    return_row_max && throw(ArgumentError("the row maximum has no derivative here; leave return_row_max out"))
+    out, back = attention_pullback(q, k, v; score_mod = f, return_lse = return_lse, options...)
     function pullback(tangent)
         # One backward pass for all, when the first of them is asked for.
         pass = Ref{Any}(nothing)

@@ -7,7 +7,7 @@ Fused attention with your own score function inside, forward and backward, on th
     using FXAttn
     q, k, v = (randn(Float32, 64, 8, 256, 1) for _ in 1:3)               # (d, h, s, b)
     slopes = 2f0 .^ -(1:8)
-    out = attention(q, k, v; causal = true) do score, b, h, q, k         # b, h, q, k count from 0
+    out = attention(q, k, v; is_causal = true) do score, b, h, q, k         # b, h, q, k count from 0
         score - slopes[h + 1] * (q - k)                                  # arrays are indexed from 1, as ever
     end
 

@@ -18,12 +18,12 @@ function bind_rows(call, it, name, slot, @nospecialize(A))
     A === nothing || bind(call, it, name, slot, check_array(call, A, String(name), rows_size(call)); rows = true)
 end
 
-function run_forward(call::Call, @nospecialize(o), @nospecialize(lse), @nospecialize(rowmax))
-    flags = (lse === nothing ? 0 : LibFXA.FXA_RETURN_LSE) | (rowmax === nothing ? 0 : LibFXA.FXA_RETURN_ROW_MAX)
+function run_forward(call::Call, @nospecialize(o), @nospecialize(lse), @nospecialize(row_max))
+    flags = (lse === nothing ? 0 : LibFXA.FXA_RETURN_LSE) | (row_max === nothing ? 0 : LibFXA.FXA_RETURN_ROW_MAX)
     it = bound(call, false, flags)
     bind(call, it, :o, LibFXA.FXA_SLOT_O, check_array(call, o, "the output", out_size(call)))
     bind_rows(call, it, :lse, LibFXA.FXA_SLOT_LSE, lse)
-    bind_rows(call, it, :row_max, LibFXA.FXA_SLOT_ROW_MAX, rowmax)
+    bind_rows(call, it, :row_max, LibFXA.FXA_SLOT_ROW_MAX, row_max)
     execute(call, it)
     return o
 end
@@ -31,70 +31,70 @@ end
 # Rows of packed sequences that belong to none are not written.
 new_array(call, T, sizes) = (A = similar(call.q.keep, T, sizes); is_packed(call) ? fill!(A, 0) : A)
 
-function lse_type(call, given)
+function lse_dtype(call, given)
     given === nothing && return row_type(eltype(call.q.keep))
-    given in (Float32, Float64) || refuse("lse_type is $given; Float32 and Float64 are accepted")
+    given in (Float32, Float64) || refuse("lse_dtype is $given; Float32 and Float64 are accepted")
     return given
 end
 
 """
     attention([f,] q, k, v; keywords...)
 
-softmax(f(scale * Q'K)) V: an array like q with the features of v; with `return_lse` and `return_max` a tuple of it
+softmax(f(scale * Q'K)) V: an array like q with the features of v; with `return_lse` and `return_row_max` a tuple of it
 and the log of the sum of the exponentials (-Inf for a row that attends to nothing) and the maximum of each row, both
 (h, s, b).
 
 q, k and v are (d, h, s, b) arrays, (d, h, s) without a batch, (d, s) without heads, or (d, h, total) with `cu_q` and
-`cu_k`. Heads of q are a multiple of those of k and v. `f`, also given as `score`, is what happens to each score: a
+`cu_k`. Heads of q are a multiple of those of k and v. `f`, also given as `score_mod`, is what happens to each score: a
 function f(score, b, h, q, k) of one score and its place, which is traced and may use arrays and numbers from outside; a
-`Program`; program text, or an expression. `mask` is which pairs are attended, mask(b, h, q, k). **b, h, q and k count
+`Program`; program text, or an expression. `mask_mod` is which pairs are attended, mask_mod(b, h, q, k). **b, h, q and k count
 from 0**; arrays are indexed from 1, as ever: `slopes[h + 1]`.
 
-Keywords: tensors, params (by name, for a Program or text), scale, causal, window = (left, right), bottom_right,
-q_lengths, k_lengths, cu_q, cu_k, pages, positions, sink (:zero or a vector), dropout, seed, coordinates, q_len, k_len,
-heads, strict_index, deterministic, engine, lse_type; docs/julia.md has each.
+Keywords: tensors, params (by name, for a Program or text), scale, is_causal, window = (left, right), bottom_right,
+q_lengths, k_lengths, cu_q, cu_k, pages, q_start, sinks (:zero or a vector), dropout_p, seed, coordinates, global_q_len,
+global_k_len, global_heads, bounds_check, deterministic, engine, lse_dtype; docs/julia.md has each.
 """
-attention(q::AbstractArray, k::AbstractArray, v::AbstractArray; return_lse::Bool = false, return_max::Bool = false,
-          lse_type = nothing, options...) =
-    new_attention(Call(q, k, v, Options(options)), return_lse, return_max, lse_type)
+attention(q::AbstractArray, k::AbstractArray, v::AbstractArray; return_lse::Bool = false, return_row_max::Bool = false,
+          lse_dtype = nothing, options...) =
+    new_attention(Call(q, k, v, Options(options)), return_lse, return_row_max, lse_dtype)
 
-function new_attention(call::Call, return_lse, return_max, lse_type)
+function new_attention(call::Call, return_lse, return_row_max, lse_dtype)
     q = call.q.keep
     o = new_array(call, eltype(q), out_size(call))
-    lse = return_lse ? new_array(call, FXAttn.lse_type(call, lse_type), rows_size(call)) : nothing
-    rowmax = return_max ? new_array(call, row_type(eltype(q)), rows_size(call)) : nothing
-    run_forward(call, o, lse, rowmax)
-    return_lse || return_max || return o
-    return Tuple(x for x in (o, lse, rowmax) if x !== nothing)
+    lse = return_lse ? new_array(call, FXAttn.lse_dtype(call, lse_dtype), rows_size(call)) : nothing
+    row_max = return_row_max ? new_array(call, row_type(eltype(q)), rows_size(call)) : nothing
+    run_forward(call, o, lse, row_max)
+    return_lse || return_row_max || return o
+    return Tuple(x for x in (o, lse, row_max) if x !== nothing)
 end
 attention(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
     attention(q, k, v; with_score(score, options)...)
 
-"""Keywords with the score function, which is given once."""
+"""Returns the keywords with the score function among them. Refuses a score function that is given twice."""
 function with_score(@nospecialize(score), @nospecialize(options))
-    haskey(options, :score) && refuse("a score function is given as the first argument and as `score`")
-    return (score = score, values(options)...)
+    haskey(options, :score_mod) && refuse("a score function is given as the first argument and as `score_mod`")
+    return (score_mod = score, values(options)...)
 end
 
 """
-    attention!([f,] o, q, k, v; lse = nothing, rowmax = nothing, keywords...)
+    attention!([f,] o, q, k, v; lse = nothing, row_max = nothing, keywords...)
 
-`attention` into `o`, and into `lse` and `rowmax` where they are given, of any strides; gives `o`. They must not overlap
+`attention` into `o`, and into `lse` and `row_max` where they are given, of any strides; gives `o`. They must not overlap
 what is read.
 """
 function attention!(o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; lse = nothing,
-                    rowmax = nothing, options...)
-    return run_forward(Call(q, k, v, Options(options)), o, lse, rowmax)
+                    row_max = nothing, options...)
+    return run_forward(Call(q, k, v, Options(options)), o, lse, row_max)
 end
 attention!(score, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
     attention!(o, q, k, v; with_score(score, options)...)
 
 # ---- Backward --------------------------------------------------------------------------------------------------------
 
-const WRT = (:q, :k, :v, :sink, :tensors, :params)
+const WRT = (:q, :k, :v, :sinks, :tensors, :params)
 
 """
-Gradients of one backward pass: `q`, `k`, `v` (which it also unpacks to: `dq, dk, dv = grads`), `sink`, and `tensors`
+Gradients of one backward pass: `q`, `k`, `v` (which it also unpacks to: `dq, dk, dv = grads`), `sinks`, and `tensors`
 and `params`, by name, of what the program uses: nothing where there is none. `of(grads, array)` is the gradient of an
 array that the function captured. Where a function needed the value of a captured number while it was traced,
 gradients of what it captured are not there, and `why` says so.
@@ -103,7 +103,7 @@ struct Gradients
     q::Any
     k::Any
     v::Any
-    sink::Any
+    sinks::Any
     tensors::Dict{Symbol, Any}
     params::Dict{Symbol, Union{Nothing, Float64}}
     why::String
@@ -114,7 +114,7 @@ Base.length(::Gradients) = 3
 Base.getindex(g::Gradients, i::Integer) = (g.q, g.k, g.v)[i]
 function Base.show(io::IO, g::Gradients)
     there(named) = [String(name) for (name, x) in named if x !== nothing]
-    names = [there((:q => g.q, :k => g.k, :v => g.v, :sink => g.sink)); there(g.tensors); there(g.params)]
+    names = [there((:q => g.q, :k => g.k, :v => g.v, :sinks => g.sinks)); there(g.tensors); there(g.params)]
     print(io, "Gradients(", join(names, ", "), ")")
 end
 
@@ -189,8 +189,8 @@ function bind_gradients(call, it, @nospecialize(targets))
         bind(call, it, field, slot, memory(whole, "the gradient of $name"))
         push!(rooms, (target, whole))
     end
-    if targets.sink !== nothing
-        m = check_target(call, targets.sink, "the gradient of sink", call.sink.keep)
+    if targets.sinks !== nothing
+        m = check_target(call, targets.sinks, "the gradient of sinks", call.sinks.keep)
         it.problem.dsinks = LibFXA.fxa_operand(m.dtype, LibFXA.FXA_LAYOUT_STRIDED, padded(4, (0, m.stride[1])))
         put(it, LibFXA.FXA_SLOT_DSINKS, m)
     end
@@ -236,17 +236,17 @@ function param_gradients(call, it, wanted)
     return values, wants
 end
 
-"""The backward pass of a call, into `targets` (q, k, v, sink: an array, or nothing)."""
+"""The backward pass of a call, into `targets` (q, k, v, sinks: an array, or nothing)."""
 function run_backward(call::Call, @nospecialize(dout), @nospecialize(dlse), @nospecialize(o), @nospecialize(lse),
                       @nospecialize(targets), wrt, dtensors, accumulate)
     flag(x, bits) = x === nothing ? 0 : bits
     flags = flag(targets.q, LibFXA.FXA_GRAD_Q) | flag(targets.k, LibFXA.FXA_GRAD_K) |
-            flag(targets.v, LibFXA.FXA_GRAD_V) | flag(targets.sink, LibFXA.FXA_GRAD_SINKS) |
+            flag(targets.v, LibFXA.FXA_GRAD_V) | flag(targets.sinks, LibFXA.FXA_GRAD_SINKS) |
             flag(dlse, LibFXA.FXA_READ_DLSE)
     if accumulate
         call.spread && refuse("accumulate is given, and one batch entry of k and v serves all; add gradients yourself")
         flags |= flag(targets.q, LibFXA.FXA_ACCUMULATE_DQ) | flag(targets.k, LibFXA.FXA_ACCUMULATE_DK) |
-                 flag(targets.v, LibFXA.FXA_ACCUMULATE_DV) | flag(targets.sink, LibFXA.FXA_ACCUMULATE_DSINKS)
+                 flag(targets.v, LibFXA.FXA_ACCUMULATE_DV) | flag(targets.sinks, LibFXA.FXA_ACCUMULATE_DSINKS)
         isempty(dtensors) || (flags |= LibFXA.FXA_ACCUMULATE_DTENSORS)
     end
     it = bound(call, true, flags)
@@ -260,13 +260,13 @@ function run_backward(call::Call, @nospecialize(dout), @nospecialize(dlse), @nos
     values, wants = param_gradients(call, it, :params in wrt && exact)
     check_rooms(it, rooms)
     all(isnothing, targets) && all(isnothing, Base.values(tensors)) && !any(wants) &&
-        refuse("no gradient is asked for: dq, dk, dv, dsink, dtensors are not given, or wrt names what is not there")
+        refuse("no gradient is asked for: dq, dk, dv, dsinks, dtensors are not given, or wrt names what is not there")
     execute(call, it)
     foreach(pair -> collect_room(pair...), rooms)
     numbers = any(wants) ? Array(values) : zeros(length(wants))
     params = Dict{Symbol, Union{Nothing, Float64}}(
         name => want ? x : nothing for (name, want, x) in zip(call.source.param_names, wants, numbers))
-    return Gradients(targets.q, targets.k, targets.v, targets.sink, tensors, params, call.source.why, call.source)
+    return Gradients(targets.q, targets.k, targets.v, targets.sinks, tensors, params, call.source.why, call.source)
 end
 
 wanted(wrt::Symbol) = wanted((wrt,))
@@ -280,29 +280,29 @@ function new_targets(call, wrt)
     gradient(m, name) = name in wrt && m !== nothing ?
         (is_packed(call) ? fill!(similar(m.keep), 0) : similar(m.keep)) : nothing
     return (q = gradient(call.q, :q), k = gradient(call.k, :k), v = gradient(call.v, :v),
-            sink = gradient(call.sink, :sink))
+            sinks = gradient(call.sinks, :sinks))
 end
 
 """
-    attention_backward!(dq, dk, dv, dout, o, lse, q, k, v; dlse, dsink, dtensors, accumulate = false, keywords...)
+    attention_backward!(dq, dk, dv, dout, o, lse, q, k, v; dlse, dsinks, dtensors, accumulate = false, keywords...)
 
 The backward pass of `attention`, of an output `o` and `lse` that are known, into dq, dk and dv, each an array or
-nothing, `dsink`, and `dtensors` by name; `accumulate` adds to what is there. `dout` and `dlse` are the gradients of o
+nothing, `dsinks`, and `dtensors` by name; `accumulate` adds to what is there. `dout` and `dlse` are the gradients of o
 and lse. Gives Gradients, with those of captured arrays and params that were not given besides (`wrt` says which of
-:tensors, :params). The score function is given as `score`, as is all else that attention was called with.
+:tensors, :params). The score function is given as `score_mod`, as is all else that attention was called with.
 """
-function attention_backward!(dq, dk, dv, dout, o, lse, q, k, v; dlse = nothing, dsink = nothing, dtensors = nothing,
+function attention_backward!(dq, dk, dv, dout, o, lse, q, k, v; dlse = nothing, dsinks = nothing, dtensors = nothing,
                              accumulate::Bool = false, wrt = (:tensors, :params), options...)
     call = Call(q, k, v, Options(options))
-    dsink === nothing || call.sink !== nothing || refuse("dsink is given without sink")
-    return run_backward(call, dout, dlse, o, lse, (q = dq, k = dk, v = dv, sink = dsink), wanted(wrt),
+    dsinks === nothing || call.sinks !== nothing || refuse("dsinks is given without sinks")
+    return run_backward(call, dout, dlse, o, lse, (q = dq, k = dk, v = dv, sinks = dsinks), wanted(wrt),
                         Dict(pairs_of(dtensors, "dtensors")), accumulate)
 end
 
 """
-    attention_backward(dout, o, lse, q, k, v; dlse, wrt = (:q, :k, :v, :sink, :tensors, :params), keywords...)
+    attention_backward(dout, o, lse, q, k, v; dlse, wrt = (:q, :k, :v, :sinks, :tensors, :params), keywords...)
 
-The same with new arrays. LSE in Float64 (`lse_type = Float64` of attention) loses nothing between the passes.
+The same with new arrays. LSE in Float64 (`lse_dtype = Float64` of attention) loses nothing between the passes.
 """
 function attention_backward(dout, o, lse, q, k, v; dlse = nothing, wrt = WRT, options...)
     call = Call(q, k, v, Options(options))

@@ -7,12 +7,12 @@
 
 """The keywords that all calls have, with their defaults; docs/julia.md says what each means."""
 struct Options
-    score::Any
-    mask::Any
+    score_mod::Any
+    mask_mod::Any
     tensors::Any
     params::Any
     scale::Any
-    causal::Bool
+    is_causal::Bool
     window::Any
     bottom_right::Bool
     q_lengths::Any
@@ -20,29 +20,36 @@ struct Options
     cu_q::Any
     cu_k::Any
     pages::Any
-    positions::Any
-    sink::Any
-    dropout::Real
+    q_start::Any
+    sinks::Any
+    dropout_p::Real
     seed::Integer
     coordinates::Any
-    q_len::Any
-    k_len::Any
-    heads::Any
-    strict_index::Bool
+    global_q_len::Any
+    global_k_len::Any
+    global_heads::Any
+    bounds_check::Bool
     deterministic::Bool
     engine::Union{Nothing, AbstractString}
-    bprop::Any
+    score_mod_bprop::Any
     bprop_tensors::Any
     bprop_params::Any
 end
-# All others: nothing.
-const DEFAULTS = Dict{Symbol, Any}(:causal => false, :bottom_right => false, :dropout => 0, :seed => 0,
-                                   :strict_index => false, :deterministic => false)
+# The defaults of all other options are nothing.
+const DEFAULTS = Dict{Symbol, Any}(:is_causal => false, :bottom_right => false, :dropout_p => 0, :seed => 0,
+                                   :bounds_check => false, :deterministic => false)
+# Names of options elsewhere (docs/names.md), and what they are called here.
+const CALLED = Dict(:score => :score_mod, :mask => :mask_mod, :causal => :is_causal, :positions => :q_start,
+                    :sink => :sinks, :dropout => :dropout_p, :strict_index => :bounds_check,
+                    :bprop => :score_mod_bprop, :q_len => :global_q_len, :k_len => :global_k_len,
+                    :heads => :global_heads, :softmax_scale => :scale, :window_size => :window,
+                    :cu_seqlens_q => :cu_q, :cu_seqlens_k => :cu_k, :block_table => :pages)
 
 """Keywords as Options. Nothing here is compiled for the types of one call: that would be anew for each of them."""
 function Options(@nospecialize(keywords))
     given, named = copy(DEFAULTS), values(keywords)
     for name in keys(named)
+        haskey(CALLED, name) && refuse("$name is called $(CALLED[name])")
         name in fieldnames(Options) ||
             refuse("unexpected keyword $name; accepted are $(join(fieldnames(Options), ", "))")
         value, wanted = getfield(named, name), fieldtype(Options, name)
@@ -61,7 +68,7 @@ mutable struct Call
     fields::Dict{Symbol, Any}     # more of them
     flags::UInt32
     tables::Dict{Int, Any}        # arrays of int32 by slot
-    sink::Union{Nothing, Memory}
+    sinks::Union{Nothing, Memory}
     spread::Bool                  # one batch entry of K and V serves all
     source::Source
     bprop::Source
@@ -76,7 +83,7 @@ function Call(@nospecialize(q), @nospecialize(k), @nospecialize(v), options::Opt
     set_sizes(call)
     set_features(call)
     set_coordinates(call)
-    call.source = resolve(options.score, options.mask, options.tensors, options.params, coordinate_bounds(call))
+    call.source = resolve(options.score_mod, options.mask_mod, options.tensors, options.params, coordinate_bounds(call))
     call.bprop = backward_source(options)
     foreach(t -> same_device(call, t[2], "a captured array"), call.source.tensors)
     return call
@@ -97,15 +104,15 @@ same_device(call, array, what) = array.device == call.q.device ? nothing :
            "lie in one place")
 
 function backward_source(options)
-    if options.bprop === nothing
+    if options.score_mod_bprop === nothing
         isempty(pairs_of(options.bprop_tensors, "bprop_tensors")) &&
             isempty(pairs_of(options.bprop_params, "bprop_params")) ||
-            refuse("bprop_tensors or bprop_params are given without bprop")
+            refuse("bprop_tensors or bprop_params are given without score_mod_bprop")
         return identity_source()
     end
-    is_text(options.bprop) || refuse("bprop is of type $(typeof(options.bprop)); a Program or its text is accepted: a ",
-                                     "function is differentiated by itself")
-    program = text_program([(options.bprop, "dscore")], :bprop, options.bprop_tensors, options.bprop_params)
+    is_text(options.score_mod_bprop) || refuse("score_mod_bprop is of type $(typeof(options.score_mod_bprop)); a Program or its text is ",
+                                               "accepted: a function is differentiated by itself")
+    program = text_program([(options.score_mod_bprop, "dscore")], :bprop, options.bprop_tensors, options.bprop_params)
     return named_source(program, options.bprop_tensors, options.bprop_params, "bprop_")
 end
 
@@ -186,47 +193,49 @@ is_packed(call) = call.flags & LibFXA.FXA_VARLEN != 0
 
 function set_features(call)
     options, b = call.options, call.sizes[:b]
-    for (set, flag) in ((options.causal, LibFXA.FXA_CAUSAL), (options.bottom_right, LibFXA.FXA_BOTTOM_RIGHT),
-                        (options.strict_index, LibFXA.FXA_BOUNDS_CHECK),
-                        (options.deterministic, LibFXA.FXA_DETERMINISTIC), (options.dropout != 0, LibFXA.FXA_DROPOUT))
+    for (set, flag) in ((options.is_causal, LibFXA.FXA_CAUSAL), (options.bottom_right, LibFXA.FXA_BOTTOM_RIGHT),
+                        (options.bounds_check, LibFXA.FXA_BOUNDS_CHECK),
+                        (options.deterministic, LibFXA.FXA_DETERMINISTIC), (options.dropout_p != 0, LibFXA.FXA_DROPOUT))
         set && (call.flags |= flag)
     end
     for (given, name, slot, flag) in ((options.q_lengths, "q_lengths", LibFXA.FXA_SLOT_Q_LENGTHS, LibFXA.FXA_PADDING),
                                       (options.k_lengths, "k_lengths", LibFXA.FXA_SLOT_K_LENGTHS, LibFXA.FXA_PADDING),
-                                      (options.positions, "positions", LibFXA.FXA_SLOT_Q_START, LibFXA.FXA_Q_START))
+                                      (options.q_start, "q_start", LibFXA.FXA_SLOT_Q_START, LibFXA.FXA_Q_START))
         given === nothing && continue
         call.flags |= flag
         call.tables[slot] = index_table(given, name, (b,))
     end
-    0 <= options.dropout < 1 || refuse("dropout is $(options.dropout); 0 <= dropout < 1 is accepted")
-    call.fields[:dropout_p] = Float64(options.dropout)
+    0 <= options.dropout_p < 1 || refuse("dropout_p is $(options.dropout_p); 0 <= dropout_p < 1 is accepted")
+    call.fields[:dropout_p] = Float64(options.dropout_p)
     0 <= options.seed <= typemax(UInt64) || refuse("seed is $(options.seed); 0 to 2^64 - 1 are accepted")
     scale = options.scale
     scale === nothing || scale isa Real && isfinite(scale) ||
         refuse("scale is $(repr(scale)); a finite number is accepted, nothing for 1 / sqrt(d)")
     options.window === nothing || set_window(call, options.window)
-    set_sink(call, options.sink)
+    set_sinks(call, options.sinks)
 end
 
 function set_window(call, window)
-    side(x) = x === nothing || x isa Integer
+    side(x) = x === nothing || x isa Integer && !(x isa Bool) && x >= -1
     window isa Tuple{Any, Any} && side(window[1]) && side(window[2]) ||
-        refuse("window is $(repr(window)); (left, right) is accepted, nothing for an open side")
+        refuse("window is $(repr(window)); (left, right) is accepted, of integers from 0, or nothing or -1 for an ",
+               "open side")
     call.flags |= LibFXA.FXA_WINDOW
     call.fields[:window_left], call.fields[:window_right] = map(x -> x === nothing ? -1 : x, window)
 end
 
-function set_sink(call, sink)
-    sink === nothing && return
-    if sink === :zero
+function set_sinks(call, sinks)
+    sinks === nothing && return
+    if sinks === :zero
         call.flags |= LibFXA.FXA_SINK_ZERO
         return
     end
-    sink isa AbstractArray || refuse("sink is $(repr(sink)); :zero, or a vector of a score per query head, is accepted")
-    call.sink = memory(sink, "sink")
-    same_device(call, call.sink, "sink")
-    call.sink.size == [call.sizes[:hq]] || refuse("sink has size $(size(sink)); ($(call.sizes[:hq]),), a score per ",
-                                                  "query head, is accepted")
+    sinks isa AbstractArray ||
+        refuse("sinks is $(repr(sinks)); :zero, or a vector of a score per query head, is accepted")
+    call.sinks = memory(sinks, "sinks")
+    same_device(call, call.sinks, "sinks")
+    call.sinks.size == [call.sizes[:hq]] ||
+        refuse("sinks has size $(size(sinks)); ($(call.sizes[:hq]),), a score per query head, is accepted")
     call.flags |= LibFXA.FXA_SINKS
 end
 
@@ -241,8 +250,8 @@ function set_coordinates(call)
         axis in AXES || refuse("coordinates has $axis; b, h, q and k are accepted")
         call.fields[Symbol(:map_, axis)] = index_map(call, axis, value)
     end
-    for (name, value) in ((:global_q_len, call.options.q_len), (:global_k_len, call.options.k_len),
-                          (:global_heads, call.options.heads))
+    for name in (:global_q_len, :global_k_len, :global_heads)
+        value = getfield(call.options, name)
         value === nothing && continue
         value isa Integer || refuse("$name is $(repr(value)); an integer is accepted")
         call.fields[name] = value
@@ -269,7 +278,7 @@ end
 
 """Bounds of b, h, q, k as the program reads them: its sizes, or anything where they are mapped or moved."""
 function coordinate_bounds(call)
-    moved = call.options.positions !== nothing || call.options.bottom_right
+    moved = call.options.q_start !== nothing || call.options.bottom_right
     map(AXES) do axis
         mapped = haskey(call.fields, Symbol(:map_, axis)) || axis === :q && moved
         mapped ? (LOWEST, HIGHEST) : (Int64(0), Int64(max(axis_size(call, axis) - 1, 0)))
@@ -304,10 +313,10 @@ function bound(call::Call, backward::Bool, flags)
     bind(call, it, :q, LibFXA.FXA_SLOT_Q, call.q)
     bind(call, it, :k, LibFXA.FXA_SLOT_K, call.k)
     bind(call, it, :v, LibFXA.FXA_SLOT_V, call.v)
-    if call.sink !== nothing
-        strides = padded(4, (0, call.sink.stride[1]))
-        problem.sinks = LibFXA.fxa_operand(call.sink.dtype, LibFXA.FXA_LAYOUT_STRIDED, strides)
-        put(it, LibFXA.FXA_SLOT_SINKS, call.sink)
+    if call.sinks !== nothing
+        strides = padded(4, (0, call.sinks.stride[1]))
+        problem.sinks = LibFXA.fxa_operand(call.sinks.dtype, LibFXA.FXA_LAYOUT_STRIDED, strides)
+        put(it, LibFXA.FXA_SLOT_SINKS, call.sinks)
     end
     bind_source(it, call.source, :program, :captures, :tensors, :params)
     backward && call.bprop.program !== nothing &&

@@ -54,10 +54,15 @@ end
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------
 
-# What a run reads, in the words of the keywords.
+# Slots and flags of the library, by the keywords for them (docs/names.md).
 const KEYWORDS = Dict("Q_LENGTHS" => "q_lengths", "K_LENGTHS" => "k_lengths", "CU_Q" => "cu_q", "CU_K" => "cu_k",
-                      "Q_START" => "positions", "PAGES" => "pages", "SINKS" => "sink")
-const SLOT = r"\b(?:Q_LENGTHS|K_LENGTHS|CU_Q|CU_K|Q_START|PAGES|SINK)\b"
+                      "Q_START" => "q_start", "PAGES" => "pages", "SINKS" => "sinks",
+                      "FXA_CAUSAL" => "is_causal", "FXA_WINDOW" => "window", "FXA_BOTTOM_RIGHT" => "bottom_right",
+                      "FXA_Q_START" => "q_start", "FXA_PAGED" => "pages", "FXA_SINKS" => "sinks",
+                      "FXA_SINK_ZERO" => "sinks = :zero", "FXA_DROPOUT" => "dropout_p",
+                      "FXA_DETERMINISTIC" => "deterministic", "FXA_RETURN_LSE" => "return_lse",
+                      "FXA_RETURN_ROW_MAX" => "return_row_max")
+const WORD = r"\b(?:FXA_)?[A-Z]+(?:_[A-Z]+)*\b"
 const TABLE_ENTRY = r"\b(Q_LENGTHS|K_LENGTHS|CU_Q|CU_K|Q_START)\[(\d+)\]"
 const PAGE_ENTRY = r"\bPAGES\[(\d+),(\d+)\]"
 const STRICT = "(FXA_BOUNDS_CHECK)"
@@ -80,9 +85,9 @@ function in_julia(text)
     entry(found) = (m = match(TABLE_ENTRY, found); "$(m[1])[$(from_one(m[2]))]")
     page(found) = (m = match(PAGE_ENTRY, found); "PAGES[$(from_one(m[2])),$(from_one(m[1]))]")
     text = replace(replace(text, TABLE_ENTRY => entry), PAGE_ENTRY => page)
-    text = replace(text, STRICT => "(strict_index; index and axis count from 0 here, as in a program's text, and " *
+    text = replace(text, STRICT => "(bounds_check; index and axis count from 0 here, as in a program's text, and " *
                                    "$(typemax(Int32)) is one below 1 of an array in a Julia function)")
-    return replace(text, SLOT => word -> KEYWORDS[word])
+    return replace(text, WORD => word -> get(KEYWORDS, word, word))
 end
 
 function error_of(err, source = nothing)

@@ -2,7 +2,7 @@
 # Plans to keep, save and load; what engines say of a call, and why not; counters of the plan cache.
 
 """
-    plan([f,] q, k, v; backward = false, return_lse = false, lse_type, keywords...) -> Plan
+    plan([f,] q, k, v; backward = false, return_lse = false, lse_dtype, keywords...) -> Plan
 
 The plan that a call with these arrays has, from the cache or compiled: `run!(plan, o, q, k, v; ...)` runs it, with an
 `lse` where `return_lse` was said. It is immutable, and may be used by several threads at the same time.
@@ -17,12 +17,12 @@ mutable struct Plan <: Owner
 end
 
 """A problem of both passes without data: outputs as `attention` makes them."""
-function described_problem(call::Call, backward::Bool, return_lse::Bool, lse_type = nothing)
+function described_problem(call::Call, backward::Bool, return_lse::Bool, lse_dtype = nothing)
     if !backward
         it = bound(call, false, return_lse ? LibFXA.FXA_RETURN_LSE : 0)
         bind(call, it, :o, LibFXA.FXA_SLOT_O, memory(similar(call.q.keep, out_size(call)), "the output"))
         return_lse || return it
-        lse = similar(call.q.keep, FXAttn.lse_type(call, lse_type), rows_size(call))
+        lse = similar(call.q.keep, FXAttn.lse_dtype(call, lse_dtype), rows_size(call))
         bind(call, it, :lse, LibFXA.FXA_SLOT_LSE, memory(lse, "lse"); rows = true)
         return it
     end
@@ -37,9 +37,9 @@ function described_problem(call::Call, backward::Bool, return_lse::Bool, lse_typ
 end
 
 function plan(q::AbstractArray, k::AbstractArray, v::AbstractArray; backward::Bool = false, return_lse::Bool = false,
-              lse_type = nothing, options...)
+              lse_dtype = nothing, options...)
     call = Call(q, k, v, Options(options))
-    it = described_problem(call, backward, return_lse, lse_type)
+    it = described_problem(call, backward, return_lse, lse_dtype)
     out = Ref{Ptr{Cvoid}}(C_NULL)
     GC.@preserve call it FXAttn.call(LibFXA.fxa_plan_create, context(), struct_of(it.problem), out)
     return Plan(out[])

@@ -34,14 +34,14 @@ function resolve(@nospecialize(score), @nospecialize(mask), @nospecialize(tensor
     functions = [x for x in (score, mask) if x !== nothing && !is_text(x)]
     for x in functions
         x isa Function || !isempty(methods(x)) ||
-            refuse("score or mask is of type $(typeof(x)); a function, a Program or its text is accepted")
+            refuse("score_mod or mask_mod is of type $(typeof(x)); a function, a Program or its text is accepted")
     end
     if isempty(functions)
         program = text_program([(score, "score"), (mask, "mask")], :score, tensors, params)
         return named_source(program, tensors, params, "")
     end
     if is_text(score) || is_text(mask)
-        refuse("score and mask are a function and a program; give both as functions, or none")
+        refuse("score_mod and mask_mod are a function and a program; give both as functions, or none")
     end
     isempty(pairs_of(tensors, "tensors")) && isempty(pairs_of(params, "params")) ||
         refuse("tensors and params are given beside a function, which brings what it uses by itself; they are for a ",

@@ -74,7 +74,7 @@ function trace_score(t, lift_captured, @nospecialize(f), place_of)
     score = traced(t, LibFXA.fxa_builder_input(t.builder, LibFXA.FXA_INPUT_SCORE))
     result = prepared(t, lift_captured, f, :score)(score, place_of...)
     result isa Real || refuse("the score function gives a value of type $(typeof(result)); a number is accepted")
-    type_of(plain(result)) == BOOL && refuse("the score function gives a bool; a mask is given as `mask`")
+    type_of(plain(result)) == BOOL && refuse("the score function gives a bool; a mask is given as `mask_mod`")
     LibFXA.fxa_builder_set_score(t.builder, value_of(t, plain(result), true))
     builder_check(t)
 end
