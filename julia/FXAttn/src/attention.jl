@@ -40,15 +40,15 @@ end
 """
     attention([f,] q, k, v; keywords...)
 
-softmax(f(scale * Q'K)) V: an array like q with the features of v; with `return_lse` and `return_row_max` a tuple of it
-and the log of the sum of the exponentials (-Inf for a row that attends to nothing) and the maximum of each row, both
-(h, s, b).
+Returns softmax(f(scale * Q'K)) V, an array like q with the features of v. With `return_lse` or `return_row_max` it
+returns a tuple: the output, the log of the sum of the exponentials of each row (-Inf for a row that attends to
+nothing), the maximum of each row; the latter two are (h, s, b).
 
 q, k and v are (d, h, s, b) arrays, (d, h, s) without a batch, (d, s) without heads, or (d, h, total) with `cu_q` and
-`cu_k`. Heads of q are a multiple of those of k and v. `f`, also given as `score_mod`, is what happens to each score: a
-function f(score, b, h, q, k) of one score and its place, which is traced and may use arrays and numbers from outside; a
-`Program`; program text, or an expression. `mask_mod` is which pairs are attended, mask_mod(b, h, q, k). **b, h, q and k count
-from 0**; arrays are indexed from 1, as ever: `slopes[h + 1]`.
+`cu_k`. Heads of q are a multiple of those of k and v. `f`, also given as `score_mod`, computes the new score: a
+function f(score, b, h, q, k), which is traced and may use arrays and numbers from outside; a `Program`; program text,
+or an expression. `mask_mod`, mask_mod(b, h, q, k), is true for the pairs that are attended. **b, h, q and k count from
+0**; arrays are indexed from 1: `slopes[h + 1]`.
 
 Keywords: tensors, params (by name, for a Program or text), scale, is_causal, window = (left, right), bottom_right,
 q_lengths, k_lengths, cu_q, cu_k, pages, q_start, sinks (:zero or a vector), dropout_p, seed, coordinates, global_q_len,
@@ -79,8 +79,8 @@ end
 """
     attention!([f,] o, q, k, v; lse = nothing, row_max = nothing, keywords...)
 
-`attention` into `o`, and into `lse` and `row_max` where they are given, of any strides; gives `o`. They must not overlap
-what is read.
+Writes the result of `attention` to `o`, and to `lse` and `row_max` where they are given, all of any strides. Returns `o`.
+None of them may overlap an input.
 """
 function attention!(o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; lse = nothing,
                     row_max = nothing, options...)

@@ -110,9 +110,10 @@ function backward_source(options)
             refuse("bprop_tensors or bprop_params are given without score_mod_bprop")
         return identity_source()
     end
-    is_text(options.score_mod_bprop) || refuse("score_mod_bprop is of type $(typeof(options.score_mod_bprop)); a Program or its text is ",
-                                               "accepted: a function is differentiated by itself")
-    program = text_program([(options.score_mod_bprop, "dscore")], :bprop, options.bprop_tensors, options.bprop_params)
+    bprop = options.score_mod_bprop
+    is_text(bprop) || refuse("score_mod_bprop is of type $(typeof(bprop)); a Program or its text is accepted: a ",
+                             "function is differentiated by itself")
+    program = text_program([(bprop, "dscore")], :bprop, options.bprop_tensors, options.bprop_params)
     return named_source(program, options.bprop_tensors, options.bprop_params, "bprop_")
 end
 
