@@ -29,6 +29,8 @@ static bool ask_block(int64_t q, int64_t k) { return k / 8 == q / 8; }
 static bool ask_corner(int64_t q, int64_t k) { return q < 16 || k >= 8; }
 static bool ask_thirds(int64_t q, int64_t k) { return (q ^ k) % 3 == 0; }
 
+static bool ask_far_thirds(int64_t q, int64_t k) { return (q ^ k) % 3 == 0 && k - q > 64 && k < 150; }
+
 static const ask_case ask_cases[] = {
     {"k <= q", ask_causal, 1},          {"q - k < 8 && k <= q + 2", ask_window, 1},
     {"k + 3 < q", ask_before, 1},       {"abs(q - k) <= 5", ask_near, 1},
@@ -36,7 +38,7 @@ static const ask_case ask_cases[] = {
     {"k // 8 == q // 8", ask_block, 8}, {"q < 16 || k >= 8", ask_corner, 8},
 };
 
-enum { ASK_HEADS = 2, ASK_ROWS = 24, ASK_KEYS = 32 };
+enum { ASK_HEADS = 2, ASK_ROWS = 24, ASK_KEYS = 32, ASK_WIDE = 160 /* keys whose bits are more than two words */ };
 
 typedef struct ask_rig {
     fxa_context *ctx;
@@ -55,7 +57,7 @@ static bool ask_open(ask_rig *rig, const char *mask) {
     snprintf(text, sizeof text, "mask = %s", mask);
     if (fxa_context_create(NULL, &rig->ctx, &err) || fxa_program_parse(rig->ctx, text, SIZE_MAX, &rig->program, &err))
         return false;
-    p.b = 1, p.hq = ASK_HEADS, p.hkv = 1, p.sq = ASK_ROWS, p.sk = ASK_KEYS, p.d_qk = p.d_v = 4;
+    p.b = 1, p.hq = ASK_HEADS, p.hkv = 1, p.sq = ASK_ROWS, p.sk = ASK_WIDE, p.d_qk = p.d_v = 4;
     p.program = rig->program, p.engine = "cpu";
     if (fxa_plan_create(rig->ctx, &p, &rig->plan, &err)) return false;
     rig->g = (fxa__cpu_group){.code = rig->plan->code->code, .p = rig->plan->problem, .bound = &rig->bound};
@@ -129,8 +131,8 @@ typedef struct ask_bits {
 } ask_bits;
 
 static void ask_carve(ask_bits *a, fxa__carver *c) {
-    fxa__cpu_kept_carve(c, a->rig.g.code, a->rig.g.p, ASK_ROWS, ASK_KEYS, &a->kept);
-    for (int i = 0; i < 2; i++) fxa__cpu_cut_carve(c, a->rig.g.code, ASK_ROWS, ASK_KEYS, &a->cut[i]);
+    fxa__cpu_kept_carve(c, a->rig.g.code, a->rig.g.p, ASK_ROWS, ASK_WIDE, &a->kept);
+    for (int i = 0; i < 2; i++) fxa__cpu_cut_carve(c, a->rig.g.code, ASK_ROWS, ASK_WIDE, &a->cut[i]);
 }
 
 static bool ask_bits_open(ask_bits *a, const char *mask) {
@@ -144,7 +146,7 @@ static bool ask_bits_open(ask_bits *a, const char *mask) {
     fxa__carver all = fxa__carver_make(a->memory);
     ask_carve(a, &all);
     for (int64_t i = 0; i < ASK_ROWS; i++) a->q[i] = (int32_t)i, a->h[1][i] = 1;
-    for (int i = 0; i < 2; i++) fxa__cpu_cut_start(&a->cut[i], &a->rig.g, &a->kept, ASK_ROWS, ASK_KEYS);
+    for (int i = 0; i < 2; i++) fxa__cpu_cut_start(&a->cut[i], &a->rig.g, &a->kept, ASK_ROWS, ASK_WIDE);
     return true;
 }
 
@@ -163,7 +165,7 @@ TEST(heads_share_the_bits_of_a_tile) {
     T_CHECK(a.kept.count > 0);
     for (int i = 0; i < 2; i++) {
         fxa__cpu_cut_tile(&a.cut[i], 0, i * ASK_ROWS, ASK_ROWS, a.h[i], a.q);
-        T_CHECK(fxa__cpu_cut_block(&a.cut[i], 0, ASK_KEYS));
+        T_CHECK(fxa__cpu_cut_block(&a.cut[i], 0, ASK_WIDE));
         T_CHECK(a.cut[i].bits == &a.kept.slots[0].bits);
         ask_bits_check(&a.cut[i], ask_thirds);
     }
@@ -177,15 +179,28 @@ TEST(another_tile_has_bits_of_its_own) {
     T_REQUIRE(ask_bits_open(&a, "(q ^ k) % 3 == 0"));
     for (int i = 0; i < 2; i++) {
         fxa__cpu_cut_tile(&a.cut[i], 0, i, ASK_ROWS - i, a.h[0], a.q + i);
-        T_CHECK(fxa__cpu_cut_block(&a.cut[i], 0, ASK_KEYS));
+        T_CHECK(fxa__cpu_cut_block(&a.cut[i], 0, ASK_WIDE));
         T_CHECK(a.cut[i].bits == (i ? &a.cut[i].own : &a.kept.slots[0].bits));
         ask_bits_check(&a.cut[i], ask_thirds);
     }
     fxa__cpu_cut_tile(&a.cut[1], 0, 0, ASK_ROWS, a.h[0], a.q); /* a slot that another worker is filling */
     atomic_store(&a.kept.slots[0].state, 1);
-    T_CHECK(fxa__cpu_cut_block(&a.cut[1], 0, ASK_KEYS));
+    T_CHECK(fxa__cpu_cut_block(&a.cut[1], 0, ASK_WIDE));
     T_CHECK(a.cut[1].bits == &a.cut[1].own);
     ask_bits_check(&a.cut[1], ask_thirds);
+    free(a.memory);
+    ask_close(&a.rig);
+}
+
+/* The columns that are left begin at a word. */
+TEST(bits_of_the_columns_that_are_left) {
+    ask_bits a;
+    T_REQUIRE(ask_bits_open(&a, "(q ^ k) % 3 == 0 && k - q > 64 && k < 150"));
+    fxa__cpu_cut_tile(&a.cut[0], 0, 0, ASK_ROWS, a.h[0], a.q);
+    T_CHECK(fxa__cpu_cut_block(&a.cut[0], 0, ASK_WIDE));
+    T_INT(a.cut[0].key, 64);
+    T_CHECK(a.cut[0].keys >= 150 - 64 && a.cut[0].keys <= ASK_WIDE - 64);
+    ask_bits_check(&a.cut[0], ask_far_thirds);
     free(a.memory);
     ask_close(&a.rig);
 }

@@ -118,6 +118,8 @@ TEST(the_oldest_go_when_there_is_too_much) {
     DISK_LOADED(disk_plan(MANY - 2, most));
     DISK_COMPILED(disk_plan(2, most));
     T_CHECK(access(other, F_OK) == 0);
+    (void)disk_plan(MANY + 1, 3 * disk_size); /* a lower limit: several go at once */
+    T_CHECK(disk_total() - 4000 <= 3 * disk_size && disk_total() - 4000 > disk_size);
     disk_made made = disk_plan(MANY, disk_size - 1); /* exceeds the limit by itself */
     DISK_COMPILED(made);
     T_INT(made.stats.disk_writes, 0);

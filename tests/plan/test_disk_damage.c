@@ -5,6 +5,8 @@
  */
 #include "disk_rig.h"
 
+#include "base/blake2s.h"
+
 #include <sys/resource.h>
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
@@ -28,6 +30,26 @@ TEST(every_byte_damaged) {
             disk_damage_check("damaged", at);
         }
     DISK_LOADED(disk_plan(1, 0));
+    seam_end(&r);
+    disk_end();
+}
+
+/* With a right sum: the file of another format, key, release, engine or version of it. */
+TEST(every_byte_of_the_head_is_compared) {
+    enum { SUM = 16 };
+    plan_rig r;
+    disk_damage_start(&r);
+    size_t head = 0;
+    while (head + 5 < disk_size && memcmp(disk_good + head, "first", 5) != 0) head++;
+    head += 5 + sizeof(uint32_t);
+    T_REQUIRE(head + SUM < disk_size);
+    for (size_t at = 0; at < head; at++) {
+        memcpy(disk_now, disk_good, disk_size);
+        disk_now[at] ^= 1;
+        fxa__blake2s_128(disk_now, disk_size - SUM, disk_now + disk_size - SUM);
+        disk_spill(disk_path, disk_now, disk_size);
+        disk_damage_check("another head", at);
+    }
     seam_end(&r);
     disk_end();
 }
