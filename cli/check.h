@@ -32,7 +32,7 @@ typedef struct check_finding {
 } check_finding;
 
 #define CHECK_MAX_FINDINGS 1024
-#define CHECK_MOST_PAIRS 268435456.0 /* maximum number of pairs; takes half an hour */
+#define CHECK_MAX_PAIRS 268435456.0 /* maximum number of pairs; takes half an hour */
 
 /* Bounds of the distance between an engine's arrays and the reference's, element by element (check_bound.c). */
 typedef struct check_bound {
@@ -60,11 +60,11 @@ typedef struct check_culprit {
 
 typedef struct check_state {
     cli_job *job;
-    cli_job *wide;                   /* job with float tensors in f64 */
-    fxa_program *whole, *derivative; /* programs of `wide`, with built-in masks */
-    trial_data data;                 /* random data, rounded to the job's dtype */
-    trial *ref;                      /* run of `wide` in f64, forward and backward, with the user's backward */
-    double *lse;                     /* LSE of the reference after forward */
+    cli_job *wide;                         /* job with float tensors in f64 */
+    fxa_program *run_program, *derivative; /* programs of `wide`, with built-in masks */
+    trial_data data;                       /* random data, rounded to the job's dtype */
+    trial *ref;                            /* run of `wide` in f64, forward and backward, with the user's backward */
+    double *lse;                           /* LSE of the reference after forward */
     index_report outside;
     check_culprit culprit;
     bool has_with_grad; /* the program states a derivative, which finite differences do not have */
@@ -86,7 +86,7 @@ int check_indices(cli *c, check_state *s); /* Warns about indices outside their 
 int check_engine(cli *c, check_state *s);
 int check_derivative(cli *c, check_state *s);
 int check_pairs(cli *c, check_state *s);
-void check_add_grafted(
+void check_add_with_grad(
     check_state *s, const char *what); /* Adds a finding "not compared" for a derivative of a program with with_grad. */
 const char *
 check_place(cli *c, const trial_array *a,

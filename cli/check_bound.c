@@ -133,7 +133,7 @@ int bound_row_scores(cli *c, bound_work *w, int64_t b, int64_t h, int64_t q) {
         w->e_score[k] = e * fabs(w->scale) + w->unit * fabs(w->score[k]);
         w->in[FXA_INPUT_K] = w->in[FXA_INPUT_K_ROW] = (double)k;
         w->in[FXA_INPUT_SCORE] = w->score[k];
-        int rc = bound_terms(c, w, w->s->whole, &w->s->wide->bind, w->e_score[k], 0);
+        int rc = bound_terms(c, w, w->s->run_program, &w->s->wide->bind, w->e_score[k], 0);
         if (rc != CLI_OK) return rc;
         bool attended = w->terms[1].value != 0;
         w->fresh[k] = attended ? w->terms[0].value : -INFINITY;

@@ -44,8 +44,8 @@ static void bound_values(bound_work *w, bool unsure) {
 
 /* Computes |dS| of pair k and its error, for a dS' of that size. A user's backward need not be linear in dscore, so it
  * is evaluated at both size and value. */
-static int bound_through(cli *c, bound_work *w, const bound_back *r, int64_t k, double size, double value, double error,
-                         double *ds, double *e_ds) {
+static int bound_through_program(cli *c, bound_work *w, const bound_back *r, int64_t k, double size, double value,
+                                 double error, double *ds, double *e_ds) {
     const cli_job *job = w->s->wide;
     w->in[FXA_INPUT_DSCORE] = size;
     int rc = bound_terms(c, w, w->s->derivative, &job->bind, w->e_score[k], error);
@@ -81,7 +81,7 @@ static int bound_pair_backward(cli *c, bound_work *w, const bound_back *r, int64
     double error = e_p * reach + p_k * (e_dp * w->dropout + r->e_delta + 4 * w->unit * reach);
     w->in[FXA_INPUT_K] = w->in[FXA_INPUT_K_ROW] = (double)k;
     w->in[FXA_INPUT_SCORE] = w->score[k];
-    int rc = bound_through(c, w, r, k, size, p_k * (dp - r->delta + r->dlse), error, &ds, &e_ds);
+    int rc = bound_through_program(c, w, r, k, size, p_k * (dp - r->delta + r->dlse), error, &ds, &e_ds);
     unsure = unsure || e_ds == INFINITY;
     e_ds = bound_nominal(w, e_ds, ds);
     for (int64_t i = 0; rc == CLI_OK && i < p->d_qk; i++) {

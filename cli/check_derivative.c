@@ -33,7 +33,8 @@ static double diff_error(const diff_state *d, size_t array, int64_t index) {
 }
 
 /* Computes sum(weight * (to - from)) over O and LSE, and a bound of its rounding error. */
-static void diff_rise(const diff_state *d, double *const from[2], double *const to[2], double *rise, double *noise) {
+static void diff_difference(const diff_state *d, double *const from[2], double *const to[2], double *rise,
+                            double *noise) {
     static const int weights[] = {DATA_DO, DATA_DLSE};
     *rise = *noise = 0;
     for (size_t a = BOUND_O; a <= BOUND_LSE; a++)
@@ -54,7 +55,7 @@ static void diff_rise(const diff_state *d, double *const from[2], double *const 
 static int diff_pair_jumps(cli *c, bound_work *w, double error, bool *jump) {
     bool open[2];
     for (int moved = 0; moved < 2; moved++) {
-        int rc = bound_terms(c, w, w->s->whole, &w->s->wide->bind, moved ? error : 0, 0);
+        int rc = bound_terms(c, w, w->s->run_program, &w->s->wide->bind, moved ? error : 0, 0);
         if (rc != CLI_OK) return rc;
         open[moved] = w->terms[0].error == INFINITY || w->terms[1].error != 0;
     }
@@ -106,8 +107,8 @@ static int diff_step(cli *c, void *user, double h, fd_step *out) {
     *d->x = keep;
     out->up = hi - keep;
     out->down = keep - lo;
-    diff_rise(d, d->base, d->up, &out->rise_up, &out->noise);
-    diff_rise(d, now, d->base, &out->rise_down, &noise);
+    diff_difference(d, d->base, d->up, &out->rise_up, &out->noise);
+    diff_difference(d, now, d->base, &out->rise_down, &noise);
     out->noise = fmax(out->noise, noise);
     return rc == CLI_OK ? diff_find_jump(c, d, fmax(out->up, out->down), &out->jump) : rc;
 }
@@ -175,7 +176,7 @@ static double *diff_input(trial *t, cli_job *job, const trial_array *a) {
     return tensor >= 0 ? (double *)(uintptr_t)job->bind.data[tensor] : &job->bind.params[param];
 }
 
-void check_add_grafted(check_state *s, const char *what) {
+void check_add_with_grad(check_state *s, const char *what) {
     check_add(s,
               (check_finding){"derivative", what, CHECK_SKIPPED, 0, 0, "",
                               "not compared: the program has a with_grad, whose derivative is meant to be another than "
@@ -203,7 +204,7 @@ int check_derivative(cli *c, check_state *s) {
     rc = bound_start(c, s, d->t, &d->bound, &d->work);
     for (size_t i = BOUND_DQ; rc == CLI_OK && i < d->t->n_arrays; i++)
         if (s->has_with_grad && i != BOUND_DV) /* dV depends on scores, not on their derivative */
-            check_add_grafted(s, d->t->arrays[i].name);
+            check_add_with_grad(s, d->t->arrays[i].name);
         else if (d->t->arrays[i].count)
             rc = diff_array(c, s, d, i, diff_input(d->t, s->wide, &d->t->arrays[i]));
     return rc;

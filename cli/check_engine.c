@@ -36,7 +36,7 @@ static double engine_round(fxa_dtype dtype, double x) {
 }
 
 /* Rounds the data to the engine's storage, so that the reference reads the same numbers. */
-static void engine_round_data(check_state *s) {
+static void engine_round_inputs(check_state *s) {
     fxa_dtype dtype = (fxa_dtype)s->job->problem.q.dtype;
     for (int i = 0; i < DATA_COUNT; i++)
         for (int64_t k = 0; k < s->data.count[i]; k++)
@@ -56,15 +56,15 @@ static bool engine_find_with_grad(const char *text) {
 int check_prepare(cli *c, check_state *s) {
     fxa_error err;
     int rc = check_widen(c, s->job, &s->wide);
-    if (rc == CLI_OK) rc = job_whole_program(c, s->wide, &s->whole);
+    if (rc == CLI_OK) rc = job_run_program(c, s->wide, &s->run_program);
     if (rc != CLI_OK) return rc;
-    const char *text = program_text(c, s->whole);
+    const char *text = program_text(c, s->run_program);
     if (!text) return cli_exit_code(c->error.status);
     s->has_with_grad = engine_find_with_grad(text);
     s->wide->qkv = false; /* --grads is what the engine is asked for: derivatives are all checked */
-    if (fxa_program_derivative(s->whole, &s->derivative, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    if (fxa_program_derivative(s->run_program, &s->derivative, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     cli_own_program(c, s->derivative);
-    engine_round_data(s);
+    engine_round_inputs(s);
     rc = trial_make(c, s->wide, &s->data, FXA_F64, "ref", true, true, &s->ref);
     if (rc == CLI_OK) rc = trial_run(c, s->ref, FXA_FORWARD);
     if (rc != CLI_OK) return rc;
@@ -84,7 +84,7 @@ static double engine_ratio(fxa_dtype dtype, double got, double want, double tole
 }
 
 /* Returns the largest accepted distance of `got` from `want` on its side, tolerance plus the rounding to storage. */
-static double engine_room(fxa_dtype dtype, double got, double want, double tolerance) {
+static double engine_tolerance(fxa_dtype dtype, double got, double want, double tolerance) {
     double side =
         got < want ? want - engine_round(dtype, want - tolerance) : engine_round(dtype, want + tolerance) - want;
     return fmax(side, fabs(engine_round(dtype, want) - want));
@@ -114,7 +114,7 @@ static void engine_compare_element(engine_tally *t, const check_bound *bound, si
     t->worst = ratio;
     t->at = i;
     t->error = fabs(g - w);
-    t->allowed = engine_room(dtype, g, w, tolerance);
+    t->allowed = engine_tolerance(dtype, g, w, tolerance);
     t->finite_differs = isfinite(g) != isfinite(w);
 }
 
@@ -160,7 +160,7 @@ static void engine_share_forward(const check_state *s, trial *t) {
         }
 }
 
-static double engine_largest(const check_state *s, int which) {
+static double engine_amax(const check_state *s, int which) {
     double most = 0;
     for (int64_t i = 0; i < s->data.count[which]; i++) most = fmax(most, fabs(s->data.value[which][i]));
     return most;
@@ -179,7 +179,7 @@ static bound_products engine_products(const check_state *s, const fxa_plan *plan
     if (summed && strstr(detail, "heads rounded")) r.heads = r.unit;
     double pairs = (double)(p->sk > p->sq ? p->sk : p->sq) * (double)problem_group(p);
     if (half && array <= BOUND_DV && array != BOUND_LSE)
-        r.least = 4 * sqrt(pairs) * 0x1p-25 * engine_largest(s, by[array]);
+        r.least = 4 * sqrt(pairs) * 0x1p-25 * engine_amax(s, by[array]);
     return r;
 }
 

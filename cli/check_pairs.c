@@ -61,7 +61,8 @@ static int pairs_find_jump(cli *c, const pairs_point *p, double h, bool *jump) {
     fxa_bounded_result terms[2];
     size_t count = 2;
     fxa_error err;
-    if (fxa_program_eval_bounds(p->s->whole, p->in, error, FXA_F64, b->params, b->views, terms, &count, &err) != FXA_OK)
+    if (fxa_program_eval_bounds(p->s->run_program, p->in, error, FXA_F64, b->params, b->views, terms, &count, &err) !=
+        FXA_OK)
         return cli_fail_library(c, &err, NULL);
     *jump = terms[0].error == INFINITY;
     return CLI_OK;
@@ -75,9 +76,9 @@ static int pairs_step(cli *c, void *user, double h, fd_step *out) {
     fxa_bounded_result up[2], down[2];
     memcpy(in, p->in, sizeof in);
     in[FXA_INPUT_SCORE] = hi;
-    int rc = pairs_term(c, p->s->whole, &p->s->wide->bind, in, FXA_F64, up);
+    int rc = pairs_term(c, p->s->run_program, &p->s->wide->bind, in, FXA_F64, up);
     in[FXA_INPUT_SCORE] = lo;
-    if (rc == CLI_OK) rc = pairs_term(c, p->s->whole, &p->s->wide->bind, in, FXA_F64, down);
+    if (rc == CLI_OK) rc = pairs_term(c, p->s->run_program, &p->s->wide->bind, in, FXA_F64, down);
     if (rc != CLI_OK) return rc;
     double noise = p->error + fmax(up[0].error, down[0].error);
     *out = (fd_step){hi - x,         x - lo, dscore * (up[0].value - p->value), dscore * (p->value - down[0].value),
@@ -121,7 +122,7 @@ static int pairs_one(cli *c, check_state *s, pairs_sum *differences, pairs_sum *
     fxa_bounded_result score[2], derived[2];
     fd_result r;
     pairs_draw(s, p.in);
-    int rc = pairs_term(c, s->whole, &s->wide->bind, p.in, FXA_F64, score);
+    int rc = pairs_term(c, s->run_program, &s->wide->bind, p.in, FXA_F64, score);
     if (rc != CLI_OK || score[1].value == 0) return rc;
     p.value = score[0].value;
     p.error = score[0].error;
@@ -157,7 +158,7 @@ int check_pairs(cli *c, check_state *s) {
         rc = pairs_one(c, s, &differences, &bprop);
     if (rc != CLI_OK) return rc;
     if (s->has_with_grad)
-        check_add_grafted(s, "d score");
+        check_add_with_grad(s, "d score");
     else
         pairs_report(c, s, "derivative", &differences);
     if (s->job->bprop) pairs_report(c, s, "bprop", &bprop);

@@ -50,7 +50,7 @@ void check_reach(check_state *s, const trial *t) {
             if (element_get(t->arrays[a].dtype, t->arrays[a].data, i) != 0) return;
     for (int64_t i = 0; i < t->arrays[BOUND_LSE].count; i++) rows += isfinite(s->lse[i]);
     if (rows == 0) return; /* reported by check_rows */
-    fxa_program_properties(s->whole, &properties);
+    fxa_program_properties(s->run_program, &properties);
     if (properties.score_depends >> FXA_INPUT_SCORE & 1)
         why = "the derivative of the new score by the score is 0: dQ and dK are 0 everywhere";
     check_add(s, (check_finding){"rows", "dQ, dK", CHECK_WARNED, 0, 0, "", why, NULL, false});

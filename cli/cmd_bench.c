@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BENCH_LEAST 5
-#define BENCH_MOST 1000
+#define BENCH_MIN_RUNS 5
+#define BENCH_MAX_RUNS 1000
 #define BENCH_SECONDS 0.5
 #define BENCH_DENSE 1.0       /* longest expected time in seconds of a dense pass that is still measured */
 #define BENCH_LONG 10.0       /* seconds from which on the expected time of a pass is announced */
@@ -54,9 +54,9 @@ static int bench_read_words(cli *c, fxa_pass *pass) {
     return CLI_OK;
 }
 
-/* Times --reps runs, else at least BENCH_LEAST and as many as fit into BENCH_SECONDS. Returns an exit code. */
+/* Times --reps runs, else at least BENCH_MIN_RUNS and as many as fit into BENCH_SECONDS. Returns an exit code. */
 static int bench_time(cli *c, trial *t, bench_result *out) {
-    int64_t most = out->reps ? out->reps : BENCH_MOST, n = 0;
+    int64_t most = out->reps ? out->reps : BENCH_MAX_RUNS, n = 0;
     double *seconds = cli_alloc_array(c, most, sizeof *seconds);
     progress_begin(c, "bench, first runs", 2);
     int rc = trial_run(c, t, FXA_FORWARD); /* backward reads O and LSE */
@@ -64,13 +64,13 @@ static int bench_time(cli *c, trial *t, bench_result *out) {
     if (rc == CLI_OK) rc = trial_run(c, t, out->pass);
     progress_end();
     double begin = cli_seconds();
-    progress_begin(c, "bench", (uint64_t)(out->reps ? out->reps : BENCH_LEAST));
+    progress_begin(c, "bench", (uint64_t)(out->reps ? out->reps : BENCH_MIN_RUNS));
     while (rc == CLI_OK && n < most) {
-        if (!out->reps && n >= BENCH_LEAST && cli_seconds() - begin > BENCH_SECONDS) break;
+        if (!out->reps && n >= BENCH_MIN_RUNS && cli_seconds() - begin > BENCH_SECONDS) break;
         double start = cli_seconds();
         rc = trial_run(c, t, out->pass);
         seconds[n++] = cli_seconds() - start;
-        if (out->reps || n <= BENCH_LEAST) progress_step((uint64_t)n);
+        if (out->reps || n <= BENCH_MIN_RUNS) progress_step((uint64_t)n);
     }
     progress_end();
     if (rc != CLI_OK) return rc;
@@ -103,7 +103,7 @@ static int bench_expect(cli *c, const fxa_problem *p, bench_result *r) {
         cli_warn(
             c, "one pass over %" PRIu64 " pairs%s takes some %.3g s at the f32 rate of this machine, and there are %d",
             r->pairs, r->exact ? "" : " (all of them: what the mask leaves was not counted)", seconds,
-            (int)(r->reps ? r->reps : BENCH_LEAST) + 2);
+            (int)(r->reps ? r->reps : BENCH_MIN_RUNS) + 2);
     return CLI_OK;
 }
 
@@ -148,7 +148,7 @@ static int bench_tiles(cli *c, const cli_job *job, const trial *t, bench_result 
  * copies dominate. */
 static int bench_dense(cli *c, const cli_job *job, const trial_data *data, bench_result *r) {
     cli_job *dense = cli_alloc(c, sizeof *dense);
-    bench_result other = {.pass = r->pass, .reps = opt_has(c, OPT_REPS) && r->reps < BENCH_LEAST ? r->reps : 0};
+    bench_result other = {.pass = r->pass, .reps = opt_has(c, OPT_REPS) && r->reps < BENCH_MIN_RUNS ? r->reps : 0};
     trial *t;
     if (job->problem.device != FXA_HOST) return CLI_OK;
     r->dense_estimate = r->pairs ? r->best * (double)r->all / (double)r->pairs : 0;
@@ -280,7 +280,7 @@ int cmd_bench(cli *c) {
     if (rc == CLI_OK) rc = bench_read_words(c, &r.pass);
     if (rc == CLI_OK) rc = opt_int(c, OPT_REPS, 1, 1000000, &r.reps);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &random.state);
-    if (rc == CLI_OK) rc = job_whole_program(c, job, &whole);
+    if (rc == CLI_OK) rc = job_run_program(c, job, &whole);
     if (rc != CLI_OK) return rc;
     values_warn(c, job->program, &job->bind, job->problem.q.dtype == FXA_F64);
     values_warn_scale(c, job->problem.q.dtype == FXA_F64);

@@ -119,11 +119,11 @@ static int check_require_pairs(cli *c, const fxa_problem *p) {
     if (pairs == 0)
         return cli_fail(c, CLI_BAD_INPUT, "--shape %s: there is no pair to check; b, h, sq and sk are at least 1 here",
                         problem_shape_text(c, p));
-    if (pairs > CHECK_MOST_PAIRS)
+    if (pairs > CHECK_MAX_PAIRS)
         return cli_fail(c, CLI_BAD_INPUT,
                         "--shape %s: %.3g pairs; at most %.3g are checked, one by one in f64 and many times over: a "
                         "program is the same for smaller sizes",
-                        problem_shape_text(c, p), pairs, CHECK_MOST_PAIRS);
+                        problem_shape_text(c, p), pairs, CHECK_MAX_PAIRS);
     return CLI_OK;
 }
 
@@ -139,7 +139,7 @@ int cmd_check(cli *c) {
     if (rc == CLI_OK) rc = opt_int(c, OPT_POINTS, 1, 1000000, &s->samples);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &s->random.state);
     if (rc != CLI_OK) return rc;
-    if (values_finite_penalty(s->job->program)) cli_warn(c, "%s", values_finite_penalty(s->job->program));
+    if (values_large_negative_text(s->job->program)) cli_warn(c, "%s", values_large_negative_text(s->job->program));
     values_warn(c, s->job->program, &s->job->bind, s->job->problem.q.dtype == FXA_F64);
     values_warn_scale(c, s->job->problem.q.dtype == FXA_F64);
     const char *random = invented_fill(c, s->job, &s->random, false);

@@ -97,7 +97,7 @@ static int explain_tiles(cli *c, const cli_job *job, explanation *e) {
 /* Checks indices if all values are given. Without Q and K, scores count as 0. */
 static int explain_indices(cli *c, const cli_job *job, explanation *e) {
     fxa_args args = FXA_ARGS_INIT;
-    if (!e->knows_values || !job->bind.n_tensors) return CLI_OK;
+    if (!e->has_values || !job->bind.n_tensors) return CLI_OK;
     args.params = job->bind.params;
     args.n_params = job->bind.n_params;
     args.tensors = job->bind.data;
@@ -119,7 +119,7 @@ static int explain_own_tiles(cli *c, const cli_job *job, const explanation *e, c
 /* Tiles that were not classified may remain, and mixed ones may be empty if values are missing. */
 explain_share explain_share_of(const explanation *e, int pass, size_t engine) {
     const fxa_tile_counts *t = &e->tiles_of[pass][engine];
-    bool open = t->mixed > 0 && !e->knows_values;
+    bool open = t->mixed > 0 && !e->has_values;
     return (explain_share){.left = t->mixed + t->full,
                            .all = t->empty + t->mixed + t->full + t->unknown,
                            .bound = t->unknown ? (open ? "not known" : "at least")
@@ -222,23 +222,23 @@ static int explain_tape(cli *c, cli_job *job, explanation *e) {
 }
 
 /* Dumps what the sections classes, conjuncts and fused show. */
-static int explain_lowering(cli *c, explanation *e) {
+static int explain_dumps(cli *c, explanation *e) {
     for (int what = 0; what < 3; what++) {
         fxa_error err;
         size_t size = 0;
-        if (!explain_wants(e, SECTION_CLASSES + what)) continue;
+        if (!explain_has_section(e, SECTION_CLASSES + what)) continue;
         if (fxa_program_dump(e->program, (fxa_dump_kind)what, NULL, 0, &size, &err) != FXA_OK)
             return cli_fail_library(c, &err, NULL);
         char *text = cli_alloc(c, size + 1);
         if (fxa_program_dump(e->program, (fxa_dump_kind)what, text, size + 1, &size, &err) != FXA_OK)
             return cli_fail_library(c, &err, NULL);
-        e->lowering[what] = text;
+        e->dump[what] = text;
     }
     return CLI_OK;
 }
 
 /* Fails for an unreadable target or an engine of another device, whatever the sections are. */
-static int explain_place(cli *c, const cli_job *job) {
+static int explain_check_device(cli *c, const cli_job *job) {
     size_t count = 0;
     fxa_error err;
     bool given = job->problem.target || job->problem.engine;
@@ -249,11 +249,11 @@ static int explain_place(cli *c, const cli_job *job) {
 
 static int explain_gather(cli *c, cli_job *job, explanation *e) {
     fxa_error err;
-    e->knows_values = binding_params(&job->bind) != NULL;
-    for (size_t i = 0; i < job->bind.n_tensors; i++) e->knows_values = e->knows_values && job->bind.data[i];
+    e->has_values = binding_params(&job->bind) != NULL;
+    for (size_t i = 0; i < job->bind.n_tensors; i++) e->has_values = e->has_values && job->bind.data[i];
     int rc = explain_assume_sizes(c, job);
-    if (rc == CLI_OK) rc = job_whole_program(c, job, &e->program);
-    if (rc == CLI_OK) rc = explain_place(c, job);
+    if (rc == CLI_OK) rc = job_run_program(c, job, &e->program);
+    if (rc == CLI_OK) rc = explain_check_device(c, job);
     if (rc != CLI_OK) return rc;
     if (fxa_program_derivative(e->program, &e->derivative, &err) != FXA_OK)
         return cli_fail_library(c, &err, "derivative");
@@ -263,12 +263,12 @@ static int explain_gather(cli *c, cli_job *job, explanation *e) {
     e->derivative_text = program_text(c, e->derivative);
     e->bprop_text = job->bprop ? program_text(c, job->bprop) : NULL;
     if (!e->canonical || !e->derivative_text || (job->bprop && !e->bprop_text)) return cli_exit_code(c->error.status);
-    rc = explain_lowering(c, e);
+    rc = explain_dumps(c, e);
     if (rc != CLI_OK) return rc;
-    bool hints = explain_wants(e, SECTION_HINTS), tape = explain_wants(e, SECTION_TAPE),
-         engines = explain_wants(e, SECTION_ENGINES) || hints || tape;
-    if (explain_wants(e, SECTION_TILES) || engines) rc = explain_tiles(c, job, e);
-    if (rc == CLI_OK && explain_wants(e, SECTION_INDICES)) rc = explain_indices(c, job, e);
+    bool hints = explain_has_section(e, SECTION_HINTS), tape = explain_has_section(e, SECTION_TAPE),
+         engines = explain_has_section(e, SECTION_ENGINES) || hints || tape;
+    if (explain_has_section(e, SECTION_TILES) || engines) rc = explain_tiles(c, job, e);
+    if (rc == CLI_OK && explain_has_section(e, SECTION_INDICES)) rc = explain_indices(c, job, e);
     if (rc == CLI_OK && engines) rc = explain_engines(c, job, e);
     if (rc == CLI_OK && engines) rc = explain_qkv(c, job, e);
     if (rc == CLI_OK && tape) rc = explain_tape(c, job, e);

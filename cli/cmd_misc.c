@@ -34,7 +34,7 @@ static int engines_reason(cli *c, size_t index, const fxa_problem *p, const char
 }
 
 /* Tries an engine on each device; naming it on another device than its own is an error. */
-static int engines_ask(cli *c, size_t index, engine_here *out) {
+static int engines_query(cli *c, size_t index, engine_here *out) {
     *out = (engine_here){.name = fxa_engine_name(index), .device = "", .detail = "", .reason = ""};
     for (int i = 0; fxa_device_name((fxa_device)i); i++) {
         fxa_problem p = FXA_PROBLEM_INIT;
@@ -70,7 +70,7 @@ int cmd_engines(cli *c) {
     if (c->json) json_open(&j, NULL, '{'), json_open(&j, "engines", '[');
     for (size_t i = 0; rc == CLI_OK && fxa_engine_name(i); i++) {
         engine_here e;
-        rc = engines_ask(c, i, &e);
+        rc = engines_query(c, i, &e);
         if (rc != CLI_OK) break;
         if (c->json)
             engines_json(&j, &e);

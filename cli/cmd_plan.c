@@ -90,8 +90,8 @@ static void plan_head(cli *c, const char *path, size_t size, const fxa_plan *pla
                fxa_dtype_name((fxa_dtype)p.q.dtype), problem_on_text(c, &p));
 }
 
-static void plan_whole_json(cli *c, const char *path, size_t size, const fxa_plan *plan, const char *program,
-                            const char *bprop) {
+static void plan_complete_json(cli *c, const char *path, size_t size, const fxa_plan *plan, const char *program,
+                               const char *bprop) {
     fxa_problem p = FXA_PROBLEM_INIT;
     json j = json_begin(&c->out);
     fxa_plan_problem(plan, &p);
@@ -112,7 +112,7 @@ static int plan_show(cli *c, const char *path) {
                *bprop = p.bprop ? program_text(c, p.bprop) : NULL;
     if (!program || (p.bprop && !bprop)) return cli_exit_code(c->error.status);
     if (c->json)
-        plan_whole_json(c, path, size, plan, program, bprop);
+        plan_complete_json(c, path, size, plan, program, bprop);
     else {
         plan_head(c, path, size, plan);
         plan_show_text(c, &p, program, bprop);
@@ -178,7 +178,7 @@ typedef struct plan_tally {
 } plan_tally;
 
 /* Prints finished lines at once: they took their time, and a wrong line later does not undo them. */
-static void plan_warm_told(cli *c) {
+static void plan_precompile_print(cli *c) {
     if (c->json || !c->out.size) return;
     fwrite(c->out.data, 1, c->out.size, stdout); /* a failure is noticed again at the end of the command */
     fflush(stdout);
@@ -186,7 +186,7 @@ static void plan_warm_told(cli *c) {
 }
 
 /* Compiles one shape and pass, unless the folder has it. name: file and line, for messages. */
-static int plan_warm_one(cli *c, json *j, cli_job *job, const char *name, fxa_pass pass, plan_tally *tally) {
+static int plan_precompile_one(cli *c, json *j, cli_job *job, const char *name, fxa_pass pass, plan_tally *tally) {
     fxa_problem p = job_planned(job, pass);
     fxa_plan *plan = NULL;
     fxa_cache_stats before, after;
@@ -220,18 +220,18 @@ static int plan_warm_one(cli *c, json *j, cli_job *job, const char *name, fxa_pa
     } else
         buf_printf(&c->out, "%s, %s: %s%s%s, %.3g s\n", problem_shape_text(c, &p), pass ? "backward" : "forward",
                    engine, *engine ? ", " : "", what, seconds);
-    plan_warm_told(c);
+    plan_precompile_print(c);
     return CLI_OK;
 }
 
-static int plan_warm_line(cli *c, json *j, cli_job *job, const char *name, const char *text, plan_tally *tally) {
+static int plan_precompile_line(cli *c, json *j, cli_job *job, const char *name, const char *text, plan_tally *tally) {
     const char *pass = opt_get(c, OPT_PASS);
     cli_shape shape = {.value = {0}};
     int rc = shape_read(c, name, text, &shape);
     if (rc == CLI_OK) job_set_shape(job, &shape, false);
     for (int i = FXA_FORWARD; i <= FXA_BACKWARD && rc == CLI_OK; i++)
         if (!pass || strcmp(pass, i == FXA_FORWARD ? "fwd" : "bwd") == 0)
-            rc = plan_warm_one(c, j, job, name, (fxa_pass)i, tally);
+            rc = plan_precompile_one(c, j, job, name, (fxa_pass)i, tally);
     return rc;
 }
 
@@ -260,7 +260,7 @@ static int plan_precompile(cli *c, const char *path) {
         line[strcspn(line, "#\r")] = '\0';
         size_t begin = strspn(line, " \t"), end = strlen(line);
         while (end > begin && strchr(" \t", line[end - 1])) line[--end] = '\0';
-        if (line[begin]) rc = plan_warm_line(c, &j, job, name, line + begin, &tally);
+        if (line[begin]) rc = plan_precompile_line(c, &j, job, name, line + begin, &tally);
     }
     if (c->json) json_close(&j, ']');
     if (rc == CLI_OK && !tally.plans)

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PLOT_LEAST 4        /* minimum pairs evaluated of a cell, if not all are */
+#define PLOT_MIN_PAIRS 4    /* minimum pairs evaluated of a cell, if not all are */
 #define PLOT_TILE_LOOK 1024 /* pairs up to which fxa_tiles_count evaluates a mixed tile pair by pair */
 #define PLOT_TILE_PAIRS 64  /* cost of classifying any other tile, in pairs */
 #define PLOT_WORD "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789." /* names, numbers */
@@ -74,7 +74,7 @@ const char *plot_share_text(cli *c, const plot *p, plot_fate fate) {
     return cli_format(c, "about %.4g%%", 100 * share);
 }
 
-static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile, int64_t most_tiles) {
+static void plot_set_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile, int64_t most_tiles) {
     int64_t tiles = (size + tile - 1) / tile;
     a->size = size;
     a->step = (size + most - 1) / most;
@@ -167,26 +167,26 @@ static int64_t plot_default_tile(int64_t size) {
 }
 
 /* Returns the number of cells or tiles on a side, reduced from `most` until their work is within PLOT_WORK. */
-static int64_t plot_most(int64_t most, int64_t rows, int64_t keys, int64_t work) {
+static int64_t plot_max_cells(int64_t most, int64_t rows, int64_t keys, int64_t work) {
     while (most > 8 && (most < rows ? most : rows) * (most < keys ? most : keys) > PLOT_WORK / work) most--;
     return most;
 }
 
 /* Lays out cells and tiles, fewer than requested for large programs. */
-static void plot_lay(cli *c, const cli_job *job, const fxa_program *program, const int64_t *tile, int64_t most,
-                     plot *p) {
+static void plot_set_layout(cli *c, const cli_job *job, const fxa_program *program, const int64_t *tile, int64_t most,
+                            plot *p) {
     const fxa_problem *problem = &job->problem;
     int64_t pair = plot_pair_work(program), asked = most,
             looks = tile[0] <= PLOT_TILE_LOOK / tile[1] ? tile[0] * tile[1] : 0,
-            most_tiles = plot_most(most / 2, (problem->sq - 1) / tile[0] + 1, (problem->sk - 1) / tile[1] + 1,
-                                   pair * (looks + PLOT_TILE_PAIRS));
+            most_tiles = plot_max_cells(most / 2, (problem->sq - 1) / tile[0] + 1, (problem->sk - 1) / tile[1] + 1,
+                                        pair * (looks + PLOT_TILE_PAIRS));
     p->exact = plot_is_exact(program, problem->sq, problem->sk);
-    if (!p->exact) most = plot_most(most, problem->sq, problem->sk, PLOT_LEAST * pair);
+    if (!p->exact) most = plot_max_cells(most, problem->sq, problem->sk, PLOT_MIN_PAIRS * pair);
     if (most < asked && opt_has(c, OPT_RESOLUTION))
         cli_warn(c, "--resolution %" PRId64 ": %" PRId64 " of a side are drawn, as the program has %zu nodes", asked,
                  most, fxa_program_node_count(program));
-    plot_lay_axis(&p->q, problem->sq, most, tile[0], most_tiles);
-    plot_lay_axis(&p->k, problem->sk, most, tile[1], most_tiles);
+    plot_set_axis(&p->q, problem->sq, most, tile[0], most_tiles);
+    plot_set_axis(&p->k, problem->sk, most, tile[1], most_tiles);
 }
 
 static int plot_read_options(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
@@ -204,7 +204,7 @@ static int plot_read_options(cli *c, const cli_job *job, const fxa_program *prog
     if (rc == CLI_OK) rc = opt_int(c, OPT_RESOLUTION, 8, 512, &most);
     if (rc == CLI_OK) rc = opt_double(c, OPT_RAW_SCORE, &p->at);
     if (rc != CLI_OK) return rc;
-    plot_lay(c, job, program, tile, most, p);
+    plot_set_layout(c, job, program, tile, most, p);
     return CLI_OK;
 }
 
@@ -350,7 +350,7 @@ int cmd_plot(cli *c) {
     int rc = job_make(c, false, &job);
     if (rc == CLI_OK) rc = job_require_small(c, job);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &random.state);
-    if (rc == CLI_OK) rc = job_whole_program(c, job, &program);
+    if (rc == CLI_OK) rc = job_run_program(c, job, &program);
     if (rc == CLI_OK) rc = plot_read_options(c, job, program, p);
     if (rc != CLI_OK) return rc;
     p->random = invented_fill(c, job, &random, true);

@@ -11,15 +11,15 @@
 static const struct {
     cli_option_id option;
     int data;
-} sample_files[] = {{OPT_Q, DATA_Q}, {OPT_K, DATA_K}, {OPT_V, DATA_V}, {OPT_DOUT, DATA_DO}, {OPT_DLSE, DATA_DLSE}};
+} random_files[] = {{OPT_Q, DATA_Q}, {OPT_K, DATA_K}, {OPT_V, DATA_V}, {OPT_DOUT, DATA_DO}, {OPT_DLSE, DATA_DLSE}};
 
 /* Returns the dtype of an input; dLSE has that of the row maximum. */
-static fxa_dtype sample_dtype(const cli_job *job, int which) {
+static fxa_dtype random_dtype(const cli_job *job, int which) {
     fxa_dtype dtype = (fxa_dtype)job->problem.q.dtype;
     return which == DATA_DLSE ? trial_row_dtype(dtype) : dtype;
 }
 
-static int sample_write(cli *c, const char *path, const trial_data *data, int which, fxa_dtype dtype) {
+static int random_write(cli *c, const char *path, const trial_data *data, int which, fxa_dtype dtype) {
     bool rows = which == DATA_DLSE; /* [B,H,Sq] */
     void *rounded = cli_alloc_array(c, data->count[which], fxa_dtype_size(dtype));
     for (int64_t i = 0; i < data->count[which]; i++) element_set(dtype, rounded, i, data->value[which][i]);
@@ -33,7 +33,7 @@ int cmd_random(cli *c) {
     cli_job *job;
     trial_data data;
     cli_random random = {0};
-    size_t written = 0, n = sizeof sample_files / sizeof sample_files[0];
+    size_t written = 0, n = sizeof random_files / sizeof random_files[0];
     int rc = job_make(c, false, &job);
     if (rc == CLI_OK) rc = job_require_memory(c, job);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &random.state);
@@ -42,15 +42,15 @@ int cmd_random(cli *c) {
     json j = json_begin(&c->out);
     if (c->json) json_open(&j, NULL, '{'), json_open(&j, "files", '[');
     for (size_t i = 0; i < n; i++) {
-        const char *path = opt_get(c, sample_files[i].option);
+        const char *path = opt_get(c, random_files[i].option);
         if (!path) continue;
-        rc = sample_write(c, path, &data, sample_files[i].data, sample_dtype(job, sample_files[i].data));
+        rc = random_write(c, path, &data, random_files[i].data, random_dtype(job, random_files[i].data));
         if (rc != CLI_OK) return rc;
         if (c->json)
             json_string(&j, NULL, path);
         else
-            buf_printf(&c->out, "%s%s  %s\n", fxa_dtype_name(sample_dtype(job, sample_files[i].data)),
-                       sizes_text(c, data.size[sample_files[i].data], sample_files[i].data == DATA_DLSE ? 3 : 4), path);
+            buf_printf(&c->out, "%s%s  %s\n", fxa_dtype_name(random_dtype(job, random_files[i].data)),
+                       sizes_text(c, data.size[random_files[i].data], random_files[i].data == DATA_DLSE ? 3 : 4), path);
         written++;
     }
     if (c->json) json_close(&j, ']'), json_close(&j, '}');

@@ -51,7 +51,7 @@ static void run_bind_values(run_state *r) {
 }
 
 /* Warns about indices outside their tensors, of both programs if there is a backward pass. */
-static int run_look_at_indices(cli *c, run_state *r) {
+static int run_check_indices(cli *c, run_state *r) {
     int rc = index_report_find(c, r->backward ? &r->backward_problem : &r->forward_problem, &r->args, &r->outside);
     bool strict = r->forward_problem.flags & FXA_BOUNDS_CHECK; /* with BOUNDS_CHECK the run itself fails */
     for (size_t i = 0; rc == CLI_OK && !strict && i < r->outside.n; i++)
@@ -122,11 +122,11 @@ int cmd_run(cli *c) {
     if (rc != CLI_OK) return rc;
     run_bind_values(r);
     job_warn_alignment(c, r->job, &r->forward_problem);
-    if (values_finite_penalty(r->job->program)) cli_warn(c, "%s", values_finite_penalty(r->job->program));
+    if (values_large_negative_text(r->job->program)) cli_warn(c, "%s", values_large_negative_text(r->job->program));
     values_warn(c, r->job->program, &r->job->bind, r->q.dtype == FXA_F64);
     values_warn_scale(c, r->q.dtype == FXA_F64);
     if (r->job->bprop) values_warn(c, r->job->bprop, &r->job->bprop_bind, r->q.dtype == FXA_F64);
-    rc = run_look_at_indices(c, r);
+    rc = run_check_indices(c, r);
     if (rc == CLI_OK) rc = run_one(c, r, &r->forward_problem, &passes[0]);
     if (rc == CLI_OK && r->backward) rc = run_one(c, r, &r->backward_problem, &passes[1]);
     if (rc == CLI_OK) rc = run_write_outputs(c, r);

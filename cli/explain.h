@@ -35,12 +35,12 @@ typedef struct explanation {
     uint32_t sections; /* bit i = section i is printed; results that no section needs are not computed */
     fxa_program *program, *derivative; /* with built-in masks */
     const char *canonical, *derivative_text, *bprop_text;
-    const char *lowering[3]; /* by fxa_dump_kind; NULL = its section is not printed */
+    const char *dump[3]; /* by fxa_dump_kind; NULL = its section is not printed */
     fxa_properties properties;
     int64_t b, h, tile[2];
     bool has_tiles;
     fxa_tile_counts tiles;
-    bool knows_values; /* all params and tensors have values, so indices can be checked */
+    bool has_values; /* all params and tensors have values, so indices can be checked */
     index_report outside;
     fxa_support *support[2];      /* by fxa_pass, one per engine */
     fxa_tile_counts *tiles_of[2]; /* by fxa_pass and engine: counts of the engine's own tiles; all 0 = none */
@@ -61,7 +61,7 @@ typedef struct explain_share {
 } explain_share;
 explain_share explain_share_of(const explanation *e, int pass, size_t engine);
 
-static inline bool explain_wants(const explanation *e, int section) { return e->sections >> section & 1; }
+static inline bool explain_has_section(const explanation *e, int section) { return e->sections >> section & 1; }
 /* Finds the hints; tiles and engines have been computed before. Returns an exit code. */
 int explain_find_hints(cli *c, const cli_job *job, explanation *e);
 /* Adds canonical text with long lines broken, and gradients in the order of their elements. */

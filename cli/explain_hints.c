@@ -73,7 +73,7 @@ static int hint_unsorted(cli *c, const cli_job *job, explanation *e) {
     cli_buf names = {0};
     fxa_error err;
     *b = job->bind;
-    if (!e->knows_values || !e->has_tiles || !s || s->tile_q < 1 || s->tile_k < 1) return CLI_OK;
+    if (!e->has_values || !e->has_tiles || !s || s->tile_q < 1 || s->tile_k < 1) return CLI_OK;
     for (size_t i = 0; i < b->n_tensors; i++) {
         fxa_view to;
         if (!hint_is_unsorted(c, p, &b->views[i], &to)) continue;
@@ -104,8 +104,8 @@ int explain_find_hints(cli *c, const cli_job *job, explanation *e) {
         hint_add(c, e,
                  "the score is -inf by a condition, which engines treat as a mask; written as mask = "
                  "..., it is seen by the properties too");
-    if (values_finite_penalty(e->program))
-        hint_add(c, e, "%s", values_finite_penalty(e->program));
+    if (values_large_negative_text(e->program))
+        hint_add(c, e, "%s", values_large_negative_text(e->program));
     else if (e->properties.flags & FXA_PROPERTY_LARGE_NEGATIVE)
         hint_add(
             c, e,

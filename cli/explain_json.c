@@ -202,26 +202,27 @@ static void explain_json_tape(json *j, cli *c, const explanation *e) {
 void explain_json(cli *c, const cli_job *job, const explanation *e) {
     json j = json_begin(&c->out);
     json_open(&j, NULL, '{');
-    if (explain_wants(e, SECTION_PROGRAM)) explain_json_sources(&j, &job->sources);
-    if (explain_wants(e, SECTION_CANONICAL)) explain_json_program(&j, "canonical", e->canonical, e->program);
-    if (explain_wants(e, SECTION_DERIVATIVE)) explain_json_program(&j, "derivative", e->derivative_text, e->derivative);
-    if (explain_wants(e, SECTION_VALUES)) explain_json_values(&j, job->program, &job->bind);
-    if (explain_wants(e, SECTION_BACKWARD) && job->bprop) explain_json_bprop(&j, job, e);
-    if (explain_wants(e, SECTION_PROPERTIES)) explain_json_properties(&j, e->program, &e->properties);
-    if (explain_wants(e, SECTION_CLASSES)) explain_json_lines(&j, c, "classes", e->lowering[FXA_DUMP_CLASSES]);
-    if (explain_wants(e, SECTION_CONJUNCTS)) explain_json_lines(&j, c, "conjuncts", e->lowering[FXA_DUMP_CONJUNCTS]);
-    if (explain_wants(e, SECTION_FUSED)) json_string(&j, "fused", e->lowering[FXA_DUMP_FUSED]);
-    if (explain_wants(e, SECTION_PROBLEM)) explain_json_problem(&j, c, &job->problem);
-    if (explain_wants(e, SECTION_TILES) && e->has_tiles) explain_json_tiles(&j, e);
-    if (explain_wants(e, SECTION_INDICES)) {
-        if (e->knows_values)
+    if (explain_has_section(e, SECTION_PROGRAM)) explain_json_sources(&j, &job->sources);
+    if (explain_has_section(e, SECTION_CANONICAL)) explain_json_program(&j, "canonical", e->canonical, e->program);
+    if (explain_has_section(e, SECTION_DERIVATIVE))
+        explain_json_program(&j, "derivative", e->derivative_text, e->derivative);
+    if (explain_has_section(e, SECTION_VALUES)) explain_json_values(&j, job->program, &job->bind);
+    if (explain_has_section(e, SECTION_BACKWARD) && job->bprop) explain_json_bprop(&j, job, e);
+    if (explain_has_section(e, SECTION_PROPERTIES)) explain_json_properties(&j, e->program, &e->properties);
+    if (explain_has_section(e, SECTION_CLASSES)) explain_json_lines(&j, c, "classes", e->dump[FXA_DUMP_CLASSES]);
+    if (explain_has_section(e, SECTION_CONJUNCTS)) explain_json_lines(&j, c, "conjuncts", e->dump[FXA_DUMP_CONJUNCTS]);
+    if (explain_has_section(e, SECTION_FUSED)) json_string(&j, "fused", e->dump[FXA_DUMP_FUSED]);
+    if (explain_has_section(e, SECTION_PROBLEM)) explain_json_problem(&j, c, &job->problem);
+    if (explain_has_section(e, SECTION_TILES) && e->has_tiles) explain_json_tiles(&j, e);
+    if (explain_has_section(e, SECTION_INDICES)) {
+        if (e->has_values)
             index_report_json(&j, job, &e->outside);
         else
             json_null(&j, "indices_outside");
     }
-    if (explain_wants(e, SECTION_ENGINES)) explain_json_engines(&j, e);
-    if (explain_wants(e, SECTION_TAPE)) explain_json_tape(&j, c, e);
-    if (explain_wants(e, SECTION_HINTS)) {
+    if (explain_has_section(e, SECTION_ENGINES)) explain_json_engines(&j, e);
+    if (explain_has_section(e, SECTION_TAPE)) explain_json_tape(&j, c, e);
+    if (explain_has_section(e, SECTION_HINTS)) {
         json_open(&j, "hints", '[');
         for (size_t i = 0; i < e->n_hints; i++) json_string(&j, NULL, e->hints[i]);
         json_close(&j, ']');

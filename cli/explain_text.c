@@ -188,7 +188,7 @@ static void explain_problem_text(cli *c, const fxa_problem *p) {
 static void explain_indices_text(cli *c, const cli_job *job, const explanation *e) {
     buf_text(&c->out, "indices\n");
     if (e->outside.n == 0)
-        buf_text(&c->out, e->knows_values ? "  all inside their tensors\n" : "  not checked: values are missing\n");
+        buf_text(&c->out, e->has_values ? "  all inside their tensors\n" : "  not checked: values are missing\n");
     for (size_t i = 0; i < e->outside.n; i++)
         buf_printf(&c->out, "  %s\n", index_report_text(c, job, &e->outside.list[i]));
 }
@@ -204,11 +204,11 @@ static void explain_tiles_text(cli_buf *out, const explanation *e) {
                    e->tiles.unknown);
 }
 
-static void explain_lowering_text(cli *c, const explanation *e, int section) {
+static void explain_dumps_text(cli *c, const explanation *e, int section) {
     static const char *const titles[] = {"classes", "conjuncts", "fused"};
     static const char *const nothing[] = {"nothing but the score changes anything", "everything is attended", ""};
     int what = section - SECTION_CLASSES;
-    const char *text = e->lowering[what];
+    const char *text = e->dump[what];
     buf_printf(&c->out, "%s\n", titles[what]);
     if (section == SECTION_FUSED)
         explain_layout(c, &c->out, 2, text);
@@ -232,7 +232,7 @@ static void explain_section(cli *c, const cli_job *job, const explanation *e, in
                  : section == SECTION_INDICES ? job->bind.n_tensors > 0
                  : section == SECTION_HINTS   ? e->n_hints > 0
                                               : true;
-    if (!shown || !explain_wants(e, section)) return;
+    if (!shown || !explain_has_section(e, section)) return;
     if (out->size) buf_text(out, "\n");
     switch (section) {
     case SECTION_PROGRAM:
@@ -249,7 +249,7 @@ static void explain_section(cli *c, const cli_job *job, const explanation *e, in
         break;
     case SECTION_CLASSES:
     case SECTION_CONJUNCTS:
-    case SECTION_FUSED: explain_lowering_text(c, e, section); break;
+    case SECTION_FUSED: explain_dumps_text(c, e, section); break;
     case SECTION_PROBLEM: explain_problem_text(c, &job->problem); break;
     case SECTION_TILES: explain_tiles_text(out, e); break;
     case SECTION_INDICES: explain_indices_text(c, job, e); break;

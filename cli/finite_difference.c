@@ -51,14 +51,14 @@ static void fd_extend(fd_search *s, double central) {
 
 /* Compares both sides: at a smooth point their distance halves with the step, at a kink it stays, across jumps it
  * grows. */
-static void fd_watch_sides(fd_search *s, const fd_step *step) {
+static void fd_compare_sides(fd_search *s, const fd_step *step) {
     double gap = fabs(step->rise_up / step->up - step->rise_down / step->down);
     if (s->rows > 0 && gap > s->noise) s->calm = gap > 0.75 * s->gap ? 0 : s->calm + 1;
     s->gap = gap;
 }
 
 /* Evaluates one level. Returns false if the function is not finite near the point. */
-static bool fd_look(fd_search *s, const fd_step *step) {
+static bool fd_add_level(fd_search *s, const fd_step *step) {
     double central = (step->rise_up + step->rise_down) / (step->up + step->down);
     double noise = step->noise + 4 * DBL_EPSILON * (fabs(step->rise_up) + fabs(step->rise_down));
     s->noise = FD_NOISE * noise / fmin(step->up, step->down);
@@ -66,7 +66,7 @@ static bool fd_look(fd_search *s, const fd_step *step) {
         *s = fd_start;
         return false;
     }
-    fd_watch_sides(s, step);
+    fd_compare_sides(s, step);
     fd_extend(s, central);
     return true;
 }
@@ -112,7 +112,7 @@ int fd_compare(cli *c, fd_fn f, void *user, double h, double claimed, double cla
             jump = true;
             continue;
         }
-        if (!fd_look(&s, &step)) continue;
+        if (!fd_add_level(&s, &step)) continue;
         finite = true;
         /* finer steps have more rounding error than there is to measure */
         if (doubt.refuted && s.noise + claimed_error >= out->error) break;

@@ -90,7 +90,7 @@ static void language_section(cli_buf *out, const char *title, const language_lin
     for (size_t i = 0; i < n; i++) language_line_add(out, lines[i].form, lines[i].about);
 }
 
-static int32_t language_levels(void) {
+static int32_t language_max_level(void) {
     int32_t top = 0;
     fxa_op_syntax_info s;
     for (size_t i = 0; (s = fxa_op_syntax(i)).text; i++)
@@ -99,7 +99,7 @@ static int32_t language_levels(void) {
 }
 
 static void language_operators(cli *c) {
-    int32_t top = language_levels();
+    int32_t top = language_max_level();
     buf_text(&c->out, "\nOperators, from loose to tight\n");
     language_line_add(&c->out, "c ? x : y", "as where; groups to the right");
     for (int32_t level = 1; level <= top; level++) {

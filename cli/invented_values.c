@@ -106,14 +106,14 @@ static size_t invented_each_default(const cli_job *job, void (*say)(void *to, co
     return n;
 }
 
-static void invented_say_default(void *to, const char *name, double value) {
+static void invented_print_default(void *to, const char *name, double value) {
     cli_buf *b = to;
     buf_printf(b, "%s param %s = %.6g", b->size ? ";" : "default:", name, value);
 }
 
 const char *invented_text(cli *c, const cli_job *job) {
     cli_buf b = {0};
-    size_t n = invented_each_default(job, invented_say_default, &b);
+    size_t n = invented_each_default(job, invented_print_default, &b);
     if (job->n_invented) buf_printf(&b, "%sinvented: ", n ? "; " : "");
     for (size_t i = 0; i < job->n_invented; i++) {
         const invented_value *x = &job->invented[i];

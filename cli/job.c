@@ -104,7 +104,7 @@ void job_set_shape(cli_job *job, const cli_shape *shape, bool small) {
 }
 
 /* Reads properties of later runs of a plan: --assume, --page-size. */
-static int job_read_with(cli *c, fxa_problem *p) {
+static int job_read_assumptions(cli *c, fxa_problem *p) {
     static const struct {
         const char *name;
         uint32_t flag;
@@ -125,7 +125,7 @@ static int job_read_with(cli *c, fxa_problem *p) {
 }
 
 /* Reads the storage of the planned problem: --layout, --varlen, --lse-dtype. */
-static int job_read_memory(cli *c, fxa_problem *p) {
+static int job_read_storage(cli *c, fxa_problem *p) {
     const char *lengths = opt_get(c, OPT_VARLEN), *lse = opt_get(c, OPT_LSE_DTYPE);
     bool packed = lengths && strcmp(lengths, "packed") == 0;
     fxa_operand *operands[] = {&p->q, &p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv};
@@ -159,8 +159,8 @@ int job_make(cli *c, bool small, cli_job **out) {
     fxa_problem *p = &job->problem;
     const char *dtype = opt_get(c, OPT_DTYPE);
     cli_shape given = job->shape;
-    rc = job_read_memory(c, p);
-    if (rc == CLI_OK) rc = job_read_with(c, p);
+    rc = job_read_storage(c, p);
+    if (rc == CLI_OK) rc = job_read_assumptions(c, p);
     if (rc != CLI_OK) return rc;
     job_set_shape(job, &given, small);
     p->q.dtype = dtype ? (uint32_t)fxa_dtype_find(dtype) : (uint32_t)FXA_F32;
@@ -170,7 +170,7 @@ int job_make(cli *c, bool small, cli_job **out) {
     return CLI_OK;
 }
 
-int job_whole_program(cli *c, const cli_job *job, fxa_program **out) {
+int job_run_program(cli *c, const cli_job *job, fxa_program **out) {
     fxa_error err;
     if (fxa_problem_program(c->ctx, &job->problem, out, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     cli_own_program(c, *out);

@@ -62,7 +62,7 @@ struct cli_binding;
 void values_warn(cli *c, const fxa_program *program, const struct cli_binding *b, bool f64);
 void values_warn_scale(cli *c, bool f64); /* Warns about --scale in the same way. */
 /* Returns the warning for a program with FXA_PROPERTY_FINITE_LARGE_NEGATIVE; NULL for other programs. */
-const char *values_finite_penalty(const fxa_program *program);
+const char *values_large_negative_text(const fxa_program *program);
 
 /* Values in the order of a program. */
 typedef struct cli_binding {
@@ -133,7 +133,7 @@ int job_read_layout(cli *c, int *layout);
 /* Sets the sizes of the job's problem, with defaults for missing ones. */
 void job_set_shape(cli_job *job, const cli_shape *shape, bool small);
 /* Makes the program that runs, with built-in masks; owned by c. Returns an exit code. */
-int job_whole_program(cli *c, const cli_job *job, fxa_program **out);
+int job_run_program(cli *c, const cli_job *job, fxa_program **out);
 /* Returns the canonical text, owned by c; NULL after a message. */
 const char *program_text(cli *c, const fxa_program *program);
 /* Returns the problem of a backward pass with all gradients, or those of Q, K and V only (job->qkv). */

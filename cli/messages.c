@@ -18,7 +18,7 @@ int cli_exit_code(fxa_status status) {
 }
 
 /* Prints text that may quote a file: invalid UTF-8 and control characters become \xNN. */
-static void message_put(const char *text) {
+static void message_print_text(const char *text) {
     for (const unsigned char *s = (const unsigned char *)text; *s;) {
         size_t n = utf8_length(s);
         bool command = (*s < 0x20 && *s != '\n' && *s != '\t') || *s == 0x7F || (*s == 0xC2 && s[1] < 0xA0);
@@ -29,10 +29,10 @@ static void message_put(const char *text) {
     }
 }
 
-static int message_say(cli *c, int code) {
+static int message_print(cli *c, int code) {
     fputs("fxattn: ", stderr);
-    if (c->error_name) message_put(c->error_name), fputs(": ", stderr);
-    message_put(c->error.text);
+    if (c->error_name) message_print_text(c->error_name), fputs(": ", stderr);
+    message_print_text(c->error.text);
     fputs("\n", stderr);
     return code;
 }
@@ -48,7 +48,7 @@ int cli_fail(cli *c, int code, const char *format, ...) {
         memcpy(c->error.text + sizeof c->error.text - 4, "...", 4);
     va_end(args);
     c->error_name = NULL;
-    return message_say(c, code);
+    return message_print(c, code);
 }
 
 void cli_warn(cli *c, const char *format, ...) {
@@ -58,7 +58,7 @@ void cli_warn(cli *c, const char *format, ...) {
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     fputs("fxattn: warning: ", stderr);
-    message_put(text);
+    message_print_text(text);
     fputs("\n", stderr);
     if (c->n_warnings < CLI_MAX_WARNINGS) c->warnings[c->n_warnings++] = cli_format(c, "%s", text);
 }
@@ -126,7 +126,7 @@ int cli_fail_library(cli *c, const fxa_error *err, const char *what) {
     c->error = *err;
     message_name_options(c, c->error.text, sizeof c->error.text);
     c->error_name = what;
-    return message_say(c, cli_exit_code(err->status));
+    return message_print(c, cli_exit_code(err->status));
 }
 
 int cli_fail_place(cli *c, const fxa_error *err, const char *name, const char *source, size_t size) {

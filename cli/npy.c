@@ -71,7 +71,7 @@ static int npy_resolve_type(cli *c, const char *path, const char *descr, npy *ou
 }
 
 /* Sets sizes and strides. Fails if the number of bytes exceeds an int64. */
-static int npy_lay_out(cli *c, const npy_header *h, npy *out) {
+static int npy_set_layout(cli *c, const npy_header *h, npy *out) {
     int64_t count = 1, span = 1;
     out->rank = h->rank;
     for (int i = 0; i < h->rank; i++) {
@@ -142,7 +142,7 @@ static int npy_read_stream(cli *c, FILE *f, npy *out) {
     int rc = npy_read_preamble(c, f, out->path, &dict);
     if (rc == CLI_OK && !npy_header_read(dict, &header, why, sizeof why)) rc = npy_broken(c, out->path, why);
     if (rc == CLI_OK) rc = npy_resolve_type(c, out->path, header.descr, out, &swap);
-    if (rc == CLI_OK) rc = npy_lay_out(c, &header, out);
+    if (rc == CLI_OK) rc = npy_set_layout(c, &header, out);
     if (rc == CLI_OK) rc = npy_read_data(c, f, out);
     if (rc == CLI_OK && swap) npy_swap_bytes(out);
     return rc;

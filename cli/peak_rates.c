@@ -90,7 +90,7 @@ typedef struct peak_task {
     double seconds, rate;
 } peak_task;
 
-static double peak_slice(const peak_task *t) {
+static double peak_run_slice(const peak_task *t) {
     if (t->slice) return t->slice();
     memcpy(t->to, t->from, t->size);
     volatile char kept = t->to[t->size / 2]; /* keeps the compiler from removing the copy */
@@ -103,7 +103,7 @@ static void *peak_thread(void *user) {
     double begin = cli_seconds(), last = begin;
     t->rate = 0;
     do {
-        double work = peak_slice(t), now = cli_seconds();
+        double work = peak_run_slice(t), now = cli_seconds();
         if (now > last && work / (now - last) > t->rate) t->rate = work / (now - last);
         last = now;
     } while (last - begin < t->seconds);

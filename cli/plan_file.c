@@ -64,7 +64,7 @@ static uint64_t plan_declarations(plan_cursor *r, uint64_t behind, uint8_t ranks
 }
 
 /* Skips one program in format 1. Returns false if it has unknown contents. */
-static bool plan_over_program(plan_cursor *r) {
+static bool plan_skip_program(plan_cursor *r) {
     uint8_t ranks[FXA_MAX_TENSORS] = {0};
     plan_skip(r, 4);
     if (plan_number(r, 4) != 1) return false;
@@ -99,7 +99,7 @@ static bool plan_program_read(cli *c, plan_cursor *r, fxa_program **out) {
     fxa_error err;
     if (plan_number(r, 4) == 0) return !r->short_of;
     size_t begin = r->at;
-    if (!plan_over_program(r)) return false;
+    if (!plan_skip_program(r)) return false;
     if (fxa_program_load(c->ctx, r->bytes + begin, r->at - begin, out, &err) != FXA_OK) return false;
     cli_own_program(c, *out);
     return true;

@@ -34,7 +34,7 @@ static void svg_escape(cli_buf *out, const char *text) {
 }
 
 /* Returns the look of a cell: its result, the level of its score, and its opacity, in one number; -1 = not drawn. */
-static int svg_look(const plot *p, int64_t i) {
+static int svg_cell_look(const plot *p, int64_t i) {
     const plot_cell *cell = &p->cell[i];
     plot_fate fate = plot_cell_fate(cell);
     int level = 0, step;
@@ -71,7 +71,7 @@ static void svg_cells(cli *c, cli_buf *out, const plot *p) {
     int *looks = cli_alloc_array(c, n, sizeof *looks);
     bool used[PLOT_FATES * PLOT_LEVELS * SVG_STEPS] = {false};
     for (int64_t i = 0; i < n; i++) {
-        looks[i] = svg_look(p, i);
+        looks[i] = svg_cell_look(p, i);
         if (looks[i] >= 0) used[looks[i]] = true;
     }
     for (int look = 0; look < PLOT_FATES * PLOT_LEVELS * SVG_STEPS; look++)
@@ -235,8 +235,8 @@ static void svg_slope(cli_buf *out, const char *class, const double *slope, doub
 }
 
 /* Marks the points with a new score of -inf along the lower edge. Returns true if there is any. */
-static bool svg_fall(cli_buf *out, const char *class, const double *value, double lo, double hi, double x,
-                     double side) {
+static bool svg_mark_minus_inf(cli_buf *out, const char *class, const double *value, double lo, double hi, double x,
+                               double side) {
     double edge[PLOT_POINTS];
     bool falls = false;
     for (int i = 0; i < PLOT_POINTS; i++) {
@@ -267,7 +267,7 @@ static double svg_curves(cli *c, cli_buf *out, const plot *p, double x, double s
         char class[8];
         snprintf(class, sizeof class, "y %s", colours[i]);
         svg_line(out, class, p->curve[i].value, lo, hi, x, side);
-        falls = svg_fall(out, class, p->curve[i].value, lo, hi, x, side) || falls;
+        falls = svg_mark_minus_inf(out, class, p->curve[i].value, lo, hi, x, side) || falls;
         snprintf(class, sizeof class, "d %s", colours[i]);
         svg_slope(out, class, p->curve[i].slope, factor, lo, hi, x, side);
     }

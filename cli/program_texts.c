@@ -28,7 +28,7 @@ static int texts_read_stream(cli *c, FILE *f, const char *name, cli_text *out) {
     return CLI_OK;
 }
 
-static int texts_take_gallery(cli *c, const char *path, bool score, cli_text *out) {
+static int texts_get_gallery(cli *c, const char *path, bool score, cli_text *out) {
     const gallery_program *p = gallery_find(path + 1);
     if (!score) return cli_fail(c, CLI_BAD_INPUT, "%.100s: the gallery has score programs only, for --program", path);
     if (!path[1])
@@ -60,7 +60,7 @@ static cli_text texts_expression(const char *name, const char *text, fxa_text_ki
 
 /* Adds the built-in masks of a decoding step as text: flags would align only the mask, but --decode shifts q itself. An
  * invalid --window is reported by job_read_flags. */
-static int texts_add_ready(cli *c, cli_texts *out) {
+static int texts_add_masks(cli *c, cli_texts *out) {
     const char *window = opt_get(c, OPT_WINDOW);
     int64_t side[2];
     if (!opt_has(c, OPT_DECODE)) return CLI_OK;
@@ -90,12 +90,12 @@ int texts_collect(cli *c, fxa_program_kind kind, cli_texts *out) {
             *s = texts_expression("--dscore", g->value, FXA_TEXT_DSCORE);
         else if (g->id == OPT_MASK)
             *s = texts_expression("--mask", g->value, FXA_TEXT_MASK);
-        else if ((*g->value == '@' ? texts_take_gallery(c, g->value, score, s) : texts_read_file(c, g->value, s)) !=
+        else if ((*g->value == '@' ? texts_get_gallery(c, g->value, score, s) : texts_read_file(c, g->value, s)) !=
                  CLI_OK)
             return CLI_BAD_INPUT;
         out->n++;
     }
-    return score ? texts_add_ready(c, out) : CLI_OK;
+    return score ? texts_add_masks(c, out) : CLI_OK;
 }
 
 /* Adds to an error about an undeclared name that an option would declare it. */

@@ -28,7 +28,7 @@ static int run_read_layout(cli *c, run_state *r) {
 }
 
 /* Returns true if the file has the type in which that float dtype is stored. */
-static bool run_may_be(const npy *a, fxa_dtype dtype) {
+static bool run_stores_dtype(const npy *a, fxa_dtype dtype) {
     return dtype == FXA_BF16 ? a->unsigned_bytes == 2 : a->dtype == FXA_U8;
 }
 
@@ -42,7 +42,7 @@ static int run_read_operand(cli *c, cli_option_id id, int rank, npy *out) {
     int rc = npy_read(c, path, out);
     fxa_dtype said = dtype ? fxa_dtype_find(dtype) : FXA_DTYPE_NONE;
     const char *stored = npy_stored_as(said);
-    if (rc == CLI_OK && stored && run_may_be(out, said)) rc = npy_as_stored(c, out, said);
+    if (rc == CLI_OK && stored && run_stores_dtype(out, said)) rc = npy_as_stored(c, out, said);
     if (rc != CLI_OK) return rc;
     if (dtype && !dtype_is_float(said))
         return cli_fail(c, CLI_BAD_INPUT, "--%s %.20s: accepted are f64, f32, f16, bf16, e4m3, e5m2",
@@ -244,7 +244,7 @@ static int run_read_sink(cli *c, run_state *r) {
     if (!path) return opt_has(c, OPT_DSINKS) ? cli_fail(c, CLI_BAD_INPUT, "--dsinks needs --sinks") : CLI_OK;
     int rc = npy_read(c, path, &a);
     fxa_dtype said = dtype ? fxa_dtype_find(dtype) : FXA_DTYPE_NONE;
-    if (rc == CLI_OK && npy_stored_as(said) && run_may_be(&a, said)) rc = npy_as_stored(c, &a, said);
+    if (rc == CLI_OK && npy_stored_as(said) && run_stores_dtype(&a, said)) rc = npy_as_stored(c, &a, said);
     if (rc != CLI_OK) return rc;
     if (!dtype_is_float(a.dtype) || a.rank != 1 || a.size[0] != p->hq)
         return cli_fail(c, CLI_BAD_INPUT,

@@ -54,7 +54,7 @@ static const char *warn_of(cli *c, const char *name, const warn_kind *k, int64_t
     return cli_format(c, "tensor %s holds %" PRId64 " of %" PRId64 " elements", name, k->n, count);
 }
 
-static void warn_tell(cli *c, const char *name, const fxa_view *v, int64_t count, const warn_kinds *k) {
+static void warn_print(cli *c, const char *name, const fxa_view *v, int64_t count, const warn_kinds *k) {
     if (k->bad.n) cli_warn(c, "%s that are NaN or inf", warn_of(c, name, &k->bad, count));
     if (k->large.n)
         cli_warn(c, "%s beyond the range of f32, which count as inf: Q is not f64", warn_of(c, name, &k->large, count));
@@ -89,7 +89,7 @@ static void warn_tensor(cli *c, const char *name, const fxa_view *v, bool f64) {
         }
         warn_count_element(&k, v, f64, i, element_get(v->dtype, v->data, at));
     }
-    warn_tell(c, name, v, count, &k);
+    warn_print(c, name, v, count, &k);
 }
 
 /* Warns about a number that arithmetic in f32 changes. */
@@ -100,7 +100,7 @@ static void warn_number(cli *c, const char *what, double x) {
         cli_warn(c, "%s is %.17g, and read as %.17g by arithmetic in f32: Q is not f64", what, x, (double)(float)x);
 }
 
-const char *values_finite_penalty(const fxa_program *program) {
+const char *values_large_negative_text(const fxa_program *program) {
     fxa_properties properties;
     fxa_program_properties(program, &properties);
     if (!(properties.flags & FXA_PROPERTY_FINITE_LARGE_NEGATIVE)) return NULL;

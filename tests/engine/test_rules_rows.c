@@ -124,7 +124,7 @@ RULE(absent_rows_and_keys_are_never_read_and_get_zeroes) {
     r.a.ints[FXA_SLOT_Q_LENGTHS] = &q_len, r.a.ints[FXA_SLOT_K_LENGTHS] = &k_len;
     for (int i = q_len * WIDTH; i < rows * WIDTH; i++) r.q[i] = r.dout[i] = NAN;
     for (int i = k_len * WIDTH; i < keys * WIDTH; i++) r.k[i] = r.v[i] = INFINITY;
-    for (int i = 0; i < RULES_MOST * WIDTH; i++) r.o[i] = r.dq[i] = r.dk[i] = r.dv[i] = 7;
+    for (int i = 0; i < RULES_MAX * WIDTH; i++) r.o[i] = r.dq[i] = r.dk[i] = r.dv[i] = 7;
     rules_both(&r, "");
     T_CHECK(rules_all_finite(r.o, q_len * WIDTH) && rules_all_finite(r.lse, q_len) && rules_gradients_are_finite(&r));
     T_CHECK(rules_all_zero(r.o + q_len * WIDTH, (rows - q_len) * WIDTH));

@@ -26,8 +26,8 @@ static bool oom_rig_start(oom_rig *r, fxa_error *err) {
     if (fxa_program_derivative(r->forward.program, &r->derivative, err)) return false;
     if (fxa_program_parse(r->ctx, "score = k <= q ? tanh(score) : -inf", SIZE_MAX, &r->lifted, err)) return false;
     if (fxa_plan_create(r->ctx, &r->backward.problem, &r->plan, err)) return false;
-    if (fxa_plan_save(r->plan, r->plan_bytes.data, BLOB_ROOM, &r->plan_bytes.size, err)) return false;
-    return !fxa_program_save(r->forward.program, r->program_bytes.data, BLOB_ROOM, &r->program_bytes.size, err);
+    if (fxa_plan_save(r->plan, r->plan_bytes.data, BLOB_CAPACITY, &r->plan_bytes.size, err)) return false;
+    return !fxa_program_save(r->forward.program, r->program_bytes.data, BLOB_CAPACITY, &r->program_bytes.size, err);
 }
 
 static void oom_rig_end(oom_rig *r) {
@@ -123,7 +123,7 @@ static fxa_status oom_derivative(oom_rig *r, fxa_error *err) {
 
 static fxa_status oom_program_save(oom_rig *r, fxa_error *err) {
     blob_bytes b;
-    return fxa_program_save(r->derivative, b.data, BLOB_ROOM, &b.size, err);
+    return fxa_program_save(r->derivative, b.data, BLOB_CAPACITY, &b.size, err);
 }
 
 static fxa_status oom_program_load(oom_rig *r, fxa_error *err) {
@@ -220,7 +220,7 @@ static fxa_status oom_attention_backward(oom_rig *r, fxa_error *err) {
 
 static fxa_status oom_plan_save(oom_rig *r, fxa_error *err) {
     blob_bytes b;
-    fxa_status status = fxa_plan_save(r->plan, b.data, BLOB_ROOM, &b.size, err);
+    fxa_status status = fxa_plan_save(r->plan, b.data, BLOB_CAPACITY, &b.size, err);
     if (status == FXA_OK) T_CHECK(b.size == r->plan_bytes.size && memcmp(b.data, r->plan_bytes.data, b.size) == 0);
     return status;
 }

@@ -79,12 +79,12 @@ TEST(a_loaded_plan_gives_the_same_results) {
     fxa_plan *plan = NULL, *loaded = NULL;
     T_OK(fxa_plan_create(ctx, &t.problem, &plan, &err));
     static blob_bytes b, again;
-    T_OK(fxa_plan_save(plan, b.data, BLOB_ROOM, &b.size, &err));
+    T_OK(fxa_plan_save(plan, b.data, BLOB_CAPACITY, &b.size, &err));
     T_OK(fxa_plan_load(other, b.data, b.size, &loaded, &err));
-    memset(b.data, 0, BLOB_ROOM); /* the plan does not refer to the bytes */
+    memset(b.data, 0, BLOB_CAPACITY); /* the plan does not refer to the bytes */
     fxa_context_destroy(other);
-    T_OK(fxa_plan_save(loaded, again.data, BLOB_ROOM, &again.size, &err));
-    T_OK(fxa_plan_save(plan, b.data, BLOB_ROOM, &b.size, &err));
+    T_OK(fxa_plan_save(loaded, again.data, BLOB_CAPACITY, &again.size, &err));
+    T_OK(fxa_plan_save(plan, b.data, BLOB_CAPACITY, &b.size, &err));
     T_INT(again.size, b.size);
     T_CHECK(memcmp(again.data, b.data, b.size) == 0);
     T_STR(fxa_plan_engine(loaded), fxa_plan_engine(plan));
@@ -147,7 +147,7 @@ static bool golden_read(const char *path, blob_bytes *b) {
     FILE *f = fopen(path, "r");
     if (!f) return false;
     unsigned x;
-    for (b->size = 0; b->size < BLOB_ROOM && fscanf(f, "%2x", &x) == 1; b->size++) b->data[b->size] = (uint8_t)x;
+    for (b->size = 0; b->size < BLOB_CAPACITY && fscanf(f, "%2x", &x) == 1; b->size++) b->data[b->size] = (uint8_t)x;
     fclose(f);
     return true;
 }

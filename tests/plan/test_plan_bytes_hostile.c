@@ -172,7 +172,7 @@ static void forged_flip(fxa_context *ctx, blob_parts *p, size_t bit, const char 
     blob_parts_write(p, &b);
     fxa_status status = fxa_plan_load(ctx, b.data, b.size, &plan, &err);
     if (status == FXA_OK) {
-        T_OK(fxa_plan_save(plan, again.data, BLOB_ROOM, &again.size, &err));
+        T_OK(fxa_plan_save(plan, again.data, BLOB_CAPACITY, &again.size, &err));
         if (again.size != b.size || memcmp(again.data, b.data, b.size) != 0)
             T_FAIL("%s, bit %zu: other bytes\n", name, bit);
     } else if (status != FXA_E_BYTES && status != FXA_E_VERSION) {

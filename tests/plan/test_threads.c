@@ -40,7 +40,7 @@ static bool shared_start(shared *s, int rounds) {
     if (fxa_plan_create(s->ctx, &s->t.problem, &s->plan, &err) != FXA_OK) return false;
     if (tiny_run(s->plan, &s->t.args, &err) != FXA_OK || !(tiny_error(&s->t) <= TINY_TOLERANCE)) return false;
     memcpy(s->want, s->t.o, sizeof s->want);
-    return fxa_plan_save(s->plan, s->saved.data, BLOB_ROOM, &s->saved.size, &err) == FXA_OK;
+    return fxa_plan_save(s->plan, s->saved.data, BLOB_CAPACITY, &s->saved.size, &err) == FXA_OK;
 }
 
 static void shared_end(shared *s) {
@@ -160,7 +160,7 @@ static void worker_plan(worker *w, int i) {
     if (!worker_check(w, status == FXA_OK, &err)) return;
     worker_run_plan(w, plan);
     blob_bytes again;
-    status = fxa_plan_save(plan, again.data, BLOB_ROOM, &again.size, &err);
+    status = fxa_plan_save(plan, again.data, BLOB_CAPACITY, &again.size, &err);
     if (worker_check(w, status == FXA_OK, &err)) {
         strcpy(err.text, "other bytes");
         bool same = again.size == s->saved.size && memcmp(again.data, s->saved.data, again.size) == 0;

@@ -8,9 +8,9 @@
 
 #include <stdlib.h>
 
-enum { HERE_MOST = 128 };
+enum { HERE_MAX = 128 };
 
-static const char *here_names[HERE_MOST];
+static const char *here_names[HERE_MAX];
 static size_t here_count;
 static bool here_asked;
 
@@ -27,7 +27,7 @@ static bool here_takes(fxa_context *ctx, const char *engine) {
 static void here_ask(void) {
     fxa_context *ctx = NULL;
     if (fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
-    for (size_t i = 0; fxa_engine_name(i) && here_count < HERE_MOST; i++)
+    for (size_t i = 0; fxa_engine_name(i) && here_count < HERE_MAX; i++)
         if (here_takes(ctx, fxa_engine_name(i))) here_names[here_count++] = fxa_engine_name(i);
     fxa_context_destroy(ctx);
     here_asked = true;

@@ -146,7 +146,7 @@ static fxa_value gen_place_or_float(gen_state *g) {
 }
 
 /* Returns a with_grad whose two operands often depend on different coordinates. */
-static fxa_value gen_graft(gen_state *g) {
+static fxa_value gen_with_grad(gen_state *g) {
     fxa_value x = gen_place_or_float(g);
     return fxa_builder_op2(g->b, FXA_OP_WITH_GRAD, x, gen_place_or_float(g));
 }
@@ -177,7 +177,7 @@ static void gen_float_step(gen_state *g) {
     else if (r < 42)
         v = fxa_builder_op3(g->b, FXA_OP_SELECT, gen_get(g, FXA_BOOL), x, gen_any(g, FXA_FLOAT));
     else
-        v = gen_graft(g);
+        v = gen_with_grad(g);
     gen_put(g, FXA_FLOAT, v);
 }
 
@@ -313,7 +313,7 @@ static void gen_smooth_step(gen_state *g) {
     else if (r == 14)
         v = fxa_builder_op1(b, FXA_OP_EXP, fxa_builder_op1(b, FXA_OP_NEG, square));
     else if (r == 15)
-        v = gen_graft(g);
+        v = gen_with_grad(g);
     else
         v = fxa_builder_op1(b, FXA_OP_NEG, x);
     gen_put(g, FXA_FLOAT, v);

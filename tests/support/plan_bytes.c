@@ -16,7 +16,7 @@
 static fxa_status blob_save(fxa_context *ctx, const fxa_problem *problem, blob_bytes *out, fxa_error *err) {
     fxa_plan *plan = NULL;
     fxa_status status = fxa_plan_create(ctx, problem, &plan, err);
-    if (status == FXA_OK) status = fxa_plan_save(plan, out->data, BLOB_ROOM, &out->size, err);
+    if (status == FXA_OK) status = fxa_plan_save(plan, out->data, BLOB_CAPACITY, &out->size, err);
     fxa_plan_destroy(plan);
     return status;
 }
@@ -132,7 +132,7 @@ bool blob_parts_read(const blob_bytes *b, blob_parts *p) {
 }
 
 static void blob_put(blob_bytes *b, const void *data, size_t size) {
-    if (b->size + size > BLOB_ROOM) abort();
+    if (b->size + size > BLOB_CAPACITY) abort();
     memcpy(b->data + b->size, data, size);
     b->size += size;
 }

@@ -10,10 +10,10 @@
 
 #include <stdbool.h>
 
-enum { BLOB_ROOM = 16384, BLOB_CASES = 4 };
+enum { BLOB_CAPACITY = 16384, BLOB_CASES = 4 };
 
 typedef struct blob_bytes {
-    uint8_t data[BLOB_ROOM];
+    uint8_t data[BLOB_CAPACITY];
     size_t size;
 } blob_bytes;
 

@@ -12,7 +12,7 @@
 #include "isa.h"
 #include "t.h"
 
-enum { WIDTH = 2, RULES_MOST = 128 };
+enum { WIDTH = 2, RULES_MAX = 128 };
 static const char *rules_engine;
 static fxa_dtype rules_dtype;
 static int rows, keys;
@@ -21,12 +21,11 @@ static int rows, keys;
 typedef struct rules {
     fxa_context *ctx;
     attn_data a; /* storage and problem */
-    double q[RULES_MOST * WIDTH], k[RULES_MOST * WIDTH], v[RULES_MOST * WIDTH], dout[RULES_MOST * WIDTH],
-        dlse[RULES_MOST];
-    double o[RULES_MOST * WIDTH], lse[RULES_MOST], max[RULES_MOST], sink;
-    double own_t[RULES_MOST], own_x; /* of the user's backward program */
-    double dq[RULES_MOST * WIDTH], dk[RULES_MOST * WIDTH], dv[RULES_MOST * WIDTH], dsink;
-    double t[RULES_MOST], dt[RULES_MOST], x, dx;
+    double q[RULES_MAX * WIDTH], k[RULES_MAX * WIDTH], v[RULES_MAX * WIDTH], dout[RULES_MAX * WIDTH], dlse[RULES_MAX];
+    double o[RULES_MAX * WIDTH], lse[RULES_MAX], max[RULES_MAX], sink;
+    double own_t[RULES_MAX], own_x; /* of the user's backward program */
+    double dq[RULES_MAX * WIDTH], dk[RULES_MAX * WIDTH], dv[RULES_MAX * WIDTH], dsink;
+    double t[RULES_MAX], dt[RULES_MAX], x, dx;
 } rules;
 
 static void (*rules_rule)(void);
