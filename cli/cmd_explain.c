@@ -52,8 +52,8 @@ static const char *explain_index_text(const char *text, const char *name, int ax
     return text;
 }
 
-/* Chooses sizes for tensors without any: the extent of the coordinate if an index is b, h, q or k; otherwise the
- * largest extent of all, and twice that for differences. The report lists them. */
+/* Chooses sizes for tensors without any: the extent of the coordinate if an index is b, h, q or k; otherwise
+ * 64 + sq + sk, at most 8192, which covers differences of coordinates. The report lists them. */
 static int explain_assume_sizes(cli *c, cli_job *job) {
     const int64_t extents[] = {job->problem.b, job->problem.hq, job->problem.sq, job->problem.sk};
     static const char axes[] = "bhqk";

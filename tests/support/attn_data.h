@@ -26,7 +26,7 @@ enum { ATTN_OUTPUTS = 4 + ATTN_TENSORS + 1 }; /* maximum outputs of a pass */
 typedef struct attn_spec {
     int64_t b, hq, hkv, sq, sk, d, dv; /* hkv, dv: 0 = as in fxa_problem */
     fxa_dtype dtype;                   /* dtype of Q and its followers; FXA_DTYPE_NONE = the library's default, f32 */
-    fxa_dtype slot_dtype[ATTN_SLOTS];  /* by slot: dtype that differs from it */
+    fxa_dtype slot_dtype[ATTN_SLOTS];  /* by slot: dtype in place of `dtype`; 0 = none */
     uint32_t flags;                    /* of both passes, plus results of forward */
     int64_t window_left, window_right;
     double dropout_p;

@@ -135,13 +135,13 @@ bool conf_next(const conf_buffer *t, int64_t *at);
 typedef enum conf_source {
     CONF_IDENTITY,
     CONF_TWIN,    /* twins of attn_oracle.h: small realistic programs */
-    CONF_SMOOTH,  /* random, smooth in all floats */
-    CONF_MASK,    /* random masks over coordinates */
+    CONF_SMOOTH,  /* random program, smooth in score, params and tensors */
+    CONF_MASK,    /* random mask over coordinates */
     CONF_BOTH,    /* a smooth program and a mask */
-    CONF_WILD,    /* random with every operation; often inconclusive */
+    CONF_WILD,    /* random program of any operations; often inconclusive */
     CONF_GALLERY, /* a file of `folder` */
-    CONF_SPARSE,  /* masks with few pairs, or with holes */
-    CONF_STEEP    /* scores whose last digit changes probabilities */
+    CONF_SPARSE,  /* mask with few attended pairs, or with holes */
+    CONF_STEEP    /* program so steep that the last digit of a score changes probabilities */
 } conf_source;
 /* Makes a program; NULL if it is impossible. *name is static, or the file name in a static buffer. */
 fxa_program *conf_program(fxa_context *ctx, conf_source source, const char *folder, uint64_t *rng, const char **name);

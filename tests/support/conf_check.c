@@ -41,7 +41,7 @@ static double conf_least_error(const conf_case *c, conf_buffer *t) {
                             : t == &c->slot[FXA_SLOT_DV] ? &c->slot[FXA_SLOT_DO]
                                                          : NULL;
     if (c->product_unit != 0x1p-11 || !by) return 0;
-    if (t->least > 0) return t->least; /* called for every element */
+    if (t->least > 0) return t->least; /* computed once, because every element needs it */
     double largest = 0, pairs = (double)(x->sk > x->sq ? x->sk : x->sq) * (double)(x->hq / x->hkv);
     int64_t n = conf_places(by);
     for (int64_t i = 0; i < n; i++) {

@@ -45,7 +45,7 @@ typedef struct mock_state {
     fxa_status fail_status;                 /* E_ENGINE if it is 0 */
     mock_hook fail_hook;                    /* output: the call that failed */
     atomic_int driver;                      /* part of the identity, read by open */
-    fxa_status open_status, compile_status; /* not OK = status that open and compile always return */
+    fxa_status open_status, compile_status; /* result of open and compile; FXA_OK = they succeed */
     bool not_deterministic;
     bool code_in_query;       /* query returns the code that it compiled to answer */
     size_t more_workspace;    /* bytes beyond what ref needs */

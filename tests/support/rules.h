@@ -104,7 +104,7 @@ static void rules_end(rules *r) {
 
 /* ---- Passes ------------------------------------------------------------------------------------------------------ */
 
-/* Copies between the doubles and storage. */
+/* Copies values to storage (in), or back. */
 static void rules_copy(attn_tensor *t, double *values, bool in) {
     for (int64_t i = 0; i < attn_tensor_places(t); i++)
         if (in)
