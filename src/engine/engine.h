@@ -61,11 +61,11 @@ typedef struct fxa__engine {
     fxa_status (*ready)(void *self, fxa_error *err);
     /* Writes the part of the problem that code depends on. NULL: the entire problem. */
     void (*key)(void *self, const fxa__problem *p, fxa__writer *w);
-    /* Writes the scalars of the problem that `key` leaves out; runs receive them as bound->numbers. NULL: none. */
-    fxa_status (*numbers)(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err);
+    /* Writes the scalar constants that `key` leaves out; runs receive them as bound->constants. NULL: none. */
+    fxa_status (*constants)(void *self, const fxa__problem *p, double constants[FXA__MAX_CONSTANTS], fxa_error *err);
     /* Called when a plan is created: computes data of one problem that its runs share. Code serves several problems, so
      * the data is stored beside it; runs work without the data if it could not be computed. NULL: none. */
-    void (*prepare)(void *self, const void *code, const fxa__problem *p, const double *numbers);
+    void (*prepare)(void *self, const void *code, const fxa__problem *p, const double *constants);
     /* Returns an estimate of the seconds of a run of a supported problem. NULL: the order of engines decides. */
     double (*cost)(void *self, const fxa__problem *p);
     /* Compiles immutable code with memory of p->host; *bytes is its size for the cache; *code may be NULL. NULL:

@@ -75,12 +75,12 @@ static fxa_status plan_create(fxa__host *host, fxa__problem *p, fxa__code *code,
     if (engine->threads) FXA_TRY(fxa__host_pool(host, &pool, err));
     fxa_plan *plan = fxa__alloc(host, sizeof *plan);
     if (!plan) return fxa__fail_memory(err, "a plan");
-    fxa_status status = engine->numbers ? engine->numbers(code->instance->self, p, plan->numbers, err) : FXA_OK;
+    fxa_status status = engine->constants ? engine->constants(code->instance->self, p, plan->constants, err) : FXA_OK;
     if (status != FXA_OK) {
         fxa__free(host, plan, sizeof *plan);
         return status;
     }
-    if (engine->prepare) engine->prepare(code->instance->self, code->code, p, plan->numbers);
+    if (engine->prepare) engine->prepare(code->instance->self, code->code, p, plan->constants);
     atomic_init(&plan->refs, 1);
     plan->host = fxa__host_retain(host);
     plan->problem = fxa__problem_retain(p);

@@ -120,7 +120,7 @@ struct fxa_plan {
     size_t engine_workspace; /* without the part of an index check */
     size_t workspace;        /* result of fxa_plan_workspace */
     bool deterministic;
-    double numbers[FXA__NUMBERS]; /* scalar constants that the code does not contain (engine.h) */
+    double constants[FXA__MAX_CONSTANTS]; /* scalar constants that the code does not contain (engine.h) */
     uint8_t key[16], code_key[16];
 };
 

@@ -70,7 +70,7 @@ fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *e
     if (bound.index_memory) FXA_TRY(fxa__index_refuse(plan->problem, &bound, bound.index_memory, err));
     fxa__progress progress = {.fn = bound.progress_fn, .user = bound.progress_user, .total = 1};
     bound.pool = plan->pool;
-    bound.numbers = plan->numbers;
+    bound.constants = plan->constants;
     bound.progress = progress.fn ? &progress : NULL;
     atomic_fetch_add_explicit(&plan->host->runs, 1, memory_order_relaxed);
     FXA_TRY(run_retain_in_graph(plan, &bound, err));

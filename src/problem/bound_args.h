@@ -9,7 +9,7 @@
 #include "../base/run_progress.h"
 #include "problem.h"
 
-enum { FXA__NUMBERS = FXA_MAX_PARAMS };       /* maximum number of scalar constants of a plan */
+enum { FXA__MAX_CONSTANTS = FXA_MAX_PARAMS }; /* maximum number of scalar constants of a plan */
 enum { FXA__SCALED_SLOTS = FXA_SLOT_DV + 1 }; /* slots of operands that may have scales */
 
 typedef struct fxa__bound_args {
@@ -36,7 +36,7 @@ typedef struct fxa__bound_args {
     void *parallel_user; /* passed to pool */
     fxa_progress_fn progress_fn;
     void *progress_user;
-    const double *numbers;   /* set by the run: scalar constants of the plan, if the engine has any */
+    const double *constants; /* set by the run: scalar constants of the plan, if the engine has any */
     fxa__pool *pool;         /* set by the run, for engines with threads */
     fxa__progress *progress; /* set by the run; NULL = no progress function */
 } fxa__bound_args;

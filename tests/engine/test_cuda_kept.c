@@ -136,7 +136,7 @@ TEST(tables_are_those_of_the_shape) {
     for (int i = 0; i < FXA_MAX_PARAMS; i++) numbers[i] = x.code.program.params[i].value;
     fxa__cu_tables_make(&x.self, &x.code, x.p, numbers);
     int calls = watch.calls;
-    x.bound.numbers = numbers;
+    x.bound.constants = numbers;
     T_OK(bed_run(&x, &err));
     T_INT(watch.launches, 1);
     const int32_t *items = watch.launch[0].a.list.items;
@@ -170,7 +170,7 @@ TEST(tables_are_those_of_the_shape) {
         watch.fail_at = i;
         fxa__cu_tables_make(&x.self, &x.code, x.p, numbers);
         T_INT(watch.pushed, 0);
-        x.bound.numbers = numbers;
+        x.bound.constants = numbers;
         T_OK(bed_run(&x, &err));
         T_CHECK(watch.launches == 2 || watch.launches == 1);
         kept_close(&x);

@@ -8,14 +8,14 @@
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
-static void choice_key(choice_case *c, uint8_t out[1 << 16], size_t *size, double numbers[FXA__NUMBERS]) {
+static void choice_key(choice_case *c, uint8_t out[1 << 16], size_t *size, double numbers[FXA__MAX_CONSTANTS]) {
     fxa__cu_self self = choice_hopper;
     fxa__problem *p = NULL;
     fxa__writer w = {.host = fxa__context_host(ctx)};
     fxa_error err;
     T_OK(fxa__problem_create(fxa__context_host(ctx), &c->p, &p, &err));
     fxa__engine_cuda.key(&self, p, &w);
-    T_OK(fxa__engine_cuda.numbers(&self, p, numbers, &err));
+    T_OK(fxa__engine_cuda.constants(&self, p, numbers, &err));
     T_CHECK(!w.failed && w.size < 1 << 16);
     memcpy(out, w.data, w.size);
     *size = w.size;
@@ -55,7 +55,7 @@ TEST(keys_are_what_code_depends_on) {
                  {key_nothing, "score = -2.5 * tanh(score / 2.5)", false},
                  {key_nothing, "score = 2.5 * tanh(score)", false}};
     static uint8_t want[1 << 16], got[1 << 16];
-    double numbers[FXA__NUMBERS] = {0}, others[FXA__NUMBERS] = {0};
+    double numbers[FXA__MAX_CONSTANTS] = {0}, others[FXA__MAX_CONSTANTS] = {0};
     size_t n = 0, m = 0;
     choice_case c;
     choice_start(&c, FXA_FORWARD, text);
@@ -73,7 +73,7 @@ TEST(keys_are_what_code_depends_on) {
 TEST(keys_tell_gradients_apart) {
     static const char text[] = "param x : float\nparam y : float\nscore = score + x + y";
     static uint8_t one[1 << 16], two[1 << 16];
-    double numbers[FXA__NUMBERS] = {0};
+    double numbers[FXA__MAX_CONSTANTS] = {0};
     size_t n = 0, m = 0;
     choice_case c;
     choice_start(&c, FXA_BACKWARD, text);

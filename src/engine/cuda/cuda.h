@@ -109,7 +109,7 @@ typedef struct fxa__cu_self {
 } fxa__cu_self;
 
 /* cuda_support.c. E_UNSUPPORTED with the reason. program: made for the answer, the caller frees it in any case. A run
- * gets what a plan has of its numbers as bound->numbers, by param of the program (code is shared by problems that
+ * gets what a plan has of its numbers as bound->constants, by param of the program (code is shared by problems that
  * differ in them). It looks that the scale is above 0 where the choice is plain. */
 fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__cu_choice *out,
                           fxa__cuda_program *program, fxa_error *err);

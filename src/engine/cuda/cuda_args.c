@@ -54,7 +54,7 @@ double fxa__cu_unit_scale(const fxa__cu_call *c) {
 static double args_param(const fxa__cu_call *c, int32_t i) {
     const fxa__cuda_param *param = &c->code->program.params[i];
     if (param->from == FXA__CUDA_SCALE) return fxa__cu_unit_scale(c);
-    if (param->from == FXA__CUDA_NUMBER) return c->bound->numbers ? c->bound->numbers[i] : param->value;
+    if (param->from == FXA__CUDA_NUMBER) return c->bound->constants ? c->bound->constants[i] : param->value;
     return param->from >= 0 ? c->bound->params[param->from] : c->bound->bprop_params[FXA__CUDA_OWN - param->from];
 }
 

@@ -55,7 +55,7 @@ static tables_key tables_key_make(fxa__cu_call *c, tables_kind kind) {
     if (kind != TABLES_DIAGONAL) key.cut = tables_list(c, kind)->cut;
     for (int32_t i = 0; i < g->program->n_params; i++)
         if (g->params[i].from == FXA__CUDA_NUMBER)
-            key.numbers[i] = c->bound->numbers ? c->bound->numbers[i] : g->params[i].value;
+            key.numbers[i] = c->bound->constants ? c->bound->constants[i] : g->params[i].value;
     return key;
 }
 
@@ -159,7 +159,7 @@ static void tables_make(fxa__cu_call *c, fxa__bound_args *bound, tables_kind kin
 void fxa__cu_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers) {
     static const double no_params[FXA_MAX_PARAMS] = {0};
     fxa_view none[FXA_MAX_TENSORS];
-    fxa__bound_args bound = {.scale = 1, .params = no_params, .numbers = numbers, .tensors = none};
+    fxa__bound_args bound = {.scale = 1, .params = no_params, .constants = numbers, .tensors = none};
     bound.bprop_params = no_params, bound.bprop_tensors = none;
     fxa__cu_call c = {.self = self, .code = code, .p = p, .bound = &bound};
     if (!c.self->on_device || p->in.target) return;

@@ -159,7 +159,7 @@ static void cu_key(void *self, const fxa__problem *p, fxa__writer *w) {
     fxa__cuda_program_free(&g);
 }
 
-static fxa_status cu_numbers(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err) {
+static fxa_status cu_numbers(void *self, const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err) {
     fxa__cu_choice choice;
     fxa__cuda_program program;
     fxa_status status = fxa__cu_choose(self, p, &choice, &program, err);
@@ -247,7 +247,7 @@ const fxa__engine fxa__engine_cuda = {
     .query = cu_query,
     .ready = cu_ready,
     .key = cu_key,
-    .numbers = cu_numbers,
+    .constants = cu_numbers,
     .prepare = fxa__cu_tables_make,
     .cost = cu_cost,
     .release = cu_release,

@@ -67,7 +67,7 @@ void fxa__dnn_attention_free(fxa__dnn_attention *a);
  * derivative, and, where it `lifts` them, constants as params. The caller destroys out->program. */
 fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__parameterized *out, fxa_error *err);
 /* For the table of the engine: values of those params, by param of that program. */
-fxa_status fxa__dnn_numbers(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err);
+fxa_status fxa__dnn_numbers(void *self, const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err);
 
 /* cudnn_support.c: what can be said before a graph is made. False with the reason in g. */
 bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *p, fxa__dnn_level level);

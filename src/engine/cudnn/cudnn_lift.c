@@ -88,7 +88,7 @@ fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__paramet
     return FXA_OK;
 }
 
-fxa_status fxa__dnn_numbers(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err) {
+fxa_status fxa__dnn_numbers(void *self, const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err) {
     fxa__parameterized lifted;
     (void)self;
     FXA_TRY(fxa__dnn_program_make(p, true, &lifted, err));

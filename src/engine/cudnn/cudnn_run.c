@@ -124,7 +124,7 @@ typedef struct run_pack {
 /* Those of the caller, which may be in memory, and the plan's numbers. */
 static void run_params(const fxa__dnn_code *c, const fxa__bound_args *bound, double *params) {
     for (int32_t i = 0; i < c->program->n_params; i++)
-        params[i] = c->from[i] < 0 ? bound->numbers[i] : bound->params ? bound->params[c->from[i]] : 0;
+        params[i] = c->from[i] < 0 ? bound->constants[i] : bound->params ? bound->params[c->from[i]] : 0;
 }
 
 static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const fxa__bound_args *bound, char *scratch,
