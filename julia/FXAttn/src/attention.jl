@@ -79,8 +79,8 @@ end
 """
     attention!([f,] o, q, k, v; lse = nothing, row_max = nothing, keywords...)
 
-Writes the result of `attention` to `o`, and to `lse` and `row_max` where they are given, all of any strides. Returns `o`.
-None of them may overlap an input.
+Writes the result of `attention` to `o`, and to `lse` and `row_max` where they are given, all of any strides. None of
+them may overlap an input. Returns `o`.
 """
 function attention!(o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; lse = nothing,
                     row_max = nothing, options...)
