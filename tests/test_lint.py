@@ -194,6 +194,8 @@ class Prose(Tree):
         found = self.lint()
         self.assertIn("a subject of 73 characters (72)", found)
         self.assertNotIn("first", found)
+        self.git("update-ref", "refs/remotes/origin/main", "HEAD")
+        self.assertIn("lint: nothing found", self.lint())  # published
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What compiled kernels may spill, in bytes, and which may have products that the compiler serialises, for
- * test_cuda_builds.c: as NVRTC 13.0 and 13.4 have it, by family, kernel and the beginning of a program's name ("":
- * any).
+ * Spill limits of compiled kernels in bytes, and kernels whose products the compiler may serialise, for
+ * test_cuda_builds.c. Measured with NVRTC 13.0 and 13.4, by family, kernel and prefix of the program's name ("" = any).
  */
 #ifndef FXA_TESTS_BUILT_BUDGETS_H
 #define FXA_TESTS_BUILT_BUDGETS_H
@@ -16,7 +15,7 @@ static const struct built_budget {
     bool serialised;
 } built_budgets[] = {
     {FXA__CU_SM90, "fxa_forward", "", 120, false},
-    {FXA__CU_SM90, "fxa_forward", "dense_bias", 320, false}, /* of what is read for every pair by plain loads */
+    {FXA__CU_SM90, "fxa_forward", "dense_bias", 320, false}, /* tables read for every pair by plain loads */
     {FXA__CU_SM90, "fxa_forward", "graph_distance", 480, false},
     {FXA__CU_SM90, "fxa_forward", "low_rank_bias", 680, false},
     {FXA__CU_SM90, "fxa_forward", "pair_bias", 328, false},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A problem of the cuda engine and what the engine chooses for it, before anything is compiled: for test_cuda_choice.c,
- * test_cuda_promise.c and test_cuda_keys.c. Neither a device nor NVRTC is needed.
+ * A problem of the cuda engine and the kernels that the engine chooses for it before compilation, for
+ * test_cuda_choice.c, test_cuda_promise.c and test_cuda_keys.c. Needs neither a device nor NVRTC.
  */
 #ifndef FXA_TESTS_CUDA_CHOICE_RIG_H
 #define FXA_TESTS_CUDA_CHOICE_RIG_H
@@ -32,7 +32,7 @@ static void choice_start(choice_case *c, fxa_pass pass, const char *text) {
         for (int d = 0; d < FXA_MAX_RANK; d++) c->captures[i].size[d] = 512;
 }
 
-/* The status; what was chosen, and the reason where nothing was. Frees the case's program. */
+/* Returns the status, the choice, and the reason of a refusal. Frees the case's program. */
 static fxa_status choice_end(choice_case *c, const fxa__cu_self *self, fxa__cu_choice *out, fxa__cuda_program *g,
                              fxa_error *err) {
     fxa__problem *p = NULL;

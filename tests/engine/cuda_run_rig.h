@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A driver that only writes down what it is asked for, a problem of the cuda engine with its run on it, and what a run
- * may touch of the workspace: for test_cuda_run.c, test_cuda_run_grads.c and test_cuda_kept.c. No pointer here leads
- * anywhere.
+ * A driver that only records calls, a problem of the cuda engine with a run on it, and the parts of the workspace that
+ * the run may access, for test_cuda_run.c, test_cuda_run_grads.c and test_cuda_kept.c. Pointers here are never
+ * dereferenced.
  */
 #ifndef FXA_TESTS_CUDA_RUN_RIG_H
 #define FXA_TESTS_CUDA_RUN_RIG_H
@@ -30,18 +30,19 @@ typedef struct watched {
     int function;
     int64_t grid[3];
     unsigned threads;
-    bool early;               /* it may begin before what is before it has ended */
-    struct FxaArgs a;         /* of kernels that have them */
-    fxa__cu_cut cut;          /* of fxa_tile_lists */
-    struct FxaStage stage[2]; /* of stage.cu */
-    watched_gradient to;      /* of fxa_captured_store */
-    struct FxaWordPair words; /* of fxa_tile_lists, of queries and of keys; of fxa_vector_words in the first */
+    bool early;               /* may start before the preceding kernel has ended */
+    struct FxaArgs a;         /* arguments of kernels that have FxaArgs */
+    fxa__cu_cut cut;          /* argument of fxa_tile_lists */
+    struct FxaStage stage[2]; /* arguments of stage.cu */
+    watched_gradient to;      /* argument of fxa_captured_store */
+    /* arguments of fxa_tile_lists, for queries and for keys; the first also for fxa_vector_words */
+    struct FxaWordPair words;
 } watched;
 
 static struct {
     watched launch[WATCH_LAUNCHES];
     int launches, fills, maps, pushed, fail_at, calls;
-    bool kernel; /* the last work was one */
+    bool kernel; /* the last operation was a launch */
     uintptr_t filled;
     size_t filled_words;
     uint64_t map_size[16][4], map_stride[16][3], map_data[16];
@@ -73,7 +74,7 @@ static int watch_map(void *map, int type, unsigned rank, uintptr_t data, const u
     return watch_call();
 }
 
-/* Units whose kernels begin with FxaArgs, or with maps before them. */
+/* Returns the FxaArgs of a launch, which are its first argument, or follow the tensor maps. */
 static const struct FxaArgs *watch_args(const watched *w, bool maps, void **params) {
     bool plain =
         (w->unit == FXA__CU_PAGES && (w->function == FXA__CU_PAGES_ROOM || w->function == FXA__CU_PAGES_SORT)) ||
@@ -109,7 +110,7 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
     return watch_call();
 }
 
-/* Behind a kernel of the run alone: what the caller put on the stream knows nothing of it, and fills do not. */
+/* Checks an early start: only after a kernel of the same run, never after the caller's work or a fill. */
 static int watch_launch_early(const fxa__cuda_launch *c, void *function, void **params, void **extra) {
     watched *w = &watch.launch[watch.launches % WATCH_LAUNCHES];
     T_CHECK(watch.kernel && c->n_attributes == 1 && c->attributes->id == 6 && c->attributes->value.flag == 1);
@@ -163,7 +164,7 @@ static void bed_bind(bed *x) {
     x->bound.tensors = x->tensors, x->bound.dtensors = x->dtensors, x->bound.dparams = bed_place(60);
 }
 
-/* False: refused. */
+/* Returns false if the engine refuses the problem. */
 static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t forced, int32_t processors, fxa_error *err) {
     memset(x, 0, sizeof *x);
     x->self.arch = 90, x->self.processors = x->self.gpu.processors = processors, x->self.forced = forced;
@@ -185,7 +186,7 @@ static bool bed_open_on(bed *x, const fxa_problem *problem, int32_t forced, int3
     }
     bed_bind(x);
     x->workspace = fxa__cu_workspace(&x->self, &x->code.choice, &x->code.program, x->p);
-    x->bound.workspace = x->workspace ? (void *)WATCH_WORKSPACE : NULL; /* as src/problem/bound_args.c has it */
+    x->bound.workspace = x->workspace ? (void *)WATCH_WORKSPACE : NULL; /* as src/problem/bound_args.c does */
     x->bound.workspace_size = (size_t)x->workspace;
     return true;
 }
@@ -218,7 +219,7 @@ typedef struct touched {
 static touched touch_list[40];
 static int touch_count;
 
-/* A piece of the workspace that kernels read or write; pieces of other memory do not count, the same piece once. */
+/* Records a piece of the workspace that kernels access, once. Other memory is ignored. */
 static void touch(const char *name, const void *at, int64_t bytes) {
     uintptr_t first = (uintptr_t)at;
     if (first < WATCH_WORKSPACE || first >= WATCH_WORKSPACE << 1) return;
@@ -229,19 +230,19 @@ static void touch(const char *name, const void *at, int64_t bytes) {
 
 static void touch_vector(const char *name, const struct FxaVector *v, const fxa_problem *p, int64_t length) {
     int64_t pitch = (length + 127) / 128 * 128 + 128, rows = (v->b ? p->b : 1) * (v->h ? p->hq : 1);
-    if (p->b == 0) return; /* nobody looks at words */
+    if (p->b == 0) return; /* no entry: no words are read */
     touch(name, v->data, 4 * rows * pitch);
     touch(name, v->ranges, 8 * rows * (pitch / 64));
 }
 
-/* Packed tensors have no batch stride: their rows are counted from the first entry's, wherever they lie. */
+/* Packed tensors have no batch stride: their rows count from the first entry's. */
 static void touch_packed(const struct FxaArgs *a, bool paged) {
     const struct FxaView *views[] = {&a->q, &a->o, &a->grad_o, &a->grad_q, &a->k, &a->v, &a->grad_k, &a->grad_v};
     for (int i = 0; i < (paged ? 4 : 8); i++) T_INT(views[i]->b, 0);
     T_INT(a->lse_b, 0);
 }
 
-/* Those that lie in the workspace: whole. */
+/* Records operands in the workspace. */
 static void touch_operands(const bed *x, const struct FxaArgs *a) {
     const fxa_problem *p = &x->p->in;
     const struct FxaView *views[] = {&a->q, &a->k, &a->v, &a->o, &a->grad_o};
@@ -256,7 +257,7 @@ static void touch_operands(const bed *x, const struct FxaArgs *a) {
     }
 }
 
-/* Copies go from one kind of memory to the other, and in the workspace they are where the kernels look. */
+/* Checks copies: they convert between caller's memory and workspace, where the kernels then read. */
 static void touch_stage(const watched *w) {
     for (int i = 0; i < 1 + (w->function == FXA__CU_JOIN); i++) {
         const struct FxaStage *s = &w->stage[i];
@@ -265,7 +266,7 @@ static void touch_stage(const watched *w) {
     }
 }
 
-/* As kernel_args.cuh and docs/cuda-kernels.md say. */
+/* Records accesses as documented in kernel_args.cuh and docs/cuda-kernels.md. */
 static void touch_args(const bed *x, const struct FxaArgs *a) {
     const fxa_problem *p = &x->p->in;
     bool packed = p->flags & FXA_VARLEN;

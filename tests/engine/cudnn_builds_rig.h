@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The real cuDNN without a GPU, and one graph given to it: what cudnn_builds.c does with many.
+ * The real cuDNN without a GPU, and one graph for it; cudnn_builds.c builds many.
  */
 #ifndef FXA_TESTS_CUDNN_BUILDS_RIG_H
 #define FXA_TESTS_CUDNN_BUILDS_RIG_H
@@ -18,13 +18,13 @@ typedef struct builds {
     fxa__cudnn_library library;
     void *profile;
     fxa__dnn_level level;
-    const fxa_program *own; /* the caller's backward program, of the graphs to come; NULL: none */
-    uint32_t dtype;         /* of graphs to come; 0: bf16 */
-    bool grads;             /* graphs to come have the gradient of the first tensor, [..., q, k] */
-    int plans;              /* to compile */
+    const fxa_program *own; /* user-written backward of later graphs; NULL = none */
+    uint32_t dtype;         /* of later graphs; 0 = bf16 */
+    bool grads;             /* later graphs have the gradient of the first tensor, [..., q, k] */
+    int plans;              /* number of plans to compile */
     int yes, no, compiled;
-    int64_t workspace; /* of the last, cuDNN's own */
-    clock_t asked;     /* time of the processor for questions that found an engine */
+    int64_t workspace; /* cuDNN's workspace of the last plan */
+    clock_t asked;     /* CPU time of queries that found an engine */
 } builds;
 
 static char *builds_read(const char *path) {
@@ -54,10 +54,10 @@ static fxa_status builds_open(builds *b, const char *profile) {
     return status;
 }
 
-/* Lengths of whole tiles, or odd ones. Captured tensors reach as far as the longest coordinate. */
+/* Makes a problem with lengths of full tiles, or odd ones. Captured tensors cover all coordinates. */
 static fxa__problem *builds_problem(builds *b, const fxa_program *program, fxa_pass pass, bool odd) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    fxa_capture captures[FXA_MAX_TENSORS]; /* all alike: bprop has the same */
+    fxa_capture captures[FXA_MAX_TENSORS]; /* bprop uses the same captures */
     fxa__problem *out = NULL;
     fxa_error err;
     memset(captures, 0, sizeof captures);
@@ -84,7 +84,7 @@ static fxa__problem *builds_problem(builds *b, const fxa_program *program, fxa_p
     return out;
 }
 
-/* A plan's own text, whose cubins are the only long runs without a quote. */
+/* Returns a plan's JSON text without its cubins, the only long runs without a quote. */
 static char *builds_code(builds *b, void *plan) {
     int64_t size = 0;
     if (b->library.api.get(plan, BUILDS_JSON, CUDNN_TYPE_CHAR, 0, &size, NULL) != 0) return NULL;
@@ -97,7 +97,7 @@ static char *builds_code(builds *b, void *plan) {
     return text;
 }
 
-/* A compiled plan as bytes and back: the same bytes again, and the same workspace. */
+/* Saves and loads a compiled plan: same bytes, same workspace. */
 static void builds_saved(builds *b, void *plan, int64_t workspace) {
     fxa__host *host = fxa__context_host(b->ctx);
     fxa__writer w = {.host = host}, again = {.host = host};
@@ -121,7 +121,7 @@ static void builds_saved(builds *b, void *plan, int64_t workspace) {
     fxa__writer_free(&again);
 }
 
-/* `code`: where the cubin goes, of a plan that is compiled in any case; or NULL. */
+/* Builds one pass. `code` receives the cubin, which forces compilation, or is NULL. */
 static void builds_pass(builds *b, const fxa_program *program, const char *name, fxa_pass pass, bool odd, char **code) {
     static fxa__dnn_attention a;
     fxa_error err = {.status = FXA_OK};
@@ -130,7 +130,7 @@ static void builds_pass(builds *b, const fxa_program *program, const char *name,
     fxa__problem *p = builds_problem(b, program, pass, odd);
     if (!p) return;
     fxa_status status = fxa__dnn_attention_make(p, b->level, &a, &err);
-    bool ours = status == FXA_E_UNSUPPORTED; /* a no with our own reason */
+    bool ours = status == FXA_E_UNSUPPORTED; /* refused by our engine, not by cuDNN */
     clock_t start = clock();
     if (status == FXA_OK) status = fxa__dnn_probe(&b->library.api, b->profile, &a.g, &workspace, &err);
     if (status == FXA_OK) b->asked += clock() - start;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems by what of them cuDNN may refuse, and the question, without cuDNN: versions and devices are said.
+ * Problems grouped by what cuDNN may refuse in them, and the query without cuDNN, with given versions and devices.
  */
 #ifndef FXA_TESTS_CUDNN_CASES_H
 #define FXA_TESTS_CUDNN_CASES_H
@@ -18,7 +18,7 @@ typedef struct support_case {
     int64_t sq, sk, d, dv, hq, b;
     uint32_t dtype, alignment, page_size, sink, o, lse, dout, dq;
     double dropout;
-    bool taken; /* it is no refusal: the neighbour of one */
+    bool taken; /* not refused: a neighbour of a refused case */
 } support_case;
 
 __attribute__((unused)) static fxa_problem support_problem(const support_case *c) {

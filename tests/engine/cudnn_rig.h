@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of the cuDNN engine on the stand-ins begin with: a registry with it and the reference alone, a problem
- * that it takes, with data.
+ * Start of tests of the cuDNN engine on the stand-ins: a registry with cudnn and ref only, and a supported problem with
+ * data.
  */
 #ifndef FXA_TESTS_CUDNN_RIG_H
 #define FXA_TESTS_CUDNN_RIG_H
@@ -26,7 +26,7 @@ static const attn_spec spec = {.b = 2,
                                .flags = FXA_RETURN_LSE,
                                .text = "param cap : float\nscore = cap * tanh(score / cap)\nmask = k <= q + 3"};
 
-/* A problem of the spec on device cuda, without data. */
+/* Returns a problem of the spec on device cuda, without data. */
 __attribute__((unused)) static fxa_problem problem_of(const attn_spec *s, fxa_pass pass) {
     fxa_problem p = attn_spec_problem(s);
     p.device = FXA_CUDA, p.alignment = 16, p.pass = (uint32_t)pass;
@@ -41,7 +41,7 @@ static fxa_context *context_new(void) {
     return ctx;
 }
 
-/* What the engine says of a problem that names none. */
+/* Returns the engine's support report for a problem. */
 __attribute__((unused)) static fxa_support answer_of(fxa_context *ctx, const fxa_problem *p) {
     fxa_support reports[2];
     size_t count = 2;
@@ -68,7 +68,7 @@ __attribute__((unused)) static fxa_status data_run(attn_data *x, fxa_context *ct
     return fxa_attention(ctx, &call.p, &call.args, err);
 }
 
-/* Why a problem of that dtype, or of the spec's, does not run here. */
+/* Returns why a problem with this dtype (0 = the spec's) cannot run here, NULL = it can. */
 __attribute__((unused)) static const char *cudnn_missing_of(uint32_t dtype) {
     static fxa_support report;
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
@@ -82,10 +82,10 @@ __attribute__((unused)) static const char *cudnn_missing_of(uint32_t dtype) {
     return report.supported ? NULL : report.reason;
 }
 
-/* Why nothing runs here; NULL: the stand-ins do, or a device (make test-gpu). */
+/* Returns why nothing can run here; NULL = the stand-ins can, or a device (make test-gpu). */
 __attribute__((unused)) static const char *cudnn_missing(void) { return cudnn_missing_of(0); }
 
-/* The same of Q, K and V of 8 bits, which older versions do not have. */
+/* Returns why 8-bit Q, K, V cannot run here (older versions), NULL = they can. */
 __attribute__((unused)) static const char *cudnn_bytes_missing(void) { return cudnn_missing_of(FXA_E4M3); }
 
 #define NEEDS_CUDNN                                                                                                    \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of the sets that multiply in bf16 share: the sets, how these round, and memory with canaries in it.
+ * Helpers for tests of kernel sets that multiply in bf16: the sets, their rounding, and memory with canaries.
  */
 #ifndef FXA_TESTS_K16_RIG_H
 #define FXA_TESTS_K16_RIG_H
@@ -10,9 +10,9 @@
 #include "engine/cpu/kern_bf16.h"
 #include "t.h"
 
-#if defined(__x86_64__) /* others have no such set */
+#if defined(__x86_64__) /* other processors have no such set */
 
-/* Set i; without products where this machine cannot run it. */
+/* Gets set i; without products if this machine cannot run it. Returns false past the last. */
 static inline bool k16_set(size_t i, fxa__cpu_kernels *out) {
     bool usable;
     const fxa__cpu_kernels *k = fxa__cpu_set_bf16(i, &usable);
@@ -28,7 +28,7 @@ static inline bool k16_set(size_t i, fxa__cpu_kernels *out) {
             printf("  skipped %s: not on this machine\n", k.isa);                                                      \
         else
 
-/* As the processor rounds: subnormal floats are 0. */
+/* Rounds as the processor does: subnormal floats become 0. */
 static inline uint16_t k16_bits(float x) {
     return fxa__f64_to_bf16(fabsf(x) < 0x1p-126f ? copysign(0, (double)x) : (double)x);
 }

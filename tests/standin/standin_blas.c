@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for cuBLASLt: cuDNN looks for it, and calls nothing of it but this where attention alone is asked for.
+ * A stand-in for cuBLASLt: cuDNN loads it, and for attention calls only the function below.
  */
 #include <stddef.h>
 

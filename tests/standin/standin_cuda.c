@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for the CUDA driver where there is none: a library with the functions that src/gpu and tests call, two
- * devices whose memory is the host's, and streams that are done at once. Calls that can fail count, and the one with
- * the number standin_cuda.fail_at does. Tests find it where the loader looks first (LD_LIBRARY_PATH).
- *
- * Memory of a device is filled with NaN, and lies between pages that are not there: its end against the one behind it,
- * up to the alignment of 256 bytes. What is left around it is looked at after every launch of the model (tests/model),
- * and when the memory is given back. Modules and launches are in standin_launch.c.
+ * A stand-in for the CUDA driver: a library with the functions that src/gpu and tests call, two devices whose memory is
+ * host memory, and streams that execute immediately. Calls that can fail are counted, and call number
+ * standin_cuda.fail_at fails. Tests find it first in LD_LIBRARY_PATH. Device memory is filled with NaN and ends, up to
+ * the alignment of 256 bytes, at an inaccessible page; another page precedes it. The padding is checked after every
+ * launch on the emulator (tests/model) and when memory is freed. Modules and launches are in standin_launch.c.
  */
 #include "standin_driver.h"
 #include "gpu/gpu.h"
@@ -20,20 +18,21 @@
 #include <string.h>
 
 enum { STANDIN_DEVICES = 2, STANDIN_BLOCKS = 4096, STANDIN_SPARE = 16, STANDIN_ALIGN = 256 };
-enum { STANDIN_KEPT = 16 << 20 };            /* bytes of a spare one */
+enum { STANDIN_KEPT = 16 << 20 };            /* bytes of a spare block */
 #define STANDIN_TOTAL ((size_t)150109880320) /* bytes of a device */
 
 standin_state standin_cuda;
 
 typedef struct standin_block {
-    guard memory; /* without data: there is none */
+    guard memory; /* data NULL = no memory */
     int device;
 } standin_block;
 
 static pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_rwlock_t standin_shown = PTHREAD_RWLOCK_INITIALIZER; /* held by who touches memory, or hides it */
+/* locked by threads that access memory, or hide it */
+static pthread_rwlock_t standin_shown = PTHREAD_RWLOCK_INITIALIZER;
 static standin_block standin_blocks[STANDIN_BLOCKS];
-static guard standin_spare[STANDIN_SPARE]; /* given back: a fault to touch until it is memory again */
+static guard standin_spare[STANDIN_SPARE]; /* freed blocks: accesses fault until they are reused */
 static int standin_next_spare;
 static _Thread_local int standin_stack[16], standin_depth;
 
@@ -51,7 +50,7 @@ static standin_block *standin_find(uintptr_t at) {
     return NULL;
 }
 
-/* Whether so many bytes there are memory of a device. */
+/* Returns true if the range is device memory. */
 static bool standin_holds(uintptr_t at, size_t size) {
     pthread_mutex_lock(&standin_lock);
     const standin_block *b = standin_find(at);
@@ -60,7 +59,7 @@ static bool standin_holds(uintptr_t at, size_t size) {
     return ok;
 }
 
-/* For who looks at what is printed, and for tests; under the lock. */
+/* Records a message for tests and stderr; called under the lock. */
 static void standin_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void standin_say(const char *format, ...) {
     char *words = standin_cuda.words;
@@ -72,7 +71,7 @@ static void standin_say(const char *format, ...) {
     if (!standin_cuda.quiet) fprintf(stderr, "stand-in: %s\n", words + n);
 }
 
-/* Whether nobody wrote around it; else says so, once. */
+/* Returns true if the padding of a block is unchanged; reports a change once. */
 static bool standin_is_whole(standin_block *b) {
     ptrdiff_t at;
     if (!b->memory.data || !guard_stray(&b->memory, &at)) return true;
@@ -81,7 +80,7 @@ static bool standin_is_whole(standin_block *b) {
     return false;
 }
 
-/* What a kernel has touched that is not there: of which memory, if it is close to some. */
+/* Reports the faulting address of a kernel, with the nearest memory. */
 static void standin_say_fault(uintptr_t at) {
     for (int i = 0; i < STANDIN_BLOCKS; i++) {
         const guard *g = &standin_blocks[i].memory;
@@ -122,7 +121,8 @@ STANDIN(cuDeviceGetAttribute)(int *value, int attribute, int device) {
         if (h200[i][0] == attribute) *value = h200[i][1];
     if (attribute == 75 && standin_cuda.arch) *value = standin_cuda.arch / 10;
     if (attribute == 76 && standin_cuda.arch) *value = standin_cuda.arch % 10;
-    const char *few = getenv("FXA_MODEL_PROCESSORS"); /* then a CTA takes several tiles of a small problem */
+    /* few processors, so that a CTA gets several tiles of a small problem */
+    const char *few = getenv("FXA_MODEL_PROCESSORS");
     if (attribute == 16 && few && atoi(few) > 0) *value = atoi(few);
     return device < 100 ? STANDIN_INVALID : standin_fails();
 }
@@ -158,7 +158,7 @@ STANDIN(cuDevicePrimaryCtxRelease_v2)(int device) {
 STANDIN(cuCtxPushCurrent_v2)(void *context);
 STANDIN(cuCtxPushCurrent_v2)(void *context) {
     int status = standin_fails();
-    if (status) standin_cuda.context_lost = true; /* written by no thread that succeeds: others may run */
+    if (status) standin_cuda.context_lost = true; /* only a failing thread writes it, since others may be running */
     if (!status) standin_stack[standin_depth++ & 15] = (int)(uintptr_t)context;
     if (!status) atomic_fetch_add(&standin_cuda.entered, 1);
     return status;
@@ -175,7 +175,7 @@ STANDIN(cuCtxPopCurrent_v2)(void **context) {
     return 0;
 }
 
-/* Every call that needs a context begins so. */
+/* Starts every call that needs a context. */
 int standin_enter(void) {
     if (standin_depth > 0) return standin_fails();
     atomic_fetch_add(&standin_cuda.mistakes, 1);
@@ -188,7 +188,7 @@ STANDIN(cuCtxSynchronize)(void) {
     return standin_enter();
 }
 
-/* Under the lock, both. */
+/* Both are called under the lock. */
 static guard standin_take(size_t size) {
     if (size > STANDIN_TOTAL) return (guard){0};
     for (int i = 0; i < STANDIN_SPARE; i++) {
@@ -248,7 +248,7 @@ STANDIN(cuMemFree_v2)(uintptr_t ptr) {
     return ours ? 0 : STANDIN_INVALID;
 }
 
-/* In the order of a stream, all of whose work is done. */
+/* Stream-ordered; the stream has no pending work. */
 STANDIN(cuMemAllocAsync)(uintptr_t *out, size_t size, void *stream);
 STANDIN(cuMemAllocAsync)(uintptr_t *out, size_t size, void *stream) {
     (void)stream;
@@ -323,7 +323,7 @@ STANDIN(cuStreamIsCapturing)(void *stream, int *recorded) {
     return standin_enter();
 }
 
-/* The driver's default is global, 0; what allocates is allowed beside recordings in mode 2 alone. */
+/* Capture mode of the thread. The driver's default is global, 0; mode 2 allows allocation during captures. */
 static _Thread_local int standin_mode;
 
 STANDIN(cuThreadExchangeStreamCaptureMode)(int *mode);
@@ -336,7 +336,7 @@ STANDIN(cuThreadExchangeStreamCaptureMode)(int *mode) {
 STANDIN(standin_cuda_mode)(void);
 STANDIN(standin_cuda_mode)(void) { return standin_mode; }
 
-/* As the driver: what is no memory of a device is no failure, and has no type. */
+/* As in the driver: for other memory the call succeeds with no type. */
 STANDIN(cuPointerGetAttributes)(unsigned n, int *attributes, void **values, uintptr_t ptr);
 STANDIN(cuPointerGetAttributes)(unsigned n, int *attributes, void **values, uintptr_t ptr) {
     int status = standin_enter();

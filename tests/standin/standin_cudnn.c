@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for cuDNN that computes what a graph means: descriptors are kept as they are set, a plan owns a copy of
- * its graph, and executing it evaluates one operation after the other in f64 (standin_eval.c). So the lowering, from a
- * problem to descriptors and back to memory, is held against the reference where there is no GPU. What the real cuDNN
- * accepts, and what it makes of it, is another matter: tests/engine/test_cudnn_builds.py and tests/gpu.
- *
- * Every call that can fail counts, as in standin_cuda.c. Found by tests as libcudnn.so.9 in FXA_CUDNN_PATH.
+ * A stand-in for cuDNN that evaluates graphs: descriptors are stored as set, a plan owns a copy of its graph, and
+ * execution computes one operation after the other in f64 (standin_eval.c). It allows comparing the lowering with the
+ * reference without a GPU. What the real cuDNN accepts and computes is tested by tests/engine/test_cudnn_builds.py and
+ * tests/gpu. Calls that can fail are counted as in standin_cuda.c. Tests find it as libcudnn.so.9 in FXA_CUDNN_PATH.
  */
 #include "standin_graph.h"
 
@@ -84,7 +82,7 @@ static standin_descriptor *standin_child(const standin_descriptor *d, int name) 
 
 /* ---- Graphs ------------------------------------------------------------------------------------------------------ */
 
-/* The tensor of a descriptor in the graph, added where it is new; -1: there is none. */
+/* Returns the tensor of a descriptor in the graph, added if new; -1 = none. */
 static int32_t standin_tensor(standin_graph *g, const standin_descriptor *d) {
     if (!d) return -1;
     int64_t id = standin_int(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, 0);
@@ -170,7 +168,7 @@ static standin_graph *standin_graph_copy(const standin_graph *g) {
 
 STANDIN(size_t, cudnnGetVersion)(void);
 STANDIN(size_t, cudnnGetVersion)(void) {
-    const char *said = getenv("FXA_STANDIN_CUDNN"); /* another version: what engines do for it */
+    const char *said = getenv("FXA_STANDIN_CUDNN"); /* pretended version: engines depend on it */
     return said ? (size_t)strtoul(said, NULL, 10) : 91901;
 }
 
@@ -188,7 +186,7 @@ STANDIN(int, cudnnCreate)(void **handle) {
     if (status) return status;
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     int (*mode)(void) = driver ? (int (*)(void))dlsym(driver, "standin_cuda_mode") : NULL;
-    if (!mode || mode() != 2) atomic_fetch_add(&standin_cudnn.mistakes, 1); /* it allocates: recordings would end */
+    if (!mode || mode() != 2) atomic_fetch_add(&standin_cudnn.mistakes, 1); /* allocates, which would end a capture */
     if (driver) dlclose(driver);
     *handle = malloc(1);
     atomic_fetch_add(&standin_cudnn.held, 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between the files of the stand-in for the CUDA driver: standin_cuda.c (devices, memory, streams) and standin_launch.c
- * (modules and launches).
+ * Shared by the files of the driver stand-in: standin_cuda.c (devices, memory, streams) and standin_launch.c (modules
+ * and launches).
  */
 #ifndef FXA_TESTS_STANDIN_DRIVER_H
 #define FXA_TESTS_STANDIN_DRIVER_H
@@ -13,16 +13,16 @@ enum { STANDIN_INVALID = 1, STANDIN_MEMORY = 2, STANDIN_LOST = 719, STANDIN_UNKN
 
 extern __attribute__((visibility("default"))) standin_state standin_cuda;
 
-/* A call that can fail: counts, and is the one that does. standin_enter: of a context, where there has to be one. */
+/* Counts a call that can fail; nonzero if this one does. standin_enter also requires a context. */
 int standin_fails(void);
 int standin_enter(void);
 
-/* Of a kernel that does not tell what it writes: it may have written everything. */
+/* After a kernel that does not report its writes: all memory counts as written. */
 void standin_know_all(void);
-/* All memory of devices, from a kernel that begins too early for it. */
+/* Makes all device memory inaccessible, for a kernel that starts too early. */
 void standin_hide(bool hidden);
-/* After a launch: what was wrong with it (NULL: nothing), where it touched memory that is not there, and whether nobody
- * wrote around memory. False, with words, where anything was. */
+/* Checks after a launch: its error (NULL = none), a fault outside of memory, writes to padding. Returns false with a
+ * message if there was any. */
 bool standin_look(const char *wrong, const void *fault);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The meaning of a graph, in f64: each tensor becomes a dense array of [dim], operations are done in their order.
- * Where cuDNN's fused engines differ from the operations taken one by one, this does as they do: a row whose scores are
- * all -inf has weights of 0 and statistics of -inf; rows past the lengths of products are neither read nor written
- * where entries have offsets; and beside lengths the two constants of a bottom-right mask are those of each entry.
+ * Evaluates a graph in f64: each tensor becomes a dense array of [dim], and operations run in order. It follows cuDNN's
+ * fused engines where they differ from the single operations: a row with scores -inf has weights 0 and statistics -inf;
+ * rows beyond the lengths of products are neither read nor written if entries have offsets; with lengths, the two
+ * constants of a bottom-right mask are those of each entry.
  */
 #include "standin_graph.h"
 
@@ -20,8 +20,8 @@ typedef struct standin_eval {
     double *value[STANDIN_TENSORS];
     void *pointer[STANDIN_TENSORS];
     bool reduced[STANDIN_TENSORS];   /* a row's maximum, sum or statistics */
-    int32_t length[STANDIN_TENSORS]; /* the tensor of lengths of its rows; -1: none */
-    int32_t rows, keys;              /* lengths of the scores; -1: none */
+    int32_t length[STANDIN_TENSORS]; /* tensor of the lengths of its rows, -1 = none */
+    int32_t rows, keys;              /* tensors of the scores' lengths, -1 = none */
 } standin_eval;
 
 static int64_t eval_count(const standin_tensor_info *t) { return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; }
@@ -36,12 +36,12 @@ static fxa_dtype eval_dtype(int type) {
     }
 }
 
-/* Place number i of a tensor as coordinates. */
+/* Converts element index i of a tensor to coordinates. */
 static void eval_place(const int64_t dim[4], int64_t i, int64_t at[4]) {
     for (int a = 3; a >= 0; a--) at[a] = i % dim[a], i /= dim[a];
 }
 
-/* The number of the element that stands for coordinates `at`: axes of 1 are broadcast, heads are shared by groups. */
+/* Returns the element for coordinates `at`: axes of size 1 are broadcast, heads are shared by groups. */
 static int64_t eval_element(const standin_tensor_info *t, const int64_t at[4], const int64_t dim[4]) {
     int64_t place = 0;
     for (int a = 0; a < 4; a++) {
@@ -59,14 +59,14 @@ static double *eval_new(standin_eval *e, int32_t t) {
 
 /* ---- Lengths ----------------------------------------------------------------------------------------------------- */
 
-/* The axis of rows: of K, turned, the last. */
+/* Returns the axis of rows: the last one for K, which is transposed. */
 static int eval_row_axis(const standin_tensor_info *t) { return t->stride[3] != 1 ? 3 : 2; }
 
 static void eval_share_length(standin_eval *e, int32_t t, int32_t length) {
     if (t >= 0 && length >= 0 && e->length[t] < 0) e->length[t] = length;
 }
 
-/* Products say how long their operands are; what has as many rows as they have is as long. */
+/* Finds lengths: products have those of their operands, and tensors with the same rows share them. */
 static void eval_find_lengths(standin_eval *e) {
     for (int32_t i = 0; i < e->g->n_tensors; i++) e->length[i] = -1;
     e->rows = e->keys = -1;
@@ -100,7 +100,7 @@ static int64_t eval_int(const standin_eval *e, int32_t t, int64_t i) {
     return memcpy(&narrow, (char *)e->pointer[t] + 4 * i, 4), narrow;
 }
 
-/* Whether an element is memory of the tensor's, and where. */
+/* Returns true if the element is in the tensor's memory, and sets its offset. */
 static bool eval_find_place(const standin_eval *e, int32_t i, const int64_t at[4], int64_t *place) {
     const standin_tensor_info *t = &e->g->tensor[i];
     *place = t->ragged >= 0 ? eval_int(e, t->ragged, at[0]) : at[0] * t->stride[0];
@@ -134,7 +134,7 @@ static void eval_store(const standin_eval *e, int32_t i) {
     }
 }
 
-/* Keys by pages; past the length 0. */
+/* Reads keys by pages; beyond the length they are 0. */
 static void eval_pages(standin_eval *e, const standin_op *op) {
     const standin_tensor_info *x = &e->g->tensor[op->x], *y = &e->g->tensor[op->y], *table = &e->g->tensor[op->b];
     int row = eval_row_axis(y);
@@ -158,7 +158,7 @@ static double eval_arithmetic(int mode, double x, double b) {
     case CUDNN_POINTWISE_MUL: return x * b;
     case CUDNN_POINTWISE_DIV: return x / b;
     case CUDNN_POINTWISE_MOD: return fmod(x, b);
-    case CUDNN_POINTWISE_MIN: return fmin(x, b); /* a NaN is dropped, as there */
+    case CUDNN_POINTWISE_MIN: return fmin(x, b); /* drops a NaN, as cuDNN does */
     case CUDNN_POINTWISE_MAX: return fmax(x, b);
     case CUDNN_POINTWISE_POW: return x > 0 ? pow(x, b) : NAN;
     case CUDNN_POINTWISE_ATAN2: return atan2(x, b);
@@ -197,7 +197,7 @@ static double eval_function(int mode, double x) {
     }
 }
 
-/* Against a row's maximum, sum or statistics: a row of nothing stays one. */
+/* Combines with a row's maximum, sum or statistics: an empty row stays empty. */
 static double eval_against_row(int mode, double x, double b) {
     if (mode == CUDNN_POINTWISE_SUB && isinf(b) && b < 0) return isnan(x) ? x : -INFINITY;
     if (mode == CUDNN_POINTWISE_DIV && b == 0) return 0;
@@ -210,7 +210,7 @@ static bool eval_is_row_index(const standin_eval *e, int32_t t) {
     return false;
 }
 
-/* The lengths that the constant of an operation stands for: keys of an ADD to the row, rows of a SUB from that. */
+/* Returns the length that replaces an operation's constant: keys for an ADD to the row, rows for a SUB from that. */
 static int32_t eval_stands_for(const standin_eval *e, const standin_op *op) {
     const standin_op *all = e->g->op;
     if (e->rows < 0 || op->b < 0 || !e->g->tensor[op->b].is_by_value || op->precision != CUDNN_DATA_INT32) return -1;
@@ -282,7 +282,7 @@ static void eval_matmul(standin_eval *e, const standin_op *op) {
     }
 }
 
-/* The last two axes change places. */
+/* Swaps the last two axes. */
 static void eval_reshape(standin_eval *e, const standin_op *op) {
     const standin_tensor_info *x = &e->g->tensor[op->x], *y = &e->g->tensor[op->y];
     double *to = eval_new(e, op->y);
@@ -340,7 +340,7 @@ int standin_graph_check(const standin_graph *g, char *text, size_t size) {
     return 0;
 }
 
-/* Each tensor in memory has a pointer, and each pointer is that of a tensor which an operation reads or writes. */
+/* Sets pointers. Each tensor in memory needs one, and each pointer must belong to a tensor that an operation uses. */
 static int eval_bind(standin_eval *e, int64_t n, const int64_t *ids, void *const *pointers) {
     int64_t bound = 0;
     for (int32_t i = 0; i < e->g->n_tensors; i++) {
@@ -353,7 +353,7 @@ static int eval_bind(standin_eval *e, int64_t n, const int64_t *ids, void *const
     return bound == n ? 0 : 2002;
 }
 
-/* Tensors of 16 and 8 bits hold what fits them, also where they have no memory: P, dS, dK and dV of single heads. */
+/* Rounds 16-bit and 8-bit tensors, also those without memory: P, dS, dK and dV of single heads. */
 static void eval_round(standin_eval *e, int32_t i) {
     const standin_tensor_info *t = &e->g->tensor[i];
     uint16_t bits = 0;

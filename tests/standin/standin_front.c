@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for cuDNN's libcudnn.so.9 without its parts: it has the functions that the engine looks for, and ends the
- * process in the first that is called, as the real one does where libcudnn_graph.so.9 is not found.
+ * A stand-in for cuDNN's libcudnn.so.9 without its sub-libraries: it exports the functions that the engine looks up,
+ * and ends the process in the first call, as the real one does if libcudnn_graph.so.9 is missing.
  */
 #include <stdlib.h>
 

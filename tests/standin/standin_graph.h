@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A graph inside the stand-in for cuDNN, and its evaluation.
+ * Graphs of the cuDNN stand-in, and their evaluation.
  */
 #ifndef FXA_TESTS_STANDIN_GRAPH_H
 #define FXA_TESTS_STANDIN_GRAPH_H
@@ -14,13 +14,13 @@ typedef struct standin_tensor_info {
     int64_t id, dim[4], stride[4];
     int type;
     bool is_virtual, is_by_value;
-    int32_t ragged; /* the tensor of its offsets; -1: none */
+    int32_t ragged; /* tensor of its offsets, -1 = none */
 } standin_tensor_info;
 
 typedef struct standin_op {
     int kind, mode, precision, axis;
-    int32_t x, b, t, y; /* -1: none */
-    int32_t length[3];  /* of a product: tensors of lengths along m, n and k; -1: none */
+    int32_t x, b, t, y; /* tensors, -1 = none */
+    int32_t length[3];  /* of a product: tensors of lengths along m, n and k, -1 = none */
 } standin_op;
 
 typedef struct standin_graph {
@@ -29,12 +29,12 @@ typedef struct standin_graph {
     standin_op op[STANDIN_OPS];
 } standin_graph;
 
-/* What cuDNN, or what is known of it, does not take: 0, or a status with the text. */
+/* Returns 0, or a status with text for graphs that cuDNN is known to refuse. */
 int standin_graph_check(const standin_graph *g, char *text, size_t size);
 int standin_graph_run(const standin_graph *g, int64_t n, const int64_t *ids, void *const *pointers, char *text,
                       size_t size);
 
-/* A plan's text (standin_saved.c). NULL: it is none. */
+/* Size of a plan's text (standin_saved.c); loading invalid text returns NULL. */
 int64_t standin_saved_size(const standin_graph *g);
 void standin_saved_write(const standin_graph *g, char *out);
 standin_graph *standin_saved_read(const char *text, int64_t n);

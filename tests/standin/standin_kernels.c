@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See standin_kernels.h: the text of the kernels is the device's, one thread does all of it.
+ * See standin_kernels.h. The kernels have the device's source; one thread executes everything.
  */
 #include "standin_kernels.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The helper kernels of src/gpu on the host, for the stand-in of the driver.
+ * Helper kernels of src/gpu compiled for the host, for the driver stand-in.
  */
 #ifndef FXA_TESTS_STANDIN_KERNELS_H
 #define FXA_TESTS_STANDIN_KERNELS_H
 
-void *standin_kernel_find(const char *name); /* NULL: there is none */
+void *standin_kernel_find(const char *name); /* returns NULL for an unknown name */
 void standin_kernel_run(void *kernel, const void *args);
 
 #endif

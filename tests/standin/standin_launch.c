@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The stand-in for the CUDA driver (standin_cuda.c): modules, their kernels, maps of tensors and launches, which are
- * refused where a driver refuses them.
+ * The driver stand-in (standin_cuda.c): modules, kernels, tensor maps, and launches with the driver's checks.
  */
 #include "standin_driver.h"
 #include "gpu/gpu.h"
@@ -13,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAUNCH_PLAIN_SHARED = 48 * 1024 }; /* bytes of shared memory that nobody has asked for */
+enum { LAUNCH_PLAIN_SHARED = 48 * 1024 }; /* bytes of shared memory available without an attribute */
 
-static pthread_mutex_t launch_lock = PTHREAD_MUTEX_INITIALIZER; /* of the functions */
+static pthread_mutex_t launch_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list of functions */
 
-/* A map that says what it is of; what the driver refuses is refused. */
+/* Stores a tensor map's parameters, with the driver's checks. */
 STANDIN(cuTensorMapEncodeTiled)
 (void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size, const uint64_t *stride_bytes,
  const uint32_t *box, const uint32_t *element_stride, int interleave, int swizzle, int promotion, int fill);
@@ -39,7 +38,7 @@ STANDIN(cuTensorMapEncodeTiled)
     return ok ? standin_fails() : STANDIN_INVALID;
 }
 
-/* Those of src/gpu are compiled for the host, and so are those of tests/model; kernels of other cubins do nothing. */
+/* Kernels of src/gpu and of tests/model are compiled for the host; kernels of other cubins do nothing. */
 typedef enum standin_source { STANDIN_PTX, STANDIN_CUBIN, STANDIN_MODEL } standin_source;
 
 typedef struct standin_module {
@@ -47,19 +46,19 @@ typedef struct standin_module {
     model_module *model;
 } standin_module;
 
-/* A kernel of a module: of src/gpu, of the model, or nothing. */
+/* A kernel of a module: from src/gpu, from the emulator, or empty. */
 typedef struct standin_function {
-    struct standin_function *next; /* of all there are */
+    struct standin_function *next; /* list of all functions */
     const standin_module *module;
     void *kernel;
-    int shared_bytes; /* of dynamic shared memory, at most */
-    int most;         /* threads of a CTA, by its launch bounds; 0: any */
+    int shared_bytes; /* maximum dynamic shared memory */
+    int most;         /* maximum threads of a CTA by its launch bounds, 0 = any */
     char name[64];
 } standin_function;
 
 static standin_function *launch_functions;
 
-/* As standin_enter, for calls that load code. */
+/* standin_enter for calls that load code. */
 static int launch_enter(void) {
     size_t *loads = standin_cuda.loads;
     int status = standin_enter();
@@ -88,7 +87,7 @@ STANDIN(cuModuleLoadData)(void **module, const void *image) {
     return 0;
 }
 
-/* Its functions go with it. */
+/* Frees its functions too. */
 STANDIN(cuModuleUnload)(void *module);
 STANDIN(cuModuleUnload)(void *module) {
     standin_module *m = module;
@@ -108,7 +107,7 @@ STANDIN(cuModuleUnload)(void *module) {
     return 0;
 }
 
-/* The same kernel of a module is the same function. */
+/* Returns the function of a kernel; the same kernel of a module is the same function. */
 static standin_function *launch_function(const standin_module *module, void *kernel, const char *name) {
     pthread_mutex_lock(&launch_lock);
     standin_function *f = launch_functions;
@@ -134,20 +133,21 @@ STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name) {
 
 STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value);
 STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value) {
-    bool ok = function && attribute == 8 && value >= 0 && value <= MODEL_SHARED; /* dynamic shared memory */
+    /* attribute 8: maximum dynamic shared memory */
+    bool ok = function && attribute == 8 && value >= 0 && value <= MODEL_SHARED;
     int status = ok ? launch_enter() : STANDIN_INVALID;
     if (!status) ((standin_function *)function)->shared_bytes = value;
     return status;
 }
 
-/* Runs a kernel on the model, with words where it goes wrong. */
+/* Runs a kernel on the emulator, with a message if it fails. */
 static int launch_on_model(const standin_function *f, model_dim grid, model_dim block, unsigned shared_bytes,
                            bool early, void **params) {
     bool ok = model_launch(f->kernel, grid, block, shared_bytes, early ? standin_hide : NULL, params);
     return standin_look(ok ? NULL : model_error(), ok ? NULL : model_fault()) ? 0 : STANDIN_LOST;
 }
 
-/* More threads than a kernel is compiled for, as a driver refuses them: with words. */
+/* Refuses more threads than the kernel's launch bounds, with a message. */
 static bool launch_is_bound(const standin_function *f, model_dim block) {
     const uint64_t threads = (uint64_t)block.x * block.y * block.z;
     if (!f->most || threads <= (uint64_t)f->most) return true;
@@ -183,7 +183,7 @@ STANDIN(cuLaunchKernel)
                          shared_bytes, false, params);
 }
 
-/* The one attribute that is known: a launch that begins before the one before it has ended. */
+/* Supports one attribute: an early start before the preceding kernel has ended. */
 STANDIN(cuLaunchKernelEx)(const fxa__cuda_launch *config, void *function, void **params, void **extra);
 STANDIN(cuLaunchKernelEx)(const fxa__cuda_launch *config, void *function, void **params, void **extra) {
     const unsigned *g = config->grid, *b = config->block;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for NVRTC: it takes sources and options as the real one does, looks whether what a source includes is
- * there, and makes cubins that have the names and shapes of kernels and no code. Shapes are what the test says. Calls
- * that can fail count, and the one with the number standin_nvrtc.fail_at does.
+ * A stand-in for NVRTC: it accepts sources and options like the real one, checks that included headers are given, and
+ * makes cubins with the kernels' names and shapes but no code. Tests set the shapes. Calls that can fail are counted,
+ * and call number standin_nvrtc.fail_at fails.
  */
 #include "standin_nvrtc.h"
 
@@ -27,7 +27,7 @@ typedef struct nv_cubin {
 typedef struct nv_program {
     char source[32], kernels[4][32];
     int n_kernels;
-    bool complete; /* everything that it includes is there */
+    bool complete; /* all included headers are given */
     bool made;
     nv_cubin cubin;
 } nv_program;
@@ -64,7 +64,7 @@ STANDIN_NV(nvrtcGetSupportedArchs)(int *archs) {
     return nv_fails();
 }
 
-/* Whether all files that a text includes by name are among the headers. */
+/* Returns true if all files that a text includes by name are among the headers. */
 static bool nv_is_complete(const char *text, int n, const char *const *names) {
     for (const char *at = text; (at = strstr(at, "\n#include \"")); at++) {
         const char *from = at + strlen("\n#include \""), *end = strchr(from, '"');
@@ -76,7 +76,7 @@ static bool nv_is_complete(const char *text, int n, const char *const *names) {
     return true;
 }
 
-/* Names of kernels: what stands before the parenthesis of extern "C" __global__ void. */
+/* Collects kernel names: the word before the parenthesis of extern "C" __global__ void. */
 static void nv_kernels(nv_program *p, const char *text) {
     for (const char *at = text; (at = strstr(at, "__global__ void")) && p->n_kernels < 4; at++) {
         const char *name = strstr(at, "fxa_"), *end = name ? strchr(name, '(') : NULL;

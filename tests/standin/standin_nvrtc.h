@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests say to the stand-in for NVRTC, beside its standin_state.
+ * Interface between tests and the NVRTC stand-in, besides its standin_state.
  */
 #ifndef FXA_TESTS_STANDIN_NVRTC_H
 #define FXA_TESTS_STANDIN_NVRTC_H
 
 #include "standin.h"
 
-/* Writes the eight ints of the FxaShape that kernels of a source file are to have. */
+/* Writes the eight ints of FxaShape for kernels of a source file. */
 typedef void (*standin_nvrtc_shape)(const char *source, int32_t shape[8]);
 
 #endif

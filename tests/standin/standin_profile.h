@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The profile of a device, for tests that ask about one which is not here.
+ * The description of a device, for tests that target one.
  */
 #ifndef FXA_TESTS_STANDIN_PROFILE_H
 #define FXA_TESTS_STANDIN_PROFILE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The stand-ins of tests/standin as a test has them: loaded from where FXA_TEST_STANDIN says, and the same that src/gpu
- * and engine/cudnn then load by name, since tests/CMakeLists.txt puts that folder in front.
+ * The stand-ins in a test: loaded from FXA_TEST_STANDIN. src/gpu and engine/cudnn load the same ones by name, because
+ * tests/CMakeLists.txt puts that folder first in the search path.
  */
 #ifndef FXA_TESTS_STANDIN_RIG_H
 #define FXA_TESTS_STANDIN_RIG_H
@@ -31,13 +31,13 @@ static bool standin_ready(void) {
         if (!standin_ready()) T_SKIP("FXA_TEST_STANDIN does not say where the stand-ins are");                         \
     } while (0)
 
-/* From now on the call of that number of driver (0) or cuDNN (1) fails, from 1; 0: none. */
+/* Fails call number fail_at, counted from 1 from now on, of the driver (0) or cuDNN (1); 0 = none. */
 __attribute__((unused)) static void standin_arm(int which, size_t fail_at) {
     standin[which]->calls = standin[which]->failures = 0;
     standin[which]->fail_at = fail_at;
 }
 
-/* Nothing is held, every context that was entered is left, and nothing went wrong that a test did not ask for. */
+/* Checks that nothing is allocated, every entered context was left, and no unexpected error occurred. */
 static void standin_check_end(void) {
     T_INT(standin[0]->entered, 0);
     for (int i = 0; i < 2; i++) {
