@@ -76,21 +76,26 @@ typedef struct check_state {
     const char *engine;
 } check_state;
 
+/* Appends a finding. */
 void check_add(check_state *s, check_finding finding);
+/* Runs the reference forward. Returns an exit code. */
 int check_prepare(cli *c, check_state *s);
-void check_rows(cli *c,
-                check_state *s); /* Writes finding 0 about NaN rows and empty rows. Called after all other parts. */
+/* Writes finding 0 about NaN rows and empty rows. Called after all other parts. */
+void check_rows(cli *c, check_state *s);
 /* Warns if dQ and dK of t are 0 everywhere. The backward pass of t used the derived derivative. */
 void check_reach(check_state *s, const trial *t);
-int check_indices(cli *c, check_state *s); /* Warns about indices outside their tensors. Returns an exit code. */
+/* Warns about indices outside their tensors. Returns an exit code. */
+int check_indices(cli *c, check_state *s);
+/* Compares the engine with the reference and with itself. Returns an exit code. */
 int check_engine(cli *c, check_state *s);
+/* Compares gradients of entire runs with finite differences. Returns an exit code. */
 int check_derivative(cli *c, check_state *s);
+/* Compares d score of single pairs with finite differences, and with the user's backward. Returns an exit code. */
 int check_pairs(cli *c, check_state *s);
-void check_add_with_grad(
-    check_state *s, const char *what); /* Adds a finding "not compared" for a derivative of a program with with_grad. */
-const char *
-check_place(cli *c, const trial_array *a,
-            int64_t index); /* Returns the position of an element, "b 0, h 1, row 3, feature 2"; owned by c. */
+/* Adds a finding "not compared" for a derivative of a program with with_grad. */
+void check_add_with_grad(check_state *s, const char *what);
+/* Returns the position of an element, "b 0, h 1, row 3, feature 2"; owned by c. */
+const char *check_place(cli *c, const trial_array *a, int64_t index);
 
 /* Makes a copy of the job in which float tensors are f64, contiguous and writable (check_widen.c). */
 int check_widen(cli *c, const cli_job *job, cli_job **out);

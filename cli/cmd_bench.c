@@ -165,7 +165,7 @@ static int bench_dense(cli *c, const cli_job *job, const trial_data *data, bench
     return rc;
 }
 
-/* Returns the share of the time beyond that of as many dense pairs. */
+/* Returns the share of the time that the program costs, from the rates per pair with and without it. */
 static double bench_program_share(const bench_result *r) {
     double share = 1 - r->gflops / r->dense_gflops;
     return share > 0 ? share : 0;

@@ -157,16 +157,19 @@ int job_require_small(cli *c, const cli_job *job);
 int job_require_memory(cli *c, const cli_job *job);
 double problem_pairs(const fxa_problem *p); /* Returns the pairs of all batch entries and heads. */
 
-/* ---- Where it runs (run_device.c) -------------------------------------------------------------------------------- */
+/* ---- Devices (run_device.c) -------------------------------------------------------------------------------------- */
 
-int job_read_device(cli *c, fxa_problem *problem);             /* --device, --target */
-const char *problem_device_text(cli *c, const fxa_problem *p); /* Returns "host" or "cuda:0"; owned by c. */
-fxa_problem
-problem_on_host(const fxa_problem *p); /* Returns the problem on the host, for checks that only look at host data. */
-const char *problem_on_text(cli *c, const fxa_problem *p); /* Returns ", on cuda:0"; "" on the host. */
-/* Allocates the workspace on the host; devices get none, since fxa_attention allocates it. */
+/* Reads --device and --target into the problem. Returns an exit code. */
+int job_read_device(cli *c, fxa_problem *problem);
+/* Returns "host" or "cuda:0"; owned by c. */
+const char *problem_device_text(cli *c, const fxa_problem *p);
+/* Returns the problem moved to the host, for checks that read only host data. */
+fxa_problem problem_on_host(const fxa_problem *p);
+/* Returns ", on cuda:0"; "" on the host. */
+const char *problem_on_text(cli *c, const fxa_problem *p);
+/* Allocates the workspace of a run on the host. On devices fxa_attention allocates it. */
 void problem_workspace(cli *c, const fxa_problem *p, size_t size, fxa_args *args);
-/* Runs a plan of p on host data; on devices by fxa_attention. */
+/* Runs a plan of p on host data; on devices with fxa_attention. */
 fxa_status problem_run(cli *c, const fxa_problem *p, const fxa_plan *plan, const fxa_args *args, fxa_error *err);
 
 #endif

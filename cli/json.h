@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A JSON writer onto a growing text. Members of an object take a key, elements of an array take NULL. Numbers that JSON
- * cannot hold (inf, nan) become null; bytes that are no UTF-8 become U+FFFD.
+ * JSON writer to a growing text. key: name of a member of an object; NULL for elements of an array. Numbers that JSON
+ * lacks (inf, nan) become null; invalid UTF-8 becomes U+FFFD.
  */
 #ifndef FXA_CLI_JSON_H
 #define FXA_CLI_JSON_H

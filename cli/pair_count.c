@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define PAIR_SECONDS 3 /* limit for all heads together; the library limits a single count */
+#define PAIR_SECONDS 3 /* maximum seconds for all heads together; the library limits a single count */
 
 int pair_count_one(cli *c, const cli_job *job, int64_t b, int64_t h, uint64_t *count, bool *exact) {
     const fxa_problem *p = &job->problem;

@@ -12,7 +12,7 @@
 #define WARN_COARSE 0x1p-10 /* relative change by f32 up to which there is no warning; scores are not more accurate */
 #define WARN_LOW (-1e4)     /* numbers below it stand for a mask; FXA_PROPERTY_LARGE_NEGATIVE has the same limit */
 
-/* Elements of one kind. */
+/* Elements of a tensor that cause the same warning. */
 typedef struct warn_kind {
     int64_t n, first;
     double value; /* of the first */

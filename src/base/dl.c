@@ -71,7 +71,7 @@ bool fxa__dl_folder_of(void (*function)(void), char *out, size_t capacity) {
     if (!dladdr(address, &info) || !info.dli_fname) return false;
     char program[4096];
     const char *path = info.dli_fname;
-    if (*path != '/') { /* the program itself, by argv[0], which need not be a path */
+    if (*path != '/') { /* dladdr returns argv[0] for the program itself, which need not be a path */
         ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
         if (length <= 0) return false;
         program[length] = '\0';

@@ -53,7 +53,7 @@ void attn_slot_sizes(const fxa_problem *p, fxa_slot slot, int64_t n[4]);
 typedef struct attn_data {
     fxa_program *program, *bprop; /* owned; NULL = none */
     fxa_problem problem;          /* forward; calls set the captures */
-    uint32_t backward_flags;      /* flags of backward in place of those of forward only */
+    uint32_t backward_flags;      /* flags of the backward problem */
     attn_tensor t[ATTN_SLOTS];
     int32_t *ints[FXA_SLOT_COUNT]; /* lengths, offsets, pages, maps by slot; borrowed */
     attn_tensor pages;             /* page table */

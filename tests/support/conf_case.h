@@ -33,7 +33,7 @@ typedef struct conf_buffer {
     double *error; /* by place: propagated errors of scores and programs */
     double *size;  /* by place: sum of the magnitudes of terms */
     double *noise; /* by place: sum of squares of the terms that are rounded to 16 bits separately */
-    /* by place, O only: result without keys whose V is not finite and whose weight may be 0; NaN = none */
+    /* by place, O only: expected result without keys of non-finite V whose weight may be 0; NaN = no such keys */
     double *spared;
     double least; /* maximum loss of small terms in f16, for all places; 0 = not computed yet */
 } conf_buffer;

@@ -40,7 +40,7 @@ __attribute__((unused)) static fxa_program *own_finish(fxa_builder *b) {
     return p;
 }
 
-/* Returns a value of a type that is not constant. */
+/* Returns a value of this type that varies with the inputs. */
 __attribute__((unused)) static fxa_value own_any(fxa_builder *b, fxa_type type) {
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     return type == FXA_FLOAT ? fxa_builder_input(b, FXA_INPUT_SCORE)

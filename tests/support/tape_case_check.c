@@ -136,7 +136,7 @@ bool tape_case_check(tape_case *c, fxa__host *host, uint32_t flags, uint64_t *rn
         snprintf(c->why, sizeof c->why, "%.250s", err.text);
         return false;
     }
-    fxa__carver count = fxa__carver_make(NULL); /* with a red zone after the last part */
+    fxa__carver count = fxa__carver_make(NULL); /* its size includes the last red zone */
     (void)fxa__tape_carve(&count, tape, c->rows, c->columns);
     bool ok = !count.failed;
     guard scratch = guard_open(count.used);
