@@ -26,8 +26,8 @@ enum { ATTN_OUTPUTS = 4 + ATTN_TENSORS + 1 }; /* maximum outputs of a pass */
 typedef struct attn_spec {
     int64_t b, hq, hkv, sq, sk, d, dv; /* hkv, dv: 0 = as in fxa_problem */
     fxa_dtype dtype;                   /* dtype of Q and its followers; FXA_DTYPE_NONE = the library's default, f32 */
-    fxa_dtype slot_dtype[ATTN_SLOTS];  /* by slot: dtype in place of `dtype`; 0 = none */
-    uint32_t flags;                    /* of both passes, plus results of forward */
+    fxa_dtype slot_dtype[ATTN_SLOTS];  /* by slot: dtype of that tensor; 0 = `dtype` */
+    uint32_t flags;                    /* flags of both passes, and results of forward */
     int64_t window_left, window_right;
     double dropout_p;
     uint32_t page_size; /* not 0 = paged; page tables are random, with shared pages */

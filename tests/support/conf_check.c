@@ -187,7 +187,7 @@ bool conf_compare(conf_case *c, fxa_pass pass) {
     return pass == FXA_FORWARD || conf_compare_params(c);
 }
 
-/* Reads from a plan's description whether its engine multiplies in 16 bits, and sums heads in them. */
+/* Reads from a plan's description which products and sums its engine rounds to 16 bits. */
 static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     conf_call x;
     fxa_plan *plan = NULL;

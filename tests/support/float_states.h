@@ -30,7 +30,7 @@ __attribute__((unused)) static state state_get(void) {
     memset(&s, 0, sizeof s);
 #if defined(__x86_64__)
     __asm__ volatile("stmxcsr %0\n\tfnstenv %1\n\tfldenv %1" : "=m"(s.mxcsr), "+m"(s.x87)::"memory");
-    s.x87[3] = s.x87[4] = s.x87[5] = s.x87[6] = 0; /* address of the last instruction */
+    s.x87[3] = s.x87[4] = s.x87[5] = s.x87[6] = 0; /* clears the address of the last instruction */
     s.x87[0] &= 0xffff, s.x87[1] &= 0x3f, s.x87[2] &= 0xffff;
 #elif defined(__aarch64__)
     __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(s.fpcr), "=r"(s.fpsr)::"memory");
