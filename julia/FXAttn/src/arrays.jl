@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Arrays as the library sees them: an address, a storage type, sizes and strides. Nothing is copied, so what has no
-# strides of its own in memory (ranges, BitArray, sparse arrays) is refused, or copied where it is only read (captures).
+# Describes arrays to the library: address, storage type, sizes and strides. Nothing is copied, so arrays without
+# strides in memory (ranges, BitArray, sparse arrays) are refused, or copied where they are only read (captures).
 
 # Storage types by element type; 0 where there is none. Any primitive type of 16 bits that is called BFloat16 is bf16.
 dtype(::Type{Float64}) = LibFXA.FXA_F64
@@ -28,10 +28,10 @@ package that lies on the host may have a method of it, one on a device a method 
 place(::AbstractArray) = nothing
 place(A::Array{T}) where {T} = isbitstype(T) ? (Ptr{Cvoid}(pointer(A)), dense_strides(size(A))) : nothing
 
-"""The device of an array's memory: (a value of fxa_device, which of them)."""
+"""Returns the device of an array's memory: (value of fxa_device, ordinal)."""
 device(A::AbstractArray) = parent(A) === A ? (LibFXA.FXA_HOST, 0) : device(parent(A))
 
-"""The array that has the memory of a view."""
+"""Returns the array that owns the memory of a view."""
 root(A::AbstractArray) = parent(A) === A ? A : root(parent(A))
 
 function dense_strides(sizes)
@@ -44,7 +44,7 @@ function dense_strides(sizes)
     return strides
 end
 
-"""Whether elements follow one another without gaps; axes of one element may have any stride."""
+"""Returns true if the elements are contiguous; axes of one element may have any stride."""
 is_dense(sizes, strides) = any(iszero, sizes) ||
     all(n == 1 || s == d for (n, s, d) in zip(sizes, strides, dense_strides(sizes)))
 
@@ -53,7 +53,7 @@ function place(A::SubArray{T}) where {T}
     indices = parentindices(A)
     found === nothing && return nothing
     length(indices) == ndims(parent(A)) || return nothing
-    # A view of a vector that has been shortened since reaches behind it.
+    # A view of a vector that was shortened later reaches beyond its end.
     checkbounds(Bool, parent(A), indices...) || return nothing
     address, strides, offset = found[1], Int[], 0
     for (axis, index) in enumerate(indices)
@@ -95,7 +95,7 @@ function place(A::Base.ReinterpretArray{T, N, S}) where {T, N, S}
     return found[1], [1; bytes[2:end] .÷ sizeof(T)]
 end
 
-"""An array of the caller's, as it lies: `keep` is what must live while the address is used."""
+"""An array of the caller in memory; `keep` must stay alive while the address is used."""
 struct Memory
     address::Ptr{Cvoid}
     dtype::Int
@@ -116,7 +116,7 @@ function memory(@nospecialize(A), what)
     return Memory(found[1], code, collect(Int, size(A)), found[2], device(A), A)
 end
 
-"""The same for an array that is read alone: what has no strides, or elements of a wider unsigned type, is copied."""
+"""Returns the Memory of an array that is only read; one without strides, or of a wider unsigned type, is copied."""
 function readable_memory(@nospecialize(A::AbstractArray), what)
     dtype(eltype(A)) == LibFXA.FXA_DTYPE_NONE && eltype(A) <: Unsigned && return memory(saturated(A), what)
     return memory(place(A) === nothing && isconcretetype(eltype(A)) ? Array(A) : A, what)
@@ -124,7 +124,7 @@ end
 
 saturated(A) = Int64[min(x, typemax(Int64)) for x in A]
 
-"""A vector or matrix of int32 for lengths, offsets, pages and maps."""
+"""Returns a vector or matrix of Int32 for lengths, offsets, pages and maps. Refuses other sizes and values."""
 function index_table(@nospecialize(values), what, sizes)
     values isa AbstractArray && eltype(values) <: Integer && !(eltype(values) <: Bool) ||
         refuse("$what is of type $(typeof(values)); an array of integers is accepted")

@@ -28,7 +28,7 @@ function run_forward(call::Call, @nospecialize(o), @nospecialize(lse), @nospecia
     return o
 end
 
-# Rows of packed sequences that belong to none are not written.
+# The library does not write packed rows that belong to no sequence.
 new_array(call, T, sizes) = (A = similar(call.q.keep, T, sizes); is_packed(call) ? fill!(A, 0) : A)
 
 function lse_dtype(call, given)
@@ -94,9 +94,9 @@ attention!(score, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::Abstr
 const WRT = (:q, :k, :v, :sinks, :tensors, :params)
 
 """
-Gradients of one backward pass: `q`, `k`, `v` (which it also unpacks to: `dq, dk, dv = grads`), `sinks`, and `tensors`
-and `params`, by name, of what the program uses: nothing where there is none. `of(grads, array)` is the gradient of an
-array that the function captured. Where a function needed the value of a captured number while it was traced,
+Gradients of one backward pass: `q`, `k`, `v` (to which it unpacks: `dq, dk, dv = grads`), `sinks`, and `tensors` and
+`params` by name, nothing where there is none. `of(grads, array)` returns the gradient of an array that the function
+captured. Where a function needed the value of a captured number while it was traced,
 gradients of what it captured are not there, and `why` says so.
 """
 struct Gradients
@@ -118,7 +118,7 @@ function Base.show(io::IO, g::Gradients)
     print(io, "Gradients(", join(names, ", "), ")")
 end
 
-"""The gradient of an array that the function captured."""
+"""Returns the gradient of an array that the function captured. Throws an ArgumentError for any other array."""
 function of(g::Gradients, A::AbstractArray)
     isempty(g.why) || refuse("gradients of captured arrays are not there: ", g.why)
     total = nothing
@@ -132,10 +132,10 @@ function of(g::Gradients, A::AbstractArray)
     return total
 end
 
-"""What a gradient of a captured number would be that the trace saw the value of alone."""
+"""Stands for the gradient of a captured number that was traced as a constant."""
 struct Constant end
 
-"""Gradients of what the score function (`root` :score) or the mask holds, by its fields at every depth."""
+"""Returns the gradients of what the score function (`root` :score) or the mask holds, as nested Dicts by field."""
 function captured_tree(g::Gradients, root::Symbol)
     tree = Dict{Any, Any}()
     function put(path, value)
@@ -153,7 +153,8 @@ function captured_tree(g::Gradients, root::Symbol)
     return tree
 end
 
-"""A gradient of K or V where one batch entry serves all: room for each entry, to be summed."""
+"""Returns the array that a gradient of K or V is written to: one with an entry for each batch entry, to be summed,
+where one entry of K and V serves all; else the target."""
 function room(call, name, target)
     call.spread && name !== :q || return target
     T = is_wide(eltype(target)) ? Float64 : Float32
@@ -161,7 +162,7 @@ function room(call, name, target)
     return similar(target, T, sizes)
 end
 
-"""Of targets that are written from a room the library sees the room alone: they must not overlap anything either."""
+"""Refuses targets of summed gradients that overlap another array: the library sees the arrays to be summed alone."""
 function check_rooms(it, rooms)
     targets = [target for (target, whole) in rooms if target !== whole]
     for (i, target) in enumerate(targets), other in Iterators.flatten((it.keep, targets[(i + 1):end]))
@@ -197,7 +198,8 @@ function bind_gradients(call, it, @nospecialize(targets))
     return rooms
 end
 
-"""Where the gradient of a captured array goes: of one that is indexed by one value as a vector too."""
+"""Returns the Memory that the gradient of a captured array is written to, as a vector for an array that is indexed by
+one value."""
 function captured_target(call, @nospecialize(target), name, @nospecialize(array), m)
     found = check_target(call, target, "dtensors.$name", array)
     length(found.size) == length(m.size) && return found
@@ -207,7 +209,7 @@ function captured_target(call, @nospecialize(target), name, @nospecialize(array)
     return Memory(found.address, found.dtype, m.size, [1], found.device, found.keep)
 end
 
-"""Gradients of captured arrays: given ones by name, new ones where `wanted`."""
+"""Returns the gradients of captured arrays by name: given arrays, new ones where `wanted`."""
 function captured_gradients(call, it, wanted, given)
     source = call.source
     check_names("dtensors", source.names, keys(given), Symbol[])
@@ -236,7 +238,7 @@ function param_gradients(call, it, wanted)
     return values, wants
 end
 
-"""The backward pass of a call, into `targets` (q, k, v, sinks: an array, or nothing)."""
+"""Runs the backward pass of a call into `targets` (q, k, v, sinks: an array, or nothing). Returns Gradients."""
 function run_backward(call::Call, @nospecialize(dout), @nospecialize(dlse), @nospecialize(o), @nospecialize(lse),
                       @nospecialize(targets), wrt, dtensors, accumulate)
     flag(x, bits) = x === nothing ? 0 : bits
@@ -286,10 +288,10 @@ end
 """
     attention_backward!(dq, dk, dv, dout, o, lse, q, k, v; dlse, dsinks, dtensors, accumulate = false, keywords...)
 
-The backward pass of `attention`, of an output `o` and `lse` that are known, into dq, dk and dv, each an array or
-nothing, `dsinks`, and `dtensors` by name; `accumulate` adds to what is there. `dout` and `dlse` are the gradients of o
-and lse. Gives Gradients, with those of captured arrays and params that were not given besides (`wrt` says which of
-:tensors, :params). The score function is given as `score_mod`, as is all else that attention was called with.
+Runs the backward pass of `attention` for its output `o` and its `lse`, and writes dq, dk and dv, each an array or
+nothing, `dsinks`, and `dtensors` by name; `accumulate` adds to their elements. `dout` and `dlse` are the gradients of o
+and lse. Returns Gradients, with new ones of captured arrays and params as `wrt` (:tensors, :params) says. The score
+function is given as `score_mod`; the keywords are those that attention was called with.
 """
 function attention_backward!(dq, dk, dv, dout, o, lse, q, k, v; dlse = nothing, dsinks = nothing, dtensors = nothing,
                              accumulate::Bool = false, wrt = (:tensors, :params), options...)
@@ -302,7 +304,8 @@ end
 """
     attention_backward(dout, o, lse, q, k, v; dlse, wrt = (:q, :k, :v, :sinks, :tensors, :params), keywords...)
 
-The same with new arrays. LSE in Float64 (`lse_dtype = Float64` of attention) loses nothing between the passes.
+Runs the backward pass of `attention` as `attention_backward!` does, into new arrays. Returns Gradients. LSE in Float64
+(`lse_dtype = Float64` of attention) loses nothing between the passes.
 """
 function attention_backward(dout, o, lse, q, k, v; dlse = nothing, wrt = WRT, options...)
     call = Call(q, k, v, Options(options))
@@ -314,7 +317,8 @@ end
     o, back = attention_pullback([f,] q, k, v; wrt, keywords...);  dq, dk, dv = back(dout)
     (o, lse), back = attention_pullback(...; return_lse = true);   dq, dk, dv = back(dout, dlse)
 
-attention and its backward pass as a function of the gradient of what it gives. The arrays are held, not copied.
+Returns the result of `attention`, and its backward pass as a function from the gradient of that result to Gradients.
+The arrays are held, not copied.
 """
 function attention_pullback(q::AbstractArray, k::AbstractArray, v::AbstractArray; return_lse::Bool = false, wrt = WRT,
                             options...)
@@ -323,7 +327,7 @@ end
 function pullback(call::Call, return_lse, wrt)
     q = call.q.keep
     o = new_array(call, eltype(q), out_size(call))
-    # LSE in f64 between the passes: what a narrower one loses, steep programs would show in their gradients.
+    # LSE in f64 between the passes: gradients of steep programs would show the rounding of a narrower one.
     lse = new_array(call, Float64, rows_size(call))
     run_forward(call, o, lse, nothing)
     back(dout, dlse = nothing) =

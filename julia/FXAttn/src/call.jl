@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# One call: arrays and keywords as the library's problem and arguments, in both directions. Shapes are looked at here,
-# because the library sees addresses alone; everything else it checks itself, and its message is passed on.
+# Turns arrays and keywords into the library's problem and arguments. Shapes are checked here, because the library sees
+# addresses alone; the library checks everything else, and its message is passed on.
 #
 # Arrays are (d, h, s, b), (d, h, s) without a batch, (d, s) without heads, and (d, h, total) for packed sequences. In
-# memory that is [B,S,H,D] of the library's, row-major: nothing is permuted, strides go through as they are.
+# memory that is the row-major [B,S,H,D] of the library: nothing is permuted, and strides are passed on.
 
-"""The keywords that all calls have, with their defaults; docs/julia.md says what each means."""
+"""The keywords of every call; docs/julia.md describes each."""
 struct Options
     score_mod::Any
     mask_mod::Any
@@ -38,14 +38,14 @@ end
 # The defaults of all other options are nothing.
 const DEFAULTS = Dict{Symbol, Any}(:is_causal => false, :bottom_right => false, :dropout_p => 0, :seed => 0,
                                    :bounds_check => false, :deterministic => false)
-# Names of options elsewhere (docs/names.md), and what they are called here.
+# Names of options in other libraries (docs/names.md), with the name of the option here.
 const CALLED = Dict(:score => :score_mod, :mask => :mask_mod, :causal => :is_causal, :positions => :q_start,
                     :sink => :sinks, :dropout => :dropout_p, :strict_index => :bounds_check,
                     :bprop => :score_mod_bprop, :q_len => :global_q_len, :k_len => :global_k_len,
                     :heads => :global_heads, :softmax_scale => :scale, :window_size => :window,
                     :cu_seqlens_q => :cu_q, :cu_seqlens_k => :cu_k, :block_table => :pages)
 
-"""Keywords as Options. Nothing here is compiled for the types of one call: that would be anew for each of them."""
+"""Returns keywords as Options. It is not specialized on their types, which would compile it again for each call."""
 function Options(@nospecialize(keywords))
     given, named = copy(DEFAULTS), values(keywords)
     for name in keys(named)
@@ -119,7 +119,7 @@ end
 
 # ---- Sizes -----------------------------------------------------------------------------------------------------------
 
-"""(d, h, s, b) of an array, 1 for what it lacks."""
+"""Returns (d, h, s, b) of an array, 1 for each dimension that it lacks."""
 four(m::Memory) = length(m.size) == 2 ? (m.size[1], 1, m.size[2], 1) : (m.size..., 1)[1:4]
 size_words(m::Memory) = "(" * join(m.size, ", ") * ")"
 
@@ -132,7 +132,7 @@ function set_sizes(call)
     paged || n == length(call.k.size) || refuse(together, "; the same number of dimensions is accepted")
     (dk, hv, sv, bv) == (d, hkv, sk, bk) && length(call.v.size) == length(call.k.size) ||
         refuse(together, "; k has the features of q, and v all of k but the features")
-    # To the library 0 heads of k are as many as q has: it would read what is not there.
+    # The library reads 0 heads of k as "as many as q has", and would read out of bounds.
     hkv > 0 || hq == 0 || refuse(together, "; k has 0 heads and q $hq: heads of q are a multiple of those of k")
     sizes = Dict(:b => b, :hq => hq, :hkv => hkv, :sq => sq, :sk => sk, :d_qk => d,
                  :d_v => dv > 0 ? dv : LibFXA.FXA_D_V_ZERO)
@@ -245,7 +245,8 @@ axis_size(call, axis) = call.sizes[axis === :b ? :b : axis === :h ? :hq : axis =
 const MAP_SLOTS = Dict(:b => LibFXA.FXA_SLOT_MAP_B, :h => LibFXA.FXA_SLOT_MAP_H, :q => LibFXA.FXA_SLOT_MAP_Q,
                        :k => LibFXA.FXA_SLOT_MAP_K)
 
-"""Where local indices lie in the whole: an integer, a vector with an entry per index, or segments."""
+"""Sets the coordinates of local indices in the entire problem: an integer, a vector with an entry per index, or
+segments."""
 function set_coordinates(call)
     for (axis, value) in pairs_of(call.options.coordinates, "coordinates")
         axis in AXES || refuse("coordinates has $axis; b, h, q and k are accepted")
@@ -277,7 +278,8 @@ function index_map(call, axis, value)
     return struct_of(entry)[]
 end
 
-"""Bounds of b, h, q, k as the program reads them: its sizes, or anything where they are mapped or moved."""
+"""Returns the bounds of b, h, q and k as the program reads them: the sizes, or the full range where they are mapped or
+moved."""
 function coordinate_bounds(call)
     moved = call.options.q_start !== nothing || call.options.bottom_right
     map(AXES) do axis
@@ -288,7 +290,7 @@ end
 
 # ---- Problems --------------------------------------------------------------------------------------------------------
 
-"""A problem and its arguments, with all that their addresses belong to."""
+"""A problem and its arguments, with every object that their addresses point into."""
 struct Bound
     problem::Filled{LibFXA.fxa_problem}
     args::Filled{LibFXA.fxa_args}
@@ -325,7 +327,7 @@ function bound(call::Call, backward::Bool, flags)
     return it
 end
 
-"""A table of the host's in the memory of the call; packages of devices have methods of it."""
+"""Returns a table of the host in the memory of the call. Packages for devices add methods."""
 on_device(like, table) = table
 
 function set_text(it, field, text)
@@ -335,7 +337,7 @@ function set_text(it, field, text)
     setproperty!(it.problem, field, pointer(bytes))
 end
 
-"""The address of an array, which must not have changed its size since it was looked at."""
+"""Returns the address of an array. Throws an ArgumentError if it was resized after its Memory was made."""
 function address_of(m::Memory)
     found = place(m.keep)
     (found === nothing || found[1] != m.address || length(m.keep) != prod(m.size)) &&
@@ -348,7 +350,7 @@ function put(it::Bound, slot, m::Memory)
     it.slots[slot + 1] = address_of(m)
 end
 
-"""Strides as the library has them: batch, head, position, feature; of rows without the last."""
+"""Returns strides in the library's order: batch, head, position, feature; for rows without the last."""
 function library_strides(m::Memory, rows)
     n, s = length(m.size), m.stride
     rows && return padded(4, n == 1 ? (0, 0, s[1]) : n == 2 ? (0, s[1], s[2]) : (s[3], s[1], s[2]))
@@ -392,7 +394,7 @@ function set_array(it, field, values)
     setproperty!(it.args, Symbol(:n_, field), length(values))
 end
 
-"""Runs it: on the host with a plan from the cache and a workspace of the library's."""
+"""Runs a bound problem, on the host with a plan from the cache and a workspace of the library."""
 function execute(call::Call, it::Bound)
     it.args.slot = Tuple(it.slots)
     GC.@preserve call it begin
@@ -405,5 +407,5 @@ function execute(call::Call, it::Bound)
     return nothing
 end
 
-"""Begins a run on the device of an array, with memory and a stream of its package: see ext/FXAttnCUDAExt.jl."""
+"""Starts a run on the device of an array, with memory and a stream of its package (ext/FXAttnCUDAExt.jl)."""
 execute_on_device(like, it) = refuse("q lies on a device, and no package for it is loaded: `using CUDA`")

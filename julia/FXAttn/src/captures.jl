@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-# What a function holds: its closure, fields of callable objects, and callables inside of these.
+# Replaces what a function holds: its closure, fields of callable objects, and callables inside of these.
 #
-# Before it is traced, a function is made anew with its floats in place of params and its arrays of floats in place of
-# TracedArrays, wherever the types of its fields allow it: those of closures do, and fields whose type is a parameter.
-# So a scalar changes without a new plan, and all that the function computes from either has its gradient. Ints and
-# bools stay values: loops and sizes are made of them. The user's own objects are not touched.
+# A function is rebuilt before it is traced: params take the place of its floats, and TracedArrays that of its arrays of
+# floats, wherever the types of its fields allow it (closures, and fields whose type is a parameter). A scalar then
+# changes without a new plan, and everything that the function computes from either has a gradient. Ints and bools stay
+# values, since loops and sizes depend on them. The caller's objects are not modified.
 
 const DEEPEST = 8
 
-"""The function with what it holds replaced, at every depth; itself where there is nothing to replace."""
+"""Returns the function with what it holds replaced at every depth, or the function itself if there is nothing to
+replace."""
 lifted(trace::Trace, @nospecialize(f), path) = lift(trace, f, path, 0, IdDict{Any, Any}())
 
 function lift(trace::Trace, @nospecialize(x), path, depth, done)
@@ -35,7 +36,7 @@ function lift(trace::Trace, @nospecialize(x), path, depth, done)
     return x
 end
 
-"""A vector of arrays, of functions and the like."""
+"""Returns a vector with its items (arrays, functions) replaced."""
 function lift_items(trace, @nospecialize(x), path, depth, done)
     if !(x isa Array) || length(x) > LibFXA.FXA_MAX_TENSORS || !all(i -> isassigned(x, i), eachindex(x))
         push!(trace.constants, path)
@@ -47,7 +48,7 @@ function lift_items(trace, @nospecialize(x), path, depth, done)
     return done[x] = reshape(new, size(x))
 end
 
-# Functions, Refs, and objects of the user's own types: not those of Base, whose fields are nobody's business.
+# Functions, Refs and objects of user types are rebuilt; objects of Base are not, since their fields are internal.
 may_rebuild(x::Base.RefValue) = true
 may_rebuild(x::Function) = fieldcount(typeof(x)) > 0
 may_rebuild(x::Union{Number, AbstractString, Symbol, Module, Type, AbstractDict, Task, IO, Ptr,
@@ -96,7 +97,7 @@ function rebuilt(trace, @nospecialize(x), path, depth, done)
         parameters[at] = type
     end
     type = isempty(taken) ? kind : applied(kind.name.wrapper, parameters)
-    # A parameter that two fields share has one type: where one of them stayed, both stay.
+    # Two fields that share a type parameter have one type: if one keeps its value, so does the other.
     if type === nothing || !all(i -> new[i] isa fieldtype(type, i), 1:n)
         foreach(value -> dropped(trace, value), new)
         return x
@@ -107,7 +108,7 @@ function rebuilt(trace, @nospecialize(x), path, depth, done)
     return twin
 end
 
-"""What was made of a field that cannot hold it: its params stay numbers, and have no gradient."""
+"""Drops the params of a replacement that its field cannot hold: they stay numbers, and have no gradient."""
 function dropped(trace, @nospecialize(x), depth = 0)
     if x isa Traced
         haskey(trace.lifted, x.value) && push!(trace.constants, trace.lifted[x.value])
@@ -119,7 +120,7 @@ function dropped(trace, @nospecialize(x), depth = 0)
     return nothing
 end
 
-"""A field of such a type may get a traced value in place of its own: an abstract type, or one that holds others."""
+"""Returns true if a field of this type can hold a traced value: an abstract type, or one that contains others."""
 may_hold(T::Type) = !isconcretetype(T) || T === Core.Box || T <: Function || isstructtype(T)
 ismutable_object(x) = !isimmutable(x)
 
@@ -131,7 +132,7 @@ function applied(wrapper, parameters)
     end
 end
 
-"""A float of the function's as a param, given at run time."""
+"""Returns a float of the function as a param, whose value is given at run time."""
 function param(trace::Trace, path, @nospecialize(x))
     if length(trace.params) >= LibFXA.FXA_MAX_PARAMS
         push!(trace.constants, path)
@@ -153,10 +154,10 @@ function name_array(trace::Trace, @nospecialize(A), path)
     return
 end
 
-# The name of the innermost field that has one: `w` of a closure, `cap` of an object in it.
+# Returns the name of the innermost named field: `w` of a closure, `cap` of an object in it.
 function path_name(path)
     for field in reverse(path)
-        # A variable that hides another of its name is #7#name.
+        # Julia names a variable that shadows another #7#name.
         field isa Symbol && !(field in (:contents, :x)) && return replace(String(field), r"^#\d+#" => "")
     end
     return "x"

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-# The C library in this process: where it is, its errors as exceptions, its structs as something to fill, the contexts
-# that plans live in, and how its objects are given back.
+# The C library in this process: its file, its errors as exceptions, its structs, contexts (which own plan caches), and
+# the release of its objects.
 #
 # Invariants:
-# - No callback into Julia is ever given to the library, so nothing inside of it waits for Julia's threads or its GC.
-# - A finalizer takes no lock, allocates nothing and calls nothing of the library: it hangs the object onto a list by
-#   one compare-and-swap. The next call of a normal thread takes the list and destroys what is on it.
-# - Contexts are never destroyed: other threads may still be inside the library when Julia ends.
+# - The library never gets a callback into Julia, so nothing in it waits for Julia's threads or garbage collector.
+# - A finalizer takes no lock, allocates nothing and calls no function of the library: it pushes the object onto a list
+#   by one compare-and-swap. The next call of a normal thread takes the list and destroys the objects on it.
+# - Contexts are never destroyed: other threads may still be inside the library when Julia exits.
 
 const ENVIRONMENT = "FXATTN_LIBRARY"
 const FOLDER = joinpath(@__DIR__, "..", "lib")
 const LIBRARY_NAME = "libfxattn." * Libdl.dlext
 const LOCK = ReentrantLock()
 
-"""What the library could not do that is no mistake of the arguments: `status` is the name of the library's status, such
-as "E_UNSUPPORTED", `message` says why."""
+"""A failure of the library that is no mistake of the arguments: `status` is the name of the library's status, such as
+"E_UNSUPPORTED"; `message` has the reason."""
 struct FXAttnError <: Exception
     status::String
     message::String
 end
 Base.showerror(io::IO, e::FXAttnError) = print(io, "FXAttnError: ", e.message, " (", e.status, ")")
 
-"""The file of the library: that of FXATTN_LIBRARY, the one inside the package, or what the system finds by its name."""
+"""Returns the file of the library: FXATTN_LIBRARY, the one inside the package, or what the system finds by its name."""
 function library_path()
     given = get(ENV, ENVIRONMENT, "")
     isempty(given) || return given
@@ -71,15 +71,15 @@ refuse(words...) = throw(ArgumentError(string(words...)))
 
 chars_to_string(chars) = String(UInt8[c for c in Iterators.takewhile(!iszero, chars)])
 
-"""Calls a function that returns a status and takes an fxa_error last; a failure is thrown: mistakes of the caller as an
-ArgumentError, anything else as an FXAttnError. `source` is the text that was parsed, whose line the message shows."""
+"""Calls a function that returns a status and takes an fxa_error last. Throws an ArgumentError for a mistake of the
+caller, an FXAttnError for any other failure. `source` is the parsed text, whose line the message shows."""
 function call(f::F, arguments...; source::Union{Nothing, String} = nothing) where {F}
     err = Ref{LibFXA.fxa_error}()
     f(arguments..., err) == LibFXA.FXA_OK || throw(error_of(err, source))
     return nothing
 end
 
-"""The library's message in Julia's words: entries of tables are counted from 1, with the first dimension first."""
+"""Returns a message of the library for Julia: keywords for slots and flags, entries of tables counted from 1."""
 function in_julia(text)
     from_one(digits) = parse(Int, digits) + 1
     entry(found) = (m = match(TABLE_ENTRY, found); "$(m[1])[$(from_one(m[2]))]")
@@ -110,7 +110,7 @@ function rendered(err, source)
     return rstrip(chars_to_string(out), '\n')
 end
 
-"""What a two-call function (out, capacity, needed, error last) gives."""
+"""Returns the bytes of a two-call function (out, capacity, needed, error)."""
 function two_calls(f::F, arguments...) where {F}
     needed = Ref{Csize_t}(0)
     call(f, arguments..., C_NULL, 0, needed)
@@ -121,7 +121,7 @@ end
 
 # ---- Structs ---------------------------------------------------------------------------------------------------------
 
-"""A struct of the library, all zeroes at first, whose fields are set by name: `s.sq = 128`."""
+"""A struct of the library that starts as zeros and whose fields are set by name: `s.sq = 128`."""
 struct Filled{T}
     ref::Base.RefValue{T}
 end
@@ -147,7 +147,7 @@ function Base.setproperty!(s::Filled{T}, name::Symbol, value) where {T}
     return value
 end
 
-"""The first values of a tuple of n; the rest are zeroes."""
+"""Returns a tuple of n: the values, then zeros."""
 padded(n, values) = ntuple(i -> i <= length(values) ? Int64(values[i]) : Int64(0), n)
 
 # ---- Contexts --------------------------------------------------------------------------------------------------------
@@ -155,8 +155,8 @@ padded(n, values) = ntuple(i -> i <= length(values) ? Int64(values[i]) : Int64(0
 const contexts = Dict{Int, Ptr{Cvoid}}()
 const wanted_threads = Threads.Atomic{Int}(0)
 
-"""The process's context for runs of as many threads as set_num_threads said. Each number has one, with a plan cache of
-its own."""
+"""Returns the context of this process for the number of threads of set_num_threads. Each number has its own context and
+plan cache."""
 function context()
     RELEASED[] == 0 || release()
     lock(LOCK) do
@@ -171,8 +171,8 @@ function context()
     end
 end
 
-"""How many threads of the library's own a run takes at most, that of the caller counted; 0: as many as FXA_THREADS
-says, or as there are CPUs. They are not Julia's threads, and results do not depend on their number."""
+"""Sets the maximum number of threads of a run, the calling thread included; 0: FXA_THREADS, or the number of CPUs. They
+are the library's threads, not Julia's, and results do not depend on their number."""
 function set_num_threads(threads::Integer)
     0 <= threads <= LibFXA.FXA_MAX_THREADS ||
         refuse("the number of threads is $threads; 0 to $(LibFXA.FXA_MAX_THREADS) are accepted")
@@ -180,16 +180,16 @@ function set_num_threads(threads::Integer)
     return nothing
 end
 
-"""How many threads a run takes at most, as the library resolved it."""
+"""Returns the maximum number of threads of a run, as the library resolved it."""
 get_num_threads() = Int(LibFXA.fxa_context_threads(context()))
 
-# ---- Objects that are given back -------------------------------------------------------------------------------------
+# ---- Release of objects ----------------------------------------------------------------------------------------------
 
-# What finalizers left: a list of entries of C's memory, each (the next entry, what to destroy, by which function).
+# Objects to release: a linked list of entries in C memory, each (next entry, object, index of its destroy function).
 const RELEASED = Threads.Atomic{UInt}(0)
 const ENTRY = 3 * sizeof(UInt)
 
-"""An entry for an object, made with it, so that its finalizer needs no memory."""
+"""Returns a list entry for an object, allocated with it, so that its finalizer allocates nothing."""
 function release_entry(object::Ptr{Cvoid}, destroyer::Integer)
     entry = Ptr{UInt}(Libc.malloc(ENTRY))
     entry == C_NULL && throw(OutOfMemoryError())
@@ -206,7 +206,7 @@ function release_later(entry::Ptr{UInt})
     end
 end
 
-"""Destroys what finalizers left. Only from calls of normal threads."""
+"""Destroys the objects that finalizers released. Called by normal threads only."""
 function release()
     entry = Ptr{UInt}(Threads.atomic_xchg!(RELEASED, UInt(0)))
     while entry != C_NULL
@@ -218,23 +218,23 @@ function release()
     return nothing
 end
 
-"""The finalizer of programs and plans. Who finalizes one by hand and uses it then gets an error, not freed memory."""
+"""The finalizer of programs and plans. A use after finalize() is an error, not an access to freed memory."""
 function finish(object)
     object.handle = C_NULL
     return release_later(object.entry)
 end
 
-"""The library's object of a program or plan, for a call that keeps the latter alive. Those that a package made while it
-was precompiled have none."""
+"""Returns the library's object of a program or plan, which the caller keeps alive. Objects made during precompilation
+have none, and are refused."""
 handle_of(object) = object.handle != C_NULL ? object.handle :
     refuse("this $(nameof(typeof(object))) was finalized, or made by another process: make it in __init__")
 
-# An object of the library is never copied with the one that owns it: it is immutable, so a copy is itself.
+# Objects of the library are immutable, so a copy is the object itself.
 abstract type Owner end
 Base.copy(x::Owner) = x
 Base.deepcopy_internal(x::Owner, ::IdDict) = x
 
-# In files and other processes it is its bytes.
+# Serialized as the bytes of save().
 function Serialization.serialize(s::AbstractSerializer, x::Owner)
     Serialization.serialize_type(s, typeof(x))
     return serialize(s, save(x))

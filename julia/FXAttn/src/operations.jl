@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Julia's functions on traced numbers, with Julia's meaning: what the library has is one operation, what rounds or signs
-# otherwise in Julia (div, rem, shifts, powers of ints) is composed. Methods are made from tables; each name has one for
-# every side that a traced value may stand on.
+# Julia's functions on traced numbers, with Julia's meaning: one operation of the library where it has one, composed
+# where Julia rounds or signs differently (div, rem, shifts, powers of ints). Methods are generated from tables, one for
+# each operand position of a traced value.
 
 const Plain = Union{AbstractFloat, Integer, Rational, AbstractIrrational}
 
-"""Methods of functions of two numbers, of which one at least is traced: `body(x, y)` gets at least one that is in a
-builder, and plain numbers otherwise."""
+"""Defines methods of functions of two numbers of which at least one is traced: at least one operand of `body(x, y)` is
+in a builder, and the other may be a plain number."""
 function define_binary(table)
     for (name, body) in table
         home = isdefined(Base, name) ? :Base : :FXAttn
@@ -60,7 +60,7 @@ function modulo(x, y)
     return emit(LibFXA.FXA_OP_MOD, x, y; lo = lo, hi = hi)
 end
 
-"""Rounded towards zero, as Julia has ÷ and %: of numbers that cannot be negative that is rounding down."""
+"""Returns the quotient rounded towards zero, as ÷ and % in Julia; rounding down where neither can be negative."""
 function quotient(x, y)
     is_floating(x, y) && return round((x - remainder(x, y)) / y)
     low(x) >= 0 && low(y) >= 0 && return floored(x, y)
@@ -101,7 +101,7 @@ Base.sign(x::Traced) = unary(x -> emit(LibFXA.FXA_OP_SIGN, x; lo = -1, hi = 1), 
 unary(body, x, f) = is_number(x) ? Traced(f(plain(x))) : body(x)
 
 function Base.clamp(x::Traced, lo::Real, hi::Real)
-    # Where the bounds may be the wrong way round, Julia's own definition.
+    # Julia's own definition, where the lower bound may exceed the upper one.
     ordered = is_number(lo) && is_number(hi) && plain(lo) <= plain(hi)
     if ordered && !is_number(x)
         within(n) = clamp(n, low(lo), high(hi))
@@ -176,7 +176,7 @@ Base.Float64(x::Traced) = float(x)
 Base.Float32(x::Traced) = float(x)
 Base.Float16(x::Traced) = float(x)
 
-# Functions that Julia's Base does not have: of traced values one operation, of numbers what they mean.
+# Functions that Base lacks: one operation for traced values, the mathematical value for numbers.
 """    sigmoid(x) = 1 / (1 + exp(-x))"""
 sigmoid(x::Real) = 1 / (1 + exp(-x))
 """    softplus(x) = log(1 + exp(x))"""
@@ -241,7 +241,7 @@ Base.:(==)(x::AbstractIrrational, y::Traced) = Float64(x) == y
 Base.in(x::Traced, items::Union{Tuple, Array}) = is_one_of(x, items)
 Base.in(x::Traced, items::AbstractRange{<:Integer}) = is_one_of(x, items)
 Base.in(x::Traced, items::AbstractRange{<:AbstractFloat}) = is_one_of(x, items)
-# One by one: of a range that is too long the builder's bound ends it, not memory.
+# One item at a time: the builder's limit on nodes stops a range that is too long before memory runs out.
 function is_one_of(x, items)
     is_number(x) && items isa AbstractRange && return Traced(plain(x) in items)
     found = Traced(false)
@@ -258,12 +258,12 @@ end
 function on_bits(op, x, y)
     is_floating(x, y) && refuse("&, | and xor take ints and bools, not floats; compare a float first")
     if op != LibFXA.FXA_OP_AND
-        # Of numbers that cannot be negative the result has no more binary digits than they have.
+        # The result of non-negative operands has at most as many binary digits as they have.
         positive = low(x) >= 0 && low(y) >= 0
         digits = ndigits(max(high(x), high(y)); base = 2)
         return positive ? emit(op, x, y; lo = 0, hi = Int64(2)^digits - 1) : emit(op, x, y)
     end
-    # Of x & y no bit is set that is not set in an operand that cannot be negative.
+    # x & y sets no bit that a non-negative operand lacks.
     whole(z) = low(z) >= 0 ? high(z) : HIGHEST
     return emit(op, x, y; lo = low(x) >= 0 || low(y) >= 0 ? 0 : LOWEST, hi = min(whole(x), whole(y)))
 end
@@ -275,8 +275,8 @@ Base.:~(x::Traced) = unary(x -> emit(LibFXA.FXA_OP_NOT, x), x, ~)
 Base.:!(x::Traced) = x.type == BOOL ? unary(x -> emit(LibFXA.FXA_OP_NOT, x), x, !) :
     refuse("! takes a bool, not $x; compare it, as in x == 0")
 
-"""Shifts by counts outside 0..31 leave nothing, of >> the sign; the library's own take them modulo 32. Counts below 0
-shift the other way."""
+"""Returns a shift with Julia's meaning: counts outside 0..31 give 0, or the sign for >>, where the library takes them
+modulo 32. Negative counts shift in the other direction."""
 function shifted(op, x, n)
     type_of(x) == FLOAT && refuse("shifts take ints, not floats")
     if n isa Integer && 0 <= n < 32
@@ -299,7 +299,7 @@ end
 
 # ---- Choice ----------------------------------------------------------------------------------------------------------
 
-"""x where the condition holds, else y: the operands are both computed."""
+"""Returns x where the condition holds, else y. Both operands are computed."""
 function select(c, x::Real, y::Real)
     c = plain_any(c)
     c isa Bool && return c ? x : y

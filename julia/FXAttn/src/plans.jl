@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Plans to keep, save and load; what engines say of a call, and why not; counters of the plan cache.
+# Plans, their bytes, support reports of the engines, and counters of the plan cache.
 
 """
     plan([f,] q, k, v; backward = false, return_lse = false, lse_dtype, keywords...) -> Plan
 
-The plan that a call with these arrays has, from the cache or compiled: `run!(plan, o, q, k, v; ...)` runs it, with an
-`lse` where `return_lse` was said. It is immutable, and may be used by several threads at the same time.
+Returns the plan of a call with these arrays, from the cache or compiled: `run!(plan, o, q, k, v; ...)` runs it, with an
+`lse` where `return_lse` is true. A plan is immutable and may be used by several threads at the same time.
 """
 mutable struct Plan <: Owner
     handle::Ptr{Cvoid}
@@ -16,7 +16,7 @@ mutable struct Plan <: Owner
     end
 end
 
-"""A problem of both passes without data: outputs as `attention` makes them."""
+"""Returns the Bound problem of a pass, with outputs as `attention` makes them."""
 function described_problem(call::Call, backward::Bool, return_lse::Bool, lse_dtype = nothing)
     if !backward
         it = bound(call, false, return_lse ? LibFXA.FXA_RETURN_LSE : 0)
@@ -48,7 +48,7 @@ plan(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
     plan(q, k, v; with_score(score, options)...)
 
 engine(p::Plan) = GC.@preserve p unsafe_string(LibFXA.fxa_plan_engine(handle_of(p)))
-"""The engine's own words on how it runs the plan: "avx512, 2 threads"."""
+"""Returns the engine's description of how it runs the plan: "avx512, 2 threads"."""
 detail(p::Plan) = GC.@preserve p unsafe_string(LibFXA.fxa_plan_description(handle_of(p)))
 workspace(p::Plan) = GC.@preserve p Int(LibFXA.fxa_plan_workspace(handle_of(p)))
 deterministic(p::Plan) = GC.@preserve p LibFXA.fxa_plan_is_deterministic(handle_of(p)) != 0
@@ -59,8 +59,8 @@ function key(p::Plan)
 end
 Base.show(io::IO, p::Plan) = print(io, "Plan(", engine(p), ", ", detail(p), ", key ", first(key(p), 8), ")")
 
-"""A plan as bytes, and back by `load_plan` on the same kind of machine; with `rebuild` it is compiled again where it
-does not fit here. Hostile bytes are an error, never more."""
+"""Returns a plan as bytes, which `load_plan` loads on the same kind of machine; with `rebuild` it compiles the plan
+again where it does not fit. Damaged or hostile bytes are an error."""
 save(p::Plan) = GC.@preserve p two_calls(LibFXA.fxa_plan_save, handle_of(p))
 function load_plan(bytes::AbstractVector{UInt8}; rebuild::Bool = false)
     data, out = Vector{UInt8}(bytes), Ref{Ptr{Cvoid}}(C_NULL)
@@ -75,7 +75,7 @@ Serialization.deserialize(s::AbstractSerializer, ::Type{Plan}) = load_plan(deser
     run!(plan, [f,] o, q, k, v; lse = nothing, keywords...)
 
 Runs a forward plan of the host on arrays and keywords like those it was made for; another program, size, stride or
-flag is an ArgumentError. Gives `o`.
+flag is an ArgumentError. Returns `o`.
 """
 function run!(p::Plan, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; lse = nothing,
               options...)
@@ -85,7 +85,7 @@ function run!(p::Plan, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::
     bind_rows(call, it, :lse, LibFXA.FXA_SLOT_LSE, lse)
     it.args.slot = Tuple(it.slots)
     GC.@preserve p call it begin
-        # The plan is one by content: what these arrays ask for must be it.
+        # The plan of these arrays must have the same key.
         out = Ref{Ptr{Cvoid}}(C_NULL)
         FXAttn.call(LibFXA.fxa_plan_create, context(), struct_of(it.problem), out)
         asked = Plan(out[])
@@ -106,21 +106,21 @@ end
 run!(p::Plan, score, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
     run!(p, o, q, k, v; with_score(score, options)...)
 
-"""What one engine says of a call: supported, or the reason why not."""
+"""The report of one engine on a call: supported, or the reason why not."""
 struct Verdict
     engine::String
     supported::Bool
     deterministic::Bool
     workspace::Int
     reason::String
-    seconds::Float64 # of a run, about; 0: nobody knows
+    seconds::Float64 # estimate of a run; 0 = unknown
 end
 Base.show(io::IO, v::Verdict) = print(io, v.engine, v.supported ? ": yes" : ": no: ", v.reason)
 
 """
     support([f,] q, k, v; backward = false, keywords...) -> Vector{Verdict}
 
-What each engine says of the call, in order of preference, without running it.
+Returns the report of each engine on the call, in order of preference, without running it.
 """
 function support(q::AbstractArray, k::AbstractArray, v::AbstractArray; backward::Bool = false, return_lse::Bool = false,
                  options...)
@@ -137,8 +137,8 @@ support(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...)
 """
     explain([io,] [f,] q, k, v; keywords...)
 
-Prints what the library makes of a call: the program that runs, its derivative, what is known of it, and what each
-engine says of both passes, with its reason.
+Prints the program that a call runs, its derivative, its properties, and the report of each engine on both passes, with
+the reason of each refusal.
 """
 function explain(io::IO, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...)
     call = Call(q, k, v, Options(options))
@@ -163,8 +163,8 @@ explain(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...)
 
 const STATISTICS = Tuple(name for name in fieldnames(LibFXA.fxa_cache_stats) if name !== :reserved)
 
-"""Counters of the plan caches of this process, summed: hits, misses, builds, refusals, evictions, runs, queries and
-query_hits since it began; plans and bytes held now; max_plans and max_bytes."""
+"""Returns the counters of the plan caches of this process, summed: hits, misses, builds, refusals, evictions, runs,
+queries and query_hits since it began; plans and bytes held now; max_plans and max_bytes."""
 function cache_stats()
     context()
     total = zeros(Int, length(STATISTICS))
@@ -176,7 +176,7 @@ function cache_stats()
     return NamedTuple{STATISTICS}(Tuple(total))
 end
 
-"""Bounds each plan cache of this process, and evicts at once; 0 keeps nothing."""
+"""Bounds each plan cache of this process and evicts plans beyond the bounds; 0 caches nothing."""
 function cache_limit(max_plans::Integer, max_bytes::Integer)
     context()
     for handle in lock(() -> collect(values(contexts)), LOCK)
@@ -184,5 +184,5 @@ function cache_limit(max_plans::Integer, max_bytes::Integer)
     end
 end
 
-"""Empties the plan caches of this process; plans that somebody holds live on."""
+"""Empties the plan caches of this process; plans that are in use stay valid."""
 cache_clear() = foreach(LibFXA.fxa_cache_clear, lock(() -> collect(values(contexts)), LOCK))

@@ -15,7 +15,7 @@ A score program: what happens to each score and which pairs are attended. Of the
 mutable struct Program <: Owner
     handle::Ptr{Cvoid}
     entry::Ptr{UInt}
-    # Takes over one reference of the library's.
+    # Takes ownership of one reference of the library.
     function Program(handle::Ptr{Cvoid})
         program = new(handle, release_entry(handle, 1))
         return finalizer(finish, program)
@@ -27,8 +27,8 @@ function Program(text::AbstractString; kind::Symbol = :score)
     return parse_texts([String(text)], kind)
 end
 
-"""The program of several texts, joined. `kinds` has the fxa_text_kind of each; `params` and `tensors` list what they
-may use without a declaration: names with :float or :int, and with (dtype, rank)."""
+"""Returns the program of several texts, joined. `kinds` has the fxa_text_kind of each; `params` (name, :float or :int)
+and `tensors` (name, (dtype, rank)) may be used without a declaration."""
 function parse_texts(texts::Vector{String}, kind::Symbol; kinds = zeros(UInt32, length(texts)), params = (),
                      tensors = ())
     names = Any[String(name) for (name, _) in params]
@@ -60,10 +60,10 @@ function parse_texts(texts::Vector{String}, kind::Symbol; kinds = zeros(UInt32, 
     return Program(out[])
 end
 
-"""The canonical text of a program: parsed, it is the same program again."""
+"""Returns the canonical text of a program, which parses to the same program."""
 text(program::Program) = GC.@preserve program String(two_calls(LibFXA.fxa_program_print, handle_of(program)))
 
-"""128 bits of the program's content, in hexadecimal: equal for equal programs, on every machine."""
+"""Returns the 128-bit hash of a program in hexadecimal, equal for equal programs on every machine."""
 function program_hash(program::Program)
     out = zeros(UInt8, 16)
     GC.@preserve program LibFXA.fxa_program_hash(handle_of(program), out)
@@ -74,7 +74,7 @@ Base.:(==)(x::Program, y::Program) = program_hash(x) == program_hash(y)
 Base.hash(x::Program, seed::UInt) = hash(program_hash(x), hash(:FXAttnProgram, seed))
 Base.show(io::IO, program::Program) = print(io, "Program(\"\"\"\n", text(program), "\"\"\")")
 
-"""(name, :float or :int, default or nothing) of each param of a program, in its order."""
+"""Returns (name, :float or :int, default or nothing) of each param of a program, in its order."""
 function params(program::Program)
     GC.@preserve program map(1:Int(LibFXA.fxa_program_param_count(handle_of(program)))) do i
         info = LibFXA.fxa_program_param(handle_of(program), i - 1)
@@ -85,7 +85,7 @@ function params(program::Program)
     end
 end
 
-"""(name, dtype, rank) of each captured tensor of a program, in its order; dtype as a text, such as "f32"."""
+"""Returns (name, dtype, rank) of each captured tensor of a program, in its order; dtype as a text such as "f32"."""
 function tensors(program::Program)
     GC.@preserve program map(1:Int(LibFXA.fxa_program_tensor_count(handle_of(program)))) do i
         info = LibFXA.fxa_program_tensor(handle_of(program), i - 1)
@@ -94,14 +94,14 @@ function tensors(program::Program)
     end
 end
 
-"""The backward of a program, as the library derives it."""
+"""Returns the derivative of a program, a backward program."""
 function derivative(program::Program)
     out = Ref{Ptr{Cvoid}}(C_NULL)
     GC.@preserve program call(LibFXA.fxa_program_derivative, handle_of(program), out)
     return Program(out[])
 end
 
-"""What is known of a program without running it: properties such as "causal", "soft cap"."""
+"""Returns the names of a program's properties, such as "causal" and "soft cap"."""
 function properties(program::Program)
     out = Ref{LibFXA.fxa_properties}()
     GC.@preserve program LibFXA.fxa_program_properties(handle_of(program), out)
@@ -110,7 +110,7 @@ function properties(program::Program)
     return collect(String, named)
 end
 
-"""A program as bytes, and back: `load_program(save(program))`. The loader trusts nothing."""
+"""Returns a program as bytes, which `load_program` loads. Damaged or hostile bytes are an error."""
 save(program::Program) = GC.@preserve program two_calls(LibFXA.fxa_program_save, handle_of(program))
 function load_program(bytes::AbstractVector{UInt8})
     data, out = Vector{UInt8}(bytes), Ref{Ptr{Cvoid}}(C_NULL)

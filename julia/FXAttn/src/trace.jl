@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# A Julia function as a score program: it is called once, on traced values, and never per score.
+# Traces a Julia function as a score program: the function is called once, on traced values, and never per score.
 
-"""What a trace gave: the program, its arrays and numbers by name, and where in the function each was found. `exact`:
-all that the function holds was traced, so that gradients of it are whole; else `why` says what prevented it."""
+"""Result of a trace: the program, its arrays and numbers by name, and the path of each in the function. `exact`:
+everything that the function holds was traced, so its gradients are complete; else `why` has the reason."""
 struct TracedProgram
     program::Program
     tensors::Dict{Symbol, Any}    # (array, Memory)

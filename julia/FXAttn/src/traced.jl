@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# The traced number: what a user's function is called with, and what every operation on it gives.
+# The traced number: the argument of a user's function, and the result of every operation on it.
 #
-# A Traced is a value inside a builder of the library, with its type, or a plain number that has not met one yet (what
-# zero(x) and promotion make). An int knows bounds of its value: with them an index from 1 becomes one from 0 without
-# a guard where it cannot be below 1. Operations mean what they mean in Julia, on floats of the problem's width and
-# ints of 32 bits: a function gives the same called with numbers and traced.
+# A Traced is a typed value in a builder of the library, or a plain number that was not combined with one yet (as from
+# zero(x) and promotion). An int has bounds: an index from 1 becomes one from 0 without a guard where it cannot be below
+# 1. Operations have Julia's meaning, on floats of the problem's width and ints of 32 bits: a function returns the same
+# called with numbers and traced.
 
 """A function that is being traced: the builder, the arrays that were found and the scalars that became params."""
 mutable struct Trace
@@ -19,7 +19,7 @@ mutable struct Trace
     lifted::Dict{Int32, Tuple}               # where those lie that did, by the builder's values
 end
 
-"""The builder of a trace. Who keeps a traced value and uses it after the trace gets an error, not freed memory."""
+"""Returns the builder of a trace. A traced value used after its trace is an error, not freed memory."""
 live(trace::Trace) = trace.builder != C_NULL ? trace.builder :
     refuse("a value of a traced function is used after its trace; compute it there again")
 
@@ -44,7 +44,7 @@ Traced(x::Real) = Traced(nothing, 0, FLOAT, LOWEST, HIGHEST, Float64(x), 0, 0)
 Base.promote_rule(::Type{Traced}, ::Type{<:Real}) = Traced
 Base.promote_rule(::Type{Bool}, ::Type{Traced}) = Traced
 
-"""The number that a Traced is, if it is one: then nothing of it goes to the builder."""
+"""Returns the number of a Traced that is a plain number, else the Traced."""
 plain(x::Real) = x
 function plain(x::Traced)
     x.trace === nothing || return x
@@ -64,7 +64,7 @@ low(x::Real) = x isa Integer ? Int64(clamp(x, LOWEST, HIGHEST)) : LOWEST
 high(x::Traced) = x.hi
 high(x::Real) = x isa Integer ? Int64(clamp(x, LOWEST, HIGHEST)) : HIGHEST
 
-"""The builder's value of an operand; `float`: beside a float, where an int may be of any size."""
+"""Returns the builder's value of an operand. `float`: the other operand is a float, so an int may have any size."""
 function value_of(trace::Trace, x::Traced, float = false)
     x.trace === nothing && return value_of(trace, plain(x), float)
     x.trace === trace || refuse("a value of one traced function is used in another; compute it there again")
@@ -78,7 +78,7 @@ function value_of(trace::Trace, x::Integer, float = false)
 end
 value_of(trace::Trace, x::Real, float = false) = LibFXA.fxa_builder_float(live(trace), Float64(x))
 
-"""A value that the builder gave, or the error that it gives instead."""
+"""Returns a value of the builder as a Traced. Throws the builder's error if it failed."""
 function traced(trace::Trace, value::Int32, lo = LOWEST, hi = HIGHEST)
     if value < 0
         err = Ref{LibFXA.fxa_error}()
@@ -91,7 +91,7 @@ function traced(trace::Trace, value::Int32, lo = LOWEST, hi = HIGHEST)
     return Traced(trace, value, type, lo, hi, NaN, value, 0)
 end
 
-"""x + n for an int: the two offsets are one."""
+"""Returns x + n for an int; consecutive offsets are merged."""
 function moved(x::Traced, n::Integer)
     trace = x.trace::Trace
     offset = x.offset + n
@@ -102,7 +102,7 @@ function moved(x::Traced, n::Integer)
 end
 is_offset(x, n) = x isa Traced && x.type == INT && n isa Integer && !(n isa Bool) && LOWEST <= n <= HIGHEST
 
-"""An operation of the library on operands of which one at least is in a builder."""
+"""Adds an operation of the library, at least one of whose operands is in a builder. Returns its value."""
 function emit(op::Integer, operands::Real...; lo = LOWEST, hi = HIGHEST)
     trace = trace_of(operands...)::Trace
     float = any(x -> type_of(x) == FLOAT, operands)
@@ -113,7 +113,7 @@ end
 is_number(x::Traced) = x.trace === nothing
 is_number(x::Real) = true
 
-# What needs the value is refused, with the remedy.
+# Functions that need the value of a traced number are refused, with the remedy.
 Base.show(io::IO, x::Traced) =
     is_number(x) ? print(io, plain(x)) : print(io, "<traced ", TYPES[Int(x.type)], ">")
 Base.hash(x::Traced, seed::UInt) =
@@ -130,8 +130,8 @@ Base.real(x::Traced) = x
 
 # ---- Loads -----------------------------------------------------------------------------------------------------------
 
-"""An array that a function captured, in its place: reading an element, also by a plain index, is a load, so that it
-has a gradient."""
+"""Stands for an array that a function captured: reading an element, by a plain index too, is a load, which has a
+gradient."""
 struct TracedArray{T, N, A <: AbstractArray{T, N}} <: AbstractArray{Traced, N}
     trace::Trace
     parent::A
@@ -142,7 +142,7 @@ Base.IndexStyle(::Type{<:TracedArray}) = IndexCartesian()
 Base.getindex(A::TracedArray, index::Integer...) = load(A.trace, A.parent, index)
 Base.getindex(A::TracedArray{T, N}, index::Vararg{Int, N}) where {T, N} = load(A.trace, A.parent, index)
 
-# Arrays that stayed as they are are seen when a traced value indexes them, wherever among the indices it stands.
+# Arrays that were not replaced become captures when a traced value is any of their indices.
 const PLAIN = Union{Integer, Colon, AbstractArray}
 Base.getindex(A::AbstractArray, i::Traced, rest...) = load_any(A, (i, rest...))
 Base.getindex(A::AbstractArray, i::PLAIN, j::Traced, rest...) = load_any(A, (i, j, rest...))
@@ -156,7 +156,7 @@ not_an_array(t) = refuse("a $(nameof(typeof(t))) cannot be indexed by a traced v
 
 load_any(A::TracedArray, index) = load(A.trace, A.parent, index)
 
-# Views of arrays in their place, and arrays that a function made of traced values.
+# Views of TracedArrays, and arrays that a function made of traced values.
 function load_any(A::SubArray{Traced}, index)
     length(index) == ndims(A) || refuse("a view of $(ndims(A)) dimensions is indexed by $(length(index)) values")
     inside, at = Any[], 0
@@ -208,8 +208,9 @@ end
 
 bounds_of(T) = T <: Integer && sizeof(T) < 4 ? (Int64(typemin(T)), Int64(typemax(T))) : (LOWEST, HIGHEST)
 
-"""An index of Julia's as one of the library's, from 0. Below 0 the library counts from the end, where Julia has no
-element: an index that may lie there becomes one that is outside, whose load is 0 and an error with strict_index."""
+"""Returns the library's index, from 0, for an index of Julia. The library counts indices below 0 from the end, where
+Julia has no element: an index that may be there becomes one out of bounds, whose load is 0, or an error with
+bounds_check."""
 function from_zero(trace, i, first, n, A)
     if i isa Integer
         0 <= i - first < n || throw(BoundsError(A, i))
@@ -219,7 +220,7 @@ function from_zero(trace, i, first, n, A)
     return low(at) >= 0 ? at : select(at < 0, HIGHEST, at)
 end
 
-"""The builder's tensor of an array, found again by the array itself."""
+"""Returns the builder's tensor of an array; one tensor for each array."""
 function tensor(trace::Trace, @nospecialize(A::AbstractArray), as_vector::Bool)
     key = (objectid(A), as_vector && ndims(A) != 1)
     get!(trace.handles, key) do
@@ -239,7 +240,7 @@ function tensor(trace::Trace, @nospecialize(A::AbstractArray), as_vector::Bool)
     end
 end
 
-"""A name of the language for a name of Julia's, that no other array or scalar has."""
+"""Returns a unique name of the language for a name of Julia."""
 function unused_name(trace::Trace, name::AbstractString)
     plain = replace(String(name), r"[^A-Za-z0-9_]" => "_")
     plain = isempty(plain) || isdigit(plain[1]) ? "x" * plain : first(plain, 48)
