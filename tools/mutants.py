@@ -59,7 +59,7 @@ def chosen(given, tree, known):
         return [changes.by_hand(tree, *given.one)]
     if given.again:
         kept = [r for r in report.with_reasons(known.values())[0] if r["verdict"] in report.MISSED]
-        return [{k: r[k] for k in report.KEPT if k not in ("verdict", "by")} | {"inside": r["inside"]} for r in kept]
+        return [{k: r[k] for k in report.KEPT if k not in ("verdict", "by", "commit")} | {"inside": r["inside"]} for r in kept]
     out = []
     for mutant in changes.draw(tree, [part for part in given.only.split(",") if part], given.seed):
         if len(out) >= given.count:
@@ -133,6 +133,9 @@ def main():
             log.flush()
             print("%6.1f s %-10s %-26s %s:%d: %s" % (r["seconds"], r["verdict"], r["by"] or "", r["file"], r["line"],
                                                      report.change(r)), flush=True)
+    commit = say(["git", "-C", tree, "rev-parse", "--short", "HEAD"]).stdout.strip()
+    for key in {changes.key(m) for m in mutants.values()} & set(results):
+        results[key]["commit"] = commit
     if not given.one:
         report.write(given.results, results.values())
     print(report.report(results.values()))

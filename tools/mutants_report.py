@@ -12,7 +12,7 @@ import reliability
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reliability-mutants.md"
 EQUIVALENT = ROOT / "tools" / "mutants_equivalent.txt"
-KEPT = ("file", "line", "text", "above", "column", "kind", "old", "new", "verdict", "by")
+KEPT = ("file", "line", "text", "above", "column", "kind", "old", "new", "verdict", "by", "commit")
 SEEN, MISSED = ("killed", "timeout"), ("survived", "unreached")
 VERDICTS = ("killed", "timeout", "survived", "unreached", "equivalent", "same", "uncompiled")
 
@@ -24,7 +24,7 @@ def read(path):
 
 
 def write(path, results):
-    rows = [{k: r[k] for k in KEPT} | ({} if r["inside"] else {"inside": False}) for r in results]
+    rows = [{k: r.get(k) for k in KEPT} | ({} if r["inside"] else {"inside": False}) for r in results]
     path.write_text("".join(json.dumps(r) + "\n" for r in sorted(rows, key=changes.key)))
 
 
@@ -72,6 +72,7 @@ def report(results):
 
 def write_page(results, source):
     source = os.path.relpath(source, ROOT)
+    commits = ", ".join(sorted({r["commit"] for r in results if r.get("commit")}))
     text = f"""# Mutants
 
 Written by `tools/mutants.py --page` from {source}. Nothing here is written by hand.
@@ -81,7 +82,7 @@ assignment that is left out, arguments that change places. `make mutants` draws 
 the lines of its files, and runs the C tests that reach the statement. A mutant is seen if a test fails or takes
 four times its time. Not counted are changes that the compiler makes the same code of, those that do not
 compile, and equivalent ones, whose reasons come from tools/mutants_equivalent.txt. Every other survivor is a
-test that is missing.
+test that is missing, or a change that costs time alone. Lines are those of commit {commits}.
 
 """
     PAGE.write_text(text + report(results) + "\n")

@@ -163,6 +163,15 @@ TEST(the_first_mistake_sticks) {
     build_expect(b, FXA_E_PROGRAM, "'~' takes ints or bools, not float");
 }
 
+TEST(an_operand_that_is_none_gives_none) {
+    for (int i = 0; i < 2; i++) {
+        fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
+        fxa_value f = own_any(b, FXA_FLOAT);
+        T_INT(fxa_builder_op2(b, FXA_OP_ADD, i ? f : 99, i ? 99 : f), -1);
+        fxa_builder_destroy(b);
+    }
+}
+
 /* ---- Limits and memory ------------------------------------------------------------------------------------------- */
 
 TEST(limits_of_declarations) {

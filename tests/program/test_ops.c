@@ -84,6 +84,12 @@ TEST(words_of_the_language_are_reserved) {
                                  "float", "int",     "abs",   "clamp", "mulz",  "divz",   "rsqrt", "exp2",  "log2",
                                  "erf",   "sigmoid", "trunc", "round", "min",   "max"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) T_CHECK(fxa__name_reserved(words[i]));
+    const char *const table[] = {
+#define WORD(text, kind, value) text,
+#define ALSO(ID, text, form, prec, op) text,
+#include "program/ops.def"
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) T_CHECK(fxa__name_reserved(table[i]));
     const char *const free_names[] = {"relu",   "sign", "softplus", "",   "x", "B", "q_",
                                       "scores", "Mask", "bias",     "_b", "+", "-"};
     for (size_t i = 0; i < sizeof free_names / sizeof free_names[0]; i++) T_CHECK(!fxa__name_reserved(free_names[i]));
