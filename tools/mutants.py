@@ -133,7 +133,7 @@ def main():
             log.flush()
             print("%6.1f s %-10s %-26s %s:%d: %s" % (r["seconds"], r["verdict"], r["by"] or "", r["file"], r["line"],
                                                      report.change(r)), flush=True)
-    commit = say(["git", "-C", tree, "rev-parse", "--short", "HEAD"]).stdout.strip()
+    commit = say(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]).stdout.strip()
     for key in {changes.key(m) for m in mutants.values()} & set(results):
         results[key]["commit"] = commit
     if not given.one:

@@ -132,7 +132,7 @@ class Judge:
             same = self.schema.alone(mutant, library)
         if not same:
             self.run(n, result, library)
-            if result["verdict"] == "survived" and mutant["inside"]:
+            if result["verdict"] in ("survived", "unreached") and mutant["inside"]:
                 same = self.schema.alone(mutant, self.place())
         result["verdict"] = same or result["verdict"]
         return dict(result, seconds=round(time.monotonic() - begin, 1))
