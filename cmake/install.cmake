@@ -29,7 +29,7 @@ file(RELATIVE_PATH to_man ${CMAKE_INSTALL_FULL_DOCDIR} ${CMAKE_INSTALL_FULL_MAND
 file(REMOVE_RECURSE ${PROJECT_BINARY_DIR}/documents) # of one that was here once
 file(GLOB documents RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS *.md)
 file(GLOB_RECURSE below RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS docs/*.md)
-list(APPEND documents ${below})
+list(APPEND documents ${below} bench/results/README.md) # which CONTRIBUTING.md links
 foreach(document ${documents})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${document})
   file(READ ${document} text)
