@@ -147,7 +147,7 @@ def page(results):
                         ("as sdpa", "equal to SDPA; the model's eager attention differs from both"),
                         ("wrong", "a stage differs"), ("crash", "an error that is not fxattn's"),
                         ("refused", "a `ValueError` or `TypeError` that names fxattn, mostly when the model is made"),
-                        ("no call", "nothing in the model asks for attention"),
+                        ("no call", "nothing in the model calls attention"),
                         ("not made", "no small model or input was made by rule, or eager attention does not run")):
         rows.append("| %s | %d | %s |" % (name, len(groups.get(name, ())), words))
     counts = ["| stage | equal | wrong | crash | refused |", "|---|---:|---:|---:|---:|"]
