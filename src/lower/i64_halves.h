@@ -19,7 +19,7 @@ typedef struct fxa__i64_halves {
     fxa_program own;
     fxa__node *nodes;
     fxa__output *outputs;
-    size_t capacity; /* of nodes */
+    size_t capacity; /* allocated nodes */
 } fxa__i64_halves;
 
 /* Rewrites p, which must outlive *out. *out must not be moved or copied, since it may point into itself. Returns false

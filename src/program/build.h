@@ -34,8 +34,8 @@ struct fxa_builder {
     size_t table_size;    /* a power of two, or 0 */
 
     size_t n_params, n_tensors, params_capacity, tensors_capacity;
-    fxa__decl *params;  /* in order of declaration; node.imm of a PARAM is the index here */
-    fxa__decl *tensors; /* in order of declaration; node.imm of a LOAD is the index here */
+    fxa__decl *params;  /* [n_params] in order of declaration; node.imm of a PARAM is the index here */
+    fxa__decl *tensors; /* [n_tensors] in order of declaration; node.imm of a LOAD is the index here */
 
     fxa_value score, mask, dscore; /* outputs; -1 = not set */
     size_t n_grads, grads_capacity;

@@ -20,7 +20,7 @@
 /* State of one finish. */
 typedef struct canon {
     fxa_builder *b;
-    fxa__output *outputs; /* in builder values and slots */
+    fxa__output *outputs; /* [n_outputs] with values and slots of the builder */
     size_t n_outputs, outputs_capacity;
     fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS];       /* sorted by name */
     int32_t param_slot[FXA_MAX_PARAMS], tensor_slot[FXA_MAX_TENSORS]; /* [builder slot] program slot */

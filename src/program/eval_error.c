@@ -12,7 +12,7 @@
 #define REFERENCE_ULPS 2 /* error of f64 libm functions in ulps; glibc's manual states at most 2, for tanh */
 
 fxa__arithmetic fxa__arithmetic_of(bool f64) {
-    /* In f64 the reference rounds like the engine: twice the error of one rounding, 2^-53. */
+    /* The reference is f64 too, so an f64 engine may differ by twice the error of one rounding, 2^-53. */
     fxa__arithmetic wide = {0x1p-52, 0x1p-1022, 1e300, false, NULL}, narrow = {0x1p-24, 0x1p-126, 0x1p120, true, NULL};
     return f64 ? wide : narrow;
 }
@@ -81,17 +81,17 @@ static double error_power(double a, double b, double y, double e_a, double e_b) 
 static double error_binary(const fxa__arithmetic *m, uint32_t op, double a, double b, double y, double e_a,
                            double e_b) {
     double quotient = a / b, e_q = error_divide(a, b, quotient, e_a, e_b);
-    double e_floor = e_q + (fabs(quotient) < INFINITY ? m->unit * fabs(quotient) : 0); /* of the rounded quotient */
+    double e_rounded = e_q + (fabs(quotient) < INFINITY ? m->unit * fabs(quotient) : 0);
     bool exact = e_a == 0 && e_b == 0 && fmod(a, b) == 0;
     switch (op) {
     case FXA_OP_MULZ:
     case FXA_OP_MUL: return error_through(b, e_a) + error_through(a, e_b) + e_a * e_b;
     case FXA_OP_DIVZ:
     case FXA_OP_DIV: return e_q;
-    case FXA_OP_FLOORDIV: return exact || error_floor_decided(quotient, 0, e_floor) ? 0 : INFINITY;
+    case FXA_OP_FLOORDIV: return exact || error_floor_decided(quotient, 0, e_rounded) ? 0 : INFINITY;
     case FXA_OP_MOD:
-        if (!exact && !error_floor_decided(quotient, 0, e_floor)) return INFINITY;
-        return e_a + error_through(floor(quotient), e_b) + m->unit * fabs(a); /* as a - b * floor(a / b) */
+        if (!exact && !error_floor_decided(quotient, 0, e_rounded)) return INFINITY;
+        return e_a + error_through(floor(quotient), e_b) + m->unit * fabs(a); /* computed as a - b * floor(a / b) */
     case FXA_OP_POW: return error_power(a, b, y, e_a, e_b);
     case FXA_OP_MIN:
     case FXA_OP_MAX:

@@ -42,7 +42,7 @@ bool fxa__builder_import_with(fxa_builder *b, const fxa_program *p, const fxa_va
     return !fxa__builder_failed(b);
 }
 
-/* Imports p with `score` in place of its input score; sets its new score and mask (NULL = not wanted). Returns
+/* Imports p with `score` in place of its input score; sets its new score and mask (NULL = not returned). Returns
  * FXA_E_MEMORY if memory ran out; other failures are recorded in b. */
 static fxa_status import_score(fxa_builder *b, const fxa_program *p, fxa_value score, fxa_value *new_score,
                                fxa_value *mask) {

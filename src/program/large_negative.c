@@ -83,7 +83,7 @@ static void negative_visit(const negative_walk *w, int32_t node) {
     case FXA_OP_MUL:
     case FXA_OP_DIV: negative_scale(w, n, reach); break;
     case FXA_OP_NEG: w->reach[n->arg[0]] |= negative_flip(reach); break;
-    case FXA_OP_FLOAT: w->reach[n->arg[0]] |= reach; break; /* of ints */
+    case FXA_OP_FLOAT: w->reach[n->arg[0]] |= reach; break; /* float(int) */
     case FXA_OP_ADD:
     case FXA_OP_SUB:
     case FXA_OP_MIN:

@@ -15,7 +15,7 @@
 
 /* Maximum number of tokens read again, in loop iterations and calls: nested loops multiply the work. */
 #define PARSE_MAX_STEPS 250000
-#define PARSE_MAX_PARAMETERS 16 /* of a function */
+#define PARSE_MAX_PARAMETERS 16 /* maximum number of a function's parameters */
 #define PARSE_ANY INT32_MAX     /* placeholder for every value while a body is only checked; never a builder's value */
 
 typedef enum fxa__symbol_kind {
@@ -93,7 +93,7 @@ typedef struct fxa__parser {
     size_t n_pending, pending_capacity;
     fxa__function *functions;
     size_t n_functions, functions_capacity;
-    fxa__binding *bindings; /* of all functions, then those that the calls being parsed have saved */
+    fxa__binding *bindings; /* [n_bindings] of all functions, then those that the calls being parsed have saved */
     size_t n_bindings, bindings_capacity;
     const fxa__caller *caller;     /* innermost call being parsed; NULL = none */
     bool checking;                 /* a body is checked at its definition: nothing is built, values are PARSE_ANY */
@@ -142,8 +142,8 @@ fxa_value fxa__parse_fail_type(fxa__parser *p, const char *wanted, bool tensor);
 fxa_value fxa__parse_fail_output(fxa__parser *p);
 /* Fails at the current token, an unknown name, and suggests the most similar known one. */
 fxa_value fxa__parse_fail_unknown(fxa__parser *p);
-/* Fails because tokens first to last must be a bool and are of type `given`. who: the construct, for the message. */
-fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const char *who, fxa_type given);
+/* Fails because tokens first to last must be a bool and are of type `given`. construct: named in the message. */
+fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const char *construct, fxa_type given);
 
 /* ---- Statements (parse.c) ---- */
 /* Parses the name that a param, tensor, let or fn statement declares. Returns its token; SIZE_MAX after a failure. */

@@ -114,9 +114,9 @@ static fxa_value expr_primary(fxa__parser *p) {
 
 /* Fails because tokens first to last, an operand of o, must be a bool; returns -1. */
 static fxa_value expr_fail_bool(fxa__parser *p, const fxa__operator *o, size_t first, size_t last, fxa_type given) {
-    char who[8];
-    (void)snprintf(who, sizeof who, "'%s'", o->text);
-    return fxa__parse_fail_bool(p, first, last, who, given);
+    char name[8];
+    (void)snprintf(name, sizeof name, "'%s'", o->text);
+    return fxa__parse_fail_bool(p, first, last, name, given);
 }
 
 static fxa_value expr_prefix(fxa__parser *p);

@@ -46,9 +46,9 @@ fxa_value fxa__parse_fail_builder(fxa__parser *p, size_t first, size_t last) {
     return fxa__parse_fail(p, first, last, e->status, "%s", e->text);
 }
 
-fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const char *who, fxa_type given) {
+fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const char *construct, fxa_type given) {
     return fxa__parse_fail(p, first, last, FXA_E_PROGRAM, "%s needs a bool, this is %s %s; compare it, as in x != 0",
-                           who, given == FXA_INT ? "an" : "a", fxa__type_name(given));
+                           construct, given == FXA_INT ? "an" : "a", fxa__type_name(given));
 }
 
 #define FAIL_BRACKETS "indices stand in one pair of [ ], as in t[h, q]"
@@ -292,7 +292,7 @@ fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
     if (advice)
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "unknown name '%.*s'; %s", (int)n.length, n.text, advice);
     if (alias) near = (fxa__name){alias, strlen(alias)};
-    /* Of names at equal distance the first wins; reserved words come before names of the program. */
+    /* The first of names at equal distance wins; reserved words come before names of the program. */
     for (size_t i = 0; !alias && i < p->lex.n_names; i++) {
         if (!fail_may_be(p, &p->symbols[i], after == TOK_LBRACKET)) continue;
         size_t d = fail_distance(&n, &p->lex.names[i], best - 1);

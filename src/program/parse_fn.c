@@ -183,7 +183,7 @@ static void fn_leave(fxa__parser *p, const fxa__function *f) {
     for (size_t i = f->n_parameters; i < f->n_bindings; i++) {
         fxa__binding *b = &p->bindings[first + i];
         const fxa__symbol *now = &p->symbols[b->name], *then = &p->bindings[f->first + i].symbol;
-        if (then->kind == SYM_OFFER && b->symbol.kind == SYM_OFFER) b->symbol = *now; /* of the same declaration */
+        if (then->kind == SYM_OFFER && b->symbol.kind == SYM_OFFER) b->symbol = *now; /* the declaration is the same */
     }
     fn_swap(p, first, f->n_bindings);
     p->n_bindings = first;

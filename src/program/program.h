@@ -99,7 +99,7 @@ typedef struct fxa__decl {
     char name[FXA_MAX_NAME + 1];
     uint8_t type;   /* fxa_type of the param, or of the value of a load */
     uint8_t dtype;  /* fxa_dtype of a tensor; 0 = a param */
-    uint8_t rank;   /* of a tensor */
+    uint8_t rank;   /* rank of a tensor */
     bool has_value; /* the param has a default */
     double value;   /* the default; of an int param, an integer in the int32 range */
 } fxa__decl;
@@ -190,7 +190,7 @@ typedef union fxa__val {
 
 typedef struct fxa__env {
     double score, dscore;
-    int32_t coord[FXA_INPUT_COUNT]; /* by fxa_input; [SCORE] and [DSCORE] unused */
+    int32_t coord[FXA_INPUT_COUNT]; /* [fxa_input] coordinates and lengths; SCORE and DSCORE are unused */
     const double *params;
     const fxa_view *tensors;
 } fxa__env;

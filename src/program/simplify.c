@@ -138,7 +138,7 @@ static fxa_value simplify_int(fxa_builder *b, const fxa__node *n) {
     }
 }
 
-/* and, or, xor of ints and of bools. `ones` is the constant with all bits set: -1, or true. */
+/* Identities of and, or, xor of ints and bools. `ones`: an operand is the constant with all bits set, -1 or true. */
 static fxa_value simplify_bits(fxa_builder *b, fxa__node *n) {
     const fxa__node *y = simplify_arg(b, n, 1);
     bool same = n->arg[0] == n->arg[1], zero = simplify_is_int(y, 0);
