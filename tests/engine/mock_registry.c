@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A registry with the mock device and the reference engine, for suites that are linked with it and so run there
+ * A registry with the mock device and ref, for test suites that are linked with it and so run on the mock device
  * (tests/CMakeLists.txt).
  */
 #include "support/mock_device.h"

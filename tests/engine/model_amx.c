@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The amx set of the cpu engine on a model of its tiles: linked into a test before the library, this takes the place of
- * isa_amx.c. It also says that the processor has AVX512_BF16, which is model_bf16.c, and AMX where it has all else that
- * the sets need: tests then cover both on any machine with AVX-512. On others the whole test is skipped, with 77.
+ * The amx kernel set of the cpu engine on emulated tiles. Linked into a test before the library, it replaces isa_amx.c.
+ * It also reports AVX512_BF16 (emulated by model_bf16.c) and AMX wherever the processor has the other features that the
+ * sets need, so tests cover both on any machine with AVX-512. Elsewhere the test is skipped with exit status 77.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The products of bf16 pairs of the cpu engine on a model of their instructions: linked into a test before the library,
- * this takes the place of isa_avx512bf16.c and isa_avx512bf16_decode.c, which it includes. model_amx.c says that the
- * processor has them. Compiled for AVX-512 alone, so that an instruction without a model is an error.
+ * The bf16 products of the cpu engine on emulated instructions. Linked into a test before the library, it replaces
+ * isa_avx512bf16.c and isa_avx512bf16_decode.c, which it includes. model_amx.c reports the feature. Compiled for plain
+ * AVX-512, so that an instruction without emulation is a compile error.
  */
 #if defined(__x86_64__)
 

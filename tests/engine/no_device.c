@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A test of the engines of CUDA devices where addresses have fewer bits than theirs (tests/CMakeLists.txt).
+ * Placeholder for tests of CUDA engines on machines whose addresses are shorter than a device's (tests/CMakeLists.txt).
  */
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The models of AVX512_BF16 and of AMX tiles, on which other tests run where the processor has neither: against what
- * Intel's manual says of one element, in scalar C, and against the instructions themselves where the processor has
- * them. Equal to the bit but for which NaN a sum becomes.
+ * The emulations of AVX512_BF16 and AMX tiles, which other tests use on processors without them: compared with Intel's
+ * definition of one element in scalar C, and with the instructions where the processor has them. Bit-equal, except for
+ * which NaN a sum becomes.
  */
 #include "base/cpu_features.h"
 #include "engine/cpu/kern_bf16.h"

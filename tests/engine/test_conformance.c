@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every engine against the reference: each feature, and all of them in random company, with random programs, shapes,
- * layouts and dtypes, forward and backward. One runner and one reference for all of them (R-34). What an engine refuses
- * it must have said in its support report (R-39).
- * How close is close: docs/numerics.md. FXA_TEST_ENGINE names one engine to test, also "ref" itself;
- * FXA_TEST_CASE=0x... replays the one case that a failure of a test names; FXA_TEST_DTYPE=bf16 gives all cases a Q of
- * that dtype.
+ * Every engine compared with the reference: each feature, and random combinations of all, with random programs, shapes,
+ * layouts and dtypes, forward and backward, by one runner and one reference (R-34). A refusal must agree with the
+ * support report (R-39). docs/numerics.md has the tolerances. FXA_TEST_ENGINE selects one engine, also ref;
+ * FXA_TEST_CASE=0x... repeats the case named by a failure; FXA_TEST_DTYPE=bf16 gives all cases that dtype of Q.
  */
 #include "support/conf_case.h"
 #include "support/isa.h"

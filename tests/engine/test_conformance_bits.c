@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The same bits: in every run, for any number of threads, through a caller's own parallel loop, from a plan that was
- * saved and loaded, and for a batch entry whatever else is in the batch (R-95). Forward, backward, all gradients.
+ * Deterministic results: same bits in every run, for any number of threads, through a caller's parallel loop, from a
+ * loaded plan, and for a batch entry in any batch (R-95). Forward, backward, all gradients.
  */
 #include "support/conf_case.h"
 #include "t.h"

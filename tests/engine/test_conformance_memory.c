@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * No engine reads or writes outside of what it was given: every buffer of a random problem, captured tensors, lengths,
- * pages and the workspace included, lies right before or right behind a page that faults, and inputs are read-only.
- * Results have the bits that they have elsewhere (so they do not depend on alignment), and runs allocate nothing.
+ * Engines access only the memory given to them: every buffer of a random problem, including captured tensors, lengths,
+ * pages and the workspace, is next to a page that faults, and inputs are read-only. Results have the same bits as
+ * elsewhere (so they do not depend on alignment), and runs allocate nothing.
  */
 #include "support/conf_guard.h"
 #include "support/guard.h"

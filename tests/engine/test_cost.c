@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a problem costs beside its run, for every engine: the workspace of long sequences. What its plan costs is
- * measured by bench/bench_plan.c.
+ * Memory of a problem apart from its run, for every engine: the workspace of long sequences. bench/bench_plan.c
+ * measures the time of plans.
  */
 #include "support/conf_case.h"
 #include "t.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The answers of the cpu engine about a mask, against the mask pair by pair: the class and the columns of a tile
- * (cpu_ask.c) and the bits of a tile that heads share (cpu_bits.c). Results never depend on how sharp an answer is, so
- * conformance tests see only wrong ones.
+ * The cpu engine's mask queries compared with the mask pair by pair: class and columns of a tile (cpu_ask.c), bits of a
+ * tile shared by heads (cpu_bits.c). Results do not depend on how precise a query is, so conformance tests only see
+ * wrong ones.
  */
 #include "t.h"
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backward pass of the cpu engine where it is cut: shapes around its blocks, tiles, strips and chunks, in every
- * instruction set that this machine has, against the reference engine, with every buffer against a forbidden page;
- * numbers that are not finite in pairs that do not count. Features, programs and dtypes at large are in
- * test_conformance.c, bits and finite differences in test_cpu_backward_bits.c.
+ * The backward pass of the cpu engine at shapes around its blocks, tiles, strips and chunks, in every instruction set
+ * of this machine, compared with ref, with every buffer at an inaccessible page; and non-finite values in masked pairs.
+ * Features, programs and dtypes in general are in test_conformance.c, bits and finite differences in
+ * test_cpu_backward_bits.c.
  *
- * Tolerance of f32: relative root mean square 2e-6 of each gradient: its sums err by some 2^-24 sqrt(terms) of their
- * size, and scores of magnitude 8 by 8 * 2^-24, which P takes over. f64: the same with 2^-53, 4e-15. The gradient of a
- * param is one number, a sum in which thousands of terms nearly cancel: ten times that.
+ * Tolerance in f32: relative RMS error 2e-6 of each gradient: its sums err by about 2^-24 sqrt(terms) of their size,
+ * and scores of magnitude 8 by 8 * 2^-24, which P inherits. f64: the same with 2^-53, 4e-15. The gradient of a param is
+ * one number, a sum in which thousands of terms nearly cancel: ten times that.
  */
 #include "support/attn_data.h"
 #include "support/isa.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backward pass of the cpu engine: the same bits with any number of threads and in every run, whatever lay in the
- * workspace; and its gradients in f64 against finite differences of its own forward pass (R-08, R-81).
+ * The backward pass of the cpu engine: same bits with any number of threads, in every run and with any contents of the
+ * workspace; and its f64 gradients compared with finite differences of its own forward pass (R-08, R-81).
  */
 #include "support/attn_data.h"
 

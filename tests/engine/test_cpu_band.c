@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cpu engine reads off a mask before it runs: bounds of q - k, whether they are all of it, and whether range
- * analysis is worth asking about the rest. Results never depend on the answers but for the bounds; time does.
+ * Properties that the cpu engine derives from a mask before a run: bounds of q - k, whether they are the entire mask,
+ * and whether range analysis of the rest is worthwhile. Only the bounds affect results; the others affect time.
  */
 #include "t.h"
 #include "engine/cpu/cpu_code.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What kernels do for captured tensors, of every instruction set this machine has: ints of every dtype, and offsets of
- * elements, against one element at a time. Operands end at a page that must not be touched.
+ * Kernels for captured tensors, in every instruction set of this machine: ints of every dtype, and element offsets,
+ * compared with one element at a time. Operands end at an inaccessible page.
  */
 #include "t.h"
 #include "base/dtype.h"

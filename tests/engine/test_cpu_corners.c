@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the cpu engine's shortcuts end, against the reference: coordinates that wrap around, lengths past those that
- * bands are true for, bits of masks that many batch entries or other lengths need, rows whose chunks are all masked,
- * masks too long for range analysis, and problems whose workspace no memory holds.
+ * Limits of the cpu engine's fast paths, compared with ref: wrapping coordinates, lengths beyond those for which bands
+ * are valid, mask bits shared by many batch entries or other lengths, rows with only masked chunks, masks too long for
+ * range analysis, and problems whose workspace exceeds memory.
  */
 #include "t.h"
 

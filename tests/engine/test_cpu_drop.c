@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dropout in the cpu engine's kernels, of every instruction set this machine has: decisions are those of base/philox.h,
- * pair by pair, for consecutive keys from any coordinate on and for all others, and what is dropped is 0 whatever it
- * was. Every operand ends at a page that must not be touched. What a machine lacks is skipped by name.
+ * Dropout kernels of the cpu engine, in every instruction set of this machine: decisions equal base/philox.h pair by
+ * pair, for consecutive keys from any coordinate and for other keys, and dropped values become 0, whatever they were.
+ * Operands end at an inaccessible page. Missing instruction sets are skipped by name.
  */
 #include "t.h"
 #include "base/philox.h"

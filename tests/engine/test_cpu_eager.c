@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bf16 products are no worse than attention as it is written by hand in bf16 ("eager"), where P and dS are stored as
- * bf16 between two matrix products: the root mean square error of every result against f64 is at most that of such a
- * computation, which rounds P, dS and the results and is in f64 otherwise, times 1.1. Real ones round more: scores and
- * dP.
+ * bf16 products are no worse than attention written out in bf16 ("eager"), where P and dS are stored as bf16 between
+ * two matrix products: the RMS error of every result relative to f64 is at most 1.1 times that of a computation that
+ * rounds P, dS and the results and is in f64 otherwise. Real ones round more: scores and dP.
  */
 #include "base/dtype.h"
 #include "engine/cpu/cpu.h"

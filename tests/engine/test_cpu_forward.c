@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's forward pass on shapes that cross its blocks: every instruction set against the reference engine,
- * the same bits for any number of threads, any run and any batch around, special rows, and not one byte read or written
- * outside of the given buffers. Features and dtypes in all combinations are the conformance test's.
+ * The cpu engine's forward pass at shapes around its blocks: every instruction set compared with ref, same bits for any
+ * number of threads, any run and any batch, special rows, no access outside of the given buffers. Combinations of
+ * features and dtypes are in the conformance test.
  */
 #include "t.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's kernels, of every instruction set this machine has, against plain loops in double: products, rows
- * and masks as bits (storage and decoding are in test_cpu_storage.c), in random sizes with all remainders, with NaN and
- * infinities. Every operand ends at a page that must not be touched, and what lies around a result must stay as it was.
- * What a machine lacks is skipped by name.
+ * The cpu engine's kernels, in every instruction set of this machine, compared with simple loops in double: products,
+ * rows and mask bits (storage and decoding are in test_cpu_storage.c), in random sizes with all remainders, with NaN
+ * and infinities. Operands end at an inaccessible page, and memory around a result must not change. Missing sets are
+ * skipped by name.
  */
 #include "t.h"
 #include "base/dtype.h"

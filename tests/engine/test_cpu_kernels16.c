@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sets that multiply in bf16: products of rows and of decoding, special values, nothing touched outside; their
- * panels and who chooses them are in test_cpu_panels16.c. Runs twice: on the processor's own instructions where it has
- * them, and linked with a model of them.
+ * Kernel sets that multiply in bf16: products of rows and of decoding, special values, nothing accessed outside. Panels
+ * and selection are in test_cpu_panels16.c. Runs twice: with the processor's instructions if it has them, and emulated.
  */
 #include "k16_rig.h"
 #include "support/guard.h"

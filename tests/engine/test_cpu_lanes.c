@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lanes of the backward pass never meet in a sum that they share. Random programs load one tensor at several places
- * with permuted, shifted, reversed and folded coordinates, under coordinate maps of every kind, at sizes that take each
- * path of the cut: one sum for all lanes, one for each, none; lanes by batch entry, head and chunk; pages.
- *
- * First by counting: every pair's elements are computed here, and no two lanes may touch one of a shared sum, no two
- * pairs one of a gradient that is written without a sum. Then by running: the same bits with any number of threads.
- * The thread sanitizer sees a lane's mistake in the second even where the bits do not show it.
+ * Threads of the backward pass never add to the same element of a partial sum. Random programs load one tensor at
+ * several places with permuted, shifted, reversed and folded coordinates, with coordinate maps of every kind, at sizes
+ * that take each way of partitioning: one sum for all threads, one for each, none; by batch entry, head and chunk;
+ * pages. First by counting: from every pair's elements, no two threads may touch one element of a shared sum, and no
+ * two pairs one of a gradient written without a sum. Then by running: same bits with any number of threads.
+ * ThreadSanitizer detects a race in the second part even if the bits agree.
  */
 #include "engine/cpu/cpu_backward.h"
 #include "support/attn_data.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * V near the end of its type in the cpu engine, against the reference: sums of weights times V leave the range of
- * floats long before they are divided by the sum of weights, and O is in that range all the same. By tiles and in
- * decoding, of one chunk of keys and of several, with all that is in a row besides: small columns, sinks, dropout,
- * masks, what is not finite where weights are 0, a result that is there already. And gradients, which have no such
- * quotient, where none of their sums leaves the range.
+ * V near the limit of its type in the cpu engine, compared with ref: sums of weights times V overflow before they are
+ * divided by the sum of weights, while O does not. In tiles and in decoding, with one and several chunks of keys, and
+ * with everything else in a row: small features, sinks, dropout, masks, non-finite values with weight 0, accumulation
+ * into O. And gradients, which have no such quotient, as long as their sums do not overflow.
  */
 #include "t.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks alone, as formulas over rows of bits (tape_formula.c, tape_mask.c): random bools joined in every way, pair by
- * pair against the evaluator, on every instruction set of this machine. Rows repeat and move on, keys lie evenly or not
- * and reach the ends of int32, indices leave their tensors. What a formula leaves out is counted, not timed.
+ * Masks as formulas over rows of bits (tape_formula.c, tape_mask.c): random bools combined in every way, compared with
+ * the evaluator pair by pair, in every instruction set of this machine. Rows repeat and advance, keys are evenly spaced
+ * or not and reach the ends of int32, indices are out of bounds. Skipped work is counted, not timed.
  */
 #include "t.h"
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's functions of vectors, of every instruction set this machine has, against libm of a wider type.
- * Errors are counted in ulps of the exact result and must stay below what function_ulps.h promises, by less than one
- * where the set errs most. In f32 the default run takes every 40009th of all 2^32 operands; FXA_TEST_SCALE=40009 takes
- * all of them, on all processors.
+ * The cpu engine's vector functions, in every instruction set of this machine, compared with libm of a wider type.
+ * Errors in ulps of the exact result must stay below those of function_ulps.h, by less than one for the worst set. In
+ * f32 the default run takes every 40009th of all 2^32 operands; FXA_TEST_SCALE=40009 takes all, on all processors.
  */
 #define _DEFAULT_SOURCE 1 /* sysconf */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradient of a captured tensor in which every pair has an element for itself, against ref: the cpu engine adds to
- * it where it lies, without sums of its own. Every dtype, dense and strided, with elements that no pair has, cleared or
- * added to; and no workspace that grows with the tensor.
+ * Gradients of captured tensors with one element per pair, compared with ref: the cpu engine adds to them in place,
+ * without partial sums. Every dtype, dense and strided, with elements that no pair reads, cleared or accumulated; the
+ * workspace does not grow with the tensor.
  */
 #include "t.h"
 #include "base/dtype.h"

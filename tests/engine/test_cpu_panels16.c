@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sets that multiply in bf16: what panels hold, out of floats and straight from storage, and which problems the
- * sets are chosen for. Runs twice, as test_cpu_kernels16.c does, which has the products.
+ * Kernel sets that multiply in bf16: contents of panels, packed from floats and from storage, and the problems for
+ * which the sets are chosen. Runs twice, like test_cpu_kernels16.c, which tests the products.
  */
 #include "k16_rig.h"
 

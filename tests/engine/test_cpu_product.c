@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products with packed operands (cpu_product.h), of every format that this machine can run, through the functions that
- * the passes use. Numbers are small and whole, so that products are exact in every format and are compared as such;
- * what a format must not look at is NaN, and what lies around a result must stay as it was.
+ * Products with packed operands (cpu_product.h), in every format of this machine, through the functions that the passes
+ * use. Values are small integers, so products are exact in every format; elements that a format must not read are NaN,
+ * and memory around a result must not change.
  */
 #include "t.h"
 

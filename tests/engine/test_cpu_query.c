@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cpu engine says of programs with an operation that it has no code for: a refusal that names it. There is no
- * such operation, so nodes of real programs are given codes that are none, or types that their operation has not.
+ * Support reports of the cpu engine for programs with an operation that it has no code for: a refusal that names it. No
+ * such operation exists, so nodes of real programs get invalid operations, or types that their operation lacks.
  */
 #include "t.h"
 

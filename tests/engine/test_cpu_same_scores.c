@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward computes the scores of forward again, to the bit (docs/numerics.md). Shown from outside, for every
- * instruction set: a program turns the last digits of a score into a new score between 0 and 4, so that one other bit
- * anywhere changes a probability by more than a tenth. With V the identity, O is forward's matrix of probabilities;
- * with dO the identity, dV is backward's, transposed; the two must agree.
+ * Backward recomputes the scores of forward bit by bit (docs/numerics.md). Shown from outside, for every instruction
+ * set: a program maps the last digits of a score to a new score between 0 and 4, so that one different bit changes a
+ * probability by more than a tenth. With V the identity, O is forward's matrix of probabilities; with dO the identity,
+ * dV is backward's, transposed; the two must agree.
  */
 #include "support/attn_data.h"
 #include "support/isa.h"

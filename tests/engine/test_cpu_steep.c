@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Steep programs in f32: where a last digit of a score is another probability. The cpu engine's results are finite
- * wherever those of f64 are, and each is off by at most 8 times what attention written out in f32 ("eager": every
- * operation rounded once, probabilities kept from forward for backward) is off by. LSE goes from pass to pass in f64.
- * With an f32 LSE results are finite too, and probabilities at most 1.
+ * Steep programs in f32, where the last digit of a score changes a probability. The cpu engine's results are finite
+ * wherever those of f64 are, and the error of each is at most 8 times that of attention written out in f32 ("eager":
+ * every operation rounded once, probabilities stored for backward). LSE is passed between passes in f64. With an f32
+ * LSE results are finite too, and probabilities at most 1.
  */
 #include "support/isa.h"
 #include "t.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's kernels that read and write tensors as they are stored, of every instruction set this machine has,
- * against plain loops in double: every dtype, strides, NaN, infinities, subnormals and all halves; and decoding, which
- * multiplies keys and values as they lie. Every operand ends at a page that must not be touched.
+ * Kernels of the cpu engine that read and write stored tensors, in every instruction set of this machine, compared with
+ * simple loops in double: every dtype, strides, NaN, infinities, subnormals and all halves; and decoding, which
+ * multiplies stored keys and values directly. Operands end at an inaccessible page.
  */
 #include "base/dtype.h"
 #include "support/reals.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tapes of random programs, their derivatives and backward programs, on every instruction set of this machine, bit by
- * bit against an evaluator of one pair at a time; and what a tape is asked for. Texts for what random programs seldom
- * have are in test_cpu_tape_cases.c.
+ * Row bytecode of random programs, their derivatives and backward programs, in every instruction set of this machine,
+ * bit by bit compared with an evaluator of single pairs; and queries of a tape. Rare features are in
+ * test_cpu_tape_cases.c.
  */
 #include "support/attn_case.h"
 #include "support/gen.h"

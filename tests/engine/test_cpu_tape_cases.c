@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tapes of texts, on every instruction set of this machine against the evaluator: loads of every index and dtype, whole
- * elements of 64 bits, joined operations, values of a backward pass that are no rows. Random programs are in
+ * Row bytecode of given texts, in every instruction set of this machine, compared with the evaluator: loads with every
+ * index and dtype, 64-bit elements, fused operations, scalar values in a backward pass. Random programs are in
  * test_cpu_tape.c.
  */
 #include "support/attn_case.h"

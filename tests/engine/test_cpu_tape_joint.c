@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Joint tapes: score and derivative of a row in two halves of one tape. Bit by bit what the evaluator has; scores with
- * the bits of their own tape, whatever is joined in it; and no function of the score computed twice.
+ * Fused value-and-gradient bytecode: score and derivative of a row in two halves of one tape. Bit-equal to the
+ * evaluator; scores have the bits of the separate tape; no function of the score is computed twice.
  */
 #include "support/attn_case.h"
 #include "support/gen.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every row operation of tapes, in every variant and on every instruction set, lane by lane against its meaning on
- * special and random operands. exp, tanh and their like are held against their own plain variant only: test_cpu_math.c
- * bounds them.
+ * Every row operation of the bytecode, in every variant and instruction set, lane by lane compared with its definition
+ * on special and random operands. exp, tanh and similar functions are compared with their simple variant only:
+ * test_cpu_math.c bounds them.
  */
 #include "t.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values that need a head and a key but no row: they are computed once for the rows of a head, which ones they are, and
- * that they are those of the right head and block however rows and blocks follow each other.
+ * Values that depend on head and key but not on the row: they are computed once for the rows of a head, in any order of
+ * rows and blocks, and belong to the right head and block.
  */
 #include "t.h"
 

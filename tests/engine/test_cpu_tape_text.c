@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_plan_dump: the tapes of the cpu engine as text. Every kind of instruction is in the table; random programs are
- * listed whole, with names for all that is read and written; and the call keeps the rules of two-call functions.
+ * fxa_plan_dump: the cpu engine's bytecode as text. Every kind of instruction is in the table; random programs are
+ * listed completely, with names for everything read and written; and the function follows the rules of two-call output.
  */
 #include "t.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cuda engine says of problems before anything is compiled: every row of its table of refusals is reached, and
- * what is taken gets the kernels that it should. test_cuda_promise.c and test_cuda_keys.c have the rest of it.
+ * Support reports of the cuda engine before compilation: every row of its table of refusals is reached, and supported
+ * problems get the expected kernels. More in test_cuda_promise.c and test_cuda_keys.c.
  */
 #include "cuda_choice_rig.h"
 #include "engine/cuda/cuda_sources.h"

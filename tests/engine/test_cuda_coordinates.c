@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Coordinates of problems written into programs of the cuda engine: at local indices the program gives what the
- * problem's own gives at the coordinates that src/problem/geometry.c says, for random maps, positions and shards.
+ * Coordinates written into programs of the cuda engine: at local indices the program gives the value of the problem's
+ * program at the coordinates of src/problem/geometry.c, for random maps, start positions and shards.
  */
 #include "engine/cuda/cuda.h"
 #include "plan/plan.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What few problems have, held against the host's half of the CUDA engine: programs whose parts share much, words that
- * are no ints, backward programs with tensors of their own. Neither a device nor NVRTC is needed.
+ * Rare programs in the host part of the cuda engine: many shared parts, words that are not ints, backward programs with
+ * their own tensors. Needs neither a device nor NVRTC.
  */
 #include "engine/cuda/cuda.h"
 #include "problem/problem_private.h"

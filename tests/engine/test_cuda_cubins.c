@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cubins that the cuda engine did not make itself: damaged ones, and saved ones of other kernels.
+ * Cubins that the cuda engine did not make: damaged ones, and saved ones of other kernels.
  */
 #include "cuda_engine_rig.h"
 #include "support/guard.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuda engine's instances and code, on stand-ins for the driver and for NVRTC: plans for a device and for a
- * profile, as bytes and back, in the folder of compiled code; what code is shared. What fails: test_cuda_failures.c;
- * what real NVRTC makes of the sources: test_cuda_builds.c; runs: test_cuda_run.c.
+ * Instances and code of the cuda engine, on stand-ins for the driver and NVRTC: plans for a device and for a target,
+ * plan bytes, the disk cache, shared code. Failures are in test_cuda_failures.c, the real NVRTC in test_cuda_builds.c,
+ * runs in test_cuda_run.c.
  */
 #include "cuda_engine_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sums of the cuda engine's captured gradients (exact.cuh) on the host: in any order the same bits, and the exact sum;
- * held against whole numbers where those have room and against differences that leave a small rest of large numbers.
+ * Order-independent sums of the cuda engine's captured gradients (exact.cuh), on the host: same bits in any order, and
+ * exact; compared with integers where they suffice, and with cancelling large numbers.
  */
 #include "exact_rig.h"
 #include "t.h"

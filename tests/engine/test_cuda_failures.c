@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What goes wrong while the cuda engine makes a plan, on stand-ins for the driver and for NVRTC: every call of both in
- * turn and every allocation, compilers that say no or are not there, variables of the environment.
+ * Failures while the cuda engine makes a plan, on stand-ins for the driver and NVRTC: every call of both and every
+ * allocation in turn, compilers that fail or are missing, environment variables.
  */
 #include "cuda_engine_rig.h"
 #include "support/fail_alloc.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * program.cuh in form: what of a program is said in which way, numbers that a run fills in for soft caps, programs that
- * are as large as kernels take and larger, and memory that runs out. That text means the program: test_cuda_program.c.
+ * Form of the generated program.cuh: which parts of a program are written in which way, constants that a run fills in
+ * for soft caps, programs of maximum size and above, failing memory. Its meaning is tested by test_cuda_program.c.
  */
 #include "lower/lower_rig.h"
 

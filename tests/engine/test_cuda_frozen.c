@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The frozen maximum of the Hopper forward kernel on the host (docs/cuda-kernels.md, Numbers): rows are computed as a
- * consumer computes them, tile by tile in f32, with the decisions of src/engine/cuda/frozen.cuh, and held against f64.
- * A row that is kept must be right, and so must one that is computed again; cases say whether one must be. So a bound
- * of that file that is too wide fails here, without a GPU. What V becomes where it is not finite is tried for all
- * halves.
+ * The fixed maximum of the Hopper forward kernel, on the host (docs/cuda-kernels.md, Numbers): rows are computed tile
+ * by tile in f32 as a consumer warpgroup does, with the decisions of src/engine/cuda/frozen.cuh, and compared with f64.
+ * A row that is not recomputed must be right, and so must a recomputed one; cases state whether recomputation is
+ * required. So a bound that is too wide fails here, without a GPU. Non-finite V is tried for all halves.
  */
 #include "base/dtype.h"
 #include "t.h"

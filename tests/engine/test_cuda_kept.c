@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cuda engine keeps between runs, on the driver of cuda_run_rig.h: counters of an instance, parts of which
- * workspaces have as their own, and tables that are written with the plan.
+ * State of the cuda engine between runs, on the driver of cuda_run_rig.h: counters of an instance, which slices
+ * workspaces have, and tables written with the plan.
  */
 #include "cuda_run_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What code of the cuda engine depends on, which is in its keys, and what is an argument of a run; what a run costs
- * beside one of cudnn.
+ * Keys of the cuda engine's code: what code depends on and what is a run argument; and estimated costs of runs compared
+ * with cudnn's.
  */
 #include "cuda_choice_rig.h"
 #include "engine/cudnn/cudnn.h"

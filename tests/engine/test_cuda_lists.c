@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What runs of the cuda engine have before their main kernels, as cuda_run_rig.h sees it: words and ranges of what
- * masks read, tile lists of any length; and decoding, whose splits do not depend on the batch.
+ * Kernels before the main kernels of the cuda engine, recorded by cuda_run_rig.h: words and ranges of data that masks
+ * read, tile lists of any length; and decoding, whose splits do not depend on the batch.
  */
 #include "cuda_run_rig.h"
 

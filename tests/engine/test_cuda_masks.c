@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Masks that read words and tables along many positions: random ones, compiled as C++ for the host, call no tile empty
- * or full that is not, and say of every pair what the evaluator says. Rows are longer than the blocks of 64 positions
- * for which ranges are known. Skips by name where there is no C++ compiler.
+ * or full wrongly, and equal the evaluator for every pair. Rows exceed the blocks of 64 positions with known ranges.
+ * Skipped by name without a C++ compiler.
  */
 #include "cuda_text_rig.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * program.cuh in meaning: generated text compiled as C++ for the host, with what it calls of CUDA defined there, gives
- * the new score, slope, mask and gradients of the evaluator within the running error of f32, for listed and random
- * programs, and calls no tile empty or full that is not. Skips by name where there is no C++ compiler.
+ * Meaning of the generated program.cuh: compiled as C++ for the host, with the CUDA functions that it calls defined
+ * there, it gives the evaluator's new score, derivative, mask and gradients within the running error of f32, for listed
+ * and random programs, and calls no tile empty or full wrongly. Skipped by name without a C++ compiler.
  */
 #include "cuda_text_rig.h"
 #include "exact_rig.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cuda engine promises to the text of a program, of sizes, indices and factors, and what it makes of backward
- * programs of the caller's and of masks that read the score.
+ * Assumptions that the cuda engine's generated text may make about sizes, indices and factors; user-written backward
+ * programs; masks that read the score.
  */
 #include "cuda_choice_rig.h"
 

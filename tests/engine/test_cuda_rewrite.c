@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the text of a program is made from, in f64: the rewritten program has the values, slopes and gradients of the
- * problem's, infinities and NaN included, whatever params are; bounds of values and slopes that are said to be finite
- * hold for any scores and tensors.
+ * Rewriting of programs for the cuda engine, in f64: the rewritten program has the problem's values, derivatives and
+ * gradients, infinities and NaN included, for any params; bounds claimed for values and derivatives hold for any scores
+ * and tensors.
  */
 #include "engine/cuda/cuda.h"
 #include "lower/lower_rig.h"

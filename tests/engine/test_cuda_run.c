@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs of the cuda engine on a driver that only writes down what it is asked for: kernels that are launched, their
- * grids, arguments and maps, and that all that they may touch of the workspace lies in it, apart from each other. What
- * kernels make of it is shown on a GPU (tests/gpu/test_cuda_device.c). No pointer here leads anywhere.
+ * Runs of the cuda engine on a driver that only records calls: launched kernels with grids, arguments and maps, and
+ * parts of the workspace that are within it and disjoint. tests/gpu/test_cuda_device.c runs the kernels on a GPU.
+ * Pointers here are never dereferenced.
  */
 #include "cuda_run_rig.h"
 

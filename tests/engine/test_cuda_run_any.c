@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs of random problems with random programs on a driver that only writes down what it is asked for: whatever is
- * taken lies in its workspace, apart from each other, and gives the driver what it takes (cuda_run_rig.h). Strides,
- * types, sizes of captured tensors, coordinates and backward programs are any that a problem may have.
+ * Random problems and programs on a driver that only records calls: all parts of the workspace are within it and
+ * disjoint, and the driver accepts the arguments (cuda_run_rig.h). Any strides, types, sizes of captured tensors,
+ * coordinates and backward programs that a problem may have.
  */
 #include "cuda_run_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Gradients of params, captured tensors and pages in runs of the cuda engine, on the driver of cuda_run_rig.h: launches
- * and the workspace that they take.
+ * and their workspace.
  */
 #include "cuda_run_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments of the cuda engine's kernels that only a device shows otherwise, on the driver of cuda_run_rig.h: words of
- * captured tensors with their strides, sinks with their gradients, dropout.
+ * Arguments of the cuda engine's kernels, on the driver of cuda_run_rig.h: words of captured tensors with their
+ * strides, sinks with their gradients, dropout.
  */
 #include "cuda_run_rig.h"
 

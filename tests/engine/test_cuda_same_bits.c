@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backward pass computes scores again, and has to get what the forward had to the bit: texts of both passes of one
- * program, compiled as C++ for the host, give the same value for every pair. Soft caps are bent in other ways by the
- * two (score.cuh), and left out. Skips by name where there is no C++ compiler.
+ * The backward pass recomputes scores and must get forward's bits: texts of both passes of a program, compiled as C++
+ * for the host, give the same value for every pair. Soft caps use different tanh variants in the two (score.cuh) and
+ * are left out. Skipped by name without a C++ compiler.
  */
 #include "cuda_text_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sin, cos and tan of the cuda engine (turns.cuh) on the host, against those of long double: within 2 and 4 ulps for
- * floats of every size, odd and even as they should be, NaN of what is not finite, signs of zeros.
+ * sin, cos and tan of the cuda engine (turns.cuh) on the host, compared with long double: within 2 and 4 ulp for floats
+ * of every size, odd and even symmetry, NaN for non-finite operands, signs of zeros.
  */
 #include "host_device.h"
 #include "t.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gradients of a captured tensor in the cuDNN engine, on the stand-ins or a device: of those that cuDNN has
- * (cudnn_bias.c), against the reference; and the reason for all others that the program says (test_cudnn_support.c has
- * those of the problem).
+ * Gradients of a captured tensor in the cuDNN engine, on the stand-ins or a device: those that cuDNN supports
+ * (cudnn_bias.c), compared with ref; and the reasons for refusing others by the program (test_cudnn_support.c has those
+ * by the problem).
  */
 #include "cudnn_rig.h"
 #include "support/conf_case.h"

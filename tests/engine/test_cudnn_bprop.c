@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The caller's own backward program in the cuDNN engine, on the stand-ins: programs that are no derivative of what runs
- * forward, with params and captured tensors of their own beside those of the score program, against the reference;
- * what of them is refused; whose memory their tensors are. Random ones are in test_cudnn_lowering.c.
+ * User-written backward programs in the cuDNN engine, on the stand-ins: programs that are not the derivative of the
+ * forward program, with their own params and captured tensors, compared with ref; refusals; ownership of their tensors.
+ * Random ones are in test_cudnn_lowering.c.
  */
 #include "cudnn_rig.h"
 #include "plan/plan.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuDNN engine as an engine, on stand-ins for the driver and for cuDNN (tests/standin): when it opens and when not,
- * every call of driver and library failing in turn, memory, threads. What it refuses is in test_cudnn_programs.c;
- * whether its graphs are right is for test_cudnn_lowering.c; devices and streams are in test_cudnn_places.c, bytes of
- * plans in test_cudnn_saved.c.
+ * The cuDNN engine on stand-ins for the driver and cuDNN (tests/standin): when it opens, every call of driver and
+ * library failing in turn, memory, threads. Refusals are in test_cudnn_programs.c, correct graphs in
+ * test_cudnn_lowering.c, devices and streams in test_cudnn_places.c, plan bytes in test_cudnn_saved.c.
  */
 #include "cudnn_rig.h"
 #include "standin/standin_profile.h"

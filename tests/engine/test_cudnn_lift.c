@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Constants of programs as numbers of a plan (cudnn_lift.c), on the stand-ins: programs that differ in numbers alone
- * are built once, found on disk and in plan bytes, and each runs with its own; and graphs are what they are with
- * constants in place. What is right is said by the same program with params, which test_cudnn_lowering.c holds against
- * the reference.
+ * Parameterized programs of the cuDNN engine (cudnn_lift.c), on the stand-ins: programs that differ in constants only
+ * are built once and found on disk and in plan bytes, and each runs with its own constants; graphs equal those with
+ * constants in place. The expected results come from the same program with params.
  */
 #include "cudnn_rig.h"
 #include "plan/plan.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cuDNN engine refuses by the problem and its program together, beyond the rows of the support table
- * (test_cudnn_support.c), with neighbours that are taken. Needs no cuDNN: versions and devices are said.
+ * Refusals of the cuDNN engine that depend on problem and program together, beyond the support table
+ * (test_cudnn_support.c), with supported neighbours. Needs no cuDNN: versions and devices are given.
  */
 #include "cudnn_cases.h"
 

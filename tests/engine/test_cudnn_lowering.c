@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuDNN engine against the reference, its graphs evaluated by a stand-in for cuDNN (tests/standin): problems of all
- * that it supports, with random programs, both passes. What is shown is that the graph which cuDNN gets means what the
- * problem does. On a machine with a GPU `make test-gpu` runs the same on cuDNN itself (without FXA_TEST_STANDIN and its
- * folder in the loader's path), with larger shapes besides, and the cpu engine on every case that cudnn takes, as a
- * third opinion. Bounds are those of all engines (docs/numerics.md). Set FXA_TEST_CASE=0x... to replay the case that a
- * failure names.
+ * The cuDNN engine compared with ref, its graphs evaluated by the cuDNN stand-in (tests/standin): problems with
+ * everything it supports, random programs, both passes. It shows that the graph means what the problem does. `make
+ * test-gpu` runs the same on cuDNN itself (without FXA_TEST_STANDIN and its folder in the loader's path), with larger
+ * shapes and the cpu engine as a third opinion. Tolerances are those of all engines (docs/numerics.md).
+ * FXA_TEST_CASE=0x... repeats the case named by a failure.
  */
 #include "support/conf_frame.h"
 #include "support/own_engines.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the cuDNN engine computes, on the stand-ins: whose memory it is given, two devices, streams that are recorded,
- * and fxa_merge there.
+ * Devices of the cuDNN engine, on the stand-ins: ownership of memory, two devices, captured streams, fxa_merge.
  */
 #include "cudnn_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems and programs that the cuDNN engine refuses, and how it says so: what is wrong, and what to write instead,
- * which is taken. And how it tells the graphs of those that it takes. On the stand-ins (tests/standin).
+ * Problems and programs that the cuDNN engine refuses, with messages that state the cause and a supported replacement;
+ * and how it distinguishes graphs. On the stand-ins (tests/standin).
  */
 #include "cudnn_rig.h"
 

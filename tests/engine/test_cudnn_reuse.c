@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cuDNN engine does not compute (cudnn_reuse.c): operations of the graphs are counted, and where leaving
- * something out could show, in factors that are 0 or no number, results are held against the reference.
+ * Operations that the cuDNN engine leaves out (cudnn_reuse.c): operations of the graphs are counted, and results are
+ * compared with ref where an omission could show, in factors of 0 or NaN.
  */
 #include "cudnn_rig.h"
 #include "plan/plan.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The last look at a graph before cuDNN gets it (cudnn_rules.c), at forms that the lowering does not write: each is
- * one that a device took without a word and computed wrongly. Needs no cuDNN.
+ * The final check of a graph before cuDNN (cudnn_rules.c), for forms that the lowering never emits: a device accepted
+ * each of them and computed it wrongly. Needs no cuDNN.
  */
 #include "engine/cudnn/cudnn_attention.h"
 #include "t.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans of the cuDNN engine as bytes, on the stand-ins: saved for a profile and run on the device that it describes, in
- * the folder of compiled code, failing at every call, and with sections that are not what they should be.
+ * Plan bytes of the cuDNN engine, on the stand-ins: saved for a target and run on that device, in the disk cache,
+ * failing at every call, and with invalid sections.
  */
 #include "cudnn_rig.h"
 #include "plan/stage.h"

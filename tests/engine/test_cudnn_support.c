@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The support table of the cuDNN engine: a case for every row, at which its reason is given, and a neighbour of the
- * case that is taken. Needs no cuDNN: versions and devices are said.
+ * The support table of the cuDNN engine: for each row a case that gives its reason, and a supported neighbour. Needs no
+ * cuDNN: versions and devices are given.
  */
 #include "cudnn_cases.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention at the edges: odd shapes and empty ones, scores and addresses that are far away, and exactly the memory
- * that a plan asks for.
+ * Attention at its limits: odd and empty shapes, extreme scores and addresses, and exactly the workspace that a plan
+ * requires.
  */
 #include "support/attn_oracle.h"
 #include "support/whole.h"

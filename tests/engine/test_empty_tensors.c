@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Captured tensors without elements, whose other sizes may be as large as they like: loads read 0, gradients get
- * nothing, and no engine counts what is not there. Also bprop programs beside sums that the derivative makes.
+ * Captured tensors without elements, whose other sizes may be huge: loads read 0, gradients receive nothing, and no
+ * engine computes with missing elements. Also user-written backward programs next to sums of the derivative.
  */
 #include "support/attn_data.h"
 #include "t.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which of the two engines of CUDA devices makes a plan, on stand-ins for the driver, cuDNN and NVRTC: the cheaper one
- * where both say yes, the other where one refuses or its compiler does, the one that is named; and what the support
- * answer says of costs. What the costs are: test_cuda_keys.c.
+ * Choice between the two CUDA engines, on stand-ins for the driver, cuDNN and NVRTC: the faster one if both support the
+ * problem, the other one if one refuses or its compiler does, the named one; and the costs in support reports.
+ * test_cuda_keys.c tests the costs.
  */
 #include "engine/cuda/cuda.h"
 #include "engine/cudnn/cudnn.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whose the pointers of a run are, in the engines of CUDA devices: each of them that leads somewhere on the device is
- * asked about, and named where it is memory of the host; on a driver that knows which address is whose. The rows below
- * are the public structure's, by hand, and not those of src/problem which the engines go by.
+ * Ownership of a run's pointers in the CUDA engines: each device pointer is checked, and named if it is host memory, on
+ * a driver that knows the owner of each address. The rows below repeat the public structs by hand, independent of
+ * src/problem.
  */
 #include "engine/gpu_engine.h"
 #include "problem/problem_private.h"

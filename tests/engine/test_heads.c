@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `heads`, the number of query heads, through every layer: a problem cut by heads is the whole to the last bit when its
- * parts say how many heads the whole has; tiles, indices, keys, the cache and bytes.
+ * `global_heads`, the number of query heads, through every layer: a problem split by heads equals the entire problem
+ * bit by bit if its parts state the total number; tiles, indices, keys, cache and bytes.
  */
 #include "support/own_context.h"
 #include "t.h"
