@@ -64,6 +64,6 @@ def _is_installed(library: str) -> bool:
 
 
 def __dir__() -> _typing.List[str]:
-    """The names of the package: of the front ends those whose libraries are installed, since help() imports all."""
+    """Returns the public names, with the front ends whose libraries are installed: help() imports every listed name."""
     front_ends = filter(_is_installed, _FRONT_ENDS)
     return sorted({*__all__, "trace", *front_ends, *(name for name in globals() if name.startswith("__"))})

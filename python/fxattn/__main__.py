@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m fxattn` and the script `fxattn`: the command line, which is a program of its own beside the library. It
-takes the place of the interpreter, so that signals, pipes and exit codes are the command's."""
+"""`python -m fxattn` and the script `fxattn`: the command line, a program of its own beside the library. It replaces
+the interpreter's process, so signals, pipes and exit codes are those of the command."""
 import os
 import sys
 from typing import List, NoReturn, Optional
@@ -10,7 +10,7 @@ from ._library import FOLDER
 
 
 def command_path() -> str:
-    """The file of the command inside the package."""
+    """Returns the file of the command inside the package."""
     path = os.path.join(FOLDER, "fxattn.exe" if os.name == "nt" else "fxattn")
     if not os.path.exists(path):
         raise LibraryError("the fxattn command is not in %s: install the package" % FOLDER)

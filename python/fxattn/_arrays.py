@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy arrays for the library: taken from whatever the user has, described by address, storage type and strides, and
-read in a layout. What NumPy can hold and the library cannot is refused here, by name.
-"""
+"""NumPy arrays for the library: converted from arrays of any library, described by address, storage type and strides,
+and read in a layout. Types that NumPy has and the library lacks are refused here by name."""
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -20,8 +19,9 @@ ALL = (*FLOATS, *INTS, _abi.B8)
 
 
 def as_array(value: Any, what: str, accepted: Sequence[int] = ALL) -> np.ndarray:
-    """The array of a value: itself, or what NumPy makes of it (other libraries' tensors without a copy where they lie
-    in memory of the host); native byte order, aligned. Its storage type is one of the accepted."""
+    """Returns a NumPy array of a value, in native byte order and aligned: the value itself, or what NumPy makes of it
+    (tensors of other libraries without a copy where they are in host memory). Raises ArgumentTypeError for a storage
+    type that is not accepted."""
     if value is None:
         raise ArgumentTypeError("%s is None; an array is accepted" % what)
     if not isinstance(value, np.ndarray):
@@ -50,7 +50,7 @@ def _foreign(value: Any, what: str) -> np.ndarray:
 
 
 def _from_torch(tensor: Any) -> np.ndarray:
-    """Floats that have no name in NumPy itself go there as the bits they are."""
+    """Returns a tensor of PyTorch as a NumPy array. Float types that NumPy lacks are passed on as bits."""
     name = str(tensor.dtype)[len("torch."):]
     if name in NOT_NUMPYS:
         import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
@@ -61,7 +61,8 @@ def _from_torch(tensor: Any) -> np.ndarray:
 
 
 def code_of(array: Any, what: str, accepted: Sequence[int] = ALL) -> int:
-    """The library's storage type of an array, or of what has a dtype as arrays have."""
+    """Returns the library's storage type of an array, or of any object with a dtype. Raises ArgumentTypeError for other
+    dtypes."""
     code = _codes.get(array.dtype)
     if code is None:
         code = _CODES.get(array.dtype.name)
@@ -79,13 +80,14 @@ def view_of(array: np.ndarray, what: str) -> View:
 
 
 def describe(name: str, value: Any) -> Tuple[str, int]:
-    """Storage type and rank, for a program that uses the array by name."""
+    """Returns storage type and rank, for a program that uses the array by name."""
     array = as_array(value, "tensors[%r]" % name)
     return DTYPE_NAMES[code_of(array, name)], array.ndim
 
 
 def index_array(value: Any, what: str, shape: Optional[Tuple[Optional[int], ...]] = None) -> np.ndarray:
-    """A dense int32 array of a shape (None: any size there) from any array of ints."""
+    """Returns a dense int32 array of a shape (None: any size) from an array of ints. Raises ArgumentError for values
+    beyond 32 bits."""
     array = as_array(value, what, INTS if np.size(value) else ALL)  # an empty list is of floats to NumPy
     if shape is not None and (array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape))):
         raise ArgumentError("%s has shape %s; %s is accepted"
@@ -96,21 +98,20 @@ def index_array(value: Any, what: str, shape: Optional[Tuple[Optional[int], ...]
 
 
 class Layout(NamedTuple):
-    """Which axis of an array is which: batch, head, position (also of packed rows), feature; None where it has no such
-    axis, as one sequence has no batch."""
+    """The axes of an array: batch, head, position (also of packed rows) and feature; None for an axis that it lacks."""
 
     name: str
     axes: Tuple[Optional[int], Optional[int], int, Optional[int]]
     packed: bool
 
     def rows(self) -> "Layout":
-        """The layout of LSE and the like: the same without features."""
+        """Returns the layout of LSE and row maxima: this one without features."""
         name = self.name.replace("d", "")
         return Layout(name, tuple(name.find(self.name[i]) if i is not None and self.name[i] in name else None
                                   for i in self.axes), self.packed)  # type: ignore[arg-type]
 
     def sizes(self, array: np.ndarray) -> Tuple[int, int, int, int]:
-        """Batch, heads, positions, features; 1 for an axis that is not there."""
+        """Returns batch, heads, positions and features; 1 for a missing axis."""
         return tuple(1 if i is None else array.shape[i] for i in self.axes)  # type: ignore[return-value]
 
     def strides(self, array: np.ndarray) -> Tuple[int, int, int, int]:
@@ -118,7 +119,7 @@ class Layout(NamedTuple):
         return tuple(0 if i is None else array.strides[i] // size for i in self.axes)  # type: ignore[return-value]
 
     def shape(self, sizes: Sequence[int]) -> Tuple[int, ...]:
-        """The shape of an array of these sizes."""
+        """Returns the shape of an array of these sizes."""
         out = [0] * sum(i is not None for i in self.axes)
         for i, size in zip(self.axes, sizes):
             if i is not None:
@@ -127,8 +128,8 @@ class Layout(NamedTuple):
 
 
 def parse_layout(name: Any, what: str) -> Layout:
-    """"bhsd", "bshd", "sbhd" and every other order; "hsd", "shd" and "sd" without a batch or heads; "thd" and "htd" for
-    packed rows."""
+    """Returns the Layout of a name: "bhsd", "bshd", "sbhd" and every other order; "hsd", "shd" and "sd" without a batch
+    or heads; "thd" and "htd" for packed rows. Raises ArgumentError for any other name."""
     letters = name.lower() if isinstance(name, str) else ""
     position = "t" if "t" in letters else "s"
     known = set("hd" + position) if position == "t" else set("bhsd")

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong, as exceptions: one class per kind of status, each also the built-in exception that Python users
-expect.
+"""Exceptions: one class for each kind of status, each also the built-in exception that Python users expect.
 
-All derive from Error and carry the library's status and text; errors of program text also their place. Front ends raise
-the same classes for what they find before the library is asked.
-"""
+All derive from Error and have the library's status and text; errors of program text also have a position. Front ends
+raise the same classes for mistakes that they find before a call of the library."""
 from typing import Dict, Optional, Type
 
 
@@ -26,7 +24,7 @@ class ArgumentError(Error, ValueError):
 
 
 class ArgumentTypeError(Error, TypeError):
-    """An argument is of a type that cannot be taken here."""
+    """An argument has a type that is not accepted."""
 
     status = "E_ARGUMENT"
 
@@ -60,7 +58,7 @@ class OutsideError(BindingError, IndexError):
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """No engine that was asked can do this; the text has the reason of each."""
+    """No engine supports the problem; the text has the reason of each."""
 
     status = "E_UNSUPPORTED"
 
@@ -72,13 +70,13 @@ class UnavailableError(Error, RuntimeError):
 
 
 class BytesError(Error, ValueError):
-    """Bytes of a program or plan are damaged, or are not ours."""
+    """Bytes of a program or plan are damaged, or of another format."""
 
     status = "E_BYTES"
 
 
 class VersionError(BytesError):
-    """Bytes come from a version or device that does not fit."""
+    """Bytes of a program or plan come from another version or device."""
 
     status = "E_VERSION"
 
@@ -137,7 +135,7 @@ def is_outside(text: str) -> bool:
 
 
 def make_error(status: int, text: str, status_name: Optional[str] = None) -> Error:
-    """The exception of a status; one that this package does not know is an Error."""
+    """Returns the exception of a status: an Error for a status that this package does not know."""
     error = OutsideError(text) if status == 130 and is_outside(text) else BY_STATUS.get(status, Error)(text)
     if status_name:
         error.status = status_name
@@ -145,7 +143,7 @@ def make_error(status: int, text: str, status_name: Optional[str] = None) -> Err
 
 
 def missing_library(error: ImportError, library: str, version: str) -> ImportError:
-    """What a front end says when the library it is for is missing or too old; another failure is passed on."""
+    """Returns the error of a front end whose library is missing or too old; any other error is returned unchanged."""
     if error.name is None or error.name.partition(".")[0] != library:
         return error
     words = "fxattn.{0} needs {0} {1} or newer: pip install \"fxattn[{0}]\" ({2})".format(library, version, error)

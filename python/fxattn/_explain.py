@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""explain(): everything that fxattn derives from a score function, for people: program, derivative, properties, the
-answer of each engine, the tiles that are left, and a picture.
+"""explain(): everything that fxattn derives from a score function, for readers: program, derivative, properties, the
+report of each engine, the tiles that a mask leaves, and a picture.
 
-The report and the picture are made by the command that the package carries (`fxattn explain`, `fxattn plot`): it has
-them for the shell already, and a second way to draw the same would be a second thing to keep right. Program, numbers
-and arrays go to it through files of a temporary folder.
-"""
+The command that the package contains (`fxattn explain`, `fxattn plot`) makes the report and the picture. Program,
+numbers and arrays are passed to it in files of a temporary folder."""
 import html
 import json
 import os
@@ -26,7 +24,7 @@ _DTYPE_WORDS = {**DTYPE_WORDS, "double": "f64", "float": "f32", "half": "f16"}
 
 
 class Engine(NamedTuple):
-    """What one engine says of one pass: supported, or the reason why not."""
+    """The report of one engine on one pass: supported, or the reason why not."""
 
     engine: str
     pass_: str
@@ -38,7 +36,8 @@ class Engine(NamedTuple):
 
 
 class Explanation:
-    """What explain() found. str() is the report; a notebook shows the picture, the program and the verdicts."""
+    """Result of explain(). str() is the report; a notebook shows the picture, the program and the reports of engines.
+    """
 
     def __init__(self, source: Source, text: str, data: Dict[str, Any], svg: str) -> None:
         self.program: Program = source.program if source.program is not None else Program()
@@ -48,12 +47,12 @@ class Explanation:
 
     @property
     def derivative(self) -> Program:
-        """The backward of the program, as it is derived."""
+        """Returns the derivative of the program."""
         return self.program.derivative()
 
     @property
     def engines(self) -> List[Engine]:
-        """The verdict of each engine, for both passes, in order of preference."""
+        """Returns the report of each engine on both passes, in order of preference."""
         return [Engine(e["engine"], e["pass"], e["supported"], e["deterministic"], e["workspace"], e["reason"],
                        e["seconds"]) for e in self.json["engines"]]
 
@@ -130,7 +129,7 @@ def explain(score_mod: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask_mo
 
 
 def _without(options: List[str], *names: str) -> List[str]:
-    """Options without those that a picture does not depend on, which the command refuses there."""
+    """Returns the options without those that the command refuses for a picture."""
     out, skip = [], False
     for option in options:
         if skip:
@@ -143,7 +142,7 @@ def _without(options: List[str], *names: str) -> List[str]:
 
 
 def _run(arguments: List[str], folder: str) -> str:
-    """What the command prints. A refusal is the exception that the library's status has."""
+    """Returns the output of the command. Raises the exception of the library's status for a refusal."""
     ran = subprocess.run([command_path(), *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if ran.returncode == 0:
         return ran.stdout.decode("utf-8")
@@ -156,7 +155,7 @@ def _run(arguments: List[str], folder: str) -> str:
 
 
 def _write_program(source: Source, folder: str) -> List[str]:
-    """The options that give program, numbers and arrays to the command."""
+    """Writes program and arrays to files. Returns the options that pass them and the numbers to the command."""
     program = source.program
     if program is None:
         return ["--score", "score"]
@@ -171,7 +170,7 @@ def _write_program(source: Source, folder: str) -> List[str]:
 
 
 def _write_tensor(name: str, tensor: Any, file: str, folder: str) -> List[str]:
-    """Values by a file where NumPy is there to write it; else sizes alone, which say less."""
+    """Writes a tensor to a file if NumPy is installed. Returns its option, which has the sizes alone without NumPy."""
     try:
         import numpy as np
 
@@ -202,7 +201,7 @@ def _shape_text(shape: Any) -> str:
 
 
 def _sizes(shape: Any) -> Tuple[Optional[int], ...]:
-    """Batch entries, heads, rows and keys of a shape, for functions of JAX."""
+    """Returns batch entries, heads, rows and keys of a shape, None for each that it does not name."""
     words = (part.partition("=") for part in _shape_text(shape).split(","))
     known = {name.strip(): int(size) for name, _, size in words if size.strip().isdigit()}
     both = known.get("s")
@@ -210,7 +209,7 @@ def _sizes(shape: Any) -> Tuple[Optional[int], ...]:
 
 
 def _dtype_text(dtype: Any) -> str:
-    """f32 and the like, also as NumPy, torch and JAX call them."""
+    """Returns a dtype as "f32" and so on, from the names of NumPy, torch and JAX too."""
     word = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     word = word.split(".")[-1]
     word = _DTYPE_WORDS.get(word, word)

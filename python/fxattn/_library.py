@@ -32,7 +32,8 @@ _SLOW = ("builder_finish", "builder_import")
 
 
 def library_path() -> str:
-    """The file of the library: FXATTN_LIBRARY, or the one inside the package."""
+    """Returns the file of the library: FXATTN_LIBRARY, or the one inside the package. Raises LibraryError if there is
+    none."""
     given = os.environ.get(ENVIRONMENT)
     if given:
         return given
@@ -44,7 +45,7 @@ def library_path() -> str:
 
 
 class _Library:
-    """The functions of the library, as attributes made at first use: lib.plan_run is fxa_plan_run."""
+    """The functions of the library as attributes, created at first use: lib.plan_run is fxa_plan_run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,7 +75,7 @@ class _Library:
 
 
 def _check_version(library: ctypes.CDLL, path: str) -> None:
-    """Structs are those of one minor version, which the shared library's name also holds."""
+    """Raises LibraryError for a library of another minor version: structs are those of one minor version."""
     try:
         function = library.fxa_version
     except AttributeError:
@@ -91,8 +92,8 @@ lib: Any = _Library()
 # ---- Errors ----------------------------------------------------------------------------------------------------------
 
 def call(function: Callable[..., int], *arguments: Any, source: Optional[bytes] = None, name: str = "program") -> None:
-    """Calls a function that returns a status and takes an fxa_error last; a failure is raised. `source` is the text
-    that was parsed: then the message shows the line with a caret."""
+    """Calls a function that returns a status and takes an fxa_error last. Raises the exception of a failure. `source`
+    is the text that was parsed, whose line the message shows with a caret."""
     error = _abi.Error()
     if function(*arguments, ctypes.byref(error)):
         raise error_of(error, source, name)
@@ -114,7 +115,7 @@ def in_keywords(text: str) -> str:
 
 
 def error_of(error: "_abi.Error", source: Optional[bytes] = None, name: str = "program") -> Error:
-    """The exception that says what an fxa_error says."""
+    """Returns the exception of an fxa_error."""
     text = error.text.decode("utf-8", "replace")
     if source is not None and error.line > 0:
         text = _render(error, source, name)
@@ -134,7 +135,7 @@ def _render(error: "_abi.Error", source: bytes, name: str) -> str:
 
 
 def two_calls(function: Callable[..., int], *arguments: Any) -> bytes:
-    """What a two-call function (text or bytes: out, capacity, needed, error last) gives."""
+    """Returns the bytes of a two-call function (out, capacity, needed, error)."""
     needed = ctypes.c_size_t()
     call(function, *arguments, None, 0, ctypes.byref(needed))
     out = ctypes.create_string_buffer(needed.value + 1)
@@ -143,15 +144,16 @@ def two_calls(function: Callable[..., int], *arguments: Any) -> bytes:
 
 
 def address_of(data: bytes) -> Optional[int]:
-    """Where bytes lie, for a field of a struct. They must be kept as long as the struct is used."""
+    """Returns the address of bytes, for a field of a struct. The caller keeps them alive as long as the struct is used.
+    """
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
 
 
 # ---- Contexts and handles --------------------------------------------------------------------------------------------
 
 class _Process:
-    """What belongs to this process: its contexts, by their number of threads, and how many forks it is away from the
-    one that loaded the package."""
+    """State of this process: its contexts by number of threads, and its number of forks from the process that loaded
+    the package."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -173,8 +175,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def context(threads: Optional[int] = None) -> int:
-    """The process's context (an address for the library) for runs of that many threads; 0 leaves it to the library's
-    own default, None to set_num_threads. Each number has a context, and so a plan cache, of its own."""
+    """Returns the process's context (an address) for runs of a number of threads; 0: the library's default, None:
+    set_num_threads. Each number has its own context and plan cache."""
     number = _process.threads if threads is None else threads
     found = _process.contexts.get(number)
     return found if found is not None else _make_context(number)
@@ -203,18 +205,18 @@ def check_threads(threads: Any) -> int:
 
 
 def set_num_threads(threads: int) -> None:
-    """How many threads a run of this process takes at most, that of the caller counted; 0: as many as FXA_THREADS says,
-    or as there are CPUs. Results do not depend on it. Plans are cached for each number apart."""
+    """Sets the maximum number of threads of a run in this process, the calling thread included; 0: FXA_THREADS, or the
+    number of CPUs. Results do not depend on it. Each number of `threads` has its own plan cache."""
     _process.threads = check_threads(threads)
 
 
 def get_num_threads() -> int:
-    """How many threads a run takes at most, as the library resolved it."""
+    """Returns the maximum number of threads of a run, as the library resolved it."""
     return int(lib.context_threads(context()))
 
 
 class Handle:
-    """An object of the library that one Python object owns. Subclasses name the function that releases it."""
+    """An object of the library with one Python owner. Subclasses name the function that releases it."""
 
     __slots__ = ("_handle", "_generation", "__weakref__")
     _destroy = ""
@@ -233,8 +235,8 @@ class Handle:
 
 
 def cache_stats() -> Dict[str, int]:
-    """Counters of the plan caches of this process, summed: hits, misses, builds, refusals, evictions, runs, queries and
-    query_hits since it began; plans and bytes held now; max_plans and max_bytes."""
+    """Returns the counters of the plan caches of this process, summed: hits, misses, builds, refusals, evictions, runs,
+    queries and query_hits since it began; plans and bytes held now; max_plans and max_bytes."""
     names = [field[0] for field in _abi.CacheStats._fields_ if field[0] != "reserved"]
     total = dict.fromkeys(names, 0)
     for handle in list(_process.contexts.values()) or [context()]:
@@ -246,8 +248,8 @@ def cache_stats() -> Dict[str, int]:
 
 
 def cache_limit(max_plans: int, max_bytes: int) -> None:
-    """Bounds each plan cache of this process (there is one for each number of threads) to max_plans plans of max_bytes
-    in all, and evicts at once; 0 keeps nothing."""
+    """Bounds each plan cache of this process (one for each number of threads) to max_plans plans of max_bytes in all,
+    and evicts plans beyond the bounds; 0 caches nothing. Raises ArgumentError outside of 64 bits."""
     for name, value in (("max_plans", max_plans), ("max_bytes", max_bytes)):
         if not 0 <= value < 1 << 64:
             raise ArgumentError("%s is %d; 0 to 2^64 - 1 are accepted" % (name, value))
@@ -258,7 +260,7 @@ def cache_limit(max_plans: int, max_bytes: int) -> None:
 
 
 def cache_clear() -> None:
-    """Empties the plan caches of this process; plans that somebody holds live on."""
+    """Empties the plan caches of this process; plans that are in use stay valid."""
     for handle in list(_process.contexts.values()):
         lib.cache_clear(handle)
 

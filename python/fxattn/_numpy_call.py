@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attention on NumPy arrays: what the user asked for, checked for what shapes alone can say and turned into
-problems and arguments of the library, forward and backward. fxattn.numpy is its face.
+"""One attention call on NumPy arrays: its options, checked where shapes decide and turned into problems and arguments
+of the library, forward and backward. fxattn.numpy is the public module.
 
-A Call is made once and run any number of times; it holds its arrays, so that a backward pass needs nothing but the
-gradient.
-"""
+A Call is built once and run any number of times. It holds its arrays, so a backward pass needs the gradient alone."""
 import math
 import operator
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
@@ -56,7 +54,8 @@ def _float(value: Any, what: str) -> float:
 
 
 def _captured(program: Optional[Program], tensors: Sequence[Any], what: str) -> List[np.ndarray]:
-    """The captured arrays, which must be what the program says of them: the library sees addresses only."""
+    """Returns the captured arrays. Raises ArgumentError where a dtype or rank differs from the program's declaration:
+    the library sees addresses only."""
     arrays = []
     for capture, tensor in zip(program.captures if program is not None else (), tensors):
         name = "%s[%r]" % (what, capture.name)
@@ -79,7 +78,7 @@ class Forward(NamedTuple):
     maxima: Optional[np.ndarray]
 
     def run(self, plan: Optional[Plan] = None) -> None:
-        """Runs by the plan, or by the one of the cache."""
+        """Runs with the given plan, or with the one of the cache."""
         _run(self, plan)
 
 
@@ -106,7 +105,7 @@ def _run(ready: Any, plan: Optional[Plan]) -> None:
 
 
 class Call:
-    """Everything of one attention but its results."""
+    """One attention call without its results."""
 
     def __init__(self, q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, options: Mapping[str, Any]) -> None:
         self.q, self.k, self.v = (as_array(x, name, FLOATS) for x, name in ((q, "q"), (k, "k"), (v, "v")))
@@ -165,7 +164,7 @@ class Call:
         return Sizes(b, hq, hkv, sq, sk, d, dv)
 
     def _cu(self, name: str, default: Optional[np.ndarray] = None) -> Tuple[np.ndarray, int]:
-        """Offsets of packed sequences, and the longest of these."""
+        """Returns the offsets of packed sequences and the length of the longest one."""
         value = self.options[name]
         if value is None and default is None:
             raise ArgumentError("%s is missing: packed sequences begin and end by it" % name)
@@ -256,7 +255,8 @@ class Call:
             self.flags |= _abi.SINKS
 
     def _coordinates(self) -> None:
-        """Where local indices lie in the whole: an int, an array with an entry per index, or segments."""
+        """Sets the coordinates of local indices in the entire problem: an int, an array with an entry per index, or
+        segments."""
         sizes = {"b": self.shape.b, "h": self.shape.hq, "q": self.shape.sq, "k": self.shape.sk}
         self.maps: Dict[str, Dict[str, Any]] = {}
         given = {} if self.options["coordinates"] is None else self.options["coordinates"]
@@ -324,7 +324,7 @@ class Call:
         return problem, args
 
     def bind(self, problem: Problem, args: Args, name: str, array: np.ndarray, layout: Layout, slot: str = "") -> None:
-        """One array of the layout: strides to the problem, its address to the arguments."""
+        """Passes one array of a layout to the library: strides to the problem, the address to the arguments."""
         strides = layout.strides(array)
         if self.spread and name in ("k", "v"):
             strides = (0, *strides[1:])
@@ -332,12 +332,12 @@ class Call:
         args.slot(slot or name, array.ctypes.data)
 
     def out_shape(self) -> Tuple[int, ...]:
-        """Of the output: that of q, with the features of v."""
+        """Returns the shape of the output: that of q, with the features of v."""
         b, h, s, _ = self.layout.sizes(self.q)
         return self.layout.shape((b, h, s, self.shape.d_v))
 
     def rows_shape(self) -> Tuple[int, ...]:
-        """Of LSE and row maxima: that of q without its features."""
+        """Returns the shape of LSE and row maxima: that of q without its features."""
         return self.layout.rows().shape(self.layout.sizes(self.q))
 
     def row_dtype(self) -> np.dtype:
@@ -345,7 +345,8 @@ class Call:
 
     @staticmethod
     def result(given: Optional[np.ndarray], what: str, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
-        """The array that a result goes to: the user's, if it can be written in place."""
+        """Returns the array that a result is written to: the caller's, or a new one. Raises ArgumentError if the
+        caller's cannot be written in place."""
         if given is None:
             return np.empty(shape, dtype)
         if not isinstance(given, np.ndarray):
@@ -358,7 +359,7 @@ class Call:
         return given
 
     def forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False, want_max: bool = False) -> Forward:
-        """The forward pass; `want_lse` is False or the dtype of LSE."""
+        """Returns the forward pass, ready to run. `want_lse` is False or the dtype of LSE."""
         flags = (_abi.RETURN_LSE if want_lse else 0) | (_abi.RETURN_ROW_MAX if want_max else 0)
         problem, args = self.problem(False, flags)
         target = self.result(out, "out", self.out_shape(), self.q.dtype)
@@ -380,7 +381,7 @@ class Call:
     def run_forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False, want_max: bool = False,
                     plan: Optional[Plan] = None
                     ) -> Tuple[np.ndarray, Optional[np.ndarray], Optional[np.ndarray]]:
-        """Output, LSE and row maxima, by the plan or by the one of the cache."""
+        """Runs the forward pass with a plan, or with the one of the cache. Returns output, LSE and row maxima."""
         ready = self.forward(out, want_lse, want_max)
         ready.run(plan)
         if out is None:
@@ -417,7 +418,8 @@ class Call:
 
     def run_backward(self, dout: np.ndarray, dlse: Optional[np.ndarray], out: np.ndarray, lse: np.ndarray,
                      wrt: Sequence[str], plan: Optional[Plan] = None) -> Dict[str, Any]:
-        """Gradients by name: q, k, v, sinks, and lists of those of tensors and params, None where there is none."""
+        """Runs the backward pass. Returns gradients by name: q, k, v, sinks, and lists for tensors and params, None
+        where there is none."""
         ready = self.backward(dout, dlse, out, lse, wrt)
         _run(ready, plan)
         grads = ready.grads
@@ -429,7 +431,8 @@ class Call:
         return grads
 
     def _gradient(self, name: str, layout: Layout) -> Tuple[np.ndarray, Layout]:
-        """Room for a gradient; where one batch entry of K and V serves all, one for each, which are then summed."""
+        """Returns an array for a gradient: with an entry for each batch entry, to be summed, where one entry of K and V
+        serves all."""
         array = getattr(self, name)
         if not self.spread or name == "q":
             return (np.zeros if layout.packed else np.empty)(array.shape, array.dtype), layout
@@ -440,7 +443,7 @@ class Call:
         return np.empty(layout.shape((self.shape.b, *sizes)), dtype), layout
 
     def _captured_gradients(self, problem: Problem, args: Args, wanted: bool) -> List[Optional[np.ndarray]]:
-        """Room for the gradients of the captured tensors that can have one."""
+        """Returns arrays for the gradients of captured float tensors, None for the others."""
         grads = [np.empty(t.shape, t.dtype) if wanted and code_of(t, "captured tensor") in FLOATS else None
                  for t in self.tensors]
         views = [None if grad is None else view_of(grad, "gradient") for grad in grads]
@@ -449,7 +452,7 @@ class Call:
         return grads
 
     def _param_gradients(self, problem: Problem, args: Args, wanted: bool) -> Tuple[np.ndarray, List[bool]]:
-        """Room for the gradients of the params, and which of them are asked for: those of floats."""
+        """Returns an array for the gradients of the params, and which of them are computed: those of floats."""
         params = self.source.program.params if self.source.program is not None else ()
         wants = [wanted and p.type == "float" for p in params]
         problem.struct.param_grads = sum(1 << i for i, want in enumerate(wants) if want)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of fxattn.numpy.attention that were made before: the filled problem and arguments of each, by what decides them
-(shapes, strides and dtypes of the arrays, the program, the settings), so that the same call again only sets addresses
-and numbers. The library finds the plan of a problem by its own memo and checks every run as ever.
+"""Cache of prepared calls of fxattn.numpy.attention: the filled problem and arguments of each, by a key of shapes,
+strides and dtypes of the arrays, the program and the options. A repeated call only sets addresses and numbers. The
+library finds the plan of a problem by its own cache and checks every run.
 
-A call is kept if it has nothing beside q, k, v, the captured tensors and params of its program, and settings that are
-numbers, names or flags; its arrays are taken as they are, without a copy. Functions are kept while trace.known() finds
-them unchanged, which it does not of those that capture arrays of NumPy.
-"""
+A call is cached if it has only q, k, v, the captured tensors and params of its program, and options that are numbers,
+names or switches, and if its arrays are used without a copy. Functions are cached while trace.known() finds them
+unchanged, which excludes those that capture NumPy arrays."""
 import ctypes
 from operator import is_not
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -33,7 +32,7 @@ _calls: Dict[Any, "_Known"] = {}
 
 
 class _Known(NamedTuple):
-    """A call without its addresses and numbers. The problem holds its program, which a key may name by id()."""
+    """A cached call without addresses and numbers. The problem holds its program, whose id() a key may contain."""
 
     problem: Problem
     args: bytes
@@ -45,8 +44,8 @@ class _Known(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a call is known by. `numbers` and `arrays`: values of params and captured tensors, by name for texts, in the
-    order of the program for functions."""
+    """The key of a call. `numbers` and `arrays`: values of params and captured tensors, by name for texts, in the order
+    of the program for functions."""
 
     key: Any
     numbers: Any
@@ -112,7 +111,7 @@ def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, ten
 
 
 def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: Optional[int]) -> Optional[np.ndarray]:
-    """The output of a call that was kept; None: it was not, or an array is not aligned."""
+    """Runs a cached call. Returns its output, or None if the call is not cached or an array is not aligned."""
     one = _calls.get(found.key)
     if one is None:
         return None
@@ -141,7 +140,7 @@ def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: Opti
 
 
 def keep(found: Found, call: Call, forward: Forward, given: Sequence[Any]) -> None:
-    """Keeps a call that has run, where its arrays were taken as they are and nothing else was given."""
+    """Caches a call that has run, if its arrays were used without a copy and it has no other inputs."""
     program = call.source.program
     taken: List[Any] = [call.q, call.k, call.v]
     names: Tuple[Tuple[str, ...], Tuple[str, ...]] = ((), ())

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that every front end has, by one set of names: what other libraries call them, and checks that are the same
-in numpy, torch and jax. docs/names.md has the table.
-"""
+"""Options that every front end has, by one set of names (docs/names.md): the names of other libraries for them, and
+checks that numpy, torch and jax share."""
 import functools
 import inspect
 import operator

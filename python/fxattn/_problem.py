@@ -2,9 +2,8 @@
 """Problems, plans and runs: the structs of the library, filled by Python names, for front ends that call it by ctypes.
 
 Problem describes shapes, layouts and features; Args has the pointers and scalars of one run. Both own what their
-structs point to. Nothing is checked here that the library checks: its message is passed on. Memory is described by
-View, which each front end makes of its own arrays.
-"""
+structs point to. The library checks everything; its message is passed on. View describes memory; each front end makes
+it of its own arrays."""
 import ctypes
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -22,7 +21,7 @@ NAN = float("nan")
 
 
 class View(NamedTuple):
-    """An array as it lies in memory: address, storage type (_abi.F32), sizes and strides, the latter in elements."""
+    """An array in memory: address, storage type (_abi.F32), sizes, and strides in elements."""
 
     data: int
     dtype: int
@@ -31,7 +30,7 @@ class View(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What one engine says of a problem: supported, or why not."""
+    """The report of one engine on a problem: supported, or the reason why not."""
 
     engine: str
     supported: bool
@@ -42,7 +41,7 @@ class Verdict(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Sizes as the library names them; of packed and paged arrays what they hold in all."""
+    """Sizes by the names of the library; totals for packed and paged arrays."""
 
     b: int
     hq: int
@@ -80,10 +79,9 @@ class Problem:
             setattr(self.struct, field, _abi.D_V_ZERO if field == "d_v" and value == 0 else value)
 
     def operand(self, name: str, dtype: int, stride: Sequence[int] = ()) -> None:
-        """Storage type and strides, in elements and in the order batch, head, position, feature, of one of q, k, v, o,
-        dout, dq, dk, dv, lse, row_max, dlse, sinks, dsinks; without strides it is dense [B,H,S,D]. Of rows and sinks
-        what
-        they lack is left out at the end: lse has three, sink (0, stride)."""
+        """Sets storage type and strides, in elements and in the order batch, head, position, feature, of q, k, v, o,
+        dout, dq, dk, dv, lse, row_max, dlse, sinks or dsinks; without strides it is dense [B,H,S,D]. Rows and sinks
+        omit missing axes at the end: lse has three strides, sinks (0, stride)."""
         operand = getattr(self.struct, name)
         operand.dtype = dtype
         if stride:
@@ -91,22 +89,22 @@ class Problem:
             operand.stride[:len(stride)] = tuple(stride)
 
     def captures(self, views: Sequence[View], grads: Optional[Sequence[Optional[View]]] = None) -> None:
-        """The captured tensors of the program, in its order; in a backward pass `grads` says where each one's gradient
-        goes, None where it is not wanted."""
+        """Sets the captured tensors of the program, in its order; in a backward pass `grads` has the gradient of each,
+        None for none."""
         self._keep["captures"] = entries = _capture_array(views, grads)
         self.struct.captures = ctypes.cast(entries, ctypes.c_void_p)
         self.struct.n_captures = len(views)
 
     def bprop_captures(self, views: Sequence[View]) -> None:
-        """The captured tensors of the backward program."""
+        """Sets the captured tensors of the backward program."""
         self._keep["bprop_captures"] = entries = _capture_array(views, None)
         self.struct.bprop_captures = ctypes.cast(entries, ctypes.c_void_p)
         self.struct.n_bprop_captures = len(views)
 
     def index_map(self, axis: str, *, base: int = 0, step: int = 1, segments: Iterable[Tuple[int, int, int]] = (),
                   table: bool = False, offset: bool = False) -> None:
-        """Where local indices of b, h, q or k lie in the whole: base + step * i; by segments (begin, base, step); or by
-        a table given to the run. `offset`: an int32 read at run time is added."""
+        """Sets the coordinates of local indices of b, h, q or k in the entire problem: base + step * i; segments
+        (begin, base, step); or a table given to the run. `offset`: an int32 read at run time is added."""
         entry, segments = getattr(self.struct, "map_" + axis), tuple(segments)
         if len(segments) > _abi.MAX_SEGMENTS:
             raise ArgumentError("map_%s has %d segments; at most %d are accepted"
@@ -117,30 +115,30 @@ class Problem:
             target.begin, target.base, target.step = segment
 
     def program(self) -> Program:
-        """The program that runs: the given one with the ready masks of the flags."""
+        """Returns the program that runs: the given one with the built-in masks of the flags."""
         out = ctypes.c_void_p()
         call(lib.problem_program, context(), _BYREF(self.struct), _BYREF(out))
         return Program._own(out.value)
 
     def support(self) -> List[Verdict]:
-        """What each engine says, in order of preference."""
+        """Returns the report of each engine, in order of preference."""
         reports, count = (_abi.Support * 16)(), ctypes.c_size_t(16)
         call(lib.support_query, context(), _BYREF(self.struct), reports, _BYREF(count))
         return [Verdict(ctypes.string_at(r.engine).decode(), bool(r.supported), bool(r.deterministic), r.workspace,
                         r.reason.decode("utf-8", "replace"), r.seconds) for r in reports[:count.value]]
 
     def plan(self, threads: Optional[int] = None) -> "Plan":
-        """The plan, from the cache or compiled."""
+        """Returns the plan, from the cache or compiled."""
         out = ctypes.c_void_p()
         call(lib.plan_create, context(threads), _BYREF(self.struct), _BYREF(out))
         return Plan(out.value)
 
     def save(self) -> bytes:
-        """The problem as bytes, program and captures included, for fxa_plan_create_from_problem."""
+        """Returns the problem as bytes, program and captures included, for fxa_plan_create_from_problem."""
         return _save(self.struct)
 
     def run(self, args: "Args", threads: Optional[int] = None) -> None:
-        """Runs on the host's memory: plan from the cache, workspace for the call."""
+        """Runs on host memory, with a plan from the cache and a workspace for the call."""
         call(lib.attention, context(threads), _BYREF(self.struct), _BYREF(args.struct))
 
 
@@ -155,7 +153,7 @@ def _save_of_any_engine(struct: Any) -> bytes:
 
 
 class Plan(Handle):
-    """A compiled problem: immutable, shared between threads. save() and load() carry it to another process."""
+    """A compiled problem: immutable, and shared between threads. save() and load() carry it to another process."""
 
     __slots__ = ()
     _destroy = "plan_destroy"
@@ -169,7 +167,7 @@ class Plan(Handle):
 
     @property
     def detail(self) -> str:
-        """The engine's own words on how it runs the plan."""
+        """Returns the engine's description of how it runs the plan."""
         return lib.plan_description(self._handle).decode()
 
     @property
@@ -187,12 +185,14 @@ class Plan(Handle):
         return out.raw.hex()
 
     def save(self) -> bytes:
-        """The plan as bytes, for load() on the same kind of machine."""
+        """Returns the plan as bytes, for load() on the same kind of machine."""
         return two_calls(lib.plan_save, self._handle)
 
     @classmethod
     def load(cls, data: bytes, *, rebuild: bool = False, threads: Optional[int] = None) -> "Plan":
-        """The plan of save(); with `rebuild` compiled again where it does not fit here."""
+        """Returns the plan of save()'s bytes `data`, for runs of `threads` threads (None: set_num_threads). With
+        `rebuild` it is compiled again where it does not fit this machine. Raises BytesError or VersionError otherwise.
+        """
         data, out = bytes(data), ctypes.c_void_p()
         flags = _abi.LOAD_REBUILD if rebuild else 0
         call(lib.plan_load_flags, context(threads), data, len(data), flags, _BYREF(out))
@@ -203,7 +203,8 @@ class Plan(Handle):
         call(lib.plan_run, self._handle, _BYREF(args.struct))
 
     def run_on_host(self, problem: Problem, args: "Args") -> None:
-        """Runs with args on the host's memory, in a workspace for the call; the problem must be the plan's own."""
+        """Runs with args on host memory, in a workspace for the call. Raises ArgumentError if the problem is not the
+        plan's."""
         own = _abi.Problem(struct_size=ctypes.sizeof(_abi.Problem))
         lib.plan_problem(self._handle, _BYREF(own))
         if _save_of_any_engine(own) != _save_of_any_engine(problem.struct):
@@ -225,7 +226,7 @@ def _flag_words(flags: int) -> str:
 
 
 def _difference(own: Any, given: Any) -> str:
-    """What differs first between the problem of a plan and that of a call."""
+    """Returns the first difference between the problem of a plan and that of a call, as text."""
     for name in ("pass_", "b", "hq", "hkv", "sq", "sk", "d_qk", "d_v", "total_q", "total_k", "n_pages", "page_size",
                  "flags", "window_left", "window_right", "dropout_p", "global_q_len", "global_k_len", "global_heads",
                  "param_grads", "n_captures"):
@@ -241,13 +242,13 @@ def _difference(own: Any, given: Any) -> str:
 
 
 class Args:
-    """An fxa_args: what one run reads and writes. Arrays behind the addresses must live until the run is over; `keep`
-    takes whatever owns them."""
+    """An fxa_args: the inputs and outputs of one run. Arrays behind the addresses must live until the run is over;
+    `keep` holds their owners."""
 
     __slots__ = ("struct", "keep")
 
     def __init__(self, *, scale: Optional[float] = None, seed: int = 0, **slots: Optional[int]) -> None:
-        """`slots` by name (q=address, lse=address)."""
+        """`slots` are addresses by name (q=address, lse=address)."""
         self.struct = _abi.Args(struct_size=ctypes.sizeof(_abi.Args), scale=NAN if scale is None else scale, seed=seed)
         self.keep: List[Any] = []
         for name, address in slots.items():
@@ -257,19 +258,19 @@ class Args:
         self.struct.slot[SLOTS[name]] = address
 
     def params(self, values: Sequence[float], bprop: bool = False) -> None:
-        """The scalars of the program, or of the backward program, in its order."""
+        """Sets the scalars of the program, or of the backward program, in its order."""
         self._array("bprop_params" if bprop else "params", ctypes.c_double, values)
 
     def tensors(self, addresses: Sequence[Optional[int]], bprop: bool = False) -> None:
-        """The captured tensors of the program, or of the backward program, in its order."""
+        """Sets the captured tensors of the program, or of the backward program, in its order."""
         self._array("bprop_tensors" if bprop else "tensors", ctypes.c_void_p, addresses)
 
     def dtensors(self, addresses: Sequence[Optional[int]]) -> None:
-        """Where gradients of captured tensors go; None where none was asked for."""
+        """Sets the gradients of captured tensors, None for each that is not computed."""
         self._array("dtensors", ctypes.c_void_p, addresses)
 
     def dparams(self, address: int, count: int) -> None:
-        """Where gradients of params go: one f64 each."""
+        """Sets the array for the gradients of params: one f64 each."""
         self.struct.dparams, self.struct.n_dparams = address, count
 
     def workspace(self, address: int, size: int) -> None:

@@ -53,7 +53,7 @@ class Capture(NamedTuple):
 
 
 def find(table: Mapping[str, int], what: str, name: Union[str, int]) -> int:
-    """The code of a name, which may be given as its code already."""
+    """Returns the code of a name, or of a code itself. Raises ArgumentError for others."""
     if isinstance(name, str):
         code = table.get(name)
         if code is None:
@@ -65,19 +65,19 @@ def find(table: Mapping[str, int], what: str, name: Union[str, int]) -> int:
 
 
 class Program(Handle):
-    """A score program: what happens to each score, and which pairs are attended. Immutable; equal programs (by
-    canonical content) are equal objects and have one hash."""
+    """A score program: computes the new score, and which pairs are attended. Immutable; programs of equal canonical
+    content are equal objects with one hash. `text` is program text; the empty text changes nothing."""
 
     __slots__ = ("_text", "_hash", "_params", "_captures", "_floats")
     _destroy = "program_destroy"
 
     def __init__(self, text: str = "") -> None:
-        """The program of a text; the empty text changes nothing."""
+        """Parses a text; the empty text changes nothing. Raises ProgramError."""
         self._hold(_parse(text, "score", {}, {}))
 
     @classmethod
     def _own(cls, handle: Optional[int]) -> "Program":
-        """Takes over one reference to an fxa_program."""
+        """Takes ownership of one reference to an fxa_program."""
         self = cls.__new__(cls)
         self._hold(handle)
         return self
@@ -101,7 +101,7 @@ class Program(Handle):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Program":
-        """The program of `Program.bytes`. Nothing in the bytes is trusted."""
+        """Returns the program of `data`, bytes of `Program.bytes`. Raises BytesError for damaged or hostile bytes."""
         data = bytes(data)
         out = ctypes.c_void_p()
         call(lib.program_load, context(), data, len(data), ctypes.byref(out))
@@ -109,19 +109,19 @@ class Program(Handle):
 
     @property
     def text(self) -> str:
-        """Canonical text: parsing it gives an equal program."""
+        """Returns the canonical text, which parses to an equal program."""
         if self._text is None:
             self._text = two_calls(lib.program_print, self._handle).decode()
         return self._text
 
     @property
     def bytes(self) -> bytes:
-        """The program as bytes, for from_bytes in any process."""
+        """Returns the program as bytes, for from_bytes in any process."""
         return two_calls(lib.program_save, self._handle)
 
     @property
     def hash(self) -> str:
-        """128 bits of content in hex: equal for equal programs, everywhere."""
+        """Returns the 128-bit hash in hexadecimal: equal for equal programs on every machine."""
         if self._hash is None:
             out = ctypes.create_string_buffer(16)
             lib.program_hash(self._handle, out)
@@ -130,24 +130,24 @@ class Program(Handle):
 
     @property
     def kind(self) -> str:
-        """"score", "bprop" or "derivative"."""
+        """Returns "score", "bprop" or "derivative"."""
         return KIND_NAMES[lib.program_get_kind(self._handle)]
 
     @property
     def nodes(self) -> int:
-        """How many distinct operations it has."""
+        """Returns the number of distinct operations."""
         return int(lib.program_node_count(self._handle))
 
     @property
     def params(self) -> Tuple[Param, ...]:
-        """Its scalars, in the order in which a run takes their values (that of their names, bytewise)."""
+        """Returns the scalars, in the order in which a run takes their values (bytewise order of names)."""
         if self._params is None:
             self._params = tuple(map(self._param, range(lib.program_param_count(self._handle))))
         return self._params
 
     @property
     def takes_floats(self) -> bool:
-        """Whether its scalars are floats, all of them."""
+        """Returns True if all scalars are floats."""
         if self._floats is None:
             self._floats = all(param.type == "float" for param in self.params)
         return self._floats
@@ -159,7 +159,7 @@ class Program(Handle):
 
     @property
     def captures(self) -> Tuple[Capture, ...]:
-        """Its captured tensors, in the order in which a run takes them (that of their names, bytewise)."""
+        """Returns the captured tensors, in the order in which a run takes them (bytewise order of names)."""
         if self._captures is None:
             self._captures = tuple(map(self._capture, range(lib.program_tensor_count(self._handle))))
         return self._captures
@@ -169,14 +169,15 @@ class Program(Handle):
         return Capture(ctypes.string_at(info.name).decode(), DTYPE_NAMES[info.dtype], info.rank)
 
     def derivative(self) -> "Program":
-        """The derivative by the score, each float param and each float tensor, as the backward pass computes it."""
+        """Returns the derivative by the score, each float param and each float tensor, as the backward pass computes
+        it."""
         out = ctypes.c_void_p()
         call(lib.program_derivative, self._handle, ctypes.byref(out))
         return Program._own(out.value)
 
     def properties(self) -> Dict[str, Any]:
-        """What is known without running it: names of properties ("causal", "pure mask"), the inputs that score and mask
-        depend on, and the window of its mask, None where it is open."""
+        """Returns properties that are known without running it: their names ("causal", "pure mask"), the inputs that
+        score and mask depend on, and the window of its mask, None where it is open."""
         if self.kind != "score":
             raise ArgumentError("properties are those of a score program; this is of kind %s" % self.kind)
         out = _abi.Properties()
@@ -220,7 +221,7 @@ class Program(Handle):
 
 def _parse(text: Union[str, Sequence[Part]], kind: str, params: Mapping[str, str],
            captures: Mapping[str, Tuple[str, int]]) -> Optional[int]:
-    """A reference to the program of texts."""
+    """Returns a new reference to the program of texts."""
     parts: List[Any] = [text] if isinstance(text, str) else list(text) if isinstance(text, (list, tuple)) else [None]
     pairs = [part if isinstance(part, tuple) and len(part) == 2 else ("", part) for part in parts]
     if not all(isinstance(part, str) for _, part in pairs):
@@ -276,7 +277,7 @@ class Builder(Handle):
             raise error_of(error)
 
     def const(self, value: Union[bool, int, float]) -> int:
-        """A constant: a bool, an int of 32 bits or a float, by the type of the Python value."""
+        """Returns a constant `value`: a bool, a 32-bit int or a float, by its Python type."""
         if isinstance(value, bool):
             return self._checked(lib.builder_bool(self._handle, value))
         if isinstance(value, float):
@@ -288,12 +289,13 @@ class Builder(Handle):
         return self._checked(lib.builder_int(self._handle, value))
 
     def input(self, name: Union[str, int]) -> int:
-        """An input by name: score, b, h, q, k, q_row, k_row, q_len, k_len, heads; dscore where it is a backward."""
+        """Returns an input by `name`: score, b, h, q, k, q_row, k_row, q_len, k_len, heads; dscore in a backward
+        program."""
         return self._checked(lib.builder_input(self._handle, find(INPUTS, "the input", name)))
 
     def param(self, name: str, kind: Union[str, int] = "float", default: Optional[float] = None) -> int:
-        """Declares a scalar of the run, or finds it again: its name, its kind ("float" or "int"), and the value that it
-        has by default."""
+        """Declares a scalar of the run, or finds it again, by `name`, `kind` ("float" or "int") and `default`. Returns
+        its value."""
         value = self._checked(lib.builder_param(self._handle, name.encode(), find(TYPES, "the type of a param", kind)))
         if default is not None:
             lib.builder_set_default(self._handle, name.encode(), default)
@@ -301,17 +303,17 @@ class Builder(Handle):
         return value
 
     def tensor(self, name: str, dtype: Union[str, int], rank: int) -> int:
-        """Declares a captured tensor: its name, dtype ("f32") and rank; the result is for load()."""
+        """Declares a captured tensor by `name`, `dtype` ("f32") and `rank`. Returns it for load()."""
         code = find(DTYPES, "the dtype of a captured tensor", dtype)
         return self._checked(lib.builder_tensor(self._handle, name.encode(), code, rank))
 
     def load(self, tensor: int, *index: int) -> int:
-        """An element of a captured tensor, at one index, an int value, per dimension: negative ones count from the end,
-        those outside read 0."""
+        """Returns an element of a captured `tensor` at one `index`, an int value, per dimension: negative indices count
+        from the end; those out of bounds read 0."""
         return self._checked(lib.builder_load(self._handle, tensor, (ctypes.c_int32 * len(index))(*index), len(index)))
 
     def op(self, op: Union[str, int], *values: int) -> int:
-        """An operation op, by name ("add", "tanh", "select") or code (_abi.OP_ADD), of values."""
+        """Returns an operation `op`, by name ("add", "tanh", "select") or code (_abi.OP_ADD), on `values`."""
         code = find(OPS, "the operation", op)
         if len(values) == 2:
             return self._checked(lib.builder_op2(self._handle, code, *values))
@@ -320,14 +322,14 @@ class Builder(Handle):
         return self._checked(lib.builder_op(self._handle, code, (ctypes.c_int32 * len(values))(*values), len(values)))
 
     def type_of(self, value: int) -> str:
-        """The type of a value: "float", "int" or "bool"."""
+        """Returns the type of a `value`: "float", "int" or "bool"."""
         code = lib.builder_type(self._handle, value)
         if code not in TYPE_NAMES:
             raise ArgumentError("%d is no value of this builder" % value)
         return TYPE_NAMES[code]
 
     def include(self, program: Program, score: int) -> Tuple[int, int]:
-        """A finished score program inside this one, with `score` for its score: its new score and its mask."""
+        """Adds a finished score `program`, with `score` for its score. Returns its new score and its mask."""
         out = (ctypes.c_int32 * 2)()
         at = ctypes.addressof(out)
         lib.builder_import(self._handle, program._handle, score, at, at + 4)
@@ -335,22 +337,22 @@ class Builder(Handle):
         return out[0], out[1]
 
     def set_score(self, value: int) -> None:
-        """The new score is this value."""
+        """Sets the new score to `value`."""
         lib.builder_set_score(self._handle, value)
         self.check()
 
     def set_mask(self, value: int) -> None:
-        """Pairs are attended where this value, a bool, is true."""
+        """Sets the mask to `value`, a bool: pairs are attended where it is true."""
         lib.builder_set_mask(self._handle, value)
         self.check()
 
     def set_dscore(self, value: int) -> None:
-        """The gradient of the score is this value, in a backward."""
+        """Sets the gradient of the score to `value`, in a backward program."""
         lib.builder_set_dscore(self._handle, value)
         self.check()
 
     def finish(self) -> Program:
-        """The program."""
+        """Returns the Program. Raises the first mistake of the builder."""
         out = ctypes.c_void_p()
         call(lib.builder_finish, self._handle, ctypes.byref(out))
         return Program._own(out.value)
@@ -360,7 +362,7 @@ ProgramLike = Union[Program, str, None]
 
 
 def as_program(program: ProgramLike, kind: str = "score") -> Optional[Program]:
-    """A program given as itself or as text; None stays None."""
+    """Returns a program given as itself or as text; None for None."""
     if program is None or isinstance(program, Program):
         return program
     if isinstance(program, str):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user gives as score and mask (nothing, a function, a Program, text) as one program with the arrays and numbers
-that a run of it takes, in its order. The front ends that are no tracer's own (numpy, explain) begin here.
-"""
+"""Turns score_mod and mask_mod (nothing, a function, a Program, text) into one program with the arrays and numbers of a
+run, in the order of the program. Used by the front ends without a tracer of their own (numpy, explain)."""
 import operator
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -23,7 +22,7 @@ _programs: Dict[Any, Program] = {}
 
 
 class Source(NamedTuple):
-    """A program with its arrays and numbers; those of a backward of the user's own besides."""
+    """A program with its arrays and numbers, and those of a backward program of the caller."""
 
     program: Optional[Program]
     tensors: Tuple[Any, ...] = ()
@@ -34,7 +33,7 @@ class Source(NamedTuple):
 
 
 def as_part(text: str, target: str) -> Part:
-    """Program text as it is; an expression with what it is for, as the command's --score and --mask have it."""
+    """Returns program text unchanged, and an expression with its target, as --score and --mask of the command do."""
     bare = _COMMENT.sub("", text)
     return text if not bare.strip() or _STATEMENT.search(bare) else (target, text)
 
@@ -76,7 +75,8 @@ def _check_backward(has_forward: bool, bprop: ScoreLike, tensors: Named, params:
 
 
 def mask_function(mask: Any) -> Any:
-    """The mask_mod of a BlockMask of fxattn.torch that says no more than it; anything else as it is."""
+    """Returns the mask_mod of a BlockMask of fxattn.torch that has no further information; any other value unchanged.
+    """
     is_its_own = getattr(type(mask), "is_its_mask_mod", None)
     return mask.mask_mod if is_its_own is not None and is_its_own(mask) else mask
 
@@ -97,7 +97,7 @@ def program(score_mod: ScoreLike = None, mask_mod: ScoreLike = None, *, tensors:
 
 
 def described(name: str, value: Any) -> Tuple[str, int]:
-    """Storage type and rank of an array of any library; of other things what NumPy makes of them."""
+    """Returns storage type and rank of an array of any library, or of what NumPy makes of another value."""
     word = DTYPE_WORDS.get(str(getattr(value, "dtype", "")).rpartition(".")[2])
     if word is not None and isinstance(getattr(value, "ndim", None), int):
         return word, value.ndim
@@ -141,7 +141,7 @@ def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bp
 
 def text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, tensors: Named,
                   params: Named) -> Optional[Program]:
-    """Programs and texts as one program, from a bounded dictionary of those made before."""
+    """Returns programs and texts as one program, from a bounded cache."""
     given = [(source, target) for source, target in parts if source is not None]
     if not given:
         return None
@@ -165,8 +165,8 @@ def text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, te
 
 
 def _is_int(value: Any) -> bool:
-    """Ints of Python and of other libraries are; bools and floats that happen to be whole are not. A symbolic int of
-    PyTorch's is, and must not be asked: its answer would fix its value."""
+    """Returns True for ints of Python and other libraries, False for bools and for floats of integral value. A symbolic
+    int of PyTorch is an int; reading its value would specialize the compiled code."""
     if type(value).__name__ == "SymInt":
         return True
     try:
@@ -177,7 +177,7 @@ def _is_int(value: Any) -> bool:
 
 def _bound(program: Optional[Program], tensors: Named, params: Named,
            prefix: str) -> Tuple[Tuple[Any, ...], Tuple[float, ...]]:
-    """The arrays and numbers of a program in its order."""
+    """Returns the arrays and numbers of a program in its order."""
     tensors, params = dict(tensors or {}), dict(params or {})
     names = [c.name for c in program.captures] if program else []
     scalars = program.params if program else ()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn for JAX: attention with a score function of your own, fused, with its gradient, under jax's transformations.
-"""
+"""fxattn for JAX: fused attention with your own score function, differentiable, under jax's transformations."""
 from typing import List
 
 from .._errors import missing_library

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attention(): everything that the library has, for JAX arrays.
+"""attention(): every feature of the library for JAX arrays.
 
-What a call may have is turned into a Spec and Operands here; whether they go together is for the library to say, whose
-message is passed on. Ready masks by arrays (segment ids) are statements appended to the program.
-"""
+Arguments are turned into a Spec and Operands; the library checks whether they fit together, and its message is passed
+on. Masks by arrays (segment ids) are statements appended to the program."""
 import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -27,7 +26,7 @@ _FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8
 
 
 class Features:
-    """Flags, extra arrays and sizes as they are gathered."""
+    """Flags, extra arrays and sizes of a call under construction."""
 
     def __init__(self) -> None:
         self.flags = 0
@@ -35,7 +34,8 @@ class Features:
         self.fields: Dict[str, Any] = {}
 
     def integers(self, slot: int, values: Any, flag: int, shape: Tuple[int, ...], name: str) -> None:
-        """Lengths, offsets, positions: int32 of a shape."""
+        """Adds lengths, offsets or first rows: int32 of a shape. Raises ArgumentError for other shapes,
+        ArgumentTypeError for floats."""
         if values is None:
             return
         array = array_of_ints(values)
@@ -131,7 +131,7 @@ _PARAMETERS = signature_without_rest(attention)
 
 def call_of(features: Features, score: Score, layout: str, engine: Optional[str],
             arrays: Tuple[Any, Any, Any], scales: Tuple[Any, ...]) -> Tuple[Spec, Operands]:
-    """What was gathered, as what the primitives take."""
+    """Returns Spec and Operands of the gathered features, for the primitives."""
     slots = tuple(sorted(features.slots))
     spec = Spec(score.program, score.bprop, layout, features.flags, slots, engine=engine, **features.fields)
     return spec, Operands(*arrays, score.tensors, tuple(features.slots[slot] for slot in slots), scales, score.params,
@@ -141,7 +141,7 @@ def call_of(features: Features, score: Score, layout: str, engine: Optional[str]
 # ---- Arguments -------------------------------------------------------------------------------------------------------
 
 def arranged(q: Any, k: Any, v: Any, layout: str) -> Tuple[Any, Any, Any, bool]:
-    """q, k and v as arrays of one float type and of the layout's rank; whether a batch axis was added."""
+    """Returns q, k and v as arrays of one float type and of the layout's rank, and True if a batch axis was added."""
     if layout not in LAYOUTS:
         raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
     arrays = [array_of(name, x) for name, x in zip("qkv", (q, k, v))]
@@ -165,7 +165,7 @@ def arranged(q: Any, k: Any, v: Any, layout: str) -> Tuple[Any, Any, Any, bool]:
 
 
 def shape_of_scores(q: Any, k: Any, v: Any, layout: str, cu_q: Any) -> Tuple[int, int, int, int]:
-    """[batch, heads, rows, keys] of the scores, from arrays that fit."""
+    """Returns [batch, heads, rows, keys] of the scores. Raises ArgumentError for arrays that do not fit."""
     if layout == "thd":
         if cu_q is None:
             raise ArgumentError("layout \"thd\" without cu_q, the offsets of its sequences")
@@ -192,7 +192,7 @@ def ready_masks(f: Features, causal: bool, window: Any, bottom_right: bool) -> N
 
 
 def pair_of(value: Any, name: str, same: bool, single: bool) -> Tuple[Any, Any]:
-    """What is given for both sequences, or for each of them."""
+    """Returns the pair (for q, for k) of a value that is given for both sequences or for each."""
     if isinstance(value, (tuple, list)) and len(value) == 2:
         if any(x is None or np.ndim(x) > 0 for x in value) or single:
             return value[0], value[1]
@@ -264,7 +264,7 @@ def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any,
 
 def _told(given: Any, layout: str, sizes: Tuple[int, int, int, int], bottom_right: bool, lengths: Any,
           segment_ids: Any) -> Described:
-    """What a descriptor says, or else these."""
+    """Returns the lengths, ids and positions of a descriptor, or those given."""
     if given is None:
         return Described(lengths, segment_ids)
     if lengths is not None or segment_ids is not None or layout == "thd":
@@ -277,7 +277,7 @@ def _told(given: Any, layout: str, sizes: Tuple[int, int, int, int], bottom_righ
 
 
 def ids_of(values: Any, name: str, sizes: Tuple[int, int, int, int], single: bool) -> List[Any]:
-    """Ints of both sequences, [B,S] and [B,T]."""
+    """Returns the int arrays of both sequences, [B,S] and [B,T]."""
     batch, _, rows, keys = sizes
     arrays = []
     for x, length in zip(map(array_of_ints, pair_of(values, name, rows == keys, False)), (rows, keys)):
@@ -295,8 +295,8 @@ def _with_segments(score: Score, ids: Any, padded: bool, sizes: Tuple[int, int, 
 
 def with_ids(score: Score, ids: Sequence[Any], padded: bool = False, places: Tuple[str, str] = ("q_row", "k_row")
              ) -> Score:
-    """The program with a mask of equal ids; `padded`: of which 0 is none. `places`: the index of a row and of a key in
-    them, as program text."""
+    """Returns the program with a mask of equal ids. `padded`: id 0 is padding. `places`: program text of the index of a
+    row and of a key in them."""
     of_q, of_k = same_ids(*ids)
     text = ("tensor zz_segment_k : {0}[2]\ntensor zz_segment_q : {0}[2]\n"
             "mask = mask && zz_segment_q[b, {q}] == zz_segment_k[b, {k}]{1}").format(
@@ -307,7 +307,7 @@ def with_ids(score: Score, ids: Sequence[Any], padded: bool = False, places: Tup
 
 def _with_positions(score: Score, positions: Any, causal: bool, window: Any, sizes: Tuple[int, int, int, int],
                     single: bool) -> Score:
-    """The program with the ready masks that go by positions in segments."""
+    """Returns the program with built-in masks by positions in segments."""
     text = None if positions is None else mask_text(causal, window)
     if text is None:
         return score
@@ -316,7 +316,8 @@ def _with_positions(score: Score, positions: Any, causal: bool, window: Any, siz
 
 
 def with_scale(score: Score, scale: Any, dtype: Any) -> Tuple[Score, Tuple[Any, ...]]:
-    """A number is an operand of the run. An array may be differentiated: it is a param, which has a gradient."""
+    """Returns the program and the operands of a scale. A number is an operand of the run; an array becomes a param,
+    which has a gradient."""
     if scale is None:
         return score, ()
     if isinstance(scale, (int, float, np.number)) and not isinstance(scale, bool):
@@ -335,5 +336,5 @@ def with_scale(score: Score, scale: Any, dtype: Any) -> Tuple[Score, Tuple[Any, 
 
 
 def number(value: Any, dtype: Any) -> Any:
-    """A float of the user's as an array of rank 0: f64 where the problem is, f32 otherwise."""
+    """Returns a float as an array of rank 0: f64 in f64 problems, else f32."""
     return jnp.asarray(value, "float64" if dtype == jnp.dtype("float64") else "float32")

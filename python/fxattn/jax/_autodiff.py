@@ -27,12 +27,12 @@ _PARAM = -1
 
 
 def attend(spec: Spec, ops: Operands, lse: bool = False) -> Tuple[Any, Any]:
-    """out, and lse where it is asked for, else None."""
+    """Returns out, and lse where it is wanted, else None."""
     return _attend(spec, lse, together(ops))
 
 
 def together(ops: Any) -> Any:
-    """Arrays of a shard_map as varying over all axes that one of them varies over."""
+    """Returns arrays of a shard_map as varying over all axes that one of them varies over."""
     leaves, tree = jax.tree.flatten(ops)  # type: Any, Any
     axes = [varying_axes(x) for x in leaves]
     union: FrozenSet[Any] = frozenset().union(*axes)
@@ -68,8 +68,8 @@ _attend.defjvp(_attend_rule, symbolic_zeros=True)
 
 def differentiated(run: Callable[..., Any], static: Any, spec: Spec, kept: Any, tangents: Operands,
                    results: Tuple[Any, Any]) -> Any:
-    """What a rule of a custom_jvp gives: results, out and lse or None, and their tangents, whose transpose is
-    `run`((static, keys), kept, cotangents), gradients of what the keys say."""
+    """Returns the results of a custom_jvp rule: out and lse or None, and their tangents, whose transpose is
+    `run`((static, keys), kept, cotangents), the gradients of the keys."""
     moved = [(key, x) for key, x in _differentiable(spec, tangents) if not isinstance(x, SymbolicZero)]
     there = [x for x in results if x is not None]
     if moved:
@@ -80,7 +80,7 @@ def differentiated(run: Callable[..., Any], static: Any, spec: Spec, kept: Any, 
 
 
 def _differentiable(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
-    """Operands that have gradients, by key, in the order in which the backward primitive gives them."""
+    """Returns the operands that have gradients, by key, in the order of the backward primitive."""
     found = list(zip((WANT_Q, WANT_K, WANT_V), ops[:3]))
     if _abi.SLOT_SINKS in spec.slots:
         found.append((WANT_SINK, ops.extras[spec.slots.index(_abi.SLOT_SINKS)]))
@@ -90,18 +90,18 @@ def _differentiable(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
 
 
 def wanted(keys: Keys) -> Tuple[int, ...]:
-    """What the backward primitive is asked for."""
+    """Returns the gradients that the backward primitive computes."""
     return tuple(dict.fromkeys(WANT_PARAMS if key <= _PARAM else key for key in keys))
 
 
 def given_gradients(out: Any, cotangents: Sequence[Any]) -> List[Any]:
-    """dout and, where it is given, dlse."""
+    """Returns dout and, where it is given, dlse."""
     dout, dlse = (*cotangents, None)[:2]
     return [jnp.zeros_like(out) if dout is None else dout] + ([] if dlse is None else [dlse])
 
 
 def gradients(spec: Spec, ops: Operands, keys: Keys, found: Mapping[int, Any]) -> List[Any]:
-    """What the backward primitive gave, by key, in the types of the operands."""
+    """Returns the results of the backward primitive by key, in the types of the operands."""
     floats = [i for i, p in enumerate(spec.params()) if p.type == "float"]
     operands = dict(_differentiable(spec, ops))
     made = [found[WANT_PARAMS][floats.index(_PARAM - key)] if key <= _PARAM else found[key] for key in keys]

@@ -22,7 +22,7 @@ _BATCHED_SLOTS = (_abi.SLOT_Q_LENGTHS, _abi.SLOT_K_LENGTHS, _abi.SLOT_Q_START)  
 
 
 def _front(size: int, dim: Optional[int], x: Any) -> Any:
-    """[V,...], wherever V was, or was not."""
+    """Returns an array as [V,...], for any position of V or none."""
     if dim is None:
         return lax.broadcast(x, (size,))
     return x if dim == 0 else lax.transpose(x, (dim, *[i for i in range(x.ndim) if i != dim]))
@@ -48,7 +48,7 @@ def _in_turn(primitive: Any, dims: Sequence[Any], flat: Sequence[Any], params: A
 
 
 def _is_sharded(x: Any) -> bool:
-    """Whether an array of an explicit mesh is sharded: then its batch is not folded, which would mix devices."""
+    """Returns True if an array of an explicit mesh is sharded: folding its batch would mix devices."""
     return any(getattr(getattr(jax.typeof(x), "sharding", None), "spec", ()))
 
 
@@ -60,7 +60,7 @@ def _shape_without(x: Any, dim: Optional[int]) -> Any:
 
 
 class _Folded:
-    """A call with the axis in its batch; `fits` says whether that can be."""
+    """A call with the mapped axis in its batch; `fits` is True if that is possible."""
 
     def __init__(self, spec: Spec, size: int, ops: Operands, dims: Operands, want: Sequence[int]) -> None:
         apart = [dims.scale, dims.params, dims.bprop_params,

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user gave, looked at before anything is made of it: arrays, flags and sizes that are part of what is compiled,
-keywords of other libraries. Everything that is refused here is told by its name, with what is accepted.
-"""
+"""Checks of arguments before anything is built: arrays, switches and sizes that are part of the compiled code, keywords
+of other libraries. Every refusal names the argument and what is accepted."""
 import inspect
 import operator
 from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
@@ -41,7 +40,8 @@ REMEDIES = {
 
 
 def array_of(name: str, value: Any) -> Any:
-    """A JAX array of whatever can be one: NumPy's, lists, nnx.Param and all that have __jax_array__."""
+    """Returns a JAX array of NumPy's arrays, lists, nnx.Param and any value with __jax_array__. Raises
+    ArgumentTypeError for others."""
     if value is None:
         raise ArgumentTypeError("%s is None; an array is accepted" % name)
     try:
@@ -52,7 +52,7 @@ def array_of(name: str, value: Any) -> Any:
 
 
 def refuse_symbolic(what: str, *arrays: Any) -> None:
-    """Raises where a shape has sizes that are not known yet, as jax.export may have them."""
+    """Raises UnsupportedError for a shape with symbolic sizes, as jax.export may have."""
     for x in arrays:
         if is_symbolic(x.shape):
             raise UnsupportedError("an array has the symbolic shape %s, of jax.export, which %s cannot have; export "
@@ -67,7 +67,7 @@ def _refuse_traced(name: str, value: Any, remedy: str) -> None:
 
 
 def flag(name: str, value: Any, remedy: str = "a Python bool") -> bool:
-    """True or False, known when the call is traced."""
+    """Returns True or False of a switch that is known when the call is traced."""
     _refuse_traced(name, value, remedy)
     return _options.flag(name, value)
 
@@ -81,7 +81,7 @@ def _count(value: Any) -> int:
 
 
 def size_of(name: str, value: Any, default: int) -> int:
-    """A number of rows, known when the call is traced."""
+    """Returns a number of rows that is known when the call is traced."""
     _refuse_traced(name, value, "a Python int; None is as long as all")
     if value is None:
         return default
@@ -105,7 +105,7 @@ _BY_MASK = "write it as mask_mod, whose numbers may be traced: mask_mod=lambda b
 
 
 def rate_of(name: str, value: Any) -> float:
-    """The part of the probabilities that is dropped."""
+    """Returns the share of the probabilities that is dropped."""
     _refuse_traced(name, value, "a Python number; a few rates can be branches of jax.lax.switch")
     try:
         rate = None if isinstance(value, (bool, str)) else float(value)
@@ -146,7 +146,7 @@ def _seed_of_key(key: Any) -> Any:
 
 
 def offsets_of(name: str, value: Any) -> int:
-    """How many sequences packed rows have, by their offsets."""
+    """Returns the number of sequences of packed rows, from their offsets."""
     shape = np.shape(value)
     if len(shape) != 1 or shape[0] < 1:
         raise ArgumentError("%s has shape %s; ints of shape [N+1] are accepted, where N sequences begin and the last "
@@ -156,7 +156,7 @@ def offsets_of(name: str, value: Any) -> int:
 
 def refuse_keywords(who: str, surplus: Sequence[Any], unknown: Iterable[str], accepted: Mapping[str, Any],
                     remedies: Optional[Mapping[str, str]] = None) -> None:
-    """Raises what is to be said of arguments that a function does not have."""
+    """Raises ArgumentTypeError for arguments that a function does not have, with what to write instead."""
     if surplus:
         first = [p.name for p in accepted.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         raise ArgumentTypeError("%s takes %s by position, and everything else by name, as is_causal=True; %d more "
@@ -172,7 +172,7 @@ def refuse_keywords(who: str, surplus: Sequence[Any], unknown: Iterable[str], ac
 
 
 def signature_without_rest(function: Callable[..., Any]) -> Dict[str, inspect.Parameter]:
-    """Gives a function the signature that help() should show, without what is there to be refused; its parameters."""
+    """Gives a function the signature that help() shows, without *surplus and **unknown. Returns its parameters."""
     found = inspect.signature(function)
     kept = [p for p in found.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     function.__signature__ = found.replace(parameters=kept)  # type: ignore[attr-defined]
@@ -192,7 +192,7 @@ _SPOKEN = (
 
 
 def in_words_of_jax(text: str) -> str:
-    """What the tracer says, with remedies that a user of JAX has."""
+    """Returns a message of the tracer with remedies for users of JAX."""
     for theirs, ours in _SPOKEN:
         text = text.replace(theirs, ours)
     return text

@@ -40,7 +40,7 @@ _library = _load()
 
 
 def cuda_ordinal() -> Optional[int]:
-    """A device for which calls are lowered here; None without one: modules for other machines have no workspace."""
+    """Returns a device for which calls are lowered, or None: modules for other machines have no workspace."""
     try:
         return int(jax.local_devices(backend="cuda")[0].local_hardware_id)
     except RuntimeError:
@@ -48,7 +48,7 @@ def cuda_ordinal() -> Optional[int]:
 
 
 def workspace(problem: bytes) -> int:
-    """How many bytes of a device a call needs; its plan is made here, and found again when it runs."""
+    """Returns the bytes of device memory that a call needs; its plan is made here and cached for the run."""
     ordinal = cuda_ordinal()
     if ordinal is None:
         return 0
@@ -58,12 +58,12 @@ def workspace(problem: bytes) -> int:
 
 
 def cache_stats() -> Dict[str, int]:
-    """Counters of the plan cache that the handlers use: builds, runs and the like; `plans` are those held now."""
+    """Returns counters of the plan cache of the handlers: builds, runs and so on; `plans` are those held now."""
     stats = _abi.CacheStats()
     _library.fxa_jax_cache_stats(ctypes.byref(stats))
     return {name: getattr(stats, name) for name, *_ in _abi.CacheStats._fields_ if name != "reserved"}
 
 
 def cache_clear() -> None:
-    """Empties that cache; plans in use live on, and others are made again when they are needed."""
+    """Empties the plan cache of the handlers; plans in use stay valid, others are made again when they are needed."""
     _library.fxa_jax_cache_clear()

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the modules for linen (flax.py) and nnx (nnx.py) share: Transformer Engine's settings as a call of attention().
+"""Shared by the modules for linen (flax.py) and nnx (nnx.py): Transformer Engine's settings as a call of attention().
 
-Settings are those of the constructor, and hold the callbacks; Given is what a call brings, tensors included. What does
-not go together is one error that lists all of it.
-"""
+Settings are the arguments of the constructor and hold the callbacks; Given are those of a call, tensors included.
+Conflicts are one error that lists all of them."""
 import functools
 import inspect
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
@@ -53,7 +52,8 @@ REMEDIES = {
 
 
 def told(module: Any) -> Any:
-    """The module, whose constructor says what it lacks of Transformer Engine's and Flax's."""
+    """Returns the module with a constructor that refuses arguments of Transformer Engine and Flax that it lacks, by
+    name."""
     made, known = module.__init__, inspect.signature(module.__init__).parameters
 
     @functools.wraps(made)
@@ -66,7 +66,7 @@ def told(module: Any) -> Any:
 
 
 class Settings(NamedTuple):
-    """What a constructor has."""
+    """The arguments of a constructor."""
 
     head_dim: int
     num_attention_heads: int
@@ -102,7 +102,7 @@ class Settings(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a call has besides query, key and value."""
+    """The arguments of a call after query, key and value."""
 
     sequence_descriptor: Any = None
     bias: Any = None
@@ -117,7 +117,7 @@ def refuse(who: str, problems: List[str]) -> None:
 
 
 def run(settings: Settings, query: Any, key: Any, value: Any, given: Given, sinks: Any, dropout_key: Any) -> Any:
-    """The attention of a module. `dropout_key`: None where nothing is dropped."""
+    """Returns the attention of a module. `dropout_key`: None where nothing is dropped."""
     ready = MASK_TYPES[settings.attn_mask_type]
     _check_call(settings, given, bool(ready.get("padding")))
     q, k, v = _separate(settings, query, key, value)
@@ -160,7 +160,7 @@ def _check_call(settings: Settings, given: Given, padding: bool) -> None:
 
 
 def _separate(settings: Settings, query: Any, key: Any, value: Any) -> Tuple[Any, Any, Any]:
-    """q, k and v [B,S,H,D] of what is packed or transposed."""
+    """Returns q, k and v [B,S,H,D] of packed or transposed arrays."""
     want = {"bs3hd": 1, "bshd_bs2hd": 2, "bshd_bshd_bshd": 3}[settings.qkv_layout]
     if any((x is None) != (n >= want) for n, x in enumerate((query, key, value))):
         raise ArgumentError("qkv_layout %s takes %s, and no more" % (
@@ -176,7 +176,7 @@ def _separate(settings: Settings, query: Any, key: Any, value: Any) -> Tuple[Any
 
 
 def _indices(name: str, array: Any, shape: Tuple[int, ...]) -> Tuple[Any, str]:
-    """The array with rank 4, and how a program reads the element of a pair of it."""
+    """Returns the array with rank 4, and the indices by which a program reads the element of a pair."""
     full = (1,) * (4 - array.ndim) + array.shape
     if len(full) != 4 or any(size not in (1, whole) for size, whole in zip(full, shape)):
         raise ArgumentError("%s has shape %s, which does not broadcast to the scores' %s" % (name, array.shape, shape))

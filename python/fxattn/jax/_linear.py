@@ -25,7 +25,7 @@ FORWARD_MODE = ("fxattn has no forward mode (jax.jvp, jax.jacfwd, jax.linearize,
 
 @dataclasses.dataclass(frozen=True)
 class _Backward:
-    """A backward pass: gradients of (static, what was kept, cotangents, None where they are zero)."""
+    """A backward pass: gradients from (static, residuals, cotangents, None where they are zero)."""
 
     run: Callable[..., Sequence[Any]]
     static: Any
@@ -37,7 +37,7 @@ class _Backward:
 
 @dataclasses.dataclass(frozen=True)
 class _Mapped:
-    """One that is mapped by vmap."""
+    """A backward pass that is mapped by vmap."""
 
     inner: Callable[..., Sequence[Any]]
     size: int
@@ -50,7 +50,8 @@ class _Mapped:
 
 def tangents_of(run: Callable[..., Sequence[Any]], static: Any, kept: Any, tangents: Sequence[Any],
                 results: Sequence[Any]) -> List[Any]:
-    """Tangents of results, by those of some operands, of which `run` gives the gradients, in their order."""
+    """Returns tangents of results, from those of some operands, of which `run` computes the gradients, in their order.
+    """
     leaves, tree = jax.tree.flatten(kept)
     return linear_p.bind(*leaves, *tangents, backward=_Backward(run, static, tree), count=len(leaves),
                          types=tuple(jax.typeof(x).to_tangent_aval() for x in results))

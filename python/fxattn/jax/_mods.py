@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user gives as score and mask (nothing, functions, callbacks of the graph style, text, a Program) as a Score: a
-program with the arrays and numbers that it takes, all as JAX arrays, in its order.
+"""Turns score_mod and mask_mod (nothing, functions, callbacks of the graph style, text, a Program) into a Score: a
+program with its arrays and numbers, all as JAX arrays, in its order.
 
-A storage type that JAX does not have at present (64 bits, unless told so) is changed in the program to what the array
-became.
-"""
+A storage type that JAX does not have at present (64 bits, unless enabled) is changed in the program to that of the
+array."""
 import inspect
 import re
 from typing import Any, Callable, Collection, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -25,7 +24,7 @@ Named = Optional[Mapping[str, Any]]
 
 
 class Score(NamedTuple):
-    """A program, its arrays and numbers; those of a backward of the user's own besides."""
+    """A program with its arrays and numbers, and those of a backward program of the caller."""
 
     program: Optional[Program] = None
     tensors: Tuple[Any, ...] = ()
@@ -35,7 +34,7 @@ class Score(NamedTuple):
     bprop_params: Tuple[Any, ...] = ()
 
     def appended(self, text: str, tensors: Named = None, params: Named = None, before: bool = False) -> "Score":
-        """With further statements, which use these."""
+        """Returns the Score with further statements, which use these tensors and params."""
         old = self.program
         arrays = dict(zip([c.name for c in old.captures] if old else (), self.tensors))
         numbers = dict(zip([p.name for p in old.params] if old else (), self.params))
@@ -49,7 +48,7 @@ class Score(NamedTuple):
                              params=tuple(numbers[p.name] for p in made.params))
 
     def scaled(self, scale: Any) -> "Score":
-        """With a backward of the user's own for scores that are multiplied by a number before."""
+        """Returns the Score with the caller's backward program for scores that are multiplied by a number first."""
         if self.bprop is None:
             return self
         numbers = dict(zip([p.name for p in self.bprop.params], self.bprop_params))
@@ -60,14 +59,15 @@ class Score(NamedTuple):
 
 
 def _unused(name: str, names: Collection[str]) -> str:
-    """A name like this that a program has not: what is ours never means what is the user's."""
+    """Returns a name like this one that a program does not have, so that names of fxattn never collide with the
+    caller's."""
     while name in names:
         name = "z" + name
     return name
 
 
 def is_graph_style(mod: Any) -> bool:
-    """Whether a callable is Transformer Engine's score_mod(graph, score, tensors): three arguments by position."""
+    """Returns True for Transformer Engine's score_mod(graph, score, tensors): three positional arguments."""
     if not callable(mod) or isinstance(mod, Program):
         return False
     try:
@@ -82,8 +82,9 @@ def is_graph_style(mod: Any) -> bool:
 def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_tensors: Named, params: Named,
             shape: Sequence[int], dtype: Any, moved: bool = False, part: Optional[str] = None,
             bprop_params: Named = None, style: Optional[str] = None) -> Score:
-    """The program of what a user gave, for scores of this shape; a Score is one already. `moved`: q is no row of it.
-    `part`: calls are of parts of it (trace_graph)."""
+    """Returns the Score of a caller's functions for scores of this shape; a Score is returned unchanged. `moved`: q is
+    not the row index. `part`: calls compute parts of the scores (trace_graph). style None: "graph" for three arguments.
+    """
     if isinstance(score_mod, Score):
         return score_mod
     if style not in (None, *STYLES):
@@ -123,14 +124,14 @@ def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_ten
 
 
 def _plain_arrays(named: Named) -> Named:
-    """With arrays for what JAX takes for one: nnx.Param and all that have __jax_array__."""
+    """Returns the arrays with nnx.Param and other values with __jax_array__ converted."""
     return named if named is None else {name: jnp.asarray(x) if hasattr(x, "__jax_array__") else x
                                         for name, x in named.items()}
 
 
 def _numbers_as_arrays(given: Named, dtype: Any) -> Named:
-    """Numbers beside a backward program as arrays of rank 0: its params would be read on the host, and are where the
-    arrays are."""
+    """Returns numbers beside a backward program as arrays of rank 0: its params would be read on the host, and arrays
+    are read on the device."""
     wide = "float64" if dtype == jnp.dtype("float64") else "float32"
     return given and {name: jnp.asarray(x, wide) if isinstance(x, (float, np.floating)) else x
                       for name, x in given.items()}
@@ -177,7 +178,7 @@ def _of_text(score_mod: Mod, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_te
 
 
 def _plain(value: Any) -> Any:
-    """An example of a param's type: ints are ints."""
+    """Returns an example of a param's type: 0 for ints, else 0.0."""
     return 0 if jnp.issubdtype(jnp.asarray(value).dtype, jnp.integer) else 0.0
 
 
@@ -194,7 +195,7 @@ def _bound(program: Optional[Program], tensors: Mapping[str, Any], params: Mappi
 
 def _as_arrays(program: Optional[Program], tensors: Sequence[Any], params: Sequence[Any],
                dtype: Any) -> Tuple[Optional[Program], Tuple[Any, ...], Tuple[Any, ...]]:
-    """What a program takes, as JAX arrays, and the program with the storage types that these have."""
+    """Returns the program with the storage types of its arrays, and its arrays and numbers as JAX arrays."""
     if program is None:
         return None, (), ()
     arrays = [jnp.asarray(x) for x in tensors]

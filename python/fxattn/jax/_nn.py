@@ -16,16 +16,17 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
                           is_causal: bool = False, query_seq_lengths: Any = None, key_value_seq_lengths: Any = None,
                           local_window_size: Union[None, int, Tuple[int, int]] = None,
                           implementation: Optional[str] = None, return_residual: bool = False, **unknown: Any) -> Any:
-    """jax.nn.dot_product_attention, fused: softmax(scale * q k^T + bias) v of query [B,T,N,H], key and value [B,S,K,H],
-    or all without the batch.
+    """Returns softmax(scale * q k^T + bias) v of query [B,T,N,H], key and value [B,S,K,H], or all without the batch, as
+    [B,T,N,H]: jax.nn.dot_product_attention, fused.
 
-    bias and mask (True: attended) are anything that broadcasts to [B,N,T,S], of rank 4 or less; bias gets a gradient.
-    is_causal, query_seq_lengths, key_value_seq_lengths and local_window_size, an int or (left, right), mask as well.
-    scale: None, a number, or an array of rank 0, which gets a gradient.
-    Rows that attend to nothing are 0, where jax.nn has an average of all values there, and their residual is -inf.
-    implementation: None or "fxattn". return_residual: also log-sum-exp, [B,T,N], in the type of query and without a
-    gradient, as in jax.nn.
-    """
+    bias, mask: arrays that broadcast to [B,N,T,S], of rank 4 or less; mask is True where a pair attends; bias gets a
+    gradient.
+    is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size (an int or (left, right)): further masks.
+    scale: None for 1 / sqrt(H), a number, or an array of rank 0, which gets a gradient.
+    implementation: None or "fxattn". return_residual: returns log-sum-exp too, [B,T,N], in the type of query and
+    without a gradient, as jax.nn does.
+
+    Rows that attend to nothing are 0, where jax.nn returns the average of all values, and their residual is -inf."""
     refuse_keywords("dot_product_attention", (), unknown, _PARAMETERS, _REMEDIES)
     if implementation not in (None, "fxattn"):
         raise ArgumentError("implementation is %r; None or \"fxattn\" is accepted, and is fxattn's own on every "
@@ -57,7 +58,7 @@ _REMEDIES = {**dict.fromkeys("score_mod mask_mod window lengths q_lengths k_leng
 
 
 def _lengths(of_q: Any, of_k: Any, shape: Tuple[int, ...]) -> Any:
-    """Of both sequences; below 0 is none of them, and beyond their end all, as jax.nn's mask has it."""
+    """Returns lengths of both sequences, clipped to [0, size] as in jax.nn."""
     if of_q is None and of_k is None:
         return None
     given = [None if x is None else array_of_ints(x) for x in (of_q, of_k)]
@@ -66,7 +67,7 @@ def _lengths(of_q: Any, of_k: Any, shape: Tuple[int, ...]) -> Any:
 
 
 def _window(given: Any) -> Tuple[Any, List[str]]:
-    """A window as attention() has it, and masks for what it has not: a negative one begins, or ends, beyond the row."""
+    """Returns a window for attention(), and masks for negative sides, which start or end beyond the row."""
     if given is None:
         return None, []
     sides = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
@@ -86,7 +87,7 @@ def _shape_of_scores(query: Any, key: Any) -> Tuple[int, ...]:
 
 
 def _broadcast(name: str, array: Any, kinds: Any, shape: Tuple[int, ...]) -> Tuple[Any, str]:
-    """The array with rank 4, and how a program indexes it."""
+    """Returns the array with rank 4, and the indices by which a program reads it."""
     array = array_of(name, array)
     if name == "bias" and jnp.issubdtype(array.dtype, jnp.integer):
         array = array.astype("float32")

@@ -35,7 +35,7 @@ _LAYOUT_DIMS = {"bshd": "bshd", "bhsd": "bhsd", "thd": "shd"}
 # ---- What is indexed by what -----------------------------------------------------------------------------------------
 
 def _loads(text: str) -> List[Tuple[str, Tuple[str, ...]]]:
-    """Tensors and indices of all loads of a canonical text."""
+    """Returns tensors and indices of all loads of a canonical text."""
     found = []
     for m in re.finditer(r"(\w+)\[", re.sub(r"(?m)^tensor .*$", "", text)):
         body, depth, at, parts = m.string, 1, m.end(), [""]
@@ -53,8 +53,8 @@ def _loads(text: str) -> List[Tuple[str, Tuple[str, ...]]]:
 
 @functools.lru_cache(maxsize=512)
 def _direct(program: Any, axis: str) -> Optional[Dict[str, int]]:
-    """By captured tensor, which of its dimensions the axis indexes, when nothing else in the program reads the axis;
-    None when something does."""
+    """Returns, for each captured tensor, the dimensions that the axis indexes, if nothing else in the program reads the
+    axis; None otherwise."""
     if program is None:
         return {}
     text = program.text
@@ -110,7 +110,7 @@ def _rows(spec: Spec) -> Dims:
 
 
 class _Call:
-    """One primitive with its parameters, for shapes of the whole: dimensions of operands and results by name."""
+    """One primitive with its parameters, for global shapes: dimensions of operands and results by name."""
 
     def __init__(self, backward: bool, params: Dict[str, Any], flat: Sequence[Any]) -> None:
         self.backward, self.params = backward, params

@@ -37,13 +37,13 @@ _F64 = np.dtype("float64")
 
 
 def forward(spec: Spec, ops: Operands, *before: Any, lse: bool = False, stats: bool = False) -> List[Any]:
-    """out, and what was asked for; `before`: what it is joined with."""
+    """Returns out, and lse and stats where they are wanted; `before`: results that these are merged with."""
     flat = ops.forward().flat()
     return forward_p.bind(*flat, *before, spec=spec.forward(), has_scale=bool(ops.scale), lse=lse, stats=stats)
 
 
 def backward(spec: Spec, ops: Operands, out: Any, stats: Any, grads: Sequence[Any], want: Tuple[int, ...]) -> List[Any]:
-    """The gradients of `want`; that of params is one vector, of float params in their order."""
+    """Returns the gradients of `want`; that of params is one vector, of float params in their order."""
     return backward_p.bind(*ops.flat(), out, stats, *grads, spec=spec, has_scale=bool(ops.scale), want=want,
                            dlse=len(grads) > 1)
 
@@ -97,8 +97,8 @@ def _backward_abstract(*flat: Any, **params: Any) -> List[Any]:
 
 def _call(problem: Any, operands: List[Tuple[int, Any]], results: List[Tuple[int, Tuple[int, ...], Any]],
           packed: bool, before: Sequence[Any] = ()) -> List[Any]:
-    """One call of a handler: (role, array) in, (role, shape, dtype) out. `before` is what results have in them when it
-    begins. Rows of packed arrays that belong to nobody are never written: there it is zeroes."""
+    """One call of a handler: (role, array) in, (role, shape, dtype) out. `before` are the initial contents of results.
+    Packed rows that belong to no sequence are never written, and stay zero."""
     if packed and not before:
         before = [lax.full(shape, np.zeros((), dtype)) for _, shape, dtype in results]
     aliases = {len(operands) + i: i for i in range(len(before))}
@@ -133,7 +133,7 @@ def _common_operands(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
 
 
 def forward_call(platform: str, spec: Spec, ops: Operands, before: Sequence[Any], lse: bool, stats: bool) -> List[Any]:
-    """The forward pass as calls that XLA knows; JAX's x64 mode is on meanwhile."""
+    """Returns the forward pass as calls of XLA, traced in JAX's x64 mode."""
     shapes = _forward_shapes(spec, ops, lse, stats)
     rows = rows_shape(spec, ops)
     kept = _F64 if stats else row_dtype(ops)
@@ -150,7 +150,7 @@ def forward_call(platform: str, spec: Spec, ops: Operands, before: Sequence[Any]
 
 
 def _of_words(pairs: Any) -> Any:
-    """f64 of their words: XLA refines no bitcast of symbolic shapes that changes the rank."""
+    """Returns f64 of pairs of words: XLA cannot refine a bitcast of symbolic shapes that changes the rank."""
     low, high = (lax.convert_element_type(lax.index_in_dim(pairs, i, pairs.ndim - 1, False), np.uint64) for i in (0, 1))
     return lax.bitcast_convert_type(lax.bitwise_or(lax.shift_left(high, lax.full_like(high, 32)), low), _F64)
 

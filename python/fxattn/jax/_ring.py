@@ -41,7 +41,7 @@ METHODS = ("ring", "all_gather", "ulysses")
 # ---- How a sequence lies on devices ----------------------------------------------------------------------------------
 
 def _positions(length: int, size: int, order: str) -> np.ndarray:
-    """Positions in the whole, device after device."""
+    """Returns global positions, device after device."""
     if order == "striped":
         return np.arange(length).reshape(-1, size).T.reshape(-1)
     if order == "zigzag":
@@ -60,15 +60,16 @@ def check_order(order: str, length: int, size: int) -> None:
 
 
 def reorder_sequence(x: Any, size: int, order: str, axis: int = 1) -> Any:
-    """A whole array x with its sequence in the order that ring_attention wants on an axis of `size` devices, which a
-    sharding along `axis` then deals out: "contiguous" leaves it, "zigzag" gives device r the r-th of 2 * size chunks
-    and the r-th from the end, "striped" positions r, r + size, ..."""
+    """Returns array x with its sequence in the order that ring_attention needs on an axis of `size` devices, for a
+    sharding along `axis`: "contiguous" leaves it unchanged, "zigzag" gives device r the r-th of 2 * size chunks and the
+    r-th from the end, "striped" gives it positions r, r + size, ... Raises ArgumentError for a length that the order
+    cannot divide."""
     check_order(order, x.shape[axis], size)
     return _taken(x, _positions(x.shape[axis], size, order), axis)
 
 
 def restore_sequence(x: Any, size: int, order: str, axis: int = 1) -> Any:
-    """The other way round: `x` of that `order` on `size` devices, with its sequence along `axis` as it was."""
+    """Returns `x`, an array in that `order` on `size` devices, with its sequence along `axis` in the original order."""
     check_order(order, x.shape[axis], size)
     return _taken(x, np.argsort(_positions(x.shape[axis], size, order)), axis)
 
@@ -82,7 +83,7 @@ def _taken(x: Any, at: Any, axis: int) -> Any:
 
 
 def _here(order: str, size: int, rank: Any, length: int) -> Any:
-    """Positions in the whole of the part of a device, whose number may be traced."""
+    """Returns the global positions of the part of a device, whose number may be traced."""
     local = jnp.arange(length, dtype=jnp.int32)
     if order == "zigzag":
         half = length // 2
@@ -93,7 +94,7 @@ def _here(order: str, size: int, rank: Any, length: int) -> Any:
 
 
 class _Place(NamedTuple):
-    """Where a part's indices lie: a map, and the array that it reads at run time."""
+    """Coordinates of a part: a map, and the array that it reads at run time."""
 
     map: Map
     slot: int
@@ -104,7 +105,7 @@ _SLOTS = {"q": (_abi.SLOT_OFFSET_Q, _abi.SLOT_MAP_Q), "k": (_abi.SLOT_OFFSET_K, 
 
 
 def _part(axis: str, order: str, size: int, rank: Any, length: int) -> _Place:
-    """The map of the part of a device, whose number may be traced."""
+    """Returns the map of the part of a device, whose number may be traced."""
     dynamic, table = _SLOTS[axis]
     if order == "zigzag":
         return _Place(Map(axis, table=True), table, _here(order, size, rank, length))
@@ -114,14 +115,14 @@ def _part(axis: str, order: str, size: int, rank: Any, length: int) -> _Place:
 
 
 def _whole(axis: str, order: str, size: int, length: int) -> Optional[_Place]:
-    """The map of parts that were gathered, device after device."""
+    """Returns the map of parts that were gathered, device after device."""
     if order == "contiguous":
         return None
     return _Place(Map(axis, table=True), _SLOTS[axis][1], jnp.asarray(_positions(length, size, order), jnp.int32))
 
 
 def _placed_at(spec: Spec, ops: Operands, places: Sequence[Optional[_Place]]) -> Tuple[Spec, Operands]:
-    """The call with maps, and what they read among its operands."""
+    """Returns the call with maps, and the arrays of the maps among its operands."""
     given = [place for place in places if place is not None]
     return (spec._replace(maps=(*spec.maps, *(place.map for place in given)),
                           slots=(*spec.slots, *(place.slot for place in given))),
@@ -131,7 +132,7 @@ def _placed_at(spec: Spec, ops: Operands, places: Sequence[Optional[_Place]]) ->
 # ---- The ring --------------------------------------------------------------------------------------------------------
 
 class _Ring(NamedTuple):
-    """What is known of a ring when it is traced."""
+    """Static properties of a ring."""
 
     axis: str
     size: int
@@ -139,7 +140,7 @@ class _Ring(NamedTuple):
     spec: Spec
 
     def step(self, n: int, ops: Operands, part: Sequence[Any]) -> Tuple[Spec, Operands]:
-        """The call of a step on the keys that are here."""
+        """Returns the call of a step, on the keys that are present."""
         rank = lax.axis_index(self.axis)
         at = self.spec.layout.index("s")
         rows = _part("q", self.order, self.size, rank, ops.q.shape[at])
@@ -158,7 +159,7 @@ class _Ring(NamedTuple):
 
 
 def _run(ring: _Ring, ops: Operands) -> Tuple[Any, Any, Any]:
-    """out, rounded once, lse and statistics of the whole."""
+    """Returns out, rounded once, lse and statistics of the entire sequences."""
     part, found = [ops.k, ops.v], []  # type: ignore[var-annotated]
     for n in range(ring.size):
         spec, here = ring.step(n, ops, part)
@@ -234,7 +235,7 @@ def _ulysses(axis: str, size: int, order: str, spec: Spec, ops: Operands) -> Tup
 
 def _gathered_ids(ids: Any, axis: str, size: int, order: str, sizes: Tuple[int, int, int, int],
                   single: bool) -> List[Any]:
-    """Ids of whole sequences, in their order, of the parts that each device has."""
+    """Returns ids of the entire sequences, in their order, from the parts of all devices."""
     found = []
     for x in same_ids(*ids_of(ids, "segment_ids", sizes, single)):  # of the host's, one array of all devices, ranks
         whole = lax.all_gather(x, axis, axis=1, tiled=True)
@@ -244,8 +245,8 @@ def _gathered_ids(ids: Any, axis: str, size: int, order: str, sizes: Tuple[int, 
 
 def _with_lengths(score: Score, lengths: Any, ready: Tuple[bool, Any, bool], whole: Tuple[int, int, int, int],
                   single: bool) -> Tuple[Score, Any]:
-    """The program with lengths of whole sequences as masks, and with the ready masks where these are aligned by them;
-    lengths of q, None without them."""
+    """Returns the program with masks of lengths of the entire sequences, and with the built-in masks where these are
+    aligned by them; and lengths of q, None without them."""
     causal, window, bottom_right = ready
     given = pair_of(lengths, "lengths", whole[2] == whole[3], single)
     batch, (rows, keys) = whole[0], whole[2:]

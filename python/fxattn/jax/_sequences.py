@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows and keys of a padded or packed batch are whose, as one object: Transformer Engine's SequenceDescriptor,
-and what it means for a call of attention().
+"""Rows and keys of a padded or packed batch by owner: Transformer Engine's SequenceDescriptor, and its meaning for a
+call of attention().
 
-Lengths are the library's own. Segments are a mask of equal ids, 0 of a descriptor equals none; with positions in
-the segments, built-in masks go by these, and are statements of the program.
+Lengths are a feature of the library. Segments are a mask of equal ids, where id 0 of a descriptor equals none; with
+positions in the segments, built-in masks use these and are statements of the program.
 
-Ints of 64 bits, and unsigned ones, mean what they say: ids are compared whole, lengths and positions are brought to the
-nearest int of 32 bits, beyond which no sequence lies. While JAX has no 64 bits, NumPy's stay what they are till then.
-"""
+Ints of 64 bits and unsigned ints keep their values: ids are compared in full; lengths and positions are clipped to 32
+bits, beyond which no sequence reaches. While JAX has no 64 bits, NumPy arrays stay NumPy arrays until then."""
 from typing import Any, NamedTuple, Optional, Tuple
 
 import jax
@@ -22,39 +21,39 @@ INT32 = np.iinfo(np.int32)
 
 @jax.tree_util.register_pytree_node_class
 class SequenceDescriptor:
-    """Which rows and keys of a padded or packed batch are whose: lengths, lengths with offsets, or segment ids with 0
-    for padding. It may be an argument of jitted functions."""
+    """Owners of the rows and keys of a padded or packed batch: lengths, lengths with offsets, or segment ids with 0 for
+    padding. It may be an argument of jitted functions."""
 
     def __init__(self, seqlens: Optional[Pair] = None, seq_offsets: Optional[Pair] = None,
                  segment_ids: Optional[Pair] = None, segment_pos: Optional[Pair] = None) -> None:
-        """Pairs (of q, of k and v): `seqlens` [B], or with `seq_offsets` [B,N] both, `segment_ids` [B,S], `segment_pos`
-        [B,S], by which built-in masks go where it is given. The from_... take one array for both as well."""
+        """Pairs (of q, of k and v): `seqlens` [B], or [B,N] with `seq_offsets` [B,N]; `segment_ids` [B,S];
+        `segment_pos` [B,S], positions that built-in masks use. The from_... methods also take one array for both."""
         self.seqlens, self.seq_offsets, self.segment_ids, self.segment_pos = (seqlens, seq_offsets, segment_ids,
                                                                               segment_pos)
 
     @classmethod
     def from_seqlens(cls, seqlens: Any) -> "SequenceDescriptor":
-        """Of `seqlens`: [B], or a pair of them."""
+        """Returns the descriptor of `seqlens`: [B], or a pair of them."""
         return cls(seqlens=_both(seqlens))
 
     @classmethod
     def from_seqlens_and_offsets(cls, seqlens: Any, seq_offsets: Any) -> "SequenceDescriptor":
-        """Of N sequences at most in each row of the batch: `seqlens` [B,N], -1 where there is none, and where they
-        begin, `seq_offsets` [B,N] or, with an end that is not read, [B,N+1]; or pairs of them."""
+        """Returns the descriptor of at most N sequences in each row of the batch: `seqlens` [B,N], -1 for none, and
+        their first positions `seq_offsets`, [B,N] or [B,N+1] with an end that is not read; or pairs of them."""
         return cls(seqlens=_both(seqlens), seq_offsets=_both(seq_offsets))
 
     @classmethod
     def from_segment_ids_and_pos(cls, segment_ids: Any, segment_pos: Any = None) -> "SequenceDescriptor":
-        """Of `segment_ids` and, where built-in masks need them, `segment_pos`: [B,S], or pairs of them."""
+        """Returns the descriptor of `segment_ids` and, for built-in masks, `segment_pos`: [B,S], or pairs of them."""
         return cls(segment_ids=_both(segment_ids), segment_pos=None if segment_pos is None else _both(segment_pos))
 
     def tree_flatten(self) -> Tuple[Tuple[Any, ...], None]:
-        """For JAX: its arrays."""
+        """Returns the arrays, for JAX."""
         return (self.seqlens, self.seq_offsets, self.segment_ids, self.segment_pos), None
 
     @classmethod
     def tree_unflatten(cls, aux: None, children: Tuple[Any, ...]) -> "SequenceDescriptor":
-        """For JAX: the same of other `children`; `aux` is nothing."""
+        """Returns a descriptor of other `children`, for JAX; `aux` is None."""
         return cls(*children)
 
 
@@ -98,7 +97,7 @@ def described(given: Any, rows: int, keys: int) -> Described:
 
 
 def _segments(lengths: Any, offsets: Any, size: int) -> Pair:
-    """Ids from 1, and positions in the segments, [B,size]."""
+    """Returns ids from 1, and positions in the segments, [B,size]."""
     lengths, offsets = array_of_ints(lengths), array_of_ints(offsets)
     if lengths.ndim != 2 or offsets.ndim != 2 or offsets.shape[1] - lengths.shape[1] not in (0, 1):
         raise ArgumentError("seqlens and seq_offsets have shapes %s and %s; [B,N], and [B,N] or [B,N+1], are accepted"
@@ -111,7 +110,7 @@ def _segments(lengths: Any, offsets: Any, size: int) -> Pair:
 
 
 def array_of_ints(values: Any) -> Any:
-    """An array of what should be ints."""
+    """Returns an array of ints; NumPy's 64-bit ints stay NumPy arrays where JAX has no 64 bits."""
     if isinstance(values, (np.ndarray, np.integer, list, tuple, int)) and not jax.config.jax_enable_x64:
         try:
             host = np.asarray(values)
@@ -123,7 +122,7 @@ def array_of_ints(values: Any) -> Any:
 
 
 def in_32_bits(values: Any) -> Any:
-    """The nearest ints of 32 bits."""
+    """Returns ints clipped to 32 bits."""
     if values.dtype in ("uint32", "uint64"):
         values = values.clip(max=INT32.max)
     elif values.dtype == "int64":
@@ -132,7 +131,7 @@ def in_32_bits(values: Any) -> Any:
 
 
 def same_ids(of_q: Any, of_k: Any) -> Any:
-    """Arrays of one signed type in which the same are equal."""
+    """Returns arrays of one signed type in which equal ids are equal."""
     both = [jnp.asarray(x, "int32") if isinstance(x, np.ndarray) and np.array_equal(x, x.astype("int32")) else x
             for x in (of_q, of_k)]
     kinds = [x.dtype for x in both] + ["int32" if any(x.dtype.kind == "i" for x in both) else "uint32"]
@@ -149,7 +148,7 @@ def same_ids(of_q: Any, of_k: Any) -> Any:
 
 
 def mask_text(causal: bool, window: Optional[Tuple[Optional[int], Optional[int]]]) -> Optional[str]:
-    """Ready masks by positions in the segments, as statements; None without a mask."""
+    """Returns built-in masks by positions in the segments as statements; None without a mask."""
     q, k = "zz_pos_q[b, q_row]", "zz_pos_k[b, k_row]"
     left, right = window if window is not None else (None, None)
     parts = [text for on, text in (

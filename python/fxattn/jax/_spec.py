@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a call when it is traced (Spec, hashable: a parameter of the primitives), what it computes with
-(Operands, a pytree), and the library's problem of both for given shapes, as bytes for XLA's handlers.
-"""
+"""Static part of a call (Spec, hashable: a parameter of the primitives), its arrays (Operands, a pytree), and the
+library's problem of both for given shapes, as bytes for XLA's handlers."""
 import functools
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -23,7 +22,7 @@ NARROW = ("float16", "bfloat16")
 
 
 class Map(NamedTuple):
-    """Where local indices of an axis ("b", "h", "q", "k") lie in the whole (Problem.index_map)."""
+    """Coordinates of local indices of an axis ("b", "h", "q", "k") in the entire problem (Problem.index_map)."""
 
     axis: str
     base: int = 0
@@ -34,7 +33,7 @@ class Map(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """A call but for its arrays. Everything in it is compared by content."""
+    """A call without its arrays. Its fields are compared by content."""
 
     program: Optional[Program] = None
     bprop: Optional[Program] = None
@@ -63,11 +62,11 @@ class Spec(NamedTuple):
         return self.bprop.params if self.bprop is not None else ()
 
     def forward(self) -> "Spec":
-        """Without what the forward pass has no use for."""
+        """Returns the Spec without fields of the backward pass."""
         return self._replace(bprop=None)
 
     def reads(self, name: str) -> bool:
-        """Whether the program depends on an input: b, h, ..."""
+        """Returns True if the program depends on an input: b, h, ..."""
         for program in (self.program, self.bprop):
             if program is not None and (program.kind != "score" or name in _dependences(program)):
                 return True
@@ -101,7 +100,7 @@ class Operands(NamedTuple):
 
 
 def gather(spec: Spec, has_scale: bool, flat: Sequence[Any], backward: bool) -> Operands:
-    """Operands of a flat list."""
+    """Returns the Operands of a flat list."""
     parts, at = [], 3
     sizes = [len(spec.captures()), len(spec.slots), int(has_scale), len(spec.params()),
              len(spec.bprop_captures()) if backward else 0, len(spec.bprop_params()) if backward else 0]
@@ -112,7 +111,7 @@ def gather(spec: Spec, has_scale: bool, flat: Sequence[Any], backward: bool) -> 
 
 
 def forward_rest(spec: Spec) -> int:
-    """How many operands a forward pass has besides: out and stats that it is joined with."""
+    """Returns the number of further operands of a forward pass: out and stats that it is merged with."""
     return 2 if spec.flags & _abi.ACCUMULATE_O else 0
 
 
@@ -120,12 +119,12 @@ _UNKNOWN = 8  # in place of a size that is symbolic: the buffers will say it (py
 
 
 def is_symbolic(shape: Sequence[Any]) -> bool:
-    """Whether a shape has sizes that are not known, as modules of jax.export may have."""
+    """Returns True if a shape has symbolic sizes, as modules of jax.export may have."""
     return not all(isinstance(n, int) for n in shape)
 
 
 def known(x: Any) -> Any:
-    """What stands for an array in a problem: its type, and a shape of ints."""
+    """Returns the type of an array with a shape of ints, for a problem."""
     return jax.ShapeDtypeStruct(tuple(n if isinstance(n, int) else _UNKNOWN for n in x.shape), x.dtype)
 
 
@@ -141,7 +140,7 @@ def sizes_of(spec: Spec, ops: Operands) -> Sizes:
 
 
 def rows_shape(spec: Spec, ops: Operands) -> Tuple[int, ...]:
-    """[B,H,S] of LSE; of packed rows [H,T]."""
+    """Returns the shape of LSE: [B,H,S], [H,T] for packed rows."""
     sizes = sizes_of(spec, ops)
     return (sizes.hq, sizes.total_q) if spec.layout == "thd" else (sizes.b, sizes.hq, sizes.sq)
 
@@ -155,7 +154,7 @@ def row_dtype(ops: Operands) -> Any:
 
 
 def has_scalars(spec: Spec, ops: Operands) -> bool:
-    """Whether numbers are given where the arrays lie; a default scale alone needs none."""
+    """Returns True if scalars are read from device memory; a default scale alone needs none."""
     return bool(ops.scale or ops.params or ops.bprop_params or spec.flags & _abi.DROPOUT)
 
 
@@ -172,7 +171,8 @@ def _view(array: Any, name: str, dtype: Any = None) -> View:
 
 def problem_of(spec: Spec, ops: Operands, platform: str, *, lse: Optional[str] = None, want: Sequence[int] = (),
                dlse: bool = False, backward: bool = False) -> Problem:
-    """The problem of arrays or their shapes. `lse`: the dtype of LSE, where it is written or, backward, read."""
+    """Returns the problem of arrays or their shapes. `lse`: the dtype of LSE, where it is written or, backward, read.
+    """
     ops = jax.tree.map(known, ops)
     sizes = sizes_of(spec, ops)
     flags = spec.flags | (_abi.SCALARS_IN_MEMORY if has_scalars(spec, ops) else 0)
@@ -208,7 +208,7 @@ def problem_of(spec: Spec, ops: Operands, platform: str, *, lse: Optional[str] =
 
 def _describe(problem: Problem, spec: Spec, ops: Operands, lse: Optional[str], dlse: bool, want: Sequence[int],
               backward: bool) -> None:
-    """Storage types and layouts. LSE and the like are [B,H,S] in any layout."""
+    """Sets storage types and layouts. LSE and row maxima are [B,H,S] in any layout."""
     layout = LAYOUTS[spec.layout]
     wide = {name: result_dtype(spec, x.dtype) for name, x in (("q", ops.q), ("k", ops.k), ("v", ops.v))}
     dtypes: Dict[str, Any] = {"q": ops.q.dtype, "k": ops.k.dtype, "v": ops.v.dtype, "o": wide["q"]}
@@ -228,8 +228,8 @@ def _describe(problem: Problem, spec: Spec, ops: Operands, lse: Optional[str], d
 
 
 def check(spec: Spec, ops: Operands) -> None:
-    """Raises what the library has against the call, while the user's line is known; here for the CPU, whose engines
-    take every problem that is right."""
+    """Raises the library's refusal of a call while the caller's line is known; checked for the CPU, whose engines
+    support every valid problem."""
     shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ops.flat())
     _check(spec, bool(ops.scale), shapes)
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs made of other programs, by their canonical text: further statements, other storage types, and the batch axis
-that jax.vmap adds. Each is remembered, bounded, since the same call asks for it again.
-"""
+of jax.vmap. Each result is cached, in bounded caches."""
 import functools
 import re
 from typing import Mapping, Optional, Tuple
@@ -14,13 +13,13 @@ _NAME = re.compile(r"\w+\[?|\[")
 
 @functools.lru_cache(maxsize=512)
 def appended(program: Optional[Program], text: str, before: bool = False) -> Program:
-    """The program with statements after it, or before."""
+    """Returns the program with statements after it, or before."""
     parts = [text] if program is None else [text, program.text] if before else [program.text, text]
     return Program.from_text(parts)
 
 
 def retyped(program: Program, types: Mapping[str, str]) -> Program:
-    """The program with other storage types of captured tensors, by name."""
+    """Returns the program with other storage types of captured tensors, by name."""
     changed = tuple((c.name, types[c.name]) for c in program.captures if types.get(c.name, c.dtype) != c.dtype)
     return _retyped(program, changed) if changed else program
 
@@ -34,15 +33,15 @@ def _retyped(program: Program, types: Tuple[Tuple[str, str], ...]) -> Program:
 
 @functools.lru_cache(maxsize=512)
 def scaled_bprop(program: Program, name: str) -> Program:
-    """The backward of a score that is multiplied by a param of this name before."""
+    """Returns the backward program of a score that is multiplied by a param of this name first."""
     text = re.sub(r"\bscore\b", "(score * %s)" % name, program.text)
     return Program.from_text("param %s : float\n%s\ndscore = dscore * %s" % (name, text, name), kind="bprop")
 
 
 @functools.lru_cache(maxsize=512)
 def folded(program: Program, batch: int, spread: Tuple[str, ...]) -> Program:
-    """The program of a batch that is several batches of this size, one after the other: b is what it was in its own,
-    and captured tensors of these names have one dimension more in front, for each batch its own."""
+    """Returns the program for a batch that joins several batches of this size: b is the index in its own batch, and
+    captured tensors of these names have one more leading dimension, the batch that they belong to."""
     def declared(m: "re.Match[str]") -> str:
         return "tensor %s : %s[%d]" % (m[1], m[2], int(m[3]) + (m[1] in spread))
 

@@ -3,8 +3,7 @@
 
     from fxattn.jax.flax import DotProductAttention, MultiHeadAttention
 
-nnx.py has the same for flax.nnx; what both do is in _layers.py.
-"""
+nnx.py has the modules for flax.nnx; both use _layers.py."""
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 import jax.numpy as jnp

@@ -3,8 +3,7 @@
 
     from fxattn.jax.nnx import DotProductAttention, MultiHeadAttention
 
-flax.py has the same for flax.linen; what both do is in _layers.py.
-"""
+flax.py has the modules for flax.linen; both use _layers.py."""
 from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple
 
 import jax.numpy as jnp
@@ -22,7 +21,7 @@ def __dir__() -> List[str]:
 
 
 def _read_by(mod: Any) -> Iterator[nnx.Variable]:
-    """Variables that a function closes over, or reads of the module whose method it is."""
+    """Yields the variables that a function closes over, or reads from the module whose method it is."""
     function = getattr(mod, "__func__", mod)
     held = [getattr(mod, "__self__", None)]
     for cell in getattr(function, "__closure__", None) or ():
@@ -39,8 +38,8 @@ def _read_by(mod: Any) -> Iterator[nnx.Variable]:
 
 
 def _traces_of(module: nnx.Module, mod: Any) -> Iterator[Tuple[Any, Any]]:
-    """The traces of JAX in which the variables of a function were made, and that in which the module was; nothing where
-    this Flax does not say."""
+    """Yields, for each variable of a function, the JAX trace in which it was created and that of the module; nothing if
+    this version of Flax does not report them."""
     own = getattr(getattr(module, "_pytree__state", None), "trace_state", None)
     for x in _read_by(mod):
         other = getattr(x, "_trace_state", None)
