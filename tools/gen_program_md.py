@@ -329,7 +329,8 @@ with `FXA_BOUNDS_CHECK` refuses to run with one. The check is free where sizes, 
 prove all indices in bounds; elsewhere a run evaluates pairs. Both count a load where the result
 needs it: in the mask at every pair that exists, in the score where the mask is true, in the branch
 that a `select` takes, and not where the other operand of an `&&` or `||` decides, on either side.
-So `k < n && t[k] > 0` and `d < n ? t[d] : 0` are fine. In a backward program of your own, loads count at attended pairs. Loads in the second operand of `with_grad` count in backward passes with a
+So `k < n && t[k] > 0` and `d < n ? t[d] : 0` are fine. In a backward program of your own, loads
+count at attended pairs. Loads in the second operand of `with_grad` count in backward passes with a
 derived backward, where the gradient passes through it.
 
 @dtypes@
@@ -395,8 +396,9 @@ parser and are no part of programs and hashes.
 
 The other names of the body are looked up where the function is defined: lets, params, tensors and
 functions from further up, so nothing can call itself. Neither a later `let` nor a parameter or loop
-around the call changes what they mean, and names of loops inside the body are its own. `score`, `mask` and `dscore` in a body are read where the function is called. A parameter may hide a let; a later `fn` of the same name
-replaces the function from there on.
+around the call changes what they mean, and names of loops inside the body are its own. `score`,
+`mask` and `dscore` in a body are read where the function is called. A parameter may hide a let; a
+later `fn` of the same name replaces the function from there on.
 
 Mistakes of a body that no argument can mend (syntax, names, numbers of arguments) are reported at
 its definition, called or not. Types and counts of loops are checked in each call, and the message
@@ -411,8 +413,8 @@ names the place of the call.
   are the loads themselves, of one tensor or of two, named by a `let` or not, or what folds to them
   (`x + 0`). All else, like `doc[q] <= doc[k]`, `doc[q] - doc[k] == 0` and equality with another
   int, takes 32 bits.
-- `//` rounds down and `%` has the sign of the divisor, for ints and floats. `round` rounds halves to even.
-  `min`, `max` and `clamp` with a NaN give NaN.
+- `//` rounds down and `%` has the sign of the divisor, for ints and floats. `round` rounds halves
+  to even. `min`, `max` and `clamp` with a NaN give NaN.
 - Comparisons with a NaN are false, but `!=`, which is true.
 - Where a program jumps (`int(log(x))` near a whole number) the width of floats may decide on which
   side a value falls.
@@ -448,7 +450,8 @@ program of the same hash and the same text.
 
 @limits@
 
-Loops and calls whose expansion exceeds these limits are refused as well. Each of these errors is `FXA_E_LIMIT` with line and column.
+Loops and calls whose expansion exceeds these limits are refused as well. Each of these errors is
+`FXA_E_LIMIT` with line and column.
 
 ## Errors
 
