@@ -14,7 +14,7 @@
 
 #include "engine/cuda/cuda_program.h"
 
-/* By place: params of a type are in the order of the rewritten program. */
+/* Prints params by index: params of a type are in the order of the rewritten program. */
 static void texts_arguments(const fxa_program *p, const fxa__cuda_program *out, uint8_t type) {
     printf(" %s:", type == FXA_FLOAT ? "f" : "i");
     for (int32_t i = 0; i < out->program->n_params; i++) {
@@ -27,7 +27,7 @@ static void texts_arguments(const fxa_program *p, const fxa__cuda_program *out, 
     }
 }
 
-/* An expression of what a run knows, as Python reads it. */
+/* Prints an expression of run-time values in Python syntax. */
 static void texts_expression(const fxa_program *p, const fxa__cuda_program *out, int32_t node) {
     const fxa__node *n = &out->program->nodes[node];
     const char *op = n->op == FXA_OP_ADD ? "+" : n->op == FXA_OP_SUB ? "-" : n->op == FXA_OP_DIV ? "/" : "*";
@@ -81,7 +81,7 @@ static void texts_bend(const fxa_program *p, const fxa__cuda_program *out) {
     printf(")");
 }
 
-/* What follows the float params. */
+/* Prints the values that follow the float params. */
 static void texts_runs(const fxa_program *p, const fxa__cuda_program *out) {
     for (int32_t i = 0; i < out->n_run; i++) {
         printf(" ");

@@ -14,7 +14,7 @@
 #include <dirent.h>
 
 enum { BUILDS_MASKS = 10, BUILDS_RANDOM = 80, BUILDS_NEIGHBOURS = 4 };
-enum { BUILDS_BYTE_MASKS = 5 }; /* of the first masks */
+enum { BUILDS_BYTE_MASKS = 5 }; /* number of masks, from the first */
 
 static void builds_both(builds *b, const fxa_program *program, const char *name, bool odd) {
     for (int pass = 0; pass < 2; pass++) builds_pass(b, program, name, (fxa_pass)pass, odd, NULL);

@@ -10,7 +10,7 @@
 
 static const fxa__engine *own_engines[OWN_ENGINES] = {&mock_engine, &fxa__engine_ref};
 
-/* Whatever a suite says: nothing may be left, and nothing may have gone wrong. */
+/* Checks at exit that nothing is left and no mistake was counted, whatever the tests reported. */
 __attribute__((destructor)) static void mock_registry_end(void) {
     if (mock.mistakes || mock.blocks || mock.codes || mock.queued || mock.opened != mock.closed) abort();
 }

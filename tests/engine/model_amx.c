@@ -14,7 +14,7 @@ static void model_skip(void) {
 
 #if defined(__x86_64__)
 
-/* What the processor really has, under another name. */
+/* The processor's real features, under another name. */
 #define fxa__cpu_features_get model_features_get
 #include "base/cpu_features.c"
 #undef fxa__cpu_features_get

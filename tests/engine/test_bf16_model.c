@@ -24,7 +24,7 @@ static uint32_t twin_bits(float x) {
 
 /* ---- Operands ---------------------------------------------------------------------------------------------------- */
 
-/* As floats; their upper halves as bf16. */
+/* Floats; their upper halves are also used as bf16. */
 static const uint32_t twin_special[] = {
     0x00000000, 0x80000000, 0x3f800000, 0xbf800000, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc00000,
     0x7f810000, 0x7f800001, 0x007f0000, 0x807f0000, 0x00010000, 0x00000001, 0x807fffff, 0x00800000,
@@ -66,7 +66,7 @@ static uint16_t twin_round(uint32_t x) {
 typedef struct twin_vectors {
     uint32_t sum[16], x[16], y[16]; /* operands */
     uint32_t dot[16];
-    uint16_t rounded[32]; /* of sum, then of x */
+    uint16_t rounded[32]; /* rounded sum, then rounded x */
 } twin_vectors;
 
 BF16_MODEL void twin_model(twin_vectors *v) {

@@ -32,7 +32,7 @@ static int64_t conform_width(uint64_t *rng) {
     return attn_int(rng, 0, 9) ? attn_int(rng, 1, 70) : wide[attn_int(rng, 0, 5)];
 }
 
-/* At most `pairs` pairs of a row and a key in all: the reference looks at each several times. */
+/* Returns a shape of at most `pairs` pairs: the reference evaluates each several times. */
 static attn_shape conform_shape(uint32_t features, int64_t pairs, uint64_t *rng) {
     attn_shape s = {.b = attn_int(rng, 1, 3), .hkv = attn_int(rng, 1, 3)};
     s.hq = s.hkv * (features & ATTN_GQA ? attn_int(rng, 1, 4) : 1);
@@ -56,7 +56,7 @@ typedef struct conform_plan {
     uint32_t sources; /* bit i: conf_source i */
     int64_t pairs;
     int n;
-    double unsure;         /* the share of cases of which nothing can be said, at most */
+    double unsure;         /* maximum share of cases that cannot be compared */
     const uint64_t *found; /* cases that once failed, to be run first; ends with 0 */
 } conform_plan;
 

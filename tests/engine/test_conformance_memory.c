@@ -66,7 +66,7 @@ static void memory_cases(const char *engine, uint32_t features, conf_source sour
         T_REQUIRE(program &&
                   conf_draw(&c, ctx, features & (uint32_t)attn_next(&rng), &s, program, name, NULL, &tally, &rng));
         memory_pass(&c, engine, FXA_FORWARD);
-        memory_pass(&c, engine, FXA_BACKWARD); /* from the O and LSE that forward left */
+        memory_pass(&c, engine, FXA_BACKWARD); /* reads forward's O and LSE */
         conf_free(&c);
     }
     fxa_context_destroy(ctx);

@@ -6,7 +6,7 @@
 #include "support/conf_case.h"
 #include "t.h"
 
-/* Asks every engine for the workspace of s rows and keys, on the host. */
+/* Queries every host engine's workspace for s rows and keys. */
 static size_t cost_reports(fxa_context *ctx, const fxa_program *program, fxa_pass pass, int64_t s,
                            fxa_support reports[8]) {
     fxa_error err;

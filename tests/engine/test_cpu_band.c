@@ -11,7 +11,7 @@
 
 static const struct band_case {
     const char *mask;
-    int64_t left, right; /* of q - k */
+    int64_t left, right; /* bounds of q - k */
     bool exact, dark;
 } band_cases[] = {
     {"k <= q", OPEN, 0, true, true},

@@ -108,7 +108,7 @@ TEST(more_batch_entries_than_kept_bits) {
 TEST(bits_of_sequences_of_other_lengths) {
     attn_spec s = corner_spec("mask = (q * 3 + k + q_len) % 5 != 0", 3, 2, 202, 64, 512);
     attn_data x;
-    int32_t rows[] = {200, 202, 150}, keys[] = {64, 64, 64}; /* of the last, tiles are not as long */
+    int32_t rows[] = {200, 202, 150}, keys[] = {64, 64, 64}; /* in the last row, tiles have different lengths */
     s.flags = FXA_PADDING;
     if (!corner_make(&x, &s)) return;
     x.ints[FXA_SLOT_Q_LENGTHS] = rows, x.ints[FXA_SLOT_K_LENGTHS] = keys;
@@ -124,7 +124,7 @@ TEST(strips_of_one_block_in_decoding) {
     attn_data_free(&x);
 }
 
-/* As many keys as a block has, and a pair in every granule of them. */
+/* As many keys as a block, with a pair in every granule. */
 TEST(strips_of_whole_blocks) {
     attn_spec s = corner_spec("mask = (q * 5 + k * 7) % 3 != 0", 1, 2, 40, 1100, 8);
     attn_data x;
@@ -160,7 +160,7 @@ TEST(few_rows_over_strided_values) {
     attn_data_free(&x);
 }
 
-/* What is sent for ahead, because a tensor is large, is not what another one lacks. */
+/* Prefetching for a large tensor must not read another, empty one. */
 TEST(empty_captures_beside_large_ones) {
     attn_spec s =
         corner_spec("tensor t : f32[3]\ntensor u : f32[2]\nscore = score + t[h, q, k] + u[q, k]", 1, 2, 200, 200, 8);
@@ -266,7 +266,7 @@ TEST(scales_of_bf16) {
 
 /* ---- Workspace --------------------------------------------------------------------------------------------------- */
 
-/* What is loaded of K on its way into panels lies where rows of V do, and is larger. */
+/* The copy of K that is packed into panels shares a buffer with rows of V, and is larger. */
 static void corner_narrow(const char *isa) {
     static const fxa_dtype dtypes[] = {FXA_F32, FXA_F64, FXA_F16, FXA_BF16};
     for (int i = 0; i < 4 * 3; i++) {

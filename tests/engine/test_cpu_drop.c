@@ -28,7 +28,7 @@ static fxa__cpu_drop draw_row(t_rng *rng) {
                            .q = draw_coordinate(rng)};
 }
 
-/* n keys; `run` tells whether their coordinates are consecutive. */
+/* Draws n keys; `run`: with consecutive coordinates. */
 static void draw_keys(t_rng *rng, int32_t *k, int64_t n, bool run) {
     uint32_t at = (uint32_t)draw_coordinate(rng), step = (uint32_t)t_int(rng, 0, 6);
     int64_t gap = t_int(rng, 0, n), how = run ? 0 : t_int(rng, 0, 3);
@@ -101,7 +101,7 @@ static void check_set(const fxa__cpu_kernels *kernels) {
 SET_TESTS(drop_f32, sizeof(float), check_set)
 SET_TESTS(drop_f64, sizeof(double), check_set)
 
-/* As many are dropped as should be, and neighbours have nothing to do with each other. */
+/* The dropped share is right, and neighbours are independent. */
 TEST(a_tenth_is_dropped) {
     enum { N = 1000, ROWS = 200 };
     static int32_t k[N], room[N + FXA__CPU_KEEP_ROOM];

@@ -16,7 +16,7 @@ typedef struct eager_case {
     bool causal;
     double scale;
     uint16_t *in[4]; /* Q, K, V, dO */
-    double *x[4];    /* the same as f64 */
+    double *x[4];    /* as f64 */
 } eager_case;
 
 /* Results in f64, or with P, dS and results rounded to bf16. O is always that of its own computation; delta comes from

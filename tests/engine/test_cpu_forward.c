@@ -16,7 +16,7 @@ static attn_spec fwd_spec(const char *text, int64_t b, int64_t hq, int64_t hkv, 
                           uint32_t flags) {
     attn_spec s = {.b = b, .hq = hq, .hkv = hkv, .sq = sq, .sk = sk, .d = d, .text = text, .reach = 2};
     s.flags = flags | FXA_RETURN_ROW_MAX;
-    s.window_left = 70, s.window_right = 3; /* with FXA_WINDOW */
+    s.window_left = 70, s.window_right = 3; /* FXA_WINDOW is set */
     return s;
 }
 
@@ -276,7 +276,7 @@ static void fwd_strips(const char *isa) {
         "score = score + float(k % 5) - float(abs(q - k)) * 0.01\nmask = (k + q // 16 * 24) % 96 < 40 || k == q",
         "score = k % 128 >= 33 ? -inf : q % 6 == 0 && k == 260 ? inf : score",
     };
-    static int drawn; /* of all sets */
+    static int drawn; /* over all sets */
     for (int i = 0; i < 18; i++) {
         if (!t_some(drawn++)) continue;
         attn_spec s = fwd_spec(texts[i % 3], 1, 2, 1, 140, 601, 24, 0);

@@ -262,7 +262,7 @@ static void bits_check(const fxa__cpu_kernels *k) {
 SET_TESTS(bits_f32, 4, bits_check)
 SET_TESTS(bits_f64, 8, bits_check)
 
-/* FXA_CPU names a set; what it cannot mean is told. */
+/* FXA_CPU names a kernel set; invalid values are reported. */
 TEST(select_by_name) {
     char reason[256] = "";
     bool usable;

@@ -120,7 +120,7 @@ TEST(rounding_and_product_may_be_apart) {
             int64_t step = (c.k + 31) / 32 * 16 + 16 * t_int(&rng, 0, 3), shift = -1;
             const void *from = k16_a;
             k16_canaries(k16_pairs);
-            if (c.cs == 1 && t_int(&rng, 0, 1)) { /* in place, some words into the row */
+            if (c.cs == 1 && t_int(&rng, 0, 1)) { /* in place, at an offset of some words */
                 shift = 16 * t_int(&rng, 0, 2);
                 step = (c.k + 31) / 32 * 32 + shift;
                 for (int64_t i = 0; i < c.m; i++)

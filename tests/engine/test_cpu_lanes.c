@@ -143,7 +143,7 @@ typedef struct lanes_count {
     const lanes_program *program;
     const fxa__problem *p;
     fxa__back_shares cut;
-    uint8_t *seen; /* by element: 1 + the lane that touched it */
+    uint8_t *seen; /* [element] 1 + the thread that wrote it, 0 = none */
     int meetings;
 } lanes_count;
 
@@ -165,7 +165,7 @@ static bool lanes_is_first(const lanes_program *p, int load) {
     return true;
 }
 
-/* What a pair does to its elements. */
+/* Marks the elements to which a pair adds. */
 static void lanes_touch(lanes_count *c, int64_t lane, const int32_t *at) {
     for (int i = 0; i < c->program->loads; i++) {
         if (!lanes_is_first(c->program, i)) continue;
@@ -208,7 +208,7 @@ static void lanes_note(lanes_paths *paths, const fxa__back_shares *cut, const fx
     if (many && (cut->shared & 1)) paths->by[cut->lane_axes & axes]++;
 }
 
-/* The shape as a problem, without data: the cut asks for none. */
+/* Returns the shape as a problem without data, which partitioning does not need. */
 static fxa_problem lanes_problem(const attn_spec *s, fxa_program *program, fxa_capture *capture) {
     fxa_problem p = attn_spec_problem(s);
     p.pass = FXA_BACKWARD;

@@ -11,8 +11,8 @@
 
 #include <float.h>
 
-/* What V is like: all as large as can be; signs of keys, so that sums go up and down; signs of a half, so that they go
- * far out and come back; signs that are drawn; the last with columns of ordinary and of tiny numbers. */
+/* Kinds of V: all at the maximum; signs by key, so that sums alternate; signs by half, so that sums go far out and
+ * return; random signs; the last with features of ordinary and of tiny values. */
 typedef enum large_kind { LARGE_EQUAL, LARGE_TURNS, LARGE_HALVES, LARGE_DRAWN, LARGE_BESIDE, LARGE_KINDS } large_kind;
 static const char *const large_kinds[] = {"equal", "turns", "halves", "drawn", "beside others"};
 
@@ -132,7 +132,7 @@ static void large_check(const large_case *c, fxa_dtype dtype, large_kind kind) {
     attn_data_free(&x);
 }
 
-static int large_count; /* of the cases of all lists */
+static int large_count; /* over all lists */
 
 static void large_all(const large_case *c) {
     static const fxa_dtype dtypes[] = {FXA_BF16, FXA_F32, FXA_F64};

@@ -77,7 +77,7 @@ static bool mask_check(tape_case *c, fxa__host *host, bool plain, uint64_t *rng)
     fxa__tape_rows(&run, c->rows, c->h, c->q, c->first_row, c->head_rows);
     fxa__tape_columns(&run, c->columns, c->k, c->first_key);
     bool ok = mask_check_rows(c, &run, 0, c->rows);
-    for (int i = 0; ok && i < 2; i++) { /* a call knows nothing of the ones before it */
+    for (int i = 0; ok && i < 2; i++) { /* each call is independent of earlier ones */
         int64_t row = attn_int(rng, 0, c->rows - 1);
         ok = mask_check_rows(c, &run, row, attn_int(rng, 1, c->rows - row));
     }

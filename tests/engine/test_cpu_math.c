@@ -27,7 +27,7 @@ static long double math_rsqrt_long(long double x) { return 1 / sqrtl(x); }
 
 static const struct math_case {
     const char *label;
-    uint32_t op; /* of programs */
+    uint32_t op; /* operation of programs */
     int tape;
     math_f64 f64;
     math_long wide;
@@ -103,7 +103,7 @@ static double math_ulps_f32(float got, double want) {
 typedef struct math_scan {
     const fxa__cpu_kernels *k;
     const struct math_case *c;
-    double allowed; /* in ulps */
+    double allowed; /* maximum error in ulps */
     uint64_t stride;
     _Atomic uint64_t next;
     pthread_mutex_t lock;

@@ -77,7 +77,7 @@ static size_t pairs_run(fxa_context *ctx, const pairs_case *c, const fxa_program
 }
 
 static void pairs_check(fxa_context *ctx, const pairs_case *c, uint64_t seed) {
-    static uint64_t memory[2][PAIRS_ROOM]; /* of ref, of cpu */
+    static uint64_t memory[2][PAIRS_ROOM]; /* results of ref, of cpu */
     char text[128];
     fxa_program *program = NULL;
     fxa_error err;

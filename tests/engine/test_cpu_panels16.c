@@ -76,7 +76,7 @@ TEST(panels_straight_from_storage_are_the_same) {
             stored[at] = 0xff7f;                                              /* the largest number */
             T_CHECK(k.micro.pack_n_stored(k16_panels, stored, ld, rows, d));
             stored[at] = kept;
-            if (ld > d) { /* what lies between rows does not count */
+            if (ld > d) { /* values between rows have no effect */
                 kept = stored[d];
                 stored[d] = 0x7fc0;
                 T_CHECK(k.micro.pack_n_stored(k16_panels, stored, ld, rows, d));
@@ -118,7 +118,7 @@ TEST(sets_that_round_are_for_bf16_alone) {
     for (uint32_t dtype = FXA_F64; dtype <= FXA_BF16; dtype++) {
         const char *first = k16_chosen(NULL, dtype == FXA_F64 ? 8 : 4, dtype);
         if (dtype != FXA_BF16) T_CHECK(strcmp(first, "amx") != 0 && strcmp(first, "avx512-bf16") != 0);
-        T_STR(k16_chosen(NULL, dtype == FXA_F64 ? 8 : 4, dtype), first); /* the same every time */
+        T_STR(k16_chosen(NULL, dtype == FXA_F64 ? 8 : 4, dtype), first); /* the same in every call */
     }
     printf("  bf16 problems use %s\n", k16_chosen(NULL, sizeof(float), FXA_BF16));
 }

@@ -111,7 +111,7 @@ static void check_weights(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t step = k->nr_step, keys = t_int(rng, 1, 150), rows = t_int(rng, 1, 32), dv = t_int(rng, 1, 70);
     int64_t begin = t_int(rng, 0, keys - 1), end = t_int(rng, begin + 1, keys), column = begin / step * step;
     int64_t columns = end - column, ldt = fxa__round_up(keys, k->nr) + 32, ldo = fxa__round_up(dv, k->nr) + 3;
-    int64_t half = rows / 2, later = t_int(rng, 0, (columns - 1) / step) * step; /* where the second half begins */
+    int64_t half = rows / 2, later = t_int(rng, 0, (columns - 1) / step) * step; /* start of the second half */
     fxa__cpu_b b = {.panels = packed};
     fill(k, rng, matrix_x, keys * dv);
     k->format->b_pack(k, &b, matrix_x, dv, keys, dv);

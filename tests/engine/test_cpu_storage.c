@@ -15,7 +15,7 @@
 static const uint32_t float_dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16, FXA_E4M3, FXA_E5M2};
 enum { FLOAT_DTYPES = sizeof float_dtypes / sizeof *float_dtypes };
 
-/* What a real becomes in storage: rounded once, from the real. */
+/* Returns a value as stored: rounded once. */
 static double stored(uint32_t dtype, double x) {
     uint64_t cell = 0;
     fxa__store_f64(&cell, dtype, 0, x);
@@ -29,7 +29,7 @@ static double draw_any(t_rng *rng) {
     case 2: return ldexp(t_real(rng, -1, 1), (int)t_int(rng, 12, 18));                        /* overflows f16 */
     case 3: return ldexp((double)(2 * t_int(rng, -2048, 2047) + 1), (int)t_int(rng, -26, 3)); /* halfway in f16 */
     case 4: return ldexp((double)(2 * t_int(rng, -256, 255) + 1), (int)t_int(rng, -40, 40));  /* halfway in bf16 */
-    case 5: return ldexp((double)(2 * t_int(rng, -16, 15) + 1), (int)t_int(rng, -20, 14));    /* and in 8 bits */
+    case 5: return ldexp((double)(2 * t_int(rng, -16, 15) + 1), (int)t_int(rng, -20, 14)); /* representable in 8 bits */
     default: return t_real(rng, -8, 8);
     }
 }
@@ -103,7 +103,7 @@ static void check_halves(const fxa__cpu_kernels *k) {
         }
 }
 
-/* The same of every e4m3 and e5m2, and what lies between two of them: just below the middle, the middle, just above. */
+/* Checks every e4m3 and e5m2, and values between neighbours: just below the midpoint, the midpoint, just above. */
 static void check_bytes(const fxa__cpu_kernels *k) {
     for (int j = 4; j < FLOAT_DTYPES; j++) {
         uint32_t dtype = float_dtypes[j];

@@ -124,7 +124,7 @@ TEST(loads_of_several_axes) {
     fxa_context_destroy(ctx);
 }
 
-/* With joined operations: at most 8 roundings of parts below 2048, or of the value's own size. */
+/* Fused operations: at most 8 roundings of parts below 2048, or relative to the value itself. */
 TEST(joined_operations) {
     static const char *const texts[] = {
         "param a : float\nparam c : float\nscore = score * a + c",
@@ -170,7 +170,7 @@ TEST(joined_operations) {
     fxa_context_destroy(ctx);
 }
 
-/* Values that are the same for a whole row, in backward programs and in sums that no derivative asks for. */
+/* Values that are constant along a row, in backward programs and in sums outside of derivatives. */
 TEST(backward_values_that_are_no_rows) {
     static const struct {
         fxa_program_kind kind;

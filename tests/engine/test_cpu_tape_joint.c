@@ -31,7 +31,7 @@ static void joint_show(const fxa_program *p) {
     if (fxa_program_print(p, text, sizeof text, NULL, NULL) == FXA_OK) printf("%s\n", text);
 }
 
-/* With each set that this machine can run, in turns of four and eight bytes. */
+/* Returns each usable kernel set of this machine in turn, for f32 and f64. */
 static const fxa__cpu_kernels *joint_set(size_t *i) {
     bool usable = false;
     const fxa__cpu_kernels *k;
@@ -188,7 +188,7 @@ TEST(functions_are_computed_once) {
         /* A mask that reads the score has a tape of its own, and a user's backward is not joined. */
         {"score = tanh(score)\nmask = score > 0.0", NULL, "tanh", 3},
         {"score = tanh(score)", "dscore = dscore", "tanh", 1},
-        {"score = log(score)", NULL, "log", 1}, /* whose derivative needs none */
+        {"score = log(score)", NULL, "log", 1}, /* the derivative needs no function */
     };
     fxa_context *ctx = NULL;
     fxa_error err;

@@ -10,7 +10,7 @@
 #include "support/gen.h"
 #include "support/tiny.h"
 
-/* The listing of a plan for the program, gradients of everything asked for in backward; "" when it fails. */
+/* Returns fxa_plan_dump of a plan for the program, in backward with all gradients; "" on failure. */
 static const char *listing_of(fxa_context *ctx, fxa_program *program, fxa_program *bprop, fxa_pass pass) {
     static char text[1 << 18];
     fxa_problem p = FXA_PROBLEM_INIT;

@@ -165,11 +165,11 @@ static struct {
         char kernel[32];
         int spills;
         bool serialised;
-    } said[BUILT_SAID]; /* of the plan that is made */
+    } said[BUILT_SAID]; /* compiler messages of the current plan */
     int n;
 } built_compiler = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* The name in quotes that follows `before` in a line, as an index of said; -1: there is none. */
+/* Returns the index in `said` of the quoted name after `before` in a line, -1 = none. */
 static int built_said_of(const char *line, const char *before) {
     const char *name = strstr(line, before);
     if (!name) return -1;
@@ -229,7 +229,7 @@ static const char *built_listen(const built *b) {
     return NULL;
 }
 
-/* What was said of a plan, and no more than is listed. */
+/* Compares the messages of a plan with the list of exceptions. */
 static void built_judge(const char *program, const char *label, const fxa_plan *plan) {
     const fxa__cu_choice *c = &((const fxa__cu_code *)plan->code->code)->choice;
     for (int i = 0; i < built_compiler.n; i++) {

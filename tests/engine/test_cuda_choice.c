@@ -73,7 +73,7 @@ TEST(refusals_have_their_reasons) {
         for (size_t row = 0; fxa__cu_support_why(row); row++)
             if (strstr(err.text, fxa__cu_support_why(row))) reached |= (uint64_t)1 << row;
     }
-    for (size_t row = 0; fxa__cu_support_why(row); row++) /* those of programs: below */
+    for (size_t row = 0; fxa__cu_support_why(row); row++) /* rows for programs follow below */
         if (!(reached >> row & 1)) T_FAIL("no problem reaches: %s\n", fxa__cu_support_why(row));
 }
 
@@ -104,7 +104,7 @@ static const struct choice_row {
     uint32_t dtype, flags, alignment;
     const char *text;
     fxa__cu_family family;
-    uint32_t units; /* by bits */
+    uint32_t units; /* bit set */
 } choice_rows[] = {
 #define UNIT(name) (1u << FXA__CU_##name)
 #define BACK (UNIT(BACKWARD) | UNIT(ENDS))
@@ -219,7 +219,7 @@ TEST(operands_through_the_workspace) {
 static void with_no_promise(fxa_problem *p) { p->alignment = 0; }
 static void with_odd_pages(fxa_problem *p) { p->flags |= FXA_PAGED, p->page_size = 24, p->n_pages = 64; }
 
-/* Nothing else tells a caller that a promise is missing, and that a run takes several times as long for it. */
+/* A plan with slower kernels states the missing guarantee, since a run may take several times as long. */
 TEST(lesser_kernels_have_a_reason) {
     static const struct {
         void (*make)(fxa_problem *p);
@@ -253,7 +253,7 @@ TEST(lesser_kernels_have_a_reason) {
     }
 }
 
-/* Of gradients, which of the rules it is that keeps them from the faster kernels. */
+/* For gradients it states the rule that excludes the faster kernels. */
 TEST(gradients_by_lesser_kernels_have_a_reason) {
     static const char scaled[] = "tensor t : f32[2]; score = score * t[h, q]";
     static const char two[] = "param a : float; param c : float; score = a * tanh(score / c)";
@@ -355,7 +355,7 @@ TEST(fixed_gradients_are_exact_sums) {
     }
 }
 
-/* Its keys are fetched before the kernels, which then know nothing of pages: those of any size by the best family. */
+/* Its keys are gathered before the kernels, which then do not handle pages: any page size, by the best family. */
 TEST(pages_in_the_backward_pass) {
     for (uint32_t size = 1; size < 300; size += 99) {
         choice_case c;

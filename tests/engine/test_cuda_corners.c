@@ -70,7 +70,7 @@ TEST(tiles_of_wide_operands) {
     }
 }
 
-/* Names say which params are a backward program's only where there is one. */
+/* Names mark params of a backward program only if there is one. */
 TEST(params_may_have_any_name) {
     static const char text[] = "param zzzy_own_03 : float\nparam scale : float\nscore = score + zzzy_own_03 * scale";
     for (int pass = 0; pass < 2; pass++) {
@@ -110,8 +110,8 @@ TEST(gradients_beside_backward_programs) {
     }
 }
 
-/* A slope of 1 throughout does not say that gradients of what is captured do not read the score: it may be in them
- * where no slope goes through. Kernels give it to them only beside slopes. */
+/* A derivative of 1 does not imply that gradients of captured tensors do not read the score, which kernels provide only
+ * next to derivatives. */
 TEST(gradients_that_read_the_score) {
     static const struct {
         const char *text;
@@ -172,7 +172,8 @@ static void corner_text(const char *text, const fxa_capture *t, const char *part
     fxa_program_destroy(program);
 }
 
-/* Shared memory has no room for all that a program may want of it at once: then dQ goes apart, or another family. */
+/* Shared memory cannot hold everything that a program may use at once: then dQ gets a separate kernel, or another
+ * family is used. */
 TEST(much_for_shared_memory) {
     static const char bias[] = "tensor t : bf16[3]\nscore = score + t[h, q, k]";
     static const char words[] = "tensor t : bf16[3]\ntensor w : bool[1]\nscore = score + t[h, q, k]\nmask = w[k]";
@@ -275,7 +276,7 @@ TEST(shared_parts_are_walked_once) {
     }
 }
 
-/* What the host computes for a run is little, whatever the program is. */
+/* The host computes little for a run, whatever the program is. */
 TEST(powers_are_not_for_the_host) {
     fxa_program *program = corner_powers();
     int filled = 0, left = 0;

@@ -96,7 +96,7 @@ TEST(code_is_shared) {
     box_check_end();
 }
 
-/* What one process has compiled the next one finds in the folder, and needs no compiler for it. */
+/* Code compiled by one process is loaded by the next one from the disk cache, without a compiler. */
 TEST(code_of_a_folder_needs_no_compiler) {
     NEEDS_BOX;
     char folder[] = "/tmp/test_cuda_engine_XXXXXX", command[64];
@@ -199,7 +199,7 @@ TEST(tiles_are_reported) {
     }
 }
 
-/* What comes before and after the backward kernels is compiled for the first program alone. */
+/* Kernels before and after backward are compiled for the first program only. */
 TEST(programs_share_what_no_text_is_in) {
     NEEDS_BOX;
     fxa_context *ctx = box_context();
@@ -224,7 +224,7 @@ TEST(programs_share_what_no_text_is_in) {
     T_CHECK(x != y && first->cubin != second->cubin && first->size == second->size);
     T_CHECK(memcmp(first->cubin, second->cubin, first->size) == 0);
     int fewer = __builtin_popcount(x->choice.units) - __builtin_popcount(y->choice.units) + 1;
-    T_INT(calls[1], calls[0] - 3 - 4 * (size_t)fewer); /* of opening it; create, compile, size and code */
+    T_INT(calls[1], calls[0] - 3 - 4 * (size_t)fewer); /* calls of opening NVRTC; create, compile, size and code */
     for (int i = 0; i < 2; i++) fxa_plan_destroy(plan[i]);
     fxa_program_destroy(other);
     fxa_context_destroy(ctx);

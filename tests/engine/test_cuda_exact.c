@@ -39,7 +39,7 @@ TEST(order_makes_no_difference) {
         exact_shuffle(&r, x, n);
         pair[1] = exact_of(x, n);
         T_CHECK(memcmp(&first, &pair[1], sizeof first) == 0);
-        for (int i = 0; i < n; i++) exact_add(&pair[1], -x[i]); /* and nothing is left of it */
+        for (int i = 0; i < n; i++) exact_add(&pair[1], -x[i]); /* the sum is 0 again */
         for (int i = 0; i < FXA_CUDA_EXACT; i++) T_CHECK(pair[1].word[i] == 0);
     }
 }

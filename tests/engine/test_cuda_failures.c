@@ -78,7 +78,7 @@ TEST(every_allocation_fails) {
     box_end(&b);
 }
 
-/* What the compiler says is the reason, and shapes that are not those of this library are not run. */
+/* The compiler's message is the reason, and kernels with wrong shapes are not run. */
 TEST(compilers_that_say_no) {
     NEEDS_BOX;
     fxa_error err;
@@ -134,7 +134,7 @@ TEST(environment) {
     box_driver->arch = 0;
 }
 
-/* What a compiler says at once, or that there is none, is known when something is compiled, and remembered. */
+/* A missing compiler is noticed when something is compiled, and the failure is cached. */
 TEST(compilers_that_are_not_there) {
     NEEDS_BOX;
     fxa_error err;
@@ -154,7 +154,7 @@ TEST(compilers_that_are_not_there) {
         }
         fxa_support report = {.engine = NULL};
         size_t count = 1;
-        b.p.sq = 400; /* which nobody has asked for */
+        b.p.sq = 400; /* not queried before */
         T_OK(fxa_support_query(ctx, &b.p, &report, &count, &err));
         T_INT(report.supported, 0);
         T_HAS(report.reason, i ? "makes no code" : "nvrtcVersion");

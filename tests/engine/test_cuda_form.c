@@ -91,7 +91,7 @@ TEST(numbers_of_a_soft_cap) {
     free(r);
 }
 
-/* What kernels get of a program and all its gradients. */
+/* Returns the text that kernels get for a program with all its gradients. */
 static bool form_text(rig *r, const char *source, bool plain, char *out, size_t room) {
     fxa_program *p = rig_parse(r, source), *d = NULL;
     fxa_error err;
@@ -171,7 +171,7 @@ TEST(loads_look_at_what_moves) {
     free(r);
 }
 
-/* What the programs of tests/gpu/programs.py were written by hand for. */
+/* Programs for which those of tests/gpu/programs.py were written by hand. */
 TEST(what_goes_where) {
     static const struct {
         const char *text, *has, *has_not;
@@ -280,7 +280,7 @@ static void form_many(const char *declaration, const char *loads, int count, cha
         (void)sprintf(text + strlen(text), strstr(declaration, "int") ? " + float(x%d)" : " + x%d%s", i, loads);
 }
 
-/* As many as there is room for: the highest places of the arguments are read. */
+/* The maximum number of values: the highest indices of the arguments are read. */
 TEST(as_much_as_kernels_take) {
     static const char *const rows[][2] = {{"tensor x%d : f32[0]\n", "a.tensor[15]"}, {"param x%d : int\n", "a.i[31]"}};
     rig *r = calloc(1, sizeof *r);

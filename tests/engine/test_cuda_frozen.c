@@ -12,10 +12,10 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { FROZEN_F16 = FXA_F16 }; /* of dtypes: the kernels' name is a switch */
+enum { FROZEN_F16 = FXA_F16 }; /* number of the dtype: the kernels' name is a macro */
 #define FXA_INLINE static inline
 #define FXA_F16 0
-#define FXA_CUDA_STORAGE_CUH /* what follows, in place of storage.cuh */
+#define FXA_CUDA_STORAGE_CUH /* replaces storage.cuh by the functions below */
 typedef uint32_t u32;
 typedef uint16_t u16, Result;
 #define POS_INF INFINITY
@@ -42,7 +42,7 @@ enum { FROZEN_TILE = 64, FROZEN_TILES = 8, FROZEN_KEYS = FROZEN_TILE * FROZEN_TI
 /* ---- A row ------------------------------------------------------------------------------------------------------- */
 
 typedef struct frozen_row {
-    const float *score, *value; /* of keys; scores are multiplied by unit */
+    const float *score, *value; /* [keys]; scores are multiplied by unit */
     float unit;
     bool f16, sink, bounded;
     float most, sum, o; /* maximum before the unit; what exponentials and their products with V add up to */

@@ -88,7 +88,7 @@ TEST(tables_are_written_with_the_plan) {
     static const struct {
         const char *text;
         uint32_t flags;
-        int tables[2], launches[2]; /* by pass: kept, and of a run */
+        int tables[2], launches[2]; /* [pass] tables kept with the plan; launches of a run */
     } rows[] = {
         {NULL, 0, {0, 0}, {1, 3}},
         {"mask = k <= q", 0, {1, 1}, {1, 3}},

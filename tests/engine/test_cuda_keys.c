@@ -120,7 +120,7 @@ TEST(places_of_gradients_read_params_in_memory) {
         T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
         T_CHECK(g.grad_diagonal || g.n_sums);
         fxa__write_bytes(&g.text, "", 1);
-        T_CHECK(strstr((const char *)g.text.data, "a.i[") == NULL); /* what the host has there is nobody's */
+        T_CHECK(strstr((const char *)g.text.data, "a.i[") == NULL); /* the host value is not used */
         fxa__cuda_program_free(&g);
     }
 }
@@ -146,13 +146,13 @@ TEST(params_have_room_among_sums) {
 
 /* ---- Costs ------------------------------------------------------------------------------------------------------- */
 
-/* Who was ahead on an H200 (docs/cuda.md, figures), by what a problem has. */
+/* The faster engine on an H200 (measurements in docs/cuda.md), by kind of problem. */
 TEST(costs_follow_the_figures) {
     static const struct {
         const char *text;
         int64_t b, hq, hkv, sq, sk, d;
         uint32_t flags;
-        bool cuda[2]; /* by pass: ahead */
+        bool cuda[2]; /* [pass] true if cuda is faster */
     } rows[] = {
         {NULL, 4, 16, 16, 4096, 4096, 128, 0, {1, 1}},
         {NULL, 4, 16, 16, 4096, 4096, 128, FXA_CAUSAL, {1, 1}},

@@ -133,8 +133,8 @@ TEST(grids_of_any_decoding) {
     fxa_program_destroy(program);
 }
 
-/* Of the loads of a mask one is words; the ranges of others are tables, unless the tensor has more to read than there
- * are positions. */
+/* One load of the mask is read as words. Ranges of the others are tables, unless the tensor has more elements than
+ * there are positions. */
 TEST(ranges_of_thresholds) {
     for (int large = 0; large < 2; large++) {
         fxa_program *program;

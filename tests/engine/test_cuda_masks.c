@@ -305,7 +305,7 @@ TEST(masks_of_words_and_tables) {
     bool loaded = emit_load_cpp(&w, &object);
     T_CHECK(loaded);
     for (int i = 0; loaded && i < n && !t_failures; i++) masks_check(r, &masks_cases[i], i, &object, &decided);
-    T_CHECK(n < MASKS_PROGRAMS || decided > 8 * n); /* of a few programs it may be less */
+    T_CHECK(n < MASKS_PROGRAMS || decided > 8 * n); /* a few programs may decide less */
     emit_unload(&object);
     fxa__writer_free(&w);
     for (int i = 0; i < n; i++) {

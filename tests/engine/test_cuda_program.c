@@ -86,7 +86,7 @@ static bool meant_make(rig *r, int i, meant_case *c) {
     fxa_program_destroy(lifted);
     T_OK(fxa_program_derivative(c->p, &c->d, &err));
     fxa_program_destroy(p);
-    int way = i % MEANT_WAYS; /* as 0; what is a factor may be anything; no sizes; forward; scalars */
+    int way = i % MEANT_WAYS; /* way 0: nothing given; then factors of any value, no sizes, forward only, scalars */
     if (way == 1) c->own = meant_own(r, i / MEANT_WAYS);
     fxa__cuda_config config = {.program = c->p,
                                .derivative = way == 3 ? NULL : c->d,
@@ -110,8 +110,8 @@ static bool meant_make(rig *r, int i, meant_case *c) {
 
 typedef struct meant_run {
     struct FxaArgs a;
-    double scale;              /* in memory */
-    double params[RIG_PARAMS]; /* of the rewritten program */
+    double scale;              /* value in memory */
+    double params[RIG_PARAMS]; /* params of the rewritten program */
     float grads[FXA_CUDA_TENSORS][RIG_CELLS];
     struct FxaExact exact[FXA_CUDA_TENSORS][RIG_CELLS];
     int32_t ranges[2][4096], tables[FXA_CUDA_RANGES][4096];
@@ -137,7 +137,7 @@ static void meant_params(rig *r, const meant_case *c, double scale, meant_run *r
     fxa__cuda_fill(&c->cuda, given, run->a.f, run->a.i);
 }
 
-/* The ranges of a word: pairs of its tensor, rows by b and h as its indices say. */
+/* Computes the ranges of a word: pairs over its tensor, rows by b and h as its indices require. */
 static void meant_vector(const rig *r, const meant_case *c, int32_t word, struct FxaVector *v, int32_t *pairs) {
     if (word < 0) return;
     const fxa_program *p = c->cuda.program;
@@ -191,14 +191,14 @@ static int meant_close(const char *what, double got, double want, double error, 
     return 1;
 }
 
-/* Where the gradient of an element lies: all of them one behind the other, whatever the tensor's strides are. */
+/* Returns the index of an element's gradient: gradients are contiguous, whatever the tensor's strides. */
 static bool meant_place(const fxa_view *view, const int32_t *index, int64_t *at) {
     fxa_view dense = *view;
     for (int d = view->rank - 1, stride = 1; d >= 0; stride *= (int)view->size[d--]) dense.stride[d] = stride;
     return fxa__view_offset(&dense, index, at);
 }
 
-/* What scatter() added for one pair with ds 1, cell by cell. */
+/* Compares what scatter() added for one pair with ds 1, cell by cell. */
 static void meant_scattered(const rig *r, const meant_case *c, const meant_run *run, const fxa__val *vals,
                             const double *error) {
     const fxa_program *p = c->cuda.program;
@@ -230,7 +230,7 @@ static void meant_scattered(const rig *r, const meant_case *c, const meant_run *
     }
 }
 
-/* And nothing anywhere else: all cells of a tensor together have what was added. */
+/* Checks that nothing else was written: the sum over all cells of a tensor is what was added. */
 static void meant_total(const rig *r, const meant_case *c, const meant_run *run, const fxa__val *vals,
                         const double *error, int32_t tensor) {
     const fxa_program *p = c->cuda.program;

@@ -50,7 +50,7 @@ TEST(promises_to_the_text) {
     }
 }
 
-/* A text that is made once more counts on no size that nobody looked at. */
+/* Code generated again for other sizes does not assume sizes that were not checked. */
 TEST(indices_are_guarded_where_tensors_are_small) {
     static const char *const texts[] = {"tensor t : f32[1]\nscore = score + t[h]",
                                         "tensor t : f32[1]\nscore = -2.5 * (score * t[h])",

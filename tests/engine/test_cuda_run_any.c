@@ -158,7 +158,7 @@ static void any_make(t_rng *r, any_case *c) {
     c->forced = (int32_t)t_int(r, -1, 2);
 }
 
-/* Of slots that are tables of ints or scalars. */
+/* Sets slots that are tables of ints or scalars. */
 static void any_slots(bed *x) {
     for (int i = FXA_SLOT_Q_LENGTHS; i < FXA_SLOT_COUNT; i++)
         x->bound.slot[i] = fxa__slot_length(&x->p->in, (fxa_slot)i) > 0 ? bed_place(100 + i) : NULL;

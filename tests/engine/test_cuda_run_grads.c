@@ -92,7 +92,7 @@ TEST(workspace_of_fixed_gradients) {
     }
 }
 
-/* As many axes as programs have: kernels get size and stride of each, for the tensor and for its gradient. */
+/* Tensors of maximum rank: kernels get size and stride of each axis, for the tensor and its gradient. */
 TEST(tensors_of_every_rank) {
     static const char *const loads[FXA_MAX_RANK + 1] = {"t[]",        "t[k]",          "t[h, k]",
                                                         "t[b, h, k]", "t[b, h, k, k]", "t[b, h, k, 1, k]"};
@@ -134,7 +134,7 @@ TEST(tensors_of_every_rank) {
     }
 }
 
-/* A row of floats for each key tile while there are few of them; a million of rows and keys want no more than a row. */
+/* A row of floats per key tile while there are few; with a million rows and keys one row is enough. */
 TEST(workspace_of_long_diagonals) {
     for (int64_t sk = 500; sk < 2000000; sk *= 2000) {
         fxa_program *program;
@@ -212,7 +212,7 @@ TEST(pairs_that_nobody_writes) {
     }
 }
 
-/* The same of rows: there is nothing to sum dQ in, and still nobody takes another way. */
+/* Without rows there is nothing to sum dQ in, and the same kernels are used. */
 TEST(no_rows) {
     for (int32_t forced = FXA__CU_SM80; forced <= FXA__CU_SIMT; forced++) {
         fxa_program *program;

@@ -71,7 +71,7 @@ TEST(words_have_the_strides_of_their_tensor) {
 TEST(sinks_and_their_gradients) {
     static const struct {
         uint32_t flags, dtype;
-        bool own, zeroes, gradient, copied; /* of what kernels get */
+        bool own, zeroes, gradient, copied; /* expected in the kernels' arguments */
     } rows[] = {{0, FXA_F32, false, false, false, false},
                 {FXA_SINKS, FXA_F32, true, false, false, false},
                 {FXA_SINK_ZERO, FXA_F32, false, true, false, false},

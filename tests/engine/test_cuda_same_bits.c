@@ -29,7 +29,7 @@ enum { BITS_LISTED = sizeof bits_listed / sizeof *bits_listed };
 
 typedef struct bits_case {
     fxa_program *p;
-    fxa__cuda_program cuda[2]; /* by pass */
+    fxa__cuda_program cuda[2]; /* [pass] */
 } bits_case;
 
 static bits_case bits_cases[BITS_MOST];

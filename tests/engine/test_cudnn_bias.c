@@ -10,7 +10,7 @@
 enum { BIAS_B = 2, BIAS_H = 2, BIAS_Q = 64, BIAS_K = 128 };
 
 typedef struct bias_case {
-    const char *text, *says; /* says: of a refusal; NULL: it is right */
+    const char *text, *says; /* says: text of the refusal; NULL = supported */
     int64_t size[FXA_MAX_RANK];
 } bias_case;
 

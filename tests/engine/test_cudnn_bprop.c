@@ -36,7 +36,7 @@ static const bprop_case bprop_cases[] = {
      {{9, 12}},
      {{9, 12}, {4}},
      0},
-    /* Of what does not vanish with dscore, masked pairs get nothing. */
+    /* Masked pairs contribute nothing, even if dscore is not proportional to the incoming gradient. */
     {BPROP_CAP, "dscore = dscore + 0.25 * tanh(score)", {{0}}, {{0}}, 0},
     {BPROP_CAP, "dscore = dscore + 0.01 * (k - q)", {{0}}, {{0}}, 0},
     {BPROP_CAP, "dscore = 0.1 * score", {{0}}, {{0}}, 0},
@@ -150,8 +150,8 @@ TEST(programs_that_are_too_large) {
     }
 }
 
-/* cuDNN knows the spelling of padding only where the score that it masks has no other use, that of the caller's program
- * among them, which reads it as it came. */
+/* cuDNN recognises padding only if the masked score has no other use; the user's program, which reads the original
+ * score, is one. */
 TEST(a_padded_score_has_no_other_use) {
     const bprop_case c = {NULL, "dscore = dscore * score", {{0}}, {{0}}, 0};
     const attn_spec s = bprop_spec(&c);

@@ -13,7 +13,7 @@
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
-/* With a GPU or without: a plan, or the reason that the query has. */
+/* With or without a GPU: a plan, or the reason of the support report. */
 TEST(on_whatever_this_machine_has) {
     fxa_context *ctx = context_new();
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
@@ -36,7 +36,7 @@ TEST(reasons_not_to_open) {
     fxa_context_destroy(ctx);
     p.ordinal = 0;
     standin[0]->arch = 89;
-    static const char *const untried[][2] = {/* nobody has run it there */
+    static const char *const untried[][2] = {/* not run on these devices yet */
                                              {"0", "on sm_90 alone (here: cuDNN 91901, sm_89); FXA_CUDNN_UNTRIED=1"},
                                              {"on", "FXA_CUDNN_UNTRIED is \"on\"; accepted are 0 and 1"},
                                              {"1", ""}};
@@ -94,11 +94,11 @@ TEST(plans_for_a_device_that_is_not_here) {
     fxa_plan_destroy(plan);
     char other[sizeof profile];
     memcpy(other, profile, sizeof other);
-    memcpy(strstr(other, "900"), "800", 3); /* plans for a family that nobody has run it on say so */
+    memcpy(strstr(other, "900"), "800", 3); /* plans for an untested family report that */
     p.target = other;
     T_OK(fxa_plan_create(ctx, &p, &plan, &err));
     T_HAS(fxa_plan_description(plan), "sm_80 (there with FXA_CUDNN_UNTRIED=1 alone), products");
-    T_CHECK(answer_of(ctx, &p).seconds == 0); /* and automatic choice takes any other engine before */
+    T_CHECK(answer_of(ctx, &p).seconds == 0); /* and automatic choice prefers any other engine */
     fxa_plan_destroy(plan);
     p.target = "{}";
     T_STATUS(fxa_plan_create(ctx, &p, &plan, &err), FXA_E_PROBLEM);
@@ -131,7 +131,7 @@ TEST(profiles_that_cudnn_does_not_read) {
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
-/* Where each call fails in turn one thread does everything: half a minute of ThreadSanitizer, which learns nothing. */
+/* Tests that fail each call in turn are single-threaded: ThreadSanitizer would take half a minute and find nothing. */
 #if defined(__SANITIZE_THREAD__)
 #define NEEDS_NO_TSAN T_SKIP("ThreadSanitizer has nothing to say of one thread")
 #else

@@ -57,7 +57,7 @@ typedef struct fp8_case {
 typedef struct fp8_data {
     attn_data x;
     double *want, *size;  /* O in f64, and sum P abs V */
-    float scale[4], amax; /* of Q, K, V, O */
+    float scale[4], amax; /* scales of Q, K, V, O */
 } fp8_data;
 
 static const fxa_slot fp8_slots[4] = {FXA_SLOT_DESCALE_Q, FXA_SLOT_DESCALE_K, FXA_SLOT_DESCALE_V, FXA_SLOT_SCALE_O};
@@ -138,7 +138,7 @@ static void fp8_reference(const fp8_case *c, fp8_data *f, fxa_context *ctx, doub
     free(bits);
 }
 
-/* What a score may be off by: sums of d products with 13 bits, programs here do not make it more than twice that. */
+/* Returns the error bound of a score: sums of d products with 13 bits, at most doubled by the programs here. */
 static double fp8_score_error(const fp8_case *c, const fp8_data *f) {
     double largest[2] = {0, 0}, scale = fp8_scale(c, f, 0) * fp8_scale(c, f, 1) / sqrt((double)c->d);
     static const fxa_slot slots[2] = {FXA_SLOT_Q, FXA_SLOT_K};
@@ -233,7 +233,7 @@ static const char *fp8_line(const char *text) {
     return line;
 }
 
-/* Cases first, first + by, ... below count; a line for each that says whether it is right. */
+/* Runs cases first, first + by, ... below count; prints a line with the verdict for each. */
 static void fp8_many(int first, int by, int count, int64_t pairs) {
     fxa_context *ctx = context_new();
     for (int i = first; i < count; i += by) {

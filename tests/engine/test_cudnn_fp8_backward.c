@@ -33,7 +33,7 @@ typedef struct bw8_case {
     int64_t b, hq, hkv, sq, sk;
     fxa_dtype dout, grads;
     int style;         /* 1: BSHD, 2: SBHD */
-    bool scaled, bare; /* bare: dS has no scale, and nobody asks for its largest */
+    bool scaled, bare; /* bare: dS has no scale and no requested amax */
 } bw8_case;
 
 /* A result, in f64, and how far it may be off: at most; in the square, by roundings; the rest. */
@@ -45,9 +45,9 @@ typedef struct bw8_result {
 typedef struct bw8_data {
     attn_data x;
     bw8_result r[3];          /* dQ, dK, dV */
-    double *in[BW8_DESCALES]; /* as they are meant */
+    double *in[BW8_DESCALES]; /* dequantized inputs */
     float descale[BW8_DESCALES], scale_o, scale_ds, amax_ds;
-    double score, dp;       /* what a score and a dP may be off by */
+    double score, dp;       /* error bounds of a score and of dP */
     double most_ds, off_ds; /* the largest dS, and what it may be off by */
 } bw8_data;
 
@@ -269,7 +269,7 @@ static void bw8_check(const bw8_case *c, const bw8_data *f, int i, int number) {
            worst, sqrt(squares / allowed), sqrt(allowed / (double)attn_tensor_places(t)) / most);
 }
 
-/* cuDNN does not say whether runs repeat their bits: told, not judged. */
+/* cuDNN does not document whether runs are deterministic: reported, not required. */
 static void bw8_again(const bw8_case *c, bw8_data *f, fxa_context *ctx) {
     attn_kept kept = {{NULL}};
     fxa_error err;
@@ -303,7 +303,7 @@ static void bw8_try(const bw8_case *c, fxa_context *ctx, int number) {
 
 static const int64_t bw8_heads[][2] = {{2, 2}, {4, 2}, {6, 2}, {8, 1}, {3, 3}, {1, 1}};
 
-/* Of one head numbers of programs are refused. */
+/* With a single head, programs with constants are refused. */
 static bw8_case bw8_draw(uint64_t *rng, int program, int64_t pairs) {
     static const int64_t rows[] = {64, 128, 192, 256, 320, 512, 1024, 2048, 16, 32, 48, 80, 96, 112, 144, 208};
     static const int64_t keys[] = {64, 128, 192, 256, 384, 512, 1024, 2048, 1, 2, 17, 63, 65, 70, 100, 127, 129, 333};
@@ -317,7 +317,7 @@ static bw8_case bw8_draw(uint64_t *rng, int program, int64_t pairs) {
     return c;
 }
 
-/* Cases first, first + by, ... below count; a line for each that says whether it is right. */
+/* Runs cases first, first + by, ... below count; prints a line with the verdict for each. */
 static void bw8_many(int first, int by, int count, int64_t pairs) {
     fxa_context *ctx = context_new();
     for (int i = first; i < count; i += by) {

@@ -136,7 +136,7 @@ static int lift_both(fxa_context *ctx, const fxa_program *program, const char *n
     return lifted;
 }
 
-/* Where rules of the lowering look at numbers, or numbers are at their limits. */
+/* Programs whose lowering depends on constants, and constants at their limits. */
 static const char *const lift_texts[] = {
     "score = clamp(score * 0.3, -2.5, 2.5)",
     "score = max(score, -7.25) + min(0.3 * score, 11.0)",
@@ -219,7 +219,7 @@ TEST(params_and_numbers) {
         "param z : float\nscore = 0.75 * tanh(score / 3.25) + z * score" LIFT_TAIL,
         "param a : float\nscore = a * tanh(score / 3.25) + 1.625 * score" LIFT_TAIL,
     };
-    static const double params[][3] = {{0.75, 3.25, 1.625}, {0.75, 1.625}, {1.625}, {0.75}}; /* by name */
+    static const double params[][3] = {{0.75, 3.25, 1.625}, {0.75, 1.625}, {1.625}, {0.75}}; /* sorted by name */
     fxa_context *ctx = context_new();
     attn_kept want[2] = {{{NULL}}, {{NULL}}};
     fxa_cache_stats stats;

@@ -5,8 +5,8 @@
  */
 #include "cudnn_cases.h"
 
-/* Of one row cuDNN counts keys wrongly past the 128th: what counts them is refused there, and nothing else is but masks
- * in the backward. */
+/* With one row cuDNN counts keys wrongly beyond the 128th: programs that count keys are refused there, and in backward
+ * masks too. */
 TEST(one_row_counts_128_keys) {
     static const struct {
         const char *text;
@@ -62,8 +62,8 @@ static fxa_status support_make(fxa_context *ctx, const char *text, const fxa_pro
     return support_make_by(ctx, text, problem, 91901, why);
 }
 
-/* Beside LSE and the sums of dO O two values per row have room in backward, of which dLSE is one; so have values per
- * entry beside one row, if there are several entries. */
+/* Backward has capacity for two values per row besides LSE and the sums of dO O, one of them dLSE; and for values per
+ * batch entry with one row, if there are several entries. */
 TEST(values_of_rows_that_have_room) {
     static const char one[] = "tensor t : f32[1]\nscore = score + t[b]";
     static const char two[] = "tensor t : f32[1]\nscore = score + t[b] + 2.0 * t[b]";
@@ -100,7 +100,7 @@ TEST(gradients_lie_as_operands_do_before_9_19) {
     enum { ALL = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V };
     static const struct {
         uint32_t flags;
-        int64_t row; /* of dK; 0: as that of K */
+        int64_t row; /* row stride of dK, 0 = that of K */
         bool taken;
     } cases[] = {{FXA_VARLEN | ALL, 0, true},
                  {FXA_VARLEN | ALL, 256, false},
@@ -169,8 +169,8 @@ TEST(bands_of_so_many_places) {
     fxa_context_destroy(ctx);
 }
 
-/* For one row cuDNN reads a value per entry and head wrongly, and has no code for one per head past some keys: they are
- * written out by keys. */
+/* With one row cuDNN misreads a value per entry and head, and has no code for one per head beyond some keys: they are
+ * expanded along keys. */
 TEST(one_row_has_values_by_key) {
     static fxa__dnn_attention a;
     static const char *const texts[] = {"tensor t : f32[2]\nscore = score + t[b, h]",

@@ -46,7 +46,7 @@ static attn_shape lowering_shape(uint64_t *rng) {
     return s;
 }
 
-/* Captured tensors get the size of what reads them, where the program says it by plain coordinates. */
+/* Gives captured tensors the size of the axes that index them, where the index is a coordinate. */
 static void lowering_narrow(conf_case *c, uint64_t *rng) {
     fxa_problem *p = &c->base.data.problem;
     if (attn_int(rng, 0, 3)) p->flags &= ~(uint32_t)FXA_RETURN_ROW_MAX;
@@ -132,7 +132,7 @@ static void lowering_cases_of(conf_source source, bool own, int n, int least) {
     for (int i = 0, wrong = 0; i < n && wrong < LOWERING_WRONG; i++)
         wrong += !lowering_case(ctx, source, own, &f, &rng);
     frame_print(&f);
-    if (n >= 40) /* of a handful, all may be refused */
+    if (n >= 40) /* with only a few cases all may be refused */
         T_CHECK(f.done[0] * 100 >= (int64_t)least * n && f.done[1] * 110 >= (int64_t)least * n);
     fxa_context_destroy(ctx);
 }
@@ -170,7 +170,7 @@ TEST(arrays_that_lie_as_rows_lie) {
     fxa_context_destroy(ctx);
 }
 
-/* Of several causal masks and windows the tightest is one of cuDNN's, of those with bounds of a run the first. */
+/* The tightest of several causal masks and windows becomes cuDNN's; with run-time bounds, the first. */
 TEST(bands_of_one_kind) {
     static const char *const texts[] = {"mask = k <= q && k <= q + 2", "mask = k <= q + 3 && k <= q - 1 && q - k < 9",
                                         "mask = q - k < 5 && q - k <= 2",
@@ -185,7 +185,7 @@ TEST(bands_of_one_kind) {
     fxa_context_destroy(ctx);
 }
 
-/* Of a table [H,N] cuDNN would read the first values, whatever the stride: they are brought side by side. */
+/* cuDNN would read the first values of a table [H,N] whatever its stride, so they are copied side by side. */
 TEST(values_per_head) {
     static const char *const texts[] = {"tensor t : f32[2]\nscore = score * t[h, 1]",
                                         "tensor t : bf16[2]\nscore = score + t[h, 0] * tanh(score) + t[h, 2]",
@@ -199,7 +199,7 @@ TEST(values_per_head) {
     fxa_context_destroy(ctx);
 }
 
-/* By ints that a run says, of any sign, and 0; cuDNN itself divides towards zero. */
+/* Divisors from run-time ints with any sign, and 0; cuDNN itself rounds towards zero. */
 TEST(quotients_by_params) {
     static const char *const texts[] = {"param w : int\nmask = q // w == k // w || k == 0",
                                         "param w : int\nmask = (k + 1) % w != 3",
@@ -215,8 +215,8 @@ TEST(quotients_by_params) {
     fxa_context_destroy(ctx);
 }
 
-/* Quotients and remainders just below and at multiples of the divisor, of ints up to 2^12, 2^18 and 2^22; and ints past
- * 2^24 that only comparisons of 32 bits tell apart, as ids of documents may be. */
+/* Quotients and remainders just below and at multiples of the divisor, of ints up to 2^12, 2^18 and 2^22; and ints
+ * above 2^24, such as document ids, which only 32-bit comparisons distinguish. */
 TEST(quotients_of_large_ints) {
     static const char *const compared[] = {
         "tensor t : i32[1]\nmask = k == 0 || t[q] + 1073741824 == t[k] + 1073741824",

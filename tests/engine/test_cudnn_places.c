@@ -32,8 +32,8 @@ TEST(whose_memory_it_is) {
     standin_check_end();
 }
 
-/* Of a run that is trusted the driver is asked nothing: memory of the host, which is all there is in a stand-in, passes
- * for the device's. What the driver is asked for a run that is not: the context, the stream, and each pointer. */
+/* An unchecked run makes no driver query: host memory, which is the stand-in's only memory, is accepted as device
+ * memory. A checked run queries the context, the stream and each pointer. */
 TEST(trusted_memory_is_not_asked_about) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
@@ -66,7 +66,7 @@ TEST(trusted_memory_is_not_asked_about) {
     standin_check_end();
 }
 
-/* The same on both devices, in one context: each with its own memory, and neither takes the other's. */
+/* Both devices in one context: each uses its own memory only. */
 TEST(two_devices) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();

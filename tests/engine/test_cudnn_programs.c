@@ -24,7 +24,7 @@ TEST(refusals_name_what_is_wrong) {
     standin_check_end();
 }
 
-/* One text each: what of the program cannot be, and the words that say so. */
+/* Programs that cannot run, with the text that states the reason. */
 TEST(programs_that_are_refused_and_what_to_write_instead) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
@@ -54,7 +54,7 @@ TEST(programs_that_are_refused_and_what_to_write_instead) {
                  {"tensor x : i64[1]\ntensor y : i64[1]\nmask = x[q] == y[k]",
                   "i64 tensors: cuDNN compares ints of 32 bits; take i32",
                   {12, 12}},
-                 /* and what the reasons tell to write instead is taken */
+                 /* and the suggested replacement is supported */
                  {"score = score + (k - q + 300) % 3", NULL, {0}},
                  {"mask = q // 8 == k // 8", NULL, {0}},
                  {"mask = (q < 5 ? float(q) : float(q - 5)) < k", NULL, {0}},
@@ -80,7 +80,7 @@ TEST(programs_that_are_refused_and_what_to_write_instead) {
     fxa_context_destroy(ctx);
 }
 
-/* Beside its own two, a backward pass takes two uses of tensors with a value per row. */
+/* Besides its own two, a backward pass allows two uses of tensors with a value per row. */
 TEST(values_per_row_in_backward) {
     NEEDS_STANDIN;
     static const char *const texts[4] = {"tensor t : f32[2]\nscore = score + t[q, 0] + t[q, 1]",
@@ -140,7 +140,7 @@ TEST(every_operation_is_lowered_or_named) {
     standin_check_end();
 }
 
-/* What explain shows of a plan: operations, params and tensors by their names, and what cuDNN makes of masks. */
+/* Text of a plan in explain: operations, params and tensors by name, and cuDNN's form of masks. */
 TEST(graphs_for_people) {
     NEEDS_STANDIN;
     static const struct {
@@ -218,7 +218,7 @@ TEST(captured_floats_of_8_bits) {
             T_OK(attn_data_make(&x, ctx, &s, 77, &err));
             int64_t n = attn_tensor_places(&x.tensor[0]);
             T_REQUIRE(n <= 128);
-            for (int64_t at = 0; at < n; at++) { /* what all three dtypes have */
+            for (int64_t at = 0; at < n; at++) { /* bytes that all three dtypes have */
                 if (!j) in[at] = attn_round(FXA_E4M3, attn_round(FXA_E5M2, attn_get(&x.tensor[0], at)));
                 attn_set(&x.tensor[0], at, in[at]);
             }

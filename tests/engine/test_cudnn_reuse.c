@@ -8,7 +8,7 @@
 
 typedef struct reuse_case {
     const char *text, *own;
-    int tanhs, selects, quotients; /* of its backward graph: TANH_FWD, selects of floats by ints, DIV */
+    int tanhs, selects, quotients; /* counts in its backward graph: TANH_FWD, selects of floats by ints, DIV */
 } reuse_case;
 
 #define REUSE_CAP "param cap : float\nscore = cap * tanh(score / cap)"
@@ -18,13 +18,13 @@ static const reuse_case reuse_cases[] = {
     {"score = 30.0 * tanh(score / 30.0)", NULL, 1, 0, 0},
     {"param c : float\nscore = c * tanh(score / c) + 0.5 * tanh(score / c)", NULL, 1, 2, 1},
     {"param a : float\nparam c : float\nscore = a * tanh(score / c)", NULL, 1, 2, 1},
-    /* Where another reads the score, or what is made of it, the quotient stays. */
+    /* If the score has another use, the quotient stays. */
     {"param c : float\nscore = c * tanh(score / c) + score", NULL, 1, 0, 1},
     {"param c : float\nscore = c * tanh(score / c) + sin(score / c)", NULL, 1, 3, 2},
     {"param c : float\nmask = tanh(score / c) > 0.1", NULL, 1, 1, 1},
     {"param c : float\nscore = with_grad(score, c * tanh(score / c))", NULL, 1, 0, 1},
     {"param c : float\nscore = c * exp(score / c)", NULL, 0, 1, 1}, /* which may be infinite */
-    /* Of the caller's program what the score program has computed: numbers alone, since params are each one's own. */
+    /* A backward program reuses what the score program computed, but only from constants, since params are separate. */
     {"score = 8.0 * tanh(score / 8.0)", "let t = tanh(score / 8.0)\ndscore = dscore * (1.0 - t * t)", 1, 1, 1},
     {"score = 8.0 * tanh(score / 8.0)", "let t = tanh(score / 7.0)\ndscore = dscore * (1.0 - t * t)", 2, 1, 2},
     {REUSE_CAP, "param cap : float\nlet t = tanh(score / cap)\ndscore = dscore * (1.0 - t * t)", 2, 1, 2},
@@ -74,8 +74,8 @@ TEST(operations_that_are_left_out) {
     }
 }
 
-/* Lengths are spelled as cuDNN knows them: what is masked by them has its two indices, and no other use. Of a score
- * that is left as it is a derivative may be another's, which reads it or counts its places. */
+/* Lengths have a spelling that cuDNN recognises: the score masked by them has two indices and no other use. With an
+ * unchanged score, the derivative may have a use that reads it or counts indices. */
 TEST(scores_that_lengths_mask_have_no_other_use) {
     static fxa__dnn_attention a;
     static const reuse_case cases[] = {{"", NULL, 0, 0, 0},
@@ -108,7 +108,7 @@ TEST(scores_that_lengths_mask_have_no_other_use) {
     }
 }
 
-/* Keys of 0 that no row sees: their scores over a cap of 0 are NaN, and no gradient knows of it. */
+/* Masked keys of 0: their scores divided by a cap of 0 are NaN, which no gradient may contain. */
 TEST(pairs_that_are_masked_and_no_number) {
     NEEDS_CUDNN;
     attn_spec s = spec;

@@ -120,7 +120,8 @@ TEST(sections_of_somebody_else) {
     }
 }
 
-/* What one context compiled the next one has from disk, on the other device too; a damaged file is compiled again. */
+/* Code compiled in one context is loaded by the next one from disk, on the other device too; a damaged file is compiled
+ * again. */
 TEST(code_on_disk) {
     NEEDS_STANDIN;
     char folder[] = "/tmp/fxa-cudnn-XXXXXX", command[300];

@@ -215,7 +215,7 @@ static void support_ask_masked_rows(fxa__host *host, fxa_context *ctx, bool hit[
     }
 }
 
-/* What a problem asks for that no flag says. */
+/* Requests of a problem other than flags. */
 static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
     const support_case plain = {H200, .pass = FXA_BACKWARD};
     fxa_context *ctx = NULL;

@@ -133,7 +133,8 @@ static void *whole_alloc(void *user, void *ptr, size_t old_size, size_t new_size
     return made;
 }
 
-/* With exactly the workspace a plan asks for, dirty: same results, nothing touched around it, nothing allocated. */
+/* With exactly the required workspace, filled with garbage: same results, nothing written around it, nothing allocated.
+ * */
 static void whole_in_exact_workspace(fxa_pass pass) {
     whole w;
     fxa_error err;

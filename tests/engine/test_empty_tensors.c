@@ -22,7 +22,7 @@ static void empty_fill(empty_run *x) {
     x->params[0] = 0.75;
 }
 
-/* Both passes; every gradient is asked for. */
+/* Runs both passes, with every gradient. */
 static void empty_pass(fxa_context *ctx, const char *engine, const fxa_program *program, const fxa_program *bprop,
                        const fxa_capture *capture, empty_run *x) {
     const void *tensors[1] = {x->t};

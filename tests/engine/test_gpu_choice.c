@@ -16,7 +16,7 @@
 static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_cuda};
 
 static standin_state *pick_nvrtc;
-static fxa_context *pick_own; /* for what shapes are asked with */
+static fxa_context *pick_own; /* for the stand-in's kernel shapes */
 static fxa__problem *pick_problem;
 
 static void pick_shape(const char *source, int32_t shape[8]) {
@@ -31,7 +31,7 @@ static void pick_shape(const char *source, int32_t shape[8]) {
         struct FxaShape s = fxa__cu_shape(&choice, &program, (fxa__cu_unit)unit);
         memcpy(shape, &s, sizeof s);
     }
-    shape[1] = 1024; /* of shared memory */
+    shape[1] = 1024; /* bytes of shared memory */
     fxa__cuda_program_free(&program);
 }
 
@@ -73,7 +73,7 @@ static void pick_end(pick *x) {
     fxa_context_destroy(x->ctx);
 }
 
-/* The engine of a plan of it; NULL: there is none, and err says why. */
+/* Returns the engine of a plan, NULL with the reason in err if there is none. */
 static const char *pick_engine(pick *x, fxa_error *out) {
     fxa_plan *plan = NULL;
     fxa_error err;

@@ -45,7 +45,7 @@ static const uint32_t kinds[] = {[PLAIN] = FXA_SINKS,    [PADDED] = FXA_PADDING,
 
 typedef struct pointers_row {
     uint8_t slot, kind;
-    bool pass[2]; /* in which it is looked at */
+    bool pass[2]; /* passes that check it */
 } pointers_row;
 
 static const pointers_row pointers_rows[] = {

@@ -91,7 +91,7 @@ TEST(pointers_are_told_apart) {
     device_end(&d);
 }
 
-/* What a caller may take back once the call has returned: args, arrays, params, the plan. */
+/* The caller may reuse or free args, arrays, params and the plan once the call has returned. */
 TEST(runs_are_queued) {
     static device_rig d;
     fxa_error err;
@@ -116,14 +116,14 @@ TEST(runs_are_queued) {
     device_end(&d);
 }
 
-/* What a graph's thread does when the graph is gone. */
+/* Runs as the destructor of a graph, in another thread. */
 static void device_drop_kept(void) {
     mock_in_finalizer = true; /* it must not call the device */
     mock.drop(mock.kept);
     mock_in_finalizer = false;
 }
 
-/* Code of a run that is recorded outlives plan and cache with the graph, and is released by the next who clears. */
+/* Code of a captured run outlives plan and cache with the graph; the next cache clear releases it. */
 TEST(graphs_keep_code) {
     static device_rig d;
     fxa_error err;
@@ -153,7 +153,7 @@ static size_t device_live(device_rig *d) {
     return live;
 }
 
-/* The same past the end of the context, after which nobody comes by: a thread of its own releases it. */
+/* The same after the context was destroyed: a separate thread releases it. */
 TEST(graphs_keep_code_past_the_context) {
     static device_rig d;
     const struct timespec moment = {.tv_nsec = 1000000};
@@ -187,7 +187,7 @@ TEST(failures_come_where_they_are_asked_for) {
     T_INT(mock.queued, 0);
     mock_arm(3, FXA_E_ENGINE);
     T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
-    T_STATUS(mock_sync(0, &err), FXA_E_ENGINE); /* only who waits is told */
+    T_STATUS(mock_sync(0, &err), FXA_E_ENGINE); /* only waiting reports the failure */
     T_HAS(err.text, "call 3, perform");
     T_INT(mock.failures, 1);
     mock_arm(0, FXA_OK);

@@ -63,7 +63,7 @@ static fxa_problem nothing_problem(const nothing_case *c, fxa_pass pass, const f
     return p;
 }
 
-/* Of rows with lengths: LSE and O of a backward pass have rows where sq is not 0, which may all lie at one place. */
+/* Rows with lengths: LSE and O of a backward pass have rows if sq is not 0, possibly all at stride 0. */
 static void nothing_expand(fxa_problem *p) {
     fxa_operand *const inputs[] = {&p->q, &p->k, &p->v, &p->o, &p->dout, &p->lse};
     for (int i = 0; i < 6; i++) inputs[i]->layout = FXA_LAYOUT_STRIDED;
@@ -80,7 +80,7 @@ static void nothing_run(fxa_context *ctx, const char *engine, const nothing_case
     float t[4] = {0}, dt[4] = {1, 1, 1, 1};
     const void *tensors[1] = {t};
     void *dtensors[1] = {dt};
-    bool pairs = c->hq && c->sq && c->sk && c->b, sums = program && !pairs; /* those of pairs are work */
+    bool pairs = c->hq && c->sq && c->sk && c->b, sums = program && !pairs; /* pairs count as work */
     if (!(pass ? c->backward : c->forward)) return;
     p.engine = engine, p.device = attn_device(engine);
     captures[0].grad = pass && sums, p.param_grads = pass && sums;
@@ -137,7 +137,7 @@ TEST(packed_sequences_without_rows_take_no_time) {
     fxa_context_destroy(ctx);
 }
 
-/* What refuses an index looks at no pair where no result needs one; what reports them counts none, or many. */
+/* Where no result needs a pair, the bounds check reads none, and fxa_bounds_check counts none. */
 TEST(indices_of_nothing_take_no_time) {
     fxa_context *ctx = attn_context(1);
     fxa_program *program = NULL;

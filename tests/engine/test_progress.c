@@ -10,12 +10,12 @@
 
 #include <pthread.h>
 
-/* What was told, in any order, by any thread. */
+/* Reported progress, in any order, from any thread. */
 typedef struct told {
     pthread_mutex_t lock;
     uint64_t calls, total, last;
-    uint64_t parts; /* the most that was told below the total */
-    uint64_t ends;  /* calls that told the total */
+    uint64_t parts; /* the largest report below the total */
+    uint64_t ends;  /* number of reports of the total */
     bool wrong;     /* another total, more than the total, or another state than the default */
 } told;
 

@@ -148,7 +148,7 @@ TEST(operands_of_one_row_reach_no_other_row) {
         for (int i = 0; i < 4; i++)
             for (int j = 0; j < B * H * S; j++)
                 if (j != victim) T_SAME(second[rows[i]][j], first[rows[i]][j]);
-        for (int j = 0; j < B * H * S; j++) /* and keys of another head see nothing of it */
+        for (int j = 0; j < B * H * S; j++) /* keys of another head are not affected */
             if (j / S != victim / S) T_SAME(second[FXA_SLOT_DK][j], first[FXA_SLOT_DK][j]);
         fxa_program_destroy(w.program);
     }

@@ -127,7 +127,7 @@ RULE(loads_count_from_the_end_and_read_zero_outside) {
         int at = index[i] < 0 ? index[i] + keys : index[i];
         bool inside = at >= 0 && at < keys;
         T_SAME(r.max[0], rules_row_value(inside ? r.t[at] : 0));
-        for (int k = 0; k < keys; k++) /* with all scores equal the whole of dLSE arrives at that element */
+        for (int k = 0; k < keys; k++) /* with equal scores all of dLSE reaches that element */
             R_NEAR(r.dt[k], inside && k == at ? r.dlse[0] : 0);
     }
     rules_end(&r);

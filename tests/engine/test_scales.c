@@ -21,7 +21,7 @@ static const fxa_slot scales_scale[] = {FXA_SLOT_SCALE_O, FXA_SLOT_SCALE_DQ, FXA
 static const fxa_slot scales_amax[] = {FXA_SLOT_AMAX_O, FXA_SLOT_AMAX_DQ, FXA_SLOT_AMAX_DK, FXA_SLOT_AMAX_DV};
 
 typedef struct scales_case {
-    attn_data narrow, wide; /* of 8 bits; the same numbers in f64, or f32 */
+    attn_data narrow, wide; /* in 8 bits; the same values in f64 or f32 */
     bool powers;            /* scales are powers of two: then the cpu engine in f32 is the same, bit by bit */
     float descale[5], scale[4], amax[4];
     float scale_ds, amax_ds;
@@ -62,7 +62,7 @@ static void scales_open(scales_case *c, uint64_t *rng, bool powers, bool few) {
 }
 static void scales_close(scales_case *c) { attn_data_free(&c->narrow), attn_data_free(&c->wide); }
 
-/* What an input of 8 bits holds, as it is meant, in floats. */
+/* Converts an 8-bit input to floats, dequantized. */
 static void scales_widen(scales_case *c, int input) {
     const attn_tensor *from = &c->narrow.t[scales_inputs[input]];
     attn_tensor *to = &c->wide.t[scales_inputs[input]];
@@ -114,8 +114,8 @@ static double scales_share(const scales_case *c) {
     return 0x1p-24 * (2 * score * sqrt(d) + 4 * sk + 64);
 }
 
-/* The largest dS is that of the reference, whichever gradients are wanted. tests/engine/test_cudnn_fp8_backward.c has
- * that of the reference from pairs. */
+/* The amax of dS equals the reference's for any requested gradients. tests/engine/test_cudnn_fp8_backward.c computes it
+ * from pairs. */
 static void scales_check_ds(scales_case *c, const char *engine) {
     uint32_t flags = c->narrow.backward_flags;
     scales_run(c, "ref", FXA_BACKWARD);
@@ -134,7 +134,7 @@ static void scales_check_ds(scales_case *c, const char *engine) {
 static void scales_backward(scales_case *c, const char *engine, double share) {
     attn_tensor *lse = &c->narrow.t[FXA_SLOT_LSE];
     scales_run(c, engine, FXA_FORWARD);
-    T_SAME((double)c->amax_ds, -5.0); /* of the other pass */
+    T_SAME((double)c->amax_ds, -5.0); /* unused: of the other pass */
     scales_check_ds(c, engine);
     for (int i = 3; i < 5; i++) scales_widen(c, i);
     for (int64_t j = 0; j < attn_tensor_places(lse); j++) attn_set(&c->wide.t[FXA_SLOT_LSE], j, attn_get(lse, j));
