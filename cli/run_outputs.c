@@ -223,6 +223,7 @@ void run_count_rows(run_state *r) {
     const fxa_problem *p = &r->forward_problem;
     const int32_t *cu = r->args.slot[FXA_SLOT_CU_Q], *lengths = r->args.slot[FXA_SLOT_Q_LENGTHS];
     const void *max = r->args.slot[FXA_SLOT_ROW_MAX];
+    if (p->sq == 0 || (r->packed && p->total_q == 0)) return; /* b and hq of files without elements may be huge */
     for (int64_t i = 0; i < p->b * p->hq; i++) {
         int64_t b = i / p->hq, h = i % p->hq, first = r->packed ? h * p->total_q + cu[b] : i * p->sq;
         int64_t rows = lengths ? lengths[b] : r->packed ? cu[b + 1] - cu[b] : p->sq;

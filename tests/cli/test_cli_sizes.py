@@ -36,6 +36,15 @@ class Empty(Cli):
         checked = self.run_json("check", "--shape", "d=0,d_v=3")
         self.assertFalse([x for x in checked["checks"] if x["verdict"] not in ("passed", "warning", "skipped")])
 
+    def test_files_without_elements(self):
+        """Tensors without rows may have any batch and heads, and take no time."""
+        files = {name: self.path(name + ".npy") for name in ("q", "k", "v", "out", "lse")}
+        shape = ["--shape", "b=1048576,h=1048576,s=0,d=4"]
+        self.run_cli("random", *shape, *(x for name in "qkv" for x in ("--" + name, files[name])))
+        self.run_cli("run", *(x for name in files for x in ("--" + name, files[name])), "--mask", "(b + h) % 2 == 0")
+        with open(files["out"], "rb") as out:
+            self.assertIn(b"(1048576, 1048576, 0, 4)", out.read())
+
     def test_no_heads(self):
         for shape in ("b=2,h=0,hkv=0,s=24,d=8", "b=2,h=0,hkv=2,s=24,d=8"):
             hkv = int(shape[12])
