@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prints program.cuh for programs of files and for random ones, forward alone or with the backward pass, for
- * tests/gpu/test_cuda_generated.py: a line "=== NAME" before each, "=== NAME refused: WHY" where there is none.
+ * Prints program.cuh for programs of files and for random ones, forward only or with backward, for
+ * tests/gpu/test_cuda_generated.py. Each starts with a line "=== NAME", or "=== NAME refused: WHY".
  *
- *   cuda_texts RANDOM (grads | fixed | alone) FILE...
+ *     cuda_texts RANDOM (grads | fixed | alone) FILE...      fixed: deterministic gradients of captured tensors
  *
- * fixed: gradients of captured tensors with the same bits in every run.
- * The line "// f: ..." says what a run puts into f[] and i[]: the scale, params by name, numbers, expressions of them;
- * and what partials() gives: of an element at a constant place that, else its number. A tensor that is called dense may
- * be read as such.
+ * The line "// f: ..." lists what a run stores in f[] and i[]: the scale, params by name, constants, expressions of
+ * them; then what partials() returns: the gradient of an element at a constant index, else its number. A tensor called
+ * dense may be read as such.
  */
 #include "lower/lower_rig.h"
 

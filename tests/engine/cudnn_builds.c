@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs given to the real cuDNN, for the device that the file FXA_TEST_PROFILE describes, where no GPU is. All of the
- * gallery and random programs, both passes: what the engine writes finds an engine of cuDNN, and the first of them, as
- * many as FXA_TEST_PLANS says, are compiled. Then masks that differ must be compiled to code that differs: cuDNN takes
- * some masks for others, or drops them, without a word. (Bounds are passed by value: masks that differ in them alone
- * have the same code.) FXA_TEST_PROGRAM, a text, is tried alone, and where FXA_TEST_BYTES is set, graphs of e4m3 are.
- * Run by test_cudnn_builds.py; FXA_TEST_SCALE=15 compiles the whole gallery with its masks, without them and with their
- * contrary.
+ * Builds graphs with the real cuDNN, without a GPU, for the device described in the file FXA_TEST_PROFILE: the gallery
+ * and random programs, both passes. cuDNN must find an engine for each supported graph, and the first FXA_TEST_PLANS
+ * graphs are compiled. Different masks must compile to different code, because cuDNN silently confuses or drops some
+ * masks. (Bounds are passed by value, so masks that differ only in them share code.) FXA_TEST_PROGRAM, a text, is built
+ * by itself; with FXA_TEST_BYTES graphs are e4m3. Run by test_cudnn_builds.py; FXA_TEST_SCALE=15 compiles the entire
+ * gallery with its masks, without them and with their negations.
  */
 #include "cudnn_builds_rig.h"
 #include "support/conf_case.h"

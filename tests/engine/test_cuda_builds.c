@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans of the CUDA engine by the real NVRTC, for the devices of examples/targets, where no GPU is: programs of the
- * gallery, both passes, storage types, head dimensions and features, on architectures of all families. What is
- * compiled has the shapes that the engine reckons with (it looks itself), and goes to bytes and back; the compiler says
- * what it spills and which products it has to serialise (wgmma), and that is held against a list (built_budgets.h).
+ * Plans of the CUDA engine with the real NVRTC, without a GPU, for the devices of examples/targets: programs of the
+ * gallery, both passes, storage types, head dims and features, on architectures of all families. Compiled code has the
+ * shapes that the engine expects (it checks), and survives plan bytes. Spills and serialised products (wgmma) reported
+ * by the compiler are compared with a list (built_budgets.h).
  *
- * The whole matrix: every program with every size, both passes, once each; which target and features go with it turns,
- * so that each of them meets every program, every size and one another. It is walked in rounds of all programs. By
- * default a few that take seconds; FXA_CUDA_MATRIX=full: all of it, two hours of one CPU; a number: so many of these,
- * spread; FXA_TEST_TARGET=h200: those for one target; FXA_TEST_SHARD=3/14: every 14th, of which this is number 3, for
- * as many processes; FXA_TEST_VERBOSE=1: a line for each. NVRTC is looked for as the
- * engine does, and where make deps-cudnn puts it; where it is not, all this is skipped, by name.
+ * The complete matrix has every program with every size, both passes, once each; target and features rotate, so that
+ * each meets every program, every size and each other. It is walked in rounds of all programs.
+ *
+ *     default                  a few builds, seconds
+ *     FXA_CUDA_MATRIX=full     all of it, two hours of one CPU; a number: that many, evenly spread
+ *     FXA_TEST_TARGET=h200     one target only
+ *     FXA_TEST_SHARD=3/14      every 14th build, starting with number 3, for parallel processes
+ *     FXA_TEST_VERBOSE=1       a line for each
+ *
+ * NVRTC is searched as the engine does, and where make deps-cudnn puts it. Without it everything is skipped, by name.
  */
 #include "built_budgets.h"
 #include "engine/cuda/cuda.h"

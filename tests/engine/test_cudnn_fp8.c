@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Q, K and V of e4m3 in the cuDNN engine, on the stand-ins, and on a device where there is one: O, LSE and the largest
- * value against the reference, with scales and without. What is allowed: P is rounded to e4m3, by 2^-4 of itself, or
- * below 2^-14 by 2^-18; products are added up with 13 bits, which is what Hopper's e4m3 has; then O is rounded.
+ * e4m3 Q, K and V in the cuDNN engine, on the stand-ins or a device: O, LSE and amax compared with ref, with and
+ * without scales. Tolerance: P is rounded to e4m3, by 2^-4 of itself, or below 2^-14 by 2^-18; products are summed with
+ * 13 bits, as on Hopper; then O is rounded.
  */
 #include "cudnn_rig.h"
 

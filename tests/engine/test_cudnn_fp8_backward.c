@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backward pass of e4m3 in the cuDNN engine, on the stand-ins, and on a device where there is one: gradients and
- * largest values against the reference. What is allowed is summed up pair by pair from P and dS in f64, as computed
- * here: P times 256 is rounded to e4m3, by 2^-4 of itself, or below 2^-14 by 2^-18; dS times its scale to the dtype of
- * dO; products are added up with 13 bits, which is what Hopper has for 8; then results are rounded. Roundings have no
- * common direction: in the root mean square their squares are added up, and the rest as it is.
- *
- * Scales are chosen as a caller does: from largest values, which the reference says here.
+ * The e4m3 backward pass in the cuDNN engine, on the stand-ins or a device: gradients and amax compared with ref. The
+ * tolerance is summed pair by pair from P and dS in f64: P times 256 is rounded to e4m3, by 2^-4 of itself, or below
+ * 2^-14 by 2^-18; dS times its scale to the dtype of dO; products are summed with 13 bits, as on Hopper; then results
+ * are rounded. Roundings are independent: the RMS adds their squares, and other errors linearly. Scales are chosen as a
+ * caller would, from amax values, which ref provides here.
  */
 #include "cudnn_rig.h"
 

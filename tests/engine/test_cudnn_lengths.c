@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many lengths, few builds (R-45), on the stand-ins: a batch [B,S,H,D] is one of packed rows, whose longest length the
- * caller rounds up to a few sizes, without room for it in any tensor. What is computed is what the lengths say, to the
- * same bits as for the length itself, and code is built once for each size and pass. docs/gpu.md tells it.
+ * Many lengths, few builds (R-45), on the stand-ins: a batch [B,S,H,D] is passed as packed rows whose longest length
+ * the caller rounds up to a few sizes, without enlarging any tensor. Results follow the lengths, with the same bits as
+ * for the exact maximum, and code is built once per size and pass. Described in docs/gpu.md.
  */
 #include "cudnn_rig.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every gradient of the whole against finite differences, in f64, for every engine (R-97): L = sum dO * O +
- * sum dLSE * LSE moves along a random direction of one input at a time as the gradient says. Differences over h and 2h
- * in f64 err by about h^4 times the fifth derivative, plus 1e-16 |L| / h: with h = 1e-5 that is about 1e-10 for the
- * magnitudes drawn here, also where a polynomial of a score is steep; 1e-7 is allowed.
+ * Every gradient of complete attention compared with finite differences in f64, for every engine (R-97): L = sum dO * O
+ * + sum dLSE * LSE changes along a random direction of one input at a time as the gradient predicts. Differences over h
+ * and 2h err by about h^4 times the fifth derivative, plus 1e-16 |L| / h: with h = 1e-5 that is about 1e-10 for the
+ * magnitudes drawn here, also for steep polynomials of the score; the tolerance is 1e-7.
  */
 #include "support/attn_case.h"
 #include "t.h"
@@ -46,7 +46,7 @@ static double finite_move(attn_tensor *t, const attn_tensor *grad, uint64_t seed
 static double finite_slope(const double loss[4]) {
     return (8 * (loss[1] - loss[2]) - (loss[0] - loss[3])) / (12 * STEP);
 }
-static const double finite_moves[4] = {2, -1, -2, -1}; /* from one of these places to the next */
+static const double finite_moves[4] = {2, -1, -2, -1}; /* steps between the evaluation points */
 
 static void finite_check(attn_case *c, const char *name, attn_tensor *t, const attn_tensor *grad, uint64_t seed) {
     double want = 0, loss[4];

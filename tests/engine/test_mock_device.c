@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The mock device (support/mock_device.h) does what tests on it rely on: memory of the device is a fault to touch,
- * pointers are told apart, calls only queue, failures come where they are asked for and are said by who waits.
+ * The mock device (support/mock_device.h) behaves as tests on it require: accesses to device memory from the host
+ * fault, pointers are distinguished, calls only queue work, and requested failures occur and are returned by a wait.
  */
 #include "support/guard.h"
 #include "support/mock_call.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_args.progress: what a run tells of itself, for every engine, pass, layout and number of threads. Each call has
- * the run's one total; what is done only grows, by parts that nobody counts twice; the total is told once, at the end.
+ * fxa_args.progress: progress reports of a run, for every engine, pass, layout and number of threads. Each report has
+ * the same total; the completed amount only grows, and no part counts twice; the total is reported once, at the end.
  */
 #include "support/float_states.h" /* before what includes the C library */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random programs, wild ones with inf, NaN and every operation, inside attention: each pair's new score is what
- * fxa_program_eval says of it, one row's operands never reach another row, and backward survives anything.
+ * Random programs with inf, NaN and every operation inside attention: each pair's new score equals fxa_program_eval,
+ * operands of one row never affect another row, and backward handles any value.
  */
 #include "support/gen.h"
 #include "t.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every engine must agree on, rule by rule, of gradients: what a weight or a slope of exactly 0 keeps out of them,
- * NaN and inf included, and what backward takes from the LSE that it is given. Rows are in test_rules_rows.c.
+ * Rules of gradients that every engine follows: what a weight or derivative of exactly 0 keeps out of them, including
+ * NaN and inf, and how backward uses the given LSE. Rules of rows are in test_rules_rows.c.
  */
 #include "support/rules.h"
 

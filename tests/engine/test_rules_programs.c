@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every engine must agree on, rule by rule: what the ints, floats, loads and derivatives of a program are
- * when they run inside attention, and what a user's backward program replaces.
- * The expected values are written down here; nothing is computed twice.
+ * Rules of programs inside attention that every engine follows: results of ints, floats, loads and derivatives, and
+ * what a user-written backward replaces. Expected values are literals.
  */
 #include "support/rules.h"
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every engine must agree on, rule by rule: which rows NaN and inf go to, which rows attend to nothing, what a
- * sink does, and what is joined with what is there. What reaches gradients is in test_rules_gradients.c.
- * The expected values are written down here; nothing is computed twice.
+ * Rules of rows that every engine follows: which rows NaN and inf reach, which rows attend to nothing, what a sink
+ * does, and accumulation. Gradients are in test_rules_gradients.c. Expected values are literals.
  */
 #include "support/rules.h"
 
@@ -59,7 +58,7 @@ RULE(a_nan_row_reaches_no_other_rows_gradient) {
     T_CHECK(memcmp(r.dq + 2 * WIDTH, clean.dq + 2 * WIDTH, (size_t)(rows - 2) * WIDTH * sizeof(double)) == 0);
     T_CHECK(rules_all_nan(r.dv, keys * WIDTH)); /* row 1 attends to every key, */
     T_CHECK(rules_all_nan(r.dk, 2 * WIDTH) && rules_all_nan(r.dk + 3 * WIDTH, (keys - 3) * WIDTH));
-    T_CHECK(rules_all_finite(r.dk + 2 * WIDTH, WIDTH)); /* but does not use its score with key 2 */
+    T_CHECK(rules_all_finite(r.dk + 2 * WIDTH, WIDTH)); /* key 2 does not use its score */
     rules_end(&r);
     rules_end(&clean);
 }

@@ -24,7 +24,7 @@ static fxa_operand serve_rows(int64_t heads) {
     return (fxa_operand){FXA_F64, FXA_LAYOUT_STRIDED, {heads * S * D, S * D, D, 1}};
 }
 
-/* Rows first..first+n of every batch entry against keys 0..keys; `flags` say how q is found. */
+/* Runs rows first..first+n-1 of every batch entry against keys 0..keys-1; `flags` select how q is determined. */
 static void serve_run(fxa_pass pass, uint32_t flags, int64_t first, int64_t n, int64_t keys, const int32_t *positions,
                       int into) {
     fxa_problem p = FXA_PROBLEM_INIT;

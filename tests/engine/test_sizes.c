@@ -40,7 +40,7 @@ static void sizes_compare(const any_call *x, const any_call *want, const char *w
     }
 }
 
-/* Whether the engine says yes, and it is a problem at all. */
+/* Returns true if the problem is valid and the engine supports it. */
 static bool sizes_supported(const sizes_seen *seen, const fxa_problem *p) {
     fxa_support reports[16];
     fxa_error err;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every size of a problem at 0, 1 and its maximum, in all pairs (support/size_walk.h), before the engines of devices:
- * what they say, and for what they take kernels, costs and workspaces (cuda) or a graph (cudnn). Devices, versions and
- * numbers of multiprocessors are said, so that neither driver nor library is needed.
+ * Every size of a problem at 0, 1 and its maximum, in all pairs (support/size_walk.h), for the engines of devices:
+ * their support reports, and for supported problems kernels, costs and workspaces (cuda) or a graph (cudnn). Devices,
+ * versions and numbers of multiprocessors are given, so neither driver nor library is needed.
  */
 #include "engine/cuda/cuda.h"
 #include "engine/cudnn/cudnn_attention.h"
@@ -15,7 +15,7 @@ typedef struct device_seen {
     int asked, taken;
 } device_seen;
 
-/* As problems for devices are: aligned, of 16 bits or f32. NULL: it is none. */
+/* Makes the problem typical for a device: aligned, 16-bit or f32. Returns NULL if it is invalid. */
 static fxa__problem *device_problem(const device_seen *seen, size_walk_case *c) {
     fxa__problem *p = NULL;
     fxa_error err;

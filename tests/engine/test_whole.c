@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What holds of attention as a whole, whatever the numbers: probabilities sum to one, parts of a sequence join to the
- * whole, a batch entry does not see its neighbours, and how arrays lie does not matter.
+ * Properties of attention for any values: probabilities sum to one, merged parts of a sequence equal the entire
+ * sequence, a batch entry is independent of its neighbours, and the layout of arrays does not matter.
  */
 #include "support/whole.h"
 
@@ -46,7 +46,7 @@ WHOLE(dropout_keeps_its_share_and_the_mean) {
     double mean = 0, pairs = 2 * 4 * 64 * 128;
     for (int64_t i = 0; i < w.n_o; i++) mean += w.o[i] / (double)w.n_o;
     T_NEAR(mean, 1, 5 * sqrt(p / (1 - p) / pairs));                          /* five standard deviations */
-    for (int64_t i = 0; i < w.n_row; i++) T_NEAR(w.lse[i], log(128), 1e-14); /* LSE knows nothing of dropout */
+    for (int64_t i = 0; i < w.n_row; i++) T_NEAR(w.lse[i], log(128), 1e-14); /* LSE does not depend on dropout */
     double first[512];
     memcpy(first, w.o, sizeof first);
     w.x.seed++;
@@ -109,7 +109,7 @@ WHOLE(keys_split_in_two_and_merged_are_the_whole) {
         whole_near("merged O", o[0], w.o, w.n_o, 1e-14);
         whole_near("merged LSE", lse[0], w.lse, w.n_row, 1e-14);
         whole_shard(&w, FXA_FORWARD, 0, left, o[0], lse[0]);
-        whole_shard(&w, FXA_FORWARD, FXA_ACCUMULATE_O, right, o[0], lse[0]); /* the same while running */
+        whole_shard(&w, FXA_FORWARD, FXA_ACCUMULATE_O, right, o[0], lse[0]); /* the same merge within a run */
         whole_near("accumulated O", o[0], w.o, w.n_o, 1e-14);
         whole_near("accumulated LSE", lse[0], w.lse, w.n_row, 1e-14);
         whole_end(&w);
