@@ -19,7 +19,7 @@ def relu(rec: Recording, x: Any) -> Sym:
 
 
 def softplus(rec: Recording, x: Any, beta: Any = 1, threshold: Any = 20) -> Sym:
-    """Above the threshold torch gives x; from 20 on only an f64 holds the difference."""
+    """Returns softplus; above the threshold torch returns x, and from 20 on only an f64 holds the difference."""
     x = real(rec, x)
     plain = type(beta) in (int, float) and beta == 1
     scaled = x if plain else real(rec, mul(rec, x, beta))
@@ -52,7 +52,7 @@ def gelu(rec: Recording, x: Any, approximate: str = "none") -> Sym:
 
 
 def _at_most_zero(rec: Recording, x: Sym) -> Sym:
-    """The smaller of x and 0, with the slope of x at 0."""
+    """Returns the smaller of x and 0, with the derivative of x at 0."""
     return choose(rec, LT(rec, k(rec, 0.0), x), k(rec, 0.0), x)
 
 
@@ -115,13 +115,13 @@ def hardswish(rec: Recording, x: Any) -> Sym:
 
 
 def _alike(rec: Recording, number: Any, x: Any) -> Any:
-    """A number in the type of x: beside an int torch cuts it off."""
+    """Returns a number in the type of x: torch truncates it beside an int."""
     kind = kind_of_operand(x)
     return number if kind == FLOAT else cast(rec, number, kind)
 
 
 def hardtanh(rec: Recording, x: Any, low: Any, high: Any) -> Sym:
-    """Between the bounds x; at them it has no slope, where clamp has one."""
+    """Returns x between the bounds; the derivative at a bound is 0, where that of clamp is 1."""
     low, high = _alike(rec, low, x), _alike(rec, high, x)
     return choose(rec, LE(rec, x, low), low, choose(rec, LE(rec, high, x), high, x))
 

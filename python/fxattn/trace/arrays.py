@@ -30,7 +30,7 @@ def product(sizes: Iterable[int]) -> int:
 
 
 class _Array:
-    """What View and Vec have in common."""
+    """Base of View and Vec."""
 
     __slots__ = ()
     __array_priority__ = 1000.0
@@ -91,7 +91,8 @@ class _Array:
 
 
 class View(_Array):
-    """A captured tensor with traced indices at some dimensions: `fixed` has a Sym or None for each of its base."""
+    """A captured tensor with traced indices at some dimensions: `fixed` has a Sym or None for each dimension of its
+    base."""
 
     __slots__ = ("rec", "base", "fixed")
 
@@ -134,7 +135,7 @@ Operand = Union[Sym, Vec, View, Any]
 # ---- to elements and back
 
 def vec(rec: Recording, x: Any) -> Vec:
-    """Any operand as elements."""
+    """Returns any operand as a Vec of elements."""
     kind = type(x)
     if kind is Vec:
         return x
@@ -152,7 +153,7 @@ def vec(rec: Recording, x: Any) -> Vec:
 
 
 def value(x: Vec) -> Any:
-    """A Vec of rank 0 as the scalar it is."""
+    """Returns a Vec of rank 0 as its scalar."""
     return x if x.shape else x.elements[0]
 
 
@@ -164,7 +165,7 @@ def check_size(shape: Sequence[int], most: int = MAX_ELEMENTS) -> None:
 
 
 def check_held(shape: Sequence[int]) -> None:
-    """Of arrays that nothing is computed with yet, before they are made."""
+    """Raises TraceError for arrays that are too large, before they are made."""
     check_size(shape, MAX_HELD)
 
 
@@ -179,7 +180,7 @@ def load(rec: Recording, base: Any, nodes: Sequence[int]) -> Sym:
 
 
 def is_wide(x: Any) -> bool:
-    """Whether an operand has dimensions."""
+    """Returns True if an operand has dimensions."""
     kind = type(x)
     if kind is Vec or kind is View:
         return True
@@ -212,7 +213,7 @@ def expanded(x: Vec, shape: Shape) -> List[Sym]:
 
 
 def elementwise(fn: Callable[..., Sym], rec: Recording, operands: Sequence[Any], **rest: Any) -> Any:
-    """An operation on scalars, applied to each element of operands that are broadcast."""
+    """Applies an operation on scalars to each element of broadcast operands. Returns a Vec or a scalar."""
     if not any(map(is_wide, operands)):
         return fn(rec, *[x if x is None else scalar(rec, x) for x in operands], **rest)
     rows = [None if x is None else vec(rec, x) for x in operands]
@@ -227,7 +228,8 @@ def elementwise(fn: Callable[..., Sym], rec: Recording, operands: Sequence[Any],
 # ---- shapes
 
 def axes_of(dim: Any, rank: int) -> List[int]:
-    """Dimensions as they are given: none for all of them, one, or several; a tensor of rank 0 counts as its value."""
+    """Returns a list of dimensions from an argument: None for all of them, one, or several; a tensor of rank 0 counts
+    as its value."""
     if not rank:
         return []
     given = range(rank) if dim is None else dim if isinstance(dim, (tuple, list)) else [dim]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between which numbers an int of a trace lies, from the sizes of the call: what shows that an index is inside of its
-array, or that an int of 64 bits has room in 32. What is given is never too narrow.
-"""
+"""Bounds of an int of a trace, from the sizes of the call: they prove that an index is in bounds, or that an int of 64
+bits fits 32. Bounds are never too narrow."""
 from typing import Callable, Dict, Tuple
 
 from .. import _abi
@@ -53,12 +52,12 @@ _RULES: Dict[int, Callable[..., Span]] = {
 
 
 def span(rec: Recording, at: int) -> Span:
-    """Of the int that a value of the trace is; ALL where nothing is known."""
+    """Returns the bounds of an int value of the trace; ALL where nothing is known."""
     return _span(rec, at, {}, 0)
 
 
 def _span(rec: Recording, at: int, found: Dict[int, Span], deep: int) -> Span:
-    """The same; values are found once, however many paths lead to them."""
+    """Returns the bounds of a value; each value is visited once, however many paths lead to it."""
     if at not in found:
         found[at] = _looked_at(rec, at, found, deep)
     return found[at]
@@ -86,7 +85,7 @@ def _looked_at(rec: Recording, at: int, found: Dict[int, Span], deep: int) -> Sp
 
 
 def _is_bool(rec: Recording, at: int) -> bool:
-    """Whether a value is surely a bool: a comparison, or an element of an array of them."""
+    """Returns True if a value is certainly a bool: a comparison, or an element of an array of them."""
     if at >= FIRST and rec.code[at - FIRST][0] == LOAD:
         return rec.kinds[rec.code[at - FIRST][1]] == BOOL
     return at >= FIRST and rec.code[at - FIRST][0] in (_abi.OP_EQ, _abi.OP_NE, _abi.OP_LT, _abi.OP_LE, _abi.OP_GT,

@@ -22,7 +22,7 @@ _DEEPEST = 6
 
 def _make_class(numpy: Any) -> type:
     class Captured(numpy.ndarray):  # type: ignore[misc]
-        """An array of the user's, whose indexing may be traced. `original` is that array, None for a part of it."""
+        """A NumPy array of the caller whose indexing may be traced. `original` is that array, None for a part of it."""
 
         original = None
 
@@ -51,13 +51,13 @@ def _wrapped_array(array: Any) -> Any:
 
 
 def wrapped_arrays(mod: Any) -> Any:
-    """The function with its arrays wrapped."""
+    """Returns the function with its arrays wrapped."""
     return _wrap(mod, {}, 0)
 
 
 def _wrap(value: Any, done: Dict[int, Any], depth: int) -> Any:
-    """A value with the arrays in it replaced; itself when there are none. `done` is by identity, of objects that the
-    function holds meanwhile."""
+    """Returns a value with the arrays in it replaced, or the value itself without any. `done` is by identity, of
+    objects that the function holds meanwhile."""
     numpy = sys.modules["numpy"]
     if isinstance(value, numpy.ndarray):
         return _wrapped_array(value)
@@ -81,7 +81,7 @@ def _wrap(value: Any, done: Dict[int, Any], depth: int) -> Any:
 
 
 def _is_plain_object(value: Any) -> bool:
-    """An instance of a class of the user's, with attributes of its own."""
+    """Returns True for an instance of a user's class with attributes of its own."""
     return hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType)) and type(
         value).__module__.partition(".")[0] not in ("builtins", "numpy", "torch", "jax", "fxattn")
 

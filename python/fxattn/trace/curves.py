@@ -15,7 +15,7 @@ from .symbol import Sym
 
 
 def expm1(rec: Recording, x: Any) -> Sym:
-    """tanh(x / 2) * (exp(x) + 1), which is exact also where exp(x) - 1 is not."""
+    """Returns tanh(x / 2) * (exp(x) + 1), which is accurate where exp(x) - 1 cancels."""
     x = real(rec, x)
     return mul(rec, tanh(rec, mul(rec, x, k(rec, 0.5))), add(rec, exp(rec, x), k(rec, 1.0)))
 
@@ -47,8 +47,8 @@ def acos(rec: Recording, x: Any) -> Sym:
 
 
 def asinh(rec: Recording, x: Any) -> Sym:
-    """log(2x) from 1e9 on, where the square would leave what f32 holds before long, and atanh(x / sqrt(1 + x^2)) about
-    0, where the sign has no slope."""
+    """Returns log(2x) from 1e9 on, where the square soon leaves the range of f32, and atanh(x / sqrt(1 + x^2)) near 0,
+    where the sign has no derivative."""
     x = real(rec, x)
     size, high, one = absolute(rec, x), k(rec, 1e9), k(rec, 1.0)
     near = minimum(rec, size, high)
@@ -74,7 +74,8 @@ def atanh(rec: Recording, x: Any) -> Sym:
 
 
 def atan2(rec: Recording, y: Any, x: Any) -> Sym:
-    """By the quotient that is at most 1, so that it is right on the axes too; zeros and infinities by their signs."""
+    """Returns atan2 by the quotient that is at most 1, so that it is accurate on the axes too; zeros and infinities by
+    their signs."""
     y, x = real(rec, y), real(rec, x)
     wide, high = absolute(rec, x), absolute(rec, y)
     steep = LT(rec, wide, high)
@@ -89,7 +90,7 @@ def atan2(rec: Recording, y: Any, x: Any) -> Sym:
 
 
 def hypot(rec: Recording, x: Any, y: Any) -> Sym:
-    """The larger, times what the quotient of the two adds: squares of the operands might leave what a float holds."""
+    """Returns the larger operand times a function of the quotient: squares of the operands might overflow."""
     x, y = absolute(rec, real(rec, x)), absolute(rec, real(rec, y))
     most, least = maximum(rec, x, y), minimum(rec, x, y)
     ratio = div(rec, least, most)
@@ -113,7 +114,7 @@ def logaddexp2(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def _times_log(rec: Recording, x: Any, y: Sym, log_of: Sym) -> Sym:
-    """x * log_of, 0 where x is, NaN where y is."""
+    """Returns x * log_of, 0 where x is 0, NaN where y is NaN."""
     wild = ops.logical_not(rec, functions.isfinite(rec, log_of))
     at_zero = ops.logical_and(rec, EQ(rec, x, k(rec, 0.0)), wild)
     result = choose(rec, at_zero, k(rec, 0.0), mul(rec, x, log_of))
@@ -131,7 +132,7 @@ def xlog1py(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def entr(rec: Recording, x: Any) -> Sym:
-    """-x log(x), 0 at 0, -inf below."""
+    """Returns -x log(x), 0 at 0, -inf below 0."""
     x = real(rec, x)
     inside = choose(rec, EQ(rec, x, k(rec, 0.0)), k(rec, 0.0), neg(rec, mul(rec, x, log(rec, x))))
     return choose(rec, LT(rec, x, k(rec, 0.0)), k(rec, -math.inf), inside)
@@ -146,7 +147,7 @@ def logit(rec: Recording, x: Any, eps: Any = None) -> Sym:
 
 
 def sinc(rec: Recording, x: Any) -> Sym:
-    """sin(pi x) / (pi x), 1 at 0."""
+    """Returns sin(pi x) / (pi x), 1 at 0."""
     turned = mul(rec, real(rec, x), k(rec, math.pi))
     return choose(rec, EQ(rec, x, 0), k(rec, 1.0), div(rec, functions.sin(rec, turned), turned))
 
@@ -176,7 +177,7 @@ _ERFCX = (-1.3026537197817094, 0.6419697923564902, 0.01947647320418582, -0.00956
 
 
 def _log_of_tail(rec: Recording, size: Sym) -> List[Sym]:
-    """t and log(erfcx(size) / t), by Clenshaw's recurrence."""
+    """Returns t and log(erfcx(size) / t), by Clenshaw's recurrence."""
     t = div(rec, k(rec, 2.0), add(rec, k(rec, 2.0), size))
     twice = sub(rec, mul(rec, k(rec, 4.0), t), k(rec, 2.0))
     last, before = k(rec, _ERFCX[-1]), k(rec, 0.0)
@@ -187,7 +188,7 @@ def _log_of_tail(rec: Recording, size: Sym) -> List[Sym]:
 
 
 def erfc(rec: Recording, x: Any) -> Sym:
-    """1 - erf(x) about 0, the tail by itself further out, where that would be rounding alone."""
+    """Returns 1 - erf(x) near 0, and the tail by itself further out, where the difference would be rounding error."""
     x = real(rec, x)
     size = absolute(rec, x)
     t, power = _log_of_tail(rec, size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""trace(): the one entry of the tracer, and what it gives."""
+"""trace(), the entry of the tracer, and its result."""
 import re
 import types
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -27,8 +27,8 @@ attach_all()
 
 
 class Traced(NamedTuple):
-    """A program and what it captured: arrays in the order of its captures, numbers in the order of its params. `bprop`
-    and what follows it are those of a backward of the user's own."""
+    """A program and its captures: arrays in the order of its captured tensors, numbers in the order of its params.
+    `bprop` and the fields after it are those of a backward program of the caller."""
 
     program: Program
     tensors: Tuple[Any, ...] = ()
@@ -40,8 +40,7 @@ class Traced(NamedTuple):
 
 def known(score_mod: Any, mask_mod: Any, lib: str = "torch", device: Any = None, dtype: Any = None,
           sizes: Any = None) -> Optional[Traced]:
-    """The trace of functions of the flex style that were traced before and are as they were, where that is quickly
-    said; None: trace them."""
+    """Returns the cached trace of functions of the flex style if a quick check proves them unchanged, else None."""
     return watch.find(score_mod, mask_mod, (lib, device, dtype) if sizes is None else (lib, device, dtype, sizes))
 
 
@@ -99,8 +98,8 @@ def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
 
 
 class _Flex:
-    """One trace of FlexAttention's functions. Which way a function must be traced (by itself, with its arrays wrapped,
-    by JAX) is found by trying, and remembered by its code."""
+    """One trace of FlexAttention's functions. The way in which a function must be traced (directly, with its arrays
+    wrapped, by JAX) is found by trying, and cached by its code."""
 
     routes: Dict[Any, str] = {}
 
@@ -140,7 +139,7 @@ class _Flex:
         return made
 
     def mask(self, rec: Recording) -> int:
-        """The node of the mask alone, in a recording that has a score of the graph style."""
+        """Returns the node of the mask alone, in a recording that has a score of the graph style."""
         rec.mods, rec.literals, rec.lib, rec.device = (self.mask_mod,), None, self.lib, self.device
         rec.sizes = self.sizes
         assert self.mask_mod is not None
@@ -150,7 +149,7 @@ class _Flex:
 
     def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]],
             extra: Sequence[Any]) -> Any:
-        """Calls a function on symbols, by the way that it needs."""
+        """Calls a function on symbols, in the way that it needs. Returns its result."""
         kind = _kind_of(mod)
         kind = kind and (*kind, self.sizes is None)  # what JAX must see of its users' functions, others need not
         route = self.routes.get(kind) or ("jax" if self.sizes is not None and mentions_jax(mod) else "plain")
@@ -179,7 +178,7 @@ class _Flex:
 
     @staticmethod
     def next_route(route: str, error: BaseException, mod: Callable[..., Any]) -> str:
-        """Another way to trace a function that this error came of; where there is none, the error itself."""
+        """Returns another way to trace a function that raised this error. Raises the error if there is none."""
         if isinstance(error, NeedsCapture):
             return _Flex.other(route, "captured", error)
         if isinstance(error, NeedsJax):
@@ -201,8 +200,8 @@ class _Flex:
 
 
 def _kind_of(mod: Callable[..., Any]) -> Any:
-    """The code of a function and of what sort the things are that it names: one code over tables of another library, or
-    calling its functions, is traced another way. None for what is no function."""
+    """Returns the code of a function and the kinds of the objects that it names: the same code over tables of another
+    library is traced in another way. None for a value that is no function."""
     if type(mod) is not types.FunctionType:
         return None
     names, sorts = mod.__globals__, []
@@ -219,7 +218,7 @@ def _sort_of(value: Any) -> Any:
 
 
 def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Optional[str]:
-    """Another way to trace a function, when an error says that it needs one."""
+    """Returns another way to trace a function if an error requires one, else None."""
     if route != "jax" and ("__jax_array__" in str(error) or mentions_jax(mod)):
         return "jax"
     if route == "plain" and isinstance(error, TypeError) and "save_for_backward" in str(error):
@@ -228,7 +227,7 @@ def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Opti
 
 
 def _check_call(mod: Any, arguments: Sequence[Any], masks: bool) -> None:
-    """An error that says what a mod is and takes, where it cannot be called as one at all."""
+    """Raises a TraceTypeError that states the arguments of a mod, if it cannot be called with them."""
     what, wanted = ("mask_mod", "(b, h, q_idx, kv_idx)") if masks else ("score_mod", "(score, b, h, q_idx, kv_idx)")
     if not callable(mod):
         own = "; give its mask_mod" if hasattr(mod, "mask_mod") else ""
@@ -276,7 +275,7 @@ _ROUTES = {"plain": _plain, "captured": _captured, "by_forward": _by_forward, "j
 
 
 def lifted(x: Any) -> Any:
-    """A further argument: ints are given at run time, as floats are anyway."""
+    """Returns a further argument with ints as run-time values; floats are run-time values in any case."""
     return RunInt(x) if type(x) is int else x
 
 

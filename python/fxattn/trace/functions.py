@@ -29,12 +29,12 @@ def real(rec: Recording, x: Any) -> Sym:
 
 
 def is_double(rec: Recording) -> bool:
-    """Whether scores are f64, as far as the caller said."""
+    """Returns True if scores are f64, as far as the caller has said."""
     return rec.dtype is not None and dtype_name(rec.dtype) == "float64"
 
 
 def of_float(op: int) -> Callable[[Recording, Any], Sym]:
-    """A function of the language that takes and gives a float."""
+    """Returns a function of the language from float to float."""
     return lambda rec, x: Sym(rec, rec.emit(op, node(rec, x, FLOAT)), FLOAT)
 
 
@@ -44,7 +44,7 @@ sqrt, rsqrt, exp, exp2, log, log2, log1p, tanh, sigmoid, erf, sin, cos, tan, ata
 
 
 def rounding(op: int) -> Callable[[Recording, Any], Sym]:
-    """Whole numbers stay as they are, with their type."""
+    """Returns a rounding function; whole numbers keep their value and type."""
     def go(rec: Recording, x: Any) -> Sym:
         x = as_sym(rec, x)
         return x if x.ty != FLOAT else Sym(rec, rec.emit(op, x.node), FLOAT)
@@ -67,13 +67,13 @@ def rint(rec: Recording, x: Any) -> Sym:
 
 
 def emit_sign(rec: Recording, x: Any) -> Sym:
-    """-1, 0 or 1; NaN of NaN."""
+    """Returns -1, 0 or 1; NaN for NaN."""
     kind = kind_of_operand(x)
     return as_sym(rec, x) if kind == BOOL else emit(rec, _abi.OP_SIGN, kind, x)
 
 
 def sign(rec: Recording, x: Any) -> Sym:
-    """torch has 0 for NaN."""
+    """Returns the sign; 0 for NaN, as torch does."""
     if rec.lib != "torch" or kind_of_operand(x) != FLOAT:
         return emit_sign(rec, x)
     below = choose(rec, LT(rec, x, 0), k(rec, -1.0), k(rec, 0.0))
@@ -105,7 +105,7 @@ def square(rec: Recording, x: Any) -> Sym:
 
 
 def fmod(rec: Recording, x: Any, y: Any) -> Sym:
-    """The remainder with the sign of x."""
+    """Returns the remainder with the sign of x."""
     kind = joint(x, y)
     if kind == FLOAT:
         x = real(rec, x)
@@ -118,12 +118,12 @@ def fmod(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def _is_turned(rec: Recording, x: Any, y: Any, rest: Sym) -> Sym:
-    """Whether a quotient that is not whole is below 0, so that rounding down went away from 0."""
+    """Returns True where a quotient that is not whole is negative, so that rounding down moved away from 0."""
     return choose(rec, NE(rec, rest, 0), NE(rec, LT(rec, x, 0), LT(rec, y, 0)), NE(rec, rest, rest))
 
 
 def floordiv(rec: Recording, x: Any, y: Any) -> Sym:
-    """Of floats as the libraries have it, exact: 1.0 // 0.1 is 9, though 1.0 / 0.1 is 10."""
+    """Returns the exact floor of a quotient of floats, as the libraries do: 1.0 // 0.1 is 9, though 1.0 / 0.1 is 10."""
     if joint(x, y) != FLOAT:
         return ops.floordiv(rec, x, y)
     x, y = real(rec, x), real(rec, y)
@@ -185,7 +185,7 @@ def nan_to_num(rec: Recording, x: Any, nan: Any = None, posinf: Any = None, negi
 
 
 def _signed(rec: Recording, x: Any) -> Sym:
-    """A value that is below 0 where x is or is -0.0."""
+    """Returns a value that is negative where x is negative or -0.0."""
     if kind_of_operand(x) != FLOAT:
         return real(rec, x)
     return choose(rec, EQ(rec, x, k(rec, 0.0)), ops.div(rec, k(rec, 1.0), x), x)  # 1 / -0.0 is -inf
@@ -197,14 +197,14 @@ def copysign(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def heaviside(rec: Recording, x: Any, at_zero: Any) -> Sym:
-    """torch has 0 for NaN."""
+    """Returns the Heaviside function; 0 for NaN, as torch does."""
     step = choose(rec, LT(rec, 0, x), k(rec, 1.0), k(rec, 0.0))
     step = step if rec.lib == "torch" else choose(rec, isnan(rec, x), real(rec, x), step)
     return choose(rec, EQ(rec, x, 0), at_zero, step)
 
 
 def lerp(rec: Recording, x: Any, y: Any, weight: Any) -> Sym:
-    """From the nearer end, as torch has it, so that a weight of 1 gives y itself."""
+    """Returns the interpolation from the nearer end, as torch does, so that a weight of 1 returns y exactly."""
     apart, weight = ops.sub(rec, y, x), real(rec, weight)
     near = ops.add(rec, x, ops.mul(rec, weight, apart))
     far = ops.sub(rec, y, ops.mul(rec, apart, ops.sub(rec, k(rec, 1.0), weight)))
@@ -212,7 +212,7 @@ def lerp(rec: Recording, x: Any, y: Any, weight: Any) -> Sym:
 
 
 def fmax(rec: Recording, x: Any, y: Any) -> Sym:
-    """The larger; the other one where one is NaN, the first of equal ones."""
+    """Returns the larger operand; the other one where one is NaN, the first of equal ones."""
     return choose(rec, isnan(rec, x), y, choose(rec, LT(rec, x, y), y, x))
 
 
@@ -228,7 +228,7 @@ def positive(rec: Recording, x: Any) -> Sym:
 
 
 def is_set_sign(rec: Recording, x: Any) -> Sym:
-    """Below 0, or -0.0."""
+    """Returns True for a negative value or -0.0."""
     return LT(rec, _signed(rec, x), k(rec, 0.0))
 
 
@@ -239,7 +239,8 @@ def masked_fill(rec: Recording, x: Any, mask: Any, value: Any) -> Sym:
 
 
 def _times(rec: Recording, x: Any, y: Any, alpha: Any) -> Any:
-    """alpha * y of x + alpha * y, in the type of the sum: a narrow int beside a float is a float before."""
+    """Returns the alpha * y of x + alpha * y, in the type of the sum: a narrow int beside a float becomes a float
+    first."""
     if type(alpha) is int and alpha == 1:
         return y
     kind = joint(x, y)
@@ -253,7 +254,7 @@ def added(rec: Recording, x: Any, y: Any, alpha: Any = 1) -> Sym:
 
 
 def added_term(rec: Recording, term: Callable[..., Sym], x: Any, y: Any, z: Any, value: Any) -> Sym:
-    """x + value * term(y, z), of addcmul and addcdiv, in the type that the three have together."""
+    """Returns x + value * term(y, z), for addcmul and addcdiv, in the common type of the three."""
     kind = PROMOTE[joint(x, y)][kind_of_operand(z)]
     if kind not in (FLOAT, BOOL):
         value = cast(rec, value, kind)  # beside ints torch cuts it off
@@ -282,7 +283,7 @@ def fabs(rec: Recording, x: Any) -> Sym:
 
 
 def counted(rec: Recording, x: Any) -> Sym:
-    """A bool or narrow int as sums count it."""
+    """Returns a bool or narrow int in the type in which sums count it."""
     kind = kind_of_operand(x)
     return as_sym(rec, x) if kind in (INT, FLOAT) else cast(rec, x, INT)
 
@@ -292,14 +293,14 @@ def isreal(rec: Recording, x: Any) -> Sym:
 
 
 def angle(rec: Recording, x: Any) -> Sym:
-    """Of a real number: pi below 0, NaN of NaN, else 0."""
+    """Returns the angle of a real number: pi below 0, NaN for NaN, else 0."""
     x = real(rec, x)
     found = choose(rec, LT(rec, x, k(rec, 0.0)), k(rec, math.pi), k(rec, 0.0))
     return choose(rec, isnan(rec, x), x, found)
 
 
 def ldexp(rec: Recording, x: Any, y: Any) -> Sym:
-    """x * 2^y. NumPy's is in two steps, so that a power which is no float does not decide."""
+    """Returns x * 2^y, in two steps as NumPy does, so that an overflow of the power alone has no effect."""
     x, y = real(rec, x), real(rec, y)
     if rec.lib == "torch":
         return ops.mul(rec, x, exp2(rec, y))

@@ -27,7 +27,7 @@ COMMON_OPTIONS = ("compute_data_type", "name")
 
 
 class Node:
-    """A tensor of the graph: one value of each pair. Setters give the node itself back."""
+    """A tensor of the graph: one value of each pair. Setters return the node itself."""
 
     __slots__ = ("_sym", "_make", "rec", "_known")
 
@@ -37,18 +37,18 @@ class Node:
 
     @property
     def sym(self) -> Sym:
-        """Its value; that of a given tensor is read at its first use, so that unused ones are not captured."""
+        """Returns the value; a given tensor is read at its first use, so unused ones are not captured."""
         if self._sym is None:
             assert self._make is not None
             self._sym = self._make()
         return self._sym
 
     def forget(self) -> None:
-        """The trace is over, and callbacks may keep this: what was given must not live on by it."""
+        """Drops given values at the end of the trace: callbacks may keep the node."""
         self._make = _read_too_late
 
     def set_data_type(self, data_type: Any) -> "Node":
-        """Takes cuDNN's enum, or a name; a value of another type is converted."""
+        """Sets the type, from cuDNN's enum or a name; a value of another type is converted."""
         self._known["data_type"] = data_type
         kind = kind_of_type(data_type)
         if kind is not None and kind != self.sym.ty:
@@ -127,7 +127,7 @@ setattr(Node, "__int__", _no_number)
 
 
 class _Named(Dict[str, Node]):
-    """The tensors that a callback gets, by name."""
+    """The tensors of a callback, by name."""
 
     what = ""
 
@@ -141,7 +141,7 @@ def _read_too_late() -> Sym:
 
 
 def kind_of_type(data_type: Any) -> Optional[int]:
-    """The type of values for cuDNN's data_type enum (or its name); None where it says nothing."""
+    """Returns the type of values of cuDNN's data_type enum or its name; None where it sets none."""
     if data_type is None:
         return None
     name = str(getattr(data_type, "name", data_type)).rpartition(".")[2].upper()
@@ -151,19 +151,19 @@ def kind_of_type(data_type: Any) -> Optional[int]:
 
 
 class Graph:
-    """What a callback builds with."""
+    """The graph that a callback builds with."""
 
     def __init__(self, rec: Recording) -> None:
         self._rec = rec
 
     def gen_index(self, input: Any, axis: int, compute_data_type: Any = None, name: str = "") -> Node:
-        """The position along an axis of the scores: 0 batch, 1 head, 2 row, 3 key."""
+        """Returns the position along an axis of the scores: 0 batch, 1 head, 2 row, 3 key."""
         if not -4 <= axis < 4:
             refuse("gen_index: axis is %s; -4 to 3 are accepted: batch, head, row, key" % axis)
         return Node(self._rec, Sym(self._rec, AXES[axis % 4], INT), name=name)
 
     def tensor_scalar(self, value: Any, scalar_type: Any = None, **rest: Any) -> Node:
-        """A number: given at run time, unless it is called a compile time constant."""
+        """Returns a number as a node: a run-time value unless it is marked a compile-time constant."""
         if "COMPILE" in str(scalar_type).upper():
             number = plain_number(value)
             rec = self._rec
@@ -207,7 +207,8 @@ class Graph:
 
 
 def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]]) -> Node:
-    """A tensor or scalar from outside as a node: numbers become params, arrays are broadcast over the scores."""
+    """Returns a tensor or scalar from outside as a node: numbers become params, arrays are broadcast over the scores.
+    """
     if isinstance(value, Node):
         return value
     if library_of(value) is not None:
@@ -224,8 +225,8 @@ def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]])
 
 
 def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[int]]) -> Sym:
-    """The element of an array for the present pair: [batch, heads, rows, keys] from the right, size 1 stretched. The
-    array lies as rows and keys lie, wherever positions and alignments move q."""
+    """Returns the element of an array for the present pair: [batch, heads, rows, keys] aligned at the right, size 1
+    broadcast. Rows and keys are storage indices, which q_start and alignments do not move."""
     if array.ndim > 4:
         refuse("%s has shape %s; at most 4 dimensions, [batch, heads, rows, keys], are accepted"
                          % (name, tuple(array.shape)))
@@ -240,8 +241,8 @@ def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[i
 
 
 def _place(rec: Recording, axis: int) -> int:
-    """The index of the present pair along an axis of the scores; of a part of a whole (of a ring) that in the whole,
-    which is q and k but for what an alignment adds to q."""
+    """Returns the index of the present pair along an axis of the scores; for a part (of a ring) the global index, which
+    is q and k minus what an alignment adds to q."""
     if rec.part is None or axis < 2:
         return STORED[axis]
     if axis == 3:
@@ -252,7 +253,7 @@ def _place(rec: Recording, axis: int) -> int:
 
 
 def _result(rec: Recording, result: Any, callback: Any, what: str) -> Optional[int]:
-    """What a callback returned: a node, or None for the identity."""
+    """Returns the result of a callback as a node, or None for the identity."""
     if result is None:
         return None
     if not isinstance(result, Node):
@@ -271,7 +272,7 @@ def _run(rec: Recording, callback: Any, start: Sym, tensors: Optional[Mapping[st
 
 
 def check_arguments(score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> None:
-    """One error that lists what does not go together."""
+    """Raises one error that lists all conflicts of arguments."""
     wrong = []
     for name, value in (("tensors", tensors), ("bprop_tensors", bprop_tensors)):
         if value is not None and type(value) is not dict and not isinstance(value, Mapping):

@@ -19,7 +19,7 @@ _ALL = slice(None)
 
 
 def index(rec: Recording, base: Any, fixed: Optional[Sequence[Optional[Sym]]], key: Any) -> Any:
-    """base[key], where some of the indices are traced; `fixed` are those that earlier steps gave."""
+    """Returns base[key], where some of the indices are traced; `fixed` are the traced indices of earlier steps."""
     if fixed is None:  # nearly always: each index is a traced int, and there is one for each dimension
         given = key if type(key) is tuple else (key,)
         nodes = [x.node for x in given if type(x) is Sym and BOOL < x.ty < FLOAT and x.rec is rec]
@@ -41,8 +41,8 @@ def _read(rec: Recording, base: Any, left: Sequence[Optional[Sym]]) -> Any:
 
 
 def _split(rec: Recording, items: Sequence[Any], fixed: Sequence[Optional[Sym]]) -> Tuple[List[Any], List[Any]]:
-    """The key as the tensor's own library takes it, and what each dimension that is then left is indexed by: a Sym, a
-    Vec, or None."""
+    """Returns the key for the tensor's own library, and the traced index (a Sym, a Vec, or None) of each dimension that
+    is left."""
     static: List[Any] = []
     left: List[Any] = []
     rest = iter(items)
@@ -67,7 +67,7 @@ def _split(rec: Recording, items: Sequence[Any], fixed: Sequence[Optional[Sym]])
 
 
 def _spelled_out(key: Any, free: int, base: Any, lib: str) -> List[Any]:
-    """The items of a key, with `...` written out. torch takes a list with tensors in it for a tuple."""
+    """Returns the items of a key with `...` written out. torch takes a list that contains tensors as a tuple."""
     as_tuple = isinstance(key, tuple) or type(key) is list and recording_of(key) is not None and lib == "torch"
     items = list(key) if as_tuple else [key]
     given = sum(x is not None and x is not Ellipsis for x in items)
@@ -104,8 +104,8 @@ def _index_value(rec: Recording, item: Any) -> Sym:
 
 
 def _gather(rec: Recording, left: Sequence[Any], read: Callable[[Sequence[Any]], Any]) -> Any:
-    """Indices that are arrays: what `read` gives for each of their elements, put together as the libraries do: in their
-    place where they stand side by side, else in front. NumPy counts scalars among them, torch does not."""
+    """Returns the results of `read` for each element of array indices, arranged as the libraries do: in place where the
+    arrays are adjacent, else in front. NumPy counts scalars as arrays, torch does not."""
     wide = [d for d, x in enumerate(left) if type(x) is Vec]
     shape = broadcast([left[d].shape for d in wide])
     columns = {d: [_index_value(rec, x) for x in expanded(left[d], shape)] for d in wide}
@@ -153,7 +153,7 @@ def _one(x: Vec, axis: int, at: int) -> Vec:
 
 
 def _chosen(x: Vec, axis: int, at: Sym) -> Vec:
-    """The elements at a traced place: a choice among all of them."""
+    """Returns the elements at a traced index: a select among all of them."""
     rec, size = x.rec, x.shape[axis]
     at = Sym(rec, at.node, INT)  # a narrow int could not hold the sum
     if size > 1:  # counted from the end where it is negative, as loads of programs do by themselves

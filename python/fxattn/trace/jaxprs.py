@@ -28,11 +28,11 @@ MAX_UNROLLED = 64
 
 
 class NotJaxs(TraceError):
-    """A function that JAX cannot trace; it may be of another library all the same."""
+    """Raised for a function that JAX cannot trace; it may be of another library."""
 
 
 def mentions_jax(mod: Any, depth: int = 0) -> bool:
-    """Whether a function, or what it closes over, is written with JAX."""
+    """Returns True if a function, or an object that it closes over, uses JAX."""
     if "jax" not in sys.modules or depth > 3:
         return False
     if _is_of_jax(mod):  # jax.jit of a function
@@ -62,7 +62,7 @@ def _is_of_jax(x: Any) -> bool:
 
 
 def run_by_jax(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]) -> Any:
-    """The result of the function on symbols, by way of its jaxpr."""
+    """Returns the result of the function on symbols, computed from its jaxpr."""
     jax = sys.modules["jax"]
     rec.lib = "jax"
     score = "float64" if rec.dtype is not None and dtype_name(rec.dtype) == "float64" else "float32"
@@ -92,8 +92,8 @@ def run_by_jax(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]
 
 
 def _on_jax_arrays(mod: Any) -> Any:
-    """The function with JAX's arrays in place of NumPy's that it indexes; None where it has none. Elements of NumPy's
-    cannot be taken by traced indices, and JAX sees no such array before."""
+    """Returns the function with JAX arrays in place of the NumPy arrays that it indexes, or None without any: NumPy
+    cannot take traced indices."""
     if type(mod) is not types.FunctionType:
         return None
     asarray, ndarray = sys.modules["jax"].numpy.asarray, sys.modules["numpy"].ndarray
@@ -113,7 +113,7 @@ def _on_jax_arrays(mod: Any) -> Any:
 
 
 def _check_draws(jaxpr: Any) -> None:
-    """Refuses functions that draw: they would draw once for all scores."""
+    """Refuses functions that draw random numbers: they would draw once for all scores."""
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if name.startswith(("random_", "rng_", "threefry")):
@@ -130,7 +130,7 @@ def _is_rest(shape: Any, rest: Sequence[Any]) -> bool:
 
 
 class _Player:
-    """Plays equations: on arrays by JAX, on traced values by the table."""
+    """Evaluates equations: on arrays by JAX, on traced values by the table."""
 
     def __init__(self, rec: Recording, literals: FrozenSet[float]) -> None:
         self.rec, self.literals = rec, literals
@@ -173,7 +173,7 @@ class _Player:
         return with_rule(self, equation, operands, self.values(equation, operands))
 
     def along(self, closed: Any, arguments: Sequence[Any]) -> List[Any]:
-        """Plays the tangent of an equation (rules.py). What it closes over has no gradient."""
+        """Evaluates the tangent of an equation (rules.py). Values that it closes over have no gradient."""
         self.along_rule = True
         try:
             return self.play(closed.jaxpr, [stopped(self.rec, x) for x in closed.consts], arguments)
@@ -207,7 +207,7 @@ class _Player:
         return [unsigned.in_range(self, name, atom.aval, x) for atom, x in zip(equation.outvars, results)]
 
     def choice(self, branches: Sequence[Any], operands: List[Any]) -> List[Any]:
-        """lax.cond and lax.switch: both sides, and a choice."""
+        """Evaluates lax.cond and lax.switch: all branches, and a select."""
         which, rest = self.traced(operands[0]), operands[1:]
         results = [self.inner(branch, rest) for branch in branches]
         chosen = results[-1]
@@ -219,12 +219,12 @@ class _Player:
         return chosen
 
     def inner(self, closed: Any, operands: Sequence[Any]) -> List[Any]:
-        """Plays a jaxpr inside of another; from JAX 0.11 on they hold no constants of their own."""
+        """Evaluates a jaxpr inside of another; from JAX 0.11 on they hold no constants."""
         return self.play(getattr(closed, "jaxpr", closed), getattr(closed, "consts", ()), operands)
 
     def loop(self, equation: Any, operands: List[Any]) -> List[Any]:
-        """lax.scan and fori_loop of a fixed count, unrolled. What goes along has a dimension more outside than inside,
-        which is how it is told from what stays and what is carried, in JAX of every version."""
+        """Evaluates lax.scan and fori_loop of a fixed count, unrolled. Scanned values have one more dimension outside
+        than inside, which distinguishes them from constants and carries in every version of JAX."""
         params, body = equation.params, equation.params["jaxpr"]
         own, length = getattr(body, "jaxpr", body), params["length"]
         kept, still = ([one.aval.shape == inner.aval.shape for one, inner in zip(*pair)].count(True)
@@ -243,7 +243,7 @@ class _Player:
         return [*carry, *[stack(self.rec, column, 0) for column in columns]]
 
     def repeated(self, params: Dict[str, Any], operands: List[Any]) -> List[Any]:
-        """lax.while_loop, as long as its condition is known."""
+        """Evaluates lax.while_loop as long as its condition is known."""
         fixed, own = params["cond_nconsts"], params["body_nconsts"]
         test, body = params["cond_jaxpr"], params["body_jaxpr"]
         carry = operands[fixed + own:]
@@ -257,7 +257,7 @@ class _Player:
         refuse("a while loop of more than %d steps is too long to be unrolled" % MAX_UNROLLED)
 
     def traced(self, value: Any) -> Any:
-        """An operand of an operation: literals become constants or params, arrays stay."""
+        """Returns an operand of an operation: literals become constants or params, arrays are unchanged."""
         value = settled(value)
         if isinstance(value, TRACED) or library_of(value) == "jax":
             return value
@@ -279,7 +279,7 @@ class _Player:
         return elementwise(fn, self.rec, [self.traced(x) for x in operands])
 
     def as_bits(self, x: Any) -> Any:
-        """An array, of uint32 as ints of the same bits."""
+        """Returns an array, with uint32 as ints of the same bits."""
         if isinstance(x, TRACED) or getattr(x, "dtype", None) != "uint32":
             return x
         if library_of(x) != "jax":
@@ -296,7 +296,7 @@ class _Player:
 
 
 def _is_jax_numpys(equation: Any) -> bool:
-    """Whether a jitted function is jax.numpy's of its name, and not one of the user's that is called so."""
+    """Returns True if a jitted function is jax.numpy's function of its name, and not one of the user's."""
     name = equation.params.get("name")
     if name not in INLINED or any(atom.aval.dtype == "uint32" for atom in equation.invars):
         return False
@@ -311,7 +311,8 @@ def _is_jax_numpys(equation: Any) -> bool:
 
 
 def _primitives(closed: Any) -> List[str]:
-    """Of a jaxpr and those in it, in their order, but for conversions, which weak types decide."""
+    """Returns the primitives of a jaxpr and of its inner jaxprs, in order, without conversions, which depend on weak
+    types."""
     found: List[str] = []
     for equation in getattr(closed, "jaxpr", closed).eqns:
         inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
@@ -320,7 +321,7 @@ def _primitives(closed: Any) -> List[str]:
 
 
 def _literal(atom: Any) -> Any:
-    """A number of the jaxpr. An int beyond 32 bits is the user's mistake here; what JAX computes of others wraps."""
+    """Returns a number of the jaxpr. Raises for a user's int beyond 32 bits; ints that JAX computes wrap."""
     found = sys.modules["numpy"].asarray(atom.val, dtype=atom.aval.dtype)[()]
     whole = kind_of_dtype(found.dtype) == INT and not found.ndim and found.dtype != "uint32"
     if whole and not LOWEST[INT] <= int(found) <= HIGHEST[INT]:
@@ -329,7 +330,7 @@ def _literal(atom: Any) -> Any:
 
 
 def _at_equation(error: TraceError, equation: Any) -> TraceError:
-    """The error with the user's line that JAX noted for an operation."""
+    """Returns the error with the user's line that JAX recorded for an operation."""
     if error.file and getattr(error, "by_equation", False):
         return error
     text = str(error).partition("\n  at ")[0]
@@ -343,14 +344,14 @@ def _at_equation(error: TraceError, equation: Any) -> TraceError:
 
 
 def _library_folders() -> Tuple[str, ...]:
-    """Where JAX and this tracer lie: a user's own folder may be called jax too."""
+    """Returns the folders of JAX and this tracer: a user's folder may be called jax too."""
     files = [__file__, *(sys.modules[name].__file__ or "" for name in ("jax", "jaxlib") if name in sys.modules)]
     return tuple(os.path.join(os.path.dirname(file), "") for file in files if file)
 
 
 def _by_jax_itself(equation: Any, operands: List[Any]) -> Sequence[Any]:
-    """An operation on arrays and literals alone. What comes of literals stays known here; which device, or entry of a
-    vmap, this is has no operands, and is not."""
+    """Evaluates an operation on arrays and literals alone. Results of literals stay known; axis indices of devices and
+    of vmap have no operands, and are not known."""
     numpy, jax = sys.modules["numpy"], sys.modules["jax"]
     known = equation.primitive.name != "axis_index" and not any(library_of(x) == "jax" for x in operands)
     operands = operands if known else _alike(jax, operands)
@@ -360,15 +361,15 @@ def _by_jax_itself(equation: Any, operands: List[Any]) -> Sequence[Any]:
 
 
 def varying_axes(x: Any) -> FrozenSet[Any]:
-    """The axes of a shard_map over which an array has different values; none outside of one."""
+    """Returns the axes of a shard_map over which an array varies; none outside of one."""
     kind = sys.modules["jax"].typeof(x)
     axes = getattr(getattr(kind, "manual_axis_type", None), "varying", None)
     return frozenset(getattr(kind, "vma", ()) if axes is None else axes)
 
 
 def _alike(jax: Any, operands: List[Any]) -> List[Any]:
-    """Operands that vary over the same axes of a shard_map, as JAX wants them. The jaxpr says so by pvary, which is not
-    played: it would make arrays of literals."""
+    """Returns operands that vary over the same axes of a shard_map, as JAX requires. The jaxpr's pvary is not
+    evaluated: it would make arrays of literals."""
     axes = [varying_axes(x) for x in operands]
     every: FrozenSet[Any] = frozenset().union(*axes)
     return [x if mine == every else jax.lax.pcast(x, tuple(every - mine), to="varying")

@@ -35,7 +35,7 @@ def _library_of_type(kind: type) -> Optional[str]:
 
 
 def library_of(value: Any) -> Optional[str]:
-    """"torch", "numpy" or "jax" for an array of theirs, None for everything else."""
+    """Returns "torch", "numpy" or "jax" for an array of theirs, else None."""
     kind = type(value)
     try:
         return _library_by_type[kind]
@@ -47,13 +47,13 @@ def library_of(value: Any) -> Optional[str]:
 
 
 def dtype_name(dtype: Any) -> str:
-    """"float32" of torch.float32, np.float32, np.dtype("float32") and jnp.float32."""
+    """Returns "float32" for torch.float32, np.float32, np.dtype("float32") and jnp.float32."""
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     return str(name).rpartition(".")[2].rstrip("_")
 
 
 def kind_of_dtype(dtype: Any) -> Optional[int]:
-    """The type of values of a dtype of any library; None for what is no dtype."""
+    """Returns the type of values of a dtype of any library; None for any other object."""
     try:
         return _storage_by_dtype[dtype][1]
     except (KeyError, TypeError):
@@ -79,8 +79,8 @@ def _look_up(dtype: Any) -> Tuple[Optional[int], int]:
 
 
 def storage_of(array: Any) -> Tuple[Any, int, int, int]:
-    """The array as it is captured (itself, unless its storage must be converted), its storage type, the type of its
-    elements and its rank."""
+    """Returns the array as it is captured (itself, unless its storage must be converted), its storage type, the type of
+    its elements and its rank."""
     dtype = array.dtype
     code, kind = _storage_by_dtype.get(dtype) or _look_up(dtype)
     library = library_of(array)
@@ -99,7 +99,8 @@ def storage_of(array: Any) -> Tuple[Any, int, int, int]:
 
 
 def plain_number(value: Any) -> Any:
-    """A number as exactly a Python bool, int or float: also NumPy scalars, enums, subclasses. None for what is none."""
+    """Returns a number as exactly a Python bool, int or float, from NumPy scalars, enums and subclasses too; None for
+    other values."""
     if type(value) is bool:
         return value
     if isinstance(value, int):
@@ -113,7 +114,7 @@ def plain_number(value: Any) -> Any:
 
 
 def symbolic_kind(value: Any) -> Optional[int]:
-    """The type of a number that torch.compile leaves open (SymInt, SymFloat, SymBool), None for anything else."""
+    """Returns the type of a number that torch.compile leaves symbolic (SymInt, SymFloat, SymBool), else None."""
     torch = sys.modules.get("torch")
     if torch is None:
         return None

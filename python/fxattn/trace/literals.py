@@ -15,7 +15,7 @@ _DEEPEST = 4
 
 
 def literals_of(*mods: Any) -> FrozenSet[int]:
-    """Ids of the float literals of functions, which hold them as long as they run."""
+    """Returns ids of the float literals of functions, which hold them as long as they run."""
     found: Set[int] = set()
     for mod in mods:
         if mod is not None:
@@ -65,7 +65,7 @@ def _collect_code(code: types.CodeType, names: Any, found: Set[int], depth: int)
 
 
 def float_values(mod: Any) -> FrozenSet[float]:
-    """The float literals of a function by value, as they are and rounded to f32: a jaxpr has no others."""
+    """Returns the float literals of a function by value, unchanged and rounded to f32: a jaxpr has no others."""
     values: Set[float] = set()
     codes, seen = [getattr(getattr(mod, "func", mod), "__code__", None)], 0
     while seen < len(codes):
@@ -82,7 +82,7 @@ def float_values(mod: Any) -> FrozenSet[float]:
 
 
 def names_of(code: types.CodeType) -> Set[str]:
-    """Globals and attributes that a code names, also in functions defined inside of it."""
+    """Returns globals and attributes that a code names, functions defined inside of it included."""
     found = set(code.co_names)
     for constant in code.co_consts:
         if type(constant) is types.CodeType:

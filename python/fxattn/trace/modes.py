@@ -21,7 +21,7 @@ _ASKED_HERE = frozenset(["__get__"])  # the tracer asks for dtype, layout and sh
 
 
 def _has(tensor: type, values: Iterable[Any]) -> bool:
-    """Whether there is a tensor among arguments, or in a list of them."""
+    """Returns True if arguments, or a list among them, contain a tensor."""
     for x in values:
         if isinstance(x, tensor) or type(x) in (tuple, list) and _has(tensor, x):
             return True
@@ -29,7 +29,7 @@ def _has(tensor: type, values: Iterable[Any]) -> bool:
 
 
 def _is_place(key: Any) -> bool:
-    """Whether an index is traced scalars alone, and not nothing."""
+    """Returns True if an index is one or more traced scalars and nothing else."""
     if type(key) is tuple and not key:
         return False
     for x in key if type(key) is tuple else (key,):
@@ -42,7 +42,7 @@ def _make_mode(torch: Any) -> type:
     tensor, getitem = torch.Tensor, torch.Tensor.__getitem__
 
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        """`told`: whether something about a tensor that is not traced, an element or a length, was told to Python."""
+        """`told`: a value or length of an untraced tensor was passed to Python code."""
 
         told = False
 
@@ -67,7 +67,7 @@ def _make_mode(torch: Any) -> type:
 
 
 def torch_mode() -> Any:
-    """The mode for one trace; nothing where torch is not loaded."""
+    """Returns the mode for one trace; a null context where torch is not loaded."""
     global _mode_class
     torch = sys.modules.get("torch")
     if torch is None:
@@ -78,7 +78,7 @@ def torch_mode() -> Any:
 
 
 class Context:
-    """What a forward of autograd.Function finds as ctx: it may keep anything, nobody reads it."""
+    """The ctx of a forward of autograd.Function: it may store anything, and nothing reads it."""
 
     def __init__(self) -> None:
         self.saved_tensors: Any = ()
@@ -101,8 +101,8 @@ class Context:
 
 @contextlib.contextmanager
 def functions_by_forward() -> Iterator[None]:
-    """autograd.Function.apply on traced values calls the forward: the library derives by itself. Function.apply ends in
-    that of the class below it, so an `apply` that was taken from its class before comes here too."""
+    """Makes autograd.Function.apply on traced values call the forward: the library derives by itself. Function.apply
+    ends in that of the base class, so an `apply` that was bound earlier is covered too."""
     function = sys.modules["torch"].autograd.Function
     below = function.__mro__[1]
     with _apply_lock:

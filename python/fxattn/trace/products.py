@@ -12,7 +12,7 @@ from .symbol import Sym
 
 
 def matmul(rec: Recording, x: Any, y: Any) -> Any:
-    """Of vectors and matrices; leading dimensions broadcast."""
+    """Returns the product of vectors and matrices; leading dimensions broadcast."""
     x, y = vec(rec, x), vec(rec, y)
     if not x.shape or not y.shape:
         refuse("matmul, dot and @ take vectors and matrices, not scalars; use * ")
@@ -32,7 +32,7 @@ def matmul(rec: Recording, x: Any, y: Any) -> Any:
 
 
 def inner(rec: Recording, x: Any, y: Any) -> Any:
-    """Over the last dimension of both; of a scalar the product."""
+    """Returns the inner product over the last dimension of both; for a scalar the product."""
     x, y = vec(rec, x), vec(rec, y)
     if not x.shape or not y.shape:
         return value(_times(rec, x, y))
@@ -40,7 +40,7 @@ def inner(rec: Recording, x: Any, y: Any) -> Any:
 
 
 def dot(rec: Recording, x: Any, y: Any) -> Any:
-    """NumPy's: of a scalar the product, else over the last dimension of x and the last but one of y."""
+    """Returns NumPy's dot: the product for a scalar, else over the last dimension of x and the last but one of y."""
     x, y = vec(rec, x), vec(rec, y)
     if not x.shape or not y.shape:
         return value(_times(rec, x, y))
@@ -53,7 +53,7 @@ def _in_a_row(rec: Recording, x: Any) -> Vec:
 
 
 def vdot(rec: Recording, x: Any, y: Any) -> Any:
-    """NumPy's: of all elements in a row."""
+    """Returns NumPy's vdot, over all elements in order."""
     return _contract(rec, _in_a_row(rec, x), _in_a_row(rec, y), [0], [0])
 
 
@@ -75,7 +75,7 @@ def _times(rec: Recording, x: Vec, y: Vec) -> Vec:
 
 
 def _contract(rec: Recording, x: Vec, y: Vec, left: Sequence[int], right: Sequence[int]) -> Any:
-    """The sum of products over pairs of dimensions; those of x that are left come first."""
+    """Returns the sum of products over pairs of dimensions; the remaining dimensions of x come first."""
     names = itertools.count()
     of_x = [next(names) for _ in x.shape]
     of_y = [of_x[left[right.index(d)]] if d in right else next(names) for d in range(len(y.shape))]
@@ -84,7 +84,7 @@ def _contract(rec: Recording, x: Vec, y: Vec, left: Sequence[int], right: Sequen
 
 
 def einsum(rec: Recording, equation: Any, *operands: Any, **rest: Any) -> Any:
-    """Sums of products by letters, as "i,i->" or "ij,j"; letters only, without `...`."""
+    """Returns sums of products by letters, as "i,i->" or "ij,j"; letters only, without `...`."""
     if not isinstance(equation, str):
         refuse("einsum: the equation is given as a string, then the operands")
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else operands
@@ -99,7 +99,7 @@ def einsum(rec: Recording, equation: Any, *operands: Any, **rest: Any) -> Any:
 
 def sum_of_products(rec: Recording, operands: Sequence[Vec], names: Sequence[Sequence[Any]],
                     kept: Sequence[Any]) -> Any:
-    """The sum of products of elements over all names of dimensions that are not kept."""
+    """Returns the sum of products of elements over all named dimensions that are not kept."""
     sizes: Dict[Any, int] = {}
     for x, of in zip(operands, names):
         if len(x.shape) != len(of):
@@ -125,7 +125,7 @@ def sum_of_products(rec: Recording, operands: Sequence[Vec], names: Sequence[Seq
 
 
 def _steps_of(x: Vec, names: Sequence[Any]) -> Dict[Any, int]:
-    """How far apart elements are along each name; one that stands twice is the diagonal."""
+    """Returns the distance between elements along each name; a name that occurs twice is the diagonal."""
     found: Dict[Any, int] = {}
     for name, step in zip(names, strides_of(x.shape)):
         found[name] = found.get(name, 0) + step

@@ -65,7 +65,7 @@ class Recording:
         return self.emit(CONST, 3, bool(value))
 
     def integer(self, value: int, kind: int = INT) -> int:
-        """A constant int of the type; torch wraps what a narrow type cannot hold, NumPy refuses it."""
+        """Returns a constant int of the type; torch wraps an int that a narrow type cannot hold, NumPy refuses it."""
         value = int(value)
         if not LOWEST[kind] <= value <= HIGHEST[kind]:
             if kind == INT:
@@ -77,31 +77,31 @@ class Recording:
         return self.emit(CONST, 2, value)
 
     def constant(self, value: float) -> int:
-        """A float that is part of the program."""
+        """Returns a float that is part of the program."""
         value = float(value)
         if value == 0.0:
             return self.emit(CONST, 1, "-0.0" if math.copysign(1.0, value) < 0.0 else "0.0")
         return self.emit(CONST, 1, value if value == value else "nan")
 
     def number(self, value: float) -> int:
-        """A float that the function computes with: a literal of its text is a constant, everything else (closures,
-        globals, attributes, defaults) is given at run time, so that another value builds nothing."""
+        """Returns a float that the function computes with: a literal of its text is a constant; any other (closures,
+        globals, attributes, defaults) is a run-time value, so another value needs no new program."""
         if value - value != 0.0 or self.is_literal(value) or len(self.params) >= MAX_LIFTED:
             return self.constant(value)
         return self.param(value, FLOAT)
 
     def is_literal(self, value: float) -> bool:
-        """Whether a float stands in the text of what is traced."""
+        """Returns True if a float is a literal in the text of the traced function."""
         if self.literals is None:
             self.literals = literals_of(*self.mods)
         return id(value) in self.literals
 
     def whole(self, value: int) -> int:
-        """A Python int beside a float: it may be larger than the ints of programs."""
+        """Returns a Python int beside a float: it may exceed the ints of programs."""
         return self.emit(CONST, 2, value) if LOWEST[INT] <= value <= HIGHEST[INT] else self.constant(float(value))
 
     def param(self, value: Any, kind: int) -> int:
-        """A number given at run time: one param for each object."""
+        """Returns a number that is given at run time: one param for each object."""
         at = self._numbers.get(id(value))
         if at is None:
             if len(self.params) >= MAX_PARAMS:
@@ -112,7 +112,7 @@ class Recording:
         return at
 
     def capture(self, array: Any) -> int:
-        """The place of a captured array among the tensors of the program."""
+        """Returns the index of a captured array among the tensors of the program."""
         at = self._places.get(id(array))
         if at is None:
             kept, code, kind, rank = storage_of(array)
@@ -131,11 +131,11 @@ class Recording:
         return at
 
     def save(self) -> Tuple[int, int, int]:
-        """What restore() goes back to."""
+        """Returns the state that restore() returns to."""
         return len(self.code), len(self.tensors), len(self.params)
 
     def restore(self, state: Tuple[int, int, int]) -> None:
-        """Forgets what was recorded since."""
+        """Drops what was recorded after save()."""
         code, tensors, params = state
         del self.code[code:], self.params[params:], self.param_types[params:]
         del self.tensors[tensors:], self.storage[tensors:], self.kinds[tensors:]
@@ -143,7 +143,7 @@ class Recording:
         self._numbers = {key: at for key, at in self._numbers.items() if at < code + FIRST}
 
     def copy_of(self, at: int) -> int:
-        """The number here of a value of the parent: what it is computed from is repeated, once."""
+        """Returns the number here of a value of the parent recording; its instructions are repeated once."""
         assert self.parent is not None
         code, open_ = self.parent.code, [at]
         needed: Set[int] = set()
@@ -158,7 +158,7 @@ class Recording:
         return self._copies.get(at, at)
 
     def _copied(self, instruction: Instruction) -> int:
-        """An instruction of the parent, whose operands are here already."""
+        """Returns an instruction of the parent whose operands are already here."""
         parent, (op, *rest) = self.parent, instruction
         assert parent is not None
         if op == CONST:
@@ -172,11 +172,11 @@ class Recording:
         return self.emit(op, *copies)
 
     def arrays(self) -> Tuple[Any, ...]:
-        """The captured arrays, in the order of the program's captures."""
+        """Returns the captured arrays, in the order of the program's captures."""
         return tuple([t.kept if type(t) is _Converted else _original(t) for t in self.tensors])
 
     def forget(self) -> None:
-        """Lets go of what was captured: values of this trace may be kept by the callbacks that made them."""
+        """Drops the captured arrays: callbacks may keep values of this trace."""
         for held in (self.tensors, self.params, self._places, self._numbers):  # type: Any
             held.clear()
 
@@ -184,7 +184,8 @@ class Recording:
         return (kind, score, mask, tuple(self.storage), tuple(self.param_types), tuple(self.code))
 
     def program(self, kind: str, score: Optional[int], mask: Optional[int]) -> Program:
-        """The program, from those kept or newly made. `score` is the new score, of a backward the new dscore."""
+        """Returns the program, from the cache or new. `score` is the new score, or the new dscore of a backward
+        program."""
         key = self.key(kind, score, mask)
         found = PROGRAMS.find(key)
         if found is None:
@@ -197,13 +198,13 @@ class Recording:
 
 
 def _original(array: Any) -> Any:
-    """The user's own array, where a wrapped one (capture.py) stood for it."""
+    """Returns the user's array that a wrapped one (capture.py) stands for."""
     found = getattr(array, "original", None) if type(array).__name__ == "Captured" else None
     return array if found is None else found
 
 
 class _Converted:
-    """A captured array that was copied because its storage type is none of ours; the original is held for its id."""
+    """A captured array that was copied because the library lacks its storage type; the original is held for its id."""
 
     __slots__ = ("original", "kept")
 
@@ -212,7 +213,7 @@ class _Converted:
 
 
 def _build(key: Tuple[Any, ...]) -> Program:
-    """Plays a recording into a builder."""
+    """Replays a recording into a builder. Returns the program."""
     kind, score, mask, storage, param_types, code = key
     builder = Builder(kind)
     tensors = [builder.tensor("t%02d" % n, dtype, rank) for n, (dtype, rank) in enumerate(storage)]
@@ -241,8 +242,8 @@ def _build(key: Tuple[Any, ...]) -> Program:
 
 
 class Programs:
-    """Programs by content, bounded: those not asked for while half as many as the limit were, go first. Two
-    generations, so that finding one costs one look-up."""
+    """Bounded cache of programs by content, in two generations: programs that were not found while half as many as the
+    limit were added are dropped first. A lookup is one dictionary access."""
 
     def __init__(self, limit: int = 1024) -> None:
         self.limit = limit

@@ -97,7 +97,7 @@ FOLDS = {"sum": _sum, "prod": _prod, "any": _any, "all": _all, "mean": _mean, "m
 
 
 def rows_of(x: Vec, dims: Sequence[int]) -> List[List[Sym]]:
-    """The elements that are folded together, for each element of the result."""
+    """Returns the elements that are reduced together, for each element of the result."""
     kept = [d for d in range(len(x.shape)) if d not in dims]
     inner = product(x.shape[d] for d in dims)
     flat = permute(x, kept + list(dims)).elements if x.shape else x.elements
@@ -106,7 +106,7 @@ def rows_of(x: Vec, dims: Sequence[int]) -> List[List[Sym]]:
 
 
 def reduce(rec: Recording, name: str, x: Any, dim: Dim = None, keepdim: bool = False) -> Any:
-    """A fold over some dimensions, all of them when none is named."""
+    """Returns a fold over some dimensions, all of them without any."""
     x = vec(rec, x)
     dims = axes_of(dim, len(x.shape))
     shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
@@ -116,14 +116,14 @@ def reduce(rec: Recording, name: str, x: Any, dim: Dim = None, keepdim: bool = F
 
 
 def extreme(rec: Recording, name: str, x: Any, dim: Optional[int] = None, keepdim: bool = False) -> Any:
-    """torch's max and min: of all elements, or values with indices along a dimension."""
+    """Returns torch's max and min: of all elements, or values with indices along a dimension."""
     if dim is None:
         return reduce(rec, name, x)
     return Pair(reduce(rec, name, x, dim, keepdim), reduce(rec, "arg" + name, x, dim, keepdim))
 
 
 def _count(x: Any, dim: Dim) -> int:
-    """How many elements are folded into one."""
+    """Returns the number of elements that are reduced into one."""
     shape = tuple(x.shape)
     return product(shape[d] for d in axes_of(dim, len(shape)))
 
@@ -170,7 +170,7 @@ def cumsum(rec: Recording, x: Any, dim: int) -> Any:
 
 
 def bucketize(rec: Recording, x: Any, boundaries: Any, right: bool = False) -> Any:
-    """How many boundaries lie below a value (or at it), as torch.bucketize counts."""
+    """Returns the number of boundaries below a value (or at it), as torch.bucketize does."""
     edges = vec(rec, boundaries)
     fn = functions.LE if right else functions.LT
 
@@ -180,13 +180,13 @@ def bucketize(rec: Recording, x: Any, boundaries: Any, right: bool = False) -> A
 
 
 def isin(rec: Recording, x: Any, elements: Any) -> Any:
-    """Whether a value is one of a few."""
+    """Returns True if a value is one of a few."""
     rest = vec(rec, elements)
     return elementwise(lambda r, y: _any(r, [EQ(r, y, z) for z in rest.elements]), rec, [x])
 
 
 def h_spread(rooted: bool) -> Callable[..., Any]:
-    """torch's std and var; NumPy's divide by the number of elements, unless ddof says otherwise."""
+    """Returns torch's std and var; NumPy's divide by the number of elements unless ddof is given."""
     def go(rec: Recording, x: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
            correction: Any = None, **rest: Any) -> Any:
         if not isinstance(unbiased, bool) or isinstance(dim, bool):

@@ -43,7 +43,7 @@ Part = Tuple[Any, Tuple[Any, ...], Tuple[Any, ...]]  # a program, the tensors it
 
 
 class _Reader:
-    """Gathers what a function depends on, now."""
+    """Collects the present values that a function depends on."""
 
     __slots__ = ("parts", "tensors", "arrays", "straight", "numbers", "modules", "attributes", "unknown", "jax")
 
@@ -132,7 +132,7 @@ class _Reader:
             self.compound(value, depth)
 
     def compound(self, value: Any, depth: int) -> None:
-        """What is rare: values of several parts, arrays of JAX."""
+        """Adds rare values: values of several parts, arrays of JAX."""
         kind = type(value)
         parts = self.parts
         if kind.__name__ == "ArrayImpl" and library_of(value) == "jax":
@@ -160,14 +160,14 @@ class _Reader:
             raise Unsure
 
     def place(self, value: Any, among: List[Any]) -> None:
-        """Which of the arrays found before one is, None for a new one."""
+        """Returns the index of an array among those found before, None for a new one."""
         found = next((at for at, other in enumerate(among) if other is value), None)
         self.parts.append(found)
         if found is None:
             among.append(value)
 
     def given(self, tensors: Mapping[str, Any]) -> None:
-        """The dictionary of a callback of the graph style: whole shapes, since a size of 1 is stretched."""
+        """Adds the dictionary of a callback of the graph style, with full shapes, since a size of 1 is broadcast."""
         parts = self.parts
         parts.append(len(tensors))
         for name, value in tensors.items():
@@ -190,7 +190,7 @@ class _Reader:
             self.place(value, self.tensors)
 
     def taken(self) -> None:
-        """What the functions may take from modules, which somebody may have replaced."""
+        """Adds what the functions may read from modules, which may have been replaced."""
         parts, names = self.parts, self.attributes
         for module in self.modules:  # grows meanwhile
             held = module.__dict__
@@ -205,7 +205,8 @@ class _Reader:
 
 
 def _is_theirs(found: Any) -> bool:
-    """Whether what a module holds is the library's own: a constant, or a function that depends on nothing else."""
+    """Returns True if a module's object is the library's own: a constant, or a function that depends on nothing else.
+    """
     kind = type(found)
     if kind is types.BuiltinFunctionType or kind is float or found is None:
         return True
@@ -222,29 +223,29 @@ _traces: Dict[Any, Tuple[Any, ...]] = {}
 
 
 def _know_tensors() -> None:
-    """The classes whose objects are compared by dtype and rank: subclasses may hide more."""
+    """Registers the classes whose objects are compared by dtype and rank: subclasses may hide more."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "nn"):  # not while it is being imported
         _tensor_types.update({torch.Tensor: torch.strided, torch.nn.Parameter: torch.strided})
 
 
 def tensor_types() -> Dict[type, Any]:
-    """Classes of tensors that are compared by dtype and rank, with the layout that they must have."""
+    """Returns classes of tensors that are compared by dtype and rank, with their required layout."""
     return _tensor_types
 
 
 @functools.lru_cache(maxsize=1)
 def _jax_names(jax: Any) -> FrozenSet[str]:
-    """What functions of JAX may name: all that its modules and arrays have, but what reads from elsewhere, or tells of
-    the axes of a shard_map or vmap around."""
+    """Returns the names that functions of JAX may use: all of its modules and arrays, without those that read other
+    state or report axes of a shard_map or vmap."""
     found = {*dir(jax.numpy), *dir(jax.nn), *dir(jax.lax), *dir(jax.Array), "numpy", "nn", "lax"}
     return frozenset(found - {"random", "load", "fromfile", "axis_index", "axis_size", "psum", "psum_scatter",
                                "all_gather"})
 
 
 class Question:
-    """What functions depend on now, as a key, and the tensors that they reach. `as_objects`: whether these must be the
-    very same ones as before."""
+    """The present dependences of functions as a key, and the tensors that they reach. `as_objects`: these must be the
+    same objects as before."""
 
     __slots__ = ("key", "tensors", "as_objects")
 
@@ -252,7 +253,7 @@ class Question:
         self.key, self.tensors, self.as_objects = key, tensors, as_objects
 
     def answer(self) -> Optional[Tuple[Any, ...]]:
-        """Program, tensors and params of the trace that was kept; of a backward of the user's own as well."""
+        """Returns program, tensors and params of the cached trace, and those of a backward program of the caller."""
         found = _traces.get(self.key)
         if found is None:
             return None
@@ -296,13 +297,14 @@ class Question:
 
 
 def _is_kept(derived: Any) -> bool:
-    """Whether an array that a function of JAX made may be held: inside of a jit it is a tracer, and ends with that."""
+    """Returns True if an array that a function of JAX made may be held: inside of a jit it is a tracer, which ends with
+    the jit."""
     return (not isinstance(derived, sys.modules["jax"].core.Tracer)
             and getattr(derived, "nbytes", _MAX_DERIVED + 1) <= _MAX_DERIVED)
 
 
 def question(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Question]:
-    """The question for two functions; None where something is not certain."""
+    """Returns the Question of two functions; None if a dependence is uncertain."""
     if not _tensor_types:
         _know_tensors()
     reader = _Reader()
@@ -335,7 +337,7 @@ def _question_of_jax(reader: _Reader) -> Optional[Question]:
 def graph_question(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, Any]],
                    bprop_tensors: Optional[Mapping[str, Any]], shape: Optional[Sequence[int]],
                    part: Optional[str] = None) -> Optional[Question]:
-    """The question for callbacks of the graph style."""
+    """Returns the Question of callbacks of the graph style."""
     if not _tensor_types:
         _know_tensors()
     reader = _Reader()
@@ -355,7 +357,7 @@ def graph_question(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, An
 
 
 def clear() -> None:
-    """Forgets all traces."""
+    """Drops all cached traces."""
     with _lock:
         _traces.clear()
     watch.clear()

@@ -123,15 +123,15 @@ class Sym:
 
 
 class NeedsCapture(BaseException):
-    """NumPy asked for the elements of a traced value: arrays of the function must be wrapped first."""
+    """Raised when NumPy reads the elements of a traced value: arrays of the function must be wrapped first."""
 
 
 class NeedsJax(BaseException):
-    """JAX asked for an array: the function must be traced by JAX itself."""
+    """Raised when JAX requires an array: the function must be traced by JAX."""
 
 
 def recording_of(values: Any) -> Optional[Recording]:
-    """The recording of the first traced value among arguments, also inside lists and dictionaries."""
+    """Returns the recording of the first traced value among arguments, lists and dictionaries included."""
     for value in values.values() if type(values) is dict else values:
         kind = type(value)
         if kind in TRACED:

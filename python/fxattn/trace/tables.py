@@ -21,19 +21,19 @@ _NUMBERS = {int: True, float: True, bool: True}
 
 
 def not_taken(error: TypeError, what: str) -> Exception:
-    """What a call of a handler raises: the error itself, unless it says that the handler takes no such arguments."""
+    """Returns the error that a call of a handler raises, or the one that states which arguments the handler lacks."""
     if error.__traceback__ is None or error.__traceback__.tb_next is not None:
         return error
     return error_here("%s is not known to score functions with these arguments (%s)" % (what, error))
 
 
 def is_plain(rec: Recording, x: Any) -> bool:
-    """Whether an operand can be used as it is: a symbol of this trace, or a Python number."""
+    """Returns True if an operand can be used directly: a symbol of this trace, or a Python number."""
     return x.rec is rec if type(x) is Sym else type(x) in _NUMBERS
 
 
 def check_rest(name: str, rest: Dict[str, Any]) -> None:
-    """Keywords that change nothing about the value are taken, others are not."""
+    """Accepts keywords that do not change the value; refuses others."""
     for key, given in rest.items():
         if given is None or key in ("name", "device", "requires_grad", "pin_memory", "memory_format", "layout",
                                     "non_blocking", "copy", "casting", "order", "subok", "validate_args", "stable",
@@ -45,7 +45,7 @@ def check_rest(name: str, rest: Dict[str, Any]) -> None:
 
 
 def one(fn: Callable[..., Sym]) -> Handler:
-    """A handler of one operand."""
+    """Returns a handler of one operand."""
     def go(rec: Recording, x: Any, **rest: Any) -> Any:
         if rest:
             check_rest(getattr(fn, "__name__", "this function"), rest)
@@ -54,7 +54,7 @@ def one(fn: Callable[..., Sym]) -> Handler:
 
 
 def two(fn: Callable[..., Sym]) -> Handler:
-    """A handler of two operands."""
+    """Returns a handler of two operands."""
     def go(rec: Recording, x: Any, y: Any, **rest: Any) -> Any:
         if rest:
             check_rest(getattr(fn, "__name__", "this function"), rest)
@@ -65,12 +65,12 @@ def two(fn: Callable[..., Sym]) -> Handler:
 
 
 def turned(fn: Callable[..., Sym]) -> Handler:
-    """The same with its operands exchanged, as __rsub__ has them."""
+    """Returns a handler with exchanged operands, as for __rsub__."""
     return two(lambda rec, x, y: fn(rec, y, x))
 
 
 def spread(table: Dict[str, Any]) -> Dict[str, Any]:
-    """A row for each of the names that share one."""
+    """Returns a row for each of the names that share one."""
     return {name: row for names, row in table.items() for name in names.split()}
 
 
@@ -108,7 +108,7 @@ OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift".spli
 
 
 def dims_of(sizes: Sequence[Any]) -> Any:
-    """Sizes given as one sequence or as several arguments."""
+    """Returns sizes that are given as one sequence or as several arguments."""
     return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else tuple(sizes)
 
 
@@ -202,7 +202,7 @@ def h_cumsum(rec: Recording, x: Any, dim: int = 0, **rest: Any) -> Any:
 
 
 def same(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
-    """What changes nothing about a value."""
+    """Returns its operand: for functions that do not change the value."""
     return x
 
 

@@ -81,13 +81,13 @@ _FIRST = ("condition", "input", "self", "tensors", "tensor", "x1", "x2", "other"
 
 
 def name_of(func: Any) -> str:
-    """The plain name of a function, method or operator: add of Tensor.__add__ and of aten.add.Tensor."""
+    """Returns the plain name of a function, method or operator: add of Tensor.__add__ and of aten.add.Tensor."""
     name = str(getattr(func, "__name__", func)).partition(".")[0]
     return name[2:-2] if name.startswith("__") and name.endswith("__") else name
 
 
 def _row(name: str) -> Optional[Handler]:
-    """The handler of a name; torch.special's and those of functionalized graphs are spelled otherwise."""
+    """Returns the handler of a name; names of torch.special and of functionalized graphs differ."""
     if name in TORCH:
         return TORCH[name]
     return TORCH.get(name[8:] if name.startswith("special_") else name[:-5] if name.endswith("_copy") else "")
@@ -110,7 +110,7 @@ def find(func: Any) -> Handler:
 
 
 def check_name(name: str) -> None:
-    """Refuses what changes a tensor, and what draws."""
+    """Refuses functions that modify a tensor or draw random numbers."""
     if INPLACE.fullmatch(name) and name != "requires_grad_":
         refuse("%s changes a tensor in place, which a score function must not; compute a new value instead"
                % name.strip("_"))
@@ -120,13 +120,13 @@ def check_name(name: str) -> None:
 
 
 def _is_foreign(func: Any) -> bool:
-    """An operator of somebody's own, by its namespace."""
+    """Returns True for a user's custom operator, by its namespace."""
     space = getattr(func, "namespace", None) or str(getattr(func, "_qualified_op_name", "aten::")).partition("::")[0]
     return space not in ("aten", "prims")
 
 
 def call(func: Any, args: Any, kwargs: Optional[Dict[str, Any]], rec: Optional[Recording] = None) -> Any:
-    """A function of torch with a traced value among its arguments."""
+    """Evaluates a function of torch with a traced value among its arguments."""
     handler = _handlers.get(func) or find(func)
     rec = rec or recording_of(args) or recording_of(kwargs or {})
     if kwargs:

@@ -33,6 +33,6 @@ STORAGE = {"f64": (1, FLOAT), "f32": (2, FLOAT), "f16": (3, FLOAT), "bf16": (4, 
 
 
 def wrapped(value: int, kind: int) -> int:
-    """A Python int as the narrow type holds it."""
+    """Returns a Python int as the narrow type stores it."""
     span = HIGHEST[kind] - LOWEST[kind] + 1
     return (value - LOWEST[kind]) % span + LOWEST[kind]

@@ -20,7 +20,7 @@ Handler = Callable[..., Any]
 
 
 def _numbered(parts: Sequence[Vec]) -> List[Any]:
-    """Arrays of ints, as large as these: where each of their elements is among all of them."""
+    """Returns arrays of ints of the same shapes: the index of each element among all of them."""
     numpy, found, at = sys.modules["numpy"], [], 0
     for part in parts:
         size = product(part.shape)
@@ -30,7 +30,7 @@ def _numbered(parts: Sequence[Vec]) -> List[Any]:
 
 
 def _moved(player: Any, parts: Sequence[Vec], move: Callable[..., Any]) -> List[Vec]:
-    """What comes of elements that a function of arrays takes elsewhere."""
+    """Returns the elements that a function of arrays rearranges."""
     jax, numpy = sys.modules["jax"], sys.modules["numpy"]
     with jax.ensure_compile_time_eval():
         places = [numpy.asarray(x) for x in jax.tree.leaves(move(*_numbered(parts)))]
@@ -63,7 +63,7 @@ def _tile(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) ->
 
 
 def _scatter(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
-    """x.at[places].set(...) and .add(...), at places that are known."""
+    """Returns x.at[places].set(...) and .add(...), at known places."""
     jax, places = sys.modules["jax"], operands[1]
     if type(places) in (Sym, Vec):
         refuse("an element is set at a traced place; choose by jnp.where(jnp.arange(n) == i, x, a)")
@@ -90,7 +90,7 @@ def _scatter_add(player: Any, operands: List[Any], params: Dict[str, Any], out: 
 
 
 def _update(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
-    """dynamic_update_slice; at a traced place of a row, a choice for each element."""
+    """Returns dynamic_update_slice; at a traced position of a row, a select for each element."""
     rec, (old, new) = player.rec, (player.elements(x) for x in operands[:2])
     starts = operands[2:]
     if not any(type(x) is Sym for x in starts):
@@ -110,7 +110,7 @@ def _update(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) 
 # ---- along an axis
 
 def _columns(x: Vec, axis: int) -> List[List[int]]:
-    """The places of elements that lie along an axis, a list for each of the others."""
+    """Returns the indices of elements along an axis, a list for each index of the others."""
     numpy = sys.modules["numpy"]
     found = numpy.moveaxis(numpy.arange(product(x.shape)).reshape(x.shape), axis, -1)
     return [list(map(int, row)) for row in found.reshape(-1, x.shape[axis])] if x.elements else []
@@ -129,7 +129,7 @@ def _running(fn: Callable[..., Sym]) -> Handler:
 
 
 def _exchanged(rec: Recording, parts: Sequence[List[Any]], column: List[int], keys: int, down: bool) -> None:
-    """Sorts elements of lists along a column, all by the first lists; equal ones stay in their order."""
+    """Sorts elements of lists along a column, all by the first lists; equal elements keep their order."""
     for done in range(len(column) - 1, 0, -1):
         for n in range(done):
             at, then = column[n], column[n + 1]
@@ -145,7 +145,7 @@ def _exchanged(rec: Recording, parts: Sequence[List[Any]], column: List[int], ke
 
 
 def _is_later(rec: Recording, x: Any, y: Any) -> Sym:
-    """y < x, and NaN after all numbers."""
+    """Returns y < x, with NaN after all numbers."""
     less = functions.LT(rec, y, x)
     if ops.kind_of_operand(x) != FLOAT:
         return less
@@ -183,7 +183,7 @@ def _top_k(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -
 # ---- bits
 
 def _ones(rec: Recording, x: Any) -> Sym:
-    """How many bits of an int of 32 are set."""
+    """Returns the number of set bits of a 32-bit int."""
     for shift, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F)):
         high = ops.bit_and(rec, ops.shift_right(rec, x, shift), mask)
         x = ops.add(rec, ops.bit_and(rec, x, mask), high)

@@ -25,7 +25,7 @@ _PRODUCTS = frozenset("mul integer_pow shift_left reduce_prod cumprod dot_genera
 
 
 def _flip(rec: Recording, x: Any) -> Sym:
-    """As a signed int that is ordered as the unsigned one is."""
+    """Returns a signed int that is ordered as the unsigned one."""
     return ops.bit_xor(rec, x, _TOP)
 
 
@@ -37,7 +37,8 @@ _BELOW = _compared(_abi.OP_LT)
 
 
 def _quotient(rec: Recording, x: Any, y: Any) -> Sym:
-    """Half of x is a signed int; the quotient of that, doubled, is off by at most 1. A y of 2^31 or more: 0 or 1."""
+    """Returns the quotient by halving x, which makes it signed, and doubling the result, which is off by at most 1. A y
+    of 2^31 or more gives 0 or 1."""
     half = ops.bit_and(rec, ops.shift_right(rec, x, 1), _REST)
     near = ops.shift_left(rec, ops.floordiv(rec, half, y), 1)
     rest = ops.sub(rec, x, ops.mul(rec, near, y))
@@ -47,7 +48,7 @@ def _quotient(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def _as_float(rec: Recording, x: Any) -> Sym:
-    """Rounded once: 24 bits and 8 are both exact."""
+    """Returns the float, rounded once: 24 bits and 8 are both exact."""
     upper = ops.bit_and(rec, ops.shift_right(rec, x, 8), (1 << 24) - 1)
     lower = ops.cast(rec, ops.bit_and(rec, x, 255), FLOAT)
     return ops.add(rec, ops.mul(rec, ops.cast(rec, upper, FLOAT), functions.k(rec, 256.0)), lower)
@@ -62,7 +63,7 @@ _OWN: Dict[str, Callable[..., Sym]] = {
 
 
 def _below_half(player: Any, operands: List[Any]) -> bool:
-    """Whether all ints are what they are as signed ones, too."""
+    """Returns True if all ints keep their value as signed ones."""
     for x in operands:
         for one in player.elements(x).elements if type(x) is not Sym else [x]:
             if type(one) is not Sym or one.ty == INT and bounds.span(player.rec, one.node)[0] < 0:
@@ -71,7 +72,7 @@ def _below_half(player: Any, operands: List[Any]) -> bool:
 
 
 def exact(player: Any, name: str, equation: Any, operands: List[Any]) -> Optional[Any]:
-    """The result of an operation on uint32, None where that on ints is the same."""
+    """Returns the result of an operation on uint32, None where that on ints is the same."""
     kinds = [str(atom.aval.dtype) for atom in equation.invars]
     made = str(equation.outvars[0].aval.dtype)
     if name == "convert_element_type":
@@ -99,7 +100,7 @@ def _converted(player: Any, kind: str, made: str, operands: List[Any]) -> Option
 
 
 def in_range(player: Any, name: str, aval: Any, result: Any) -> Any:
-    """A result as its type holds it: of uint16 without upper bits, of 64 bits only where 32 are enough."""
+    """Returns a result as its type stores it: uint16 without upper bits, 64-bit types only where 32 bits are enough."""
     kind = str(aval.dtype)
     if kind == "uint16":
         return player.apply(lambda rec, x: ops.bit_and(rec, ops.as_sym(rec, x), 0xFFFF), [result])

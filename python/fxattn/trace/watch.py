@@ -26,11 +26,11 @@ Check = Callable[[Any, Any], Any]
 
 
 class _Unknown(Exception):
-    """Something that a check has no words for."""
+    """Raised for a value that a check cannot describe."""
 
 
 class _Writer:
-    """Writes the check of two functions as they are now. Values get names as they are met: x0, x1, ..."""
+    """Writes the check of two functions in their present state. Values get names in order: x0, x1, ..."""
 
     def __init__(self, tensor_types: Dict[type, Any]) -> None:
         self.tensor_types = tensor_types
@@ -53,7 +53,7 @@ class _Writer:
         return name
 
     def ask(self, condition: str, name: str, *values: Any) -> None:
-        """The condition must hold: {0} is a name, {1} and up are the values."""
+        """Adds a condition: {0} is a name, {1} and up are values."""
         self.lines.append("if not (%s): return None" % condition.format(name, *map(self.constant, values)))
 
     def function(self, name: str, function: types.FunctionType, depth: int) -> None:
@@ -128,7 +128,7 @@ class _Writer:
         self.tensors.append((name, tensor))
 
     def taken(self) -> None:
-        """What is taken from modules."""
+        """Adds what is read from modules."""
         for module in self.modules:  # grows meanwhile
             held = module.__dict__
             get = self.constant(held.get)
@@ -139,7 +139,7 @@ class _Writer:
                     self.modules.append(found)
 
     def check(self, mods: Tuple[Any, Any], traced: Any) -> Check:
-        """The check, which gives the trace with the tensors that are met."""
+        """Returns the check, which returns the trace with the tensors that it finds."""
         for name, mod in zip(("score_mod", "mask_mod"), mods):
             if mod is not None:
                 self.function(name, mod, 0)
@@ -173,8 +173,8 @@ _lock = threading.Lock()
 
 
 def find(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Any:
-    """The trace of two functions that are as they were; None: not known here. `rest` is what else a trace depends
-    on."""
+    """Returns the trace of two functions that are unchanged, None if it is not known here. `rest`: further dependences
+    of a trace."""
     try:  # what has no code is none of ours
         pair = _pairs.get((None if score_mod is None else id(score_mod.__code__),
                            None if mask_mod is None else id(mask_mod.__code__), rest))
@@ -218,6 +218,6 @@ def watch(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...], traced: Any, ten
 
 
 def clear() -> None:
-    """Forgets all checks."""
+    """Drops all checks."""
     with _lock:
         _pairs.clear()
