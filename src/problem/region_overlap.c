@@ -92,9 +92,9 @@ static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_
     }
 }
 
-/* Adds the axis of byte offsets within elements of a and b bytes. *rest must be one of the differences -(b - 1)..a - 1
- * away from a multiple of the strides' greatest common divisor, and becomes that multiple. Returns false if no
- * difference fits. */
+/* Adds the last axis, the byte offsets x - y within elements of a and b bytes. They range over -(b - 1)..a - 1, and only
+ * those that leave *rest a multiple of the strides' greatest common divisor count; *rest becomes that multiple. Returns
+ * false if there is none: the regions are disjoint. */
 static bool overlap_add_bytes(overlap_search *s, int64_t a, int64_t b, int64_t *rest) {
     int64_t divisor = 0;
     for (int i = 0; i < s->n; i++) divisor = overlap_gcd(s->axis[i].stride, divisor);

@@ -128,7 +128,7 @@ void fxa__amax_clear(const fxa__bound_args *bound) {
         if (bound->amax[i]) *bound->amax[i] = 0;
 }
 
-/* Compares floats by their bits: without sign their order is that of the bits, with NaN last. */
+/* Compares non-negative floats as unsigned ints: the order is the same, and NaN is largest. */
 void fxa__amax_add(float *amax, double x) {
     typedef uint32_t __attribute__((may_alias)) word;
     float value = (float)x;
