@@ -92,7 +92,7 @@ static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_
     }
 }
 
-/* Adds the last axis, the byte offsets x - y within elements of a and b bytes. They range over -(b - 1)..a - 1, and only
+/* Adds the last axis, the byte offsets x - y within elements of a and b bytes. They are -(b - 1)..a - 1, and only
  * those that leave *rest a multiple of the strides' greatest common divisor count; *rest becomes that multiple. Returns
  * false if there is none: the regions are disjoint. */
 static bool overlap_add_bytes(overlap_search *s, int64_t a, int64_t b, int64_t *rest) {
