@@ -346,7 +346,7 @@ class Here(Cli):
         for action in ("save", "show", "precompile"):
             self.fails("plan", action, plan, "--rebuild", says="'plan %s' has no option --rebuild" % action)
         for wrong, says in ((text.replace("900", "-1"), "target has -1 for deviceVer: accepted are whole numbers from 500 to 9999"),
-                            ("", "not a device description"), (text + "\0", "it is no text"), ("x" * 70000, "is larger than")):
+                            ("", "not a device description"), (text + "\0", "it is not text"), ("x" * 70000, "is larger than")):
             self.write("gpu.json", wrong)
             self.fails("plan", "save", plan, "--target", path, *problem, env=env, says=says)
         self.fails("plan", "save", plan, "--target", self.path("none.json"), says="cannot be read")
