@@ -34,7 +34,7 @@ def headers():
 def identifiers_as_code(text):
     """Names with an underscore, or a star before them, in backticks: Markdown would take these for emphasis."""
     parts = re.split(r"(`[^`]*`)", text)
-    name = r"(?<![\w/.:(*-])(\*?\w*_\w+(?:\.(?:\w+))*(?:\(\))?|\*[a-z]\w*)(?![\w(*])"
+    name = r"(?<![\w/.:*-])(\*?\w*_\w+(?:\.(?:\w+))*(?:\(\))?|\*[a-z]\w*)(?![\w(*=])"
     parts[::2] = [re.sub(name, r"`\1`", one) for one in parts[::2]]
     return "".join(parts)
 
