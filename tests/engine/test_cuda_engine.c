@@ -24,6 +24,8 @@ TEST(plans_for_a_device_and_for_its_profile) {
         T_OK(fxa_plan_dump(plan, listing, sizeof listing, &needed, &err));
         T_HAS(listing, "struct Program : ProgramBase {");
         T_HAS(listing, "ids is copied with the keys");
+        T_HAS(listing, "ids is copied with the queries");
+        T_HAS(listing, "and on: limits and terms of the soft cap, made by the host");
         T_HAS(listing, "tiles of b 0, h 0, whatever tensors hold: ");
         T_HAS(listing, " left out, ");
         T_HAS(listing, pass ? "dq_sm90.cu: cubin of" : "forward_sm90.cu: cubin of");
@@ -188,6 +190,9 @@ TEST(tiles_are_reported) {
         T_CHECK(shape.q_rows >= 64 && shape.k_rows >= 64);
         T_INT(said.tile_q, shape.q_rows);
         T_INT(said.tile_k, shape.k_rows);
+        T_INT(said.deterministic, 1);
+        b.p.flags &= ~(uint32_t)FXA_DETERMINISTIC;
+        T_INT(box_support(ctx, &b).deterministic, pass == FXA_FORWARD);
         b.p.program = NULL, b.p.captures = NULL, b.p.n_captures = 0;
         said = box_support(ctx, &b);
         T_INT(said.supported, 1);
