@@ -9,7 +9,7 @@ import time
 
 import fxattn.numpy as fn
 import numpy as np
-from fxattn._numpy_call import Call
+from fxattn._numpy_call import OPTIONS, Call
 
 Q, K = np.ones((1, 1, 1, 8), np.float32), np.ones((1, 1, 4, 8), np.float32)
 
@@ -37,7 +37,8 @@ def best(run, calls=200, rounds=50):
 
 
 def library_call(arguments, options):
-    ready = Call(Q, K, K, *arguments, *[None] * (2 - len(arguments)), fn._options(options)).forward()
+    named = {**{name: fn.attention.__kwdefaults__[name] for name in OPTIONS}, **options}
+    ready = Call(Q, K, K, *arguments, *[None] * (2 - len(arguments)), named).forward()
     return best(ready.run)
 
 

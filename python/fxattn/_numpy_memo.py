@@ -7,7 +7,6 @@ A call is cached if it has only q, k, v, the captured tensors and params of its 
 names or switches, and if its arrays are used without a copy. Functions are cached while trace.known() finds them
 unchanged, which excludes those that capture NumPy arrays."""
 import ctypes
-from operator import is_not
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -73,16 +72,16 @@ def _settings(options: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
 
 
 def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, tensors: Any,
-         options: Tuple[Any, ...]) -> Optional[Found]:
+         options: Optional[Tuple[Any, ...]]) -> Optional[Found]:
     """Returns what a call is known by, or None if it cannot be kept. Keys are equal only where calls are. `options`
-    are the values of KEPT."""
+    are the values of KEPT, None where all have their defaults."""
     if type(q) is not np.ndarray or type(k) is not np.ndarray or type(v) is not np.ndarray:
         return None
     numbers, arrays = params, tensors
     if numbers is not None and type(numbers) is not dict or arrays is not None and type(arrays) is not dict:
         return None
     numbers, arrays = numbers or (), arrays or ()
-    settings = _settings(options) if any(map(is_not, options, defaults)) else ()
+    settings = () if options is None else _settings(options)
     if settings is None:
         return None
     source: Any = None

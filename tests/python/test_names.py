@@ -159,7 +159,9 @@ def test_numpy_options_and_defaults_are_those_of_the_signature():
     assert shown == list(_numpy_call.OPTIONS)
     assert _numpy_memo.defaults == tuple(found[one].default for one in _numpy_memo.KEPT)
     source = inspect.getsource(front("numpy").attention)
-    listed = re.search(r"options = \((.*?)\)", source, re.S)
+    listed = re.search(r"\) else \((.*?)\)", source, re.S)
+    tested = re.search(r"options = None if \((.*?)\n    \) else", source, re.S)[1]
+    assert set(re.findall(r"(\w+)\)? (?:is|==) ", tested)) == set(_numpy_memo.KEPT)
     assert tuple(re.findall(r"\w+", listed[1])) == _numpy_memo.KEPT
 
 
