@@ -19,7 +19,7 @@
 
 #define NEGATIVE_MAX (-10000.0) /* constants at or below are reported; libraries use -10000 in f16, -1e9 in f32 */
 
-enum { NEGATIVE_SMALL = 4096 }; /* nodes that need no allocation */
+enum { NEGATIVE_SMALL = 4096 }; /* programs with at most as many nodes are searched without an allocation */
 /* How a value enters the score: with its sign, negated; INSIDE: not only through selects. */
 enum { NEGATIVE_AS_IS = 1, NEGATIVE_NEGATED = 2, NEGATIVE_INSIDE = 4 };
 

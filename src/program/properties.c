@@ -15,7 +15,7 @@
 
 #include <math.h>
 
-enum { PROPERTIES_SMALL = 4096 }; /* nodes that need no allocation */
+enum { PROPERTIES_SMALL = 4096 }; /* programs with at most as many nodes are analysed without an allocation */
 
 typedef struct properties {
     const fxa_program *p;

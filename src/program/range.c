@@ -19,7 +19,10 @@
 
 #include <string.h>
 
-enum { RANGE_MAX_ATOMS = 1024, RANGE_WORK = 256 }; /* RANGE_WORK: steps of additional work per node */
+enum {
+    RANGE_MAX_ATOMS = 1024,
+    RANGE_WORK = 256 /* maximum steps per node for combining lists of bounds and enumerating values */
+};
 
 /* Numbers the nodes that `node` depends on: at[0..node] is the number, -1 for others. Returns how many there are. */
 static int32_t range_mark(const fxa_program *p, int32_t node, int32_t *at) {
@@ -76,7 +79,7 @@ static bool range_allocate(fxa__range *r, fxa__range_small *small, int32_t node)
     return range_use_memory(r, node, needed);
 }
 
-/* Returns the steps of additional work that the analysis of a node may take. */
+/* Returns the initial value of fxa__range.work for the analysis of a node. */
 static int64_t range_work(int32_t node) { return RANGE_WORK * ((int64_t)node + 64); }
 
 bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *p, int32_t node,
