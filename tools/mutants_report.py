@@ -73,6 +73,7 @@ def report(results):
 def write_page(results, source):
     source = os.path.relpath(source, ROOT)
     commits = ", ".join(sorted({r["commit"] for r in results if r.get("commit")}))
+    kinds = ", ".join(sorted({os.path.splitext(r["file"])[1] for r in results}))
     text = f"""# Mutants
 
 Written by `tools/mutants.py --page` from {source}. Nothing here is written by hand.
@@ -82,7 +83,8 @@ assignment that is left out, arguments that change places. `make mutants` draws 
 the lines of its files, and runs the C tests that reach the statement. A mutant is seen if a test fails or takes
 four times its time. Not counted are changes that the compiler makes the same code of, those that do not
 compile, and equivalent ones, whose reasons come from tools/mutants_equivalent.txt. Every other survivor is a
-test that is missing, or a change that costs time alone. Lines are those of commit {commits}.
+test that is missing, or a change that costs time alone. Lines are those of commit {commits}; so far
+files of these kinds were drawn from: {kinds}.
 
 """
     PAGE.write_text(text + report(results) + "\n")
