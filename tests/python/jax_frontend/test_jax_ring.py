@@ -170,7 +170,7 @@ def test_what_is_refused():
                           (dict(method="ulysses"), "heads of q .*\"ring\" and \"all_gather\" take any"),
                           (dict(method="other"), "ring, all_gather"), (dict(layout="thd"), "bshd and bhsd"),
                           (dict(lengths=both, score_mod="score + q_len"), "reads q_len"),
-                          (dict(lengths=both, bottom_right=True), "without causal or window"),
+                          (dict(lengths=both, bottom_right=True), "without is_causal or window"),
                           (dict(lengths=(3, 4)), "two batch entries or for q and k")):
         with pytest.raises(ValueError, match=text):
             jax.eval_shape(jax.shard_map(lambda q, k, v: ring_attention(q, k, v, "sp", **options), mesh=MESH,
