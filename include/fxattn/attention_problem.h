@@ -348,8 +348,8 @@ typedef struct fxa_tensor_range {
 
 /* Inclusive bounds of the coordinates and lengths of a tile. */
 typedef struct fxa_tile_bounds {
-    int32_t lo[FXA_INPUT_COUNT]; /* by fxa_input; SCORE and DSCORE are not read */
-    int32_t hi[FXA_INPUT_COUNT]; /* by fxa_input; SCORE and DSCORE are not read */
+    int32_t lo[FXA_INPUT_COUNT]; /* [fxa_input] minimum of the input; SCORE and DSCORE are not read */
+    int32_t hi[FXA_INPUT_COUNT]; /* [fxa_input] maximum of the input; SCORE and DSCORE are not read */
 } fxa_tile_bounds;
 /* Returns the class of the tile by interval analysis of the mask. EMPTY and FULL are proven; MIXED includes tiles for
  * which the analysis is too weak. params, tensors: one each of the program; NULL = their values are unknown. */

@@ -7,9 +7,9 @@
 
 #include "gpu_launch.h"
 
-/* fxa__engine.merge; self: an instance that begins with its fxa__gpu. Arguments have been checked, except that pointers
- * are memory of the device: that is checked here (E_BINDING). Asynchronous on args->stream, which may be captured; only
- * the first call may not, because it loads the kernels. */
+/* Implements fxa__engine.merge. self: an instance whose first member is its fxa__gpu. The caller has checked the
+ * arguments, except that the pointers are memory of the device: this function checks that (E_BINDING).
+ * Asynchronous on args->stream, which may be captured; only the first call may not, because it loads the kernels. */
 fxa_status fxa__gpu_merge(void *self, const fxa_merge_args *args, fxa_error *err);
 
 #endif

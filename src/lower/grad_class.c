@@ -53,7 +53,7 @@ uint32_t fxa__lower_grad_separators(const fxa_program *d, int32_t tensor) {
     uint32_t separators = first < 0 ? UINT32_MAX : 0;
     for (int32_t j = 0; first >= 0 && j < d->outputs[first].n_index; j++) {
         int32_t index = d->outputs[first].index[j];
-        bool everywhere = true; /* all outputs have the same node as index j; equal nodes are one node */
+        bool everywhere = true; /* index j of all outputs is one node (equal nodes were merged) */
         for (int32_t i = first; i >= 0; i = grad_next(d, tensor, i + 1))
             everywhere = everywhere && d->outputs[i].index[j] == index;
         if (everywhere) separators |= fxa__node_input(&d->nodes[index]);

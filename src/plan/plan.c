@@ -193,8 +193,8 @@ void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]) {
         memset(key, 0, 16);
 }
 
-/* Writes at most the struct_size of an older caller's struct (0 = all of it). A problem created from the result has the
- * same key. */
+/* Writes at most out->struct_size bytes, since the struct of an older caller is smaller; 0 = all bytes. A problem made
+ * from the result has the same key. */
 void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out) {
     if (!plan || !out) return;
     fxa_problem p = plan->problem->in;

@@ -16,8 +16,8 @@
  * Code is shared by the cache and by the plans that run it (engine/instance.h); eviction drops only the cache's
  * reference.
  *
- * Locks: each cache has its own, and none is held while compiling, allocating or freeing. The requests's lock may be
- * held while taking the plan cache's; no other two locks are held at once.
+ * Locks: each cache has its own, and none is held while compiling, allocating or freeing. The lock of the
+ * request cache may be held while the plan cache's is taken; no other two locks are held at once.
  */
 #ifndef FXA_PLAN_PLAN_H
 #define FXA_PLAN_PLAN_H

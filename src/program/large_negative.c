@@ -41,7 +41,8 @@ static bool negative_is_free(const negative_walk *w, int32_t node) {
     return !(w->depends[node] >> FXA_INPUT_SCORE & 1u);
 }
 
-/* Records the property if the node is a constant that enters the score as a large negative number. */
+/* Adds FXA_PROPERTY_LARGE_NEGATIVE, and FXA_PROPERTY_FINITE_LARGE_NEGATIVE for a finite number, to *w->found if the
+ * node is a constant that enters the score as a large negative number. */
 static void negative_note(const negative_walk *w, int32_t node, uint8_t reach) {
     const fxa__node *n = &w->p->nodes[node];
     double x = n->type == FXA_FLOAT ? n->f : n->imm;

@@ -76,7 +76,7 @@ typedef struct fxa__function {
 /* A call that is being parsed. */
 typedef struct fxa__caller {
     const struct fxa__caller *outer; /* the call around it; NULL = none */
-    size_t token;                    /* name of the function */
+    size_t token;                    /* index of the token that names the function */
 } fxa__caller;
 
 typedef struct fxa__parser {
@@ -138,7 +138,7 @@ fxa_value fxa__parse_fail_unexpected(fxa__parser *p, const char *wanted);
 fxa_value fxa__parse_fail_expression(fxa__parser *p, const char *wanted);
 /* Like fxa__parse_fail_unexpected for a type, with a suggestion for type names of other languages. */
 fxa_value fxa__parse_fail_type(fxa__parser *p, const char *wanted, bool tensor);
-/* Fails at the current token, a name that is assigned and is no output. */
+/* Fails at the current token, the target of an assignment, because that name is not an output. */
 fxa_value fxa__parse_fail_output(fxa__parser *p);
 /* Fails at the current token, an unknown name, and suggests the most similar known one. */
 fxa_value fxa__parse_fail_unknown(fxa__parser *p);

@@ -285,7 +285,7 @@ fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
     const fxa__token *t = fxa__parse_token(p);
     fxa__name n = p->lex.names[t->name], near = {NULL, 0};
     const char *advice = fail_advice(p, t), *alias = fxa__lex_alias(n.text, n.length);
-    if (t[1].kind == TOK_BAD && t[1].at == t->at) /* torch.where: the lexer's message covers both tokens */
+    if (t[1].kind == TOK_BAD && t[1].at == t->at) /* "torch.where": the lexer explains name and dot together */
         return fxa__parse_fail(p, here + 1, here + 1, FXA_E_PROGRAM, "stray '.'");
     uint32_t after = p->lex.tokens[here + 1].kind;
     size_t best = n.length >= 6 ? 3 : n.length >= 2 ? 2 : 1;

@@ -199,7 +199,7 @@ static bool properties_is_int_quotient(const fxa_program *p, int32_t node) {
     return true;
 }
 
-/* Returns true if an == or != compares such a quotient, which rounding may decide. */
+/* Returns true if an == or != compares a float quotient of ints, so that rounding may decide the result. */
 static bool properties_has_equal_quotient(const fxa_program *p) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];

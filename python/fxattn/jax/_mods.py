@@ -48,7 +48,8 @@ class Score(NamedTuple):
                              params=tuple(numbers[p.name] for p in made.params))
 
     def scaled(self, scale: Any) -> "Score":
-        """Returns the Score with the caller's backward program for scores that are multiplied by a number first."""
+        """Returns the Score for scores that are multiplied by `scale` first. In the caller's
+        backward program the score becomes score * scale, and the result is multiplied by `scale`."""
         if self.bprop is None:
             return self
         numbers = dict(zip([p.name for p in self.bprop.params], self.bprop_params))

@@ -4,8 +4,8 @@
 `bias[b][h, q]` and `table[q, :, 0:3]` index a captured tensor step by step: a View is a real view of that tensor
 (slices, ints and new axes are taken by its own library, so strides and autograd stay) with traced indices at some of
 its dimensions. When all have one, it is a load; when it is computed with, its elements are loaded one by one, and
-operations are unrolled over them, MAX_ELEMENTS at most. No Vec has more than MAX_HELD. indexing.py gives both their
-[ ].
+operations are unrolled over them, MAX_ELEMENTS at most. A Vec has at most MAX_HELD elements. indexing.py implements
+`x[...]` of both.
 """
 import itertools
 from operator import index as as_int

@@ -41,8 +41,8 @@ def _read(rec: Recording, base: Any, left: Sequence[Optional[Sym]]) -> Any:
 
 
 def _split(rec: Recording, items: Sequence[Any], fixed: Sequence[Optional[Sym]]) -> Tuple[List[Any], List[Any]]:
-    """Returns the key for the tensor's own library, and the traced index (a Sym, a Vec, or None) of each dimension that
-    is left."""
+    """Returns two lists: the key that the library of the tensor (torch, NumPy, jax) can apply itself, with `:` in place
+    of traced indices; and for each dimension of that result the traced index (a Sym or a Vec), or None."""
     static: List[Any] = []
     left: List[Any] = []
     rest = iter(items)

@@ -185,7 +185,8 @@ def _dynamic_slice(player: Any, operands: List[Any], params: Dict[str, Any], out
 
 
 def _window(player: Any, base: Any, starts: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """A slice of several elements that begins at a traced place, which JAX keeps inside the array."""
+    """Returns a slice of several elements that starts at a traced index. The start is clamped so that the slice lies
+    inside the array, as in JAX."""
     rec = player.rec
     rows: List[List[Any]] = []
     for i, (at, size, n) in enumerate(zip(starts, sizes, base.shape)):

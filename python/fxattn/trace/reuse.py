@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces that need not be repeated: those of functions whose code, cells, defaults and globals are as before.
 
-A trace may be used again only where nothing else can have changed it. So a function is looked through once (recipe.py):
-it must consist of known instructions, name only attributes and builtins that read no value, and reach (through cells,
-globals and defaults) only numbers, strings, functions of the same kind, modules of a short list, and tensors. Numbers
-are compared by value; tensors by dtype, rank and which of them are one object, and the trace must have captured them as
-they are and told nothing of their contents to Python (modes.py sees it). Of modules, what the functions may take is
-compared. A function that branches must reach no tensor at all. Whatever is not certain is traced again: attributes of
-objects, functions and tensors, dictionaries, other classes of arrays.
+A trace may be used again only if its result depends on nothing but these. So a function is looked through once
+(recipe.py): it must consist of known instructions, name only attributes and builtins that read no value, and reach
+(through cells, globals and defaults) only numbers, strings, functions of the same kind, modules of a short list, and
+tensors. Numbers are compared by value; tensors by dtype, rank and which of them are one object, and the trace must have
+captured them as they are and told nothing of their contents to Python (modes.py sees it). Of modules, what the
+functions may take is compared. A function that branches must reach no tensor at all. Whatever is not certain is traced
+again: attributes of objects, functions and tensors, dictionaries, other classes of arrays.
 
 JAX's arrays never change, so they are compared as objects, and a function that reaches no others may do with them what
 it likes: branch, ask for sizes and elements, compute further arrays. Callbacks of the graph style are given tensors and

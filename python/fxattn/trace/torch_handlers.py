@@ -156,7 +156,8 @@ def h_to(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
 
 
 def h_astype(rec: Recording, x: Any, dtype: Any, *args: Any, **rest: Any) -> Any:
-    """NumPy's and JAX's, whose dtype may be a name. For JAX a type that values do not have here is JAX's affair."""
+    """Implements astype of NumPy and JAX, whose dtype may be a name. Raises NeedsJax for a dtype that traced values do
+    not have, so that JAX traces the function instead."""
     if isinstance(dtype, str) and kind_of_dtype(dtype) is None:  # "i4", "<f8"
         try:
             dtype = sys.modules["numpy"].dtype(dtype)
