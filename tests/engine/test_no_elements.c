@@ -8,7 +8,8 @@
 
 #include <time.h>
 
-enum { NOTHING_HEADS = 1 << 20, NOTHING_MOST = INT32_MAX };
+/* NOTHING_SECONDS: far above what sanitizers cost, far below a loop over the entries. */
+enum { NOTHING_HEADS = 1 << 20, NOTHING_MOST = INT32_MAX, NOTHING_SECONDS = 20 };
 
 /* Returns the CPU time of the process, which a machine that is busy does not change. */
 static double nothing_seconds(void) {
@@ -96,7 +97,7 @@ static void nothing_run(fxa_context *ctx, const char *engine, const nothing_case
     double start = nothing_seconds();
     fxa_status status = fxa_attention(ctx, &p, &a, &err);
     if (status != FXA_OK) T_FAIL("%s, %s of %s: %s\n", c->what, pass ? "backward" : "forward", engine, err.text);
-    if (nothing_seconds() - start > 2)
+    if (nothing_seconds() - start > NOTHING_SECONDS)
         T_FAIL("%s, %s of %s: too slow\n", c->what, pass ? "backward" : "forward", engine);
     for (int i = 0; i < 4 && captures[0].grad; i++) T_SAME(dt[i], 0);
 }
@@ -133,7 +134,7 @@ TEST(packed_sequences_without_rows_take_no_time) {
             a.slot[FXA_SLOT_CU_Q] = a.slot[FXA_SLOT_CU_K] = (void *)(uintptr_t)cu;
             double start = nothing_seconds();
             T_OK(fxa_attention(ctx, &p, &a, &err));
-            T_CHECK(nothing_seconds() - start < 2);
+            T_CHECK(nothing_seconds() - start < NOTHING_SECONDS);
         }
     fxa_context_destroy(ctx);
 }
@@ -162,7 +163,7 @@ TEST(indices_of_nothing_take_no_time) {
         if (status != FXA_OK) T_FAIL("%s: %s\n", nothing_cases[i].what, err.text);
         T_OK(fxa_bounds_check(ctx, &p, &a, reports, &count, &err));
         T_INT(count, 0);
-        if (nothing_seconds() - start > 2) T_FAIL("%s: too slow\n", nothing_cases[i].what);
+        if (nothing_seconds() - start > NOTHING_SECONDS) T_FAIL("%s: too slow\n", nothing_cases[i].what);
     }
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
@@ -182,7 +183,7 @@ TEST(merges_without_rows_take_no_time) {
         for (int side = 0; side < 4; side++) sides[side]->dtype = FXA_F32, sides[side]->layout = FXA_LAYOUT_STRIDED;
         double start = nothing_seconds();
         T_OK(fxa_merge(&a, &err));
-        T_CHECK(nothing_seconds() - start < 2);
+        T_CHECK(nothing_seconds() - start < NOTHING_SECONDS);
     }
 }
 
