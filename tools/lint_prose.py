@@ -35,7 +35,7 @@ PRIVATE = ("ready mask", "plain kernel", "way back", "safe visit", "bit-stable",
 PRIVATE_LIMITS = {}
 
 SUBJECT = 72
-SUBJECTS_SINCE = "c9bc83a83fb7"  # commits after this one
+SUBJECTS_SINCE = "b901082b5689"  # commits after this one
 
 
 def read(root, path):
