@@ -20,11 +20,12 @@ extern "C" {
 
 /* Index of each pointer in fxa_args.slot. Values never change and stay below FXA_SLOT_MAX. All slots point to memory of
  * the problem's device. Sizes are named as in attention_problem.h; f: read by forward, b: read by backward,
- * F: written by forward, B: written by backward. Capitals in the third column are flags.
+ * F: written by forward, B: written by backward. Words in capitals in the last column, such as RETURN_LSE, are flags of
+ * the problem without their prefix FXA_.
  *
  *     Q K V                f b    inputs
  *     O                    F b    output
- *     LSE                  F b    log-sum-exp of each row; RETURN_LSE for F. Backward of a shard: of the entire row
+ *     LSE                  F b    log-sum-exp of each row. F: RETURN_LSE. b: over all keys of the row, not a shard's
  *     ROW_MAX              F      RETURN_ROW_MAX: maximum new score of each row
  *     DO                     b    gradient by O
  *     DLSE                   b    READ_DLSE: gradient by LSE
@@ -109,8 +110,9 @@ typedef enum fxa_slot {
 FXA_API const char *fxa_slot_name(fxa_slot slot);
 
 /* Progress of a run: `done` of `total` parts of similar size, counted before masks remove any. `total` is the same in
- * all calls of a run; the last call, after every output is written, has done == total. Threads of the run call it
- * concurrently, so out of order, in the default floating point state. A run waits for it: it should return soon. */
+ * all calls of a run; the last call, after every output is written, has done == total. The threads of the run call it
+ * concurrently and out of order, in the default floating point state. The run waits for each call, so the function
+ * should return quickly. */
 typedef void (*fxa_progress_fn)(void *user, uint64_t done, uint64_t total);
 
 /* Bits of fxa_args.flags.
@@ -193,17 +195,19 @@ FXA_API int fxa_plan_is_deterministic(const fxa_plan *plan);
 /* Writes the 128-bit key of problem and engine: plans with equal keys compute the same. */
 FXA_API void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]);
 /* Writes the problem with all defaults resolved and strides explicit. Its pointers refer to the plan.
- * out->struct_size limits what is written: start from FXA_PROBLEM_INIT; 0 = all of this library's struct. */
+ * At most out->struct_size bytes are written, so *out should start from FXA_PROBLEM_INIT; struct_size 0 = all bytes of
+ * this library's struct. */
 FXA_API void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out);
 
 /* Checks the arguments, then runs; outputs are untouched if a check fails. Allocates nothing and does not wait for
  * other runs: any number of threads may run one plan, each with its own workspace. On a device it starts the work on
- * args->stream and returns; tensors and workspace are in use until the stream gets there.
+ * args->stream and returns; the work uses tensors and workspace until the stream has completed it.
  * Fails with E_ARGUMENT, E_BINDING (pointers, params, lengths), E_WORKSPACE or E_ENGINE. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err);
 
-/* Plans and runs in one call: plan from the cache, workspace allocated for the call (that of args is ignored). Devices:
- * all pointers are to host memory; data is copied to the device and back, and the call waits for the results. */
+/* Creates a plan and runs it, in one call. The plan comes from the cache if possible. The call allocates its own
+ * workspace and ignores the one in args. For a problem on a device, all pointers are nevertheless host memory: the data
+ * is copied to the device and back, and the call waits for the results. */
 FXA_API FXA_CHECKED fxa_status fxa_attention(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
                                              fxa_error *err);
 
@@ -218,7 +222,7 @@ typedef struct fxa_bounds_report {
     int64_t size;   /* elements along the axis */
     int32_t lo;     /* smallest index outside */
     int32_t hi;     /* largest index outside */
-    uint64_t pairs; /* pairs whose result uses such a load */
+    uint64_t pairs; /* pairs whose result uses a load with such an index */
     uint64_t of;    /* all pairs of the problem */
     int64_t b;      /* batch entry of one such pair, local index */
     int64_t h;      /* query head of that pair, local index */
@@ -238,16 +242,16 @@ FXA_API FXA_CHECKED fxa_status fxa_bounds_check(fxa_context *ctx, const fxa_prob
 /* Writes a plan as bytes (docs/plan-bytes.md), with compiled code if its engine saves code. Two-call. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_t *needed,
                                              fxa_error *err);
-/* Makes a plan from bytes of fxa_plan_save, for the same engine, engine version, and instruction set or device.
- * Everything is verified but the compiled code of devices: load such plans only from a trusted source. Fails with
- * E_BYTES for damaged bytes, E_VERSION if they do not fit this library or machine. */
+/* Makes a plan from bytes that fxa_plan_save wrote with the same engine, engine version, and instruction set or device.
+ * All bytes are verified except compiled code of devices, so load plans of devices only from a trusted source. Fails
+ * with E_BYTES for damaged bytes, E_VERSION if they do not fit this library or machine. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes, size_t size, fxa_plan **out,
                                              fxa_error *err);
 /* Flags of fxa_plan_load_flags.
  * REBUILD: compiles the problem for this machine if the bytes do not fit it. Results may then differ in the last bits,
  *     and the key differs. */
 enum { FXA_LOAD_REBUILD = 1 << 0 };
-/* fxa_plan_load with flags, FXA_LOAD_REBUILD or 0. */
+/* Like fxa_plan_load, with flags: FXA_LOAD_REBUILD or 0. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_load_flags(fxa_context *ctx, const void *bytes, size_t size, uint32_t flags,
                                                    fxa_plan **out, fxa_error *err);
 
@@ -256,7 +260,8 @@ FXA_API FXA_CHECKED fxa_status fxa_plan_load_flags(fxa_context *ctx, const void 
 FXA_API FXA_CHECKED fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *out,
                                                 size_t capacity, size_t *needed, fxa_error *err);
 /* Returns the plan of a problem in bytes of fxa_problem_save, from the cache or compiled. ordinal: device of the plan;
- * -1 = that of the problem. The bytes may come from an untrusted source: E_BYTES, E_VERSION. */
+ * -1 = that of the problem. The bytes may come from an untrusted source: fails with E_BYTES for damaged bytes,
+ * E_VERSION for another version. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_create_from_problem(fxa_context *ctx, const void *bytes, size_t size,
                                                             int32_t ordinal, fxa_plan **out, fxa_error *err);
 
@@ -285,8 +290,9 @@ typedef struct fxa_merge_args {
 } fxa_merge_args;
 #define FXA_MERGE_ARGS_INIT FXA_SIZED(fxa_merge_args)
 /* Merges two partial results into a, with weights exp(LSE_a) and exp(LSE_b). A row that attends to nothing (LSE -inf)
- * has weight 0, and two of them give O = 0 and LSE = -inf. On a device the merge starts on args->stream and the call
- * returns, unless its engines have no kernel for it: then the data is merged on the host and the call waits. */
+ * has weight 0; if a row attends to nothing in both, the result is O = 0 and LSE = -inf. On a device the merge starts
+ * on args->stream and the call returns. If no engine of the device has a merge kernel, the data is merged on the host
+ * and the call waits. */
 FXA_API FXA_CHECKED fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err);
 
 /* ---- Plan cache ------------------------------------------------------------------------------------------------- */

@@ -19,7 +19,7 @@ extern "C" {
 
 /* ---- Tensors ---------------------------------------------------------------------------------------------------- */
 
-/* What a problem computes: FORWARD O from Q, K, V; BACKWARD gradients from dO. */
+/* What a problem computes: FORWARD computes O from Q, K and V; BACKWARD computes gradients from dO. */
 typedef enum fxa_pass { FXA_FORWARD = 0, FXA_BACKWARD = 1, FXA_PASS_FORCE_INT32 = 0x7fffffff } fxa_pass;
 
 /* Order of the dimensions in memory, outermost first: B batch, H heads, S positions, D head dim. LSE, the row maximum
@@ -43,11 +43,11 @@ typedef struct fxa_operand {
     uint32_t dtype;  /* fxa_dtype; 0 = the default named at the member of fxa_problem */
     uint32_t layout; /* fxa_layout */
     /* STRIDED: strides of (b, h, s, d) in elements; must be 0 for other layouts. Strides of inputs may be 0 (broadcast)
-     * or negative; those of outputs must give each element an address of its own. */
+     * or negative; strides of outputs must give each element its own address. */
     int64_t stride[4];
 } fxa_operand;
 
-/* Storage of a captured tensor. Its dtype and rank are those in the program; its data pointer is in fxa_args. */
+/* Storage of a captured tensor. The program declares its dtype and rank; fxa_args has its data pointer. */
 typedef struct fxa_capture {
     int64_t size[FXA_MAX_RANK];        /* [rank] elements along each dimension */
     int64_t stride[FXA_MAX_RANK];      /* [rank] in elements, if strided; else 0 */
@@ -80,7 +80,7 @@ typedef struct fxa_segment {
     int64_t base;  /* coordinate of `begin` */
     int64_t step;  /* distance of consecutive coordinates; 0 = 1 */
 } fxa_segment;
-/* All zeroes: the identity. */
+/* Index map of one coordinate. All zeroes = the identity. */
 typedef struct fxa_index_map {
     uint32_t kind;                         /* fxa_map_kind */
     uint32_t has_offset;                   /* 1 = int32 FXA_SLOT_OFFSET_x of the run is added to each coordinate */
@@ -116,8 +116,9 @@ typedef struct fxa_index_map {
  * VARLEN: packed sequences. FXA_SLOT_CU_Q and FXA_SLOT_CU_K hold B + 1 offsets each, total_q and total_k are the packed
  *     sizes, sq and sk the maximum lengths. Layouts: see fxa_layout. Batch strides are not used.
  * PAGED: K and V are pools of pages, [n_pages, Hkv, page_size, D] in place of [B, Hkv, Sk, D], in any layout.
- *     FXA_SLOT_PAGES, int32 [B, ceil(sk / page_size)], has the pages of each batch entry. Lengths come from PADDING.
- *     With VARLEN only the rows are packed, for chunked prefill and decoding in one call: CU_K, total_k are not used.
+ *     FXA_SLOT_PAGES, int32 [B, ceil(sk / page_size)], holds the page numbers of each batch entry. Lengths come from
+ *     PADDING. With VARLEN only the rows are packed, for chunked prefill and decoding in one call: CU_K and total_k are
+ *     not used.
  * Q_START: FXA_SLOT_Q_START is added to q, for program, built-in masks and dropout. Excludes BOTTOM_RIGHT.
  *
  * Softmax
@@ -137,8 +138,8 @@ typedef struct fxa_index_map {
  * BOUNDS_CHECK: a run in which an index leaves its captured tensor fails with E_BINDING (tensor, axis, index, size,
  *     pair) before it writes anything; without this flag such a load reads 0. docs/program.md defines which loads
  *     count.
- *     Costs nothing if sizes, masks and conditions prove all indices, little if the contents of index tensors do, else
- *     as much as evaluating every pair. Host only.
+ *     The check costs nothing if sizes, masks and conditions prove that all indices are in bounds, little if the
+ *     contents of index tensors prove it, else as much as evaluating every pair. Host only.
  * DETERMINISTIC: every run gives the same bits. Engines that sum in varying order report the problem as unsupported.
  * GRAPH_CAPTURE: runs can be captured into CUDA graphs: they neither wait for the device nor read its memory on the
  *     host. Devices only.
@@ -208,7 +209,7 @@ typedef enum fxa_device {
 FXA_API const char *fxa_device_name(fxa_device device);
 
 #define FXA_MAX_D 512       /* maximum head dim */
-enum { FXA_D_V_ZERO = -1 }; /* d_v: head dim 0 of V, since 0 is the default */
+enum { FXA_D_V_ZERO = -1 }; /* d_v for a V with head dim 0; d_v = 0 means d_qk */
 
 /* Description of one pass. Start from FXA_PROBLEM_INIT, set b, hq, sq, sk, d_qk and what differs from the defaults.
  * Members that belong to a flag are ignored without it, unless their comment says otherwise. */
@@ -270,8 +271,8 @@ typedef struct fxa_problem {
 
     uint32_t device; /* fxa_device: memory of all pointers of a run; only engines of this device are considered */
     int32_t ordinal; /* number of the device, from 0; 0 on the host */
-    /* Description of a device that need not be present (fxa_device_description): the plan can be saved, and runs where
-     * such a device is, once loaded there. NULL = device `ordinal` of this machine. Not on the host. */
+    /* Description of a device that need not be present (fxa_device_description). The plan can be saved here, and loaded
+     * and run on a machine with such a device. NULL = device `ordinal` of this machine. Not on the host. */
     const char *target;
     /* Every tensor pointer is a multiple of this power of two, at most 4096; 0 = of the element size only. Use 16 on
      * GPUs: below that cudnn is unsupported and cuda uses slower kernels. */
@@ -281,8 +282,8 @@ typedef struct fxa_problem {
 } fxa_problem;
 #define FXA_PROBLEM_INIT FXA_SIZED(fxa_problem)
 
-/* Makes the program that a problem runs: its own with the built-in masks of its flags added. q_row and k_row are
- * written as q and k if the problem does not shift those. */
+/* Makes the program that a problem runs: problem->program with the built-in masks of the flags added. q_row and k_row
+ * are replaced by q and k if the problem does not shift q and k. */
 FXA_API FXA_CHECKED fxa_status fxa_problem_program(fxa_context *ctx, const fxa_problem *problem, fxa_program **out,
                                                    fxa_error *err);
 
@@ -317,7 +318,7 @@ FXA_API FXA_CHECKED fxa_status fxa_support_query(fxa_context *ctx, const fxa_pro
 
 /* Returns the name of engine number `index` of this build, in order of preference; NULL past the end. Static. */
 FXA_API const char *fxa_engine_name(size_t index);
-/* Returns the fxa_device of that engine; -1 past the end. */
+/* Returns the fxa_device of engine number `index`; -1 past the end. */
 FXA_API int32_t fxa_engine_device(size_t index);
 
 /* Writes the description of a device as text: the properties that compiled code depends on. Used as `target` of
@@ -329,10 +330,10 @@ FXA_API FXA_CHECKED fxa_status fxa_device_description(fxa_context *ctx, fxa_devi
 
 /* ---- Tiles ------------------------------------------------------------------------------------------------------ */
 
-/* What the mask leaves of a tile of (row, key) pairs. */
+/* Class of a tile of (row, key) pairs under the mask. */
 typedef enum fxa_tile_class {
     FXA_TILE_EMPTY = 0, /* the mask is false everywhere: the tile is skipped */
-    FXA_TILE_MIXED = 1, /* neither is proven */
+    FXA_TILE_MIXED = 1, /* neither EMPTY nor FULL is proven */
     FXA_TILE_FULL = 2,  /* the mask is true everywhere */
     FXA_TILE_FORCE_INT32 = 0x7fffffff
 } fxa_tile_class;
@@ -352,7 +353,8 @@ typedef struct fxa_tile_bounds {
     int32_t hi[FXA_INPUT_COUNT]; /* [fxa_input] maximum of the input; SCORE and DSCORE are not read */
 } fxa_tile_bounds;
 /* Returns the class of the tile by interval analysis of the mask. EMPTY and FULL are proven; MIXED includes tiles for
- * which the analysis is too weak. params, tensors: one each of the program; NULL = their values are unknown. */
+ * which the analysis is too weak. params, tensors: one element per param and tensor of the program; NULL = their values
+ * are unknown. */
 FXA_API fxa_tile_class fxa_program_classify(const fxa_program *program, const fxa_tile_bounds *box,
                                             const double *params, const fxa_tensor_range *tensors);
 
@@ -371,8 +373,8 @@ typedef struct fxa_tile_counts {
  * counts as one. Scores of -inf under a condition that does not read the score count as masked.
  * A MIXED tile of at most 1,024 pairs is evaluated pair by pair if params and the views of all tensors are given and
  * no length or coordinate is an argument of the run.
- * Time grows with the boundary between classes, not with the number of tiles, and ends after a few seconds at the
- * latest, always at the same tile; the remaining tiles are `unknown`. Memory is constant. */
+ * The time grows with the length of the boundary between classes, not with the number of tiles. A count stops after a
+ * few seconds at the latest, always at the same tile; the remaining tiles are `unknown`. Memory is constant. */
 FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t b, int64_t h,
                                                int64_t tile_q, int64_t tile_k, const double *params,
                                                const fxa_tensor_range *tensors, fxa_tile_counts *out, fxa_error *err);

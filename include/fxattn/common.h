@@ -137,14 +137,14 @@ typedef struct fxa_plan fxa_plan;       /* compiled problem (attention_plan.h) *
  *     ptr, new_size 0         frees ptr, returns NULL
  *     ptr, both sizes         resizes, contents kept up to the smaller size
  *
- * Returns memory aligned to `align`, a power of two. Returns NULL if there is none; `ptr` is then still valid.
+ * Returns memory aligned to `align`, a power of two. Returns NULL if no memory is available; `ptr` is then still valid.
  * It is called by any thread, in the default floating point state, which it must leave unchanged. The only functions of
  * this library that it may call are the _destroy ones. */
 typedef void *(*fxa_alloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size, size_t align);
 
 /* Parallel loop of the caller, for programs with a thread pool of their own. Must call task(arg, i) exactly once for
  * each i of 0..n-1, on any threads and in any order, sequentially too, and return after all calls have returned.
- * user: fxa_args.parallel_user, or that of the config if it is NULL.
+ * user: fxa_args.parallel_user, or fxa_context_config.parallel_user if the former is NULL.
  * fxa_plan_run calls it on its own thread, in the default floating point state, so concurrent runs call it
  * concurrently. A task needs 128 KB of stack; the floating point state of its thread does not matter. */
 typedef void (*fxa_parallel_fn)(void *user, int32_t n, void (*task)(void *arg, int32_t i), void *arg);

@@ -16,7 +16,7 @@ extern "C" {
 
 /* ---- Score programs -------------------------------------------------------------------------------------------- */
 
-/* Limits. Text and builder fail with E_LIMIT or E_PROGRAM beyond them. */
+/* Limits of a program. Parser and builder fail with E_LIMIT or E_PROGRAM beyond them. */
 /* clang-format off */
 #define FXA_MAX_RANK    5          /* dimensions of a captured tensor */
 #define FXA_MAX_PARAMS  64         /* params of a program */
@@ -221,7 +221,7 @@ typedef enum fxa_dump_kind {
     FXA_DUMP_FUSED = 2,     /* score, mask, derivative and gradients as one program */
     FXA_DUMP_FORCE_INT32 = 0x7fffffff
 } fxa_dump_kind;
-/* Writes such a view. Two-call. Fails with E_ARGUMENT for BPROP and DERIVATIVE programs. */
+/* Writes one of these views of a SCORE program. Two-call. Fails with E_ARGUMENT for BPROP and DERIVATIVE programs. */
 FXA_API FXA_CHECKED fxa_status fxa_program_dump(const fxa_program *program, fxa_dump_kind kind, char *out,
                                                 size_t capacity, size_t *needed, fxa_error *err);
 
@@ -292,9 +292,10 @@ FXA_API FXA_CHECKED fxa_status fxa_program_derivative(const fxa_program *program
  * PADDING: conjunct k < k_len, or k < t[b] for an int tensor t
  * SCORE_MASKS: the score is c ? x : -inf with a condition c that does not read the score. It is treated as part of the
  *     mask, so tiles without any true c are skipped.
- * LARGE_NEGATIVE: x + (c ? y : -inf), or a constant <= -10000 in place of -inf, also as c ? x : -1e9. Resembles a mask,
- *     but tiles are not skipped: x may be NaN or +inf, or all keys of a row may be covered.
- * FINITE_LARGE_NEGATIVE: LARGE_NEGATIVE with a finite constant: a row whose keys are all covered attends to all of them
+ * LARGE_NEGATIVE: the score is x + (c ? y : z), where z is -inf or a constant <= -10000, or it is c ? x : z with such a
+ *     constant. It resembles a mask, but tiles are not skipped, because x may be NaN or +inf, or z may apply to all
+ *     keys of a row.
+ * FINITE_LARGE_NEGATIVE: LARGE_NEGATIVE with a finite z: a row in which z applies to all keys attends to all of them
  * QUOTIENT_EQUAL: == or != compares x / y of ints. The quotient is exact: q / 32 == k / 32 is true only where q == k.
  *     Blocks of 32 are compared by q // 32 == k // 32. */
 #define FXA_PROPERTY_MAP(X)                                                                                            \
@@ -393,8 +394,9 @@ FXA_API FXA_CHECKED fxa_status fxa_program_eval_bounds(const fxa_program *progra
 
 /* ---- Builder: one call per operation ---------------------------------------------------------------------------- */
 
-/* Makes the same programs as text. A builder stores its first error; all later calls then do nothing and return a
- * negative value, and fxa_builder_finish returns the error. Callers therefore need not check single values.
+/* A builder makes a program without text. It can make every program that text can. A builder stores its first error;
+ * all later calls then do nothing and return a negative value, and fxa_builder_finish returns the error. Callers
+ * therefore need not check single values.
  *
  *     fxa_value s = fxa_builder_input(b, FXA_INPUT_SCORE), cap = fxa_builder_param(b, "cap", FXA_FLOAT);
  *     fxa_value t = fxa_builder_op1(b, FXA_OP_TANH, fxa_builder_op2(b, FXA_OP_DIV, s, cap));

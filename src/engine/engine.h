@@ -24,7 +24,7 @@
 typedef struct fxa__query_result {
     fxa_support report; /* report.engine is set by the caller; report.workspace is exact, UINT64_MAX = more than a
                            size_t holds, which is refused */
-    void *made;         /* code, owned by the caller, of an engine that compiles in order to answer; NULL = none */
+    void *made;         /* code that the engine compiled to answer the query, owned by the caller; NULL = none */
     size_t made_bytes;  /* size of `made` for the cache */
 } fxa__query_result;
 
@@ -61,12 +61,15 @@ typedef struct fxa__engine {
     fxa_status (*ready)(void *self, fxa_error *err);
     /* Writes the part of the problem that code depends on. NULL: the entire problem. */
     void (*key)(void *self, const fxa__problem *p, fxa__writer *w);
-    /* Writes the scalar constants that `key` leaves out; runs receive them as bound->constants. NULL: none. */
+    /* Writes the scalar constants that `key` leaves out. Runs receive them as bound->constants. NULL: the engine has
+     * none. */
     fxa_status (*constants)(void *self, const fxa__problem *p, double constants[FXA__MAX_CONSTANTS], fxa_error *err);
-    /* Called when a plan is created: computes data of one problem that its runs share. Code serves several problems, so
-     * the data is stored beside it; runs work without the data if it could not be computed. NULL: none. */
+    /* Called when a plan is created: computes data of one problem that its runs share. Several problems may share one
+     * code, so the data is stored next to the code; a run works without the data if it could not be computed. NULL:
+     * nothing to compute. */
     void (*prepare)(void *self, const void *code, const fxa__problem *p, const double *constants);
-    /* Returns an estimate of the seconds of a run of a supported problem. NULL: the order of engines decides. */
+    /* Returns an estimate of the seconds of a run of a supported problem. NULL: no estimate; fxattn then prefers the
+     * first engine in registry order. */
     double (*cost)(void *self, const fxa__problem *p);
     /* Compiles immutable code with memory of p->host; *bytes is its size for the cache; *code may be NULL. NULL:
      * `load` with a NULL reader compiles. */
@@ -79,7 +82,7 @@ typedef struct fxa__engine {
     fxa_status (*check)(void *self, const fxa__problem *p, const fxa__bound_args *bound, fxa_error *err);
     /* Engines of a device, called before `run` for problems with FXA_GRAPH_CAPTURE. If the stream is being captured,
      * arranges that drop(what) is called when the graph and its executables are destroyed, by a thread that may not
-     * call the driver, and sets *tied to true. NULL: runs never need code after its plans are gone. */
+     * call the driver, and sets *tied to true. NULL: no run needs code after all plans with it are destroyed. */
     fxa_status (*tie)(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied, fxa_error *err);
     /* Runs with checked arguments. Allocates nothing and takes no lock but the pool's. May report to bound->progress.
      * On a device it starts the work and returns; the started work must not read host memory of bound or p. */

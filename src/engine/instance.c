@@ -63,7 +63,7 @@ void fxa__instances_drain(fxa__host *host) {
 }
 
 /* fxa__code_release pushes code first and reads `closed` afterwards; this function sets `closed` first and drains
- * afterwards. So one of the two releases the code. */
+ * afterwards. In any order, one of the two functions releases the code. */
 void fxa__instances_close(fxa__host *host) {
     atomic_store(&host->closed, true);
     fxa__instances_drain(host);
@@ -133,7 +133,8 @@ static fxa_status instance_add(fxa__host *host, const fxa__engine *engine, int32
     return FXA_OK;
 }
 
-/* Instances are never closed to make room: their code may be in use, and a failure to open stays known. */
+/* Returns the error for a full list. No instance is closed to make room, because its code may be in use, and a stored
+ * failure to open must not be retried. */
 static fxa_status instance_fail_full(const fxa__engine *engine, int32_t ordinal, const char *target, fxa_error *err) {
     return fxa__fail(
         err, FXA_E_LIMIT,
@@ -253,8 +254,8 @@ static void *code_drain_thread(void *what) {
     return NULL;
 }
 
-/* As long as the context exists a later call releases the code. Otherwise a thread does; if none can be created, code
- * and host are leaked. */
+/* While the context exists, a later call releases the code. After the context was destroyed, a new thread releases it;
+ * if the thread cannot be created, code and host are leaked. */
 void fxa__code_drop(void *what) {
     fxa__code *code = what;
     if (atomic_fetch_sub_explicit(&code->refs, 1, memory_order_acq_rel) != 1) return;

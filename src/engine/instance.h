@@ -35,8 +35,8 @@ typedef struct fxa__instance {
     _Atomic(fxa__code *) dropped; /* list of code of a device without references, not yet released */
 } fxa__instance;
 
-/* Finds or opens the instance of an engine for a device or target. Succeeds if `open` failed: fxa__instance_usable
- * reports that. Fails with E_MEMORY, or E_LIMIT above FXA__MAX_INSTANCES. */
+/* Finds or opens the instance of an engine for a device or target. Returns FXA_OK also if the engine's `open` failed;
+ * fxa__instance_usable returns that failure. Fails with E_MEMORY, or E_LIMIT above FXA__MAX_INSTANCES. */
 fxa_status fxa__instance_get(fxa__host *host, const fxa__engine *engine, int32_t ordinal, const char *target,
                              fxa__instance **out, fxa_error *err);
 /* Returns FXA_OK if the instance can be used in this process. Else the failure of `open`, or E_UNAVAILABLE in a process
@@ -44,7 +44,8 @@ fxa_status fxa__instance_get(fxa__host *host, const fxa__engine *engine, int32_t
 fxa_status fxa__instance_usable(const fxa__instance *instance, fxa_error *err);
 /* Releases the dropped code of all instances of the host. */
 void fxa__instances_drain(fxa__host *host);
-/* Called when the context is destroyed: releases dropped code, and from now on code is released when it is dropped. */
+/* Called when the context is destroyed: releases dropped code. From then on, code is released as soon as its last
+ * reference is dropped. */
 void fxa__instances_close(fxa__host *host);
 
 struct fxa__code {
@@ -55,9 +56,9 @@ struct fxa__code {
     fxa__code *next; /* in instance->dropped */
 };
 
-/* Source of code. Neither `made` nor `section`: the problem is compiled. */
+/* Source of code: a support query, plan bytes or, if both pointers are NULL, the compiler. */
 typedef struct fxa__code_source {
-    void *made;                 /* code of a support query (fxa__query_result); NULL = none */
+    void *made;                 /* code that a support query compiled (fxa__query_result.made); NULL = none */
     size_t made_bytes;          /* size of `made` for the cache */
     const fxa__reader *section; /* section of plan bytes, all of which must be read; NULL = none */
 } fxa__code_source;

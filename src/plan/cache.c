@@ -8,8 +8,9 @@
  *     READY     in table and order
  *     FAILED    outside the table, kept alive by its waiters
  *
- * The last of table, builder and waiters frees an entry. Builds, allocations and frees happen outside the lock: garbage
- * is linked into a chain under the lock and freed afterwards.
+ * An entry is freed when it is outside the table and neither its builder nor a waiter uses it. Builds, allocations and
+ * frees happen outside the lock: entries to free are linked into a chain (garbage) under the lock, and the chain is
+ * freed after the lock is released.
  */
 #include "plan.h"
 
@@ -122,7 +123,7 @@ static void cache_build(fxa__cache *cache, cache_entry *entry, fxa__build_fn bui
     fxa__lock_wake(&cache->lock);
 }
 
-/* Implements fxa__cache_get once. Sets *is_builder if this thread built. */
+/* Performs one attempt of fxa__cache_get. Sets *is_builder to true if this thread built the code. */
 static fxa_status cache_try(fxa__cache *cache, const uint8_t key[16], fxa__build_fn build, void *user, bool *is_builder,
                             fxa__code **out, fxa_error *err) {
     cache_entry *entry = NULL, *spare = NULL, *garbage = NULL;

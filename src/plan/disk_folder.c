@@ -80,7 +80,7 @@ static bool folder_write_all(int file, const uint8_t *data, size_t size) {
     return true;
 }
 
-/* Reads a file and sets its time, which records the last use. Returns false on failure. */
+/* Reads a file and sets its modification time, which records the last use. Returns false on failure. */
 static bool folder_read(fxa__host *host, int file, fxa__disk_file *out) {
     struct stat s;
     if (fstat(file, &s) != 0 || !S_ISREG(s.st_mode) || !folder_is_ours(&s)) return false;
@@ -128,7 +128,7 @@ static int folder_create_temporary(int at, char name[FOLDER_NAME]) {
     return file;
 }
 
-/* Writes a temporary file and renames it. Returns false on failure, without the file. */
+/* Writes a temporary file and renames it. On failure, removes the temporary file and returns false. */
 static bool folder_write(int at, const char *name, const uint8_t *data, size_t size) {
     char own[FOLDER_NAME];
     int file = folder_create_temporary(at, own);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The folder of the disk cache: files by key, read if they can be trusted, written under a temporary name and renamed,
- * the oldest removed when the folder is too large. disk_cache.c defines their contents. Functions report failure only
- * as "nothing read" or "nothing written". Files with other names are never touched.
+ * The folder of the disk cache, with one file per key. A file is read only if it can be trusted; it is written under a
+ * temporary name and then renamed. The oldest files are removed when the folder is too large. disk_cache.c defines the
+ * contents of files. Functions report failure only as "nothing read" or "nothing written". Files with other names are
+ * never touched.
  */
 #ifndef FXA_PLAN_DISK_FOLDER_H
 #define FXA_PLAN_DISK_FOLDER_H

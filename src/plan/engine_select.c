@@ -83,7 +83,7 @@ static void select_reason(select_reasons *r, const char *engine, const char *rea
     r->at += (size_t)snprintf(r->text + r->at, sizeof r->text - r->at, "%s %s: %s", r->at ? ";" : ":", engine, reason);
 }
 
-/* Returns the estimated seconds of a run, negative if the engine gives no estimate. */
+/* Returns the estimated seconds of a run; a negative number if the engine has no estimate. */
 static double select_cost(const fxa__instance *instance, const fxa__problem *p) {
     return instance->engine->cost ? instance->engine->cost(instance->self, p) : -1;
 }
@@ -117,7 +117,7 @@ static fxa_status select_best_engine(fxa_context *ctx, const fxa__problem *p, ui
     return FXA_OK;
 }
 
-/* Counts and returns the refusal of all engines. */
+/* Counts a refusal and returns the error that lists the reasons of all engines. */
 static fxa_status select_refuse_all(fxa_context *ctx, const fxa__problem *p, const select_reasons *reasons,
                                     fxa_error *err) {
     atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_merge. Host memory is merged directly. On a device an engine's kernel merges; without one the tensors are copied
- * to the host, merged and copied back. Only elements are written, never the gaps between them: another thread may own
- * those.
+ * Implements fxa_merge. Host memory is merged directly. On a device a kernel of an engine merges; if no engine has one,
+ * the tensors are copied to the host, merged and copied back. Only elements are written, never the gaps between them:
+ * another thread may own those.
  */
 #include "plan.h"
 

@@ -39,7 +39,7 @@ typedef struct fxa__cache {
     fxa__lock lock;
     fxa__lru lru;
     uint64_t hits, misses, builds, evictions;
-    uint64_t bytes; /* of finished code in the table */
+    uint64_t bytes; /* total size of the finished code in the table */
     uint64_t max_plans, max_bytes;
 } fxa__cache;
 
@@ -54,7 +54,8 @@ typedef fxa_status (*fxa__build_fn)(void *user, fxa__code **out, fxa_error *err)
  * themselves, since memory may be short for one caller only. Failures are not cached. */
 fxa_status fxa__cache_get(fxa__cache *cache, const uint8_t key[16], fxa__build_fn build, void *user, fxa__code **out,
                           fxa_error *err);
-/* Adds code that was built elsewhere, with a reference of its own. No effect if the key has code or memory runs out. */
+/* Adds code that was built elsewhere, with a reference of its own. Has no effect if the key has code already or memory
+ * runs out. */
 void fxa__cache_put(fxa__cache *cache, const uint8_t key[16], fxa__code *code);
 /* Return true if this code is cached under the key. fxa__cache_use also counts a hit and a use of the code. */
 bool fxa__cache_holds(fxa__cache *cache, const uint8_t key[16], const fxa__code *code);
@@ -67,7 +68,8 @@ fxa__code *fxa__cache_peek(fxa__cache *cache, const uint8_t key[16]);
 void fxa__cache_set_limits(fxa__cache *cache, uint64_t max_plans, uint64_t max_bytes);
 /* Removes all finished code; does not count as evictions. */
 void fxa__cache_drop(fxa__cache *cache);
-/* Fills the counters of the plan cache: all but refusals, runs, queries and query_hits. */
+/* Fills the fields of *out that the plan cache counts: hits, misses, builds, evictions, plans, bytes, and both
+ * limits. */
 void fxa__cache_count(fxa__cache *cache, fxa_cache_stats *out);
 
 /* ---- Cache of support results (support.c) ------------------------------------------------------------------------ */
@@ -91,7 +93,7 @@ void fxa__support_cache_drop(fxa__support_cache *support);
  * fails or memory runs out. */
 fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
                             fxa_error *err);
-/* Counts n results that the requests returned. */
+/* Adds n to queries and to hits, for n results that the request cache returned. */
 void fxa__support_cache_count(fxa__support_cache *support, size_t n);
 /* Replaces the cached result of p, and of all problems with that code key, by a refusal. */
 void fxa__support_cache_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p,
@@ -107,7 +109,7 @@ struct fxa_context {
     fxa__disk disk;
     atomic_uint_least64_t refusals;     /* plans that no queried engine could make */
     char engine_name[FXA__ENGINE_NAME]; /* FXA_ENGINE of the environment when the context was created, or "" */
-    uint64_t engine_variables;          /* bit i = the variable of engine i was set then */
+    uint64_t engine_variables;          /* bit i = the environment variable of engine i was set at that time */
 };
 _Static_assert(offsetof(fxa_context, head) == 0, "fxa__context_host reads the head at the address of the context");
 
@@ -117,7 +119,7 @@ struct fxa_plan {
     fxa__problem *problem;
     fxa__code *code;
     fxa__pool *pool;         /* the host's, for engines with threads; else NULL */
-    size_t engine_workspace; /* without the part of an index check */
+    size_t engine_workspace; /* workspace of the engine alone, without that of the index check */
     size_t workspace;        /* result of fxa_plan_workspace */
     bool deterministic;
     double constants[FXA__MAX_CONSTANTS]; /* scalar constants that the code does not contain (engine.h) */
@@ -133,7 +135,7 @@ fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem 
                               uint8_t key[16], fxa_error *err);
 
 /* With asserts: checks the red zones of a workspace after a run (base/carve.h). `workspace` is the workspace, or a copy
- * in host memory at a multiple of 256; it was filled with poison before the run. */
+ * in host memory at a multiple of 256; the workspace was filled with poison before the run. */
 void fxa__plan_zones(const fxa_plan *plan, const void *workspace);
 
 /* Makes the plan of p on an engine, through the plan cache. Returns E_UNSUPPORTED with the reason if the engine refuses

@@ -27,9 +27,10 @@
  * therefore validated like a caller's and the code by its engine, and loaded code has its own cache key, so it serves
  * only plans loaded from the same bytes.
  *
- * Compatibility: another format, a library of another major or minor version, and an unknown engine give E_VERSION. So
- * does an engine of another version or identity, whose plan would have another key and perhaps other results, unless
- * the flag FXA_LOAD_REBUILD is set: then the plan is compiled again and gets the key of the present engine.
+ * Compatibility: loading fails with E_VERSION for another format, a library of another major or minor version, or an
+ * unknown engine. It also fails with E_VERSION if the engine here has another version or identity, since the plan would
+ * have another key and perhaps other results. With the flag FXA_LOAD_REBUILD the plan is then compiled again instead,
+ * and gets the key of the engine here.
  */
 #include "../base/blake2s.h"
 #include "../base/float_state.h"
@@ -267,7 +268,7 @@ static fxa_status bytes_make_plan(fxa_context *ctx, const uint8_t *data, const b
     const bytes_section *s = &h->section[1];
     fxa__reader code = {.data = data + (has_code ? s->offset : 0), .size = (size_t)s->size};
     fxa_status status = fxa__plan_make(ctx, p, instance, has_code ? &code : NULL, out, err);
-    if (status == FXA_E_VERSION && has_code && (flags & FXA_LOAD_REBUILD)) /* reported by the engine about the code */
+    if (status == FXA_E_VERSION && has_code && (flags & FXA_LOAD_REBUILD)) /* the engine rejects the saved code */
         status = fxa__plan_make(ctx, p, instance, NULL, out, err);
     if (status == FXA_E_UNSUPPORTED) atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
     return status;

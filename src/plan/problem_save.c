@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problem bytes: a problem serialized for compilers and caches that move it from where it is described to where it
- * runs, possibly in another process. Format 1:
+ * Problem bytes: a serialized problem. Graph compilers and their caches store it where a program is compiled and read
+ * it where the program runs, possibly in another process. Format 1:
  *
  *     offset  size  contents
  *          0     8  magic: "FXAPROB" and a zero byte
@@ -11,7 +11,7 @@
  *          -     -  the problem, written by fxa__problem_write, up to the end
  *
  * The bytes contain the problem only, no code and no engine's key. Like plan bytes (plan_save.c) they are not trusted.
- * A target is not included: plans are made where they run.
+ * A target is not included, because the plan is made on the machine that runs it.
  */
 #include "../base/blake2s.h"
 #include "../base/float_state.h"

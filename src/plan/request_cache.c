@@ -43,7 +43,8 @@ static void request_add_text(fxa__request_key *key, bool *fits, const char *text
     request_add(key, fits, text, n);
 }
 
-/* Adds the hash of a program, which covers names and types, and the default values of its params, which it does not. */
+/* Adds the hash of a program, which covers names and types, and the default values of its params, which the hash does
+ * not cover. */
 static void request_add_program(fxa__request_key *key, bool *fits, const fxa_program *program) {
     request_add_number(key, fits, program != NULL);
     if (!program) return;
@@ -80,7 +81,8 @@ static void request_digest(fxa__request_key *key) {
     memcpy(key->digest, out, sizeof out);
 }
 
-/* Completes the key; if it does not fit, the request gets none. */
+/* Computes the digest of a complete key. If the key does not fit, sets its size to 0, so that the request is not
+ * cached. */
 static void request_close(fxa__request_key *key, bool fits) {
     if (fits)
         request_digest(key);
@@ -164,7 +166,7 @@ void fxa__request_cache_end(fxa__request_cache *requests) {
     fxa__lock_destroy(&requests->lock);
 }
 
-/* Returns the entry of a key and marks it as used, NULL = none. Called under the lock. */
+/* Returns the entry of a key and marks it as used; NULL if there is none. Called under the lock. */
 static request_entry *request_find(fxa__request_cache *requests, const fxa__request_key *key) {
     request_entry *entry = (request_entry *)fxa__lru_find(&requests->lru, key->digest);
     bool same = entry && entry->key_size == key->size && memcmp(entry->key, key->data, key->size) == 0;
@@ -173,7 +175,7 @@ static request_entry *request_find(fxa__request_cache *requests, const fxa__requ
     return entry;
 }
 
-/* Returns a new entry without a result; NULL without a key or memory. */
+/* Returns a new entry without a result; NULL if the key is empty or memory runs out. */
 static request_entry *request_entry_make(fxa__request_cache *requests, const fxa__request_key *key) {
     size_t size = sizeof(request_entry) + key->size;
     request_entry *entry = key->size ? fxa__alloc(requests->host, size) : NULL;
@@ -200,7 +202,7 @@ static void request_keep(fxa__request_cache *requests, request_entry *entry) {
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
-/* Does nothing if the cache has evicted no code since the last call. */
+/* Does nothing if the plan cache has evicted no code since the last sweep. */
 void fxa__request_cache_sweep(fxa_context *ctx) {
     fxa__request_cache *requests = &ctx->requests;
     fxa__lru_node *garbage = NULL;

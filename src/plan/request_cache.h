@@ -47,12 +47,13 @@ void fxa__request_cache_drop(fxa__request_cache *requests);
 
 /* Makes the key of a request about a problem. Does not validate it. */
 void fxa__request_key_problem(fxa__request_key *key, fxa__request_kind question, const fxa_problem *problem);
-/* `more` is anything else that the result depends on. */
+/* Makes the key of a request that consists of bytes. `more`: one more number that the result depends on (load flags or
+ * device ordinal). */
 void fxa__request_key_bytes(fxa__request_key *key, fxa__request_kind question, int64_t more, const void *bytes,
                             size_t size);
 
-/* Returns a reference to the plan of that request, or NULL. Counts as a hit of the plan cache and as a use of the code.
- * */
+/* Returns a reference to the plan stored for the request, or NULL. Counts as a hit of the plan cache and as a use of
+ * the code. */
 fxa_plan *fxa__request_cache_plan(fxa_context *ctx, const fxa__request_key *key);
 /* Drops plans whose code was evicted from the plan cache, so that plans here cannot exceed the cache's limits. */
 void fxa__request_cache_sweep(fxa_context *ctx);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Runs plans: checks the arguments and calls the engine. fxa_plan_run allocates no memory and takes no lock.
- * fxa_attention adds a plan from the cache and a workspace, and on a device copies to it and back (stage.c).
+ * fxa_attention takes the plan from the cache and allocates the workspace; for a device it also copies the data there
+ * and back (stage.c).
  */
 #include "../base/float_state.h"
 #include "../base/poison.h"
@@ -35,7 +36,7 @@ static fxa_status run_retain_in_graph(const fxa_plan *plan, const fxa__bound_arg
 }
 
 /* With asserts, on the host: fills the workspace with poison before a run; run_check_zones checks its red zones
- * afterwards. The owner of a device workspace does both for it (stage.c). */
+ * afterwards. For a workspace on a device, stage.c does both. */
 static void run_poison(const fxa_plan *plan, const fxa__bound_args *bound) {
     (void)plan, (void)bound;
 #if FXA_ASSERT

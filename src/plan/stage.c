@@ -25,7 +25,7 @@ typedef struct stage_range {
      * */
     char *device;
     void *memory; /* the allocation that contains `device` */
-    char *result; /* for written ranges: buffer for the results */
+    char *result; /* buffer in host memory for the results of a written range; else NULL */
 } stage_range;
 
 #define STAGE_ALIGN 256
@@ -79,7 +79,7 @@ static void stage_collect(stage *s, const fxa__run_region_list *list) {
     s->n = joined;
 }
 
-/* Returns the range that contains a region, NULL if the run does not use it. */
+/* Returns the range that contains a region; NULL if the region is not copied. */
 static const stage_range *stage_find(const stage *s, const fxa__run_region *t) {
     int64_t first, end;
     if (!stage_is_copied(t) || !fxa__region_addresses(&t->region, &first, &end)) return NULL;
@@ -230,7 +230,7 @@ static fxa_status stage_run(stage *s, const fxa_args *args, fxa_error *err) {
     checked.workspace = NULL;
     FXA_TRY(fxa__bound_args_make(plan->problem, &checked, 0, true, s->views, &bound, err));
     fxa__progress progress = {.fn = bound.progress_fn, .user = bound.progress_user, .total = 1};
-    checked.progress = NULL; /* progress reports the end after the copies result */
+    checked.progress = NULL; /* the end is reported only after the results are copied */
     const fxa__run_region_list list = {&plan->problem->in, &checked, 0};
     s->args = checked;
     if (stage_memory(s)->begin) FXA_TRY(stage_memory(s)->begin(stage_self(s), s->args.stream, err));

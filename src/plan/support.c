@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Support queries and their cache. A result is cached under the plan key of (problem, engine), the key that a plan made
- * from it gets, so the queried problem is the one that runs. Refusals are cached with their reason like other results.
- * Refusals by a compiler are also cached under the code key, since they apply to every problem with that code. Two
- * threads may query an engine about the same problem at once; the first result is cached.
+ * Support queries and their cache. A result is cached under the plan key of (problem, engine). A plan of that problem
+ * has the same key, so a result always refers to the problem that runs. Refusals are cached with their reason like
+ * other results. Refusals by a compiler are also cached under the code key, since they apply to every problem with that
+ * code. Two threads may query an engine about the same problem at once; the first result is cached.
  */
 #include "../base/float_state.h"
 #include "../base/num.h"
@@ -74,7 +74,7 @@ static void support_store(fxa__support_cache *cache, const uint8_t key[16], cons
     fxa__lock_take(&cache->lock);
     support_entry *old = (support_entry *)fxa__lru_find(&cache->lru, key);
     if (old && !answer->supported) old->answer = *answer;
-    if (!old && entry) { /* without memory the engine is queried again later */
+    if (!old && entry) { /* if memory runs out, nothing is cached and a later call queries the engine again */
         memcpy(entry->node.key, key, 16);
         entry->answer = *answer;
         fxa__lru_insert(&cache->lru, &entry->node);
@@ -174,7 +174,7 @@ void fxa__support_cache_refuse(fxa_context *ctx, const fxa__instance *instance, 
     support_store(&ctx->support, key, &no);
     support_store(&ctx->support, code_key, &no);
     atomic_fetch_add(&ctx->support.refusals, 1);
-    fxa__request_cache_drop(&ctx->requests); /* it may contain an acceptance */
+    fxa__request_cache_drop(&ctx->requests); /* the request cache may contain an acceptance of this problem */
 }
 
 void fxa__support_cache_count(fxa__support_cache *cache, size_t n) {
@@ -268,7 +268,7 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     fxa__problem_release(p);
     if (status != FXA_OK) return status;
     if (n <= capacity && lasts) fxa__request_cache_store_support(ctx, &key, reports, n);
-    /* refused during this query: stored reports are stale */
+    /* a compiler refused a problem during this query, so stored reports may be stale */
     if (atomic_load(&ctx->support.refusals) != refusals) fxa__request_cache_drop(&ctx->requests);
     *count = n;
     return fxa__ok(err);
