@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Features from cpuid on x86-64; on other machines those that the architecture guarantees.
+ * Reads features with cpuid on x86-64. On other machines, reports the features that the architecture guarantees.
  */
 #include "cpu_features.h"
 
@@ -44,7 +44,8 @@ fxa__cpu_features fxa__cpu_features_of(const fxa__cpu_answers *m) {
     return f;
 }
 
-/* A missing leaf leaves zeroes. xgetbv exists only if cpuid reports it. */
+/* Returns the features of this machine. A leaf that cpuid lacks is read as zeroes, and xgetbv is executed only if cpuid
+ * reports it. */
 fxa__cpu_features fxa__cpu_features_get(void) {
     fxa__cpu_answers m = {.saved = 0};
     __get_cpuid(0, &m.leaf0.a, &m.leaf0.b, &m.leaf0.c, &m.leaf0.d);

@@ -22,14 +22,14 @@ typedef enum fxa__cpu_vendor { FXA__CPU_OTHER, FXA__CPU_INTEL, FXA__CPU_AMD } fx
 typedef struct fxa__cpu_features {
     uint32_t flags;
     fxa__cpu_vendor vendor;
-    uint32_t family, model; /* x86: family and model as vendors count them, extended bits included; 0 elsewhere */
+    uint32_t family, model; /* x86: family and model number, extended bits included; other machines: 0 */
 } fxa__cpu_features;
 
 fxa__cpu_features fxa__cpu_features_get(void);
 
 #if defined(__x86_64__)
-/* Raw answers of a machine to cpuid (zeroes for missing leaves) and xgetbv. Separate from their interpretation, so that
- * tests can use answers of other machines. */
+/* Raw results of cpuid (zeroes for missing leaves) and of xgetbv. They are separate from their interpretation, so that
+ * tests can pass the results of other machines. */
 typedef struct fxa__cpuid_leaf {
     uint32_t a, b, c, d;
 } fxa__cpuid_leaf;

@@ -10,10 +10,10 @@
 
 #include <stddef.h>
 
-/* Functions for copies between host and device. `stream` is that of a run. */
+/* Functions for memory and copies of a device. `stream`: the stream of the run. */
 typedef struct fxa__memory {
-    /* Called before all others: returns FXA_OK if a call that waits may copy data on the stream at present (it may not
-     * while it is captured). NULL: always. */
+    /* Called before all others. Returns FXA_OK if the caller may copy data on the stream and wait for it, which fails
+     * while the stream is being captured into a CUDA graph. NULL: always possible. */
     fxa_status (*begin)(void *self, void *stream, fxa_error *err);
     /* size > 0; the memory is aligned to 256 bytes */
     fxa_status (*alloc)(void *self, size_t size, void **out, fxa_error *err);

@@ -15,8 +15,8 @@
 typedef void (*dl_function)(void);
 _Static_assert(sizeof(dl_function) == sizeof(void *), "what dlsym gives is kept as a pointer to a function");
 
-/* Reasons why each name cannot be used; those that do not fit are left out. The system's message usually starts with
- * the name, which is then not repeated. */
+/* Text with the reason why each name cannot be used; reasons that do not fit are left out. If the system's message
+ * starts with the name, the name is not repeated. */
 typedef struct dl_reasons {
     char text[sizeof((fxa_error *)0)->text];
     size_t at;
@@ -45,7 +45,8 @@ static bool dl_fill(void *library, const char *name, const fxa__dl_spec *spec, c
 }
 
 #ifdef RTLD_NOLOAD
-/* Returns a library that the process has loaded already: a second copy would not share its state. */
+/* Returns a handle of a library that the process has loaded already, NULL if none fits. A second copy of the library
+ * would not share its state. */
 static void *dl_find_loaded(const fxa__dl_spec *spec, void *table, size_t table_size) {
     for (const char *const *name = spec->names; *name; name++) {
         dl_reasons unused = {.at = 0};

@@ -33,10 +33,10 @@ typedef struct fxa__dl_spec {
  * Fails with E_UNAVAILABLE and the reason for each name; the table is then all 0, *handle is NULL and nothing stays
  * loaded. */
 fxa_status fxa__dl_open(const fxa__dl_spec *spec, void *table, size_t table_size, void **handle, fxa_error *err);
-/* Unloads the library, whose functions are then invalid. NULL is accepted. */
+/* Unloads the library; its functions must not be called afterwards. NULL is accepted. */
 void fxa__dl_close(void *handle);
-/* Writes the folder from which a function's library was loaded, or that of this library or the program that contains
- * it. Returns false if it is unknown. */
+/* Write the folder of the library that contains `function`, and of this library (or of the program that it is linked
+ * into). Return false if the folder is unknown. */
 bool fxa__dl_folder_of(void (*function)(void), char *out, size_t capacity);
 bool fxa__dl_own_folder(char *out, size_t capacity);
 

@@ -79,9 +79,9 @@ double fxa__bf16_to_f64(uint16_t bits) {
     return x;
 }
 
-/* Returns exponent and fraction of |x| in a format with `fraction` bits and that bias, rounded to nearest even. A carry
- * out of the fraction correctly increments the exponent. Computed in ints, so that flushing of subnormals in the
- * processor has no effect. */
+/* Returns the exponent and fraction bits of |x| in a float format with `fraction` fraction bits and exponent bias
+ * `bias`, rounded to nearest even. A carry out of the fraction correctly increments the exponent. Computed in ints, so
+ * that flushing of subnormals in the processor has no effect. */
 static uint64_t dtype_round(double x, int fraction, int bias) {
     const uint64_t one = (uint64_t)1 << 52;
     uint64_t bits;
@@ -111,7 +111,8 @@ uint16_t fxa__f64_to_bf16(double x) { return dtype_narrow(x, 7, 127); }
 
 /* ---- 8-bit floats ------------------------------------------------------------------------------------------------ */
 
-/* Codes that are infinity and NaN in other formats are numbers in e4m3, except for one NaN per sign. */
+/* Converts e4m3. Codes with the largest exponent, which are infinity and NaN in other formats, are numbers in e4m3,
+ * except one NaN per sign. */
 double fxa__e4m3_to_f64(uint8_t bits) {
     double sign = bits & 0x80 ? -1.0 : 1.0;
     int exponent = bits >> 3 & 15, fraction = bits & 7;

@@ -33,7 +33,7 @@ void fxa__text_cut(char *text, size_t room) {
     static const char more[] = "...";
     size_t most = room - sizeof more - 1, n = most;
     while (n > most / 2 && text[n] != ' ') n--;
-    bool word = text[n] == ' '; /* a word of half that length, such as a path, is cut inside */
+    bool word = text[n] == ' '; /* a very long word, such as a path, is cut inside the word */
     if (!word) n = most;
     while (n > 0 && !fxa__utf8_begins(text[n])) n--;
     (void)snprintf(text + n, room - n, "%s%s", word ? " " : "", more);

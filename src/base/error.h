@@ -15,7 +15,7 @@
 #define FXA__PRINTF(text, first)
 #endif
 
-/* Ends a text that was cut at text[room - 1] before a word, with "...". */
+/* Replaces the end of a text that was cut off at text[room - 1] by "...", if possible between two words. */
 void fxa__text_cut(char *text, size_t room);
 
 /* Sets status and text, clears the position, and returns the status. err may be NULL. A text that does not fit ends in

@@ -3,10 +3,12 @@
  * Floating point state: rounding mode, flushing of denormals, trapped exceptions. Results must not depend on the
  * caller's state, so every public function with arithmetic starts with FXA__FLOAT_SCOPE (lint.py lists those without)
  * and runs in the default state: round to nearest, denormals kept, nothing trapped. Kernels run in FXA__FLOAT_FLUSH
- * (pool.c): the same with denormals flushed, which cost hundreds of cycles on some machines.
+ * (pool.c): the same state, except that denormals are flushed to 0, because arithmetic with denormals takes hundreds of
+ * cycles on some machines.
  *
- * fxa__float_leave restores what fxa__float_enter found, exception flags included. Most callers are in the default
- * state with all flags of arithmetic set already; then both functions only read the state, in a few cycles.
+ * fxa__float_leave restores what fxa__float_enter found, exception flags included. In most callers the state is the
+ * default and all exception flags of arithmetic are already set. Both functions then only read the state, in a few
+ * cycles.
  */
 #ifndef FXA_BASE_FLOAT_STATE_H
 #define FXA_BASE_FLOAT_STATE_H

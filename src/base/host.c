@@ -78,7 +78,7 @@ _Bool fxa__host_release_not_last(fxa__host *host) {
     return false;
 }
 
-/* Two threads may both create a pool; the second one is destroyed before it is used. */
+/* If two threads create a pool at the same time, the second pool is destroyed before it is used. */
 fxa_status fxa__host_pool(fxa__host *host, fxa__pool **out, fxa_error *err) {
     *out = atomic_load(&host->pool);
     if (*out) return FXA_OK;

@@ -12,7 +12,7 @@
 
 #include <stdatomic.h>
 
-/* Object that the host keeps until its end: the first member of a larger struct. */
+/* Object that lives as long as the host. It is the first member of a larger struct. */
 typedef struct fxa__tenant {
     struct fxa__tenant *next;
     void (*end)(fxa__host *host, struct fxa__tenant *tenant); /* frees the object, when nothing else uses the host */
@@ -23,7 +23,7 @@ struct fxa__host {
     atomic_uint_least64_t runs; /* number of fxa_plan_run calls, for fxa_cache_get_stats */
     fxa_alloc_fn alloc;
     void *user;
-    int32_t width; /* maximum workers of a run (pool.h); constant after the first object is made */
+    int32_t width; /* maximum workers of a run (pool.h); constant from the first program or plan on */
     fxa_parallel_fn parallel;
     void *parallel_user;
     _Atomic(fxa__pool *) pool;      /* NULL until fxa__host_pool makes it */

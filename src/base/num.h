@@ -18,7 +18,7 @@
 #error "fxattn needs exact f32 and f64, FLT_EVAL_METHOD 0: cmake/machine.cmake has the flags of each compiler"
 #endif
 
-/* Return false on overflow; *out is then unspecified. */
+/* These functions return false on overflow; *out is then unspecified. */
 static inline bool fxa__add_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_add_overflow(a, b, out); }
 static inline bool fxa__mul_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline bool fxa__add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Poison: contents of a workspace before a run in builds with asserts (invariant.h). A read of memory that was not
- * written changes the results: as f64, f32, f16 and bf16 it is NaN, as an int 2146533361, as a bool true. Red zones
- * that still hold it after a run were not written (carve.h).
+ * Poison: contents of a workspace before a run in builds with asserts (invariant.h). If a run reads memory that it has
+ * not written, its results change: poison is NaN as f64, f32, f16 and bf16, 2146533361 as an int, and true as a bool. A
+ * red zone that still holds poison after a run was not written (carve.h).
  */
 #ifndef FXA_BASE_POISON_H
 #define FXA_BASE_POISON_H

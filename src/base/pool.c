@@ -191,7 +191,7 @@ void fxa__pool_run(fxa__pool *pool, void *user, int32_t width, fxa__task_fn fn, 
     }
     pool->fn = fn;
     pool->arg = arg;
-    atomic_store(&pool->done, 1); /* the caller's own worker, which is done before the caller checks */
+    atomic_store(&pool->done, 1); /* worker 0, the caller, counts as done: it finishes before `done` is read */
     atomic_store(&pool->tickets, POOL_NEXT + (unsigned)width);
     pool_threads_wake(pool);
     pool_call(fn, arg, 0);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Progress of a run for the caller's fxa_progress_fn. fxa_plan_run makes one if the caller has such a function, else
- * the pointer is NULL. Engines set the number of parts and add completed ones, from any thread. Each call tests the
- * pointer, so parts are tiles or rows, not pairs.
+ * Progress of a run for the caller's fxa_progress_fn. fxa_plan_run creates an fxa__progress if the caller passes such a
+ * function; else bound->progress is NULL. Engines set the number of parts and add completed ones, from any thread. Each
+ * call tests the pointer, so parts are tiles or rows, not pairs.
  *
- * One additional part stands for the work after all parts (joining, storing sums), so that the total is reported only
- * at the very end.
+ * The total contains one additional part for the work after all others (joining and storing sums), so that done ==
+ * total is reported only at the end.
  */
 #ifndef FXA_BASE_RUN_PROGRESS_H
 #define FXA_BASE_RUN_PROGRESS_H

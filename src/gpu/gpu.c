@@ -156,7 +156,7 @@ void fxa__gpu_leave(const fxa__gpu *gpu) {
 
 /* ---- Pointers and streams ---------------------------------------------------------------------------------------- */
 
-/* Memory unknown to CUDA has type 0. One call of the driver returns all three attributes. */
+/* Memory that CUDA does not know has type 0. One driver call returns all three attributes of the pointer. */
 fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *name, const void *ptr, fxa_error *err) {
     int attributes[] = {GPU_POINTER_TYPE, GPU_POINTER_MANAGED, GPU_POINTER_ORDINAL};
     unsigned type = 0, managed = 0;

@@ -121,22 +121,24 @@ fxa_status fxa__gpu_copy_to(const fxa__gpu *gpu, void *device, const void *from,
 fxa_status fxa__gpu_copy_from(const fxa__gpu *gpu, void *to, const void *device, size_t size, void *stream,
                               fxa_error *err);
 fxa_status fxa__gpu_wait(const fxa__gpu *gpu, void *stream, fxa_error *err);
-/* These functions as a table, for engines whose instance begins with the fxa__gpu. */
+/* Table of the memory functions above, for engines whose instance begins with an fxa__gpu. */
 extern const fxa__memory fxa__gpu_memory;
 /* Waits until all work of the context has ended. */
 void fxa__gpu_wait_all(const fxa__gpu *gpu);
-/* Call between enter and leave, which the checks of a run share. Fails with E_BINDING unless the pointer is memory of
- * this device, or host memory that the device maps (managed, pinned). */
+/* Requires that the device's context is current; one fxa__gpu_enter and fxa__gpu_leave enclose all checks of a run.
+ * Fails with E_BINDING unless the pointer is memory of this device, or host memory that the device maps (managed,
+ * pinned). */
 fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *name, const void *ptr, fxa_error *err);
-/* Call between enter and leave. Fails with E_BINDING if the stream is being captured into a CUDA graph and `capturing`
- * is false. Call it before anything that invalidates a capture (allocating, waiting). */
+/* Requires that the device's context is current. Fails with E_BINDING if the stream is being captured into a CUDA graph
+ * and `capturing` is false. It must be called before anything that invalidates a capture (allocating, waiting). */
 fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool capturing, fxa_error *err);
 /* If the stream is being captured, arranges that drop(what) is called when the graph and its executables are destroyed,
  * by a thread that may not call the driver, and sets *tied to true. Drivers older than 11.3 cannot do this: *tied stays
  * false. */
 fxa_status fxa__gpu_tie(const fxa__gpu *gpu, void *stream, void (*drop)(void *what), void *what, bool *tied,
                         fxa_error *err);
-/* Between these two calls, allocations on this thread do not invalidate captures in progress, of any thread. */
+/* Between fxa__gpu_capture_allow and fxa__gpu_capture_restore, allocations on this thread do not invalidate captures
+ * that any thread has in progress. *before receives the mode to restore. */
 fxa_status fxa__gpu_capture_allow(const fxa__gpu *gpu, int *before, fxa_error *err);
 fxa_status fxa__gpu_capture_restore(const fxa__gpu *gpu, int before, fxa_error *err);
 /* Runs work that is independent of the caller's streams: creates a stream, calls begin(user, stream) with the device's

@@ -8,8 +8,8 @@
 #include <limits.h>
 #include <string.h>
 
-/* Values of keys: an int from a minimum on, three such ints, or a string. Every device from sm_50 on has at least
- * DESCRIPTION_SHARED bytes of shared memory. */
+/* Kinds of values: an int that is at least a minimum, three such ints, or a string. Every device from sm_50 on has at
+ * least DESCRIPTION_SHARED bytes of shared memory. */
 enum { DESCRIPTION_TEXT = -1, DESCRIPTION_MOST_TEXT = 1 << 16, DESCRIPTION_WARP = 32, DESCRIPTION_SHARED = 48 << 10 };
 
 /* Values that come from other calls of the driver than cuDeviceGetAttribute. */
@@ -116,7 +116,7 @@ static bool description_value(description_reader *r, int key) {
     return ok;
 }
 
-/* Returns true at a character that may follow a value. */
+/* Returns true if the next character may follow a value. */
 static bool description_is_between(description_reader *r) {
     description_skip(r);
     return *r->at == ',' || *r->at == '}';

@@ -44,8 +44,8 @@ typedef struct fxa__gpu_module {
 fxa_status fxa__gpu_module_open(const fxa__gpu *gpu, fxa__gpu_module *module, fxa_error *err);
 void fxa__gpu_module_close(const fxa__gpu *gpu, const fxa__gpu_module *module);
 
-/* Helper kernels of an engine's instance: loaded at first use and freed with the instance. Loading does not invalidate
- * captures of other threads. */
+/* Loads the helper kernels of an engine's instance, unless they are loaded already. They are freed with the instance.
+ * Loading does not invalidate captures of other threads. */
 fxa_status fxa__gpu_helpers_load(fxa__gpu *gpu, fxa_error *err);
 /* Returns the loaded helper kernels, NULL before fxa__gpu_helpers_load. */
 const fxa__gpu_module *fxa__gpu_helpers(const fxa__gpu *gpu);
@@ -61,8 +61,8 @@ typedef struct fxa__gpu_dim {
 int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsigned threads, unsigned shared_bytes,
                    bool early, void *stream, void **params);
 
-/* Launches a helper kernel with the device's context current. work: number of elements, or of rows for kernels that use
- * a block for each. */
+/* Launches a helper kernel with the device's context current. work: number of elements; for kernels that use one block
+ * per row, number of rows. */
 fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, fxa__gpu_kernel kernel,
                            const fxa__gpu_args *args, int64_t work, void *stream, fxa_error *err);
 

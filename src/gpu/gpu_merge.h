@@ -8,8 +8,9 @@
 #include "gpu_launch.h"
 
 /* Implements fxa__engine.merge. self: an instance whose first member is its fxa__gpu. The caller has checked the
- * arguments, except that the pointers are memory of the device: this function checks that (E_BINDING).
- * Asynchronous on args->stream, which may be captured; only the first call may not, because it loads the kernels. */
+ * arguments except the pointers: this function fails with E_BINDING unless they are memory of the device.
+ * The merge is asynchronous on args->stream. The stream may be in graph capture, except in the first call, which loads
+ * the kernels. */
 fxa_status fxa__gpu_merge(void *self, const fxa_merge_args *args, fxa_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds and calls NVRTC: see gpu_nvrtc.h. It is searched in the order of gpu_search.h, with FXA_NVRTC_PATH as the
- * folder. NVRTC may be called by several threads at the same time with different programs.
+ * Finds and calls NVRTC: see gpu_nvrtc.h. NVRTC is searched in the order of gpu_search.h; the environment variable
+ * FXA_NVRTC_PATH names the folder. NVRTC may be called by several threads at the same time with different programs.
  */
 #include "gpu_nvrtc.h"
 

@@ -28,7 +28,7 @@ typedef struct fxa__gpu_wanted {
 
 typedef struct fxa__gpu_search {
     char path[FXA__SEARCH_FOLDERS * FXA__SEARCH_FILES][FXA__SEARCH_PATH];
-    const char *names[(FXA__SEARCH_FOLDERS + 1) * FXA__SEARCH_FILES + 1]; /* for a fxa__dl_spec */
+    const char *names[(FXA__SEARCH_FOLDERS + 1) * FXA__SEARCH_FILES + 1]; /* names for fxa__dl_spec.names */
     size_t n;
 } fxa__gpu_search;
 

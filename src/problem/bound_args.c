@@ -14,7 +14,7 @@
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
-/* Returns true if a pointer needs no check: it is not NULL and the run skips pointer checks. */
+/* Returns true if `data` needs no check: it is not NULL and the flag FXA_SKIP_POINTER_CHECKS is set. */
 static bool args_are_unchecked(const fxa_args *args, const void *data) {
     return data && (args->flags & FXA_SKIP_POINTER_CHECKS);
 }
@@ -262,8 +262,8 @@ static fxa_status args_check_workspace(const fxa_args *args, size_t front, size_
     return FXA_OK;
 }
 
-/* Replaces the scalars of args by those in memory, if the problem has them there. On a device the run reads them later.
- * */
+/* Replaces the scalars of args by those in the slots SCALE, SEED and PARAMS, if the problem has SCALARS_IN_MEMORY. On a
+ * device the run reads the slots later, and args gets placeholders (scale NaN, seed 0, no params). */
 static void args_read_scalars(const fxa_problem *p, fxa_args *args, bool host) {
     if (!(p->flags & FXA_SCALARS_IN_MEMORY)) return;
     args->scale = host ? *(const double *)args->slot[FXA_SLOT_SCALE] : NAN;

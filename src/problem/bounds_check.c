@@ -10,7 +10,8 @@
 
 #include <string.h>
 
-/* Limit of node evaluations, and again for the samples: 1 to 2 seconds. Covers 4 million pairs of an 8-node program. */
+/* Limit of node evaluations for the walk over all pairs, and again for the random sample after it: 1 to 2 seconds each.
+ * Covers 4 million pairs of an 8-node program. */
 #define QUERY_BUDGET ((uint64_t)1 << 26)
 enum { QUERY_SAMPLES = 1 << 16, QUERY_ROWS = 2 * FXA_MAX_TENSORS * FXA_MAX_RANK };
 
@@ -64,7 +65,8 @@ static uint64_t query_pairs(const fxa__problem *p, const fxa__bound_args *bound)
     return query_times(pairs, heads);
 }
 
-/* Replaces the counts by estimates from samples. A count from before the budget ended is kept as a lower bound. */
+/* Replaces the counts by estimates from samples. A count of the walk that ran out of budget is a lower bound of the
+ * estimate. */
 static void query_estimate(const fxa__problem *p, const fxa__bound_args *bound, void *memory, query_row *rows,
                            uint64_t all) {
     uint64_t nodes = (uint64_t)p->program->n_nodes + 1, most = QUERY_BUDGET / nodes;

@@ -31,8 +31,8 @@ bool fxa__map_is_identity(const fxa_index_map *map);
  * no map, start position or alignment changes it. */
 uint32_t fxa__identity_inputs(const fxa_problem *p);
 
-/* Returns true if BOTTOM_RIGHT shifts q itself (without a built-in mask to align): the last row is aligned to the last
- * key. */
+/* Returns true if BOTTOM_RIGHT shifts q itself, so that the last row is aligned to the last key. It does so if the
+ * problem has no built-in mask that it would align instead. */
 bool fxa__rows_are_aligned(const fxa_problem *p);
 
 /* Returns the operand with the strides of a slot's rows (Q K V O, their gradients, LSE, row maximum), and sets *d to

@@ -29,8 +29,8 @@ enum { INDEX_LEAF = 64, INDEX_DEPTH = 128, INDEX_RANGE_COST = 8 };
 
 enum {
     INDEX_NEEDED = 1, /* the result needs the node */
-    INDEX_MISSED = 2, /* its value depends on an out-of-bounds load */
-    INDEX_DERIVED = 4 /* the result needs its derivative */
+    INDEX_MISSED = 2, /* the node's value depends on an out-of-bounds load */
+    INDEX_DERIVED = 4 /* the result needs the node's derivative */
 };
 
 typedef struct index_box {
@@ -43,8 +43,8 @@ typedef struct index_work {
     fxa__index_walk *walk;
     const fxa_program *program; /* the program being checked: the score program or bprop */
     bool bprop;
-    fxa__env env, bprop_env; /* of the score program, of bprop */
-    /* of program's tensors; of the mask's tensors */
+    fxa__env env, bprop_env; /* environments of the score program and of bprop */
+    /* ranges: of the tensors of `program`; mask_ranges: of the score program's tensors, which its mask reads */
     fxa_tensor_range ranges[FXA_MAX_TENSORS], mask_ranges[FXA_MAX_TENSORS];
     fxa__val *vals;
     int32_t *loads; /* nodes of loads with indices not proven in bounds */
@@ -330,7 +330,7 @@ static bool index_reads_score(const fxa_program *p, uint8_t *from) {
     return decides;
 }
 
-/* Sets of[i] if an index of a load depends on node i. */
+/* Sets of[i] to 1 for each node i that an index of a load depends on. */
 static void index_mark_operands(const fxa_program *p, uint8_t *of) {
     memset(of, 0, (size_t)p->n_nodes);
     for (int32_t i = p->n_nodes - 1; i >= 0; i--) {
@@ -393,7 +393,7 @@ static void index_program(index_work *w, const fxa_program *program, bool bprop,
     for (int64_t b = 0; b < (by_b ? p->b : 1); b++)
         for (int64_t h = 0; h < (by_h ? p->hq : 1) && !w->stopped; h++) {
             index_set_head(w, b, h);
-            if (w->seq.q_len <= 0 || w->seq.k_len <= 0) break; /* in every head */
+            if (w->seq.q_len <= 0 || w->seq.k_len <= 0) break; /* no pairs in any head */
             index_walk_head(w);
         }
 }

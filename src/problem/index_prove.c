@@ -8,8 +8,8 @@
 #include "index_check.h"
 #include "tiles.h"
 
-/* By node of the checked program: its value in the built program, and the bool "depends on a miss". PROVE_NEVER is
- * false. */
+/* For each node of the checked program: `node`, its value in the built program, and `miss`, the bool "the node depends
+ * on an out-of-bounds load". PROVE_NEVER stands for a constant false. */
 typedef struct prove_values {
     fxa_builder *b;
     const fxa_program *program;
@@ -129,7 +129,7 @@ fxa_status fxa__index_prove(fxa__host *host, const fxa_problem *p, const fxa_pro
     fxa_status status = v.node ? FXA_OK : fxa__fail_memory(err, "a proof that indices are inside");
     if (status == FXA_OK) {
         v.miss = v.node + n;
-        fxa_error too_large; /* unproven in that case */
+        fxa_error too_large; /* a program that is too large counts as unproven */
         if (fxa__builder_import(v.b, program, v.node)) prove_fill(&v);
         if (fxa_builder_finish(v.b, &misses, &too_large) == FXA_OK) {
             fxa_tile_bounds box;

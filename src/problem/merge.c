@@ -126,7 +126,7 @@ fxa_status fxa__merge_args_read(const fxa_merge_args *args, fxa_merge_args *out,
     return merge_check(out, region, err);
 }
 
-/* A size of 0 leaves no element, and the other sizes unbounded. */
+/* If h or s is 0 there are no elements, but b may be huge: the loop over b is then skipped. */
 void fxa__merge_tensors(const fxa_merge_args *a) {
     bool rows = a->h > 0 && a->s > 0;
     for (int64_t b = 0; rows && b < a->b; b++)

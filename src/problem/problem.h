@@ -24,7 +24,7 @@ typedef struct fxa__problem {
     /* The user's backward program after the same replacement. NULL: gradients come from the derivative of `program`. */
     fxa_program *bprop;
     bool f64;            /* true if q is f64: arithmetic and programs run in f64 */
-    bool indices_proven; /* true if FXA_BOUNDS_CHECK is set and every index is proven in bounds: runs check nothing */
+    bool indices_proven; /* true if FXA_BOUNDS_CHECK is set and every index is proven in bounds: runs check no index */
     /* Hash of everything but the engine's name and the target, which are part of the engine's identity. */
     uint8_t key[16];
 } fxa__problem;

@@ -73,7 +73,8 @@ static void write_captures(fxa__writer *w, const fxa_capture *captures, size_t n
     }
 }
 
-/* Without geometry the bytes do not show whether a map's base shifts q, on which code that reads q_row depends. */
+/* Writes which inputs equal q and k. Without geometry the other bytes do not show whether the base of a map shifts q,
+ * but code that reads q_row depends on it. */
 static void write_identity_inputs(fxa__writer *w, const fxa_problem *p, bool geometry) {
     uint32_t stored = fxa__program_storage_inputs(p->program) | fxa__program_storage_inputs(p->bprop);
     if (!geometry && stored) fxa__write_u32(w, stored & fxa__identity_inputs(p));

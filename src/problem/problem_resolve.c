@@ -166,9 +166,9 @@ static bool resolve_is_bounded(const fxa_problem *p) {
 }
 
 /* Checks that rows aligned to the last key still have 32-bit coordinates, and that the distances q - k that a window
- * bounds fit in 32 bits: program ints wrap, so a wrapped mask would keep the wrong pairs. Rows and keys that count from
- * 0 within their own lengths always fit. Start positions, tables and dynamic offsets are known at run time only and
- * wrap. */
+ * bounds fit in 32 bits: program ints wrap, so a wrapped mask would keep the wrong pairs. Coordinates that count from 0
+ * within each sequence always fit. Start positions, tables and dynamic offsets are known only at run time; coordinates
+ * with them wrap. */
 static fxa_status resolve_alignment(const fxa_problem *p, fxa_error *err) {
     int64_t lo, hi, key_lo, key_hi, shift_lo, shift_hi;
     bool own =

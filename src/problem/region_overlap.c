@@ -40,7 +40,7 @@ typedef struct overlap_reach {
 
 typedef struct overlap_memo {
     int64_t rest;
-    /* axes from - 1 and later do not sum to rest; 0 = empty entry */
+    /* axes `from` - 1 and later cannot sum to `rest`; 0 = empty entry */
     int from;
 } overlap_memo;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Table of the scale slots of 8-bit operands; see scales.h. A scale belongs to an operand and a direction: an operand
- * that a pass reads has a descale, one that it writes has a scale and an amax. dS (score gradient times score scale) is
- * not an operand. Its scale and amax are stored in the entries of dO, which has the same dtype and is never written.
+ * Table of the scale slots of 8-bit operands; see scales.h. Each row belongs to an operand: an operand that the pass
+ * reads has a descale, an operand that it writes has a scale and an amax. dS (score gradient times score scale) is not
+ * an operand. Its scale and amax are stored in the entries of dO, which has the same dtype and is never written.
  */
 #include "scales.h"
 

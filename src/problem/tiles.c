@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts tiles by class (empty, full, mixed) without a block mask in memory (R-92). Rectangles of tiles are classified
- * as one and halved while mixed, so the cost grows with the borders between classes, not with the area.
+ * Counts tiles by class (empty, full, mixed) without a block mask in memory. A rectangle of tiles is classified as a
+ * whole and halved while it is mixed, so the cost grows with the length of the borders between classes, not with the
+ * area.
  *
  * Masks inside a score (extract_mask.c) count as masks. Small tiles that range analysis cannot decide, for instance
- * with captured tables, are evaluated pair by pair (tiles_bruteforce.c). If the mask does not depend on q or k, or only
- * on q
- * - k, one tile represents many and only that one is classified.
+ * with captured tables, are evaluated pair by pair (tiles_bruteforce.c). If the mask does not depend on q, does not
+ * depend on k, or depends only on their difference, one tile represents many and only that one is classified.
  *
  * Maps turn a rectangle of local indices into boxes of coordinates: one box for an affine map, one per segment touched.
  * Values known only at run time stay unknown. A table, a dynamic offset or start positions may yield any coordinate.
- * With PADDING or VARLEN q_len and k_len range up to sq and sk, unless the problem fixes them, and rows aligned to the
- * last key shift with them; a tile that the program keeps full still counts as mixed, because a length may cut it.
+ * With PADDING or VARLEN, q_len and k_len range up to sq and sk, unless the problem fixes them. Rows that are aligned
+ * to the last key shift with the lengths. A tile that is full under the program's mask then counts as mixed, because a
+ * length may cut it.
  */
 #include "tiles.h"
 
@@ -31,7 +32,8 @@ static void tiles_shift_rows(const fxa_problem *p, fxa_tile_bounds *box) {
     box->hi[FXA_INPUT_Q] = fits ? (int32_t)hi : INT32_MAX;
 }
 
-/* Sets an axis to the range of base + step * i, i in first..last. The validator ensures that it fits. */
+/* Sets an axis of the box to the range of base + step * i for i in i.first..i.last. fxa__problem_create has checked
+ * that the range fits in 32 bits. */
 static void tiles_set_line(fxa_tile_bounds *box, fxa_input axis, int64_t base, int64_t step, fxa__slice i) {
     int64_t x = base + step * i.first, y = base + step * i.last;
     box->lo[axis] = (int32_t)fxa__min_i64(x, y);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Classifies small tiles by evaluating each pair, where range analysis leaves them mixed (tiles.c). This requires that
- * the mask does not read the score, that all params and tensors are given, and that lengths, positions and coordinates
- * are known before a run.
+ * Classifies small tiles that range analysis calls mixed (tiles.c) by evaluating each pair. This requires that the mask
+ * does not read the score, that all params and tensors are given, and that lengths, positions and coordinates are known
+ * before a run.
  */
 #include "tiles.h"
 
@@ -67,7 +67,8 @@ static bool bruteforce_pair(const fxa__tile_grid *g, int64_t q, int64_t k) {
     return pairs->vals[fxa__program_output(g->program, FXA__OUT_MASK)].i != 0;
 }
 
-/* Starts at the last row: most masks keep more of the past, so both kinds of pairs are found early. */
+/* Starts at the last row, of which most masks keep the most keys, so that a kept and a masked pair are both found
+ * early. */
 fxa_tile_class fxa__tile_bruteforce_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
     bool seen[2] = {false, false};
     if (!g->pairs->vals) return FXA_TILE_MIXED;
