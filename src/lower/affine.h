@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lowering, affine: the affine form of every node of a program (coefficients of the inputs, a constant and a non-affine
- * part; program/linear.h). Engines use the forms to turn `k <= q + c`, `t[q - k]` or the corner of a tile into
- * constants. The form of a single node is computed in src/program, because range analysis and tile counting use it too.
+ * part; program/linear.h). Engines read constants from the forms: the offset c of `k <= q + c`, the coefficients of the
+ * index of `t[q - k]`, the value at the corner of a tile. The form of a single node is computed in src/program, because
+ * range analysis and tile counting use it too.
  */
 #ifndef FXA_LOWER_AFFINE_H
 #define FXA_LOWER_AFFINE_H

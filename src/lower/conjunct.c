@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Splits a mask into conjuncts; see conjunct.h. A walk from the mask down marks the nodes that must be true and those
- * that must be false (`and` of a node that must be true, `or` of one that must be false, `not` of either are split).
- * Every other marked node is a leaf and becomes one or two parts. Each node is visited at most twice, so the time is
- * linear in the program size.
+ * that must be false. An `and` that must be true, an `or` that must be false and every `not` are split further. Every
+ * other marked node is a leaf and becomes one or two parts. Each node is visited at most twice, so the time is linear
+ * in the program size.
  */
 #include "conjunct.h"
 
@@ -140,9 +140,9 @@ static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int
 
 /* ---- Equal on both sides ----------------------------------------------------------------------------------------- */
 
-/* Returns true if y is x with q replaced by k; false after *steps comparisons of nodes. An x that reads q_row has no
- * such y, since q == k does not imply q_row == k_row. Nodes are unique, so subexpressions without q must be the same
- * node. Nodes of equal operation and imm have equally many operands. */
+/* Returns true if y is x with q replaced by k; false also if *steps comparisons of nodes do not suffice. An x that
+ * reads q_row has no such y, since q == k does not imply q_row == k_row. Nodes are unique, so subexpressions without q
+ * must be the same node. Nodes of equal operation and imm have equally many operands. */
 static bool conjunct_swapped(const conjunct_work *w, int32_t x, int32_t y, int *steps) {
     const fxa__node *a = &w->p->nodes[x], *b = &w->p->nodes[y];
     if (!(fxa__linear_reads(&w->forms[x]) & CONJUNCT_Q)) return x == y;
@@ -170,8 +170,8 @@ static bool conjunct_equal(const conjunct_work *w, const fxa__node *n, fxa__part
 
 /* ---- Leaves ------------------------------------------------------------------------------------------------------ */
 
-/* Writes a comparison (or its negation) as parts. Returns how many: 1, 2 (|x| <= y, x == y), or 0 if it has no such
- * form. */
+/* Writes a comparison (or its negation) as parts. Returns the number of parts: 1, 2 (for |x| <= y and x == y), or 0 if
+ * it is none of CAUSAL, WINDOW, LENGTH and EQUAL. */
 static int conjunct_compare(const conjunct_work *w, const fxa__node *n, bool negated, fxa__part *out) {
     bool order = n->op == FXA_OP_LT || n->op == FXA_OP_LE;
     if (fxa__op_info_get(n->op)->sig != FXA__SIG_CMP || w->p->nodes[n->arg[0]].type != FXA_INT) return 0;
@@ -225,7 +225,7 @@ static fxa__part_kind conjunct_by_reads(const conjunct_work *w, int32_t node) {
     return reads & CONJUNCT_Q ? FXA__PART_OTHER : FXA__PART_KEY;
 }
 
-/* Writes the parts of a leaf. Returns how many: 0 for a constant that holds, else 1 or 2. */
+/* Writes the parts of a leaf. Returns the number of parts: 0 for a constant that holds, else 1 or 2. */
 static int conjunct_leaf(const conjunct_work *w, int32_t node, bool negated, fxa__part out[2]) {
     const fxa__node *n = &w->p->nodes[node];
     if (n->op == FXA_OP_CONST && (n->imm != 0) != negated) return 0;
@@ -243,8 +243,8 @@ static int conjunct_leaf(const conjunct_work *w, int32_t node, bool negated, fxa
 
 /* ---- The mask ---------------------------------------------------------------------------------------------------- */
 
-/* Marks the operands of n that must all be true (or false) for n to have the truth value `sense`. Returns false if n is
- * a leaf: no such operands. */
+/* Marks the operands of n that must all be true (or false) for n to have the truth value `sense`. Returns false if n
+ * has no such operands: it is a leaf. */
 static bool conjunct_split(const fxa__node *n, uint8_t sense, uint8_t *marks) {
     uint8_t opposite = sense == CONJUNCT_TRUE ? CONJUNCT_FALSE : CONJUNCT_TRUE;
     if (n->op == FXA_OP_NOT) {

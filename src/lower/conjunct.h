@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lowering, conjunct: splits a mask into parts that must all hold. Engines have cheap forms for most parts (loop
- * bounds, kernel arguments, per-row and per-key operands); the others are evaluated pair by pair.
+ * Lowering, conjunct: splits a mask into parts that must all hold. Engines implement most parts cheaply (loop bounds,
+ * kernel arguments, per-row and per-key operands) and evaluate the others pair by pair.
  *
  * The mask is true exactly where every part is true, for coordinates and lengths from 0 to FXA__MAX_COORDINATE; the
  * exception is fxa__part.needs_small_bound. Notation below, all in 64-bit arithmetic without wrap-around:
@@ -47,8 +47,8 @@ typedef struct fxa__conjuncts {
     bool exact; /* no part is OTHER */
 } fxa__conjuncts;
 
-/* Splits the mask of a SCORE program; no parts: every pair is attended. Returns false if memory ran out. The caller
- * frees *out in either case. */
+/* Splits the mask of a SCORE program into *out. Without parts, every pair is attended. Returns false if memory ran out.
+ * The caller frees *out in either case. */
 bool fxa__lower_conjuncts(fxa__host *host, const fxa_program *p, fxa__conjuncts *out);
 void fxa__lower_conjuncts_free(fxa__host *host, fxa__conjuncts *c);
 const char *fxa__lower_part_name(fxa__part_kind kind); /* "causal", "window", ... */

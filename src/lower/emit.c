@@ -30,7 +30,7 @@ typedef struct emit_dialect {
     const char *hoisted_prefix; /* prefix of hoisted variables */
     const char *args;           /* prefix of members of the arguments */
     const char *fused;          /* function for x * y + z with one rounding; NULL = products are not fused */
-    const char *unfused[3];     /* + - * that the compiler never fuses; NULL = the plain operators */
+    const char *unfused[3];     /* functions for +, -, * that the compiler never fuses; NULL = the operators */
     const char *tanh;           /* function for tanh; NULL = <math.h> */
     const char *trig_prefix;    /* prefix of sin, cos and tan; NULL = <math.h> */
     const char *small_powers;   /* function for products in squares and cubes; NULL = pow of <math.h> */
@@ -238,7 +238,7 @@ static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
     fxa__write_format(w, ")");
 }
 
-/* Returns true for loads of i64, which have a second variable w<node> with all 64 bits: equality compares those. */
+/* Returns true for loads of i64. They have a second variable, w<node>, with all 64 bits, which == and != compare. */
 static bool emit_is_i64_load(const fxa__emit *e, const fxa__node *n) {
     return n->op == FXA_OP_LOAD && e->p->tensors[n->imm].dtype == FXA_I64;
 }
@@ -320,8 +320,8 @@ static fxa__emit_level emit_level_of(const fxa__depend *d) {
     return (fxa__emit_level)levels[fxa__lower_rate(d)];
 }
 
-/* Records that statements of `level`, used for outputs of `kinds`, read a node; it is hoisted if its level is
- * another. */
+/* Records that a statement of `level`, needed for outputs of `kinds`, reads a node. The node is hoisted if it is
+ * computed at another level. */
 static void emit_read(fxa__emit *e, int32_t node, uint8_t level, uint8_t kinds) {
     e->used[node] |= kinds;
     if (e->level[node] != level && fxa__emit_has_statement(e, node)) e->hoisted[node] = 1;

@@ -13,7 +13,7 @@
  *
  *   RUN   none    HEAD  b, h, q_len, k_len, heads    ROW  q    KEY  k    PAIR  score, dscore
  *
- * Loads of i64 are compared in all 64 bits, unless `given` replaces both operands by text: then as 32-bit ints.
+ * Equality of two i64 loads compares all 64 bits; if `given` replaces both loads by text, it compares 32-bit ints.
  *
  * In f32, a sum with a product as operand is one fused multiply-add. The node and its operands alone decide this, so a
  * program's text has the same bits wherever it is placed.
@@ -66,10 +66,10 @@ void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t k
 /* Returns the estimated compile-time cost of these statements per pair (WEIGHT rows of ops.def). Statements of levels
  * ROW and KEY are shared by `pairs` pairs and count 1 / pairs each. */
 int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs);
-/* Writes the statements at level HEAD that compute the bases of loads with based == 2; fxa__lower_emit_hoisted of level
- * HEAD declares their variables. */
+/* Writes the statements of level HEAD that compute the bases of loads whose `base` is 2. fxa__lower_emit_hoisted of
+ * level HEAD declares their variables. */
 void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w);
-/* Returns true if `node` is a load all of whose indices are proven in bounds. */
+/* Returns true if `node` is a load and all its indices are proven in bounds. */
 bool fxa__lower_emit_is_in_bounds(const fxa__emit *e, int32_t node);
 /* Returns true if the load's address can be split into a per-head base and a bounds-checked offset (emit_load.c,
  * "based"): some index varies with the row or key, and not all indices are proven in bounds. */

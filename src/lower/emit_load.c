@@ -25,7 +25,7 @@ static bool emitload_varies(const fxa__emit *e, int32_t node) { return e->level[
 /* Returns true if index d of a load is proven in bounds. */
 static bool emitload_in_bounds(const fxa__emit *e, int32_t node, int d) { return e->in_bounds[node] >> d & 1; }
 
-/* Returns true if every index of a load that varies with row or key is proven in bounds. */
+/* Returns true if all those indices of a load that vary with the row or the key are proven in bounds. */
 static bool emitload_varying_in_bounds(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     for (int d = 0; d < n->n_args; d++)

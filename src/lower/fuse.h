@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lowering, fuse: fuses a score program and its derivative into one program with the outputs of both: new score, mask,
- * derivative by the score, gradients. A backward pass that recomputes scores evaluates it, and subexpressions that
- * value and derivative share (the tanh of a soft cap) are evaluated once. The cpu engine uses it if that saves a
- * transcendental function.
+ * derivative by the score, gradients. A backward pass that recomputes scores evaluates the fused program, so that
+ * subexpressions of both value and derivative (the tanh of a soft cap) are evaluated once. The cpu engine uses it if
+ * that saves a transcendental function.
  */
 #ifndef FXA_LOWER_FUSE_H
 #define FXA_LOWER_FUSE_H

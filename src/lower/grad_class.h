@@ -13,11 +13,11 @@
 #include "depend.h"
 
 typedef enum fxa__grad_kind {
-    FXA__GRAD_ONE,      /* one element for all pairs; always the class of params */
-    FXA__GRAD_HEAD,     /* an element per b, h or (b, h): sums over entire tiles */
-    FXA__GRAD_ROW,      /* an element per row (q or q_row), perhaps b, h: row sums, computed together with dQ */
-    FXA__GRAD_KEY,      /* an element per key (k or k_row), perhaps b, h: column sums, computed with dK and dV */
-    FXA__GRAD_DENSE,    /* indices include q or q_row, and k or k_row: a store per pair, summed over b, h not indexed */
+    FXA__GRAD_ONE,   /* one element for all pairs; always the class of params */
+    FXA__GRAD_HEAD,  /* an element per b, h or (b, h): sums over entire tiles */
+    FXA__GRAD_ROW,   /* an element per row (q or q_row), perhaps b, h: row sums, computed together with dQ */
+    FXA__GRAD_KEY,   /* an element per key (k or k_row), perhaps b, h: column sums, computed with dK and dV */
+    FXA__GRAD_DENSE, /* indices include q or q_row, and k or k_row: a store per pair, a sum over b, h if not indexed */
     FXA__GRAD_DIAGONAL, /* an element per q - k: sums along diagonals */
     FXA__GRAD_SCATTER,  /* any other: the index depends on the score, on data of both q and k, ... */
     FXA__GRAD_KINDS
@@ -27,7 +27,8 @@ typedef struct fxa__grad { /* sets of inputs: bit i is fxa_input i */
     fxa__grad_kind kind;
     uint32_t index; /* inputs that the element depends on; the gradient is summed over all others */
     uint32_t value; /* inputs that the added value depends on */
-    /* Inputs that alone are an index, like q in t[q, 0]: pairs that differ in one never add to the same element. */
+    /* Inputs that are an index by themselves, like q in t[q, 0]. Pairs that differ in such an input never add to the
+     * same element. */
     uint32_t separators;
 } fxa__grad;
 

@@ -11,8 +11,7 @@
 #include "../base/dtype.h"
 #include "../base/num.h"
 
-/* ---- Names of the rules in interval_rules.h
- * -------------------------------------------------------------------------- */
+/* ---- Names of the rules in interval_rules.h --------------------------------------------------------------------- */
 
 #define INTERVAL_INT(ID, value) [FXA_OP_##ID] = "fxa__ints_" #ID,
 #define INTERVAL_BOOL(ID, value) [FXA_OP_##ID] = "fxa__bools_" #ID,
@@ -23,7 +22,8 @@ static const char *const interval_rules[4][FXA_OP_COUNT] = {
     [FXA_BOOL] = {FXA__BOOL_RULES(INTERVAL_BOOL)},
 };
 
-/* Bits of fxa__interval_text.order: the node depends on a load; it is an operand of the mask's conjunction. */
+/* Bits of fxa__interval_text.order. LOADS: the node depends on a load; CONJUNCT: the node is an operand of the mask's
+ * conjunction. */
 enum { INTERVAL_LOADS = 1, INTERVAL_CONJUNCT = 2 };
 
 /* Returns true if the node varies over a tile: it depends on q or k. */
@@ -49,7 +49,8 @@ static bool interval_has_form(const fxa__interval_text *v, int32_t node) {
     return true;
 }
 
-/* Writes the lower or upper bound of a form: each of q and k at the end of the tile that gives it. */
+/* Writes the lower or upper (`largest`) bound of a form over a tile: q0 or q1 in place of q and k0 or k1 in place of k,
+ * chosen by the sign of the coefficient. */
 static void interval_end(const fxa__linear *f, bool largest, fxa__writer *w) {
     fxa__write_format(w, "%lldLL", (long long)f->c);
     for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++) {

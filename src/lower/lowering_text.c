@@ -19,8 +19,7 @@ typedef struct report {
 
 /* ---- Classes ----------------------------------------------------------------------------------------------------- */
 
-/* Sets kept[i] for nodes that an output or a node of another rate reads: values that are computed at a rate and
- * kept. */
+/* Sets kept[i] if node i is an output or a node of another rate reads it, so that its value has to be stored. */
 static void report_mark_kept(const fxa_program *p, const fxa__depend *sets, uint8_t *kept) {
     for (int32_t i = 0; i < p->n_nodes; i++)
         for (int j = 0; j < p->nodes[i].n_args; j++) {

@@ -24,7 +24,7 @@ typedef struct fxa__parameterized {
  * the same bits as those of p. Constants beyond FXA_MAX_PARAMS params stay constants. The caller destroys
  * out->program. */
 fxa_status fxa__lower_parameterize(fxa__host *host, const fxa_program *p, fxa__parameterized *out, fxa_error *err);
-/* Like fxa__lower_parameterize, without the constants whose byte in kept[n_nodes] is set. */
+/* Like fxa__lower_parameterize, but constants whose byte in kept[n_nodes] is 1 stay constants. */
 fxa_status fxa__lower_parameterize_except(fxa__host *host, const fxa_program *p, const uint8_t *kept,
                                           fxa__parameterized *out, fxa_error *err);
 /* Like fxa__lower_parameterize, for at most max_params constants; constants of earlier outputs come first. */

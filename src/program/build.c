@@ -111,7 +111,7 @@ fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x) {
 /* Returns the slot of the hash table that holds the node with this digest, or the free slot for it. */
 static size_t build_slot(const fxa_builder *b, const fxa__digest *digest) {
     uint64_t start;
-    memcpy(&start, digest->byte, sizeof start); /* any 64 bits will do: the slot affects no result */
+    memcpy(&start, digest->byte, sizeof start); /* the digest is the hash; the slot affects no result */
     size_t at = (size_t)start & (b->table_size - 1);
     while (b->table[at] && memcmp(&b->digests[b->table[at] - 1], digest, sizeof *digest) != 0)
         at = (at + 1) & (b->table_size - 1);
@@ -162,8 +162,8 @@ fxa_value fxa_builder_float(fxa_builder *b, double value) {
     fxa__node node = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .f = value};
     const uint64_t inf_bits = UINT64_C(0x7ff0000000000000), nan_bits = UINT64_C(0x7ff8000000000000);
     uint64_t bits;
-    memcpy(&bits, &node.f, sizeof bits); /* no arithmetic: the caller's floating-point state may trap a comparison */
-    if ((bits & INT64_MAX) > inf_bits) bits = nan_bits; /* a single NaN, or equal programs would differ */
+    memcpy(&bits, &node.f, sizeof bits); /* compares as bits: the caller's floating-point state may trap on NaN */
+    if ((bits & INT64_MAX) > inf_bits) bits = nan_bits; /* one NaN for all: equal programs must have equal nodes */
     memcpy(&node.f, &bits, sizeof bits);
     return fxa__builder_intern(b, &node);
 }
@@ -201,8 +201,8 @@ fxa_value fxa_builder_load(fxa_builder *b, int32_t tensor, const fxa_value *inde
     return fxa__builder_intern(b, &node);
 }
 
-/* Returns `value` converted to the type of an output, FXA_FLOAT or FXA_BOOL (mask). Fails b and returns -1 if the
- * program kind has no such output (fits false) or the type cannot be converted. */
+/* Returns `value` converted to the type of an output, FXA_FLOAT or FXA_BOOL (mask). Fails b and returns -1 if `fits` is
+ * false (the program kind has no such output) or the type cannot be converted. */
 static fxa_value build_output(fxa_builder *b, const char *name, bool fits, fxa_type type, fxa_value value) {
     if (!fxa__builder_holds(b, value)) return -1;
     if (!fits)

@@ -45,7 +45,7 @@ struct fxa_builder {
 /* Returns true if b accepts calls: it is not NULL, has not failed and is not finished. Fails a finished builder. */
 bool fxa__builder_ready(fxa_builder *b);
 fxa_value fxa__builder_fail_memory(fxa_builder *b); /* records FXA_E_MEMORY; returns -1 */
-/* Returns true if b is ready and x is a value of it; fails b if x is none. */
+/* Returns true if b is ready and x is one of its values; fails b if x is not. */
 bool fxa__builder_holds(fxa_builder *b, fxa_value x);
 
 /* Returns the value of the node equal to *node, which is stored if it is new; -1 on failure. Its operands must be valid
@@ -54,7 +54,7 @@ fxa_value fxa__builder_intern(fxa_builder *b, const fxa__node *node);
 /* Returns an int or bool constant; -1 on failure. */
 fxa_value fxa__builder_constant(fxa_builder *b, fxa_type type, int32_t value);
 
-/* Returns x cast to `type` if it has another one. Casts widen only: bool -> int -> float. */
+/* Returns x cast to `type`, or x itself if it has that type. Casts only widen: bool -> int -> float. */
 fxa_value fxa__builder_convert(fxa_builder *b, fxa_value x, fxa_type type);
 /* Converts the indices of a load of tensor `slot` to ints, out[rank]. Returns false and fails b if their number or type
  * is wrong. */
@@ -66,7 +66,8 @@ fxa_value fxa__builder_simplify(fxa_builder *b, fxa__node node);
 
 /* Computes the digest of a node whose operands are in b. */
 void fxa__digest_node(const fxa_builder *b, const fxa__node *node, fxa__digest *out);
-/* Computes the hash of a program: declarations sorted by name, outputs in canonical order with the builder's slots. */
+/* Computes the hash of a program. params and tensors must be sorted by name; outputs must be in canonical order and
+ * have slots of the builder. */
 void fxa__digest_program(const fxa_builder *b, const fxa__decl *params, const fxa__decl *tensors,
                          const fxa__output *outputs, size_t n_outputs, uint8_t hash[16]);
 

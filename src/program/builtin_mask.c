@@ -6,11 +6,11 @@
  *
  *     causal   k <= qa          window   qa - k <= left   and   k - qa <= right
  *
- * The window bounds the difference qa - k, which cannot wrap for valid coordinates; qa - left could.
+ * The window bounds the difference qa - k, which cannot wrap for valid coordinates, while qa - left could.
  */
 #include "program.h"
 
-/* Returns mask && x - y <= bound; mask itself if the bound is negative (none) or INT32_MAX and above. */
+/* Returns mask && x - y <= bound; mask itself if there is no bound: it is negative, or at least INT32_MAX. */
 static fxa_value builtin_bound(fxa_builder *b, fxa_value mask, fxa_value x, fxa_value y, int64_t bound) {
     if (bound < 0 || bound >= INT32_MAX) return mask;
     fxa_value distance = fxa_builder_op2(b, FXA_OP_SUB, x, y);
@@ -18,7 +18,7 @@ static fxa_value builtin_bound(fxa_builder *b, fxa_value mask, fxa_value x, fxa_
     return fxa_builder_op2(b, FXA_OP_AND, mask, near);
 }
 
-/* Returns the mask combined with those of `flags`. */
+/* Returns `mask` combined with the built-in masks of `flags`. left and right are the bounds of WINDOW. */
 static fxa_value builtin_terms(fxa_builder *b, fxa_value mask, uint32_t flags, int64_t left, int64_t right) {
     fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
     if (flags & FXA_BOTTOM_RIGHT) {

@@ -200,7 +200,7 @@ static void canon_copy_outputs(const canon *c, fxa__output *outputs) {
 
 /* Layout of the allocation: struct, nodes, params, tensors, outputs. In this order every array is aligned. */
 _Static_assert(sizeof(fxa__node) % _Alignof(fxa__decl) == 0 && sizeof(fxa__decl) % _Alignof(fxa__output) == 0, "order");
-/* Returns the program; NULL and b failed if memory ran out. */
+/* Returns the program. If memory ran out, fails b and returns NULL. */
 static fxa_program *canon_program(const canon *c) {
     fxa_builder *b = c->b;
     size_t n = (size_t)c->n_numbered, head = (size_t)fxa__round_up(sizeof(fxa_program), 16);

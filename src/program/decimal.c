@@ -31,7 +31,8 @@ bool fxa__decimal_read(const char *text, size_t n, double *out) {
     if (at < n) { /* text[at] is the 'e' */
         bool minus = text[++at] == '-';
         if (!decimal_digit(text[at])) at++;
-        /* The cap keeps `exponent` from overflowing; FXA__DECIMAL_READ digits cannot compensate for a larger one. */
+        /* The cap keeps `exponent` from overflowing. Beyond it a number is 0 or infinite, whatever its
+         * FXA__DECIMAL_READ digits. */
         for (; at < n; at++) exponent = exponent < 100000 ? exponent * 10 + (text[at] - '0') : exponent;
         if (minus) exponent = -exponent;
     }
@@ -40,7 +41,8 @@ bool fxa__decimal_read(const char *text, size_t n, double *out) {
     return isfinite(*out);
 }
 
-/* Writes the decimal digits of x without trailing zeros. Returns the exponent of the first: 1 for 12.5. */
+/* Writes the decimal digits of x without trailing zeros. Returns the decimal exponent of the first digit: 1 for
+ * 12.5. */
 static int decimal_digits(double x, int precision, char digits[20]) {
     char text[FXA__DECIMAL_WRITE];
     size_t used = 0;
@@ -53,7 +55,7 @@ static int decimal_digits(double x, int precision, char digits[20]) {
     return (int)strtol(at + 1, NULL, 10);
 }
 
-/* Writes the number as 0.00123, 123.0 or 1.23, or with an exponent if it is below 1e-5 or above 1e16. */
+/* Writes the number as 0.00123, 123.0 or 1.23, or with an exponent if it is below 1e-5 or at least 1e16. */
 static void decimal_layout(const char *digits, int power, char *out) {
     int n = (int)strlen(digits);
     if (power < -5 || power > 15) {

@@ -12,7 +12,7 @@
 #define FXA__DECIMAL_WRITE 40 /* bytes that hold every written number */
 
 /* Reads text[n]: digits with at most one '.', then optionally 'e', a sign and digits. The caller has checked this form
- * and n <= FXA__DECIMAL_READ. Returns false if the number is too large for f64; one too small gives 0. */
+ * and n <= FXA__DECIMAL_READ. Returns false if the number is too large for f64. A number too small for f64 gives 0. */
 bool fxa__decimal_read(const char *text, size_t n, double *out);
 
 /* Writes x, which must be finite, with the fewest of 15, 16 or 17 digits that read back as x, and always with a '.' or

@@ -94,7 +94,8 @@ fxa_value fxa_builder_param(fxa_builder *b, const char *name, fxa_type type) {
     return fxa__builder_intern(b, &node);
 }
 
-/* Normalizes a default value: a single NaN, and 0 for -0 of an int. Returns false if it is no value of this type. */
+/* Normalizes a default value: NaNs to one NaN, -0 of an int to 0. Returns false if *value is not a value of this
+ * type. */
 static bool declare_default_fits(uint8_t type, double *value) {
     if (type == FXA_FLOAT) {
         if (isnan(*value)) *value = NAN;

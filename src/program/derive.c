@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The derivative of a score program, by reverse-mode differentiation: one sweep over its nodes in reverse topological
- * order. The result is a program with those nodes of the score program that it uses and the adjoints built from them:
+ * order. The result is a program that computes the adjoints and contains the nodes of the score program that they use:
  *
  *     dscore = ...                 gradient of the input score
  *     grad param += ...            gradient of each float param that the new score depends on
  *     grad tensor[index] += ...    gradient of each load of a float tensor that it depends on
  *
- * Invariants: adjoints are built only for nodes that depend on such a leaf; an adjoint that is exactly 0 stays 0 (see
- * derive_rules.c); the mask has no derivative; size and time are linear in the program size.
+ * Invariants: adjoints are built only for nodes that depend on a leaf with a gradient (the score, a float param, a load
+ * of a float tensor); an adjoint that is exactly 0 stays 0 (see derive_rules.c); the mask has no derivative; size and
+ * time are linear in the program size.
  */
 #include "derive.h"
 

@@ -39,7 +39,7 @@ static fxa_value derive_divz(derive_step *s, fxa_value divisor) { return derive_
 
 static void derive_rule_ZERO(derive_step *s) { (void)s; }
 
-/* For operations that the builder rewrites into others, so that no program contains them. */
+/* Is never called: the builder rewrites these operations into others, so no program contains them. */
 static void derive_rule_BUILT(derive_step *s) {
     (void)s;
     FXA__ASSERT(false && "an operation that is rewritten when built");
@@ -89,7 +89,7 @@ static void derive_rule_ABS(derive_step *s) {
     s->out[0] = derive_where(s, positive, s->adj, derive_where(s, negative, derive_neg(s, s->adj), zero));
 }
 
-/* The rule of min and max. `first` is the operand that is the result if operand 0 is less than operand 1. */
+/* Rule of min and max. first: number of the operand that is the result if operand 0 is less than operand 1. */
 static void derive_pick(derive_step *s, int first) {
     fxa_value tie = derive_bin(s, FXA_OP_EQ, s->arg[0], s->arg[1]);
     fxa_value half = derive_where(s, tie, derive_mul(s, s->adj, derive_const(s, 0.5)), derive_const(s, 0));

@@ -168,8 +168,8 @@ static fxa_status eval_check_tensor(const fxa__decl *decl, const fxa_view *view,
     return FXA_OK;
 }
 
-/* Returns the inputs that the program reads, and those that every caller's array has an element for: it may have been
- * compiled with a header that lacks later inputs. */
+/* Returns the inputs to take from the caller's array (bit i: fxa_input i): those before FXA_INPUT_HEADS, and later ones
+ * only if the program reads them, since a caller compiled with an older header has no element for them. */
 static uint32_t eval_inputs(const fxa_program *p) {
     uint32_t reads = (1u << FXA_INPUT_HEADS) - 1;
     for (int32_t i = 0; i < p->n_nodes; i++) reads |= fxa__node_input(&p->nodes[i]);

@@ -13,7 +13,8 @@ _Static_assert((int)FXA_RESULT_SCORE == (int)FXA__OUT_SCORE && (int)FXA_RESULT_M
                    (int)FXA_RESULT_DTENSOR == (int)FXA__OUT_DLOAD,
                "terms are outputs");
 
-/* Returns the result of one output. Its error is infinite if rounding may change an index of its element. */
+/* Returns the value and error bound of one output. The bound of a `grad tensor[index]` output is infinite if rounding
+ * may change an index. */
 static fxa_bounded_result bounds_result(const fxa_program *p, const fxa__output *out, const fxa__env *env,
                                         const fxa__val *vals, const double *error) {
     bool is_float = p->nodes[out->value].type == FXA_FLOAT;

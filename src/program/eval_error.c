@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Running error analysis of programs; see eval_error.h. The error of a node is the error propagated from its operands
- * plus the rounding error of the operation itself; functions round with the errors of function_ulps.h.
+ * plus the rounding error of the operation itself; rounding errors of functions come from function_ulps.h.
  */
 #include "eval_error.h"
 
@@ -20,8 +20,8 @@ fxa__arithmetic fxa__arithmetic_of(bool f64) {
 /* Returns |derivative| * e, but 0 for an exact operand (e == 0) even if the derivative is infinite. */
 static double error_through(double derivative, double e) { return e == 0 ? 0 : fabs(derivative) * e; }
 
-/* Returns true if all values within e of x are on the same side of `bound`. With e infinite nothing is decided, even if
- * x is NaN or infinite. */
+/* Returns true if all values within e of x are on the same side of `bound`. Returns false for an infinite e, even if x
+ * is NaN or infinite. */
 static bool error_decided(double x, double bound, double e) {
     return e == 0 || (e < INFINITY && (x != x || fabs(x - bound) > e));
 }
@@ -130,8 +130,8 @@ static double error_number(const fxa__arithmetic *m, double x) {
     return fabs(x) > m->largest ? INFINITY : m->unit * fabs(x) + (fabs(x) < 0x1p-100 ? m->tiny : 0);
 }
 
-/* Returns the error of an operation on ints or bools, `worst` (0 or INFINITY) unless an exact operand of && or ||
- * decides the result. */
+/* Returns the error of an operation on ints or bools: 0 if an exact operand of && or || decides the result, else
+ * `worst`, the largest error of the operands (0 or INFINITY). */
 static double error_bools(const fxa__node *n, const fxa__val *vals, const double *error, double worst) {
     uint32_t op = n->op;
     double e_a = error[n->arg[0]], e_b = n->n_args > 1 ? error[n->arg[1]] : 0;
@@ -141,7 +141,8 @@ static double error_bools(const fxa__node *n, const fxa__val *vals, const double
     return worst;
 }
 
-/* Returns the error of a select: that of the chosen operand if the condition is decided. */
+/* Returns the error of a select: the error of the chosen operand if the condition is exact. Otherwise returns the
+ * larger error of both operands if their values are equal, else INFINITY. */
 static double error_select(const fxa_program *p, const fxa__node *n, const fxa__val *vals, const double *error) {
     int32_t x = n->arg[1], y = n->arg[2];
     bool is_float = p->nodes[x].type == FXA_FLOAT;
@@ -150,7 +151,8 @@ static double error_select(const fxa_program *p, const fxa__node *n, const fxa__
     return same ? fmax(error[x], error[y]) : INFINITY;
 }
 
-/* Returns the error of clamp(x, lo, hi): that of a bound if x is outside it with certainty, else the largest. */
+/* Returns the error of clamp(x, lo, hi): the error of a bound if x is beyond that bound with certainty, else the
+ * largest error of the three operands. */
 static double error_clamp(double x, double e_x, double lo, double e_lo, double hi, double e_hi) {
     if (lo <= hi && x - e_x > hi + e_hi) return e_hi;
     if (lo <= hi && x + e_x < lo - e_lo) return e_lo;

@@ -15,8 +15,8 @@ typedef struct fxa__arithmetic {
     double tiny;    /* results below it may become 0 */
     double largest; /* results above it may become inf */
     bool narrow;    /* constants and loads are rounded to f32 */
-    /* Returns the absolute error of a function or quotient y = op(x); below 0: use function_ulps.h. NULL:
-     * function_ulps.h for all. */
+    /* Returns the absolute error of a function or quotient y = op(x); a negative result selects the bound of
+     * function_ulps.h. NULL = function_ulps.h for every function. */
     double (*function)(uint32_t op, double x, double y);
 } fxa__arithmetic;
 

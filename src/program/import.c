@@ -7,7 +7,7 @@
 
 #include "../base/float_state.h"
 
-/* Returns the copy of one node. tensor[slot of p] and map[node of p] are the slots and values in b. */
+/* Returns the copy of node n in b. tensor[] maps slots of p to slots of b, map[] maps nodes of p to values of b. */
 static fxa_value import_node(fxa_builder *b, const fxa_program *p, const fxa__node *n, const int32_t *tensor,
                              const fxa_value *map) {
     fxa_value arg[FXA_MAX_RANK];

@@ -69,7 +69,7 @@ FXA__RULE_FN fxa__interval fxa__interval_hull(fxa__interval a, fxa__interval b) 
     return fxa__interval_make(fxa__rule_min(a.lo, b.lo), fxa__rule_max(a.hi, b.hi));
 }
 FXA__RULE_FN fxa__interval fxa__interval_negative(fxa__interval a) { return fxa__interval_make(-a.hi, -a.lo); }
-/* Returns a bool that is known to be true (yes), known to be false (no), or unknown. */
+/* Returns the interval of a bool that is known to be true (`yes`), known to be false (`no`) or unknown (neither). */
 FXA__RULE_FN fxa__interval fxa__interval_known(bool yes, bool no) { return fxa__interval_make(yes, !no); }
 FXA__RULE_FN fxa__interval fxa__interval_select(fxa__interval c, fxa__interval a, fxa__interval b) {
     return c.lo ? a : !c.hi ? b : fxa__interval_hull(a, b);
@@ -109,15 +109,15 @@ FXA__RULE_FN fxa__interval fxa__interval_corners(fxa__interval a, fxa__interval 
     const fxa__i64 y = fxa__floordiv64(a.hi, b.lo), z = fxa__floordiv64(a.hi, b.hi);
     return fxa__interval_clip(fxa__rule_min(w, x), fxa__rule_max(y, z));
 }
-/* Bounds of a // b. If b can be 0, which gives 0, the quotient is still no larger in size than a. */
+/* Bounds of a // b. If b can be 0, the quotient still has at most the magnitude of a, since a // 0 is 0. */
 FXA__RULE_FN fxa__interval fxa__interval_quotient(fxa__interval a, fxa__interval b) {
     const fxa__i64 size = fxa__rule_max(a.hi, -a.lo);
     if (b.lo > 0) return fxa__interval_corners(a, b);
     if (b.hi < 0) return fxa__interval_corners(fxa__interval_negative(a), fxa__interval_negative(b));
     return a.lo >= 0 && b.lo >= 0 ? fxa__interval_make(0, a.hi) : fxa__interval_clip(-size, size);
 }
-/* Bounds of a % b. The result has the sign of b and is smaller in size. If b is constant and all of a is in one period
- * of b, the bounds are a - floor(a / b) * b. */
+/* Bounds of a % b. The result has the sign of b and a smaller magnitude than b. If b is constant and floor(a / b) is
+ * the same for all of a, the bounds are those of a - floor(a / b) * b. */
 FXA__RULE_FN fxa__interval fxa__interval_remainder(fxa__interval a, fxa__interval b) {
     const fxa__i64 lo = b.lo < 0 ? b.lo + 1 : 0, hi = b.hi > 0 ? b.hi - 1 : 0;
     if (fxa__interval_is_one(b) && b.lo > 0) {
@@ -227,7 +227,7 @@ FXA__RULE_FN fxa__real fxa__real_product(fxa__real a, fxa__real b) {
     if (!fxa__real_finite(a) || !fxa__real_finite(b)) return fxa__real_any();
     return fxa__real_corners(a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi, a, b, true);
 }
-/* Unbounded for divisors near 0, which f32 may round to 0. */
+/* Bounds of a / b; unbounded for divisors near 0, which f32 may round to 0. */
 FXA__RULE_FN fxa__real fxa__real_quotient(fxa__real a, fxa__real b) {
     if (!fxa__real_finite(a) || !fxa__real_finite(b) || (b.lo < 0x1p-100 && b.hi > -0x1p-100)) return fxa__real_any();
     return fxa__real_corners(a.lo / b.lo, a.lo / b.hi, a.hi / b.lo, a.hi / b.hi, a, b, false);
@@ -332,7 +332,8 @@ FXA__RULE_FN fxa__interval fxa__interval_of_real(fxa__real a) {
 
 FXA__RULE_FN fxa__i64 fxa__interval_n_blocks(fxa__i64 size) { return (size + FXA__RULE_BLOCK - 1) / FXA__RULE_BLOCK; }
 
-/* Returns `out` extended by the blocks of elements first..last of a row; `out` itself if first > last. */
+/* Returns the hull of `out` and the {min, max} pairs of the blocks that contain elements first..last of a row; `out`
+ * itself if first > last. */
 FXA__RULE_FN fxa__interval fxa__interval_walk(const int *pairs, fxa__i64 first, fxa__i64 last, fxa__interval out) {
     if (first > last) return out;
     if (last / FXA__RULE_BLOCK - first / FXA__RULE_BLOCK >= FXA__RULE_WALK) return fxa__interval_any();
@@ -342,7 +343,8 @@ FXA__RULE_FN fxa__interval fxa__interval_walk(const int *pairs, fxa__i64 first, 
     }
     return out;
 }
-/* Checks the index of another axis of a load. Returns 1 and extends *row by it, or returns 0 if it is out of bounds. */
+/* Appends the index of one axis to *row, a row-major position. Returns 1; returns 0 and appends 0 if the index is out
+ * of bounds. */
 FXA__RULE_FN int fxa__at_row(fxa__i64 size, fxa__i64 index, long long *row) {
     const fxa__i64 i = index < 0 ? index + size : index;
     const int inside = i >= 0 && i < size;
@@ -362,8 +364,9 @@ FXA__RULE_FN fxa__interval fxa__interval_load(const int *pairs, fxa__i64 size, f
 FXA__RULE_FN fxa__interval fxa__interval_truth(fxa__interval a) {
     return fxa__interval_make(fxa__rule_max(a.lo, 0), fxa__rule_min(a.hi, 1));
 }
-/* Returns the equality of two i64 elements in all 64 bits, from `equal`, that of their saturated values, one of which
- * is a: INT32_MIN and INT32_MAX decide nothing, since different elements saturate to them. */
+/* Returns the bool x == y of two i64 elements, compared in all 64 bits. equal: the bool for x and y saturated to 32
+ * bits; a: interval of the saturated x. If the saturated values are equal, the result is unknown for INT32_MIN and
+ * INT32_MAX, since different elements saturate to them. */
 FXA__RULE_FN fxa__interval fxa__interval_whole(fxa__interval equal, fxa__interval a) {
     return equal.lo && (a.lo == FXA__RULE_INT_MIN || a.lo == FXA__RULE_INT_MAX) ? fxa__interval_make(0, 1) : equal;
 }

@@ -19,8 +19,9 @@
 
 #define NEGATIVE_MAX (-10000.0) /* constants at or below are reported; libraries use -10000 in f16, -1e9 in f32 */
 
-enum { NEGATIVE_SMALL = 4096 }; /* programs with at most as many nodes are searched without an allocation */
-/* How a value enters the score: with its sign, negated; INSIDE: not only through selects. */
+enum { NEGATIVE_SMALL = 4096 }; /* programs with at most this many nodes are searched without an allocation */
+/* Bits: how a value enters the score. AS_IS: with its own sign; NEGATED: with the opposite sign; INSIDE: through an
+ * operation other than select and float(). */
 enum { NEGATIVE_AS_IS = 1, NEGATIVE_NEGATED = 2, NEGATIVE_INSIDE = 4 };
 
 typedef struct negative_walk {
@@ -30,7 +31,7 @@ typedef struct negative_walk {
     uint32_t *found; /* properties found */
 } negative_walk;
 
-/* Returns `reach` of the operand of a negation. */
+/* Returns the bits of a negation's operand; reach: bits of the negation. */
 static uint8_t negative_flip(uint8_t reach) {
     return (uint8_t)(NEGATIVE_INSIDE | (reach & NEGATIVE_AS_IS ? NEGATIVE_NEGATED : 0) |
                      (reach & NEGATIVE_NEGATED ? NEGATIVE_AS_IS : 0));

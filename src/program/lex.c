@@ -202,7 +202,7 @@ uint64_t fxa__lex_int(const fxa__lexer *lex, const fxa__token *token, bool *hex)
     return value;
 }
 
-/* Appends the longest operator or bracket at `at`; of two rows of ops.def with one spelling, the first. */
+/* Appends the longest operator or bracket at `at`. If two rows of ops.def have the same spelling, the first is used. */
 static bool lex_operator(fxa__lexer *lex, size_t at) {
     static const struct {
         const char *text;
@@ -225,7 +225,8 @@ static bool lex_operator(fxa__lexer *lex, size_t at) {
     return length ? lex_push(lex, (fxa__token_kind)kind, at, length) : fxa__lex_stray(lex, at);
 }
 
-/* Appends a TOK_LINE for a newline that ends a statement: outside brackets and not after an operator. */
+/* Appends a TOK_LINE if the newline at `at` ends a statement: it is outside brackets (depth 0) and follows a token of
+ * this text (from index `first` on) after which a statement can end. */
 static bool lex_newline(fxa__lexer *lex, size_t at, size_t first, size_t depth) {
     if (depth > 0 || lex->n_tokens == first) return true;
     uint32_t last = lex->tokens[lex->n_tokens - 1].kind;

@@ -12,7 +12,7 @@
 
 #include "program.h"
 
-/* Select the rows of ops.def that have a token: operators, INFIX and PREFIX. Functions are names. */
+/* Select the rows of ops.def that have a token of their own: operators (INFIX and PREFIX). Functions are TOK_NAME. */
 #define TOK_OF_INFIX(...) __VA_ARGS__,
 #define TOK_OF_PREFIX(...) __VA_ARGS__,
 #define TOK_OF_CALL(...)
@@ -25,7 +25,7 @@ typedef enum fxa__token_kind {
     /* clang-format off */
     TOK_NAME, TOK_INT, TOK_FLOAT,
     TOK_RPAREN, TOK_RBRACKET,
-    /* A newline after any of these, or after an operator, ends no statement. */
+    /* The tokens from here on, operators included, continue a statement: a newline after one does not end it. */
     TOK_LPAREN, TOK_LBRACKET, TOK_COMMA, TOK_QUESTION, TOK_COLON, TOK_ASSIGN, TOK_ADD_ASSIGN,
     /* Operators: TOK_ADD and so on. A spelling that two rows share gives the token of the first: '-' is TOK_SUB. */
 #define OP(code, ID, text, form, ...) TOK_OF_##form(TOK_##ID)
@@ -69,7 +69,7 @@ void fxa__lex_close(fxa__lexer *lex);
 bool fxa__lex_is_name(const char *text);
 /* Returns true for letters, digits and '_'. */
 bool fxa__lex_is_word(char c);
-/* Returns the number of a name, a new one if it is not known; -1 if memory ran out. `text` must outlive the lexer. */
+/* Returns the number of a name, which is added if it is new; -1 if memory ran out. `text` must outlive the lexer. */
 int64_t fxa__lex_name(fxa__lexer *lex, const char *text, size_t length);
 /* Returns the fxa_text_kind of a text. kinds NULL: all texts are statements. */
 static inline uint32_t fxa__lex_text_kind(const uint32_t *kinds, size_t text) {
@@ -79,7 +79,8 @@ static inline uint32_t fxa__lex_text_kind(const uint32_t *kinds, size_t text) {
  * an invalid token is reported by its TOK_BAD. */
 fxa_status fxa__lex_run(fxa__lexer *lex, const uint32_t *kinds, fxa_error *err);
 
-/* Sets part, line, column and length of err for the bytes [at, end), in characters; length ends with the first line. */
+/* Sets part, line, column and length of err to the place of the bytes [at, end). column and length count characters;
+ * length covers the first line only. */
 void fxa__lex_place(const fxa__lexer *lex, size_t at, size_t end, fxa_error *err);
 /* Appends a TOK_BAD for the bytes [at, at + length) with this message. Returns false if memory ran out. */
 bool fxa__lex_bad(fxa__lexer *lex, size_t at, size_t length, fxa_status status, const char *format, ...)

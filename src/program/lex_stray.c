@@ -87,7 +87,8 @@ static bool stray_member(fxa__lexer *lex, size_t at, const char *owner, int leng
                         alias ? alias : name, length, owner, name[n] == '(' && name[n + 1] != ')' ? ", ..." : "");
 }
 
-/* Reports the '.' after a name that begins at `start`: of module.name suggests name; else as stray_member. */
+/* Reports the '.' at `at`, after the name that begins at `start`. For module.name the message suggests `name`;
+ * otherwise it is that of stray_member. */
 static bool stray_point(fxa__lexer *lex, size_t at, size_t start) {
     static const char *const modules[] = {"torch", "jnp", "np", "numpy", "math", "jax",
                                           "lax",   "F",   "tl", "nn",    "mx",   "tf"};

@@ -94,7 +94,7 @@ static fxa__linear linear_product(const fxa__linear *x, const fxa__linear *y, bo
     return fxa__linear_sum(x, y->c, &none, 0);
 }
 
-/* Writes the form of an int operation that is affine in its operands. Returns false if n is not. */
+/* Writes the form of an int operation that is affine in its operands. Returns false if n is not affine. */
 static bool linear_arithmetic(const fxa__node *n, const fxa__linear *forms, fxa__linear *out) {
     const fxa__linear one = {.c = 1}, *x = &forms[n->arg[0]], *y = n->n_args > 1 ? &forms[n->arg[1]] : &one;
     bool ok = true;

@@ -15,14 +15,14 @@
 
 /* Bits of fxa__linear.nonaffine, the non-affine part. */
 enum {
-    FXA__NONAFFINE = 1 << FXA_INPUT_COUNT, /* there is a non-affine part */
+    FXA__NONAFFINE = 1 << FXA_INPUT_COUNT, /* the form has a non-affine part */
     FXA__NONAFFINE_SHIFTS =
-        2 << FXA_INPUT_COUNT, /* it may change if q and k shift by the same amount, or with q_row, k_row */
-    FXA__NONAFFINE_READS = FXA__NONAFFINE - 1 /* bit i: it depends on fxa_input i */
+        2 << FXA_INPUT_COUNT, /* the part may change if q and k shift by the same amount, or with q_row or k_row */
+    FXA__NONAFFINE_READS = FXA__NONAFFINE - 1 /* mask; bit i: the part depends on fxa_input i */
 };
 
-/* An affine form with its non-affine part. A product of inputs, a param or a load has only the latter. So have floats
- * and bools, whose coef and c are 0 and whose `nonaffine` records the inputs that they depend on. */
+/* An affine form with its non-affine part. A product of inputs, a param, a load, a float or a bool has only a
+ * non-affine part: coef and c are 0, and `nonaffine` records the inputs that the value depends on. */
 typedef struct fxa__linear {
     int32_t coef[FXA_INPUT_COUNT]; /* signed: 2^32 - 1 is stored as -1 */
     int32_t c;

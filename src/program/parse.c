@@ -196,7 +196,8 @@ static const char *parse_output_name(uint32_t kind) {
     return kind == SYM_SCORE ? "score" : kind == SYM_MASK ? "mask" : "dscore";
 }
 
-/* Returns false, after an error at token `at`, if a program of this kind has no such output. */
+/* Returns true if the program's kind has the output `kind` (SYM_SCORE, SYM_MASK or SYM_DSCORE); else fails at token
+ * `at`. */
 static bool parse_can_assign(fxa__parser *p, uint32_t kind, size_t at) {
     bool forward = p->config->kind == FXA_PROGRAM_SCORE;
     if (forward != (kind == SYM_DSCORE)) return true;
@@ -292,7 +293,8 @@ static fxa_value parse_statement(fxa__parser *p) {
     return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%s' cannot be assigned; write let NAME = ...", text);
 }
 
-/* Parses a text of kind FXA_TEXT_SCORE, MASK or DSCORE: one expression. A mask is combined with the mask before it. */
+/* Parses a text of kind FXA_TEXT_SCORE, MASK or DSCORE: one expression. A mask is combined by && with the mask that
+ * earlier texts have assigned. */
 static fxa_value parse_expression_text(fxa__parser *p, uint32_t text_kind) {
     uint32_t kind = text_kind == FXA_TEXT_SCORE ? SYM_SCORE : text_kind == FXA_TEXT_MASK ? SYM_MASK : SYM_DSCORE;
     size_t first = p->at;

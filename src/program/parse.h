@@ -20,10 +20,10 @@
 
 typedef enum fxa__symbol_kind {
     SYM_NONE,
-    SYM_WORD,  /* param, tensor, let, fn, grad */
-    SYM_SCORE, /* score, mask, dscore: fxa__parser has their current values */
-    SYM_MASK,
-    SYM_DSCORE,
+    SYM_WORD,     /* param, tensor, let, fn, grad */
+    SYM_SCORE,    /* current value: fxa__parser.score */
+    SYM_MASK,     /* current value: fxa__parser.mask */
+    SYM_DSCORE,   /* current value: fxa__parser.dscore */
     SYM_INPUT,    /* value: fxa_input */
     SYM_CONSTANT, /* value: a character of "tfinp" (true, false, inf, nan, pi) */
     SYM_FUNCTION, /* value: fxa_op */
@@ -41,7 +41,7 @@ typedef struct fxa__symbol {
     uint8_t kind;
     uint8_t type; /* SYM_PARAM: fxa_type; SYM_TENSOR: fxa_dtype */
     uint8_t rank; /* SYM_TENSOR */
-    bool bound;   /* set by parse_fn.c while it collects the names of a body: the name has been collected */
+    bool bound;   /* used by parse_fn.c while it collects the names of a body: true = collected */
     int32_t value;
 } fxa__symbol;
 
@@ -69,8 +69,8 @@ typedef struct fxa__function {
     size_t token;        /* the name in its definition */
     size_t body, end;    /* tokens of the body, [body, end) */
     size_t first;        /* index of its first binding in fxa__parser.bindings */
-    size_t n_parameters; /* the first bindings: parameters */
-    size_t n_bindings;   /* then names that the body uses, as bound at the definition; this is the number of both */
+    size_t n_parameters; /* number of parameters, its first bindings */
+    size_t n_bindings;   /* number of all its bindings: the parameters, then the names that the body uses */
 } fxa__function;
 
 /* A call that is being parsed. */
@@ -87,13 +87,13 @@ typedef struct fxa__parser {
     size_t symbols_capacity;
     size_t at;             /* the current token */
     size_t farthest;       /* the first token that was never read */
-    size_t steps;          /* how often a token before it was read again */
+    size_t steps;          /* number of tokens that were read again, in loop iterations and calls */
     int nesting;           /* depth of recursion */
     fxa__pending *pending; /* stack of the operators of all expressions being parsed, outermost first */
     size_t n_pending, pending_capacity;
     fxa__function *functions;
     size_t n_functions, functions_capacity;
-    fxa__binding *bindings; /* [n_bindings] of all functions, then those that the calls being parsed have saved */
+    fxa__binding *bindings; /* [n_bindings] bindings of all functions, then those saved by the calls being parsed */
     size_t n_bindings, bindings_capacity;
     const fxa__caller *caller;     /* innermost call being parsed; NULL = none */
     bool checking;                 /* a body is checked at its definition: nothing is built, values are PARSE_ANY */
@@ -113,9 +113,9 @@ const char *fxa__parse_kind_name(const fxa__symbol *s);
 /* ---- Tokens ---- */
 static inline const fxa__token *fxa__parse_token(const fxa__parser *p) { return &p->lex.tokens[p->at]; }
 static inline bool fxa__parse_is(const fxa__parser *p, uint32_t kind) { return fxa__parse_token(p)->kind == kind; }
-/* Advances to the next token; the current one must not be the last. If PARSE_MAX_STEPS is exceeded, fails and stays at
- * the last token, where every open construct fails too. A call returns to the token after it, so fxa__parse_call_fn
- * checks for the failure itself. */
+/* Advances to the next token; the current one must not be the last. If PARSE_MAX_STEPS is exceeded, fails and moves to
+ * the last token, where every construct being parsed fails too. fxa__parse_call_fn, which moves back to the token after
+ * the call, checks for this failure itself. */
 void fxa__parse_next(fxa__parser *p);
 /* Advances past a token of this kind. Fails with "expected <what>" and returns false if the current one is another. */
 bool fxa__parse_expect(fxa__parser *p, uint32_t kind, const char *what);

@@ -64,7 +64,7 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
 /* Parses a load of the tensor at token `name`. */
 static fxa_value call_load(fxa__parser *p, size_t name, const fxa__symbol *s) {
     fxa_value index[FXA_MAX_RANK];
-    if (fxa__parse_is(p, TOK_BAD)) return fxa__parse_fail_unexpected(p, "'['"); /* reports the lexer's: t.shape */
+    if (fxa__parse_is(p, TOK_BAD)) return fxa__parse_fail_unexpected(p, "'['"); /* the lexer's message, e.g. t.shape */
     if (!fxa__parse_is(p, TOK_LBRACKET))
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is a tensor of rank %d; read it as %.*s[%.*s]",
                                PARSE_NAME(p, name), s->rank, PARSE_NAME(p, name), s->rank ? 3 * s->rank - 2 : 0,
@@ -127,7 +127,8 @@ static int32_t call_count(fxa__parser *p) {
     return node.imm;
 }
 
-/* Parses the body of a loop once. Returns its value: as an int for bools in a sum; any and all require a bool. */
+/* Parses the body of a loop once. Returns its value: a sum converts bools to ints, any and all fail for other types
+ * than bool. */
 static fxa_value call_iteration(fxa__parser *p, size_t name, size_t body, bool sum) {
     fxa_value v = fxa__parse_expr(p);
     if (v < 0) return -1;
@@ -143,8 +144,8 @@ static fxa_value call_empty_loop(fxa__parser *p, fxa_op op, fxa_value body) {
     return fxa__builder_type(p->b, body) == FXA_FLOAT ? fxa_builder_float(p->b, 0) : fxa_builder_int(p->b, 0);
 }
 
-/* Parses the body of the loop at token `name` `count` times, with `own` as the loop variable, and combines the
- * values. */
+/* Parses the body of the loop at token `name` `count` times and combines the values. own: symbol of the loop variable,
+ * set to the number of each iteration. Returns the combined value. */
 static fxa_value call_iterations(fxa__parser *p, size_t name, fxa__symbol *own, int32_t count) {
     fxa_op op = (fxa_op)fxa__parse_symbol(p, name)->value;
     size_t body = p->at;

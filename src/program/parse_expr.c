@@ -157,8 +157,8 @@ static fxa_value expr_prefix(fxa__parser *p) {
 
 /* ---- Binary operators and conditionals --------------------------------------------------------------------------- */
 
-/* Fails at a second comparison: a chain like a < b < c, or operands of |, ^ or &, which bind tighter than comparisons
- * here, unlike in C. */
+/* Fails at a comparison whose left operand is a comparison: a chain like a < b < c, or a < b & c < d, where & (like |
+ * and ^) binds tighter than comparisons, unlike in C. */
 static fxa_value expr_fail_chain(fxa__parser *p, const fxa__pending *o) {
     int depth = 0;
     for (size_t i = o->at + 1; i < p->at; i++) {
@@ -206,7 +206,8 @@ static fxa_value expr_operators(fxa__parser *p) {
         size_t first = p->at;
         fxa_value v = expr_prefix(p);
         uint8_t prec = expr_binary(fxa__parse_token(p)->kind);
-        /* Operators that bind at least as tightly as the next one have their right operand. The end binds loosest. */
+        /* Builds pending operators that bind at least as tightly as the next one: v is their right operand. The end
+         * binds loosest. */
         while (v >= 0 && p->n_pending > base && p->pending[p->n_pending - 1].prec >= prec) {
             const fxa__pending *o = &p->pending[--p->n_pending];
             first = o->first;

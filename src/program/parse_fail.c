@@ -186,7 +186,8 @@ fxa_value fxa__parse_fail_unexpected(fxa__parser *p, const char *wanted) {
 }
 
 fxa_value fxa__parse_fail_expression(fxa__parser *p, const char *wanted) {
-    size_t at = fxa__parse_is(p, TOK_ASSIGN) && p->at > 0 ? p->at - 1 : p->at; /* the operator may have been read */
+    /* At '=', the operator before it may have been read already. */
+    size_t at = fxa__parse_is(p, TOK_ASSIGN) && p->at > 0 ? p->at - 1 : p->at;
     const fxa__token *t = &p->lex.tokens[at];
     if (!fxa__parse_is_compound_assignment(p, at)) return fxa__parse_fail_unexpected(p, wanted);
     int n = t->kind == TOK_ADD_ASSIGN ? 1 : (int)t->length;

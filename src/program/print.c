@@ -176,7 +176,8 @@ static bool print_swaps(const print_state *s, const fxa__node *node, int32_t x, 
     bool y_same = s->mark[y].let < 0 && s->p->nodes[y].op == node->op;
     if (!compare && info->form == FXA__INFIX && x_same != y_same) return y_same;
     int a = print_rank(s, x), b = print_rank(s, y);
-    if (node->op == FXA_OP_MUL && b == 1000) return true; /* 2 * x; x is no constant, or the product would be one */
+    /* A constant factor comes first: 2 * x. The builder folds products of two constants, so x is not one. */
+    if (node->op == FXA_OP_MUL && b == 1000) return true;
     return b < a;
 }
 

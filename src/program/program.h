@@ -49,8 +49,8 @@ typedef struct fxa__spelling {
     uint8_t prec;
 } fxa__spelling;
 const fxa__op_info *fxa__op_info_get(uint32_t op); /* never NULL: an empty row for an invalid code */
-/* Returns the spelling of an infix or prefix operation. `bools`: its spelling for bool operands if it has one
- * ("&&"). */
+/* Returns the spelling of an infix or prefix operation. bools: the spelling for bool operands ("&&" instead of "&"), if
+ * there is one. */
 fxa__spelling fxa__op_spelling(uint32_t op, bool bools);
 const char *fxa__type_name(uint32_t type);   /* "float", "int", "bool" */
 const char *fxa__input_name(uint32_t input); /* "score", "b", ... */
@@ -159,16 +159,16 @@ fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32
 /* If `node` is select(c, x, -inf) or select(c, -inf, x), returns the argument number of x, 1 or 2; else 0. It masks
  * pairs inside the score if c, argument 0, does not read the score. */
 int fxa__program_masked_branch(const fxa_program *p, int32_t node);
-/* Returns those of FXA_PROPERTY_LARGE_NEGATIVE and FXA_PROPERTY_FINITE_LARGE_NEGATIVE that hold (large_negative.c).
- * depends: from fxa__program_inputs. */
+/* Returns the flags FXA_PROPERTY_LARGE_NEGATIVE and FXA_PROPERTY_FINITE_LARGE_NEGATIVE, each if p has the property
+ * (large_negative.c). score: node of the new score. depends: from fxa__program_inputs. */
 uint32_t fxa__program_large_negative(const fxa_program *p, int32_t score, const uint16_t *depends);
 /* Makes a program with the same attention weights whose mask contains the conditions by which the score of p selects
  * -inf (extract_mask.c). *out is p itself, retained, if there are none. Declarations are unchanged. */
 fxa_status fxa__program_extract_masks(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
 /* Returns which of q_row and k_row the program reads, as bits of inputs (storage_coords.c). */
 uint32_t fxa__program_storage_inputs(const fxa_program *p);
-/* Makes p with q_row replaced by q and k_row by k, for those whose bit is in `inputs`. p is a SCORE or BPROP program or
- * NULL. *out is p itself, retained, if it reads neither. */
+/* Makes a copy of p with q_row replaced by q and k_row by k, each if its bit is in `inputs`. p is a SCORE or BPROP
+ * program or NULL. *out is p itself, retained, if nothing is replaced. */
 fxa_status fxa__program_without_storage_inputs(fxa__host *host, fxa_program *p, uint32_t inputs, fxa_program **out,
                                                fxa_error *err);
 
@@ -176,7 +176,8 @@ fxa_status fxa__program_without_storage_inputs(fxa__host *host, fxa_program *p, 
 
 /* fxa_program_parse_texts for a host; the caller has checked the size of *config. */
 fxa_status fxa__program_parse(fxa__host *host, const fxa_parse_config *config, fxa_program **out, fxa_error *err);
-/* Appends the bytes of p to w. defaults: with the default values of params; keys and plans are written without. */
+/* Appends the bytes of p to w. defaults: true includes the default values of params; cache keys and plans exclude
+ * them. */
 fxa_status fxa__program_write(const fxa_program *p, bool defaults, fxa__writer *w);
 /* Reads a program from r, which may have more bytes after it. Fails with FXA_E_BYTES or FXA_E_VERSION. */
 fxa_status fxa__program_read(fxa__host *host, fxa__reader *r, fxa_program **out, fxa_error *err);
@@ -211,7 +212,7 @@ bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offse
 
 /* Returns the node of the first output of a kind, -1 if there is none. */
 int32_t fxa__program_output(const fxa_program *p, uint32_t kind);
-/* Prints a node as an expression, at most max_bytes of it, then dots. */
+/* Prints a node as an expression; after max_bytes it is cut off and "..." follows. */
 void fxa__program_print_value(const fxa_program *p, int32_t node, size_t max_bytes, fxa__writer *w);
 /* Returns true if n is x == y or x != y of two loads of i64 tensors: the elements are compared in all 64 bits. Every
  * other use of such a load takes the value saturated to 32 bits. The rule follows from the nodes; there is no operation
@@ -226,15 +227,15 @@ static inline bool fxa__node_compares_wide(const fxa_program *p, const fxa__node
 enum { FXA__OF_ROW = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_Q_ROW, FXA__OF_KEY = 1 << FXA_INPUT_K | 1 << FXA_INPUT_K_ROW };
 /* Returns the bit of the input that a node is; 0 if it is no input. */
 static inline uint32_t fxa__node_input(const fxa__node *n) { return n->op == FXA_OP_INPUT ? 1u << n->imm : 0; }
-/* Returns how many of a node's first operands determine its value. It is n_args, but 1 for with_grad, whose second
- * operand is for the derivative only and need not be evaluated. */
+/* Returns the number of leading operands that determine a node's value: n_args, but 1 for with_grad, whose second
+ * operand serves the derivative only and need not be evaluated. */
 static inline int fxa__node_operands(const fxa__node *n) { return n->op == FXA_OP_WITH_GRAD ? 1 : n->n_args; }
-/* Fills sets[n_nodes]: bit i is set if the node or its derivative depends on fxa_input i. (src/lower/depend.h has the
- * inputs of values only.) */
+/* Fills sets[n_nodes]: bit i is set if the node or its derivative depends on fxa_input i. (src/lower/depend.h ignores
+ * derivatives.) */
 void fxa__program_inputs(const fxa_program *p, uint16_t *sets);
 
-/* Like fxa_program_classify, but in the caller's floating-point state. steps, if not NULL, is increased by the work in
- * addition to one step per node: elements of tables and of interval lists. */
+/* Like fxa_program_classify, but in the caller's floating-point state. If `steps` is not NULL, *steps is increased by
+ * the work beyond one step per node: the elements of tables and of interval lists that were read. */
 fxa_tile_class fxa__program_classify(const fxa_program *program, const fxa_tile_bounds *box, const double *params,
                                      const fxa_tensor_range *tensors, uint64_t *steps);
 /* Sets lo..hi to an interval that contains all values of an int or bool (0..1) node over a box (range.c). Returns false

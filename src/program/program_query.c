@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Queries of a finished program, and its reference count. Queries accept NULL and an index past the end and return
- * zeros then.
+ * Queries of a finished program, and its reference count. For a NULL program or an index past the end, queries return
+ * zeros.
  */
 #include "program.h"
 

@@ -15,7 +15,7 @@
 
 #include <math.h>
 
-enum { PROPERTIES_SMALL = 4096 }; /* programs with at most as many nodes are analysed without an allocation */
+enum { PROPERTIES_SMALL = 4096 }; /* programs with at most this many nodes are analysed without an allocation */
 
 typedef struct properties {
     const fxa_program *p;
@@ -102,7 +102,7 @@ static void properties_of_score(const properties *f, int32_t score) {
 
 /* ---- The mask ---------------------------------------------------------------------------------------------------- */
 
-/* A linear form by input, with at most one load in it. */
+/* A linear form: the coefficients of all inputs and of at most one load. */
 typedef struct properties_row {
     int64_t coef[FXA_INPUT_COUNT];
     int32_t load; /* node; -1 = none */
@@ -142,9 +142,9 @@ static bool properties_is_length(const fxa_program *p, int32_t load) {
     return index->op == FXA_OP_INPUT && index->imm == FXA_INPUT_B;
 }
 
-/* Records the properties that follow from sign * row in x.lo..x.hi. An end of x that is also an end of `all`, the row's
- * own range, is no bound. CAUSAL means exactly k <= q; any other bound on q - k is WINDOW (k < q is window_right -1),
- * also a left bound together with CAUSAL. */
+/* Records the properties that follow if the mask restricts sign * row to x.lo..x.hi. all: range of sign * row without
+ * the mask; an end of x equal to that of `all` is no restriction. CAUSAL means exactly k <= q. Any other bound on q - k
+ * is WINDOW, including a left bound in addition to CAUSAL; k < q has window_right -1. */
 static void properties_of_bound(const fxa__range *r, const properties_row *row, int64_t sign, fxa__interval x,
                                 fxa__interval all, fxa_properties *out) {
     bool low = x.lo > all.lo, high = x.hi < all.hi;

@@ -24,7 +24,8 @@ enum {
     RANGE_WORK = 256 /* maximum steps per node for combining lists of bounds and enumerating values */
 };
 
-/* Numbers the nodes that `node` depends on: at[0..node] is the number, -1 for others. Returns how many there are. */
+/* Numbers `node` and the nodes it depends on: sets at[0..node] to each node's number, -1 = not needed. Returns how many
+ * nodes have numbers. */
 static int32_t range_mark(const fxa_program *p, int32_t node, int32_t *at) {
     int32_t n = 0;
     for (int32_t i = 0; i < node; i++) at[i] = -1;

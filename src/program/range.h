@@ -39,7 +39,8 @@ typedef struct fxa__set {
 fxa__set fxa__set_of(int64_t lo, int64_t hi); /* returns lo..hi; empty if lo > hi */
 /* Adds lo..hi. Returns false if there were too many pieces and the narrowest gap was filled: the set is a superset. */
 bool fxa__set_add(fxa__set *s, int64_t lo, int64_t hi);
-/* These two return a superset of the exact result if that has too many pieces. */
+/* fxa__set_intersection and fxa__set_union return a superset if the exact result has more than FXA__SET_PIECES
+ * pieces. */
 fxa__set fxa__set_intersection(const fxa__set *a, const fxa__set *b);
 fxa__set fxa__set_union(const fxa__set *a, const fxa__set *b);
 bool fxa__set_contains(const fxa__set *a, const fxa__set *part); /* returns true if part is a subset of a */
@@ -111,7 +112,7 @@ typedef struct fxa__wide {
 
 /* A bool node. */
 typedef struct fxa__truth {
-    int32_t yes, no; /* bounds that hold if it is true, if it is false: first of a list, FXA__ANY or FXA__NEVER */
+    int32_t yes, no; /* bounds that hold if the bool is true / is false: first of a list, FXA__ANY or FXA__NEVER */
 } fxa__truth;
 
 /* A bound: the value of `row` is in `set`. An earlier bound of a list hides a later one on the same row. */
@@ -185,7 +186,7 @@ bool fxa__affine_atom(fxa__range *r, const fxa__atom *a, fxa__affine *out);
 int32_t fxa__affine_load(const fxa__range *r, int32_t node);
 bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out); /* f // d, d > 0 */
 bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out); /* f % d, d > 0 */
-bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out);            /* abs(f); f can be positive */
+bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out); /* abs(f); f must have a value > 0 */
 /* Merges a form with quotients and remainders of it: q - q % 8 becomes 8 * (q // 8). */
 void fxa__affine_tidy(fxa__range *r, fxa__affine *f);
 /* Returns the row of a primitive form, which is added if it is new; -1 if there are too many. */
@@ -201,8 +202,8 @@ void fxa__range_bool(fxa__range *r, int32_t node, fxa__truth *out);
 fxa__set fxa__range_load(fxa__range *r, int32_t node);
 /* Sets *out to the 64-bit elements that a load of i64 may read. Returns false if nothing is known. */
 bool fxa__range_load_wide(fxa__range *r, int32_t node, fxa__wide *out);
-/* Sets *out to the values of a load of floats in f64, and *exact if every engine reads exactly these. Returns false if
- * nothing is known. */
+/* Sets *out to the f64 values of a load of floats, and *exact to true if every engine reads exactly these values.
+ * Returns false if nothing is known. */
 bool fxa__range_load_real(fxa__range *r, int32_t node, fxa__real *out, bool *exact);
 fxa__int fxa__int_const(int64_t x); /* returns an int with the single value x */
 /* Sets *out to a form that equals an int node without wrapping; an atom of the node itself if there is no other. */

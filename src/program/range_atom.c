@@ -3,7 +3,7 @@
  * Floor division, modulo and absolute value of affine forms; the results are affine forms with a new atom. Terms that
  * divide evenly are moved out of the atom first: (q + 64) // 64 becomes q // 64 + 1 and (2 * q) % 2 becomes 0. So equal
  * quotients get the same atom however they are written. If all values of the operand are in one block of d numbers,
- * both operations are affine and need no atom.
+ * floor division and modulo are affine and need no atom.
  */
 #include "range.h"
 
@@ -132,7 +132,7 @@ static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa_
 
 bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out) {
     fxa__affine rest = fxa__affine_const(atom_mod64(f->c, d));
-    for (int i = 0; i < f->n; i++) { /* coefs matter modulo d only; take the residue nearest to 0 */
+    for (int i = 0; i < f->n; i++) { /* only coefs modulo d matter: uses the residue nearest to 0 */
         int64_t coef = atom_mod64(f->coef[i], d);
         if (coef > d / 2) coef -= d;
         if (coef == 0) continue;
@@ -156,7 +156,7 @@ bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
     }
     a.form = *f;
     if (f->coef[0] < 0) fxa__affine_negate(&a.form);
-    for (int i = 0; i < values.n; i++) { /* no more pieces than before: the one that contains 0 gives one */
+    for (int i = 0; i < values.n; i++) { /* at most as many pieces as in `values`: the piece around 0 gives one */
         fxa__interval x = values.at[i];
         fxa__set_add(&a.set, fxa__max_i64(x.lo, 0), x.hi);
         fxa__set_add(&a.set, fxa__max_i64(-x.hi, 0), -x.lo);

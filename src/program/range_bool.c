@@ -55,7 +55,7 @@ static int32_t truth_both(fxa__range *r, int32_t a, int32_t b) {
     return out;
 }
 
-/* Returns the list that holds if one of the two holds: bounds on the rows that both have. */
+/* Returns the list that holds if list a or list b holds: one bound for each row that both lists bound. */
 static int32_t truth_either(fxa__range *r, int32_t a, int32_t b) {
     if (a == FXA__NEVER) return b;
     if (b == FXA__NEVER) return a;
@@ -235,9 +235,9 @@ static bool truth_wide_meets(const fxa__wide *a, const fxa__wide *b) {
     return false;
 }
 
-/* Returns the bool x == y of two i64 loads, compared in all 64 bits. Equal elements have equal saturated values, so
- * `yes` is that of the saturated comparison. Its `no` is valid too unless both can be INT32_MIN or both INT32_MAX, to
- * which different elements saturate: then the elements are compared. */
+/* Returns the bool x == y of two i64 loads, compared in all 64 bits. Equal elements have equal saturated values, so the
+ * `yes` of the saturated comparison holds. Its `no` holds too, unless both values can be INT32_MIN or both INT32_MAX,
+ * to which different elements saturate. In that case the 64-bit elements are compared. */
 static fxa__truth truth_of_wide(fxa__range *r, int32_t x, int32_t y) {
     if (fxa__affine_load(r, x) == fxa__affine_load(r, y)) return truth_true;
     fxa__truth out = truth_of_ints(r, FXA_OP_EQ, x, y);

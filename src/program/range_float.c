@@ -24,8 +24,8 @@ static fxa__real real_cast(const fxa__range *r, int32_t arg) {
     return fxa__real_of_interval(fxa__interval_make(fxa__set_lo(&x->i.set), fxa__set_hi(&x->i.set)));
 }
 
-/* Sets *out to the interval of a load's elements, widened if engines may round them; leaves it if they are not
- * known. */
+/* Sets *out to the interval of a load's elements, widened if engines may round them; leaves *out unchanged if the
+ * elements are not known. */
 static void real_load(fxa__range *r, int32_t at, fxa__real *out) {
     fxa__real x;
     bool exact;

@@ -89,9 +89,8 @@ uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f) {
     return support;
 }
 
-/* Sets *out to the sums of a value of so_far and coef times a value of atom; clears *dense if the sums may have gaps
- * that
- * *out does not show. Returns false on overflow. */
+/* Sets *out to the sums of a value of so_far and coef times a value of atom; clears *dense if *out may contain numbers
+ * that are not such sums. Returns false on overflow. */
 static bool form_range_add(const fxa__set *so_far, int64_t coef, const fxa__set *atom, fxa__set *out, bool *dense) {
     int64_t size = coef < 0 ? -coef : coef;
     out->n = 0;
@@ -177,7 +176,8 @@ static bool form_load_hash(const fxa__range *r, const fxa__node *load, uint32_t 
     return true;
 }
 
-/* Returns the hash bucket of an atom; that of a load is chosen so that fxa__affine_load finds it. */
+/* Returns the hash bucket of an atom; for a load with forms of all indices, the bucket that fxa__affine_load
+ * searches. */
 static int32_t *form_atom_bucket(fxa__range *r, const fxa__atom *a) {
     const fxa__node *node = a->kind == FXA__ATOM_NODE ? &r->p->nodes[a->id] : NULL;
     uint32_t hash;

@@ -63,7 +63,7 @@ typedef struct load_walk {
     bool more;                                  /* the walk has not ended */
 } load_walk;
 
-/* Maximum number of elements read for one load, about those of a tile's keys; it bounds the time of an analysis. */
+/* Maximum number of elements read for one load, enough for the keys of a tile; it bounds the time of an analysis. */
 enum { LOAD_FEW = 1024 };
 
 /* Starts a walk and subtracts its elements from r->work. Returns false if they are too many. */
@@ -122,7 +122,7 @@ static int64_t load_walk_some(load_walk *w, int64_t *at, int64_t *step, bool *in
 enum { LOAD_PIECE = 16 }; /* elements that one memcmp compares with their predecessors */
 
 /* Returns how many of the n contiguous elements from `at` on equal the element before them, in multiples of LOAD_PIECE.
- * Skips runs of equal ids of documents and blocks. */
+ * The caller skips them: tables of document or block ids have long runs of equal elements. */
 static int64_t load_repeats(const fxa_view *view, int64_t at, int64_t n) {
     int64_t size = (int64_t)fxa_dtype_size(view->dtype), i = 0;
     const char *x = (const char *)view->data + at * size;

@@ -39,7 +39,8 @@ static fxa_value simplify_rewrite(fxa__node *n, fxa_op op, fxa_value x, fxa_valu
 
 /* ---- Order of commutative operands: score, expressions, loads, params, coordinates, constants -------------------- */
 
-/* Returns the rank of an operand in that order; a cast has the rank of its operand. */
+/* Returns the rank of an operand in the order score, expressions, loads, params, coordinates, constants; a cast has the
+ * rank of its operand. */
 static int simplify_rank(const fxa_builder *b, fxa_value x) {
     const fxa__node *n = &b->nodes[x];
     while (n->op == FXA_OP_FLOAT || n->op == FXA_OP_INT) n = &b->nodes[n->arg[0]];
@@ -99,7 +100,7 @@ static fxa_value simplify_fold(fxa_builder *b, const fxa__node *n) {
 
 /* ---- Identities -------------------------------------------------------------------------------------------------- */
 
-/* Identities of float operations. */
+/* Rule: identities of float operations, such as x * 1 = x. */
 static fxa_value simplify_float(fxa_builder *b, fxa__node *n) {
     const fxa__node *x = simplify_arg(b, n, 0), *y = simplify_arg(b, n, n->n_args > 1);
     switch (n->op) {
@@ -119,7 +120,7 @@ static fxa_value simplify_float(fxa_builder *b, fxa__node *n) {
     }
 }
 
-/* Identities of int operations. */
+/* Rule: identities of int operations, such as x + 0 = x. */
 static fxa_value simplify_int(fxa_builder *b, const fxa__node *n) {
     const fxa__node *y = simplify_arg(b, n, n->n_args > 1);
     switch (n->op) {
@@ -138,7 +139,8 @@ static fxa_value simplify_int(fxa_builder *b, const fxa__node *n) {
     }
 }
 
-/* Identities of and, or, xor of ints and bools. `ones`: an operand is the constant with all bits set, -1 or true. */
+/* Rule: identities of and, or, xor of ints and bools. `ones` is true if operand 1 is the constant with all bits set, -1
+ * or true. */
 static fxa_value simplify_bits(fxa_builder *b, fxa__node *n) {
     const fxa__node *y = simplify_arg(b, n, 1);
     bool same = n->arg[0] == n->arg[1], zero = simplify_is_int(y, 0);
@@ -155,7 +157,7 @@ static fxa_value simplify_bits(fxa_builder *b, fxa__node *n) {
     }
 }
 
-/* !!a, and negated comparisons: !(a == b) for all types, !(a < b) as b <= a for ints only, because of NaN. */
+/* Rule: !!a is a, !(a == b) is a != b, and !(a < b) is b <= a. The last one is for ints only, because of NaN. */
 static fxa_value simplify_not(fxa_builder *b, fxa__node *n) {
     const fxa__node *x = simplify_arg(b, n, 0);
     fxa_value first = x->arg[0], second = x->arg[1];
@@ -167,7 +169,7 @@ static fxa_value simplify_not(fxa_builder *b, fxa__node *n) {
     return simplify_rewrite(n, x->op == FXA_OP_LT ? FXA_OP_LE : FXA_OP_LT, second, first);
 }
 
-/* Comparisons: > and >= are rewritten as < and <=; x op x of ints and bools is a constant. */
+/* Rule of comparisons: > and >= are rewritten as < and <=; x op x of ints or bools is a constant. */
 static fxa_value simplify_compare(fxa_builder *b, fxa__node *n) {
     if (n->op == FXA_OP_GT) return simplify_rewrite(n, FXA_OP_LT, n->arg[1], n->arg[0]);
     if (n->op == FXA_OP_GE) return simplify_rewrite(n, FXA_OP_LE, n->arg[1], n->arg[0]);
@@ -175,7 +177,7 @@ static fxa_value simplify_compare(fxa_builder *b, fxa__node *n) {
     return fxa__builder_constant(b, FXA_BOOL, n->op == FXA_OP_EQ || n->op == FXA_OP_LE);
 }
 
-/* select(c, x, y): removes constant and negated conditions, equal choices, and choices true and false. */
+/* Rule of select(c, x, y): removes constant and negated conditions, equal choices, and the choices true and false. */
 static fxa_value simplify_select(fxa_builder *b, fxa__node *n) {
     const fxa__node *c = simplify_arg(b, n, 0), *x = simplify_arg(b, n, 1), *y = simplify_arg(b, n, 2);
     if (c->op == FXA_OP_CONST) return n->arg[c->imm ? 1 : 2];
@@ -195,7 +197,8 @@ static fxa_value simplify_select(fxa_builder *b, fxa__node *n) {
     return simplify_rewrite(n, FXA_OP_NOT, n->arg[0], 0);
 }
 
-/* float(x) and int(x): removes a cast to x's own type, int(float(x)), and the inner cast of float(int(x)) of a bool. */
+/* Rule of float(x) and int(x): removes a cast to x's own type, the inner cast of int(float(x)) and, for a bool x, the
+ * inner cast of float(int(x)). */
 static fxa_value simplify_cast(fxa_builder *b, fxa__node *n) {
     const fxa__node *x = simplify_arg(b, n, 0);
     if (x->type == n->type) return n->arg[0];
@@ -221,14 +224,14 @@ static fxa_value simplify_number(fxa_builder *b, uint8_t type, int32_t x) {
     return type == FXA_FLOAT ? fxa_builder_float(b, x) : fxa__builder_constant(b, FXA_INT, x);
 }
 
-/* relu(x) = x <= 0 ? 0 : x */
+/* Returns relu(x) rewritten as x <= 0 ? 0 : x. */
 static fxa_value simplify_relu(fxa_builder *b, const fxa__node *n) {
     fxa_value x = n->arg[0], zero = simplify_number(b, n->type, 0);
     fxa_value flat = simplify_build(b, FXA_OP_LE, FXA_BOOL, x, zero, 0);
     return simplify_build(b, FXA_OP_SELECT, (fxa_type)n->type, flat, zero, x);
 }
 
-/* sign(x) = 0 < x ? 1 : x < 0 ? -1 : 0 * x */
+/* Returns sign(x) rewritten as 0 < x ? 1 : x < 0 ? -1 : 0 * x. */
 static fxa_value simplify_sign(fxa_builder *b, const fxa__node *n) {
     fxa_type type = (fxa_type)n->type;
     fxa_value x = n->arg[0], zero = simplify_number(b, n->type, 0), one = simplify_number(b, n->type, 1);
@@ -239,7 +242,7 @@ static fxa_value simplify_sign(fxa_builder *b, const fxa__node *n) {
     return simplify_build(b, FXA_OP_SELECT, type, above, one, rest);
 }
 
-/* softplus(x) = max(x, 0) + log1p(exp(-abs(x))) */
+/* Returns softplus(x) rewritten as max(x, 0) + log1p(exp(-abs(x))). */
 static fxa_value simplify_softplus(fxa_builder *b, const fxa__node *n) {
     fxa_value x = n->arg[0], y = simplify_build(b, FXA_OP_ABS, FXA_FLOAT, x, 0, 0);
     y = simplify_build(b, FXA_OP_EXP, FXA_FLOAT, simplify_build(b, FXA_OP_NEG, FXA_FLOAT, y, 0, 0), 0, 0);
@@ -248,8 +251,8 @@ static fxa_value simplify_softplus(fxa_builder *b, const fxa__node *n) {
     return simplify_build(b, FXA_OP_ADD, FXA_FLOAT, above, y, 0);
 }
 
-/* with_grad(x, y): x itself in programs that are not differentiated. Nested ones are merged: the value is that of the
- * innermost first operand, the gradient goes to the innermost second. */
+/* Rule of with_grad(x, y): it is x in programs that are not differentiated. Nested with_grads are merged:
+ * with_grad(with_grad(a, b), with_grad(c, d)) is with_grad(a, d). */
 static fxa_value simplify_with_grad(fxa_builder *b, fxa__node *n) {
     const fxa__node *x = simplify_arg(b, n, 0), *y = simplify_arg(b, n, 1);
     if (b->kind != FXA_PROGRAM_SCORE || n->arg[0] == n->arg[1]) return n->arg[0];

@@ -14,7 +14,7 @@ static void storage_outputs(fxa_builder *b, const fxa_program *p, const fxa_valu
         fxa_builder_set_dscore(b, map[fxa__program_output(p, FXA__OUT_DSCORE)]);
 }
 
-/* Returns the input that replaces a node if that is one of `inputs`; -1 if the node stays. */
+/* Returns the input q or k that replaces n if n is one of `inputs` (q_row, k_row); -1 if n stays. */
 static fxa_value storage_given(fxa_builder *b, const fxa__node *n, uint32_t inputs) {
     if (!(fxa__node_input(n) & inputs)) return -1;
     return fxa_builder_input(b, n->imm == FXA_INPUT_Q_ROW ? FXA_INPUT_Q : FXA_INPUT_K);

@@ -70,7 +70,7 @@ void fxa__ref_load_keys(fxa__ref *r, int64_t hkv);
 /* Returns the number of rows in the dK and dV sums of one KV head. Batch entries may share pages, so the sums of a
  * paged problem cover the entire pool; others cover one batch entry. */
 int64_t fxa__ref_key_rows(const fxa__problem *p);
-/* Returns the row of these sums that key k of the current batch entry adds to. */
+/* Returns the row of the dK and dV sums that key k of the current batch entry adds to. */
 int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k);
 
 /* ---- ref_score.c ------------------------------------------------------------------------------------------------- */
@@ -95,10 +95,10 @@ void fxa__ref_axpy(double *y, double a, const double *x, int64_t n); /* y += a *
 void fxa__ref_forward(fxa__ref *r);
 void fxa__ref_backward(fxa__ref *r);
 
-/* ref_gradient.c: returns the gradient of the scaled score of the pair in env, given dnew, that of the new score, which
- * is not 0. Adds the pair's contributions to the sums of captured tensors and params. */
+/* Returns the gradient of the scaled score of the pair in env, given dnew, the nonzero gradient of its new score. Adds
+ * the pair's contributions to the sums of captured tensors and params (ref_gradient.c). */
 double fxa__ref_program_backward(fxa__ref *r, double dnew);
 void fxa__ref_clear_sums(fxa__ref *r);       /* sets the sums of captured tensors and params to 0 */
-void fxa__ref_store_sums(const fxa__ref *r); /* writes them to the gradients of the run */
+void fxa__ref_store_sums(const fxa__ref *r); /* writes these sums to the gradients of the run */
 
 #endif

@@ -16,7 +16,8 @@
 #include "../../problem/merge.h"
 #include "../../problem/work.h"
 
-/* Fills r->s. Returns its maximum: -inf if no key is attended, NaN if a score is NaN. */
+/* Fills r->s with the new scores of the current row. Returns the maximum: -inf if no key is attended, NaN if a score is
+ * NaN. */
 static double ref_row_scores(fxa__ref *r) {
     double max = -INFINITY;
     for (int64_t k = 0; k < r->seq.k_len; k++) {
@@ -38,7 +39,7 @@ static double ref_row_sum(const fxa__ref *r, double m, double z) {
     return l + lost;
 }
 
-/* Computes r->o of a row with attended keys. */
+/* Computes r->o, the output of a row that attends to at least one key, from its maximum m and sum l. */
 static void ref_row_output(fxa__ref *r, double m, double l) {
     int64_t dv = r->p->in.d_v;
     for (int64_t k = 0; k < r->seq.k_len; k++) {

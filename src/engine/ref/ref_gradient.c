@@ -56,7 +56,7 @@ double fxa__ref_program_backward(fxa__ref *r, double dnew) {
     return ref_bprop(r);
 }
 
-/* Returns the number of elements. */
+/* Returns the number of elements of a view. */
 static int64_t ref_view_count(const fxa_view *view) {
     int64_t n = 1;
     for (int32_t i = 0; i < view->rank; i++) n *= view->size[i];

@@ -9,7 +9,7 @@
 #include "../../problem/scales.h"
 #include "../../problem/work.h"
 
-/* Returns f64 memory of the workspace; NULL while it is only measured. */
+/* Returns rows * columns doubles of the workspace; NULL if c only measures its size. */
 static double *ref_carve_matrix(fxa__carver *c, int64_t rows, int64_t columns) {
     return fxa__carve_matrix(c, rows, columns, sizeof(double));
 }
@@ -66,7 +66,7 @@ bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__
 
 int64_t fxa__ref_key_rows(const fxa__problem *p) {
     if (!(p->in.flags & FXA_PAGED)) return fxa__entries_with_work(p) ? p->in.sk : 0;
-    return p->in.n_pages * p->in.page_size; /* does not overflow: the rows of K and V */
+    return p->in.n_pages * p->in.page_size; /* cannot overflow: K and V have as many rows */
 }
 
 int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k) {
@@ -98,7 +98,7 @@ void fxa__ref_store(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, cons
     for (int64_t i = 0; i < d; i++, at += t->stride[3]) fxa__ref_store_one(r, slot, t->dtype, at, x[i], add);
 }
 
-/* `add` and a scale do not occur together: the validator refuses accumulation with scales. */
+/* `add` and an fp8 scale do not occur together: the validator refuses accumulation with scales. */
 void fxa__ref_store_one(const fxa__ref *r, fxa_slot slot, uint32_t dtype, int64_t at, double x, bool add) {
     void *data = r->bound->slot[slot];
     if (r->bound->amax[slot]) fxa__amax_add(r->bound->amax[slot], fabs(x));
