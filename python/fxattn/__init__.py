@@ -3,8 +3,8 @@
 
     O = softmax( f( scale * Q K^T ; b, h, q, k, your tensors, your scalars ) ) V
 
-The front ends are fxattn.numpy, fxattn.torch and fxattn.jax; this module has what they share. Attributes are found at
-first use, so that importing it costs little and imports none of numpy, torch and jax.
+The front ends are fxattn.numpy, fxattn.torch and fxattn.jax; this module has the names that they share. Each name is
+imported at its first use, so `import fxattn` is cheap and imports none of numpy, torch and jax.
 """
 import importlib as _importlib
 import typing as _typing
@@ -23,14 +23,14 @@ if _typing.TYPE_CHECKING:
 
 __version__: str
 
-# Type checkers read this list, so it is written out.
+# Written out literally, because type checkers read it without running the module.
 __all__ = [
     "ArgumentError", "ArgumentTypeError", "BindingError", "Builder", "BytesError", "Capture", "EngineError", "Error",
     "Explanation", "InternalError", "LibraryError", "LimitError", "OutOfMemoryError", "Param", "Plan", "ProblemError",
     "Program", "ProgramError", "SystemRefusedError", "UnavailableError", "UnsupportedError", "VersionError",
     "__version__", "cache_clear", "cache_limit", "cache_stats", "explain", "get_num_threads", "program",
     "set_num_threads"]
-# Where names live; all others are errors.
+# Public names by the submodule that defines them. A name of __all__ that is not listed here is a class of _errors.
 _HOMES = {
     "_library": ("cache_stats", "cache_limit", "cache_clear", "get_num_threads", "set_num_threads"),
     "_explain": ("explain", "Explanation"),
@@ -38,8 +38,8 @@ _HOMES = {
     "_program": ("Program", "Builder", "Param", "Capture"),
     "_problem": ("Plan",),
 }
-_FRONT_ENDS = ("jax", "numpy", "torch")  # each by the name of the library that it is for
-_MODULES = (*_FRONT_ENDS, "trace")  # imported when they are first used
+_FRONT_ENDS = ("jax", "numpy", "torch")  # submodules, each named after the library that it serves
+_MODULES = (*_FRONT_ENDS, "trace")  # submodules that are imported at first use
 
 
 def __getattr__(name: str) -> _typing.Any:
@@ -59,11 +59,12 @@ def __getattr__(name: str) -> _typing.Any:
 def _is_installed(library: str) -> bool:
     try:
         return _find_spec(library) is not None
-    except ValueError:  # a module without a spec, as tests put into sys.modules
+    except ValueError:  # an entry of sys.modules without a spec, for example a test's fake module
         return False
 
 
 def __dir__() -> _typing.List[str]:
-    """Returns the public names, with the front ends whose libraries are installed: help() imports every listed name."""
+    """Returns the public names. A front end is listed only if its library is installed, because help() imports every
+    listed name."""
     front_ends = filter(_is_installed, _FRONT_ENDS)
     return sorted({*__all__, "trace", *front_ends, *(name for name in globals() if name.startswith("__"))})

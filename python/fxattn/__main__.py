@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m fxattn` and the script `fxattn`: the command line, a program of its own beside the library. It replaces
-the interpreter's process, so signals, pipes and exit codes are those of the command."""
+"""`python -m fxattn` and the script `fxattn`: runs the command-line tool, an executable that the package contains. The
+tool replaces the interpreter's process (exec), so signals, pipes and exit codes are the tool's own."""
 import os
 import sys
 from typing import List, NoReturn, Optional
@@ -10,7 +10,7 @@ from ._library import FOLDER
 
 
 def command_path() -> str:
-    """Returns the file of the command inside the package."""
+    """Returns the path of the command-line tool inside the package. Raises LibraryError if it is missing."""
     path = os.path.join(FOLDER, "fxattn.exe" if os.name == "nt" else "fxattn")
     if not os.path.exists(path):
         raise LibraryError("the fxattn command is not in %s: install the package" % FOLDER)
@@ -18,7 +18,7 @@ def command_path() -> str:
 
 
 def main(arguments: Optional[List[str]] = None) -> NoReturn:
-    """Runs the command with the given arguments, those of the process by default; does not return."""
+    """Runs the command-line tool with `arguments` (None: sys.argv[1:]). Does not return."""
     path = command_path()
     sys.stdout.flush()
     sys.stderr.flush()

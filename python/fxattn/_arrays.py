@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy arrays for the library: converted from arrays of any library, described by address, storage type and strides,
-and read in a layout. Types that NumPy has and the library lacks are refused here by name."""
+"""Converts arrays of any library to NumPy arrays, describes them to the C library by address, storage type and strides,
+and names their axes by a layout ("bhsd"). Raises errors for dtypes that the C library does not support."""
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -11,17 +11,17 @@ from ._problem import View
 from ._program import DTYPE_NAMES, DTYPE_WORDS, DTYPES
 
 _CODES = {word: DTYPES[name] for word, name in DTYPE_WORDS.items()}
-_codes: Dict[Any, int] = {}  # the same by dtype: names of dtypes are slow to come by
-NOT_NUMPYS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # ml_dtypes has them
+_codes: Dict[Any, int] = {}  # cache of _CODES by dtype object, because dtype.name is slow
+NOT_NUMPYS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # dtypes of ml_dtypes
 FLOATS = (_abi.F64, _abi.F32, _abi.F16, _abi.BF16, _abi.E4M3, _abi.E5M2)
 INTS = (_abi.I64, _abi.I32, _abi.I16, _abi.I8, _abi.U8)
 ALL = (*FLOATS, *INTS, _abi.B8)
 
 
 def as_array(value: Any, what: str, accepted: Sequence[int] = ALL) -> np.ndarray:
-    """Returns a NumPy array of a value, in native byte order and aligned: the value itself, or what NumPy makes of it
-    (tensors of other libraries without a copy where they are in host memory). Raises ArgumentTypeError for a storage
-    type that is not accepted."""
+    """Returns `value` as an aligned NumPy array in native byte order. A NumPy array that is aligned and native is
+    returned itself; a tensor of another library in host memory is not copied. `what` names the value in errors. Raises
+    ArgumentTypeError for a storage type that is not in `accepted`."""
     if value is None:
         raise ArgumentTypeError("%s is None; an array is accepted" % what)
     if not isinstance(value, np.ndarray):
@@ -50,7 +50,7 @@ def _foreign(value: Any, what: str) -> np.ndarray:
 
 
 def _from_torch(tensor: Any) -> np.ndarray:
-    """Returns a tensor of PyTorch as a NumPy array. Float types that NumPy lacks are passed on as bits."""
+    """Returns a PyTorch tensor as a NumPy array. bf16 and fp8 tensors become arrays of the dtypes of ml_dtypes."""
     name = str(tensor.dtype)[len("torch."):]
     if name in NOT_NUMPYS:
         import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
@@ -61,8 +61,8 @@ def _from_torch(tensor: Any) -> np.ndarray:
 
 
 def code_of(array: Any, what: str, accepted: Sequence[int] = ALL) -> int:
-    """Returns the library's storage type of an array, or of any object with a dtype. Raises ArgumentTypeError for other
-    dtypes."""
+    """Returns the C library's code (_abi.F32, ...) of the dtype of `array`, any object with a dtype. Raises
+    ArgumentTypeError if the code is not in `accepted`."""
     code = _codes.get(array.dtype)
     if code is None:
         code = _CODES.get(array.dtype.name)
@@ -80,15 +80,15 @@ def view_of(array: np.ndarray, what: str) -> View:
 
 
 def describe(name: str, value: Any) -> Tuple[str, int]:
-    """Returns storage type and rank, for a program that uses the array by name."""
+    """Returns storage type ("f32") and rank of an array, for the declaration of the tensor in a program."""
     array = as_array(value, "tensors[%r]" % name)
     return DTYPE_NAMES[code_of(array, name)], array.ndim
 
 
 def index_array(value: Any, what: str, shape: Optional[Tuple[Optional[int], ...]] = None) -> np.ndarray:
-    """Returns a dense int32 array of a shape (None: any size) from an array of ints. Raises ArgumentError for values
-    beyond 32 bits."""
-    array = as_array(value, what, INTS if np.size(value) else ALL)  # an empty list is of floats to NumPy
+    """Returns an array of ints as a dense int32 array. Raises ArgumentError if it does not have `shape` (a size of None
+    accepts any), or has values beyond 32 bits."""
+    array = as_array(value, what, INTS if np.size(value) else ALL)  # NumPy gives an empty list a float dtype
     if shape is not None and (array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape))):
         raise ArgumentError("%s has shape %s; %s is accepted"
                             % (what, array.shape, "(%s)" % ", ".join("any" if n is None else str(n) for n in shape)))
@@ -98,20 +98,21 @@ def index_array(value: Any, what: str, shape: Optional[Tuple[Optional[int], ...]
 
 
 class Layout(NamedTuple):
-    """The axes of an array: batch, head, position (also of packed rows) and feature; None for an axis that it lacks."""
+    """The order of the axes of an array. `axes` has the indices of batch, head, position and feature, None for an axis
+    that the array lacks. With `packed`, the position axis has the rows of all sequences."""
 
     name: str
     axes: Tuple[Optional[int], Optional[int], int, Optional[int]]
     packed: bool
 
     def rows(self) -> "Layout":
-        """Returns the layout of LSE and row maxima: this one without features."""
+        """Returns the layout of LSE and row maxima, which is this layout without the feature axis."""
         name = self.name.replace("d", "")
         return Layout(name, tuple(name.find(self.name[i]) if i is not None and self.name[i] in name else None
                                   for i in self.axes), self.packed)  # type: ignore[arg-type]
 
     def sizes(self, array: np.ndarray) -> Tuple[int, int, int, int]:
-        """Returns batch, heads, positions and features; 1 for a missing axis."""
+        """Returns the sizes of batch, heads, positions and features of `array`; 1 for an axis that the layout lacks."""
         return tuple(1 if i is None else array.shape[i] for i in self.axes)  # type: ignore[return-value]
 
     def strides(self, array: np.ndarray) -> Tuple[int, int, int, int]:
@@ -119,7 +120,7 @@ class Layout(NamedTuple):
         return tuple(0 if i is None else array.strides[i] // size for i in self.axes)  # type: ignore[return-value]
 
     def shape(self, sizes: Sequence[int]) -> Tuple[int, ...]:
-        """Returns the shape of an array of these sizes."""
+        """Returns the shape of an array in this layout with `sizes` (batch, heads, positions, features)."""
         out = [0] * sum(i is not None for i in self.axes)
         for i, size in zip(self.axes, sizes):
             if i is not None:

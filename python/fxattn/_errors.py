@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions: one class for each kind of status, each also the built-in exception that Python users expect.
+"""Exceptions: one class for each kind of status of the C library. Each class derives from Error and from the matching
+built-in exception (ValueError, TypeError, ...).
 
-All derive from Error and have the library's status and text; errors of program text also have a position. Front ends
-raise the same classes for mistakes that they find before a call of the library."""
+An exception has the library's status and message; an error in program text also has a position. Front ends raise the
+same classes for mistakes that they find before they call the library."""
 from typing import Dict, Optional, Type
 
 
 class Error(Exception):
-    """Any failure of fxattn. `status` is the library's name of it ("E_PROGRAM"); `line`, `column` and `length` (from 1,
-    in characters) say where in a program text, or are 0."""
+    """Base class of all exceptions of fxattn. `status` is the name of the status ("E_PROGRAM"). For an error in program
+    text, `line`, `column` and `length` (from 1, in characters) are its position in text number `part` (from 0); they
+    are 0 for other errors."""
 
     status: str = ""
     part: int = 0
@@ -42,7 +44,7 @@ class LimitError(Error, ValueError):
 
 
 class ProblemError(Error, ValueError):
-    """Shapes, layouts and features contradict each other."""
+    """Shapes, layouts and options contradict each other."""
 
     status = "E_PROBLEM"
 
@@ -54,35 +56,35 @@ class BindingError(Error, ValueError):
 
 
 class OutsideError(BindingError, IndexError):
-    """An index leaves its captured tensor, and bounds_check is on; the text has tensor, axis, index, size and pair."""
+    """bounds_check found an index out of bounds. The message has the tensor, axis, index, size and (q, k) pair."""
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """No engine supports the problem; the text has the reason of each."""
+    """No engine supports the problem; the message has the reason of each engine."""
 
     status = "E_UNSUPPORTED"
 
 
 class UnavailableError(Error, RuntimeError):
-    """An engine, or a library that it needs, is not present."""
+    """An engine, or a library that the engine needs, is not present."""
 
     status = "E_UNAVAILABLE"
 
 
 class BytesError(Error, ValueError):
-    """Bytes of a program or plan are damaged, or of another format."""
+    """Saved bytes of a program or plan are damaged or have another format."""
 
     status = "E_BYTES"
 
 
 class VersionError(BytesError):
-    """Bytes of a program or plan come from another version or device."""
+    """Saved bytes of a program or plan come from another version of fxattn or another device."""
 
     status = "E_VERSION"
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """The library could not allocate."""
+    """The library could not allocate memory."""
 
     status = "E_MEMORY"
 
@@ -106,13 +108,13 @@ class InternalError(Error, RuntimeError):
 
 
 class LibraryError(Error, ImportError):
-    """The library itself cannot be loaded, or is not the one this package was built for."""
+    """The C library cannot be loaded, or is another version than this package was built for."""
 
 
-# By fxa_status. tests/python/test_library.py sees to it that none is forgotten.
+# Exception classes by fxa_status. tests/python/test_library.py checks that every status is listed.
 BY_STATUS: Dict[int, Type[Error]] = {
     100: ArgumentError,
-    101: InternalError,  # the structs are filled here, not by users
+    101: InternalError,  # E_STRUCT: this package fills the structs, so a wrong one is its own bug
     110: ProgramError,
     111: LimitError,
     120: ProblemError,
@@ -135,7 +137,7 @@ def is_outside(text: str) -> bool:
 
 
 def make_error(status: int, text: str, status_name: Optional[str] = None) -> Error:
-    """Returns the exception of a status: an Error for a status that this package does not know."""
+    """Returns the exception of `status` with message `text`: a plain Error for a status that is not in BY_STATUS."""
     error = OutsideError(text) if status == 130 and is_outside(text) else BY_STATUS.get(status, Error)(text)
     if status_name:
         error.status = status_name
@@ -143,7 +145,8 @@ def make_error(status: int, text: str, status_name: Optional[str] = None) -> Err
 
 
 def missing_library(error: ImportError, library: str, version: str) -> ImportError:
-    """Returns the error of a front end whose library is missing or too old; any other error is returned unchanged."""
+    """Returns `error` with a message that names the needed `version` and the pip command if `library` failed to import;
+    returns `error` itself if another module did."""
     if error.name is None or error.name.partition(".")[0] != library:
         return error
     words = "fxattn.{0} needs {0} {1} or newer: pip install \"fxattn[{0}]\" ({2})".format(library, version, error)

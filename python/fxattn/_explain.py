@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""explain(): everything that fxattn derives from a score function, for readers: program, derivative, properties, the
-report of each engine, the tiles that a mask leaves, and a picture.
+"""explain() reports what fxattn derives from a score function: the program, its derivative and properties, the support
+of each engine, the tiles that a mask leaves unmasked, and a picture.
 
-The command that the package contains (`fxattn explain`, `fxattn plot`) makes the report and the picture. Program,
-numbers and arrays are passed to it in files of a temporary folder."""
+The package's command-line tool (`fxattn explain`, `fxattn plot`) makes the report and the picture. The program and the
+arrays are passed to the tool in files of a temporary folder, params in its arguments."""
 import html
 import json
 import os
@@ -24,7 +24,7 @@ _DTYPE_WORDS = {**DTYPE_WORDS, "double": "f64", "float": "f32", "half": "f16"}
 
 
 class Engine(NamedTuple):
-    """The report of one engine on one pass: supported, or the reason why not."""
+    """Support of one pass by one engine. `reason` says why the pass is not supported."""
 
     engine: str
     pass_: str
@@ -32,12 +32,12 @@ class Engine(NamedTuple):
     deterministic: bool
     workspace: int
     reason: str
-    seconds: Optional[float] = None  # of a run, about; None: nobody knows
+    seconds: Optional[float] = None  # estimated time of a run; None: unknown
 
 
 class Explanation:
-    """Result of explain(). str() is the report; a notebook shows the picture, the program and the reports of engines.
-    """
+    """Result of explain(). str() returns the report as text; a notebook shows the picture, the program, its derivative
+    and a table of the engines."""
 
     def __init__(self, source: Source, text: str, data: Dict[str, Any], svg: str) -> None:
         self.program: Program = source.program if source.program is not None else Program()
@@ -52,7 +52,7 @@ class Explanation:
 
     @property
     def engines(self) -> List[Engine]:
-        """Returns the report of each engine on both passes, in order of preference."""
+        """Returns an Engine for each engine and pass, in order of preference."""
         return [Engine(e["engine"], e["pass"], e["supported"], e["deterministic"], e["workspace"], e["reason"],
                        e["seconds"]) for e in self.json["engines"]]
 
@@ -87,20 +87,20 @@ def explain(score_mod: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask_mo
             at: Optional[float] = None,
             style: str = "flex", lib: str = "torch", device: Optional[str] = None, target: Any = None,
             grads: Optional[str] = None) -> Explanation:
-    """Returns everything that is derived from a score function, a Program or text for a shape: program, derivative,
-    properties, the report of each engine, the tiles that a mask leaves, and a picture.
+    """Returns an Explanation of a score function for a shape: the program, its derivative and properties, the support
+    of each engine, the tiles that a mask leaves unmasked, and a picture.
 
     shape: (B, H, S, D), {"b": 1, "h": 8, "hkv": 2, "sq": 1, "sk": 4096, "d": 64}, or the command's "b=1,h=8,s=4096".
     score_mod, mask_mod, tensors, params, is_causal, window, bottom_right, sinks ("zero"), dropout_p, engine, style: as
         in fxattn.numpy.attention; mask_mod may be a BlockMask of create_block_mask. dtype: that of Q, K and V. lib:
-        "torch", "numpy" or "jax", the library whose meaning the operators of a function have.
-    device: "host", "cuda" or "cuda:1", whose engines report. target: the file of a device description, for a device
-        that need not be present. grads: "qkv" for gradients of Q, K and V alone, "all" for those of captured arrays
-        too.
-    b, h, tile: the batch entry and head that are drawn and counted, and the size of a tile. at: the raw score at which
-        the score function is drawn.
+        "torch", "numpy" or "jax": operators in a Python function follow the rules of this library.
+    device: "host", "cuda" or "cuda:1"; the report covers the engines of this device. target: the file of a device
+        description, which replaces the device; the described device need not be present. grads: "qkv" for the
+        gradients of Q, K and V only, "all" for those of captured arrays too.
+    b, h: the batch entry and head whose tiles are counted and drawn. tile: the size of a tile, (queries, keys). at: the
+        raw score for which the picture is drawn.
 
-    Raises what the command of the package reports, by the classes of fxattn.Error.
+    Raises a subclass of fxattn.Error for each error that the command-line tool reports.
     """
     source = resolve(score_mod, mask_function(mask_mod), described, tensors=tensors, params=params, style=style,
                      lib=lib, sizes=_sizes(shape))
@@ -129,7 +129,7 @@ def explain(score_mod: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask_mo
 
 
 def _without(options: List[str], *names: str) -> List[str]:
-    """Returns the options without those that the command refuses for a picture."""
+    """Returns `options` without the options in `names` and their values."""
     out, skip = [], False
     for option in options:
         if skip:
@@ -142,7 +142,8 @@ def _without(options: List[str], *names: str) -> List[str]:
 
 
 def _run(arguments: List[str], folder: str) -> str:
-    """Returns the output of the command. Raises the exception of the library's status for a refusal."""
+    """Runs the command-line tool and returns its standard output. If it fails, raises the exception of the status that
+    it reports."""
     ran = subprocess.run([command_path(), *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if ran.returncode == 0:
         return ran.stdout.decode("utf-8")
@@ -155,7 +156,8 @@ def _run(arguments: List[str], folder: str) -> str:
 
 
 def _write_program(source: Source, folder: str) -> List[str]:
-    """Writes program and arrays to files. Returns the options that pass them and the numbers to the command."""
+    """Writes the program and the arrays to files in `folder`. Returns the command-line options that pass these files
+    and the values of the params."""
     program = source.program
     if program is None:
         return ["--score", "score"]
@@ -170,7 +172,8 @@ def _write_program(source: Source, folder: str) -> List[str]:
 
 
 def _write_tensor(name: str, tensor: Any, file: str, folder: str) -> List[str]:
-    """Writes a tensor to a file if NumPy is installed. Returns its option, which has the sizes alone without NumPy."""
+    """Writes a tensor to `file` if NumPy is installed. Returns the command-line option that names the file; without
+    NumPy, an option with the shape only."""
     try:
         import numpy as np
 
@@ -178,7 +181,7 @@ def _write_tensor(name: str, tensor: Any, file: str, folder: str) -> List[str]:
     except ImportError:
         return ["--tensor-size", "%s=%s" % (name, ",".join(map(str, tensor.shape)))]
     array = as_array(tensor, "tensors[%r]" % name)
-    own = array.dtype.name in NOT_NUMPYS  # nor have files a type for them
+    own = array.dtype.name in NOT_NUMPYS  # .npy files have no such type: saved as unsigned ints
     np.save(os.path.join(folder, file), array.view("u%d" % array.dtype.itemsize) if own else array)
     return ["--tensor", "%s=%s" % ("%s:%s" % (name, DTYPE_WORDS[array.dtype.name]) if own else name, file)]
 
@@ -201,7 +204,7 @@ def _shape_text(shape: Any) -> str:
 
 
 def _sizes(shape: Any) -> Tuple[Optional[int], ...]:
-    """Returns batch entries, heads, rows and keys of a shape, None for each that it does not name."""
+    """Returns the numbers of batch entries, heads, rows and keys in `shape`; None for each that it does not name."""
     words = (part.partition("=") for part in _shape_text(shape).split(","))
     known = {name.strip(): int(size) for name, _, size in words if size.strip().isdigit()}
     both = known.get("s")
@@ -209,7 +212,7 @@ def _sizes(shape: Any) -> Tuple[Optional[int], ...]:
 
 
 def _dtype_text(dtype: Any) -> str:
-    """Returns a dtype as "f32" and so on, from the names of NumPy, torch and JAX too."""
+    """Returns the storage type ("f32") of `dtype`, a dtype of NumPy, torch or JAX, or its name."""
     word = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     word = word.split(".")[-1]
     word = _DTYPE_WORDS.get(word, word)

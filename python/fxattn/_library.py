@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C library in this process: where it is, its functions, its errors as exceptions, the contexts that plans live in.
+"""Loads the C library, calls its functions, turns its errors into exceptions, and owns the contexts of this process.
 
-Everything else of the package calls C through `lib` here, whose attributes are the functions of fxattn.h without their
-prefix, typed by the generated module _abi. Nothing is loaded before the first call.
+All modules of the package call C through `lib`: lib.plan_run is fxa_plan_run, with argument types from the generated
+module _abi. The library is loaded at the first call.
 
 Invariants:
-- No callback into Python is ever given to the library, so no thread waits for the GIL inside of it.
-- Contexts belong to a process. A child after fork() makes its own, and neither uses nor releases those of its parent:
-  another thread may have been inside them. Programs are immutable and work on; handles made before the fork are
-  abandoned by the child, not destroyed (Handle).
-- Contexts are never destroyed: daemon threads may still be inside the library when the interpreter ends.
+- The package passes no Python callback to the library, so no thread waits for the GIL inside the library.
+- Contexts belong to a process. After fork() the child creates its own contexts. It neither uses nor releases those of
+  its parent, because another thread may have been inside them. Programs are immutable and stay usable in the child. The
+  child does not destroy handles that were made before the fork (see Handle).
+- Contexts are never destroyed, because daemon threads may still be inside the library when the interpreter ends.
 """
 import ctypes
 import os
@@ -22,9 +22,10 @@ from ._errors import ArgumentError, ArgumentTypeError, Error, LibraryError, make
 
 ENVIRONMENT = "FXATTN_LIBRARY"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_lib")
-NAME = "libfxattn.so.%d.%d" % (_abi.VERSION_MAJOR, _abi.VERSION_MINOR)  # the SONAME, by which the command finds it too
+# The SONAME; the command-line tool links to the same file.
+NAME = "libfxattn.so.%d.%d" % (_abi.VERSION_MAJOR, _abi.VERSION_MINOR)
 
-# Functions so short that handing the GIL over would cost more than they do: these keep it. They wait for nobody.
+# Functions that are called with the GIL held: they never block, and releasing the GIL would cost more than the call.
 _QUICK_PREFIXES = ("builder_", "program_param", "program_tensor", "program_hash", "program_get", "program_node",
                    "program_retain", "plan_retain", "plan_engine", "plan_detail", "plan_workspace", "plan_is",
                    "plan_key", "dtype_", "status_", "slot_", "flag_", "fact_", "input_", "device_", "engine_")
@@ -32,8 +33,8 @@ _SLOW = ("builder_finish", "builder_import")
 
 
 def library_path() -> str:
-    """Returns the file of the library: FXATTN_LIBRARY, or the one inside the package. Raises LibraryError if there is
-    none."""
+    """Returns the path of the C library: the value of FXATTN_LIBRARY if it is set, else the file inside the package.
+    Raises LibraryError if the package has no such file."""
     given = os.environ.get(ENVIRONMENT)
     if given:
         return given
@@ -75,7 +76,7 @@ class _Library:
 
 
 def _check_version(library: ctypes.CDLL, path: str) -> None:
-    """Raises LibraryError for a library of another minor version: structs are those of one minor version."""
+    """Raises LibraryError if `library` has another major or minor version, because struct layouts depend on these."""
     try:
         function = library.fxa_version
     except AttributeError:
@@ -92,14 +93,15 @@ lib: Any = _Library()
 # ---- Errors ----------------------------------------------------------------------------------------------------------
 
 def call(function: Callable[..., int], *arguments: Any, source: Optional[bytes] = None, name: str = "program") -> None:
-    """Calls a function that returns a status and takes an fxa_error last. Raises the exception of a failure. `source`
-    is the text that was parsed, whose line the message shows with a caret."""
+    """Calls a C function that returns a status and takes an fxa_error as its last argument. Raises the exception of the
+    status if it fails. `source` is the program text that the function parses, called `name` in the message; the message
+    shows the wrong line with a caret."""
     error = _abi.Error()
     if function(*arguments, ctypes.byref(error)):
         raise error_of(error, source, name)
 
 
-# Slots and flags of the library, by the names that the options of the front ends have (docs/names.md).
+# Names of options of the front ends (docs/names.md) by the library's names of the slots and flags that they set.
 _KEYWORDS = {"Q_LENGTHS": "q_lengths", "K_LENGTHS": "k_lengths", "CU_Q": "cu_q", "CU_K": "cu_k", "Q_START": "q_start",
              "PAGES": "pages", "SINKS": "sinks", "FXA_CAUSAL": "is_causal", "FXA_WINDOW": "window",
              "FXA_BOTTOM_RIGHT": "bottom_right", "FXA_Q_START": "q_start", "FXA_PAGED": "pages",
@@ -110,12 +112,12 @@ _WORD = re.compile(r"\b(?:%s)\b" % "|".join(_KEYWORDS))
 
 
 def in_keywords(text: str) -> str:
-    """Returns a message of the library with the names of options for its slots and flags."""
+    """Returns a message of the C library with names of slots and flags replaced by names of Python options."""
     return _WORD.sub(lambda m: _KEYWORDS[m[0]], text)
 
 
 def error_of(error: "_abi.Error", source: Optional[bytes] = None, name: str = "program") -> Error:
-    """Returns the exception of an fxa_error."""
+    """Returns the exception that corresponds to an fxa_error. `source`, `name`: see call()."""
     text = error.text.decode("utf-8", "replace")
     if source is not None and error.line > 0:
         text = _render(error, source, name)
@@ -135,7 +137,8 @@ def _render(error: "_abi.Error", source: bytes, name: str) -> str:
 
 
 def two_calls(function: Callable[..., int], *arguments: Any) -> bytes:
-    """Returns the bytes of a two-call function (out, capacity, needed, error)."""
+    """Returns the bytes that a C function with the arguments (..., out, capacity, needed, error) writes. Calls it
+    twice: the first call returns the size."""
     needed = ctypes.c_size_t()
     call(function, *arguments, None, 0, ctypes.byref(needed))
     out = ctypes.create_string_buffer(needed.value + 1)
@@ -144,16 +147,16 @@ def two_calls(function: Callable[..., int], *arguments: Any) -> bytes:
 
 
 def address_of(data: bytes) -> Optional[int]:
-    """Returns the address of bytes, for a field of a struct. The caller keeps them alive as long as the struct is used.
-    """
+    """Returns the address of `data`, for a field of a struct. The caller keeps `data` alive as long as the struct is
+    used."""
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
 
 
 # ---- Contexts and handles --------------------------------------------------------------------------------------------
 
 class _Process:
-    """State of this process: its contexts by number of threads, and its number of forks from the process that loaded
-    the package."""
+    """State of this process. `contexts` has the contexts (addresses) by number of threads. `generation` counts the
+    forks between the process that loaded the package and this one."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -175,8 +178,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def context(threads: Optional[int] = None) -> int:
-    """Returns the process's context (an address) for runs of a number of threads; 0: the library's default, None:
-    set_num_threads. Each number has its own context and plan cache."""
+    """Returns the address of this process's context for runs with `threads` threads (0: the library's default; None:
+    the number of set_num_threads). Each number of threads has its own context and plan cache."""
     number = _process.threads if threads is None else threads
     found = _process.contexts.get(number)
     return found if found is not None else _make_context(number)
@@ -195,7 +198,7 @@ def _make_context(threads: int) -> int:
 
 
 def check_threads(threads: Any) -> int:
-    """Returns a number of threads. Raises ArgumentTypeError or ArgumentError where it is none."""
+    """Returns `threads`. Raises ArgumentTypeError if it is not an int, ArgumentError if it is out of range."""
     if isinstance(threads, bool) or not isinstance(threads, int):
         raise ArgumentTypeError("the number of threads is %s, of type %s; an int is accepted"
                                 % (threads, type(threads).__name__))
@@ -205,18 +208,20 @@ def check_threads(threads: Any) -> int:
 
 
 def set_num_threads(threads: int) -> None:
-    """Sets the maximum number of threads of a run in this process, the calling thread included; 0: FXA_THREADS, or the
-    number of CPUs. Results do not depend on it. Each number of `threads` has its own plan cache."""
+    """Sets the maximum number of threads of a run in this process, including the calling thread. `threads` = 0 selects
+    the value of FXA_THREADS, or the number of CPUs. Results do not depend on the number of threads. Each number has its
+    own plan cache."""
     _process.threads = check_threads(threads)
 
 
 def get_num_threads() -> int:
-    """Returns the maximum number of threads of a run, as the library resolved it."""
+    """Returns the maximum number of threads of a run. If it was set to 0, returns the number that the library chose."""
     return int(lib.context_threads(context()))
 
 
 class Handle:
-    """An object of the library with one Python owner. Subclasses name the function that releases it."""
+    """Owns one reference to an object of the C library and releases it in __del__. `_destroy` of a subclass is the name
+    of the function in `lib` that releases it."""
 
     __slots__ = ("_handle", "_generation", "__weakref__")
     _destroy = ""
@@ -224,9 +229,9 @@ class Handle:
     def __init__(self, handle: Optional[int]) -> None:
         self._handle = handle
         self._generation = _process.generation
-        getattr(lib, self._destroy)  # found now: __del__ may be too late to look for it
+        getattr(lib, self._destroy)  # loads the function now, because __del__ may run too late for that
 
-    # What it needs is bound here: at the end of the interpreter module globals may be gone already.
+    # The defaults bind what __del__ uses, because module globals may be gone when the interpreter ends.
     def __del__(self, _process: _Process = _process, _lib: Any = lib, _getattr: Any = getattr) -> None:
         handle = _getattr(self, "_handle", None)
         if handle and self._generation == _process.generation:
@@ -235,8 +240,9 @@ class Handle:
 
 
 def cache_stats() -> Dict[str, int]:
-    """Returns the counters of the plan caches of this process, summed: hits, misses, builds, refusals, evictions, runs,
-    queries and query_hits since it began; plans and bytes held now; max_plans and max_bytes."""
+    """Returns the counters of the plan caches, summed over all caches of this process: hits, misses, builds, refusals,
+    evictions, runs, queries and query_hits since the process began; the number and size of the cached plans (plans,
+    bytes); and the bounds max_plans and max_bytes."""
     names = [field[0] for field in _abi.CacheStats._fields_ if field[0] != "reserved"]
     total = dict.fromkeys(names, 0)
     for handle in list(_process.contexts.values()) or [context()]:
@@ -248,8 +254,9 @@ def cache_stats() -> Dict[str, int]:
 
 
 def cache_limit(max_plans: int, max_bytes: int) -> None:
-    """Bounds each plan cache of this process (one for each number of threads) to max_plans plans of max_bytes in all,
-    and evicts plans beyond the bounds; 0 caches nothing. Raises ArgumentError outside of 64 bits."""
+    """Bounds each plan cache of this process (one for each number of threads) to `max_plans` plans with a total size of
+    `max_bytes`, and evicts plans beyond these bounds. A bound of 0 disables caching. Raises ArgumentError for a bound
+    outside 0 to 2^64 - 1."""
     for name, value in (("max_plans", max_plans), ("max_bytes", max_bytes)):
         if not 0 <= value < 1 << 64:
             raise ArgumentError("%s is %d; 0 to 2^64 - 1 are accepted" % (name, value))
@@ -260,7 +267,7 @@ def cache_limit(max_plans: int, max_bytes: int) -> None:
 
 
 def cache_clear() -> None:
-    """Empties the plan caches of this process; plans that are in use stay valid."""
+    """Removes all plans from the plan caches of this process. Plans that are in use stay valid."""
     for handle in list(_process.contexts.values()):
         lib.cache_clear(handle)
 

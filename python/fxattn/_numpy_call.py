@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attention call on NumPy arrays: its options, checked where shapes decide and turned into problems and arguments
-of the library, forward and backward. fxattn.numpy is the public module.
+"""Call: one attention call on NumPy arrays. It checks the options against the shapes, and makes the fxa_problem and
+fxa_args of the forward and backward pass. The public functions are in fxattn.numpy.
 
-A Call is built once and run any number of times. It holds its arrays, so a backward pass needs the gradient alone."""
+A Call is built once and run any number of times. It holds its input arrays for the backward pass."""
 import math
 import operator
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
@@ -20,7 +20,7 @@ from ._source import resolve
 
 MAX_SEED = (1 << 64) - 1
 WRT = ("q", "k", "v", "sinks", "tensors", "params")
-# Options of every function of fxattn.numpy that makes a Call.
+# Keyword options that attention(), vjp(), backward(), plan() and plan_vjp() of fxattn.numpy have in common.
 OPTIONS = ("layout", "kv_layout", "scale", "is_causal", "window", "bottom_right", "q_lengths", "k_lengths", "cu_q",
            "cu_k", "max_q", "max_k", "pages", "q_start", "sinks", "dropout_p", "seed", "params", "tensors", "style",
            "score_mod_bprop", "bprop_params", "bprop_tensors", "coordinates", "global_q_len", "global_k_len",
@@ -32,7 +32,7 @@ def _int(value: Any, what: str, highest: int = (1 << 63) - 1) -> int:
         number = operator.index(value)
     except TypeError:
         raise ArgumentTypeError("%s is of type %s; an int is accepted" % (what, type(value).__name__)) from None
-    if not -(1 << 63) <= number <= highest:  # more would be cut off on the way to the library
+    if not -(1 << 63) <= number <= highest:  # ctypes would truncate larger values silently
         raise ArgumentError("%s is %d; 64 bits are accepted" % (what, number))
     return number
 
@@ -54,8 +54,8 @@ def _float(value: Any, what: str) -> float:
 
 
 def _captured(program: Optional[Program], tensors: Sequence[Any], what: str) -> List[np.ndarray]:
-    """Returns the captured arrays. Raises ArgumentError where a dtype or rank differs from the program's declaration:
-    the library sees addresses only."""
+    """Returns the captured arrays `tensors` of a program as NumPy arrays. Raises ArgumentError if a dtype or rank
+    differs from the program's declaration, which the C library could not detect from an address."""
     arrays = []
     for capture, tensor in zip(program.captures if program is not None else (), tensors):
         name = "%s[%r]" % (what, capture.name)
@@ -68,7 +68,8 @@ def _captured(program: Optional[Program], tensors: Sequence[Any], what: str) -> 
 
 
 class Forward(NamedTuple):
-    """A forward pass that is ready to run, with the arrays that it writes. threads: None is set_num_threads's."""
+    """A forward pass that is ready to run, with the arrays that it writes: out, LSE and row maxima. threads: None for
+    the number of set_num_threads."""
 
     problem: Problem
     args: Args
@@ -78,12 +79,13 @@ class Forward(NamedTuple):
     maxima: Optional[np.ndarray]
 
     def run(self, plan: Optional[Plan] = None) -> None:
-        """Runs with the given plan, or with the one of the cache."""
+        """Runs with `plan`; None takes the plan from the cache or compiles it."""
         _run(self, plan)
 
 
 class Backward(NamedTuple):
-    """A backward pass that is ready to run, with the arrays that it writes."""
+    """A backward pass that is ready to run, with the arrays that it writes: `grads` by name of the input, and `params`,
+    the gradients of the params of which `wanted_params` is true."""
 
     problem: Problem
     args: Args
@@ -105,7 +107,7 @@ def _run(ready: Any, plan: Optional[Plan]) -> None:
 
 
 class Call:
-    """One attention call without its results."""
+    """The inputs and options of one attention call, checked and converted."""
 
     def __init__(self, q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, options: Mapping[str, Any]) -> None:
         self.q, self.k, self.v = (as_array(x, name, FLOATS) for x, name in ((q, "q"), (k, "k"), (v, "v")))
@@ -146,7 +148,7 @@ class Call:
         if kd != d or (vb, vh, vs) != (kb, hkv, sk):
             raise ArgumentError("q has shape %s, k %s and v %s: k has the features of q, and v all else of k"
                                 % (self.q.shape, self.k.shape, self.v.shape))
-        if hkv == 0 and hq:  # which would be "as of q" to the library
+        if hkv == 0 and hq:  # the C library reads hkv = 0 as hkv = hq
             raise ArgumentError("q has shape %s and k %s: k has 0 heads; heads of q are a multiple of those of k, and "
                                 "of 0 heads that is 0" % (self.q.shape, self.k.shape))
         self.spread = False
@@ -164,7 +166,8 @@ class Call:
         return Sizes(b, hq, hkv, sq, sk, d, dv)
 
     def _cu(self, name: str, default: Optional[np.ndarray] = None) -> Tuple[np.ndarray, int]:
-        """Returns the offsets of packed sequences and the length of the longest one."""
+        """Returns the offsets `name` ("cu_q", "cu_k") of packed sequences, or `default` if the caller gave none, and
+        the length of the longest sequence."""
         value = self.options[name]
         if value is None and default is None:
             raise ArgumentError("%s is missing: packed sequences begin and end by it" % name)
@@ -255,8 +258,9 @@ class Call:
             self.flags |= _abi.SINKS
 
     def _coordinates(self) -> None:
-        """Sets the coordinates of local indices in the entire problem: an int, an array with an entry per index, or
-        segments."""
+        """Checks the option `coordinates`, which maps indices of a shard to indices in the entire problem, and fills
+        self.maps. The value of an axis is an offset (int), an array with an entry per index, or segments (begin, base,
+        step)."""
         sizes = {"b": self.shape.b, "h": self.shape.hq, "q": self.shape.sq, "k": self.shape.sk}
         self.maps: Dict[str, Dict[str, Any]] = {}
         given = {} if self.options["coordinates"] is None else self.options["coordinates"]
@@ -283,8 +287,8 @@ class Call:
                 self.fields[name] = _int(self.options[name], name)
 
     def _arrays_beside(self, moved: Set[str]) -> None:
-        """Refuses arrays of the graph style with entries per batch entry or head where those have other coordinates:
-        the program reads such arrays by b and h."""
+        """Raises ArgumentError if an axis in `moved` ("b", "h") has coordinates and an array of the graph style has
+        more than one entry along it: the program indexes these arrays by b and h of the entire problem."""
         for option in ("tensors", "bprop_tensors"):
             named = self.options[option]
             for name, array in named.items() if isinstance(named, Mapping) else ():
@@ -324,7 +328,8 @@ class Call:
         return problem, args
 
     def bind(self, problem: Problem, args: Args, name: str, array: np.ndarray, layout: Layout, slot: str = "") -> None:
-        """Passes one array of a layout to the library: strides to the problem, the address to the arguments."""
+        """Sets dtype and strides of operand `name` in `problem`, and the address of `array` in slot `slot` of
+        `args`."""
         strides = layout.strides(array)
         if self.spread and name in ("k", "v"):
             strides = (0, *strides[1:])
@@ -332,12 +337,12 @@ class Call:
         args.slot(slot or name, array.ctypes.data)
 
     def out_shape(self) -> Tuple[int, ...]:
-        """Returns the shape of the output: that of q, with the features of v."""
+        """Returns the shape of the output: the shape of q, with the features of v."""
         b, h, s, _ = self.layout.sizes(self.q)
         return self.layout.shape((b, h, s, self.shape.d_v))
 
     def rows_shape(self) -> Tuple[int, ...]:
-        """Returns the shape of LSE and row maxima: that of q without its features."""
+        """Returns the shape of LSE and row maxima: the shape of q without the feature axis."""
         return self.layout.rows().shape(self.layout.sizes(self.q))
 
     def row_dtype(self) -> np.dtype:
@@ -345,8 +350,8 @@ class Call:
 
     @staticmethod
     def result(given: Optional[np.ndarray], what: str, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Returns the array that a result is written to: the caller's, or a new one. Raises ArgumentError if the
-        caller's cannot be written in place."""
+        """Returns the array that a result is written to: the caller's array `given`, or a new array if it is None.
+        Raises ArgumentError if `given` has another shape or cannot be written in place."""
         if given is None:
             return np.empty(shape, dtype)
         if not isinstance(given, np.ndarray):
@@ -359,15 +364,15 @@ class Call:
         return given
 
     def forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False, want_max: bool = False) -> Forward:
-        """Returns the forward pass, ready to run. `want_lse` is False or the dtype of LSE."""
+        """Returns the forward pass, ready to run. `want_lse` is the dtype of LSE, or False for no LSE."""
         flags = (_abi.RETURN_LSE if want_lse else 0) | (_abi.RETURN_ROW_MAX if want_max else 0)
         problem, args = self.problem(False, flags)
         target = self.result(out, "out", self.out_shape(), self.q.dtype)
         inputs = [self.q, self.k, self.v, *self.tensors, *self.tables.values(), self.sinks]
         if out is not None and any(x is not None and np.may_share_memory(out, x) for x in inputs):
-            target = np.empty(target.shape, target.dtype)  # an input must not change while it is read
+            target = np.empty(target.shape, target.dtype)  # out overlaps an input, which must not change during the run
         if self.layout.packed:
-            target[...] = 0  # rows of no sequence are never written
+            target[...] = 0  # the library writes no rows outside of the sequences
         self.bind(problem, args, "o", target, self.layout)
         rows, maxima = None, None
         if want_lse:
@@ -381,7 +386,8 @@ class Call:
     def run_forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False, want_max: bool = False,
                     plan: Optional[Plan] = None
                     ) -> Tuple[np.ndarray, Optional[np.ndarray], Optional[np.ndarray]]:
-        """Runs the forward pass with a plan, or with the one of the cache. Returns output, LSE and row maxima."""
+        """Runs the forward pass with `plan` (None: from the cache). Returns output, LSE and row maxima, None if not
+        wanted."""
         ready = self.forward(out, want_lse, want_max)
         ready.run(plan)
         if out is None:
@@ -418,8 +424,8 @@ class Call:
 
     def run_backward(self, dout: np.ndarray, dlse: Optional[np.ndarray], out: np.ndarray, lse: np.ndarray,
                      wrt: Sequence[str], plan: Optional[Plan] = None) -> Dict[str, Any]:
-        """Runs the backward pass. Returns gradients by name: q, k, v, sinks, and lists for tensors and params, None
-        where there is none."""
+        """Runs the backward pass with `plan` (None: from the cache). Returns the gradients by name: arrays for q, k, v
+        and sinks; lists for tensors and params, with None for an element whose gradient is not computed."""
         ready = self.backward(dout, dlse, out, lse, wrt)
         _run(ready, plan)
         grads = ready.grads
@@ -431,8 +437,8 @@ class Call:
         return grads
 
     def _gradient(self, name: str, layout: Layout) -> Tuple[np.ndarray, Layout]:
-        """Returns an array for a gradient: with an entry for each batch entry, to be summed, where one entry of K and V
-        serves all."""
+        """Returns an array for the gradient of input `name`, and its layout. If K and V have batch 1 and serve all
+        batch entries of q, the array has an entry for each of these, which the caller sums."""
         array = getattr(self, name)
         if not self.spread or name == "q":
             return (np.zeros if layout.packed else np.empty)(array.shape, array.dtype), layout
@@ -443,7 +449,8 @@ class Call:
         return np.empty(layout.shape((self.shape.b, *sizes)), dtype), layout
 
     def _captured_gradients(self, problem: Problem, args: Args, wanted: bool) -> List[Optional[np.ndarray]]:
-        """Returns arrays for the gradients of captured float tensors, None for the others."""
+        """Returns a list with an array for the gradient of each captured float tensor, and None for other tensors; with
+        `wanted` False, None for all. Binds the arrays to `problem` and `args`."""
         grads = [np.empty(t.shape, t.dtype) if wanted and code_of(t, "captured tensor") in FLOATS else None
                  for t in self.tensors]
         views = [None if grad is None else view_of(grad, "gradient") for grad in grads]
@@ -452,7 +459,8 @@ class Call:
         return grads
 
     def _param_gradients(self, problem: Problem, args: Args, wanted: bool) -> Tuple[np.ndarray, List[bool]]:
-        """Returns an array for the gradients of the params, and which of them are computed: those of floats."""
+        """Returns an array for the gradients of the params, and a list that is True for each param whose gradient is
+        computed (float params, if `wanted`)."""
         params = self.source.program.params if self.source.program is not None else ()
         wants = [wanted and p.type == "float" for p in params]
         problem.struct.param_grads = sum(1 << i for i, want in enumerate(wants) if want)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cache of prepared calls of fxattn.numpy.attention: the filled problem and arguments of each, by a key of shapes,
-strides and dtypes of the arrays, the program and the options. A repeated call only sets addresses and numbers. The
-library finds the plan of a problem by its own cache and checks every run.
+"""Cache of prepared calls of fxattn.numpy.attention. An entry has the filled fxa_problem and fxa_args of a call. Its
+key has the shapes, strides and dtypes of the arrays, the program and the options. A repeated call sets only addresses
+and values of params; the C library still finds the plan in its own cache and checks the call.
 
-A call is cached if it has only q, k, v, the captured tensors and params of its program, and options that are numbers,
-names or switches, and if its arrays are used without a copy. Functions are cached while trace.known() finds them
-unchanged, which excludes those that capture NumPy arrays."""
+A call is cached if its only arrays are q, k, v and the captured tensors, if these are used without a copy, and if its
+options are numbers, strings or bools. A call with a score function is cached if trace.known() can prove the function
+unchanged; it cannot for a function that captures NumPy arrays."""
 import ctypes
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -24,14 +24,15 @@ _SLOTS = tuple(SLOTS[name] for name in ("q", "k", "v", "o"))
 _NUMBERS = (float, int)
 _CONSTANT = frozenset((bool, int, float, str, type(None)))  # types whose values never change
 _ATTENTION, _BYREF = lib.attention, ctypes.byref
-KEPT = tuple(name for name in OPTIONS if name not in ("params", "tensors"))  # options that are a part of the key
+KEPT = tuple(name for name in OPTIONS if name not in ("params", "tensors"))  # options whose values are part of the key
 _PLACES = range(len(KEPT))
-defaults: Tuple[Any, ...] = ()  # the objects that attention() has as defaults of KEPT, set where it is defined
+defaults: Tuple[Any, ...] = ()  # default values of KEPT in attention(); numpy.py sets them
 _calls: Dict[Any, "_Known"] = {}
 
 
 class _Known(NamedTuple):
-    """A cached call without addresses and numbers. The problem holds its program, whose id() a key may contain."""
+    """A cached call without addresses and values of params. `problem` keeps its program alive, so the id() of the
+    program, which may be part of a key, stays unique."""
 
     problem: Problem
     args: bytes
@@ -39,12 +40,12 @@ class _Known(NamedTuple):
     dtype: Any
     param_names: Tuple[str, ...]
     tensor_names: Tuple[str, ...]
-    alignments: Tuple[int, ...]  # of q, k, v and the captured tensors
+    alignments: Tuple[int, ...]  # required alignment [bytes] of q, k, v and each captured tensor
 
 
 class Found(NamedTuple):
-    """The key of a call. `numbers` and `arrays`: values of params and captured tensors, by name for texts, in the order
-    of the program for functions."""
+    """The cache key of a call, with the values of its params (`numbers`) and its captured tensors (`arrays`). Both are
+    dictionaries by name if the program was given as text, and lists in the program's order if it was traced."""
 
     key: Any
     numbers: Any
@@ -56,8 +57,8 @@ def _geometry(array: Any) -> Optional[Tuple[Any, ...]]:
 
 
 def _settings(options: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
-    """Returns the options that differ from their defaults as a part of a key: (place, value, type) of each. None if
-    the value of one may change, as that of an array can."""
+    """Returns the part of a key for `options`, the values of KEPT: (index, value, type) of each that differs from its
+    default. Returns None if an option is mutable, for example an array."""
     settings = []
     for place, value, default in zip(_PLACES, options, defaults):
         if value is default:
@@ -73,8 +74,9 @@ def _settings(options: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
 
 def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, tensors: Any,
          options: Optional[Tuple[Any, ...]]) -> Optional[Found]:
-    """Returns what a call is known by, or None if it cannot be kept. Keys are equal only where calls are. `options`
-    are the values of KEPT, None where all have their defaults."""
+    """Returns the Found of a call, or None if the call cannot be cached. Two calls with equal keys differ only in the
+    contents of their arrays and the values of their params. `options` has the values of KEPT; None if all are
+    defaults."""
     if type(q) is not np.ndarray or type(k) is not np.ndarray or type(v) is not np.ndarray:
         return None
     numbers, arrays = params, tensors
@@ -110,7 +112,7 @@ def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, ten
 
 
 def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: Optional[int]) -> Optional[np.ndarray]:
-    """Runs a cached call. Returns its output, or None if the call is not cached or an array is not aligned."""
+    """Runs the call if it is cached and its arrays are aligned. Returns its output, or None if it was not run."""
     one = _calls.get(found.key)
     if one is None:
         return None
@@ -139,14 +141,15 @@ def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: Opti
 
 
 def keep(found: Found, call: Call, forward: Forward, given: Sequence[Any]) -> None:
-    """Caches a call that has run, if its arrays were used without a copy and it has no other inputs."""
+    """Caches `call`, whose `forward` pass has run, if it meets the conditions in the module docstring. `given`: q, k
+    and v as the caller passed them."""
     program = call.source.program
     taken: List[Any] = [call.q, call.k, call.v]
     names: Tuple[Tuple[str, ...], Tuple[str, ...]] = ((), ())
-    if isinstance(found.key[9], tuple):  # of texts and Programs
+    if isinstance(found.key[9], tuple):  # the program was given as text or a Program
         names = (tuple(p.name for p in program.params), tuple(c.name for c in program.captures)) if program else names
         if any(name not in found.numbers for name in names[0]):
-            return  # a default of the program's
+            return  # the program has a default value for this param
         given = [*given, *(found.arrays[name] for name in names[1])]
         numbers = [found.numbers[name] for name in names[0]]
     else:
@@ -156,12 +159,12 @@ def keep(found: Found, call: Call, forward: Forward, given: Sequence[Any]) -> No
     if (call.tables or call.maps or call.sinks is not None or call.spread or call.layout.packed
             or any(a is not b for a, b in zip(given, taken))):
         return
-    # An int param that is given as a float is looked at each time: it must be a whole number.
+    # A call with a float value for an int param is not cached, because each value must be checked to be integral.
     if not all(isinstance(x, int if p.type == "int" else _NUMBERS)
                for x, p in zip(numbers, program.params if program else ())):
         return
     if isinstance(found.key[9], int) and found.key[9] != id(program):
-        return  # traced anew in between
+        return  # the function was traced again between find() and keep()
     args = _abi.Args.from_buffer_copy(forward.args.struct)
     for index in range(len(args.slot)):
         args.slot[index] = None

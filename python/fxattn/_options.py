@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that every front end has, by one set of names (docs/names.md): the names of other libraries for them, and
-checks that numpy, torch and jax share."""
+"""Checks of options that the front ends for numpy, torch and jax share, and a table of the names that other libraries
+use for these options (docs/names.md)."""
 import functools
 import inspect
 import operator
@@ -8,9 +8,9 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar
 
 from ._errors import ArgumentError, ArgumentTypeError
 
-# Names of options elsewhere (PyTorch, FlashAttention, xformers, Transformer Engine, cuDNN, jax.nn, Hugging Face, and
-# this package before its first release), and the names that mean the same here. A front end that takes a name itself,
-# as fxattn.jax takes `causal`, never looks it up.
+# Option names of other libraries (PyTorch, FlashAttention, xformers, Transformer Engine, cuDNN, jax.nn, Hugging Face)
+# and of prereleases of this package, with the options of fxattn that mean the same. Error messages suggest these. A
+# name that a front end accepts itself is not looked up, such as `causal` of fxattn.jax.
 CALLED: Dict[str, Tuple[str, ...]] = {
     "score": ("score_mod",), "mask": ("mask_mod",), "attn_mask": ("mask_mod",), "attention_mask": ("mask_mod",),
     "block_mask": ("mask_mod",), "attn_bias": ("score_mod",), "bias": ("score_mod",),
@@ -36,20 +36,20 @@ CALLED: Dict[str, Tuple[str, ...]] = {
     "q_len": ("global_q_len",), "k_len": ("global_k_len",), "heads": ("global_heads",),
     "num_threads": ("threads",), "backend": ("engine",), "implementation": ("engine",), "op": ("engine",),
 }
-# Names that an option has where `layout` means something else: ring_attention calls the order of shards `order`.
+# Further suggestions by option name. ring_attention has `order`, the order of the shards of a sequence.
 _INSTEAD = {"layout": ("order",)}
 
 
 def called_here(name: str, accepted: Iterable[str]) -> List[str]:
-    """Returns the names among `accepted` of the option that is called `name` elsewhere; empty if there is none."""
+    """Returns the options in `accepted` that mean the same as `name` of another library; an empty list if none does."""
     accepted = set(accepted)
     wanted = (*CALLED.get(name, ()), *_INSTEAD.get(name, ()))
     return [one for one in wanted if one in accepted] if wanted else []
 
 
 def unknown_keywords(unknown: Iterable[str], accepted: Iterable[str]) -> ArgumentTypeError:
-    """Returns the error for keywords that a function does not have. It says what each is called here, or lists the
-    accepted names."""
+    """Returns the error for `unknown` keywords of a function whose parameters are `accepted`. The message suggests the
+    option of fxattn for a keyword of another library, and lists all accepted names for any other keyword."""
     accepted = list(accepted)
     known: List[str] = []
     others: List[str] = []
@@ -68,7 +68,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def with_hints(function: _Function) -> _Function:
-    """Returns the function with a check of keywords: one that it does not have raises unknown_keywords()."""
+    """Decorator. Returns a wrapper of `function` that raises unknown_keywords() for keywords that `function` lacks."""
     accepted = inspect.signature(function).parameters
 
     @functools.wraps(function)
@@ -81,8 +81,8 @@ def with_hints(function: _Function) -> _Function:
 
 
 def one_of_two(name: str, value: Any, alias: str, given: Any, default: Any = None) -> Tuple[str, Any]:
-    """Returns the name that a caller used of an option with an alias, and its value. Raises ArgumentTypeError where
-    both are given."""
+    """Returns (name, value) of an option `name` with the alias `alias`, whose value is `given`, under the name that the
+    caller used. Raises ArgumentTypeError if the caller used both."""
     if given is None:
         return name, value
     if value is not default:
@@ -91,7 +91,8 @@ def one_of_two(name: str, value: Any, alias: str, given: Any, default: Any = Non
 
 
 def flag(name: str, value: Any) -> bool:
-    """Returns a switch as a bool. Accepts True and False, 1 and 0, and scalars of any library whose type is bool."""
+    """Returns option `name` as a bool. Accepts True, False, 1, 0, and bool scalars of any array library. Raises
+    ArgumentTypeError for any other value."""
     if value is True or value is False:
         return bool(value)
     if isinstance(value, int) and value in (0, 1) or type(value).__name__ == "SymBool":
@@ -105,10 +106,10 @@ WINDOW_TEXT = "(left, right) is accepted, of ints from 0, or None or -1 for an o
 
 
 def window_sides(window: Any, whole: Callable[[Any], Any] = operator.index) -> Optional[Tuple[Any, Any]]:
-    """Returns (left, right) of a window, -1 for an open side, or None without a window. `whole` converts a side to an
-    int or raises TypeError.
+    """Returns (left, right) of `window`, with -1 for an open side; None if `window` is None. `whole` converts a side to
+    an int or raises TypeError.
 
-    Raises ArgumentTypeError for what is no pair of ints, and ArgumentError for sides below -1."""
+    Raises ArgumentTypeError if `window` is not a pair of ints, and ArgumentError for a side below -1."""
     if window is None:
         return None
     if not isinstance(window, (tuple, list)) or len(window) != 2:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems, plans and runs: the structs of the library, filled by Python names, for front ends that call it by ctypes.
+"""Wrappers of the C structs of problems, plans and runs, for front ends that call the C library through ctypes.
 
-Problem describes shapes, layouts and features; Args has the pointers and scalars of one run. Both own what their
-structs point to. The library checks everything; its message is passed on. View describes memory; each front end makes
-it of its own arrays."""
+Problem (fxa_problem) describes shapes, layouts and options; Args (fxa_args) has the pointers and scalars of one run.
+Both own the memory that their structs point to, except arrays. They check little: the C library checks a problem and
+reports what is wrong. A View describes an array of any front end."""
 import ctypes
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -30,18 +30,18 @@ class View(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The report of one engine on a problem: supported, or the reason why not."""
+    """Support of a problem by one engine. `reason` says why the problem is not supported."""
 
     engine: str
     supported: bool
     deterministic: bool
     workspace: int
     reason: str
-    seconds: float = 0.0  # of a run, about; 0: nobody knows
+    seconds: float = 0.0  # estimated time of a run; 0: unknown
 
 
 class Sizes(NamedTuple):
-    """Sizes by the names of the library; totals for packed and paged arrays."""
+    """Sizes of a problem, named like the fields of fxa_problem. total_q and total_k: rows of packed arrays."""
 
     b: int
     hq: int
@@ -57,7 +57,8 @@ class Sizes(NamedTuple):
 
 
 class Problem:
-    """An fxa_problem. Scalar fields are attributes (problem.sq = 128); fields that are structs have methods."""
+    """An fxa_problem in `struct`. Scalar fields are keyword arguments of the constructor (sq=128); methods set the
+    fields that are structs."""
 
     __slots__ = ("struct", "_keep")
 
@@ -75,13 +76,14 @@ class Problem:
             self.struct.engine = address_of(name)
         for field, value in fields.items():
             if field not in _FIELDS:
-                raise TypeError("fxa_problem has no field %r" % field)  # ctypes would keep it beside the struct
+                raise TypeError("fxa_problem has no field %r" % field)  # ctypes would set a Python attribute silently
             setattr(self.struct, field, _abi.D_V_ZERO if field == "d_v" and value == 0 else value)
 
     def operand(self, name: str, dtype: int, stride: Sequence[int] = ()) -> None:
-        """Sets storage type and strides, in elements and in the order batch, head, position, feature, of q, k, v, o,
-        dout, dq, dk, dv, lse, row_max, dlse, sinks or dsinks; without strides it is dense [B,H,S,D]. Rows and sinks
-        omit missing axes at the end: lse has three strides, sinks (0, stride)."""
+        """Sets storage type and strides of operand `name`: q, k, v, o, dout, dq, dk, dv, lse, row_max, dlse, sinks or
+        dsinks. `stride` has strides in elements, in the order batch, head, position, feature; empty for a dense
+        [B,H,S,D] array. Axes that the operand lacks at the end are omitted: three strides for lse, (0, stride) for
+        sinks."""
         operand = getattr(self.struct, name)
         operand.dtype = dtype
         if stride:
@@ -89,22 +91,23 @@ class Problem:
             operand.stride[:len(stride)] = tuple(stride)
 
     def captures(self, views: Sequence[View], grads: Optional[Sequence[Optional[View]]] = None) -> None:
-        """Sets the captured tensors of the program, in its order; in a backward pass `grads` has the gradient of each,
-        None for none."""
+        """Sets the captured tensors of the program to `views`, in the program's order. For a backward pass, `grads` has
+        a View of the gradient of each tensor, None for a gradient that is not computed."""
         self._keep["captures"] = entries = _capture_array(views, grads)
         self.struct.captures = ctypes.cast(entries, ctypes.c_void_p)
         self.struct.n_captures = len(views)
 
     def bprop_captures(self, views: Sequence[View]) -> None:
-        """Sets the captured tensors of the backward program."""
+        """Sets the captured tensors of the backward program to `views`, in that program's order."""
         self._keep["bprop_captures"] = entries = _capture_array(views, None)
         self.struct.bprop_captures = ctypes.cast(entries, ctypes.c_void_p)
         self.struct.n_bprop_captures = len(views)
 
     def index_map(self, axis: str, *, base: int = 0, step: int = 1, segments: Iterable[Tuple[int, int, int]] = (),
                   table: bool = False, offset: bool = False) -> None:
-        """Sets the coordinates of local indices of b, h, q or k in the entire problem: base + step * i; segments
-        (begin, base, step); or a table given to the run. `offset`: an int32 read at run time is added."""
+        """Sets how index i along `axis` ("b", "h", "q" or "k") of this problem, which is a shard, maps to an index in
+        the entire problem: base + step * i; `segments` of (begin, base, step); or, with `table`, an array given at run
+        time. With `offset`, an int32 that is read at run time is added."""
         entry, segments = getattr(self.struct, "map_" + axis), tuple(segments)
         if len(segments) > _abi.MAX_SEGMENTS:
             raise ArgumentError("map_%s has %d segments; at most %d are accepted"
@@ -115,30 +118,32 @@ class Problem:
             target.begin, target.base, target.step = segment
 
     def program(self) -> Program:
-        """Returns the program that runs: the given one with the built-in masks of the flags."""
+        """Returns the program that runs: the given program with the built-in masks that flags select (causal,
+        window)."""
         out = ctypes.c_void_p()
         call(lib.problem_program, context(), _BYREF(self.struct), _BYREF(out))
         return Program._own(out.value)
 
     def support(self) -> List[Verdict]:
-        """Returns the report of each engine, in order of preference."""
+        """Returns a Verdict for each engine, in order of preference."""
         reports, count = (_abi.Support * 16)(), ctypes.c_size_t(16)
         call(lib.support_query, context(), _BYREF(self.struct), reports, _BYREF(count))
         return [Verdict(ctypes.string_at(r.engine).decode(), bool(r.supported), bool(r.deterministic), r.workspace,
                         r.reason.decode("utf-8", "replace"), r.seconds) for r in reports[:count.value]]
 
     def plan(self, threads: Optional[int] = None) -> "Plan":
-        """Returns the plan, from the cache or compiled."""
+        """Returns the plan of this problem for `threads` threads (None: set_num_threads), from the cache or
+        compiled."""
         out = ctypes.c_void_p()
         call(lib.plan_create, context(threads), _BYREF(self.struct), _BYREF(out))
         return Plan(out.value)
 
     def save(self) -> bytes:
-        """Returns the problem as bytes, program and captures included, for fxa_plan_create_from_problem."""
+        """Returns the problem as bytes, with its programs and captures, for fxa_plan_create_from_problem."""
         return _save(self.struct)
 
     def run(self, args: "Args", threads: Optional[int] = None) -> None:
-        """Runs on host memory, with a plan from the cache and a workspace for the call."""
+        """Runs `args` in host memory with a plan from the cache. The library allocates the workspace."""
         call(lib.attention, context(threads), _BYREF(self.struct), _BYREF(args.struct))
 
 
@@ -153,7 +158,8 @@ def _save_of_any_engine(struct: Any) -> bytes:
 
 
 class Plan(Handle):
-    """A compiled problem: immutable, and shared between threads. save() and load() carry it to another process."""
+    """A compiled problem. It is immutable, and threads may share it. save() and load() transfer it to another
+    process."""
 
     __slots__ = ()
     _destroy = "plan_destroy"
@@ -167,7 +173,7 @@ class Plan(Handle):
 
     @property
     def detail(self) -> str:
-        """Returns the engine's description of how it runs the plan."""
+        """Returns a text by the engine that describes how it runs the plan."""
         return lib.plan_description(self._handle).decode()
 
     @property
@@ -185,26 +191,26 @@ class Plan(Handle):
         return out.raw.hex()
 
     def save(self) -> bytes:
-        """Returns the plan as bytes, for load() on the same kind of machine."""
+        """Returns the plan as bytes, for load() on a machine of the same kind."""
         return two_calls(lib.plan_save, self._handle)
 
     @classmethod
     def load(cls, data: bytes, *, rebuild: bool = False, threads: Optional[int] = None) -> "Plan":
-        """Returns the plan of save()'s bytes `data`, for runs of `threads` threads (None: set_num_threads). With
-        `rebuild` it is compiled again where it does not fit this machine. Raises BytesError or VersionError otherwise.
-        """
+        """Returns the plan saved in `data` by save(), for runs with `threads` threads (None: set_num_threads). Raises
+        BytesError if `data` is damaged. If the plan was saved by another version or for another device, compiles it
+        again with `rebuild`, and raises VersionError without."""
         data, out = bytes(data), ctypes.c_void_p()
         flags = _abi.LOAD_REBUILD if rebuild else 0
         call(lib.plan_load_flags, context(threads), data, len(data), flags, _BYREF(out))
         return cls(out.value)
 
     def run(self, args: "Args") -> None:
-        """Runs with the workspace of args."""
+        """Runs with `args`, which must have a workspace."""
         call(lib.plan_run, self._handle, _BYREF(args.struct))
 
     def run_on_host(self, problem: Problem, args: "Args") -> None:
-        """Runs with args on host memory, in a workspace for the call. Raises ArgumentError if the problem is not the
-        plan's."""
+        """Runs with `args` in host memory and allocates the workspace. Raises ArgumentError if `problem` is not the
+        problem that the plan was compiled for."""
         own = _abi.Problem(struct_size=ctypes.sizeof(_abi.Problem))
         lib.plan_problem(self._handle, _BYREF(own))
         if _save_of_any_engine(own) != _save_of_any_engine(problem.struct):
@@ -226,12 +232,12 @@ def _flag_words(flags: int) -> str:
 
 
 def _difference(own: Any, given: Any) -> str:
-    """Returns the first difference between the problem of a plan and that of a call, as text."""
+    """Returns text about the first difference between `own`, the fxa_problem of a plan, and `given`, that of a call."""
     for name in ("pass_", "b", "hq", "hkv", "sq", "sk", "d_qk", "d_v", "total_q", "total_k", "n_pages", "page_size",
                  "flags", "window_left", "window_right", "dropout_p", "global_q_len", "global_k_len", "global_heads",
                  "param_grads", "n_captures"):
         if getattr(own, name) != getattr(given, name) and (
-                getattr(given, name) or name in ("pass_", "flags")):  # 0 of others is a default, which the plan has
+                getattr(given, name) or name in ("pass_", "flags")):  # 0 in any other field selects a default
             show = {"pass_": _pass_words, "flags": _flag_words}.get(name, str)
             return "%s is %s there and %s in this call" % (name.strip("_"), show(getattr(own, name)),
                                                            show(getattr(given, name)))
@@ -242,8 +248,8 @@ def _difference(own: Any, given: Any) -> str:
 
 
 class Args:
-    """An fxa_args: the inputs and outputs of one run. Arrays behind the addresses must live until the run is over;
-    `keep` holds their owners."""
+    """An fxa_args in `struct`: addresses of the inputs and outputs of one run. The caller keeps the arrays alive until
+    the run is over; it may append them to `keep`."""
 
     __slots__ = ("struct", "keep")
 
@@ -258,19 +264,21 @@ class Args:
         self.struct.slot[SLOTS[name]] = address
 
     def params(self, values: Sequence[float], bprop: bool = False) -> None:
-        """Sets the scalars of the program, or of the backward program, in its order."""
+        """Sets the values of the params of the program (with `bprop`, of the backward program), in the program's
+        order."""
         self._array("bprop_params" if bprop else "params", ctypes.c_double, values)
 
     def tensors(self, addresses: Sequence[Optional[int]], bprop: bool = False) -> None:
-        """Sets the captured tensors of the program, or of the backward program, in its order."""
+        """Sets the addresses of the captured tensors of the program (`bprop`: backward program), in the program's
+        order."""
         self._array("bprop_tensors" if bprop else "tensors", ctypes.c_void_p, addresses)
 
     def dtensors(self, addresses: Sequence[Optional[int]]) -> None:
-        """Sets the gradients of captured tensors, None for each that is not computed."""
+        """Sets the addresses of the gradients of captured tensors; None for a gradient that is not computed."""
         self._array("dtensors", ctypes.c_void_p, addresses)
 
     def dparams(self, address: int, count: int) -> None:
-        """Sets the array for the gradients of params: one f64 each."""
+        """Sets the address of the array for the gradients of params: `count` f64 values."""
         self.struct.dparams, self.struct.n_dparams = address, count
 
     def workspace(self, address: int, size: int) -> None:

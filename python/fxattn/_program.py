@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Score programs as Python objects: Program, which is immutable and compared by content, and Builder, which makes one
-operation by operation. Tracers make programs with Builder; text and bytes come from the library's own parser and
-loader.
+"""Score programs as Python objects. A Program is immutable and compared by content. A Builder makes a Program one
+operation at a time; tracers use it. The C library parses program text and loads saved programs.
 """
 import ctypes
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -12,7 +11,7 @@ from ._library import Handle, address_of, call, context, error_of, lib, two_call
 
 KINDS = {"score": _abi.PROGRAM_SCORE, "bprop": _abi.PROGRAM_BPROP, "derivative": _abi.PROGRAM_DERIVATIVE}
 KIND_NAMES = {code: name for name, code in KINDS.items()}
-# What a text is that composes a program: statements, or ("mask", "q >= k"), an expression with what it is for.
+# A part of a program: a text of statements, or a pair such as ("mask", "q >= k") of a target and an expression for it.
 Part = Union[str, Tuple[str, str]]
 _TEXT_KINDS = {"": _abi.TEXT_STATEMENTS, "score": _abi.TEXT_SCORE, "mask": _abi.TEXT_MASK, "dscore": _abi.TEXT_DSCORE}
 TYPES = {"float": _abi.FLOAT, "int": _abi.INT, "bool": _abi.BOOL}
@@ -21,7 +20,7 @@ DTYPES = {"f64": _abi.F64, "f32": _abi.F32, "f16": _abi.F16, "bf16": _abi.BF16, 
           "i16": _abi.I16, "i8": _abi.I8, "u8": _abi.U8, "bool": _abi.B8,
           "e4m3": _abi.E4M3, "e5m2": _abi.E5M2}
 DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
-# The same by the names that NumPy, torch and JAX have.
+# Storage types by the dtype names of NumPy, torch and JAX.
 DTYPE_WORDS = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
                "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
                "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
@@ -37,7 +36,8 @@ INPUTS = _with_prefix("INPUT_")
 
 
 class Param(NamedTuple):
-    """A scalar of a program, given at run time. `type` is "float" or "int"."""
+    """A scalar argument of a program, whose value is given at run time. `type` is "float" or "int"; `default` is None
+    if a value must be given."""
 
     name: str
     type: str
@@ -45,7 +45,7 @@ class Param(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """A captured tensor of a program: data is given at run time. `dtype` is a storage type, such as "f32"."""
+    """A captured tensor of a program, whose data is given at run time. `dtype` is a storage type, such as "f32"."""
 
     name: str
     dtype: str
@@ -53,7 +53,8 @@ class Capture(NamedTuple):
 
 
 def find(table: Mapping[str, int], what: str, name: Union[str, int]) -> int:
-    """Returns the code of a name, or of a code itself. Raises ArgumentError for others."""
+    """Returns the code of `name` in `table`; an int is a code already and is returned. `what` names the argument in
+    errors. Raises ArgumentError for an unknown name."""
     if isinstance(name, str):
         code = table.get(name)
         if code is None:
@@ -65,26 +66,27 @@ def find(table: Mapping[str, int], what: str, name: Union[str, int]) -> int:
 
 
 class Program(Handle):
-    """A score program: computes the new score, and which pairs are attended. Immutable; programs of equal canonical
-    content are equal objects with one hash. `text` is program text; the empty text changes nothing."""
+    """A score program: computes the new score of each (q, k) pair, and a mask of the pairs that are attended. It is
+    immutable. Programs with the same canonical text are equal and have the same hash. `text` is program text; the
+    program of the empty text leaves scores unchanged."""
 
     __slots__ = ("_text", "_hash", "_params", "_captures", "_floats")
     _destroy = "program_destroy"
 
     def __init__(self, text: str = "") -> None:
-        """Parses a text; the empty text changes nothing. Raises ProgramError."""
+        """Parses program text `text`; the empty text leaves scores unchanged. Raises ProgramError for wrong text."""
         self._hold(_parse(text, "score", {}, {}))
 
     @classmethod
     def _own(cls, handle: Optional[int]) -> "Program":
-        """Takes ownership of one reference to an fxa_program."""
+        """Returns a Program that takes ownership of one reference to the fxa_program at address `handle`."""
         self = cls.__new__(cls)
         self._hold(handle)
         return self
 
     def _hold(self, handle: Optional[int]) -> None:
         Handle.__init__(self, handle)
-        self._text: Optional[str] = None  # these are asked for when somebody wants them
+        self._text: Optional[str] = None  # this and the fields below are computed at first use
         self._hash: Optional[str] = None
         self._params: Optional[Tuple[Param, ...]] = None
         self._captures: Optional[Tuple[Capture, ...]] = None
@@ -93,15 +95,16 @@ class Program(Handle):
     @classmethod
     def from_text(cls, text: Union[str, Sequence[Part]], *, kind: str = "score", params: Mapping[str, str] = {},
                   captures: Mapping[str, Tuple[str, int]] = {}) -> "Program":
-        """Parses a text, or several that compose in order. ("score", text) and ("dscore", text) are expressions that
-        replace the score or dscore, ("mask", text) is one that the mask is joined with by &&. `params` ({"cap":
-        "float"}) and `captures` ({"bias": ("f32", 4)}: dtype and rank) may be used without a declaration. `kind`
-        "bprop" is a backward of one's own."""
+        """Returns the program of a text, or of a list of texts that run one after the other. A text of the list may be
+        a pair: ("score", expression) sets the score, ("dscore", expression) sets dscore, and ("mask", expression) joins
+        the mask with an expression by &&. The texts may use `params` ({"cap": "float"}) and `captures` ({"bias":
+        ("f32", 4)}: dtype and rank) without declaring them. `kind` is "score", or "bprop" for a user-written backward
+        program. Raises ProgramError for wrong text."""
         return cls._own(_parse(text, kind, params, captures))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Program":
-        """Returns the program of `data`, bytes of `Program.bytes`. Raises BytesError for damaged or hostile bytes."""
+        """Returns the program saved in `data` by `Program.bytes`. Raises BytesError for damaged or malicious bytes."""
         data = bytes(data)
         out = ctypes.c_void_p()
         call(lib.program_load, context(), data, len(data), ctypes.byref(out))
@@ -116,12 +119,12 @@ class Program(Handle):
 
     @property
     def bytes(self) -> bytes:
-        """Returns the program as bytes, for from_bytes in any process."""
+        """Returns the program as bytes, which from_bytes() reads in any process."""
         return two_calls(lib.program_save, self._handle)
 
     @property
     def hash(self) -> str:
-        """Returns the 128-bit hash in hexadecimal: equal for equal programs on every machine."""
+        """Returns the 128-bit hash of the program in hexadecimal. Equal programs have equal hashes on every machine."""
         if self._hash is None:
             out = ctypes.create_string_buffer(16)
             lib.program_hash(self._handle, out)
@@ -135,19 +138,19 @@ class Program(Handle):
 
     @property
     def nodes(self) -> int:
-        """Returns the number of distinct operations."""
+        """Returns the number of distinct operations, constants, inputs, params and loads of the program."""
         return int(lib.program_node_count(self._handle))
 
     @property
     def params(self) -> Tuple[Param, ...]:
-        """Returns the scalars, in the order in which a run takes their values (bytewise order of names)."""
+        """Returns the params (scalars), in the order in which a run takes their values (bytewise order of names)."""
         if self._params is None:
             self._params = tuple(map(self._param, range(lib.program_param_count(self._handle))))
         return self._params
 
     @property
     def takes_floats(self) -> bool:
-        """Returns True if all scalars are floats."""
+        """Returns True if all params are floats."""
         if self._floats is None:
             self._floats = all(param.type == "float" for param in self.params)
         return self._floats
@@ -159,7 +162,7 @@ class Program(Handle):
 
     @property
     def captures(self) -> Tuple[Capture, ...]:
-        """Returns the captured tensors, in the order in which a run takes them (bytewise order of names)."""
+        """Returns the captured tensors, in the order in which a run takes their data (bytewise order of names)."""
         if self._captures is None:
             self._captures = tuple(map(self._capture, range(lib.program_tensor_count(self._handle))))
         return self._captures
@@ -169,15 +172,16 @@ class Program(Handle):
         return Capture(ctypes.string_at(info.name).decode(), DTYPE_NAMES[info.dtype], info.rank)
 
     def derivative(self) -> "Program":
-        """Returns the derivative by the score, each float param and each float tensor, as the backward pass computes
-        it."""
+        """Returns the derivative program that the backward pass runs. It computes the derivatives of the new score with
+        respect to the score, each float param and each float tensor."""
         out = ctypes.c_void_p()
         call(lib.program_derivative, self._handle, ctypes.byref(out))
         return Program._own(out.value)
 
     def properties(self) -> Dict[str, Any]:
-        """Returns properties that are known without running it: their names ("causal", "pure mask"), the inputs that
-        score and mask depend on, and the window of its mask, None where it is open."""
+        """Returns properties that the library derives from the program: "names" ("causal", "pure mask");
+        "score_depends" and "mask_depends", the inputs that score and mask depend on; "softcap", None if it has none;
+        and "window", the (left, right) window of the mask, with None for an open side."""
         if self.kind != "score":
             raise ArgumentError("properties are those of a score program; this is of kind %s" % self.kind)
         out = _abi.Properties()
@@ -193,7 +197,8 @@ class Program(Handle):
         }
 
     def dump(self, what: str = "classes") -> str:
-        """Returns a listing of what engines derive from the program: its "classes", "conjuncts" or "fused"."""
+        """Returns a listing for debugging of data that engines derive from the program. `what` is "classes",
+        "conjuncts" or "fused"."""
         return two_calls(lib.program_dump, self._handle, find(_with_prefix("DUMP_"), "what", what)).decode()
 
     def __eq__(self, other: object) -> bool:
@@ -221,7 +226,7 @@ class Program(Handle):
 
 def _parse(text: Union[str, Sequence[Part]], kind: str, params: Mapping[str, str],
            captures: Mapping[str, Tuple[str, int]]) -> Optional[int]:
-    """Returns a new reference to the program of texts."""
+    """Returns a new reference to the program of from_text() with these arguments."""
     parts: List[Any] = [text] if isinstance(text, str) else list(text) if isinstance(text, (list, tuple)) else [None]
     pairs = [part if isinstance(part, tuple) and len(part) == 2 else ("", part) for part in parts]
     if not all(isinstance(part, str) for _, part in pairs):
@@ -253,9 +258,10 @@ def _parse(text: Union[str, Sequence[Part]], kind: str, params: Mapping[str, str
 
 
 class Builder(Handle):
-    """Makes a program one operation at a time. Values are ints that mean something to this builder only; operations
-    convert their operands as the text language does, and mistakes are raised where they are made. It belongs to one
-    thread at a time, and is used up by finish(). `kind` is that of the program: "score", or "bprop" for a backward."""
+    """Makes a program one operation at a time. Methods return values, ints that are valid as operands in this builder
+    only. Operations convert operand types like the program language does, and raise an error at once for wrong
+    operands. Only one thread at a time may use a builder. It cannot be used after finish(). `kind` is the kind of the
+    program: "score", or "bprop" for a backward program."""
 
     __slots__ = ()
     _destroy = "builder_destroy"
@@ -271,13 +277,13 @@ class Builder(Handle):
         return value
 
     def check(self) -> None:
-        """Raises the first mistake so far, if there is one."""
+        """Raises the exception of the first error of this builder, if there was one."""
         error = _abi.Error()
         if lib.builder_error(self._handle, ctypes.byref(error)):
             raise error_of(error)
 
     def const(self, value: Union[bool, int, float]) -> int:
-        """Returns a constant `value`: a bool, a 32-bit int or a float, by its Python type."""
+        """Returns a constant. The Python type of `value` decides its type: bool, 32-bit int or float."""
         if isinstance(value, bool):
             return self._checked(lib.builder_bool(self._handle, value))
         if isinstance(value, float):
@@ -289,13 +295,13 @@ class Builder(Handle):
         return self._checked(lib.builder_int(self._handle, value))
 
     def input(self, name: Union[str, int]) -> int:
-        """Returns an input by `name`: score, b, h, q, k, q_row, k_row, q_len, k_len, heads; dscore in a backward
-        program."""
+        """Returns the input `name`: score, b, h, q, k, q_row, k_row, q_len, k_len or heads; in a backward program also
+        dscore."""
         return self._checked(lib.builder_input(self._handle, find(INPUTS, "the input", name)))
 
     def param(self, name: str, kind: Union[str, int] = "float", default: Optional[float] = None) -> int:
-        """Declares a scalar of the run, or finds it again, by `name`, `kind` ("float" or "int") and `default`. Returns
-        its value."""
+        """Declares a param (a scalar argument) with `name`, type `kind` ("float" or "int") and an optional `default`.
+        Returns its value; a second call with the same name returns the same value."""
         value = self._checked(lib.builder_param(self._handle, name.encode(), find(TYPES, "the type of a param", kind)))
         if default is not None:
             lib.builder_set_default(self._handle, name.encode(), default)
@@ -303,17 +309,18 @@ class Builder(Handle):
         return value
 
     def tensor(self, name: str, dtype: Union[str, int], rank: int) -> int:
-        """Declares a captured tensor by `name`, `dtype` ("f32") and `rank`. Returns it for load()."""
+        """Declares a captured tensor with `name`, `dtype` ("f32") and `rank`. Returns the tensor argument of load()."""
         code = find(DTYPES, "the dtype of a captured tensor", dtype)
         return self._checked(lib.builder_tensor(self._handle, name.encode(), code, rank))
 
     def load(self, tensor: int, *index: int) -> int:
-        """Returns an element of a captured `tensor` at one `index`, an int value, per dimension: negative indices count
-        from the end; those out of bounds read 0."""
+        """Returns an element of captured tensor `tensor`. `index` has an int value for each dimension. Negative indices
+        count from the end; out-of-bounds indices load 0."""
         return self._checked(lib.builder_load(self._handle, tensor, (ctypes.c_int32 * len(index))(*index), len(index)))
 
     def op(self, op: Union[str, int], *values: int) -> int:
-        """Returns an operation `op`, by name ("add", "tanh", "select") or code (_abi.OP_ADD), on `values`."""
+        """Returns the result of operation `op` on `values`. `op` is a name ("add", "tanh", "select") or a code
+        (_abi.OP_ADD)."""
         code = find(OPS, "the operation", op)
         if len(values) == 2:
             return self._checked(lib.builder_op2(self._handle, code, *values))
@@ -322,14 +329,16 @@ class Builder(Handle):
         return self._checked(lib.builder_op(self._handle, code, (ctypes.c_int32 * len(values))(*values), len(values)))
 
     def type_of(self, value: int) -> str:
-        """Returns the type of a `value`: "float", "int" or "bool"."""
+        """Returns the type of `value`: "float", "int" or "bool". Raises ArgumentError if it is no value of this
+        builder."""
         code = lib.builder_type(self._handle, value)
         if code not in TYPE_NAMES:
             raise ArgumentError("%d is no value of this builder" % value)
         return TYPE_NAMES[code]
 
     def include(self, program: Program, score: int) -> Tuple[int, int]:
-        """Adds a finished score `program`, with `score` for its score. Returns its new score and its mask."""
+        """Adds all operations of the score program `program`, with value `score` as its input score. Returns the values
+        of its new score and its mask."""
         out = (ctypes.c_int32 * 2)()
         at = ctypes.addressof(out)
         lib.builder_import(self._handle, program._handle, score, at, at + 4)
@@ -337,22 +346,22 @@ class Builder(Handle):
         return out[0], out[1]
 
     def set_score(self, value: int) -> None:
-        """Sets the new score to `value`."""
+        """Sets the new score, which the program computes, to `value`."""
         lib.builder_set_score(self._handle, value)
         self.check()
 
     def set_mask(self, value: int) -> None:
-        """Sets the mask to `value`, a bool: pairs are attended where it is true."""
+        """Sets the mask to `value`, a bool that is true for pairs that are attended."""
         lib.builder_set_mask(self._handle, value)
         self.check()
 
     def set_dscore(self, value: int) -> None:
-        """Sets the gradient of the score to `value`, in a backward program."""
+        """Sets the gradient of the score, which a backward program computes, to `value`."""
         lib.builder_set_dscore(self._handle, value)
         self.check()
 
     def finish(self) -> Program:
-        """Returns the Program. Raises the first mistake of the builder."""
+        """Returns the Program. Raises the exception of the first error of this builder, if there was one."""
         out = ctypes.c_void_p()
         call(lib.builder_finish, self._handle, ctypes.byref(out))
         return Program._own(out.value)
@@ -362,7 +371,7 @@ ProgramLike = Union[Program, str, None]
 
 
 def as_program(program: ProgramLike, kind: str = "score") -> Optional[Program]:
-    """Returns a program given as itself or as text; None for None."""
+    """Returns the Program of `program`, a Program or program text of kind `kind`; None for None."""
     if program is None or isinstance(program, Program):
         return program
     if isinstance(program, str):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns score_mod and mask_mod (nothing, a function, a Program, text) into one program with the arrays and numbers of a
-run, in the order of the program. Used by the front ends without a tracer of their own (numpy, explain)."""
+"""Turns score_mod and mask_mod (each None, a function, a Program or text) into one program, with its captured tensors
+and the values of its params in the program's order. fxattn.numpy, explain() and program() use it; the torch and JAX
+front ends have their own code for this."""
 import operator
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -11,7 +12,7 @@ from ._program import DTYPE_WORDS, Part, Program
 
 ScoreLike = Union[None, str, Program, Callable[..., Any]]
 Named = Optional[Mapping[str, Any]]
-# Describes an array: (dtype, rank), as ("f32", 2).
+# A function of (name, array) that returns storage type and rank, for example ("f32", 2).
 Describe = Callable[[str, Any], Tuple[str, int]]
 _STATEMENT = re.compile(r"^\ufeff?\s*(?:param|tensor|let|fn)\b|^\ufeff?\s*(?:score|mask|dscore)\s*=(?!=)", re.M)
 _COMMENT = re.compile(r"#[^\n]*")
@@ -22,7 +23,7 @@ _programs: Dict[Any, Program] = {}
 
 
 class Source(NamedTuple):
-    """A program with its arrays and numbers, and those of a backward program of the caller."""
+    """A program with its captured tensors and values of params, and the same of a user-written backward program."""
 
     program: Optional[Program]
     tensors: Tuple[Any, ...] = ()
@@ -33,7 +34,8 @@ class Source(NamedTuple):
 
 
 def as_part(text: str, target: str) -> Part:
-    """Returns program text unchanged, and an expression with its target, as --score and --mask of the command do."""
+    """Returns `text` itself if it has statements, and (target, text) if it is an expression. The options --score and
+    --mask of the command-line tool follow the same rule."""
     bare = _COMMENT.sub("", text)
     return text if not bare.strip() or _STATEMENT.search(bare) else (target, text)
 
@@ -43,9 +45,11 @@ def resolve(score_mod: ScoreLike, mask_mod: ScoreLike, describe: Describe, *, te
             bprop_params: Named = None, style: str = "flex", lib: str = "numpy",
             shape: Optional[Sequence[int]] = None, dtype: Any = None,
             sizes: Optional[Tuple[Optional[int], ...]] = None) -> Source:
-    """Returns the program of what a caller gave. Functions bring the arrays and numbers that they use; those of a
-    Program or text are given by name. `shape` and `dtype` are those of the scores, where they are known; `sizes` bound
-    the indices of functions of JAX. Raises ArgumentError or ArgumentTypeError where arguments contradict each other."""
+    """Returns the Source of score_mod and mask_mod. Arrays and numbers that a function uses are captured by tracing it;
+    the arrays and numbers of a Program or text are given by name in `tensors` and `params`. `describe` returns storage
+    type and rank of an array. `shape` (batch, heads, rows, keys) and `dtype` are those of the scores, None if unknown.
+    `sizes` are upper bounds of b, h, q and k, with which indices in functions that use JAX are proven in bounds. Raises
+    ArgumentError or ArgumentTypeError if arguments contradict each other."""
     check_kinds(score_mod=score_mod, mask_mod=mask_mod, score_mod_bprop=score_mod_bprop)
     if lib not in LIBRARIES:
         raise ArgumentError("lib is %r; \"torch\", \"numpy\" and \"jax\" are accepted" % (lib,))
@@ -66,7 +70,8 @@ def resolve(score_mod: ScoreLike, mask_mod: ScoreLike, describe: Describe, *, te
 
 
 def _check_backward(has_forward: bool, bprop: ScoreLike, tensors: Named, params: Named) -> None:
-    """Raises ArgumentError for a backward without a forward program, or for values of a backward that is not given."""
+    """Raises ArgumentError for a backward program without a forward program, and for `tensors` or `params` of a
+    backward program (None: empty) that is not given."""
     if bprop is not None if not has_forward else bprop is None and (tensors or params):
         given = [name for name, value in (("score_mod_bprop", bprop), ("bprop_tensors", tensors),
                                           ("bprop_params", params)) if value]
@@ -75,8 +80,8 @@ def _check_backward(has_forward: bool, bprop: ScoreLike, tensors: Named, params:
 
 
 def mask_function(mask: Any) -> Any:
-    """Returns the mask_mod of a BlockMask of fxattn.torch that has no further information; any other value unchanged.
-    """
+    """Returns the mask_mod of `mask` if it is a BlockMask of fxattn.torch that contains nothing else; any other value
+    is returned unchanged."""
     is_its_own = getattr(type(mask), "is_its_mask_mod", None)
     return mask.mask_mod if is_its_own is not None and is_its_own(mask) else mask
 
@@ -84,20 +89,20 @@ def mask_function(mask: Any) -> Any:
 @with_hints
 def program(score_mod: ScoreLike = None, mask_mod: ScoreLike = None, *, tensors: Named = None, params: Named = None,
             style: str = "flex", lib: str = "torch") -> Program:
-    """Returns the Program of score_mod and mask_mod, which are functions, texts or expressions: what runs, to be read,
-    stored or given to attention instead of them.
+    """Returns the Program that attention() compiles from score_mod and mask_mod, which are functions, texts or
+    expressions. The Program can be printed, saved, or passed to attention() in place of score_mod and mask_mod.
 
-    mask_mod: may be a BlockMask of create_block_mask. tensors, params: {name: array} and {name: number} for texts, or
-        with style="graph" what the callback gets. lib: "torch", "numpy" or "jax", the library whose meaning the
-        operators of a function have; a function that uses jax.numpy has JAX's in any case.
+    mask_mod: may be a BlockMask of create_block_mask. tensors, params: {name: array} and {name: number} for texts; with
+        style="graph", `tensors` is passed to the callback. lib: "torch", "numpy" or "jax": operators in a function
+        follow the rules of this library; a function that uses jax.numpy always follows those of JAX.
 
-    Raises TraceError for a function that cannot be traced, ProgramError for text that is wrong."""
+    Raises TraceError for a function that cannot be traced, ProgramError for wrong text."""
     found = resolve(score_mod, mask_function(mask_mod), described, tensors=tensors, params=params, style=style, lib=lib)
     return found.program if found.program is not None else Program()
 
 
 def described(name: str, value: Any) -> Tuple[str, int]:
-    """Returns storage type and rank of an array of any library, or of what NumPy makes of another value."""
+    """Returns storage type and rank of an array of any library; any other value is converted to a NumPy array first."""
     word = DTYPE_WORDS.get(str(getattr(value, "dtype", "")).rpartition(".")[2])
     if word is not None and isinstance(getattr(value, "ndim", None), int):
         return word, value.ndim
@@ -141,7 +146,8 @@ def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bp
 
 def text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, tensors: Named,
                   params: Named) -> Optional[Program]:
-    """Returns programs and texts as one program, from a bounded cache."""
+    """Returns one program of kind `kind` that is made of `parts`, pairs of a source (a Program, text or None) and the
+    target of an expression ("score", "mask", "dscore"). Returns None if all sources are None. Programs are cached."""
     given = [(source, target) for source, target in parts if source is not None]
     if not given:
         return None
@@ -165,8 +171,8 @@ def text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, te
 
 
 def _is_int(value: Any) -> bool:
-    """Returns True for ints of Python and other libraries, False for bools and for floats of integral value. A symbolic
-    int of PyTorch is an int; reading its value would specialize the compiled code."""
+    """Returns True for ints of Python and other libraries, False for bools and floats, even integral ones. Returns True
+    for a symbolic int of PyTorch without reading its value, which would specialize the compiled code."""
     if type(value).__name__ == "SymInt":
         return True
     try:
@@ -177,7 +183,8 @@ def _is_int(value: Any) -> bool:
 
 def _bound(program: Optional[Program], tensors: Named, params: Named,
            prefix: str) -> Tuple[Tuple[Any, ...], Tuple[float, ...]]:
-    """Returns the arrays and numbers of a program in its order."""
+    """Returns the captured tensors and the values of the params of `program`, in its order, from dictionaries by name.
+    Raises ArgumentError for missing and unknown names, with `prefix` before "tensors" or "params"."""
     tensors, params = dict(tensors or {}), dict(params or {})
     names = [c.name for c in program.captures] if program else []
     scalars = program.params if program else ()
@@ -199,7 +206,7 @@ def _check_names(what: str, known: Sequence[str], given: Mapping[str, Any], need
 
 def _number(prefix: str, name: str, value: Any, kind: str) -> float:
     if value is None:
-        return 0.0  # reported as missing, with all others that are
+        return 0.0  # _check_names() reports all missing params together
     try:
         number = float(value)
     except (TypeError, ValueError):

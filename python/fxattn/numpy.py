@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention on NumPy arrays, with your own score function inside, forward and backward.
+"""Attention on NumPy arrays with a user-written score function, forward and backward.
 
     out = attention(q, k, v, lambda score, b, h, q, k: score - 0.1 * abs(q - k), is_causal=True)
     out, pullback = vjp(q, k, v, "score = cap * tanh(score / cap)", params={"cap": 20.0})
     dq, dk, dv = pullback(dout)
 
-Arrays may have any strides, and may be those of another library that lie in memory of the host (__array__, DLPack).
-bf16 is ml_dtypes.bfloat16, e4m3 and e5m2 are its float8_e4m3fn and float8_e5m2. Functions are traced (fxattn.trace):
-they run once per call, on symbols, and never per score.
+Arrays may have any strides. Arrays of other libraries are accepted if they are in host memory (__array__, DLPack). The
+dtypes for bf16, e4m3 and e5m2 are bfloat16, float8_e4m3fn and float8_e5m2 of ml_dtypes. Score functions are traced
+(fxattn.trace): a call runs the function at most once, on symbols, and compiles the recorded operations.
 """
 import ctypes
 import inspect
@@ -34,7 +34,7 @@ __all__ = ["attention", "vjp", "backward", "merge", "plan", "plan_vjp", "Gradien
 Result = Union[np.ndarray, Tuple[np.ndarray, ...]]
 Named = Optional[Mapping[str, Any]]
 Window = Optional[Tuple[Optional[int], Optional[int]]]
-_BHSD, _FLEX = "bhsd", "flex"  # interned, as literals of callers are
+_BHSD, _FLEX = "bhsd", "flex"  # interned like the literals of callers, so `is` finds them equal
 _ROWS = {np.dtype(np.float32), np.dtype(np.float64)}
 
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
     class _Keywords(TypedDict, total=False):
-        """The keywords of attention() that do not change what it returns."""
+        """The keywords of attention() that do not change the type of its result."""
 
         layout: str
         kv_layout: Optional[str]
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
         threads: Optional[int]
 
 
-# For type checkers: an array, or a tuple with return_lse or return_row_max.
+# Overloads for type checkers: the result is an array, or a tuple with return_lse or return_row_max.
 @overload
 def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = ..., mask_mod: ScoreLike = ..., *,
               return_lse: Literal[False] = ..., return_row_max: Literal[False] = ...,
@@ -102,45 +102,49 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
               lse_dtype: Any = None, out: Optional[np.ndarray] = None, plan: Optional[Plan] = None,
               deterministic: bool = False, bounds_check: bool = False, engine: Optional[str] = None,
               threads: Optional[int] = None, **unknown: Any) -> Result:
-    """Returns softmax(f(scale * Q K^T)) V as an array shaped like q, with the features of v and the dtype of q.
+    """Returns softmax(f(scale * Q K^T)) V as an array with the shape and dtype of q, but the number of features of v.
 
-    With return_lse or return_row_max the result is a tuple: the output, then the log of the sum of the exponentials of
-    each row (LSE, natural units, -inf for a row that attends to nothing), then the maximum of each row. Both have q's
-    shape without its last axis.
+    With return_lse or return_row_max the result is a tuple: the output; with return_lse, the logarithm of the sum of
+    the exponentials of each row's scores (LSE, natural logarithm, -inf for a row that attends to nothing); with
+    return_row_max, the maximum of each row's scores. LSE and maximum have the shape of q without its feature axis.
 
-    q, k, v: [B,H,S,D] arrays, or as `layout` says. The heads of q are a multiple of those of k and v; a batch of 1 in k
-        and v serves every batch entry; v may have another number of features.
-    score_mod: what happens to each score: a function score_mod(score, b, h, q, k) as in FlexAttention, which is traced;
-        a Program; program text, or an expression ("score - 0.1 * abs(q - k)").
-    mask_mod: which pairs are attended, in the same forms: mask_mod(b, h, q, k), or "q >= k". The program of score_mod
-        may have a mask as well.
-    layout, kv_layout: the order of axes of q and of k and v: "bhsd" (default), "bshd", "sbhd" and so on; "hsd", "shd",
-        "sd" without a batch or heads; "thd" or "htd" for packed sequences. kv_layout None: the same as layout.
-    cu_q, cu_k: offsets of packed sequences, [B+1] ints: sequence i is rows cu[i] to cu[i + 1]. cu_k None: cu_q.
-    max_q, max_k: the lengths of the longest sequences; None finds them from the offsets.
+    q, k, v: arrays [B,H,S,D], or in the order that `layout` names. The number of heads of q is a multiple of that of k
+        and v. If k and v have a batch of 1, all batch entries of q use it. v may have another number of features.
+    score_mod: the function f, which computes the new score of each pair: a function score_mod(score, b, h, q, k) as in
+        FlexAttention, which is traced; a Program; program text; or an expression ("score - 0.1 * abs(q - k)").
+    mask_mod: the mask, true for each pair that is attended, in the same forms: mask_mod(b, h, q, k), or "q >= k". A
+        program in score_mod may have a mask as well.
+    layout, kv_layout: the order of the axes of q, and of k and v: "bhsd" (default), "bshd", "sbhd" or any other order;
+        "hsd", "shd" or "sd" without batch or heads; "thd" or "htd" for packed sequences. kv_layout None: as layout.
+    cu_q, cu_k: [B+1] ints, the offsets of packed sequences: sequence i has rows cu[i] to cu[i + 1] - 1. cu_k None: the
+        same as cu_q.
+    max_q, max_k: the lengths of the longest sequences; None: computed from the offsets.
     scale: the factor of Q K^T; None for 1 / sqrt(D).
-    is_causal, window, bottom_right: built-in masks. is_causal: k <= q. window: (left, right), q - left <= k <=
-        q + right, where None or -1 is an open side. bottom_right aligns both to the last row and key.
-    q_lengths, k_lengths: [B], the rows and keys of each batch entry. q_start: [B], the position of its first row.
-    pages: [B,n] page numbers of K and V, which are [pages,H,page size,D]; with k_lengths.
-    sinks: "zero" (a key of score 0, softmax off by one) or [H], a learned score per query head.
-    dropout_p, seed: probability and counter-based seed of dropout on the probabilities.
-    tensors, params: {name: array} and {name: number} for a Program or text; functions bring what they use.
-    style: "flex", or "graph" for callbacks score_mod(graph, score, tensors).
-    score_mod_bprop, bprop_tensors, bprop_params: a backward of your own, see vjp().
-    coordinates: {"q": 512} and so on for b, h, q, k of a shard: an offset, an array with an entry per index, or
-        segments [(begin, base, step), ...]. global_q_len, global_k_len, global_heads: what the program reads as q_len,
-        k_len and heads.
-    deterministic: refuses engines whose results may differ from run to run.
-    bounds_check: an index outside its captured array raises an error; otherwise such a load is 0.
-    engine: an engine by name ("cpu", "ref"); None takes the best one. threads: at most so many; None: set_num_threads.
-    return_lse, return_row_max: what is returned after the output. lse_dtype: float32 or float64.
-    out: the array that the result is written to, of any float dtype and strides.
-    plan: a plan made by plan() for the same call, or loaded; None takes it from the cache or compiles it.
+    is_causal, window, bottom_right: built-in masks. is_causal: k <= q. window = (left, right): q - left <= k <=
+        q + right; None or -1 is an open side. bottom_right aligns both masks so that the last row is at the last key.
+    q_lengths, k_lengths: [B], the number of rows and keys of each batch entry. q_start: [B], the position of the first
+        row of each batch entry.
+    pages: [B,n], the page numbers of each batch entry; K and V are then [pages,H,page size,D]. Requires k_lengths.
+    sinks: "zero" (one more key of score 0, softmax off by one), or an array [H] of a learned score per query head.
+    dropout_p, seed: probability of dropout on the softmax probabilities, and the seed of its counter-based generator.
+    tensors, params: {name: array} and {name: number}, the arrays and numbers that a Program or text uses by name.
+        Functions capture the arrays and numbers that they use.
+    style: "flex", or "graph" for callbacks score_mod(graph, score, tensors), which get `tensors`.
+    score_mod_bprop, bprop_tensors, bprop_params: a user-written derivative of score_mod, see vjp().
+    coordinates: for a shard of a larger problem, {"q": 512} maps its indices along b, h, q or k to indices in the
+        entire problem. A value is an offset, an array with an entry per index, or segments [(begin, base, step), ...].
+        global_q_len, global_k_len, global_heads: the values of q_len, k_len and heads in the program.
+    deterministic: uses only engines whose results are the same in every run; raises an error if there is none.
+    bounds_check: raises an error for an out-of-bounds index into a captured array; without it such a load is 0.
+    engine: the name of an engine ("cpu", "ref"); None selects the best one. threads: the maximum number of threads of
+        the run; None: the number of set_num_threads.
+    return_lse, return_row_max: return LSE and row maxima after the output. lse_dtype: float32 or float64.
+    out: the array that the result is written to, of any float dtype and strides; None makes a new one.
+    plan: a Plan made by plan() for the same call, or loaded; None takes it from the cache or compiles it.
 
     Raises subclasses of fxattn.Error, each of which is a ValueError, TypeError or NotImplementedError as well.
     """
-    # Most calls have none of these options, and a few tests of identity are cheaper than a key.
+    # Fast path: most calls have default values of all these options, and `is` is cheaper than making a key.
     options = None if (
         layout is _BHSD and style is _FLEX and kv_layout is None and scale is None and is_causal is False
         and window is None and bottom_right is False and q_lengths is None and k_lengths is None and cu_q is None
@@ -183,27 +187,27 @@ def vjp(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLike
         global_heads: Optional[int] = None, return_lse: bool = False, lse_dtype: Any = None, wrt: Sequence[str] = WRT,
         plans: Optional[Tuple[Plan, Plan]] = None, deterministic: bool = False, bounds_check: bool = False,
         engine: Optional[str] = None, threads: Optional[int] = None) -> Tuple[Result, "Pullback"]:
-    """Returns what attention() returns, and a Pullback, a function from the gradient of the output to the gradients of
-    q, k and v, as jax.vjp does.
+    """Returns the result of attention() and a Pullback, like jax.vjp. The Pullback is a function that takes the
+    gradient of the output and returns the gradients of q, k and v.
 
         out, pullback = vjp(q, k, v, score_mod);  dq, dk, dv = pullback(dout)
         (out, lse), pullback = vjp(..., return_lse=True);  dq, dk, dv = pullback(dout, dlse)
 
-    Gradients of captured arrays, params and learned sinks are attributes of the result (Gradients). The arrays are held
-    and not copied: changing one before the pullback runs changes its result.
+    The pullback returns a Gradients, whose attributes have the gradients of captured arrays, params and learned sinks.
+    The pullback holds the input arrays without copying them; changing one before the pullback runs changes its result.
 
-    The derivative of score_mod is derived. score_mod_bprop replaces it: text or a Program over dscore, with
-    bprop_tensors and bprop_params by name; with style="graph" score_mod(graph, score, tensors) and
-    score_mod_bprop(graph, dscore, tensors) as in Transformer Engine and cuDNN's frontend, which get tensors and
-    bprop_tensors.
+    score_mod is differentiated automatically. score_mod_bprop replaces its derivative. It is text or a Program that
+    computes a new dscore, with bprop_tensors and bprop_params by name. With style="graph" it is a callback
+    score_mod_bprop(graph, dscore, tensors) as in Transformer Engine and cuDNN's frontend. The callback gets
+    bprop_tensors, and score_mod(graph, score, tensors) gets tensors.
 
-    wrt: which gradients are computed, of "q", "k", "v", "sinks", "tensors", "params".
-    plans: those of plan_vjp() for the same call; they serve pullbacks without dlse.
+    wrt: the inputs whose gradients are computed, of "q", "k", "v", "sinks", "tensors" and "params".
+    plans: the result of plan_vjp() for the same call; its backward plan is for pullbacks without dlse.
     q, k, v, return_lse, lse_dtype and the other keywords: as in attention().
     """
     call = _call(locals())
     ahead, back = _pair_of_plans(plans)
-    # LSE in f64 between the passes: the gradients of steep programs would show what a narrower one loses.
+    # The backward pass gets LSE in f64: rounding to f32 would be visible in gradients of programs with large slopes.
     out, lse, _ = call.run_forward(None, np.float64, plan=ahead)
     pullback = Pullback(call, out, lse, _wanted(wrt), back)
     wanted = flag("return_lse", return_lse)
@@ -222,9 +226,9 @@ def plan(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLik
          return_row_max: bool = False, lse_dtype: Any = None, out: Optional[np.ndarray] = None,
          deterministic: bool = False, bounds_check: bool = False, engine: Optional[str] = None,
          threads: Optional[int] = None) -> Plan:
-    """Returns the plan that attention() of the same arguments runs, compiled and not run, for attention(..., plan=...)
-    with arrays of the same shapes, dtypes and strides. Its save() returns bytes; Plan.load(bytes) is the plan in
-    another process.
+    """Compiles the plan of attention() with the same arguments and returns it without running it. Pass it to
+    attention(..., plan=...) with arrays of the same shapes, dtypes and strides. plan.save() returns it as bytes, and
+    Plan.load(bytes) loads it in another process.
 
     q, k, v, out, return_lse, return_row_max, lse_dtype and the other keywords: as in attention().
     """
@@ -244,7 +248,7 @@ def plan_vjp(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Scor
              global_q_len: Optional[int] = None, global_k_len: Optional[int] = None, global_heads: Optional[int] = None,
              wrt: Sequence[str] = WRT, deterministic: bool = False, bounds_check: bool = False,
              engine: Optional[str] = None, threads: Optional[int] = None) -> Tuple[Plan, Plan]:
-    """Returns the plans that vjp() of the same arguments and its pullback run, for vjp(..., plans=...).
+    """Returns the pair of plans that vjp() with the same arguments and its pullback run, for vjp(..., plans=...).
 
     q, k, v, wrt and the other keywords: as in vjp().
     """
@@ -275,9 +279,10 @@ def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score_mod: S
              global_k_len: Optional[int] = None, global_heads: Optional[int] = None, wrt: Sequence[str] = WRT,
              deterministic: bool = False, bounds_check: bool = False, engine: Optional[str] = None,
              threads: Optional[int] = None) -> "Gradients":
-    """Returns the Gradients of a forward pass whose results are known: the backward pass by itself.
+    """Runs the backward pass from the results of an earlier forward pass. Returns its Gradients.
 
-    out, lse: what attention() returned; for a shard of the keys, those of the entire rows. dout, dlse: their gradients.
+    out, lse: the results of attention(); if k and v are a shard of the keys, the results over all keys. dout, dlse: the
+        gradients of out and lse.
     q, k, v and the other keywords: as in attention(). wrt: as in vjp().
     """
     call = _call(locals())
@@ -290,9 +295,9 @@ def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score_mod: S
 
 
 class Gradients(Tuple[Any, Any, Any]):
-    """(dq, dk, dv), and more by name: `tensors` and `params` {name: gradient} of what the program uses, None where
-    there is none (ints, and what `wrt` leaves out); `sinks` [H]. `captured` {name: array} is what the function
-    captured."""
+    """The tuple (dq, dk, dv), with further gradients as attributes. `tensors` and `params` are {name: gradient} for the
+    captured tensors and params of the program; a gradient is None for ints and for inputs that `wrt` leaves out.
+    `sinks` is the gradient [H] of learned sinks. `captured` is {name: array}, the arrays that the function captured."""
 
     tensors: Dict[str, Optional[np.ndarray]]
     params: Dict[str, Optional[float]]
@@ -311,7 +316,8 @@ class Gradients(Tuple[Any, Any, Any]):
         return self
 
     def of(self, array: Any) -> np.ndarray:
-        """The gradient of an array that a function captured, whole or by views of it."""
+        """Returns the gradient of a dense `array` that the function captured. If the function captured views of the
+        array, adds up their gradients. Raises ArgumentError if it captured neither."""
         array = as_array(array, "the array")
         total = np.zeros(array.size)
         found = False
@@ -330,7 +336,8 @@ class Gradients(Tuple[Any, Any, Any]):
 
 
 def _inside(array: np.ndarray, captured: np.ndarray) -> Optional[int]:
-    """The element of a dense array at which a view of it begins; None when it is no view of it."""
+    """Returns the index of the element of dense `array` at which its view `captured` starts; None if `captured` is not
+    a view of it."""
     at = captured.ctypes.data - array.ctypes.data
     if not array.flags.c_contiguous or captured.dtype != array.dtype or at % array.itemsize or any(
             s % array.itemsize for s in captured.strides):
@@ -341,7 +348,8 @@ def _inside(array: np.ndarray, captured: np.ndarray) -> Optional[int]:
 
 
 def _add_view(total: np.ndarray, at: int, captured: np.ndarray, grad: np.ndarray) -> None:
-    """Adds the gradient of a view to the elements that it shows; windows and broadcasts show some more than once."""
+    """Adds `grad`, the gradient of view `captured`, to the elements of `total` that the view refers to. The view starts
+    at element `at`. It may refer to an element more than once (sliding windows, broadcasts)."""
     places = np.arange(total.size)
     steps = [s // captured.itemsize * places.itemsize for s in captured.strides]
     shown = np.ndarray(captured.shape, places.dtype, places, at * places.itemsize, steps)
@@ -349,14 +357,15 @@ def _add_view(total: np.ndarray, at: int, captured: np.ndarray, grad: np.ndarray
 
 
 class Pullback:
-    """The backward pass of one call of vjp."""
+    """The backward pass of one call of vjp(): a function of the gradient of the output."""
 
     def __init__(self, call: Call, out: np.ndarray, lse: Any, wrt: Sequence[str],
                  plan: Optional[Plan] = None) -> None:
         self._call, self._out, self._lse, self._wrt, self._plan = call, out, lse, wrt, plan
 
     def __call__(self, dout: Any, dlse: Any = None) -> Gradients:
-        """Gradients for a gradient of the output, and one of LSE."""
+        """Returns the Gradients for `dout`, the gradient of the output, and `dlse`, the gradient of LSE (None:
+        zero)."""
         if isinstance(dout, tuple) and dlse is None and len(dout) == 2:
             dout, dlse = dout
         call = self._call
@@ -371,14 +380,14 @@ class Pullback:
         array = as_array(value, what, FLOATS)
         if array.shape != shape:
             raise ArgumentError("%s has shape %s; that of the result, %s, is accepted" % (what, array.shape, shape))
-        # f64 and narrower types do not mix in a problem; NumPy's default is f64.
+        # A problem cannot mix f64 with narrower types, and f64 is NumPy's default: convert the gradient.
         mixed = (array.dtype == np.float64) != (dtype == np.float64)
         return array.astype(dtype) if mixed else array
 
 
 def merge(out_a: np.ndarray, lse_a: np.ndarray, out_b: Any, lse_b: Any) -> Tuple[np.ndarray, np.ndarray]:
-    """Joins two partial results of the same queries over disjoint keys, out_a with lse_a and out_b with lse_b
-    ([B,H,S,D] and [B,H,S]), into one (out, lse), in new arrays."""
+    """Merges two partial results of the same queries over disjoint sets of keys, (out_a, lse_a) and (out_b, lse_b).
+    Returns (out, lse) over all keys in new arrays. out: [B,H,S,D], lse: [B,H,S]."""
     b, lse_other = as_array(out_b, "out_b", FLOATS), _float_rows(as_array(lse_b, "lse_b"), "lse_b")
     a, lse = np.array(as_array(out_a, "out_a", FLOATS)), np.array(_float_rows(as_array(lse_a, "lse_a"), "lse_a"))
     if a.ndim != 4 or b.shape != a.shape or lse.shape != a.shape[:3] or lse_other.shape != a.shape[:3]:
@@ -398,7 +407,7 @@ def merge(out_a: np.ndarray, lse_a: np.ndarray, out_b: Any, lse_b: Any) -> Tuple
 # ---- Options ---------------------------------------------------------------------------------------------------------
 
 def _call(given: Mapping[str, Any]) -> Call:
-    """Returns the Call of a function's local variables."""
+    """Returns the Call of a public function, whose local variables (its arguments) are `given`."""
     return Call(given["q"], given["k"], given["v"], given["score_mod"], given["mask_mod"],
                 {name: given[name] for name in OPTIONS})
 
@@ -410,7 +419,7 @@ for _function in (vjp, backward, plan, plan_vjp):
         (_function.__doc__ or "").rstrip(), "".join(_common[1:]))
 _signature = inspect.signature(attention)
 _numpy_memo.defaults = tuple(_signature.parameters[_name].default for _name in _numpy_memo.KEPT)
-# help() shows the keywords that exist, without the one that collects unknown ones to refuse them.
+# Removes **unknown, which only collects wrong keywords for an error, from the signature that help() shows.
 attention.__signature__ = _signature.replace(  # type: ignore[attr-defined]
     parameters=[p for p in _signature.parameters.values() if p.kind is not p.VAR_KEYWORD])
 
