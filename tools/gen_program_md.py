@@ -377,8 +377,8 @@ Comparisons, choice and conversions:
 `sum(i, n, expr)`, `any(i, n, cond)`, `all(i, n, cond)`: `expr` for i = 0, 1, ..., n - 1, added up
 from left to right, or joined with `||` or `&&`. The count n is a constant int expression of 0 to
 @MAX_LOOP@. `i` is local to the loop and may hide a let. Loops nest, and inner counts may depend on
-outer names. They are unrolled when the program is built. With n = 0 they are 0 of the type of
-`expr`, `false`, and `true`. A sum of bools counts them.
+outer names. They are unrolled when the program is built. With n = 0 `sum` is 0 of the type of
+`expr`, `any` is `false` and `all` is `true`. A sum of bools counts them.
 
     mask = any(i, 4, blocks[q // 64, i] == k // 64)
 

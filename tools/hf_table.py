@@ -60,8 +60,8 @@ type; masks above 1 GiB are refused (`register_transformers(dense_mask_bytes=...
 ## What differs from eager attention
 
 - Rows that attend to nothing, such as left padding, are 0, as SDPA's are; eager attention returns
-  an average of all values. Set the label of the first token of a sequence to -100, since a loss
-  reads such a row where it predicts that token.
+  an average of all values. Set the label of the first token of a sequence to -100,
+  because the model predicts that token from the padding row before it.
 - There are no attention weights: `output_attentions=True` returns None, with a warning.
 - Rows of a float mask whose elements are all below half the lowest float count as rows that attend
   to nothing.

@@ -175,6 +175,6 @@ def test_what_is_refused():
         with pytest.raises(ValueError, match=text):
             jax.eval_shape(jax.shard_map(lambda q, k, v: ring_attention(q, k, v, "sp", **options), mesh=MESH,
                                          in_specs=(ROWS,) * 3, out_specs=ROWS), q, k, v)
-    for options, text in ((dict(cu_q=3), "cu_q is no argument of a ring; lengths"), (dict(bias=3), "score_mod=lambda")):
+    for options, text in ((dict(cu_q=3), "cu_q is no argument of a ring; q_lengths"), (dict(bias=3), "score_mod=lambda")):
         with pytest.raises(TypeError, match=text):
             ring_attention(q, k, v, "sp", **options)
