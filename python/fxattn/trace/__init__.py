@@ -5,8 +5,8 @@
     traced = trace(score_mod, style="graph", score_mod_bprop=score_mod_bprop, tensors={...})     Transformer Engine's
     traced = trace("score = score * 2")        program text
 
-The function runs once, on symbols (symbol.py), and what happens to them is written down (record.py). Neither torch,
-NumPy nor JAX is imported by tracing.
+The function runs once, on symbols (symbol.py), and each operation on a symbol is recorded (record.py). Tracing imports
+neither torch nor NumPy nor JAX.
 """
 from typing import List
 

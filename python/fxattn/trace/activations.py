@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activation functions, as torch.nn.functional has them; tables.py and pointwise.py name them."""
+"""Activation functions with the meaning of torch.nn.functional; tables.py and pointwise.py map names to them."""
 import math
 from typing import Any
 
@@ -19,7 +19,8 @@ def relu(rec: Recording, x: Any) -> Sym:
 
 
 def softplus(rec: Recording, x: Any, beta: Any = 1, threshold: Any = 20) -> Sym:
-    """Returns softplus; above the threshold torch returns x, and from 20 on only an f64 holds the difference."""
+    """Returns log(1 + exp(beta * x)) / beta, or x where beta * x is above the threshold, as torch does. Above 20
+    the two differ only in f64."""
     x = real(rec, x)
     plain = type(beta) in (int, float) and beta == 1
     scaled = x if plain else real(rec, mul(rec, x, beta))
@@ -52,7 +53,7 @@ def gelu(rec: Recording, x: Any, approximate: str = "none") -> Sym:
 
 
 def _at_most_zero(rec: Recording, x: Sym) -> Sym:
-    """Returns the smaller of x and 0, with the derivative of x at 0."""
+    """Returns min(x, 0), with derivative 1 at 0."""
     return choose(rec, LT(rec, k(rec, 0.0), x), k(rec, 0.0), x)
 
 
@@ -115,13 +116,13 @@ def hardswish(rec: Recording, x: Any) -> Sym:
 
 
 def _alike(rec: Recording, number: Any, x: Any) -> Any:
-    """Returns a number in the type of x: torch truncates it beside an int."""
+    """Returns `number` in the type of x: torch truncates it if x is an int."""
     kind = kind_of_operand(x)
     return number if kind == FLOAT else cast(rec, number, kind)
 
 
 def hardtanh(rec: Recording, x: Any, low: Any, high: Any) -> Sym:
-    """Returns x between the bounds; the derivative at a bound is 0, where that of clamp is 1."""
+    """Returns x clamped to [low, high]. The derivative at a bound is 0; the derivative of torch.clamp there is 1."""
     low, high = _alike(rec, low, x), _alike(rec, high, x)
     return choose(rec, LE(rec, x, low), low, choose(rec, LE(rec, high, x), high, x))
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small arrays of traced values: captured tensors that are indexed lazily (View), and elements worked out (Vec).
+"""Small arrays of traced values: View, a captured tensor that is indexed lazily, and Vec, computed elements.
 
-`bias[b][h, q]` and `table[q, :, 0:3]` index a captured tensor step by step: a View is a real view of that tensor
-(slices, ints and new axes are taken by its own library, so strides and autograd stay) with traced indices at some of
-its dimensions. When all have one, it is a load; when it is computed with, its elements are loaded one by one, and
-operations are unrolled over them, MAX_ELEMENTS at most. A Vec has at most MAX_HELD elements. indexing.py implements
-`x[...]` of both.
+`bias[b][h, q]` and `table[q, :, 0:3]` index a captured tensor step by step. A View is a real view of the tensor (its
+own library applies slices, ints and new axes, which keeps strides and autograd) with traced indices at some dimensions.
+A View with an index at every dimension becomes a load. A View that is an operand of arithmetic becomes one load for
+each element, and the operation is unrolled over at most MAX_ELEMENTS elements. A Vec has at most MAX_HELD elements.
+indexing.py implements `x[...]` of both.
 """
 import itertools
 from operator import index as as_int
@@ -30,7 +30,7 @@ def product(sizes: Iterable[int]) -> int:
 
 
 class _Array:
-    """Base of View and Vec."""
+    """Base class of View and Vec."""
 
     __slots__ = ()
     __array_priority__ = 1000.0
@@ -117,7 +117,7 @@ class View(_Array):
 
 
 class Vec(_Array):
-    """Traced values in a row-major array."""
+    """A row-major array of traced values, with one Sym for each element."""
 
     __slots__ = ("rec", "shape", "elements")
 
@@ -132,10 +132,10 @@ TRACED[View] = TRACED[Vec] = True
 Operand = Union[Sym, Vec, View, Any]
 
 
-# ---- to elements and back
+# ---- conversions to Vec and back
 
 def vec(rec: Recording, x: Any) -> Vec:
-    """Returns any operand as a Vec of elements."""
+    """Returns any operand as a Vec; a scalar becomes a Vec of rank 0."""
     kind = type(x)
     if kind is Vec:
         return x
@@ -153,7 +153,7 @@ def vec(rec: Recording, x: Any) -> Vec:
 
 
 def value(x: Vec) -> Any:
-    """Returns a Vec of rank 0 as its scalar."""
+    """Returns the scalar of a Vec of rank 0, any other Vec unchanged."""
     return x if x.shape else x.elements[0]
 
 
@@ -165,7 +165,7 @@ def check_size(shape: Sequence[int], most: int = MAX_ELEMENTS) -> None:
 
 
 def check_held(shape: Sequence[int]) -> None:
-    """Raises TraceError for arrays that are too large, before they are made."""
+    """Raises TraceError if an array of this shape would have more than MAX_HELD elements."""
     check_size(shape, MAX_HELD)
 
 
@@ -180,7 +180,7 @@ def load(rec: Recording, base: Any, nodes: Sequence[int]) -> Sym:
 
 
 def is_wide(x: Any) -> bool:
-    """Returns True if an operand has dimensions."""
+    """Returns True if an operand is an array of rank 1 or more, or a View or a Vec."""
     kind = type(x)
     if kind is Vec or kind is View:
         return True
@@ -213,7 +213,7 @@ def expanded(x: Vec, shape: Shape) -> List[Sym]:
 
 
 def elementwise(fn: Callable[..., Sym], rec: Recording, operands: Sequence[Any], **rest: Any) -> Any:
-    """Applies an operation on scalars to each element of broadcast operands. Returns a Vec or a scalar."""
+    """Applies `fn`, an operation on scalars, to each element of the broadcast operands. Returns a Vec or a scalar."""
     if not any(map(is_wide, operands)):
         return fn(rec, *[x if x is None else scalar(rec, x) for x in operands], **rest)
     rows = [None if x is None else vec(rec, x) for x in operands]
@@ -228,8 +228,8 @@ def elementwise(fn: Callable[..., Sym], rec: Recording, operands: Sequence[Any],
 # ---- shapes
 
 def axes_of(dim: Any, rank: int) -> List[int]:
-    """Returns a list of dimensions from an argument: None for all of them, one, or several; a tensor of rank 0 counts
-    as its value."""
+    """Returns the list of dimensions that an argument `dim` names: None names all, else it is one dimension or several.
+    A tensor of rank 0 stands for its value."""
     if not rank:
         return []
     given = range(rank) if dim is None else dim if isinstance(dim, (tuple, list)) else [dim]

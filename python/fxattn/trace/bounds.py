@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of an int of a trace, from the sizes of the call: they prove that an index is in bounds, or that an int of 64
-bits fits 32. Bounds are never too narrow."""
+"""Lower and upper bounds of an int of a trace, computed from the sizes of the call. They prove that an index is in
+bounds or that a 64-bit int fits into 32 bits. Bounds may be too wide, never too narrow."""
 from typing import Callable, Dict, Tuple
 
 from .. import _abi
@@ -52,12 +52,12 @@ _RULES: Dict[int, Callable[..., Span]] = {
 
 
 def span(rec: Recording, at: int) -> Span:
-    """Returns the bounds of an int value of the trace; ALL where nothing is known."""
+    """Returns the bounds of the int node `at` of the trace; ALL if nothing is known."""
     return _span(rec, at, {}, 0)
 
 
 def _span(rec: Recording, at: int, found: Dict[int, Span], deep: int) -> Span:
-    """Returns the bounds of a value; each value is visited once, however many paths lead to it."""
+    """Returns the bounds of the node `at`. `found` caches the bounds of nodes, so each is computed once."""
     if at not in found:
         found[at] = _looked_at(rec, at, found, deep)
     return found[at]
@@ -66,7 +66,7 @@ def _span(rec: Recording, at: int, found: Dict[int, Span], deep: int) -> Span:
 def _looked_at(rec: Recording, at: int, found: Dict[int, Span], deep: int) -> Span:
     if at < FIRST:
         size = rec.sizes[_AXES.index(at)] if rec.sizes is not None and at in _AXES else None
-        return (0, max(size - 1, 0)) if isinstance(size, int) else ALL  # it may be symbolic
+        return (0, max(size - 1, 0)) if isinstance(size, int) else ALL  # a size may be symbolic
     op, *parts = rec.code[at - FIRST]
     if op == CONST:
         return (int(parts[1]), int(parts[1])) if parts[0] != 1 else ALL
@@ -81,11 +81,11 @@ def _looked_at(rec: Recording, at: int, found: Dict[int, Span], deep: int) -> Sp
     if op == _abi.OP_INT:
         return (0, 1) if _is_bool(rec, parts[0]) else ALL
     made = _RULES[op](*[_span(rec, part, found, deep + 1) for part in parts]) if op in _RULES else ALL
-    return made if LOWEST[INT] <= made[0] and made[1] <= HIGHEST[INT] else ALL  # it may wrap
+    return made if LOWEST[INT] <= made[0] and made[1] <= HIGHEST[INT] else ALL  # the result may wrap
 
 
 def _is_bool(rec: Recording, at: int) -> bool:
-    """Returns True if a value is certainly a bool: a comparison, or an element of an array of them."""
+    """Returns True if a node is proven to be a bool: a comparison, or an element of an array of bools."""
     if at >= FIRST and rec.code[at - FIRST][0] == LOAD:
         return rec.kinds[rec.code[at - FIRST][1]] == BOOL
     return at >= FIRST and rec.code[at - FIRST][0] in (_abi.OP_EQ, _abi.OP_NE, _abi.OP_LT, _abi.OP_LE, _abi.OP_GT,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy arrays of a function, wrapped so that indexing them with a traced value is seen.
+"""Wraps the NumPy arrays of a function, so that indexing them with a traced value is traced.
 
-NumPy converts an index itself and asks nobody. So when a function is found to index NumPy arrays, it is called again as
-a copy of itself whose closure, globals, defaults and (of a method) attributes have each array replaced by Captured: a
-view of the same memory that is an ndarray in everything but this. The user's own objects are not touched.
+ndarray.__getitem__ converts the index itself, without a dispatch to the tracer. If a function turns out to index NumPy
+arrays, a copy of it is called instead. In the copy's closure, globals, defaults and, for a method, attributes each
+array is replaced by a Captured: a view of the same memory, of a subclass of ndarray whose indexing is traced. The
+user's own objects are not modified.
 """
 import copy
 import functools
@@ -22,7 +23,7 @@ _DEEPEST = 6
 
 def _make_class(numpy: Any) -> type:
     class Captured(numpy.ndarray):  # type: ignore[misc]
-        """A NumPy array of the caller whose indexing may be traced. `original` is that array, None for a part of it."""
+        """A view of a NumPy array whose indexing is traced. `original` is the user's array; None for a slice of it."""
 
         original = None
 
@@ -51,13 +52,13 @@ def _wrapped_array(array: Any) -> Any:
 
 
 def wrapped_arrays(mod: Any) -> Any:
-    """Returns the function with its arrays wrapped."""
+    """Returns a copy of the function with its NumPy arrays wrapped, the function itself if it has none."""
     return _wrap(mod, {}, 0)
 
 
 def _wrap(value: Any, done: Dict[int, Any], depth: int) -> Any:
-    """Returns a value with the arrays in it replaced, or the value itself without any. `done` is by identity, of
-    objects that the function holds meanwhile."""
+    """Returns a copy of a value with the arrays in it wrapped, or the value itself if it contains none. `done` maps the
+    id of each visited object, which the function keeps alive, to its result."""
     numpy = sys.modules["numpy"]
     if isinstance(value, numpy.ndarray):
         return _wrapped_array(value)
@@ -81,7 +82,7 @@ def _wrap(value: Any, done: Dict[int, Any], depth: int) -> Any:
 
 
 def _is_plain_object(value: Any) -> bool:
-    """Returns True for an instance of a user's class with attributes of its own."""
+    """Returns True for an instance of a user's class that has a __dict__."""
     return hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType)) and type(
         value).__module__.partition(".")[0] not in ("builtins", "numpy", "torch", "jax", "fxattn")
 
@@ -106,7 +107,7 @@ def _wrap_object(value: Any, done: Dict[int, Any], depth: int) -> Any:
 
 
 def _wrap_function(function: types.FunctionType, done: Dict[int, Any], depth: int) -> Any:
-    done[id(function)] = function  # one that refers to itself
+    done[id(function)] = function  # ends the recursion for a function that refers to itself
     names = function.__globals__
     used = {name: names[name] for name in names_of(function.__code__) if name in names}
     changed = {name: new for name, old in used.items() for new in [_wrap(old, done, depth + 1)] if new is not old}

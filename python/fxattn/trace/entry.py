@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""trace(), the entry of the tracer, and its result."""
+"""trace(), the tracer's entry point, and Traced, its result."""
 import re
 import types
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -27,8 +27,8 @@ attach_all()
 
 
 class Traced(NamedTuple):
-    """A program and its captures: arrays in the order of its captured tensors, numbers in the order of its params.
-    `bprop` and the fields after it are those of a backward program of the caller."""
+    """The result of a trace: a program, its captured arrays (`tensors`) and its numbers (`params`), in the program's
+    order. `bprop` and the fields after it are the same for a user-written backward."""
 
     program: Program
     tensors: Tuple[Any, ...] = ()
@@ -53,14 +53,14 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
     """Returns the program of a score function and a mask function, with the arrays and numbers that they captured.
 
     style "flex": score_mod(score, b, h, q, kv) and mask_mod(b, h, q, kv), as in FlexAttention; score_extra and
-        mask_extra are further arguments, of which numbers become params. style "graph": score_mod(graph, score,
-        tensors) and score_mod_bprop(graph, dscore, tensors), as in Transformer Engine and cuDNN's frontend, with a
-        mask_mod as above. score_mod and mask_mod may be program text or a Program in either style.
-    tensors, bprop_tensors: what the callbacks of style "graph" get. shape: (batch, heads, rows, keys), which the sizes
-        of these are checked against. part: for a part of the scores that `tensors` belong to (trace_graph).
-    lib: "torch" or "numpy", the library whose meaning operators have where the two differ. device, dtype: what symbols
-        report as theirs. sizes: bounds of b, h, q and k, where they are known, by which indices of JAX's functions are
-        proven to be in bounds.
+        mask_extra are further arguments, whose numbers become params. style "graph": score_mod(graph, score, tensors)
+        and score_mod_bprop(graph, dscore, tensors), as in Transformer Engine and cuDNN's frontend, with a mask_mod as
+        above. score_mod and mask_mod may be program text or a Program in either style.
+    tensors, bprop_tensors: dictionaries passed to the callbacks of style "graph". shape: (batch, heads, rows, keys);
+        the tensors must broadcast to it. part: set if the call computes a part of the scores, see trace_graph.
+    lib: "torch" or "numpy", the library whose semantics operators follow where the two differ. device, dtype: values of
+        the symbols' attributes of these names. sizes: the sizes of b, h, q and k, None if unknown; they prove that
+        indices of JAX's functions are in bounds.
 
     Raises TraceError or TraceTypeError for a function that cannot be traced."""
     if style == "flex" and not score_extra and not mask_extra:
@@ -98,8 +98,8 @@ def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
 
 
 class _Flex:
-    """One trace of FlexAttention's functions. The way in which a function must be traced (directly, with its arrays
-    wrapped, by JAX) is found by trying, and cached by its code."""
+    """One trace of FlexAttention's functions. A function is traced by one of several routes: directly, with its arrays
+    wrapped, by JAX. The route is found by trial and cached by the function's code."""
 
     routes: Dict[Any, str] = {}
 
@@ -139,7 +139,7 @@ class _Flex:
         return made
 
     def mask(self, rec: Recording) -> int:
-        """Returns the node of the mask alone, in a recording that has a score of the graph style."""
+        """Traces mask_mod into a recording that has a score of the graph style. Returns the mask's node."""
         rec.mods, rec.literals, rec.lib, rec.device = (self.mask_mod,), None, self.lib, self.device
         rec.sizes = self.sizes
         assert self.mask_mod is not None
@@ -149,19 +149,19 @@ class _Flex:
 
     def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]],
             extra: Sequence[Any]) -> Any:
-        """Calls a function on symbols, in the way that it needs. Returns its result."""
+        """Calls a function on symbols by the route that it needs, trying others on an error. Returns its result."""
         kind = _kind_of(mod)
-        kind = kind and (*kind, self.sizes is None)  # what JAX must see of its users' functions, others need not
+        kind = kind and (*kind, self.sizes is None)  # with sizes (a call from JAX) another route may be needed
         route = self.routes.get(kind) or ("jax" if self.sizes is not None and mentions_jax(mod) else "plain")
-        on_trial = route != "plain"  # what was right for another function of this kind
-        first: Optional[Exception] = None  # of one for JAX that uses what arrays of JAX alone have, as x.at
+        on_trial = route != "plain"  # the route worked for another function of this kind
+        first: Optional[Exception] = None  # error of the direct route, before the JAX route is tried
         for _ in range(5):
             state = rec.save()
             arguments = [Sym(rec, at, ty) for at, ty in inputs] + [lifted(x) for x in extra]
             try:
                 return _ROUTES[route](mod, rec, arguments)
             except (Exception, NeedsCapture, NeedsJax) as error:
-                if first is not None:  # who asked for JAX by himself is told what JAX could not
+                if first is not None:  # JAX failed too: raise its error only if the function itself required JAX
                     raise (error if "__jax_array__" in str(first) else first) from None
                 if isinstance(error, TypeError):
                     _check_call(mod, arguments, inputs is _MASK_ARGUMENTS)
@@ -178,7 +178,7 @@ class _Flex:
 
     @staticmethod
     def next_route(route: str, error: BaseException, mod: Callable[..., Any]) -> str:
-        """Returns another way to trace a function that raised this error. Raises the error if there is none."""
+        """Returns another route for a function that raised this error. Raises the error if there is none."""
         if isinstance(error, NeedsCapture):
             return _Flex.other(route, "captured", error)
         if isinstance(error, NeedsJax):
@@ -200,15 +200,15 @@ class _Flex:
 
 
 def _kind_of(mod: Callable[..., Any]) -> Any:
-    """Returns the code of a function and the kinds of the objects that it names: the same code over tables of another
-    library is traced in another way. None for a value that is no function."""
+    """Returns the code of a function and the kinds of the objects that it names, the key of a route: the same code with
+    tables of another library needs another route. Returns None for a value that is no function."""
     if type(mod) is not types.FunctionType:
         return None
     names, sorts = mod.__globals__, []
     for cell in mod.__closure__ or ():
         try:
             sorts.append(_sort_of(cell.cell_contents))
-        except ValueError:  # a cell that is not filled
+        except ValueError:  # an empty cell
             sorts.append(None)
     return mod.__code__, tuple(sorts), tuple([_sort_of(names.get(name)) for name in mod.__code__.co_names])
 
@@ -218,7 +218,7 @@ def _sort_of(value: Any) -> Any:
 
 
 def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Optional[str]:
-    """Returns another way to trace a function if an error requires one, else None."""
+    """Returns another route to trace a function by, if the error requires one, else None."""
     if route != "jax" and ("__jax_array__" in str(error) or mentions_jax(mod)):
         return "jax"
     if route == "plain" and isinstance(error, TypeError) and "save_for_backward" in str(error):
@@ -227,7 +227,8 @@ def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Opti
 
 
 def _check_call(mod: Any, arguments: Sequence[Any], masks: bool) -> None:
-    """Raises a TraceTypeError that states the arguments of a mod, if it cannot be called with them."""
+    """Raises a TraceTypeError if `mod` cannot be called with the arguments of a score_mod, or with `masks` of a
+    mask_mod. The error states the arguments."""
     what, wanted = ("mask_mod", "(b, h, q_idx, kv_idx)") if masks else ("score_mod", "(score, b, h, q_idx, kv_idx)")
     if not callable(mod):
         own = "; give its mask_mod" if hasattr(mod, "mask_mod") else ""
@@ -275,7 +276,7 @@ _ROUTES = {"plain": _plain, "captured": _captured, "by_forward": _by_forward, "j
 
 
 def lifted(x: Any) -> Any:
-    """Returns a further argument with ints as run-time values; floats are run-time values in any case."""
+    """Returns an extra argument; an int is returned as a RunInt, so that it becomes a param, as floats do anyway."""
     return RunInt(x) if type(x) is int else x
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of traced scalars that are not operators: those of the program language, quotients and remainders, signs,
-and tests for what is no number. curves.py and activations.py have those written with them.
+"""Functions of traced scalars that are not operators: the program language's functions, quotients and remainders,
+signs, and tests for NaN and infinity. curves.py and activations.py compose further functions from these.
 
 As in ops.py, functions take a Recording and operands. Floats of this file are constants, never params.
 """
@@ -29,12 +29,12 @@ def real(rec: Recording, x: Any) -> Sym:
 
 
 def is_double(rec: Recording) -> bool:
-    """Returns True if scores are f64, as far as the caller has said."""
+    """Returns True if the caller of the trace declared scores of f64."""
     return rec.dtype is not None and dtype_name(rec.dtype) == "float64"
 
 
 def of_float(op: int) -> Callable[[Recording, Any], Sym]:
-    """Returns a function of the language from float to float."""
+    """Returns a Python function that records `op`, an operation of the program language from float to float."""
     return lambda rec, x: Sym(rec, rec.emit(op, node(rec, x, FLOAT)), FLOAT)
 
 
@@ -44,7 +44,7 @@ sqrt, rsqrt, exp, exp2, log, log2, log1p, tanh, sigmoid, erf, sin, cos, tan, ata
 
 
 def rounding(op: int) -> Callable[[Recording, Any], Sym]:
-    """Returns a rounding function; whole numbers keep their value and type."""
+    """Returns a Python function that records the rounding `op`; ints and bools are returned unchanged."""
     def go(rec: Recording, x: Any) -> Sym:
         x = as_sym(rec, x)
         return x if x.ty != FLOAT else Sym(rec, rec.emit(op, x.node), FLOAT)
@@ -67,13 +67,13 @@ def rint(rec: Recording, x: Any) -> Sym:
 
 
 def emit_sign(rec: Recording, x: Any) -> Sym:
-    """Returns -1, 0 or 1; NaN for NaN."""
+    """Returns the sign of x, -1, 0 or 1; NaN for NaN."""
     kind = kind_of_operand(x)
     return as_sym(rec, x) if kind == BOOL else emit(rec, _abi.OP_SIGN, kind, x)
 
 
 def sign(rec: Recording, x: Any) -> Sym:
-    """Returns the sign; 0 for NaN, as torch does."""
+    """Returns the sign of x, -1, 0 or 1. For NaN returns 0 if the library is torch, else NaN."""
     if rec.lib != "torch" or kind_of_operand(x) != FLOAT:
         return emit_sign(rec, x)
     below = choose(rec, LT(rec, x, 0), k(rec, -1.0), k(rec, 0.0))
@@ -85,7 +85,7 @@ def clamp(rec: Recording, x: Any, low: Any = None, high: Any = None) -> Sym:
         refuse("clamp: at least one of 'min' or 'max' must not be None")
     kinds = [joint(x, bound) for bound in (low, high) if bound is not None]
     kind = PROMOTE[kinds[0]][kinds[-1]]
-    if kind == FLOAT:  # at a bound the gradient is all of x's, where that of minimum would be shared
+    if kind == FLOAT:  # at a bound x gets the full gradient; minimum would split it between x and the bound
         low, high = (k(rec, -math.inf) if low is None else low), (k(rec, math.inf) if high is None else high)
     if low is None:
         return minimum(rec, x, high)
@@ -105,25 +105,25 @@ def square(rec: Recording, x: Any) -> Sym:
 
 
 def fmod(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns the remainder with the sign of x."""
+    """Returns the remainder of x / y with the sign of x."""
     kind = joint(x, y)
     if kind == FLOAT:
         x = real(rec, x)
         below = LT(rec, x, 0)
-        size = choose(rec, below, ops.neg(rec, x), x)  # as the absolute value, but with a slope at 0
+        size = choose(rec, below, ops.neg(rec, x), x)  # the absolute value, with derivative 1 at 0
         rest = emit(rec, _abi.OP_MOD, kind, size, ops.absolute(rec, real(rec, y)))
         return choose(rec, below, ops.neg(rec, rest), rest)
-    rest = emit(rec, _abi.OP_MOD, kind, x, y)  # no absolute value: the lowest int has none
+    rest = emit(rec, _abi.OP_MOD, kind, x, y)  # not by absolute values: the lowest int has none
     return choose(rec, _is_turned(rec, x, y, rest), ops.sub(rec, rest, y), rest)
 
 
 def _is_turned(rec: Recording, x: Any, y: Any, rest: Sym) -> Sym:
-    """Returns True where a quotient that is not whole is negative, so that rounding down moved away from 0."""
+    """Returns True where x / y is negative and not an integer: rounding it down moved it away from 0."""
     return choose(rec, NE(rec, rest, 0), NE(rec, LT(rec, x, 0), LT(rec, y, 0)), NE(rec, rest, rest))
 
 
 def floordiv(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns the exact floor of a quotient of floats, as the libraries do: 1.0 // 0.1 is 9, though 1.0 / 0.1 is 10."""
+    """Returns the exact floor of x / y, as the libraries do: 1.0 // 0.1 is 9, though 1.0 / 0.1 rounds to 10."""
     if joint(x, y) != FLOAT:
         return ops.floordiv(rec, x, y)
     x, y = real(rec, x), real(rec, y)
@@ -197,14 +197,15 @@ def copysign(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def heaviside(rec: Recording, x: Any, at_zero: Any) -> Sym:
-    """Returns the Heaviside function; 0 for NaN, as torch does."""
+    """Returns the Heaviside function of x. For NaN returns 0 if the library is torch, else NaN."""
     step = choose(rec, LT(rec, 0, x), k(rec, 1.0), k(rec, 0.0))
     step = step if rec.lib == "torch" else choose(rec, isnan(rec, x), real(rec, x), step)
     return choose(rec, EQ(rec, x, 0), at_zero, step)
 
 
 def lerp(rec: Recording, x: Any, y: Any, weight: Any) -> Sym:
-    """Returns the interpolation from the nearer end, as torch does, so that a weight of 1 returns y exactly."""
+    """Returns x + weight * (y - x), computed from the nearer end as in torch, so that a weight of 1 returns y exactly.
+    """
     apart, weight = ops.sub(rec, y, x), real(rec, weight)
     near = ops.add(rec, x, ops.mul(rec, weight, apart))
     far = ops.sub(rec, y, ops.mul(rec, apart, ops.sub(rec, k(rec, 1.0), weight)))
@@ -212,7 +213,7 @@ def lerp(rec: Recording, x: Any, y: Any, weight: Any) -> Sym:
 
 
 def fmax(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns the larger operand; the other one where one is NaN, the first of equal ones."""
+    """Returns the larger operand. If one is NaN, returns the other; if both are equal, returns the first."""
     return choose(rec, isnan(rec, x), y, choose(rec, LT(rec, x, y), y, x))
 
 
@@ -228,7 +229,7 @@ def positive(rec: Recording, x: Any) -> Sym:
 
 
 def is_set_sign(rec: Recording, x: Any) -> Sym:
-    """Returns True for a negative value or -0.0."""
+    """Returns True where x is negative or -0.0."""
     return LT(rec, _signed(rec, x), k(rec, 0.0))
 
 
@@ -239,8 +240,8 @@ def masked_fill(rec: Recording, x: Any, mask: Any, value: Any) -> Sym:
 
 
 def _times(rec: Recording, x: Any, y: Any, alpha: Any) -> Any:
-    """Returns the alpha * y of x + alpha * y, in the type of the sum: a narrow int beside a float becomes a float
-    first."""
+    """Returns the term alpha * y of x + alpha * y, in the type of the sum: if x is a float, a narrow int y becomes a
+    float first."""
     if type(alpha) is int and alpha == 1:
         return y
     kind = joint(x, y)
@@ -257,7 +258,7 @@ def added_term(rec: Recording, term: Callable[..., Sym], x: Any, y: Any, z: Any,
     """Returns x + value * term(y, z), for addcmul and addcdiv, in the common type of the three."""
     kind = PROMOTE[joint(x, y)][kind_of_operand(z)]
     if kind not in (FLOAT, BOOL):
-        value = cast(rec, value, kind)  # beside ints torch cuts it off
+        value = cast(rec, value, kind)  # torch truncates it if the others are ints
     return added(rec, x, term(rec, cast(rec, y, kind), cast(rec, z, kind)), value)
 
 
@@ -283,7 +284,7 @@ def fabs(rec: Recording, x: Any) -> Sym:
 
 
 def counted(rec: Recording, x: Any) -> Sym:
-    """Returns a bool or narrow int in the type in which sums count it."""
+    """Returns x in the type that sums use: bools and narrow ints become ints."""
     kind = kind_of_operand(x)
     return as_sym(rec, x) if kind in (INT, FLOAT) else cast(rec, x, INT)
 
@@ -300,7 +301,7 @@ def angle(rec: Recording, x: Any) -> Sym:
 
 
 def ldexp(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns x * 2^y, in two steps as NumPy does, so that an overflow of the power alone has no effect."""
+    """Returns x * 2^y. Multiplies by 2^(y/2) twice, as NumPy does, so an overflow of 2^y alone has no effect."""
     x, y = real(rec, x), real(rec, y)
     if rec.lib == "torch":
         return ops.mul(rec, x, exp2(rec, y))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The graph style: score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors), as Transformer Engine
-and cuDNN's frontend have them. `graph` offers the frontend's pointwise methods with its argument names; what they give
-are Nodes, whose setters chain.
+and cuDNN's frontend have them. `graph` has the frontend's pointwise methods with the frontend's argument names. They
+return Nodes, whose setters chain.
 
-The backward is traced after the forward, in a recording whose parent is the forward's: nodes that a callback object
-kept (the value before tanh of a soft cap) may be used there, and are computed again from the score.
+The backward is traced after the forward, in a Recording whose parent is the forward's. So the backward callback may use
+nodes that the forward callback stored (such as a soft cap's value before tanh): they are recomputed from the score.
 """
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -20,14 +20,14 @@ from .record import Recording
 from .symbol import Sym
 from .types import BOOL, FLOAT, HIGHEST, INT, LOWEST
 
-AXES = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q, _abi.INPUT_K)  # of gen_index, by which masks and ALiBi go
-STORED = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q_ROW, _abi.INPUT_K_ROW)  # of arrays
+AXES = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q, _abi.INPUT_K)  # gen_index: coordinates, as masks and ALiBi use them
+STORED = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q_ROW, _abi.INPUT_K_ROW)  # storage indices, for reading arrays
 METHODS = sorted([*POINTWISE, "gen_index", "tensor_scalar"])
 COMMON_OPTIONS = ("compute_data_type", "name")
 
 
 class Node:
-    """A tensor of the graph: one value of each pair. Setters return the node itself."""
+    """A tensor of the graph, which has one value for each (query, key) pair. Setters return the node itself."""
 
     __slots__ = ("_sym", "_make", "rec", "_known")
 
@@ -37,14 +37,14 @@ class Node:
 
     @property
     def sym(self) -> Sym:
-        """Returns the value; a given tensor is read at its first use, so unused ones are not captured."""
+        """Returns the node's value. A user's tensor is loaded at its first use, so unused tensors are not captured."""
         if self._sym is None:
             assert self._make is not None
             self._sym = self._make()
         return self._sym
 
     def forget(self) -> None:
-        """Drops given values at the end of the trace: callbacks may keep the node."""
+        """Drops the reference to the user's tensor at the end of the trace: a callback may have stored the node."""
         self._make = _read_too_late
 
     def set_data_type(self, data_type: Any) -> "Node":
@@ -69,7 +69,7 @@ class Node:
                     "compute" % name, TraceAttributeError)
 
     def __bool__(self) -> bool:
-        # The frontend's tensors are true, and callbacks ask whether one was given; none asks for a comparison so.
+        # The frontend's tensors are always true, and callbacks test `if tensor:`. The truth of a comparison is refused.
         if self.sym.ty == BOOL:
             refuse("a comparison is a tensor of the graph, whose values are not known while it is built; choose by it "
                    "with graph.binary_select(input0=..., input1=..., mask=...)")
@@ -79,7 +79,7 @@ class Node:
         return "<graph tensor>"
 
 
-# Python's operators, of which the frontend's tensors have none, and the methods that do the same.
+# Python's operators -> methods of the graph. A Node's operators raise and name the method; the frontend has none.
 _OPERATORS = {"add": "add", "radd": "add", "sub": "sub", "rsub": "sub", "mul": "mul", "rmul": "mul", "truediv": "div",
               "rtruediv": "div", "pow": "pow", "rpow": "pow", "mod": "mod", "neg": "neg", "abs": "abs", "lt": "cmp_lt",
               "le": "cmp_le", "gt": "cmp_gt", "ge": "cmp_ge", "and": "logical_and", "or": "logical_or",
@@ -96,7 +96,7 @@ def _without(method: str) -> Callable[..., Any]:
 for _operator, _method in _OPERATORS.items():
     setattr(Node, "__%s__" % _operator, _without(_method))
 
-# Functions of torch and NumPy whose names differ from those of the methods that do the same.
+# Functions of torch and NumPy -> methods of the graph, where the names differ.
 _FUNCTIONS = {"absolute": "abs", "clamp": "max and graph.min", "clip": "max and graph.min", "divide": "div",
               "eq": "cmp_eq", "equal": "cmp_eq", "ge": "cmp_ge", "greater": "cmp_gt", "greater_equal": "cmp_ge",
               "gt": "cmp_gt", "le": "cmp_le", "less": "cmp_lt", "less_equal": "cmp_le", "lt": "cmp_lt",
@@ -127,7 +127,7 @@ setattr(Node, "__int__", _no_number)
 
 
 class _Named(Dict[str, Node]):
-    """The tensors of a callback, by name."""
+    """The dictionary of tensors that a callback gets, by name."""
 
     what = ""
 
@@ -141,7 +141,7 @@ def _read_too_late() -> Sym:
 
 
 def kind_of_type(data_type: Any) -> Optional[int]:
-    """Returns the type of values of cuDNN's data_type enum or its name; None where it sets none."""
+    """Returns the type (types.py) that a data_type stands for, cuDNN's enum or a name; None if it sets no type."""
     if data_type is None:
         return None
     name = str(getattr(data_type, "name", data_type)).rpartition(".")[2].upper()
@@ -151,19 +151,19 @@ def kind_of_type(data_type: Any) -> Optional[int]:
 
 
 class Graph:
-    """The graph that a callback builds with."""
+    """The `graph` argument of a callback. Its methods record pointwise operations and return Nodes."""
 
     def __init__(self, rec: Recording) -> None:
         self._rec = rec
 
     def gen_index(self, input: Any, axis: int, compute_data_type: Any = None, name: str = "") -> Node:
-        """Returns the position along an axis of the scores: 0 batch, 1 head, 2 row, 3 key."""
+        """Returns the coordinate along an axis of the scores as a Node. Axes: 0 batch, 1 head, 2 row, 3 key."""
         if not -4 <= axis < 4:
             refuse("gen_index: axis is %s; -4 to 3 are accepted: batch, head, row, key" % axis)
         return Node(self._rec, Sym(self._rec, AXES[axis % 4], INT), name=name)
 
     def tensor_scalar(self, value: Any, scalar_type: Any = None, **rest: Any) -> Node:
-        """Returns a number as a node: a run-time value unless it is marked a compile-time constant."""
+        """Returns a number as a Node: a param, or a constant if scalar_type marks it as compile-time."""
         if "COMPILE" in str(scalar_type).upper():
             number = plain_number(value)
             rec = self._rec
@@ -207,8 +207,7 @@ class Graph:
 
 
 def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]]) -> Node:
-    """Returns a tensor or scalar from outside as a node: numbers become params, arrays are broadcast over the scores.
-    """
+    """Returns a tensor or number of the user as a Node. Numbers become params; arrays are broadcast over the scores."""
     if isinstance(value, Node):
         return value
     if library_of(value) is not None:
@@ -225,8 +224,8 @@ def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]])
 
 
 def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[int]]) -> Sym:
-    """Returns the element of an array for the present pair: [batch, heads, rows, keys] aligned at the right, size 1
-    broadcast. Rows and keys are storage indices, which q_start and alignments do not move."""
+    """Returns an array's element for the present pair. The array broadcasts to [batch, heads, rows, keys]: dimensions
+    are aligned at the right, size 1 repeats. Row and key are storage indices, independent of q_start and alignment."""
     if array.ndim > 4:
         refuse("%s has shape %s; at most 4 dimensions, [batch, heads, rows, keys], are accepted"
                          % (name, tuple(array.shape)))
@@ -241,8 +240,8 @@ def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[i
 
 
 def _place(rec: Recording, axis: int) -> int:
-    """Returns the index of the present pair along an axis of the scores; for a part (of a ring) the global index, which
-    is q and k minus what an alignment adds to q."""
+    """Returns the node of the index by which arrays are read along an axis of the scores. In a part of a ring it is the
+    global index: k for keys; for rows q, minus k_len - q_len if the alignment has added that."""
     if rec.part is None or axis < 2:
         return STORED[axis]
     if axis == 3:
@@ -253,7 +252,7 @@ def _place(rec: Recording, axis: int) -> int:
 
 
 def _result(rec: Recording, result: Any, callback: Any, what: str) -> Optional[int]:
-    """Returns the result of a callback as a node, or None for the identity."""
+    """Returns the value number of a callback's result; None if the callback returned None (no change)."""
     if result is None:
         return None
     if not isinstance(result, Node):
@@ -272,7 +271,7 @@ def _run(rec: Recording, callback: Any, start: Sym, tensors: Optional[Mapping[st
 
 
 def check_arguments(score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> None:
-    """Raises one error that lists all conflicts of arguments."""
+    """Raises one error that lists all conflicts among the arguments."""
     wrong = []
     for name, value in (("tensors", tensors), ("bprop_tensors", bprop_tensors)):
         if value is not None and type(value) is not dict and not isinstance(value, Mapping):
@@ -292,9 +291,10 @@ def check_arguments(score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any
 def trace_graph(score_mod: Any, mask: Optional[Callable[[Recording], int]], bprop: Any,
                 tensors: Optional[Mapping[str, Any]], bprop_tensors: Optional[Mapping[str, Any]],
                 shape: Optional[Sequence[int]], part: Optional[str] = None) -> Tuple[Any, ...]:
-    """The programs of the callbacks, each with its tensors and numbers. `mask` records a FlexAttention mask_mod; with
-    one the callbacks run at every call. `part`: the call is a part of what arrays are of, with coordinates of the
-    whole ("moved"), to which BOTTOM_RIGHT adds k_len - q_len ("aligned")."""
+    """Returns (program, tensors, params) of the score callback, followed by the same three of bprop if there is one.
+    `mask` records a FlexAttention mask_mod; with a mask the trace is not cached. `part`: the call computes a part of
+    the scores that arrays are indexed by. "moved": q and k are coordinates of the full scores. "aligned": also, the
+    alignment BOTTOM_RIGHT adds k_len - q_len to q."""
     check_arguments(score_mod, bprop, tensors, bprop_tensors)
     asked = None if mask else reuse.graph_question(score_mod, bprop, tensors, bprop_tensors, shape, part)
     found = None if asked is None else asked.answer()

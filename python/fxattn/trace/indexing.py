@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Indexing: of captured tensors by traced values, and of small arrays of traced values.
 
-Of a captured tensor, ints, slices and new axes are taken by its own library, so that strides and autograd stay; what is
-left of its dimensions has a traced index each, an array of them, or none.
+The tensor's own library applies ints, slices and new axes to a captured tensor, which keeps strides and autograd. Each
+remaining dimension has a traced index, an array of traced indices, or none.
 """
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
@@ -20,7 +20,7 @@ _ALL = slice(None)
 
 def index(rec: Recording, base: Any, fixed: Optional[Sequence[Optional[Sym]]], key: Any) -> Any:
     """Returns base[key], where some of the indices are traced; `fixed` are the traced indices of earlier steps."""
-    if fixed is None:  # nearly always: each index is a traced int, and there is one for each dimension
+    if fixed is None:  # the common case: one traced int for each dimension
         given = key if type(key) is tuple else (key,)
         nodes = [x.node for x in given if type(x) is Sym and BOOL < x.ty < FLOAT and x.rec is rec]
         if len(nodes) == len(given) == base.ndim:
@@ -52,7 +52,7 @@ def _split(rec: Recording, items: Sequence[Any], fixed: Sequence[Optional[Sym]])
             left.append(known)
             continue
         item = next(rest, _ALL)
-        while item is None:  # a new axis
+        while item is None:  # None inserts a new axis
             static.append(None)
             left.append(None)
             item = next(rest, _ALL)
@@ -67,7 +67,8 @@ def _split(rec: Recording, items: Sequence[Any], fixed: Sequence[Optional[Sym]])
 
 
 def _spelled_out(key: Any, free: int, base: Any, lib: str) -> List[Any]:
-    """Returns the items of a key with `...` written out. torch takes a list that contains tensors as a tuple."""
+    """Returns the items of a key, with `...` replaced by slices. torch treats a list that contains tensors as a tuple.
+    """
     as_tuple = isinstance(key, tuple) or type(key) is list and recording_of(key) is not None and lib == "torch"
     items = list(key) if as_tuple else [key]
     given = sum(x is not None and x is not Ellipsis for x in items)
@@ -104,8 +105,9 @@ def _index_value(rec: Recording, item: Any) -> Sym:
 
 
 def _gather(rec: Recording, left: Sequence[Any], read: Callable[[Sequence[Any]], Any]) -> Any:
-    """Returns the results of `read` for each element of array indices, arranged as the libraries do: in place where the
-    arrays are adjacent, else in front. NumPy counts scalars as arrays, torch does not."""
+    """Returns the results of `read` for each element of the array indices in `left`. As in the libraries, the
+    dimensions of the array indices replace the indexed ones if these are adjacent, else they come first. NumPy counts a
+    scalar index as an array index, torch does not."""
     wide = [d for d, x in enumerate(left) if type(x) is Vec]
     shape = broadcast([left[d].shape for d in wide])
     columns = {d: [_index_value(rec, x) for x in expanded(left[d], shape)] for d in wide}
@@ -153,10 +155,10 @@ def _one(x: Vec, axis: int, at: int) -> Vec:
 
 
 def _chosen(x: Vec, axis: int, at: Sym) -> Vec:
-    """Returns the elements at a traced index: a select among all of them."""
+    """Returns the elements of x at a traced index along an axis, selected among all elements of that axis."""
     rec, size = x.rec, x.shape[axis]
-    at = Sym(rec, at.node, INT)  # a narrow int could not hold the sum
-    if size > 1:  # counted from the end where it is negative, as loads of programs do by themselves
+    at = Sym(rec, at.node, INT)  # a narrow int might not hold at + size
+    if size > 1:  # a negative index counts from the end, as in loads of programs
         at = choose(rec, LT(rec, at, 0), add(rec, at, size), at)
     columns = [_take(x, axis, [i]).elements for i in range(size)]
     chosen = []

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions written with jax.numpy: JAX traces them, and its jaxpr is played on symbols here.
+"""Functions written with jax.numpy: JAX traces them into a jaxpr, which is evaluated here on symbols.
 
-JAX takes no objects of other kinds, so a function that is found to use it runs under jax.make_jaxpr, and JAX's
-promotion, weak types and rounding are all in the jaxpr. Operations on arrays alone are left to JAX itself, so that
-gradients and outer transformations (captured arrays may be tracers of a jit around us) stay whole. primitives.py has
-the table.
+JAX's functions accept only JAX's own arrays, so a function that uses JAX runs under jax.make_jaxpr. The jaxpr contains
+JAX's promotion, weak types and rounding. Operations on arrays alone are executed by JAX, so gradients and outer
+transformations keep working (a captured array may be a tracer of an enclosing jit). primitives.py has the table of
+primitives on traced values.
 """
 import os
 import sys
@@ -28,14 +28,14 @@ MAX_UNROLLED = 64
 
 
 class NotJaxs(TraceError):
-    """Raised for a function that JAX cannot trace; it may be of another library."""
+    """Raised for a function that JAX cannot trace; it may be written for another library."""
 
 
 def mentions_jax(mod: Any, depth: int = 0) -> bool:
     """Returns True if a function, or an object that it closes over, uses JAX."""
     if "jax" not in sys.modules or depth > 3:
         return False
-    if _is_of_jax(mod):  # jax.jit of a function
+    if _is_of_jax(mod):  # for example the result of jax.jit
         return True
     function = getattr(mod, "func", mod)
     function = getattr(function, "__func__", function)
@@ -92,8 +92,8 @@ def run_by_jax(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]
 
 
 def _on_jax_arrays(mod: Any) -> Any:
-    """Returns the function with JAX arrays in place of the NumPy arrays that it indexes, or None without any: NumPy
-    cannot take traced indices."""
+    """Returns a copy of the function with JAX arrays in place of its NumPy arrays, which cannot take traced indices;
+    None if it has no NumPy arrays."""
     if type(mod) is not types.FunctionType:
         return None
     asarray, ndarray = sys.modules["jax"].numpy.asarray, sys.modules["numpy"].ndarray
@@ -113,7 +113,7 @@ def _on_jax_arrays(mod: Any) -> Any:
 
 
 def _check_draws(jaxpr: Any) -> None:
-    """Refuses functions that draw random numbers: they would draw once for all scores."""
+    """Raises if the jaxpr draws random numbers: one draw would be used for all scores."""
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if name.startswith(("random_", "rng_", "threefry")):
@@ -130,14 +130,14 @@ def _is_rest(shape: Any, rest: Sequence[Any]) -> bool:
 
 
 class _Player:
-    """Evaluates equations: on arrays by JAX, on traced values by the table."""
+    """Evaluates the equations of a jaxpr: on arrays by JAX, on traced values by the handlers of primitives.py."""
 
     def __init__(self, rec: Recording, literals: FrozenSet[float]) -> None:
         self.rec, self.literals = rec, literals
-        self.avals: Sequence[Any] = ()  # of the operands of the equation that a handler is at
-        self.bits: Dict[int, Any] = {}  # by id: arrays of uint32, and what stands for them
-        self.along_rule = False  # inside of a rule, where nothing but tangents has a gradient
-        self.lifted: Dict[float, float] = {}  # one object for each value: a closure's float appears at each of its uses
+        self.avals: Sequence[Any] = ()  # avals of the operands of the present equation
+        self.bits: Dict[int, Any] = {}  # id -> (uint32 array, its int32 bitcast)
+        self.along_rule = False  # True in a derivative rule, where only tangents have gradients
+        self.lifted: Dict[float, float] = {}  # value -> object: a jaxpr repeats a closure's float at each use
 
     def play(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> List[Any]:
         values: Dict[Any, Any] = {}
@@ -161,7 +161,7 @@ class _Player:
 
     def equation(self, equation: Any, operands: List[Any]) -> Sequence[Any]:
         name = equation.primitive.name
-        if name == "pvary":  # bookkeeping of shard_map: see _alike
+        if name == "pvary":  # marks axes of a shard_map, see _alike
             return operands
         if name == "dim_as_value":
             return [sys.modules["jax"].numpy.asarray(equation.params["dim"])]
@@ -173,7 +173,7 @@ class _Player:
         return with_rule(self, equation, operands, self.values(equation, operands))
 
     def along(self, closed: Any, arguments: Sequence[Any]) -> List[Any]:
-        """Evaluates the tangent of an equation (rules.py). Values that it closes over have no gradient."""
+        """Evaluates the tangent jaxpr of an equation (rules.py). Its constants get no gradient."""
         self.along_rule = True
         try:
             return self.play(closed.jaxpr, [stopped(self.rec, x) for x in closed.consts], arguments)
@@ -182,7 +182,7 @@ class _Player:
 
     def values(self, equation: Any, operands: List[Any]) -> Sequence[Any]:
         name, params = equation.primitive.name, equation.params
-        if name in JITTED and _is_jax_numpys(equation):  # what jax.numpy spells out, and we have as one operation
+        if name in JITTED and _is_jax_numpys(equation):  # jax.numpy composes it, fxattn has it as one operation
             return [elementwise(INLINED[params["name"]], self.rec, [self.traced(settled(x)) for x in operands])]
         inner = params.get("jaxpr") or params.get("call_jaxpr") or params.get("fun_jaxpr")
         if inner is not None and name not in ("while", "scan"):
@@ -196,7 +196,7 @@ class _Player:
         handler = PRIMITIVES.get(name)
         if handler is None:
             refuse("JAX's %s is not known to score functions%s" % (name, like(name, PRIMITIVES)))
-        if name not in ("squeeze", "reshape"):  # which take away the dimensions that a Held has too many
+        if name not in ("squeeze", "reshape"):  # squeeze and reshape drop the size-1 dimensions of a Held
             operands = [settled(x) for x in operands]
         operands = [self.as_bits(x) for x in operands]
         self.avals = [atom.aval for atom in equation.invars]
@@ -207,7 +207,7 @@ class _Player:
         return [unsigned.in_range(self, name, atom.aval, x) for atom, x in zip(equation.outvars, results)]
 
     def choice(self, branches: Sequence[Any], operands: List[Any]) -> List[Any]:
-        """Evaluates lax.cond and lax.switch: all branches, and a select."""
+        """Evaluates lax.cond and lax.switch: evaluates all branches and selects among their results."""
         which, rest = self.traced(operands[0]), operands[1:]
         results = [self.inner(branch, rest) for branch in branches]
         chosen = results[-1]
@@ -219,12 +219,12 @@ class _Player:
         return chosen
 
     def inner(self, closed: Any, operands: Sequence[Any]) -> List[Any]:
-        """Evaluates a jaxpr inside of another; from JAX 0.11 on they hold no constants."""
+        """Evaluates a jaxpr nested in another one. From JAX 0.11 on, nested jaxprs hold no constants."""
         return self.play(getattr(closed, "jaxpr", closed), getattr(closed, "consts", ()), operands)
 
     def loop(self, equation: Any, operands: List[Any]) -> List[Any]:
-        """Evaluates lax.scan and fori_loop of a fixed count, unrolled. Scanned values have one more dimension outside
-        than inside, which distinguishes them from constants and carries in every version of JAX."""
+        """Evaluates lax.scan and fori_loop of a fixed count, unrolled. A scanned value has one dimension more outside
+        the body than inside; a constant or a carry has the same rank. This holds in every version of JAX."""
         params, body = equation.params, equation.params["jaxpr"]
         own, length = getattr(body, "jaxpr", body), params["length"]
         kept, still = ([one.aval.shape == inner.aval.shape for one, inner in zip(*pair)].count(True)
@@ -243,7 +243,7 @@ class _Player:
         return [*carry, *[stack(self.rec, column, 0) for column in columns]]
 
     def repeated(self, params: Dict[str, Any], operands: List[Any]) -> List[Any]:
-        """Evaluates lax.while_loop as long as its condition is known."""
+        """Evaluates lax.while_loop, unrolled. The condition must be known while the function is traced."""
         fixed, own = params["cond_nconsts"], params["body_nconsts"]
         test, body = params["cond_jaxpr"], params["body_jaxpr"]
         carry = operands[fixed + own:]
@@ -257,7 +257,8 @@ class _Player:
         refuse("a while loop of more than %d steps is too long to be unrolled" % MAX_UNROLLED)
 
     def traced(self, value: Any) -> Any:
-        """Returns an operand of an operation: literals become constants or params, arrays are unchanged."""
+        """Returns a value as an operand: a literal becomes a constant or a param; JAX arrays and traced values are
+        returned unchanged."""
         value = settled(value)
         if isinstance(value, TRACED) or library_of(value) == "jax":
             return value
@@ -279,7 +280,7 @@ class _Player:
         return elementwise(fn, self.rec, [self.traced(x) for x in operands])
 
     def as_bits(self, x: Any) -> Any:
-        """Returns an array, with uint32 as ints of the same bits."""
+        """Returns a uint32 array as int32 with the same bits; any other value unchanged."""
         if isinstance(x, TRACED) or getattr(x, "dtype", None) != "uint32":
             return x
         if library_of(x) != "jax":
@@ -296,7 +297,7 @@ class _Player:
 
 
 def _is_jax_numpys(equation: Any) -> bool:
-    """Returns True if a jitted function is jax.numpy's function of its name, and not one of the user's."""
+    """Returns True if a jitted function is jax.numpy's function of that name, not a user's function."""
     name = equation.params.get("name")
     if name not in INLINED or any(atom.aval.dtype == "uint32" for atom in equation.invars):
         return False
@@ -304,15 +305,15 @@ def _is_jax_numpys(equation: Any) -> bool:
     shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
     try:
         own = jax.make_jaxpr(getattr(jax.numpy, name))(*shapes)
-    except TypeError:  # of other arguments
+    except TypeError:  # the user's function takes other arguments
         return False
     return any(_primitives(one.params["jaxpr"]) == _primitives(equation.params["jaxpr"]) for one in own.jaxpr.eqns
                if one.primitive.name in JITTED)
 
 
 def _primitives(closed: Any) -> List[str]:
-    """Returns the primitives of a jaxpr and of its inner jaxprs, in order, without conversions, which depend on weak
-    types."""
+    """Returns the primitives of a jaxpr and of its nested jaxprs, in order. Conversions are left out, because they
+    depend on weak types."""
     found: List[str] = []
     for equation in getattr(closed, "jaxpr", closed).eqns:
         inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
@@ -321,7 +322,8 @@ def _primitives(closed: Any) -> List[str]:
 
 
 def _literal(atom: Any) -> Any:
-    """Returns a number of the jaxpr. Raises for a user's int beyond 32 bits; ints that JAX computes wrap."""
+    """Returns the value of a literal in the jaxpr. Raises for a user's int beyond 32 bits; ints that JAX computes wrap.
+    """
     found = sys.modules["numpy"].asarray(atom.val, dtype=atom.aval.dtype)[()]
     whole = kind_of_dtype(found.dtype) == INT and not found.ndim and found.dtype != "uint32"
     if whole and not LOWEST[INT] <= int(found) <= HIGHEST[INT]:
@@ -330,7 +332,7 @@ def _literal(atom: Any) -> Any:
 
 
 def _at_equation(error: TraceError, equation: Any) -> TraceError:
-    """Returns the error with the user's line that JAX recorded for an operation."""
+    """Returns the error with the line of user code that JAX recorded for the equation."""
     if error.file and getattr(error, "by_equation", False):
         return error
     text = str(error).partition("\n  at ")[0]
@@ -344,14 +346,14 @@ def _at_equation(error: TraceError, equation: Any) -> TraceError:
 
 
 def _library_folders() -> Tuple[str, ...]:
-    """Returns the folders of JAX and this tracer: a user's folder may be called jax too."""
+    """Returns the folders of JAX and of this tracer. Full paths, since a user's folder may be called jax too."""
     files = [__file__, *(sys.modules[name].__file__ or "" for name in ("jax", "jaxlib") if name in sys.modules)]
     return tuple(os.path.join(os.path.dirname(file), "") for file in files if file)
 
 
 def _by_jax_itself(equation: Any, operands: List[Any]) -> Sequence[Any]:
-    """Evaluates an operation on arrays and literals alone. Results of literals stay known; axis indices of devices and
-    of vmap have no operands, and are not known."""
+    """Evaluates an equation without traced values. If all operands are literals, the result is computed now. axis_index
+    has no operands, but its result depends on the device, so it is not computed now."""
     numpy, jax = sys.modules["numpy"], sys.modules["jax"]
     known = equation.primitive.name != "axis_index" and not any(library_of(x) == "jax" for x in operands)
     operands = operands if known else _alike(jax, operands)
@@ -361,15 +363,15 @@ def _by_jax_itself(equation: Any, operands: List[Any]) -> Sequence[Any]:
 
 
 def varying_axes(x: Any) -> FrozenSet[Any]:
-    """Returns the axes of a shard_map over which an array varies; none outside of one."""
+    """Returns the axes of the enclosing shard_map over which an array varies; empty without a shard_map."""
     kind = sys.modules["jax"].typeof(x)
     axes = getattr(getattr(kind, "manual_axis_type", None), "varying", None)
     return frozenset(getattr(kind, "vma", ()) if axes is None else axes)
 
 
 def _alike(jax: Any, operands: List[Any]) -> List[Any]:
-    """Returns operands that vary over the same axes of a shard_map, as JAX requires. The jaxpr's pvary is not
-    evaluated: it would make arrays of literals."""
+    """Returns the operands, cast so that all vary over the same axes of a shard_map, as JAX requires. The jaxpr's own
+    pvary is not evaluated, because it would turn literals into arrays."""
     axes = [varying_axes(x) for x in operands]
     every: FrozenSet[Any] = frozenset().union(*axes)
     return [x if mine == every else jax.lax.pcast(x, tuple(every - mine), to="varying")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of other libraries as captured tensors: which library an object is of, and its storage type.
+"""Arrays of other libraries as captured tensors: which library an object belongs to, and its storage type.
 
-None of them is imported here: an object's own type says where it comes from, and the library is loaded already then.
+No library is imported here: the module of an object's type names its library, which is loaded if the object exists.
 """
 import sys
 from typing import Any, Dict, Optional, Tuple
@@ -9,10 +9,10 @@ from typing import Any, Dict, Optional, Tuple
 from .place import refuse
 from .types import BOOL, FLOAT, INT, STORAGE
 
-# What each library calls the storage types, by the name of a dtype without its module.
+# Storage type of each dtype, by the dtype's name without its module.
 _DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
            "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool", "double": "f64", "float": "f32", "half": "f16"}
-# Read after a conversion: the nearest storage type that holds every value (of uint64: those below 2^63).
+# Dtypes without a storage type are converted to the nearest one that holds every value (for uint64: below 2^63).
 _CONVERTED = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "longdouble": "float64", "float128": "float64",
               "float8_e4m3fn": "float32", "float8_e5m2": "float32", "float8_e4m3fnuz": "float32",
               "float8_e5m2fnuz": "float32", "float8_e4m3": "float32"}
@@ -40,20 +40,20 @@ def library_of(value: Any) -> Optional[str]:
     try:
         return _library_by_type[kind]
     except KeyError:
-        if len(_library_by_type) >= _MAX_TYPES:  # classes that somebody makes for every call would all live on
+        if len(_library_by_type) >= _MAX_TYPES:  # a caller that defines a class in every call must not fill the cache
             _library_by_type.clear()
         found = _library_by_type[kind] = _library_of_type(kind)
         return found
 
 
 def dtype_name(dtype: Any) -> str:
-    """Returns "float32" for torch.float32, np.float32, np.dtype("float32") and jnp.float32."""
+    """Returns the name of a dtype of any library: "float32" for torch.float32, np.float32 and jnp.float32."""
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     return str(name).rpartition(".")[2].rstrip("_")
 
 
 def kind_of_dtype(dtype: Any) -> Optional[int]:
-    """Returns the type of values of a dtype of any library; None for any other object."""
+    """Returns the type (types.py) of the values of a dtype of any library; None if the object is no dtype."""
     try:
         return _storage_by_dtype[dtype][1]
     except (KeyError, TypeError):
@@ -79,8 +79,8 @@ def _look_up(dtype: Any) -> Tuple[Optional[int], int]:
 
 
 def storage_of(array: Any) -> Tuple[Any, int, int, int]:
-    """Returns the array as it is captured (itself, unless its storage must be converted), its storage type, the type of
-    its elements and its rank."""
+    """Returns (array, storage type, type of its elements, rank) for capturing an array. The array returned is the
+    argument, or a converted copy if the library has no such storage type."""
     dtype = array.dtype
     code, kind = _storage_by_dtype.get(dtype) or _look_up(dtype)
     library = library_of(array)
@@ -99,13 +99,13 @@ def storage_of(array: Any) -> Tuple[Any, int, int, int]:
 
 
 def plain_number(value: Any) -> Any:
-    """Returns a number as exactly a Python bool, int or float, from NumPy scalars, enums and subclasses too; None for
-    other values."""
+    """Returns a number (NumPy scalars, enums and subclasses included) as a Python bool, int or float; None for other
+    values."""
     if type(value) is bool:
         return value
     if isinstance(value, int):
         return int(value)
-    if isinstance(value, float):  # np.float64 is one
+    if isinstance(value, float):  # includes np.float64
         return float(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.bool_, numpy.integer, numpy.floating)):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which floats a function has in its text. Those are constants of the program; floats that come from elsewhere
-(closures, globals, attributes, defaults) become params, so that their values build nothing.
+"""Finds the float literals in a function's source. Float literals become constants of the program; floats from
+elsewhere (closures, globals, attributes, defaults) become params, so a new value needs no new program.
 
-CPython pushes the constant object itself, so a float is a literal when it is one of the code's constants. A float of a
-closure that happens to be the same object (a literal of the same module with the same value) is taken for one, which is
-right too, and builds one program more.
+CPython pushes the constant object itself, so a float is a literal if it is the same object as one of the code's
+constants. A closure's float may be the same object as a literal of equal value in that module. It is then treated as a
+literal, which is correct and costs one more program.
 """
 import functools
 import struct
@@ -15,7 +15,7 @@ _DEEPEST = 4
 
 
 def literals_of(*mods: Any) -> FrozenSet[int]:
-    """Returns ids of the float literals of functions, which hold them as long as they run."""
+    """Returns the ids of the float literals of functions. The ids are valid while the functions exist."""
     found: Set[int] = set()
     for mod in mods:
         if mod is not None:
@@ -65,7 +65,7 @@ def _collect_code(code: types.CodeType, names: Any, found: Set[int], depth: int)
 
 
 def float_values(mod: Any) -> FrozenSet[float]:
-    """Returns the float literals of a function by value, unchanged and rounded to f32: a jaxpr has no others."""
+    """Returns the values of a function's float literals, unrounded and rounded to f32: a jaxpr has one of the two."""
     values: Set[float] = set()
     codes, seen = [getattr(getattr(mod, "func", mod), "__code__", None)], 0
     while seen < len(codes):
@@ -82,7 +82,7 @@ def float_values(mod: Any) -> FrozenSet[float]:
 
 
 def names_of(code: types.CodeType) -> Set[str]:
-    """Returns globals and attributes that a code names, functions defined inside of it included."""
+    """Returns the names of globals and attributes that a code object and its nested functions use."""
     found = set(code.co_names)
     for constant in code.co_consts:
         if type(constant) is types.CodeType:

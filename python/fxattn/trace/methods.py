@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators and methods of traced values, attached from the tables, and the two doors through which torch and NumPy
-hand their own functions over.
+"""Operators and methods of traced values, attached from the tables, and the protocols by which torch and NumPy dispatch
+their functions here: __torch_function__, __array_ufunc__ and __array_function__.
 
-Under torch `x += y` changes the tensor that x names, also under its other names: so does it here. NumPy's scalars are
-immutable, and there it names a new value.
+With torch `x += y` modifies the tensor in place, so all names of the tensor see the new value, here too. NumPy's
+scalars are immutable: there `x += y` rebinds x to a new value.
 """
 from typing import Any, Callable
 
@@ -120,7 +120,7 @@ def _attach(cls: Any) -> None:
 
 
 def attach_all() -> None:
-    """Gives symbols and small arrays their operators and methods."""
+    """Attaches the operators and methods of the tables to Sym, View and Vec."""
     for cls in (Sym, View, Vec):
         _attach(cls)
     setattr(Sym, "__getitem__", _get)

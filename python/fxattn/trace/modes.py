@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be arranged in torch while a function is traced: a mode that sees operators which ask no operand, and
-autograd.Function.apply by its forward.
+"""Changes to torch while a function is traced: a mode that intercepts operators without a traced operand, and an
+autograd.Function.apply that calls the function's forward.
 
-Everything is undone when the trace ends. Other threads see a difference in nothing: modes are per thread, and the
-replaced `apply` passes calls without traced values on.
+Both are undone when the trace ends. Other threads are not affected: modes are per thread, and the replaced `apply`
+forwards calls without traced values to the original.
 """
 import contextlib
 import sys
@@ -17,11 +17,11 @@ from .symbol import Sym, recording_of
 
 _mode_class: Optional[type] = None
 _apply_lock = threading.RLock()
-_ASKED_HERE = frozenset(["__get__"])  # the tracer asks for dtype, layout and shape
+_ASKED_HERE = frozenset(["__get__"])  # the tracer itself reads dtype, layout and shape
 
 
 def _has(tensor: type, values: Iterable[Any]) -> bool:
-    """Returns True if arguments, or a list among them, contain a tensor."""
+    """Returns True if the values, or a tuple or list among them, contain a tensor."""
     for x in values:
         if isinstance(x, tensor) or type(x) in (tuple, list) and _has(tensor, x):
             return True
@@ -47,7 +47,7 @@ def _make_mode(torch: Any) -> type:
         told = False
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is getitem and _is_place(args[1]):  # the usual case, in which nothing is told
+            if func is getitem and _is_place(args[1]):  # the usual case, which passes no value to Python
                 return index((args[1][0] if type(args[1]) is tuple else args[1]).rec, args[0], None, args[1])
             rec = recording_of(args)
             if rec is None and kwargs:
@@ -55,7 +55,7 @@ def _make_mode(torch: Any) -> type:
             if rec is not None:
                 if not _has(tensor, args) and not (kwargs and _has(tensor, kwargs.values())):
                     return torch_table.call(func, args, kwargs, rec)
-                with self:  # the handler may ask a tensor for its value
+                with self:  # the handler may read a tensor's value
                     return torch_table.call(func, args, kwargs, rec)
             name = getattr(func, "__name__", "")
             torch_table.check_name(name)
@@ -67,7 +67,7 @@ def _make_mode(torch: Any) -> type:
 
 
 def torch_mode() -> Any:
-    """Returns the mode for one trace; a null context where torch is not loaded."""
+    """Returns a new mode for one trace; a null context if torch is not loaded."""
     global _mode_class
     torch = sys.modules.get("torch")
     if torch is None:
@@ -78,7 +78,7 @@ def torch_mode() -> Any:
 
 
 class Context:
-    """The ctx of a forward of autograd.Function: it may store anything, and nothing reads it."""
+    """The ctx that forward of an autograd.Function gets while it is traced. It stores any attribute; none is read."""
 
     def __init__(self) -> None:
         self.saved_tensors: Any = ()
@@ -101,8 +101,8 @@ class Context:
 
 @contextlib.contextmanager
 def functions_by_forward() -> Iterator[None]:
-    """Makes autograd.Function.apply on traced values call the forward: the library derives by itself. Function.apply
-    ends in that of the base class, so an `apply` that was bound earlier is covered too."""
+    """Makes autograd.Function.apply on traced values call the function's forward; fxattn computes the derivative.
+    Function.apply calls `apply` of its base class, which is replaced, so an `apply` bound earlier is covered too."""
     function = sys.modules["torch"].autograd.Function
     below = function.__mro__[1]
     with _apply_lock:

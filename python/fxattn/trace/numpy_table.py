@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NumPy's functions, by name: ufuncs through __array_ufunc__, others through __array_function__.
 
-NumPy cannot be told that an array of its own is indexed by a traced value. So arrays of a function are wrapped first
-(capture.py) in Captured, an ndarray in all else, whose indexing comes here.
+Indexing a NumPy array with a traced value is not dispatched to the tracer. So a function's arrays are wrapped first
+(capture.py) in Captured, a subclass of ndarray whose indexing is traced.
 """
 from typing import Any, Dict, Optional
 
@@ -45,7 +45,7 @@ def h_ravel(rec: Recording, x: Any, order: str = "C") -> Any:
 
 
 def reciprocal(rec: Recording, x: Any) -> Sym:
-    """Of an int an int, which is 0 beyond 1 and -1."""
+    """Returns 1 / x; for an int x the int quotient, which is 0 if x is neither 1 nor -1."""
     return functions.reciprocal(rec, x) if ops.kind_of_operand(x) == FLOAT else functions.div_mode(rec, 1, x, "trunc")
 
 
@@ -54,7 +54,7 @@ def _iscomplex(rec: Recording, x: Any) -> Sym:
 
 
 def _angle(rec: Recording, x: Any) -> Sym:
-    """NumPy's takes -0.0 for a number below 0."""
+    """Returns NumPy's angle of a real x: pi if x is negative or -0.0, NaN for NaN, else 0."""
     turned = functions.copysign(rec, functions.k(rec, 1.0), x)
     return functions.angle(rec, ops.choose(rec, functions.isnan(rec, x), functions.real(rec, x), turned))
 
@@ -71,7 +71,7 @@ def h_searchsorted(rec: Recording, edges: Any, x: Any, side: str = "left", sorte
 
 
 def h_digitize(rec: Recording, x: Any, bins: Any, right: bool = False) -> Any:
-    """Bins in ascending order; descending ones could not be told from them."""
+    """Returns np.digitize of x for bins in ascending order. Descending bins are not supported and not detected."""
     return reductions.bucketize(rec, x, bins, not right)
 
 
@@ -138,7 +138,7 @@ def _recording(args: Any, kwargs: Dict[str, Any]) -> Recording:
 
 
 def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Dict[str, Any]) -> Any:
-    """np.add(x, y), np.add.reduce(x): what __array_ufunc__ hands over."""
+    """Returns the result of a ufunc call from __array_ufunc__: np.add(x, y) or np.add.reduce(x)."""
     if kwargs.get("out") is not None:
         refuse("out= writes into an array, which a score function must not")
     kwargs.pop("out", None)
@@ -156,7 +156,7 @@ def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Dict[str, Any]) -> 
 
 
 def call_function(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
-    """np.where(c, x, y) and all that is no ufunc: what __array_function__ hands over."""
+    """Returns the result of a call from __array_function__, of a function that is no ufunc: np.where(c, x, y)."""
     name = ("linalg_" if "linalg" in getattr(func, "__module__", "") else "") + func.__name__
     if kwargs.get("out") is not None:
         refuse("out= writes into an array, which a score function must not")

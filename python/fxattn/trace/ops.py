@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on traced scalars, with the meaning that the libraries give them: promotion, bools, narrow ints, powers of
-ints, shifts.
+"""Operations on traced scalars with the libraries' semantics: promotion, bools, narrow ints, powers of ints, shifts.
 
-Functions take a Recording and operands that are Syms or Python numbers, and give a Sym. `elementwise` in arrays.py
-extends them to small arrays; tables.py names them.
+Functions take a Recording and operands, which are Syms or Python numbers, and return a Sym. `elementwise` in arrays.py
+applies them to small arrays; tables.py maps the libraries' names to them.
 """
 import sys
 from typing import Any, Callable, Optional, Tuple
@@ -22,13 +21,14 @@ _SHIFT = {I8: 24, I16: 16}
 
 
 class RunInt(int):
-    """An int that a front end lifted out of the function: a param where it meets a traced value, an int elsewhere."""
+    """A run-time int: it becomes a param in an operation with a traced value, and acts as a Python int elsewhere."""
 
     __slots__ = ()
 
 
 def scalar(rec: Recording, x: Any) -> Any:
-    """An operand as a Sym or a Python bool, int or float: numbers of other kinds and captured tensors of rank 0."""
+    """Returns an operand as a Sym or a Python bool, int or float. Converts other kinds of numbers and captured tensors
+    of rank 0; raises for any other value."""
     kind = type(x)
     if kind is Sym:
         return x if x.rec is rec else moved(rec, x)
@@ -45,34 +45,34 @@ def scalar(rec: Recording, x: Any) -> Any:
         at = rec.capture(x)
         return Sym(rec, rec.emit(LOAD, at), rec.kinds[at])
     found = plain_number(x)
-    if type(found) is float:  # a NumPy scalar: one param, however often it is used
+    if type(found) is float:  # a NumPy scalar: passed itself, so that all its uses share one param
         return Sym(rec, rec.number(x), FLOAT)
     if found is not None:
         return found
     of = symbolic_kind(x)
     if of is not None:
         return Sym(rec, rec.param(x, of), of)
-    if hasattr(x, "__jax_array__") and "jax" in sys.modules:  # nnx.Param and the like, which JAX takes for arrays
+    if hasattr(x, "__jax_array__") and "jax" in sys.modules:  # such as nnx.Param, which JAX accepts as an array
         raise NeedsJax()
     refuse("a score function computes with numbers and tensors, not with %s" % type(x).__name__)
 
 
 def _from_host(rec: Recording, x: Any) -> Sym:
-    """A tensor of rank 0 on the host, in a call on a device: a number given at run time, as torch has it."""
+    """Returns a param for a tensor of rank 0 on the host, in a call on a device: torch treats it as a number too."""
     kind = storage_of(x)[2]
     at = Sym(rec, rec.param(x, FLOAT if kind == FLOAT else INT), FLOAT if kind == FLOAT else INT)
     return truth(rec, at) if kind == BOOL else Sym(rec, at.node, kind)
 
 
 def moved(rec: Recording, x: Sym) -> Sym:
-    """A value of the forward trace inside the backward one: its instructions are repeated there."""
+    """Returns a value of the forward trace for use in the backward trace, where its instructions are repeated."""
     if rec.parent is not x.rec:
         refuse("this value was made by another trace, so it means nothing here; compute it again in this function")
     return Sym(rec, rec.copy_of(x.node), x.ty)
 
 
 def node(rec: Recording, x: Any, kind: int) -> int:
-    """The number of an operand's value, a Python number converted for the type."""
+    """Returns the node of an operand. A Python number becomes a constant of type `kind`, or a param."""
     of = type(x)
     if of is Sym:
         return int(x.node)
@@ -84,7 +84,7 @@ def node(rec: Recording, x: Any, kind: int) -> int:
 
 
 def joint(x: Any, y: Any) -> int:
-    """What two operands become together; a Python int beside a narrow int stays narrow."""
+    """Returns the promoted type of two operands. A Python int and a narrow int give the narrow type."""
     tx, ty = type(x), type(y)
     if tx is Sym:
         if ty is Sym:
@@ -101,7 +101,7 @@ def kind_of_operand(x: Any) -> int:
 
 
 def narrowed(rec: Recording, at: int, kind: int) -> Sym:
-    """A result brought back into the range of a narrow int."""
+    """Returns the int node `at` wrapped to the range of the narrow type `kind`."""
     if kind == U8:
         at = rec.emit(OP_AND, at, rec.integer(255))
     elif kind in _SHIFT:
@@ -111,7 +111,7 @@ def narrowed(rec: Recording, at: int, kind: int) -> Sym:
 
 
 def emit(rec: Recording, op: int, kind: int, *operands: Any) -> Sym:
-    """An operation on operands converted to the type, with a result of the type."""
+    """Records `op` on the operands, converted to the type `kind`. Returns its result, a Sym of that type."""
     instruction = [op]
     for x in operands:
         instruction.append(x.node if type(x) is Sym else node(rec, x, kind))
@@ -124,7 +124,8 @@ def emit(rec: Recording, op: int, kind: int, *operands: Any) -> Sym:
 # ---- arithmetic
 
 def _make_arithmetic(op: int, of_bools: Optional[int]) -> Callable[[Recording, Any, Any], Sym]:
-    """x op y; of two bools what the libraries have instead. Two traced values come first: nearly all operands are."""
+    """Returns a function that records x op y, or of_bools for two bools. It tests for two traced values first, the
+    common case."""
     def go(rec: Recording, x: Any, y: Any) -> Sym:
         if type(x) is Sym and type(y) is Sym:
             kind = PROMOTE[x.ty][y.ty]
@@ -186,7 +187,7 @@ def absolute(rec: Recording, x: Any) -> Sym:
 # ---- powers
 
 def power(rec: Recording, x: Any, y: Any) -> Sym:
-    """Of ints by multiplication, so that it wraps as ints do; a float power otherwise."""
+    """Returns x to the power y: for ints by multiplication, which wraps as ints do, else as a float power."""
     kind = joint(x, y)
     if kind == FLOAT:
         if type(x) is Sym and x.ty == FLOAT and _is_two(rec, y):
@@ -202,7 +203,8 @@ def power(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def _is_two(rec: Recording, y: Any) -> bool:
-    """An exponent that the function's text says is 2; a lifted one may be another next time."""
+    """Returns True if the exponent is the literal 2. An exponent that is a param may have another value in the next
+    call."""
     return type(y) is int and y == 2 or type(y) is float and y == 2.0 and rec.is_literal(y)
 
 
@@ -218,7 +220,8 @@ def power_by_squares(rec: Recording, x: Any, exponent: int, kind: int) -> Sym:
 
 
 def _power_of_exponent(rec: Recording, x: Any, y: Sym, kind: int) -> Sym:
-    """An exponent that is traced, bit by bit. A negative one gives what torch does: 0, unless x is 1 or -1."""
+    """Returns x to the power of a traced int y, computed from the bits of y. As in torch, a negative y gives 0 unless x
+    is 1 or -1."""
     if y.ty == BOOL:
         return choose(rec, y, x, Sym(rec, rec.integer(1), kind))
     bits = {U8: 8, I8: 7, I16: 15, INT: 31}[y.ty]
@@ -255,7 +258,7 @@ def _make_comparison(op: int) -> Callable[[Recording, Any, Any], Sym]:
             return Sym(rec, len(code) + (FIRST - 1), BOOL)
         kind = joint(x, y)
         if kind in NARROW and rec.lib == "numpy":
-            kind = INT  # NumPy compares a Python int by its value, torch by what the narrow type makes of it
+            kind = INT  # NumPy compares a Python int by its value; torch wraps it to the narrow type first
         return Sym(rec, rec.emit(op, node(rec, x, kind), node(rec, y, kind)), BOOL)
     return go
 
@@ -264,7 +267,7 @@ _COMPARISONS = {op: _make_comparison(op) for op in (OP_EQ, OP_NE, OP_LT, OP_LE, 
 
 
 def truth(rec: Recording, x: Any) -> Sym:
-    """x != 0, as .bool(), logical_and and their like take their operands."""
+    """Returns x != 0, the conversion that .bool(), logical_and and the like apply to operands; a bool unchanged."""
     x = as_sym(rec, x)
     return x if x.ty == BOOL else Sym(rec, rec.emit(OP_NE, x.node, rec.integer(0)), BOOL)
 
@@ -309,7 +312,8 @@ def _shift_operands(rec: Recording, x: Any, y: Any) -> Tuple[int, int, int]:
 
 
 def _shift(rec: Recording, x: Any, y: Any, op: int) -> Sym:
-    """Counts outside 0..31 leave nothing (of a right shift the sign), where the program's own are taken modulo 32."""
+    """Returns x shifted by y. A count outside 0..31 gives 0, or the sign for a right shift, as in the libraries; the
+    program's own shifts take the count modulo 32."""
     kind, value, count = _shift_operands(rec, x, y)
     at = rec.emit(op, value, count)
     if type(y) is Sym or not 0 <= y < 32:
@@ -330,10 +334,10 @@ def shift_right(rec: Recording, x: Any, y: Any) -> Sym:
 # ---- choice and conversions
 
 def choose(rec: Recording, c: Any, x: Any, y: Any) -> Sym:
-    """x where the bool c holds, else y."""
+    """Returns x where the bool c is true, else y."""
     kind = joint(x, y)
     first, second = node(rec, x, kind), node(rec, y, kind)
-    if kind != BOOL and kind != FLOAT:  # a bool beside an int is one
+    if kind != BOOL and kind != FLOAT:  # the result is an int: a bool branch is converted
         first = rec.emit(OP_INT, first) if kind_of_operand(x) == BOOL else first
         second = rec.emit(OP_INT, second) if kind_of_operand(y) == BOOL else second
     return Sym(rec, rec.emit(OP_SELECT, node(rec, c, BOOL), first, second), kind)
@@ -349,7 +353,7 @@ def where(rec: Recording, c: Any, x: Any, y: Any) -> Sym:
 
 
 def as_sym(rec: Recording, x: Any, kind: int = -1) -> Sym:
-    """Any operand as a Sym, of the type if one is named (which it must convert to by itself)."""
+    """Returns any operand as a Sym, of type `kind` if given; the operand's type must promote to `kind`."""
     if type(x) is Sym:
         if kind in (-1, x.ty):
             return x
@@ -359,7 +363,7 @@ def as_sym(rec: Recording, x: Any, kind: int = -1) -> Sym:
 
 
 def cast(rec: Recording, x: Any, kind: int) -> Sym:
-    """A conversion that is written out: towards zero from a float, wrapping from a wider int."""
+    """Returns x explicitly converted to the type: a float is rounded towards zero, a wider int wraps."""
     x = as_sym(rec, x)
     if x.ty == kind:
         return x

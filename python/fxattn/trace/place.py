@@ -9,26 +9,27 @@ from typing import Any, Iterable, NoReturn, Optional, Tuple
 
 from .._errors import Error
 
-# Frames of these packages are between the user's line and ours.
+# Packages whose frames may lie between the user's line and the tracer's.
 LIBRARIES = frozenset("fxattn torch numpy jax jaxlib functools contextlib importlib".split())
-EVALUATED = "<eval_with_key"  # the name of files that torch.fx makes
+EVALUATED = "<eval_with_key"  # prefix of the file names of code that torch.fx generates
 
 
 class TraceError(Error, RuntimeError):
-    """A Python function cannot be made into a score program. `file` and `line` are those of the user's function."""
+    """A Python function cannot be traced into a score program. `file` and `line` are a place in the user's function.
+    """
 
     status = "E_PROGRAM"
     file: str = ""
 
 
 class TraceTypeError(TraceError, TypeError):
-    """Arguments that a function of the graph style does not take; or what is no score function by its own."""
+    """An argument has a type that is not accepted, or a score function is not a function of the required arguments."""
 
 
 class TraceKeyError(TraceError, KeyError):
-    """A name that no tensor was given by."""
+    """A name that is not in the dictionary of tensors."""
 
-    __str__ = Exception.__str__  # KeyError's quotes its text
+    __str__ = Exception.__str__  # KeyError's __str__ would quote the text
 
 
 class TraceAttributeError(TraceError, AttributeError):
@@ -41,7 +42,7 @@ def is_users(frame: Any) -> bool:
 
 
 def place() -> Optional[Tuple[str, int, str]]:
-    """File, line and function of the user's code that is running, None when there is none."""
+    """Returns (file, line, function) of the innermost user frame that is running; None if there is none."""
     frame: Optional[types.FrameType] = sys._getframe(1)
     while frame is not None:
         if is_users(frame):
@@ -51,7 +52,7 @@ def place() -> Optional[Tuple[str, int, str]]:
 
 
 def at_place_of(cause: BaseException, text: str, kind: type = TraceError) -> TraceError:
-    """The exception that says `text` and where in the user's code another one came from."""
+    """Returns an exception with `text` and the place in the user's code where `cause` was raised."""
     at, where = cause.__traceback__, None
     while at is not None:
         if is_users(at.tb_frame):
@@ -61,7 +62,7 @@ def at_place_of(cause: BaseException, text: str, kind: type = TraceError) -> Tra
 
 
 def error_in(function: Any, text: str, kind: type = TraceError) -> TraceError:
-    """The exception that says `text` and where a function begins that gave a wrong result."""
+    """Returns an exception with `text` and the first line of `function`, which returned a wrong result."""
     for _ in range(4):  # partials, modules, objects that are called
         code = getattr(function, "__code__", None)
         if code is not None:
@@ -72,7 +73,7 @@ def error_in(function: Any, text: str, kind: type = TraceError) -> TraceError:
 
 
 def error(text: str, kind: type = TraceError) -> TraceError:
-    """The exception that says `text` and where."""
+    """Returns an exception with `text` and the place in the user's code that is running."""
     return _made(text, place(), kind)
 
 
@@ -88,7 +89,7 @@ def refuse(text: str) -> NoReturn:
 
 
 def like(name: str, table: Iterable[str]) -> str:
-    """Words for the names of a table that are near a name that is not in it."""
+    """Returns the end of an error message: the names of a table that resemble a name that is not in it."""
     import difflib  # needed for a message only
     found = difflib.get_close_matches(name, [key for key in table if not key.startswith("_")], 4, 0.7)
     if not found:

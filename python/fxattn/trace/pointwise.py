@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pointwise operations of cuDNN's frontend: for each the names of its operands and what it computes.
+"""The pointwise operations of cuDNN's frontend: the names of each operation's operands, and a function that records it.
 
-Bools count as ints in arithmetic here: a graph has no bool arithmetic of its own.
+Arithmetic treats bools as ints, because a cuDNN graph has no arithmetic of bools.
 """
 import math
 from typing import Any, Callable, Dict, Tuple
@@ -21,7 +21,7 @@ TABLE_OF_TYPES = {"FLOAT": FLOAT, "HALF": FLOAT, "BFLOAT16": FLOAT, "DOUBLE": FL
 
 
 def _counted(fn: Op) -> Op:
-    """Arithmetic of the graph: bools are ints."""
+    """Returns `fn` with its bool operands converted to ints."""
     def go(rec: Recording, *operands: Any) -> Sym:
         return fn(rec, *[ops.cast(rec, x, INT) if kind_of_operand(x) == BOOL else x for x in operands])
     return go
@@ -32,7 +32,7 @@ def _number(rec: Recording, value: Any) -> Any:
 
 
 def relu(rec: Recording, x: Any, negative_slope: Any = 0.0, lower_clip: Any = 0.0, upper_clip: Any = None) -> Sym:
-    """Between the clips x, above them the upper one, below them a line of the slope."""
+    """Returns x between the clips, upper_clip above them, and lower_clip + negative_slope * (x - lower_clip) below."""
     x, low = real(rec, x), _number(rec, lower_clip)
     below = add(rec, low, mul(rec, _number(rec, negative_slope), sub(rec, x, low))) if negative_slope else low
     top = x if upper_clip is None else ops.minimum(rec, x, _number(rec, upper_clip))
@@ -145,11 +145,11 @@ POINTWISE: Dict[str, Tuple[Tuple[str, ...], Op]] = {
         ("softplus_backward", softplus_backward), ("swish_backward", swish_backward))},
 }
 _CLIPS = ("negative_slope", "lower_clip", "upper_clip")
-# Numbers beside the operands. They are constants: cuDNN has them as attributes of an operation.
+# Options of an operation: numbers that are not operands. They are constants, as cuDNN's attributes of an operation are.
 OPTIONS: Dict[str, Tuple[str, ...]] = {
     "relu": _CLIPS, "relu_backward": _CLIPS, "leaky_relu": ("negative_slope",),
     "leaky_relu_backward": ("negative_slope",),
     "swish": ("swish_beta",), "swish_backward": ("swish_beta",),
 }
-# Arguments by position, where they do not come in the usual order: operands, options, compute_data_type, name.
+# Order of positional arguments, if it is not the usual one: operands, options, compute_data_type, name.
 ORDER: Dict[str, Tuple[str, ...]] = {"swish_backward": ("loss", "input", "compute_data_type", "swish_beta", "name")}

@@ -2,8 +2,8 @@
 """JAX's primitives on traced values. A handler takes the player (jaxprs.py), operands, the equation's parameters and
 the shape and type of the result.
 
-The test of an index for a negative one, which jax.numpy writes around every index, is dropped where a captured array is
-read and the index is inside of it for sure: programs count negative indices from the end themselves.
+jax.numpy wraps every index: at < 0 ? at + size : at. This select is dropped if a captured array is read and the index
+is proven to be in bounds, because loads of a program count negative indices from the end.
 """
 import itertools
 import sys
@@ -26,7 +26,8 @@ Handler = Callable[..., Any]
 
 
 class Held:
-    """Part of a captured array with dimensions of size 1 where it was indexed: a dynamic_slice before its squeeze."""
+    """The result of a dynamic_slice before its squeeze: `part` is the indexed captured array, `shape` has dimensions of
+    size 1 where it was indexed, `ones` are these dimensions."""
 
     __slots__ = ("part", "shape", "ones")
 
@@ -35,7 +36,7 @@ class Held:
 
 
 def settled(x: Any) -> Any:
-    """An operand as elements, where it was held back."""
+    """Returns a Held as its elements, any other operand unchanged."""
     if type(x) is not Held:
         return x
     rec = x.part.rec
@@ -50,7 +51,7 @@ INLINED: Dict[str, Callable[..., Sym]] = {
 
 
 def _div(rec: Recording, x: Any, y: Any) -> Sym:
-    """lax.div: of ints towards zero."""
+    """Returns lax.div: x / y, for ints rounded towards zero."""
     return functions.div_mode(rec, x, y, None if ops.joint(x, y) == FLOAT else "trunc")
 
 
@@ -76,12 +77,12 @@ def _select_n(player: Any, operands: List[Any], params: Dict[str, Any], out: Any
 
 
 def _choose(rec: Recording, which: Any, x: Any, y: Any) -> Sym:
-    """select_n of two: the first where it is false."""
+    """Returns select_n of two cases: x where `which` is false, y where it is true."""
     return ops.choose(rec, ops.truth(rec, which), y, x)
 
 
 def _as_given(rec: Recording, at: Sym, size: int) -> Sym:
-    """The index of an array of this size before jax.numpy wrote at < 0 ? at + size : at, if it is that."""
+    """Returns i if `at` is jax.numpy's wrapped index i < 0 ? i + size : i, else `at` itself."""
     parts = _parts(rec, at.node)
     if len(parts) != 4 or parts[0] != _abi.OP_SELECT:
         return at
@@ -92,14 +93,16 @@ def _as_given(rec: Recording, at: Sym, size: int) -> Sym:
     return Sym(rec, index, at.ty) if constants == ((CONST, 2, 0), (CONST, 2, size)) else at
 
 
-# Modes of a gather: outside of its array is a number, or the nearest without a gradient; else it is the nearest.
+# Modes of a gather. An index out of bounds reads: a fill value (_FILL), the nearest element with its gradient stopped
+# (_PROMISED), the nearest element (any other mode).
 _FILL, _PROMISED = "FILL_OR_DROP", "PROMISE_IN_BOUNDS"
 
 
 def _inside(player: Any, at: Any, size: Any, mode: str = "", room: int = 1,
             unsigned: bool = False) -> Tuple[Sym, Optional[Sym]]:
-    """An index as JAX has it where it leaves an array of this size, `room` elements at once, and where it matters a
-    bool that says whether it is inside. Nothing is added to one that is inside for sure."""
+    """Returns (index, inside) for reading `room` elements from `at` on along a dimension of `size`. The index is
+    clamped as in JAX, except in mode _FILL. In the modes _FILL and _PROMISED `inside` is True where `at` is in bounds;
+    in others it is None. An index that is proven to be in bounds is returned unchanged, with None."""
     rec = player.rec
     at = ops.as_sym(rec, player.traced(at))
     bound: Any = size - room
@@ -110,13 +113,13 @@ def _inside(player: Any, at: Any, size: Any, mode: str = "", room: int = 1,
         if lowest <= found[0] and found[1] <= bound:
             return given, None
         last: Any = max(bound, 0)
-    else:  # of a module for symbolic shapes: it is known when that runs
+    else:  # a symbolic size, known when the exported module runs
         size, bound = (ops.scalar(rec, sys.modules["jax"].numpy.asarray(n)) for n in (size, bound))
         last = bound
-    if unsigned:  # one beyond 31 bits is a negative int here
+    if unsigned:  # a uint32 index from 2^31 on is a negative int here
         beyond = Sym(rec, rec.integer(size), INT) if type(size) is int else size
         at = ops.choose(rec, functions.LT(rec, at, 0), beyond, at)
-    at = Sym(rec, at.node, INT)  # whatever narrow int it was, bounds are no narrow ones
+    at = Sym(rec, at.node, INT)  # a narrow int may not hold the bounds
     inside = ops.logical_and(rec, functions.LE(rec, 0, at), functions.LE(rec, at, bound)) if mode in (
         _FILL, _PROMISED) else None
     return at if mode == _FILL else functions.clamp(rec, at, 0, last), inside
@@ -134,7 +137,7 @@ def _convert(player: Any, operands: List[Any], params: Dict[str, Any], out: Any)
     if kind == kind_of_dtype(old) == FLOAT and new.itemsize < min(old.itemsize, 4):
         refuse("a traced %s is rounded to %s: a score function computes in the width of the engine and rounds nothing; "
                "leave the conversion out" % (old, new))
-    if kind_of_dtype(old) == FLOAT and new.kind in "iu" and new.itemsize < 4:  # XLA's go to the nearest int there is
+    if kind_of_dtype(old) == FLOAT and new.kind in "iu" and new.itemsize < 4:  # XLA saturates narrow ints
         ends = (-1 << 8 * new.itemsize - 1, (1 << 8 * new.itemsize - 1) - 1) if new.kind == "i" else (
             0, (1 << 8 * new.itemsize) - 1)
         return player.apply(lambda rec, x: ops.cast(rec, functions.clamp(rec, ops.cast(rec, x, INT), *ends), kind),
@@ -185,8 +188,8 @@ def _dynamic_slice(player: Any, operands: List[Any], params: Dict[str, Any], out
 
 
 def _window(player: Any, base: Any, starts: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """Returns a slice of several elements that starts at a traced index. The start is clamped so that the slice lies
-    inside the array, as in JAX."""
+    """Returns the elements of a slice of shape `sizes` from the traced indices `starts` on. The starts are clamped so
+    that the slice is in bounds, as in JAX."""
     rec = player.rec
     rows: List[List[Any]] = []
     for i, (at, size, n) in enumerate(zip(starts, sizes, base.shape)):
@@ -213,7 +216,7 @@ def _gather(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) 
     rec, batch = player.rec, places.shape[:-1]
     offsets, starts = numbers.offset_dims, numbers.start_index_map
     beside = dict(zip(getattr(numbers, "operand_batching_dims", ()),
-                      getattr(numbers, "start_indices_batching_dims", ())))  # dimensions that go along
+                      getattr(numbers, "start_indices_batching_dims", ())))  # batching dim of base -> of indices
     slid = [d for d in range(len(base.shape)) if d not in numbers.collapsed_slice_dims and d not in beside]
     if product(out.shape) > arrays.MAX_ELEMENTS:
         refuse("a gather of shape %s is too large to be unrolled" % (tuple(out.shape),))
@@ -241,8 +244,8 @@ def _gather(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) 
 
 
 def _fill(player: Any, given: Any, dtype: Any) -> Any:
-    """What stands for elements outside of an array: JAX's own where nothing is said."""
-    import numpy  # which is there where JAX is
+    """Returns the fill value of a gather as an operand: `given`, or JAX's default for the dtype if it is None."""
+    import numpy  # JAX requires NumPy
     if given is None:
         given = (numpy.nan if kind_of_dtype(dtype) == FLOAT else True if dtype == bool else
                  numpy.iinfo(dtype).max if dtype.kind == "u" else numpy.iinfo(dtype).min)

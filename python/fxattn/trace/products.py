@@ -32,7 +32,7 @@ def matmul(rec: Recording, x: Any, y: Any) -> Any:
 
 
 def inner(rec: Recording, x: Any, y: Any) -> Any:
-    """Returns the inner product over the last dimension of both; for a scalar the product."""
+    """Returns the inner product over the last dimensions of x and y; the product if x or y is a scalar."""
     x, y = vec(rec, x), vec(rec, y)
     if not x.shape or not y.shape:
         return value(_times(rec, x, y))
@@ -40,7 +40,8 @@ def inner(rec: Recording, x: Any, y: Any) -> Any:
 
 
 def dot(rec: Recording, x: Any, y: Any) -> Any:
-    """Returns NumPy's dot: the product for a scalar, else over the last dimension of x and the last but one of y."""
+    """Returns NumPy's dot: the product if x or y is a scalar, else the sum of products over the last dimension of x
+    and the last but one of y."""
     x, y = vec(rec, x), vec(rec, y)
     if not x.shape or not y.shape:
         return value(_times(rec, x, y))
@@ -53,7 +54,7 @@ def _in_a_row(rec: Recording, x: Any) -> Vec:
 
 
 def vdot(rec: Recording, x: Any, y: Any) -> Any:
-    """Returns NumPy's vdot, over all elements in order."""
+    """Returns NumPy's vdot: the inner product of x and y, both flattened."""
     return _contract(rec, _in_a_row(rec, x), _in_a_row(rec, y), [0], [0])
 
 
@@ -75,7 +76,8 @@ def _times(rec: Recording, x: Vec, y: Vec) -> Vec:
 
 
 def _contract(rec: Recording, x: Vec, y: Vec, left: Sequence[int], right: Sequence[int]) -> Any:
-    """Returns the sum of products over pairs of dimensions; the remaining dimensions of x come first."""
+    """Returns the sum of products over the dimensions `left` of x paired with `right` of y. The remaining dimensions
+    of x come first, those of y next."""
     names = itertools.count()
     of_x = [next(names) for _ in x.shape]
     of_y = [of_x[left[right.index(d)]] if d in right else next(names) for d in range(len(y.shape))]
@@ -84,7 +86,7 @@ def _contract(rec: Recording, x: Vec, y: Vec, left: Sequence[int], right: Sequen
 
 
 def einsum(rec: Recording, equation: Any, *operands: Any, **rest: Any) -> Any:
-    """Returns sums of products by letters, as "i,i->" or "ij,j"; letters only, without `...`."""
+    """Returns einsum of an equation such as "i,i->" or "ij,j"; `...` is not accepted."""
     if not isinstance(equation, str):
         refuse("einsum: the equation is given as a string, then the operands")
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else operands
@@ -99,7 +101,8 @@ def einsum(rec: Recording, equation: Any, *operands: Any, **rest: Any) -> Any:
 
 def sum_of_products(rec: Recording, operands: Sequence[Vec], names: Sequence[Sequence[Any]],
                     kept: Sequence[Any]) -> Any:
-    """Returns the sum of products of elements over all named dimensions that are not kept."""
+    """Returns the product of the operands, summed over all dimensions except `kept`. `names` are the dimensions of
+    each operand."""
     sizes: Dict[Any, int] = {}
     for x, of in zip(operands, names):
         if len(x.shape) != len(of):
@@ -125,7 +128,7 @@ def sum_of_products(rec: Recording, operands: Sequence[Vec], names: Sequence[Seq
 
 
 def _steps_of(x: Vec, names: Sequence[Any]) -> Dict[Any, int]:
-    """Returns the distance between elements along each name; a name that occurs twice is the diagonal."""
+    """Returns the stride of each named dimension of x. A name that occurs twice walks the diagonal."""
     found: Dict[Any, int] = {}
     for name, step in zip(names, strides_of(x.shape)):
         found[name] = found.get(name, 0) + step

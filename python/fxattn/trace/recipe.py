@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a function can read at all, found by looking through its code once. reuse.py asks what is there now.
+"""Lists what a function can read, by one pass over its bytecode. reuse.py reads the present values.
 
-A code that has an instruction which is not known here, or asks a builtin that is not, has no Recipe: functions of it
-are traced at every call.
+A code object with an instruction or a builtin that is unknown here has no Recipe: functions with this code are traced
+at every call.
 """
 import dis
 import enum
@@ -14,12 +14,12 @@ from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Set
 
 from .torch_table import TORCH
 
-CALLS = frozenset(["float", "abs"])  # with tensors about: float of a literal only
+CALLS = frozenset(["float", "abs"])  # allowed beside tensors: float of a literal only
 FREE_CALLS = CALLS | frozenset(
     "int bool range len min max sum isinstance enumerate zip reversed tuple list round".split())
 _CONSTANTS = frozenset("""inf pi e nan nn functional special linalg math float16 float32 float64 bfloat16 int8 int16
     int32 int64 uint8 bool float half double int long short newaxis tensor exp2 log2 floor ceil sqrt""".split())
-# Of the functions that traced values know, those that tell something about a tensor to Python.
+# Functions of traced values that return a tensor's shape, type or value to Python.
 _TELLING = frozenset("size dim ndimension numel nelement is_floating_point is_complex is_tensor detach".split())
 _ATTRIBUTES: FrozenSet[str] = (frozenset(TORCH) | _CONSTANTS) - _TELLING
 
@@ -38,12 +38,12 @@ _LIMIT = 2048
 
 
 class Unsure(Exception):
-    """The function may depend on something that is not compared."""
+    """Raised for a function that may depend on something that is not compared."""
 
 
 class Recipe:
-    """What a code reads besides its cells: names of globals and of attributes, `unknown` those of them that may read
-    something of a tensor or of an object. `straight` when it takes no branch and calls nothing that reads a value."""
+    """Names that a code object reads: `names` of globals and `attributes`. `unknown` are the attributes that may read
+    state of a tensor or of an object. `straight` is True if the code has no branch and no call that reads a value."""
 
     __slots__ = ("names", "attributes", "unknown", "straight")
 
@@ -58,7 +58,7 @@ class Recipe:
 
 def _look_through(code: types.CodeType, names: Set[str], attributes: Set[str]) -> bool:
     straight = True
-    after_float = False  # whether float was loaded just now, and its operand comes
+    after_float = False  # True between the load of `float` and its operand
     for op, value in steps_of(code):
         role = _ROLES.get(op)
         if role is None:
@@ -86,8 +86,8 @@ def _look_through(code: types.CodeType, names: Set[str], attributes: Set[str]) -
 
 
 def builtins_of(function: types.FunctionType) -> Dict[str, Any]:
-    """Where a function looks for what its globals lack. Since Python 3.10 that is settled when it is made, whatever its
-    globals say later."""
+    """Returns the builtins of a function, where names are looked up that its globals do not have. From Python 3.10 on
+    they are fixed when the function is created."""
     found: Any = getattr(function, "__builtins__", None)
     if found is None:
         found = function.__globals__.get("__builtins__", {})
@@ -100,7 +100,7 @@ def builtins_of(function: types.FunctionType) -> Dict[str, Any]:
 # ---- Instructions ----------------------------------------------------------------------------------------------------
 
 class _Role(enum.Enum):
-    """What an instruction is to a recipe."""
+    """What a recipe records for an instruction."""
 
     NONE, ATTRIBUTE, GLOBAL, CONSTANT, BRANCH, STORE = range(6)
 
@@ -112,13 +112,13 @@ _ROLES: Dict[str, _Role] = {
     if op in _NAMED or op in _STRAIGHT or op.startswith((*_BRANCHING, *_SIGNS))}
 _BEFORE_OPERAND = frozenset(["PUSH_NULL", "PRECALL", "CACHE"])
 
-# How the operand of an instruction says what it names, which versions of Python differ in.
+# True: the low bit of the instruction's operand is a flag, and the upper bits index co_names. Depends on the version.
 _SHIFTED = {"LOAD_GLOBAL": sys.version_info >= (3, 11), "LOAD_ATTR": sys.version_info >= (3, 12), "LOAD_METHOD": False}
 
 
 def _quick_steps(code: types.CodeType) -> List[Tuple[str, Any]]:
-    """Instructions with what those of _NAMED name, None for others. dis finds lines, labels and words besides, and
-    takes six times as long."""
+    """Returns (instruction, value) pairs: the value is the name or constant that an instruction of _NAMED uses, None
+    for others. dis also computes lines, labels and descriptions, and takes six times as long."""
     found: List[Tuple[str, Any]] = []
     raw, names, constants, opname, extended = code.co_code, code.co_names, code.co_consts, dis.opname, 0
     for at in range(0, len(raw), 2):
@@ -141,12 +141,12 @@ def _slow_steps(code: types.CodeType) -> List[Tuple[str, Any]]:
 
 
 def plain_steps(steps: Iterable[Tuple[str, Any]]) -> List[Tuple[str, Any]]:
-    """Without what is no instruction of its own."""
+    """Returns the steps without CACHE and EXTENDED_ARG."""
     return [step for step in steps if step[0] not in ("CACHE", "EXTENDED_ARG")]
 
 
 def _sample(a: Any, b: int = 2) -> Any:
-    """What has every instruction of _NAMED that this Python knows."""
+    """A function whose code contains every instruction of _NAMED that this Python has."""
     def inner() -> Any:
         nonlocal b
         b = len(a.x.y(1.5)) + abs(a.z)
@@ -156,7 +156,8 @@ def _sample(a: Any, b: int = 2) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _steps() -> Callable[[types.CodeType], List[Tuple[str, Any]]]:
-    """The quick way, if it says of a sample what dis says: another Python may write its instructions otherwise."""
+    """Returns _quick_steps if it agrees with dis on _sample, else _slow_steps: another Python version may encode
+    instructions differently."""
     try:
         codes = [_sample.__code__, *(c for c in _sample.__code__.co_consts if type(c) is types.CodeType)]
         if all(plain_steps(_quick_steps(code)) == plain_steps(_slow_steps(code)) for code in codes):
@@ -167,7 +168,7 @@ def _steps() -> Callable[[types.CodeType], List[Tuple[str, Any]]]:
 
 
 def steps_of(code: types.CodeType) -> List[Tuple[str, Any]]:
-    """The instructions of a code, each with what it names where a recipe asks for that."""
+    """Returns the instructions of a code object as (instruction, value) pairs, see _quick_steps."""
     return _steps()(code)
 
 
@@ -176,7 +177,7 @@ _lock = threading.Lock()
 
 
 def recipe_of(code: types.CodeType) -> Recipe:
-    """The recipe of a code, from those kept; raises Unsure where there is none."""
+    """Returns the recipe of a code object, which is cached. Raises Unsure if the code has none."""
     try:
         found = _recipes[code]
     except KeyError:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace writes: a flat list of instructions, the tensors and numbers that they read, and the program of both.
+"""The recording of a trace: a flat list of instructions, the tensors and numbers that they read, and their program.
 
-The list is the content key: programs are kept by it, so a function that is traced again makes no call into C. Names are
-positions (t00, p00): no name of the user's splits plans. Addresses are in no key; `id` is used within one trace only,
-among objects that it holds.
+The list is the key of the program cache, so tracing a function again makes no call into C. Tensors and params are named
+by position (t00, p00), so programs that differ only in the user's names share plans. Keys contain no addresses; `id`
+identifies only objects that the running trace holds.
 
 Values are numbered: inputs (codes of fxa_input), then the instructions in order. An instruction is a tuple:
   (op, value, ...)              an operation of fxa_op
   (LOAD, tensor, value, ...)    an element of a captured tensor
-  (CONST, type, value)          a constant; a float that equals another one without being it (-0.0, nan) is spelled
+  (CONST, type, value)          a constant; -0.0, 0.0 and nan are strings, since -0.0 == 0.0 and nan != nan
   (PARAM, number)               a number given at run time
 """
 import math
@@ -25,7 +25,7 @@ from .types import FLOAT, HIGHEST, INT, LOWEST, PROGRAM_TYPE, wrapped
 CONST, INPUT, PARAM, LOAD = 1, 2, 3, 4
 FIRST = _abi.INPUT_COUNT  # the first number that is not an input's
 MAX_TENSORS, MAX_PARAMS, MAX_RANK, MAX_NODES = 64, 64, 5, 16384
-MAX_LIFTED = 48  # floats of the function's own that become params; the rest of them is for numbers that must be
+MAX_LIFTED = 48  # most params made of a function's floats; the others are for numbers that must be params
 
 Instruction = Tuple[Any, ...]
 
@@ -40,19 +40,19 @@ class Recording:
                  parent: Optional["Recording"] = None) -> None:
         self.code: List[Instruction] = []
         self.tensors: List[Any] = []  # captured arrays of any library
-        self.storage: List[Tuple[int, int]] = []  # of each: code of fxa_dtype, rank
-        self.kinds: List[int] = []  # of each: the type of its elements
+        self.storage: List[Tuple[int, int]] = []  # (code of fxa_dtype, rank) of each tensor
+        self.kinds: List[int] = []  # type of the elements of each tensor
         self.params: List[Any] = []  # numbers, also symbolic ones
         self.param_types: List[int] = []
         self.mods = mods  # the functions that are traced
-        self.literals: Optional[FrozenSet[int]] = None  # ids of their float literals, which they hold; when needed
+        self.literals: Optional[FrozenSet[int]] = None  # ids of the mods' float literals; None: not computed yet
         self.lib = lib
         self.device = device
         self.dtype = dtype
-        self.sizes: Optional[Sequence[Optional[int]]] = None  # of batch, heads, rows, keys, as far as they are known
-        self.sized = False  # whether the code depends on sizes of captured tensors
+        self.sizes: Optional[Sequence[Optional[int]]] = None  # [batch, heads, rows, keys], None where unknown
+        self.sized = False  # True if the code depends on sizes of captured tensors
         self.parent = parent  # the trace whose values this one may use: the forward of a backward
-        self.part: Optional[str] = None  # of the graph style: how coordinates of a part are those of the whole
+        self.part: Optional[str] = None  # graph style: see trace_graph; None: the call is not a part of a larger one
         self._places: Dict[int, int] = {}
         self._numbers: Dict[int, int] = {}
         self._copies: Dict[int, int] = {}
@@ -65,7 +65,8 @@ class Recording:
         return self.emit(CONST, 3, bool(value))
 
     def integer(self, value: int, kind: int = INT) -> int:
-        """Returns a constant int of the type; torch wraps an int that a narrow type cannot hold, NumPy refuses it."""
+        """Returns the node of a constant int. An int too large for a narrow type is wrapped (torch) or refused (NumPy).
+        """
         value = int(value)
         if not LOWEST[kind] <= value <= HIGHEST[kind]:
             if kind == INT:
@@ -77,15 +78,15 @@ class Recording:
         return self.emit(CONST, 2, value)
 
     def constant(self, value: float) -> int:
-        """Returns a float that is part of the program."""
+        """Returns the node of a float that is a constant of the program."""
         value = float(value)
         if value == 0.0:
             return self.emit(CONST, 1, "-0.0" if math.copysign(1.0, value) < 0.0 else "0.0")
         return self.emit(CONST, 1, value if value == value else "nan")
 
     def number(self, value: float) -> int:
-        """Returns a float that the function computes with: a literal of its text is a constant; any other (closures,
-        globals, attributes, defaults) is a run-time value, so another value needs no new program."""
+        """Returns the node of a float that the function computes with. A literal of its source is a constant. Any other
+        float (closures, globals, attributes, defaults) is a param, so another value needs no new program."""
         if value - value != 0.0 or self.is_literal(value) or len(self.params) >= MAX_LIFTED:
             return self.constant(value)
         return self.param(value, FLOAT)
@@ -97,11 +98,11 @@ class Recording:
         return id(value) in self.literals
 
     def whole(self, value: int) -> int:
-        """Returns a Python int beside a float: it may exceed the ints of programs."""
+        """Returns the node of a Python int whose other operand is a float; a float constant if it exceeds 32 bits."""
         return self.emit(CONST, 2, value) if LOWEST[INT] <= value <= HIGHEST[INT] else self.constant(float(value))
 
     def param(self, value: Any, kind: int) -> int:
-        """Returns a number that is given at run time: one param for each object."""
+        """Returns the node of a param, a number that is passed at run time. The same object gets the same param."""
         at = self._numbers.get(id(value))
         if at is None:
             if len(self.params) >= MAX_PARAMS:
@@ -131,11 +132,11 @@ class Recording:
         return at
 
     def save(self) -> Tuple[int, int, int]:
-        """Returns the state that restore() returns to."""
+        """Returns the present state, for restore()."""
         return len(self.code), len(self.tensors), len(self.params)
 
     def restore(self, state: Tuple[int, int, int]) -> None:
-        """Drops what was recorded after save()."""
+        """Drops all that was recorded after the save() that returned `state`."""
         code, tensors, params = state
         del self.code[code:], self.params[params:], self.param_types[params:]
         del self.tensors[tensors:], self.storage[tensors:], self.kinds[tensors:]
@@ -143,7 +144,8 @@ class Recording:
         self._numbers = {key: at for key, at in self._numbers.items() if at < code + FIRST}
 
     def copy_of(self, at: int) -> int:
-        """Returns the number here of a value of the parent recording; its instructions are repeated once."""
+        """Returns the node of a value of the parent recording. The instructions that compute it are copied here once.
+        """
         assert self.parent is not None
         code, open_ = self.parent.code, [at]
         needed: Set[int] = set()
@@ -158,7 +160,7 @@ class Recording:
         return self._copies.get(at, at)
 
     def _copied(self, instruction: Instruction) -> int:
-        """Returns an instruction of the parent whose operands are already here."""
+        """Copies an instruction of the parent, whose operands are copied already. Returns its node here."""
         parent, (op, *rest) = self.parent, instruction
         assert parent is not None
         if op == CONST:
@@ -176,7 +178,7 @@ class Recording:
         return tuple([t.kept if type(t) is _Converted else _original(t) for t in self.tensors])
 
     def forget(self) -> None:
-        """Drops the captured arrays: callbacks may keep values of this trace."""
+        """Drops the captured arrays and numbers: a callback's values may outlive the trace and hold this recording."""
         for held in (self.tensors, self.params, self._places, self._numbers):  # type: Any
             held.clear()
 
@@ -184,8 +186,8 @@ class Recording:
         return (kind, score, mask, tuple(self.storage), tuple(self.param_types), tuple(self.code))
 
     def program(self, kind: str, score: Optional[int], mask: Optional[int]) -> Program:
-        """Returns the program, from the cache or new. `score` is the new score, or the new dscore of a backward
-        program."""
+        """Returns the program, from the cache or newly built. `score` is the node of the new score, or of the new
+        dscore in a backward program; `mask` is the mask's node."""
         key = self.key(kind, score, mask)
         found = PROGRAMS.find(key)
         if found is None:
@@ -198,13 +200,14 @@ class Recording:
 
 
 def _original(array: Any) -> Any:
-    """Returns the user's array that a wrapped one (capture.py) stands for."""
+    """Returns the user's array if `array` is a wrapper (capture.py) with an original, else `array` itself."""
     found = getattr(array, "original", None) if type(array).__name__ == "Captured" else None
     return array if found is None else found
 
 
 class _Converted:
-    """A captured array that was copied because the library lacks its storage type; the original is held for its id."""
+    """A captured array (`original`) and its copy in another storage type (`kept`), because the library lacks the
+    original's. The original is held so that its id stays valid."""
 
     __slots__ = ("original", "kept")
 
@@ -213,7 +216,7 @@ class _Converted:
 
 
 def _build(key: Tuple[Any, ...]) -> Program:
-    """Replays a recording into a builder. Returns the program."""
+    """Returns the program of a recording's key, made by calling a Builder once for each instruction."""
     kind, score, mask, storage, param_types, code = key
     builder = Builder(kind)
     tensors = [builder.tensor("t%02d" % n, dtype, rank) for n, (dtype, rank) in enumerate(storage)]
@@ -221,7 +224,7 @@ def _build(key: Tuple[Any, ...]) -> Program:
     values: Dict[int, int] = {}
 
     def value(at: int) -> int:
-        if at not in values:  # an input, at its first use
+        if at not in values:  # an input is declared at its first use
             values[at] = builder.input(at)
         return values[at]
 
@@ -242,8 +245,8 @@ def _build(key: Tuple[Any, ...]) -> Program:
 
 
 class Programs:
-    """Bounded cache of programs by content, in two generations: programs that were not found while half as many as the
-    limit were added are dropped first. A lookup is one dictionary access."""
+    """Bounded cache of programs by content, in two generations of limit / 2. When the young generation is full it
+    becomes the old one, and the old one is dropped. A hit in the young generation is one dictionary access."""
 
     def __init__(self, limit: int = 1024) -> None:
         self.limit = limit

@@ -61,7 +61,7 @@ def _place_of(less: Callable[[Recording, Any, Any], Sym]) -> Fold:
         best, at = row[0], ops.as_sym(rec, 0)
         for n, x in enumerate(row[1:], 1):
             better = less(rec, x, best)
-            if x.ty == FLOAT:  # the first NaN is the best of all
+            if x.ty == FLOAT:  # the first NaN wins over any number
                 new = ops.logical_and(rec, functions.isnan(rec, x), EQ(rec, best, best))
                 better = ops.logical_or(rec, better, new)
             best, at = ops.choose(rec, better, x, best), ops.choose(rec, better, n, at)
@@ -97,7 +97,7 @@ FOLDS = {"sum": _sum, "prod": _prod, "any": _any, "all": _all, "mean": _mean, "m
 
 
 def rows_of(x: Vec, dims: Sequence[int]) -> List[List[Sym]]:
-    """Returns the elements that are reduced together, for each element of the result."""
+    """Returns one list for each element of the result: the elements of x that are reduced into it."""
     kept = [d for d in range(len(x.shape)) if d not in dims]
     inner = product(x.shape[d] for d in dims)
     flat = permute(x, kept + list(dims)).elements if x.shape else x.elements
@@ -106,7 +106,7 @@ def rows_of(x: Vec, dims: Sequence[int]) -> List[List[Sym]]:
 
 
 def reduce(rec: Recording, name: str, x: Any, dim: Dim = None, keepdim: bool = False) -> Any:
-    """Returns a fold over some dimensions, all of them without any."""
+    """Returns the reduction FOLDS[name] of x over the dimensions `dim`; over all dimensions if dim is None."""
     x = vec(rec, x)
     dims = axes_of(dim, len(x.shape))
     shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
@@ -116,14 +116,14 @@ def reduce(rec: Recording, name: str, x: Any, dim: Dim = None, keepdim: bool = F
 
 
 def extreme(rec: Recording, name: str, x: Any, dim: Optional[int] = None, keepdim: bool = False) -> Any:
-    """Returns torch's max and min: of all elements, or values with indices along a dimension."""
+    """Returns torch's max or min: the extreme of all elements, or a Pair (values, indices) along a dimension."""
     if dim is None:
         return reduce(rec, name, x)
     return Pair(reduce(rec, name, x, dim, keepdim), reduce(rec, "arg" + name, x, dim, keepdim))
 
 
 def _count(x: Any, dim: Dim) -> int:
-    """Returns the number of elements that are reduced into one."""
+    """Returns the number of elements that are reduced into one element of the result."""
     shape = tuple(x.shape)
     return product(shape[d] for d in axes_of(dim, len(shape)))
 
@@ -137,7 +137,7 @@ def norm(rec: Recording, x: Any, p: Any = 2, dim: Dim = None, keepdim: bool = Fa
         return reduce(rec, "count_nonzero", size, dim, keepdim)
     if p == 1:
         return reduce(rec, "sum", size, dim, keepdim)
-    if rec.lib == "torch" and p > 0 and _count(size, dim) == 1:  # torch takes no square of one number
+    if rec.lib == "torch" and p > 0 and _count(size, dim) == 1:  # of one element torch returns the absolute value
         return reduce(rec, "sum", size, dim, keepdim)
     if p == 2:
         total = reduce(rec, "sum", elementwise(ops.mul, rec, [size, size]), dim, keepdim)
@@ -170,7 +170,7 @@ def cumsum(rec: Recording, x: Any, dim: int) -> Any:
 
 
 def bucketize(rec: Recording, x: Any, boundaries: Any, right: bool = False) -> Any:
-    """Returns the number of boundaries below a value (or at it), as torch.bucketize does."""
+    """Returns the number of boundaries below x, or with `right` at or below x, as torch.bucketize does."""
     edges = vec(rec, boundaries)
     fn = functions.LE if right else functions.LT
 
@@ -180,13 +180,13 @@ def bucketize(rec: Recording, x: Any, boundaries: Any, right: bool = False) -> A
 
 
 def isin(rec: Recording, x: Any, elements: Any) -> Any:
-    """Returns True if a value is one of a few."""
+    """Returns True where x is equal to one of `elements`."""
     rest = vec(rec, elements)
     return elementwise(lambda r, y: _any(r, [EQ(r, y, z) for z in rest.elements]), rec, [x])
 
 
 def h_spread(rooted: bool) -> Callable[..., Any]:
-    """Returns torch's std and var; NumPy's divide by the number of elements unless ddof is given."""
+    """Returns the handler of std (if `rooted`) or var. NumPy's divide by the number of elements unless ddof is set."""
     def go(rec: Recording, x: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
            correction: Any = None, **rest: Any) -> Any:
         if not isinstance(unbiased, bool) or isinstance(dim, bool):

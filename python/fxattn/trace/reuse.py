@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces that need not be repeated: those of functions whose code, cells, defaults and globals are as before.
+"""Cache of traces: a function is not traced again if its code, cells, defaults and globals are unchanged.
 
-A trace may be used again only if its result depends on nothing but these. So a function is looked through once
-(recipe.py): it must consist of known instructions, name only attributes and builtins that read no value, and reach
-(through cells, globals and defaults) only numbers, strings, functions of the same kind, modules of a short list, and
-tensors. Numbers are compared by value; tensors by dtype, rank and which of them are one object, and the trace must have
-captured them as they are and told nothing of their contents to Python (modes.py sees it). Of modules, what the
-functions may take is compared. A function that branches must reach no tensor at all. Whatever is not certain is traced
-again: attributes of objects, functions and tensors, dictionaries, other classes of arrays.
+A trace may be cached only if it depends on nothing else. recipe.py checks a function's code once: it must consist of
+known instructions and use only attributes and builtins that read no value. Through cells, globals and defaults the
+function may reach only numbers, strings, functions that fulfil the same conditions, modules of a short list, and
+tensors. These dependences are compared as follows:
+- Numbers by value.
+- Tensors by dtype, rank, and which of them are the same object. The trace must have captured these tensors themselves
+  and passed none of their values to Python (modes.py detects it). A function with a branch must reach no tensor.
+- Modules by the attributes that the functions may read from them.
+Functions that reach anything else are traced at every call: attributes of objects, functions and tensors, dictionaries,
+other classes of arrays.
 
-JAX's arrays never change, so they are compared as objects, and a function that reaches no others may do with them what
-it likes: branch, ask for sizes and elements, compute further arrays. Callbacks of the graph style are given tensors and
-numbers in a dictionary, of which they see nothing but what is in the key; they must reach no others.
+JAX's arrays are immutable, so they are compared by identity. A function that reaches only arrays of JAX may branch,
+read their sizes and elements, and compute further arrays. Callbacks of the graph style get a dictionary of tensors and
+numbers. The key contains everything that they can read of it; they must reach no other tensors.
 
-Keys are content, and hold no tensor and no address.
+Keys are built of values; they contain no tensor and no address.
 """
 import functools
 import math
@@ -33,13 +36,13 @@ _MODULES = frozenset("""torch math numpy torch.nn torch.nn.functional torch.spec
     jax.lax""".split())
 _OWN = frozenset("torch numpy math jax jaxlib".split())
 _GRAPH_NAMES = frozenset([*POINTWISE, *"gen_index tensor_scalar get keys values items".split()])
-# What changes how JAX traces.
+# Settings of JAX that change its jaxprs.
 _JAX_SETTINGS = tuple("jax_" + name for name in """enable_x64 explicit_x64_dtypes numpy_dtype_promotion
     numpy_rank_promotion softmax_custom_jvp disable_jit default_prng_impl random_seed_offset""".split())
 _DEEPEST, _LONGEST, _MOST_PARTS, _LIMIT = 4, 16, 64, 512
-_MAX_DERIVED = 65536  # bytes of an array that a function of JAX makes of others, which is held with its trace
+_MAX_DERIVED = 65536  # max bytes of an array computed by a function of JAX and held with its trace
 
-Part = Tuple[Any, Tuple[Any, ...], Tuple[Any, ...]]  # a program, the tensors it captured, its numbers
+Part = Tuple[Any, Tuple[Any, ...], Tuple[Any, ...]]  # a program, the tensors it captured, its params
 
 
 class _Reader:
@@ -49,14 +52,14 @@ class _Reader:
 
     def __init__(self) -> None:
         self.modules: List[types.ModuleType] = []
-        self.attributes: Dict[str, None] = {}  # in the order of the functions
+        self.attributes: Dict[str, None] = {}  # a dict keeps the order in which functions name them
         self.unknown: Set[str] = set()
         self.parts: List[Any] = []
         self.tensors: List[Any] = []
-        self.arrays: List[Any] = []  # of JAX
-        self.jax = False  # whether it is about
+        self.arrays: List[Any] = []  # arrays of JAX
+        self.jax = False  # True if a function uses JAX
         self.straight = True
-        self.numbers = False  # a tuple or list of numbers, which a tensor could index
+        self.numbers = False  # True if there is a tuple or list of numbers: indexing it by a tensor reads the value
 
     def mod(self, mod: Any) -> None:
         if type(mod) is types.FunctionType:
@@ -83,7 +86,7 @@ class _Reader:
                 self.value(cell.cell_contents, depth)
         if recipe.names:
             names = function.__globals__
-            if type(names) is not dict:  # a class of its own may answer as it likes
+            if type(names) is not dict:  # a subclass of dict may return different values each time
                 raise Unsure
             for name in recipe.names:
                 if name in names:
@@ -119,7 +122,7 @@ class _Reader:
             if value.__dict__ or value.layout is not _tensor_types[kind]:
                 raise Unsure
             parts.append(value.dtype)
-            parts.append(value.ndim or (0 if value.is_cpu else -1))  # of rank 0 on the host it may be a number
+            parts.append(value.ndim or (0 if value.is_cpu else -1))  # a tensor of rank 0 on the host may be a param
             self.place(value, self.tensors)
         elif kind is types.FunctionType and depth < _DEEPEST and not str(value.__module__).startswith("jax."):
             self.function(value, depth + 1)
@@ -132,7 +135,7 @@ class _Reader:
             self.compound(value, depth)
 
     def compound(self, value: Any, depth: int) -> None:
-        """Adds rare values: values of several parts, arrays of JAX."""
+        """Adds a value of a rare kind: an array or function of JAX, a tuple or list, a partial."""
         kind = type(value)
         parts = self.parts
         if kind.__name__ == "ArrayImpl" and library_of(value) == "jax":
@@ -160,14 +163,14 @@ class _Reader:
             raise Unsure
 
     def place(self, value: Any, among: List[Any]) -> None:
-        """Returns the index of an array among those found before, None for a new one."""
+        """Adds the index of an array in `among` to the key; for a new array adds None and appends it to `among`."""
         found = next((at for at, other in enumerate(among) if other is value), None)
         self.parts.append(found)
         if found is None:
             among.append(value)
 
     def given(self, tensors: Mapping[str, Any]) -> None:
-        """Adds the dictionary of a callback of the graph style, with full shapes, since a size of 1 is broadcast."""
+        """Adds the dictionary of a callback of the graph style. Shapes are included, since a size of 1 is broadcast."""
         parts = self.parts
         parts.append(len(tensors))
         for name, value in tensors.items():
@@ -190,7 +193,7 @@ class _Reader:
             self.place(value, self.tensors)
 
     def taken(self) -> None:
-        """Adds what the functions may read from modules, which may have been replaced."""
+        """Adds the attributes that the functions may read from modules, since users may replace them."""
         parts, names = self.parts, self.attributes
         for module in self.modules:  # grows meanwhile
             held = module.__dict__
@@ -205,8 +208,7 @@ class _Reader:
 
 
 def _is_theirs(found: Any) -> bool:
-    """Returns True if a module's object is the library's own: a constant, or a function that depends on nothing else.
-    """
+    """Returns True if an attribute of a module is the library's own constant or function, which has no dependences."""
     kind = type(found)
     if kind is types.BuiltinFunctionType or kind is float or found is None:
         return True
@@ -217,35 +219,35 @@ def _is_theirs(found: Any) -> bool:
     return kind not in _tensor_types and home.partition(".")[0] in _OWN
 
 
-_tensor_types: Dict[type, Any] = {}  # with the layout that is accepted
+_tensor_types: Dict[type, Any] = {}  # class of tensor -> required layout
 _lock = threading.Lock()
 _traces: Dict[Any, Tuple[Any, ...]] = {}
 
 
 def _know_tensors() -> None:
-    """Registers the classes whose objects are compared by dtype and rank: subclasses may hide more."""
+    """Registers torch.Tensor and Parameter, which are compared by dtype and rank. Subclasses may hold further state."""
     torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "nn"):  # not while it is being imported
+    if torch is not None and hasattr(torch, "nn"):  # False while torch is being imported
         _tensor_types.update({torch.Tensor: torch.strided, torch.nn.Parameter: torch.strided})
 
 
 def tensor_types() -> Dict[type, Any]:
-    """Returns classes of tensors that are compared by dtype and rank, with their required layout."""
+    """Returns a dictionary of the classes of tensors that are compared by dtype and rank: class -> required layout."""
     return _tensor_types
 
 
 @functools.lru_cache(maxsize=1)
 def _jax_names(jax: Any) -> FrozenSet[str]:
-    """Returns the names that functions of JAX may use: all of its modules and arrays, without those that read other
-    state or report axes of a shard_map or vmap."""
+    """Returns the names that a cacheable function may use of JAX: those of its modules and arrays, except functions
+    that read other state or the axes of a shard_map or vmap."""
     found = {*dir(jax.numpy), *dir(jax.nn), *dir(jax.lax), *dir(jax.Array), "numpy", "nn", "lax"}
     return frozenset(found - {"random", "load", "fromfile", "axis_index", "axis_size", "psum", "psum_scatter",
                                "all_gather"})
 
 
 class Question:
-    """The present dependences of functions as a key, and the tensors that they reach. `as_objects`: these must be the
-    same objects as before."""
+    """A lookup in the cache: the present dependences of functions as a key, and the tensors that they reach.
+    `as_objects`: the tensors are compared by identity (arrays of JAX)."""
 
     __slots__ = ("key", "tensors", "as_objects")
 
@@ -253,7 +255,8 @@ class Question:
         self.key, self.tensors, self.as_objects = key, tensors, as_objects
 
     def answer(self) -> Optional[Tuple[Any, ...]]:
-        """Returns program, tensors and params of the cached trace, and those of a backward program of the caller."""
+        """Returns (program, tensors, params) of the cached trace, followed by the same three of its user-written
+        backward if it has one; None if no trace is cached."""
         found = _traces.get(self.key)
         if found is None:
             return None
@@ -268,9 +271,9 @@ class Question:
         return made if len(found) < 6 else (*made, found[3], tuple([tensors[at] for at in found[4]]), found[5])
 
     def keep(self, *made: Any) -> None:
-        """Keeps a trace (what `answer` is to give), if each tensor that it captured is one that the functions reach. An
-        array that a function of JAX made of those that it reaches is held, where it is small. Tensors among the numbers
-        (of the host, in a call on a device) are not compared, so such a trace is not kept."""
+        """Caches a trace, which `answer` then returns. Does nothing unless the functions reach each captured tensor, or
+        with JAX it is a small array that they computed, which the cache then holds. Does nothing if a param is a tensor
+        (of the host, in a call on a device), since its value is not part of the key."""
         if any(library_of(number) is not None for params in made[2::3] for number in params):
             return
         tensors = self.tensors
@@ -297,8 +300,8 @@ class Question:
 
 
 def _is_kept(derived: Any) -> bool:
-    """Returns True if an array that a function of JAX made may be held: inside of a jit it is a tracer, which ends with
-    the jit."""
+    """Returns True if the cache may hold an array that a function of JAX computed: it is small, and no tracer, which
+    would be invalid after its jit."""
     return (not isinstance(derived, sys.modules["jax"].core.Tracer)
             and getattr(derived, "nbytes", _MAX_DERIVED + 1) <= _MAX_DERIVED)
 
@@ -318,7 +321,7 @@ def question(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Q
         if reader.unknown:
             return None
         reader.taken()
-    except (Unsure, ValueError):  # ValueError: a cell that is not filled
+    except (Unsure, ValueError):  # ValueError: an empty cell
         return None
     if reader.tensors and (reader.numbers or not reader.straight) or len(parts) > _MOST_PARTS:
         return None
@@ -337,7 +340,7 @@ def _question_of_jax(reader: _Reader) -> Optional[Question]:
 def graph_question(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, Any]],
                    bprop_tensors: Optional[Mapping[str, Any]], shape: Optional[Sequence[int]],
                    part: Optional[str] = None) -> Optional[Question]:
-    """Returns the Question of callbacks of the graph style."""
+    """Returns the Question of callbacks of the graph style; None if a dependence is uncertain."""
     if not _tensor_types:
         _know_tensors()
     reader = _Reader()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives that JAX has rules of its own for: jax.custom_jvp and custom_vjp, the user's and those inside jax.nn and
-jax.scipy, and primitives whose slope at a corner is not what their operations here have.
+"""Derivatives by JAX's own rules: for jax.custom_jvp and custom_vjp (the user's and those inside jax.nn and jax.scipy),
+and for primitives whose derivative at a corner differs from that of the operations recorded here.
 
-JAX itself derives the equation: its tangent, linear in the tangents of the operands, is a jaxpr. That is played on the
-operands with their gradients stopped, and on the operands themselves as tangents, so its gradient is the rule's; the
-result has the value of the equation and the gradient of that (with_grad). A custom_vjp is turned around by JAX, which
-is possible where its backward is linear in the gradient that it is given.
+JAX computes the tangent of an equation as a jaxpr, which is linear in the tangents of the operands. The jaxpr is
+evaluated with the operands, gradients stopped, as primal values and with the operands themselves as tangents. So the
+gradient of its result is the gradient by the rule. with_grad combines the equation's value with this gradient. JAX
+obtains the tangent of a custom_vjp by transposing its backward, which must be linear in the incoming gradient.
 """
 import sys
 from typing import Any, Callable, List, Sequence
@@ -26,18 +26,18 @@ _REMEDY = ("a gradient that no slope describes belongs into score_mod_bprop, bes
 
 
 def with_grad(rec: Recording, x: Any, y: Any) -> Sym:
-    """x with the gradient of y."""
+    """Returns a Sym with the value of x and the gradient of y."""
     return Sym(rec, rec.emit(_abi.OP_WITH_GRAD, x.node, y.node), FLOAT)
 
 
 def stop(rec: Recording, x: Any) -> Any:
-    """A scalar without a gradient; ints have none."""
+    """Returns a scalar with its gradient stopped; ints and bools unchanged, since they have no gradient."""
     return x if type(x) is not Sym or x.ty != FLOAT else Sym(
         rec, rec.emit(_abi.OP_WITH_GRAD, x.node, rec.constant(0.0)), FLOAT)
 
 
 def stopped(rec: Recording, x: Any) -> Any:
-    """An operand without a gradient: arrays of JAX by JAX."""
+    """Returns an operand with its gradient stopped, for an array of JAX by lax.stop_gradient."""
     if type(x) in (Sym, Vec):
         return elementwise(stop, rec, [x])
     if type(x) is View:
@@ -46,7 +46,7 @@ def stopped(rec: Recording, x: Any) -> Any:
 
 
 def with_rule(player: Any, equation: Any, operands: Sequence[Any], results: Sequence[Any]) -> List[Any]:
-    """The results of an equation with the gradients that JAX's rule gives them."""
+    """Returns the results of an equation with the gradients of JAX's rule."""
     traced = [isinstance(x, (Sym, Vec, View)) or library_of(x) == "jax" for x in operands]
     moving = [i for i, atom in enumerate(equation.invars) if traced[i] and _is_float(atom.aval)]
     floats = [i for i, atom in enumerate(equation.outvars) if _is_float(atom.aval)]
@@ -77,7 +77,7 @@ def _name(equation: Any) -> str:
 
 
 def _tangent(equation: Any, moving: Sequence[int], floats: Sequence[int]) -> Any:
-    """The jaxpr of float results' tangents, from all operands and the tangents of those that move."""
+    """Returns a jaxpr from all operands and the tangents of operands `moving` to the tangents of results `floats`."""
     jax = sys.modules["jax"]
     shapes = [_shape(jax, atom.aval) for atom in equation.invars]
 
@@ -107,7 +107,7 @@ def _shape(jax: Any, aval: Any) -> Any:
 
 
 def bound(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    """The equation on arrays, by JAX itself."""
+    """Returns the results of an equation on arrays, computed by JAX."""
     found = equation.primitive.get_bind_params(equation.params)
     subfuns, params = found if isinstance(found, tuple) else ((), found)
     results = equation.primitive.bind(*subfuns, *operands, **params)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The traced scalar: what a user's function is called with, and what every operation on it gives.
+"""The traced scalar, Sym: a user's function gets Syms as arguments, and every operation on a Sym returns a Sym.
 
-A Sym is a number of a value in a Recording and its type. It looks like a tensor of rank 0 to torch and NumPy. What can
-be done to it is attached by methods.py, from the tables; what needs its value is refused here, with the remedy.
+A Sym holds a Recording, the number of a value in it (`node`) and the value's type (`ty`). To torch and NumPy it looks
+like a tensor of rank 0. methods.py attaches its operators and methods from the tables. Operations that need the value
+itself are refused here, with a remedy.
 """
 import sys
 from typing import Any, Dict, NoReturn, Optional, Tuple
@@ -27,7 +28,7 @@ class Sym:
         self.node = node
         self.ty = ty
 
-    # ---- what looks like a tensor of rank 0
+    # ---- attributes of a tensor of rank 0
 
     @property
     def shape(self) -> Tuple[int, ...]:
@@ -57,7 +58,7 @@ class Sym:
     grad_fn = grad = None
     layout = property(lambda self: sys.modules["torch"].strided if "torch" in sys.modules else None)
 
-    # ---- what needs the value
+    # ---- operations that need the value: refused
 
     def __bool__(self) -> bool:
         refuse("the truth of a traced value is not known while the function is traced; " + _CHOOSE)
@@ -123,7 +124,7 @@ class Sym:
 
 
 class NeedsCapture(BaseException):
-    """Raised when NumPy reads the elements of a traced value: arrays of the function must be wrapped first."""
+    """Raised when NumPy reads the elements of a traced value: the function's arrays must be wrapped (capture.py)."""
 
 
 class NeedsJax(BaseException):
@@ -131,7 +132,8 @@ class NeedsJax(BaseException):
 
 
 def recording_of(values: Any) -> Optional[Recording]:
-    """Returns the recording of the first traced value among arguments, lists and dictionaries included."""
+    """Returns the recording of the first traced value among arguments, also inside lists and dictionaries; None if
+    there is no traced value."""
     for value in values.values() if type(values) is dict else values:
         kind = type(value)
         if kind in TRACED:
@@ -144,4 +146,4 @@ def recording_of(values: Any) -> Optional[Recording]:
 
 
 _NESTED = {tuple: True, list: True, dict: True, slice: True}
-TRACED: Dict[type, bool] = {Sym: True}  # arrays.py adds those of several
+TRACED: Dict[type, bool] = {Sym: True}  # arrays.py adds View and Vec

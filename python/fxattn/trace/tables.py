@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What functions and methods of the libraries mean, by name: the part that torch and NumPy have in common.
+"""Handlers of the libraries' functions and methods, by name: those that torch and NumPy have in common.
 
-A handler takes a Recording and the arguments as the user gave them. torch_table.py and numpy_table.py add what is their
-own; methods.py makes the same handlers methods of traced values.
+A handler takes a Recording and the arguments as the user gave them. torch_table.py and numpy_table.py add the handlers
+of one library; methods.py makes the same handlers methods of traced values.
 """
 from typing import Any, Callable, Dict, Sequence
 
@@ -21,7 +21,8 @@ _NUMBERS = {int: True, float: True, bool: True}
 
 
 def not_taken(error: TypeError, what: str) -> Exception:
-    """Returns the error that a call of a handler raises, or the one that states which arguments the handler lacks."""
+    """Returns `error` if it was raised inside a handler. If the call itself failed, returns an error that the handler
+    does not take these arguments."""
     if error.__traceback__ is None or error.__traceback__.tb_next is not None:
         return error
     return error_here("%s is not known to score functions with these arguments (%s)" % (what, error))
@@ -45,7 +46,7 @@ def check_rest(name: str, rest: Dict[str, Any]) -> None:
 
 
 def one(fn: Callable[..., Sym]) -> Handler:
-    """Returns a handler of one operand."""
+    """Returns the handler that applies `fn` to the elements of one operand."""
     def go(rec: Recording, x: Any, **rest: Any) -> Any:
         if rest:
             check_rest(getattr(fn, "__name__", "this function"), rest)
@@ -54,7 +55,7 @@ def one(fn: Callable[..., Sym]) -> Handler:
 
 
 def two(fn: Callable[..., Sym]) -> Handler:
-    """Returns a handler of two operands."""
+    """Returns the handler that applies `fn` to the elements of two operands."""
     def go(rec: Recording, x: Any, y: Any, **rest: Any) -> Any:
         if rest:
             check_rest(getattr(fn, "__name__", "this function"), rest)
@@ -65,12 +66,12 @@ def two(fn: Callable[..., Sym]) -> Handler:
 
 
 def turned(fn: Callable[..., Sym]) -> Handler:
-    """Returns a handler with exchanged operands, as for __rsub__."""
+    """Returns the handler of `fn` with its two operands swapped, as for __rsub__."""
     return two(lambda rec, x, y: fn(rec, y, x))
 
 
 def spread(table: Dict[str, Any]) -> Dict[str, Any]:
-    """Returns a row for each of the names that share one."""
+    """Returns the table with one entry for each name; a key of `table` may be several names separated by spaces."""
     return {name: row for names, row in table.items() for name in names.split()}
 
 
@@ -103,19 +104,19 @@ BINARY: Dict[str, Callable[..., Sym]] = spread({
     "eq equal": compare(OP_EQ), "ne not_equal": compare(OP_NE), "lt less": compare(OP_LT),
     "le less_equal": compare(OP_LE), "gt greater": compare(OP_GT), "ge greater_equal": compare(OP_GE),
 })
-# Those of Python's operators that have a reflected one.
+# Python's operators that have a reflected method, such as __radd__.
 OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 
 
 def dims_of(sizes: Sequence[Any]) -> Any:
-    """Returns sizes that are given as one sequence or as several arguments."""
+    """Returns a tuple of sizes, which the user passed as one sequence or as several arguments."""
     return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else tuple(sizes)
 
 
 # ---- shapes
 
 def in_rows(name: str, order: Any) -> None:
-    """Raises for NumPy's other orders of elements."""
+    """Raises for an `order` of NumPy's other than "C"."""
     if order != "C":
         refuse("%s: rows in order C are known to traced values, not order %s" % (name, order))
 
@@ -202,7 +203,7 @@ def h_cumsum(rec: Recording, x: Any, dim: int = 0, **rest: Any) -> Any:
 
 
 def same(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
-    """Returns its operand: for functions that do not change the value."""
+    """Returns x. Handler of functions that do not change the value."""
     return x
 
 

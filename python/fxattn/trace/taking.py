@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that take elements of arrays at traced places: select, index_select, take, gather and their like. Indexing
-itself is in arrays.py."""
+"""Functions that take elements of arrays at traced indices: select, index_select, take, gather and their like. x[...]
+is in indexing.py."""
 import itertools
 from operator import index as as_int
 from typing import Any, Optional
@@ -18,7 +18,7 @@ def h_getitem(rec: Recording, x: Any, key: Any) -> Any:
 
 
 def h_aten_index(rec: Recording, x: Any, indices: Any) -> Any:
-    """aten.index: None stands for a whole dimension, where t[None] would be a new one."""
+    """Returns aten.index. None in `indices` means all of a dimension; in t[None] it would mean a new dimension."""
     return h_getitem(rec, x, tuple(slice(None) if i is None else i for i in indices))
 
 
@@ -36,26 +36,26 @@ def h_index_select(rec: Recording, x: Any, dim: Any, index: Any) -> Any:
 
 
 def h_narrow(rec: Recording, x: Any, dim: Any, start: Any, length: int) -> Any:
-    """A slice, also one that begins at a traced place."""
+    """Returns `length` elements of x along dim from `start` on, which may be traced."""
     if type(start) is Sym:
         return _along(rec, x, dim, Vec(rec, (length,), [ops.add(rec, start, n) for n in range(length)]))
     return _along(rec, x, dim, slice(as_int(start), as_int(start) + length))
 
 
 def check_take(out: Any = None, mode: str = "raise", **rest: Any) -> None:
-    """Raises for what NumPy's take has besides, and indexing has not."""
+    """Raises if arguments of NumPy's take are set that indexing does not have."""
     if mode != "raise" or out is not None:
         refuse("take: mode and out are not known to traced values; index with t[i], of np.clip(i, 0, n - 1) or i % n")
 
 
 def h_take(rec: Recording, x: Any, index: Any, axis: Optional[int] = None, **rest: Any) -> Any:
-    """torch's, of all elements in a row, and NumPy's, which may name an axis."""
+    """Returns take: of the flattened x (torch, or NumPy without an axis), else along the axis (NumPy)."""
     check_take(**rest)
     return h_getitem(rec, x.reshape(-1), index) if axis is None else _along(rec, x, axis, index)
 
 
 def h_gather(rec: Recording, x: Any, dim: Any, index: Any, sparse_grad: bool = False) -> Any:
-    """out[i, j] = x[index[i, j], j] for dim 0, and so on."""
+    """Returns torch.gather: out[i, j] = x[index[i, j], j] if dim is 0, x[i, index[i, j]] if dim is 1."""
     at, dim = vec(rec, index), as_int(dim)
     if x.ndim != len(at.shape):
         if x.ndim > 1 or at.shape:
@@ -68,7 +68,7 @@ def h_gather(rec: Recording, x: Any, dim: Any, index: Any, sparse_grad: bool = F
 
 
 def h_take_along(rec: Recording, x: Any, index: Any, dim: Any = None, **rest: Any) -> Any:
-    """gather whose index is broadcast beside the other dimensions."""
+    """Returns take_along_dim: gather with `index` broadcast over the other dimensions of x."""
     dim = rest.get("axis", dim)
     if dim is None:
         return h_getitem(rec, x.reshape(-1), arrays.reshape(vec(rec, index), (-1,)))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers of torch's functions whose arguments are more than operands; torch_table.py names them. A handler takes a
-Recording and the arguments as the user gave them."""
+"""Handlers of torch's functions that have arguments besides operands; torch_table.py maps names to them. A handler
+takes a Recording and the arguments as the user gave them."""
 import sys
 from operator import index as as_int
 from typing import Any, Callable, Optional
@@ -14,7 +14,7 @@ from .symbol import NeedsJax, Sym
 from .tables import Handler, check_rest, dims_of, h_concatenate, h_reshape, in_rows, is_plain
 from .types import FLOAT
 
-_OF_JAX_TOO = ("float32", "float64", "float", "int32", "bool")  # what JAX makes of these is what is made of them here
+_OF_JAX_TOO = ("float32", "float64", "float", "int32", "bool")  # JAX converts to these dtypes as this tracer does
 _BY_NAME = {"Float": float, "Double": float, "Half": float, "BFloat16": float, "Int": int, "Long": int, "Bool": bool}
 
 
@@ -40,13 +40,13 @@ def h_clamp(rec: Recording, x: Any, min: Any = None, max: Any = None, **rest: An
 
 
 def h_extreme(name: str, pair: Any) -> Handler:
-    """max and min: of two tensors, of all elements, along a dimension."""
+    """Returns the handler of torch's max or min: of two tensors (`pair`), of all elements, or along a dimension."""
     def go(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
         other = rest.get("other", args[0] if args and not isinstance(args[0], int) else None)
         if other is not None:
             return elementwise(pair, rec, (x, other))
         check_rest(name, {key: rest[key] for key in ("initial", "where") if key in rest})
-        if "axis" in rest or "keepdims" in rest:  # NumPy's method
+        if "axis" in rest or "keepdims" in rest:  # a call of NumPy's method
             return reductions.reduce(rec, name, x, rest.get("axis"), rest.get("keepdims", False))
         dim = rest.get("dim", args[0] if args else None)
         return reductions.extreme(rec, name, x, dim, rest.get("keepdim", args[1] if len(args) > 1 else False))
@@ -89,7 +89,7 @@ def h_addc(fn: Callable[..., Sym]) -> Handler:
 
 
 def h_activation(fn: Callable[..., Sym], **defaults: Any) -> Handler:
-    """Activations with numbers beside their input."""
+    """Returns the handler of an activation `fn` that takes numbers besides its input; `defaults` are their defaults."""
     def go(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
         given = dict(zip([*defaults, "inplace"], args), **rest)
         if given.pop("inplace", False):
@@ -169,7 +169,7 @@ def h_astype(rec: Recording, x: Any, dtype: Any, *args: Any, **rest: Any) -> Any
 
 
 def h_view(rec: Recording, x: Any, *sizes: Any, **rest: Any) -> Any:
-    """torch's by sizes. NumPy's and torch's by a dtype reads bits."""
+    """Returns torch's view of x with other sizes. A view as another dtype, which reinterprets the bits, is refused."""
     for given in (*sizes, rest.get("dtype")):
         if isinstance(given, str) or type(given) is not int and kind_of_dtype(given) is not None:
             refuse("view: the bits of a traced value cannot be read as %s; astype converts" % given)
@@ -191,7 +191,7 @@ def h_cast(kind: int) -> Handler:
 
 
 def h_filled(default: Any) -> Handler:
-    """new_zeros, new_ones and their like: constants of a type and a shape."""
+    """Returns the handler of new_zeros, new_ones or new_empty: an array of the constant `default`."""
     def go(rec: Recording, x: Any, *size: Any, dtype: Any = None, **rest: Any) -> Any:
         shape = dims_of(size) if size else tuple(rest.pop("size", ()) or ())
         check_rest("new_zeros", rest)
@@ -225,7 +225,7 @@ def h_like(value: Any) -> Handler:
 
 
 def h_tensor(rec: Recording, data: Any, dtype: Any = None, **rest: Any) -> Any:
-    """torch.tensor and as_tensor of traced values, alone or in lists."""
+    """Returns torch.tensor or as_tensor of a traced value or of nested lists of traced values."""
     check_rest("tensor", rest)
     made = arrays.value(vec(rec, data))
     return made if dtype is None else h_to(rec, made, dtype=dtype)
@@ -256,7 +256,7 @@ def h_rank(rec: Recording, x: Any) -> int:
 
 
 def h_flatten(rec: Recording, x: Any, start_dim: Any = 0, end_dim: int = -1, order: str = "C") -> Any:
-    if isinstance(start_dim, str):  # NumPy's method
+    if isinstance(start_dim, str):  # a call of NumPy's method: its argument is `order`
         start_dim, order = 0, start_dim
     in_rows("flatten", order)
     shape = tuple(x.shape)
@@ -265,7 +265,7 @@ def h_flatten(rec: Recording, x: Any, start_dim: Any = 0, end_dim: int = -1, ord
 
 
 def h_as(fn: Handler) -> Handler:
-    """view_as, expand_as: the shape is another tensor's."""
+    """Returns the handler of view_as or expand_as: calls `fn` with the shape of another tensor."""
     return lambda rec, x, other: fn(rec, x, tuple(other.shape))
 
 
@@ -275,7 +275,8 @@ def h_hstack(rec: Recording, parts: Any, **rest: Any) -> Any:
 
 
 def h_linalg_norm(rec: Recording, x: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, **rest: Any) -> Any:
-    """Of a vector, or of all elements; with an order and two dimensions torch and NumPy mean a matrix's."""
+    """Returns the norm of a vector or of all elements. With an order and two dimensions torch and NumPy compute a
+    matrix norm, of which only "fro" is accepted."""
     dim, keepdim = rest.pop("axis", dim), rest.pop("keepdims", keepdim)
     check_rest("linalg.norm", rest)
     of_matrix = getattr(x, "ndim", 0) == 2 if dim is None else isinstance(dim, (tuple, list)) and len(dim) == 2
@@ -291,8 +292,8 @@ def h_vector_norm(rec: Recording, x: Any, ord: Any = 2, dim: Any = None, keepdim
 
 
 def is_like_torch(func: Any, name: str) -> bool:
-    """Whether an operator of somebody's own (an approximate tanh) gives what torch's function of its name gives.
-    Compilers trace with tensors that have no values: their modes are left for that."""
+    """Returns True if a custom operator (such as an approximate tanh) gives nearly the values of torch's function of
+    that name. Both run on sample points, outside the modes of compilers, whose tensors have no values."""
     torch = sys.modules["torch"]
     from torch.utils._python_dispatch import _disable_current_modes
     known = getattr(torch, name, None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's functions and tensor methods, by name. torch itself is not imported: its functions come to us.
+"""torch's functions and tensor methods, by name. torch itself is not imported: its functions arrive as arguments.
 
-`call` is where __torch_function__ and the mode of modes.py end. Operators of ATen, as Dynamo writes them, have the same
-names before the dot of their overload.
+`call` evaluates one function of torch; __torch_function__ and the mode of modes.py call it. Dynamo writes operators of
+ATen, which are found by their name without the overload: aten.add.Tensor as "add".
 """
 import re
 from typing import Any, Dict, Optional
@@ -25,7 +25,7 @@ from .types import BOOL, FLOAT, I8, I16, INT, U8
 
 INPLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__setitem__|"
                      r"__i(add|sub|mul|truediv|div|floordiv|mod|pow|and|or|xor|lshift|rshift)__")
-# What gives other values at every call.
+# Functions that draw random numbers.
 RANDOM = frozenset("""rand randn randint randperm rand_like randn_like randint_like bernoulli multinomial normal poisson
     binomial gumbel_softmax rrelu alpha_dropout feature_dropout feature_alpha_dropout dropout1d dropout2d dropout3d
     native_dropout""".split())
@@ -77,17 +77,18 @@ TORCH: Dict[str, Handler] = {**COMMON, **spread({
 })}
 
 _handlers: Dict[Any, Handler] = {}
-_FIRST = ("condition", "input", "self", "tensors", "tensor", "x1", "x2", "other", "exponent")  # before other keywords
+_FIRST = ("condition", "input", "self", "tensors", "tensor", "x1", "x2", "other", "exponent")  # names of operands
 
 
 def name_of(func: Any) -> str:
-    """Returns the plain name of a function, method or operator: add of Tensor.__add__ and of aten.add.Tensor."""
+    """Returns the plain name of a function, method or operator: "add" for Tensor.__add__ and for aten.add.Tensor."""
     name = str(getattr(func, "__name__", func)).partition(".")[0]
     return name[2:-2] if name.startswith("__") and name.endswith("__") else name
 
 
 def _row(name: str) -> Optional[Handler]:
-    """Returns the handler of a name; names of torch.special and of functionalized graphs differ."""
+    """Returns the handler of a name, None if there is none. torch.special prefixes names with "special_", and a
+    functionalized graph appends "_copy"."""
     if name in TORCH:
         return TORCH[name]
     return TORCH.get(name[8:] if name.startswith("special_") else name[:-5] if name.endswith("_copy") else "")
@@ -120,13 +121,13 @@ def check_name(name: str) -> None:
 
 
 def _is_foreign(func: Any) -> bool:
-    """Returns True for a user's custom operator, by its namespace."""
+    """Returns True if the operator's namespace is not one of torch's: a user's custom operator."""
     space = getattr(func, "namespace", None) or str(getattr(func, "_qualified_op_name", "aten::")).partition("::")[0]
     return space not in ("aten", "prims")
 
 
 def call(func: Any, args: Any, kwargs: Optional[Dict[str, Any]], rec: Optional[Recording] = None) -> Any:
-    """Evaluates a function of torch with a traced value among its arguments."""
+    """Returns the result of a function of torch that has a traced value among its arguments."""
     handler = _handlers.get(func) or find(func)
     rec = rec or recording_of(args) or recording_of(kwargs or {})
     if kwargs:

@@ -2,9 +2,9 @@
 """Types of traced values: those of a program (bool, int of 32 bits, float) and the narrow ints of the libraries, whose
 arithmetic wraps at their own width.
 
-A narrow int is an int of the program that is brought back into its range after each operation that may leave it. The
-libraries agree on what two types become together; they differ in what a Python int does that does not fit (torch wraps
-it, NumPy refuses it).
+A narrow int is a 32-bit int of the program that is wrapped to its own width after each operation that may overflow it.
+The libraries agree on the promotion of two types. They differ on a Python int that does not fit: torch wraps it, NumPy
+refuses it.
 """
 from typing import Dict, List, Tuple
 
@@ -20,19 +20,19 @@ def _together(x: int, y: int) -> int:
     return max(x, y)
 
 
-# PROMOTE[x][y]: what values of the two types become beside one another.
+# PROMOTE[x][y]: type of the result of an operation on types x and y.
 PROMOTE: List[Tuple[int, ...]] = [tuple(_together(x, y) for y in range(6)) for x in range(6)]
-# What a value becomes beside a Python int: its own type, but a bool an int.
+# BESIDE_INT[x]: type of the result of an operation on type x and a Python int: x, but int if x is bool.
 BESIDE_INT = (INT, U8, I8, I16, INT, FLOAT)
-# The program's own type of each: codes of fxa_type.
+# PROGRAM_TYPE[x]: code of fxa_type that represents type x in a program.
 PROGRAM_TYPE = (3, 2, 2, 2, 2, 1)
 
-# Storage types by name: code of fxa_dtype, type of an element.
+# Storage types by name: (code of fxa_dtype, type of an element).
 STORAGE = {"f64": (1, FLOAT), "f32": (2, FLOAT), "f16": (3, FLOAT), "bf16": (4, FLOAT), "i64": (5, INT),
            "i32": (6, INT), "i16": (7, I16), "i8": (8, I8), "u8": (9, U8), "bool": (10, BOOL)}
 
 
 def wrapped(value: int, kind: int) -> int:
-    """Returns a Python int as the narrow type stores it."""
+    """Returns a Python int wrapped to the range of the int type `kind`."""
     span = HIGHEST[kind] - LOWEST[kind] + 1
     return (value - LOWEST[kind]) % span + LOWEST[kind]

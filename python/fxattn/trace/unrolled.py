@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX's primitives on small arrays of traced values that move elements, sort them, or run along them; counts of bits.
+"""JAX's primitives on small arrays of traced values that move elements, sort or scan them; bit counts.
 
-Where elements go is what JAX itself makes of their numbers: the primitive runs on an array of ints once, here. Sorting
-is a network of exchanges, stable as JAX's is.
+A primitive that moves elements runs in JAX once, on an array of element indices; its result tells where each element
+goes. Sorting is a network of compare-exchanges (bubble sort), stable as JAX's sort is.
 """
 import sys
 from typing import Any, Callable, Dict, List, Sequence
@@ -20,7 +20,7 @@ Handler = Callable[..., Any]
 
 
 def _numbered(parts: Sequence[Vec]) -> List[Any]:
-    """Returns arrays of ints of the same shapes: the index of each element among all of them."""
+    """Returns int arrays of the shapes of `parts`, which number the elements of all parts consecutively."""
     numpy, found, at = sys.modules["numpy"], [], 0
     for part in parts:
         size = product(part.shape)
@@ -30,7 +30,7 @@ def _numbered(parts: Sequence[Vec]) -> List[Any]:
 
 
 def _moved(player: Any, parts: Sequence[Vec], move: Callable[..., Any]) -> List[Vec]:
-    """Returns the elements that a function of arrays rearranges."""
+    """Returns the results of `move`, a function that only rearranges elements, applied to `parts`."""
     jax, numpy = sys.modules["jax"], sys.modules["numpy"]
     with jax.ensure_compile_time_eval():
         places = [numpy.asarray(x) for x in jax.tree.leaves(move(*_numbered(parts)))]
@@ -63,7 +63,7 @@ def _tile(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) ->
 
 
 def _scatter(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
-    """Returns x.at[places].set(...) and .add(...), at known places."""
+    """Returns x.at[places].set(...) or .add(...). The places must be known while the function is traced."""
     jax, places = sys.modules["jax"], operands[1]
     if type(places) in (Sym, Vec):
         refuse("an element is set at a traced place; choose by jnp.where(jnp.arange(n) == i, x, a)")
@@ -90,7 +90,7 @@ def _scatter_add(player: Any, operands: List[Any], params: Dict[str, Any], out: 
 
 
 def _update(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
-    """Returns dynamic_update_slice; at a traced position of a row, a select for each element."""
+    """Returns dynamic_update_slice; at a traced index along a row it is a select for each element."""
     rec, (old, new) = player.rec, (player.elements(x) for x in operands[:2])
     starts = operands[2:]
     if not any(type(x) is Sym for x in starts):
@@ -110,7 +110,7 @@ def _update(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) 
 # ---- along an axis
 
 def _columns(x: Vec, axis: int) -> List[List[int]]:
-    """Returns the indices of elements along an axis, a list for each index of the others."""
+    """Returns one list for each index of the other axes: the flat indices of the elements along `axis`."""
     numpy = sys.modules["numpy"]
     found = numpy.moveaxis(numpy.arange(product(x.shape)).reshape(x.shape), axis, -1)
     return [list(map(int, row)) for row in found.reshape(-1, x.shape[axis])] if x.elements else []
@@ -129,7 +129,8 @@ def _running(fn: Callable[..., Sym]) -> Handler:
 
 
 def _exchanged(rec: Recording, parts: Sequence[List[Any]], column: List[int], keys: int, down: bool) -> None:
-    """Sorts elements of lists along a column, all by the first lists; equal elements keep their order."""
+    """Sorts the elements `column` of each list in `parts`, in place. The first `keys` lists are the sort keys, `down`
+    means descending; elements with equal keys keep their order."""
     for done in range(len(column) - 1, 0, -1):
         for n in range(done):
             at, then = column[n], column[n + 1]
@@ -145,7 +146,7 @@ def _exchanged(rec: Recording, parts: Sequence[List[Any]], column: List[int], ke
 
 
 def _is_later(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns y < x, with NaN after all numbers."""
+    """Returns True where x sorts after y: y < x, and NaN sorts after all numbers."""
     less = functions.LT(rec, y, x)
     if ops.kind_of_operand(x) != FLOAT:
         return less
@@ -205,7 +206,7 @@ def _of_bits(count: Callable[..., Sym]) -> Handler:
 
 
 def _leading_zeros(rec: Recording, x: Any, bits: int) -> Sym:
-    for shift in (1, 2, 4, 8, 16):  # every bit below the highest; that the sign is spread, too, changes nothing
+    for shift in (1, 2, 4, 8, 16):  # sets all bits below the highest set bit; the sign bits shifted in are set already
         x = ops.bit_or(rec, x, ops.shift_right(rec, x, shift))
     return ops.sub(rec, bits, _ones(rec, x))
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ints of JAX that are none of a program's, exact or refused by name. uint32 is an int of the same bits: operations
-that care for more than bits are written out here, and nothing is added where operands are below 2^31 for sure. uint16
-is an int whose upper bits are cleared. A product of 64 bits must have room in 32 for sure, a sum as far as is known.
+"""JAX's integer types that a program does not have: uint32, uint16, int64, uint64. Results are exact or refused.
+
+- uint32 is stored as an int of the same bits. Operations whose result depends on signedness are emulated here, unless
+  the operands are proven to be below 2^31.
+- uint16 is an int whose upper bits are cleared.
+- A 64-bit product is refused unless it is proven to fit 32 bits; a 64-bit sum is refused if known bounds exceed them.
 """
 from typing import Any, Callable, Dict, List, Optional
 
@@ -15,7 +18,7 @@ from .symbol import Sym
 from .types import BOOL, FLOAT, INT
 
 _TOP, _REST = -(1 << 31), (1 << 31) - 1
-# What is the same on bits, or moves elements only.
+# Primitives that give the same bits for signed and unsigned ints, or only move elements.
 _BY_BITS = frozenset(
     "add sub mul neg and or xor not shift_left shift_right_logical eq eq_to ne select_n broadcast_in_dim squeeze "
     "reshape expand_dims dynamic_slice gather reduce_sum reduce_and reduce_or concatenate slice rev transpose stack "
@@ -25,7 +28,7 @@ _PRODUCTS = frozenset("mul integer_pow shift_left reduce_prod cumprod dot_genera
 
 
 def _flip(rec: Recording, x: Any) -> Sym:
-    """Returns a signed int that is ordered as the unsigned one."""
+    """Returns x with its top bit flipped: signed comparison of the results is unsigned comparison of the operands."""
     return ops.bit_xor(rec, x, _TOP)
 
 
@@ -37,8 +40,8 @@ _BELOW = _compared(_abi.OP_LT)
 
 
 def _quotient(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns the quotient by halving x, which makes it signed, and doubling the result, which is off by at most 1. A y
-    of 2^31 or more gives 0 or 1."""
+    """Returns the unsigned quotient x / y. x / 2 fits a signed int; 2 * (x / 2 / y) is the quotient or one less. For y
+    of 2^31 or more the quotient is 0 or 1."""
     half = ops.bit_and(rec, ops.shift_right(rec, x, 1), _REST)
     near = ops.shift_left(rec, ops.floordiv(rec, half, y), 1)
     rest = ops.sub(rec, x, ops.mul(rec, near, y))
@@ -48,7 +51,7 @@ def _quotient(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def _as_float(rec: Recording, x: Any) -> Sym:
-    """Returns the float, rounded once: 24 bits and 8 are both exact."""
+    """Returns an unsigned int as a float, rounded once: its upper 24 and lower 8 bits both convert exactly."""
     upper = ops.bit_and(rec, ops.shift_right(rec, x, 8), (1 << 24) - 1)
     lower = ops.cast(rec, ops.bit_and(rec, x, 255), FLOAT)
     return ops.add(rec, ops.mul(rec, ops.cast(rec, upper, FLOAT), functions.k(rec, 256.0)), lower)
@@ -63,7 +66,7 @@ _OWN: Dict[str, Callable[..., Sym]] = {
 
 
 def _below_half(player: Any, operands: List[Any]) -> bool:
-    """Returns True if all ints keep their value as signed ones."""
+    """Returns True if all ints are proven to be below 2^31, so that signed operations give the same result."""
     for x in operands:
         for one in player.elements(x).elements if type(x) is not Sym else [x]:
             if type(one) is not Sym or one.ty == INT and bounds.span(player.rec, one.node)[0] < 0:
@@ -72,7 +75,7 @@ def _below_half(player: Any, operands: List[Any]) -> bool:
 
 
 def exact(player: Any, name: str, equation: Any, operands: List[Any]) -> Optional[Any]:
-    """Returns the result of an operation on uint32, None where that on ints is the same."""
+    """Returns the result of an operation on uint32; None if the operation on ints gives the same result."""
     kinds = [str(atom.aval.dtype) for atom in equation.invars]
     made = str(equation.outvars[0].aval.dtype)
     if name == "convert_element_type":
@@ -100,7 +103,8 @@ def _converted(player: Any, kind: str, made: str, operands: List[Any]) -> Option
 
 
 def in_range(player: Any, name: str, aval: Any, result: Any) -> Any:
-    """Returns a result as its type stores it: uint16 without upper bits, 64-bit types only where 32 bits are enough."""
+    """Returns a result wrapped to its type: uint16 with upper bits cleared. Raises for a 64-bit result that may need
+    more than 32 bits."""
     kind = str(aval.dtype)
     if kind == "uint16":
         return player.apply(lambda rec, x: ops.bit_and(rec, ops.as_sym(rec, x), 0xFFFF), [result])
@@ -116,8 +120,8 @@ def in_range(player: Any, name: str, aval: Any, result: Any) -> Any:
 
 
 def _leaves(rec: Recording, node: int, kind: str) -> bool:
-    """Whether a sum of ints within known bounds may leave 32 bits, as one of uint64 does below 0. Of what is unknown,
-    captured ids, it is the user's word that it does not."""
+    """Returns True if a sum of ints with known bounds may exceed 32 bits, or for uint64 be negative. Sums of values
+    without bounds, such as captured ids, are assumed to fit."""
     op, *parts = rec.code[node - FIRST] if node >= FIRST else (None,)
     if op not in (_abi.OP_ADD, _abi.OP_SUB, _abi.OP_NEG, _abi.OP_ABS) or any(
             bounds.span(rec, part) == bounds.ALL for part in parts):

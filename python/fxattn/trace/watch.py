@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace that was used again before, found in a microsecond: a check written out for the two functions it is of.
+"""First level of the trace cache: finds the trace of a score_mod and a mask_mod in about 1 us, by a generated check.
 
-reuse.py gathers what functions depend on into a key, whatever that is; this takes some five microseconds. Here the same
-is asked the other way round: is everything that was read then (code, cells, globals, defaults, what is taken from
-modules) still the same object, or an equal number, or a tensor of the same class, dtype and rank? The questions are
-known, so they are compiled: a function with nothing but comparisons, which gives the tensors it met.
+reuse.py collects all dependences of the functions into a key, which takes about 5 us. A check compares instead: is
+each dependence of the cached trace (code, cells, globals, defaults, attributes of modules) still the same object, an
+equal number, or a tensor of the same class, dtype and rank? The comparisons are fixed for a trace, so they are compiled
+into a Python function, which returns the trace with the present tensors.
 
 Invariants:
-- A check asks for everything that _Reader in reuse.py reads, so what it accepts has the key that it was made for. What
-  it has no words for (lists, partials, arrays of JAX, ...) has no check; what a check does not accept is asked of
-  reuse.py. So it decides nothing but how long the answer takes.
-- It is made when a key is found, not when it is kept: numbers that change in every call cost nothing here.
-- Functions are found by the address of their code, and compared by the code itself, which the check holds. It holds no
-  tensor and no globals.
+- A check compares everything that _Reader in reuse.py reads, so functions that it accepts have the key of its trace.
+  Functions with dependences that a check cannot compare (lists, partials, arrays of JAX, ...) get no check. Functions
+  that a check rejects are looked up in reuse.py. So a check changes only the time of a lookup, not its result.
+- A check is made when a trace is found in reuse.py, not when it is stored there: functions whose numbers change in
+  every call get no check.
+- Functions are looked up by the address of their code and compared by the code object, which the check holds. A check
+  holds no tensor and no globals.
 """
 import threading
 import types
@@ -20,17 +21,17 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .recipe import FREE_CALLS, Unsure, builtins_of, recipe_of
 
-_LIMIT, _MOST, _TRIES = 512, 4, 16  # pairs of functions; checks of one pair; and how many are ever made for it
+_LIMIT, _MOST, _TRIES = 512, 4, 16  # max pairs of functions, checks held for a pair, checks made for a pair
 _DEEPEST = 4
 Check = Callable[[Any, Any], Any]
 
 
 class _Unknown(Exception):
-    """Raised for a value that a check cannot describe."""
+    """Raised for a value that a check cannot compare."""
 
 
 class _Writer:
-    """Writes the check of two functions in their present state. Values get names in order: x0, x1, ..."""
+    """Generates the check of two functions in their present state. Values are named in order: x0, x1, ..."""
 
     def __init__(self, tensor_types: Dict[type, Any]) -> None:
         self.tensor_types = tensor_types
@@ -53,7 +54,7 @@ class _Writer:
         return name
 
     def ask(self, condition: str, name: str, *values: Any) -> None:
-        """Adds a condition: {0} is a name, {1} and up are values."""
+        """Adds a condition to the check. In `condition`, {0} stands for `name`, {1} and up for `values`."""
         self.lines.append("if not (%s): return None" % condition.format(name, *map(self.constant, values)))
 
     def function(self, name: str, function: types.FunctionType, depth: int) -> None:
@@ -121,14 +122,14 @@ class _Writer:
             return
         kind = type(tensor)
         others = "".join(" and {0} is not " + other for other, _ in self.tensors)
-        if not tensor.ndim:  # which on the host may be a number
+        if not tensor.ndim:  # a tensor of rank 0 on the host may be a param
             others += " and {0}.is_cpu" if tensor.is_cpu else " and not {0}.is_cpu"
         self.ask("type({0}) is {1} and {0}.dtype is {2} and {0}.ndim == {3} and {0}.layout is {4} and not {0}.__dict__"
                  + others, name, kind, tensor.dtype, tensor.ndim, self.tensor_types[kind])
         self.tensors.append((name, tensor))
 
     def taken(self) -> None:
-        """Adds what is read from modules."""
+        """Adds a condition for each attribute that the functions may read from modules."""
         for module in self.modules:  # grows meanwhile
             held = module.__dict__
             get = self.constant(held.get)
@@ -139,7 +140,8 @@ class _Writer:
                     self.modules.append(found)
 
     def check(self, mods: Tuple[Any, Any], traced: Any) -> Check:
-        """Returns the check, which returns the trace with the tensors that it finds."""
+        """Returns the check: a function of (score_mod, mask_mod) that returns the trace with their present tensors, or
+        None."""
         for name, mod in zip(("score_mod", "mask_mod"), mods):
             if mod is not None:
                 self.function(name, mod, 0)
@@ -147,7 +149,7 @@ class _Writer:
         names = [name for tensor in traced.tensors for name, seen in self.tensors if seen is tensor]
         if len(names) != len(traced.tensors):
             raise _Unknown
-        # A trace is a tuple: its class, what comes before the tensors, the tensors, what comes after them.
+        # The check builds the trace, a named tuple of the program, the tensors and further fields, by tuple.__new__.
         program, _, *after = traced
         made = "{0}({1}, ({2}, (%s), %s))" % ("".join(name + ", " for name in names),
                                               "".join("{%d}, " % (3 + n) for n in range(len(after))))
@@ -173,9 +175,9 @@ _lock = threading.Lock()
 
 
 def find(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Any:
-    """Returns the trace of two functions that are unchanged, None if it is not known here. `rest`: further dependences
-    of a trace."""
-    try:  # what has no code is none of ours
+    """Returns the cached trace of two functions if a check proves them unchanged, else None. `rest`: further
+    dependences of the trace."""
+    try:  # AttributeError: a callable without __code__ has no check
         pair = _pairs.get((None if score_mod is None else id(score_mod.__code__),
                            None if mask_mod is None else id(mask_mod.__code__), rest))
     except AttributeError:
@@ -186,15 +188,15 @@ def find(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Any:
                 found = check(score_mod, mask_mod)
                 if found is not None:
                     return found
-        except ValueError:  # a cell that is not filled
+        except ValueError:  # an empty cell
             return None
     return None
 
 
 def watch(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...], traced: Any, tensor_types: Dict[type, Any],
           still: Callable[[], bool]) -> None:
-    """Makes the check of two functions whose trace was just found to be the same. `still` says whether it is, once the
-    check is written: another thread may have changed something meanwhile."""
+    """Makes a check of two functions whose trace was just found in reuse.py. `still`, called when the check is written,
+    returns True if the functions still have that trace: another thread may have changed a dependence meanwhile."""
     mods = score_mod, mask_mod
     if any(mod is not None and type(mod) is not types.FunctionType for mod in mods):
         return
