@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Puts the values of the command line into the order of a program: captures, views, params. A value for a name that the
- * program does not have is an error, unless its text mentions the name: constant folding may have removed it.
+ * Arranges the values of the command line in the order of a program's tensors and params, as captures, views and
+ * numbers. A value for a name that the program does not have is an error, unless its text mentions the name: constant
+ * folding may have removed it.
  */
 #include "job.h"
 
@@ -9,7 +10,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Reports an unknown name, with the names that exist and the nearest of them. size: from --tensor-size. */
+/* Reports an unknown name, with the names that exist and the nearest of them. size: true if the name was given with
+ * --tensor-size. */
 static int binding_unknown(cli *c, const char *what, bool size, const char *name, const char *const *names, size_t n) {
     cli_buf list = {0};
     for (size_t i = 0; i < n && list.size < 200; i++) buf_printf(&list, "%s%s", i ? ", " : "", names[i]);

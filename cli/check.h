@@ -8,9 +8,9 @@
  *   check_pairs        compares d score of single pairs with finite differences and with the user's backward
  *   check_derivative   compares gradients of entire runs with finite differences
  *
- * No tolerance is chosen: each is an error bound of docs/numerics.md, or the estimated error of a finite difference.
- * The derivative of a program with with_grad differs from finite differences by intention, so only the engine is
- * compared with the reference.
+ * No tolerance is a chosen constant: each is an error bound of docs/numerics.md or the estimated error of a finite
+ * difference. The derivative of a program with with_grad differs from finite differences by intention. For such a
+ * program only engine and reference are compared.
  */
 #ifndef FXA_CLI_CHECK_H
 #define FXA_CLI_CHECK_H
@@ -45,14 +45,14 @@ typedef struct check_bound {
     int64_t terms[TRIAL_MAX_ARRAYS]; /* [array] number of terms summed up in one element */
 } check_bound;
 
-/* Errors of one array beyond rounding in f32: those of 16-bit products. All 0 = none. */
+/* Additional errors of one array if the engine multiplies in 16 bits. All 0 = it does not. */
 typedef struct bound_products {
     double unit;  /* unit roundoff of P and dS as operands of products */
     double heads; /* unit roundoff of the sum over query heads that share a key head */
-    double least; /* absolute bound of what subnormal P and dS lose */
+    double least; /* absolute bound of the error of subnormal P and dS */
 } bound_products;
 
-/* First pair whose new score is NaN or +inf. */
+/* First pair whose new score is NaN or +inf, with the inputs and the score. */
 typedef struct check_culprit {
     bool found;
     double in[FXA_INPUT_COUNT], value;
@@ -82,7 +82,8 @@ void check_add(check_state *s, check_finding finding);
 int check_prepare(cli *c, check_state *s);
 /* Writes finding 0 about NaN rows and empty rows. Called after all other parts. */
 void check_rows(cli *c, check_state *s);
-/* Warns if dQ and dK of t are 0 everywhere. The backward pass of t used the derived derivative. */
+/* Warns if dQ and dK of t are 0 everywhere, so that checks of them show nothing. The backward pass of t must have used
+ * the derived derivative. */
 void check_reach(check_state *s, const trial *t);
 /* Warns about indices outside their tensors. Returns an exit code. */
 int check_indices(cli *c, check_state *s);
@@ -100,14 +101,15 @@ const char *check_place(cli *c, const trial_array *a, int64_t index);
 /* Makes a copy of the job in which float tensors are f64, contiguous and writable (check_widen.c). */
 int check_widen(cli *c, const cli_job *job, cli_job **out);
 
-/* Compute the bounds of the arrays of t, a trial of s->wide in f64 after its forward (backward) run; its slots hold the
- * O and LSE that backward reads. with_bprop: backward used the user's program. */
+/* Compute the bounds of the arrays of t, which is a trial of s->wide in f64 after its forward or backward run. The
+ * slots O and LSE of t hold what backward reads. with_bprop: backward used the user's backward program. */
 int bound_forward(cli *c, check_state *s, const trial *t, fxa_dtype arithmetic, check_bound *out);
 int bound_backward(cli *c, check_state *s, const trial *t, bool with_bprop, check_bound *out);
-/* Returns true if rounding may change the element by more than any bound. */
+/* Returns true if no bound holds for the element, because rounding may decide a jump in it. */
 bool bound_is_unsure(const check_bound *b, size_t array, int64_t index);
 double bound_allowed(const check_bound *b, size_t array, int64_t index, bound_products product);
-/* Returns false if the allowed error is as large as the terms of the element: 0 or a wrong sign would pass. */
+/* Returns true if comparing the element is conclusive. It is not if the allowed error is as large as the terms of the
+ * element, because 0 or a value of the wrong sign would pass then. */
 bool bound_tells(const check_bound *b, size_t array, int64_t index, bound_products product);
 
 /* ---- Finite differences with an error of their own (finite_difference.c) ----------------------------------------- */
@@ -122,10 +124,11 @@ typedef enum fd_verdict {
     FD_VERDICTS
 } fd_verdict;
 
-/* Differences f(x + up) - f(x) and f(x) - f(x - down) for steps near h, and a bound of the rounding error of either. */
+/* Differences f(x + up) - f(x) and f(x) - f(x - down), where up and down are close to h, and a bound of the rounding
+ * error of each. */
 typedef struct fd_step {
     double up, down, rise_up, rise_down, noise;
-    bool jump; /* there may be a jump within the steps: the differences approximate no derivative */
+    bool jump; /* true = there may be a jump within the steps, so the differences approximate no derivative */
 } fd_step;
 typedef int (*fd_fn)(cli *c, void *user, double h, fd_step *out);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Error bounds of an engine against the reference, element by element: docs/numerics.md, "How close is close". For each
- * element these are accumulated over all pairs that it is a sum of:
+ * Error bounds of an engine against the reference, element by element: docs/numerics.md, "How close is close". Each
+ * element is a sum over pairs. Three quantities are accumulated over these pairs:
  *
  *   size    sum of the magnitudes of the terms: the scale of rounding in sums, exp and products
  *   error   propagated errors of scores, program and dot products
@@ -20,7 +20,7 @@
 #define BOUND_UNITS 16
 #define BOUND_SAFETY 2 /* factor on propagated errors, which are of first order */
 #define BOUND_SIGMAS 7 /* standard deviations of rounding to 16 bits */
-/* unit roundoffs allowed where no bound exists: agreement is still noticed, disagreement is not a failure */
+/* unit roundoffs allowed for elements without a bound; a larger difference there is not a failure */
 #define BOUND_NOMINAL 64
 
 /* Returns the error allowed for underflow. */
@@ -82,8 +82,8 @@ int bound_start(cli *c, check_state *s, const trial *t, check_bound *out, bound_
     return CLI_OK;
 }
 
-/* Returns a dot product and bounds its error: a chain of additions errs by a unit of each partial sum, in random
- * directions. */
+/* Returns a dot product and sets *error to a bound of its error: each addition rounds its partial sum by up to one
+ * unit, in random directions. */
 double bound_dot(const bound_work *w, const double *x, const double *y, int64_t n, double *error) {
     double sum = 0, size = 0, squares = 0;
     for (int64_t i = 0; i < n; i++) {

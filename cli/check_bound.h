@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the bounds of forward (check_bound.c) and backward (check_bound_back.c): scores of one row and their
- * errors.
+ * Declarations shared by the bounds of forward (check_bound.c) and backward (check_bound_back.c): the scores of one row
+ * and their errors.
  */
 #ifndef FXA_CLI_CHECK_BOUND_H
 #define FXA_CLI_CHECK_BOUND_H
@@ -32,8 +32,8 @@ double bound_dot(const bound_work *w, const double *x, const double *y, int64_t 
 int bound_row_scores(cli *c, bound_work *w, int64_t b, int64_t h, int64_t q);
 /* Returns the error bound of exp(s' - m) of key k. */
 double bound_exp(const bound_work *w, int64_t k, double m);
-/* Returns the error, or, if it is infinite, the error under the assumption that the engine decides as the reference
- * does. */
+/* Returns `error` if it is finite. Else returns the error under the assumption that the engine takes the same decisions
+ * as the reference. */
 double bound_nominal(const bound_work *w, double error, double value);
 int bound_terms(cli *c, bound_work *w, const fxa_program *program, const cli_binding *bind, double e_score,
                 double e_dscore);

@@ -7,7 +7,7 @@
 #include <float.h>
 #include <math.h>
 
-/* Row of a backward pass. */
+/* State of the bounds for one row of a backward pass. */
 typedef struct bound_back {
     int64_t row, kv; /* contiguous index of (b, h, q), and of the first key of its head */
     double lse, dlse, delta, e_delta;
@@ -42,8 +42,8 @@ static void bound_values(bound_work *w, bool unsure) {
     }
 }
 
-/* Computes |dS| of pair k and its error, for a dS' of that size. A user's backward need not be linear in dscore, so it
- * is evaluated at both size and value. */
+/* Computes |dS| of pair k and its error, for a dS' with magnitude `size`. A user's backward need not be linear in
+ * dscore, so it is evaluated at both size and value. */
 static int bound_through_program(cli *c, bound_work *w, const bound_back *r, int64_t k, double size, double value,
                                  double error, double *ds, double *e_ds) {
     const cli_job *job = w->s->wide;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Compares gradients with finite differences of L = sum(dO * O) + sum(dLSE * LSE), in f64 on the reference engine, at
- * random elements of Q, K, V, every float tensor and every float param. Differences are summed element by element, so
- * that little cancels. Elements that changed contribute their error bound, others the half ulp that could hide a
- * change.
+ * random elements of Q, K, V, every float tensor and every float param. The differences of O and LSE are summed element
+ * by element, so that little cancels. To the error, an element that changed contributes its error bound, and an
+ * unchanged element half an ulp, which could hide a change.
  */
 #include "check_bound.h"
 
@@ -26,8 +26,8 @@ typedef struct diff_state {
     bound_work work; /* scratch of the search for jumps */
 } diff_state;
 
-/* Returns the error of a gradient element, under the assumption that rounding decides jumps as in the reference, which
- * runs here; the differences reveal it if not. */
+/* Returns the error of a gradient element, under the assumption that rounding decides jumps as in the reference. The
+ * reference itself runs here, and if the assumption is wrong, the differences show it. */
 static double diff_error(const diff_state *d, size_t array, int64_t index) {
     return bound_allowed(&d->bound, array, index, (bound_products){0});
 }
@@ -50,8 +50,9 @@ static void diff_difference(const diff_state *d, double *const from[2], double *
         }
 }
 
-/* Finds out whether an error of the score makes a pair jump that does not jump without it. Rounding whose outcome does
- * not depend on the score (as in the bucket of a distance) has the same outcome in all runs here. */
+/* Sets *jump if the pair may jump because its score has an error of `error`, but does not jump without that error.
+ * Rounding that does not depend on the score (as in the bucket of a distance) has the same outcome in all runs of the
+ * check. */
 static int diff_pair_jumps(cli *c, bound_work *w, double error, bool *jump) {
     bool open[2];
     for (int moved = 0; moved < 2; moved++) {
@@ -63,7 +64,7 @@ static int diff_pair_jumps(cli *c, bound_work *w, double error, bool *jump) {
     return CLI_OK;
 }
 
-/* Finds out whether a pair of row (b, h, q) may jump while *d->x moves by h. Scores move with Q and K as their product
+/* Sets *jump if a pair of row (b, h, q) may jump while *d->x moves by h. Scores move with Q and K as their product
  * does; a tensor or param is assumed to affect a pair no less than a score that moves by the same proportion. */
 static int diff_row_jumps(cli *c, diff_state *d, int64_t row, double h, bool *jump) {
     bound_work *w = &d->work;
@@ -124,16 +125,16 @@ static int diff_compare(cli *c, const check_state *s, diff_state *d, double *x, 
         rc = fd_compare(c, diff_step, d, DIFF_STEP * fmax(1, fabs(*d->x)), claimed, diff_error(d, d->array, d->index),
                         d->bound.size[d->array][d->index], r);
     }
-    /* Too large for rounding, and smaller than the claim: steps that cross many small jumps look like another
-     * derivative. */
+    /* The difference is too large for rounding, and smaller than the claim. It may come from steps that cross many
+     * small jumps, which look like another derivative. */
     bool gross = r->verdict == FD_DIFFERS && r->error > DIFF_GROSS * fabs(claimed) && r->error < fabs(claimed) / 2;
     if (r->verdict != FD_AGREES && !gross && bound_is_unsure(&d->bound, d->array, d->index))
-        r->verdict = FD_ROUNDING; /* its error bound does not hold then */
+        r->verdict = FD_ROUNDING; /* the error bound does not hold in this case */
     return rc;
 }
 
-/* Returns a random element. Every second one is among those with a nonzero gradient, if there are any: of a sparsely
- * read table few elements have one, and the others show only that nothing reads them. */
+/* Returns a random element. Every second element has a nonzero gradient, if the array has any: few elements of a
+ * sparsely read table have a nonzero gradient, and checking the others shows only that no pair reads them. */
 static int64_t diff_draw(check_state *s, const trial_array *gradient, int64_t sample) {
     const double *claimed = gradient->data;
     uint64_t bits = random_bits(&s->random);

@@ -61,7 +61,7 @@ int check_prepare(cli *c, check_state *s) {
     const char *text = program_text(c, s->run_program);
     if (!text) return cli_exit_code(c->error.status);
     s->has_with_grad = engine_find_with_grad(text);
-    s->wide->qkv = false; /* --grads is what the engine is asked for: derivatives are all checked */
+    s->wide->qkv = false; /* --grads limits the engine only: derivatives are all checked */
     if (fxa_program_derivative(s->run_program, &s->derivative, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     cli_own_program(c, s->derivative);
     engine_round_inputs(s);
@@ -83,7 +83,8 @@ static double engine_ratio(fxa_dtype dtype, double got, double want, double tole
     return fmin(1, fabs(got - want) / tolerance);
 }
 
-/* Returns the largest accepted distance of `got` from `want` on its side, tolerance plus the rounding to storage. */
+/* Returns the largest accepted distance of `got` from `want`, on the side of `got`: the tolerance plus the rounding to
+ * storage. */
 static double engine_tolerance(fxa_dtype dtype, double got, double want, double tolerance) {
     double side =
         got < want ? want - engine_round(dtype, want - tolerance) : engine_round(dtype, want + tolerance) - want;
@@ -166,9 +167,9 @@ static double engine_amax(const check_state *s, int which) {
     return most;
 }
 
-/* Reads from a plan's description whether its engine multiplies in 16 bits, and rounds sums over heads that share keys.
- * f16 values below 2^-14 round to multiples of 2^-24: an error of 2^-25 for each pair in random directions (4 standard
- * deviations are allowed), times the largest factor. */
+/* Returns the additional errors of an array. Reads from the plan's description whether its engine multiplies in 16 bits
+ * and whether it rounds sums over heads that share keys. f16 values below 2^-14 round to multiples of 2^-24: an error
+ * of 2^-25 for each pair in random directions (4 standard deviations are allowed), times the largest factor. */
 static bound_products engine_products(const check_state *s, const fxa_plan *plan, size_t array) {
     static const int by[] = {[BOUND_O] = DATA_V, [BOUND_DQ] = DATA_K, [BOUND_DK] = DATA_Q, [BOUND_DV] = DATA_DO};
     const fxa_problem *p = &s->wide->problem;
@@ -200,7 +201,7 @@ static int engine_against_ref(cli *c, check_state *s, trial *t) {
 
 static int engine_repeat(cli *c, check_state *s, trial *t) {
     void *copies[TRIAL_MAX_ARRAYS];
-    int rc = trial_run(c, t, FXA_FORWARD); /* backward then reads the engine's own O and LSE, both times */
+    int rc = trial_run(c, t, FXA_FORWARD); /* both backward runs then read the engine's own O and LSE */
     if (rc == CLI_OK) rc = trial_run(c, t, FXA_BACKWARD);
     for (size_t i = 0; i < t->n_arrays; i++) {
         size_t bytes = (size_t)t->arrays[i].count * fxa_dtype_size(t->arrays[i].dtype);

@@ -53,8 +53,7 @@ static void pairs_draw(check_state *s, double *in) {
     in[FXA_INPUT_DSCORE] = random_real(r, 0.5, 1.5);
 }
 
-/* Finds out whether the program may jump while its score moves by h, by evaluating it with h as the error of the
- * score. */
+/* Sets *jump if the program may jump while its score moves by h. Evaluates it with h as the error of the score. */
 static int pairs_find_jump(cli *c, const pairs_point *p, double h, bool *jump) {
     const double error[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = h};
     const cli_binding *b = &p->s->wide->bind;

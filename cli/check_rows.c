@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks the results of the reference: if every row is NaN or attends to nothing, all other comparisons are empty.
+ * Checks the results of the reference: if every row is NaN or attends to nothing, all other comparisons show nothing.
  */
 #include "check_bound.h"
 

@@ -38,7 +38,7 @@ typedef struct bench_result {
     int32_t tile_q, tile_k; /* tiles that the engine skips; 0 = none */
     fxa_tile_counts tiles;  /* counts of batch entry 0, head 0 */
     double dense_gflops;    /* rate without the program; 0 = not measured */
-    double dense_estimate;  /* expected seconds of that pass if it was too long to measure; 0 = there is no program */
+    double dense_estimate;  /* expected seconds of that pass if not measured; 0 = there is no program */
 } bench_result;
 
 static int bench_order(const void *a, const void *b) {
@@ -86,8 +86,9 @@ static double bench_gflops(const fxa_problem *p, fxa_pass pass, uint64_t pairs, 
     return seconds > 0 ? 1e-9 * (double)pairs * 2 * (pass ? 3 * d + 2 * dv : d + dv) / seconds : 0;
 }
 
-/* Estimates the time of a pass from the peak rate, before any data is made: announces a long wait and refuses a
- * hopeless one. A mask that was not counted may leave less work. */
+/* Estimates the time of a pass from the peak rate, before any data is made: warns about a long run and fails for one of
+ * more than BENCH_HOPELESS seconds. If the pairs of the mask were not counted, the estimate covers all pairs, and the
+ * function only warns. */
 static int bench_expect(cli *c, const fxa_problem *p, bench_result *r) {
     if (p->device != FXA_HOST) return CLI_OK;
     r->flops_before = peak_flops(r->threads);

@@ -103,7 +103,8 @@ static void check_report(cli *c, const check_state *s) {
     check_report_end(c, s);
 }
 
-/* Returns the points per derivative: fewer for long passes, since each takes CHECK_RUNS evaluations of every pair. */
+/* Returns the points per derivative: fewer for long passes, since each point takes CHECK_RUNS evaluations of every
+ * pair. */
 static int64_t check_default_samples(const cli_job *job) {
     const fxa_problem *p = &job->problem;
     double pass = (double)p->b * (double)p->hq * (double)p->sq * (double)p->sk *

@@ -52,8 +52,9 @@ static const char *explain_index_text(const char *text, const char *name, int ax
     return text;
 }
 
-/* Chooses sizes for tensors without any: the extent of the coordinate if an index is b, h, q or k; otherwise
- * 64 + sq + sk, at most 8192, which covers differences of coordinates. The report lists them. */
+/* Chooses sizes for tensors whose sizes are not given. An axis indexed by b, h, q or k gets the extent of that
+ * coordinate; another axis gets 64 + sq + sk, at most 8192, which covers differences of coordinates. The report lists
+ * them. */
 static int explain_assume_sizes(cli *c, cli_job *job) {
     const int64_t extents[] = {job->problem.b, job->problem.hq, job->problem.sq, job->problem.sk};
     static const char axes[] = "bhqk";
@@ -116,7 +117,8 @@ static int explain_own_tiles(cli *c, const cli_job *job, const explanation *e, c
     return CLI_OK;
 }
 
-/* Tiles that were not classified may remain, and mixed ones may be empty if values are missing. */
+/* The share is "at least" the number if some tiles were not classified, "at most" if values are missing, because mixed
+ * tiles may then be empty, and "not known" if both hold. */
 explain_share explain_share_of(const explanation *e, int pass, size_t engine) {
     const fxa_tile_counts *t = &e->tiles_of[pass][engine];
     bool open = t->mixed > 0 && !e->has_values;

@@ -23,7 +23,7 @@ typedef struct engine_here {
     const char *reason; /* why it is unavailable; "" = it is available */
 } engine_here;
 
-/* Gets the engine's reason for refusing p. */
+/* Sets *out to the engine's reason for refusing p. */
 static int engines_reason(cli *c, size_t index, const fxa_problem *p, const char **out) {
     fxa_error err;
     size_t count = index + 1;

@@ -172,12 +172,13 @@ static int plan_save(cli *c, const char *path) {
 
 #define PLAN_MAX_LIST ((size_t)1 << 20)
 
-/* numbers of shapes: all; without an engine; not written to the folder */
+/* Numbers of shapes: all shapes, shapes that no engine supports, and shapes whose code was not written to the
+ * folder. */
 typedef struct plan_tally {
     int64_t plans, refused, unwritten;
 } plan_tally;
 
-/* Prints finished lines at once: they took their time, and a wrong line later does not undo them. */
+/* Prints the lines of finished shapes at once: compiling takes long, and a later error does not undo them. */
 static void plan_precompile_print(cli *c) {
     if (c->json || !c->out.size) return;
     fwrite(c->out.data, 1, c->out.size, stdout); /* a failure is noticed again at the end of the command */

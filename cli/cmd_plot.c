@@ -64,7 +64,8 @@ static const char *plot_cells_sampling(cli *c, const plot *p) {
     return p->exact ? size : cli_format(c, "%s, %" PRId64 " of them drawn at random", size, p->samples);
 }
 
-/* If 3 or more of n random pairs have a result in 19 of 20 draws, its share is at least 6.3 / n. */
+/* If the share of a result is at least 6.3 / n, then 3 or more of n random pairs have it with probability 19/20. With
+ * fewer than 3 such pairs, only "under 6.3 / n" is known. */
 const char *plot_share_text(cli *c, const plot *p, plot_fate fate) {
     bool exact = p->exact || (p->mask_exact && fate == PLOT_MASKED);
     double share = p->share[fate], n = (double)p->looked_at, seen = share * n, least = fmin(6.3 / n, 1);
@@ -100,9 +101,9 @@ static const char *plot_text_by_q(cli *c, const char *text, int64_t shift) {
     return made;
 }
 
-/* Sets *out to the problem with `program`, the one that runs. If that reads q_row, which it does only where rows are
- * shifted, q - shift takes its place: shards, which this file uses for tiles, would count q_row from 0 in the middle of
- * the rows. */
+/* Sets *out to the job's problem with `program`, the program that runs. If the program reads q_row (only where rows are
+ * shifted), q_row is replaced by q - shift: each tile is classified as a shard of the problem, and a shard would count
+ * q_row from 0 at its first row. */
 static int plot_tile_problem(cli *c, const cli_job *job, const fxa_program *program, fxa_problem *out) {
     fxa_properties properties;
     fxa_program *by_q;

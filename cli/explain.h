@@ -45,8 +45,8 @@ typedef struct explanation {
     fxa_support *support[2];      /* by fxa_pass, one per engine */
     fxa_tile_counts *tiles_of[2]; /* by fxa_pass and engine: counts of the engine's own tiles; all 0 = none */
     size_t n_support[2];
-    /* backward without gradients of params and tensors; NULL = the problem has none, or no engine refuses because of
-     * them */
+    /* [engine] support of backward without gradients of params and tensors; NULL = the problem has no such gradients,
+     * or no engine refuses because of them */
     fxa_support *qkv;
     const char *tape[2];        /* by fxa_pass: dump of the plan; NULL = there is no plan */
     const char *tape_engine[2]; /* by fxa_pass: "cpu (avx512, 2 threads)", or the reason why there is no plan */

@@ -24,8 +24,9 @@ static int layout_cost(const char *line, size_t at) {
     return -1;
 }
 
-/* Returns how many of the n bytes of a line to print before a break, at most `room`: at the lowest cost and bracket
- * depth, not in the first third if possible, else after the last opening bracket; n = no break is possible. */
+/* Returns how many of the n bytes of a line to print before a break, at most `room`. Chooses the break with the lowest
+ * cost and bracket depth, if possible not in the first third of the line, else the one after the last opening bracket.
+ * Returns n if no break is possible. */
 static size_t layout_piece(const char *line, size_t n, size_t room) {
     size_t best = 0, bracket = 0;
     int depth = 0, least = 0;

@@ -26,7 +26,7 @@ typedef struct fd_search {
     int rows;
     double value, error, noise; /* extrapolated value; its error; the part of that error that is rounding */
     double gap;                 /* distance between the differences on both sides */
-    /* levels since the gap last failed to shrink, counting those where it exceeds rounding */
+    /* number of levels since the gap last failed to shrink; only levels whose gap exceeds rounding count */
     int calm;
 } fd_search;
 
@@ -87,8 +87,8 @@ static void fd_refute(fd_doubt *d, double slope, double error) {
     if (error < d->sharpest) d->slope = slope, d->sharpest = error;
 }
 
-/* Returns the verdict on a claim that no level agrees with. Different derivatives at large and at small steps mean
- * jumps in between. */
+/* Returns the verdict on a claim that no level agrees with. If large and small steps give different derivatives, there
+ * are jumps between them. */
 static fd_verdict fd_judge(const fd_search *s, const fd_doubt *d) {
     if (s->calm < FD_CALM || d->drifts) return FD_KINK;
     return d->refuted >= 2 && d->quiet <= 2 ? FD_DIFFERS : FD_UNKNOWN;

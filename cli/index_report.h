@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Indices that leave their captured tensors, as reported by run, check and explain.
+ * Reports of indices that leave their captured tensors, for run, check and explain.
  */
 #ifndef FXA_CLI_INDEX_REPORT_H
 #define FXA_CLI_INDEX_REPORT_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values that the command line leaves open: params, data and sizes of tensors, sizes of the problem. Every command that
- * makes some up reports all of them, as text and as JSON.
+ * Values that the command line does not give: params, data and sizes of tensors, sizes of the problem. Every command
+ * that makes such values up reports all of them, as text and as JSON.
  */
 #include "invented_values.h"
 

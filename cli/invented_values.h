@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values that the command line leaves open: those that a command makes up, and defaults of the program. Both are
+ * Values that the command line does not give: a command makes them up or takes the program's defaults. Both kinds are
  * reported.
  */
 #ifndef FXA_CLI_INVENTED_VALUES_H

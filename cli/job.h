@@ -118,7 +118,7 @@ typedef struct cli_job {
     cli_binding bind, bprop_bind;
     cli_shape shape;
     fxa_capture grad_captures[FXA_MAX_TENSORS]; /* captures of job_backward */
-    bool qkv;                                   /* --grads qkv: no gradients of params and tensors */
+    bool qkv;                                   /* true = --grads qkv: no gradients of params and tensors */
     invented_value invented[INVENTED_MAX];
     size_t n_invented;
     fxa_problem problem; /* points into this struct */
@@ -128,7 +128,7 @@ typedef struct cli_job {
 int job_make_program(cli *c, cli_job **out);
 /* Makes a job with the shape and dtype of the command line too. small: default shape of `check`. */
 int job_make(cli *c, bool small, cli_job **out);
-/* --layout, as fxa_layout; left as it is where nothing is said. */
+/* Sets *layout to the fxa_layout of --layout; leaves it unchanged without that option. Returns an exit code. */
 int job_read_layout(cli *c, int *layout);
 /* Sets the sizes of the job's problem, with defaults for missing ones. */
 void job_set_shape(cli_job *job, const cli_shape *shape, bool small);

@@ -117,7 +117,7 @@ static int opts_read_one(cli *c, int argc, char **argv, int *at) {
 int cli_parse(cli *c, int argc, char **argv) {
     bool options = true;
     c->command = CMD_HELP;
-    for (int i = 1; i < argc; i++) /* found first, so that later mistakes are reported as JSON too */
+    for (int i = 1; i < argc; i++) /* --json is searched first, so that all mistakes are reported as JSON */
         if (strcmp(argv[i], "--json") == 0) c->json = true;
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return CLI_OK;
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)

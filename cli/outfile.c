@@ -72,7 +72,7 @@ void cli_outputs_guard(void) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     for (int i = 0; i < 3; i++) {
         struct sigaction action;
-        /* keep the effect of nohup */
+        /* a signal that is ignored, as under nohup, stays ignored */
         if (sigaction(numbers[i], NULL, &action) != 0 || action.sa_handler == SIG_IGN) continue;
         memset(&action, 0, sizeof action);
         action.sa_handler = outfile_on_signal;

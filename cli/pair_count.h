@@ -13,7 +13,7 @@
 int pair_count_all(cli *c, const cli_job *job, const fxa_program *program, uint64_t *count, bool *exact);
 /* Counts the attended pairs of one batch entry and head in the same way. */
 int pair_count_one(cli *c, const cli_job *job, int64_t b, int64_t h, uint64_t *count, bool *exact);
-/* Returns false if no score of the program selects -inf, so that the counts are those of the mask alone. */
+/* Returns true if the program may select -inf as a score. If false, the counts are those of the mask alone. */
 bool pair_may_select(cli *c, const fxa_program *program);
 
 #endif

@@ -22,7 +22,8 @@ typedef struct plan_file {
 /* Returns false if the bytes are not a plan or have another format. Texts are owned by c. */
 bool plan_file_read(cli *c, const void *bytes, size_t size, plan_file *out);
 
-/* Add flags, programs and operands of p, as members of the open object or as lines. program, bprop: texts, or NULL. */
+/* Add flags, programs and operands of p: plan_show_json as members of the open object, plan_show_text as lines.
+ * program, bprop: their texts, or NULL. */
 void plan_show_json(json *j, const fxa_problem *p, const char *program, const char *bprop);
 void plan_show_text(cli *c, const fxa_problem *p, const char *program, const char *bprop);
 /* Reports the contents of a plan that cannot be loaded here for the reason `why`, without the workspace, which only the

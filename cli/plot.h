@@ -59,7 +59,7 @@ typedef struct plot {
     bool changes_score;     /* the program changes the score of some pair */
     double lo, hi;          /* range of the new scores of evaluated, attended pairs; lo > hi = none */
     plot_curve curve[PLOT_CURVES];
-    int curves;         /* number of curves; 0 = the new score does not depend on the raw score in an interesting way */
+    int curves;         /* number of curves; 0 = no curve, or only straight lines of slope 1 */
     bool curve_by_pair; /* curves differ between pairs */
     double reach, curve_lo, curve_hi;
     const char *sampled; /* "each cell shows ...", or "" */

@@ -11,7 +11,7 @@
 #define CURVE_REACH 6.0
 #define CURVE_WALK 1024
 
-/* Returns the range of raw scores: three times a soft cap, so that its bend is visible. */
+/* Returns the range of raw scores: three times a soft cap, so that its saturation is visible. */
 static double curve_reach(const cli_job *job, const fxa_properties *properties) {
     double cap = properties->softcap_param >= 0 ? job->bind.params[properties->softcap_param] : properties->softcap;
     bool capped = properties->flags & FXA_PROPERTY_SOFTCAP && isfinite(cap) && cap != 0;

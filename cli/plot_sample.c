@@ -83,7 +83,7 @@ static int plot_sum_up(cli *c, plot_sampler *s) {
     for (int f = 0; f < PLOT_FATES; f++) p->share[f] = (double)s->all[f] / (double)total;
     p->mask_exact = p->exact;
     if (p->exact) return CLI_OK;
-    if (pair_may_select(c, s->program)) return CLI_OK; /* the count would include scores of -inf */
+    if (pair_may_select(c, s->program)) return CLI_OK; /* the count of masked pairs would include scores of -inf */
     int rc = pair_count_one(c, s->job, p->b, p->h, &attended, &p->mask_exact);
     if (rc != CLI_OK || !p->mask_exact) return rc;
     double open = (double)attended / ((double)p->q.size * (double)p->k.size), seen = 1 - p->share[PLOT_MASKED];

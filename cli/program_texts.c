@@ -98,7 +98,7 @@ int texts_collect(cli *c, fxa_program_kind kind, cli_texts *out) {
     return score ? texts_add_masks(c, out) : CLI_OK;
 }
 
-/* Adds to an error about an undeclared name that an option would declare it. */
+/* Adds to an error about an undeclared name the option that would declare it. */
 static void texts_add_option(const cli *c, fxa_error *err) {
     static const char *const kinds[][3] = {{"declare it, for example: tensor ", "--tensor ", "=FILE"},
                                            {"declare it, for example: param ", "--param ", "=VALUE"}};

@@ -63,7 +63,7 @@ const char *problem_on_text(cli *c, const fxa_problem *p) {
 
 fxa_problem problem_on_host(const fxa_problem *p) {
     fxa_problem host = *p;
-    if (p->device != FXA_HOST) host.engine = NULL; /* it is the name of an engine of the device */
+    if (p->device != FXA_HOST) host.engine = NULL; /* problem.engine names an engine of the device */
     host.device = FXA_HOST;
     host.ordinal = 0;
     host.alignment = 0;

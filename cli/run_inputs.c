@@ -84,7 +84,7 @@ static int run_same(cli *c, const run_state *r, const npy *a, const npy *b, int 
                     y, what, a->path, x);
 }
 
-/* Fails for K without heads: 0 would mean as many as Q has. */
+/* Fails for a K without heads, because hkv = 0 would mean as many heads as Q has. */
 static int run_require_heads(cli *c, const run_state *r) {
     if (run_size(r, &r->k, AXIS_HEAD) || !run_size(r, &r->q, AXIS_HEAD)) return CLI_OK;
     return cli_fail(c, CLI_BAD_INPUT, "%.200s holds %s, which is 0 heads, and %.200s %s: that of Q must be 0 too",

@@ -141,7 +141,7 @@ static int run_add_dparam(cli *c, run_state *r, const char *text) {
     if (!path) return cli_fail(c, CLI_BAD_INPUT, "--dparam %.100s: NAME=FILE is expected", text);
     const char *name = cli_format(c, "%.*s", (int)(path - text), text);
     int32_t at = fxa_program_param_find(r->job->program, name);
-    bool given = at >= 0; /* otherwise the text would not run */
+    bool given = at >= 0; /* params of the program have values: run fails earlier otherwise */
     for (size_t i = 0; i < r->job->values.n_params; i++)
         given = given || strcmp(r->job->values.params[i].name, name) == 0;
     if (!given) return cli_fail(c, CLI_BAD_INPUT, "--dparam %.63s: there is no --param of that name", name);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A problem with random data, ready to run forward and backward: `check` compares trials, `bench` times them. Arrays
- * are contiguous [B,H,S,D]. Random data is drawn once in f64 (trial_data) and rounded to the dtype of each trial.
+ * A problem with random data, ready to run forward and backward: `check` compares trials, `bench` times them. All
+ * arrays are contiguous [B,H,S,D]. Random data is drawn once in f64 (trial_data), and each trial rounds it to its
+ * dtype.
  */
 #ifndef FXA_CLI_TRIAL_H
 #define FXA_CLI_TRIAL_H

@@ -34,7 +34,7 @@ static void warn_count(warn_kind *k, bool is, int64_t index, double x) {
     k->n++;
 }
 
-/* -inf is a common mask, and no surprise. */
+/* Counts an element under each kind of warning that it causes. -inf causes none, because masks commonly use it. */
 static void warn_count_element(warn_kinds *k, const fxa_view *v, bool f64, int64_t index, double x) {
     bool low = isfinite(x) && x <= WARN_LOW;
     if (!dtype_is_float(v->dtype)) {
