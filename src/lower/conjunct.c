@@ -74,7 +74,7 @@ static bool conjunct_side(const conjunct_work *w, int32_t node, int32_t times, c
     return true;
 }
 
-/* Writes y - x - minus to *out. Returns false if both x and y have a bound. */
+/* Writes the sum y - x - minus to *out. Returns false if both x and y have a node `bound`: a sum holds one only. */
 static bool conjunct_difference(const conjunct_sum *x, const conjunct_sum *y, int64_t minus, conjunct_sum *out) {
     if (x->bound >= 0 && y->bound >= 0) return false;
     *out = y->bound >= 0 ? *y : *x;
@@ -257,7 +257,7 @@ static bool conjunct_split(const fxa__node *n, uint8_t sense, uint8_t *marks) {
     return true;
 }
 
-/* Collects the parts of node `mask`. marks[mask + 1] must be zero. Returns false if memory ran out. */
+/* Collects the parts of node `mask`. marks[] must have mask + 1 elements, all zero. Returns false if memory ran out. */
 static bool conjunct_find(fxa__host *host, const conjunct_work *w, int32_t mask, uint8_t *marks, fxa__conjuncts *out) {
     marks[mask] = CONJUNCT_TRUE;
     for (int32_t i = mask; i >= 0; i--)

@@ -20,7 +20,8 @@ typedef struct fxa__depend {
     uint64_t tensors; /* bit i: reads an element of tensor i */
 } fxa__depend;
 
-/* Fills out[n_nodes]. forms: from fxa__lower_affine; NULL: `diagonal` is false everywhere. */
+/* Fills out[n_nodes] with the sets of every node. forms: filled by fxa__lower_affine; if NULL, `diagonal` is always
+ * false. */
 void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depend *out);
 
 /* How often a value changes, from never to once per pair. Lengths and the number of heads belong to a batch entry.

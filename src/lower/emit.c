@@ -210,7 +210,7 @@ static bool emit_small_power(const fxa__emit *e, const fxa__node *n, fxa__writer
     return true;
 }
 
-/* Returns the int expression of n; divisions of a nonnegative dividend have a shorter one. */
+/* Returns the int expression of n's operation. // and % of a dividend that is never negative have a shorter one. */
 static const char *emit_ints(const fxa__emit *e, const fxa__node *n) {
     if (n->op == FXA_OP_FLOORDIV && e->nonnegative[n->arg[0]]) return "fxa__plusdiv32(a, b)";
     if (n->op == FXA_OP_MOD && e->nonnegative[n->arg[0]]) return "fxa__plusmod32(a, b)";
@@ -351,7 +351,7 @@ void fxa__lower_emit_require(fxa__emit *e, int32_t node, uint8_t bits) {
     emit_propagate(e);
 }
 
-/* Marks what the outputs of `kinds` depend on. */
+/* Marks the nodes that outputs of `kinds` depend on as used. */
 static void emit_mark(fxa__emit *e, uint32_t kinds) {
     for (int32_t i = 0; i < e->p->n_outputs; i++) {
         const fxa__output *out = &e->p->outputs[i];

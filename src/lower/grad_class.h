@@ -32,8 +32,8 @@ typedef struct fxa__grad { /* sets of inputs: bit i is fxa_input i */
     uint32_t separators;
 } fxa__grad;
 
-/* Classifies output number `output` of a DERIVATIVE program, a DPARAM or DLOAD. sets: from fxa__lower_depend, with
- * forms. */
+/* Classifies output number `output` of a DERIVATIVE program, a DPARAM or DLOAD. sets: filled by fxa__lower_depend with
+ * `forms` not NULL. */
 fxa__grad fxa__lower_grad(const fxa_program *d, int32_t output, const fxa__depend *sets);
 const char *fxa__lower_grad_name(fxa__grad_kind kind); /* "one", "head", ... */
 

@@ -63,7 +63,7 @@ static void interval_end(const fxa__linear *f, bool largest, fxa__writer *w) {
     }
 }
 
-/* Writes the interval of a form in 64 bits. */
+/* Writes the interval of a form over a tile, computed in 64 bits. */
 static void interval_ends(const fxa__linear *f, fxa__writer *w) {
     fxa__write_format(w, "fxa__interval_make(");
     interval_end(f, false, w);
@@ -288,7 +288,7 @@ static void interval_mark(fxa__interval_text *v) {
     }
 }
 
-/* Fills v->order. */
+/* Fills v->order with the bits of every node. */
 static void interval_order(fxa__interval_text *v) {
     const fxa_program *p = v->emit.p;
     for (int32_t i = 0; i < p->n_nodes; i++) {

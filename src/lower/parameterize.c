@@ -39,7 +39,8 @@ static bool param_can_replace(const param_work *w, int32_t node) {
     return n->op == FXA_OP_CONST && n->type == FXA_FLOAT && !w->kept[node];
 }
 
-/* Fills w->kept. kept: nodes that the caller keeps, or NULL. */
+/* Sets w->kept[i] for simple constants, exponents of pow and the nodes whose byte in kept[n_nodes] is 1 (NULL =
+ * none). */
 static void param_keep(param_work *w, const uint8_t *kept) {
     if (kept) memcpy(w->kept, kept, (size_t)w->p->n_nodes);
     for (int32_t i = 0; i < w->p->n_nodes; i++) {
@@ -51,7 +52,7 @@ static void param_keep(param_work *w, const uint8_t *kept) {
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------ */
 
-/* Returns `hash` extended by x. */
+/* Returns `hash` combined with x. */
 static uint64_t param_mix(uint64_t hash, uint64_t x) {
     hash = (hash ^ x) * UINT64_C(0x9E3779B97F4A7C15);
     return hash ^ hash >> 32;
@@ -59,7 +60,7 @@ static uint64_t param_mix(uint64_t hash, uint64_t x) {
 
 static bool param_is_commutative(const fxa__node *n) { return fxa__op_info_get(n->op)->flags & FXA__OP_COMM; }
 
-/* Fills w->shape. */
+/* Fills w->shape with the shape hash of every node. */
 static void param_shapes(param_work *w) {
     for (int32_t i = 0; i < w->p->n_nodes; i++) {
         const fxa__node *n = &w->p->nodes[i];
@@ -101,7 +102,7 @@ static void param_walk(param_work *w, int32_t from) {
     }
 }
 
-/* Fills w->number from all outputs. */
+/* Fills w->number by a walk from every output. */
 static void param_number(param_work *w) {
     for (int32_t i = 0; i < w->p->n_nodes; i++) w->number[i] = -1;
     for (int32_t i = 0; i < w->p->n_outputs; i++) {

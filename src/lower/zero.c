@@ -42,7 +42,7 @@ void fxa__lower_zero(const fxa_program *p, bool *zero) {
 /* Effect of the sign of a zero operand on a node: none, only on the sign of a zero result, or on the value. */
 typedef enum zero_sign_use { ZERO_IGNORED, ZERO_PASSED_ON, ZERO_OBSERVED } zero_sign_use;
 
-/* Returns the effect of the sign of operand k, if that is 0, on node n. */
+/* Returns the effect that the sign of operand k has on node n when the operand is 0 or -0. */
 static zero_sign_use zero_sign_use_of(const fxa__node *n, int k) {
     switch (n->op) {
     case FXA_OP_EQ:

@@ -154,7 +154,7 @@ static void canon_number(canon *c, fxa_value x) {
     }
 }
 
-/* Fills c->number for all outputs. Returns false if memory ran out. */
+/* Fills c->number: numbers the nodes that outputs depend on. Returns false if memory ran out. */
 static bool canon_numbers(canon *c) {
     fxa_builder *b = c->b;
     c->number = fxa__alloc_array(b->host, b->n_nodes, sizeof *c->number);

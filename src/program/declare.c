@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Params and tensors of a builder: valid names, lookup by name, and the indices of loads. They are stored in order of
- * declaration here and sorted by name when the program is finished.
+ * Params and tensors of a builder: valid names, lookup by name, and the indices of loads. Params and tensors are stored
+ * in order of declaration, and sorted by name when the program is finished.
  */
 #include "build.h"
 
@@ -60,7 +60,8 @@ int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tenso
     return slot;
 }
 
-/* Appends a declaration to the tensors or the params. Returns its slot; -1 and b failed if there are too many. */
+/* Appends a declaration to the tensors or the params. Returns its slot. If there are too many, fails b and returns
+ * -1. */
 static int32_t declare_add(fxa_builder *b, bool tensor, const fxa__decl *decl) {
     fxa__decl **list = tensor ? &b->tensors : &b->params;
     size_t *n = tensor ? &b->n_tensors : &b->n_params, max = tensor ? FXA_MAX_TENSORS : FXA_MAX_PARAMS;

@@ -68,7 +68,7 @@ static double error_divide(double a, double b, double y, double e_a, double e_b)
 
 /* Returns the error of y = a ** b caused by the errors of a and b. */
 static double error_power(double a, double b, double y, double e_a, double e_b) {
-    if (e_b == 0 && b > 0 && b < INFINITY && fabs(a) <= 2 * e_a) /* a base that may be 0, or of either sign */
+    if (e_b == 0 && b > 0 && b < INFINITY && fabs(a) <= 2 * e_a) /* the base may be 0 or have either sign */
         return b == floor(b) || a >= e_a ? pow(fabs(a) + e_a, b) + fabs(y) : INFINITY;
     if (a == 0 || b == 0 || fabs(a) == INFINITY || fabs(b) == INFINITY) return e_a == 0 && e_b == 0 ? 0 : INFINITY;
     if (fabs(a) <= 2 * e_a || (a < 0 && e_b != 0)) return INFINITY;

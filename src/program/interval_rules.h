@@ -241,7 +241,8 @@ FXA__RULE_FN fxa__real fxa__real_rising(fxa__real a, double lo, double hi) {
 FXA__RULE_FN fxa__real fxa__real_positive(fxa__real a, double lo, double hi) {
     return a.lo >= 0x1p-100 && a.hi <= FXA__RULE_HUGE ? fxa__real_rising(a, lo, hi) : fxa__real_any();
 }
-/* Bounds of floor, ceil, round and trunc, which are monotone and exact; widened beyond 2^24. */
+/* Bounds of floor, ceil, round and trunc, whose values at the ends of a are lo and hi. They are monotone and exact, so
+ * the bounds are widened only beyond 2^24. */
 FXA__RULE_FN fxa__real fxa__real_integral(fxa__real a, double lo, double hi) {
     return fxa__real_result(lo, hi, a.nan, true);
 }

@@ -29,7 +29,7 @@ typedef struct fxa__linear {
     uint32_t nonaffine; /* bits above; 0 = no non-affine part */
 } fxa__linear;
 
-/* Largest coordinate and length that analysis assumes unless given bounds; the smallest is 0. */
+/* Largest coordinate and length that analysis assumes if no bounds are given; the smallest is 0. */
 #define FXA__MAX_COORDINATE ((1 << 30) - 1)
 fxa_tile_bounds fxa__box_default(void); /* returns the box of all these coordinates and lengths */
 

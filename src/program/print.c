@@ -57,7 +57,7 @@ static bool print_is_leaf(const print_state *s, int32_t n) {
     return true;
 }
 
-/* Counts uses. A cast never gets a let; its uses count as uses of its operand. */
+/* Counts the uses of every node. A cast never gets a let; its uses count as uses of its operand. */
 static void print_count_uses(print_state *s) {
     const fxa_program *p = s->p;
     for (int32_t i = 0; i < p->n_outputs; i++) {
@@ -69,7 +69,7 @@ static void print_count_uses(print_state *s) {
             s->mark[p->nodes[n].arg[i]].uses += print_is_cast(s, n) ? s->mark[n].uses : 1;
 }
 
-/* Fills s->mark. */
+/* Fills s->mark for every node: its uses, let, depth and whether it reads the score. */
 static void print_mark_nodes(print_state *s) {
     int32_t lets = 0;
     print_count_uses(s);
@@ -339,8 +339,8 @@ static void print_output(print_state *s, const fxa__output *o) {
     print_text(s, "\n");
 }
 
-/* Prints the outputs so that none reads a reassigned name: score before mask unless the mask reads the input score;
- * dscore after the gradients; in a FUSED program score last. */
+/* Prints the outputs in an order in which none reads a name that was assigned before: score is before mask, but after
+ * it if the mask reads the input score; dscore is after the gradients; in a FUSED program score is last. */
 static void print_outputs(print_state *s) {
     const fxa_program *p = s->p;
     int32_t dscore = p->kind == FXA__PROGRAM_FUSED ? 2 : -1;

@@ -99,7 +99,7 @@ fxa_status fxa_program_save(const fxa_program *program, void *out, size_t capaci
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
-/* State of the reader. Declarations have the builder's slots, in the order of the bytes. */
+/* State of the reader. params and tensors are in the order of the bytes, which is the order of the builder's slots. */
 typedef struct pbytes_in {
     fxa__reader *r;
     fxa__host *host;

@@ -109,7 +109,7 @@ typedef struct properties_row {
     int64_t load_coef;
 } properties_row;
 
-/* Converts a form of range analysis. Returns false if it has terms other than inputs and one load. */
+/* Converts a form of range analysis to *out. Returns false if the form has terms other than inputs and one load. */
 static bool properties_read_row(const fxa__range *r, const fxa__affine *form, properties_row *out) {
     *out = (properties_row){.load = -1};
     for (int i = 0; i < form->n; i++) {

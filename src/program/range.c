@@ -47,7 +47,7 @@ static void range_use_small(fxa__range *r, fxa__range_small *small) {
     r->max_bounds = FXA__SMALL_BOUNDS;
 }
 
-/* Places all arrays in one allocation and fills r->at. Returns false if memory ran out. */
+/* Makes one allocation for all arrays of r and fills r->at with the node numbers. Returns false if memory ran out. */
 static bool range_use_memory(fxa__range *r, int32_t node, int32_t n_known) {
     size_t atoms = (size_t)fxa__min_i64(n_known, RANGE_MAX_ATOMS), n = (size_t)n_known;
     size_t at = ((size_t)node + 4) / 4 * 4 * sizeof *r->at, known = n * sizeof *r->known;

@@ -80,7 +80,8 @@ typedef struct fxa__atom {
     bool dense;
 } fxa__atom;
 
-/* A primitive form, to which bounds refer: its constant is 0, its coefs have no common factor and the first is > 0. */
+/* A primitive form: its constant is 0, its coefs have no common factor and its first coef is > 0. Bounds refer to
+ * rows. */
 typedef struct fxa__row {
     fxa__affine form;
     fxa__set set;
@@ -179,15 +180,15 @@ uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f); /* retu
 /* Writes the primitive form of f (see fxa__row) to *out. Returns factor, possibly negative, such that
  * f = factor * out + constant of f; 0 if f is constant. */
 int64_t fxa__affine_primitive(const fxa__affine *f, fxa__affine *out);
-/* Finds or adds an atom; *out is the form that consists of it. */
+/* Sets *out to the form 1 * atom of the atom equal to *a, which is added if it is new. */
 bool fxa__affine_atom(fxa__range *r, const fxa__atom *a, fxa__affine *out);
-/* Returns the first load node of the same tensor and with equal indices as load `node`; `node` itself if there is none
- * before it. */
+/* Returns the first load node that reads the same tensor at equal indices as load `node`; `node` itself if no earlier
+ * load does. */
 int32_t fxa__affine_load(const fxa__range *r, int32_t node);
 bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out); /* f // d, d > 0 */
 bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out); /* f % d, d > 0 */
 bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out); /* abs(f); f must have a value > 0 */
-/* Merges a form with quotients and remainders of it: q - q % 8 becomes 8 * (q // 8). */
+/* Shortens a form by rewriting remainders as quotients or the reverse: q - q % 8 becomes 8 * (q // 8). */
 void fxa__affine_tidy(fxa__range *r, fxa__affine *f);
 /* Returns the row of a primitive form, which is added if it is new; -1 if there are too many. */
 int32_t fxa__affine_row(fxa__range *r, const fxa__affine *f);

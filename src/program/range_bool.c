@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bool nodes: comparisons become bounds on rows, and logical operations combine lists of bounds (see range.h). A
- * comparison of two forms is a bound on their difference. If that is a single quotient, remainder or absolute value,
- * the bound is converted to one on the form inside, so that it can be intersected with bounds of other comparisons.
+ * Range analysis of bool nodes: comparisons become bounds on rows, and logical operations combine lists of bounds (see
+ * range.h). A comparison of two forms is a bound on their difference. If that is a single quotient, remainder or
+ * absolute value, the bound is converted to one on the form inside, so that it can be intersected with bounds of other
+ * comparisons.
  */
 #include "range.h"
 

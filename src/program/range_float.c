@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Float nodes: an interval that contains the value of every engine, by the rules of interval_rules.h. A load has the
- * interval of its elements if they can be read and are few (range_load.c). Other loads, the score and functions without
- * a rule are unbounded and may be NaN.
+ * Range analysis of float nodes: an interval that contains the value of every engine, by the rules of interval_rules.h.
+ * A load has the interval of its elements if they can be read and are few (range_load.c). Other loads, the score and
+ * functions without a rule are unbounded and may be NaN.
  */
 #include "range.h"
 

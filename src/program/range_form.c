@@ -151,7 +151,7 @@ bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set,
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
-/* Returns `hash` extended by x. */
+/* Returns `hash` combined with x. */
 static uint32_t form_mix(uint32_t hash, int64_t x) {
     uint64_t y = (hash ^ (uint64_t)x) * UINT64_C(0x9E3779B97F4A7C15);
     return (uint32_t)(y >> 32);

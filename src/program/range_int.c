@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Int nodes. Sums, differences and products with a constant keep an affine form modulo 2^32 even if they may wrap, so
- * terms can still cancel later. A form is exact if all its values are in one interval of 2^32 numbers. All other
- * operations require the exact value, so an operand that may wrap becomes an atom of its own.
+ * Range analysis of int nodes. Sums, differences and products with a constant keep an affine form modulo 2^32 even if
+ * they may wrap, so terms can still cancel later. A form is exact if all its values are in one interval of 2^32
+ * numbers. All other operations require the exact value, so an operand that may wrap becomes an atom of its own.
  */
 #include "range.h"
 
@@ -75,7 +75,7 @@ static bool int_from_exact(fxa__range *r, const fxa__affine *f, const fxa__set *
     return true;
 }
 
-/* Sets *out to an int of which only a set is known. The node becomes an atom, so that it still cancels with itself. */
+/* Sets *out to an int of which only a set is known. The node becomes an atom, so that equal terms of it cancel. */
 static void int_from_set(fxa__range *r, int32_t node, const fxa__set *set, uint32_t support, bool dense,
                          fxa__int *out) {
     fxa__atom a = {.kind = FXA__ATOM_NODE, .id = node, .set = *set, .support = support, .dense = dense};
@@ -130,8 +130,8 @@ static bool int_linear(fxa__range *r, int32_t x, int64_t a, int32_t y, int64_t b
     return true;
 }
 
-/* Sets *out to x // d or x % d. A power of two divides 2^32, so the remainder by it needs no exact form. Returns false
- * if there is no form. */
+/* Sets *out to the analysis result of x // d or, if `mod`, of x % d. A power of two divides 2^32, so the remainder by a
+ * power of two needs no exact form. Returns false if there is no form. */
 static bool int_divide(fxa__range *r, int32_t x, int64_t d, bool mod, fxa__int *out) {
     fxa__affine f;
     if (d == 0) {
@@ -168,7 +168,7 @@ static bool int_and(fxa__range *r, int32_t x, int64_t mask, fxa__int *out) {
     return true;
 }
 
-/* Returns which of two nodes min or max always is; -1 if it is not always the same. */
+/* Returns the node, x or y, that min or max (op) of both always equals; -1 if neither is proven. */
 static int32_t int_pick(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
     fxa__affine a, b, difference;
     fxa__set set;
@@ -196,7 +196,8 @@ static bool int_abs(fxa__range *r, int32_t x, fxa__int *out) {
     return int_from_exact(r, &f, &bound, out);
 }
 
-/* Sets *out from the forms of the operands, the precise way. Returns false if there is no form for the operation. */
+/* Sets *out from the affine forms of the operands, which is more precise than from intervals. Returns false if there is
+ * no form for the operation. */
 static bool int_by_form(fxa__range *r, const fxa__node *node, fxa__int *out) {
     int32_t x = node->arg[0], y = node->arg[1];
     const fxa__int *a = &fxa__range_of(r, x)->i, *b = node->n_args > 1 ? &fxa__range_of(r, y)->i : a;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads: bounds on the elements that a load may read. Sources, from the most precise:
+ * Range analysis of loads: a superset of the elements that a load may read. Sources of the bounds, the most precise
+ * first:
  *   - a nondecreasing tensor of rank 1 (document ids, offsets): its first and last element in reach
  *   - elements that may be read: every element in reach, if they are at most LOAD_FEW (block tables, trees)
  *   - the range that the caller has declared, and the range of the dtype
@@ -16,7 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Returns the values of an int or bool dtype. */
+/* Returns the set of all values of an int or bool dtype, saturated to 32 bits. */
 static fxa__set load_dtype_set(uint32_t dtype) {
     switch (dtype) {
     case FXA_I16: return fxa__set_of(INT16_MIN, INT16_MAX);
@@ -66,7 +67,7 @@ typedef struct load_walk {
 /* Maximum number of elements read for one load, enough for the keys of a tile; it bounds the time of an analysis. */
 enum { LOAD_FEW = 1024 };
 
-/* Starts a walk and subtracts its elements from r->work. Returns false if they are too many. */
+/* Starts a walk and subtracts its number of elements from r->work. Returns false if there are too many. */
 static bool load_walk_begin(fxa__range *r, const fxa__node *node, const fxa_view *view, load_walk *w) {
     int64_t count = 1;
     *w = (load_walk){.view = view, .more = true};
@@ -131,7 +132,7 @@ static int64_t load_repeats(const fxa_view *view, int64_t at, int64_t n) {
     return i;
 }
 
-/* Sets *out to the elements that a load can reach. Returns false if they are too many. */
+/* Sets *out to the elements that a load can reach. Returns false if there are too many. */
 static bool load_elements(fxa__range *r, const fxa__node *node, const fxa_view *view, fxa__set *out) {
     load_walk w;
     int32_t before = 0;
@@ -190,7 +191,7 @@ fxa__set fxa__range_load(fxa__range *r, int32_t at) {
 
 /* ---- 64-bit elements of i64 -------------------------------------------------------------------------------------- */
 
-/* Adds an element. */
+/* Adds the element x to w. */
 static void load_wide_add(fxa__wide *w, int64_t x) {
     bool first = w->n == 0;
     for (int i = 0; i < w->n; i++)
@@ -203,7 +204,7 @@ static void load_wide_add(fxa__wide *w, int64_t x) {
         w->n = -1;
 }
 
-/* Adds elements first..last of a nondecreasing tensor; nothing if first > last. */
+/* Adds elements first..last of a nondecreasing tensor to w; nothing if first > last. */
 static void load_wide_sorted(const fxa_view *view, int64_t first, int64_t last, fxa__wide *w) {
     if (first > last) return;
     int64_t lo = fxa__load_i64(view->data, first * view->stride[0]);
@@ -213,7 +214,7 @@ static void load_wide_sorted(const fxa_view *view, int64_t first, int64_t last, 
     if (lo != hi) w->n = -1;
 }
 
-/* Adds all elements that a load can reach. Returns false if they are too many. */
+/* Adds all elements that a load can reach to *out. Returns false if there are too many. */
 static bool load_wide_elements(fxa__range *r, const fxa__node *node, const fxa_view *view, fxa__wide *out) {
     load_walk w;
     if (!load_walk_begin(r, node, view, &w)) return false;

@@ -41,7 +41,8 @@ static bool row_solve(int64_t a, fxa__interval x, int64_t b, fxa__interval y, in
 /* Returns true if coef is small enough for row_solve; atoms have at most 32 bits. */
 static bool row_small(int64_t coef) { return -((int64_t)1 << 31) < coef && coef < (int64_t)1 << 31; }
 
-/* Decides a form of two terms with independent dense atoms; true also if there are too many values to try. */
+/* Returns true if a form of two terms with independent dense atoms takes a value in the set; true also if there are too
+ * many values to try. */
 static bool row_two_terms(fxa__range *r, const fxa__affine *f, const fxa__set *set) {
     const fxa__atom *x = &r->atoms[f->atom[0]], *y = &r->atoms[f->atom[1]];
     FXA__ASSERT(f->coef[0] > 0);
@@ -76,7 +77,7 @@ static int64_t row_atom_at(const fxa__atom *a, int64_t x, const int64_t *atoms) 
     }
 }
 
-/* Returns true if the coordinate determines all atoms of a form. */
+/* Returns true if determined[] is true for all atoms of a form: one coordinate determines its value. */
 static bool row_form_determined(const fxa__affine *f, const bool *determined) {
     for (int i = 0; i < f->n; i++)
         if (!determined[f->atom[i]]) return false;
@@ -84,7 +85,7 @@ static bool row_form_determined(const fxa__affine *f, const bool *determined) {
 }
 
 /* Returns true if the row takes a value in the set for some value of `input`, the only coordinate it depends on; tries
- * all values. True also if these are more than ROW_MAX_WALK or do not determine the row. */
+ * all values. Returns true also if there are more than ROW_MAX_WALK values or if `input` does not determine the row. */
 static bool row_walk(fxa__range *r, const fxa__row *row, int32_t input, const fxa__set *set) {
     int64_t atoms[ROW_MAX_ATOMS] = {0}, from = r->box->lo[input], to = r->box->hi[input];
     bool determined[ROW_MAX_ATOMS] = {false};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Small sets of integers as ascending intervals: the values of atoms and forms, and the sets of bounds. If a result has
- * too many intervals, the narrowest gap is filled: a result may be a superset, never a subset, which is sound for both
- * uses.
+ * too many intervals, the narrowest gap is filled: a result may be a superset, never a subset, which is sound for
+ * values and for bounds.
  */
 #include "range.h"
 
