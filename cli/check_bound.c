@@ -18,7 +18,7 @@
 #include <string.h>
 
 #define BOUND_UNITS 16
-#define BOUND_SAFETY 2 /* factor on propagated errors, which are of first order */
+#define BOUND_SAFETY 2 /* safety factor on propagated errors, whose bounds are of first order only */
 #define BOUND_SIGMAS 7 /* standard deviations of rounding to 16 bits */
 /* unit roundoffs allowed for elements without a bound; a larger difference there is not a failure */
 #define BOUND_NOMINAL 64

@@ -49,7 +49,7 @@ void check_reach(check_state *s, const trial *t) {
         for (int64_t i = 0; i < t->arrays[a].count; i++)
             if (element_get(t->arrays[a].dtype, t->arrays[a].data, i) != 0) return;
     for (int64_t i = 0; i < t->arrays[BOUND_LSE].count; i++) rows += isfinite(s->lse[i]);
-    if (rows == 0) return; /* reported by check_rows */
+    if (rows == 0) return; /* no row attends to a key, which check_rows reports */
     fxa_program_properties(s->run_program, &properties);
     if (properties.score_depends >> FXA_INPUT_SCORE & 1)
         why = "the derivative of the new score by the score is 0: dQ and dK are 0 everywhere";

@@ -134,7 +134,7 @@ static int explain_engines(cli *c, cli_job *job, explanation *e) {
     for (int pass = 0; pass < 2; pass++) {
         fxa_problem p = job_planned(job, (fxa_pass)pass);
         size_t count = 0;
-        p.engine = NULL; /* queries every engine */
+        p.engine = NULL; /* NULL = query every engine */
         if (fxa_support_query(c->ctx, &p, NULL, &count, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
         e->support[pass] = cli_alloc_array(c, (int64_t)count, sizeof(fxa_support));
         if (fxa_support_query(c->ctx, &p, e->support[pass], &count, &err) != FXA_OK)
@@ -170,8 +170,8 @@ static int explain_qkv(cli *c, cli_job *job, explanation *e) {
     return CLI_OK;
 }
 
-/* Replaces the line of tiles in a plan's dump, which counts b 0, h 0 without values, by the counts of the engines
- * section. */
+/* Returns a plan's dump in which the line of tile counts is replaced. The plan counts tiles of batch entry 0 and head 0
+ * without values; the new line has the counts of the report's section engines. */
 static char *explain_tape_tiles(cli *c, const cli_job *job, const explanation *e, int pass, const char *engine,
                                 char *text) {
     static const char begin[] = "tiles of b 0, h 0";

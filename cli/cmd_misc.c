@@ -33,7 +33,8 @@ static int engines_reason(cli *c, size_t index, const fxa_problem *p, const char
     return CLI_OK;
 }
 
-/* Tries an engine on each device; naming it on another device than its own is an error. */
+/* Fills *out for an engine. Tries each device, since a plan on a device that is not the engine's own fails with
+ * E_ARGUMENT. */
 static int engines_query(cli *c, size_t index, engine_here *out) {
     *out = (engine_here){.name = fxa_engine_name(index), .device = "", .detail = "", .reason = ""};
     for (int i = 0; fxa_device_name((fxa_device)i); i++) {

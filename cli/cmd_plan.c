@@ -201,7 +201,7 @@ static int plan_precompile_one(cli *c, json *j, cli_job *job, const char *name, 
     fxa_plan_destroy(plan);
     if (status != FXA_OK && status != FXA_E_UNSUPPORTED) return cli_fail_library(c, &err, name);
     tally->plans++, tally->refused += status != FXA_OK;
-    if (after.disk_hits > before.disk_hits) /* an engine of higher priority may have missed before */
+    if (after.disk_hits > before.disk_hits) /* checked first: a preferred engine may have missed before */
         what = "was there";
     else if (after.disk_writes > before.disk_writes)
         what = "compiled and written";

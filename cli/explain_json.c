@@ -94,7 +94,8 @@ void tile_counts_json(json *j, int64_t tile_q, int64_t tile_k, const fxa_tile_co
     json_uint(j, "unknown", t->unknown);
 }
 
-/* Writes the counts of the engine's own tiles; null if it skips none or there is nothing to count. */
+/* Writes the counts of the engine's own tiles; writes null if the engine skips no tiles or there is nothing to
+ * count. */
 static void explain_json_own(json *j, const explanation *e, int pass, size_t engine) {
     const fxa_support *s = &e->support[pass][engine];
     explain_share share = explain_share_of(e, pass, engine);

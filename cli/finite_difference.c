@@ -18,7 +18,7 @@
 #define FD_SAFETY 8   /* factor on the tableau's error estimate */
 #define FD_SHARP 1e-6 /* relative error up to which an estimate is used */
 #define FD_CALM 4     /* consecutive levels in which the sides must converge for a point to count as smooth */
-/* factor from the rounding of the finest difference to that of the extrapolated value: weights of up to 2, two sides */
+/* rounding error of the extrapolated value relative to that of the finest difference: weights of up to 2, two sides */
 #define FD_NOISE 4
 
 typedef struct fd_search {
@@ -73,9 +73,9 @@ static bool fd_add_level(fd_search *s, const fd_step *step) {
 
 /* Levels that contradict a claim. */
 typedef struct fd_doubt {
-    int refuted, quiet;     /* number of such levels, and of levels since the last of them */
-    double slope, sharpest; /* derivative of the one with the smallest error, and that error */
-    bool drifts;            /* two such levels differ by more than their errors */
+    int refuted, quiet;     /* number of levels that contradict the claim, and of levels after the last such level */
+    double slope, sharpest; /* derivative at the contradicting level with the smallest error; that error */
+    bool drifts;            /* two contradicting levels differ by more than their errors */
 } fd_doubt;
 
 static const fd_doubt fd_no_doubt = {.sharpest = INFINITY};
@@ -114,7 +114,7 @@ int fd_compare(cli *c, fd_fn f, void *user, double h, double claimed, double cla
         }
         if (!fd_add_level(&s, &step)) continue;
         finite = true;
-        /* finer steps have more rounding error than there is to measure */
+        /* at finer steps the rounding error exceeds the difference to be measured */
         if (doubt.refuted && s.noise + claimed_error >= out->error) break;
         doubt.quiet++;
         bool still = step.rise_up == 0 && step.rise_down == 0;

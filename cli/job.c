@@ -98,7 +98,7 @@ void job_set_shape(cli_job *job, const cli_shape *shape, bool small) {
     p->d_v = v[SHAPE_DV] > 0 ? v[SHAPE_DV] : FXA_D_V_ZERO;
     if (p->flags & FXA_PAGED) p->n_pages = (int64_t)((uint64_t)p->b * (uint64_t)((p->sk - 1) / p->page_size + 1));
     if (!(p->flags & FXA_VARLEN)) return;
-    /* a product that overflows fails because of its factors */
+    /* if a product overflows, the library refuses its factors */
     p->total_q = (int64_t)((uint64_t)p->b * (uint64_t)p->sq);
     p->total_k = (int64_t)((uint64_t)p->b * (uint64_t)p->sk);
 }

@@ -91,7 +91,8 @@ static const message_flag message_flags[] = {
     {"FXA_BOUNDS_CHECK", OPT_BOUNDS_CHECK, NULL},
 };
 
-/* Returns the row of a flag, `length` bytes long, whose option was given; NULL if there is none. */
+/* Returns the row for the flag with this name of `length` bytes whose option is on the command line; NULL if there is
+ * none. */
 static const message_flag *message_find_flag(const cli *c, const char *flag, size_t length) {
     for (size_t i = 0; i < sizeof message_flags / sizeof *message_flags; i++) {
         const message_flag *row = &message_flags[i];

@@ -23,9 +23,9 @@ typedef struct npy {
 
 int npy_read(cli *c, const char *path, npy *out);
 /* Reinterprets unsigned elements as a float dtype that .npy lacks: uint16 as bf16, uint8 as e4m3 or e5m2. Fails if the
- * file has others; does nothing for other dtypes. Returns an exit code. */
+ * elements have another type; does nothing for other values of dtype. Returns an exit code. */
 int npy_as_stored(cli *c, npy *a, fxa_dtype dtype);
-/* Returns the .npy type that stores such a dtype, "uint16"; NULL for others. */
+/* Returns the .npy type that stores bf16, e4m3 or e5m2, "uint16"; NULL for other dtypes. */
 const char *npy_stored_as(fxa_dtype dtype);
 /* Converts an int array of any width to int32, contiguous in C order, owned by c. option: for messages. Returns an exit
  * code. */

@@ -130,7 +130,7 @@ static uint16_t number_to_half(double value) {
     double a = fabs(value);
     int exponent;
     if (isnan(value)) return 0x7E00;
-    if (a == 0) return sign; /* frexp returns exponent 0, as for 0.5 */
+    if (a == 0) return sign; /* for 0, frexp returns the same exponent as for 0.5 */
     if (a >= 65520) return (uint16_t)(sign | 0x7C00);
     frexp(a, &exponent);
     if (exponent < -13) exponent = -13; /* subnormals have the spacing of the smallest normal */
@@ -166,7 +166,7 @@ static uint8_t number_to_byte(double value, int fraction, int bias, int last) {
     double a = fabs(value);
     int exponent;
     if (isnan(value)) return 0x7F;
-    if (a == 0) return sign; /* frexp returns exponent 0, as for 0.5 */
+    if (a == 0) return sign; /* for 0, frexp returns the same exponent as for 0.5 */
     if (a >= 65536) return (uint8_t)(sign | last);
     frexp(a, &exponent);
     if (exponent < 2 - bias) exponent = 2 - bias; /* subnormals have the spacing of the smallest normal */

@@ -50,8 +50,8 @@ static void plan_skip(plan_cursor *r, uint64_t bytes) {
     if (!r->short_of) r->at += (size_t)bytes;
 }
 
-/* Skips the params or tensors of a program: a name, and `behind` bytes after it. Returns their number. ranks: those of
- * tensors. */
+/* Skips the params or tensors of a program, each of which is a name and `behind` bytes after it. Returns their number.
+ * ranks: receives the ranks of tensors; NULL for params. */
 static uint64_t plan_declarations(plan_cursor *r, uint64_t behind, uint8_t ranks[FXA_MAX_TENSORS]) {
     uint64_t n = plan_number(r, 4);
     for (uint64_t i = 0; i < n && !r->short_of; i++) {

@@ -74,8 +74,8 @@ static int plot_fill_cell(cli *c, plot_sampler *s, const int64_t *lo, const int6
     return rc;
 }
 
-/* Computes the shares of the picture: counted, or estimated from the cells; the masked share may be counted in either
- * case. */
+/* Computes the shares of the picture. They are counted if all pairs were evaluated, else estimated from the cells;
+ * pair_count_one may count the masked share in either case. */
 static int plot_sum_up(cli *c, plot_sampler *s) {
     plot *p = s->p;
     uint64_t total = 0, attended;

@@ -294,7 +294,7 @@ static double svg_curves(cli *c, cli_buf *out, const plot *p, double x, double s
     return y + 20;
 }
 
-/* Adds everything below the title to its own text. Returns the height of the page. */
+/* Adds everything below the title to `out`. Returns the height of the page. */
 static double svg_body(cli *c, cli_buf *out, const plot *p, double w, double h) {
     char tiles[96];
     double second = SVG_LEFT + w + SVG_GAP, below = SVG_TOP + h + 32, bottom, other;

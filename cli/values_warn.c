@@ -15,7 +15,7 @@
 /* Elements of a tensor that cause the same warning. */
 typedef struct warn_kind {
     int64_t n, first;
-    double value; /* of the first */
+    double value; /* value of the first such element */
 } warn_kind;
 
 typedef struct warn_kinds {

@@ -46,8 +46,8 @@ typedef enum fxa_program_kind {
     X(H, 2, "h")           /* query head */                                                                            \
     X(Q, 3, "q")           /* logical query position */                                                                \
     X(K, 4, "k")           /* logical key position */                                                                  \
-    X(Q_LEN, 5, "q_len")   /* queries of the batch entry */                                                            \
-    X(K_LEN, 6, "k_len")   /* keys of the batch entry */                                                               \
+    X(Q_LEN, 5, "q_len")   /* number of queries of the batch entry */                                                  \
+    X(K_LEN, 6, "k_len")   /* number of keys of the batch entry */                                                     \
     X(DSCORE, 7, "dscore") /* float: gradient by the new score; BPROP and DERIVATIVE only */                           \
     X(HEADS, 8, "heads")   /* number of query heads */                                                                 \
     X(Q_ROW, 9, "q_row")   /* stored query index */                                                                    \
@@ -379,8 +379,8 @@ typedef struct fxa_bounded_result {
     int32_t slot;   /* DPARAM: number of the param; DTENSOR: number of the tensor; else 0 */
     int64_t offset; /* DTENSOR: offset of the element from the view's data, in elements; -1 = outside, adds nothing */
     double value;   /* result in f64 */
-    double error;   /* bound of the absolute error; INFINITY = rounding decides the result, as of nearly equal floats
-                       that are compared, or an overflow */
+    double error;   /* bound of the absolute error; INFINITY = rounding decides the result: nearly equal floats
+                       are compared, or the result may overflow */
 } fxa_bounded_result;
 
 /* Evaluates a program like fxa_program_eval and bounds the error of each result when an engine computes it in

@@ -27,7 +27,7 @@
 #endif
 
 typedef struct fxa__carver {
-    char *base;        /* block of memory; NULL = sizes only */
+    char *base;        /* block of memory; NULL = only sizes are computed */
     const char *after; /* with asserts: memory after a run, whose zones are verified; NULL = none */
     size_t used;
     bool failed; /* a size exceeded size_t; `used` is then meaningless */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared libraries by dlopen; see dl.h. A library that lacks a function is closed before the next name is tried.
+ * Opens shared libraries with dlopen; see dl.h. A library that lacks a function is closed before the next name is
+ * tried.
  */
 #define _GNU_SOURCE /* for dladdr, RTLD_NOLOAD */
 #include "dl.h"

@@ -27,7 +27,7 @@ static inline bool fxa__mul_size(size_t a, size_t b, size_t *out) { return !__bu
 static inline int64_t fxa__min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t fxa__max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Round up x / by, and x to a multiple of `to`. by and to are positive, x is not negative. */
+/* Return x / by rounded up, and x rounded up to a multiple of `to`. `by` and `to` are positive, x is not negative. */
 static inline int64_t fxa__div_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
 static inline int64_t fxa__round_up(int64_t x, int64_t to) { return fxa__div_up(x, to) * to; }
 
@@ -40,8 +40,8 @@ static inline int32_t fxa__sat32(int64_t x) {
     return x < INT32_MIN ? INT32_MIN : x > INT32_MAX ? INT32_MAX : (int32_t)x;
 }
 
-/* Program ints: division rounds down and gives 0 for a divisor of 0; shift counts are modulo 32; INT_MIN // -1
- * wraps. */
+/* Operations on ints of score programs: division rounds down and gives 0 for a divisor of 0; INT_MIN // -1 wraps; shift
+ * counts are modulo 32. */
 static inline int32_t fxa__floordiv32(int32_t a, int32_t b) {
     if (b == 0) return 0;
     int64_t q = (int64_t)a / b;
@@ -65,7 +65,7 @@ static inline int32_t fxa__toint(double x) {
     return x <= -2147483648.0 ? INT32_MIN : x >= 2147483647.0 ? INT32_MAX : (int32_t)x;
 }
 
-/* Operations on program floats in f64. */
+/* Operations on floats of score programs, in f64. */
 static inline double fxa__fmin(double a, double b) { return a != a || b != b ? NAN : b < a ? b : a; }
 static inline double fxa__fmax(double a, double b) { return a != a || b != b ? NAN : b > a ? b : a; }
 static inline double fxa__fclamp(double x, double lo, double hi) { return fxa__fmin(fxa__fmax(x, lo), hi); }

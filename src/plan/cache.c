@@ -47,8 +47,8 @@ static void cache_free_chain(fxa__cache *cache, cache_entry *entry) {
     }
 }
 
-/* Adds an entry without references to the garbage chain. Called under the lock, like all functions up to cache_build.
- * */
+/* Adds an entry without references to the garbage chain. Called under the lock, like all functions up to
+ * cache_build. */
 static void cache_entry_collect(cache_entry *entry, cache_entry **garbage) {
     if (entry->in_table || entry->users > 0) return;
     entry->next_free = *garbage;

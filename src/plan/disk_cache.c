@@ -100,8 +100,8 @@ static bool disk_read_equal(fxa__reader *r, const char *text) {
     return !r->failed && strcmp(found, text) == 0;
 }
 
-/* Sets *section to the engine's section of a file. Returns false if the file is damaged or does not belong to its key.
- * */
+/* Sets *section to the engine's section of a file. Returns false if the file is damaged or does not belong to its
+ * key. */
 static bool disk_open_entry(const fxa__instance *instance, const uint8_t key[16], const uint8_t *data, size_t size,
                             fxa__reader *section) {
     uint8_t sum[DISK_SUM];

@@ -55,7 +55,7 @@ static fxa_status merge_copy_from_device(const fxa__instance *at, merge_tensor *
                                          stream, err);
 }
 
-/* Merges axes that form one contiguous piece together, by setting their sizes to 1. Returns the number of elements of
+/* Finds the axes that together form one contiguous piece and sets their sizes to 1. Returns the number of elements of
  * the piece. */
 static int64_t merge_fold_axes(fxa__region *r) {
     int64_t whole = 1;

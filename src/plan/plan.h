@@ -66,7 +66,7 @@ uint64_t fxa__cache_evictions(fxa__cache *cache);
 fxa__code *fxa__cache_peek(fxa__cache *cache, const uint8_t key[16]);
 /* Sets the limits and evicts code until they hold. */
 void fxa__cache_set_limits(fxa__cache *cache, uint64_t max_plans, uint64_t max_bytes);
-/* Removes all finished code; does not count as evictions. */
+/* Removes all finished code. The removals do not count as evictions. */
 void fxa__cache_drop(fxa__cache *cache);
 /* Fills the fields of *out that the plan cache counts: hits, misses, builds, evictions, plans, bytes, and both
  * limits. */
@@ -134,8 +134,8 @@ void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t vers
 fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem *p, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err);
 
-/* With asserts: checks the red zones of a workspace after a run (base/carve.h). `workspace` is the workspace, or a copy
- * in host memory at a multiple of 256; the workspace was filled with poison before the run. */
+/* In builds with asserts: checks the red zones of a workspace after a run (base/carve.h). `workspace` is the workspace,
+ * or a copy in host memory at a multiple of 256; the workspace was filled with poison before the run. */
 void fxa__plan_zones(const fxa_plan *plan, const void *workspace);
 
 /* Makes the plan of p on an engine, through the plan cache. Returns E_UNSUPPORTED with the reason if the engine refuses

@@ -35,8 +35,8 @@ static fxa_status run_retain_in_graph(const fxa_plan *plan, const fxa__bound_arg
     return status;
 }
 
-/* With asserts, on the host: fills the workspace with poison before a run; run_check_zones checks its red zones
- * afterwards. For a workspace on a device, stage.c does both. */
+/* In builds with asserts, on the host: fills the workspace with poison before a run; run_check_zones checks its red
+ * zones afterwards. For a workspace on a device, stage.c does both. */
 static void run_poison(const fxa_plan *plan, const fxa__bound_args *bound) {
     (void)plan, (void)bound;
 #if FXA_ASSERT

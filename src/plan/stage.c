@@ -21,8 +21,8 @@
 typedef struct stage_range {
     int64_t first, end; /* host addresses */
     bool written;
-    /* Device address of `first`, equal to it modulo STAGE_ALIGN, so that alignment guarantees hold on the device too.
-     * */
+    /* Device address of `first`, equal to it modulo STAGE_ALIGN, so that alignment guarantees hold on the device
+     * too. */
     char *device;
     void *memory; /* the allocation that contains `device` */
     char *result; /* buffer in host memory for the results of a written range; else NULL */
@@ -118,7 +118,8 @@ static void stage_arguments(stage *s, const fxa__run_region_list *list) {
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-/* With asserts, as in run.c: fills the workspace with poison before a run, checks its red zones after it. */
+/* In builds with asserts: before a run (`after` false) fills the workspace with poison, after a run checks its red
+ * zones, as run.c does for host memory. */
 static fxa_status stage_zones(stage *s, bool after, fxa_error *err) {
     fxa_status status = FXA_OK;
     (void)s, (void)after, (void)err;

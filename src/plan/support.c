@@ -113,8 +113,8 @@ static fxa_status support_apply_limits(const fxa__problem *p, fxa_support *out) 
     return FXA_OK;
 }
 
-/* Puts code that the engine compiled for the query into the plan cache, where the plan finds it. Failure is harmless.
- * */
+/* Puts code that the engine compiled for the query into the plan cache, where the plan finds it. Failure is
+ * harmless. */
 static void support_cache_code(fxa_context *ctx, fxa__instance *instance, const uint8_t key[16],
                                fxa__query_result *answer) {
     fxa__code *code = NULL;

@@ -99,8 +99,8 @@ static fxa_status args_check_scale(const fxa_problem *p, fxa_slot slot, fxa_erro
     return args_fail_unused(slot, "use", operand, "of 8 bits", err);
 }
 
-/* Returns true if the problem reads any array besides operands. Most problems do not, and then unset slots are skipped.
- * */
+/* Returns true if the problem reads any array besides operands. Most problems do not, and then unset slots are
+ * skipped. */
 static bool args_reads_tables(const fxa_problem *p) {
     const uint32_t flags = FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_Q_START | FXA_SCALARS_IN_MEMORY | FXA_SCALED;
     const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};

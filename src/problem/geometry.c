@@ -28,8 +28,8 @@ bool fxa__rows_are_aligned(const fxa_problem *p) {
     return (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
 }
 
-/* Sets the range of the length that the program reads. A sequence without rows has no coordinates, so q_len is at least
- * one. */
+/* Sets the range of q_len, or of k_len if is_key, that the program reads over all runs. No program runs for a sequence
+ * without rows, so q_len is at least 1. */
 static void seen_range(const fxa_problem *p, bool is_key, int64_t *lo, int64_t *hi) {
     int64_t fixed = is_key ? p->global_k_len : p->global_q_len, most = is_key ? p->sk : p->sq;
     bool ragged = p->flags & (FXA_PADDING | FXA_VARLEN);

@@ -39,8 +39,8 @@ bool fxa__rows_are_aligned(const fxa_problem *p);
  * its number of features. */
 const fxa_operand *fxa__row_operand(const fxa_problem *p, fxa_slot slot, int64_t *d);
 
-/* Returns the offset in elements of feature 0 of (b, head, position) in operand t. The position is local to sequence b.
- * */
+/* Returns the offset in elements of feature 0 of (b, head, position) in operand t. The position is local to sequence
+ * b. */
 int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_operand *t, bool is_key,
                         const fxa__bound_args *bound, int64_t b, int64_t h, int64_t s);
 

@@ -222,8 +222,8 @@ static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, co
     return true;
 }
 
-/* Returns true if all loads are in bounds in the box, or the mask excludes it. Returns false if the budget ends first.
- * */
+/* Returns true if all loads are in bounds in the box, or the mask excludes it. Returns false if the budget ends
+ * first. */
 static bool index_box_is_inside(index_work *w, const index_box *x) {
     fxa_tile_bounds box = index_coords(w, x);
     if (!w->mask_loads &&

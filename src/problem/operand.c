@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Table of the operands of a problem: field, slot, shape, and the passes and flags that read or write each one. The
- * validator, the argument check and the byte format iterate over it. Also slot names.
+ * validator, the argument check and the byte format iterate over it. This file also has the names of slots.
  */
 #include "scales.h"
 

@@ -61,8 +61,8 @@ static fxa_status problem_drop_row_inputs(fxa__problem *p, fxa_error *err) {
                                                err);
 }
 
-/* Composes the programs that engines lower. Built-in masks must not add params or tensors, whose slots are the user's.
- * */
+/* Composes the programs that engines lower. Built-in masks must not add params or tensors, whose slots are the
+ * user's. */
 static fxa_status problem_compose(fxa__problem *p, fxa_error *err) {
     const fxa_problem *in = &p->in;
     FXA_TRY(

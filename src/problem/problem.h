@@ -41,8 +41,8 @@ fxa__problem *fxa__problem_retain(fxa__problem *p);
 /* Drops a reference; the last one frees p. p may be NULL. */
 void fxa__problem_release(fxa__problem *p);
 
-/* Parts of a problem that an engine may take from the run instead of compiling them in. The key of its code omits them.
- * */
+/* Parts of a problem that an engine may take from the run instead of compiling them in. The key of its code omits
+ * them. */
 enum {
     /* b, sq, sk, total_q, total_k, n_pages, strides and capture sizes, map bases, global_q_len, global_k_len,
      * global_heads, and the flag BOUNDS_CHECK */

@@ -139,7 +139,7 @@ void fxa__problem_write(const fxa__problem *problem, uint32_t parts, fxa__writer
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
-typedef struct read_problem { /* too large for the stack */
+typedef struct read_problem { /* allocated, because it is too large for the stack */
     fxa_problem p;
     fxa_capture captures[FXA_MAX_TENSORS], bprop_captures[FXA_MAX_TENSORS];
 } read_problem;

@@ -101,7 +101,7 @@ static fxa_status regions_check_pair(const fxa__run_region_list *list, size_t i,
                      b.name, fxa__overlap_note(overlap));
 }
 
-/* Returns true if the slot of entry i is NULL, without computing its size. */
+/* Returns true if entry i of the list is a slot that is NULL. Computes no sizes. */
 static bool regions_is_null(const fxa_args *args, size_t i) {
     if (i < FXA__OPERAND_COUNT) return !args->slot[fxa__operand_info_get(i)->slot];
     i -= FXA__OPERAND_COUNT;

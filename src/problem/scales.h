@@ -25,8 +25,8 @@ fxa_status fxa__scales_check(const fxa_problem *p, fxa_error *err);
 /* Checks that scales in host memory are finite and positive. */
 fxa_status fxa__scales_check_values(const fxa_problem *p, void *const *slot, fxa_error *err);
 /* Fills load, store and amax of bound from its slots if they are readable here (host memory); else load and store are
- * 1.
- * */
+ *
+ * 1. */
 void fxa__scales_fill(const fxa_problem *p, bool readable, fxa__bound_args *bound);
 
 /* Sets every amax to 0. */

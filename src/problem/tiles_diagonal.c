@@ -65,8 +65,8 @@ static bool diagonal_find(const fxa__tile_grid *g, int64_t *distance, fxa__slice
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the number of tiles (i, j) of nq x nk with i - j <= offset: a triangle minus its two parts outside the grid.
- * */
+/* Returns the number of tiles (i, j) of nq x nk with i - j <= offset: a triangle minus its two parts outside the
+ * grid. */
 static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
     if (offset < 1 - nk) return 0;
     if (offset >= nq - 1) return (uint64_t)nq * (uint64_t)nk;
