@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_program_dump: prints the results of this layer for a program as text. The printed program is the one that engines
- * run, with masks moved out of its score.
+ * fxa_program_dump: prints what the analyses of src/lower find for a program, as text. The printed program is the one
+ * that engines run, with masks moved out of its score.
  */
 #include "conjunct.h"
 #include "depend.h"

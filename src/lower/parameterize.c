@@ -3,9 +3,9 @@
  * Turns constants into params; see parameterize.h. The order of the new params must not depend on the values of the
  * constants, while the canonical order of nodes does (commutative operands are sorted by digest). Constants are
  * numbered by a separate walk from the outputs down, which visits operands of commutative operations in the order of
- * their shape hashes; the shape hash of a node ignores the values of constants that can become params. If the shapes of
- * two operands are equal, either order gives the same program, unless one of them is used elsewhere too: then programs
- * that differ in constants only may be compiled twice.
+ * their shape hashes; the shape hash of a node ignores the values of constants that can become params. If two operands
+ * have equal shapes, either order gives the same program, except if one of the operands has other users. In that case,
+ * programs that differ only in constants may be compiled twice.
  */
 #include "parameterize.h"
 

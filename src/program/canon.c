@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finish: makes the canonical program from a builder's nodes, in one allocation.
+ * fxa_builder_finish: makes the canonical program from a builder's nodes, in one allocation.
  *
  *   outputs   missing ones get their defaults, gradients of one target are summed, zero gradients are dropped; sorted
  *   slots     params and tensors are sorted by name

@@ -101,8 +101,8 @@ static double error_binary(const fxa__arithmetic *m, uint32_t op, double a, doub
     }
 }
 
-/* Returns the error of a function in units of m->unit. In f32 an ulp is at most two units. In f64 it is at most one,
- * and the reference has an error of its own. */
+/* Returns the error of a function in units of m->unit. In f32 an ulp is at most two units. In f64 an ulp is at most one
+ * unit, and the error of the reference is added. */
 static double error_function_units(const fxa__arithmetic *m, uint32_t op) {
     return m->narrow ? 2 * fxa__function_ulps(op, false) : fxa__function_ulps(op, true) + REFERENCE_ULPS;
 }
@@ -190,7 +190,7 @@ static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t
     switch (n->op) {
     case FXA_OP_CONST:
     case FXA_OP_PARAM: return n->type == FXA_FLOAT ? error_number(m, vals[at].f) : 0;
-    case FXA_OP_INPUT: return 0; /* fxa__program_error sets score and dscore */
+    case FXA_OP_INPUT: return 0; /* score and dscore: fxa__program_error sets their errors */
     case FXA_OP_LOAD:
         if (worst == INFINITY) return INFINITY;
         return n->type == FXA_FLOAT && env->tensors[n->imm].dtype == FXA_F64 ? error_number(m, vals[at].f) : 0;

@@ -10,7 +10,8 @@
 
 #include <stdbool.h>
 
-/* Returns the maximum error of an fxa_op in ulps of the exact result, in f32 or f64; 0 if it is no such function. */
+/* Returns the maximum error of an fxa_op in ulps of the exact result, in f32 or f64; 0 for operations without a bound
+ * in the table. */
 double fxa__function_ulps(uint32_t op, bool f64);
 
 #endif

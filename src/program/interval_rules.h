@@ -208,7 +208,8 @@ FXA__RULE_FN fxa__real fxa__real_point(double x) {
 FXA__RULE_FN bool fxa__real_finite(fxa__real x) { return x.lo >= -FXA__RULE_HUGE && x.hi <= FXA__RULE_HUGE; }
 FXA__RULE_FN bool fxa__real_fits(double lo, double hi) { return lo >= -FXA__RULE_EXACT && hi <= FXA__RULE_EXACT; }
 
-/* Returns lo..hi, widened unless `integral` (an operation on integers that gives integers) and within 2^24. */
+/* Returns lo..hi, widened unless all values are integers up to 2^24. integral: the operands and the result are
+ * integers. */
 FXA__RULE_FN fxa__real fxa__real_result(double lo, double hi, bool nan, bool integral) {
     const fxa__real out = fxa__real_make(lo, hi, nan, integral && fxa__real_fits(lo, hi));
     return out.integral ? out : fxa__real_rounded(out);

@@ -157,7 +157,7 @@ fxa_value fxa__parse_expr(fxa__parser *p);
 fxa_type fxa__parse_type(const fxa__parser *p, fxa_value v);
 /* Returns true for a known type that is not bool. */
 static inline bool fxa__parse_not_bool(fxa_type type) { return type && type != FXA_BOOL; }
-/* Returns the operator of a token kind; its prec is FXA__PREC_ANY if the token is none. */
+/* Returns the operator of a token kind; its prec is FXA__PREC_ANY if the token is no operator. */
 const fxa__operator *fxa__parse_operator(uint32_t token);
 /* Builds an operation; a failure is reported at tokens first to last. */
 fxa_value fxa__parse_op(fxa__parser *p, fxa_op op, const fxa_value *args, size_t n, size_t first, size_t last);
@@ -181,7 +181,8 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
 bool fxa__parse_adopt(fxa__parser *p, size_t name);
 /* Returns the symbol of a name token. */
 fxa__symbol *fxa__parse_symbol(fxa__parser *p, size_t token);
-/* A name token as the two arguments of "%.*s". Recursive functions use it because it needs no buffer on the stack. */
+/* Expands to the two arguments of "%.*s" for a name token. Recursive functions use it because it needs no buffer on the
+ * stack. */
 #define PARSE_NAME(p, token) (int)(p)->lex.tokens[token].length, (p)->lex.text + (p)->lex.tokens[token].at
 /* Copies a name token to out, null-terminated; returns out. */
 const char *fxa__parse_text(const fxa__parser *p, size_t token, char out[FXA_MAX_NAME + 1]);

@@ -20,8 +20,8 @@ const fxa__operator *fxa__parse_operator(uint32_t token) {
     return &operators[token];
 }
 
-/* Returns the precedence of a token as a left-associative binary operator; FXA__PREC_ANY if it is none. ** is excluded:
- * it binds tighter than a prefix operator, and expr_power parses it. */
+/* Returns the precedence of a left-associative binary operator; FXA__PREC_ANY for other tokens. ** is excluded: it
+ * binds tighter than a prefix operator, and expr_power parses it. */
 static uint8_t expr_binary(uint32_t token) {
     const fxa__operator *o = fxa__parse_operator(token);
     return o->form == FXA__INFIX && o->prec < FXA__PREC_PREFIX ? o->prec : FXA__PREC_ANY;

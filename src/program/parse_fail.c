@@ -196,7 +196,8 @@ fxa_value fxa__parse_fail_expression(fxa__parser *p, const char *wanted) {
                            "write x ", n, p->lex.text + t->at);
 }
 
-/* Returns the type for a type name of other languages, of a tensor or a param; NULL if there is none. */
+/* Returns the dtype of a tensor, or the type of a param, that corresponds to a type name of other languages; NULL if
+ * there is none. */
 static const char *fail_common_type(const char *name, bool tensor) {
     static const char *const table[][3] = {
         /* name in other languages, dtype of a tensor, type of a param */

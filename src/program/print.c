@@ -5,7 +5,7 @@
  * are added by the builder, and operands are swapped only where the builder orders them.
  *
  * Deeply nested nodes get a let of their own, which bounds the recursion here and in the parser. Outputs are written in
- * an order in which none reads a name that an earlier one has assigned.
+ * an order in which no output reads a name that an earlier output has assigned.
  */
 #include "decimal.h"
 #include "program.h"
@@ -32,14 +32,14 @@ typedef struct print_state {
     const fxa_program *p;
     print_mark *mark; /* [nodes] */
     char prefix[33];  /* prefix of the names of lets */
-    size_t max_bytes; /* printing stops after as many bytes; 0 = no limit */
+    size_t max_bytes; /* printing stops after this many bytes; 0 = no limit */
 } print_state;
 
 static void print_text(print_state *s, const char *text) { fxa__write_bytes(&s->w, text, strlen(text)); }
 
 /* ---- Which nodes get a let --------------------------------------------------------------------------------------- */
 
-/* Returns true if the node is a conversion that the builder may insert by itself. */
+/* Returns true if the node is a conversion that the builder may insert. */
 static bool print_is_cast(const print_state *s, int32_t n) {
     const fxa__node *x = &s->p->nodes[n];
     return x->op == FXA_OP_FLOAT || (x->op == FXA_OP_INT && s->p->nodes[x->arg[0]].type == FXA_BOOL);

@@ -145,7 +145,7 @@ void fxa__builder_grad_param(fxa_builder *b, const char *name, fxa_value value);
 void fxa__builder_grad_load(fxa_builder *b, const char *name, const fxa_value *index, size_t n_index, fxa_value value);
 /* Returns true if the name of a function is reserved. Names of functions added to the language later are not reserved,
  * so that programs with a param or tensor of that name stay valid: the declaration hides the function. Canonical text
- * contains no such function. */
+ * calls only functions with reserved names. */
 bool fxa__op_reserves(uint32_t op);
 /* Returns true if `name` is a reserved word (input, keyword, function), which no param, tensor or let may have. */
 bool fxa__name_reserved(const char *name);

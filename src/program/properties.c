@@ -49,8 +49,8 @@ static bool properties_is_const(const properties *f, int32_t node, double x) {
     return n->op == FXA_OP_CONST && n->f == x;
 }
 
-/* Returns true and sets *x if the node is x / cap, x * (1 / cap) or, for a constant cap, x times the constant 1 /
- * cap. */
+/* Returns true and sets *x if the node is x / cap or x * (1 / cap); for a constant cap, the factor may be a folded
+ * constant. */
 static bool properties_is_divided(const properties *f, int32_t node, int32_t cap, int32_t *x) {
     const fxa__node *n = &f->p->nodes[node], *c = &f->p->nodes[cap];
     if (n->op == FXA_OP_DIV && n->arg[1] == cap) {

@@ -108,8 +108,8 @@ typedef struct fxa__wide {
     int64_t value[FXA__WIDE_VALUES];
 } fxa__wide;
 
-#define FXA__ANY (-1)   /* instead of a list of bounds: nothing is known */
-#define FXA__NEVER (-2) /* instead of a list of bounds: impossible */
+#define FXA__ANY (-1)   /* in place of a list of bounds: no bound is known */
+#define FXA__NEVER (-2) /* in place of a list of bounds: the bool never has this value */
 
 /* A bool node. */
 typedef struct fxa__truth {

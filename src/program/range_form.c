@@ -164,8 +164,8 @@ static uint32_t form_hash(uint32_t hash, const fxa__affine *f) {
     return hash;
 }
 
-/* Computes a hash of the tensor and the forms of the indices. Returns false if an index has no form; then no other load
- * is known to be equal. */
+/* Computes a hash of the tensor and the forms of the indices. Returns false if an index has no form, so that no other
+ * load can be proven equal. */
 static bool form_load_hash(const fxa__range *r, const fxa__node *load, uint32_t *hash) {
     *hash = form_mix(FXA_OP_LOAD, load->imm);
     for (int i = 0; i < load->n_args; i++) {

@@ -261,7 +261,7 @@ static fxa_value simplify_with_grad(fxa_builder *b, fxa__node *n) {
                             y->op == FXA_OP_WITH_GRAD ? y->arg[1] : n->arg[1]);
 }
 
-/* Applies the rule of a node's operation. */
+/* Applies the rule of a node's operation and returns the rule's result. */
 static fxa_value simplify_rule(fxa_builder *b, fxa__node *n) {
     switch (n->op) {
     case FXA_OP_RELU: return simplify_relu(b, n);
