@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Growing text. Reports are collected in it and printed when the command is over.
+ * Growing text buffer. A command collects its report in one, which is printed when the command is over.
  */
 #include "cli.h"
 

@@ -64,8 +64,9 @@ static int diff_pair_jumps(cli *c, bound_work *w, double error, bool *jump) {
     return CLI_OK;
 }
 
-/* Sets *jump if a pair of row (b, h, q) may jump while *d->x moves by h. Scores move with Q and K as their product
- * does; a tensor or param is assumed to affect a pair no less than a score that moves by the same proportion. */
+/* Sets *jump if a pair of row (b, h, q) may jump while *d->x moves by h. If the element is of Q or K, scores move as
+ * the product Q K^T does. If it is a tensor or param, it is assumed to affect a pair at least as much as a score that
+ * moves by the same proportion. */
 static int diff_row_jumps(cli *c, diff_state *d, int64_t row, double h, bool *jump) {
     bound_work *w = &d->work;
     const fxa_problem *p = w->p;

@@ -20,7 +20,7 @@ typedef struct pairs_point {
     double value, error; /* the program's value at the point, in f64 */
 } pairs_point;
 
-/* Evaluates the first result of a program: new score or d score. */
+/* Evaluates a program at one pair. out[0] receives its first result: the new score or d score. Returns an exit code. */
 static int pairs_term(cli *c, const fxa_program *program, const cli_binding *b, const double *in, fxa_dtype arithmetic,
                       fxa_bounded_result out[2]) {
     fxa_error err;
@@ -67,7 +67,8 @@ static int pairs_find_jump(cli *c, const pairs_point *p, double h, bool *jump) {
     return CLI_OK;
 }
 
-/* Evaluates one step of the score. Differences are multiplied by dscore, as the derivative is. */
+/* Evaluates one step of the score. The differences are multiplied by dscore, because the program's derivative contains
+ * that factor. */
 static int pairs_step(cli *c, void *user, double h, fd_step *out) {
     pairs_point *p = user;
     double in[FXA_INPUT_COUNT], x = p->in[FXA_INPUT_SCORE], dscore = p->in[FXA_INPUT_DSCORE];

@@ -36,7 +36,7 @@ void check_rows(cli *c, check_state *s) {
     } else
         f.note = cli_format(c, "%" PRId64 " row%s%s", rows, plural(rows),
                             empty ? cli_format(c, ", %" PRId64 " attend to nothing", empty) : "");
-    s->findings[0] = f; /* first, because it explains the others */
+    s->findings[0] = f; /* finding 0, because it explains the other findings */
     s->failed = s->failed || f.verdict == CHECK_FAILED;
     s->warned = s->warned || f.verdict == CHECK_WARNED;
 }

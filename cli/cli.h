@@ -157,7 +157,7 @@ void cli_release(cli *c);
 size_t utf8_length(const unsigned char *s);
 /* Reads a float; returns false if the text is none. Overflow gives infinity, underflow 0. */
 bool read_double(const char *text, double *out);
-/* Returns true if read_double over- or underflowed: the text is not "inf" or 0, but the value is. */
+/* Returns true if read_double overflowed or underflowed: the value is infinite or 0, but the text is not. */
 bool word_is_out_of_range(const char *text, double value);
 /* Reads a decimal int of 64 bits; returns false if the text is none. */
 bool read_int(const char *text, int64_t *out);

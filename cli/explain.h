@@ -33,7 +33,7 @@ enum {
 
 typedef struct explanation {
     uint32_t sections; /* bit i = section i is printed; results that no section needs are not computed */
-    fxa_program *program, *derivative; /* with built-in masks */
+    fxa_program *program, *derivative; /* program that runs, with built-in masks; its derivative */
     const char *canonical, *derivative_text, *bprop_text;
     const char *dump[3]; /* by fxa_dump_kind; NULL = its section is not printed */
     fxa_properties properties;

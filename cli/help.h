@@ -8,7 +8,7 @@
 #include "json.h"
 
 void help_welcome(cli *c); /* Printed without any argument: three commands to try. */
-/* --help of a command, as text or JSON. */
+/* Print the --help of a command, as text or as JSON. */
 void help_command(cli *c, cli_command_id id);
 void help_language(cli *c);
 void help_language_json(cli *c);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Results of fxa_bounds_check as text and as JSON.
+ * Writes results of fxa_bounds_check as text and as JSON.
  */
 #include "index_report.h"
 

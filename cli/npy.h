@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NumPy's .npy files, versions 1.0, 2.0 and 3.0. Reading trusts nothing: memory grows with the data that is really
- * there, not with what the header claims, and a file must end where its data ends.
+ * NumPy's .npy files, versions 1.0, 2.0 and 3.0. Files are not trusted: memory grows with the data that is read, not
+ * with the size in the header, and a file must end where its data ends.
  */
 #ifndef FXA_CLI_NPY_H
 #define FXA_CLI_NPY_H

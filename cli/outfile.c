@@ -32,7 +32,7 @@ typedef struct outfile_input {
     dev_t device;
     ino_t number;
 } outfile_input;
-static outfile_input *outfile_inputs; /* regular files that were read */
+static outfile_input *outfile_inputs; /* list of the regular files that the command has read */
 
 void cli_input_note(cli *c, const char *path, int fd) {
     struct stat st;

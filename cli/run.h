@@ -28,7 +28,7 @@ typedef struct run_state {
     npy q, k, v, dout;
     fxa_dtype row_dtype; /* dtype of the row maximum and dLSE; LSE is f64 */
     fxa_problem forward_problem, backward_problem;
-    fxa_capture captures[FXA_MAX_TENSORS]; /* captures with gradients */
+    fxa_capture captures[FXA_MAX_TENSORS]; /* captures of the backward problem, with the requested gradients */
     fxa_args args;
     void *dtensors[FXA_MAX_TENSORS];
     double dparams[FXA_MAX_PARAMS];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems with random data for check and bench.
+ * Makes and runs problems with random data, for check and bench.
  */
 #include "trial.h"
 

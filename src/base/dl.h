@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Function of the library, and its pointer in the caller's table. */
+/* One function of the library, and where its pointer is stored in the caller's table. */
 typedef struct fxa__dl_symbol {
     const char *name;
     size_t offset; /* offset of the function pointer in the table */

@@ -19,7 +19,7 @@ fxa_type fxa__dtype_type(uint32_t dtype); /* returns FXA_FLOAT, FXA_INT or FXA_B
 const char *fxa__dtype_show(uint32_t dtype, char text[24]);
 
 double fxa__f16_to_f64(uint16_t bits);
-uint16_t fxa__f64_to_f16(double x); /* one rounding, directly from f64 */
+uint16_t fxa__f64_to_f16(double x); /* rounds once, directly from f64 to f16 */
 double fxa__bf16_to_f64(uint16_t bits);
 uint16_t fxa__f64_to_bf16(double x);
 double fxa__e4m3_to_f64(uint8_t bits);

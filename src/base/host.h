@@ -12,7 +12,8 @@
 
 #include <stdatomic.h>
 
-/* Object that lives as long as the host. It is the first member of a larger struct. */
+/* Object that lives as long as the host, such as an engine's instance. It is the first member of the object's own
+ * struct. */
 typedef struct fxa__tenant {
     struct fxa__tenant *next;
     void (*end)(fxa__host *host, struct fxa__tenant *tenant); /* frees the object, when nothing else uses the host */

@@ -25,7 +25,7 @@ static inline void fxa__poison_fill(void *memory, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) ((unsigned char *)memory)[i] = fxa__poison_byte(i);
 }
 
-/* Returns true if bytes begin..end of the memory hold poison. */
+/* Returns true if bytes begin to end - 1 of the memory all hold poison. */
 static inline bool fxa__poison_holds(const void *memory, size_t begin, size_t end) {
     for (size_t i = begin; i < end; i++)
         if (((const unsigned char *)memory)[i] != fxa__poison_byte(i)) return false;

@@ -9,10 +9,11 @@
 #include "../gpu/gpu.h"
 #include "engine.h"
 
-/* fxa__engine.check: queries the driver for every device pointer of the bound arguments that the problem uses. Fails
- * with E_BINDING, which names the first pointer that is not memory of this device. */
+/* Implements fxa__engine.check: queries the driver for every device pointer of the bound arguments that the problem
+ * uses. Fails with E_BINDING and the name of the first pointer that is not memory of this device. */
 fxa_status fxa__gpu_engine_check(void *self, const fxa__problem *p, const fxa__bound_args *bound, fxa_error *err);
-/* fxa__engine.tie: calls drop(what) when the graph that the stream is being captured into is destroyed. */
+/* Implements fxa__engine.tie: arranges that drop(what) is called when the graph into which the stream is being captured
+ * is destroyed. */
 fxa_status fxa__gpu_engine_tie(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied,
                                fxa_error *err);
 

@@ -155,7 +155,7 @@ static void disk_store(fxa__disk *disk, const fxa__instance *instance, const uin
     fxa__writer_free(&w);
 }
 
-/* Computes the key. Returns false if this code is not cached on disk. */
+/* Computes the key of the file for p's code. Returns false if such code is not cached on disk. */
 static bool disk_has_key(const fxa__disk *disk, const fxa__instance *instance, const fxa__problem *p, uint8_t key[16]) {
     return disk->folder && instance->engine->save && instance->engine->load && disk_key(instance, p, key);
 }

@@ -71,7 +71,7 @@ static fxa_status select_instance(fxa_context *ctx, const fxa__problem *p, const
 
 /* ---- The best engine --------------------------------------------------------------------------------------------- */
 
-/* Collects the reasons of all refusals for one message; excess text is dropped. */
+/* Reasons of all refusals as one text for a message; text that does not fit is dropped. */
 typedef struct select_reasons {
     char text[sizeof((fxa_error *)0)->text + sizeof((fxa_support *)0)->reason];
     size_t at;

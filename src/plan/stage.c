@@ -32,7 +32,7 @@ typedef struct stage_range {
 
 typedef struct stage {
     const fxa_plan *plan;
-    fxa_args args; /* the caller's arguments with device pointers; the pointer arrays are members below */
+    fxa_args args; /* the caller's arguments with device pointers, whose pointer arrays are the members below */
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
     fxa_view views[FXA__ARGS_VIEWS];

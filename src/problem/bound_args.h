@@ -41,7 +41,7 @@ typedef struct fxa__bound_args {
     fxa__progress *progress; /* set by the run; NULL = no progress function */
 } fxa__bound_args;
 
-/* Capacity for the views of a run: tensors, their gradients, and bprop's tensors. */
+/* Maximum number of views of a run: tensors, their gradients, and tensors of bprop. */
 #define FXA__ARGS_VIEWS (3 * FXA_MAX_TENSORS)
 /* Minimum struct_size of fxa_args. Older callers end after the scale, which suffices for a run without a program. */
 #define FXA__ARGS_MIN offsetof(fxa_args, params)

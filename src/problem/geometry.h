@@ -14,7 +14,7 @@ typedef struct fxa__seq {
     int64_t q_start, k_start;       /* VARLEN: offset of the first row and key in the packed tensors; else 0 */
     int32_t q_len_seen, k_len_seen; /* values of the inputs q_len and k_len */
     int32_t heads_seen;             /* value of the program's input `heads`, the same in all runs */
-    /* Addend of q: from Q_START, or from BOTTOM_RIGHT without a built-in mask; else 0. */
+    /* Number added to q: Q_START of the batch entry, or the shift of BOTTOM_RIGHT without a built-in mask; else 0. */
     int64_t q_shift;
 } fxa__seq;
 /* Returns the sequence of batch entry b, from lengths and offsets in the slots of bound. */

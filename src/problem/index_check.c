@@ -59,7 +59,7 @@ typedef struct index_work {
     bool stopped;
 } index_work;
 
-/* Returns the larger number of nodes of the two programs. */
+/* Returns the number of nodes of the score program or of bprop, whichever is larger. */
 static int32_t index_nodes(const fxa__problem *p) {
     int32_t bprop_env = p->bprop ? p->bprop->n_nodes : 0;
     return bprop_env > p->program->n_nodes ? bprop_env : p->program->n_nodes;
@@ -86,7 +86,7 @@ static int index_miss_axis(const fxa_view *view, const fxa__node *n, const fxa__
     return -1;
 }
 
-/* Returns the operand that decides an && or || alone and has no miss, -1 = none. */
+/* Returns the operand that alone decides the result of an && or || and does not depend on a miss; -1 = none. */
 static int32_t index_decider(const index_work *w, const fxa__node *n) {
     if (n->type != FXA_BOOL || (n->op != FXA_OP_AND && n->op != FXA_OP_OR)) return -1;
     for (int i = 0; i < 2; i++)

@@ -25,7 +25,7 @@ typedef struct fxa__problem {
     fxa_program *bprop;
     bool f64;            /* true if q is f64: arithmetic and programs run in f64 */
     bool indices_proven; /* true if FXA_BOUNDS_CHECK is set and every index is proven in bounds: runs check no index */
-    /* Hash of everything but the engine's name and the target, which are part of the engine's identity. */
+    /* Hash of the entire problem except engine name and target, which the engine's identity contains. */
     uint8_t key[16];
 } fxa__problem;
 

@@ -72,7 +72,7 @@ typedef struct fxa__operand_info {
 const fxa__operand_info *fxa__operand_info_get(size_t index);
 /* Returns whether the problem's pass reads, writes or ignores the operand. */
 fxa__role fxa__operand_role(const fxa_problem *p, const fxa__operand_info *info);
-/* Returns the field of p that the operand describes. */
+/* Returns the field of p that row `info` of the operand table describes. */
 fxa_operand *fxa__operand_field(fxa_problem *p, const fxa__operand_info *info);
 const fxa_operand *fxa__operand_of(const fxa_problem *p, const fxa__operand_info *info);
 

@@ -177,7 +177,7 @@ static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t t
 /* Returns the number of tiles along an axis, the partial one included. */
 static int64_t tiles_along(int64_t size, int64_t tile) { return size / tile + (size % tile != 0); }
 
-/* Counts the partial tiles: the last row of tiles, and the last column above it. */
+/* Counts the partial tiles at the edges: the last row of tiles, and the last column without its tile in that row. */
 static void tiles_count_ends(const fxa__tile_grid *g, int64_t nq, int64_t nk, fxa_tile_counts *out) {
     int64_t whole_q = g->p->in.sq / g->tile_q, whole_k = g->p->in.sk / g->tile_k;
     tiles_rect row = {{whole_q, nq - 1}, {0, nk - 1}}, column = {{0, whole_q - 1}, {whole_k, nk - 1}};

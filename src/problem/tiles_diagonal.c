@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts tiles of masks that depend on q and k only through q - k (causal, windows, dilated windows; they may also read
- * b, h, lengths and params). All tiles of a diagonal have the same class, so a grid of n x n tiles is counted by its (2
- * n - 1) diagonals, whose ranges are halved like rectangles.
+ * Counts tiles of masks that depend on q and k only through q - k, such as causal masks, windows and dilated windows.
+ * These masks may also read b, h, lengths and params. All tiles of a diagonal have the same class, so a grid of n x n
+ * tiles is counted by its (2 n - 1) diagonals, whose ranges are halved like rectangles.
  */
 #include "tiles.h"
 

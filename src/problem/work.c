@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-/* Returns true if the pass writes a row of a tensor that has elements. */
+/* Returns true if the pass writes at least one number per row: O, LSE, row maximum, dQ or dsinks. */
 static bool work_writes_rows(const fxa_problem *in) {
     if (in->pass == FXA_FORWARD) return in->d_v > 0 || in->flags & (FXA_RETURN_LSE | FXA_RETURN_ROW_MAX);
     return (in->flags & FXA_GRAD_Q && in->d_qk > 0) || in->flags & FXA_GRAD_SINKS;
