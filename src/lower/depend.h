@@ -28,15 +28,15 @@ void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depe
  * Every rate from BATCH on may depend on b too: KEY values can differ between batch entries. */
 typedef enum fxa__rate {
     FXA__RATE_CONST,    /* depends on nothing */
-    FXA__RATE_RUN,      /* params, tensor elements at constant indices */
-    FXA__RATE_BATCH,    /* b, lengths, heads */
-    FXA__RATE_HEAD,     /* h */
-    FXA__RATE_ROW,      /* q or q_row, perhaps h */
-    FXA__RATE_KEY,      /* k or k_row */
-    FXA__RATE_HEAD_KEY, /* h and k */
-    FXA__RATE_DIAGONAL, /* q - k, perhaps h */
-    FXA__RATE_PAIR,     /* row and key */
-    FXA__RATE_SCORE,    /* score or dscore */
+    FXA__RATE_RUN,      /* depends on params or on tensor elements at constant indices */
+    FXA__RATE_BATCH,    /* depends on b, lengths or the number of heads */
+    FXA__RATE_HEAD,     /* depends on h */
+    FXA__RATE_ROW,      /* depends on q or q_row, perhaps on h */
+    FXA__RATE_KEY,      /* depends on k or k_row */
+    FXA__RATE_HEAD_KEY, /* depends on h, and on k or k_row */
+    FXA__RATE_DIAGONAL, /* depends on q - k, perhaps on h */
+    FXA__RATE_PAIR,     /* depends on row and key */
+    FXA__RATE_SCORE,    /* depends on score or dscore */
     FXA__RATES
 } fxa__rate;
 /* Returns the rate of a node from its sets. */

@@ -229,7 +229,7 @@ static void interval_leaf(const fxa__interval_text *v, int32_t node, fxa__writer
     else if (v->emit.p->nodes[node].type == FXA_BOOL)
         fxa__write_format(w, "fxa__interval_make(0, 1)");
     else
-        fxa__write_format(w, "fxa__%s_any()", interval_family(v, node)); /* the score, loads without a table */
+        fxa__write_format(w, "fxa__%s_any()", interval_family(v, node)); /* the score, or a load without a table */
 }
 
 static void interval_statement(const fxa__interval_text *v, int32_t node, fxa__writer *w) {

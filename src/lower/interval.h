@@ -28,7 +28,7 @@ typedef struct fxa__interval_table {
 
 typedef struct fxa__interval_text {
     fxa__emit emit;     /* state of emit.h for the mask; no node is hoisted; `given` is text of a node's interval */
-    int32_t mask;       /* node */
+    int32_t mask;       /* node of the mask output */
     fxa__linear *forms; /* [nodes] affine forms */
     int8_t *table;      /* [nodes] index in `tables` of a load; -1 = none */
     uint8_t *order;     /* [nodes] bits of interval.c that decide the order of statements */

@@ -146,7 +146,7 @@ static void param_declare(const param_work *w, fxa_builder *b, int underscores, 
     }
 }
 
-/* Fills out->from, value and n_hidden. */
+/* Fills out->from, out->value and out->n_hidden. */
 static void param_slots(const param_work *w, int underscores, fxa__parameterized *out) {
     char name[PARAM_NAME];
     for (int32_t i = 0; i < out->program->n_params; i++)

@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 #define FXA__DECIMAL_READ 400 /* maximum bytes of a number to read */
-#define FXA__DECIMAL_WRITE 40 /* bytes that hold every written number */
+#define FXA__DECIMAL_WRITE 40 /* bytes that suffice for every written number */
 
 /* Reads text[n]: digits with at most one '.', then optionally 'e', a sign and digits. The caller has checked this form
  * and n <= FXA__DECIMAL_READ. Returns false if the number is too large for f64. A number too small for f64 gives 0. */

@@ -27,7 +27,7 @@ enum { NEGATIVE_AS_IS = 1, NEGATIVE_NEGATED = 2, NEGATIVE_INSIDE = 4 };
 typedef struct negative_walk {
     const fxa_program *p;
     const uint16_t *depends;
-    uint8_t *reach;  /* [nodes] bits above; 0 = the node does not enter the score */
+    uint8_t *reach;  /* [nodes] NEGATIVE_ bits; 0 = the node does not enter the score */
     uint32_t *found; /* properties found */
 } negative_walk;
 

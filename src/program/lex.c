@@ -136,7 +136,7 @@ bool fxa__lex_is_name(const char *text) {
     return n > 0 && n <= FXA_MAX_NAME && !text[n] && !lex_is_digit(*text);
 }
 
-/* Appends a name. */
+/* Appends the token of the name that begins at `at`. */
 static bool lex_word(fxa__lexer *lex, size_t at) {
     size_t end = at;
     while (fxa__lex_is_word(lex->text[end])) end++;
@@ -172,7 +172,7 @@ static size_t lex_number_form(const char *text, size_t at, fxa__token_kind *kind
     return i - at;
 }
 
-/* Appends a number. */
+/* Appends the token of the number that begins at `at`. */
 static bool lex_number(fxa__lexer *lex, size_t at) {
     fxa__token_kind kind;
     size_t good = lex_number_form(lex->text, at, &kind), end = at + good;

@@ -26,7 +26,7 @@ enum {
 typedef struct fxa__linear {
     int32_t coef[FXA_INPUT_COUNT]; /* signed: 2^32 - 1 is stored as -1 */
     int32_t c;
-    uint32_t nonaffine; /* bits above; 0 = no non-affine part */
+    uint32_t nonaffine; /* FXA__NONAFFINE bits; 0 = no non-affine part */
 } fxa__linear;
 
 /* Largest coordinate and length that analysis assumes if no bounds are given; the smallest is 0. */

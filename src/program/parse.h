@@ -40,7 +40,7 @@ typedef enum fxa__symbol_kind {
 typedef struct fxa__symbol {
     uint8_t kind;
     uint8_t type; /* SYM_PARAM: fxa_type; SYM_TENSOR: fxa_dtype */
-    uint8_t rank; /* SYM_TENSOR */
+    uint8_t rank; /* SYM_TENSOR: rank */
     bool bound;   /* used by parse_fn.c while it collects the names of a body: true = collected */
     int32_t value;
 } fxa__symbol;

@@ -236,8 +236,8 @@ static const char *call_kind(uint32_t kind) {
     }
 }
 
-/* Returns the symbol of a name. A name of config->declarations that is not declared yet gives the symbol it would have,
- * for checking a body. */
+/* Returns the symbol of a name. For a name of config->declarations that is not declared yet, returns the symbol that
+ * declaring it would give, so that a body can be checked. */
 static fxa__symbol call_symbol(fxa__parser *p, size_t name) {
     fxa__symbol s = *fxa__parse_symbol(p, name);
     if (s.kind != SYM_OFFER) return s;

@@ -41,7 +41,7 @@ enum { FXA__OP_COMM = 1, FXA__OP_SURFACE = 2 };
 typedef struct fxa__op_info {
     const char *id;    /* "ADD"; NULL for an invalid code */
     const char *text;  /* "+" */
-    const char *about; /* one sentence */
+    const char *about; /* one sentence about the operation */
     uint8_t form, prec, arity, sig, flags, exact;
 } fxa__op_info;
 typedef struct fxa__spelling {
@@ -88,10 +88,10 @@ typedef enum fxa__out_kind {
 
 typedef struct fxa__output {
     uint32_t kind;
-    int32_t slot;                /* DPARAM: param, DLOAD: tensor */
-    int32_t value;               /* node */
-    int32_t n_index;             /* DLOAD: number of indices, else 0 */
-    int32_t index[FXA_MAX_RANK]; /* nodes */
+    int32_t slot;                /* DPARAM: slot of the param; DLOAD: slot of the tensor */
+    int32_t value;               /* node of the value */
+    int32_t n_index;             /* DLOAD: number of indices; else 0 */
+    int32_t index[FXA_MAX_RANK]; /* DLOAD: nodes of the indices */
 } fxa__output;
 
 /* Declaration of a param or of a tensor. */
@@ -101,7 +101,7 @@ typedef struct fxa__decl {
     uint8_t dtype;  /* fxa_dtype of a tensor; 0 = a param */
     uint8_t rank;   /* rank of a tensor */
     bool has_value; /* the param has a default */
-    double value;   /* the default; of an int param, an integer in the int32 range */
+    double value;   /* the default value; for an int param, an integer in the int32 range */
 } fxa__decl;
 
 struct fxa_program {

@@ -60,7 +60,8 @@ static bool atom_quotient(fxa__range *r, const fxa__affine *rest, int64_t d, fxa
     }
     int64_t factor = a.dense ? 1 : fxa__affine_primitive(rest, &primitive);
     if (factor > 1 || factor < -1) {
-        (void)fxa__affine_range(r, &primitive, &values, &a.dense); /* cannot overflow: `rest` is a multiple of it */
+        /* The range cannot overflow: `rest` is a multiple of `primitive`. */
+        (void)fxa__affine_range(r, &primitive, &values, &a.dense);
         a.dense = a.dense && values.n == 1 && factor <= d && -factor <= d;
     }
     return fxa__affine_atom(r, &a, out);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Range analysis of bool nodes: comparisons become bounds on rows, and logical operations combine lists of bounds (see
- * range.h). A comparison of two forms is a bound on their difference. If that is a single quotient, remainder or
- * absolute value, the bound is converted to one on the form inside, so that it can be intersected with bounds of other
- * comparisons.
+ * range.h). A comparison of two forms is a bound on their difference. If the difference is a single quotient, remainder
+ * or absolute value of a form, the bound is converted to a bound on that form, so that it can be intersected with
+ * bounds of other comparisons.
  */
 #include "range.h"
 
@@ -128,7 +128,8 @@ static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, 
     fxa__set inner;
     bool dense;
     if (a->kind == FXA__ATOM_INPUT || a->kind == FXA__ATOM_NODE) return false;
-    (void)fxa__affine_range(r, &a->form, &inner, &dense); /* cannot fail: it did not when the atom was made */
+    /* The range cannot fail: the same call succeeded when the atom was made. */
+    (void)fxa__affine_range(r, &a->form, &inner, &dense);
     int64_t start = 0, blocks = 1;
     if (a->kind == FXA__ATOM_MOD || a->kind == FXA__ATOM_WRAP) {
         int64_t zero = a->kind == FXA__ATOM_WRAP ? INT32_MIN : 0;

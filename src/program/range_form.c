@@ -191,7 +191,7 @@ static bool form_load_same(const fxa__range *r, const fxa__node *a, const fxa__n
     if (b->op != FXA_OP_LOAD || b->imm != a->imm) return false;
     for (int i = 0; i < a->n_args; i++) {
         const fxa__int *x = &fxa__range_of(r, a->arg[i])->i, *y = &fxa__range_of(r, b->arg[i])->i;
-        FXA__ASSERT(y->has_form); /* when atoms run out, loads become no atoms either */
+        FXA__ASSERT(y->has_form); /* b is an atom, so atoms had not run out when y was analysed */
         if (!fxa__affine_same(&x->form, &y->form, (uint64_t)1 << 32)) return false;
     }
     return true;

@@ -44,9 +44,9 @@ typedef struct fxa__ref {
 
     double *dout, *dq;     /* backward: [Dv], [D] current row of dO and dQ */
     double *dk, *dv;       /* backward: [fxa__ref_key_rows,D], [fxa__ref_key_rows,Dv] sums of one KV head */
-    double *dsink;         /* backward: [Hq] sums */
-    double *dparams;       /* backward: [params] sums */
-    fxa__ref_sum *dtensor; /* backward: [captured tensors] */
+    double *dsink;         /* backward: [Hq] sums of the sink gradients */
+    double *dparams;       /* backward: [params] sums of the param gradients */
+    fxa__ref_sum *dtensor; /* backward: [captured tensors] sums of the tensor gradients */
 } fxa__ref;
 
 /* ---- ref_work.c -------------------------------------------------------------------------------------------------- */
@@ -99,6 +99,6 @@ void fxa__ref_backward(fxa__ref *r);
  * the pair's contributions to the sums of captured tensors and params (ref_gradient.c). */
 double fxa__ref_program_backward(fxa__ref *r, double dnew);
 void fxa__ref_clear_sums(fxa__ref *r);       /* sets the sums of captured tensors and params to 0 */
-void fxa__ref_store_sums(const fxa__ref *r); /* writes these sums to the gradients of the run */
+void fxa__ref_store_sums(const fxa__ref *r); /* stores the sums as the gradients of captured tensors and params */
 
 #endif
