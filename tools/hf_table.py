@@ -17,9 +17,9 @@ WIDTH = 100
 
 HEAD = """# fxattn for Hugging Face transformers
 
-One line makes `attn_implementation="fxattn"` work in the models of transformers: in training and in
-generation, eager and under `torch.compile`, on the CPU and on GPUs. Attention becomes one fused
-call; masks are functions, so nothing of size [S,S] is made.
+One call, `register_transformers()`, makes `attn_implementation="fxattn"` available to the models of
+transformers: in training and in generation, eager and under `torch.compile`, on the CPU and on
+GPUs. Attention becomes one fused call. Masks are functions, so no array of size [S,S] is allocated.
 
 ## Install
 
@@ -44,54 +44,56 @@ model = AutoModelForCausalLM.from_config(config, attn_implementation="fxattn")
 | feature | how |
 |---|---|
 | causal masks, sliding windows, chunks, packed sequences | the mask function of transformers is traced |
-| padding | the first and last token of each sequence; a table [B,S] as well where there are holes, or under `torch.compile` |
-| an `attention_mask` of your own | [B,S] of padding; [B,H,Sq,Sk] (or 1 where it is the same), bool or a float that is added; a `BlockMask` |
-| dynamic and static caches | steps of decoding share one plan for each kind of layer |
-| keys selected by an indexer (DeepSeek V3.2, GLM MoE DSA, MiniMax M3) | `indices` [B,Sq,n] of keys, `block_indices` of blocks: a bool table [B,Sq,Sk] or of blocks |
-| soft caps (Gemma 2), sinks (GPT-OSS), `position_bias` (T5), grouped heads | with gradients of what is learned |
-| `attention_dropout` | by counter, from a seed of PyTorch's generator; gradient checkpointing repeats it |
-| ALiBi in layers of the model's own (BLOOM, MPT) | with transformers 5; give `attn_implementation` when the model is made, `set_attn_implementation` refuses these models |
-| layers chosen from a table by name (Falcon, SAM) | the class for SDPA, with fxattn's attention |
+| padding | becomes the positions of the first and last token of each sequence; if there is padding between tokens, or under `torch.compile`, also a table [B,S] |
+| an `attention_mask` of your own | a padding mask [B,S]; a mask [B,H,Sq,Sk] (axes may have size 1), of bools or of floats to add to the scores; a `BlockMask` |
+| dynamic and static caches | all decoding steps use the same plan for each kind of layer |
+| keys selected by an indexer (DeepSeek V3.2, GLM MoE DSA, MiniMax M3) | `indices` [B,Sq,n] of keys, or `block_indices` of blocks, become a bool table with an element for each row and key, or row and block |
+| soft caps (Gemma 2), sinks (GPT-OSS), `position_bias` (T5), grouped heads | supported, with gradients of learned parameters |
+| `attention_dropout` | counter-based, with a seed from PyTorch's generator; gradient checkpointing drops the same pairs again |
+| ALiBi in the model's own attention layers (BLOOM, MPT) | supported with transformers 5; pass `attn_implementation` when the model is created, because `set_attn_implementation` refuses these models |
+| attention classes selected from a table by name (Falcon, SAM) | the class for SDPA is used, with fxattn's attention |
 
-Models that read their mask as a tensor (indexers, pooling heads, a `torch.cat` of two masks) get
-the dense mask that transformers would have made, when they read it, with one warning per model
-type; masks above 1 GiB are refused (`register_transformers(dense_mask_bytes=...)`).
+Some models read their mask as a tensor (indexers, pooling heads, a `torch.cat` of two masks). For
+them fxattn makes the same dense mask as transformers when the model reads it, with one warning for
+each model type. Masks above 1 GiB are refused; `register_transformers(dense_mask_bytes=...)` sets
+this limit.
 
 ## What differs from eager attention
 
-- Rows that attend to nothing, such as left padding, are 0, as SDPA's are; eager attention returns
-  an average of all values. Set the label of the first token of a sequence to -100,
-  because the model predicts that token from the padding row before it.
-- There are no attention weights: `output_attentions=True` returns None, with a warning.
-- Rows of a float mask whose elements are all below half the lowest float count as rows that attend
-  to nothing.
+- Rows that attend to no key, such as left padding, are 0, as with SDPA; eager attention returns an
+  average of all values for them. Set the label of the first token of a sequence to -100, because
+  the model predicts that token from the padding row before it.
+- Attention weights are not available: `output_attentions=True` returns None, with a warning.
+- A row attends to no key if all elements of a float mask for this row are below half of the lowest
+  float.
 
 ## Options
 
 `register_transformers(name="fxattn", dense_mask_bytes=...)` registers the attention and mask
-functions under a name; [the reference](reference/torch.md) has it. Everything else is the model's
-configuration.
+functions under a name; [the reference](reference/torch.md) describes it. All other options are in
+the model's configuration.
 
 ## What raises
 
 | when | raises |
 |---|---|
-| a model that computes attention by itself and has no hook (GPT-J, DeBERTa, XLNet, WavLM, Swin v2) | `ValueError` when it is made, as for `"sdpa"` |
+| a model that computes attention itself and has no hook (GPT-J, DeBERTa, XLNet, WavLM, Swin v2) | `ValueError` when the model is created, as for `"sdpa"` |
 | `head_mask`, continuous batching, a bool mask that the model adds to floats | `ValueError` or `TypeError` that names it |
-| keywords of other implementations (`position_ids`, `cu_seq_lens_q`) | ignored; any other tensor with a warning |
+| keywords of other implementations (`position_ids`, `cu_seq_lens_q`) | none: they are ignored; any other keyword that is a tensor is ignored with a warning |
 
 ## Limits
 
-Those of [fxattn.torch](torch.md#limits). Under `torch.compile` a `~mask` in a model breaks the
-graph. With transformers 4 BLOOM and MPT compute as they always do.
+The limits of [fxattn.torch](torch.md#limits) apply. Under `torch.compile` a `~mask` in a model
+causes a graph break. With transformers 4, BLOOM and MPT use their own attention, not fxattn's.
 
 ## Which architectures
 
-`make hf` makes a small model of each model type that transformers registers, with random weights,
-and compares it with eager attention in f32: outputs, gradients of all parameters, `generate()` with
-a dynamic and with a static cache. A difference is accepted up to 16 times the effect of moving the
-parameters by 2^-20 of their size. [The list of model types](generated/transformers-models.md) has
-the outcome of each; both pages are made from the results by `tools/hf_table.py`.
+`make hf` creates a small model of each model type that transformers registers, with random weights.
+It compares fxattn with eager attention in f32: outputs, gradients of all parameters, and
+`generate()` with a dynamic and with a static cache. The accepted difference is 16 times the effect
+of changing the parameters by 2^-20 of their size. [The list of model
+types](generated/transformers-models.md) has the outcome of each; both pages are made from the
+results by `tools/hf_table.py`.
 
 transformers %(transformers)s, torch %(torch)s: %(all)d of %(registered)d model types.
 """
