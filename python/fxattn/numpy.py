@@ -121,7 +121,8 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
     max_q, max_k: the lengths of the longest sequences; None: computed from the offsets.
     scale: the factor of Q K^T; None for 1 / sqrt(D).
     is_causal, window, bottom_right: built-in masks. is_causal: k <= q. window = (left, right): q - left <= k <=
-        q + right; None or -1 is an open side. bottom_right aligns both masks so that the last row is at the last key.
+        q + right; None or -1 is an open side. bottom_right aligns the last row with the last key in these masks;
+        without these masks, in the program's q.
     q_lengths, k_lengths: [B], the number of rows and keys of each batch entry. q_start: [B], the position of the first
         row of each batch entry.
     pages: [B,n], the page numbers of each batch entry; K and V are then [pages,H,page size,D]. Requires k_lengths.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attention(): every feature of the library for JAX arrays.
+"""attention() for JAX arrays.
 
-Arguments are turned into a Spec and Operands; the library checks whether they fit together, and its message is passed
-on. Masks by arrays (segment ids) are statements appended to the program."""
+It converts its arguments to a Spec (static properties) and Operands (arrays). The C library checks whether they fit
+together, and its message becomes the exception. Masks that arrays define (segment ids) become statements at the end of
+the program."""
 import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -26,7 +27,7 @@ _FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8
 
 
 class Features:
-    """Flags, extra arrays and sizes of a call under construction."""
+    """The parts of a Spec that attention() collects from its options: flags, extra arrays by slot, and other fields."""
 
     def __init__(self) -> None:
         self.flags = 0
@@ -34,8 +35,9 @@ class Features:
         self.fields: Dict[str, Any] = {}
 
     def integers(self, slot: int, values: Any, flag: int, shape: Tuple[int, ...], name: str) -> None:
-        """Adds lengths, offsets or first rows: int32 of a shape. Raises ArgumentError for other shapes,
-        ArgumentTypeError for floats."""
+        """Adds `values` (lengths, offsets, start positions) as the int32 array of `slot`, and sets `flag`; does nothing
+        if `values` is None. Raises ArgumentError if its shape is not `shape`, ArgumentTypeError if it is not an array
+        of ints. `name` names it in errors."""
         if values is None:
             return
         array = array_of_ints(values)
@@ -58,40 +60,44 @@ def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = Non
               bounds_check: bool = False, engine: Optional[str] = None, causal: Optional[bool] = None,
               lengths: Any = None, dropout: Optional[float] = None, dropout_key: Any = None,
               score_mod_tensors: Named = None, score_mod_bprop_tensors: Named = None, **unknown: Any) -> Any:
-    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the features of v; with return_lse the
-    pair (out, lse), lse [B,H,S] in float32 (float64 of float64). Both are differentiable.
+    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the number of features of v. With
+    return_lse returns the pair (out, lse). lse is [B,H,S] of float32, or of float64 if q is. Both are differentiable.
 
-    q, k, v              [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), of rank 3 without a batch; packed rows [T,H,D]
+    q, k, v              [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), or rank 3 without a batch; packed rows [T,H,D]
                          ("thd") with offsets cu_q and cu_k ([N+1]; cu_k None: cu_q) and max_q and max_k, the lengths
-                         of the longest sequences (None: all rows). Heads of q are a multiple of those of k and v
-    score_mod, mask_mod  functions of (score, b, h, q, k) and (b, h, q, k), with jax.numpy inside; arrays that they use
-                         are operands of the call, tracers too, and get gradients. Or program text, an expression or a
-                         Program, with `params` and `tensors` by name. Or, with style="graph", Transformer Engine's
-                         score_mod(graph, score, tensors), which gets `tensors`. style None: "graph" for a score_mod of
-                         three arguments, else "flex"
-    score_mod_bprop      a backward of your own: text or a Program with `bprop_params` and `bprop_tensors`, or
-                         score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`
+                         of the longest sequences (None: all rows). The number of heads of q is a multiple of that of
+                         k and v
+    score_mod, mask_mod  functions of (score, b, h, q, k) and (b, h, q, k), which may call jax.numpy; arrays that they
+                         capture, tracers included, become operands of the call and get gradients. Or program text, an
+                         expression or a Program, with `params` and `tensors` by name. Or, with style="graph",
+                         Transformer Engine's score_mod(graph, score, tensors), which gets `tensors`. style None:
+                         "graph" for a score_mod of three arguments, else "flex"
+    score_mod_bprop      a user-written derivative of score_mod: text or a Program with `bprop_params` and
+                         `bprop_tensors`, or score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`
     scale                a number, or an array of rank 0, which gets a gradient. None: 1 / sqrt(D)
-    is_causal, window    built-in masks: k <= q; (left, right): q - left <= k <= q + right, None or -1 is open.
-                         bottom_right aligns them (or, without them, the rows) with the last key
-    q_lengths, k_lengths [B], rows and keys of each batch entry
-    segment_ids          [B,S] of both sequences, or (of q, of k): only pairs of equal ids attend; rows and keys of id 0
-                         are ordinary ones
-    sequence_descriptor  a SequenceDescriptor, which has lengths or segments; with positions in segments, is_causal and
-                         window go by these
+    is_causal, window    built-in masks. is_causal: k <= q. window = (left, right): q - left <= k <= q + right, where
+                         None or -1 is an open side. bottom_right aligns the last row with the last key in these
+                         masks; without these masks, in the program's q
+    q_lengths, k_lengths  [B], the number of rows and keys of each batch entry
+    segment_ids          [B,S] for both sequences, or a pair (ids of q, ids of k): a row attends to keys of the same id
+                         only. Id 0 is an id like any other
+    sequence_descriptor  a SequenceDescriptor, which has lengths or segments. If it has positions in segments, is_causal
+                         and window compare these positions
     q_start              [B], the position of the first row of each batch entry
-    sinks                "zero": a key of score 0; an array [H]: a learned score per query head
-    dropout_p, seed      dropout of probabilities, by a seed of 64 bits or by dropout_key, a key of jax.random
-    deterministic        the same bits in every run, or an error
-    bounds_check         an index outside its captured array fails the run, on the CPU; otherwise such a load is 0
-    engine               an engine by name; None takes the best one
+    sinks                "zero": one more key of score 0; an array [H]: a learned score per query head
+    dropout_p, seed      probability of dropout on the softmax probabilities; a 64-bit seed, or dropout_key, a key of
+                         jax.random
+    deterministic        requires bitwise equal results in every run; raises an error if no engine has them
+    bounds_check         on the CPU, an out-of-bounds index into a captured array fails the run; without it such a load
+                         is 0
+    engine               the name of an engine; None selects the best one
 
     Names of jax.nn, Flax and Transformer Engine are accepted for the same options: causal (is_causal), dropout
     (dropout_p), dropout_key (seed), lengths (both q_lengths and k_lengths, or a pair of them), score_mod_tensors
     (tensors), score_mod_bprop_tensors (bprop_tensors).
 
-    Raises ArgumentError, ArgumentTypeError, UnsupportedError and TraceError when the call is traced. What depends on
-    values of arrays fails the run, as an error of XLA.
+    Raises ArgumentError, ArgumentTypeError, UnsupportedError and TraceError when the call is traced. Errors that depend
+    on values of arrays are raised by XLA when the call runs.
     """
     refuse_keywords("attention", surplus, unknown, _PARAMETERS)
     is_causal = flag(*one_of_two("is_causal", is_causal, "causal", causal, False), _BY_FUNCTION)
@@ -131,7 +137,7 @@ _PARAMETERS = signature_without_rest(attention)
 
 def call_of(features: Features, score: Score, layout: str, engine: Optional[str],
             arrays: Tuple[Any, Any, Any], scales: Tuple[Any, ...]) -> Tuple[Spec, Operands]:
-    """Returns Spec and Operands of the gathered features, for the primitives."""
+    """Returns the Spec and Operands of a call from its collected features, for the primitives."""
     slots = tuple(sorted(features.slots))
     spec = Spec(score.program, score.bprop, layout, features.flags, slots, engine=engine, **features.fields)
     return spec, Operands(*arrays, score.tensors, tuple(features.slots[slot] for slot in slots), scales, score.params,
@@ -141,7 +147,8 @@ def call_of(features: Features, score: Score, layout: str, engine: Optional[str]
 # ---- Arguments -------------------------------------------------------------------------------------------------------
 
 def arranged(q: Any, k: Any, v: Any, layout: str) -> Tuple[Any, Any, Any, bool]:
-    """Returns q, k and v as arrays of one float type and of the layout's rank, and True if a batch axis was added."""
+    """Returns (q, k, v, single): arrays of one float dtype with the rank of `layout`. `single` is True if a batch axis
+    was added. Raises ArgumentError for wrong ranks, ArgumentTypeError for dtypes that are not floats."""
     if layout not in LAYOUTS:
         raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
     arrays = [array_of(name, x) for name, x in zip("qkv", (q, k, v))]
@@ -165,7 +172,8 @@ def arranged(q: Any, k: Any, v: Any, layout: str) -> Tuple[Any, Any, Any, bool]:
 
 
 def shape_of_scores(q: Any, k: Any, v: Any, layout: str, cu_q: Any) -> Tuple[int, int, int, int]:
-    """Returns [batch, heads, rows, keys] of the scores. Raises ArgumentError for arrays that do not fit."""
+    """Returns the shape of the scores, (batch, heads, rows, keys). Raises ArgumentError if the shapes of q, k and v do
+    not fit together."""
     if layout == "thd":
         if cu_q is None:
             raise ArgumentError("layout \"thd\" without cu_q, the offsets of its sequences")
@@ -192,7 +200,8 @@ def ready_masks(f: Features, causal: bool, window: Any, bottom_right: bool) -> N
 
 
 def pair_of(value: Any, name: str, same: bool, single: bool) -> Tuple[Any, Any]:
-    """Returns the pair (for q, for k) of a value that is given for both sequences or for each."""
+    """Returns the pair (value of q, value of k) of an option, which is one value for both or a pair. `same`: q and k
+    have the same length. `single`: the call has no batch axis. Raises ArgumentError if `value` is ambiguous."""
     if isinstance(value, (tuple, list)) and len(value) == 2:
         if any(x is None or np.ndim(x) > 0 for x in value) or single:
             return value[0], value[1]
@@ -205,7 +214,8 @@ def pair_of(value: Any, name: str, same: bool, single: bool) -> Tuple[Any, Any]:
 
 
 def lengths_of(q_lengths: Any, k_lengths: Any, lengths: Any, sizes: Tuple[int, int, int, int], single: bool) -> Any:
-    """Returns lengths of rows and keys in the form of `lengths`: one array of both, a pair, or None without any."""
+    """Returns the lengths of rows and keys from the options that may give them: one array for both, a pair, or None.
+    Raises ArgumentTypeError if `lengths` is given together with q_lengths or k_lengths."""
     if q_lengths is None and k_lengths is None:
         return lengths
     if lengths is not None:
@@ -264,7 +274,8 @@ def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any,
 
 def _told(given: Any, layout: str, sizes: Tuple[int, int, int, int], bottom_right: bool, lengths: Any,
           segment_ids: Any) -> Described:
-    """Returns the lengths, ids and positions of a descriptor, or those given."""
+    """Returns the lengths, segment ids and positions of the SequenceDescriptor `given`; if it is None, returns
+    `lengths` and `segment_ids`. Raises ArgumentError if both are given."""
     if given is None:
         return Described(lengths, segment_ids)
     if lengths is not None or segment_ids is not None or layout == "thd":
@@ -277,7 +288,8 @@ def _told(given: Any, layout: str, sizes: Tuple[int, int, int, int], bottom_righ
 
 
 def ids_of(values: Any, name: str, sizes: Tuple[int, int, int, int], single: bool) -> List[Any]:
-    """Returns the int arrays of both sequences, [B,S] and [B,T]."""
+    """Returns [array of q, array of k], int arrays [B,S] and [B,T], from option `values`: one array for both, or a
+    pair."""
     batch, _, rows, keys = sizes
     arrays = []
     for x, length in zip(map(array_of_ints, pair_of(values, name, rows == keys, False)), (rows, keys)):
@@ -295,8 +307,9 @@ def _with_segments(score: Score, ids: Any, padded: bool, sizes: Tuple[int, int, 
 
 def with_ids(score: Score, ids: Sequence[Any], padded: bool = False, places: Tuple[str, str] = ("q_row", "k_row")
              ) -> Score:
-    """Returns the program with a mask of equal ids. `padded`: id 0 is padding. `places`: program text of the index of a
-    row and of a key in them."""
+    """Returns `score` with a mask that is true for pairs of equal ids. `ids`: int arrays [B,S] of q and [B,T] of k.
+    `padded`: id 0 is padding, which attends to nothing. `places`: expressions for the indices of a row and of a key in
+    `ids`."""
     of_q, of_k = same_ids(*ids)
     text = ("tensor zz_segment_k : {0}[2]\ntensor zz_segment_q : {0}[2]\n"
             "mask = mask && zz_segment_q[b, {q}] == zz_segment_k[b, {k}]{1}").format(
@@ -307,7 +320,7 @@ def with_ids(score: Score, ids: Sequence[Any], padded: bool = False, places: Tup
 
 def _with_positions(score: Score, positions: Any, causal: bool, window: Any, sizes: Tuple[int, int, int, int],
                     single: bool) -> Score:
-    """Returns the program with built-in masks by positions in segments."""
+    """Returns `score` with the masks `causal` and `window` over positions in segments."""
     text = None if positions is None else mask_text(causal, window)
     if text is None:
         return score
@@ -316,8 +329,8 @@ def _with_positions(score: Score, positions: Any, causal: bool, window: Any, siz
 
 
 def with_scale(score: Score, scale: Any, dtype: Any) -> Tuple[Score, Tuple[Any, ...]]:
-    """Returns the program and the operands of a scale. A number is an operand of the run; an array becomes a param,
-    which has a gradient."""
+    """Returns `score` with `scale` applied, and the tuple Operands.scale. A number goes into that tuple. An array
+    becomes a param of the program, so that it gets a gradient."""
     if scale is None:
         return score, ()
     if isinstance(scale, (int, float, np.number)) and not isinstance(scale, bool):
@@ -336,5 +349,5 @@ def with_scale(score: Score, scale: Any, dtype: Any) -> Tuple[Score, Tuple[Any, 
 
 
 def number(value: Any, dtype: Any) -> Any:
-    """Returns a float as an array of rank 0: f64 in f64 problems, else f32."""
+    """Returns `value` as an array of rank 0: float64 if `dtype`, that of q, is float64; else float32."""
     return jnp.asarray(value, "float64" if dtype == jnp.dtype("float64") else "float32")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attend(): the primitives with their gradient, over the Operands of a call: a custom_jvp for the results, whose linear
-half is the backward pass (_linear.py).
+"""attend(): a differentiable call of the forward primitive. It is a custom_jvp function whose tangents come from a
+linear primitive (_linear.py); transposing this primitive runs the backward pass.
 
-Statistics are computed and kept only where something is differentiated, and only the gradients that somebody asked for
-are computed: JAX says which operands are perturbed. What is kept has names for checkpoint policies (OUT_NAME,
-STATS_NAME). In shard_map every operand is made to vary over the axes that any of them does, outside of the rule, so
-that JAX itself sums the cotangents of what was replicated.
+Row statistics are computed and saved only if an operand is differentiated, and the backward pass computes the gradients
+of these operands only. Saved arrays have names for checkpoint policies (OUT_NAME, STATS_NAME). In a shard_map,
+together() first makes all operands vary over the union of their mesh axes, so that JAX itself sums the cotangents of
+operands that are replicated.
 """
 import functools
 from typing import Any, Callable, FrozenSet, List, Mapping, Sequence, Tuple
@@ -22,17 +22,18 @@ from ._primitives import backward, forward
 from ._spec import (WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK, WANT_TENSORS, WANT_V, Operands, Spec)
 
 OUT_NAME, STATS_NAME = "fxattn_out", "fxattn_stats"
-Keys = Tuple[int, ...]  # of operands that are differentiated: WANT_Q and so on, and _PARAM - i of a param
+Keys = Tuple[int, ...]  # differentiated operands: a code WANT_..., or _PARAM - i for param i
 _PARAM = -1
 
 
 def attend(spec: Spec, ops: Operands, lse: bool = False) -> Tuple[Any, Any]:
-    """Returns out, and lse where it is wanted, else None."""
+    """Returns (out, lse) of a call. lse is None unless the argument `lse` is True."""
     return _attend(spec, lse, together(ops))
 
 
 def together(ops: Any) -> Any:
-    """Returns arrays of a shard_map as varying over all axes that one of them varies over."""
+    """Returns the pytree `ops` with all its arrays cast to vary over the union of their mesh axes; outside of a
+    shard_map, returns `ops` itself."""
     leaves, tree = jax.tree.flatten(ops)  # type: Any, Any
     axes = [varying_axes(x) for x in leaves]
     union: FrozenSet[Any] = frozenset().union(*axes)
@@ -68,8 +69,10 @@ _attend.defjvp(_attend_rule, symbolic_zeros=True)
 
 def differentiated(run: Callable[..., Any], static: Any, spec: Spec, kept: Any, tangents: Operands,
                    results: Tuple[Any, Any]) -> Any:
-    """Returns the results of a custom_jvp rule: out and lse or None, and their tangents, whose transpose is
-    `run`((static, keys), kept, cotangents), the gradients of the keys."""
+    """Returns the result of a custom_jvp rule: `results`, which are (out, lse or None), and their tangents. The
+    transpose of the tangents calls run((static, keys), kept, cotangents), which returns the gradients of the operands
+    `keys`. `kept` has the saved arrays; `tangents`, the tangents of the operands, decides which keys are
+    differentiated."""
     moved = [(key, x) for key, x in _differentiable(spec, tangents) if not isinstance(x, SymbolicZero)]
     there = [x for x in results if x is not None]
     if moved:
@@ -80,7 +83,7 @@ def differentiated(run: Callable[..., Any], static: Any, spec: Spec, kept: Any, 
 
 
 def _differentiable(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
-    """Returns the operands that have gradients, by key, in the order of the backward primitive."""
+    """Returns (key, operand) of each operand that can have a gradient, in the order of the backward primitive."""
     found = list(zip((WANT_Q, WANT_K, WANT_V), ops[:3]))
     if _abi.SLOT_SINKS in spec.slots:
         found.append((WANT_SINK, ops.extras[spec.slots.index(_abi.SLOT_SINKS)]))
@@ -90,18 +93,20 @@ def _differentiable(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
 
 
 def wanted(keys: Keys) -> Tuple[int, ...]:
-    """Returns the gradients that the backward primitive computes."""
+    """Returns the codes WANT_... of the gradients that the backward primitive computes for `keys`, without
+    duplicates."""
     return tuple(dict.fromkeys(WANT_PARAMS if key <= _PARAM else key for key in keys))
 
 
 def given_gradients(out: Any, cotangents: Sequence[Any]) -> List[Any]:
-    """Returns dout and, where it is given, dlse."""
+    """Returns [dout], or [dout, dlse] if lse has a cotangent. A missing dout is zeros like `out`."""
     dout, dlse = (*cotangents, None)[:2]
     return [jnp.zeros_like(out) if dout is None else dout] + ([] if dlse is None else [dlse])
 
 
 def gradients(spec: Spec, ops: Operands, keys: Keys, found: Mapping[int, Any]) -> List[Any]:
-    """Returns the results of the backward primitive by key, in the types of the operands."""
+    """Returns the gradient of each operand in `keys`, in its dtype, from `found`, results of the backward primitive by
+    code WANT_... ."""
     floats = [i for i, p in enumerate(spec.params()) if p.type == "float"]
     operands = dict(_differentiable(spec, ops))
     made = [found[WANT_PARAMS][floats.index(_PARAM - key)] if key <= _PARAM else found[key] for key in keys]

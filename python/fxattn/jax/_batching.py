@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The primitives under jax.vmap: the new axis becomes part of the batch, and b stays what it was in the mapped call.
+"""Batching rules of the primitives for jax.vmap. The mapped axis, of size V, is folded into the batch axis, of size B.
 
-Arrays with a batch axis are laid one after the other, [V,B,...] as [V*B,...]; the program's b becomes b % B, and
-captured arrays that are mapped get b // B as their first index (_texts.py). Where that cannot be (packed rows, mapped
-scalars, sinks or seeds, captured arrays of rank 5, explicit shardings, symbolic shapes) the entries run one
-after the other.
+Arrays [V,B,...] are reshaped to [V*B,...]. In the program b becomes b % B, and a captured array that is mapped gets the
+leading index b // B (_texts.py). If a call cannot be folded (packed rows, mapped scalars, sinks or seeds, captured
+arrays of rank 5, explicit shardings, symbolic shapes), its V entries run one after the other.
 """
 from typing import Any, List, Optional, Sequence, Tuple
 
@@ -18,11 +17,11 @@ from ._spec import (WANT_PARAMS, WANT_SINK, WANT_TENSORS, Map, Operands, Spec, f
 from ._texts import folded
 
 _MAX_RANK = 5
-_BATCHED_SLOTS = (_abi.SLOT_Q_LENGTHS, _abi.SLOT_K_LENGTHS, _abi.SLOT_Q_START)  # [B]
+_BATCHED_SLOTS = (_abi.SLOT_Q_LENGTHS, _abi.SLOT_K_LENGTHS, _abi.SLOT_Q_START)  # slots of arrays [B]
 
 
 def _front(size: int, dim: Optional[int], x: Any) -> Any:
-    """Returns an array as [V,...], for any position of V or none."""
+    """Returns `x` as [V,...] with V = `size`. `dim` is the axis of x that is mapped; None broadcasts x."""
     if dim is None:
         return lax.broadcast(x, (size,))
     return x if dim == 0 else lax.transpose(x, (dim, *[i for i in range(x.ndim) if i != dim]))
@@ -48,7 +47,8 @@ def _in_turn(primitive: Any, dims: Sequence[Any], flat: Sequence[Any], params: A
 
 
 def _is_sharded(x: Any) -> bool:
-    """Returns True if an array of an explicit mesh is sharded: folding its batch would mix devices."""
+    """Returns True if `x` is sharded over a mesh with explicit axes. Such an array is not folded, because folding would
+    move data between devices."""
     return any(getattr(getattr(jax.typeof(x), "sharding", None), "spec", ()))
 
 
@@ -60,7 +60,8 @@ def _shape_without(x: Any, dim: Optional[int]) -> Any:
 
 
 class _Folded:
-    """A call with the mapped axis in its batch; `fits` is True if that is possible."""
+    """A call whose mapped axis is folded into its batch axis. `fits` is False if that is not possible; then spec and
+    ops are not set."""
 
     def __init__(self, spec: Spec, size: int, ops: Operands, dims: Operands, want: Sequence[int]) -> None:
         apart = [dims.scale, dims.params, dims.bprop_params,
@@ -85,7 +86,7 @@ class _Folded:
         self.batch = batch = sizes_of(spec, shapes).b
         extras = [_fold(size, d, x) if slot in _BATCHED_SLOTS else x
                   for slot, d, x in zip(spec.slots, dims.extras, ops.extras)]
-        if dropout:  # its random numbers know b too
+        if dropout:  # random numbers depend on b: a coordinate table sets b, not program text
             spec = spec._replace(slots=(*spec.slots, _abi.SLOT_MAP_B), maps=(*spec.maps, Map("b", table=True)))
             extras.append(np.tile(np.arange(batch, dtype=np.int32), size))
         else:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments before anything is built: arrays, switches and sizes that are part of the compiled code, keywords
-of other libraries. Every refusal names the argument and what is accepted."""
+"""Checks of arguments, made before a call is traced into primitives: arrays, options that must be known at trace time,
+and keywords of other libraries. Each error message names the argument and what is accepted."""
 import inspect
 import operator
 from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
@@ -14,7 +14,7 @@ from .._errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from ._spec import is_symbolic
 
 _FAR = 2**31 - 1
-# Keywords of jax.nn, Flax and Transformer Engine that attention() has no argument for, and what to write.
+# Keywords of other libraries that attention() does not have, with the end of the error message: what to write instead.
 _ARRAYS = ("is no argument here: dot_product_attention takes arrays of it, and attention a function, "
            "%s=lambda %sb, h, q, k: ..., that reads them")
 _MODULES = "is of the modules in fxattn.jax.flax and fxattn.jax.nnx; here it is %s"
@@ -40,8 +40,8 @@ REMEDIES = {
 
 
 def array_of(name: str, value: Any) -> Any:
-    """Returns a JAX array of NumPy's arrays, lists, nnx.Param and any value with __jax_array__. Raises
-    ArgumentTypeError for others."""
+    """Returns `value` as a JAX array. Accepts arrays of JAX and NumPy, lists, nnx.Param and any value with
+    __jax_array__. Raises ArgumentTypeError for other values, with `name` in the message."""
     if value is None:
         raise ArgumentTypeError("%s is None; an array is accepted" % name)
     try:
@@ -52,7 +52,8 @@ def array_of(name: str, value: Any) -> Any:
 
 
 def refuse_symbolic(what: str, *arrays: Any) -> None:
-    """Raises UnsupportedError for a shape with symbolic sizes, as jax.export may have."""
+    """Raises UnsupportedError if an array has symbolic sizes (of jax.export), which the feature `what` does not
+    support."""
     for x in arrays:
         if is_symbolic(x.shape):
             raise UnsupportedError("an array has the symbolic shape %s, of jax.export, which %s cannot have; export "
@@ -67,13 +68,13 @@ def _refuse_traced(name: str, value: Any, remedy: str) -> None:
 
 
 def flag(name: str, value: Any, remedy: str = "a Python bool") -> bool:
-    """Returns True or False of a switch that is known when the call is traced."""
+    """Returns option `name` as a bool. Raises ArgumentTypeError, which suggests `remedy`, if `value` is a tracer."""
     _refuse_traced(name, value, remedy)
     return _options.flag(name, value)
 
 
 def _count(value: Any) -> int:
-    """The int that it is; -1 where it is none, or a bool."""
+    """Returns `value` as an int; -1 if it is not an int, or is a bool."""
     try:
         return -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -81,7 +82,8 @@ def _count(value: Any) -> int:
 
 
 def size_of(name: str, value: Any, default: int) -> int:
-    """Returns a number of rows that is known when the call is traced."""
+    """Returns the number of rows `value`, or `default` if it is None. Raises ArgumentTypeError for tracers and values
+    that are not ints from 0."""
     _refuse_traced(name, value, "a Python int; None is as long as all")
     if value is None:
         return default
@@ -92,11 +94,12 @@ def size_of(name: str, value: Any, default: int) -> int:
 
 
 def window_of(window: Any) -> Optional[Tuple[Optional[int], Optional[int]]]:
-    """Returns (left, right), None for an open side, of ints that are known when the call is traced."""
+    """Returns (left, right) of `window` with None for an open side; None without a window. Raises ArgumentTypeError for
+    a tracer."""
     for given in (window, *(window if isinstance(window, (tuple, list)) else ())):
         _refuse_traced("window", given, _BY_MASK)
     sides = _options.window_sides(window)
-    # No sequence is longer than _FAR, so such a side is as good as open.
+    # Larger sides are reduced to _FAR, which no sequence is longer than.
     return None if sides is None else tuple(  # type: ignore[return-value]
         None if side < 0 else min(side, _FAR) for side in sides)
 
@@ -105,7 +108,8 @@ _BY_MASK = "write it as mask_mod, whose numbers may be traced: mask_mod=lambda b
 
 
 def rate_of(name: str, value: Any) -> float:
-    """Returns the share of the probabilities that is dropped."""
+    """Returns the dropout probability `value` as a float. Raises ArgumentTypeError if it is a tracer or no number,
+    ArgumentError if it is not in [0, 1)."""
     _refuse_traced(name, value, "a Python number; a few rates can be branches of jax.lax.switch")
     try:
         rate = None if isinstance(value, (bool, str)) else float(value)
@@ -118,7 +122,8 @@ def rate_of(name: str, value: Any) -> float:
 
 
 def seed_of(seed: Any, key: Any) -> Any:
-    """Returns the two 32-bit words of a seed, the lower one first, from an int, an array of rank 0 or a key."""
+    """Returns a 64-bit seed as a uint32 array of two words, low word first. `seed`: an int, or an array of rank 0; or
+    `key`: a key of jax.random. Raises an error unless exactly one of them is given."""
     if key is not None:
         if seed is not None:
             raise ArgumentTypeError("seed= and dropout_key= are both given, and are one option: give one of them")
@@ -146,7 +151,7 @@ def _seed_of_key(key: Any) -> Any:
 
 
 def offsets_of(name: str, value: Any) -> int:
-    """Returns the number of sequences of packed rows, from their offsets."""
+    """Returns the number of packed sequences: the size of their offsets `value` minus 1."""
     shape = np.shape(value)
     if len(shape) != 1 or shape[0] < 1:
         raise ArgumentError("%s has shape %s; ints of shape [N+1] are accepted, where N sequences begin and the last "
@@ -156,7 +161,8 @@ def offsets_of(name: str, value: Any) -> int:
 
 def refuse_keywords(who: str, surplus: Sequence[Any], unknown: Iterable[str], accepted: Mapping[str, Any],
                     remedies: Optional[Mapping[str, str]] = None) -> None:
-    """Raises ArgumentTypeError for arguments that a function does not have, with what to write instead."""
+    """Raises ArgumentTypeError if function `who`, with the parameters `accepted`, was called with `surplus` positional
+    arguments or `unknown` keywords. The message says what to write instead, from `remedies` and REMEDIES."""
     if surplus:
         first = [p.name for p in accepted.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         raise ArgumentTypeError("%s takes %s by position, and everything else by name, as is_causal=True; %d more "
@@ -172,14 +178,15 @@ def refuse_keywords(who: str, surplus: Sequence[Any], unknown: Iterable[str], ac
 
 
 def signature_without_rest(function: Callable[..., Any]) -> Dict[str, inspect.Parameter]:
-    """Gives a function the signature that help() shows, without *surplus and **unknown. Returns its parameters."""
+    """Removes *surplus and **unknown from the signature that help() shows for `function`. Returns the other
+    parameters."""
     found = inspect.signature(function)
     kept = [p for p in found.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     function.__signature__ = found.replace(parameters=kept)  # type: ignore[attr-defined]
     return {p.name: p for p in kept}
 
 
-# Functions that do not mention JAX are traced as PyTorch's are, and its remedies are not for here.
+# Replacements in messages of the tracer, which suggest functions of PyTorch, by the functions of JAX.
 _SPOKEN = (
     ("x.int() or x.to(torch.int32)", "x.astype(jnp.int32)"), (".int() or .to(torch.int32)", ".astype(jnp.int32)"),
     (".int()", ".astype(jnp.int32)"), ("x.float()", "x.astype(jnp.float32)"),
@@ -192,7 +199,7 @@ _SPOKEN = (
 
 
 def in_words_of_jax(text: str) -> str:
-    """Returns a message of the tracer with remedies for users of JAX."""
+    """Returns a message of the tracer with functions of PyTorch replaced by functions of JAX."""
     for theirs, ours in _SPOKEN:
         text = text.replace(theirs, ours)
     return text

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handlers of libfxattn_jax (python/csrc/jax_handler.c) as XLA knows them: one name for all platforms.
+"""Loads libfxattn_jax and registers its FFI handlers (python/csrc/jax_handler.c) with XLA, under one target name for
+all platforms.
 
-What runs is plain C, without Python and without the GIL; a module that was exported runs in any process that has
-imported this.
+The handlers are C code that runs without Python and the GIL. A module of jax.export runs in any process that has
+imported this Python module.
 """
 import ctypes
 import os
@@ -16,7 +17,7 @@ from .._library import call, library_path
 
 TARGET = "fxattn"
 NAMES = ("libfxattn_jax.so", "libfxattn_jax.dylib")
-# Handlers by platform, and the stages at which XLA asks them: the plan is made before the first execution.
+# C function of the handler by platform, with the XLA stages that call it. It compiles the plan in the first stage.
 _HANDLERS = {"cpu": ("fxa_jax_cpu", ("instantiate", "execute")), "CUDA": ("fxa_jax_cuda", ("initialize", "execute"))}
 
 
@@ -40,7 +41,7 @@ _library = _load()
 
 
 def cuda_ordinal() -> Optional[int]:
-    """Returns a device for which calls are lowered, or None: modules for other machines have no workspace."""
+    """Returns the ordinal of the CUDA device that calls are lowered for; None if this machine has no CUDA device."""
     try:
         return int(jax.local_devices(backend="cuda")[0].local_hardware_id)
     except RuntimeError:
@@ -48,7 +49,8 @@ def cuda_ordinal() -> Optional[int]:
 
 
 def workspace(problem: bytes) -> int:
-    """Returns the bytes of device memory that a call needs; its plan is made here and cached for the run."""
+    """Returns the workspace size [bytes] of a saved problem on the CUDA device, 0 without a device. Compiles its plan,
+    which the handler later finds in its cache."""
     ordinal = cuda_ordinal()
     if ordinal is None:
         return 0
@@ -58,12 +60,14 @@ def workspace(problem: bytes) -> int:
 
 
 def cache_stats() -> Dict[str, int]:
-    """Returns counters of the plan cache of the handlers: builds, runs and so on; `plans` are those held now."""
+    """Returns the counters of the handlers' plan cache by name: hits, builds, runs and others; `plans` is the number of
+    cached plans."""
     stats = _abi.CacheStats()
     _library.fxa_jax_cache_stats(ctypes.byref(stats))
     return {name: getattr(stats, name) for name, *_ in _abi.CacheStats._fields_ if name != "reserved"}
 
 
 def cache_clear() -> None:
-    """Empties the plan cache of the handlers; plans in use stay valid, others are made again when they are needed."""
+    """Removes all plans from the handlers' plan cache. Plans in use stay valid; others are compiled again when
+    needed."""
     _library.fxa_jax_cache_clear()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the modules for linen (flax.py) and nnx (nnx.py): Transformer Engine's settings as a call of attention().
+"""Code shared by the modules for linen (flax.py) and nnx (nnx.py): run() turns the arguments of Transformer Engine's
+modules into a call of attention().
 
-Settings are the arguments of the constructor and hold the callbacks; Given are those of a call, tensors included.
-Conflicts are one error that lists all of them."""
+Settings has the arguments of a module's constructor, including callbacks; Given has the arguments of a call, including
+tensors. All conflicts between arguments are reported in one error."""
 import functools
 import inspect
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
@@ -17,7 +18,7 @@ from ._attention import arranged, attention, shape_of_scores
 from ._checks import array_of, rate_of, refuse_keywords
 from ._mods import Mod, Score, resolve
 
-# The ready masks of the library that stand for each mask type of Transformer Engine.
+# Options of attention() for each mask type of Transformer Engine. padding: the call must give lengths or a mask.
 MASK_TYPES: Dict[str, Dict[str, bool]] = {
     "no_mask": {}, "padding": {"padding": True}, "causal": {"is_causal": True},
     "padding_causal": {"padding": True, "is_causal": True}, "causal_padding": {"padding": True, "is_causal": True},
@@ -29,7 +30,7 @@ LAYOUTS = ("bshd_bshd_bshd", "bshd_bs2hd", "bs3hd")
 SOFTMAX_TYPES = ("vanilla", "off-by-one", "learnable")
 
 
-# Arguments of Transformer Engine's and Flax's modules that these do not have.
+# Arguments of the modules of Transformer Engine and Flax that the modules of fxattn lack, with the error message.
 _RING = "is not here: fxattn.jax.ring_attention, in a shard_map, spreads sequences over devices"
 _NORM = "is not here: a LayerNorm of Flax before the module does it"
 _ROTARY = "is not here: rotate query and key, and give them to DotProductAttention"
@@ -52,8 +53,8 @@ REMEDIES = {
 
 
 def told(module: Any) -> Any:
-    """Returns the module with a constructor that refuses arguments of Transformer Engine and Flax that it lacks, by
-    name."""
+    """Class decorator. Returns the module with a constructor that raises ArgumentTypeError for unknown arguments; the
+    message says what replaces an argument of Transformer Engine or Flax."""
     made, known = module.__init__, inspect.signature(module.__init__).parameters
 
     @functools.wraps(made)
@@ -66,7 +67,7 @@ def told(module: Any) -> Any:
 
 
 class Settings(NamedTuple):
-    """The arguments of a constructor."""
+    """The arguments of the constructor of DotProductAttention."""
 
     head_dim: int
     num_attention_heads: int
@@ -102,7 +103,7 @@ class Settings(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The arguments of a call after query, key and value."""
+    """The arguments of a call of DotProductAttention after query, key and value."""
 
     sequence_descriptor: Any = None
     bias: Any = None
@@ -117,7 +118,8 @@ def refuse(who: str, problems: List[str]) -> None:
 
 
 def run(settings: Settings, query: Any, key: Any, value: Any, given: Given, sinks: Any, dropout_key: Any) -> Any:
-    """Returns the attention of a module. `dropout_key`: None where nothing is dropped."""
+    """Returns the output of DotProductAttention. `sinks`: the learned softmax_offset [H], or None. `dropout_key`: None
+    for no dropout."""
     ready = MASK_TYPES[settings.attn_mask_type]
     _check_call(settings, given, bool(ready.get("padding")))
     q, k, v = _separate(settings, query, key, value)
@@ -160,7 +162,8 @@ def _check_call(settings: Settings, given: Given, padding: bool) -> None:
 
 
 def _separate(settings: Settings, query: Any, key: Any, value: Any) -> Tuple[Any, Any, Any]:
-    """Returns q, k and v [B,S,H,D] of packed or transposed arrays."""
+    """Returns q, k and v as [B,S,H,D] from arrays in settings.qkv_layout, which may be packed into one array or
+    transposed."""
     want = {"bs3hd": 1, "bshd_bs2hd": 2, "bshd_bshd_bshd": 3}[settings.qkv_layout]
     if any((x is None) != (n >= want) for n, x in enumerate((query, key, value))):
         raise ArgumentError("qkv_layout %s takes %s, and no more" % (
@@ -176,7 +179,8 @@ def _separate(settings: Settings, query: Any, key: Any, value: Any) -> Tuple[Any
 
 
 def _indices(name: str, array: Any, shape: Tuple[int, ...]) -> Tuple[Any, str]:
-    """Returns the array with rank 4, and the indices by which a program reads the element of a pair."""
+    """Returns `array` reshaped to rank 4, and the index list with which a program loads its element for a (q, k) pair:
+    "0" for axes of size 1. Raises ArgumentError if it does not broadcast to `shape`."""
     full = (1,) * (4 - array.ndim) + array.shape
     if len(full) != 4 or any(size not in (1, whole) for size, whole in zip(full, shape)):
         raise ArgumentError("%s has shape %s, which does not broadcast to the scores' %s" % (name, array.shape, shape))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The linear half of a derivative that has a reverse mode alone: a primitive that is there to be transposed.
+"""A linear primitive whose transpose is a backward pass, for functions that have a reverse mode only.
 
-A rule of a jax.custom_jvp computes results, and their tangents by tangents_of(), whose transpose is the backward pass.
-Unlike a custom_vjp it can be traced wherever JAX traces (shard_map without a jit), and what runs it forward is told in
-our words. vmap maps the backward pass. Parameters of the primitive are compared by content, and JAX refers to them
-weakly.
+The rule of a jax.custom_jvp function computes the results, and their tangents by tangents_of(). JAX transposes these
+tangents, which runs the backward pass. Unlike a custom_vjp, such a function can also be traced in a shard_map without
+jit, and forward-mode differentiation raises an error with a message of fxattn. Under vmap the backward pass is mapped.
+The parameters of the primitive are hashable and compared by content, so that JAX can use them as keys of its caches.
 """
 import dataclasses
 from typing import Any, Callable, List, Sequence, Tuple
@@ -25,7 +25,8 @@ FORWARD_MODE = ("fxattn has no forward mode (jax.jvp, jax.jacfwd, jax.linearize,
 
 @dataclasses.dataclass(frozen=True)
 class _Backward:
-    """A backward pass: gradients from (static, residuals, cotangents, None where they are zero)."""
+    """A backward pass: calls run(static, residuals, cotangents), which returns gradients; a cotangent of zero is
+    None."""
 
     run: Callable[..., Sequence[Any]]
     static: Any
@@ -37,7 +38,7 @@ class _Backward:
 
 @dataclasses.dataclass(frozen=True)
 class _Mapped:
-    """A backward pass that is mapped by vmap."""
+    """The backward pass `inner` mapped by vmap over `size` entries; `dims` are the mapped axes of its residuals."""
 
     inner: Callable[..., Sequence[Any]]
     size: int
@@ -50,8 +51,8 @@ class _Mapped:
 
 def tangents_of(run: Callable[..., Sequence[Any]], static: Any, kept: Any, tangents: Sequence[Any],
                 results: Sequence[Any]) -> List[Any]:
-    """Returns tangents of results, from those of some operands, of which `run` computes the gradients, in their order.
-    """
+    """Returns the tangents of `results`. `tangents` are the tangents of the differentiated operands. The transpose
+    calls run(static, kept, cotangents), which returns the gradients of these operands in the same order."""
     leaves, tree = jax.tree.flatten(kept)
     return linear_p.bind(*leaves, *tangents, backward=_Backward(run, static, tree), count=len(leaves),
                          types=tuple(jax.typeof(x).to_tangent_aval() for x in results))

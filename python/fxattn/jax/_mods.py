@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns score_mod and mask_mod (nothing, functions, callbacks of the graph style, text, a Program) into a Score: a
-program with its arrays and numbers, all as JAX arrays, in its order.
+"""Turns score_mod and mask_mod (None, functions, callbacks of the graph style, text or a Program) into a Score: a
+program with its captured tensors and values of params as JAX arrays, in the program's order.
 
-A storage type that JAX does not have at present (64 bits, unless enabled) is changed in the program to that of the
-array."""
+JAX has no 64-bit types unless they are enabled. Storage types in the program are changed to the dtypes of the JAX
+arrays."""
 import inspect
 import re
 from typing import Any, Callable, Collection, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -24,7 +24,7 @@ Named = Optional[Mapping[str, Any]]
 
 
 class Score(NamedTuple):
-    """A program with its arrays and numbers, and those of a backward program of the caller."""
+    """A program with its captured tensors and values of params, and the same of a user-written backward program."""
 
     program: Optional[Program] = None
     tensors: Tuple[Any, ...] = ()
@@ -34,7 +34,8 @@ class Score(NamedTuple):
     bprop_params: Tuple[Any, ...] = ()
 
     def appended(self, text: str, tensors: Named = None, params: Named = None, before: bool = False) -> "Score":
-        """Returns the Score with further statements, which use these tensors and params."""
+        """Returns a Score whose program also runs the statements `text`, after its own or, with `before`, first. `text`
+        uses `tensors` and `params` by name."""
         old = self.program
         arrays = dict(zip([c.name for c in old.captures] if old else (), self.tensors))
         numbers = dict(zip([p.name for p in old.params] if old else (), self.params))
@@ -48,8 +49,9 @@ class Score(NamedTuple):
                              params=tuple(numbers[p.name] for p in made.params))
 
     def scaled(self, scale: Any) -> "Score":
-        """Returns the Score for scores that are multiplied by `scale` first. In the caller's
-        backward program the score becomes score * scale, and the result is multiplied by `scale`."""
+        """Returns a Score whose backward program fits a program that multiplies the score by `scale` first: in the
+        backward program score becomes score * scale, and its result is multiplied by `scale`. Without a backward
+        program returns the Score unchanged."""
         if self.bprop is None:
             return self
         numbers = dict(zip([p.name for p in self.bprop.params], self.bprop_params))
@@ -60,15 +62,16 @@ class Score(NamedTuple):
 
 
 def _unused(name: str, names: Collection[str]) -> str:
-    """Returns a name like this one that a program does not have, so that names of fxattn never collide with the
-    caller's."""
+    """Returns `name`, with letters "z" before it until it is not in `names`. Names that fxattn adds to a program thus
+    differ from names of the caller."""
     while name in names:
         name = "z" + name
     return name
 
 
 def is_graph_style(mod: Any) -> bool:
-    """Returns True for Transformer Engine's score_mod(graph, score, tensors): three positional arguments."""
+    """Returns True if `mod` has three positional parameters, like score_mod(graph, score, tensors) of Transformer
+    Engine."""
     if not callable(mod) or isinstance(mod, Program):
         return False
     try:
@@ -83,9 +86,9 @@ def is_graph_style(mod: Any) -> bool:
 def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_tensors: Named, params: Named,
             shape: Sequence[int], dtype: Any, moved: bool = False, part: Optional[str] = None,
             bprop_params: Named = None, style: Optional[str] = None) -> Score:
-    """Returns the Score of a caller's functions for scores of this shape; a Score is returned unchanged. `moved`: q is
-    not the row index. `part`: calls compute parts of the scores (trace_graph). style None: "graph" for three arguments.
-    """
+    """Returns the Score of score_mod and mask_mod for scores of `shape` (batch, heads, rows, keys) and `dtype`; a Score
+    as score_mod is returned unchanged. `moved`: q may differ from the row index. `part`: a call computes a part of the
+    scores (trace_graph). style None: "graph" if score_mod has three arguments, else "flex"."""
     if isinstance(score_mod, Score):
         return score_mod
     if style not in (None, *STYLES):
@@ -125,14 +128,15 @@ def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_ten
 
 
 def _plain_arrays(named: Named) -> Named:
-    """Returns the arrays with nnx.Param and other values with __jax_array__ converted."""
+    """Returns the dictionary with nnx.Param and other values with __jax_array__ converted to JAX arrays; None for
+    None."""
     return named if named is None else {name: jnp.asarray(x) if hasattr(x, "__jax_array__") else x
                                         for name, x in named.items()}
 
 
 def _numbers_as_arrays(given: Named, dtype: Any) -> Named:
-    """Returns numbers beside a backward program as arrays of rank 0: its params would be read on the host, and arrays
-    are read on the device."""
+    """Returns the dictionary with floats converted to arrays of rank 0. For calls with a backward program: engines read
+    its params on the host, but captured tensors on the device."""
     wide = "float64" if dtype == jnp.dtype("float64") else "float32"
     return given and {name: jnp.asarray(x, wide) if isinstance(x, (float, np.floating)) else x
                       for name, x in given.items()}
@@ -179,7 +183,7 @@ def _of_text(score_mod: Mod, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_te
 
 
 def _plain(value: Any) -> Any:
-    """Returns an example of a param's type: 0 for ints, else 0.0."""
+    """Returns a placeholder of the type of param `value`: 0 for ints, else 0.0."""
     return 0 if jnp.issubdtype(jnp.asarray(value).dtype, jnp.integer) else 0.0
 
 
@@ -196,7 +200,8 @@ def _bound(program: Optional[Program], tensors: Mapping[str, Any], params: Mappi
 
 def _as_arrays(program: Optional[Program], tensors: Sequence[Any], params: Sequence[Any],
                dtype: Any) -> Tuple[Optional[Program], Tuple[Any, ...], Tuple[Any, ...]]:
-    """Returns the program with the storage types of its arrays, and its arrays and numbers as JAX arrays."""
+    """Returns (program, tensors, params): the program with the storage types of its arrays, and the captured tensors
+    and values of params as JAX arrays. Raises ArgumentError for a wrong rank or type."""
     if program is None:
         return None, (), ()
     arrays = [jnp.asarray(x) for x in tensors]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""dot_product_attention(): attention with the signature of jax.nn's."""
+"""dot_product_attention(): attention() with the signature of jax.nn.dot_product_attention."""
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 import jax
@@ -16,17 +16,18 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
                           is_causal: bool = False, query_seq_lengths: Any = None, key_value_seq_lengths: Any = None,
                           local_window_size: Union[None, int, Tuple[int, int]] = None,
                           implementation: Optional[str] = None, return_residual: bool = False, **unknown: Any) -> Any:
-    """Returns softmax(scale * q k^T + bias) v of query [B,T,N,H], key and value [B,S,K,H], or all without the batch, as
-    [B,T,N,H]: jax.nn.dot_product_attention, fused.
+    """Returns softmax(scale * q k^T + bias) v as [B,T,N,H], for query [B,T,N,H], key and value [B,S,K,H], or all
+    without the batch. It replaces jax.nn.dot_product_attention by a fused kernel.
 
-    bias, mask: arrays that broadcast to [B,N,T,S], of rank 4 or less; mask is True where a pair attends; bias gets a
-    gradient.
-    is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size (an int or (left, right)): further masks.
+    bias, mask: arrays of rank 4 or less that broadcast to [B,N,T,S]. mask is True for pairs that are attended. bias gets
+        a gradient.
+    is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size: further masks. local_window_size is an int
+        or (left, right).
     scale: None for 1 / sqrt(H), a number, or an array of rank 0, which gets a gradient.
-    implementation: None or "fxattn". return_residual: returns log-sum-exp too, [B,T,N], in the type of query and
-    without a gradient, as jax.nn does.
+    implementation: None or "fxattn".
+    return_residual: also returns log-sum-exp, [B,T,N], with the dtype of query and without a gradient, as jax.nn does.
 
-    Rows that attend to nothing are 0, where jax.nn returns the average of all values, and their residual is -inf."""
+    The output of a row that attends to nothing is 0, and its residual -inf; jax.nn returns the mean of all values."""
     refuse_keywords("dot_product_attention", (), unknown, _PARAMETERS, _REMEDIES)
     if implementation not in (None, "fxattn"):
         raise ArgumentError("implementation is %r; None or \"fxattn\" is accepted, and is fxattn's own on every "
@@ -58,7 +59,7 @@ _REMEDIES = {**dict.fromkeys("score_mod mask_mod window lengths q_lengths k_leng
 
 
 def _lengths(of_q: Any, of_k: Any, shape: Tuple[int, ...]) -> Any:
-    """Returns lengths of both sequences, clipped to [0, size] as in jax.nn."""
+    """Returns the pair (lengths of q, lengths of k) clipped to [0, size], as in jax.nn; None if both are None."""
     if of_q is None and of_k is None:
         return None
     given = [None if x is None else array_of_ints(x) for x in (of_q, of_k)]
@@ -67,7 +68,8 @@ def _lengths(of_q: Any, of_k: Any, shape: Tuple[int, ...]) -> Any:
 
 
 def _window(given: Any) -> Tuple[Any, List[str]]:
-    """Returns a window for attention(), and masks for negative sides, which start or end beyond the row."""
+    """Returns the option `window` of attention(), and a list of mask expressions for negative sides, which attention()
+    does not accept."""
     if given is None:
         return None, []
     sides = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
@@ -87,7 +89,8 @@ def _shape_of_scores(query: Any, key: Any) -> Tuple[int, ...]:
 
 
 def _broadcast(name: str, array: Any, kinds: Any, shape: Tuple[int, ...]) -> Tuple[Any, str]:
-    """Returns the array with rank 4, and the indices by which a program reads it."""
+    """Returns `array` reshaped to rank 4, and the index list with which a program loads its element for a (q, k) pair:
+    "0" for axes of size 1."""
     array = array_of(name, array)
     if name == "bias" and jnp.issubdtype(array.dtype, jnp.integer):
         array = array.astype("float32")

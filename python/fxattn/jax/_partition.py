@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The primitives under a plain jit whose arrays are sharded: batch and heads stay where they are, without a collective.
+"""Partitioning of the primitives over sharded arrays under jit: each device computes its part of the batch and heads.
 
-A custom_partitioning around each call: Shardy's rule says that dimensions of batch and heads may be sharded and no
-others, and each device computes its part. What the program sees of b and h stays right in one of two ways, for each of
-the two axes: captured arrays that are indexed by it directly (bias[b, h, q, k], slopes[h]) are sharded like it, and
-nothing else reads it; or else captured arrays are whole on every device, and the coordinates of the part are given to
-the run. Gradients of what is whole on several devices are summed over them.
+Each call is wrapped in a custom_partitioning, whose Shardy rule allows batch and head dimensions to be sharded, and no
+others. The program must still see the b and h of the entire problem. There are two ways, for each of these two axes:
+1. If the program uses the axis only as a direct index of captured arrays (bias[b, h, q, k], slopes[h]), these arrays
+are
+   sharded along it, and local indices are correct.
+2. Otherwise captured arrays are replicated on every device, and the run gets the offset of the device's part.
+Gradients of arrays that are replicated on several devices are summed over these devices (psum).
 
-Heads of k and v that cannot be dealt out (fewer than devices) are whole too, and each device takes the one it needs.
-On a mesh of explicit axes, where shardings are known when a call is lowered, the same parts are those of a shard_map.
+If there are fewer heads of k and v than devices, k and v are replicated too, and each device slices the head it needs.
+On a mesh with explicit axes, shardings are known when a call is lowered; there a shard_map computes the same parts.
 """
 import functools
 import math
@@ -27,7 +29,7 @@ from .. import _abi
 from ._spec import (WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK, WANT_TENSORS, WANT_V, Map, Operands, Spec,
                     forward_rest, gather, is_symbolic, sizes_of)
 
-Dims = Tuple[str, ...]  # a name for each dimension of an array: "b" and "h" (or "g", of k and v) are sharded
+Dims = Tuple[str, ...]  # a name for each dimension of an array; "b", "h" and "g" (heads of k and v) may be sharded
 _BATCH_SLOTS = (_abi.SLOT_Q_LENGTHS, _abi.SLOT_K_LENGTHS, _abi.SLOT_Q_START)
 _LAYOUT_DIMS = {"bshd": "bshd", "bhsd": "bhsd", "thd": "shd"}
 
@@ -35,7 +37,7 @@ _LAYOUT_DIMS = {"bshd": "bshd", "bhsd": "bhsd", "thd": "shd"}
 # ---- What is indexed by what -----------------------------------------------------------------------------------------
 
 def _loads(text: str) -> List[Tuple[str, Tuple[str, ...]]]:
-    """Returns tensors and indices of all loads of a canonical text."""
+    """Returns (tensor name, index expressions) of each load in the canonical text of a program."""
     found = []
     for m in re.finditer(r"(\w+)\[", re.sub(r"(?m)^tensor .*$", "", text)):
         body, depth, at, parts = m.string, 1, m.end(), [""]
@@ -53,8 +55,8 @@ def _loads(text: str) -> List[Tuple[str, Tuple[str, ...]]]:
 
 @functools.lru_cache(maxsize=512)
 def _direct(program: Any, axis: str) -> Optional[Dict[str, int]]:
-    """Returns, for each captured tensor, the dimensions that the axis indexes, if nothing else in the program reads the
-    axis; None otherwise."""
+    """Returns {captured tensor: dimension that `axis` indexes} if the program uses `axis` ("b" or "h") only as an
+    index, and for the same dimension in all loads of a tensor; else None."""
     if program is None:
         return {}
     text = program.text
@@ -110,7 +112,8 @@ def _rows(spec: Spec) -> Dims:
 
 
 class _Call:
-    """One primitive with its parameters, for global shapes: dimensions of operands and results by name."""
+    """A call of a primitive with its global shapes. `dims` and `results` have the named dimensions of its operands and
+    results."""
 
     def __init__(self, backward: bool, params: Dict[str, Any], flat: Sequence[Any]) -> None:
         self.backward, self.params = backward, params
@@ -141,8 +144,9 @@ class _Call:
         return ("floats",) if one == WANT_PARAMS else named.tensors[one - WANT_TENSORS]
 
     def rule(self, mesh: Any, *types: Any) -> Tuple[str, Dict[str, Any]]:
-        """Shardy's: heads of q are those of k times a group, unless an axis of the mesh would be torn apart by that;
-        then those of k stay whole."""
+        """Returns the sharding rule for Shardy, and its keyword arguments. Heads of q factor into heads of k times a
+        group, which are sharded together; if the heads of k are not divisible by the size of a mesh axis, they are
+        replicated."""
         group = self.sizes.hq // self.sizes.hkv
         whole = any(self.sizes.hkv % n for n in mesh.shape.values())
         heads = "h" if whole else "g" if group == 1 else "(g r)"
@@ -150,7 +154,8 @@ class _Call:
         def side(all_dims: Sequence[Dims]) -> str:
             return ", ".join(" ".join(heads if d == "h" else d for d in dims) for dims in all_dims)
         sides = side(self.dims), side(self.results)
-        factors = dict.fromkeys(re.findall(r"\w+", " ".join(sides)))  # Shardy wants them in order
+        # Distinct, in the order of appearance, which Shardy requires.
+        factors = dict.fromkeys(re.findall(r"\w+", " ".join(sides)))
         sizes = {"r": group} if heads == "(g r)" else {}
         fixed = tuple(one for one in factors if one not in ("b", "h", "r") and (one != "g" or whole))
         return "%s -> %s" % sides, {"need_replication_factors": fixed, **sizes}
@@ -158,8 +163,8 @@ class _Call:
     # ---- A part --------------------------------------------------------------------------------------------------
 
     def axes(self, shardings: Sequence[Tuple[Dims, Any]], mesh: Any) -> Tuple[Tuple[str, ...], Tuple[str, ...], bool]:
-        """Mesh axes of batch and heads, as the first array has them that has any, where they fit; whether heads of k
-        are dealt out too."""
+        """Returns (mesh axes of the batch, mesh axes of the heads, together), from the first array that is sharded
+        along each; empty if the sizes are not divisible. `together` is True if heads of k and v are sharded too."""
         found: Dict[str, Tuple[str, ...]] = {}
         for dims, sharding in shardings:
             for dim, names in zip(dims, tuple(getattr(sharding, "spec", ()))):
@@ -182,7 +187,7 @@ class _Call:
         return [NamedSharding(mesh, P(*[names.get(d) or None for d in dims])) for dims in all_dims]
 
     def local(self, run: Callable[..., Any], mesh: Any, b: Any, h: Any, together: bool) -> Callable[..., Any]:
-        """The computation of one device."""
+        """Returns the function that one device runs on its part of the operands."""
         def lower(*flat: Any) -> Tuple[Any, ...]:
             spec = self._spec(b, h)
             ops = gather(self.spec, self.params["has_scale"], flat[:self.end], self.backward)
@@ -213,7 +218,7 @@ class _Call:
         return spec._replace(heads=spec.heads or (self.sizes.hq if h else 0), wide=spec.wide or self.backward)
 
     def _summed(self, results: Sequence[Any], b: Any, h: Any, together: bool, head: Any) -> List[Any]:
-        """Gradients of what several devices have."""
+        """Returns the gradients of a backward call, with those of replicated operands summed over devices."""
         found = []
         for one, dims, x in zip(self.params["want"], self.results, results):
             axes = tuple(name for axis, names in (("b", b), ("h", h)) for name in names
@@ -236,8 +241,8 @@ class _Call:
 
 
 def result_specs(backward: bool, params: Dict[str, Any], flat: Sequence[Any]) -> Optional[List[Any]]:
-    """On a mesh of explicit axes, how results are sharded: out and its rows like q, gradients like what they are of;
-    None where nothing is sharded."""
+    """Returns the PartitionSpec of each result on a mesh with explicit axes: out and lse are sharded like q, a gradient
+    like its operand. Returns None if no operand is sharded."""
     specs = [tuple(getattr(getattr(x, "sharding", None), "spec", ())) for x in flat]
     if not any(axes for spec in specs for axes in spec):
         return None
@@ -256,8 +261,8 @@ def _explicit(flat: Sequence[Any]) -> bool:
 
 
 def _sharded(run: Callable[..., Any], backward: bool, flat: Sequence[Any], params: Dict[str, Any]) -> Any:
-    """run(*flat, **params) on a mesh of explicit axes, whose shardings are known here: each device its part, in a
-    shard_map, since partitions that XLA asks for are traced with such axes too."""
+    """Returns run(*flat, **params) on a mesh with explicit axes: a shard_map in which each device computes its part. A
+    custom_partitioning does not work here, because its partitions would be traced with explicit axes too."""
     types = [jax.typeof(x) for x in flat]
     call = _Call(backward, params, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in types])
     mesh = next(x.sharding.mesh for x in types if any(x.sharding.spec))
@@ -290,8 +295,8 @@ def _partitioned(run: Callable[..., Any], backward: bool, params: Tuple[Tuple[st
 
 
 def partitioned(run: Callable[..., Any], backward: bool, *flat: Any, **params: Any) -> Any:
-    """run(*flat, **params), each device its part."""
-    if any(is_symbolic(x.shape) for x in flat):  # for one device: nobody knows what could be dealt out
+    """Returns run(*flat, **params), in which each device computes its part of sharded operands."""
+    if any(is_symbolic(x.shape) for x in flat):  # runs on one device: divisibility of symbolic sizes is unknown
         return run(*flat, **params)
     if _explicit(flat):
         return _sharded(run, backward, flat, params)

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two primitives, fxattn_forward and fxattn_backward, and how they become calls of XLA's handlers.
+"""The two primitives, fxattn_forward and fxattn_backward, and their lowering to calls of the XLA handlers.
 
-    forward    operands of the call -> out, lse where `lse` is set, stats where `stats` is; with ACC_OUT among the
-               flags also out and stats of other keys, which the results are joined with
-    backward   operands of the call, out, stats, dout, dlse where there is one -> the gradients of `want`
+    primitive   operands                                             results
+    forward     operands of the call; with the flag ACCUMULATE_O     out; lse if `lse` is set; stats if `stats` is set
+                also out and stats of other keys, which are merged
+    backward    operands of the call, out, stats, dout; dlse if      the gradients of `want`
+                `dlse` is set
 
-Stats are what the backward pass reads: LSE in f64, which gradients of steep programs need (docs/numerics.md), as
-uint32 [..., 2], since JAX has no f64 unless it is told so. Scalars travel likewise, as one f64 vector that is packed in
-the lowering. Batching is _batching.py's, sharding _partition.py's. A derivative of either primitive is refused by name:
-gradients of the forward pass are a rule around it (_autodiff.py).
+Stats are the LSE in f64, for the backward pass: gradients of programs with large slopes need this precision
+(docs/numerics.md). They are stored as uint32 [..., 2], because f64 is disabled in JAX by default. Scalars are passed as
+one f64 vector, which the lowering packs. _batching.py has the batching rules, _partition.py the sharding rules. The
+primitives have no derivative rules; attend() in _autodiff.py is differentiable.
 """
 import functools
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -37,20 +39,22 @@ _F64 = np.dtype("float64")
 
 
 def forward(spec: Spec, ops: Operands, *before: Any, lse: bool = False, stats: bool = False) -> List[Any]:
-    """Returns out, and lse and stats where they are wanted; `before`: results that these are merged with."""
+    """Returns [out], followed by lse and stats if these arguments are True. `before`: out and stats of other keys,
+    which are merged into the results."""
     flat = ops.forward().flat()
     return forward_p.bind(*flat, *before, spec=spec.forward(), has_scale=bool(ops.scale), lse=lse, stats=stats)
 
 
 def backward(spec: Spec, ops: Operands, out: Any, stats: Any, grads: Sequence[Any], want: Tuple[int, ...]) -> List[Any]:
-    """Returns the gradients of `want`; that of params is one vector, of float params in their order."""
+    """Returns the gradients of `want`, codes WANT_... . The gradient of params is one vector with an element for each
+    float param. `grads`: dout, and optionally dlse."""
     return backward_p.bind(*ops.flat(), out, stats, *grads, spec=spec, has_scale=bool(ops.scale), want=want,
                            dlse=len(grads) > 1)
 
 
 # ---- Shapes of results -----------------------------------------------------------------------------------------------
 
-Shape = Tuple[Tuple[int, ...], Any]  # and dtype
+Shape = Tuple[Tuple[int, ...], Any]  # (shape, dtype)
 
 
 def _forward_shapes(spec: Spec, ops: Operands, lse: bool, stats: bool) -> List[Shape]:
@@ -97,15 +101,17 @@ def _backward_abstract(*flat: Any, **params: Any) -> List[Any]:
 
 def _call(problem: Any, operands: List[Tuple[int, Any]], results: List[Tuple[int, Tuple[int, ...], Any]],
           packed: bool, before: Sequence[Any] = ()) -> List[Any]:
-    """One call of a handler: (role, array) in, (role, shape, dtype) out. `before` are the initial contents of results.
-    Packed rows that belong to no sequence are never written, and stay zero."""
+    """Calls the handler with `operands`, (role, array) each. Returns the arrays of `results`, (role, shape, dtype)
+    each. `before` has the initial contents of the results. With `packed` they are zeros by default, because the library
+    does not write rows outside of the sequences."""
     if packed and not before:
         before = [lax.full(shape, np.zeros((), dtype)) for _, shape, dtype in results]
     aliases = {len(operands) + i: i for i in range(len(before))}
     operands = [*operands, *((ROOM, x) for x in before)]
     data, given = problem.save(), len(results)
     size = _handlers.workspace(data) if problem.struct.device == _abi.CUDA else 0
-    if size:  # XLA's own memory: nothing is allocated when the call runs, or is recorded into a command buffer
+    # XLA allocates the workspace as a result, so the handler allocates nothing, and CUDA graphs can capture the call.
+    if size:
         results = [*results, (WORKSPACE, (size,), np.dtype("uint8"))]
     more = {}
     if any(is_symbolic(x.shape) for _, x in operands):
@@ -133,7 +139,7 @@ def _common_operands(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
 
 
 def forward_call(platform: str, spec: Spec, ops: Operands, before: Sequence[Any], lse: bool, stats: bool) -> List[Any]:
-    """Returns the forward pass as calls of XLA, traced in JAX's x64 mode."""
+    """Returns [out, lse, stats] (the latter two if set) of a handler call for `platform`. Requires JAX's x64 mode."""
     shapes = _forward_shapes(spec, ops, lse, stats)
     rows = rows_shape(spec, ops)
     kept = _F64 if stats else row_dtype(ops)
@@ -150,7 +156,8 @@ def forward_call(platform: str, spec: Spec, ops: Operands, before: Sequence[Any]
 
 
 def _of_words(pairs: Any) -> Any:
-    """Returns f64 of pairs of words: XLA cannot refine a bitcast of symbolic shapes that changes the rank."""
+    """Returns f64 values from uint32 pairs [..., 2]. It avoids the bitcast [..., 2] -> [...], which XLA does not
+    support for symbolic shapes."""
     low, high = (lax.convert_element_type(lax.index_in_dim(pairs, i, pairs.ndim - 1, False), np.uint64) for i in (0, 1))
     return lax.bitcast_convert_type(lax.bitwise_or(lax.shift_left(high, lax.full_like(high, 32)), low), _F64)
 
@@ -201,7 +208,7 @@ def _jitted(primitive: Any, params: Tuple[Tuple[str, Any], ...]) -> Callable[...
 
 def _eager(primitive: Any) -> Callable[..., Any]:
     def run(*flat: Any, **params: Any) -> Any:
-        with jax.disable_jit(False):  # one operation is compiled in any case
+        with jax.disable_jit(False):  # under disable_jit too: a primitive is always compiled
             return _jitted(primitive, tuple(sorted(params.items(), key=lambda item: item[0])))(*flat)
     return run
 
@@ -233,5 +240,5 @@ for _primitive, _run in ((forward_p, local_forward), (backward_p, local_backward
     for _platform in ("cpu", "cuda"):
         mlir.register_lowering(_primitive, _lowering(functools.partial(_run, _platform), _primitive is backward_p),
                                platform=_platform)
-# custom_partitioning asks for the devices when it is lowered, and JAX looks at primitives by name for that.
+# Lowering a custom_partitioning requires the devices. JAX provides them only for primitives in this set.
 dispatch.prim_requires_devices_during_lowering.update((forward_p, backward_p))

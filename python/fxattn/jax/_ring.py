@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ring_attention(): attention over a sequence that is sharded over an axis of a shard_map, and how it lies there.
+"""ring_attention(): attention over a sequence that is sharded over a mesh axis of a shard_map; and the orders of the
+sequence on the devices.
 
-    ring        keys and values go around by ppermute; each device joins what its rows find in each part (ACC_OUT of the
-                library), so that out and lse are those of the whole. Backward sends them around again with their
-                gradients, which come home in the end: one rule over the whole ring
-    all_gather  every device gets all keys and values
-    ulysses     all-to-all: every device gets all rows and keys of some of the heads, and gives rows back
+    ring        In each step a device computes attention of its rows over the part of K and V that it holds, merges the
+    result into
+                out and lse (flag ACCUMULATE_O), and passes the part on (ppermute). The backward pass sends the parts
+                around again together with their gradients. One derivative rule covers all steps.
+    all_gather  Every device gets all keys and values.
+    ulysses     All-to-all: every device gets all rows and keys for some of the heads. A second one returns the rows.
 
-The program sees positions in the whole (coordinate maps of the library, with what depends on the device read at run
-time): any score_mod, any mask, dropout too. A sink is a key of its own, in the first step of a ring alone.
+The program sees positions in the entire sequence, through coordinate maps of the library that read the device's offset
+at run time. So any score_mod and mask_mod works, and dropout too. Only the first step of a ring includes the sink.
 """
 import functools
 import math
@@ -41,7 +43,7 @@ METHODS = ("ring", "all_gather", "ulysses")
 # ---- How a sequence lies on devices ----------------------------------------------------------------------------------
 
 def _positions(length: int, size: int, order: str) -> np.ndarray:
-    """Returns global positions, device after device."""
+    """Returns the global positions of a sequence in `order`: those of device 0, then those of device 1, and so on."""
     if order == "striped":
         return np.arange(length).reshape(-1, size).T.reshape(-1)
     if order == "zigzag":
@@ -60,16 +62,16 @@ def check_order(order: str, length: int, size: int) -> None:
 
 
 def reorder_sequence(x: Any, size: int, order: str, axis: int = 1) -> Any:
-    """Returns array x with its sequence in the order that ring_attention needs on an axis of `size` devices, for a
-    sharding along `axis`: "contiguous" leaves it unchanged, "zigzag" gives device r the r-th of 2 * size chunks and the
-    r-th from the end, "striped" gives it positions r, r + size, ... Raises ArgumentError for a length that the order
-    cannot divide."""
+    """Returns array `x` with its sequence axis `axis` rearranged for ring_attention on `size` devices. Shard the result
+    along this axis. With `order` "contiguous" x is unchanged; with "zigzag" device r gets the r-th of 2 * size chunks
+    and the r-th from the end; with "striped" it gets positions r, r + size, r + 2 * size, ... Raises ArgumentError if
+    the length is not a multiple of the number of chunks or devices."""
     check_order(order, x.shape[axis], size)
     return _taken(x, _positions(x.shape[axis], size, order), axis)
 
 
 def restore_sequence(x: Any, size: int, order: str, axis: int = 1) -> Any:
-    """Returns `x`, an array in that `order` on `size` devices, with its sequence along `axis` in the original order."""
+    """Returns array `x` with its sequence axis `axis` in the original order: the inverse of reorder_sequence()."""
     check_order(order, x.shape[axis], size)
     return _taken(x, np.argsort(_positions(x.shape[axis], size, order)), axis)
 
@@ -78,12 +80,12 @@ def _taken(x: Any, at: Any, axis: int) -> Any:
     x = jnp.asarray(x)
     if not any(getattr(getattr(jax.typeof(x), "sharding", None), "spec", ())):
         return jnp.take(x, at, axis)
-    # On a mesh of explicit axes JAX wants to be told how the result is sharded: as it was.
+    # On a mesh with explicit axes JAX requires the sharding of the result, which is that of x.
     return x.at[(slice(None),) * (axis % x.ndim) + (at,)].get(out_sharding=jax.typeof(x).sharding)
 
 
 def _here(order: str, size: int, rank: Any, length: int) -> Any:
-    """Returns the global positions of the part of a device, whose number may be traced."""
+    """Returns the global positions of the part of device `rank` (an int or a tracer), which has `length` positions."""
     local = jnp.arange(length, dtype=jnp.int32)
     if order == "zigzag":
         half = length // 2
@@ -94,7 +96,7 @@ def _here(order: str, size: int, rank: Any, length: int) -> Any:
 
 
 class _Place(NamedTuple):
-    """Coordinates of a part: a map, and the array that it reads at run time."""
+    """The coordinates of a part: a map, and the array that the map reads at run time, with its slot."""
 
     map: Map
     slot: int
@@ -105,7 +107,7 @@ _SLOTS = {"q": (_abi.SLOT_OFFSET_Q, _abi.SLOT_MAP_Q), "k": (_abi.SLOT_OFFSET_K, 
 
 
 def _part(axis: str, order: str, size: int, rank: Any, length: int) -> _Place:
-    """Returns the map of the part of a device, whose number may be traced."""
+    """Returns the coordinates along `axis` of the part of device `rank` (an int or a tracer)."""
     dynamic, table = _SLOTS[axis]
     if order == "zigzag":
         return _Place(Map(axis, table=True), table, _here(order, size, rank, length))
@@ -115,14 +117,15 @@ def _part(axis: str, order: str, size: int, rank: Any, length: int) -> _Place:
 
 
 def _whole(axis: str, order: str, size: int, length: int) -> Optional[_Place]:
-    """Returns the map of parts that were gathered, device after device."""
+    """Returns the coordinates along `axis` of the gathered parts of all devices, in the order of the devices; None if
+    they are the local indices."""
     if order == "contiguous":
         return None
     return _Place(Map(axis, table=True), _SLOTS[axis][1], jnp.asarray(_positions(length, size, order), jnp.int32))
 
 
 def _placed_at(spec: Spec, ops: Operands, places: Sequence[Optional[_Place]]) -> Tuple[Spec, Operands]:
-    """Returns the call with maps, and the arrays of the maps among its operands."""
+    """Returns the call with the coordinates `places` added: their maps to the Spec, their arrays to the Operands."""
     given = [place for place in places if place is not None]
     return (spec._replace(maps=(*spec.maps, *(place.map for place in given)),
                           slots=(*spec.slots, *(place.slot for place in given))),
@@ -132,7 +135,7 @@ def _placed_at(spec: Spec, ops: Operands, places: Sequence[Optional[_Place]]) ->
 # ---- The ring --------------------------------------------------------------------------------------------------------
 
 class _Ring(NamedTuple):
-    """Static properties of a ring."""
+    """Static properties of a ring: name and size of the mesh axis, order of the sequence, Spec of a call."""
 
     axis: str
     size: int
@@ -140,13 +143,13 @@ class _Ring(NamedTuple):
     spec: Spec
 
     def step(self, n: int, ops: Operands, part: Sequence[Any]) -> Tuple[Spec, Operands]:
-        """Returns the call of a step, on the keys that are present."""
+        """Returns Spec and Operands of step `n`, which uses `part`, the (K, V) that the device holds in this step."""
         rank = lax.axis_index(self.axis)
         at = self.spec.layout.index("s")
         rows = _part("q", self.order, self.size, rank, ops.q.shape[at])
         keys = _part("k", self.order, self.size, (rank - n) % self.size, ops.k.shape[at])
         spec, ops = self.spec, ops._replace(k=part[0], v=part[1])
-        if n > 0:  # the sink belongs to the first
+        if n > 0:  # only the first step includes the sink
             kept = [i for i, slot in enumerate(spec.slots) if slot != _abi.SLOT_SINKS]
             ops = ops._replace(extras=tuple(ops.extras[i] for i in kept))
             spec = spec._replace(flags=spec.flags & ~(_abi.SINKS | _abi.SINK_ZERO),
@@ -159,7 +162,8 @@ class _Ring(NamedTuple):
 
 
 def _run(ring: _Ring, ops: Operands) -> Tuple[Any, Any, Any]:
-    """Returns out, rounded once, lse and statistics of the entire sequences."""
+    """Runs all steps of the ring. Returns (out, lse, stats) over all keys. out is rounded to its dtype after the last
+    step."""
     part, found = [ops.k, ops.v], []  # type: ignore[var-annotated]
     for n in range(ring.size):
         spec, here = ring.step(n, ops, part)
@@ -216,7 +220,8 @@ def _ulysses(axis: str, size: int, order: str, spec: Spec, ops: Operands) -> Tup
     if ops.q.shape[heads] % size:
         raise ArgumentError("method \"ulysses\" on %d devices needs heads of q that are a multiple of that, and there "
                             "are %d; \"ring\" and \"all_gather\" take any number" % (size, ops.q.shape[heads]))
-    copies = size // math.gcd(ops.k.shape[heads], size)  # of heads that are too few to be dealt out
+    # Each head of k and v is repeated `copies` times, so that the number of heads is a multiple of the devices.
+    copies = size // math.gcd(ops.k.shape[heads], size)
     if copies > 1:
         ops = ops._replace(k=jnp.repeat(ops.k, copies, heads), v=jnp.repeat(ops.v, copies, heads))
     mine = ops.q.shape[heads] // size
@@ -235,9 +240,10 @@ def _ulysses(axis: str, size: int, order: str, spec: Spec, ops: Operands) -> Tup
 
 def _gathered_ids(ids: Any, axis: str, size: int, order: str, sizes: Tuple[int, int, int, int],
                   single: bool) -> List[Any]:
-    """Returns ids of the entire sequences, in their order, from the parts of all devices."""
+    """Returns the segment ids of the entire sequences of q and k in their original order, gathered from all devices."""
     found = []
-    for x in same_ids(*ids_of(ids, "segment_ids", sizes, single)):  # of the host's, one array of all devices, ranks
+    # Ids of host arrays may be replaced by ranks, equal on all devices.
+    for x in same_ids(*ids_of(ids, "segment_ids", sizes, single)):
         whole = lax.all_gather(x, axis, axis=1, tiled=True)
         found.append(jnp.take(whole, np.argsort(_positions(whole.shape[1], size, order)), 1))
     return found
@@ -245,8 +251,9 @@ def _gathered_ids(ids: Any, axis: str, size: int, order: str, sizes: Tuple[int, 
 
 def _with_lengths(score: Score, lengths: Any, ready: Tuple[bool, Any, bool], whole: Tuple[int, int, int, int],
                   single: bool) -> Tuple[Score, Any]:
-    """Returns the program with masks of lengths of the entire sequences, and with the built-in masks where these are
-    aligned by them; and lengths of q, None without them."""
+    """Returns (score, lengths of q): the Score with a mask by `lengths` of the entire sequences. If bottom_right is set
+    in `ready` (causal, window, bottom_right), causal and window are added as program statements, because they then
+    depend on the lengths."""
     causal, window, bottom_right = ready
     given = pair_of(lengths, "lengths", whole[2] == whole[3], single)
     batch, (rows, keys) = whole[0], whole[2:]
@@ -262,7 +269,7 @@ def _with_lengths(score: Score, lengths: Any, ready: Tuple[bool, Any, bool], who
             raise ArgumentError("bottom_right beside lengths and without is_causal or window; those are aligned by it")
         at = "(q + (zz_length_k[b] - zz_length_q[b]))"
         left, right = (None, None) if window is None else window
-        # Bounds on differences, which wrap for no sequence.
+        # The comparisons use differences of positions, which cannot overflow 32 bits.
         parts += [text for text, on in (
             ("k <= " + at, causal), ("%s - k <= %d" % (at, left or 0), left is not None),
             ("k - %s <= %d" % (at, right or 0), right is not None)) if on]
@@ -292,25 +299,27 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, score_
                    return_lse: bool = False, bounds_check: bool = False, causal: Optional[bool] = None,
                    lengths: Any = None, dropout: Optional[float] = None, dropout_key: Any = None,
                    score_mod_tensors: Named = None, score_mod_bprop_tensors: Named = None, **unknown: Any) -> Any:
-    """Attention over sequences of which each device of the axis `axis_name` of a shard_map has a part. Returns this
-    device's part of what attention() returns for the entire sequences.
+    """Computes attention over sequences that are sharded over the mesh axis `axis_name` of a shard_map. Call it inside
+    the shard_map. Returns this device's part of the result of attention() for the entire sequences.
 
-    q, k, v  parts of [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), of one length on all devices
-    order    the order of the sequence on the devices: "contiguous" pieces, or "zigzag" or "striped", which give all
-             devices the same work under causal masks; reorder_sequence arranges an array this way
-    method   "ring": keys and values go around. "all_gather": every device gets all of them. "ulysses": every device
-             gets all rows and keys of some of the heads; the heads of q are a multiple of the devices, and those of k
-             and v are copied where they are not
-    q_lengths, k_lengths  [B] of the entire sequences, the same on every device
-    segment_ids           of the parts, [B,S], or (of q, of k): only pairs of equal ids attend
+    q, k, v  the device's parts, [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), with the same S on all devices
+    order    the order of the sequence on the devices: "contiguous", or "zigzag" or "striped", which balance the work of
+             causal masks. reorder_sequence() arranges an array in this order
+    method   "ring": the parts of k and v are passed from device to device. "all_gather": every device gets all keys and
+             values. "ulysses": every device gets all rows and keys for some of the heads; the number of heads of q must
+             be a multiple of the number of devices, and heads of k and v are copied if necessary
+    q_lengths, k_lengths  [B], the lengths of the entire sequences, the same on every device
+    segment_ids           ids of the device's part, [B,S], or a pair (ids of q, ids of k): a row attends to keys of the
+                          same id only
 
     score_mod, mask_mod, scale, is_causal, window, bottom_right, sinks, dropout_p, seed, params, tensors, style,
-    score_mod_bprop, bprop_params, bprop_tensors, return_lse and bounds_check are those of attention(), and so are the
-    names causal, lengths, dropout, dropout_key, score_mod_tensors and score_mod_bprop_tensors. q and k of functions are
-    positions in the entire sequence. Every device has a copy of what functions capture, sinks and keys; JAX sums the
-    gradients of these as for anything that a shard_map replicates.
+    score_mod_bprop, bprop_params, bprop_tensors, return_lse and bounds_check are as in attention(), and so are the
+    alternative names causal, lengths, dropout, dropout_key, score_mod_tensors and score_mod_bprop_tensors. In score_mod
+    and mask_mod, q and k are positions in the entire sequence. Captured arrays, sinks and dropout keys are replicated
+    on every device; JAX sums the gradients of replicated arrays.
 
-    Raises ArgumentError for an axis_name outside of a shard_map, and for lengths that `order` cannot divide.
+    Raises ArgumentError if there is no mesh axis `axis_name` around the call, and if the length of the sequence is not
+    a multiple of what `order` requires (see reorder_sequence).
     """
     refuse_keywords("ring_attention", surplus, unknown, _PARAMETERS, _REMEDIES)
     is_causal = flag(*one_of_two("is_causal", is_causal, "causal", causal, False))
@@ -353,7 +362,7 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, score_
         out, lse = _ring(_Ring(axis_name, size, order, spec), together(ops))
     else:
         out, lse = {"all_gather": _gathered, "ulysses": _ulysses}[method](axis_name, size, order, spec, ops)
-    if rows_of is not None:  # a sink is no reason for rows that are not there to have one
+    if rows_of is not None:  # padding rows have lse -inf, also with a sink
         here = _here(order, size, lax.axis_index(axis_name), rows)
         lse = jnp.where(here < rows_of[:, None, None], lse, -jnp.inf)
     out, lse = (out[0], lse[0]) if single else (out, lse)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows and keys of a padded or packed batch by owner: Transformer Engine's SequenceDescriptor, and its meaning for a
-call of attention().
+"""SequenceDescriptor of Transformer Engine, which describes the sequences of a padded or packed batch, and its
+conversion to options of attention().
 
-Lengths are a feature of the library. Segments are a mask of equal ids, where id 0 of a descriptor equals none; with
-positions in the segments, built-in masks use these and are statements of the program.
+Lengths become the library's lengths. Segments become a mask of equal ids, in which id 0 is padding. If positions in the
+segments are given, causal masks and windows compare these, as statements of the program.
 
-Ints of 64 bits and unsigned ints keep their values: ids are compared in full; lengths and positions are clipped to 32
-bits, beyond which no sequence reaches. While JAX has no 64 bits, NumPy arrays stay NumPy arrays until then."""
+64-bit and unsigned ints keep their values: ids are compared in full; lengths and positions are clipped to 32 bits,
+which no sequence exceeds. If JAX has no 64-bit types, NumPy arrays of them are converted to JAX arrays only after
+that."""
 from typing import Any, NamedTuple, Optional, Tuple
 
 import jax
@@ -21,39 +22,43 @@ INT32 = np.iinfo(np.int32)
 
 @jax.tree_util.register_pytree_node_class
 class SequenceDescriptor:
-    """Owners of the rows and keys of a padded or packed batch: lengths, lengths with offsets, or segment ids with 0 for
-    padding. It may be an argument of jitted functions."""
+    """Describes which sequence each row and key of a padded or packed batch belongs to: by lengths, by lengths and
+    offsets, or by segment ids, where id 0 is padding. It is a pytree, so it may be an argument of jitted functions."""
 
     def __init__(self, seqlens: Optional[Pair] = None, seq_offsets: Optional[Pair] = None,
                  segment_ids: Optional[Pair] = None, segment_pos: Optional[Pair] = None) -> None:
-        """Pairs (of q, of k and v): `seqlens` [B], or [B,N] with `seq_offsets` [B,N]; `segment_ids` [B,S];
-        `segment_pos` [B,S], positions that built-in masks use. The from_... methods also take one array for both."""
+        """Each argument is a pair (array for q, array for k and v): `seqlens` [B], or [B,N] with `seq_offsets` [B,N];
+        `segment_ids` [B,S]; `segment_pos` [B,S], positions for causal masks and windows. The from_... methods also take
+        one array for both."""
         self.seqlens, self.seq_offsets, self.segment_ids, self.segment_pos = (seqlens, seq_offsets, segment_ids,
                                                                               segment_pos)
 
     @classmethod
     def from_seqlens(cls, seqlens: Any) -> "SequenceDescriptor":
-        """Returns the descriptor of `seqlens`: [B], or a pair of them."""
+        """Returns a descriptor of a padded batch. `seqlens`: the lengths [B], or a pair (of q, of k and v)."""
         return cls(seqlens=_both(seqlens))
 
     @classmethod
     def from_seqlens_and_offsets(cls, seqlens: Any, seq_offsets: Any) -> "SequenceDescriptor":
-        """Returns the descriptor of at most N sequences in each row of the batch: `seqlens` [B,N], -1 for none, and
-        their first positions `seq_offsets`, [B,N] or [B,N+1] with an end that is not read; or pairs of them."""
+        """Returns a descriptor of a packed batch with up to N sequences in each batch entry. `seqlens` [B,N]: their
+        lengths, -1 for no sequence. `seq_offsets` [B,N] or [B,N+1]: their start positions; the last of N+1 is ignored.
+        Each may be a pair (of q, of k and v)."""
         return cls(seqlens=_both(seqlens), seq_offsets=_both(seq_offsets))
 
     @classmethod
     def from_segment_ids_and_pos(cls, segment_ids: Any, segment_pos: Any = None) -> "SequenceDescriptor":
-        """Returns the descriptor of `segment_ids` and, for built-in masks, `segment_pos`: [B,S], or pairs of them."""
+        """Returns a descriptor of a packed batch. `segment_ids` [B,S]: the sequence of each position, 0 for padding.
+        `segment_pos` [B,S]: positions in the sequences, for causal masks and windows. Each may be a pair (of q, of k
+        and v)."""
         return cls(segment_ids=_both(segment_ids), segment_pos=None if segment_pos is None else _both(segment_pos))
 
     def tree_flatten(self) -> Tuple[Tuple[Any, ...], None]:
-        """Returns the arrays, for JAX."""
+        """Returns (arrays, None), the pytree flattening for JAX."""
         return (self.seqlens, self.seq_offsets, self.segment_ids, self.segment_pos), None
 
     @classmethod
     def tree_unflatten(cls, aux: None, children: Tuple[Any, ...]) -> "SequenceDescriptor":
-        """Returns a descriptor of other `children`, for JAX; `aux` is None."""
+        """Returns a descriptor of the arrays `children`, for JAX; `aux` is None."""
         return cls(*children)
 
 
@@ -67,15 +72,16 @@ def _both(value: Any) -> Pair:
 
 
 class Described(NamedTuple):
-    """What a descriptor says, in the words of attention()."""
+    """The content of a SequenceDescriptor as options of attention()."""
 
     lengths: Optional[Pair] = None
     segment_ids: Optional[Pair] = None
-    positions: Optional[Pair] = None  # in their segments
+    positions: Optional[Pair] = None  # positions in the segments
 
 
 def described(given: Any, rows: int, keys: int) -> Described:
-    """Of a descriptor, for sequences of these lengths."""
+    """Returns the Described of SequenceDescriptor `given`, for q with `rows` rows and k with `keys` keys. Raises
+    ArgumentError for wrong combinations of its fields."""
     if not isinstance(given, SequenceDescriptor):
         raise ArgumentError("sequence_descriptor is of type %s; a SequenceDescriptor is accepted"
                             % type(given).__name__)
@@ -97,7 +103,8 @@ def described(given: Any, rows: int, keys: int) -> Described:
 
 
 def _segments(lengths: Any, offsets: Any, size: int) -> Pair:
-    """Returns ids from 1, and positions in the segments, [B,size]."""
+    """Returns (ids, positions), both [B,size], of segments with `lengths` and start `offsets`. Ids start at 1; 0 is
+    padding."""
     lengths, offsets = array_of_ints(lengths), array_of_ints(offsets)
     if lengths.ndim != 2 or offsets.ndim != 2 or offsets.shape[1] - lengths.shape[1] not in (0, 1):
         raise ArgumentError("seqlens and seq_offsets have shapes %s and %s; [B,N], and [B,N] or [B,N+1], are accepted"
@@ -110,11 +117,12 @@ def _segments(lengths: Any, offsets: Any, size: int) -> Pair:
 
 
 def array_of_ints(values: Any) -> Any:
-    """Returns an array of ints; NumPy's 64-bit ints stay NumPy arrays where JAX has no 64 bits."""
+    """Returns `values` as an array. 64-bit ints are returned as a NumPy array if JAX has no 64-bit types, else as a JAX
+    array."""
     if isinstance(values, (np.ndarray, np.integer, list, tuple, int)) and not jax.config.jax_enable_x64:
         try:
             host = np.asarray(values)
-        except jax.errors.TracerArrayConversionError:  # a list of traced ones
+        except jax.errors.TracerArrayConversionError:  # a list that contains tracers
             return jnp.asarray(values)
         if host.dtype in ("int64", "uint64"):
             return host
@@ -122,7 +130,7 @@ def array_of_ints(values: Any) -> Any:
 
 
 def in_32_bits(values: Any) -> Any:
-    """Returns ints clipped to 32 bits."""
+    """Returns `values` clipped to the range of int32, as an int32 JAX array."""
     if values.dtype in ("uint32", "uint64"):
         values = values.clip(max=INT32.max)
     elif values.dtype == "int64":
@@ -131,13 +139,14 @@ def in_32_bits(values: Any) -> Any:
 
 
 def same_ids(of_q: Any, of_k: Any) -> Any:
-    """Returns arrays of one signed type in which equal ids are equal."""
+    """Returns [ids of q, ids of k] as JAX arrays of one signed type, in which ids are equal exactly if the given ids
+    are. Raises ArgumentError if JAX has no type for both."""
     both = [jnp.asarray(x, "int32") if isinstance(x, np.ndarray) and np.array_equal(x, x.astype("int32")) else x
             for x in (of_q, of_k)]
     kinds = [x.dtype for x in both] + ["int32" if any(x.dtype.kind == "i" for x in both) else "uint32"]
     kind = str(np.result_type(*kinds))
     if any(isinstance(x, np.ndarray) for x in both) and kind != "float64" and not any(
-            isinstance(x, jax.core.Tracer) for x in both):  # their ranks are as good
+            isinstance(x, jax.core.Tracer) for x in both):  # replaces ids by their ranks, which preserves equality
         ranks = np.unique(np.concatenate([np.ravel(x) for x in both]), return_inverse=True)[1].astype("int32")
         return [jnp.asarray(part.reshape(x.shape)) for part, x in zip(np.split(ranks, [of_q.size]), both)]
     if kind not in (("int32", "uint32", "int64", "uint64") if jax.config.jax_enable_x64 else ("int32", "uint32")):
@@ -148,7 +157,8 @@ def same_ids(of_q: Any, of_k: Any) -> Any:
 
 
 def mask_text(causal: bool, window: Optional[Tuple[Optional[int], Optional[int]]]) -> Optional[str]:
-    """Returns built-in masks by positions in the segments as statements; None without a mask."""
+    """Returns program statements for the masks `causal` and `window` over positions in segments; None without a
+    mask."""
     q, k = "zz_pos_q[b, q_row]", "zz_pos_k[b, k_row]"
     left, right = window if window is not None else (None, None)
     parts = [text for on, text in (

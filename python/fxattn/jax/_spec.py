@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static part of a call (Spec, hashable: a parameter of the primitives), its arrays (Operands, a pytree), and the
-library's problem of both for given shapes, as bytes for XLA's handlers."""
+"""Spec is the static part of a call, a hashable parameter of the primitives. Operands are its arrays, a pytree.
+problem_of() makes the Problem of both, which XLA's handlers get as bytes."""
 import functools
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -12,9 +12,9 @@ from .._errors import UnsupportedError
 from .._problem import Problem, Sizes, View
 from .._program import Program
 
-# Roles of buffers besides slots: fxa__jax_role of python/csrc/jax_call.h.
+# Roles of handler buffers that are not slots: fxa__jax_role of python/csrc/jax_call.h.
 SCALARS, DPARAMS, WORKSPACE, ROOM, TENSORS, BPROP_TENSORS = 64, 65, 66, 67, 128, 256
-# Gradients that the backward primitive gives, in this order, then WANT_TENSORS + i of captured tensors.
+# Codes of the gradients that the backward primitive can return. WANT_TENSORS + i is that of captured tensor i.
 WANT_Q, WANT_K, WANT_V, WANT_SINK, WANT_PARAMS, WANT_TENSORS = range(6)
 LAYOUTS = {"bhsd": _abi.LAYOUT_BHSD, "bshd": _abi.LAYOUT_BSHD, "thd": _abi.LAYOUT_BSHD}
 _INT_SLOTS = {_abi.SLOT_Q_LENGTHS: _abi.PADDING, _abi.SLOT_K_LENGTHS: _abi.PADDING, _abi.SLOT_Q_START: _abi.Q_START}
@@ -22,7 +22,7 @@ NARROW = ("float16", "bfloat16")
 
 
 class Map(NamedTuple):
-    """Coordinates of local indices of an axis ("b", "h", "q", "k") in the entire problem (Problem.index_map)."""
+    """How indices of a shard along `axis` ("b", "h", "q" or "k") map to the entire problem: see Problem.index_map()."""
 
     axis: str
     base: int = 0
@@ -33,20 +33,20 @@ class Map(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """A call without its arrays. Its fields are compared by content."""
+    """The static part of a call. It is hashable and compared by content."""
 
     program: Optional[Program] = None
     bprop: Optional[Program] = None
     layout: str = "bshd"
     flags: int = 0
-    slots: Tuple[int, ...] = ()  # of the extras, in their order
+    slots: Tuple[int, ...] = ()  # the slot of each array in Operands.extras
     window: Tuple[int, int] = (0, 0)
     dropout: float = 0.0
-    longest: Tuple[int, int] = (0, 0)  # of packed rows: the longest sequences of q and k
-    lengths: Tuple[int, int] = (0, 0)  # what the program reads as q_len, k_len; 0: the real ones
-    heads: int = 0  # what the program reads as heads; 0: the real ones
+    longest: Tuple[int, int] = (0, 0)  # packed rows: lengths of the longest sequences of q and k
+    lengths: Tuple[int, int] = (0, 0)  # values of q_len and k_len in the program; 0: the sizes of q and k
+    heads: int = 0  # value of heads in the program; 0: the heads of q
     maps: Tuple[Map, ...] = ()
-    wide: bool = False  # results of 16-bit arrays are f32: parts of a sum that follows
+    wide: bool = False  # results for 16-bit arrays are f32, because the caller adds them up
     engine: Optional[str] = None
 
     def captures(self) -> Tuple[Any, ...]:
@@ -62,11 +62,11 @@ class Spec(NamedTuple):
         return self.bprop.params if self.bprop is not None else ()
 
     def forward(self) -> "Spec":
-        """Returns the Spec without fields of the backward pass."""
+        """Returns the Spec without its backward program, for the forward primitive."""
         return self._replace(bprop=None)
 
     def reads(self, name: str) -> bool:
-        """Returns True if the program depends on an input: b, h, ..."""
+        """Returns True if a program of the call depends on input `name` ("b", "h", ...)."""
         for program in (self.program, self.bprop):
             if program is not None and (program.kind != "score" or name in _dependences(program)):
                 return True
@@ -80,7 +80,7 @@ def _dependences(program: Program) -> Tuple[str, ...]:
 
 
 class Operands(NamedTuple):
-    """The arrays of a call. Scalars are of rank 0; `scale` is none or one."""
+    """The arrays of a call. `scale` has at most one element; elements of scale, params and bprop_params have rank 0."""
 
     q: Any
     k: Any
@@ -100,7 +100,7 @@ class Operands(NamedTuple):
 
 
 def gather(spec: Spec, has_scale: bool, flat: Sequence[Any], backward: bool) -> Operands:
-    """Returns the Operands of a flat list."""
+    """Returns the Operands whose flat() is `flat`. `backward`: the list includes operands of the backward program."""
     parts, at = [], 3
     sizes = [len(spec.captures()), len(spec.slots), int(has_scale), len(spec.params()),
              len(spec.bprop_captures()) if backward else 0, len(spec.bprop_params()) if backward else 0]
@@ -111,20 +111,21 @@ def gather(spec: Spec, has_scale: bool, flat: Sequence[Any], backward: bool) -> 
 
 
 def forward_rest(spec: Spec) -> int:
-    """Returns the number of further operands of a forward pass: out and stats that it is merged with."""
+    """Returns the number of operands of the forward primitive after Operands.flat(): 2 (out and stats to merge with),
+    or 0."""
     return 2 if spec.flags & _abi.ACCUMULATE_O else 0
 
 
-_UNKNOWN = 8  # in place of a size that is symbolic: the buffers will say it (python/csrc/jax_follow.c)
+_UNKNOWN = 8  # placeholder for a symbolic size; python/csrc/jax_follow.c reads the size from the buffers
 
 
 def is_symbolic(shape: Sequence[Any]) -> bool:
-    """Returns True if a shape has symbolic sizes, as modules of jax.export may have."""
+    """Returns True if `shape` has symbolic sizes, which jax.export may use."""
     return not all(isinstance(n, int) for n in shape)
 
 
 def known(x: Any) -> Any:
-    """Returns the type of an array with a shape of ints, for a problem."""
+    """Returns the ShapeDtypeStruct of `x`, with _UNKNOWN for symbolic sizes."""
     return jax.ShapeDtypeStruct(tuple(n if isinstance(n, int) else _UNKNOWN for n in x.shape), x.dtype)
 
 
@@ -140,7 +141,7 @@ def sizes_of(spec: Spec, ops: Operands) -> Sizes:
 
 
 def rows_shape(spec: Spec, ops: Operands) -> Tuple[int, ...]:
-    """Returns the shape of LSE: [B,H,S], [H,T] for packed rows."""
+    """Returns the shape of LSE: [B,H,S], or [H,T] for packed rows."""
     sizes = sizes_of(spec, ops)
     return (sizes.hq, sizes.total_q) if spec.layout == "thd" else (sizes.b, sizes.hq, sizes.sq)
 
@@ -154,7 +155,7 @@ def row_dtype(ops: Operands) -> Any:
 
 
 def has_scalars(spec: Spec, ops: Operands) -> bool:
-    """Returns True if scalars are read from device memory; a default scale alone needs none."""
+    """Returns True if the call has scalars (scale, params, seed), which engines read from device memory."""
     return bool(ops.scale or ops.params or ops.bprop_params or spec.flags & _abi.DROPOUT)
 
 
@@ -171,14 +172,14 @@ def _view(array: Any, name: str, dtype: Any = None) -> View:
 
 def problem_of(spec: Spec, ops: Operands, platform: str, *, lse: Optional[str] = None, want: Sequence[int] = (),
                dlse: bool = False, backward: bool = False) -> Problem:
-    """Returns the problem of arrays or their shapes. `lse`: the dtype of LSE, where it is written or, backward, read.
-    """
+    """Returns the Problem of a call; `ops` may be arrays or ShapeDtypeStructs. `lse`: the dtype of the LSE that is
+    written (forward) or read (backward), None for no LSE. `want`: the gradients to compute, codes WANT_... ."""
     ops = jax.tree.map(known, ops)
     sizes = sizes_of(spec, ops)
     flags = spec.flags | (_abi.SCALARS_IN_MEMORY if has_scalars(spec, ops) else 0)
     if platform != "cpu":
         flags |= _abi.GRAPH_CAPTURE
-        if ops.bprop_params:  # which engines read on the host
+        if ops.bprop_params:  # engines read these on the host
             raise UnsupportedError("score_mod_bprop has params (%s) on %s; give them as arrays of rank 0, which the "
                                    "program declares as tensors" % (", ".join(p.name for p in spec.bprop_params()),
                                                                     platform))
@@ -208,7 +209,7 @@ def problem_of(spec: Spec, ops: Operands, platform: str, *, lse: Optional[str] =
 
 def _describe(problem: Problem, spec: Spec, ops: Operands, lse: Optional[str], dlse: bool, want: Sequence[int],
               backward: bool) -> None:
-    """Sets storage types and layouts. LSE and row maxima are [B,H,S] in any layout."""
+    """Sets storage types and layouts of all operands of `problem`. LSE and row maxima are [B,H,S] in every layout."""
     layout = LAYOUTS[spec.layout]
     wide = {name: result_dtype(spec, x.dtype) for name, x in (("q", ops.q), ("k", ops.k), ("v", ops.v))}
     dtypes: Dict[str, Any] = {"q": ops.q.dtype, "k": ops.k.dtype, "v": ops.v.dtype, "o": wide["q"]}
@@ -228,8 +229,8 @@ def _describe(problem: Problem, spec: Spec, ops: Operands, lse: Optional[str], d
 
 
 def check(spec: Spec, ops: Operands) -> None:
-    """Raises the library's refusal of a call while the caller's line is known; checked for the CPU, whose engines
-    support every valid problem."""
+    """Raises an exception if no CPU engine supports the call. CPU engines support every valid problem, so this finds
+    invalid calls while they are traced, with the caller's line in the traceback."""
     shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ops.flat())
     _check(spec, bool(ops.scale), shapes)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs made of other programs, by their canonical text: further statements, other storage types, and the batch axis
-of jax.vmap. Each result is cached, in bounded caches."""
+"""Functions that derive a program from another by editing its canonical text: they add statements, change storage
+types, or fold the batch axis of jax.vmap. Results are cached, in bounded caches."""
 import functools
 import re
 from typing import Mapping, Optional, Tuple
@@ -13,13 +13,13 @@ _NAME = re.compile(r"\w+\[?|\[")
 
 @functools.lru_cache(maxsize=512)
 def appended(program: Optional[Program], text: str, before: bool = False) -> Program:
-    """Returns the program with statements after it, or before."""
+    """Returns the program with the statements `text` after its own or, with `before`, before its own."""
     parts = [text] if program is None else [text, program.text] if before else [program.text, text]
     return Program.from_text(parts)
 
 
 def retyped(program: Program, types: Mapping[str, str]) -> Program:
-    """Returns the program with other storage types of captured tensors, by name."""
+    """Returns the program with the storage types of captured tensors changed to `types`, {name: storage type}."""
     changed = tuple((c.name, types[c.name]) for c in program.captures if types.get(c.name, c.dtype) != c.dtype)
     return _retyped(program, changed) if changed else program
 
@@ -33,15 +33,16 @@ def _retyped(program: Program, types: Tuple[Tuple[str, str], ...]) -> Program:
 
 @functools.lru_cache(maxsize=512)
 def scaled_bprop(program: Program, name: str) -> Program:
-    """Returns the backward program of a score that is multiplied by a param of this name first."""
+    """Returns backward program `program` for scores that are multiplied by the float param `name` first: it reads score
+    * name as score, and its dscore is multiplied by name."""
     text = re.sub(r"\bscore\b", "(score * %s)" % name, program.text)
     return Program.from_text("param %s : float\n%s\ndscore = dscore * %s" % (name, text, name), kind="bprop")
 
 
 @functools.lru_cache(maxsize=512)
 def folded(program: Program, batch: int, spread: Tuple[str, ...]) -> Program:
-    """Returns the program for a batch that joins several batches of this size: b is the index in its own batch, and
-    captured tensors of these names have one more leading dimension, the batch that they belong to."""
+    """Returns the program for a batch axis into which a mapped axis was folded: [V,B] as V * B, with B = `batch`. b is
+    replaced by b % B, and captured tensors named in `spread` get the leading index b // B."""
     def declared(m: "re.Match[str]") -> str:
         return "tensor %s : %s[%d]" % (m[1], m[2], int(m[3]) + (m[1] in spread))
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules for flax.linen with Transformer Engine's names: callbacks in the constructor, tensors at call time.
+"""Attention modules for flax.linen with the names and arguments of Transformer Engine. Callbacks (score_mod) are
+arguments of the constructor, and tensors that callbacks use are arguments of the call.
 
     from fxattn.jax.flax import DotProductAttention, MultiHeadAttention
 
-nnx.py has the modules for flax.nnx; both use _layers.py."""
+nnx.py has the same modules for flax.nnx. Both use _layers.py."""
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 import jax.numpy as jnp
@@ -22,16 +23,22 @@ def __dir__() -> List[str]:
 
 @told
 class DotProductAttention(nn.Module):
-    """softmax(score_mod(scale_factor * q k^T)) v of query [B,S,H,D], key and value [B,T,G,D], to [B,S,H,D]; with
-    transpose_batch_sequence [S,B,H,D] and so on.
+    """Computes softmax(score_mod(scale_factor * q k^T)) v as [B,S,H,D] from query [B,S,H,D], key and value [B,T,G,D].
+    With transpose_batch_sequence the first two axes of all arrays are swapped ([S,B,H,D]).
 
-    head_dim, num_attention_heads, num_gqa_groups: D, H and G. attention_dropout: of probabilities, by the key of
-    dropout_rng_name, unless a call is deterministic. attn_mask_type: no_mask, padding, causal, padding_causal, the last
-    two with _bottom_right. attn_bias_type: None (whether there is one), no_bias, pre_scale_bias, post_scale_bias.
-    qkv_layout: bshd_bshd_bshd, bshd_bs2hd (key holds both) or bs3hd (query holds all). window_size: (left, right), -1
-    is open. softmax_type: vanilla, off-by-one (a key of score 0) or learnable (a score per head, the parameter
-    softmax_offset). score_mod, score_mod_bprop, bounds_check: as those of fxattn.jax.attention, in each of its forms.
-    parent and name are Flax's own.
+    head_dim, num_attention_heads, num_gqa_groups: D, H and G.
+    attention_dropout: the dropout probability. Dropout uses the RNG dropout_rng_name, and is off in calls with
+        deterministic=True.
+    attn_mask_type: no_mask, padding, causal, padding_causal, causal_bottom_right or padding_causal_bottom_right.
+    attn_bias_type: no_bias, pre_scale_bias, post_scale_bias, or None: post_scale_bias if the call has a bias, else
+        no_bias.
+    qkv_layout: bshd_bshd_bshd, bshd_bs2hd (key contains key and value) or bs3hd (query contains all three).
+    window_size: (left, right), where -1 is an open side.
+    softmax_type: vanilla, off-by-one (one more key of score 0) or learnable (a learned score per head, the parameter
+        softmax_offset).
+    score_mod, score_mod_bprop, bounds_check: as in fxattn.jax.attention, in all their forms.
+
+    parent and name are those of every Flax module.
     """
 
     head_dim: int
@@ -55,9 +62,9 @@ class DotProductAttention(nn.Module):
                  bias: Any = None, *, deterministic: bool = False, mask: Any = None,
                  score_mod_tensors: Optional[Mapping[str, Any]] = None,
                  score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None) -> Any:
-        """sequence_descriptor: a SequenceDescriptor, for mask types with padding. mask: instead of it, True where
-        nothing is attended, anything that broadcasts to [B,H,S,T], as bias does. score_mod_tensors,
-        score_mod_bprop_tensors: what the callbacks get."""
+        """Returns the attention output [B,S,H,D]. Mask types with padding require a SequenceDescriptor as
+        `sequence_descriptor`, or a `mask`, which is True for pairs that are not attended. mask and bias broadcast to
+        [B,H,S,T]. score_mod_tensors, score_mod_bprop_tensors: the tensors that the callbacks get."""
         settings = Settings(*(getattr(self, name) for name in Settings._fields))
         settings.check("DotProductAttention")
         sinks = self.param("softmax_offset", nn.initializers.zeros, (self.num_attention_heads,), jnp.float32) \
@@ -70,13 +77,15 @@ class DotProductAttention(nn.Module):
 
 @told
 class MultiHeadAttention(nn.Module):
-    """Projections around DotProductAttention: inputs_q [B,S,F], and inputs_kv [B,T,F] (None: inputs_q), to [B,S,F];
-    with transpose_batch_sequence [S,B,F] and so on.
+    """DotProductAttention with linear projections before and after it. Computes [B,S,F] from inputs_q [B,S,F] and
+    inputs_kv [B,T,F] (None: inputs_q). With transpose_batch_sequence the first two axes of all arrays are swapped
+    ([S,B,F]).
 
     use_bias, kernel_init, bias_init, dtype and param_dtype are those of the projections query, key, value and out.
     head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type, attn_bias_type, dropout_rng_name,
-    scale_factor, window_size, softmax_type, score_mod, score_mod_bprop and bounds_check are DotProductAttention's;
-    parent and name Flax's own. Layer norms, rotary embeddings and caches are not here.
+    scale_factor, window_size, softmax_type, score_mod, score_mod_bprop and bounds_check are passed to
+    DotProductAttention; parent and name are those of every Flax module. Unlike Transformer Engine's module it has no
+    layer norm, rotary embeddings or cache.
     """
 
     head_dim: int
@@ -104,8 +113,8 @@ class MultiHeadAttention(nn.Module):
                  sequence_descriptor: Any = None, deterministic: bool = False,
                  score_mod_tensors: Optional[Mapping[str, Any]] = None,
                  score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None) -> Any:
-        """mask, bias, sequence_descriptor, deterministic, score_mod_tensors and score_mod_bprop_tensors go to
-        DotProductAttention."""
+        """Returns [B,S,F]. mask, bias, sequence_descriptor, deterministic, score_mod_tensors and
+        score_mod_bprop_tensors are passed to DotProductAttention."""
         groups = self.num_attention_heads if self.num_gqa_groups is None else self.num_gqa_groups
         if inputs_q.ndim != 3:
             refuse("MultiHeadAttention", ["inputs_q has shape %s, not [B,S,F]" % (inputs_q.shape,)])

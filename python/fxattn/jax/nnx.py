@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules for flax.nnx with Transformer Engine's names: callbacks in the constructor, tensors at call time.
+"""Attention modules for flax.nnx with the names and arguments of Transformer Engine. Callbacks (score_mod) are
+arguments of the constructor, and tensors that callbacks use are arguments of the call.
 
     from fxattn.jax.nnx import DotProductAttention, MultiHeadAttention
 
-flax.py has the modules for flax.linen; both use _layers.py."""
+flax.py has the same modules for flax.linen. Both use _layers.py."""
 from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple
 
 import jax.numpy as jnp
@@ -21,13 +22,13 @@ def __dir__() -> List[str]:
 
 
 def _read_by(mod: Any) -> Iterator[nnx.Variable]:
-    """Yields the variables that a function closes over, or reads from the module whose method it is."""
+    """Yields the nnx.Variables that function `mod` closes over, or reads from the module of which it is a method."""
     function = getattr(mod, "__func__", mod)
     held = [getattr(mod, "__self__", None)]
     for cell in getattr(function, "__closure__", None) or ():
         try:
             held.append(cell.cell_contents)
-        except ValueError:  # a cell that is not filled
+        except ValueError:  # an empty cell
             pass
     for x in held:
         if isinstance(x, nnx.Variable):
@@ -38,8 +39,8 @@ def _read_by(mod: Any) -> Iterator[nnx.Variable]:
 
 
 def _traces_of(module: nnx.Module, mod: Any) -> Iterator[Tuple[Any, Any]]:
-    """Yields, for each variable of a function, the JAX trace in which it was created and that of the module; nothing if
-    this version of Flax does not report them."""
+    """Yields (JAX trace that created the variable, JAX trace that created `module`) for each variable of function
+    `mod`. Yields nothing if this version of Flax does not report traces."""
     own = getattr(getattr(module, "_pytree__state", None), "trace_state", None)
     for x in _read_by(mod):
         other = getattr(x, "_trace_state", None)
@@ -55,7 +56,8 @@ _COPIED = ("score_mod reads an nnx.Param of when the module was made: nnx.jit an
 
 @told
 class DotProductAttention(nnx.Module):
-    """softmax(score_mod(scale_factor * q k^T)) v of query [B,S,H,D], key and value [B,T,G,D], to [B,S,H,D]."""
+    """Computes softmax(score_mod(scale_factor * q k^T)) v as [B,S,H,D] from query [B,S,H,D], key and value
+    [B,T,G,D]."""
 
     def __init__(self, head_dim: int, num_attention_heads: int, num_gqa_groups: Optional[int] = None, *,
                  attention_dropout: float = 0.0, attn_mask_type: str = "causal", attn_bias_type: Optional[str] = None,
@@ -65,8 +67,8 @@ class DotProductAttention(nnx.Module):
                  bounds_check: bool = False, deterministic: bool = False, rngs: Optional[nnx.Rngs] = None) -> None:
         """head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type, attn_bias_type, qkv_layout,
         scale_factor, transpose_batch_sequence, window_size, softmax_type, score_mod, score_mod_bprop and bounds_check
-        are the fields of fxattn.jax.flax.DotProductAttention. deterministic: nothing is dropped, unless a call says
-        otherwise. rngs: of dropout, where a call gives none."""
+        are as in fxattn.jax.flax.DotProductAttention. deterministic: disables dropout in calls without their own
+        `deterministic`. rngs: the RNGs of dropout in calls without their own `rngs`."""
         self.settings = Settings(head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type,
                                  attn_bias_type, qkv_layout, scale_factor, transpose_batch_sequence, window_size,
                                  softmax_type, score_mod, score_mod_bprop, bounds_check)
@@ -81,7 +83,8 @@ class DotProductAttention(nnx.Module):
                  bias: Any = None, *, deterministic: Optional[bool] = None, mask: Any = None,
                  score_mod_tensors: Optional[Mapping[str, Any]] = None,
                  score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, rngs: Optional[nnx.Rngs] = None) -> Any:
-        """Arguments are those of fxattn.jax.flax.DotProductAttention."""
+        """Returns the attention output [B,S,H,D]. Arguments are as in fxattn.jax.flax.DotProductAttention;
+        deterministic and rngs replace those of the constructor."""
         deterministic = self.deterministic if deterministic is None else deterministic
         if self.made_beside and any(other != own for other, own in _traces_of(self, self.settings.score_mod)):
             refuse("DotProductAttention", [_COPIED])
@@ -98,7 +101,8 @@ class DotProductAttention(nnx.Module):
 
 @told
 class MultiHeadAttention(nnx.Module):
-    """Projections around DotProductAttention: inputs_q [B,S,F], and inputs_kv [B,T,F] (None: inputs_q), to [B,S,F]."""
+    """DotProductAttention with linear projections before and after it. Computes [B,S,F] from inputs_q [B,S,F] and
+    inputs_kv [B,T,F] (None: inputs_q)."""
 
     def __init__(self, in_features: int, head_dim: int, num_attention_heads: int, num_gqa_groups: Optional[int] = None,
                  *, attention_dropout: float = 0.0, attn_mask_type: str = "causal",
@@ -110,9 +114,10 @@ class MultiHeadAttention(nnx.Module):
                  softmax_type: str = "vanilla", score_mod: Mod = None, score_mod_bprop: Mod = None,
                  bounds_check: bool = False, deterministic: bool = False, rngs: nnx.Rngs) -> None:
         """in_features: F. use_bias, kernel_init, bias_init, dtype and param_dtype are those of the projections query,
-        key, value and out, made with rngs; head_dim, num_attention_heads, num_gqa_groups, attention_dropout,
-        attn_mask_type, attn_bias_type, scale_factor, transpose_batch_sequence, window_size, softmax_type, score_mod,
-        score_mod_bprop, bounds_check and deterministic DotProductAttention's."""
+        key, value and out, which are initialized with rngs. head_dim, num_attention_heads, num_gqa_groups,
+        attention_dropout, attn_mask_type, attn_bias_type, scale_factor, transpose_batch_sequence, window_size,
+        softmax_type, score_mod, score_mod_bprop, bounds_check, deterministic and rngs are passed to
+        DotProductAttention."""
         groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
         common = dict(use_bias=use_bias, kernel_init=kernel_init, bias_init=bias_init, dtype=dtype,
                       param_dtype=param_dtype, rngs=rngs)
@@ -131,8 +136,8 @@ class MultiHeadAttention(nnx.Module):
                  sequence_descriptor: Any = None, deterministic: Optional[bool] = None,
                  score_mod_tensors: Optional[Mapping[str, Any]] = None,
                  score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, rngs: Optional[nnx.Rngs] = None) -> Any:
-        """mask, bias, sequence_descriptor, deterministic, score_mod_tensors, score_mod_bprop_tensors and rngs go to
-        DotProductAttention."""
+        """Returns [B,S,F]. mask, bias, sequence_descriptor, deterministic, score_mod_tensors, score_mod_bprop_tensors
+        and rngs are passed to DotProductAttention."""
         if inputs_q.ndim != 3:
             refuse("MultiHeadAttention", ["inputs_q has shape %s, not [B,S,F]" % (inputs_q.shape,)])
         inputs_kv = inputs_q if inputs_kv is None else inputs_kv
