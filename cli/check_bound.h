@@ -22,7 +22,7 @@ typedef struct bound_work {
         *e_fresh; /* [Sk] of one row: scaled scores, new scores, and the error bound of each */
     bool *unsure; /* [Sk] rounding decides the mask or the score of the pair */
     double in[FXA_INPUT_COUNT];
-    fxa_bounded_result *terms; /* [n_terms] results of one evaluation; capacity for any of the programs */
+    fxa_bounded_result *terms; /* [n_terms] results of one evaluation; n_terms is enough for each program */
     size_t n_terms;
 } bound_work;
 

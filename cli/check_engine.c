@@ -106,7 +106,7 @@ static void engine_compare_element(engine_tally *t, const check_bound *bound, si
         t->lost += !isfinite(g) && isfinite(w);
         return;
     }
-    /* equal bits are always conclusive */
+    /* ratio 0: equal values are always conclusive */
     bool silent = ratio > 0 && ratio <= 1 && !bound_tells(bound, array, i, product);
     t->silent += silent;
     t->compared += !silent;

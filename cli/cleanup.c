@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory, programs and plans of a command, freed together at the end of the process.
+ * Owns the memory, programs and plans of a command, and frees them together at the end of the process.
  */
 #include "cli.h"
 

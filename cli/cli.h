@@ -155,13 +155,14 @@ void cli_release(cli *c);
 
 /* Returns the length of the UTF-8 sequence at s; 0 if it is invalid (overlong or a surrogate too). */
 size_t utf8_length(const unsigned char *s);
-/* Reads a float; returns false if the text is none. Overflow gives infinity, underflow 0. */
+/* Reads a float; returns false if the text is not a float. Overflow gives infinity, underflow 0. */
 bool read_double(const char *text, double *out);
 /* Returns true if read_double overflowed or underflowed: the value is infinite or 0, but the text is not. */
 bool word_is_out_of_range(const char *text, double value);
-/* Reads a decimal int of 64 bits; returns false if the text is none. */
+/* Reads a decimal int of 64 bits; returns false if the text is not an int. */
 bool read_int(const char *text, int64_t *out);
-/* Reads an unsigned int of 64 bits, decimal, octal (0...) or hexadecimal (0x...); returns false if the text is none. */
+/* Reads an unsigned int of 64 bits, decimal, octal (0...) or hexadecimal (0x...); returns false if the text is not
+ * one. */
 bool read_uint(const char *text, uint64_t *out);
 /* Reads an option of one int between lo and hi; *out is unchanged if it was not given. Returns an exit code. */
 int opt_int(cli *c, cli_option_id id, int64_t lo, int64_t hi, int64_t *out);

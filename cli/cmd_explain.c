@@ -196,7 +196,7 @@ static char *explain_tape_tiles(cli *c, const cli_job *job, const explanation *e
                       (int)(line - text), text, e->b, e->h, open, t->empty, t->mixed, t->full, unknown, rest);
 }
 
-/* Dumps the plans of both passes. Without a plan, the reason is shown. */
+/* Dumps the plans of both passes. If there is no plan for a pass, stores the reason. */
 static int explain_tape(cli *c, cli_job *job, explanation *e) {
     for (int pass = 0; pass < 2; pass++) {
         fxa_problem p = job_planned(job, (fxa_pass)pass);

@@ -181,7 +181,7 @@ typedef struct plan_tally {
 /* Prints the lines of finished shapes at once: compiling takes long, and a later error does not undo them. */
 static void plan_precompile_print(cli *c) {
     if (c->json || !c->out.size) return;
-    fwrite(c->out.data, 1, c->out.size, stdout); /* a failure is noticed again at the end of the command */
+    fwrite(c->out.data, 1, c->out.size, stdout); /* a failure is reported at the end of the command */
     fflush(stdout);
     c->out.size = 0;
 }
@@ -249,7 +249,7 @@ static int plan_precompile(cli *c, const char *path) {
     int rc = plan_job(c, &job);
     if (rc == CLI_OK) rc = cli_read_file(c, path, "a list of shapes", PLAN_MAX_LIST, &text, &size);
     if (rc != CLI_OK) return rc;
-    if (strlen(text) < size) /* a NUL would hide the rest */
+    if (strlen(text) < size) /* everything after a NUL byte would be ignored */
         return cli_fail(c, CLI_BAD_INPUT, "%.300s is no list of shapes: byte %zu of it is 0", path, strlen(text) + 1);
     json j = json_begin(&c->out);
     if (c->json) json_open(&j, NULL, '{'), json_open(&j, "plans", '[');

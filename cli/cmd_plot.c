@@ -48,7 +48,7 @@ static const char *plot_ordinal(cli *c, int64_t n) {
                                   : "th");
 }
 
-/* Returns which tiles are drawn, in words. */
+/* Returns a text that says which tiles are drawn. */
 static const char *plot_tiles_sampling(cli *c, int64_t q_step, int64_t k_step) {
     if (q_step == 1 && k_step == 1) return "";
     if (k_step == 1) return cli_format(c, "every %s row is drawn", plot_ordinal(c, q_step));
@@ -57,7 +57,7 @@ static const char *plot_tiles_sampling(cli *c, int64_t q_step, int64_t k_step) {
     return cli_format(c, "every %s row and every %s column is drawn", plot_ordinal(c, q_step), plot_ordinal(c, k_step));
 }
 
-/* Returns what a cell stands for, in words. */
+/* Returns a text that says how many pairs a cell stands for; "" if it is one pair. */
 static const char *plot_cells_sampling(cli *c, const plot *p) {
     if (p->q.step == 1 && p->k.step == 1) return "";
     const char *size = cli_format(c, "a cell is %" PRId64 " x %" PRId64 " pairs", p->q.step, p->k.step);

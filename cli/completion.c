@@ -83,7 +83,7 @@ static void completion_bash(cli_buf *out) {
                   "complete -o filenames -F _fxattn fxattn\n");
 }
 
-/* Adds text for single quotes, with the characters that zsh and fish would interpret escaped. */
+/* Adds text that stands in single quotes, and escapes the characters that zsh and fish interpret there. */
 static void completion_quoted(cli_buf *out, const char *text, const char *escape) {
     for (; *text; text++) {
         if (*text == '\'')

@@ -62,7 +62,7 @@ typedef struct explain_share {
 explain_share explain_share_of(const explanation *e, int pass, size_t engine);
 
 static inline bool explain_has_section(const explanation *e, int section) { return e->sections >> section & 1; }
-/* Finds the hints; tiles and engines have been computed before. Returns an exit code. */
+/* Adds the hints to e, whose tiles and engines must have been computed. Returns an exit code. */
 int explain_find_hints(cli *c, const cli_job *job, explanation *e);
 /* Adds canonical text with long lines broken, and gradients in the order of their elements. */
 void explain_layout(cli *c, cli_buf *out, int indent, const char *text);

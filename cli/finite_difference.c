@@ -57,7 +57,7 @@ static void fd_compare_sides(fd_search *s, const fd_step *step) {
     s->gap = gap;
 }
 
-/* Evaluates one level. Returns false if the function is not finite near the point. */
+/* Adds the differences of one step to the tableau. Returns false if the function is not finite near the point. */
 static bool fd_add_level(fd_search *s, const fd_step *step) {
     double central = (step->rise_up + step->rise_down) / (step->up + step->down);
     double noise = step->noise + 4 * DBL_EPSILON * (fabs(step->rise_up) + fabs(step->rise_down));

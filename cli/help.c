@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --help and `help COMMAND`, generated from opts.def.
+ * Prints --help and `help COMMAND`, generated from opts.def.
  */
 #include "help.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads entire files: saved plans, descriptions of devices, lists of shapes.
+ * Reads entire files into memory: saved plans, descriptions of devices, lists of shapes.
  */
 #include "cli.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes a problem of program, values and shape of the command line.
+ * Makes a problem from the program, the values and the shape on the command line.
  */
 #include "explain.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * JSON writer. The output is one line.
+ * Writes JSON in one line.
  */
 #include "json.h"
 

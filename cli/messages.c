@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Failures: printed on standard error, recorded for --json, converted to exit codes.
+ * Handles failures: prints them on standard error, records them for --json, and converts them to exit codes.
  */
 #include "cli.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers in options, UTF-8, elements of all dtypes as doubles, random numbers.
+ * Reads numbers in options, measures UTF-8, converts elements of all dtypes from and to double, and draws random
+ * numbers.
  */
 #include "cli.h"
 

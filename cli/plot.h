@@ -24,7 +24,7 @@ typedef struct plot_axis {
 
 /* Maximum work of each part of a picture, in evaluated program nodes: about half a second. */
 #define PLOT_WORK ((int64_t)1 << 26)
-/* Returns the work of one pair; 8 nodes stand for the call. */
+/* Returns the work of one pair in nodes: the nodes of the program, and 8 for the call. */
 static inline int64_t plot_pair_work(const fxa_program *program) {
     return (int64_t)fxa_program_node_count(program) + 8;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Program texts from files, the gallery, standard input and options.
+ * Collects program texts from files, the gallery, standard input and options.
  */
 #include "gallery.h"
 #include "job.h"

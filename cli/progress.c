@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Progress line, drawn by its own thread while a command computes, and removed at the end.
+ * Draws the progress line in its own thread while a command computes, and removes it at the end.
  */
 #include "cli.h"
 

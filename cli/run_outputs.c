@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Results of `run`: arrays, their operands in both problems, and their files.
+ * Allocates the results of `run`, sets their operands in both problems, and writes their files.
  */
 #include "pair_count.h"
 #include "run.h"

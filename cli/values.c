@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Params and captured tensors of the command line: name[:type]=value, name[:dtype]=file.npy.
+ * Reads params and captured tensors from the command line: name[:type]=value, name[:dtype]=file.npy.
  */
 #include "job.h"
 

@@ -25,7 +25,7 @@ extern "C" {
  *
  *     Q K V                f b    inputs
  *     O                    F b    output
- *     LSE                  F b    log-sum-exp of each row. F: RETURN_LSE. b: over all keys of the row, not a shard's
+ *     LSE                  F b    log-sum-exp of each row, RETURN_LSE for F; b needs it over all keys, not a shard's
  *     ROW_MAX              F      RETURN_ROW_MAX: maximum new score of each row
  *     DO                     b    gradient by O
  *     DLSE                   b    READ_DLSE: gradient by LSE

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reader and writer of little-endian bytes; see bytes.h.
+ * Reads and writes little-endian bytes; see bytes.h.
  */
 #include "bytes.h"
 

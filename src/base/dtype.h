@@ -15,7 +15,7 @@
 bool fxa__dtype_valid(uint32_t dtype);
 bool fxa__dtype_is_float(uint32_t dtype);
 fxa_type fxa__dtype_type(uint32_t dtype); /* returns FXA_FLOAT, FXA_INT or FXA_BOOL; 0 for an unknown dtype */
-/* Returns how messages show a dtype: its name, or for a number that is none "77 (no dtype)", written to text. */
+/* Returns a dtype as messages show it: its name or, if the number is not a dtype, "77 (no dtype)" written to `text`. */
 const char *fxa__dtype_show(uint32_t dtype, char text[24]);
 
 double fxa__f16_to_f64(uint16_t bits);

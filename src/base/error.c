@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Status names, error texts and their rendering, and two conventions of all public functions: sized structs as input,
- * two-call output.
+ * Implements status names, error texts and their rendering, and two conventions of all public functions: sized structs
+ * as input and two-call output.
  */
 #include "error.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Filling of an fxa_error. Every failure in the library uses fxa__fail, so every failure has a text.
+ * Functions that fill an fxa_error. Every failure in the library goes through fxa__fail, so every failure has a text.
  */
 #ifndef FXA_BASE_ERROR_H
 #define FXA_BASE_ERROR_H

@@ -41,7 +41,8 @@ static inline fxa__host *fxa__context_host(const fxa_context *ctx) {
     return ((const fxa__context_head *)(const void *)ctx)->host;
 }
 
-/* Creates a host. alloc NULL: the C library's. The host itself is the first allocation of the hook. Starts no
+/* Creates a host. alloc: allocator hook; NULL = the C library's allocator. The host itself is the first allocation.
+ * Starts no
  * threads. */
 fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err);
 fxa__host *fxa__host_retain(fxa__host *host);

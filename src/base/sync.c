@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Mutex and condition variable over pthreads. Operations on an initialised lock cannot fail if used as in sync.h, so
- * only creation returns a status.
+ * Implements the lock of sync.h, a mutex with a condition variable, by pthreads. Operations on an initialised lock
+ * cannot fail if used as in sync.h, so only creation returns a status.
  */
 #include "sync.h"
 

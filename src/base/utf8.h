@@ -24,7 +24,7 @@ static inline size_t fxa__utf8_count(const char *text, size_t n) {
     return count;
 }
 
-/* Returns the bytes of the first `count` characters of text[n]; n if it has fewer. */
+/* Returns the number of bytes of the first `count` characters of text[n]; n if the text has fewer characters. */
 static inline size_t fxa__utf8_bytes(const char *text, size_t n, size_t count) {
     size_t i = 0;
     if (count == 0) return 0;

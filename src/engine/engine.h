@@ -22,8 +22,8 @@
 
 /* Result of a support query. */
 typedef struct fxa__query_result {
-    fxa_support report; /* report.engine is set by the caller; report.workspace is exact, UINT64_MAX = more than a
-                           size_t holds, which is refused */
+    fxa_support report; /* report.engine is set by the caller; report.workspace is the exact size, and UINT64_MAX,
+                           for more than a size_t holds, makes the caller refuse the problem */
     void *made;         /* code that the engine compiled to answer the query, owned by the caller; NULL = none */
     size_t made_bytes;  /* size of `made` for the cache */
 } fxa__query_result;

@@ -52,7 +52,7 @@ struct fxa__code {
     atomic_size_t refs;
     fxa__instance *instance;
     void *code;      /* the engine's code; NULL for engines that need none */
-    size_t bytes;    /* size for the cache, this struct included */
+    size_t bytes;    /* bytes that the cache counts, this struct included */
     fxa__code *next; /* in instance->dropped */
 };
 

@@ -22,7 +22,7 @@ void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]) {
 
 /* ---- A named engine ---------------------------------------------------------------------------------------------- */
 
-/* Returns the error for an engine name: unknown, or of another device. */
+/* Returns the error for an engine name that is unknown or belongs to another device. */
 static fxa_status select_bad_name(const char *source, const char *name, const fxa__problem *p, fxa_error *err) {
     char list[FXA__ENGINE_LIST];
     bool known = fxa__engine_find(name) != NULL;

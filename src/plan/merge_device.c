@@ -21,8 +21,8 @@ typedef struct merge_tensor {
 
 /* ---- Which engine ------------------------------------------------------------------------------------------------ */
 
-/* Finds the first engine of the device that can be opened and can merge or copy. Fails with E_UNSUPPORTED and the
- * reason of the last engine. */
+/* Finds the first engine of the device that can be opened and can merge or copy. If there is none, fails with
+ * E_UNSUPPORTED and the reason of the last engine. */
 static fxa_status merge_find_engine(const fxa_merge_args *a, fxa__instance **out, fxa_error *err) {
     const fxa__engine *engine;
     fxa_error why = {.status = FXA_OK};

@@ -19,8 +19,8 @@ static bool args_are_unchecked(const fxa_args *args, const void *data) {
     return data && (args->flags & FXA_SKIP_POINTER_CHECKS);
 }
 
-/* Checks one pointer: present, aligned, within the address space. `align` is the alignment that the problem guarantees,
- * 0 = none. `why` or `flag` explains in the message why the pointer is required. */
+/* Fails unless a pointer is present, aligned and within the address space. `align` is the alignment that the problem
+ * guarantees, 0 = none. `why` or `flag` explains in the message why the pointer is required. */
 static fxa_status args_check_pointer(const char *kind, const char *name, const fxa__region *r, uint32_t align,
                                      const char *why, const char *flag, fxa_error *err) {
     int64_t first, end;
@@ -67,7 +67,8 @@ static fxa_status args_check_operands(const fxa_problem *p, const fxa_args *args
     return FXA_OK;
 }
 
-/* [slot] For messages: what the problem lacks if it does not read the array (`lacks`, `what`), and why it reads it. */
+/* [slot] Words for messages. lacks, what: what the problem does not have if it does not read the slot's array. why: the
+ * reason why it reads the array. */
 static const struct args_table {
     const char *lacks, *what, *why;
 } args_tables[FXA_SLOT_COUNT] = {

@@ -18,7 +18,7 @@ enum { QUERY_SAMPLES = 1 << 16, QUERY_ROWS = 2 * FXA_MAX_TENSORS * FXA_MAX_RANK 
 typedef struct query_row {
     fxa_bounds_report report;
     bool seen;
-    int64_t last[4]; /* the last counted pair: each pair counts once */
+    int64_t last[4]; /* pair of the last counted miss, so that each pair counts once */
 } query_row;
 
 /* Adds a miss to the report of its tensor and axis. Returns true to continue the walk. */

@@ -113,7 +113,7 @@ static void index_mark_misses(index_work *w, const fxa__env *env) {
     }
 }
 
-/* Reports each out-of-bounds axis of a load. */
+/* Calls walk->found for each out-of-bounds axis of a load. */
 static void index_report(index_work *w, const fxa__env *env, int32_t node, int64_t q, int64_t k) {
     const fxa__node *n = &w->program->nodes[node];
     const fxa_view *view = &env->tensors[n->imm];

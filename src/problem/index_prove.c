@@ -45,8 +45,8 @@ static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     return outside;
 }
 
-/* Returns the condition `miss` of one operand of && or ||, and that the other operand (`decider`) does not decide the
- * result alone. If the decider has a miss too, the condition is `miss` alone. */
+/* Returns the condition that a miss of one operand of && or || matters: `miss` is true and the other operand
+ * (`decider`) does not decide the result alone. If the decider may depend on a miss too, returns `miss`. */
 static fxa_value prove_unless(prove_values *v, bool is_or, fxa_value miss, int32_t decider) {
     fxa_value x = v->node[decider];
     if (miss == PROVE_NEVER || v->miss[decider] != PROVE_NEVER) return miss;

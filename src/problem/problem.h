@@ -12,11 +12,13 @@ typedef struct fxa__problem {
     atomic_size_t refs;
     fxa__host *host;
     size_t bytes;
-    /* The caller's struct, resolved: struct_size is this library's; hkv, d_v and dtypes are filled in; every operand is
-     * STRIDED with explicit strides (packed and paged layouts as documented at the flags; rows use stride[0..2], sinks
-     * stride[1]; strides of unused operands and absent axes are 0); unused fields are cleared; the step of a map is
-     * never 0; captures are strided and grad_strided. captures and target point into this object. program and bprop are
-     * retained; program is the user's, or NULL. engine is NULL (the plan stores it). */
+    /* The caller's struct, resolved:
+     * - struct_size is this library's; hkv, d_v and dtypes are filled in; unused fields are cleared.
+     * - Every operand is STRIDED with explicit strides (packed and paged layouts as documented at the flags). Rows use
+     *   stride[0..2], sinks stride[1]. Strides of unused operands and absent axes are 0.
+     * - The step of a map is never 0. Captures are strided and grad_strided.
+     * - captures and target point into this object. program and bprop are retained; program is the user's, or NULL.
+     * - engine is NULL, because the plan stores it. */
     fxa_problem in;
     /* The program that engines lower, never NULL: built-in masks are appended, and q_row and k_row are replaced by q
      * and k where they are equal. */

@@ -50,7 +50,8 @@ bool fxa__region_is_nested(const fxa__region *r) {
 }
 
 bool fxa__region_addresses(const fxa__region *r, int64_t *first, int64_t *end) {
-    /* A quarter of the 64-bit range, so that sums and differences of three addresses fit; 32-bit addresses end
+    /* Limit of addresses: a quarter of the 64-bit range, so that sums and differences of three addresses fit; 32-bit
+     * addresses end
      * earlier. */
     const int64_t limit = UINTPTR_MAX < INT64_MAX / 4 ? (int64_t)UINTPTR_MAX : INT64_MAX / 4;
     int64_t lo, hi;

@@ -173,7 +173,7 @@ fxa__overlap fxa__region_overlap(const fxa__region *a, const fxa__region *b) {
     int64_t rest = b_first - a_first;
     overlap_add_region(&s, a, false);
     overlap_add_region(&s, b, true);
-    if (s.n == 0) return FXA__OVERLAPPING; /* single elements whose byte ranges intersect */
+    if (s.n == 0) return FXA__OVERLAPPING; /* both regions are single elements, and their byte ranges intersect */
     if (!overlap_add_bytes(&s, a->element, b->element, &rest)) return FXA__DISJOINT;
     while (overlap_join(&s)) {}
     overlap_set_reach(&s);

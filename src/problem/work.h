@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The work of a pass: whether it has any, and estimates for the cost models of engines.
+ * The work of a pass: whether there is any work, and estimates of it for the cost models of engines.
  */
 #ifndef FXA_PROBLEM_WORK_H
 #define FXA_PROBLEM_WORK_H
