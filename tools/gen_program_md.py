@@ -27,9 +27,9 @@ RULES = {
     "MOD": "g to x, -g * (x // y) to y",
     "NEG": "-g",
     "ABS": "g where x > 0, -g where x < 0, 0 at 0",
-    "MIN": "g to the smaller; g / 2 to each at a tie",
-    "MAX": "g to the larger; g / 2 to each at a tie",
-    "CLAMP": "g to x where lo <= x <= hi, else to the bound that came out",
+    "MIN": "g to the smaller operand; g / 2 to each if they are equal",
+    "MAX": "g to the larger operand; g / 2 to each if they are equal",
+    "CLAMP": "g to x where lo <= x <= hi, else to the bound that is the result",
     "POW": "g * y * x ** (y - 1) to x (0 where y = 0), g * r * log(x) to y (0 where x = 0 and y >= 0)",
     "SQRT": "g / (2 * r)",
     "RSQRT": "g * (-0.5 * r / x)",
@@ -39,7 +39,7 @@ RULES = {
     "LOG1P": "g / (1 + x)",
     "LOG2": "g / (x * log(2))",
     "ATAN": "g / (1 + x * x)",
-    "BUILT": "as what it is built from",
+    "BUILT": "that of the operations that it is built from",
     "TANH": "g * (1 - r * r)",
     "SIGMOID": "g * r * (1 - r)",
     "ERF": "g * (2 / sqrt(pi)) * exp(-x * x)",
@@ -47,17 +47,17 @@ RULES = {
     "COS": "g * -sin(x)",
     "TAN": "g * (1 + r * r)",
     "WITH_GRAD": "g to y",
-    "SELECT": "g to the operand that was taken",
-    "FLOAT": "g where x is a float already; ints and bools have none",
+    "SELECT": "g to the selected operand",
+    "FLOAT": "g if x is a float; ints and bools have no gradient",
 }
 
 SIGNATURES = {
-    "ARITH": ("ints or floats", "the same"),
+    "ARITH": ("ints or floats", "the operands' type"),
     "REAL": ("floats", "float"),
-    "BITS": ("ints or bools", "the same"),
+    "BITS": ("ints or bools", "the operands' type"),
     "SHIFT": ("ints", "int"),
     "CMP": ("ints or floats", "bool"),
-    "CHOICE": ("bool, then two of any type", "their type"),
+    "CHOICE": ("a bool, then two operands of any type", "the type of x and y"),
     "TOF": ("any", "float"),
     "TOI": ("any", "int"),
 }
@@ -148,7 +148,7 @@ def spelling(op):
 
 
 def operation_rows(ops, chosen):
-    rows = ["| written | takes | gives | meaning |", "|---|---|---|---|"]
+    rows = ["| syntax | operands | result | meaning |", "|---|---|---|---|"]
     for op in ops:
         if op["form"] != "SPECIAL" and chosen(op):
             takes, gives = SIGNATURES[op["sig"]]
@@ -157,12 +157,12 @@ def operation_rows(ops, chosen):
 
 
 def derivative_rows(ops):
-    rows = ["| operation | passes on, with g the gradient of its result r |", "|---|---|"]
+    rows = ["| operation | gradient of its operands, with g the gradient of its result r |", "|---|---|"]
     for op in ops:
         if op["form"] != "SPECIAL" and op["rule"] != "ZERO":
             rows.append("| `%s` | %s |" % (cell(spelling(op)), RULES[op["rule"]]))
     flat = ["`%s`" % spelling(op) for op in ops if op["form"] != "SPECIAL" and op["rule"] == "ZERO"]
-    words = "No gradient passes through: " + ", ".join(one.replace(" ", "\xa0") for one in flat) + "."
+    words = "These operations pass no gradient to their operands: " + ", ".join(one.replace(" ", "\xa0") for one in flat) + "."
     words = "\n".join(textwrap.wrap(words, 100, break_on_hyphens=False)).replace("\xa0", " ")
     return "\n".join(rows) + "\n\n" + words
 
@@ -173,7 +173,7 @@ def precedence_rows(ops):
     spellings = [(op["prec"], op["text"]) for op in ops if op["form"] in ("INFIX", "PREFIX")]
     spellings += [(prec, text) for text, form, prec in re.findall(r'^ALSO\(\w+, +"(.*?)", +(\w+), +(\w+),', table, re.M)
                   if form != "CALL"]
-    rows = ["| operators, from loose to tight | group to the | |", "|---|---|---|",
+    rows = ["| operators, from lowest to highest precedence | associativity | |", "|---|---|---|",
             "| `c ? x : y` | right | c is a bool |"]
     for ident, groups, note in re.findall(r'^PREC\((\w+), +"(.*?)", +"(.*?)"\)$', table, re.M):
         texts = [text for prec, text in spellings if prec == ident]
@@ -188,15 +188,15 @@ def precedence_rows(ops):
 def limit_rows(found):
     what = [
         ("MAX_TEXT", "bytes of text in one parse, all texts together"),
-        ("MAX_NESTING", "levels of an expression, itself the first: parentheses, calls, indices, prefixes, powers and conditionals inside one another"),
+        ("MAX_NESTING", "nested levels of an expression, the expression itself included: parentheses, calls, indices, prefixes, powers and conditionals"),
         ("MAX_NODES", "distinct operations of a program"),
         ("MAX_PARAMS", "params"),
         ("MAX_TENSORS", "tensors"),
         ("MAX_RANK", "indices of a tensor"),
         ("MAX_NAME", "bytes of a name"),
-        ("MAX_LOOP", "the count of a loop"),
+        ("MAX_LOOP", "iterations of a loop"),
     ]
-    rows = ["| at most | of | in C |", "|---|---|---|"]
+    rows = ["| maximum | quantity | constant in C |", "|---|---|---|"]
     rows += ["| %s | %s | `FXA_%s` |" % (found[name], text, name) for name, text in what]
     return "\n".join(rows)
 
@@ -211,7 +211,7 @@ def error_blocks():
 
 
 def dtype_rows():
-    rows = ["| storage | bytes | read as |", "|---|---|---|"]
+    rows = ["| storage type | bytes | type when read |", "|---|---|---|"]
     rows += ["| `%s` | %s | %s |" % (name, size, kind.lower()) for name, size, kind in dtypes()]
     return "\n".join(rows)
 
@@ -220,8 +220,8 @@ TEMPLATE = """\
 <!-- Written by tools/gen_program_md.py from src/program/ops.def and the public header. Change those, not this. -->
 # The program language
 
-A score program says how the score of one pair (query q, key k) changes and whether the pair is
-attended at all:
+A score program defines how the score of one pair (query q, key k) changes, and whether the pair is
+attended:
 
     param  softcap : float               # run-time scalar: changing it never recompiles
     tensor slopes  : f32[1]              # captured tensor of rank 1: data is bound at run time
@@ -229,13 +229,13 @@ attended at all:
     score = softcap * tanh((score + slopes[h] * dist) / softcap)
     mask  = q >= k && dist < 1024        # pairs where mask is false are not attended
 
-It is typed, has no side effects, and is the same for all pairs. Files end in `.fxa`. The C builder
-(`fxa_builder_*`) makes the same programs without text, and so does [tracing](tracing.md) from
-Python functions. `examples/programs` holds many more.
+A program is typed, has no side effects, and applies to all pairs. Program files end in `.fxa`. The
+C builder (`fxa_builder_*`) creates the same programs without text, and [tracing](tracing.md)
+creates them from Python functions. `examples/programs` has many examples.
 
-Because f is data and not a callback, the library derives the backward pass, the gradients of
-`slopes` and `softcap`, the tiles that the mask leaves empty and a cache key from this text. To
-follow one program from the idea to its gradient:
+A program is data and not a callback, so the library derives everything else from its text: the
+backward pass, the gradients of `slopes` and `softcap`, the tiles without an attended pair, and a
+cache key. These commands show the stages of a program:
 
     fxattn explain --program @softcap_causal_window    # canonical text, derivative, tiles, engines
     fxattn check --program @softcap_causal_window      # the gradient beside finite differences
@@ -243,72 +243,73 @@ follow one program from the idea to its gradient:
 
 ## Statements
 
-One per line, or separated by `;`. `#` begins a comment. A newline inside `( )` or `[ ]`, or after
-an operator, does not end a statement. Statements run in order.
+Statements are separated by newlines or `;`. `#` starts a comment. A newline inside `( )` or `[ ]`,
+or after an operator, does not end a statement. Statements run in order.
 
 | statement | meaning |
 |---|---|
-| `param NAME : float` or `int` | a scalar that each run passes; with `= VALUE` it has a default, see below |
+| `param NAME : float` or `int` | a scalar argument of each run; `= VALUE` adds a default, see below |
 | `tensor NAME : DTYPE[RANK]` | a captured tensor of rank 0 to @MAX_RANK@; its data is bound at run time |
-| `let NAME = expr` | a name for a value; a later `let` of the same name replaces it from there on |
-| `fn NAME(x, y) = expr` | a function of this text, see below |
+| `let NAME = expr` | a name for a value; a later `let` of the same name replaces it for the statements after it |
+| `fn NAME(x, y) = expr` | a function, see [below](#functions-of-a-text) |
 | `score = expr` | the new score, a float (an int is converted); `score` starts as scale * q.k |
 | `mask = expr` | whether the pair is attended, a bool; `mask` starts as `true` |
 
-`param cap : float = 20` has a default, which front ends use where no value is given (`fxattn`
-reports it). It is a constant expression that folds, for an int param an int. It is part of the
-program's text and bytes (`fxa_program_param_default`), not of its hash; engines always receive
-every value.
+`param cap : float = 20` has a default, which front ends use if no value is given (`fxattn` reports
+this). The default is a constant expression, of type int for an int param. It is part of the
+program's text and bytes (`fxa_program_param_default`), but not of its hash. Engines always receive
+a value for every param.
 
-`score` and `mask` may be assigned several times, and stand for their current values in expressions,
-so programs compose by concatenation (`mask = mask && doc[q] == doc[k]`). A param or tensor may be
-declared again in the same way. The empty program is the identity.
+`score` and `mask` may be assigned several times. In an expression they are their current values, so
+programs compose by concatenation (`mask = mask && doc[q] == doc[k]`). A param or tensor may be
+declared again with the same type. The empty program leaves scores unchanged and masks nothing.
 
 Two more kinds of program use the same language:
 
 | kind | reads | writes |
 |---|---|---|
 | score program | `score`, coordinates, params, tensors | `score =`, `mask =` |
-| backward program of your own (bprop) | the same and `dscore`, the gradient by the new score | `dscore =` |
-| derivative, made by the library | the same | `dscore =`, `grad PARAM += expr`, `grad TENSOR[i, j] += expr` |
+| backward program of your own (bprop) | the same, and `dscore`, the gradient with respect to the new score | `dscore =` |
+| derivative, created by the library | the same as a bprop | `dscore =`, `grad PARAM += expr`, `grad TENSOR[i, j] += expr` |
 
-In the last two, `score` is the score as it came in, and `dscore` stands for its current value.
+In a bprop and a derivative, `score` is the score before the program, and `dscore` in an expression
+is its current value.
 
 ## Values
 
 A value is a `float`, an `int` of 32 bits or a `bool`. Floats are f64 in the reference engine and
-for f64 problems, f32 otherwise. Constants and params are held in f64 and rounded once; elements of
-`f64` tensors are rounded as they are read. So unless Q is f64, a float cannot hold a time in
-seconds or a count beyond 2^24 exactly: keep such numbers in an int tensor and take differences
-there, or subtract an offset first.
+for f64 problems, and f32 otherwise. Constants and params are stored in f64 and rounded once;
+elements of `f64` tensors are rounded when they are read. So unless Q is f64, a float cannot
+represent a time in seconds, or a count beyond 2^24, exactly. Store such numbers in an int tensor
+and compute differences of ints, or subtract an offset first.
 
 | name | type | meaning |
 |---|---|---|
 | `score` | float | the score, already scaled |
 | `b`, `h`, `q`, `k` | int | batch entry, query head, query position, key position |
 | `q_len`, `k_len` | int | lengths of the two sequences of this batch entry |
-| `heads` | int | number of query heads; for a shard that of the entire problem (`fxa_problem.global_heads`) |
-| `q_row`, `k_row` | int | index of the row and of the key as they are stored |
+| `heads` | int | number of query heads; for a shard, the number of heads of the entire problem (`fxa_problem.global_heads`) |
+| `q_row`, `k_row` | int | index of the row and of the key in memory |
 | `dscore` | float | backward programs only |
 | `true`, `false` | bool | constants |
 | `inf`, `nan`, `pi` | float | constants |
 
-q and k count from 0 in each sequence of a batch; index maps change that for parts of a larger
-problem. When rows come later than keys (decoding, chunks of a prompt), `FXA_Q_START` gives each
-batch entry the q of its first row, and `FXA_BOTTOM_RIGHT` without `FXA_CAUSAL` and `FXA_WINDOW`
-makes the last row's q that of the last key, q + k_len - q_len: the same text then serves every step
-([the rule](numerics.md#coordinates)). Sums that leave 32 bits wrap, as all ints do.
+q and k count from 0 in each sequence of a batch; index maps change this for parts of a larger
+problem. If the first row is not at position 0 (decoding, chunks of a prompt), `FXA_Q_START` passes
+the q of the first row of each batch entry. `FXA_BOTTOM_RIGHT` without `FXA_CAUSAL` and `FXA_WINDOW`
+aligns the last row with the last key: q becomes q + k_len - q_len. The same program then serves
+every step ([the rule](numerics.md#coordinates)). Coordinates wrap at 32 bits, as all ints do.
 
-q and k are coordinates of meaning, for masks and distances. `q_row` and `k_row` are coordinates of
-storage: the index of the row and of the key along its own axis in this problem, from 0 in each
-sequence (packed or in pages, too), not affected by maps, `FXA_Q_START` and alignment. An array that
-is stored like the rows is indexed by them: `ids[b, q_row] == ids[b, k_row]`, `bias[b, h, q_row,
-k_row]`. Where a problem does not move q, `q_row` is q, and the program that runs has q in its
-place.
+q and k are logical positions, for masks and distances. `q_row` and `k_row` are storage indices: the
+index of the row and of the key along its axis in this problem, from 0 in each sequence (also if
+packed or paged), not affected by maps, `FXA_Q_START` and alignment. Use `q_row` and `k_row` to
+index an array that is stored like the rows: `ids[b, q_row] == ids[b, k_row]`, `bias[b, h, q_row,
+k_row]`. If a problem does not shift or map q, `q_row` equals q, and the library replaces `q_row` by
+q.
 
 Numbers: `12` and `0x1F` are ints (decimal up to 2147483647, also -2147483648; hexadecimal up to
-0xFFFFFFFF, as a bit pattern); `1.5`, `.5`, `5.` and `1e-3` are floats, read exactly rounded in
-every locale.
+0xFFFFFFFF, as a bit pattern). `1.5`, `.5`, `5.` and `1e-3` are floats; they are rounded correctly,
+in every locale.
 
 ### Conversions
 
@@ -319,19 +320,20 @@ for NaN. Nothing becomes a bool implicitly: write `x != 0`.
 
 ### Tensors
 
-`t[i, j]` reads an element, `t[]` the one element of a tensor of rank 0. An index is any int
-expression, also a loaded one. A negative index counts from the end; an index still outside reads 0
-(or false) and receives no gradient.
+`t[i, j]` reads an element, and `t[]` reads the element of a tensor of rank 0. An index is any int
+expression, for example a loaded value. A negative index counts from the end. An index that is still
+out of bounds reads 0 (or false), and no gradient is added for it.
 
-That 0 can hide a mistake (a transposed table, a window one too short). `fxa_bounds_check` counts
-such indices by tensor and axis (`fxattn run`, `check` and `explain` report them), and a problem
-with `FXA_BOUNDS_CHECK` refuses to run with one. The check is free where sizes, masks and conditions
-prove all indices in bounds; elsewhere a run evaluates pairs. Both count a load where the result
-needs it: in the mask at every pair that exists, in the score where the mask is true, in the branch
-that a `select` takes, and not where the other operand of an `&&` or `||` decides, on either side.
-So `k < n && t[k] > 0` and `d < n ? t[d] : 0` are fine. In a backward program of your own, loads
-count at attended pairs. Loads in the second operand of `with_grad` count in backward passes with a
-derived backward, where the gradient passes through it.
+Reading 0 can hide a mistake (a transposed table, a window one too short). `fxa_bounds_check` counts
+out-of-bounds indices by tensor and axis; `fxattn run`, `check` and `explain` report them. A run of
+a problem with `FXA_BOUNDS_CHECK` fails if there is one. The check is free if sizes, masks and
+conditions prove that all indices are in bounds; otherwise a run evaluates pairs. The function and
+the flag check only loads that the result needs: loads of the mask at every existing pair, loads of
+the score where the mask is true, and loads in the branch that a `select` takes. A load in one
+operand of `&&` or `||` is not checked if the other operand decides the result. So `k < n && t[k] >
+0` and `d < n ? t[d] : 0` are valid. Loads of a backward program of your own are checked at attended
+pairs. Loads in the second operand of `with_grad` are checked in backward passes with the derived
+backward, since the gradient passes through them.
 
 @dtypes@
 
@@ -348,19 +350,19 @@ Arithmetic:
 
 @arithmetic@
 
-`min` and `max` take two operands or more, from left to right. `pow(x, y)` is `x ** y`. Derivatives
-are written with `mulz` and `divz`. `with_grad(x, y)` is x with the gradient of y
-(straight-through): `with_grad(round(score), score)` is rounded and has the gradient of the
-unrounded score. The value of y is not computed. `stop_gradient(x)` is `with_grad(x, 0.0)`: x
-without a gradient.
+`min` and `max` take two or more operands and apply from left to right. `pow(x, y)` is `x ** y`.
+`mulz` and `divz` are the operations with which the library writes derivatives. `with_grad(x, y)`
+has the value of x and the gradient of y (straight-through estimator): `with_grad(round(score),
+score)` is the rounded score with the gradient of the unrounded one. The value of y is not computed.
+`stop_gradient(x)` is `with_grad(x, 0.0)`: x without a gradient.
 
 Functions of floats:
 
 @functions@
 
 `relu`, `sign`, `stop_gradient` and `softplus` are rewritten when a program is built and never
-appear in canonical text; a param, tensor, let or `fn` of such a name hides the function. All other
-names of functions are reserved.
+appear in canonical text. A param, tensor, let or `fn` with one of these four names hides the
+function. All other function names are reserved.
 
 Bits and logic:
 
@@ -370,15 +372,17 @@ Comparisons, choice and conversions:
 
 @choices@
 
-`c ? x : y` is `where(c, x, y)`; only the operand that is taken matters.
+`c ? x : y` is `where(c, x, y)`; the operand that is not selected affects neither the result nor
+gradients.
 
 ### Loops
 
-`sum(i, n, expr)`, `any(i, n, cond)`, `all(i, n, cond)`: `expr` for i = 0, 1, ..., n - 1, added up
-from left to right, or joined with `||` or `&&`. The count n is a constant int expression of 0 to
-@MAX_LOOP@. `i` is local to the loop and may hide a let. Loops nest, and inner counts may depend on
-outer names. They are unrolled when the program is built. With n = 0 `sum` is 0 of the type of
-`expr`, `any` is `false` and `all` is `true`. A sum of bools counts them.
+`sum(i, n, expr)` adds `expr` for i = 0, 1, ..., n - 1, from left to right. `any(i, n, cond)` joins
+`cond` for the same i with `||`, and `all(i, n, cond)` with `&&`. The count n is a constant int
+expression of 0 to @MAX_LOOP@. `i` is local to the loop and may hide a let. Loops nest, and inner
+counts may depend on outer names. Loops are unrolled when the program is built. With n = 0 `sum` is
+0 of the type of `expr`, `any` is `false` and `all` is `true`. A sum of bools is the number of true
+ones.
 
     mask = any(i, 4, blocks[q // 64, i] == k // 64)
 
@@ -389,74 +393,76 @@ outer names. They are unrolled when the program is built. With n = 0 `sum` is 0 
     score = cap(score, 20)
     mask  = k <= q && near(q, k)
 
-`fn NAME(x, y) = expr` names an expression with up to @PARAMETERS@ parameters, also none. A call is
-replaced by the expression; arguments are computed once, and a parameter has the type of its
-argument, so one function can be called with ints and with floats. Functions are expanded by the
-parser and are no part of programs and hashes.
+`fn NAME(x, y) = expr` names an expression with 0 to @PARAMETERS@ parameters. The parser replaces a
+call by the expression, so functions are not part of programs and hashes. Arguments are computed
+once. A parameter has the type of its argument, so a function can be called with ints and with
+floats.
 
-The other names of the body are looked up where the function is defined: lets, params, tensors and
-functions from further up, so nothing can call itself. Neither a later `let` nor a parameter or loop
-around the call changes what they mean, and names of loops inside the body are its own. `score`,
-`mask` and `dscore` in a body are read where the function is called. A parameter may hide a let; a
-later `fn` of the same name replaces the function from there on.
+Other names in the body refer to lets, params, tensors and functions that precede the definition, so
+a function cannot call itself. A later `let`, or a parameter or loop around the call, does not
+change their meaning, and loop variables inside the body are local to it. `score`, `mask` and
+`dscore` in a body have their values at the call. A parameter may hide a let. A later `fn` of the
+same name replaces the function for the statements after it.
 
-Mistakes of a body that no argument can mend (syntax, names, numbers of arguments) are reported at
-its definition, called or not. Types and counts of loops are checked in each call, and the message
-names the place of the call.
+Errors in a body that do not depend on arguments (syntax, names, numbers of arguments) are reported
+at the definition, even if the function is never called. Types and loop counts are checked in each
+call, and the message names the line of the call.
 
 ## What every engine must agree on
 
 - Ints wrap at 32 bits. `x // 0` and `x % 0` are 0. `>>` is arithmetic; shift counts are taken
-  modulo 32. An `i64` element beyond 32 bits saturates when it is read, but not where two loads of
-  `i64` tensors are compared by `==` or `!=`: those compare all 64 bits, so that `doc[q] == doc[k]`
-  holds for ids of any size, and 0 stands for an element outside its tensor there too. The operands
-  are the loads themselves, of one tensor or of two, named by a `let` or not, or what folds to them
-  (`x + 0`). All else, like `doc[q] <= doc[k]`, `doc[q] - doc[k] == 0` and equality with another
-  int, takes 32 bits.
+  modulo 32. An `i64` element beyond 32 bits saturates when it is read, except in `==` and `!=` of
+  two loads of `i64` tensors. These compare all 64 bits, so `doc[q] == doc[k]` is exact for ids of
+  any size; an element outside its tensor is 0 there, too. Both operands must be loads, of one
+  tensor or of two, directly or named by a `let`, or expressions that fold to loads (`x + 0`). All
+  other expressions, like `doc[q] <= doc[k]`, `doc[q] - doc[k] == 0` and equality with another int,
+  use the saturated 32 bits.
 - `//` rounds down and `%` has the sign of the divisor, for ints and floats. `round` rounds halves
   to even. `min`, `max` and `clamp` with a NaN give NaN.
-- Comparisons with a NaN are false, but `!=`, which is true.
-- Where a program jumps (`int(log(x))` near a whole number) the width of floats may decide on which
-  side a value falls.
-- Engines compute in f64 or f32 and may differ in the last places of what their libraries compute
-  (exp, tanh, ...).
+- Comparisons with a NaN are false, except `!=`, which is true.
+- If a program jumps (`int(log(x))` near a whole number), the precision of floats may decide on
+  which side a value falls.
+- Engines compute in f64 or f32, and their math functions (exp, tanh, ...) may differ in the last
+  digits.
 
-The softmax of the new scores, rows that attend to nothing, and NaN: [numerics](numerics.md).
+[Numerics](numerics.md) defines the softmax of the new scores, rows that attend to nothing, and NaN.
 
 ## Derivatives
 
-The library derives the program by `score`, by every float param and by every load of a float
-tensor. The mask has no derivative.
+The library computes the derivatives of the new score by `score`, by every float param and by every
+load of a float tensor. The mask has no derivative.
 
 @derivatives@
 
-Zero wins: a gradient that is exactly 0 stays 0 through every operation, whatever infinity or NaN it
-meets (0 * inf is 0 there). So a NaN in a branch not taken, or in a pair that the mask excludes,
-reaches no gradient.
+Zero wins: a gradient that is exactly 0 stays 0 through every operation, even if it is multiplied by
+an infinity or NaN. So a NaN in a branch not taken, or in a pair that the mask excludes, does not
+affect any gradient.
 
 ## Canonical form
 
-A program is folded (constants in f64), common subexpressions are joined, commutative operands are
-put in order, and what no output needs is dropped. White space, names of lets and the order of
-declarations are dropped; names of params and tensors are kept, because data is bound by them, and
-so are unused declarations, which a caller binds too. Functions that C libraries round differently
-(exp, log, tanh, sin, ... and powers that are not exact) are not folded, since the hash must be the
-same everywhere; engines compute them once per run. The 128-bit hash is taken of that form: equal
-programs have equal hashes in every process and on every machine. `fxa_program_print` returns the
-canonical text, with lets `t0`, `t1`, ... for what is used more than once; parsing it gives a
-program of the same hash and the same text.
+The library brings a program into canonical form: constants are folded in f64, common subexpressions
+are merged, commutative operands are sorted, and operations that no output needs are removed. White
+space, names of lets and the order of declarations are not part of this form. Names of params and
+tensors are, because callers bind data by name; so are unused declarations, since callers bind them,
+too. Functions that C libraries round differently (exp, log, tanh, sin, ... and inexact powers) are
+not folded, since the hash must be the same on every machine; engines compute them once per run. The
+128-bit hash is computed from the canonical form: equal programs have equal hashes in every process
+and on every machine. `fxa_program_print` returns the canonical text, with lets `t0`, `t1`, ... for
+values that are used more than once. Parsing this text returns a program with the same hash and the
+same text.
 
 ## Limits
 
 @limits@
 
-Loops and calls whose expansion exceeds these limits are refused as well. Each of these errors is
-`FXA_E_LIMIT` with line and column.
+The limits also apply to the expansion of loops and calls. A program that exceeds a limit is refused
+with `FXA_E_LIMIT`, line and column.
 
 ## Errors
 
-Everything else is `FXA_E_PROGRAM` with line, column and length, in characters of UTF-8
-(`fxa_error_render` draws the caret). Comments may have any characters, the rest of a text is ASCII.
+All other errors of a program are `FXA_E_PROGRAM`, with line, column and length in UTF-8 characters
+(`fxa_error_render` draws the caret). Comments may contain any character; the rest of a text is
+ASCII.
 
 @errors@
 
