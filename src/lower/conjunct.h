@@ -18,7 +18,7 @@ typedef enum fxa__part_kind {
     FXA__PART_CAUSAL, /* k <= Q + C */
     FXA__PART_WINDOW, /* Q - k <= C */
     FXA__PART_LENGTH, /* k <= C; of_length: k <= k_len + C */
-    FXA__PART_PREFIX, /* k <= Q + prefix || LENGTH */
+    FXA__PART_PREFIX, /* k <= Q + prefix, or the condition of LENGTH */
     FXA__PART_EQUAL,  /* int node `row` == int node `key`; `row` reads q and not k, `key` reads k and not q */
     FXA__PART_ROW,    /* bool node `node`, which reads neither k nor the score: masks entire rows */
     FXA__PART_KEY,    /* bool node `node`, which reads neither q nor the score: masks entire columns */

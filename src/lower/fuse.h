@@ -17,8 +17,8 @@
 fxa_status fxa__lower_fuse(fxa__host *host, const fxa_program *program, const fxa_program *derivative, bool with_dscore,
                            fxa_program **out, fxa_error *err);
 
-/* Returns true if the score and the backward outputs of a fused program share an expensive function of the score: one
- * whose result is rounded by the C library (tanh, exp, pow). Returns false if memory ran out. */
+/* Returns true if the score and the backward outputs of a fused program share an expensive function of the score, such
+ * as tanh, exp or pow: an operation that is not ALWAYS exact in ops.def. Returns false if memory ran out. */
 bool fxa__lower_fused_shares_function(fxa__host *host, const fxa_program *fused);
 
 #endif

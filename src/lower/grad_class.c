@@ -25,7 +25,7 @@ static fxa__grad_kind grad_kind(const fxa__grad *g, bool diagonal) {
 fxa__grad fxa__lower_grad(const fxa_program *d, int32_t output, const fxa__depend *sets) {
     const fxa__output *out = &d->outputs[output];
     fxa__grad g = {.value = sets[out->value].inputs};
-    bool diagonal = true; /* each index depends on q and k not at all or through q - k only */
+    bool diagonal = true; /* each index depends on q - k or on neither q nor k */
     for (int32_t j = 0; j < out->n_index; j++) {
         const fxa__depend *index = &sets[out->index[j]];
         g.index |= index->inputs;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Affine forms of nodes, each computed from those of its operands; see linear.h. All arithmetic is modulo 2^32, like
- * that of program ints, so every step is exact.
+ * Affine forms of nodes; see linear.h. The form of a node is computed from the forms of its operands. All arithmetic is
+ * modulo 2^32, like that of program ints, so every step is exact.
  */
 #include "linear.h"
 

@@ -167,7 +167,8 @@ static int print_rank(const print_state *s, int32_t n) {
     }
 }
 
-/* Returns true if y is written before x: by rank, and so that a chain of one operator needs no parentheses. */
+/* Returns true if y is written before x: y has the lower rank, or x and y swapped form a chain of one operator that
+ * needs no parentheses. */
 static bool print_swaps(const print_state *s, const fxa__node *node, int32_t x, int32_t y) {
     const fxa__op_info *info = fxa__op_info_get(node->op);
     bool compare = info->sig == FXA__SIG_CMP;

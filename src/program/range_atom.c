@@ -123,7 +123,7 @@ static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa_
         if (lo <= hi)
             fits &= fxa__set_add(&a.set, lo, hi);
         else {
-            fxa__set_add(&a.set, 0, hi); /* fits: at most three other pieces, or already in the set */
+            fxa__set_add(&a.set, 0, hi); /* fits: a.set has at most three other pieces, or contains 0..hi */
             fits &= fxa__set_add(&a.set, lo, d - 1);
         }
     }

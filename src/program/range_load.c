@@ -2,8 +2,8 @@
  *
  * Range analysis of loads: a superset of the elements that a load may read. Sources of the bounds, the most precise
  * first:
- *   - a nondecreasing tensor of rank 1 (document ids, offsets): its first and last element in reach
- *   - elements that may be read: every element in reach, if they are at most LOAD_FEW (block tables, trees)
+ *   - a nondecreasing tensor of rank 1 (document ids, offsets): its elements at the smallest and largest index
+ *   - a tensor with a view (block tables, trees): every element in reach, if there are at most LOAD_FEW
  *   - the range that the caller has declared, and the range of the dtype
  * An index that may be out of bounds adds 0 to the values. Elements of i64 are saturated to 32 bits, except where two
  * loads are compared for equality. Floats are bounded only by elements that are read. fxa_tensor_scan determines range
