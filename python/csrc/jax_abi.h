@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * XLA's foreign function interface as it lies in memory, in declarations of our own: so this object needs no header of
- * XLA, and one build serves every runtime from FFI 0.1 on. Only what the handlers use is named; layouts are those of
- * 64-bit systems and the same in all versions so far, since structs are only ever appended to.
- * tests/python/jax_frontend/test_jax_abi.py holds them against the header that jaxlib brings.
+ * XLA's foreign function interface (FFI), declared here by its memory layout. So this object needs no header of XLA,
+ * and one build works with every runtime from FFI 0.1 on. Only members that the handlers use are named. The layouts are
+ * those of 64-bit systems; all versions so far share them, because XLA only appends to its structs.
+ * tests/python/jax_frontend/test_jax_abi.py compares them with the header in jaxlib.
  */
 #ifndef FXATTN_JAX_ABI_H
 #define FXATTN_JAX_ABI_H
@@ -11,9 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FXA__XLA_MINOR 5 /* the newest version 0.x that these were held against */
+#define FXA__XLA_MINOR 5 /* newest version 0.x that the declarations were compared with */
 
-/* Values of `type` and `stage`, traits and codes of the interface. */
+/* Constants of the interface: values of `type` and `stage`, traits, error codes. */
 enum {
     FXA__XLA_EXTENSION_METADATA = 1,
     FXA__XLA_TRAIT_COMMAND_BUFFER = 1,
@@ -31,7 +31,7 @@ enum {
 };
 
 typedef struct fxa__xla_error fxa__xla_error;     /* opaque */
-typedef struct fxa__xla_context fxa__xla_context; /* opaque: of one execution */
+typedef struct fxa__xla_context fxa__xla_context; /* opaque: one execution */
 
 typedef struct fxa__xla_extension {
     size_t struct_size;
@@ -68,7 +68,7 @@ typedef struct fxa__xla_array {
     void *data;
 } fxa__xla_array;
 
-/* Dense, the last dimension innermost. */
+/* A dense row-major array. */
 typedef struct fxa__xla_buffer {
     size_t struct_size;
     fxa__xla_extension *extension;
@@ -95,7 +95,7 @@ typedef struct fxa__xla_attributes {
     void **values;
 } fxa__xla_attributes;
 
-/* What calls of the interface take. */
+/* Arguments of the interface's functions. */
 typedef struct fxa__xla_error_args {
     size_t struct_size;
     fxa__xla_extension *extension;
@@ -121,7 +121,7 @@ typedef struct fxa__xla_memory_args {
     fxa__xla_extension *extension;
     fxa__xla_context *context;
     size_t size, alignment;
-    void *data; /* out; free again when the execution is over */
+    void *data; /* out; XLA frees it after the execution */
 } fxa__xla_memory_args;
 
 typedef struct fxa__xla_schedule_args {
@@ -148,7 +148,8 @@ typedef struct fxa__xla_ordinal_args {
 
 typedef void fxa__xla_unused(void);
 
-/* The runtime's functions; NULL is success. An older one has fewer: struct_size says where it ends. */
+/* The runtime's functions. Those that return an error return NULL on success. An older runtime has fewer functions: its
+ * table ends at struct_size. */
 typedef struct fxa__xla_api {
     size_t struct_size;
     fxa__xla_extension *extension;
@@ -179,17 +180,17 @@ typedef struct fxa__xla_frame {
     size_t struct_size;
     fxa__xla_extension *extension;
     const fxa__xla_api *api;
-    fxa__xla_context *context; /* NULL when metadata is asked for */
+    fxa__xla_context *context; /* NULL in the call that queries metadata */
     int32_t stage;
     fxa__xla_buffers operands, results;
     fxa__xla_attributes attributes;
     void *future;
 } fxa__xla_frame;
 
-/* Whether a runtime's table reaches as far as a function. */
+/* True if a runtime's table contains a function. */
 #define FXA__XLA_HAS(api, function)                                                                                    \
     ((api)->struct_size >= offsetof(fxa__xla_api, function) + sizeof((api)->function) && (api)->function != NULL)
-/* The size that the interface wants for a struct whose last field this is. */
+/* Value of struct_size for a struct whose last member is `last`. */
 #define FXA__XLA_SIZE(type, last) (offsetof(type, last) + sizeof(((type *)0)->last))
 
 #endif

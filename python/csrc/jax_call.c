@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * XLA's buffers as arguments of the library (jax_call.h). The library sees bare pointers, so sizes are checked here;
- * everything else it checks itself.
+ * Binds XLA's buffers to arguments of the library (jax_call.h). The library gets bare pointers, so buffer sizes are
+ * checked here; the library checks everything else.
  */
 #include "jax_call.h"
 
@@ -78,7 +78,7 @@ fxa_status fxa__jax_call_prepare(fxa__jax_call *call) {
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
-/* How many bytes an element of an XLA buffer has; 0 for what the library has no use for. */
+/* Returns the bytes of an element of an XLA dtype; 0 for dtypes that the library does not take. */
 static int64_t element_bytes(int32_t dtype) {
     static const int8_t size[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 0, 0, 2, 0, 0, 1, 1};
     return dtype > 0 && dtype < (int32_t)sizeof size ? size[dtype] : 0;
@@ -96,7 +96,7 @@ static int64_t width_of(const fxa_operand *operand) {
     return (int64_t)fxa__jax.fxa_dtype_size((fxa_dtype)operand->dtype);
 }
 
-/* How many bytes the problem wants in a slot of floats; -1: none. */
+/* Returns the bytes that the problem requires in a slot of floats; -1 if the slot is none of floats. */
 static int64_t operand_bytes(const fxa_problem *p, int64_t slot) {
     bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
     int64_t rows = (packed ? p->total_q : p->b * p->sq) * p->hq;
@@ -120,7 +120,7 @@ static int64_t operand_bytes(const fxa_problem *p, int64_t slot) {
     }
 }
 
-/* The same of a slot of ints. */
+/* Returns the bytes that the problem requires in a slot of ints; -1 if the slot is none of ints. */
 static int64_t table_bytes(const fxa_problem *p, int64_t slot) {
     int64_t page = (int64_t)p->page_size;
     switch (slot) {
@@ -143,7 +143,7 @@ static int64_t table_bytes(const fxa_problem *p, int64_t slot) {
     }
 }
 
-/* Of captured tensor i of a program, as itself or as its gradient. */
+/* Returns the bytes of captured tensor i of a program, or of its gradient; -1 if there is none. */
 static int64_t capture_bytes(const fxa_program *program, const fxa_capture *captures, size_t n, size_t i, bool grad) {
     if (i >= n) {
         return -1;
@@ -208,7 +208,7 @@ static fxa_status buffer_set(fxa__jax_call *call, int64_t role, const fxa__xla_b
     }
     if (role < FXA_SLOT_MAX) {
         args->slot[role] = buffer->data;
-    } else if (role == FXA__JAX_SCALARS && call->cuda && call->n_bprop_params) { /* which are read on the host */
+    } else if (role == FXA__JAX_SCALARS && call->cuda && call->n_bprop_params) { /* the host reads these params */
         return call_fail(call, FXA_E_UNSUPPORTED, "params of a backward program are not taken from memory of a device");
     } else if (role == FXA__JAX_SCALARS) {
         scalars_set(call, buffer->data);
@@ -263,8 +263,8 @@ static fxa_status arguments_set(fxa__jax_call *call) {
     call->n_bprop_params = p->bprop ? fxa__jax.fxa_program_param_count(p->bprop) : 0;
     fxa_status status = buffers_set(call, &call->frame->operands, "operands", false);
     status = status ? status : buffers_set(call, &call->frame->results, "results", true);
-    /* XLA's buffers are memory of the device that runs, as large as they say, which was looked at here, and results are
-     * apart from operands but where a ROOM says otherwise. */
+    /* The library may skip its pointer checks: XLA's buffers are in memory of the running device, their sizes were
+     * checked here, and results overlap no operands except those of role ROOM. */
     args->flags = call->cuda && p->alignment && call->addresses % p->alignment == 0 ? FXA_SKIP_POINTER_CHECKS : 0;
     args->tensors = call->tensors;
     args->n_tensors = p->n_captures;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls of modules that were exported with symbolic shapes (jax.export): their problem has numbers in place of sizes
- * that nobody knew, and the buffers of each execution say what they are. The plan of that size is found by the library,
- * by content, as all plans are. On the host alone: on a device workspaces are part of the module.
+ * Calls of modules that were exported with symbolic shapes (jax.export). Their problem has placeholders for the sizes;
+ * each execution reads the sizes from its buffers and gets the plan of these sizes from the library's cache. Only on
+ * the host: on a device the workspace's size is part of the module.
  */
 #include "jax_call.h"
 #include "jax_state.h"
@@ -14,7 +14,7 @@ typedef struct follow_copy {
     fxa_capture captures[FXA_MAX_TENSORS], bprop_captures[FXA_MAX_TENSORS];
 } follow_copy;
 
-/* Dense again, whatever the sizes will be; strides beside that would be refused. */
+/* Makes a captured tensor and its gradient dense, for any sizes: old strides do not fit new sizes. */
 static void capture_free(fxa_capture *capture) {
     capture->strided = capture->grad_strided = 0;
     memset(capture->stride, 0, sizeof capture->stride);
@@ -27,7 +27,7 @@ static void capture_follow(fxa_capture *captures, size_t n, int64_t i, const fxa
     }
 }
 
-/* Sizes of [B,S,H,D] or [B,H,S,D]; false for what has another rank. */
+/* Sets the problem's sizes from a buffer [B,S,H,D] or [B,H,S,D]. Returns false if it has another rank. */
 static bool operand_follow(fxa_problem *p, int64_t slot, fxa_layout layout, const fxa__xla_buffer *buffer) {
     int s = layout == FXA_LAYOUT_BSHD ? 1 : 2;
     const int64_t *size = buffer->size;
@@ -61,7 +61,7 @@ static bool buffer_follow(follow_copy *c, int64_t role, fxa_layout layout, const
     return true;
 }
 
-/* Strides of a plan's problem are those of its sizes: dense again, whatever the sizes will be. */
+/* Copies the captures and replaces all strides of the problem, which belong to its old sizes, by dense layouts. */
 static void layouts_set(follow_copy *c, fxa_layout layout) {
     fxa_problem *p = &c->problem;
     fxa_operand *floats[] = {&p->q, &p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv};

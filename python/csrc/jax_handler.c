@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The handlers that XLA calls: fxa_jax_cpu and fxa_jax_cuda, registered by python/fxattn/jax/_handlers.py under one
- * name for both platforms. No Python runs here, nor is the GIL ever asked for.
+ * name for both platforms. No Python runs here, and the GIL is not taken.
  *
- * Stages: the plan is made at instantiate on the CPU, when an executable is built, and at initialize on CUDA, where the
- * device is known then; an execution looks it up. The first call of all is XLA's question for metadata, answered with
- * the runtime's own version, so that one build serves older and newer ones.
+ * Stages: on the CPU the plan is made at instantiate, when an executable is built; on CUDA at initialize, when the
+ * device is known. An execution looks the plan up. XLA's first call queries metadata; the handler returns the runtime's
+ * own version, so that one build works with older and newer runtimes.
  */
 #include "jax_call.h"
 #include "slot_words.h"
@@ -19,7 +19,7 @@ static bool metadata_answer(const fxa__xla_frame *frame, bool cuda) {
     for (fxa__xla_extension *e = frame->extension; e; e = e->next) {
         if (e->type == FXA__XLA_EXTENSION_METADATA) {
             fxa__xla_metadata *metadata = ((fxa__xla_metadata_extension *)(void *)e)->metadata;
-            int theirs = frame->api ? frame->api->version.minor : 1; /* 0.1 asks without one, and has no state */
+            int theirs = frame->api ? frame->api->version.minor : 1; /* FFI 0.1 queries without an api */
             metadata->version.struct_size = FXA__XLA_SIZE(fxa__xla_version, minor);
             metadata->version.extension = NULL;
             metadata->version.major = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A loop on XLA's threads (jax_pool.h). A loop lives until its last helper has left, which may be long after the call.
+ * A parallel loop on XLA's threads (jax_pool.h). The loop's memory is freed when its last helper has finished, which
+ * may be long after the call.
  */
 #include "jax_pool.h"
 
@@ -10,11 +11,11 @@
 
 typedef struct pool_work {
     atomic_int next, holders;
-    int32_t n, done; /* done: under the lock */
+    int32_t n, done; /* done: protected by lock */
     pthread_mutex_t lock;
     pthread_cond_t all_done;
     void (*task)(void *arg, int32_t i);
-    void *arg; /* the caller's: touched by those only who took a part */
+    void *arg; /* the caller's, valid only while a part runs */
 } pool_work;
 
 static void work_leave(pool_work *work) {

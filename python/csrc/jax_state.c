@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The library, the context and the plans of XLA's handlers (jax_state.h).
+ * Opens the library, creates the context and caches the plans of XLA's handlers (jax_state.h).
  */
 #include "jax_state.h"
 
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define SETS 128
-#define WAYS 4 /* a problem of the host has this many places; the one that was filled longest ago makes room */
+#define WAYS 4 /* set-associative cache of the host's plans; the oldest entry of a set is replaced */
 
 fxa__jax_functions fxa__jax;
 
@@ -33,7 +33,7 @@ static struct {
     fxa_context *context;
     plan_entry entry[SETS][WAYS];
     uint8_t next[SETS];
-    plan_entry *of_device[SETS]; /* all there are: XLA replays what it recorded without asking again */
+    plan_entry *of_device[SETS]; /* never evicted: XLA replays captured runs without a call here */
 } jax_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 int fxa_jax_open(const char *library, char *text, size_t capacity) {
@@ -43,7 +43,7 @@ int fxa_jax_open(const char *library, char *text, size_t capacity) {
         snprintf(text, capacity, "%s cannot be opened: %s", library, why ? why : "no reason given");
         return -1;
     }
-    /* ISO C has no conversion from an object pointer to a function pointer; POSIX promises that the bits are equal. */
+    /* ISO C has no conversion from an object pointer to a function pointer; POSIX guarantees equal bits. */
 #define FXA__JAX_FIND(name)                                                                                            \
     found = dlsym(opened, #name);                                                                                      \
     if (!found) {                                                                                                      \
@@ -56,8 +56,8 @@ int fxa_jax_open(const char *library, char *text, size_t capacity) {
     return 0;
 }
 
-/* Runs are split by XLA's own pool, which each run brings with it (fxa_args.parallel_user): how many threads that has
- * is not known here, so there are as many parts as CPUs, for however many threads there are. */
+/* Creates the context. Each run passes XLA's thread pool as fxa_args.parallel_user. The pool's size is not known here,
+ * so runs are split into as many parts as there are CPUs. */
 static fxa_status context_new(fxa_context **out, fxa_error *err) {
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -92,7 +92,7 @@ static bool entry_is(const plan_entry *e, uint64_t hash, const void *bytes, size
     return e->plan && e->hash == hash && e->ordinal == ordinal && e->size == size && !memcmp(e->bytes, bytes, size);
 }
 
-/* Under the lock: the plan of these bytes, with a reference more for the caller, or NULL. */
+/* Returns the cached plan of these bytes with a reference for the caller, or NULL. The lock is held. */
 static fxa_plan *plan_find(uint64_t hash, const void *bytes, size_t size, int32_t ordinal) {
     const plan_entry *found = ordinal >= 0 ? jax_state.of_device[hash % SETS] : NULL;
     while (found && !entry_is(found, hash, bytes, size, ordinal)) {
@@ -114,7 +114,7 @@ static void entry_drop(plan_entry *e) {
     *e = (plan_entry){0};
 }
 
-/* Under the lock: where a plan of that hash is kept, empty; NULL for want of memory. */
+/* Returns an empty entry for a plan of this hash; NULL if out of memory. The lock is held. */
 static plan_entry *entry_new(uint64_t hash, int32_t ordinal) {
     if (ordinal >= 0) {
         plan_entry *e = calloc(1, sizeof *e);
@@ -131,7 +131,8 @@ static plan_entry *entry_new(uint64_t hash, int32_t ordinal) {
     return e;
 }
 
-/* Under the lock: keeps a reference of its own; what cannot be kept for want of memory is made again next time. */
+/* Caches a plan, with a reference of its own. Does nothing if out of memory: the next call makes the plan again. The
+ * lock is held. */
 static void plan_keep(uint64_t hash, const void *bytes, size_t size, int32_t ordinal, fxa_plan *plan) {
     void *copy = malloc(size ? size : 1);
     plan_entry *e = copy ? entry_new(hash, ordinal) : NULL;
@@ -157,7 +158,7 @@ fxa_status fxa__jax_plan(const void *bytes, size_t size, int32_t ordinal, fxa_pl
     status = status ? status : fxa__jax.fxa_plan_create_from_problem(ctx, bytes, size, ordinal, out, err);
     if (!status) {
         pthread_mutex_lock(&jax_state.lock);
-        fxa_plan *others = plan_find(hash, bytes, size, ordinal); /* meanwhile */
+        fxa_plan *others = plan_find(hash, bytes, size, ordinal); /* another thread may have added the plan meanwhile */
         if (others) {
             fxa__jax.fxa_plan_destroy(others);
         } else {

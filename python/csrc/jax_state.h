@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What XLA's handlers keep between calls: the functions of libfxattn, which are found at run time, one context, and the
- * plans of problems that were seen, by content. A handler gets the bytes of its problem with every call, so nothing is
- * kept in XLA: another process, a module that was exported and a runtime of another version find their plans the same
- * way. All of it is behind one lock, held for a look-up only.
+ * State that XLA's handlers share between calls: the functions of libfxattn, which are found at run time, one context,
+ * and a cache of plans by the content of their problems. Every call passes the bytes of its problem, so no state is
+ * stored in XLA: another process, an exported module and a runtime of another version find their plans the same way.
+ * One lock protects the state; it is held for look-ups only.
  */
 #ifndef FXATTN_JAX_STATE_H
 #define FXATTN_JAX_STATE_H
@@ -35,21 +35,21 @@ typedef struct fxa__jax_functions {
 /* Filled once, by fxa_jax_open, before a handler is registered. */
 extern fxa__jax_functions fxa__jax;
 
-/* Finds libfxattn at this path. 0, or -1 with what is missing in text. */
+/* Opens libfxattn at this path. Returns 0, or -1 with a message that names what is missing in `text`. */
 FXA_API int fxa_jax_open(const char *library, char *text, size_t capacity);
 
-/* The plan of a problem's bytes on a device, one reference for the caller: from those kept here or newly made. Kept are
- * the last 512 or so of the host, and all of devices: a command buffer that XLA recorded runs a plan's code for as long
- * as XLA likes. */
+/* Sets *out to the plan of a problem's bytes, cached or new, with one reference for the caller. `ordinal`: the device,
+ * -1 for the host. The cache holds about 512 plans of the host, and all plans of devices: a command buffer that XLA has
+ * captured may replay a plan's code at any time. */
 fxa_status fxa__jax_plan(const void *bytes, size_t size, int32_t ordinal, fxa_plan **out, fxa_error *err);
 
-/* That of a problem on the host, from the library's own cache. */
+/* Sets *out to the plan of a problem on the host, from the library's own cache, with one reference for the caller. */
 fxa_status fxa__jax_plan_of(const fxa_problem *problem, fxa_plan **out, fxa_error *err);
 
-/* How many bytes of workspace the plan of these bytes needs there, for who lowers the call: the plan is then ready. */
+/* Sets *out to the workspace bytes of the plan of a problem's bytes. Used when the call is lowered; caches the plan. */
 FXA_API fxa_status fxa_jax_workspace(const void *bytes, size_t size, int32_t ordinal, uint64_t *out, fxa_error *err);
 
-/* Counters of the plan cache of the context, with `plans` those kept here, and emptying both. */
+/* Counters of the context's plan cache, except `plans`: the plans cached here. fxa_jax_cache_clear empties both. */
 FXA_API void fxa_jax_cache_stats(fxa_cache_stats *out);
 FXA_API void fxa_jax_cache_clear(void);
 

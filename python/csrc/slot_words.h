@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages of the library with the options of the Python front ends in place of slots and flags of fxattn.h
+ * Replaces slots and flags of fxattn.h in the library's messages by the names of options of the Python front ends
  * (docs/names.md). fxattn/_library.py has the same table.
  */
 #ifndef FXA_SLOT_WORDS_H
@@ -49,7 +49,7 @@ static inline const fxa__slot_word *fxa__slot_word_at(const char *text) {
     return NULL;
 }
 
-/* Writes `text` to out with option names for slots and flags, cut off at `size` bytes with the 0 at the end. */
+/* Writes `text` to out with option names for slots and flags, truncated to `size` bytes including the final 0. */
 static inline void fxa__slot_words_put(char *out, size_t size, const char *text) {
     size_t at = 0;
     char before = ' ';

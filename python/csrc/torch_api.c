@@ -12,7 +12,7 @@
 
 fxa__torch_functions fxa__torch;
 
-/* What CUDA builds alone have, found at the first tensor on such a device. */
+/* Functions that only CUDA builds have, found at the first tensor on a CUDA device. */
 typedef int32_t (*cuda_stream_fn)(int32_t index, void **stream);
 typedef int (*cuda_capturing_fn)(void *stream, int *status);
 static cuda_stream_fn cuda_stream;
@@ -20,7 +20,7 @@ static cuda_capturing_fn cuda_capturing;
 static pthread_once_t cuda_found = PTHREAD_ONCE_INIT;
 static char torch_folder[1024];
 
-/* ISO C has no conversion from an object pointer to a function pointer; POSIX promises that the bits are the same. */
+/* ISO C has no conversion from an object pointer to a function pointer; POSIX guarantees equal bits. */
 static int symbol_find(void *library, const char *path, const char *name, void *out, char *text, size_t capacity) {
     void *found = dlsym(library, name);
     memcpy(out, &found, sizeof found);
@@ -101,7 +101,7 @@ int32_t fxa__torch_dtype_theirs(fxa_dtype dtype) {
     return -1;
 }
 
-/* A function of a library that is loaded already, or NULL. */
+/* Stores a function of a library that is loaded already into *out, or NULL. */
 static void loaded_find(const char *path, const char *name, void *out) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
     void *found = library ? dlsym(library, name) : NULL;
@@ -110,7 +110,7 @@ static void loaded_find(const char *path, const char *name, void *out) {
 
 const void *fxa__torch_core_find(const char *name) {
     const void *found = NULL;
-#ifdef __linux__ /* where this was tried */
+#ifdef __linux__ /* tested on Linux only */
     char path[1088];
     snprintf(path, sizeof path, "%s/libc10.so", torch_folder);
     loaded_find(path, name, &found);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The two libraries that the operators of PyTorch stand between, as tables of functions that are found at run time:
- * libtorch's stable C interface (torch 2.10 and newer) and libfxattn. So this object links to neither, needs no header
- * of PyTorch, and one build serves every version.
+ * Function tables of the two libraries that PyTorch's operators call: libtorch's stable C interface (torch 2.10 and
+ * newer) and libfxattn. The functions are found at run time, so this object links to neither library, needs no header
+ * of PyTorch, and one build works with every version.
  *
- * Both tables are filled once, by fxa__torch_resolve, before an operator is registered, and never change after that.
+ * fxa__torch_resolve fills both tables once, before an operator is registered; they never change after that.
  */
 #ifndef FXATTN_TORCH_API_H
 #define FXATTN_TORCH_API_H
@@ -13,12 +13,12 @@
 
 #include <stdbool.h>
 
-/* A value of the dispatcher's stack: a number's bits, or a handle. A kernel owns the handles it is given, writes as
- * many results from stack[0] on, and gives those away. */
+/* A value of the dispatcher's stack: a number's bits, or a handle. A kernel owns the handles of its n_in arguments. It
+ * writes n_out results from stack[0] on, which the dispatcher then owns. */
 typedef uint64_t fxa__torch_value;
 typedef void (*fxa__torch_kernel)(fxa__torch_value *stack, uint64_t n_in, uint64_t n_out);
 
-/* Those that return int32_t return 0 for success. Sizes and strides are borrowed from the tensor. */
+/* Functions that return int32_t return 0 for success. Pointers to sizes and strides belong to the tensor. */
 #define FXA__TORCH_MAP(X)                                                                                              \
     X(int32_t, aoti_torch_library_init_fragment, (const char *, const char *, uint32_t, void **))                      \
     X(int32_t, aoti_torch_library_init_impl, (const char *, const char *, const char *, uint32_t, void **))            \
@@ -90,22 +90,23 @@ typedef struct fxa__torch_functions {
 #undef FXA__TORCH_FIELD
 } fxa__torch_functions;
 
-/* The tables; of functions not yet resolved NULL. */
+/* The tables; members are NULL before fxa__torch_resolve. */
 extern fxa__torch_functions fxa__torch;
 
-/* Fills both tables from the libraries at the two paths. `folder` is where libtorch lies, for what only a build with
- * CUDA has. 0, or -1 with what is missing in text. */
+/* Fills both tables. `folder`: the folder of libtorch, in which functions of CUDA builds are searched later. `library`:
+ * the path of libfxattn. Returns 0, or -1 with a message that names what is missing in `text`. */
 int fxa__torch_resolve(const char *folder, const char *library, char *text, size_t capacity);
 
-/* What libc10 has under a name, of a variable of threads that of this one; NULL where it is not to be found. */
+/* Returns the address of a symbol of libc10, for a thread-local variable that of this thread; NULL if not found. */
 const void *fxa__torch_core_find(const char *name);
 
-/* The codes of PyTorch and ours: FXA_DTYPE_NONE, -1 for what the other side lacks. */
+/* Convert between PyTorch's dtype codes and fxa_dtype. Return FXA_DTYPE_NONE or -1 if the other library has no such
+ * dtype. */
 fxa_dtype fxa__torch_dtype_ours(int32_t code);
 int32_t fxa__torch_dtype_theirs(fxa_dtype dtype);
 
-/* The stream that PyTorch runs on now, and whether it is being recorded into a graph. 0, or -1 where this build of
- * PyTorch has no CUDA. */
+/* Reads PyTorch's current stream of device `index`, and whether it is being captured into a CUDA graph. Returns 0, or
+ * -1 if this build of PyTorch has no CUDA. */
 int fxa__torch_cuda_stream(int32_t index, void **stream, bool *captured);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments off the dispatcher's stack, and their handles back (torch_call.h).
+ * Reads the arguments of a call from the dispatcher's stack and releases their handles (torch_call.h).
  */
 #include "torch_call.h"
 
@@ -22,7 +22,7 @@ static fxa_status tensor_read(fxa__torch_call *call, fxa__torch_value value, con
     int64_t *size = NULL, *stride = NULL;
     int32_t dtype = -1;
     memcpy(&out->handle, &value, sizeof out->handle);
-    out->rank = 0; /* the arrays that these lie in are not cleared */
+    out->rank = 0; /* `out` may be in an array that was not cleared */
     if (fxa__torch.aoti_torch_get_data_ptr(out->handle, &out->data) ||
         fxa__torch.aoti_torch_get_dim(out->handle, &out->rank) || fxa__torch.aoti_torch_get_sizes(out->handle, &size) ||
         fxa__torch.aoti_torch_get_strides(out->handle, &stride) ||
@@ -43,7 +43,7 @@ static fxa_status tensor_read(fxa__torch_call *call, fxa__torch_value value, con
     return FXA_OK;
 }
 
-/* The items of a list, which is used up by it; those that are counted are ours, whatever the answer is. */
+/* Reads the items of a list and releases the list. The caller owns *count items, also after a failure. */
 static fxa_status list_take(fxa__torch_call *call, fxa__torch_value value, const char *name, fxa__torch_value *items,
                             size_t room, size_t *count) {
     void *list;
@@ -72,7 +72,7 @@ static void tensor_drop(fxa__torch_tensor *tensor) {
     }
 }
 
-/* One tensor of more dimensions than any that is taken stands for a list of none (torch_call.h). */
+/* Reads a list of tensors. A single tensor of more than FXA_MAX_RANK dimensions means an empty list (torch_call.h). */
 static fxa_status tensors_take(fxa__torch_call *call, fxa__torch_value value, const char *name, fxa__torch_tensor *out,
                                size_t room, size_t *count) {
     fxa__torch_value items[2 * FXA_MAX_TENSORS];
@@ -89,7 +89,7 @@ static fxa_status tensors_take(fxa__torch_call *call, fxa__torch_value value, co
     return status;
 }
 
-/* Numbers: both kinds are eight bytes on the stack and here. */
+/* Reads a list of int64_t or of doubles into `out`: both are stored in 8 bytes. */
 static fxa_status numbers_take(fxa__torch_call *call, fxa__torch_value value, const char *name, void *out, size_t room,
                                size_t *count) {
     fxa__torch_value items[FXA__TORCH_MAX_CONFIG];
@@ -199,7 +199,7 @@ fxa_status fxa__torch_result_new(fxa__torch_call *call, const fxa__torch_tensor 
 }
 
 void fxa__torch_strides_like(const fxa__torch_tensor *like, const int64_t size[4], int64_t stride[4]) {
-    int order[4] = {0, 1, 2, 3}; /* innermost first; of equal strides the later dimension is the inner one */
+    int order[4] = {0, 1, 2, 3}; /* innermost first; if strides are equal, the later dimension is the inner one */
     for (int i = 1; i < 4; i++) {
         for (int j = i; j > 0 && like->stride[order[j]] <= like->stride[order[j - 1]]; j--) {
             int t = order[j];

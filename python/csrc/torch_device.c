@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls of tensors on a CUDA device (torch_call.h): where they are, the stream, the plan, and copies of tensors that no
- * engine takes as they lie.
+ * Calls with tensors on a CUDA device (torch_call.h): device and stream, the plan, and dense copies of tensors with
+ * strides or alignment that no engine supports.
  *
  *     fxa__torch_device_begin -> problem and arguments -> fxa__torch_device_plan -> run
  *                    ^                                              |
- *                    '-- fxa__torch_call_tidy <-- no engine can ----'
+ *                    '-- fxa__torch_call_tidy <-- unsupported ------'
  *
- * Plans are asked for as plans of runs that are recorded, whether this one is or not: the run that warms up before a
- * recording then has made the very plan that is recorded, and nothing is compiled in between. A plan whose run was
- * recorded is kept for ever: nobody says when the graph, which needs the plan's code, is gone.
+ * Plans are requested with FXA_GRAPH_CAPTURE, whether or not the stream is being captured. So the warm-up run before a
+ * capture makes the plan that the captured run uses, and nothing is compiled during the capture. A plan whose run was
+ * captured is kept forever: the CUDA graph needs the plan's code, and its destruction is not reported here.
  *
- * Runs are FXA_SKIP_POINTER_CHECKS. Inputs are tensors of PyTorch, which says of each where it is
- * (fxa__torch_device_begin, and extra and captured tensors in torch_problem.c) and how large (torch_problem.c,
- * torch_shim.c); results and workspace are new, so they overlap nothing; the alignment that is promised is that of the
- * pointers; plans are for streams that are recorded, or the stream is none.
+ * Runs set FXA_SKIP_POINTER_CHECKS, because the checks are made here:
+ * - Inputs are tensors of PyTorch, which reports their devices (checked in fxa__torch_device_begin; for extra and
+ *   captured tensors in torch_problem.c) and their sizes (checked in torch_problem.c and torch_shim.c).
+ * - Results and workspace are new allocations, so they overlap nothing.
+ * - The problem's alignment is computed from the pointers.
+ * - The plan supports capture, or the stream is not being captured.
  */
 #include "torch_call.h"
 
@@ -23,9 +25,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICE_ALIGN = 16, DEVICE_STEP = 8 }; /* bytes of a pointer, elements of a stride, that engines like */
+enum { DEVICE_ALIGN = 16, DEVICE_STEP = 8 }; /* DEVICE_ALIGN: bytes, of pointers; DEVICE_STEP: elements, of strides */
 
-/* Plans that were recorded, by their address: a power of two of places, at most half of them taken. */
+/* Hash table of the plans whose runs were captured, by address. room: slots, a power of two; at most half are used. */
 static struct {
     pthread_mutex_t lock;
     fxa_plan **plan; /* NULL: free */
@@ -64,7 +66,8 @@ bool fxa__torch_is_nothing(const fxa__torch_problem *p, const fxa__torch_call *c
     return p->problem.device != FXA_HOST && call->q.size[0] * call->q.size[1] * call->q.size[2] == 0;
 }
 
-/* What the pointers have in common, those of results too: 16, or of elements alone, to which PyTorch's tensors keep. */
+/* Sets the problem's alignment to 16 bytes if all pointers, including results, are multiples of 16; else to that of
+ * elements, which PyTorch guarantees. */
 static void alignment_set(fxa__torch_problem *p) {
     uintptr_t all = 0;
     for (int slot = 0; slot < FXA_SLOT_Q_LENGTHS; slot++) {
@@ -81,7 +84,7 @@ static void alignment_set(fxa__torch_problem *p) {
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
-/* Where a plan is, or the free place where it would be. */
+/* Returns the slot of a plan in the hash table, or the free slot where it would be inserted. */
 static size_t kept_place(fxa_plan *const *table, size_t room, const fxa_plan *plan) {
     size_t at = (size_t)((uintptr_t)plan / 16 * 0x9e3779b97f4a7c15u >> 32) & (room - 1);
     while (table[at] && table[at] != plan) {
@@ -90,7 +93,7 @@ static size_t kept_place(fxa_plan *const *table, size_t room, const fxa_plan *pl
     return at;
 }
 
-/* Under the lock: room for one more. */
+/* Grows the hash table if necessary for one more plan. Returns false if out of memory. The lock is held. */
 static bool kept_grow(void) {
     size_t room = device_kept.room ? 2 * device_kept.room : 64;
     if (2 * device_kept.n < device_kept.room) {
@@ -123,7 +126,7 @@ static fxa_status device_plan_keep(fxa__torch_call *call, fxa_plan *plan) {
     return kept ? FXA_OK : fxa__torch_fail(call, FXA_E_MEMORY, "there is no memory to keep a plan that is recorded");
 }
 
-/* What to do where no engine of the device can. */
+/* Appends a remedy to the message that no engine of the device supports the call. */
 static void remedy_add(fxa__torch_call *call) {
     bool wide = call->q.dtype == FXA_F32 || call->q.dtype == FXA_F64;
     size_t used = strlen(call->err.text);
@@ -136,7 +139,7 @@ static void remedy_add(fxa__torch_call *call) {
 fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx, fxa_plan **out) {
     alignment_set(p);
     fxa_status status = fxa__torch_plan_get(ctx, &p->problem, out, &call->err);
-    if (status == FXA_E_UNSUPPORTED && !p->recorded) { /* perhaps of an engine that waits, or reads there */
+    if (status == FXA_E_UNSUPPORTED && !p->recorded) { /* try engines that cannot be captured */
         fxa_error why;
         p->problem.flags &= ~(uint32_t)FXA_GRAPH_CAPTURE;
         fxa_status again = fxa__torch.fxa_plan_create(ctx, &p->problem, out, &why);
@@ -153,7 +156,8 @@ fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, 
 
 /* ---- Tensors as engines take them -------------------------------------------------------------------------------- */
 
-/* Rows of features side by side, at strides that vectors of them keep to; of others the pointer alone. */
+/* Returns true if the pointer is aligned and, for an operand, the last stride is 1 and the others are positive
+ * multiples of DEVICE_STEP. */
 static bool is_tidy(const fxa__torch_tensor *t, bool operand) {
     bool tidy = (uintptr_t)t->data % DEVICE_ALIGN == 0;
     for (int64_t i = 0; operand && tidy && i < t->rank; i++) {
@@ -163,7 +167,7 @@ static bool is_tidy(const fxa__torch_tensor *t, bool operand) {
     return tidy;
 }
 
-/* A dense copy in place of the tensor, whose handle is ours. */
+/* Replaces a tensor by a dense copy and releases its handle, which the call owns. */
 static fxa_status tensor_copy(fxa__torch_call *call, fxa__torch_tensor *t, bool operand) {
     fxa__torch_tensor copy;
     int64_t stride[FXA_MAX_RANK];

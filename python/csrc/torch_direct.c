@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxattn::fwd and fxattn::bwd for Python, without the dispatcher: the same calls (torch_call.h), of Python's objects
- * instead of the dispatcher's stack. python/fxattn/torch/_direct.py says when the two are the same.
+ * fxattn::fwd and fxattn::bwd called directly from Python, bypassing PyTorch's dispatcher (the direct path). The calls
+ * are the same (torch_call.h), but read Python objects instead of the dispatcher's stack.
+ * python/fxattn/torch/_direct.py lists the conditions under which the results are the same.
  *
- * Tensors are looked at through the table of C functions that PyTorch's class offers to other libraries (DLPack's
- * exchange interface), and results are handed over in capsules, as PyTorch's compiled graphs do it. Of Python's own
- * interface a few functions of the stable part are called, found at run time: no version of Python is built in.
+ * Tensors are read through DLPack's exchange interface, a table of C functions that PyTorch's class exports. Results
+ * are returned in capsules, as PyTorch's compiled graphs return them. Only a few functions of Python's stable interface
+ * are called, which are found at run time, so the build is independent of Python's version.
  *
- * The caller holds Python's lock and the objects; the lock is given up while the library works. No exception is left.
+ * The caller holds the GIL and references to the arguments; the GIL is released while the library runs. No Python
+ * exception is left set, except where a function returns NULL.
  */
 #include "torch_call.h"
 #include "torch_python.h"
 
 #include <string.h>
 
-/* DLPack 1: DLTensor, and DLPackExchangeAPI up to what is used. */
+/* DLPack 1: DLTensor, and the start of DLPackExchangeAPI, up to the last member used here. */
 typedef struct direct_tensor {
     void *data;
     int32_t device, index, rank;
@@ -32,7 +34,7 @@ typedef struct direct_exchange {
 } direct_exchange;
 
 static const direct_exchange *exchange;
-static void *adopt; /* makes tensors of Python of a tuple of capsules */
+static void *adopt; /* Python function: makes a list of tensors from a tuple of capsules */
 
 /* ---- Arguments --------------------------------------------------------------------------------------------------- */
 
@@ -51,7 +53,7 @@ static fxa_dtype direct_dtype_ours(const direct_tensor *t) {
     return FXA_DTYPE_NONE;
 }
 
-/* False here and below: not one for this way. */
+/* Reads a tensor. This function and those below return false if the direct path does not support the argument. */
 static bool tensor_take(void *object, fxa__torch_tensor *out) {
     enum { CPU = 1, CUDA = 2 };
     direct_tensor t;
@@ -59,7 +61,7 @@ static bool tensor_take(void *object, fxa__torch_tensor *out) {
         return false;
     }
     bool host = t.device == CPU;
-    out->handle = NULL; /* the caller's */
+    out->handle = NULL; /* the caller owns the tensor */
     out->data = t.data ? (char *)t.data + t.offset : NULL;
     out->size = t.size;
     out->stride = t.stride;
@@ -70,7 +72,7 @@ static bool tensor_take(void *object, fxa__torch_tensor *out) {
     return out->dtype != FXA_DTYPE_NONE;
 }
 
-/* What one item of a tuple is, in `out` of as many as there are. */
+/* Reads one item of a tuple into out[at]. Returns false if the item has another type. */
 typedef bool (*direct_take)(void *object, void *out, size_t at);
 
 static bool tensor_item(void *object, void *out, size_t at) {
@@ -89,7 +91,7 @@ static bool float_item(void *object, void *out, size_t at) {
     return value != -1.0 || !fxa__python.PyErr_Occurred();
 }
 
-/* Of a tuple, or of a list, which takes an exception longer. */
+/* Reads all items of a tuple or of a list. A list is slower: it is tried after the tuple functions have failed. */
 static bool items_take(void *items, direct_take take, void *out, size_t room, size_t *count) {
     void *(*item)(void *, ptrdiff_t) = fxa__python.PyTuple_GetItem;
     ptrdiff_t n = fxa__python.PyTuple_Size(items);
@@ -106,15 +108,15 @@ static bool items_take(void *items, direct_take take, void *out, size_t room, si
     return fine;
 }
 
-/* The last argument: what flex_attention would have to look at in Python, so that it need not. */
+/* Indices into the last argument of forward: conditions that are checked here, because checks in Python are slower. */
 typedef enum direct_expected {
-    ALIKE = 0, /* 0: nothing is expected. 1: q, k and v have one dtype, batch and width, and as many heads; 2: heads of
-                  q may be a multiple of the others */
-    BATCH,     /* and up: of a mask */
+    ALIKE = 0, /* 0: no condition. 1: q, k and v have the same dtype, batch, head dim and number of heads. 2: as 1, but
+                  the heads of q may be a multiple of those of k and v */
+    BATCH,     /* BATCH to KEYS: the sizes of the mask */
     HEADS,
     ROWS, /* -1: there is no mask */
     KEYS,
-    PLACE, /* where the mask is: -1 the host, -2 any CUDA device, else the one of that number */
+    PLACE, /* device of the mask: -1 the host, -2 any CUDA device, else the index of a CUDA device */
     N_EXPECTED
 } direct_expected;
 
@@ -144,12 +146,12 @@ static bool text_read(fxa__torch_call *call, void *object) {
     return call->text != NULL;
 }
 
-/* A tensor that must be where q is. */
+/* Reads a tensor that must be on q's device. */
 static bool beside_q_take(void *object, fxa__torch_call *call, fxa__torch_tensor *out) {
     return tensor_take(object, out) && out->device == call->q.device && out->index == call->q.index;
 }
 
-/* The ten arguments that both operators have. */
+/* Reads arguments 3 to 9, which both operators have after q, k and v. */
 static bool common_read(fxa__torch_call *call, void *const *a) {
     return items_take(a[3], tensor_item, call->tensors, 2 * FXA_MAX_TENSORS, &call->n_tensors) &&
            items_take(a[4], tensor_item, call->extras, FXA_SLOT_MAX, &call->n_extras) &&
@@ -163,7 +165,7 @@ static bool qkv_read(fxa__torch_call *call, void *const *a) {
     return tensor_take(a[0], &call->q) && beside_q_take(a[1], call, &call->k) && beside_q_take(a[2], call, &call->v);
 }
 
-/* And what is expected of them. */
+/* Reads the arguments of the forward operator and checks the conditions of argument 10. */
 static bool forward_read(fxa__torch_call *call, void *const *a) {
     int64_t expected[N_EXPECTED];
     size_t n = 0;
@@ -171,7 +173,7 @@ static bool forward_read(fxa__torch_call *call, void *const *a) {
            expected_met(expected, call) && common_read(call, a);
 }
 
-/* And what the backward operator has besides. */
+/* Reads the arguments of the backward operator. */
 static bool backward_read(fxa__torch_call *call, void *const *a) {
     bool fine = qkv_read(call, a) && common_read(call, a) && fxa__torch_is_own(a[10]) && fxa__torch_is_own(a[11]) &&
                 beside_q_take(a[10], call, &call->out) && beside_q_take(a[11], call, &call->lse) &&
@@ -185,8 +187,8 @@ static bool backward_read(fxa__torch_call *call, void *const *a) {
 
 /* ---- Results, and what Python calls ------------------------------------------------------------------------------ */
 
-/* A list of tensors, one for each of `room` results that is there, which are given away; nothing for none; NULL, with
- * Python's exception, when there is no memory for it. */
+/* Returns a list of Python tensors, one for each of the `room` results that is not NULL, and takes ownership of the
+ * results. Returns an empty tuple if all are NULL; NULL, with a Python exception, if out of memory. */
 static void *results_give(void *const *results, size_t room) {
     ptrdiff_t n = 0, at = 0;
     for (size_t i = 0; i < room; i++) {
@@ -209,15 +211,16 @@ static void *results_give(void *const *results, size_t room) {
     return list;
 }
 
-/* is_plain(q, k, v). */
+/* Python's is_plain(q, k, v): returns True if a call with these tensors may take the direct path. */
 static void *plain_ask(void *self, void *const *a, ptrdiff_t n) {
     (void)self;
     return fxa__python.PyBool_FromLong(n == 3 && fxa__torch_is_own(a[0]) && fxa__torch_is_own(a[1]) &&
                                        fxa__torch_is_own(a[2]) && fxa__torch_modes_are_off());
 }
 
-/* Tensors: out, and lse and max where they are wanted. When there are none this way has no result, for whatever reason;
- * the operator says which. For a call that is_plain; the arguments are the operator's, and what is expected. */
+/* Python's forward(...): the operator's arguments, then those of direct_expected. Returns the tensors out, and lse and
+ * max if they are wanted; an empty tuple if the direct path has no result for any reason: the caller then calls the
+ * operator, which reports errors. Requires is_plain(q, k, v). */
 static void *forward_run(void *self, void *const *a, ptrdiff_t n) {
     fxa__torch_call call;
     void *results[3] = {NULL};
@@ -226,7 +229,7 @@ static void *forward_run(void *self, void *const *a, ptrdiff_t n) {
     call.only_wanted = true;
     if (n == FXA__TORCH_N_FORWARD + 1 && forward_read(&call, a)) {
         void *thread = fxa__python.PyEval_SaveThread();
-        (void)fxa__torch_call_forward(&call, results); /* on a failure there are no results */
+        (void)fxa__torch_call_forward(&call, results); /* on failure all results are NULL */
         fxa__python.PyEval_RestoreThread(thread);
     } else {
         fxa__python.PyErr_Clear();
@@ -234,7 +237,8 @@ static void *forward_run(void *self, void *const *a, ptrdiff_t n) {
     return results_give(results, 3);
 }
 
-/* A gradient for each that is wanted; none as above. Whether the call is plain is asked here. */
+/* Python's backward(...): returns the wanted gradients; an empty tuple on failure, as in forward_run. Checks itself
+ * that the call may take the direct path. */
 static void *backward_run(void *self, void *const *a, ptrdiff_t n) {
     fxa__torch_call call;
     void *results[FXA__TORCH_MAX_WANT];
@@ -254,7 +258,8 @@ static void *backward_run(void *self, void *const *a, ptrdiff_t n) {
     return results_give(results, call.n_want);
 }
 
-/* keys(): the sets of dispatch keys of this thread (torch_python.h), or nothing; keys(modes, modes): trusts them. */
+/* Python's keys(): returns this thread's two sets of dispatch keys, or an empty tuple (fxa__torch_keys_read).
+ * keys(included, excluded): also calls fxa__torch_keys_trust with these modes. */
 static void *keys_tell(void *self, void *const *a, ptrdiff_t n) {
     uint64_t keys[2];
     (void)self;
@@ -272,8 +277,9 @@ static void *keys_tell(void *self, void *const *a, ptrdiff_t n) {
 
 FXA_API void *fxa_torch_direct_begin(void *given);
 
-/* Before the first call, with a tuple: the capsule that holds PyTorch's table, what makes tensors of capsules, and the
- * objects of fxa__torch_asked. The four functions above, or none of them when this way cannot be gone. */
+/* Called once, before the first call, with a tuple: the capsule of PyTorch's DLPack table, the function `adopt`, and
+ * the objects of fxa__torch_asked. Returns a tuple of the four Python functions above; an empty tuple or NULL if the
+ * direct path is unavailable. */
 void *fxa_torch_direct_begin(void *given) {
     static fxa__python_method methods[] = {{"is_plain", plain_ask, FXA__PYTHON_FAST, NULL},
                                            {"forward", forward_run, FXA__PYTHON_FAST, NULL},

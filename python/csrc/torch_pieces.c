@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Small workspaces on CUDA devices (torch_call.h). To ask PyTorch's allocator for one, and to give it back, takes the
- * host a fifth of a small call; so a few are kept, each for the stream that it was made for.
+ * Cache of small workspaces ("pieces") on CUDA devices (torch_call.h). Allocating a workspace from PyTorch and freeing
+ * it takes a fifth of the host time of a small call. So a few are cached, each for the stream it was allocated for.
  *
  * Invariants:
- * - A piece is in one run at a time: it is out of the table from before the run until all of the run is on the stream.
- *   Whoever takes it next puts work on the same stream, which comes after; so threads may share a stream.
- * - A piece is a tensor that PyTorch made while that stream was the current one. Given back, its memory is for later
- *   work of that stream, which is the allocator's own rule; one whose handle is used again after a stream was
- *   destroyed is to this table what it is to the allocator.
- * - Runs that are recorded neither take nor leave a piece: their memory is the graph's. Nor do those on the handle that
- *   stands for another stream in every thread.
+ * - A piece is used by one run at a time: it is out of the table until the run's work is enqueued on the stream. The
+ *   next run that takes the piece enqueues its work on the same stream, after the first; so threads may share a stream.
+ * - A piece is a tensor that PyTorch allocated while that stream was current. When it is freed, the allocator reuses
+ *   its memory for later work of that stream. If a stream is destroyed and its handle reused, the handle means the same
+ *   stream to this table as to the allocator.
+ * - Runs on a stream that is being captured use no pieces: their memory belongs to the graph. Nor do runs on
+ *   CU_STREAM_PER_THREAD, a handle that means a different stream in each thread.
  */
 #include "torch_call.h"
 #include "torch_state.h"
@@ -18,14 +18,14 @@
 #include <pthread.h>
 #include <string.h>
 
-#define PIECE_MAX ((size_t)256 << 10) /* bytes; larger ones cost little beside the run that needs them */
+#define PIECE_MAX ((size_t)256 << 10) /* bytes; larger workspaces cost little compared with their runs */
 #define PIECE_STEP ((size_t)4 << 10)
-enum { PIECES_KEPT = 16, STREAM_PER_THREAD = 2 }; /* the latter is CU_STREAM_PER_THREAD */
+enum { PIECES_KEPT = 16, STREAM_PER_THREAD = 2 }; /* STREAM_PER_THREAD: CU_STREAM_PER_THREAD */
 
 static struct {
     pthread_mutex_t lock;
     fxa__torch_piece piece[PIECES_KEPT];
-    size_t n, next; /* how many there are; which one makes room */
+    size_t n, next; /* number of pieces; index of the next one to replace */
 } pieces = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void piece_delete(fxa__torch_piece *piece) {
@@ -35,7 +35,7 @@ static void piece_delete(fxa__torch_piece *piece) {
     piece->handle = NULL;
 }
 
-/* Out of the table, that at a place; under the lock. */
+/* Removes the piece at an index from the table and returns it. The lock is held. */
 static fxa__torch_piece piece_pull(size_t at) {
     fxa__torch_piece found = pieces.piece[at];
     pieces.piece[at] = pieces.piece[--pieces.n];
@@ -43,7 +43,7 @@ static fxa__torch_piece piece_pull(size_t at) {
     return found;
 }
 
-/* One of this device and stream, out of the table; without a handle where there is none. */
+/* Removes a piece of this device and stream from the table and returns it; its handle is NULL if there is none. */
 static fxa__torch_piece piece_find(int32_t index, const void *stream) {
     fxa__torch_piece found = {0};
     pthread_mutex_lock(&pieces.lock);
@@ -78,7 +78,7 @@ void fxa__torch_piece_give(fxa__torch_piece *piece) {
     if (piece->handle && piece->size) {
         pthread_mutex_lock(&pieces.lock);
         size_t at = pieces.n < PIECES_KEPT ? pieces.n++ : pieces.next++ % PIECES_KEPT;
-        out = pieces.piece[at]; /* of a place that was free, none */
+        out = pieces.piece[at]; /* its handle is NULL if the slot was free */
         pieces.piece[at] = *piece;
         pthread_mutex_unlock(&pieces.lock);
     }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether a call may go without PyTorch's dispatcher (torch_python.h): what _direct.py says in words, asked of PyTorch
- * and Python in every call.
+ * Decides in every call whether it may bypass PyTorch's dispatcher (torch_python.h), by the conditions that _direct.py
+ * lists.
  *
- * What is asked most is the sets of dispatch keys of the thread, which Python gets as objects, in half a microsecond.
- * libc10 has them as two numbers; _direct.py looks whether these change as the objects do, and only then has them read.
+ * The most expensive condition is that on the thread's sets of dispatch keys: reading them as Python objects takes 0.5
+ * us. libc10 stores them as two 64-bit numbers. They are read directly if _direct.py has verified that these numbers
+ * change as the Python objects do.
  */
 #include "torch_python.h"
 
@@ -41,7 +42,7 @@ void fxa__torch_plain_begin(const fxa__torch_asked *given) {
     asked = *given;
 }
 
-/* Whether an answer is false; it is used up. What raises is not. */
+/* Returns true if the Python object `answer` is false, and releases it. Returns false for NULL, a call that raised. */
 static bool is_no(void *answer) {
     bool no = answer && fxa__python.PyObject_IsTrue(answer) == 0;
     if (answer) {
@@ -60,7 +61,7 @@ bool fxa__torch_is_own(void *object) {
 }
 
 bool fxa__torch_keys_read(uint64_t keys[2]) {
-    if (!keys_here) { /* the address is that of this thread */
+    if (!keys_here) { /* keys_here is thread-local, as its target */
         keys_here = fxa__torch_core_find("_ZN3c104impl26raw_local_dispatch_key_setE");
     }
     if (keys_here) {

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plans of the last calls (torch_call.h), in front of the context's own memo (src/plan/memo.c): that one makes a
- * key of what a problem says, programs by content, and digests it. Programs here are one object for one text
- * (torch_state.c), so two problems can be compared as they lie, which takes a tenth of it.
+ * Cache of the plans of recent calls (torch_call.h), in front of the context's own memo (src/plan/memo.c). The memo
+ * hashes a problem's content, including its programs. Here a text has one program object (torch_state.c), so problems
+ * are compared bytewise with their program pointers, which takes a tenth of the time.
  *
- * Invariants: an entry holds its plan and its programs, so that no pointer in it is used for something else meanwhile.
- * A problem that compares equal is equal; bytes between fields, or more tensors than there is room for, are at worst a
- * reason to ask the context. Nothing but plans that were made is kept. The lock is held for a look-up only.
+ * Invariants:
+ * - An entry holds references to its plan and programs, so no pointer in it is reused for another object.
+ * - Problems that compare equal are equal. Equal problems may compare unequal (different padding, more captured tensors
+ *   than PLAN_CAPTURES): then the context is queried.
+ * - Only plans that were made successfully are cached. The lock is held for look-ups only.
  */
 #include "torch_call.h"
 
@@ -14,10 +16,10 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { PLANS_KEPT = 32, PLAN_CAPTURES = 4 }; /* the first is a power of two */
+enum { PLANS_KEPT = 32, PLAN_CAPTURES = 4 }; /* PLANS_KEPT is a power of two */
 
 typedef struct plan_entry {
-    fxa_problem problem; /* without its arrays */
+    fxa_problem problem; /* its pointers to captures are NULL */
     fxa_capture captures[PLAN_CAPTURES];
     const fxa_context *ctx;
     fxa_plan *plan; /* NULL: free */
@@ -28,7 +30,7 @@ static struct {
     plan_entry entry[PLANS_KEPT];
 } plans = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Where a problem is kept, by what differs between the calls of a model. */
+/* Returns the entry of a problem, by a hash of the members that differ between the calls of a model. */
 static plan_entry *plan_place(const fxa_problem *p) {
     const uint64_t words[] = {p->pass,         p->flags,        (uintptr_t)p->program,    (uint64_t)p->b,
                               (uint64_t)p->hq, (uint64_t)p->sq, (uint64_t)p->sk,          (uint64_t)p->d_qk,
@@ -43,7 +45,7 @@ static plan_entry *plan_place(const fxa_problem *p) {
 
 static bool plan_fits(const fxa_problem *p) { return p->n_captures <= PLAN_CAPTURES && p->n_bprop_captures == 0; }
 
-/* Whether two problems are the same, but for where their arrays lie. */
+/* Returns true if two problems are equal, except for the pointers to their captures. */
 static bool problem_equal(const fxa_problem *a, const fxa_problem *b) {
     size_t arrays = offsetof(fxa_problem, captures), rest = offsetof(fxa_problem, param_grads);
     return memcmp(a, b, arrays) == 0 && a->n_captures == b->n_captures && a->n_bprop_captures == b->n_bprop_captures &&
@@ -58,7 +60,7 @@ static void entry_release(plan_entry *e) {
     }
 }
 
-/* A reference to the plan for the caller, or NULL. */
+/* Returns the cached plan of a problem with a reference for the caller, or NULL. */
 static fxa_plan *plan_look(const fxa_context *ctx, const fxa_problem *p) {
     fxa_plan *found = NULL;
     pthread_mutex_lock(&plans.lock);

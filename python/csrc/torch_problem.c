@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A call of an operator as problem and arguments of the library (torch_call.h). What the library checks is not checked
- * here; only what it cannot see: ranks and sizes of tensors that it gets as bare pointers.
+ * Translates a call of an operator into a problem and arguments of the library (torch_call.h). Only conditions that the
+ * library cannot check are checked here: ranks and sizes of tensors, which it gets as bare pointers.
  */
 #include "torch_call.h"
 #include "torch_state.h"
@@ -24,7 +24,7 @@ void fxa__torch_operand_set(fxa_operand *operand, const fxa__torch_tensor *tenso
     memcpy(operand->stride, tensor->stride, (size_t)tensor->rank * sizeof operand->stride[0]);
 }
 
-/* q, k, v and the sizes of the problem. */
+/* Sets q, k, v and the sizes of the problem. */
 static fxa_status sizes_set(fxa__torch_problem *p, fxa__torch_call *call) {
     fxa_problem *problem = &p->problem;
     const fxa__torch_tensor *operand[] = {&call->q, &call->k, &call->v};
@@ -50,7 +50,7 @@ static fxa_status sizes_set(fxa__torch_problem *p, fxa__torch_call *call) {
             (long long)q[1], (long long)q[2], (long long)q[3], (long long)k[0], (long long)k[1], (long long)k[2],
             (long long)k[3], (long long)v[0], (long long)v[1], (long long)v[2], (long long)v[3]);
     }
-    if (k[1] == 0 && q[1]) { /* which would be "as of q" to the library */
+    if (k[1] == 0 && q[1]) { /* the library reads 0 as "the heads of q" */
         return fxa__torch_fail(call, FXA_E_PROBLEM, "k has 0 heads and q has %lld; 0 is accepted where q has none",
                                (long long)q[1]);
     }
@@ -68,14 +68,14 @@ static fxa_status sizes_set(fxa__torch_problem *p, fxa__torch_call *call) {
     return FXA_OK;
 }
 
-/* How many entries a table of pages has; 0 where the sizes are beside the range that the library then tells. */
+/* Returns the number of entries of a page table; 0 if the sizes are out of range, which the library then reports. */
 static int64_t pages_count(const fxa_problem *problem) {
     int64_t page = (int64_t)problem->page_size;
     bool small = problem->b <= INT32_MAX && problem->sk >= 0 && problem->sk <= INT32_MAX;
     return page && small ? problem->b * ((problem->sk + page - 1) / page) : 0;
 }
 
-/* How many elements the tensor of a slot has; -1 for slots that are none of an extra tensor's. */
+/* Returns the number of elements that the extra tensor of a slot must have; -1 for slots without an extra tensor. */
 static int64_t extra_count(const fxa_problem *problem, int slot) {
     switch (slot) {
     case FXA_SLOT_SINKS:
@@ -99,7 +99,7 @@ static int64_t extra_count(const fxa_problem *problem, int slot) {
     }
 }
 
-/* One tensor of `extras` into its slot. */
+/* Checks one tensor of `extras` and sets it as the argument of its slot. */
 static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int slot, const fxa__torch_tensor *t) {
     fxa_problem *problem = &p->problem;
     fxa_dtype dtype = slot == FXA_SLOT_SEED    ? FXA_I64
@@ -129,7 +129,7 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
         return fxa__torch_fail(call, FXA_E_BINDING, "%s is on another device than q",
                                fxa__torch.fxa_slot_name((fxa_slot)slot));
     }
-    if (by_value) { /* lies on the host, wherever the problem is */
+    if (by_value) { /* must be on the host, also if the problem is on a device */
         if (t->device != fxa__torch.aoti_torch_device_type_cpu()) {
             return fxa__torch_fail(call, FXA_E_BINDING, "the seed is on a device; one of the host is accepted");
         }
@@ -148,7 +148,7 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
 static fxa_status extras_set(fxa__torch_problem *p, fxa__torch_call *call) {
     uint64_t slots = (uint64_t)config_get(call, FXA__TORCH_SLOTS);
     size_t next = 0;
-    if (slots >> FXA_SLOT_CU_Q & 1) { /* of packed rows this says how many batch entries there are */
+    if (slots >> FXA_SLOT_CU_Q & 1) { /* packed rows: its size is the number of batch entries + 1 */
         size_t at = 0;
         for (int slot = 0; slot < FXA_SLOT_CU_Q; slot++) {
             at += slots >> slot & 1;
@@ -197,7 +197,7 @@ static fxa_status maps_set(fxa__torch_problem *p, fxa__torch_call *call) {
     return FXA_OK;
 }
 
-/* The tensors of one program: their views are those of PyTorch. */
+/* Sets the captured tensors of one program, with the sizes and strides of the PyTorch tensors. */
 static fxa_status captures_set(fxa__torch_call *call, const fxa_program *program, const fxa__torch_tensor *tensors,
                                size_t n, fxa_capture *captures, const void **data) {
     if (n != fxa__torch.fxa_program_tensor_count(program)) {
@@ -224,7 +224,7 @@ static fxa_status captures_set(fxa__torch_call *call, const fxa_program *program
     return FXA_OK;
 }
 
-/* The params of one program, ints and floats from where each kind lies; `int_at` and `float_at` move on. */
+/* Sets the params of one program from `ints` and `floats` (or `scalars`), and advances int_at and float_at. */
 static fxa_status params_set(fxa__torch_call *call, const fxa_program *program, double *params, size_t *int_at,
                              size_t *float_at) {
     size_t n = fxa__torch.fxa_program_param_count(program);
@@ -253,7 +253,7 @@ static fxa_status params_set(fxa__torch_call *call, const fxa_program *program, 
     return FXA_OK;
 }
 
-/* Params that lie where q does, which only the run reads. */
+/* Sets the pointer to params in memory of q's device, which only the run reads (FXA_SCALARS_IN_MEMORY). */
 static fxa_status params_point(fxa__torch_problem *p, fxa__torch_call *call) {
     const fxa__torch_tensor *t = &call->scalars;
     int64_t n = (int64_t)fxa__torch.fxa_program_param_count(p->program),
@@ -269,7 +269,7 @@ static fxa_status params_point(fxa__torch_problem *p, fxa__torch_call *call) {
     return FXA_OK;
 }
 
-/* The program, and the backward program where there is one, with their tensors and params. */
+/* Sets the program, and the backward program if there is one, with their tensors and params. */
 static fxa_status programs_set(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx) {
     size_t own_text = call->text_size, own_tensors = call->n_tensors, int_at = 0, float_at = 0;
     bool bprop = config_get(call, FXA__TORCH_BPROP_TEXT) != 0;
@@ -302,7 +302,7 @@ static fxa_status programs_set(fxa__torch_problem *p, fxa__torch_call *call, fxa
     return status;
 }
 
-/* Pointers of problem and args to what lies beside them. */
+/* Sets the pointers in problem and args to the arrays of `p`. */
 static void arrays_link(fxa__torch_problem *p) {
     fxa_args *args = &p->args;
     p->problem.program = p->program;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Python, for calls without PyTorch's dispatcher: the functions of its interface that are called, found at run time in
- * the process, so that no version of Python is built in; and the objects of PyTorch that torch_plain.c asks.
+ * Python's C interface, for the direct path: calls that bypass PyTorch's dispatcher. Its functions are found in the
+ * process at run time, so the build is independent of Python's version. Also the objects of PyTorch for torch_plain.c.
  *
- *     torch_direct.c   arguments, the run, results; what _direct.py calls
- *     torch_plain.c    whether a call is one for this way
+ *     torch_direct.c   arguments, run and results of a call; the functions that _direct.py calls
+ *     torch_plain.c    decides whether a call may take the direct path
  *
- * Whoever calls holds Python's lock. The table is filled once, by fxa__python_find, and never changes after that.
+ * Callers hold the GIL. fxa__python_find fills the table once; it never changes after that.
  */
 #ifndef FXATTN_TORCH_PYTHON_H
 #define FXATTN_TORCH_PYTHON_H
@@ -51,10 +51,11 @@ typedef struct fxa__python_functions {
 
 extern fxa__python_functions fxa__python;
 
-/* 0, or -1 where this Python lacks one. */
+/* Fills the table. Returns 0, or -1 if this Python lacks one of the functions. */
 int fxa__python_find(void);
 
-/* Python's table entry of a C function, which must live for ever: PyMethodDef. FAST: self, arguments, their number. */
+/* Python's PyMethodDef, which must never be freed. Functions of FXA__PYTHON_FAST take self, the arguments and their
+ * number. */
 typedef struct fxa__python_method {
     const char *name;
     void *(*function)(void *self, void *const *arguments, ptrdiff_t n);
@@ -65,22 +66,24 @@ typedef struct fxa__python_method {
 
 /* ---- Of torch_plain.c -------------------------------------------------------------------------------------------- */
 
-/* The objects to ask, kept for ever: the classes of tensors, Tensor.is_neg; three that say whether a mode is on, of
- * dispatch keys, of __torch_function__, of the profiler; where the level of dual numbers is found, and its name. */
+/* Objects of PyTorch, never released. kinds: the classes Tensor and Parameter. is_neg: Tensor.is_neg. keys_on,
+ * functions_on, profiled: functions that return whether a mode of dispatch keys, a mode of __torch_function__, the
+ * profiler is on. dual_names, dual_level: the dictionary that holds the level of dual numbers, and its key there. */
 typedef struct fxa__torch_asked {
     void *kinds[2], *is_neg, *keys_on, *functions_on, *profiled, *dual_names, *dual_level;
 } fxa__torch_asked;
 void fxa__torch_plain_begin(const fxa__torch_asked *asked);
 
-/* Whether an object is a tensor that is what its memory says. */
+/* Returns true if an object is exactly a Tensor or Parameter whose memory holds its values (not a negated view). */
 bool fxa__torch_is_own(void *object);
-/* Whether no mode is on in this thread. */
+/* Returns true if no mode of PyTorch is on in this thread. */
 bool fxa__torch_modes_are_off(void);
 
-/* PyTorch's sets of dispatch keys of this thread, included and excluded, as they differ from what they are in a new
- * thread; false where this PyTorch does not show them. */
+/* Reads this thread's sets of included and excluded dispatch keys, as bits that differ from those of a new thread.
+ * Returns false if this PyTorch does not export them. */
 bool fxa__torch_keys_read(uint64_t keys[2]);
-/* From now on these are read instead of asking keys_on: a mode is on where one of them has a bit of `modes`. */
+/* Makes fxa__torch_modes_are_off read the sets of dispatch keys instead of calling keys_on: a mode is on if a set has a
+ * bit of `modes`. */
 void fxa__torch_keys_trust(const uint64_t modes[2]);
 
 #endif

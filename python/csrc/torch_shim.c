@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxattn::fwd and fxattn::bwd, operators of PyTorch in plain C. fxa_torch_register is called once by
- * python/fxattn/torch/_operators.py, which also has fake and autograd implementations; the kernels here are what runs,
- * from Python, from compiled graphs and from exported programs alike, without Python.
+ * fxattn::fwd and fxattn::bwd, operators of PyTorch in plain C. python/fxattn/torch/_operators.py calls
+ * fxa_torch_register once, and adds fake and autograd implementations. The kernels here run without Python, for calls
+ * from Python, from compiled graphs and from exported programs.
  *
- * A failure is thrown as a C++ exception by libtorch, through the frames of this file (built with -fexceptions); by
- * then everything the call owned is given back and no lock is held.
+ * On a failure libtorch throws a C++ exception through the frames of this file (built with -fexceptions). Before that,
+ * the call has released everything it owns, and no lock is held.
  */
 #include "slot_words.h"
 #include "torch_call.h"
@@ -23,7 +23,7 @@ static void results_drop(void **results, size_t n) {
     }
 }
 
-/* A row such as LSE, dense; when it is not wanted, empty or none. */
+/* Creates a dense result of rows, such as LSE. If it is not wanted, it is empty, or none with only_wanted. */
 static fxa_status row_new(fxa__torch_call *call, bool wanted, fxa_dtype dtype, fxa__torch_tensor *out) {
     if (!wanted && call->only_wanted) {
         return FXA_OK;
@@ -81,7 +81,8 @@ fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]) {
     return status;
 }
 
-/* The gradient of q, k or v: the tensor, and its place in the problem. The same of all below. */
+/* Creates the tensor of a gradient of q, k or v and sets it in problem and arguments. The *_begin functions below do so
+ * for other gradients. */
 static fxa_status operand_gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, int64_t want,
                                          fxa__torch_tensor *out) {
     const fxa__torch_tensor *like = want == FXA__TORCH_DQ ? &call->q : want == FXA__TORCH_DK ? &call->k : &call->v;
@@ -108,7 +109,8 @@ static fxa_status sink_gradient_begin(fxa__torch_problem *p, fxa__torch_call *ca
     return status;
 }
 
-/* Of params given as a tensor, which is filled after the run unless it lies where the run is. */
+/* Begins the gradient of `scalars`. Params in memory of q's device: the run writes it; else it is filled after the run.
+ */
 static fxa_status scalars_gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, fxa__torch_tensor *out) {
     bool in_memory = p->problem.flags & FXA_SCALARS_IN_MEMORY;
     int64_t one = 1;
@@ -117,7 +119,7 @@ static fxa_status scalars_gradient_begin(fxa__torch_problem *p, fxa__torch_call 
         bool real = fxa__torch.fxa_program_param(p->program, i).type == FXA_FLOAT;
         p->problem.param_grads |= (uint64_t)real << i;
     }
-    status = status || !in_memory ? status : fxa__torch_result_clear(call, out); /* ints have none */
+    status = status || !in_memory ? status : fxa__torch_result_clear(call, out); /* ints have no gradient */
     if (!in_memory && p->problem.device != FXA_HOST) {
         status = fxa__torch_fail(call, FXA_E_UNSUPPORTED,
                                  "a number on the host has no gradient in a call on CUDA; capture a tensor that is "
@@ -146,7 +148,7 @@ static fxa_status capture_gradient_begin(fxa__torch_problem *p, fxa__torch_call 
     return status;
 }
 
-/* One wanted gradient. */
+/* Creates the tensor of one wanted gradient. */
 static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, int64_t want, fxa__torch_tensor *out) {
     if (want >= FXA__TORCH_DQ && want <= FXA__TORCH_DV) {
         return operand_gradient_begin(p, call, want, out);
@@ -163,7 +165,7 @@ static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, i
     return capture_gradient_begin(p, call, (size_t)(want - FXA__TORCH_DTENSORS), out);
 }
 
-/* What the backward pass reads of the forward pass. */
+/* Sets the inputs of the backward pass: dout, dlse, and out and lse of the forward pass. */
 static fxa_status backward_inputs_set(fxa__torch_problem *p, fxa__torch_call *call) {
     const fxa__torch_tensor *dout = &call->grads[0], *dlse = &call->grads[1];
     if (call->n_grads < 1 || dout->rank != 4 || call->out.rank != 4 || call->lse.rank != 3) {
@@ -193,7 +195,7 @@ static fxa_status backward_inputs_set(fxa__torch_problem *p, fxa__torch_call *ca
     return FXA_OK;
 }
 
-/* Gradients of float params, in the order of the params, into the tensor that stands for them. */
+/* Copies the gradients of float params, in the order of the params, into the gradient of `scalars`. */
 static void scalars_fill(const fxa__torch_problem *p, double *out, int64_t n) {
     int64_t next = 0;
     for (size_t i = 0; i < p->args.n_params && next < n; i++) {
@@ -201,7 +203,7 @@ static void scalars_fill(const fxa__torch_problem *p, double *out, int64_t n) {
             out[next++] = p->dparams[i];
         }
     }
-    memset(out + next, 0, (size_t)(n - next) * sizeof *out); /* those of a backward program */
+    memset(out + next, 0, (size_t)(n - next) * sizeof *out); /* params of a backward program have no gradient */
 }
 
 fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TORCH_MAX_WANT]) {
@@ -218,7 +220,7 @@ fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TO
     status = status ? status : backward_inputs_set(&p, call);
     for (size_t i = 0; i < call->n_want && !status; i++) {
         status = gradient_begin(&p, call, call->want[i], &made[i]);
-        for (size_t j = 0; j < i && !status; j++) { /* of two only one would be written */
+        for (size_t j = 0; j < i && !status; j++) { /* the run writes each gradient once */
             if (call->want[j] == call->want[i]) {
                 status =
                     fxa__torch_fail(call, FXA_E_ARGUMENT, "gradient %lld is wanted twice", (long long)call->want[i]);
@@ -282,7 +284,7 @@ static void backward_kernel(fxa__torch_value *stack, uint64_t n_in, uint64_t n_o
     for (size_t i = 0; i < call.n_want && !status; i++) {
         fxa__torch_value value;
         memcpy(&value, &results[i], sizeof value);
-        results[i] = NULL; /* the list's, or lost with it */
+        results[i] = NULL; /* owned by the list from here on */
         if (fxa__torch.torch_list_push_back(list, value)) {
             status = fxa__torch_fail(&call, FXA_E_MEMORY, "PyTorch gave no memory for the list of gradients");
             results_drop(results, call.n_want);
@@ -304,8 +306,8 @@ FXA_API int fxa_torch_cache_stats(fxa_cache_stats *out);
 FXA_API int fxa_torch_cache_clear(void);
 FXA_API void fxa_torch_space_clear(void);
 
-/* Defines both operators and their kernels for CPU and CUDA. 0, or -1 with a sentence in text; then nothing is
- * registered. The objects of libtorch that hold the registrations are kept for ever. */
+/* Defines both operators and their kernels for CPU and CUDA. Returns 0, or -1 with a message in `text`; then nothing is
+ * registered. libtorch's objects that hold the registrations are never released. */
 int fxa_torch_register(const char *folder, const char *library, const char *forward_schema, const char *backward_schema,
                        char *text, size_t capacity) {
     static const char *const keys[] = {"CPU", "CUDA"};
@@ -329,7 +331,7 @@ int fxa_torch_register(const char *folder, const char *library, const char *forw
     return failed ? -1 : 0;
 }
 
-/* Counters of the context that the operators run in; -1 when there is none. */
+/* Reads the cache counters of the operators' context. Returns 0, or -1 if there is no context. */
 int fxa_torch_cache_stats(fxa_cache_stats *out) {
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -352,5 +354,5 @@ int fxa_torch_cache_clear(void) {
     return 0;
 }
 
-/* The workspaces alone. */
+/* Releases the cached device workspaces, but no plans. */
 void fxa_torch_space_clear(void) { fxa__torch_pieces_clear(); }

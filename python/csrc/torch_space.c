@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Workspaces on the host (torch_state.h). A small call would spend more time on getting its workspace, and on the
- * pages that the system has to clear for it, than on most else: so every thread keeps the last one, up to a limit.
+ * Workspaces on the host (torch_state.h). Allocating a workspace, whose pages the system has to clear, would dominate a
+ * small call. So every thread caches its last workspace, up to SPACE_KEPT_MAX.
  *
- * Invariant: a piece that is kept is used by one run at a time, that of its thread; a run within a run gets one of its
- * own. Other threads touch it only as helpers of that run.
+ * Invariant: a cached workspace is used by one run at a time, on its thread; a nested run allocates its own. Other
+ * threads access it only as helpers of that run.
  */
 #include "torch_state.h"
 
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#define SPACE_KEPT_MAX ((size_t)4 << 20) /* bytes; larger ones cost little beside the run that needs them */
+#define SPACE_KEPT_MAX ((size_t)4 << 20) /* bytes; larger workspaces cost little compared with their runs */
 #define SPACE_STEP ((size_t)64 << 10)
 
 typedef struct space_kept {
@@ -26,7 +26,7 @@ static pthread_key_t space_key;
 static pthread_once_t space_once = PTHREAD_ONCE_INIT;
 static bool space_key_made;
 
-/* At the end of a thread; what other destructors run there may ask again. */
+/* Frees a thread's workspace when the thread ends. Destructors that run later in the thread may take a new one. */
 static void space_drop(void *data) {
     space_own = (space_kept){NULL, 0, false};
     free(data);
@@ -39,7 +39,8 @@ static void *space_new(size_t size) {
     return posix_memalign(&data, FXA_WORKSPACE_ALIGN, size) ? NULL : data;
 }
 
-/* Makes the kept piece large enough. Its destructor is that of the thread: without one nothing is kept. */
+/* Grows this thread's cached workspace to `size` bytes. Returns false if that fails or if the thread's destructor,
+ * which frees the workspace, cannot be registered. */
 static bool space_grow(size_t size) {
     pthread_once(&space_once, space_key_make);
     size = (size + SPACE_STEP - 1) / SPACE_STEP * SPACE_STEP;

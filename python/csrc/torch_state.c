@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define SETS 512
-#define WAYS 4 /* a text has this many places; the one that was filled longest ago makes room */
+#define WAYS 4 /* set-associative cache; the oldest entry of a set is replaced */
 
 typedef struct program_entry {
     uint64_t hash;
@@ -24,13 +24,14 @@ typedef struct program_entry {
 
 static struct {
     pthread_mutex_t lock;
-    fxa_context *context[FXA_MAX_THREADS + 1]; /* 0: on PyTorch's threads; n: on n of the library's own */
+    fxa_context *context[FXA_MAX_THREADS + 1]; /* [0]: on PyTorch's threads; [n]: on n of the library's own threads */
     program_entry entry[SETS][WAYS];
     uint8_t next[SETS];
     int forked;
 } torch_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* The child has one thread, so nobody holds the lock in truth; what a thread that is gone was changing is given up. */
+/* Resets the state in a child after fork. The child has one thread, so the lock is free, whatever its memory contains.
+ * The entries are dropped without releasing them: another thread of the parent may have been changing them. */
 static void state_after_fork(void) {
     pthread_mutex_init(&torch_state.lock, NULL);
     memset(torch_state.entry, 0, sizeof torch_state.entry);
@@ -68,7 +69,8 @@ static uint32_t threads_get(void) {
     return threads < 1 ? 1 : threads < FXA_MAX_THREADS ? threads : FXA_MAX_THREADS;
 }
 
-/* On PyTorch's threads a run has as many parts as there are CPUs, for however many threads PyTorch has at that time. */
+/* Creates a context: with own_threads > 0 on that many threads of the library; else on PyTorch's threads, with runs
+ * split into at least as many parts as there are CPUs, because the number of PyTorch's threads may grow later. */
 static fxa_status context_create(uint32_t own_threads, fxa_context **out, fxa_error *err) {
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     config.threads = own_threads;
@@ -108,7 +110,7 @@ static uint64_t text_hash(const char *text, size_t size, fxa_program_kind kind) 
     return hash ^ hash >> 32;
 }
 
-/* Under the lock: the entry of this text, with a reference more for the caller, or NULL. */
+/* Returns the cached program of a text with a reference for the caller, or NULL. The lock is held. */
 static fxa_program *entry_find(uint64_t hash, fxa_program_kind kind, const char *text, size_t size) {
     program_entry *set = torch_state.entry[hash % SETS];
     for (int way = 0; way < WAYS; way++) {
@@ -121,7 +123,8 @@ static fxa_program *entry_find(uint64_t hash, fxa_program_kind kind, const char 
     return NULL;
 }
 
-/* Under the lock: keeps a reference of its own; what cannot be kept for want of memory is parsed again next time. */
+/* Caches a program, with a reference of its own. Does nothing if out of memory: the text is parsed again next time. The
+ * lock is held. */
 static void entry_keep(uint64_t hash, fxa_program_kind kind, const char *text, size_t size, fxa_program *program) {
     char *copy = malloc(size ? size : 1);
     if (!copy) {

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the operators keep between calls, because kernels of PyTorch's dispatcher have no pointer of their own: one
- * context, and the programs of texts that were seen, behind one lock, held for a look-up only; and for every thread the
- * memory of its last workspace.
+ * Global state of the operators, because kernels of PyTorch's dispatcher get no user pointer: one context and a cache
+ * of programs by text, protected by one lock that is held for look-ups only; and for every thread its last workspace.
  *
- * Runs are split by PyTorch's own parallel loop, so that torch.set_num_threads holds here too and no second set of
- * threads competes for the cores. A child after fork begins anew: PyTorch's threads may not exist there, so a run takes
- * the library's own, as many as PyTorch says, from a context for that number.
+ * Runs are split by PyTorch's own parallel loop, so torch.set_num_threads applies and no second set of threads competes
+ * for the cores. A child after fork starts with empty state. PyTorch's threads may not exist there, so its runs use the
+ * library's own threads: a context for each value of torch.get_num_threads().
  */
 #ifndef FXATTN_TORCH_STATE_H
 #define FXATTN_TORCH_STATE_H
 
 #include "fxattn/fxattn.h"
 
-/* Once, before the first call. */
+/* Initializes the state. Called once, before the first call of an operator. */
 void fxa__torch_state_begin(void);
 
-/* The context of this process, in a child that for torch.get_num_threads(); made at the first call. Lives for ever. */
+/* Sets *out to the context of this process; in a child after fork, to that for torch.get_num_threads() threads.
+ * Contexts are created at first use and never destroyed. */
 fxa_status fxa__torch_context(fxa_context **out, fxa_error *err);
 
-/* The program of a text, one reference for the caller. The last 2,048 or so are kept. */
+/* Sets *out to the program of a text, with one reference for the caller. About 2,048 programs are cached. */
 fxa_status fxa__torch_program(fxa_context *ctx, fxa_program_kind kind, const char *text, size_t size, fxa_program **out,
                               fxa_error *err);
 
-/* Memory for a workspace on the host, to be given back by the same thread; NULL: there is none. */
+/* Returns memory for a workspace on the host, NULL if there is none. The same thread must return it by space_give. */
 void *fxa__torch_space_take(size_t size);
 void fxa__torch_space_give(void *space);
 
