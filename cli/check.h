@@ -36,7 +36,7 @@ typedef struct check_finding {
 
 /* Bounds of the distance between an engine's arrays and the reference's, element by element (check_bound.c). */
 typedef struct check_bound {
-    fxa_dtype arithmetic; /* of the engine: FXA_F32 or FXA_F64 */
+    fxa_dtype arithmetic; /* arithmetic of the engine: FXA_F32 or FXA_F64 */
     double *error[TRIAL_MAX_ARRAYS], *size[TRIAL_MAX_ARRAYS], *noise[TRIAL_MAX_ARRAYS];
     bool *unsure
         [TRIAL_MAX_ARRAYS]; /* rounding decides a jump in the element: the bound holds only if it decides as in ref */

@@ -85,7 +85,7 @@ static void plot_set_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile
     a->tiles = (tiles + a->tile_step - 1) / a->tile_step;
 }
 
-/* Returns the text of a program with q - shift for q_row. */
+/* Returns the text of a program in which q_row is replaced by q - shift. */
 static const char *plot_text_by_q(cli *c, const char *text, int64_t shift) {
     cli_buf b = {0};
     for (const char *at = text; *at;) {

@@ -23,7 +23,7 @@ static void completion_command_names(cli_buf *out) {
     for (int i = 0; i < CMD_COUNT; i++) buf_printf(out, "%s%s", i ? " " : "", cli_commands[i].name);
 }
 
-/* Adds the operands of help. */
+/* Adds the operands of the command help: commands and language. */
 static void completion_topics(cli_buf *out) {
     completion_command_names(out);
     buf_text(out, " language");

@@ -26,7 +26,7 @@ typedef struct plot_sampler {
     plot *p;
     double in[FXA_INPUT_COUNT];
     cli_random random;
-    uint64_t count[PLOT_FATES], all[PLOT_FATES]; /* pairs by result: of one cell, of the picture */
+    uint64_t count[PLOT_FATES], all[PLOT_FATES]; /* [fate] number of pairs of one cell; of the picture */
     double sum;
 } plot_sampler;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Allocation through the context's hook; the default hook uses the C library. Memory of fxa__alloc is zeroed, whatever
- * the hook returns.
+ * Allocates memory through the context's hook; the default hook uses the C library. Memory of fxa__alloc is zeroed,
+ * whatever the hook returns.
  */
 #include "host.h"
 

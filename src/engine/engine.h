@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine interface: a table of functions. Engines include base, program, problem and this file, and neither each
- * other nor plan. registry.c is the only file that names concrete engines; instance.h opens them.
+ * The engine interface: a table of functions. Engines include only base, program, problem and this file; they include
+ * neither other engines nor plan. registry.c is the only file that names concrete engines; instance.h opens them.
  *
  * An engine has one instance per host and device (instance.h). `open` creates the instance at the first support query;
  * its result `self` is the first argument of the other functions. Only `open` reads the environment. Several threads
@@ -43,8 +43,8 @@ typedef struct fxa__engine {
                              workers as long as the context lives, so workspace may be sized by them */
 
     /* Creates an instance on device `ordinal` or, if `target` is not NULL, for the device that this text describes, and
-     * writes its identity. A failure, E_MEMORY excepted, is stored as the reason why the engine cannot run here. Fails
-     * with E_PROBLEM for a target that it cannot read.
+     * writes its identity. The caller stores a failure, E_MEMORY excepted, as the reason why the engine cannot run
+     * here. Fails with E_PROBLEM for a target that it cannot read.
      * open and close both NULL: the engine has no state; self is NULL and the identity "". */
     fxa_status (*open)(fxa__host *host, int32_t ordinal, const char *target, void **self, char identity[FXA__IDENTITY],
                        fxa_error *err);

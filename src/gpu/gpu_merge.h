@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_merge on a CUDA device, by a helper kernel.
+ * Implements fxa_merge on a CUDA device by a helper kernel.
  */
 #ifndef FXA_GPU_MERGE_H
 #define FXA_GPU_MERGE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hash table of the caches: see lru.h.
+ * Implements the hash table of the caches: see lru.h.
  */
 #include "lru.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The request cache of a context: see request_cache.h. Entries are found by a fast, non-cryptographic digest; equal
- * digests of different keys are a miss. The lock is held for lookups only; allocations and frees happen outside it, as
- * in cache.c.
+ * The request cache of a context: see request_cache.h. Entries are found by a fast, non-cryptographic digest of the
+ * key; a different key with the same digest is a miss. The lock is held for lookups only; allocations and frees happen
+ * outside it, as in cache.c.
  */
 #include "request_cache.h"
 
@@ -93,7 +93,8 @@ static void request_close(fxa__request_key *key, bool fits) {
 void fxa__request_key_problem(fxa__request_key *key, fxa__request_kind question, const fxa_problem *problem) {
     fxa_problem p = FXA_PROBLEM_INIT;
     uint32_t size = problem->struct_size;
-    /* Structs of newer callers, and sizes that end inside a field, get no key: their pointers are not followed. */
+    /* A struct of a newer caller, or with a size that ends inside a field, gets no key, because its pointers must not
+     * be followed. */
     bool fits = size >= offsetof(fxa_problem, total_q) && size <= sizeof p && size % sizeof(void *) == 0;
     key->size = 0;
     if (fits) memcpy(&p, problem, size);

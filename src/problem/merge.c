@@ -24,7 +24,7 @@ void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b,
     }
     double w_a = exp(*lse_a - m), w_b = exp(lse_b - m), sum = w_a + w_b;
     if (w_b == 0 && w_a == w_a) return;
-    bool skip_a = w_a == 0 && w_b == w_b; /* weights are NaN if m is NaN or +inf; then the row becomes NaN */
+    bool skip_a = w_a == 0 && w_b == w_b; /* if m is NaN or +inf, the weights and so the row become NaN */
     for (int64_t i = 0; i < d; i++) o_a[i] = skip_a ? o_b[i] : (w_a * o_a[i] + w_b * o_b[i]) / sum;
     *lse_a = m + log(sum);
 }
