@@ -95,9 +95,8 @@ of changing the parameters by 2^-20 of their size. [The list of model
 types](generated/transformers-models.md) has the outcome of each; both pages are made from the
 results by `tools/hf_table.py`.
 
-transformers %(transformers)s, torch %(torch)s: %(all)d of %(registered)d model types.
-"""
-MODELS = """# Model types of Hugging Face transformers
+The results are of transformers %(transformers)s and torch %(torch)s, for %(all)d of the
+%(registered)d registered model types. """ MODELS = """# Model types of Hugging Face transformers
 
 The outcome of each model type, made from the results of `make hf` by `tools/hf_table.py`. What the
 outcomes mean is said [there](../transformers.md#which-architectures).
