@@ -96,10 +96,12 @@ types](generated/transformers-models.md) has the outcome of each; both pages are
 results by `tools/hf_table.py`.
 
 The results are of transformers %(transformers)s and torch %(torch)s, for %(all)d of the
-%(registered)d registered model types. """ MODELS = """# Model types of Hugging Face transformers
+%(registered)d registered model types.
+"""
+MODELS = """# Model types of Hugging Face transformers
 
-The outcome of each model type, made from the results of `make hf` by `tools/hf_table.py`. What the
-outcomes mean is said [there](../transformers.md#which-architectures).
+The outcome of each model type, made from the results of `make hf` by `tools/hf_table.py`. The
+meaning of each outcome is on [the page of transformers](../transformers.md#which-architectures).
 """
 
 
