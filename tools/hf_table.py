@@ -146,12 +146,12 @@ def page(results):
     """docs/transformers.md: how to use it, and how many model types have which outcome."""
     found, groups = results["outcomes"], grouped(results)
     rows = ["| outcome | model types | meaning |", "|---|---:|---|"]
-    for name, words in (("equal", "every stage that eager attention runs is equal"),
+    for name, words in (("equal", "equal to eager attention in every stage that eager attention can run"),
                         ("as sdpa", "equal to SDPA; the model's eager attention differs from both"),
-                        ("wrong", "a stage differs"), ("crash", "an error that is not fxattn's"),
+                        ("wrong", "a stage differs from eager attention"), ("crash", "an error that fxattn did not raise"),
                         ("refused", "a `ValueError` or `TypeError` that names fxattn, mostly when the model is made"),
                         ("no call", "nothing in the model calls attention"),
-                        ("not made", "no small model or input was made by rule, or eager attention does not run")):
+                        ("not made", "the test could not make a small model or input, or eager attention does not run")):
         rows.append("| %s | %d | %s |" % (name, len(groups.get(name, ())), words))
     counts = ["| stage | equal | wrong | crash | refused |", "|---|---:|---:|---:|---:|"]
     for stage, words in zip(STAGES, ("forward", "gradients", "generate, dynamic cache", "generate, static cache")):
