@@ -19,8 +19,8 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     """Returns softmax(scale * q k^T + bias) v as [B,T,N,H], for query [B,T,N,H], key and value [B,S,K,H], or all
     without the batch. It replaces jax.nn.dot_product_attention by a fused kernel.
 
-    bias, mask: arrays of rank 4 or less that broadcast to [B,N,T,S]. mask is True for pairs that are attended. bias gets
-        a gradient.
+    bias, mask: arrays of rank 4 or less that broadcast to [B,N,T,S]. mask is True for pairs that are attended. bias
+        gets a gradient.
     is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size: further masks. local_window_size is an int
         or (left, right).
     scale: None for 1 / sqrt(H), a number, or an array of rank 0, which gets a gradient.
