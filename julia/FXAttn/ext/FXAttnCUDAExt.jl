@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# CuArrays: their pointers, the stream of the task, memory of CUDA.jl's pool as workspace, recording into graphs.
-# Loaded by Julia 1.9 and newer where CUDA is there. It was not run: the machines that test this repository have no
-# CUDA.jl.
+# Support for CuArrays: passes their pointers and the task's stream to the library, allocates workspaces from CUDA.jl's
+# pool, and supports capture into CUDA graphs. Julia 1.9 and newer load it if CUDA.jl is installed. Not tested: the
+# machines that test this repository have no CUDA.jl.
 module FXAttnCUDAExt
 
 using CUDA
@@ -12,7 +12,7 @@ FXAttn.place(A::CuArray) = (Ptr{Cvoid}(reinterpret(UInt, pointer(A))), FXAttn.de
 FXAttn.device(A::CuArray) = (LibFXA.FXA_CUDA, Int(CUDA.deviceid(CUDA.device(A))))
 FXAttn.on_device(::CuArray, table) = CuArray(table)
 
-# Engines of GPUs want pointers that are multiples of 16, which all of CUDA.jl's own are, but not every view.
+# GPU engines need pointers that are multiples of 16. CUDA.jl allocates such pointers, but views may have others.
 const ALIGNMENT = 16
 
 function FXAttn.execute_on_device(like::CuArray, it::FXAttn.Bound)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Reverse rules for attention: Zygote and all that reads ChainRules differentiate through it, by q, k and v and by
-# what the score function captured. Loaded by Julia 1.9 and newer where ChainRulesCore is there. The tests of this
-# repository run it against a stand-in of the few names that it uses, not against the package itself, which they
-# cannot have.
+# Reverse rules (rrule) for attention: Zygote and other packages that use ChainRules differentiate it by q, k and v and
+# by the values that the score function captured. Julia 1.9 and newer load it if ChainRulesCore is installed. The tests
+# of this repository run it with a stub of the few names that it uses, not with the package itself.
 module FXAttnChainRulesCoreExt
 
 using ChainRulesCore
@@ -19,7 +18,7 @@ function ruled(f, q, k, v; return_lse = false, return_row_max = false, lse_dtype
     return_row_max && throw(ArgumentError("the row maximum has no derivative here; leave return_row_max out"))
     out, back = attention_pullback(q, k, v; score_mod = f, return_lse = return_lse, options...)
     function pullback(tangent)
-        # One backward pass for all, when the first of them is asked for.
+        # All gradients come from one backward pass, which runs when the first gradient is requested.
         pass = Ref{Any}(nothing)
         function grads()
             pass[] === nothing && (pass[] = backward_of(back, out, unthunk(tangent), return_lse))
@@ -33,7 +32,7 @@ function ruled(f, q, k, v; return_lse = false, return_row_max = false, lse_dtype
 end
 
 dense(x, like) = x isa AbstractZero ? fill!(similar(like), 0) : collect_like(unthunk(x), like)
-# A gradient without memory of its own, as that of sum(o) is one, becomes an array.
+# A gradient without strides in memory, such as that of sum(o), is copied to an array.
 collect_like(x, like) = FXAttn.place(x) === nothing ? copyto!(similar(like), x) : x
 
 function backward_of(back, out, tangent, return_lse)
@@ -43,7 +42,7 @@ function backward_of(back, out, tangent, return_lse)
     return back(dense(unthunk(tangent[1]), out[1]), dlse isa AbstractZero ? nothing : dense(dlse, out[2]))
 end
 
-"""The tangent of a function with that of each thing it holds."""
+"""Returns the tangent of a function, made of the tangents of the values that it holds."""
 function tangent_of(x, tree, grads::Gradients)
     isempty(grads.why) || return @not_implemented(grads.why)
     tree isa Dict || return tree

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Describes arrays to the library: address, storage type, sizes and strides. Nothing is copied, so arrays without
-# strides in memory (ranges, BitArray, sparse arrays) are refused, or copied where they are only read (captures).
+# Describes arrays to the library: address, storage type, sizes and strides. Arrays with strides in memory are not
+# copied. Arrays without (ranges, BitArray, sparse arrays) are copied if they are only read (captures), else refused.
 
-# Storage types by element type; 0 where there is none. Any primitive type of 16 bits that is called BFloat16 is bf16.
+# Returns the storage type (fxa_dtype) of an element type; 0 if there is none. bf16 is any 16-bit primitive type that is
+# called BFloat16.
 dtype(::Type{Float64}) = LibFXA.FXA_F64
 dtype(::Type{Float32}) = LibFXA.FXA_F32
 dtype(::Type{Float16}) = LibFXA.FXA_F16
@@ -22,8 +23,8 @@ row_type(T::Type) = is_wide(T) ? Float64 : Float32
 """
     place(array) -> (address, strides) or nothing
 
-Where an array lies, with strides in elements; nothing for one that has no strides in memory. An array type of another
-package that lies on the host may have a method of it, one on a device a method of `device` as well.
+Returns the address of an array and its strides in elements; nothing if it has no strides in memory. A package may add a
+method for its own array type; if the arrays are on a device, it also adds a method of `device`.
 """
 place(::AbstractArray) = nothing
 place(A::Array{T}) where {T} = isbitstype(T) ? (Ptr{Cvoid}(pointer(A)), dense_strides(size(A))) : nothing
@@ -44,7 +45,7 @@ function dense_strides(sizes)
     return strides
 end
 
-"""Returns true if the elements are contiguous; axes of one element may have any stride."""
+"""Returns true if the elements are contiguous in column-major order; the stride of an axis of size 1 is ignored."""
 is_dense(sizes, strides) = any(iszero, sizes) ||
     all(n == 1 || s == d for (n, s, d) in zip(sizes, strides, dense_strides(sizes)))
 
@@ -53,7 +54,7 @@ function place(A::SubArray{T}) where {T}
     indices = parentindices(A)
     found === nothing && return nothing
     length(indices) == ndims(parent(A)) || return nothing
-    # A view of a vector that was shortened later reaches beyond its end.
+    # If a vector was shortened after a view of it was made, the view reaches beyond the vector's end.
     checkbounds(Bool, parent(A), indices...) || return nothing
     address, strides, offset = found[1], Int[], 0
     for (axis, index) in enumerate(indices)
@@ -95,7 +96,7 @@ function place(A::Base.ReinterpretArray{T, N, S}) where {T, N, S}
     return found[1], [1; bytes[2:end] .÷ sizeof(T)]
 end
 
-"""An array of the caller in memory; `keep` must stay alive while the address is used."""
+"""Address, storage type, sizes and strides of a caller's array. `keep` must stay alive while the address is used."""
 struct Memory
     address::Ptr{Cvoid}
     dtype::Int
@@ -116,7 +117,8 @@ function memory(@nospecialize(A), what)
     return Memory(found[1], code, collect(Int, size(A)), found[2], device(A), A)
 end
 
-"""Returns the Memory of an array that is only read; one without strides, or of a wider unsigned type, is copied."""
+"""Returns the Memory of an array that is only read. Copies an array without strides, or of an unsigned type that the
+library lacks."""
 function readable_memory(@nospecialize(A::AbstractArray), what)
     dtype(eltype(A)) == LibFXA.FXA_DTYPE_NONE && eltype(A) <: Unsigned && return memory(saturated(A), what)
     return memory(place(A) === nothing && isconcretetype(eltype(A)) ? Array(A) : A, what)
@@ -124,7 +126,8 @@ end
 
 saturated(A) = Int64[min(x, typemax(Int64)) for x in A]
 
-"""Returns a vector or matrix of Int32 for lengths, offsets, pages and maps. Refuses other sizes and values."""
+"""Returns `values` (lengths, offsets, pages or maps) as an array of Int32. Refuses values that do not fit, and arrays
+whose sizes are not `sizes`."""
 function index_table(@nospecialize(values), what, sizes)
     values isa AbstractArray && eltype(values) <: Integer && !(eltype(values) <: Bool) ||
         refuse("$what is of type $(typeof(values)); an array of integers is accepted")

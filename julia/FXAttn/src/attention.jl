@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# attention and its backward pass, with new arrays and in place.
+# attention and its backward pass, each into new arrays and in place.
 
 # ---- Forward ---------------------------------------------------------------------------------------------------------
 
@@ -40,9 +40,9 @@ end
 """
     attention([f,] q, k, v; keywords...)
 
-Returns softmax(f(scale * Q'K)) V, an array like q with the features of v. With `return_lse` or `return_row_max` it
-returns a tuple: the output, the log of the sum of the exponentials of each row (-Inf for a row that attends to
-nothing), the maximum of each row; the latter two are (h, s, b).
+Returns softmax(f(scale * Q'K)) V, an array like q with the head dim of v. With `return_lse` or `return_row_max` it
+returns a tuple: the output; the log of the sum of the exponentials of each row (-Inf for a row that attends to no key);
+the maximum of each row. The latter two are (h, s, b) arrays.
 
 q, k and v are (d, h, s, b) arrays, (d, h, s) without a batch, (d, s) without heads, or (d, h, total) with `cu_q` and
 `cu_k`. Heads of q are a multiple of those of k and v. `f`, also given as `score_mod`, computes the new score: a
@@ -70,7 +70,7 @@ end
 attention(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
     attention(q, k, v; with_score(score, options)...)
 
-"""Returns the keywords with the score function among them. Refuses a score function that is given twice."""
+"""Returns the keywords with `score` added as `score_mod`. Refuses a score function that is given twice."""
 function with_score(@nospecialize(score), @nospecialize(options))
     haskey(options, :score_mod) && refuse("a score function is given as the first argument and as `score_mod`")
     return (score_mod = score, values(options)...)
@@ -79,8 +79,8 @@ end
 """
     attention!([f,] o, q, k, v; lse = nothing, row_max = nothing, keywords...)
 
-Writes the result of `attention` to `o`, and to `lse` and `row_max` where they are given, all of any strides. None of
-them may overlap an input. Returns `o`.
+Writes the result of `attention` to `o`, and to `lse` and `row_max` if they are given. These arrays may have any
+strides, but must not overlap an input. Returns `o`.
 """
 function attention!(o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; lse = nothing,
                     row_max = nothing, options...)
@@ -94,10 +94,10 @@ attention!(score, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::Abstr
 const WRT = (:q, :k, :v, :sinks, :tensors, :params)
 
 """
-Gradients of one backward pass: `q`, `k`, `v` (to which it unpacks: `dq, dk, dv = grads`), `sinks`, and `tensors` and
-`params` by name, nothing where there is none. `of(grads, array)` returns the gradient of an array that the function
-captured. Where a function needed the value of a captured number while it was traced,
-gradients of what it captured are not there, and `why` says so.
+Gradients of one backward pass: `q`, `k`, `v` (`dq, dk, dv = grads` unpacks them), `sinks`, and by name `tensors` and
+`params`. A gradient that was not computed is nothing. `of(grads, array)` returns the gradient of an array that the
+function captured. If the function needed the value of a captured number while it was traced, there are no gradients of
+captured arrays and numbers, and `why` has the reason.
 """
 struct Gradients
     q::Any
@@ -135,7 +135,8 @@ end
 """Stands for the gradient of a captured number that was traced as a constant."""
 struct Constant end
 
-"""Returns the gradients of what the score function (`root` :score) or the mask holds, as nested Dicts by field."""
+"""Returns the gradients of the objects that the score function (`root` is :score) or the mask holds, as nested Dicts by
+field."""
 function captured_tree(g::Gradients, root::Symbol)
     tree = Dict{Any, Any}()
     function put(path, value)
@@ -153,8 +154,8 @@ function captured_tree(g::Gradients, root::Symbol)
     return tree
 end
 
-"""Returns the array that a gradient of K or V is written to: one with an entry for each batch entry, to be summed,
-where one entry of K and V serves all; else the target."""
+"""Returns the array that the library writes a gradient to. If K and V have one batch entry that all of q use, their
+gradients go to a temporary array with all batch entries, which is summed later; else the array is the target."""
 function room(call, name, target)
     call.spread && name !== :q || return target
     T = is_wide(eltype(target)) ? Float64 : Float32
@@ -162,7 +163,8 @@ function room(call, name, target)
     return similar(target, T, sizes)
 end
 
-"""Refuses targets of summed gradients that overlap another array: the library sees the arrays to be summed alone."""
+"""Refuses targets of summed gradients that overlap another array. The library cannot check it: it gets only the
+temporary arrays that are summed."""
 function check_rooms(it, rooms)
     targets = [target for (target, whole) in rooms if target !== whole]
     for (i, target) in enumerate(targets), other in Iterators.flatten((it.keep, targets[(i + 1):end]))
@@ -198,8 +200,8 @@ function bind_gradients(call, it, @nospecialize(targets))
     return rooms
 end
 
-"""Returns the Memory that the gradient of a captured array is written to, as a vector for an array that is indexed by
-one value."""
+"""Returns the Memory that the gradient of a captured array is written to. If the function indexes the array by one
+linear index, the Memory is a vector."""
 function captured_target(call, @nospecialize(target), name, @nospecialize(array), m)
     found = check_target(call, target, "dtensors.$name", array)
     length(found.size) == length(m.size) && return found
@@ -209,7 +211,7 @@ function captured_target(call, @nospecialize(target), name, @nospecialize(array)
     return Memory(found.address, found.dtype, m.size, [1], found.device, found.keep)
 end
 
-"""Returns the gradients of captured arrays by name: given arrays, new ones where `wanted`."""
+"""Returns the arrays for gradients of captured arrays, by name: those in `given`, and new ones if `wanted`."""
 function captured_gradients(call, it, wanted, given)
     source = call.source
     check_names("dtensors", source.names, keys(given), Symbol[])
@@ -288,10 +290,11 @@ end
 """
     attention_backward!(dq, dk, dv, dout, o, lse, q, k, v; dlse, dsinks, dtensors, accumulate = false, keywords...)
 
-Runs the backward pass of `attention` for its output `o` and its `lse`, and writes dq, dk and dv, each an array or
-nothing, `dsinks`, and `dtensors` by name; `accumulate` adds to their elements. `dout` and `dlse` are the gradients of o
-and lse. Returns Gradients, with new ones of captured arrays and params as `wrt` (:tensors, :params) says. The score
-function is given as `score_mod`; the keywords are those that attention was called with.
+Runs the backward pass of `attention` for its output `o` and its `lse`. Writes the gradients to dq, dk and dv (arrays,
+or nothing for no gradient), to `dsinks`, and to the arrays in `dtensors`, by name; with `accumulate` it adds to them.
+`dout` and `dlse` are the gradients of o and lse. Returns Gradients. `wrt` (:tensors, :params) selects gradients of
+captured arrays and numbers that are returned in new arrays. The keywords are those of the call of attention, with the
+score function as `score_mod`.
 """
 function attention_backward!(dq, dk, dv, dout, o, lse, q, k, v; dlse = nothing, dsinks = nothing, dtensors = nothing,
                              accumulate::Bool = false, wrt = (:tensors, :params), options...)
@@ -304,8 +307,8 @@ end
 """
     attention_backward(dout, o, lse, q, k, v; dlse, wrt = (:q, :k, :v, :sinks, :tensors, :params), keywords...)
 
-Runs the backward pass of `attention` as `attention_backward!` does, into new arrays. Returns Gradients. LSE in Float64
-(`lse_dtype = Float64` of attention) loses nothing between the passes.
+Runs the backward pass of `attention` as `attention_backward!` does, into new arrays. Returns Gradients. An `lse` in
+Float64 (`lse_dtype = Float64` of attention) avoids rounding between the passes.
 """
 function attention_backward(dout, o, lse, q, k, v; dlse = nothing, wrt = WRT, options...)
     call = Call(q, k, v, Options(options))
@@ -317,8 +320,8 @@ end
     o, back = attention_pullback([f,] q, k, v; wrt, keywords...);  dq, dk, dv = back(dout)
     (o, lse), back = attention_pullback(...; return_lse = true);   dq, dk, dv = back(dout, dlse)
 
-Returns the result of `attention`, and its backward pass as a function from the gradient of that result to Gradients.
-The arrays are held, not copied.
+Returns the result of `attention` and the function `back`, which takes the gradient of the result, runs the backward
+pass and returns Gradients. `back` holds references to the arrays, not copies.
 """
 function attention_pullback(q::AbstractArray, k::AbstractArray, v::AbstractArray; return_lse::Bool = false, wrt = WRT,
                             options...)
@@ -327,7 +330,7 @@ end
 function pullback(call::Call, return_lse, wrt)
     q = call.q.keep
     o = new_array(call, eltype(q), out_size(call))
-    # LSE in f64 between the passes: gradients of steep programs would show the rounding of a narrower one.
+    # LSE in f64: the rounding of a narrower LSE would show in gradients of programs with large derivatives.
     lse = new_array(call, Float64, rows_size(call))
     run_forward(call, o, lse, nothing)
     back(dout, dlse = nothing) =

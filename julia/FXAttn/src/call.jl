@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Turns arrays and keywords into the library's problem and arguments. Shapes are checked here, because the library sees
-# addresses alone; the library checks everything else, and its message is passed on.
+# Turns arrays and keywords into the library's problem and arguments. Shapes are checked here, because the library gets
+# only addresses; the library checks everything else, and its messages are shown to the user.
 #
 # Arrays are (d, h, s, b), (d, h, s) without a batch, (d, s) without heads, and (d, h, total) for packed sequences. In
-# memory that is the row-major [B,S,H,D] of the library: nothing is permuted, and strides are passed on.
+# memory, (d, h, s, b) is the library's row-major [B,S,H,D]: nothing is permuted, and strides are passed on.
 
 """The keywords of every call; docs/julia.md describes each."""
 struct Options
@@ -45,7 +45,7 @@ const CALLED = Dict(:score => :score_mod, :mask => :mask_mod, :causal => :is_cau
                     :heads => :global_heads, :softmax_scale => :scale, :window_size => :window,
                     :cu_seqlens_q => :cu_q, :cu_seqlens_k => :cu_k, :block_table => :pages)
 
-"""Returns keywords as Options. It is not specialized on their types, which would compile it again for each call."""
+"""Returns keywords as Options. Not specialized on the keywords' types, because each call would compile it again."""
 function Options(@nospecialize(keywords))
     given, named = copy(DEFAULTS), values(keywords)
     for name in keys(named)
@@ -65,11 +65,11 @@ mutable struct Call
     k::Memory
     v::Memory
     sizes::Dict{Symbol, Int}      # fields of the problem
-    fields::Dict{Symbol, Any}     # more of them
+    fields::Dict{Symbol, Any}     # further fields of the problem
     flags::UInt32
     tables::Dict{Int, Any}        # arrays of int32 by slot
     sinks::Union{Nothing, Memory}
-    spread::Bool                  # one batch entry of K and V serves all
+    spread::Bool                  # K and V have one batch entry, which all batch entries of q use
     source::Source
     bprop::Source
 end
@@ -119,7 +119,7 @@ end
 
 # ---- Sizes -----------------------------------------------------------------------------------------------------------
 
-"""Returns (d, h, s, b) of an array, 1 for each dimension that it lacks."""
+"""Returns the sizes (d, h, s, b) of an array, 1 for each dimension that it lacks."""
 four(m::Memory) = length(m.size) == 2 ? (m.size[1], 1, m.size[2], 1) : (m.size..., 1)[1:4]
 size_words(m::Memory) = "(" * join(m.size, ", ") * ")"
 
@@ -132,7 +132,7 @@ function set_sizes(call)
     paged || n == length(call.k.size) || refuse(together, "; the same number of dimensions is accepted")
     (dk, hv, sv, bv) == (d, hkv, sk, bk) && length(call.v.size) == length(call.k.size) ||
         refuse(together, "; k has the features of q, and v all of k but the features")
-    # The library reads 0 heads of k as "as many as q has", and would read out of bounds.
+    # To the library, 0 heads of k mean "as many as q has": it would read out of bounds.
     hkv > 0 || hq == 0 || refuse(together, "; k has 0 heads and q $hq: heads of q are a multiple of those of k")
     sizes = Dict(:b => b, :hq => hq, :hkv => hkv, :sq => sq, :sk => sk, :d_qk => d,
                  :d_v => dv > 0 ? dv : LibFXA.FXA_D_V_ZERO)
@@ -245,8 +245,8 @@ axis_size(call, axis) = call.sizes[axis === :b ? :b : axis === :h ? :hq : axis =
 const MAP_SLOTS = Dict(:b => LibFXA.FXA_SLOT_MAP_B, :h => LibFXA.FXA_SLOT_MAP_H, :q => LibFXA.FXA_SLOT_MAP_Q,
                        :k => LibFXA.FXA_SLOT_MAP_K)
 
-"""Sets the coordinates of local indices in the entire problem: an integer, a vector with an entry per index, or
-segments."""
+"""Sets the maps from local indices to coordinates of the full problem. A map is an integer (the first coordinate), a
+vector with the coordinate of each index, or a vector of segments."""
 function set_coordinates(call)
     for (axis, value) in pairs_of(call.options.coordinates, "coordinates")
         axis in AXES || refuse("coordinates has $axis; b, h, q and k are accepted")
@@ -278,8 +278,8 @@ function index_map(call, axis, value)
     return struct_of(entry)[]
 end
 
-"""Returns the bounds of b, h, q and k as the program reads them: the sizes, or the full range where they are mapped or
-moved."""
+"""Returns the bounds (lo, hi) of b, h, q and k in the program: 0 to size - 1, or the full range of Int32 if an axis has
+a coordinate map or an offset (q_start, bottom_right)."""
 function coordinate_bounds(call)
     moved = call.options.q_start !== nothing || call.options.bottom_right
     map(AXES) do axis
@@ -290,7 +290,7 @@ end
 
 # ---- Problems --------------------------------------------------------------------------------------------------------
 
-"""A problem and its arguments, with every object that their addresses point into."""
+"""A problem and its arguments, with references to every object that their addresses point into."""
 struct Bound
     problem::Filled{LibFXA.fxa_problem}
     args::Filled{LibFXA.fxa_args}
@@ -327,7 +327,8 @@ function bound(call::Call, backward::Bool, flags)
     return it
 end
 
-"""Returns a table of the host in the memory of the call. Packages for devices add methods."""
+"""Returns a table (lengths, maps, ...) in memory of the device of `like`; here, the host. Packages for devices add
+methods."""
 on_device(like, table) = table
 
 function set_text(it, field, text)
@@ -350,7 +351,7 @@ function put(it::Bound, slot, m::Memory)
     it.slots[slot + 1] = address_of(m)
 end
 
-"""Returns strides in the library's order: batch, head, position, feature; for rows without the last."""
+"""Returns strides in the library's order: batch, head, position, head dim; for `rows` (LSE) without head dim."""
 function library_strides(m::Memory, rows)
     n, s = length(m.size), m.stride
     rows && return padded(4, n == 1 ? (0, 0, s[1]) : n == 2 ? (0, s[1], s[2]) : (s[3], s[1], s[2]))
@@ -394,7 +395,7 @@ function set_array(it, field, values)
     setproperty!(it.args, Symbol(:n_, field), length(values))
 end
 
-"""Runs a bound problem, on the host with a plan from the cache and a workspace of the library."""
+"""Runs a bound problem. On the host it uses a plan from the cache and a workspace of the library."""
 function execute(call::Call, it::Bound)
     it.args.slot = Tuple(it.slots)
     GC.@preserve call it begin
@@ -407,5 +408,6 @@ function execute(call::Call, it::Bound)
     return nothing
 end
 
-"""Starts a run on the device of an array, with memory and a stream of its package (ext/FXAttnCUDAExt.jl)."""
+"""Starts a run on the device of the array `like`. A package extension (ext/FXAttnCUDAExt.jl) adds the method, which
+uses the workspace memory and the stream of the device's package."""
 execute_on_device(like, it) = refuse("q lies on a device, and no package for it is loaded: `using CUDA`")

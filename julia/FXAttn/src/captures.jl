@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-# Replaces what a function holds: its closure, fields of callable objects, and callables inside of these.
+# Replaces the values that a function holds: its closure, fields of callable objects, and callables inside of these.
 #
-# A function is rebuilt before it is traced: params take the place of its floats, and TracedArrays that of its arrays of
-# floats, wherever the types of its fields allow it (closures, and fields whose type is a parameter). A scalar then
-# changes without a new plan, and everything that the function computes from either has a gradient. Ints and bools stay
-# values, since loops and sizes depend on them. The caller's objects are not modified.
+# A copy of the function is built before it is traced: params replace its floats and TracedArrays its arrays of floats,
+# if the types of its fields allow it (closures, and fields whose type is a type parameter). So a new value of a float
+# needs no new plan, and there are gradients of these floats and arrays. Ints and bools stay values, because loops and
+# sizes depend on them. The caller's objects are not modified.
 
 const DEEPEST = 8
 
-"""Returns the function with what it holds replaced at every depth, or the function itself if there is nothing to
-replace."""
+"""Returns a copy of the function with the values that it holds replaced at every depth, or the function itself if there
+is nothing to replace."""
 lifted(trace::Trace, @nospecialize(f), path) = lift(trace, f, path, 0, IdDict{Any, Any}())
 
 function lift(trace::Trace, @nospecialize(x), path, depth, done)
@@ -30,7 +30,7 @@ function lift(trace::Trace, @nospecialize(x), path, depth, done)
         return x isa Tuple ? Tuple(new) : NamedTuple{fieldnames(typeof(x))}(Tuple(new))
     elseif may_rebuild(x)
         return rebuilt(trace, x, path, depth, done)
-    elseif x isa Union{AbstractDict, Task, IO} # which may hold anything, and is used as it is
+    elseif x isa Union{AbstractDict, Task, IO} # may hold anything: is not replaced
         push!(trace.constants, path)
     end
     return x
@@ -59,7 +59,7 @@ may_rebuild(x) = isstructtype(typeof(x)) && fieldcount(typeof(x)) > 0 &&
 function lift_box(trace, box, path, depth, done)
     isdefined(box, :contents) || return box
     old = box.contents
-    done[box] = box # a function that refers to itself
+    done[box] = box # ends the recursion for a function that refers to itself
     new = lift(trace, old, (path..., :contents), depth + 1, done)
     new === old && return box
     return done[box] = Core.Box(new)
@@ -74,7 +74,7 @@ function rebuilt(trace, @nospecialize(x), path, depth, done)
     declared = Base.unwrap_unionall(kind.name.wrapper)
     parameters = Any[kind.parameters...]
     new = copy(fields)
-    taken = Dict{Int, Any}() # parameters that have a new type
+    taken = Dict{Int, Any}() # new types of type parameters, by the parameter's index
     for i in 1:n
         at = findfirst(p -> p === declared.types[i], collect(Any, declared.parameters))
         inside = (path..., fieldname(kind, i))
@@ -97,7 +97,7 @@ function rebuilt(trace, @nospecialize(x), path, depth, done)
         parameters[at] = type
     end
     type = isempty(taken) ? kind : applied(kind.name.wrapper, parameters)
-    # Two fields that share a type parameter have one type: if one keeps its value, so does the other.
+    # Fields that share a type parameter have the same type: if one keeps its value, the others do too.
     if type === nothing || !all(i -> new[i] isa fieldtype(type, i), 1:n)
         foreach(value -> dropped(trace, value), new)
         return x
@@ -108,7 +108,7 @@ function rebuilt(trace, @nospecialize(x), path, depth, done)
     return twin
 end
 
-"""Drops the params of a replacement that its field cannot hold: they stay numbers, and have no gradient."""
+"""Drops the params of a replacement that does not fit its field. These floats stay constants and have no gradient."""
 function dropped(trace, @nospecialize(x), depth = 0)
     if x isa Traced
         haskey(trace.lifted, x.value) && push!(trace.constants, trace.lifted[x.value])
@@ -120,7 +120,7 @@ function dropped(trace, @nospecialize(x), depth = 0)
     return nothing
 end
 
-"""Returns true if a field of this type can hold a traced value: an abstract type, or one that contains others."""
+"""Returns true if a field of this type may hold a traced value, directly (an abstract type) or inside (a struct)."""
 may_hold(T::Type) = !isconcretetype(T) || T === Core.Box || T <: Function || isstructtype(T)
 ismutable_object(x) = !isimmutable(x)
 
@@ -132,7 +132,7 @@ function applied(wrapper, parameters)
     end
 end
 
-"""Returns a float of the function as a param, whose value is given at run time."""
+"""Returns a float of the function as a param, a number that is passed at run time."""
 function param(trace::Trace, path, @nospecialize(x))
     if length(trace.params) >= LibFXA.FXA_MAX_PARAMS
         push!(trace.constants, path)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# The C library in this process: its file, its errors as exceptions, its structs, contexts (which own plan caches), and
-# the release of its objects.
+# The interface to the C library: finds its file, turns its errors into exceptions, fills its structs, creates contexts
+# (which own plan caches), and releases its objects.
 #
 # Invariants:
-# - The library never gets a callback into Julia, so nothing in it waits for Julia's threads or garbage collector.
+# - The library never calls back into Julia, so it never waits for Julia's threads or garbage collector.
 # - A finalizer takes no lock, allocates nothing and calls no function of the library: it pushes the object onto a list
 #   by one compare-and-swap. The next call of a normal thread takes the list and destroys the objects on it.
 # - Contexts are never destroyed: other threads may still be inside the library when Julia exits.
@@ -13,15 +13,16 @@ const FOLDER = joinpath(@__DIR__, "..", "lib")
 const LIBRARY_NAME = "libfxattn." * Libdl.dlext
 const LOCK = ReentrantLock()
 
-"""A failure of the library that is no mistake of the arguments: `status` is the name of the library's status, such as
-"E_UNSUPPORTED"; `message` has the reason."""
+"""A failure of the library that is not caused by wrong arguments. `status`: the name of the library's status, such as
+"E_UNSUPPORTED"; `message`: the reason."""
 struct FXAttnError <: Exception
     status::String
     message::String
 end
 Base.showerror(io::IO, e::FXAttnError) = print(io, "FXAttnError: ", e.message, " (", e.status, ")")
 
-"""Returns the file of the library: FXATTN_LIBRARY, the one inside the package, or what the system finds by its name."""
+"""Returns the path of the library: FXATTN_LIBRARY if set, else the file in the package, else the name for the system's
+search."""
 function library_path()
     given = get(ENV, ENVIRONMENT, "")
     isempty(given) || return given
@@ -41,7 +42,7 @@ function load_library()
         found = dlsym(handle, :fxa_version; throw_error = false)
         found === nothing && throw(FXAttnError("E_UNAVAILABLE", "$path is not a library of fxattn"))
         version = unsafe_string(ccall(found, Cstring, ()))
-        # Structs are those of one minor version, which the shared library's name also holds.
+        # Struct layouts may differ between minor versions. The shared library's name contains the minor version too.
         if split(version, '.')[1:2] != split(LibFXA.VERSION, '.')[1:2]
             throw(FXAttnError("E_VERSION", "$path is version $version; this package is built for $(LibFXA.VERSION)"))
         end
@@ -54,7 +55,7 @@ end
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------
 
-# Slots and flags of the library, by the keywords for them (docs/names.md).
+# Slots and flags of the library -> keywords of this package (docs/names.md).
 const KEYWORDS = Dict("Q_LENGTHS" => "q_lengths", "K_LENGTHS" => "k_lengths", "CU_Q" => "cu_q", "CU_K" => "cu_k",
                       "Q_START" => "q_start", "PAGES" => "pages", "SINKS" => "sinks",
                       "FXA_CAUSAL" => "is_causal", "FXA_WINDOW" => "window", "FXA_BOTTOM_RIGHT" => "bottom_right",
@@ -71,15 +72,16 @@ refuse(words...) = throw(ArgumentError(string(words...)))
 
 chars_to_string(chars) = String(UInt8[c for c in Iterators.takewhile(!iszero, chars)])
 
-"""Calls a function that returns a status and takes an fxa_error last. Throws an ArgumentError for a mistake of the
-caller, an FXAttnError for any other failure. `source` is the parsed text, whose line the message shows."""
+"""Calls a C function that returns a status and takes an fxa_error last. Throws an ArgumentError for wrong arguments, an
+FXAttnError for any other failure. `source`: the program text being parsed; the message shows the line of the error."""
 function call(f::F, arguments...; source::Union{Nothing, String} = nothing) where {F}
     err = Ref{LibFXA.fxa_error}()
     f(arguments..., err) == LibFXA.FXA_OK || throw(error_of(err, source))
     return nothing
 end
 
-"""Returns a message of the library for Julia: keywords for slots and flags, entries of tables counted from 1."""
+"""Returns a message of the library in Julia's terms: with keywords for slots and flags, and entries of tables counted
+from 1."""
 function in_julia(text)
     from_one(digits) = parse(Int, digits) + 1
     entry(found) = (m = match(TABLE_ENTRY, found); "$(m[1])[$(from_one(m[2]))]")
@@ -110,7 +112,8 @@ function rendered(err, source)
     return rstrip(chars_to_string(out), '\n')
 end
 
-"""Returns the bytes of a two-call function (out, capacity, needed, error)."""
+"""Returns the bytes that a C function f(..., out, capacity, needed, error) writes. Calls f first for the size, then
+for the bytes."""
 function two_calls(f::F, arguments...) where {F}
     needed = Ref{Csize_t}(0)
     call(f, arguments..., C_NULL, 0, needed)
@@ -121,7 +124,7 @@ end
 
 # ---- Structs ---------------------------------------------------------------------------------------------------------
 
-"""A struct of the library that starts as zeros and whose fields are set by name: `s.sq = 128`."""
+"""A struct of the library, initialized to zeros, whose fields are set by name: `s.sq = 128`."""
 struct Filled{T}
     ref::Base.RefValue{T}
 end
@@ -147,7 +150,7 @@ function Base.setproperty!(s::Filled{T}, name::Symbol, value) where {T}
     return value
 end
 
-"""Returns a tuple of n: the values, then zeros."""
+"""Returns a tuple of n integers: the values, padded with zeros."""
 padded(n, values) = ntuple(i -> i <= length(values) ? Int64(values[i]) : Int64(0), n)
 
 # ---- Contexts --------------------------------------------------------------------------------------------------------
@@ -171,8 +174,8 @@ function context()
     end
 end
 
-"""Sets the maximum number of threads of a run, the calling thread included; 0: FXA_THREADS, or the number of CPUs. They
-are the library's threads, not Julia's, and results do not depend on their number."""
+"""Sets the maximum number of threads of a run, including the calling thread. 0 selects FXA_THREADS, or the number of
+CPUs. The threads are the library's, not Julia's. Results do not depend on their number."""
 function set_num_threads(threads::Integer)
     0 <= threads <= LibFXA.FXA_MAX_THREADS ||
         refuse("the number of threads is $threads; 0 to $(LibFXA.FXA_MAX_THREADS) are accepted")
@@ -180,7 +183,7 @@ function set_num_threads(threads::Integer)
     return nothing
 end
 
-"""Returns the maximum number of threads of a run, as the library resolved it."""
+"""Returns the maximum number of threads of a run; never 0, since the library resolves 0 to a number."""
 get_num_threads() = Int(LibFXA.fxa_context_threads(context()))
 
 # ---- Release of objects ----------------------------------------------------------------------------------------------
@@ -189,7 +192,8 @@ get_num_threads() = Int(LibFXA.fxa_context_threads(context()))
 const RELEASED = Threads.Atomic{UInt}(0)
 const ENTRY = 3 * sizeof(UInt)
 
-"""Returns a list entry for an object, allocated with it, so that its finalizer allocates nothing."""
+"""Returns a new list entry for an object. It is allocated when the object is created, so the finalizer allocates
+nothing."""
 function release_entry(object::Ptr{Cvoid}, destroyer::Integer)
     entry = Ptr{UInt}(Libc.malloc(ENTRY))
     entry == C_NULL && throw(OutOfMemoryError())
@@ -218,14 +222,14 @@ function release()
     return nothing
 end
 
-"""The finalizer of programs and plans. A use after finalize() is an error, not an access to freed memory."""
+"""The finalizer of programs and plans. It clears the handle, so a use after finalize() throws an ArgumentError."""
 function finish(object)
     object.handle = C_NULL
     return release_later(object.entry)
 end
 
-"""Returns the library's object of a program or plan, which the caller keeps alive. Objects made during precompilation
-have none, and are refused."""
+"""Returns the handle of a program or plan, which the caller must keep alive. Throws if it was finalized or created
+during precompilation: then it has no handle."""
 handle_of(object) = object.handle != C_NULL ? object.handle :
     refuse("this $(nameof(typeof(object))) was finalized, or made by another process: make it in __init__")
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Julia's functions on traced numbers, with Julia's meaning: one operation of the library where it has one, composed
-# where Julia rounds or signs differently (div, rem, shifts, powers of ints). Methods are generated from tables, one for
-# each operand position of a traced value.
+# Julia's functions on traced numbers, with Julia's semantics. A function is one operation of the library if there is an
+# equal one; else it is composed of several, because Julia rounds or signs differently (div, rem, shifts, powers of
+# ints). Methods are generated from tables, one for each operand position of a traced value.
 
 const Plain = Union{AbstractFloat, Integer, Rational, AbstractIrrational}
 
-"""Defines methods of functions of two numbers of which at least one is traced: at least one operand of `body(x, y)` is
-in a builder, and the other may be a plain number."""
+"""Defines methods of the functions in `table` for two numbers, at least one of them a Traced. `body(x, y)` is called
+only if at least one operand is a value of a builder; the other may be a plain number."""
 function define_binary(table)
     for (name, body) in table
         home = isdefined(Base, name) ? :Base : :FXAttn
@@ -35,7 +35,7 @@ subtracted(x, y) = is_offset(x, y) ? moved(x, -y) :
 function multiplied(x, y)
     tx, ty = type_of(x), type_of(y)
     tx == BOOL && ty == BOOL && return emit(LibFXA.FXA_OP_AND, x, y)
-    # A bool that is false is a strong zero in Julia: false * NaN is 0.
+    # In Julia false is a strong zero: false * NaN is 0.
     tx == BOOL && return select(x, y, ty == FLOAT ? 0.0 : 0)
     ty == BOOL && return select(y, x, tx == FLOAT ? 0.0 : 0)
     corners = (low(x) * low(y), low(x) * high(y), high(x) * low(y), high(x) * high(y))
@@ -60,7 +60,7 @@ function modulo(x, y)
     return emit(LibFXA.FXA_OP_MOD, x, y; lo = lo, hi = hi)
 end
 
-"""Returns the quotient rounded towards zero, as ÷ and % in Julia; rounding down where neither can be negative."""
+"""Returns Julia's x ÷ y, rounded towards zero. If neither operand can be negative, rounds down, which is the same."""
 function quotient(x, y)
     is_floating(x, y) && return round((x - remainder(x, y)) / y)
     low(x) >= 0 && low(y) >= 0 && return floored(x, y)
@@ -101,7 +101,7 @@ Base.sign(x::Traced) = unary(x -> emit(LibFXA.FXA_OP_SIGN, x; lo = -1, hi = 1), 
 unary(body, x, f) = is_number(x) ? Traced(f(plain(x))) : body(x)
 
 function Base.clamp(x::Traced, lo::Real, hi::Real)
-    # Julia's own definition, where the lower bound may exceed the upper one.
+    # If the bounds may be in the wrong order, the result follows Julia's own definition of clamp.
     ordered = is_number(lo) && is_number(hi) && plain(lo) <= plain(hi)
     if ordered && !is_number(x)
         within(n) = clamp(n, low(lo), high(hi))
@@ -176,20 +176,20 @@ Base.Float64(x::Traced) = float(x)
 Base.Float32(x::Traced) = float(x)
 Base.Float16(x::Traced) = float(x)
 
-# Functions that Base lacks: one operation for traced values, the mathematical value for numbers.
+# Functions that Base lacks. On traced values each is one operation of the library; on numbers it is computed here.
 """    sigmoid(x) = 1 / (1 + exp(-x))"""
 sigmoid(x::Real) = 1 / (1 + exp(-x))
 """    softplus(x) = log(1 + exp(x))"""
 softplus(x::Real) = max(x, 0) + log1p(exp(-abs(x)))
-"""    relu(x) = max(x, 0), with slope 0 at 0"""
+"""    relu(x) = max(x, 0), with derivative 0 at 0"""
 relu(x::Real) = x <= 0 ? zero(x) : x
 """    rsqrt(x) = 1 / sqrt(x)"""
 rsqrt(x::Real) = 1 / sqrt(x)
 """    erf(x), the error function"""
 erf(x::Real) = ccall((:erf, Base.Math.libm), Float64, (Float64,), x)
-"""    with_grad(x, y): x, whose gradient is that of y; with_grad(x, 0) has none"""
+"""    with_grad(x, y) = x, with the gradient of y; with_grad(x, 0) has no gradient"""
 with_grad(x::Real, y::Real) = x
-"""    stop_gradient(x): x without a gradient"""
+"""    stop_gradient(x) = x, without a gradient"""
 stop_gradient(x::Real) = x
 for (name, op) in ((:sigmoid, :SIGMOID), (:softplus, :SOFTPLUS), (:relu, :RELU), (:rsqrt, :RSQRT), (:erf, :ERF),
                     (:stop_gradient, :STOP_GRADIENT))
@@ -241,7 +241,7 @@ Base.:(==)(x::AbstractIrrational, y::Traced) = Float64(x) == y
 Base.in(x::Traced, items::Union{Tuple, Array}) = is_one_of(x, items)
 Base.in(x::Traced, items::AbstractRange{<:Integer}) = is_one_of(x, items)
 Base.in(x::Traced, items::AbstractRange{<:AbstractFloat}) = is_one_of(x, items)
-# One item at a time: the builder's limit on nodes stops a range that is too long before memory runs out.
+# Adds one item at a time, so that for a long range the builder's limit on nodes throws before memory runs out.
 function is_one_of(x, items)
     is_number(x) && items isa AbstractRange && return Traced(plain(x) in items)
     found = Traced(false)
@@ -258,7 +258,7 @@ end
 function on_bits(op, x, y)
     is_floating(x, y) && refuse("&, | and xor take ints and bools, not floats; compare a float first")
     if op != LibFXA.FXA_OP_AND
-        # The result of non-negative operands has at most as many binary digits as they have.
+        # If both operands are non-negative, the result has at most as many binary digits as the larger one.
         positive = low(x) >= 0 && low(y) >= 0
         digits = ndigits(max(high(x), high(y)); base = 2)
         return positive ? emit(op, x, y; lo = 0, hi = Int64(2)^digits - 1) : emit(op, x, y)
@@ -275,8 +275,8 @@ Base.:~(x::Traced) = unary(x -> emit(LibFXA.FXA_OP_NOT, x), x, ~)
 Base.:!(x::Traced) = x.type == BOOL ? unary(x -> emit(LibFXA.FXA_OP_NOT, x), x, !) :
     refuse("! takes a bool, not $x; compare it, as in x == 0")
 
-"""Returns a shift with Julia's meaning: counts outside 0..31 give 0, or the sign for >>, where the library takes them
-modulo 32. Negative counts shift in the other direction."""
+"""Returns Julia's shift of x by n: a count above 31 gives 0, or the sign for >>; a negative count shifts in the other
+direction. The library's own shifts take the count modulo 32."""
 function shifted(op, x, n)
     type_of(x) == FLOAT && refuse("shifts take ints, not floats")
     if n isa Integer && 0 <= n < 32
@@ -299,7 +299,7 @@ end
 
 # ---- Choice ----------------------------------------------------------------------------------------------------------
 
-"""Returns x where the condition holds, else y. Both operands are computed."""
+"""Returns x if the condition c is true, else y. Both operands are computed."""
 function select(c, x::Real, y::Real)
     c = plain_any(c)
     c isa Bool && return c ? x : y
@@ -309,7 +309,8 @@ function select(c, x::Real, y::Real)
 end
 plain_any(c) = c isa Traced ? plain(c) : c
 
-# Before Julia 1.8 ifelse takes a Bool alone and nothing can be added to it: FXAttn.ifelse is there for both.
+# Before Julia 1.8 Base.ifelse takes only a Bool and is a builtin without methods. So FXAttn.ifelse is defined, which
+# takes Bools and traced values.
 if Base.ifelse isa Core.Builtin
     ifelse(c, x, y) = Core.ifelse(c, x, y)
 else

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Plans, their bytes, support reports of the engines, and counters of the plan cache.
+# Plans, their serialization, support reports of the engines, and counters of the plan cache.
 
 """
     plan([f,] q, k, v; backward = false, return_lse = false, lse_dtype, keywords...) -> Plan
 
-Returns the plan of a call with these arrays, from the cache or compiled: `run!(plan, o, q, k, v; ...)` runs it, with an
-`lse` where `return_lse` is true. A plan is immutable and may be used by several threads at the same time.
+Returns the plan of a call with these arrays, from the cache or newly compiled. `run!(plan, o, q, k, v; ...)` runs it,
+with `lse` if return_lse is true. A plan is immutable and may be used by several threads at the same time.
 """
 mutable struct Plan <: Owner
     handle::Ptr{Cvoid}
@@ -16,7 +16,7 @@ mutable struct Plan <: Owner
     end
 end
 
-"""Returns the Bound problem of a pass, with outputs as `attention` makes them."""
+"""Returns the Bound problem of the forward or backward pass, with outputs as `attention` allocates them."""
 function described_problem(call::Call, backward::Bool, return_lse::Bool, lse_dtype = nothing)
     if !backward
         it = bound(call, false, return_lse ? LibFXA.FXA_RETURN_LSE : 0)
@@ -59,8 +59,8 @@ function key(p::Plan)
 end
 Base.show(io::IO, p::Plan) = print(io, "Plan(", engine(p), ", ", detail(p), ", key ", first(key(p), 8), ")")
 
-"""Returns a plan as bytes, which `load_plan` loads on the same kind of machine; with `rebuild` it compiles the plan
-again where it does not fit. Damaged or hostile bytes are an error."""
+"""Returns a plan as bytes for `load_plan`, which loads them on the same kind of machine. On another kind of machine
+`load_plan` throws, or with `rebuild` compiles the plan again. It throws for damaged or hostile bytes."""
 save(p::Plan) = GC.@preserve p two_calls(LibFXA.fxa_plan_save, handle_of(p))
 function load_plan(bytes::AbstractVector{UInt8}; rebuild::Bool = false)
     data, out = Vector{UInt8}(bytes), Ref{Ptr{Cvoid}}(C_NULL)
@@ -74,8 +74,8 @@ Serialization.deserialize(s::AbstractSerializer, ::Type{Plan}) = load_plan(deser
 """
     run!(plan, [f,] o, q, k, v; lse = nothing, keywords...)
 
-Runs a forward plan of the host on arrays and keywords like those it was made for; another program, size, stride or
-flag is an ArgumentError. Returns `o`.
+Runs a forward plan of the host. Throws an ArgumentError if the arrays or keywords have another program, size, stride or
+flag than those that the plan was made for. Returns `o`.
 """
 function run!(p::Plan, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; lse = nothing,
               options...)
@@ -106,7 +106,7 @@ end
 run!(p::Plan, score, o::AbstractArray, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...) =
     run!(p, o, q, k, v; with_score(score, options)...)
 
-"""The report of one engine on a call: supported, or the reason why not."""
+"""An engine's report on a call: whether it supports the call, and the reason if it does not."""
 struct Verdict
     engine::String
     supported::Bool
@@ -120,7 +120,7 @@ Base.show(io::IO, v::Verdict) = print(io, v.engine, v.supported ? ": yes" : ": n
 """
     support([f,] q, k, v; backward = false, keywords...) -> Vector{Verdict}
 
-Returns the report of each engine on the call, in order of preference, without running it.
+Returns the report of each engine on the call, in order of preference. Runs nothing.
 """
 function support(q::AbstractArray, k::AbstractArray, v::AbstractArray; backward::Bool = false, return_lse::Bool = false,
                  options...)
@@ -163,8 +163,9 @@ explain(score, q::AbstractArray, k::AbstractArray, v::AbstractArray; options...)
 
 const STATISTICS = Tuple(name for name in fieldnames(LibFXA.fxa_cache_stats) if name !== :reserved)
 
-"""Returns the counters of the plan caches of this process, summed: hits, misses, builds, refusals, evictions, runs,
-queries and query_hits since it began; plans and bytes held now; max_plans and max_bytes."""
+"""Returns the counters of all plan caches of this process, summed. hits, misses, builds, refusals, evictions, runs,
+queries and query_hits count from the start of the process; plans and bytes are held now, at most max_plans and
+max_bytes."""
 function cache_stats()
     context()
     total = zeros(Int, length(STATISTICS))
@@ -176,7 +177,8 @@ function cache_stats()
     return NamedTuple{STATISTICS}(Tuple(total))
 end
 
-"""Bounds each plan cache of this process and evicts plans beyond the bounds; 0 caches nothing."""
+"""Sets the maximum number of plans and of bytes of each plan cache of this process, and evicts plans beyond. With 0 the
+caches hold no plans."""
 function cache_limit(max_plans::Integer, max_bytes::Integer)
     context()
     for handle in lock(() -> collect(values(contexts)), LOCK)

@@ -9,8 +9,8 @@ const KINDS = Dict(:score => LibFXA.FXA_PROGRAM_SCORE, :bprop => LibFXA.FXA_PROG
     Program(text; kind = :score)
     Program(f, [mask])
 
-A score program: what happens to each score and which pairs are attended. Of the language's text, or of a function
-`f(score, b, h, q, k)` and a mask `mask(b, h, q, k)`, which are traced. Equal programs are equal, in every process.
+A score program: computes the new value of each score, and which pairs are attended. It is made from program text, or by
+tracing a function `f(score, b, h, q, k)` and a mask `mask(b, h, q, k)`. Programs are compared by content (==, hash).
 """
 mutable struct Program <: Owner
     handle::Ptr{Cvoid}
@@ -27,8 +27,8 @@ function Program(text::AbstractString; kind::Symbol = :score)
     return parse_texts([String(text)], kind)
 end
 
-"""Returns the program of several texts, joined. `kinds` has the fxa_text_kind of each; `params` (name, :float or :int)
-and `tensors` (name, (dtype, rank)) may be used without a declaration."""
+"""Returns the program of several texts, joined. `kinds` has the fxa_text_kind of each text. `params` (name, :float or
+:int) and `tensors` (name, (dtype, rank)) are declared: the texts may use them without a declaration."""
 function parse_texts(texts::Vector{String}, kind::Symbol; kinds = zeros(UInt32, length(texts)), params = (),
                      tensors = ())
     names = Any[String(name) for (name, _) in params]
@@ -110,7 +110,7 @@ function properties(program::Program)
     return collect(String, named)
 end
 
-"""Returns a program as bytes, which `load_program` loads. Damaged or hostile bytes are an error."""
+"""Returns a program as bytes for `load_program`, which throws for damaged or hostile bytes."""
 save(program::Program) = GC.@preserve program two_calls(LibFXA.fxa_program_save, handle_of(program))
 function load_program(bytes::AbstractVector{UInt8})
     data, out = Vector{UInt8}(bytes), Ref{Ptr{Cvoid}}(C_NULL)

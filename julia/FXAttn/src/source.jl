@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Turns score_mod and mask_mod (nothing, a function, a Program, text) into one program with the arrays and numbers of a
-# run, in the order of the program.
+# Turns score_mod and mask_mod (nothing, a function, a Program, text) into one program, with the arrays and numbers of a
+# run in the program's order.
 
-"""A program (nothing: the identity) with its arrays and numbers, in its order; `tensors` are (array, Memory)."""
+"""A program (nothing: the identity) with its arrays and numbers in the program's order. `tensors` are pairs (array,
+Memory)."""
 struct Source
     program::Union{Program, Nothing}
     names::Vector{Symbol}
@@ -18,7 +19,8 @@ end
 
 const STATEMENT = r"^\s*(?:param|tensor|let|fn)\b|^\s*(?:score|mask|dscore)\s*=(?!=)"m
 
-"""Returns the fxa_text_kind of a text: statements, or an expression for the target, as --score and --mask take it."""
+"""Returns the fxa_text_kind of a text: statements, or an expression for `target`, like those of the command's --score
+and --mask."""
 function text_kind(text::AbstractString, target)
     bare = replace(text, r"#[^\n]*" => "")
     (isempty(strip(bare)) || occursin(STATEMENT, bare)) && return LibFXA.FXA_TEXT_STATEMENTS
@@ -27,8 +29,8 @@ end
 
 is_text(x) = x isa Union{AbstractString, Program}
 
-"""Returns the Source of score and mask. Functions bring the arrays and numbers that they use; those of a Program or a
-text are given by name. `bounds` are those of b, h, q and k."""
+"""Returns the Source of score and mask. A function's arrays and numbers are those that it captures; those of a Program
+or a text are passed by name in `tensors` and `params`. `bounds`: (lo, hi) of b, h, q and k."""
 function resolve(@nospecialize(score), @nospecialize(mask), @nospecialize(tensors), @nospecialize(params), bounds)
     score === nothing && mask === nothing && return named_source(nothing, tensors, params, "")
     functions = [x for x in (score, mask) if x !== nothing && !is_text(x)]
@@ -79,7 +81,7 @@ function described(value, name)
     return code, ndims(value)
 end
 
-"""Returns the Source of a program with arrays and numbers that are given by name."""
+"""Returns the Source of a program whose arrays and numbers are passed by name."""
 function named_source(program, tensors, params, prefix)
     given, numbers = Dict(pairs_of(tensors, prefix * "tensors")), Dict(pairs_of(params, prefix * "params"))
     wanted = program === nothing ? [] : FXAttn.tensors(program)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Traces a Julia function as a score program: the function is called once, on traced values, and never per score.
 
-"""Result of a trace: the program, its arrays and numbers by name, and the path of each in the function. `exact`:
-everything that the function holds was traced, so its gradients are complete; else `why` has the reason."""
+"""Result of a trace: the program, its arrays and numbers by name, and the path of each in the function. `exact` is true
+if every captured float was traced, so that gradients are complete; else `why` has the reason."""
 struct TracedProgram
     program::Program
     tensors::Dict{Symbol, Any}    # (array, Memory)
@@ -18,16 +18,15 @@ const ANYWHERE = ((Int64(0), Int64(2)^30 - 1), (Int64(0), Int64(2)^30 - 1), (LOW
 """
     trace(score, mask, bounds) -> TracedProgram
 
-`score(score, b, h, q, k)` and `mask(b, h, q, k)`, either may be nothing. `bounds` are (lo, hi) of b, h, q and k: a
-program that is kept may run where q and k are negative (bottom_right, coordinates), so by default they may be
-anything.
+Traces `score(score, b, h, q, k)` and `mask(b, h, q, k)`; either may be nothing. `bounds` are (lo, hi) of b, h, q and k.
+By default they are unbounded, because a stored program may run where q and k are negative (bottom_right, coordinates).
 """
 function trace(@nospecialize(score), @nospecialize(mask), bounds = ANYWHERE)
     try
         return trace_once(score, mask, bounds, true, "")
     catch first_error
-        # What a captured number is may be needed before the program runs (`if cap > 0`, a method for Float64 alone):
-        # then captured numbers are constants.
+        # The function may need the value of a captured number while it is traced (`if cap > 0`, a method for Float64
+        # only). So it is traced again with captured numbers as constants.
         first_error isa Union{InterruptException, OutOfMemoryError} && rethrow()
         why = sprint(showerror, first_error)
         return try
@@ -118,7 +117,7 @@ end
 
 arguments_of(e) = e.args isa Tuple ? e.args : ()
 
-"""" (file:line)" of the innermost frame that is the user's."""
+"""Returns " (file:line)" of the innermost frame in user code, "" if there is none."""
 function user_line(trace)
     for frame in stacktrace(trace)
         file = String(frame.file)

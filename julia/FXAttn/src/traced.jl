@@ -1,36 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 # The traced number: the argument of a user's function, and the result of every operation on it.
 #
-# A Traced is a typed value in a builder of the library, or a plain number that was not combined with one yet (as from
-# zero(x) and promotion). An int has bounds: an index from 1 becomes one from 0 without a guard where it cannot be below
-# 1. Operations have Julia's meaning, on floats of the problem's width and ints of 32 bits: a function returns the same
-# called with numbers and traced.
+# A Traced is a typed value in a builder of the library, or a plain number that was not yet combined with such a value
+# (from zero(x) or promotion). An int has bounds: if an index from 1 is proven to be at least 1, it is converted to an
+# index from 0 without a guard. Operations have Julia's semantics, on floats of the problem's width and 32-bit ints, so
+# a traced function gives the results that it returns for numbers.
 
-"""A function that is being traced: the builder, the arrays that were found and the scalars that became params."""
+"""State of a trace: the builder, the arrays that were captured and the floats that became params."""
 mutable struct Trace
     builder::Ptr{Cvoid}
-    names::IdDict{Any, String}               # of arrays and Refs that the function holds
-    handles::Dict{Tuple{UInt, Bool}, Int32}  # tensors of the builder by array (and whether as a vector)
-    tensors::Vector{Pair{String, Any}}       # their names and arrays
+    names::IdDict{Any, String}               # array or Ref that the function holds -> name
+    handles::Dict{Tuple{UInt, Bool}, Int32}  # (objectid of array, true if indexed as a vector) -> tensor of the builder
+    tensors::Vector{Pair{String, Any}}       # name => array, of the builder's tensors
     params::Vector{Pair{String, Float64}}
-    paths::Dict{String, Tuple}               # where in the function what has the name was found
+    paths::Dict{String, Tuple}               # name -> path of the array or float in the function
     used::Set{String}
-    constants::Vector{Tuple}                 # where floats lie that could not become params
-    lifted::Dict{Int32, Tuple}               # where those lie that did, by the builder's values
+    constants::Vector{Tuple}                 # paths of floats that could not become params
+    lifted::Dict{Int32, Tuple}               # builder's value of a param -> path of its float
 end
 
-"""Returns the builder of a trace. A traced value used after its trace is an error, not freed memory."""
+"""Returns the builder of a trace. Throws if the trace has ended and its builder is freed."""
 live(trace::Trace) = trace.builder != C_NULL ? trace.builder :
     refuse("a value of a traced function is used after its trace; compute it there again")
 
 struct Traced <: Real
-    trace::Union{Trace, Nothing}  # nothing: a number
+    trace::Union{Trace, Nothing}  # nothing: a plain number
     value::Int32
     type::Int32
     lo::Int64
     hi::Int64
     number::Float64
-    base::Int32   # an int is base + offset, modulo 2^32: so that i + 1 - 1 is i again
+    base::Int32   # an int is base + offset modulo 2^32, so i + 1 - 1 simplifies to i
     offset::Int64
 end
 
@@ -44,7 +44,7 @@ Traced(x::Real) = Traced(nothing, 0, FLOAT, LOWEST, HIGHEST, Float64(x), 0, 0)
 Base.promote_rule(::Type{Traced}, ::Type{<:Real}) = Traced
 Base.promote_rule(::Type{Bool}, ::Type{Traced}) = Traced
 
-"""Returns the number of a Traced that is a plain number, else the Traced."""
+"""Returns the number if x is a Traced that holds a plain number, else x."""
 plain(x::Real) = x
 function plain(x::Traced)
     x.trace === nothing || return x
@@ -64,7 +64,8 @@ low(x::Real) = x isa Integer ? Int64(clamp(x, LOWEST, HIGHEST)) : LOWEST
 high(x::Traced) = x.hi
 high(x::Real) = x isa Integer ? Int64(clamp(x, LOWEST, HIGHEST)) : HIGHEST
 
-"""Returns the builder's value of an operand. `float`: the other operand is a float, so an int may have any size."""
+"""Returns the builder's value of an operand. `float`: true if another operand is a float; then an int beyond 32 bits is
+converted to a float."""
 function value_of(trace::Trace, x::Traced, float = false)
     x.trace === nothing && return value_of(trace, plain(x), float)
     x.trace === trace || refuse("a value of one traced function is used in another; compute it there again")
@@ -78,7 +79,8 @@ function value_of(trace::Trace, x::Integer, float = false)
 end
 value_of(trace::Trace, x::Real, float = false) = LibFXA.fxa_builder_float(live(trace), Float64(x))
 
-"""Returns a value of the builder as a Traced. Throws the builder's error if it failed."""
+"""Returns a value of the builder as a Traced, with bounds lo and hi. Throws the builder's error if `value` is negative.
+"""
 function traced(trace::Trace, value::Int32, lo = LOWEST, hi = HIGHEST)
     if value < 0
         err = Ref{LibFXA.fxa_error}()
@@ -86,12 +88,12 @@ function traced(trace::Trace, value::Int32, lo = LOWEST, hi = HIGHEST)
         throw(error_of(err))
     end
     type = Int32(LibFXA.fxa_builder_type(live(trace), value))
-    lo < LOWEST || hi > HIGHEST ? (lo, hi) = (LOWEST, HIGHEST) : nothing # it may wrap
+    lo < LOWEST || hi > HIGHEST ? (lo, hi) = (LOWEST, HIGHEST) : nothing # the value may wrap
     type == BOOL ? (lo, hi) = (0, 1) : nothing
     return Traced(trace, value, type, lo, hi, NaN, value, 0)
 end
 
-"""Returns x + n for an int; consecutive offsets are merged."""
+"""Returns x + n for an int x. Offsets are merged: (x + 1) + 2 becomes x + 3."""
 function moved(x::Traced, n::Integer)
     trace = x.trace::Trace
     offset = x.offset + n
@@ -102,7 +104,8 @@ function moved(x::Traced, n::Integer)
 end
 is_offset(x, n) = x isa Traced && x.type == INT && n isa Integer && !(n isa Bool) && LOWEST <= n <= HIGHEST
 
-"""Adds an operation of the library, at least one of whose operands is in a builder. Returns its value."""
+"""Adds an operation to the builder and returns its result, a Traced. At least one operand must be a value of a builder.
+"""
 function emit(op::Integer, operands::Real...; lo = LOWEST, hi = HIGHEST)
     trace = trace_of(operands...)::Trace
     float = any(x -> type_of(x) == FLOAT, operands)
@@ -113,7 +116,7 @@ end
 is_number(x::Traced) = x.trace === nothing
 is_number(x::Real) = true
 
-# Functions that need the value of a traced number are refused, with the remedy.
+# Functions that need the value of a traced number throw an error that names the remedy.
 Base.show(io::IO, x::Traced) =
     is_number(x) ? print(io, plain(x)) : print(io, "<traced ", TYPES[Int(x.type)], ">")
 Base.hash(x::Traced, seed::UInt) =
@@ -130,8 +133,8 @@ Base.real(x::Traced) = x
 
 # ---- Loads -----------------------------------------------------------------------------------------------------------
 
-"""Stands for an array that a function captured: reading an element, by a plain index too, is a load, which has a
-gradient."""
+"""Replaces an array that a function captured. Reading an element, also by a plain index, is a load of the program, so
+the array has a gradient."""
 struct TracedArray{T, N, A <: AbstractArray{T, N}} <: AbstractArray{Traced, N}
     trace::Trace
     parent::A
@@ -142,7 +145,7 @@ Base.IndexStyle(::Type{<:TracedArray}) = IndexCartesian()
 Base.getindex(A::TracedArray, index::Integer...) = load(A.trace, A.parent, index)
 Base.getindex(A::TracedArray{T, N}, index::Vararg{Int, N}) where {T, N} = load(A.trace, A.parent, index)
 
-# Arrays that were not replaced become captures when a traced value is any of their indices.
+# An array that was not replaced by a TracedArray is captured if one of its indices is a traced value.
 const PLAIN = Union{Integer, Colon, AbstractArray}
 Base.getindex(A::AbstractArray, i::Traced, rest...) = load_any(A, (i, rest...))
 Base.getindex(A::AbstractArray, i::PLAIN, j::Traced, rest...) = load_any(A, (i, j, rest...))
@@ -208,9 +211,9 @@ end
 
 bounds_of(T) = T <: Integer && sizeof(T) < 4 ? (Int64(typemin(T)), Int64(typemax(T))) : (LOWEST, HIGHEST)
 
-"""Returns the library's index, from 0, for an index of Julia. The library counts indices below 0 from the end, where
-Julia has no element: an index that may be there becomes one out of bounds, whose load is 0, or an error with
-bounds_check."""
+"""Returns the library's index, from 0, for an index of Julia. To the library a negative index counts from the end; in
+Julia it is out of bounds. So an index that may be negative is mapped to one beyond the end, whose load gives 0, or with
+bounds_check an error."""
 function from_zero(trace, i, first, n, A)
     if i isa Integer
         0 <= i - first < n || throw(BoundsError(A, i))
@@ -220,7 +223,7 @@ function from_zero(trace, i, first, n, A)
     return low(at) >= 0 ? at : select(at < 0, HIGHEST, at)
 end
 
-"""Returns the builder's tensor of an array; one tensor for each array."""
+"""Returns the builder's tensor of an array, declared at the first use of the array."""
 function tensor(trace::Trace, @nospecialize(A::AbstractArray), as_vector::Bool)
     key = (objectid(A), as_vector && ndims(A) != 1)
     get!(trace.handles, key) do
@@ -240,7 +243,7 @@ function tensor(trace::Trace, @nospecialize(A::AbstractArray), as_vector::Bool)
     end
 end
 
-"""Returns a unique name of the language for a name of Julia."""
+"""Returns a unique name that the program language accepts, derived from a name of Julia."""
 function unused_name(trace::Trace, name::AbstractString)
     plain = replace(String(name), r"[^A-Za-z0-9_]" => "_")
     plain = isempty(plain) || isdigit(plain[1]) ? "x" * plain : first(plain, 48)
