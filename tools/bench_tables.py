@@ -13,8 +13,8 @@ bench/results/README.md describes the format of the files. In a document, the li
     <!-- table: NAME -->
     <!-- end of table -->
 
-belong to this script. NAME is a table of SELECTED below, or ID/TABLE for a table of a result file as it is, or
-ID/TABLE/SHAPE for the rows of one shape with a column for each peer.
+are replaced by this script. NAME is a key of SELECTED; or ID/TABLE for a table of result file ID without changes; or
+ID/TABLE/SHAPE for the rows of one shape of this table, with a column for each peer.
 """
 import argparse
 import html
@@ -39,18 +39,18 @@ def load(name):
 
 
 def table_of(name, table):
-    """Returns the table of a result file with this name."""
+    """Returns table `table` of result file `name`."""
     return next(t for t in load(name)["tables"] if t["name"] == table)
 
 
 def records(name, table):
-    """Returns the rows of a table as dictionaries by column."""
+    """Returns the rows of table `table` of result file `name`, as dictionaries {column: cell}."""
     found = table_of(name, table)
     return [dict(zip(found["columns"], row)) for row in found["rows"]]
 
 
 def problems_of(result, name):
-    """Returns a list of what is wrong with a result file: missing fields, rows of other lengths, other types of cells."""
+    """Returns the errors of a result file as texts: missing fields, rows of wrong length, cells of wrong type."""
     wrong = []
     for field, kinds in FIELDS.items():
         if not isinstance(result.get(field), kinds):
@@ -101,7 +101,7 @@ def dumped(result):
 # ---- Tables ----------------------------------------------------------------------------------------------------------
 
 def shown(value, column=""):
-    """Returns the text of a cell: 1.30x for a ratio, nothing for null."""
+    """Returns the text of a cell: "1.30x" for a ratio, "" for null."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -114,7 +114,7 @@ def shown(value, column=""):
 
 
 def markdown(columns, rows):
-    """Returns a Markdown table; the first column is text, others with numbers alone are aligned to the right."""
+    """Returns a Markdown table. Columns that have only numbers are aligned to the right, except the first column."""
     def is_numeric(i):
         return i > 0 and all(re.fullmatch(r"[-\d.,/ x%]*", row[i]) for row in rows)
 
@@ -133,12 +133,12 @@ def by_peer(found, shape):
 
 
 def pair(row):
-    """Returns "forward/backward" of a row, or nothing where it has no figure."""
+    """Returns the figures of a row as "forward/backward"; "" if it has none."""
     return "" if row["forward"] is None else "%s/%s" % (row["forward"], row["backward"])
 
 
 def whole(name, table, shape=None):
-    """Returns a table of a result file as it is, or by peer."""
+    """Returns a table of a result file as Markdown: unchanged, or with `shape` by peer (by_peer)."""
     found = table_of(name, table)
     if shape:
         return by_peer(found, shape)
@@ -157,7 +157,7 @@ NAMES = {"softcap": "soft cap", "alibi": "ALiBi", "bias": "dense bias", "gathere
 
 
 def readme_speed():
-    """Returns README's table: a few rows of the CPU and of the H200, those that a peer wins among them."""
+    """Returns the table of README.md: a few rows for the CPU and the H200, including rows in which a peer is faster."""
     rows = []
     cpu = {(r["pass"], r["dtype"], r["program"]): r for r in reversed(records(CPU, "attention"))
            if (r["S"], r["D"], r["threads"]) == (2048, 64, 1)}
@@ -192,7 +192,7 @@ def documents():
 
 
 def with_tables(text):
-    """Returns a document's text with every marked table made anew."""
+    """Returns the text of a document with all marked tables regenerated."""
     return MARK.sub(lambda m: "<!-- table: %s -->\n%s<!-- end of table -->" % (m.group(1), made(m.group(1))), text)
 
 
@@ -202,7 +202,7 @@ COLOURS = {"fxattn": "#2f86a6", "PyTorch SDPA": "#e8a33d", "FlexAttention": "#8a
 
 
 def bars(rates, y, left, scale, height):
-    """Returns the bars of one row of a chart, one below the other: [(peer, rate)]."""
+    """Returns the SVG of the bars of one row of a chart, one below the other. `rates`: [(peer, rate)]."""
     out = []
     for peer, rate in rates:
         out.append('<rect x="%d" y="%.1f" width="%.1f" height="%d" rx="1.5" fill="%s"/>' %
@@ -265,7 +265,8 @@ PEER = re.compile(r"(?:^|  )(cuda|cudnn|PyTorch's cuDNN|FlexAttention|with tanh\
 
 
 def import_gpu(text):
-    """Reads what bench_gpu.py prints. Rows become rates, steps of decoding GB/s, all other lines remarks."""
+    """Returns the result of bench_gpu.py from its output. Its rows become rates, its decoding steps GB/s, and all other
+    lines remarks."""
     result, attention, decode, columns, remarks = {}, [], [], ["case"], []
     for line in text.splitlines():
         head = re.fullmatch(r"(.*), torch (\S+); TFLOP/s forward/backward", line)
@@ -298,7 +299,7 @@ PASS = {"fwd": "forward", "bwd": "backward"}
 
 
 def import_attention(text):
-    """Reads the file of bench_attention.py --json."""
+    """Returns the result of bench_attention.py from the file that --json writes."""
     data = json.loads(text)
     rows, sparse = [], []
     for c in data["cases"]:
@@ -327,7 +328,7 @@ def import_attention(text):
 
 
 def number(text):
-    """Returns a cell of a printed table: a number where it is one, null where it is empty."""
+    """Returns a cell of a printed table: a number if it looks like one, None if it is empty, else the text."""
     text = text.strip()
     if re.fullmatch(r"-?\d+", text):
         return int(text)
@@ -335,7 +336,8 @@ def number(text):
 
 
 def import_tables(text):
-    """Reads Markdown tables, as bench_torch.py prints them; all other lines are remarks."""
+    """Returns the result of a benchmark that prints Markdown tables, like bench_torch.py. All other lines become
+    remarks."""
     tables, remarks, lines = [], [], text.splitlines()
     for at, line in enumerate(lines):
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
@@ -352,11 +354,11 @@ def import_tables(text):
 
 
 def import_text(text):
-    """Keeps the lines of a benchmark in C as remarks."""
+    """Returns the result of a C benchmark, whose output lines become remarks."""
     return {"machine": "not stated", "versions": {}, "tables": [], "remarks": [x for x in text.splitlines() if x.strip()]}
 
 
-# Kind, reader and command: --import KIND.
+# {KIND of --import: (reader of the output, default of --command)}.
 IMPORTERS = {
     "gpu": (import_gpu, "bench/bench_gpu.py"),
     "attention": (import_attention, "bench/bench_attention.py"),
@@ -366,7 +368,7 @@ IMPORTERS = {
 
 
 def imported(options, text):
-    """Returns the result file of a benchmark's output; options of the command line replace what the output says."""
+    """Returns the result file of a benchmark's output `text`. Command-line options replace values of the output."""
     read, command = IMPORTERS[options.kind]
     found = read(text)
     versions = dict(found.get("versions", {}), **dict(v.split("=", 1) for v in options.version))
@@ -381,7 +383,8 @@ def imported(options, text):
 # ---- The command -----------------------------------------------------------------------------------------------------
 
 def outdated(write):
-    """Returns the paths of documents and charts that differ from bench/results, and writes them if asked to."""
+    """Returns the paths of documents and charts that are out of date with bench/results. Updates them if `write` is
+    true."""
     wanted = {}
     for path in documents():
         with open(path, encoding="utf-8") as file:

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Builds for processors that this machine is not, and runs the C tests under qemu-user (cmake/cross.cmake).
+"""Cross-compiles for other processors and runs the C tests under qemu-user (cmake/cross.cmake).
 
     tools/cross.py BUILD [--short] [ARCHITECTURE...]
 
-builds in BUILD/cross/ARCHITECTURE. --short is for CI: s390x, which is big-endian, the library and the tests of SHORT.
-Without it all tests run, at FXA_TEST_SCALE (0.02 where it is not set). The exit status is 1 if a build or a test failed,
-77 if nothing could run. The packages are Debian's gcc-TRIPLET, libc6-dev-*-cross and qemu-user."""
+builds in BUILD/cross/ARCHITECTURE. --short, for CI, builds only the library and the tests in SHORT, and only for s390x,
+which is big-endian. Without --short all tests run, with FXA_TEST_SCALE (default here: 0.02). The exit status is 1 if a
+build or test failed, and 77 if no tests could run. It needs the Debian packages gcc-TRIPLET, libc6-dev-*-cross and
+qemu-user."""
 import os
 import re
 import shutil
@@ -27,12 +28,12 @@ FLAGS = ["-DFXA_PYTHON=OFF", "-DFXA_JULIA=OFF", "-DFXA_ASSERT=ON", "-DCMAKE_C_FL
 
 
 def is_native(name):
-    """Returns True if this machine's kernel runs the programs itself."""
+    """Returns True if the kernel of this machine runs programs of architecture `name` without qemu."""
     return name == "i386" and os.uname().machine == "x86_64" and os.path.exists(NATIVE) and run(NATIVE, "--version")[0] == 0
 
 
 def missing(name):
-    """Returns the missing parts of a cross compiler, its C library and qemu; "" if all are installed."""
+    """Returns the missing ones of cross compiler, C library and qemu as text; "" if all are installed."""
     triplet = TRIPLETS[name]
     needs = [(triplet + "-gcc", "gcc-" + triplet), (QEMU.get(name, "qemu-" + name), "qemu-user")]
     for command, package in needs[:1] if is_native(name) else needs:
@@ -54,7 +55,7 @@ def run(*command, **environment):
 
 
 def build(name, folder, targets):
-    """Returns "" or the last output of a failing step."""
+    """Builds `targets` for architecture `name`. Returns "" or, if a step failed, the end of its output."""
     werror = "-DFXA_WERROR=" + (os.environ.get("FXA_WERROR") or "OFF")
     configure = ["cmake", "-S", SOURCE, "-B", folder, "--toolchain", os.path.join(SOURCE, "cmake", "cross.cmake"),
                  "-DFXA_CROSS=" + name, "-DFXA_CROSS_RUN=" + ("native" if is_native(name) else "qemu"), werror] + FLAGS
@@ -67,7 +68,7 @@ def build(name, folder, targets):
 
 
 def test(folder, only):
-    """Returns (passed, skipped, failures as text)."""
+    """Runs the tests `only` (empty: all). Returns (number passed, number skipped, failures as text)."""
     command = ["ctest", "--test-dir", folder, "--timeout", "1800", "--output-on-failure", "-j%d" % (os.cpu_count() or 2)]
     if only:
         command += ["-R", "^(%s)$" % "|".join(only)]

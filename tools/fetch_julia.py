@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Julia 1.5.3 for the tests of julia/FXAttn, into a folder: the packages of Debian 11, the last release that had one,
-unpacked and not installed. apt fetches them from the mirror that this machine uses, and checks their signatures; where
-that cannot be done (another system, no mirror, no network) it says why and ends with 1.
+"""Downloads Julia 1.5.3 for the tests of julia/FXAttn: the packages of Debian 11, the last release that contains Julia,
+are unpacked into a folder and not installed. apt downloads them from the Debian mirror of this machine and checks their
+signatures. If that is not possible (another system, no mirror, no network), it prints the reason and exits with 1.
 
-    fetch_julia.py FOLDER       makes FOLDER/julia, a command, and FOLDER/fetched, which says that all is there
+    fetch_julia.py FOLDER       makes the command FOLDER/julia, and FOLDER/fetched when the download is complete
 """
 import os
 import shutil
@@ -15,7 +15,7 @@ import tempfile
 RELEASE = "bullseye"
 WHAT = "julia 1.5.3 of Debian 11"
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
-# Packages that every system has itself, and tools that only an installation needs.
+# Dependencies that are not downloaded: every system has them, or only an installation needs them.
 LEAVE = {"libc6", "libcrypt1", "libgcc-s1", "libstdc++6", "gcc-10-base", "tar", "dpkg", "perl-base", "debconf"}
 COMMAND = """#!/bin/sh
 # Julia as tools/fetch_julia.py unpacked it, with its own libraries and its own folder for compiled packages.
@@ -47,7 +47,7 @@ def mirror():
 
 
 def apt(folder):
-    """Returns a function that runs apt on the packages of that release only, with all its files in the folder."""
+    """Returns a function that runs apt with the packages of Debian 11 only, and keeps all files of apt in `folder`."""
     for name in ("state/lists/partial", "cache/archives/partial"):
         os.makedirs(os.path.join(folder, name))
     signed = "[signed-by=%s] " % KEYS if os.path.exists(KEYS) else ""

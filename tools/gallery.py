@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws a page with a picture of every program of the gallery, and the picture of README.md.
+"""Makes a page with a picture of every program of the gallery, and the picture in README.md.
 
     tools/gallery.py FXATTN FOLDER      make gallery
 
-FOLDER/index.html is the page, with its pictures beside it. docs/img/mask.svg is what `fxattn plot` draws of README's program;
-the charts beside it are written by tools/bench_tables.py."""
+The page is FOLDER/index.html; its pictures are in the same folder. `fxattn plot` draws the program of README.md into
+docs/img/mask.svg. tools/bench_tables.py writes the charts in docs/img."""
 import html
 import os
 import re
@@ -22,10 +22,10 @@ SHAPE = "b=%d,h=%d,s=%d" % (B, H, S)
 
 # ---- Data with the look of real data, where what `plot` invents says little ---------------------------------------------
 
-LENGTHS = (10, 22, 7, 25)  # lengths of documents, answers, branches
+LENGTHS = (10, 22, 7, 25)  # lengths of the parts of a sequence: documents or answers
 PART = [i for i, n in enumerate(LENGTHS) for _ in range(n)]
 IMAGE = [1 if 8 <= i < 24 else 2 if 40 <= i < 56 else 0 for i in range(S)]
-PARENT = [-1] + [(i - 1) // 2 for i in range(1, S)]  # parents in a binary tree, by depth
+PARENT = [-1] + [(i - 1) // 2 for i in range(1, S)]  # PARENT[i]: parent of node i in a binary tree, -1 for the root
 
 
 def is_ancestor(q, k):
@@ -34,7 +34,7 @@ def is_ancestor(q, k):
     return q == k
 
 
-# Program: {tensor: (element type code, shape, elements)}, params.
+# {program: ({tensor: (element type code, shape, elements)}, {param: value})}
 SAMPLES = {
     "document": ({"doc": ("i", (S,), PART)}, {}),
     "document_causal": ({"doc": ("i", (B, S), PART)}, {}),
@@ -87,7 +87,7 @@ pre{background:#f4f4f2;padding:.8em 1em;overflow:auto}img{width:100%;height:auto
 
 
 def draw(fxattn, program, options, svg):
-    """Draws one picture. Its name is that of the program's file, without the folder."""
+    """Draws a program file into `svg`. The title of the picture is the file name without its folder."""
     folder, name = os.path.split(program)
     options = ["--program", name, *options]
     done = subprocess.run([fxattn, "plot", *options, "--svg", svg], cwd=folder, stdout=subprocess.PIPE,
@@ -97,7 +97,8 @@ def draw(fxattn, program, options, svg):
 
 
 def section(fxattn, name, folder):
-    """Draws one program; returns its part of the page, with the comment at the top of the program as text."""
+    """Draws program `name` of the gallery. Returns its section of the page, with the comment at the top of its file as
+    text."""
     path = os.path.join(PROGRAMS, name + ".fxa")
     draw(fxattn, path, ["--shape", SHAPE, *sample_options(name, folder)], os.path.join(folder, name + ".svg"))
     with open(path) as file:

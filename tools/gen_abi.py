@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the data of include/fxattn/ that bindings need: constants, sizes, alignments and fields (offset, size, type)
-of structs, types of functions. Formats: JSON, the Python module fxattn._abi, the Julia module LibFXA. Names come from
-the preprocessed header, and numbers from a program compiled by the C compiler, so nothing is counted here.
+"""Writes the ABI data of include/fxattn/ that bindings need: constants; sizes, alignments and fields (offset, size,
+type) of structs; types of functions. The format is JSON, the Python module fxattn._abi or the Julia module LibFXA.
+Names come from the preprocessed header. Numbers come from a program that the C compiler compiles, so this script
+computes no layouts.
 
     gen_abi.py [--cc CC] [--format json|python|julia] [--out FILE]
 """
@@ -22,7 +23,8 @@ INCLUDE = os.path.join(ROOT, "include")
 MACRO = re.compile(r"#define (FXA_(?:MAX|VERSION|WORKSPACE)\w*)[ \t]+\S")
 VERSION = re.compile(r'#define FXA_VERSION_STRING "([^"]+)"')
 FUNCTION = re.compile(r'visibility\("default"\)\)\)(?:\s*__attribute__\(\(\w+\)\))?([^;()]*?)\b(fxa_\w+)\(([^;]*)\);')
-# C types by ctypes name. Pointers are addresses, except texts; enums have the size that their last enumerator forces.
+# Names of ctypes by C type. Pointers are addresses, except const char *; enums have the size that their last enumerator
+# forces.
 CTYPES = {"char": "char", "double": "double", "int": "int", "int32_t": "int32", "int64_t": "int64", "uint8_t": "uint8",
           "uint32_t": "uint32", "uint64_t": "uint64", "size_t": "size_t", "fxa_value": "int32"}
 FIELD = re.compile(r"^(?P<type>.*?[\s*])(?P<names>\w+(?:\[[^\]]*\])*(?:\s*,\s*\**\w+(?:\[[^\]]*\])*)*)$", re.S)
@@ -44,7 +46,7 @@ def enumerators(text):
 
 
 def fields_of(body):
-    """Returns (name, type, dimensions) of each field of a struct."""
+    """Yields (name, type, dimensions) of each field of a struct, from the text between its braces."""
     for statement in filter(None, (" ".join(s.split()) for s in body.split(";"))):
         pointer = re.match(r".*\(\*(\w+)\)\(.*\)$", statement)
         if pointer:
@@ -75,7 +77,7 @@ def type_of(declaration):
 
 
 def functions(text):
-    """Returns [name, result type, parameter types] of each function in the header."""
+    """Yields [name, result type, parameter types] of each function in the header."""
     for result, name, parameters in FUNCTION.findall(text):
         parameters = " ".join(parameters.split())
         types = [] if parameters == "void" else [type_of(p) for p in parameters.split(", ")]
@@ -157,7 +159,7 @@ def python_struct(name, struct, spell):
 
 
 def python_module(result):
-    """Returns the source of fxattn._abi. Names lose their prefix: FXA_OP_ADD is OP_ADD, fxa_problem is Problem."""
+    """Returns the source of fxattn._abi. Names have no prefix there: FXA_OP_ADD is OP_ADD, fxa_problem is Problem."""
     enums = set(re.findall(r"typedef enum (fxa_\w+)", public_header.text()))
 
     def spell(name):

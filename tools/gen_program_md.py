@@ -5,7 +5,7 @@
     tools/gen_program_md.py            writes docs/program.md
     tools/gen_program_md.py --check    only compares; exit status 1 when the page is out of date
 
-What the tables hold is read from the sources, so an operation added to ops.def is documented by running this again.
+The content of the tables is read from the sources. After adding an operation to ops.def, run this script again.
 """
 import os
 import re
@@ -62,7 +62,7 @@ SIGNATURES = {
     "TOI": ("any", "int"),
 }
 
-# Examples on the page, tried by tests/test_program_md.py: text, line, column, length, message.
+# Examples of errors on the page, which tests/test_program_md.py runs: (program, line, column, length, message).
 ERRORS = [
     ("score = scroe + 1", 1, 9, 5, "unknown name 'scroe'; did you mean 'score'?"),
     ("mask = q and k > 0", 1, 10, 3,
@@ -168,7 +168,8 @@ def derivative_rows(ops):
 
 
 def precedence_rows(ops):
-    """Returns a row for each PREC of ops.def with its spellings. The three forms without an operation are added."""
+    """Returns a table row for each PREC of ops.def with its spellings, and rows for the three syntax forms without an
+    operation."""
     table = read("src", "program", "ops.def")
     spellings = [(op["prec"], op["text"]) for op in ops if op["form"] in ("INFIX", "PREFIX")]
     spellings += [(prec, text) for text, form, prec in re.findall(r'^ALSO\(\w+, +"(.*?)", +(\w+), +(\w+),', table, re.M)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes src/gpu/gpu_kernels_ptx.h from src/gpu/gpu_kernels.cu: PTX that drivers from CUDA 11.7 on compile for devices of
-sm_80 and newer. Needs nvcc. The head of the header has a digest of what it was made from; `--check` compares that alone,
-without nvcc, and is a test (tests/gpu/test_gpu_ptx.py).
+"""Writes src/gpu/gpu_kernels_ptx.h from src/gpu/gpu_kernels.cu, by nvcc. It contains PTX that drivers of CUDA 11.7 and
+newer compile for sm_80 and newer devices. The header starts with a digest of its sources. `--check` only compares this
+digest, without nvcc; tests/gpu/test_gpu_ptx.py runs it.
 
     tools/gen_ptx.py [--check]
 """

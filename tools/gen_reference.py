@@ -5,7 +5,7 @@
     tools/gen_reference.py            writes docs/reference/*.md
     tools/gen_reference.py --check    only compares; exit status 1 when a page is out of date
 
-Headers are read as text and Python by its syntax tree: no front end has to be installed."""
+Headers are read as text and Python modules as syntax trees, so no front end has to be installed."""
 import ast
 import functools
 import os
@@ -25,14 +25,15 @@ def read(*path):
 
 
 def headers():
-    """The public headers: the one to include, and those that it includes."""
+    """Returns the names of the public headers: fxattn.h and the headers that it includes."""
     return ["fxattn.h"] + re.findall(r'(?m)^#include "(\w+\.h)"', read("include", "fxattn", "fxattn.h"))
 
 
 # Text: what comments and docstrings have in common --------------------------------------------------------------------
 
 def identifiers_as_code(text):
-    """Names with an underscore, or a star before them, in backticks: Markdown would take these for emphasis."""
+    """Returns `text` with backticks around names that have an underscore or a leading star, which Markdown would read
+    as emphasis."""
     parts = re.split(r"(`[^`]*`)", text)
     name = r"(?<![\w/.:*-])(\*?\w*_\w+(?:\.(?:\w+))*(?:\(\))?|\*[a-z]\w*)(?![\w(*=])"
     parts[::2] = [re.sub(name, r"`\1`", one) for one in parts[::2]]
@@ -44,7 +45,7 @@ def wrap(text, first="", rest=""):
     text = re.sub(r"(?<!\]\()(?<!/)docs/([\w-]+\.md)", r"[\1](../\1)", " ".join(text.split()))
     lines = textwrap.wrap(text, WIDTH - 1, initial_indent=first, subsequent_indent=rest,
                           break_long_words=False, break_on_hyphens=False)
-    # A sign that begins a line would be a bullet.
+    # Escapes -, + and * at the start of a line, which Markdown would read as a bullet.
     return "\n".join(lines[:1] + [re.sub(r"^( *)([-+*] )", r"\1\\\2", line) for line in lines[1:]])
 
 
@@ -54,7 +55,8 @@ COLUMNS = re.compile(r"([\w*][\w*,. ()/<>-]{0,24}?)   *(\S.*)")
 
 
 def item_of(line, names):
-    """(bullet, text) of a line that begins an item of a list, else None. `names`: arguments that may be described."""
+    """Returns (bullet, text) of a line that starts a list item, else None. `names`: arguments that an item may
+    describe."""
     if re.match(r"[-*] ", line):
         return "", line[2:].strip()
     told = ARGUMENTS.fullmatch(line)
@@ -68,8 +70,9 @@ def item_of(line, names):
 
 
 def as_markdown(text, names=()):
-    """Paragraphs, lists and indented code of a docstring or comment as Markdown. An item begins with a hyphen, with NAME: or
-    with a word in a column of its own; what is indented below it continues it. Other indented lines are code."""
+    """Returns a docstring or comment as Markdown. It may have paragraphs, lists and indented code. A list item starts
+    with a hyphen, with NAME: or with a name in a column of its own; indented lines below continue it. Other indented
+    lines are code."""
     blocks = []  # [kind, bullet, text]
     for line in text.strip("\n").split("\n"):
         line = line.rstrip()
@@ -104,13 +107,13 @@ def as_markdown(text, names=()):
 # C ----------------------------------------------------------------------------------------------------------------------
 
 def uncomment(comment):
-    """The text of a comment, without its marks."""
+    """Returns the text of a C comment without its delimiters."""
     text = re.sub(r"^/\*\s?|\s*\*/$", "", comment.strip())
     return "\n".join(re.sub(r"^ \* ?", "", line.rstrip()) for line in text.split("\n"))
 
 
 def map_rows(code):
-    """Rows of an X macro: name, value, text in quotes, comment."""
+    """Returns (name, value, quoted text, comment) of each row of an X macro."""
     body = re.sub(r"\s*\\\n", "\n", code)
     rows = []
     for name, rest, comment in re.findall(r"X\((\w+), (.*?)\)[ \t]*(?:/\*(.*?)\*/)?(?=\s*(?:X\(|$))", body, re.S):
@@ -122,7 +125,7 @@ def map_rows(code):
 
 
 def declared(code):
-    """The names that a piece of header declares, for its heading."""
+    """Returns the names that a part of a header declares, for its heading."""
     bare = re.sub(r"/\*.*?\*/", "", code, flags=re.S)
     found = re.findall(r"\b(fxa_\w+)\((?=[^*])", bare)
     found += re.findall(r"typedef (?:struct|enum) (fxa_\w+)", bare)
@@ -134,7 +137,8 @@ def declared(code):
 
 
 def pieces(text):
-    """(comment, code) of a section of a header. A comment that stands before code belongs to all of it up to the next."""
+    """Returns the list of (comment, code) of a section of a header. A comment belongs to all code up to the next
+    comment."""
     text = re.sub(r"/\* clang-format (?:on|off) \*/\n", "", text)
     found = []
     for chunk in re.split(r"\n[ \t]*\n", text):
@@ -159,7 +163,7 @@ def c_entry(comment, code):
         return "\n".join(out) + "\n"
     code = re.sub(r"FXA_API (?:FXA_CHECKED )?", "", code)
     code = re.sub(r",?(\n *| )\w+_FORCE_INT32 = 0x7fffffff", "", code)
-    if "_ENUM(name" in code:  # an enum made of the table above
+    if "_ENUM(name" in code:  # an enum that the X macro above generates
         code = re.sub(r"(?m)^#define .*_ENUM.*\n|^#undef.*\n|^.*_MAP\(.*_ENUM\)\n", "", code)
         code = code.replace("{\n", "{ /* one for each name of the table above */\n", 1)
     return "\n".join(out) + "\n```c\n%s\n```\n" % code.strip("\n")
@@ -206,7 +210,7 @@ def tree_of(name):
 
 
 def written(node):
-    """An expression as its file has it: ast.unparse differs between versions of Python."""
+    """Returns the source text of an expression. ast.unparse is not used, because it differs between Python versions."""
     lines = node.lines[node.lineno - 1:node.end_lineno]
     lines[-1] = lines[-1][:node.end_col_offset]
     lines[0] = lines[0][node.col_offset:]
@@ -221,11 +225,12 @@ def public_names(tree):
 
 
 def find(name, module, seen=()):
-    """The definition of a public name: in its module, or where that imports it from. None: made at run time."""
+    """Returns the definition of a public name, in `module` or the module that it imports the name from; None if it is
+    made at run time."""
     tree, package = tree_of(module), module_path(module).endswith("__init__.py")
     found = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name]
     if found:
-        return found[-1]  # after its overloads
+        return found[-1]  # the last definition follows the overloads
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level and any((a.asname or a.name) == name for a in node.names):
             parts = module.split(".")
@@ -241,7 +246,8 @@ def plain(annotation):
 
 
 def signature(function, name, method=False):
-    """One argument a line where the call does not fit a line; private arguments and *surplus, **unknown are left out."""
+    """Returns the signature of a function, with one argument a line if it does not fit on one. Private arguments,
+    *surplus and **unknown are left out."""
     spec, shown = function.args, []
     plain_args = spec.posonlyargs + spec.args
     defaults = [None] * (len(plain_args) - len(spec.defaults)) + list(spec.defaults)
@@ -332,7 +338,7 @@ def py_page(title, modules, about):
 
 
 def constant_or_import(name, module):
-    """A constant by its value, or what another library has by this name."""
+    """Returns the text for a public name that is a constant, or is imported from another library."""
     for node in tree_of(module).body:
         for one in ast.walk(node):
             if isinstance(one, ast.ImportFrom) and any((a.asname or a.name) == name for a in one.names):
@@ -368,12 +374,12 @@ PAGES = {
 
 
 def pages():
-    """{file name: text} of all pages."""
+    """Returns {file name: text} of all pages."""
     return {name: re.sub(r"\n{3,}", "\n\n", make()).rstrip("\n") + "\n" for name, make in PAGES.items()}
 
 
 def out_of_date():
-    """Names of pages that are not what the sources say."""
+    """Returns the file names of pages that are out of date with their sources."""
     return [name for name, text in pages().items()
             if not os.path.exists(os.path.join(FOLDER, name)) or read("docs", "reference", name) != text]
 

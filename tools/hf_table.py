@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes docs/transformers.md and docs/generated/transformers-models.md of the outcomes of `make hf`
+"""Writes docs/transformers.md and docs/generated/transformers-models.md from the outcomes of `make hf`
 (tests/python/pytorch/hf_outcomes.json).
 
-    tools/hf_table.py [--check]     --check: exit status 1 where a document is another one"""
+    tools/hf_table.py [--check]     --check: only compares; exit status 1 if a document is out of date"""
 import json
 import os
 import sys
@@ -116,7 +116,7 @@ def wrapped(names):
 
 
 def group_of(outcome):
-    """Returns the worst outcome of an architecture's stages."""
+    """Returns the worst outcome among the stages of a model type."""
     if outcome["made"] != "made":
         return {"refused": "refused", "crash": "crash"}.get(outcome["made"], "not made")
     stages = [outcome[stage] for stage in STAGES if stage in outcome]
@@ -134,7 +134,7 @@ def grouped(results):
 
 
 def lists(results):
-    """docs/generated/transformers-models.md: the names of each outcome."""
+    """Returns the text of docs/generated/transformers-models.md: the model types of each outcome."""
     groups, parts = grouped(results), [MODELS.rstrip("\n")]
     for name in ("wrong", "crash", "as sdpa", "refused", "no call", "equal", "not made"):
         if groups.get(name):
@@ -143,7 +143,7 @@ def lists(results):
 
 
 def page(results):
-    """docs/transformers.md: how to use it, and how many model types have which outcome."""
+    """Returns the text of docs/transformers.md: instructions, and the number of model types of each outcome."""
     found, groups = results["outcomes"], grouped(results)
     rows = ["| outcome | model types | meaning |", "|---|---:|---|"]
     for name, words in (("equal", "equal to eager attention in every stage that eager attention can run"),

@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Mutation testing: random changes of one thing of src each, against the C tests that reach them.
+"""Mutation testing: makes random small changes (mutants) of src and runs the C tests that reach them.
 
     tools/mutants.py [--count 100] [--seed 1] [--only cudnn,program] [--minutes M] [--work build-mutants]
     tools/mutants.py --again [--sanitize]      the survivors of the results once more, with the tests of this tree
     tools/mutants.py --one FILE:LINE OLD NEW   one change by hand
     tools/mutants.py --summary | --page        prints the table of the results; writes docs/reliability-mutants.md
 
-The mutants of a run are drawn first (mutants_changes.py) and compiled into one library that chooses one of them when it is
-loaded (mutants_schema.py); one run of every test on the unchanged code says what mutants it reaches, and each mutant is
-tried against these, in the order of past kills per second, at most --budget seconds of them (mutants_judge.py). WORK/tree is
-a clone of the working tree, WORK/build its build, where tests link a shared library (cmake/mutants.cmake). --results has one
-line per mutant; what it has is not drawn again.
+1. mutants_changes.py draws the mutants of a run.
+2. mutants_schema.py compiles all of them into one library, which selects one mutant when it is loaded.
+3. mutants_judge.py runs every test once on the unchanged code to record which mutants it reaches. Then it runs, for
+each
+   mutant, the tests that reach it, in the order of past kills per second, for at most --budget seconds.
 
-Verdicts: killed (by which test), timeout (four times a test's CPU time; counts as killed), survived, unreached (no test runs
-the statement), same (the compiler makes the same code of it), uncompiled, gone (its line is not there any more). Survivors
-that tools/mutants_equivalent.txt lists with a reason count as equivalent; and are not counted."""
+WORK/tree is a clone of the working tree. WORK/build is its build, in which tests link a shared library
+(cmake/mutants.cmake). The file --results has one line per mutant; mutants in it are not drawn again.
+
+Verdicts: killed (with the test), timeout (a test took four times its CPU time; counts as killed), survived, unreached
+(no test runs the statement), same (compiles to the same code), uncompiled (does not compile), gone (the line has been
+removed). Survivors that tools/mutants_equivalent.txt lists with a reason are equivalent and are not counted."""
 import argparse
 import json
 import os

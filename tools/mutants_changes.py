@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants: one change each of one thing in the text of a source, drawn at random. Used by tools/mutants.py."""
+"""Draws mutants at random. A mutant is one small change of the text of a source file. Used by tools/mutants.py."""
 import random
 import re
 import sys
@@ -21,7 +21,7 @@ SYMMETRIC = re.compile(r"min|max|add|mul|equal|same|memcmp")
 
 
 def match(text, begin):
-    """Returns the index behind the parenthesis that closes the one at begin."""
+    """Returns the index after the parenthesis that closes the one at index `begin`."""
     depth = 0
     for found in re.finditer(r"[()]", text[begin:]):
         depth += 1 if found.group() == "(" else -1
@@ -31,7 +31,7 @@ def match(text, begin):
 
 
 def hide(text):
-    """Returns the text, as long as it is, without what is not changed."""
+    """Returns the text with the same length, in which parts that mutants must not change are replaced by ~."""
     blank = lambda s: re.sub(r"[^\n]", "~", s)
     text = HIDDEN.sub(lambda m: blank(m.group()), text)
     for found in SILENT.finditer(text):
@@ -50,7 +50,7 @@ def prototypes(tree):
 
 
 def calls(text, known):
-    """Yields swapped neighbours of one type among the arguments of calls."""
+    """Yields the changes that swap two neighbouring arguments of the same type in a call."""
     for call in re.finditer(r"\b(\w+)\(", text):
         kinds, spans, begin, depth = known.get(call.group(1), []), [], call.end(), 0
         for at in range(call.end(), match(text, call.end() - 1)):
@@ -66,7 +66,7 @@ def calls(text, known):
 
 
 def body_changes(text, returns, known):
-    """Yields (kind, at, old, new) of a function's body."""
+    """Yields the changes (kind, index, old text, new text) of a function body."""
     for found in WORD.finditer(text):
         old = found.group()
         kind = "constant" if old.isalpha() else "logic" if old in ("&&", "||") else \

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests see a mutant. Used by tools/mutants.py."""
+"""Runs tests on mutants and determines their verdicts. Used by tools/mutants.py."""
 import concurrent.futures
 import json
 import os
@@ -20,7 +20,7 @@ FAILURE = re.compile(rb"^FAIL |\[\w+, seed \d+\]$", re.M)
 
 
 def cpu_of(pid):
-    """Returns the ticks of CPU of a process and its ended children; None where it is gone."""
+    """Returns the CPU time [ticks] of a process and its ended children; None if the process has ended."""
     try:
         return [int(word) for word in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]]
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of mutants, and docs/reliability-mutants.md, which is made of them. Used by tools/mutants.py."""
+"""Reads the results of mutants and makes docs/reliability-mutants.md from them. Used by tools/mutants.py."""
 import json
 import os
 import subprocess
@@ -55,7 +55,7 @@ def table(rows):
 
 
 def report(results):
-    """Returns the table by folder and the list of what no test sees."""
+    """Returns the table of verdicts by folder and the list of surviving mutants, as text."""
     rows, unused = with_reasons(results)
     for _, name, part in unused:
         print(f"mutants.py: tools/mutants_equivalent.txt has an entry that fits no survivor: {name}: {part}", file=sys.stderr)

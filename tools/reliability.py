@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the long campaigns and writes what they reached into docs/generated/reliability.md; nothing there is
+"""Runs long test campaigns and writes their results into docs/generated/reliability.md; nothing there is
 written by hand. docs/reliability.md is the page for readers.
 
     tools/reliability.py [--fuzz SECONDS] [--scale FACTOR] [--seed NUMBER] [--tests BUILD]
     tools/reliability.py --model SECONDS [--seed NUMBER] [--tests BUILD]
     tools/reliability.py --coverage BUILD [--since COMMIT TESTS]
 
---fuzz      seconds per fuzz target (0: leave out), side by side, with clang, ASan and UBSan
---scale     iterations of the random tests, as a multiple of the default run; those of CAMPAIGNS by their factor more
---seed      of the random tests; another one than the default run has
---tests     where the tests are built; those under the thread sanitizer in BUILD-tsan
---model     writes the section of the CUDA kernels only: problems on the model of a device (make test-model), for so long
---coverage  writes the coverage section only: what the tests of that build (make coverage) have reached, by gcovr
---since     make coverage was run on that commit, and since then only tests of these folders, in the same build: counts of
-            sources that did not change go on, those of others begin anew
+--fuzz      seconds per fuzz target (0: no fuzzing). The targets run in parallel, with clang, ASan and UBSan
+--scale     iterations of the random tests, as a multiple of the default; campaigns in CAMPAIGNS multiply it by their
+factor --seed      seed of the random tests
+--tests     build folder of the tests; tests with the thread sanitizer are built in BUILD-tsan
+--model     writes only the section of the CUDA kernels: runs problems on the GPU emulator (make test-model) for SECONDS
+--coverage  writes only the coverage section: what the tests of build folder BUILD (make coverage) have reached, by
+gcovr --since     COMMIT is the commit on which make coverage ran. Since then, only tests of the folders TESTS ran in
+this build.
+            Counts of unchanged sources include both runs, counts of changed sources the second run only
 
-Each of the three leaves the others' sections as they are. Mutants have a page of their own: tools/mutants.py --page."""
+Each of the three commands leaves the sections of the others unchanged. tools/mutants.py --page writes the page of
+mutants."""
 import argparse
 import datetime
 import json
@@ -33,7 +35,7 @@ COVERAGE = "## Coverage"
 MODEL = "## CUDA kernels on the GPU emulator"
 MUTANTS = "## Mutants"
 REASONS = os.path.join(ROOT, "tools", "coverage_left.txt")
-# Of what was once wrong and only a long run would have found: (what, tests, under the thread sanitizer, factor of scale).
+# Campaigns for areas in which only long runs found bugs: (title, tests, with the thread sanitizer, factor of --scale).
 CAMPAIGNS = [
     ("gradients of tensors that are loaded at permuted coordinates, any number of threads",
      ("test_cpu_lanes", "test_conformance_bits", "test_threads"), False, 3),
@@ -75,7 +77,7 @@ def machine():
 
 
 def build_tests(build, targets, *settings):
-    """Configures and builds; with no targets everything."""
+    """Configures and builds `targets` (empty: all targets) in folder `build`. Exits with a message if a step fails."""
     for command in (["cmake", "-S", ".", "-B", build] + list(settings),
                     ["cmake", "--build", build, "-j", str(os.cpu_count())] + (["--target"] + targets if targets else [])):
         code, out = run(command)
@@ -84,7 +86,7 @@ def build_tests(build, targets, *settings):
 
 
 def test_campaign(what, build, names, scale, seed):
-    """One row of the table, of the tests named, or of all: (exit code, row)."""
+    """Runs the tests `names` (empty: all). Returns (exit code, row of the table)."""
     only = ["-R", "^(%s)$" % "|".join(names)] if names else []
     began = time.monotonic()
     code, out = run(["ctest", "--test-dir", build, "-V", "-j", str(os.cpu_count()), "--timeout", "14400"] + only,
@@ -131,7 +133,7 @@ def fuzz_campaign(seconds):
 
 
 def model_section(build, seconds, seed):
-    """(exit code, section)."""
+    """Runs random problems on the GPU emulator. Returns (exit code, section of the page)."""
     build_tests(build, ["test_cuda_device", "standin_cuda", "model_nvrtc"])
     commit = run(["git", "describe", "--always", "--dirty=, with changes that were not committed"])[1].strip()
     code, out = run([sys.executable, "tests/gpu/run_cuda.py", build, "--model", "--seconds", str(seconds), "--seed", str(seed)])
@@ -150,7 +152,8 @@ def model_section(build, seconds, seed):
 
 
 def read_sections():
-    """The page as [campaigns, model, mutants, coverage], each with its heading; empty where there is none."""
+    """Returns the sections [campaigns, model, mutants, coverage] of the page with their headings; "" for a missing
+    section."""
     if not os.path.exists(PAGE):
         return ["", "", "", ""]
     with open(PAGE) as file:
@@ -166,12 +169,12 @@ def write_sections(*parts):
 
 
 def percent(covered, total):
-    """Rounded down, so that 100 means all of it."""
+    """Returns covered / total in percent as text, rounded down, so that 100.0 % means all; "-" if total is 0."""
     return "%.1f %%" % (covered * 1000 // total / 10) if total else "-"
 
 
 def coverage_lines(build):
-    """What gcovr counts, by file: [(line number, times run, [times per branch])]."""
+    """Returns the counts of gcovr: {file: [(line number, executions, [executions of each branch])]}."""
     code, out = run(["gcovr", "--root", ROOT, "--object-directory", build, "--filter", os.path.join(ROOT, "src", ""),
                      "--exclude-unreachable-branches", "--json"])
     if code != 0:
@@ -183,7 +186,8 @@ def coverage_lines(build):
 
 
 def read_reasons(path=REASONS):
-    """tools/coverage_left.txt, or another list of that form, as [(reason, file, text)]; see there."""
+    """Returns the entries [(reason, file, text)] of tools/coverage_left.txt or a list in this format, which that file
+    describes."""
     reasons, reason, fresh = [], "", True
     with open(path) as file:
         for line in file:
@@ -198,7 +202,8 @@ def read_reasons(path=REASONS):
 
 
 def coverage_left(files):
-    """Branches that no test takes, as [(file, line number, branches, text, reason or "")], and entries that fit none."""
+    """Returns (branches that no test takes: [(file, line number, branches, line, reason or "")], entries of the list
+    that match none of them)."""
     left, reasons = [], read_reasons()
     used = set()
     for name in sorted(files):
@@ -232,7 +237,7 @@ def coverage_rows(files, left):
 
 
 def left_section(left):
-    """Branches left, with their reasons first; the others are for somebody to take or to give a reason."""
+    """Returns the lines of the list of branches in `left`: first those with a reason, then those without."""
     text = []
     for reason in sorted({entry[4] for entry in left}, key=lambda reason: (not reason, reason)):
         entries = [entry for entry in left if entry[4] == reason]

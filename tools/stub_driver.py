@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A driver for machines without a GPU, so that cuDNN makes plans there for the device of a profile (docs/gpu.md).
+"""Makes a stub of the CUDA driver, with which cuDNN makes plans for a described device on machines without a GPU
+(docs/gpu.md).
 
     python3 tools/stub_driver.py FOLDER CUDNN
 
-writes libcuda.so.1 and libcublasLt.so.13 into FOLDER. cuDNN looks up all functions of the driver that it may ever call, so
-the library has every name that is in the libraries of CUDNN, a folder; the few that load code answer as if they had, all others
-say that they cannot. Nothing runs with it. Where there is a GPU its own driver does all this: do not put FOLDER before it.
+writes libcuda.so.1 and libcublasLt.so.13 into FOLDER. The stub defines every driver function whose name is in the cuDNN
+libraries in folder CUDNN, because cuDNN looks all of them up. The functions in ANSWERS return success without doing
+anything; all others return CUDA_ERROR_NOT_SUPPORTED. The stub cannot run kernels. On a machine with a GPU, use its
+driver and keep FOLDER out of the library path.
 """
 import glob
 import os
@@ -14,7 +16,7 @@ import re
 import subprocess
 import sys
 
-# Functions that are asked for something, as C.
+# C source of the stub functions that return success.
 ANSWERS = """
 int cuLibraryLoadData(void **l, const void *c, void *a, void *b, unsigned n, void *d, void *e, unsigned m) { *l = l; return 0; }
 int cuLibraryGetKernel(void **k, void *l, const char *n) { *k = l; return 0; }
