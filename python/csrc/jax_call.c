@@ -96,7 +96,7 @@ static int64_t width_of(const fxa_operand *operand) {
     return (int64_t)fxa__jax.fxa_dtype_size((fxa_dtype)operand->dtype);
 }
 
-/* Returns the bytes that the problem requires in a slot of floats; -1 if the slot is none of floats. */
+/* Returns the bytes that the problem requires in a slot of floats; -1 for other slots. */
 static int64_t operand_bytes(const fxa_problem *p, int64_t slot) {
     bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED;
     int64_t rows = (packed ? p->total_q : p->b * p->sq) * p->hq;
@@ -120,7 +120,7 @@ static int64_t operand_bytes(const fxa_problem *p, int64_t slot) {
     }
 }
 
-/* Returns the bytes that the problem requires in a slot of ints; -1 if the slot is none of ints. */
+/* Returns the bytes that the problem requires in a slot of ints; -1 for other slots. */
 static int64_t table_bytes(const fxa_problem *p, int64_t slot) {
     int64_t page = (int64_t)p->page_size;
     switch (slot) {

@@ -148,7 +148,7 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
 static fxa_status extras_set(fxa__torch_problem *p, fxa__torch_call *call) {
     uint64_t slots = (uint64_t)config_get(call, FXA__TORCH_SLOTS);
     size_t next = 0;
-    if (slots >> FXA_SLOT_CU_Q & 1) { /* packed rows: its size is the number of batch entries + 1 */
+    if (slots >> FXA_SLOT_CU_Q & 1) { /* packed rows: the size of cu_q gives the number of batch entries */
         size_t at = 0;
         for (int slot = 0; slot < FXA_SLOT_CU_Q; slot++) {
             at += slots >> slot & 1;

@@ -153,7 +153,7 @@ class _Flex:
         kind = _kind_of(mod)
         kind = kind and (*kind, self.sizes is None)  # with sizes (a call from JAX) another route may be needed
         route = self.routes.get(kind) or ("jax" if self.sizes is not None and mentions_jax(mod) else "plain")
-        on_trial = route != "plain"  # the route worked for another function of this kind
+        on_trial = route != "plain"  # the route comes from the cache: it worked for another function with this key
         first: Optional[Exception] = None  # error of the direct route, before the JAX route is tried
         for _ in range(5):
             state = rec.save()

@@ -41,8 +41,9 @@ def _read(rec: Recording, base: Any, left: Sequence[Optional[Sym]]) -> Any:
 
 
 def _split(rec: Recording, items: Sequence[Any], fixed: Sequence[Optional[Sym]]) -> Tuple[List[Any], List[Any]]:
-    """Returns two lists: the key that the library of the tensor (torch, NumPy, jax) can apply itself, with `:` in place
-    of traced indices; and for each dimension of that result the traced index (a Sym or a Vec), or None."""
+    """Splits an index into two lists (static, left). `static` is a key for the tensor's own library, with `:` in place
+    of traced indices. `left` has one item for each dimension of tensor[static]: its traced index (Sym or Vec), or
+    None."""
     static: List[Any] = []
     left: List[Any] = []
     rest = iter(items)

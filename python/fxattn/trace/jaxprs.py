@@ -137,7 +137,7 @@ class _Player:
         self.avals: Sequence[Any] = ()  # avals of the operands of the present equation
         self.bits: Dict[int, Any] = {}  # id -> (uint32 array, its int32 bitcast)
         self.along_rule = False  # True in a derivative rule, where only tangents have gradients
-        self.lifted: Dict[float, float] = {}  # value -> object: a jaxpr repeats a closure's float at each use
+        self.lifted: Dict[float, float] = {}  # value -> one float object, so that equal floats share a param
 
     def play(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> List[Any]:
         values: Dict[Any, Any] = {}
@@ -196,7 +196,7 @@ class _Player:
         handler = PRIMITIVES.get(name)
         if handler is None:
             refuse("JAX's %s is not known to score functions%s" % (name, like(name, PRIMITIVES)))
-        if name not in ("squeeze", "reshape"):  # squeeze and reshape drop the size-1 dimensions of a Held
+        if name not in ("squeeze", "reshape"):  # the handlers of squeeze and reshape take a Held as it is
             operands = [settled(x) for x in operands]
         operands = [self.as_bits(x) for x in operands]
         self.avals = [atom.aval for atom in equation.invars]

@@ -65,7 +65,8 @@ def _collect_code(code: types.CodeType, names: Any, found: Set[int], depth: int)
 
 
 def float_values(mod: Any) -> FrozenSet[float]:
-    """Returns the values of a function's float literals, unrounded and rounded to f32: a jaxpr has one of the two."""
+    """Returns the values of a function's float literals, both unrounded and rounded to f32. In a jaxpr literals are
+    found by value: it has no object ids, and it may have rounded them."""
     values: Set[float] = set()
     codes, seen = [getattr(getattr(mod, "func", mod), "__code__", None)], 0
     while seen < len(codes):

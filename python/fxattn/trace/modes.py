@@ -55,7 +55,7 @@ def _make_mode(torch: Any) -> type:
             if rec is not None:
                 if not _has(tensor, args) and not (kwargs and _has(tensor, kwargs.values())):
                     return torch_table.call(func, args, kwargs, rec)
-                with self:  # the handler may read a tensor's value
+                with self:  # keeps the mode on in the handler, to detect that it reads a tensor's value
                     return torch_table.call(func, args, kwargs, rec)
             name = getattr(func, "__name__", "")
             torch_table.check_name(name)

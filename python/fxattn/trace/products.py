@@ -128,7 +128,8 @@ def sum_of_products(rec: Recording, operands: Sequence[Vec], names: Sequence[Seq
 
 
 def _steps_of(x: Vec, names: Sequence[Any]) -> Dict[Any, int]:
-    """Returns the stride of each named dimension of x. A name that occurs twice walks the diagonal."""
+    """Returns the stride of each named dimension of x. If x has a name twice, the strides add up: steps
+    along the diagonal."""
     found: Dict[Any, int] = {}
     for name, step in zip(names, strides_of(x.shape)):
         found[name] = found.get(name, 0) + step

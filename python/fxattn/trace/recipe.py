@@ -100,7 +100,7 @@ def builtins_of(function: types.FunctionType) -> Dict[str, Any]:
 # ---- Instructions ----------------------------------------------------------------------------------------------------
 
 class _Role(enum.Enum):
-    """What a recipe records for an instruction."""
+    """Classes of instructions: what _look_through does with an instruction depends on its class."""
 
     NONE, ATTRIBUTE, GLOBAL, CONSTANT, BRANCH, STORE = range(6)
 

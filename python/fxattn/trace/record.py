@@ -51,7 +51,7 @@ class Recording:
         self.dtype = dtype
         self.sizes: Optional[Sequence[Optional[int]]] = None  # [batch, heads, rows, keys], None where unknown
         self.sized = False  # True if the code depends on sizes of captured tensors
-        self.parent = parent  # the trace whose values this one may use: the forward of a backward
+        self.parent = parent  # recording of the forward, whose values a backward may use
         self.part: Optional[str] = None  # graph style: see trace_graph; None: the call is not a part of a larger one
         self._places: Dict[int, int] = {}
         self._numbers: Dict[int, int] = {}

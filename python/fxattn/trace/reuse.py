@@ -122,7 +122,7 @@ class _Reader:
             if value.__dict__ or value.layout is not _tensor_types[kind]:
                 raise Unsure
             parts.append(value.dtype)
-            parts.append(value.ndim or (0 if value.is_cpu else -1))  # a tensor of rank 0 on the host may be a param
+            parts.append(value.ndim or (0 if value.is_cpu else -1))  # rank 0 on the host may be a param
             self.place(value, self.tensors)
         elif kind is types.FunctionType and depth < _DEEPEST and not str(value.__module__).startswith("jax."):
             self.function(value, depth + 1)

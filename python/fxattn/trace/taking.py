@@ -43,7 +43,7 @@ def h_narrow(rec: Recording, x: Any, dim: Any, start: Any, length: int) -> Any:
 
 
 def check_take(out: Any = None, mode: str = "raise", **rest: Any) -> None:
-    """Raises if arguments of NumPy's take are set that indexing does not have."""
+    """Raises if `mode` or `out` of NumPy's take is set: x[index] has no such options."""
     if mode != "raise" or out is not None:
         refuse("take: mode and out are not known to traced values; index with t[i], of np.clip(i, 0, n - 1) or i % n")
 

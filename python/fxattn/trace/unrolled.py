@@ -90,7 +90,7 @@ def _scatter_add(player: Any, operands: List[Any], params: Dict[str, Any], out: 
 
 
 def _update(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
-    """Returns dynamic_update_slice; at a traced index along a row it is a select for each element."""
+    """Returns dynamic_update_slice. If the start index is traced, each element is a select of the old and new ones."""
     rec, (old, new) = player.rec, (player.elements(x) for x in operands[:2])
     starts = operands[2:]
     if not any(type(x) is Sym for x in starts):

@@ -122,7 +122,7 @@ class _Writer:
             return
         kind = type(tensor)
         others = "".join(" and {0} is not " + other for other, _ in self.tensors)
-        if not tensor.ndim:  # a tensor of rank 0 on the host may be a param
+        if not tensor.ndim:  # on the host it may be a param, not a captured tensor
             others += " and {0}.is_cpu" if tensor.is_cpu else " and not {0}.is_cpu"
         self.ask("type({0}) is {1} and {0}.dtype is {2} and {0}.ndim == {3} and {0}.layout is {4} and not {0}.__dict__"
                  + others, name, kind, tensor.dtype, tensor.ndim, self.tensor_types[kind])
