@@ -35,7 +35,7 @@ struct Options
     bprop_tensors::Any
     bprop_params::Any
 end
-# The defaults of all other options are nothing.
+# Default values of options. An option that is not listed defaults to nothing.
 const DEFAULTS = Dict{Symbol, Any}(:is_causal => false, :bottom_right => false, :dropout_p => 0, :seed => 0,
                                    :bounds_check => false, :deterministic => false)
 # Names of options in other libraries (docs/names.md), with the name of the option here.
