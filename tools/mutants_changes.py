@@ -94,8 +94,8 @@ def bodies(hidden):
 
 
 def places(path, text, known):
-    """Yields every change of one thing in a file, as (kind, at, old, new, whether in a function). Kernels of CUDA are compiled
-    by the tests, so that all of their text counts as outside of functions."""
+    """Yields every possible mutant of a file as (kind, index, old text, new text, True if in a function). All text of
+    CUDA kernels counts as outside of functions, because the tests compile it."""
     hidden, inside = hide(text), []
     if path.suffix in (".cu", ".cuh"):
         yield from ((*change, False) for change in body_changes(hidden, "", known) if "~" not in change[2])
@@ -120,8 +120,8 @@ def places(path, text, known):
 
 
 def named(file, text, at, kind, old, new, inside=True):
-    """Returns a mutant: its line's text, the place in it and how many equal lines are above, which find it again in a text
-    that has changed elsewhere."""
+    """Returns the dictionary of a mutant. It has the text of the line, the column, and the number of equal lines above,
+    with which place() finds the mutant in a file that has changed elsewhere."""
     rows, begin = text.split("\n"), text.rfind("\n", 0, at) + 1
     line = text.count("\n", 0, at)
     row = rows[line].strip()
@@ -131,7 +131,7 @@ def named(file, text, at, kind, old, new, inside=True):
 
 
 def place(mutant, text):
-    """Returns the index of a mutant's old text; None where its line is not there or another by now."""
+    """Returns the index in `text` of the text that a mutant replaces; None if its line has changed or is missing."""
     left = mutant["above"]
     for found in re.finditer(r"^[ ]*(.*?)[ ]*$", text, re.M):
         if found.group(1) == mutant["text"]:
@@ -143,7 +143,7 @@ def place(mutant, text):
 
 
 def moved(mutant, tree):
-    """Returns a mutant as it is in a tree where names have changed since; None where no line is like its own."""
+    """Returns a mutant adapted to a tree in which identifiers have been renamed; None if no line resembles its line."""
     words, marks = re.compile(r"\w+"), lambda row: re.findall(r"[^\w\s]", row)
     file, best = tree / mutant["file"], None
     mine = words.findall(mutant["text"])
@@ -173,8 +173,8 @@ def key(mutant):
 
 
 def sources(tree, only):
-    """Returns the files of src that are drawn from. Tests have text of their own in place of ptx*.cuh; tables and what others
-    write are not changed."""
+    """Returns the files of src from which mutants are drawn; with `only`, those whose path matches a pattern in it.
+    Excludes ptx*.cuh, which the tests replace, and tables and generated files (isa_*, gpu_kernels*)."""
     files = [p for p in sorted((tree / "src").rglob("*.*")) if p.suffix in (".c", ".h", ".inc", ".cu", ".cuh") and
              not re.match(r"isa_|ptx|gpu_kernels", p.name)]
     files = [p for p in files if not only or any(re.search(part, str(p.relative_to(tree))) for part in only)]
@@ -184,7 +184,8 @@ def sources(tree, only):
 
 
 def draw(tree, only, seed):
-    """Yields mutants without end of the sources, drawn by their lines of code and by kind; no place twice."""
+    """Yields different random mutants of the sources. Files are weighted by their lines of code, and kinds by
+    WEIGHTS."""
     rng, known, seen, files = random.Random(seed), prototypes(tree), set(), sources(tree, only)
     texts, found, misses = {p: p.read_text() for p in files}, {}, 0
     code = [len(re.findall(r"^.*[^\s~].*$", hide(texts[p]), re.M)) for p in files]

@@ -28,8 +28,9 @@ def cpu_of(pid):
 
 
 def run_test(test, limit, place, library, **env):
-    """Runs a test in a folder, with a library in place of the build's, until its first failure. Returns (verdict, seconds of
-    CPU, the line that names the failure); passed, skipped, failed or timeout."""
+    """Runs a test in folder `place` with `library` in place of the library of the build, until its first failure.
+    Returns (verdict, CPU time [s], the line of output that names the failure). Verdicts are passed, skipped, failed and
+    timeout."""
     def limits():
         for what, most in ((resource.RLIMIT_CPU, int(limit) + 1), (resource.RLIMIT_CORE, 0)):
             resource.setrlimit(what, (most, most))
@@ -92,7 +93,7 @@ class Judge:
             PRELOADED["LD_PRELOAD"] = f"{find('libasan.so')}:{find('libubsan.so')}"
 
     def place(self):
-        """Returns this thread's folder."""
+        """Returns the folder in which this thread runs tests."""
         if not hasattr(self.local, "place"):
             with self.lock:
                 self.workers += 1
@@ -102,7 +103,8 @@ class Judge:
         return self.local.place
 
     def learn(self, count):
-        """Runs every test on the library's own code; keeps those that pass, their seconds and the mutants they reach."""
+        """Runs every test on the unchanged code. Stores those that pass, with their CPU time and the mutants that they
+        reach."""
         def one(test):
             reached = self.place() / "reached"
             for scale in (None, "0.1", "0.02"):
@@ -125,7 +127,7 @@ class Judge:
             self.kills[place, result["by"]] = self.kills.get((place, result["by"]), 0) + 1
 
     def reaching(self, n, mutant):
-        """Returns the tests that reach a mutant, likeliest killers in the least time first."""
+        """Returns the tests that reach a mutant, ordered by probability of killing it per second."""
         def chance(test):
             shared = set(re.split(r"[_/.]", mutant["file"])) & set(test["name"].split("_"))
             here, near = (self.kills.get((place, test["name"]), 0) for place in (mutant["file"], os.path.dirname(mutant["file"])))
@@ -149,7 +151,7 @@ class Judge:
         return dict(result, seconds=round(time.monotonic() - begin, 1))
 
     def run(self, n, result, library):
-        """Runs tests until one fails, or for the budget of seconds."""
+        """Runs the tests that reach mutant number `n` until one fails or the time budget is spent."""
         spent = 0
         for test in self.reaching(n, result):
             if spent + test["seconds"] > self.given.budget:
@@ -168,7 +170,8 @@ class Judge:
             result["verdict"] = "unreached"
 
     def judge_all(self, mutants, end):
-        """Yields the results of mutants {number: mutant} as they come; none begins after `end`."""
+        """Yields the results of `mutants` {number: mutant} in the order in which they finish. Starts no mutant after
+        time `end`."""
         for test in self.tests: # the files whose functions it reaches, for mutants outside of functions
             test["files"] = {mutants[n]["file"] for n in test["reached"] if n in mutants}
         with concurrent.futures.ThreadPoolExecutor(self.given.jobs) as pool:

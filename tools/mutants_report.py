@@ -18,7 +18,8 @@ VERDICTS = ("killed", "timeout", "survived", "unreached", "equivalent", "same", 
 
 
 def read(path):
-    """Returns the results of a file, a line each, by mutant."""
+    """Returns {key of the mutant: result} of a results file, which has one result per line; empty if it does not
+    exist."""
     rows = [{"inside": True, **json.loads(line)} for line in path.read_text().splitlines()] if path.exists() else []
     return {changes.key(r): r for r in rows}
 
@@ -34,7 +35,8 @@ def change(r):
 
 
 def with_reasons(rows):
-    """Returns the rows, survivors that are listed with a reason as equivalent, and the entries of the list that fit none."""
+    """Returns (rows, unused): the rows with verdict "equivalent" for those that tools/mutants_equivalent.txt lists, and
+    the entries of this list that match no row."""
     out, used, reasons = [], set(), reliability.read_reasons(EQUIVALENT)
     for r in rows:
         fits = [i for i, (_, path, part) in enumerate(reasons)
@@ -55,7 +57,7 @@ def table(rows):
 
 
 def report(results):
-    """Returns the table of verdicts by folder and the list of surviving mutants, as text."""
+    """Returns the table of verdicts by folder, and the lists of survived, unreached and equivalent mutants, as text."""
     rows, unused = with_reasons(results)
     for _, name, part in unused:
         print(f"mutants.py: tools/mutants_equivalent.txt has an entry that fits no survivor: {name}: {part}", file=sys.stderr)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutant schemata: one library that contains all mutants of a run. Used by tools/mutants.py.
 
-A function with mutants has one body for each of them and its own: `if (fxa__mutant == 3) {...} else {...}`. FXA_MUTANT
-chooses the mutant when the library is loaded (mutants_schema.c). The function's own body marks which mutants' statements
-it reaches, so that a run of a test with FXA_REACHED says which mutants it can see. A mutant outside of functions (a table,
-a constant) has a library of its own."""
+A function with mutants contains its original body and one body for each mutant: `if (fxa__mutant == 3) {...} else
+{...}`. The environment variable FXA_MUTANT selects the mutant when the library is loaded (mutants_schema.c). The
+original body marks the mutants whose statements it reaches; a test run with FXA_REACHED records these marks. A mutant
+outside of functions (a table, a constant) is compiled into a separate library."""
 import concurrent.futures
 import json
 import os
@@ -50,14 +50,15 @@ def open_blocks(hidden, at):
 
 
 def mark_at(hidden, at, places):
-    """Returns the last statement before an index whose block is still open there: it runs whenever the index is reached."""
+    """Returns the last statement before index `at` whose block is still open at `at`. It runs whenever `at` is
+    reached."""
     here = open_blocks(hidden, at)
     return max((place for place, path in places if place <= at and list(path) == here[:len(path)]), default=0)
 
 
 def copies(text, mutants, coarse):
-    """Returns a source with mutants {number: mutant} in it and {line: number} of the bodies; of `coarse` functions marks are
-    at their beginning."""
+    """Returns (source text with the bodies of `mutants` {number: mutant}, {line: mutant number} of these bodies). In
+    functions of `coarse`, all marks are at the start of the function."""
     hidden, out, end = changes.hide(text), "", 0
     lines, found = {}, {n: changes.place(m, text) for n, m in mutants.items()}
     for function, group in changes.bodies(hidden):
@@ -93,7 +94,8 @@ def copies(text, mutants, coarse):
 
 
 def relinked(build, name, library):
-    """Returns the path of a test program that contains the objects of a library's folder; beside the others, as some expect."""
+    """Returns the path of test program `name` when it is linked with the objects of `library`. It is in the folder of
+    the other tests, because some tests expect that."""
     return build / "tests" / f"{name}-{library.name}"
 
 
@@ -112,12 +114,13 @@ class Schema:
         self.objects = {}
 
     def command(self, unit, source, out, *flags):
-        """Returns the command that compiles a source in place of a unit of the library."""
+        """Returns the command that compiles `source` in place of `unit`, a translation unit of the library, to
+        `out`."""
         line = re.sub(r" -o \S+| -c \S+", "", self.commands[unit])
         return [*shlex.split(line), "-w", *flags, "-c", str(source), "-o", str(out)]
 
     def includers(self, file):
-        """Returns the units that a file is part of."""
+        """Returns the translation units that include `file`, or are it."""
         found, new = set(), {os.path.basename(file)}
         while new - found:
             found |= new
@@ -125,8 +128,8 @@ class Schema:
         return [unit for unit in self.commands if os.path.basename(unit) in found]
 
     def make(self, mutants):
-        """Builds the library with the mutants {number: mutant} that are in functions; returns the numbers of those that do not
-        compile."""
+        """Builds the library with the mutants {number: mutant} that are in functions. Returns the numbers of mutants
+        that do not compile."""
         say(["rm", "-rf", self.changed, self.folder])
         say(["mkdir", "-p", self.changed, self.folder], check=True)
         say(["cp", "-r", self.tree / "src", self.changed], check=True)
@@ -156,7 +159,8 @@ class Schema:
         return bad
 
     def write(self, files, bad, coarse):
-        """Writes the sources with their mutants but the bad ones; returns the bodies' lines by file."""
+        """Writes the sources with their mutants, without those in `bad`. Returns {file: {line: mutant number}} of the
+        bodies."""
         lines = {}
         for file, mine in files.items():
             text, lines[file] = copies((self.tree / file).read_text(), {n: m for n, m in mine.items() if n not in bad},
@@ -166,7 +170,8 @@ class Schema:
         return lines
 
     def blame(self, errors, lines, bad, coarse):
-        """Adds to the mutants that do not compile and to the functions where marks do not; returns the files of both."""
+        """Adds mutants that do not compile to `bad`, and functions whose marks do not compile to `coarse`. Returns
+        their files."""
         files = set()
         for file, line in set(re.findall(rf"^{re.escape(str(self.changed))}/(\S+?):(\d+):\d+: error", "".join(errors), re.M)):
             n = lines.get(file, {}).get(int(line), 0)
@@ -179,7 +184,7 @@ class Schema:
         return files
 
     def compile(self, unit, *flags):
-        """Compiles a unit with its mutants; returns the compiler's errors."""
+        """Compiles a translation unit with its mutants. Returns the compiler's errors."""
         out = self.objects[unit] = self.folder / (unit.replace("/", "-") + ".o")
         command = self.command(unit, self.changed / unit, out, *flags, *self.sanitize, "-include",
                                str(Path(__file__).with_name("mutants_schema.h")))
@@ -187,7 +192,7 @@ class Schema:
         return done.stderr or "failed" if done.returncode else ""
 
     def link(self, name, folder, objects, more):
-        """Links a target of the build again, some of its objects replaced, into a folder."""
+        """Links target `name` of the build again into `folder`, with some of its objects replaced."""
         target = name if name not in RELINKED else f"tests/{name}"
         line = say(["ninja", "-C", self.build, "-t", "commands", target], check=True).stdout.splitlines()[-1]
         for unit, path in objects.items():
@@ -200,8 +205,8 @@ class Schema:
             raise SystemExit(f"mutants.py: {name} was not linked:\n{done.stderr[-2000:]}")
 
     def alone(self, mutant, folder):
-        """Compiles a unit with one mutant and no test of a number. Returns uncompiled, same (the compiler makes the same code of
-        it) or None. A kernel's text is part of a unit that CMake writes."""
+        """Compiles a translation unit with one mutant in place of the original text. Returns "uncompiled", "same"
+        (compiles to the same code) or None. The text of a CUDA kernel is part of a unit that CMake writes."""
         source, codes = self.tree / mutant["file"], []
         text, unit = source.read_text(), mutant["file"]
         at, changed = changes.place(mutant, text), folder / "changed" / mutant["file"]
@@ -211,7 +216,7 @@ class Schema:
             unit, flags = "cuda_sources.c", ["-I", str(self.tree / "src")]
             say(["cp", "-r", self.tree / "src", folder / "changed"])
         elif source.suffix != ".c":
-            return None # a header's: its units are many
+            return None # a mutant in a header, which many units include
         else:
             flags = ["-iquote", str(source.parent)]
         for name, now in (("before", text), ("after", text[:at] + mutant["new"] + text[at + len(mutant["old"]):])):
