@@ -71,7 +71,8 @@ def reorder_sequence(x: Any, size: int, order: str, axis: int = 1) -> Any:
 
 
 def restore_sequence(x: Any, size: int, order: str, axis: int = 1) -> Any:
-    """Returns array `x` with its sequence axis `axis` in the original order: the inverse of reorder_sequence()."""
+    """Returns array `x`, which is in `order` on `size` devices, with its sequence axis `axis` in the original order:
+    the inverse of reorder_sequence()."""
     check_order(order, x.shape[axis], size)
     return _taken(x, np.argsort(_positions(x.shape[axis], size, order)), axis)
 
