@@ -414,8 +414,8 @@ call, and the message names the line of the call.
 - Ints wrap at 32 bits. `x // 0` and `x % 0` are 0. `>>` is arithmetic; shift counts are taken
   modulo 32. An `i64` element beyond 32 bits saturates when it is read, except in `==` and `!=` of
   two loads of `i64` tensors. These compare all 64 bits, so `doc[q] == doc[k]` is exact for ids of
-  any size; an element outside its tensor is 0 there, too. Both operands must be loads, of one
-  tensor or of two, directly or named by a `let`, or expressions that fold to loads (`x + 0`). All
+  any size; an element outside its tensor is 0 there, too. Both operands must be loads, of the
+  same tensor or of two. A load may be named by a `let`, and `x + 0` is folded to the load x. All
   other expressions, like `doc[q] <= doc[k]`, `doc[q] - doc[k] == 0` and equality with another int,
   use the saturated 32 bits.
 - `//` rounds down and `%` has the sign of the divisor, for ints and floats. `round` rounds halves

@@ -112,7 +112,7 @@ def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, ten
 
 
 def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: Optional[int]) -> Optional[np.ndarray]:
-    """Runs the call if it is cached and its arrays are aligned. Returns its output, or None if it was not run."""
+    """Runs the call if it is cached and its arrays are aligned. Returns its output; None if the call was not run."""
     one = _calls.get(found.key)
     if one is None:
         return None

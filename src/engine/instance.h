@@ -59,7 +59,7 @@ struct fxa__code {
 /* Source of code: a support query, plan bytes or, if both pointers are NULL, the compiler. */
 typedef struct fxa__code_source {
     void *made;                 /* code that a support query compiled (fxa__query_result.made); NULL = none */
-    size_t made_bytes;          /* size of `made` for the cache */
+    size_t made_bytes;          /* bytes that the cache counts for `made` */
     const fxa__reader *section; /* section of plan bytes, all of which must be read; NULL = none */
 } fxa__code_source;
 

@@ -8,8 +8,9 @@
 #include <limits.h>
 #include <string.h>
 
-/* Kinds of values: an int that is at least a minimum, three such ints, or a string. Every device from sm_50 on has at
- * least DESCRIPTION_SHARED bytes of shared memory. */
+/* Minimum of the value of a key: DESCRIPTION_TEXT for a string, otherwise the minimum of its int or of each of its
+ * three ints. DESCRIPTION_SHARED = bytes of shared memory that every device from sm_50 on has. A description has fewer
+ * than DESCRIPTION_MOST_TEXT bytes. */
 enum { DESCRIPTION_TEXT = -1, DESCRIPTION_MOST_TEXT = 1 << 16, DESCRIPTION_WARP = 32, DESCRIPTION_SHARED = 48 << 10 };
 
 /* Values that come from other calls of the driver than cuDeviceGetAttribute. */

@@ -18,7 +18,7 @@ typedef struct FxaGpuArray {
     int64_t stride[4];    /* in elements */
     int32_t type;         /* fxa_dtype */
     int32_t page;         /* rows of a page */
-    int32_t of_entry;     /* pages of a batch entry in the page table */
+    int32_t of_entry;     /* number of pages of a batch entry: columns of the page table */
     int32_t reserved;
 } FxaGpuArray;
 

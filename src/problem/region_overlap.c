@@ -145,7 +145,8 @@ static overlap_memo *overlap_memo_of(overlap_search *s, int at, int64_t rest) {
     return &s->memo[mixed >> 32 & (OVERLAP_MEMO - 1)];
 }
 
-/* Returns whether axes `at` and later can sum to `rest`. */
+/* Returns FXA__OVERLAPPING if the offsets of one index on each axis from `at` on can add up to `rest`, FXA__DISJOINT if
+ * they cannot, FXA__OVERLAP_UNKNOWN if the search ran out of steps. */
 static fxa__overlap overlap_find(overlap_search *s, int at, int64_t rest) {
     const overlap_reach *r = &s->reach[at], *inner = &s->reach[at + 1];
     if (rest < r->lo || rest > r->hi) return FXA__DISJOINT;

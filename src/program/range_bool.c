@@ -24,7 +24,7 @@ static int32_t truth_prepend(fxa__range *r, int32_t row, const fxa__set *set, in
     return r->n_bounds++;
 }
 
-/* Returns the first bound of a list on a row; NULL if there is none or the analysis is out of work. */
+/* Returns the first bound in `list` for `row`; NULL if there is none or the analysis has used up its work limit. */
 static const fxa__bound *truth_find(fxa__range *r, int32_t list, int32_t row) {
     for (; list >= 0 && r->work-- > 0; list = r->bounds[list].next)
         if (r->bounds[list].row == row) return &r->bounds[list];

@@ -19,8 +19,8 @@ def relu(rec: Recording, x: Any) -> Sym:
 
 
 def softplus(rec: Recording, x: Any, beta: Any = 1, threshold: Any = 20) -> Sym:
-    """Returns log(1 + exp(beta * x)) / beta, or x where beta * x is above the threshold, as torch does. Above 20
-    the two differ only in f64."""
+    """Returns log(1 + exp(beta * x)) / beta, or x where beta * x is above the threshold, as torch does.
+    Where beta * x is above 20, log(1 + exp(beta * x)) / beta and x differ only in f64."""
     x = real(rec, x)
     plain = type(beta) in (int, float) and beta == 1
     scaled = x if plain else real(rec, mul(rec, x, beta))

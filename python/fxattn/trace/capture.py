@@ -2,8 +2,8 @@
 """Wraps the NumPy arrays of a function, so that indexing them with a traced value is traced.
 
 ndarray.__getitem__ converts the index itself, without a dispatch to the tracer. If a function turns out to index NumPy
-arrays, a copy of it is called instead. In the copy's closure, globals, defaults and, for a method, attributes each
-array is replaced by a Captured: a view of the same memory, of a subclass of ndarray whose indexing is traced. The
+arrays, a copy of the function is called instead. In the copy's closure, globals, defaults and, for a method, attributes
+each array is replaced by a Captured: a view of the same memory, of a subclass of ndarray whose indexing is traced. The
 user's own objects are not modified.
 """
 import copy

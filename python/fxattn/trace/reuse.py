@@ -307,7 +307,8 @@ def _is_kept(derived: Any) -> bool:
 
 
 def question(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Question]:
-    """Returns the Question of two functions; None if a dependence is uncertain."""
+    """Returns the key (Question) under which the programs of score_mod and mask_mod are cached; None if it is uncertain
+    what one of them depends on."""
     if not _tensor_types:
         _know_tensors()
     reader = _Reader()
