@@ -153,7 +153,7 @@ static size_t device_live(device_rig *d) {
     return live;
 }
 
-/* The same after the context was destroyed: a separate thread releases it. */
+/* A graph that is destroyed after its context releases the code from a separate thread. */
 TEST(graphs_keep_code_past_the_context) {
     static device_rig d;
     const struct timespec moment = {.tv_nsec = 1000000};

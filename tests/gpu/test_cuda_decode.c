@@ -319,8 +319,8 @@ static void decode_as_ref(attn_data *x, fxa_context *ctx, fxa_pass pass, const c
     attn_drop(&want);
 }
 
-/* The same for kernels other than decoding (d != dv), along keys and along queries: masked tiles next to a run of full
- * tiles, and full tiles that form no run, so that all are masked. */
+/* Kernels other than decoding (d_qk != d_v) equal the reference where a list of tiles, along keys or along queries, has
+ * masked tiles next to a run of full tiles, and where full tiles form no run, so that all are masked. */
 TEST(lists_with_runs) {
     NEEDS_DEVICE;
     static const struct {

@@ -303,7 +303,7 @@ TEST(parts_of_query_tiles) { feature_check(&parts_alone); }
 TEST(parts_of_padded_query_tiles) { feature_check(&parts_padded); }
 TEST(parts_of_packed_query_tiles) { feature_check(&parts_packed); }
 
-/* The same in the backward: key tiles of which one half has nothing, or all, of a block of queries; 64 of these. */
+/* Backward, block of 64 queries: key tiles of which one half is masked for all of them, or full. */
 static void shape_halves(attn_shape *s, int i) {
     shape_parts(s, i);
     s->hq = 2, s->d = s->dv = i % 2 && feature_is_best() ? 96 : 128;

@@ -130,7 +130,7 @@ TEST(tensors_stay_in_the_address_space) {
     bench_close();
 }
 
-/* The same arguments may serve forward and backward: slots that only the other pass uses are ignored. */
+/* One fxa_args may serve forward and backward: slots that only the other pass uses are ignored. */
 TEST(slots_of_the_other_pass_are_ignored) {
     const fxa_slot of_backward[] = {FXA_SLOT_DO, FXA_SLOT_DLSE, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV, FXA_SLOT_DSINKS};
     fxa_problem p = case_forward();
