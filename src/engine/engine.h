@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine interface: a table of functions. Engines include only base, program, problem and this file; they include
- * neither other engines nor plan. registry.c is the only file that names concrete engines; instance.h opens them.
+ * The interface of an engine: a table of functions. An engine includes base, program, problem, lower, gpu and this
+ * file, neither plan nor another engine. Only registry.c names concrete engines.
  *
- * An engine has one instance per host and device (instance.h). `open` creates the instance at the first support query;
- * its result `self` is the first argument of the other functions. Only `open` reads the environment. Several threads
- * may call functions with one self at the same time.
+ * An engine has one instance per host and device; instance.h manages the instances. `open` creates an instance at the
+ * first support query, and its result `self` is the first argument of the other functions. Only `open` reads the
+ * environment. Several threads may call the functions of one instance at the same time.
  *
- * An engine whose `query` reports a problem as supported must compile and run it. The exception is a compiler that
- * refuses: E_UNSUPPORTED from `compile` becomes the result of later queries of all problems with the same `key`.
+ * An engine must compile and run every problem that its `query` reports as supported, except a problem that its
+ * compiler refuses: if `compile` fails with E_UNSUPPORTED, later queries of problems with the same `key` return this
+ * failure.
  */
 #ifndef FXA_ENGINE_ENGINE_H
 #define FXA_ENGINE_ENGINE_H
@@ -16,91 +17,97 @@
 #include "../base/device_memory.h"
 #include "../problem/bound_args.h"
 
-/* Bytes of an instance's identity: the properties of the machine that its code and results depend on, such as the
- * instruction set, or the device, its driver and the compiler. Part of every cache key, and stored in plan bytes. */
+/* Maximum size in bytes of an instance's identity: a text with the properties of the machine that code and results
+ * depend on, such as the instruction set, or the device, its driver and the compiler. The identity is part of every
+ * cache key and is stored in plan bytes. */
 #define FXA__IDENTITY 160
 
 /* Result of a support query. */
 typedef struct fxa__query_result {
-    fxa_support report; /* report.engine is set by the caller; report.workspace is the exact size, and UINT64_MAX,
-                           for more than a size_t holds, makes the caller refuse the problem */
+    fxa_support report; /* the caller sets report.engine; the engine sets report.workspace to the exact size, or to
+                           UINT64_MAX if that exceeds a size_t, and the caller then refuses */
     void *made;         /* code that the engine compiled to answer the query, owned by the caller; NULL = none */
-    size_t made_bytes;  /* size of `made` for the cache */
+    size_t made_bytes;  /* size of `made` in bytes, which the cache counts */
 } fxa__query_result;
 
-/* Turns the report into a refusal with a reason. A reason that does not fit is cut before a word and ends in "...". */
+/* Turns the report into a refusal with a reason. A reason that does not fit is cut at the end of a word, and "..." is
+ * appended. */
 void fxa__support_refuse(fxa_support *report, const char *reason);
-/* Converts the status of work done inside `query` to its return value: E_UNSUPPORTED becomes FXA_OK and a refusal with
- * the reason of `why`; other failures are returned with `why` as the error. */
+/* Ends a `query` whose work had the result `status`, and returns what `query` returns. E_UNSUPPORTED becomes FXA_OK and
+ * a refusal with the reason in `why`; any other failure is returned with `why` as the error. */
 fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__query_result *out, fxa_error *err);
 
 typedef struct fxa__engine {
     const char *name;
-    uint32_t version;     /* changes when saved code or results change */
+    uint32_t version;     /* version of the engine; a change of saved code or of results changes it */
     const char *variable; /* environment variable that selects this engine when set; NULL = none */
-    uint32_t device;      /* fxa_device: the memory in which all pointers of a run are */
-    bool threads;         /* true: bound->pool of runs is the context's pool, else NULL. The pool has p->host->width
-                             workers as long as the context lives, so workspace may be sized by them */
+    uint32_t device;      /* fxa_device in whose memory all pointers of a run are */
+    bool threads;         /* true: bound->pool of a run is the context's thread pool; false: NULL. The pool has
+                             p->host->width workers, which is constant, so the workspace size may depend on it */
 
-    /* Creates an instance on device `ordinal` or, if `target` is not NULL, for the device that this text describes, and
-     * writes its identity. The caller stores a failure, E_MEMORY excepted, as the reason why the engine cannot run
-     * here. Fails with E_PROBLEM for a target that it cannot read.
-     * open and close both NULL: the engine has no state; self is NULL and the identity "". */
+    /* Opens an instance and writes its identity: for device `ordinal`, or, if `target` is not NULL, for the device that
+     * the device description `target` describes. A malformed `target` fails with E_PROBLEM. The caller stores every
+     * failure but E_MEMORY as the reason why the engine is unavailable. An engine without state has `open` and `close`
+     * NULL; `self` is then NULL and the identity "". */
     fxa_status (*open)(fxa__host *host, int32_t ordinal, const char *target, void **self, char identity[FXA__IDENTITY],
                        fxa_error *err);
     void (*close)(fxa__host *host, void *self);
-    /* Engines of a device: writes the description of device `ordinal`, which `open` accepts as a target, without
-     * opening the device. Fails with E_UNAVAILABLE and the reason. NULL: devices have no description. */
+    /* Writes the description of device `ordinal`, a text that `open` accepts as `target`, without opening the device.
+     * Fails with E_UNAVAILABLE and the reason. NULL: the engine's devices have no descriptions. */
     fxa_status (*describe)(int32_t ordinal, fxa__writer *w, fxa_error *err);
 
-    /* Fills `out`, which is all zeroes: supported or the reason, deterministic, workspace, tiles. code: what this
-     * instance compiled for the key of p, NULL = nothing in the cache. Fails only if the query cannot be answered. */
+    /* Queries if the engine supports p, and fills `out`, which the caller has zeroed: supported or the reason of the
+     * refusal, deterministic, workspace, tiles. `code` is the cached code of this instance for the key of p, NULL =
+     * none. Fails only if the query cannot be answered. */
     fxa_status (*query)(void *self, const fxa__problem *p, const void *code, fxa__query_result *out, fxa_error *err);
     /* Returns FXA_OK if the engine's compiler is present, else E_UNSUPPORTED with the reason, or E_MEMORY. Support
-     * queries call it and, without a compiler, search the caches for code; plans skip it. NULL: always present. */
+     * queries call this function and, without a compiler, search the caches for code; plan creation does not call it.
+     * NULL: the compiler is always present. */
     fxa_status (*ready)(void *self, fxa_error *err);
-    /* Writes the part of the problem that code depends on. NULL: the entire problem. */
+    /* Writes the part of the problem that compiled code depends on. NULL: code depends on the entire problem. */
     void (*key)(void *self, const fxa__problem *p, fxa__writer *w);
-    /* Writes the scalar constants that `key` leaves out. Runs receive them as bound->constants. NULL: the engine has
-     * none. */
+    /* Writes the scalar constants of p that are not part of `key`. A run receives them as bound->constants. NULL: the
+     * engine has no such constants. */
     fxa_status (*constants)(void *self, const fxa__problem *p, double constants[FXA__MAX_CONSTANTS], fxa_error *err);
-    /* Called when a plan is created: computes data of one problem that its runs share. Several problems may share one
-     * code, so the data is stored next to the code; a run works without the data if it could not be computed. NULL:
+    /* Computes data of one problem when a plan is created, for use by all runs. Problems with different data may share
+     * code, so the data is stored next to the code. A failure is not reported: runs work without the data. NULL:
      * nothing to compute. */
     void (*prepare)(void *self, const void *code, const fxa__problem *p, const double *constants);
-    /* Returns an estimate of the seconds of a run of a supported problem. NULL: no estimate; fxattn then prefers the
-     * first engine in registry order. */
+    /* Returns the estimated seconds of a run of a supported problem. NULL: no estimate; fxattn then prefers the engine
+     * that is first in the registry. */
     double (*cost)(void *self, const fxa__problem *p);
-    /* Compiles immutable code with memory of p->host; *bytes is its size for the cache; *code may be NULL. NULL:
-     * `load` with a NULL reader compiles. */
+    /* Compiles p to immutable code in memory of p->host. Sets *bytes to the size of the code for the cache; may set
+     * *code to NULL. If `compile` is NULL, `load` with a NULL reader compiles. */
     fxa_status (*compile)(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err);
-    /* Frees code. No call of `run` with the code is in progress. Engines of a device are called by a thread that opens,
-     * compiles or clears a cache, not by the one that dropped the last reference; kernels started by `run` may still be
-     * running, and the engine must allow for that. */
+    /* Frees code that no call of `run` is using. On a device, kernels that `run` started may still be running, and the
+     * engine must allow for that; the calling thread is one that opens, compiles or clears a cache, not the one that
+     * dropped the last reference. */
     void (*release)(void *self, void *code);
-    /* Checks that the pointers of the bound arguments are memory of this device. NULL: no check. */
+    /* Checks that all pointers of the bound arguments are memory of the instance's device. NULL: no check. */
     fxa_status (*check)(void *self, const fxa__problem *p, const fxa__bound_args *bound, fxa_error *err);
-    /* Engines of a device, called before `run` for problems with FXA_GRAPH_CAPTURE. If the stream is being captured,
+    /* Called before `run` for problems with FXA_GRAPH_CAPTURE. If `stream` is being captured into a CUDA graph,
      * arranges that drop(what) is called when the graph and its executables are destroyed, by a thread that may not
-     * call the driver, and sets *tied to true. NULL: no run needs code after all plans with it are destroyed. */
+     * call the driver, and sets *tied to true. NULL: no run needs code after all plans with this code are destroyed. */
     fxa_status (*tie)(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied, fxa_error *err);
-    /* Runs with checked arguments. Allocates nothing and takes no lock but the pool's. May report to bound->progress.
-     * On a device it starts the work and returns; the started work must not read host memory of bound or p. */
+    /* Runs the code with checked arguments. Allocates nothing, takes no lock except the pool's, and may report progress
+     * to bound->progress. On a device, `run` starts the work and returns; the started work must not read host memory of
+     * `bound` or `p`. */
     fxa_status (*run)(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
                       fxa_error *err);
-    /* Builds with asserts only: checks the red zones of a workspace, or of a copy, after a run (fxa__carver_after). */
+    /* Checks the red zones of a workspace, or of a copy of a workspace, after a run (fxa__carver_after). Only in builds
+     * with asserts. */
     void (*zones)(void *self, const void *code, const fxa__problem *p, const void *workspace);
     /* Returns the text of fxa_plan_description, which lives as long as the code. NULL: "". */
     const char *(*description)(const void *code, const fxa__problem *p);
-    /* Writes the text of fxa_plan_dump: how the code runs the score program, in lines for people. NULL: "". */
+    /* Writes the text of fxa_plan_dump: a readable description of how the code runs the score program. NULL: "". */
     void (*dump)(const void *code, const fxa__problem *p, fxa__writer *w);
-    /* Write and read the engine's section of plan bytes. Both NULL, or `save` writes nothing: plan bytes have no
-     * section, and a plan is compiled again when it is loaded. */
+    /* `save` writes and `load` reads the engine's section of plan bytes. If both are NULL or `save` writes nothing,
+     * plan bytes have no such section, and loading a plan compiles it again. */
     void (*save)(void *self, const void *code, fxa__writer *w);
     fxa_status (*load)(void *self, const fxa__problem *p, fxa__reader *r, void **code, size_t *bytes, fxa_error *err);
     const fxa__memory *memory; /* allocation and copies on the device; NULL for engines of the host */
-    /* Starts fxa_merge on args->stream, for checked arguments on this device. NULL: operands are copied to the host and
-     * the result back by `memory`, which waits for the stream. */
+    /* Starts fxa_merge on args->stream; the arguments are checked and on this device. NULL: fxattn copies the operands
+     * to the host and the result back by `memory`, which waits for the stream. */
     fxa_status (*merge)(void *self, const fxa_merge_args *args, fxa_error *err);
 } fxa__engine;
 
@@ -112,7 +119,7 @@ typedef struct fxa__engine {
 
 /* Returns the engines of this build in order of preference; NULL past the end. */
 const fxa__engine *fxa__engine_at(size_t index);
-/* Returns the engine of that name, NULL if there is none. */
+/* Returns the engine called `name`; NULL if there is none. */
 const fxa__engine *fxa__engine_find(const char *name);
 
 extern const fxa__engine fxa__engine_cpu, fxa__engine_ref, fxa__engine_cudnn, fxa__engine_cuda;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks that pointers of a run are device memory: see gpu_engine.h. The tables of src/problem list the slots that a
- * problem uses; bound_args.c has found missing ones by the same tables, so a pointer that is NULL here is optional or
- * has no elements, and a new slot needs no change in this file. Params, those of bprop included, are in host memory and
- * are not checked.
+ * Checks that the pointers of a run are device memory (gpu_engine.h). Which slots a problem uses is read from the
+ * tables of src/problem, so a new slot needs no change in this file. bound_args.c has already refused missing pointers;
+ * a pointer that is NULL here is optional or has no elements. Params are in host memory and are not checked.
  */
 #include "gpu_engine.h"
 
@@ -23,7 +22,7 @@ static fxa_status gpu_check_slots(const fxa__gpu *gpu, const fxa_problem *p, con
             FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name(slot), bound->slot[slot], err));
     }
     for (int i = FXA_SLOT_Q_LENGTHS; i < FXA_SLOT_COUNT; i++)
-        if (bound->slot[i] && fxa__slot_length(p, (fxa_slot)i) > 0) /* most slots are NULL: the cheap test is first */
+        if (bound->slot[i] && fxa__slot_length(p, (fxa_slot)i) > 0) /* most slots are NULL, so this test is first */
             FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name((fxa_slot)i), bound->slot[i], err));
     return FXA_OK;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Instances and code: see instance.h. The list of a host's instances only grows and is read without a lock. Adding an
- * instance takes the host's lock, which is held while the engine opens, so that each instance is opened once.
+ * Instances of engines and reference-counted code (instance.h). The list of a host's instances only grows and is read
+ * without a lock. An instance is added under the host's lock, which is held while the engine opens the instance, so
+ * that each instance is opened once.
  */
 #include "instance.h"
 
@@ -32,7 +33,7 @@ fxa_status fxa__answer_end(fxa_status status, const fxa_error *why, fxa__query_r
 
 /* ---- Dropped code ---------------------------------------------------------------------------------------------- */
 
-/* Returns true in a process forked from the one that opened the instance's device. */
+/* Returns true if the calling process is a fork of the process that opened the instance's device. */
 static bool instance_is_foreign(const fxa__instance *i) {
     return i->engine->device != FXA_HOST && i->process != (int64_t)getpid();
 }
@@ -43,8 +44,8 @@ static void code_end(fxa__code *code) {
     fxa__free(i->host, code, sizeof *code);
 }
 
-/* Releases the dropped code of an instance. In a forked process the device's part of the code belongs to the parent, so
- * only host memory is freed. */
+/* Releases the dropped code of an instance. In a forked process only host memory is freed, because the code on the
+ * device belongs to the parent process. */
 static void instance_drain(fxa__instance *i) {
     fxa__code *code = atomic_exchange(&i->dropped, NULL);
     while (code) {
@@ -62,8 +63,8 @@ void fxa__instances_drain(fxa__host *host) {
         instance_drain((fxa__instance *)(void *)t);
 }
 
-/* fxa__code_release pushes code first and reads `closed` afterwards; this function sets `closed` first and drains
- * afterwards. In any order, one of the two functions releases the code. */
+/* fxa__code_release pushes code first and reads `closed` afterwards; fxa__instances_close sets `closed` first and
+ * releases pushed code afterwards. In every interleaving, one of the two functions releases the code. */
 void fxa__instances_close(fxa__host *host) {
     atomic_store(&host->closed, true);
     fxa__instances_drain(host);
@@ -85,7 +86,7 @@ static bool instance_is_of(const fxa__instance *i, const fxa__engine *engine, in
     return !target || strcmp(i->target, target) == 0;
 }
 
-/* Returns the instance, NULL if it was not opened yet. *count: number of instances compared. */
+/* Returns the instance, or NULL if it was not opened yet. Sets *count to the number of instances that were compared. */
 static fxa__instance *instance_find(fxa__host *host, const fxa__engine *engine, int32_t ordinal, const char *target,
                                     size_t *count) {
     *count = 0;
@@ -133,8 +134,8 @@ static fxa_status instance_add(fxa__host *host, const fxa__engine *engine, int32
     return FXA_OK;
 }
 
-/* Returns the error for a full list. No instance is closed to make room, because its code may be in use, and a stored
- * failure to open must not be retried. */
+/* Returns the E_LIMIT error for a full list of instances. No instance is closed to make room: its code may be in use,
+ * and if `open` failed for it, the stored failure must not be retried. */
 static fxa_status instance_fail_full(const fxa__engine *engine, int32_t ordinal, const char *target, fxa_error *err) {
     return fxa__fail(
         err, FXA_E_LIMIT,
@@ -224,8 +225,8 @@ fxa__code *fxa__code_retain(fxa__code *code) {
     return code;
 }
 
-/* Pushes code onto the list of its instance. The list belongs to the host, so its code holds no reference to the
- * host. */
+/* Pushes code onto its instance's list of dropped code. The host owns this list, so code in the list holds no reference
+ * to the host. */
 static void code_push_dropped(fxa__code *code) {
     fxa__instance *i = code->instance;
     code->next = atomic_load(&i->dropped);
@@ -245,7 +246,7 @@ void fxa__code_release(fxa__code *code) {
     fxa__host_release(host);
 }
 
-/* Thread: releases the dropped code of an instance, then the reference to its host. */
+/* Thread function: releases the dropped code of an instance, then the reference to the instance's host. */
 static void *code_drain_thread(void *what) {
     fxa__instance *i = what;
     fxa__host *host = i->host;
@@ -254,8 +255,8 @@ static void *code_drain_thread(void *what) {
     return NULL;
 }
 
-/* While the context exists, a later call releases the code. After the context was destroyed, a new thread releases it;
- * if the thread cannot be created, code and host are leaked. */
+/* Code that is dropped while the context exists is released by a later call. Code that is dropped after the context was
+ * destroyed is released by a new thread; if the thread cannot be created, code and host are leaked. */
 void fxa__code_drop(void *what) {
     fxa__code *code = what;
     if (atomic_fetch_sub_explicit(&code->refs, 1, memory_order_acq_rel) != 1) return;

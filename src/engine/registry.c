@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Table of the engines of this build, in order of preference. It is the only file that names concrete engines: a new
- * engine is a line here and a declaration in engine.h.
+ * Table of the engines of this build, in order of preference. Only this file names concrete engines: a new engine needs
+ * a line here and a declaration in engine.h.
  */
 #include "engine.h"
 

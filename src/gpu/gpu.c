@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opens CUDA devices and checks pointers and streams: see gpu.h. An open device retains its primary context, which is
- * the context of frameworks, so their streams and pointers can be used.
+ * Opens CUDA devices, and checks pointers and streams (gpu.h). An open device retains its primary context, which
+ * PyTorch and JAX use too, so their streams and pointers are valid in it.
  */
 #include "gpu.h"
 
@@ -42,8 +42,7 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuModuleGetFunction", module_function),
     GPU_FUNCTION("cuFuncSetAttribute", function_attribute),
     GPU_FUNCTION("cuLaunchKernel", launch),
-    {"cuStreamGetCaptureInfo_v2", offsetof(fxa__cuda, stream_graph),
-     true}, /* this one and the next three: since 11.3 */
+    {"cuStreamGetCaptureInfo_v2", offsetof(fxa__cuda, stream_graph), true}, /* four functions of drivers since 11.3 */
     {"cuUserObjectCreate", offsetof(fxa__cuda, object_create), true},
     {"cuUserObjectRelease", offsetof(fxa__cuda, object_release), true},
     {"cuGraphRetainUserObject", offsetof(fxa__cuda, graph_keep), true},
@@ -56,7 +55,7 @@ static const char *const gpu_names[] = {"libcuda.so.1", NULL};
 static const fxa__dl_spec gpu_spec = {"the CUDA driver", gpu_names, gpu_symbols,
                                       sizeof gpu_symbols / sizeof *gpu_symbols};
 
-/* Values of the driver's enums. */
+/* Values of the driver API's enums. */
 enum {
     GPU_OUT_OF_MEMORY = 2,
     GPU_PROCESSORS = 16,
@@ -68,10 +67,10 @@ enum {
     GPU_TYPE_HOST = 1,
     GPU_NOT_CAPTURING = 0,
     GPU_CAPTURING = 1,
-    GPU_OBJECT_UNSYNCHRONISED = 1, /* the only flag that cuUserObjectCreate has */
-    GPU_OBJECT_MOVED = 1,          /* the reference moves to the graph */
+    GPU_OBJECT_UNSYNCHRONISED = 1, /* CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, the only flag of cuUserObjectCreate */
+    GPU_OBJECT_MOVED = 1,          /* CU_GRAPH_USER_OBJECT_MOVE: the graph takes over the reference */
     GPU_CAPTURE_RELAXED = 2,
-    GPU_STREAM_NON_BLOCKING = 1 /* not synchronised with the default stream */
+    GPU_STREAM_NON_BLOCKING = 1 /* CU_STREAM_NON_BLOCKING: does not synchronise with the default stream */
 };
 
 static const char *gpu_text(const fxa__gpu *gpu, int status) {
@@ -156,7 +155,7 @@ void fxa__gpu_leave(const fxa__gpu *gpu) {
 
 /* ---- Pointers and streams ---------------------------------------------------------------------------------------- */
 
-/* Memory that CUDA does not know has type 0. One driver call returns all three attributes of the pointer. */
+/* One driver call returns three attributes of the pointer. Their type is 0 for memory that CUDA does not know. */
 fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *name, const void *ptr, fxa_error *err) {
     int attributes[] = {GPU_POINTER_TYPE, GPU_POINTER_MANAGED, GPU_POINTER_ORDINAL};
     unsigned type = 0, managed = 0;

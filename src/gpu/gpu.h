@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * CUDA driver API shared by the CUDA engines: the driver as a table of functions, a device with its primary context,
- * memory, copies, waits and pointer checks. The driver library is loaded when a device is opened. No header of CUDA is
- * used: the declarations below cover the functions that are called.
+ * memory, copies, waits and pointer checks. The driver library is loaded when a device is opened. No CUDA header is
+ * used: this file declares the driver functions that are called.
  *
- * fxa__gpu_enter makes the device's context current, fxa__gpu_leave restores the one before. Functions below do both
- * themselves unless their comment says otherwise.
+ * fxa__gpu_enter makes the device's context current, and fxa__gpu_leave restores the previous context. The functions
+ * below call both themselves unless their comment requires a current context.
  */
 #ifndef FXA_GPU_GPU_H
 #define FXA_GPU_GPU_H
@@ -33,7 +33,7 @@ typedef struct fxa__cuda_launch {
     unsigned n_attributes;
 } fxa__cuda_launch;
 
-/* Functions of the driver with its signatures; CUdeviceptr is a uintptr_t here. */
+/* Functions of the CUDA driver, with the driver's signatures; CUdeviceptr is declared as uintptr_t. */
 typedef struct fxa__cuda {
     int (*init)(unsigned flags);
     int (*version)(int *version);
@@ -57,7 +57,8 @@ typedef struct fxa__cuda {
     int (*stream_wait)(void *stream);
     int (*stream_capturing)(void *stream, int *status);
     int (*capture_mode)(int *mode); /* exchanges the capture mode of this thread */
-    /* User objects of CUDA graphs; NULL = driver older than 11.3. A thread of the driver calls `drop`. */
+    /* Functions for user objects of CUDA graphs; NULL if the driver is older than 11.3. A thread of the driver calls
+     * `drop`. */
     int (*stream_graph)(void *stream, int *status, uint64_t *id, void **graph, const void ***last, size_t *n_last);
     int (*object_create)(void **object, void *what, void (*drop)(void *what), unsigned refs, unsigned flags);
     int (*object_release)(void *object, unsigned refs);
@@ -78,7 +79,7 @@ typedef struct fxa__cuda {
     int (*error_string)(int status, const char **text);
 } fxa__cuda;
 
-/* CUDA_SUCCESS. Every other value counts as a failure, CUDA_ERROR_NOT_READY included. */
+/* CUDA_SUCCESS. fxattn treats every other value as a failure, also CUDA_ERROR_NOT_READY. */
 #define FXA__CUDA_OK 0
 
 #define FXA__GPU_NAME 96
@@ -93,17 +94,17 @@ typedef struct fxa__gpu {
     int arch;           /* 90 = compute capability 9.0 */
     int processors;     /* number of SMs */
     char name[FXA__GPU_NAME];
-    fxa__host *host;                           /* set by the engine; memory of `helpers` */
+    fxa__host *host;                           /* allocator for `helpers`; set by the engine */
     _Atomic(struct fxa__gpu_module *) helpers; /* helper kernels (gpu_launch.h); NULL until first used */
 } fxa__gpu;
 
-/* Opens a device and retains its primary context. Fails with E_UNAVAILABLE and the reason: no driver, or no such
- * device; then nothing needs closing. */
+/* Opens a device and retains its primary context. If there is no driver or no such device, fails with E_UNAVAILABLE and
+ * the reason; then nothing needs closing. */
 fxa_status fxa__gpu_open(fxa__gpu *gpu, int32_t ordinal, fxa_error *err);
 void fxa__gpu_close(fxa__gpu *gpu);
 /* Loads the driver and finds a device without creating a context, which is enough to query attributes. */
 fxa_status fxa__gpu_find(fxa__gpu *gpu, int32_t ordinal, fxa_error *err);
-/* Closes a device of fxa__gpu_find. */
+/* Closes a device that fxa__gpu_find has found. */
 void fxa__gpu_forget(fxa__gpu *gpu);
 
 /* Makes the device's context current on this thread. */
@@ -121,16 +122,17 @@ fxa_status fxa__gpu_copy_to(const fxa__gpu *gpu, void *device, const void *from,
 fxa_status fxa__gpu_copy_from(const fxa__gpu *gpu, void *to, const void *device, size_t size, void *stream,
                               fxa_error *err);
 fxa_status fxa__gpu_wait(const fxa__gpu *gpu, void *stream, fxa_error *err);
-/* Table of the memory functions above, for engines whose instance begins with an fxa__gpu. */
+/* Table of the memory functions above (fxa__gpu_alloc and others), for engines whose instance begins with an
+ * fxa__gpu. */
 extern const fxa__memory fxa__gpu_memory;
 /* Waits until all work of the context has ended. */
 void fxa__gpu_wait_all(const fxa__gpu *gpu);
-/* Requires that the device's context is current; one fxa__gpu_enter and fxa__gpu_leave enclose all checks of a run.
- * Fails with E_BINDING unless the pointer is memory of this device, or host memory that the device maps (managed,
- * pinned). */
+/* Fails with E_BINDING unless ptr is memory of this device, or managed or pinned host memory that the device maps.
+ * Requires that the device's context is current: a caller encloses all checks of a run in one fxa__gpu_enter and
+ * fxa__gpu_leave. */
 fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *name, const void *ptr, fxa_error *err);
-/* Requires that the device's context is current. Fails with E_BINDING if the stream is being captured into a CUDA graph
- * and `capturing` is false. It must be called before anything that invalidates a capture (allocating, waiting). */
+/* Fails with E_BINDING if the stream is being captured into a CUDA graph and `capturing` is false. Requires that the
+ * device's context is current. Must be called before any operation that invalidates a capture (allocation, wait). */
 fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool capturing, fxa_error *err);
 /* If the stream is being captured, arranges that drop(what) is called when the graph and its executables are destroyed,
  * by a thread that may not call the driver, and sets *tied to true. Drivers older than 11.3 cannot do this: *tied stays
@@ -141,8 +143,8 @@ fxa_status fxa__gpu_tie(const fxa__gpu *gpu, void *stream, void (*drop)(void *wh
  * that any thread has in progress. *before receives the mode to restore. */
 fxa_status fxa__gpu_capture_allow(const fxa__gpu *gpu, int *before, fxa_error *err);
 fxa_status fxa__gpu_capture_restore(const fxa__gpu *gpu, int before, fxa_error *err);
-/* Runs work that is independent of the caller's streams: creates a stream, calls begin(user, stream) with the device's
- * context current and captures allowed as above, and returns when the work has ended. */
+/* Creates a stream, calls begin(user, stream) and waits until the started work has ended. During the call the device's
+ * context is current, and allocations do not invalidate captures (fxa__gpu_capture_allow). */
 fxa_status fxa__gpu_run_on_own_stream(const fxa__gpu *gpu,
                                       fxa_status (*begin)(void *user, void *stream, fxa_error *err), void *user,
                                       fxa_error *err);

@@ -8,12 +8,12 @@
 #include <limits.h>
 #include <string.h>
 
-/* Minimum of the value of a key: DESCRIPTION_TEXT for a string, otherwise the minimum of its int or of each of its
- * three ints. DESCRIPTION_SHARED = bytes of shared memory that every device from sm_50 on has. A description has fewer
- * than DESCRIPTION_MOST_TEXT bytes. */
+/* DESCRIPTION_TEXT marks keys with a string as value. Ints have a minimum instead, such as DESCRIPTION_SHARED, the
+ * bytes of shared memory that every device from sm_50 on has. A description has fewer than DESCRIPTION_MOST_TEXT
+ * bytes. */
 enum { DESCRIPTION_TEXT = -1, DESCRIPTION_MOST_TEXT = 1 << 16, DESCRIPTION_WARP = 32, DESCRIPTION_SHARED = 48 << 10 };
 
-/* Values that come from other calls of the driver than cuDeviceGetAttribute. */
+/* Marks of values that are not attributes of cuDeviceGetAttribute. */
 enum {
     DESCRIPTION_ARCH = -1,
     DESCRIPTION_DRIVER = -2,
@@ -24,7 +24,7 @@ enum {
 
 static const struct description_key {
     const char *name;
-    int32_t least;     /* minimum, or DESCRIPTION_TEXT; the maximum is INT32_MAX (64 bits for memory sizes) */
+    int32_t least;     /* minimum of an int, or DESCRIPTION_TEXT; the maximum is INT32_MAX (memory sizes: 64 bits) */
     int32_t count;     /* number of values: 1 or 3 */
     int32_t attribute; /* CUdevice_attribute of the first value, or one of the enum above */
 } description_keys[] = {
@@ -74,7 +74,8 @@ static bool description_take(description_reader *r, char c) {
     return true;
 }
 
-/* Reads a string of ASCII without escapes, of at most `capacity` - 1 bytes; returns false if there is none. */
+/* Reads a string of ASCII characters without escapes, of at most `capacity` - 1 bytes; returns false if there is
+ * none. */
 static bool description_string(description_reader *r, char *out, size_t capacity) {
     size_t n = 0;
     if (!description_take(r, '"')) return false;
@@ -123,15 +124,15 @@ static bool description_is_between(description_reader *r) {
     return *r->at == ',' || *r->at == '}';
 }
 
-/* Returns how many characters of the rest of the line a message quotes. */
+/* Returns the number of characters from `at` that an error message quotes: the rest of the line, at most 24. */
 static int description_rest(const char *at) {
     int n = 0;
     while (n < 24 && (unsigned char)at[n] >= 0x20) n++;
     return n;
 }
 
-/* Returns how many characters of a value a message quotes: strings and arrays to their end, others to the next
- * comma. */
+/* Returns the number of characters of a value that an error message quotes: a string or array to its end, any other
+ * value to the next comma. */
 static int description_given(const char *at) {
     int n = 0, most = description_rest(at);
     const char *ends = *at == '[' ? "]" : *at == '"' ? "\"" : ",}";
@@ -213,7 +214,7 @@ static int description_number(const fxa__gpu *gpu, const struct description_key 
     return status;
 }
 
-/* Writes a name without the characters that JSON escapes. */
+/* Writes a device name as a JSON string, without the characters that JSON would escape. */
 static void description_write_name(const char *name, fxa__writer *w) {
     fxa__write_u8(w, '"');
     for (; *name; name++)

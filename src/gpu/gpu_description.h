@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Device descriptions: a flat JSON object with the properties of a device that code depends on, under cuDNN's keys. It
- * is the `target` of problems for CUDA devices, which compiles for a device that is not in this machine.
- * Descriptions are checked completely before cuDNN reads them (every key, values that a device can have), because cuDNN
- * ends the process on some malformed texts.
+ * Device descriptions: a flat JSON object with the properties of a device that code depends on, under cuDNN's keys. A
+ * problem with a description as `target` is compiled for that device, which need not be in this machine. Every key and
+ * value of a description is checked before cuDNN reads the text, because cuDNN ends the process on some malformed
+ * texts.
  */
 #ifndef FXA_GPU_DESCRIPTION_H
 #define FXA_GPU_DESCRIPTION_H
@@ -18,7 +18,7 @@ typedef struct fxa__gpu_description {
     char name[FXA__GPU_NAME];
 } fxa__gpu_description;
 
-/* Parses a description. Fails with E_PROBLEM and what is wrong with the text. */
+/* Parses a description. Fails with E_PROBLEM and a message that says what is wrong with the text. */
 fxa_status fxa__gpu_description_parse(const char *text, fxa__gpu_description *out, fxa_error *err);
 /* Writes the description of a device of this machine, without a terminator and without creating a context on it. Fails
  * with E_UNAVAILABLE if there is no such device. */

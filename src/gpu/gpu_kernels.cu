@@ -2,16 +2,16 @@
  *
  * Helper kernels of engines on CUDA devices: conversions, batch bounds, statistics and merges around an attention
  * kernel. tools/gen_ptx.py compiles this file into gpu_kernels_ptx.h, which the library loads; tests/standin compiles
- * it for the host, where a kernel runs as one thread. It is therefore C, except for the macros below, and includes no
- * header of the CUDA toolkit.
+ * it for the host, where a kernel runs as one thread. This file is therefore C, except for the macros below, and
+ * includes no header of the CUDA toolkit.
  */
 #include "gpu_kernel_args.h"
 
 #ifdef __CUDACC__
 #define FXA_KERNEL extern "C" __global__ void __launch_bounds__(256)
 #define FXA_DEVICE __device__ static inline
-#define FXA_CALL __device__ static __noinline__ /* code size: one copy in a kernel */
-#define FXA_ARGS const __grid_constant__        /* read in place: otherwise every thread copies them first */
+#define FXA_CALL __device__ static __noinline__ /* smaller code: not inlined, one copy in each kernel */
+#define FXA_ARGS const __grid_constant__        /* no copy of the arguments by each thread */
 #define FXA_ONE_BY_ONE _Pragma("unroll 1")
 #define FXA_FIRST ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
 #define FXA_STEP ((int64_t)gridDim.x * blockDim.x)
@@ -65,7 +65,8 @@ FXA_DEVICE float from_f16(uint16_t h) {
     return FXA_AS_FLOAT(FXA_AS_BITS(x) | sign);
 }
 
-/* Returns the value of an E4M3 number. The type has no infinities; all bits set is NaN. */
+/* Returns the value of an E4M3 number. E4M3 has no infinities; a number with all bits of exponent and fraction set is
+ * NaN. */
 FXA_DEVICE float from_e4m3(uint8_t x) {
     uint32_t sign = (uint32_t)(x & 0x80) << 24, exponent = x >> 3 & 15, fraction = x & 7;
     if ((x & 0x7f) == 0x7f) return FXA_AS_FLOAT(sign | 0x7fc00000u);
@@ -73,7 +74,8 @@ FXA_DEVICE float from_e4m3(uint8_t x) {
     return FXA_AS_FLOAT(FXA_AS_BITS(y) | sign);
 }
 
-/* Rounds to nearest even. f may itself be a rounded double; rounding twice adds an error below 2^-29 ulp. */
+/* Returns f as f16 bits, rounded to nearest even. If f itself is a rounded double, rounding twice adds an error below
+ * 2^-29 ulp. */
 FXA_DEVICE uint16_t to_f16(float f) {
     uint32_t u = FXA_AS_BITS(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
     if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
@@ -141,7 +143,7 @@ FXA_CALL int64_t place(const FxaGpuArray *a, int64_t b, int64_t h, int64_t s, in
 
 /* ---- Rows --------------------------------------------------------------------------------------------------------- */
 
-/* Kinds of rows: with a result, without any key, padding (FxaGpuRows). */
+/* States of a row (FxaGpuRows): with a result, without any key, padding. */
 enum { ROW_THERE, ROW_EMPTY, ROW_PAST };
 
 FXA_DEVICE int row_state(const FxaGpuRows *r, int64_t b, int64_t s) {
@@ -186,7 +188,8 @@ FXA_DEVICE int32_t span_length(const FxaGpuSpans *a, int keys, int64_t b) {
     return (int32_t)(n < 0 ? 0 : n > most ? most : n);
 }
 
-/* Writes where batch entry b starts in `operand`, or, for operand == a->operands, the lengths of b. */
+/* Writes where batch entry b starts in operand number `operand`; for operand == a->operands, writes the lengths of
+ * b. */
 FXA_DEVICE void span_write(const FxaGpuSpans *a, int64_t b, int32_t operand) {
     if (operand < a->operands) {
         const int32_t *starts = a->dense >> operand & 1 ? 0 : a->starts[a->keys >> operand & 1];
@@ -200,8 +203,8 @@ FXA_DEVICE void span_write(const FxaGpuSpans *a, int64_t b, int32_t operand) {
     if (a->more) a->more[b] = k - q;
 }
 
-/* Fills the empty rows of batch entry b and, with `past`, its padding; thread t of `threads` writes every threads-th row.
- * lens: number of rows and of keys of b. */
+/* Fills the empty rows of batch entry b and, with `past`, its padding. Thread `thread` of `threads` writes every
+ * threads-th row. lens: number of rows and of keys of b. */
 FXA_DEVICE void span_fill(const FxaGpuFill *f, int past, const int32_t lens[2], int64_t b, int64_t thread,
                           int64_t threads) {
     int64_t len = f->keys ? lens[1] : lens[0], first = (f->keys ? lens[0] : lens[1]) == 0 ? 0 : len;
@@ -215,7 +218,7 @@ FXA_DEVICE void span_fill(const FxaGpuFill *f, int past, const int32_t lens[2], 
 }
 
 FXA_KERNEL fxa_gpu_spans(FXA_ARGS FxaGpuSpans a) {
-    int64_t entries = (int64_t)a.batch + 1, parts = FXA_BLOCKS / a.batch; /* blocks for each batch entry */
+    int64_t entries = (int64_t)a.batch + 1, parts = FXA_BLOCKS / a.batch; /* parts = CTAs per batch entry */
     if (parts < 1) parts = 1;
     FXA_ONE_BY_ONE
     for (int64_t i = FXA_FIRST; i < entries * (a.operands + 1); i += FXA_STEP)
@@ -246,7 +249,7 @@ FXA_KERNEL fxa_gpu_statistics(FXA_ARGS FxaGpuStatistics a) {
             most = load(a.most.data, a.most.type, place(&a.most, b, h, s, 0));
             double sum = load(a.sum.data, a.sum.type, place(&a.sum, b, h, s, 0));
             if (most != FXA_NO_MAX) lse = most + log_of(sum);
-            if (sum != sum) { /* a score is NaN, which the maximum ignores, or +infinity */
+            if (sum != sum) { /* a score is +infinity, or it is NaN, which the maximum ignores */
                 lse = sum;
                 if (most != -FXA_NO_MAX) most = sum;
             }
@@ -283,7 +286,7 @@ FXA_KERNEL fxa_gpu_join(FXA_ARGS FxaGpuJoin a) {
     }
 }
 
-/* Returns the sum over d of o dout of a row. */
+/* Returns the sum over d of o dout of row (b, h, s). */
 FXA_DEVICE double sink_delta(const FxaGpuSink *a, int64_t b, int64_t h, int64_t s) {
     double sum = 0;
     if (row_state(&a->rows, b, s) == ROW_THERE) return load(a->delta.data, a->delta.type, place(&a->delta, b, h, s, 0));
@@ -326,7 +329,8 @@ FXA_KERNEL fxa_gpu_sink(FXA_ARGS FxaGpuSink a) {
 
 /* ---- Coordinates -------------------------------------------------------------------------------------------------- */
 
-/* Returns the coordinate of index i without the offsets that are added to all. */
+/* Returns the coordinate of index i of any batch entry, without the offsets that FxaGpuPlaces adds to all
+ * coordinates. */
 FXA_DEVICE int64_t place_coordinate(const FxaGpuPlaces *a, int64_t i) {
     int at = 0;
     if (a->table) return a->table[i];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads and launches the helper kernels: see gpu_launch.h.
+ * Loads and launches the helper kernels (gpu_launch.h).
  */
 #include "gpu_launch.h"
 
@@ -10,7 +10,7 @@ enum { LAUNCH_THREADS = 256, LAUNCH_BLOCKS_OF_PROCESSOR = 8 };
 
 static const struct launch_kernel {
     const char *name;
-    bool by_blocks; /* true: `work` counts blocks; false: threads */
+    bool by_blocks; /* true: `work` is a number of CTAs; false: of threads */
 } launch_kernels[FXA__GPU_KERNEL_COUNT] = {
     [FXA__GPU_COPY] = {"fxa_gpu_copy", false},
     [FXA__GPU_SPANS] = {"fxa_gpu_spans", false},
@@ -78,7 +78,8 @@ void fxa__gpu_helpers_free(fxa__gpu *gpu) {
     fxa__free(gpu->host, module, sizeof *module);
 }
 
-/* Programmatic dependent launches can be captured into CUDA graphs since driver 12.3. */
+/* Programmatic dependent launch: minimum architecture, minimum driver (12.3, since which it can be captured into CUDA
+ * graphs), and the ID of its launch attribute. */
 enum { LAUNCH_EARLY_ARCH = 90, LAUNCH_EARLY_DRIVER = 12030, LAUNCH_EARLY = 6 };
 
 int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsigned threads, unsigned shared_bytes,

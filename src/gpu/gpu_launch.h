@@ -9,7 +9,7 @@
 #include "gpu.h"
 #include "gpu_kernel_args.h"
 
-/* X(KERNEL, member of fxa__gpu_args, argument struct): the kernel is fxa_gpu_ and the name in lower case. */
+/* X(KERNEL, member of fxa__gpu_args, argument struct). A kernel's name is fxa_gpu_ and KERNEL in lower case. */
 #define FXA__GPU_KERNELS(X)                                                                                            \
     X(COPY, copy, FxaGpuCopy)                                                                                          \
     X(SPANS, spans, FxaGpuSpans)                                                                                       \
@@ -44,25 +44,25 @@ typedef struct fxa__gpu_module {
 fxa_status fxa__gpu_module_open(const fxa__gpu *gpu, fxa__gpu_module *module, fxa_error *err);
 void fxa__gpu_module_close(const fxa__gpu *gpu, const fxa__gpu_module *module);
 
-/* Loads the helper kernels of an engine's instance, unless they are loaded already. They are freed with the instance.
- * Loading does not invalidate captures of other threads. */
+/* Loads the helper kernels of an engine's instance, unless they are loaded already. The kernels are freed with the
+ * instance. Loading does not invalidate stream captures of other threads. */
 fxa_status fxa__gpu_helpers_load(fxa__gpu *gpu, fxa_error *err);
 /* Returns the loaded helper kernels, NULL before fxa__gpu_helpers_load. */
 const fxa__gpu_module *fxa__gpu_helpers(const fxa__gpu *gpu);
 void fxa__gpu_helpers_free(fxa__gpu *gpu);
 
-/* Launches a kernel with the device's context current; returns the driver's result. early: programmatic dependent
- * launch where device and driver support it. The preceding work of the stream is then a kernel of the same run, which
- * the new kernel may overlap; it waits for that kernel itself (launch_wait in engine/cuda/ptx.cuh). Works in
-  * captures too. */
+/* Launches a kernel with the device's context current; returns the driver's result. With `early`, uses programmatic
+ * dependent launch if device and driver support it: the kernel may then start before the preceding kernel of the same
+ * run has ended, and must wait for that kernel itself (launch_wait in engine/cuda/ptx.cuh). Launches can be captured
+ * into a CUDA graph. */
 typedef struct fxa__gpu_dim {
     unsigned x, y, z;
 } fxa__gpu_dim;
 int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsigned threads, unsigned shared_bytes,
                    bool early, void *stream, void **params);
 
-/* Launches a helper kernel with the device's context current. work: number of elements; for kernels that use one block
- * per row, number of rows. */
+/* Launches a helper kernel with the device's context current. `work` is the number of elements, or of CTAs for a kernel
+ * with one CTA per row or head. */
 fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, fxa__gpu_kernel kernel,
                            const fxa__gpu_args *args, int64_t work, void *stream, fxa_error *err);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory, copies and waits on a CUDA device (gpu.h), and the fxa__memory table of them for engines whose instance
- * begins with its fxa__gpu.
+ * Memory, copies and waits on a CUDA device (gpu.h), and the fxa__memory table of these functions for engines whose
+ * instance begins with an fxa__gpu.
  */
 #include "gpu.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Merges on a CUDA device: see gpu_merge.h. The kernel computes in f64 the formulas of src/problem/merge.c, with exp
- * and log of the device.
+ * Merges on a CUDA device (gpu_merge.h). The kernel computes the formulas of src/problem/merge.c in f64, with exp and
+ * log of the device.
  */
 #include "gpu_merge.h"
 

@@ -101,7 +101,7 @@ int fxa__nvrtc_arch(const fxa__nvrtc *nvrtc, int arch) {
 
 /* ---- Compiling --------------------------------------------------------------------------------------------------- */
 
-/* Copies the line of the first error in a log, or the first line. */
+/* Copies to `out` the first line of the compiler's log that contains "error", or the first line of the log. */
 static void nvrtc_first_error(const char *log, char *out, size_t capacity) {
     const char *from = strstr(log, "error");
     while (from && from > log && from[-1] != '\n') from--;
@@ -136,7 +136,7 @@ static fxa_status nvrtc_take(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvrt
 /* ---- On threads -------------------------------------------------------------------------------------------------- */
 
 enum { NVRTC_THREADS = 16 };
-#define NVRTC_STACK ((size_t)8 << 20) /* the compiler recurses: as much as a main thread has */
+#define NVRTC_STACK ((size_t)8 << 20) /* 8 MiB, like a main thread, because the compiler recurses */
 
 typedef struct nvrtc_queue {
     const fxa__nvrtc *nvrtc;
@@ -145,7 +145,7 @@ typedef struct nvrtc_queue {
     atomic_int next;
 } nvrtc_queue;
 
-/* Thread: compiles jobs until the queue is empty. Does not use the host's allocator. */
+/* Thread function: compiles jobs until the queue is empty. Does not use the host's allocator. */
 static void *nvrtc_work(void *user) {
     nvrtc_queue *q = user;
     const fxa__nvrtc_api *api = &q->nvrtc->api;

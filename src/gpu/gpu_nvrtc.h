@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Functions of NVRTC with its signatures. */
+/* Functions of NVRTC, with NVRTC's signatures. */
 typedef struct fxa__nvrtc_api {
     int (*version)(int *major, int *minor);
     const char *(*error_string)(int status);
@@ -34,7 +34,7 @@ typedef struct fxa__nvrtc {
     fxa__nvrtc_api api;
     void *library;
     int major, minor;
-    int archs[FXA__NVRTC_ARCHS]; /* architectures it compiles for, ascending: 80, 90, ... */
+    int archs[FXA__NVRTC_ARCHS]; /* architectures that NVRTC compiles for, ascending: 80, 90, ... */
     int n_archs;
 } fxa__nvrtc;
 
@@ -43,27 +43,27 @@ typedef struct fxa__nvrtc {
 fxa_status fxa__nvrtc_open(fxa__host *host, const char *folder, fxa__nvrtc *out, fxa_error *err);
 void fxa__nvrtc_close(fxa__nvrtc *nvrtc);
 
-/* Returns the architecture to compile for so that a device of `arch` runs the code: `arch`, else the newest older one
- * of its family (same tens); 0 if this compiler has none. */
+/* Returns the architecture to compile for so that a device of `arch` runs the code: `arch`, else the newest older
+ * architecture with the same tens digits, as 80 for 86; 0 if this compiler has none. */
 int fxa__nvrtc_arch(const fxa__nvrtc *nvrtc, int arch);
 
 /* One compilation. */
 typedef struct fxa__nvrtc_job {
     const char *source, *name;
-    const char *const *headers, *const *header_names; /* texts, and names in #include "name" */
+    const char *const *headers, *const *header_names; /* texts of headers, and the names by which #include finds them */
     int n_headers;
     const char *const *options;
     int n_options;
     uint8_t *cubin; /* result, allocated from the host; the caller frees it */
     size_t size;    /* bytes of cubin */
-    void *program;  /* NVRTC's program while compiling */
+    void *program;  /* NVRTC's program object during compilation */
     int status;     /* NVRTC's result */
     bool created;   /* program exists */
 } fxa__nvrtc_job;
 
 /* Compiles all jobs in parallel on up to `width` threads, the caller's included, or on fewer if threads cannot be
- * created. The host's allocator is called by the caller's thread only. On failure no job has a cubin, and the error is
- * that of the first failing job in their order: E_ENGINE with the first error of the compiler's log, or E_MEMORY. */
+ * created. Only the caller's thread calls the host's allocator. On failure no job has a cubin, and the error is that of
+ * the first failing job in array order: E_ENGINE with the first error of the compiler's log, or E_MEMORY. */
 fxa_status fxa__nvrtc_compile(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvrtc_job *jobs, int n, int32_t width,
                               fxa_error *err);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists the file names of NVIDIA's libraries in search order: see gpu_search.h. base/dl.h opens the first that loads.
+ * Lists the file names of NVIDIA's libraries in search order (gpu_search.h). base/dl.h opens the first one that
+ * loads.
  */
 #include "gpu_search.h"
 
@@ -10,12 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Path of the folder `nvidia`, relative to the lib folder of a package in it and to the folder of this library. */
+/* Relative paths to the folder `nvidia` of NVIDIA's Python packages: from the lib folder of one of these packages, and
+ * from the folder of this library. */
 #define SEARCH_BESIDE "/../.."
 #define SEARCH_BESIDE_OWN "/../../nvidia"
 
-/* Adds the files in folder + more + package; returns false if a path is too long. known: skip files that do not
- * exist. */
+/* Adds the path folder + more + package + "/" + file for each of `files`; returns false if a path is too long. With
+ * `known`, skips files that do not exist. */
 static bool search_folder(fxa__gpu_search *s, const char *folder, const char *more, const char *package, bool known,
                           const char *const *files) {
     for (size_t i = 0; files[i]; i++) {

@@ -17,10 +17,10 @@
 
 enum { FXA__SEARCH_PATH = 4096, FXA__SEARCH_FILES = 2, FXA__SEARCH_FOLDERS = 6 };
 
-/* A library to search. Lists end with NULL. */
+/* A library to search for. Lists end with NULL. */
 typedef struct fxa__gpu_wanted {
-    const char *variable;        /* name of the environment variable, for messages */
-    const char *folder;          /* its value; NULL = not set */
+    const char *variable;        /* name of the environment variable for the folder, used in messages */
+    const char *folder;          /* value of the environment variable; NULL = not set */
     const char *const *packages; /* folders below `nvidia`, each starting with a slash; at most two */
     const char *const *files;    /* file names in order of preference; at most FXA__SEARCH_FILES */
     const char *toolkit;         /* folder of a CUDA toolkit; NULL = none */
@@ -28,7 +28,7 @@ typedef struct fxa__gpu_wanted {
 
 typedef struct fxa__gpu_search {
     char path[FXA__SEARCH_FOLDERS * FXA__SEARCH_FILES][FXA__SEARCH_PATH];
-    const char *names[(FXA__SEARCH_FOLDERS + 1) * FXA__SEARCH_FILES + 1]; /* names for fxa__dl_spec.names */
+    const char *names[(FXA__SEARCH_FOLDERS + 1) * FXA__SEARCH_FILES + 1]; /* for fxa__dl_spec.names, in search order */
     size_t n;
 } fxa__gpu_search;
 

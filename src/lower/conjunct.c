@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Splits a mask into conjuncts; see conjunct.h. A walk from the mask down marks the nodes that must be true and those
- * that must be false. An `and` that must be true, an `or` that must be false and every `not` are split further. Every
- * other marked node is a leaf and becomes one or two parts. Each node is visited at most twice, so the time is linear
- * in the program size.
+ * Splits a mask into conjuncts (conjunct.h). A walk from the mask down marks the nodes that must be true and those that
+ * must be false. An `and` that must be true, an `or` that must be false and every `not` are split further. Every other
+ * marked node is a leaf and becomes one or two parts. Each node is visited at most twice, so the time is linear in the
+ * program size.
  */
 #include "conjunct.h"
 
@@ -25,17 +25,17 @@ typedef struct conjunct_work {
 
 /* ---- Sums with one bound ----------------------------------------------------------------------------------------- */
 
-/* Sum of coef[i] * input[i] + c + times * (value of node `bound`), in 64-bit arithmetic without wrap-around. It is one
- * side of a comparison, or the difference of both sides. */
+/* A side of a comparison, or the difference of both sides, as a sum in 64-bit arithmetic without wrap-around: coef[i] *
+ * input[i] over all inputs i, plus c, plus times * (value of node `bound`). */
 typedef struct conjunct_sum {
     int64_t coef[FXA_INPUT_COUNT], c;
     int32_t bound;          /* node that depends on neither q, k nor the score; -1 = none */
     int8_t times;           /* sign of `bound`: 1 or -1 */
-    bool needs_small_bound; /* the sum is exact only if the value of `bound` lies in [-2^30, 2^30] */
+    bool needs_small_bound; /* true: the sum is exact only if the value of `bound` is in [-2^30, 2^30] */
 } conjunct_sum;
 
-/* Adds times * node to the affine form `form` and to `sum`, whose `bound` takes the one non-affine node. Returns false
- * if there are two non-affine nodes, or one that depends on q, k or the score. Partial sums in `form` may wrap: only
+/* Adds times * node to the affine form `form`; one non-affine node is stored in sum->bound instead. Returns false if
+ * there is a second non-affine node, or one that depends on q, k or the score. Partial sums in `form` may wrap: only
  * the final form has to fit, since it is congruent to the value modulo 2^32. */
 static bool conjunct_add(const conjunct_work *w, int32_t node, int32_t times, int depth, fxa__linear *form,
                          conjunct_sum *sum) {
@@ -86,8 +86,8 @@ static bool conjunct_difference(const conjunct_sum *x, const conjunct_sum *y, in
 
 /* ---- From a sum to a part ---------------------------------------------------------------------------------------- */
 
-/* Divides `s >= 0` by the coefficient of k if it divides all coefficients, rounding c down: 2 * k <= 2 * q + 1 becomes
- * k <= q. */
+/* Divides the inequality `s >= 0` by the coefficient of k if that divides all coefficients, and rounds c down: 2 * k <=
+ * 2 * q + 1 becomes k <= q. */
 static void conjunct_divide(conjunct_sum *s) {
     int64_t by = s->coef[FXA_INPUT_K] < 0 ? -s->coef[FXA_INPUT_K] : s->coef[FXA_INPUT_K];
     if (by < 2 || s->bound >= 0) return;
@@ -104,7 +104,7 @@ static bool conjunct_coefs_are(const conjunct_sum *s, int64_t q, int64_t k, int6
            s->coef[FXA_INPUT_HEADS] == 0 && s->coef[FXA_INPUT_Q_ROW] == 0 && s->coef[FXA_INPUT_K_ROW] == 0;
 }
 
-/* Converts the bound s >= 0 to a part. Returns false if it is none of CAUSAL, WINDOW and LENGTH. */
+/* Converts the inequality s >= 0 to a part. Returns false if it is none of CAUSAL, WINDOW and LENGTH. */
 static bool conjunct_not_negative(conjunct_sum *s, fxa__part *out) {
     static const struct {
         int64_t q, k, q_len, k_len;
@@ -130,8 +130,8 @@ static bool conjunct_not_negative(conjunct_sum *s, fxa__part *out) {
     return false;
 }
 
-/* Converts the bound times * x <= y - minus (times is 1 or -1) to a part. Returns false if it is none of CAUSAL, WINDOW
- * and LENGTH. */
+/* Converts the inequality times * x <= y - minus (times is 1 or -1) to a part. Returns false if it is none of CAUSAL,
+ * WINDOW and LENGTH. */
 static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int32_t y, int64_t minus, fxa__part *out) {
     conjunct_sum left, right, difference;
     return conjunct_side(w, x, times, &left) && conjunct_side(w, y, 1, &right) &&
@@ -140,9 +140,10 @@ static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int
 
 /* ---- Equal on both sides ----------------------------------------------------------------------------------------- */
 
-/* Returns true if y is x with q replaced by k; false also if *steps comparisons of nodes do not suffice. An x that
- * reads q_row has no such y, since q == k does not imply q_row == k_row. Nodes are unique, so subexpressions without q
- * must be the same node. Nodes of equal operation and imm have equally many operands. */
+/* Returns true if replacing q by k in node x gives node y. Returns false also if that takes more than *steps
+ * comparisons of nodes. An x that reads q_row has no such y, since q == k does not imply q_row == k_row. Nodes are
+ * unique, so subexpressions without q must be the same node. Nodes of equal operation and imm have equally many
+ * operands. */
 static bool conjunct_swapped(const conjunct_work *w, int32_t x, int32_t y, int *steps) {
     const fxa__node *a = &w->p->nodes[x], *b = &w->p->nodes[y];
     if (!(fxa__linear_reads(&w->forms[x]) & CONJUNCT_Q)) return x == y;
@@ -170,8 +171,8 @@ static bool conjunct_equal(const conjunct_work *w, const fxa__node *n, fxa__part
 
 /* ---- Leaves ------------------------------------------------------------------------------------------------------ */
 
-/* Writes a comparison (or its negation) as parts. Returns the number of parts: 1, 2 (for |x| <= y and x == y), or 0 if
- * it is none of CAUSAL, WINDOW, LENGTH and EQUAL. */
+/* Writes a comparison, or with `negated` its negation, as parts. Returns the number of parts: 1, 2 (for |x| <= y and x
+ * == y), or 0 if the comparison is none of CAUSAL, WINDOW, LENGTH and EQUAL. */
 static int conjunct_compare(const conjunct_work *w, const fxa__node *n, bool negated, fxa__part *out) {
     bool order = n->op == FXA_OP_LT || n->op == FXA_OP_LE;
     if (fxa__op_info_get(n->op)->sig != FXA__SIG_CMP || w->p->nodes[n->arg[0]].type != FXA_INT) return 0;
@@ -192,7 +193,7 @@ static int conjunct_compare(const conjunct_work *w, const fxa__node *n, bool neg
     return conjunct_equal(w, n, &out[0]) ? 1 : 0;
 }
 
-/* Returns a part of kind CAUSAL (0) that names no other node. */
+/* Returns a part for `node` with kind CAUSAL (0) and no other nodes; the caller sets the kind. */
 static fxa__part conjunct_empty(int32_t node, bool negated) {
     return (fxa__part){.negated = negated, .node = node, .bound = -1, .row = -1, .key = -1};
 }
@@ -217,7 +218,7 @@ static bool conjunct_prefix(const conjunct_work *w, const fxa__node *n, bool neg
     return false;
 }
 
-/* Returns the kind of a node that has no better form: ROW, KEY or OTHER, by the inputs that it reads. */
+/* Returns the kind of part for a node that fits no cheaper kind: ROW, KEY or OTHER, by the inputs that it reads. */
 static fxa__part_kind conjunct_by_reads(const conjunct_work *w, int32_t node) {
     uint32_t reads = fxa__linear_reads(&w->forms[node]);
     if (reads & CONJUNCT_SCORE) return FXA__PART_OTHER;
@@ -225,7 +226,7 @@ static fxa__part_kind conjunct_by_reads(const conjunct_work *w, int32_t node) {
     return reads & CONJUNCT_Q ? FXA__PART_OTHER : FXA__PART_KEY;
 }
 
-/* Writes the parts of a leaf. Returns the number of parts: 0 for a constant that holds, else 1 or 2. */
+/* Writes the parts of a leaf. Returns the number of parts: 0 if the leaf is a constant and holds, else 1 or 2. */
 static int conjunct_leaf(const conjunct_work *w, int32_t node, bool negated, fxa__part out[2]) {
     const fxa__node *n = &w->p->nodes[node];
     if (n->op == FXA_OP_CONST && (n->imm != 0) != negated) return 0;

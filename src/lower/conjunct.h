@@ -4,7 +4,8 @@
  * kernel arguments, per-row and per-key operands) and evaluate the others pair by pair.
  *
  * The mask is true exactly where every part is true, for coordinates and lengths from 0 to FXA__MAX_COORDINATE; the
- * exception is fxa__part.needs_small_bound. Notation below, all in 64-bit arithmetic without wrap-around:
+ * exception is fxa__part.needs_small_bound. Comments on kinds of parts use this notation, in 64-bit arithmetic without
+ * wrap-around:
  *
  *     Q = aligned ? q + k_len - q_len : q
  *     C = c + times_bound * value of node `bound`    (bound -1: C = c)
@@ -18,33 +19,33 @@ typedef enum fxa__part_kind {
     FXA__PART_CAUSAL, /* k <= Q + C */
     FXA__PART_WINDOW, /* Q - k <= C */
     FXA__PART_LENGTH, /* k <= C; of_length: k <= k_len + C */
-    FXA__PART_PREFIX, /* k <= Q + prefix, or the condition of LENGTH */
-    FXA__PART_EQUAL,  /* int node `row` == int node `key`; `row` reads q and not k, `key` reads k and not q */
-    FXA__PART_ROW,    /* bool node `node`, which reads neither k nor the score: masks entire rows */
-    FXA__PART_KEY,    /* bool node `node`, which reads neither q nor the score: masks entire columns */
+    FXA__PART_PREFIX, /* k <= Q + prefix, or k <= C, or with of_length k <= k_len + C */
+    FXA__PART_EQUAL,  /* values of int nodes `row` and `key` are equal; `row` reads q and not k, `key` k and not q */
+    FXA__PART_ROW,    /* bool node `node`, which reads neither k nor the score, so it masks entire rows */
+    FXA__PART_KEY,    /* bool node `node`, which reads neither q nor the score, so it masks entire columns */
     FXA__PART_OTHER,  /* bool node `node`, evaluated per pair */
     FXA__PARTS
 } fxa__part_kind;
 
 typedef struct fxa__part {
     uint8_t kind;
-    bool negated;           /* ROW, KEY, OTHER: the part holds where the node is false */
-    bool aligned;           /* CAUSAL, WINDOW, PREFIX: bottom-right alignment, see Q above */
+    bool negated;           /* ROW, KEY, OTHER: the part holds where `node` is false */
+    bool aligned;           /* CAUSAL, WINDOW, PREFIX: aligned to the bottom right (Q in the comment at the top) */
     bool of_length;         /* LENGTH, PREFIX: relative to k_len */
     bool needs_small_bound; /* valid only if the value of `bound` is in [-2^30, 2^30]; engines check it before a run */
     bool same;              /* EQUAL: `key` is `row` with q replaced by k, as in t[q] == t[k] */
-    bool wide;          /* EQUAL: both are i64 loads and all 64 bits are compared, not the saturated 32-bit values */
+    bool wide;          /* EQUAL: row and key are i64 loads, compared in all 64 bits, not as saturated 32-bit ints */
     int8_t times_bound; /* sign of `bound`: 1 or -1 */
-    int32_t node;       /* the bool node of the mask that this part implements, alone or with a second part */
-    int32_t bound;      /* an int node that reads neither q, k nor the score; -1 = none */
-    int32_t row, key;   /* EQUAL: nodes; -1 for other kinds */
-    int64_t c, prefix;  /* constants, see the kinds */
+    int32_t node;       /* bool node of the mask that this part implements, alone or with a second part */
+    int32_t bound;      /* int node that reads neither q, k nor the score; -1 = none */
+    int32_t row, key;   /* EQUAL: the two int nodes; -1 for other kinds */
+    int64_t c, prefix;  /* constants of the condition (fxa__part_kind) */
 } fxa__part;
 
 typedef struct fxa__conjuncts {
     fxa__part *parts;
     size_t n, capacity;
-    bool exact; /* no part is OTHER */
+    bool exact; /* true: no part is of kind OTHER */
 } fxa__conjuncts;
 
 /* Splits the mask of a SCORE program into *out. Without parts, every pair is attended. Returns false if memory ran out.

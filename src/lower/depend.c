@@ -6,7 +6,7 @@
 
 enum { DEPEND_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE, DEPEND_H = 1 << FXA_INPUT_H };
 
-/* Returns true if a set of inputs varies with both the row and the key. */
+/* Returns true if a set of inputs depends on both the row and the key. */
 static bool depend_is_of_pair(uint32_t inputs) { return (inputs & FXA__OF_ROW) && (inputs & FXA__OF_KEY); }
 
 void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depend *out) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lowering, depend: the inputs, params and tensors that each node depends on, as bit sets. A node that does not depend
- * on the score is computed outside the innermost loop; its rate states how often: once per run, batch entry, head, row,
- * key, head and key, or diagonal.
+ * on the score is computed outside the innermost loop. The rate of a node says how often its value changes: once per
+ * run, batch entry, head, row, key, head and key, or diagonal.
  *
  * Sets are conservative: a node has the same bits for all values of the inputs that its set leaves out, while a set may
  * contain inputs without effect (0 * q depends on q). A set contains only leaves that are evaluated to compute the
@@ -24,8 +24,8 @@ typedef struct fxa__depend {
  * false. */
 void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depend *out);
 
-/* How often a value changes, from never to once per pair. Lengths and the number of heads belong to a batch entry.
- * Every rate from BATCH on may depend on b too: KEY values can differ between batch entries. */
+/* How often the value of a node changes, from never to once per pair. Lengths and the number of heads belong to a batch
+ * entry. Every rate from BATCH on may depend on b too: values of rate KEY can differ between batch entries. */
 typedef enum fxa__rate {
     FXA__RATE_CONST,    /* depends on nothing */
     FXA__RATE_RUN,      /* depends on params or on tensor elements at constant indices */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes programs as C or CUDA text; see emit.h. Operations are written as their rows of ops.def spell them; special
- * cases are fused multiply-add, division by powers of two and small powers.
+ * Writes programs as C or CUDA text (emit.h). An operation is written as its row of ops.def spells it; the exceptions
+ * are fused multiply-add, division by powers of two and small powers.
  */
 #include "emit_load.h"
 
@@ -28,7 +28,7 @@ static const char *const emit_dtypes[] = {
 typedef struct emit_dialect {
     const char *suffix;         /* suffix of <math.h> functions and of float literals */
     const char *hoisted_prefix; /* prefix of hoisted variables */
-    const char *args;           /* text before the name of an argument, such as "a->" */
+    const char *args;           /* text before the name of a member of the arguments, such as "a->" */
     const char *fused;          /* function for x * y + z with one rounding; NULL = products are not fused */
     const char *unfused[3];     /* functions for +, -, * that the compiler never fuses; NULL = the operators */
     const char *tanh;           /* function for tanh; NULL = <math.h> */
@@ -59,8 +59,8 @@ int32_t fxa__lower_emit_param(const fxa_program *p, int32_t param) {
     return index;
 }
 
-/* Writes a float literal in hexadecimal, as an integer times a power of 2, which does not depend on the locale.
- * Negative literals are in parentheses, since a minus sign may precede them. */
+/* Writes a float literal in hexadecimal, as an integer times a power of 2, because that text does not depend on the
+ * locale. A negative literal is written in parentheses, since a minus sign may precede it. */
 static void emit_float(const fxa__emit *e, double x, fxa__writer *w) {
     const char *suffix = emit_dialects[e->dialect].suffix;
     int power;
@@ -84,7 +84,8 @@ static void emit_int(int32_t x, fxa__writer *w) {
 /* Returns the C type of a node's variable. */
 static const char *emit_type(const fxa__node *n) { return n->type == FXA_FLOAT ? "real" : "int"; }
 
-/* Returns false for constants, params and given text of level RUN, which are written in place. */
+/* Returns true if a node has a statement of its own. Constants, params and given text of level RUN have none: they are
+ * written in place. */
 bool fxa__emit_has_statement(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     return n->op != FXA_OP_CONST && n->op != FXA_OP_PARAM && !(e->given[node] && e->level[node] == FXA__EMIT_RUN);
@@ -113,7 +114,8 @@ static bool emit_is_name(const char *name, size_t size, const char *other) {
     return size == strlen(other) && memcmp(name, other, size) == 0;
 }
 
-/* Writes a name of an expression of ops.def: an operand (a, b, c), a type, a function of program_ops.h or <math.h>. */
+/* Writes one name that occurs in an expression of ops.def: an operand (a, b, c), a type, a function of program_ops.h or
+ * <math.h>. */
 static void emit_name(const fxa__emit *e, const fxa__node *n, const char *name, size_t size, fxa__writer *w) {
     const emit_dialect *dialect = &emit_dialects[e->dialect];
     if (size == 1) {
@@ -173,8 +175,8 @@ static void emit_fused(const fxa__emit *e, const fxa__node *n, int product, fxa_
     fxa__write_format(w, ")");
 }
 
-/* Writes an int division or remainder by a power of two as a shift or a bit mask; both round down, as the operation
- * does for negative operands. Returns false if n is no such operation. */
+/* Writes an int division or remainder by a power of two as a shift or a bit mask, which round down like // and %, also
+ * for negative operands. Returns false if n is no such operation. */
 static bool emit_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
     if (n->type != FXA_INT || (n->op != FXA_OP_MOD && n->op != FXA_OP_FLOORDIV)) return false;
     const fxa__node *by = &e->p->nodes[n->arg[1]];
@@ -195,7 +197,7 @@ bool fxa__emit_is_small_power(const fxa__emit *e, const fxa__node *n) {
     return by->op == FXA_OP_CONST && (by->f == 2 || by->f == 3);
 }
 
-/* Writes a square or cube as products. Returns false if n is not written so. */
+/* Writes a square or cube as products. Returns false if n is no such power. */
 static bool emit_small_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
     const char *product = emit_dialects[e->dialect].small_powers;
     if (!fxa__emit_is_small_power(e, n)) return false;
@@ -210,7 +212,8 @@ static bool emit_small_power(const fxa__emit *e, const fxa__node *n, fxa__writer
     return true;
 }
 
-/* Returns the int expression of n's operation. // and % of a dividend that is never negative have a shorter one. */
+/* Returns the C expression of n's operation on ints. // and % have a shorter expression if the dividend is never
+ * negative. */
 static const char *emit_ints(const fxa__emit *e, const fxa__node *n) {
     if (n->op == FXA_OP_FLOORDIV && e->nonnegative[n->arg[0]]) return "fxa__plusdiv32(a, b)";
     if (n->op == FXA_OP_MOD && e->nonnegative[n->arg[0]]) return "fxa__plusmod32(a, b)";
@@ -219,7 +222,7 @@ static const char *emit_ints(const fxa__emit *e, const fxa__node *n) {
 
 static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    uint32_t type = e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type; /* the same choice as in eval.c */
+    uint32_t type = e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type; /* the operand type that eval.c uses too */
     const char *const *unfused = emit_dialects[e->dialect].unfused;
     int product = emit_product(e, node);
     const char *text = type == FXA_FLOAT ? emit_rows[n->op].floats
@@ -238,7 +241,8 @@ static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
     fxa__write_format(w, ")");
 }
 
-/* Returns true for loads of i64. They have a second variable, w<node>, with all 64 bits, which == and != compare. */
+/* Returns true if the node is a load of i64. Such a load has a second variable, w<node>, with all 64 bits, which == and
+ * != compare. */
 static bool emit_is_i64_load(const fxa__emit *e, const fxa__node *n) {
     return n->op == FXA_OP_LOAD && e->p->tensors[n->imm].dtype == FXA_I64;
 }
@@ -327,7 +331,8 @@ static void emit_read(fxa__emit *e, int32_t node, uint8_t level, uint8_t kinds) 
     if (e->level[node] != level && fxa__emit_has_statement(e, node)) e->hoisted[node] = 1;
 }
 
-/* Records the reads of node i's statement: its operands, and for a fused product the operands of the product. */
+/* Records which nodes the statement of node i reads: its operands, and for a fused product the operands of the
+ * product. */
 static void emit_read_by(fxa__emit *e, int32_t i) {
     const fxa__node *n = &e->p->nodes[i];
     int product = emit_product(e, i);
@@ -340,7 +345,7 @@ static void emit_read_by(fxa__emit *e, int32_t i) {
     }
 }
 
-/* Propagates `used` and `hoisted` from every used node to the nodes it depends on. */
+/* Propagates `used` and `hoisted` from every used node to the nodes that it depends on. */
 static void emit_propagate(fxa__emit *e) {
     for (int32_t i = e->p->n_nodes - 1; i >= 0; i--)
         if (e->used[i]) emit_read_by(e, i);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lowering, emit: writes the nodes of a program as C or CUDA text, for engines that compile code. The meaning of an
- * operation is defined once, in its row of ops.def: the text is that expression with the operands filled in, over the
- * functions of program_ops.h. Compiled as C in f64, it gives the bits of fxa__program_eval (tests/lower/test_emit.c).
+ * Lowering, emit: writes the nodes of a program as C or CUDA text, for engines that compile code. Each operation is
+ * defined once, in its row of ops.def: the text is the expression of that row with the operands filled in, and calls
+ * the functions of program_ops.h. Compiled as C in f64, the text gives the bits of fxa__program_eval
+ * (tests/lower/test_emit.c).
  *
  * Each node has a level: the loop in which it is computed. A node that an inner level or an output reads is *hoisted*:
  * the caller declares its variable (fxa__lower_emit_hoisted) in a scope that both levels see. Other nodes are local
@@ -15,8 +16,8 @@
  *
  * Equality of two i64 loads compares all 64 bits; if `given` replaces both loads by text, it compares 32-bit ints.
  *
- * In f32, a sum with a product as operand is one fused multiply-add. The node and its operands alone decide this, so a
- * program's text has the same bits wherever it is placed.
+ * In f32, a sum with a product as operand is one fused multiply-add. Whether a product is fused depends only on the
+ * node and its operands, so a program's text has the same bits wherever it is placed.
  */
 #ifndef FXA_LOWER_EMIT_H
 #define FXA_LOWER_EMIT_H
@@ -39,15 +40,15 @@ typedef struct fxa__emit {
     const fxa_program *p;
     fxa__dialect dialect;
     const char *tanh; /* name of the tanh function in the text, set by the caller; NULL = the dialect's */
-    /* One element per node: */
+    /* Arrays with one element per node: */
     uint8_t *level; /* fxa__emit_level */
     uint8_t *used;  /* output kinds that need the node (bit i: fxa__out_kind i); bits from 5 on belong to the caller */
     uint8_t *hoisted; /* 1 = an inner level or an output reads it; 0 for constants and params */
-    /* One element per node, zero at first, set by the caller before fxa__lower_emit_require: */
+    /* Arrays with one element per node, initially zero; the caller sets them before fxa__lower_emit_require: */
     const char **given;   /* text that replaces the node's operation; NULL = none */
-    uint8_t *nonnegative; /* 1 = an int that is never negative */
+    uint8_t *nonnegative; /* 1 = the node is an int and never negative */
     uint8_t *unfused;     /* 1 = a float product that must not be fused into a sum */
-    uint8_t *base;        /* loads: 0 = no per-head base (emit_load.c), 1 = another text computes it, 2 = this text */
+    uint8_t *base;        /* loads: per-head base (emit_load.c): 0 = none, 1 = in another text, 2 = in this text */
     uint8_t *in_bounds;   /* loads: bit d = index d is proven in bounds */
 } fxa__emit;
 
@@ -56,25 +57,27 @@ typedef struct fxa__emit {
  * The caller closes *out in either case. */
 bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, uint32_t kinds, fxa__emit *out);
 void fxa__lower_emit_close(fxa__emit *e);
-/* Marks a node and all nodes it depends on as used for `bits`, as if it were an output: it is read at level PAIR. */
+/* Marks a node and all nodes that it depends on as used for `bits`, as an output would: the node is read at level
+ * PAIR. */
 void fxa__lower_emit_require(fxa__emit *e, int32_t node, uint8_t bits);
 
 /* Writes the declarations of the hoisted variables of a level, one per line: "    real v12;". */
 void fxa__lower_emit_hoisted(const fxa__emit *e, fxa__emit_level level, fxa__writer *w);
 /* Writes the statements of a level that the outputs of `kinds` need. */
 void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t kinds, fxa__writer *w);
-/* Returns the estimated compile-time cost of these statements per pair (WEIGHT rows of ops.def). Statements of levels
- * ROW and KEY are shared by `pairs` pairs and count 1 / pairs each. */
+/* Returns the estimated compile-time cost per pair of the statements for outputs of `kinds` (WEIGHT rows of ops.def).
+ * Statements of levels ROW and KEY are shared by `pairs` pairs, so each counts 1 / pairs. */
 int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs);
 /* Writes the statements of level HEAD that compute the bases of loads whose `base` is 2. fxa__lower_emit_hoisted of
  * level HEAD declares their variables. */
 void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w);
-/* Returns true if `node` is a load and all its indices are proven in bounds. */
+/* Returns true if `node` is a load and all of its indices are proven in bounds. */
 bool fxa__lower_emit_is_in_bounds(const fxa__emit *e, int32_t node);
 /* Returns true if the load's address can be split into a per-head base and a bounds-checked offset (emit_load.c,
  * "based"): some index varies with the row or key, and not all indices are proven in bounds. */
 bool fxa__lower_emit_can_use_base(const fxa__emit *e, int32_t node);
-/* Writes an operand with the node's value: a variable, a literal or a param. Its statement must have been written. */
+/* Writes the value of a node as an operand: a variable, a literal or a param. If the node has a statement, it must have
+ * been written before. */
 void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w);
 /* Returns the prefix of members of the arguments: "a->" or "a.". */
 const char *fxa__lower_emit_args(fxa__dialect dialect);

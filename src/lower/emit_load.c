@@ -25,7 +25,7 @@ static bool emitload_varies(const fxa__emit *e, int32_t node) { return e->level[
 /* Returns true if index d of a load is proven in bounds. */
 static bool emitload_in_bounds(const fxa__emit *e, int32_t node, int d) { return e->in_bounds[node] >> d & 1; }
 
-/* Returns true if all those indices of a load that vary with the row or the key are proven in bounds. */
+/* Returns true if all indices of a load that vary with the row or the key are proven in bounds. */
 static bool emitload_varying_in_bounds(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     for (int d = 0; d < n->n_args; d++)
@@ -63,14 +63,15 @@ static void emitload_stride(const fxa__emit *e, int32_t node, int d, fxa__writer
 
 /* ---- Bases ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the first axis whose index varies and is checked: n<node> holds its size. */
+/* Returns the first axis of a load whose index varies and is checked; the emitted variable n<node> holds the size of
+ * this axis. */
 static int emitload_first(const fxa__emit *e, int32_t node) {
     int d = 0;
     while (!emitload_varies(e, e->p->nodes[node].arg[d]) || emitload_in_bounds(e, node, d)) d++;
     return d;
 }
 
-/* Writes the statements that set d<node> and n<node>. */
+/* Writes the statements that set d<node> and n<node>, the base address and first size of a based load. */
 static void emitload_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const char *args = fxa__lower_emit_args(e->dialect);
     const fxa__node *n = &e->p->nodes[node];
@@ -99,7 +100,8 @@ void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w) {
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
-/* Writes x<node>_<axis>, the value of a varying index; one that may be negative counts from the end of its axis. */
+/* Writes x<node>_<axis>, the value of a varying index. To an index that may be negative, the text adds the size of the
+ * axis if it is negative. */
 static void emitload_index(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     fxa__write_format(w, "    const int x%d_%d = ", (int)node, d);
@@ -157,7 +159,7 @@ static void emitload_address_in_bounds(const fxa__emit *e, int32_t node, fxa__wr
 
 void fxa__emit_address(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    FXA__ASSERT(!n->half); /* text reads i64 elements in one load, never as halves */
+    FXA__ASSERT(!n->half); /* the text reads an i64 element in one load, not as halves */
     if (e->base[node]) {
         emitload_address_based(e, node, w);
     } else if (fxa__lower_emit_is_in_bounds(e, node)) {

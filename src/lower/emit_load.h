@@ -7,11 +7,11 @@
 
 #include "emit.h"
 
-/* Writes the statements that compute a load's address: its offset o<node>, and i<node>, 1 if it is in bounds (absent
- * where all indices are proven in bounds). */
+/* Writes the statements that compute a load's address: its offset o<node>, and i<node>, which is 1 if the load is in
+ * bounds. i<node> is left out if all indices are proven in bounds. */
 void fxa__emit_address(const fxa__emit *e, int32_t node, fxa__writer *w);
-/* Writes the expression that reads the element at the address of fxa__emit_address; its value is 0 out of bounds. get:
- * suffix of the function fxa__get_ or fxa__take_ of program_ops.h, the name of a dtype or "whole". */
+/* Writes the expression that reads the element at the address of fxa__emit_address; the expression is 0 out of bounds.
+ * get: suffix of the function fxa__get_ or fxa__take_ of program_ops.h, the name of a dtype or "whole". */
 void fxa__emit_element(const fxa__emit *e, int32_t node, const char *get, fxa__writer *w);
 
 /* Returns true if a node has a statement and a variable v<node>; false if it is written in place. */

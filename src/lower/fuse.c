@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Imports two programs into one builder; see fuse.h. The builder stores equal nodes once, and importing a finished
- * node gives the same node again: so common subexpressions are shared without a search, and no bit of a result changes.
+ * Imports two programs into one builder (fuse.h). The builder stores equal nodes once, so common subexpressions are
+ * shared without a search. Importing a node of a finished program does not change the node, so no bit of a result
+ * changes.
  */
 #include "fuse.h"
 
@@ -24,7 +25,7 @@ fxa_status fxa__lower_fuse(fxa__host *host, const fxa_program *program, const fx
     fxa_status status =
         map ? fxa__builder_new(host, FXA__PROGRAM_FUSED, &b, err) : fxa__fail_memory(err, "a fused program");
     if (status != FXA_OK) goto done;
-    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* the maximum of both programs together */
+    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* maximum number of nodes of both programs together */
     if (fxa__builder_import(b, program, map)) fxa__lower_copy_outputs(b, program, map, FUSE_FORWARD);
     if (fxa__builder_import(b, derivative, map))
         fxa__lower_copy_outputs(b, derivative, map, FUSE_GRADS | (with_dscore ? FUSE_DSCORE : 0));
@@ -48,7 +49,7 @@ bool fxa__lower_fused_shares_function(fxa__host *host, const fxa_program *fused)
     enum {
         VALUE = 1,    /* the score output depends on the node */
         BACKWARD = 2, /* dscore or a gradient depends on the node */
-        SCORE = 4     /* the node depends on the input score */
+        SCORE = 4     /* the node depends on the input `score` */
     };
     uint8_t *marks = fxa__alloc(host, (size_t)fused->n_nodes);
     bool shares = false;

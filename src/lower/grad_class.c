@@ -25,7 +25,7 @@ static fxa__grad_kind grad_kind(const fxa__grad *g, bool diagonal) {
 fxa__grad fxa__lower_grad(const fxa_program *d, int32_t output, const fxa__depend *sets) {
     const fxa__output *out = &d->outputs[output];
     fxa__grad g = {.value = sets[out->value].inputs};
-    bool diagonal = true; /* each index depends on q - k or on neither q nor k */
+    bool diagonal = true; /* true: each index depends on q - k, or on neither q nor k */
     for (int32_t j = 0; j < out->n_index; j++) {
         const fxa__depend *index = &sets[out->index[j]];
         g.index |= index->inputs;
@@ -53,7 +53,7 @@ uint32_t fxa__lower_grad_separators(const fxa_program *d, int32_t tensor) {
     uint32_t separators = first < 0 ? UINT32_MAX : 0;
     for (int32_t j = 0; first >= 0 && j < d->outputs[first].n_index; j++) {
         int32_t index = d->outputs[first].index[j];
-        bool everywhere = true; /* index j of all outputs is one node (equal nodes were merged) */
+        bool everywhere = true; /* true: index j is the same node in all outputs (equal nodes were merged) */
         for (int32_t i = first; i >= 0; i = grad_next(d, tensor, i + 1))
             everywhere = everywhere && d->outputs[i].index[j] == index;
         if (everywhere) separators |= fxa__node_input(&d->nodes[index]);

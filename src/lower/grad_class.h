@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lowering, grad_class: how the gradients of captured tensors and params are summed. Each `grad` statement of a
- * derivative adds one value per pair (q, k) to one element. Which pairs add to the same element, and so in which kernel
- * and order they are summed, follows from the inputs that the element's index depends on. Only SCATTER needs atomics.
+ * derivative adds one value per pair (q, k) to one element. The inputs that the element's index depends on decide which
+ * pairs add to the same element, and so in which kernel and order they are summed. Only SCATTER needs atomics.
  *
- * Statements about pairs with different coordinates hold for nonnegative coordinates: a negative index counts from the
- * end of its axis.
+ * The classes assume nonnegative coordinates: a negative index counts from the end of its axis, so two coordinates
+ * could give the same element.
  */
 #ifndef FXA_LOWER_GRAD_CLASS_H
 #define FXA_LOWER_GRAD_CLASS_H
@@ -13,13 +13,13 @@
 #include "depend.h"
 
 typedef enum fxa__grad_kind {
-    FXA__GRAD_ONE,   /* one element for all pairs; always the class of params */
-    FXA__GRAD_HEAD,  /* an element per b, h or (b, h): sums over entire tiles */
-    FXA__GRAD_ROW,   /* an element per row (q or q_row), perhaps b, h: row sums, computed together with dQ */
-    FXA__GRAD_KEY,   /* an element per key (k or k_row), perhaps b, h: column sums, computed with dK and dV */
-    FXA__GRAD_DENSE, /* indices include q or q_row, and k or k_row: a store per pair, a sum over b, h if not indexed */
+    FXA__GRAD_ONE,      /* one element for all pairs; always the class of params */
+    FXA__GRAD_HEAD,     /* an element per b, h or (b, h): sums over all rows and keys */
+    FXA__GRAD_ROW,      /* an element per row (q or q_row), perhaps b, h: row sums, computed together with dQ */
+    FXA__GRAD_KEY,      /* an element per key (k or k_row), perhaps b, h: column sums, computed with dK and dV */
+    FXA__GRAD_DENSE,    /* an element per pair: indices include q or q_row, and k or k_row */
     FXA__GRAD_DIAGONAL, /* an element per q - k: sums along diagonals */
-    FXA__GRAD_SCATTER,  /* any other: the index depends on the score, on data of both q and k, ... */
+    FXA__GRAD_SCATTER,  /* any other case, for example an index that depends on the score */
     FXA__GRAD_KINDS
 } fxa__grad_kind;
 
@@ -27,19 +27,19 @@ typedef struct fxa__grad { /* sets of inputs: bit i is fxa_input i */
     fxa__grad_kind kind;
     uint32_t index; /* inputs that the element depends on; the gradient is summed over all others */
     uint32_t value; /* inputs that the added value depends on */
-    /* Inputs that are an index by themselves, like q in t[q, 0]. Pairs that differ in such an input never add to the
-     * same element. */
+    /* Inputs that are an index by themselves, like q in t[q, 0]. Pairs that differ in one of these inputs never add to
+     * the same element. */
     uint32_t separators;
 } fxa__grad;
 
-/* Classifies output number `output` of a DERIVATIVE program, a DPARAM or DLOAD. sets: filled by fxa__lower_depend with
- * `forms` not NULL. */
+/* Classifies output number `output` of a DERIVATIVE program, a DPARAM or DLOAD. sets: the result of fxa__lower_depend
+ * with `forms` not NULL. */
 fxa__grad fxa__lower_grad(const fxa_program *d, int32_t output, const fxa__depend *sets);
 const char *fxa__lower_grad_name(fxa__grad_kind kind); /* "one", "head", ... */
 
-/* Returns the inputs such that pairs which differ in one of them never add to the same element of the tensor's
- * gradient, in any statement. For t[q, k] + t[k, q] there are none: two pairs share an element through different loads.
- * Returns all bits if no statement adds to the tensor. */
+/* Returns the inputs that separate elements: pairs which differ in one of these inputs never add to the same element of
+ * the tensor's gradient, in any statement. The set is empty for t[q, k] + t[k, q], because two pairs share an element
+ * through different loads. Returns all bits if no statement adds to the tensor. */
 uint32_t fxa__lower_grad_separators(const fxa_program *d, int32_t tensor);
 /* Returns true if exactly one statement adds to the tensor and its indices are distinct inputs, and sets *inputs to
  * them: pairs that differ in any of *inputs then add to different elements. */

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Splits comparisons of i64 elements into comparisons of their 32-bit halves; see i64_halves.h. One pass in node order;
- * the two half loads of a load are added at its first comparison and shared by later ones.
+ * Splits comparisons of i64 elements into comparisons of their 32-bit halves (i64_halves.h), in one pass in node order.
+ * The two half loads of an i64 load are added at its first comparison and shared by later comparisons.
  */
 #include "i64_halves.h"
 
 enum {
     HALVES = 2,          /* halves of an i64 */
-    HALVES_MAX_ADDED = 6 /* maximum nodes added for a comparison: two halves of two loads, two comparisons */
+    HALVES_MAX_ADDED = 6 /* maximum number of nodes added for a comparison: two halves of two loads, two comparisons */
 };
 
 typedef struct halves_work {
     const fxa_program *p;
     fxa__node *nodes;
     int32_t n;
-    int32_t *map;  /* [nodes of p] the node that replaces it */
-    int32_t *half; /* [nodes of p][HALVES] the load of that half; -1 = none yet */
+    int32_t *map;  /* [nodes of p] index of the new node that replaces a node of p */
+    int32_t *half; /* [nodes of p][HALVES] index of the node that loads that half; -1 = none yet */
 } halves_work;
 
 /* Appends a node; returns its index. */
@@ -24,7 +24,7 @@ static int32_t halves_add(halves_work *w, const fxa__node *n) {
     return w->n++;
 }
 
-/* Returns the node that loads half `which` of an i64 load, which is added if it is new. */
+/* Returns the node that loads half `which` of an i64 load; adds the node if it does not exist yet. */
 static int32_t halves_load(halves_work *w, int32_t load, int which) {
     int32_t *at = &w->half[HALVES * load + which];
     if (*at >= 0) return *at;
@@ -64,7 +64,7 @@ static void halves_outputs(const halves_work *w, fxa__output *outputs) {
     }
 }
 
-/* Returns the number of i64 comparisons. */
+/* Returns the number of i64 comparisons in p. */
 static size_t halves_count(const fxa_program *p) {
     size_t n = 0;
     for (int32_t i = 0; i < p->n_nodes; i++) n += fxa__node_compares_wide(p, &p->nodes[i]);

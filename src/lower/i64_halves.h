@@ -10,12 +10,12 @@
 
 #include "../program/program.h"
 
-/* Result of fxa__lower_i64_halves. If p has no 64-bit comparison, `program` is p itself. Otherwise `program` is `own`,
- * which has p's declarations and outputs and new nodes: they are in topological order but may contain equal and unused
- * nodes. A load of one half has fxa__node.half 1 or 2, for the first or second 32 bits in memory. `own` has no hash and
- * must not be retained, printed or evaluated. */
+/* Result of fxa__lower_i64_halves. If p has no 64-bit comparison, `program` is p. Otherwise `program` is `own`, a new
+ * program with p's declarations and outputs. Its nodes are in topological order but may include equal and unused nodes;
+ * a load of one half has fxa__node.half 1 or 2, for the first or second 32 bits in memory. `own` has no hash and must
+ * not be retained, printed or evaluated. */
 typedef struct fxa__i64_halves {
-    const fxa_program *program; /* the program to lower */
+    const fxa_program *program; /* the program to lower: p or `own` */
     fxa_program own;
     fxa__node *nodes;
     fxa__output *outputs;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes the code that bounds a mask over a tile; see interval.h. Variables in the text: v<node> is the value of a node
- * that is constant over the tile, s<node> its interval if it varies, w<node> the interval of an affine form before it
- * is clamped to 32 bits.
+ * Writes the code that bounds a mask over a tile (interval.h). Variables in the text: v<node> is the value of a node
+ * that is constant over the tile, s<node> the interval of a node that varies, w<node> the interval of an affine form
+ * before it is clamped to 32 bits.
  */
 #include "interval.h"
 
@@ -22,8 +22,8 @@ static const char *const interval_rules[4][FXA_OP_COUNT] = {
     [FXA_BOOL] = {FXA__BOOL_RULES(INTERVAL_BOOL)},
 };
 
-/* Bits of fxa__interval_text.order. LOADS: the node depends on a load; CONJUNCT: the node is an operand of the mask's
- * conjunction. */
+/* Bits of fxa__interval_text.order. LOADS: the node depends on a load. CONJUNCT: the mask is a conjunction, and the
+ * node is one of its operands. */
 enum { INTERVAL_LOADS = 1, INTERVAL_CONJUNCT = 2 };
 
 /* Returns true if the node varies over a tile: it depends on q or k. */
@@ -39,8 +39,8 @@ static const char *interval_family(const fxa__interval_text *v, int32_t node) {
 /* Largest coefficient for which the sum of FXA_INPUT_COUNT terms cannot overflow 64 bits. */
 enum { INTERVAL_MAX_COEF = 1 << 24 };
 
-/* Returns true if the node is an int without a non-affine part whose bounds can be computed in 64 bits. If they fit 32
- * bits, they are the bounds of the value. */
+/* Returns true if the node is an int without a non-affine part whose bounds can be computed in 64 bits. If these bounds
+ * fit 32 bits, they also bound the value of the node. */
 static bool interval_has_form(const fxa__interval_text *v, int32_t node) {
     const fxa__linear *f = &v->forms[node];
     if (v->emit.p->nodes[node].type != FXA_INT || f->nonaffine) return false;
@@ -49,8 +49,8 @@ static bool interval_has_form(const fxa__interval_text *v, int32_t node) {
     return true;
 }
 
-/* Writes the lower or upper (`largest`) bound of a form over a tile: q0 or q1 in place of q and k0 or k1 in place of k,
- * chosen by the sign of the coefficient. */
+/* Writes the lower or upper (`largest`) bound of a form over a tile: the form with q0 or q1 for q and k0 or k1 for k,
+ * chosen by the signs of the coefficients. */
 static void interval_end(const fxa__linear *f, bool largest, fxa__writer *w) {
     fxa__write_format(w, "%lldLL", (long long)f->c);
     for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++) {
@@ -82,8 +82,8 @@ static bool interval_has_difference(const fxa__interval_text *v, const fxa__node
     return (x->coef[FXA_INPUT_Q] && y->coef[FXA_INPUT_Q]) || (x->coef[FXA_INPUT_K] && y->coef[FXA_INPUT_K]);
 }
 
-/* Writes the condition and the first branch of a comparison by difference: x < y becomes x - y < 0 with the constants
- * on the right side, used if neither x nor y wraps. interval_operation writes the other branch. */
+/* Writes a comparison by difference: x < y becomes x - y < 0 with the constants on the right side. The text is the
+ * condition that neither x nor y wraps, and the branch for it; interval_operation writes the other branch. */
 static void interval_difference(const fxa__interval_text *v, const fxa__node *n, fxa__writer *w) {
     const fxa__linear *x = &v->forms[n->arg[0]], *y = &v->forms[n->arg[1]];
     fxa__linear difference = fxa__linear_sum(x, 1, y, -1);
@@ -147,7 +147,7 @@ static void interval_cast(const fxa__interval_text *v, int32_t node, fxa__writer
     bool same = (n->type == FXA_FLOAT) == (v->emit.p->nodes[n->arg[0]].type == FXA_FLOAT);
     const char *cast = n->type == FXA_FLOAT ? "fxa__real_of_interval" : "fxa__interval_of_real";
     if (same)
-        interval_operand(v, n->arg[0], w); /* int(bool): the interval of 0 and 1 is the same */
+        interval_operand(v, n->arg[0], w); /* int(bool) has the interval of its operand: 0 and 1 mean the same */
     else
         interval_call(v, n, cast, 1, w);
 }
@@ -172,7 +172,7 @@ static void interval_operation(const fxa__interval_text *v, int32_t node, fxa__w
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the axis whose index varies over the tile if there is exactly one; else -1. */
+/* Returns the only axis of a load whose index varies over the tile; -1 if there is none or more than one. */
 static int interval_axis(const fxa__interval_text *v, const fxa__node *load) {
     int axis = -1;
     for (int d = 0; d < load->n_args; d++) {
@@ -183,8 +183,8 @@ static int interval_axis(const fxa__interval_text *v, const fxa__node *load) {
     return axis;
 }
 
-/* Returns the index of the {min, max} table of a load of ints or bools, which is added if it is new; -1 if the node has
- * none or v->tables is full. */
+/* Returns the index in v->tables of the {min, max} table for a load of ints or bools; adds the table if it is new.
+ * Returns -1 if the node can have no table or v->tables is full. */
 static int8_t interval_find_table(fxa__interval_text *v, const fxa__node *n) {
     int axis = n->op == FXA_OP_LOAD && n->type != FXA_FLOAT ? interval_axis(v, n) : -1;
     if (axis < 0) return -1;
@@ -262,7 +262,7 @@ static void interval_return_empty(const fxa__interval_text *v, fxa__writer *w) {
             fxa__write_format(w, "    if (!s%d.hi) return TILE_EMPTY;\n", (int)i);
 }
 
-/* Nodes that do not depend on a load come first: if they decide the tile, no table is read. */
+/* Statements of nodes that do not depend on a load come first: if they decide the tile, no table is read. */
 void fxa__lower_interval_text(const fxa__interval_text *v, fxa__writer *w) {
     uint32_t kind = 1u << FXA__OUT_MASK;
     fxa__lower_emit_nodes(&v->emit, FXA__EMIT_RUN, kind, w);
@@ -278,8 +278,8 @@ void fxa__lower_interval_text(const fxa__interval_text *v, fxa__writer *w) {
     fxa__write_format(w, ";\n    return all.lo ? TILE_FULL : all.hi ? TILE_PARTIAL : TILE_EMPTY;\n");
 }
 
-/* Marks every varying node that the mask depends on as used: each has a statement of its own here, also a product that
- * emit.c would fuse into a sum. */
+/* Marks every varying node that the mask depends on as used: each has a statement here, also a product that emit.c
+ * would fuse into a sum. */
 static void interval_mark(fxa__interval_text *v) {
     for (int32_t i = v->mask; i >= 0; i--) {
         const fxa__node *n = &v->emit.p->nodes[i];
@@ -288,7 +288,7 @@ static void interval_mark(fxa__interval_text *v) {
     }
 }
 
-/* Fills v->order with the bits of every node. */
+/* Fills v->order with the bits INTERVAL_LOADS and INTERVAL_CONJUNCT of every node. */
 static void interval_order(fxa__interval_text *v) {
     const fxa_program *p = v->emit.p;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -328,7 +328,7 @@ void fxa__lower_interval_close(fxa__interval_text *v) {
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the number of rows of a table: positions of all axes but `axis`. */
+/* Returns the number of rows of a table: the product of the sizes of all axes but `axis`. */
 static int64_t interval_rows(const fxa_view *view, int32_t axis) {
     int64_t rows = 1;
     for (int d = 0; d < view->rank; d++) rows *= d == axis ? 1 : view->size[d];
@@ -339,7 +339,8 @@ int64_t fxa__lower_interval_size(const fxa_view *view, int32_t axis) {
     return 2 * interval_rows(view, axis) * fxa__interval_n_blocks(view->size[axis]);
 }
 
-/* Fills one row: {min, max} of each block of the elements along `axis` that start at element offset `at`. */
+/* Fills one row of a table with the {min, max} of each block of elements along `axis`; the elements start at offset
+ * `at`. */
 static void interval_fill_row(const fxa_view *view, int32_t axis, int64_t at, int32_t *pairs) {
     for (int64_t i = 0; i < view->size[axis]; i++) {
         int32_t x = fxa__load_i32(view->data, view->dtype, at + i * view->stride[axis]);

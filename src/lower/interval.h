@@ -27,11 +27,11 @@ typedef struct fxa__interval_table {
 } fxa__interval_table;
 
 typedef struct fxa__interval_text {
-    fxa__emit emit;     /* state of emit.h for the mask; no node is hoisted; `given` is text of a node's interval */
+    fxa__emit emit;     /* state of emit.h for the mask; no node is hoisted; `given` holds texts of intervals */
     int32_t mask;       /* node of the mask output */
     fxa__linear *forms; /* [nodes] affine forms */
-    int8_t *table;      /* [nodes] index in `tables` of a load; -1 = none */
-    uint8_t *order;     /* [nodes] bits of interval.c that decide the order of statements */
+    int8_t *table;      /* [nodes] index in `tables` of a load's table; -1 = none */
+    uint8_t *order;     /* [nodes] bits INTERVAL_LOADS and INTERVAL_CONJUNCT (interval.c) */
     fxa__interval_table tables[FXA__INTERVAL_TABLES];
     int32_t n_tables; /* loads beyond FXA__INTERVAL_TABLES tables are unbounded */
 } fxa__interval_text;
@@ -50,8 +50,8 @@ void fxa__lower_interval_text(const fxa__interval_text *v, fxa__writer *w);
 
 /* Returns the size of a table in ints. The view must have elements. */
 int64_t fxa__lower_interval_size(const fxa_view *view, int32_t axis);
-/* Fills a table on the host, pairs[fxa__lower_interval_size]: the reference for the kernels that fill it on a
- * device. */
+/* Fills a table, pairs[fxa__lower_interval_size], on the host. Tests compare the kernels that fill tables on a device
+ * with this function. */
 void fxa__lower_interval_fill(const fxa_view *view, int32_t axis, int32_t *pairs);
 
 #endif

@@ -10,7 +10,7 @@
 
 #include "../base/float_state.h"
 
-enum { REPORT_WIDTH = 72, REPORT_LINES = 64 }; /* maximum bytes of an expression, lines per list */
+enum { REPORT_WIDTH = 72, REPORT_LINES = 64 }; /* maximum bytes of an expression and maximum lines of a list */
 
 typedef struct report {
     fxa__writer w;
@@ -19,7 +19,7 @@ typedef struct report {
 
 /* ---- Classes ----------------------------------------------------------------------------------------------------- */
 
-/* Sets kept[i] if node i is an output or a node of another rate reads it, so that its value has to be stored. */
+/* Sets kept[i] if the value of node i has to be stored: node i is an output, or a node of another rate reads it. */
 static void report_mark_kept(const fxa_program *p, const fxa__depend *sets, uint8_t *kept) {
     for (int32_t i = 0; i < p->n_nodes; i++)
         for (int j = 0; j < p->nodes[i].n_args; j++) {
@@ -104,7 +104,7 @@ static void report_classes(report *r) {
 
 /* ---- Conjuncts --------------------------------------------------------------------------------------------------- */
 
-/* Prints `first`, the bound of part (NULL = none) and c as a sum: "q + w - 1". */
+/* Prints `first`, the bound of `part` (NULL = none) and c as a sum, as in "q + w - 1". */
 static void report_sum(report *r, const char *first, int64_t c, const fxa__part *part) {
     bool empty = *first == 0;
     fxa__write_format(&r->w, "%s", first);
@@ -193,7 +193,7 @@ fxa_status fxa_program_dump(const fxa_program *program, fxa_dump_kind what, char
     fxa_program *masked = NULL, *derivative = NULL;
     report r = {.w = {.host = program->host}};
     size_t size = 0;
-    /* The cast drops const for the reference count only: a program without masks in its score is retained. */
+    /* The cast drops const, because fxa__program_extract_masks retains a program whose score contains no masks. */
     fxa_status status = fxa__program_extract_masks(program->host, (fxa_program *)(uintptr_t)program, &masked, err);
     if (status == FXA_OK) status = fxa_program_derivative(program, &derivative, err);
     if (status != FXA_OK) goto done;

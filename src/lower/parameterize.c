@@ -21,7 +21,7 @@ typedef struct param_work {
     uint64_t *shape; /* [nodes] shape hash */
     int32_t *number; /* [nodes] number of a constant that becomes a param; -1 = none */
     uint8_t *done;   /* [nodes] 1 = the walk is done with the node */
-    int32_t *stack;  /* [nodes] the walk's path */
+    int32_t *stack;  /* [nodes] stack of the walk */
     int32_t n_new, capacity;
 } param_work;
 
@@ -39,8 +39,8 @@ static bool param_can_replace(const param_work *w, int32_t node) {
     return n->op == FXA_OP_CONST && n->type == FXA_FLOAT && !w->kept[node];
 }
 
-/* Sets w->kept[i] for simple constants, exponents of pow and the nodes whose byte in kept[n_nodes] is 1 (NULL =
- * none). */
+/* Sets w->kept[i] of the constants that stay constants: simple ones, exponents of pow and the nodes whose byte in
+ * kept[n_nodes] (NULL = none) is 1. */
 static void param_keep(param_work *w, const uint8_t *kept) {
     if (kept) memcpy(w->kept, kept, (size_t)w->p->n_nodes);
     for (int32_t i = 0; i < w->p->n_nodes; i++) {
@@ -75,7 +75,7 @@ static void param_shapes(param_work *w) {
 
 /* ---- The walk ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the first operand, in the order of shape hashes, that the walk has not finished; -1 if none. */
+/* Returns the first operand of n, in the order of shape hashes, that the walk has not finished; -1 if none. */
 static int32_t param_next(const param_work *w, const fxa__node *n) {
     bool turned = param_is_commutative(n) && w->shape[n->arg[0]] > w->shape[n->arg[1]];
     for (int j = 0; j < n->n_args; j++) {
@@ -85,7 +85,7 @@ static int32_t param_next(const param_work *w, const fxa__node *n) {
     return -1;
 }
 
-/* Numbers the constants that become params below a node in post-order. A pushed node is neither done nor on the stack,
+/* Numbers the constants below a node that become params, in post-order. A pushed node is neither done nor on the stack,
  * so the stack never exceeds the number of nodes. */
 static void param_walk(param_work *w, int32_t from) {
     int32_t depth = 0;
@@ -164,7 +164,7 @@ static fxa_status param_make(fxa__host *host, const param_work *w, int underscor
                              fxa__parameterized *out, fxa_error *err) {
     fxa_builder *b = NULL;
     FXA_TRY(fxa__builder_new(host, (fxa_program_kind)w->p->kind, &b, err));
-    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* the limit of fused programs */
+    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* same maximum number of nodes as for fused programs */
     param_declare(w, b, underscores, given);
     if (fxa__builder_import_with(b, w->p, given, map)) fxa__lower_copy_outputs(b, w->p, map, UINT32_MAX);
     fxa_status status = fxa_builder_finish(b, &out->program, err);
@@ -173,7 +173,8 @@ static fxa_status param_make(fxa__host *host, const param_work *w, int underscor
     return status;
 }
 
-/* Turns at most max_params constants into params, none of those in kept[n_nodes] (NULL = none). */
+/* Turns at most max_params constants into params. The nodes whose byte in kept[n_nodes] (NULL = none) is 1 stay
+ * constants. */
 static fxa_status param_program(fxa__host *host, const fxa_program *p, const uint8_t *kept, int32_t max_params,
                                 fxa__parameterized *out, fxa_error *err) {
     size_t n = (size_t)p->n_nodes;

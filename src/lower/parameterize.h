@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lowering, parameterize: turns float constants into hidden params, so that programs which differ in constants only
- * (1,000 values of a temperature) share one compiled kernel with different arguments. GPU engines use it, where
- * compiling takes a second; the cpu engine compiles a program in microseconds.
+ * (1,000 values of a temperature) share one compiled kernel with different arguments. Only the GPU engines use this:
+ * they need about a second to compile a kernel, while the cpu engine compiles a program in microseconds.
  *
  * All finite floats become params except 0, 1, -1, 2, -2 and 0.5, with which code is smaller, and exponents of pow,
  * whose value selects the code. Equal constants share a param. The numbering of params depends on the shape of the
@@ -14,23 +14,25 @@
 #include "../program/program.h"
 
 typedef struct fxa__parameterized {
-    fxa_program *program; /* same kind, with hidden params added; slots of tensors are unchanged */
+    fxa_program *program; /* program of the same kind and tensor slots, with the hidden params added */
     int32_t n_hidden;
-    int32_t from[FXA_MAX_PARAMS]; /* [params of `program`] slot of the param in the original; -1 = hidden */
+    int32_t from[FXA_MAX_PARAMS]; /* [params of `program`] slot of each param in the original; -1 = hidden */
     double value[FXA_MAX_PARAMS]; /* [params of `program`] value of a hidden param */
 } fxa__parameterized;
 
-/* Turns the constants of p, a program of any kind, into params. With the hidden params at their values, results have
- * the same bits as those of p. Constants beyond FXA_MAX_PARAMS params stay constants. The caller destroys
+/* Turns the constants of p, a program of any kind, into params. If the hidden params have their values in out->value,
+ * results have the same bits as those of p. Constants beyond FXA_MAX_PARAMS params stay constants. The caller destroys
  * out->program. */
 fxa_status fxa__lower_parameterize(fxa__host *host, const fxa_program *p, fxa__parameterized *out, fxa_error *err);
 /* Like fxa__lower_parameterize, but constants whose byte in kept[n_nodes] is 1 stay constants. */
 fxa_status fxa__lower_parameterize_except(fxa__host *host, const fxa_program *p, const uint8_t *kept,
                                           fxa__parameterized *out, fxa_error *err);
-/* Like fxa__lower_parameterize, for at most max_params constants; constants of earlier outputs come first. */
+/* Like fxa__lower_parameterize, for at most max_params constants; if there are more, those of earlier outputs come
+ * first. */
 fxa_status fxa__lower_parameterize_at_most(fxa__host *host, const fxa_program *p, int32_t max_params,
                                            fxa__parameterized *out, fxa_error *err);
-/* Writes values[FXA_MAX_PARAMS], the params of the new program: given[] (params of the original) and hidden ones. */
+/* Writes values[FXA_MAX_PARAMS], the params of the new program, from given[], the params of the original, and the
+ * hidden params. */
 void fxa__lower_parameterized_values(const fxa__parameterized *program, const double *given, double *values);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The functions that emitted text calls (emit.h): those named in the rows of ops.def, and loads of captured tensors.
- * The file is C and CUDA, in f64 or, with FXA__OPS_F32, in f32. It is compiled with the text, not with the library; the
- * library's own versions are in base/num.h and base/dtype.h, and tests/lower/test_emit.c checks that both agree.
+ * The functions that emitted text calls (emit.h): functions named in the rows of ops.def, and loads of captured
+ * tensors. This file is both C and CUDA, in f64 or, with FXA__OPS_F32, in f32. It is compiled together with emitted
+ * text. The library itself uses the equal functions of base/num.h and base/dtype.h; tests/lower/test_emit.c checks that
+ * both agree.
  *
  * Every function is defined for every operand: ints wrap, shift counts are taken modulo 32, division by 0 gives 0.
  */
@@ -135,8 +136,8 @@ FXA__OPS_FN real fxa__sigmoid(real x) {
 
 /* ---- Captured tensors -------------------------------------------------------------------------------------------- */
 
-/* Checks one index of a load; a negative one counts from the end. Returns 1 and adds index * stride to *offset, or
- * returns 0 if the index is out of bounds. */
+/* Checks one index of a load; a negative index counts from the end of the axis. Returns 1 and adds index * stride to
+ * *offset, or returns 0 if the index is out of bounds. */
 FXA__OPS_FN int fxa__at(int size, long long stride, int index, long long *offset) {
     const long long i = index < 0 ? (long long)index + size : index;
     const int inside = i >= 0 && i < size;
@@ -144,9 +145,9 @@ FXA__OPS_FN int fxa__at(int size, long long stride, int index, long long *offset
     return inside;
 }
 
-/* fxa__read_<type> returns element `at` of an array. In CUDA it is inline assembly without a memory clobber: captured
- * tensors are not written while a kernel runs, so the compiler may reorder it freely. With plain loads, a tile's
- * hundreds of loads took two thirds of the compile time in alias analysis. */
+/* fxa__read_<type> returns element `at` of an array. In CUDA the read is inline assembly without a memory clobber:
+ * captured tensors are not written while a kernel runs, so the compiler may reorder the read freely. With plain loads,
+ * alias analysis of the hundreds of loads of a tile took two thirds of the compile time. */
 #ifdef __CUDACC__
 #define FXA__OPS_READ(name, type, in, ptx, letter)                                                                     \
     FXA__OPS_FN type fxa__read_##name(const void *data, long long at) {                                                \
@@ -184,8 +185,8 @@ FXA__OPS_FN real fxa__get_e5m2(const void *data, long long at) { /* e5m2 is the 
     return (real)fxa__float_of_f16((unsigned)fxa__read_u8(data, at) << 8);
 }
 FXA__OPS_FN long long fxa__get_whole(const void *data, long long at) { return fxa__read_i64(data, at); }
-/* Returns the same as fxa__get_whole, for loads that are rarely executed: the load is volatile, so the compiler does
- * not hoist it out of its branch. */
+/* Returns the i64 element `at`, like fxa__get_whole, for loads that are rarely executed: the load is volatile, so the
+ * compiler does not hoist it out of its branch. */
 FXA__OPS_FN long long fxa__rare_whole(const void *data, long long at) {
 #ifdef __CUDACC__
     long long x;
@@ -205,7 +206,7 @@ FXA__OPS_FN int fxa__get_bool(const void *data, long long at) { return fxa__read
 /* Returns 1 if 0 <= index < size, else 0. */
 FXA__OPS_FN int fxa__inside(int size, int index) { return (unsigned)index < (unsigned)size; }
 
-/* The element that a based load (emit_load.c) reads if its head has no element in bounds. */
+/* A readable element, at which a based load (emit_load.c) points if its head has no element in bounds. */
 #ifdef __CUDACC__
 static __device__ const long long fxa__nothing = 0;
 #else

@@ -5,7 +5,7 @@
  * An entry is in one of three states:
  *
  *     BUILDING  in the table but not in the order of use, so it cannot be evicted; threads that request its key wait
- *     READY     in table and order
+ *     READY     in the table and in the order of use
  *     FAILED    outside the table, kept alive by its waiters
  *
  * An entry is freed when it is outside the table and neither its builder nor a waiter uses it. Builds, allocations and
@@ -21,9 +21,9 @@ typedef enum cache_state { CACHE_BUILDING, CACHE_READY, CACHE_FAILED } cache_sta
 typedef struct cache_entry {
     fxa__lru_node node; /* must be first: nodes are cast to entries */
     cache_state state;
-    size_t users; /* the builder and the waiters */
+    size_t users; /* number of threads that build the code or wait for it */
     bool in_table;
-    bool unclaimed;  /* READY, but no plan uses it yet: the first one counts as a miss and a build */
+    bool unclaimed;  /* READY, but not yet used by a plan: the first use counts as a miss and a build */
     fxa__code *code; /* READY: a reference */
     fxa_error error; /* FAILED: the error of the build */
     struct cache_entry *next_free;
@@ -47,8 +47,8 @@ static void cache_free_chain(fxa__cache *cache, cache_entry *entry) {
     }
 }
 
-/* Adds an entry without references to the garbage chain. Called under the lock, like all functions up to
- * cache_build. */
+/* Adds the entry to the garbage chain if it is outside the table and has no users. Called under the lock, like all
+ * functions up to cache_build. */
 static void cache_entry_collect(cache_entry *entry, cache_entry **garbage) {
     if (entry->in_table || entry->users > 0) return;
     entry->next_free = *garbage;
@@ -70,8 +70,8 @@ static void cache_shrink(fxa__cache *cache, cache_entry **garbage) {
     }
 }
 
-/* Finishes a successful build; takes ownership of the reference to code. Code above the limits by itself is not cached,
- * since it would first evict everything else. */
+/* Finishes a successful build; takes ownership of the reference to code. Code that exceeds the limits alone is not
+ * cached, since it would first evict all other code. */
 static void cache_accept(fxa__cache *cache, cache_entry *entry, fxa__code *code, cache_entry **garbage) {
     entry->code = code;
     entry->state = CACHE_READY;
@@ -104,7 +104,7 @@ static bool cache_acquire(fxa__cache *cache, const uint8_t key[16], cache_entry 
     return is_builder;
 }
 
-/* Builds an entry. The lock is held on entry and return, not while building. */
+/* Builds an entry. The lock is held on entry and on return, but not while building. */
 static void cache_build(fxa__cache *cache, cache_entry *entry, fxa__build_fn build, void *user, cache_entry **garbage) {
     cache->builds++;
     fxa__lock_give(&cache->lock);

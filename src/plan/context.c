@@ -31,8 +31,8 @@ static fxa_status context_width(uint32_t threads, int32_t *out, fxa_error *err) 
     return FXA_OK;
 }
 
-/* Stores what the environment variables select. They are read once, so later changes of the environment do not affect
- * the context. */
+/* Stores the selections that environment variables make. The variables are read once, so later changes of the
+ * environment do not affect the context. */
 static void context_read_environment(fxa_context *ctx) {
     const char *name = getenv("FXA_ENGINE");
     if (name) (void)snprintf(ctx->engine_name, sizeof ctx->engine_name, "%s", name);

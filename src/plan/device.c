@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Queries about devices without a problem: the device of an engine, and device descriptions, which the first engine of
- * that device with a `describe` function writes.
+ * Queries about devices without a problem: the device of an engine, and device descriptions. A description is written
+ * by the device's first engine that has a `describe` function.
  */
 #include "plan.h"
 

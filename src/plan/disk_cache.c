@@ -46,8 +46,8 @@ void fxa__disk_end(fxa__disk *disk) {
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
-/* Writes library, engine and identity. The device's ordinal, and whether it is present or a target, are not included,
- * so equal devices share files. */
+/* Writes library version, engine and identity. The device's ordinal is left out, and so is whether the device is in
+ * this machine or only described by a target, so equal devices share files. */
 static void disk_write_head(const fxa__instance *instance, fxa__writer *w) {
     fxa__write_string(w, FXA_VERSION_STRING);
     fxa__write_string(w, instance->engine->name);
@@ -100,8 +100,7 @@ static bool disk_read_equal(fxa__reader *r, const char *text) {
     return !r->failed && strcmp(found, text) == 0;
 }
 
-/* Sets *section to the engine's section of a file. Returns false if the file is damaged or does not belong to its
- * key. */
+/* Sets *section to the engine's section of a file. Returns false if the file is damaged or contains another key. */
 static bool disk_open_entry(const fxa__instance *instance, const uint8_t key[16], const uint8_t *data, size_t size,
                             fxa__reader *section) {
     uint8_t sum[DISK_SUM];
@@ -121,8 +120,8 @@ static bool disk_open_entry(const fxa__instance *instance, const uint8_t key[16]
     return true;
 }
 
-/* Loads code from its file; returns NULL on a miss. A file that the engine rejects is removed, unless the cause is
- * memory or the device. */
+/* Loads code from its file; returns NULL on a miss. A file that the engine rejects is removed, unless the engine failed
+ * for lack of memory or of the device. */
 static fxa__code *disk_load(fxa__disk *disk, fxa__instance *instance, const fxa__problem *p, const uint8_t key[16]) {
     fxa__code *code = NULL;
     fxa__disk_file file;
@@ -155,7 +154,8 @@ static void disk_store(fxa__disk *disk, const fxa__instance *instance, const uin
     fxa__writer_free(&w);
 }
 
-/* Computes the key of the file for p's code. Returns false if such code is not cached on disk. */
+/* Computes the key of the file for p's code. Returns false if code of this engine is not cached on disk, or memory runs
+ * out. */
 static bool disk_has_key(const fxa__disk *disk, const fxa__instance *instance, const fxa__problem *p, uint8_t key[16]) {
     return disk->folder && instance->engine->save && instance->engine->load && disk_key(instance, p, key);
 }

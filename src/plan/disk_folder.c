@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define FOLDER_ENDING ".fxacode"
-#define FOLDER_BEGINNING "writing-" /* name prefix of files not yet renamed */
+#define FOLDER_BEGINNING "writing-" /* prefix of the names of temporary files */
 enum { FOLDER_NAME = 64, FOLDER_TRIES = 100, FOLDER_STALE = 3600 /* seconds */ };
 #define FOLDER_MAX_FILE ((int64_t)1 << 30)
 
@@ -28,7 +28,7 @@ static void folder_name(const uint8_t key[16], char out[FOLDER_NAME]) {
 
 /* ---- Trust ------------------------------------------------------------------------------------------------------- */
 
-/* Returns true if only the user or root may write the file or folder. */
+/* Returns true if no user except this one and root may write the file or folder. */
 static bool folder_is_ours(const struct stat *s) {
     return (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
 }
@@ -43,7 +43,7 @@ static int folder_open(const char *folder) {
     return -1;
 }
 
-/* Creates the folder and missing parents with access for the user only. */
+/* Creates the folder and its missing parents with access for the user only. */
 static void folder_create_path(const char *folder) {
     char path[4096];
     size_t n = strlen(folder);
@@ -176,7 +176,7 @@ static int folder_compare(const void *a, const void *b) {
     return (x->used.tv_nsec > y->used.tv_nsec) - (x->used.tv_nsec < y->used.tv_nsec);
 }
 
-/* Returns true for names of cache files. */
+/* Returns true if the name is that of a cache file: 32 hexadecimal digits and the ending. */
 static bool folder_is_entry(const char *name) {
     return strlen(name) == 32 + sizeof FOLDER_ENDING - 1 && strspn(name, "0123456789abcdef") == 32 &&
            strcmp(name + 32, FOLDER_ENDING) == 0;

@@ -13,14 +13,14 @@
 #include <stdbool.h>
 
 typedef struct fxa__disk_file {
-    uint8_t *data; /* capacity bytes, owned by the caller after a successful read */
+    uint8_t *data; /* [capacity] contents; owned by the caller after a successful read */
     size_t size, capacity;
 } fxa__disk_file;
 
-/* Returns false if there is no such file, it cannot be read, or a user other than the owner and root may write it or
- * the folder. */
+/* Reads the file of `key`. Returns false if there is no such file, it cannot be read, or a user other than its owner
+ * and root may write the file or the folder. */
 bool fxa__disk_file_read(fxa__host *host, const char *folder, const uint8_t key[16], fxa__disk_file *out);
-/* Writes a file; creates the folder and its parents if missing. Returns false on failure. */
+/* Writes the file of `key`; creates the folder and its parents if missing. Returns false on failure. */
 bool fxa__disk_file_write(const char *folder, const uint8_t key[16], const uint8_t *data, size_t size);
 /* Removes a file if it exists. */
 void fxa__disk_file_remove(const char *folder, const uint8_t key[16]);

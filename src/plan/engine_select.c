@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SELECT_ENGINES 64 /* limit: one bit per engine in a uint64_t */
+#define SELECT_ENGINES 64 /* maximum number of engines: one bit each in a uint64_t */
 
 void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]) {
     size_t at = 0;
@@ -40,8 +40,8 @@ fxa_status fxa__plan_engine_check(const fxa__problem *p, const char *name, fxa_e
     return right ? FXA_OK : select_bad_name("problem.engine", name, p, err);
 }
 
-/* Sets *out to the engine that must be used, or NULL for the best one. An engine of another device in the environment
- * is ignored. */
+/* Sets *out to the engine that must be used, or NULL for the best one. If the environment names an engine of another
+ * device, the name is ignored. */
 static fxa_status select_named_engine(const fxa_context *ctx, const fxa__problem *p, const char *name,
                                       const fxa__engine **out, fxa_error *err) {
     *out = name ? fxa__engine_find(name) : NULL;

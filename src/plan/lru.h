@@ -11,7 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Fixed, so that a lookup under a lock never rehashes. With thousands of entries chains have a few nodes. */
+/* Number of buckets. It is fixed, so that a lookup under a lock never rehashes; with thousands of entries a bucket has
+ * a few nodes. */
 #define FXA__LRU_BUCKETS 1024
 
 typedef struct fxa__lru_node {
@@ -28,8 +29,8 @@ typedef struct fxa__lru {
 
 /* Returns the node with this key, NULL = none. The order does not change. */
 fxa__lru_node *fxa__lru_find(const fxa__lru *lru, const uint8_t key[16]);
-void fxa__lru_insert(fxa__lru *lru, fxa__lru_node *node); /* node->key is set and not in the table */
-void fxa__lru_touch(fxa__lru *lru, fxa__lru_node *node);  /* makes it the newest */
+void fxa__lru_insert(fxa__lru *lru, fxa__lru_node *node); /* adds a node; node->key is set and not in the table */
+void fxa__lru_touch(fxa__lru *lru, fxa__lru_node *node);  /* makes the node the newest */
 void fxa__lru_remove(fxa__lru *lru, fxa__lru_node *node);
 /* Removes all nodes of the order; returns them linked by `chain`, NULL = none. */
 fxa__lru_node *fxa__lru_empty(fxa__lru *lru);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Implements fxa_merge. Host memory is merged directly. On a device a kernel of an engine merges; if no engine has one,
- * the tensors are copied to the host, merged and copied back. Only elements are written, never the gaps between them:
- * another thread may own those.
+ * the tensors are copied to the host, merged and copied back. Only elements are written, never the gaps between
+ * elements, which another thread may own.
  */
 #include "plan.h"
 
@@ -11,10 +11,10 @@
 #include "../base/num.h"
 #include "../problem/merge_tensors.h"
 
-/* One tensor in transfer. */
+/* One tensor that is copied to the host or back. */
 typedef struct merge_tensor {
     const fxa__region *region;
-    int64_t first; /* device address of the copied range */
+    int64_t first; /* first device address of the copied range */
     size_t size;
     char *host; /* copy in host memory; NULL = the tensor is empty */
 } merge_tensor;

@@ -111,7 +111,7 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
     FXA_TRY(fxa__code_key_make(instance, p, section, key, err));
     fxa__code *code = NULL;
     fxa_status status = fxa__cache_get(&ctx->cache, key, plan_build_code, &build, &code, &why);
-    if (status == FXA_E_UNSUPPORTED) { /* a refusal of untrusted plan bytes says nothing about the engine */
+    if (status == FXA_E_UNSUPPORTED) { /* plan bytes are untrusted: their refusal says nothing about the engine */
         if (!section) fxa__support_cache_refuse(ctx, instance, p, key, why.text);
         return plan_refuse(instance->engine, why.text, err);
     }

@@ -29,13 +29,13 @@
 
 #include <stddef.h>
 
-#define FXA__ENGINE_NAME 65 /* capacity for an engine name from the environment; longer names match no engine */
+#define FXA__ENGINE_NAME 65 /* capacity for an engine name from the environment; a longer name matches no engine */
 
 /* ---- Cache of code (cache.c) ------------------------------------------------------------------------------------- */
 
 typedef struct fxa__cache {
-    fxa__host *host; /* borrowed from the owner */
-    /* Guards the members below. Its condition is signalled when a build ends. */
+    fxa__host *host; /* no own reference: the owner keeps the host alive */
+    /* Guards the members below. The lock's condition is signalled when a build ends. */
     fxa__lock lock;
     fxa__lru lru;
     uint64_t hits, misses, builds, evictions;
@@ -44,7 +44,7 @@ typedef struct fxa__cache {
 } fxa__cache;
 
 fxa_status fxa__cache_init(fxa__cache *cache, fxa__host *host, uint64_t max_plans, uint64_t max_bytes, fxa_error *err);
-void fxa__cache_end(fxa__cache *cache); /* no other thread may use the cache */
+void fxa__cache_end(fxa__cache *cache); /* frees the entries; no other thread may use the cache */
 
 /* Builds the code of one key. Called without a lock, in the thread that missed. */
 typedef fxa_status (*fxa__build_fn)(void *user, fxa__code **out, fxa_error *err);
@@ -54,8 +54,8 @@ typedef fxa_status (*fxa__build_fn)(void *user, fxa__code **out, fxa_error *err)
  * themselves, since memory may be short for one caller only. Failures are not cached. */
 fxa_status fxa__cache_get(fxa__cache *cache, const uint8_t key[16], fxa__build_fn build, void *user, fxa__code **out,
                           fxa_error *err);
-/* Adds code that was built elsewhere, with a reference of its own. Has no effect if the key has code already or memory
- * runs out. */
+/* Adds code that was built elsewhere; the cache takes a reference of its own. Has no effect if the key has code already
+ * or memory runs out. */
 void fxa__cache_put(fxa__cache *cache, const uint8_t key[16], fxa__code *code);
 /* Return true if this code is cached under the key. fxa__cache_use also counts a hit and a use of the code. */
 bool fxa__cache_holds(fxa__cache *cache, const uint8_t key[16], const fxa__code *code);
@@ -77,11 +77,11 @@ void fxa__cache_count(fxa__cache *cache, fxa_cache_stats *out);
 #define FXA__MAX_SUPPORT_RESULTS 1024
 
 typedef struct fxa__support_cache {
-    fxa__host *host; /* borrowed from the owner */
+    fxa__host *host; /* no own reference: the owner keeps the host alive */
     fxa__lock lock;
     fxa__lru lru;
     uint64_t queries, hits;
-    atomic_uint_least64_t refusals; /* number of accepted problems that a compiler refused later */
+    atomic_uint_least64_t refusals; /* number of problems that `query` accepted and a compiler refused later */
 } fxa__support_cache;
 
 fxa_status fxa__support_cache_init(fxa__support_cache *support, fxa__host *host, fxa_error *err);
@@ -93,23 +93,23 @@ void fxa__support_cache_drop(fxa__support_cache *support);
  * fails or memory runs out. */
 fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
                             fxa_error *err);
-/* Adds n to queries and to hits, for n results that the request cache returned. */
+/* Counts n results that the request cache returned as n queries and n hits. */
 void fxa__support_cache_count(fxa__support_cache *support, size_t n);
-/* Replaces the cached result of p, and of all problems with that code key, by a refusal. */
+/* Replaces the cached results of p and of all problems with this code key by a refusal. */
 void fxa__support_cache_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p,
                                const uint8_t code_key[16], const char *reason);
 
 /* ---- Context and plan -------------------------------------------------------------------------------------------- */
 
 struct fxa_context {
-    fxa__context_head head; /* must be first: see base/host.h */
+    fxa__context_head head; /* must be the first member: src/base casts an fxa_context to it */
     fxa__cache cache;
     fxa__support_cache support;
     fxa__request_cache requests;
     fxa__disk disk;
-    atomic_uint_least64_t refusals;     /* plans that no queried engine could make */
+    atomic_uint_least64_t refusals;     /* number of plans that no queried engine could make */
     char engine_name[FXA__ENGINE_NAME]; /* FXA_ENGINE of the environment when the context was created, or "" */
-    uint64_t engine_variables;          /* bit i = the environment variable of engine i was set at that time */
+    uint64_t engine_variables;          /* bit i: engine i's variable was set when the context was created */
 };
 _Static_assert(offsetof(fxa_context, head) == 0, "fxa__context_host reads the head at the address of the context");
 
@@ -118,7 +118,7 @@ struct fxa_plan {
     fxa__host *host;
     fxa__problem *problem;
     fxa__code *code;
-    fxa__pool *pool;         /* the host's, for engines with threads; else NULL */
+    fxa__pool *pool;         /* the host's thread pool if the engine uses threads; else NULL */
     size_t engine_workspace; /* workspace of the engine alone, without that of the index check */
     size_t workspace;        /* result of fxa_plan_workspace */
     bool deterministic;
@@ -134,7 +134,7 @@ void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t vers
 fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem *p, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err);
 
-/* In builds with asserts: checks the red zones of a workspace after a run (base/carve.h). `workspace` is the workspace,
+/* Checks the red zones of a workspace after a run, in builds with asserts (base/carve.h). `workspace` is the workspace,
  * or a copy in host memory at a multiple of 256; the workspace was filled with poison before the run. */
 void fxa__plan_zones(const fxa_plan *plan, const void *workspace);
 
@@ -142,16 +142,18 @@ void fxa__plan_zones(const fxa_plan *plan, const void *workspace);
  * p; a refusal by its compiler is cached. section = the engine's part of plan bytes, or NULL to compile. */
 fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *instance, const fxa__reader *section,
                           fxa_plan **out, fxa_error *err);
-/* Makes the plan on the named engine. If `name` is NULL: on the one that the environment names, else on the best that
- * supports p. Counts refusals. */
+/* Makes the plan on the engine called `name`; if NULL, on the engine that the environment names, else on the best
+ * engine that supports p. Counts refusals. */
 fxa_status fxa__plan_select(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err);
 
-/* Returns the engine that a checked problem names, or NULL. An older caller's struct may end before that field. */
+/* Returns the engine name in a checked problem, or NULL. The struct of an older caller may end before the field
+ * `engine`. */
 const char *fxa__problem_engine(const fxa_problem *problem);
 
-/* Returns E_ARGUMENT if no engine of the problem's device has this name. NULL is valid. */
+/* Returns E_ARGUMENT if `name` is not NULL and no engine of the problem's device has this name. */
 fxa_status fxa__plan_engine_check(const fxa__problem *p, const char *name, fxa_error *err);
-/* Returns the error that fxa__plan_select would return for this name, or, without a name, for the environment's. */
+/* Returns the error that fxa__plan_select would return because of the engine's name: `name`, or the one in the
+ * environment if `name` is NULL. */
 fxa_status fxa__plan_named_check(const fxa_context *ctx, const fxa__problem *p, const char *name, fxa_error *err);
 
 /* Writes the names of the engines of a device as "a, b, c", for messages; UINT32_MAX = all devices. */

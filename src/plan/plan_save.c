@@ -142,7 +142,7 @@ static fxa_status bytes_check_magic(const uint8_t *data, size_t size, fxa_error 
     return FXA_OK;
 }
 
-/* Checks the frame: header complete and undamaged, total size equal to `size`. */
+/* Checks that the header is complete and undamaged and that the total size equals `size`. */
 static fxa_status bytes_check_frame(const uint8_t *data, size_t size, bytes_header *h, fxa_error *err) {
     fxa__reader r = {.data = data, .size = size, .at = sizeof bytes_magic + 4};
     h->size = fxa__read_u32(&r);
@@ -233,8 +233,8 @@ static fxa_status bytes_read_problem(fxa__host *host, const uint8_t *data, const
     return fxa__fail(err, FXA_E_BYTES, "the saved plan is not what its key says");
 }
 
-/* Sets *same if the engine has the version and identity that the plan was saved with, so its code can be loaded.
- * Otherwise fails unless FXA_LOAD_REBUILD is set. */
+/* Sets *same to true if the engine has the version and identity that the plan was saved with, so that its code can be
+ * loaded. Otherwise fails unless FXA_LOAD_REBUILD is set. */
 static fxa_status bytes_check_engine(const bytes_header *h, const fxa__instance *instance, uint32_t flags, bool *same,
                                      fxa_error *err) {
     const fxa__engine *engine = instance->engine;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problem bytes: a serialized problem. Graph compilers and their caches store it where a program is compiled and read
- * it where the program runs, possibly in another process. Format 1:
+ * Problem bytes: a serialized problem. A graph compiler writes problem bytes when it compiles a graph and reads them
+ * where the graph runs, possibly in another process. Format 1:
  *
  *     offset  size  contents
  *          0     8  magic: "FXAPROB" and a zero byte
@@ -10,8 +10,8 @@
  *         16     -  string: the engine that the problem names, or ""
  *          -     -  the problem, written by fxa__problem_write, up to the end
  *
- * The bytes contain the problem only, no code and no engine's key. Like plan bytes (plan_save.c) they are not trusted.
- * A target is not included, because the plan is made on the machine that runs it.
+ * The bytes contain neither code nor the key of an engine. Like plan bytes (plan_save.c) they are not trusted. A target
+ * is not included, because the plan is made on the machine that runs it.
  */
 #include "../base/blake2s.h"
 #include "../base/float_state.h"
@@ -87,7 +87,7 @@ static fxa_status saved_set_ordinal(fxa__host *host, fxa__problem **p, int32_t o
     return FXA_OK;
 }
 
-/* Checks the engine named in the bytes. It reports E_VERSION or E_BYTES, since the error is not in the caller's
+/* Checks the engine named in the bytes. Fails with E_VERSION or E_BYTES, because the error is not in the caller's
  * arguments. */
 static fxa_status saved_check_engine(const fxa__problem *p, const char *name, fxa_error *err) {
     const fxa__engine *engine = fxa__engine_find(name);

@@ -14,8 +14,8 @@
 typedef struct request_entry {
     fxa__lru_node node; /* must be first: nodes are cast to entries */
     size_t size;        /* bytes of the entire entry */
-    fxa_plan *plan;     /* for requests of plans */
-    size_t count;       /* number of reports, for support queries */
+    fxa_plan *plan;     /* result of a plan request; else NULL */
+    size_t count;       /* number of reports of a support query; else 0 */
     fxa_support reports[FXA__REQUEST_CACHE_REPORTS];
     size_t key_size;
     uint8_t key[];
@@ -58,7 +58,8 @@ static void request_add_program(fxa__request_key *key, bool *fits, const fxa_pro
     request_add_number(key, fits, 0);
 }
 
-/* Adds captures. If their number does not match the program, the request is invalid and gets no key. */
+/* Adds the captured tensors to the key. If their number does not match the program, the request is invalid and gets no
+ * key. */
 static void request_add_captures(fxa__request_key *key, bool *fits, const fxa_program *program,
                                  const fxa_capture *captures, size_t n) {
     size_t want = program ? fxa_program_tensor_count(program) : 0;
@@ -99,7 +100,7 @@ void fxa__request_key_problem(fxa__request_key *key, fxa__request_kind question,
     key->size = 0;
     if (fits) memcpy(&p, problem, size);
     const fxa_problem given = p;
-    uint64_t process = p.device == FXA_HOST ? 0 : (uint64_t)getpid(); /* devices do not survive a fork */
+    uint64_t process = p.device == FXA_HOST ? 0 : (uint64_t)getpid(); /* open devices are lost after a fork */
     p.program = p.bprop = NULL;
     p.captures = p.bprop_captures = NULL;
     p.engine = p.target = NULL;
@@ -203,7 +204,7 @@ static void request_keep(fxa__request_cache *requests, request_entry *entry) {
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
-/* Does nothing if the plan cache has evicted no code since the last sweep. */
+/* Does nothing if the plan cache has evicted no code since the last fxa__request_cache_sweep. */
 void fxa__request_cache_sweep(fxa_context *ctx) {
     fxa__request_cache *requests = &ctx->requests;
     fxa__lru_node *garbage = NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Runs plans: checks the arguments and calls the engine. fxa_plan_run allocates no memory and takes no lock.
- * fxa_attention takes the plan from the cache and allocates the workspace; for a device it also copies the data there
- * and back (stage.c).
+ * fxa_attention takes the plan from the cache and allocates the workspace; for a device it also copies the data to the
+ * device and back (stage.c).
  */
 #include "../base/float_state.h"
 #include "../base/poison.h"
@@ -16,7 +16,7 @@ fxa_status fxa__run_usable(const fxa_plan *plan, fxa_error *err) {
     return FXA_OK;
 }
 
-/* Performs the engine's own checks before a run: the device is present, pointers belong to it. */
+/* Performs the engine's own checks before a run: the device is present, and the pointers belong to the device. */
 static fxa_status run_check(const fxa_plan *plan, const fxa__bound_args *bound, fxa_error *err) {
     const fxa__instance *instance = plan->code->instance;
     FXA_TRY(fxa__run_usable(plan, err));
@@ -24,7 +24,7 @@ static fxa_status run_check(const fxa_plan *plan, const fxa__bound_args *bound, 
     return checked ? instance->engine->check(instance->self, plan->problem, bound, err) : FXA_OK;
 }
 
-/* During graph capture, gives the CUDA graph a reference to the code, so the code outlives the plan. */
+/* During stream capture, gives the CUDA graph a reference to the code, so that the code outlives the plan. */
 static fxa_status run_retain_in_graph(const fxa_plan *plan, const fxa__bound_args *bound, fxa_error *err) {
     const fxa__instance *instance = plan->code->instance;
     bool retained = false;
@@ -35,8 +35,8 @@ static fxa_status run_retain_in_graph(const fxa_plan *plan, const fxa__bound_arg
     return status;
 }
 
-/* In builds with asserts, on the host: fills the workspace with poison before a run; run_check_zones checks its red
- * zones afterwards. For a workspace on a device, stage.c does both. */
+/* Fills the workspace with poison before a run on the host, in builds with asserts; run_check_zones checks the
+ * workspace's red zones after the run. For a workspace on a device, stage.c does both. */
 static void run_poison(const fxa_plan *plan, const fxa__bound_args *bound) {
     (void)plan, (void)bound;
 #if FXA_ASSERT

@@ -21,11 +21,11 @@
 typedef struct stage_range {
     int64_t first, end; /* host addresses */
     bool written;
-    /* Device address of `first`, equal to it modulo STAGE_ALIGN, so that alignment guarantees hold on the device
-     * too. */
+    /* Device address that corresponds to host address `first`. Both are equal modulo STAGE_ALIGN, so that alignment
+     * guarantees hold on the device too. */
     char *device;
-    void *memory; /* the allocation that contains `device` */
-    char *result; /* buffer in host memory for the results of a written range; else NULL */
+    void *memory; /* start of the allocation that contains `device` */
+    char *result; /* [end - first] host buffer for the results in a written range; else NULL */
 } stage_range;
 
 #define STAGE_ALIGN 256
@@ -56,7 +56,8 @@ static int stage_compare(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Collects the address ranges, sorted and joined. The bounds are checked addresses. */
+/* Collects the address ranges of the copied regions, sorted, with overlapping ranges joined. fxa__region_addresses
+ * cannot fail here, because the arguments were checked. */
 static void stage_collect(stage *s, const fxa__run_region_list *list) {
     fxa__run_region t;
     size_t n = 0, joined = 0;
@@ -106,7 +107,7 @@ static void stage_set_pointer(stage *s, const fxa__run_region *t) {
     }
 }
 
-/* Replaces all pointers by device pointers. An empty operand keeps NULL. */
+/* Replaces all pointers in s->args by device pointers. The pointer of an empty operand becomes NULL. */
 static void stage_arguments(stage *s, const fxa__run_region_list *list) {
     fxa__run_region t;
     memset(s->args.slot, 0, sizeof s->args.slot);
@@ -118,8 +119,8 @@ static void stage_arguments(stage *s, const fxa__run_region_list *list) {
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-/* In builds with asserts: before a run (`after` false) fills the workspace with poison, after a run checks its red
- * zones, as run.c does for host memory. */
+/* Fills the workspace with poison before a run (`after` false) or checks its red zones after the run, in builds with
+ * asserts. run.c does the same for host memory. */
 static fxa_status stage_zones(stage *s, bool after, fxa_error *err) {
     fxa_status status = FXA_OK;
     (void)s, (void)after, (void)err;
@@ -158,7 +159,7 @@ static fxa_status stage_copy_to_device(stage *s, fxa_error *err) {
     return stage_zones(s, false, err);
 }
 
-/* Copies the written ranges to the buffers. */
+/* Copies the written ranges from the device to the host buffers. */
 static fxa_status stage_copy_from_device(stage *s, fxa_error *err) {
     const fxa__memory *memory = stage_memory(s);
     FXA_TRY(memory->wait(stage_self(s), s->args.stream, err)); /* reports errors of the run before any copy */
@@ -172,7 +173,7 @@ static fxa_status stage_copy_from_device(stage *s, fxa_error *err) {
     return memory->wait(stage_self(s), s->args.stream, err);
 }
 
-/* Copies the elements of a region from the same layout at `from`. */
+/* Copies the elements of a region from a copy of the region at `from`, which has the same strides. */
 static void stage_copy_elements(const fxa__region *r, const char *from) {
     char *to = (char *)(uintptr_t)r->data;
     int64_t at[FXA_MAX_RANK] = {0};
@@ -231,7 +232,7 @@ static fxa_status stage_run(stage *s, const fxa_args *args, fxa_error *err) {
     checked.workspace = NULL;
     FXA_TRY(fxa__bound_args_make(plan->problem, &checked, 0, true, s->views, &bound, err));
     fxa__progress progress = {.fn = bound.progress_fn, .user = bound.progress_user, .total = 1};
-    checked.progress = NULL; /* the end is reported only after the results are copied */
+    checked.progress = NULL; /* the run does not report its end; it is reported after the results are copied */
     const fxa__run_region_list list = {&plan->problem->in, &checked, 0};
     s->args = checked;
     if (stage_memory(s)->begin) FXA_TRY(stage_memory(s)->begin(stage_self(s), s->args.stream, err));

@@ -3,7 +3,7 @@
  * Support queries and their cache. A result is cached under the plan key of (problem, engine). A plan of that problem
  * has the same key, so a result always refers to the problem that runs. Refusals are cached with their reason like
  * other results. Refusals by a compiler are also cached under the code key, since they apply to every problem with that
- * code. Two threads may query an engine about the same problem at once; the first result is cached.
+ * code. If two threads query an engine about the same problem at once, the first result is cached.
  */
 #include "../base/float_state.h"
 #include "../base/num.h"
@@ -41,7 +41,7 @@ void fxa__support_cache_end(fxa__support_cache *cache) {
     fxa__lock_destroy(&cache->lock);
 }
 
-/* Finds a cached result; counts a query and perhaps a hit. */
+/* Copies the cached result of `key` to *out; returns false if there is none. Counts a query and, if found, a hit. */
 static bool support_find(fxa__support_cache *cache, const uint8_t key[16], fxa_support *out) {
     fxa__lock_take(&cache->lock);
     support_entry *entry = (support_entry *)fxa__lru_find(&cache->lru, key);
@@ -55,7 +55,8 @@ static bool support_find(fxa__support_cache *cache, const uint8_t key[16], fxa_s
     return entry != NULL;
 }
 
-/* Finds a compiler's refusal by code key. Does not count as a query. */
+/* Copies a compiler's refusal of problems with this code key to *out; returns false if there is none. Does not count as
+ * a query. */
 static bool support_is_refused(fxa__support_cache *cache, const uint8_t code_key[16], fxa_support *out) {
     fxa__lock_take(&cache->lock);
     support_entry *entry = (support_entry *)fxa__lru_find(&cache->lru, code_key);
@@ -113,8 +114,8 @@ static fxa_status support_apply_limits(const fxa__problem *p, fxa_support *out) 
     return FXA_OK;
 }
 
-/* Puts code that the engine compiled for the query into the plan cache, where the plan finds it. Failure is
- * harmless. */
+/* Puts code that the engine compiled for the query into the plan cache, where plan creation finds it. A failure is
+ * ignored. */
 static void support_cache_code(fxa_context *ctx, fxa__instance *instance, const uint8_t key[16],
                                fxa__query_result *answer) {
     fxa__code *code = NULL;
@@ -184,8 +185,8 @@ void fxa__support_cache_count(fxa__support_cache *cache, size_t n) {
     fxa__lock_give(&cache->lock);
 }
 
-/* Sets *out if a plan would find its code in the plan cache or on disk. Code on disk is loaded into the cache, so that
- * the result stays valid. */
+/* Sets *out to true if a plan would find its code in the plan cache or on disk. Code on disk is loaded into the plan
+ * cache, so that the result stays valid. */
 static fxa_status support_has_code(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, bool *out,
                                    fxa_error *err) {
     uint8_t key[16];
@@ -197,8 +198,8 @@ static fxa_status support_has_code(fxa_context *ctx, fxa__instance *instance, co
     return FXA_OK;
 }
 
-/* Checks that the engine can compile, or has the code already. Clears *lasts if the result depends on the contents of
- * the caches, which may change. */
+/* Checks that the engine can compile, or has the code already. Sets *lasts to false if the result depends on the
+ * contents of the caches, which may change. */
 static fxa_status support_check_ready(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p,
                                       fxa_support *out, bool *lasts, fxa_error *err) {
     fxa_error why;
@@ -227,7 +228,7 @@ static fxa_status support_report(fxa_context *ctx, const fxa__engine *engine, co
     return support_refusal(out, reason);
 }
 
-/* Returns E_PROBLEM if no engine of the device can parse the target, as when a plan is created. */
+/* Returns E_PROBLEM, as plan creation does, if no engine of the device can parse the target. */
 static fxa_status support_check_target(fxa_context *ctx, const fxa__problem *p, fxa_error *err) {
     const fxa_error *why = NULL;
     const fxa__engine *engine;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine table of the reference engine. It interprets the problem, so it supports every valid problem and is
- * deterministic. Its compiled code is the derivative of the program; a forward pass has none.
+ * The engine table of the reference engine, which is deterministic and interprets programs, so it supports every valid
+ * problem. `compile` makes the derivative of the program; a forward pass has no code.
  */
 #include "ref.h"
 
@@ -12,7 +12,7 @@ typedef struct ref_code {
     fxa_program *derivative;
 } ref_code;
 
-/* Returns the derivative that compiled code contains; NULL for a forward pass. */
+/* Returns the derivative in compiled code; NULL for a forward pass. */
 static const fxa_program *ref_derivative_of(const void *code) {
     return code ? ((const ref_code *)code)->derivative : NULL;
 }

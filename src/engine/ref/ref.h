@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reference engine: attention in simple f64 loops. It defines the library's results, described in
- * docs/numerics.md, and the tests of every other engine compare with it. It is not optimized.
+ * The reference engine: attention in simple f64 loops, not optimized. This engine defines the library's results
+ * (docs/numerics.md), and the tests compare every other engine with it.
  *
  *   ref_work.c       workspace, and rows of the operands to and from f64
  *   ref_score.c      one pair: scaled score, program, mask, dropout
@@ -10,8 +10,8 @@
  *   ref_gradient.c   backward of the program for one pair; gradients of captured tensors and params
  *   engine_ref.c     the table of functions
  *
- * Conventions: b, h, q, k are local indices (h a query head, hkv a KV head); env.coord has the coordinates that the
- * program reads, which include offsets. A masked pair has the new score -inf, and a pair with that score is masked.
+ * Conventions: b, h, q, k are local indices (h a query head, hkv a KV head); env.coord holds the coordinates that the
+ * program reads, which are indices plus offsets. A pair is masked exactly if its new score is -inf.
  */
 #ifndef FXA_ENGINE_REF_REF_H
 #define FXA_ENGINE_REF_REF_H
@@ -36,14 +36,14 @@ typedef struct fxa__ref {
     fxa__seq seq; /* sequence bounds of b */
     fxa__env env; /* coordinates of the current pair */
 
-    fxa__val *vals; /* [nodes of the largest program] values of one evaluation */
+    fxa__val *vals; /* [nodes of the largest program] value of each node for the current pair */
     double *k, *v;  /* [Sk,D], [Sk,Dv] keys and values of (b, hkv) */
     double *q, *o;  /* [D], [Dv] current row of Q and O */
     double *s;      /* forward: [Sk] new scores of the current row */
     double *o_old;  /* forward: [Dv] row of O that FXA_ACCUMULATE_O merges with */
 
     double *dout, *dq;     /* backward: [Dv], [D] current row of dO and dQ */
-    double *dk, *dv;       /* backward: [fxa__ref_key_rows,D], [fxa__ref_key_rows,Dv] sums of one KV head */
+    double *dk, *dv;       /* backward: [fxa__ref_key_rows,D], [fxa__ref_key_rows,Dv] dK and dV of one KV head */
     double *dsink;         /* backward: [Hq] sums of the sink gradients */
     double *dparams;       /* backward: [params] sums of the param gradients */
     fxa__ref_sum *dtensor; /* backward: [captured tensors] sums of the tensor gradients */
@@ -55,20 +55,21 @@ typedef struct fxa__ref {
  * Returns false if the size does not fit in size_t. */
 bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__carver c, fxa__ref *r, size_t *bytes);
 
-/* Load or store row (r->b, h, s) of the operand in `slot` as f64; LSE, ROW_MAX and DLSE have one element per row. Both
- * apply fp8 scales. A store rounds once and, if `add`, adds to the stored value. */
+/* fxa__ref_load and fxa__ref_store read and write row (r->b, h, s) of the operand in `slot` as f64 and apply fp8
+ * scales. LSE, ROW_MAX and DLSE have one element per row. A store rounds once; with `add`, it adds to the stored
+ * value. */
 void fxa__ref_load(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, double *out);
 void fxa__ref_store(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, const double *x, bool add);
-/* Stores one element, at element offset `at` of the slot's data. */
+/* Stores x as the element at element offset `at` of the slot's data; with `add`, adds x to the stored value. */
 void fxa__ref_store_one(const fxa__ref *r, fxa_slot slot, uint32_t dtype, int64_t at, double x, bool add);
 
 /* Sets the current batch entry. */
 void fxa__ref_enter_batch(fxa__ref *r, int64_t b);
-/* Loads keys and values of one KV head of the current batch entry. */
+/* Loads keys and values of one KV head of the current batch entry into r->k and r->v. */
 void fxa__ref_load_keys(fxa__ref *r, int64_t hkv);
 
-/* Returns the number of rows in the dK and dV sums of one KV head. Batch entries may share pages, so the sums of a
- * paged problem cover the entire pool; others cover one batch entry. */
+/* Returns the number of rows in the dK and dV sums of one KV head. Without pages the sums cover one batch entry; with
+ * pages, which batch entries may share, they cover the entire page pool. */
 int64_t fxa__ref_key_rows(const fxa__problem *p);
 /* Returns the row of the dK and dV sums that key k of the current batch entry adds to. */
 int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k);

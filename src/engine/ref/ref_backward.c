@@ -12,8 +12,8 @@
  *     dQ   += dS scale K,  dK += dS scale Q    over the group of query heads that share K
  *     dz   += exp(z - LSE) (dLSE - delta)
  *
- * Zero wins: a pair that is masked or has P = 0 contributes nothing, and one with dS' = 0 nothing after dV, even if its
- * operands are NaN or inf. A row with LSE = -inf has no attended key and no gradient.
+ * 0 * NaN and 0 * inf count as 0: a pair that is masked or has P = 0 contributes to no gradient, and a pair with dS' =
+ * 0 contributes to dV only. A row with LSE = -inf has no attended key and no gradient.
  */
 #include "ref.h"
 
@@ -25,7 +25,8 @@
 
 #include <string.h>
 
-/* Adds the contributions of the current row and key k. dlse_minus_delta: dLSE - delta of the row. */
+/* Adds the contributions of the pair (current row, key k) to all gradients. lse: LSE of the row; dlse_minus_delta: dLSE
+ * - delta of the row. */
 static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_minus_delta) {
     int64_t d = r->p->in.d_qk, dv = r->p->in.d_v, row = fxa__ref_key_row(r, k);
     double score = fxa__ref_score(r, k);
@@ -100,7 +101,7 @@ static void ref_store_keys(const fxa__ref *r, int64_t hkv) {
         fxa__ref_store(r, FXA_SLOT_DV, hkv, k, r->dv + k * p->d_v, p->flags & FXA_ACCUMULATE_DV);
 }
 
-/* Stores the sums [n_pages,page_size,d] of one KV head as the gradient t of an entire page pool. */
+/* Stores `sum` [n_pages,page_size,d], the sums of one KV head, into the gradient `t` of the entire page pool. */
 static void ref_store_pool(const fxa__ref *r, const fxa_operand *t, fxa_slot slot, int64_t hkv, const double *sum,
                            int64_t d, bool add) {
     int64_t size = r->p->in.page_size;
@@ -111,7 +112,8 @@ static void ref_store_pool(const fxa__ref *r, const fxa_operand *t, fxa_slot slo
     }
 }
 
-/* Returns true if the gradients of a pool of pages have elements. They are stored even without batch entries. */
+/* Returns true if the problem is paged and requests dK or dV with at least one element. The gradients of a page pool
+ * are stored even if the batch is empty. */
 static bool ref_has_pool(const fxa_problem *p) {
     bool grads = (p->flags & FXA_GRAD_K && p->d_qk > 0) || (p->flags & FXA_GRAD_V && p->d_v > 0);
     return p->flags & FXA_PAGED && p->n_pages > 0 && grads;
@@ -149,7 +151,7 @@ void fxa__ref_backward(fxa__ref *r) {
             fxa__ref_enter_batch(r, b);
             fxa__ref_load_keys(r, hkv);
             for (int64_t h = hkv * group; p->sq > 0 && h < (hkv + 1) * group; h++) ref_head_backward(r, h);
-            if (paged) continue; /* other batch entries may share the pages */
+            if (paged) continue; /* pages may be shared by batch entries, so their sums are stored after the last one */
             ref_store_keys(r, hkv);
             ref_clear_keys(r);
         }

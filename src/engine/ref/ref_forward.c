@@ -27,8 +27,8 @@ static double ref_row_scores(fxa__ref *r) {
     return max;
 }
 
-/* Returns l, given m and the sink's score z. The sum is compensated (Neumaier): with a million equal scores, the
- * rounding errors of a plain sum would add up to six digits. */
+/* Returns the sum l of the current row, given its maximum m and the sink's score z. The sum is compensated (Neumaier),
+ * because the rounding errors of a plain sum of a million equal terms reach up to six digits. */
 static double ref_row_sum(const fxa__ref *r, double m, double z) {
     double l = exp(z - m), lost = 0;
     for (int64_t k = 0; k < r->seq.k_len; k++) {
@@ -49,8 +49,8 @@ static void ref_row_output(fxa__ref *r, double m, double l) {
     }
 }
 
-/* Stores the outputs of a row: r->o, merged with the stored row if FXA_ACCUMULATE_O, and if requested LSE and
- * row_max. */
+/* Stores the outputs of a row: O, and if requested LSE and row_max. O is r->o, merged with the stored row if
+ * FXA_ACCUMULATE_O is set. */
 static void ref_row_store(fxa__ref *r, int64_t h, int64_t q, double lse, double max) {
     const fxa_problem *p = &r->p->in;
     const double *o = r->o;
@@ -81,7 +81,7 @@ static void ref_row_forward(fxa__ref *r, int64_t h, int64_t q) {
     fxa__progress_add(r->bound->progress, 1);
 }
 
-/* Stores the outputs of a row past the end of a padded sequence. */
+/* Stores O = 0 and LSE = row_max = -inf for a row past the end of a padded sequence. */
 static void ref_row_padding(fxa__ref *r, int64_t h, int64_t q) {
     for (int64_t i = 0; i < r->p->in.d_v; i++) r->o[i] = 0;
     ref_row_store(r, h, q, -INFINITY, -INFINITY);

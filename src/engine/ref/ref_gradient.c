@@ -17,7 +17,8 @@ static bool ref_has_sums(const fxa__ref *r) {
     return r->p->in.param_grads != 0;
 }
 
-/* Executes `grad tensor[index] += value`; does nothing if the index is out of bounds, where the load gave 0. */
+/* Executes `grad tensor[index] += value`. Does nothing if the index is out of bounds, because the load then returned
+ * 0. */
 static void ref_add_load(fxa__ref *r, const fxa__output *out, double value) {
     const fxa__ref_sum *target = &r->dtensor[out->slot];
     int32_t index[FXA_MAX_RANK] = {0};
@@ -26,7 +27,7 @@ static void ref_add_load(fxa__ref *r, const fxa__output *out, double value) {
     if (target->sum && fxa__view_offset(&target->view, index, &offset)) target->sum[offset] += value;
 }
 
-/* Evaluates the derivative and adds its `grad` statements to the sums. Returns its dscore. */
+/* Evaluates the derivative and adds the values of its `grad` statements to the sums. Returns its output dscore. */
 static double ref_derivative(fxa__ref *r) {
     const fxa_program *d = r->derivative;
     fxa__program_eval(d, &r->env, r->vals);
@@ -39,7 +40,7 @@ static double ref_derivative(fxa__ref *r) {
     return r->vals[fxa__program_output(d, FXA__OUT_DSCORE)].f;
 }
 
-/* Evaluates the user-written backward program. Returns its dscore. */
+/* Evaluates the user-written backward program. Returns its output dscore. */
 static double ref_bprop(fxa__ref *r) {
     const fxa_program *bprop = r->p->bprop;
     fxa__env env = r->env;
@@ -80,7 +81,7 @@ static int64_t ref_element_offset(const fxa_view *view, int64_t i) {
     return offset;
 }
 
-/* Stores one tensor's gradient; `add`: adds it to the stored values. */
+/* Stores the gradient of one captured tensor in `data`; with `add`, adds it to the stored values. */
 static void ref_store_tensor(const fxa__ref_sum *from, const fxa_view *to, void *data, bool add) {
     int64_t n = ref_view_count(&from->view);
     for (int64_t i = 0; i < n; i++) {
@@ -94,7 +95,7 @@ void fxa__ref_store_sums(const fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
     for (int32_t t = 0; t < r->p->program->n_tensors; t++) {
         const fxa_view *to = &r->bound->dtensors[t];
-        void *data = (void *)(uintptr_t)to->data; /* the cast drops const: fxa_view has no type for outputs */
+        void *data = (void *)(uintptr_t)to->data; /* drops const: fxa_view::data is const, also for outputs */
         if (r->dtensor[t].sum) ref_store_tensor(&r->dtensor[t], to, data, p->flags & FXA_ACCUMULATE_DTENSORS);
     }
     for (int32_t i = 0; i < r->p->program->n_params; i++)

@@ -17,7 +17,7 @@ double fxa__ref_dot(const double *x, const double *y, int64_t n) {
 }
 
 void fxa__ref_axpy(double *y, double a, const double *x, int64_t n) {
-    if (a == 0) return; /* zero wins, even over an inf or NaN in x */
+    if (a == 0) return; /* the sum skips 0 * inf and 0 * NaN */
     for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
 }
 

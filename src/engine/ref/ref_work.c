@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The workspace of the reference engine and its access to operands, as rows of f64 for any dtype and strides. One
- * function computes both the size of the workspace and its pointers, so they cannot disagree.
+ * Workspace of the reference engine, and access to operands of any dtype and strides as rows of f64. fxa__ref_layout
+ * computes both the size of the workspace and its pointers, so they cannot disagree.
  */
 #include "ref.h"
 
@@ -22,7 +22,8 @@ static int64_t ref_largest_program(const fxa__problem *p, const fxa_program *der
     return n;
 }
 
-/* Lays out a dense f64 sum for each captured tensor whose gradient is requested. sums NULL: only measures. */
+/* Lays out a dense f64 sum for each captured tensor whose gradient is requested. If `sums` is NULL, only counts the
+ * bytes. */
 static void ref_carve_sums(fxa__carver *c, const fxa__problem *p, fxa__ref_sum *sums) {
     for (int32_t t = 0; t < p->program->n_tensors; t++) {
         const fxa_capture *capture = &p->in.captures[t];
@@ -31,7 +32,7 @@ static void ref_carve_sums(fxa__carver *c, const fxa__problem *p, fxa__ref_sum *
         for (int32_t i = sum.view.rank - 1; i >= 0; i--) {
             sum.view.size[i] = capture->size[i];
             sum.view.stride[i] = n;
-            if (!fxa__mul_i64(n, capture->size[i], &n)) n = 0; /* overflows only if another axis has size 0 */
+            if (!fxa__mul_i64(n, capture->size[i], &n)) n = 0; /* overflows only if the view is empty */
         }
         if (capture->grad) sum.sum = ref_carve_matrix(c, n, 1);
         if (sums) sums[t] = sum;
@@ -66,7 +67,7 @@ bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__
 
 int64_t fxa__ref_key_rows(const fxa__problem *p) {
     if (!(p->in.flags & FXA_PAGED)) return fxa__entries_with_work(p) ? p->in.sk : 0;
-    return p->in.n_pages * p->in.page_size; /* cannot overflow: K and V have as many rows */
+    return p->in.n_pages * p->in.page_size; /* cannot overflow: K and V have this number of rows */
 }
 
 int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k) {
@@ -77,7 +78,7 @@ int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k) {
     return pages[r->b * pages_per_batch + k / size] * size + k % size;
 }
 
-/* Returns true for the slots whose rows are keys. */
+/* Returns true if the rows of the slot's operand are keys, false if they are query rows. */
 static bool ref_is_key(fxa_slot slot) {
     return slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
 }
