@@ -10,7 +10,7 @@
 #include <string.h>
 
 const char *check_place(cli *c, const trial_array *a, int64_t index) {
-    static const char *const axes[] = {"b", "h", "row", "feature"};
+    static const char *const axes[] = {"b", "h", "row", "d"};
     cli_buf b = {0};
     int64_t at[FXA_MAX_RANK] = {0};
     bool named = a->rank >= 3 && (a->name[0] != 'd' || a->name[1] != ' ');

@@ -7,7 +7,7 @@
 
 #include "index_report.h"
 
-enum { AXIS_BATCH, AXIS_HEAD, AXIS_POSITION, AXIS_FEATURE, AXIS_COUNT };
+enum { AXIS_BATCH, AXIS_HEAD, AXIS_POSITION, AXIS_HEAD_DIM, AXIS_COUNT };
 
 typedef struct run_output {
     const char *what; /* option, with the name of the tensor or param */

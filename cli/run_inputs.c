@@ -97,7 +97,7 @@ static int run_read_qkv(cli *c, run_state *r) {
     if (rc == CLI_OK) rc = run_read_operand(c, OPT_K, r->rank[1], &r->k);
     if (rc == CLI_OK) rc = run_read_operand(c, OPT_V, r->rank[1], &r->v);
     if (rc == CLI_OK && !r->paged) rc = run_same(c, r, &r->q, &r->k, AXIS_BATCH, "batch entries");
-    if (rc == CLI_OK) rc = run_same(c, r, &r->q, &r->k, AXIS_FEATURE, "features");
+    if (rc == CLI_OK) rc = run_same(c, r, &r->q, &r->k, AXIS_HEAD_DIM, "head dims");
     if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_BATCH, r->paged ? "pages" : "batch entries");
     if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_HEAD, "heads");
     if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_POSITION, "keys");
@@ -108,8 +108,8 @@ static int run_read_qkv(cli *c, run_state *r) {
     p->hkv = run_size(r, &r->k, AXIS_HEAD);
     p->sq = run_size(r, &r->q, AXIS_POSITION);
     p->sk = run_size(r, &r->k, AXIS_POSITION);
-    p->d_qk = run_size(r, &r->q, AXIS_FEATURE);
-    p->d_v = run_size(r, &r->v, AXIS_FEATURE);
+    p->d_qk = run_size(r, &r->q, AXIS_HEAD_DIM);
+    p->d_v = run_size(r, &r->v, AXIS_HEAD_DIM);
     if (p->d_v == 0) p->d_v = FXA_D_V_ZERO;
     p->q = run_operand(r, false, r->q.dtype, r->q.stride);
     p->k = run_operand(r, true, r->k.dtype, r->k.stride);

@@ -203,7 +203,7 @@ static fxa_status buffer_set(fxa__jax_call *call, int64_t role, const fxa__xla_b
     }
     if (need < 0 || given != need) {
         const char *name = role < FXA_SLOT_MAX ? fxa__jax.fxa_slot_name((fxa_slot)role) : NULL;
-        return call_fail(call, FXA_E_BINDING, "buffer %s (role %lld) has %lld bytes; the problem wants %lld",
+        return call_fail(call, FXA_E_BINDING, "buffer %s (role %lld) has %lld bytes; the problem needs %lld",
                          name ? name : "of a program", (long long)role, (long long)given, (long long)need);
     }
     if (role < FXA_SLOT_MAX) {
@@ -287,7 +287,7 @@ static fxa_status workspace_get(fxa__jax_call *call) {
     }
     if (call->cuda) {
         return call_fail(call, FXA_E_WORKSPACE,
-                         "the call has a workspace of %zu bytes, and the plan wants %zu: it was lowered where there is "
+                         "the call has a workspace of %zu bytes, and the plan needs %zu: it was lowered where there is "
                          "no such device; lower it on a machine that has one",
                          args->workspace_size, size);
     }

@@ -146,7 +146,8 @@ class Call:
         (b, hq, sq, d), (kb, hkv, sk, kd), (vb, vh, vs, dv) = (
             self.layout.sizes(self.q), self.kv_layout.sizes(self.k), self.kv_layout.sizes(self.v))
         if kd != d or (vb, vh, vs) != (kb, hkv, sk):
-            raise ArgumentError("q has shape %s, k %s and v %s: k has the features of q, and v all else of k"
+            raise ArgumentError("q has shape %s, k %s and v %s; k must have the head dim of q, and v the batch "
+                                "size, heads and length of k"
                                 % (self.q.shape, self.k.shape, self.v.shape))
         if hkv == 0 and hq:  # the C library reads hkv = 0 as hkv = hq
             raise ArgumentError("q has shape %s and k %s: k has 0 heads; heads of q are a multiple of those of k, and "
@@ -337,7 +338,7 @@ class Call:
         args.slot(slot or name, array.ctypes.data)
 
     def out_shape(self) -> Tuple[int, ...]:
-        """Returns the shape of the output: the shape of q, with the features of v."""
+        """Returns the shape of the output: the shape of q, with the head dim of v."""
         b, h, s, _ = self.layout.sizes(self.q)
         return self.layout.shape((b, h, s, self.shape.d_v))
 

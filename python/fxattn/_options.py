@@ -102,7 +102,7 @@ def flag(name: str, value: Any) -> bool:
     raise ArgumentTypeError("%s is %r; True or False is accepted" % (name, value))
 
 
-WINDOW_TEXT = "(left, right) is accepted, of ints from 0, or None or -1 for an open side"
+WINDOW_TEXT = "(left, right) is accepted: two ints >= 0, where None or -1 means that the side is not limited"
 
 
 def window_sides(window: Any, whole: Callable[[Any], Any] = operator.index) -> Optional[Tuple[Any, Any]]:

@@ -102,7 +102,7 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
               lse_dtype: Any = None, out: Optional[np.ndarray] = None, plan: Optional[Plan] = None,
               deterministic: bool = False, bounds_check: bool = False, engine: Optional[str] = None,
               threads: Optional[int] = None, **unknown: Any) -> Result:
-    """Returns softmax(f(scale * Q K^T)) V as an array with the shape and dtype of q, but the number of features of v.
+    """Returns softmax(f(scale * Q K^T)) V as an array with the shape and dtype of q, but the head dim of v.
 
     With return_lse or return_row_max the result is a tuple: the output; with return_lse, the logarithm of the sum of
     the exponentials of each row's scores (LSE, natural logarithm, -inf for a row that attends to nothing); with

@@ -76,7 +76,7 @@ fxa_status fxa__struct_read(void *to, size_t to_size, size_t min_size, const voi
                          given, min_size);
     if (given > FXA_MAX_STRUCT)
         return fxa__fail(err, FXA_E_STRUCT,
-                         "%s.struct_size is %u; this library knows %zu bytes and takes at most %u from a newer caller "
+                         "%s.struct_size is %u; this library uses %zu bytes and accepts at most %u from a newer caller "
                          "(start from the INIT macro)",
                          name, given, to_size, FXA_MAX_STRUCT);
     if (given % sizeof(void *)) /* a size inside a field is refused, because half a pointer must not be used */

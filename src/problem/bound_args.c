@@ -132,7 +132,7 @@ static fxa_status args_check_tables(const fxa_problem *p, const fxa_args *args, 
             "slots Q_LENGTHS and K_LENGTHS are NULL; FXA_PADDING reads int32 [B] lengths from one or both");
     for (int i = FXA_SLOT_COUNT; i < FXA_SLOT_MAX; i++)
         if (slot[i])
-            return fxa__fail(err, FXA_E_BINDING, "slot %d is set: this library knows slots 0 to %d", i,
+            return fxa__fail(err, FXA_E_BINDING, "slot %d is set; this library has slots 0 to %d", i,
                              FXA_SLOT_COUNT - 1);
     return FXA_OK;
 }
@@ -168,7 +168,7 @@ static fxa_status args_check_dparams(const fxa_problem *p, const fxa_args *args,
         return fxa__fail(err, FXA_E_BINDING, "n_dparams is %zu: the program has %zu param%s", args->n_dparams, want,
                          fxa__plural(want));
     if (!args->dparams)
-        return fxa__fail(err, FXA_E_BINDING, "dparams is NULL; param_grads asks for gradients of params");
+        return fxa__fail(err, FXA_E_BINDING, "dparams is NULL; param_grads selects gradients of params");
     size_t align = fxa__align_of(sizeof(double));
     if ((uintptr_t)args->dparams % align)
         return fxa__fail(err, FXA_E_BINDING, "dparams is %p: doubles need a multiple of %zu bytes",
@@ -239,7 +239,7 @@ static fxa_status args_check_grads(const fxa_problem *p, const fxa_args *args, f
         if (!p->captures[i].grad || args_are_unchecked(args, data)) continue;
         fxa_view v = fxa__capture_grad_view(p->program, p->captures, i, data);
         fxa__region r = fxa__view_region(&v);
-        FXA_TRY(args_check_pointer("dtensors", name, &r, p->alignment, "its capture asks for the gradient", NULL, err));
+        FXA_TRY(args_check_pointer("dtensors", name, &r, p->alignment, "its capture requests the gradient", NULL, err));
     }
     return FXA_OK;
 }

@@ -269,11 +269,11 @@ static fxa_status check_program_grads(const fxa_problem *p, bool *tensors, fxa_e
     for (size_t i = 0; i < 64; i++) {
         if (!(p->param_grads >> i & 1u)) continue;
         if (i >= n_params)
-            return fxa__fail(err, FXA_E_PROBLEM, "param_grads asks for param %zu, and program has %zu param%s", i,
+            return fxa__fail(err, FXA_E_PROBLEM, "param_grads selects param %zu, and program has %zu param%s", i,
                              n_params, fxa__plural(n_params));
         if (fxa_program_param(p->program, i).type != FXA_FLOAT)
             return fxa__fail(err, FXA_E_PROBLEM,
-                             "param_grads asks for param %s, which is an int: only floats have a gradient",
+                             "param_grads selects param %s, which is an int: only floats have a gradient",
                              fxa_program_param(p->program, i).name);
     }
     return FXA_OK;

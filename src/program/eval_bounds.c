@@ -40,7 +40,8 @@ static fxa_status bounds_check_args(const fxa_program *program, const double *in
         return fxa__fail(err, FXA_E_ARGUMENT, "the arithmetic is %s; f32 and f64 are accepted",
                          fxa_dtype_name(arithmetic));
     if (!terms && *count)
-        return fxa__fail(err, FXA_E_ARGUMENT, "terms is NULL and *count is %zu; 0 asks how many there are", *count);
+        return fxa__fail(err, FXA_E_ARGUMENT,
+                         "terms is NULL and *count is %zu; with 0 the call returns the number of terms", *count);
     return FXA_OK;
 }
 

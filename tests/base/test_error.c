@@ -136,7 +136,7 @@ TEST(older_and_newer_structs_are_read) { /* empty output needs no capacity */
     T_INT(to.b, 2);
     newer.s.struct_size = 60000; /* nobody wrote such a struct */
     T_STATUS(fxa__struct_read(&to, sizeof to, 8, &newer, "sized", &err), FXA_E_STRUCT);
-    T_HAS(err.text, "sized.struct_size is 60000; this library knows 12 bytes and takes at most 16384");
+    T_HAS(err.text, "sized.struct_size is 60000; this library uses 12 bytes and accepts at most 16384");
     newer.s.struct_size = sizeof newer - 1;
     T_STATUS(fxa__struct_read(&to, sizeof to, 8, &newer, "sized", &err), FXA_E_STRUCT);
     T_HAS(err.text, "sized.struct_size is 15; in every version it is a multiple of");

@@ -89,7 +89,7 @@ TEST(compilers_that_say_no) {
         fxa_plan *plan = NULL;
         box_nvrtc->no_engine = i == 0, box_other_shapes = i == 1;
         T_STATUS(fxa_plan_create(ctx, &b.p, &plan, &err), i ? FXA_E_VERSION : FXA_E_ENGINE);
-        T_HAS(err.text, i ? "this library reckons with" : "program.cuh(7): error: the stand-in does not like it");
+        T_HAS(err.text, i ? "this library expects" : "program.cuh(7): error: the stand-in does not like it");
         box_nvrtc->no_engine = box_other_shapes = false;
         fxa_context_destroy(ctx);
         box_check_end();

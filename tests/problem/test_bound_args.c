@@ -110,7 +110,7 @@ TEST(refused_slots) {
                  a->slot[FXA_SLOT_LSE] = the.data[4]);
     BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DSINKS is set, and this problem does not write it",
                  a->slot[FXA_SLOT_DSINKS] = the.data[4]);
-    BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot 45 is set: this library knows slots 0 to 44",
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot 45 is set; this library has slots 0 to 44",
                  a->slot[FXA_SLOT_COUNT] = the.data[4]);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot K is 0x", a->slot[FXA_SLOT_K] = (char *)the.data[1] + 2);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "its elements need a multiple of 4 bytes",
@@ -267,14 +267,14 @@ TEST(refused_gradients) {
     T_STR(err.text, "n_dtensors is 0: the program has 3 tensors");
     the.args.n_dtensors = 3;
     T_STATUS(bind_now(&bound), FXA_E_BINDING);
-    T_STR(err.text, "dtensors bias is NULL; its capture asks for the gradient");
+    T_STR(err.text, "dtensors bias is NULL; its capture requests the gradient");
     the.args.dtensors = the.dtensors;
     the.dtensors[0] = the.data[7];
     T_STATUS(bind_now(&bound), FXA_E_BINDING);
     T_STR(err.text, "n_dparams is 0: the program has 2 params");
     the.args.n_dparams = 2;
     T_STATUS(bind_now(&bound), FXA_E_BINDING);
-    T_STR(err.text, "dparams is NULL; param_grads asks for gradients of params");
+    T_STR(err.text, "dparams is NULL; param_grads selects gradients of params");
     the.args.dparams = the.dparams;
     T_OK(bind_now(&bound));
     the.args.dparams = (double *)(void *)((char *)the.dparams + BIND_WIDE / 2);

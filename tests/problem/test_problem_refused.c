@@ -213,9 +213,9 @@ TEST(refused_programs) {
             captures[0].grad = 1);
     REFUSED(case_captured(captures, false), "param_grads is set, and pass is forward: it belongs to backward",
             p.param_grads = 1);
-    REFUSED(case_captured(captures, true), "param_grads asks for param 2, and program has 2 params", p.param_grads = 4);
+    REFUSED(case_captured(captures, true), "param_grads selects param 2, and program has 2 params", p.param_grads = 4);
     REFUSED(case_captured(captures, true),
-            "param_grads asks for param shift, which is an int: only floats have a gradient", p.param_grads = 2);
+            "param_grads selects param shift, which is an int: only floats have a gradient", p.param_grads = 2);
 }
 
 TEST(refused_captures) {

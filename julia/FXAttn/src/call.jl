@@ -131,7 +131,7 @@ function set_sizes(call)
     paged = options.pages !== nothing
     paged || n == length(call.k.size) || refuse(together, "; the same number of dimensions is accepted")
     (dk, hv, sv, bv) == (d, hkv, sk, bk) && length(call.v.size) == length(call.k.size) ||
-        refuse(together, "; k has the features of q, and v all of k but the features")
+        refuse(together, "; k must have the head dim of q, and v the batch size, heads and length of k")
     # To the library, 0 heads of k mean "as many as q has": it would read out of bounds.
     hkv > 0 || hq == 0 || refuse(together, "; k has 0 heads and q $hq: heads of q are a multiple of those of k")
     sizes = Dict(:b => b, :hq => hq, :hkv => hkv, :sq => sq, :sk => sk, :d_qk => d,
@@ -219,8 +219,8 @@ end
 function set_window(call, window)
     side(x) = x === nothing || x isa Integer && !(x isa Bool) && x >= -1
     window isa Tuple{Any, Any} && side(window[1]) && side(window[2]) ||
-        refuse("window is $(repr(window)); (left, right) is accepted, of integers from 0, or nothing or -1 for an ",
-               "open side")
+        refuse("window is $(repr(window)); (left, right) is accepted: two integers >= 0, where nothing or -1 ",
+               "means that the side is not limited")
     call.flags |= LibFXA.FXA_WINDOW
     call.fields[:window_left], call.fields[:window_right] = map(x -> x === nothing ? -1 : x, window)
 end

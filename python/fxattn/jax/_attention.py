@@ -60,7 +60,7 @@ def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = Non
               bounds_check: bool = False, engine: Optional[str] = None, causal: Optional[bool] = None,
               lengths: Any = None, dropout: Optional[float] = None, dropout_key: Any = None,
               score_mod_tensors: Named = None, score_mod_bprop_tensors: Named = None, **unknown: Any) -> Any:
-    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the number of features of v. With
+    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the head dim of v. With
     return_lse returns the pair (out, lse). lse is [B,H,S] of float32, or of float64 if q is. Both are differentiable.
 
     q, k, v              [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), or rank 3 without a batch; packed rows [T,H,D]
@@ -184,9 +184,9 @@ def shape_of_scores(q: Any, k: Any, v: Any, layout: str, cu_q: Any) -> Tuple[int
         batch, rows, keys, heads, kv_heads = q.shape[0], q.shape[s], k.shape[s], q.shape[h], k.shape[h]
         fits = k.shape[:3] == v.shape[:3] and q.shape[3] == k.shape[3] and k.shape[0] == batch
     if not fits or (heads % kv_heads if kv_heads else heads):
-        raise ArgumentError("q, k and v have shapes %s, %s and %s, in the layout %s; batch sizes must be equal, so "
-                            "must features of q and k, and lengths and heads of k and v; heads of q are a multiple of "
-                            "theirs"
+        raise ArgumentError("q, k and v have shapes %s, %s and %s, in the layout %s; q, k and v must have one "
+                            "batch size, q and k one head dim, k and v one length and one number of heads, and the "
+                            "heads of q must be a multiple of that number"
                             % (q.shape, k.shape, v.shape, layout))
     return batch, heads, rows, keys
 

@@ -114,7 +114,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
               bprop_tensors: Optional[Mapping[str, Any]] = None, return_lse: bool = False,
               return_row_max: bool = False, lse_dtype: Optional[torch.dtype] = None, deterministic: bool = False,
               bounds_check: bool = False, **unknown: Any) -> Union[Tensor, AttentionOutput]:
-    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the features of v. With return_lse or
+    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the head dim of v. With return_lse or
     return_row_max it returns an AttentionOutput(out, lse, row_max), lse and row_max [B,H,S] ([H,T] for packed rows).
     Everything is differentiable but row_max.
 

@@ -166,7 +166,8 @@ class DotProductAttention(nn.Module):
     """softmax(score_mod(softmax_scale * q k^T)) v of q [s,b,h,d] (sbhd), [b,s,h,d] (bshd) or [t,h,d] (thd); heads and
     features of the result are one dimension, as in Transformer Engine.
 
-    num_attention_heads: heads of q. kv_channels: features of q and k, or (of q and k, of v). num_gqa_groups: heads of k
+    num_attention_heads: heads of q. kv_channels: head dim of q, k and v, or the pair (head dim of q and k, head dim of
+    v). num_gqa_groups: heads of k
     and v. qkv_format: the order of dimensions, as above. attention_dropout is at work while training.
     attn_mask_type: no_mask, padding, causal, padding_causal, the last two with _bottom_right, or arbitrary.
     window_size: (left, right), -1 is open. bottom_right_diagonal: whether window and ALiBi end at the last row and key

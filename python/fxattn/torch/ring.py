@@ -40,7 +40,7 @@ __all__ = ["ring_attention", "split_sequence"]
 Window = Optional[Tuple[Optional[int], Optional[int]]]
 # What processes tell each other before a call: whether they failed, and what must be the same, of which the first five
 # are numbers that tell people something. Then the lengths of q and k, and the seed that was drawn.
-_SAME = ("batch size", "query heads", "key heads", "features of q and k", "features of v", "dtypes", "order",
+_SAME = ("batch size", "query heads", "key heads", "head dim of q and k", "head dim of v", "dtypes", "order",
          "score function or a setting", "set of inputs that need gradients")
 _FAILED, _FIRST, _READABLE = 0, 1, 5
 _FAR = (1 << 31) - 1  # a window of so many positions is open

@@ -59,7 +59,8 @@ def h_gather(rec: Recording, x: Any, dim: Any, index: Any, sparse_grad: bool = F
     at, dim = vec(rec, index), as_int(dim)
     if x.ndim != len(at.shape):
         if x.ndim > 1 or at.shape:
-            refuse("gather: the index has %d dimensions, the tensor %d; torch wants as many" % (len(at.shape), x.ndim))
+            refuse("gather: the index has %d dimensions, the tensor %d; torch requires equal numbers"
+                   % (len(at.shape), x.ndim))
         return h_getitem(rec, x, at.elements[0])
     dim = axis_of(dim, x.ndim)
     places = itertools.product(*map(range, at.shape))

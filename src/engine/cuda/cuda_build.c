@@ -71,7 +71,7 @@ static fxa_status build_check(fxa__cu_code *code, fxa__cu_unit unit, fxa_error *
     struct FxaShape known = fxa__cu_shape(&code->choice, &code->program, unit);
     if (shape && build_same_shape(&m->shape, &known)) return FXA_OK;
     return fxa__fail(err, FXA_E_VERSION,
-                     "%s of a cubin wants %d threads, tiles of %d x %d and %d CTAs for them; this library reckons with "
+                     "%s of a cubin needs %d threads, tiles of %d x %d and %d CTAs for them; this library expects "
                      "%d, %d x %d and %d",
                      first, m->shape.threads, m->shape.q_rows, m->shape.k_rows, m->shape.parts, known.threads,
                      known.q_rows, known.k_rows, known.parts);

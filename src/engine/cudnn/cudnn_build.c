@@ -199,7 +199,7 @@ static fxa_status config_refuse(const dnn_maker *m, void *heuristics, fxa_error 
     int status = m->api->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &tried, NULL);
     const char *reason = config_reason(text);
     if (status == CUDNN_STATUS_SUCCESS && tried < 1)
-        return fxa__fail(err, FXA_E_UNSUPPORTED, "cuDNN knows no engine for this graph of %zu operations%s%s",
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "cuDNN has no engine for this graph of %zu operations%s%s",
                          m->g->n_ops, *reason ? ": " : "", reason);
     return fxa__fail(err, FXA_E_UNSUPPORTED,
                      "none of %lld engines of cuDNN takes this graph of %zu operations; the first says: %s",

@@ -40,7 +40,7 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
     if (unknown && s == a->scaled) s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_ADD, s, fxa__dnn_float(&a->g, -0.0));
     if (a->g.status == FXA_OK && !a->g.tensors[s].score)
         return fxa__dnn_refuse(&a->g,
-                               "the new score does not depend on the score: cuDNN knows no attention without Q K^T");
+                               "the new score does not depend on the score: cuDNN has no attention without Q K^T");
     return s;
 }
 

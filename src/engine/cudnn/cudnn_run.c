@@ -226,7 +226,7 @@ static fxa_status run_check_scale(const fxa__dnn_code *c, const fxa_problem *p, 
     bool known = p->pass == FXA_FORWARD && !(p->flags & FXA_SCALARS_IN_MEMORY);
     if (!bare || !known || bound->scale > 0) return FXA_OK;
     return fxa__fail(err, FXA_E_BINDING,
-                     "scale is %g: where the program leaves scores as they are, cuDNN wants one above 0; "
+                     "scale is %g: where the program leaves scores as they are, cuDNN requires one above 0; "
                      "multiply in the program",
                      bound->scale);
 }
@@ -240,9 +240,9 @@ static fxa_status run_check_folded(const fxa__dnn_code *c, const fxa__bound_args
         const double x = run_scale(t, bound, &r->values);
         if (x != 0 && fabs(x) < FLT_MIN)
             return fxa__fail(err, FXA_E_BINDING,
-                             "the scale is %g, and %g with the number that tanh wants the score %s: cuDNN has floats "
-                             "no smaller than %g",
-                             bound->scale, x, t->times > 0 ? "times" : "over", (double)FLT_MIN);
+                             "the scale is %g, and %g after it is %s the constant of the tanh that follows; cuDNN "
+                             "computes with floats of at least %g in magnitude",
+                             bound->scale, x, t->times > 0 ? "multiplied by" : "divided by", (double)FLT_MIN);
     }
     return FXA_OK;
 }

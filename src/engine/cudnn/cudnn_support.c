@@ -151,7 +151,8 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, SUPPORT_BYTE_FLAGS, NULL, "it was not tried beside gradients of 8 bits"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, support_has_grads,
      "gradients of captured tensors were not tried beside those of 8 bits"},
-    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_unaligned, "cuDNN wants pointers that are multiples of 16"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_unaligned,
+     "cuDNN requires pointers that are multiples of 16"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, fxa__dnn_is_empty,
      "b, hq, sq, sk, d_qk, d_v or, packed, total_q or total_k is 0: cuDNN takes nothing that is empty"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_beyond,
@@ -174,7 +175,7 @@ static const support_row support_rows[] = {
      "lengths of entries were not tried on such a device"},
     {0, SUPPORT_LAST, SM_80, BACKWARD, DTYPES, SUPPORT_SPANS, NULL, "lengths of entries were not tried below sm_90"},
     {0, 91900, SM_90, BACKWARD, DTYPES, SUPPORT_SPANS, support_is_above_128,
-     "before cuDNN 9.19 gradients beside lengths of entries are wrong past feature 128"},
+     "before cuDNN 9.19 gradients beside lengths of entries are wrong beyond element 128 of the head dim"},
     {91900, SUPPORT_LAST, SM_90, BACKWARD, DTYPES, SUPPORT_SPANS, support_is_deep,
      "gradients beside lengths of entries are wrong where d_qk is above 192 and d_v is not above 128"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, FXA_PAGED, NULL, "cuDNN has no gradients of pages"},
@@ -256,7 +257,7 @@ static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint3
     bool free = o->free && fxa__dtype_is_byte_float(dtype); /* rows of the table say what it may be */
     int64_t step = fxa__dtype_is_byte_float(o->operand->dtype) ? 16 : 8;
     if (o->operand->dtype != dtype && !free) {
-        (void)fxa__dnn_refuse(g, "%s is %s and Q %s: cuDNN wants one dtype for all", o->name,
+        (void)fxa__dnn_refuse(g, "%s is %s and Q %s: cuDNN requires one dtype for all", o->name,
                               fxa_dtype_name((fxa_dtype)o->operand->dtype), fxa_dtype_name((fxa_dtype)dtype));
         return false;
     }
@@ -264,8 +265,8 @@ static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint3
     for (int i = packed ? 1 : 0; i < 3; i++) ok = ok && stride[i] > 0 && stride[i] % step == 0;
     if (!ok)
         (void)fxa__dnn_refuse(g,
-                              "strides of %s are %lld, %lld, %lld, %lld: cuDNN wants 1 for the features, and positive "
-                              "multiples of %lld for the others",
+                              "strides of %s are %lld, %lld, %lld, %lld: cuDNN accepts 1 for the head dim, and "
+                              "positive multiples of %lld for the others",
                               o->name, (long long)stride[0], (long long)stride[1], (long long)stride[2],
                               (long long)stride[3], (long long)step);
     return ok;
