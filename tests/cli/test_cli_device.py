@@ -131,7 +131,7 @@ class Here(Cli):
     def test_a_driver_and_no_cudnn(self):
         self.bring("libcuda.so.1")
         told, env = self.cudnn()
-        if told["available"] or "cannot be used" not in told["reason"]:
+        if told["available"]:
             self.skipTest("this machine has cuDNN")
         self.fails_everywhere("FXA_CUDNN_PATH is %s: no folder with libcudnn.so.9 or libcublasLt" % self.folder.name, env)
         told, env = self.cudnn(FXA_CUDNN_PATH="")

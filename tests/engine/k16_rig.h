@@ -25,7 +25,7 @@ static inline bool k16_set(size_t i, fxa__cpu_kernels *out) {
     fxa__cpu_kernels k;                                                                                                \
     for (size_t k##_i = 0; k16_set(k##_i, &k); k##_i++)                                                                \
         if (!k.micro.gemm)                                                                                             \
-            printf("  skipped %s: not on this machine\n", k.isa);                                                      \
+            printf("  skipped %s: this processor cannot run kernels for %s\n", k.isa, k.isa);                          \
         else
 
 /* Rounds as the processor does: subnormal floats become 0. */

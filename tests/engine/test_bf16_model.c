@@ -195,7 +195,7 @@ TEST(tiles_are_as_the_processor_has_them) {
     bool usable = false;
     const fxa__cpu_kernels *k;
     for (size_t i = 0; (k = fxa__cpu_set_bf16(i, &usable)) != NULL && strcmp(k->isa, "amx") != 0;) i++;
-    if (!k || !usable) T_SKIP("this machine has no tiles");
+    if (!k || !usable) T_SKIP("this processor has no AMX tiles");
     twin_compare_tiles(twin_tiles_real, "the processor");
 }
 

@@ -166,7 +166,7 @@ TEST(bf16_products_are_no_worse_than_eager) {
     const fxa__cpu_kernels *k;
     for (size_t i = 0; (k = fxa__cpu_set_bf16(i, &usable)) != NULL; i++) {
         if (!usable) {
-            printf("  skipped %s: not on this machine\n", k->isa);
+            printf("  skipped %s: this processor cannot run kernels for %s\n", k->isa, k->isa);
             continue;
         }
         eager_check(k->isa, 200, 64, false);

@@ -41,7 +41,7 @@ static void each_set(void (*check)(const fxa__cpu_kernels *k, t_rng *rng)) {
                                                    : fxa__cpu_set(i, width ? sizeof(double) : sizeof(float), &usable);
             if (!k) break;
             if (!usable) {
-                printf("  skipped %s: not on this machine\n", k->isa);
+                printf("  skipped %s: this processor cannot run kernels for %s\n", k->isa, k->isa);
                 continue;
             }
             if (k->enter) k->enter();

@@ -260,7 +260,7 @@ TEST(forward_of_8_bits_is_that_of_the_reference) {
 TEST(many_on_a_device) {
     int which = 0, of = 1;
     const char *shard = getenv("FXA_TEST_SHARD");
-    if (standin_ready() && !shard) T_SKIP("the stand-ins would take long");
+    if (standin_ready() && !shard) T_SKIP("it runs on a GPU only: with the stand-in libraries it would take long");
     if (cudnn_bytes_missing()) T_SKIP(cudnn_bytes_missing());
     if (shard && sscanf(shard, "%d/%d", &which, &of) != 2) T_SKIP("FXA_TEST_SHARD is no which/of");
     fp8_many(1000 + which, of, 1000 + t_scaled(10 * FP8_KINDS), 1 << 20);

@@ -2,6 +2,7 @@
 """What the package shows: its modules have the names of docs/*.md and no others, and help() of each tells every
 argument."""
 import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -35,7 +36,8 @@ def ours(value):
 def test_dir_has_public_names_alone(name):
     found = module(name)
     shown = {one for one in dir(found) if not one.startswith("_")}
-    assert shown == {one for one in found.__all__ if not one.startswith("_")} | MODULES[name]
+    parts = {one for one in MODULES[name] if one == "trace" or importlib.util.find_spec(one)}  # of installed libraries
+    assert shown == {one for one in found.__all__ if not one.startswith("_")} | parts
     assert all(getattr(found, one) is not None for one in found.__all__)
     assert "__doc__" in dir(found) and found.__doc__
 

@@ -15,11 +15,11 @@ static void set_test(const char *isa, size_t size, void (*check)(const fxa__cpu_
     const fxa__cpu_kernels *k;
     for (size_t i = 0; (k = fxa__cpu_set(i, size, &usable)) != NULL; i++) {
         if (strcmp(k->isa, isa) != 0) continue;
-        if (!usable) T_SKIP("this machine cannot run it");
+        if (!usable) T_SKIP("this processor cannot run the kernels of this test's instruction set");
         check(k);
         return;
     }
-    T_SKIP("not in this build");
+    T_SKIP("the library was built without the kernels of this test's instruction set");
 }
 
 #define SET_TEST(name, isa, size, check)                                                                               \
