@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Arranges the values of the command line in the order of a program's tensors and params, as captures, views and
- * numbers. A value for a name that the program does not have is an error, unless its text mentions the name: constant
- * folding may have removed it.
+ * numbers. A value for a name that the program does not have is an error, unless the program's text mentions the name:
+ * constant folding may have removed it.
  */
 #include "job.h"
 
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Reports an unknown name, with the names that exist and the nearest of them. size: true if the name was given with
+/* Reports an unknown name, and lists the existing names and the nearest one. size: true if the name was given with
  * --tensor-size. */
 static int binding_unknown(cli *c, const char *what, bool size, const char *name, const char *const *names, size_t n) {
     cli_buf list = {0};
@@ -132,7 +132,7 @@ void binding_fill(cli *c, cli_binding *b, const fxa_program *program, int64_t si
         b->has_param[i] = true;
     }
     for (size_t i = 0; i < b->n_tensors; i++) {
-        /* [rank] maximum size of a dimension, for about 2^20 elements */
+        /* [rank] maximum size of each dimension, for about 2^20 elements */
         static const int64_t most[FXA_MAX_RANK + 1] = {1, 1 << 20, 1024, 101, 32, 16};
         int64_t count = 1;
         int rank = b->views[i].rank;

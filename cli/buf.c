@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Growing text buffer. A command collects its report in one, which is printed when the command is over.
+ * Growing text buffer. A command collects its report in a buffer, which is printed when the command ends.
  */
 #include "cli.h"
 

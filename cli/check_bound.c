@@ -7,8 +7,8 @@
  *   error   propagated errors of scores, program and dot products
  *   noise   sum of the squares of the terms, for engines that round P and dS to 16 bits
  *
- * Elements are "unsure" where rounding decides between values (comparison of nearly equal floats, overflow of f32): the
- * bounds hold only if the engine decides as the reference does. Probabilities lie between 0 and 1, so an error of P is
+ * An element is "unsure" if rounding decides between values (comparison of nearly equal floats, overflow of f32): its
+ * bound holds only if the engine decides as the reference does. Probabilities lie between 0 and 1, so an error of P is
  * at most 1 however steep the program is.
  */
 #include "check_bound.h"
@@ -19,11 +19,11 @@
 
 #define BOUND_UNITS 16
 #define BOUND_SAFETY 2 /* safety factor on propagated errors, whose bounds are of first order only */
-#define BOUND_SIGMAS 7 /* standard deviations of rounding to 16 bits */
-/* unit roundoffs allowed for elements without a bound; a larger difference there is not a failure */
+#define BOUND_SIGMAS 7 /* standard deviations allowed for rounding to 16 bits */
+/* Unit roundoffs that are allowed for an element without a bound; a larger difference there is not a failure. */
 #define BOUND_NOMINAL 64
 
-/* Returns the error allowed for underflow. */
+/* Returns the absolute error that is allowed for underflow. */
 static double bound_floor(const check_bound *b) { return b->arithmetic == FXA_F64 ? 1e-304 : 1e-34; }
 
 double bound_allowed(const check_bound *b, size_t array, int64_t index, bound_products product) {
@@ -66,7 +66,7 @@ int bound_start(cli *c, check_state *s, const trial *t, check_bound *out, bound_
     if (fxa_program_eval_bounds(s->derivative, w->in, NULL, out->arithmetic, s->wide->bind.params, s->wide->bind.views,
                                 NULL, &w->n_terms, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
-    w->n_terms = w->n_terms > 2 ? w->n_terms : 2; /* at least the two results of a SCORE program */
+    w->n_terms = w->n_terms > 2 ? w->n_terms : 2; /* a SCORE program has at least two results */
     w->terms = cli_alloc_array(c, (int64_t)w->n_terms, sizeof *w->terms);
     for (size_t i = 0; i < t->n_arrays; i++) {
         const trial_array *a = &t->arrays[i];
@@ -82,8 +82,8 @@ int bound_start(cli *c, check_state *s, const trial *t, check_bound *out, bound_
     return CLI_OK;
 }
 
-/* Returns a dot product and sets *error to a bound of its error: each addition rounds its partial sum by up to one
- * unit, in random directions. */
+/* Returns the dot product of x and y and sets *error to a bound of its error: each addition rounds its partial sum by
+ * up to one unit, in random directions. */
 double bound_dot(const bound_work *w, const double *x, const double *y, int64_t n, double *error) {
     double sum = 0, size = 0, squares = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -184,7 +184,7 @@ static void bound_row_forward(bound_work *w, int64_t row, int64_t kv) {
                    v = fabs(w->v[(kv + k) * problem_dv(p) + i]);
             double off = bound_exp(w, k, m) / sum;
             if (x == 0 && off == 0) continue;
-            /* The denominator has an error too: its relative error, or that of its worst term. */
+            /* The denominator of the softmax has an error too: its relative error, or that of its worst term. */
             double steep = exp(w->fresh[k] - m + 2 * most) / sum;
             double error = fmin(1, shared < 0.5 ? off + x * shared : fmax(off, steep));
             w->out->error[BOUND_O][at] += (error + w->tiny) * w->dropout * v;

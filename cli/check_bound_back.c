@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Error bounds of gradients; see check_bound.c. O and LSE are inputs of backward, so errors of forward do not count.
+ * Error bounds of gradients (check_bound.c explains the method). O and LSE are inputs of backward, so errors of forward
+ * do not count.
  */
 #include "check_bound.h"
 
@@ -9,7 +10,7 @@
 
 /* State of the bounds for one row of a backward pass. */
 typedef struct bound_back {
-    int64_t row, kv; /* contiguous index of (b, h, q), and of the first key of its head */
+    int64_t row, kv; /* contiguous indices: of row (b, h, q), and of the first key of its KV head */
     double lse, dlse, delta, e_delta;
     bool with_bprop;
 } bound_back;
@@ -21,7 +22,7 @@ static void bound_add(check_bound *b, size_t array, int64_t at, double error, do
     b->noise[array][at] += size * size;
 }
 
-/* Returns the position of the gradient of a tensor or param among the arrays; -1 = not computed. */
+/* Returns the index, among the arrays of t, of the gradient of a tensor or param; -1 = not computed. */
 static int64_t bound_array_of(const trial *t, const fxa_bounded_result *term) {
     const void *data =
         term->kind == FXA_RESULT_DPARAM ? (const void *)&t->dparams[term->slot] : t->dtensors[term->slot];
@@ -42,8 +43,8 @@ static void bound_values(bound_work *w, bool unsure) {
     }
 }
 
-/* Computes |dS| of pair k and its error, for a dS' with magnitude `size`. A user's backward need not be linear in
- * dscore, so it is evaluated at both size and value. */
+/* Computes |dS| of pair k and its error, for a dS' with magnitude `size`. A user-written backward need not be linear in
+ * dscore, so it is evaluated at two values of dscore. */
 static int bound_through_program(cli *c, bound_work *w, const bound_back *r, int64_t k, double size, double value,
                                  double error, double *ds, double *e_ds) {
     const cli_job *job = w->s->wide;

@@ -2,8 +2,8 @@
  *
  * Compares gradients with finite differences of L = sum(dO * O) + sum(dLSE * LSE), in f64 on the reference engine, at
  * random elements of Q, K, V, every float tensor and every float param. The differences of O and LSE are summed element
- * by element, so that little cancels. To the error, an element that changed contributes its error bound, and an
- * unchanged element half an ulp, which could hide a change.
+ * by element, so that little cancels. An element that changed adds its error bound to the error of the difference; an
+ * unchanged element adds half an ulp, which could hide a change.
  */
 #include "check_bound.h"
 
@@ -18,16 +18,16 @@ typedef struct diff_state {
     trial *t;
     const trial_data *data;
     check_bound bound;       /* bounds of forward and backward in f64 */
-    double *base[2], *up[2]; /* O and LSE at the point, and one step above it */
-    double *x;               /* the element of the input that is moved */
-    size_t array;            /* gradient that is checked, at element `index` */
+    double *base[2], *up[2]; /* O and LSE at the point, and at one step above the point */
+    double *x;               /* the input element that is varied */
+    size_t array;            /* index of the gradient that is checked, at element `index` */
     int64_t index;
-    bool look;       /* true = look for jumps; set when differences contradict the claim */
-    bound_work work; /* scratch of the search for jumps */
+    bool look;       /* true = search for jumps; set when finite differences contradict the claimed derivative */
+    bound_work work; /* scratch memory of the search for jumps */
 } diff_state;
 
 /* Returns the error of a gradient element, under the assumption that rounding decides jumps as in the reference. The
- * reference itself runs here, and if the assumption is wrong, the differences show it. */
+ * engine checked here is the reference; if the assumption is wrong, the differences show it. */
 static double diff_error(const diff_state *d, size_t array, int64_t index) {
     return bound_allowed(&d->bound, array, index, (bound_products){0});
 }
@@ -50,8 +50,8 @@ static void diff_difference(const diff_state *d, double *const from[2], double *
         }
 }
 
-/* Sets *jump if the pair may jump because its score has an error of `error`, but does not jump without that error.
- * Rounding that does not depend on the score (as in the bucket of a distance) has the same outcome in all runs of the
+/* Sets *jump if the pair jumps for a score with an error of `error`, but not for an exact score. Jumps whose cause is
+ * other rounding (as in the bucket of a distance) do not count, because they have the same outcome in all runs of the
  * check. */
 static int diff_pair_jumps(cli *c, bound_work *w, double error, bool *jump) {
     bool open[2];
@@ -64,8 +64,8 @@ static int diff_pair_jumps(cli *c, bound_work *w, double error, bool *jump) {
     return CLI_OK;
 }
 
-/* Sets *jump if a pair of row (b, h, q) may jump while *d->x moves by h. If the element is of Q or K, scores move as
- * the product Q K^T does. If it is a tensor or param, it is assumed to affect a pair at least as much as a score that
+/* Sets *jump if a pair of row (b, h, q) may jump while *d->x moves by h. For an element of Q or K, scores move as the
+ * product Q K^T does. An element of a tensor or param is assumed to affect a pair at least as much as a score that
  * moves by the same proportion. */
 static int diff_row_jumps(cli *c, diff_state *d, int64_t row, double h, bool *jump) {
     bound_work *w = &d->work;
@@ -120,22 +120,22 @@ static int diff_compare(cli *c, const check_state *s, diff_state *d, double *x, 
     int rc = CLI_OK;
     d->x = x + d->index;
     *r = (fd_result){FD_NOT_FINITE, 0, 0};
-    if (s->culprit.found && !isfinite(claimed)) return CLI_OK; /* L is not finite either */
+    if (s->culprit.found && !isfinite(claimed)) return CLI_OK; /* L is not finite either: nothing to compare */
     for (int look = 0; rc == CLI_OK && look < 2 && (!look || r->verdict == FD_DIFFERS); look++) {
         d->look = look;
         rc = fd_compare(c, diff_step, d, DIFF_STEP * fmax(1, fabs(*d->x)), claimed, diff_error(d, d->array, d->index),
                         d->bound.size[d->array][d->index], r);
     }
-    /* The difference is too large for rounding, and smaller than the claim. It may come from steps that cross many
-     * small jumps, which look like another derivative. */
+    /* The difference is too large for rounding, and smaller than the claimed derivative. Its cause may be steps that
+     * cross many small jumps, which look like another derivative. */
     bool gross = r->verdict == FD_DIFFERS && r->error > DIFF_GROSS * fabs(claimed) && r->error < fabs(claimed) / 2;
     if (r->verdict != FD_AGREES && !gross && bound_is_unsure(&d->bound, d->array, d->index))
-        r->verdict = FD_ROUNDING; /* the error bound does not hold in this case */
+        r->verdict = FD_ROUNDING; /* the error bound does not hold for an unsure element */
     return rc;
 }
 
-/* Returns a random element. Every second element has a nonzero gradient, if the array has any: few elements of a
- * sparsely read table have a nonzero gradient, and checking the others shows only that no pair reads them. */
+/* Returns a random element. Every second drawn element has a nonzero gradient, if the array has any: a sparsely read
+ * table has few, and checking other elements shows only that no pair reads them. */
 static int64_t diff_draw(check_state *s, const trial_array *gradient, int64_t sample) {
     const double *claimed = gradient->data;
     uint64_t bits = random_bits(&s->random);
@@ -146,7 +146,7 @@ static int64_t diff_draw(check_state *s, const trial_array *gradient, int64_t sa
         if (claimed[at] != 0 && --left == 0) return at;
 }
 
-/* Checks all elements of a small array, else `samples` random ones. Returns an exit code. */
+/* Checks all elements of a small array, or `samples` random elements of a larger one. Returns an exit code. */
 static int diff_array(cli *c, check_state *s, diff_state *d, size_t array, double *x) {
     fd_tally tally = {0};
     const trial_array *gradient = &d->t->arrays[array];
@@ -168,7 +168,7 @@ static int diff_array(cli *c, check_state *s, diff_state *d, size_t array, doubl
     return rc;
 }
 
-/* Returns the input of a gradient: Q, K, V by slot, tensors and params in the binding. */
+/* Returns the input that a gradient belongs to: Q, K or V by slot, tensors and params in the binding. */
 static double *diff_input(trial *t, cli_job *job, const trial_array *a) {
     if (strcmp(a->name, "dQ") == 0) return t->args.slot[FXA_SLOT_Q];
     if (strcmp(a->name, "dK") == 0) return t->args.slot[FXA_SLOT_K];
@@ -183,7 +183,7 @@ void check_add_with_grad(check_state *s, const char *what) {
               (check_finding){"derivative", what, CHECK_SKIPPED, 0, 0, "",
                               "not compared: the program has a with_grad, whose derivative is meant to be another than "
                               "finite differences are",
-                              /* ref is not compared with itself, so nothing was compared */
+                              /* ref is not compared with itself, so no engine was compared */
                               NULL, strcmp(s->engine, "ref") == 0});
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares the engine with the reference, each element within its bound, and two runs of the engine bit by bit. Both
- * backward passes read the same O and LSE: those of the reference, rounded to storage.
+ * Compares the engine with the reference, each element within its bound, and two runs of the engine bit by bit. The
+ * backward passes of engine and reference read the same O and LSE: those of the reference, rounded to storage.
  */
 #include "check_bound.h"
 
@@ -43,7 +43,8 @@ static void engine_round_inputs(check_state *s) {
             s->data.value[i][k] = engine_round(i == DATA_DLSE ? trial_row_dtype(dtype) : dtype, s->data.value[i][k]);
 }
 
-/* Returns true if canonical text has a with_grad outside of the mask, which has no derivative. The name is reserved. */
+/* Returns true if canonical text uses with_grad outside of the mask (the mask has no derivative). The name with_grad is
+ * reserved, so a search of the text suffices. */
 static bool engine_find_with_grad(const char *text) {
     for (size_t n; *text; text += n, text += *text == '\n') {
         const char *at = strncmp(text, "mask =", 6) == 0 ? NULL : strstr(text, "with_grad(");
@@ -61,7 +62,7 @@ int check_prepare(cli *c, check_state *s) {
     const char *text = program_text(c, s->run_program);
     if (!text) return cli_exit_code(c->error.status);
     s->has_with_grad = engine_find_with_grad(text);
-    s->wide->qkv = false; /* --grads limits the engine only: derivatives are all checked */
+    s->wide->qkv = false; /* --grads limits the engine only: the check covers all derivatives */
     if (fxa_program_derivative(s->run_program, &s->derivative, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     cli_own_program(c, s->derivative);
     engine_round_inputs(s);
@@ -74,8 +75,7 @@ int check_prepare(cli *c, check_state *s) {
     return CLI_OK;
 }
 
-/* Returns the error relative to the tolerance; at most 1 if `got` is the rounding of some value within the
- * tolerance. */
+/* Returns the error relative to the tolerance; at most 1 if `got` is a value within the tolerance, rounded to dtype. */
 static double engine_ratio(fxa_dtype dtype, double got, double want, double tolerance) {
     if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0 : INFINITY;
     if (got == want || got == engine_round(dtype, want)) return 0;
@@ -84,17 +84,18 @@ static double engine_ratio(fxa_dtype dtype, double got, double want, double tole
 }
 
 /* Returns the largest accepted distance of `got` from `want`, on the side of `got`: the tolerance plus the rounding to
- * storage. */
+ * dtype. */
 static double engine_tolerance(fxa_dtype dtype, double got, double want, double tolerance) {
     double side =
         got < want ? want - engine_round(dtype, want - tolerance) : engine_round(dtype, want + tolerance) - want;
     return fmax(side, fabs(engine_round(dtype, want) - want));
 }
 
-/* Comparison of one array. */
+/* Tally of the comparison of one array. */
 typedef struct engine_tally {
-    double worst, error, allowed;                     /* the element with the largest error / tolerance */
-    int64_t at, unsure, lost, compared, silent, told; /* element numbers; told = compared and not 0 on both sides */
+    double worst, error, allowed;                     /* ratio, error, tolerance of the worst element */
+    int64_t at, unsure, lost, compared, silent, told; /* index of the worst; numbers of elements; told = not 0 on
+                                                         both sides */
     bool finite_differs;
 } engine_tally;
 
@@ -106,7 +107,7 @@ static void engine_compare_element(engine_tally *t, const check_bound *bound, si
         t->lost += !isfinite(g) && isfinite(w);
         return;
     }
-    /* ratio 0: equal values are always conclusive */
+    /* elements with ratio 0 are equal, which is always conclusive */
     bool silent = ratio > 0 && ratio <= 1 && !bound_tells(bound, array, i, product);
     t->silent += silent;
     t->compared += !silent;
@@ -151,7 +152,7 @@ static void engine_compare(cli *c, check_state *s, const trial_array *got, size_
                      engine_note(c, &t, want->count, bound->arithmetic), NULL, silent && verdict == CHECK_SKIPPED});
 }
 
-/* Rounds the reference's O and LSE to the engine's storage and makes both backward passes read them. */
+/* Rounds the reference's O and LSE to the engine's storage and makes both backward passes read these values. */
 static void engine_share_forward(const check_state *s, trial *t) {
     for (size_t i = BOUND_O; i <= BOUND_LSE; i++)
         for (int64_t k = 0; k < t->arrays[i].count; k++) {
@@ -167,9 +168,9 @@ static double engine_amax(const check_state *s, int which) {
     return most;
 }
 
-/* Returns the additional errors of an array. Reads from the plan's description whether its engine multiplies in 16 bits
- * and whether it rounds sums over heads that share keys. f16 values below 2^-14 round to multiples of 2^-24: an error
- * of 2^-25 for each pair in random directions (4 standard deviations are allowed), times the largest factor. */
+/* Returns the additional errors of an array. The plan's description says whether its engine multiplies in 16 bits and
+ * whether it rounds sums over heads that share keys. f16 values below 2^-14 round to multiples of 2^-24: an error of
+ * 2^-25 for each pair in random directions (4 standard deviations are allowed), times the largest factor. */
 static bound_products engine_products(const check_state *s, const fxa_plan *plan, size_t array) {
     static const int by[] = {[BOUND_O] = DATA_V, [BOUND_DQ] = DATA_K, [BOUND_DK] = DATA_Q, [BOUND_DV] = DATA_DO};
     const fxa_problem *p = &s->wide->problem;
@@ -201,7 +202,7 @@ static int engine_against_ref(cli *c, check_state *s, trial *t) {
 
 static int engine_repeat(cli *c, check_state *s, trial *t) {
     void *copies[TRIAL_MAX_ARRAYS];
-    int rc = trial_run(c, t, FXA_FORWARD); /* both backward runs then read the engine's own O and LSE */
+    int rc = trial_run(c, t, FXA_FORWARD); /* two backward runs then read the engine's own O and LSE */
     if (rc == CLI_OK) rc = trial_run(c, t, FXA_BACKWARD);
     for (size_t i = 0; i < t->n_arrays; i++) {
         size_t bytes = (size_t)t->arrays[i].count * fxa_dtype_size(t->arrays[i].dtype);

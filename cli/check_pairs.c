@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Checks d score of single pairs, at random (b, h, q, k) and scores where the mask is true: the derived derivative
- * against finite differences of the program in f64, and the user's backward against the derived one. The user's
- * backward must agree within f32 arithmetic, because constants written by hand have no more digits.
+ * against finite differences of the program in f64, and the user-written backward against the derived one. The
+ * user-written backward must agree within f32 arithmetic, because constants written by hand have no more digits.
  */
 #include "check.h"
 
@@ -17,10 +17,11 @@
 typedef struct pairs_point {
     check_state *s;
     double in[FXA_INPUT_COUNT];
-    double value, error; /* the program's value at the point, in f64 */
+    double value, error; /* value of the program at the point, in f64, and its error */
 } pairs_point;
 
-/* Evaluates a program at one pair. out[0] receives its first result: the new score or d score. Returns an exit code. */
+/* Evaluates a program at one pair. out[0] receives the program's first result: the new score or d score. Returns an
+ * exit code. */
 static int pairs_term(cli *c, const fxa_program *program, const cli_binding *b, const double *in, fxa_dtype arithmetic,
                       fxa_bounded_result out[2]) {
     fxa_error err;
@@ -30,8 +31,8 @@ static int pairs_term(cli *c, const fxa_program *program, const cli_binding *b, 
     return CLI_OK;
 }
 
-/* Returns a random score in the usual range; one in four is larger, up to 64, to reach clamps and branches that a wrong
- * backward may lack. */
+/* Returns a random score: from -3 to 3, or in one of four draws with a magnitude up to 64, to reach clamps and branches
+ * that a wrong backward may lack. */
 static double pairs_draw_score(cli_random *r) {
     if (random_bits(r) % 4 != 0) return random_real(r, -3, 3);
     double size = exp2(random_real(r, 1.5, 6));
@@ -53,7 +54,8 @@ static void pairs_draw(check_state *s, double *in) {
     in[FXA_INPUT_DSCORE] = random_real(r, 0.5, 1.5);
 }
 
-/* Sets *jump if the program may jump while its score moves by h. Evaluates it with h as the error of the score. */
+/* Sets *jump if the program may jump while its score moves by h, by evaluating the program with h as the error of the
+ * score. */
 static int pairs_find_jump(cli *c, const pairs_point *p, double h, bool *jump) {
     const double error[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = h};
     const cli_binding *b = &p->s->wide->bind;
@@ -67,8 +69,8 @@ static int pairs_find_jump(cli *c, const pairs_point *p, double h, bool *jump) {
     return CLI_OK;
 }
 
-/* Evaluates one step of the score. The differences are multiplied by dscore, because the program's derivative contains
- * that factor. */
+/* Evaluates one step of the score. The differences are multiplied by dscore, because the derivative to compare contains
+ * dscore as a factor. */
 static int pairs_step(cli *c, void *user, double h, fd_step *out) {
     pairs_point *p = user;
     double in[FXA_INPUT_COUNT], x = p->in[FXA_INPUT_SCORE], dscore = p->in[FXA_INPUT_DSCORE];
@@ -86,7 +88,8 @@ static int pairs_step(cli *c, void *user, double h, fd_step *out) {
     return pairs_find_jump(c, p, fmax(out->up, out->down), &out->jump);
 }
 
-/* Compares the user's d score with the derived one, in f32, then in f64 if f32 is too inaccurate. */
+/* Compares the d score of the user-written backward with the derived one, in f32, then in f64 if f32 is too
+ * inaccurate. */
 static int pairs_compare_bprop(cli *c, const pairs_point *p, fd_result *out) {
     static const fxa_dtype arithmetic[] = {FXA_F32, FXA_F64};
     fxa_bounded_result derived[2], users[2];

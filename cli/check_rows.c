@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks the results of the reference: if every row is NaN or attends to nothing, all other comparisons show nothing.
+ * Checks the results of the reference: if every row is NaN or attends to no key, all other comparisons show nothing.
  */
 #include "check_bound.h"
 
@@ -36,7 +36,7 @@ void check_rows(cli *c, check_state *s) {
     } else
         f.note = cli_format(c, "%" PRId64 " row%s%s", rows, plural(rows),
                             empty ? cli_format(c, ", %" PRId64 " attend to nothing", empty) : "");
-    s->findings[0] = f; /* finding 0, because it explains the other findings */
+    s->findings[0] = f; /* becomes finding 0, because it explains the other findings */
     s->failed = s->failed || f.verdict == CHECK_FAILED;
     s->warned = s->warned || f.verdict == CHECK_WARNED;
 }
@@ -49,7 +49,7 @@ void check_reach(check_state *s, const trial *t) {
         for (int64_t i = 0; i < t->arrays[a].count; i++)
             if (element_get(t->arrays[a].dtype, t->arrays[a].data, i) != 0) return;
     for (int64_t i = 0; i < t->arrays[BOUND_LSE].count; i++) rows += isfinite(s->lse[i]);
-    if (rows == 0) return; /* no row attends to a key, which check_rows reports */
+    if (rows == 0) return; /* no row attends to a key; check_rows reports that */
     fxa_program_properties(s->run_program, &properties);
     if (properties.score_depends >> FXA_INPUT_SCORE & 1)
         why = "the derivative of the new score by the score is 0: dQ and dK are 0 everywhere";

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bench: times one pass of an engine on random data, and compares it with the measured peak of the machine. Work is
- * counted for attended pairs: forward takes d + dv multiply-adds per pair (4 d operations if d = dv), backward 3 d + 2
- * dv (10 d). The same shape is timed without the program too; the difference is the cost of the program. On a device
- * each run includes the copies to and from it, and the peak of the host is not shown.
+ * bench: times one pass of an engine on random data, and compares the time with the measured peak of the machine. Work
+ * is counted for attended pairs: forward takes d + dv multiply-adds per pair (4 d operations if d = dv), backward 3 d +
+ * 2 dv (10 d). The same shape is also timed without the program; the difference is the cost of the program. On a device
+ * each run includes the copies to the device and back, and the peak of the host is not shown.
  */
 #include "explain.h"
 #include "invented_values.h"
@@ -18,10 +18,10 @@
 #define BENCH_MIN_RUNS 5
 #define BENCH_MAX_RUNS 1000
 #define BENCH_SECONDS 0.5
-#define BENCH_DENSE 1.0       /* longest expected time in seconds of a dense pass that is still measured */
-#define BENCH_LONG 10.0       /* seconds from which on the expected time of a pass is announced */
-#define BENCH_HOPELESS 3600.0 /* seconds from which on the command refuses to run a pass */
-/* maximum rows of a forward pass that is bound by memory; its rate is given in bytes too */
+#define BENCH_DENSE 1.0       /* maximum expected seconds of a pass without the program that is still measured */
+#define BENCH_LONG 10.0       /* minimum expected seconds of a pass that the command announces */
+#define BENCH_HOPELESS 3600.0 /* minimum expected seconds of a pass that the command refuses to run */
+/* Maximum number of rows of a forward pass that is bound by memory: its rate is reported in bytes too. */
 #define BENCH_DECODE 16
 
 typedef struct bench_result {
@@ -30,15 +30,15 @@ typedef struct bench_result {
     int32_t threads;
     size_t workspace;
     double best, median, gflops, peak_gflops;
-    double flops_before;        /* peak rate before the runs */
-    double gbytes, copy_gbytes; /* bytes per second of the pass and of copies; decoding only, else 0 */
+    double flops_before;        /* peak rate of the machine, measured before the runs */
+    double gbytes, copy_gbytes; /* gigabytes per second of the pass and of copies; 0 unless decoding */
     int64_t reps;               /* --reps; 0 = not given */
     uint64_t pairs, all;
     bool exact;
-    int32_t tile_q, tile_k; /* tiles that the engine skips; 0 = none */
-    fxa_tile_counts tiles;  /* counts of batch entry 0, head 0 */
-    double dense_gflops;    /* rate without the program; 0 = not measured */
-    double dense_estimate;  /* expected seconds of that pass if not measured; 0 = there is no program */
+    int32_t tile_q, tile_k; /* size of the tiles that the engine skips; 0 = none */
+    fxa_tile_counts tiles;  /* counts of the engine's tiles for batch entry 0, head 0 */
+    double dense_gflops;    /* rate of the pass without the program; 0 = not measured */
+    double dense_estimate;  /* expected seconds of the pass without the program; 0 = not estimated */
 } bench_result;
 
 static int bench_order(const void *a, const void *b) {
@@ -86,9 +86,9 @@ static double bench_gflops(const fxa_problem *p, fxa_pass pass, uint64_t pairs, 
     return seconds > 0 ? 1e-9 * (double)pairs * 2 * (pass ? 3 * d + 2 * dv : d + dv) / seconds : 0;
 }
 
-/* Estimates the time of a pass from the peak rate, before any data is made: warns about a long run and fails for one of
- * more than BENCH_HOPELESS seconds. If the pairs of the mask were not counted, the estimate covers all pairs, and the
- * function only warns. */
+/* Estimates the time of a pass from the peak rate, before any data is made. Warns about a long run and fails for a run
+ * of more than BENCH_HOPELESS seconds. If the pairs of the mask were not counted, the estimate covers all pairs, and
+ * the function only warns. */
 static int bench_expect(cli *c, const fxa_problem *p, bench_result *r) {
     if (p->device != FXA_HOST) return CLI_OK;
     r->flops_before = peak_flops(r->threads);
@@ -108,7 +108,7 @@ static int bench_expect(cli *c, const fxa_problem *p, bench_result *r) {
     return CLI_OK;
 }
 
-/* Computes the rates of the result and of the machine, the better of its two measurements. */
+/* Computes the rates of the result and of the machine, whose rate is the better of two measurements. */
 static int bench_rate(cli *c, const fxa_problem *p, trial *t, bench_result *r) {
     double d = (double)p->d_qk, dv = (double)problem_dv(p), before = r->flops_before;
     int rc = bench_time(c, t, r);
@@ -124,7 +124,7 @@ static int bench_rate(cli *c, const fxa_problem *p, trial *t, bench_result *r) {
     return CLI_OK;
 }
 
-/* Counts the engine's own tiles. */
+/* Counts the tiles of the size that the engine uses. */
 static int bench_tiles(cli *c, const cli_job *job, const trial *t, bench_result *r) {
     const fxa_problem *p = &t->problem[r->pass];
     fxa_support *list;
@@ -145,8 +145,8 @@ static int bench_tiles(cli *c, const cli_job *job, const trial *t, bench_result 
     return CLI_OK;
 }
 
-/* Times the same shape without program and built-in masks. Not measured if it would take long, nor on a device, where
- * copies dominate. */
+/* Times the same shape without program and built-in masks. Skips the measurement if it would take long, and on a
+ * device, where copies take most of the time. */
 static int bench_dense(cli *c, const cli_job *job, const trial_data *data, bench_result *r) {
     cli_job *dense = cli_alloc(c, sizeof *dense);
     bench_result other = {.pass = r->pass, .reps = opt_has(c, OPT_REPS) && r->reps < BENCH_MIN_RUNS ? r->reps : 0};
@@ -166,7 +166,7 @@ static int bench_dense(cli *c, const cli_job *job, const trial_data *data, bench
     return rc;
 }
 
-/* Returns the share of the time that the program costs, from the rates per pair with and without it. */
+/* Returns the share of the time that the program takes, from the rates per pair with and without the program. */
 static double bench_program_share(const bench_result *r) {
     double share = 1 - r->gflops / r->dense_gflops;
     return share > 0 ? share : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * check: engine against reference, derivative against finite differences, the user's backward against the derived one,
- * determinism. Exit code 1 if one of them fails.
+ * check: compares engine with reference, derivative with finite differences, the user-written backward with the derived
+ * one, and two runs with each other. Exit code 1 if one of the checks fails.
  */
 #include "check.h"
 #include "explain.h"
@@ -9,7 +9,7 @@
 
 #define CHECK_SAMPLES 24
 #define CHECK_RUNS 16
-#define CHECK_WORK 0x1p32 /* program nodes evaluated for finite differences: about ten seconds */
+#define CHECK_WORK 0x1p32 /* program nodes evaluated for finite differences, in about ten seconds */
 
 static const char *const check_words[] = {"passed", "FAILED", "skipped", "warning"};
 
@@ -36,7 +36,7 @@ static void check_report_tally(json *j, const fd_tally *t) {
     json_close(j, '}');
 }
 
-/* Writes the last line. Inconclusive checks are not reported as passed. */
+/* Writes the last line of the report. Inconclusive checks are not reported as passed. */
 static void check_report_end(cli *c, const check_state *s) {
     size_t silent = check_silent(s);
     const char *before = ": ";
@@ -103,8 +103,8 @@ static void check_report(cli *c, const check_state *s) {
     check_report_end(c, s);
 }
 
-/* Returns the points per derivative: fewer for long passes, since each point takes CHECK_RUNS evaluations of every
- * pair. */
+/* Returns the number of points per derivative: fewer for long passes, since each point takes CHECK_RUNS evaluations of
+ * every pair. */
 static int64_t check_default_samples(const cli_job *job) {
     const fxa_problem *p = &job->problem;
     double pass = (double)p->b * (double)p->hq * (double)p->sq * (double)p->sk *
@@ -114,7 +114,7 @@ static int64_t check_default_samples(const cli_job *job) {
     return most > CHECK_SAMPLES ? CHECK_SAMPLES : most < 2 ? 2 : (int64_t)most;
 }
 
-/* Fails for shapes without pairs, and for those that would take more than an hour. */
+/* Fails for a shape without pairs, and for a shape whose check would take more than an hour. */
 static int check_require_pairs(cli *c, const fxa_problem *p) {
     double pairs = problem_pairs(p);
     if (pairs == 0)
@@ -131,7 +131,7 @@ static int check_require_pairs(cli *c, const fxa_problem *p) {
 int cmd_check(cli *c) {
     check_state *s = cli_alloc(c, sizeof *s);
     s->findings = cli_alloc_array(c, CHECK_MAX_FINDINGS, sizeof *s->findings);
-    s->n = 1; /* the first finding is that of check_rows */
+    s->n = 1; /* finding 0 is reserved for check_rows */
     int rc = job_make(c, true, &s->job);
     if (rc == CLI_OK) s->samples = check_default_samples(s->job);
     if (rc == CLI_OK) rc = job_require_small(c, s->job);

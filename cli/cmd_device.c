@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * device: prints the description of a GPU, which --target accepts on machines without it. It is JSON in any case.
+ * device: prints the description of a GPU, which --target accepts on machines without the GPU. The output is JSON with
+ * and without --json.
  */
 #include "job.h"
 

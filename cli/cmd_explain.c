@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * explain: every stage of compilation for a program and a shape, as text or as JSON. The program shown is the one that
- * runs, built-in masks included. explain_gather computes everything, then it is printed.
+ * explain: shows every stage of compilation for a program and a shape, as text or as JSON. The program shown is the one
+ * that runs, built-in masks included. explain_gather computes all results before any is printed.
  */
 #include "explain.h"
 
@@ -54,11 +54,11 @@ static const char *explain_index_text(const char *text, const char *name, int ax
 
 /* Chooses sizes for tensors whose sizes are not given. An axis indexed by b, h, q or k gets the extent of that
  * coordinate; another axis gets 64 + sq + sk, at most 8192, which covers differences of coordinates. The report lists
- * them. */
+ * the chosen sizes. */
 static int explain_assume_sizes(cli *c, cli_job *job) {
     const int64_t extents[] = {job->problem.b, job->problem.hq, job->problem.sq, job->problem.sk};
     static const char axes[] = "bhqk";
-    int64_t side = 64; /* size for other indices */
+    int64_t side = 64; /* size of axes with other indices */
     for (int i = 2; i < 4 && side < 8192; i++) side += extents[i] < 8192 ? extents[i] : 8192;
     if (side > 8192) side = 8192;
     for (int i = 0; i < 2; i++) {
@@ -95,7 +95,7 @@ static int explain_tiles(cli *c, const cli_job *job, explanation *e) {
     return CLI_OK;
 }
 
-/* Checks indices if all values are given. Without Q and K, scores count as 0. */
+/* Checks the indices of captured tensors if all values are given. Without Q and K, scores count as 0. */
 static int explain_indices(cli *c, const cli_job *job, explanation *e) {
     fxa_args args = FXA_ARGS_INIT;
     if (!e->has_values || !job->bind.n_tensors) return CLI_OK;
@@ -106,7 +106,7 @@ static int explain_indices(cli *c, const cli_job *job, explanation *e) {
     return index_report_find(c, &job->problem, &args, &e->outside);
 }
 
-/* Counts the engine's own tiles of the same (b, h). */
+/* Counts the tiles, of the size that the engine uses, of the batch entry and head of e. */
 static int explain_own_tiles(cli *c, const cli_job *job, const explanation *e, const fxa_support *s,
                              fxa_tile_counts *out) {
     fxa_error err;
@@ -117,8 +117,8 @@ static int explain_own_tiles(cli *c, const cli_job *job, const explanation *e, c
     return CLI_OK;
 }
 
-/* The share is "at least" the number if some tiles were not classified, "at most" if values are missing, because mixed
- * tiles may then be empty, and "not known" if both hold. */
+/* The share is "at least" the number if some tiles were not classified. It is "at most" the number if values are
+ * missing, because mixed tiles may then be empty, and "not known" if both hold. */
 explain_share explain_share_of(const explanation *e, int pass, size_t engine) {
     const fxa_tile_counts *t = &e->tiles_of[pass][engine];
     bool open = t->mixed > 0 && !e->has_values;
@@ -171,7 +171,7 @@ static int explain_qkv(cli *c, cli_job *job, explanation *e) {
 }
 
 /* Returns a plan's dump in which the line of tile counts is replaced. The plan counts tiles of batch entry 0 and head 0
- * without values; the new line has the counts of the report's section engines. */
+ * without values; the new line has the counts that the section `engines` of the report shows. */
 static char *explain_tape_tiles(cli *c, const cli_job *job, const explanation *e, int pass, const char *engine,
                                 char *text) {
     static const char begin[] = "tiles of b 0, h 0";
@@ -223,7 +223,7 @@ static int explain_tape(cli *c, cli_job *job, explanation *e) {
     return CLI_OK;
 }
 
-/* Dumps what the sections classes, conjuncts and fused show. */
+/* Makes the dumps that the sections classes, conjuncts and fused show. */
 static int explain_dumps(cli *c, explanation *e) {
     for (int what = 0; what < 3; what++) {
         fxa_error err;
@@ -239,7 +239,7 @@ static int explain_dumps(cli *c, explanation *e) {
     return CLI_OK;
 }
 
-/* Fails for an unreadable target or an engine of another device, whatever the sections are. */
+/* Fails for an unreadable target or an engine of another device, whichever sections are printed. */
 static int explain_check_device(cli *c, const cli_job *job) {
     size_t count = 0;
     fxa_error err;

@@ -15,7 +15,7 @@ const gallery_program *gallery_find(const char *name) {
     return NULL;
 }
 
-/* Similar spellings come first, then names that contain the word or are contained in it. */
+/* Lists similar spellings first, then names that contain the word or are contained in it. */
 int gallery_fail(cli *c, const char *name) {
     const char **names = cli_alloc_array(c, (int64_t)gallery_count, sizeof *names);
     cli_buf near = {0};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The commands version and engines. engines shows how each engine of the build would run here.
+ * The commands version and engines. The command engines shows how each engine of the build would run on this
+ * machine.
  */
 #include "cli.h"
 #include "json.h"
@@ -17,10 +18,10 @@ int cmd_version(cli *c) {
     return CLI_OK;
 }
 
-/* An engine and how it would run a small problem that every engine supports. */
+/* An engine, and how it would run, on this machine, a small problem that every engine supports. */
 typedef struct engine_here {
     const char *name, *device, *detail;
-    const char *reason; /* why it is unavailable; "" = it is available */
+    const char *reason; /* why the engine is unavailable; "" = available */
 } engine_here;
 
 /* Sets *out to the engine's reason for refusing p. */

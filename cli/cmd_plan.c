@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * plan save|show|load FILE: saves a compiled plan as bytes, shows its contents (also of plans for another machine), or
- * checks that it loads here. plan precompile FILE: compiles all shapes of a list into the folder of FXA_CACHE_DIR.
+ * checks that it loads on this machine. plan precompile FILE: compiles all shapes of a list into the folder of
+ * FXA_CACHE_DIR.
  */
 #include "explain.h"
 #include "plan_file.h"
@@ -13,7 +14,7 @@
 
 #define PLAN_MAX_FILE ((size_t)256 << 20)
 
-/* Fails if options describe a problem: operations that read a plan ignore them. */
+/* Fails if options describe a problem, because operations that read a plan would ignore these options. */
 static int plan_takes_no_problem(cli *c, const char *action) {
     for (size_t i = 0; i < c->n_given; i++)
         if (strcmp(cli_options[c->given[i].id].group, "Output") != 0 && c->given[i].id != OPT_THREADS &&
@@ -23,7 +24,7 @@ static int plan_takes_no_problem(cli *c, const char *action) {
     return CLI_OK;
 }
 
-/* Replaces the library's advice to set a flag by the option of this command. */
+/* Replaces the flag that the library's message advises to set by the option of this command. */
 static int plan_load_fail(cli *c, fxa_error *err, const char *path) {
     static const char flag[] = "FXA_LOAD_REBUILD";
     const char *at = strstr(err->text, flag);
@@ -128,7 +129,7 @@ static int plan_load(cli *c, const char *path) {
     return rc;
 }
 
-/* Makes the job of the command line with the requirements of its pass. */
+/* Makes the job of the command line and checks that it has what its pass needs. */
 static int plan_job(cli *c, cli_job **out) {
     const char *pass = opt_get(c, OPT_PASS);
     int rc = job_make(c, false, out);
@@ -178,7 +179,7 @@ typedef struct plan_tally {
     int64_t plans, refused, unwritten;
 } plan_tally;
 
-/* Prints the lines of finished shapes at once: compiling takes long, and a later error does not undo them. */
+/* Prints the lines of finished shapes at once: compiling takes long, and a later error does not undo the shapes. */
 static void plan_precompile_print(cli *c) {
     if (c->json || !c->out.size) return;
     fwrite(c->out.data, 1, c->out.size, stdout); /* a failure is reported at the end of the command */
@@ -186,7 +187,7 @@ static void plan_precompile_print(cli *c) {
     c->out.size = 0;
 }
 
-/* Compiles one shape and pass, unless the folder has it. name: file and line, for messages. */
+/* Compiles one shape and pass, unless the folder has the code already. name: file and line, for messages. */
 static int plan_precompile_one(cli *c, json *j, cli_job *job, const char *name, fxa_pass pass, plan_tally *tally) {
     fxa_problem p = job_planned(job, pass);
     fxa_plan *plan = NULL;
@@ -201,7 +202,7 @@ static int plan_precompile_one(cli *c, json *j, cli_job *job, const char *name, 
     fxa_plan_destroy(plan);
     if (status != FXA_OK && status != FXA_E_UNSUPPORTED) return cli_fail_library(c, &err, name);
     tally->plans++, tally->refused += status != FXA_OK;
-    if (after.disk_hits > before.disk_hits) /* checked first: a preferred engine may have missed before */
+    if (after.disk_hits > before.disk_hits) /* tested first: a preferred engine may have missed before this hit */
         what = "was there";
     else if (after.disk_writes > before.disk_writes)
         what = "compiled and written";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plot: samples mask and score function of the program that runs, classifies tiles, and draws the picture.
+ * plot: samples mask and score function of the program that runs, classifies tiles, and draws a picture of both.
  */
 #include "explain.h"
 #include "invented_values.h"
@@ -14,9 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PLOT_MIN_PAIRS 4    /* minimum pairs evaluated of a cell, if not all are */
-#define PLOT_TILE_LOOK 1024 /* pairs up to which fxa_tiles_count evaluates a mixed tile pair by pair */
-#define PLOT_TILE_PAIRS 64  /* cost of classifying any other tile, in pairs */
+#define PLOT_MIN_PAIRS 4    /* minimum number of pairs evaluated in a cell, if not all are */
+#define PLOT_TILE_LOOK 1024 /* maximum number of pairs of a tile that fxa_tiles_count evaluates pair by pair */
+#define PLOT_TILE_PAIRS 64  /* cost of classifying a larger tile, in pairs */
 #define PLOT_WORD "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789." /* names, numbers */
 
 int plot_level(const plot *p, double score) {
@@ -64,8 +64,8 @@ static const char *plot_cells_sampling(cli *c, const plot *p) {
     return p->exact ? size : cli_format(c, "%s, %" PRId64 " of them drawn at random", size, p->samples);
 }
 
-/* If the share of a result is at least 6.3 / n, then 3 or more of n random pairs have it with probability 19/20. With
- * fewer than 3 such pairs, only "under 6.3 / n" is known. */
+/* If the share of a result is at least 6.3 / n, then 3 or more of n random pairs have this result with probability
+ * 19/20. With fewer than 3 such pairs, only "under 6.3 / n" is known. */
 const char *plot_share_text(cli *c, const plot *p, plot_fate fate) {
     bool exact = p->exact || (p->mask_exact && fate == PLOT_MASKED);
     double share = p->share[fate], n = (double)p->looked_at, seen = share * n, least = fmin(6.3 / n, 1);
@@ -101,9 +101,9 @@ static const char *plot_text_by_q(cli *c, const char *text, int64_t shift) {
     return made;
 }
 
-/* Sets *out to the job's problem with `program`, the program that runs. If the program reads q_row (only where rows are
- * shifted), q_row is replaced by q - shift: each tile is classified as a shard of the problem, and a shard would count
- * q_row from 0 at its first row. */
+/* Sets *out to the job's problem with `program`, the program that runs. If the program reads q_row, which only a
+ * program with shifted rows does, q_row is replaced by q - shift: each tile is classified as a shard of the problem,
+ * and a shard would count q_row from 0 at its first row. */
 static int plot_tile_problem(cli *c, const cli_job *job, const fxa_program *program, fxa_problem *out) {
     fxa_properties properties;
     fxa_program *by_q;
@@ -121,7 +121,7 @@ static int plot_tile_problem(cli *c, const cli_job *job, const fxa_program *prog
     return CLI_OK;
 }
 
-/* Classifies the tile at a row and a key, by making it the only tile of a shard of the problem. */
+/* Classifies the tile at row q and key k, by making it the only tile of a shard of the problem. */
 static int plot_tile_class(cli *c, const cli_job *job, const fxa_problem *whole, const fxa_tensor_range *ranges,
                            const plot *p, int64_t q, int64_t k, uint8_t *out) {
     fxa_problem shard = *whole;
@@ -167,7 +167,7 @@ static int64_t plot_default_tile(int64_t size) {
     return tile;
 }
 
-/* Returns the number of cells or tiles on a side, reduced from `most` until their work is within PLOT_WORK. */
+/* Returns the number of cells or tiles on a side, reduced from `most` until their total work is within PLOT_WORK. */
 static int64_t plot_max_cells(int64_t most, int64_t rows, int64_t keys, int64_t work) {
     while (most > 8 && (most < rows ? most : rows) * (most < keys ? most : keys) > PLOT_WORK / work) most--;
     return most;
@@ -209,7 +209,7 @@ static int plot_read_options(cli *c, const cli_job *job, const fxa_program *prog
     return CLI_OK;
 }
 
-/* Returns the title, "score = ...; mask = ...; file.fxa; causal". Files are named without their folder. */
+/* Returns the title, "score = ...; mask = ...; file.fxa; causal". The folder of a file is left out. */
 static const char *plot_title(cli *c, const cli_job *job) {
     cli_buf b = {0};
     for (size_t i = 0; i < job->sources.n; i++) {
@@ -250,7 +250,7 @@ static void plot_json_shares(json *j, const plot *p) {
     json_close(j, '}');
 }
 
-/* Writes the mask as rows of text (1 = attended, 0 = not, + = in part), the shares, and the mean scores. */
+/* Writes the mask as rows of text (1 = attended, 0 = not, + = in part), then the shares and the mean scores. */
 static void plot_json_cells(json *j, const plot *p) {
     json_open(j, "mask", '[');
     for (int64_t i = 0; i < p->q.cells; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * random: writes random inputs of a shape as .npy files, to try `run` without any other tool.
+ * random: writes random inputs of a shape as .npy files, to try `run` without any other program.
  */
 #include "json.h"
 #include "trial.h"
@@ -13,7 +13,7 @@ static const struct {
     int data;
 } random_files[] = {{OPT_Q, DATA_Q}, {OPT_K, DATA_K}, {OPT_V, DATA_V}, {OPT_DOUT, DATA_DO}, {OPT_DLSE, DATA_DLSE}};
 
-/* Returns the dtype of an input; dLSE has that of the row maximum. */
+/* Returns the dtype of an input; dLSE has the dtype of the row maximum. */
 static fxa_dtype random_dtype(const cli_job *job, int which) {
     fxa_dtype dtype = (fxa_dtype)job->problem.q.dtype;
     return which == DATA_DLSE ? trial_row_dtype(dtype) : dtype;

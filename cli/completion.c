@@ -34,8 +34,8 @@ static void completion_gallery(cli_buf *out, const char *before) {
         buf_printf(out, "%s%s%s", i ? " " : "", before, gallery_programs[i].name);
 }
 
-/* Adds the script for bash. bash splits words at = and @, so the script joins them again; completions of gallery names
- * include the @. */
+/* Adds the script for bash. bash splits words at = and @, so the script joins the pieces again; completions of gallery
+ * names include the @. */
 static void completion_bash(cli_buf *out) {
     buf_text(out, "# bash completion for fxattn\n_fxattn() {\n"
                   "    local word=${COMP_WORDS[COMP_CWORD]#=} last=${COMP_WORDS[COMP_CWORD-1]} words= files=\n"

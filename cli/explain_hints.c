@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define HINT_WORTH 0.75 /* a hint is given if following it leaves at most this share of the work */
+#define HINT_WORTH 0.75 /* a hint is given only if following it leaves at most this share of the work */
 
 static void hint_add(cli *c, explanation *e, const char *format, ...) CLI_PRINTF(3, 4);
 
@@ -26,7 +26,7 @@ static int hint_compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Sorts each row along the last axis into contiguous data. Returns true if an element moved. */
+/* Copies data to `to`, contiguous and with each row along the last axis sorted. Returns true if an element moved. */
 static bool hint_sort_rows(cli *c, const fxa_view *from, fxa_view *to) {
     int64_t count = 1, last = from->size[from->rank - 1];
     bool moved = false;
@@ -54,7 +54,7 @@ static bool hint_sort_rows(cli *c, const fxa_view *from, fxa_view *to) {
     return moved;
 }
 
-/* Returns true for an int tensor of one value per position that is not sorted, with its sorted data in *to. */
+/* Returns true if v is an int tensor with one value per position that is not sorted; *to then has the sorted data. */
 static bool hint_is_unsorted(cli *c, const fxa_problem *p, const fxa_view *v, fxa_view *to) {
     if (!v->data || v->rank < 1 || dtype_is_float(v->dtype) || v->dtype == FXA_B8) return false;
     int64_t last = v->size[v->rank - 1];
@@ -63,8 +63,8 @@ static bool hint_is_unsorted(cli *c, const fxa_problem *p, const fxa_view *v, fx
     return (last == p->sq || last == p->sk) && hint_sort_rows(c, v, to);
 }
 
-/* Hint for document ids in arbitrary order: tiles that are mixed would be empty if the ids were sorted. Tiles are
- * counted again with sorted tensors. */
+/* Hint for document ids in arbitrary order: tiles that are mixed would be empty if the ids were sorted. The tiles are
+ * counted again with the tensors sorted. */
 static int hint_unsorted(cli *c, const cli_job *job, explanation *e) {
     cli_binding *b = cli_alloc(c, sizeof *b);
     const fxa_problem *p = &job->problem;

@@ -184,7 +184,7 @@ static void explain_json_lines(json *j, cli *c, const char *key, const char *tex
     json_close(j, ']');
 }
 
-/* Writes the dumps of both passes. Without a plan, a reason replaces the engine, and there are no lines. */
+/* Writes the dumps of both passes. Without a plan, the reason takes the place of the engine, and there are no lines. */
 static void explain_json_tape(json *j, cli *c, const explanation *e) {
     static const char *const passes[] = {"forward", "backward"};
     json_open(j, "tape", '{');

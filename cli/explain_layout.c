@@ -9,10 +9,10 @@
 
 #define LAYOUT_COLUMNS 100
 #define LAYOUT_FURTHER 4 /* additional indent of continuation lines */
-#define LAYOUT_DEPTH 8   /* a bracket costs more than any operator */
+#define LAYOUT_DEPTH 8   /* cost of breaking inside a bracket, higher than that of any operator */
 
-/* Returns the cost of a line break at `at`; -1 = not possible. A statement can continue after an operator or comma with
- * a blank; tighter binding costs more. */
+/* Returns the cost of a line break at `at`; -1 = not possible. A line can be broken after an operator or comma that a
+ * blank follows; breaks at operators that bind tighter cost more. */
 static int layout_cost(const char *line, size_t at) {
     static const char *const ends[] = {",?:", "|&", "<>!", "+-^", "*/%"};
     if (at < 2 || line[at] != ' ') return -1;
@@ -25,8 +25,8 @@ static int layout_cost(const char *line, size_t at) {
 }
 
 /* Returns how many of the n bytes of a line to print before a break, at most `room`. Chooses the break with the lowest
- * cost and bracket depth, if possible not in the first third of the line, else the one after the last opening bracket.
- * Returns n if no break is possible. */
+ * cost and bracket depth, if possible not in the first third of the line; without such a break, breaks after the last
+ * opening bracket. Returns n if no break is possible. */
 static size_t layout_piece(const char *line, size_t n, size_t room) {
     size_t best = 0, bracket = 0;
     int depth = 0, least = 0;
@@ -57,9 +57,9 @@ static void layout_line(cli_buf *out, int indent, const char *line, size_t n) {
     }
 }
 
-/* Returns true if line a, "grad t[2] += ...", belongs after line b of the same tensor. Digits compare as numbers. */
+/* Returns true if line a, "grad t[2] += ...", sorts after line b of the same tensor. Digits compare as numbers. */
 static bool layout_is_after(const char *a, const char *b) {
-    size_t name = strcspn(a, "[\n"), digits = 0; /* length of the number that both contain */
+    size_t name = strcspn(a, "[\n"), digits = 0; /* length of the number at this place of both lines */
     if (strncmp(a, "grad ", 5) != 0 || a[name] != '[' || strncmp(a, b, name + 1) != 0) return false;
     for (; *a == *b && *a != ']' && *a != '\n'; a++, b++) digits = *a >= '0' && *a <= '9' ? digits + 1 : 0;
     size_t mine = digits + strspn(a, "0123456789"), other = digits + strspn(b, "0123456789");

@@ -27,7 +27,7 @@ static void explain_program(cli *c, const char *title, const char *text, const f
     buf_printf(out, "%s   hash %s, %zu node%s\n", title, hash, fxa_program_node_count(program),
                plural((int64_t)fxa_program_node_count(program)));
     explain_layout(c, out, 2, text);
-    /* the text has declarations only */
+    /* the text has declarations only: the program changes no score */
     if (!strchr(text, '=')) buf_indented(out, 2, "# nothing changes: the identity");
 }
 
@@ -126,7 +126,7 @@ static void explain_answer(cli_buf *out, const fxa_support *s) {
         buf_printf(out, "no: %s\n", s->reason);
 }
 
-/* Lists the assumed sizes of captured tensors, on which the answers of engines depend. */
+/* Lists the assumed sizes of captured tensors, on which the support results of engines depend. */
 static void explain_assumed(cli_buf *out, const cli_job *job) {
     const cli_binding *b = &job->bind;
     bool any = false;

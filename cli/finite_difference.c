@@ -3,8 +3,8 @@
  * Checks a claimed derivative against central differences with halving steps, extrapolated to step 0 by Ridders'
  * tableau in h^2. The tableau estimates its own error, and the caller bounds rounding; no tolerance is chosen.
  *
- * A point where the differences on both sides do not converge to each other as steps shrink is a kink or a jump, and is
- * counted as such. A claim fails only if the finest steps contradict it too: a coarse step can look converged on
+ * If the differences to the left and right of a point do not converge to each other as steps shrink, the point counts
+ * as a kink or a jump. A claim fails only if the finest steps contradict it too: a coarse step can look converged on
  * details that it does not resolve.
  */
 #include "check.h"
@@ -13,19 +13,19 @@
 #include <inttypes.h>
 #include <math.h>
 
-#define FD_LEVELS 48  /* halvings of the step, until it vanishes against the point */
-#define FD_ORDER 4    /* columns of the tableau: after that many levels, older differences have no influence */
+#define FD_LEVELS 48  /* maximum number of halvings of the step; at the end the step vanishes against the point */
+#define FD_ORDER 4    /* columns of the tableau: after this many levels, older differences have no influence */
 #define FD_SAFETY 8   /* factor on the tableau's error estimate */
-#define FD_SHARP 1e-6 /* relative error up to which an estimate is used */
-#define FD_CALM 4     /* consecutive levels in which the sides must converge for a point to count as smooth */
-/* rounding error of the extrapolated value relative to that of the finest difference: weights of up to 2, two sides */
+#define FD_SHARP 1e-6 /* maximum relative error of an estimate that is used */
+#define FD_CALM 4     /* consecutive levels in which left and right must converge for a point to count as smooth */
+/* Rounding error of the extrapolated value relative to that of the finest difference: weights of up to 2, two sides. */
 #define FD_NOISE 4
 
 typedef struct fd_search {
     double row[FD_ORDER + 1]; /* last row of the tableau */
     int rows;
-    double value, error, noise; /* extrapolated value; its error; the part of that error that is rounding */
-    double gap;                 /* distance between the differences on both sides */
+    double value, error, noise; /* extrapolated value, its error, and the part of the error that is rounding */
+    double gap;                 /* distance between the left and the right difference */
     /* number of levels since the gap last failed to shrink; only levels whose gap exceeds rounding count */
     int calm;
 } fd_search;
@@ -49,8 +49,8 @@ static void fd_extend(fd_search *s, double central) {
     s->rows++;
 }
 
-/* Compares both sides: at a smooth point their distance halves with the step, at a kink it stays, across jumps it
- * grows. */
+/* Compares the left with the right difference: at a smooth point their distance halves with the step, at a kink it
+ * stays, across jumps it grows. */
 static void fd_compare_sides(fd_search *s, const fd_step *step) {
     double gap = fabs(step->rise_up / step->up - step->rise_down / step->down);
     if (s->rows > 0 && gap > s->noise) s->calm = gap > 0.75 * s->gap ? 0 : s->calm + 1;
@@ -71,10 +71,10 @@ static bool fd_add_level(fd_search *s, const fd_step *step) {
     return true;
 }
 
-/* Levels that contradict a claim. */
+/* Levels (step sizes) that contradict a claimed derivative. */
 typedef struct fd_doubt {
-    int refuted, quiet;     /* number of levels that contradict the claim, and of levels after the last such level */
-    double slope, sharpest; /* derivative at the contradicting level with the smallest error; that error */
+    int refuted, quiet;     /* number of levels that contradict the claim; number of levels after the last of these */
+    double slope, sharpest; /* derivative at the contradicting level with the smallest error, and that error */
     bool drifts;            /* two contradicting levels differ by more than their errors */
 } fd_doubt;
 
@@ -87,7 +87,7 @@ static void fd_refute(fd_doubt *d, double slope, double error) {
     if (error < d->sharpest) d->slope = slope, d->sharpest = error;
 }
 
-/* Returns the verdict on a claim that no level agrees with. If large and small steps give different derivatives, there
+/* Returns the verdict on a claim that agrees with no level. If large and small steps give different derivatives, there
  * are jumps between them. */
 static fd_verdict fd_judge(const fd_search *s, const fd_doubt *d) {
     if (s->calm < FD_CALM || d->drifts) return FD_KINK;
@@ -106,7 +106,7 @@ int fd_compare(cli *c, fd_fn f, void *user, double h, double claimed, double cla
         int rc = f(c, user, h, &step);
         if (rc != CLI_OK) return rc;
         if (step.up == 0 || step.down == 0) break;
-        if (step.jump) { /* coarser steps contain the jump as well */
+        if (step.jump) { /* coarser steps contain the same jump */
             s = fd_start;
             doubt = fd_no_doubt;
             jump = true;

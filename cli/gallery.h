@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The programs of examples/programs inside the command: `--program @NAME`, `fxattn gallery`, completion. The table is
- * written when the command is built (cmake/embed_gallery.cmake), by name. */
+ * sorted by name and written when the command is built (cmake/embed_gallery.cmake). */
 #ifndef FXA_CLI_GALLERY_H
 #define FXA_CLI_GALLERY_H
 

@@ -7,8 +7,8 @@
 
 #include "json.h"
 
-void help_welcome(cli *c); /* Printed without any argument: three commands to try. */
-/* Print the --help of a command, as text or as JSON. */
+void help_welcome(cli *c); /* Prints the help without any argument: three commands to try. */
+/* Prints the --help of a command, as text or as JSON. */
 void help_command(cli *c, cli_command_id id);
 void help_language(cli *c);
 void help_language_json(cli *c);

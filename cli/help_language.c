@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `help language`: the language on one or two screens. Operators, functions and inputs come from the library's tables;
- * statements and loops are listed here.
+ * `help language`: the language of programs on one or two screens. Operators, functions and inputs come from the
+ * library's tables; statements and loops are listed in this file.
  */
 #include "help.h"
 
@@ -51,7 +51,7 @@ static const char *const language_inputs[FXA_INPUT_COUNT] = {
 #define LANGUAGE_COLUMN 30
 #define LANGUAGE_COUNT(list) (sizeof(list) / sizeof(list)[0])
 
-/* Returns how an operation is written: "x + y", "-x", "clamp(x, lo, hi)"; owned by c. */
+/* Returns how an operation is written, as in "x + y", "-x", "clamp(x, lo, hi)"; owned by c. */
 static const char *language_form(cli *c, const fxa_op_syntax_info *s) {
     static const char *const args[] = {"", "x", "x, y", "x, y, z"};
     if (s->form == FXA_SYNTAX_INFIX) return cli_format(c, "x %s y", s->text);
@@ -64,7 +64,7 @@ static const char *language_form(cli *c, const fxa_op_syntax_info *s) {
     return cli_format(c, "%s(%s)", s->text, list);
 }
 
-/* Returns the first spelling of an operation that has two; NULL if s is the first. */
+/* Returns the first spelling of an operation with two spellings; NULL if s is the first. */
 static const char *language_first(const fxa_op_syntax_info *s) {
     for (size_t i = 0;; i++) {
         fxa_op_syntax_info x = fxa_op_syntax(i);

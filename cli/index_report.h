@@ -14,7 +14,8 @@ typedef struct index_report {
 } index_report;
 
 int index_report_find(cli *c, const fxa_problem *p, const fxa_args *args, index_report *out);
-/* Returns "tensor bias, axis 0: indices 32 to 63 are outside (32 elements: -32 to 31) ..."; owned by c. */
+/* Returns a text such as "tensor bias, axis 0: indices 32 to 63 are outside (32 elements: -32 to 31) ..."; owned by
+ * c. */
 const char *index_report_text(cli *c, const cli_job *job, const fxa_bounds_report *r);
 void index_report_json(json *j, const cli_job *job, const index_report *x); /* Adds a member "indices_outside". */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Values that the command line does not give: params, data and sizes of tensors, sizes of the problem. Every command
- * that makes such values up reports all of them, as text and as JSON.
+ * that invents such values reports all of them, as text and as JSON.
  */
 #include "invented_values.h"
 
@@ -11,7 +11,8 @@ static void invented_add(cli_job *job, invented_value x) {
     if (job->n_invented < INVENTED_MAX) job->invented[job->n_invented++] = x;
 }
 
-/* Records the sizes that were not given. A picture does not depend on the head dim. */
+/* Records the sizes that were not given. For a picture the head dim is not recorded, because the picture does not
+ * depend on it. */
 static void invented_note_sizes(cli_job *job, bool picture) {
     const int64_t *v = job->shape.value;
     for (int i = 0; i < SHAPE_COUNT; i++) {
@@ -37,7 +38,8 @@ static void invented_note_binding(cli_job *job, const cli_binding *before, const
     }
 }
 
-/* Chooses values for a picture: a soft cap of 2 visibly changes common scores; ints are usually lengths. */
+/* Chooses values for a picture: a soft cap of 2, which visibly changes common scores; a quarter of the length for ints,
+ * which are usually lengths. */
 static void invented_picture(cli *c, cli_job *job) {
     const fxa_problem *p = &job->problem;
     cli_binding *b = &job->bind;
@@ -91,7 +93,7 @@ static const char *invented_values_text(const invented_value *x) {
                                    : "0 to 7";
 }
 
-/* Calls `say` for each param that has its default. Returns their number. */
+/* Calls `say` for each param that has its default value. Returns the number of these params. */
 static size_t invented_each_default(const cli_job *job, void (*say)(void *to, const char *name, double value),
                                     void *to) {
     const cli_binding *binds[] = {&job->bind, &job->bprop_bind};

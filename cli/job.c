@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes a problem from the program, the values and the shape on the command line.
+ * Makes a problem from the program, the values and the shape on the command line (job.h).
  */
 #include "explain.h"
 
@@ -30,7 +30,7 @@ static int job_read_engine(cli *c, fxa_problem *problem) {
 static int job_read_flags(cli *c, fxa_problem *problem) {
     int64_t window[2];
     const char *text = opt_get(c, OPT_WINDOW);
-    bool decode = opt_has(c, OPT_DECODE); /* built-in masks are then part of the text: texts_collect */
+    bool decode = opt_has(c, OPT_DECODE); /* with --decode, texts_collect makes the masks part of the text */
     if (opt_has(c, OPT_CAUSAL) && !decode) problem->flags |= FXA_CAUSAL;
     if (opt_has(c, OPT_BOTTOM_RIGHT) || decode) problem->flags |= FXA_BOTTOM_RIGHT;
     if (opt_has(c, OPT_SINK_ZERO)) problem->flags |= FXA_SINK_ZERO;
@@ -47,7 +47,7 @@ static int job_read_flags(cli *c, fxa_problem *problem) {
     return opt_double(c, OPT_DROPOUT_P, &problem->dropout_p);
 }
 
-/* Makes the score program or the backward program, with its values. */
+/* Makes the score program or the backward program, and binds its values. */
 static int job_make_one(cli *c, fxa_program_kind kind, cli_texts *s, cli_values *v, fxa_program **program,
                         cli_binding *b) {
     fxa_declaration declarations[FXA_MAX_PARAMS + FXA_MAX_TENSORS];
@@ -103,7 +103,7 @@ void job_set_shape(cli_job *job, const cli_shape *shape, bool small) {
     p->total_k = (int64_t)((uint64_t)p->b * (uint64_t)p->sk);
 }
 
-/* Reads properties of later runs of a plan: --assume, --page-size. */
+/* Reads what the options promise about later runs of a plan: --assume, --page-size. */
 static int job_read_assumptions(cli *c, fxa_problem *p) {
     static const struct {
         const char *name;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * JSON writer to a growing text. key: name of a member of an object; NULL for elements of an array. Numbers that JSON
+ * Writes JSON to a growing text. key: name of a member of an object; NULL for elements of an array. Numbers that JSON
  * lacks (inf, nan) become null; invalid UTF-8 becomes U+FFFD.
  */
 #ifndef FXA_CLI_JSON_H
@@ -11,7 +11,7 @@
 typedef struct json {
     cli_buf *out;
     int depth;
-    bool some[16]; /* [depth] an element was written */
+    bool some[16]; /* [depth] true = the object or array has an element already */
 } json;
 
 /* Adds the member "warnings" with the texts of cli_warn. */

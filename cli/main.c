@@ -48,7 +48,7 @@ static int main_run(cli *c, int argc, char **argv) {
     return main_dispatch(c);
 }
 
-/* Replaces the report by an error object for --json, so that standard output always is one object. */
+/* Replaces the report by an error object for --json, so that standard output is always one object. */
 static void main_report_failure(cli *c, int rc) {
     c->out.size = 0;
     if (!c->json) return;
@@ -69,10 +69,10 @@ static void main_report_failure(cli *c, int rc) {
 }
 
 int main(int argc, char **argv) {
-    static cli c; /* static because it is large; all zeroes */
+    static cli c; /* static because it is too large for the stack; all zeroes */
     signal(SIGPIPE, SIG_IGN);
 #ifdef SIGXFSZ
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit then fails the write, like a full disk */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the file size limit then fails, as with a full disk */
 #endif
     cli_outputs_guard();
     int rc = main_run(&c, argc, argv);
@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
     if (rc > CLI_CHECK_FAILED) main_report_failure(&c, rc);
     if (c.out.size && fwrite(c.out.data, 1, c.out.size, stdout) != c.out.size) rc = CLI_FAILURE;
     if (fflush(stdout) != 0) rc = CLI_FAILURE;
-    if (rc == CLI_FAILURE && ferror(stdout) && errno != EPIPE) /* a closed pipe is no error: fxattn help | head */
+    if (rc == CLI_FAILURE && ferror(stdout) && errno != EPIPE) /* a pipe closed by the reader is no error */
         fprintf(stderr, "fxattn: standard output: %s\n", strerror(errno));
     cli_release(&c);
     return rc;

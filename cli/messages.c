@@ -17,7 +17,7 @@ int cli_exit_code(fxa_status status) {
                                                       : CLI_FAILURE;
 }
 
-/* Prints text that may quote a file: invalid UTF-8 and control characters become \xNN. */
+/* Prints text that may quote a file. Invalid UTF-8 and control characters are printed as \xNN. */
 static void message_print_text(const char *text) {
     for (const unsigned char *s = (const unsigned char *)text; *s;) {
         size_t n = utf8_length(s);
@@ -63,7 +63,7 @@ void cli_warn(cli *c, const char *format, ...) {
     if (c->n_warnings < CLI_MAX_WARNINGS) c->warnings[c->n_warnings++] = cli_format(c, "%s", text);
 }
 
-/* Option that sets a flag of the library. word: value of the option that sets it; NULL = any. */
+/* Option that sets a flag of the library. word: value with which the option sets the flag; NULL = any. */
 typedef struct message_flag {
     const char *flag;
     cli_option_id option;
@@ -91,8 +91,7 @@ static const message_flag message_flags[] = {
     {"FXA_BOUNDS_CHECK", OPT_BOUNDS_CHECK, NULL},
 };
 
-/* Returns the row for the flag with this name of `length` bytes whose option is on the command line; NULL if there is
- * none. */
+/* Returns the row of the flag with this name of `length` bytes if its option is on the command line; else NULL. */
 static const message_flag *message_find_flag(const cli *c, const char *flag, size_t length) {
     for (size_t i = 0; i < sizeof message_flags / sizeof *message_flags; i++) {
         const message_flag *row = &message_flags[i];
@@ -103,7 +102,7 @@ static const message_flag *message_find_flag(const cli *c, const char *flag, siz
     return NULL;
 }
 
-/* Replaces flags of the library by the options that set them, which the user knows. */
+/* Replaces names of library flags in a message by the options that set the flags, because users know the options. */
 static void message_name_options(const cli *c, char *text, size_t capacity) {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
     cli_buf b = {0};

@@ -13,7 +13,7 @@
 #include <string.h>
 
 typedef struct npy_type {
-    const char *name; /* as in descr, without the byte order */
+    const char *name; /* dtype in the header's descr, without the byte order */
     fxa_dtype dtype;
     uint32_t unsigned_bytes;
 } npy_type;
@@ -92,7 +92,7 @@ static int npy_set_layout(cli *c, const npy_header *h, npy *out) {
     return CLI_OK;
 }
 
-/* Reads the data. Memory grows with what is read, so a header with an excessive shape allocates nothing. */
+/* Reads the data. Memory grows with the data that is read, so an excessive shape in the header allocates nothing. */
 static int npy_read_data(cli *c, FILE *f, npy *out) {
     size_t want = (size_t)out->count * npy_element_size(out), have = 0, capacity = 0;
     char *data = NULL;
@@ -185,7 +185,7 @@ static int64_t npy_offset(const npy *a, int64_t i) {
     return offset;
 }
 
-/* Returns an element as int64; larger unsigned ones become the maximum. */
+/* Returns an element as int64; an unsigned value above the maximum becomes the maximum. */
 static int64_t npy_int_at(const npy *a, int64_t at) {
     if (a->unsigned_bytes == 2) return ((const uint16_t *)a->data)[at];
     if (a->unsigned_bytes == 4) return ((const uint32_t *)a->data)[at];

@@ -63,7 +63,7 @@ static bool cursor_size(npy_cursor *s, int64_t *out) {
         if (value > (INT64_MAX - 9) / 10) return cursor_fail(s, "a size in shape is too large");
         value = value * 10 + (*s->at - '0');
     }
-    if (*s->at == 'L') s->at++; /* Python 2 wrote long ints with this suffix */
+    if (*s->at == 'L') s->at++; /* Python 2 wrote long ints with the suffix L */
     *out = value;
     return true;
 }

@@ -17,7 +17,7 @@ typedef struct npy_header {
     int64_t shape[NPY_MAX_RANK];
 } npy_header;
 
-/* Returns false and the reason in `why` if the text is not such a dict. */
+/* Parses the header. Returns false and the reason in `why` if the text is not such a dict. */
 bool npy_header_read(const char *text, npy_header *out, char *why, size_t capacity);
 
 #endif

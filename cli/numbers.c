@@ -134,9 +134,9 @@ static uint16_t number_to_half(double value) {
     if (a == 0) return sign; /* for 0, frexp returns the same exponent as for 0.5 */
     if (a >= 65520) return (uint16_t)(sign | 0x7C00);
     frexp(a, &exponent);
-    if (exponent < -13) exponent = -13; /* subnormals have the spacing of the smallest normal */
+    if (exponent < -13) exponent = -13; /* subnormals have the spacing of the smallest normal number */
     double steps = nearbyint(ldexp(a, 11 - exponent));
-    int bits = (exponent + 13) * 1024 + (int)steps; /* a carry increments the exponent */
+    int bits = (exponent + 13) * 1024 + (int)steps; /* a carry out of the mantissa increments the exponent */
     return (uint16_t)(sign | bits);
 }
 
@@ -151,8 +151,8 @@ static uint16_t number_to_bf16(double value) {
     return (uint16_t)(bits >> 16);
 }
 
-/* Converts an f8 with `fraction` fraction bits; `last` is the code of the largest finite number, after which e5m2 has
- * infinity. */
+/* Converts an f8 with `fraction` fraction bits; `last` is the code of the largest finite number, which infinity follows
+ * in e5m2. */
 static double number_from_byte(uint8_t bits, int fraction, int bias, int last) {
     int code = bits & 127, exponent = code >> fraction, unit = 1 << fraction;
     double value = code > last
@@ -161,7 +161,7 @@ static double number_from_byte(uint8_t bits, int fraction, int bias, int last) {
     return bits >> 7 ? -value : value;
 }
 
-/* Rounds a double to f8. Numbers too large become the largest finite one, as in the library. */
+/* Rounds a double to f8. A value that is too large becomes the largest finite number, as in the library. */
 static uint8_t number_to_byte(double value, int fraction, int bias, int last) {
     uint8_t sign = signbit(value) ? 0x80 : 0;
     double a = fabs(value);
@@ -170,7 +170,7 @@ static uint8_t number_to_byte(double value, int fraction, int bias, int last) {
     if (a == 0) return sign; /* for 0, frexp returns the same exponent as for 0.5 */
     if (a >= 65536) return (uint8_t)(sign | last);
     frexp(a, &exponent);
-    if (exponent < 2 - bias) exponent = 2 - bias; /* subnormals have the spacing of the smallest normal */
+    if (exponent < 2 - bias) exponent = 2 - bias; /* subnormals have the spacing of the smallest normal number */
     int bits = ((exponent - 2 + bias) << fraction) + (int)nearbyint(ldexp(a, fraction + 1 - exponent));
     return (uint8_t)(sign | (bits < last ? bits : last));
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads the command line by the table opts.def: the command, then options in any order as `--name value` or
- * `--name=value`, then `--` before operands that start with a dash. Misspelt words get a suggestion.
+ * `--name=value`, then `--` before operands that start with a dash. A misspelt word is reported with the nearest
+ * correct word.
  */
 #include "cli.h"
 
@@ -24,7 +25,8 @@ const cli_option_info cli_options[OPT_COUNT] = {
 #undef OPT
 };
 
-/* Returns the edit distance of two words (insert, delete, replace, swap neighbours); 99 for words above 31 bytes. */
+/* Returns the edit distance of two words (insertions, deletions, replacements, swaps of neighbours); 99 for words above
+ * 31 bytes. */
 static size_t opts_distance(const char *a, const char *b) {
     size_t n = strlen(a), m = strlen(b), row[3][33];
     if (n > 31 || m > 31) return 99;
@@ -87,7 +89,7 @@ static int opts_unknown(cli *c, const char *name, size_t size) {
     return cli_fail(c, CLI_BAD_INPUT, "there is no option --%s; see 'fxattn help %s'", word, command);
 }
 
-/* Reads the option at argv[*at]. If its value is the next word, *at is incremented. */
+/* Reads the option at argv[*at]. If the option takes the next word as its value, increments *at. */
 static int opts_read_one(cli *c, int argc, char **argv, int *at) {
     const char *name = argv[*at] + 2, *value = strchr(name, '=');
     size_t size = value ? (size_t)(value - name) : strlen(name);

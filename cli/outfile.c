@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 #define OUTFILE_MAX 256
-#define OUTFILE_LINKS 40 /* maximum links followed, as in Linux */
+#define OUTFILE_LINKS 40 /* maximum number of symbolic links followed, as in Linux */
 
 typedef struct outfile {
-    char *path, *temporary; /* temporary NULL = written in place, like /dev/stdout */
+    char *path, *temporary; /* path, and the temporary file; temporary NULL = written in place, like /dev/stdout */
     int fd;
 } outfile;
 
@@ -47,7 +47,7 @@ void cli_outputs_abandon(void) {
         if (outfile_list[i].temporary) unlink(outfile_list[i].temporary);
 }
 
-/* A signal between enter and leave is handled by leave, when files are in a defined state. */
+/* A signal that arrives between enter and leave is handled by leave, when files are in a defined state. */
 static volatile sig_atomic_t outfile_busy, outfile_pending;
 
 static void outfile_on_signal(int number) {
@@ -80,7 +80,7 @@ void cli_outputs_guard(void) {
     }
 }
 
-/* Returns the target of a dangling link, so that the file appears there and the link stays. */
+/* Returns the target of a dangling symbolic link, so that the target file is created and the link stays. */
 static const char *outfile_follow(cli *c, const char *path) {
     struct stat st;
     for (int i = 0; i < OUTFILE_LINKS && lstat(path, &st) == 0 && S_ISLNK(st.st_mode); i++) {
@@ -95,8 +95,8 @@ static const char *outfile_follow(cli *c, const char *path) {
     return path;
 }
 
-/* Returns the real path of an output. Links are followed, so that a link stays one. For a file that does not exist yet
- * the folder is resolved, so that two spellings of one file compare equal. */
+/* Returns the real path of an output. Symbolic links are followed, so that a link stays a link. For a file that does
+ * not exist yet the folder is resolved, so that two spellings of one file compare equal. */
 static char *outfile_resolve(cli *c, const char *given) {
     const char *path = outfile_follow(c, given), *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     char *real = realpath(path, NULL), *copy = NULL;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts attended pairs as tiles of one pair each. The library counts those exactly, also for scores that select -inf,
- * and gives up if that would take long.
+ * Counts attended pairs as tiles of one pair each. fxa_tiles_count counts such tiles exactly, also for scores that
+ * select -inf, and gives up if that would take long.
  */
 #include "pair_count.h"
 
 #include <string.h>
 
-#define PAIR_SECONDS 3 /* maximum seconds for all heads together; the library limits a single count */
+#define PAIR_SECONDS 3 /* maximum seconds for all heads together; the library limits each single count */
 
 int pair_count_one(cli *c, const cli_job *job, int64_t b, int64_t h, uint64_t *count, bool *exact) {
     const fxa_problem *p = &job->problem;
@@ -26,7 +26,7 @@ bool pair_may_select(cli *c, const fxa_program *program) {
     return !text || strstr(text, "inf");
 }
 
-/* Returns the inputs on which the attended pairs may depend. */
+/* Returns the inputs on which it may depend whether a pair is attended. */
 static uint32_t pair_depend(cli *c, const fxa_program *program) {
     fxa_properties properties;
     fxa_program_properties(program, &properties);

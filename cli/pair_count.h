@@ -7,13 +7,13 @@
 
 #include "job.h"
 
-/* Counts the attended pairs of all batch entries and heads: mask true and score not selected as -inf. If the mask
+/* Counts the attended pairs of all batch entries and heads: mask true and score not -inf by a select. If the mask
  * depends on the score, or exact counting would take too long, *exact is false and *count is the number of all pairs.
- * program: the one that runs. Returns an exit code. */
+ * program: the program that runs. Returns an exit code. */
 int pair_count_all(cli *c, const cli_job *job, const fxa_program *program, uint64_t *count, bool *exact);
-/* Counts the attended pairs of one batch entry and head in the same way. */
+/* Like pair_count_all, for one batch entry and head. */
 int pair_count_one(cli *c, const cli_job *job, int64_t b, int64_t h, uint64_t *count, bool *exact);
-/* Returns true if the program may select -inf as a score. If false, the counts are those of the mask alone. */
+/* Returns true if the program may select -inf as a score. If it cannot, the counts are those of the mask alone. */
 bool pair_may_select(cli *c, const fxa_program *program);
 
 #endif

@@ -15,14 +15,14 @@
 #endif
 
 #define PEAK_CHAINS 12
-#define PEAK_STEPS 20000               /* steps of a slice, about 0.1 ms */
+#define PEAK_STEPS 20000               /* multiply-add steps of a slice of about 0.1 ms */
 #define PEAK_COPY ((int64_t)128 << 20) /* bytes that all threads together copy in a slice */
 #define PEAK_SECONDS 0.03              /* seconds of each measurement of multiply-adds */
 #define PEAK_COPYING 0.15
 
-/* ---- Multiply-adds, one function per instruction set: the number of operations of a slice ------------------------ */
+/* ---- Multiply-adds: one function per instruction set, which returns the number of operations of a slice ---------- */
 
-/* acc = acc * x + y converges to y / (1 - x) = 1, without overflow or denormals. */
+/* acc = acc * x + y converges to y / (1 - x) = 1, without overflow or subnormals. */
 #define PEAK_X 0.75f
 #define PEAK_Y 0.25f
 
@@ -84,7 +84,7 @@ static int peak_sets(peak_set *out) {
 
 typedef struct peak_task {
     pthread_t thread;
-    double (*slice)(void); /* returns the operations of a slice; NULL = copy */
+    double (*slice)(void); /* runs a slice and returns its number of operations; NULL = copy */
     char *from, *to;
     size_t size;
     double seconds, rate;
@@ -110,7 +110,7 @@ static void *peak_thread(void *user) {
     return NULL;
 }
 
-/* Returns the sum of the threads' rates. Threads that cannot be started count as 0. */
+/* Returns the sum of the threads' rates. A thread that cannot be started counts as 0. */
 static double peak_rate(peak_task *tasks, int32_t threads) {
     double sum = 0;
     for (int32_t i = 1; i < threads; i++)
@@ -143,7 +143,7 @@ double peak_copy(cli *c, int32_t threads) {
     char *memory = cli_alloc(c, 2 * size * (size_t)threads);
     for (int32_t i = 0; i < threads; i++) {
         char *own = memory + 2 * size * (size_t)i;
-        memset(own, 1, 2 * size); /* touches the pages before the measurement */
+        memset(own, 1, 2 * size); /* maps the pages before the measurement */
         tasks[i] = (peak_task){.from = own, .to = own + size, .size = size, .seconds = PEAK_COPYING};
     }
     return peak_rate(tasks, threads);

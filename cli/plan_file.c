@@ -10,7 +10,7 @@
 typedef struct plan_cursor {
     const uint8_t *bytes;
     size_t size, at;
-    bool short_of; /* the bytes ended too early */
+    bool short_of; /* true = the bytes ended too early */
 } plan_cursor;
 
 static uint64_t plan_number(plan_cursor *r, size_t width) {
@@ -38,7 +38,7 @@ static const char *plan_string(cli *c, plan_cursor *r) {
     return text;
 }
 
-/* Returns the number of operands of an operation; -1 if it has no spelling. */
+/* Returns the number of operands of an operation; -1 if the language has no spelling for it. */
 static int plan_arity(uint64_t op) {
     for (size_t i = 0; fxa_op_syntax(i).text; i++)
         if ((uint64_t)fxa_op_syntax(i).op == op) return fxa_op_syntax(i).arity;
@@ -50,8 +50,8 @@ static void plan_skip(plan_cursor *r, uint64_t bytes) {
     if (!r->short_of) r->at += (size_t)bytes;
 }
 
-/* Skips the params or tensors of a program, each of which is a name and `behind` bytes after it. Returns their number.
- * ranks: receives the ranks of tensors; NULL for params. */
+/* Skips the params or tensors of a program, each of which is a name and `behind` bytes after it. Returns the number of
+ * params or tensors. ranks: receives the ranks of tensors; NULL for params. */
 static uint64_t plan_declarations(plan_cursor *r, uint64_t behind, uint8_t ranks[FXA_MAX_TENSORS]) {
     uint64_t n = plan_number(r, 4);
     for (uint64_t i = 0; i < n && !r->short_of; i++) {
@@ -88,7 +88,7 @@ static bool plan_skip_program(plan_cursor *r) {
     }
     n = plan_number(r, 4);
     for (uint64_t i = 0; i < n && !r->short_of; i++) {
-        if (plan_number(r, 4) > 2) return false; /* programs of a problem have no gradients */
+        if (plan_number(r, 4) > 2) return false; /* programs of a problem have no gradients as outputs */
         plan_skip(r, 4);
     }
     plan_skip(r, 16);
@@ -127,7 +127,7 @@ static bool plan_rest_read(cli *c, plan_cursor *r, uint64_t format, plan_file *o
     fxa_operand *const operands[] = {&p->q,  &p->k,   &p->v,       &p->o,    &p->dout,  &p->dq,    &p->dk,
                                      &p->dv, &p->lse, &p->row_max, &p->dlse, &p->sinks, &p->dsinks};
     if (format < 1 || format > 3) return false;
-    plan_skip(r, format == 1 ? 40 : format == 2 ? 48 : 68); /* totals, pages, lengths; heads; device */
+    plan_skip(r, format == 1 ? 40 : format == 2 ? 48 : 68); /* fields for totals, pages, lengths; heads; device */
     p->window_left = (int64_t)plan_number(r, 8);
     p->window_right = (int64_t)plan_number(r, 8);
     uint64_t dropout = plan_number(r, 8);
@@ -145,7 +145,7 @@ static bool plan_rest_read(cli *c, plan_cursor *r, uint64_t format, plan_file *o
     return plan_program_read(c, r, &out->program) && plan_program_read(c, r, &out->bprop) && plan_captures_read(r, out);
 }
 
-/* Reads section 1. Its first fields are the same in all formats. */
+/* Reads section 1 (the problem), whose first fields are the same in all formats. */
 static void plan_problem_read(cli *c, plan_cursor *r, plan_file *out) {
     fxa_problem *p = &out->problem;
     uint64_t format = plan_number(r, 4);

@@ -10,20 +10,20 @@
 
 typedef struct plan_file {
     uint8_t key[16];
-    const char *library, *engine, *identity; /* identity: machine or device for which the engine compiled */
+    const char *library, *engine, *identity; /* identity: the machine or device for which the engine compiled */
     uint32_t engine_version;
     uint64_t code;                /* bytes of compiled code */
-    fxa_problem problem;          /* pass, flags, page_size and sizes; if `known` also windows, dropout and operands */
-    bool known;                   /* the format version of the problem is one of this library */
+    fxa_problem problem;          /* pass, flags, page_size and sizes; only if `known`: windows, dropout and operands */
+    bool known;                   /* true = the format version of the problem is one of this library */
     fxa_program *program, *bprop; /* owned by c; NULL = none */
-    fxa_capture captures[FXA_MAX_TENSORS]; /* captures of the problem, which points to them */
+    fxa_capture captures[FXA_MAX_TENSORS]; /* captures of `problem`, which points to this array */
 } plan_file;
 
 /* Returns false if the bytes are not a plan or have another format. Texts are owned by c. */
 bool plan_file_read(cli *c, const void *bytes, size_t size, plan_file *out);
 
-/* Add flags, programs and operands of p: plan_show_json as members of the open object, plan_show_text as lines.
- * program, bprop: their texts, or NULL. */
+/* Add flags, programs and operands of p to a report: plan_show_json as members of the open object, plan_show_text as
+ * lines. program, bprop: texts of the programs, or NULL. */
 void plan_show_json(json *j, const fxa_problem *p, const char *program, const char *bprop);
 void plan_show_text(cli *c, const fxa_problem *p, const char *program, const char *bprop);
 /* Reports the contents of a plan that cannot be loaded here for the reason `why`, without the workspace, which only the

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prints the problem of a plan for `plan show`, as JSON and as text, for loaded plans and for bytes alone.
+ * Prints the problem of a plan for `plan show`, as JSON and as text, for loaded plans and for plan bytes that cannot be
+ * loaded.
  */
 #include "explain.h"
 #include "plan_file.h"
@@ -8,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Operand of a pass, in the order of fxa_problem. axes: 4; 3 for rows such as LSE, 1 for sinks. */
+/* Operand of a pass, in the order of fxa_problem. axes: 4 for matrices; 3 for rows such as LSE; 1 for sinks. */
 typedef struct plan_operand {
     const char *name;
     const fxa_operand *operand;
@@ -111,7 +112,7 @@ void plan_show_text(cli *c, const fxa_problem *p, const char *program, const cha
                    p->param_grads >> i & 1 ? ", gradient" : "");
 }
 
-/* Prints the bytes of a plan that cannot be loaded here. */
+/* Prints the contents of plan bytes that cannot be loaded on this machine. */
 int plan_show_file(cli *c, const char *path, const plan_file *f, size_t size, const fxa_error *why) {
     const char *pass = f->problem.pass ? "backward" : "forward";
     const char *program = f->known && !f->program ? ""

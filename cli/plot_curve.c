@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Curves of the new score and its derivative over the raw score, for programs that are not linear in it: soft caps,
- * powers, temperatures. One curve if only the score matters, else those of three attended pairs: near the diagonal,
- * half way, far from it.
+ * Curves of the new score and its derivative over the raw score, for programs that are not linear in the score: soft
+ * caps, powers, temperatures. There is one curve if the new score depends only on the raw score; else there are curves
+ * of three attended pairs: near the diagonal, half way, far from it.
  */
 #include "plot.h"
 
@@ -11,7 +11,7 @@
 #define CURVE_REACH 6.0
 #define CURVE_WALK 1024
 
-/* Returns the range of raw scores: three times a soft cap, so that its saturation is visible. */
+/* Returns the range of raw scores of a curve: three times a soft cap, so that the saturation is visible. */
 static double curve_reach(const cli_job *job, const fxa_properties *properties) {
     double cap = properties->softcap_param >= 0 ? job->bind.params[properties->softcap_param] : properties->softcap;
     bool capped = properties->flags & FXA_PROPERTY_SOFTCAP && isfinite(cap) && cap != 0;
@@ -52,7 +52,7 @@ static int curve_fill(cli *c, const cli_job *job, const fxa_program *program, co
     return CLI_OK;
 }
 
-/* Finds the attended pair of row q with the largest key below *k, skipping a limited number of masked keys. */
+/* Sets *k to the largest key below *k that row q attends to, skipping a limited number of masked keys. */
 static int curve_find_key(cli *c, const cli_job *job, const fxa_program *program, const plot *p, int64_t q,
                           int64_t *k) {
     double in[FXA_INPUT_COUNT] = {p->at,
@@ -85,7 +85,7 @@ static bool curve_is_same(const plot_curve *a, const plot_curve *b) {
     return true;
 }
 
-/* Returns true if the derivative is 1 wherever there is a value: a bias, which the picture of the pairs shows
+/* Returns true if the derivative is 1 wherever there is a value: such a curve is a bias, which the cells show
  * already. */
 static bool curve_is_straight(const plot_curve *a) {
     for (int i = 0; i < PLOT_POINTS; i++)
@@ -119,7 +119,7 @@ int plot_make_curves(cli *c, const cli_job *job, const fxa_program *program, plo
         if (rc == CLI_OK) rc = curve_fill(c, job, program, derivative, p, curve, &attended);
         if (rc != CLI_OK) return rc;
         p->curves += attended && !(p->curves && curve_is_same(curve, curve - 1));
-        if (attended && !(properties.score_depends & pair)) break; /* other pairs have the same curve */
+        if (attended && !(properties.score_depends & pair)) break; /* all pairs have this curve */
     }
     p->curve_by_pair = properties.score_depends & pair;
     bends = false;

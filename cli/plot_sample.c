@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Evaluates the pairs of cells. Up to PLOT_PAIRS pairs, within PLOT_WORK for the size of the program, all are evaluated
- * and everything is exact. Otherwise random pairs of each cell are evaluated, and the masked share of the picture is
- * counted exactly if pair_count_one can.
+ * Evaluates the pairs of cells. Up to PLOT_PAIRS pairs, within PLOT_WORK for the size of the program, all pairs are
+ * evaluated and every number is exact. Otherwise random pairs of each cell are evaluated, and the masked share of the
+ * picture is counted exactly if pair_count_one can.
  */
 #include "pair_count.h"
 #include "plot.h"
@@ -10,7 +10,7 @@
 #include <math.h>
 
 #define PLOT_PAIRS (1 << 21)
-#define PLOT_SAMPLES 32 /* maximum pairs evaluated of a cell */
+#define PLOT_SAMPLES 32 /* maximum number of pairs evaluated in a cell */
 
 const uint32_t plot_fate_colour[PLOT_FATES] = {0, 0xb59fcb, 0xd7263d, 0};
 
@@ -26,7 +26,7 @@ typedef struct plot_sampler {
     plot *p;
     double in[FXA_INPUT_COUNT];
     cli_random random;
-    uint64_t count[PLOT_FATES], all[PLOT_FATES]; /* [fate] number of pairs of one cell; of the picture */
+    uint64_t count[PLOT_FATES], all[PLOT_FATES]; /* [fate] pairs with each result: of a cell, of the picture */
     double sum;
 } plot_sampler;
 
@@ -74,7 +74,7 @@ static int plot_fill_cell(cli *c, plot_sampler *s, const int64_t *lo, const int6
     return rc;
 }
 
-/* Computes the shares of the picture. They are counted if all pairs were evaluated, else estimated from the cells;
+/* Computes the shares of the picture: counted if all pairs were evaluated, else estimated from the cells.
  * pair_count_one may count the masked share in either case. */
 static int plot_sum_up(cli *c, plot_sampler *s) {
     plot *p = s->p;
@@ -83,7 +83,7 @@ static int plot_sum_up(cli *c, plot_sampler *s) {
     for (int f = 0; f < PLOT_FATES; f++) p->share[f] = (double)s->all[f] / (double)total;
     p->mask_exact = p->exact;
     if (p->exact) return CLI_OK;
-    if (pair_may_select(c, s->program)) return CLI_OK; /* the count of masked pairs would include scores of -inf */
+    if (pair_may_select(c, s->program)) return CLI_OK; /* pair_count_one would count scores of -inf as masked */
     int rc = pair_count_one(c, s->job, p->b, p->h, &attended, &p->mask_exact);
     if (rc != CLI_OK || !p->mask_exact) return rc;
     double open = (double)attended / ((double)p->q.size * (double)p->k.size), seen = 1 - p->share[PLOT_MASKED];

@@ -33,7 +33,7 @@ static void svg_escape(cli_buf *out, const char *text) {
     }
 }
 
-/* Returns the look of a cell: its result, the level of its score, and its opacity, in one number; -1 = not drawn. */
+/* Returns one number for the look of a cell: its result, the level of its score, and its opacity; -1 = not drawn. */
 static int svg_cell_look(const plot *p, int64_t i) {
     const plot_cell *cell = &p->cell[i];
     plot_fate fate = plot_cell_fate(cell);
@@ -92,7 +92,7 @@ static void svg_tiles(cli_buf *out, const plot *p) {
     }
 }
 
-/* Adds text broken at blanks into lines of at most `most` bytes. Returns the y below it. */
+/* Adds text broken at blanks into lines of at most `most` bytes. Returns the y coordinate below the text. */
 static double svg_lines(cli_buf *out, const char *text, double y, size_t most) {
     while (*text) {
         size_t n = strlen(text), cut;
@@ -158,7 +158,7 @@ static void svg_swatch(cli_buf *out, uint32_t colour, const char *text, double x
     buf_printf(out, "<text x=\"%.1f\" y=\"%.1f\">%s</text>\n", x + 20, y + 11, text);
 }
 
-/* Adds the legend of results and colours. Returns the y below it. */
+/* Adds the legend of results and colours. Returns the y coordinate below the legend. */
 static double svg_pair_legend(cli *c, cli_buf *out, const plot *p, double x, double y) {
     static const char *const words[] = {"masked", "-inf by the score", "NaN or inf: the row is NaN", "attended"};
     static const plot_fate order[] = {PLOT_ATTENDED, PLOT_MASKED, PLOT_MINUS_INF, PLOT_NOT_A_NUMBER};
@@ -200,7 +200,7 @@ static double svg_tile_legend(cli_buf *out, const plot *p, double x, double y) {
 
 /* ---- The curve --------------------------------------------------------------------------------------------------- */
 
-/* Adds a line through the finite ones of PLOT_POINTS values, scaled from lo..hi to the panel and clipped to it. */
+/* Adds a line through the finite values among PLOT_POINTS values, scaled from lo..hi to the panel and clipped to it. */
 static void svg_line(cli_buf *out, const char *class, const double *value, double lo, double hi, double x,
                      double side) {
     bool down = false;
@@ -217,7 +217,7 @@ static void svg_line(cli_buf *out, const char *class, const double *value, doubl
     buf_text(out, "\"/>\n");
 }
 
-/* Returns the factor by which derivatives are enlarged beside scores of up to hi: a power of ten. */
+/* Returns the factor, a power of ten, by which derivatives are enlarged in a panel with scores of up to hi. */
 static double svg_slope_factor(const plot *p, double hi) {
     double most = 0, factor = 1;
     for (int i = 0; i < p->curves; i++)
@@ -234,7 +234,7 @@ static void svg_slope(cli_buf *out, const char *class, const double *slope, doub
     svg_line(out, class, larger, lo, hi, x, side);
 }
 
-/* Marks the points with a new score of -inf along the lower edge. Returns true if there is any. */
+/* Marks points whose new score is -inf along the lower edge of the panel. Returns true if there is any. */
 static bool svg_mark_minus_inf(cli_buf *out, const char *class, const double *value, double lo, double hi, double x,
                                double side) {
     double edge[PLOT_POINTS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Draws the picture in a terminal, two rows of cells per line. Fully attended cells are half blocks, partially attended
- * ones are shades. With colour they show their score; without it, scores have a picture of their own.
+ * ones are shades. With colour the cells show their score; without colour, a second picture shows the scores.
  */
 #include "plot.h"
 
@@ -12,7 +12,7 @@
 #define TERM_CURVE_ROWS 12
 #define TERM_CURVE_COLUMNS 64
 
-/* Returns a cell; NULL below the last row. */
+/* Returns the cell at a row and column; NULL below the last row. */
 static const plot_cell *term_cell(const plot *p, int64_t row, int64_t column) {
     return row < p->q.cells ? &p->cell[row * p->k.cells + column] : NULL;
 }
@@ -106,7 +106,7 @@ static void term_score(cli_buf *out, const plot *p) {
     term_rule(out, "└", "┘", p->k.cells);
 }
 
-/* Draws one curve; dots mark the raw score itself. */
+/* Draws one curve; dots mark the line on which the new score equals the raw score. */
 static void term_curve(cli_buf *out, const plot *p) {
     char canvas[TERM_CURVE_ROWS][TERM_CURVE_COLUMNS + 1];
     double lo = p->curve_lo, hi = p->curve_hi > p->curve_lo ? p->curve_hi : p->curve_lo + 1;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TEXTS_MAX_FILE (64u << 20) /* far above FXA_MAX_TEXT, so that the library reports its own limit */
+#define TEXTS_MAX_FILE (64u << 20) /* bytes of a file; far above FXA_MAX_TEXT, an excess that the library reports */
 
 static int texts_read_stream(cli *c, FILE *f, const char *name, cli_text *out) {
     cli_buf b = {0};
@@ -58,8 +58,8 @@ static cli_text texts_expression(const char *name, const char *text, fxa_text_ki
     return (cli_text){name, text, strlen(text), kind};
 }
 
-/* Adds the built-in masks of a decoding step as text: flags would align only the mask, but --decode shifts q itself. An
- * invalid --window is reported by job_read_flags. */
+/* Adds the built-in masks of a decoding step as text, because flags would align only the mask, while --decode also
+ * shifts q. job_read_flags reports an invalid --window. */
 static int texts_add_masks(cli *c, cli_texts *out) {
     const char *window = opt_get(c, OPT_WINDOW);
     int64_t side[2];
@@ -98,7 +98,7 @@ int texts_collect(cli *c, fxa_program_kind kind, cli_texts *out) {
     return score ? texts_add_masks(c, out) : CLI_OK;
 }
 
-/* Adds to an error about an undeclared name the option that would declare it. */
+/* Appends the option that would declare an undeclared name to the error about this name. */
 static void texts_add_option(const cli *c, fxa_error *err) {
     static const char *const kinds[][3] = {{"declare it, for example: tensor ", "--tensor ", "=FILE"},
                                            {"declare it, for example: param ", "--param ", "=VALUE"}};

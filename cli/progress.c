@@ -17,7 +17,7 @@ static struct {
     pthread_t thread;
     const char *what;
     uint64_t done, total;
-    double part; /* share of the current step, 0 to 1 */
+    double part; /* share of the current step that is done, 0 to 1 */
     double start;
     bool running, stop;
 } progress_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
@@ -35,7 +35,7 @@ double cli_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Waits for the end or for `ms` milliseconds; the lock is held. */
+/* Waits for the end or for `ms` milliseconds. The caller holds the lock. */
 static void progress_wait(long ms) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -88,7 +88,7 @@ void progress_step(uint64_t done) {
     pthread_mutex_unlock(&progress_state.lock);
 }
 
-/* Sets the share of the current step. Calls may be out of order. */
+/* Sets the share of the current step that is done. Calls may be out of order. */
 static void progress_part(void *unused, uint64_t done, uint64_t total) {
     (void)unused;
     double part = (double)done / (double)total;

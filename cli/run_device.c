@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --device and --target, and running a plan: on the host, or with copies to a device and back.
+ * Reads --device and --target, and runs a plan: on the host, or with copies to a device and back.
  */
 #include "job.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define DEVICE_MAX_TARGET 65536 /* maximum bytes of a description */
-#define DEVICE_ALIGNMENT 16     /* alignment of cli_alloc, which engines of devices use */
+#define DEVICE_ALIGNMENT 16     /* alignment of pointers that a problem on a device declares */
 
 /* Returns the accepted devices, "host, cuda, cuda:N". */
 static const char *device_list(cli *c) {
@@ -18,7 +18,7 @@ static const char *device_list(cli *c) {
     return list;
 }
 
-/* Reads --target, the description of a device, which implies that device. */
+/* Reads --target, a device description, which also selects the device. */
 static int device_read_target(cli *c, fxa_problem *problem) {
     const char *path = opt_get(c, OPT_TARGET);
     char *text;
@@ -63,7 +63,7 @@ const char *problem_on_text(cli *c, const fxa_problem *p) {
 
 fxa_problem problem_on_host(const fxa_problem *p) {
     fxa_problem host = *p;
-    if (p->device != FXA_HOST) host.engine = NULL; /* problem.engine names an engine of the device */
+    if (p->device != FXA_HOST) host.engine = NULL; /* problem.engine names an engine of the device, not of the host */
     host.device = FXA_HOST;
     host.ordinal = 0;
     host.alignment = 0;

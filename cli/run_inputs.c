@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the .npy files of `run` and checks them against each other, with file names in the messages. The library
+ * Reads the .npy files of `run` and checks that they match each other, with file names in the messages. The library
  * receives only sizes and strides that the files really have.
  */
 #include "run.h"
@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Reads the order of the axes: --layout, and [T,H,D] (or [H,T,D]) for packed sequences. */
+/* Reads the order of the axes: --layout, where packed sequences are [T,H,D] (or [H,T,D]). */
 static int run_read_layout(cli *c, run_state *r) {
     static const int whole[3][AXIS_COUNT] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {1, 2, 0, 3}};
     static const int packed[2][AXIS_COUNT] = {{-1, 0, 1, 2}, {-1, 1, 0, 2}};
@@ -27,12 +27,12 @@ static int run_read_layout(cli *c, run_state *r) {
     return CLI_OK;
 }
 
-/* Returns true if the file has the type in which that float dtype is stored. */
+/* Returns true if the file has the .npy type that stores `dtype`, which .npy lacks. */
 static bool run_stores_dtype(const npy *a, fxa_dtype dtype) {
     return dtype == FXA_BF16 ? a->unsigned_bytes == 2 : a->dtype == FXA_U8;
 }
 
-/* Reads Q, K, V or dO: a float array of the right rank. Each may have its own dtype, which must agree with the
+/* Reads Q, K, V or dO: a float array of the right rank. Each operand may have its own dtype, which must agree with the
  * options. */
 static int run_read_operand(cli *c, cli_option_id id, int rank, npy *out) {
     bool own = (id == OPT_K || id == OPT_V) && opt_has(c, OPT_KV_DTYPE);
@@ -84,7 +84,7 @@ static int run_same(cli *c, const run_state *r, const npy *a, const npy *b, int 
                     y, what, a->path, x);
 }
 
-/* Fails for a K without heads, because hkv = 0 would mean as many heads as Q has. */
+/* Fails if K has no heads, because hkv = 0 in a problem means as many heads as Q has. */
 static int run_require_heads(cli *c, const run_state *r) {
     if (run_size(r, &r->k, AXIS_HEAD) || !run_size(r, &r->q, AXIS_HEAD)) return CLI_OK;
     return cli_fail(c, CLI_BAD_INPUT, "%.200s holds %s, which is 0 heads, and %.200s %s: that of Q must be 0 too",
@@ -120,7 +120,8 @@ static int run_read_qkv(cli *c, run_state *r) {
     return CLI_OK;
 }
 
-/* Reads an int array of `rank` axes for a slot; the first axis has `first` elements, unless that is negative. */
+/* Reads an int array of `rank` axes for a slot. The first axis must have `first` elements, unless `first` is
+ * negative. */
 static int run_read_ints(cli *c, cli_option_id id, int rank, int64_t first, npy *a, int32_t **out) {
     int rc = npy_read(c, opt_get(c, id), a);
     if (rc != CLI_OK) return rc;
@@ -192,7 +193,7 @@ static int run_read_pages(cli *c, run_state *r) {
     return CLI_OK;
 }
 
-/* Returns the maximum length of sequences whose lengths are given. */
+/* Returns the maximum of the n given sequence lengths. */
 static int64_t run_longest_length(const int32_t *lengths, int64_t n) {
     int64_t longest = 0;
     for (int64_t i = 0; i < n; i++) longest = lengths[i] > longest ? lengths[i] : longest;
@@ -256,7 +257,7 @@ static int run_read_sink(cli *c, run_state *r) {
     return CLI_OK;
 }
 
-/* Fails if sizes of --shape differ from those of the files. */
+/* Fails if sizes in --shape differ from those of the files. */
 static int run_compare_shape(cli *c, const run_state *r) {
     const fxa_problem *p = &r->forward_problem;
     const int64_t real[SHAPE_COUNT] = {p->b, p->hq, p->hkv, p->sq, p->sq, p->sk, p->d_qk, problem_dv(p)};

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Adds a file to write. */
+/* Adds a file to the list of files to write. */
 static void run_add_output(run_state *r, const char *what, const char *path, fxa_dtype dtype, int rank,
                            const int64_t *size, void *data) {
     run_output *o = &r->outputs[r->n_outputs++];
@@ -17,7 +17,7 @@ static void run_add_output(run_state *r, const char *what, const char *path, fxa
     memcpy(o->size, size, (size_t)rank * sizeof *size);
 }
 
-/* Allocates an array in the file's order. Returns the operand that describes it. */
+/* Allocates an array in the axis order of the files and adds it as an output. Returns the operand that describes it. */
 static fxa_operand run_add_array(cli *c, run_state *r, cli_option_id id, fxa_dtype dtype, const int64_t *size,
                                  fxa_slot slot) {
     bool keys = slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
@@ -50,7 +50,7 @@ static void run_add_rows(cli *c, run_state *r, cli_option_id id, fxa_slot slot, 
     if (opt_has(c, id)) run_add_output(r, cli_options[id].name, opt_get(c, id), dtype, rank, size, data);
 }
 
-/* Returns true if a row may attend to no key. Otherwise the row maximum is not requested from the engine. */
+/* Returns true if a row may attend to no key. If no row can, the row maximum is not requested from the engine. */
 static bool run_may_have_empty_rows(cli *c, const run_state *r) {
     const fxa_problem *p = &r->forward_problem;
     fxa_properties properties;
@@ -72,7 +72,7 @@ static int run_prepare_forward(cli *c, run_state *r) {
     p->o = run_add_array(c, r, OPT_OUT, r->q.dtype, size, FXA_SLOT_O);
     if (opt_has(c, OPT_LSE) || r->backward) {
         p->flags |= FXA_RETURN_LSE;
-        p->lse.dtype = FXA_F64; /* backward reads it: f64 keeps it exact between the passes */
+        p->lse.dtype = FXA_F64; /* f64 keeps LSE exact, because backward reads it */
         run_add_rows(c, r, OPT_LSE, FXA_SLOT_LSE, FXA_F64);
     }
     if (opt_has(c, OPT_ROW_MAX) || run_may_have_empty_rows(c, r)) {
@@ -97,7 +97,7 @@ static int run_read_dlse(cli *c, run_state *r) {
     return CLI_OK;
 }
 
-/* Reads and cuts off the dtype of "name:dtype"; FXA_DTYPE_NONE if there is none. */
+/* Splits "name:dtype": cuts the dtype off `name` and writes it to *out, FXA_DTYPE_NONE if there is none. */
 static int run_dtensor_dtype(cli *c, char *name, fxa_dtype *out) {
     char *type = strchr(name, ':');
     *out = FXA_DTYPE_NONE;
@@ -109,7 +109,8 @@ static int run_dtensor_dtype(cli *c, char *name, fxa_dtype *out) {
                     type);
 }
 
-/* --dtensor name[:dtype]=file: a gradient of the program's tensor, or zeroes when folding has removed the tensor. */
+/* Handles --dtensor name[:dtype]=file: adds the gradient of the program's tensor as an output, or zeroes if folding has
+ * removed the tensor. */
 static int run_add_dtensor(cli *c, run_state *r, const char *text) {
     const char *path = strchr(text, '=');
     if (!path) return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.100s: NAME=FILE is expected", text);
@@ -141,7 +142,7 @@ static int run_add_dparam(cli *c, run_state *r, const char *text) {
     if (!path) return cli_fail(c, CLI_BAD_INPUT, "--dparam %.100s: NAME=FILE is expected", text);
     const char *name = cli_format(c, "%.*s", (int)(path - text), text);
     int32_t at = fxa_program_param_find(r->job->program, name);
-    bool given = at >= 0; /* params of the program have values: run fails earlier otherwise */
+    bool given = at >= 0; /* a param of the program has a value: run fails earlier otherwise */
     for (size_t i = 0; i < r->job->values.n_params; i++)
         given = given || strcmp(r->job->values.params[i].name, name) == 0;
     if (!given) return cli_fail(c, CLI_BAD_INPUT, "--dparam %.63s: there is no --param of that name", name);
@@ -223,7 +224,7 @@ void run_count_rows(run_state *r) {
     const fxa_problem *p = &r->forward_problem;
     const int32_t *cu = r->args.slot[FXA_SLOT_CU_Q], *lengths = r->args.slot[FXA_SLOT_Q_LENGTHS];
     const void *max = r->args.slot[FXA_SLOT_ROW_MAX];
-    if (p->sq == 0 || (r->packed && p->total_q == 0)) return; /* b and hq of files without elements may be huge */
+    if (p->sq == 0 || (r->packed && p->total_q == 0)) return; /* without elements, b and hq in a file may be huge */
     for (int64_t i = 0; i < p->b * p->hq; i++) {
         int64_t b = i / p->hq, h = i % p->hq, first = r->packed ? h * p->total_q + cu[b] : i * p->sq;
         int64_t rows = lengths ? lengths[b] : r->packed ? cu[b + 1] - cu[b] : p->sq;
@@ -244,7 +245,7 @@ void run_warn_rows(cli *c, const run_state *r) {
                  one ? "s" : "", one ? "its" : "their");
 }
 
-/* Elements of rows that attend to nothing are 0, or -inf in LSE, and are not counted. */
+/* Elements of rows that attend to no key are 0, or -inf in LSE, and are not counted. */
 int run_warn_outputs(cli *c, const run_state *r) {
     int rc = CLI_OK;
     for (size_t i = 0; i < r->n_outputs; i++) {
@@ -257,7 +258,7 @@ int run_warn_outputs(cli *c, const run_state *r) {
             said += !isnan(x) && x != 0 && x != -INFINITY;
         }
         if (!nan) continue;
-        /* every element that is not 0 or -inf is NaN, and these are the majority */
+        /* every element but 0 and -inf is NaN, and NaN is the majority */
         bool everywhere = !said && 2 * nan > count;
         if (!everywhere)
             cli_warn(c, "%s is NaN in %" PRId64 " of %" PRId64 " elements, first at %s", o->what, nan, count,

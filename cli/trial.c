@@ -111,7 +111,7 @@ int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, co
     t->problem[FXA_FORWARD].q.dtype = (uint32_t)dtype;
     if (backward) {
         t->problem[FXA_FORWARD].flags |= FXA_RETURN_LSE;
-        t->problem[FXA_FORWARD].lse.dtype = FXA_F64; /* keeps LSE exact between the passes */
+        t->problem[FXA_FORWARD].lse.dtype = FXA_F64; /* f64 keeps LSE exact between the passes */
         fxa_problem *p = &t->problem[FXA_BACKWARD];
         *p = job_backward(job);
         p->engine = engine;

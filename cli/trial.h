@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A problem with random data, ready to run forward and backward: `check` compares trials, `bench` times them. All
- * arrays are contiguous [B,H,S,D]. Random data is drawn once in f64 (trial_data), and each trial rounds it to its
+ * A problem with random data, ready to run forward and backward. `check` compares trials, `bench` times them. All
+ * arrays are contiguous [B,H,S,D]. Random data is drawn once in f64 (trial_data), and each trial rounds the data to its
  * dtype.
  */
 #ifndef FXA_CLI_TRIAL_H
@@ -19,7 +19,7 @@ typedef struct trial_data {
 
 void trial_data_make(cli *c, const fxa_problem *p, cli_random *random, trial_data *out);
 
-fxa_dtype trial_row_dtype(fxa_dtype dtype); /* Returns the dtype of LSE and dLSE for that of Q. */
+fxa_dtype trial_row_dtype(fxa_dtype dtype); /* Returns the dtype of LSE and dLSE if Q has `dtype`. */
 
 /* A result of a run. */
 typedef struct trial_array {
@@ -35,7 +35,7 @@ typedef struct trial_array {
 
 typedef struct trial {
     fxa_problem problem[2]; /* by fxa_pass */
-    fxa_plan *plan[2];      /* by fxa_pass; [FXA_BACKWARD] NULL = forward only */
+    fxa_plan *plan[2];      /* [fxa_pass]; [FXA_BACKWARD] is NULL if only forward runs */
     void *dtensors[FXA_MAX_TENSORS];
     double dparams[FXA_MAX_PARAMS];
     fxa_args args;
@@ -44,8 +44,8 @@ typedef struct trial {
 } trial;
 
 /* Makes plans and memory for the job's problem in `dtype` on `engine` (NULL = automatic). Without backward, forward
- * computes O only. with_bprop false: the user's backward is not used. All values of the job must be bound. Returns an
- * exit code. */
+ * computes O only. If with_bprop is false, the user-written backward is not used. All values of the job must be bound.
+ * Returns an exit code. */
 int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, const char *engine, bool backward,
                bool with_bprop, trial **out);
 int trial_run(cli *c, trial *t, fxa_pass pass);

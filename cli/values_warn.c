@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Warns about given values with surprising effects: numbers that arithmetic changes (f64 in f32, i64 in 32 bits), NaN
- * and infinity, and large negative numbers that stand for a mask.
+ * Warns about given values with surprising effects: numbers that the arithmetic changes (f64 in f32, i64 in 32 bits),
+ * NaN and infinity, and large negative numbers that stand for a mask.
  */
 #include "job.h"
 
@@ -9,13 +9,13 @@
 #include <inttypes.h>
 #include <math.h>
 
-#define WARN_COARSE 0x1p-10 /* relative change by f32 up to which there is no warning; scores are not more accurate */
-#define WARN_LOW (-1e4)     /* numbers below it stand for a mask; FXA_PROPERTY_LARGE_NEGATIVE has the same limit */
+#define WARN_COARSE 0x1p-10 /* maximum relative change by f32 without a warning; scores are not more accurate */
+#define WARN_LOW (-1e4)     /* numbers below it stand for a mask; FXA_PROPERTY_LARGE_NEGATIVE has this limit too */
 
 /* Elements of a tensor that cause the same warning. */
 typedef struct warn_kind {
     int64_t n, first;
-    double value; /* value of the first such element */
+    double value; /* value of the first element that causes the warning */
 } warn_kind;
 
 typedef struct warn_kinds {
@@ -23,7 +23,7 @@ typedef struct warn_kinds {
     bool lows_differ;
 } warn_kinds;
 
-/* Returns true if x is not 0, but 0 in f32. */
+/* Returns true if x is not 0, but x converted to f32 is 0. */
 static bool warn_vanishes(double x) { return x != 0 && (float)x == 0; }
 static bool warn_is_large(double x) { return isfinite(x) && fabs(x) > FLT_MAX; }
 static bool warn_is_coarse(double x) { return fabs(x) <= FLT_MAX && fabs(x - (double)(float)x) > WARN_COARSE; }
@@ -49,7 +49,7 @@ static void warn_count_element(warn_kinds *k, const fxa_view *v, bool f64, int64
     warn_count(&k->low, low, index, x);
 }
 
-/* Returns "tensor t holds 3 of 8 elements ..."; owned by c. */
+/* Returns a text such as "tensor t holds 3 of 8 elements"; owned by c. */
 static const char *warn_of(cli *c, const char *name, const warn_kind *k, int64_t count) {
     return cli_format(c, "tensor %s holds %" PRId64 " of %" PRId64 " elements", name, k->n, count);
 }
@@ -68,7 +68,7 @@ static void warn_print(cli *c, const char *name, const fxa_view *v, int64_t coun
         cli_warn(c, "%s beyond 32 bits: %s is %.17g and read as %d, but by == and != of two i64 elements",
                  warn_of(c, name, &k->wide, count), place_text(c, v->size, v->rank, k->wide.first), k->wide.value,
                  k->wide.value < 0 ? INT32_MIN : INT32_MAX);
-    /* One number repeated is a mask; different ones may be ordinary sums. */
+    /* One repeated number stands for a mask; different numbers may be ordinary sums. */
     if (!k->lows_differ && (k->low.n > 1 || (k->low.n && k->low.n == count)))
         cli_warn(
             c,
@@ -92,7 +92,7 @@ static void warn_tensor(cli *c, const char *name, const fxa_view *v, bool f64) {
     warn_print(c, name, v, count, &k);
 }
 
-/* Warns about a number that arithmetic in f32 changes. */
+/* Warns about a number that f32 arithmetic changes. */
 static void warn_number(cli *c, const char *what, double x) {
     if (warn_is_large(x)) cli_warn(c, "%s is %g, beyond the range of f32, and counts as inf: Q is not f64", what, x);
     if (warn_vanishes(x)) cli_warn(c, "%s is %g, too small for f32, and counts as 0: Q is not f64", what, x);
